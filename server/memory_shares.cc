@@ -6,7 +6,7 @@
 #include <optional>
 #include <utility>
 
-#include "server/system/resident_memory.h"
+#include "server/system/resources.h"
 #include "server/wire/transport.h"
 
 namespace gemmd {

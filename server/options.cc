@@ -14,7 +14,6 @@
 #include "kernels/output_check.h"
 #include "server/config_place.h"
 #include "server/device/devices.h"
-#include "server/metrics/endpoint.h"
 #include "server/metrics/exposition.h"
 #include "server/option_groups.h"
 #include "server/system/version.h"

@@ -10,7 +10,7 @@
 #include "server/config_place.h"
 #include "server/device/devices.h"
 #include "server/server.h"
-#include "server/system/log_line.h"
+#include "server/system/log.h"
 
 namespace gemmd {
 

@@ -19,32 +19,27 @@
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "server/device/device.h"
-#include "server/metrics/endpoint.h"
+#include "server/metrics/exposition.h"
 #include "server/metrics/gpu_sampler.h"
 #include "server/metrics/handler_times.h"
 #include "server/metrics/observer.h"
-#include "server/scheduling/admission.h"
-#include "server/scheduling/expiry_timer.h"
-#include "server/scheduling/memory_pressure.h"
-#include "server/scheduling/product_runner.h"
-#include "server/scheduling/scheduler.h"
-#include "server/scheduling/stats.h"
+#include "server/product/admission.h"
+#include "server/product/counts.h"
+#include "server/product/product_runner.h"
+#include "server/product/scheduler.h"
 #include "server/store/tensor_store.h"
 #include "server/system/clock.h"
-#include "server/system/life_check.h"
-#include "server/system/log_sink.h"
+#include "server/system/log.h"
 #include "server/system/mutex.h"
 #include "server/system/periodic.h"
 #include "server/trust/trust.h"
+#include "server/wire/calls.h"
+#include "server/wire/certificates.h"
 #include "server/wire/connection_acceptor.h"
 #include "server/wire/gate.h"
 #include "server/wire/grpc_acceptors.h"
-#include "server/wire/guarded_credentials.h"
-#include "server/wire/health.h"
-#include "server/wire/send_watch.h"
-#include "server/wire/served_certificates.h"
+#include "server/wire/health_service.h"
 #include "server/wire/transport.h"
-#include "server/wire/user_acceptors.h"
 
 namespace gemmd {
 
@@ -54,6 +49,9 @@ struct ServerOptions {
   Admission::Limits admission = {.max_requests = 4096, .max_bytes = 0};
   TimeLimits time;
   JoinRules joins;
+  // Threads that answer products which ran together (Scheduler). Default: one for four processors,
+  // at most four.
+  std::optional<int> answering_threads;
   absl::Duration canary_timeout = absl::Seconds(30);
   SendWatch::Limits sending;
   StoreOptions tensors = {.max_bytes = 0, .max_session_bytes = 0};

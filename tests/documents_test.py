@@ -25,7 +25,7 @@ COMMENTED = (
     "deploy",
     "proto",
     "server/metrics",
-    "server/scheduling",
+    "server/product",
     "server/system",
     "server/wire",
 )

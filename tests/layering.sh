@@ -60,21 +60,21 @@ server/device:              server/crossing server/system kernels kernels/mma ke
                             <std> <posix> <absl>
 server/store:               server/device server/crossing server/system kernels kernels/mma
                             <std> <posix> <absl> <crypto>
-server/scheduling:          server/trust server/store server/device server/crossing server/system
+server/product:          server/trust server/store server/device server/crossing server/system
                             kernels kernels/mma kernels/verify kernels/cpu
                             <std> <posix> <absl> <json>
-server/metrics:             server/scheduling server/trust server/store server/device
+server/metrics:             server/product server/trust server/store server/device
                             server/crossing server/system kernels kernels/mma
                             <std> <posix> <absl> <prometheus> <crypto>
-server/wire:                server/metrics server/scheduling server/trust server/store
+server/wire:                server/metrics server/product server/trust server/store
                             server/device server/crossing server/system kernels kernels/mma kernels/cpu kernels/option proto
                             proto/gemmd/v1 proto/health/v1 proto/reflection/v1alpha
                             <std> <posix> <absl> <grpc> <protobuf> <crypto>
-server/kserve:              server/wire server/metrics server/scheduling server/trust server/store
+server/kserve:              server/wire server/metrics server/product server/trust server/store
                             server/device server/crossing server/system kernels kernels/mma
                             proto proto/gemmd/v1 proto/kserve/v2
                             <std> <absl> <grpc> <protobuf>
-server:                     kernels/option server/kserve server/wire server/metrics server/scheduling server/trust
+server:                     kernels/option server/kserve server/wire server/metrics server/product server/trust
                             server/store server/device server/crossing server/system kernels kernels/mma kernels/cpu
                             <std> <posix> <absl> <grpc> <spdlog> <cli> <linux>
 

@@ -91,11 +91,11 @@ wall 'kernels/option' '[!<]*'
 wall 'client*' 'server*'
 # Of the daemon's folders each knows only those before it, and nobody knows the worker.
 wall '*' 'server/worker*' 'server/worker/*'
-order=(server/{system,trust,crossing,device,store,scheduling,metrics,wire,kserve} server)
+order=(server/{system,trust,crossing,device,store,product,metrics,wire,kserve} server)
 for ((low = 0; low < ${#order[@]}; ++low)); do
   for higher in "${order[@]:low + 1}"; do wall "${order[low]}" "$higher"; done
 done
-for other in device store scheduling metrics wire; do wall 'server/worker*' "server/$other"; done
+for other in device store product metrics wire; do wall 'server/worker*' "server/$other"; done
 wall 'server/worker*' server
 # Of the client's too; its two programs do not know each other.
 for folder in 'client/*' client; do wall client/gemmd "$folder"; done

@@ -14,7 +14,7 @@
 
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
-#include "server/system/file_descriptor.h"
+#include "server/system/files.h"
 
 namespace gemmd {
 

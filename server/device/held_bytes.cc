@@ -11,7 +11,7 @@
 
 #include "absl/base/thread_annotations.h"
 #include "server/system/mutex.h"
-#include "server/system/spare_addresses.h"
+#include "server/system/resources.h"
 
 namespace gemmd {
 namespace {

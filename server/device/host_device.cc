@@ -17,8 +17,7 @@
 #include "kernels/status_macros.h"
 #include "server/device/held_bytes.h"
 #include "server/device/operands.h"
-#include "server/system/processors.h"
-#include "server/system/spare_addresses.h"
+#include "server/system/resources.h"
 
 namespace gemmd {
 namespace {

@@ -30,6 +30,16 @@ bool IsSamePlace(const Source& x, const Source& y) {
          x.pieces.front().data() == y.pieces.front().data();
 }
 
+absl::StatusOr<HeldBytes> CopyOfPart(absl::Span<const std::byte> part) {
+  const auto bytes = static_cast<int64_t>(part.size());
+  std::optional<HeldBytes> copy = HeldBytes::Zeros(bytes);
+  if (!copy) {
+    return absl::ResourceExhaustedError(Concat("d: no memory for ", bytes, " bytes of a result"));
+  }
+  std::memcpy(copy->bytes().data(), part.data(), part.size());
+  return *std::move(copy);
+}
+
 absl::StatusOr<std::unique_ptr<JoinedJob>> JoinedJob::Of(Joining joining, JobId id,
                                                          std::vector<const Job*> members) {
   std::unique_ptr<JoinedJob> joined(new JoinedJob(std::move(members)));
@@ -134,24 +144,6 @@ void JoinedJob::Scatter() {
     d_parts_[i].memory = d.memory;
   }
   job_.d = {.parts = d_parts_};
-}
-
-std::vector<absl::StatusOr<HeldBytes>> JoinedJob::Split(absl::Span<const std::byte> d) const {
-  std::vector<absl::StatusOr<HeldBytes>> parts;
-  parts.reserve(members_.size());
-  for (const Job* const member : members_) {
-    const auto bytes = static_cast<size_t>(member->d_bytes);
-    std::optional<HeldBytes> part = HeldBytes::Zeros(member->d_bytes);
-    if (part) {
-      std::memcpy(part->bytes().data(), d.data(), bytes);
-      parts.push_back(*std::move(part));
-    } else {
-      parts.push_back(absl::ResourceExhaustedError(
-          Concat("d: no memory for ", member->d_bytes, " bytes of a result")));
-    }
-    d.remove_prefix(bytes);
-  }
-  return parts;
 }
 
 }  // namespace gemmd

@@ -245,6 +245,10 @@ struct JobOutcome {
 // Whether both are the same bytes in the same place.
 bool IsSamePlace(const Source& x, const Source& y);
 
+// A member's part of the D that the device gave to all, in memory of its own: a caller that reads
+// its answer slowly keeps no other's. Errors: ResourceExhausted if there is no memory.
+absl::StatusOr<HeldBytes> CopyOfPart(absl::Span<const std::byte> part);
+
 // Several jobs as one.
 //
 //   Batched: jobs of one shape, kernel and epilogue become one batch of matrices.
@@ -257,7 +261,7 @@ bool IsSamePlace(const Source& x, const Source& y);
 class JoinedJob {
  public:
   // Takes at least one job, and gives the whole this number; all have the same key of this kind
-  // (server/scheduling/joining.h), and parts of D that are not the same share no byte. Errors:
+  // (server/product/joining.h), and parts of D that are not the same share no byte. Errors:
   // Unimplemented where the kernel does not run the whole, or matrices of one operand lie on the
   // host and on the device; ResourceExhausted where its workspace would be too large.
   static absl::StatusOr<std::unique_ptr<JoinedJob>> Of(Joining joining, JobId id,
@@ -269,10 +273,6 @@ class JoinedJob {
   // Has the whole run by another kernel, which gives the same bits. Errors: as Of; nothing is
   // changed then.
   absl::Status SetKernel(const Kernel& kernel);
-
-  // Each member's part of the D that the device gave, in their order, in memory of its own: who
-  // reads his answer slowly keeps no other's. Errors: ResourceExhausted where there is no memory.
-  std::vector<absl::StatusOr<HeldBytes>> Split(absl::Span<const std::byte> d) const;
 
  private:
   explicit JoinedJob(std::vector<const Job*> members) : members_(std::move(members)) {}

@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "server/device/staging_area.h"
 
-#include <pthread.h>
-
 #include <algorithm>
 #include <cstdint>
 #include <cstring>
@@ -12,7 +10,7 @@
 
 #include "kernels/status_macros.h"
 #include "server/device/held_bytes.h"
-#include "server/system/processors.h"
+#include "server/system/resources.h"
 
 namespace gemmd {
 namespace {
@@ -179,6 +177,14 @@ struct CopyThreads::Copying {
     }
   }
 
+  // Takes part after part until none is left.
+  void CopyParts() {
+    for (size_t i = next++; i < parts.size(); i = next++) {
+      if (!is_aborted.load(std::memory_order_relaxed)) CopyPart(parts[i]);
+      if (++copied == parts.size()) std::move(done)();
+    }
+  }
+
   const std::vector<CopiedBytes> copies;
   const std::atomic<bool>& is_aborted;
   std::vector<Part> parts;
@@ -189,67 +195,12 @@ struct CopyThreads::Copying {
 
 int CopyThreads::DefaultThreads() { return std::clamp(UsableProcessors() / 4, 1, 4); }
 
-CopyThreads::CopyThreads(int threads) {
-  for (int i = 0; i < threads; ++i) {
-    threads_.emplace_back([this] {
-      pthread_setname_np(pthread_self(), "gemmd-copy");
-      Serve();
-    });
-  }
-}
-
-CopyThreads::~CopyThreads() {
-  {
-    MutexLock lock(&mutex_);
-    is_stopping_ = true;
-  }
-  for (std::thread& thread : threads_) thread.join();
-}
-
-void CopyThreads::Run(Work work) {
-  MutexLock lock(&mutex_);
-  tasks_.push_back({.work = std::move(work), .copying = nullptr});
-}
-
 void CopyThreads::Copy(std::vector<CopiedBytes> copies, const std::atomic<bool>& is_aborted,
                        Work done) {
   auto copying = std::make_shared<Copying>(std::move(copies), is_aborted, std::move(done));
   if (copying->parts.empty()) return Run(std::move(copying->done));
-  MutexLock lock(&mutex_);
-  tasks_.push_back({.work = nullptr, .copying = std::move(copying)});
-}
-
-void CopyThreads::Serve() {
-  while (true) {
-    Task task;
-    {
-      MutexLock lock(&mutex_);
-      mutex_.Await([this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
-        return is_stopping_ || !tasks_.empty();
-      });
-      if (tasks_.empty()) return;
-      // A copy stays for the other threads until all of its parts are taken.
-      if (tasks_.front().copying != nullptr) {
-        task.copying = tasks_.front().copying;
-        if (task.copying->next.load() >= task.copying->parts.size()) {
-          tasks_.pop_front();
-          continue;
-        }
-      } else {
-        task = std::move(tasks_.front());
-        tasks_.pop_front();
-      }
-    }
-    if (task.work) std::move(task.work)();
-    if (task.copying != nullptr) Share(*task.copying);
-  }
-}
-
-void CopyThreads::Share(Copying& copying) {
-  const size_t count = copying.parts.size();
-  for (size_t i = copying.next++; i < count; i = copying.next++) {
-    if (!copying.is_aborted.load(std::memory_order_relaxed)) copying.CopyPart(copying.parts[i]);
-    if (++copying.copied == count) std::move(copying.done)();
+  for (int i = 0; i < pool_.size(); ++i) {
+    Run([copying] { copying->CopyParts(); });
   }
 }
 

@@ -14,21 +14,19 @@
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
-#include <deque>
 #include <memory>
-#include <thread>
 #include <utility>
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
-#include "absl/functional/any_invocable.h"
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
 #include "server/crossing/job_layout.h"
 #include "server/crossing/staging.h"
 #include "server/device/job.h"
-#include "server/system/file_descriptor.h"
+#include "server/system/files.h"
 #include "server/system/mutex.h"
+#include "server/system/thread_pool.h"
 
 namespace gemmd {
 
@@ -165,36 +163,23 @@ void CopyAll(const std::vector<CopiedBytes>& copies);
 // that the memory of the host has.
 class CopyThreads {
  public:
-  using Work = absl::AnyInvocable<void() &&>;
+  using Work = ThreadPool::Work;
 
   // One for four processors, at most four.
   static int DefaultThreads();
 
-  explicit CopyThreads(int threads);
-  // Does what is left.
-  ~CopyThreads();
+  explicit CopyThreads(int threads) : pool_("gemmd-copy", threads) {}
 
   // Does the work.
-  void Run(Work work) ABSL_LOCKS_EXCLUDED(mutex_);
+  void Run(Work work) { pool_.Run(std::move(work)); }
   // Copies, until `is_aborted`; then calls `done` from one of the threads. Borrows the flag. In the
   // order of the calls, each with all threads.
-  void Copy(std::vector<CopiedBytes> copies, const std::atomic<bool>& is_aborted, Work done)
-      ABSL_LOCKS_EXCLUDED(mutex_);
+  void Copy(std::vector<CopiedBytes> copies, const std::atomic<bool>& is_aborted, Work done);
 
  private:
   struct Copying;
-  struct Task {
-    Work work;  // Or, where there is none:
-    std::shared_ptr<Copying> copying;
-  };
 
-  void Serve() ABSL_LOCKS_EXCLUDED(mutex_);
-  void Share(Copying& copying);
-
-  Mutex mutex_;
-  std::deque<Task> tasks_ ABSL_GUARDED_BY(mutex_);
-  bool is_stopping_ ABSL_GUARDED_BY(mutex_) = false;
-  std::vector<std::thread> threads_;
+  ThreadPool pool_;
 };
 
 }  // namespace gemmd

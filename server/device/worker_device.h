@@ -35,7 +35,7 @@
 #include "server/device/worker_process.h"
 #include "server/system/clock.h"
 #include "server/system/mutex.h"
-#include "server/system/resident_memory.h"
+#include "server/system/resources.h"
 
 namespace gemmd {
 

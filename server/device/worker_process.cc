@@ -17,7 +17,7 @@
 #include "kernels/status_macros.h"
 #include "kernels/text.h"
 #include "server/crossing/protocol.h"
-#include "server/system/processors.h"
+#include "server/system/resources.h"
 
 namespace gemmd {
 

@@ -13,7 +13,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "server/system/file_descriptor.h"
+#include "server/system/files.h"
 
 namespace gemmd {
 

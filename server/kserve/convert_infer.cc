@@ -1,22 +1,263 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "server/kserve/convert_infer.h"
 
+#include <algorithm>
 #include <cstring>
+#include <limits>
 #include <memory>
+#include <optional>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
+#include "absl/strings/ascii.h"
 #include "kernels/peer_text.h"
 #include "kernels/status_macros.h"
 #include "kernels/text.h"
 #include "server/kserve/datatype.h"
-#include "server/kserve/infer_options.h"
-#include "server/kserve/parameters.h"
-#include "server/kserve/typed_contents.h"
-#include "server/wire/convert_operand.h"
+#include "server/kserve/infer_message.h"
+#include "server/wire/convert.h"
 
 namespace gemmd {
+
+namespace {
+
+// The parameters of a request, as far as they are not fields of the product.
+struct InferOptions {
+  bool transpose_a = false;
+  bool transpose_b = false;
+  bool transpose_c = false;
+  bool has_beta = false;
+  v1::BiasAxis bias_axis = v1::BIAS_AXIS_COLUMNS;
+  int64_t timeout_ns = 0;  // 0: none.
+};
+
+// Priorities of Triton: 1 is the first, 0 the default.
+constexpr int64_t kLastNormalPriority = 1;
+
+// The value of an enumeration whose names are PREFIX_NAME: "gelu_erf" of ACTIVATION_GELU_ERF. Those
+// that are unspecified are no names.
+template <typename Enum>
+absl::StatusOr<std::optional<Enum>> Choice(const Parameters& parameters, std::string_view name,
+                                           std::string_view prefix, std::string_view want,
+                                           bool (*parse)(google::protobuf::ConstStringParam,
+                                                         Enum*)) {
+  ASSIGN_OR_RETURN(const std::optional<std::string> text, parameters.Text(name));
+  if (!text) return std::optional<Enum>();
+  Enum value;
+  const bool is_lower = std::none_of(text->begin(), text->end(), [](char c) {
+    return absl::ascii_isupper(static_cast<unsigned char>(c));
+  });
+  if (is_lower && *text != "unspecified" &&
+      parse(Concat(prefix, absl::AsciiStrToUpper(*text)), &value)) {
+    return std::optional<Enum>(value);
+  }
+  return absl::InvalidArgumentError(GotWant(parameters.FieldOf(name), Shown(*text), want));
+}
+
+absl::Status ReadTypes(const Parameters& parameters, v1::MultiplyRequest& product) {
+  ASSIGN_OR_RETURN(const std::optional<std::string> output, parameters.Text("output_type"));
+  if (output) {
+    ASSIGN_OR_RETURN(const ElementType type,
+                     ParseTypeName(parameters.FieldOf("output_type"), *output));
+    product.mutable_d()->set_type(ToWire(type));
+  }
+  ASSIGN_OR_RETURN(const std::optional<std::string> accumulation,
+                   parameters.Text("accumulation_type"));
+  if (accumulation) {
+    ASSIGN_OR_RETURN(const ElementType type,
+                     ParseTypeName(parameters.FieldOf("accumulation_type"), *accumulation));
+    product.set_accumulation_type(ToWire(type));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status ReadChoices(const Parameters& parameters, v1::MultiplyRequest& product,
+                         InferOptions& options) {
+  ASSIGN_OR_RETURN(
+      const auto activation,
+      Choice<v1::Activation>(parameters, "activation", "ACTIVATION_",
+                             "none, relu, gelu_erf, gelu_tanh or silu", v1::Activation_Parse));
+  if (activation) product.set_activation(*activation);
+  ASSIGN_OR_RETURN(const auto operation,
+                   Choice<v1::BitOperation>(parameters, "bit_operation", "BIT_OPERATION_",
+                                            "and or xor", v1::BitOperation_Parse));
+  if (operation) product.set_bit_operation(*operation);
+  ASSIGN_OR_RETURN(const auto axis, Choice<v1::BiasAxis>(parameters, "bias_axis", "BIAS_AXIS_",
+                                                         "columns or rows", v1::BiasAxis_Parse));
+  if (axis) options.bias_axis = *axis;
+  return absl::OkStatus();
+}
+
+absl::Status ReadScalars(const Parameters& parameters, v1::MultiplyRequest& product,
+                         InferOptions& options) {
+  ASSIGN_OR_RETURN(const std::optional<double> alpha, parameters.Number("alpha"));
+  if (alpha) product.set_alpha(*alpha);
+  ASSIGN_OR_RETURN(const std::optional<double> beta, parameters.Number("beta"));
+  if (beta) product.set_beta(*beta);
+  options.has_beta = beta.has_value();
+  ASSIGN_OR_RETURN(options.transpose_a, parameters.Flag("transpose_a"));
+  ASSIGN_OR_RETURN(options.transpose_b, parameters.Flag("transpose_b"));
+  ASSIGN_OR_RETURN(options.transpose_c, parameters.Flag("transpose_c"));
+  return absl::OkStatus();
+}
+
+// How it is computed, and when.
+absl::Status ReadConditions(const Parameters& parameters, v1::MultiplyRequest& product,
+                            InferOptions& options) {
+  ASSIGN_OR_RETURN(const std::optional<std::string> kernel, parameters.Text("kernel"));
+  if (kernel) product.set_kernel(*kernel);
+  ASSIGN_OR_RETURN(const std::optional<std::string> device, parameters.Text("device"));
+  if (device) product.set_device(*device);
+  ASSIGN_OR_RETURN(const bool deterministic, parameters.Flag("require_deterministic"));
+  product.set_require_deterministic(deterministic);
+  ASSIGN_OR_RETURN(const bool invariant, parameters.Flag("require_batch_invariant"));
+  product.set_require_batch_invariant(invariant);
+  ASSIGN_OR_RETURN(const bool is_fast, parameters.Flag("fast_accumulation"));
+  product.set_fast_accumulation(is_fast);
+  ASSIGN_OR_RETURN(const std::optional<int64_t> priority, parameters.Count("priority"));
+  if (priority.value_or(0) > kLastNormalPriority) product.set_priority(v1::PRIORITY_LOW);
+  ASSIGN_OR_RETURN(const std::optional<int64_t> timeout_us, parameters.Count("timeout"));
+  constexpr int64_t kMostUs = std::numeric_limits<int64_t>::max() / 1000;
+  options.timeout_ns = std::min(timeout_us.value_or(0), kMostUs) * 1000;
+  return absl::OkStatus();
+}
+
+// Writes what it can into the product, and returns the rest. Errors: InvalidArgument:
+// "parameters.alpha: got a string, want a number".
+absl::StatusOr<InferOptions> ReadOptions(const inference::ModelInferRequest& request,
+                                         v1::MultiplyRequest& product) {
+  const Parameters parameters("parameters", request.parameters());
+  RETURN_IF_ERROR(parameters.CheckNames({"alpha",
+                                         "beta",
+                                         "transpose_a",
+                                         "transpose_b",
+                                         "transpose_c",
+                                         "activation",
+                                         "bias_axis",
+                                         "bit_operation",
+                                         "kernel",
+                                         "device",
+                                         "output_type",
+                                         "accumulation_type",
+                                         "fast_accumulation",
+                                         "require_deterministic",
+                                         "require_batch_invariant",
+                                         "priority",
+                                         "timeout",
+                                         "triton_enable_empty_final_response",
+                                         "headers",
+                                         "binary_data_output"}));
+  InferOptions options;
+  RETURN_IF_ERROR(ReadScalars(parameters, product, options));
+  RETURN_IF_ERROR(ReadTypes(parameters, product));
+  RETURN_IF_ERROR(ReadChoices(parameters, product, options));
+  RETURN_IF_ERROR(ReadConditions(parameters, product, options));
+  return options;
+}
+
+constexpr std::array<std::string_view, kInferInputs> kNames = {"A",    "B",       "C",
+                                                               "BIAS", "A_SCALE", "B_SCALE"};
+
+// Fields of a product that are parameters here, under the names that they have there or other ones.
+constexpr std::pair<std::string_view, std::string_view> kParameters[] = {
+    {"alpha", "alpha"},
+    {"beta", "beta"},
+    {"activation", "activation"},
+    {"bias.axis", "bias_axis"},
+    {"bit_operation", "bit_operation"},
+    {"accumulation_type", "accumulation_type"},
+    {"d.type", "output_type"},
+    {"kernel", "kernel"},
+    {"device", "device"},
+    {"priority", "priority"},
+};
+
+std::string WantedNames(bool has_own_b) {
+  return has_own_b ? "one of A, C, BIAS, A_SCALE: the model has its own B"
+                   : "one of A, B, C, BIAS, A_SCALE, B_SCALE";
+}
+
+}  // namespace
+
+std::string_view NameOf(InferInput input) { return kNames[static_cast<size_t>(input)]; }
+
+absl::StatusOr<InferPlaces> InferPlaces::Find(const inference::ModelInferRequest& request,
+                                              bool has_own_b) {
+  InferPlaces places;
+  for (int i = 0; i < request.inputs_size(); ++i) {
+    const std::string& name = request.inputs(i).name();
+    const auto known = std::find(kNames.begin(), kNames.end(), name);
+    if (known == kNames.end() || (has_own_b && name.starts_with('B') && name != "BIAS")) {
+      return absl::InvalidArgumentError(GotWant(Concat("inputs[", i, "].name"),
+                                                name.empty() ? "none" : Shown(name),
+                                                WantedNames(has_own_b)));
+    }
+    std::optional<int>& place = places.places_[static_cast<size_t>(known - kNames.begin())];
+    if (place.has_value()) {
+      return absl::InvalidArgumentError(
+          GotWant(Concat("inputs[", i, "].name"), name, Concat("that of input ", *place, " once")));
+    }
+    place = i;
+  }
+  for (const InferInput input : {InferInput::kA, InferInput::kB}) {
+    if (places.At(input) || (input == InferInput::kB && has_own_b)) continue;
+    return absl::InvalidArgumentError(
+        GotWant("inputs", Concat("no ", NameOf(input)), has_own_b ? "A" : "A and B"));
+  }
+  return places;
+}
+
+std::string InferPlaces::FieldOf(InferInput input) const {
+  const std::optional<int> place = At(input);
+  return place ? Concat("inputs[", *place, "]") : Concat("model.", NameOf(input));
+}
+
+// What stands for "a.data", "a.type" and so on.
+std::string InferPlaces::NameOfOperand(InferInput operand, std::optional<InferInput> scale,
+                                       std::string_view member) const {
+  const std::optional<int> place = At(operand);
+  if (scale && member.starts_with(".scale")) return FieldOf(*scale) + ".shape";
+  if (!place && operand != InferInput::kB) return Concat("inputs.", NameOf(operand));
+  if (member == ".data" && place) {
+    return is_typed_ ? Concat("inputs[", *place, "].contents")
+                     : Concat("raw_input_contents[", *place, "]");
+  }
+  if (member == ".type") return FieldOf(operand) + ".datatype";
+  return member.starts_with(".tensor") ? "model" : FieldOf(operand);
+}
+
+std::optional<std::string> InferPlaces::NameOfField(std::string_view field) const {
+  for (const auto& [product, parameter] : kParameters) {
+    if (field == product) return Concat("parameters.", parameter);
+  }
+  if (field == "request_id") return "id";
+  if (field == "m" || field == "k" || field == "batch") return FieldOf(InferInput::kA) + ".shape";
+  if (field == "n") return FieldOf(InferInput::kB) + ".shape";
+  if (field == "m, n, k") return "inputs";
+  const std::string_view matrix = field.substr(0, field.find('.'));
+  const std::string_view member = field.substr(matrix.size());
+  if (matrix == "a") return NameOfOperand(InferInput::kA, InferInput::kAScale, member);
+  if (matrix == "b") return NameOfOperand(InferInput::kB, InferInput::kBScale, member);
+  if (matrix == "c") return NameOfOperand(InferInput::kC, std::nullopt, member);
+  if (matrix == "bias") return NameOfOperand(InferInput::kBias, std::nullopt, member);
+  if (matrix == "d") return "outputs[0]";
+  return std::nullopt;
+}
+
+absl::Status InferPlaces::Rename(const absl::Status& status) const {
+  const std::string_view text(status.message().data(), status.message().size());
+  const size_t end = text.find(": ");
+  if (status.ok() || end == std::string_view::npos) return status;
+  const std::optional<std::string> name = NameOfField(text.substr(0, end));
+  if (!name) return status;
+  absl::Status renamed(status.code(), Concat(*name, text.substr(end)));
+  status.ForEachPayload(
+      [&](absl::string_view url, const absl::Cord& payload) { renamed.SetPayload(url, payload); });
+  return renamed;
+}
+
 namespace {
 
 using inference::ModelInferRequest;

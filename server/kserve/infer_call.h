@@ -5,15 +5,27 @@
 
 #include <grpcpp/grpcpp.h>
 
-#include "server/kserve/infer_exchange.h"
-#include "server/wire/wire_bytes.h"
+#include "server/kserve/models.h"
+#include "server/metrics/handler_times.h"
+#include "server/product/product_runner.h"
+#include "server/system/clock.h"
+#include "server/wire/calls.h"
+#include "server/wire/gate.h"
+#include "server/wire/incoming.h"
 
 namespace gemmd {
 
-// Unanswered requests on one stream before the server stops reading, and answers that wait to be
-// read.
-inline constexpr size_t kMostStreamedInfers = 1024;
-inline constexpr size_t kMostWaitingInferAnswers = 256;
+// What all calls share. Borrowed.
+struct InferSetting {
+  ProductRunner& runner;
+  const Gate& gate;
+  ReceiveQuota& quota;
+  const Models& models;
+  ModelCounts& counts;
+  SendWatch& watch;
+  HandlerTimes& times;
+  const Clock& clock;
+};
 
 // The reactors own themselves. Borrow the setting.
 grpc::ServerUnaryReactor* StartInfer(const InferSetting& setting,

@@ -7,12 +7,12 @@
 
 #include "kernels/status_macros.h"
 #include "kernels/text.h"
-#include "server/kserve/describe_model.h"
 #include "server/kserve/infer_call.h"
+#include "server/kserve/models.h"
 #include "server/system/version.h"
-#include "server/wire/read_request.h"
-#include "server/wire/registry_call.h"
-#include "server/wire/tensor_session.h"
+#include "server/wire/calls.h"
+#include "server/wire/incoming.h"
+#include "server/wire/tensor_service.h"
 
 namespace gemmd {
 namespace {

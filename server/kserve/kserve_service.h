@@ -9,11 +9,11 @@
 
 #include "kserve/v2/inference.grpc.pb.h"
 #include "server/metrics/handler_times.h"
-#include "server/scheduling/product_runner.h"
+#include "server/product/product_runner.h"
 #include "server/system/clock.h"
+#include "server/wire/calls.h"
 #include "server/wire/gate.h"
-#include "server/wire/receive_quota.h"
-#include "server/wire/send_watch.h"
+#include "server/wire/incoming.h"
 
 namespace gemmd {
 

@@ -1,15 +1,23 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Metrics as Prometheus takes them, and as a list for programs.
+// What is served by HTTP: the daemon's metrics on two paths, for Prometheus, and two probes. The
+// metrics are also there as a list for programs.
 #pragma once
 
 #include <prometheus/metric_family.h>
 
+#include <functional>
+#include <memory>
 #include <string>
+#include <string_view>
 #include <vector>
 
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "absl/types/span.h"
+#include "server/metrics/http.h"
 #include "server/metrics/metric.h"
+#include "server/metrics/observer.h"
 
 namespace gemmd {
 
@@ -20,5 +28,17 @@ std::vector<prometheus::MetricFamily> Families(absl::Span<const Metric> metrics,
 // Every metric of every path as JSON: an array of objects with path, name, type, unit, labels and
 // help, one object a line.
 std::string MetricsJson();
+
+// What the probes say; an error is 503 with its message. Threads: any.
+struct Probes {
+  std::function<absl::Status()> health = [] { return absl::OkStatus(); };
+  std::function<absl::Status()> readiness = [] { return absl::OkStatus(); };
+};
+
+// Serves the metrics and the probes until the listener is destroyed. Borrows observer and clock.
+// Errors: those of HttpListener::Start.
+absl::StatusOr<std::unique_ptr<HttpListener>> ServeMetrics(
+    HttpSocket socket, const Observer& observer, const Clock& clock, Probes probes = {},
+    HttpStreamMaker make_stream = MakePlainStream);
 
 }  // namespace gemmd

@@ -11,7 +11,7 @@
 #include <string_view>
 
 #include "absl/base/thread_annotations.h"
-#include "server/scheduling/latency_histogram.h"
+#include "server/product/counts.h"
 #include "server/system/clock.h"
 #include "server/system/mutex.h"
 

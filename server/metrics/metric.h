@@ -15,7 +15,7 @@
 
 #include "absl/types/span.h"
 #include "server/metrics/observer.h"
-#include "server/scheduling/latency_histogram.h"
+#include "server/product/counts.h"
 
 namespace gemmd {
 
@@ -67,20 +67,12 @@ struct Metric {
 inline constexpr std::string_view kMetricsPath = "/metrics";        // gemmd's own metrics.
 inline constexpr std::string_view kTritonPath = "/metrics/triton";  // Triton's names.
 
-// gemmd's own metrics in six lists: the daemon, its callers, its devices and kernels, GPUs,
-// resident tensors, the process.
-absl::Span<const Metric> DaemonMetrics();
-absl::Span<const Metric> CallerMetrics();
-absl::Span<const Metric> DeviceMetrics();
-absl::Span<const Metric> GpuMetrics();
-absl::Span<const Metric> TensorMetrics();
-absl::Span<const Metric> ProcessMetrics();
-
 // The paths of probes: whether the process does its work, and whether it takes products.
 inline constexpr std::string_view kHealthPath = "/healthz";
 inline constexpr std::string_view kReadinessPath = "/readyz";
 
-// All of gemmd's own metrics.
+// gemmd's own metrics in six lists: the daemon, its callers, its devices and kernels, GPUs,
+// resident tensors, the process.
 std::vector<absl::Span<const Metric>> OwnMetrics();
 
 // The metrics of NVIDIA Triton Inference Server whose meaning is the same here.

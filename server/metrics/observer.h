@@ -15,13 +15,13 @@
 #include "server/device/device.h"
 #include "server/metrics/gpu_sampler.h"
 #include "server/metrics/handler_times.h"
-#include "server/scheduling/admission.h"
-#include "server/scheduling/scheduler.h"
-#include "server/scheduling/stats.h"
+#include "server/product/admission.h"
+#include "server/product/counts.h"
+#include "server/product/scheduler.h"
 #include "server/store/tensor_store.h"
-#include "server/system/line_file.h"
-#include "server/system/log_sink.h"
-#include "server/trust/rule_use.h"
+#include "server/system/files.h"
+#include "server/system/log.h"
+#include "server/trust/identity.h"
 
 namespace gemmd {
 

@@ -12,7 +12,7 @@
 
 #include "kernels/status_macros.h"
 #include "kernels/text.h"
-#include "server/system/spare_addresses.h"
+#include "server/system/resources.h"
 
 namespace gemmd {
 namespace {

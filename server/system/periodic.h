@@ -1,12 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
+//
+// Threads that do the same thing again and again: any function, or a check that the daemon lives.
 #pragma once
 
+#include <algorithm>
+#include <atomic>
+#include <cstdint>
 #include <functional>
 #include <thread>
 #include <utility>
 
 #include "absl/base/thread_annotations.h"
+#include "absl/status/status.h"
 #include "absl/time/time.h"
+#include "server/system/clock.h"
 #include "server/system/mutex.h"
 
 namespace gemmd {
@@ -43,6 +50,50 @@ class Periodic {
   Mutex mutex_;
   bool is_over_ ABSL_GUARDED_BY(mutex_) = false;
   std::thread thread_;  // The last member: it uses the others.
+};
+
+// Asks again and again whether the daemon does its work, and knows when it last did.
+class LifeCheck {
+ public:
+  struct Options {
+    absl::Duration interval = absl::Seconds(5);
+    absl::Duration longest_silence = absl::Seconds(30);
+    // For the check: a thread that is in one turn for longer stands still.
+    absl::Duration longest_turn = absl::Seconds(30);
+    // Called after each check that passed, from the thread of the checks.
+    std::function<void()> on_alive = [] {};
+
+    // For who ends the process where on_alive is not called for so long: checks come three times in
+    // that time, so that one late check does no harm, and a thread that stands still ends the
+    // process within one and a half of it.
+    void TieTo(absl::Duration watchdog) {
+      interval = std::min(interval, watchdog / 3);
+      longest_turn = std::min(longest_turn, watchdog / 2);
+    }
+  };
+
+  // Calls `check` in a thread of its own, at once and then after each interval. Borrows the clock.
+  LifeCheck(Options options, std::function<absl::Status()> check, const Clock& clock);
+
+  // Ends after the check that runs now.
+  ~LifeCheck();
+
+  // Errors: Unavailable where no check has passed for too long, with what the last one said.
+  // Threads: any.
+  absl::Status status() const ABSL_LOCKS_EXCLUDED(mutex_);
+
+ private:
+  void Run() ABSL_LOCKS_EXCLUDED(mutex_);
+
+  const Options options_;
+  const std::function<absl::Status()> check_;
+  const Clock& clock_;
+  mutable Mutex mutex_;
+  bool is_ending_ ABSL_GUARDED_BY(mutex_) = false;
+  int64_t alive_ns_ ABSL_GUARDED_BY(mutex_);
+  absl::Status last_ ABSL_GUARDED_BY(mutex_);
+
+  std::thread thread_;
 };
 
 }  // namespace gemmd

@@ -5,7 +5,7 @@
 
 #include <sys/socket.h>
 
-#include "server/system/file_descriptor.h"
+#include "server/system/files.h"
 
 namespace gemmd {
 

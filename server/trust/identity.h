@@ -1,20 +1,112 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// A caller that is known by name, and what the rules say of it.
+// A caller that is known by name: what the rules say of it, what it has under way, and what the
+// callers of its rule have had.
 #pragma once
 
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <limits>
 #include <memory>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
-#include "server/trust/meter.h"
-#include "server/trust/rule_use.h"
+#include "absl/base/thread_annotations.h"
+#include "absl/status/statusor.h"
+#include "server/system/mutex.h"
 
 namespace gemmd {
+
+struct MeterLimits {
+  int64_t requests = std::numeric_limits<int64_t>::max();
+  int64_t bytes = std::numeric_limits<int64_t>::max();
+  // Time of devices that a caller earns in a minute, and has at most in store.
+  int64_t device_ns_a_minute = std::numeric_limits<int64_t>::max();
+};
+
+// What one caller has under way, and how much time of the devices it had lately.
+class Meter : public std::enable_shared_from_this<Meter> {
+ public:
+  // One product of the caller, from its admission until it is answered. Movable.
+  class Entry {
+   public:
+    Entry() = default;
+    Entry(Entry&& other) noexcept;
+    Entry& operator=(Entry&& other) noexcept;
+    ~Entry() { Leave(); }
+
+    // The product had so much time of its device, where it was expected to take another one. A
+    // product that never ran had none. Once, and only before the entry ends.
+    void Took(int64_t device_ns);
+
+   private:
+    friend class Meter;
+    Entry(std::shared_ptr<Meter> meter, int64_t bytes, int64_t charged_ns)
+        : meter_(std::move(meter)), bytes_(bytes), charged_ns_(charged_ns) {}
+    void Leave();
+
+    std::shared_ptr<Meter> meter_;
+    int64_t bytes_ = 0;
+    int64_t charged_ns_ = 0;  // Given back at the end where Took was not called.
+  };
+
+  // A product that is expected to take so much. A caller may overdraw its time by one product, so
+  // that a long one can run at all. `retry_after_ns` is when its time suffices again; 0 where the
+  // end of another of its products makes room.
+  // Errors: ResourceExhausted, which names the limit. Threads: any.
+  absl::StatusOr<Entry> Enter(const MeterLimits& limits, int64_t bytes, int64_t expected_ns,
+                              int64_t now_ns, int64_t* retry_after_ns) ABSL_LOCKS_EXCLUDED(mutex_);
+
+  int64_t requests() const ABSL_LOCKS_EXCLUDED(mutex_);
+  int64_t bytes() const ABSL_LOCKS_EXCLUDED(mutex_);
+
+ private:
+  void Earn(int64_t most_ns, int64_t now_ns) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+
+  mutable Mutex mutex_;
+  int64_t requests_ ABSL_GUARDED_BY(mutex_) = 0;
+  int64_t bytes_ ABSL_GUARDED_BY(mutex_) = 0;
+  // Time that the caller has had and not yet earned; 0 where it may have a whole minute's.
+  int64_t spent_ns_ ABSL_GUARDED_BY(mutex_) = 0;
+  int64_t earned_until_ns_ ABSL_GUARDED_BY(mutex_) = 0;
+};
+
+// What the callers of one rule have had of the daemon since the start. Rules are as few as their
+// file makes them, while callers choose how many names a pattern stands for.
+class RuleUse {
+ public:
+  struct Totals {
+    std::string rule;  // As its file names it, an asterisk included: "spiffe://corp/team/*".
+    int64_t answered = 0;
+    int64_t failed = 0;   // Products that were let in and got no answer.
+    int64_t refused = 0;  // Products that were not let in.
+    int64_t compute_ns = 0;
+  };
+
+  explicit RuleUse(std::string rule) : rule_(std::move(rule)) {}
+
+  const std::string& rule() const { return rule_; }
+
+  // One product each. Threads: any.
+  void AddAnswer(int64_t compute_ns) {
+    ++answered_;
+    compute_ns_ += compute_ns;
+  }
+  void AddFailure() { ++failed_; }
+  void AddRefusal() { ++refused_; }
+
+  Totals totals() const { return {rule_, answered_, failed_, refused_, compute_ns_}; }
+
+ private:
+  const std::string rule_;
+  std::atomic<int64_t> answered_ = 0;
+  std::atomic<int64_t> failed_ = 0;
+  std::atomic<int64_t> refused_ = 0;
+  std::atomic<int64_t> compute_ns_ = 0;
+};
 
 // What a caller may be allowed, each on its own.
 enum class Role : uint8_t {

@@ -1,21 +1,27 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "server/trust/json_text.h"
 
+#include <yaml.h>
+
 #include <algorithm>
 #include <cstdint>
 #include <nlohmann/json.hpp>
 #include <set>
+#include <string>
 #include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "kernels/status_macros.h"
 
 namespace gemmd {
+
 namespace {
 
 using nlohmann::json;
 
 constexpr size_t kMostDepth = 8;
+constexpr size_t kMostShownOfName = 64;
 
 // Looks for what nlohmann::json would take silently.
 class Examiner final : public nlohmann::json_sax<json> {
@@ -38,9 +44,8 @@ class Examiner final : public nlohmann::json_sax<json> {
   bool end_array() override { return Close(); }
 
   bool key(string_t& name) override {
-    constexpr size_t kMostShown = 64;
     Level& object = levels_.back();
-    object.name = name.substr(0, kMostShown);
+    object.name = name.substr(0, kMostShownOfName);
     if (object.names.insert(name).second) return true;
     for (const Level& level : levels_) {
       level.is_array ? absl::StrAppend(&problem_, "[", level.elements - 1, "]")
@@ -90,6 +95,153 @@ class Examiner final : public nlohmann::json_sax<json> {
   std::string problem_;
 };
 
+// One event of libyaml's, which frees what belongs to it.
+class Event {
+ public:
+  Event() = default;
+  Event(const Event&) = delete;
+  Event& operator=(const Event&) = delete;
+  ~Event() { yaml_event_delete(&event_); }
+
+  yaml_event_t* get() { return &event_; }
+  const yaml_event_t* operator->() const { return &event_; }
+
+ private:
+  yaml_event_t event_ = {};
+};
+
+// What a scalar without quotes is.
+json ValueOf(std::string text) {
+  json value = json::parse(text, nullptr, /*allow_exceptions=*/false);
+  if (value.is_number() || value.is_boolean() || value.is_null()) return value;
+  return text.empty() ? json() : json(std::move(text));
+}
+
+class Reader {
+ public:
+  Reader(std::string_view what, std::string_view text) : what_(what) {
+    yaml_parser_initialize(&parser_);
+    // Otherwise a mark at its beginning could say that the text is UTF-16.
+    yaml_parser_set_encoding(&parser_, YAML_UTF8_ENCODING);
+    yaml_parser_set_input_string(&parser_, reinterpret_cast<const unsigned char*>(text.data()),
+                                 text.size());
+  }
+  Reader(const Reader&) = delete;
+  Reader& operator=(const Reader&) = delete;
+  ~Reader() { yaml_parser_delete(&parser_); }
+
+  absl::StatusOr<json> Read() {
+    bool is_over = false;
+    while (!is_over) {
+      Event event;
+      if (yaml_parser_parse(&parser_, event.get()) != 1) {
+        const bool is_of_text = parser_.error == YAML_READER_ERROR;
+        return Bad(is_of_text ? parser_.mark : parser_.problem_mark, "what is no YAML", "YAML");
+      }
+      is_over = event->type == YAML_STREAM_END_EVENT;
+      RETURN_IF_ERROR(Take(event));
+    }
+    return std::move(document_);
+  }
+
+ private:
+  // An object or a list that is not over, and the name in an object that has no value yet.
+  struct Open {
+    json value;
+    std::string name = {};
+    bool has_name = false;
+  };
+
+  absl::Status Bad(const yaml_mark_t& mark, std::string_view got, std::string_view want) const {
+    return absl::InvalidArgumentError(absl::StrCat(what_, ": line ", mark.line + 1, ", column ",
+                                                   mark.column + 1, ": got ", std::string(got),
+                                                   ", want ", std::string(want)));
+  }
+
+  absl::Status Take(const Event& event) {
+    switch (event->type) {
+      case YAML_DOCUMENT_START_EVENT:
+        if (++documents_ == 1) return absl::OkStatus();
+        return Bad(event->start_mark, "a second document", "one");
+      case YAML_ALIAS_EVENT: return Bad(event->start_mark, "an alias", "what it stands for");
+      case YAML_SCALAR_EVENT: return TakeScalar(event);
+      case YAML_SEQUENCE_START_EVENT:
+        return Begin(event, json::array(), event->data.sequence_start.anchor,
+                     event->data.sequence_start.tag);
+      case YAML_MAPPING_START_EVENT:
+        return Begin(event, json::object(), event->data.mapping_start.anchor,
+                     event->data.mapping_start.tag);
+      case YAML_SEQUENCE_END_EVENT:
+      case YAML_MAPPING_END_EVENT: {
+        json value = std::move(open_.back().value);
+        open_.pop_back();
+        Add(std::move(value));
+        return absl::OkStatus();
+      }
+      default: return absl::OkStatus();
+    }
+  }
+
+  absl::Status CheckPlain(const Event& event, const unsigned char* anchor,
+                          const unsigned char* tag) const {
+    if (anchor != nullptr) return Bad(event->start_mark, "an anchor", "none");
+    if (tag != nullptr) return Bad(event->start_mark, "a tag", "none");
+    return absl::OkStatus();
+  }
+
+  absl::Status Begin(const Event& event, json value, const unsigned char* anchor,
+                     const unsigned char* tag) {
+    RETURN_IF_ERROR(CheckPlain(event, anchor, tag));
+    if (AwaitsName()) return Bad(event->start_mark, "a name that is no text", "text");
+    if (open_.size() >= kMostDepth) {
+      return Bad(event->start_mark, absl::StrCat("more than ", kMostDepth, " levels"), "fewer");
+    }
+    open_.push_back({.value = std::move(value)});
+    return absl::OkStatus();
+  }
+
+  absl::Status TakeScalar(const Event& event) {
+    const auto& scalar = event->data.scalar;
+    RETURN_IF_ERROR(CheckPlain(event, scalar.anchor, scalar.tag));
+    std::string text(reinterpret_cast<const char*>(scalar.value), scalar.length);
+    if (!AwaitsName()) {
+      const bool is_plain = scalar.style == YAML_PLAIN_SCALAR_STYLE;
+      Add(is_plain ? ValueOf(std::move(text)) : json(std::move(text)));
+      return absl::OkStatus();
+    }
+    Open& object = open_.back();
+    if (object.value.contains(text)) {
+      return Bad(event->start_mark, absl::StrCat(text.substr(0, kMostShownOfName), " twice"),
+                 "each name once");
+    }
+    object.name = std::move(text);
+    object.has_name = true;
+    return absl::OkStatus();
+  }
+
+  bool AwaitsName() const {
+    return !open_.empty() && open_.back().value.is_object() && !open_.back().has_name;
+  }
+
+  // To where the value belongs.
+  void Add(json value) {
+    if (open_.empty()) {
+      document_ = std::move(value);
+    } else if (open_.back().value.is_object()) {
+      open_.back().value[open_.back().name] = std::move(value);
+      open_.back().has_name = false;
+    } else {
+      open_.back().value.push_back(std::move(value));
+    }
+  }
+
+  const std::string what_;
+  yaml_parser_t parser_ = {};
+  int documents_ = 0;
+  std::vector<Open> open_;
+  json document_;
+};
+
 }  // namespace
 
 absl::StatusOr<json> ParseJson(std::string_view what, std::string_view text, size_t most_bytes) {
@@ -103,6 +255,14 @@ absl::StatusOr<json> ParseJson(std::string_view what, std::string_view text, siz
     return absl::InvalidArgumentError(absl::StrCat(field, ": ", examiner.problem()));
   }
   return json::parse(text, nullptr, /*allow_exceptions=*/false);
+}
+
+absl::StatusOr<json> ParseYaml(std::string_view what, std::string_view text, size_t most_bytes) {
+  if (text.size() > most_bytes) {
+    return absl::InvalidArgumentError(absl::StrCat(std::string(what), ": got ", text.size(),
+                                                   " bytes, want at most ", most_bytes));
+  }
+  return Reader(what, text).Read();
 }
 
 }  // namespace gemmd

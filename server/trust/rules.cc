@@ -8,7 +8,6 @@
 #include "absl/strings/str_cat.h"
 #include "kernels/status_macros.h"
 #include "server/trust/json_text.h"
-#include "server/trust/yaml_text.h"
 
 namespace gemmd {
 namespace {

@@ -1,21 +1,127 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "server/trust/trust.h"
 
+#include <openssl/crypto.h>
+#include <openssl/evp.h>
+
+#include <algorithm>
 #include <limits>
+#include <memory>
+#include <new>
 #include <optional>
 #include <unordered_map>
 #include <utility>
 
+#include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "kernels/status_macros.h"
-#include "server/system/regular_file.h"
+#include "server/system/files.h"
+#include "server/trust/identity.h"
 #include "server/trust/rules.h"
-#include "server/trust/signing_keys.h"
-#include "server/trust/text_digest.h"
-#include "server/trust/token_hashes.h"
+#include "server/trust/web_token.h"
 
 namespace gemmd {
+
+namespace {
+
+struct FreeDigest {
+  void operator()(EVP_MD* digest) const { EVP_MD_free(digest); }
+};
+
+// To look the algorithm up takes longer than to digest a token, so it is done once.
+const EVP_MD* Algorithm() {
+  static const std::unique_ptr<EVP_MD, FreeDigest> sha256(EVP_MD_fetch(nullptr, "SHA256", nullptr));
+  return sha256.get();
+}
+
+int DigitOf(char c) {
+  if (!absl::ascii_isxdigit(static_cast<unsigned char>(c))) return -1;
+  return absl::ascii_isdigit(static_cast<unsigned char>(c))
+             ? c - '0'
+             : absl::ascii_tolower(static_cast<unsigned char>(c)) - 'a' + 10;
+}
+
+}  // namespace
+
+TextDigest TextDigest::Of(std::string_view text) {
+  TextDigest digest;
+  const EVP_MD* const algorithm = Algorithm();
+  if (algorithm == nullptr ||
+      EVP_Digest(text.data(), text.size(), digest.bytes.data(), nullptr, algorithm, nullptr) != 1) {
+    throw std::bad_alloc();
+  }
+  return digest;
+}
+
+std::optional<TextDigest> TextDigest::FromHex(std::string_view digits) {
+  TextDigest digest;
+  if (digits.size() != 2 * digest.bytes.size()) return std::nullopt;
+  for (size_t i = 0; i < digest.bytes.size(); ++i) {
+    const int high = DigitOf(digits[2 * i]);
+    const int low = DigitOf(digits[2 * i + 1]);
+    if (high < 0 || low < 0) return std::nullopt;
+    digest.bytes[i] = static_cast<uint8_t>(high * 16 + low);
+  }
+  return digest;
+}
+
+bool TextDigest::Equals(const TextDigest& other) const {
+  return CRYPTO_memcmp(bytes.data(), other.bytes.data(), bytes.size()) == 0;
+}
+
+namespace {
+
+absl::Status BadLine(int line, std::string_view got, std::string_view want) {
+  return absl::InvalidArgumentError(absl::StrCat("tokens: line ", line, ": got ", std::string(got),
+                                                 ", want ", std::string(want)));
+}
+
+std::string_view Stripped(std::string_view text) {
+  while (!text.empty() && absl::ascii_isspace(static_cast<unsigned char>(text.front()))) {
+    text.remove_prefix(1);
+  }
+  while (!text.empty() && absl::ascii_isspace(static_cast<unsigned char>(text.back()))) {
+    text.remove_suffix(1);
+  }
+  return text;
+}
+
+}  // namespace
+
+absl::StatusOr<TokenHashes> TokenHashes::Parse(std::string_view text) {
+  if (text.size() > kMostBytes) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("tokens: got ", text.size(), " bytes, want at most ", kMostBytes));
+  }
+  TokenHashes hashes;
+  for (int line = 1; !text.empty(); ++line) {
+    const size_t end = std::min(text.find('\n'), text.size());
+    const std::string_view entry = Stripped(text.substr(0, end));
+    text.remove_prefix(std::min(end + 1, text.size()));
+    if (entry.empty() || entry.starts_with('#')) continue;
+    const size_t colon = entry.rfind(':');
+    if (colon == entry.npos) return BadLine(line, "no colon", "IDENTITY: SHA-256");
+    const std::string_view name = Stripped(entry.substr(0, colon));
+    const std::optional<TextDigest> digest = TextDigest::FromHex(Stripped(entry.substr(colon + 1)));
+    if (!IsOutsideName(name)) {
+      return BadLine(line, "a name that no token may give", "up to 256 printable characters");
+    }
+    if (!digest) return BadLine(line, "no SHA-256", "64 hexadecimal digits");
+    if (hashes.Find(*digest)) return BadLine(line, "a hash for the second time", "each one once");
+    hashes.by_key_.emplace(digest->Key(), Known{*digest, std::string(name)});
+  }
+  return hashes;
+}
+
+std::optional<std::string> TokenHashes::Find(const TextDigest& digest) const {
+  const auto [first, last] = by_key_.equal_range(digest.Key());
+  for (auto known = first; known != last; ++known) {
+    if (known->second.digest.Equals(digest)) return known->second.name;
+  }
+  return std::nullopt;
+}
+
 namespace {
 
 // What is remembered of callers, so that most calls cost one look into a table.

@@ -4,11 +4,17 @@
 // from files, which may be read again while calls go on.
 #pragma once
 
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
 #include <functional>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
+#include <unordered_map>
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
@@ -20,6 +26,48 @@
 #include "server/trust/web_token.h"
 
 namespace gemmd {
+
+// SHA-256 of a short secret, by which it is known without being kept.
+struct TextDigest {
+  std::array<uint8_t, 32> bytes = {};
+
+  static TextDigest Of(std::string_view text);
+
+  // Nothing where there are not exactly 64 hexadecimal digits.
+  static std::optional<TextDigest> FromHex(std::string_view digits);
+
+  // Takes the same time wherever the two differ.
+  bool Equals(const TextDigest& other) const;
+
+  // Eight bytes of it, to find it by.
+  uint64_t Key() const {
+    uint64_t key = 0;
+    std::memcpy(&key, bytes.data(), sizeof(key));
+    return key;
+  }
+};
+
+// Tokens that never change, known by their hashes alone. One identity may have several, so that a
+// token can be replaced without a gap.
+class TokenHashes {
+ public:
+  static constexpr size_t kMostBytes = size_t{1} << 20;
+
+  // A line for each token: "IDENTITY: SHA-256 in hexadecimal digits". Empty lines, and those that
+  // begin with #, are left out.
+  // Errors: InvalidArgument, which names the line and repeats no hash.
+  static absl::StatusOr<TokenHashes> Parse(std::string_view text);
+
+  // Whose token has this digest; nothing where nobody's has.
+  std::optional<std::string> Find(const TextDigest& digest) const;
+
+ private:
+  struct Known {
+    TextDigest digest;
+    std::string name;
+  };
+  std::unordered_multimap<uint64_t, Known> by_key_;
+};
 
 struct TrustOptions {
   std::string rules_file;     // Callers are known by their host alone where it is empty.

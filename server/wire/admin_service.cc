@@ -9,15 +9,150 @@
 #include "kernels/status_macros.h"
 #include "kernels/text.h"
 #include "server/system/log.h"
-#include "server/wire/convert_incident.h"
-#include "server/wire/read_request.h"
-#include "server/wire/registry_call.h"
+#include "server/wire/calls.h"
+#include "server/wire/convert.h"
+#include "server/wire/incoming.h"
+#include "server/wire/outgoing.h"
 
 namespace gemmd {
+
+namespace {
+
+// The step from one matrix of a batch to the next, in elements.
+// Errors: FailedPrecondition where requests have no words for it.
+absl::Status FillStride(std::string_view field, const MatrixLayout& layout, v1::Operand& wire) {
+  const int64_t stride = layout.batch_stride_bytes;
+  if (layout.is_sparse()) {
+    const absl::StatusOr<MatrixLayout> tight =
+        TightSparseLayout(field, layout.type, layout.rows, layout.columns);
+    if (stride == 0) wire.set_batch_stride(0);
+    if (stride == 0 || (tight.ok() && tight->batch_stride_bytes == stride)) {
+      return absl::OkStatus();
+    }
+  } else if (stride * 8 % BitsOf(layout.type) == 0) {
+    wire.set_batch_stride(stride * 8 / BitsOf(layout.type));
+    return absl::OkStatus();
+  }
+  return absl::FailedPreconditionError(
+      Concat("id: matrices of ", field, " were a part of a tensor that no request can describe"));
+}
+
+void Fill(const MatrixLayout& layout, const std::vector<std::byte>& bytes,
+          const std::vector<float>& scale, v1::Operand& wire) {
+  wire.set_type(ToWire(layout.type));
+  wire.set_data(reinterpret_cast<const char*>(bytes.data()), bytes.size());
+  for (const float value : scale) wire.mutable_scale()->add_values(value);
+  if (layout.is_sparse()) {
+    wire.set_sparsity(v1::SPARSITY_2_4);
+  } else {
+    wire.set_order(layout.order == Order::kRowMajor ? v1::ORDER_ROW_MAJOR : v1::ORDER_COLUMN_MAJOR);
+    wire.set_leading_dimension(layout.leading_dimension);
+  }
+}
+
+}  // namespace
+
+v1::Incident ToWire(const IncidentLog::Entry& entry) {
+  const Incident& incident = entry.incident;
+  v1::Incident wire;
+  wire.set_id(incident.id);
+  wire.set_time_unix_ns(incident.time_unix_ns);
+  wire.set_device(incident.device);
+  wire.set_kernel(incident.kernel);
+  wire.set_problem(incident.problem);
+  wire.set_mode(ToWire(incident.mode));
+  wire.set_batch(incident.element.batch);
+  wire.set_row(incident.element.row);
+  wire.set_column(incident.element.column);
+  wire.set_element_type(std::string(NameOf(incident.element_type)));
+  wire.set_got_bits(incident.element.got_bits);
+  wire.set_want_bits(incident.element.want_bits);
+  wire.set_wrong_elements(incident.wrong_elements);
+  wire.set_a_sha256(incident.a_sha256);
+  wire.set_b_sha256(incident.b_sha256);
+  wire.set_c_sha256(incident.c_sha256);
+  wire.set_chip_state(incident.chip_state);
+  wire.set_request_id(incident.request_id);
+  wire.set_bias_sha256(incident.bias_sha256);
+  wire.set_has_operands(entry.has_operands());
+  wire.set_took_out_device(incident.took_out_device);
+  return wire;
+}
+
+absl::StatusOr<v1::MultiplyRequest> ProductOf(const IncidentLog::Entry& entry,
+                                              bool without_operands) {
+  if (entry.product == nullptr || (!without_operands && !entry.has_operands())) {
+    return absl::FailedPreconditionError(
+        without_operands ? "id: the factors of this incident's scales were not kept"
+                         : "id: the operands of this incident were not kept");
+  }
+  const KeptProduct& kept = *entry.product;
+  const Problem& problem = kept.problem;
+  v1::MultiplyRequest request;
+  request.set_m(problem.m);
+  request.set_n(problem.n);
+  request.set_k(problem.k);
+  request.set_batch(problem.batch);
+  Fill(problem.a, kept.a, kept.a_scale, *request.mutable_a());
+  Fill(problem.b, kept.b, kept.b_scale, *request.mutable_b());
+  if (const BlockScale* const blocks = problem.blocks_of_a()) {
+    Fill(*blocks, kept.a_factors, *request.mutable_a()->mutable_scale()->mutable_blocks());
+  }
+  if (const BlockScale* const blocks = problem.blocks_of_b()) {
+    Fill(*blocks, kept.b_factors, *request.mutable_b()->mutable_scale()->mutable_blocks());
+  }
+  if (problem.has_c()) Fill(problem.c, kept.c, {}, *request.mutable_c());
+  if (problem.batch > 1) {
+    RETURN_IF_ERROR(FillStride("a", problem.a, *request.mutable_a()));
+    RETURN_IF_ERROR(FillStride("b", problem.b, *request.mutable_b()));
+    if (problem.has_c()) RETURN_IF_ERROR(FillStride("c", problem.c, *request.mutable_c()));
+  }
+  request.set_alpha(problem.alpha);
+  request.set_beta(problem.beta);
+  if (problem.bias_axis != BiasAxis::kNone) {
+    v1::Bias& bias = *request.mutable_bias();
+    bias.set_type(ToWire(problem.bias_type));
+    bias.set_axis(static_cast<v1::BiasAxis>(problem.bias_axis));
+    bias.set_data(reinterpret_cast<const char*>(kept.bias.data()), kept.bias.size());
+  }
+  request.set_activation(static_cast<v1::Activation>(problem.activation));
+  request.set_bit_operation(static_cast<v1::BitOperation>(problem.bit_operation));
+  request.set_accumulation_type(ToWire(problem.accumulation));
+  request.mutable_d()->set_type(ToWire(problem.d.type));
+  request.mutable_d()->set_order(problem.d.order == Order::kRowMajor ? v1::ORDER_ROW_MAJOR
+                                                                     : v1::ORDER_COLUMN_MAJOR);
+  if (without_operands) {
+    request.mutable_a()->clear_data();
+    request.mutable_b()->clear_data();
+    if (request.has_c()) request.mutable_c()->clear_data();
+    if (request.has_bias()) request.mutable_bias()->clear_data();
+  }
+  request.set_kernel(entry.incident.kernel);
+  request.set_device(entry.incident.device);
+  return request;
+}
+
+absl::StatusOr<v1::GetIncidentProductResponse> FindProduct(
+    const std::vector<IncidentLog::Entry>& entries, const v1::GetIncidentProductRequest& request,
+    int64_t most_bytes) {
+  for (const IncidentLog::Entry& entry : entries) {
+    if (entry.incident.id != request.id()) continue;
+    v1::GetIncidentProductResponse response;
+    ASSIGN_OR_RETURN(*response.mutable_request(), ProductOf(entry, request.without_operands()));
+    *response.mutable_incident() = ToWire(entry);
+    const auto bytes = static_cast<int64_t>(response.ByteSizeLong());
+    if (bytes <= most_bytes) return response;
+    return absl::ResourceExhaustedError(
+        Concat("id: the product takes ", bytes, " bytes, a message holds at most ", most_bytes));
+  }
+  return absl::NotFoundError(
+      Concat("id: got ", request.id(), ", want one that ListIncidents gives"));
+}
+
 namespace {
 
 // What answers hold for readers that do not read, beside the operands of one incident.
-constexpr int64_t kMaxUnreadBytes = int64_t{1} << 20;
+constexpr int64_t kMaxUnreadAdminBytes = int64_t{1} << 20;
 
 absl::Status CheckIsLocal(const std::string& peer) {
   if (absl::StartsWith(peer, "unix:")) return absl::OkStatus();
@@ -48,7 +183,7 @@ class AdminService final : public RawAdmin<v1::Admin::Service> {
         clock_(clock),
         watch_(watch),
         max_message_bytes_(max_message_bytes),
-        unread_(incidents.most_kept_bytes() + kMaxUnreadBytes) {}
+        unread_(incidents.most_kept_bytes() + kMaxUnreadAdminBytes) {}
 
   grpc::ServerUnaryReactor* RestartDevice(grpc::CallbackServerContext* context,
                                           const grpc::ByteBuffer* request,

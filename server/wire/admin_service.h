@@ -6,18 +6,34 @@
 
 #include <grpcpp/grpcpp.h>
 
+#include <cstdint>
 #include <memory>
 #include <vector>
 
+#include "absl/status/statusor.h"
+#include "gemmd/v1/incidents.pb.h"
 #include "server/device/device.h"
 #include "server/metrics/handler_times.h"
-#include "server/scheduling/incidents.h"
-#include "server/scheduling/product_runner.h"
+#include "server/product/product_runner.h"
+#include "server/product/verification.h"
 #include "server/system/clock.h"
+#include "server/wire/calls.h"
 #include "server/wire/gate.h"
-#include "server/wire/send_watch.h"
 
 namespace gemmd {
+
+v1::Incident ToWire(const IncidentLog::Entry& entry);
+
+// The product that gave the wrong answer, with its operands unless they are not wanted.
+// Errors: FailedPrecondition where what is wanted was not kept.
+absl::StatusOr<v1::MultiplyRequest> ProductOf(const IncidentLog::Entry& entry,
+                                              bool without_operands);
+
+// Finds the product that the request is for. Errors: NotFound; ResourceExhausted where the answer
+// takes more than `most_bytes`; those of ProductOf.
+absl::StatusOr<v1::GetIncidentProductResponse> FindProduct(
+    const std::vector<IncidentLog::Entry>& entries, const v1::GetIncidentProductRequest& request,
+    int64_t most_bytes);
 
 // Borrows all of them. A message holds at most so many bytes.
 std::unique_ptr<grpc::Service> MakeAdminService(const std::vector<ServedDevice>& devices,

@@ -5,27 +5,130 @@
 #pragma once
 
 #include <sys/socket.h>
+#include <sys/types.h>
 
 #include <atomic>
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <memory>
 #include <optional>
 #include <string>
 #include <thread>
+#include <unordered_map>
+#include <utility>
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
 #include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
 #include "absl/time/time.h"
 #include "server/metrics/observer.h"
 #include "server/system/clock.h"
-#include "server/system/file_descriptor.h"
+#include "server/system/files.h"
 #include "server/system/mutex.h"
-#include "server/wire/connection_table.h"
-#include "server/wire/listening_socket.h"
 
 namespace gemmd {
+
+// Who is at the other end of a connection: the daemon itself, or a peer that shows nothing over
+// plain TCP, its user over a unix socket, nothing but an agreed key over TLS, a certificate over
+// mTLS.
+enum class ConnectionKind { kSelf, kPlain, kUnix, kTls, kMtls };
+
+// That of connections to an address, which may be wrong in all that follows its prefix.
+ConnectionKind ConnectionKindOf(absl::string_view address);
+
+// The sockets behind one address of --listen.
+class ListeningSocket {
+ public:
+  // Whether plain TCP may be reached from other machines.
+  enum class PlainReach { kLoopback, kAnywhere };
+
+  // `address` is HOST:PORT, [IPV6]:PORT, unix:PATH or unix-abstract:NAME; ipv4:, ipv6: and dns: may
+  // stand before the first two, and tls: or mtls: before those. A name may stand for several
+  // addresses, of which one must be had; port 0 takes a free port, the same for all. 0.0.0.0 and
+  // [::] take both IPv4 and IPv6 where the host has both. The socket of a process that has gone is
+  // taken over.
+  // Errors: InvalidArgument for what is no address; FailedPrecondition for plain TCP that `reach`
+  // does not allow; Unavailable where it cannot be listened on, with the system's reason; all name
+  // the address.
+  static absl::StatusOr<ListeningSocket> Open(const std::string& address,
+                                              PlainReach reach = PlainReach::kLoopback);
+
+  ListeningSocket(ListeningSocket&& other) = default;
+  ListeningSocket& operator=(ListeningSocket&& other) = delete;
+  // Removes a unix socket from its path, if it is still there.
+  ~ListeningSocket();
+
+  // With its prefix and the port that was chosen.
+  const std::string& address() const { return address_; }
+  ConnectionKind kind() const { return ConnectionKindOf(address_); }
+  // They accept without waiting.
+  const std::vector<FileDescriptor>& files() const { return files_; }
+
+  using Place = std::pair<dev_t, ino_t>;  // A file, as device and inode.
+
+ private:
+  ListeningSocket() = default;
+
+  std::string address_;
+  std::string path_;  // Where it is a unix socket; removed at the end.
+  Place place_;       // What was made there.
+  std::vector<FileDescriptor> files_;
+};
+
+struct ConnectionLimits {
+  int64_t all = 0;
+  int64_t of_peer = 0;
+};
+
+// Which connections there are, and of which peers. gRPC closes a connection and tells nobody, so
+// what a file descriptor stands for is asked of the kernel: a connection has ended once its number
+// is closed or stands for another file. That costs one fstat for each connection now and then, and
+// no second descriptor. Not safe for threads.
+class ConnectionTable {
+ public:
+  enum class Verdict { kAdmitted, kTooMany, kTooManyOfPeer };
+
+  // Borrows the clock.
+  ConnectionTable(const ConnectionLimits& limits, const Clock& clock)
+      : limits_(limits), clock_(clock) {}
+
+  // Counts the connection, unless that would be more than a limit allows. `name` is that of the
+  // other end, as gRPC names it; empty where it has none of its own.
+  Verdict Admit(int descriptor, const std::string& peer, const std::string& name = "");
+
+  // The bytes that the other end of this name has acknowledged since the connection began; nothing
+  // where there is no such connection, or the system does not tell.
+  std::optional<int64_t> AcknowledgedBytes(const std::string& name) const;
+
+  // Forgets connections that have ended, at most so often that it takes a tenth of the time; the
+  // count is right as of then.
+  int64_t CountOpen();
+
+ private:
+  struct Connection {
+    dev_t device = 0;
+    ino_t inode = 0;
+    std::map<std::string, int64_t>::iterator peer;
+    std::string name;
+
+    // Whether the number still stands for it.
+    bool IsOf(int descriptor) const;
+  };
+  using Connections = std::unordered_map<int, Connection>;
+
+  Verdict Judge(const std::string& peer) const;
+  void Sweep();
+  Connections::iterator Forget(Connections::iterator connection);
+
+  const ConnectionLimits limits_;
+  const Clock& clock_;
+  Connections connections_;                           // By descriptor.
+  std::unordered_map<std::string, int> descriptors_;  // By name.
+  std::map<std::string, int64_t> peers_;              // How many connections each has.
+  int64_t sweep_again_ns_ = 0;
+};
 
 // Who is at the other end, for the limit of each peer: the address without its port, of IPv6 the
 // first 64 bits, which one host may have all of; over a unix socket, the user.

@@ -1,20 +1,261 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "server/wire/convert.h"
 
+#include <algorithm>
 #include <array>
 #include <cstddef>
 #include <memory>
 #include <optional>
+#include <span>
+#include <string>
 #include <utility>
 
 #include "kernels/catalog.h"
 #include "kernels/peer_text.h"
+#include "kernels/sparse24.h"
 #include "kernels/status_macros.h"
 #include "kernels/text.h"
-#include "server/wire/convert_blocks.h"
-#include "server/wire/convert_operand.h"
+#include "server/store/product_tensors.h"
+#include "server/wire/tensor_convert.h"
 
 namespace gemmd {
+
+namespace {
+
+// The wire numbers element types in the order of kAllElementTypes, from 1.
+static_assert(static_cast<int>(ElementType::kF64) + 1 == v1::ELEMENT_TYPE_F64);
+static_assert(static_cast<int>(ElementType::kE2m1) + 1 == v1::ELEMENT_TYPE_E2M1);
+static_assert(static_cast<int>(ElementType::kS32) + 1 == v1::ELEMENT_TYPE_S32);
+static_assert(kAllElementTypes.size() + 1 == v1::ElementType_ARRAYSIZE);
+
+Order Flipped(Order order) {
+  return order == Order::kRowMajor ? Order::kColumnMajor : Order::kRowMajor;
+}
+
+// Tells the bytes of a sparse matrix: "8 lines of 16 bytes of values and 2 of indices = 144".
+std::string WantedSparseBytes(const MatrixLayout& layout, int64_t batch, const ByteCount& count) {
+  const absl::StatusOr<SparseLayout> one =
+      SparseLayoutOf("", layout.type, layout.rows, layout.columns);
+  if (!one.ok()) return Concat(count.full);  // Never happens: the sizes have been checked.
+  std::string wanted = Concat(layout.rows, " lines of ", one->value_line_bytes,
+                              " bytes of values and ", one->index_line_bytes, " of indices");
+  if (batch != 1) {
+    wanted += Concat(", batch ", batch, " every ", layout.batch_stride_bytes, " bytes");
+  }
+  return wanted + Concat(" = ", count.full);
+}
+
+// Tells "m*k*2 = 8192" where the layout is plain, otherwise lines and strides.
+std::string WantedBytes(std::string_view shape, const MatrixLayout& layout, int64_t batch,
+                        const ByteCount& count) {
+  if (layout.is_sparse()) return WantedSparseBytes(layout, batch, count);
+  const bool tight = layout.leading_dimension == layout.line_length();
+  if (tight && batch == 1 && BitsOf(layout.type) % 8 == 0) {
+    return Concat(shape, "*", BitsOf(layout.type) / 8, " = ", count.full);
+  }
+  std::string wanted = Concat(layout.lines(), " lines of ", layout.line_stride_bytes(), " bytes");
+  if (batch != 1) {
+    wanted += Concat(", batch ", batch, " every ", layout.batch_stride_bytes, " bytes");
+  }
+  wanted += Concat(" = ", count.full);
+  if (count.least != count.full)
+    wanted += Concat(" (or ", count.least, " without the last padding)");
+  return wanted;
+}
+
+absl::Status RefuseSparse(std::string_view field, std::string_view member, std::string_view got,
+                          std::string_view want) {
+  return absl::InvalidArgumentError(
+      GotWant(Concat(field, member), got, Concat(want, " where sparsity is 2:4")));
+}
+
+absl::StatusOr<MatrixLayout> ParseSparseLayout(std::string_view field, const v1::Operand& operand,
+                                               ElementType type, int64_t rows, int64_t columns) {
+  if (operand.order() != v1::ORDER_ROW_MAJOR) {
+    return RefuseSparse(field, ".order", "column", "row");
+  }
+  if (operand.transpose()) return RefuseSparse(field, ".transpose", "true", "false");
+  if (operand.leading_dimension() != 0) {
+    return RefuseSparse(field, ".leading_dimension", Concat(operand.leading_dimension()), "0");
+  }
+  if (operand.batch_stride() != 0) {
+    return RefuseSparse(field, ".batch_stride", Concat(operand.batch_stride()), "none or 0");
+  }
+  ASSIGN_OR_RETURN(MatrixLayout layout, TightSparseLayout(field, type, rows, columns));
+  if (operand.has_batch_stride()) layout.batch_stride_bytes = 0;
+  return layout;
+}
+
+}  // namespace
+
+absl::Status UnknownValue(std::string_view field, int value) {
+  return absl::InvalidArgumentError(Concat(field, ": got unknown value ", value));
+}
+
+absl::StatusOr<ElementType> ParseType(std::string_view field, v1::ElementType type,
+                                      std::optional<ElementType> unspecified) {
+  if (type == v1::ELEMENT_TYPE_UNSPECIFIED) {
+    if (unspecified.has_value()) return *unspecified;
+    return absl::InvalidArgumentError(Concat(field, ": got none, want an element type"));
+  }
+  if (!v1::ElementType_IsValid(type)) return UnknownValue(field, type);
+  return static_cast<ElementType>(type - 1);
+}
+
+absl::StatusOr<Order> ParseOrder(std::string_view field, v1::Order order) {
+  switch (order) {
+    case v1::ORDER_ROW_MAJOR: return Order::kRowMajor;
+    case v1::ORDER_COLUMN_MAJOR: return Order::kColumnMajor;
+    default: return UnknownValue(field, order);
+  }
+}
+
+// TightLayout here and Validate later check the sizes, so no overflow goes unnoticed.
+absl::StatusOr<MatrixLayout> ParseLayout(std::string_view field, ElementType type, Order order,
+                                         int64_t rows, int64_t columns, const Strides& strides) {
+  ASSIGN_OR_RETURN(MatrixLayout layout, TightLayout(field, type, order, rows, columns));
+  if (strides.leading_dimension != 0) {
+    if (strides.leading_dimension < layout.line_length()) {
+      return absl::InvalidArgumentError(
+          Concat(field, ".leading_dimension: got ", strides.leading_dimension,
+                 ", want 0 or at least the length of a ",
+                 order == Order::kRowMajor ? "row" : "column", ", ", layout.line_length()));
+    }
+    layout.leading_dimension = strides.leading_dimension;
+    int64_t line_bits = 0;
+    int64_t matrix_bytes = 0;
+    if (__builtin_mul_overflow(layout.leading_dimension, BitsOf(type), &line_bits) ||
+        __builtin_add_overflow(line_bits, 7, &line_bits) ||
+        __builtin_mul_overflow(line_bits / 8, layout.lines(), &matrix_bytes)) {
+      return absl::InvalidArgumentError(Concat(field, ".leading_dimension: got ",
+                                               strides.leading_dimension,
+                                               ", want a matrix of less than 2^63 bytes"));
+    }
+    layout.batch_stride_bytes = matrix_bytes;
+  }
+  if (strides.batch_stride.has_value()) {
+    const int64_t stride = *strides.batch_stride;
+    int64_t stride_bits = 0;
+    if (stride < 0 || __builtin_mul_overflow(stride, BitsOf(type), &stride_bits)) {
+      return absl::InvalidArgumentError(Concat(field, ".batch_stride: got ", stride,
+                                               ", want at least 0 and less than 2^63 bits"));
+    }
+    if (stride_bits % 8 != 0) {
+      return absl::InvalidArgumentError(Concat(field, ".batch_stride: got ", stride,
+                                               ", want a whole number of bytes of ", BitsOf(type),
+                                               "-bit elements"));
+    }
+    layout.batch_stride_bytes = stride_bits / 8;
+  }
+  return layout;
+}
+
+absl::StatusOr<MatrixLayout> ParseOperandLayout(std::string_view field, const v1::Operand& operand,
+                                                int64_t rows, int64_t columns,
+                                                std::optional<ElementType> default_type) {
+  ASSIGN_OR_RETURN(const ElementType type,
+                   ParseType(Concat(field, ".type"), operand.type(), default_type));
+  ASSIGN_OR_RETURN(const Order stored, ParseOrder(Concat(field, ".order"), operand.order()));
+  if (!v1::Sparsity_IsValid(operand.sparsity())) {
+    return UnknownValue(Concat(field, ".sparsity"), operand.sparsity());
+  }
+  if (operand.sparsity() != v1::SPARSITY_NONE) {
+    return ParseSparseLayout(field, operand, type, rows, columns);
+  }
+  const Order used = operand.transpose() ? Flipped(stored) : stored;
+  return ParseLayout(field, type, used, rows, columns, StridesOf(operand));
+}
+
+int64_t FieldBytes::size() const {
+  int64_t bytes = 0;
+  for (const Piece& piece : pieces) bytes += static_cast<int64_t>(piece.size());
+  return bytes;
+}
+
+FieldBytes FindBytes(const google::protobuf::Message& message, int number,
+                     const std::string& own_bytes, const HeldFields& held) {
+  if (HeldField* const field = held.Find(message, number)) return {field->pieces(), field};
+  if (own_bytes.empty()) return {};
+  return {{PieceOf(own_bytes)}, nullptr};
+}
+
+absl::StatusOr<FieldBytes> ParseBytes(std::string_view field, std::string_view shape,
+                                      const v1::Operand& operand, const HeldFields& held,
+                                      const MatrixLayout& layout, int64_t batch, bool is_read) {
+  if (operand.has_tensor()) return NoBytes();  // Resident bytes: see ParseWithTensors.
+  ASSIGN_OR_RETURN(const ByteCount count, BytesOf(field, layout, batch));
+  const bool is_given = operand.source_case() == v1::Operand::kData;
+  if (!is_given && (!is_read || count.least == 0)) return NoBytes();
+  FieldBytes bytes;
+  if (is_given) bytes = FindBytes(operand, v1::Operand::kDataFieldNumber, operand.data(), held);
+  const int64_t got = bytes.size();
+  if (got < count.least || got > count.full) {
+    return absl::InvalidArgumentError(Concat(field, ".data: got ", got, " bytes, want ",
+                                             WantedBytes(shape, layout, batch, count)));
+  }
+  if (!is_read) return NoBytes();
+  for (int64_t rest = got - count.least; rest > 0;) {
+    Piece& last = bytes.pieces.back();
+    const size_t cut = std::min(last.size(), static_cast<size_t>(rest));
+    last.remove_suffix(cut);
+    rest -= static_cast<int64_t>(cut);
+    if (last.empty()) bytes.pieces.pop_back();
+  }
+  return bytes;
+}
+
+v1::ElementType ToWire(ElementType type) {
+  return static_cast<v1::ElementType>(static_cast<int>(type) + 1);
+}
+
+namespace {
+
+static_assert(static_cast<int>(FactorType::kF32) + 1 == v1::FACTOR_TYPE_F32);
+static_assert(static_cast<int>(FactorType::kUe8m0) + 1 == v1::FACTOR_TYPE_UE8M0);
+static_assert(static_cast<int>(FactorType::kUe4m3) + 1 == v1::FACTOR_TYPE_UE4M3);
+
+}  // namespace
+
+absl::StatusOr<BlockScale> ParseBlocks(std::string_view field, const v1::BlockScale& wire) {
+  const std::string type_field = Concat(field, ".type");
+  if (wire.type() == v1::FACTOR_TYPE_UNSPECIFIED) {
+    return absl::InvalidArgumentError(GotWant(type_field, "none", "F32, UE8M0 or UE4M3"));
+  }
+  if (!v1::FactorType_IsValid(wire.type())) return UnknownValue(type_field, wire.type());
+  return BlockScale{.type = static_cast<FactorType>(wire.type() - 1),
+                    .lines = wire.rows_per_block(),
+                    .depth = wire.k_per_block(),
+                    .per_matrix = wire.per_matrix()};
+}
+
+absl::StatusOr<FieldBytes> ParseBlockFactors(std::string_view field, const NamedExtent& extent,
+                                             const v1::BlockScale& wire, const BlockScale& blocks,
+                                             const Problem& problem, const HeldFields& held) {
+  ASSIGN_OR_RETURN(const int64_t want,
+                   FactorBytes(field, blocks, extent.value, problem.k, problem.batch));
+  FieldBytes bytes = FindBytes(wire, v1::BlockScale::kFactorsFieldNumber, wire.factors(), held);
+  const int64_t got = bytes.size();
+  const bool may_be_absent = !problem.has_product() && got == 0;
+  if (got != want && !may_be_absent) {
+    const std::string matrices =
+        blocks.per_matrix ? Concat(" for each of ", problem.batch, " matrices") : "";
+    return absl::InvalidArgumentError(
+        Concat(field, ".factors: got ", got, " bytes, want ", extent.name, "/", blocks.lines,
+               " lines of k/", blocks.depth, ", each rounded up, ", BytesOf(blocks.type),
+               " bytes each", matrices, " = ", want));
+  }
+  if (!problem.has_product()) return NoBytes();
+  return bytes;
+}
+
+void Fill(const BlockScale& blocks, const std::vector<std::byte>& factors, v1::BlockScale& wire) {
+  wire.set_type(static_cast<v1::FactorType>(static_cast<int>(blocks.type) + 1));
+  wire.set_rows_per_block(blocks.lines);
+  wire.set_k_per_block(blocks.depth);
+  wire.set_per_matrix(blocks.per_matrix);
+  wire.set_factors(reinterpret_cast<const char*>(factors.data()), factors.size());
+}
+
 namespace {
 
 static_assert(static_cast<int>(Activation::kSilu) == v1::ACTIVATION_SILU);
@@ -232,6 +473,227 @@ absl::Status ParseMultiply(const v1::MultiplyRequest& request, const HeldFields*
   RETURN_IF_ERROR(ParseVerify(request.verify(), product));
   product.wanted_device = request.device();
   return absl::OkStatus();
+}
+
+namespace {
+
+using OperandRole = ProductTensors::Operand;
+
+absl::Status LeftOut(std::string_view field, std::string_view member) {
+  return absl::InvalidArgumentError(
+      GotWant(Concat(field, ".", member), "a value", "none: the tensor has its own"));
+}
+
+// What a request says of a matrix that is a tensor: its type at most, which must be the tensor's.
+absl::Status CheckType(std::string_view field, v1::ElementType type, const Tensor& tensor) {
+  const ElementType own = tensor.spec.layout.type;
+  if (type == v1::ELEMENT_TYPE_UNSPECIFIED || type == ToWire(own)) return absl::OkStatus();
+  if (!v1::ElementType_IsValid(type)) return UnknownValue(Concat(field, ".type"), type);
+  return absl::InvalidArgumentError(GotWant(Concat(field, ".type"), v1::ElementType_Name(type),
+                                            Concat("that of the tensor, ", NameOf(own))));
+}
+
+// One matrix of the product that is a tensor.
+struct Resident {
+  std::string_view field;
+  OperandRole role;
+  v1::Operand* wire;
+  MatrixLayout Problem::*layout;
+  PartOfTensor part;
+};
+
+// Goes through the matrices of one request.
+class TensorOperands {
+ public:
+  TensorOperands(v1::MultiplyRequest& request, ProductTensors& tensors)
+      : request_(request), tensors_(tensors) {}
+
+  // Before the request is parsed: tells it types and layouts.
+  absl::Status Resolve() {
+    if (request_.a().has_tensor()) {
+      RETURN_IF_ERROR(Add("a", OperandRole::kA, *request_.mutable_a(), &Problem::a));
+    }
+    if (request_.b().has_tensor()) {
+      RETURN_IF_ERROR(Add("b", OperandRole::kB, *request_.mutable_b(), &Problem::b));
+    }
+    if (request_.c().has_tensor()) {
+      RETURN_IF_ERROR(Add("c", OperandRole::kC, *request_.mutable_c(), &Problem::c));
+    }
+    return request_.d().has_tensor() ? ResolveOutput(*request_.mutable_d()) : absl::OkStatus();
+  }
+
+  // Once it is: tells the problem what the wire has no words for, and takes the room of a new
+  // tensor.
+  absl::Status Complete(bool is_explained, Product& product) {
+    Problem& problem = product.job.problem;
+    for (Resident& resident : std::span(residents_).first(count_)) {
+      RETURN_IF_ERROR(CompleteOperand(resident, problem, product.job));
+    }
+    if (d_) {
+      RETURN_IF_ERROR(CheckShape("d", *d_, problem.m, problem.n, problem.batch, false));
+      if (problem.batch > 1) {
+        problem.d.batch_stride_bytes = tensors_.written()->spec.layout.batch_stride_bytes;
+      }
+      RETURN_IF_ERROR(CheckNoOverlap());
+      tensors_.SetPartOfD(d_->offset_bytes);
+    }
+    RETURN_IF_ERROR(Validate(problem));
+    if (!request_.d().has_new_tensor()) return absl::OkStatus();
+    if (problem.batch > 1) {
+      MatrixLayout tight = problem.d;
+      tight.batch_stride_bytes = tight.lines() * tight.line_stride_bytes();
+      if (!(tight == problem.d)) {
+        return absl::InvalidArgumentError(
+            "d.batch_stride: got a gap between matrices, want none in a new tensor");
+      }
+    }
+    if (is_explained) return absl::OkStatus();
+    ASSIGN_OR_RETURN(TensorSpec spec, MakeTensorSpec(problem.d, problem.batch, {}));
+    return tensors_.MakeNew(std::move(spec), ParseKeeping(request_.d().new_tensor()));
+  }
+
+ private:
+  absl::Status Add(std::string_view field, OperandRole role, v1::Operand& wire,
+                   MatrixLayout Problem::*layout) {
+    const std::string part_field = Concat(field, ".tensor");
+    ASSIGN_OR_RETURN(const TensorName name, ParseTensorRef(part_field, wire.tensor().tensor()));
+    ASSIGN_OR_RETURN(const Tensor* const tensor, tensors_.Read(role, name));
+    if (wire.order() != v1::ORDER_ROW_MAJOR) return LeftOut(field, "order");
+    if (wire.leading_dimension() != 0) return LeftOut(field, "leading_dimension");
+    if (wire.has_batch_stride()) return LeftOut(field, "batch_stride");
+    if (wire.scale().values_size() > 0) return LeftOut(field, "scale.values");
+    if (wire.scale().has_blocks() && !tensor->spec.scale.empty()) {
+      return LeftOut(field, "scale.blocks");
+    }
+    if (wire.sparsity() != v1::SPARSITY_NONE) return LeftOut(field, "sparsity");
+    RETURN_IF_ERROR(CheckType(field, wire.type(), *tensor));
+    ASSIGN_OR_RETURN(const PartOfTensor part, ParsePart(part_field, wire.tensor(), tensor->spec));
+    const MatrixLayout& stored = tensor->spec.layout;
+    wire.set_type(ToWire(stored.type));
+    if (stored.is_sparse()) {
+      wire.set_sparsity(v1::SPARSITY_2_4);
+    } else {
+      wire.set_order(stored.order == Order::kRowMajor ? v1::ORDER_ROW_MAJOR
+                                                      : v1::ORDER_COLUMN_MAJOR);
+      wire.set_leading_dimension(stored.leading_dimension);
+    }
+    residents_[count_++] = {field, role, &wire, layout, part};
+    return absl::OkStatus();
+  }
+
+  absl::Status ResolveOutput(v1::OutputSpec& wire) {
+    ASSIGN_OR_RETURN(const TensorName name, ParseTensorRef("d.tensor", wire.tensor().tensor()));
+    ASSIGN_OR_RETURN(const Tensor* const tensor, tensors_.Write(name));
+    const MatrixLayout& stored = tensor->spec.layout;
+    const v1::Order order =
+        stored.order == Order::kRowMajor ? v1::ORDER_ROW_MAJOR : v1::ORDER_COLUMN_MAJOR;
+    RETURN_IF_ERROR(CheckType("d", wire.type(), *tensor));
+    if (stored.is_sparse() || !tensor->spec.scale.empty()) {
+      return absl::InvalidArgumentError(
+          "d.tensor: got a tensor that is sparse or has factors, want one without");
+    }
+    if (wire.order() != v1::ORDER_ROW_MAJOR && wire.order() != order) {
+      return absl::InvalidArgumentError(
+          "d.order: got COLUMN_MAJOR, want that of the tensor, ROW_MAJOR");
+    }
+    if (wire.leading_dimension() != 0 && wire.leading_dimension() != stored.leading_dimension) {
+      return absl::InvalidArgumentError(
+          Concat("d.leading_dimension: got ", wire.leading_dimension(),
+                 ", want 0 or that of the tensor, ", stored.leading_dimension));
+    }
+    if (wire.has_batch_stride()) return LeftOut("d", "batch_stride");
+    ASSIGN_OR_RETURN(d_, ParsePart("d.tensor", wire.tensor(), tensor->spec));
+    RETURN_IF_ERROR(CheckWholeBytes("d.tensor", *d_, tensor->spec));
+    wire.set_type(ToWire(stored.type));
+    wire.set_order(order);
+    wire.set_leading_dimension(stored.leading_dimension);
+    return absl::OkStatus();
+  }
+
+  absl::Status CompleteOperand(const Resident& resident, Problem& problem, Job& job) {
+    const Tensor& tensor = *tensors_.read(resident.role);
+    MatrixLayout& layout = problem.*resident.layout;
+    const bool is_exchanged = resident.wire->transpose();
+    RETURN_IF_ERROR(CheckShape(resident.field, resident.part,
+                               is_exchanged ? layout.columns : layout.rows,
+                               is_exchanged ? layout.rows : layout.columns, problem.batch, true));
+    if (problem.batch > 1) {
+      layout.batch_stride_bytes =
+          resident.part.matrices == 1 ? 0 : tensor.spec.layout.batch_stride_bytes;
+    }
+    RETURN_IF_ERROR(CompleteScale(resident, problem, job));
+    ASSIGN_OR_RETURN(const ByteCount count, BytesOf(resident.field, layout, problem.batch));
+    const bool is_read = resident.role == OperandRole::kC ? problem.has_c() : problem.has_product();
+    tensors_.SetPart(resident.role, resident.part.offset_bytes, is_read ? count.least : 0);
+    return absl::OkStatus();
+  }
+
+  // The factors of the tensor that the product needs.
+  absl::Status CompleteScale(const Resident& resident, Problem& problem, Job& job) {
+    const std::vector<float>& scale = tensors_.read(resident.role)->spec.scale;
+    if (scale.empty()) return absl::OkStatus();
+    if (resident.role == OperandRole::kC) {
+      return absl::InvalidArgumentError(
+          "c.tensor: got a tensor with factors, want one without: only A and B are scaled");
+    }
+    const bool is_a = resident.role == OperandRole::kA;
+    Source& source = is_a ? job.a_scale : job.b_scale;
+    ScaleKind& kind = is_a ? problem.a_scale : problem.b_scale;
+    ASSIGN_OR_RETURN(const absl::Span<const float> factors,
+                     ScaleOfPart(resident.field, resident.part, *tensors_.read(resident.role),
+                                 /*by_row=*/is_a != resident.wire->transpose()));
+    kind = scale.size() == 1 ? ScaleKind::kTensor : ScaleKind::kVector;
+    source = tensors_.AddFactors(factors);
+    return absl::OkStatus();
+  }
+
+  // D may be C; otherwise it has no byte of an operand.
+  absl::Status CheckNoOverlap() const {
+    for (const Resident& resident : std::span(residents_).first(count_)) {
+      if (tensors_.read(resident.role) != tensors_.written()) continue;
+      const bool is_same = resident.part == *d_ && !resident.wire->transpose();
+      if (resident.role == OperandRole::kC && is_same) continue;
+      if (!Overlap(resident.part, *d_)) continue;
+      return absl::InvalidArgumentError(
+          Concat("d.tensor: got bytes of ", resident.field,
+                 ".tensor, want others, or exactly those of C, which is not transposed"));
+    }
+    return absl::OkStatus();
+  }
+
+  v1::MultiplyRequest& request_;
+  ProductTensors& tensors_;
+  std::array<Resident, ProductTensors::kOperands> residents_;
+  size_t count_ = 0;
+  std::optional<PartOfTensor> d_;
+};
+
+bool HasTensors(const v1::MultiplyRequest& request) {
+  return request.a().has_tensor() || request.b().has_tensor() || request.c().has_tensor() ||
+         request.d().has_tensor() || request.d().has_new_tensor();
+}
+
+}  // namespace
+
+absl::Status ParseWithTensors(TensorStore& store, const TensorCaller& caller,
+                              v1::MultiplyRequest& request, const HeldFields* held,
+                              Product& product) {
+  if (!HasTensors(request)) return ParseMultiply(request, held, product);
+  if (caller.identity != nullptr && !caller.identity->grant.roles.Has(Role::kTensors)) {
+    return absl::PermissionDeniedError("tensor: got a caller that the rules allow no tensors");
+  }
+  std::unique_ptr<ProductTensors>& tensors = product.tensors;
+  if (caller.session != nullptr) {
+    tensors = ProductTensors::In(store, caller.session);
+  } else {
+    ASSIGN_OR_RETURN(tensors, ProductTensors::Make(store, caller.token, caller.name()));
+  }
+  TensorOperands operands(request, *tensors);
+  RETURN_IF_ERROR(operands.Resolve());
+  RETURN_IF_ERROR(ParseMultiply(request, held, product));
+  const bool is_explained = held == nullptr;
+  RETURN_IF_ERROR(operands.Complete(is_explained, product));
+  return is_explained ? absl::OkStatus() : tensors->Place(product.job);
 }
 
 }  // namespace gemmd

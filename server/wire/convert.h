@@ -1,16 +1,105 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// From the wire's requests to the words of kernels/. Requests are validated here and nowhere
-// else in the server; a parsed request is a valid problem with every byte in place.
+// From the wire's requests to products: matrices, factors of blocks, resident tensors.
 #pragma once
 
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "gemmd/v1/gemm.pb.h"
-#include "server/scheduling/product.h"
-#include "server/wire/held_fields.h"
+#include "gemmd/v1/tensors.pb.h"
+#include "kernels/problem.h"
+#include "server/device/job.h"
+#include "server/product/product.h"
+#include "server/store/tensor_store.h"
+#include "server/trust/identity.h"
+#include "server/wire/incoming.h"
 
 namespace gemmd {
 
+// The refusal of an unknown value of an enumeration: "field: got unknown value 9".
+absl::Status UnknownValue(std::string_view field, int value);
+
+// Errors: InvalidArgument for an unknown type, and for no type where there is no default.
+absl::StatusOr<ElementType> ParseType(std::string_view field, v1::ElementType type,
+                                      std::optional<ElementType> unspecified);
+absl::StatusOr<Order> ParseOrder(std::string_view field, v1::Order order);
+v1::ElementType ToWire(ElementType type);
+
+// The parts of a layout that the wire's operands and outputs share.
+struct Strides {
+  int64_t leading_dimension;
+  std::optional<int64_t> batch_stride;
+};
+
+template <typename Message>
+Strides StridesOf(const Message& message) {
+  return {message.leading_dimension(), message.has_batch_stride()
+                                           ? std::optional<int64_t>(message.batch_stride())
+                                           : std::nullopt};
+}
+
+// The layout of rows x columns elements.
+// Errors: InvalidArgument for strides that are negative, too short or too large.
+absl::StatusOr<MatrixLayout> ParseLayout(std::string_view field, ElementType type, Order order,
+                                         int64_t rows, int64_t columns, const Strides& strides);
+
+// The layout of an operand as it is used: rows x columns after the transposition, which becomes an
+// exchange of the order.
+// Errors: InvalidArgument as ParseLayout, and for a sparse operand that is not A, or not tight and
+// row major.
+absl::StatusOr<MatrixLayout> ParseOperandLayout(std::string_view field, const v1::Operand& operand,
+                                                int64_t rows, int64_t columns,
+                                                std::optional<ElementType> default_type);
+
+// The bytes of a field where they lie: held apart from the message, or in it.
+struct FieldBytes {
+  PieceList pieces;
+  PieceKeeper* keeper = nullptr;
+
+  int64_t size() const;
+};
+// None, made in place: where an empty list is moved, GCC 12 warns of memory that is not set.
+inline absl::StatusOr<FieldBytes> NoBytes() { return absl::StatusOr<FieldBytes>(absl::in_place); }
+FieldBytes FindBytes(const google::protobuf::Message& message, int number,
+                     const std::string& own_bytes, const HeldFields& held);
+
+// The bytes of an operand without the last padding; none where the matrix is empty or not read.
+// `shape` ("m*k") is for the message; where `is_read` is false the bytes may be left out. Errors:
+// InvalidArgument where their count is not that of the layout.
+absl::StatusOr<FieldBytes> ParseBytes(std::string_view field, std::string_view shape,
+                                      const v1::Operand& operand, const HeldFields& held,
+                                      const MatrixLayout& layout, int64_t batch, bool is_read);
+
+// Factors of blocks: what they are, and their bytes.
+//
+// Rows of op(A) or columns of op(B).
+struct NamedExtent {
+  std::string_view name;  // "m"
+  int64_t value;
+};
+
+// Errors: InvalidArgument for no type or an unknown one; Validate checks the rest.
+absl::StatusOr<BlockScale> ParseBlocks(std::string_view field, const v1::BlockScale& wire);
+
+// The factors of a valid problem's operand; none where they are not read.
+// Errors: InvalidArgument where their count is not that of the blocks.
+absl::StatusOr<FieldBytes> ParseBlockFactors(std::string_view field, const NamedExtent& extent,
+                                             const v1::BlockScale& wire, const BlockScale& blocks,
+                                             const Problem& problem, const HeldFields& held);
+
+void Fill(const BlockScale& blocks, const std::vector<std::byte>& factors, v1::BlockScale& wire);
+
+// From the wire's requests to the words of kernels/. Requests are validated here and nowhere
+// else in the server; a parsed request is a valid problem with every byte in place.
+//
 // Errors: InvalidArgument, as the wire contract says: "field: got X, want Y"; NotFound for an
 // unknown kernel.
 //
@@ -18,5 +107,28 @@ namespace gemmd {
 // borrows both. Null: the bytes of the operands are not looked at, nor need they be there.
 absl::Status ParseMultiply(const v1::MultiplyRequest& request, const HeldFields* held,
                            Product& product);
+
+// Products whose matrices are resident tensors, or parts of them.
+//
+// In whose name a request names tensors.
+struct TensorCaller {
+  std::string_view token;
+  const Identity* identity = nullptr;  // Null where callers are not known by name.
+  // The session of the token, where it has been found before.
+  std::shared_ptr<const TensorStore::SessionUse> session = nullptr;
+
+  std::string_view name() const {
+    return identity == nullptr ? std::string_view() : std::string_view(identity->name);
+  }
+};
+
+// Parses a request as ParseMultiply does, which knows of no tensors: what it needs to be told of
+// them is written into the request before, and the job is told where they are afterwards. Errors:
+// those of ParseMultiply, and as Operand.tensor and OutputSpec of the wire contract;
+// Unauthenticated where there are tensors but no session of this token that is the caller's;
+// PermissionDenied where the rules allow the caller no tensors.
+absl::Status ParseWithTensors(TensorStore& store, const TensorCaller& caller,
+                              v1::MultiplyRequest& request, const HeldFields* held,
+                              Product& product);
 
 }  // namespace gemmd

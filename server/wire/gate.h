@@ -76,4 +76,10 @@ uint64_t ConnectionOf(grpc::CallbackServerContext& context);
 // The names of a connection's certificate, URIs before hosts. Borrows them.
 std::vector<std::string_view> NamesOf(const grpc_auth_context& connection);
 
+// Has each call that needs a role, except products and the daemon's calls to itself, told to the
+// audit log once it has ended: who called what, and how it ended. Products have lines of their own
+// (server/product/product.h), as have calls that the gate refuses, which get no further.
+// Does nothing where there is no audit log. Borrows the gate.
+void AuditCalls(const Gate& gate, grpc::ServerBuilder& builder);
+
 }  // namespace gemmd

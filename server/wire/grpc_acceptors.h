@@ -1,18 +1,41 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Where gRPC takes connections that somebody else accepted. What a peer must show is a property of
-// gRPC's acceptor, so there is one for each kind of connection.
+// Where gRPC takes connections that somebody else accepted, and the credentials by which each call
+// on them passes the gate.
 #pragma once
 
 #include <grpcpp/grpcpp.h>
 
+#include <array>
+#include <cstddef>
 #include <map>
 #include <memory>
+#include <string>
 
-#include "server/wire/listening_socket.h"
+#include "absl/base/thread_annotations.h"
+#include "server/system/mutex.h"
+#include "server/wire/connection_acceptor.h"
+#include "server/wire/gate.h"
 
 namespace gemmd {
 
+// Somebody at the other end of connections: the user of unix sockets, empty where it is not known.
+// It may be set before the first connection, not later.
+struct ConnectionUser {
+  std::string name;
+};
+
+// For connections that are not encrypted. Borrows both; they outlive gRPC's server. gRPC's own
+// insecure credentials know no gate.
+std::shared_ptr<grpc::ServerCredentials> GuardedPlainCredentials(const Gate& gate,
+                                                                 const ConnectionUser& user);
+
+// For encrypted ones: the credentials themselves, with the gate. Borrows the gate.
+std::shared_ptr<grpc::ServerCredentials> Guarded(
+    std::shared_ptr<grpc::ServerCredentials> credentials, const Gate& gate);
+
+// Where gRPC takes connections that somebody else accepted. What a peer must show is a property of
+// gRPC's acceptor, so there is one for each kind of connection.
 class GrpcAcceptors {
  public:
   // Once for each kind, before the builder builds.
@@ -27,5 +50,41 @@ class GrpcAcceptors {
   // Constant once the server has started.
   std::map<ConnectionKind, std::unique_ptr<grpc::experimental::ExternalConnectionAcceptor>> all_;
 };
+
+// Where gRPC takes connections of unix sockets. gRPC tells nothing of the user at the other end,
+// but each of its acceptors has credentials of its own: so there is one for each user that rules
+// name.
+class UserAcceptors {
+ public:
+  // So many users of the rules are told apart as long as the daemon runs; others are as those that
+  // no rule names.
+  static constexpr size_t kMostUsers = 64;
+
+  // Borrows the gate.
+  explicit UserAcceptors(const Gate& gate) : gate_(gate) {}
+
+  // Before the builder builds.
+  void AddTo(grpc::ServerBuilder& builder);
+
+  // Gives gRPC the connection, which it owns from then on. Threads: any.
+  void Give(int descriptor) ABSL_LOCKS_EXCLUDED(mutex_);
+
+ private:
+  using Acceptor = grpc::experimental::ExternalConnectionAcceptor;
+  struct Place {
+    ConnectionUser user;
+    std::unique_ptr<Acceptor> acceptor;
+  };
+  Acceptor& AcceptorOf(const std::string& user) ABSL_LOCKS_EXCLUDED(mutex_);
+
+  const Gate& gate_;
+  Place others_;
+  std::array<Place, kMostUsers> places_;  // Those not in `places_of_users_` have no connections.
+  Mutex mutex_;
+  std::map<std::string, size_t> places_of_users_ ABSL_GUARDED_BY(mutex_);
+};
+
+// "uid:1000": the user that opened the other end of a unix socket; empty where it cannot be known.
+std::string UserOf(int descriptor);
 
 }  // namespace gemmd

@@ -1,23 +1,125 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "server/wire/health_service.h"
 
+#include <grpcpp/create_channel_posix.h>
+#include <grpcpp/grpcpp.h>
+#include <sys/socket.h>
+
+#include <array>
 #include <optional>
 #include <string>
 #include <utility>
 
 #include "absl/base/thread_annotations.h"
+#include "gemmd/v1/registry.grpc.pb.h"
 #include "health/v1/health.grpc.pb.h"
 #include "kernels/or_no_memory.h"
 #include "kernels/peer_text.h"
 #include "kernels/status_macros.h"
 #include "kernels/text.h"
+#include "proto/deadline_after.h"
+#include "server/store/digest.h"
+#include "server/system/files.h"
 #include "server/system/mutex.h"
-#include "server/wire/grpc_status.h"
-#include "server/wire/read_request.h"
-#include "server/wire/registry_call.h"
-#include "server/wire/unread_answers.h"
+#include "server/wire/calls.h"
+#include "server/wire/incoming.h"
 
 namespace gemmd {
+
+Health::Health(std::string multiplying, std::string default_device)
+    : multiplying_(std::move(multiplying)), default_device_(std::move(default_device)) {
+  SetReady(default_device_, false);
+}
+
+void Health::Set(Entry& entry, State state) {
+  entry.state = state;
+  for (Watcher* const watcher : entry.watchers) watcher->Tell(state);
+}
+
+void Health::SetReady(const std::string& name, bool is_ready) {
+  MutexLock lock(&mutex_);
+  if (is_lame_duck_) return;
+  const State state = is_ready ? State::kServing : State::kNotServing;
+  Set(entries_[name], state);
+  if (name != default_device_) return;
+  is_default_ready_ = is_ready;
+  Set(entries_[""], state);
+  Set(entries_[multiplying_], state);
+}
+
+absl::Status Health::serving() const {
+  MutexLock lock(&mutex_);
+  if (is_lame_duck_) return absl::UnavailableError("the server stops");
+  if (is_default_ready_) return absl::OkStatus();
+  return absl::UnavailableError("the default device, " + default_device_ + ", is not ready");
+}
+
+Health::State Health::StateOf(std::string_view name) const {
+  MutexLock lock(&mutex_);
+  const auto entry = entries_.find(name);
+  return entry == entries_.end() ? State::kUnknown : entry->second.state;
+}
+
+void Health::Watch(const std::string& name, Watcher& watcher) {
+  MutexLock lock(&mutex_);
+  Entry& entry = entries_[name];
+  entry.watchers.insert(&watcher);
+  watcher.Tell(entry.state);
+}
+
+void Health::Unwatch(const std::string& name, Watcher& watcher) {
+  MutexLock lock(&mutex_);
+  const auto entry = entries_.find(name);
+  if (entry == entries_.end() || entry->second.watchers.erase(&watcher) == 0) return;
+  const bool is_known = entry->second.state != State::kUnknown;
+  if (!is_known && entry->second.watchers.empty()) entries_.erase(entry);
+}
+
+void Health::EnterLameDuck() {
+  MutexLock lock(&mutex_);
+  is_lame_duck_ = true;
+  for (auto& [name, entry] : entries_) {
+    if (entry.state != State::kUnknown) Set(entry, State::kNotServing);
+  }
+}
+
+namespace {
+
+constexpr char kMarkKey[] = "gemmd-self";
+
+// Empty where the system gives no random bits: then no call is the daemon's own.
+const std::string& Mark() {
+  static const std::string mark = [] {
+    const absl::StatusOr<RandomId> random = RandomId::Make();
+    return random.ok() ? random->ToHex() : "";
+  }();
+  return mark;
+}
+
+}  // namespace
+
+bool IsOwnCall(const grpc::ServerContextBase& context) {
+  const auto [first, last] = context.client_metadata().equal_range(kMarkKey);
+  return first != last && !Mark().empty() && first->second == Mark();
+}
+
+absl::Status CallSelf(const std::function<void(int descriptor)>& take, absl::Duration timeout) {
+  std::array<int, 2> pair = {-1, -1};
+  if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0, pair.data()) != 0) {
+    return absl::ResourceExhaustedError("no file descriptor is left");
+  }
+  take(pair[1]);
+  const auto stub = v1::Registry::NewStub(grpc::CreateInsecureChannelFromFd("self", pair[0]));
+  grpc::ClientContext context;
+  context.set_deadline(DeadlineAfter(timeout));
+  context.AddMetadata(kMarkKey, Mark());
+  v1::ListDevicesResponse response;
+  const grpc::Status status = stub->ListDevices(&context, v1::ListDevicesRequest(), &response);
+  if (status.ok()) return absl::OkStatus();
+  return {static_cast<absl::StatusCode>(status.error_code()),
+          Concat("a call of the daemon to itself: ", status.error_message())};
+}
+
 namespace {
 
 using grpc::health::v1::HealthCheckRequest;

@@ -3,6 +3,10 @@
 
 #include <google/protobuf/io/coded_stream.h>
 #include <google/protobuf/wire_format_lite.h>
+#include <grpc/support/time.h>
+#include <grpcpp/alarm.h>
+#include <grpcpp/support/byte_buffer.h>
+#include <grpcpp/support/proto_buffer_reader.h>
 
 #include <algorithm>
 #include <memory>
@@ -10,12 +14,318 @@
 #include <string>
 #include <utility>
 
+#include "gemmd/v1/gemm.pb.h"
+#include "gemmd/v1/tensors.pb.h"
+#include "kernels/or_no_memory.h"
 #include "kernels/status_macros.h"
 #include "kernels/text.h"
 #include "proto/field_start.h"
-#include "server/wire/slice_stream.h"
+#include "server/system/clock.h"
 
 namespace gemmd {
+
+namespace {
+
+// As many as a byte buffer of gRPC 1.51 has room for within itself.
+constexpr size_t kMostAtOnce = 8;
+
+// Some 2 MiB, which take less than a millisecond.
+constexpr size_t kMostInPlace = 256;
+constexpr int64_t kMostNs = 1'000'000;
+
+void Free(SliceList& slices, size_t first, size_t count) {
+  for (const size_t end = first + count; first < end; first += kMostAtOnce) {
+    const size_t next = std::min(first + kMostAtOnce, end);
+    const grpc::ByteBuffer last(slices.data() + first, next - first);
+    std::fill(slices.begin() + static_cast<ptrdiff_t>(first),
+              slices.begin() + static_cast<ptrdiff_t>(next), grpc::Slice());
+  }
+}
+
+// Frees slices on threads of gRPC's, and then itself. Others that wait for such a thread come
+// between two pieces.
+class Disposal {
+ public:
+  void Begin(SliceList& slices) {
+    slices_.swap(slices);
+    FreeLater();
+  }
+
+ private:
+  void FreeLater() {
+    alarm_.Set(gpr_now(GPR_CLOCK_MONOTONIC), [this](bool /*ok*/) { FreeSome(); });
+  }
+  void FreeSome() {
+    const SteadyClock clock;
+    const int64_t until_ns = clock.NowNs() + kMostNs;
+    while (next_ < slices_.size() && clock.NowNs() < until_ns) {
+      const size_t count = std::min(kMostAtOnce, slices_.size() - next_);
+      Free(slices_, next_, count);
+      next_ += count;
+    }
+    if (next_ < slices_.size()) return FreeLater();
+    delete this;
+  }
+
+  grpc::Alarm alarm_;
+  SliceList slices_;
+  size_t next_ = 0;
+};
+
+}  // namespace
+
+void ReceivedSlices::LetGo(size_t first, size_t count) {
+  if (!is_kept_elsewhere_) return Free(*this, first, count);
+  std::fill_n(begin() + static_cast<ptrdiff_t>(first), count, grpc::Slice());
+}
+
+void ReceivedSlices::EraseBefore(size_t begin) {
+  LetGo(0, begin);
+  erase(this->begin(), this->begin() + static_cast<ptrdiff_t>(begin));
+}
+
+void ReceivedSlices::Drop() noexcept {
+  if (is_kept_elsewhere_) return;
+  const auto is_empty = [](const grpc::Slice& slice) { return slice.size() == 0; };
+  erase(std::remove_if(begin(), end(), is_empty), end());
+  if (size() > kMostInPlace) {
+    try {
+      auto disposal = std::make_unique<Disposal>();
+      disposal.release()->Begin(*this);
+    } catch (const std::bad_alloc&) {  // Then the caller's thread has to do it.
+    }
+  }
+  LetGo(0, size());
+}
+
+ReceiveQuota::ReceiveQuota(int64_t bytes) : bytes_(bytes), quota_("gemmd") {
+  quota_.Resize(static_cast<size_t>(bytes));
+}
+
+void ReceiveQuota::Stay(int64_t bytes) {
+  MutexLock lock(&mutex_);
+  bytes_ += bytes;
+  quota_.Resize(static_cast<size_t>(bytes_));
+}
+
+HeldField::HeldField(ReceivedSlices slices, ReceiveQuota& quota)
+    : slices_(std::move(slices)), quota_(quota) {
+  pieces_.reserve(slices_.size());
+  for (const grpc::Slice& slice : slices_) {
+    // A short slice has its bytes within itself, so its address is taken where it stays.
+    pieces_.push_back({reinterpret_cast<const std::byte*>(slice.begin()), slice.size()});
+    bytes_ += static_cast<int64_t>(slice.size());
+  }
+  bytes_left_ = bytes_;
+  quota_.Stay(bytes_);
+}
+
+void HeldField::LetGo(size_t first, size_t count) {
+  int64_t bytes = 0;
+  for (size_t i = first; i < first + count; ++i) {
+    bytes += static_cast<int64_t>(pieces_[i].size());
+  }
+  slices_.LetGo(first, count);
+  bytes_left_ -= bytes;
+  quota_.Stay(-bytes);
+}
+
+HeldField* HeldFields::Find(const google::protobuf::Message& message, int number) const {
+  for (const Entry& entry : fields_) {
+    if (entry.message == &message && entry.number == number) return entry.field.get();
+  }
+  return nullptr;
+}
+
+void HeldFields::Add(const google::protobuf::Message& message, int number,
+                     std::unique_ptr<HeldField> field) {
+  fields_.push_back({&message, number, std::move(field)});
+}
+
+namespace {
+
+using google::protobuf::FieldDescriptor;
+using google::protobuf::Message;
+using google::protobuf::internal::WireFormatLite;
+using google::protobuf::io::CodedInputStream;
+
+// A field of bytes at least as long gets its room before it is parsed: protobuf lets longer ones
+// (50 MB and more) grow by doubling, which takes up to three times their size.
+constexpr int kRoomMadeFromBytes = 1 << 20;
+
+// Factors get their room, too: a million of them would be copied as often as they fill a slice of
+// gRPC's twice as long as before, for milliseconds.
+void MakeRoomForFactors(int bytes, Message& message) {
+  auto* const scale = google::protobuf::DynamicCastToGenerated<v1::Scale>(&message);
+  if (scale == nullptr) return;
+  const int more = bytes / static_cast<int>(sizeof(float));
+  scale->mutable_values()->Reserve(scale->values_size() + more);
+}
+
+bool IsTypeOf(const FieldDescriptor& field, uint32_t tag) {
+  const WireFormatLite::WireType type = WireFormatLite::GetTagWireType(tag);
+  if (field.is_packable() && type == WireFormatLite::WIRETYPE_LENGTH_DELIMITED) return true;
+  return type ==
+         WireFormatLite::WireTypeForFieldType(static_cast<WireFormatLite::FieldType>(field.type()));
+}
+
+}  // namespace
+
+absl::Status MalformedMessage() {
+  return absl::InvalidArgumentError("message: got bytes that are no message of this method");
+}
+
+absl::Status TooManyFields() {
+  return absl::InvalidArgumentError(
+      GotWant("message", Concat("more than ", kMostFields, " fields"), "no more"));
+}
+
+absl::Status Examination::Run(Message& message) {
+  RETURN_IF_ERROR(Fields(message, Holding::kAllowed));
+  MergeUntil(input_.CurrentPosition());
+  return absl::OkStatus();
+}
+
+absl::Status Examination::Fields(Message& message, Holding holding) {
+  int start = input_.CurrentPosition();
+  while (const uint32_t tag = input_.ReadTag()) {
+    if (++fields_ > kMostFields) return TooManyFields();
+    const FieldDescriptor* const field =
+        message.GetDescriptor()->FindFieldByNumber(WireFormatLite::GetTagFieldNumber(tag));
+    const bool is_known = field != nullptr && IsTypeOf(*field, tag);
+    RETURN_IF_ERROR(is_known ? Known(*field, tag, start, message, holding) : Unknown(tag, start));
+    start = input_.CurrentPosition();
+  }
+  // ReadTag gives 0 at the end, and for what cannot be a tag.
+  return input_.ConsumedEntireMessage() ? absl::OkStatus() : MalformedMessage();
+}
+
+// `start` is where the field's tag begins.
+absl::Status Examination::Unknown(uint32_t tag, int start) {
+  if (!WireFormatLite::SkipField(&input_, tag)) return MalformedMessage();
+  unknown_bytes_ += input_.CurrentPosition() - start;
+  if (unknown_bytes_ <= kMaxUnknownBytes) return absl::OkStatus();
+  return absl::InvalidArgumentError(Concat("message: got at least ", unknown_bytes_,
+                                           " bytes of unknown fields, want at most ",
+                                           kMaxUnknownBytes));
+}
+
+absl::Status Examination::Known(const Field& field, uint32_t tag, int start, Message& message,
+                                Holding holding) {
+  Forget(message, field);
+  if (WireFormatLite::GetTagWireType(tag) == WireFormatLite::WIRETYPE_LENGTH_DELIMITED) {
+    return Delimited(field, start, message, holding);
+  }
+  const int before = input_.CurrentPosition();
+  if (!WireFormatLite::SkipField(&input_, tag)) return MalformedMessage();
+  if (field.is_repeated()) repeated_bytes_ += input_.CurrentPosition() - before;
+  return absl::OkStatus();
+}
+
+absl::Status Examination::Delimited(const Field& field, int start, Message& message,
+                                    Holding holding) {
+  uint32_t bytes = 0;
+  if (!input_.ReadVarint32(&bytes)) return MalformedMessage();
+  // Everything is inside of what came, or it is malformed: no room is made for what is not here.
+  const int left = input_.BytesUntilLimit();
+  if (left >= 0 && bytes > static_cast<uint32_t>(left)) return MalformedMessage();
+  const int size = static_cast<int>(bytes);
+  if (field.is_repeated()) {
+    repeated_bytes_ += size;
+    if (field.cpp_type() == FieldDescriptor::CPPTYPE_MESSAGE) return Element(field, size, message);
+    if (field.cpp_type() == FieldDescriptor::CPPTYPE_FLOAT) MakeRoomForFactors(size, message);
+  } else if (field.cpp_type() == FieldDescriptor::CPPTYPE_MESSAGE) {
+    return Within(field, start, size, message, holding);
+  } else if (field.type() == FieldDescriptor::TYPE_BYTES) {
+    return Bytes(field, start, size, message, holding);
+  } else if (field.type() == FieldDescriptor::TYPE_STRING && size > kMostTextBytes) {
+    return absl::InvalidArgumentError(
+        GotWant(field.name(), Concat(size, " bytes"), Concat("at most ", kMostTextBytes)));
+  }
+  return input_.Skip(size) ? absl::OkStatus() : MalformedMessage();
+}
+
+absl::Status Examination::Within(const Field& field, int start, int bytes, Message& message,
+                                 Holding holding) {
+  // A message of a oneof may be replaced by another one while the rest is parsed.
+  if (field.real_containing_oneof() != nullptr) holding = Holding::kForbidden;
+  const int64_t merged_before = merged_;
+  const size_t steps_before = steps_.size();
+  const CodedInputStream::Limit limit = input_.PushLimit(bytes);
+  MergeUntil(start);
+  steps_.push_back({.kind = ParsingStep::Kind::kEnter, .field = &field});
+  merged_ = input_.CurrentPosition();
+  const size_t entered = steps_.size();
+  RETURN_IF_ERROR(Fields(*message.GetReflection()->MutableMessage(&message, &field), holding));
+  input_.PopLimit(limit);
+  if (steps_.size() == entered) {
+    // Nothing of it stays: protobuf parses it as one field like all others.
+    steps_.erase(steps_.begin() + static_cast<ptrdiff_t>(steps_before), steps_.end());
+    merged_ = merged_before;
+    return absl::OkStatus();
+  }
+  MergeUntil(input_.CurrentPosition());
+  steps_.push_back({.kind = ParsingStep::Kind::kLeave});
+  return absl::OkStatus();
+}
+
+// One of several messages, or an entry of a map. It is looked through, and nothing of it stays.
+absl::Status Examination::Element(const Field& field, int bytes, const Message& message) {
+  const google::protobuf::Reflection& reflection = *message.GetReflection();
+  const std::unique_ptr<Message> element(
+      reflection.GetMessageFactory()->GetPrototype(field.message_type())->New());
+  const CodedInputStream::Limit limit = input_.PushLimit(bytes);
+  RETURN_IF_ERROR(Fields(*element, Holding::kForbidden));
+  input_.PopLimit(limit);
+  return absl::OkStatus();
+}
+
+absl::Status Examination::Bytes(const Field& field, int start, int bytes, Message& message,
+                                Holding holding) {
+  const WireRange range = {input_.CurrentPosition(), int64_t{input_.CurrentPosition()} + bytes};
+  if (!input_.Skip(bytes)) return MalformedMessage();
+  if (holding == Holding::kAllowed && bytes >= kHeldFromBytes && IsInFewSlices(range)) {
+    MergeUntil(start);
+    steps_.push_back({.kind = ParsingStep::Kind::kHold, .field = &field});
+    merged_ = range.end;
+    held_.push_back({&message, &field, range});
+  } else if (bytes >= kRoomMadeFromBytes) {
+    std::string room;
+    room.reserve(static_cast<size_t>(bytes));
+    message.GetReflection()->SetString(&message, &field, std::move(room));
+  }
+  return absl::OkStatus();
+}
+
+bool Examination::IsInFewSlices(WireRange range) {
+  int64_t count = 0;
+  while (slice_ < slices_.size()) {
+    const int64_t slice_end = slice_begin_ + static_cast<int64_t>(slices_[slice_].size());
+    if (slice_end > range.begin) ++count;
+    if (slice_end >= range.end) break;  // The next field may begin in it.
+    slice_begin_ = slice_end;
+    ++slice_;
+  }
+  return (range.end - range.begin) / kLeastSliceBytes >= count;
+}
+
+// What came before is replaced by another occurrence of the field, or of one of its oneof.
+void Examination::Forget(const Message& message, const Field& field) {
+  const auto is_replaced = [&](const FieldToHold& held) {
+    if (held.message != &message) return false;
+    return held.field == &field || (field.real_containing_oneof() != nullptr &&
+                                    held.field->containing_oneof() == field.containing_oneof());
+  };
+  held_.erase(std::remove_if(held_.begin(), held_.end(), is_replaced), held_.end());
+}
+
+void Examination::MergeUntil(int64_t end) {
+  if (end > merged_) {
+    steps_.push_back({.kind = ParsingStep::Kind::kMerge, .range = {merged_, end}});
+  }
+  merged_ = end;
+}
+
 namespace {
 
 using google::protobuf::Message;
@@ -177,6 +487,112 @@ ReceivedSlices Incoming::SlicesOf(WireRange range) const {
     begin = end;
   }
   return slices;
+}
+
+namespace {
+
+using google::protobuf::internal::WireFormatLite;
+using google::protobuf::io::CodedInputStream;
+
+const uint32_t kProductTag = DelimitedTag(v1::MultiplyStreamRequest::kRequestsFieldNumber);
+
+}  // namespace
+
+JointRequest::JointRequest(grpc::ByteBuffer& buffer)
+    : wire_bytes_(static_cast<int64_t>(buffer.Length())), slices_(TakeSlices(buffer)) {}
+
+absl::Status JointRequest::Cut() {
+  if (slices_.empty() && wire_bytes_ > 0) return NoMemory(wire_bytes_);
+  SliceStream stream(slices_, SliceStream::After::kKeep);
+  CodedInputStream input(&stream);
+  (void)input.PushLimit(static_cast<int>(wire_bytes_));
+  int64_t product_bytes = 0;
+  while (const uint32_t tag = NextTag(input)) {
+    uint32_t bytes = 0;
+    if (tag != kProductTag) {
+      if (!WireFormatLite::SkipField(&input, tag)) return MalformedMessage();
+      const int64_t unknown_bytes = input.CurrentPosition() - product_bytes;
+      if (unknown_bytes <= kMaxUnknownBytes) continue;
+      return absl::InvalidArgumentError(Concat("message: got at least ", unknown_bytes,
+                                               " bytes of unknown fields, want at most ",
+                                               kMaxUnknownBytes));
+    }
+    if (!input.ReadVarint32(&bytes)) return MalformedMessage();
+    const int64_t begin = input.CurrentPosition();
+    if (bytes > wire_bytes_ - begin || !input.Skip(static_cast<int>(bytes))) {
+      return MalformedMessage();
+    }
+    if (products_.size() == kMostJointRequests) {
+      return absl::InvalidArgumentError(
+          GotWant("requests", "more", Concat("at most ", kMostJointRequests, " in one message")));
+    }
+    products_.push_back({begin, begin + bytes});
+    product_bytes += static_cast<int64_t>(EncodedFieldBytes(1, bytes));
+  }
+  // NextTag gives 0 at the end, and for what cannot be a tag.
+  if (!input.ConsumedEntireMessage()) return MalformedMessage();
+  if (products_.size() > 1 && wire_bytes_ > kMostJointBytes) {
+    return absl::InvalidArgumentError(Concat("requests: got ", products_.size(), " in ",
+                                             wire_bytes_, " bytes, want one alone, or at most ",
+                                             kMostJointBytes, " bytes"));
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<Incoming> JointRequest::Take() {
+  const WireRange range = products_[taken_++];
+  return OrNoMemory("message: no memory for its parts, try again later",
+                    [&]() -> absl::StatusOr<Incoming> { return Incoming(SlicesOf(range)); });
+}
+
+ReceivedSlices JointRequest::SlicesOf(WireRange range) {
+  slices_.LetGo(freed_, slice_ - freed_);
+  freed_ = slice_;
+  // Several are short, and stay here until they are parsed. One alone may be long, and is freed as
+  // it is parsed.
+  const bool is_alone = products_.size() == 1;
+  ReceivedSlices slices = is_alone ? ReceivedSlices() : ReceivedSlices::OfKept();
+  while (slice_ < slices_.size()) {
+    const grpc::Slice& slice = slices_[slice_];
+    const int64_t slice_end = slice_begin_ + static_cast<int64_t>(slice.size());
+    const int64_t first = std::max(range.begin, slice_begin_);
+    const int64_t last = std::min(range.end, slice_end);
+    if (first < last) {
+      slices.push_back(slice.sub(static_cast<size_t>(first - slice_begin_),
+                                 static_cast<size_t>(last - slice_begin_)));
+    }
+    if (slice_end >= range.end) break;  // The next product may begin in it.
+    ++slice_;
+    slice_begin_ = slice_end;
+  }
+  if (is_alone) slices_.LetGo(0, slices_.size());
+  return slices;
+}
+
+grpc::ByteBuffer TakeRequest(const grpc::ByteBuffer& request) {
+  grpc::ByteBuffer taken;
+  // gRPC has made it for this call, and does nothing more with it than to destroy it.
+  const_cast<grpc::ByteBuffer&>(request).Swap(&taken);
+  return taken;
+}
+
+absl::Status ReadRequest(const grpc::ByteBuffer& bytes, google::protobuf::Message& request) {
+  if (bytes.Length() > kMaxRequestBytes) {
+    return absl::ResourceExhaustedError(
+        GotWant("request", Concat(bytes.Length(), " bytes"), Concat("at most ", kMaxRequestBytes)));
+  }
+  grpc::ByteBuffer references(bytes);  // To the same memory: they are taken out of a buffer.
+  Incoming incoming(references);
+  RETURN_IF_ERROR(incoming.Examine(request).status());
+  request.Clear();
+  grpc::ByteBuffer parsed(bytes);
+  grpc::ProtoBufferReader reader(&parsed);
+  // Text that is no UTF-8 shows only now.
+  if (!reader.status().ok() || !request.ParseFromZeroCopyStream(&reader)) {
+    return absl::InvalidArgumentError("message: got bytes that are no message of this method");
+  }
+  request.DiscardUnknownFields();
+  return absl::OkStatus();
 }
 
 }  // namespace gemmd

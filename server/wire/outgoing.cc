@@ -1,33 +1,124 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "server/wire/outgoing.h"
 
-#include <string>
 #include <utility>
 
 #include "proto/field_start.h"
+#include "server/wire/convert.h"
+#include "server/wire/tensor_convert.h"
 
 namespace gemmd {
+
 namespace {
 
-// All of an answer but the bytes of D, which come last and follow it: room for them is there if
-// they are copied. Fields may come in any order.
-std::string HeadOf(v1::MultiplyResponse& answer, size_t d_bytes) {
-  constexpr size_t kFieldStarts = 32;  // At most.
-  const v1::Matrix matrix = answer.d();
-  answer.clear_d();
-  const size_t matrix_bytes = matrix.ByteSizeLong();
-  std::string head;
-  head.reserve(answer.ByteSizeLong() + matrix_bytes + kFieldStarts +
-               (d_bytes <= kCopiedBytes ? d_bytes : 0));
-  answer.AppendToString(&head);
-  AppendFieldStart(v1::MultiplyResponse::kDFieldNumber,
-                   matrix_bytes + EncodedFieldBytes(v1::Matrix::kDataFieldNumber, d_bytes), head);
-  matrix.AppendToString(&head);
-  AppendFieldStart(v1::Matrix::kDataFieldNumber, d_bytes, head);
-  return head;
+void Fill(const ProductTiming& timing, v1::Timing& wire) {
+  wire.set_receive_ns(timing[Stage::kReceive]);
+  wire.set_queue_ns(timing[Stage::kQueue]);
+  wire.set_copy_in_ns(timing[Stage::kCopyIn]);
+  wire.set_compute_ns(timing[Stage::kCompute]);
+  wire.set_copy_out_ns(timing[Stage::kCopyOut]);
+  wire.set_send_prepare_ns(timing[Stage::kSendPrepare]);
+  wire.set_total_ns(timing.total_ns);
 }
 
+}  // namespace
+
+void FillMatrix(const Problem& problem, v1::Matrix& matrix) {
+  matrix.set_type(ToWire(problem.d.type));
+  matrix.set_rows(problem.m);
+  matrix.set_columns(problem.n);
+  matrix.set_batch(problem.batch);
+  matrix.set_order(problem.d.order == Order::kRowMajor ? v1::ORDER_ROW_MAJOR
+                                                       : v1::ORDER_COLUMN_MAJOR);
+  matrix.set_leading_dimension(problem.d.leading_dimension);
+  matrix.set_batch_stride(problem.d.batch_stride_bytes);
+}
+
+void FillResponse(const Product& product, v1::MultiplyResponse& response) {
+  const Problem& problem = product.job.problem;
+  response.set_request_id(product.arrival.request_id);
+  response.mutable_kernel()->assign(product.kernel().name);
+  response.set_device(product.device_name());
+  response.set_operations(Operations(problem));
+  response.set_bytes_read(BytesRead(problem));
+  response.set_bytes_written(BytesWritten(problem));
+  Fill(product.timing, *response.mutable_timing());
+  if (product.tensor) {
+    Fill(*product.tensor, Scales::kTold, *response.mutable_tensor());
+  } else {
+    response.clear_tensor();
+  }
+  if (product.verification) {
+    *response.mutable_verification() = ToWire(*product.verification);
+  } else {
+    response.clear_verification();
+  }
+}
+
+v1::VerifyMode ToWire(VerifyMode mode) {
+  return static_cast<v1::VerifyMode>(static_cast<int>(mode) + 1);
+}
+
+v1::Verification ToWire(const AnswerVerification& verification) {
+  v1::Verification wire;
+  wire.set_mode(ToWire(verification.mode));
+  wire.set_outcome(verification.end == VerifyEnd::kPassed ? v1::VERIFY_OUTCOME_PASSED
+                                                          : v1::VERIFY_OUTCOME_NOT_VERIFIED);
+  wire.set_reason(std::string(verification.reason));
+  wire.set_elements_checked(verification.elements_checked);
+  wire.set_miss_probability(verification.miss_probability);
+  wire.set_cost(verification.cost);
+  wire.set_least_error(verification.least_error);
+  wire.set_verify_ns(verification.verify_ns);
+  wire.set_kernel(std::string(verification.kernel));
+  wire.set_device(std::string(verification.device));
+  wire.set_wrong_answers(verification.wrong_answers);
+  return wire;
+}
+
+v1::Timing ToWire(const ProductTiming& timing) {
+  v1::Timing wire;
+  Fill(timing, wire);
+  return wire;
+}
+
+namespace {
+
+using Response = v1::MultiplyResponse;
+using Answer = v1::MultiplyStreamAnswer;
+
+constexpr int kAnswers = v1::MultiplyStreamResponse::kAnswersFieldNumber;
+
 void FreeMatrix(void* matrix) { delete static_cast<HeldBytes*>(matrix); }
+void FreeText(void* text) { delete static_cast<std::string*>(text); }
+
+// The bytes of a matrix without its data, which come last and follow it; those of all of it.
+struct MatrixBytes {
+  size_t d = 0;
+  size_t all = 0;
+};
+MatrixBytes EncodedBytes(const v1::Matrix& matrix, size_t d_bytes) {
+  return {d_bytes,
+          matrix.ByteSizeLong() + EncodedFieldBytes(v1::Matrix::kDataFieldNumber, d_bytes)};
+}
+
+// The bytes of a response, to which AppendResponse adds those of its matrix. Fields may come in any
+// order.
+size_t EncodedBytes(const Response& response, const MatrixBytes& matrix) {
+  return response.ByteSizeLong() + EncodedFieldBytes(Response::kDFieldNumber, matrix.all);
+}
+
+void AppendResponse(const Response& response, const v1::Matrix& matrix, const MatrixBytes& bytes,
+                    std::string& to) {
+  response.AppendToString(&to);
+  AppendFieldStart(Response::kDFieldNumber, bytes.all, to);
+  matrix.AppendToString(&to);
+  AppendFieldStart(v1::Matrix::kDataFieldNumber, bytes.d, to);
+}
+
+void AppendBytes(const HeldBytes& d, std::string& to) {
+  to.append(reinterpret_cast<const char*>(d.bytes().data()), d.size());
+}
 
 }  // namespace
 
@@ -38,7 +129,7 @@ grpc::Slice SliceOf(HeldBytes bytes) {
 
 grpc::ByteBuffer MessageOf(std::string head, HeldBytes d) {
   if (d.size() <= kCopiedBytes) {
-    head.append(reinterpret_cast<const char*>(d.bytes().data()), d.size());
+    AppendBytes(d, head);
     const grpc::Slice slice(head);
     return grpc::ByteBuffer(&slice, 1);
   }
@@ -46,9 +137,64 @@ grpc::ByteBuffer MessageOf(std::string head, HeldBytes d) {
   return grpc::ByteBuffer(slices, 2);
 }
 
-grpc::ByteBuffer UnaryAnswer(v1::MultiplyResponse& answer, HeldBytes d) {
-  std::string head = HeadOf(answer, d.size());
+grpc::ByteBuffer UnaryAnswer(Product& product) {
+  MessageOn<Response, 1024> response;
+  v1::Matrix matrix;
+  FillResponse(product, *response);
+  FillMatrix(product.job.problem, matrix);
+  HeldBytes d = std::move(product.outcome.d);
+  const MatrixBytes bytes = EncodedBytes(matrix, d.size());
+  const bool is_copied = d.size() <= kCopiedBytes;
+  std::string head;
+  head.reserve(EncodedBytes(*response, bytes) - (is_copied ? 0 : d.size()));
+  AppendResponse(*response, matrix, bytes, head);
   return MessageOf(std::move(head), std::move(d));
+}
+
+void JointAnswer::Add(Product& product) {
+  const std::string& request_id = product.arrival.request_id;
+  FillResponse(product, *response_);
+  FillMatrix(product.job.problem, matrix_);
+  HeldBytes d = std::move(product.outcome.d);
+  const MatrixBytes bytes = EncodedBytes(matrix_, d.size());
+  const size_t response_bytes = EncodedBytes(*response_, bytes);
+  const size_t answer_bytes = EncodedFieldBytes(Answer::kRequestIdFieldNumber, request_id.size()) +
+                              EncodedFieldBytes(Answer::kResponseFieldNumber, response_bytes);
+  const bool is_copied = d.size() <= kCopiedBytes;
+  if (copied_.empty()) {
+    copied_.reserve(EncodedFieldBytes(kAnswers, answer_bytes) - (is_copied ? 0 : d.size()));
+  }
+  AppendFieldStart(kAnswers, answer_bytes, copied_);
+  AppendFieldStart(Answer::kRequestIdFieldNumber, request_id.size(), copied_);
+  copied_ += request_id;
+  AppendFieldStart(Answer::kResponseFieldNumber, response_bytes, copied_);
+  AppendResponse(*response_, matrix_, bytes, copied_);
+  if (is_copied) return AppendBytes(d, copied_);
+  EndSlice();
+  slices_.push_back(SliceOf(std::move(d)));
+}
+
+std::string JointAnswer::RefusalOf(const std::string& request_id, const absl::Status& status) {
+  Answer refusal;
+  refusal.set_request_id(request_id);
+  refusal.mutable_error()->set_code(status.raw_code());
+  refusal.mutable_error()->set_message(std::string(status.message()));
+  std::string part;
+  AppendFieldStart(kAnswers, refusal.ByteSizeLong(), part);
+  refusal.AppendToString(&part);
+  return part;
+}
+
+grpc::ByteBuffer JointAnswer::Take() {
+  EndSlice();
+  return grpc::ByteBuffer(slices_.data(), slices_.size());
+}
+
+void JointAnswer::EndSlice() {
+  if (copied_.empty()) return;
+  auto* const text = new std::string(std::move(copied_));
+  copied_.clear();
+  slices_.emplace_back(text->data(), text->size(), FreeText, text);
 }
 
 }  // namespace gemmd

@@ -4,6 +4,7 @@
 #include <grpc/support/time.h>
 
 #include <iterator>
+#include <memory>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -14,11 +15,11 @@
 #include "proto/field_start.h"
 #include "server/system/log.h"
 #include "server/wire/convert.h"
-#include "server/wire/convert_answer.h"
-#include "server/wire/tensor_operands.h"
-#include "server/wire/tensor_session.h"
+#include "server/wire/outgoing.h"
+#include "server/wire/tensor_service.h"
 
 namespace gemmd {
+
 namespace {
 
 // The deadline on the clock of `now_ns`. std::chrono's nanoseconds since 1970 overflow in the year
@@ -29,30 +30,6 @@ int64_t DeadlineNs(gpr_timespec deadline, int64_t now_ns) {
       absl::ToInt64Nanoseconds(absl::Seconds(left.tv_sec) + absl::Nanoseconds(left.tv_nsec));
   return left_ns < kNoDeadlineNs - now_ns ? now_ns + left_ns : kNoDeadlineNs;
 }
-
-// A request of gemmd's own.
-class MultiplyMessage final : public ArrivedRequest {
- public:
-  explicit MultiplyMessage(Incoming incoming) : incoming_(std::move(incoming)) {}
-
-  absl::StatusOr<int64_t> Examine(v1::MultiplyRequest& message) override {
-    return incoming_.Examine(message);
-  }
-  absl::Status Parse(v1::MultiplyRequest& message, ReceiveQuota& quota, HeldFields& held,
-                     Arrival& /*arrival*/) override {
-    is_parsed_ = true;
-    return incoming_.Parse(message, quota, held);
-  }
-  std::string UnparsedId() override {
-    // Parsing frees the bytes.
-    if (is_parsed_) return "";
-    return gemmd::UnparsedId(incoming_, v1::MultiplyRequest::kRequestIdFieldNumber);
-  }
-
- private:
-  Incoming incoming_;
-  bool is_parsed_ = false;
-};
 
 }  // namespace
 
@@ -66,6 +43,64 @@ std::string UnparsedId(Incoming& request, int number) {
   return message.ParseFromString(field.append(id)) ? message.request_id() : "";
 }
 
+absl::Status RequestedProduct::Start(ProductRunner& runner, ReceiveQuota& quota,
+                                     ArrivedRequest& request,
+                                     std::unique_ptr<RequestedProduct>& product) {
+  Arrival& arrival = product->arrival;
+  const absl::StatusOr<int64_t> most_bytes = request.Examine(**product->message_);
+  absl::Status parsed = most_bytes.status();
+  if (parsed.ok()) {
+    absl::StatusOr<Admission::Ticket> held = runner.Hold(*most_bytes, arrival);
+    if (!held.ok()) {
+      arrival.request_id = request.UnparsedId();
+      product->Refuse();
+      return held.status();
+    }
+    product->ticket = *std::move(held);
+    parsed = product->Parse(runner, quota, request);
+  } else {
+    arrival.request_id = request.UnparsedId();
+  }
+  std::unique_ptr<Product> started = std::move(product);
+  absl::Status status = runner.Start(started, std::move(parsed));
+  if (status.ok()) return status;
+  product.reset(static_cast<RequestedProduct*>(started.release()));
+  product->Refuse();
+  return status;
+}
+
+absl::Status RequestedProduct::Parse(ProductRunner& runner, ReceiveQuota& quota,
+                                     ArrivedRequest& request) {
+  v1::MultiplyRequest& message = **message_;
+  const absl::Status status = request.Parse(message, quota, held_, arrival);
+  arrival.request_id = status.ok()
+                           ? std::string(CutAtCharacter(message.request_id(), kMaxNameBytes))
+                           : request.UnparsedId();
+  RETURN_IF_ERROR(status);
+  return ParseWithTensors(runner.tensors(),
+                          {.token = arrival.session,
+                           .identity = arrival.caller.get(),
+                           .session = std::exchange(arrival.used_session, nullptr)},
+                          message, &held_, *this);
+}
+
+HeldFields RequestedProduct::ReleaseRequest() {
+  message_.reset();
+  return std::move(held_);
+}
+
+void RequestedProduct::Refuse() {
+  const HeldFields held = ReleaseRequest();
+  outcome.d = HeldBytes();
+  tensors.reset();
+  entry = Meter::Entry();
+  ticket = Admission::Ticket();
+}
+
+std::unique_ptr<RequestedProduct> TakeEnded(std::unique_ptr<Product> ended) {
+  return std::unique_ptr<RequestedProduct>(static_cast<RequestedProduct*>(ended.release()));
+}
+
 absl::StatusOr<JobId> ProductExchange::Start(ProductRunner& runner, ReceiveQuota& quota,
                                              Incoming request, Arrival arrival, Answer answer) {
   MultiplyMessage message(std::move(request));
@@ -75,76 +110,36 @@ absl::StatusOr<JobId> ProductExchange::Start(ProductRunner& runner, ReceiveQuota
 absl::StatusOr<JobId> ProductExchange::Start(ProductRunner& runner, ReceiveQuota& quota,
                                              ArrivedRequest& request, Arrival arrival,
                                              Answer answer) {
-  absl::StatusOr<JobId> id =
-      StartProduct(runner, quota, request, std::move(arrival), std::move(answer));
-  if (!id.ok()) {
-    answer_ = nullptr;
-    Release();
-  }
-  return id;
-}
-
-absl::StatusOr<JobId> ProductExchange::StartProduct(ProductRunner& runner, ReceiveQuota& quota,
-                                                    ArrivedRequest& request, Arrival arrival,
-                                                    Answer answer) {
-  auto product = std::make_unique_for_overwrite<RequestedProduct>();
-  v1::MultiplyRequest& message = *product->message;
-  const absl::StatusOr<int64_t> most_bytes = request.Examine(message);
-  absl::Status status = most_bytes.status();
-  if (status.ok()) {
-    absl::StatusOr<Admission::Ticket> ticket = runner.Hold(*most_bytes, arrival);
-    if (!ticket.ok()) {
-      request_id_ = request.UnparsedId();
-      return ticket.status();
-    }
-    ticket_ = *std::move(ticket);
-    status = request.Parse(message, quota, product->held, arrival);
-  }
-  request_id_ = status.ok() ? std::string(CutAtCharacter(message.request_id(), kMaxNameBytes))
-                            : request.UnparsedId();
-  arrival.request_id = request_id_;
-  if (status.ok()) {
-    status = ParseWithTensors(runner.tensors(),
-                              {.token = arrival.session,
-                               .identity = arrival.caller.get(),
-                               .session = std::exchange(arrival.used_session, nullptr)},
-                              message, &product->held, *product);
-  }
+  auto product = std::make_unique<RequestedProduct>();
+  const JobId id = product->id = runner.NewId();
   product->arrival = std::move(arrival);
-  product->prepare = [this](const Product& ended) { FillResponse(ended, *response_.emplace()); };
-  product->answer = [this](Product& ended) { End(ended); };
+  product->answer = [this](std::unique_ptr<Product> ended) { End(TakeEnded(std::move(ended))); };
   answer_ = std::move(answer);
-  return runner.Start(std::move(product), std::move(status), ticket_);
+  absl::Status status = RequestedProduct::Start(runner, quota, request, product);
+  if (status.ok()) return id;
+  answer_ = nullptr;
+  product_ = std::move(product);
+  return status;
 }
 
-// The request is freed with the product, when the answer is on its way: that takes a while for long
-// operands. This may be gone by then.
-void ProductExchange::End(Product& product) {
-  const absl::Status& status = product.outcome.status;
-  if (status.ok()) {
-    d_ = std::move(product.outcome.d);
-    *(*response_)->mutable_timing() = ToWire(product.timing);
-  } else {
-    Release();
-  }
+// This may be gone once the answer is given.
+void ProductExchange::End(std::unique_ptr<RequestedProduct> ended) {
+  const HeldFields held = ended->ReleaseRequest();
+  const absl::Status status = ended->outcome.status;
+  if (!status.ok()) ended->Refuse();
+  product_ = std::move(ended);
   Answer answer = std::move(answer_);
   std::move(answer)(status);
 }
 
-void ProductExchange::Release() {
-  d_ = HeldBytes();
-  ticket_ = Admission::Ticket();
-}
+grpc::ByteBuffer ProductExchange::TakeUnaryAnswer() { return UnaryAnswer(*product_); }
 
-grpc::ByteBuffer ProductExchange::TakeUnaryAnswer() {
-  return UnaryAnswer(**response_, std::move(d_));
+v1::MultiplyResponse ProductExchange::TakeResponse() {
+  v1::MultiplyResponse response;
+  FillResponse(*product_, response);
+  FillMatrix(product_->job.problem, *response.mutable_d());
+  return response;
 }
-
-void ProductExchange::TakeAnswer(JointAnswer& to) {
-  to.Add(request_id_, **response_, std::move(d_));
-}
-
-void ProductExchange::LeaveQueue() { ticket_.MarkAnswered(answer_bytes()); }
 
 std::optional<TraceSpan> StartSpan(grpc::CallbackServerContext& context) {
   const auto [first, last] = context.client_metadata().equal_range(kTraceparentKey);
@@ -161,7 +156,7 @@ absl::StatusOr<Arrival> ArrivalOf(grpc::CallbackServerContext& context, std::str
   ASSIGN_OR_RETURN(arrival.caller, gate.CallerOf(context, Role::kMultiply));
   arrival.arrived_ns = arrived_ns;
   arrival.deadline_ns = DeadlineNs(context.raw_deadline(), clock.NowNs());
-  arrival.peer = context.peer();
+  arrival.peer_name = std::make_shared<const std::string>(context.peer());
   arrival.method = method;
   arrival.connection = ConnectionOf(context);
   arrival.session = SessionTokenOf(context);

@@ -4,27 +4,29 @@
 // unary calls and streams.
 //
 // All that it keeps is in the account of admission: the request's bytes from their arrival, what is
-// made of them, and the result until the exchange ends. A refused exchange keeps nothing.
+// made of them, and the result until the answer has left. A refused product keeps nothing.
 #pragma once
 
-#include <google/protobuf/arena.h>
 #include <grpcpp/grpcpp.h>
 
 #include <cstddef>
+#include <memory>
 #include <optional>
 #include <string>
 #include <utility>
 
 #include "absl/functional/any_invocable.h"
+#include "absl/functional/function_ref.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "gemmd/v1/gemm.pb.h"
-#include "server/scheduling/product_runner.h"
+#include "server/metrics/handler_times.h"
+#include "server/product/product_runner.h"
 #include "server/system/clock.h"
+#include "server/wire/calls.h"
 #include "server/wire/gate.h"
-#include "server/wire/held_fields.h"
 #include "server/wire/incoming.h"
-#include "server/wire/joint_answer.h"
 #include "server/wire/outgoing.h"
-#include "server/wire/receive_quota.h"
 
 namespace gemmd {
 
@@ -49,73 +51,96 @@ class ArrivedRequest {
 // The text of the field of that number, as far as an id may be long; empty where it is no text.
 std::string UnparsedId(Incoming& request, int number);
 
-// A message in memory of its owner. What does not fit into so many bytes is allocated, and so is
-// what another thread than the one that made it adds.
-template <typename Message, size_t kBytes>
-class MessageOn {
- public:
-  MessageOn() = default;
-  MessageOn(const MessageOn&) = delete;
-  MessageOn& operator=(const MessageOn&) = delete;
+// A product with the request that it borrows its operands of; one allocation holds both, and the
+// answer is made of it.
+struct RequestedProduct final : Product {
+  // Parses the request and starts its product, whose id, arrival and `answer` are set. Borrows
+  // runner and quota. If this returns OK, the product is taken, and `answer` is called exactly
+  // once, perhaps before this returns. Errors: as Gemm.Multiply of the wire contract; the caller
+  // then keeps the product, as Refuse leaves it, and `answer` is never called.
+  static absl::Status Start(ProductRunner& runner, ReceiveQuota& quota, ArrivedRequest& request,
+                            std::unique_ptr<RequestedProduct>& product);
 
-  Message& operator*() { return *message_; }
-  const Message& operator*() const { return *message_; }
-  Message* operator->() { return message_; }
+  // Forgets the request at the end of the product: long operands take a while to be freed, and
+  // should be freed after the answer is on its way.
+  HeldFields ReleaseRequest();
+
+  // The bytes of the answer and what gRPC adds, once the product is OK.
+  int64_t answer_bytes() const {
+    return static_cast<int64_t>(outcome.d.size()) + kAnswerOverheadBytes;
+  }
+  // The product is OK and waits to be answered: its place among the requests is free, and its bytes
+  // are those of the answer.
+  void LeaveQueue() { ticket.MarkAnswered(answer_bytes()); }
+  // It has ended without an answer, and keeps nothing but its id.
+  void Refuse();
 
  private:
-  alignas(std::max_align_t) char bytes_[kBytes];
-  google::protobuf::Arena arena_{bytes_, kBytes};
-  Message* const message_ = google::protobuf::Arena::CreateMessage<Message>(&arena_);
+  absl::Status Parse(ProductRunner& runner, ReceiveQuota& quota, ArrivedRequest& request);
+
+  // Without the bytes that are held apart from it. Absent once it is released.
+  std::optional<MessageOn<v1::MultiplyRequest, 1024>> message_ =
+      std::make_optional<MessageOn<v1::MultiplyRequest, 1024>>();
+  HeldFields held_;
 };
 
-// A product with the request that it borrows its operands of.
-struct RequestedProduct final : Product {
-  MessageOn<v1::MultiplyRequest, 1024> message;  // Without the bytes that are held apart from it.
-  HeldFields held;
-};
+// What the `answer` of a RequestedProduct is given.
+std::unique_ptr<RequestedProduct> TakeEnded(std::unique_ptr<Product> ended);
 
+// One product of a peer in a unary call or in the words of another protocol: it is started, and
+// given back to its caller when it has ended.
 class ProductExchange {
  public:
   using Answer = absl::AnyInvocable<void(const absl::Status&) &&>;
 
-  // Parses the request and starts its product. Borrows runner and quota. Where this returns OK,
-  // `answer` is called exactly once, perhaps before this returns; the exchange lives until then.
-  // Errors: as Gemm.Multiply of the wire contract; `answer` is then never called.
+  // As RequestedProduct::Start, with what the request arrived with. The exchange lives until
+  // `answer` is called. Returns the number by which the product can be cancelled.
   absl::StatusOr<JobId> Start(ProductRunner& runner, ReceiveQuota& quota, Incoming request,
                               Arrival arrival, Answer answer);
   absl::StatusOr<JobId> Start(ProductRunner& runner, ReceiveQuota& quota, ArrivedRequest& request,
                               Arrival arrival, Answer answer);
 
   // The id of the request, as far as it could be read.
-  const std::string& request_id() const { return request_id_; }
+  const std::string& request_id() const { return product_->arrival.request_id; }
 
-  // The bytes of the answer and what gRPC adds, once the product is OK.
-  int64_t answer_bytes() const { return static_cast<int64_t>(d_.size()) + kAnswerOverheadBytes; }
-
-  // The product is OK and waits to be answered: its place among the requests is free, and its bytes
-  // are those of the answer.
-  void LeaveQueue();
-
-  // The answer to a product that is OK and has left the queue, once.
+  // The product is OK. Its answer is taken once, after it has left the queue.
+  int64_t answer_bytes() const { return product_->answer_bytes(); }
+  void LeaveQueue() { product_->LeaveQueue(); }
   grpc::ByteBuffer TakeUnaryAnswer();
-  void TakeAnswer(JointAnswer& to);
   // Its parts, for another protocol: the answer lacks the bytes of D.
-  v1::MultiplyResponse TakeResponse() { return std::move(**response_); }
-  HeldBytes TakeD() { return std::move(d_); }
-  const v1::MultiplyResponse& response() const { return **response_; }
+  v1::MultiplyResponse TakeResponse();
+  HeldBytes TakeD() { return std::move(product_->outcome.d); }
+  const RequestedProduct& product() const { return *product_; }
 
  private:
-  absl::StatusOr<JobId> StartProduct(ProductRunner& runner, ReceiveQuota& quota,
-                                     ArrivedRequest& request, Arrival arrival, Answer answer);
-  void End(Product& product);
-  void Release();
+  void End(std::unique_ptr<RequestedProduct> ended);
 
-  std::string request_id_;
   Answer answer_;
-  // Without the bytes of D. Absent until the product is OK.
-  std::optional<MessageOn<v1::MultiplyResponse, 1024>> response_;
-  HeldBytes d_;
-  Admission::Ticket ticket_;
+  std::unique_ptr<RequestedProduct> product_;  // Null while it is under way.
+};
+
+// A request of gemmd's own.
+class MultiplyMessage final : public ArrivedRequest {
+ public:
+  explicit MultiplyMessage(Incoming incoming) : incoming_(std::move(incoming)) {}
+
+  absl::StatusOr<int64_t> Examine(v1::MultiplyRequest& message) override {
+    return incoming_.Examine(message);
+  }
+  absl::Status Parse(v1::MultiplyRequest& message, ReceiveQuota& quota, HeldFields& held,
+                     Arrival& /*arrival*/) override {
+    is_parsed_ = true;
+    return incoming_.Parse(message, quota, held);
+  }
+  std::string UnparsedId() override {
+    // Parsing frees the bytes.
+    if (is_parsed_) return "";
+    return gemmd::UnparsedId(incoming_, v1::MultiplyRequest::kRequestIdFieldNumber);
+  }
+
+ private:
+  Incoming incoming_;
+  bool is_parsed_ = false;
 };
 
 // The span of a call whose metadata have one valid `traceparent`. Adds the span to the trailing
@@ -127,5 +152,69 @@ std::optional<TraceSpan> StartSpan(grpc::CallbackServerContext& context);
 // Errors: as Gate::CallerOf.
 absl::StatusOr<Arrival> ArrivalOf(grpc::CallbackServerContext& context, std::string_view method,
                                   int64_t arrived_ns, const Gate& gate, const Clock& clock);
+
+// A unary call for one product, in the messages of either protocol.
+//
+// Owns itself until OnDone, which gRPC calls after Finish and after any OnCancel.
+template <typename Exchange>
+class UnaryProduct final : public grpc::ServerUnaryReactor {
+ public:
+  using Begin = absl::FunctionRef<absl::StatusOr<JobId>(Exchange& exchange, Arrival arrival,
+                                                        ProductExchange::Answer answer)>;
+
+  template <typename... Arguments>
+  UnaryProduct(const HandlerTiming& timing, ProductRunner& runner, SendWatch& watch,
+               grpc::CallbackServerContext& context, WireBytes& response, Arguments&&... arguments)
+      : timing_(timing),
+        runner_(runner),
+        context_(context),
+        response_(response),
+        exchange_(std::forward<Arguments>(arguments)...),
+        sending_(watch, context) {}
+
+  // `begin` starts the exchange; where the call may not be made it is refused instead.
+  void Start(absl::StatusOr<Arrival> arrival, Begin begin) {
+    std::optional<TraceSpan> span = StartSpan(context_);
+    if (!arrival.ok()) return Finish(ToGrpcStatus(arrival.status()));
+    arrival->span = std::move(span);
+    absl::StatusOr<JobId> id = begin(exchange_, *std::move(arrival),
+                                     [this](const absl::Status& status) { Answer(status); });
+    if (id.ok()) {
+      job_id_ = *id;
+    } else {
+      Answer(id.status());
+    }
+  }
+
+  // Called only after Start has returned, because gRPC does not know the reactor before.
+  void OnCancel() override {
+    const HandlerTimer timer = timing_.Begin();
+    runner_.Cancel(job_id_);
+  }
+  void OnDone() override {
+    const HandlerTimer timer = timing_.Begin();
+    delete this;
+  }
+
+ private:
+  void Answer(const absl::Status& status) {
+    TellRetryAfter(status, context_);
+    if (status.ok()) {
+      exchange_.LeaveQueue();
+      sending_.Begin(exchange_.answer_bytes());
+      grpc::ByteBuffer answer = exchange_.TakeUnaryAnswer();
+      response_.buffer.Swap(&answer);  // To assign it would copy the list of its slices.
+    }
+    Finish(ToGrpcStatus(status));
+  }
+
+  const HandlerTiming timing_;
+  ProductRunner& runner_;
+  grpc::CallbackServerContext& context_;
+  WireBytes& response_;
+  Exchange exchange_;
+  SendWatch::Call sending_;
+  JobId job_id_ = 0;  // No job has the id 0.
+};
 
 }  // namespace gemmd

@@ -7,14 +7,25 @@
 #include <grpcpp/impl/server_builder_option.h>
 
 #include <memory>
+#include <string>
+#include <vector>
 
+#include "absl/status/statusor.h"
+#include "reflection/v1alpha/reflection.pb.h"
 #include "server/metrics/handler_times.h"
-#include "server/scheduling/product_runner.h"
+#include "server/product/product_runner.h"
 #include "server/system/clock.h"
+#include "server/wire/calls.h"
 #include "server/wire/gate.h"
-#include "server/wire/send_watch.h"
 
 namespace gemmd {
+
+using ReflectionQuestion = grpc::reflection::v1alpha::ServerReflectionRequest;
+using ReflectionReply = grpc::reflection::v1alpha::ServerReflectionResponse;
+
+// Errors: InvalidArgument for a name that is too long. That something is not there is an answer.
+absl::StatusOr<ReflectionReply> AnswerReflection(ReflectionQuestion question,
+                                                 const std::vector<std::string>& services);
 
 // Adds the service to a server. It lists all services of that, itself included, and describes what
 // this program has descriptors of. Borrows what it is given.

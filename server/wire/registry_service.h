@@ -7,15 +7,47 @@
 #include <memory>
 #include <vector>
 
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "gemmd/v1/registry.grpc.pb.h"
+#include "gemmd/v1/registry.pb.h"
+#include "gemmd/v1/statistics.pb.h"
+#include "kernels/kernel.h"
+#include "kernels/select.h"
+#include "server/device/device.h"
 #include "server/metrics/handler_times.h"
 #include "server/metrics/observer.h"
-#include "server/scheduling/product_runner.h"
+#include "server/product/product_runner.h"
+#include "server/product/scheduler.h"
 #include "server/system/clock.h"
+#include "server/wire/calls.h"
 #include "server/wire/gate.h"
-#include "server/wire/send_watch.h"
+#include "server/wire/listing.h"
 
 namespace gemmd {
+
+// The daemon at one moment.
+v1::GetStatisticsResponse ToWire(const Snapshot& snapshot, int64_t uptime_ns,
+                                 int64_t started_unix_ns);
+
+// A kernel of the catalogue, without availability.
+v1::Kernel ToWire(const Kernel& kernel);
+
+// Whether the kernel can run on the device, and why not.
+v1::KernelAvailability AvailabilityOn(const ServedDevice& served, const Kernel& kernel);
+
+// The catalogue as ListKernels gives it. A device's part in it is constant once it has started.
+Listing ListingOfKernels(const std::vector<ServedDevice>& devices);
+
+// Errors: InvalidArgument for a pattern that is too long.
+absl::StatusOr<grpc::ByteBuffer> ListKernels(const Listing& kernels,
+                                             const v1::ListKernelsRequest& request);
+
+v1::Device ToWire(const ServedDevice& served, const DeviceLoad& load);
+
+// Errors: ResourceExhausted where the scratch memory of the first candidate leaves 63 bits.
+absl::Status FillExplanation(const Problem& problem, const Selection& selection,
+                             v1::ExplainResponse& response);
 
 // Borrows everything. `limits` is what GetServerInfo tells.
 std::unique_ptr<grpc::Service> MakeRegistryService(const std::vector<ServedDevice>& devices,

@@ -1,16 +1,285 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "server/wire/tensor_convert.h"
 
+#include <google/protobuf/io/coded_stream.h>
+#include <google/protobuf/wire_format_lite.h>
+#include <grpcpp/support/proto_buffer_reader.h>
+
 #include <algorithm>
+#include <optional>
+#include <string>
 #include <utility>
 #include <vector>
 
 #include "kernels/peer_text.h"
 #include "kernels/status_macros.h"
 #include "kernels/text.h"
-#include "server/wire/convert_operand.h"
+#include "server/wire/convert.h"
+#include "server/wire/incoming.h"
 
 namespace gemmd {
+
+namespace {
+
+// A range of `extent` things; the rest of them where no count is given.
+absl::Status ParseExtent(std::string_view field, std::string_view name, int64_t extent,
+                         int64_t first, std::optional<int64_t> given, int64_t& count) {
+  count = given.value_or(first >= 0 && first <= extent ? extent - first : 0);
+  if (first >= 0 && first <= extent && count >= 0 && count <= extent - first) {
+    return absl::OkStatus();
+  }
+  return absl::OutOfRangeError(Concat(field, ": got ", name, " ", first, " and on, ", count,
+                                      " of them, want some of the ", extent, " of the tensor"));
+}
+
+bool Meet(int64_t first, int64_t count, int64_t other_first, int64_t other_count) {
+  return count > 0 && other_count > 0 && first < other_first + other_count &&
+         other_first < first + count;
+}
+
+}  // namespace
+
+absl::StatusOr<PartOfTensor> ParsePart(std::string_view field, const v1::TensorPart& wire,
+                                       const TensorSpec& spec) {
+  const MatrixLayout& layout = spec.layout;
+  const auto given = [](bool has, int64_t count) {
+    return has ? std::optional<int64_t>(count) : std::nullopt;
+  };
+  PartOfTensor part;
+  part.first_row = wire.first_row();
+  part.first_column = wire.first_column();
+  part.first_matrix = wire.first_matrix();
+  RETURN_IF_ERROR(ParseExtent(field, "rows", layout.rows, part.first_row,
+                              given(wire.has_rows(), wire.rows()), part.rows));
+  RETURN_IF_ERROR(ParseExtent(field, "columns", layout.columns, part.first_column,
+                              given(wire.has_columns(), wire.columns()), part.columns));
+  RETURN_IF_ERROR(ParseExtent(field, "matrices", spec.matrices, part.first_matrix,
+                              given(wire.has_matrices(), wire.matrices()), part.matrices));
+  // The tensor's bytes fit 63 bits, and the part lies within them.
+  part.offset_bytes = part.first_matrix * layout.batch_stride_bytes;
+  if (layout.is_sparse()) {
+    if (part.rows == layout.rows && part.columns == layout.columns) return part;
+    return absl::InvalidArgumentError(
+        GotWant(field, "a part of the rows or columns of a sparse tensor", "all of them"));
+  }
+  const bool is_row_major = layout.order == Order::kRowMajor;
+  const int64_t first_line = is_row_major ? part.first_row : part.first_column;
+  const int64_t first_element = is_row_major ? part.first_column : part.first_row;
+  const int64_t first_bit = first_element * BitsOf(layout.type);
+  if (first_bit % 8 != 0) {
+    return absl::InvalidArgumentError(Concat(field, ": got lines from element ", first_element,
+                                             " on, want a start on a whole byte"));
+  }
+  part.offset_bytes += first_line * layout.line_stride_bytes() + first_bit / 8;
+  return part;
+}
+
+absl::Status CheckWholeBytes(std::string_view field, const PartOfTensor& part,
+                             const TensorSpec& spec) {
+  const MatrixLayout& layout = spec.layout;
+  const bool is_row_major = layout.order == Order::kRowMajor;
+  const int64_t end = is_row_major ? part.first_column + part.columns : part.first_row + part.rows;
+  if (end == layout.line_length() || end * BitsOf(layout.type) % 8 == 0) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      Concat(field, ": got lines up to element ", end, ", want an end on a whole byte"));
+}
+
+absl::Status CheckShape(std::string_view field, const PartOfTensor& part, int64_t rows,
+                        int64_t columns, int64_t batch, bool may_broadcast) {
+  if (part.rows != rows || part.columns != columns) {
+    return absl::InvalidArgumentError(Concat(field, ".tensor: got ", part.rows, " rows and ",
+                                             part.columns, " columns, want ", rows, " and ",
+                                             columns));
+  }
+  if (part.matrices == batch || (may_broadcast && part.matrices == 1)) return absl::OkStatus();
+  return absl::InvalidArgumentError(Concat(field, ".tensor: got ", part.matrices,
+                                           " matrices, want ", may_broadcast ? "1 or " : "",
+                                           "batch = ", batch));
+}
+
+bool Overlap(const PartOfTensor& a, const PartOfTensor& b) {
+  return Meet(a.first_row, a.rows, b.first_row, b.rows) &&
+         Meet(a.first_column, a.columns, b.first_column, b.columns) &&
+         Meet(a.first_matrix, a.matrices, b.first_matrix, b.matrices);
+}
+
+absl::StatusOr<absl::Span<const float>> ScaleOfPart(std::string_view field,
+                                                    const PartOfTensor& part, const Tensor& tensor,
+                                                    bool by_row) {
+  const absl::Span<const float> scale = tensor.spec.scale;
+  if (scale.size() <= 1) return scale;
+  const MatrixLayout& layout = tensor.spec.layout;
+  const int64_t extent = by_row ? layout.rows : layout.columns;
+  if (static_cast<int64_t>(scale.size()) != extent) {
+    return absl::InvalidArgumentError(
+        Concat(field, ".tensor: got ", scale.size(), " factors, want one for each ",
+               by_row ? "row" : "column", " of the tensor, ", extent));
+  }
+  return scale.subspan(static_cast<size_t>(by_row ? part.first_row : part.first_column),
+                       static_cast<size_t>(by_row ? part.rows : part.columns));
+}
+
+namespace {
+
+using google::protobuf::internal::WireFormatLite;
+using google::protobuf::io::CodedOutputStream;
+
+constexpr uint32_t Tag(int field, WireFormatLite::WireType type) {
+  return static_cast<uint32_t>(field) << 3 | static_cast<uint32_t>(type);
+}
+constexpr uint32_t kChunkTag =
+    Tag(v1::PutRequest::kChunkFieldNumber, WireFormatLite::WIRETYPE_LENGTH_DELIMITED);
+constexpr uint32_t kOffsetTag =
+    Tag(v1::PutChunk::kOffsetFieldNumber, WireFormatLite::WIRETYPE_VARINT);
+constexpr uint32_t kDataTag =
+    Tag(v1::PutChunk::kDataFieldNumber, WireFormatLite::WIRETYPE_LENGTH_DELIMITED);
+
+// Protobuf reads no more bytes of a tag, of a length and of a number.
+constexpr int kTagBytes = 5;
+constexpr int kLengthBytes = 5;
+constexpr int kNumberBytes = 10;
+
+// Reads slices in their order.
+class SliceReader {
+ public:
+  explicit SliceReader(const SliceList& slices) : slices_(slices) {
+    for (const grpc::Slice& slice : slices) left_ += slice.size();
+  }
+
+  size_t left() const { return left_; }
+
+  std::optional<uint64_t> Varint(int most_bytes) {
+    uint64_t value = 0;
+    for (int shift = 0; shift < 7 * most_bytes; shift += 7) {
+      if (left_ == 0) return std::nullopt;
+      const std::byte byte = Take(1).front();
+      value |= static_cast<uint64_t>(byte & std::byte{0x7f}) << shift;
+      if ((byte & std::byte{0x80}) == std::byte{0}) return value;
+    }
+    return std::nullopt;
+  }
+
+  // The next bytes, which are there, in pieces.
+  std::vector<absl::Span<const std::byte>> Pieces(size_t bytes) {
+    std::vector<absl::Span<const std::byte>> pieces;
+    while (bytes > 0) {
+      pieces.push_back(Take(bytes));
+      bytes -= pieces.back().size();
+    }
+    return pieces;
+  }
+
+ private:
+  // As many of the next bytes as lie in one slice.
+  absl::Span<const std::byte> Take(size_t most) {
+    while (at_ == slices_[slice_].size()) {
+      ++slice_;
+      at_ = 0;
+    }
+    const grpc::Slice& slice = slices_[slice_];
+    const size_t count = std::min(most, slice.size() - at_);
+    const auto* const data = reinterpret_cast<const std::byte*>(slice.begin()) + at_;
+    at_ += count;
+    left_ -= count;
+    return {data, count};
+  }
+
+  const SliceList& slices_;
+  size_t slice_ = 0;
+  size_t at_ = 0;
+  size_t left_ = 0;
+};
+
+// A message that is one chunk and nothing else, as all serializers write it; otherwise nothing.
+std::optional<PutMessage::Chunk> ReadChunk(const SliceList& slices) {
+  SliceReader reader(slices);
+  if (reader.Varint(kTagBytes) != kChunkTag || reader.Varint(kLengthBytes) != reader.left()) {
+    return std::nullopt;
+  }
+  PutMessage::Chunk chunk;
+  for (int64_t fields = 0; reader.left() > 0; ++fields) {
+    if (fields == kMostFields) return std::nullopt;
+    const std::optional<uint64_t> tag = reader.Varint(kTagBytes);
+    const std::optional<uint64_t> value =
+        reader.Varint(tag == kOffsetTag ? kNumberBytes : kLengthBytes);
+    if (!value) return std::nullopt;
+    if (tag == kOffsetTag) {
+      chunk.offset = static_cast<int64_t>(*value);
+    } else if (tag == kDataTag && *value <= reader.left()) {
+      chunk.pieces = reader.Pieces(static_cast<size_t>(*value));
+    } else {
+      return std::nullopt;
+    }
+  }
+  return chunk;
+}
+
+void Release(void* owner) { delete static_cast<std::shared_ptr<const void>*>(owner); }
+
+}  // namespace
+
+absl::StatusOr<PutMessage> ReadPutRequest(const grpc::ByteBuffer& bytes) {
+  if (bytes.Length() > kMaxPutBytes) {
+    return absl::InvalidArgumentError(
+        GotWant("message", Concat(bytes.Length(), " bytes"), Concat("at most ", kMaxPutBytes)));
+  }
+  PutMessage message;
+  message.slices = std::make_unique<ReceivedSlices>(SlicesIn(bytes));
+  message.chunk = ReadChunk(*message.slices);
+  if (!message.chunk) {
+    RETURN_IF_ERROR(Incoming(*message.slices).Examine(message.other).status());
+    message.other.Clear();
+    grpc::ByteBuffer copy(bytes);  // References only: the reader takes a buffer that it may change.
+    grpc::ProtoBufferReader reader(&copy);
+    if (!reader.status().ok() || !message.other.ParseFromZeroCopyStream(&reader)) {
+      return absl::InvalidArgumentError("message: got bytes that are no message of this method");
+    }
+    if (message.other.step_case() == v1::PutRequest::kChunk) {
+      message.slices->clear();
+      message.slices->emplace_back(message.other.chunk().data());
+      const grpc::Slice& data = message.slices->front();
+      message.chunk = PutMessage::Chunk();
+      PutMessage::Chunk& chunk = *message.chunk;
+      chunk.offset = message.other.chunk().offset();
+      chunk.pieces.push_back({reinterpret_cast<const std::byte*>(data.begin()), data.size()});
+    }
+  }
+  if (!message.chunk) return message;
+  int64_t count = 0;
+  for (const auto& piece : message.chunk->pieces) count += static_cast<int64_t>(piece.size());
+  if (count > kMaxChunkBytes) {
+    return absl::InvalidArgumentError(
+        Concat("chunk.data: got ", count, " bytes, want at most ", kMaxChunkBytes));
+  }
+  return message;
+}
+
+grpc::ByteBuffer ChunkAnswer(int64_t offset, absl::Span<const std::byte> bytes,
+                             std::shared_ptr<const void> owner) {
+  // The fields of the chunk before its bytes.
+  uint8_t fields[32];
+  uint8_t* end = fields;
+  end = CodedOutputStream::WriteVarint32ToArray(
+      Tag(v1::GetChunk::kOffsetFieldNumber, WireFormatLite::WIRETYPE_VARINT), end);
+  end = CodedOutputStream::WriteVarint64ToArray(static_cast<uint64_t>(offset), end);
+  end = CodedOutputStream::WriteVarint32ToArray(
+      Tag(v1::GetChunk::kDataFieldNumber, WireFormatLite::WIRETYPE_LENGTH_DELIMITED), end);
+  end = CodedOutputStream::WriteVarint64ToArray(bytes.size(), end);
+  const auto fields_size = static_cast<size_t>(end - fields);
+
+  uint8_t head[48];
+  end = CodedOutputStream::WriteVarint32ToArray(
+      Tag(v1::GetResponse::kChunkFieldNumber, WireFormatLite::WIRETYPE_LENGTH_DELIMITED), head);
+  end = CodedOutputStream::WriteVarint64ToArray(fields_size + bytes.size(), end);
+  end = std::copy(fields, fields + fields_size, end);
+  // gRPC's slices are of bytes that may be written; it only reads them.
+  auto* const data = const_cast<std::byte*>(bytes.data());
+  const grpc::Slice slices[] = {
+      grpc::Slice(head, static_cast<size_t>(end - head)),
+      grpc::Slice(data, bytes.size(), Release, new std::shared_ptr<const void>(std::move(owner)))};
+  return grpc::ByteBuffer(slices, 2);
+}
+
 namespace {
 
 absl::StatusOr<MatrixLayout> ParseSparse(const v1::TensorSpec& spec, ElementType type,
@@ -135,23 +404,21 @@ absl::StatusOr<ByteRange> ParseRange(const v1::GetRequest& request, int64_t size
   return ByteRange{.offset = offset, .bytes = bytes};
 }
 
-v1::TensorInfo ToWire(const TensorState& state, Scales scales) {
+void Fill(const TensorState& state, Scales scales, v1::TensorInfo& wire) {
   const Tensor& tensor = *state.tensor;
   const MatrixLayout& layout = tensor.spec.layout;
-  v1::TensorInfo wire;
-  wire.set_handle(tensor.handle.ToBytes());
+  const auto& handle = tensor.handle.bytes;
+  wire.mutable_handle()->assign(handle.begin(), handle.end());
   wire.set_name(tensor.name);
   v1::TensorSpec& spec = *wire.mutable_spec();
   spec.set_type(ToWire(layout.type));
   spec.set_order(layout.order == Order::kRowMajor ? v1::ORDER_ROW_MAJOR : v1::ORDER_COLUMN_MAJOR);
   spec.set_rows(layout.rows);
   spec.set_columns(layout.columns);
-  if (layout.is_sparse()) {
-    spec.set_sparsity(v1::SPARSITY_2_4);
-  } else {
-    spec.set_leading_dimension(layout.leading_dimension);
-  }
+  spec.set_sparsity(layout.is_sparse() ? v1::SPARSITY_2_4 : v1::SPARSITY_NONE);
+  spec.set_leading_dimension(layout.is_sparse() ? 0 : layout.leading_dimension);
   spec.set_matrices(tensor.spec.matrices);
+  spec.clear_scale();
   if (scales == Scales::kTold) {
     spec.mutable_scale()->mutable_values()->Assign(tensor.spec.scale.begin(),
                                                    tensor.spec.scale.end());
@@ -161,6 +428,7 @@ v1::TensorInfo ToWire(const TensorState& state, Scales scales) {
   wire.set_pinned(state.pinned);
   wire.set_lease_ns(state.lease_ns);
   wire.set_expires_in_ns(state.expires_in_ns);
+  wire.clear_places();
   for (const TensorPlace& place : state.places) {
     v1::TensorPlace& told = *wire.add_places();
     told.set_device(place.device);
@@ -168,6 +436,11 @@ v1::TensorInfo ToWire(const TensorState& state, Scales scales) {
   }
   wire.set_lost(state.lost);
   wire.set_products(state.products);
+}
+
+v1::TensorInfo ToWire(const TensorState& state, Scales scales) {
+  v1::TensorInfo wire;
+  Fill(state, scales, wire);
   return wire;
 }
 

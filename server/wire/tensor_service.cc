@@ -1,33 +1,639 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "server/wire/tensor_service.h"
 
+#include <algorithm>
+#include <deque>
+#include <iterator>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
+#include "absl/base/thread_annotations.h"
 #include "gemmd/v1/resident.grpc.pb.h"
+#include "gemmd/v1/resident.pb.h"
+#include "kernels/or_no_memory.h"
 #include "kernels/status_macros.h"
+#include "server/product/queue.h"
 #include "server/store/compression.h"
-#include "server/wire/name_pattern.h"
-#include "server/wire/read_request.h"
-#include "server/wire/refused_call.h"
-#include "server/wire/registry_call.h"
-#include "server/wire/tensor_compress.h"
+#include "server/system/mutex.h"
+#include "server/wire/calls.h"
+#include "server/wire/incoming.h"
+#include "server/wire/listing.h"
 #include "server/wire/tensor_convert.h"
-#include "server/wire/tensor_get.h"
-#include "server/wire/tensor_put.h"
-#include "server/wire/tensor_session.h"
 
 namespace gemmd {
+
+std::string SessionTokenOf(const grpc::CallbackServerContext& context) {
+  const auto [first, last] = context.client_metadata().equal_range(kSessionKey);
+  // Two tokens cannot both be meant.
+  const bool is_one = first != last && std::next(first) == last;
+  return is_one ? std::string(first->second.data(), first->second.size()) : "";
+}
+
+absl::StatusOr<TensorStore::SessionUse> SessionOf(TensorStore& store, const Gate& gate,
+                                                  grpc::CallbackServerContext& context) {
+  ASSIGN_OR_RETURN(const Gate::Caller caller, gate.CallerOf(context, Role::kTensors));
+  return store.Use(SessionTokenOf(context), caller == nullptr ? "" : caller->name);
+}
+
 namespace {
 
+// The reactor of a call that is refused before anything of it is looked at, and that keeps nothing.
+// `Reactor` is the kind that the method has. It owns itself.
+template <typename Reactor>
+Reactor* RefuseCall(const absl::Status& status) {
+  class Refused final : public Reactor {
+   public:
+    explicit Refused(const absl::Status& status) { this->Finish(ToGrpcStatus(status)); }
+    void OnDone() override { delete this; }
+  };
+  return new Refused(status);
+}
+
+// One OpenSession call. Tells the token once and then keeps the session until the client has gone.
+class SessionReactor final : public grpc::ServerWriteReactor<grpc::ByteBuffer> {
+ public:
+  SessionReactor(const HandlerTiming& timing, SendWatch& watch,
+                 grpc::CallbackServerContext& context)
+      : timing_(timing), sending_(watch, context) {}
+
+  void Start(TensorStore& store, const Gate& gate, grpc::CallbackServerContext& context,
+             const grpc::ByteBuffer& request) {
+    if (const absl::Status status = Open(store, gate, context, request); !status.ok()) {
+      Finish(ToGrpcStatus(status));
+      return;
+    }
+    sending_.Begin(static_cast<int64_t>(answer_.Length()));
+    StartWrite(&answer_);
+  }
+
+  void OnWriteDone(bool ok) override {
+    const HandlerTimer timer = timing_.Begin();
+    sending_.End();
+    {
+      MutexLock lock(&mutex_);
+      is_written_ = true;
+      is_over_ |= !ok;
+    }
+    Advance();
+  }
+
+  void OnCancel() override {
+    const HandlerTimer timer = timing_.Begin();
+    {
+      MutexLock lock(&mutex_);
+      is_over_ = true;
+    }
+    Advance();
+  }
+
+  void OnDone() override {
+    const HandlerTimer timer = timing_.Begin();
+    delete this;
+  }
+
+ private:
+  // Ends the call once the client has gone and the token is on its way no more. Whose write fails
+  // is cancelled too, and a call ends once. One that was refused has no write and ended at once.
+  void Advance() ABSL_LOCKS_EXCLUDED(mutex_) {
+    {
+      MutexLock lock(&mutex_);
+      if (!is_over_ || !is_written_ || is_finished_) return;
+      is_finished_ = true;
+    }
+    Finish(grpc::Status::CANCELLED);
+  }
+
+  absl::Status Open(TensorStore& store, const Gate& gate, grpc::CallbackServerContext& context,
+                    const grpc::ByteBuffer& request) {
+    v1::OpenSessionRequest wire;
+    RETURN_IF_ERROR(ReadRequest(TakeRequest(request), wire));
+    ASSIGN_OR_RETURN(const Gate::Caller caller, gate.CallerOf(context, Role::kTensors));
+    const std::string peer = caller != nullptr ? caller->name : std::string(HostOf(context.peer()));
+    SessionOwner owner;
+    owner.is_known = caller != nullptr;
+    if (caller != nullptr) {
+      owner.has_one_session = caller->name != kAnonymous;
+      if (caller->use != nullptr) owner.rule = caller->use->rule();
+      owner.max_bytes = caller->grant.tensor_bytes;
+      owner.max_device_bytes = caller->grant.device_tensor_bytes;
+    }
+    ASSIGN_OR_RETURN(session_, store.OpenSession(wire.token(), peer, owner));
+    v1::OpenSessionResponse response;
+    response.set_token(session_.token().ToHex());
+    response.set_linger_ns(absl::ToInt64Nanoseconds(store.options().linger));
+    response.set_lease_ns(absl::ToInt64Nanoseconds(store.options().lease));
+    response.set_max_session_bytes(session_.account().limit());
+    answer_ = AnswerOf(response).bytes;
+    return absl::OkStatus();
+  }
+
+  const HandlerTiming timing_;
+  SendWatch::Call sending_;
+  TensorStore::SessionUse session_;
+  grpc::ByteBuffer answer_;
+  Mutex mutex_;
+  bool is_written_ ABSL_GUARDED_BY(mutex_) = false;
+  bool is_over_ ABSL_GUARDED_BY(mutex_) = false;  // The client has gone.
+  bool is_finished_ ABSL_GUARDED_BY(mutex_) = false;
+};
+
+grpc::ServerWriteReactor<grpc::ByteBuffer>* StartSessionCall(const HandlerTiming& timing,
+                                                             TensorStore& store, const Gate& gate,
+                                                             SendWatch& watch,
+                                                             grpc::CallbackServerContext& context,
+                                                             const grpc::ByteBuffer& request) {
+  auto* const reactor = new SessionReactor(timing, watch, context);
+  reactor->Start(store, gate, context, request);
+  return reactor;
+}
+
+// Bytes that are read from a device at a time: a read costs as much as a quarter of a megabyte.
+constexpr int64_t kWindowBytes = 4 * kMaxChunkBytes;
+
+// One Get call: the bytes of a tensor leave as slices of its memory. One write follows the other; a
+// call that is cancelled ends with the write that fails.
+class GetReactor final : public grpc::ServerWriteReactor<grpc::ByteBuffer> {
+ public:
+  GetReactor(const HandlerTiming& timing, TensorStore& store, UnreadAnswers& unread,
+             SendWatch& watch, grpc::CallbackServerContext& context)
+      : timing_(timing), store_(store), unread_(unread), sending_(watch, context) {}
+
+  void Start(const Gate& gate, grpc::CallbackServerContext& context,
+             const grpc::ByteBuffer& request) {
+    const absl::Status status = OrNoMemory("tensor: no memory for its description, try again later",
+                                           [&] { return Find(gate, context, request); });
+    if (!status.ok()) {
+      TellRetryAfter(status, context);
+      Finish(ToGrpcStatus(status));
+      return;
+    }
+    Fetch();
+  }
+
+  void OnWriteDone(bool ok) override {
+    const HandlerTimer timer = timing_.Begin();
+    sending_.End();
+    description_room_ = UnreadAnswers::Room();
+    if (!ok) {
+      Finish(grpc::Status::CANCELLED);
+    } else if (next_ == end_) {
+      Finish(grpc::Status::OK);
+    } else if (next_ == window_.end()) {
+      Fetch();
+    } else {
+      WriteChunk();
+    }
+  }
+
+  void OnDone() override {
+    const HandlerTimer timer = timing_.Begin();
+    delete this;
+  }
+
+ private:
+  absl::Status Find(const Gate& gate, grpc::CallbackServerContext& context,
+                    const grpc::ByteBuffer& request) {
+    v1::GetRequest wire;
+    RETURN_IF_ERROR(ReadRequest(TakeRequest(request), wire));
+    ASSIGN_OR_RETURN(const TensorStore::SessionUse session, SessionOf(store_, gate, context));
+    ASSIGN_OR_RETURN(const TensorName name, ParseTensorRef("tensor", wire.tensor()));
+    ASSIGN_OR_RETURN(tensor_, store_.Find(session, name));
+    ASSIGN_OR_RETURN(const ByteRange range, ParseRange(wire, tensor_->spec.bytes));
+    is_whole_ = range.bytes == tensor_->spec.bytes;
+    next_ = range.offset;
+    end_ = range.end();
+    v1::GetResponse response;
+    // Another version may have its name by now, and it may be in no table any more.
+    *response.mutable_tensor() = ToWire(store_.StateOf(tensor_));
+    // It has all factors of the tensor.
+    RegistryAnswer description = AnswerOf(response);
+    ASSIGN_OR_RETURN(description_room_, unread_.Hold(description.own_bytes));
+    answer_ = std::move(description.bytes);
+    return absl::OkStatus();
+  }
+
+  // Bytes of the tensor that lie in memory of the host, from `offset` of the tensor on.
+  struct Window {
+    int64_t offset = 0;
+    absl::Span<const std::byte> bytes;
+    std::shared_ptr<const void> owner;
+
+    int64_t end() const { return offset + static_cast<int64_t>(bytes.size()); }
+  };
+
+  // Gets the next bytes to memory of the host. A tensor that is on a device alone comes as a whole
+  // where all of it is asked for, and stays on the host too; otherwise a window at a time comes,
+  // and nothing stays.
+  void Fetch() {
+    const std::shared_ptr<TensorBytes>& bytes = tensor_->bytes;
+    const int64_t count = std::min(kWindowBytes, end_ - next_);
+    if (is_whole_ || bytes->is_on_host()) return BringToHost();
+    if (count == 0) {
+      return EndFetching(
+          {}, bytes->is_lost() ? absl::FailedPreconditionError("tensor lost") : absl::OkStatus());
+    }
+    absl::StatusOr<std::shared_ptr<TensorBytes>> lent = store_.Lend(tensor_, count);
+    // The room for all of the tensor is there already.
+    if (!lent.ok()) return BringToHost();
+    const absl::Span<std::byte> to((*lent)->host(), static_cast<size_t>(count));
+    bytes->Read(next_, to, [this, to, owner = *std::move(lent)](const absl::Status& status) {
+      EndFetching({.offset = next_, .bytes = to, .owner = owner}, status);
+    });
+  }
+
+  void BringToHost() {
+    tensor_->bytes->BringToHost([this](const absl::Status& status) {
+      const std::shared_ptr<TensorBytes>& bytes = tensor_->bytes;
+      const absl::Span<const std::byte> all(bytes->host(), static_cast<size_t>(bytes->bytes()));
+      EndFetching({.offset = 0, .bytes = all, .owner = bytes}, status);
+    });
+  }
+
+  void EndFetching(Window window, const absl::Status& status) {
+    if (!status.ok()) return Finish(ToGrpcStatus(WithName(status, *tensor_.tensor())));
+    window_ = std::move(window);
+    // The description comes first.
+    std::exchange(is_described_, true) ? WriteChunk() : Write();
+  }
+
+  void WriteChunk() {
+    const int64_t count = std::min({kMaxChunkBytes, end_ - next_, window_.end() - next_});
+    answer_ = ChunkAnswer(next_,
+                          window_.bytes.subspan(static_cast<size_t>(next_ - window_.offset),
+                                                static_cast<size_t>(count)),
+                          window_.owner);
+    next_ += count;
+    Write();
+  }
+
+  void Write() {
+    sending_.Begin(static_cast<int64_t>(answer_.Length()));
+    StartWrite(&answer_);
+  }
+
+  const HandlerTiming timing_;
+  TensorStore& store_;
+  UnreadAnswers& unread_;
+  SendWatch::Call sending_;
+  UnreadAnswers::Room description_room_;
+  TensorStore::TensorUse tensor_;
+  grpc::ByteBuffer answer_;
+  bool is_whole_ = false;
+  bool is_described_ = false;
+  Window window_;
+  int64_t next_ = 0;
+  int64_t end_ = 0;
+};
+
+grpc::ServerWriteReactor<grpc::ByteBuffer>* StartGetCall(const HandlerTiming& timing,
+                                                         TensorStore& store, const Gate& gate,
+                                                         UnreadAnswers& unread, SendWatch& watch,
+                                                         grpc::CallbackServerContext& context,
+                                                         const grpc::ByteBuffer& request) {
+  auto* const reactor = new GetReactor(timing, store, unread, watch, context);
+  reactor->Start(gate, context, request);
+  return reactor;
+}
+
+// One Put call: a stream that begins an upload, or joins one, and brings bytes of it.
+//
+// The state changes under the lock; what follows from it (read, write, finish) is decided there and
+// done afterwards. At most one read and one write are under way. The call may finish while a read
+// is under way, which gRPC then ends: the upload may be complete by what other streams brought.
+//
+// gRPC holds the reactor until OnDone, and so does the upload while this stream serves it.
+class PutReactor final : public grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer>,
+                         public std::enable_shared_from_this<PutReactor> {
+ public:
+  PutReactor(TensorStore& store, UnreadAnswers& unread, SendWatch& watch, HandlerTimes& times,
+             grpc::CallbackServerContext& context, const Clock& clock)
+      : store_(store),
+        unread_(unread),
+        timing_{times, clock, Handler::kPut},
+        sending_(watch, context) {}
+
+  void Start(const Gate& gate, grpc::CallbackServerContext& context) {
+    const HandlerTimer timer = timing_.Begin();
+    self_ = shared_from_this();
+    absl::StatusOr<TensorStore::SessionUse> session = SessionOf(store_, gate, context);
+    if (session.ok()) {
+      session_ = *std::move(session);
+    } else {
+      EndWith(session.status());
+    }
+    Advance();
+  }
+
+  void OnReadDone(bool ok) override {
+    const HandlerTimer timer = timing_.Begin();
+    {
+      MutexLock lock(&mutex_);
+      if (end_) ok = false;
+      if (!ok) reads_ended_ = true;
+    }
+    if (ok) {
+      const absl::Status status =
+          OrNoMemory("put: no memory for the message, try again later", [&] { return Take(); });
+      request_.Clear();
+      if (!status.ok()) EndWith(status);
+    } else {
+      EndReading();
+    }
+    {
+      // No sooner, lest who ends a write begins the next read into a request that is still taken.
+      MutexLock lock(&mutex_);
+      is_reading_ = false;
+    }
+    Advance();
+  }
+
+  void OnWriteDone(bool ok) override {
+    const HandlerTimer timer = timing_.Begin();
+    sending_.End();
+    {
+      MutexLock lock(&mutex_);
+      is_writing_ = false;
+      written_room_ = UnreadAnswers::Room();
+      if (!ok) is_broken_ = true;
+    }
+    Advance();
+  }
+
+  void OnCancel() override {
+    const HandlerTimer timer = timing_.Begin();
+    {
+      MutexLock lock(&mutex_);
+      is_broken_ = true;
+    }
+    Advance();
+  }
+
+  void OnDone() override {
+    const HandlerTimer timer = timing_.Begin();
+    if (upload_ != nullptr) store_.Leave(upload_, stream_);
+    self_.reset();
+  }
+
+ private:
+  // An answer that waits to be written.
+  struct Waiting {
+    grpc::ByteBuffer bytes;
+    UnreadAnswers::Room room;
+  };
+
+  // One request. Reads come one after the other, so nobody else is here.
+  absl::Status Take() {
+    ASSIGN_OR_RETURN(const PutMessage message, ReadPutRequest(request_));
+    if (message.chunk) {
+      if (upload_ == nullptr) {
+        return absl::FailedPreconditionError("put: got a chunk first, want begin or join");
+      }
+      return store_.Write(session_, upload_, message.chunk->offset, message.chunk->pieces);
+    }
+    if (has_begun_) return absl::InvalidArgumentError("put: got no chunk, want one");
+    has_begun_ = true;
+    switch (message.other.step_case()) {
+      case v1::PutRequest::kBegin: return Begin(message.other.begin());
+      case v1::PutRequest::kJoin: return Join(message.other.join());
+      default: return absl::FailedPreconditionError("put: got neither first, want begin or join");
+    }
+  }
+
+  absl::Status Begin(const v1::PutBegin& wire) {
+    ASSIGN_OR_RETURN(NewUpload upload, ParsePutBegin(wire));
+    ASSIGN_OR_RETURN(TensorStore::Beginning beginning,
+                     store_.Begin(session_, std::move(upload.spec), std::move(upload.keep),
+                                  upload.digest, wire.device()));
+    if (beginning.tensor) {
+      Tell(v1::PutState());
+      TellEnd(*beginning.tensor);
+      return absl::OkStatus();
+    }
+    Serve(std::move(beginning.upload));
+    return absl::OkStatus();
+  }
+
+  absl::Status Join(const std::string& id) {
+    ASSIGN_OR_RETURN(std::shared_ptr<Upload> upload, store_.Join(session_, id));
+    RETURN_IF_ERROR(upload->CheckRoom());
+    scales_ = Scales::kLeftOut;
+    Serve(std::move(upload));
+    return absl::OkStatus();
+  }
+
+  void Serve(std::shared_ptr<Upload> upload) {
+    upload_ = std::move(upload);
+    v1::PutState state;
+    state.set_upload(upload_->id().ToBytes());
+    for (const ByteRange& range : upload_->Missing()) {
+      v1::ByteRange& missing = *state.add_missing();
+      missing.set_offset(range.offset);
+      missing.set_bytes(range.bytes);
+    }
+    Tell(state);
+    stream_ = store_.Attach(upload_,
+                            [self = shared_from_this()](const absl::StatusOr<TensorState>& result) {
+                              result.ok() ? self->TellEnd(*result) : self->EndWith(result.status());
+                              self->Advance();
+                            });
+  }
+
+  // The client sends nothing more. Where everything is there, the end of the upload is still to
+  // come.
+  void EndReading() {
+    if (!has_begun_) {
+      EndWith(absl::FailedPreconditionError("put: got nothing, want begin or join"));
+    } else if (upload_ == nullptr || !upload_->Missing().empty()) {
+      EndWith(absl::OkStatus());
+    }
+  }
+
+  void Tell(v1::PutState state) {
+    state.set_max_chunk_bytes(kMaxChunkBytes);
+    v1::PutResponse response;
+    *response.mutable_state() = std::move(state);
+    if (const absl::Status status = Queue(response, std::nullopt); !status.ok()) EndWith(status);
+  }
+
+  // The last answer. It has all factors of the tensor for the stream that has sent them: a megabyte
+  // for each one that joined would hold up whoever ends the upload. Where there is no room for
+  // them, it comes without.
+  void TellEnd(const TensorState& tensor) {
+    const auto tell = [&](Scales scales) {
+      return OrNoMemory("put: no memory to tell of the tensor", [&] {
+        v1::PutResponse response;
+        *response.mutable_tensor() = ToWire(tensor, scales);
+        return Queue(response, grpc::Status::OK);
+      });
+    };
+    if (tell(scales_).ok()) return;
+    if (const absl::Status status = tell(Scales::kLeftOut); !status.ok()) EndWith(status);
+  }
+
+  // An answer to be written, with the end that comes after it. Nothing where the call ends already.
+  absl::Status Queue(const v1::PutResponse& response, std::optional<grpc::Status> end) {
+    RegistryAnswer answer = AnswerOf(response);
+    ASSIGN_OR_RETURN(UnreadAnswers::Room room, unread_.Hold(answer.own_bytes));
+    MutexLock lock(&mutex_);
+    if (end_) return absl::OkStatus();
+    answers_.push_back({std::move(answer.bytes), std::move(room)});
+    end_ = std::move(end);
+    return absl::OkStatus();
+  }
+
+  void EndWith(const absl::Status& status) {
+    MutexLock lock(&mutex_);
+    if (!end_) end_ = ToGrpcStatus(status);
+  }
+
+  void Advance() ABSL_LOCKS_EXCLUDED(mutex_) {
+    bool is_to_read = false;
+    bool is_to_write = false;
+    std::optional<grpc::Status> last;
+    {
+      MutexLock lock(&mutex_);
+      if (is_broken_) {
+        answers_.clear();
+        if (!end_) end_ = grpc::Status::CANCELLED;
+      }
+      if (!is_writing_ && !answers_.empty()) {
+        answer_ = std::move(answers_.front().bytes);
+        written_room_ = std::move(answers_.front().room);
+        answers_.pop_front();
+        is_to_write = is_writing_ = true;
+      }
+      if (!end_ && !is_reading_ && !reads_ended_) is_to_read = is_reading_ = true;
+      if (end_ && !is_writing_ && !is_finished_) {
+        is_finished_ = true;
+        last = *end_;
+      }
+    }
+    if (is_to_write) {
+      sending_.Begin(static_cast<int64_t>(answer_.Length()));
+      StartWrite(&answer_);
+    }
+    if (is_to_read) StartRead(&request_);
+    if (last) Finish(*last);
+  }
+
+  TensorStore& store_;
+  UnreadAnswers& unread_;
+  const HandlerTiming timing_;
+  SendWatch::Call sending_;
+  std::shared_ptr<PutReactor> self_;
+
+  // Used by whoever reads.
+  TensorStore::SessionUse session_;
+  grpc::ByteBuffer request_;
+  bool has_begun_ = false;
+  std::shared_ptr<Upload> upload_;
+  Upload::StreamId stream_ = 0;
+
+  Mutex mutex_;
+  Scales scales_ = Scales::kTold;
+  grpc::ByteBuffer answer_;  // Being written: changed only while none is.
+  UnreadAnswers::Room written_room_ ABSL_GUARDED_BY(mutex_);  // That of what is being written.
+  std::deque<Waiting> answers_ ABSL_GUARDED_BY(mutex_);
+  bool is_reading_ ABSL_GUARDED_BY(mutex_) = false;
+  bool is_writing_ ABSL_GUARDED_BY(mutex_) = false;
+  bool reads_ended_ ABSL_GUARDED_BY(mutex_) = false;  // Nothing more is read.
+  bool is_broken_ ABSL_GUARDED_BY(mutex_) = false;    // The client has gone.
+  bool is_finished_ ABSL_GUARDED_BY(mutex_) = false;
+  std::optional<grpc::Status> end_ ABSL_GUARDED_BY(mutex_);  // Once all answers are written.
+};
+
+grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer>* StartPutCall(
+    TensorStore& store, const Gate& gate, UnreadAnswers& unread, SendWatch& watch,
+    HandlerTimes& times, grpc::CallbackServerContext& context, const Clock& clock) {
+  const auto reactor = std::make_shared<PutReactor>(store, unread, watch, times, context, clock);
+  reactor->Start(gate, context);
+  return reactor.get();
+}
+
+// One Compress call: begun by the call's thread, answered by the compressor's. Where the call ends
+// early, by the client or by its deadline, so does the work.
+class CompressReactor final : public grpc::ServerUnaryReactor {
+ public:
+  CompressReactor(const HandlerTiming& timing, UnreadAnswers& unread, SendWatch& watch,
+                  grpc::CallbackServerContext& context, grpc::ByteBuffer& response)
+      : timing_(timing), unread_(unread), sending_(watch, context), response_(response) {}
+
+  void Start(TensorStore& store, const Gate& gate, Compressor& compressor,
+             grpc::CallbackServerContext& context, const grpc::ByteBuffer& request) {
+    const absl::Status status =
+        OrNoMemory("tensor: no memory for the request, try again later",
+                   [&] { return Begin(store, gate, compressor, context, request); });
+    if (!status.ok()) Finish(ToGrpcStatus(status));
+  }
+
+  // gRPC calls it no sooner than the method has returned, and the task is known by then.
+  void OnCancel() override {
+    const HandlerTimer timer = timing_.Begin();
+    if (const std::shared_ptr<Compressor::Task> task = task_.lock()) task->Abort();
+  }
+
+  void OnDone() override {
+    const HandlerTimer timer = timing_.Begin();
+    delete this;
+  }
+
+ private:
+  absl::Status Begin(TensorStore& store, const Gate& gate, Compressor& compressor,
+                     grpc::CallbackServerContext& context, const grpc::ByteBuffer& request) {
+    v1::CompressRequest wire;
+    RETURN_IF_ERROR(ReadRequest(TakeRequest(request), wire));
+    ASSIGN_OR_RETURN(TensorStore::SessionUse session, SessionOf(store, gate, context));
+    ASSIGN_OR_RETURN(const Compressor::Request asked, ParseCompress(wire));
+    ASSIGN_OR_RETURN(
+        task_, compressor.Begin(std::move(session), asked, [this](auto state) { Answer(state); }));
+    return absl::OkStatus();
+  }
+
+  void Answer(const absl::StatusOr<TensorState>& state) {
+    Finish(
+        ToGrpcStatus(OrNoMemory("tensor: no memory for its description, ask Describe later", [&] {
+          return state.ok() ? Take(AnswerOf(ToWire(*state))) : state.status();
+        })));
+  }
+
+  absl::Status Take(RegistryAnswer answer) {
+    ASSIGN_OR_RETURN(room_, unread_.Hold(answer.own_bytes));
+    response_.Swap(&answer.bytes);
+    sending_.Begin(static_cast<int64_t>(response_.Length()));
+    return absl::OkStatus();
+  }
+
+  const HandlerTiming timing_;
+  UnreadAnswers& unread_;
+  SendWatch::Call sending_;
+  grpc::ByteBuffer& response_;
+  UnreadAnswers::Room room_;
+  std::weak_ptr<Compressor::Task> task_;
+};
+
+grpc::ServerUnaryReactor* StartCompressCall(const HandlerTiming& timing, TensorStore& store,
+                                            const Gate& gate, Compressor& compressor,
+                                            UnreadAnswers& unread, SendWatch& watch,
+                                            grpc::CallbackServerContext& context,
+                                            const grpc::ByteBuffer& request,
+                                            grpc::ByteBuffer& response) {
+  auto* const reactor = new CompressReactor(timing, unread, watch, context, response);
+  reactor->Start(store, gate, compressor, context, request);
+  return reactor;
+}
+
 // What listings and descriptions hold at most for readers that do not read.
-constexpr int64_t kMaxUnreadBytes = int64_t{32} << 20;
+constexpr int64_t kMaxUnreadTensorBytes = int64_t{32} << 20;
 
 template <typename Base>
-using RawStreams = v1::Tensors::WithRawCallbackMethod_OpenSession<
+using RawTensorStreams = v1::Tensors::WithRawCallbackMethod_OpenSession<
     v1::Tensors::WithRawCallbackMethod_Put<v1::Tensors::WithRawCallbackMethod_Get<Base>>>;
 template <typename Base>
-using RawAnswers =
+using RawTensorAnswers =
     v1::Tensors::WithRawCallbackMethod_List<v1::Tensors::WithRawCallbackMethod_Describe<
         v1::Tensors::WithRawCallbackMethod_Delete<v1::Tensors::WithRawCallbackMethod_KeepAlive<
             v1::Tensors::WithRawCallbackMethod_Compress<Base>>>>>;
@@ -38,7 +644,7 @@ bool IsTensorCallWithoutMemory(Handler handler) {
   return handler == Handler::kDelete || handler == Handler::kKeepAlive;
 }
 
-class TensorService final : public RawStreams<RawAnswers<v1::Tensors::Service>> {
+class TensorService final : public RawTensorStreams<RawTensorAnswers<v1::Tensors::Service>> {
  public:
   TensorService(TensorStore& store, const ProductRunner& runner, const Gate& gate, SendWatch& watch,
                 HandlerTimes& times, const Clock& clock)
@@ -48,7 +654,7 @@ class TensorService final : public RawStreams<RawAnswers<v1::Tensors::Service>> 
         watch_(watch),
         times_(times),
         clock_(clock),
-        unread_(kMaxUnreadBytes),
+        unread_(kMaxUnreadTensorBytes),
         compressor_(store) {}
 
   grpc::ServerWriteReactor<grpc::ByteBuffer>* OpenSession(

@@ -10,6 +10,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <limits>
+#include <string>
 #include <string_view>
 #include <system_error>
 
@@ -18,11 +19,20 @@
 #include "kernels/status_macros.h"
 #include "kernels/text.h"
 #include "proto/deadline_after.h"
-#include "server/system/control_group.h"
-#include "server/system/file_descriptor.h"
-#include "server/wire/listening_socket.h"
+#include "server/system/files.h"
+#include "server/system/log.h"
+#include "server/system/resources.h"
+#include "server/wire/connection_acceptor.h"
+
+#ifdef GEMMD_GRPC_HAS_LOG_FUNCTION
+#include <grpc/support/log.h>
+#endif
+#ifdef GEMMD_PROTOBUF_HAS_LOG_HANDLER
+#include <google/protobuf/stubs/logging.h>
+#endif
 
 namespace gemmd {
+
 namespace {
 
 absl::Status AddMilliseconds(std::string_view option, const char* argument, absl::Duration value,
@@ -36,7 +46,7 @@ absl::Status AddMilliseconds(std::string_view option, const char* argument, absl
   return absl::OkStatus();
 }
 
-std::string LastError() { return std::error_code(errno, std::generic_category()).message(); }
+std::string SystemError() { return std::error_code(errno, std::generic_category()).message(); }
 
 absl::Status CheckWhichFiles(const TransportOptions& options, const std::string& metrics_listen) {
   const CertificateFiles& files = options.certificates;
@@ -138,7 +148,7 @@ absl::Status CheckAddress(const std::string& address) {
   }
   path.copy(name.sun_path, path.size());
   const FileDescriptor probe(socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
-  if (!probe.is_open()) return absl::UnavailableError(Concat("listen: ", LastError()));
+  if (!probe.is_open()) return absl::UnavailableError(Concat("listen: ", SystemError()));
   const auto* const given = reinterpret_cast<const sockaddr*>(&name);
   const int error = connect(probe.get(), given, sizeof(name)) == 0 ? 0 : errno;
   // Nobody listens there, or there is no such path; what else stands against it, listening will
@@ -193,7 +203,7 @@ absl::StatusOr<ConnectionLimits> ConnectionLimitsOf(const TransportOptions& opti
 absl::StatusOr<int64_t> OpenFileLimit() {
   rlimit limit = {};
   if (getrlimit(RLIMIT_NOFILE, &limit) != 0) {
-    return absl::InternalError(Concat("RLIMIT_NOFILE: ", LastError()));
+    return absl::InternalError(Concat("RLIMIT_NOFILE: ", SystemError()));
   }
   // Without a limit, as many as fit.
   return static_cast<int64_t>(
@@ -203,13 +213,66 @@ absl::StatusOr<int64_t> OpenFileLimit() {
 absl::StatusOr<int64_t> RaiseOpenFileLimit() {
   rlimit limit = {};
   if (getrlimit(RLIMIT_NOFILE, &limit) != 0) {
-    return absl::InternalError(Concat("RLIMIT_NOFILE: ", LastError()));
+    return absl::InternalError(Concat("RLIMIT_NOFILE: ", SystemError()));
   }
   limit.rlim_cur = limit.rlim_max;
   if (setrlimit(RLIMIT_NOFILE, &limit) != 0) {
-    return absl::InternalError(Concat("RLIMIT_NOFILE: ", LastError()));
+    return absl::InternalError(Concat("RLIMIT_NOFILE: ", SystemError()));
   }
   return static_cast<int64_t>(limit.rlim_cur);
+}
+
+namespace {
+
+// Limited, so that a peer cannot fill the log faster than it sends.
+[[maybe_unused]] constexpr size_t kLongestMessage = 1000;
+
+#ifdef GEMMD_GRPC_HAS_LOG_FUNCTION
+spdlog::level::level_enum LevelOf(gpr_log_severity severity) {
+  switch (severity) {
+    case GPR_LOG_SEVERITY_DEBUG: return spdlog::level::debug;
+    case GPR_LOG_SEVERITY_INFO: return spdlog::level::info;
+    case GPR_LOG_SEVERITY_ERROR: return spdlog::level::warn;
+  }
+  return spdlog::level::warn;
+}
+
+void LogOfGrpc(gpr_log_func_args* line) {
+  const spdlog::level::level_enum level = LevelOf(line->severity);
+  if (!spdlog::should_log(level)) return;
+  std::string_view file = line->file;
+  file.remove_prefix(file.rfind('/') + 1);  // Without a slash npos + 1, which is 0.
+  const std::string_view message = std::string_view(line->message).substr(0, kLongestMessage);
+  spdlog::log(level, "event=grpc source={}:{} message={}", LogValue(file), line->line,
+              LogValue(message));
+}
+#endif
+
+#ifdef GEMMD_PROTOBUF_HAS_LOG_HANDLER
+void LogOfProtobuf(google::protobuf::LogLevel severity, const char* path, int line,
+                   const std::string& text) {
+  const spdlog::level::level_enum level =
+      severity == google::protobuf::LOGLEVEL_INFO ? spdlog::level::info : spdlog::level::warn;
+  if (!spdlog::should_log(level)) return;
+  std::string_view file = path;
+  file.remove_prefix(file.rfind('/') + 1);  // Without a slash npos + 1, which is 0.
+  spdlog::log(level, "event=protobuf source={}:{} message={}", LogValue(file), line,
+              LogValue(std::string_view(text).substr(0, kLongestMessage)));
+}
+#endif
+
+}  // namespace
+
+void RouteGrpcLog() {
+#ifdef GEMMD_GRPC_HAS_LOG_FUNCTION
+  gpr_set_log_function(LogOfGrpc);
+#endif
+}
+
+void RouteProtobufLog() {
+#ifdef GEMMD_PROTOBUF_HAS_LOG_HANDLER
+  google::protobuf::SetLogHandler(LogOfProtobuf);
+#endif
 }
 
 }  // namespace gemmd

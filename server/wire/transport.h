@@ -13,9 +13,9 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
-#include "server/wire/certificate_files.h"
-#include "server/wire/connection_table.h"
-#include "server/wire/receive_quota.h"
+#include "server/wire/certificates.h"
+#include "server/wire/connection_acceptor.h"
+#include "server/wire/incoming.h"
 
 namespace gemmd {
 
@@ -80,5 +80,19 @@ absl::StatusOr<int64_t> OpenFileLimit();
 
 // Raises the soft limit of open files to the hard limit; returns the new one.
 absl::StatusOr<int64_t> RaiseOpenFileLimit();
+
+// From now on what gRPC logs goes to the default logger as `event=grpc`, because it holds text that
+// peers sent. Its errors become
+// warnings, because a peer can cause most of them. gRPC's environment variable GRPC_VERBOSITY still
+// says how much gRPC logs; by default only errors.
+//
+// Does nothing with gRPC 1.65 or newer, which logs through Abseil.
+void RouteGrpcLog();
+
+// The same for protobuf, as `event=protobuf`: a peer can cause its errors by a string that is no
+// UTF-8, say.
+//
+// Does nothing with protobuf 22 or newer, which logs through Abseil.
+void RouteProtobufLog();
 
 }  // namespace gemmd

@@ -23,7 +23,7 @@
 #include "absl/status/statusor.h"
 #include "kernels/status_macros.h"
 #include "kernels/text.h"
-#include "server/system/file_descriptor.h"
+#include "server/system/files.h"
 
 // LeakSanitizer stops the threads of its own process with ptrace when that ends.
 #if defined(__SANITIZE_ADDRESS__)

@@ -5,7 +5,7 @@
 
 #include "gemmd/v1/registry.pb.h"
 #include "kernels/catalog.h"
-#include "server/wire/convert_registry.h"
+#include "server/wire/registry_service.h"
 #include "tests/fuzz/target.h"
 
 namespace gemmd::fuzz {

@@ -27,15 +27,11 @@ parsers=(
   client/{chunk_message,product_answer}.cc client/load/{load_plan,mix,slo_objective}.cc
   client/load/report/compare.cc client/matrix/{npy_header,safetensors_header}.cc kernels/problem.cc
   server/crossing/protocol.cc
-  server/kserve/{convert_infer,datatype,infer_message,infer_options,infer_places,models}.cc
-  server/kserve/{parameters,typed_contents}.cc server/metrics/http_answer.cc
-  server/scheduling/trace_context.cc
-  server/trust/{base64url,json_text,rules,signing_keys,text_digest,token_hashes,web_token}.cc
-  server/trust/yaml_text.cc
-  server/wire/{convert,convert_blocks,convert_fragment,convert_incident,convert_instruction}.cc
-  server/wire/{convert_operand,examination,held_fields,incoming,joint_request,name_pattern}.cc
-  server/wire/{read_request,reflection_answer,tensor_convert,tensor_message,tensor_operands}.cc
-  server/wire/tensor_part.cc
+  server/kserve/{convert_infer,datatype,infer_message,models}.cc
+  server/metrics/http.cc server/product/spans.cc
+  server/trust/{json_text,rules,trust,web_token}.cc
+  server/wire/{admin_service,convert,convert_instruction,incoming,listing}.cc
+  server/wire/{reflection_service,tensor_convert}.cc
 )
 # What is allocated by a size that a peer claims would be an error, and not end the process. All that
 # one input frees stays poisoned until the next one begins; more takes memory and time alone.

@@ -5,9 +5,8 @@
 #include <string>
 #include <vector>
 
-#include "server/metrics/http_answer.h"
-#include "server/metrics/http_listener.h"
-#include "server/scheduling/trace_context.h"
+#include "server/metrics/http.h"
+#include "server/product/spans.h"
 #include "tests/fuzz/target.h"
 
 namespace gemmd::fuzz {

@@ -10,7 +10,7 @@
 #include <string_view>
 #include <vector>
 
-#include "server/wire/read_request.h"
+#include "server/wire/incoming.h"
 #include "tests/fuzz/target.h"
 
 namespace gemmd::fuzz {

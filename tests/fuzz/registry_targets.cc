@@ -12,7 +12,7 @@
 #include "kernels/catalog.h"
 #include "kernels/mma/instructions.h"
 #include "server/wire/convert_instruction.h"
-#include "server/wire/name_pattern.h"
+#include "server/wire/listing.h"
 #include "tests/fuzz/target.h"
 
 namespace gemmd::fuzz {

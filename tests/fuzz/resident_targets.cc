@@ -10,8 +10,7 @@
 
 #include "gemmd/v1/gemm.pb.h"
 #include "kernels/problem.h"
-#include "server/wire/convert_operand.h"
-#include "server/wire/tensor_operands.h"
+#include "server/wire/convert.h"
 #include "tests/fuzz/choice.h"
 #include "tests/fuzz/resident_tensors.h"
 #include "tests/fuzz/target.h"

@@ -6,8 +6,8 @@
 
 #include "gemmd/v1/resident.pb.h"
 #include "kserve/v2/inference.pb.h"
-#include "server/kserve/describe_model.h"
-#include "server/wire/name_pattern.h"
+#include "server/kserve/models.h"
+#include "server/wire/listing.h"
 #include "server/wire/tensor_convert.h"
 #include "tests/fuzz/question.h"
 #include "tests/fuzz/resident_tensors.h"

@@ -12,10 +12,8 @@
 #include "gemmd/v1/gemm.pb.h"
 #include "gemmd/v1/resident.pb.h"
 #include "gemmd/v1/tensors.pb.h"
-#include "server/wire/convert_operand.h"
+#include "server/wire/convert.h"
 #include "server/wire/tensor_convert.h"
-#include "server/wire/tensor_message.h"
-#include "server/wire/tensor_part.h"
 #include "tests/fuzz/target.h"
 
 namespace gemmd::fuzz {

@@ -8,15 +8,11 @@
 #include <string_view>
 #include <vector>
 
-#include "server/trust/base64url.h"
 #include "server/trust/identity.h"
 #include "server/trust/json_text.h"
 #include "server/trust/rules.h"
-#include "server/trust/signing_keys.h"
-#include "server/trust/text_digest.h"
-#include "server/trust/token_hashes.h"
+#include "server/trust/trust.h"
 #include "server/trust/web_token.h"
-#include "server/trust/yaml_text.h"
 #include "tests/fuzz/target.h"
 #include "tests/server/trust/token_signer.h"
 

@@ -28,7 +28,7 @@ LARGE = 64 * MIB
 MOST_UNREAD = 6
 FILL_S = 60
 # Twice what the daemon leaves to gRPC and Abseil, which end the process where a few bytes have no place
-# (server/system/spare_addresses.h).
+# (server/system/resources.h).
 LEFT_ADDRESSES = 64 * MIB
 ANY_LENGTH = [("grpc.max_receive_message_length", -1), ("grpc.use_local_subchannel_pool", 1)]
 

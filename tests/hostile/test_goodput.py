@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """More work than the daemon can do: those whose answers can come in time get them, the rest is told at
-once. tests/server/scheduling/goodput_test.cc has the same in simulated time."""
+once. tests/server/product/goodput_test.cc has the same in simulated time."""
 
 import collections
 import contextlib

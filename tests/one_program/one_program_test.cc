@@ -19,7 +19,7 @@
 #include "gemmd/v1/gemm.pb.h"
 #include "kernels/verify/element_bound.h"
 #include "server/crossing/protocol.h"
-#include "server/scheduling/product.h"
+#include "server/product/product.h"
 #include "tests/client/gemmctl/gemmctl_runner.h"
 #include "tests/server/wire/running_server.h"
 #include "tests/testing/random_source.h"

@@ -5,7 +5,7 @@
 
 #include <cstdint>
 
-#include "server/system/resident_memory.h"
+#include "server/system/resources.h"
 #include "server/wire/transport.h"
 #include "tests/testing/lowered_address_space.h"
 #include "tests/testing/sanitized.h"

@@ -6,7 +6,7 @@
 
 #include <cstdint>
 
-#include "server/system/resident_memory.h"
+#include "server/system/resources.h"
 
 namespace gemmd {
 

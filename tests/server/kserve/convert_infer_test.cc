@@ -12,7 +12,7 @@
 #include <string>
 #include <vector>
 
-#include "server/kserve/typed_contents.h"
+#include "server/kserve/datatype.h"
 #include "server/wire/convert.h"
 #include "server/wire/incoming.h"
 #include "tests/testing/status_matchers.h"

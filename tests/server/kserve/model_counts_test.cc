@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "server/kserve/model_counts.h"
-
 #include <gtest/gtest.h>
 
 #include <limits>
+
+#include "server/kserve/models.h"
 
 namespace gemmd {
 namespace {

@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Silent, slow, too many or hostile peers harm themselves and no other.
-#include "server/metrics/http_listener.h"
-
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <sys/socket.h>
@@ -13,6 +11,7 @@
 #include <utility>
 #include <vector>
 
+#include "server/metrics/http.h"
 #include "tests/server/metrics/http_peer.h"
 #include "tests/testing/fake_clock.h"
 #include "tests/testing/status_matchers.h"

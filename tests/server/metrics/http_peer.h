@@ -8,8 +8,8 @@
 #include <string>
 #include <string_view>
 
-#include "server/metrics/http_answer.h"
-#include "server/system/file_descriptor.h"
+#include "server/metrics/http.h"
+#include "server/system/files.h"
 
 namespace gemmd {
 

@@ -17,8 +17,7 @@
 #include <utility>
 #include <vector>
 
-#include "server/metrics/http_listener.h"
-#include "server/metrics/tls_stream.h"
+#include "server/metrics/http.h"
 #include "server/trust/openssl_objects.h"
 #include "tests/server/metrics/http_peer.h"
 #include "tests/testing/fake_clock.h"

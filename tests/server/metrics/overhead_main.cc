@@ -19,7 +19,7 @@
 
 #include "absl/time/clock.h"
 #include "kernels/catalog.h"
-#include "server/scheduling/stats.h"
+#include "server/product/counts.h"
 #include "server/system/clock.h"
 #include "tests/server/wire/running_server.h"
 

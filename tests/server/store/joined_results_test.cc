@@ -13,10 +13,10 @@
 #include <vector>
 
 #include "kernels/select.h"
-#include "server/scheduling/scheduler.h"
+#include "server/product/scheduler.h"
 #include "server/store/product_tensors.h"
 #include "tests/server/device/shared_host.h"
-#include "tests/server/scheduling/joinable_product.h"
+#include "tests/server/product/joinable_product.h"
 #include "tests/server/worker/worker_rig.h"
 #include "tests/testing/fake_clock.h"
 #include "tests/testing/status_matchers.h"

@@ -1,6 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "server/system/audit_log.h"
-
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <spdlog/sinks/ostream_sink.h>
@@ -14,7 +12,7 @@
 #include <utility>
 #include <vector>
 
-#include "server/system/log_file.h"
+#include "server/system/log.h"
 #include "tests/testing/fake_clock.h"
 #include "tests/testing/patience.h"
 #include "tests/testing/scratch_folder.h"

@@ -1,13 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Limits of made-up control groups, of version 1 and of version 2.
-#include "server/system/control_group.h"
-
 #include <gtest/gtest.h>
 
 #include <filesystem>
 #include <fstream>
 
+#include "server/system/resources.h"
 #include "tests/testing/scratch_folder.h"
 
 namespace gemmd {

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "server/system/processors.h"
-
 #include <gtest/gtest.h>
 #include <sched.h>
 
 #include <thread>
+
+#include "server/system/resources.h"
 
 namespace gemmd {
 namespace {

@@ -1,11 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "server/system/repeat_limit.h"
-
 #include <gtest/gtest.h>
 
 #include <string>
 
 #include "server/system/clock.h"
+#include "server/system/log.h"
 
 namespace gemmd {
 namespace {

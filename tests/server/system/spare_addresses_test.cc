@@ -1,6 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "server/system/spare_addresses.h"
-
 #include <gtest/gtest.h>
 #include <pthread.h>
 #include <sys/resource.h>
@@ -10,6 +8,7 @@
 #include <string>
 
 #include "absl/status/status.h"
+#include "server/system/resources.h"
 #include "tests/testing/lowered_address_space.h"
 #include "tests/testing/sanitized.h"
 

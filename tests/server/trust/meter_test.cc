@@ -1,11 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "server/trust/meter.h"
-
 #include <gtest/gtest.h>
 
 #include <memory>
 #include <utility>
 
+#include "server/trust/identity.h"
 #include "tests/testing/status_matchers.h"
 
 namespace gemmd {

@@ -14,7 +14,6 @@
 #include <vector>
 
 #include "absl/strings/escaping.h"
-#include "server/trust/text_digest.h"
 #include "tests/server/trust/token_signer.h"
 #include "tests/testing/status_matchers.h"
 

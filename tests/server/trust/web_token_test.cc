@@ -7,7 +7,6 @@
 #include <string>
 #include <utility>
 
-#include "server/trust/base64url.h"
 #include "tests/server/trust/token_signer.h"
 #include "tests/testing/status_matchers.h"
 

@@ -1,12 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "server/trust/yaml_text.h"
-
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <nlohmann/json.hpp>
 #include <string>
 
+#include "server/trust/json_text.h"
 #include "server/trust/rules.h"
 #include "tests/testing/status_matchers.h"
 

@@ -13,8 +13,8 @@
 #include "gemmd/v1/instructions.pb.h"
 #include "gemmd/v1/resident.grpc.pb.h"
 #include "kserve/v2/inference.pb.h"
-#include "server/wire/joint_answer.h"
-#include "server/wire/joint_request.h"
+#include "server/wire/incoming.h"
+#include "server/wire/outgoing.h"
 #include "tests/server/wire/failing_allocations.h"
 #include "tests/server/wire/running_server.h"
 

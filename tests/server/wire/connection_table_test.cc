@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Which connections are open, as the kernel tells.
-#include "server/wire/connection_table.h"
-
 #include <arpa/inet.h>
 #include <gtest/gtest.h>
 #include <netinet/in.h>
@@ -14,7 +12,7 @@
 #include <string>
 #include <vector>
 
-#include "server/system/file_descriptor.h"
+#include "server/system/files.h"
 #include "server/wire/connection_acceptor.h"
 #include "tests/testing/fake_clock.h"
 #include "tests/testing/patience.h"

@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // What answers say of kernels, candidates, stages and types.
-#include "server/wire/convert_answer.h"
-
 #include <gmock/gmock.h>
 #include <google/protobuf/descriptor.h>
 #include <google/protobuf/message.h>
@@ -13,8 +11,9 @@
 #include <vector>
 
 #include "kernels/catalog.h"
-#include "server/wire/convert_operand.h"
-#include "server/wire/convert_registry.h"
+#include "server/wire/convert.h"
+#include "server/wire/outgoing.h"
+#include "server/wire/registry_service.h"
 
 namespace gemmd {
 namespace {

@@ -2,8 +2,6 @@
 //
 // Factors of blocks on the wire: what a request with them means, every refusal of a bad one, and
 // the request that an incident becomes again.
-#include "server/wire/convert_blocks.h"
-
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -14,8 +12,8 @@
 #include <string>
 #include <vector>
 
+#include "server/wire/admin_service.h"
 #include "server/wire/convert.h"
-#include "server/wire/convert_incident.h"
 #include "tests/server/wire/parsed_product.h"
 #include "tests/testing/status_matchers.h"
 

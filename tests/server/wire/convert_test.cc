@@ -13,8 +13,7 @@
 
 #include "kernels/catalog.h"
 #include "server/device/operands.h"
-#include "server/wire/convert_operand.h"
-#include "server/wire/convert_registry.h"
+#include "server/wire/registry_service.h"
 #include "tests/server/wire/parsed_product.h"
 #include "tests/testing/status_matchers.h"
 

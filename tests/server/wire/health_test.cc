@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // grpc.health.v1 over the wire, and who is told of changes.
-#include "server/wire/health.h"
-
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -14,6 +12,7 @@
 #include <vector>
 
 #include "health/v1/health.grpc.pb.h"
+#include "server/wire/health_service.h"
 #include "tests/server/wire/running_server.h"
 
 namespace gemmd {

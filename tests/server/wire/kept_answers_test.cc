@@ -9,10 +9,10 @@
 #include <vector>
 
 #include "gemmd/v1/registry.pb.h"
-#include "server/scheduling/admission.h"
-#include "server/wire/fragment_cache.h"
+#include "server/product/admission.h"
+#include "server/wire/calls.h"
+#include "server/wire/convert_instruction.h"
 #include "server/wire/listing.h"
-#include "server/wire/unread_answers.h"
 #include "tests/testing/status_matchers.h"
 
 namespace gemmd {

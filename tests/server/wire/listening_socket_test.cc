@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // What --listen takes, and whom a connection is from.
-#include "server/wire/listening_socket.h"
-
 #include <arpa/inet.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -19,7 +17,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "server/system/file_descriptor.h"
+#include "server/system/files.h"
 #include "server/wire/connection_acceptor.h"
 #include "tests/testing/scratch_folder.h"
 #include "tests/testing/status_matchers.h"

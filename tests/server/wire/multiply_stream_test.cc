@@ -11,7 +11,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "server/wire/gemm_service.h"
-#include "server/wire/joint_request.h"
+#include "server/wire/incoming.h"
 #include "tests/server/wire/product_stream.h"
 #include "tests/server/wire/running_server.h"
 #include "tests/testing/patience.h"

@@ -1,6 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "server/wire/name_pattern.h"
-
 #include <fnmatch.h>
 #include <gtest/gtest.h>
 
@@ -8,6 +6,7 @@
 #include <string>
 
 #include "kernels/catalog.h"
+#include "server/wire/listing.h"
 #include "tests/testing/status_matchers.h"
 
 namespace gemmd {

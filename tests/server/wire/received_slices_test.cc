@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // That received slices are freed, once each, when they are let go of.
-#include "server/wire/received_slices.h"
-
 #include <gtest/gtest.h>
 
 #include <array>
@@ -11,6 +9,7 @@
 #include <utility>
 #include <vector>
 
+#include "server/wire/incoming.h"
 #include "tests/testing/patience.h"
 
 namespace gemmd {

@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // When a call ends whose answer is not read, on the clock of the test.
-#include "server/wire/send_watch.h"
-
 #include <gtest/gtest.h>
 
 #include <memory>
@@ -10,6 +8,7 @@
 #include <string>
 #include <utility>
 
+#include "server/wire/calls.h"
 #include "tests/testing/fake_clock.h"
 #include "tests/testing/units.h"
 

@@ -1,0 +1,1062 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "server/metrics/metric.h"
+
+#include <sys/resource.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <ctime>
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+#include <sstream>
+#include <string>
+#include <string_view>
+
+#include "server/product/counts.h"
+#include "server/system/resources.h"
+#include "server/system/version.h"
+
+namespace gemmd {
+
+namespace {
+
+void CollectRefusals(const Snapshot& now, Samples& samples) {
+  for (const RefusalCount& refusal : RefusalCounts(now)) {
+    samples.Add({refusal.reason}, refusal.count);
+  }
+}
+
+void CollectPressureChanges(const Snapshot& now, Samples& samples) {
+  for (size_t level = 0; level < kPressures; ++level) {
+    samples.Add({NameOf(static_cast<Pressure>(level))}, now.admission.pressure_changes[level]);
+  }
+}
+
+void CollectConnectionLimits(const Snapshot& now, Samples& samples) {
+  samples.Add({"all"}, now.connections.limit);
+  samples.Add({"peer"}, now.connections.limit_of_peer);
+}
+
+void CollectRefusedConnections(const Snapshot& now, Samples& samples) {
+  samples.Add({"connections"}, now.connections.refused_of_all);
+  samples.Add({"peer"}, now.connections.refused_of_peer);
+  samples.Add({"open_files"}, now.connections.refused_for_files);
+}
+
+void CollectCertificateLoads(const Snapshot& now, Samples& samples) {
+  samples.Add({"loaded"}, now.certificate.loads);
+  samples.Add({"refused"}, now.certificate.refusals);
+}
+
+// Those that there are, without that of no check.
+void CollectVerifications(const Snapshot& now, Samples& samples) {
+  for (size_t mode = 1; mode < kVerifyModes; ++mode) {
+    for (size_t end = 0; end < kVerifyEnds; ++end) {
+      samples.Add({NameOf(static_cast<VerifyMode>(mode)), NameOf(static_cast<VerifyEnd>(end))},
+                  now.verifications[mode].ends[end]);
+    }
+  }
+}
+
+// A sum of each way to check.
+template <double (*kSum)(const VerifyTotals&)>
+void CollectOfModes(const Snapshot& now, Samples& samples) {
+  for (size_t mode = 1; mode < kVerifyModes; ++mode) {
+    samples.Add({NameOf(static_cast<VerifyMode>(mode))}, kSum(now.verifications[mode]));
+  }
+}
+double VerifySeconds(const VerifyTotals& totals) {
+  return static_cast<double>(totals.took_ns) / 1e9;
+}
+double MissProbability(const VerifyTotals& totals) { return totals.miss_probability; }
+double VerifyCost(const VerifyTotals& totals) { return totals.cost; }
+
+void CollectSpans(const Snapshot& now, Samples& samples) {
+  samples.Add({"written"}, now.spans.written);
+  samples.Add({"lost"}, now.spans.lost);
+}
+
+// Those that were called: most daemons are asked for a few methods alone, and each has 27 series.
+void CollectHandlers(const Snapshot& now, Samples& samples) {
+  for (size_t i = 0; i < kHandlers; ++i) {
+    if (now.handlers[i].count() == 0) continue;
+    samples.Add({NameOf(static_cast<Handler>(i))}, now.handlers[i]);
+  }
+}
+
+template <int64_t HandlerTimes::Longest::*time>
+void CollectHandlersCpu(const Snapshot& now, Samples& samples) {
+  for (size_t i = 0; i < kHandlers; ++i) {
+    if (now.handlers[i].count() == 0) continue;
+    samples.Add({NameOf(static_cast<Handler>(i))},
+                static_cast<double>(now.handlers_cpu[i].*time) / 1e9);
+  }
+}
+
+// The metrics of the daemon as a whole: admission, and what was admitted.
+constexpr Metric kDaemonMetrics[] = {
+    {.name = "gemmd_build_info",
+     .labels = {"version", "commit", "grpc", "protobuf"},
+     .help =
+         "1; labels tell the version and the commit of the daemon, and the versions of gRPC and "
+         "protobuf",
+     .collect =
+         [](const Snapshot&, Samples& s) {
+           s.Add({kVersion, kCommit, kGrpcVersion, kProtobufVersion}, 1.0);
+         }},
+    {.name = "gemmd_draining",
+     .help = "1 while the daemon ends and refuses new products, otherwise 0",
+     .collect = [](const Snapshot& now, Samples& s) { s.Add({}, now.is_draining ? 1.0 : 0.0); }},
+    {.name = "gemmd_admissions_total",
+     .type = MetricType::kCounter,
+     .help = "Products admitted",
+     .collect = [](const Snapshot& now, Samples& s) { s.Add({}, now.admission.admitted); }},
+    {.name = "gemmd_refusals_total",
+     .type = MetricType::kCounter,
+     .labels = {"reason"},
+     .help =
+         "Products refused: queue_requests or queue_bytes (the queue has no room now), "
+         "draining, memory (the process has little left), invalid, not_found (kernel or device), "
+         "unsupported (by every kernel), "
+         "too_large (at any time), not_ready (the device), internal, too_long "
+         "(--max-product-seconds), deadline (too short for the product), backlog (too much waits "
+         "ahead of the product), share (the caller has too many of the places); messages that "
+         "gRPC refuses before the daemon reads a field are not counted",
+     .collect = CollectRefusals},
+    {.name = "gemmd_admitted_requests",
+     .help = "Products admitted and not yet answered",
+     .collect = [](const Snapshot& now, Samples& s) { s.Add({}, now.admission.requests); }},
+    {.name = "gemmd_admitted_requests_limit",
+     .help = "The most products that may be admitted and not yet answered "
+             "(--max-queued-requests)",
+     .collect = [](const Snapshot& now, Samples& s) { s.Add({}, now.limits.max_requests); }},
+    {.name = "gemmd_silent_calls_total",
+     .type = MetricType::kCounter,
+     .help = "Calls ended because clients read nothing of an answer for too long (--send-timeout)",
+     .collect = [](const Snapshot& now, Samples& s) { s.Add({}, now.silent_calls); }},
+    {.name = "gemmd_memory_pressure",
+     .help = "0 while resident memory, with that of workers, is below 85 % of "
+             "--memory-limit-bytes; 1 from 85 %, when large products are refused; 2 from 92 %, "
+             "when all products and most other calls are refused; 3 from 95 %, when calls with "
+             "unread answers are ended",
+     .collect = [](const Snapshot& now,
+                   Samples& s) { s.Add({}, static_cast<int64_t>(now.admission.pressure)); }},
+    {.name = "gemmd_memory_pressure_changes_total",
+     .type = MetricType::kCounter,
+     .labels = {"level"},
+     .help = "How often gemmd_memory_pressure has become 0 (none), 1 (high), 2 (severe) or 3 "
+             "(critical); the log has a line for each change",
+     .collect = CollectPressureChanges},
+    {.name = "gemmd_admitted_bytes",
+     .unit = "bytes",
+     .help = "Bytes of products whose answer has not left: messages, results and scratch memory",
+     .collect = [](const Snapshot& now, Samples& s) { s.Add({}, now.admission.bytes); }},
+    {.name = "gemmd_admitted_bytes_limit",
+     .unit = "bytes",
+     .help = "The most bytes that messages, results and scratch memory may take "
+             "(--max-queued-bytes)",
+     .collect = [](const Snapshot& now, Samples& s) { s.Add({}, now.limits.max_bytes); }},
+    {.name = "gemmd_connections",
+     .help = "Connections that are open, without connections to the metrics",
+     .collect = [](const Snapshot& now, Samples& s) { s.Add({}, now.connections.open); }},
+    {.name = "gemmd_connections_limit",
+     .labels = {"scope"},
+     .help = "The most connections that may be open: of all peers (--max-connections) and of one "
+             "peer (--max-connections-per-peer)",
+     .collect = CollectConnectionLimits},
+    {.name = "gemmd_connections_accepted_total",
+     .type = MetricType::kCounter,
+     .help = "Connections accepted",
+     .collect = [](const Snapshot& now, Samples& s) { s.Add({}, now.connections.accepted); }},
+    {.name = "gemmd_connections_refused_total",
+     .type = MetricType::kCounter,
+     .labels = {"reason"},
+     .help = "Connections closed at once: connections (as many as --max-connections are open), "
+             "peer (as many as --max-connections-per-peer are open of one peer), open_files (no "
+             "file descriptor was left)",
+     .collect = CollectRefusedConnections},
+    {.name = "gemmd_tls_certificate_not_after_timestamp_seconds",
+     .unit = "seconds",
+     .help = "When the certificate of --tls-cert ends, in seconds since 1970; 0 without TLS",
+     .collect = [](const Snapshot& now, Samples& s) { s.Add({}, now.certificate.not_after_s); }},
+    {.name = "gemmd_tls_certificate_loads_total",
+     .type = MetricType::kCounter,
+     .labels = {"outcome"},
+     .help =
+         "Times that files of certificates were read: loaded, at the start and after changes, or "
+         "refused because the content makes no sense, so that the certificate of before stays",
+     .collect = CollectCertificateLoads},
+    {.name = "gemmd_verifications_total",
+     .type = MetricType::kCounter,
+     .labels = {"mode", "outcome"},
+     .help =
+         "Checks of answers: passed, failed (a wrong answer was not given), or not_verified "
+         "(nothing could be said, or a tensor of the product was overwritten or could not be read)",
+     .collect = CollectVerifications},
+    {.name = "gemmd_verification_seconds_total",
+     .type = MetricType::kCounter,
+     .labels = {"mode"},
+     .unit = "seconds",
+     .help = "Time from the end of a product to the end of the check of the answer",
+     .collect = CollectOfModes<VerifySeconds>},
+    {.name = "gemmd_verification_miss_probability_total",
+     .type = MetricType::kCounter,
+     .labels = {"mode"},
+     .help = "Sum, over answers whose check passed, of the probability that the check would not "
+             "have seen one wrong element",
+     .collect = CollectOfModes<MissProbability>},
+    {.name = "gemmd_verification_cost_total",
+     .type = MetricType::kCounter,
+     .labels = {"mode"},
+     .help = "Sum, over answers whose check passed, of the operations of the check divided by "
+             "the operations of the product",
+     .collect = CollectOfModes<VerifyCost>},
+    {.name = "gemmd_log_lines_lost_total",
+     .type = MetricType::kCounter,
+     .help = "Lines of the log that were lost because the reader was too slow or had gone",
+     .collect = [](const Snapshot& now, Samples& s) { s.Add({}, now.log.lost); }},
+    {.name = "gemmd_audit_lines_lost_total",
+     .type = MetricType::kCounter,
+     .help =
+         "Lines of the audit log that were lost: beyond --audit-lines-per-second, or because the "
+         "file took no more, as on a full disk",
+     .collect = [](const Snapshot& now, Samples& s) { s.Add({}, now.log.audit_lost); }},
+    {.name = "gemmd_log_lines_suppressed_total",
+     .type = MetricType::kCounter,
+     .help = "Warnings and errors that were too many of one kind to be logged; the log tells how "
+             "many of each kind",
+     .collect = [](const Snapshot& now, Samples& s) { s.Add({}, now.log.suppressed); }},
+    {.name = "gemmd_trace_spans_total",
+     .type = MetricType::kCounter,
+     .labels = {"outcome"},
+     .help = "Spans of sampled products: written to the file of --traces, or lost because too many "
+             "waited or the file could not be written",
+     .collect = CollectSpans},
+    {.name = "gemmd_handler_seconds",
+     .type = MetricType::kHistogram,
+     .labels = {"method"},
+     .unit = "seconds",
+     .help = "Time for which a call holds a thread of gRPC, so that no other call has the thread: "
+             "the code of the method, with the parsing of a unary product; each message and the "
+             "end of a call count too. A method that was never called has no series",
+     .collect = CollectHandlers},
+    {.name = "gemmd_handler_longest_cpu_seconds",
+     .type = MetricType::kGauge,
+     .labels = {"method"},
+     .unit = "seconds",
+     .help = "Longest processor time that a call has held a thread of gRPC for since the start, "
+             "which other work on the machine does not lengthen",
+     .collect = CollectHandlersCpu<&HandlerTimes::Longest::first_ns>},
+    {.name = "gemmd_handler_second_longest_cpu_seconds",
+     .type = MetricType::kGauge,
+     .labels = {"method"},
+     .unit = "seconds",
+     .help = "Second longest of the same times: the longest may be the machine's, such as a page "
+             "of memory for which a virtual machine waits",
+     .collect = CollectHandlersCpu<&HandlerTimes::Longest::second_ns>},
+};
+
+void CollectProducts(const Snapshot& now, Samples& samples) {
+  for (const RuleUse::Totals& caller : now.callers) {
+    samples.Add({caller.rule, "answered"}, caller.answered);
+    samples.Add({caller.rule, "failed"}, caller.failed);
+    samples.Add({caller.rule, "refused"}, caller.refused);
+  }
+}
+
+void CollectCompute(const Snapshot& now, Samples& samples) {
+  for (const RuleUse::Totals& caller : now.callers) {
+    samples.Add({caller.rule}, static_cast<double>(caller.compute_ns) * 1e-9);
+  }
+}
+
+void CollectTensors(const Snapshot& now, Samples& samples) {
+  for (const RuleUse::Totals& caller : now.callers) {
+    const auto found = now.tensors.bytes_of_rules.find(caller.rule);
+    samples.Add({caller.rule},
+                found == now.tensors.bytes_of_rules.end() ? int64_t{0} : found->second);
+  }
+}
+
+// The metrics of callers, by the rule that each is known by (--rules): callers that a pattern
+// stands for are as many as they like, rules are not.
+constexpr Metric kCallerMetrics[] = {
+    {.name = "gemmd_caller_products_total",
+     .type = MetricType::kCounter,
+     .labels = {"rule", "outcome"},
+     .help =
+         "Products of the callers of a rule (--rules): answered, failed after admission, or "
+         "refused; a rule that had no caller has no series, and rules beyond the first 48 share "
+         "one",
+     .collect = CollectProducts},
+    {.name = "gemmd_caller_compute_seconds_total",
+     .type = MetricType::kCounter,
+     .labels = {"rule"},
+     .unit = "seconds",
+     .help = "Time for which devices computed answered products of the callers of a rule (--rules)",
+     .collect = CollectCompute},
+    {.name = "gemmd_caller_tensor_bytes",
+     .labels = {"rule"},
+     .unit = "bytes",
+     .help = "Bytes of resident tensors and of uploads that the callers of a rule own (--rules)",
+     .collect = CollectTensors},
+};
+
+constexpr double kNsPerSecond = 1e9;
+
+double Seconds(int64_t ns) { return static_cast<double>(ns) / kNsPerSecond; }
+
+// Adds one number for each device.
+template <typename Number>
+void OfEach(const Snapshot& now, Samples& samples, Number number) {
+  for (const DeviceSnapshot& device : now.devices) {
+    samples.Add({device.info->name}, number(device));
+  }
+}
+
+// Adds one number for each GPU. Other devices have no such number, and a 0 would not say so.
+template <typename Number>
+void OfEachGpu(const Snapshot& now, Samples& samples, Number number) {
+  for (const DeviceSnapshot& device : now.devices) {
+    if (device.info->kind != DeviceKind::kCuda) continue;
+    samples.Add({device.info->name}, number(device));
+  }
+}
+
+void CollectInfo(const Snapshot& now, Samples& samples) {
+  for (const DeviceSnapshot& device : now.devices) {
+    const DeviceInfo& info = *device.info;
+    samples.Add({info.name, NameOf(info.kind), info.chip, info.description}, 1.0);
+  }
+}
+
+void CollectEnds(const Snapshot& now, Samples& samples) {
+  for (const DeviceSnapshot& device : now.devices) {
+    // Every code has a sample from the start: a rate needs the 0 before the first end.
+    for (size_t code = 0; code < kStatusCodes; ++code) {
+      samples.Add(
+          {device.info->name, absl::StatusCodeToString(static_cast<absl::StatusCode>(code))},
+          device.totals.ends[code]);
+    }
+  }
+}
+
+void CollectCanaries(const Snapshot& now, Samples& samples) {
+  for (const DeviceSnapshot& device : now.devices) {
+    samples.Add({device.info->name, "passed"}, device.condition.canaries_passed);
+    samples.Add({device.info->name, "failed"}, device.condition.canaries_failed);
+  }
+}
+
+void CollectLaunches(const Snapshot& now, Samples& samples) {
+  constexpr std::array<std::string_view, kLaunchSizes> kProducts = {
+      "1", "2", "3-4", "5-8", "9-16", "17-32", "33-64", "65-128", "129-"};
+  for (const DeviceSnapshot& device : now.devices) {
+    for (size_t size = 0; size < kLaunchSizes; ++size) {
+      samples.Add({device.info->name, kProducts[size]}, device.load.launches[size]);
+    }
+  }
+}
+
+void CollectJoined(const Snapshot& now, Samples& samples) {
+  for (const DeviceSnapshot& device : now.devices) {
+    samples.Add({device.info->name, "stacked"}, device.load.stacked_requests);
+    samples.Add({device.info->name, "batched"}, device.load.batched_requests);
+  }
+}
+
+void CollectDurations(const Snapshot& now, Samples& samples) {
+  for (const Stats::KindTotals& kind : now.kinds) {
+    samples.Add({NameOf(kind.device_kind)}, kind.total);
+  }
+}
+
+void CollectStages(const Snapshot& now, Samples& samples) {
+  for (const Stats::KindTotals& kind : now.kinds) {
+    for (size_t i = 0; i < kStages; ++i) {
+      samples.Add({NameOf(static_cast<Stage>(i)), NameOf(kind.device_kind)}, kind.stages[i]);
+    }
+  }
+}
+
+void CollectKernelProducts(const Snapshot& now, Samples& samples) {
+  for (const Stats::KernelTotals& kernel : now.kernels) {
+    samples.Add({NameOf(kernel.device_kind), kernel.kernel}, kernel.products);
+  }
+}
+
+void CollectKernelSeconds(const Snapshot& now, Samples& samples) {
+  for (const Stats::KernelTotals& kernel : now.kernels) {
+    samples.Add({NameOf(kernel.device_kind), kernel.kernel}, Seconds(kernel.compute_ns));
+  }
+}
+
+static_assert(Stats::kMostKernels == 48, "as the help below says");
+
+// The metrics of devices, their queues and workers, and the kernels that ran on them. The label
+// `device` has the names of served devices, `kernel` those of the first kernels that ran
+// (Stats::kMostKernels): callers cannot add values to either.
+constexpr Metric kDeviceMetrics[] = {
+    {.name = "gemmd_products_total",
+     .type = MetricType::kCounter,
+     .labels = {"device", "code"},
+     .help = "Admitted products that have ended, by gRPC's status; CANCELLED and "
+             "DEADLINE_EXCEEDED were dropped from the queue or aborted on the device",
+     .collect = CollectEnds},
+    {.name = "gemmd_product_duration_seconds",
+     .type = MetricType::kHistogram,
+     .labels = {"device_kind"},
+     .unit = "seconds",
+     .help = "Duration of products that are OK, from the arrival of the last byte to the answer",
+     .collect = CollectDurations},
+    {.name = "gemmd_product_stage_duration_seconds",
+     .type = MetricType::kHistogram,
+     .labels = {"stage", "device_kind"},
+     .unit = "seconds",
+     .help = "Duration of each stage of products that are OK: receive, queue, copy_in, "
+             "compute, copy_out, send_prepare",
+     .collect = CollectStages},
+    {.name = "gemmd_kernel_products_total",
+     .type = MetricType::kCounter,
+     .labels = {"device_kind", "kernel"},
+     .help = "Products that are OK, by kernel; the first 48 kernels that run are named, all others "
+             "are called other",
+     .collect = CollectKernelProducts},
+    {.name = "gemmd_kernel_compute_seconds_total",
+     .type = MetricType::kCounter,
+     .labels = {"device_kind", "kernel"},
+     .unit = "seconds",
+     .help = "Time that kernels ran for products that are OK, which is once for products that ran "
+             "as one, with the names of gemmd_kernel_products_total",
+     .collect = CollectKernelSeconds},
+    {.name = "gemmd_operations_total",
+     .type = MetricType::kCounter,
+     .labels = {"device"},
+     .help = "Multiplications and additions of products that are OK",
+     .collect =
+         [](const Snapshot& now, Samples& s) {
+           OfEach(now, s, [](const auto& device) { return device.totals.operations; });
+         }},
+    {.name = "gemmd_operand_bytes_total",
+     .type = MetricType::kCounter,
+     .labels = {"device"},
+     .unit = "bytes",
+     .help = "Bytes of the operands of products that are OK",
+     .collect =
+         [](const Snapshot& now, Samples& s) {
+           OfEach(now, s, [](const auto& device) { return device.totals.bytes_read; });
+         }},
+    {.name = "gemmd_result_bytes_total",
+     .type = MetricType::kCounter,
+     .labels = {"device"},
+     .unit = "bytes",
+     .help = "Bytes of the results of products that are OK",
+     .collect =
+         [](const Snapshot& now, Samples& s) {
+           OfEach(now, s, [](const auto& device) { return device.totals.bytes_written; });
+         }},
+    {.name = "gemmd_device_busy_seconds_total",
+     .type = MetricType::kCounter,
+     .labels = {"device"},
+     .unit = "seconds",
+     .help = "Time that the device had a product, from the launch to the end, whatever the end "
+             "was; counts the running product up to now",
+     .collect =
+         [](const Snapshot& now, Samples& s) {
+           OfEach(now, s, [](const auto& device) { return Seconds(device.load.busy_ns); });
+         }},
+    {.name = "gemmd_abort_seconds",
+     .type = MetricType::kHistogram,
+     .labels = {"device"},
+     .unit = "seconds",
+     .help = "Time for which the device went on with a product that had been cancelled or stopped, "
+             "or whose deadline had passed",
+     .collect =
+         [](const Snapshot& now, Samples& s) {
+           OfEach(now, s, [](const auto& device) { return device.load.aborts; });
+         }},
+    {.name = "gemmd_launches_total",
+     .type = MetricType::kCounter,
+     .labels = {"device", "products"},
+     .help = "Launches on the device, by how many products ran as one",
+     .collect = CollectLaunches},
+    {.name = "gemmd_joined_products_total",
+     .type = MetricType::kCounter,
+     .labels = {"device", "how"},
+     .help = "Products of launches that had more than one: stacked, with one B for all, or "
+             "batched, with one shape for all",
+     .collect = CollectJoined},
+    {.name = "gemmd_queue_requests",
+     .labels = {"device"},
+     .help = "Products that wait for the device",
+     .collect =
+         [](const Snapshot& now, Samples& s) {
+           OfEach(now, s, [](const auto& device) { return device.load.queued_requests; });
+         }},
+    {.name = "gemmd_queue_bytes",
+     .labels = {"device"},
+     .unit = "bytes",
+     .help = "Bytes of operands and results of products that wait for the device",
+     .collect =
+         [](const Snapshot& now, Samples& s) {
+           OfEach(now, s, [](const auto& device) { return device.load.queued_bytes; });
+         }},
+    {.name = "gemmd_queue_predicted_seconds",
+     .labels = {"device"},
+     .unit = "seconds",
+     .help = "Predicted time of the products that wait for the device and of the running one: "
+             "the number to scale replicas by",
+     .collect =
+         [](const Snapshot& now, Samples& s) {
+           OfEach(now, s, [](const auto& device) { return Seconds(device.load.backlog_ns); });
+         }},
+    {.name = "gemmd_device_info",
+     .labels = {"device", "device_kind", "chip", "description"},
+     .help = "1; the labels tell what the device is",
+     .collect = CollectInfo},
+    {.name = "gemmd_device_ready",
+     .labels = {"device"},
+     .help = "1 where the device takes products, otherwise 0",
+     .collect =
+         [](const Snapshot& now, Samples& s) {
+           OfEach(now, s, [](const auto& device) { return device.is_ready ? 1.0 : 0.0; });
+         }},
+    {.name = "gemmd_device_memory_bytes",
+     .labels = {"device"},
+     .unit = "bytes",
+     .help = "Memory that the device computes in",
+     .collect =
+         [](const Snapshot& now, Samples& s) {
+           OfEach(now, s, [](const auto& device) { return device.info->memory_bytes; });
+         }},
+    {.name = "gemmd_device_memory_limit_bytes",
+     .labels = {"device"},
+     .unit = "bytes",
+     .help = "Memory of a GPU that products may use (--gpu-memory-bytes); other devices have "
+             "no limit",
+     .collect =
+         [](const Snapshot& now, Samples& s) {
+           OfEachGpu(now, s, [](const auto& device) { return device.info->memory_limit_bytes; });
+         }},
+    {.name = "gemmd_device_staging_bytes",
+     .labels = {"device"},
+     .unit = "bytes",
+     .help = "Memory of the host through which a GPU gets operands; other devices have none",
+     .collect =
+         [](const Snapshot& now, Samples& s) {
+           OfEachGpu(now, s, [](const auto& device) { return device.condition.staging_bytes; });
+         }},
+    {.name = "gemmd_device_staging_used_bytes",
+     .labels = {"device"},
+     .unit = "bytes",
+     .help = "Memory of the host that the running product of a GPU uses for operands and "
+             "result; other devices have none",
+     .collect =
+         [](const Snapshot& now, Samples& s) {
+           OfEachGpu(now, s,
+                     [](const auto& device) { return device.condition.staging_used_bytes; });
+         }},
+    {.name = "gemmd_worker_restarts_total",
+     .type = MetricType::kCounter,
+     .labels = {"device"},
+     .help = "Times that the worker process of a GPU was started again",
+     .collect =
+         [](const Snapshot& now, Samples& s) {
+           OfEachGpu(now, s, [](const auto& device) { return device.condition.worker_restarts; });
+         }},
+    {.name = "gemmd_canaries_total",
+     .type = MetricType::kCounter,
+     .labels = {"device", "result"},
+     .help = "Products with known bits that the device was given at the start and, on a GPU, from "
+             "time to time: passed, failed",
+     .collect = CollectCanaries},
+};
+
+template <typename Number>
+void OfEachReading(const Snapshot& now, Samples& samples, Number number) {
+  for (const DeviceSnapshot& device : now.devices) {
+    if (device.gpu) samples.Add({device.info->name, device.gpu->uuid}, number(*device.gpu));
+  }
+}
+
+void CollectClocks(const Snapshot& now, Samples& samples) {
+  for (const DeviceSnapshot& device : now.devices) {
+    if (!device.gpu) continue;
+    const GpuReading& reading = device.gpu->reading;
+    samples.Add({device.info->name, device.gpu->uuid, "sm"}, reading.sm_clock_hertz);
+    samples.Add({device.info->name, device.gpu->uuid, "memory"}, reading.memory_clock_hertz);
+  }
+}
+
+void CollectEcc(const Snapshot& now, Samples& samples) {
+  for (const DeviceSnapshot& device : now.devices) {
+    if (!device.gpu) continue;
+    const GpuReading& reading = device.gpu->reading;
+    samples.Add({device.info->name, device.gpu->uuid, "corrected"}, reading.ecc_corrected);
+    samples.Add({device.info->name, device.gpu->uuid, "uncorrected"}, reading.ecc_uncorrected);
+  }
+}
+
+// The metrics of GPUs, as NVML tells them: what NVML does not tell has no samples.
+constexpr Metric kGpuMetrics[] = {
+    {.name = "gemmd_gpu_utilization_ratio",
+     .labels = {"device", "gpu_uuid"},
+     .unit = "ratio",
+     .help = "Share of the time in which some kernel ran on the GPU, 0 to 1; read once a "
+             "second, as all metrics of gemmd_gpu_ are",
+     .collect =
+         [](const Snapshot& now, Samples& s) {
+           OfEachReading(now, s, [](const GpuSample& gpu) { return gpu.reading.utilization; });
+         }},
+    {.name = "gemmd_gpu_memory_utilization_ratio",
+     .labels = {"device", "gpu_uuid"},
+     .unit = "ratio",
+     .help = "Share of the time in which the memory of the GPU was read or written, 0 to 1",
+     .collect =
+         [](const Snapshot& now, Samples& s) {
+           OfEachReading(now, s,
+                         [](const GpuSample& gpu) { return gpu.reading.memory_utilization; });
+         }},
+    {.name = "gemmd_gpu_power_watts",
+     .labels = {"device", "gpu_uuid"},
+     .unit = "watts",
+     .help = "Power that the GPU takes",
+     .collect =
+         [](const Snapshot& now, Samples& s) {
+           OfEachReading(now, s, [](const GpuSample& gpu) { return gpu.reading.power_watts; });
+         }},
+    {.name = "gemmd_gpu_power_limit_watts",
+     .labels = {"device", "gpu_uuid"},
+     .unit = "watts",
+     .help = "Power that the GPU may take",
+     .collect =
+         [](const Snapshot& now, Samples& s) {
+           OfEachReading(now, s,
+                         [](const GpuSample& gpu) { return gpu.reading.power_limit_watts; });
+         }},
+    {.name = "gemmd_gpu_energy_joules_total",
+     .type = MetricType::kCounter,
+     .labels = {"device", "gpu_uuid"},
+     .unit = "joules",
+     .help = "Energy that the GPU has taken since the driver was loaded",
+     .collect =
+         [](const Snapshot& now, Samples& s) {
+           OfEachReading(now, s, [](const GpuSample& gpu) { return gpu.reading.energy_joules; });
+         }},
+    {.name = "gemmd_gpu_memory_bytes",
+     .labels = {"device", "gpu_uuid"},
+     .unit = "bytes",
+     .help = "Memory of the GPU",
+     .collect =
+         [](const Snapshot& now, Samples& s) {
+           OfEachReading(now, s, [](const GpuSample& gpu) { return gpu.reading.memory_bytes; });
+         }},
+    {.name = "gemmd_gpu_memory_used_bytes",
+     .labels = {"device", "gpu_uuid"},
+     .unit = "bytes",
+     .help = "Memory of the GPU in use by all processes",
+     .collect =
+         [](const Snapshot& now, Samples& s) {
+           OfEachReading(now, s,
+                         [](const GpuSample& gpu) { return gpu.reading.memory_used_bytes; });
+         }},
+    {.name = "gemmd_gpu_clock_hertz",
+     .labels = {"device", "gpu_uuid", "clock"},
+     .unit = "hertz",
+     .help = "Clock of the multiprocessors (sm) and of the memory (memory) of the GPU",
+     .collect = CollectClocks},
+    {.name = "gemmd_gpu_temperature_celsius",
+     .labels = {"device", "gpu_uuid"},
+     .unit = "celsius",
+     .help = "Temperature of the GPU",
+     .collect =
+         [](const Snapshot& now, Samples& s) {
+           OfEachReading(now, s,
+                         [](const GpuSample& gpu) { return gpu.reading.temperature_celsius; });
+         }},
+    {.name = "gemmd_gpu_ecc_errors_total",
+     .type = MetricType::kCounter,
+     .labels = {"device", "gpu_uuid", "severity"},
+     .help = "Errors of the memory of the GPU since the driver was loaded: corrected, "
+             "uncorrected",
+     .collect = CollectEcc},
+};
+
+void CollectUploads(const Snapshot& now, Samples& samples) {
+  samples.Add({"complete"}, now.tensors.uploads_complete);
+  samples.Add({"known"}, now.tensors.uploads_known);
+  samples.Add({"mismatch"}, now.tensors.uploads_mismatched);
+}
+
+void CollectBytes(const Snapshot& now, Samples& samples) {
+  samples.Add({"host"}, now.tensors.bytes);
+  for (const DeviceSnapshot& device : now.devices) {
+    if (device.info->kind != DeviceKind::kCuda) continue;
+    samples.Add({device.info->name}, device.condition.tensor_bytes);
+  }
+}
+
+void CollectCopies(const Snapshot& now, Samples& samples) {
+  for (const DeviceSnapshot& device : now.devices) {
+    if (device.info->kind != DeviceKind::kCuda) continue;
+    samples.Add({device.info->name, "found"}, device.condition.tensor_hits);
+    samples.Add({device.info->name, "made"}, device.condition.tensors_brought);
+    samples.Add({device.info->name, "evicted"}, device.condition.tensors_evicted);
+    samples.Add({device.info->name, "written_back"}, device.condition.tensors_written_back);
+  }
+}
+
+// The metrics of resident tensors. Sessions are no label: their owners would choose how many there
+// are.
+constexpr Metric kTensorMetrics[] = {
+    {.name = "gemmd_sessions",
+     .help = "Sessions, which own resident tensors",
+     .collect = [](const Snapshot& now, Samples& s) { s.Add({}, now.tensors.sessions); }},
+    {.name = "gemmd_sessions_limit",
+     .help = "The most sessions that may be open (--max-sessions)",
+     .collect = [](const Snapshot& now, Samples& s) { s.Add({}, now.tensors.max_sessions); }},
+    {.name = "gemmd_tensors",
+     .help = "Resident tensors of all sessions",
+     .collect = [](const Snapshot& now, Samples& s) { s.Add({}, now.tensors.tensors); }},
+    {.name = "gemmd_tensor_bytes",
+     .labels = {"place"},
+     .unit = "bytes",
+     .help =
+         "Bytes of resident tensors and of uploads in memory of the host, and of copies of tensors "
+         "in memory of each GPU",
+     .collect = CollectBytes},
+    {.name = "gemmd_tensor_bytes_limit",
+     .unit = "bytes",
+     .help = "The most bytes that resident tensors and uploads may take in memory of the host "
+             "(--tensor-bytes)",
+     .collect = [](const Snapshot& now, Samples& s) { s.Add({}, now.tensors.max_bytes); }},
+    {.name = "gemmd_tensor_uploads",
+     .help = "Uploads of tensors that are under way or wait for the client",
+     .collect = [](const Snapshot& now, Samples& s) { s.Add({}, now.tensors.uploads); }},
+    {.name = "gemmd_tensor_uploads_total",
+     .type = MetricType::kCounter,
+     .labels = {"outcome"},
+     .help =
+         "Uploads of tensors that ended: complete, known (the session had the bytes, and nothing "
+         "was sent) or mismatch (the bytes had another hash)",
+     .collect = CollectUploads},
+    {.name = "gemmd_tensor_uploads_resumed_total",
+     .type = MetricType::kCounter,
+     .help = "Uploads of tensors that were gone on with after all streams had broken",
+     .collect = [](const Snapshot& now, Samples& s) { s.Add({}, now.tensors.uploads_resumed); }},
+    {.name = "gemmd_tensors_expired_total",
+     .type = MetricType::kCounter,
+     .help = "Tensors deleted because the lease or the session had ended",
+     .collect = [](const Snapshot& now, Samples& s) { s.Add({}, now.tensors.tensors_expired); }},
+    {.name = "gemmd_tensors_lost_total",
+     .type = MetricType::kCounter,
+     .help = "Tensors lost because the only copy was on a GPU whose worker was replaced",
+     .collect = [](const Snapshot& now, Samples& s) { s.Add({}, now.tensors.tensors_lost); }},
+    {.name = "gemmd_tensor_copies_total",
+     .type = MetricType::kCounter,
+     .labels = {"device", "event"},
+     .help =
+         "Copies of tensors in memory of a GPU that products needed: found there, made, evicted "
+         "to make room for another one, or written_back to memory of the host for that",
+     .collect = CollectCopies},
+};
+
+// A field of /proc/self/stat after the program's name, which may hold anything. Fields have the
+// numbers of proc(5); the first after the name is 3.
+std::optional<int64_t> StatField(int number) {
+  std::ifstream file("/proc/self/stat");
+  const std::string text((std::istreambuf_iterator<char>(file)), std::istreambuf_iterator<char>());
+  const size_t name_end = text.rfind(')');
+  if (name_end == std::string::npos) return std::nullopt;
+  std::istringstream fields(text.substr(name_end + 1));
+  std::string field;
+  for (int i = 3; i <= number; ++i) fields >> field;
+  std::istringstream digits(field);
+  int64_t value = 0;
+  if (!(digits >> value)) return std::nullopt;
+  return value;
+}
+
+std::optional<double> Ticks(std::optional<int64_t> ticks) {
+  if (!ticks) return std::nullopt;
+  return static_cast<double>(*ticks) / static_cast<double>(sysconf(_SC_CLK_TCK));
+}
+
+double Seconds(const timespec& time) {
+  return static_cast<double>(time.tv_sec) + static_cast<double>(time.tv_nsec) / 1e9;
+}
+
+std::optional<double> CpuSeconds() {
+  timespec used = {};
+  if (clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &used) != 0) return std::nullopt;
+  return Seconds(used);
+}
+
+// In seconds since 1970.
+std::optional<double> ComputeStartSeconds() {
+  constexpr int kStartTime = 22;  // In ticks since the machine's start.
+  const std::optional<double> start = Ticks(StatField(kStartTime));
+  timespec wall = {};
+  timespec since_boot = {};
+  if (!start || clock_gettime(CLOCK_REALTIME, &wall) != 0 ||
+      clock_gettime(CLOCK_BOOTTIME, &since_boot) != 0) {
+    return std::nullopt;
+  }
+  return Seconds(wall) - Seconds(since_boot) + *start;
+}
+
+// Computed once: the two clocks drift apart and are never read at the same moment, but a start that
+// moves looks like a restart.
+std::optional<double> StartSeconds() {
+  static const std::optional<double> start = ComputeStartSeconds();
+  return start;
+}
+
+std::optional<int64_t> OpenFiles() {
+  std::error_code error;
+  int64_t count = 0;
+  // A range-based loop would throw from its ++.
+  for (std::filesystem::directory_iterator file("/proc/self/fd", error), end; !error && file != end;
+       file.increment(error)) {
+    ++count;
+  }
+  if (error) return std::nullopt;
+  return count - 1;  // One of the files is the open folder itself.
+}
+
+std::optional<int64_t> MostOpenFiles() {
+  rlimit limit = {};
+  if (getrlimit(RLIMIT_NOFILE, &limit) != 0) return std::nullopt;
+  return static_cast<int64_t>(limit.rlim_cur);
+}
+
+// What every Prometheus client library tells about its process, under the names that they share.
+constexpr Metric kProcessMetrics[] = {
+    {.name = "process_cpu_seconds_total",
+     .type = MetricType::kCounter,
+     .unit = "seconds",
+     .help = "Processor time that the daemon has used, without the workers of GPUs",
+     .collect = [](const Snapshot&, Samples& s) { s.Add({}, CpuSeconds()); }},
+    {.name = "process_resident_memory_bytes",
+     .unit = "bytes",
+     .help = "Resident memory of the daemon",
+     .collect = [](const Snapshot&, Samples& s) { s.Add({}, ResidentBytes()); }},
+    {.name = "process_open_fds",
+     .help = "Files that the daemon has open",
+     .collect = [](const Snapshot&, Samples& s) { s.Add({}, OpenFiles()); }},
+    {.name = "process_max_fds",
+     .help = "The most files that the daemon may have open",
+     .collect = [](const Snapshot&, Samples& s) { s.Add({}, MostOpenFiles()); }},
+    {.name = "process_start_time_seconds",
+     .unit = "seconds",
+     .help = "When the daemon started, in seconds since 1970",
+     .collect = [](const Snapshot&, Samples& s) { s.Add({}, StartSeconds()); }},
+};
+
+constexpr std::string_view kModel = "gemm";
+constexpr std::string_view kModelVersion = "1";
+
+int64_t Ends(const Snapshot& now, absl::StatusCode code) {
+  int64_t sum = 0;
+  for (const DeviceSnapshot& device : now.devices) {
+    sum += device.totals.ends[static_cast<size_t>(code)];
+  }
+  return sum;
+}
+
+void CollectFailures(const Snapshot& now, Samples& samples) {
+  // Products with either status were dropped while they waited, or aborted.
+  const int64_t dropped =
+      Ends(now, absl::StatusCode::kDeadlineExceeded) + Ends(now, absl::StatusCode::kUnavailable);
+  // What Triton would refuse, too, because its queue is full or the time too short.
+  int64_t busy = 0;
+  for (const RefusalReason reason :
+       {RefusalReason::kDeadline, RefusalReason::kBacklog, RefusalReason::kShare}) {
+    busy += now.refusals[static_cast<size_t>(reason)];
+  }
+  const int64_t rejected = now.admission.refused_for_requests + now.admission.refused_for_bytes +
+                           now.admission.refused_when_closed + busy + dropped;
+  const int64_t cancelled = Ends(now, absl::StatusCode::kCancelled);
+  int64_t ended = 0;
+  for (size_t code = 1; code < kStatusCodes; ++code) {
+    ended += Ends(now, static_cast<absl::StatusCode>(code));
+  }
+  int64_t other = -busy;
+  for (const int64_t count : now.refusals) other += count;
+  samples.Add({kModel, kModelVersion, "REJECTED"}, rejected);
+  samples.Add({kModel, kModelVersion, "CANCELED"}, cancelled);
+  samples.Add({kModel, kModelVersion, "BACKEND"}, ended - cancelled - dropped);
+  samples.Add({kModel, kModelVersion, "OTHER"}, other);
+}
+
+template <typename Number>
+void SumOfDevices(const Snapshot& now, Samples& samples, Number number) {
+  int64_t sum = 0;
+  for (const DeviceSnapshot& device : now.devices) sum = SaturatingSum(sum, number(device));
+  samples.Add({kModel, kModelVersion}, sum);
+}
+
+void SumOfStage(const Snapshot& now, Samples& samples, Stage stage) {
+  int64_t sum_ns = 0;
+  for (const Stats::KindTotals& kind : now.kinds) {
+    sum_ns = SaturatingSum(sum_ns, kind.stages[static_cast<size_t>(stage)].sum_ns);
+  }
+  samples.Add({kModel, kModelVersion}, sum_ns / 1000);
+}
+
+template <typename Number>
+void OfEachGpuWithUuid(const Snapshot& now, Samples& samples, Number number) {
+  for (const DeviceSnapshot& device : now.devices) {
+    // Two GPUs without a UUID would be the same series.
+    if (!device.gpu || device.gpu->uuid.empty()) continue;
+    samples.Add({device.gpu->uuid}, number(*device.gpu));
+  }
+}
+
+// The energy since the daemon's start, as Triton counts it.
+std::optional<double> EnergySinceStart(const GpuSample& gpu) {
+  if (!gpu.reading.energy_joules || !gpu.joules_at_start) return std::nullopt;
+  return *gpu.reading.energy_joules - *gpu.joules_at_start;
+}
+
+// The names of NVIDIA Triton Inference Server, for dashboards and autoscalers that know them. The
+// daemon is one model, `gemm`, in one version; a product is a request, and a matrix of a batch is
+// an inference. The names break Prometheus's rules for names, so they have a path of their own.
+constexpr Metric kTritonMetrics[] = {
+    {.name = "nv_inference_request_success",
+     .type = MetricType::kCounter,
+     .labels = {"model", "version"},
+     .help = "Products that are OK",
+     .collect =
+         [](const Snapshot& now, Samples& s) {
+           SumOfDevices(now, s, [](const auto& device) { return device.totals.ends[0]; });
+         }},
+    {.name = "nv_inference_request_failure",
+     .type = MetricType::kCounter,
+     .labels = {"model", "version", "reason"},
+     .help = "Products that are not OK: REJECTED (queue full, no time before the deadline, "
+             "draining, dropped from the queue, aborted at the deadline), CANCELED, BACKEND (the "
+             "device failed), OTHER (refused because the "
+             "request is wrong)",
+     .collect = CollectFailures},
+    {.name = "nv_inference_count",
+     .type = MetricType::kCounter,
+     .labels = {"model", "version"},
+     .help = "Matrices multiplied, each of a batch",
+     .collect =
+         [](const Snapshot& now, Samples& s) {
+           SumOfDevices(now, s, [](const auto& device) { return device.totals.matrices; });
+         }},
+    {.name = "nv_inference_exec_count",
+     .type = MetricType::kCounter,
+     .labels = {"model", "version"},
+     .help = "Launches, a batch as one",
+     .collect =
+         [](const Snapshot& now, Samples& s) {
+           SumOfDevices(now, s, [](const auto& device) { return device.totals.ends[0]; });
+         }},
+    {.name = "nv_inference_pending_request_count",
+     .labels = {"model", "version"},
+     .help = "Products that wait for a device",
+     .collect =
+         [](const Snapshot& now, Samples& s) {
+           SumOfDevices(now, s, [](const auto& device) { return device.load.queued_requests; });
+         }},
+    {.name = "nv_inference_request_duration_us",
+     .type = MetricType::kCounter,
+     .labels = {"model", "version"},
+     .unit = "microseconds",
+     .help = "Sum of the durations of products that are OK",
+     .collect =
+         [](const Snapshot& now, Samples& s) {
+           SumOfDevices(now, s,
+                        [](const auto& device) { return device.totals.total.sum_ns / 1000; });
+         }},
+    {.name = "nv_inference_queue_duration_us",
+     .type = MetricType::kCounter,
+     .labels = {"model", "version"},
+     .unit = "microseconds",
+     .help = "Sum of the times for which products that are OK waited for the device",
+     .collect = [](const Snapshot& now, Samples& s) { SumOfStage(now, s, Stage::kQueue); }},
+    {.name = "nv_inference_compute_input_duration_us",
+     .type = MetricType::kCounter,
+     .labels = {"model", "version"},
+     .unit = "microseconds",
+     .help = "Sum of the times in which operands were copied to the device",
+     .collect = [](const Snapshot& now, Samples& s) { SumOfStage(now, s, Stage::kCopyIn); }},
+    {.name = "nv_inference_compute_infer_duration_us",
+     .type = MetricType::kCounter,
+     .labels = {"model", "version"},
+     .unit = "microseconds",
+     .help = "Sum of the times in which kernels ran",
+     .collect = [](const Snapshot& now, Samples& s) { SumOfStage(now, s, Stage::kCompute); }},
+    {.name = "nv_inference_compute_output_duration_us",
+     .type = MetricType::kCounter,
+     .labels = {"model", "version"},
+     .unit = "microseconds",
+     .help = "Sum of the times in which results were copied from the device",
+     .collect = [](const Snapshot& now, Samples& s) { SumOfStage(now, s, Stage::kCopyOut); }},
+    {.name = "nv_gpu_utilization",
+     .labels = {"gpu_uuid"},
+     .unit = "ratio",
+     .help = "Share of the time in which some kernel ran on the GPU, as "
+             "gemmd_gpu_utilization_ratio",
+     .collect =
+         [](const Snapshot& now, Samples& s) {
+           OfEachGpuWithUuid(now, s, [](const GpuSample& gpu) { return gpu.reading.utilization; });
+         }},
+    {.name = "nv_gpu_memory_total_bytes",
+     .labels = {"gpu_uuid"},
+     .unit = "bytes",
+     .help = "Memory of the GPU, as gemmd_gpu_memory_bytes",
+     .collect =
+         [](const Snapshot& now, Samples& s) {
+           OfEachGpuWithUuid(now, s, [](const GpuSample& gpu) { return gpu.reading.memory_bytes; });
+         }},
+    {.name = "nv_gpu_memory_used_bytes",
+     .labels = {"gpu_uuid"},
+     .unit = "bytes",
+     .help = "Memory of the GPU in use by all processes, as gemmd_gpu_memory_used_bytes",
+     .collect =
+         [](const Snapshot& now, Samples& s) {
+           OfEachGpuWithUuid(now, s,
+                             [](const GpuSample& gpu) { return gpu.reading.memory_used_bytes; });
+         }},
+    {.name = "nv_gpu_power_usage",
+     .labels = {"gpu_uuid"},
+     .unit = "watts",
+     .help = "Power that the GPU takes, as gemmd_gpu_power_watts",
+     .collect =
+         [](const Snapshot& now, Samples& s) {
+           OfEachGpuWithUuid(now, s, [](const GpuSample& gpu) { return gpu.reading.power_watts; });
+         }},
+    {.name = "nv_gpu_power_limit",
+     .labels = {"gpu_uuid"},
+     .unit = "watts",
+     .help = "Power that the GPU may take, as gemmd_gpu_power_limit_watts",
+     .collect =
+         [](const Snapshot& now, Samples& s) {
+           OfEachGpuWithUuid(now, s,
+                             [](const GpuSample& gpu) { return gpu.reading.power_limit_watts; });
+         }},
+    {.name = "nv_energy_consumption",
+     .type = MetricType::kCounter,
+     .labels = {"gpu_uuid"},
+     .unit = "joules",
+     .help = "Energy that the GPU has taken since the daemon's start",
+     .collect = [](const Snapshot& now,
+                   Samples& s) { OfEachGpuWithUuid(now, s, EnergySinceStart); }},
+};
+
+}  // namespace
+
+std::vector<absl::Span<const Metric>> OwnMetrics() {
+  return {kDaemonMetrics, kCallerMetrics, kDeviceMetrics,
+          kGpuMetrics,    kTensorMetrics, kProcessMetrics};
+}
+
+absl::Span<const Metric> TritonMetrics() { return kTritonMetrics; }
+
+}  // namespace gemmd

@@ -1,0 +1,446 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "server/product/answer_checker.h"
+
+#include <algorithm>
+#include <cstring>
+#include <set>
+#include <utility>
+
+#include "absl/strings/escaping.h"
+#include "absl/time/clock.h"
+#include "absl/time/time.h"
+#include "kernels/catalog.h"
+#include "kernels/or_no_memory.h"
+#include "kernels/select.h"
+#include "kernels/status_macros.h"
+#include "kernels/text.h"
+#include "kernels/verify/checksum.h"
+#include "kernels/verify/recompute.h"
+#include "kernels/verify/sampled.h"
+#include "server/device/device.h"
+#include "server/product/verification.h"
+#include "server/store/digest.h"
+#include "server/store/product_tensors.h"
+#include "server/system/log.h"
+
+namespace gemmd {
+
+namespace {
+
+constexpr std::string_view kNoMemory = "verify: no memory for the operands in one piece";
+
+// A wrong answer is computed again so often.
+constexpr int kMostRetries = 2;
+
+std::string HashOf(Piece bytes) {
+  if (bytes.empty()) return "";
+  const Sha256Digest digest = Sha256::Of(bytes);
+  return absl::BytesToHexString({reinterpret_cast<const char*>(digest.data()), digest.size()});
+}
+
+std::vector<std::byte> Copied(Piece bytes) { return {bytes.begin(), bytes.end()}; }
+
+// D, in memory of the host.
+Piece ResultOf(const Product& product) {
+  const Job& job = product.job;
+  if (job.d.memory != nullptr) return {job.d.memory, static_cast<size_t>(job.d_bytes)};
+  return product.outcome.d.bytes();
+}
+
+// Whether another product has written what this one reads or made: then nothing can be said of it.
+bool IsOverwritten(const Job& job) {
+  return job.tensors != nullptr && !job.tensors->is_unchanged();
+}
+
+std::string WhereOf(const verify::WrongElement& element) {
+  return Concat("row ", element.row, ", column ", element.column, " of matrix ", element.batch);
+}
+
+}  // namespace
+
+AnswerChecker::AnswerChecker(const std::vector<ServedDevice>& devices, Scheduler& scheduler,
+                             Stats& stats, const Clock& clock, const VerifyOptions& options,
+                             IncidentLog* log, std::function<std::string(size_t device)> chip_state,
+                             Done done)
+    : devices_(devices),
+      scheduler_(scheduler),
+      stats_(stats),
+      clock_(clock),
+      options_(options),
+      log_(log),
+      chip_state_(std::move(chip_state)),
+      done_(std::move(done)),
+      threads_(options.threads) {}
+
+AnswerChecker::~AnswerChecker() {
+  {
+    MutexLock lock(&mutex_);
+    if (canaries_ == 0) return;
+  }
+  scheduler_.Stop(absl::UnavailableError("the server stopped"));
+  MutexLock lock(&mutex_);
+  mutex_.Await([this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return canaries_ == 0; });
+}
+
+void AnswerChecker::Check(std::unique_ptr<Product> product) {
+  product->check_begun_ns = clock_.NowNs();
+  ProductTensors* const tensors = product->job.tensors;
+  if (tensors == nullptr) return Begin(std::move(product));
+  tensors->BringToHost([this, product = std::move(product)](const absl::Status& status) mutable {
+    status.ok() ? Begin(std::move(product)) : EndNotVerified(std::move(product), "unread");
+  });
+}
+
+void AnswerChecker::Begin(std::unique_ptr<Product> product) {
+  if (product->check.mode == VerifyMode::kDuplicate) return ComputeOnceMore(std::move(product));
+  const JobId id = product->id;
+  threads_.Submit(
+      id, [this, product = std::move(product)](verify::Draw& draw, AbortFlag abort) mutable {
+        Verify(std::move(product), draw, abort);
+      });
+}
+
+absl::StatusOr<verify::CheckResult> AnswerChecker::CheckOnce(const Product& product,
+                                                             verify::Draw& draw, AbortFlag abort) {
+  return OrNoMemory(kNoMemory, [&] {
+    const FlatOperands operands(product.job);
+    const verify::CheckedProduct checked =
+        CheckedProductOf(product.job, product.kernel(), product.device->profile().target, operands,
+                         ResultOf(product), abort);
+    return product.check.mode == VerifyMode::kSampled
+               ? verify::CheckSample(checked, product.check.rate, draw)
+               : verify::CheckSums(checked, draw);
+  });
+}
+
+void AnswerChecker::Verify(std::unique_ptr<Product> product, verify::Draw& draw, AbortFlag abort) {
+  const absl::StatusOr<verify::CheckResult> check = CheckOnce(*product, draw, abort);
+  if (!check.ok()) return EndEarly(std::move(product), check.status());
+  if (IsOverwritten(product->job)) return EndNotVerified(std::move(product), "overwritten");
+  if (check->end != verify::CheckEnd::kWrong) return EndOk(std::move(product), *check);
+  const Place place = {product->served, &product->kernel()};
+  EndWrong(std::move(product), place, *check);
+}
+
+// A check that was ended early: by the caller, or because its deadline passed.
+void AnswerChecker::EndEarly(std::unique_ptr<Product> product, const absl::Status& status) {
+  if (!absl::IsCancelled(status)) return EndWith(std::move(product), status);
+  const bool is_late = product->deadline_ns <= clock_.NowNs();
+  EndWith(std::move(product),
+          is_late ? absl::DeadlineExceededError("the deadline passed while D was checked")
+                  : absl::CancelledError("cancelled while D was checked"));
+}
+
+void AnswerChecker::End(std::unique_ptr<Product> product) {
+  product->ended_ns = clock_.NowNs();
+  done_(std::move(product));
+}
+
+void AnswerChecker::EndWith(std::unique_ptr<Product> product, absl::Status status) {
+  product->outcome.status = std::move(status);
+  product->outcome.d = HeldBytes();
+  End(std::move(product));
+}
+
+void AnswerChecker::EndOk(std::unique_ptr<Product> product, const verify::CheckResult& check) {
+  const bool is_passed = check.end == verify::CheckEnd::kPassed;
+  AnswerVerification& verification = product->verification.emplace();
+  verification = {.mode = product->check.mode,
+                  .end = is_passed ? VerifyEnd::kPassed : VerifyEnd::kNotVerified,
+                  .reason = check.reason,
+                  .elements_checked = check.elements_checked,
+                  .miss_probability = check.miss_probability,
+                  .cost = check.cost,
+                  .least_error = check.least_error,
+                  .verify_ns = clock_.NowNs() - product->check_begun_ns,
+                  .wrong_answers = product->wrong_answers};
+  if (product->again_kernel != nullptr) {
+    verification.kernel = product->again_kernel->name;
+    verification.device = product->again_served->device->info().name;
+  }
+  stats_.AddVerification(verification);
+  End(std::move(product));
+}
+
+void AnswerChecker::EndNotVerified(std::unique_ptr<Product> product, std::string_view reason) {
+  EndOk(std::move(product), {.end = verify::CheckEnd::kNotVerified,
+                             .reason = reason,
+                             .wrong = std::nullopt,
+                             .miss_probability = 1});
+}
+
+// The scheduler gives each id to one job at a time: the product's own has ended.
+std::unique_ptr<Submission> AnswerChecker::SubmissionFor(const Product& product, Place place) {
+  const DeviceProfile& profile = place.served->device->profile();
+  auto submission = std::make_unique<Submission>();
+  submission->id = product.id;
+  submission->device = place.served->device;
+  Job& job = submission->job;
+  job = product.job;
+  job.kernel = place.kernel;
+  job.keeps_kernel = true;
+  // From memory of the host, into memory of its own.
+  job.tensors = nullptr;
+  job.forms = nullptr;
+  job.d = Destination();
+  for (Source Job::*const source : {&Job::a, &Job::b, &Job::c}) (job.*source).is_resident = false;
+  job.workspace_bytes =
+      std::max(job.workspace_bytes, place.kernel->workspace_bytes(job.problem).value_or(0));
+  submission->bytes = product.bytes;
+  submission->predicted_ns =
+      PredictedNs(*place.kernel, job.problem, profile) + PredictedCopyNs(job.problem, profile);
+  submission->deadline_ns = product.deadline_ns;
+  submission->caller = product.caller;
+  submission->connection = product.connection;
+  submission->priority = product.priority;
+  submission->share = product.share;
+  return submission;
+}
+
+void AnswerChecker::ComputeOnceMore(std::unique_ptr<Product> product) {
+  const Place place = EqualPlace(*product);
+  std::unique_ptr<Submission> again = SubmissionFor(*product, place);
+  again->done = [this, place,
+                 product = std::move(product)](std::unique_ptr<Submission> ended) mutable {
+    JobOutcome& outcome = ended->outcome;
+    if (!outcome.status.ok()) return EndWith(std::move(product), std::move(outcome.status));
+    product->again_served = place.served;
+    product->again_kernel = outcome.kernel != nullptr ? outcome.kernel : place.kernel;
+    product->again = std::move(outcome.d);
+    const JobId id = product->id;
+    threads_.Submit(id,
+                    [this, product = std::move(product)](verify::Draw&, AbortFlag abort) mutable {
+                      Compare(std::move(product), abort);
+                    });
+  };
+  scheduler_.Submit(std::move(again));
+}
+
+void AnswerChecker::Compare(std::unique_ptr<Product> product, AbortFlag abort) {
+  verify::CheckResult check =
+      verify::CompareResults(product->job.problem, ResultOf(*product), product->again.bytes());
+  if (IsOverwritten(product->job)) return EndNotVerified(std::move(product), "overwritten");
+  if (check.end != verify::CheckEnd::kWrong) return EndOk(std::move(product), check);
+  Place blamed = {product->served, &product->kernel()};
+  if (verify::CanRecompute(*blamed.kernel).ok()) {
+    const absl::StatusOr<bool> is_first_right = IsElementRight(*product, *check.wrong, abort);
+    if (!is_first_right.ok()) return EndEarly(std::move(product), is_first_right.status());
+    if (*is_first_right) {
+      blamed = {product->again_served, product->again_kernel};
+      std::swap(check.wrong->got_bits, check.wrong->want_bits);
+    }
+  }
+  EndWrong(std::move(product), blamed, check);
+}
+
+absl::StatusOr<bool> AnswerChecker::IsElementRight(const Product& product,
+                                                   const verify::WrongElement& element,
+                                                   AbortFlag abort) {
+  return OrNoMemory(kNoMemory, [&]() -> absl::StatusOr<bool> {
+    const FlatOperands operands(product.job);
+    const verify::CheckedProduct checked =
+        CheckedProductOf(product.job, product.kernel(), product.device->profile().target, operands,
+                         ResultOf(product), abort);
+    verify::CheckResult first;
+    RETURN_IF_ERROR(verify::Recompute(checked, element.batch, absl::MakeConstSpan(&element.row, 1),
+                                      absl::MakeConstSpan(&element.column, 1), first));
+    return first.end == verify::CheckEnd::kPassed;
+  });
+}
+
+void AnswerChecker::EndWrong(std::unique_ptr<Product> product, Place place,
+                             const verify::CheckResult& check) {
+  const std::string& device = place.served->device->info().name;
+  const VerifyMode mode = product->check.mode;
+  DeviceTrust* const trust = place.served->trust;
+  const bool took_out = trust != nullptr && trust->AddWrongAnswer(*place.kernel);
+  stats_.AddVerification(mode, VerifyEnd::kFailed, clock_.NowNs() - product->check_begun_ns);
+  const absl::Status noted = OrNoMemory("no memory for a copy of the operands", [&] {
+    Note(*product, place, check, took_out);
+    return absl::OkStatus();
+  });
+  if (!noted.ok()) {
+    spdlog::error("event=incident_not_kept reason={}", LogValue(std::string(noted.message())));
+  }
+  spdlog::error("event=wrong_answer device={} kernel={} problem={} element={} mode={} out={}",
+                LogValue(device), place.kernel->name, LogValue(Describe(product->job.problem)),
+                LogValue(WhereOf(*check.wrong)), NameOf(mode), took_out);
+  if (trust != nullptr && trust->status().ok()) RunCanaries(*place.served);
+  ++product->wrong_answers;
+  // A tensor is not written once more: others may have read it.
+  const Destination& d = product->job.d;
+  const bool is_tried =
+      options_.retry && product->wrong_answers <= kMostRetries && d.memory == nullptr;
+  const Place elsewhere = is_tried ? PlaceForRetry(*product) : Place();
+  if (elsewhere.kernel != nullptr) return ComputeElsewhere(std::move(product), elsewhere);
+  // A new tensor is never shown.
+  const bool is_left = d.memory != nullptr && !d.is_new;
+  absl::Status status = absl::DataLossError(
+      Concat("d: ", place.kernel->name, " on ", device, " gave a wrong element at ",
+             WhereOf(*check.wrong), is_left ? "; its tensor is undefined" : "; it is not answered",
+             " (verify ", NameOf(mode), ")"));
+  EndWith(std::move(product), std::move(status));
+}
+
+void AnswerChecker::Note(const Product& product, Place place, const verify::CheckResult& check,
+                         bool took_out_device) {
+  if (log_ == nullptr) return;
+  const Job& job = product.job;
+  Incident incident;
+  incident.time_unix_ns = absl::ToUnixNanos(absl::Now());
+  incident.device = place.served->device->info().name;
+  incident.kernel = std::string(place.kernel->name);
+  incident.problem = Describe(job.problem);
+  incident.mode = product.check.mode;
+  incident.element = *check.wrong;
+  incident.wrong_elements = check.wrong_elements;
+  incident.element_type = job.problem.d.type;
+  if (chip_state_) {
+    incident.chip_state = chip_state_(static_cast<size_t>(place.served - devices_.data()));
+  }
+  incident.request_id = product.arrival.request_id;
+  incident.took_out_device = took_out_device;
+  // Where there is no memory for the operands in one piece, the incident is noted without them.
+  std::shared_ptr<KeptProduct> kept;
+  OrNoMemory(kNoMemory, [&] {
+    kept = Keep(job, incident);
+    return absl::OkStatus();
+  }).IgnoreError();
+  log_->Add(std::move(incident), std::move(kept));
+}
+
+std::shared_ptr<KeptProduct> AnswerChecker::Keep(const Job& job, Incident& incident) const {
+  const FlatOperands operands(job);
+  incident.a_sha256 = HashOf(operands.a.bytes());
+  incident.b_sha256 = HashOf(operands.b.bytes());
+  incident.c_sha256 = HashOf(operands.c.bytes());
+  incident.bias_sha256 = HashOf(operands.bias.bytes());
+  auto kept = std::make_shared<KeptProduct>();
+  kept->problem = job.problem;
+  kept->a_scale = operands.a_scale;
+  kept->b_scale = operands.b_scale;
+  kept->a_factors = Copied(operands.a_factors.bytes());
+  kept->b_factors = Copied(operands.b_factors.bytes());
+  kept->has_operands = BytesRead(job.problem) <= log_->most_kept_bytes();
+  if (kept->has_operands) {
+    kept->a = Copied(operands.a.bytes());
+    kept->b = Copied(operands.b.bytes());
+    kept->c = Copied(operands.c.bytes());
+    kept->bias = Copied(operands.bias.bytes());
+  }
+  return kept;
+}
+
+void AnswerChecker::ComputeElsewhere(std::unique_ptr<Product> product, Place place) {
+  std::unique_ptr<Submission> other = SubmissionFor(*product, place);
+  other->done = [this, place,
+                 product = std::move(product)](std::unique_ptr<Submission> ended) mutable {
+    product->served = place.served;
+    product->device = place.served->device;
+    product->job.kernel = place.kernel;
+    product->outcome = std::move(ended->outcome);
+    product->again = HeldBytes();
+    product->again_kernel = nullptr;
+    if (!product->outcome.status.ok()) return End(std::move(product));
+    Begin(std::move(product));
+  };
+  scheduler_.Submit(std::move(other));
+}
+
+// Where a product is computed once more, and what a device that gave a wrong answer is given.
+bool AnswerChecker::CanRun(Place place, const Problem& problem) const {
+  const Device& device = *place.served->device;
+  if (!place.served->readiness().ok() || !device.CheckSize(problem).ok()) return false;
+  if (!place.kernel->available(device.profile().target).ok()) return false;
+  if (!place.kernel->supports(problem).ok()) return false;
+  if (place.served->trust == nullptr) return true;
+  const std::vector<const Kernel*> quarantined = place.served->trust->quarantined();
+  return std::find(quarantined.begin(), quarantined.end(), place.kernel) == quarantined.end();
+}
+
+bool AnswerChecker::MayUse(const Product& product, const ServedDevice& served) {
+  const Identity* const caller = product.arrival.caller.get();
+  return caller == nullptr || caller->grant.MayUse(served.device->info().name);
+}
+
+// Where the same bits come from: an equal device, another kernel of the same instruction, or, where
+// there is neither, the same kernel again.
+AnswerChecker::Place AnswerChecker::EqualPlace(const Product& product) const {
+  const DeviceInfo& own = product.served->device->info();
+  const Kernel& kernel = product.kernel();
+  for (const ServedDevice& served : devices_) {
+    const DeviceInfo& info = served.device->info();
+    const bool is_equal = info.kind == own.kind && info.description == own.description &&
+                          info.chip == own.chip && &served != product.served &&
+                          MayUse(product, served);
+    if (is_equal && CanRun({&served, &kernel}, product.job.problem)) return {&served, &kernel};
+  }
+  if (kernel.instruction != nullptr) {
+    for (const Kernel& other : Catalog(own.kind)) {
+      if (&other == &kernel || !ShareInstruction(other, kernel)) continue;
+      if (CanRun({product.served, &other}, product.job.problem)) return {product.served, &other};
+    }
+  }
+  return {product.served, &kernel};
+}
+
+AnswerChecker::Place AnswerChecker::PlaceForRetry(const Product& product) const {
+  for (const ServedDevice& served : devices_) {
+    const DeviceInfo& info = served.device->info();
+    if (!product.wanted_device.empty() && info.name != product.wanted_device) continue;
+    if (!MayUse(product, served)) continue;
+    if (!served.readiness().ok() || !served.device->CheckSize(product.job.problem).ok()) continue;
+    const std::vector<const Kernel*> quarantined =
+        served.trust == nullptr ? std::vector<const Kernel*>() : served.trust->quarantined();
+    Constraints constraints = product.constraints;
+    constraints.quarantined = quarantined;
+    const Kernel* const kernel =
+        FindBest(Catalog(info.kind), product.job.problem, constraints, served.device->profile());
+    if (kernel != nullptr && NeedsOf(product.check, *kernel, product.job.problem).ok()) {
+      return {&served, kernel};
+    }
+  }
+  return {};
+}
+
+// One product of known answer for each engine of the device.
+void AnswerChecker::RunCanaries(const ServedDevice& served) {
+  std::set<std::string_view> engines;
+  for (const Kernel& kernel : Catalog(served.device->info().kind)) {
+    if (engines.count(kernel.engine) != 0) continue;
+    absl::StatusOr<std::unique_ptr<CanaryProduct>> made = MakeCanary(kernel);
+    if (!made.ok() || !CanRun({&served, &kernel}, (*made)->job.problem)) continue;
+    engines.insert(kernel.engine);
+    std::shared_ptr<CanaryProduct> canary = *std::move(made);
+    auto submission = std::make_unique<Submission>();
+    submission->device = served.device;
+    submission->job = canary->job;
+    submission->job.keeps_kernel = true;
+    submission->predicted_ns = PredictedNs(kernel, canary->job.problem, served.device->profile());
+    submission->caller = "canary";
+    submission->done = [this, &served, &kernel, canary](std::unique_ptr<Submission> ended) {
+      absl::Status status = ended->outcome.status;
+      if (status.ok()) status = canary->Check(ended->outcome.d.bytes());
+      EndCanary(served, kernel, status);
+    };
+    {
+      MutexLock lock(&mutex_);
+      ++canaries_;
+    }
+    scheduler_.Submit(std::move(submission));
+  }
+}
+
+void AnswerChecker::EndCanary(const ServedDevice& served, const Kernel& kernel,
+                              const absl::Status& status) {
+  if (absl::IsDataLoss(status)) {
+    served.trust->AddWrongAnswer(kernel);
+    spdlog::error("event=canary_failed device={} kernel={} reason={}",
+                  LogValue(served.device->info().name), kernel.name,
+                  LogValue(std::string(status.message())));
+  }
+  MutexLock lock(&mutex_);
+  --canaries_;
+}
+
+}  // namespace gemmd

@@ -1,0 +1,469 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "server/product/product_runner.h"
+
+#include <algorithm>
+#include <limits>
+#include <utility>
+
+#include "absl/strings/str_join.h"
+#include "kernels/catalog.h"
+#include "kernels/peer_text.h"
+#include "kernels/select.h"
+#include "kernels/status_macros.h"
+#include "kernels/text.h"
+#include "server/product/admission.h"
+#include "server/product/product.h"
+
+namespace gemmd {
+
+namespace {
+
+// A caller may have so many times as many requests inside as there are places free: alone it gets
+// seven eighths of them, and whoever comes next finds one. In the same way a connection may have so
+// many times as many as its caller may still have.
+constexpr int64_t kShare = 7;
+
+// The requests that may still come of somebody who has so many inside and takes free places only.
+int64_t PlacesLeft(int64_t own, int64_t free) {
+  return std::max((kShare * free - own + kShare) / (kShare + 1), int64_t{0});
+}
+
+// The timing so far: the last stage is still to come.
+ProductTiming TimingOf(const Product& product) {
+  ProductTiming timing;
+  timing[Stage::kReceive] = product.admitted_ns - product.arrival.arrived_ns;
+  timing[Stage::kQueue] = product.queue_ns;
+  timing[Stage::kCopyIn] = product.outcome.copy_in_ns;
+  timing[Stage::kCompute] = product.outcome.compute_ns;
+  timing[Stage::kCopyOut] = product.outcome.copy_out_ns;
+  return timing;
+}
+
+Completion CompletionOf(const Product& product, size_t device) {
+  const Problem& problem = product.job.problem;
+  return {.device = device,
+          .kernel = &product.kernel(),
+          .code = product.outcome.status.code(),
+          .timing = product.timing,
+          .joined = std::max<int64_t>(product.joined, 1),
+          .operations = Operations(problem),
+          .bytes_read = BytesRead(problem),
+          .bytes_written = BytesWritten(problem),
+          .batch = problem.batch};
+}
+
+// Shows the tensor of D to its owner.
+void KeepResult(Product& product) {
+  absl::Status& status = product.outcome.status;
+  absl::StatusOr<std::optional<TensorState>> kept = product.tensors->Finish(status.ok());
+  if (kept.ok()) {
+    product.tensor = *std::move(kept);
+  } else {
+    status = kept.status();
+  }
+}
+
+}  // namespace
+
+ProductRunner::ProductRunner(const std::vector<ServedDevice>& devices, Scheduler& scheduler,
+                             Admission& admission, Stats& stats, const Clock& clock,
+                             int64_t max_message_bytes, TensorStore* tensors, VerifySetup verify,
+                             SpanExport* spans)
+    : devices_(devices),
+      scheduler_(scheduler),
+      admission_(admission),
+      stats_(stats),
+      clock_(clock),
+      max_message_bytes_(max_message_bytes),
+      tensors_(tensors),
+      verify_(verify.options),
+      correction_(devices),
+      spans_(spans),
+      choices_(devices.size()),
+      checker_(devices, scheduler, stats, clock, verify.options, verify.log,
+               std::move(verify.chip_state),
+               [this](std::unique_ptr<Product> product) { End(std::move(product)); }) {}
+
+// A request that no free room would be enough for.
+absl::Status ProductRunner::CheckAdmissible(int64_t bytes) const {
+  const int64_t most_bytes = admission_.limits().max_bytes;
+  if (bytes <= most_bytes) return absl::OkStatus();
+  return absl::ResourceExhaustedError(Concat("queue: the request needs ", bytes, " bytes, at most ",
+                                             most_bytes, " are admitted (--max-queued-bytes)"));
+}
+
+absl::StatusOr<Admission::Ticket> ProductRunner::Hold(int64_t message_bytes,
+                                                      const Arrival& arrival) {
+  absl::Status status = CheckMessage(message_bytes, arrival);
+  if (status.ok()) status = CheckAdmissible(message_bytes);
+  if (!status.ok()) {
+    stats_.AddRefusal(ReasonOf(status));
+    CountRefusal(arrival);
+    LogRefusal(arrival, status);
+    return status;
+  }
+  absl::StatusOr<Admission::Ticket> ticket = admission_.Hold(message_bytes);
+  if (ticket.ok()) return ticket;
+  CountRefusal(arrival);
+  LogRefusal(arrival, ticket.status());
+  if (!absl::IsResourceExhausted(ticket.status())) return ticket;
+  // Which device the request is for is not known yet: the first one to be done makes room.
+  int64_t backlog_ns = std::numeric_limits<int64_t>::max();
+  for (const ServedDevice& served : devices_) {
+    backlog_ns = std::min(backlog_ns, scheduler_.load(*served.device).backlog_ns);
+  }
+  return WithRetryAfterMs(ticket.status(), RetryMs(backlog_ns));
+}
+
+absl::Status ProductRunner::Prepare(Product& product, int64_t message_bytes) const {
+  RETURN_IF_ERROR(Place(product));
+  ASSIGN_OR_RETURN(const VerifyNeeds needs, PlanVerify(product));
+  const Job& job = product.job;
+  const ProductTensors* const tensors = product.tensors.get();
+  // Tensors are charged to their owner.
+  const int64_t resident_bytes =
+      tensors == nullptr ? 0 : tensors->resident_bytes() - tensors->copied_bytes();
+  const int64_t d_bytes = tensors != nullptr && tensors->takes_d() ? 0 : job.d_bytes;
+  // A GPU's is its own memory, whose bounds the worker keeps.
+  const int64_t workspace_bytes =
+      job.kernel->device_kind == DeviceKind::kCuda ? 0 : job.workspace_bytes;
+  int64_t& bytes = product.room_bytes;
+  bytes = std::max(message_bytes, BytesRead(job.problem) - resident_bytes);
+  if (__builtin_add_overflow(bytes, d_bytes, &bytes) ||
+      __builtin_add_overflow(bytes, workspace_bytes, &bytes) ||
+      __builtin_add_overflow(bytes, needs.bytes, &bytes)) {
+    return absl::ResourceExhaustedError("queue: the request needs more than 2^63 bytes");
+  }
+  return CheckAdmissible(bytes);
+}
+
+// How D will be checked. Operands have to stay as they are until it has been.
+absl::StatusOr<VerifyNeeds> ProductRunner::PlanVerify(Product& product) const {
+  const std::optional<VerifyRule>& asked = product.asked_check;
+  VerifyRule rule = asked.value_or(verify_.rule);
+  if (rule.rate == 0) {
+    const bool is_servers = verify_.rule.mode == VerifyMode::kSampled;
+    rule.rate = is_servers ? verify_.rule.rate : verify::kDefaultRate;
+  }
+  if (rule.mode == VerifyMode::kNone) return VerifyNeeds();
+  Job& job = product.job;
+  const ProductTensors* const tensors = product.tensors.get();
+  const bool is_in_place = tensors != nullptr && tensors->is_in_place();
+  absl::StatusOr<VerifyNeeds> needs =
+      is_in_place
+          ? absl::UnimplementedError(Concat("verify.mode: got ", NameOf(rule.mode),
+                                            " with a D that overwrites C, want another tensor: the "
+                                            "check reads C"))
+          : NeedsOf(rule, *job.kernel, job.problem);
+  if (!needs.ok()) {
+    if (asked) return needs.status();
+    product.verification =
+        AnswerVerification{.mode = rule.mode, .reason = is_in_place ? "in_place" : "unsupported"};
+    return VerifyNeeds();
+  }
+  product.check = rule;
+  // Tensors are read where they are.
+  if (tensors != nullptr) {
+    needs->bytes = std::max(needs->bytes - tensors->resident_bytes(), int64_t{0});
+  }
+  for (Source* const source : {&job.a, &job.b, &job.c, &job.bias, &job.a_scale, &job.b_scale}) {
+    source->keeper = nullptr;
+  }
+  return needs;
+}
+
+// Refuses a product that cannot be in time.
+absl::Status ProductRunner::RefuseTooLate(const Product& product) {
+  TimeRefusal refusal =
+      scheduler_.Check(*product.device, product.arrival.flow(), product.priority,
+                       product.predicted_ns, product.expected_ns, product.arrival.deadline_ns);
+  if (!refusal.status.ok()) stats_.AddRefusal(refusal.reason);
+  return std::move(refusal.status);
+}
+
+// Refuses the product of a caller that would leave no place for another one, or of a connection
+// that would leave none for the caller's others.
+absl::Status ProductRunner::RefuseBeyondShare(const FlowId& flow, int64_t inside) {
+  const int64_t all = admission_.limits().max_requests;
+  const int64_t free = all - inside;
+  if (free <= 0 || inside < kShare * PlacesLeft(inside, free)) return absl::OkStatus();
+  const FairQueue::Inside own = scheduler_.InsideOf(flow);
+  const int64_t left = PlacesLeft(own.of_caller, free);
+  if (left > 0 && own.of_connection < kShare * left) return absl::OkStatus();
+  stats_.AddRefusal(RefusalReason::kShare);
+  if (left > 0) {
+    return absl::ResourceExhaustedError(
+        Concat("queue: the connection has ", own.of_connection, " requests inside, ", left,
+               " places of its caller are kept for others of its connections"));
+  }
+  return absl::ResourceExhaustedError(Concat("queue: the caller has ", own.of_caller,
+                                             " requests inside, ", free, " of ", all,
+                                             " places are kept for others"));
+}
+
+absl::Status ProductRunner::Admit(const Product& product, Admission::Ticket& ticket) {
+  // A server that drains says so, whatever else it would say.
+  const Admission::Load load = admission_.load();
+  absl::Status refused;
+  if (!load.is_closed) {
+    RETURN_IF_ERROR(RefuseTooLate(product));
+    refused = RefuseBeyondShare(product.arrival.flow(), load.requests);
+  }
+  if (refused.ok()) {
+    refused = admission_.Admit(ticket, product.room_bytes);
+    if (!absl::IsResourceExhausted(refused)) return refused;
+  }
+  const int64_t backlog_ns = scheduler_.load(*product.device).backlog_ns;
+  return WithRetryAfterMs(std::move(refused), RetryMs(backlog_ns));
+}
+
+absl::Status ProductRunner::Start(std::unique_ptr<Product>& product, absl::Status parsed) {
+  const Arrival& arrival = product->arrival;
+  Admission::Ticket& ticket = product->ticket;
+  absl::Status status = std::move(parsed);
+  if (status.ok() && arrival.caller != nullptr) {
+    status = RestrictToGrant(arrival.caller->grant, devices_, *this, *product);
+  }
+  if (status.ok()) status = Prepare(*product, ticket.bytes());
+  if (!status.ok()) {
+    stats_.AddRefusal(ReasonOf(status));
+  } else {
+    if (arrival.caller != nullptr) {
+      status = EnterMeter(*arrival.caller, *product, clock_.NowNs());
+      if (!status.ok()) stats_.AddRefusal(RefusalReason::kShare);
+    }
+    if (status.ok()) status = Admit(*product, ticket);
+  }
+  if (!status.ok()) {
+    CountRefusal(arrival);
+    LogRefusal(arrival, ticket.bytes(), status);
+    return status;
+  }
+  Queue(std::move(product));
+  return absl::OkStatus();
+}
+
+void ProductRunner::Queue(std::unique_ptr<Product> product) {
+  const Arrival& arrival = product->arrival;
+  product->admitted_ns = clock_.NowNs();
+  product->bytes = BytesRead(product->job.problem) + product->job.d_bytes;
+  product->deadline_ns = arrival.deadline_ns;
+  product->caller = arrival.flow().caller;
+  product->connection = arrival.connection;
+  product->has_company = arrival.has_company;
+  if (arrival.caller != nullptr) product->share = arrival.caller->grant.share;
+  if (product->verification) {
+    stats_.AddVerification(product->verification->mode, VerifyEnd::kNotVerified, 0);
+  }
+  product->done = [this](std::unique_ptr<Submission> submission) {
+    std::unique_ptr<Product> ended(static_cast<Product*>(submission.release()));
+    if (ended->check.mode == VerifyMode::kNone || !ended->outcome.status.ok()) {
+      return End(std::move(ended));
+    }
+    checker_.Check(std::move(ended));
+  };
+  scheduler_.Submit(std::move(product));
+}
+
+// Tells the caller how its product has ended.
+void ProductRunner::End(std::unique_ptr<Product> ended) {
+  Product& product = *ended;
+  if (product.tensors != nullptr) KeepResult(product);
+  const JobOutcome& outcome = product.outcome;
+  ProductTiming& timing = product.timing;
+  timing = TimingOf(product);
+  if (outcome.status.ok()) {
+    // Several that ran as one say nothing of what one of them would have taken.
+    if (product.joined == 1 && product.wrong_answers == 0) {
+      correction_.Observe(IndexOf(*product.served), product.kernel(), product.job.problem,
+                          product.predicted_ns,
+                          outcome.copy_in_ns + outcome.compute_ns + outcome.copy_out_ns);
+    }
+  }
+  const int64_t now_ns = clock_.NowNs();
+  if (outcome.status.ok()) timing[Stage::kSendPrepare] = now_ns - product.ended_ns;
+  timing.total_ns = now_ns - product.arrival.arrived_ns;
+  stats_.AddCompletion(CompletionOf(product, IndexOf(*product.served)));
+  CountEnd(product);
+  product.entry = Meter::Entry();
+  LogProduct(product);
+  if (spans_ != nullptr) spans_->Add(product);
+  // The product lives on until its answer has left, its tensors until that is on its way.
+  const std::unique_ptr<ProductTensors> tensors = std::move(product.tensors);
+  auto answer = std::move(product.answer);
+  std::move(answer)(std::move(ended));
+}
+
+// Where a product runs.
+
+namespace {
+
+absl::Status NoSuchDevice(std::string_view name, const std::vector<ServedDevice>& devices) {
+  const auto append_name = [](std::string* names, const ServedDevice& served) {
+    *names += served.device->info().name;
+  };
+  return absl::NotFoundError(
+      GotWant("device", Shown(name), Concat("one of ", absl::StrJoin(devices, ", ", append_name))));
+}
+
+}  // namespace
+
+// The best kernel for a product that the device may be given.
+const Kernel* ProductRunner::FindTrusted(const ServedDevice& served, const Product& product) const {
+  const std::vector<const Kernel*> quarantined = served.quarantined();
+  Constraints constraints = product.constraints;
+  constraints.quarantined = quarantined;
+  const Problem& problem = product.job.problem;
+  const auto choose = [&] {
+    return FindBest(Catalog(served.device->info().kind), problem, constraints,
+                    served.device->profile());
+  };
+  if (!quarantined.empty()) return choose();
+  return choices_[IndexOf(served)].Find({.problem = problem,
+                                         .kernel = constraints.kernel,
+                                         .deterministic = constraints.deterministic,
+                                         .batch_invariant = constraints.batch_invariant},
+                                        choose);
+}
+
+absl::StatusOr<ProductRunner::Placement> ProductRunner::FindPlace(const Product& product) const {
+  const Kernel* const wanted = product.constraints.kernel;
+  const auto is_of_kind = [&](const ServedDevice& served) {
+    return wanted == nullptr || served.device->info().kind == wanted->device_kind;
+  };
+  Placement place;
+  for (const ServedDevice& served : devices_) {
+    const DeviceInfo& info = served.device->info();
+    if (!product.wanted_device.empty() && info.name != product.wanted_device) continue;
+    const Kernel* const kernel = FindTrusted(served, product);
+    // A device of the wanted kernel's kind says best why the kernel does not run the product.
+    const bool says_best =
+        place.served == nullptr || (is_of_kind(served) && !is_of_kind(*place.served));
+    if (kernel != nullptr || says_best) place = {&served, kernel};
+    if (kernel != nullptr) break;
+  }
+  if (place.served == nullptr) return NoSuchDevice(product.wanted_device, devices_);
+  if (product.wanted_device.empty() && product.tensors != nullptr)
+    place = NearTensors(product, place);
+  RETURN_IF_ERROR(place.served->readiness());
+  return place;
+}
+
+// Bringing a tensor to a GPU takes longer than most products with it.
+ProductRunner::Placement ProductRunner::NearTensors(const Product& product,
+                                                    const Placement& first) const {
+  const DeviceInfo& wanted = first.served->device->info();
+  if (wanted.kind != DeviceKind::kCuda || first.kernel == nullptr) return first;
+  Placement nearest = first;
+  int64_t most_bytes = product.tensors->BytesOn(wanted.name);
+  for (const ServedDevice& served : devices_) {
+    const DeviceInfo& info = served.device->info();
+    const bool is_equal = info.kind == wanted.kind && info.description == wanted.description;
+    if (!is_equal || !served.readiness().ok()) continue;
+    const int64_t bytes = product.tensors->BytesOn(info.name);
+    if (bytes <= most_bytes) continue;
+    const Kernel* const kernel = FindTrusted(served, product);
+    if (kernel == nullptr) continue;
+    most_bytes = bytes;
+    nearest = {&served, kernel};
+  }
+  return nearest;
+}
+
+// Chooses device and kernel and completes the job with the sizes that follow from them.
+absl::Status ProductRunner::Place(Product& product) const {
+  Job& job = product.job;
+  ASSIGN_OR_RETURN(const Placement place, FindPlace(product));
+  product.served = place.served;
+  product.device = place.served->device;
+  job.kernel = place.kernel;
+  // Nor may what runs as one with others take a kernel that is quarantined.
+  job.keeps_kernel =
+      product.constraints.kernel != nullptr || !product.served->quarantined().empty();
+  const DeviceProfile& profile = product.device->profile();
+  if (job.kernel == nullptr) {
+    const std::vector<const Kernel*> quarantined = product.served->quarantined();
+    Constraints constraints = product.constraints;
+    constraints.quarantined = quarantined;
+    return Choose(Catalog(profile.target.kind), job.problem, constraints, profile).status();
+  }
+  RETURN_IF_ERROR(product.device->CheckSize(job.problem));
+  job.d_bytes = BytesWritten(job.problem);
+  const bool is_sent = product.tensors == nullptr || !product.tensors->takes_d();
+  if (is_sent && job.d_bytes > max_message_bytes_ - kAnswerOverheadBytes) {
+    return absl::ResourceExhaustedError(Concat("d: the result takes ", job.d_bytes,
+                                               " bytes, a message holds at most ",
+                                               max_message_bytes_ - kAnswerOverheadBytes));
+  }
+  ASSIGN_OR_RETURN(job.workspace_bytes, job.kernel->workspace_bytes(job.problem));
+  product.predicted_ns =
+      PredictedNs(*job.kernel, job.problem, profile) + PredictedCopyNs(job.problem, profile);
+  product.expected_ns = ExpectedNs(*product.served, *job.kernel, job.problem, product.predicted_ns);
+  return absl::OkStatus();
+}
+
+absl::Status CheckMessage(int64_t bytes, const Arrival& arrival) {
+  if (arrival.caller == nullptr || bytes <= arrival.caller->grant.message_bytes) {
+    return absl::OkStatus();
+  }
+  return absl::ResourceExhaustedError(Concat("request: got ", bytes,
+                                             " bytes, the caller's rules allow ",
+                                             arrival.caller->grant.message_bytes));
+}
+
+absl::Status RestrictToGrant(const Grant& grant, const std::vector<ServedDevice>& devices,
+                             const ProductRunner& runner, Product& product) {
+  if (grant.is_low_priority) product.priority = Priority::kLow;
+  if (grant.devices.empty() || grant.MayUse(product.wanted_device)) return absl::OkStatus();
+  std::string first;
+  for (const ServedDevice& served : devices) {
+    const std::string& name = served.device->info().name;
+    if (!product.wanted_device.empty() || !grant.MayUse(name)) continue;
+    if (first.empty()) first = name;
+    product.wanted_device = name;
+    const absl::StatusOr<ProductRunner::Placement> place = runner.FindPlace(product);
+    if (place.ok() && place->kernel != nullptr) return absl::OkStatus();
+    product.wanted_device.clear();
+  }
+  product.wanted_device = first;  // It says best why it has no kernel.
+  if (!first.empty()) return absl::OkStatus();
+  return absl::PermissionDeniedError(
+      Concat("device: got one that the rules do not allow to this caller, want one of ",
+             absl::StrJoin(grant.devices, ", ")));
+}
+
+absl::Status EnterMeter(const Identity& identity, Product& product, int64_t now_ns) {
+  int64_t retry_after_ns = 0;
+  absl::StatusOr<Meter::Entry> entry = identity.meter->Enter(
+      identity.grant.in_flight, product.room_bytes, product.expected_ns, now_ns, &retry_after_ns);
+  if (!entry.ok()) {
+    return WithRetryAfterMs(entry.status(), RetryMs(std::max(retry_after_ns, product.expected_ns)));
+  }
+  product.entry = *std::move(entry);
+  return absl::OkStatus();
+}
+
+void CountRefusal(const Arrival& arrival) {
+  if (arrival.caller != nullptr && arrival.caller->use != nullptr) {
+    arrival.caller->use->AddRefusal();
+  }
+}
+
+void CountEnd(Product& product) {
+  const Identity* const caller = product.arrival.caller.get();
+  if (caller == nullptr) return;
+  const bool is_ok = product.outcome.status.ok();
+  const int64_t compute_ns = product.timing[Stage::kCompute];
+  if (is_ok) {
+    // Several that ran as one all took the time of the whole, so that the caller would pay it anew
+    // for each of them.
+    const int64_t most_ns =
+        2 * std::min(product.expected_ns, std::numeric_limits<int64_t>::max() / 2);
+    product.entry.Took(std::min(compute_ns, most_ns));
+  }
+  if (caller->use == nullptr) return;
+  if (!is_ok) return caller->use->AddFailure();
+  caller->use->AddAnswer(compute_ns / std::max<int64_t>(product.joined, 1));
+}
+
+}  // namespace gemmd

@@ -1,0 +1,607 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "server/product/scheduler.h"
+
+#include <pthread.h>
+
+#include <algorithm>
+#include <bit>
+#include <cassert>
+#include <cstdlib>
+#include <memory>
+
+#include "kernels/catalog.h"
+#include "kernels/select.h"
+#include "kernels/text.h"
+#include "server/system/deferral.h"
+
+namespace gemmd {
+
+namespace {
+
+absl::Status Cancelled() { return absl::CancelledError("cancelled"); }
+absl::Status Expired() { return absl::DeadlineExceededError("the deadline passed"); }
+
+absl::Status Annotated(const absl::Status& why, std::string_view when) {
+  return absl::Status(why.code(), Concat(std::string(why.message()), when));
+}
+
+// How one of several jobs ended that ran as one, but for its part of the D that the device gave.
+JobOutcome OutcomeOfMember(JobOutcome& whole, size_t index) {
+  if (!whole.members.empty()) return std::move(whole.members[index]);
+  return {.status = whole.status,
+          .wait_ns = whole.wait_ns,
+          .copy_in_ns = whole.copy_in_ns,
+          .compute_ns = whole.compute_ns,
+          .copy_out_ns = whole.copy_out_ns,
+          .kernel = whole.kernel};
+}
+
+// The job's submitter gets it back.
+void GiveBack(std::unique_ptr<Submission> job) {
+  Submission::Done done = std::move(job->done);
+  std::move(done)(std::move(job));
+}
+
+}  // namespace
+
+Scheduler::Scheduler(absl::Span<Device* const> devices, const Clock& clock, TimeLimits limits,
+                     JoinRules joins, int answering_threads)
+    : clock_(clock),
+      limits_(limits),
+      joins_(joins),
+      answering_("gemmd-answers", answering_threads) {
+  MutexLock lock(&mutex_);
+  for (Device* device : devices) states_[device].device = device;
+}
+
+bool Scheduler::IsEnded(const Launch& launch) {
+  return std::all_of(launch.members.begin(), launch.members.end(),
+                     [](const Submission* held) { return !held->end.ok(); });
+}
+
+// When the device began with what it has had for the longest: it works on one after the other, as
+// far as the times of jobs go.
+int64_t Scheduler::BeginNs(const State& state) {
+  return std::max(state.running.front()->launched_ns, state.last_end_ns);
+}
+
+// The rest of what runs. A job that has taken longer than predicted is expected to go on for as
+// long again as it is late: the longer a prediction has been wrong, the less it is worth. An abort
+// takes next to no time.
+int64_t Scheduler::RestNs(const State& state, int64_t now_ns) {
+  int64_t rest_ns = 0;
+  for (const Launch* const launch : state.running) {
+    if (IsEnded(*launch)) continue;
+    const bool is_first = launch == state.running.front();
+    const int64_t ran_ns = is_first ? now_ns - BeginNs(state) : 0;
+    rest_ns += std::abs(launch->cost_ns - ran_ns);
+  }
+  return rest_ns;
+}
+
+// Whether the device is to have the next of the jobs that wait.
+bool Scheduler::HasRoom(State& state, int64_t now_ns) const {
+  if (state.queue.empty()) return false;
+  if (state.running.empty()) return true;
+  if (static_cast<int>(state.running.size()) >= state.device->depth()) return false;
+  const auto& next = static_cast<const Submission&>(state.queue.first());
+  const bool can_join = !next.keys.stacked.empty() || !next.keys.batched.empty();
+  if (can_join && state.running.size() >= kEnoughRunning) return false;
+  const int64_t least_ns = std::min(state.light.LeastOfOthers({.caller = next.caller}, now_ns),
+                                    state.lone.LeastOfOthers(next.flow_id(), now_ns));
+  return RestNs(state, now_ns) <= std::clamp(least_ns, kLeastAheadNs, kMostAheadNs);
+}
+
+TimeRefusal Scheduler::Check(const Device& device, const FlowId& flow, Priority priority,
+                             int64_t predicted_ns, int64_t expected_ns, int64_t deadline_ns) const {
+  TimeAsked asked = {.predicted_ns = predicted_ns};
+  {
+    MutexLock lock(&mutex_);
+    const int64_t now_ns = clock_.NowNs();
+    const State& state = states_.at(&device);
+    asked.left_ns = LeftNs(deadline_ns, now_ns);
+    asked.expected_ns = state.queue.ExpectedNs(flow, priority, expected_ns);
+    asked.running_ns = RestNs(state, now_ns);
+    const int64_t enough_ns = std::min(asked.left_ns, limits_.max_backlog_ns);
+    const FairQueue::Ahead ahead = state.queue.AheadOf(flow, priority, enough_ns);
+    asked.ahead_ns = ahead.waiting_ns;
+    asked.to_come_ns = ahead.to_come_ns;
+  }
+  return CheckTime(asked, limits_);
+}
+
+JobId Scheduler::Submit(std::unique_ptr<Submission> submission) {
+  Submission& held = *submission;
+  Device& device = *held.device;
+  JobId id = 0;
+  bool is_earlier = false;
+  bool has_room = false;
+  held.keys = JoinKeysOf(held.job);
+  if (held.id == 0) held.id = NewId();
+  {
+    MutexLock lock(&mutex_);
+    id = held.job.id = held.id;
+    held.outcome.status = stopped_;
+    if (stopped_.ok()) {
+      State& state = states_.at(&device);
+      jobs_[id] = std::move(submission);
+      held.submitted_ns = clock_.NowNs();
+      const FlowId flow = held.flow_id();
+      held.is_promised = state.queue.AheadNs(flow, held.priority, 0) == 0;
+      state.queue.Add(flow, held);
+      state.light.Add({.caller = flow.caller}, held.predicted_ns, held.submitted_ns);
+      if (held.is_lone) state.lone.Add(flow, held.predicted_ns, held.submitted_ns);
+      has_room = !held.has_company && HasRoom(state, held.submitted_ns);
+      if (!held.keys.stacked.empty()) state.stacked[held.keys.stacked].Insert(held);
+      if (!held.keys.batched.empty()) state.batched[held.keys.batched].Insert(held);
+      ++state.load.queued_requests;
+      state.load.queued_bytes += held.bytes;
+      if (held.deadline_ns != kNoDeadlineNs) {
+        deadlines_.emplace(held.deadline_ns, id);
+        is_earlier = held.deadline_ns < watched_ns_;
+        if (is_earlier) watched_ns_ = held.deadline_ns;
+      }
+    }
+  }
+  if (submission != nullptr) {
+    GiveBack(std::move(submission));
+    return id;
+  }
+  if (is_earlier && deadline_listener_) deadline_listener_();
+  // A device that has enough gets more once it has done some of that.
+  if (has_room) LaunchAll(device);
+  return id;
+}
+
+void Scheduler::LaunchCompany() {
+  std::vector<Device*> due;
+  {
+    MutexLock lock(&mutex_);
+    const int64_t now_ns = clock_.NowNs();
+    for (auto& [device, state] : states_) {
+      if (HasRoom(state, now_ns)) due.push_back(state.device);
+    }
+  }
+  for (Device* const device : due) LaunchAll(*device);
+}
+
+// The job does not wait any longer.
+void Scheduler::LeaveQueue(State& state, Submission& held) {
+  --state.load.queued_requests;
+  state.load.queued_bytes -= held.bytes;
+  const auto unlist = [&](auto& waiting, const JoinKey& key) {
+    const auto position = waiting.find(key);
+    if (position == waiting.end()) return;
+    position->second.Remove(held);
+    if (position->second.empty()) waiting.erase(position);
+  };
+  unlist(state.stacked, held.keys.stacked);
+  unlist(state.batched, held.keys.batched);
+}
+
+std::unique_ptr<Submission> Scheduler::Take(Submission& held) {
+  if (held.deadline_ns != kNoDeadlineNs) deadlines_.erase({held.deadline_ns, held.id});
+  if (held.launch == nullptr) LeaveQueue(states_.at(held.device), held);
+  const auto position = jobs_.find(held.id);
+  std::unique_ptr<Submission> taken = std::move(position->second);
+  jobs_.erase(position);
+  return taken;
+}
+
+// Ends a job early: at once where it waits, and by its device where it runs.
+void Scheduler::End(Submission& held, const absl::Status& why, Ended& ended) {
+  if (held.launch == nullptr) {
+    states_.at(held.device).queue.Remove(held);
+    held.outcome.status = Annotated(why, " while it waited for the device");
+    ended.dropped.push_back(Take(held));
+    return;
+  }
+  if (!held.end.ok()) return;  // It is being aborted already.
+  held.end = Annotated(why, " while it ran");
+  // A job that is on its way to the device is aborted once it is there, and several that run as one
+  // once nobody waits for any of them.
+  Launch& launch = *held.launch;
+  if (!IsEnded(launch)) return;
+  launch.unwanted_ns = clock_.NowNs();
+  if (launch.is_on_device) ended.aborted.emplace_back(held.device, launch.id);
+}
+
+void Scheduler::Finish(Ended ended) const {
+  // Abort on devices first: device time is the most expensive.
+  for (const auto& [device, id] : ended.aborted) device->Abort(id);
+  for (std::unique_ptr<Submission>& held : ended.dropped) {
+    held->ended_ns = clock_.NowNs();
+    held->queue_ns = held->ended_ns - held->submitted_ns;
+    GiveBack(std::move(held));
+  }
+}
+
+void Scheduler::Cancel(absl::Span<const JobId> ids) {
+  Ended ended;
+  {
+    MutexLock lock(&mutex_);
+    const int64_t now_ns = clock_.NowNs();
+    for (const JobId id : ids) {
+      const auto position = jobs_.find(id);
+      if (position == jobs_.end()) continue;
+      // gRPC cancels a call whose deadline has passed.
+      Submission& held = *position->second;
+      const bool is_late = held.deadline_ns <= now_ns;
+      End(held, is_late ? Expired() : Cancelled(), ended);
+    }
+  }
+  Finish(std::move(ended));
+}
+
+int64_t Scheduler::EndExpired() {
+  Ended ended;
+  std::vector<Device*> due;
+  int64_t next_ns = kNoDeadlineNs;
+  {
+    MutexLock lock(&mutex_);
+    const int64_t now_ns = clock_.NowNs();
+    while (!deadlines_.empty() && deadlines_.begin()->first <= now_ns) {
+      Submission& held = *jobs_.at(deadlines_.begin()->second);
+      deadlines_.erase(deadlines_.begin());
+      End(held, Expired(), ended);
+    }
+    if (!deadlines_.empty()) next_ns = deadlines_.begin()->first;
+    for (auto& [device, state] : states_) {
+      if (state.held_until_ns <= now_ns) {
+        state.held_until_ns = kNoDeadlineNs;
+        due.push_back(state.device);
+      }
+      next_ns = std::min(next_ns, state.held_until_ns);
+    }
+    watched_ns_ = next_ns;
+  }
+  for (Device* const device : due) LaunchAll(*device);
+  Finish(std::move(ended));
+  return next_ns;
+}
+
+void Scheduler::Stop(const absl::Status& status) {
+  Ended ended;
+  {
+    MutexLock lock(&mutex_);
+    stopped_ = status;
+    std::vector<JobId> ids;
+    for (const auto& [id, held] : jobs_) ids.push_back(id);
+    std::sort(ids.begin(), ids.end());
+    for (const JobId id : ids) End(*jobs_.at(id), status, ended);
+  }
+  Finish(std::move(ended));
+}
+
+// The device has the job from now on. Somebody may have ended it on its way there.
+void Scheduler::AbortIfEnded(JobId id, Device& device) {
+  {
+    MutexLock lock(&mutex_);
+    const std::vector<Launch*>& all = states_.at(&device).running;
+    const auto position = std::find_if(all.begin(), all.end(),
+                                       [id](const Launch* launch) { return launch->id == id; });
+    if (position == all.end()) return;  // It is done already.
+    (*position)->is_on_device = true;
+    if (!IsEnded(**position)) return;
+  }
+  device.Abort(id);
+}
+
+void Scheduler::OnDone(Launch& launch, JobOutcome outcome) {
+  Device& device = *launch.members.front()->device;
+  std::unique_ptr<JoinedJob> joined;
+  EndedLaunch ended;
+  {
+    MutexLock lock(&mutex_);
+    State& state = states_.at(&device);
+    std::erase(state.running, &launch);
+    const int64_t now_ns = clock_.NowNs();
+    // What the device had beside it counts once.
+    const int64_t ran_ns = now_ns - std::max(launch.launched_ns, state.last_end_ns);
+    state.last_end_ns = now_ns;
+    if (launch.unwanted_ns.has_value()) state.aborts.Add(now_ns - *launch.unwanted_ns);
+    joined = std::move(launch.joined);
+    // Several that ran as one say nothing of what one of them would have taken.
+    const bool is_whole = outcome.status.ok() && joined == nullptr;
+    const auto count = static_cast<int64_t>(launch.members.size());
+    ended.jobs.reserve(launch.members.size());
+    for (Submission* const held : launch.members) {
+      state.queue.End(*held, ran_ns / count, is_whole);
+      held->queue_ns = launch.launched_ns - held->submitted_ns;
+      held->joined = count;
+      held->ended_ns = now_ns;
+      ended.jobs.push_back(Take(*held));
+    }
+    state.load.busy_ns += ran_ns;
+    state.load.completed_requests += count;
+  }
+  // The device gets its next job first, so that it does not wait while this job's answer is made.
+  LaunchAll(device);
+  ended.outcome = std::move(outcome);
+  if (joined != nullptr && ended.outcome.members.empty()) {
+    ended.outcome.kernel = joined->job().kernel;
+  }
+  Answer(std::move(ended));
+}
+
+// To answer so many takes as long as to have a thread do it.
+constexpr size_t kLeastAnsweredElsewhere = 8;
+
+void Scheduler::Answer(EndedLaunch ended) {
+  const size_t count = ended.jobs.size();
+  const size_t parts =
+      std::min(static_cast<size_t>(answering_.size()), count / kLeastAnsweredElsewhere);
+  if (parts == 0) return AnswerSome(ended, 0, count, 0);
+  // The device's own thread goes on: it is the only one that takes what the device has done.
+  const auto shared = std::make_shared<EndedLaunch>(std::move(ended));
+  size_t d_offset = 0;
+  for (size_t part = 0; part < parts; ++part) {
+    const size_t first = part * count / parts;
+    const size_t end = (part + 1) * count / parts;
+    size_t d_bytes = 0;
+    for (size_t i = first; i < end; ++i)
+      d_bytes += static_cast<size_t>(shared->jobs[i]->job.d_bytes);
+    answering_.Run(
+        [shared, first, end, d_offset] { AnswerSome(*shared, first, end - first, d_offset); });
+    d_offset += d_bytes;
+  }
+}
+
+void Scheduler::AnswerSome(EndedLaunch& ended, size_t first, size_t count, size_t d_offset) {
+  const Deferral deferral;
+  const absl::Span<const std::byte> all_d = ended.outcome.d.bytes();
+  const bool is_one = ended.jobs.size() == 1;
+  for (size_t i = first; i < first + count; ++i) {
+    Submission& held = *ended.jobs[i];
+    held.outcome = is_one ? std::move(ended.outcome) : OutcomeOfMember(ended.outcome, i);
+    absl::Status& status = held.outcome.status;
+    if (!is_one && !all_d.empty()) {
+      const auto d_bytes = static_cast<size_t>(held.job.d_bytes);
+      if (status.ok()) {
+        absl::StatusOr<HeldBytes> part = CopyOfPart(all_d.subspan(d_offset, d_bytes));
+        status = part.status();
+        if (part.ok()) held.outcome.d = *std::move(part);
+      }
+      d_offset += d_bytes;
+    }
+    // Where the abort came too late, or the device was lost first, its own answer is the truth.
+    if (absl::IsCancelled(status) && !held.end.ok()) status = std::move(held.end);
+    held.queue_ns += held.outcome.wait_ns;
+    GiveBack(std::move(ended.jobs[i]));
+  }
+}
+
+DeviceLoad Scheduler::load(const Device& device) const {
+  MutexLock lock(&mutex_);
+  const State& state = states_.at(&device);
+  DeviceLoad load = state.load;
+  load.aborts = state.aborts.Read();
+  const int64_t now_ns = clock_.NowNs();
+  load.backlog_ns = state.queue.waiting_ns() + RestNs(state, now_ns);
+  if (!state.running.empty()) load.busy_ns += now_ns - BeginNs(state);
+  return load;
+}
+
+FairQueue::Inside Scheduler::InsideOf(const FlowId& flow) const {
+  MutexLock lock(&mutex_);
+  FairQueue::Inside inside;
+  for (const auto& [device, state] : states_) {
+    const FairQueue::Inside here = state.queue.InsideOf(flow);
+    inside.of_caller += here.of_caller;
+    inside.of_connection += here.of_connection;
+  }
+  return inside;
+}
+
+// What a device is given next, and what runs with it as one.
+
+namespace {
+
+// What is best for few rows of D is not so for those of many jobs together.
+void ChooseKernel(const DeviceProfile& profile, KernelChoices& choices, JoinedJob& joined) {
+  const Job& job = joined.job();
+  if (job.keeps_kernel) return;
+  const absl::Span<const Kernel> catalog = Catalog(job.kernel->device_kind);
+  const Kernel* const best = choices.Find({.problem = job.problem, .kernel = job.kernel}, [&] {
+    return &FindBestLike(*job.kernel, catalog, job.problem, profile);
+  });
+  // Where its workspace would be too large, that of the members runs the whole.
+  if (best != job.kernel) joined.SetKernel(*best).IgnoreError();
+}
+
+}  // namespace
+
+// As many as the device takes.
+void Scheduler::LaunchAll(Device& device) {
+  while (LaunchNext(device)) {
+  }
+}
+
+bool Scheduler::LaunchNext(Device& device) {
+  Ended ended;
+  Launch* launch = nullptr;
+  bool is_earlier = false;
+  {
+    MutexLock lock(&mutex_);
+    State& state = states_.at(&device);
+    launch = TakeNext(state, ended);
+    is_earlier = state.held_until_ns < watched_ns_;
+    if (is_earlier) watched_ns_ = state.held_until_ns;
+  }
+  if (is_earlier && deadline_listener_) deadline_listener_();
+  if (launch != nullptr) {
+    // A copy: once the device has it, it may be done at any time.
+    const Job job =
+        launch->joined != nullptr ? launch->joined->job() : launch->members.front()->job;
+    device.Submit(job, [this, launch](JobOutcome outcome) { OnDone(*launch, std::move(outcome)); });
+    AbortIfEnded(job.id, device);
+  }
+  Finish(std::move(ended));
+  return launch != nullptr;
+}
+
+// What is to be launched now; null where the device has enough, or nothing waits.
+Launch* Scheduler::TakeNext(State& state, Ended& ended) {
+  const int64_t now_ns = clock_.NowNs();
+  if (!HasRoom(state, now_ns)) return nullptr;
+  if (IsHeldBack(state, now_ns)) return nullptr;
+  // It begins once the device has done what it has.
+  const int64_t begin_ns = now_ns + RestNs(state, now_ns);
+  const DeviceQueue::Choice choice = state.queue.TakeNext(begin_ns);
+  for (DeviceQueue::Job* const job : choice.too_late) {
+    auto& late = static_cast<Submission&>(*job);
+    const int64_t left_ns = std::max(late.deadline_ns - begin_ns, int64_t{0});
+    late.outcome.status = TooLateForDeadline(late.predicted_ns, left_ns);
+    ended.dropped.push_back(Take(late));
+  }
+  if (choice.next == nullptr) return nullptr;
+  auto& held = static_cast<Submission&>(*choice.next);
+  Launch& launch = held.own_launch;
+  state.running.push_back(&launch);
+  launch.id = held.id;
+  launch.launched_ns = now_ns;
+  launch.begin_ns = begin_ns;
+  launch.cost_ns = held.cost_ns;
+  launch.members.push_back(&held);
+  LeaveQueue(state, held);
+  held.launch = &launch;
+  Join(Joining::kStacked, state, launch);
+  if (launch.joined == nullptr) Join(Joining::kBatched, state, launch);
+  const auto others = static_cast<uint64_t>(launch.members.size() - 1);
+  ++state.load.launches[std::min<size_t>(std::bit_width(others), kLaunchSizes - 1)];
+  return &launch;
+}
+
+// Whether the device stays idle for a while, because jobs may come that run with the next one.
+bool Scheduler::IsHeldBack(State& state, int64_t now_ns) {
+  state.held_until_ns = kNoDeadlineNs;
+  if (joins_.window_ns == 0 || !state.running.empty() || state.queue.empty()) return false;
+  const auto& next = static_cast<const Submission&>(state.queue.first());
+  const auto waiting = [](const auto& by_key, const JoinKey& key) {
+    const auto position = by_key.find(key);
+    return position == by_key.end() ? int64_t{0} : static_cast<int64_t>(position->second.size());
+  };
+  const int64_t mates = std::max(waiting(state.stacked, next.keys.stacked),
+                                 waiting(state.batched, next.keys.batched));
+  if (mates == 0 || mates >= joins_.limits.max_jobs) return false;
+  int64_t until_ns = next.submitted_ns + joins_.window_ns;
+  if (next.deadline_ns != kNoDeadlineNs) {
+    until_ns = std::min(until_ns, next.deadline_ns - SafeNs(next.cost_ns));
+  }
+  if (until_ns <= now_ns) return false;
+  state.held_until_ns = until_ns;
+  return true;
+}
+
+// The waiting jobs that can run with the first one, oldest first, as many as the limits allow.
+std::vector<Submission*> Scheduler::MatesOf(Joining joining, State& state,
+                                            const Submission& first) {
+  std::vector<Submission*> mates;
+  const auto gather = [&](const auto& waiting, const JoinKey& key) {
+    const auto position = waiting.find(key);
+    if (position == waiting.end()) return;
+    const auto& list = position->second;
+    const JoinLimits& limits = joins_.limits;
+    OverwrittenPlaces places;
+    places.Add(first.job);
+    int64_t bytes = JoinBytesOf(first.job, joining);
+    for (Submission* mate = list.first(); mate != nullptr; mate = list.After(*mate)) {
+      if (static_cast<int64_t>(mates.size()) + 1 >= limits.max_jobs) break;
+      bytes += JoinBytesOf(mate->job, joining);
+      if (bytes > limits.max_bytes) break;
+      if (mate->priority != first.priority) continue;
+      if (places.Add(mate->job)) mates.push_back(mate);
+    }
+  };
+  if (joining == Joining::kStacked) {
+    gather(state.stacked, first.keys.stacked);
+  } else {
+    gather(state.batched, first.keys.batched);
+  }
+  return mates;
+}
+
+// Adds jobs that wait to one that is about to run, where there are any.
+void Scheduler::Join(Joining joining, State& state, Launch& launch) {
+  std::vector<Submission*> mates = MatesOf(joining, state, *launch.members.front());
+  // Where that would take too long, half of them wait for the next turn.
+  for (; !mates.empty(); mates.resize(mates.size() / 2)) {
+    std::vector<const Job*> jobs = {&launch.members.front()->job};
+    for (const Submission* const mate : mates) jobs.push_back(&mate->job);
+    absl::StatusOr<std::unique_ptr<JoinedJob>> joined =
+        JoinedJob::Of(joining, NewId(), std::move(jobs));
+    if (!joined.ok()) return;
+    ChooseKernel(state.device->profile(), state.choices, **joined);
+    int64_t cost_ns = 0;
+    if (!CanRunAs(state, launch, mates, **joined, cost_ns)) continue;
+    for (Submission* const mate : mates) {
+      state.queue.TakeAlso(*mate);
+      LeaveQueue(state, *mate);
+      mate->launch = &launch;
+      launch.members.push_back(mate);
+    }
+    const auto count = static_cast<int64_t>(launch.members.size());
+    (joining == Joining::kStacked ? state.load.stacked_requests : state.load.batched_requests) +=
+        count;
+    launch.joined = *std::move(joined);
+    launch.id = launch.joined->job().id;
+    launch.cost_ns = cost_ns;
+    return;
+  }
+}
+
+// Whether all deadlines are safe, and nothing else waits for the device much longer.
+bool Scheduler::CanRunAs(const State& state, const Launch& launch,
+                         absl::Span<Submission* const> mates, JoinedJob& joined,
+                         int64_t& cost_ns) const {
+  const Submission& first = *launch.members.front();
+  const DeviceProfile& profile = state.device->profile();
+  const Job& job = joined.job();
+  const int64_t predicted_ns =
+      PredictedNs(*job.kernel, job.problem, profile) + PredictedCopyNs(job.problem, profile);
+  // What is expected of the first is what its caller's last jobs took beside their predictions.
+  const double pace = static_cast<double>(first.cost_ns) /
+                      static_cast<double>(std::max(first.predicted_ns, int64_t{1}));
+  cost_ns = static_cast<int64_t>(std::max(pace, 1.0) * static_cast<double>(predicted_ns));
+  if (cost_ns > std::max(joins_.limits.max_expected_ns, 2 * first.cost_ns)) return false;
+  const auto is_safe = [&](const Submission& one) {
+    return LeftNs(one.deadline_ns, launch.begin_ns) >= SafeNs(cost_ns);
+  };
+  return is_safe(first) && std::all_of(mates.begin(), mates.end(),
+                                       [&](const Submission* mate) { return is_safe(*mate); });
+}
+
+ExpiryTimer::ExpiryTimer(Scheduler& scheduler, const Clock& clock)
+    : scheduler_(scheduler), clock_(clock) {
+  scheduler_.WatchDeadlines([this] {
+    MutexLock lock(&mutex_);
+    is_earlier_ = true;
+  });
+  thread_ = std::thread([this] { Run(); });
+}
+
+ExpiryTimer::~ExpiryTimer() {
+  {
+    MutexLock lock(&mutex_);
+    is_over_ = true;
+  }
+  thread_.join();
+  scheduler_.WatchDeadlines(nullptr);
+}
+
+void ExpiryTimer::Run() {
+  pthread_setname_np(pthread_self(), "gemmd-expiry");
+  while (true) {
+    const int64_t next_ns = scheduler_.EndExpired();
+    const auto is_wanted = [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+      return is_earlier_ || is_over_;
+    };
+    const int64_t wait_ns = std::max(next_ns - clock_.NowNs(), int64_t{0});
+    MutexLock lock(&mutex_);
+    mutex_.AwaitWithTimeout(is_wanted, absl::Nanoseconds(wait_ns));
+    if (is_over_) return;
+    is_earlier_ = false;
+  }
+}
+
+}  // namespace gemmd

@@ -1,0 +1,361 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "server/product/verification.h"
+
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <charconv>
+#include <cstring>
+#include <new>
+#include <nlohmann/json.hpp>
+#include <random>
+#include <system_error>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "kernels/cpu/host.h"
+#include "kernels/peer_text.h"
+#include "kernels/status_macros.h"
+#include "kernels/text.h"
+#include "kernels/verify/checksum.h"
+#include "kernels/verify/recompute.h"
+#include "server/system/files.h"
+#include "server/system/log.h"
+#include "server/system/resources.h"
+
+namespace gemmd {
+
+namespace {
+
+// A thread does some 2e9 multiplications a second by the simulator, and a tenth of that by other
+// ways (kernels/README.md): so a check is over within a minute at the very most.
+constexpr double kMostMultiplications = 1e10;
+
+}  // namespace
+
+std::string_view NameOf(VerifyMode mode) {
+  switch (mode) {
+    case VerifyMode::kNone: return "none";
+    case VerifyMode::kSampled: return "sampled";
+    case VerifyMode::kChecksum: return "checksum";
+    case VerifyMode::kDuplicate: return "duplicate";
+  }
+  return "";
+}
+
+std::string_view NameOf(VerifyEnd end) {
+  switch (end) {
+    case VerifyEnd::kPassed: return "passed";
+    case VerifyEnd::kFailed: return "failed";
+    case VerifyEnd::kNotVerified: return "not_verified";
+  }
+  return "";
+}
+
+absl::StatusOr<VerifyRule> ParseVerifyRule(std::string_view field, std::string_view text) {
+  const absl::Status refusal = absl::InvalidArgumentError(
+      GotWant(field, Shown(text),
+              "none, sampled, sampled:RATE with a rate above 0 and at most 1, checksum or "
+              "duplicate"));
+  const size_t colon = text.find(':');
+  const std::string_view name = text.substr(0, colon);
+  for (const VerifyMode mode :
+       {VerifyMode::kNone, VerifyMode::kSampled, VerifyMode::kChecksum, VerifyMode::kDuplicate}) {
+    if (NameOf(mode) != name) continue;
+    VerifyRule rule = {.mode = mode};
+    if (colon == std::string_view::npos) return rule;
+    if (mode != VerifyMode::kSampled) return refusal;
+    const std::string_view number = text.substr(colon + 1);
+    const char* const end = number.data() + number.size();
+    const auto parsed = std::from_chars(number.data(), end, rule.rate);
+    const bool is_number = parsed.ec == std::errc() && parsed.ptr == end;
+    if (!is_number || !(rule.rate > 0 && rule.rate <= 1)) return refusal;
+    return rule;
+  }
+  return refusal;
+}
+
+absl::StatusOr<VerifyNeeds> NeedsOf(const VerifyRule& rule, const Kernel& kernel,
+                                    const Problem& problem) {
+  VerifyNeeds needs;
+  if (rule.mode == VerifyMode::kNone || !problem.has_output()) return needs;
+  if (rule.mode == VerifyMode::kDuplicate) {
+    if (!kernel.deterministic) {
+      return absl::UnimplementedError(
+          Concat("verify.mode: got DUPLICATE with ", kernel.name,
+                 ", want a kernel that gives the same bits every time"));
+    }
+    needs.bytes = BytesWritten(problem);
+    return needs;
+  }
+  const bool is_sampled = rule.mode == VerifyMode::kSampled;
+  double cost = 0;
+  if (is_sampled) {
+    RETURN_IF_ERROR(verify::CanRecompute(kernel));
+    const verify::SamplePlan plan = verify::PlanSample(problem, rule.rate);
+    needs.bytes = plan.bytes;
+    cost = plan.cost;
+  } else {
+    RETURN_IF_ERROR(verify::CanCheckSums(kernel, problem));
+    needs.bytes = verify::SumBytes(problem);
+    cost = verify::SumCost(problem);
+  }
+  // The operands in one piece each.
+  needs.bytes += BytesRead(problem);
+  const double multiplications = cost * static_cast<double>(problem.m) *
+                                 static_cast<double>(problem.n) * static_cast<double>(problem.k) *
+                                 static_cast<double>(problem.batch);
+  if (multiplications <= kMostMultiplications) return needs;
+  return absl::ResourceExhaustedError(
+      Concat("verify: got a check of ", static_cast<int64_t>(multiplications),
+             " multiplications, at most ", static_cast<int64_t>(kMostMultiplications),
+             " are done for one product; want a lower rate"));
+}
+
+namespace {
+
+// A wire's floats may lie anywhere. Factors of blocks are no vector of floats.
+std::vector<float> FloatsOf(ScaleKind kind, const Source& source) {
+  if (kind == ScaleKind::kBlocks) return {};
+  const FlatSource flat(source);
+  std::vector<float> floats(flat.bytes().size() / sizeof(float));
+  if (!floats.empty()) std::memcpy(floats.data(), flat.bytes().data(), flat.bytes().size());
+  return floats;
+}
+
+Source FactorsOf(ScaleKind kind, const Source& source) {
+  return kind == ScaleKind::kBlocks ? source : Source();
+}
+
+}  // namespace
+
+FlatSource::FlatSource(const Source& source) {
+  if (source.pieces.size() == 1) {
+    bytes_ = source.pieces.front();
+    return;
+  }
+  copy_.reserve(static_cast<size_t>(source.bytes));
+  for (const Piece piece : source.pieces) copy_.insert(copy_.end(), piece.begin(), piece.end());
+  bytes_ = copy_;
+}
+
+FlatOperands::FlatOperands(const Job& job)
+    : a(job.a),
+      b(job.b),
+      c(job.c),
+      bias(job.bias),
+      a_scale(FloatsOf(job.problem.a_scale, job.a_scale)),
+      b_scale(FloatsOf(job.problem.b_scale, job.b_scale)),
+      a_factors(FactorsOf(job.problem.a_scale, job.a_scale)),
+      b_factors(FactorsOf(job.problem.b_scale, job.b_scale)) {}
+
+verify::CheckedProduct CheckedProductOf(const Job& job, const Kernel& kernel, const Target& target,
+                                        const FlatOperands& operands, absl::Span<const std::byte> d,
+                                        AbortFlag abort) {
+  return {.kernel = kernel,
+          .target = target,
+          .problem = job.problem,
+          .a = operands.a.bytes(),
+          .b = operands.b.bytes(),
+          .c = operands.c.bytes(),
+          .bias = operands.bias.bytes(),
+          .a_scale = operands.a_scale,
+          .b_scale = operands.b_scale,
+          .d = d,
+          .abort = abort,
+          .a_factors = operands.a_factors.bytes(),
+          .b_factors = operands.b_factors.bytes()};
+}
+
+namespace {
+
+// Seeded from the system's randomness: no device knows what is drawn.
+verify::Draw MakeDraw() {
+  std::random_device device;
+  std::array<uint32_t, 8> words;
+  for (uint32_t& word : words) word = device();
+  std::seed_seq seed(words.begin(), words.end());
+  return verify::Draw(seed);
+}
+
+int ThreadsOf(int asked) {
+  if (asked > 0) return asked;
+  return std::max(1, UsableProcessors() / 4);
+}
+
+}  // namespace
+
+VerifyThreads::VerifyThreads(int threads) : most_threads_(ThreadsOf(threads)) {
+  MutexLock lock(&mutex_);
+  threads_.emplace_back([this] { Run(); });
+}
+
+VerifyThreads::~VerifyThreads() {
+  Stop();
+  std::vector<std::thread> threads;
+  {
+    MutexLock lock(&mutex_);
+    is_over_ = true;
+    threads = std::move(threads_);
+  }
+  for (std::thread& thread : threads) thread.join();
+}
+
+void VerifyThreads::Submit(JobId id, Work work) {
+  MutexLock lock(&mutex_);
+  Task& task = waiting_.emplace_back();
+  task.id = id;
+  task.work = std::move(work);
+  task.abort = is_stopped_;
+  const bool is_enough = waiting_.size() + running_.size() <= threads_.size();
+  if (is_enough || static_cast<int>(threads_.size()) == most_threads_) return;
+  try {
+    threads_.emplace_back([this] { Run(); });
+  } catch (const std::system_error&) {  // Those that run do it, later.
+  } catch (const std::bad_alloc&) {
+  }
+}
+
+void VerifyThreads::Cancel(absl::Span<const JobId> ids) {
+  MutexLock lock(&mutex_);
+  for (std::list<Task>* const tasks : {&waiting_, &running_}) {
+    for (Task& task : *tasks) {
+      if (std::find(ids.begin(), ids.end(), task.id) != ids.end()) task.abort = true;
+    }
+  }
+}
+
+void VerifyThreads::Stop() {
+  MutexLock lock(&mutex_);
+  is_stopped_ = true;
+  for (std::list<Task>* const tasks : {&waiting_, &running_}) {
+    for (Task& task : *tasks) task.abort = true;
+  }
+}
+
+void VerifyThreads::Run() {
+  SetThreads(1);
+  verify::Draw draw = MakeDraw();
+  while (true) {
+    std::list<Task>::iterator task;
+    {
+      MutexLock lock(&mutex_);
+      mutex_.Await(
+          [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return is_over_ || !waiting_.empty(); });
+      if (waiting_.empty()) return;
+      task = waiting_.begin();
+      running_.splice(running_.end(), waiting_, task);
+    }
+    std::move(task->work)(draw, &task->abort);
+    MutexLock lock(&mutex_);
+    running_.erase(task);
+  }
+}
+
+namespace {
+
+std::string Hexadecimal(uint64_t bits) { return absl::StrCat("0x", absl::Hex(bits)); }
+
+}  // namespace
+
+int64_t KeptProduct::scale_bytes() const {
+  return static_cast<int64_t>((a_scale.size() + b_scale.size()) * sizeof(float) + a_factors.size() +
+                              b_factors.size());
+}
+
+int64_t KeptProduct::bytes() const {
+  return static_cast<int64_t>(a.size() + b.size() + c.size() + bias.size()) + scale_bytes();
+}
+
+int64_t IncidentLog::Add(Incident incident, std::shared_ptr<const KeptProduct> product) {
+  const bool has_too_many_factors =
+      product != nullptr && !product->has_operands && product->scale_bytes() > kMostScaleBytes;
+  if (has_too_many_factors) product = nullptr;
+  MutexLock lock(&mutex_);
+  incident.id = ++found_;
+  Write(incident);
+  entries_.push_back({std::move(incident), std::move(product)});
+  if (entries_.back().has_operands()) kept_bytes_ += entries_.back().product->bytes();
+  if (entries_.size() > options_.most_incidents) {
+    DropOperands(entries_.front());
+    entries_.pop_front();
+  }
+  // The oldest operands go first; those of the newest alone may be too many, too.
+  for (Entry& entry : entries_) {
+    if (kept_bytes_ <= options_.most_kept_bytes) break;
+    DropOperands(entry);
+  }
+  return found_;
+}
+
+void IncidentLog::DropOperands(Entry& entry) {
+  if (!entry.has_operands()) return;
+  const KeptProduct& whole = *entry.product;
+  kept_bytes_ -= whole.bytes();
+  if (whole.scale_bytes() > kMostScaleBytes) {
+    entry.product = nullptr;
+    return;
+  }
+  entry.product = std::make_shared<KeptProduct>(KeptProduct{.problem = whole.problem,
+                                                            .has_operands = false,
+                                                            .a = {},
+                                                            .b = {},
+                                                            .c = {},
+                                                            .bias = {},
+                                                            .a_scale = whole.a_scale,
+                                                            .b_scale = whole.b_scale,
+                                                            .a_factors = whole.a_factors,
+                                                            .b_factors = whole.b_factors});
+}
+
+void IncidentLog::Write(const Incident& incident) {
+  if (options_.file.empty()) return;
+  const absl::StatusOr<FileDescriptor> file =
+      OpenRegularFile(options_.file, O_WRONLY | O_CREAT | O_APPEND);
+  const std::string line = JsonOf(incident) + "\n";
+  if (file.ok()) {
+    const auto bytes = static_cast<int64_t>(line.size());
+    const bool has_room = lseek(file->get(), 0, SEEK_END) + bytes <= options_.most_file_bytes;
+    if (has_room && write(file->get(), line.data(), line.size()) == bytes) return;
+  }
+  spdlog::warn("event=incident_not_written id={} file={}", incident.id, LogValue(options_.file));
+}
+
+std::vector<IncidentLog::Entry> IncidentLog::entries() const {
+  MutexLock lock(&mutex_);
+  return {entries_.rbegin(), entries_.rend()};
+}
+
+int64_t IncidentLog::found() const {
+  MutexLock lock(&mutex_);
+  return found_;
+}
+
+std::string JsonOf(const Incident& incident) {
+  const nlohmann::ordered_json json = {{"id", incident.id},
+                                       {"time_unix_ns", incident.time_unix_ns},
+                                       {"device", incident.device},
+                                       {"kernel", incident.kernel},
+                                       {"problem", incident.problem},
+                                       {"mode", NameOf(incident.mode)},
+                                       {"batch", incident.element.batch},
+                                       {"row", incident.element.row},
+                                       {"column", incident.element.column},
+                                       {"element_type", NameOf(incident.element_type)},
+                                       {"got_bits", Hexadecimal(incident.element.got_bits)},
+                                       {"want_bits", Hexadecimal(incident.element.want_bits)},
+                                       {"wrong_elements", incident.wrong_elements},
+                                       {"a_sha256", incident.a_sha256},
+                                       {"b_sha256", incident.b_sha256},
+                                       {"c_sha256", incident.c_sha256},
+                                       {"bias_sha256", incident.bias_sha256},
+                                       {"chip_state", incident.chip_state},
+                                       {"request_id", incident.request_id},
+                                       {"took_out_device", incident.took_out_device}};
+  // What a caller sent need not be UTF-8.
+  return json.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
+}
+
+}  // namespace gemmd

@@ -1,0 +1,244 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The check of answers before they are given: what was asked for, what came of it, the threads that
+// check, and what is kept of wrong answers.
+#pragma once
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <list>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <thread>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/functional/any_invocable.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/types/span.h"
+#include "kernels/abort.h"
+#include "kernels/kernel.h"
+#include "kernels/problem.h"
+#include "kernels/verify/checked_product.h"
+#include "kernels/verify/sampled.h"
+#include "server/device/device.h"
+#include "server/device/job.h"
+#include "server/system/mutex.h"
+
+namespace gemmd {
+
+// How answers are checked before they are given: what was asked for, and what came of it.
+enum class VerifyMode : uint8_t { kNone, kSampled, kChecksum, kDuplicate };
+inline constexpr size_t kVerifyModes = 4;
+std::string_view NameOf(VerifyMode mode);  // "sampled"
+
+struct VerifyRule {
+  VerifyMode mode = VerifyMode::kNone;
+  double rate = verify::kDefaultRate;  // For kSampled: above 0 and at most 1.
+};
+
+// "none", "sampled", "sampled:0.001", "checksum", "duplicate".
+// Errors: InvalidArgument, with `field` in front.
+absl::StatusOr<VerifyRule> ParseVerifyRule(std::string_view field, std::string_view text);
+
+// What the server does where a product asks for nothing, and where it finds a wrong answer.
+struct VerifyOptions {
+  VerifyRule rule;
+  bool retry = false;  // Computes it again elsewhere instead of refusing.
+  int threads = 0;     // That check. 0: a quarter of the processors, at least one.
+};
+
+enum class VerifyEnd : uint8_t { kPassed, kFailed, kNotVerified };
+inline constexpr size_t kVerifyEnds = 3;
+std::string_view NameOf(VerifyEnd end);  // "not_verified"
+
+// What the check of an answer that was given came to.
+struct AnswerVerification {
+  VerifyMode mode = VerifyMode::kNone;
+  VerifyEnd end = VerifyEnd::kNotVerified;  // Never kFailed.
+  std::string_view reason;                  // For kNotVerified.
+  int64_t elements_checked = 0;
+  double miss_probability = 1;
+  double cost = 0;
+  double least_error = 0;
+  int64_t verify_ns = 0;
+  std::string_view kernel = {};  // For kDuplicate: those that computed it once more.
+  std::string_view device = {};
+  int wrong_answers = 0;  // That this product had before this one.
+};
+
+// Whether a product can be checked so by its kernel, and the bytes and the operations that this
+// takes beside it. Errors: Unimplemented; ResourceExhausted where the check would take too long.
+struct VerifyNeeds {
+  int64_t bytes = 0;
+};
+absl::StatusOr<VerifyNeeds> NeedsOf(const VerifyRule& rule, const Kernel& kernel,
+                                    const Problem& problem);
+
+// The operands of a job as a check of its answer reads them: each in one piece.
+//
+// The bytes of a source in one piece. Borrows them where they are in one piece already.
+class FlatSource {
+ public:
+  explicit FlatSource(const Source& source);
+  FlatSource(const FlatSource&) = delete;
+  FlatSource& operator=(const FlatSource&) = delete;
+
+  Piece bytes() const { return bytes_; }
+
+ private:
+  std::vector<std::byte> copy_;
+  Piece bytes_;
+};
+
+// All operands of a job, which they may borrow from.
+struct FlatOperands {
+  explicit FlatOperands(const Job& job);
+
+  FlatSource a;
+  FlatSource b;
+  FlatSource c;
+  FlatSource bias;
+  std::vector<float> a_scale;
+  std::vector<float> b_scale;
+  FlatSource a_factors;  // Factors of blocks; then there are no others.
+  FlatSource b_factors;
+};
+
+// What a check is given: borrows the operands and `d`.
+verify::CheckedProduct CheckedProductOf(const Job& job, const Kernel& kernel, const Target& target,
+                                        const FlatOperands& operands, absl::Span<const std::byte> d,
+                                        AbortFlag abort);
+
+// The threads that check answers: neither the devices' own nor gRPC's. What waits for them is
+// bounded by admission, whose room a product keeps until it is answered.
+class VerifyThreads {
+ public:
+  // Ends early once the flag is set.
+  using Work = absl::AnyInvocable<void(verify::Draw& draw, AbortFlag abort) &&>;
+
+  // One thread starts at once, others with the work and where the system has them. 0: a quarter of
+  // the processors, at least one.
+  explicit VerifyThreads(int threads);
+  // Does what is left, told to end early.
+  ~VerifyThreads();
+  VerifyThreads(const VerifyThreads&) = delete;
+  VerifyThreads& operator=(const VerifyThreads&) = delete;
+
+  // Calls `work` once, from one of the threads. Threads: any.
+  void Submit(JobId id, Work work) ABSL_LOCKS_EXCLUDED(mutex_);
+
+  // Tells the work of these ids to end, whether it waits or runs. Threads: any.
+  void Cancel(absl::Span<const JobId> ids) ABSL_LOCKS_EXCLUDED(mutex_);
+
+  // Tells all work to end, and all that comes later. Threads: any.
+  void Stop() ABSL_LOCKS_EXCLUDED(mutex_);
+
+ private:
+  struct Task {
+    JobId id = 0;
+    Work work;
+    std::atomic<bool> abort = false;
+  };
+
+  void Run() ABSL_LOCKS_EXCLUDED(mutex_);
+
+  const int most_threads_;
+  Mutex mutex_;
+  std::list<Task> waiting_ ABSL_GUARDED_BY(mutex_);
+  std::list<Task> running_ ABSL_GUARDED_BY(mutex_);
+  bool is_stopped_ ABSL_GUARDED_BY(mutex_) = false;
+  bool is_over_ ABSL_GUARDED_BY(mutex_) = false;
+  std::vector<std::thread> threads_ ABSL_GUARDED_BY(mutex_);
+};
+
+// The wrong answers that were found: the last ones in memory, with the operands of some, and all in
+// a file as far as its bound goes.
+struct Incident {
+  int64_t id = 0;  // The log's.
+  int64_t time_unix_ns = 0;
+  std::string device;
+  std::string kernel;
+  std::string problem;
+  VerifyMode mode = VerifyMode::kNone;
+  verify::WrongElement element;
+  int64_t wrong_elements = 0;
+  ElementType element_type = ElementType::kF32;
+  std::string a_sha256;  // In hexadecimal; empty where there is no such operand.
+  std::string b_sha256;
+  std::string c_sha256;
+  std::string bias_sha256;
+  std::string chip_state;
+  std::string request_id;
+  bool took_out_device = false;
+};
+
+// A product, to compute it again.
+struct KeptProduct {
+  Problem problem;
+  bool has_operands = true;  // Otherwise A, B, C and the bias are empty, whatever the problem says.
+  std::vector<std::byte> a;
+  std::vector<std::byte> b;
+  std::vector<std::byte> c;
+  std::vector<std::byte> bias;
+  std::vector<float> a_scale;
+  std::vector<float> b_scale;
+  std::vector<std::byte> a_factors = {};  // Those of blocks.
+  std::vector<std::byte> b_factors = {};
+
+  int64_t scale_bytes() const;
+  int64_t bytes() const;
+};
+
+class IncidentLog {
+ public:
+  struct Options {
+    std::string file;  // Each incident becomes a line of JSON at its end. Empty: none.
+    int64_t most_file_bytes = int64_t{16} << 20;  // Lines that do not fit are left out.
+    int64_t most_kept_bytes = int64_t{64} << 20;  // Operands in memory, the latest ones.
+    size_t most_incidents = 256;                  // In memory.
+  };
+
+  explicit IncidentLog(Options options) : options_(std::move(options)) {}
+
+  // Gives the incident its id, which is returned. Operands that do not fit are not kept. Threads:
+  // any.
+  int64_t Add(Incident incident, std::shared_ptr<const KeptProduct> product)
+      ABSL_LOCKS_EXCLUDED(mutex_);
+
+  // What is kept of a product whose operands are not: nothing where its scales take more bytes, so
+  // that those of all incidents take 16 MiB at most, beside the operands.
+  static constexpr int64_t kMostScaleBytes = 65536;
+
+  struct Entry {
+    Incident incident;
+    std::shared_ptr<const KeptProduct> product;  // Null: not kept.
+
+    bool has_operands() const { return product != nullptr && product->has_operands; }
+  };
+  // The newest first. Threads: any.
+  std::vector<Entry> entries() const ABSL_LOCKS_EXCLUDED(mutex_);
+  // Since the start. Threads: any.
+  int64_t found() const ABSL_LOCKS_EXCLUDED(mutex_);
+  int64_t most_kept_bytes() const { return options_.most_kept_bytes; }
+
+ private:
+  // The operands of the entry are not kept any more.
+  void DropOperands(Entry& entry) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void Write(const Incident& incident) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+
+  const Options options_;
+  mutable Mutex mutex_;
+  std::deque<Entry> entries_ ABSL_GUARDED_BY(mutex_);  // The oldest first.
+  int64_t found_ ABSL_GUARDED_BY(mutex_) = 0;
+  int64_t kept_bytes_ ABSL_GUARDED_BY(mutex_) = 0;
+};
+
+// One line of JSON, without its end.
+std::string JsonOf(const Incident& incident);
+
+}  // namespace gemmd

@@ -1,0 +1,139 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "server/system/files.h"
+
+#include <fcntl.h>
+#include <pthread.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstdio>
+#include <string_view>
+#include <system_error>
+#include <utility>
+
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+
+namespace gemmd {
+
+namespace {
+
+absl::Status CannotOpen(const std::string& path) {
+  return absl::InvalidArgumentError(absl::StrCat(
+      "cannot open ", path, ": ", std::error_code(errno, std::generic_category()).message()));
+}
+
+}  // namespace
+
+absl::StatusOr<FileDescriptor> OpenRegularFile(const std::string& path, int flags) {
+  constexpr mode_t kReadableForOthers = 0644;
+  FileDescriptor file(open(path.c_str(), flags | O_CLOEXEC | O_NONBLOCK, kReadableForOthers));
+  struct stat status = {};
+  if (!file.is_open() || fstat(file.get(), &status) != 0) return CannotOpen(path);
+  if (S_ISREG(status.st_mode)) return file;
+  return absl::InvalidArgumentError(absl::StrCat("got ", path, ", want a regular file"));
+}
+
+absl::StatusOr<std::string> ReadRegularFile(const std::string& path, size_t most_bytes) {
+  const absl::StatusOr<FileDescriptor> file = OpenRegularFile(path, O_RDONLY);
+  if (!file.ok()) return file.status();
+  std::string bytes(most_bytes + 1, '\0');
+  size_t length = 0;
+  while (length < bytes.size()) {
+    const ssize_t count = read(file->get(), bytes.data() + length, bytes.size() - length);
+    if (count < 0) return CannotOpen(path);
+    if (count == 0) break;
+    length += static_cast<size_t>(count);
+  }
+  bytes.resize(length);
+  return bytes;
+}
+
+namespace {
+
+absl::StatusOr<FileDescriptor> OpenToAppend(const std::string& path) {
+  return OpenRegularFile(path, O_WRONLY | O_CREAT | O_APPEND);
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<LineFile>> LineFile::Open(const std::string& path,
+                                                         const Options& options) {
+  absl::StatusOr<FileDescriptor> file = OpenToAppend(path);
+  if (!file.ok()) return file.status();
+  const int64_t bytes = std::max<int64_t>(lseek(file->get(), 0, SEEK_END), 0);
+  return std::unique_ptr<LineFile>(new LineFile(path, options, *std::move(file), bytes));
+}
+
+LineFile::LineFile(std::string path, const Options& options, FileDescriptor file, int64_t bytes)
+    : path_(std::move(path)),
+      options_(options),
+      file_(std::move(file)),
+      bytes_(bytes),
+      thread_([this] { Run(); }) {}
+
+LineFile::~LineFile() {
+  {
+    MutexLock lock(&mutex_);
+    is_closed_ = true;
+  }
+  thread_.join();
+}
+
+void LineFile::Add(absl::AnyInvocable<std::string() &&> make, int64_t count) {
+  MutexLock lock(&mutex_);
+  if (is_closed_ || kept_.size() >= options_.most_kept) {
+    lost_ += count;
+    return;
+  }
+  kept_.push_back({std::move(make), count});
+}
+
+void LineFile::Run() {
+  pthread_setname_np(pthread_self(), "gemmd-lines");
+  while (true) {
+    Line line;
+    {
+      MutexLock lock(&mutex_);
+      mutex_.Await([this]() ABSL_NO_THREAD_SAFETY_ANALYSIS { return HasWork(); });
+      if (kept_.empty()) return;
+      line = std::move(kept_.front());
+      kept_.pop_front();
+    }
+    (Write(absl::StrCat(std::move(line.make)(), "\n")) ? written_ : lost_) += line.count;
+  }
+}
+
+// Whole, or not at all: what follows the file reads line by line.
+bool LineFile::Write(const std::string& line) {
+  if (!MakeRoom(static_cast<int64_t>(line.size()))) return false;
+  std::string_view left = line;
+  while (!left.empty()) {
+    const ssize_t written = write(file_.get(), left.data(), left.size());
+    if (written < 0 && errno == EINTR) continue;
+    if (written <= 0) {
+      // A disk is full, for example. Where not even this works, the next line ends this one.
+      [[maybe_unused]] const int cut = ftruncate(file_.get(), bytes_);
+      return false;
+    }
+    left.remove_prefix(static_cast<size_t>(written));
+  }
+  bytes_ += static_cast<int64_t>(line.size());
+  return true;
+}
+
+// Begins a new file where this one has no room.
+bool LineFile::MakeRoom(int64_t bytes) {
+  if (file_.is_open() && (bytes_ == 0 || bytes_ + bytes <= options_.most_bytes)) return true;
+  if (file_.is_open() && std::rename(path_.c_str(), absl::StrCat(path_, ".1").c_str()) != 0) {
+    return false;
+  }
+  absl::StatusOr<FileDescriptor> file = OpenToAppend(path_);
+  file_ = file.ok() ? *std::move(file) : FileDescriptor();
+  bytes_ = 0;
+  return file_.is_open();
+}
+
+}  // namespace gemmd

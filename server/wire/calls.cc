@@ -1,0 +1,188 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "server/wire/calls.h"
+
+#include <algorithm>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <utility>
+
+#include "absl/container/flat_hash_map.h"
+#include "kernels/or_no_memory.h"
+#include "kernels/status_macros.h"
+#include "kernels/text.h"
+#include "server/product/admission.h"
+
+namespace gemmd {
+
+namespace {
+
+// The trailer by which gRPC's clients learn after how many milliseconds to try again.
+constexpr char kPushbackKey[] = "grpc-retry-pushback-ms";
+
+// An answer that finds no room is tried again after this: if its reader reads, one that waits is
+// gone long before.
+constexpr int64_t kRetryAfterMs = 100;
+
+}  // namespace
+
+grpc::Status ToGrpcStatus(const absl::Status& status) {
+  if (status.ok()) return grpc::Status::OK;
+  return grpc::Status(static_cast<grpc::StatusCode>(status.raw_code()),
+                      std::string(status.message()));
+}
+
+void TellRetryAfter(const absl::Status& status, grpc::CallbackServerContext& context) {
+  const std::optional<int64_t> retry_after_ms = RetryAfterMs(status);
+  if (retry_after_ms) {
+    context.AddTrailingMetadata(kPushbackKey, std::to_string(*retry_after_ms));
+  }
+}
+
+void SendWatch::Begin(Call& call, int64_t bytes) {
+  const double seconds =
+      static_cast<double>(bytes) / static_cast<double>(limits_.least_bytes_per_second);
+  const int64_t now_ns = clock_.NowNs();
+  MutexLock lock(&mutex_);
+  call.begun_ns_ = call.moved_ns_ = now_ns;
+  call.due_ns_ = now_ns + absl::ToInt64Nanoseconds(absl::Seconds(seconds));
+  call.taken_bytes_ = -1;
+  sending_.insert(&call);
+}
+
+void SendWatch::End(Call& call) {
+  MutexLock lock(&mutex_);
+  sending_.erase(&call);
+}
+
+bool SendWatch::IsSilent(Call& call, std::optional<int64_t> taken_bytes, int64_t patience_ns,
+                         int64_t now_ns) const {
+  const int64_t timeout_ns = absl::ToInt64Nanoseconds(limits_.timeout);
+  if (now_ns - call.due_ns_ >= timeout_ns) return true;
+  if (!taken_bytes) return patience_ns < timeout_ns && now_ns - call.begun_ns_ >= patience_ns;
+  if (call.taken_bytes_ < 0) call.taken_bytes_ = *taken_bytes;
+  if (*taken_bytes - call.taken_bytes_ >= kLeastProgressBytes) {
+    call.taken_bytes_ = *taken_bytes;
+    call.moved_ns_ = now_ns;
+  }
+  return now_ns - call.moved_ns_ >= patience_ns;
+}
+
+int SendWatch::EndSilent(absl::Duration timeout) {
+  const int64_t patience_ns = absl::ToInt64Nanoseconds(std::min(timeout, limits_.timeout));
+  const int64_t now_ns = clock_.NowNs();
+  absl::flat_hash_map<std::string, std::optional<int64_t>> taken;
+  int ended = 0;
+  // The lock is held while gRPC is told, because the context of a call must not end meanwhile. gRPC
+  // then calls no reaction on this thread.
+  MutexLock lock(&mutex_);
+  for (auto next = sending_.begin(); next != sending_.end();) {
+    const auto position = next++;
+    Call& call = **position;
+    const auto [peer, is_new] = taken.try_emplace(call.peer());
+    if (is_new) peer->second = taken_(peer->first);
+    if (!IsSilent(call, peer->second, patience_ns, now_ns)) continue;
+    call.Cancel();
+    sending_.erase(position);
+    ++ended;
+  }
+  return ended;
+}
+
+UnreadAnswers::Room::Room(Room&& other) noexcept
+    : answers_(std::exchange(other.answers_, nullptr)), bytes_(other.bytes_) {}
+
+UnreadAnswers::Room& UnreadAnswers::Room::operator=(Room&& other) noexcept {
+  std::swap(answers_, other.answers_);
+  std::swap(bytes_, other.bytes_);
+  return *this;
+}
+
+UnreadAnswers::Room::~Room() {
+  if (answers_ != nullptr) answers_->GiveBack(bytes_);
+}
+
+absl::StatusOr<UnreadAnswers::Room> UnreadAnswers::Hold(int64_t bytes) {
+  if (bytes <= kUncountedBytes) return Room();
+  MutexLock lock(&mutex_);
+  const int64_t free = max_bytes_ - bytes_;
+  if (bytes > free) {
+    return WithRetryAfterMs(
+        absl::ResourceExhaustedError(
+            GotWant("registry", Concat("an answer of ", bytes, " bytes"),
+                    Concat("at most ", free, " now: ", bytes_, " wait for their readers"))),
+        kRetryAfterMs);
+  }
+  bytes_ += bytes;
+  return Room(this, bytes);
+}
+
+int64_t UnreadAnswers::bytes() const {
+  MutexLock lock(&mutex_);
+  return bytes_;
+}
+
+void UnreadAnswers::GiveBack(int64_t bytes) {
+  MutexLock lock(&mutex_);
+  bytes_ -= bytes;
+}
+
+namespace {
+
+constexpr std::string_view kNoMemory = "message: no memory for the answer, try again later";
+
+void FreeText(void* text) { delete static_cast<std::string*>(text); }
+
+// Keeps the room of its answer until gRPC has let go of it.
+class Reactor final : public grpc::ServerUnaryReactor {
+ public:
+  Reactor(const HandlerTiming& timing, SendWatch& watch, grpc::CallbackServerContext& context)
+      : timing_(timing), sending_(watch, context) {}
+
+  absl::Status Take(UnreadAnswers& unread, absl::StatusOr<RegistryAnswer> answer,
+                    grpc::ByteBuffer& response) {
+    RETURN_IF_ERROR(answer.status());
+    ASSIGN_OR_RETURN(room_, unread.Hold(answer->own_bytes));
+    response.Swap(&answer->bytes);
+    sending_.Begin(static_cast<int64_t>(response.Length()));
+    return absl::OkStatus();
+  }
+  void OnDone() override {
+    const HandlerTimer timer = timing_.Begin();
+    delete this;
+  }
+
+ private:
+  const HandlerTiming timing_;
+  SendWatch::Call sending_;
+  UnreadAnswers::Room room_;
+};
+
+}  // namespace
+
+RegistryAnswer AnswerOf(const google::protobuf::MessageLite& message) {
+  auto text = std::make_unique<std::string>(message.SerializeAsString());
+  const size_t size = text->size();
+  // A short one is sooner copied. gRPC ends the process where it has no memory for a copy.
+  if (size <= UnreadAnswers::kUncountedBytes) {
+    const grpc::Slice copy(*text);
+    return {grpc::ByteBuffer(&copy, 1), static_cast<int64_t>(size)};
+  }
+  char* const data = text->data();
+  const grpc::Slice borrowed(data, size, FreeText, text.release());
+  return {grpc::ByteBuffer(&borrowed, 1), static_cast<int64_t>(size)};
+}
+
+grpc::ServerUnaryReactor* AnswerRegistryCall(
+    const HandlerTiming& timing, grpc::CallbackServerContext& context, UnreadAnswers& unread,
+    SendWatch& watch, absl::FunctionRef<absl::StatusOr<RegistryAnswer>()> answer,
+    grpc::ByteBuffer& response) {
+  auto* const reactor = new Reactor(timing, watch, context);
+  const absl::Status status = reactor->Take(unread, OrNoMemory(kNoMemory, answer), response);
+  TellRetryAfter(status, context);
+  reactor->Finish(ToGrpcStatus(status));
+  return reactor;
+}
+
+}  // namespace gemmd

@@ -1,0 +1,172 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "server/product/admission.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <thread>
+#include <vector>
+
+#include "tests/testing/patience.h"
+
+namespace gemmd {
+namespace {
+
+using ::testing::HasSubstr;
+
+// Admits a request whose message is not held yet.
+absl::StatusOr<Admission::Ticket> Admit(Admission& admission, int64_t bytes) {
+  Admission::Ticket ticket;
+  if (absl::Status status = admission.Admit(ticket, bytes); !status.ok()) return status;
+  return ticket;
+}
+
+TEST(AdmissionTest, CountsRequestsAndBytesUntilTicketsAreBack) {
+  Admission admission({.max_requests = 3, .max_bytes = 100});
+  {
+    absl::StatusOr<Admission::Ticket> first = Admit(admission, 30);
+    absl::StatusOr<Admission::Ticket> second = Admit(admission, 40);
+    ASSERT_TRUE(first.ok());
+    ASSERT_TRUE(second.ok());
+    EXPECT_EQ(admission.load().requests, 2);
+    EXPECT_EQ(admission.load().bytes, 70);
+  }
+  EXPECT_EQ(admission.load().requests, 0);
+  EXPECT_EQ(admission.load().bytes, 0);
+}
+
+TEST(AdmissionTest, RefusesPastEachLimit) {
+  Admission admission({.max_requests = 2, .max_bytes = 100});
+  absl::StatusOr<Admission::Ticket> first = Admit(admission, 60);
+  const absl::Status too_many_bytes = Admit(admission, 41).status();
+  EXPECT_EQ(too_many_bytes.code(), absl::StatusCode::kResourceExhausted);
+  EXPECT_THAT(std::string(too_many_bytes.message()),
+              HasSubstr("needs 41 bytes, 40 of 100 are free"));
+  absl::StatusOr<Admission::Ticket> second = Admit(admission, 40);
+  ASSERT_TRUE(second.ok());
+  const absl::Status too_many = Admit(admission, 0).status();
+  EXPECT_EQ(too_many.code(), absl::StatusCode::kResourceExhausted);
+  EXPECT_THAT(std::string(too_many.message()), HasSubstr("2 requests"));
+  admission.Close();
+  EXPECT_EQ(Admit(admission, 0).status().code(), absl::StatusCode::kUnavailable);
+  EXPECT_EQ(admission.load().admitted, 2);
+  EXPECT_EQ(admission.load().refused_for_bytes, 1);
+  EXPECT_EQ(admission.load().refused_for_requests, 1);
+  EXPECT_EQ(admission.load().refused_when_closed, 1);
+}
+
+TEST(AdmissionTest, TakesTheLargestNumbersWithoutOverflow) {
+  constexpr int64_t kMost = std::numeric_limits<int64_t>::max();
+  Admission admission({.max_requests = 2, .max_bytes = kMost});
+  absl::StatusOr<Admission::Ticket> first = Admit(admission, kMost - 1);
+  ASSERT_TRUE(first.ok());
+  EXPECT_FALSE(Admit(admission, kMost).ok());
+  EXPECT_TRUE(Admit(admission, 1).ok());
+}
+
+TEST(AdmissionTest, MovedTicketsAreGivenBackOnce) {
+  Admission admission({.max_requests = 2, .max_bytes = 100});
+  Admission::Ticket kept;
+  {
+    absl::StatusOr<Admission::Ticket> ticket = Admit(admission, 10);
+    ASSERT_TRUE(ticket.ok());
+    kept = *std::move(ticket);
+  }
+  EXPECT_EQ(admission.load().requests, 1);
+  Admission::Ticket moved = std::move(kept);
+  EXPECT_EQ(admission.load().requests, 1);
+  moved = Admission::Ticket();
+  EXPECT_EQ(admission.load().requests, 0);
+}
+
+TEST(AdmissionTest, AnAnswerFreesThePlaceAndTheTicketTheBytes) {
+  Admission admission({.max_requests = 1, .max_bytes = 100});
+  {
+    absl::StatusOr<Admission::Ticket> first = Admit(admission, 60);
+    ASSERT_TRUE(first.ok());
+    first->MarkAnswered(90);
+    EXPECT_EQ(admission.load().bytes, 60);
+    first->MarkAnswered(50);
+    first->MarkAnswered(50);
+    EXPECT_EQ(admission.load().requests, 0);
+    EXPECT_EQ(admission.load().bytes, 50);
+    EXPECT_FALSE(Admit(admission, 51).ok());
+    EXPECT_TRUE(Admit(admission, 50).ok());
+    EXPECT_FALSE(admission.WaitUntilIdle(absl::Milliseconds(1)));
+  }
+  EXPECT_TRUE(admission.WaitUntilIdle(absl::ZeroDuration()));
+  EXPECT_EQ(admission.load().requests, 0);
+  EXPECT_EQ(admission.load().bytes, 0);
+}
+
+TEST(AdmissionTest, ClosedRefusesAndIdleWaitsForTheLastTicket) {
+  Admission admission({.max_requests = 2, .max_bytes = 100});
+  auto ticket = std::make_unique<absl::StatusOr<Admission::Ticket>>(Admit(admission, 1));
+  admission.Close();
+  EXPECT_EQ(Admit(admission, 1).status().code(), absl::StatusCode::kUnavailable);
+  EXPECT_FALSE(admission.WaitUntilIdle(absl::Milliseconds(1)));
+  std::thread releaser([&] { ticket.reset(); });
+  EXPECT_TRUE(admission.WaitUntilIdle(kPatience));
+  releaser.join();
+}
+
+TEST(AdmissionTest, WaitingCanBeStopped) {
+  Admission admission({.max_requests = 2, .max_bytes = 100});
+  auto ticket = std::make_unique<absl::StatusOr<Admission::Ticket>>(Admit(admission, 1));
+  std::thread stopper([&] { admission.StopWaiting(); });
+  EXPECT_FALSE(admission.WaitUntilIdle(absl::Hours(1)));
+  stopper.join();
+  EXPECT_FALSE(admission.WaitUntilIdle(absl::Hours(1)));
+  ticket.reset();
+  EXPECT_TRUE(admission.WaitUntilIdle(absl::ZeroDuration()));
+}
+
+TEST(AdmissionTest, QuestionsAreRefusedFromSeverePressureOn) {
+  Admission admission({.max_requests = 5, .max_bytes = 50});
+  EXPECT_THAT(admission.CheckQuestion(), IsOk());
+  admission.SetPressure(Pressure::kHigh);
+  EXPECT_THAT(admission.CheckQuestion(), IsOk());
+  for (const Pressure pressure : {Pressure::kSevere, Pressure::kCritical}) {
+    admission.SetPressure(pressure);
+    EXPECT_THAT(admission.CheckQuestion(), StatusIs(absl::StatusCode::kResourceExhausted));
+  }
+  EXPECT_EQ(admission.load().refused_for_memory, 2);
+}
+
+TEST(AdmissionTest, RetryAfterTravelsWithTheStatus) {
+  const absl::Status plain = absl::ResourceExhaustedError("full");
+  EXPECT_EQ(RetryAfterMs(plain), std::nullopt);
+  EXPECT_EQ(RetryAfterMs(WithRetryAfterMs(plain, 1234)), 1234);
+  EXPECT_EQ(WithRetryAfterMs(plain, 1234).message(), "full");
+}
+
+TEST(AdmissionTest, NeverPassesItsLimitsUnderContention) {
+  Admission admission({.max_requests = 5, .max_bytes = 50});
+  std::atomic<int64_t> inside{0};
+  std::atomic<int64_t> most{0};
+  std::atomic<int64_t> admitted{0};
+  std::vector<std::thread> threads;
+  for (int t = 0; t < 8; ++t) {
+    threads.emplace_back([&] {
+      for (int i = 0; i < 2000; ++i) {
+        absl::StatusOr<Admission::Ticket> ticket = Admit(admission, 12);
+        if (!ticket.ok()) continue;
+        admitted.fetch_add(1);
+        const int64_t now = inside.fetch_add(1) + 1;
+        int64_t seen = most.load();
+        while (now > seen && !most.compare_exchange_weak(seen, now)) {
+        }
+        inside.fetch_sub(1);
+      }
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  EXPECT_LE(most.load(), 4);  // 4 * 12 <= 50 < 5 * 12.
+  EXPECT_GT(admitted.load(), 0);
+  EXPECT_EQ(admission.load().requests, 0);
+  EXPECT_EQ(admission.load().bytes, 0);
+}
+
+}  // namespace
+}  // namespace gemmd

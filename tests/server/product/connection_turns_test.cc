@@ -1,0 +1,200 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// How a caller's part of a device is shared among his connections.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cstdint>
+#include <cstdlib>
+#include <deque>
+#include <map>
+#include <string>
+#include <utility>
+
+#include "server/product/queue.h"
+#include "tests/testing/random_source.h"
+
+namespace gemmd {
+namespace {
+
+constexpr int64_t kAnyCost = int64_t{1} << 60;
+
+// A caller's name and the number of the connection.
+using Name = std::pair<std::string, uint64_t>;
+
+FlowId IdOf(const Name& name) { return {.caller = name.first, .connection = name.second}; }
+
+class ConnectionTurnsTest : public ::testing::Test {
+ protected:
+  FairQueue::Job& Add(const Name& name, int64_t cost_ns, double share = 1) {
+    FairQueue::Job& job = jobs_.emplace_back();
+    job.id = jobs_.size();
+    job.cost_ns = cost_ns;
+    job.share = share;
+    names_[job.id] = name;
+    queue_.Enter(IdOf(name), job);
+    return job;
+  }
+
+  void Add(int count, const Name& name, int64_t cost_ns, double share = 1) {
+    for (int i = 0; i < count; ++i) Add(name, cost_ns, share);
+  }
+
+  // Launches the next job and ends it; notes what it had.
+  Name Run() {
+    FairQueue::Job& job = queue_.first();
+    const int64_t cost_ns = job.cost_ns;
+    queue_.Launch(job, cost_ns);
+    queue_.Leave(job);
+    const Name name = names_[job.id];
+    had_ns_[name] += cost_ns;
+    callers_had_ns_[name.first] += cost_ns;
+    return name;
+  }
+
+  FairQueue queue_;
+  std::deque<FairQueue::Job> jobs_;
+  std::map<JobId, Name> names_;
+  std::map<Name, int64_t> had_ns_;
+  std::map<std::string, int64_t> callers_had_ns_;
+};
+
+TEST_F(ConnectionTurnsTest, HostsHaveEqualPartsWhateverConnectionsTheyHave) {
+  Add(200, {"one", 0}, 10);
+  for (uint64_t connection = 0; connection < 9; ++connection) Add(40, {"many", connection}, 10);
+  for (int i = 0; i < 300; ++i) {
+    Run();
+    EXPECT_LE(std::abs(callers_had_ns_["one"] - callers_had_ns_["many"]), 10);
+  }
+}
+
+TEST_F(ConnectionTurnsTest, SharesAreThoseOfCallers) {
+  for (uint64_t connection = 0; connection < 3; ++connection) {
+    Add(400, {"triple", connection}, 30, 3);
+    Add(400, {"one", connection}, 30);
+  }
+  for (int i = 0; i < 400; ++i) {
+    Run();
+    EXPECT_LE(std::abs(callers_had_ns_["triple"] - 3 * callers_had_ns_["one"]), 3 * 30 + 30);
+  }
+}
+
+TEST_F(ConnectionTurnsTest, ConnectionsOfAHostHaveEqualTime) {
+  Add(400, {"host", 0}, 10);
+  Add(200, {"host", 1}, 30);
+  Add(100, {"host", 2}, 60);
+  for (int i = 0; i < 200; ++i) {
+    Run();
+    EXPECT_LE(std::abs(had_ns_[{"host", 0}] - had_ns_[{"host", 1}]), 2 * (10 + 30));
+    EXPECT_LE(std::abs(had_ns_[{"host", 0}] - had_ns_[{"host", 2}]), 2 * (10 + 60));
+  }
+}
+
+// One that waits for each answer, beside four connections of the same host with a hundred jobs
+// each: it has every second turn, and so never waits for more than the job that runs and another
+// one.
+TEST_F(ConnectionTurnsTest, WhoeverWaitsForEachAnswerWaitsForOneJob) {
+  for (uint64_t hog = 1; hog <= 4; ++hog) Add(100, {"host", hog}, 10);
+  for (int i = 0; i < 20; ++i) Run();
+  const Name light = {"host", 9};
+  for (int i = 0; i < 50; ++i) {
+    Run();  // It runs when the call comes,
+    Add(light, 10);
+    if (Run() != light) {  // and this one is even with it.
+      EXPECT_EQ(Run(), light);
+    }
+  }
+  EXPECT_EQ(had_ns_[light], 50 * 10);
+}
+
+// A connection that is never there twice has no more than its half of what the others leave it.
+TEST_F(ConnectionTurnsTest, LongJobsOfOneThatWaitsForEachAnswerHaveHalf) {
+  for (uint64_t hog = 1; hog <= 4; ++hog) Add(1000, {"host", hog}, 10);
+  const Name slow = {"host", 9};
+  while (callers_had_ns_["host"] < 20'000) {
+    if (queue_.InsideOf(IdOf(slow)).of_connection == 0) Add(slow, 400);
+    Run();
+  }
+  EXPECT_GE(had_ns_[slow], 10'000 - 400);
+  EXPECT_LE(had_ns_[slow], 10'000 + 400);
+}
+
+// Nine connections that wait for each answer are nine tenths of ten connections.
+TEST_F(ConnectionTurnsTest, WhoeverWaitsForEachAnswerHasAsMuchAsAHog) {
+  Add(1000, {"host", 0}, 1000);
+  for (int i = 0; i < 1000; ++i) {
+    for (uint64_t light = 1; light <= 9; ++light) {
+      if (queue_.InsideOf({"host", light}).of_connection == 0) Add({"host", light}, 1000);
+    }
+    Run();
+  }
+  for (uint64_t connection = 0; connection <= 9; ++connection) {
+    const Name name = {"host", connection};
+    EXPECT_GE(had_ns_[name], 95'000) << connection;
+    EXPECT_LE(had_ns_[name], 105'000) << connection;
+  }
+}
+
+TEST_F(ConnectionTurnsTest, CountsWhatIsInside) {
+  Add(3, {"host", 1}, 10);
+  Add(2, {"host", 2}, 10);
+  EXPECT_EQ(queue_.InsideOf({"host", 1}).of_caller, 5);
+  EXPECT_EQ(queue_.InsideOf({"host", 1}).of_connection, 3);
+  EXPECT_EQ(queue_.InsideOf({"host", 3}).of_connection, 0);
+  EXPECT_EQ(queue_.InsideOf({"other", 1}).of_caller, 0);
+  while (!queue_.empty()) Run();
+  EXPECT_EQ(queue_.InsideOf({"host", 1}).of_caller, 0);
+  EXPECT_EQ(queue_.InsideOf({"host", 1}).of_connection, 0);
+  EXPECT_EQ(queue_.callers(), 1U);  // For what it had.
+  EXPECT_EQ(queue_.connections(), 0U);
+}
+
+// A host that opens a connection for each product, while it always has some inside.
+TEST_F(ConnectionTurnsTest, RemembersFewIdleConnections) {
+  Add(10, {"hog", 0}, 10);
+  for (uint64_t i = 1; i < 10'000; ++i) {
+    for (int k = 0; k < 2; ++k) {
+      FairQueue::Job& job = Add({"hog", i}, 1000);
+      queue_.Launch(job, job.cost_ns);
+      if (k == 1) queue_.Leave(job);
+    }
+    queue_.Leave(jobs_[jobs_.size() - 2]);
+    ASSERT_LE(queue_.connections(), 2 * FairQueue::kMostIdleConnections + 4);
+  }
+  EXPECT_EQ(queue_.InsideOf({"hog", 0}).of_connection, 10);
+}
+
+// What a further job is told to wait for, against the jobs that are launched before it. In each
+// flow beside its own a job may begin that ends later, or not begin at all: those of the caller's
+// own connections count in the other callers' parts as well.
+TEST_F(ConnectionTurnsTest, TheNewcomerWaitsAsLongAsWasTold) {
+  RandomSource random;
+  constexpr int64_t kCallers = 3;
+  constexpr int64_t kConnections = 3;
+  for (int64_t round = 0; round < RandomSource::Cases(300); ++round) {
+    SCOPED_TRACE(random.trace() + " round " + std::to_string(round));
+    const int64_t longest_ns = round % 2 == 0 ? 1 : 60;
+    queue_ = FairQueue();
+    const auto any = [&] {
+      return Name(std::string(1, static_cast<char>('a' + random.Between(0, kCallers - 1))),
+                  random.Between(0, kConnections - 1));
+    };
+    const int64_t count = random.Between(1, 200);
+    for (int64_t i = 0; i < count; ++i) {
+      Add(any(), random.Between(1, longest_ns));
+      if (random.Between(0, 2) == 0) Run();
+    }
+    const Name name = any();
+    const int64_t told_ns = queue_.AheadNs(IdOf(name), kAnyCost);
+    const JobId newcomer = Add(name, 1).id;
+    int64_t waited_ns = 0;
+    for (; queue_.first().id != newcomer; Run()) waited_ns += queue_.first().cost_ns;
+    // Connections beside it in both flows of its caller, times itself and the other callers.
+    constexpr int64_t kMostJobs = 2 * kConnections * kCallers;
+    EXPECT_LE(std::abs(told_ns - waited_ns), kMostJobs * longest_ns);
+    while (!queue_.empty()) Run();
+  }
+}
+
+}  // namespace
+}  // namespace gemmd

@@ -1,0 +1,239 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <deque>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "server/product/queue.h"
+
+namespace gemmd {
+namespace {
+
+using ::testing::ElementsAre;
+
+constexpr int64_t kAnyCost = int64_t{1} << 60;
+
+class FairQueueTest : public ::testing::Test {
+ protected:
+  FairQueue::Job& Add(const std::string& flow, int64_t cost_ns, double share = 1) {
+    FairQueue::Job& job = jobs_.emplace_back();
+    job.share = share;
+    job.id = jobs_.size();
+    job.cost_ns = cost_ns;
+    names_[job.id] = flow;
+    queue_.Enter({flow}, job);
+    return job;
+  }
+
+  // Launches the next job and ends it; gives the name of its flow.
+  std::string Run() {
+    FairQueue::Job& job = queue_.first();
+    queue_.Launch(job, job.cost_ns);
+    queue_.Leave(job);
+    return names_[job.id];
+  }
+
+  std::vector<std::string> Run(int count) {
+    std::vector<std::string> ran;
+    for (int i = 0; i < count; ++i) ran.push_back(Run());
+    return ran;
+  }
+
+  FairQueue queue_;
+  std::deque<FairQueue::Job> jobs_;
+  std::map<JobId, std::string> names_;
+};
+
+TEST_F(FairQueueTest, OneFlowIsServedInOrder) {
+  for (int i = 0; i < 5; ++i) Add("a", 10);
+  for (JobId id = 1; id <= 5; ++id) {
+    EXPECT_EQ(queue_.first().id, id);
+    Run();
+  }
+  EXPECT_TRUE(queue_.empty());
+}
+
+TEST_F(FairQueueTest, ANewcomerHasTheNextTurn) {
+  for (int i = 0; i < 100; ++i) Add("hog", 10);
+  Run(20);
+  Add("light", 10);
+  EXPECT_THAT(Run(3), ElementsAre("light", "hog", "hog"));
+}
+
+TEST_F(FairQueueTest, ALateFlowDoesNotCatchUp) {
+  for (int i = 0; i < 40; ++i) Add("hog", 10);
+  Run(20);
+  for (int i = 0; i < 10; ++i) Add("late", 10);
+  const std::vector<std::string> ran = Run(8);
+  EXPECT_EQ(std::count(ran.begin(), ran.end(), "late"), 4);
+}
+
+TEST_F(FairQueueTest, FlowsHaveEqualTimeAndNotEqualCounts) {
+  for (int i = 0; i < 100; ++i) Add("long", 30);
+  for (int i = 0; i < 300; ++i) Add("short", 10);
+  std::map<std::string, int64_t> had_ns;
+  for (int i = 0; i < 200; ++i) {
+    const std::string flow = Run();
+    had_ns[flow] += flow == "long" ? 30 : 10;
+    // Never apart by more than the longest job of each.
+    EXPECT_LE(std::abs(had_ns["long"] - had_ns["short"]), 40);
+  }
+}
+
+TEST_F(FairQueueTest, FlowsHaveTimeByTheirShares) {
+  for (int i = 0; i < 400; ++i) Add("triple", 30, 3);
+  for (int i = 0; i < 400; ++i) Add("half", 30, 0.5);
+  for (int i = 0; i < 400; ++i) Add("one", 30);
+  std::map<std::string, double> had_ns;
+  for (int i = 0; i < 450; ++i) {
+    const std::string flow = Run();
+    had_ns[flow] += 30;
+    // By their shares, never apart by more than a job of each.
+    EXPECT_LE(std::abs(had_ns["triple"] / 3 - had_ns["one"]), 10 + 30);
+    EXPECT_LE(std::abs(had_ns["half"] / 0.5 - had_ns["one"]), 60 + 30);
+  }
+  EXPECT_NEAR(had_ns["triple"], 450 * 30 / 4.5 * 3, 60);
+}
+
+TEST_F(FairQueueTest, AShareIsChargedForWhatAJobHad) {
+  FairQueue::Job& first = Add("double", 10, 2);
+  queue_.Launch(first, first.cost_ns);
+  queue_.Correct(first, 30);  // It took 40: as much as 20 of the other's.
+  queue_.Leave(first);
+  for (int i = 0; i < 5; ++i) Add("double", 10, 2);
+  for (int i = 0; i < 5; ++i) Add("one", 10);
+  EXPECT_THAT(Run(4), ElementsAre("one", "one", "double", "one"));
+}
+
+TEST_F(FairQueueTest, TellsWhatIsAheadByShares) {
+  for (int i = 0; i < 100; ++i) Add("double", 10, 2);
+  Run();
+  Add("one", 30);
+  // Until one's next job may start, at 30: six times 10, and the one that begins then.
+  EXPECT_EQ(queue_.AheadNs({"one"}, kAnyCost), 30 + 2 * 25 + 10);
+  // The other way round: the first of one's, since 990 of double's take 495 of one's time.
+  EXPECT_EQ(queue_.AheadNs({"double"}, kAnyCost), 990 + 30);
+}
+
+// A flow that asks for one product after the other has its half, too.
+TEST_F(FairQueueTest, AClosedLoopKeepsItsDebt) {
+  for (int i = 0; i < 300; ++i) Add("hog", 10);
+  int64_t loop_ns = 0;
+  for (int64_t total_ns = 0; total_ns < 2000;) {
+    if (queue_.InsideOf({"loop"}).of_caller == 0) Add("loop", 40);
+    const bool is_loop = Run() == "loop";
+    loop_ns += is_loop ? 40 : 0;
+    total_ns += is_loop ? 40 : 10;
+  }
+  EXPECT_GE(loop_ns, 900);
+  EXPECT_LE(loop_ns, 1100);
+}
+
+TEST_F(FairQueueTest, WhatNeverRanIsNotCharged) {
+  for (int i = 0; i < 10; ++i) Add("hog", 10);
+  for (int i = 0; i < 10; ++i) {
+    FairQueue::Job& dropped = Add("light", 1000);
+    queue_.Remove(dropped);
+    queue_.Leave(dropped);
+  }
+  Add("light", 10);
+  Run();
+  EXPECT_EQ(Run(), "light");
+}
+
+TEST_F(FairQueueTest, AJobIsChargedForWhatItHad) {
+  Add("a", 10);
+  Add("b", 10);
+  for (int i = 0; i < 3; ++i) Add("a", 10);
+  for (int i = 0; i < 5; ++i) Add("b", 10);
+  FairQueue::Job& first = queue_.first();
+  queue_.Launch(first, first.cost_ns);
+  queue_.Correct(first, 20);  // It took 30.
+  queue_.Leave(first);
+  EXPECT_THAT(Run(4), ElementsAre("b", "b", "b", "a"));
+}
+
+TEST_F(FairQueueTest, TellsWhatIsAheadOfANewcomer) {
+  EXPECT_EQ(queue_.AheadNs({"a"}, kAnyCost), 0);
+  for (int i = 0; i < 100; ++i) Add("hog", 10);
+  EXPECT_EQ(queue_.AheadNs({"hog"}, kAnyCost), 1000);
+  EXPECT_EQ(queue_.AheadNs({"light"}, kAnyCost), 10);  // The one whose turn it is already.
+  Run();
+  EXPECT_EQ(queue_.AheadNs({"light"}, kAnyCost), 0);
+  Add("light", 25);
+  EXPECT_EQ(queue_.AheadNs({"hog"}, kAnyCost), 990 + 25);
+  EXPECT_EQ(queue_.AheadNs({"light"}, kAnyCost),
+            25 + 25);                            // As much of the hog's, rounded up to a job.
+  EXPECT_GT(queue_.AheadNs({"hog"}, 100), 100);  // It stops counting there.
+}
+
+// Others that are ahead are expected to add as much again, within their turns.
+TEST_F(FairQueueTest, TellsWhatMayComeBeforeANewcomer) {
+  const auto to_come_ns = [this](const std::string& caller) {
+    return queue_.AheadOf({caller}, kAnyCost).to_come_ns;
+  };
+  for (int i = 0; i < 10; ++i) Add("deep", 10);
+  EXPECT_EQ(to_come_ns("deep"), 0);  // There is nobody else.
+  Add("a", 15);
+  Add("b", 5);
+  EXPECT_EQ(to_come_ns("deep"), 15 + 5);
+  EXPECT_EQ(to_come_ns("new"), 0);  // Has the next turn.
+  // The turn of "deep" is 15 + 10 of its 100: it need not add anything to be as far as that.
+  EXPECT_EQ(queue_.AheadNs({"a"}, kAnyCost), 15 + 25 + 5);
+  EXPECT_EQ(to_come_ns("a"), 5);
+  // With 10 more, "b" would be beyond its turn of 15 + 5.
+  Add("b", 12);
+  EXPECT_EQ(to_come_ns("a"), 15 + 5 - 17);
+}
+
+TEST_F(FairQueueTest, WhatMayComeIsBoundedByWhatACallerHasAheadItself) {
+  Add("a", 10);
+  for (int i = 0; i < 10; ++i) Add("caller " + std::to_string(i), 6);
+  EXPECT_EQ(queue_.AheadNs({"a"}, kAnyCost), 10 + 10 * 6);
+  EXPECT_EQ(queue_.AheadOf({"a"}, kAnyCost).to_come_ns, FairQueue::kMostToCome * 10);
+}
+
+// What is told is what happens where nothing else comes, or at most one job of each other flow
+// less.
+TEST_F(FairQueueTest, TheNewcomerWaitsAsLongAsWasTold) {
+  constexpr int64_t kLongest = 90;
+  const std::vector<int64_t> sizes = {7, 31, 2, kLongest, 11, 5, 60};
+  for (size_t i = 0; i < 60; ++i) {
+    Add(std::string(1, static_cast<char>('a' + i % 7 % 4)), sizes[i % sizes.size()]);
+    if (i % 4 == 3) Run();
+  }
+  const int64_t told_ns = queue_.AheadNs({"b"}, kAnyCost);
+  const JobId newcomer = Add("b", 10).id;
+  int64_t waited_ns = 0;
+  for (; queue_.first().id != newcomer; Run()) waited_ns += queue_.first().cost_ns;
+  EXPECT_GT(waited_ns, 0);
+  EXPECT_LE(waited_ns, told_ns);
+  EXPECT_GE(waited_ns, told_ns - 3 * kLongest);
+}
+
+TEST_F(FairQueueTest, RemembersFewIdleFlows) {
+  for (int i = 0; i < 100; ++i) Add("hog", 10);
+  for (int i = 0; i < 10'000; ++i) {
+    FairQueue::Job& job = Add("host " + std::to_string(i), 10);
+    queue_.Launch(job, job.cost_ns);
+    queue_.Leave(job);
+    ASSERT_LE(queue_.callers(), FairQueue::kMostIdle + 2);
+  }
+  EXPECT_EQ(queue_.InsideOf({"hog"}).of_caller, 100);
+}
+
+TEST(FlowTest, IsThePeersHost) {
+  EXPECT_EQ(HostOf("ipv4:192.0.2.1:50123"), "ipv4:192.0.2.1");
+  EXPECT_EQ(HostOf("ipv4:192.0.2.1:1"), HostOf("ipv4:192.0.2.1:2"));
+  EXPECT_EQ(HostOf("ipv6:%5B2001:db8::1%5D:50123"), "ipv6:%5B2001:db8::1%5D");
+  EXPECT_EQ(HostOf("unix:"), HostOf("unix:/tmp/a"));
+  EXPECT_EQ(HostOf("unix-abstract:b"), HostOf("unix:/tmp/a"));
+  EXPECT_EQ(HostOf(""), "");
+}
+
+}  // namespace
+}  // namespace gemmd

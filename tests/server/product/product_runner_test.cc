@@ -1,0 +1,380 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// What a product is charged for and what its caller is told, on a clock and a device that stand
+// still until the test moves them.
+#include "server/product/product_runner.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <deque>
+#include <functional>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "kernels/catalog.h"
+#include "kernels/cpu/host.h"
+#include "tests/testing/fake_clock.h"
+#include "tests/testing/status_matchers.h"
+
+namespace gemmd {
+namespace {
+
+using testing::HasSubstr;
+
+// Holds every job until the test says how it ended and how long each stage took.
+class HoldingDevice final : public Device {
+ public:
+  HoldingDevice() {
+    info_.name = "holding";
+    profile_.target = HostTarget();
+    for (const Kernel& kernel : Catalog(DeviceKind::kCpu)) {
+      profile_.rates.push_back({std::string(kernel.engine), 1e9});
+    }
+  }
+
+  const DeviceInfo& info() const override { return info_; }
+  const DeviceProfile& profile() const override { return profile_; }
+  void Submit(const Job& /*job*/, Done done) override {
+    held_.push_back(std::move(done));
+    if (on_submit) on_submit();
+  }
+  std::function<void()> on_submit;
+
+  // Ends the oldest job.
+  void End(JobOutcome outcome) {
+    Done done = std::move(held_.front());
+    held_.pop_front();
+    std::move(done)(std::move(outcome));
+  }
+  void EndAll() {
+    while (!held_.empty()) End({});
+  }
+
+ private:
+  DeviceInfo info_;
+  DeviceProfile profile_;
+  std::deque<Done> held_;
+};
+
+// A product of f32 matrices.
+std::unique_ptr<Product> Request(int64_t m, int64_t n, int64_t k,
+                                 ElementType d_type = ElementType::kF32) {
+  auto request = std::make_unique<Product>();
+  Problem& problem = request->job.problem;
+  problem.m = m;
+  problem.n = n;
+  problem.k = k;
+  problem.a = TightLayout("a", ElementType::kF32, Order::kRowMajor, m, k).value();
+  problem.b = TightLayout("b", ElementType::kF32, Order::kRowMajor, k, n).value();
+  problem.d = TightLayout("d", d_type, Order::kRowMajor, m, n).value();
+  return request;
+}
+
+class ProductRunnerTest : public testing::Test {
+ protected:
+  struct Limits {
+    Admission::Limits admission = {.max_requests = 10, .max_bytes = int64_t{1} << 40};
+    int64_t max_message_bytes = int64_t{1} << 40;
+  };
+
+  void TearDown() override { Finish(); }
+
+  // Ends everything that was started, and gives its tickets back.
+  void Finish() {
+    device_.EndAll();
+    tickets_.clear();
+  }
+
+  void SetLimits(const Limits& limits) {
+    Finish();
+    admission_ = std::make_unique<Admission>(limits.admission);
+    runner_ = std::make_unique<ProductRunner>(served_, scheduler_, *admission_, stats_, clock_,
+                                              limits.max_message_bytes);
+  }
+
+  // Starts a product that has arrived now. Its ticket lives as long as the test.
+  absl::Status Start(std::unique_ptr<Product> product, Arrival arrival = {}) {
+    if (arrival.arrived_ns == 0) arrival.arrived_ns = clock_.NowNs();
+    product->arrival = std::move(arrival);
+    product->id = runner_->NewId();
+    product->answer = [this](std::unique_ptr<Product> ended) {
+      last_ = {ended->outcome.status, ended->timing, ended->job.problem};
+      tickets_.push_back(std::move(ended->ticket));
+    };
+    return runner_->Start(product, absl::OkStatus());
+  }
+
+  FakeClock clock_;
+  HoldingDevice device_;
+  const std::vector<ServedDevice> served_ = {{&device_, absl::OkStatus()}};
+  const std::vector<Device*> devices_ = {&device_};
+  Scheduler scheduler_{devices_, clock_};
+  Stats stats_{1};
+  std::unique_ptr<Admission> admission_;
+  std::deque<Admission::Ticket> tickets_;
+  std::unique_ptr<ProductRunner> runner_;
+  struct Ended {
+    absl::Status status;
+    ProductTiming timing;
+    Problem problem;
+  };
+  Ended last_;
+};
+
+TEST_F(ProductRunnerTest, EachStageIsTimedByItself) {
+  SetLimits({});
+  ASSERT_THAT(Start(Request(8, 8, 8)), IsOk());  // The device is busy with this one.
+  Arrival arrival;
+  arrival.arrived_ns = clock_.NowNs();
+  clock_.Advance(3);  // Until it is parsed and admitted.
+  ASSERT_THAT(Start(Request(8, 8, 8), arrival), IsOk());
+  ASSERT_THAT(Start(Request(8, 8, 16)), IsOk());  // It is launched before the second is answered.
+  clock_.Advance(50);                             // In the queue.
+  device_.End({});       // The second product is launched, then the first one's answer is made.
+  clock_.Advance(1000);  // On the device.
+  device_.on_submit = [this] { clock_.Advance(19); };
+  device_.End({.status = absl::OkStatus(),
+               .wait_ns = 7,
+               .copy_in_ns = 11,
+               .compute_ns = 13,
+               .copy_out_ns = 17});
+  ASSERT_THAT(last_.status, IsOk());
+  EXPECT_EQ(last_.timing[Stage::kReceive], 3);
+  EXPECT_EQ(last_.timing[Stage::kQueue], 50 + 7);
+  EXPECT_EQ(last_.timing[Stage::kCopyIn], 11);
+  EXPECT_EQ(last_.timing[Stage::kCompute], 13);
+  EXPECT_EQ(last_.timing[Stage::kCopyOut], 17);
+  EXPECT_EQ(last_.timing[Stage::kSendPrepare], 19);
+  EXPECT_EQ(last_.timing.total_ns, 3 + 50 + 1000 + 19);
+  device_.on_submit = nullptr;
+}
+
+// Products of 2e9 operations at 1e9 a second that take 8 s in place of 2 s, then 2 s again.
+TEST_F(ProductRunnerTest, TheBacklogIsWhatProductsLikeThisOneTook) {
+  constexpr double kPredictedNs = 2e9;
+  SetLimits({.admission = {.max_requests = 100, .max_bytes = int64_t{1} << 40}});
+  const auto run = [&](int64_t compute_ns) {
+    for (int i = 0; i < 12; ++i) {
+      ASSERT_THAT(Start(Request(1000, 1000, 1000)), IsOk());
+      device_.End({.status = absl::OkStatus(), .compute_ns = compute_ns});
+    }
+  };
+  const auto backlog_ns = [&] {
+    EXPECT_THAT(Start(Request(1000, 1000, 1000)), IsOk());
+    const int64_t expected_ns = scheduler_.load(device_).backlog_ns;
+    device_.End({.status = absl::CancelledError("the test has its number")});
+    return static_cast<double>(expected_ns);
+  };
+  EXPECT_NEAR(backlog_ns(), kPredictedNs, 1);
+  run(8'000'000'000);
+  EXPECT_NEAR(backlog_ns(), 4 * kPredictedNs, 0.4 * kPredictedNs);
+  run(2'000'000'000);
+  EXPECT_NEAR(backlog_ns(), kPredictedNs, 0.1 * kPredictedNs);
+}
+
+TEST_F(ProductRunnerTest, CountsForTheRuleOfTheCaller) {
+  SetLimits({.admission = {.max_requests = 2, .max_bytes = int64_t{1} << 40}});
+  const auto identity = std::make_shared<Identity>();
+  identity->name = "team/a";
+  identity->meter = std::make_shared<Meter>();
+  identity->use = std::make_shared<RuleUse>("team/*");
+  Arrival arrival;
+  arrival.caller = identity;
+  ASSERT_THAT(Start(Request(8, 8, 8), arrival), IsOk());
+  ASSERT_THAT(Start(Request(8, 8, 8), arrival), IsOk());
+  EXPECT_FALSE(Start(Request(8, 8, 8), arrival).ok());                    // There is no room,
+  EXPECT_FALSE(Start(Request(8, 8, 8, ElementType::kB1), arrival).ok());  // and no such kernel.
+  EXPECT_FALSE(runner_->Hold(int64_t{1} << 41, arrival).ok());
+  EXPECT_EQ(identity->use->totals().answered, 0);
+  device_.End({.status = absl::OkStatus(), .compute_ns = 13});
+  device_.End({.status = absl::AbortedError("the device is gone")});
+  const RuleUse::Totals totals = identity->use->totals();
+  EXPECT_EQ(totals.answered, 1);
+  EXPECT_EQ(totals.compute_ns, 13);
+  EXPECT_EQ(totals.failed, 1);
+  EXPECT_EQ(totals.refused, 3);
+
+  // Whoever is known by a host alone is counted for no rule.
+  tickets_.clear();
+  ASSERT_THAT(Start(Request(8, 8, 8)), IsOk());
+  device_.End({.status = absl::OkStatus(), .compute_ns = 13});
+  EXPECT_EQ(identity->use->totals().answered, 1);
+}
+
+TEST(CallerRulesTest, ProductsThatRanAsOneShareItsTime) {
+  const auto identity = std::make_shared<Identity>();
+  identity->use = std::make_shared<RuleUse>("a");
+  Arrival arrival;
+  arrival.caller = identity;
+  Product product;
+  product.arrival = arrival;
+  product.timing[Stage::kCompute] = 12;
+  product.joined = 3;
+  for (int i = 0; i < 3; ++i) CountEnd(product);
+  EXPECT_EQ(identity->use->totals().compute_ns, 12);
+  EXPECT_EQ(identity->use->totals().answered, 3);
+}
+
+TEST_F(ProductRunnerTest, RefusalsSayWhenTheDeviceWillBeDone) {
+  const struct {
+    int64_t m;
+    int64_t want_ms;
+  } cases[] = {{.m = 1, .want_ms = 2},  // 2 * 1000 * 1000 operations at 1e9 a second.
+               {.m = 100, .want_ms = 200},
+               {.m = 20'000, .want_ms = 10'000},  // And not 40 s, but the longest.
+               {.m = 0, .want_ms = 1}};           // The shortest.
+  for (const auto& [m, want_ms] : cases) {
+    SetLimits({.admission = {.max_requests = 1, .max_bytes = int64_t{1} << 40}});
+    ASSERT_THAT(Start(Request(m, 1000, 1000)), IsOk());
+    const absl::Status refused = Start(Request(8, 8, 8));
+    EXPECT_THAT(refused, StatusIs(absl::StatusCode::kResourceExhausted));
+    EXPECT_EQ(RetryAfterMs(refused), want_ms);
+  }
+}
+
+// An f16 result is first summed in f32, in scratch memory.
+TEST_F(ProductRunnerTest, ScratchMemoryIsAdmittedToo) {
+  const Kernel* const kernel = FindKernel("openblas.f32.f32.f32").value();
+  const auto make_request = [kernel] {
+    std::unique_ptr<Product> request = Request(30, 40, 50, ElementType::kF16);
+    request->constraints.kernel = kernel;
+    return request;
+  };
+  const Problem problem = make_request()->job.problem;
+  const int64_t matrix_bytes = (30 * 50 + 50 * 40) * 4 + 30 * 40 * 2;
+  const int64_t scratch_bytes = kernel->workspace_bytes(problem).value();
+  ASSERT_GE(scratch_bytes, 30 * 40 * 4);
+  const int64_t whole_bytes = matrix_bytes + scratch_bytes;
+
+  SetLimits({.admission = {.max_requests = 10, .max_bytes = whole_bytes}});
+  ASSERT_THAT(Start(make_request()), IsOk());
+  EXPECT_EQ(admission_->load().bytes, whole_bytes);
+
+  SetLimits({.admission = {.max_requests = 10, .max_bytes = whole_bytes - 1}});
+  EXPECT_THAT(Start(make_request()), StatusIs(absl::StatusCode::kResourceExhausted,
+                                              HasSubstr("queue: the request needs ")));
+}
+
+TEST_F(ProductRunnerTest, AnAnswerNeedsRoomBesideItsMatrix) {
+  constexpr int64_t kMatrixBytes = 64 * 64 * 4;
+  SetLimits({.max_message_bytes = kMatrixBytes + 4096});
+  EXPECT_THAT(Start(Request(64, 64, 1)), IsOk());
+  SetLimits({.max_message_bytes = kMatrixBytes + 4095});
+  EXPECT_THAT(Start(Request(64, 64, 1)),
+              StatusIs(absl::StatusCode::kResourceExhausted,
+                       "d: the result takes 16384 bytes, a message holds at most 16383"));
+}
+
+TEST_F(ProductRunnerTest, WhatWaitsCountsWithItsOperandsAndItsResult) {
+  SetLimits({});
+  ASSERT_THAT(Start(Request(8, 8, 8)), IsOk());
+  EXPECT_EQ(scheduler_.load(device_).queued_bytes, 0);
+  ASSERT_THAT(Start(Request(30, 40, 50)), IsOk());
+  EXPECT_EQ(scheduler_.load(device_).queued_bytes, (30 * 50 + 50 * 40 + 30 * 40) * 4);
+  device_.End({});
+  EXPECT_EQ(scheduler_.load(device_).queued_bytes, 0);
+}
+
+TEST_F(ProductRunnerTest, RefusesWhatCannotBeInTime) {
+  SetLimits({});
+  Arrival arrival;
+  arrival.deadline_ns = clock_.NowNs() + 1'000'000'000;
+  // 2e9 operations at 1e9 a second.
+  EXPECT_THAT(Start(Request(1000, 1000, 1000), arrival),
+              StatusIs(absl::StatusCode::kDeadlineExceeded,
+                       "product: predicted to take 2s, 1s are left until the deadline"));
+  EXPECT_EQ(stats_.refusals()[static_cast<size_t>(RefusalReason::kDeadline)], 1);
+  EXPECT_EQ(admission_->load().admitted, 0);
+
+  ASSERT_THAT(Start(Request(1000, 1000, 400)), IsOk());  // Has the device for 0.8 s.
+  const absl::Status busy = Start(Request(1000, 1000, 200), arrival);
+  EXPECT_THAT(busy, StatusIs(absl::StatusCode::kResourceExhausted, HasSubstr("to wait 800ms")));
+  EXPECT_EQ(RetryAfterMs(busy), 200);
+  EXPECT_EQ(stats_.refusals()[static_cast<size_t>(RefusalReason::kBacklog)], 1);
+  EXPECT_THAT(Start(Request(1000, 1000, 50), arrival), IsOk());
+}
+
+TEST_F(ProductRunnerTest, ADrainSaysSoWhateverTheQueueIs) {
+  SetLimits({});
+  admission_->Close();
+  Arrival arrival;
+  arrival.deadline_ns = clock_.NowNs() + 1;
+  EXPECT_THAT(Start(Request(1000, 1000, 1000), arrival),
+              StatusIs(absl::StatusCode::kUnavailable, "the server is draining"));
+}
+
+// Ten connections of one host, and one of another.
+TEST_F(ProductRunnerTest, OneCallerDoesNotTakeAllPlaces) {
+  constexpr int64_t kPlaces = 64;
+  SetLimits({.admission = {.max_requests = kPlaces, .max_bytes = int64_t{1} << 40}});
+  int64_t taken = 0;
+  absl::Status refused;
+  for (int i = 0; refused.ok(); ++i) {
+    Arrival arrival;
+    arrival.peer_name =
+        std::make_shared<const std::string>("ipv4:192.0.2.1:" + std::to_string(40'000 + i % 10));
+    arrival.connection = i % 10;
+    refused = Start(Request(8, 8, 8), arrival);
+    taken += refused.ok() ? 1 : 0;
+  }
+  EXPECT_EQ(taken, kPlaces * 7 / 8);
+  EXPECT_THAT(refused, StatusIs(absl::StatusCode::kResourceExhausted,
+                                "queue: the caller has 56 requests inside, 8 of 64 places are kept "
+                                "for others"));
+  EXPECT_NE(RetryAfterMs(refused), std::nullopt);
+  EXPECT_EQ(stats_.refusals()[static_cast<size_t>(RefusalReason::kShare)], 1);
+  Arrival light;
+  light.peer_name = std::make_shared<const std::string>("ipv4:192.0.2.2:50000");
+  EXPECT_THAT(Start(Request(8, 8, 8), light), IsOk());
+  device_.End({});  // The one that ran; the next turn is the newcomer's.
+  last_ = {};
+  device_.End({});
+  EXPECT_THAT(last_.status, IsOk());
+  EXPECT_EQ(scheduler_.InsideOf({"ipv4:192.0.2.2"}).of_caller, 0);
+  EXPECT_EQ(scheduler_.InsideOf({"ipv4:192.0.2.1"}).of_caller, taken - 1);
+}
+
+TEST_F(ProductRunnerTest, OneConnectionDoesNotTakeAllPlacesOfItsCaller) {
+  constexpr int64_t kPlaces = 512;
+  SetLimits({.admission = {.max_requests = kPlaces, .max_bytes = int64_t{1} << 40}});
+  const auto take = [this](uint64_t connection, absl::Status& refused) {
+    int64_t taken = 0;
+    for (refused = absl::OkStatus(); refused.ok(); taken += refused.ok() ? 1 : 0) {
+      Arrival arrival;
+      arrival.peer_name = std::make_shared<const std::string>("unix:");
+      arrival.connection = connection;
+      refused = Start(Request(8, 8, 8), arrival);
+    }
+    return taken;
+  };
+  absl::Status refused;
+  EXPECT_EQ(take(1, refused), kPlaces * 7 / 8 * 7 / 8);
+  EXPECT_THAT(refused, StatusIs(absl::StatusCode::kResourceExhausted,
+                                "queue: the connection has 392 requests inside, 56 places of its "
+                                "caller are kept for others of its connections"));
+  EXPECT_NE(RetryAfterMs(refused), std::nullopt);
+  EXPECT_EQ(stats_.refusals()[static_cast<size_t>(RefusalReason::kShare)], 1);
+  EXPECT_EQ(take(2, refused), 56 * 7 / 8);
+  EXPECT_EQ(take(3, refused), 7);
+  EXPECT_THAT(refused, StatusIs(absl::StatusCode::kResourceExhausted, HasSubstr("the caller has")));
+}
+
+TEST_F(ProductRunnerTest, LowPriorityWaits) {
+  SetLimits({});
+  ASSERT_THAT(Start(Request(8, 8, 8)), IsOk());
+  std::unique_ptr<Product> low = Request(8, 8, 16);
+  low->priority = Priority::kLow;
+  ASSERT_THAT(Start(std::move(low)), IsOk());
+  ASSERT_THAT(Start(Request(8, 8, 8)), IsOk());
+  device_.End({});
+  device_.End({});
+  EXPECT_EQ(last_.problem.k, 8);
+  device_.End({});
+  EXPECT_EQ(last_.problem.k, 16);
+}
+
+}  // namespace
+}  // namespace gemmd
