@@ -140,7 +140,11 @@ TEST_F(JoinedJobsTest, WhatCanJoinWaitsWhileItsDeviceHasEnough) {
   deep.CompleteNext();
   EXPECT_EQ(deep.submitted(), 4);
   EXPECT_EQ(scheduler.load(deep).queued_requests, 0);
-  for (int i = 0; i < 5; ++i) Submit(scheduler, Loner());
+  for (int i = 0; i < 5; ++i) {
+    JoinableProduct& product = Product();
+    product.job.d.is_new = true;  // What makes a new tensor joins nothing.
+    Submit(scheduler, product);
+  }
   EXPECT_EQ(deep.held(), 8);
   while (deep.held() > 0) deep.CompleteNext();
   for (size_t i = 0; i < products_.size(); ++i) {
