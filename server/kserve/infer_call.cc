@@ -144,7 +144,7 @@ class InferExchange {
   // KServe.
   absl::StatusOr<JobId> Start(grpc::ByteBuffer& request, Arrival arrival, Answer answer);
 
-  const std::string& id() const { return product_.request_id(); }
+  std::string id() const { return product_.request_id(); }
   int64_t answer_bytes() const { return product_.answer_bytes(); }
   void LeaveQueue() { product_.LeaveQueue(); }
 

@@ -100,8 +100,10 @@ class ProductExchange {
   absl::StatusOr<JobId> Start(ProductRunner& runner, ReceiveQuota& quota, ArrivedRequest& request,
                               Arrival arrival, Answer answer);
 
-  // The id of the request, as far as it could be read.
-  const std::string& request_id() const { return product_->arrival.request_id; }
+  // The id of the request, as far as it could be read; empty before it was started.
+  std::string request_id() const {
+    return product_ == nullptr ? std::string() : product_->arrival.request_id;
+  }
 
   // The product is OK. Its answer is taken once, after it has left the queue.
   int64_t answer_bytes() const { return product_->answer_bytes(); }
@@ -116,7 +118,7 @@ class ProductExchange {
   void End(std::unique_ptr<RequestedProduct> ended);
 
   Answer answer_;
-  std::unique_ptr<RequestedProduct> product_;  // Null while it is under way.
+  std::unique_ptr<RequestedProduct> product_;  // Null until it has ended.
 };
 
 // A request of gemmd's own.

@@ -16,6 +16,17 @@ from metrics_page import scrape
 from tensors import DEADLINE_S, Session, by_name, refusal
 
 
+def infer_request():
+    """A product of 4^3 in the words of KServe."""
+    inputs = [
+        inference_pb2.ModelInferRequest.InferInputTensor(name=name, datatype="FP32", shape=[4, 4])
+        for name in "AB"
+    ]
+    return inference_pb2.ModelInferRequest(
+        model_name="gemm", inputs=inputs, raw_input_contents=[bytes(4 * 4 * 4)] * 2
+    )
+
+
 def test_the_audit_log(daemons, tmp_path):
     trust = Trust(tmp_path)
     rest = ["tensors", "statistics", "administer"]
@@ -62,13 +73,7 @@ def test_the_audit_log_names_the_method_of_each_product(daemons, tmp_path):
     """Also without rules, where nobody has a name."""
     log = tmp_path / "audit"
     daemon = daemons.start("--devices=cpu", "--lame-duck=1ms", f"--audit-log={log}")
-    inputs = [
-        inference_pb2.ModelInferRequest.InferInputTensor(name=name, datatype="FP32", shape=[4, 4])
-        for name in "AB"
-    ]
-    infer = inference_pb2.ModelInferRequest(
-        model_name="gemm", inputs=inputs, raw_input_contents=[bytes(4 * 4 * 4)] * 2
-    )
+    infer = infer_request()
     with grpc.insecure_channel(daemon.tcp) as channel:
         assert multiply(channel, []).d
         gemm = gemm_pb2_grpc.GemmStub(channel)
@@ -134,7 +139,8 @@ def test_rules_are_read_again_under_load(daemons, tmp_path):
 
     def keep_calling():
         with grpc.insecure_channel(daemon.tcp) as channel:
-            while not over.is_set():
+            # The first failure is enough: a daemon that has died would give them without end.
+            while not over.is_set() and not failures:
                 try:
                     multiply(channel, bearer("keeps"))
                 except grpc.RpcError as error:
@@ -150,6 +156,12 @@ def test_rules_are_read_again_under_load(daemons, tmp_path):
         )
         stream_messages.put(gemm_pb2.MultiplyStreamRequest(requests=[product()]))
         next(stream)
+        infers = queue.SimpleQueue()
+        answers = inference_pb2_grpc.GRPCInferenceServiceStub(channel).ModelStreamInfer(
+            iter(infers.get, None), metadata=bearer("loses"), timeout=DEADLINE_S
+        )
+        infers.put(infer_request())
+        assert not next(answers).error_message
         for count in range(1, 6):
             changed = dict(rules)
             changed["loses"] = {"may": []} if count % 2 else {"may": ["multiply"]}
@@ -165,6 +177,9 @@ def test_rules_are_read_again_under_load(daemons, tmp_path):
         code, _ = refusal(next, stream)
         assert code == PERMISSION_DENIED
         stream_messages.put(None)
+        infers.put(infer_request())
+        assert next(answers).error_message.startswith("PERMISSION_DENIED")
+        infers.put(None)
         # A bad file changes nothing and says why.
         trust.rules_file.write_text('{"identities": {"keeps": {"may": ["all"]}}}')
         daemon.signal(signal.SIGHUP)
