@@ -56,11 +56,11 @@ COPY deploy/bill-of-materials.sh deploy/pick-programs.sh /usr/local/bin/
 
 FROM pick AS cpu-tree
 COPY --from=build-cpu /opt/gemmd /programs
-RUN pick-programs.sh /programs /opt/gemmd gemmd gemmctl
+RUN pick-programs.sh /programs /opt/gemmd gemmd gemmd-host-worker gemmctl
 
 FROM pick AS cuda-tree
 COPY --from=build-cuda /opt/gemmd /programs
-RUN pick-programs.sh /programs /opt/gemmd gemmd gemmd-worker gemmctl
+RUN pick-programs.sh /programs /opt/gemmd gemmd gemmd-host-worker gemmd-worker gemmctl
 
 FROM pick AS load-tree
 COPY --from=build-cpu /opt/gemmd /programs

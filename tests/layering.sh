@@ -51,7 +51,7 @@ server/trust:               server/system kernels
                             <std> <posix> <absl> <crypto> <json> <yaml>
 server/crossing:            server/system kernels kernels/mma
                             <std> <posix> <absl>
-server/worker:              server/crossing server/system kernels kernels/mma
+server/worker:              server/crossing server/system kernels kernels/cpu kernels/mma
                             <std> <posix> <absl> <linux>
 server/worker/cuda:         server/worker server/crossing server/system
                             kernels kernels/mma kernels/cuda kernels/cuda/device/**

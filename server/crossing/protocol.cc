@@ -76,10 +76,10 @@ absl::Status RecordStatus::get() const {
                       std::string(message.view()));
 }
 
-uint64_t CatalogFingerprint() {
+uint64_t CatalogFingerprint(DeviceKind kind) {
   uint64_t hash = 14695981039346656037u;  // FNV-1a.
   const auto add = [&hash](uint8_t byte) { hash = (hash ^ byte) * 1099511628211u; };
-  for (const Kernel& kernel : Catalog(DeviceKind::kCuda)) {
+  for (const Kernel& kernel : Catalog(kind)) {
     for (const char c : kernel.name) add(static_cast<uint8_t>(c));
     add(0);
   }
@@ -132,6 +132,19 @@ absl::Status CheckCompressRequest(const CompressRequest& request, int64_t stagin
   RETURN_IF_ERROR(CheckEnumerators("mask", request.task.mask));
   RETURN_IF_ERROR(BytesOf(request.task).status());
   return CheckRange("staging", request.staged, sizeof(BadGroup), staging_bytes);
+}
+
+absl::Status CheckLaunch(const LaunchRequest& request, size_t kernels, int64_t shared_bytes) {
+  if (request.kernel >= kernels) {
+    return absl::InvalidArgumentError(
+        GotWant("kernel", Concat("number ", request.kernel), Concat("less than ", kernels)));
+  }
+  for (const SharedRange& range : {request.control, request.a, request.b, request.c, request.bias,
+                                   request.a_scale, request.b_scale, request.a_factors,
+                                   request.b_factors, request.a_form, request.b_form, request.d}) {
+    RETURN_IF_ERROR(CheckRange("shared memory", range.offset, range.bytes, shared_bytes));
+  }
+  return absl::OkStatus();
 }
 
 absl::Status SendBytes(int socket, absl::Span<const std::byte> bytes) {

@@ -12,6 +12,9 @@
 //   front:  CompressRequest  worker: Result
 //   either: closes the socket, and the worker ends
 //
+// The worker of a device of the host says Hello, too, and then gets a LaunchRequest at a time,
+// which it answers with a Result. Its matrices lie in SharedMemory (staging.h).
+//
 // Requests have a slot each, of kMostInFlight, until they are answered. Those that name the same
 // block are done in the order in which they were sent; others may overtake, and answers come in any
 // order.
@@ -19,6 +22,7 @@
 
 #include <algorithm>
 #include <array>
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
@@ -40,7 +44,7 @@ namespace gemmd {
 inline constexpr int kWorkerSocket = 3;
 inline constexpr int kWorkerStaging = 4;
 
-inline constexpr uint32_t kWorkerProtocol = 8;
+inline constexpr uint32_t kWorkerProtocol = 9;
 
 enum class RecordKind : uint32_t {
   kHello = 1,
@@ -49,7 +53,8 @@ enum class RecordKind : uint32_t {
   kJob,
   kResult,
   kMemory,
-  kCompress
+  kCompress,
+  kLaunch
 };
 
 struct RecordHeader {
@@ -172,7 +177,43 @@ struct CompressRequest {
       0;  // Where in the staging area the first bad group is told (kernels/bad_group.h).
 };
 
-// The answer to a JobRequest, a MemoryRequest or a CompressRequest.
+// Where a matrix of a launch lies in the shared memory.
+struct SharedRange {
+  int64_t offset = 0;
+  int64_t bytes = 0;  // 0: there is no such matrix.
+};
+
+// What the front and a worker of the host must know of each other while they say nothing.
+struct LaunchControl {
+  std::atomic<uint64_t> started_id = 0;  // The last request that the worker began.
+  std::atomic<bool> is_aborted = false;  // The front's: nobody wants the launch any more.
+};
+
+// A launch on the host. The ranges are those that GemmArgs tells of.
+struct LaunchRequest {
+  static constexpr RecordKind kKind = RecordKind::kLaunch;
+  RecordHeader header = {.kind = kKind};
+  uint64_t id = 0;      // Ascending from 1.
+  uint32_t kernel = 0;  // Position in the catalogue of the worker's kind of device.
+  uint32_t is_a_form_made = 0;
+  uint32_t is_b_form_made = 0;
+  int64_t workspace_bytes = 0;
+  SharedRange control;  // A LaunchControl.
+  SharedRange a;
+  SharedRange b;
+  SharedRange c;
+  SharedRange bias;
+  SharedRange a_scale;
+  SharedRange b_scale;
+  SharedRange a_factors;
+  SharedRange b_factors;
+  SharedRange a_form;
+  SharedRange b_form;
+  SharedRange d;
+  Problem problem;
+};
+
+// The answer to a JobRequest, a MemoryRequest, a CompressRequest or a LaunchRequest.
 struct Result {
   static constexpr RecordKind kKind = RecordKind::kResult;
   RecordHeader header = {.kind = kKind};
@@ -185,7 +226,7 @@ struct Result {
 };
 
 // A hash of the catalogue: where it is the same, positions of kernels mean the same.
-uint64_t CatalogFingerprint();
+uint64_t CatalogFingerprint(DeviceKind kind = DeviceKind::kCuda);
 
 // Sends all parts of the rates.
 // Errors: Unavailable where the other side is gone.
@@ -207,14 +248,19 @@ absl::Status CheckMemoryRequest(const MemoryRequest& request, int64_t staging_by
 // The same for a compression.
 absl::Status CheckCompressRequest(const CompressRequest& request, int64_t staging_bytes);
 
+// OK where the kernel is there and every range lies within so many bytes of shared memory.
+// Errors: InvalidArgument.
+absl::Status CheckLaunch(const LaunchRequest& request, size_t kernels, int64_t shared_bytes);
+
 // OK where the range lies within so many bytes, which `of` names.
 // Errors: InvalidArgument.
 absl::Status CheckRange(std::string_view of, int64_t offset, int64_t bytes, int64_t all_bytes);
 
 // One packet as it came in.
 struct Packet {
-  std::array<std::byte, std::max({sizeof(Hello), sizeof(RatesPart), sizeof(JobRequest),
-                                  sizeof(MemoryRequest), sizeof(CompressRequest), sizeof(Result)})>
+  std::array<std::byte,
+             std::max({sizeof(Hello), sizeof(RatesPart), sizeof(JobRequest), sizeof(MemoryRequest),
+                       sizeof(CompressRequest), sizeof(LaunchRequest), sizeof(Result)})>
       bytes;
   size_t size = 0;
 };

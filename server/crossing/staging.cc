@@ -4,15 +4,18 @@
 #include <fcntl.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
+#include <functional>
 #include <iterator>
 #include <utility>
 
 #include "kernels/status_macros.h"
 #include "kernels/text.h"
+#include "server/system/resources.h"
 
 namespace gemmd {
 namespace {
@@ -74,19 +77,28 @@ Staging::~Staging() {
 }
 
 FreeRanges::FreeRanges(int64_t bytes) : bytes_(bytes / kAlignment * kAlignment) {
-  if (bytes_ > 0) free_[0] = bytes_;
+  if (bytes_ > 0) Add(0, bytes_);
+}
+
+void FreeRanges::Add(int64_t offset, int64_t length) {
+  free_[offset] = length;
+  by_length_.emplace(length, offset);
+}
+
+void FreeRanges::Remove(std::map<int64_t, int64_t>::iterator range) {
+  by_length_.erase({range->second, range->first});
+  free_.erase(range);
 }
 
 std::optional<int64_t> FreeRanges::Take(int64_t bytes) {
   if (bytes == 0) return 0;
   if (bytes < 0 || bytes > bytes_) return std::nullopt;
   const int64_t rounded = Rounded(bytes);
-  const auto found = std::find_if(free_.begin(), free_.end(),
-                                  [rounded](const auto& range) { return range.second >= rounded; });
-  if (found == free_.end()) return std::nullopt;
-  const auto [offset, length] = *found;
-  free_.erase(found);
-  if (length > rounded) free_[offset + rounded] = length - rounded;
+  const auto found = by_length_.lower_bound({rounded, 0});
+  if (found == by_length_.end()) return std::nullopt;
+  const auto [length, offset] = *found;
+  Remove(free_.find(offset));
+  if (length > rounded) Add(offset + rounded, length - rounded);
   taken_bytes_ += rounded;
   return offset;
 }
@@ -95,25 +107,81 @@ void FreeRanges::GiveBack(int64_t offset, int64_t bytes) {
   if (bytes == 0) return;
   int64_t length = Rounded(bytes);
   taken_bytes_ -= length;
-  auto next = free_.lower_bound(offset);
+  const auto next = free_.lower_bound(offset);
+  const auto before = next == free_.begin() ? free_.end() : std::prev(next);
   if (next != free_.end() && next->first == offset + length) {
     length += next->second;
-    next = free_.erase(next);
+    Remove(next);
   }
-  if (next != free_.begin()) {
-    const auto before = std::prev(next);
-    if (before->first + before->second == offset) {
-      before->second += length;
-      return;
-    }
+  if (before != free_.end() && before->first + before->second == offset) {
+    offset = before->first;
+    length += before->second;
+    Remove(before);
   }
-  free_[offset] = length;
+  Add(offset, length);
 }
 
 int64_t FreeRanges::longest_bytes() const {
-  int64_t longest = 0;
-  for (const auto& [offset, length] : free_) longest = std::max(longest, length);
-  return longest;
+  return by_length_.empty() ? 0 : by_length_.rbegin()->first;
+}
+
+namespace {
+
+constexpr int64_t kPageBytes = 4096;
+
+int64_t Pages(int64_t bytes) { return (bytes + kPageBytes - 1) / kPageBytes * kPageBytes; }
+
+std::atomic<SharedMemory*> of_process = nullptr;
+
+}  // namespace
+
+absl::Status SharedMemory::OpenForProcess(bool has_tensors) {
+  if (OfProcess() != nullptr) return absl::OkStatus();
+  const int64_t machine_bytes = int64_t{sysconf(_SC_PHYS_PAGES)} * sysconf(_SC_PAGESIZE);
+  const std::optional<int64_t> addresses = AddressSpaceLeft();
+  const int64_t bytes = addresses ? *addresses / 4 : 4 * machine_bytes;
+  ASSIGN_OR_RETURN(std::unique_ptr<SharedMemory> memory, Create(bytes / kPageBytes * kPageBytes));
+  memory->has_tensors_ = has_tensors;
+  SharedMemory* nobody = nullptr;
+  // Whoever has a range of it may be the last to go.
+  if (of_process.compare_exchange_strong(nobody, memory.get())) (void)memory.release();
+  return absl::OkStatus();
+}
+
+SharedMemory* SharedMemory::OfProcess() { return of_process.load(std::memory_order_acquire); }
+
+absl::StatusOr<std::unique_ptr<SharedMemory>> SharedMemory::Create(int64_t bytes) {
+  ASSIGN_OR_RETURN(Staging staging, Staging::Create(bytes));
+  return std::unique_ptr<SharedMemory>(new SharedMemory(std::move(staging)));
+}
+
+SharedMemory::SharedMemory(Staging staging)
+    : staging_(std::move(staging)),
+      ranges_(static_cast<int64_t>(staging_.matrices().size()) / kPageBytes * kPageBytes) {}
+
+std::byte* SharedMemory::Take(int64_t bytes) {
+  MutexLock lock(&mutex_);
+  const std::optional<int64_t> offset = ranges_.Take(Pages(bytes));
+  return offset ? staging_.matrices().data() + *offset : nullptr;
+}
+
+void SharedMemory::GiveBack(std::byte* memory, int64_t bytes) {
+  Clear(memory, bytes);
+  MutexLock lock(&mutex_);
+  ranges_.GiveBack(memory - staging_.matrices().data(), Pages(bytes));
+}
+
+bool SharedMemory::Clear(std::byte* memory, int64_t bytes) const {
+  return madvise(memory, static_cast<size_t>(Pages(bytes)), MADV_REMOVE) == 0;
+}
+
+std::optional<int64_t> SharedMemory::OffsetOf(const std::byte* memory) const {
+  const absl::Span<std::byte> all = staging_.matrices();
+  const std::less<const std::byte*> is_before;
+  if (is_before(memory, all.data()) || !is_before(memory, all.data() + all.size())) {
+    return std::nullopt;
+  }
+  return memory - all.data();
 }
 
 }  // namespace gemmd

@@ -15,8 +15,10 @@
 #include "kernels/mma/find.h"
 #include "kernels/status_macros.h"
 #include "kernels/text.h"
+#include "server/crossing/staging.h"
 #include "server/device/host_device.h"
 #include "server/device/worker_device.h"
+#include "server/device/worker_process.h"
 
 namespace gemmd {
 namespace {
@@ -62,10 +64,24 @@ std::vector<NamedDevice> ExpandCpu(std::string_view name) {
   return {{std::string(name)}};
 }
 
+// Of this process's own folder.
+std::string Beside(std::string_view program) {
+  std::error_code error;
+  const std::filesystem::path self = std::filesystem::read_symlink("/proc/self/exe", error);
+  return self.parent_path() / program;
+}
+
+std::unique_ptr<Device> MakeHostDevice(const Target& target, const DeviceOptions& options) {
+  const WorkerProgram program = {.binary = Beside("gemmd-host-worker"),
+                                 .spin_ns = DefaultSpinNs(),
+                                 .is_confined = options.is_worker_confined};
+  return std::make_unique<HostDevice>(target, options.cpu_threads, options.poisons_freed, &program);
+}
+
 std::unique_ptr<Device> MakeCpu(std::string_view /*name*/, const DeviceOptions& options) {
   Target target = HostTarget();
   target.faulty_rows = options.cpu_faults;
-  return std::make_unique<HostDevice>(target, options.cpu_threads, options.poisons_freed);
+  return MakeHostDevice(target, options);
 }
 
 std::string KnownSimulators() {
@@ -83,8 +99,7 @@ std::vector<NamedDevice> ExpandSimulators(std::string_view name) {
 }
 
 std::unique_ptr<Device> MakeSimulator(std::string_view name, const DeviceOptions& options) {
-  return std::make_unique<HostDevice>(Target{.kind = DeviceKind::kSim, .chip = *ChipOf(name)},
-                                      options.cpu_threads, options.poisons_freed);
+  return MakeHostDevice({.kind = DeviceKind::kSim, .chip = *ChipOf(name)}, options);
 }
 
 constexpr std::string_view kEveryGpu = "cuda";
@@ -121,10 +136,7 @@ int CountGpus() {
 }
 
 std::string WorkerBinary(const DeviceOptions& options) {
-  if (!options.worker_binary.empty()) return options.worker_binary;
-  std::error_code error;
-  const std::filesystem::path self = std::filesystem::read_symlink("/proc/self/exe", error);
-  return self.parent_path() / "gemmd-worker";
+  return options.worker_binary.empty() ? Beside("gemmd-worker") : options.worker_binary;
 }
 
 std::vector<NamedDevice> ExpandGpus(std::string_view name) {
@@ -240,6 +252,12 @@ std::vector<std::string> DefaultDeviceNames(const DeviceOptions& options) {
 absl::StatusOr<std::vector<std::unique_ptr<Device>>> MakeDevices(const DeviceOptions& options) {
   ASSIGN_OR_RETURN(const std::vector<Wanted> all,
                    ExpandAll(options.names.empty() ? DefaultDeviceNames(options) : options.names));
+  const auto gpus = std::count_if(all.begin(), all.end(), [](const Wanted& wanted) {
+    return wanted.device.name.starts_with(kGpu);
+  });
+  if (gpus < std::ssize(all)) {
+    RETURN_IF_ERROR(SharedMemory::OpenForProcess(/*has_tensors=*/gpus == 0));
+  }
   std::vector<std::unique_ptr<Device>> devices;
   for (const Wanted& wanted : all) {
     devices.push_back(wanted.factory->make(wanted.device.name, options));

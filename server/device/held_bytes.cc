@@ -28,7 +28,13 @@ struct Mapping {
   size_t bytes = 0;
 };
 
-Mapping Map(size_t bytes) {
+Mapping Map(size_t bytes, SharedMemory* shared) {
+  if (shared != nullptr) {
+    constexpr size_t kUnit = SharedMemory::kLeastBytes;
+    const size_t all = (bytes + kUnit - 1) / kUnit * kUnit;
+    std::byte* const memory = shared->Take(static_cast<int64_t>(all));
+    if (memory != nullptr) return {memory, all};
+  }
   bytes = (bytes + kHugePage - 1) / kHugePage * kHugePage;
   void* const memory =
       mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
@@ -59,9 +65,11 @@ std::optional<HeldBytes> HeldBytes::Zeros(int64_t bytes) {
 
 class WarmMemory::Kept {
  public:
-  Kept(int64_t most_bytes, bool poisons_freed)
-      : most_bytes_(static_cast<size_t>(most_bytes)), poisons_freed_(poisons_freed) {}
+  Kept(int64_t most_bytes, bool poisons_freed, SharedMemory* of)
+      : shared(of), most_bytes_(static_cast<size_t>(most_bytes)), poisons_freed_(poisons_freed) {}
   ~Kept() { Cool(); }
+
+  SharedMemory* const shared;
 
   // The shortest mapping that is long enough. Nothing where there is none.
   Mapping Find(size_t bytes) ABSL_LOCKS_EXCLUDED(mutex_) {
@@ -110,8 +118,14 @@ class WarmMemory::Kept {
   }
 
  private:
-  static void Unmap(const std::vector<Mapping>& mappings) {
-    for (const Mapping& mapping : mappings) munmap(mapping.memory, mapping.bytes);
+  void Unmap(const std::vector<Mapping>& mappings) const {
+    for (const Mapping& mapping : mappings) {
+      if (shared != nullptr && shared->OffsetOf(mapping.memory)) {
+        shared->GiveBack(mapping.memory, static_cast<int64_t>(mapping.bytes));
+      } else {
+        munmap(mapping.memory, mapping.bytes);
+      }
+    }
   }
 
   const size_t most_bytes_;
@@ -122,19 +136,20 @@ class WarmMemory::Kept {
   bool is_cool_ ABSL_GUARDED_BY(mutex_) = false;  // Nothing was taken since.
 };
 
-WarmMemory::WarmMemory(int64_t most_kept_bytes, bool poisons_freed)
-    : kept_(std::make_shared<Kept>(most_kept_bytes, poisons_freed)) {}
+WarmMemory::WarmMemory(int64_t most_kept_bytes, bool poisons_freed, SharedMemory* shared)
+    : least_bytes_(shared != nullptr ? SharedMemory::kLeastBytes : kLeastBytes),
+      kept_(std::make_shared<Kept>(most_kept_bytes, poisons_freed, shared)) {}
 
 std::optional<HeldBytes> WarmMemory::Take(int64_t bytes) {
   const auto size = static_cast<size_t>(bytes);
   if (size == 0) return HeldBytes();
-  if (bytes < kLeastBytes) {
+  if (bytes < least_bytes_) {
     auto* const memory = static_cast<std::byte*>(::operator new(size, std::nothrow));
     if (memory == nullptr) return std::nullopt;
     return HeldBytes({memory, size}, [memory] { ::operator delete(memory); });
   }
   Mapping mapping = kept_->Find(size);
-  if (mapping.memory == nullptr) mapping = Map(size);
+  if (mapping.memory == nullptr) mapping = Map(size, kept_->shared);
   if (mapping.memory == nullptr) return std::nullopt;
   return HeldBytes({mapping.memory, size}, [kept = kept_, mapping] { kept->Return(mapping); });
 }

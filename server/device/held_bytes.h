@@ -3,7 +3,6 @@
 // Memory of the host for matrices and results: held until it is let go, used again, or poisoned.
 #pragma once
 
-#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -13,6 +12,7 @@
 #include "absl/functional/any_invocable.h"
 #include "absl/time/time.h"
 #include "absl/types/span.h"
+#include "server/crossing/staging.h"
 
 namespace gemmd {
 
@@ -53,15 +53,6 @@ class HeldBytes {
   Release release_;
 };
 
-// Fills memory of the host that held a matrix as soon as nobody uses it, if --poison-freed-memory
-// is on: a read by mistake then finds nobody's bytes, and a test that looks for this byte sees
-// it.
-//
-// As an s8 a negative number, and as a float of any type a tiny one: no result of tests' products.
-inline constexpr std::byte kPoison{0xa5};
-
-inline void Poison(absl::Span<std::byte> bytes) { std::fill(bytes.begin(), bytes.end(), kPoison); }
-
 // Memory for large matrices that is used again. The system gives new memory by the page, and clears
 // each at its first use: on a virtual machine that takes 50 ms for 64 MiB, ten times as long as
 // writing them.
@@ -69,14 +60,17 @@ inline void Poison(absl::Span<std::byte> bytes) { std::fill(bytes.begin(), bytes
 // What was taken may outlive this. Threads: any.
 class WarmMemory {
  public:
-  // Shorter pieces of memory come from malloc, which keeps them warm itself.
+  // Shorter pieces of memory come from malloc, which keeps them warm itself, unless workers are to
+  // see them.
   static constexpr int64_t kLeastBytes = int64_t{1} << 20;
   // What a device keeps for the next product, and for how long where there is none.
   static constexpr int64_t kKeptBytes = int64_t{128} << 20;
   static constexpr absl::Duration kKeptFor = absl::Seconds(1);
 
-  // At most so many bytes that nobody uses are kept, full of kPoison where that is wanted.
-  explicit WarmMemory(int64_t most_kept_bytes, bool poisons_freed = false);
+  // At most so many bytes that nobody uses are kept, full of kPoison where that is wanted. With
+  // `shared`, memory is taken there as long as there is room, from SharedMemory::kLeastBytes on.
+  explicit WarmMemory(int64_t most_kept_bytes, bool poisons_freed = false,
+                      SharedMemory* shared = nullptr);
 
   // Bytes of any value. None where there is no memory.
   std::optional<HeldBytes> Take(int64_t bytes);
@@ -87,6 +81,7 @@ class WarmMemory {
 
  private:
   class Kept;
+  const int64_t least_bytes_;
   std::shared_ptr<Kept> kept_;
 };
 

@@ -22,11 +22,6 @@
 namespace gemmd {
 namespace {
 
-constexpr size_t kWorkspaceAlignment = 64;  // GemmArgs::workspace.
-
-// A workspace larger than this goes back to the system after the job that needed it.
-constexpr int64_t kKeptWorkspaceBytes = int64_t{64} << 20;
-
 // Whether there are bits between the elements of D that no kernel writes.
 bool HasGaps(const Problem& problem) {
   const MatrixLayout& d = problem.d;
@@ -59,18 +54,6 @@ DeviceInfo DescribeSimulator(mma::Chip chip) {
   return info;
 }
 
-// Has the launch derive what it can from operands that stay where the next one finds it.
-void TakeForms(const Job& job, GemmArgs& args) {
-  if (job.forms == nullptr) return;
-  const auto take = [&](const Source& source, const MatrixLayout& layout, mma::Operand operand) {
-    const absl::StatusOr<DerivedOperand> derived = job.kernel->derived(job.problem, operand);
-    if (!derived.ok() || derived->bytes == 0) return OperandForm();
-    return job.forms->TakeForm(source, layout, *derived);
-  };
-  args.a_form = take(job.a, job.problem.a, mma::Operand::kA);
-  args.b_form = take(job.b, job.problem.b, mma::Operand::kB);
-}
-
 // Takes D to where its parts belong.
 void PutParts(absl::Span<const DestinationPart> parts, JobOutcome& outcome) {
   const HeldBytes d = std::move(outcome.d);
@@ -85,15 +68,100 @@ void PutParts(absl::Span<const DestinationPart> parts, JobOutcome& outcome) {
 
 }  // namespace
 
-void HostDevice::FreeDeleter::operator()(std::byte* memory) const { std::free(memory); }
+// What launches derive from A and B that stay (FormKeeper): what the kernel tells of, or, where
+// that is nothing and the bytes are not where a worker sees them, the bytes themselves.
+class HostDevice::TakenForms {
+ public:
+  // Borrows the job.
+  explicit TakenForms(const Job& job) : job_(job) {}
+  ~TakenForms() {
+    if (job_.forms != nullptr) job_.forms->EndForms(is_ok_);
+  }
+  TakenForms(const TakenForms&) = delete;
+  TakenForms& operator=(const TakenForms&) = delete;
 
-HostDevice::HostDevice(const Target& target, int threads, bool poisons_freed)
-    : poisons_freed_(poisons_freed),
-      info_(target.kind == DeviceKind::kSim ? DescribeSimulator(target.chip) : DescribeCpu()),
-      memory_(WarmMemory::kKeptBytes, poisons_freed) {
+  // Copies the bytes of the operands for `shared`, unless they are there. The job is the one to run
+  // from then on, for as long as this lives.
+  // Errors: Cancelled where it was aborted.
+  absl::StatusOr<Job> Take(const SharedMemory* shared, int threads, AbortFlag abort) {
+    Job job = job_;
+    RETURN_IF_ERROR(Take(job.a, job.problem.a, mma::Operand::kA, a_, shared, threads, abort));
+    RETURN_IF_ERROR(Take(job.b, job.problem.b, mma::Operand::kB, b_, shared, threads, abort));
+    return job;
+  }
+
+  // For the launch, what the kernel derives.
+  void Fill(GemmArgs& args, LaunchTask& task) const {
+    if (!a_.is_copy) args.a_form = a_.form;
+    if (!b_.is_copy) args.b_form = b_.form;
+    task.a_form_bytes = a_.bytes;
+    task.b_form_bytes = b_.bytes;
+  }
+
+  // All that was to be made is made.
+  void SetMade() { is_ok_ = true; }
+
+ private:
+  struct Taken {
+    OperandForm form;
+    int64_t bytes = 0;
+    bool is_copy = false;
+    Piece piece;  // The copy.
+  };
+  // The number of no other form.
+  static constexpr uint32_t kCopy = ~uint32_t{0};
+
+  absl::Status Take(Source& source, const MatrixLayout& layout, mma::Operand operand, Taken& taken,
+                    const SharedMemory* shared, int threads, AbortFlag abort) {
+    if (job_.forms == nullptr) return absl::OkStatus();
+    const absl::StatusOr<DerivedOperand> derived = job_.kernel->derived(job_.problem, operand);
+    if (!derived.ok()) return absl::OkStatus();
+    if (derived->bytes > 0) {
+      taken.bytes = derived->bytes;
+      taken.form = job_.forms->TakeForm(source, layout, *derived);
+      if (taken.form.is_made) source = Source();  // Nobody looks at it.
+      return absl::OkStatus();
+    }
+    const bool is_seen = shared == nullptr || source.bytes < SharedMemory::kLeastBytes ||
+                         source.pieces.size() != 1 || shared->OffsetOf(source.pieces[0].data());
+    if (is_seen) return absl::OkStatus();
+    taken.is_copy = true;
+    taken.form = job_.forms->TakeForm(source, layout, {.bytes = source.bytes, .form = kCopy});
+    if (taken.form.bytes == nullptr) return absl::OkStatus();
+    const auto is_aborted = [abort] { return IsSet(abort); };
+    if (!taken.form.is_made && !CopyPieces(source, taken.form.bytes, threads, is_aborted)) {
+      return AbortedLaunch();
+    }
+    taken.piece = {taken.form.bytes, static_cast<size_t>(source.bytes)};
+    source.pieces = absl::MakeConstSpan(&taken.piece, 1);
+    return absl::OkStatus();
+  }
+
+  const Job& job_;
+  Taken a_;
+  Taken b_;
+  bool is_ok_ = false;
+};
+
+HostDevice::HostDevice(const Target& target, int threads, bool poisons_freed,
+                       const WorkerProgram* program)
+    : info_(target.kind == DeviceKind::kSim ? DescribeSimulator(target.chip) : DescribeCpu()),
+      shared_(program == nullptr ? nullptr : SharedMemory::OfProcess()),
+      memory_(WarmMemory::kKeptBytes, poisons_freed, shared_) {
   info_.kind = target.kind;
   info_.threads = threads > 0 ? threads : UsableProcessors();
   info_.memory_bytes = int64_t{sysconf(_SC_PHYS_PAGES)} * sysconf(_SC_PAGESIZE);
+  if (program == nullptr) {
+    launcher_ = std::make_unique<LocalLauncher>(poisons_freed);
+  } else {
+    ProcessLauncher::Options options = {.program = *program};
+    options.program.device = info_.name;
+    options.program.numbers = {info_.threads, poisons_freed ? 1 : 0};
+    auto process = std::make_unique<ProcessLauncher>(std::move(options), *shared_);
+    process_ = process.get();
+    abort_ = &process->abort();
+    launcher_ = std::move(process);
+  }
   thread_ = std::thread([this, target] { Run(target); });
   MutexLock lock(&mutex_);
   mutex_.Await([this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return measured_; });
@@ -117,7 +185,7 @@ void HostDevice::Submit(const Job& job, Done done) {
 void HostDevice::Abort(JobId id) {
   if (id == 0) return;
   MutexLock lock(&mutex_);
-  if (id == running_id_) abort_.store(true, std::memory_order_relaxed);
+  if (id == running_id_) abort_->store(true, std::memory_order_relaxed);
   for (Pending& pending : pending_) {
     if (pending.job.id == id) pending.is_aborted = true;
   }
@@ -127,6 +195,13 @@ void HostDevice::Run(const Target& target) {
   pthread_setname_np(pthread_self(), ThreadName(info_.name).c_str());
   SetThreads(info_.threads);
   // The constructor waits for `measured_`, so nothing reads the profile before it is complete.
+  if (process_ != nullptr) started_ = process_->Start();
+  if (process_ != nullptr && started_.ok()) {
+    const Hello& hello = process_->hello();
+    info_.is_confined = hello.is_confined != 0;
+    info_.confinement = hello.confinement.view();
+    info_.unconfined = hello.unconfined.view();
+  }
   profile_ = MeasureRates(target);
   {
     MutexLock lock(&mutex_);
@@ -141,24 +216,48 @@ void HostDevice::Run(const Target& target) {
     }
     std::move(next.done)(std::move(outcome));
   }
+  launcher_.reset();  // The worker ends with this thread.
+}
+
+DeviceCondition HostDevice::condition() const {
+  DeviceCondition now;
+  if (process_ != nullptr) now.worker_restarts = process_->restarts();
+  return now;
+}
+
+int64_t HostDevice::worker_memory_bytes() const {
+  return process_ == nullptr ? 0 : OwnResidentBytes(worker_pid());
+}
+
+absl::Status HostDevice::RestartWorker() {
+  if (process_ == nullptr) return Device::RestartWorker();
+  MutexLock lock(&mutex_);
+  is_restart_asked_ = true;
+  return absl::OkStatus();
 }
 
 // Waits for a job. False where there is none left and the device stops.
 bool HostDevice::TakeNext(Pending& next) {
   MutexLock lock(&mutex_);
   const auto has_work = [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
-    return stopping_ || !pending_.empty();
+    return stopping_ || !pending_.empty() || is_restart_asked_;
   };
   if (!mutex_.AwaitWithTimeout(has_work, WarmMemory::kKeptFor)) {
     memory_.Cool();
-    DropWorkspace();
+    launcher_->Cool();
+    mutex_.Await(has_work);
+  }
+  while (std::exchange(is_restart_asked_, false)) {
+    mutex_.Unlock();
+    process_->Restart().IgnoreError();  // The next launch tries again, and tells.
+    mutex_.Lock();
     mutex_.Await(has_work);
   }
   if (pending_.empty()) return false;
   next = std::move(pending_.front());
   spare_.splice(spare_.begin(), pending_, pending_.begin());
   running_id_ = next.job.id;
-  abort_.store(next.is_aborted, std::memory_order_relaxed);
+  abort_->store(next.is_aborted, std::memory_order_relaxed);
   return true;
 }
 
@@ -167,10 +266,15 @@ JobOutcome HostDevice::Execute(const Pending& pending) {
   JobOutcome outcome;
   const int64_t start_ns = clock_.NowNs();
   outcome.wait_ns = start_ns - pending.submitted_ns;
-  Gathering gathering(memory_, info_.threads);
+  TakenForms forms(job);
+  absl::StatusOr<Job> placed = forms.Take(shared_, info_.threads, abort_);
+  Gathering gathering(memory_, info_.threads, shared_);
   absl::StatusOr<GemmArgs> args =
       OrNoMemory(absl::StrCat("job: no memory to put matrices together on device ", info_.name),
-                 [&] { return Prepare(job, gathering, outcome.d); });
+                 [&]() -> absl::StatusOr<GemmArgs> {
+                   RETURN_IF_ERROR(placed.status());
+                   return Prepare(*placed, gathering, outcome.d);
+                 });
   const int64_t ready_ns = clock_.NowNs();
   outcome.copy_in_ns = ready_ns - start_ns;
   outcome.status = args.status();
@@ -179,28 +283,38 @@ JobOutcome HostDevice::Execute(const Pending& pending) {
     return outcome;
   }
 
-  outcome.status =
-      OrNoMemory(absl::StrCat("kernel: no memory for its scratch on device ", info_.name), [&] {
-        TakeForms(job, *args);
-        return job.kernel->launch(*args);
-      });
+  outcome.status = Launch(*placed, forms, *args);
   outcome.compute_ns = clock_.NowNs() - ready_ns;
-  if (job.forms != nullptr) job.forms->EndForms(outcome.status.ok());
+  if (outcome.status.ok()) forms.SetMade();
   if (outcome.status.ok() && !job.d.parts.empty()) PutParts(job.d.parts, outcome);
   if (!outcome.status.ok()) outcome.d = HeldBytes();
-  if (workspace_bytes_ > kKeptWorkspaceBytes) DropWorkspace();
-  if (poisons_freed_) Poison({workspace_.get(), static_cast<size_t>(workspace_bytes_)});
   return outcome;
+}
+
+absl::Status HostDevice::Launch(const Job& job, const TakenForms& forms, GemmArgs& args) {
+  LaunchTask task = {.kernel = *job.kernel,
+                     .args = args,
+                     .workspace_bytes = job.workspace_bytes,
+                     .predicted_ns = PredictedNs(*job.kernel, job.problem, profile_),
+                     .a_bytes = job.a.bytes,
+                     .b_bytes = job.b.bytes,
+                     .c_bytes = job.c.bytes,
+                     .bias_bytes = job.bias.bytes,
+                     .a_scale_bytes = job.a_scale.bytes,
+                     .b_scale_bytes = job.b_scale.bytes,
+                     .d_bytes = job.d_bytes};
+  forms.Fill(args, task);
+  absl::Status status = launcher_->Launch(task);
+  if (!absl::IsResourceExhausted(status)) return status;
+  return absl::ResourceExhaustedError(absl::StrCat(status.message(), " on device ", info_.name));
 }
 
 // What a launch needs beside its code.
 absl::StatusOr<GemmArgs> HostDevice::Prepare(const Job& job, Gathering& gathering, HeldBytes& d) {
-  RETURN_IF_ERROR(ReserveWorkspace(job.workspace_bytes));
-  const auto workspace = absl::MakeSpan(workspace_.get(), static_cast<size_t>(workspace_bytes_));
   ASSIGN_OR_RETURN(std::byte* const to, PlaceOutput(job, d));
-  ASSIGN_OR_RETURN(GemmArgs args, ArgsOf(job, profile_.target, workspace, to, &abort_, gathering));
-  RETURN_IF_ERROR(CheckOperands(job.problem, args.a, &abort_));
-  if (IsSet(&abort_)) return AbortedLaunch();
+  ASSIGN_OR_RETURN(GemmArgs args, ArgsOf(job, profile_.target, {}, to, abort_, gathering));
+  RETURN_IF_ERROR(CheckOperands(job.problem, args.a, abort_));
+  if (IsSet(abort_)) return AbortedLaunch();
   return args;
 }
 
@@ -220,27 +334,6 @@ absl::StatusOr<std::byte*> HostDevice::PlaceOutput(const Job& job, HeldBytes& d)
   }
   d = *std::move(memory);
   return d.bytes().data();
-}
-
-void HostDevice::DropWorkspace() {
-  workspace_.reset();
-  workspace_bytes_ = 0;
-}
-
-absl::Status HostDevice::ReserveWorkspace(int64_t bytes) {
-  if (bytes <= workspace_bytes_) return absl::OkStatus();
-  DropWorkspace();
-  void* memory = nullptr;
-  const bool is_there =
-      posix_memalign(&memory, kWorkspaceAlignment, static_cast<size_t>(bytes)) == 0;
-  workspace_.reset(static_cast<std::byte*>(memory));
-  if (!is_there || (bytes >= WarmMemory::kLeastBytes && !HasSpareAddresses())) {
-    DropWorkspace();
-    return absl::ResourceExhaustedError(
-        absl::StrCat("workspace: no memory for ", bytes, " bytes on device ", info_.name));
-  }
-  workspace_bytes_ = bytes;
-  return absl::OkStatus();
 }
 
 }  // namespace gemmd

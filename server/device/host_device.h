@@ -1,8 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // The devices of the host: `cpu` runs the rows of the libraries, `sim:<chip>` those of the
-// simulator. Each has one thread of its own, which kernels multiply by the threads they are given.
-// Operands are read where the request left them, or put together first where they are in pieces.
+// simulator. Each has one thread of its own, which prepares one job after the other, and a worker
+// process, in which kernels run on the threads that they are given. What a kernel or a library does
+// to its process ends no more than the job that runs; the next one has another worker.
+//
+// Operands are read where they lie in shared memory, or are put together there first.
 #pragma once
 
 #include <atomic>
@@ -12,9 +15,12 @@
 
 #include "absl/base/thread_annotations.h"
 #include "absl/status/statusor.h"
+#include "server/crossing/launcher.h"
+#include "server/crossing/staging.h"
 #include "server/device/device.h"
 #include "server/device/held_bytes.h"
 #include "server/device/operands.h"
+#include "server/device/worker_process.h"
 #include "server/system/clock.h"
 #include "server/system/mutex.h"
 
@@ -27,42 +33,50 @@ class HostDevice final : public Device {
   // Starts the thread and measures the rates of the target's kernels on it: HostTarget() makes
   // `cpu`, a simulator's target `sim:<chip>`. `threads` computing threads; 0 takes every core that
   // this process may run on. `poisons_freed`: server/device/held_bytes.h.
-  HostDevice(const Target& target, int threads, bool poisons_freed = false);
+  // Kernels run in a process of the program; without one, on the device's own thread.
+  HostDevice(const Target& target, int threads, bool poisons_freed = false,
+             const WorkerProgram* program = nullptr);
 
   // Finishes what was submitted.
   ~HostDevice() override;
 
+  // Errors: those of ProcessLauncher::Start.
+  absl::Status WaitUntilStarted() override { return started_; }
+
   const DeviceInfo& info() const override { return info_; }
   const DeviceProfile& profile() const override { return profile_; }
+  DeviceCondition condition() const override;
+  int64_t worker_memory_bytes() const override;
+  // The worker is replaced after the job that runs.
+  absl::Status RestartWorker() override ABSL_LOCKS_EXCLUDED(mutex_);
+  // The process of the worker; 0 where there is none now. Threads: any.
+  pid_t worker_pid() const { return process_ == nullptr ? 0 : process_->pid(); }
   void Submit(const Job& job, Done done) override ABSL_LOCKS_EXCLUDED(mutex_);
   // A job that waits is answered in its turn, without work.
   void Abort(JobId id) override ABSL_LOCKS_EXCLUDED(mutex_);
 
  private:
+  class TakenForms;
   struct Pending {
     Job job;
     Done done;
     int64_t submitted_ns = 0;
     bool is_aborted = false;
   };
-  struct FreeDeleter {
-    void operator()(std::byte* memory) const;
-  };
-
   void Run(const Target& target) ABSL_LOCKS_EXCLUDED(mutex_);
   bool TakeNext(Pending& next) ABSL_LOCKS_EXCLUDED(mutex_);
   JobOutcome Execute(const Pending& pending);
   absl::StatusOr<GemmArgs> Prepare(const Job& job, Gathering& gathering, HeldBytes& d);
+  absl::Status Launch(const Job& job, const TakenForms& forms, GemmArgs& args);
   absl::StatusOr<std::byte*> PlaceOutput(const Job& job, HeldBytes& d);
-  absl::Status ReserveWorkspace(int64_t bytes);
-  void DropWorkspace();
 
   // Constant after construction.
   const SteadyClock clock_;
-  const bool poisons_freed_;
   DeviceInfo info_;
+  SharedMemory* const shared_;  // Null where kernels run here.
   WarmMemory memory_;
   DeviceProfile profile_;
+  absl::Status started_;
 
   Mutex mutex_;
   std::list<Pending> pending_ ABSL_GUARDED_BY(mutex_);
@@ -71,11 +85,15 @@ class HostDevice final : public Device {
   bool measured_ ABSL_GUARDED_BY(mutex_) = false;
   bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
 
-  std::atomic<bool> abort_ = false;  // Ends the job that runs. Changed under the mutex.
+  bool is_restart_asked_ ABSL_GUARDED_BY(mutex_) = false;
 
-  // Owned by the device's thread.
-  std::unique_ptr<std::byte, FreeDeleter> workspace_;
-  int64_t workspace_bytes_ = 0;
+  std::atomic<bool> own_abort_ = false;
+  // Ends the job that runs. Changed under the mutex.
+  std::atomic<bool>* abort_ = &own_abort_;
+
+  // The device's thread uses it.
+  std::unique_ptr<Launcher> launcher_;
+  ProcessLauncher* process_ = nullptr;  // The same one, where kernels run in a process.
 
   std::thread thread_;
 };

@@ -112,6 +112,11 @@ bool CopyPieces(const Source& source, std::byte* to, int threads,
   return !is_ended;
 }
 
+bool Gathering::IsSeen(const Source& source) const {
+  return shared_ == nullptr || source.bytes < SharedMemory::kLeastBytes ||
+         shared_->OffsetOf(source.pieces.front().data());
+}
+
 absl::StatusOr<const std::byte*> Gathering::Take(const Source& source, size_t alignment,
                                                  AbortFlag abort) {
   if (source.block != 0 || !source.parts.empty())
@@ -119,7 +124,7 @@ absl::StatusOr<const std::byte*> Gathering::Take(const Source& source, size_t al
   if (source.bytes == 0) return nullptr;
   const std::byte* const first = source.pieces.front().data();
   const bool is_aligned = reinterpret_cast<uintptr_t>(first) % alignment == 0;
-  if (source.pieces.size() == 1 && is_aligned) return first;
+  if (source.pieces.size() == 1 && is_aligned && IsSeen(source)) return first;
   std::optional<HeldBytes> copy = memory_.Take(source.bytes);
   if (!copy.has_value()) {
     return absl::ResourceExhaustedError(

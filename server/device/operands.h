@@ -34,8 +34,10 @@ bool CopyPieces(const Source& source, std::byte* to, int threads,
 // Matrices that were not in one piece, put together.
 class Gathering {
  public:
-  // At most so many threads copy. Borrows the memory's owner.
-  Gathering(WarmMemory& memory, int threads) : memory_(memory), threads_(threads) {}
+  // At most so many threads copy. Borrows the memory's owner. With `shared`, what a worker is to
+  // see is put there, unless it is so short that it is copied for each launch.
+  Gathering(WarmMemory& memory, int threads, const SharedMemory* shared = nullptr)
+      : memory_(memory), threads_(threads), shared_(shared) {}
 
   // Where the matrix begins; null where there is none. What lies in one piece at a multiple of
   // `alignment` stays where it is.
@@ -44,8 +46,11 @@ class Gathering {
   absl::StatusOr<const std::byte*> Take(const Source& source, size_t alignment, AbortFlag abort);
 
  private:
+  bool IsSeen(const Source& source) const;
+
   WarmMemory& memory_;
   const int threads_;
+  const SharedMemory* const shared_;
   std::vector<HeldBytes> copies_;
 };
 

@@ -853,7 +853,7 @@ absl::Status WorkerDevice::StartWorker() {
     condition_.staging_bytes = staging_->bytes();
   }
   ASSIGN_OR_RETURN(WorkerProcess process,
-                   WorkerProcess::Start(options_.command, staging_->descriptor()));
+                   WorkerProcess::Start(options_.command.program(), staging_->descriptor()));
   {
     MutexLock lock(&mutex_);
     process_ = std::move(process);

@@ -2,6 +2,7 @@
 #include "server/device/worker_process.h"
 
 #include <fcntl.h>
+#include <poll.h>
 #include <signal.h>
 #include <spawn.h>
 #include <sys/socket.h>
@@ -12,8 +13,11 @@
 #include <cerrno>
 #include <cstring>
 #include <iterator>
+#include <limits>
+#include <new>
 #include <utility>
 
+#include "absl/time/clock.h"
 #include "kernels/status_macros.h"
 #include "kernels/text.h"
 #include "server/crossing/protocol.h"
@@ -67,23 +71,23 @@ class Preparation {
     return posix_spawnattr_setflags(&attributes_, POSIX_SPAWN_SETSIGMASK | POSIX_SPAWN_SETSIGDEF);
   }
 
-  int Spawn(const WorkerCommand& command, pid_t* pid) const {
-    std::string binary = command.binary;
-    std::string ordinal = std::to_string(command.ordinal);
+  int Spawn(const WorkerProgram& program, pid_t* pid) const {
+    std::string binary = program.binary;
+    std::string device = program.device;
     std::string parent = std::to_string(getpid());
-    std::string limit = std::to_string(command.memory_limit_bytes);
-    std::string tensors = std::to_string(command.tensor_limit_bytes);
-    std::string spin = std::to_string(command.spin_ns);
-    std::string confined = command.is_confined ? "1" : "0";
-    const std::array<char*, 8> arguments = {binary.data(),   ordinal.data(), parent.data(),
-                                            limit.data(),    tensors.data(), spin.data(),
+    std::string third = std::to_string(program.numbers[0]);
+    std::string fourth = std::to_string(program.numbers[1]);
+    std::string spin = std::to_string(program.spin_ns);
+    std::string confined = program.is_confined ? "1" : "0";
+    const std::array<char*, 8> arguments = {binary.data(),   device.data(), parent.data(),
+                                            third.data(),    fourth.data(), spin.data(),
                                             confined.data(), nullptr};
     std::vector<std::string> variables = WorkerEnvironment(environ);
     std::vector<char*> environment;
     for (std::string& variable : variables) environment.push_back(variable.data());
     environment.push_back(nullptr);
-    return posix_spawn(pid, command.binary.c_str(), &actions_, &attributes_, arguments.data(),
-                       command.is_confined ? environment.data() : environ);
+    return posix_spawn(pid, program.binary.c_str(), &actions_, &attributes_, arguments.data(),
+                       program.is_confined ? environment.data() : environ);
   }
 
  private:
@@ -102,9 +106,20 @@ int64_t DefaultSpinNs() {
 }
 
 std::vector<std::string> WorkerEnvironment(char** environment) {
-  constexpr std::string_view kKept[] = {
-      "CUDA_",         "NVIDIA_",       "LD_LIBRARY_PATH=", "GLIBC_TUNABLES=", "GEMMD_WORKER_",
-      "ASAN_OPTIONS=", "LSAN_OPTIONS=", "TSAN_OPTIONS=",    "UBSAN_OPTIONS="};
+  constexpr std::string_view kKept[] = {"CUDA_",
+                                        "NVIDIA_",
+                                        "LD_LIBRARY_PATH=",
+                                        "GLIBC_TUNABLES=",
+                                        "GEMMD_WORKER_",
+                                        "ASAN_OPTIONS=",
+                                        "LSAN_OPTIONS=",
+                                        "TSAN_OPTIONS=",
+                                        "UBSAN_OPTIONS=",
+                                        "OMP_",
+                                        "GOMP_",
+                                        "OPENBLAS_",
+                                        "ONEDNN_",
+                                        "DNNL_"};
   std::vector<std::string> kept;
   for (; *environment != nullptr; ++environment) {
     const std::string_view variable = *environment;
@@ -116,11 +131,11 @@ std::vector<std::string> WorkerEnvironment(char** environment) {
   return kept;
 }
 
-absl::StatusOr<WorkerProcess> WorkerProcess::Start(const WorkerCommand& command, int staging) {
-  if (access(command.binary.c_str(), X_OK) != 0) {
+absl::StatusOr<WorkerProcess> WorkerProcess::Start(const WorkerProgram& program, int staging) {
+  if (access(program.binary.c_str(), X_OK) != 0) {
     return absl::FailedPreconditionError(
-        GotWant("worker-binary", command.binary,
-                "a worker for GPUs, which builds without a CUDA toolkit do not have"));
+        GotWant("worker-binary", program.binary,
+                "a worker; builds without a CUDA toolkit have none for GPUs"));
   }
   std::array<int, 2> pair = {-1, -1};
   if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, pair.data()) != 0) {
@@ -134,8 +149,8 @@ absl::StatusOr<WorkerProcess> WorkerProcess::Start(const WorkerCommand& command,
   Preparation preparation;
   int error = preparation.PassFiles(worker_socket.get(), worker_staging.get());
   if (error == 0) error = preparation.ForgetSignals();
-  if (error == 0) error = preparation.Spawn(command, &process.pid_);
-  if (error != 0) return Failed(Concat("start of ", command.binary), error);
+  if (error == 0) error = preparation.Spawn(program, &process.pid_);
+  if (error != 0) return Failed(Concat("start of ", program.binary), error);
   return process;
 }
 
@@ -158,6 +173,263 @@ std::optional<std::string> WorkerProcess::TryReap() {
   if (reaped < 0) return Concat("lost sight of: ", strerror(errno));
   if (WIFSIGNALED(how)) return Concat("signal ", WTERMSIG(how));
   return Concat("exit code ", WEXITSTATUS(how));
+}
+
+bool WorkerProcess::IsStopped() const {
+  if (pid_ == 0) return false;
+  siginfo_t how = {};
+  const bool is_told =
+      waitid(P_PID, static_cast<id_t>(pid_), &how, WSTOPPED | WNOHANG | WNOWAIT) == 0;
+  return is_told && how.si_pid == pid_ && how.si_code == CLD_STOPPED;
+}
+
+namespace {
+
+constexpr int64_t kScratchKeptBytes = int64_t{4} << 20;
+constexpr int64_t kScratchAlignment = 64;
+
+// How often somebody looks whether a worker still works.
+constexpr int64_t kLookIntervalNs = 100'000'000;
+
+// A worker that was killed is gone at once, but for one that hangs in the kernel.
+constexpr absl::Duration kTimeToDie = absl::Seconds(10);
+
+int64_t Aligned(int64_t bytes) {
+  return (bytes + kScratchAlignment - 1) / kScratchAlignment * kScratchAlignment;
+}
+
+}  // namespace
+
+// The matrices of one launch, as the worker sees them.
+class ProcessLauncher::Passed {
+ public:
+  explicit Passed(ProcessLauncher& launcher) : launcher_(launcher) {}
+
+  // Notes a matrix; it is copied to the worker before the launch where it is not in shared memory
+  // and `is_read`, and back after it where it `is_written`.
+  void Add(SharedRange& range, const std::byte* memory, int64_t bytes, bool is_read,
+           bool is_written) {
+    if (memory == nullptr || bytes == 0) return;
+    range.bytes = bytes;
+    if (const std::optional<int64_t> offset = launcher_.memory_.OffsetOf(memory)) {
+      range.offset = *offset;
+      return;
+    }
+    copies_[used_++] = {&range, const_cast<std::byte*>(memory), is_read, is_written};
+    scratch_bytes_ += Aligned(bytes);
+  }
+
+  // Errors: ResourceExhausted.
+  absl::Status CopyIn() {
+    if (used_ == 0) return absl::OkStatus();
+    std::byte* at = launcher_.TakeScratch(scratch_bytes_);
+    if (at == nullptr) {
+      return absl::ResourceExhaustedError(
+          Concat("job: no memory for ", scratch_bytes_, " bytes that a worker is to see"));
+    }
+    for (const Copy& copy : absl::MakeSpan(copies_).first(used_)) {
+      const auto bytes = static_cast<size_t>(copy.range->bytes);
+      copy.range->offset = *launcher_.memory_.OffsetOf(at);
+      if (copy.is_read) std::memcpy(at, copy.memory, bytes);
+      at += Aligned(copy.range->bytes);
+    }
+    return absl::OkStatus();
+  }
+
+  void CopyOut() const {
+    const std::byte* at = launcher_.scratch_;
+    for (const Copy& copy : absl::MakeConstSpan(copies_).first(used_)) {
+      if (copy.is_written) std::memcpy(copy.memory, at, static_cast<size_t>(copy.range->bytes));
+      at += Aligned(copy.range->bytes);
+    }
+  }
+
+  absl::Span<std::byte> scratch() const {
+    return {launcher_.scratch_, static_cast<size_t>(scratch_bytes_)};
+  }
+
+ private:
+  struct Copy {
+    SharedRange* range = nullptr;
+    std::byte* memory = nullptr;
+    bool is_read = false;
+    bool is_written = false;
+  };
+  static constexpr size_t kMost = 11;
+
+  ProcessLauncher& launcher_;
+  std::array<Copy, kMost> copies_;
+  size_t used_ = 0;
+  int64_t scratch_bytes_ = 0;
+};
+
+ProcessLauncher::ProcessLauncher(Options options, SharedMemory& memory)
+    : options_(std::move(options)),
+      memory_(memory),
+      control_(*new (memory.Take(sizeof(LaunchControl))) LaunchControl),
+      restart_policy_({.restarts = std::numeric_limits<int>::max(),
+                       .window_ns = 10'000'000'000,
+                       .longest_pause_ns = 1'000'000'000}) {}
+
+ProcessLauncher::~ProcessLauncher() {
+  End();
+  Cool();
+  memory_.GiveBack(reinterpret_cast<std::byte*>(&control_), sizeof(control_));
+}
+
+absl::Status ProcessLauncher::Start() {
+  if (process_.pid() != 0 && !process_.IsStopped() && !process_.TryReap()) return absl::OkStatus();
+  End();
+  if (std::exchange(was_started_, true)) {
+    absl::SleepFor(absl::Nanoseconds(restart_policy_.Next(clock_.NowNs()).ns));
+    ++restarts_;
+  }
+  ASSIGN_OR_RETURN(process_, WorkerProcess::Start(options_.program, memory_.descriptor()));
+  const absl::Status greeted = Greet();
+  if (!greeted.ok()) End();
+  pid_ = process_.pid();
+  return greeted;
+}
+
+absl::Status ProcessLauncher::Restart() {
+  End();
+  return Start();
+}
+
+absl::Status ProcessLauncher::Greet() {
+  const int64_t until_ns = clock_.NowNs() + absl::ToInt64Nanoseconds(options_.start_timeout);
+  Packet packet;
+  while (true) {
+    const absl::Status received = ReceivePacket(process_.socket(), /*should_wait=*/false, packet);
+    if (received.ok()) break;
+    if (!absl::IsNotFound(received)) return absl::UnavailableError(Concat("worker: ", End()));
+    if (clock_.NowNs() >= until_ns) {
+      return absl::DeadlineExceededError(
+          Concat("the worker said nothing for ", absl::FormatDuration(options_.start_timeout)));
+    }
+    pollfd socket = {.fd = process_.socket(), .events = POLLIN, .revents = 0};
+    poll(&socket, 1, static_cast<int>(kLookIntervalNs / 1'000'000));
+  }
+  ASSIGN_OR_RETURN(hello_, ParseRecord<Hello>(packet));
+  return hello_.status.get();
+}
+
+// Ends the worker, and tells how it ended.
+std::string ProcessLauncher::End() {
+  pid_ = 0;
+  process_.CloseSocket();
+  const int64_t until_ns = clock_.NowNs() + absl::ToInt64Nanoseconds(kTimeToDie);
+  // One that has ended by itself tells of itself, not of the signal that it gets here.
+  std::optional<std::string> end = process_.TryReap();
+  if (!end) process_.Kill();
+  while (!end && clock_.NowNs() < until_ns) {
+    absl::SleepFor(absl::Milliseconds(1));
+    end = process_.TryReap();
+  }
+  return end.value_or("it does not die");
+}
+
+std::byte* ProcessLauncher::TakeScratch(int64_t bytes) {
+  if (bytes <= scratch_bytes_) return scratch_;
+  Cool();
+  scratch_ = memory_.Take(bytes);
+  scratch_bytes_ = scratch_ == nullptr ? 0 : bytes;
+  return scratch_;
+}
+
+void ProcessLauncher::Cool() {
+  if (scratch_ != nullptr) memory_.GiveBack(scratch_, scratch_bytes_);
+  scratch_ = nullptr;
+  scratch_bytes_ = 0;
+}
+
+absl::Status ProcessLauncher::Launch(const LaunchTask& task) {
+  const GemmArgs& args = task.args;
+  LaunchRequest request;
+  request.kernel = static_cast<uint32_t>(task.kernel.position);
+  request.is_a_form_made = args.a_form.is_made ? 1 : 0;
+  request.is_b_form_made = args.b_form.is_made ? 1 : 0;
+  request.workspace_bytes = task.workspace_bytes;
+  request.problem = args.problem;
+  Passed passed(*this);
+  const auto read = [&](SharedRange& range, const std::byte* memory, int64_t bytes) {
+    passed.Add(range, memory, bytes, /*is_read=*/true, /*is_written=*/false);
+  };
+  const auto floats = [&](SharedRange& range, absl::Span<const float> values) {
+    read(range, reinterpret_cast<const std::byte*>(values.data()),
+         static_cast<int64_t>(values.size() * sizeof(float)));
+  };
+  read(request.a, args.a, task.a_bytes);
+  read(request.b, args.b, task.b_bytes);
+  read(request.c, args.c, task.c_bytes);
+  read(request.bias, args.bias, task.bias_bytes);
+  floats(request.a_scale, args.a_scale);
+  floats(request.b_scale, args.b_scale);
+  read(request.a_factors, args.a_factors, task.a_scale_bytes);
+  read(request.b_factors, args.b_factors, task.b_scale_bytes);
+  passed.Add(request.a_form, args.a_form.bytes, task.a_form_bytes, args.a_form.is_made,
+             !args.a_form.is_made);
+  passed.Add(request.b_form, args.b_form.bytes, task.b_form_bytes, args.b_form.is_made,
+             !args.b_form.is_made);
+  // What lies between the lines of D stays as it is.
+  passed.Add(request.d, args.d, task.d_bytes, /*is_read=*/true, /*is_written=*/true);
+  read(request.control, reinterpret_cast<const std::byte*>(&control_), sizeof(control_));
+  RETURN_IF_ERROR(passed.CopyIn());
+  const absl::Duration wanted =
+      absl::Nanoseconds(options_.watchdog_factor * static_cast<double>(task.predicted_ns));
+  const absl::Duration most =
+      std::max(std::min(wanted, options_.watchdog_most), options_.watchdog_least);
+  ASSIGN_OR_RETURN(const Result result, Ask(request, absl::ToInt64Nanoseconds(most)));
+  const absl::Status status = result.status.get();
+  if (status.ok()) passed.CopyOut();
+  if (options_.program.numbers[1] != 0) Poison(passed.scratch());
+  if (scratch_bytes_ > kScratchKeptBytes) Cool();
+  return status;
+}
+
+// Has a worker answer the request. One that is lost before it begins has a successor, which is
+// asked instead.
+absl::StatusOr<Result> ProcessLauncher::Ask(LaunchRequest& request, int64_t most_ns) {
+  constexpr int kMostTries = 3;
+  std::string why;
+  for (int i = 0; i < kMostTries; ++i) {
+    RETURN_IF_ERROR(Start());
+    request.id = ++last_id_;
+    const absl::Status sent = SendRecord(process_.socket(), request);
+    const absl::StatusOr<Result> result = sent.ok() ? Await(request.id, most_ns) : sent;
+    if (result.ok()) return result;
+    why = Concat(std::string(result.status().message()), " (", End(), ")");
+    if (control_.started_id == request.id) {
+      return absl::AbortedError(
+          Concat("device: ", options_.program.device, " was lost while the product ran: ", why));
+    }
+  }
+  return absl::UnavailableError(
+      Concat("device: ", options_.program.device, " was lost before the product started: ", why));
+}
+
+// Errors: why the worker will not answer.
+absl::StatusOr<Result> ProcessLauncher::Await(uint64_t id, int64_t most_ns) {
+  const int64_t begin_ns = clock_.NowNs();
+  const int64_t spin_until_ns = begin_ns + options_.program.spin_ns;
+  Packet packet;
+  while (true) {
+    const absl::Status received = ReceivePacket(process_.socket(), /*should_wait=*/false, packet);
+    if (received.ok()) break;
+    if (!absl::IsNotFound(received)) return received;
+    const int64_t now_ns = clock_.NowNs();
+    if (now_ns < spin_until_ns) continue;
+    if (now_ns - begin_ns >= most_ns) {
+      return absl::DeadlineExceededError(
+          Concat("no answer within ", absl::FormatDuration(absl::Nanoseconds(most_ns))));
+    }
+    pollfd socket = {.fd = process_.socket(), .events = POLLIN, .revents = 0};
+    const bool is_quiet = poll(&socket, 1, static_cast<int>(kLookIntervalNs / 1'000'000)) == 0;
+    if (is_quiet && process_.IsStopped()) return absl::AbortedError("it was stopped");
+  }
+  ASSIGN_OR_RETURN(const Result result, ParseRecord<Result>(packet));
+  if (result.id != id) return absl::InternalError("it answered what was not asked");
+  return result;
 }
 
 }  // namespace gemmd

@@ -1,11 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// A worker as a process: started, ended and waited for by the front, and started again.
+// A worker as a process: started, ended and waited for by the front, and started again. And what
+// runs kernels of the host in one.
 #pragma once
 
 #include <sys/types.h>
 
 #include <algorithm>
+#include <array>
+#include <atomic>
 #include <cstdint>
 #include <deque>
 #include <optional>
@@ -13,6 +16,11 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "server/crossing/launcher.h"
+#include "server/crossing/protocol.h"
+#include "server/crossing/staging.h"
+#include "server/system/clock.h"
 #include "server/system/files.h"
 
 namespace gemmd {
@@ -20,6 +28,16 @@ namespace gemmd {
 // Half a millisecond; less on a machine of few processors, and nothing below four.
 int64_t DefaultSpinNs();
 
+// A worker's program, and how it is called.
+struct WorkerProgram {
+  std::string binary;
+  std::string device = {};              // The first argument.
+  std::array<int64_t, 2> numbers = {};  // The third and the fourth one.
+  int64_t spin_ns = 0;
+  bool is_confined = true;
+};
+
+// The worker of a GPU.
 struct WorkerCommand {
   std::string binary;
   int ordinal = 0;
@@ -30,18 +48,27 @@ struct WorkerCommand {
   int64_t spin_ns = DefaultSpinNs();
   // Whether it gives up its rights and gets WorkerEnvironment() in place of all of the front's.
   bool is_confined = true;
+
+  WorkerProgram program() const {
+    return {.binary = binary,
+            .device = std::to_string(ordinal),
+            .numbers = {memory_limit_bytes, tensor_limit_bytes},
+            .spin_ns = spin_ns,
+            .is_confined = is_confined};
+  }
 };
 
-// The variables that a confined worker gets: those of the GPU's driver and its libraries, the
-// loader's folders, and the tests' own.
+// The variables that a confined worker gets: those of the GPU's driver and its libraries, those of
+// libraries for the CPU and their threads, the loader's folders, and the tests' own.
 std::vector<std::string> WorkerEnvironment(char** environment);
 
 class WorkerProcess {
  public:
   // The process sees the socket and the staging area and no other file of the front but standard
   // input, output and error. The kernel ends it with the calling thread.
+  // `staging` is the file that it finds as kWorkerStaging.
   // Errors: FailedPrecondition where there is no such binary; Unavailable.
-  static absl::StatusOr<WorkerProcess> Start(const WorkerCommand& command, int staging);
+  static absl::StatusOr<WorkerProcess> Start(const WorkerProgram& program, int staging);
 
   WorkerProcess() = default;
   WorkerProcess(WorkerProcess&& other) noexcept { *this = std::move(other); }
@@ -56,6 +83,9 @@ class WorkerProcess {
 
   // How it ended, "exit code 1" or "signal 9"; nothing while it runs. Does not wait.
   std::optional<std::string> TryReap();
+
+  // Whether it was stopped by a signal, and so works no more. Does not wait.
+  bool IsStopped() const;
 
  private:
   FileDescriptor socket_;
@@ -106,6 +136,69 @@ class RestartPolicy {
  private:
   const Limits limits_;
   std::deque<int64_t> restarts_ns_;
+};
+
+// Runs kernels of the host in a worker, which is started with the first launch and again after it
+// was lost. What is not in shared memory is copied there for a launch.
+class ProcessLauncher final : public Launcher {
+ public:
+  struct Options {
+    WorkerProgram program;
+    // A launch may take this many times its predicted time, but at most watchdog_most and at least
+    // watchdog_least: processors may be busy with others.
+    double watchdog_factor = 10;
+    absl::Duration watchdog_least = absl::Seconds(20);
+    absl::Duration watchdog_most = absl::Minutes(5);
+    absl::Duration start_timeout = absl::Seconds(60);
+  };
+
+  // Borrows the memory. Calls of Start, Launch and Cool come from one thread, with which the worker
+  // ends.
+  ProcessLauncher(Options options, SharedMemory& memory);
+  ~ProcessLauncher() override;
+
+  // Starts a worker where there is none. A worker that was lost has a successor at once, or, where
+  // others were lost shortly before, after a pause of up to a second.
+  // Errors: why there is none: FailedPrecondition, Unavailable, DeadlineExceeded.
+  absl::Status Start();
+  // Replaces the worker. Errors: as Start.
+  absl::Status Restart();
+
+  absl::Status Launch(const LaunchTask& task) override;
+  void Cool() override;
+
+  // The flag that ends the launch that runs. Set by any thread.
+  std::atomic<bool>& abort() { return control_.is_aborted; }
+
+  // What the worker said of itself when it started.
+  const Hello& hello() const { return hello_; }
+
+  // Threads: any.
+  pid_t pid() const { return pid_; }  // 0: there is none.
+  int64_t restarts() const { return restarts_; }
+
+ private:
+  class Passed;
+
+  absl::Status Greet();
+  absl::StatusOr<Result> Ask(LaunchRequest& request, int64_t most_ns);
+  absl::StatusOr<Result> Await(uint64_t id, int64_t most_ns);
+  std::string End();
+  std::byte* TakeScratch(int64_t bytes);
+
+  const Options options_;
+  const SteadyClock clock_;
+  SharedMemory& memory_;
+  LaunchControl& control_;
+  WorkerProcess process_;
+  bool was_started_ = false;
+  Hello hello_;
+  uint64_t last_id_ = 0;
+  RestartPolicy restart_policy_;
+  std::atomic<pid_t> pid_ = 0;
+  std::atomic<int64_t> restarts_ = 0;
+  std::byte* scratch_ = nullptr;
+  int64_t scratch_bytes_ = 0;
 };
 
 }  // namespace gemmd

@@ -561,10 +561,12 @@ constexpr Metric kDeviceMetrics[] = {
     {.name = "gemmd_worker_restarts_total",
      .type = MetricType::kCounter,
      .labels = {"device"},
-     .help = "Times that the worker process of a GPU was started again",
+     .help = "Times that the worker process of the device was started again",
      .collect =
          [](const Snapshot& now, Samples& s) {
-           OfEachGpu(now, s, [](const auto& device) { return device.condition.worker_restarts; });
+           for (const DeviceSnapshot& device : now.devices) {
+             s.Add({device.info->name}, device.condition.worker_restarts);
+           }
          }},
     {.name = "gemmd_canaries_total",
      .type = MetricType::kCounter,
@@ -837,7 +839,7 @@ constexpr Metric kProcessMetrics[] = {
     {.name = "process_cpu_seconds_total",
      .type = MetricType::kCounter,
      .unit = "seconds",
-     .help = "Processor time that the daemon has used, without the workers of GPUs",
+     .help = "Processor time that the daemon has used, without the workers of devices",
      .collect = [](const Snapshot&, Samples& s) { s.Add({}, CpuSeconds()); }},
     {.name = "process_resident_memory_bytes",
      .unit = "bytes",

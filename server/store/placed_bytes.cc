@@ -12,6 +12,7 @@
 
 #include "kernels/status_macros.h"
 #include "kernels/text.h"
+#include "server/crossing/staging.h"
 #include "server/system/resources.h"
 
 namespace gemmd {
@@ -52,9 +53,15 @@ absl::Status Lost() {
 
 }  // namespace
 
-absl::StatusOr<HostMemory> HostMemory::Allocate(int64_t bytes) {
+absl::StatusOr<HostMemory> HostMemory::Allocate(int64_t bytes, bool is_for_workers) {
   if (bytes == 0) return HostMemory();
   const auto size = static_cast<size_t>(bytes);
+  if (SharedMemory* const shared = SharedMemory::OfProcess();
+      shared != nullptr && (is_for_workers || shared->has_tensors()) &&
+      bytes >= SharedMemory::kLeastBytes) {
+    std::byte* const memory = shared->Take(bytes);
+    if (memory != nullptr) return HostMemory(memory, bytes);
+  }
   if (bytes >= kMappedBytes) {
     std::byte* const mapped = Map(size);
     if (mapped == nullptr) return NoMemory(bytes);
@@ -77,12 +84,20 @@ HostMemory& HostMemory::operator=(HostMemory&& other) noexcept {
   return *this;
 }
 
+SharedMemory* HostMemory::shared() const {
+  SharedMemory* const shared = SharedMemory::OfProcess();
+  return shared != nullptr && shared->OffsetOf(data_) ? shared : nullptr;
+}
+
 bool HostMemory::Clear() const {
+  if (SharedMemory* const shared = this->shared()) return shared->Clear(data_, bytes_);
   return bytes_ >= kMappedBytes && madvise(data_, static_cast<size_t>(bytes_), MADV_DONTNEED) == 0;
 }
 
 HostMemory::~HostMemory() {
-  if (bytes_ >= kMappedBytes) {
+  if (SharedMemory* const shared = this->shared()) {
+    shared->GiveBack(data_, bytes_);
+  } else if (bytes_ >= kMappedBytes) {
     munmap(data_, static_cast<size_t>(bytes_));
   } else {
     std::free(data_);

@@ -31,16 +31,19 @@
 
 namespace gemmd {
 
-// Memory of the host for the bytes of a tensor. It reads as zeros until it is written, and goes
-// back to the system at once.
+class SharedMemory;  // server/crossing/staging.h
+
+// Memory of the host for the bytes of a tensor: where SharedMemory has tensors, in that, as long as
+// there is room. It reads as zeros until it is written, and goes back to the system at once.
 class HostMemory {
  public:
-  // From so many bytes on, memory is mapped for itself: the pages are there only once they are
-  // touched.
+  // From so many bytes on, memory of the process's own is mapped for itself: the pages are there
+  // only once they are touched.
   static constexpr int64_t kMappedBytes = int64_t{1} << 20;
 
-  // Aligned to 64 bytes at least. Errors: ResourceExhausted.
-  static absl::StatusOr<HostMemory> Allocate(int64_t bytes);
+  // Aligned to 64 bytes at least. What is for workers lies in SharedMemory, wherever tensors are.
+  // Errors: ResourceExhausted.
+  static absl::StatusOr<HostMemory> Allocate(int64_t bytes, bool is_for_workers = false);
 
   HostMemory() = default;
   HostMemory(HostMemory&& other) noexcept;
@@ -56,6 +59,8 @@ class HostMemory {
 
  private:
   HostMemory(std::byte* data, int64_t bytes) : data_(data), bytes_(bytes) {}
+
+  SharedMemory* shared() const;  // What the memory is of; null where that is none.
 
   std::byte* data_ = nullptr;
   int64_t bytes_ = 0;

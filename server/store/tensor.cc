@@ -65,9 +65,9 @@ void TensorBytes::DropForms() {
 
 absl::StatusOr<std::shared_ptr<TensorBytes>> TensorBytes::Allocate(
     int64_t bytes, Account& account, const std::shared_ptr<Background>& background,
-    int64_t freed_at_once_bytes) {
+    int64_t freed_at_once_bytes, bool is_for_workers) {
   ASSIGN_OR_RETURN(Account::Charge charge, account.Take(bytes));
-  ASSIGN_OR_RETURN(HostMemory host, HostMemory::Allocate(bytes));
+  ASSIGN_OR_RETURN(HostMemory host, HostMemory::Allocate(bytes, is_for_workers));
   const auto give_back = [background, freed_at_once_bytes](TensorBytes* tensor) {
     std::unique_ptr<TensorBytes> owned(tensor);
     if (owned->bytes() <= freed_at_once_bytes) return;
@@ -98,7 +98,8 @@ KeptForms::Use KeptForms::Take(const std::shared_ptr<TensorBytes>& tensor, Accou
     }
     if (tensor->forms.size() == kMostOfTensor) return {};
   }
-  auto memory = TensorBytes::Allocate(key.bytes, account, background_, HostMemory::kMappedBytes);
+  auto memory = TensorBytes::Allocate(key.bytes, account, background_, HostMemory::kMappedBytes,
+                                      /*is_for_workers=*/true);
   if (!memory.ok()) return {};
   auto form = std::make_shared<KeptForm>(key, tensor, &account, *std::move(memory));
   form->last_use_ = ++uses_;

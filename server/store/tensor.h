@@ -67,7 +67,7 @@ class TensorBytes final : public PlacedBytes {
   // Errors: ResourceExhausted where the account or the machine has no room.
   static absl::StatusOr<std::shared_ptr<TensorBytes>> Allocate(
       int64_t bytes, Account& account, const std::shared_ptr<Background>& background,
-      int64_t freed_at_once_bytes = kFreedAtOnceBytes);
+      int64_t freed_at_once_bytes = kFreedAtOnceBytes, bool is_for_workers = false);
 
   int64_t charged_bytes() const ABSL_LOCKS_EXCLUDED(room_mutex_);
   Account* device_account() const override { return account_->on_devices(); }

@@ -345,12 +345,6 @@ absl::Status MeasureMemory(GpuRuntime& runtime, std::byte* block, absl::Span<std
   return runtime.Wait();
 }
 
-// The kernel kills this process when the thread that started it ends.
-bool DieWithParent(int64_t parent) {
-  prctl(PR_SET_PDEATHSIG, SIGKILL);
-  return getppid() == parent;  // Otherwise it ended before.
-}
-
 }  // namespace
 
 absl::Status RunWorker(const WorkerOptions& options, GpuRuntime& runtime, int socket,
@@ -377,6 +371,11 @@ absl::Status MeasureGpuRates(GpuRuntime& runtime, const GpuDescription& gpu,
     rates.kernel_rates[i] = rate.ok() ? *rate : 0;
   }
   return absl::OkStatus();
+}
+
+bool DieWithParent(int64_t parent) {
+  prctl(PR_SET_PDEATHSIG, SIGKILL);
+  return getppid() == parent;
 }
 
 int EnterWorker(int argc, const char* const* argv, GpuRuntime& runtime, MeasureGpu measure,

@@ -46,7 +46,11 @@ absl::Status RunWorker(const WorkerOptions& options, GpuRuntime& runtime, int so
 absl::Status MeasureGpuRates(GpuRuntime& runtime, const GpuDescription& gpu,
                              absl::Span<std::byte> staging, GpuRates& rates);
 
-// The main function of a worker, whatever its runtime is.
+// Has the system kill this process when the thread that started it ends. False where the parent is
+// another process already, because it ended before.
+bool DieWithParent(int64_t parent);
+
+// The main function of a GPU's worker, whatever its runtime is.
 //
 // usage: WORKER ORDINAL PARENT_PID MEMORY_LIMIT_BYTES TENSOR_LIMIT_BYTES SPIN_NS CONFINED, started
 // by the front with kWorkerSocket and kWorkerStaging open. CONFINED is 1 for a worker that gives up

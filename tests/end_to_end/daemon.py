@@ -183,9 +183,21 @@ class Daemon:
 
     def children(self):
         """The processes that it has started and that have not ended."""
-        command = ["ps", "--ppid", str(self.pid), "-o", "pid="]
+        return self.gpu_workers() | self.host_workers()
+
+    def gpu_workers(self):
+        return self._children(are_host_s=False)
+
+    def host_workers(self):
+        """Those of `cpu` and of simulators."""
+        return self._children(are_host_s=True)
+
+    def _children(self, are_host_s):
+        command = ["ps", "--ppid", str(self.pid), "-o", "pid=,comm="]
         done = subprocess.run(command, capture_output=True, text=True)
-        return {int(child) for child in done.stdout.split()}
+        lines = [line.split(maxsplit=1) for line in done.stdout.splitlines()]
+        # The system tells 15 characters of a name.
+        return {int(pid) for pid, name in lines if name.startswith("gemmd-host-work") == are_host_s}
 
     def threads(self):
         return self._status("Threads")

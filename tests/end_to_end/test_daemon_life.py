@@ -238,7 +238,9 @@ def test_one_line_for_each_event(daemons):
     assert events == [
         "start",
         "device_ready",
+        "worker_confined",
         "device_ready",
+        "worker_confined",
         "listening",
         "listening",
         "serving",

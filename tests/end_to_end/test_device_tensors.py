@@ -68,7 +68,7 @@ def places(session, name):
 
 
 def kill_workers(daemon):
-    for worker in daemon.children():
+    for worker in daemon.gpu_workers():
         os.kill(worker, signal.SIGKILL)
 
 

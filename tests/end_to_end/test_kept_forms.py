@@ -2,11 +2,12 @@
 """What kernels derive from resident tensors is kept from product to product, without a change of any
 bit, and goes where its room is needed or where the tensor is overwritten."""
 
+import grpc
 import numpy as np
 import pytest
 from elements import ELEMENTS, convert, store
 from gemmd.v1 import gemm_pb2, resident_pb2
-from tensors import MIB, by_handle, by_name
+from tensors import MIB, Session, by_handle, by_name
 
 GEMMD_FLAGS = ["--devices=cpu", "--tensor-bytes=64MiB", "--session-tensor-bytes=32MiB"]
 M, N, K = 5, 300, 130
@@ -55,6 +56,33 @@ def test_products_have_the_same_bits(session, rng, kind):
     least = 0 if kind == "f32" else N * K
     assert kept - tensor.kept_bytes >= least
     assert kind != "f32" or kept == tensor.kept_bytes
+
+
+def test_beside_a_gpu_the_bytes_are_copied_for_the_cpu_s_worker(daemons, fake_worker, rng):
+    """Tensors are not where it sees them then; what is copied once goes when they are overwritten."""
+    element = ELEMENTS["f32"]
+    daemon = daemons.start(
+        "--devices=cuda:0,cpu", f"--worker-binary={fake_worker}", "--lame-duck=1ms"
+    )
+    with grpc.insecure_channel(daemon.tcp) as channel, Session(channel) as session:
+        a = integers(rng, element, M, K)
+        ones = put(session, np.eye(K), element)
+        target = put(session, np.zeros((N, K)), element, hashed=False)
+        for values in (integers(rng, element, N, K) for _ in range(2)):
+            write = gemm_pb2.MultiplyRequest(m=N, n=K, k=K, device="cpu")
+            write.a.type = element.number
+            write.a.data, _, _ = store(convert(values[None], element), element)
+            write.b.tensor.tensor.handle = ones.handle
+            write.d.tensor.tensor.handle = target.handle
+            session.multiply(write)
+            request = request_of(a, target, element)
+            request.device = "cpu"
+            for _ in range(4):
+                answer = session.multiply(request)
+                assert answer.device == "cpu"
+                assert answer.d.data == (a @ values.T).astype(np.float32).tobytes()
+            kept = session.describe(by_handle(target)).kept_bytes
+            assert kept - target.kept_bytes == 4 * N * K
 
 
 def test_a_part_has_a_form_of_its_own(session, rng):

@@ -276,7 +276,7 @@ def test_restarts_and_canaries_of_workers(start, multiply):
     # The worker's own and the server's.
     passed = {"device": "cuda:0", "result": "passed"}
     assert scrape(daemon).value("gemmd_canaries_total", **passed) == 2
-    [worker] = daemon.children()
+    [worker] = daemon.gpu_workers()
     os.kill(worker, signal.SIGKILL)
     wait_until(
         lambda: scrape(daemon).value("gemmd_canaries_total", **passed) == 3, DEADLINE_S, "back"

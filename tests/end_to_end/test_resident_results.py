@@ -92,7 +92,7 @@ def download(session, name):
 
 
 def kill_workers(daemon):
-    for worker in daemon.children():
+    for worker in daemon.gpu_workers():
         os.kill(worker, signal.SIGKILL)
 
 

@@ -281,7 +281,7 @@ def test_a_gpu_keeps_copies(daemons, fake_worker, rng):
         multiply(0)
         # The worker is lost, and with it all copies.
         made = copies(daemon, "made")
-        [worker] = daemon.children()
+        [worker] = daemon.gpu_workers()
         os.kill(worker, signal.SIGKILL)
 
         def works_again():

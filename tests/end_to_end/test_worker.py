@@ -36,10 +36,12 @@ def gpus(daemons, fake_worker, tmp_path, monkeypatch):
 
 
 def workers_of(daemon):
-    children = subprocess.run(
-        ["ps", "--ppid", str(daemon.pid), "-o", "pid=,stat=,args="], capture_output=True, text=True
+    """The processes of its GPUs, and the state of each."""
+    pids = [str(pid) for pid in sorted(daemon.gpu_workers())]
+    states = subprocess.run(
+        ["ps", "-o", "pid=,stat=", "-p", ",".join(pids)], capture_output=True, text=True
     ).stdout
-    return [(int(pid), stat) for pid, stat, *_ in (line.split() for line in children.splitlines())]
+    return [(int(pid), stat) for pid, stat in (line.split() for line in states.splitlines())]
 
 
 def is_alive(pid):
@@ -128,8 +130,11 @@ def test_neither_the_daemon_nor_its_worker_gains_privileges(gpus, client):
     assert status_of(worker)["NoNewPrivs"] == ["1"]
     assert status_of(daemon.pid)["Seccomp"] == status_of(os.getpid())["Seccomp"]
     assert status_of(worker)["Seccomp"] == ["2"], "no filter"
-    (confined,) = daemon.awaited_events("worker_confined")
-    assert confined["device"] == "cuda:0" and "seccomp" in confined["by"]
+    for device in ("cuda:0", "cpu"):
+        (confined,) = [
+            told for told in daemon.awaited_events("worker_confined") if told["device"] == device
+        ]
+        assert "seccomp" in confined["by"]
 
 
 def test_a_worker_that_may_be_debugged(gpus, client):
@@ -394,3 +399,66 @@ def test_many_clients_at_once_while_workers_die(gpus, client, tmp_path):
     assert len(codes) == 200
     assert set(codes) <= {grpc.StatusCode.OK, UNAVAILABLE, grpc.StatusCode.ABORTED}
     wait_until(lambda: one.code_of() == grpc.StatusCode.OK, DEADLINE_S, "the GPU is back")
+
+
+# The devices of the host.
+
+
+@pytest.mark.parametrize("signal_number", [signal.SIGILL, signal.SIGKILL, signal.SIGSTOP])
+def test_a_lost_host_worker_costs_no_more_than_what_it_runs(daemons, signal_number):
+    """Callers of `cpu` and `sim:sm_90` go on while the workers of both are lost three times."""
+    daemon = daemons.start(
+        "--devices=cpu,sim:sm_90", "--lame-duck=1ms", "--metrics-listen=127.0.0.1:0"
+    )
+    codes = {"cpu": [], "sim:sm_90": []}
+    is_over = threading.Event()
+
+    def call(device):
+        client = Client(daemon)
+        product = f16_product(96)
+        while not is_over.is_set():
+            codes[device].append(client.code_of(device=device, product=product))
+
+    callers = [threading.Thread(target=call, args=(device,)) for device in codes for _ in range(2)]
+    for caller in callers:
+        caller.start()
+    try:
+        for _ in range(3):
+            lost = daemon.host_workers()
+            assert len(lost) == 2
+            before = {device: len(codes[device]) for device in codes}
+            for pid in lost:
+                os.kill(pid, signal_number)
+            # Both have another worker, and the callers get answers again.
+            wait_until(
+                lambda: all(len(codes[device]) >= before[device] + 10 for device in codes),
+                DEADLINE_S,
+                "answers of new workers",
+            )
+            now = daemon.host_workers()
+            assert len(now) == 2 and not now & lost
+    finally:
+        is_over.set()
+        for caller in callers:
+            caller.join()
+    page = scrape(daemon)
+    for device, told in codes.items():
+        assert page.value("gemmd_worker_restarts_total", device=device) == 3
+        failed = [code for code in told if code != grpc.StatusCode.OK]
+        assert len(failed) <= 3 and set(failed) <= {grpc.StatusCode.ABORTED}
+    assert Client(daemon).health() == SERVING
+
+
+def test_host_workers_are_confined_and_end_with_the_daemon(daemons):
+    daemon = daemons.start("--devices=cpu,sim:sm_90", "--lame-duck=1ms")
+    workers = daemon.host_workers()
+    assert len(workers) == 2
+    for pid in workers:
+        status = pathlib.Path(f"/proc/{pid}/status").read_text()
+        assert "Seccomp:\t2" in status
+        # Standard streams, the socket and the shared memory.
+        assert len(os.listdir(f"/proc/{pid}/fd")) == 5
+    daemon.kill()
+    daemon.wait()
+    for pid in workers:
+        wait_until(lambda: not is_alive(pid), DEADLINE_S, "the end of a worker")

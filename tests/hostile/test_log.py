@@ -148,7 +148,7 @@ def test_the_log_as_json(daemons, battery):
 
 def stop_worker(daemon):
     """The daemon's watchdog kills it after two seconds."""
-    [worker] = wait_until(daemon.children, DEADLINE_S, "a worker")
+    [worker] = wait_until(daemon.gpu_workers, DEADLINE_S, "a worker")
     os.kill(worker, signal.SIGSTOP)
 
 

@@ -284,7 +284,8 @@ def code_of(call, *arguments):
 def test_a_daemon_without_more_memory(daemons, battery, is_timed):
     """The system gives it none, though its account has room: whatever is asked of it is refused, and it
     lives on."""
-    daemon = daemons.start(*SHORT_FLAGS)
+    # Where addresses are limited, memory that workers share is a part of those.
+    daemon = daemons.start(*SHORT_FLAGS, address_space=1536 * MIB)
     multiply(daemon.tcp)
     with open(f"/proc/{daemon.pid}/status") as status:
         size = int(re.search(r"VmSize:\s+(\d+) kB", status.read()).group(1)) << 10

@@ -1,0 +1,59 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "server/crossing/launcher.h"
+
+#include <algorithm>
+#include <cstdlib>
+
+#include "kernels/or_no_memory.h"
+#include "kernels/status_macros.h"
+#include "kernels/text.h"
+#include "server/crossing/staging.h"
+#include "server/system/resources.h"
+
+namespace gemmd {
+namespace {
+
+constexpr size_t kWorkspaceAlignment = 64;  // GemmArgs::workspace.
+
+// A workspace larger than this goes back to the system after the launch that needed it.
+constexpr int64_t kKeptWorkspaceBytes = int64_t{64} << 20;
+
+// From so many bytes on, the addresses that it leaves are looked at.
+constexpr int64_t kLargeBytes = int64_t{1} << 20;
+
+}  // namespace
+
+void LocalLauncher::FreeDeleter::operator()(std::byte* memory) const { std::free(memory); }
+
+absl::Status LocalLauncher::Launch(const LaunchTask& task) {
+  RETURN_IF_ERROR(Reserve(task.workspace_bytes));
+  GemmArgs args = task.args;
+  args.workspace = absl::MakeSpan(workspace_.get(), static_cast<size_t>(workspace_bytes_));
+  const absl::Status status =
+      OrNoMemory("kernel: no memory for its scratch", [&] { return task.kernel.launch(args); });
+  if (workspace_bytes_ > kKeptWorkspaceBytes) Cool();
+  if (poisons_freed_) Poison({workspace_.get(), static_cast<size_t>(workspace_bytes_)});
+  return status;
+}
+
+void LocalLauncher::Cool() {
+  workspace_.reset();
+  workspace_bytes_ = 0;
+}
+
+absl::Status LocalLauncher::Reserve(int64_t bytes) {
+  if (bytes <= workspace_bytes_) return absl::OkStatus();
+  Cool();
+  void* memory = nullptr;
+  const bool is_there =
+      posix_memalign(&memory, kWorkspaceAlignment, static_cast<size_t>(bytes)) == 0;
+  workspace_.reset(static_cast<std::byte*>(memory));
+  if (!is_there || (bytes >= kLargeBytes && !HasSpareAddresses())) {
+    Cool();
+    return absl::ResourceExhaustedError(Concat("workspace: no memory for ", bytes, " bytes"));
+  }
+  workspace_bytes_ = bytes;
+  return absl::OkStatus();
+}
+
+}  // namespace gemmd

@@ -1,0 +1,68 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Who runs kernels of the host: the thread that asks, as in a worker, or, for the daemon, a worker.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+
+#include "absl/status/status.h"
+#include "absl/types/span.h"
+#include "kernels/kernel.h"
+
+namespace gemmd {
+
+// One launch. Everything is borrowed until it is done.
+struct LaunchTask {
+  const Kernel& kernel;
+  const GemmArgs& args;         // But for the workspace, which the launcher has.
+  int64_t workspace_bytes = 0;  // Kernel::workspace_bytes.
+  int64_t predicted_ns = 0;
+  // The lengths of the matrices that GemmArgs points at; those of factors count as scales.
+  int64_t a_bytes = 0;
+  int64_t b_bytes = 0;
+  int64_t c_bytes = 0;
+  int64_t bias_bytes = 0;
+  int64_t a_scale_bytes = 0;
+  int64_t b_scale_bytes = 0;
+  int64_t a_form_bytes = 0;
+  int64_t b_form_bytes = 0;
+  int64_t d_bytes = 0;
+};
+
+// Threads: one.
+class Launcher {
+ public:
+  virtual ~Launcher() = default;
+
+  // Blocks until D is written. Errors: those of the kernel; ResourceExhausted where there is no
+  // memory; Aborted where the worker was lost meanwhile, Unavailable where there is none.
+  virtual absl::Status Launch(const LaunchTask& task) = 0;
+
+  // Gives back the memory that is kept for the next launch.
+  virtual void Cool() = 0;
+};
+
+// Runs kernels itself, and keeps memory for their workspaces.
+class LocalLauncher final : public Launcher {
+ public:
+  // With `poisons_freed` no launch leaves anything in the workspace.
+  explicit LocalLauncher(bool poisons_freed) : poisons_freed_(poisons_freed) {}
+
+  absl::Status Launch(const LaunchTask& task) override;
+  void Cool() override;
+
+ private:
+  struct FreeDeleter {
+    void operator()(std::byte* memory) const;
+  };
+
+  absl::Status Reserve(int64_t bytes);
+
+  const bool poisons_freed_;
+  std::unique_ptr<std::byte, FreeDeleter> workspace_;
+  int64_t workspace_bytes_ = 0;
+};
+
+}  // namespace gemmd

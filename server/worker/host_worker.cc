@@ -1,0 +1,185 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "server/worker/host_worker.h"
+
+#include <poll.h>
+#include <signal.h>
+
+#include <atomic>
+#include <chrono>
+#include <cstdio>
+#include <optional>
+#include <string_view>
+
+#include "absl/strings/numbers.h"
+#include "kernels/catalog.h"
+#include "kernels/cpu/host.h"
+#include "kernels/mma/chip.h"
+#include "kernels/mma/find.h"
+#include "kernels/status_macros.h"
+#include "kernels/text.h"
+#include "server/crossing/launcher.h"
+#include "server/crossing/protocol.h"
+#include "server/crossing/staging.h"
+#include "server/system/version.h"
+#include "server/worker/confinement.h"
+#include "server/worker/worker.h"
+
+namespace gemmd {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+// After so long without a launch, memory that is kept for the next one goes.
+constexpr int kKeptForMs = 1000;
+
+struct HostWorkerOptions {
+  Target target;
+  int threads = 0;
+  bool poisons_freed = false;
+  int64_t spin_ns = 0;  // Time to look for the next record before it sleeps.
+  bool is_confined = false;
+};
+
+class HostWorker {
+ public:
+  explicit HostWorker(const HostWorkerOptions& options)
+      : options_(options),
+        kernels_(Catalog(options.target.kind)),
+        launcher_(options.poisons_freed) {}
+
+  // Says Hello, whether it can work or not.
+  absl::Status Start();
+  // Errors: Unavailable where the front is gone.
+  absl::Status Serve();
+
+ private:
+  absl::StatusOr<Hello> Open();
+  absl::Status Receive(Packet& packet);
+  absl::Status Launch(const LaunchRequest& request, Result& result);
+
+  // A matrix in this process; null where there is none.
+  std::byte* At(const SharedRange& range) const {
+    return range.bytes == 0 ? nullptr : memory_.matrices().data() + range.offset;
+  }
+  absl::Span<const float> FloatsAt(const SharedRange& range) const {
+    return {reinterpret_cast<const float*>(At(range)),
+            static_cast<size_t>(range.bytes) / sizeof(float)};
+  }
+
+  const HostWorkerOptions& options_;
+  const absl::Span<const Kernel> kernels_;
+  Staging memory_;
+  Confinement confinement_;
+  LocalLauncher launcher_;
+};
+
+absl::StatusOr<Hello> HostWorker::Open() {
+  if (options_.is_confined) confinement_.LimitFiles({"/proc/self"});
+  ASSIGN_OR_RETURN(memory_, Staging::Map(kWorkerStaging));
+  SetThreads(options_.threads);
+  if (options_.is_confined) confinement_.LimitCalls();
+  Hello hello;
+  hello.catalog = CatalogFingerprint(options_.target.kind);
+  hello.is_confined = options_.is_confined ? 1 : 0;
+  hello.confinement.Set(confinement_.means());
+  hello.unconfined.Set(confinement_.missing());
+  return hello;
+}
+
+absl::Status HostWorker::Start() {
+  const absl::StatusOr<Hello> opened = Open();
+  Hello hello = opened.ok() ? *opened : Hello();
+  hello.status.Set(opened.status());
+  const absl::Status sent = SendRecord(kWorkerSocket, hello);
+  return opened.ok() ? sent : opened.status();
+}
+
+absl::Status HostWorker::Serve() {
+  Packet packet;
+  while (true) {
+    RETURN_IF_ERROR(Receive(packet));
+    ASSIGN_OR_RETURN(const LaunchRequest request, ParseRecord<LaunchRequest>(packet));
+    Result result;
+    result.id = request.id;
+    result.status.Set(Launch(request, result));
+    RETURN_IF_ERROR(SendRecord(kWorkerSocket, result));
+  }
+}
+
+absl::Status HostWorker::Receive(Packet& packet) {
+  const auto until = Clock::now() + std::chrono::nanoseconds(options_.spin_ns);
+  do {
+    const absl::Status status = ReceivePacket(kWorkerSocket, /*should_wait=*/false, packet);
+    if (!absl::IsNotFound(status)) return status;
+  } while (Clock::now() < until);
+  pollfd socket = {.fd = kWorkerSocket, .events = POLLIN, .revents = 0};
+  if (poll(&socket, 1, kKeptForMs) == 0) launcher_.Cool();
+  return ReceivePacket(kWorkerSocket, /*should_wait=*/true, packet);
+}
+
+absl::Status HostWorker::Launch(const LaunchRequest& request, Result& result) {
+  RETURN_IF_ERROR(
+      CheckLaunch(request, kernels_.size(), static_cast<int64_t>(memory_.matrices().size())));
+  auto& control = *reinterpret_cast<LaunchControl*>(At(request.control));
+  control.started_id = request.id;
+  const GemmArgs args = {
+      .problem = request.problem,
+      .target = options_.target,
+      .a = At(request.a),
+      .b = At(request.b),
+      .c = At(request.c),
+      .bias = At(request.bias),
+      .a_scale = FloatsAt(request.a_scale),
+      .b_scale = FloatsAt(request.b_scale),
+      .d = At(request.d),
+      .workspace = {},
+      .abort = &control.is_aborted,
+      .a_form = {.bytes = At(request.a_form), .is_made = request.is_a_form_made != 0},
+      .b_form = {.bytes = At(request.b_form), .is_made = request.is_b_form_made != 0},
+      .a_factors = At(request.a_factors),
+      .b_factors = At(request.b_factors)};
+  const auto start = Clock::now();
+  const absl::Status status = launcher_.Launch({.kernel = kernels_[request.kernel],
+                                                .args = args,
+                                                .workspace_bytes = request.workspace_bytes});
+  result.compute_ns = std::chrono::nanoseconds(Clock::now() - start).count();
+  return status;
+}
+
+std::optional<Target> TargetOf(std::string_view device) {
+  constexpr std::string_view kSimulator = "sim:";
+  if (device == "cpu") return HostTarget();
+  if (!device.starts_with(kSimulator)) return std::nullopt;
+  const std::optional<mma::Chip> chip = mma::ChipFromName(device.substr(kSimulator.size()));
+  if (!chip) return std::nullopt;
+  return Target{.kind = DeviceKind::kSim, .chip = *chip};
+}
+
+}  // namespace
+
+int EnterHostWorker(int argc, const char* const* argv) {
+  if (argc == 2 && std::string_view(argv[1]) == "--version") {
+    std::puts(VersionText("gemmd-host-worker").c_str());
+    return 0;
+  }
+  HostWorkerOptions options;
+  int64_t parent = 0;
+  const std::optional<Target> target = argc == 7 ? TargetOf(argv[1]) : std::nullopt;
+  if (!target || !absl::SimpleAtoi(argv[2], &parent) ||
+      !absl::SimpleAtoi(argv[3], &options.threads) ||
+      !absl::SimpleAtob(argv[4], &options.poisons_freed) ||
+      !absl::SimpleAtoi(argv[5], &options.spin_ns) ||
+      !absl::SimpleAtob(argv[6], &options.is_confined)) {
+    std::fputs("This is a part of gemmd, which starts it for each device of the host.\n", stderr);
+    return 2;
+  }
+  options.target = *target;
+  signal(SIGINT, SIG_IGN);
+  signal(SIGTERM, SIG_IGN);
+  if (!DieWithParent(parent)) return 1;
+  HostWorker worker(options);
+  if (!worker.Start().ok()) return 1;
+  return absl::IsUnavailable(worker.Serve()) ? 0 : 1;
+}
+
+}  // namespace gemmd

@@ -1,0 +1,324 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Kernels of the host in a process of their own: the same bits as here, wherever the matrices lie,
+// and nothing but the launch that runs is lost with the process.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <signal.h>
+
+#include <algorithm>
+#include <cstring>
+#include <fstream>
+#include <future>
+#include <limits>
+#include <memory>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "kernels/catalog.h"
+#include "kernels/cpu/host.h"
+#include "server/crossing/launcher.h"
+#include "server/crossing/staging.h"
+#include "server/device/worker_process.h"
+#include "tests/kernels/product_case.h"
+#include "tests/testing/patience.h"
+#include "tests/testing/status_matchers.h"
+
+namespace gemmd {
+namespace {
+
+using testing::AllOf;
+using testing::HasSubstr;
+
+constexpr std::byte kOnes{0xff};
+
+Target SimulatorTarget() { return {.kind = DeviceKind::kSim, .chip = mma::Chip::kSm90}; }
+
+// A worker, and memory that it sees.
+class ProcessRig {
+ public:
+  explicit ProcessRig(const std::string& device, const std::string& binary = GEMMD_HOST_WORKER)
+      : memory_(SharedMemory::Create(int64_t{256} << 20).value()),
+        launcher_({.program = {.binary = binary, .device = device, .numbers = {2, 1}}}, *memory_) {}
+
+  ProcessLauncher& launcher() { return launcher_; }
+  SharedMemory& memory() { return *memory_; }
+
+  // The bytes in memory that the worker sees, for as long as this lives.
+  std::byte* Shared(const std::vector<std::byte>& bytes) {
+    std::byte* const memory = memory_->Take(static_cast<int64_t>(bytes.size()));
+    std::copy(bytes.begin(), bytes.end(), memory);
+    return memory;
+  }
+
+ private:
+  std::unique_ptr<SharedMemory> memory_;
+  ProcessLauncher launcher_;
+};
+
+// A product with memory for its D, all of ones bits.
+struct Case {
+  Case(const Kernel& row, const Target& of, Product given)
+      : kernel(row), target(of), product(std::move(given)) {
+    d.assign(static_cast<size_t>(BytesOf("d", product.problem.d, product.problem.batch)->least),
+             kOnes);
+    args = std::unique_ptr<GemmArgs>(new GemmArgs{.problem = product.problem,
+                                                  .target = target,
+                                                  .a = product.a.data(),
+                                                  .b = product.b.data(),
+                                                  .c = product.c.data(),
+                                                  .bias = product.bias.data(),
+                                                  .a_scale = product.a_scale,
+                                                  .b_scale = product.b_scale,
+                                                  .d = d.data(),
+                                                  .workspace = {},
+                                                  .a_factors = product.a_factors.data(),
+                                                  .b_factors = product.b_factors.data()});
+  }
+
+  LaunchTask Task() const {
+    const auto size = [](const auto& bytes) { return static_cast<int64_t>(bytes.size()); };
+    return {.kernel = kernel,
+            .args = *args,
+            .workspace_bytes = kernel.workspace_bytes(product.problem).value(),
+            .a_bytes = size(product.a),
+            .b_bytes = size(product.b),
+            .c_bytes = size(product.c),
+            .bias_bytes = size(product.bias),
+            .a_scale_bytes = size(product.a_factors),
+            .b_scale_bytes = size(product.b_factors),
+            .d_bytes = size(d)};
+  }
+
+  const Kernel& kernel;
+  const Target target;
+  Product product;
+  std::vector<std::byte> d;
+  std::unique_ptr<GemmArgs> args;
+};
+
+std::vector<std::byte> LocalD(const Case& one) {
+  Case here(one.kernel, one.target, one.product);
+  LocalLauncher launcher(/*poisons_freed=*/true);
+  EXPECT_THAT(launcher.Launch(here.Task()), IsOk());
+  return here.d;
+}
+
+// Each matrix in memory of this process's own or in memory that both see, by lot.
+void ExpectTheSameBits(ProcessRig& rig, Case& one, RandomSource& random) {
+  const auto place = [&](const std::byte*& matrix, const std::vector<std::byte>& bytes) {
+    if (!bytes.empty() && random.Flip()) matrix = rig.Shared(bytes);
+  };
+  GemmArgs& args = *one.args;
+  place(args.a, one.product.a);
+  place(args.b, one.product.b);
+  place(args.c, one.product.c);
+  place(args.bias, one.product.bias);
+  place(args.a_factors, one.product.a_factors);
+  place(args.b_factors, one.product.b_factors);
+  const bool is_d_shared = random.Flip();
+  if (is_d_shared) args.d = rig.Shared(one.d);
+  ASSERT_THAT(rig.launcher().Launch(one.Task()), IsOk());
+  if (is_d_shared) std::copy_n(args.d, one.d.size(), one.d.begin());
+  EXPECT_EQ(one.d, LocalD(one));
+}
+
+void ExpectTheSameBitsOfRows(const std::string& device, const Target& target, size_t step) {
+  RandomSource random;
+  ProcessRig rig(device);
+  int count = 0;
+  const absl::Span<const Kernel> rows = Catalog(target.kind);
+  for (size_t i = random.Bits() % step; i < rows.size(); i += step) {
+    const Kernel& row = rows[i];
+    if (!row.available(target).ok()) continue;
+    const Layouts layouts = {.c = kOrders[random.Bits() % 2],
+                             .d = kOrders[random.Bits() % 2],
+                             .padding = 8 * random.Between(0, 1),
+                             .batch = random.Between(1, 2)};
+    Problem problem = MakeProblem(row, random.Between(1, 40), random.Between(1, 40),
+                                  random.Between(1, 40), layouts);
+    if (!Validate(problem).ok() || !row.supports(problem).ok()) continue;
+    SCOPED_TRACE(row.name);
+    Case one(row, target, FillCase(problem, Pattern::kRandom, random));
+    ExpectTheSameBits(rig, one, random);
+    ++count;
+  }
+  EXPECT_GE(count, 10);
+  EXPECT_EQ(rig.launcher().restarts(), 0);
+}
+
+TEST(ProcessLauncherTest, GivesTheBitsOfALocalLaunchOfLibraries) {
+  ExpectTheSameBitsOfRows("cpu", HostTarget(), 1);
+}
+
+TEST(ProcessLauncherTest, GivesTheBitsOfALocalLaunchOfTheSimulator) {
+  ExpectTheSameBitsOfRows("sim:sm_90", SimulatorTarget(), 7);
+}
+
+const Kernel& RowOf(DeviceKind kind, ElementType type) {
+  const absl::Span<const Kernel> rows = Catalog(kind);
+  return *std::find_if(rows.begin(), rows.end(), [&](const Kernel& row) {
+    return row.a == type && row.b == type && row.recipe.block_scaling == BlockScaling::kNone &&
+           (row.instruction == nullptr || !row.instruction->is_sparse()) &&
+           row.available(kind == DeviceKind::kSim ? SimulatorTarget() : HostTarget()).ok();
+  });
+}
+
+Case MakeCase(DeviceKind kind, ElementType type, int64_t edge, RandomSource& random) {
+  const Kernel& row = RowOf(kind, type);
+  const Problem problem = MakeProblem(row, edge, edge, edge, Layouts());
+  return {row, kind == DeviceKind::kSim ? SimulatorTarget() : HostTarget(),
+          FillCase(problem, Pattern::kRandom, random)};
+}
+
+TEST(ProcessLauncherTest, LargeMatricesGoThereAndBack) {
+  RandomSource random;
+  ProcessRig rig("cpu");
+  for (int i = 0; i < 4; ++i) {
+    Case one = MakeCase(DeviceKind::kCpu, ElementType::kF32, 500 + i, random);
+    ExpectTheSameBits(rig, one, random);
+  }
+}
+
+TEST(ProcessLauncherTest, MatricesForWhichThereIsNoRoomAreResourceExhausted) {
+  RandomSource random;
+  const auto memory = SharedMemory::Create(int64_t{64} << 10).value();
+  ProcessLauncher launcher({.program = {.binary = GEMMD_HOST_WORKER, .device = "cpu"}}, *memory);
+  Case one = MakeCase(DeviceKind::kCpu, ElementType::kF32, 200, random);
+  EXPECT_THAT(launcher.Launch(one.Task()),
+              StatusIs(absl::StatusCode::kResourceExhausted, HasSubstr("no memory for 480000")));
+  EXPECT_EQ(std::count(one.d.begin(), one.d.end(), kOnes), std::ssize(one.d));
+}
+
+// What a launch derives from B is there for the next one, wherever the form lies.
+TEST(ProcessLauncherTest, FormsAreMadeOnceAndRead) {
+  RandomSource random;
+  ProcessRig rig("cpu");
+  int count = 0;
+  for (const Kernel& row : Catalog(DeviceKind::kCpu)) {
+    if (!row.available(HostTarget()).ok() || count == 6) continue;
+    const Problem problem = MakeProblem(row, 24, 24, 64, {.b = Order::kColumnMajor});
+    if (!Validate(problem).ok() || !row.supports(problem).ok()) continue;
+    const absl::StatusOr<DerivedOperand> derived = row.derived(problem, mma::Operand::kB);
+    if (!derived.ok() || derived->bytes == 0) continue;
+    SCOPED_TRACE(row.name);
+    ++count;
+    Case one(row, HostTarget(), FillCase(problem, Pattern::kRamps, random));
+    const std::vector<std::byte> want = LocalD(one);
+    std::vector<std::byte> form(static_cast<size_t>(derived->bytes) + 64, kOnes);
+    std::byte* const own = form.data() + (64 - reinterpret_cast<uintptr_t>(form.data()) % 64);
+    const bool is_shared = random.Flip();
+    one.args->b_form.bytes = is_shared ? rig.Shared(form) : own;
+    LaunchTask task = one.Task();
+    task.b_form_bytes = derived->bytes;
+    ASSERT_THAT(rig.launcher().Launch(task), IsOk());
+    EXPECT_EQ(one.d, want);
+    // From now on B itself is not looked at.
+    one.args->b_form.is_made = true;
+    std::fill(one.product.b.begin(), one.product.b.end(), std::byte{0});
+    std::fill(one.d.begin(), one.d.end(), kOnes);
+    ASSERT_THAT(rig.launcher().Launch(task), IsOk());
+    EXPECT_EQ(one.d, want);
+  }
+  EXPECT_EQ(count, 6);
+}
+
+// The processor time that a process has used, in ticks.
+int64_t TicksOf(pid_t process) {
+  std::ifstream file("/proc/" + std::to_string(process) + "/stat");
+  std::string word;
+  for (int i = 0; i < 13; ++i) file >> word;
+  int64_t user = 0;
+  int64_t system = 0;
+  file >> user >> system;
+  return user + system;
+}
+
+// A product that takes seconds, under way on the simulator.
+class LongLaunch {
+ public:
+  explicit LongLaunch(ProcessRig& rig)
+      : case_(MakeCase(DeviceKind::kSim, ElementType::kF16, 2048, random_)) {
+    EXPECT_THAT(rig.launcher().Start(), IsOk());
+    rig.launcher().abort() = false;
+    const pid_t worker = rig.launcher().pid();
+    const int64_t before = TicksOf(worker);
+    status_ = std::async(std::launch::async,
+                         [this, &rig] { return rig.launcher().Launch(case_.Task()); });
+    constexpr int64_t kTicks = 10;
+    EXPECT_TRUE(Eventually([&] { return TicksOf(worker) >= before + kTicks; }));
+  }
+
+  absl::Status Await() { return Awaited(std::move(status_), "the end of a launch"); }
+
+ private:
+  RandomSource random_;
+  Case case_;
+  std::future<absl::Status> status_;
+};
+
+void ExpectRightProduct(ProcessRig& rig) {
+  RandomSource random;
+  Case one = MakeCase(DeviceKind::kSim, ElementType::kF16, 30, random);
+  ExpectTheSameBits(rig, one, random);
+}
+
+TEST(ProcessLauncherTest, AWorkerThatIsLostCostsTheLaunchThatRuns) {
+  struct Loss {
+    int signal;
+    std::string how;
+  };
+  ProcessRig rig("sim:sm_90");
+  int64_t restarts = 0;
+  for (const Loss& loss : {Loss{SIGILL, "signal 4"}, Loss{SIGSEGV, "signal 11"},
+                           Loss{SIGKILL, "signal 9"}, Loss{SIGSTOP, "it was stopped"}}) {
+    SCOPED_TRACE(loss.how);
+    LongLaunch launch(rig);
+    const pid_t lost = rig.launcher().pid();
+    kill(lost, loss.signal);
+    EXPECT_THAT(launch.Await(),
+                StatusIs(absl::StatusCode::kAborted,
+                         AllOf(HasSubstr("device: sim:sm_90 was lost while the product ran"),
+                               HasSubstr(loss.how))));
+    ExpectRightProduct(rig);
+    EXPECT_NE(rig.launcher().pid(), lost);
+    EXPECT_EQ(rig.launcher().restarts(), ++restarts);
+  }
+}
+
+TEST(ProcessLauncherTest, AWorkerThatIsLostBetweenLaunchesCostsNone) {
+  ProcessRig rig("sim:sm_90");
+  ExpectRightProduct(rig);
+  for (const int signal : {SIGILL, SIGKILL, SIGSTOP}) {
+    kill(rig.launcher().pid(), signal);
+    ExpectRightProduct(rig);
+  }
+  EXPECT_EQ(rig.launcher().restarts(), 3);
+  ASSERT_THAT(rig.launcher().Restart(), IsOk());
+  ExpectRightProduct(rig);
+  EXPECT_EQ(rig.launcher().restarts(), 4);
+}
+
+TEST(ProcessLauncherTest, AnAbortEndsTheLaunchAndKeepsTheWorker) {
+  ProcessRig rig("sim:sm_90");
+  LongLaunch launch(rig);
+  const pid_t worker = rig.launcher().pid();
+  rig.launcher().abort() = true;
+  EXPECT_THAT(launch.Await(), StatusIs(absl::StatusCode::kCancelled));
+  rig.launcher().abort() = false;
+  ExpectRightProduct(rig);
+  EXPECT_EQ(rig.launcher().pid(), worker);
+}
+
+TEST(ProcessLauncherTest, SaysWhyThereIsNoWorker) {
+  ProcessRig nothing("cpu", "/nowhere/gemmd-host-worker");
+  EXPECT_THAT(nothing.launcher().Start(),
+              StatusIs(absl::StatusCode::kFailedPrecondition, HasSubstr("/nowhere/gemmd-host")));
+  ProcessRig unknown("tpu:0");
+  EXPECT_THAT(unknown.launcher().Start(),
+              StatusIs(absl::StatusCode::kUnavailable, HasSubstr("exit code 2")));
+}
+
+}  // namespace
+}  // namespace gemmd
