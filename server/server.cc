@@ -205,7 +205,6 @@ Server::Server(const ServerOptions& options, std::unique_ptr<Trust> trust,
           GiveBackFreeMemory),
       callers_(std::move(trust)),
       gate_(callers_.get()),
-      nobody_(),
       users_(gate_) {
   std::vector<Device*> borrowed;
   for (const auto& device : devices_) {
@@ -295,7 +294,7 @@ absl::Status Server::Listen(const ServerOptions& options) {
 
 void Server::AddAcceptors(grpc::ServerBuilder& builder) {
   connections_.Add(ConnectionKind::kSelf, grpc::InsecureServerCredentials(), builder);
-  connections_.Add(ConnectionKind::kPlain, GuardedPlainCredentials(gate_, nobody_), builder);
+  connections_.Add(ConnectionKind::kPlain, GuardedPlainCredentials(gate_, nullptr), builder);
   users_.AddTo(builder);
   if (certificates_ == nullptr) return;
   using Peer = ServedCertificates::Peer;

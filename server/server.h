@@ -159,9 +159,8 @@ class Server {
   std::vector<std::string> addresses_;
   std::unique_ptr<ServedCertificates> certificates_;  // Null without TLS.
   GrpcAcceptors connections_;
-  const std::unique_ptr<Trust> callers_;  // Null where callers are known by their host alone.
+  const std::unique_ptr<Trust> callers_;  // Null where there are no rules.
   const Gate gate_;
-  const ConnectionUser nobody_;
   UserAcceptors users_;
   std::unique_ptr<grpc::Server> grpc_server_;
   // Accepts for the server, and ends before it.

@@ -32,7 +32,7 @@ inline constexpr std::string_view kModelVersion = "1";
 // In whose name models are looked for.
 struct ModelUser {
   std::string session;                     // The token; empty where there is none.
-  std::shared_ptr<const Identity> caller;  // Null where callers are known by their host alone.
+  std::shared_ptr<const Identity> caller;  // Null where there are no rules.
 };
 
 struct Model {

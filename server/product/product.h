@@ -36,8 +36,8 @@ struct Arrival {
   int64_t arrived_ns = 0;  // When the last byte of the request was there.
   int64_t deadline_ns = kNoDeadlineNs;
   std::string request_id;
-  // As gRPC names it: "ipv4:192.0.2.1:50123". One text for all products of a message; null if it is
-  // not known.
+  // "ipv4:192.0.2.1:50123" or "unix:uid:1000" (Gate::PeerOf). One text for all products of a
+  // message; null if it is not known.
   std::shared_ptr<const std::string> peer_name;
   std::string_view method;  // "MultiplyStream": a literal.
   uint64_t connection = 0;  // Another number for each connection that is open.
@@ -48,7 +48,7 @@ struct Arrival {
   // Others that came with it are started next: it is launched with them, when
   // ProductRunner::LaunchCompany is called.
   bool has_company = false;
-  std::shared_ptr<const Identity> caller;  // Null where callers are known by their host alone.
+  std::shared_ptr<const Identity> caller;  // Null where there are no rules.
 
   std::string_view peer() const { return peer_name == nullptr ? std::string_view() : *peer_name; }
   // Who shares a turn with it.

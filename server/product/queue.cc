@@ -8,8 +8,9 @@
 namespace gemmd {
 
 std::string_view HostOf(std::string_view peer) {
-  constexpr std::string_view kUnix = "unix";
-  if (peer.starts_with(kUnix)) return kUnix;
+  constexpr std::string_view kUnix = "unix:";
+  if (peer == kUnix) return "unix";
+  if (peer.starts_with(kUnix)) return peer.substr(kUnix.size());
   return peer.substr(0, peer.rfind(':'));
 }
 

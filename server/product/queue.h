@@ -24,13 +24,12 @@ namespace gemmd {
 //
 // Whom a job is for. Borrows the name.
 struct FlowId {
-  std::string_view caller;  // An identity of the rules or a host.
+  std::string_view caller;  // An identity of the rules, a user of unix sockets or a host.
   uint64_t connection = 0;  // Another number for each connection of the caller.
 };
 
-// The part of a peer as gRPC names it that its connections have in common: "ipv4:192.0.2.1" of
-// "ipv4:192.0.2.1:50123". All peers of unix sockets are one host; a path that a caller binds to is
-// its own choice.
+// The part of a peer's name (Gate::PeerOf) that its connections have in common: "ipv4:192.0.2.1" of
+// "ipv4:192.0.2.1:50123", and "uid:1000", the user, of "unix:uid:1000".
 std::string_view HostOf(std::string_view peer);
 
 // Whether a product may wait for others.

@@ -510,8 +510,8 @@ absl::Status TensorStore::CheckPlaces(std::string_view peer) const {
                                     [&](const auto& other) { return other.second->peer == peer; });
   if (own < kShare * free) return absl::OkStatus();
   return absl::ResourceExhaustedError(
-      Concat("session: got ", own, " sessions of the caller's host, want fewer: the last ", free,
-             " places are kept for others (--max-sessions)"));
+      Concat("session: got ", own, " sessions of the caller's host or user, want fewer: the last ",
+             free, " places are kept for others (--max-sessions)"));
 }
 
 absl::StatusOr<TensorStore::SessionUse> TensorStore::OpenSession(std::string_view token,

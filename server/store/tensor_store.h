@@ -172,7 +172,8 @@ class TensorStore {
     std::string name;  // Its token's hash cut short: who knows the token itself has the session.
     int64_t tensors = 0;
     int64_t bytes = 0;
-    std::string caller = {};  // The rule by which its owner is known, or the host of its peer.
+    // The rule by which its owner is known, or the host or user of its peer.
+    std::string caller = {};
   };
   static constexpr size_t kMostOwners = 10;
 

@@ -70,7 +70,7 @@ class TokenHashes {
 };
 
 struct TrustOptions {
-  std::string rules_file;     // Callers are known by their host alone where it is empty.
+  std::string rules_file;     // There are no rules where it is empty.
   std::string tokens_file;    // Hashes of tokens; empty where there are none.
   std::string jwt_keys_file;  // A set of public keys; empty where no signed tokens are taken.
   WebTokenRules jwt;

@@ -13,6 +13,7 @@
 #include "absl/status/status.h"
 #include "kernels/peer_text.h"
 #include "kernels/status_macros.h"
+#include "kernels/text.h"
 #include "server/system/log.h"
 #include "server/wire/health_service.h"
 
@@ -147,6 +148,14 @@ std::string Gate::NameOfCaller(grpc::ServerContextBase& context) const {
   return caller.ok() ? (*caller)->name : "";
 }
 
+std::string Gate::PeerOf(grpc::ServerContextBase& context) const {
+  std::string peer = context.peer();
+  if (!peer.starts_with("unix")) return peer;
+  const std::unique_ptr<grpc_auth_context, ReleaseConnection> connection(
+      grpc_call_auth_context(context.c_call()));
+  return connection == nullptr ? "unix:" : Concat("unix:", UserOf(*connection));
+}
+
 void Gate::NoteUser(grpc_auth_context& connection, const std::string& user) const {
   MutexLock lock(&users_mutex_);
   grpc_auth_property_iterator each =
@@ -157,13 +166,14 @@ void Gate::NoteUser(grpc_auth_context& connection, const std::string& user) cons
 
 std::string Gate::UserOf(const grpc_auth_context& connection) const {
   MutexLock lock(&users_mutex_);
-  std::vector<std::string_view> users;
-  AppendProperties(connection, kUserProperty, users);
-  return users.empty() ? "" : std::string(users.front());
+  grpc_auth_property_iterator each =
+      grpc_auth_context_find_properties_by_name(&connection, kUserProperty);
+  const grpc_auth_property* const user = grpc_auth_property_iterator_next(&each);
+  return user == nullptr ? "" : std::string(user->value, user->value_length);
 }
 
-bool Gate::Knows(const std::string& user) const {
-  if (trust_ == nullptr) return false;
+bool Gate::TellsApart(const std::string& user) const {
+  if (trust_ == nullptr) return true;
   const absl::StatusOr<Caller> caller = trust_->Identify({.user = user});
   return caller.ok() && (*caller)->name == user;
 }
@@ -176,7 +186,7 @@ namespace experimental = grpc::experimental;
 class AuditedCall final : public experimental::Interceptor {
  public:
   AuditedCall(const Gate& gate, grpc::ServerContextBase& context, const char* method)
-      : identity_(gate.NameOfCaller(context)), peer_(context.peer()), method_(method) {}
+      : identity_(gate.NameOfCaller(context)), peer_(gate.PeerOf(context)), method_(method) {}
 
   ~AuditedCall() override {
     const std::shared_ptr<spdlog::logger> log = AuditLog();

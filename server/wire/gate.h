@@ -34,7 +34,7 @@ class Gate {
  public:
   using Caller = std::shared_ptr<const Identity>;
 
-  // Borrows it. Null where callers are known by their host alone; the gate is open then.
+  // Borrows it. Null where there are no rules; the gate is open then.
   explicit Gate(Trust* trust) : trust_(trust) {}
 
   bool is_open() const { return trust_ == nullptr; }
@@ -53,12 +53,17 @@ class Gate {
   // known no more. Threads: any.
   std::string NameOfCaller(grpc::ServerContextBase& context) const;
 
+  // The peer as gRPC names it, "ipv4:192.0.2.1:50123"; over a unix socket, where gRPC gives the
+  // path that the peer itself chose, or none, its user: "unix:uid:1000", or "unix:" if it is not
+  // known. Threads: any.
+  std::string PeerOf(grpc::ServerContextBase& context) const ABSL_LOCKS_EXCLUDED(users_mutex_);
+
   // Notes the user at the other end of a unix socket in what gRPC keeps of the connection.
   void NoteUser(grpc_auth_context& connection, const std::string& user) const
       ABSL_LOCKS_EXCLUDED(users_mutex_);
 
-  // Whether the rules name the user, so that it is worth to be told apart.
-  bool Knows(const std::string& user) const;
+  // Whether the user is to be told apart from others: if there are rules, only if they name it.
+  bool TellsApart(const std::string& user) const;
 
  private:
   absl::StatusOr<Caller> Identify(grpc::ServerContextBase& context) const;

@@ -29,7 +29,7 @@ std::string_view View(grpc::string_ref text) { return {text.data(), text.size()}
 // What a processor is made for.
 struct Post {
   const Gate& gate;
-  const ConnectionUser& user;
+  const ConnectionUser* user;  // Null if it is not known.
 };
 
 // Takes no metadata away: handlers look at them too.
@@ -43,8 +43,10 @@ void ProcessPlain(void* state, grpc_auth_context* connection, const grpc_metadat
     if (key == kPathKey) path = View(metadata[i].value);
     if (key == kAuthorizationKey) evidence.authorization.push_back(View(metadata[i].value));
   }
-  evidence.user = post.user.name;
-  if (!evidence.user.empty()) post.gate.NoteUser(*connection, post.user.name);
+  if (post.user != nullptr) {
+    evidence.user = post.user->name;
+    post.gate.NoteUser(*connection, post.user->name);
+  }
   const grpc::Status status = ToGrpcStatus(post.gate.Admit(path, evidence));
   done(user_data, nullptr, 0, nullptr, 0, static_cast<grpc_status_code>(status.error_code()),
        status.ok() ? nullptr : status.error_message().c_str());
@@ -52,7 +54,7 @@ void ProcessPlain(void* state, grpc_auth_context* connection, const grpc_metadat
 
 void DeletePost(void* state) { delete static_cast<Post*>(state); }
 
-grpc_server_credentials* PlainWithGate(const Gate& gate, const ConnectionUser& user) {
+grpc_server_credentials* PlainWithGate(const Gate& gate, const ConnectionUser* user) {
   grpc_server_credentials* const credentials = grpc_insecure_server_credentials_create();
   grpc_server_credentials_set_auth_metadata_processor(
       credentials, {.process = ProcessPlain, .destroy = DeletePost, .state = new Post{gate, user}});
@@ -119,8 +121,9 @@ class Processor final : public grpc::AuthMetadataProcessor {
 }  // namespace
 
 std::shared_ptr<grpc::ServerCredentials> GuardedPlainCredentials(const Gate& gate,
-                                                                 const ConnectionUser& user) {
-  if (gate.is_open()) return grpc::InsecureServerCredentials();
+                                                                 const ConnectionUser* user) {
+  // Whatever looks at each call takes time of each.
+  if (gate.is_open() && user == nullptr) return grpc::InsecureServerCredentials();
   return std::make_shared<PlainCredentials>(PlainWithGate(gate, user));
 }
 
@@ -151,22 +154,21 @@ std::string UserOf(int descriptor) {
 }
 
 void UserAcceptors::AddTo(grpc::ServerBuilder& builder) {
-  const auto add = [&](Place& place) {
-    place.acceptor = builder.experimental().AddExternalConnectionAcceptor(
+  const auto add = [&](const ConnectionUser* user) {
+    return builder.experimental().AddExternalConnectionAcceptor(
         grpc::ServerBuilder::experimental_type::ExternalConnectionType::FROM_FD,
-        GuardedPlainCredentials(gate_, place.user));
+        GuardedPlainCredentials(gate_, user));
   };
-  add(others_);
-  if (gate_.is_open()) return;
-  for (Place& place : places_) add(place);
+  others_ = add(nullptr);
+  for (Place& place : places_) place.acceptor = add(&place.user);
 }
 
 UserAcceptors::Acceptor& UserAcceptors::AcceptorOf(const std::string& user) {
-  if (user.empty() || !gate_.Knows(user)) return *others_.acceptor;
+  if (user.empty() || !gate_.TellsApart(user)) return *others_;
   MutexLock lock(&mutex_);
   auto known = places_of_users_.find(user);
   if (known == places_of_users_.end()) {
-    if (places_of_users_.size() == places_.size()) return *others_.acceptor;
+    if (places_of_users_.size() == places_.size()) return *others_;
     known = places_of_users_.emplace(user, places_of_users_.size()).first;
     places_[known->second].user.name = user;
   }

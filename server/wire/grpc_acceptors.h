@@ -19,16 +19,15 @@
 
 namespace gemmd {
 
-// Somebody at the other end of connections: the user of unix sockets, empty where it is not known.
-// It may be set before the first connection, not later.
+// The user at the other end of connections. It is set before the first one, not later.
 struct ConnectionUser {
   std::string name;
 };
 
-// For connections that are not encrypted. Borrows both; they outlive gRPC's server. gRPC's own
-// insecure credentials know no gate.
+// For connections that are not encrypted, of a user if `user` is not null. Borrows both; they
+// outlive gRPC's server. gRPC's own insecure credentials know neither a gate nor a user.
 std::shared_ptr<grpc::ServerCredentials> GuardedPlainCredentials(const Gate& gate,
-                                                                 const ConnectionUser& user);
+                                                                 const ConnectionUser* user);
 
 // For encrypted ones: the credentials themselves, with the gate. Borrows the gate.
 std::shared_ptr<grpc::ServerCredentials> Guarded(
@@ -52,12 +51,12 @@ class GrpcAcceptors {
 };
 
 // Where gRPC takes connections of unix sockets. gRPC tells nothing of the user at the other end,
-// but each of its acceptors has credentials of its own: so there is one for each user that rules
-// name.
+// but each of its acceptors has credentials of its own: so there is one for each user, if there are
+// rules for each that they name.
 class UserAcceptors {
  public:
-  // So many users of the rules are told apart as long as the daemon runs; others are as those that
-  // no rule names.
+  // So many users are told apart as long as the daemon runs; others are one, and as those that no
+  // rule names.
   static constexpr size_t kMostUsers = 64;
 
   // Borrows the gate.
@@ -78,7 +77,7 @@ class UserAcceptors {
   Acceptor& AcceptorOf(const std::string& user) ABSL_LOCKS_EXCLUDED(mutex_);
 
   const Gate& gate_;
-  Place others_;
+  std::unique_ptr<Acceptor> others_;
   std::array<Place, kMostUsers> places_;  // Those not in `places_of_users_` have no connections.
   Mutex mutex_;
   std::map<std::string, size_t> places_of_users_ ABSL_GUARDED_BY(mutex_);

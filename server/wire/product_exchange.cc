@@ -156,7 +156,7 @@ absl::StatusOr<Arrival> ArrivalOf(grpc::CallbackServerContext& context, std::str
   ASSIGN_OR_RETURN(arrival.caller, gate.CallerOf(context, Role::kMultiply));
   arrival.arrived_ns = arrived_ns;
   arrival.deadline_ns = DeadlineNs(context.raw_deadline(), clock.NowNs());
-  arrival.peer_name = std::make_shared<const std::string>(context.peer());
+  arrival.peer_name = std::make_shared<const std::string>(gate.PeerOf(context));
   arrival.method = method;
   arrival.connection = ConnectionOf(context);
   arrival.session = SessionTokenOf(context);

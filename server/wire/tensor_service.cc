@@ -112,7 +112,8 @@ class SessionReactor final : public grpc::ServerWriteReactor<grpc::ByteBuffer> {
     v1::OpenSessionRequest wire;
     RETURN_IF_ERROR(ReadRequest(TakeRequest(request), wire));
     ASSIGN_OR_RETURN(const Gate::Caller caller, gate.CallerOf(context, Role::kTensors));
-    const std::string peer = caller != nullptr ? caller->name : std::string(HostOf(context.peer()));
+    const std::string peer =
+        caller != nullptr ? caller->name : std::string(HostOf(gate.PeerOf(context)));
     SessionOwner owner;
     owner.is_known = caller != nullptr;
     if (caller != nullptr) {

@@ -280,7 +280,10 @@ def test_a_debug_line_for_each_request(daemons):
         assert int(line["queue_ns"]) == timing.queue_ns
         assert int(line["compute_ns"]) == timing.compute_ns
         assert int(line["total_ns"]) >= timing.total_ns
-        assert line["peer"].startswith("unix:" if i % 2 else "ipv4:127.0.0.1:")
+        if i % 2:
+            assert line["peer"] == f"unix:uid:{os.getuid()}"
+        else:
+            assert line["peer"].startswith("ipv4:127.0.0.1:")
 
 
 def test_log_file(daemons, tmp_path):

@@ -157,7 +157,7 @@ def test_statistics_tell_whose_tensors_there_are(daemons, tmp_path):
         session.put(bytes(MIB), name="w")
         stub = registry_pb2_grpc.RegistryStub(channel)
         answer = stub.GetStatistics(statistics_pb2.GetStatisticsRequest(), timeout=DEADLINE_S)
-        assert [owner.caller for owner in answer.tensors.owners] == ["unix"]
+        assert [owner.caller for owner in answer.tensors.owners] == [f"uid:{os.getuid()}"]
 
 
 def test_a_user_of_a_unix_socket_is_an_owner_where_rules_name_it(daemons, tmp_path):

@@ -226,12 +226,12 @@ TEST_F(FairQueueTest, RemembersFewIdleFlows) {
   EXPECT_EQ(queue_.InsideOf({"hog"}).of_caller, 100);
 }
 
-TEST(FlowTest, IsThePeersHost) {
+TEST(FlowTest, IsThePeersHostOrTheUserOfAUnixSocket) {
   EXPECT_EQ(HostOf("ipv4:192.0.2.1:50123"), "ipv4:192.0.2.1");
   EXPECT_EQ(HostOf("ipv4:192.0.2.1:1"), HostOf("ipv4:192.0.2.1:2"));
   EXPECT_EQ(HostOf("ipv6:%5B2001:db8::1%5D:50123"), "ipv6:%5B2001:db8::1%5D");
-  EXPECT_EQ(HostOf("unix:"), HostOf("unix:/tmp/a"));
-  EXPECT_EQ(HostOf("unix-abstract:b"), HostOf("unix:/tmp/a"));
+  EXPECT_EQ(HostOf("unix:uid:1000"), "uid:1000");
+  EXPECT_EQ(HostOf("unix:"), "unix");
   EXPECT_EQ(HostOf(""), "");
 }
 

@@ -337,6 +337,33 @@ TEST_F(ProductRunnerTest, OneCallerDoesNotTakeAllPlaces) {
   EXPECT_EQ(scheduler_.InsideOf({"ipv4:192.0.2.1"}).of_caller, taken - 1);
 }
 
+// Ten connections of one user of a unix socket, and one of another user.
+TEST_F(ProductRunnerTest, UsersOfOneUnixSocketHavePlacesOfTheirOwn) {
+  constexpr int64_t kPlaces = 64;
+  SetLimits({.admission = {.max_requests = kPlaces, .max_bytes = int64_t{1} << 40}});
+  const auto start = [this](const char* peer, uint64_t connection) {
+    Arrival arrival;
+    arrival.peer_name = std::make_shared<const std::string>(peer);
+    arrival.connection = connection;
+    return Start(Request(8, 8, 8), arrival);
+  };
+  int64_t taken = 0;
+  absl::Status refused;
+  for (uint64_t i = 0; refused.ok(); ++i) {
+    refused = start("unix:uid:1000", i % 10);
+    taken += refused.ok() ? 1 : 0;
+  }
+  EXPECT_EQ(taken, kPlaces * 7 / 8);
+  EXPECT_THAT(refused, StatusIs(absl::StatusCode::kResourceExhausted,
+                                HasSubstr("the caller has 56 requests inside")));
+  EXPECT_THAT(start("unix:uid:1000", 10), StatusIs(absl::StatusCode::kResourceExhausted));
+  EXPECT_THAT(start("unix:uid:1001", 11), IsOk());
+  device_.End({});  // The one that ran; the next turn is the other user's.
+  device_.End({});
+  EXPECT_EQ(scheduler_.InsideOf({"uid:1001"}).of_caller, 0);
+  EXPECT_EQ(scheduler_.InsideOf({"uid:1000"}).of_caller, taken - 1);
+}
+
 TEST_F(ProductRunnerTest, OneConnectionDoesNotTakeAllPlacesOfItsCaller) {
   constexpr int64_t kPlaces = 512;
   SetLimits({.admission = {.max_requests = kPlaces, .max_bytes = int64_t{1} << 40}});
@@ -344,7 +371,7 @@ TEST_F(ProductRunnerTest, OneConnectionDoesNotTakeAllPlacesOfItsCaller) {
     int64_t taken = 0;
     for (refused = absl::OkStatus(); refused.ok(); taken += refused.ok() ? 1 : 0) {
       Arrival arrival;
-      arrival.peer_name = std::make_shared<const std::string>("unix:");
+      arrival.peer_name = std::make_shared<const std::string>("unix:uid:1000");
       arrival.connection = connection;
       refused = Start(Request(8, 8, 8), arrival);
     }
