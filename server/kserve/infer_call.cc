@@ -339,7 +339,8 @@ class InferStreamReactor final : public grpc::ServerBidiReactor<WireBytes, WireB
       running_.insert(exchange);
     }
     absl::StatusOr<Arrival> arrival =
-        ArrivalOf(context_, "ModelStreamInfer", arrived_ns, setting_.gate, setting_.clock);
+        ArrivalOf(context_, "ModelStreamInfer", arrived_ns, setting_.gate,
+                  setting_.runner.tensors(), setting_.clock);
     if (!arrival.ok()) {
       Answer(exchange, arrival.status());
       return;
@@ -453,7 +454,8 @@ grpc::ServerUnaryReactor* StartInfer(const InferSetting& setting,
   auto* const call =
       new UnaryProduct<InferExchange>({setting.times, setting.clock, Handler::kModelInfer},
                                       setting.runner, setting.watch, context, response, setting);
-  call->Start(ArrivalOf(context, "ModelInfer", arrived_ns, setting.gate, setting.clock),
+  call->Start(ArrivalOf(context, "ModelInfer", arrived_ns, setting.gate, setting.runner.tensors(),
+                        setting.clock),
               [&](InferExchange& exchange, Arrival arrival, ProductExchange::Answer answer) {
                 return exchange.Start(request.buffer, std::move(arrival), std::move(answer));
               });

@@ -40,7 +40,7 @@ struct Arrival {
   // message; null if it is not known.
   std::shared_ptr<const std::string> peer_name;
   std::string_view method;  // "MultiplyStream": a literal.
-  uint64_t connection = 0;  // Another number for each connection that is open.
+  uint64_t connection = 0;  // Another number for each open connection, and each session on it.
   std::string session;      // The token of the caller's session; empty where there is none.
   std::optional<TraceSpan> span;
   // The session of that token, where it has been found before.

@@ -25,7 +25,8 @@ namespace gemmd {
 // Whom a job is for. Borrows the name.
 struct FlowId {
   std::string_view caller;  // An identity of the rules, a user of unix sockets or a host.
-  uint64_t connection = 0;  // Another number for each connection of the caller.
+  // Another number for each connection of the caller and each session on it.
+  uint64_t connection = 0;
 };
 
 // The part of a peer's name (Gate::PeerOf) that its connections have in common: "ipv4:192.0.2.1" of

@@ -155,8 +155,8 @@ class MultiplyStreamReactor final : public grpc::ServerBidiReactor<WireBytes, Wi
 
   // Who was allowed to begin a stream may have lost that since.
   absl::Status Cut() {
-    ASSIGN_OR_RETURN(arrival_,
-                     ArrivalOf(context_, "MultiplyStream", clock_.NowNs(), gate_, clock_));
+    ASSIGN_OR_RETURN(arrival_, ArrivalOf(context_, "MultiplyStream", clock_.NowNs(), gate_,
+                                         runner_.tensors(), clock_));
     products_.emplace(incoming_.buffer);
     RETURN_IF_ERROR(products_->Cut());
     arrival_.has_company = products_->size() > 1;
@@ -164,15 +164,11 @@ class MultiplyStreamReactor final : public grpc::ServerBidiReactor<WireBytes, Wi
     return absl::OkStatus();
   }
 
-  // Once for all products. Where there is none, each that needs it is told so.
+  // Once for all products.
   void FindSession() {
-    const Identity* const caller = arrival_.caller.get();
-    if (arrival_.session.empty() && caller == nullptr) return;
-    const auto owner = caller == nullptr ? std::string_view() : std::string_view(caller->name);
-    absl::StatusOr<TensorStore::SessionUse> use = runner_.tensors().Use(arrival_.session, owner);
-    if (!use.ok()) return;
-    arrival_.used_session = std::make_shared<const TensorStore::SessionUse>(*std::move(use));
-    arrival_.session.clear();
+    const bool has_token = !arrival_.session.empty();
+    if (!has_token && arrival_.caller != nullptr) gemmd::FindSession(runner_.tensors(), arrival_);
+    if (arrival_.used_session != nullptr) arrival_.session.clear();
   }
 
   // Starts products for a while, and launches them together. Others that wait for this thread come
@@ -418,7 +414,7 @@ grpc::ServerUnaryReactor* GemmService::StartMultiply(grpc::CallbackServerContext
   const HandlerTimer timer(times_, clock_, Handler::kMultiply, arrived_ns);
   auto* const call = new UnaryProduct<ProductExchange>({times_, clock_, Handler::kMultiply},
                                                        runner_, watch_, context, response);
-  call->Start(ArrivalOf(context, "Multiply", arrived_ns, gate_, clock_),
+  call->Start(ArrivalOf(context, "Multiply", arrived_ns, gate_, runner_.tensors(), clock_),
               [&](ProductExchange& exchange, Arrival arrival, ProductExchange::Answer answer) {
                 return exchange.Start(runner_, quota_, Incoming(request.buffer), std::move(arrival),
                                       std::move(answer));

@@ -9,6 +9,7 @@
 #include <string_view>
 #include <utility>
 
+#include "absl/hash/hash.h"
 #include "absl/time/time.h"
 #include "kernels/peer_text.h"
 #include "kernels/status_macros.h"
@@ -150,8 +151,17 @@ std::optional<TraceSpan> StartSpan(grpc::CallbackServerContext& context) {
   return span;
 }
 
+void FindSession(TensorStore& store, Arrival& arrival) {
+  const std::string_view owner =
+      arrival.caller == nullptr ? std::string_view() : std::string_view(arrival.caller->name);
+  absl::StatusOr<TensorStore::SessionUse> use = store.Use(arrival.session, owner);
+  if (!use.ok()) return;
+  arrival.used_session = std::make_shared<const TensorStore::SessionUse>(*std::move(use));
+}
+
 absl::StatusOr<Arrival> ArrivalOf(grpc::CallbackServerContext& context, std::string_view method,
-                                  int64_t arrived_ns, const Gate& gate, const Clock& clock) {
+                                  int64_t arrived_ns, const Gate& gate, TensorStore& store,
+                                  const Clock& clock) {
   Arrival arrival;
   ASSIGN_OR_RETURN(arrival.caller, gate.CallerOf(context, Role::kMultiply));
   arrival.arrived_ns = arrived_ns;
@@ -160,6 +170,13 @@ absl::StatusOr<Arrival> ArrivalOf(grpc::CallbackServerContext& context, std::str
   arrival.method = method;
   arrival.connection = ConnectionOf(context);
   arrival.session = SessionTokenOf(context);
+  if (arrival.session.empty()) return arrival;
+  // The session of a token that nobody was given counts for nothing: a caller could make up one for
+  // each call, and each would have a turn.
+  FindSession(store, arrival);
+  if (arrival.used_session != nullptr) {
+    arrival.connection = absl::HashOf(arrival.connection, arrival.used_session->token());
+  }
   return arrival;
 }
 

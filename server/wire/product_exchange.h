@@ -149,11 +149,16 @@ class MultiplyMessage final : public ArrivedRequest {
 // metadata of the answer: call it once, before anything can end the call.
 std::optional<TraceSpan> StartSpan(grpc::CallbackServerContext& context);
 
-// What a call's context says about its deadline, its peer and who that is. The method's name is a
-// literal: "Multiply".
+// Finds the session of the arrival's token, or of a known caller without one. If there is none,
+// each product that needs it is told so.
+void FindSession(TensorStore& store, Arrival& arrival);
+
+// What a call's context says about its deadline, its peer, who that is, and the session of its
+// token. The method's name is a literal: "Multiply".
 // Errors: as Gate::CallerOf.
 absl::StatusOr<Arrival> ArrivalOf(grpc::CallbackServerContext& context, std::string_view method,
-                                  int64_t arrived_ns, const Gate& gate, const Clock& clock);
+                                  int64_t arrived_ns, const Gate& gate, TensorStore& store,
+                                  const Clock& clock);
 
 // A unary call for one product, in the messages of either protocol.
 //

@@ -20,6 +20,7 @@ from gemmd.v1 import gemm_pb2, gemm_pb2_grpc, registry_pb2, registry_pb2_grpc
 from lasting import start_on
 from open_loop import HAS_ROOM, Moment, open_channel, product_of
 from product import Product
+from tensors import Session
 
 FLAGS = ["--lame-duck=1ms", "--devices=cpu", "--cpu-threads=1"]
 
@@ -250,6 +251,59 @@ def test_the_end_after_the_grace(daemons, battery, signals):
     battery.holds(f"{signals} SIGTERM: the exit code after the grace", least=1, seen=code)
     assert code == 1
     battery.timed(f"{signals} SIGTERM: the end after the grace", most=END_S, seen=seen, unit="s")
+
+
+HOGS_CALLS = 400
+
+
+def queued(registry):
+    devices = registry.ListDevices(registry_pb2.ListDevicesRequest(), timeout=60).devices
+    return next(device.queued_requests for device in devices if device.name == "sim:sm_90")
+
+
+@pytest.mark.parametrize("told_apart_by", ["connections", "sessions", "made-up sessions"])
+def test_the_turn_of_a_light_caller_on_one_unix_socket(daemons, battery, told_apart_by):
+    """Two callers of one user: on a connection each, or in a session each on one connection. All calls of the hog
+    wait when the light caller's comes, behind a product that ends once they do. The order in which they end is
+    counted: one call of the hog's is even with the light caller's. The hog's first call, which found nothing of the
+    hog inside and so would share the light caller's turns by its time, is cancelled. Tokens that open no session tell
+    nobody apart."""
+    daemon = daemons.start(*SIM_FLAGS, "--batch-most=1", f"--max-concurrent-streams={2 * HOGS_CALLS}")
+    is_one_connection = told_apart_by == "sessions"
+    with contextlib.ExitStack() as stack:
+        hogs = stack.enter_context(open_channel(daemon.unix))
+        lights = hogs if is_one_connection else stack.enter_context(open_channel(daemon.unix))
+        light_token, hogs_tokens = "", [""] * (HOGS_CALLS + 1)
+        if is_one_connection:
+            light, hog = (stack.enter_context(Session(channel)) for channel in (lights, hogs))
+            light_token, hogs_tokens = light.token, [hog.token] * (HOGS_CALLS + 1)
+        elif told_apart_by == "made-up sessions":
+            hogs_tokens = [f"{number:032x}" for number in range(HOGS_CALLS + 1)]
+        blocker = start_long_product(stack.enter_context(open_channel(daemon.tcp)))
+        registry = registry_pb2_grpc.RegistryStub(lights)
+
+        def start(channel, name, token):
+            request = simulated(batch=1, k=64)
+            request.request_id = name
+            metadata = [("gemmd-session", token)] if token else None
+            # Without a deadline: what runs would take longer.
+            return gemm_pb2_grpc.GemmStub(channel).Multiply.future(request, metadata=metadata)
+
+        first = start(hogs, "first", hogs_tokens[0])
+        wait_until(lambda: queued(registry) == 1, 60, "the hog's first call waits")
+        calls = [start(hogs, "hog", token) for token in hogs_tokens[1:]]
+        wait_until(lambda: queued(registry) == HOGS_CALLS + 1, 60, "the hog waits")
+        first.cancel()
+        wait_until(lambda: queued(registry) == HOGS_CALLS, 60, "the hog's first call is gone")
+        calls.append(start(lights, "light", light_token))
+        wait_until(lambda: queued(registry) == HOGS_CALLS + 1, 60, "the light caller waits")
+        blocker.cancel()
+        for call in calls:
+            call.result(timeout=60)
+        wait_until(lambda: len(daemon.events("request")) == HOGS_CALLS + 3, 60, "logged")
+    ids = [line["id"] for line in daemon.events("request") if line["status"] == "OK"]
+    assert len(ids) == HOGS_CALLS + 1
+    battery.holds(f"a call beside {HOGS_CALLS}, {told_apart_by}: answered before it", most=1, seen=ids.index("light"))
 
 
 # 50 ms for the abort, and what a slow machine takes to notice it.

@@ -4,6 +4,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <deque>
+#include <functional>
 #include <future>
 #include <memory>
 #include <optional>
@@ -12,6 +14,8 @@
 #include <vector>
 
 #include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "gemmd/v1/resident.grpc.pb.h"
 #include "tests/server/wire/running_server.h"
 #include "tests/testing/patience.h"
 #include "tests/testing/timed.h"
@@ -25,14 +29,19 @@ using ::testing::Optional;
 // A unary call under way in a thread of its own.
 class PendingCall {
  public:
-  PendingCall(v1::Gemm::Stub& stub, v1::MultiplyRequest request,
-              absl::Duration timeout = kPatience) {
+  PendingCall(v1::Gemm::Stub& stub, v1::MultiplyRequest request, absl::Duration timeout = kPatience,
+              const std::string& session = "") {
     AllowTime(context_, timeout);
+    if (!session.empty()) context_.AddMetadata("gemmd-session", session);
     status_ = std::async(std::launch::async, [this, &stub, request = std::move(request)] {
       return stub.Multiply(&context_, request, &response_);
     });
   }
   grpc::Status Wait() { return status_.get(); }
+  // Waits for it, though not for ever.
+  bool HasEnded() {
+    return status_.wait_for(absl::ToChronoSeconds(kPatience)) == std::future_status::ready;
+  }
   grpc::ClientContext& context() { return context_; }
   const v1::MultiplyResponse& response() const { return response_; }
 
@@ -137,6 +146,95 @@ TEST(OverloadTest, RefusesPastTheByteLimit) {
   EXPECT_EQ(RetryAfterMs(huge), std::nullopt);
   running.fake().CompleteNext();
   EXPECT_TRUE(small.Wait().ok());
+}
+
+// A session, open as long as this lives.
+class OpenedSession {
+ public:
+  explicit OpenedSession(const std::shared_ptr<grpc::Channel>& channel)
+      : stub_(v1::Tensors::NewStub(channel)), stream_(stub_->OpenSession(&context_, {})) {
+    v1::OpenSessionResponse opened;
+    EXPECT_TRUE(stream_->Read(&opened));
+    token_ = opened.token();
+  }
+  ~OpenedSession() { context_.TryCancel(); }
+  const std::string& token() const { return token_; }
+
+ private:
+  std::unique_ptr<v1::Tensors::Stub> stub_;
+  grpc::ClientContext context_;
+  std::unique_ptr<grpc::ClientReader<v1::OpenSessionResponse>> stream_;
+  std::string token_;
+};
+
+// Whether a call has the second turn while another caller has 16 inside, behind a product of a
+// third one. A further call of the hog's, which found nothing of the hog inside and so would share
+// the light caller's turns by its time, is cancelled before.
+class TurnsTest : public ::testing::Test {
+ protected:
+  static constexpr int kHogsCalls = 16;
+
+  bool HasSecondTurn(const std::shared_ptr<grpc::Channel>& hogs,
+                     const std::function<std::string(int)>& hogs_session,
+                     const std::shared_ptr<grpc::Channel>& lights,
+                     const std::string& lights_session) {
+    const auto hog = v1::Gemm::NewStub(hogs);
+    const auto light = v1::Gemm::NewStub(lights);
+    std::deque<PendingCall> calls;
+    // Products of different shapes do not run as one.
+    PendingCall runs(running_.gemm(), IntegerRequest(1, 1, 1), kLong);
+    EXPECT_TRUE(running_.fake().WaitForHeld(1, kPatience));
+    for (int i = 0; i <= kHogsCalls; ++i) {
+      calls.emplace_back(*hog, IntegerRequest(2, 2, 2 + i), kLong, hogs_session(i));
+      if (i == 0) WaitForQueued(running_, 1);
+    }
+    WaitForQueued(running_, kHogsCalls + 1);
+    calls.front().context().TryCancel();
+    WaitForQueued(running_, kHogsCalls);
+    PendingCall call(*light, IntegerRequest(3, 3, 3), kLong, lights_session);
+    WaitForQueued(running_, kHogsCalls + 1);
+    for (int i = 0; i < 3; ++i) {
+      EXPECT_TRUE(running_.fake().WaitForHeld(1, kPatience));
+      running_.fake().CompleteNext();
+    }
+    const bool is_answered = call.HasEnded();
+    call.context().TryCancel();
+    for (PendingCall& other : calls) other.context().TryCancel();
+    for (PendingCall& other : calls) other.Wait();
+    return is_answered && call.Wait().ok() && runs.Wait().ok();
+  }
+
+  // They wait for a device that does nothing by itself.
+  static constexpr absl::Duration kLong = absl::Minutes(2);
+  static std::string NoSession(int /*call*/) { return ""; }
+
+  RunningServer running_{TestDevice::kFake};
+  const std::string& address_ = running_.unix_address();
+};
+
+TEST_F(TurnsTest, TwoConnectionsOfOneUserOnAUnixSocket) {
+  EXPECT_TRUE(HasSecondTurn(NewChannel(address_), NoSession, NewChannel(address_), ""));
+}
+
+TEST_F(TurnsTest, TwoSessionsOnOneConnection) {
+  const auto channel = NewChannel(address_);
+  const OpenedSession hogs(channel);
+  const OpenedSession lights(channel);
+  EXPECT_TRUE(HasSecondTurn(
+      channel, [&](int) { return hogs.token(); }, channel, lights.token()));
+}
+
+TEST_F(TurnsTest, OneWithASessionBesideOneWithoutOnOneConnection) {
+  const auto channel = NewChannel(address_);
+  const OpenedSession lights(channel);
+  EXPECT_TRUE(HasSecondTurn(channel, NoSession, channel, lights.token()));
+}
+
+// Each of the hog's calls has a token of its own, which opens nothing.
+TEST_F(TurnsTest, SessionsThatAreMadeUpHaveNoTurns) {
+  const auto channel = NewChannel(address_);
+  const auto made_up = [](int i) { return absl::StrCat(std::string(30, 'a'), 10 + i); };
+  EXPECT_TRUE(HasSecondTurn(channel, made_up, NewChannel(address_), ""));
 }
 
 // What no product reads, or what is no operand, takes memory all the same.
