@@ -1,9 +1,10 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
 """Measures the goals of the data plane, each beside what it is to be compared with in the same run:
-gRPC that moves the same bytes and does nothing else, NumPy, the kernel's own time, and, with
---baseline, the daemon of an older build. Starts the daemons, prints a table, and exits with 0
-whatever was reached. Wants a machine without other work; needs NumPy and nothing else."""
+gRPC that moves the same bytes and does nothing else, NumPy, the kernel's own time, for the Python
+client tritonclient, the C++ client and Arrow Flight, and, with --baseline, the daemon of an older build. Starts the daemons, prints a table, and exits with 0
+whatever was reached. Wants a machine without other work; needs NumPy and, for the rows of the Python
+client, the packages of tests/end_to_end/requirements.txt and pyarrow."""
 
 import argparse
 import datetime
@@ -17,6 +18,7 @@ import tempfile
 HERE = pathlib.Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE.parent / "end_to_end"))
 
+import python_rows  # noqa: E402
 from daemon import Daemon  # noqa: E402
 
 
@@ -27,7 +29,9 @@ def parse_arguments():
     parser.add_argument("--baseline", type=pathlib.Path, help="folder of an older gemmd")
     parser.add_argument("--device", default="cpu", help="for products in bf16 and tensors: cpu or cuda:0")
     parser.add_argument("--worker", help="worker of the GPU, in place of the daemon's own")
-    parser.add_argument("--rows", default="", help="inline,transfer,small,stacking,weights,large; a part of small alone is small.lists")
+    parser.add_argument("--rows", default="", help="inline,transfer,small,stacking,weights,large,python; a part of small alone is small.lists")
+    parser.add_argument("--python-baseline", type=pathlib.Path, help="an older folder as client/python")
+    parser.add_argument("--get-mib", type=int, default=1024, help="length of Get of the Python client")
     parser.add_argument("--transfer-mib", type=int, default=4096, help="length of Put and Get")
     parser.add_argument("--seconds", type=float, default=2, help="for one measurement")
     parser.add_argument("--turns", type=int, default=5, help="of which the median counts")
@@ -124,10 +128,20 @@ def main():
         ]
         print("| what | seen | baseline | beside | ratio | wanted | verdict |")
         print("| --- | --- | --- | --- | --- | --- | --- |", flush=True)
-        with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as bench:
-            for line in bench.stdout:
-                rows.append(json.loads(line))
-                print(table_line(rows[-1]), flush=True)
+        wanted = options.rows.split(",") if options.rows else []
+        status = 0
+        if wanted != ["python"]:
+            with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as bench:
+                for line in bench.stdout:
+                    rows.append(json.loads(line))
+                    print(table_line(rows[-1]), flush=True)
+            status = bench.returncode
+        if not wanted or "python" in wanted:
+            for row in python_rows.measure(
+                now.tcp, command[0], folder, options.turns, options.get_mib, options.python_baseline
+            ):
+                rows.append(row)
+                print(table_line(row), flush=True)
         for daemon in daemons:
             daemon.stop()
     finally:
@@ -135,7 +149,7 @@ def main():
             daemon.kill()
     if options.report:
         save(options, rows)
-    sys.exit(bench.returncode)
+    sys.exit(status)
 
 
 if __name__ == "__main__":

@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <cstdio>
+#include <iostream>
 #include <memory>
 #include <span>
+#include <string>
 
 #include "gemmd/v1/gemm.pb.h"
 #include "tests/data_plane/bare_grpc.h"
@@ -54,6 +57,19 @@ class Products {
 };
 
 }  // namespace
+
+void AnswerInline(const Targets& targets) {
+  Products products(targets.tcp, "cpu", /*as_messages=*/false);
+  products.Up();
+  products.Down();
+  for (std::string line; std::getline(std::cin, line);) {
+    if (line != "up" && line != "down") Fail("call: got " + line + ", want up or down");
+    const double seconds = SecondsOf([&] { line == "up" ? products.Up() : products.Down(); });
+    // Page faults are not counted here.
+    std::printf("%.9f 0\n", seconds);
+    std::fflush(stdout);
+  }
+}
 
 void MeasureInline(const Targets& targets) {
   BareGrpc bare(targets.tcp);

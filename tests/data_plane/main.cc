@@ -44,7 +44,7 @@ struct Group {
 constexpr auto kUsage =
     "usage: data_plane_bench --tcp=ADDRESS --unix=ADDRESS --alone=ADDRESS "
     "[--baseline-tcp=ADDRESS --baseline-unix=ADDRESS] [--device=NAME] [--pid=N] [--numpy=COMMAND] "
-    "[--transfer-mib=N] [--seconds=S] [--turns=N] [--rows=NAME,...]";
+    "[--transfer-mib=N] [--seconds=S] [--turns=N] [--rows=NAME,... | --answer]";
 
 int Main(const std::vector<std::string>& arguments) {
   const std::vector<Group> groups = {{"inline", MeasureInline},
@@ -59,6 +59,7 @@ int Main(const std::vector<std::string>& arguments) {
                                      {"large", MeasureLarge}};
   Targets targets;
   std::string rows;
+  bool is_answering = false;
   const std::map<std::string, std::string*> texts = {{"--tcp", &targets.tcp},
                                                      {"--unix", &targets.unix_socket},
                                                      {"--alone", &targets.alone},
@@ -73,6 +74,7 @@ int Main(const std::vector<std::string>& arguments) {
     const auto text = texts.find(option.first);
     bool is_known = text != texts.end();
     if (is_known) *text->second = option.second;
+    if (argument == "--answer") is_known = is_answering = true;
     if (option.first == "--transfer-mib") {
       is_known = absl::SimpleAtoi(option.second, &targets.transfer_mib);
     }
@@ -80,6 +82,10 @@ int Main(const std::vector<std::string>& arguments) {
     if (option.first == "--seconds") is_known = absl::SimpleAtod(option.second, &targets.seconds);
     if (option.first == "--turns") is_known = absl::SimpleAtoi(option.second, &targets.turns);
     if (!is_known) Fail(kUsage);
+  }
+  if (is_answering) {
+    AnswerInline(targets);
+    return 0;
   }
   const std::vector<std::string> wanted = absl::StrSplit(rows, ',', absl::SkipEmpty());
   for (const Group& group : groups) {

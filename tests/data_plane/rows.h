@@ -34,6 +34,9 @@ struct Targets {
 
 // Products whose 64 MiB of operands, or of results, travel with them over one connection.
 void MeasureInline(const Targets& targets);
+// Makes one of these calls for each line of standard input, `up` or `down`, and prints its seconds,
+// for clients in other languages that are measured in turns with this one.
+void AnswerInline(const Targets& targets);
 // Put and Get over one and two connections, and over four; on a GPU, until the tensor is there, and
 // what the daemon has of memory beside the tensor.
 void MeasureTransfers(const Targets& targets);

@@ -30,6 +30,7 @@ from gemmd.errors import (
     Unavailable,
     Unimplemented,
 )
+from gemmd.memory import keep_memory
 from gemmd.part import TensorView
 from gemmd.prepare import QuantizedMatrix, SparseMatrix, pack24, quantize
 from gemmd.product import Product, ProductOptions
@@ -67,6 +68,7 @@ __all__ = [
     "Unavailable",
     "Unimplemented",
     "aio",
+    "keep_memory",
     "pack24",
     "quantize",
 ]

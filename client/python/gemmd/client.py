@@ -23,6 +23,7 @@ from gemmd.channel import (
 from gemmd.checks import metadata as checked_metadata
 from gemmd.checks import text
 from gemmd.errors import Error, check_names, from_rpc_error
+from gemmd.memory import messages, teach_malloc
 from gemmd.methods import Method
 from gemmd.ownership import SYNC, Owner, check_process
 from gemmd.part import Part
@@ -83,6 +84,7 @@ class Client:
         self._session.close()
         for channel in self._lanes:
             channel.close()
+        messages.forget()
 
     def __enter__(self) -> Self:
         return self
@@ -245,6 +247,7 @@ class Client:
 
     def _connect(self) -> grpc.Channel:
         check_process(SYNC)
+        teach_malloc()
         settings = self._settings
         if settings.credentials is None:
             return grpc.insecure_channel(settings.target, options=settings.options())

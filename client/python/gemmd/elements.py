@@ -116,13 +116,13 @@ def pack(lines: np.ndarray, element: Element) -> np.ndarray:
     return np.packbits(codes, axis=-1, bitorder="little").reshape(-1)
 
 
-def unpack(data: np.ndarray, element: Element, shape: tuple[int, ...]) -> np.ndarray:
-    """Lines of the shape, the last axis along the line, from their packed bytes. A view of the bytes
-    where elements are no narrower than a byte."""
+def unpack(data: Any, element: Element, shape: tuple[int, ...]) -> np.ndarray:
+    """Lines of the shape, the last axis along the line, from a buffer of their packed bytes. A view of
+    the bytes where elements are no narrower than a byte."""
     if element.bits >= 8:
-        return data.view(element.dtype).reshape(shape)
+        return np.frombuffer(data, element.dtype).reshape(shape)
     *lines, length = shape
-    data = data.reshape(*lines, element.line_bytes(length))
+    data = np.frombuffer(data, np.uint8).reshape(*lines, element.line_bytes(length))
     if element.bits == 4:
         pairs = np.stack([data & 0xF, data >> 4], axis=-1).reshape(*lines, -1)
         return np.ascontiguousarray(pairs[..., :length]).view(element.dtype)

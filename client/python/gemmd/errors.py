@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Collection
+from collections.abc import KeysView
 
 import grpc
 
@@ -162,11 +162,11 @@ def refusal(field: str, got: object, want: str) -> InvalidArgument:
     return InvalidArgument(f"{field}: got {got}, want {want}")
 
 
-def check_names(given: Collection[str], known: Collection[str]) -> None:
+def check_names(given: KeysView[str], known: KeysView[str]) -> None:
     """Raises TypeError, as for every wrong keyword, for names of options that there are not."""
-    unknown = sorted(set(given) - set(known))
-    if not unknown:
+    if given <= known:
         return
+    unknown = sorted(given - known)
     alike = difflib.get_close_matches(unknown[0], sorted(known), n=1)
     hint = f": did you mean {alike[0]}?" if alike else ""
     raise TypeError(f"unknown options: {', '.join(unknown)}{hint}")

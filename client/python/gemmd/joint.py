@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 from gemmd.errors import Error, numbered_error
+from gemmd.memory import messages
 from gemmd.product import Answer, Product, Request
 from gemmd.v1 import gemm_pb2
 from gemmd.wire import Buffer, fields, head, without
@@ -51,7 +52,7 @@ class Queue:
 
     def add(self, request: Request, future: AnyFuture) -> None:
         own_id, number = request.message.request_id, str(self._count)
-        request.message.request_id = number
+        request.set_request_id(number)
         self._count += 1
         self._unanswered[number] = pending = Pending(request, future, own_id)
         self._waiting.append(pending)
@@ -98,7 +99,7 @@ def serialize_joint(requests: list[Request]) -> bytes:
         size = sum(memoryview(piece).nbytes for piece in of_request)
         pieces.append(head(gemm_pb2.MultiplyStreamRequest.REQUESTS_FIELD_NUMBER, size))
         pieces += of_request
-    return b"".join(pieces)
+    return messages.join(pieces)
 
 
 def parse_joint(message: Buffer) -> list[tuple[str, Answer | Error]]:

@@ -128,5 +128,5 @@ def array_of(
     want = lines[0] * lines[1] * element.line_bytes(lines[2])
     if data.nbytes != want:
         raise DataLoss(f"d.data: got {data.nbytes} bytes, want {want}")
-    array = unpack(np.frombuffer(data, np.uint8), element, lines)
+    array = unpack(data, element, lines)
     return array if order == ROW_MAJOR else array.swapaxes(1, 2)

@@ -23,6 +23,7 @@ from gemmd.errors import (
     check_names,
     refusal,
 )
+from gemmd.memory import messages
 from gemmd.operands import (
     COLUMN_MAJOR,
     ROW_MAJOR,
@@ -35,6 +36,12 @@ from gemmd.operands import (
 from gemmd.v1 import gemm_pb2, resident_pb2, tensors_pb2
 from gemmd.wire import Buffer, nested, without
 
+# The fields that are lent: their numbers, and those of their bytes within them.
+_LENT_NUMBERS = {
+    name: (number, (tensors_pb2.Bias if name == "bias" else tensors_pb2.Operand).DATA_FIELD_NUMBER)
+    for name in ("a", "b", "c", "bias")
+    for number in (gemm_pb2.MultiplyRequest.DESCRIPTOR.fields_by_name[name].number,)
+}
 # A shorter answer is parsed as a whole: taking it apart costs more than copying it.
 _LONG_BYTES = 32 << 10
 
@@ -110,15 +117,20 @@ class Request:
     shape: tuple[int, ...]  # D's, as NumPy has it.
     out: np.ndarray | None
     writable: bool
+    _pieces: list[Buffer] | None = field(default=None, init=False, repr=False)
 
     def pieces(self) -> list[Buffer]:
-        """The serialised message, in pieces that follow each other."""
-        pieces: list[Buffer] = [self.message.SerializeToString()]
-        numbers = gemm_pb2.MultiplyRequest.DESCRIPTOR.fields_by_name
-        for name, (part, data) in self.lent.items():
-            inner = part.DESCRIPTOR.fields_by_name["data"].number
-            pieces += nested(numbers[name].number, part.SerializeToString(), inner, data)
-        return pieces
+        """The serialised message, in pieces that follow each other; made once."""
+        if self._pieces is None:
+            self._pieces = [self.message.SerializeToString()]
+            for name, (part, data) in self.lent.items():
+                outer, inner = _LENT_NUMBERS[name]
+                self._pieces += nested(outer, part.SerializeToString(), inner, data)
+        return self._pieces
+
+    def set_request_id(self, request_id: str) -> None:
+        """Changes what comes back with the answer."""
+        self.message.request_id, self._pieces = request_id, None
 
     @property
     def nbytes(self) -> int:
@@ -135,7 +147,7 @@ class Request:
 
     def serialize(self) -> bytes:
         """The message in one piece. This is the one copy of the matrices that Python code makes."""
-        return b"".join(self.pieces())
+        return messages.join(self.pieces())
 
     def result(self, answer: Answer) -> Product:
         """What the caller gets of an answer."""
@@ -158,13 +170,11 @@ class Request:
         shape = (d.batch, d.rows, d.columns)
         if math.prod(shape) != math.prod(self.shape):
             raise DataLoss(f"d: got {shape}, want {self.shape}")
-        array = array_of(data, numbered_element(d.type), d.order, shape)
+        array = array_of(data, numbered_element(d.type), d.order, shape).reshape(self.shape)
         if self.out is not None:
-            np.copyto(self.out, array.reshape(self.shape))
+            np.copyto(self.out, array)
             return self.out
-        if self.writable and not array.flags.writeable:
-            array = array.copy(order="K")
-        return array.reshape(self.shape)
+        return array.copy(order="K") if self.writable and not array.flags.writeable else array
 
 
 @dataclass
@@ -179,7 +189,7 @@ class Answer:
         """Takes an answer apart; the matrix stays where it is in the message."""
         view = memoryview(message)
         if view.nbytes < _LONG_BYTES:
-            response = gemm_pb2.MultiplyResponse.FromString(bytes(view))
+            response = gemm_pb2.MultiplyResponse.FromString(bytes(message))
             return Answer(response, memoryview(response.d.data))
         rest, d = without(view, gemm_pb2.MultiplyResponse.D_FIELD_NUMBER)
         response = gemm_pb2.MultiplyResponse.FromString(rest)

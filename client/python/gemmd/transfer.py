@@ -20,6 +20,7 @@ from gemmd.checks import array as checked_array
 from gemmd.checks import flag, no_effect, text, whole
 from gemmd.elements import typed
 from gemmd.errors import DataLoss, DeadlineExceeded, Error, Unavailable, check_names, refusal
+from gemmd.memory import messages
 from gemmd.operands import bytes_of, lines_of, scale_values
 from gemmd.part import Span
 from gemmd.prepare import QuantizedMatrix, SparseMatrix, pack24
@@ -262,7 +263,7 @@ def serialize_put(step: resident_pb2.PutRequest | OutgoingChunk) -> bytes:
         return step.SerializeToString()
     begin = resident_pb2.PutChunk(offset=step.offset).SerializeToString()
     numbers = resident_pb2.PutRequest.CHUNK_FIELD_NUMBER, resident_pb2.PutChunk.DATA_FIELD_NUMBER
-    return b"".join(nested(numbers[0], begin, numbers[1], step.data))
+    return messages.join(nested(numbers[0], begin, numbers[1], step.data))
 
 
 def parse_get(message: Buffer) -> tuple[int, memoryview]:

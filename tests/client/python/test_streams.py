@@ -6,6 +6,8 @@ import threading
 import gemmd
 import numpy as np
 import pytest
+from gemmd.product import build_request
+from gemmd.v1 import gemm_pb2
 
 GEMMD_FLAGS = ["--devices=cpu,sim:sm_90"]
 
@@ -90,3 +92,11 @@ def test_the_end_of_a_stream(client, daemons):
         with pytest.raises(gemmd.Unavailable):
             broken.submit(one, one)
         daemons._started.clear()
+
+
+def test_a_request_takes_another_id():
+    request = build_request(np.ones((2, 3)), np.ones((3, 4)), {"request_id": "own"})
+    for request_id in ("own", "7", ""):
+        request.set_request_id(request_id)
+        assert gemm_pb2.MultiplyRequest.FromString(request.serialize()).request_id == request_id
+        assert request.nbytes == len(request.serialize())

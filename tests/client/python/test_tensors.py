@@ -92,6 +92,25 @@ def test_products_of_tensors(client, numbers):
     assert same(client.tensor("d").get().copy(order="C"), want)
 
 
+def test_operands_of_every_kind(client, numbers):
+    """Each side of a product, wherever its result goes, is an array, a tensor, a part of one, or what was prepared."""
+    dense = integers(numbers, 8, 8, dtype=np.float16)
+    half = dense.copy()
+    half[:, ::2] = 0  # In 2:4 as it is.
+    wide, high = client.put(np.hstack([half, half])), client.put(np.vstack([dense, dense]))
+    lefts = (half, client.put(half), wide[:, 8:], client.put(half.T).T, gemmd.pack24(half))
+    rights = (dense, client.put(dense), high[8:], client.put(dense.T).T)
+    want = half.astype(np.float32) @ dense
+    with client.stream() as stream:
+        for a in lefts:
+            for b in rights:
+                assert same(client.matmul(a, b), want)
+                assert same(client.chain(a, b).get(), want)
+                assert same(stream.submit(a, b).result().array, want)
+                assert same(client.matmul(a, b, c=client.put(want)), 2 * want)
+                assert client.explain(a, b).candidates
+
+
 def test_results_over_tensors(client, numbers):
     x, w = integers(numbers, 3, 8), integers(numbers, 8, 6)
     place = client.put(np.zeros((6, 6), np.float32))

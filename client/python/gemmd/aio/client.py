@@ -26,6 +26,7 @@ from gemmd.channel import (
 from gemmd.checks import metadata as checked_metadata
 from gemmd.checks import text
 from gemmd.errors import Error, check_names, from_rpc_error
+from gemmd.memory import messages, teach_malloc
 from gemmd.methods import Method
 from gemmd.ownership import ASYNC, Owner, check_process
 from gemmd.part import Part
@@ -68,6 +69,7 @@ class Client:
         await self._session.close()
         for channel in self._lanes:
             await channel.close()
+        messages.forget()
 
     async def __aenter__(self) -> Self:
         return self
@@ -213,6 +215,7 @@ class Client:
         settings = self._settings
         while len(self._lanes) <= number:
             check_process(ASYNC)
+            teach_malloc()
             if settings.credentials is None:
                 lane = grpc.aio.insecure_channel(settings.target, options=settings.options())
             else:
