@@ -279,7 +279,12 @@ ProcessLauncher::~ProcessLauncher() {
 
 absl::Status ProcessLauncher::Start() {
   if (process_.pid() != 0 && !process_.IsStopped() && !process_.TryReap()) return absl::OkStatus();
-  End();
+  const std::string end = End();
+  if (process_.pid() != 0) {
+    // It would write into memory of the next one's launches.
+    return absl::UnavailableError(Concat("device: ", options_.program.device,
+                                         " is out of service: its worker was killed, and ", end));
+  }
   if (std::exchange(was_started_, true)) {
     absl::SleepFor(absl::Nanoseconds(restart_policy_.Next(clock_.NowNs()).ns));
     ++restarts_;
@@ -375,10 +380,9 @@ absl::Status ProcessLauncher::Launch(const LaunchTask& task) {
   passed.Add(request.d, args.d, task.d_bytes, /*is_read=*/true, /*is_written=*/true);
   read(request.control, reinterpret_cast<const std::byte*>(&control_), sizeof(control_));
   RETURN_IF_ERROR(passed.CopyIn());
-  const absl::Duration wanted =
-      absl::Nanoseconds(options_.watchdog_factor * static_cast<double>(task.predicted_ns));
   const absl::Duration most =
-      std::max(std::min(wanted, options_.watchdog_most), options_.watchdog_least);
+      std::max(absl::Nanoseconds(options_.watchdog_factor * static_cast<double>(task.predicted_ns)),
+               options_.watchdog_least);
   ASSIGN_OR_RETURN(const Result result, Ask(request, absl::ToInt64Nanoseconds(most)));
   const absl::Status status = result.status.get();
   if (status.ok()) passed.CopyOut();

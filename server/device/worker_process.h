@@ -144,11 +144,10 @@ class ProcessLauncher final : public Launcher {
  public:
   struct Options {
     WorkerProgram program;
-    // A launch may take this many times its predicted time, but at most watchdog_most and at least
-    // watchdog_least: processors may be busy with others.
-    double watchdog_factor = 10;
-    absl::Duration watchdog_least = absl::Seconds(20);
-    absl::Duration watchdog_most = absl::Minutes(5);
+    // A launch may take this many times its predicted time, but at least watchdog_least: the
+    // processors may be busy with others.
+    double watchdog_factor = 20;
+    absl::Duration watchdog_least = absl::Minutes(1);
     absl::Duration start_timeout = absl::Seconds(60);
   };
 

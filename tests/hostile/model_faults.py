@@ -40,6 +40,15 @@ def zeros(count):
     return request
 
 
+def gaps(count):
+    """The same in lines of one element. The daemon has it in memory of its own, which takes addresses; other results
+    lie in memory that it shares with its workers, for which it has taken them before."""
+    request = zeros(1)
+    request.m = count // MIB
+    request.d.leading_dimension = MIB
+    return request
+
+
 # What a round waits for at most, beyond its length.
 PATIENCE_S = 300
 
@@ -130,8 +139,10 @@ class World:
             # Of TCP the daemon knows how much was taken, and cuts nobody who reads.
             with grpc.insecure_channel(self.daemon.tcp, ANY_LENGTH) as channel:
                 multiply = gemm_pb2_grpc.GemmStub(channel).Multiply
-                asked = [multiply.future(zeros(count), timeout=120) for count in (LARGE, 3 * LARGE, MIB)]
-                for one, count in zip(asked, (LARGE, 3 * LARGE, MIB)):
+                requests = [(zeros(count), count) for count in (LARGE, 3 * LARGE, MIB)]
+                requests.append((gaps(LARGE), LARGE))
+                asked = [(multiply.future(request, timeout=120), count) for request, count in requests]
+                for one, count in asked:
                     self.check_zeros(one, count)
         finally:
             resource.prlimit(self.daemon.pid, resource.RLIMIT_AS, (hard, hard))
