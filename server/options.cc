@@ -114,7 +114,8 @@ void AddDevices(CLI::App& app, Options& options) {
       "With on, the worker of a device gives up what it does not need: it can open no connection, "
       "start no program, trace no process, write no file outside of /dev where the kernel has "
       "landlock, and gain no privilege, nor can the daemon; it leaves no core dump, and gets "
-      "the variables of CUDA, of libraries for the CPU and LD_LIBRARY_PATH alone. The devices of the driver in "
+      "the variables of CUDA, of libraries for the CPU and LD_LIBRARY_PATH alone. The devices of "
+      "the driver in "
       "/dev must be there, because a setuid nvidia-modprobe cannot make them. Turn it off for "
       "debuggers and profilers",
       kGroup);
