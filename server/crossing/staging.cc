@@ -90,6 +90,23 @@ void FreeRanges::Remove(std::map<int64_t, int64_t>::iterator range) {
   free_.erase(range);
 }
 
+namespace {
+
+// Moves a free range to another place. Allocates nothing: what is taken and given back in turn
+// mostly changes one range.
+void Change(std::map<int64_t, int64_t>& free, std::set<std::pair<int64_t, int64_t>>& by_length,
+            std::map<int64_t, int64_t>::iterator range, int64_t offset, int64_t length) {
+  auto of_length = by_length.extract({range->second, range->first});
+  of_length.value() = {length, offset};
+  by_length.insert(std::move(of_length));
+  auto at_offset = free.extract(range);
+  at_offset.key() = offset;
+  at_offset.mapped() = length;
+  free.insert(std::move(at_offset));
+}
+
+}  // namespace
+
 std::optional<int64_t> FreeRanges::Take(int64_t bytes) {
   if (bytes == 0) return 0;
   if (bytes < 0 || bytes > bytes_) return std::nullopt;
@@ -97,8 +114,12 @@ std::optional<int64_t> FreeRanges::Take(int64_t bytes) {
   const auto found = by_length_.lower_bound({rounded, 0});
   if (found == by_length_.end()) return std::nullopt;
   const auto [length, offset] = *found;
-  Remove(free_.find(offset));
-  if (length > rounded) Add(offset + rounded, length - rounded);
+  const auto range = free_.find(offset);
+  if (length > rounded) {
+    Change(free_, by_length_, range, offset + rounded, length - rounded);
+  } else {
+    Remove(range);
+  }
   taken_bytes_ += rounded;
   return offset;
 }
@@ -108,17 +129,22 @@ void FreeRanges::GiveBack(int64_t offset, int64_t bytes) {
   int64_t length = Rounded(bytes);
   taken_bytes_ -= length;
   const auto next = free_.lower_bound(offset);
+  const bool is_next_free = next != free_.end() && next->first == offset + length;
   const auto before = next == free_.begin() ? free_.end() : std::prev(next);
-  if (next != free_.end() && next->first == offset + length) {
-    length += next->second;
-    Remove(next);
-  }
-  if (before != free_.end() && before->first + before->second == offset) {
+  const bool is_free_before = before != free_.end() && before->first + before->second == offset;
+  if (is_free_before) {
     offset = before->first;
     length += before->second;
-    Remove(before);
   }
-  Add(offset, length);
+  if (is_next_free) length += next->second;
+  if (is_free_before && is_next_free) Remove(next);
+  if (is_free_before) {
+    Change(free_, by_length_, before, offset, length);
+  } else if (is_next_free) {
+    Change(free_, by_length_, next, offset, length);
+  } else {
+    Add(offset, length);
+  }
 }
 
 int64_t FreeRanges::longest_bytes() const {

@@ -132,6 +132,7 @@ def test_hashes_of_others_are_unknown(tenants, battery):
         stream.chunk(0, CONTENT)
         if is_known:
             stranger.delete(tensors_pb2.TensorRef(handle=stream.tensor().handle))
+            stranger.settled()  # Until its own upload goes, it finds its own bytes.
         else:
             stream.error()
     battery.holds("hashes of another tenant's bytes that are known", most=0, seen=told)
