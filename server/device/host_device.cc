@@ -15,6 +15,7 @@
 #include "kernels/host_rates.h"
 #include "kernels/or_no_memory.h"
 #include "kernels/status_macros.h"
+#include "server/crossing/protocol.h"
 #include "server/device/held_bytes.h"
 #include "server/device/operands.h"
 #include "server/system/resources.h"
@@ -154,7 +155,8 @@ HostDevice::HostDevice(const Target& target, int threads, bool poisons_freed,
   if (program == nullptr) {
     launcher_ = std::make_unique<LocalLauncher>(poisons_freed);
   } else {
-    ProcessLauncher::Options options = {.program = *program};
+    ProcessLauncher::Options options = {.program = *program,
+                                        .catalog = CatalogFingerprint(target.kind)};
     options.program.device = info_.name;
     options.program.numbers = {info_.threads, poisons_freed ? 1 : 0};
     auto process = std::make_unique<ProcessLauncher>(std::move(options), *shared_);

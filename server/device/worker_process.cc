@@ -316,7 +316,11 @@ absl::Status ProcessLauncher::Greet() {
     poll(&socket, 1, static_cast<int>(kLookIntervalNs / 1'000'000));
   }
   ASSIGN_OR_RETURN(hello_, ParseRecord<Hello>(packet));
-  return hello_.status.get();
+  RETURN_IF_ERROR(hello_.status.get());
+  if (hello_.catalog == options_.catalog) return absl::OkStatus();
+  return absl::FailedPreconditionError(
+      GotWant("worker", Concat(options_.program.binary, " with other kernels"),
+              "one of the same build as gemmd"));
 }
 
 // Ends the worker, and tells how it ended.

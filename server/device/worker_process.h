@@ -144,6 +144,7 @@ class ProcessLauncher final : public Launcher {
  public:
   struct Options {
     WorkerProgram program;
+    uint64_t catalog = 0;  // CatalogFingerprint of the kind of device.
     // A launch may take this many times its predicted time, but at least watchdog_least: the
     // processors may be busy with others.
     double watchdog_factor = 20;

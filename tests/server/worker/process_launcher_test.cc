@@ -35,12 +35,19 @@ constexpr std::byte kOnes{0xff};
 
 Target SimulatorTarget() { return {.kind = DeviceKind::kSim, .chip = mma::Chip::kSm90}; }
 
+uint64_t CatalogOf(const std::string& device) {
+  return CatalogFingerprint(device == "cpu" ? DeviceKind::kCpu : DeviceKind::kSim);
+}
+
 // A worker, and memory that it sees.
 class ProcessRig {
  public:
-  explicit ProcessRig(const std::string& device, const std::string& binary = GEMMD_HOST_WORKER)
+  explicit ProcessRig(const std::string& device, const std::string& binary = GEMMD_HOST_WORKER,
+                      uint64_t other_catalog = 0)
       : memory_(SharedMemory::Create(int64_t{256} << 20).value()),
-        launcher_({.program = {.binary = binary, .device = device, .numbers = {2, 1}}}, *memory_) {}
+        launcher_({.program = {.binary = binary, .device = device, .numbers = {2, 1}},
+                   .catalog = CatalogOf(device) ^ other_catalog},
+                  *memory_) {}
 
   ProcessLauncher& launcher() { return launcher_; }
   SharedMemory& memory() { return *memory_; }
@@ -184,7 +191,9 @@ TEST(ProcessLauncherTest, LargeMatricesGoThereAndBack) {
 TEST(ProcessLauncherTest, MatricesForWhichThereIsNoRoomAreResourceExhausted) {
   RandomSource random;
   const auto memory = SharedMemory::Create(int64_t{64} << 10).value();
-  ProcessLauncher launcher({.program = {.binary = GEMMD_HOST_WORKER, .device = "cpu"}}, *memory);
+  ProcessLauncher launcher(
+      {.program = {.binary = GEMMD_HOST_WORKER, .device = "cpu"}, .catalog = CatalogOf("cpu")},
+      *memory);
   Case one = MakeCase(DeviceKind::kCpu, ElementType::kF32, 200, random);
   EXPECT_THAT(launcher.Launch(one.Task()),
               StatusIs(absl::StatusCode::kResourceExhausted, HasSubstr("no memory for 480000")));
@@ -315,6 +324,10 @@ TEST(ProcessLauncherTest, SaysWhyThereIsNoWorker) {
   ProcessRig nothing("cpu", "/nowhere/gemmd-host-worker");
   EXPECT_THAT(nothing.launcher().Start(),
               StatusIs(absl::StatusCode::kFailedPrecondition, HasSubstr("/nowhere/gemmd-host")));
+  // As after an upgrade under a daemon that runs: numbers of kernels mean others.
+  ProcessRig other("cpu", GEMMD_HOST_WORKER, /*other_catalog=*/1);
+  EXPECT_THAT(other.launcher().Start(),
+              StatusIs(absl::StatusCode::kFailedPrecondition, HasSubstr("with other kernels")));
   ProcessRig unknown("tpu:0");
   EXPECT_THAT(unknown.launcher().Start(),
               StatusIs(absl::StatusCode::kUnavailable, HasSubstr("exit code 2")));
