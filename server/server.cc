@@ -11,6 +11,7 @@
 #include "kernels/catalog.h"
 #include "kernels/select.h"
 #include "kernels/status_macros.h"
+#include "server/crossing/staging.h"
 #include "server/device/device.h"
 #include "server/kserve/kserve_service.h"
 #include "server/memory_shares.h"
@@ -454,9 +455,10 @@ int64_t LargestTensor(Pressure pressure) {
 
 }  // namespace
 
-// With that of the workers, which share the limit. What they share with the daemon is its own.
+// With that of the workers, which share the limit; what they share with the daemon counts once,
+// whoever has touched it.
 std::optional<int64_t> Server::UsedMemory(int64_t limit_bytes) const {
-  std::optional<int64_t> used = UsedBytes(limit_bytes);
+  std::optional<int64_t> used = UsedBytes(limit_bytes, Staging::ResidentBytesOfAll());
   if (!used) return used;
   for (const auto& device : devices_) *used += device->worker_memory_bytes();
   return used;

@@ -48,6 +48,10 @@ class Staging {
   // Errors: InvalidArgument where Create did not make it.
   static absl::StatusOr<Staging> Map(int descriptor);
 
+  // The bytes of all areas that this process made, as far as their pages are there: also those that
+  // only another process has touched. Threads: any.
+  static int64_t ResidentBytesOfAll();
+
   Staging() = default;
   Staging(Staging&& other) noexcept { *this = std::move(other); }
   Staging& operator=(Staging&& other) noexcept;

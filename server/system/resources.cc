@@ -42,6 +42,18 @@ std::optional<Usage> ReadUsage(const std::string& process = "self") {
   return Usage{mapped_pages * page_bytes, resident_pages * page_bytes, shared_pages * page_bytes};
 }
 
+// The resident pages of memory that is shared and of no file of a disk.
+int64_t ResidentSharedMemory() {
+  std::ifstream file("/proc/self/status");
+  std::string key;
+  while (file >> key) {
+    int64_t kibibytes = 0;
+    if (key == "RssShmem:" && file >> kibibytes) return kibibytes * 1024;
+    file.ignore(std::numeric_limits<std::streamsize>::max(), '\n');
+  }
+  return 0;
+}
+
 std::optional<int64_t> LeftOfAddressSpace(const Usage& usage) {
   rlimit limit = {};
   if (getrlimit(RLIMIT_AS, &limit) != 0 || limit.rlim_cur == RLIM_INFINITY) return std::nullopt;
@@ -66,10 +78,10 @@ std::optional<int64_t> AddressSpaceLeft() {
   return usage ? LeftOfAddressSpace(*usage) : std::nullopt;
 }
 
-std::optional<int64_t> UsedBytes(int64_t limit_bytes) {
+std::optional<int64_t> UsedBytes(int64_t limit_bytes, int64_t shared_bytes) {
   const std::optional<Usage> usage = ReadUsage();
   if (!usage) return std::nullopt;
-  const int64_t resident_bytes = usage->resident_bytes;
+  const int64_t resident_bytes = usage->resident_bytes - ResidentSharedMemory() + shared_bytes;
   const int64_t left_bytes = LeftOfAddressSpace(*usage).value_or(limit_bytes);
   const int64_t reachable_bytes = resident_bytes + std::max<int64_t>(left_bytes, 0);
   if (reachable_bytes >= limit_bytes) return resident_bytes;

@@ -24,9 +24,11 @@ std::optional<int64_t> AddressSpaceLeft();
 // 0 where there is no such process.
 int64_t OwnResidentBytes(pid_t process);
 
-// What is used of a limit of so many bytes: what is resident. Where the address space ends before
-// the limit does, the same part of the limit as of what can be resident.
-std::optional<int64_t> UsedBytes(int64_t limit_bytes);
+// What is used of a limit of so many bytes: what is resident, and `shared_bytes` of memory that
+// this process shares with others, which is there although only another one has touched it. Where
+// the address space ends before the limit does, the same part of the limit as of what can be
+// resident.
+std::optional<int64_t> UsedBytes(int64_t limit_bytes, int64_t shared_bytes);
 
 // Has malloc keep little of what is freed, at the start of a program. By default glibc makes eight
 // arenas for each core, of which each keeps its own, and recycles blocks of up to 32 MiB. The price

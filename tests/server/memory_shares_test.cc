@@ -52,8 +52,8 @@ TEST(MemorySharesTest, FitTheAddressesThatAreLeft) {
   EXPECT_GT(limit, kGiB / 2);
   // What can be resident reaches to the one limit, and not to the other.
   const auto resident = static_cast<double>(*ResidentBytes());
-  EXPECT_NEAR(static_cast<double>(*UsedBytes(limit / 2)), resident, 0.01 * kGiB);
-  EXPECT_NEAR(static_cast<double>(*UsedBytes(4 * kGiB)), 4 * kGiB * resident / (resident + kGiB),
+  EXPECT_NEAR(static_cast<double>(*UsedBytes(limit / 2, 0)), resident, 0.01 * kGiB);
+  EXPECT_NEAR(static_cast<double>(*UsedBytes(4 * kGiB, 0)), 4 * kGiB * resident / (resident + kGiB),
               0.04 * kGiB);
 }
 

@@ -2,10 +2,14 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <sys/mman.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include <limits>
+#include <optional>
+#include <utility>
 
+#include "server/crossing/staging.h"
 #include "server/product/admission.h"
 #include "server/system/resources.h"
 #include "tests/testing/units.h"
@@ -124,6 +128,32 @@ TEST(OwnResidentBytesTest, CountsWhatIsNotShared) {
   munmap(shared, kBytes);
   munmap(own, kBytes);
   EXPECT_EQ(OwnResidentBytes(0), 0) << "no process";
+}
+
+TEST(SharedMemoryTest, IsUsedOnceAnotherProcessHasTouchedIt) {
+  constexpr int64_t kBytes = 32 * kMebi;
+  constexpr int64_t kLimit = int64_t{1} << 40;
+  const int64_t before = Staging::ResidentBytesOfAll();
+  absl::StatusOr<Staging> created = Staging::Create(kBytes);
+  ASSERT_TRUE(created.ok()) << created.status();
+  std::optional<Staging> staging = *std::move(created);
+  EXPECT_LT(Staging::ResidentBytesOfAll() - before, kMebi) << "touched by nobody";
+  const pid_t child = fork();
+  if (child == 0) {
+    Poison(staging->matrices());
+    _exit(0);
+  }
+  ASSERT_EQ(waitpid(child, nullptr, 0), child);
+  const int64_t shared = Staging::ResidentBytesOfAll() - before;
+  EXPECT_GE(shared, kBytes);
+  EXPECT_LT(shared, kBytes + kMebi);
+  const int64_t with_it = UsedBytes(kLimit, Staging::ResidentBytesOfAll()).value();
+  EXPECT_GT(with_it - UsedBytes(kLimit, 0).value(), kBytes - kMebi);
+  Poison(staging->matrices());
+  const int64_t touched = UsedBytes(kLimit, Staging::ResidentBytesOfAll()).value();
+  EXPECT_LT(touched - with_it, kMebi) << "counted twice";
+  staging.reset();
+  EXPECT_LT(Staging::ResidentBytesOfAll() - before, kMebi);
 }
 
 }  // namespace
