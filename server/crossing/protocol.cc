@@ -1,9 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "server/crossing/protocol.h"
 
-#include <sys/socket.h>
-
-#include <cerrno>
 #include <string>
 
 #include "kernels/catalog.h"
@@ -147,34 +144,6 @@ absl::Status CheckLaunch(const LaunchRequest& request, size_t kernels, int64_t s
   return absl::OkStatus();
 }
 
-absl::Status SendBytes(int socket, absl::Span<const std::byte> bytes) {
-  while (true) {
-    const ssize_t sent = send(socket, bytes.data(), bytes.size(), MSG_NOSIGNAL | MSG_DONTWAIT);
-    if (sent == static_cast<ssize_t>(bytes.size())) return absl::OkStatus();
-    if (sent < 0 && errno == EINTR) continue;
-    return absl::UnavailableError(Concat("the other process is gone: ", strerror(errno)));
-  }
-}
-
-absl::Status ReceivePacket(int socket, bool should_wait, Packet& packet) {
-  while (true) {
-    // With MSG_TRUNC the packet's own length is returned, though less of it fits.
-    const ssize_t size = recv(socket, packet.bytes.data(), packet.bytes.size(),
-                              MSG_TRUNC | (should_wait ? 0 : MSG_DONTWAIT));
-    if (size > static_cast<ssize_t>(packet.bytes.size())) {
-      return absl::InvalidArgumentError(
-          GotWant("record", Concat(size, " bytes"), Concat("at most ", packet.bytes.size())));
-    }
-    packet.size = size > 0 ? static_cast<size_t>(size) : 0;
-    if (size > 0) return absl::OkStatus();
-    if (size < 0 && errno == EINTR) continue;
-    if (size < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) {
-      return absl::NotFoundError("no record");
-    }
-    return absl::UnavailableError("the other process is gone");
-  }
-}
-
 absl::StatusOr<RecordKind> KindOf(const Packet& packet) {
   RecordHeader header;
   if (packet.size < sizeof(header)) {
@@ -194,22 +163,6 @@ absl::Status RefuseRecord(const Packet& packet, RecordKind want, size_t want_byt
   return absl::InvalidArgumentError(GotWant(
       "record", Concat("kind ", kind.ok() ? uint32_t(*kind) : 0, ", ", packet.size, " bytes"),
       Concat("kind ", uint32_t(want), ", ", want_bytes, " bytes")));
-}
-
-absl::Status SendRates(int socket, const GpuRates& rates) {
-  const size_t kernels = rates.kernel_rates.size();
-  for (size_t first = 0; first < kernels; first += RatesPart::kMostRates) {
-    RatesPart part;
-    part.kernels = static_cast<uint32_t>(kernels);
-    part.first = static_cast<uint32_t>(first);
-    part.count = static_cast<uint32_t>(std::min(RatesPart::kMostRates, kernels - first));
-    std::copy_n(rates.kernel_rates.begin() + static_cast<std::ptrdiff_t>(first), part.count,
-                part.kernel_rates.begin());
-    part.memory_bytes_per_second = rates.memory_bytes_per_second;
-    part.copied_bytes_per_second = rates.copied_bytes_per_second;
-    RETURN_IF_ERROR(SendRecord(socket, part));
-  }
-  return absl::OkStatus();
 }
 
 absl::Status AppendRates(const RatesPart& part, size_t kernels, GpuRates& rates) {

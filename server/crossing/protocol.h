@@ -1,16 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What the front and the worker of a GPU say to each other: records of plain data, one to a packet
-// of a unix socket (SOCK_SEQPACKET). Matrices do not travel: they lie in the staging area
-// (staging.h), at places that both sides work out from the problem (job_layout.h), or in blocks,
-// which are memory of the GPU that outlives jobs.
+// What the front and the worker of a GPU say to each other: records of plain data, which go through
+// a Channel (channel.h). Matrices do not travel: they lie in the staging area (staging.h), at
+// places that both sides work out from the problem (job_layout.h), or in blocks, which are memory
+// of the GPU that outlives jobs.
 //
 //   worker: Hello, or a Hello with an error and the end
 //   front:  MeasureRequest   worker: RatesPart, until all are told
 //   front:  JobRequest       worker: Result     StagingControl ends one early
 //   front:  MemoryRequest    worker: Result
 //   front:  CompressRequest  worker: Result
-//   either: closes the socket, and the worker ends
+//   either: closes the channel, and the worker ends
 //
 // The worker of a device of the host says Hello, too, and then gets a LaunchRequest at a time,
 // which it answers with a Result. Its matrices lie in SharedMemory (staging.h).
@@ -40,11 +40,14 @@
 
 namespace gemmd {
 
-// The file descriptors under which a worker finds the socket and the staging area.
+// The file descriptors under which a worker finds the socket and the rings of its channel, and the
+// staging area.
 inline constexpr int kWorkerSocket = 3;
 inline constexpr int kWorkerStaging = 4;
+inline constexpr int kWorkerRings = 5;
+inline constexpr int kLastWorkerFile = kWorkerRings;
 
-inline constexpr uint32_t kWorkerProtocol = 9;
+inline constexpr uint32_t kWorkerProtocol = 10;
 
 enum class RecordKind : uint32_t {
   kHello = 1,
@@ -228,10 +231,6 @@ struct Result {
 // A hash of the catalogue: where it is the same, positions of kernels mean the same.
 uint64_t CatalogFingerprint(DeviceKind kind = DeviceKind::kCuda);
 
-// Sends all parts of the rates.
-// Errors: Unavailable where the other side is gone.
-absl::Status SendRates(int socket, const GpuRates& rates);
-
 // Appends a part to the rates before it.
 // Errors: InvalidArgument where it is not the next one, or of another number of kernels.
 absl::Status AppendRates(const RatesPart& part, size_t kernels, GpuRates& rates);
@@ -256,7 +255,7 @@ absl::Status CheckLaunch(const LaunchRequest& request, size_t kernels, int64_t s
 // Errors: InvalidArgument.
 absl::Status CheckRange(std::string_view of, int64_t offset, int64_t bytes, int64_t all_bytes);
 
-// One packet as it came in.
+// A record as it came in.
 struct Packet {
   std::array<std::byte,
              std::max({sizeof(Hello), sizeof(RatesPart), sizeof(JobRequest), sizeof(MemoryRequest),
@@ -265,26 +264,10 @@ struct Packet {
   size_t size = 0;
 };
 
-// Sends without waiting: a record fits into the socket's buffer.
-// Errors: Unavailable where the other side is gone.
-absl::Status SendBytes(int socket, absl::Span<const std::byte> bytes);
-
-// Takes one packet.
-// Errors: NotFound where there is none and `should_wait` is false; Unavailable where the other side
-// is gone; InvalidArgument for a packet that is longer than any record.
-absl::Status ReceivePacket(int socket, bool should_wait, Packet& packet);
-
 // Errors: InvalidArgument for a packet that is no record of this protocol.
 absl::StatusOr<RecordKind> KindOf(const Packet& packet);
 
 absl::Status RefuseRecord(const Packet& packet, RecordKind want, size_t want_bytes);
-
-template <typename Record>
-absl::Status SendRecord(int socket, const Record& record) {
-  static_assert(std::is_trivially_copyable_v<Record> && sizeof(Record) <= sizeof(Packet::bytes));
-  return SendBytes(
-      socket, absl::MakeConstSpan(reinterpret_cast<const std::byte*>(&record), sizeof(record)));
-}
 
 // Errors: InvalidArgument for anything but a record of this kind.
 template <typename Record>

@@ -178,7 +178,7 @@ std::vector<CopiedBytes> JobErrand::CopiesIn() const {
   return copies;
 }
 
-absl::Status JobErrand::Send(int socket) const {
+absl::Status JobErrand::Send(Channel& channel) const {
   JobRequest request;
   request.id = id;
   request.slot = slot;
@@ -188,7 +188,7 @@ absl::Status JobErrand::Send(int socket) const {
   request.staged_d = out.offset();
   request.places = places_;
   request.problem = job_.problem;
-  return SendRecord(socket, request);
+  return SendRecord(channel, request);
 }
 
 absl::Span<std::byte> JobErrand::written() const {

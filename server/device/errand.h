@@ -15,6 +15,7 @@
 
 #include "absl/status/status.h"
 #include "absl/types/span.h"
+#include "server/crossing/channel.h"
 #include "server/crossing/job_layout.h"
 #include "server/crossing/protocol.h"
 #include "server/device/device.h"
@@ -46,7 +47,7 @@ class Errand {
   virtual absl::Status CheckOperands() const { return absl::OkStatus(); }
   // What goes into the range `in`, but for what is cleared here and now.
   virtual std::vector<CopiedBytes> CopiesIn() const { return {}; }
-  virtual absl::Status Send(int socket) const = 0;
+  virtual absl::Status Send(Channel& channel) const = 0;
   // What the worker has written in the range `out`, as it must have.
   virtual absl::Span<std::byte> written() const { return out.bytes(); }
   // Where in the range `in` it finds the first mark of that, to put it where the result is made.
@@ -110,7 +111,7 @@ class JobErrand final : public Errand {
 
   absl::Status CheckOperands() const override;
   std::vector<CopiedBytes> CopiesIn() const override;
-  absl::Status Send(int socket) const override;
+  absl::Status Send(Channel& channel) const override;
   absl::Span<std::byte> written() const override;
   absl::Span<std::byte> staged_mark() const override;
   absl::Status PlaceResult(std::vector<CopiedBytes>& copies) override;

@@ -41,17 +41,23 @@ class Waker {
 
   // Threads: any.
   void Wake() const {
+    if (is_woken_.exchange(true)) return;
     const uint64_t one = 1;
     // It fails only where the count is full, and then the thread is awake.
     [[maybe_unused]] const ssize_t written = write(file_.get(), &one, sizeof(one));
   }
-  void Forget() const {
+  // Whether it was woken since the last time.
+  bool TakeWake() const {
+    if (!is_woken_.load(std::memory_order_relaxed)) return false;
     uint64_t count = 0;
     [[maybe_unused]] const ssize_t size = read(file_.get(), &count, sizeof(count));
+    // Whoever wakes it from here on writes again.
+    return is_woken_.exchange(false);
   }
 
  private:
   FileDescriptor file_;
+  mutable std::atomic<bool> is_woken_ = false;
 };
 
 class StagingArea;

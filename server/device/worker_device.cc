@@ -3,6 +3,7 @@
 
 #include <poll.h>
 #include <pthread.h>
+#include <time.h>
 
 #include <algorithm>
 #include <iterator>
@@ -265,24 +266,20 @@ void WorkerDevice::SetReadiness(absl::Status new_readiness) {
 
 // Waits until the worker has sent something, somebody woke the thread, or the time is reached; at
 // most a tick.
-WorkerDevice::Event WorkerDevice::WaitForEvent(int64_t until_ns) const {
+WorkerDevice::Event WorkerDevice::WaitForEvent(int64_t until_ns) {
   turn_ns_ = clock_.NowNs();
+  const Channel& channel = process_.channel();
   while (clock_.NowNs() < spin_until_ns_) {
-    const Event event = Poll(0);
-    if (event != Event::kTime) return event;
+    if (channel.HasNews()) return Event::kRecord;
+    if (waker_->TakeWake()) return Event::kWoken;
+    PauseProcessor();
   }
-  return Poll(std::clamp(until_ns - clock_.NowNs(), int64_t{0}, kTickNs));
-}
-
-WorkerDevice::Event WorkerDevice::Poll(int64_t wait_ns) const {
-  const timespec limit = {.tv_sec = 0, .tv_nsec = wait_ns};
-  // A closed socket has the number -1, which is left out.
-  pollfd files[] = {{.fd = process_.socket(), .events = POLLIN, .revents = 0},
-                    {.fd = waker_->descriptor(), .events = POLLIN, .revents = 0}};
-  if (ppoll(files, std::size(files), &limit, nullptr) <= 0) return Event::kTime;
-  if (files[0].revents != 0) return Event::kRecord;
-  waker_->Forget();
-  return Event::kWoken;
+  const timespec limit = {.tv_sec = 0,
+                          .tv_nsec = std::clamp(until_ns - clock_.NowNs(), int64_t{0}, kTickNs)};
+  pollfd waker = {.fd = waker_->descriptor(), .events = POLLIN, .revents = 0};
+  process_.channel().Sleep(&limit, &waker);
+  if (channel.HasNews()) return Event::kRecord;
+  return waker_->TakeWake() ? Event::kWoken : Event::kTime;
 }
 
 // How errands begin: room for them, their operands, their record.
@@ -389,7 +386,7 @@ void WorkerDevice::Send(std::unique_ptr<Errand> errand) {
   errand->id = ++last_id_;
   errand->sent_ns = clock_.NowNs();
   queue_.Leave(*errand);
-  errand->Send(process_.socket()).IgnoreError();
+  errand->Send(process_.channel()).IgnoreError();
   sent_[errand->slot] = std::move(errand);
 }
 
@@ -400,7 +397,7 @@ void WorkerDevice::Send(std::unique_ptr<Errand> errand) {
 absl::Status WorkerDevice::TakeResults() {
   Packet packet;
   while (true) {
-    const absl::Status received = ReceivePacket(process_.socket(), /*should_wait=*/false, packet);
+    const absl::Status received = process_.channel().TryReceive(packet);
     if (absl::IsNotFound(received)) return absl::OkStatus();
     RETURN_IF_ERROR(received);
     ASSIGN_OR_RETURN(const Result result, ParseRecord<Result>(packet));
@@ -950,7 +947,7 @@ absl::Status WorkerDevice::Describe(const Hello& hello) {
 }
 
 absl::Status WorkerDevice::Measure() {
-  RETURN_IF_ERROR(SendRecord(process_.socket(), MeasureRequest()));
+  RETURN_IF_ERROR(SendRecord(process_.channel(), MeasureRequest()));
   const absl::Span<const Kernel> kernels = Catalog(DeviceKind::kCuda);
   GpuRates rates;
   while (rates.kernel_rates.size() < kernels.size()) {
@@ -986,7 +983,7 @@ bool WorkerDevice::AwaitEnd(int64_t patience_ns) {
   const int64_t until_ns = clock_.NowNs() + patience_ns;
   {
     MutexLock lock(&mutex_);
-    process_.CloseSocket();
+    process_.channel().Close();
   }
   while (true) {
     {
@@ -1012,7 +1009,9 @@ absl::StatusOr<Packet> WorkerDevice::AwaitPacket(absl::Duration timeout) {
     if (stopping()) return absl::UnavailableError("stopping");
     if (event != Event::kRecord) continue;
     Packet packet;
-    RETURN_IF_ERROR(ReceivePacket(process_.socket(), /*should_wait=*/false, packet));
+    const absl::Status received = process_.channel().TryReceive(packet);
+    if (absl::IsNotFound(received)) continue;
+    RETURN_IF_ERROR(received);
     return packet;
   }
   return absl::DeadlineExceededError(

@@ -152,8 +152,7 @@ class WorkerDevice final : public Device {
   void EndWorker(int64_t patience_ns) ABSL_LOCKS_EXCLUDED(mutex_);
 
   // Waiting. While the device is not ready, jobs that come in meanwhile are refused.
-  Event WaitForEvent(int64_t until_ns) const;
-  Event Poll(int64_t wait_ns) const;
+  Event WaitForEvent(int64_t until_ns);
   absl::StatusOr<Packet> AwaitPacket(absl::Duration timeout) ABSL_LOCKS_EXCLUDED(mutex_);
   bool AwaitEnd(int64_t patience_ns) ABSL_LOCKS_EXCLUDED(mutex_);
   bool Pause(int64_t pause_ns) ABSL_LOCKS_EXCLUDED(mutex_);
@@ -199,8 +198,8 @@ class WorkerDevice final : public Device {
   // While a canary waits for the worker between two jobs, or has it, all errands wait.
   bool is_checking_ ABSL_GUARDED_BY(mutex_) = false;
   DeviceCondition condition_ ABSL_GUARDED_BY(mutex_);
-  // Changed by the device's thread alone, and then locked; its socket is used by any that hands
-  // over.
+  // Changed by the device's thread alone, and then locked; any that hands over sends through its
+  // channel.
   WorkerProcess process_;
 
   // Written by the device's thread alone.

@@ -7,6 +7,7 @@
 
 #include "kernels/status_macros.h"
 #include "kernels/text.h"
+#include "server/crossing/channel.h"
 #include "server/crossing/protocol.h"
 
 namespace gemmd {
@@ -84,7 +85,7 @@ class BlockErrand final : public Errand {
   using Done = absl::AnyInvocable<void(absl::Status) &&>;
   BlockErrand(const MemoryRequest& request, Done done);
 
-  absl::Status Send(int socket) const override;
+  absl::Status Send(Channel& channel) const override;
   void End(const absl::Status& status, const Times& times) override;
 
  private:
@@ -119,7 +120,7 @@ class CopyErrand final : public Errand {
              std::shared_ptr<Transfer> transfer);
 
   std::vector<CopiedBytes> CopiesIn() const override;
-  absl::Status Send(int socket) const override;
+  absl::Status Send(Channel& channel) const override;
   absl::Span<std::byte> written() const override;
   absl::Status PlaceResult(std::vector<CopiedBytes>& copies) override;
   void End(const absl::Status& status, const Times& times) override;
@@ -144,11 +145,11 @@ BlockErrand::BlockErrand(const MemoryRequest& request, Done done)
   }
 }
 
-absl::Status BlockErrand::Send(int socket) const {
+absl::Status BlockErrand::Send(Channel& channel) const {
   MemoryRequest request = request_;
   request.id = id;
   request.slot = slot;
-  return SendRecord(socket, request);
+  return SendRecord(channel, request);
 }
 
 void BlockErrand::End(const absl::Status& status, const Times&) { std::move(done_)(status); }
@@ -195,12 +196,12 @@ std::vector<CopiedBytes> CopyErrand::CopiesIn() const {
   return copies;
 }
 
-absl::Status CopyErrand::Send(int socket) const {
+absl::Status CopyErrand::Send(Channel& channel) const {
   MemoryRequest request = request_;
   request.id = id;
   request.slot = slot;
   request.staged = pieces_.empty() ? out.offset() : in.offset();
-  return SendRecord(socket, request);
+  return SendRecord(channel, request);
 }
 
 absl::Span<std::byte> CopyErrand::written() const { return out.bytes(); }
@@ -272,7 +273,7 @@ class CompressErrand final : public Errand {
   CompressErrand(const CompressTask& task, const CompressBytes& bytes,
                  DeviceMemory::CompressDone done);
 
-  absl::Status Send(int socket) const override;
+  absl::Status Send(Channel& channel) const override;
   absl::Span<std::byte> written() const override;
   absl::Status PlaceResult(std::vector<CopiedBytes>& copies) override;
   void End(const absl::Status& status, const Times& times) override;
@@ -299,14 +300,14 @@ CompressErrand::CompressErrand(const CompressTask& task, const CompressBytes& by
   if (is_other_mask) uses.push_back({.block = task.mask_block});
 }
 
-absl::Status CompressErrand::Send(int socket) const {
+absl::Status CompressErrand::Send(Channel& channel) const {
   CompressRequest request;
   request.id = id;
   request.slot = slot;
   request.task = task_;
   request.predicted_ns = predicted_ns;
   request.staged = out.offset();
-  return SendRecord(socket, request);
+  return SendRecord(channel, request);
 }
 
 absl::Span<std::byte> CompressErrand::written() const { return out.bytes().first(sizeof(bad_)); }

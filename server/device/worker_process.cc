@@ -2,11 +2,10 @@
 #include "server/device/worker_process.h"
 
 #include <fcntl.h>
-#include <poll.h>
 #include <signal.h>
 #include <spawn.h>
-#include <sys/socket.h>
 #include <sys/wait.h>
+#include <time.h>
 
 #include <algorithm>
 #include <array>
@@ -34,7 +33,7 @@ absl::Status Failed(std::string_view what, int error) {
 // A copy above the numbers that the worker finds its files under, so that putting one in place does
 // not close the other.
 absl::StatusOr<FileDescriptor> OutOfTheWay(int descriptor) {
-  FileDescriptor copy(fcntl(descriptor, F_DUPFD_CLOEXEC, kWorkerStaging + 1));
+  FileDescriptor copy(fcntl(descriptor, F_DUPFD_CLOEXEC, kLastWorkerFile + 1));
   if (!copy.is_open()) return Failed("copy of a file descriptor", errno);
   return copy;
 }
@@ -53,11 +52,12 @@ class Preparation {
   Preparation(const Preparation&) = delete;
   Preparation& operator=(const Preparation&) = delete;
 
-  int PassFiles(int socket, int staging) {
+  int PassFiles(int socket, int staging, int rings) {
     int error = posix_spawn_file_actions_adddup2(&actions_, socket, kWorkerSocket);
     if (error == 0) error = posix_spawn_file_actions_adddup2(&actions_, staging, kWorkerStaging);
+    if (error == 0) error = posix_spawn_file_actions_adddup2(&actions_, rings, kWorkerRings);
     return error != 0 ? error
-                      : posix_spawn_file_actions_addclosefrom_np(&actions_, kWorkerStaging + 1);
+                      : posix_spawn_file_actions_addclosefrom_np(&actions_, kLastWorkerFile + 1);
   }
 
   // What the front does with signals is not for the worker.
@@ -137,17 +137,14 @@ absl::StatusOr<WorkerProcess> WorkerProcess::Start(const WorkerProgram& program,
         GotWant("worker-binary", program.binary,
                 "a worker; builds without a CUDA toolkit have none for GPUs"));
   }
-  std::array<int, 2> pair = {-1, -1};
-  if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, pair.data()) != 0) {
-    return Failed("socket pair", errno);
-  }
   WorkerProcess process;
-  process.socket_ = FileDescriptor(pair[0]);
-  const FileDescriptor other_end(pair[1]);
+  FileDescriptor other_end;
+  ASSIGN_OR_RETURN(process.channel_, Channel::Create(other_end));
   ASSIGN_OR_RETURN(const FileDescriptor worker_socket, OutOfTheWay(other_end.get()));
   ASSIGN_OR_RETURN(const FileDescriptor worker_staging, OutOfTheWay(staging));
+  ASSIGN_OR_RETURN(const FileDescriptor worker_rings, OutOfTheWay(process.channel_.rings()));
   Preparation preparation;
-  int error = preparation.PassFiles(worker_socket.get(), worker_staging.get());
+  int error = preparation.PassFiles(worker_socket.get(), worker_staging.get(), worker_rings.get());
   if (error == 0) error = preparation.ForgetSignals();
   if (error == 0) error = preparation.Spawn(program, &process.pid_);
   if (error != 0) return Failed(Concat("start of ", program.binary), error);
@@ -155,7 +152,7 @@ absl::StatusOr<WorkerProcess> WorkerProcess::Start(const WorkerProgram& program,
 }
 
 WorkerProcess& WorkerProcess::operator=(WorkerProcess&& other) noexcept {
-  std::swap(socket_, other.socket_);
+  std::swap(channel_, other.channel_);
   std::swap(pid_, other.pid_);
   return *this;
 }
@@ -189,7 +186,10 @@ constexpr int64_t kScratchKeptBytes = int64_t{4} << 20;
 constexpr int64_t kScratchAlignment = 64;
 
 // How often somebody looks whether a worker still works.
-constexpr int64_t kLookIntervalNs = 100'000'000;
+constexpr timespec kLookInterval = {.tv_sec = 0, .tv_nsec = 100'000'000};
+
+// For what takes longer no processor is kept busy: the kernel's threads may need it.
+constexpr int64_t kLongestToSpinForNs = 100'000;
 
 // A worker that was killed is gone at once, but for one that hangs in the kernel.
 constexpr absl::Duration kTimeToDie = absl::Seconds(10);
@@ -278,13 +278,15 @@ ProcessLauncher::~ProcessLauncher() {
 }
 
 absl::Status ProcessLauncher::Start() {
-  if (process_.pid() != 0 && !process_.IsStopped() && !process_.TryReap()) return absl::OkStatus();
+  // One that is gone or stopped shows when it is asked.
+  if (process_.pid() != 0 && !is_lost_) return absl::OkStatus();
   const std::string end = End();
   if (process_.pid() != 0) {
     // It would write into memory of the next one's launches.
     return absl::UnavailableError(Concat("device: ", options_.program.device,
                                          " is out of service: its worker was killed, and ", end));
   }
+  is_lost_ = false;
   if (std::exchange(was_started_, true)) {
     absl::SleepFor(absl::Nanoseconds(restart_policy_.Next(clock_.NowNs()).ns));
     ++restarts_;
@@ -305,15 +307,14 @@ absl::Status ProcessLauncher::Greet() {
   const int64_t until_ns = clock_.NowNs() + absl::ToInt64Nanoseconds(options_.start_timeout);
   Packet packet;
   while (true) {
-    const absl::Status received = ReceivePacket(process_.socket(), /*should_wait=*/false, packet);
+    const absl::Status received = process_.channel().TryReceive(packet);
     if (received.ok()) break;
     if (!absl::IsNotFound(received)) return absl::UnavailableError(Concat("worker: ", End()));
     if (clock_.NowNs() >= until_ns) {
       return absl::DeadlineExceededError(
           Concat("the worker said nothing for ", absl::FormatDuration(options_.start_timeout)));
     }
-    pollfd socket = {.fd = process_.socket(), .events = POLLIN, .revents = 0};
-    poll(&socket, 1, static_cast<int>(kLookIntervalNs / 1'000'000));
+    process_.channel().Sleep(&kLookInterval);
   }
   ASSIGN_OR_RETURN(hello_, ParseRecord<Hello>(packet));
   RETURN_IF_ERROR(hello_.status.get());
@@ -326,7 +327,8 @@ absl::Status ProcessLauncher::Greet() {
 // Ends the worker, and tells how it ended.
 std::string ProcessLauncher::End() {
   pid_ = 0;
-  process_.CloseSocket();
+  is_lost_ = true;
+  process_.channel().Close();
   const int64_t until_ns = clock_.NowNs() + absl::ToInt64Nanoseconds(kTimeToDie);
   // One that has ended by itself tells of itself, not of the signal that it gets here.
   std::optional<std::string> end = process_.TryReap();
@@ -387,7 +389,9 @@ absl::Status ProcessLauncher::Launch(const LaunchTask& task) {
   const absl::Duration most =
       std::max(absl::Nanoseconds(options_.watchdog_factor * static_cast<double>(task.predicted_ns)),
                options_.watchdog_least);
-  ASSIGN_OR_RETURN(const Result result, Ask(request, absl::ToInt64Nanoseconds(most)));
+  const bool is_short = task.predicted_ns <= kLongestToSpinForNs;
+  ASSIGN_OR_RETURN(const Result result, Ask(request, is_short ? options_.program.spin_ns : 0,
+                                            absl::ToInt64Nanoseconds(most)));
   const absl::Status status = result.status.get();
   if (status.ok()) passed.CopyOut();
   if (options_.program.numbers[1] != 0) Poison(passed.scratch());
@@ -397,14 +401,15 @@ absl::Status ProcessLauncher::Launch(const LaunchTask& task) {
 
 // Has a worker answer the request. One that is lost before it begins has a successor, which is
 // asked instead.
-absl::StatusOr<Result> ProcessLauncher::Ask(LaunchRequest& request, int64_t most_ns) {
+absl::StatusOr<Result> ProcessLauncher::Ask(LaunchRequest& request, int64_t spin_ns,
+                                            int64_t most_ns) {
   constexpr int kMostTries = 3;
   std::string why;
   for (int i = 0; i < kMostTries; ++i) {
     RETURN_IF_ERROR(Start());
     request.id = ++last_id_;
-    const absl::Status sent = SendRecord(process_.socket(), request);
-    const absl::StatusOr<Result> result = sent.ok() ? Await(request.id, most_ns) : sent;
+    const absl::Status sent = SendRecord(process_.channel(), request);
+    const absl::StatusOr<Result> result = sent.ok() ? Await(request.id, spin_ns, most_ns) : sent;
     if (result.ok()) return result;
     why = Concat(std::string(result.status().message()), " (", End(), ")");
     if (control_.started_id == request.id) {
@@ -417,23 +422,25 @@ absl::StatusOr<Result> ProcessLauncher::Ask(LaunchRequest& request, int64_t most
 }
 
 // Errors: why the worker will not answer.
-absl::StatusOr<Result> ProcessLauncher::Await(uint64_t id, int64_t most_ns) {
+absl::StatusOr<Result> ProcessLauncher::Await(uint64_t id, int64_t spin_ns, int64_t most_ns) {
   const int64_t begin_ns = clock_.NowNs();
-  const int64_t spin_until_ns = begin_ns + options_.program.spin_ns;
+  Channel& channel = process_.channel();
   Packet packet;
   while (true) {
-    const absl::Status received = ReceivePacket(process_.socket(), /*should_wait=*/false, packet);
+    const absl::Status received = channel.TryReceive(packet);
     if (received.ok()) break;
     if (!absl::IsNotFound(received)) return received;
     const int64_t now_ns = clock_.NowNs();
-    if (now_ns < spin_until_ns) continue;
+    if (now_ns - begin_ns < spin_ns) {
+      PauseProcessor();
+      continue;
+    }
     if (now_ns - begin_ns >= most_ns) {
       return absl::DeadlineExceededError(
           Concat("no answer within ", absl::FormatDuration(absl::Nanoseconds(most_ns))));
     }
-    pollfd socket = {.fd = process_.socket(), .events = POLLIN, .revents = 0};
-    const bool is_quiet = poll(&socket, 1, static_cast<int>(kLookIntervalNs / 1'000'000)) == 0;
-    if (is_quiet && process_.IsStopped()) return absl::AbortedError("it was stopped");
+    channel.Sleep(&kLookInterval);
+    if (!channel.HasNews() && process_.IsStopped()) return absl::AbortedError("it was stopped");
   }
   ASSIGN_OR_RETURN(const Result result, ParseRecord<Result>(packet));
   if (result.id != id) return absl::InternalError("it answered what was not asked");

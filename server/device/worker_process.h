@@ -17,6 +17,7 @@
 
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
+#include "server/crossing/channel.h"
 #include "server/crossing/launcher.h"
 #include "server/crossing/protocol.h"
 #include "server/crossing/staging.h"
@@ -64,8 +65,8 @@ std::vector<std::string> WorkerEnvironment(char** environment);
 
 class WorkerProcess {
  public:
-  // The process sees the socket and the staging area and no other file of the front but standard
-  // input, output and error. The kernel ends it with the calling thread.
+  // The process sees the worker's end of the channel and the staging area, and no other file of the
+  // front but standard input, output and error. The kernel ends it with the calling thread.
   // `staging` is the file that it finds as kWorkerStaging.
   // Errors: FailedPrecondition where there is no such binary; Unavailable.
   static absl::StatusOr<WorkerProcess> Start(const WorkerProgram& program, int staging);
@@ -74,11 +75,11 @@ class WorkerProcess {
   WorkerProcess(WorkerProcess&& other) noexcept { *this = std::move(other); }
   WorkerProcess& operator=(WorkerProcess&& other) noexcept;
 
-  int socket() const { return socket_.get(); }
+  // Closing it asks the process to end.
+  Channel& channel() { return channel_; }
+  const Channel& channel() const { return channel_; }
   pid_t pid() const { return pid_; }
 
-  // Asks it to end. Nothing can be sent or received any more.
-  void CloseSocket() { socket_ = FileDescriptor(); }
   void Kill();
 
   // How it ended, "exit code 1" or "signal 9"; nothing while it runs. Does not wait.
@@ -88,7 +89,7 @@ class WorkerProcess {
   bool IsStopped() const;
 
  private:
-  FileDescriptor socket_;
+  Channel channel_;
   pid_t pid_ = 0;  // 0: there is none, or it was reaped.
 };
 
@@ -181,8 +182,8 @@ class ProcessLauncher final : public Launcher {
   class Passed;
 
   absl::Status Greet();
-  absl::StatusOr<Result> Ask(LaunchRequest& request, int64_t most_ns);
-  absl::StatusOr<Result> Await(uint64_t id, int64_t most_ns);
+  absl::StatusOr<Result> Ask(LaunchRequest& request, int64_t spin_ns, int64_t most_ns);
+  absl::StatusOr<Result> Await(uint64_t id, int64_t spin_ns, int64_t most_ns);
   std::string End();
   std::byte* TakeScratch(int64_t bytes);
 
@@ -191,6 +192,7 @@ class ProcessLauncher final : public Launcher {
   SharedMemory& memory_;
   LaunchControl& control_;
   WorkerProcess process_;
+  bool is_lost_ = false;  // The process is of no more use, ended or not.
   bool was_started_ = false;
   Hello hello_;
   uint64_t last_id_ = 0;

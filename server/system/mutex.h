@@ -14,6 +14,14 @@
 
 namespace gemmd {
 
+// For a thread that looks for something again and again: leaves the processor to its sibling for
+// some nanoseconds.
+inline void PauseProcessor() {
+#if defined(__x86_64__)
+  __builtin_ia32_pause();
+#endif
+}
+
 class ABSL_LOCKABLE Mutex {
  public:
   Mutex() = default;
@@ -25,7 +33,7 @@ class ABSL_LOCKABLE Mutex {
   void Lock() ABSL_EXCLUSIVE_LOCK_FUNCTION() ABSL_NO_THREAD_SAFETY_ANALYSIS {
     for (int i = 0; i < kTries; ++i) {
       if (mutex_.try_lock()) return;
-      Pause();
+      PauseProcessor();
     }
     mutex_.lock();
   }
@@ -63,12 +71,6 @@ class ABSL_LOCKABLE Mutex {
  private:
   // Some microseconds of them.
   static constexpr int kTries = 100;
-  static void Pause() {
-#if defined(__x86_64__)
-    __builtin_ia32_pause();
-#endif
-  }
-
   std::mutex mutex_;
   std::condition_variable changed_;
 };

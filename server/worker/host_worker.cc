@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "server/worker/host_worker.h"
 
-#include <poll.h>
 #include <signal.h>
+#include <time.h>
 
 #include <atomic>
 #include <chrono>
@@ -17,9 +17,12 @@
 #include "kernels/mma/find.h"
 #include "kernels/status_macros.h"
 #include "kernels/text.h"
+#include "server/crossing/channel.h"
 #include "server/crossing/launcher.h"
 #include "server/crossing/protocol.h"
 #include "server/crossing/staging.h"
+#include "server/system/files.h"
+#include "server/system/mutex.h"
 #include "server/system/version.h"
 #include "server/worker/confinement.h"
 #include "server/worker/worker.h"
@@ -30,7 +33,7 @@ namespace {
 using Clock = std::chrono::steady_clock;
 
 // After so long without a launch, memory that is kept for the next one goes.
-constexpr int kKeptForMs = 1000;
+constexpr timespec kKeptFor = {.tv_sec = 1, .tv_nsec = 0};
 
 struct HostWorkerOptions {
   Target target;
@@ -42,8 +45,9 @@ struct HostWorkerOptions {
 
 class HostWorker {
  public:
-  explicit HostWorker(const HostWorkerOptions& options)
+  HostWorker(const HostWorkerOptions& options, Channel& channel)
       : options_(options),
+        channel_(channel),
         kernels_(Catalog(options.target.kind)),
         launcher_(options.poisons_freed) {}
 
@@ -67,6 +71,7 @@ class HostWorker {
   }
 
   const HostWorkerOptions& options_;
+  Channel& channel_;
   const absl::Span<const Kernel> kernels_;
   Staging memory_;
   Confinement confinement_;
@@ -90,7 +95,7 @@ absl::Status HostWorker::Start() {
   const absl::StatusOr<Hello> opened = Open();
   Hello hello = opened.ok() ? *opened : Hello();
   hello.status.Set(opened.status());
-  const absl::Status sent = SendRecord(kWorkerSocket, hello);
+  const absl::Status sent = channel_.SendThroughSocket(BytesOfRecord(hello));
   return opened.ok() ? sent : opened.status();
 }
 
@@ -102,19 +107,24 @@ absl::Status HostWorker::Serve() {
     Result result;
     result.id = request.id;
     result.status.Set(Launch(request, result));
-    RETURN_IF_ERROR(SendRecord(kWorkerSocket, result));
+    RETURN_IF_ERROR(SendRecord(channel_, result));
   }
 }
 
 absl::Status HostWorker::Receive(Packet& packet) {
   const auto until = Clock::now() + std::chrono::nanoseconds(options_.spin_ns);
-  do {
-    const absl::Status status = ReceivePacket(kWorkerSocket, /*should_wait=*/false, packet);
+  while (true) {
+    absl::Status status = channel_.TryReceive(packet);
     if (!absl::IsNotFound(status)) return status;
-  } while (Clock::now() < until);
-  pollfd socket = {.fd = kWorkerSocket, .events = POLLIN, .revents = 0};
-  if (poll(&socket, 1, kKeptForMs) == 0) launcher_.Cool();
-  return ReceivePacket(kWorkerSocket, /*should_wait=*/true, packet);
+    if (Clock::now() < until) {
+      PauseProcessor();
+      continue;
+    }
+    channel_.Sleep(&kKeptFor);
+    if (!channel_.HasNews()) break;
+  }
+  launcher_.Cool();
+  return channel_.Receive(packet);
 }
 
 absl::Status HostWorker::Launch(const LaunchRequest& request, Result& result) {
@@ -177,7 +187,9 @@ int EnterHostWorker(int argc, const char* const* argv) {
   signal(SIGINT, SIG_IGN);
   signal(SIGTERM, SIG_IGN);
   if (!DieWithParent(parent)) return 1;
-  HostWorker worker(options);
+  absl::StatusOr<Channel> channel = Channel::Open(FileDescriptor(kWorkerSocket), kWorkerRings);
+  if (!channel.ok()) return 1;
+  HostWorker worker(options, *channel);
   if (!worker.Start().ok()) return 1;
   return absl::IsUnavailable(worker.Serve()) ? 0 : 1;
 }

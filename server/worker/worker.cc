@@ -21,6 +21,7 @@
 #include "kernels/mma/chip.h"
 #include "kernels/status_macros.h"
 #include "server/crossing/job_layout.h"
+#include "server/system/files.h"
 #include "server/system/version.h"
 #include "server/worker/confinement.h"
 #include "server/worker/gpu_memory.h"
@@ -39,8 +40,8 @@ constexpr timespec kLookInterval = {.tv_sec = 0, .tv_nsec = 50'000};
 
 class Worker {
  public:
-  Worker(const WorkerOptions& options, GpuRuntime& runtime, int socket)
-      : options_(options), runtime_(runtime), socket_(socket) {}
+  Worker(const WorkerOptions& options, GpuRuntime& runtime, Channel& channel)
+      : options_(options), runtime_(runtime), channel_(channel) {}
 
   // Takes the GPU, and says Hello whether it could or not.
   absl::Status Start(int staging_file);
@@ -49,13 +50,12 @@ class Worker {
 
  private:
   absl::StatusOr<Hello> Open(int staging_file);
-  absl::Status Receive(Packet& packet) const;
   absl::Status Take(const Packet& packet);
   absl::Status TakeMore();
   absl::Status TakeJob(const JobRequest& request);
   absl::Status TakeMemoryRequest(const MemoryRequest& request);
   absl::Status TakeCompressRequest(const CompressRequest& request);
-  absl::Status Refuse(uint64_t id, const absl::Status& status) const;
+  absl::Status Refuse(uint64_t id, const absl::Status& status);
   absl::Status Measure();
   void AdvanceAll();
   void Fail(Run& run, const absl::Status& status);
@@ -67,7 +67,7 @@ class Worker {
 
   const WorkerOptions& options_;
   GpuRuntime& runtime_;
-  const int socket_;
+  Channel& channel_;
   Staging staging_;
   GpuDescription gpu_;
   Confinement confinement_;
@@ -125,14 +125,14 @@ absl::Status Worker::Start(int staging_file) {
   const absl::StatusOr<Hello> opened = Open(staging_file);
   Hello hello = opened.ok() ? *opened : Hello();
   hello.status.Set(opened.status());
-  const absl::Status sent = SendRecord(socket_, hello);
+  const absl::Status sent = channel_.SendThroughSocket(BytesOfRecord(hello));
   return opened.ok() ? sent : opened.status();
 }
 
 absl::Status Worker::Serve() {
   Packet packet;
   while (true) {
-    RETURN_IF_ERROR(Receive(packet));
+    RETURN_IF_ERROR(channel_.Receive(packet, options_.spin_ns));
     RETURN_IF_ERROR(Take(packet));
     while (!runs_.empty()) {
       AdvanceAll();
@@ -141,16 +141,6 @@ absl::Status Worker::Serve() {
       if (!runs_.empty()) RETURN_IF_ERROR(TakeMore());
     }
   }
-}
-
-// Looks for a while first: waking a thread takes longer than a small job.
-absl::Status Worker::Receive(Packet& packet) const {
-  const auto until = Clock::now() + std::chrono::nanoseconds(options_.spin_ns);
-  while (Clock::now() < until) {
-    const absl::Status status = ReceivePacket(socket_, /*should_wait=*/false, packet);
-    if (!absl::IsNotFound(status)) return status;
-  }
-  return ReceivePacket(socket_, /*should_wait=*/true, packet);
 }
 
 absl::Status Worker::Take(const Packet& packet) {
@@ -176,7 +166,7 @@ absl::Status Worker::Take(const Packet& packet) {
 absl::Status Worker::TakeMore() {
   Packet packet;
   while (runs_.size() < kMostInFlight) {
-    const absl::Status status = ReceivePacket(socket_, /*should_wait=*/false, packet);
+    const absl::Status status = channel_.TryReceive(packet);
     if (absl::IsNotFound(status)) break;
     RETURN_IF_ERROR(status);
     RETURN_IF_ERROR(Take(packet));
@@ -188,23 +178,22 @@ absl::Status Worker::TakeMore() {
 void Worker::Rest() {
   const bool has_time_to_look = options_.spin_ns > 0;
   if (has_time_to_look && Clock::now() - last_progress_ < kTimeToLook) return;
-  pollfd file = {.fd = socket_, .events = POLLIN, .revents = 0};
-  const nfds_t files = runs_.size() < kMostInFlight ? 1 : 0;
-  ppoll(&file, files, &kLookInterval, nullptr);
+  if (runs_.size() < kMostInFlight) return channel_.Sleep(&kLookInterval);
+  ppoll(nullptr, 0, &kLookInterval, nullptr);
 }
 
 absl::Status Worker::Measure() {
   if (!runs_.empty()) return absl::InvalidArgumentError("record: got kind 2 during a job");
   GpuRates rates;
   RETURN_IF_ERROR(options_.measure(runtime_, gpu_, staging_.matrices(), rates));
-  return SendRates(socket_, rates);
+  return SendRates(channel_, rates);
 }
 
-absl::Status Worker::Refuse(uint64_t id, const absl::Status& status) const {
+absl::Status Worker::Refuse(uint64_t id, const absl::Status& status) {
   Result result;
   result.id = id;
   result.status.Set(status);
-  return SendRecord(socket_, result);
+  return SendRecord(channel_, result);
 }
 
 absl::Status Worker::TakeJob(const JobRequest& request) {
@@ -270,7 +259,7 @@ absl::Status Worker::AnswerDone() {
     const bool has_failed = !status.ok() && !absl::IsCancelled(status);
     if (has_failed) result.is_lost = runtime_.IsLost() ? 1 : 0;
     run = runs_.erase(run);
-    RETURN_IF_ERROR(SendRecord(socket_, result));
+    RETURN_IF_ERROR(SendRecord(channel_, result));
     if (result.is_lost != 0) return status;
     last_progress_ = Clock::now();
   }
@@ -347,9 +336,9 @@ absl::Status MeasureMemory(GpuRuntime& runtime, std::byte* block, absl::Span<std
 
 }  // namespace
 
-absl::Status RunWorker(const WorkerOptions& options, GpuRuntime& runtime, int socket,
+absl::Status RunWorker(const WorkerOptions& options, GpuRuntime& runtime, Channel& channel,
                        int staging_file) {
-  Worker worker(options, runtime, socket);
+  Worker worker(options, runtime, channel);
   RETURN_IF_ERROR(worker.Start(staging_file));
   const absl::Status status = worker.Serve();
   return absl::IsUnavailable(status) ? absl::OkStatus() : status;
@@ -402,7 +391,9 @@ int EnterWorker(int argc, const char* const* argv, GpuRuntime& runtime, MeasureG
   // The driver opens its devices, shares memory in /dev/shm and names its threads.
   options.writable = {"/dev", "/proc/self"};
   for (std::string& folder : writable) options.writable.push_back(std::move(folder));
-  return RunWorker(options, runtime, kWorkerSocket, kWorkerStaging).ok() ? 0 : 1;
+  absl::StatusOr<Channel> channel = Channel::Open(FileDescriptor(kWorkerSocket), kWorkerRings);
+  if (!channel.ok()) return 1;
+  return RunWorker(options, runtime, *channel, kWorkerStaging).ok() ? 0 : 1;
 }
 
 }  // namespace gemmd

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "server/crossing/channel.h"
 #include "server/crossing/protocol.h"
 #include "server/crossing/staging.h"
 #include "server/worker/gpu_runtime.h"
@@ -34,8 +35,8 @@ struct WorkerOptions {
   std::vector<std::string> writable = {};
 };
 
-// Errors: the reason for which the worker cannot go on; OK where the front closed the socket.
-absl::Status RunWorker(const WorkerOptions& options, GpuRuntime& runtime, int socket,
+// Errors: the reason for which the worker cannot go on; OK where the front closed its end.
+absl::Status RunWorker(const WorkerOptions& options, GpuRuntime& runtime, Channel& channel,
                        int staging_file);
 
 // How fast a GPU is: each kernel with every multiprocessor busy, its memory, and the way to it.
@@ -53,10 +54,10 @@ bool DieWithParent(int64_t parent);
 // The main function of a GPU's worker, whatever its runtime is.
 //
 // usage: WORKER ORDINAL PARENT_PID MEMORY_LIMIT_BYTES TENSOR_LIMIT_BYTES SPIN_NS CONFINED, started
-// by the front with kWorkerSocket and kWorkerStaging open. CONFINED is 1 for a worker that gives up
-// its rights (confinement.h) but those to write to /dev, to its own files of /proc and to
-// `writable`. The process ends with its parent. It ignores the signals that a terminal or an init
-// system sends to all processes of a service, so that the front can finish its work first.
+// by the front with kWorkerSocket, kWorkerRings and kWorkerStaging open. CONFINED is 1 for a worker
+// that gives up its rights (confinement.h) but those to write to /dev, to its own files of /proc
+// and to `writable`. The process ends with its parent. It ignores the signals that a terminal or an
+// init system sends to all processes of a service, so that the front can finish its work first.
 //
 // With --version it prints what it is, and that is all.
 //

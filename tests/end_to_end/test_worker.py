@@ -457,7 +457,7 @@ def test_host_workers_are_confined_and_end_with_the_daemon(daemons):
         status = pathlib.Path(f"/proc/{pid}/status").read_text()
         assert "Seccomp:\t2" in status
         # Standard streams, the socket and the shared memory.
-        assert len(os.listdir(f"/proc/{pid}/fd")) == 5
+        assert len(os.listdir(f"/proc/{pid}/fd")) == 6
     daemon.kill()
     daemon.wait()
     for pid in workers:

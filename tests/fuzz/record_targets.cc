@@ -1,16 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Records between the daemon and the process of a GPU's worker, as either side takes them from a
-// socket: what is checked lies within the staging area, by sizes in 128 bits.
-#include <sys/socket.h>
-#include <unistd.h>
-
+// channel: what is checked lies within the staging area, by sizes in 128 bits.
 #include <cstring>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "kernels/catalog.h"
 #include "kernels/checked.h"
+#include "server/crossing/channel.h"
 #include "server/crossing/protocol.h"
 #include "tests/fuzz/target.h"
 
@@ -22,7 +21,7 @@ __extension__ using Wide = __int128;
 constexpr int64_t kStagingBytes = int64_t{1} << 30;
 
 template <typename Record>
-std::string BytesOfRecord(const Record& record) {
+std::string StringOf(const Record& record) {
   return std::string(reinterpret_cast<const char*>(&record), sizeof(record));
 }
 
@@ -79,31 +78,32 @@ void TryCompression(const Packet& packet) {
 // The two ends of what daemon and worker speak over.
 struct Ends {
   Ends() {
-    Demand(socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends) == 0, "there is no socket");
+    FileDescriptor other;
+    front = Channel::Create(other).value();
+    worker = Channel::Open(std::move(other), front.rings()).value();
   }
-  int ends[2] = {};
+  Channel front;
+  Channel worker;
 };
 
 // Rates as a worker sends them, in several parts, are those that the daemon puts together.
 void CheckRates(double rate) {
-  Ends sockets;
+  Ends ends;
   GpuRates rates;
   rates.kernel_rates.assign(Catalog(DeviceKind::kCuda).size(), rate);
-  Demand(SendRates(sockets.ends[0], rates).ok(), "rates are not sent");
+  Demand(SendRates(ends.worker, rates).ok(), "rates are not sent");
   GpuRates got;
   while (got.kernel_rates.size() < rates.kernel_rates.size()) {
     Packet packet;
-    Demand(ReceivePacket(sockets.ends[1], false, packet).ok(), "a part of the rates is missing");
+    Demand(ends.front.TryReceive(packet).ok(), "a part of the rates is missing");
     const auto part = ParseRecord<RatesPart>(packet);
     Demand(part.ok() && AppendRates(*part, rates.kernel_rates.size(), got).ok(),
            "a part of the rates is refused");
   }
-  close(sockets.ends[0]);
+  ends.worker.Close();
   Packet packet;
-  Demand(absl::IsUnavailable(ReceivePacket(sockets.ends[1], true, packet)),
-         "somebody who has gone still sends");
-  Demand(absl::IsUnavailable(SendRates(sockets.ends[1], rates)), "rates are sent to nobody");
-  close(sockets.ends[1]);
+  Demand(absl::IsUnavailable(ends.front.Receive(packet)), "somebody who has gone still sends");
+  Demand(absl::IsUnavailable(SendRates(ends.worker, rates)), "rates are sent by nobody");
 }
 
 void TryAnswers(const Packet& packet) {
@@ -132,18 +132,23 @@ void TryAnswers(const Packet& packet) {
   }
 }
 
-// What comes of a packet that the other side sends.
+// What comes of a record that the other side sends.
 absl::StatusOr<Packet> Received(std::string_view input) {
-  static const Ends* const sockets = new Ends();
+  static Ends& ends = *new Ends();
   Packet packet;
-  Demand(absl::IsNotFound(ReceivePacket(sockets->ends[1], false, packet)), "a packet is left");
+  Demand(absl::IsNotFound(ends.front.TryReceive(packet)), "a record is left");
   const auto* const bytes = reinterpret_cast<const std::byte*>(input.data());
-  Demand(SendBytes(sockets->ends[0], {bytes, input.size()}).ok(), "a packet is not sent");
-  const absl::Status status = ReceivePacket(sockets->ends[1], true, packet);
-  Demand(status.ok() == (input.size() <= packet.bytes.size()), "a packet is refused by its length");
+  if (input.size() > packet.bytes.size()) {
+    Demand(ends.worker.SendThroughSocket({bytes, input.size()}).ok(), "a record is not sent");
+    const absl::Status refused = ends.front.Receive(packet);
+    Demand(absl::IsInvalidArgument(refused), "a record is not refused by its length");
+    return refused;
+  }
+  Demand(ends.worker.Send({bytes, input.size()}).ok(), "a record is not sent");
+  const absl::Status status = ends.front.Receive(packet);
   if (!status.ok()) return status;
   Demand(packet.size == input.size() && std::memcmp(packet.bytes.data(), bytes, packet.size) == 0,
-         "another packet is received");
+         "another record is received");
   return packet;
 }
 
@@ -198,11 +203,11 @@ std::vector<std::string> RecordSeeds() {
     problem.c = problem.d = tight(problem.accumulation, 16, 8);
     const absl::Span<const Kernel> kernels = Catalog(DeviceKind::kCuda);
     while (job.kernel < kernels.size() && !kernels[job.kernel].supports(problem).ok()) ++job.kernel;
-    seeds.push_back(BytesOfRecord(job));
+    seeds.push_back(StringOf(job));
     problem.beta = 0.5;
     problem.bias_axis = BiasAxis::kRows;
     job.places.a = {.block = 7, .offset = 256};
-    seeds.push_back(BytesOfRecord(job));
+    seeds.push_back(StringOf(job));
   }
   // What requests cannot say, since whoever reads them makes it right.
   for (int fault = 0; fault < 7; ++fault) {
@@ -223,7 +228,7 @@ std::vector<std::string> RecordSeeds() {
     if (fault == 4) problem.b.batch_stride_bytes = -8;
     if (fault == 5) job.kernel = 1 << 20;
     if (fault == 6) problem.d.sparsity = Sparsity::k2To4;
-    seeds.push_back(BytesOfRecord(job));
+    seeds.push_back(StringOf(job));
   }
   // What is read and D each fit into the staging area, in which they overlap.
   JobRequest large;
@@ -240,43 +245,43 @@ std::vector<std::string> RecordSeeds() {
   while (large.kernel < kernels.size() && !kernels[large.kernel].supports(problem).ok()) {
     ++large.kernel;
   }
-  seeds.push_back(BytesOfRecord(large));
+  seeds.push_back(StringOf(large));
   CompressRequest compression;
   compression.task.dense = TightLayout("x", ElementType::kBf16, Order::kRowMajor, 16, 64).value();
   compression.task.end_line = 16;
-  seeds.push_back(BytesOfRecord(compression));
+  seeds.push_back(StringOf(compression));
   compression.task.mask = TightLayout("x", ElementType::kB1, Order::kRowMajor, 16, 64).value();
   compression.task.mask_block = 3;
-  seeds.push_back(BytesOfRecord(compression));
+  seeds.push_back(StringOf(compression));
   for (const MemoryAction action :
        {MemoryAction::kAllocate, MemoryAction::kFree, MemoryAction::kWrite, MemoryAction::kRead}) {
     MemoryRequest memory;
     memory.action = action;
     memory.block = 5;
     memory.bytes = 4096;
-    seeds.push_back(BytesOfRecord(memory));
+    seeds.push_back(StringOf(memory));
   }
   Result result;
   result.status.Set(absl::AbortedError("lost"));
-  seeds.push_back(BytesOfRecord(result));
+  seeds.push_back(StringOf(result));
   Hello hello;
   hello.description.Set("NVIDIA H200");
-  seeds.push_back(BytesOfRecord(hello));
+  seeds.push_back(StringOf(hello));
   RatesPart part;
   part.kernels = static_cast<uint32_t>(Catalog(DeviceKind::kCuda).size());
   part.count = RatesPart::kMostRates;
-  seeds.push_back(BytesOfRecord(part));
+  seeds.push_back(StringOf(part));
   part.first = 5;
-  seeds.push_back(BytesOfRecord(part));
-  seeds.push_back(BytesOfRecord(MeasureRequest()));
+  seeds.push_back(StringOf(part));
+  seeds.push_back(StringOf(MeasureRequest()));
   seeds.push_back(seeds.back() + std::string(sizeof(Packet::bytes), 'x'));
   // Blocks of no bytes, and parts where there may be none.
   MemoryRequest empty;
   empty.action = MemoryAction::kAllocate;
   empty.block = 5;
-  seeds.push_back(BytesOfRecord(empty));
+  seeds.push_back(StringOf(empty));
   empty.block = 0;
-  seeds.push_back(BytesOfRecord(empty));
+  seeds.push_back(StringOf(empty));
   return seeds;
 }
 

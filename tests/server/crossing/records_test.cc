@@ -7,11 +7,15 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-#include <array>
+#include <algorithm>
+#include <cstring>
 #include <string>
+#include <thread>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "kernels/catalog.h"
+#include "server/crossing/channel.h"
 #include "server/crossing/job_layout.h"
 #include "server/crossing/protocol.h"
 #include "server/crossing/staging.h"
@@ -45,48 +49,168 @@ JobRequest SomeJob() {
   return request;
 }
 
-class SocketTest : public testing::Test {
+class ChannelTest : public testing::Test {
  protected:
-  SocketTest() {
-    std::array<int, 2> pair = {};
-    EXPECT_EQ(socketpair(AF_UNIX, SOCK_SEQPACKET, 0, pair.data()), 0);
-    here_ = FileDescriptor(pair[0]);
-    there_ = FileDescriptor(pair[1]);
+  ChannelTest() {
+    FileDescriptor other;
+    front_ = Channel::Create(other).value();
+    socket_ = dup(other.get());
+    worker_ = Channel::Open(std::move(other), front_.rings()).value();
   }
-  FileDescriptor here_;
-  FileDescriptor there_;
+  ~ChannelTest() override { close(socket_); }
+
+  // Writes into the memory of the rings, as a broken worker may.
+  void Overwrite(uint64_t from, uint64_t to) const {
+    const Staging rings = Staging::Map(front_.rings()).value();
+    const absl::Span<std::byte> bytes = rings.matrices();
+    size_t found = 0;
+    for (size_t i = 0; i + sizeof(from) <= bytes.size(); i += sizeof(from)) {
+      if (std::memcmp(&bytes[i], &from, sizeof(from)) != 0) continue;
+      std::memcpy(&bytes[i], &to, sizeof(to));
+      ++found;
+    }
+    EXPECT_EQ(found, 1u);
+  }
+
+  Channel front_;
+  Channel worker_;
+  int socket_ = -1;  // The worker's.
 };
 
-TEST_F(SocketTest, RecordsGoThrough) {
+TEST_F(ChannelTest, RecordsGoThrough) {
   Result sent;
   sent.id = 42;
   sent.status.Set(absl::AbortedError("lost"));
   sent.compute_ns = 7;
-  ASSERT_THAT(SendRecord(here_.get(), sent), IsOk());
+  ASSERT_THAT(SendRecord(worker_, sent), IsOk());
   Packet packet;
-  ASSERT_THAT(ReceivePacket(there_.get(), true, packet), IsOk());
+  ASSERT_THAT(front_.Receive(packet), IsOk());
   const absl::StatusOr<Result> got = ParseRecord<Result>(packet);
   ASSERT_THAT(got, IsOk());
   EXPECT_EQ(got->id, 42u);
   EXPECT_EQ(got->compute_ns, 7);
   EXPECT_EQ(got->status.get(), absl::AbortedError("lost"));
   EXPECT_THAT(ParseRecord<Hello>(packet), StatusIs(kInvalid, HasSubstr("record: got kind 5")));
-  EXPECT_THAT(ReceivePacket(there_.get(), false, packet), StatusIs(absl::StatusCode::kNotFound));
+  EXPECT_THAT(front_.TryReceive(packet), StatusIs(absl::StatusCode::kNotFound));
+  EXPECT_FALSE(front_.HasNews());
+  EXPECT_FALSE(worker_.HasNews()) << "it got what it sent";
 }
 
-TEST_F(SocketTest, AnEndIsUnavailable) {
-  { const FileDescriptor closed = std::move(there_); }
-  Packet packet;
-  EXPECT_THAT(ReceivePacket(here_.get(), true, packet), StatusIs(absl::StatusCode::kUnavailable));
-  EXPECT_THAT(SendRecord(here_.get(), Result()), StatusIs(absl::StatusCode::kUnavailable));
-}
-
-TEST_F(SocketTest, OtherPacketsAreRefused) {
-  const auto receive = [this](const std::string& bytes) {
-    EXPECT_EQ(send(there_.get(), bytes.data(), bytes.size(), 0),
-              static_cast<ssize_t>(bytes.size()));
+// Nobody sleeps beside a record, and none is lost, whoever waits for whom.
+TEST_F(ChannelTest, BothSidesWakeEachOther) {
+  constexpr uint64_t kRecords = 20000;
+  std::thread worker([this] {
     Packet packet;
-    const absl::Status received = ReceivePacket(here_.get(), true, packet);
+    for (uint64_t i = 1; i <= kRecords; ++i) {
+      // Some are looked for, and for others it sleeps.
+      ASSERT_THAT(worker_.Receive(packet, i % 3 == 0 ? 1000 : 0), IsOk());
+      const absl::StatusOr<Result> got = ParseRecord<Result>(packet);
+      ASSERT_THAT(got, IsOk());
+      ASSERT_EQ(got->id, i);
+      ASSERT_THAT(SendRecord(worker_, *got), IsOk());
+    }
+  });
+  uint64_t sent = 0;
+  Packet packet;
+  for (uint64_t i = 1; i <= kRecords; ++i) {
+    while (sent < std::min(kRecords, i + i % 7)) {
+      Result request;
+      request.id = ++sent;
+      ASSERT_THAT(SendRecord(front_, request), IsOk());
+    }
+    ASSERT_THAT(front_.Receive(packet, i % 5 == 0 ? 1000 : 0), IsOk());
+    ASSERT_EQ(ParseRecord<Result>(packet)->id, i);
+  }
+  worker.join();
+}
+
+TEST_F(ChannelTest, WhatWasSentBeforeTheEndIsTaken) {
+  ASSERT_THAT(SendRecord(worker_, Result()), IsOk());
+  worker_.Close();
+  close(socket_);
+  socket_ = -1;
+  Packet packet;
+  EXPECT_THAT(front_.Receive(packet), IsOk());
+  EXPECT_THAT(front_.Receive(packet), StatusIs(absl::StatusCode::kUnavailable));
+  EXPECT_THAT(front_.TryReceive(packet), StatusIs(absl::StatusCode::kUnavailable));
+  EXPECT_THAT(SendRecord(worker_, Result()), StatusIs(absl::StatusCode::kUnavailable));
+  EXPECT_THAT(worker_.TryReceive(packet), StatusIs(absl::StatusCode::kUnavailable));
+  EXPECT_THAT(SendRates(worker_, {.kernel_rates = {1}}), StatusIs(absl::StatusCode::kUnavailable));
+}
+
+TEST_F(ChannelTest, HoldsSoManyRecordsAndNoMore) {
+  for (uint64_t round = 0; round < 3; ++round) {
+    Result result;
+    for (result.id = 0; result.id < Channel::kSlots; ++result.id) {
+      ASSERT_THAT(SendRecord(worker_, result), IsOk());
+    }
+    EXPECT_THAT(SendRecord(worker_, result),
+                StatusIs(absl::StatusCode::kUnavailable, HasSubstr("takes no records, 64 wait")));
+    Packet packet;
+    for (uint64_t i = 0; i < Channel::kSlots; ++i) {
+      ASSERT_THAT(front_.TryReceive(packet), IsOk());
+      EXPECT_EQ(ParseRecord<Result>(packet)->id, i);
+    }
+    EXPECT_THAT(front_.TryReceive(packet), StatusIs(absl::StatusCode::kNotFound));
+  }
+}
+
+TEST_F(ChannelTest, RingsThatCannotBeAreRefused) {
+  constexpr uint64_t kSize = 4242;  // Found nowhere else.
+  static_assert(kSize > sizeof(Packet::bytes));
+  Packet packet;
+  // The length of a record. One of 700 bytes stands for itself alone.
+  const std::string text(700, 'x');
+  ASSERT_THAT(worker_.Send(absl::MakeConstSpan(reinterpret_cast<const std::byte*>(text.data()),
+                                               text.size())),
+              IsOk());
+  Overwrite(text.size(), kSize);
+  EXPECT_THAT(front_.TryReceive(packet),
+              StatusIs(kInvalid, absl::StrCat("record: got 4242 bytes, want at most ",
+                                              sizeof(packet.bytes))));
+  Overwrite(kSize, text.size());
+  EXPECT_THAT(front_.TryReceive(packet), IsOk());
+  EXPECT_EQ(packet.size, text.size());
+  // How many were sent: 34, of which 33 were received.
+  for (int i = 1; i < 33; ++i) {
+    ASSERT_THAT(SendRecord(worker_, Result()), IsOk());
+    ASSERT_THAT(front_.TryReceive(packet), IsOk());
+  }
+  ASSERT_THAT(SendRecord(worker_, Result()), IsOk());
+  for (const uint64_t sent : {uint64_t{33 + 65}, uint64_t{32}, ~uint64_t{0}}) {
+    Overwrite(34, sent);
+    EXPECT_THAT(
+        front_.TryReceive(packet),
+        StatusIs(kInvalid, HasSubstr(absl::StrCat("records in the ring: got ", sent - 33))));
+    Overwrite(sent, 34);
+  }
+  EXPECT_THAT(front_.TryReceive(packet), IsOk());
+}
+
+TEST_F(ChannelTest, WakeUpsForNothingKeepNobody) {
+  const std::byte wake{0};
+  for (int i = 0; i < 200; ++i) send(socket_, &wake, 1, MSG_DONTWAIT);
+  front_.Sleep(nullptr);
+  Packet packet;
+  EXPECT_THAT(front_.TryReceive(packet), StatusIs(absl::StatusCode::kNotFound));
+  ASSERT_THAT(SendRecord(worker_, Result()), IsOk());
+  EXPECT_THAT(front_.TryReceive(packet), IsOk());
+}
+
+TEST_F(ChannelTest, OtherFilesAreNoRings) {
+  FileDescriptor socket(dup(socket_));
+  const Staging other = Staging::Create(10000).value();
+  EXPECT_THAT(Channel::Open(std::move(socket), other.descriptor()).status(),
+              StatusIs(kInvalid, HasSubstr("rings: got 10000 bytes, want")));
+  EXPECT_THAT(Channel::Open(FileDescriptor(), -1).status(), StatusIs(kInvalid));
+}
+
+TEST_F(ChannelTest, OtherRecordsAreRefused) {
+  // By the socket, as a program sends them that knows no rings.
+  const auto receive = [this](const std::string& bytes) {
+    EXPECT_EQ(send(socket_, bytes.data(), bytes.size(), 0), static_cast<ssize_t>(bytes.size()));
+    Packet packet;
+    const absl::Status received = front_.Receive(packet);
     return received.ok() ? ParseRecord<JobRequest>(packet).status() : received;
   };
   JobRequest job = SomeJob();

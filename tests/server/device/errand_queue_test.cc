@@ -19,7 +19,7 @@ class NamedErrand final : public Errand {
     group = one_of;
     job_id = static_cast<JobId>(number);
   }
-  absl::Status Send(int) const override { return absl::OkStatus(); }
+  absl::Status Send(Channel&) const override { return absl::OkStatus(); }
   void End(const absl::Status&, const Times&) override {}
   const int name;
 };

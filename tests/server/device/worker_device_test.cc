@@ -268,7 +268,7 @@ TEST(WorkerDeviceTest, TheWorkerInheritsNoOtherFile) {
   DIR* folder = opendir(files.c_str());
   ASSERT_NE(folder, nullptr);
   while (const dirent* entry = readdir(folder)) {
-    EXPECT_LE(std::atoi(entry->d_name), kWorkerStaging);
+    EXPECT_LE(std::atoi(entry->d_name), kLastWorkerFile);
   }
   closedir(folder);
 }

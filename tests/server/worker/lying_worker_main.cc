@@ -7,19 +7,19 @@
 //   copy_in, compute, copy_out       that stage took less than no time
 //   longer, longest                  the stages took longer than the whole
 //   done                             it is OK, and nothing was done
-#include <poll.h>
 #include <signal.h>
 #include <sys/prctl.h>
-#include <sys/socket.h>
+#include <time.h>
 #include <unistd.h>
 
-#include <array>
 #include <cstdlib>
 #include <fstream>
 #include <limits>
 #include <string>
 #include <thread>
+#include <utility>
 
+#include "server/crossing/channel.h"
 #include "server/crossing/protocol.h"
 #include "server/worker/worker.h"
 #include "tests/server/worker/fake_gpu_runtime.h"
@@ -55,14 +55,15 @@ void Falsify(const std::string& lie, Result& result) {
   }
 }
 
-absl::Status PassOn(const Packet& packet, int to) {
-  return SendBytes(to, absl::MakeConstSpan(packet.bytes).first(packet.size));
+absl::Status PassOn(const Packet& packet, Channel& to) {
+  return to.Send(absl::MakeConstSpan(packet.bytes).first(packet.size));
 }
 
 // From the worker to the front; OK until one of them is gone.
-absl::Status PassOnAnswer(int worker, int front, const std::string& script) {
+absl::Status PassOnAnswer(Channel& worker, Channel& front, const std::string& script) {
   Packet packet;
-  absl::Status status = ReceivePacket(worker, /*should_wait=*/true, packet);
+  absl::Status status = worker.TryReceive(packet);
+  if (absl::IsNotFound(status)) return absl::OkStatus();
   if (!status.ok()) return status;
   absl::StatusOr<Result> result = ParseRecord<Result>(packet);
   if (!result.ok()) return PassOn(packet, front);
@@ -70,9 +71,10 @@ absl::Status PassOnAnswer(int worker, int front, const std::string& script) {
   return SendRecord(front, *result);
 }
 
-absl::Status PassOnRequest(int front, int worker, const std::string& script) {
+absl::Status PassOnRequest(Channel& front, Channel& worker, const std::string& script) {
   Packet packet;
-  absl::Status status = ReceivePacket(front, /*should_wait=*/true, packet);
+  absl::Status status = front.TryReceive(packet);
+  if (absl::IsNotFound(status)) return absl::OkStatus();
   if (!status.ok()) return status;
   const absl::StatusOr<JobRequest> job = ParseRecord<JobRequest>(packet);
   if (!job.ok() || PeekLie(script) != "done") return PassOn(packet, worker);
@@ -82,14 +84,14 @@ absl::Status PassOnRequest(int front, int worker, const std::string& script) {
   return SendRecord(front, result);
 }
 
-void PassOnAll(int front, int worker, const std::string& script) {
+void PassOnAll(Channel& front, Channel& worker, const std::string& script) {
+  constexpr timespec kInterval = {.tv_sec = 0, .tv_nsec = 200'000};
   absl::Status status;
   while (status.ok()) {
-    std::array<pollfd, 2> files = {pollfd{.fd = front, .events = POLLIN, .revents = 0},
-                                   pollfd{.fd = worker, .events = POLLIN, .revents = 0}};
-    if (poll(files.data(), files.size(), -1) < 0) continue;
-    if (files[0].revents != 0) status = PassOnRequest(front, worker, script);
-    if (status.ok() && files[1].revents != 0) status = PassOnAnswer(worker, front, script);
+    if (!front.HasNews() && !worker.HasNews()) front.Sleep(&kInterval);
+    if (!front.HasNews() && !worker.HasNews()) worker.Sleep(&kInterval);
+    status = PassOnRequest(front, worker, script);
+    if (status.ok()) status = PassOnAnswer(worker, front, script);
   }
 }
 
@@ -99,16 +101,21 @@ void PassOnAll(int front, int worker, const std::string& script) {
 int main() {
   prctl(PR_SET_PDEATHSIG, SIGKILL);
   const char* script = getenv("GEMMD_WORKER_SCRIPT");  // NOLINT(concurrency-mt-unsafe): no threads.
-  std::array<int, 2> pair = {};
-  if (socketpair(AF_UNIX, SOCK_SEQPACKET, 0, pair.data()) != 0) return 1;
-  std::thread worker([&pair] {
+  auto front =
+      gemmd::Channel::Open(gemmd::FileDescriptor(gemmd::kWorkerSocket), gemmd::kWorkerRings);
+  gemmd::FileDescriptor other;
+  auto worker = gemmd::Channel::Create(other);
+  if (!front.ok() || !worker.ok()) return 1;
+  std::thread thread([&other, rings = worker->rings()] {
+    auto channel = gemmd::Channel::Open(std::move(other), rings);
     gemmd::FakeGpuRuntime runtime;
     const gemmd::WorkerOptions options = {.measure = gemmd::MeasureNothing};
-    gemmd::RunWorker(options, runtime, pair[1], gemmd::kWorkerStaging).IgnoreError();
-    shutdown(pair[1], SHUT_RDWR);
+    if (!channel.ok()) return;
+    gemmd::RunWorker(options, runtime, *channel, gemmd::kWorkerStaging).IgnoreError();
+    channel->Close();
   });
-  gemmd::PassOnAll(gemmd::kWorkerSocket, pair[0], script == nullptr ? "" : script);
-  shutdown(pair[0], SHUT_RDWR);
-  worker.join();
+  gemmd::PassOnAll(*front, *worker, script == nullptr ? "" : script);
+  worker->Close();
+  thread.join();
   return 0;
 }

@@ -4,12 +4,12 @@
 #pragma once
 
 #include <gtest/gtest.h>
-#include <sys/socket.h>
 
-#include <array>
 #include <thread>
+#include <utility>
 
 #include "kernels/catalog.h"
+#include "server/crossing/channel.h"
 #include "server/crossing/protocol.h"
 #include "server/crossing/staging.h"
 #include "server/worker/worker.h"
@@ -21,14 +21,13 @@ namespace gemmd {
 class WorkerTest : public ::testing::Test {
  protected:
   void SetUp() override {
-    std::array<int, 2> pair = {};
-    ASSERT_EQ(socketpair(AF_UNIX, SOCK_SEQPACKET, 0, pair.data()), 0);
-    front_ = FileDescriptor(pair[0]);
-    worker_ = FileDescriptor(pair[1]);
+    FileDescriptor other;
+    front_ = Channel::Create(other).value();
+    worker_ = Channel::Open(std::move(other), front_.rings()).value();
     staging_ = Staging::Create(staging_bytes()).value();
     thread_ = std::thread([this] {
       end_ = RunWorker({.ordinal = 0, .memory_limit_bytes = 0, .measure = MeasureNothing},
-                       runtime(), worker_.get(), staging_.descriptor());
+                       runtime(), worker_, staging_.descriptor());
     });
     EXPECT_THAT(Receive<Hello>(), IsOk());
   }
@@ -41,7 +40,7 @@ class WorkerTest : public ::testing::Test {
 
   // How the worker ended.
   absl::Status End() {
-    shutdown(front_.get(), SHUT_RDWR);
+    front_.Close();
     thread_.join();
     return end_;
   }
@@ -49,7 +48,7 @@ class WorkerTest : public ::testing::Test {
   template <typename Record>
   absl::StatusOr<Record> Receive() {
     Packet packet;
-    const absl::Status status = ReceivePacket(front_.get(), true, packet);
+    const absl::Status status = front_.Receive(packet);
     return status.ok() ? ParseRecord<Record>(packet) : absl::StatusOr<Record>(status);
   }
 
@@ -57,7 +56,7 @@ class WorkerTest : public ::testing::Test {
   absl::Status StatusOfJob(JobRequest request) {
     request.id = 1;
     request.staged_d = LayOutJob(request.problem).value().input_bytes;
-    EXPECT_THAT(SendRecord(front_.get(), request), IsOk());
+    EXPECT_THAT(SendRecord(front_, request), IsOk());
     const absl::StatusOr<Result> result = Receive<Result>();
     return result.ok() ? result->status.get() : result.status();
   }
@@ -76,8 +75,8 @@ class WorkerTest : public ::testing::Test {
   }
 
   FakeGpuRuntime fake_;
-  FileDescriptor front_;
-  FileDescriptor worker_;
+  Channel front_;
+  Channel worker_;
   Staging staging_;
   absl::Status end_;
   std::thread thread_;

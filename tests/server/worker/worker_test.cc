@@ -69,13 +69,13 @@ TEST_F(WorkerTest, RefusesPartsThatAreNone) {
 }
 
 TEST_F(WorkerTest, EndsAtRecordsThatAreNone) {
-  EXPECT_THAT(SendRecord(front_.get(), Result()), IsOk());
+  EXPECT_THAT(SendRecord(front_, Result()), IsOk());
   thread_.join();
   EXPECT_THAT(end_, StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("record: got kind 5")));
 }
 
 TEST_F(WorkerTest, Measures) {
-  EXPECT_THAT(SendRecord(front_.get(), MeasureRequest()), IsOk());
+  EXPECT_THAT(SendRecord(front_, MeasureRequest()), IsOk());
   const size_t kernels = Catalog(DeviceKind::kCuda).size();
   GpuRates rates;
   while (rates.kernel_rates.size() < kernels) {

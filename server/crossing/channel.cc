@@ -1,0 +1,216 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "server/crossing/channel.h"
+
+#include <sys/socket.h>
+
+#include <algorithm>
+#include <array>
+#include <atomic>
+#include <cerrno>
+#include <chrono>
+#include <cstring>
+#include <new>
+#include <utility>
+
+#include "kernels/status_macros.h"
+#include "kernels/text.h"
+#include "server/system/mutex.h"
+
+namespace gemmd {
+namespace {
+
+constexpr size_t kCacheLine = 64;
+
+// What wakes the other side; a record is longer.
+constexpr std::byte kWake{0};
+
+// A side that sends wake-ups for nothing keeps nobody for longer.
+constexpr int kMostWakesAtOnce = 64;
+
+absl::Status IsGone(std::string_view why) {
+  return absl::UnavailableError(Concat("the other process is gone", why.empty() ? "" : ": ", why));
+}
+
+absl::Status IsTooLong(uint64_t bytes) {
+  return absl::InvalidArgumentError(
+      GotWant("record", Concat(bytes, " bytes"), Concat("at most ", sizeof(Packet::bytes))));
+}
+
+}  // namespace
+
+// One side writes `sent` and slots, the other `received` and `is_asleep`.
+struct Channel::Ring {
+  struct alignas(kCacheLine) Slot {
+    std::atomic<uint64_t> size;
+    std::array<std::byte, sizeof(Packet::bytes)> bytes;
+  };
+
+  alignas(kCacheLine) std::atomic<uint64_t> sent;
+  alignas(kCacheLine) std::atomic<uint64_t> received;
+  std::atomic<uint32_t> is_asleep;  // Who sends is to wake who receives.
+  std::array<Slot, kSlots> slots;
+};
+
+Channel::Channel(FileDescriptor socket, Staging memory, Direction out)
+    : socket_(std::move(socket)), memory_(std::move(memory)), out_(out) {}
+
+absl::StatusOr<Channel> Channel::Create(FileDescriptor& other) {
+  std::array<int, 2> pair = {-1, -1};
+  if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, pair.data()) != 0) {
+    return absl::UnavailableError(Concat("worker: socket pair: ", strerror(errno)));
+  }
+  FileDescriptor socket(pair[0]);
+  other = FileDescriptor(pair[1]);
+  ASSIGN_OR_RETURN(Staging memory, Staging::Create(2 * sizeof(Ring)));
+  for (const Direction direction : {kToWorker, kToFront}) {
+    new (memory.matrices().data() + direction * sizeof(Ring)) Ring;
+  }
+  return Channel(std::move(socket), std::move(memory), kToWorker);
+}
+
+absl::StatusOr<Channel> Channel::Open(FileDescriptor socket, int rings) {
+  ASSIGN_OR_RETURN(Staging memory, Staging::Map(rings));
+  if (memory.matrices().size() != 2 * sizeof(Ring)) {
+    return absl::InvalidArgumentError(
+        GotWant("rings", Concat(memory.matrices().size(), " bytes"), Concat(2 * sizeof(Ring))));
+  }
+  return Channel(std::move(socket), std::move(memory), kToFront);
+}
+
+Channel::Ring& Channel::ring(Direction direction) const {
+  return reinterpret_cast<Ring*>(memory_.matrices().data())[direction];
+}
+
+absl::Status Channel::Send(absl::Span<const std::byte> bytes) {
+  if (!socket_.is_open()) return IsGone("");
+  Ring& ring = out();
+  if (sent_ - ring.received.load(std::memory_order_acquire) >= kSlots) {
+    return absl::UnavailableError(Concat("the other process takes no records, ", kSlots, " wait"));
+  }
+  Ring::Slot& slot = ring.slots[sent_ % kSlots];
+  std::copy(bytes.begin(), bytes.end(), slot.bytes.begin());
+  slot.size.store(bytes.size(), std::memory_order_relaxed);
+  // Either this side sees that the other one sleeps, or that one sees the record (Sleep).
+  ring.sent.store(++sent_, std::memory_order_seq_cst);
+  if (ring.is_asleep.load(std::memory_order_seq_cst) == 0) return absl::OkStatus();
+  if (ring.is_asleep.exchange(0, std::memory_order_relaxed) == 0) return absl::OkStatus();
+  return SendThroughSocket({&kWake, 1});
+}
+
+absl::Status Channel::SendThroughSocket(absl::Span<const std::byte> bytes) const {
+  while (true) {
+    const ssize_t sent =
+        send(socket_.get(), bytes.data(), bytes.size(), MSG_NOSIGNAL | MSG_DONTWAIT);
+    if (sent == static_cast<ssize_t>(bytes.size())) return absl::OkStatus();
+    if (sent < 0 && errno == EINTR) continue;
+    return IsGone(strerror(errno));
+  }
+}
+
+absl::Status Channel::TryReceive(Packet& packet) {
+  if (memory_.matrices().empty()) return IsGone("");
+  for (int i = 0; i < kMostWakesAtOnce; ++i) {
+    const uint64_t sent = in().sent.load(std::memory_order_acquire);
+    if (sent != received_) return TakeFromRing(sent, packet);
+    if (is_over_) return IsGone("");
+    if (!is_socket_ready_) break;
+    const absl::Status taken = TakeFromSocket(packet);
+    // A wake-up, or the end: what was sent before lies in the ring.
+    if (!absl::IsNotFound(taken)) return taken;
+  }
+  return absl::NotFoundError("no record");
+}
+
+absl::Status Channel::TakeFromRing(uint64_t sent, Packet& packet) {
+  Ring& ring = in();
+  if (sent - received_ > kSlots) {
+    return absl::InvalidArgumentError(
+        GotWant("records in the ring", Concat(sent - received_), Concat("at most ", kSlots)));
+  }
+  const Ring::Slot& slot = ring.slots[received_ % kSlots];
+  const uint64_t size = slot.size.load(std::memory_order_relaxed);
+  if (size > slot.bytes.size()) return IsTooLong(size);
+  packet.size = size;
+  std::copy_n(slot.bytes.begin(), size, packet.bytes.begin());
+  ring.received.store(++received_, std::memory_order_release);
+  return absl::OkStatus();
+}
+
+// Errors: NotFound where it was no record.
+absl::Status Channel::TakeFromSocket(Packet& packet) {
+  // With MSG_TRUNC the packet's own length is returned, though less of it fits.
+  const ssize_t size =
+      recv(socket_.get(), packet.bytes.data(), packet.bytes.size(), MSG_TRUNC | MSG_DONTWAIT);
+  if (size > static_cast<ssize_t>(packet.bytes.size())) return IsTooLong(size);
+  packet.size = size > 0 ? static_cast<size_t>(size) : 0;
+  const bool is_wake = size == 1 && packet.bytes[0] == kWake;
+  if (size > 0 && !is_wake) return absl::OkStatus();
+  const bool is_empty = size < 0 && (errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR);
+  if (is_empty) is_socket_ready_ = false;
+  is_over_ |= size <= 0 && !is_empty;
+  return absl::NotFoundError("no record");
+}
+
+absl::Status Channel::Receive(Packet& packet, int64_t spin_ns) {
+  using Clock = std::chrono::steady_clock;
+  const auto until = Clock::now() + std::chrono::nanoseconds(spin_ns);
+  while (true) {
+    absl::Status status = TryReceive(packet);
+    if (!absl::IsNotFound(status)) return status;
+    if (spin_ns > 0 && Clock::now() < until) {
+      PauseProcessor();
+    } else {
+      Sleep(nullptr);
+    }
+  }
+}
+
+bool Channel::HasNews() const {
+  if (memory_.matrices().empty()) return false;
+  return in().sent.load(std::memory_order_acquire) != received_ || is_socket_ready_ || is_over_;
+}
+
+void Channel::Sleep(const timespec* limit, pollfd* other) {
+  pollfd nobody = {.fd = -1, .events = 0, .revents = 0};
+  pollfd& second = other == nullptr ? nobody : *other;
+  second.revents = 0;
+  // A closed socket has the number -1, which is left out.
+  std::array<pollfd, 2> files = {pollfd{.fd = socket_.get(), .events = POLLIN, .revents = 0},
+                                 second};
+  if (!socket_.is_open()) {
+    if (ppoll(files.data(), files.size(), limit, nullptr) > 0) second.revents = files[1].revents;
+    return;
+  }
+  Ring& ring = in();
+  ring.is_asleep.store(1, std::memory_order_seq_cst);
+  if (ring.sent.load(std::memory_order_seq_cst) == received_ &&
+      ppoll(files.data(), files.size(), limit, nullptr) > 0) {
+    is_socket_ready_ |= files[0].revents != 0;
+    second.revents = files[1].revents;
+  }
+  ring.is_asleep.store(0, std::memory_order_relaxed);
+}
+
+void Channel::Close() {
+  socket_ = FileDescriptor();
+  is_socket_ready_ = false;
+  is_over_ = true;
+}
+
+absl::Status SendRates(Channel& channel, const GpuRates& rates) {
+  const size_t kernels = rates.kernel_rates.size();
+  for (size_t first = 0; first < kernels; first += RatesPart::kMostRates) {
+    RatesPart part;
+    part.kernels = static_cast<uint32_t>(kernels);
+    part.first = static_cast<uint32_t>(first);
+    part.count = static_cast<uint32_t>(std::min(RatesPart::kMostRates, kernels - first));
+    std::copy_n(rates.kernel_rates.begin() + static_cast<std::ptrdiff_t>(first), part.count,
+                part.kernel_rates.begin());
+    part.memory_bytes_per_second = rates.memory_bytes_per_second;
+    part.copied_bytes_per_second = rates.copied_bytes_per_second;
+    RETURN_IF_ERROR(SendRecord(channel, part));
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace gemmd

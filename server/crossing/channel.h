@@ -1,0 +1,96 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// One end of the way between the front and a worker. Records go through rings in memory that both
+// see, one for each direction. The socket beside them wakes the side that sleeps, carries the
+// worker's first record, which a front of another build understands as well, and closes with either
+// process. Nothing in the rings is trusted: the other side can write what it likes there.
+#pragma once
+
+#include <poll.h>
+#include <time.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <type_traits>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/types/span.h"
+#include "server/crossing/protocol.h"
+#include "server/crossing/staging.h"
+#include "server/system/files.h"
+
+namespace gemmd {
+
+// Threads: one sends and one receives at a time; both may close it, one after the other.
+class Channel {
+ public:
+  // The front's end. `other` becomes the socket of the worker's.
+  // Errors: ResourceExhausted, Unavailable.
+  static absl::StatusOr<Channel> Create(FileDescriptor& other);
+  // The worker's end. `rings` is the file of the front's rings, which the caller keeps.
+  // Errors: InvalidArgument where it is another file.
+  static absl::StatusOr<Channel> Open(FileDescriptor socket, int rings);
+
+  Channel() = default;
+
+  // Sends without waiting. Errors: Unavailable where the other side is known to be gone, or has
+  // left kSlots records where they are.
+  absl::Status Send(absl::Span<const std::byte> bytes);
+  // The same through the socket, as it is meant for a worker's first record.
+  absl::Status SendThroughSocket(absl::Span<const std::byte> bytes) const;
+
+  // Takes a record. Errors: NotFound where there is none; Unavailable where the other side is gone
+  // and all that it sent was taken; InvalidArgument for what is longer than any record.
+  absl::Status TryReceive(Packet& packet);
+  // Waits for it; looks for so long before it sleeps. Errors: as TryReceive, but for NotFound.
+  absl::Status Receive(Packet& packet, int64_t spin_ns = 0);
+
+  // Whether TryReceive may find something. Makes no system call.
+  bool HasNews() const;
+  // Waits for news, or for `other`, whose `revents` it sets; at most for `limit`, null for ever.
+  void Sleep(const timespec* limit, pollfd* other = nullptr);
+
+  // The other side sees that this one is gone.
+  void Close();
+
+  int rings() const { return memory_.descriptor(); }  // Only of the front's end.
+
+  static constexpr size_t kSlots = 64;
+
+ private:
+  struct Ring;
+  enum Direction { kToWorker, kToFront };
+
+  Channel(FileDescriptor socket, Staging memory, Direction out);
+
+  Ring& ring(Direction direction) const;
+  Ring& out() const { return ring(out_); }
+  Ring& in() const { return ring(out_ == kToWorker ? kToFront : kToWorker); }
+  absl::Status TakeFromRing(uint64_t sent, Packet& packet);
+  absl::Status TakeFromSocket(Packet& packet);
+
+  FileDescriptor socket_;
+  Staging memory_;
+  Direction out_ = kToWorker;
+  uint64_t sent_ = 0;
+  uint64_t received_ = 0;
+  bool is_socket_ready_ = false;
+  bool is_over_ = false;  // Nothing more comes through the socket.
+};
+
+template <typename Record>
+absl::Span<const std::byte> BytesOfRecord(const Record& record) {
+  static_assert(std::is_trivially_copyable_v<Record> && sizeof(Record) <= sizeof(Packet::bytes));
+  return {reinterpret_cast<const std::byte*>(&record), sizeof(record)};
+}
+
+template <typename Record>
+absl::Status SendRecord(Channel& channel, const Record& record) {
+  return channel.Send(BytesOfRecord(record));
+}
+
+// Sends all parts of the rates. Errors: as Send.
+absl::Status SendRates(Channel& channel, const GpuRates& rates);
+
+}  // namespace gemmd
