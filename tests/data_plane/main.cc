@@ -12,6 +12,7 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_split.h"
 #include "absl/strings/strip.h"
+#include "absl/synchronization/mutex.h"
 #include "tests/data_plane/rows.h"
 
 namespace gemmd {
@@ -104,4 +105,8 @@ int Main(const std::vector<std::string>& arguments) {
 }  // namespace
 }  // namespace gemmd
 
-int main(int argc, char** argv) { return gemmd::Main({argv + 1, argv + argc}); }
+int main(int argc, char** argv) {
+  // As the daemon's main does, so that the bare echo has the same.
+  absl::SetMutexDeadlockDetectionMode(absl::OnDeadlockCycle::kIgnore);
+  return gemmd::Main({argv + 1, argv + argc});
+}
