@@ -181,17 +181,19 @@ absl::Status TooManyFields() {
 }
 
 absl::Status Examination::Run(Message& message) {
-  RETURN_IF_ERROR(Fields(message, Holding::kAllowed));
+  Message* const used = IsShort(input_.BytesUntilLimit()) ? nullptr : &message;
+  RETURN_IF_ERROR(Fields(*message.GetDescriptor(), used, Holding::kAllowed));
   MergeUntil(input_.CurrentPosition());
   return absl::OkStatus();
 }
 
-absl::Status Examination::Fields(Message& message, Holding holding) {
+absl::Status Examination::Fields(const google::protobuf::Descriptor& type, Message* message,
+                                 Holding holding) {
   int start = input_.CurrentPosition();
   while (const uint32_t tag = input_.ReadTag()) {
     if (++fields_ > kMostFields) return TooManyFields();
     const FieldDescriptor* const field =
-        message.GetDescriptor()->FindFieldByNumber(WireFormatLite::GetTagFieldNumber(tag));
+        type.FindFieldByNumber(WireFormatLite::GetTagFieldNumber(tag));
     const bool is_known = field != nullptr && IsTypeOf(*field, tag);
     RETURN_IF_ERROR(is_known ? Known(*field, tag, start, message, holding) : Unknown(tag, start));
     start = input_.CurrentPosition();
@@ -210,9 +212,9 @@ absl::Status Examination::Unknown(uint32_t tag, int start) {
                                            kMaxUnknownBytes));
 }
 
-absl::Status Examination::Known(const Field& field, uint32_t tag, int start, Message& message,
+absl::Status Examination::Known(const Field& field, uint32_t tag, int start, Message* message,
                                 Holding holding) {
-  Forget(message, field);
+  if (message != nullptr) Forget(*message, field);
   if (WireFormatLite::GetTagWireType(tag) == WireFormatLite::WIRETYPE_LENGTH_DELIMITED) {
     return Delimited(field, start, message, holding);
   }
@@ -222,7 +224,7 @@ absl::Status Examination::Known(const Field& field, uint32_t tag, int start, Mes
   return absl::OkStatus();
 }
 
-absl::Status Examination::Delimited(const Field& field, int start, Message& message,
+absl::Status Examination::Delimited(const Field& field, int start, Message* message,
                                     Holding holding) {
   uint32_t bytes = 0;
   if (!input_.ReadVarint32(&bytes)) return MalformedMessage();
@@ -232,12 +234,16 @@ absl::Status Examination::Delimited(const Field& field, int start, Message& mess
   const int size = static_cast<int>(bytes);
   if (field.is_repeated()) {
     repeated_bytes_ += size;
-    if (field.cpp_type() == FieldDescriptor::CPPTYPE_MESSAGE) return Element(field, size, message);
-    if (field.cpp_type() == FieldDescriptor::CPPTYPE_FLOAT) MakeRoomForFactors(size, message);
+    // One of several messages, or an entry of a map: nothing of it stays.
+    if (field.cpp_type() == FieldDescriptor::CPPTYPE_MESSAGE) return Whole(field, size);
+    if (field.cpp_type() == FieldDescriptor::CPPTYPE_FLOAT && message != nullptr) {
+      MakeRoomForFactors(size, *message);
+    }
   } else if (field.cpp_type() == FieldDescriptor::CPPTYPE_MESSAGE) {
-    return Within(field, start, size, message, holding);
-  } else if (field.type() == FieldDescriptor::TYPE_BYTES) {
-    return Bytes(field, start, size, message, holding);
+    if (message == nullptr || IsShort(size)) return Whole(field, size);
+    return Within(field, start, size, *message, holding);
+  } else if (field.type() == FieldDescriptor::TYPE_BYTES && message != nullptr) {
+    return Bytes(field, start, size, *message, holding);
   } else if (field.type() == FieldDescriptor::TYPE_STRING && size > kMostTextBytes) {
     return absl::InvalidArgumentError(
         GotWant(field.name(), Concat(size, " bytes"), Concat("at most ", kMostTextBytes)));
@@ -256,7 +262,8 @@ absl::Status Examination::Within(const Field& field, int start, int bytes, Messa
   steps_.push_back({.kind = ParsingStep::Kind::kEnter, .field = &field});
   merged_ = input_.CurrentPosition();
   const size_t entered = steps_.size();
-  RETURN_IF_ERROR(Fields(*message.GetReflection()->MutableMessage(&message, &field), holding));
+  Message* const inner = message.GetReflection()->MutableMessage(&message, &field);
+  RETURN_IF_ERROR(Fields(*field.message_type(), inner, holding));
   input_.PopLimit(limit);
   if (steps_.size() == entered) {
     // Nothing of it stays: protobuf parses it as one field like all others.
@@ -269,13 +276,10 @@ absl::Status Examination::Within(const Field& field, int start, int bytes, Messa
   return absl::OkStatus();
 }
 
-// One of several messages, or an entry of a map. It is looked through, and nothing of it stays.
-absl::Status Examination::Element(const Field& field, int bytes, const Message& message) {
-  const google::protobuf::Reflection& reflection = *message.GetReflection();
-  const std::unique_ptr<Message> element(
-      reflection.GetMessageFactory()->GetPrototype(field.message_type())->New());
+// A message that is parsed as one field like all others.
+absl::Status Examination::Whole(const Field& field, int bytes) {
   const CodedInputStream::Limit limit = input_.PushLimit(bytes);
-  RETURN_IF_ERROR(Fields(*element, Holding::kForbidden));
+  RETURN_IF_ERROR(Fields(*field.message_type(), nullptr, Holding::kForbidden));
   input_.PopLimit(limit);
   return absl::OkStatus();
 }

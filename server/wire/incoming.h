@@ -263,13 +263,16 @@ class Examination {
   using Field = google::protobuf::FieldDescriptor;
   enum class Holding { kAllowed, kForbidden };
 
-  absl::Status Fields(Message& message, Holding holding);
+  // Whether so many bytes can neither have a field that stays nor replace one that does: they are
+  // looked through without the message that they will be, which is then null below.
+  bool IsShort(int bytes) const { return bytes >= 0 && bytes < kHeldFromBytes && held_.empty(); }
+  absl::Status Fields(const google::protobuf::Descriptor& type, Message* message, Holding holding);
   absl::Status Unknown(uint32_t tag, int start);
-  absl::Status Known(const Field& field, uint32_t tag, int start, Message& message,
+  absl::Status Known(const Field& field, uint32_t tag, int start, Message* message,
                      Holding holding);
-  absl::Status Delimited(const Field& field, int start, Message& message, Holding holding);
+  absl::Status Delimited(const Field& field, int start, Message* message, Holding holding);
   absl::Status Within(const Field& field, int start, int bytes, Message& message, Holding holding);
-  absl::Status Element(const Field& field, int bytes, const Message& message);
+  absl::Status Whole(const Field& field, int bytes);
   absl::Status Bytes(const Field& field, int start, int bytes, Message& message, Holding holding);
   bool IsInFewSlices(WireRange range);
   void Forget(const Message& message, const Field& field);

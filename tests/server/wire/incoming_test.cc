@@ -202,6 +202,22 @@ TEST_F(IncomingTest, HoldsWhatIsLongInFewSlices) {
   EXPECT_EQ(held.Find(got.b(), v1::Operand::kDataFieldNumber), nullptr);
 }
 
+// Nothing is made of a short message before there is a place for it.
+TEST_F(IncomingTest, LooksThroughAShortMessageAlone) {
+  v1::MultiplyRequest sent;
+  sent.mutable_a()->mutable_tensor()->mutable_tensor()->set_name("weights");
+  sent.mutable_b()->set_data(std::string(kHeldFromBytes - 100, 'b'));
+  grpc::ByteBuffer bytes = InSlicesOf(sent.SerializeAsString(), 16384);
+  Incoming incoming(bytes);
+  v1::MultiplyRequest got;
+  ASSERT_THAT(incoming.Examine(got), IsOk());
+  EXPECT_FALSE(got.has_a());
+  EXPECT_FALSE(got.has_b());
+  HeldFields held;
+  ASSERT_THAT(incoming.Parse(got, quota_, held), IsOk());
+  EXPECT_EQ(got.SerializeAsString(), sent.SerializeAsString());
+}
+
 // What names each scrap would take more than its bytes.
 TEST_F(IncomingTest, CopiesWhatCameInScraps) {
   const v1::MultiplyRequest sent = LongRequest();
