@@ -12,41 +12,52 @@ namespace {
 
 constexpr std::string_view kDigits = "0123456789abcdef";
 
+// OpenSSL looks for it under a lock of the process, which takes longer than to hash a token.
+const EVP_MD* Algorithm() {
+  static const EVP_MD* const sha256 = EVP_MD_fetch(nullptr, "SHA256", nullptr);
+  return sha256;
+}
+
 }  // namespace
 
 struct Sha256::Context {
-  Context() : evp(EVP_MD_CTX_new()) {
-    if (evp == nullptr || EVP_DigestInit_ex(evp, EVP_sha256(), nullptr) != 1) {
-      throw std::bad_alloc();
-    }
-  }
+  Context() : evp(EVP_MD_CTX_new()) {}
   ~Context() { EVP_MD_CTX_free(evp); }
   Context(const Context&) = delete;
   Context& operator=(const Context&) = delete;
 
-  EVP_MD_CTX* evp;
+  void Begin() {
+    const EVP_MD* const sha256 = Algorithm();
+    if (evp == nullptr || sha256 == nullptr || EVP_DigestInit_ex(evp, sha256, nullptr) != 1) {
+      throw std::bad_alloc();
+    }
+  }
+  // With a context that was set up these cannot fail.
+  void Add(absl::Span<const std::byte> bytes) { EVP_DigestUpdate(evp, bytes.data(), bytes.size()); }
+  Sha256Digest Finish() {
+    Sha256Digest digest = {};
+    EVP_DigestFinal_ex(evp, digest.data(), nullptr);
+    return digest;
+  }
+
+  EVP_MD_CTX* const evp;
 };
 
-Sha256::Sha256() : context_(std::make_unique<Context>()) {}
+Sha256::Sha256() : context_(std::make_unique<Context>()) { context_->Begin(); }
 Sha256::~Sha256() = default;
 Sha256::Sha256(Sha256&&) noexcept = default;
 Sha256& Sha256::operator=(Sha256&&) noexcept = default;
 
-void Sha256::Add(absl::Span<const std::byte> bytes) {
-  // With a context that was set up it cannot fail.
-  EVP_DigestUpdate(context_->evp, bytes.data(), bytes.size());
-}
+void Sha256::Add(absl::Span<const std::byte> bytes) { context_->Add(bytes); }
 
-Sha256Digest Sha256::Finish() {
-  Sha256Digest digest = {};
-  EVP_DigestFinal_ex(context_->evp, digest.data(), nullptr);
-  return digest;
-}
+Sha256Digest Sha256::Finish() { return context_->Finish(); }
 
+// Each call brings a token, so each thread keeps a context.
 Sha256Digest Sha256::Of(absl::Span<const std::byte> bytes) {
-  Sha256 hash;
-  hash.Add(bytes);
-  return hash.Finish();
+  thread_local Context context;
+  context.Begin();
+  context.Add(bytes);
+  return context.Finish();
 }
 
 absl::StatusOr<RandomId> RandomId::Make() {

@@ -37,6 +37,11 @@ Sha256Digest KeyOf(const RandomId& token) {
   return Sha256::Of({reinterpret_cast<const std::byte*>(token.bytes.data()), token.bytes.size()});
 }
 
+std::optional<Sha256Digest> KeyOf(std::string_view token) {
+  const std::optional<RandomId> id = RandomId::FromHex(token);
+  return id ? std::optional(KeyOf(*id)) : std::nullopt;
+}
+
 absl::Status NoSuchSession() {
   return absl::UnauthenticatedError(
       "gemmd-session: got no token of a session in the metadata, want the one that "
@@ -416,10 +421,9 @@ TensorStore::SessionUse TensorStore::UseLocked(const std::shared_ptr<Session>& s
   return SessionUse(this, session);
 }
 
-std::shared_ptr<Session> TensorStore::FindSession(std::string_view token, Leftovers& left) {
-  const std::optional<RandomId> id = RandomId::FromHex(token);
-  if (!id) return nullptr;
-  const auto found = sessions_.find(KeyOf(*id));
+std::shared_ptr<Session> TensorStore::FindSession(const std::optional<Sha256Digest>& key,
+                                                  Leftovers& left) {
+  const auto found = key ? sessions_.find(*key) : sessions_.end();
   if (found == sessions_.end()) return nullptr;
   const std::shared_ptr<Session> session = found->second;
   const int64_t now_ns = clock_.NowNs();
@@ -431,14 +435,14 @@ std::shared_ptr<Session> TensorStore::FindSession(std::string_view token, Leftov
 }
 
 void TensorStore::Forget(const Session& session) {
-  if (session.is_all_of_owner) tokens_of_owners_.erase(session.peer);
+  if (session.is_all_of_owner) keys_of_owners_.erase(session.peer);
   sessions_.erase(KeyOf(session.token));
 }
 
 // The one session of an owner who has one.
 std::shared_ptr<Session> TensorStore::FindSessionOf(std::string_view owner, Leftovers& left) {
-  const auto found = tokens_of_owners_.find(owner);
-  return found == tokens_of_owners_.end() ? nullptr : FindSession(found->second.ToHex(), left);
+  const auto found = keys_of_owners_.find(owner);
+  return found == keys_of_owners_.end() ? nullptr : FindSession(Sha256Digest(found->second), left);
 }
 
 // One account for all sessions of an owner who has several. It lives as long as they and their
@@ -518,12 +522,14 @@ absl::StatusOr<TensorStore::SessionUse> TensorStore::OpenSession(std::string_vie
                                                                  std::string_view peer,
                                                                  const SessionOwner& owner) {
   ASSIGN_OR_RETURN(const RandomId made, RandomId::Make());
+  const std::optional<Sha256Digest> key = KeyOf(token);
+  const Sha256Digest new_key = KeyOf(made);
   Leftovers left;
   MutexLock lock(&mutex_);
   if (is_closed_) return absl::UnavailableError("the server is draining");
   std::shared_ptr<Session> session;
   if (!token.empty()) {
-    session = FindSession(token, left);
+    session = FindSession(key, left);
     if (session == nullptr || (owner.is_known && session->peer != peer)) return NoSuchSession();
   } else if (owner.has_one_session) {
     session = FindSessionOf(peer, left);
@@ -539,17 +545,18 @@ absl::StatusOr<TensorStore::SessionUse> TensorStore::OpenSession(std::string_vie
   session =
       std::make_shared<Session>(made, std::string(peer), owner, AccountOfSession(peer, owner));
   session->used_ns = clock_.NowNs();
-  sessions_.emplace(KeyOf(made), session);
-  if (owner.has_one_session) tokens_of_owners_.emplace(session->peer, made);
+  sessions_.emplace(new_key, session);
+  if (owner.has_one_session) keys_of_owners_.emplace(session->peer, new_key);
   return UseLocked(session);
 }
 
 absl::StatusOr<TensorStore::SessionUse> TensorStore::Use(std::string_view token,
                                                          std::string_view owner) {
+  const std::optional<Sha256Digest> key = KeyOf(token);  // Calls do not wait for each other's hash.
   Leftovers left;
   MutexLock lock(&mutex_);
   const std::shared_ptr<Session> session =
-      token.empty() ? FindSessionOf(owner, left) : FindSession(token, left);
+      token.empty() ? FindSessionOf(owner, left) : FindSession(key, left);
   if (session == nullptr || (!owner.empty() && session->peer != owner)) return NoSuchSession();
   return UseLocked(session);
 }

@@ -317,7 +317,7 @@ class TensorStore {
   absl::Status CheckPlaces(std::string_view peer) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   SessionUse UseLocked(const std::shared_ptr<Session>& session)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  std::shared_ptr<Session> FindSession(std::string_view token, Leftovers& left)
+  std::shared_ptr<Session> FindSession(const std::optional<Sha256Digest>& key, Leftovers& left)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   std::shared_ptr<Session> FindSessionOf(std::string_view owner, Leftovers& left)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
@@ -358,8 +358,8 @@ class TensorStore {
   mutable Mutex mutex_;
   // By the hash of its token: what a search for a token takes tells nothing about other tokens.
   absl::flat_hash_map<Sha256Digest, std::shared_ptr<Session>> sessions_ ABSL_GUARDED_BY(mutex_);
-  // The tokens of those sessions that are all of an owner in one.
-  std::map<std::string, RandomId, std::less<>> tokens_of_owners_ ABSL_GUARDED_BY(mutex_);
+  // The keys of those sessions that are all of an owner in one.
+  std::map<std::string, Sha256Digest, std::less<>> keys_of_owners_ ABSL_GUARDED_BY(mutex_);
   std::map<std::string, std::weak_ptr<Account>> accounts_of_owners_ ABSL_GUARDED_BY(mutex_);
   absl::flat_hash_map<std::string, std::shared_ptr<DeviceCopies>> devices_ ABSL_GUARDED_BY(mutex_);
   bool is_closed_ ABSL_GUARDED_BY(mutex_) = false;
