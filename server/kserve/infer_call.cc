@@ -276,6 +276,7 @@ class InferStreamReactor final : public grpc::ServerBidiReactor<WireBytes, WireB
         timing_{setting.times, setting.clock, Handler::kModelStreamInfer},
         context_(context),
         span_(StartSpan(context)),
+        origin_(OriginOf(context, "ModelStreamInfer", setting.gate, setting.clock)),
         sending_(setting.watch, context) {}
 
   void Start() {
@@ -339,8 +340,7 @@ class InferStreamReactor final : public grpc::ServerBidiReactor<WireBytes, WireB
       running_.insert(exchange);
     }
     absl::StatusOr<Arrival> arrival =
-        ArrivalOf(context_, "ModelStreamInfer", arrived_ns, setting_.gate,
-                  setting_.runner.tensors(), setting_.clock);
+        ArrivalOf(context_, origin_, arrived_ns, setting_.gate, setting_.runner.tensors());
     if (!arrival.ok()) {
       Answer(exchange, arrival.status());
       return;
@@ -427,6 +427,7 @@ class InferStreamReactor final : public grpc::ServerBidiReactor<WireBytes, WireB
   const HandlerTiming timing_;
   grpc::CallbackServerContext& context_;
   const std::optional<TraceSpan> span_;  // The span of the stream, parent of its products' spans.
+  const Arrival origin_;
   SendWatch::Call sending_;
   std::shared_ptr<InferStreamReactor> self_;
   WireBytes incoming_;  // The message that is read, its reader's alone.
@@ -454,8 +455,8 @@ grpc::ServerUnaryReactor* StartInfer(const InferSetting& setting,
   auto* const call =
       new UnaryProduct<InferExchange>({setting.times, setting.clock, Handler::kModelInfer},
                                       setting.runner, setting.watch, context, response, setting);
-  call->Start(ArrivalOf(context, "ModelInfer", arrived_ns, setting.gate, setting.runner.tensors(),
-                        setting.clock),
+  call->Start(ArrivalOf(context, OriginOf(context, "ModelInfer", setting.gate, setting.clock),
+                        arrived_ns, setting.gate, setting.runner.tensors()),
               [&](InferExchange& exchange, Arrival arrival, ProductExchange::Answer answer) {
                 return exchange.Start(request.buffer, std::move(arrival), std::move(answer));
               });

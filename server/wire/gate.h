@@ -56,7 +56,7 @@ class Gate {
   // The peer as gRPC names it, "ipv4:192.0.2.1:50123"; over a unix socket, where gRPC gives the
   // path that the peer itself chose, or none, its user: "unix:uid:1000", or "unix:" if it is not
   // known. Threads: any.
-  std::string PeerOf(grpc::ServerContextBase& context) const ABSL_LOCKS_EXCLUDED(users_mutex_);
+  std::string PeerOf(grpc::ServerContextBase& context) const;
 
   // Notes the user at the other end of a unix socket in what gRPC keeps of the connection.
   void NoteUser(grpc_auth_context& connection, const std::string& user) const
@@ -67,10 +67,10 @@ class Gate {
 
  private:
   absl::StatusOr<Caller> Identify(grpc::ServerContextBase& context) const;
-  std::string UserOf(const grpc_auth_context& connection) const ABSL_LOCKS_EXCLUDED(users_mutex_);
+  static std::string UserOf(const grpc_auth_context& connection);
 
   Trust* const trust_;
-  // gRPC lets calls of one connection add to what it keeps of it while others read.
+  // gRPC lets calls of one connection add to what it keeps of it at the same time.
   mutable Mutex users_mutex_;
 };
 

@@ -78,6 +78,7 @@ class MultiplyStreamReactor final : public grpc::ServerBidiReactor<WireBytes, Wi
         context_(context),
         clock_(clock),
         span_(StartSpan(context)),
+        origin_(OriginOf(context, "MultiplyStream", gate, clock)),
         sending_(watch, context) {}
 
   void Start() {
@@ -155,8 +156,8 @@ class MultiplyStreamReactor final : public grpc::ServerBidiReactor<WireBytes, Wi
 
   // Who was allowed to begin a stream may have lost that since.
   absl::Status Cut() {
-    ASSIGN_OR_RETURN(arrival_, ArrivalOf(context_, "MultiplyStream", clock_.NowNs(), gate_,
-                                         runner_.tensors(), clock_));
+    ASSIGN_OR_RETURN(arrival_,
+                     ArrivalOf(context_, origin_, clock_.NowNs(), gate_, runner_.tensors()));
     products_.emplace(incoming_.buffer);
     RETURN_IF_ERROR(products_->Cut());
     arrival_.has_company = products_->size() > 1;
@@ -349,6 +350,7 @@ class MultiplyStreamReactor final : public grpc::ServerBidiReactor<WireBytes, Wi
   grpc::CallbackServerContext& context_;
   const Clock& clock_;
   const std::optional<TraceSpan> span_;  // The span of the stream, parent of its products' spans.
+  const Arrival origin_;
   SendWatch::Call sending_;
   std::shared_ptr<MultiplyStreamReactor> self_;
 
@@ -414,7 +416,8 @@ grpc::ServerUnaryReactor* GemmService::StartMultiply(grpc::CallbackServerContext
   const HandlerTimer timer(times_, clock_, Handler::kMultiply, arrived_ns);
   auto* const call = new UnaryProduct<ProductExchange>({times_, clock_, Handler::kMultiply},
                                                        runner_, watch_, context, response);
-  call->Start(ArrivalOf(context, "Multiply", arrived_ns, gate_, runner_.tensors(), clock_),
+  call->Start(ArrivalOf(context, OriginOf(context, "Multiply", gate_, clock_), arrived_ns, gate_,
+                        runner_.tensors()),
               [&](ProductExchange& exchange, Arrival arrival, ProductExchange::Answer answer) {
                 return exchange.Start(runner_, quota_, Incoming(request.buffer), std::move(arrival),
                                       std::move(answer));

@@ -159,17 +159,22 @@ void FindSession(TensorStore& store, Arrival& arrival) {
   arrival.used_session = std::make_shared<const TensorStore::SessionUse>(*std::move(use));
 }
 
-absl::StatusOr<Arrival> ArrivalOf(grpc::CallbackServerContext& context, std::string_view method,
-                                  int64_t arrived_ns, const Gate& gate, TensorStore& store,
-                                  const Clock& clock) {
-  Arrival arrival;
-  ASSIGN_OR_RETURN(arrival.caller, gate.CallerOf(context, Role::kMultiply));
+Arrival OriginOf(grpc::CallbackServerContext& context, std::string_view method, const Gate& gate,
+                 const Clock& clock) {
+  Arrival origin;
+  origin.deadline_ns = DeadlineNs(context.raw_deadline(), clock.NowNs());
+  origin.peer_name = std::make_shared<const std::string>(gate.PeerOf(context));
+  origin.method = method;
+  origin.connection = ConnectionOf(context);
+  origin.session = SessionTokenOf(context);
+  return origin;
+}
+
+absl::StatusOr<Arrival> ArrivalOf(grpc::CallbackServerContext& context, Arrival origin,
+                                  int64_t arrived_ns, const Gate& gate, TensorStore& store) {
+  Arrival arrival = std::move(origin);
   arrival.arrived_ns = arrived_ns;
-  arrival.deadline_ns = DeadlineNs(context.raw_deadline(), clock.NowNs());
-  arrival.peer_name = std::make_shared<const std::string>(gate.PeerOf(context));
-  arrival.method = method;
-  arrival.connection = ConnectionOf(context);
-  arrival.session = SessionTokenOf(context);
+  ASSIGN_OR_RETURN(arrival.caller, gate.CallerOf(context, Role::kMultiply));
   if (arrival.session.empty()) return arrival;
   // The session of a token that nobody was given counts for nothing: a caller could make up one for
   // each call, and each would have a turn.

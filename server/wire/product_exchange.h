@@ -153,12 +153,15 @@ std::optional<TraceSpan> StartSpan(grpc::CallbackServerContext& context);
 // each product that needs it is told so.
 void FindSession(TensorStore& store, Arrival& arrival);
 
-// What a call's context says about its deadline, its peer, who that is, and the session of its
-// token. The method's name is a literal: "Multiply".
+// What a call's context says of all that it brings: its deadline, its peer, its connection and the
+// token of its session. The method's name is a literal: "Multiply".
+Arrival OriginOf(grpc::CallbackServerContext& context, std::string_view method, const Gate& gate,
+                 const Clock& clock);
+
+// A message of the call has arrived: adds who the caller is by now, and the session of its token.
 // Errors: as Gate::CallerOf.
-absl::StatusOr<Arrival> ArrivalOf(grpc::CallbackServerContext& context, std::string_view method,
-                                  int64_t arrived_ns, const Gate& gate, TensorStore& store,
-                                  const Clock& clock);
+absl::StatusOr<Arrival> ArrivalOf(grpc::CallbackServerContext& context, Arrival origin,
+                                  int64_t arrived_ns, const Gate& gate, TensorStore& store);
 
 // A unary call for one product, in the messages of either protocol.
 //
