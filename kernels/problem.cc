@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "kernels/problem.h"
 
+#include <algorithm>
 #include <string_view>
 #include <utility>
 
@@ -329,6 +330,29 @@ absl::StatusOr<ElementType> DefaultAccumulation(ElementType a, ElementType b) {
   }
   if (a == ElementType::kF64) return ElementType::kF64;
   return IsInteger(a) ? ElementType::kS32 : ElementType::kF32;
+}
+
+ShapeClass ShapeClassOf(const Problem& problem) {
+  constexpr double kFewOperations = 1e6;  // In one matrix.
+  constexpr int64_t kFewLines = 16;
+  if (!problem.has_product() || !problem.has_output()) return ShapeClass::kNoProduct;
+  const double operations = 2 * static_cast<double>(problem.m) * static_cast<double>(problem.n) *
+                            static_cast<double>(problem.k);
+  if (operations < kFewOperations) {
+    return problem.batch > 1 ? ShapeClass::kBatch : ShapeClass::kSmall;
+  }
+  return std::min(problem.m, problem.n) <= kFewLines ? ShapeClass::kSkinny : ShapeClass::kLarge;
+}
+
+std::string_view NameOf(ShapeClass shape) {
+  switch (shape) {
+    case ShapeClass::kNoProduct: return "no product";
+    case ShapeClass::kSmall: return "small";
+    case ShapeClass::kBatch: return "batch";
+    case ShapeClass::kSkinny: return "skinny";
+    case ShapeClass::kLarge: return "large";
+  }
+  return "";
 }
 
 double ElementsOf(const MatrixLayout& layout, int64_t batch) {

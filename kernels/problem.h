@@ -7,6 +7,7 @@
 // GemmArgs).
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <string>
 #include <string_view>
@@ -135,6 +136,20 @@ absl::Status Validate(const Problem& problem);
 // operands, b1 with another type, two different floats unless both have at most 8 bits, two
 // different integers unless both have 8 or both have 4 bits).
 absl::StatusOr<ElementType> DefaultAccumulation(ElementType a, ElementType b);
+
+// Kinds of products for which a kernel behaves alike: its predictions are wrong for the same
+// reasons (PredictionCorrection), and it fails on the same paths (DeviceTrust).
+enum class ShapeClass : uint8_t {
+  kNoProduct,  // Nothing is multiplied.
+  kSmall,      // One matrix that takes about as long as starting it.
+  kBatch,      // Many such matrices.
+  kSkinny,     // Few rows or columns.
+  kLarge,
+};
+inline constexpr size_t kShapeClasses = 5;
+
+ShapeClass ShapeClassOf(const Problem& problem);
+std::string_view NameOf(ShapeClass shape);  // "skinny".
 
 // Elements of a batch of matrices; a matrix that all products share counts once.
 double ElementsOf(const MatrixLayout& layout, int64_t batch);

@@ -46,22 +46,9 @@ constexpr double kPart = 0.25;           // One product moves the factor so far 
 // Times shorter than this are those of clocks and of handing over.
 constexpr double kShortestNs = 1000;
 
-constexpr double kFewOperations = 1e6;  // In one matrix.
-constexpr int64_t kFewLines = 16;
-
 }  // namespace
 
 static_assert(PredictionCorrection::kMost == 16);
-
-ShapeClass ShapeClassOf(const Problem& problem) {
-  if (!problem.has_product() || !problem.has_output()) return ShapeClass::kNoProduct;
-  const double operations = 2 * static_cast<double>(problem.m) * static_cast<double>(problem.n) *
-                            static_cast<double>(problem.k);
-  if (operations < kFewOperations) {
-    return problem.batch > 1 ? ShapeClass::kBatch : ShapeClass::kSmall;
-  }
-  return std::min(problem.m, problem.n) <= kFewLines ? ShapeClass::kSkinny : ShapeClass::kLarge;
-}
 
 PredictionCorrection::PredictionCorrection(absl::Span<const ServedDevice> devices) {
   devices_.reserve(devices.size());

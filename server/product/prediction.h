@@ -55,18 +55,6 @@ class KernelChoices {
   std::array<Place, kPlaces> places_ ABSL_GUARDED_BY(mutex_);
 };
 
-// Kinds of products whose predictions are wrong for the same reasons.
-enum class ShapeClass : uint8_t {
-  kNoProduct,  // Nothing is multiplied.
-  kSmall,      // One matrix that takes about as long as starting it.
-  kBatch,      // Many such matrices.
-  kSkinny,     // Few rows or columns.
-  kLarge,
-};
-inline constexpr size_t kShapeClasses = 5;
-
-ShapeClass ShapeClassOf(const Problem& problem);
-
 // Predicted times of products, corrected by what products of their kind took.
 //
 // Predictions rest on rates of a device that does nothing else (kernels/select.h). Where it shares

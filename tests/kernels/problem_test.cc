@@ -358,6 +358,26 @@ TEST(ProblemTest, ScalesAreForTypesOfEightBits) {
   }
 }
 
+TEST(ProblemTest, IsOfOneOfFewClasses) {
+  const auto class_of = [](int64_t m, int64_t n, int64_t k, int64_t batch = 1) {
+    Problem problem;
+    problem.m = m;
+    problem.n = n;
+    problem.k = k;
+    problem.batch = batch;
+    problem.d = Tight(kF32, m, n);
+    return ShapeClassOf(problem);
+  };
+  EXPECT_EQ(class_of(0, 0, 0), ShapeClass::kNoProduct);
+  EXPECT_EQ(class_of(100, 100, 0), ShapeClass::kNoProduct);
+  EXPECT_EQ(class_of(1, 1, 1), ShapeClass::kSmall);
+  EXPECT_EQ(class_of(1, 1, 1, 1000), ShapeClass::kBatch);
+  EXPECT_EQ(class_of(16, 4096, 4096), ShapeClass::kSkinny);
+  EXPECT_EQ(class_of(4096, 1, 4096), ShapeClass::kSkinny);
+  EXPECT_EQ(class_of(4096, 17, 4096, 3), ShapeClass::kLarge);
+  EXPECT_EQ(NameOf(ShapeClass::kSkinny), "skinny");
+}
+
 TEST(ProblemTest, CountsAndWords) {
   Problem problem = Small(kBf16, kBf16);
   EXPECT_EQ(Operations(problem), 2 * 4 * 5 * 6);

@@ -129,15 +129,5 @@ TEST_F(PredictionCorrectionTest, ProductsOfManyThreadsAreLearned) {
   EXPECT_NEAR(Factor(), 4, 0.1);
 }
 
-TEST(ShapeClassTest, IsOneOfFew) {
-  EXPECT_EQ(ShapeClassOf(ProblemOf(0, 0, 0)), ShapeClass::kNoProduct);
-  EXPECT_EQ(ShapeClassOf(ProblemOf(100, 100, 0)), ShapeClass::kNoProduct);
-  EXPECT_EQ(ShapeClassOf(ProblemOf(1, 1, 1)), ShapeClass::kSmall);
-  EXPECT_EQ(ShapeClassOf(ProblemOf(1, 1, 1, 1000)), ShapeClass::kBatch);
-  EXPECT_EQ(ShapeClassOf(ProblemOf(16, 4096, 4096)), ShapeClass::kSkinny);
-  EXPECT_EQ(ShapeClassOf(ProblemOf(4096, 1, 4096)), ShapeClass::kSkinny);
-  EXPECT_EQ(ShapeClassOf(ProblemOf(4096, 17, 4096, 3)), ShapeClass::kLarge);
-}
-
 }  // namespace
 }  // namespace gemmd
