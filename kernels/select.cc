@@ -58,11 +58,8 @@ absl::Status Admits(const Kernel& kernel, const Problem& problem, const Constrai
   }
   RETURN_IF_ERROR(kernel.available(target));
   RETURN_IF_ERROR(kernel.supports(problem));
-  const auto& refused = constraints.quarantined;
-  if (std::find(refused.begin(), refused.end(), &kernel) != refused.end()) {
-    return absl::UnimplementedError(
-        "kernel: got one that is quarantined on this device because it gave a wrong answer, want "
-        "one that is not");
+  for (const DistrustedKernel& distrusted : constraints.distrusted) {
+    if (distrusted.kernel == &kernel) return distrusted.why;
   }
   if (constraints.kernel != nullptr && !Answers(kernel, *constraints.kernel)) {
     return absl::UnimplementedError(GotWant("kernel", kernel.name, constraints.kernel->name));
@@ -256,17 +253,25 @@ absl::StatusOr<const Kernel*> Choose(absl::Span<const Kernel> catalog, const Pro
 
   const Selection selection = Select(catalog, problem, constraints, profile);
   std::string message;
-  if (constraints.kernel != nullptr) {
+  absl::StatusCode code = absl::StatusCode::kUnimplemented;
+  Constraints trusting = constraints;
+  trusting.distrusted = {};
+  if (const Kernel* barred = FindBest(catalog, problem, trusting, profile); barred != nullptr) {
+    const absl::Status why = Admits(*barred, problem, constraints, profile.target, nullptr);
+    code = why.code();
+    message = Concat(barred->name, ": ", std::string(why.message()));
+  } else if (constraints.kernel != nullptr) {
     message = ExplainWanted(*constraints.kernel, problem, profile.target, selection.refusals);
   } else {
     message =
         Concat("no kernel runs ", Describe(problem), ExplainNearest(selection.refusals, problem));
   }
-  const Selection free = Select(catalog, problem, Constraints{}, profile);
+  const Selection free =
+      Select(catalog, problem, Constraints{.distrusted = constraints.distrusted}, profile);
   if (!free.candidates.empty()) {
     AppendPart(message, Concat("; without the constraints: ", NameSome(free.candidates)));
   }
-  return absl::UnimplementedError(message);
+  return absl::Status(code, message);
 }
 
 }  // namespace gemmd

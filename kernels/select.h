@@ -13,6 +13,12 @@
 
 namespace gemmd {
 
+// A kernel that has misbehaved on a device.
+struct DistrustedKernel {
+  const Kernel* kernel = nullptr;
+  absl::Status why;  // What a request is answered that no other kernel can serve.
+};
+
 // What the caller asks of the kernel, in addition to the problem.
 struct Constraints {
   // Null: any kernel. A kernel of another kind of device stands for all kernels of the same
@@ -20,8 +26,8 @@ struct Constraints {
   const Kernel* kernel = nullptr;
   bool deterministic = false;
   bool batch_invariant = false;
-  // Kernels that the device is not trusted with, since they gave wrong answers there. Borrowed.
-  absl::Span<const Kernel* const> quarantined = {};
+  // Kernels that the device must not be given for this problem. Borrowed.
+  absl::Span<const DistrustedKernel> distrusted = {};
 };
 
 struct Candidate {
@@ -61,7 +67,7 @@ const Kernel& FindBestLike(const Kernel& like, absl::Span<const Kernel> catalog,
 // The first candidate.
 // Errors: Unimplemented if there is none; the message gives the reason for the kernel asked for, or
 // the refusals of the nearest ones, and names the candidates that would exist without the
-// constraints.
+// constraints. If only distrusted kernels serve, the reason for the best of them.
 absl::StatusOr<const Kernel*> Choose(absl::Span<const Kernel> catalog, const Problem& problem,
                                      const Constraints& constraints, const DeviceProfile& profile);
 

@@ -194,7 +194,6 @@ Server::Server(const ServerOptions& options, std::unique_ptr<Trust> trust,
       receiving_(options.transport.memory_quota_bytes),
       tensors_(options.tensors, clock_),
       devices_(WithTensors(std::move(devices), tensors_)),
-      device_trusts_(devices_.size()),
       is_out_(devices_.size()),
       health_(v1::Gemm::service_full_name(), devices_.front()->info().name),
       incidents_(options.incidents),
@@ -210,9 +209,7 @@ Server::Server(const ServerOptions& options, std::unique_ptr<Trust> trust,
   std::vector<Device*> borrowed;
   for (const auto& device : devices_) {
     borrowed.push_back(device.get());
-    served_.push_back({.device = device.get(),
-                       .canary = absl::UnavailableError("not checked"),
-                       .trust = &device_trusts_[served_.size()]});
+    served_.push_back({.device = device.get(), .canary = absl::UnavailableError("not checked")});
   }
   scheduler_ =
       std::make_unique<Scheduler>(borrowed, clock_, options.time, options.joins,
@@ -485,7 +482,7 @@ void Server::WatchPeers() {
 // A device that gave wrong answers serves no longer: health tells that as it does of others.
 void Server::WatchTrust() {
   for (size_t i = 0; i < served_.size(); ++i) {
-    const absl::Status status = served_[i].trust->status();
+    const absl::Status status = served_[i].device->trust().status();
     if (status.ok() || is_out_[i]) continue;
     is_out_[i] = true;
     const std::string& name = served_[i].device->info().name;
@@ -556,10 +553,10 @@ void Server::WatchDevices() {
       health_.SetReady(name, false);
       continue;
     }
-    const DeviceTrust* const trust = served.trust;
+    const DeviceTrust& trust = served.device->trust();
     served.device->WatchReadiness(
-        [this, name, trust, was_ready = true](const absl::Status& now) mutable {
-          health_.SetReady(name, now.ok() && trust->status().ok());
+        [this, name, &trust, was_ready = true](const absl::Status& now) mutable {
+          health_.SetReady(name, now.ok() && trust.status().ok());
           if (!now.ok()) {
             spdlog::error("event=device_not_ready device={} reason={}", LogValue(name),
                           LogValue(std::string(now.message())));

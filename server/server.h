@@ -142,7 +142,6 @@ class Server {
   // Destroyed after the devices, whose threads call into it.
   std::unique_ptr<Scheduler> scheduler_;
   std::vector<std::unique_ptr<Device>> devices_;
-  std::vector<DeviceTrust> device_trusts_;  // One for each device.
   std::vector<bool> is_out_;  // Whether it was logged that the device serves no longer.
   std::vector<ServedDevice> served_;
   Health health_;

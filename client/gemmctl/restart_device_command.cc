@@ -18,7 +18,9 @@ constexpr char kRestartDeviceHelp[] =
     "  gemmctl restart-device cuda:0 --address unix:/run/gemmd/gemmd.sock\n\n"
     "The server takes this over a unix socket only. The product that runs on the GPU ends with\n"
     "ABORTED, those that wait with UNAVAILABLE. A GPU that rests after too many restarts is tried\n"
-    "again at once. `gemmctl health --service cuda:0 --watch` tells when it is ready.";
+    "again at once. The worker of cpu or of a simulator ends after the product that it runs.\n"
+    "Kernels that the device refuses because they ended its workers are used again.\n"
+    "`gemmctl health --service cuda:0 --watch` tells when a GPU is ready.";
 
 struct RestartFlags {
   std::string device;
@@ -37,7 +39,7 @@ ExitCode RunRestart(const GlobalFlags& global, const RestartFlags& flags, const 
 CommandRun AddRestart(CLI::App& app) {
   auto flags = std::make_unique<RestartFlags>();
   SetFooter(app, kRestartDeviceHelp);
-  AddOption(app, "device", flags->device, "Name of the GPU, as `gemmctl devices` lists it")
+  AddOption(app, "device", flags->device, "Name of the device, as `gemmctl devices` lists it")
       .TypeName("NAME")
       .Require();
   return [flags = std::move(flags)](const GlobalFlags& global, const Console& console) {
@@ -48,6 +50,6 @@ CommandRun AddRestart(CLI::App& app) {
 }  // namespace
 
 constexpr Command kRestartDeviceCommand = {
-    "restart-device", "Replace the worker process of a GPU (over a unix socket)", AddRestart};
+    "restart-device", "Replace the worker process of a device (over a unix socket)", AddRestart};
 
 }  // namespace gemmd

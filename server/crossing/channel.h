@@ -53,6 +53,7 @@ class Channel {
 
   // The other side sees that this one is gone.
   void Close();
+  bool is_open() const { return socket_.is_open(); }
 
   int rings() const { return memory_.descriptor(); }  // Only of the front's end.
 

@@ -11,6 +11,7 @@
 #include "kernels/catalog.h"
 #include "kernels/status_macros.h"
 #include "kernels/text.h"
+#include "server/system/log.h"
 #include "server/system/mutex.h"
 
 namespace gemmd {
@@ -109,7 +110,20 @@ absl::Status RunOne(Device& device, ElementType type, absl::Duration timeout) {
   return attempt->product->Check(attempt->outcome->d.bytes());
 }
 
+std::string ReasonAfterLosses(ShapeClass shape, std::string_view device) {
+  return Concat("kernel: got one that is refused for ", NameOf(shape), " products on ", device,
+                " because two of them ended its worker (`gemmctl restart-device ", device,
+                "` clears this), want another one");
+}
+
 }  // namespace
+
+void Device::AddLoss(const Kernel& kernel, const Problem& problem) {
+  if (!trust_.AddLoss(kernel, problem)) return;
+  spdlog::error("event=kernel_refused device={} kernel={} class={} problem={}",
+                LogValue(info().name), kernel.name, LogValue(NameOf(ShapeClassOf(problem))),
+                LogValue(Describe(problem)));
+}
 
 bool DeviceTrust::AddWrongAnswer(const Kernel& kernel) {
   MutexLock lock(&mutex_);
@@ -119,10 +133,47 @@ bool DeviceTrust::AddWrongAnswer(const Kernel& kernel) {
   return ++wrong_answers_ == kMostWrongAnswers + 1;
 }
 
-std::vector<const Kernel*> DeviceTrust::quarantined() const {
-  if (wrong_answers_ == 0) return {};
+bool DeviceTrust::AddLoss(const Kernel& kernel, const Problem& problem) {
   MutexLock lock(&mutex_);
-  return quarantined_;
+  has_losses_ = true;
+  return ++losses_[{&kernel, ShapeClassOf(problem)}] == kMostLosses + 1;
+}
+
+void DeviceTrust::ForgetLosses() {
+  MutexLock lock(&mutex_);
+  losses_.clear();
+  has_losses_ = false;
+}
+
+absl::Status DeviceTrust::CheckLosses(const Kernel& kernel, const Problem& problem,
+                                      std::string_view device) const {
+  if (!has_losses_) return absl::OkStatus();
+  {
+    MutexLock lock(&mutex_);
+    const auto found = losses_.find({&kernel, ShapeClassOf(problem)});
+    if (found == losses_.end() || found->second <= kMostLosses) return absl::OkStatus();
+  }
+  return absl::FailedPreconditionError(
+      Concat(kernel.name, ": ", ReasonAfterLosses(ShapeClassOf(problem), device)));
+}
+
+std::vector<DistrustedKernel> DeviceTrust::distrusted(const Problem& problem,
+                                                      std::string_view device) const {
+  std::vector<DistrustedKernel> distrusted;
+  if (wrong_answers_ == 0 && !has_losses_) return distrusted;
+  const ShapeClass shape = ShapeClassOf(problem);
+  MutexLock lock(&mutex_);
+  for (const Kernel* const kernel : quarantined_) {
+    distrusted.push_back(
+        {kernel, absl::UnimplementedError("kernel: got one that is quarantined on this device "
+                                          "because it gave a wrong answer, want one that is not")});
+  }
+  for (const auto& [key, losses] : losses_) {
+    if (key.second != shape || losses <= kMostLosses) continue;
+    distrusted.push_back(
+        {key.first, absl::FailedPreconditionError(ReasonAfterLosses(shape, device))});
+  }
+  return distrusted;
 }
 
 absl::Status DeviceTrust::status() const {
@@ -132,7 +183,7 @@ absl::Status DeviceTrust::status() const {
 }
 
 absl::Status ServedDevice::readiness() const {
-  const absl::Status why = canary.ok() && trust != nullptr ? trust->status() : canary;
+  const absl::Status why = canary.ok() ? device->trust().status() : canary;
   if (why.ok()) return device->readiness();
   return absl::UnavailableError(
       Concat("device: ", device->info().name, " is not ready: ", std::string(why.message())));

@@ -10,8 +10,11 @@
 #include <atomic>
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <memory>
 #include <string>
+#include <string_view>
+#include <utility>
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
@@ -71,6 +74,44 @@ struct DeviceCondition {
   int64_t thread_turn_ns = 0;
 };
 
+// Records what a device and its kernels did wrong: false answers, and products that ended its
+// worker process. Threads: any; takes no lock while there is nothing.
+class DeviceTrust {
+ public:
+  // A kernel gave a wrong answer: it is quarantined. The second one takes the device out of
+  // service. Returns whether this one did.
+  bool AddWrongAnswer(const Kernel& kernel) ABSL_LOCKS_EXCLUDED(mutex_);
+
+  // The worker died of a product. Returns whether its kernel is refused from now on for products of
+  // the same shape class: after the second time, until ForgetLosses.
+  bool AddLoss(const Kernel& kernel, const Problem& problem) ABSL_LOCKS_EXCLUDED(mutex_);
+  void ForgetLosses() ABSL_LOCKS_EXCLUDED(mutex_);
+
+  // OK, or FailedPrecondition if workers of the device of this name died of such products.
+  absl::Status CheckLosses(const Kernel& kernel, const Problem& problem,
+                           std::string_view device) const ABSL_LOCKS_EXCLUDED(mutex_);
+
+  // The kernels that the device of this name is not given for the problem.
+  std::vector<DistrustedKernel> distrusted(const Problem& problem, std::string_view device) const
+      ABSL_LOCKS_EXCLUDED(mutex_);
+
+  // OK, or why the device serves no longer.
+  absl::Status status() const;
+
+  int64_t wrong_answers() const { return wrong_answers_; }
+
+  static constexpr int64_t kMostWrongAnswers = 1;
+  static constexpr int kMostLosses = 1;
+
+ private:
+  std::atomic<int64_t> wrong_answers_ = 0;
+  std::atomic<bool> has_losses_ = false;
+  mutable Mutex mutex_;
+  std::vector<const Kernel*> quarantined_ ABSL_GUARDED_BY(mutex_);
+  // How often. At most one entry for each row of the catalogue and each class.
+  std::map<std::pair<const Kernel*, ShapeClass>, int> losses_ ABSL_GUARDED_BY(mutex_);
+};
+
 class Device {
  public:
   using Done = absl::AnyInvocable<void(JobOutcome) &&>;
@@ -102,8 +143,8 @@ class Device {
   // Queues the job without waiting; `done` is called exactly once, from the device's own thread.
   // Outcome: InvalidArgument where the bytes of the operands are wrong (CheckOperands); Cancelled
   // where it was aborted, ResourceExhausted where memory ran out, Internal where the kernel failed;
-  // Unavailable where the device was lost before the job started, Aborted while it ran. Threads:
-  // any.
+  // Unavailable where the device was lost before the job started, Aborted while it ran;
+  // FailedPrecondition where its workers died of such jobs (DeviceTrust). Threads: any.
   virtual void Submit(const Job& job, Done done) = 0;
 
   // Ends the job early, whether it waits or runs: its outcome is Cancelled, or what it would have
@@ -119,9 +160,9 @@ class Device {
   // The memory of the host that a worker process of the device has for itself. Threads: any.
   virtual int64_t worker_memory_bytes() const { return 0; }
 
-  // Has the device's worker process replaced, however often that was done before; does not wait for
-  // the new one. Errors: Unimplemented where there is none; FailedPrecondition where the device
-  // never started. Threads: any.
+  // Has the device's worker process replaced, however often that was done before, and forgets which
+  // kernels workers died of; does not wait for the new one. Errors: Unimplemented where there is
+  // none; FailedPrecondition where the device never started. Threads: any.
   virtual absl::Status RestartWorker() {
     return absl::UnimplementedError("device: " + info().name + " has no worker process");
   }
@@ -131,44 +172,33 @@ class Device {
   virtual void WatchReadiness(Listener listener) {
     if (listener) listener(readiness());
   }
-};
 
-// Records which kernels gave wrong answers on a device, and whether the device still serves.
-// Threads: any.
-class DeviceTrust {
- public:
-  // A kernel gave a wrong answer: it is quarantined. The second one takes the device out of
-  // service. Returns whether this one did.
-  bool AddWrongAnswer(const Kernel& kernel) ABSL_LOCKS_EXCLUDED(mutex_);
+  // Threads: any.
+  virtual DeviceTrust& trust() { return trust_; }
 
-  // The kernels that the device is not given any more. Takes no lock while there are none.
-  std::vector<const Kernel*> quarantined() const ABSL_LOCKS_EXCLUDED(mutex_);
-
-  // OK, or why the device serves no longer.
-  absl::Status status() const;
-
-  int64_t wrong_answers() const { return wrong_answers_; }
-
-  static constexpr int64_t kMostWrongAnswers = 1;
+ protected:
+  // OK, or FailedPrecondition for a product of which workers of the device died.
+  absl::Status CheckLosses(const Job& job) const {
+    return trust_.CheckLosses(*job.kernel, job.problem, info().name);
+  }
+  // The worker died of a product. Logs it if such products are refused from now on.
+  void AddLoss(const Kernel& kernel, const Problem& problem);
 
  private:
-  std::atomic<int64_t> wrong_answers_ = 0;
-  mutable Mutex mutex_;
-  std::vector<const Kernel*> quarantined_ ABSL_GUARDED_BY(mutex_);
+  DeviceTrust trust_;
 };
 
 // A device as the service sees it. Constant while the server runs.
 struct ServedDevice {
   Device* device = nullptr;
-  absl::Status canary;           // What became of the server's own, at the start.
-  DeviceTrust* trust = nullptr;  // Null: nothing is ever held against it.
+  absl::Status canary;  // What became of the server's own, at the start.
 
   // OK where the device can be given products now; otherwise Unavailable, with its name.
   absl::Status readiness() const;
 
-  // The kernels that it must not be given.
-  std::vector<const Kernel*> quarantined() const {
-    return trust == nullptr ? std::vector<const Kernel*>() : trust->quarantined();
+  // The kernels that it must not be given for the problem.
+  std::vector<DistrustedKernel> distrusted(const Problem& problem) const {
+    return device->trust().distrusted(problem, device->info().name);
   }
 };
 

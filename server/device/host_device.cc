@@ -212,11 +212,14 @@ void HostDevice::Run(const Target& target) {
   Pending next;
   while (TakeNext(next)) {
     JobOutcome outcome = Execute(next);
+    bool needs_worker = absl::IsAborted(outcome.status);
     {
       MutexLock lock(&mutex_);
       running_id_ = 0;
+      needs_worker = needs_worker && !stopping_;
     }
     std::move(next.done)(std::move(outcome));
+    if (needs_worker) process_->Start().IgnoreError();  // The next launch tries again, and tells.
   }
   launcher_.reset();  // The worker ends with this thread.
 }
@@ -233,6 +236,7 @@ int64_t HostDevice::worker_memory_bytes() const {
 
 absl::Status HostDevice::RestartWorker() {
   if (process_ == nullptr) return Device::RestartWorker();
+  trust().ForgetLosses();
   MutexLock lock(&mutex_);
   is_restart_asked_ = true;
   return absl::OkStatus();
@@ -268,6 +272,8 @@ JobOutcome HostDevice::Execute(const Pending& pending) {
   JobOutcome outcome;
   const int64_t start_ns = clock_.NowNs();
   outcome.wait_ns = start_ns - pending.submitted_ns;
+  outcome.status = CheckLosses(job);
+  if (!outcome.status.ok()) return outcome;
   TakenForms forms(job);
   absl::StatusOr<Job> placed = forms.Take(shared_, info_.threads, abort_);
   Gathering gathering(memory_, info_.threads, shared_);
@@ -307,6 +313,7 @@ absl::Status HostDevice::Launch(const Job& job, const TakenForms& forms, GemmArg
                      .d_bytes = job.d_bytes};
   forms.Fill(args, task);
   absl::Status status = launcher_->Launch(task);
+  if (process_ != nullptr && process_->died_of_launch()) AddLoss(*job.kernel, job.problem);
   if (!absl::IsResourceExhausted(status)) return status;
   return absl::ResourceExhaustedError(absl::StrCat(status.message(), " on device ", info_.name));
 }

@@ -89,14 +89,17 @@ absl::Status WorkerDevice::WaitUntilStarted() {
 // What callers ask for, and waiting.
 
 void WorkerDevice::Submit(const Job& job, Done done) {
-  absl::Status size;
+  absl::Status refused = CheckLosses(job);
   // What is in parts is small (JoinLimits), and what is small goes as a whole.
   const bool is_in_parts =
       !job.d.parts.empty() || !job.a.parts.empty() || !job.b.parts.empty() || !job.c.parts.empty();
-  if (!is_in_parts && (SubmitPaneled(job, done, size) || SubmitStreamed(job, done))) return;
+  if (refused.ok() && !is_in_parts &&
+      (SubmitPaneled(job, done, refused) || SubmitStreamed(job, done))) {
+    return;
+  }
   const int64_t submitted_ns = clock_.NowNs();
   std::unique_ptr<Errand> errand = MakeJobErrand(job, std::move(done));
-  if (!size.ok()) errand->verdict = std::move(size);
+  if (!refused.ok()) errand->verdict = std::move(refused);
   errand->submitted_ns = submitted_ns;
   {
     MutexLock lock(&mutex_);
@@ -540,6 +543,19 @@ absl::Status WorkerDevice::CheckTime() {
              limit));
 }
 
+// The job that the worker had begun, or null unless it had begun that one errand alone.
+std::unique_ptr<const Job> WorkerDevice::OnlyStarted() const {
+  MutexLock lock(&mutex_);
+  const Errand* only = nullptr;
+  for (const std::unique_ptr<Errand>& sent : sent_) {
+    if (sent == nullptr || !WasStarted(*sent)) continue;
+    if (only != nullptr) return nullptr;
+    only = sent.get();
+  }
+  if (only == nullptr || only->kind != Errand::Kind::kJob || !false_.empty()) return nullptr;
+  return std::make_unique<const Job>(static_cast<const JobErrand&>(*only).job());
+}
+
 // Answers what a worker had that has ended.
 void WorkerDevice::EndLost(std::string_view reason) {
   const absl::Status not_started = absl::UnavailableError(
@@ -799,6 +815,7 @@ absl::Status WorkerDevice::Step() {
 // allowed. False where the device stops before.
 bool WorkerDevice::Restart(absl::Status reason) {
   while (true) {
+    const bool was_stopped = process_.IsStopped();
     process_.Kill();
     spin_until_ns_ = 0;
     const bool is_gone = AwaitEnd(absl::ToInt64Nanoseconds(options_.time_to_tell));
@@ -817,6 +834,8 @@ bool WorkerDevice::Restart(absl::Status reason) {
                              : " is starting again: ",
                why)));
     memory_.ledger().Lose();
+    const std::unique_ptr<const Job> suspect =
+        absl::IsCancelled(reason) || was_stopped ? nullptr : OnlyStarted();
     EndLost(why);
     RefuseWaiting();
     // One that hangs in the driver may never die, and holds the GPU until then.
@@ -825,6 +844,9 @@ bool WorkerDevice::Restart(absl::Status reason) {
           Concat("device: ", info_.name, " is out of service: its worker does not die: ", why)));
       if (!Pause(restarts_.rest_ns())) return false;
     }
+    // The socket closes where the worker ends by itself, or where SIGKILL from outside ends it.
+    const bool was_killed = absl::IsUnavailable(reason) && process_.was_killed();
+    if (suspect != nullptr && !was_killed) AddLoss(*suspect->kernel, suspect->problem);
     if (!Pause(pause.ns)) return false;
     {
       MutexLock lock(&mutex_);
@@ -898,6 +920,7 @@ absl::Status WorkerDevice::RestartWorker() {
       return absl::FailedPreconditionError(
           Concat("device: ", info_.name, " did not start with the server"));
     }
+    trust().ForgetLosses();
     is_restart_asked_ = true;
   }
   waker_->Wake();

@@ -135,6 +135,7 @@ class WorkerDevice final : public Device {
                    std::vector<CopiedBytes> copies) ABSL_LOCKS_EXCLUDED(mutex_);
   absl::Status CheckTime() ABSL_LOCKS_EXCLUDED(mutex_);
   absl::Duration LongestRun(int64_t predicted_ns) const;
+  std::unique_ptr<const Job> OnlyStarted() const ABSL_LOCKS_EXCLUDED(mutex_);
   void EndLost(std::string_view reason) ABSL_LOCKS_EXCLUDED(mutex_);
 
   // The life of workers.

@@ -20,6 +20,7 @@
 #include "kernels/status_macros.h"
 #include "kernels/text.h"
 #include "server/crossing/protocol.h"
+#include "server/system/log.h"
 #include "server/system/resources.h"
 
 namespace gemmd {
@@ -154,6 +155,8 @@ absl::StatusOr<WorkerProcess> WorkerProcess::Start(const WorkerProgram& program,
 WorkerProcess& WorkerProcess::operator=(WorkerProcess&& other) noexcept {
   std::swap(channel_, other.channel_);
   std::swap(pid_, other.pid_);
+  std::swap(end_, other.end_);
+  std::swap(was_killed_, other.was_killed_);
   return *this;
 }
 
@@ -162,14 +165,20 @@ void WorkerProcess::Kill() {
 }
 
 std::optional<std::string> WorkerProcess::TryReap() {
-  if (pid_ == 0) return "not started";
+  if (pid_ == 0) return end_;
   int how = 0;
   const pid_t reaped = waitpid(pid_, &how, WNOHANG);
   if (reaped == 0) return std::nullopt;
   pid_ = 0;
-  if (reaped < 0) return Concat("lost sight of: ", strerror(errno));
-  if (WIFSIGNALED(how)) return Concat("signal ", WTERMSIG(how));
-  return Concat("exit code ", WEXITSTATUS(how));
+  if (reaped < 0) {
+    end_ = Concat("lost sight of: ", strerror(errno));
+  } else if (WIFSIGNALED(how)) {
+    was_killed_ = WTERMSIG(how) == SIGKILL;
+    end_ = Concat("signal ", WTERMSIG(how));
+  } else {
+    end_ = Concat("exit code ", WEXITSTATUS(how));
+  }
+  return end_;
 }
 
 bool WorkerProcess::IsStopped() const {
@@ -279,14 +288,15 @@ ProcessLauncher::~ProcessLauncher() {
 
 absl::Status ProcessLauncher::Start() {
   // One that is gone or stopped shows when it is asked.
-  if (process_.pid() != 0 && !is_lost_) return absl::OkStatus();
-  const std::string end = End();
+  if (process_.channel().is_open()) return absl::OkStatus();
   if (process_.pid() != 0) {
+    const std::string end = End();
     // It would write into memory of the next one's launches.
-    return absl::UnavailableError(Concat("device: ", options_.program.device,
-                                         " is out of service: its worker was killed, and ", end));
+    if (process_.pid() != 0) {
+      return absl::UnavailableError(Concat("device: ", options_.program.device,
+                                           " is out of service: its worker was killed, and ", end));
+    }
   }
-  is_lost_ = false;
   if (std::exchange(was_started_, true)) {
     absl::SleepFor(absl::Nanoseconds(restart_policy_.Next(clock_.NowNs()).ns));
     ++restarts_;
@@ -295,11 +305,14 @@ absl::Status ProcessLauncher::Start() {
   const absl::Status greeted = Greet();
   if (!greeted.ok()) End();
   pid_ = process_.pid();
+  if (greeted.ok() && std::exchange(is_lost_, false)) {
+    spdlog::info("event=device_ready device={}", LogValue(options_.program.device));
+  }
   return greeted;
 }
 
 absl::Status ProcessLauncher::Restart() {
-  End();
+  Lose("an operator wants another worker");
   return Start();
 }
 
@@ -327,7 +340,6 @@ absl::Status ProcessLauncher::Greet() {
 // Ends the worker, and tells how it ended.
 std::string ProcessLauncher::End() {
   pid_ = 0;
-  is_lost_ = true;
   process_.channel().Close();
   const int64_t until_ns = clock_.NowNs() + absl::ToInt64Nanoseconds(kTimeToDie);
   // One that has ended by itself tells of itself, not of the signal that it gets here.
@@ -338,6 +350,15 @@ std::string ProcessLauncher::End() {
     end = process_.TryReap();
   }
   return end.value_or("it does not die");
+}
+
+// Ends a worker that is of no more use, as the log says, and tells why and how it ended.
+std::string ProcessLauncher::Lose(const std::string& reason) {
+  const std::string why = Concat(reason, " (", End(), ")");
+  is_lost_ = true;
+  spdlog::error("event=device_not_ready device={} reason={}", LogValue(options_.program.device),
+                LogValue(Concat("device: ", options_.program.device, " is starting again: ", why)));
+  return why;
 }
 
 std::byte* ProcessLauncher::TakeScratch(int64_t bytes) {
@@ -355,6 +376,7 @@ void ProcessLauncher::Cool() {
 }
 
 absl::Status ProcessLauncher::Launch(const LaunchTask& task) {
+  died_of_launch_ = false;
   const GemmArgs& args = task.args;
   LaunchRequest request;
   request.kernel = static_cast<uint32_t>(task.kernel.position);
@@ -411,8 +433,9 @@ absl::StatusOr<Result> ProcessLauncher::Ask(LaunchRequest& request, int64_t spin
     const absl::Status sent = SendRecord(process_.channel(), request);
     const absl::StatusOr<Result> result = sent.ok() ? Await(request.id, spin_ns, most_ns) : sent;
     if (result.ok()) return result;
-    why = Concat(std::string(result.status().message()), " (", End(), ")");
+    why = Lose(std::string(result.status().message()));
     if (control_.started_id == request.id) {
+      died_of_launch_ = absl::IsDeadlineExceeded(result.status()) || !process_.was_killed();
       return absl::AbortedError(
           Concat("device: ", options_.program.device, " was lost while the product ran: ", why));
     }

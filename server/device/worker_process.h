@@ -85,12 +85,17 @@ class WorkerProcess {
   // How it ended, "exit code 1" or "signal 9"; nothing while it runs. Does not wait.
   std::optional<std::string> TryReap();
 
+  // Whether SIGKILL ended it: this process, an operator, or a system that is short of memory.
+  bool was_killed() const { return was_killed_; }
+
   // Whether it was stopped by a signal, and so works no more. Does not wait.
   bool IsStopped() const;
 
  private:
   Channel channel_;
   pid_t pid_ = 0;  // 0: there is none, or it was reaped.
+  std::string end_ = "not started";
+  bool was_killed_ = false;
 };
 
 // Decides when to restart a worker that ended. After too many restarts in a short time it rests.
@@ -171,6 +176,10 @@ class ProcessLauncher final : public Launcher {
   // The flag that ends the launch that runs. Set by any thread.
   std::atomic<bool>& abort() { return control_.is_aborted; }
 
+  // Whether the worker died of the last launch, which is Aborted: it crashed, or gave no answer in
+  // time. One that a signal from outside stopped or killed did not.
+  bool died_of_launch() const { return died_of_launch_; }
+
   // What the worker said of itself when it started.
   const Hello& hello() const { return hello_; }
 
@@ -185,6 +194,7 @@ class ProcessLauncher final : public Launcher {
   absl::StatusOr<Result> Ask(LaunchRequest& request, int64_t spin_ns, int64_t most_ns);
   absl::StatusOr<Result> Await(uint64_t id, int64_t spin_ns, int64_t most_ns);
   std::string End();
+  std::string Lose(const std::string& reason);
   std::byte* TakeScratch(int64_t bytes);
 
   const Options options_;
@@ -192,8 +202,9 @@ class ProcessLauncher final : public Launcher {
   SharedMemory& memory_;
   LaunchControl& control_;
   WorkerProcess process_;
-  bool is_lost_ = false;  // The process is of no more use, ended or not.
   bool was_started_ = false;
+  bool is_lost_ = false;  // As the log says, until there is a worker again.
+  bool died_of_launch_ = false;
   Hello hello_;
   uint64_t last_id_ = 0;
   RestartPolicy restart_policy_;

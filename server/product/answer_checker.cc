@@ -252,8 +252,8 @@ void AnswerChecker::EndWrong(std::unique_ptr<Product> product, Place place,
                              const verify::CheckResult& check) {
   const std::string& device = place.served->device->info().name;
   const VerifyMode mode = product->check.mode;
-  DeviceTrust* const trust = place.served->trust;
-  const bool took_out = trust != nullptr && trust->AddWrongAnswer(*place.kernel);
+  DeviceTrust& trust = place.served->device->trust();
+  const bool took_out = trust.AddWrongAnswer(*place.kernel);
   stats_.AddVerification(mode, VerifyEnd::kFailed, clock_.NowNs() - product->check_begun_ns);
   const absl::Status noted = OrNoMemory("no memory for a copy of the operands", [&] {
     Note(*product, place, check, took_out);
@@ -265,7 +265,7 @@ void AnswerChecker::EndWrong(std::unique_ptr<Product> product, Place place,
   spdlog::error("event=wrong_answer device={} kernel={} problem={} element={} mode={} out={}",
                 LogValue(device), place.kernel->name, LogValue(Describe(product->job.problem)),
                 LogValue(WhereOf(*check.wrong)), NameOf(mode), took_out);
-  if (trust != nullptr && trust->status().ok()) RunCanaries(*place.served);
+  if (trust.status().ok()) RunCanaries(*place.served);
   ++product->wrong_answers;
   // A tensor is not written once more: others may have read it.
   const Destination& d = product->job.d;
@@ -353,9 +353,9 @@ bool AnswerChecker::CanRun(Place place, const Problem& problem) const {
   if (!place.served->readiness().ok() || !device.CheckSize(problem).ok()) return false;
   if (!place.kernel->available(device.profile().target).ok()) return false;
   if (!place.kernel->supports(problem).ok()) return false;
-  if (place.served->trust == nullptr) return true;
-  const std::vector<const Kernel*> quarantined = place.served->trust->quarantined();
-  return std::find(quarantined.begin(), quarantined.end(), place.kernel) == quarantined.end();
+  const std::vector<DistrustedKernel> distrusted = place.served->distrusted(problem);
+  return std::none_of(distrusted.begin(), distrusted.end(),
+                      [&](const DistrustedKernel& one) { return one.kernel == place.kernel; });
 }
 
 bool AnswerChecker::MayUse(const Product& product, const ServedDevice& served) {
@@ -390,10 +390,9 @@ AnswerChecker::Place AnswerChecker::PlaceForRetry(const Product& product) const 
     if (!product.wanted_device.empty() && info.name != product.wanted_device) continue;
     if (!MayUse(product, served)) continue;
     if (!served.readiness().ok() || !served.device->CheckSize(product.job.problem).ok()) continue;
-    const std::vector<const Kernel*> quarantined =
-        served.trust == nullptr ? std::vector<const Kernel*>() : served.trust->quarantined();
+    const std::vector<DistrustedKernel> distrusted = served.distrusted(product.job.problem);
     Constraints constraints = product.constraints;
-    constraints.quarantined = quarantined;
+    constraints.distrusted = distrusted;
     const Kernel* const kernel =
         FindBest(Catalog(info.kind), product.job.problem, constraints, served.device->profile());
     if (kernel != nullptr && NeedsOf(product.check, *kernel, product.job.problem).ok()) {
@@ -434,7 +433,7 @@ void AnswerChecker::RunCanaries(const ServedDevice& served) {
 void AnswerChecker::EndCanary(const ServedDevice& served, const Kernel& kernel,
                               const absl::Status& status) {
   if (absl::IsDataLoss(status)) {
-    served.trust->AddWrongAnswer(kernel);
+    served.device->trust().AddWrongAnswer(kernel);
     spdlog::error("event=canary_failed device={} kernel={} reason={}",
                   LogValue(served.device->info().name), kernel.name,
                   LogValue(std::string(status.message())));

@@ -52,6 +52,12 @@ Completion CompletionOf(const Product& product, size_t device) {
           .batch = problem.batch};
 }
 
+// Whether workers died of such products on the product's device.
+bool IsKernelRefused(const Product& product) {
+  const DeviceTrust& trust = product.device->trust();
+  return !trust.CheckLosses(*product.job.kernel, product.job.problem, product.device_name()).ok();
+}
+
 // Shows the tensor of D to its owner.
 void KeepResult(Product& product) {
   absl::Status& status = product.outcome.status;
@@ -257,12 +263,35 @@ void ProductRunner::Queue(std::unique_ptr<Product> product) {
   }
   product->done = [this](std::unique_ptr<Submission> submission) {
     std::unique_ptr<Product> ended(static_cast<Product*>(submission.release()));
+    if (absl::IsFailedPrecondition(ended->outcome.status) && IsKernelRefused(*ended)) {
+      return QueueAgain(std::move(ended));
+    }
     if (ended->check.mode == VerifyMode::kNone || !ended->outcome.status.ok()) {
       return End(std::move(ended));
     }
     checker_.Check(std::move(ended));
   };
   scheduler_.Submit(std::move(product));
+}
+
+// The device refused the product's kernel while it waited: another kernel or device may serve.
+void ProductRunner::QueueAgain(std::unique_ptr<Product> product) {
+  const ServedDevice* const served = product->served;
+  const Kernel* const kernel = product->job.kernel;
+  absl::Status status = Prepare(*product, product->ticket.bytes());
+  if (!status.ok()) {
+    product->served = served;
+    product->device = served->device;
+    product->job.kernel = kernel;
+    product->outcome.status = std::move(status);
+    return End(std::move(product));
+  }
+  product->is_doubtful = false;
+  product->own_launch = Launch();
+  product->launch = nullptr;
+  product->end = absl::OkStatus();
+  product->arrival.has_company = false;  // That has been launched.
+  Queue(std::move(product));
 }
 
 // Tells the caller how its product has ended.
@@ -310,15 +339,15 @@ absl::Status NoSuchDevice(std::string_view name, const std::vector<ServedDevice>
 
 // The best kernel for a product that the device may be given.
 const Kernel* ProductRunner::FindTrusted(const ServedDevice& served, const Product& product) const {
-  const std::vector<const Kernel*> quarantined = served.quarantined();
-  Constraints constraints = product.constraints;
-  constraints.quarantined = quarantined;
   const Problem& problem = product.job.problem;
+  const std::vector<DistrustedKernel> distrusted = served.distrusted(problem);
+  Constraints constraints = product.constraints;
+  constraints.distrusted = distrusted;
   const auto choose = [&] {
     return FindBest(Catalog(served.device->info().kind), problem, constraints,
                     served.device->profile());
   };
-  if (!quarantined.empty()) return choose();
+  if (!distrusted.empty()) return choose();
   return choices_[IndexOf(served)].Find({.problem = problem,
                                          .kernel = constraints.kernel,
                                          .deterministic = constraints.deterministic,
@@ -328,18 +357,26 @@ const Kernel* ProductRunner::FindTrusted(const ServedDevice& served, const Produ
 
 absl::StatusOr<ProductRunner::Placement> ProductRunner::FindPlace(const Product& product) const {
   const Kernel* const wanted = product.constraints.kernel;
-  const auto is_of_kind = [&](const ServedDevice& served) {
-    return wanted == nullptr || served.device->info().kind == wanted->device_kind;
+  // Where no device serves: one of the wanted kernel's kind says best why the kernel does not run
+  // the product, and of those one that would if it were trusted.
+  const auto says_best = [&](const ServedDevice& served) {
+    const DeviceKind kind = served.device->info().kind;
+    if (wanted != nullptr && kind != wanted->device_kind) return 0;
+    const Problem& problem = product.job.problem;
+    const bool is_barred =
+        !served.distrusted(problem).empty() &&
+        FindBest(Catalog(kind), problem, product.constraints, served.device->profile()) != nullptr;
+    return is_barred ? 2 : 1;
   };
   Placement place;
   for (const ServedDevice& served : devices_) {
     const DeviceInfo& info = served.device->info();
     if (!product.wanted_device.empty() && info.name != product.wanted_device) continue;
     const Kernel* const kernel = FindTrusted(served, product);
-    // A device of the wanted kernel's kind says best why the kernel does not run the product.
-    const bool says_best =
-        place.served == nullptr || (is_of_kind(served) && !is_of_kind(*place.served));
-    if (kernel != nullptr || says_best) place = {&served, kernel};
+    if (kernel != nullptr || place.served == nullptr ||
+        says_best(served) > says_best(*place.served)) {
+      place = {&served, kernel};
+    }
     if (kernel != nullptr) break;
   }
   if (place.served == nullptr) return NoSuchDevice(product.wanted_device, devices_);
@@ -377,14 +414,13 @@ absl::Status ProductRunner::Place(Product& product) const {
   product.served = place.served;
   product.device = place.served->device;
   job.kernel = place.kernel;
-  // Nor may what runs as one with others take a kernel that is quarantined.
-  job.keeps_kernel =
-      product.constraints.kernel != nullptr || !product.served->quarantined().empty();
+  const std::vector<DistrustedKernel> distrusted = product.served->distrusted(job.problem);
+  // Nor may what runs as one with others take a kernel that is distrusted.
+  job.keeps_kernel = product.constraints.kernel != nullptr || !distrusted.empty();
   const DeviceProfile& profile = product.device->profile();
   if (job.kernel == nullptr) {
-    const std::vector<const Kernel*> quarantined = product.served->quarantined();
     Constraints constraints = product.constraints;
-    constraints.quarantined = quarantined;
+    constraints.distrusted = distrusted;
     return Choose(Catalog(profile.target.kind), job.problem, constraints, profile).status();
   }
   RETURN_IF_ERROR(product.device->CheckSize(job.problem));

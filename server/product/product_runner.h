@@ -112,6 +112,7 @@ class ProductRunner {
   // `inside`: requests of all callers.
   absl::Status RefuseBeyondShare(const FlowId& flow, int64_t inside);
   void Queue(std::unique_ptr<Product> product);
+  void QueueAgain(std::unique_ptr<Product> product);
   void End(std::unique_ptr<Product> product);
 
   const std::vector<ServedDevice>& devices_;

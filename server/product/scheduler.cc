@@ -550,13 +550,16 @@ void Scheduler::Join(Joining joining, State& state, Launch& launch) {
   }
 }
 
-// Whether all deadlines are safe, and nothing else waits for the device much longer.
+// Whether all deadlines are safe, nothing else waits for the device much longer, and the device is
+// trusted with the whole, which may be of another shape class than its members.
 bool Scheduler::CanRunAs(const State& state, const Launch& launch,
                          absl::Span<Submission* const> mates, JoinedJob& joined,
                          int64_t& cost_ns) const {
   const Submission& first = *launch.members.front();
   const DeviceProfile& profile = state.device->profile();
   const Job& job = joined.job();
+  Device& device = *state.device;
+  if (!device.trust().CheckLosses(*job.kernel, job.problem, device.info().name).ok()) return false;
   const int64_t predicted_ns =
       PredictedNs(*job.kernel, job.problem, profile) + PredictedCopyNs(job.problem, profile);
   // What is expected of the first is what its caller's last jobs took beside their predictions.

@@ -195,6 +195,7 @@ class ResidentDevice final : public Device {
   int64_t worker_memory_bytes() const override { return device_->worker_memory_bytes(); }
   absl::Status RestartWorker() override { return device_->RestartWorker(); }
   void WatchReadiness(Listener listener) override { device_->WatchReadiness(std::move(listener)); }
+  DeviceTrust& trust() override { return device_->trust(); }
 
  private:
   // A job whose tensors are on their way.

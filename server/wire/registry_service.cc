@@ -422,9 +422,9 @@ class RegistryService final : public RawListings<RawAnswers<v1::Registry::Servic
     const Problem& problem = product.job.problem;
     v1::ExplainResponse response;
     response.set_device(device.info().name);
-    const std::vector<const Kernel*> quarantined = place.served->quarantined();
+    const std::vector<DistrustedKernel> distrusted = place.served->distrusted(problem);
     Constraints constraints = product.constraints;
-    constraints.quarantined = quarantined;
+    constraints.distrusted = distrusted;
     const Selection selection =
         Select(Catalog(device.info().kind), problem, constraints, device.profile());
     RETURN_IF_ERROR(FillExplanation(problem, selection, response));

@@ -58,6 +58,16 @@ def f16_product(size=24):
     )
 
 
+class Explanation:
+    def __init__(self, answer):
+        self.candidates = [each.kernel for each in answer.candidates]
+        self.refusals = {each.kernel: each.reason for each in answer.refusals}
+
+    def refusal_of(self, kernel):
+        assert kernel not in self.candidates
+        return self.refusals[kernel]
+
+
 class Client:
     """Stubs of one daemon."""
 
@@ -84,6 +94,11 @@ class Client:
         except grpc.RpcError as error:
             return error.code()
         return grpc.StatusCode.OK
+
+    def explain(self, device="", product=None):
+        request = registry_pb2.ExplainRequest(request=(product or f16_product()).request())
+        request.request.device = device
+        return Explanation(self.registry.Explain(request, timeout=DEADLINE_S))
 
     def health(self, service=""):
         request = health_pb2.HealthCheckRequest(service=service)
@@ -401,7 +416,81 @@ def test_many_clients_at_once_while_workers_die(gpus, client, tmp_path):
     wait_until(lambda: one.code_of() == grpc.StatusCode.OK, DEADLINE_S, "the GPU is back")
 
 
+def refused(client, **keywords):
+    with pytest.raises(grpc.RpcError) as error:
+        client.multiply(**keywords)
+    assert error.value.code() == grpc.StatusCode.FAILED_PRECONDITION
+    return error.value.details()
+
+
+def restart_device(gemmctl, daemon, device):
+    command = [gemmctl, "--address", daemon.unix, "restart-device", device]
+    subprocess.run(command, check=True, timeout=DEADLINE_S)
+
+
+def test_a_kernel_of_which_two_workers_died_is_refused(gpus, client, tmp_path, gemmctl):
+    daemon = gpus("--watchdog-most=2s")
+    one = client(daemon)
+    kernel = one.multiply().kernel
+    for death in ("abort", "hang"):
+        write_script(tmp_path, f"Launch 1 {death}")
+        assert one.code_of() == grpc.StatusCode.ABORTED
+        wait_until(lambda: one.device("cuda:0").ready, DEADLINE_S, "the GPU is back")
+    details = refused(one, device="cuda:0", kernel=kernel)
+    assert kernel in details and "small products on cuda:0" in details
+    assert "gemmctl restart-device cuda:0" in details
+    [event] = daemon.awaited_events("kernel_refused")
+    assert (event["device"], event["kernel"], event["class"]) == ("cuda:0", kernel, "small")
+    assert one.explain(device="cuda:0").refusal_of(kernel) in details
+    other = one.multiply()
+    assert (other.device, other.kernel != kernel) == ("cuda:0", True)
+    assert one.code_of(kernel=kernel, product=f16_product(96)) == grpc.StatusCode.OK, "another class"
+    restart_device(gemmctl, daemon, "cuda:0")
+    wait_until(lambda: one.code_of(kernel=kernel) == grpc.StatusCode.OK, DEADLINE_S, "it is cleared")
+    assert len(daemon.events("kernel_refused")) == 1
+
+
 # The devices of the host.
+
+
+def ticks_of(pid):
+    """The processor time that a process has used."""
+    words = pathlib.Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()
+    return int(words[11]) + int(words[12])
+
+
+def test_a_kernel_of_which_two_host_workers_died_is_refused(daemons, client, gemmctl):
+    """As where the processor lacks an instruction: the worker gets SIGILL while the product runs."""
+    daemon = daemons.start("--devices=sim:sm_90", "--lame-duck=1ms")
+    one = client(daemon)
+    product = f16_product(96)
+    kernel = one.multiply(product=product).kernel
+    longer = f16_product(2048).request()  # Of the same class.
+    longer.kernel = kernel
+    for _ in range(2):
+        [pid] = daemon.host_workers()
+        before = ticks_of(pid)
+        call = one.gemm.Multiply.future(longer, timeout=DEADLINE_S)
+        wait_until(lambda: ticks_of(pid) > before + 5, DEADLINE_S, "the product runs")
+        os.kill(pid, signal.SIGILL)
+        assert call.code() == grpc.StatusCode.ABORTED
+        # Its successor starts without another product.
+        wait_until(lambda: daemon.host_workers() - {pid}, DEADLINE_S, "another worker")
+    details = refused(one, kernel=kernel, product=product)
+    assert kernel in details and "large products on sim:sm_90" in details
+    assert one.explain(product=product).refusal_of(kernel) in details
+    assert one.multiply(product=product).kernel != kernel
+    assert one.multiply(kernel=kernel).kernel == kernel, "small products"
+    assert len(daemon.awaited_events("kernel_refused")) == 1
+    restart_device(gemmctl, daemon, "sim:sm_90")
+    assert one.multiply(kernel=kernel, product=product).kernel == kernel
+    # The log tells of each loss, and when there is a worker again.
+    wait_until(lambda: len(daemon.events("device_ready")) == 4, DEADLINE_S, "the log")
+    lost = [event["reason"] for event in daemon.events("device_not_ready")]
+    assert ["signal 4" in reason for reason in lost] == [True, True, False]
+    assert "an operator wants another worker" in lost[2]
+    assert [event["device"] for event in daemon.events("device_ready")] == 4 * ["sim:sm_90"]
+
 
 
 @pytest.mark.parametrize("signal_number", [signal.SIGILL, signal.SIGKILL, signal.SIGSTOP])

@@ -218,6 +218,27 @@ TEST_F(SelectTest, ChoosesTheFirst) {
   EXPECT_EQ((*kernel)->name, "two");
 }
 
+TEST_F(SelectTest, ADistrustedKernelIsPassedOverOrItsReasonIsTheAnswer) {
+  const DeviceProfile profile = Rates(1e9, 9e9, 5e9);
+  const std::vector<DistrustedKernel> distrusted = {
+      {&catalog_[1], absl::FailedPreconditionError("kernel: it crashed")},
+      {&catalog_[2], absl::UnimplementedError("kernel: it was wrong")}};
+  constraints_.distrusted = absl::MakeConstSpan(distrusted).first(1);
+  EXPECT_EQ(*Choose(catalog_, Cube(), constraints_, profile), &catalog_[2]);
+  const Selection selection = SelectAt(profile);
+  EXPECT_THAT(Names(selection.candidates), ElementsAre("three", "one"));
+  EXPECT_EQ(selection.refusals[0].reason, "kernel: it crashed");
+  constraints_.distrusted = distrusted;
+  EXPECT_EQ(*Choose(catalog_, Cube(), constraints_, profile), &catalog_[0]);
+  constraints_.kernel = &catalog_[1];
+  EXPECT_THAT(Choose(catalog_, Cube(), constraints_, profile),
+              StatusIs(absl::StatusCode::kFailedPrecondition,
+                       "two: kernel: it crashed; without the constraints: one"));
+  constraints_.kernel = &catalog_[2];
+  EXPECT_THAT(Choose(catalog_, Cube(), constraints_, profile),
+              StatusIs(absl::StatusCode::kUnimplemented, HasSubstr("three: kernel: it was wrong")));
+}
+
 // Choose works without building texts, so it is separate code.
 TEST_F(SelectTest, ChooseAgreesWithSelect) {
   for (int rates = 0; rates < 125; ++rates) {

@@ -43,6 +43,47 @@ JobOutcome RunOn(Device& device, const Job& job) {
   return outcome.get_future().get();
 }
 
+Problem ProblemOf(int64_t m, int64_t n, int64_t k) {
+  Problem problem;
+  problem.m = m;
+  problem.n = n;
+  problem.k = k;
+  problem.d = TightLayout("d", ElementType::kF32, Order::kRowMajor, m, n).value();
+  return problem;
+}
+
+TEST(DeviceTrustTest, AKernelOfWhichTwoWorkersDiedIsRefusedForItsClass) {
+  const Kernel& kernel = Catalog(DeviceKind::kCpu)[0];
+  const Kernel& other = Catalog(DeviceKind::kCpu)[1];
+  const Problem small = ProblemOf(8, 8, 8);
+  const Problem large = ProblemOf(400, 400, 400);
+  DeviceTrust trust;
+  EXPECT_FALSE(trust.AddLoss(kernel, large));
+  EXPECT_FALSE(trust.AddLoss(kernel, small));
+  EXPECT_FALSE(trust.AddLoss(other, large));
+  EXPECT_THAT(trust.distrusted(large, "cpu"), IsEmpty());
+  EXPECT_TRUE(trust.AddLoss(kernel, ProblemOf(500, 500, 500)));
+  EXPECT_FALSE(trust.AddLoss(kernel, large)) << "it is refused already";
+  EXPECT_THAT(trust.CheckLosses(kernel, large, "cpu"),
+              StatusIs(absl::StatusCode::kFailedPrecondition,
+                       testing::AllOf(HasSubstr(std::string(kernel.name)),
+                                      HasSubstr("refused for large products on cpu"),
+                                      HasSubstr("`gemmctl restart-device cpu` clears this"))));
+  EXPECT_THAT(trust.CheckLosses(kernel, small, "cpu"), IsOk());
+  EXPECT_THAT(trust.CheckLosses(other, large, "cpu"), IsOk());
+  EXPECT_THAT(trust.distrusted(small, "cpu"), IsEmpty());
+  const std::vector<DistrustedKernel> distrusted = trust.distrusted(large, "cpu");
+  ASSERT_EQ(distrusted.size(), 1u);
+  EXPECT_EQ(distrusted[0].kernel, &kernel);
+  EXPECT_THAT(distrusted[0].why, StatusIs(absl::StatusCode::kFailedPrecondition));
+  EXPECT_THAT(trust.status(), IsOk()) << "the device serves";
+  trust.AddWrongAnswer(other);
+  trust.ForgetLosses();
+  EXPECT_THAT(trust.CheckLosses(kernel, large, "cpu"), IsOk());
+  EXPECT_EQ(trust.distrusted(large, "cpu").size(), 1u) << "a wrong answer is not forgotten";
+  EXPECT_FALSE(trust.AddLoss(kernel, large));
+}
+
 TEST(HostDeviceTest, KnowsItselfAndItsRates) {
   HostDevice& device = SharedHost();
   EXPECT_EQ(device.info().name, "cpu");

@@ -10,6 +10,7 @@
 
 #include <filesystem>
 #include <fstream>
+#include <functional>
 #include <string>
 #include <system_error>
 #include <vector>
@@ -246,6 +247,85 @@ TEST(WorkerFailureTest, TheWatchdogGivesEveryJobItsLeast) {
   const int64_t start_ns = clock.NowNs();
   EXPECT_THAT(product.Run(rig.device()).status, StatusIs(absl::StatusCode::kAborted));
   EXPECT_GE(clock.NowNs() - start_ns, absl::ToInt64Nanoseconds(kWatchdog));
+}
+
+// The worker dies while a product runs: the script says of what, or `kill_it` does it.
+void LoseTheWorker(
+    WorkerRig& rig, const std::string& script, const std::function<void()>& kill_it = [] {}) {
+  rig.AwaitReady();
+  rig.SetScript(script);
+  SmallProduct product(8, 8, 8);
+  std::future<JobOutcome> outcome = product.Start(rig.device());
+  EXPECT_TRUE(Eventually([&] { return !rig.HasScript(); })) << "the worker reads no script";
+  kill_it();
+  EXPECT_THAT(Awaited(std::move(outcome), "the product").status,
+              StatusIs(absl::StatusCode::kAborted));
+  rig.AwaitReady();
+}
+
+TEST(WorkerFailureTest, AKernelOfWhichTwoWorkersDiedIsRefusedForItsClass) {
+  WorkerRig rig;
+  LoseTheWorker(rig, "Launch 1 abort");
+  ExpectRightProduct(rig);
+  LoseTheWorker(rig, "Launch 1 lost");
+  const pid_t pid = rig.device().worker_pid();
+  SmallProduct refused(16, 8, 8);
+  const std::string kernel(refused.JobFor(rig.device()).kernel->name);
+  EXPECT_THAT(refused.Run(rig.device()).status,
+              StatusIs(absl::StatusCode::kFailedPrecondition,
+                       AllOf(HasSubstr(kernel), HasSubstr("for small products on cuda:0"))));
+  SmallProduct large(128, 128, 64);
+  EXPECT_THAT(large.Run(rig.device()).status, IsOk());
+  EXPECT_EQ(rig.device().worker_pid(), pid);
+  // An operator clears it.
+  const size_t readinesses = rig.readinesses().size();
+  EXPECT_THAT(rig.device().RestartWorker(), IsOk());
+  rig.AwaitReadinesses(readinesses + 2);
+  ExpectRightProduct(rig);
+  LoseTheWorker(rig, "Launch 1 exit");
+  ExpectRightProduct(rig);
+}
+
+TEST(WorkerFailureTest, AKernelIsNotBlamedForWhatOthersDoToAWorker) {
+  WorkerDeviceOptions options = QuickOptions();
+  options.watchdog_least = kWatchdog;
+  options.restarts.restarts = 100;
+  WorkerRig rig(options);
+  for (int i = 0; i < 2; ++i) {
+    SCOPED_TRACE(i);
+    LoseTheWorker(rig, "Launch 1 hang", [&] { kill(rig.device().worker_pid(), SIGKILL); });
+    LoseTheWorker(rig, "Launch 1 hang", [&] { kill(rig.device().worker_pid(), SIGSTOP); });
+  }
+  ExpectRightProduct(rig);
+  // The operator's end of a product counts for none of the two.
+  LoseTheWorker(rig, "Launch 1 hang", [&] { EXPECT_THAT(rig.device().RestartWorker(), IsOk()); });
+  LoseTheWorker(rig, "Launch 1 abort");
+  ExpectRightProduct(rig);
+}
+
+// Each takes two launches of at most 10 ms at the fake GPU's rates, and the second one's operands
+// are copied between those of the first.
+TEST(WorkerFailureTest, OfTwoProductsThatHadBegunNoneIsBlamed) {
+  WorkerRig rig;
+  for (int i = 0; i < 2; ++i) {
+    SCOPED_TRACE(i);
+    rig.AwaitReady();
+    const pid_t pid = rig.device().worker_pid();
+    SmallProduct one(480, 512, 24);
+    SmallProduct two(480, 512, 24);
+    kill(pid, SIGSTOP);
+    rig.SetScript("CopyIn 2 abort");
+    std::future<JobOutcome> first = one.Start(rig.device());
+    std::future<JobOutcome> second = two.Start(rig.device());
+    kill(pid, SIGCONT);
+    for (std::future<JobOutcome>* outcome : {&first, &second}) {
+      EXPECT_THAT(Awaited(std::move(*outcome), "a product").status,
+                  StatusIs(absl::StatusCode::kAborted));
+    }
+  }
+  rig.AwaitReady();
+  SmallProduct next(480, 512, 24);
+  EXPECT_THAT(next.Run(rig.device()).status, IsOk());
 }
 
 TEST(WorkerFailureTest, AFaultingKernelLosesTheGpu) {

@@ -116,6 +116,29 @@ TEST_F(JoinedJobsTest, WhatWaitsTogetherRunsAsOne) {
   EXPECT_EQ(load.backlog_ns, 0);
 }
 
+// Together they are of another shape class, for which the kernel is refused.
+TEST_F(JoinedJobsTest, WhatTheDeviceIsNotTrustedWithAsAWholeRunsOneByOne) {
+  const auto add_loss = [&](int64_t m, int64_t batch) {
+    const JoinableProduct whole(random_, kernel_, {.m = m, .n = 8, .k = 16, .batch = batch});
+    for (int i = 0; i < 2; ++i) device_.trust().AddLoss(kernel_, whole.job.problem);
+  };
+  add_loss(4000, 1);  // 2 * 4000 * 8 * 16 operations are more than a small product has.
+  add_loss(2000, 2);
+  Submit(scheduler_, Loner());
+  for (int i = 0; i < 2; ++i) {
+    JoinableProduct& product = Product(2000);
+    product.job.keeps_kernel = true;
+    Submit(scheduler_, product);
+  }
+  device_.CompleteNext();
+  EXPECT_EQ(scheduler_.load(device_).queued_requests, 1);
+  device_.CompleteNext();
+  device_.CompleteNext();
+  const DeviceLoad load = scheduler_.load(device_);
+  EXPECT_EQ(load.stacked_requests + load.batched_requests, 0);
+  for (size_t i = 0; i < products_.size(); ++i) ExpectRight(i, products_[i]);
+}
+
 TEST_F(JoinedJobsTest, WhatComesTogetherRunsAsOne) {
   has_company_ = true;
   for (const int64_t m : {3, 1, 20}) Submit(scheduler_, Product(m));

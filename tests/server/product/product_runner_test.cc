@@ -7,6 +7,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <deque>
 #include <functional>
 #include <memory>
@@ -22,14 +23,16 @@
 namespace gemmd {
 namespace {
 
+using testing::AllOf;
 using testing::HasSubstr;
 
 // Holds every job until the test says how it ended and how long each stage took.
 class HoldingDevice final : public Device {
  public:
-  HoldingDevice() {
+  explicit HoldingDevice(const Target& target = HostTarget()) {
     info_.name = "holding";
-    profile_.target = HostTarget();
+    info_.kind = target.kind;
+    profile_.target = target;
     for (const Kernel& kernel : Catalog(DeviceKind::kCpu)) {
       profile_.rates.push_back({std::string(kernel.engine), 1e9});
     }
@@ -37,11 +40,13 @@ class HoldingDevice final : public Device {
 
   const DeviceInfo& info() const override { return info_; }
   const DeviceProfile& profile() const override { return profile_; }
-  void Submit(const Job& /*job*/, Done done) override {
+  void Submit(const Job& job, Done done) override {
+    last_kernel = job.kernel;
     held_.push_back(std::move(done));
     if (on_submit) on_submit();
   }
   std::function<void()> on_submit;
+  const Kernel* last_kernel = nullptr;  // That of the job that it got last.
 
   // Ends the oldest job.
   void End(JobOutcome outcome) {
@@ -123,6 +128,68 @@ class ProductRunnerTest : public testing::Test {
   };
   Ended last_;
 };
+
+TEST_F(ProductRunnerTest, AKernelOfWhichWorkersDiedIsNotChosenForItsClass) {
+  SetLimits({});
+  const auto kernel_of = [&](int64_t m) {
+    const absl::StatusOr<ProductRunner::Placement> place = runner_->FindPlace(*Request(m, 8, 8));
+    return place.ok() ? place->kernel : nullptr;
+  };
+  const Problem problem = Request(8, 8, 8)->job.problem;
+  std::vector<const Kernel*> refused;
+  const Kernel* const best = kernel_of(8);
+  while (const Kernel* const kernel = kernel_of(8)) {
+    ASSERT_EQ(std::count(refused.begin(), refused.end(), kernel), 0);
+    refused.push_back(kernel);
+    device_.trust().AddLoss(*kernel, problem);
+    EXPECT_EQ(kernel_of(8), kernel) << "once is no pattern";
+    device_.trust().AddLoss(*kernel, problem);
+  }
+  EXPECT_GE(refused.size(), 2u);
+  EXPECT_THAT(Start(Request(8, 8, 8)),
+              StatusIs(absl::StatusCode::kFailedPrecondition,
+                       AllOf(HasSubstr(std::string(best->name)),
+                             HasSubstr("is refused for small products on holding"),
+                             HasSubstr("`gemmctl restart-device holding`"))));
+  EXPECT_NE(kernel_of(16384), nullptr) << "of another class";
+  // Another device serves; the one with a reason of that kind says best why none does.
+  HoldingDevice other;
+  const std::vector<ServedDevice> both = {{&device_, absl::OkStatus()}, {&other, absl::OkStatus()}};
+  const ProductRunner runner(both, scheduler_, *admission_, stats_, clock_, int64_t{1} << 40);
+  EXPECT_EQ(runner.FindPlace(*Request(8, 8, 8))->served, &both[1]);
+  // A simulator has no kernel of f32.
+  HoldingDevice simulator({.kind = DeviceKind::kSim, .chip = mma::Chip::kSm90});
+  const std::vector<ServedDevice> swapped = {{&simulator, absl::OkStatus()},
+                                             {&device_, absl::OkStatus()}};
+  const ProductRunner asked(swapped, scheduler_, *admission_, stats_, clock_, int64_t{1} << 40);
+  EXPECT_EQ(asked.FindPlace(*Request(8, 8, 8))->served, &swapped[1]);
+  device_.trust().ForgetLosses();
+  EXPECT_EQ(kernel_of(8), best);
+}
+
+TEST_F(ProductRunnerTest, WhatWaitsAsItsKernelIsRefusedHasAnotherOne) {
+  SetLimits({});
+  ASSERT_THAT(Start(Request(8, 8, 8)), IsOk());
+  const Problem problem = Request(8, 8, 8)->job.problem;
+  // The device refuses each kernel that it gets, until none is left.
+  int refused = 0;
+  while (tickets_.empty()) {
+    const Kernel& kernel = *device_.last_kernel;
+    EXPECT_THAT(device_.trust().CheckLosses(kernel, problem, "holding"), IsOk()) << kernel.name;
+    for (int i = 0; i < 2; ++i) device_.trust().AddLoss(kernel, problem);
+    device_.End({.status = device_.trust().CheckLosses(kernel, problem, "holding")});
+    ++refused;
+  }
+  EXPECT_GE(refused, 2);
+  EXPECT_THAT(last_.status, StatusIs(absl::StatusCode::kFailedPrecondition,
+                                     HasSubstr("is refused for small products on holding")));
+  // The loss of a tensor has the same code.
+  device_.trust().ForgetLosses();
+  ASSERT_THAT(Start(Request(8, 8, 8)), IsOk());
+  device_.End({.status = absl::FailedPreconditionError("tensor lost")});
+  EXPECT_EQ(tickets_.size(), 2u);
+  EXPECT_THAT(last_.status, StatusIs(absl::StatusCode::kFailedPrecondition, "tensor lost"));
+}
 
 TEST_F(ProductRunnerTest, EachStageIsTimedByItself) {
   SetLimits({});

@@ -43,10 +43,11 @@ uint64_t CatalogOf(const std::string& device) {
 class ProcessRig {
  public:
   explicit ProcessRig(const std::string& device, const std::string& binary = GEMMD_HOST_WORKER,
-                      uint64_t other_catalog = 0)
+                      uint64_t other_catalog = 0, absl::Duration watchdog_least = absl::Minutes(1))
       : memory_(SharedMemory::Create(int64_t{256} << 20).value()),
         launcher_({.program = {.binary = binary, .device = device, .numbers = {2, 1}},
-                   .catalog = CatalogOf(device) ^ other_catalog},
+                   .catalog = CatalogOf(device) ^ other_catalog,
+                   .watchdog_least = watchdog_least},
                   *memory_) {}
 
   ProcessLauncher& launcher() { return launcher_; }
@@ -277,11 +278,13 @@ TEST(ProcessLauncherTest, AWorkerThatIsLostCostsTheLaunchThatRuns) {
   struct Loss {
     int signal;
     std::string how;
+    bool is_own_death;
   };
   ProcessRig rig("sim:sm_90");
   int64_t restarts = 0;
-  for (const Loss& loss : {Loss{SIGILL, "signal 4"}, Loss{SIGSEGV, "signal 11"},
-                           Loss{SIGKILL, "signal 9"}, Loss{SIGSTOP, "it was stopped"}}) {
+  for (const Loss& loss :
+       {Loss{SIGILL, "signal 4", true}, Loss{SIGSEGV, "signal 11", true},
+        Loss{SIGKILL, "signal 9", false}, Loss{SIGSTOP, "it was stopped", false}}) {
     SCOPED_TRACE(loss.how);
     LongLaunch launch(rig);
     const pid_t lost = rig.launcher().pid();
@@ -290,10 +293,25 @@ TEST(ProcessLauncherTest, AWorkerThatIsLostCostsTheLaunchThatRuns) {
                 StatusIs(absl::StatusCode::kAborted,
                          AllOf(HasSubstr("device: sim:sm_90 was lost while the product ran"),
                                HasSubstr(loss.how))));
+    EXPECT_EQ(rig.launcher().died_of_launch(), loss.is_own_death);
     ExpectRightProduct(rig);
+    EXPECT_FALSE(rig.launcher().died_of_launch());
     EXPECT_NE(rig.launcher().pid(), lost);
     EXPECT_EQ(rig.launcher().restarts(), ++restarts);
   }
+}
+
+TEST(ProcessLauncherTest, AWorkerThatGivesNoAnswerInTimeDiedOfTheLaunch) {
+  ProcessRig rig("sim:sm_90", GEMMD_HOST_WORKER, 0, absl::Milliseconds(200));
+  RandomSource random;
+  // It takes seconds. A worker that is slow to begin with it costs it nothing.
+  Case one = MakeCase(DeviceKind::kSim, ElementType::kF16, 2048, random);
+  absl::Status status;
+  do {
+    status = rig.launcher().Launch(one.Task());
+    EXPECT_EQ(rig.launcher().died_of_launch(), absl::IsAborted(status));
+  } while (absl::IsUnavailable(status));
+  EXPECT_THAT(status, StatusIs(absl::StatusCode::kAborted, HasSubstr("no answer within")));
 }
 
 TEST(ProcessLauncherTest, AWorkerThatIsLostBetweenLaunchesCostsNone) {
