@@ -107,7 +107,7 @@ class Server::Services {
         tensors(MakeTensorService(server.tensors_, *server.runner_, server.gate_, server.sends_,
                                   server.handler_times_, server.clock_)),
         admin(MakeAdminService(server.served_, *server.runner_, server.gate_, server.incidents_,
-                               server.handler_times_, server.clock_, server.sends_,
+                               server.tensors_, server.handler_times_, server.clock_, server.sends_,
                                options.transport.max_message_bytes)),
         health(MakeHealthService(server.health_, server.sends_, server.handler_times_,
                                  server.clock_)) {

@@ -32,6 +32,8 @@ std::string_view NameOf(Handler handler) {
     case Handler::kRestartDevice: return "RestartDevice";
     case Handler::kListIncidents: return "ListIncidents";
     case Handler::kGetIncidentProduct: return "GetIncidentProduct";
+    case Handler::kListSessions: return "ListSessions";
+    case Handler::kDropSession: return "DropSession";
     case Handler::kReflection: return "ServerReflectionInfo";
     case Handler::kHealth: return "Health";
   }

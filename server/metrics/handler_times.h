@@ -42,10 +42,12 @@ enum class Handler : uint8_t {
   kRestartDevice,
   kListIncidents,
   kGetIncidentProduct,
+  kListSessions,
+  kDropSession,
   kReflection,  // For each message of a stream.
   kHealth       // Both methods of the service.
 };
-inline constexpr size_t kHandlers = 25;
+inline constexpr size_t kHandlers = 27;
 std::string_view NameOf(Handler handler);  // The method's: "ListKernels".
 
 class HandlerTimes {

@@ -48,13 +48,6 @@ absl::Status NoSuchSession() {
       "Tensors.OpenSession gave");
 }
 
-std::string NameOfOwner(const RandomId& token) {
-  const Sha256Digest digest = KeyOf(token);
-  std::string name;
-  for (size_t i = 0; i < 4; ++i) absl::StrAppend(&name, absl::Hex(digest[i], absl::kZeroPad2));
-  return name;
-}
-
 // Hashed by the thread that brings a chunk: more than it brings, so that a gap that has closed is
 // caught up with, and less than takes a gRPC thread 5 ms.
 constexpr int64_t kHashedByCaller = int64_t{3} << 19;
@@ -66,6 +59,12 @@ constexpr int64_t kHashedByBackground = int64_t{8} << 20;
 constexpr int64_t kCheckedByBackground = int64_t{16} << 20;
 
 }  // namespace
+
+std::string Session::IdOf(const Sha256Digest& digest) {
+  std::string id;
+  for (size_t i = 0; i < 8; ++i) absl::StrAppend(&id, absl::Hex(digest[i], absl::kZeroPad2));
+  return id;
+}
 
 // Holds what a change of the store leaves behind. It is freed, and those who wait are told, once
 // the store's lock is released: declare it before the lock.
@@ -85,6 +84,7 @@ struct TensorStore::Leftovers {
   }
 
   std::vector<std::shared_ptr<const Tensor>> tensors;
+  std::vector<TensorDraft> drafts;
   std::vector<std::shared_ptr<Upload>> uploads;
   std::vector<std::shared_ptr<Session>> sessions;
 };
@@ -151,6 +151,7 @@ absl::Status TensorStore::CheckMemory(int64_t bytes) const {
 
 absl::Status TensorStore::CheckRoom(const Session& session, int64_t bytes) {
   if (is_closed_) return absl::UnavailableError("the server is draining");
+  if (session.is_over) return SessionDropped();
   RETURN_IF_ERROR(CheckMemory(bytes));
   const size_t count = session.tensors.size() + session.uploads.size();
   if (count >= kMaxTensors) {
@@ -181,6 +182,10 @@ absl::StatusOr<TensorDraft> TensorStore::MakeDraft(const Session& session, Tenso
 
 absl::StatusOr<TensorState> TensorStore::Publish(Session& session, TensorDraft draft,
                                                  Leftovers& left) {
+  if (session.is_over) {
+    left.drafts.push_back(std::move(draft));
+    return SessionDropped();
+  }
   TensorEntry entry;
   ASSIGN_OR_RETURN(const RandomId handle, RandomId::Make());
   entry.lease_ns = LeaseOf(draft.keep);
@@ -403,17 +408,19 @@ TensorStore::SessionUse::SessionUse(SessionUse&& other) noexcept { *this = std::
 TensorStore::SessionUse& TensorStore::SessionUse::operator=(SessionUse&& other) noexcept {
   std::swap(store_, other.store_);
   std::swap(session_, other.session_);
+  std::swap(stream_, other.stream_);
   return *this;
 }
 
 TensorStore::SessionUse::~SessionUse() {
-  if (store_ != nullptr) store_->End(*session_);
+  if (store_ != nullptr) store_->End(*session_, stream_);
 }
 
-void TensorStore::End(Session& session) {
+void TensorStore::End(Session& session, int64_t stream) {
   MutexLock lock(&mutex_);
   session.used_ns = clock_.NowNs();
   --session.users;
+  if (stream != 0) session.streams.erase(stream);
 }
 
 TensorStore::SessionUse TensorStore::UseLocked(const std::shared_ptr<Session>& session) {
@@ -520,7 +527,8 @@ absl::Status TensorStore::CheckPlaces(std::string_view peer) const {
 
 absl::StatusOr<TensorStore::SessionUse> TensorStore::OpenSession(std::string_view token,
                                                                  std::string_view peer,
-                                                                 const SessionOwner& owner) {
+                                                                 const SessionOwner& owner,
+                                                                 std::function<void()> on_drop) {
   ASSIGN_OR_RETURN(const RandomId made, RandomId::Make());
   const std::optional<Sha256Digest> key = KeyOf(token);
   const Sha256Digest new_key = KeyOf(made);
@@ -534,20 +542,20 @@ absl::StatusOr<TensorStore::SessionUse> TensorStore::OpenSession(std::string_vie
   } else if (owner.has_one_session) {
     session = FindSessionOf(peer, left);
   }
-  if (session != nullptr) {
-    if (session->is_all_of_owner) {
-      session->rule = owner.rule;
-      SetLimits(*session->account, owner);
-    }
-    return UseLocked(session);
+  if (session == nullptr) {
+    RETURN_IF_ERROR(CheckPlaces(peer));
+    session = std::make_shared<Session>(made, new_key, std::string(peer), owner,
+                                        AccountOfSession(peer, owner), clock_.NowNs());
+    sessions_.emplace(new_key, session);
+    if (owner.has_one_session) keys_of_owners_.emplace(session->peer, new_key);
+  } else if (session->is_all_of_owner) {
+    session->rule = owner.rule;
+    SetLimits(*session->account, owner);
   }
-  RETURN_IF_ERROR(CheckPlaces(peer));
-  session =
-      std::make_shared<Session>(made, std::string(peer), owner, AccountOfSession(peer, owner));
-  session->used_ns = clock_.NowNs();
-  sessions_.emplace(new_key, session);
-  if (owner.has_one_session) keys_of_owners_.emplace(session->peer, new_key);
-  return UseLocked(session);
+  SessionUse use = UseLocked(session);
+  use.stream_ = ++last_number_;
+  session->streams.emplace(use.stream_, std::move(on_drop));
+  return use;
 }
 
 absl::StatusOr<TensorStore::SessionUse> TensorStore::Use(std::string_view token,
@@ -640,12 +648,103 @@ std::vector<TensorStore::OwnerLoad> TensorStore::LargestOwners() const {
   owners.erase(end, owners.end());
   std::vector<OwnerLoad> loads;
   for (const auto& [bytes, session] : owners) {
-    loads.push_back({.name = NameOfOwner(session->token),
+    loads.push_back({.name = session->id,
                      .tensors = static_cast<int64_t>(session->tensors.size()),
                      .bytes = bytes,
                      .caller = session->is_of_known_owner ? session->rule : session->peer});
   }
   return loads;
+}
+
+TensorStore::SessionState TensorStore::StateOf(const Session& session) const {
+  const int64_t now_ns = clock_.NowNs();
+  SessionState state;
+  state.id = session.id;
+  state.caller = session.peer;
+  state.age_ns = now_ns - session.opened_ns;
+  state.streams = static_cast<int64_t>(session.streams.size());
+  state.is_in_use = session.users > 0;
+  if (!state.is_in_use) {
+    const int64_t unused_ns = now_ns - session.used_ns;
+    state.lingers_ns = std::max<int64_t>(0, absl::ToInt64Nanoseconds(options_.linger) - unused_ns);
+  }
+  state.uploads = static_cast<int64_t>(session.uploads.size());
+  state.bytes = session.account->used();
+  const auto is_larger = [](const TensorEntry* x, const TensorEntry* y) {
+    const int64_t difference = x->tensor->spec.bytes - y->tensor->spec.bytes;
+    return difference != 0 ? difference > 0 : x->tensor->number < y->tensor->number;
+  };
+  std::vector<const TensorEntry*> largest;
+  for (const auto& [handle, entry] : session.tensors) {
+    if (entry.HasExpired(now_ns)) continue;
+    ++state.tensors;
+    if (entry.pinned) ++state.pinned;
+    largest.insert(std::upper_bound(largest.begin(), largest.end(), &entry, is_larger), &entry);
+    if (largest.size() > SessionState::kMostLargest) largest.pop_back();
+  }
+  for (const TensorEntry* const entry : largest) {
+    state.largest.push_back({entry->tensor->name, entry->tensor->spec.bytes, entry->pinned});
+  }
+  return state;
+}
+
+TensorStore::SessionList TensorStore::ListSessions(size_t limit) const {
+  std::vector<std::pair<int64_t, std::shared_ptr<Session>>> found;
+  {
+    MutexLock lock(&mutex_);
+    found.reserve(sessions_.size());
+    for (const auto& [key, session] : sessions_) found.emplace_back(0, session);
+  }
+  for (auto& [bytes, session] : found) bytes = session->account->used();
+  const auto is_larger = [](const auto& x, const auto& y) {
+    return x.first != y.first ? x.first > y.first : x.second->id < y.second->id;
+  };
+  const auto end = found.begin() + static_cast<int64_t>(std::min(found.size(), limit));
+  std::partial_sort(found.begin(), end, found.end(), is_larger);
+  SessionList list;
+  list.left_out = found.end() - end;
+  for (auto each = found.begin(); each != end; ++each) {
+    MutexLock lock(&mutex_);
+    if (!each->second->is_over) list.sessions.push_back(StateOf(*each->second));
+  }
+  return list;
+}
+
+absl::Status TensorStore::SessionDropped() {
+  return absl::NotFoundError("session: an operator has dropped it, with all its tensors");
+}
+
+absl::StatusOr<TensorStore::Dropped> TensorStore::DropSession(std::string_view id) {
+  Dropped dropped;
+  int64_t bytes = 0;
+  std::shared_ptr<Session> session;
+  std::vector<std::function<void()>> streams;
+  {
+    Leftovers left;
+    MutexLock lock(&mutex_);
+    const auto found = std::find_if(sessions_.begin(), sessions_.end(),
+                                    [&](const auto& other) { return other.second->id == id; });
+    if (found == sessions_.end()) {
+      return absl::NotFoundError(GotWant("id", Shown(id), "one that ListSessions gives"));
+    }
+    session = found->second;
+    bytes = session->account->used();
+    dropped.caller = session->peer;
+    dropped.tensors = static_cast<int64_t>(session->tensors.size());
+    session->is_over = true;
+    Forget(*session);
+    for (auto& [handle, entry] : session->tensors) left.tensors.push_back(std::move(entry.tensor));
+    for (auto& [upload_id, upload] : session->uploads) left.uploads.push_back(std::move(upload));
+    for (auto& [number, on_drop] : session->streams) streams.push_back(std::move(on_drop));
+    session->tensors.clear();
+    session->names.clear();
+    session->uploads.clear();
+    session->contents.clear();
+  }
+  for (const auto& on_drop : streams) on_drop();
+  dropped.held_bytes = session->account->used();
+  dropped.freed_bytes = std::max<int64_t>(0, bytes - dropped.held_bytes);
+  return dropped;
 }
 
 std::shared_ptr<TensorBytes> TensorStore::FindContent(Session& session, const TensorSpec& spec,
@@ -690,6 +789,7 @@ absl::StatusOr<TensorStore::Beginning> TensorStore::Begin(const SessionUse& sess
                                               digest, clock_.NowNs(), device);
   {
     MutexLock lock(&mutex_);
+    if (owner.is_over) return SessionDropped();
     owner.uploads.emplace(id, beginning.upload);
   }
   Advance(session.session_, beginning.upload, 0);  // A tensor without bytes is complete.

@@ -71,28 +71,38 @@ struct Session {
     if (!layout.is_sparse()) return {digest, layout.sparsity, {}, 0, 0};
     return {digest, layout.sparsity, layout.type, layout.rows, layout.columns};
   }
+  // `digest` is that of the token.
+  static std::string IdOf(const Sha256Digest& digest);
 
-  Session(const RandomId& session_token, std::string session_peer, const SessionOwner& owner,
-          std::shared_ptr<Account> session_account)
+  Session(const RandomId& session_token, const Sha256Digest& digest, std::string session_peer,
+          const SessionOwner& owner, std::shared_ptr<Account> session_account, int64_t now_ns)
       : token(session_token),
+        id(IdOf(digest)),
+        opened_ns(now_ns),
         peer(std::move(session_peer)),
         is_of_known_owner(owner.is_known),
         is_all_of_owner(owner.has_one_session),
         rule(owner.rule),
-        account(std::move(session_account)) {}
+        account(std::move(session_account)),
+        used_ns(now_ns) {}
 
   const RandomId token;
+  // How others name it: who knows the token itself has the session.
+  const std::string id;
+  const int64_t opened_ns;
   const std::string peer;  // A host, or the name of a known owner.
   const bool is_of_known_owner;
   // It is all sessions of an owner in one: its tensors do not go because nobody is connected.
   const bool is_all_of_owner;
   std::string rule;  // Empty where owners are not known by name.
   const std::shared_ptr<Account> account;
-  int64_t used_ns = 0;  // When its last use ended.
+  int64_t used_ns;  // When its last use ended.
   // No call looks for expired tensors before this time.
   int64_t swept_until_ns = std::numeric_limits<int64_t>::min();
   int users = 0;  // Streams, calls and products.
-  bool is_over = false;
+  // The streams that keep it open, by number, and what tells each that an operator has dropped it.
+  absl::flat_hash_map<int64_t, std::function<void()>> streams;
+  bool is_over = false;  // Nobody finds it any more, and nothing is added to it.
   absl::flat_hash_map<RandomId, TensorEntry> tensors;
   absl::flat_hash_map<std::string, RandomId> names;
   absl::flat_hash_map<RandomId, std::shared_ptr<Upload>> uploads;
@@ -142,6 +152,7 @@ class TensorStore {
 
     TensorStore* store_ = nullptr;
     std::shared_ptr<Session> session_;
+    int64_t stream_ = 0;  // Its number among the session's streams; 0 for a call.
   };
 
   // The tensor stays while somebody uses it, and its lease begins anew at the end. Movable.
@@ -169,7 +180,7 @@ class TensorStore {
 
   // What one session has.
   struct OwnerLoad {
-    std::string name;  // Its token's hash cut short: who knows the token itself has the session.
+    std::string name;  // Session::id.
     int64_t tensors = 0;
     int64_t bytes = 0;
     // The rule by which its owner is known, or the host or user of its peer.
@@ -213,16 +224,57 @@ class TensorStore {
 
   // Opens a session, or joins the one of the token, or that of an owner who has only one. `peer` is
   // whoever asks, as far as places are shared; of an owner, its name. The limits of an owner who
-  // has one session are those that it came with last. Errors: Unauthenticated an unknown token, or
-  // that of another owner's session; ResourceExhausted too many sessions; Unavailable once the
-  // store is closed.
-  absl::StatusOr<SessionUse> OpenSession(std::string_view token, std::string_view peer,
-                                         const SessionOwner& owner = {})
-      ABSL_LOCKS_EXCLUDED(mutex_);
+  // has one session are those that it came with last. The use is a stream's; `on_drop` tells the
+  // stream, on any thread and possibly after the use has ended, that the session was dropped.
+  // Errors: Unauthenticated an unknown token, or that of another owner's session;
+  // ResourceExhausted too many sessions; Unavailable once the store is closed.
+  absl::StatusOr<SessionUse> OpenSession(
+      std::string_view token, std::string_view peer, const SessionOwner& owner = {},
+      std::function<void()> on_drop = [] {}) ABSL_LOCKS_EXCLUDED(mutex_);
   // `owner` is empty where whoever has a token owns its session. Without a token, the session of an
   // owner who has one session. Errors: Unauthenticated.
   absl::StatusOr<SessionUse> Use(std::string_view token, std::string_view owner = {})
       ABSL_LOCKS_EXCLUDED(mutex_);
+
+  // A session at one moment, for operators.
+  struct SessionState {
+    struct OwnTensor {
+      std::string name;
+      int64_t bytes = 0;
+      bool pinned = false;
+    };
+    static constexpr size_t kMostLargest = 3;
+
+    std::string id;
+    std::string caller;  // Session::peer.
+    int64_t age_ns = 0;
+    int64_t streams = 0;
+    bool is_in_use = false;
+    int64_t lingers_ns = 0;  // 0 while it is in use, and once the time has passed.
+    int64_t tensors = 0;
+    int64_t pinned = 0;
+    int64_t uploads = 0;
+    int64_t bytes = 0;               // In its account.
+    std::vector<OwnTensor> largest;  // At most kMostLargest, the largest first.
+  };
+  struct SessionList {
+    std::vector<SessionState> sessions;
+    int64_t left_out = 0;
+  };
+  // Those with the most bytes, at most so many. The lock is free between one session and the next.
+  SessionList ListSessions(size_t limit) const ABSL_LOCKS_EXCLUDED(mutex_);
+
+  struct Dropped {
+    std::string caller;
+    int64_t tensors = 0;
+    int64_t freed_bytes = 0;
+    int64_t held_bytes = 0;  // By calls under way, until they end.
+  };
+  // What calls under way that would add to the session are told, and its streams.
+  static absl::Status SessionDropped();
+  // Ends a session with its tensors, also pinned ones, and its uploads. Whoever uses one of the
+  // tensors keeps its bytes. Errors: NotFound.
+  absl::StatusOr<Dropped> DropSession(std::string_view id) ABSL_LOCKS_EXCLUDED(mutex_);
 
   // What an upload begins with: the tensor where its bytes were there already, or the upload.
   struct Beginning {
@@ -350,7 +402,8 @@ class TensorStore {
   // Where the options say so, uploads that are on a device leave memory of the host.
   void LeaveHost(Session& session) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void CountLost(Session& session) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  void End(Session& session) ABSL_LOCKS_EXCLUDED(mutex_);
+  void End(Session& session, int64_t stream) ABSL_LOCKS_EXCLUDED(mutex_);
+  SessionState StateOf(const Session& session) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   const StoreOptions options_;
   const Clock& clock_;
@@ -365,7 +418,7 @@ class TensorStore {
   bool is_closed_ ABSL_GUARDED_BY(mutex_) = false;
   int64_t most_new_bytes_ ABSL_GUARDED_BY(mutex_);
   Load counts_ ABSL_GUARDED_BY(mutex_);              // What is counted.
-  int64_t last_number_ ABSL_GUARDED_BY(mutex_) = 0;  // The last tensor has it.
+  int64_t last_number_ ABSL_GUARDED_BY(mutex_) = 0;  // The last tensor or stream has it.
   // Its thread uses the other members: it is stopped first.
   std::shared_ptr<Background> background_;
   KeptForms forms_;

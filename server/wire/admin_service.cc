@@ -149,6 +149,46 @@ absl::StatusOr<v1::GetIncidentProductResponse> FindProduct(
       Concat("id: got ", request.id(), ", want one that ListIncidents gives"));
 }
 
+absl::StatusOr<v1::ListSessionsResponse> ListSessions(const TensorStore& store,
+                                                      const v1::ListSessionsRequest& request) {
+  constexpr int64_t kDefaultLimit = 100;
+  constexpr int64_t kMaxLimit = 1000;
+  if (request.limit() < 0 || request.limit() > kMaxLimit) {
+    return absl::InvalidArgumentError(
+        Concat("limit: got ", request.limit(), ", want 0 to ", kMaxLimit));
+  }
+  const int64_t limit = request.limit() == 0 ? kDefaultLimit : request.limit();
+  const TensorStore::SessionList list = store.ListSessions(static_cast<size_t>(limit));
+  v1::ListSessionsResponse response;
+  for (const TensorStore::SessionState& state : list.sessions) {
+    v1::Session& session = *response.add_sessions();
+    session.set_id(state.id);
+    session.set_caller(state.caller);
+    session.set_age_ns(state.age_ns);
+    session.set_streams(state.streams);
+    session.set_in_use(state.is_in_use);
+    session.set_lingers_ns(state.lingers_ns);
+    session.set_tensors(state.tensors);
+    session.set_pinned_tensors(state.pinned);
+    session.set_uploads(state.uploads);
+    session.set_host_bytes(state.bytes);
+    for (const TensorStore::SessionState::OwnTensor& own : state.largest) {
+      v1::SessionTensor& tensor = *session.add_largest_tensors();
+      tensor.set_name(own.name);
+      tensor.set_bytes(own.bytes);
+      tensor.set_pinned(own.pinned);
+    }
+  }
+  response.set_left_out(list.left_out);
+  return response;
+}
+
+absl::StatusOr<TensorStore::Dropped> DropSession(TensorStore& store,
+                                                 const v1::DropSessionRequest& request) {
+  RETURN_IF_ERROR(CheckNameLength("id", request.id()));
+  return store.DropSession(request.id());
+}
+
 namespace {
 
 // What answers hold for readers that do not read, beside the operands of one incident.
@@ -161,24 +201,27 @@ absl::Status CheckIsLocal(const std::string& peer) {
 }
 
 // Whether a server that is short of memory answers. A product of an incident has its operands; the
-// others are small, and a new worker may be what is needed.
+// others are small, and a new worker, or one session fewer, may be what is needed.
 bool IsAdminWithoutMemory(Handler handler) { return handler != Handler::kGetIncidentProduct; }
 
 // Every method takes and gives bytes.
 template <typename Base>
 using RawAdmin =
     v1::Admin::WithRawCallbackMethod_RestartDevice<v1::Admin::WithRawCallbackMethod_ListIncidents<
-        v1::Admin::WithRawCallbackMethod_GetIncidentProduct<Base>>>;
+        v1::Admin::WithRawCallbackMethod_GetIncidentProduct<
+            v1::Admin::WithRawCallbackMethod_ListSessions<
+                v1::Admin::WithRawCallbackMethod_DropSession<Base>>>>>;
 
 class AdminService final : public RawAdmin<v1::Admin::Service> {
  public:
   AdminService(const std::vector<ServedDevice>& devices, const ProductRunner& runner,
-               const Gate& gate, const IncidentLog& incidents, HandlerTimes& times,
-               const Clock& clock, SendWatch& watch, int64_t max_message_bytes)
+               const Gate& gate, const IncidentLog& incidents, TensorStore& store,
+               HandlerTimes& times, const Clock& clock, SendWatch& watch, int64_t max_message_bytes)
       : devices_(devices),
         runner_(runner),
         gate_(gate),
         incidents_(incidents),
+        store_(store),
         times_(times),
         clock_(clock),
         watch_(watch),
@@ -226,6 +269,41 @@ class AdminService final : public RawAdmin<v1::Admin::Service> {
         });
   }
 
+  grpc::ServerUnaryReactor* ListSessions(grpc::CallbackServerContext* context,
+                                         const grpc::ByteBuffer* request,
+                                         grpc::ByteBuffer* response) override {
+    return Answer<v1::ListSessionsRequest>(
+        Handler::kListSessions, gate_.is_open(), *context, *request, *response,
+        [this](const v1::ListSessionsRequest& wire) -> absl::StatusOr<RegistryAnswer> {
+          ASSIGN_OR_RETURN(const v1::ListSessionsResponse sessions,
+                           gemmd::ListSessions(store_, wire));
+          return AnswerOf(sessions);
+        });
+  }
+
+  grpc::ServerUnaryReactor* DropSession(grpc::CallbackServerContext* context,
+                                        const grpc::ByteBuffer* request,
+                                        grpc::ByteBuffer* response) override {
+    return Answer<v1::DropSessionRequest>(
+        Handler::kDropSession, /*is_for_locals=*/true, *context, *request, *response,
+        [this, context](const v1::DropSessionRequest& wire) -> absl::StatusOr<RegistryAnswer> {
+          const absl::StatusOr<TensorStore::Dropped> dropped = gemmd::DropSession(store_, wire);
+          const TensorStore::Dropped told = dropped.ok() ? *dropped : TensorStore::Dropped();
+          spdlog::info(
+              "event=drop_session session={} caller={} tensors={} freed_bytes={} held_bytes={} "
+              "peer={} status={}",
+              LogValue(Shown(wire.id())), LogValue(told.caller), told.tensors, told.freed_bytes,
+              told.held_bytes, LogValue(gate_.PeerOf(*context)),
+              absl::StatusCodeToString(dropped.status().code()));
+          RETURN_IF_ERROR(dropped.status());
+          v1::DropSessionResponse answer;
+          answer.set_tensors(told.tensors);
+          answer.set_freed_bytes(told.freed_bytes);
+          answer.set_held_bytes(told.held_bytes);
+          return AnswerOf(answer);
+        });
+  }
+
  private:
   // Where callers are known by name, the gate has asked for their role. Who should be local and is
   // not is answered before anything of the request is looked at.
@@ -261,6 +339,7 @@ class AdminService final : public RawAdmin<v1::Admin::Service> {
   const ProductRunner& runner_;
   const Gate& gate_;
   const IncidentLog& incidents_;
+  TensorStore& store_;
   HandlerTimes& times_;
   const Clock& clock_;
   SendWatch& watch_;
@@ -272,11 +351,11 @@ class AdminService final : public RawAdmin<v1::Admin::Service> {
 
 std::unique_ptr<grpc::Service> MakeAdminService(const std::vector<ServedDevice>& devices,
                                                 const ProductRunner& runner, const Gate& gate,
-                                                const IncidentLog& incidents, HandlerTimes& times,
-                                                const Clock& clock, SendWatch& watch,
-                                                int64_t max_message_bytes) {
-  return std::make_unique<AdminService>(devices, runner, gate, incidents, times, clock, watch,
-                                        max_message_bytes);
+                                                const IncidentLog& incidents, TensorStore& store,
+                                                HandlerTimes& times, const Clock& clock,
+                                                SendWatch& watch, int64_t max_message_bytes) {
+  return std::make_unique<AdminService>(devices, runner, gate, incidents, store, times, clock,
+                                        watch, max_message_bytes);
 }
 
 }  // namespace gemmd

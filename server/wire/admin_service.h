@@ -11,11 +11,13 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "gemmd/v1/admin.pb.h"
 #include "gemmd/v1/incidents.pb.h"
 #include "server/device/device.h"
 #include "server/metrics/handler_times.h"
 #include "server/product/product_runner.h"
 #include "server/product/verification.h"
+#include "server/store/tensor_store.h"
 #include "server/system/clock.h"
 #include "server/wire/calls.h"
 #include "server/wire/gate.h"
@@ -35,11 +37,19 @@ absl::StatusOr<v1::GetIncidentProductResponse> FindProduct(
     const std::vector<IncidentLog::Entry>& entries, const v1::GetIncidentProductRequest& request,
     int64_t most_bytes);
 
+// Errors: InvalidArgument a limit that is out of range.
+absl::StatusOr<v1::ListSessionsResponse> ListSessions(const TensorStore& store,
+                                                      const v1::ListSessionsRequest& request);
+
+// Errors: InvalidArgument an id too long; NotFound one that no session has.
+absl::StatusOr<TensorStore::Dropped> DropSession(TensorStore& store,
+                                                 const v1::DropSessionRequest& request);
+
 // Borrows all of them. A message holds at most so many bytes.
 std::unique_ptr<grpc::Service> MakeAdminService(const std::vector<ServedDevice>& devices,
                                                 const ProductRunner& runner, const Gate& gate,
-                                                const IncidentLog& incidents, HandlerTimes& times,
-                                                const Clock& clock, SendWatch& watch,
-                                                int64_t max_message_bytes);
+                                                const IncidentLog& incidents, TensorStore& store,
+                                                HandlerTimes& times, const Clock& clock,
+                                                SendWatch& watch, int64_t max_message_bytes);
 
 }  // namespace gemmd

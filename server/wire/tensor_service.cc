@@ -53,8 +53,12 @@ Reactor* RefuseCall(const absl::Status& status) {
   return new Refused(status);
 }
 
-// One OpenSession call. Tells the token once and then keeps the session until the client has gone.
-class SessionReactor final : public grpc::ServerWriteReactor<grpc::ByteBuffer> {
+// One OpenSession call. Tells the token once and then keeps the session until the client has gone,
+// or an operator has dropped the session.
+//
+// gRPC holds the reactor until OnDone, and so does whoever tells it of the drop meanwhile.
+class SessionReactor final : public grpc::ServerWriteReactor<grpc::ByteBuffer>,
+                             public std::enable_shared_from_this<SessionReactor> {
  public:
   SessionReactor(const HandlerTiming& timing, SendWatch& watch,
                  grpc::CallbackServerContext& context)
@@ -62,6 +66,7 @@ class SessionReactor final : public grpc::ServerWriteReactor<grpc::ByteBuffer> {
 
   void Start(TensorStore& store, const Gate& gate, grpc::CallbackServerContext& context,
              const grpc::ByteBuffer& request) {
+    self_ = shared_from_this();
     if (const absl::Status status = Open(store, gate, context, request); !status.ok()) {
       Finish(ToGrpcStatus(status));
       return;
@@ -83,28 +88,36 @@ class SessionReactor final : public grpc::ServerWriteReactor<grpc::ByteBuffer> {
 
   void OnCancel() override {
     const HandlerTimer timer = timing_.Begin();
+    EndWith(grpc::Status::CANCELLED);
+  }
+
+  void OnDone() override {
+    const HandlerTimer timer = timing_.Begin();
+    self_.reset();
+  }
+
+ private:
+  // The first end counts.
+  void EndWith(const grpc::Status& end) ABSL_LOCKS_EXCLUDED(mutex_) {
     {
       MutexLock lock(&mutex_);
+      if (!is_over_) end_ = end;
       is_over_ = true;
     }
     Advance();
   }
 
-  void OnDone() override {
-    const HandlerTimer timer = timing_.Begin();
-    delete this;
-  }
-
- private:
-  // Ends the call once the client has gone and the token is on its way no more. Whose write fails
+  // Ends the call once it is over and the token is on its way no more. Whose write fails
   // is cancelled too, and a call ends once. One that was refused has no write and ended at once.
   void Advance() ABSL_LOCKS_EXCLUDED(mutex_) {
+    grpc::Status end;
     {
       MutexLock lock(&mutex_);
       if (!is_over_ || !is_written_ || is_finished_) return;
       is_finished_ = true;
+      end = end_;
     }
-    Finish(grpc::Status::CANCELLED);
+    Finish(end);
   }
 
   absl::Status Open(TensorStore& store, const Gate& gate, grpc::CallbackServerContext& context,
@@ -122,7 +135,12 @@ class SessionReactor final : public grpc::ServerWriteReactor<grpc::ByteBuffer> {
       owner.max_bytes = caller->grant.tensor_bytes;
       owner.max_device_bytes = caller->grant.device_tensor_bytes;
     }
-    ASSIGN_OR_RETURN(session_, store.OpenSession(wire.token(), peer, owner));
+    // Whoever drops the session may still tell of it once the call has ended.
+    const auto on_drop = [reactor = weak_from_this()] {
+      const std::shared_ptr<SessionReactor> here = reactor.lock();
+      if (here != nullptr) here->EndWith(ToGrpcStatus(TensorStore::SessionDropped()));
+    };
+    ASSIGN_OR_RETURN(session_, store.OpenSession(wire.token(), peer, owner, on_drop));
     v1::OpenSessionResponse response;
     response.set_token(session_.token().ToHex());
     response.set_linger_ns(absl::ToInt64Nanoseconds(store.options().linger));
@@ -134,12 +152,14 @@ class SessionReactor final : public grpc::ServerWriteReactor<grpc::ByteBuffer> {
 
   const HandlerTiming timing_;
   SendWatch::Call sending_;
+  std::shared_ptr<SessionReactor> self_;
   TensorStore::SessionUse session_;
   grpc::ByteBuffer answer_;
   Mutex mutex_;
   bool is_written_ ABSL_GUARDED_BY(mutex_) = false;
-  bool is_over_ ABSL_GUARDED_BY(mutex_) = false;  // The client has gone.
+  bool is_over_ ABSL_GUARDED_BY(mutex_) = false;  // The client or the session has gone.
   bool is_finished_ ABSL_GUARDED_BY(mutex_) = false;
+  grpc::Status end_ ABSL_GUARDED_BY(mutex_) = grpc::Status::CANCELLED;
 };
 
 grpc::ServerWriteReactor<grpc::ByteBuffer>* StartSessionCall(const HandlerTiming& timing,
@@ -147,9 +167,9 @@ grpc::ServerWriteReactor<grpc::ByteBuffer>* StartSessionCall(const HandlerTiming
                                                              SendWatch& watch,
                                                              grpc::CallbackServerContext& context,
                                                              const grpc::ByteBuffer& request) {
-  auto* const reactor = new SessionReactor(timing, watch, context);
+  const auto reactor = std::make_shared<SessionReactor>(timing, watch, context);
   reactor->Start(store, gate, context, request);
-  return reactor;
+  return reactor.get();
 }
 
 // Bytes that are read from a device at a time: a read costs as much as a quarter of a megabyte.

@@ -262,7 +262,7 @@ def test_gemmctl_top_tells_of_tensors(start, gemmctl):
         done = subprocess.run([*command, "--json"], capture_output=True, text=True)
         [owner] = json.loads(done.stdout)["statistics"]["tensors"]["owners"]
         token = dict(session.metadata)["gemmd-session"]
-        assert owner["name"] == hashlib.sha256(bytes.fromhex(token)).hexdigest()[:8]
+        assert owner["name"] == hashlib.sha256(bytes.fromhex(token)).hexdigest()[:16]
         assert owner["tensors"] == 1
         assert MIB <= owner["host_bytes"] <= MIB + 4096  # With what the tensor itself takes.
         assert owner["caller"] == "ipv4:127.0.0.1"

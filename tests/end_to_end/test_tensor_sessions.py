@@ -2,17 +2,26 @@
 """Sessions that own tensors: who sees what, how long it stays, and how many there are."""
 
 import hashlib
+import os
 
 import grpc
 import pytest
 from daemon import wait_until
-from gemmd.v1 import registry_pb2_grpc, resident_pb2, statistics_pb2, tensors_pb2
-from tensors import DEADLINE_S, FLAGS, Session, by_handle, by_name, bytes_spec, refusal
+from gemmd.v1 import (
+    admin_pb2,
+    admin_pb2_grpc,
+    registry_pb2_grpc,
+    resident_pb2,
+    statistics_pb2,
+    tensors_pb2,
+)
+from tensors import DEADLINE_S, FLAGS, MIB, Session, by_handle, by_name, bytes_spec, refusal
 
 GEMMD_FLAGS = FLAGS
 
 INVALID_ARGUMENT = grpc.StatusCode.INVALID_ARGUMENT
 NOT_FOUND = grpc.StatusCode.NOT_FOUND
+PERMISSION_DENIED = grpc.StatusCode.PERMISSION_DENIED
 RESOURCE_EXHAUSTED = grpc.StatusCode.RESOURCE_EXHAUSTED
 UNAUTHENTICATED = grpc.StatusCode.UNAUTHENTICATED
 
@@ -113,6 +122,91 @@ def test_a_session_lingers(daemons):
             with Session(channel, first.token) as again:
                 assert [tensor.name for tensor in again.list().tensors] == ["pinned"]
             assert third.list().tensors
+
+
+def test_an_operator_drops_what_an_owner_has_left(daemons):
+    daemon = daemons.start("--devices=cpu", "--lame-duck=1ms", "--session-linger=50ms", "--max-sessions=2")
+    with grpc.insecure_channel(daemon.tcp) as tcp, grpc.insecure_channel(daemon.unix) as channel:
+        admin = admin_pb2_grpc.AdminStub(channel)
+
+        def sessions(**request):
+            return admin.ListSessions(admin_pb2.ListSessionsRequest(**request), timeout=DEADLINE_S)
+
+        def drop(session_id):
+            return admin.DropSession(admin_pb2.DropSessionRequest(id=session_id), timeout=DEADLINE_S)
+
+        owner = Session(channel)
+        owner.put(bytes(MIB), name="left", pinned=True)
+        owner.put(bytes(10))
+        assert sessions().sessions[0].streams == 1
+        owner.close()
+
+        def left():
+            """The owner's session, once nothing but what is pinned is there."""
+            [session] = sessions().sessions
+            return session if session.tensors == 1 else None
+
+        session = wait_until(left, DEADLINE_S, "the session has lingered")
+        assert session.id == hashlib.sha256(bytes.fromhex(owner.token)).hexdigest()[:16]
+        assert session.caller == f"uid:{os.getuid()}" and session.age_ns > 0
+        assert (session.streams, session.in_use, session.lingers_ns) == (0, False, 0)
+        assert (session.pinned_tensors, session.uploads) == (1, 0)
+        assert MIB <= session.host_bytes <= MIB + 4096
+        [largest] = session.largest_tensors
+        assert (largest.name, largest.bytes, largest.pinned) == ("left", MIB, True)
+        assert owner.token not in str(session)
+
+        with Session(tcp) as other:
+            assert refusal(Session, channel)[0] == RESOURCE_EXHAUSTED
+            listed = sessions(limit=1)
+            assert [each.id for each in listed.sessions] == [session.id] and listed.left_out == 1
+            assert [each.caller for each in sessions().sessions][1] == "ipv4:127.0.0.1"
+            for limit in (-1, 1001):
+                code, text = refusal(sessions, limit=limit)
+                assert code == INVALID_ARGUMENT and f"limit: got {limit}, want 0 to 1000" in text
+            remote = admin_pb2_grpc.AdminStub(tcp)
+            for call, request in (
+                (remote.ListSessions, admin_pb2.ListSessionsRequest()),
+                (remote.DropSession, admin_pb2.DropSessionRequest(id=session.id)),
+            ):
+                assert refusal(call, request, timeout=DEADLINE_S)[0] == PERMISSION_DENIED
+            for unknown in ("", "0" * 16, owner.token):
+                assert refusal(drop, unknown)[0] == NOT_FOUND
+            assert refusal(drop, "x" * 129)[0] == INVALID_ARGUMENT
+
+            dropped = drop(session.id)
+            assert (dropped.tensors, dropped.freed_bytes) == (1, session.host_bytes)
+            assert dropped.held_bytes == 0
+            assert refusal(drop, session.id)[0] == NOT_FOUND
+            assert refusal(Session, channel, owner.token)[0] == UNAUTHENTICATED
+            with Session(channel) as again:
+                again.put(bytes(MIB), name="left")
+            assert other.list().session_bytes == 0
+        told = [event for event in daemon.events("drop_session") if event["status"] == "OK"]
+        assert [(event["session"], event["tensors"]) for event in told] == [(session.id, "1")]
+
+
+def test_calls_of_a_session_that_is_dropped_end(daemons):
+    daemon = daemons.start("--devices=cpu", "--lame-duck=1ms")
+    with grpc.insecure_channel(daemon.unix) as channel:
+        admin = admin_pb2_grpc.AdminStub(channel)
+        owner = Session(channel)
+        joined = Session(channel, owner.token)
+        owner.put(bytes(10), name="x")
+        upload = owner.put_stream()
+        upload.begin(bytes_spec(1000), name="u", pinned=True)
+        [session] = admin.ListSessions(admin_pb2.ListSessionsRequest(), timeout=DEADLINE_S).sessions
+        assert (session.streams, session.uploads) == (2, 1)
+        admin.DropSession(admin_pb2.DropSessionRequest(id=session.id), timeout=DEADLINE_S)
+        for each in (owner, joined):
+            wait_until(lambda each=each: not each.stream.is_active(), DEADLINE_S, "its stream ends")
+            assert each.stream.code() == NOT_FOUND
+            assert "an operator has dropped it" in each.stream.details()
+        assert upload.error()[0] == NOT_FOUND
+        assert refusal(owner.list)[0] == UNAUTHENTICATED
+        assert refusal(Session, channel, owner.token)[0] == UNAUTHENTICATED
+        listed = admin.ListSessions(admin_pb2.ListSessionsRequest(), timeout=DEADLINE_S)
+        assert not listed.sessions and not listed.left_out
 
 
 def test_there_are_so_many_sessions(daemons):

@@ -18,6 +18,7 @@
 #include "health/v1/health.pb.h"
 #include "kernels/peer_text.h"
 #include "kserve/v2/inference.pb.h"
+#include "server/system/clock.h"
 #include "server/wire/admin_service.h"
 #include "server/wire/convert_instruction.h"
 #include "server/wire/listing.h"
@@ -119,6 +120,24 @@ void AskDevice(const v1::RestartDeviceRequest& request) {
   Demand(Shown(request.device()).size() <= kShownBytes + 3, "a refusal is long");
 }
 
+TensorStore& EmptyStore() {
+  static const auto* const clock = new SteadyClock();
+  static auto* const store = new TensorStore({}, *clock);
+  return *store;
+}
+
+void AskSessions(const v1::ListSessionsRequest& request) {
+  const auto sessions = ListSessions(EmptyStore(), request);
+  if (!sessions.ok()) return DemandBrief(sessions.status());
+  Demand(sessions->sessions().empty() && sessions->left_out() == 0, "a session is listed");
+}
+
+void AskDrop(const v1::DropSessionRequest& request) {
+  const auto dropped = DropSession(EmptyStore(), request);
+  Demand(!dropped.ok(), "a session is dropped");
+  DemandBrief(dropped.status());
+}
+
 void AskHealth(const grpc::health::v1::HealthCheckRequest& request) {
   const absl::Status status = CheckNameLength("service", request.service());
   Demand(status.ok() == (request.service().size() <= kMaxNameBytes), "a name is too long");
@@ -146,6 +165,8 @@ std::vector<Question> AllQuestions() {
       QuestionOf<v1::RestartDeviceRequest, AskDevice>(),
       QuestionOf<v1::ListIncidentsRequest>(),
       QuestionOf<v1::GetIncidentProductRequest, AskIncident>(),
+      QuestionOf<v1::ListSessionsRequest, AskSessions>(),
+      QuestionOf<v1::DropSessionRequest, AskDrop>(),
       QuestionOf<grpc::health::v1::HealthCheckRequest, AskHealth>(),
       QuestionOf<ReflectionQuestion, AskReflection>(),
       QuestionOf<inference::ServerLiveRequest>(),

@@ -43,6 +43,8 @@ ANSWERED = {
     # What operators do about it; the answers are small.
     "/gemmd.v1.Admin/RestartDevice",
     "/gemmd.v1.Admin/ListIncidents",
+    "/gemmd.v1.Admin/ListSessions",
+    "/gemmd.v1.Admin/DropSession",
 }
 # Their products are refused one by one.
 STREAMS_OF_PRODUCTS = {

@@ -108,14 +108,14 @@ TEST(TopTest, ShowsTensorsWhereTheServerKeepsThem) {
   now.mutable_tensors()->set_max_host_bytes(int64_t{4} << 30);
   now.mutable_tensors()->set_uploads_known(7);
   v1::OwnerStatistics& owner = *now.mutable_tensors()->add_owners();
-  owner.set_name("0123abcd");
+  owner.set_name("0123456789abcdef");
   owner.set_tensors(12);
   owner.set_host_bytes(int64_t{2} << 30);
   owner.set_caller("ipv4:10.0.0.7");
   EXPECT_THAT(TopText("a", now, rates),
               AllOf(HasSubstr("tensors  1,234 of 2 sessions, 3.00 GiB of 4.00 GiB on the host"),
                     HasSubstr("7 known"), Not(HasSubstr("evicted")),
-                    ContainsRegex("0123abcd +12 +2.00 GiB +ipv4:10.0.0.7")));
+                    ContainsRegex("0123456789abcdef +12 +2.00 GiB +ipv4:10.0.0.7")));
   now.mutable_devices(0)->set_tensor_bytes(1 << 20);
   now.mutable_devices(0)->set_tensor_hits(55);
   now.mutable_devices(0)->set_tensors_evicted(3);

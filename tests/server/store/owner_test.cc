@@ -94,6 +94,22 @@ TEST_F(OwnerTest, AllSessionsOfAnOwnerAreOne) {
               StatusIs(absl::StatusCode::kUnauthenticated));
 }
 
+TEST_F(OwnerTest, AnOwnerWhoseSessionWasDroppedOpensAnother) {
+  const SessionUse first = Open("alice");
+  ASSERT_THAT(Make(first, 8 * kMebi - 4096, {.name = "w", .pinned = true}), IsOk());
+  const TensorStore::SessionList list = store_.ListSessions(10);
+  ASSERT_EQ(list.sessions.size(), 1);
+  EXPECT_EQ(list.sessions[0].caller, "alice");
+  ASSERT_THAT(store_.DropSession(list.sessions[0].id), IsOk());
+  EXPECT_THAT(store_.Use("", "alice"), StatusIs(absl::StatusCode::kUnauthenticated));
+  const SessionUse second = Open("alice");
+  EXPECT_NE(second.token(), first.token());
+  EXPECT_FALSE(Exists(second, "w"));
+  EXPECT_THAT(Make(second, 8 * kMebi - 4096, {.name = "w"}), IsOk()) << "the quota is free";
+  EXPECT_THAT(Make(first, 10, {.name = "v"}), StatusIs(absl::StatusCode::kNotFound));
+  EXPECT_TRUE(Exists(second, "w"));
+}
+
 TEST_F(OwnerTest, WhoIsNotKnownByNameSharesNothing) {
   for (const SessionOwner& owner : {SessionOwner{}, SessionOwner{.is_known = true}}) {
     const SessionUse first = Open("host", owner);

@@ -138,6 +138,30 @@ class ResidentResultsTest : public testing::Test {
   JobId last_id_ = 0;
 };
 
+// The session is dropped while products of it run: one that reads a tensor, one that overwrites
+// one, and one whose result is to be a new tensor.
+TEST_F(ResidentResultsTest, ProductsOfADroppedSessionEnd) {
+  Upload("x", "abcdefghij");
+  Upload("y", "0123456789");
+  const auto in_place = Begin(*cpu_.device, "y", "y");
+  const auto made = Begin(*cpu_.device, "x", "z");
+  const TensorStore::TensorUse y = store_.Find(session_, "y").value();
+  const absl::StatusOr<TensorStore::Dropped> dropped =
+      store_.DropSession(store_.ListSessions(1).sessions.at(0).id);
+  ASSERT_THAT(dropped, IsOk());
+  EXPECT_EQ(dropped->tensors, 2);
+  EXPECT_GT(dropped->held_bytes, 0);
+  cpu_.adding->Run();
+  cpu_.adding->Run();
+  EXPECT_THAT(End(*in_place), IsOk());
+  EXPECT_EQ(std::string(reinterpret_cast<const char*>(y->bytes->host()), kResultBytes),
+            "123456789:");
+  EXPECT_THAT(made->Wait(), IsOk());
+  EXPECT_THAT(made->tensors->Finish(true),
+              StatusIs(absl::StatusCode::kNotFound, HasSubstr("an operator has dropped it")));
+  EXPECT_THAT(store_.List(session_), SizeIs(0));
+}
+
 TEST_F(ResidentResultsTest, AChainMovesNothing) {
   Upload("a", "0123456789");
   EXPECT_THAT(Multiply(gpu_, "a", "b"), IsOk());

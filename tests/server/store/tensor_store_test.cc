@@ -12,6 +12,7 @@
 #include <utility>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
 #include "tests/testing/fake_clock.h"
 #include "tests/testing/status_matchers.h"
 #include "tests/testing/units.h"
@@ -81,6 +82,13 @@ class TensorStoreTest : public testing::Test {
     std::vector<std::string> names;
     for (const TensorState& state : store_.List(session)) names.push_back(state.tensor->name);
     return names;
+  }
+
+  // Of that place in the listing.
+  std::string IdOfSession(size_t place) {
+    const TensorStore::SessionList list = store_.ListSessions(100);
+    EXPECT_LT(place, list.sessions.size());
+    return place < list.sessions.size() ? list.sessions[place].id : "";
   }
 
   FakeClock clock_;
@@ -242,6 +250,135 @@ TEST_F(TensorStoreTest, AProductCountsOnceForEachTensor) {
   EXPECT_EQ(store_.StateOf(a).products, 3);
   EXPECT_EQ(store_.StateOf(c).products, 2);
   EXPECT_EQ(store_.StateOf(d).products, 1);
+}
+
+TEST_F(TensorStoreTest, ListsSessionsForOperators) {
+  SessionUse large = Open();
+  for (const int64_t bytes : {100, 400, 300, 200}) {
+    ASSERT_THAT(Put(large, std::string(static_cast<size_t>(bytes), 'x'),
+                    {.name = absl::StrCat("w", bytes), .pinned = bytes == 300}),
+                IsOk());
+  }
+  ASSERT_THAT(Put(large, "y", {.name = "short", .lease_ns = kSecond}), IsOk());
+  ASSERT_THAT(store_.Begin(large, Row(10), {}, {}), IsOk());
+  clock_.Advance(5 * kSecond);
+  const SessionUse small = Open("", "b");
+  const SessionUse again = Open(small.token().ToHex(), "b");
+  TensorStore::SessionList list = store_.ListSessions(10);
+  ASSERT_EQ(list.sessions.size(), 2);
+  EXPECT_EQ(list.left_out, 0);
+  const TensorStore::SessionState& first = list.sessions[0];
+  EXPECT_EQ(first.caller, "a");
+  EXPECT_EQ(first.id.size(), 16);
+  EXPECT_NE(first.id, large.token().ToHex().substr(0, 16));
+  EXPECT_EQ(first.age_ns, 5 * kSecond);
+  EXPECT_EQ(first.streams, 1);
+  EXPECT_TRUE(first.is_in_use);
+  EXPECT_EQ(first.lingers_ns, 0);
+  EXPECT_EQ(first.tensors, 4) << "one has expired";
+  EXPECT_EQ(first.pinned, 1);
+  EXPECT_EQ(first.uploads, 1);
+  EXPECT_EQ(first.bytes, large.account().used());
+  std::vector<std::string> largest;
+  for (const auto& tensor : first.largest) {
+    largest.push_back(absl::StrCat(tensor.name, tensor.pinned ? " pinned " : " ", tensor.bytes));
+  }
+  EXPECT_THAT(largest, ElementsAre("w400 400", "w300 pinned 300", "w200 200"));
+  EXPECT_EQ(list.sessions[1].caller, "b");
+  EXPECT_EQ(list.sessions[1].streams, 2);
+  EXPECT_EQ(list.sessions[1].age_ns, 0);
+
+  // A call is no stream.
+  const std::string token = large.token().ToHex();
+  large = SessionUse();
+  {
+    const absl::StatusOr<SessionUse> call = store_.Use(token);
+    list = store_.ListSessions(1);
+    EXPECT_EQ(list.left_out, 1);
+    EXPECT_EQ(list.sessions[0].streams, 0);
+    EXPECT_TRUE(list.sessions[0].is_in_use);
+  }
+  clock_.Advance(10 * kSecond);
+  list = store_.ListSessions(1);
+  EXPECT_FALSE(list.sessions[0].is_in_use);
+  EXPECT_EQ(list.sessions[0].lingers_ns, 20 * kSecond);
+  clock_.Advance(21 * kSecond);
+  store_.Expire();
+  list = store_.ListSessions(1);
+  EXPECT_EQ(list.sessions[0].lingers_ns, 0);
+  EXPECT_EQ(list.sessions[0].tensors, 1) << "what is pinned is left";
+}
+
+TEST_F(TensorStoreTest, AnOperatorDropsWhatAnOwnerHasLeft) {
+  SessionUse owner = Open();
+  const std::string token = owner.token().ToHex();
+  ASSERT_THAT(Put(owner, "a", {.name = "kept", .pinned = true}), IsOk());
+  owner = SessionUse();
+  clock_.Advance(100 * kSecond);
+  store_.Expire();
+  const std::string id = IdOfSession(0);
+  const SessionUse other = Open();
+  ASSERT_THAT(Put(other, "b", {.name = "x"}), IsOk());
+  const int64_t before = store_.load().bytes;
+  EXPECT_THAT(store_.DropSession("0123456789abcdef"),
+              StatusIs(absl::StatusCode::kNotFound, HasSubstr("id: got 0123456789abcdef")));
+  EXPECT_THAT(store_.DropSession(token), StatusIs(absl::StatusCode::kNotFound));
+  EXPECT_THAT(store_.DropSession(""), StatusIs(absl::StatusCode::kNotFound));
+  EXPECT_EQ(store_.load().sessions, 2);
+  const absl::StatusOr<TensorStore::Dropped> dropped = store_.DropSession(id);
+  ASSERT_THAT(dropped, IsOk());
+  EXPECT_EQ(dropped->caller, "a");
+  EXPECT_EQ(dropped->tensors, 1);
+  EXPECT_EQ(dropped->freed_bytes, before - store_.load().bytes);
+  EXPECT_GT(dropped->freed_bytes, 0);
+  EXPECT_EQ(dropped->held_bytes, 0);
+  EXPECT_EQ(store_.load().sessions, 1);
+  EXPECT_THAT(store_.Use(token), StatusIs(absl::StatusCode::kUnauthenticated));
+  EXPECT_THAT(store_.DropSession(id), StatusIs(absl::StatusCode::kNotFound));
+  EXPECT_TRUE(Exists(other, "x"));
+}
+
+TEST_F(TensorStoreTest, WhoReadsATensorOfADroppedSessionKeepsItsBytes) {
+  int told = 0;
+  absl::StatusOr<SessionUse> session = store_.OpenSession("", "a", {}, [&told] { ++told; });
+  ASSERT_THAT(session, IsOk());
+  ASSERT_THAT(Put(*session, "old", {.name = "x"}), IsOk());
+  ASSERT_THAT(Put(*session, "y", {.name = "y"}), IsOk());
+  absl::StatusOr<TensorStore::TensorUse> use = store_.Find(*session, "x");
+  ASSERT_THAT(use, IsOk());
+  const absl::StatusOr<TensorStore::Dropped> dropped = store_.DropSession(IdOfSession(0));
+  ASSERT_THAT(dropped, IsOk());
+  EXPECT_EQ(told, 1);
+  EXPECT_EQ(dropped->tensors, 2);
+  EXPECT_GT(dropped->freed_bytes, 0);
+  EXPECT_EQ(dropped->held_bytes, store_.load().bytes);
+  EXPECT_GT(dropped->held_bytes, 0);
+  EXPECT_THAT(store_.Find(*session, "x"), StatusIs(absl::StatusCode::kNotFound));
+  EXPECT_EQ(std::string(reinterpret_cast<const char*>((*use)->bytes->host()), 3), "old");
+  EXPECT_THAT(store_.BeginProduct({&*use}, {}), IsOk());
+  use = TensorStore::TensorUse();
+  EXPECT_EQ(store_.load().bytes, 0);
+  session = SessionUse();
+  EXPECT_EQ(told, 1);
+}
+
+TEST_F(TensorStoreTest, NothingIsAddedToADroppedSession) {
+  const SessionUse session = Open();
+  const auto upload = store_.Begin(session, Row(4), {.name = "u", .pinned = true}, {})->upload;
+  absl::StatusOr<TensorState> result = absl::UnknownError("not told");
+  store_.Attach(upload, [&result](const absl::StatusOr<TensorState>& told) { result = told; });
+  absl::StatusOr<TensorDraft> draft = store_.MakeDraft(session, Row(4), {.name = "d"});
+  ASSERT_THAT(draft, IsOk());
+  ASSERT_THAT(store_.DropSession(IdOfSession(0)), IsOk());
+  EXPECT_THAT(result, StatusIs(absl::StatusCode::kNotFound));
+  EXPECT_THAT(Write(session, upload, "late"), IsOk());
+  EXPECT_THAT(store_.Publish(session, *std::move(draft)),
+              StatusIs(absl::StatusCode::kNotFound, HasSubstr("an operator has dropped it")));
+  EXPECT_THAT(store_.MakeDraft(session, Row(4), {}), StatusIs(absl::StatusCode::kNotFound));
+  EXPECT_THAT(store_.Begin(session, Row(4), {}, {}), StatusIs(absl::StatusCode::kNotFound));
+  EXPECT_THAT(store_.Join(session, upload->id().ToBytes()), StatusIs(absl::StatusCode::kNotFound));
+  EXPECT_THAT(Names(session), IsEmpty());
+  EXPECT_EQ(store_.load().uploads_complete, 0);
 }
 
 TEST_F(TensorStoreTest, OneHostLeavesPlacesForOthers) {
