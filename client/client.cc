@@ -141,6 +141,28 @@ absl::StatusOr<v1::GetIncidentProductResponse> Client::GetIncidentProduct(
       });
 }
 
+absl::StatusOr<v1::ListSessionsResponse> Client::ListSessions(int64_t limit,
+                                                              const CallOptions& options) {
+  v1::ListSessionsRequest request;
+  request.set_limit(limit);
+  grpc::ClientContext context;
+  state_->Prepare(context, options);
+  return Block<v1::ListSessionsResponse>(context, [&](v1::ListSessionsResponse* response) {
+    return state_->Next().admin->ListSessions(&context, request, response);
+  });
+}
+
+absl::StatusOr<v1::DropSessionResponse> Client::DropSession(absl::string_view id,
+                                                            const CallOptions& options) {
+  v1::DropSessionRequest request;
+  request.set_id(std::string(id));
+  grpc::ClientContext context;
+  state_->Prepare(context, options);
+  return Block<v1::DropSessionResponse>(context, [&](v1::DropSessionResponse* response) {
+    return state_->Next().admin->DropSession(&context, request, response);
+  });
+}
+
 absl::StatusOr<v1::ExplainResponse> Client::Explain(const v1::MultiplyRequest& request,
                                                     const CallOptions& options) {
   v1::ExplainRequest explain;

@@ -30,14 +30,17 @@ extern const Command kIncidentsCommand;
 extern const Command kReplayCommand;
 extern const Command kCompletionCommand;
 extern const Command kRestartDeviceCommand;
+extern const Command kSessionsCommand;
+extern const Command kDropSessionCommand;
 
 inline constexpr const Command* kCommands[] = {
-    &kMultiplyCommand,     &kExplainCommand,  &kRandomCommand,     &kConvertCommand,
-    &kDiffCommand,         &kPutCommand,      &kGetCommand,        &kLsCommand,
-    &kRmCommand,           &kKeepCommand,     &kCompressCommand,   &kKernelsCommand,
-    &kInstructionsCommand, &kFragmentCommand, &kDevicesCommand,    &kInfoCommand,
-    &kTopCommand,          &kHealthCommand,   &kDoctorCommand,     &kRestartDeviceCommand,
-    &kIncidentsCommand,    &kReplayCommand,   &kCompletionCommand,
+    &kMultiplyCommand,     &kExplainCommand,     &kRandomCommand,    &kConvertCommand,
+    &kDiffCommand,         &kPutCommand,         &kGetCommand,       &kLsCommand,
+    &kRmCommand,           &kKeepCommand,        &kCompressCommand,  &kKernelsCommand,
+    &kInstructionsCommand, &kFragmentCommand,    &kDevicesCommand,   &kInfoCommand,
+    &kTopCommand,          &kHealthCommand,      &kDoctorCommand,    &kRestartDeviceCommand,
+    &kSessionsCommand,     &kDropSessionCommand, &kIncidentsCommand, &kReplayCommand,
+    &kCompletionCommand,
 };
 
 }  // namespace gemmd

@@ -255,6 +255,16 @@ class Client {
                                                                     const CallOptions& options = {},
                                                                     bool without_operands = false);
 
+  // The sessions that own resident tensors, those with the most bytes first, at most `limit` (0:
+  // 100). Over a unix socket, or for callers with the role `administer`.
+  absl::StatusOr<v1::ListSessionsResponse> ListSessions(int64_t limit = 0,
+                                                        const CallOptions& options = {});
+
+  // Ends a session and deletes its tensors, pinned ones too. Over a unix socket only. NotFound
+  // where no session has the id.
+  absl::StatusOr<v1::DropSessionResponse> DropSession(absl::string_view id,
+                                                      const CallOptions& options = {});
+
   // How the server would run a product. The operands' bytes need not be there and are not sent.
   absl::StatusOr<v1::ExplainResponse> Explain(const v1::MultiplyRequest& request,
                                               const CallOptions& options = {});

@@ -15,6 +15,7 @@ namespace gemmd::v1 {
 class ExplainResponse;
 class DescribeFragmentRequest;
 class DescribeFragmentResponse;
+class DropSessionResponse;
 class GetIncidentProductResponse;
 class GetServerInfoResponse;
 class GetStatisticsResponse;
@@ -22,6 +23,7 @@ class ListDevicesResponse;
 class ListIncidentsResponse;
 class ListInstructionsResponse;
 class ListKernelsResponse;
+class ListSessionsResponse;
 class ListTensorsResponse;
 class MultiplyRequest;
 class MultiplyResponse;

@@ -97,3 +97,37 @@ def test_the_environment_names_a_session(ctl, tmp_path, rng):
     assert code == 0 and "3 x 4 f64" in out, err
     code, _, err = ctl("ls", session="0" * 32)
     assert code == 1 and "UNAUTHENTICATED" in err
+
+
+def test_an_operator_lists_and_drops_a_session(ctl, tmp_path, rng):
+    np.save(tmp_path / "w.npy", random_matrix(rng, 300, 400))
+    assert ctl("put", tmp_path / "w.npy", "--name", "left behind")[0] == 0
+    (kept,) = (tmp_path / "gemmd").iterdir()
+    token = kept.read_text().strip()
+    session_id = hashlib.sha256(bytes.fromhex(token)).hexdigest()[:16]
+    code, out, err = ctl("sessions", "--json")
+    assert code == 0, err
+    assert token not in out
+    [session] = [each for each in json.loads(out)["sessions"] if each["id"] == session_id]
+    assert (session["caller"], session["tensors"]) == (f"uid:{os.getuid()}", 1)
+    assert session["largest_tensors"] == [{"name": "left behind", "bytes": 960000, "pinned": True}]
+    code, out, err = ctl("sessions")
+    assert code == 0, err
+    [line] = [line for line in out.splitlines() if line.startswith(session_id)]
+    assert f"uid:{os.getuid()}" in line and line.endswith("938 KiB  left behind"), line
+    code, out, err = ctl("sessions", "--limit", "0")
+    assert code == 2, err
+    code, _, err = ctl("drop-session", token)
+    assert code == 1 and "NOT_FOUND" in err
+    code, out, err = ctl("drop-session", session_id)
+    assert code == 0 and f"{session_id} is dropped: 1 tensor, 938 KiB freed" in out, out + err
+    assert session_id not in ctl("sessions")[1]
+    code, _, err = ctl("drop-session", session_id, "--json")
+    assert code == 1 and "NOT_FOUND" in err
+    code, _, err = ctl("ls")
+    assert code == 2 and "gemmctl put" in err
+    # Its owner begins anew.
+    assert ctl("put", tmp_path / "w.npy", "--name", "left behind")[0] == 0
+    [session] = json.loads(ctl("sessions", "--json")[1])["sessions"][:1]
+    code, out, err = ctl("drop-session", session["id"], "--json")
+    assert code == 0 and json.loads(out)["tensors"] == session["tensors"], err

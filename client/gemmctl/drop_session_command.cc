@@ -1,0 +1,63 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// gemmctl drop-session.
+#include <memory>
+#include <string>
+
+#include "absl/strings/str_cat.h"
+#include "client/gemmctl/commands.h"
+#include "client/gemmctl/connect.h"
+#include "client/gemmctl/message_json.h"
+#include "client/terminal/option.h"
+#include "client/terminal/text_table.h"
+#include "gemmd/v1/admin.pb.h"
+
+namespace gemmd {
+namespace {
+
+constexpr char kDropSessionHelp[] =
+    "Examples:\n"
+    "  gemmctl drop-session 0123456789abcdef --address unix:/run/gemmd/gemmd.sock\n\n"
+    "The server takes this over a unix socket only. All tensors of the session are deleted, "
+    "pinned\n"
+    "ones too, and its uploads end with NOT_FOUND. Products that have begun keep the tensors that\n"
+    "they read, and end as they would have; one whose result is to be a new tensor of the session\n"
+    "ends with NOT_FOUND. The owner may open another session at once.";
+
+std::string DroppedText(const std::string& id, const v1::DropSessionResponse& dropped) {
+  return absl::StrCat(id, " is dropped: ", FormatCount(dropped.tensors()),
+                      dropped.tensors() == 1 ? " tensor, " : " tensors, ",
+                      FormatBytes(dropped.freed_bytes()), " freed",
+                      dropped.held_bytes() == 0
+                          ? ""
+                          : absl::StrCat(", ", FormatBytes(dropped.held_bytes()),
+                                         " more once the calls that hold them end"),
+                      "\n");
+}
+
+ExitCode RunDropSession(const GlobalFlags& global, const std::string& id, const Console& console) {
+  auto client = Connect(global);
+  if (!client.ok()) return FailLocally(console, client.status());
+  const auto dropped = client->DropSession(id);
+  if (!dropped.ok()) return FailCall(console, dropped.status());
+  console.Print(global.json ? JsonLine(MessageJson(*dropped)) : DroppedText(id, *dropped));
+  return ExitCode::kOk;
+}
+
+CommandRun AddDropSession(CLI::App& app) {
+  auto id = std::make_unique<std::string>();
+  SetFooter(app, kDropSessionHelp);
+  AddOption(app, "id", *id, "The session's id, as `gemmctl sessions` lists it")
+      .TypeName("ID")
+      .Require();
+  return [id = std::move(id)](const GlobalFlags& global, const Console& console) {
+    return RunDropSession(global, *id, console);
+  };
+}
+
+}  // namespace
+
+constexpr Command kDropSessionCommand = {
+    "drop-session", "End a session and delete its tensors (over a unix socket)", AddDropSession};
+
+}  // namespace gemmd
