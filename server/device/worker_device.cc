@@ -543,7 +543,8 @@ absl::Status WorkerDevice::CheckTime() {
              limit));
 }
 
-// The job that the worker had begun, or null unless it had begun that one errand alone.
+// The job that the worker had begun, or null unless it had begun that one errand alone and somebody
+// wants it.
 std::unique_ptr<const Job> WorkerDevice::OnlyStarted() const {
   MutexLock lock(&mutex_);
   const Errand* only = nullptr;
@@ -553,6 +554,8 @@ std::unique_ptr<const Job> WorkerDevice::OnlyStarted() const {
     only = sent.get();
   }
   if (only == nullptr || only->kind != Errand::Kind::kJob || !false_.empty()) return nullptr;
+  // It may only have taken long to end: so a caller could have a kernel refused to everybody.
+  if (only->is_aborted) return nullptr;
   return std::make_unique<const Job>(static_cast<const JobErrand&>(*only).job());
 }
 

@@ -287,7 +287,8 @@ void ProductRunner::QueueAgain(std::unique_ptr<Product> product) {
     return End(std::move(product));
   }
   product->is_doubtful = false;
-  product->own_launch = Launch();
+  std::destroy_at(&product->own_launch);
+  std::construct_at(&product->own_launch);
   product->launch = nullptr;
   product->end = absl::OkStatus();
   product->arrival.has_company = false;  // That has been launched.
