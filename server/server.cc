@@ -452,8 +452,8 @@ int64_t LargestTensor(Pressure pressure) {
 
 }  // namespace
 
-// With that of the workers, which share the limit; what they share with the daemon counts once,
-// whoever has touched it.
+// With that of the workers, which share the limit. Memory that they share with the daemon counts
+// once, whichever process wrote it.
 std::optional<int64_t> Server::UsedMemory(int64_t limit_bytes) const {
   std::optional<int64_t> used = UsedBytes(limit_bytes, Staging::ResidentBytesOfAll());
   if (!used) return used;

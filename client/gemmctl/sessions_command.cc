@@ -21,11 +21,10 @@ constexpr char kSessionsHelp[] =
     "Examples:\n"
     "  gemmctl sessions --address unix:/run/gemmd/gemmd.sock\n"
     "  gemmctl sessions --json | jq '.sessions[] | select(.streams == 0) | .id'\n\n"
-    "The sessions with the most bytes come first. `connected` is one whose owner holds it open;\n"
-    "`in use` one that only calls use; one that `lingers` loses its tensors after that time, "
-    "except\n"
-    "pinned ones and those of a caller whom rules know; `idle` is one of which only those are "
-    "left.\n"
+    "The sessions with the most bytes come first. A session is `connected` while its owner holds\n"
+    "it open, and `in use` while only calls use it. One that `lingers` loses its tensors after\n"
+    "the time shown, except pinned ones and those of callers whom the rules name. `idle`: only\n"
+    "such tensors are left.\n"
     "`gemmctl drop-session ID` ends one. The server takes this over a unix socket only, or from a\n"
     "caller whose rules say `administer`.";
 

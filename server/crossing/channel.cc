@@ -24,7 +24,7 @@ constexpr size_t kCacheLine = 64;
 // What wakes the other side; a record is longer.
 constexpr std::byte kWake{0};
 
-// A side that sends wake-ups for nothing keeps nobody for longer.
+// At most so many wake-ups are read in one call: the other side may send them without end.
 constexpr int kMostWakesAtOnce = 64;
 
 absl::Status IsGone(std::string_view why) {

@@ -177,7 +177,7 @@ class Device {
   virtual DeviceTrust& trust() { return trust_; }
 
  protected:
-  // OK, or FailedPrecondition for a product of which workers of the device died.
+  // OK, or FailedPrecondition where two workers of the device died of such products.
   absl::Status CheckLosses(const Job& job) const {
     return trust_.CheckLosses(*job.kernel, job.problem, info().name);
   }

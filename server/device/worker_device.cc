@@ -543,8 +543,8 @@ absl::Status WorkerDevice::CheckTime() {
              limit));
 }
 
-// The job that the worker had begun, or null unless it had begun that one errand alone and somebody
-// wants it.
+// The job that the worker had begun. Null if it had begun several errands, or if the job was
+// aborted.
 std::unique_ptr<const Job> WorkerDevice::OnlyStarted() const {
   MutexLock lock(&mutex_);
   const Errand* only = nullptr;

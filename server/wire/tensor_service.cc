@@ -56,7 +56,7 @@ Reactor* RefuseCall(const absl::Status& status) {
 // One OpenSession call. Tells the token once and then keeps the session until the client has gone,
 // or an operator has dropped the session.
 //
-// gRPC holds the reactor until OnDone, and so does whoever tells it of the drop meanwhile.
+// gRPC holds the reactor until OnDone; a thread that drops the session holds it for that time.
 class SessionReactor final : public grpc::ServerWriteReactor<grpc::ByteBuffer>,
                              public std::enable_shared_from_this<SessionReactor> {
  public:
@@ -135,7 +135,7 @@ class SessionReactor final : public grpc::ServerWriteReactor<grpc::ByteBuffer>,
       owner.max_bytes = caller->grant.tensor_bytes;
       owner.max_device_bytes = caller->grant.device_tensor_bytes;
     }
-    // Whoever drops the session may still tell of it once the call has ended.
+    // The session may be dropped while the call ends.
     const auto on_drop = [reactor = weak_from_this()] {
       const std::shared_ptr<SessionReactor> here = reactor.lock();
       if (here != nullptr) here->EndWith(ToGrpcStatus(TensorStore::SessionDropped()));

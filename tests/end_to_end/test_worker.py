@@ -484,7 +484,7 @@ def test_a_kernel_of_which_two_host_workers_died_is_refused(daemons, client, gem
     assert len(daemon.awaited_events("kernel_refused")) == 1
     restart_device(gemmctl, daemon, "sim:sm_90")
     assert one.multiply(kernel=kernel, product=product).kernel == kernel
-    # The log tells of each loss, and when there is a worker again.
+    # Each loss is in the log, and each new worker.
     wait_until(lambda: len(daemon.events("device_ready")) == 4, DEADLINE_S, "the log")
     lost = [event["reason"] for event in daemon.events("device_not_ready")]
     assert ["signal 4" in reason for reason in lost] == [True, True, False]

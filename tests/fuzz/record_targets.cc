@@ -102,8 +102,8 @@ void CheckRates(double rate) {
   }
   ends.worker.Close();
   Packet packet;
-  Demand(absl::IsUnavailable(ends.front.Receive(packet)), "somebody who has gone still sends");
-  Demand(absl::IsUnavailable(SendRates(ends.worker, rates)), "rates are sent by nobody");
+  Demand(absl::IsUnavailable(ends.front.Receive(packet)), "a record comes from a closed channel");
+  Demand(absl::IsUnavailable(SendRates(ends.worker, rates)), "rates go through a closed channel");
 }
 
 void TryAnswers(const Packet& packet) {

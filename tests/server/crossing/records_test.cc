@@ -96,7 +96,7 @@ TEST_F(ChannelTest, RecordsGoThrough) {
   EXPECT_FALSE(worker_.HasNews()) << "it got what it sent";
 }
 
-// Nobody sleeps beside a record, and none is lost, whoever waits for whom.
+// Neither side sleeps while a record is there, and no record is lost.
 TEST_F(ChannelTest, BothSidesWakeEachOther) {
   constexpr uint64_t kRecords = 20000;
   std::thread worker([this] {
@@ -171,7 +171,7 @@ TEST_F(ChannelTest, RingsThatCannotBeAreRefused) {
   Overwrite(kSize, text.size());
   EXPECT_THAT(front_.TryReceive(packet), IsOk());
   EXPECT_EQ(packet.size, text.size());
-  // How many were sent: 34, of which 33 were received.
+  // How many were sent: 34. 33 of them were received.
   for (int i = 1; i < 33; ++i) {
     ASSERT_THAT(SendRecord(worker_, Result()), IsOk());
     ASSERT_THAT(front_.TryReceive(packet), IsOk());
