@@ -71,6 +71,9 @@ struct Recipe {
   // Where it is not 0, the instruction's sums start from zero after every promotion_k elements of
   // k, and each is added, in ascending k, to a total in f32, rounded to nearest even.
   int promotion_k = 0;
+  // Operands are f32, and the instruction multiplies the two f16 into which each element is split,
+  // as split_float.h says. a_compute and b_compute are f32.
+  bool splits_f32 = false;
 
   bool operator==(const Recipe&) const = default;
 };
@@ -206,11 +209,11 @@ struct Kernel {
   absl::Status launch(const GemmArgs& args) const { return family->launch(*this, args); }
 };
 
-// Whether both compute with the same instruction and promote its sums alike. Then they give the
-// same bits, on whatever kinds of devices.
+// Whether both compute with the same instruction, from operands of the same kind, and promote its
+// sums alike. Then they give the same bits, on whatever kinds of devices.
 inline bool ShareInstruction(const Kernel& x, const Kernel& y) {
   return x.instruction != nullptr && y.instruction != nullptr && *x.instruction == *y.instruction &&
-         x.recipe.promotion_k == y.recipe.promotion_k;
+         x.recipe.promotion_k == y.recipe.promotion_k && x.recipe.splits_f32 == y.recipe.splits_f32;
 }
 
 }  // namespace gemmd

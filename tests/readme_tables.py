@@ -315,9 +315,10 @@ def headline_table(report):
 def errors_table(report):
     def cells(row):
         methods = ("gemmd", "gemmd_fast", "cublaslt", "cublaslt_fast")
-        return [row["k"], row["data"], *(f"{row[method]:.2e}" for method in methods)]
+        errors = ("-" if row[method] is None else f"{row[method]:.2e}" for method in methods)
+        return [row["k"], row["type"], row["data"], *errors]
 
-    columns = [">k", "data", ">gemmd", ">gemmd, fast", ">cuBLASLt", ">cuBLASLt, fast"]
+    columns = [">k", "type", "data", ">gemmd", ">gemmd, fast", ">cuBLASLt", ">cuBLASLt, fast"]
     return (
         f"Measured on one {report['gpu']}, driver {report['driver']}, CUDA {report['cuda']}, cuBLASLt "
         f"{report['cublaslt']}, commit {report['commit']}:\n`{report['command']}`.\n\n"

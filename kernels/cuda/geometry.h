@@ -91,11 +91,14 @@ constexpr bool TakesLinesSpread(const CudaRow& row) {
 }
 constexpr int SpreadLine(int line) { return line / 8 * 8 + line % 4 * 2 + line % 8 / 4; }
 
-// A stage holds A's tile, B's tile and the metadata. Where the copy engine writes it, the stage
+// A stage holds A's tiles, B's tiles and the metadata. Where the copy engine writes it, the stage
 // starts on a multiple of the bytes from which the swizzle counts.
 inline constexpr int kSwizzleBytes = 1024;
+// Where f32 are split, there are two tiles of each operand, of the high parts and of the low ones.
+constexpr int PartsOfOperands(const CudaRow& row) { return row.splits_f32 ? 2 : 1; }
 constexpr int TileBytes(const CudaRow& row) {
-  return TileLinesOf(row, mma::Operand::kA).bytes() + TileLinesOf(row, mma::Operand::kB).bytes() +
+  return (TileLinesOf(row, mma::Operand::kA).bytes() + TileLinesOf(row, mma::Operand::kB).bytes()) *
+             PartsOfOperands(row) +
          MetadataBytes(row);
 }
 constexpr int StageBytes(const CudaRow& row) {

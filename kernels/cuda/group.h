@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Groups of rows. Each group has one source file (kernels/cuda/device/groups), so that their code
-// is compiled side by side. Every instruction belongs to exactly one group of rows without
-// promotion, and some also to that of promoted ones.
+// is compiled side by side. Every instruction belongs to exactly one group of rows that multiply
+// its own types without promotion; some have promoted rows and rows of f32, too.
 #pragma once
 
 #include <cstddef>
@@ -10,6 +10,7 @@
 
 #include "kernels/mma/instruction.h"
 #include "kernels/promotion.h"
+#include "kernels/split_float.h"
 
 namespace gemmd {
 
@@ -39,10 +40,11 @@ enum class CudaGroup : uint8_t {
   kWgmmaSparseBytes,   // wgmma.sp with e4m3, e5m2, s8 and u8.
   kWgmmaBits,          // wgmma with b1.
   kPromoted,           // All instructions with e4m3 and e5m2 whose sums are promoted.
+  kSplit,              // wgmma with f16 into which f32 are split.
 };
-inline constexpr size_t kCudaGroups = static_cast<size_t>(CudaGroup::kPromoted) + 1;
+inline constexpr size_t kCudaGroups = static_cast<size_t>(CudaGroup::kSplit) + 1;
 
-// The group of the rows without promotion.
+// The group of the rows that add their own operands' products up without promotion.
 constexpr CudaGroup GroupOf(const mma::Instruction& instruction) {
   using enum CudaGroup;
   const ElementType a = instruction.a;
@@ -74,8 +76,9 @@ constexpr CudaGroup GroupOf(const mma::Instruction& instruction) {
 }
 
 constexpr bool HasRowsIn(CudaGroup group, const mma::Instruction& instruction) {
-  return group == CudaGroup::kPromoted ? HasPromotedRows(instruction)
-                                       : GroupOf(instruction) == group;
+  if (group == CudaGroup::kPromoted) return HasPromotedRows(instruction);
+  if (group == CudaGroup::kSplit) return HasSplitRows(instruction);
+  return GroupOf(instruction) == group;
 }
 
 }  // namespace gemmd

@@ -5,6 +5,7 @@
 #include "kernels/cuda/epilogue.h"
 #include "kernels/cuda/geometry.h"
 #include "kernels/sparse24.h"
+#include "kernels/split_float.h"
 #include "kernels/status_macros.h"
 
 namespace gemmd {
@@ -45,10 +46,10 @@ Lines LinesAlong(LineAxis axis, mma::Operand operand, const Problem& problem) {
   return axis == LineAxis::kK ? Lines{axis, across, problem.k} : Lines{axis, problem.k, across};
 }
 
-void Pack(OperandPlan& plan, bool is_shared, int64_t batch, Allocator& workspace) {
+void Pack(OperandPlan& plan, int parts, bool is_shared, int64_t batch, Allocator& workspace) {
   plan.is_packed = true;
   plan.line_stride_bytes = RoundUp(plan.line_bytes, kLineAlignment);
-  const Checked bytes = Checked(plan.lines) * Checked(plan.line_stride_bytes);
+  const Checked bytes = Checked(plan.lines) * Checked(plan.line_stride_bytes) * Checked(parts);
   plan.batch_stride_bytes = is_shared ? 0 : bytes.value().value_or(0);
   plan.offset = workspace.Take(is_shared ? bytes : bytes * Checked(batch));
 }
@@ -71,7 +72,7 @@ OperandPlan PlanDense(const CudaRow& row, mma::Operand operand, const Problem& p
     plan.line_stride_bytes = layout.line_stride_bytes();
     plan.batch_stride_bytes = layout.batch_stride_bytes;
   } else {
-    Pack(plan, layout.batch_stride_bytes == 0, problem.batch, workspace);
+    Pack(plan, PartsOfOperands(row), layout.batch_stride_bytes == 0, problem.batch, workspace);
   }
   return plan;
 }
@@ -94,7 +95,7 @@ absl::Status PlanSparse(const CudaRow& row, const Problem& problem, Allocator& w
     plan.a.batch_stride_bytes = problem.a.batch_stride_bytes;
   } else {
     plan.a.line_bytes = layout.kept() * mma::ContainerBits(instruction, mma::Operand::kA) / 8;
-    Pack(plan.a, is_shared, problem.batch, workspace);
+    Pack(plan.a, 1, is_shared, problem.batch, workspace);
   }
   const int64_t tiles = TilesDown(row, problem.m) * (row.tile.m / kMetadataRows) *
                         (RoundUp(problem.k, row.tile.k) / (instruction.k * StepsOfMetadata(row)));
@@ -130,6 +131,26 @@ SumsPlan PlanSums(const CudaRow& row, const Problem& problem, Allocator& workspa
   return plan;
 }
 
+absl::Status TooLarge() { return absl::ResourceExhaustedError("workspace: more than 2^63 bytes"); }
+
+SplitPlan PlanSplit(const Problem& problem, Allocator& workspace) {
+  constexpr int64_t kBitsOfWord = 32;
+  SplitPlan plan;
+  plan.is_used = true;
+  plan.words_of_row = problem.n / kBitsOfWord + (problem.n % kBitsOfWord != 0 ? 1 : 0);
+  const auto ranges = [&](const MatrixLayout& layout, int64_t lines) {
+    const int64_t matrices = layout.batch_stride_bytes == 0 ? 1 : problem.batch;
+    return Checked(RangesOf(lines)) * Checked(int64_t{sizeof(MagnitudeRange)}) * Checked(matrices);
+  };
+  plan.offset = workspace.Take(Checked(int64_t{sizeof(uint32_t)}));
+  plan.marks_offset = workspace.Take(Checked(plan.words_of_row) * Checked(problem.m) *
+                                     Checked(problem.batch) * Checked(int64_t{sizeof(uint32_t)}));
+  plan.a_ranges_offset = workspace.Take(ranges(problem.a, problem.m));
+  plan.b_ranges_offset = workspace.Take(ranges(problem.b, problem.n));
+  plan.bytes = workspace.total().value().value_or(0) - plan.offset;
+  return plan;
+}
+
 }  // namespace
 
 LineAxis AxisInMemory(mma::Operand operand, const MatrixLayout& layout) {
@@ -145,17 +166,19 @@ absl::StatusOr<CudaPlan> PlanOf(const CudaRow& row, const Problem& problem) {
   CudaPlan plan;
   if (!problem.has_output() || !problem.has_product()) return plan;
   Allocator workspace;
+  const bool multiplies = !row.splits_f32 || IsSplit(problem.k);
   if (row.instruction.is_sparse()) {
     RETURN_IF_ERROR(PlanSparse(row, problem, workspace, plan));
-  } else {
+  } else if (multiplies) {
     plan.a = PlanDense(row, mma::Operand::kA, problem, workspace);
   }
   plan.a_workspace_bytes = workspace.total().value().value_or(0);
-  plan.b = PlanDense(row, mma::Operand::kB, problem, workspace);
+  if (multiplies) plan.b = PlanDense(row, mma::Operand::kB, problem, workspace);
   plan.b_workspace_bytes = workspace.total().value().value_or(0) - plan.a_workspace_bytes;
   plan.sums = PlanSums(row, problem, workspace);
+  if (row.splits_f32 && multiplies) plan.split = PlanSplit(problem, workspace);
   const std::optional<int64_t> total = workspace.total().value();
-  if (!total) return absl::ResourceExhaustedError("workspace: more than 2^63 bytes");
+  if (!total) return TooLarge();
   plan.workspace_bytes = *total;
   return plan;
 }

@@ -5,7 +5,8 @@
 // A kernel reads lines along the axis that its instruction wants (row.h), in whole chunks of 16
 // bytes that start on multiples of 16 bytes. Operands that lie so are read in place; any other
 // operand is first packed into the workspace. A sparse A is read as its values, and its metadata is
-// repacked for the lanes.
+// repacked for the lanes. Where f32 are split, an operand is packed in two parts, the high halves
+// of all its lines before the low ones.
 #pragma once
 
 #include <cstdint>
@@ -25,6 +26,9 @@ struct OperandPlan {
   int64_t line_stride_bytes = 0;
   int64_t batch_stride_bytes = 0;  // 0: one matrix for all.
 
+  // The bytes of all lines of one matrix; of one part of it, where f32 are split.
+  int64_t part_bytes() const { return lines * line_stride_bytes; }
+
   friend bool operator==(const OperandPlan&, const OperandPlan&) = default;
 };
 
@@ -36,6 +40,25 @@ struct SumsPlan {
   int64_t batch_stride_bytes = 0;
 };
 
+// What a row that splits f32 has in the workspace beside operands and sums. All of it starts as
+// zeros: a word that is not zero once a sum has to be exact; a bit for each element of D whose sum
+// has to be, in whole words for each row of each matrix; the ranges of A's lines and of B's
+// (MagnitudeRange).
+struct SplitPlan {
+  bool is_used = false;  // Not where k is so short that all sums are exact.
+  int64_t offset = 0;
+  int64_t bytes = 0;
+  int64_t marks_offset = 0;
+  int64_t words_of_row = 0;
+  int64_t a_ranges_offset = 0;
+  int64_t b_ranges_offset = 0;
+};
+// Ranges that a matrix has: whole tiles, so that a kernel need not ask for the last line.
+constexpr int64_t RangesOf(int64_t lines) {
+  constexpr int64_t kTile = 128;
+  return (lines + kTile - 1) / kTile * kTile;
+}
+
 struct CudaPlan {
   OperandPlan a;  // For a sparse A, the plan of its values.
   OperandPlan b;
@@ -44,6 +67,7 @@ struct CudaPlan {
   int64_t metadata_offset = 0;
   int64_t metadata_batch_stride_bytes = 0;
   SumsPlan sums;
+  SplitPlan split;  // For rows that split f32.
   // The workspace holds first what is made of A, then what is made of B, then sums.
   int64_t a_workspace_bytes = 0;
   int64_t b_workspace_bytes = 0;

@@ -53,8 +53,9 @@ double AloneSeconds(const Problem& problem, double at_once) {
 
 // The kernel itself, and one for each operand that is packed; a sparse A's metadata always are.
 double LaunchSeconds(const CudaPlan& plan, const Problem& problem) {
-  const int packs =
-      (plan.a.is_packed ? 1 : 0) + (plan.b.is_packed ? 1 : 0) + (problem.a.is_sparse() ? 1 : 0);
+  // Split f32 have marks to clear and to look at.
+  const int packs = (plan.a.is_packed ? 1 : 0) + (plan.b.is_packed ? 1 : 0) +
+                    (problem.a.is_sparse() ? 1 : 0) + (plan.split.is_used ? 2 : 0);
   return kLaunchSeconds + packs * kPackSeconds;
 }
 

@@ -49,6 +49,7 @@ struct CudaRow {
   int8_t cluster = 1;
   Pipeline pipeline = Pipeline::kPlain;
   int16_t promotion_k = 0;  // Recipe::promotion_k; a part of the tile's k.
+  bool splits_f32 = false;  // Recipe::splits_f32.
 
   constexpr int threads() const { return 32 * warps_m * warps_n; }
   // The rows that one instruction computes, all its products together: they lie above each other.

@@ -17,6 +17,7 @@
 #include "kernels/cuda/groups/mma_tf32.h"
 #include "kernels/cuda/groups/promoted.h"
 #include "kernels/cuda/groups/small.h"
+#include "kernels/cuda/groups/split.h"
 #include "kernels/cuda/groups/wgmma.h"
 #include "kernels/cuda/tiles.h"
 #include "kernels/mma/instructions.h"

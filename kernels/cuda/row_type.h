@@ -3,7 +3,7 @@
 // A row as a type: kernels are templates on what a row says, and profilers show it. The first row
 // of f16, for example, has the type
 //   Row<Instruction<mma, 16, 8, 16, f32, f16, f16, f32, ...>, Tile<192, 256, 64>, Warps<2, 4>,
-//       Ring<4>, Cluster<2>, Promotion<0>>
+//       Ring<4>, Cluster<2>, Promotion<0>, SplitsF32<false>>
 #pragma once
 
 #include <cstddef>
@@ -167,8 +167,13 @@ struct Promotion {
   static constexpr int kK = kOf;
 };
 
+template <bool kOf>
+struct SplitsF32 {
+  static constexpr bool kValue = kOf;
+};
+
 template <typename InstructionType, typename TileType, typename WarpsType, typename Stages,
-          typename ClusterType, typename PromotionType>
+          typename ClusterType, typename PromotionType, typename SplitType>
 struct Row {
   static constexpr CudaRow Make() {
     CudaRow row;
@@ -180,6 +185,7 @@ struct Row {
     row.cluster = ClusterType::kBlocks;
     row.pipeline = Stages::kPipeline;
     row.promotion_k = PromotionType::kK;
+    row.splits_f32 = SplitType::kValue;
     return row;
   }
 };
@@ -195,7 +201,7 @@ struct RowAt {
                   TypeWord<kInstruction.c>, QualifiersOf(kInstruction)>,
       Tile<kOf.tile.m, kOf.tile.n, kOf.tile.k>, Warps<kOf.warps_m, kOf.warps_n>,
       typename StagesOf<kOf.pipeline, kOf.stages>::Type, Cluster<kOf.cluster>,
-      Promotion<kOf.promotion_k>>;
+      Promotion<kOf.promotion_k>, SplitsF32<kOf.splits_f32>>;
   static_assert(Type::Make() == kOf, "the type says all of the row");
 };
 

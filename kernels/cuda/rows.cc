@@ -121,8 +121,9 @@ RowName NameOfRow(const CudaRow& row) {
   const std::string cluster = row.cluster > 1   ? Concat("_c", int{row.cluster})
                               : TakesTurns(row) ? "_turns"
                                                 : "";
+  const std::string split = row.splits_f32 ? "_from_f32" : "";
   const std::string promotion = row.promotion_k > 0 ? Concat("_p", int{row.promotion_k}) : "";
-  return RowName(mma::NameOf(row.instruction).view(), promotion, "_", int{row.tile.m}, "x",
+  return RowName(mma::NameOf(row.instruction).view(), split, promotion, "_", int{row.tile.m}, "x",
                  int{row.tile.n}, "x", int{row.tile.k}, "_w", int{row.warps_m}, "x",
                  int{row.warps_n}, "_s", int{row.stages}, cluster);
 }
@@ -142,24 +143,29 @@ Rows MakeRows() {
   for (const CudaRow& row : kCudaRows) {
     const Instruction& instruction = row.instruction;
     const bool is_half = instruction.c == ElementType::kF16;
+    const ElementType a = row.splits_f32 ? ElementType::kF32 : instruction.a;
+    const ElementType b = row.splits_f32 ? ElementType::kF32 : instruction.b;
     rows.kernels.push_back({
         .name = rows.names.emplace_back(NameOfRow(row)).view(),
         .device_kind = DeviceKind::kCuda,
         .provider = "gemmd",
-        .engine = rows.engines.emplace_back(Concat("cuda.", mma::NameOf(instruction).view())),
+        .engine = rows.engines.emplace_back(
+            Concat("cuda.", mma::NameOf(instruction).view(), row.splits_f32 ? "_from_f32" : "")),
         .how = rows.descriptions.emplace_back(Concat(
+            row.splits_f32 ? "each f32 as two f16, three products of these: " : "",
             "one accumulator an element, ", mma::NameOf(instruction).view(), " in ascending k",
             row.promotion_k > 0
                 ? Concat(", added to a total in f32 every ", int{row.promotion_k}, " of k")
                 : "")),
-        .a = instruction.a,
-        .b = instruction.b,
-        .recipe = {.a_compute = instruction.a,
-                   .b_compute = instruction.b,
+        .a = a,
+        .b = b,
+        .recipe = {.a_compute = a,
+                   .b_compute = b,
                    .accumulation = is_half ? ElementType::kF16 : instruction.d,
                    .exact = IsInteger(instruction.a) && !instruction.saturates,
                    .flushes_subnormals = false,
-                   .promotion_k = row.promotion_k},
+                   .promotion_k = row.promotion_k,
+                   .splits_f32 = row.splits_f32},
         .deterministic = true,
         .batch_invariant = true,
         .family = &kCudaFamily,

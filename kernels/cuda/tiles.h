@@ -125,10 +125,13 @@ constexpr RowShape SmallTile(const mma::Instruction& instruction) {
   return {64, 64, static_cast<int16_t>(is_deep ? 128 : 64), 2, 2, 3};
 }
 
-constexpr CudaRow MakeRow(const mma::Instruction& instruction, const RowShape& shape,
-                          int promotion_k) {
+template <CudaGroup kGroup>
+constexpr CudaRow MakeRow(const mma::Instruction& instruction, const RowShape& shape) {
   CudaRow row;
-  row.promotion_k = static_cast<int16_t>(promotion_k);
+  row.promotion_k = kGroup == CudaGroup::kPromoted ? kPromotionK
+                    : kGroup == CudaGroup::kSplit  ? kSplitPromotionK
+                                                   : 0;
+  row.splits_f32 = kGroup == CudaGroup::kSplit;
   row.instruction = instruction;
   const int elements = shape.k_bytes * 8 / mma::ContainerBits(instruction, mma::Operand::kB);
   row.tile = {shape.m, shape.n,
@@ -148,12 +151,11 @@ constexpr CudaRow MakeRow(const mma::Instruction& instruction, const RowShape& s
 template <CudaGroup kGroup, typename Add>
 constexpr void ForEachRowIn(const mma::Instruction& instruction, const Add& add) {
   if (!HasRowsIn(kGroup, instruction)) return;
-  const int promotion_k = kGroup == CudaGroup::kPromoted ? kPromotionK : 0;
   for (const RowShape& shape : GroupTiles<kGroup>::Of(instruction)) {
-    add(MakeRow(instruction, shape, promotion_k));
+    add(MakeRow<kGroup>(instruction, shape));
   }
   if (instruction.is_warpgroup()) return;
-  add(MakeRow(instruction, SmallTile(instruction), promotion_k));
+  add(MakeRow<kGroup>(instruction, SmallTile(instruction)));
 }
 
 // Calls `for_each` with a function that adds a row, and returns the added rows as an array of

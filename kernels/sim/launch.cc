@@ -1,12 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "kernels/sim/launch.h"
 
+#include "kernels/checked.h"
 #include "kernels/epilogue.h"
 #include "kernels/mma/instructions.h"
 #include "kernels/mma/support.h"
 #include "kernels/or_no_memory.h"
 #include "kernels/sim/prediction.h"
 #include "kernels/sim/product.h"
+#include "kernels/sim/split_product.h"
 #include "kernels/status_macros.h"
 #include "kernels/supports.h"
 #include "kernels/text.h"
@@ -36,7 +38,11 @@ absl::StatusOr<MatrixLayout> AccumulatorLayout(const Kernel& kernel, const Probl
 absl::StatusOr<int64_t> WorkspaceBytes(const Kernel& kernel, const Problem& problem) {
   if (!problem.has_output() || !problem.has_product()) return 0;
   ASSIGN_OR_RETURN(const MatrixLayout layout, AccumulatorLayout(kernel, problem));
-  return layout.batch_stride_bytes;
+  if (!kernel.recipe.splits_f32) return layout.batch_stride_bytes;
+  const std::optional<int64_t> all =
+      (Checked(layout.batch_stride_bytes) + sim::SplitBytes(problem)).value();
+  if (!all) return absl::ResourceExhaustedError("workspace: more than 2^63 bytes");
+  return *all;
 }
 
 // The factors of one matrix of the batch.
@@ -57,22 +63,26 @@ absl::Status Run(const Kernel& kernel, const GemmArgs& args, const MatrixLayout&
     if (IsAborted(args)) return AbortedLaunch();
     if (problem.has_product()) {
       accumulators.data = args.workspace.data();
-      sim::Multiply(path,
-                    {.instruction = *kernel.instruction,
-                     .chip = chip,
-                     .problem = problem,
-                     .a = args.a + index * problem.a.batch_stride_bytes,
-                     .b = args.b + index * problem.b.batch_stride_bytes,
-                     .a_factors = FactorsOf(args.a_factors, problem.blocks_of_a(), problem.m,
-                                            problem.k, index),
-                     .b_factors = FactorsOf(args.b_factors, problem.blocks_of_b(), problem.n,
-                                            problem.k, index),
-                     .abort = args.abort,
-                     .promotion_k = kernel.recipe.promotion_k},
-                    {.data = args.workspace.data(),
-                     .type = layout.type,
-                     .order = problem.d.order,
-                     .leading_dimension = layout.leading_dimension});
+      const sim::Product2D product = {.instruction = *kernel.instruction,
+                                      .chip = chip,
+                                      .problem = problem,
+                                      .a = args.a + index * problem.a.batch_stride_bytes,
+                                      .b = args.b + index * problem.b.batch_stride_bytes,
+                                      .a_factors = FactorsOf(args.a_factors, problem.blocks_of_a(),
+                                                             problem.m, problem.k, index),
+                                      .b_factors = FactorsOf(args.b_factors, problem.blocks_of_b(),
+                                                             problem.n, problem.k, index),
+                                      .abort = args.abort,
+                                      .promotion_k = kernel.recipe.promotion_k};
+      const sim::AccumulatorMatrix sums = {.data = args.workspace.data(),
+                                           .type = layout.type,
+                                           .order = problem.d.order,
+                                           .leading_dimension = layout.leading_dimension};
+      if (kernel.recipe.splits_f32) {
+        sim::MultiplySplit(path, product, sums, args.workspace.data() + layout.batch_stride_bytes);
+      } else {
+        sim::Multiply(path, product, sums);
+      }
     }
     ApplyEpilogue(args, index, accumulators);
   }

@@ -8,6 +8,7 @@
 #include "kernels/mma/fragment.h"
 #include "kernels/sim/product.h"
 #include "kernels/sim/vector/runs.h"
+#include "kernels/split_float.h"
 
 namespace gemmd::sim {
 namespace {
@@ -129,6 +130,31 @@ Problem ProblemOf(const Kernel& kernel, int64_t m, int64_t n, int64_t k) {
   return problem;
 }
 
+// A product of f32 by way of f16: two products of f16, one of them twice as deep, which pack
+// codes that the split has made of f32. Sums in f64 take one multiplication after the other.
+double SplittingSeconds(const Instruction& instruction, const Problem& problem,
+                        const SimulatedWork& seconds, mma::Chip chip, const HostCosts& costs) {
+  constexpr double kSplitOverPacked = 12;  // An element that is split, over one that is packed.
+  constexpr double kJoinedOverPacked = 4;  // The same of an element of D that is joined.
+  constexpr double kExactOverPacked = 1;   // The same of a multiplication in f64.
+  const double packed = seconds.parts[SimulatedWork::kPacked];
+  const auto m = static_cast<double>(problem.m);
+  const auto n = static_cast<double>(problem.n);
+  const auto k = static_cast<double>(problem.k);
+  const double lines = static_cast<double>(costs.threads - 1) * costs.start_thread;
+  if (!IsSplit(problem.k)) {
+    return lines + Shared(m * n * k * kExactOverPacked * packed, costs.threads, m);
+  }
+  const auto of_depth = [&](int64_t depth) {
+    Problem half = problem;
+    half.k = depth;
+    return MultiplyingSeconds(instruction, half, WorkOf(instruction, chip, half), seconds, costs);
+  };
+  return of_depth(problem.k) + of_depth(2 * problem.k) + 3 * lines +
+         Shared(((m + n) * k * kSplitOverPacked + m * n * kJoinedOverPacked) * packed,
+                costs.threads, m);
+}
+
 }  // namespace
 
 SimulatedWork WorkOf(const Instruction& instruction, mma::Chip chip, const Problem& problem) {
@@ -172,7 +198,9 @@ double PredictedSeconds(const Kernel& kernel, const Problem& problem, const Devi
   const Instruction& instruction = *kernel.instruction;
   const ElementType sum = instruction.d == ElementType::kF16 ? ElementType::kF32 : instruction.d;
   double matrix = EpilogueSeconds(costs, problem, sum, sum);
-  if (problem.has_product()) {
+  if (problem.has_product() && kernel.recipe.splits_f32) {
+    matrix += SplittingSeconds(instruction, problem, times->seconds, profile.target.chip, costs);
+  } else if (problem.has_product()) {
     matrix +=
         MultiplyingSeconds(instruction, problem, WorkOf(instruction, profile.target.chip, problem),
                            times->seconds, costs);

@@ -8,6 +8,7 @@
 #include "kernels/mma/instructions.h"
 #include "kernels/promotion.h"
 #include "kernels/sim/launch.h"
+#include "kernels/split_float.h"
 
 namespace gemmd {
 namespace {
@@ -56,8 +57,24 @@ struct Rows {
   std::vector<Kernel> kernels;
 };
 
-void AddRow(const Instruction& instruction, int promotion_k, Rows& rows) {
+// What a row does with its instruction.
+struct Use {
+  int promotion_k = 0;      // Recipe::promotion_k.
+  bool splits_f32 = false;  // Recipe::splits_f32.
+};
+
+std::string_view DescriptionOf(const Instruction& instruction, const Use& use) {
+  if (use.splits_f32) return "each f32 as two f16: the instruction's own sums of three products";
+  return use.promotion_k > 0 ? "the instruction's own sums of 128 of k, added in f32 in ascending k"
+                             : DescriptionOf(instruction);
+}
+
+void AddRow(const Instruction& instruction, const Use& use, Rows& rows) {
+  const int promotion_k = use.promotion_k;
+  const ElementType a = use.splits_f32 ? ElementType::kF32 : instruction.a;
+  const ElementType b = use.splits_f32 ? ElementType::kF32 : instruction.b;
   mma::InstructionName& name = rows.names.emplace_back(mma::NameOf(instruction));
+  if (use.splits_f32) name.Append("_from_f32");
   if (promotion_k > 0) {
     name.Append("_p");
     name.Append(promotion_k);
@@ -67,18 +84,18 @@ void AddRow(const Instruction& instruction, int promotion_k, Rows& rows) {
       .device_kind = DeviceKind::kSim,
       .provider = "gemmd",
       .engine = EngineOf(instruction),
-      .how = promotion_k > 0 ? "the instruction's own sums of 128 of k, added in f32 in ascending k"
-                             : DescriptionOf(instruction),
-      .a = instruction.a,
-      .b = instruction.b,
-      .recipe = {.a_compute = instruction.a,
-                 .b_compute = instruction.b,
+      .how = DescriptionOf(instruction, use),
+      .a = a,
+      .b = b,
+      .recipe = {.a_compute = a,
+                 .b_compute = b,
                  .accumulation = AccumulationOf(instruction),
                  .exact = IsInteger(instruction.a) && !instruction.saturates,
                  .flushes_subnormals = false,
                  .block_scaling =
                      instruction.scales > 0 ? BlockScaling::kInstruction : BlockScaling::kNone,
-                 .promotion_k = promotion_k},
+                 .promotion_k = promotion_k,
+                 .splits_f32 = use.splits_f32},
       .deterministic = true,
       .batch_invariant = true,
       .family = &kSimFamily,
@@ -88,10 +105,14 @@ void AddRow(const Instruction& instruction, int promotion_k, Rows& rows) {
 
 Rows MakeRows() {
   Rows rows;
-  rows.names.reserve(2 * mma::kInstructions.size());  // Kernels point into the vector.
-  for (const Instruction& instruction : mma::kInstructions) AddRow(instruction, 0, rows);
+  rows.names.reserve(3 * mma::kInstructions.size());  // Kernels point into the vector.
+  for (const Instruction& instruction : mma::kInstructions) AddRow(instruction, {}, rows);
   for (const Instruction& instruction : mma::kInstructions) {
-    if (HasPromotedRows(instruction)) AddRow(instruction, kPromotionK, rows);
+    if (HasPromotedRows(instruction)) AddRow(instruction, {.promotion_k = kPromotionK}, rows);
+  }
+  for (const Instruction& instruction : mma::kInstructions) {
+    if (!HasSplitRows(instruction)) continue;
+    AddRow(instruction, {.promotion_k = kSplitPromotionK, .splits_f32 = true}, rows);
   }
   return rows;
 }

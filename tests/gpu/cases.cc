@@ -123,8 +123,12 @@ void Append(const std::vector<std::byte>& matrix, Operand& operand) {
 // The families want all extents to be 1 or more.
 void MakeOperands(const Kernel& kernel, const CaseSpec& spec, RandomSource& random, Operand& a,
                   Operand& b) {
+  // A kernel's own types need not be those that its instruction multiplies.
+  mma::Instruction instruction = *kernel.instruction;
+  instruction.a = kernel.a;
+  instruction.b = kernel.b;
   for (int64_t i = 0; i < std::max<int64_t>(1, spec.batch); ++i) {
-    FamilyCase made = MakeCase(*kernel.instruction, spec.family, std::max<int64_t>(1, spec.m),
+    FamilyCase made = MakeCase(instruction, spec.family, std::max<int64_t>(1, spec.m),
                                std::max<int64_t>(1, spec.n), std::max<int64_t>(1, spec.k), random);
     if (made.problem.a.is_sparse()) ClearBeyond(made.problem.a, made.a.data());
     a.layout = made.problem.a;

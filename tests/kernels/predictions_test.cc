@@ -122,7 +122,7 @@ TEST(PredictionsTimed, HoldOnASimulatedHopper) {
        "wgmma.m64n256k16.f32.bf16.bf16", "wgmma.m64n8k16.f32.f16.f16",
        "mma.sp.m16n8k32.f32.f16.f16.f32", "mma.m16n8k32.s32.s8.s8.s32", "mma.m16n8k16.f64",
        "mma.m8n8k4.f64", "mma.m16n8k256.s32.b1.b1.s32.and.popc",
-       "wmma.m16n16k16.row.col.f32.f16.f16.f32"});
+       "wmma.m16n16k16.row.col.f32.f16.f16.f32", "wgmma.m64n128k16.f32.f16.f16_from_f32_p64"});
 }
 
 TEST(PredictionsTimed, HoldOnASimulatedVolta) {

@@ -26,56 +26,75 @@ namespace {
 constexpr int64_t kExtent = 128;
 constexpr int64_t kDepths[] = {32, 128, 256, 1024, 4096, 8192, 16384, 65536};
 
-enum class Data { kUniform, kNormal, kOutlier };
-constexpr Data kAllData[] = {Data::kUniform, Data::kNormal, Data::kOutlier};
+enum class Data { kUniform, kNormal, kOutlier, kWide, kCancellation };
+
+struct Operand {
+  ElementType type;
+  Data data;
+};
+constexpr Operand kOperands[] = {
+    {ElementType::kE4m3, Data::kUniform},     {ElementType::kE4m3, Data::kNormal},
+    {ElementType::kE4m3, Data::kOutlier},     {ElementType::kF32, Data::kUniform},
+    {ElementType::kF32, Data::kNormal},       {ElementType::kF32, Data::kWide},
+    {ElementType::kF32, Data::kCancellation},
+};
 
 std::string_view NameOf(Data data) {
   switch (data) {
     case Data::kUniform: return "uniform 0..1";
     case Data::kNormal: return "normal";
     case Data::kOutlier: return "normal, one 448 in a row";
+    case Data::kWide: return "normal, times 2^-12..2^12";
+    case Data::kCancellation: return "normal, pairs cancel but for 2^-10";
   }
   return "";
 }
 
 // A is row major and B column major, so that both have lines along k.
-absl::StatusOr<Problem> ProblemOf(int64_t k, bool is_fast) {
+absl::StatusOr<Problem> ProblemOf(ElementType type, int64_t k, bool is_fast) {
   Problem problem;
   problem.m = problem.n = kExtent;
   problem.k = k;
   problem.fast_accumulation = is_fast;
-  ASSIGN_OR_RETURN(problem.a, TightLayout("a", ElementType::kE4m3, Order::kRowMajor, kExtent, k));
-  ASSIGN_OR_RETURN(problem.b,
-                   TightLayout("b", ElementType::kE4m3, Order::kColumnMajor, k, kExtent));
+  ASSIGN_OR_RETURN(problem.a, TightLayout("a", type, Order::kRowMajor, kExtent, k));
+  ASSIGN_OR_RETURN(problem.b, TightLayout("b", type, Order::kColumnMajor, k, kExtent));
   ASSIGN_OR_RETURN(problem.d,
                    TightLayout("d", ElementType::kF32, Order::kRowMajor, kExtent, kExtent));
   return problem;
 }
 
-std::vector<std::byte> DrawLines(int64_t k, Data data, bool has_outliers, std::mt19937_64& random) {
+// kExtent lines along k, of A or of B.
+std::vector<std::byte> DrawLines(const Operand& operand, bool is_a, int64_t k,
+                                 std::mt19937_64& random) {
   std::uniform_real_distribution<double> uniform(0, 1);
   std::normal_distribution<double> normal;
-  std::vector<std::byte> bytes(static_cast<size_t>(kExtent * k));
-  for (std::byte& byte : bytes) {
-    const double value = data == Data::kUniform ? uniform(random) : normal(random);
-    byte = static_cast<std::byte>(Encode(ElementType::kE4m3, value));
-  }
-  if (!has_outliers) return bytes;
+  std::uniform_int_distribution<int> exponent(-12, 12);
   std::uniform_int_distribution<int64_t> place(0, k - 1);
+  std::vector<std::byte> bytes(static_cast<size_t>(kExtent * k * BitsOf(operand.type) / 8));
+  double before = 0;
+  for (int64_t i = 0; i < kExtent * k; ++i) {
+    double value = operand.data == Data::kUniform ? uniform(random) : normal(random);
+    if (operand.data == Data::kWide) value = std::ldexp(value, exponent(random));
+    if (operand.data == Data::kCancellation && i % 2 == 1) {
+      value = is_a ? before * (1 + 0x1p-10 * value) : -before;
+    }
+    before = value;
+    StoreBits(operand.type, bytes.data(), i, Encode(operand.type, value));
+  }
+  if (operand.data != Data::kOutlier || !is_a) return bytes;
   for (int64_t line = 0; line < kExtent; ++line) {
-    bytes[static_cast<size_t>(line * k + place(random))] =
-        static_cast<std::byte>(Encode(ElementType::kE4m3, 448));
+    StoreBits(operand.type, bytes.data(), line * k + place(random), Encode(operand.type, 448));
   }
   return bytes;
 }
 
-// Products of e4m3 are exact in f64, and so many sums of them as good as exact.
-std::vector<double> ExactProduct(const Operands& operands, int64_t k) {
-  const auto decode = [](const std::vector<std::byte>& bytes) {
+// Products are exact in f64, and so many sums of them as good as exact.
+std::vector<double> ExactProduct(ElementType type, const Operands& operands, int64_t k) {
+  const auto decode = [type, k](const std::vector<std::byte>& bytes) {
     std::vector<double> values;
-    values.reserve(bytes.size());
-    for (const std::byte byte : bytes) {
-      values.push_back(Decode(ElementType::kE4m3, static_cast<uint64_t>(byte)));
+    values.reserve(static_cast<size_t>(kExtent * k));
+    for (int64_t i = 0; i < kExtent * k; ++i) {
+      values.push_back(Decode(type, LoadBits(type, bytes.data(), i)));
     }
     return values;
   };
@@ -149,26 +168,28 @@ absl::StatusOr<std::vector<float>> MultiplyByLibrary(Device& device, Library& li
   return ReadD(device, operands);
 }
 
-// By default and with fast accumulation.
+// By default and, of e4m3, with fast accumulation; NaN where nothing was multiplied.
 struct Errors {
   int64_t k = 0;
-  Data data = Data::kNormal;
-  double gemmd[2] = {};
-  double cublaslt[2] = {};
+  Operand operand;
+  double gemmd[2] = {kNone, kNone};
+  double cublaslt[2] = {kNone, kNone};
 
+  static constexpr double kNone = std::numeric_limits<double>::quiet_NaN();
   bool is_right() const { return std::isnan(cublaslt[0]) || gemmd[0] <= cublaslt[0]; }
 };
 
-absl::StatusOr<Errors> Compare(Device& device, Library* cublaslt, int64_t k, Data data) {
-  constexpr double kNone = std::numeric_limits<double>::quiet_NaN();
-  Errors errors = {.k = k, .data = data, .cublaslt = {kNone, kNone}};
-  std::mt19937_64 random(static_cast<uint64_t>(k) * 3 + static_cast<uint64_t>(data));
+absl::StatusOr<Errors> Compare(Device& device, Library* cublaslt, int64_t k,
+                               const Operand& operand) {
+  Errors errors = {.k = k, .operand = operand};
+  std::mt19937_64 random(static_cast<uint64_t>(k) * 3 + static_cast<uint64_t>(operand.data));
   Operands host;
-  host.a = DrawLines(k, data, data == Data::kOutlier, random);
-  host.b = DrawLines(k, data, false, random);
-  const std::vector<double> exact = ExactProduct(host, k);
+  host.a = DrawLines(operand, true, k, random);
+  host.b = DrawLines(operand, false, k, random);
+  const std::vector<double> exact = ExactProduct(operand.type, host, k);
   for (const bool is_fast : {false, true}) {
-    ASSIGN_OR_RETURN(const Problem problem, ProblemOf(k, is_fast));
+    if (is_fast && operand.type != ElementType::kE4m3) continue;
+    ASSIGN_OR_RETURN(const Problem problem, ProblemOf(operand.type, k, is_fast));
     ASSIGN_OR_RETURN(const OperandSets operands, OperandSets::Make(device, problem, host, 0));
     ASSIGN_OR_RETURN(const std::vector<float> d, MultiplyByChoice(device, operands));
     errors.gemmd[is_fast ? 1 : 0] = ErrorOf(d, exact);
@@ -182,7 +203,8 @@ absl::StatusOr<Errors> Compare(Device& device, Library* cublaslt, int64_t k, Dat
 
 nlohmann::ordered_json JsonOf(const Errors& errors) {
   return {{"k", errors.k},
-          {"data", std::string(NameOf(errors.data))},
+          {"type", std::string(gemmd::NameOf(errors.operand.type))},
+          {"data", std::string(NameOf(errors.operand.data))},
           {"gemmd", errors.gemmd[0]},
           {"gemmd_fast", errors.gemmd[1]},
           {"cublaslt", errors.cublaslt[0]},
@@ -200,15 +222,16 @@ absl::StatusOr<bool> CompareErrors(const Options& options, Device& device, Libra
                                    {"commit", BuildCommit()},
                                    {"command", options.command},
                                    {"errors", nlohmann::ordered_json::array()}};
-  std::cout << "| k | data | gemmd | gemmd, fast | cuBLASLt | cuBLASLt, fast |\n"
-               "| ---: | --- | ---: | ---: | ---: | ---: |\n";
+  std::cout << "| k | type | data | gemmd | gemmd, fast | cuBLASLt | cuBLASLt, fast |\n"
+               "| ---: | --- | --- | ---: | ---: | ---: | ---: |\n";
   bool is_right = true;
-  for (const Data data : kAllData) {
+  for (const Operand& operand : kOperands) {
     for (const int64_t k : kDepths) {
-      ASSIGN_OR_RETURN(const Errors errors, Compare(device, cublaslt, k, data));
-      std::cout << absl::StrFormat("| %d | %s | %.2e | %.2e | %.2e | %.2e |%s\n", k,
-                                   std::string(NameOf(data)), errors.gemmd[0], errors.gemmd[1],
-                                   errors.cublaslt[0], errors.cublaslt[1],
+      ASSIGN_OR_RETURN(const Errors errors, Compare(device, cublaslt, k, operand));
+      std::cout << absl::StrFormat("| %d | %s | %s | %.2e | %.2e | %.2e | %.2e |%s\n", k,
+                                   std::string(gemmd::NameOf(operand.type)),
+                                   std::string(NameOf(operand.data)), errors.gemmd[0],
+                                   errors.gemmd[1], errors.cublaslt[0], errors.cublaslt[1],
                                    errors.is_right() ? "" : " gemmd's default is worse")
                 << std::flush;
       report["errors"].push_back(JsonOf(errors));

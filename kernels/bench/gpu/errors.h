@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Compares the errors of fp8 products on a GPU with those of cuBLASLt on the same operands.
+// Compares the errors of fp8 and f32 products on a GPU with those of cuBLASLt on the same operands.
 #pragma once
 
 #include "absl/status/statusor.h"
@@ -10,8 +10,9 @@
 
 namespace gemmd::bench {
 
-// Multiplies 128 x 128 x k matrices of e4m3 into f32, for k from 32 to 65,536 and for operands that
-// are uniform from 0 to 1, normal, and normal with one element of 448 in each row of A. Prints, and
+// Multiplies 128 x 128 x k matrices of e4m3 and of f32 into f32, for k from 32 to 65,536 and for
+// operands that are uniform from 0 to 1 or normal, e4m3 also with one element of 448 in each row of
+// A, f32 also with exponents 24 apart and in pairs whose products nearly cancel. Prints, and
 // writes to `options.save`, the largest |D - exact| over the largest |exact|, where the exact D is
 // that of f64. `cublaslt` may be null. False where gemmd's default has a larger error than the
 // library's.

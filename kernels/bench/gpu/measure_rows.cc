@@ -108,6 +108,8 @@ class RowOnDevice {
                   .workspace = {workspaces_[index].get(), static_cast<size_t>(workspace_bytes_)}});
   }
 
+  const Kernel& kernel() const { return kernel_; }
+
   // D of the first set, from poisoned memory.
   absl::StatusOr<Bytes> Multiply() const {
     const MatrixLayout& layout = operands_.problem().d;
@@ -147,7 +149,11 @@ absl::Status Time(Device& device, const RowOnDevice& row, const Group& group,
   const auto call = [&row](int set) { return row.Launch(set); };
   RETURN_IF_ERROR(row.LaunchAll());
   ASSIGN_OR_RETURN(const std::unique_ptr<Loop> whole, device.MakeLoop(sets, call));
-  ASSIGN_OR_RETURN(const std::unique_ptr<Loop> alone, device.MakeLastKernelLoop(sets, call));
+  // The last kernel of a row that splits f32 looks for exact sums.
+  std::unique_ptr<Loop> alone;
+  if (!row.kernel().recipe.splits_f32) {
+    ASSIGN_OR_RETURN(alone, device.MakeLastKernelLoop(sets, call));
+  }
   std::vector<Contender> contenders = {{whole.get()}};
   const auto add = [&contenders](Loop* loop) {
     contenders.push_back({loop});

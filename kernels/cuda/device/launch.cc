@@ -9,10 +9,12 @@
 #include <utility>
 
 #include "kernels/cuda/device/epilogue/epilogue_alone.h"
+#include "kernels/cuda/device/epilogue/exact_sums.h"
 #include "kernels/cuda/device/functions.h"
 #include "kernels/cuda/device/mma_parameters.h"
 #include "kernels/cuda/device/operands/metadata.h"
 #include "kernels/cuda/device/operands/pack.h"
+#include "kernels/cuda/device/operands/split.h"
 #include "kernels/cuda/device/runtime.h"
 #include "kernels/cuda/device/tile_map.h"
 #include "kernels/cuda/geometry.h"
@@ -96,12 +98,21 @@ TileBox BoxOf(const TileLines& tile, int parts) {
   return {.line_bytes = tile.line_bytes, .lines = tile.lines / parts, .is_swizzled = true};
 }
 
+// Where f32 are split, each matrix is two for the copy engine.
+absl::StatusOr<TileMap> OperandMapOf(const CudaRow& row, const OperandPlan& plan,
+                                     OperandLines lines, const TileBox& box, int64_t batch) {
+  if (!row.splits_f32) return TileMapOf(lines, box, batch);
+  const int64_t matrices = plan.batch_stride_bytes == 0 ? 1 : batch;
+  lines.batch_stride_bytes = plan.part_bytes();
+  return TileMapOf(lines, box, matrices * PartsOfOperands(row));
+}
+
 absl::Status MakeTileMaps(const CudaRow& row, mma::Chip chip, const CudaPlan& plan,
                           const Problem& problem, MmaParameters& parameters) {
   const TileBox a = BoxOf(TileLinesOf(row, mma::Operand::kA), 1);
   const TileBox b = BoxOf(TileLinesOf(row, mma::Operand::kB), ClusterOn(row, chip));
-  ASSIGN_OR_RETURN(parameters.a_map, TileMapOf(parameters.a, a, problem.batch));
-  ASSIGN_OR_RETURN(parameters.b_map, TileMapOf(parameters.b, b, problem.batch));
+  ASSIGN_OR_RETURN(parameters.a_map, OperandMapOf(row, plan.a, parameters.a, a, problem.batch));
+  ASSIGN_OR_RETURN(parameters.b_map, OperandMapOf(row, plan.b, parameters.b, b, problem.batch));
   if (!row.instruction.is_sparse()) return absl::OkStatus();
   const OperandLines metadata = {.data = reinterpret_cast<const std::byte*>(parameters.metadata),
                                  .batch_stride_bytes = plan.metadata_batch_stride_bytes,
@@ -172,6 +183,21 @@ absl::Status SetTiles(const GemmArgs& args, MmaParameters& parameters) {
   return absl::OkStatus();
 }
 
+SplitParameters SplitParametersOf(const GemmArgs& args, const CudaPlan& plan) {
+  const SplitPlan& split = plan.split;
+  std::byte* const workspace = args.workspace.data();
+  return {
+      .a_ranges = reinterpret_cast<const MagnitudeRange*>(workspace + split.a_ranges_offset),
+      .b_ranges = reinterpret_cast<const MagnitudeRange*>(workspace + split.b_ranges_offset),
+      .a_ranges_of_matrix = plan.a.batch_stride_bytes == 0 ? 0 : RangesOf(plan.a.lines),
+      .b_ranges_of_matrix = plan.b.batch_stride_bytes == 0 ? 0 : RangesOf(plan.b.lines),
+      .any = reinterpret_cast<uint32_t*>(workspace + split.offset),
+      .marks = reinterpret_cast<uint32_t*>(workspace + split.marks_offset),
+      .words_of_row = split.words_of_row,
+      .k = args.problem.k,
+  };
+}
+
 absl::StatusOr<MmaParameters> ParametersOf(const CudaRow& row, mma::Chip chip, const GemmArgs& args,
                                            const CudaPlan& plan) {
   const Problem& problem = args.problem;
@@ -212,12 +238,29 @@ absl::StatusOr<MmaParameters> ParametersOf(const CudaRow& row, mma::Chip chip, c
     parameters.epilogue = EpilogueOfSums(row, args, plan.sums);
   }
   RETURN_IF_ERROR(SetTiles(args, parameters));
+  if (row.splits_f32) parameters.split = SplitParametersOf(args, plan);
   return parameters;
+}
+
+absl::Status SplitOperands(const CudaRow& row, const GemmArgs& args, const CudaPlan& plan,
+                           CUstream_st* stream) {
+  std::byte* const workspace = args.workspace.data();
+  const auto ranges = [workspace](int64_t offset) {
+    return reinterpret_cast<MagnitudeRange*>(workspace + offset);
+  };
+  RETURN_IF_ERROR(CudaStatus(cudaMemsetAsync(workspace + plan.split.offset, 0,
+                                             static_cast<size_t>(plan.split.bytes), stream),
+                             "split"));
+  RETURN_IF_ERROR(SplitOperand(row, mma::Operand::kA, args.problem, plan.a, args.a, workspace,
+                               ranges(plan.split.a_ranges_offset), stream));
+  return SplitOperand(row, mma::Operand::kB, args.problem, plan.b, args.b, workspace,
+                      ranges(plan.split.b_ranges_offset), stream);
 }
 
 absl::Status PrepareOperands(const CudaRow& row, const GemmArgs& args, const CudaPlan& plan,
                              CUstream_st* stream) {
   std::byte* const workspace = args.workspace.data();
+  if (row.splits_f32) return SplitOperands(row, args, plan, stream);
   if (plan.a.is_packed) {
     RETURN_IF_ERROR(
         PackOperand(row, mma::Operand::kA, args.problem, plan.a, args.a, workspace, stream));
@@ -296,15 +339,24 @@ absl::Status LaunchAsMultiplied(const Kernel& kernel, const GemmArgs& args, CUst
     return LaunchEpilogueAlone(args, AccumulatorType(row), SumsInMemory(), stream);
   }
   ASSIGN_OR_RETURN(const CudaPlan plan, PlanOf(row, args.problem));
-  ASSIGN_OR_RETURN(MmaParameters parameters, ParametersOf(row, code.chip, args, plan));
-  RETURN_IF_ERROR(PrepareOperands(row, args, plan, stream));
-  RETURN_IF_ERROR(LaunchProduct(kernel, code, parameters, args.problem.batch, stream));
+  SumsInMemory sums;
+  if (plan.sums.are_kept) {
+    sums = {.data = args.workspace.data() + plan.sums.offset,
+            .line_stride_bytes = plan.sums.line_stride_bytes,
+            .batch_stride_bytes = plan.sums.batch_stride_bytes};
+  }
+  ExactMarks marks;
+  if (!row.splits_f32 || plan.split.is_used) {
+    ASSIGN_OR_RETURN(MmaParameters parameters, ParametersOf(row, code.chip, args, plan));
+    RETURN_IF_ERROR(PrepareOperands(row, args, plan, stream));
+    RETURN_IF_ERROR(LaunchProduct(kernel, code, parameters, args.problem.batch, stream));
+    marks = {.any = parameters.split.any,
+             .marks = parameters.split.marks,
+             .words_of_row = parameters.split.words_of_row};
+  }
+  if (row.splits_f32) RETURN_IF_ERROR(LaunchExactSums(args, marks, sums, stream));
   if (!plan.sums.are_kept) return absl::OkStatus();
-  return LaunchEpilogueAlone(args, AccumulatorType(row),
-                             {.data = args.workspace.data() + plan.sums.offset,
-                              .line_stride_bytes = plan.sums.line_stride_bytes,
-                              .batch_stride_bytes = plan.sums.batch_stride_bytes},
-                             stream);
+  return LaunchEpilogueAlone(args, AccumulatorType(row), sums, stream);
 }
 
 }  // namespace

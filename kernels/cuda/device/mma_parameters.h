@@ -8,6 +8,7 @@
 
 #include "kernels/abort.h"
 #include "kernels/cuda/epilogue.h"
+#include "kernels/split_float.h"
 
 namespace gemmd {
 
@@ -23,6 +24,19 @@ struct OperandLines {
 // The description of an operand that the driver encodes for the copy engine; see tile_map.h.
 struct alignas(128) TileMap {
   uint64_t words[16];
+};
+
+// Where a row that splits f32 finds the ranges of its lines, and where it says which sums have to
+// be exact (SplitPlan).
+struct SplitParameters {
+  const MagnitudeRange* a_ranges;
+  const MagnitudeRange* b_ranges;
+  int64_t a_ranges_of_matrix;  // 0: one matrix for all.
+  int64_t b_ranges_of_matrix;
+  uint32_t* any;
+  uint32_t* marks;
+  int64_t words_of_row;
+  int64_t k;
 };
 
 struct MmaParameters {
@@ -53,6 +67,8 @@ struct MmaParameters {
   float stored_alpha;
   // Whether warpgroups apply the epilogue to their sums before they store them (FitsRegisters).
   bool finishes_sums;
+
+  SplitParameters split;  // For rows that split f32.
 };
 
 }  // namespace gemmd

@@ -175,6 +175,18 @@ class TilePipe {
     const int a_matrix = MatrixOf(parameters_.a, place);
     const int b_matrix = MatrixOf(parameters_.b, place);
     ptx::ArriveAndAnnounce(barrier, kTileBytes);
+    if constexpr (kOf.splits_f32) {
+      // The maps have the high part of a matrix before its low part.
+      static_assert(kCluster == 1);
+#pragma unroll
+      for (int part = 0; part < 2; ++part) {
+        ptx::CopyTileAsync(stage + part * kABytes, &parameters_.a_map, tile * (kA.line_bytes / 4),
+                           row, 2 * a_matrix + part, barrier);
+        ptx::CopyTileAsync(stage + 2 * kABytes + part * kBBytes, &parameters_.b_map,
+                           tile * (kB.line_bytes / 4), column, 2 * b_matrix + part, barrier);
+      }
+      return;
+    }
     ptx::CopyTileAsync(stage, &parameters_.a_map, tile * (kA.line_bytes / 4), row, a_matrix,
                        barrier);
     if constexpr (kOf.instruction.is_sparse()) {

@@ -13,6 +13,7 @@
 #include <cstdint>
 #include <type_traits>
 
+#include "kernels/cuda/device/epilogue/split_sums.cuh"
 #include "kernels/cuda/device/epilogue/warpgroup_elements.cuh"
 #include "kernels/cuda/device/epilogue/warpgroup_store.cuh"
 #include "kernels/cuda/device/mainloop/tile_pipe.cuh"
@@ -85,7 +86,11 @@ class WarpgroupBlock {
       if constexpr (kTakesTurns) {
         if (tile >= parameters_.blocks) ptx::WaitForTurn(WarpgroupInBlock());
       }
-      if (!MultiplyTile(a, metadata, tile, at, sums)) break;
+      if constexpr (kOf.splits_f32) {
+        if (!MultiplySplit(a, thread, PlaceOfTile<Row>(parameters_, tile), at, sums)) break;
+      } else {
+        if (!MultiplyTile(a, metadata, tile, at, sums)) break;
+      }
       store.Run(PlaceOfTile<Row>(parameters_, tile), ahead, sums);
       if constexpr (kTakesTurns) at.Advance(parameters_.tiles_k);  // The other one's tile.
     }
@@ -165,6 +170,61 @@ class WarpgroupBlock {
     }
     GiveTurn(parameters_, tile);
     return !has_stopped;
+  }
+
+  // Products of f32 (kernels/split_float.h). While the tensor core makes the cross products of a
+  // stage, its main ones are added to the totals.
+  __device__ bool MultiplySplit(uint32_t a, int thread, const Place& place, Cursor& at,
+                                Sum (&totals)[kDown][Store::kSums]) const {
+    static_assert(kDown == 1 && !kTakesTurns && kOf.promotion_k == kOf.tile.k);
+    const typename Metadata::Words none = {};
+    Sum cross[Store::kSums];
+#pragma unroll
+    for (int i = 0; i < Store::kSums; ++i) totals[0][i] = 0;
+    int released = 0;
+    bool has_stopped = false;
+    for (int k = 0; k < parameters_.tiles_k;) {
+      has_stopped = HasStopped(at);
+      if (has_stopped) break;
+      const int next_look = min(k + kTilesBetweenLooks, parameters_.tiles_k);
+      for (; k < next_look; ++k) {
+        pipe_.WaitFor(at);
+        const uint32_t b = shared_ + at.offset() + 2 * kABytes;
+        const uint64_t a_high = ptx::DescribeLines<kALineBytes>(a + at.offset());
+        const uint64_t a_low = ptx::DescribeLines<kALineBytes>(a + at.offset() + kABytes);
+        const uint64_t b_high = ptx::DescribeLines<kBLineBytes>(b);
+        const uint64_t b_low = ptx::DescribeLines<kBLineBytes>(b + kBBytes);
+        Sum sums[Store::kSums];
+        ptx::BeginProducts();
+#pragma unroll
+        for (int step = 0; step < kSteps; ++step) {
+          MultiplyStep(sums, a_high, b_high, none, 0, step, step > 0);
+        }
+        ptx::CommitProducts();
+        if (k > 0) {
+          // The cross products of the stage before are done then.
+          ptx::WaitForProducts<1>();
+          pipe_.Release(released);
+        }
+        ptx::BeginProducts();
+#pragma unroll
+        for (int step = 0; step < kSteps; ++step) {
+          MultiplyStep(cross, a_low, b_high, none, 0, step, k > 0 || step > 0);
+          MultiplyStep(cross, a_high, b_low, none, 0, step, true);
+        }
+        ptx::CommitProducts();
+        ptx::WaitForProducts<1>();
+#pragma unroll
+        for (int i = 0; i < Store::kSums; ++i) totals[0][i] += sums[i];
+        released = at.stage;
+        at.Advance();
+      }
+    }
+    ptx::WaitForProducts<0>();
+    pipe_.Release(released);
+    if (has_stopped) return false;
+    FinishSplitSums(parameters_, place, thread, totals[0], cross);
+    return true;
   }
 
   // Adds the products of a stage to the totals: those of every promotion_k elements of k are summed

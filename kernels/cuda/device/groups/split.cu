@@ -1,0 +1,11 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// wgmma with f16 into which f32 are split.
+#include "kernels/cuda/device/mainloop/group.cuh"
+#include "kernels/cuda/groups/split.h"
+
+namespace gemmd {
+
+template std::span<const CudaFunction> FunctionsOf<CudaGroup::kSplit>();
+
+}  // namespace gemmd
