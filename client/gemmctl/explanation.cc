@@ -80,6 +80,9 @@ std::string ExplanationTable(const v1::MultiplyRequest& request,
       FormatBytes(explanation.bytes_read()), " read, ", FormatBytes(explanation.bytes_written()),
       " written, ", FormatBytes(explanation.workspace_bytes()), " of workspace\n",
       explanation.recipe().empty() ? "" : absl::StrCat("recipe   ", explanation.recipe(), "\n"),
+      explanation.bits_may_vary()
+          ? "bits     may depend on what runs as one with it (--deterministic: never)\n"
+          : "",
       "\n", Candidates(explanation, is_complete));
   if (explanation.refusals().empty()) return text;
   return absl::StrCat(text, "\n",

@@ -140,7 +140,7 @@ void AddChoiceFlags(CLI::App& app, ProductFlags& flags) {
       .ShowDefault()
       .Group(group);
   AddFlag(app, "--deterministic", flags.deterministic,
-          "Use only kernels that give the same bits every time")
+          "Give the same bits every time: use only kernels that do, and run floats on cpu alone")
       .Group(group);
   AddFlag(app, "--batch-invariant", flags.batch_invariant,
           "Use only kernels whose rows depend neither on m nor on the batch")

@@ -103,6 +103,7 @@ struct ProductOptions {
   v1::Order output_order = v1::kRowMajor;
   std::string kernel = {};  // Empty: the server chooses.
   std::string device = {};  // Empty: the server's first one that has a kernel for the product.
+  // Where neither is true, bits of floats on `cpu` may depend on what runs as one with the product.
   bool require_deterministic = false;
   bool require_batch_invariant = false;
   v1::Priority priority = {};  // Normal.

@@ -213,6 +213,7 @@ struct Job {
   Problem problem;
   const Kernel* kernel = nullptr;
   bool keeps_kernel = false;  // Otherwise one of the same bits may run what is joined.
+  bool may_vary = false;      // D may have other bits than it would have alone (MayVaryJoined).
   int64_t workspace_bytes = 0;
   int64_t d_bytes = 0;
   Source a;
@@ -255,9 +256,9 @@ absl::StatusOr<HeldBytes> CopyOfPart(absl::Span<const std::byte> part);
 //   Stacked: jobs of one B, which stays with the device or its memory, become one job whose A has
 //   the rows of them all, one below the other.
 //
-// The bits of every D are those that it would have alone: only kernels whose bits of a row depend
-// neither on m nor on the batch join. All operands are read before any D is written. Borrows
-// what its members borrow.
+// The bits of every D are those that it would have alone, unless its job may vary: otherwise only
+// kernels whose bits of a row depend neither on m nor on the batch join. All operands are read
+// before any D is written. Borrows what its members borrow.
 class JoinedJob {
  public:
   // Takes at least one job, and gives the whole this number; all have the same key of this kind

@@ -339,6 +339,7 @@ void AnswerChecker::ComputeElsewhere(std::unique_ptr<Product> product, Place pla
     product->device = place.served->device;
     product->job.kernel = place.kernel;
     product->outcome = std::move(ended->outcome);
+    product->joined = ended->joined;
     product->again = HeldBytes();
     product->again_kernel = nullptr;
     if (!product->outcome.status.ok()) return End(std::move(product));

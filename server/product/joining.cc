@@ -104,8 +104,7 @@ bool IsWhole(const MatrixLayout& layout) {
 // A new tensor has no memory of a device yet. Factors of blocks belong to rows of one product.
 bool CanJoin(const Job& job) {
   const Problem& problem = job.problem;
-  if (!job.kernel->batch_invariant || !problem.has_output() || !problem.has_product()) return false;
-  if (problem.has_block_scales()) return false;
+  if (!problem.has_output() || !problem.has_product() || problem.has_block_scales()) return false;
   if (problem.a.is_sparse() || job.d.block != 0 || job.d.is_new) return false;
   return job.d.memory == nullptr || IsWhole(problem.d);
 }
@@ -162,7 +161,15 @@ int64_t CopiedBytes(const Source& source) { return IsOnHost(source) ? source.byt
 
 JoinKeys JoinKeysOf(const Job& job) {
   if (!CanJoin(job)) return {};
-  return {.stacked = StackedKeyOf(job), .batched = BatchedKeyOf(job)};
+  if (job.kernel->batch_invariant) {
+    return {.stacked = StackedKeyOf(job), .batched = BatchedKeyOf(job)};
+  }
+  if (!job.may_vary || !job.b.is_resident || !MayVaryJoined(*job.kernel)) return {};
+  return {.stacked = StackedKeyOf(job), .batched = {}};
+}
+
+bool MayVaryJoined(const Kernel& kernel) {
+  return kernel.device_kind == DeviceKind::kCpu && !kernel.batch_invariant;
 }
 
 int64_t JoinBytesOf(const Job& job, Joining joining) {

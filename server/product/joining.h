@@ -31,6 +31,12 @@ struct JoinKeys {
 };
 JoinKeys JoinKeysOf(const Job& job);
 
+// Whether the bits of a D that may vary (Job::may_vary) depend on what is stacked with it, where B
+// is a tensor: on `cpu`, for kernels whose bits depend on m. To read a B once for many rows is
+// worth more to most callers than the order in which a library adds. Such products are never
+// batched.
+bool MayVaryJoined(const Kernel& kernel);
+
 // The bytes of a job that count against JoinLimits.
 int64_t JoinBytesOf(const Job& job, Joining joining);
 

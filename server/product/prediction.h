@@ -60,7 +60,7 @@ class KernelChoices {
 // Predictions rest on rates of a device that does nothing else (kernels/select.h). Where it shares
 // a machine, where clocks are low or where a library knows a shape badly, products take another
 // time, and the next ones of their kind are then expected to do so too. The choice of a kernel does
-// not rest on this: the same request gives the same bits on the same server.
+// not rest on this: the same request has the same kernel on the same server.
 //
 // Threads: any; nothing waits.
 class PredictionCorrection {

@@ -408,6 +408,13 @@ ProductRunner::Placement ProductRunner::NearTensors(const Product& product,
   return nearest;
 }
 
+// A check by duplicate compares D with that of the product alone.
+bool ProductRunner::MayVary(const Product& product) const {
+  const Constraints& asked = product.constraints;
+  return !asked.deterministic && !asked.batch_invariant && scheduler_.joins() &&
+         product.asked_check.value_or(verify_.rule).mode != VerifyMode::kDuplicate;
+}
+
 // Chooses device and kernel and completes the job with the sizes that follow from them.
 absl::Status ProductRunner::Place(Product& product) const {
   Job& job = product.job;
@@ -418,6 +425,7 @@ absl::Status ProductRunner::Place(Product& product) const {
   const std::vector<DistrustedKernel> distrusted = product.served->distrusted(job.problem);
   // Nor may what runs as one with others take a kernel that is distrusted.
   job.keeps_kernel = product.constraints.kernel != nullptr || !distrusted.empty();
+  job.may_vary = MayVary(product);
   const DeviceProfile& profile = product.device->profile();
   if (job.kernel == nullptr) {
     Constraints constraints = product.constraints;

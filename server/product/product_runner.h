@@ -91,6 +91,10 @@ class ProductRunner {
   // Errors: NotFound, which names the devices; Unavailable where the device is not ready.
   absl::StatusOr<Placement> FindPlace(const Product& product) const;
 
+  // Whether D may have other bits than the product gives alone: neither the request nor its check
+  // needs them, and products run as one.
+  bool MayVary(const Product& product) const;
+
   // What is predicted for a kernel on a device, corrected by what products like this one took.
   int64_t ExpectedNs(const ServedDevice& served, const Kernel& kernel, const Problem& problem,
                      int64_t predicted_ns) const {

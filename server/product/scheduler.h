@@ -162,6 +162,9 @@ class Scheduler {
   // what is submitted later.
   void Stop(const absl::Status& status) ABSL_LOCKS_EXCLUDED(mutex_);
 
+  // Whether jobs run as one at all.
+  bool joins() const { return joins_.limits.max_jobs > 1; }
+
   DeviceLoad load(const Device& device) const ABSL_LOCKS_EXCLUDED(mutex_);
 
   // Jobs that wait or run, on all devices.

@@ -42,6 +42,7 @@ void FillResponse(const Product& product, v1::MultiplyResponse& response) {
   response.set_operations(Operations(problem));
   response.set_bytes_read(BytesRead(problem));
   response.set_bytes_written(BytesWritten(problem));
+  response.set_joined(product.joined);
   Fill(product.timing, *response.mutable_timing());
   if (product.tensor) {
     Fill(*product.tensor, Scales::kTold, *response.mutable_tensor());

@@ -14,7 +14,9 @@
 #include "kernels/catalog.h"
 #include "kernels/cpu/host.h"
 #include "kernels/status_macros.h"
+#include "server/product/joining.h"
 #include "server/product/product_runner.h"
+#include "server/store/product_tensors.h"
 #include "server/system/version.h"
 #include "server/wire/calls.h"
 #include "server/wire/convert.h"
@@ -428,6 +430,11 @@ class RegistryService final : public RawListings<RawAnswers<v1::Registry::Servic
     const Selection selection =
         Select(Catalog(device.info().kind), problem, constraints, device.profile());
     RETURN_IF_ERROR(FillExplanation(problem, selection, response));
+    const bool has_resident_b =
+        product.tensors != nullptr && product.tensors->read(ProductTensors::Operand::kB) != nullptr;
+    response.set_bits_may_vary(has_resident_b && !selection.candidates.empty() &&
+                               runner_.MayVary(product) &&
+                               MayVaryJoined(*selection.candidates.front().kernel));
     for (size_t i = 0; i < selection.candidates.size(); ++i) {
       const Candidate& candidate = selection.candidates[i];
       response.mutable_candidates(static_cast<int>(i))

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Products of tensors that stay on the server: whole, in part, overwritten and made anew."""
 
+import contextlib
 import os
 import signal
 
@@ -10,8 +11,16 @@ import numpy as np
 import pytest
 from daemon import wait_until
 from elements import COLUMN_MAJOR, ELEMENTS, ROW_MAJOR, load
-from gemmd.v1 import registry_pb2, registry_pb2_grpc, resident_pb2, tensors_pb2
-from product import DEADLINE_S, Layout, Product, check_bytes, small_integers, transposed_orders
+from gemmd.v1 import gemm_pb2, registry_pb2, registry_pb2_grpc, resident_pb2, tensors_pb2
+from product import (
+    DEADLINE_S,
+    Layout,
+    Product,
+    check_bytes,
+    check_within,
+    small_integers,
+    transposed_orders,
+)
 from streams import answers_in, joint
 from tensor_operands import array_of, integers, operand, part, product, put_array
 from tensors import FLAGS, Session, by_handle, by_name, refusal
@@ -311,3 +320,137 @@ def test_a_gpu_keeps_copies(daemons, fake_worker, rng):
         session.multiply(asked)
         weights[5] = (square.astype(np.float32) @ weights[2]).astype(np.float16)
         multiply(5)
+
+
+JOINING = ["--devices=cpu", "--batch-window-us=300000", "--metrics-listen=127.0.0.1:0", "--lame-duck=1ms"]
+DUPLICATE = gemm_pb2.Verify(mode=gemm_pb2.VERIFY_MODE_DUPLICATE)
+WHOLE = gemm_pb2.Verify(mode=gemm_pb2.VERIFY_MODE_SAMPLED, rate=1)
+
+
+class SharedB:
+    """Products of f32 rows with one B on the server, which come in one message of a stream."""
+
+    K, N = 97, 131
+
+    def __init__(self, session, rng):
+        numbers = np.random.default_rng(rng.getrandbits(32))
+        self.session = session
+        self.a = [numbers.standard_normal((1 + i % 3, self.K), np.float32) for i in range(24)]
+        self.b = numbers.standard_normal((self.K, self.N), np.float32)
+        self.kept = put_array(session, self.b[None], name="b")
+        # By name: the best kernel of one row is not that of three.
+        self.kernel = self.multiply(self.a[0], require_deterministic=True).kernel
+
+    def request(self, a, **fields):
+        sent = tensors_pb2.Operand(type=F32, data=a.tobytes())
+        b = operand(by_handle(self.kept))
+        return product(len(a), self.N, self.K, sent, b, **fields)
+
+    def multiply(self, a, **fields):
+        return self.session.multiply(self.request(a, **fields))
+
+    def may_vary(self, request):
+        registry = registry_pb2_grpc.RegistryStub(self.session.channel)
+        explained = registry.Explain(
+            registry_pb2.ExplainRequest(request=request),
+            metadata=self.session.metadata,
+            timeout=DEADLINE_S,
+        )
+        assert explained.candidates
+        return explained.bits_may_vary
+
+    def together(self, **fields):
+        requests = [
+            self.request(a, request_id=str(i), kernel=self.kernel, **fields)
+            for i, a in enumerate(self.a)
+        ]
+        messages = self.session.gemm.MultiplyStream(
+            joint(requests, len(requests)), metadata=self.session.metadata, timeout=DEADLINE_S
+        )
+        answers = [answer.response for answer in answers_in(messages)]
+        answers.sort(key=lambda answer: int(answer.request_id))
+        assert len(answers) == len(requests)
+        return answers
+
+    def check(self, answers):
+        """Each element within the bound of a sum of K products, in whatever order it is added up."""
+        for a, answer in zip(self.a, answers):
+            wide_a, wide_b = a.astype(np.float64), self.b.astype(np.float64)
+            bound = (self.K + 1) * 2.0**-23 * (np.abs(wide_a) @ np.abs(wide_b))
+            check_within(load(answer.d)[0].astype(np.float64), wide_a @ wide_b, bound)
+
+
+@pytest.fixture
+def shared_b(daemons, rng):
+    with contextlib.ExitStack() as stack:
+
+        def start(*flags):
+            daemon = daemons.start(*JOINING, *flags)
+            channel = stack.enter_context(grpc.insecure_channel(daemon.unix))
+            return daemon, SharedB(stack.enter_context(Session(channel)), rng)
+
+        yield start
+
+
+def test_products_of_floats_that_share_b_run_as_one_on_cpu(shared_b):
+    daemon, products = shared_b()
+    counted = 0
+    for verify in (None, WHOLE):
+        answers = products.together(verify=verify)
+        products.check(answers)
+        joined = [answer.joined for answer in answers]
+        assert max(joined) > 1
+        assert sum(count == 1 for count in joined) < len(joined) / 2
+        assert {answer.kernel for answer in answers} == {products.kernel}
+        if verify:
+            passed = gemm_pb2.VERIFY_OUTCOME_PASSED
+            assert all(answer.verification.outcome == passed for answer in answers)
+        before = counted
+        counted = metrics_page.scrape(daemon).value(
+            "gemmd_joined_products_total", device="cpu", how="stacked"
+        )
+        assert counted - before == sum(count > 1 for count in joined)
+
+
+def test_products_that_want_the_same_bits_run_alone_on_cpu(shared_b):
+    """Whatever comes with them, they have the bits that they have in a call of their own."""
+    _, products = shared_b()
+    alone = [
+        products.multiply(a, kernel=products.kernel, require_deterministic=True) for a in products.a
+    ]
+    for fields in ({"require_deterministic": True}, {"verify": DUPLICATE}):
+        answers = products.together(**fields)
+        products.check(answers)
+        assert {answer.joined for answer in answers} == {1}
+        assert [answer.d.data for answer in answers] == [answer.d.data for answer in alone]
+
+
+def test_floats_never_join_where_the_bits_of_rows_must_depend_on_no_other(shared_b):
+    """No library's kernel of f32 promises it: such a request is refused before it could join."""
+    _, products = shared_b()
+    code, words = refusal(products.multiply, products.a[0], require_batch_invariant=True)
+    assert code == grpc.StatusCode.UNIMPLEMENTED
+    assert "require_batch_invariant" in words
+
+
+def test_explain_tells_whether_bits_may_vary(shared_b):
+    _, products = shared_b()
+    a = products.a[0]
+    assert products.may_vary(products.request(a))
+    assert products.may_vary(products.request(a, verify=WHOLE))
+    assert not products.may_vary(products.request(a, require_deterministic=True))
+    assert not products.may_vary(products.request(a, verify=DUPLICATE))
+    # Nobody else has a B that comes with its request, and sums of integers are exact.
+    inline = products.request(a)
+    inline.b.CopyFrom(tensors_pb2.Operand(type=F32, data=products.b.tobytes()))
+    assert not products.may_vary(inline)
+    small = np.ones((1, 8, 8), np.int8)
+    b = operand(by_handle(put_array(products.session, small, name="small")))
+    sent = tensors_pb2.Operand(type=ELEMENTS["s8"].number, data=small.tobytes())
+    assert not products.may_vary(product(8, 8, 8, sent, b))
+
+
+def test_products_run_alone_where_the_server_joins_none(shared_b):
+    _, products = shared_b("--batch-most=1")
+    assert {answer.joined for answer in products.together()} == {1}
+    assert not products.may_vary(products.request(products.a[0]))

@@ -227,6 +227,20 @@ def test_joined_products_are_checked_one_by_one(serve):
             assert call.result().verification.outcome == PASSED
 
 
+def test_what_is_computed_again_is_joined_no_longer(serve):
+    server = serve("--verify=sampled:1", "--verify-retry", "--batch-window-us=300000")
+    server.flip(1)
+    request = some_product().request()
+    request.device = "cuda:0"
+    calls = [server.gemm.Multiply.future(request, timeout=DEADLINE_S) for _ in range(6)]
+    answers = [call.result() for call in calls]
+    for answer in answers:
+        check_bytes(answer.d, some_product())
+    [again] = [answer for answer in answers if answer.verification.wrong_answers]
+    assert again.joined == 1
+    assert max(answer.joined for answer in answers) > 1
+
+
 def test_a_product_is_computed_once_more_where_its_caller_may(serve, tmp_path):
     """The other GPU, unless the caller's rules leave it out; a retry, too."""
     trust = Trust(tmp_path)

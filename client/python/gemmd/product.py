@@ -73,7 +73,7 @@ class ProductOptions(TypedDict, total=False):
     bit_operation: str  #: ``and`` or ``xor``, for arrays of bool.
     kernel: str  #: A name that `Client.kernels` gives; the server chooses unless given.
     device: str  #: A name that `Client.devices` gives; the server chooses unless given.
-    deterministic: bool  #: True: only kernels that always give the same bits.
+    deterministic: bool  #: True: always the same bits; by default floats on ``cpu`` may be joined with others.
     batch_invariant: bool  #: True: only kernels whose rows of D depend neither on m nor the batch.
     priority: str  #: ``normal`` or ``low``.
     verify: str  #: How the server checks D: ``none``, ``sampled[:RATE]``, ``checksum``, ``duplicate``.
@@ -94,6 +94,7 @@ class Product:
         tensor_info: what D became, where it stayed on the server.
         verification: what the server's check of D came to (gemmd.v1.Verification), where there was
             one. A D that is wrong is never answered: `DataLoss`.
+        joined: so many products ran as one launch, this one among them.
     """
 
     array: np.ndarray | None
@@ -106,6 +107,7 @@ class Product:
     request_id: str
     tensor_info: resident_pb2.TensorInfo | None = field(default=None, repr=False)
     verification: gemm_pb2.Verification | None = field(default=None, repr=False)
+    joined: int = 1
 
 
 @dataclass
@@ -164,6 +166,7 @@ class Request:
             request_id=response.request_id,
             tensor_info=response.tensor if has_tensor else None,
             verification=response.verification if response.HasField("verification") else None,
+            joined=max(response.joined, 1),
         )
 
     def _array(self, d: tensors_pb2.Matrix, data: memoryview) -> np.ndarray:

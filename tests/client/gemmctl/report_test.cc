@@ -212,6 +212,9 @@ TEST(ServerTablesTest, ShowWhatTheServerSays) {
   EXPECT_THAT(text, HasSubstr("product  4095 x 4097 x 4093, bf16 x bf16"));
   EXPECT_THAT(text, HasSubstr("cpu_onednn_bf16    1.00 us  2.00 TFLOP/s  fastest\n"));
   EXPECT_THAT(text, HasSubstr("cpu_openblas_f64  a.type: got bf16, want f64\n"));
+  EXPECT_THAT(text, Not(HasSubstr("bits ")));
+  explanation.set_bits_may_vary(true);
+  EXPECT_THAT(ExplanationTable(request, explanation, true), HasSubstr("bits     may depend on"));
   EXPECT_THAT(ExplanationTable(request, {}, true), HasSubstr("No kernel can run it."));
 
   v1::GetServerInfoResponse info;

@@ -225,6 +225,7 @@ def test_what_the_server_says_of_a_product(client, numbers):
     assert product.request_id == "mine"
     assert product.operations == 2 * 3 * 4 * 5
     assert (product.bytes_read, product.bytes_written) == (a.nbytes + b.nbytes, 60)
+    assert product.joined == 1
     assert 0 < product.timing.compute_ns <= product.timing.total_ns
     again = client.multiply(a, b, kernel=product.kernel, batch_invariant=True, priority="low")
     assert again.verification is None

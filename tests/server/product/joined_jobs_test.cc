@@ -116,6 +116,37 @@ TEST_F(JoinedJobsTest, WhatWaitsTogetherRunsAsOne) {
   EXPECT_EQ(load.backlog_ns, 0);
 }
 
+// A kernel whose bits depend on m, as the libraries of `cpu` have: the job says whether they may.
+TEST_F(JoinedJobsTest, WhatMayVaryRunsAsOneAndNothingElse) {
+  Kernel varying = kernel_;
+  varying.device_kind = DeviceKind::kCpu;
+  varying.batch_invariant = false;
+  const auto submit = [&](bool may_vary, std::string flow) {
+    JoinableProduct& product = Product();
+    product.job.kernel = &varying;
+    product.job.may_vary = may_vary;
+    product.job.b.is_resident = true;
+    Submit(scheduler_, product, kNoDeadlineNs, std::move(flow));
+  };
+  // The first finds the device idle, and waits for nobody.
+  submit(true, "one");
+  EXPECT_EQ(device_.held(), 1);
+  for (const char* flow : {"one", "two", "three"}) {
+    submit(true, flow);
+    submit(false, flow);
+  }
+  while (device_.held() > 0) device_.CompleteNext();
+  EXPECT_EQ(device_.submitted(), 5);
+  for (size_t i = 0; i < products_.size(); ++i) {
+    ExpectRight(i, products_[i]);
+    EXPECT_EQ(answers_[i].joined, i % 2 == 1 ? 3 : 1) << i;
+  }
+  const DeviceLoad load = scheduler_.load(device_);
+  EXPECT_EQ(load.stacked_requests, 3);
+  EXPECT_EQ(load.batched_requests, 0);
+  EXPECT_THAT(load.launches, testing::ElementsAre(4, 0, 1, 0, 0, 0, 0, 0, 0));
+}
+
 // Together they are of another shape class, for which the kernel is refused.
 TEST_F(JoinedJobsTest, WhatTheDeviceIsNotTrustedWithAsAWholeRunsOneByOne) {
   const auto add_loss = [&](int64_t m, int64_t batch) {

@@ -173,6 +173,32 @@ TEST(JoinKeysTest, SomeRunAlone) {
   JoinableProduct product(random, kernel, {});
   product.job.kernel = &varying;
   EXPECT_EQ(JoinKeysOf(product.job).stacked, JoinKey());
+  product.job.may_vary = product.job.b.is_resident = true;  // Yet libraries on `cpu` alone.
+  EXPECT_EQ(JoinKeysOf(product.job).stacked, JoinKey());
+}
+
+// A kernel of `cpu` whose bits depend on m runs as one for those who let them vary, where they
+// share B.
+TEST(JoinKeysTest, FloatsOnCpuAreStackedWhereTheirBitsMayVary) {
+  RandomSource random;
+  int varying = 0;
+  for (const Kernel& kernel : Catalog(DeviceKind::kCpu)) {
+    if (kernel.a != ElementType::kF32 || kernel.b != ElementType::kF32) continue;
+    ASSERT_TRUE(MayVaryJoined(kernel)) << kernel.name;
+    ++varying;
+    JoinableProduct product(random, kernel, {});
+    product.job.b.is_resident = true;
+    EXPECT_EQ(JoinKeysOf(product.job).stacked, JoinKey()) << kernel.name;
+    product.job.may_vary = true;
+    EXPECT_NE(JoinKeysOf(product.job).stacked, JoinKey()) << kernel.name;
+    EXPECT_EQ(JoinKeysOf(product.job).batched, JoinKey()) << kernel.name;
+    product.job.b.is_resident = false;  // No other has the bytes of its message.
+    EXPECT_EQ(JoinKeysOf(product.job).stacked, JoinKey()) << kernel.name;
+    product.job.b.is_resident = true;
+    product.job.problem.a.order = Order::kColumnMajor;  // Its rows cannot be put below others.
+    EXPECT_EQ(JoinKeysOf(product.job).stacked, JoinKey()) << kernel.name;
+  }
+  EXPECT_GT(varying, 0);
 }
 
 // A device brings tensors to its own memory, and the bytes of requests not.

@@ -11,6 +11,7 @@
 #include <deque>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -42,11 +43,13 @@ class HoldingDevice final : public Device {
   const DeviceProfile& profile() const override { return profile_; }
   void Submit(const Job& job, Done done) override {
     last_kernel = job.kernel;
+    last_may_vary = job.may_vary;
     held_.push_back(std::move(done));
     if (on_submit) on_submit();
   }
   std::function<void()> on_submit;
   const Kernel* last_kernel = nullptr;  // That of the job that it got last.
+  bool last_may_vary = false;
 
   // Ends the oldest job.
   void End(JobOutcome outcome) {
@@ -165,6 +168,44 @@ TEST_F(ProductRunnerTest, AKernelOfWhichWorkersDiedIsNotChosenForItsClass) {
   EXPECT_EQ(asked.FindPlace(*Request(8, 8, 8))->served, &swapped[1]);
   device_.trust().ForgetLosses();
   EXPECT_EQ(kernel_of(8), best);
+}
+
+TEST_F(ProductRunnerTest, BitsVaryWhereNeitherTheRequestNorItsCheckNeedsThem) {
+  SetLimits({});
+  const auto may_vary = [&](const std::function<void(Product&)>& ask) {
+    std::unique_ptr<Product> product = Request(8, 8, 8);
+    ask(*product);
+    const bool is_said = runner_->MayVary(*product);
+    EXPECT_EQ(Start(std::move(product)), absl::OkStatus());
+    EXPECT_EQ(device_.last_may_vary, is_said);
+    device_.EndAll();
+    return is_said;
+  };
+  const Kernel* const kernel = runner_->FindPlace(*Request(8, 8, 8))->kernel;
+  EXPECT_TRUE(may_vary([](Product&) {}));
+  EXPECT_TRUE(may_vary([&](Product& product) { product.constraints.kernel = kernel; }));
+  EXPECT_FALSE(may_vary([](Product& product) { product.constraints.deterministic = true; }));
+  const auto asks = [](bool batch_invariant, std::optional<VerifyMode> check = {}) {
+    std::unique_ptr<Product> product = Request(8, 8, 8);
+    product->constraints.batch_invariant = batch_invariant;
+    if (check) product->asked_check = VerifyRule{.mode = *check};
+    return product;
+  };
+  EXPECT_FALSE(runner_->MayVary(*asks(true)));
+  EXPECT_TRUE(runner_->MayVary(*asks(false, VerifyMode::kSampled)));
+  EXPECT_TRUE(runner_->MayVary(*asks(false, VerifyMode::kChecksum)));
+  EXPECT_FALSE(runner_->MayVary(*asks(false, VerifyMode::kDuplicate)));
+  // The server's check is that of requests which ask for none.
+  VerifySetup twice;
+  twice.options.rule.mode = VerifyMode::kDuplicate;
+  const ProductRunner checking(served_, scheduler_, *admission_, stats_, clock_, int64_t{1} << 40,
+                               nullptr, std::move(twice));
+  EXPECT_FALSE(checking.MayVary(*asks(false)));
+  EXPECT_TRUE(checking.MayVary(*asks(false, VerifyMode::kNone)));
+  // With a bound of one no product joins another.
+  Scheduler alone(devices_, clock_, {}, {.limits = {.max_jobs = 1}});
+  const ProductRunner lone(served_, alone, *admission_, stats_, clock_, int64_t{1} << 40);
+  EXPECT_FALSE(lone.MayVary(*Request(8, 8, 8)));
 }
 
 TEST_F(ProductRunnerTest, WhatWaitsAsItsKernelIsRefusedHasAnotherOne) {

@@ -48,6 +48,7 @@ TEST_F(ServiceTest, AnswersWithProductNamesAndCounts) {
   EXPECT_EQ(response.operations(), 2 * 13 * 17 * 19);
   EXPECT_EQ(response.bytes_read(), (13 * 19 + 19 * 17) * 4);
   EXPECT_EQ(response.bytes_written(), 13 * 17 * 4);
+  EXPECT_EQ(response.joined(), 1);
   EXPECT_EQ(response.d().type(), v1::ELEMENT_TYPE_F32);
   EXPECT_EQ(response.d().order(), v1::ORDER_ROW_MAJOR);
   EXPECT_EQ(response.d().leading_dimension(), 17);
