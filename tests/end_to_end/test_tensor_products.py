@@ -425,14 +425,6 @@ def test_products_that_want_the_same_bits_run_alone_on_cpu(shared_b):
         assert [answer.d.data for answer in answers] == [answer.d.data for answer in alone]
 
 
-def test_floats_never_join_where_the_bits_of_rows_must_depend_on_no_other(shared_b):
-    """No library's kernel of f32 promises it: such a request is refused before it could join."""
-    _, products = shared_b()
-    code, words = refusal(products.multiply, products.a[0], require_batch_invariant=True)
-    assert code == grpc.StatusCode.UNIMPLEMENTED
-    assert "require_batch_invariant" in words
-
-
 def test_explain_tells_whether_bits_may_vary(shared_b):
     _, products = shared_b()
     a = products.a[0]
