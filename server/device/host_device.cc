@@ -156,9 +156,10 @@ HostDevice::HostDevice(const Target& target, int threads, bool poisons_freed,
     launcher_ = std::make_unique<LocalLauncher>(poisons_freed);
   } else {
     ProcessLauncher::Options options = {.program = *program,
-                                        .catalog = CatalogFingerprint(target.kind)};
+                                        .catalog = CatalogFingerprint(target.kind),
+                                        .threads = info_.threads,
+                                        .poisons_freed = poisons_freed};
     options.program.device = info_.name;
-    options.program.numbers = {info_.threads, poisons_freed ? 1 : 0};
     auto process = std::make_unique<ProcessLauncher>(std::move(options), *shared_);
     process_ = process.get();
     abort_ = &process->abort();

@@ -20,7 +20,7 @@
 #include "server/device/device.h"
 #include "server/device/held_bytes.h"
 #include "server/device/operands.h"
-#include "server/device/worker_process.h"
+#include "server/device/process_launcher.h"
 #include "server/system/clock.h"
 #include "server/system/mutex.h"
 

@@ -20,9 +20,6 @@
 namespace gemmd {
 namespace {
 
-// How often the thread looks at the clock for an errand that another thread has handed over.
-constexpr int64_t kTickNs = 100'000'000;
-
 // How long a worker may take to end a job that nobody wants any more. A GPU should take less than
 // 50 ms; with the worker all tensors on its GPU would be lost.
 constexpr int64_t kTimeToAbortNs = 1'000'000'000;
@@ -41,10 +38,7 @@ size_t BytesOf(const std::vector<CopiedBytes>& copies) {
 // A panel leaves so much of the memory to small jobs and to canaries beside it.
 int64_t PanelBytes(int64_t bytes) { return bytes - bytes / 16; }
 
-// A worker that was killed is gone at once, or after the driver has cleaned up.
-constexpr int64_t kTimeToDieNs = 10'000'000'000;
-constexpr int64_t kTimeToEndNs = 5'000'000'000;
-constexpr int64_t kReapIntervalNs = 1'000'000;
+constexpr absl::Duration kTimeToEnd = absl::Seconds(5);
 
 // A third of what is for jobs at most is under way in chunks.
 int64_t ChunkBytes(int64_t staging_bytes) {
@@ -58,13 +52,27 @@ std::string VersionText(int32_t version) {
   return Concat(version / 1000, ".", version % 1000 / 10);
 }
 
+WorkerProcess::Options Supervised(const WorkerDeviceOptions& options) {
+  const WorkerCommand& command = options.command;
+  return {.device = Concat("cuda:", command.ordinal),
+          .program = {.binary = command.binary,
+                      .device = std::to_string(command.ordinal),
+                      .kind_arguments = {command.memory_limit_bytes, command.tensor_limit_bytes},
+                      .spin_ns = command.spin_ns,
+                      .is_confined = command.is_confined},
+          .catalog = CatalogFingerprint(),
+          .start_timeout = options.start_timeout,
+          .restarts = options.restarts};
+}
+
 }  // namespace
 
 WorkerDevice::WorkerDevice(WorkerDeviceOptions options)
     : options_(std::move(options)),
       memory_([this](Errands errands) { Give(std::move(errands)); },
               ChunkBytes(options_.staging_bytes)),
-      restarts_(options_.restarts),
+      worker_(Supervised(options_), mutex_,
+              [this](int64_t until_ns) { return WaitForWorker(until_ns); }),
       copy_threads_(std::make_unique<CopyThreads>(options_.copy_threads)) {
   info_.name = Concat("cuda:", options_.command.ordinal);
   info_.kind = DeviceKind::kCuda;
@@ -248,6 +256,7 @@ DeviceCondition WorkerDevice::condition() const {
   MutexLock lock(&mutex_);
   DeviceCondition now = condition_;
   now.thread_turn_ns = turn_ns_;
+  now.worker_restarts = worker_.restarts();
   if (staging_ != nullptr) now.staging_used_bytes = staging_->taken_bytes();
   return now;
 }
@@ -271,16 +280,14 @@ void WorkerDevice::SetReadiness(absl::Status new_readiness) {
 // most a tick.
 WorkerDevice::Event WorkerDevice::WaitForEvent(int64_t until_ns) {
   turn_ns_ = clock_.NowNs();
-  const Channel& channel = process_.channel();
+  const Channel& channel = worker_.channel();
   while (clock_.NowNs() < spin_until_ns_) {
     if (channel.HasNews()) return Event::kRecord;
     if (waker_->TakeWake()) return Event::kWoken;
     PauseProcessor();
   }
-  const timespec limit = {.tv_sec = 0,
-                          .tv_nsec = std::clamp(until_ns - clock_.NowNs(), int64_t{0}, kTickNs)};
   pollfd waker = {.fd = waker_->descriptor(), .events = POLLIN, .revents = 0};
-  process_.channel().Sleep(&limit, &waker);
+  worker_.Sleep(until_ns, &waker);
   if (channel.HasNews()) return Event::kRecord;
   return waker_->TakeWake() ? Event::kWoken : Event::kTime;
 }
@@ -389,7 +396,7 @@ void WorkerDevice::Send(std::unique_ptr<Errand> errand) {
   errand->id = ++last_id_;
   errand->sent_ns = clock_.NowNs();
   queue_.Leave(*errand);
-  errand->Send(process_.channel()).IgnoreError();
+  errand->Send(worker_.channel()).IgnoreError();
   sent_[errand->slot] = std::move(errand);
 }
 
@@ -400,7 +407,7 @@ void WorkerDevice::Send(std::unique_ptr<Errand> errand) {
 absl::Status WorkerDevice::TakeResults() {
   Packet packet;
   while (true) {
-    const absl::Status received = process_.channel().TryReceive(packet);
+    const absl::Status received = worker_.channel().TryReceive(packet);
     if (absl::IsNotFound(received)) return absl::OkStatus();
     RETURN_IF_ERROR(received);
     ASSIGN_OR_RETURN(const Result result, ParseRecord<Result>(packet));
@@ -561,10 +568,8 @@ std::unique_ptr<const Job> WorkerDevice::OnlyStarted() const {
 
 // Answers what a worker had that has ended.
 void WorkerDevice::EndLost(std::string_view reason) {
-  const absl::Status not_started = absl::UnavailableError(
-      Concat("device: ", info_.name, " was lost before the product started: ", reason));
-  const absl::Status started = absl::AbortedError(
-      Concat("device: ", info_.name, " was lost while the product ran: ", reason));
+  const absl::Status not_started = worker_.LostProduct(/*was_started=*/false, reason);
+  const absl::Status started = worker_.LostProduct(/*was_started=*/true, reason);
   Errands lost;
   {
     MutexLock lock(&mutex_);
@@ -757,7 +762,7 @@ bool WorkerDevice::stopping() const {
 
 pid_t WorkerDevice::worker_pid() const {
   MutexLock lock(&mutex_);
-  return process_.pid();
+  return worker_.pid();
 }
 
 void WorkerDevice::Run() {
@@ -778,7 +783,7 @@ void WorkerDevice::Run() {
     if (end.ok()) break;
     is_alive = Restart(end);
   }
-  EndWorker(is_alive ? kTimeToEndNs : 0);
+  EndWorker(is_alive ? kTimeToEnd : absl::ZeroDuration());
   while (!stopping()) {
     WaitForEvent(kNoDeadlineNs);
     RefuseWaiting();
@@ -818,43 +823,34 @@ absl::Status WorkerDevice::Step() {
 // allowed. False where the device stops before.
 bool WorkerDevice::Restart(absl::Status reason) {
   while (true) {
-    const bool was_stopped = process_.IsStopped();
-    process_.Kill();
+    const bool was_stopped = worker_.IsStopped();
+    worker_.Kill();
     spin_until_ns_ = 0;
-    const bool is_gone = AwaitEnd(absl::ToInt64Nanoseconds(options_.time_to_tell));
+    const std::optional<std::string> end = worker_.AwaitEnd(options_.time_to_tell);
     const std::string why =
-        Concat(std::string(reason.message()), is_gone ? Concat(" (", end_, ")") : "");
-    if (absl::IsCancelled(reason)) restarts_.Forget();
-    const RestartPolicy::Pause pause = restarts_.Next(clock_.NowNs());
-    const std::string rest = absl::FormatDuration(absl::Nanoseconds(pause.ns));
+        Concat(std::string(reason.message()), end ? Concat(" (", *end, ")") : "");
+    if (absl::IsCancelled(reason)) worker_.policy().Forget();
+    const RestartPolicy::Pause pause = worker_.policy().Next(clock_.NowNs());
     {
       MutexLock lock(&mutex_);
       is_checking_ = false;
     }
-    SetReadiness(absl::UnavailableError(
-        Concat("device: ", info_.name,
-               pause.is_rest ? Concat(" is out of service after too many starts, for ", rest, ": ")
-                             : " is starting again: ",
-               why)));
+    SetReadiness(worker_.NotReady(why, pause));
     memory_.ledger().Lose();
     const std::unique_ptr<const Job> suspect =
         absl::IsCancelled(reason) || was_stopped ? nullptr : OnlyStarted();
     EndLost(why);
     RefuseWaiting();
     // One that hangs in the driver may never die, and holds the GPU until then.
-    while (!is_gone && !AwaitEnd(kTimeToDieNs)) {
+    while (!end && !worker_.AwaitEnd(WorkerProcess::kTimeToDie)) {
       SetReadiness(absl::UnavailableError(
           Concat("device: ", info_.name, " is out of service: its worker does not die: ", why)));
-      if (!Pause(restarts_.rest_ns())) return false;
+      if (!Pause(worker_.policy().rest_ns())) return false;
     }
     // The socket closes where the worker ends by itself, or where SIGKILL from outside ends it.
-    const bool was_killed = absl::IsUnavailable(reason) && process_.was_killed();
+    const bool was_killed = absl::IsUnavailable(reason) && worker_.was_killed();
     if (suspect != nullptr && !was_killed) AddLoss(*suspect->kernel, suspect->problem);
     if (!Pause(pause.ns)) return false;
-    {
-      MutexLock lock(&mutex_);
-      ++condition_.worker_restarts;
-    }
     TakeRestartRequest();  // This is the one.
     reason = StartWorker();
     if (reason.ok()) {
@@ -874,14 +870,11 @@ absl::Status WorkerDevice::StartWorker() {
     staging_ = std::move(staging);
     condition_.staging_bytes = staging_->bytes();
   }
-  ASSIGN_OR_RETURN(WorkerProcess process,
-                   WorkerProcess::Start(options_.command.program(), staging_->descriptor()));
-  {
-    MutexLock lock(&mutex_);
-    process_ = std::move(process);
+  ASSIGN_OR_RETURN(const Hello hello, worker_.Start(staging_->descriptor()));
+  if (!is_measured_) {
+    RETURN_IF_ERROR(Describe(hello));
+    RETURN_IF_ERROR(Measure());
   }
-  RETURN_IF_ERROR(Greet());
-  if (!is_measured_) RETURN_IF_ERROR(Measure());
   is_measured_ = true;
   return CheckCanary();
 }
@@ -930,19 +923,6 @@ absl::Status WorkerDevice::RestartWorker() {
   return absl::OkStatus();
 }
 
-absl::Status WorkerDevice::Greet() {
-  ASSIGN_OR_RETURN(const Packet packet, AwaitPacket(options_.start_timeout));
-  ASSIGN_OR_RETURN(const Hello hello, ParseRecord<Hello>(packet));
-  RETURN_IF_ERROR(hello.status.get());
-  if (hello.catalog != CatalogFingerprint()) {
-    return absl::FailedPreconditionError(
-        GotWant("worker-binary", Concat(options_.command.binary, " with other kernels"),
-                "one of the same build as gemmd"));
-  }
-  if (is_measured_) return absl::OkStatus();
-  return Describe(hello);
-}
-
 absl::Status WorkerDevice::Describe(const Hello& hello) {
   bool is_known = false;
   for (const mma::Chip chip : mma::kAllChips) {
@@ -973,11 +953,11 @@ absl::Status WorkerDevice::Describe(const Hello& hello) {
 }
 
 absl::Status WorkerDevice::Measure() {
-  RETURN_IF_ERROR(SendRecord(process_.channel(), MeasureRequest()));
+  RETURN_IF_ERROR(SendRecord(worker_.channel(), MeasureRequest()));
   const absl::Span<const Kernel> kernels = Catalog(DeviceKind::kCuda);
   GpuRates rates;
   while (rates.kernel_rates.size() < kernels.size()) {
-    ASSIGN_OR_RETURN(const Packet packet, AwaitPacket(options_.start_timeout));
+    ASSIGN_OR_RETURN(const Packet packet, worker_.Receive(options_.start_timeout));
     ASSIGN_OR_RETURN(const RatesPart part, ParseRecord<RatesPart>(packet));
     RETURN_IF_ERROR(AppendRates(part, kernels.size(), rates));
   }
@@ -998,50 +978,17 @@ absl::Status WorkerDevice::Measure() {
 }
 
 // Lets the worker end by itself, for so long.
-void WorkerDevice::EndWorker(int64_t patience_ns) {
-  if (AwaitEnd(patience_ns)) return;
-  process_.Kill();
-  AwaitEnd(kTimeToDieNs);
+void WorkerDevice::EndWorker(absl::Duration patience) {
+  if (worker_.AwaitEnd(patience)) return;
+  worker_.Kill();
+  worker_.AwaitEnd(WorkerProcess::kTimeToDie);
 }
 
-// Waits until the process has ended; false where it does not within the time.
-bool WorkerDevice::AwaitEnd(int64_t patience_ns) {
-  const int64_t until_ns = clock_.NowNs() + patience_ns;
-  {
-    MutexLock lock(&mutex_);
-    process_.channel().Close();
-  }
-  while (true) {
-    {
-      MutexLock lock(&mutex_);
-      const std::optional<std::string> end = process_.TryReap();
-      if (end) end_ = *end;
-      if (end) return true;
-    }
-    const int64_t now_ns = clock_.NowNs();
-    if (now_ns >= until_ns) return false;
-    WaitForEvent(now_ns + kReapIntervalNs);
-    if (!readiness().ok()) RefuseWaiting();
-  }
-}
-
-// Errors: DeadlineExceeded where the worker sends nothing in time; Unavailable where it is gone or
-// the device stops.
-absl::StatusOr<Packet> WorkerDevice::AwaitPacket(absl::Duration timeout) {
-  const int64_t until_ns = clock_.NowNs() + absl::ToInt64Nanoseconds(timeout);
-  while (clock_.NowNs() < until_ns) {
-    const Event event = WaitForEvent(until_ns);
-    if (event == Event::kWoken) RefuseWaiting();
-    if (stopping()) return absl::UnavailableError("stopping");
-    if (event != Event::kRecord) continue;
-    Packet packet;
-    const absl::Status received = process_.channel().TryReceive(packet);
-    if (absl::IsNotFound(received)) continue;
-    RETURN_IF_ERROR(received);
-    return packet;
-  }
-  return absl::DeadlineExceededError(
-      Concat("the worker said nothing for ", absl::FormatDuration(timeout)));
+// Errors: Unavailable where the device stops.
+absl::Status WorkerDevice::WaitForWorker(int64_t until_ns) {
+  WaitForEvent(until_ns);
+  if (!readiness().ok()) RefuseWaiting();
+  return stopping() ? absl::UnavailableError("stopping") : absl::OkStatus();
 }
 
 // False where the device stops meanwhile. An operator's wish for a worker ends it.
@@ -1050,7 +997,7 @@ bool WorkerDevice::Pause(int64_t pause_ns) {
   while (!stopping()) {
     bool is_over = clock_.NowNs() >= until_ns;
     if (TakeRestartRequest()) {
-      restarts_.Forget();
+      worker_.policy().Forget();
       is_over = true;
     }
     if (is_over) return true;

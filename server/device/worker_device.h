@@ -39,6 +39,18 @@
 
 namespace gemmd {
 
+struct WorkerCommand {
+  std::string binary;
+  int ordinal = 0;
+  int64_t memory_limit_bytes = 0;  // As WorkerOptions.
+  int64_t tensor_limit_bytes = 0;  // As WorkerOptions.
+  // Between jobs, the front's thread and the worker look for the next record for so long before
+  // they sleep: waking them takes longer than a small job.
+  int64_t spin_ns = DefaultSpinNs();
+  // Whether it gives up its rights and gets WorkerEnvironment() in place of all of the front's.
+  bool is_confined = true;
+};
+
 struct WorkerDeviceOptions {
   WorkerCommand command;
   // The length of the staging area. Two thirds are for the operands and results of jobs under way;
@@ -144,18 +156,16 @@ class WorkerDevice final : public Device {
   absl::Status Step() ABSL_LOCKS_EXCLUDED(mutex_);
   bool Restart(absl::Status reason) ABSL_LOCKS_EXCLUDED(mutex_);
   absl::Status StartWorker() ABSL_LOCKS_EXCLUDED(mutex_);
-  absl::Status Greet() ABSL_LOCKS_EXCLUDED(mutex_);
   absl::Status Describe(const Hello& hello);
   absl::Status Measure() ABSL_LOCKS_EXCLUDED(mutex_);
   absl::Status CheckCanary() ABSL_LOCKS_EXCLUDED(mutex_);
   absl::Status CheckCanaryIfDue() ABSL_LOCKS_EXCLUDED(mutex_);
   bool TakeRestartRequest() ABSL_LOCKS_EXCLUDED(mutex_);
-  void EndWorker(int64_t patience_ns) ABSL_LOCKS_EXCLUDED(mutex_);
+  void EndWorker(absl::Duration patience) ABSL_LOCKS_EXCLUDED(mutex_);
 
   // Waiting. While the device is not ready, jobs that come in meanwhile are refused.
   Event WaitForEvent(int64_t until_ns);
-  absl::StatusOr<Packet> AwaitPacket(absl::Duration timeout) ABSL_LOCKS_EXCLUDED(mutex_);
-  bool AwaitEnd(int64_t patience_ns) ABSL_LOCKS_EXCLUDED(mutex_);
+  absl::Status WaitForWorker(int64_t until_ns) ABSL_LOCKS_EXCLUDED(mutex_);
   bool Pause(int64_t pause_ns) ABSL_LOCKS_EXCLUDED(mutex_);
   bool stopping() const ABSL_LOCKS_EXCLUDED(mutex_);
   void SetReadiness(absl::Status new_readiness) ABSL_LOCKS_EXCLUDED(listener_mutex_, mutex_);
@@ -199,15 +209,13 @@ class WorkerDevice final : public Device {
   // While a canary waits for the worker between two jobs, or has it, all errands wait.
   bool is_checking_ ABSL_GUARDED_BY(mutex_) = false;
   DeviceCondition condition_ ABSL_GUARDED_BY(mutex_);
-  // Changed by the device's thread alone, and then locked; any that hands over sends through its
-  // channel.
-  WorkerProcess process_;
+  // Owned by the device's thread; any thread that hands over sends through its channel.
+  WorkerProcess worker_;
 
   // Written by the device's thread alone.
   mutable std::atomic<int64_t> turn_ns_ = clock_.NowNs();
 
   // Owned by the device's thread.
-  RestartPolicy restarts_;
   bool is_measured_ = false;
   // The errand that the worker has had for the longest, and since when that is so.
   uint64_t oldest_id_ = 0;
@@ -215,7 +223,6 @@ class WorkerDevice final : public Device {
   int64_t last_answer_ns_ = 0;
   int64_t spin_until_ns_ = 0;
   int64_t next_canary_ns_ = 0;
-  std::string end_;  // How the last worker ended.
 
   // Results for which there is no room in the staging area.
   WarmMemory results_{WarmMemory::kKeptBytes, options_.poisons_freed};

@@ -12,15 +12,11 @@
 #include <cerrno>
 #include <cstring>
 #include <iterator>
-#include <limits>
-#include <new>
 #include <utility>
 
-#include "absl/time/clock.h"
 #include "kernels/status_macros.h"
 #include "kernels/text.h"
 #include "server/crossing/protocol.h"
-#include "server/system/log.h"
 #include "server/system/resources.h"
 
 namespace gemmd {
@@ -76,8 +72,8 @@ class Preparation {
     std::string binary = program.binary;
     std::string device = program.device;
     std::string parent = std::to_string(getpid());
-    std::string third = std::to_string(program.numbers[0]);
-    std::string fourth = std::to_string(program.numbers[1]);
+    std::string third = std::to_string(program.kind_arguments[0]);
+    std::string fourth = std::to_string(program.kind_arguments[1]);
     std::string spin = std::to_string(program.spin_ns);
     std::string confined = program.is_confined ? "1" : "0";
     const std::array<char*, 8> arguments = {binary.data(),   device.data(), parent.data(),
@@ -132,32 +128,29 @@ std::vector<std::string> WorkerEnvironment(char** environment) {
   return kept;
 }
 
-absl::StatusOr<WorkerProcess> WorkerProcess::Start(const WorkerProgram& program, int staging) {
+absl::Status WorkerProcess::Spawn(int staging) {
+  const WorkerProgram& program = options_.program;
   if (access(program.binary.c_str(), X_OK) != 0) {
     return absl::FailedPreconditionError(
         GotWant("worker-binary", program.binary,
                 "a worker; builds without a CUDA toolkit have none for GPUs"));
   }
-  WorkerProcess process;
   FileDescriptor other_end;
-  ASSIGN_OR_RETURN(process.channel_, Channel::Create(other_end));
+  ASSIGN_OR_RETURN(Channel channel, Channel::Create(other_end));
   ASSIGN_OR_RETURN(const FileDescriptor worker_socket, OutOfTheWay(other_end.get()));
   ASSIGN_OR_RETURN(const FileDescriptor worker_staging, OutOfTheWay(staging));
-  ASSIGN_OR_RETURN(const FileDescriptor worker_rings, OutOfTheWay(process.channel_.rings()));
+  ASSIGN_OR_RETURN(const FileDescriptor worker_rings, OutOfTheWay(channel.rings()));
   Preparation preparation;
+  pid_t pid = 0;
   int error = preparation.PassFiles(worker_socket.get(), worker_staging.get(), worker_rings.get());
   if (error == 0) error = preparation.ForgetSignals();
-  if (error == 0) error = preparation.Spawn(program, &process.pid_);
+  if (error == 0) error = preparation.Spawn(program, &pid);
   if (error != 0) return Failed(Concat("start of ", program.binary), error);
-  return process;
-}
-
-WorkerProcess& WorkerProcess::operator=(WorkerProcess&& other) noexcept {
-  std::swap(channel_, other.channel_);
-  std::swap(pid_, other.pid_);
-  std::swap(end_, other.end_);
-  std::swap(was_killed_, other.was_killed_);
-  return *this;
+  MutexLock lock(&mutex_);
+  channel_ = std::move(channel);
+  pid_ = pid;
+  was_killed_ = false;
+  return absl::OkStatus();
 }
 
 void WorkerProcess::Kill() {
@@ -189,285 +182,72 @@ bool WorkerProcess::IsStopped() const {
   return is_told && how.si_pid == pid_ && how.si_code == CLD_STOPPED;
 }
 
-namespace {
-
-constexpr int64_t kScratchKeptBytes = int64_t{4} << 20;
-constexpr int64_t kScratchAlignment = 64;
-
-// How often somebody looks whether a worker still works.
-constexpr timespec kLookInterval = {.tv_sec = 0, .tv_nsec = 100'000'000};
-
-// For what takes longer no processor is kept busy: the kernel's threads may need it.
-constexpr int64_t kLongestToSpinForNs = 100'000;
-
-// A worker that was killed is gone at once, but for one that hangs in the kernel.
-constexpr absl::Duration kTimeToDie = absl::Seconds(10);
-
-int64_t Aligned(int64_t bytes) {
-  return (bytes + kScratchAlignment - 1) / kScratchAlignment * kScratchAlignment;
-}
-
-}  // namespace
-
-// The matrices of one launch, as the worker sees them.
-class ProcessLauncher::Passed {
- public:
-  explicit Passed(ProcessLauncher& launcher) : launcher_(launcher) {}
-
-  // Notes a matrix; it is copied to the worker before the launch where it is not in shared memory
-  // and `is_read`, and back after it where it `is_written`.
-  void Add(SharedRange& range, const std::byte* memory, int64_t bytes, bool is_read,
-           bool is_written) {
-    if (memory == nullptr || bytes == 0) return;
-    range.bytes = bytes;
-    if (const std::optional<int64_t> offset = launcher_.memory_.OffsetOf(memory)) {
-      range.offset = *offset;
-      return;
-    }
-    copies_[used_++] = {&range, const_cast<std::byte*>(memory), is_read, is_written};
-    scratch_bytes_ += Aligned(bytes);
-  }
-
-  // Errors: ResourceExhausted.
-  absl::Status CopyIn() {
-    if (used_ == 0) return absl::OkStatus();
-    std::byte* at = launcher_.TakeScratch(scratch_bytes_);
-    if (at == nullptr) {
-      return absl::ResourceExhaustedError(
-          Concat("job: no memory for ", scratch_bytes_, " bytes that a worker is to see"));
-    }
-    for (const Copy& copy : absl::MakeSpan(copies_).first(used_)) {
-      const auto bytes = static_cast<size_t>(copy.range->bytes);
-      copy.range->offset = *launcher_.memory_.OffsetOf(at);
-      if (copy.is_read) std::memcpy(at, copy.memory, bytes);
-      at += Aligned(copy.range->bytes);
-    }
-    return absl::OkStatus();
-  }
-
-  void CopyOut() const {
-    const std::byte* at = launcher_.scratch_;
-    for (const Copy& copy : absl::MakeConstSpan(copies_).first(used_)) {
-      if (copy.is_written) std::memcpy(copy.memory, at, static_cast<size_t>(copy.range->bytes));
-      at += Aligned(copy.range->bytes);
-    }
-  }
-
-  absl::Span<std::byte> scratch() const {
-    return {launcher_.scratch_, static_cast<size_t>(scratch_bytes_)};
-  }
-
- private:
-  struct Copy {
-    SharedRange* range = nullptr;
-    std::byte* memory = nullptr;
-    bool is_read = false;
-    bool is_written = false;
-  };
-  static constexpr size_t kMost = 11;
-
-  ProcessLauncher& launcher_;
-  std::array<Copy, kMost> copies_;
-  size_t used_ = 0;
-  int64_t scratch_bytes_ = 0;
-};
-
-ProcessLauncher::ProcessLauncher(Options options, SharedMemory& memory)
-    : options_(std::move(options)),
-      memory_(memory),
-      control_(*new (memory.Take(sizeof(LaunchControl))) LaunchControl),
-      restart_policy_({.restarts = std::numeric_limits<int>::max(),
-                       .window_ns = 10'000'000'000,
-                       .longest_pause_ns = 1'000'000'000}) {}
-
-ProcessLauncher::~ProcessLauncher() {
-  End();
-  Cool();
-  memory_.GiveBack(reinterpret_cast<std::byte*>(&control_), sizeof(control_));
-}
-
-absl::Status ProcessLauncher::Start() {
-  // One that is gone or stopped shows when it is asked.
-  if (process_.channel().is_open()) return absl::OkStatus();
-  if (process_.pid() != 0) {
-    const std::string end = End();
-    // It would write into memory of the next one's launches.
-    if (process_.pid() != 0) {
-      return absl::UnavailableError(Concat("device: ", options_.program.device,
-                                           " is out of service: its worker was killed, and ", end));
-    }
-  }
-  if (std::exchange(was_started_, true)) {
-    absl::SleepFor(absl::Nanoseconds(restart_policy_.Next(clock_.NowNs()).ns));
-    ++restarts_;
-  }
-  ASSIGN_OR_RETURN(process_, WorkerProcess::Start(options_.program, memory_.descriptor()));
-  const absl::Status greeted = Greet();
-  if (!greeted.ok()) End();
-  pid_ = process_.pid();
-  if (greeted.ok() && std::exchange(is_lost_, false)) {
-    spdlog::info("event=device_ready device={}", LogValue(options_.program.device));
-  }
-  return greeted;
-}
-
-absl::Status ProcessLauncher::Restart() {
-  Lose("an operator wants another worker");
-  return Start();
-}
-
-absl::Status ProcessLauncher::Greet() {
-  const int64_t until_ns = clock_.NowNs() + absl::ToInt64Nanoseconds(options_.start_timeout);
-  Packet packet;
-  while (true) {
-    const absl::Status received = process_.channel().TryReceive(packet);
-    if (received.ok()) break;
-    if (!absl::IsNotFound(received)) return absl::UnavailableError(Concat("worker: ", End()));
-    if (clock_.NowNs() >= until_ns) {
-      return absl::DeadlineExceededError(
-          Concat("the worker said nothing for ", absl::FormatDuration(options_.start_timeout)));
-    }
-    process_.channel().Sleep(&kLookInterval);
-  }
-  ASSIGN_OR_RETURN(hello_, ParseRecord<Hello>(packet));
-  RETURN_IF_ERROR(hello_.status.get());
-  if (hello_.catalog == options_.catalog) return absl::OkStatus();
+absl::StatusOr<Hello> WorkerProcess::Start(int staging) {
+  if (std::exchange(was_started_, true)) ++restarts_;
+  RETURN_IF_ERROR(Spawn(staging));
+  ASSIGN_OR_RETURN(const Packet packet, Receive(options_.start_timeout));
+  ASSIGN_OR_RETURN(const Hello hello, ParseRecord<Hello>(packet));
+  RETURN_IF_ERROR(hello.status.get());
+  if (hello.catalog == options_.catalog) return hello;
   return absl::FailedPreconditionError(
-      GotWant("worker", Concat(options_.program.binary, " with other kernels"),
+      GotWant("worker-binary", Concat(options_.program.binary, " with other kernels"),
               "one of the same build as gemmd"));
 }
 
-// Ends the worker, and tells how it ended.
-std::string ProcessLauncher::End() {
-  pid_ = 0;
-  process_.channel().Close();
-  const int64_t until_ns = clock_.NowNs() + absl::ToInt64Nanoseconds(kTimeToDie);
-  // One that has ended by itself tells of itself, not of the signal that it gets here.
-  std::optional<std::string> end = process_.TryReap();
-  if (!end) process_.Kill();
-  while (!end && clock_.NowNs() < until_ns) {
-    absl::SleepFor(absl::Milliseconds(1));
-    end = process_.TryReap();
-  }
-  return end.value_or("it does not die");
-}
-
-// Ends a worker that is of no more use, as the log says, and tells why and how it ended.
-std::string ProcessLauncher::Lose(const std::string& reason) {
-  const std::string why = Concat(reason, " (", End(), ")");
-  is_lost_ = true;
-  spdlog::error("event=device_not_ready device={} reason={}", LogValue(options_.program.device),
-                LogValue(Concat("device: ", options_.program.device, " is starting again: ", why)));
-  return why;
-}
-
-std::byte* ProcessLauncher::TakeScratch(int64_t bytes) {
-  if (bytes <= scratch_bytes_) return scratch_;
-  Cool();
-  scratch_ = memory_.Take(bytes);
-  scratch_bytes_ = scratch_ == nullptr ? 0 : bytes;
-  return scratch_;
-}
-
-void ProcessLauncher::Cool() {
-  if (scratch_ != nullptr) memory_.GiveBack(scratch_, scratch_bytes_);
-  scratch_ = nullptr;
-  scratch_bytes_ = 0;
-}
-
-absl::Status ProcessLauncher::Launch(const LaunchTask& task) {
-  died_of_launch_ = false;
-  const GemmArgs& args = task.args;
-  LaunchRequest request;
-  request.kernel = static_cast<uint32_t>(task.kernel.position);
-  request.is_a_form_made = args.a_form.is_made ? 1 : 0;
-  request.is_b_form_made = args.b_form.is_made ? 1 : 0;
-  request.workspace_bytes = task.workspace_bytes;
-  request.problem = args.problem;
-  Passed passed(*this);
-  const auto read = [&](SharedRange& range, const std::byte* memory, int64_t bytes) {
-    passed.Add(range, memory, bytes, /*is_read=*/true, /*is_written=*/false);
-  };
-  const auto floats = [&](SharedRange& range, absl::Span<const float> values) {
-    read(range, reinterpret_cast<const std::byte*>(values.data()),
-         static_cast<int64_t>(values.size() * sizeof(float)));
-  };
-  read(request.a, args.a, task.a_bytes);
-  read(request.b, args.b, task.b_bytes);
-  read(request.c, args.c, task.c_bytes);
-  read(request.bias, args.bias, task.bias_bytes);
-  floats(request.a_scale, args.a_scale);
-  floats(request.b_scale, args.b_scale);
-  read(request.a_factors, args.a_factors, task.a_scale_bytes);
-  read(request.b_factors, args.b_factors, task.b_scale_bytes);
-  passed.Add(request.a_form, args.a_form.bytes, task.a_form_bytes, args.a_form.is_made,
-             !args.a_form.is_made);
-  passed.Add(request.b_form, args.b_form.bytes, task.b_form_bytes, args.b_form.is_made,
-             !args.b_form.is_made);
-  // What lies between the lines of D stays as it is.
-  passed.Add(request.d, args.d, task.d_bytes, /*is_read=*/true, /*is_written=*/true);
-  read(request.control, reinterpret_cast<const std::byte*>(&control_), sizeof(control_));
-  RETURN_IF_ERROR(passed.CopyIn());
-  const absl::Duration most =
-      std::max(absl::Nanoseconds(options_.watchdog_factor * static_cast<double>(task.predicted_ns)),
-               options_.watchdog_least);
-  const bool is_short = task.predicted_ns <= kLongestToSpinForNs;
-  ASSIGN_OR_RETURN(const Result result, Ask(request, is_short ? options_.program.spin_ns : 0,
-                                            absl::ToInt64Nanoseconds(most)));
-  const absl::Status status = result.status.get();
-  if (status.ok()) passed.CopyOut();
-  if (options_.program.numbers[1] != 0) Poison(passed.scratch());
-  if (scratch_bytes_ > kScratchKeptBytes) Cool();
-  return status;
-}
-
-// Has a worker answer the request. One that is lost before it begins has a successor, which is
-// asked instead.
-absl::StatusOr<Result> ProcessLauncher::Ask(LaunchRequest& request, int64_t spin_ns,
-                                            int64_t most_ns) {
-  constexpr int kMostTries = 3;
-  std::string why;
-  for (int i = 0; i < kMostTries; ++i) {
-    RETURN_IF_ERROR(Start());
-    request.id = ++last_id_;
-    const absl::Status sent = SendRecord(process_.channel(), request);
-    const absl::StatusOr<Result> result = sent.ok() ? Await(request.id, spin_ns, most_ns) : sent;
-    if (result.ok()) return result;
-    why = Lose(std::string(result.status().message()));
-    if (control_.started_id == request.id) {
-      died_of_launch_ = absl::IsDeadlineExceeded(result.status()) || !process_.was_killed();
-      return absl::AbortedError(
-          Concat("device: ", options_.program.device, " was lost while the product ran: ", why));
-    }
-  }
-  return absl::UnavailableError(
-      Concat("device: ", options_.program.device, " was lost before the product started: ", why));
-}
-
-// Errors: why the worker will not answer.
-absl::StatusOr<Result> ProcessLauncher::Await(uint64_t id, int64_t spin_ns, int64_t most_ns) {
-  const int64_t begin_ns = clock_.NowNs();
-  Channel& channel = process_.channel();
+absl::StatusOr<Packet> WorkerProcess::Receive(absl::Duration timeout) {
+  const int64_t until_ns = clock_.NowNs() + absl::ToInt64Nanoseconds(timeout);
   Packet packet;
   while (true) {
-    const absl::Status received = channel.TryReceive(packet);
-    if (received.ok()) break;
+    const absl::Status received = channel_.TryReceive(packet);
+    if (received.ok()) return packet;
     if (!absl::IsNotFound(received)) return received;
-    const int64_t now_ns = clock_.NowNs();
-    if (now_ns - begin_ns < spin_ns) {
-      PauseProcessor();
-      continue;
-    }
-    if (now_ns - begin_ns >= most_ns) {
+    if (clock_.NowNs() >= until_ns) {
       return absl::DeadlineExceededError(
-          Concat("no answer within ", absl::FormatDuration(absl::Nanoseconds(most_ns))));
+          Concat("the worker said nothing for ", absl::FormatDuration(timeout)));
     }
-    channel.Sleep(&kLookInterval);
-    if (!channel.HasNews() && process_.IsStopped()) return absl::AbortedError("it was stopped");
+    RETURN_IF_ERROR(wait_(until_ns));
   }
-  ASSIGN_OR_RETURN(const Result result, ParseRecord<Result>(packet));
-  if (result.id != id) return absl::InternalError("it answered what was not asked");
-  return result;
+}
+
+void WorkerProcess::Sleep(int64_t until_ns, pollfd* other) {
+  constexpr int64_t kTickNs = 100'000'000;
+  const timespec limit = {.tv_sec = 0,
+                          .tv_nsec = std::clamp(until_ns - clock_.NowNs(), int64_t{0}, kTickNs)};
+  channel_.Sleep(&limit, other);
+}
+
+std::optional<std::string> WorkerProcess::AwaitEnd(absl::Duration patience) {
+  constexpr int64_t kReapIntervalNs = 1'000'000;
+  const int64_t until_ns = clock_.NowNs() + absl::ToInt64Nanoseconds(patience);
+  {
+    MutexLock lock(&mutex_);
+    channel_.Close();
+  }
+  while (true) {
+    {
+      MutexLock lock(&mutex_);
+      if (std::optional<std::string> end = TryReap()) return end;
+    }
+    const int64_t now_ns = clock_.NowNs();
+    if (now_ns >= until_ns) return std::nullopt;
+    wait_(now_ns + kReapIntervalNs).IgnoreError();
+  }
+}
+
+absl::Status WorkerProcess::NotReady(std::string_view why,
+                                     const RestartPolicy::Pause& pause) const {
+  const std::string rest = absl::FormatDuration(absl::Nanoseconds(pause.ns));
+  return absl::UnavailableError(
+      Concat("device: ", options_.device,
+             pause.is_rest ? Concat(" is out of service after too many starts, for ", rest, ": ")
+                           : " is starting again: ",
+             why));
+}
+
+absl::Status WorkerProcess::LostProduct(bool was_started, std::string_view why) const {
+  const std::string lost = Concat("device: ", options_.device, " was lost ");
+  return was_started ? absl::AbortedError(Concat(lost, "while the product ran: ", why))
+                     : absl::UnavailableError(Concat(lost, "before the product started: ", why));
 }
 
 }  // namespace gemmd

@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// A worker as a process: started, ended and waited for by the front, and started again. And what
-// runs kernels of the host in one.
+// A worker that is started, greeted, watched and ended by a thread of its device, and started
+// again. How that thread waits is its own affair: it may have others to answer meanwhile.
 #pragma once
 
+#include <poll.h>
 #include <sys/types.h>
 
 #include <algorithm>
@@ -11,18 +12,20 @@
 #include <atomic>
 #include <cstdint>
 #include <deque>
+#include <functional>
 #include <optional>
 #include <string>
+#include <string_view>
+#include <utility>
 #include <vector>
 
+#include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "server/crossing/channel.h"
-#include "server/crossing/launcher.h"
 #include "server/crossing/protocol.h"
-#include "server/crossing/staging.h"
 #include "server/system/clock.h"
-#include "server/system/files.h"
+#include "server/system/mutex.h"
 
 namespace gemmd {
 
@@ -32,71 +35,17 @@ int64_t DefaultSpinNs();
 // A worker's program, and how it is called.
 struct WorkerProgram {
   std::string binary;
-  std::string device = {};              // The first argument.
-  std::array<int64_t, 2> numbers = {};  // The third and the fourth one.
+  std::string device = {};  // The first argument.
+  // The third and the fourth one: the limits of a GPU's memory and of the tensors in it, or the
+  // threads of the host and whether freed memory is poisoned.
+  std::array<int64_t, 2> kind_arguments = {};
   int64_t spin_ns = 0;
   bool is_confined = true;
-};
-
-// The worker of a GPU.
-struct WorkerCommand {
-  std::string binary;
-  int ordinal = 0;
-  int64_t memory_limit_bytes = 0;  // As WorkerOptions.
-  int64_t tensor_limit_bytes = 0;  // As WorkerOptions.
-  // Between jobs, the front's thread and the worker look for the next record for so long before
-  // they sleep: waking them takes longer than a small job.
-  int64_t spin_ns = DefaultSpinNs();
-  // Whether it gives up its rights and gets WorkerEnvironment() in place of all of the front's.
-  bool is_confined = true;
-
-  WorkerProgram program() const {
-    return {.binary = binary,
-            .device = std::to_string(ordinal),
-            .numbers = {memory_limit_bytes, tensor_limit_bytes},
-            .spin_ns = spin_ns,
-            .is_confined = is_confined};
-  }
 };
 
 // The variables that a confined worker gets: those of the GPU's driver and its libraries, those of
 // libraries for the CPU and their threads, the loader's folders, and the tests' own.
 std::vector<std::string> WorkerEnvironment(char** environment);
-
-class WorkerProcess {
- public:
-  // The process sees the worker's end of the channel and the staging area, and no other file of the
-  // front but standard input, output and error. The kernel ends it with the calling thread.
-  // `staging` is the file that it finds as kWorkerStaging.
-  // Errors: FailedPrecondition where there is no such binary; Unavailable.
-  static absl::StatusOr<WorkerProcess> Start(const WorkerProgram& program, int staging);
-
-  WorkerProcess() = default;
-  WorkerProcess(WorkerProcess&& other) noexcept { *this = std::move(other); }
-  WorkerProcess& operator=(WorkerProcess&& other) noexcept;
-
-  // Closing it asks the process to end.
-  Channel& channel() { return channel_; }
-  const Channel& channel() const { return channel_; }
-  pid_t pid() const { return pid_; }
-
-  void Kill();
-
-  // How it ended, "exit code 1" or "signal 9"; nothing while it runs. Does not wait.
-  std::optional<std::string> TryReap();
-
-  // Whether SIGKILL ended it: this process, an operator, or a system that is short of memory.
-  bool was_killed() const { return was_killed_; }
-
-  // Whether it was stopped by a signal, and so works no more. Does not wait.
-  bool IsStopped() const;
-
- private:
-  Channel channel_;
-  pid_t pid_ = 0;  // 0: there is none, or it was reaped.
-  std::string end_ = "not started";
-  bool was_killed_ = false;
-};
 
 // Decides when to restart a worker that ended. After too many restarts in a short time it rests.
 class RestartPolicy {
@@ -144,74 +93,83 @@ class RestartPolicy {
   std::deque<int64_t> restarts_ns_;
 };
 
-// Runs kernels of the host in a worker, which is started with the first launch and again after it
-// was lost. What is not in shared memory is copied there for a launch.
-class ProcessLauncher final : public Launcher {
+// The process of a worker, and its successors. Threads: one, but for restarts().
+class WorkerProcess {
  public:
   struct Options {
+    std::string device;  // Its name, for messages.
     WorkerProgram program;
     uint64_t catalog = 0;  // CatalogFingerprint of the kind of device.
-    // A launch may take this many times its predicted time, but at least watchdog_least: the
-    // processors may be busy with others.
-    double watchdog_factor = 20;
-    absl::Duration watchdog_least = absl::Minutes(1);
     absl::Duration start_timeout = absl::Seconds(60);
+    RestartPolicy::Limits restarts;
   };
 
-  // Borrows the memory. Calls of Start, Launch and Cool come from one thread, with which the worker
-  // ends.
-  ProcessLauncher(Options options, SharedMemory& memory);
-  ~ProcessLauncher() override;
+  // Waits for news of the worker, at most until the time. Errors: the reason to wait no longer.
+  using Wait = std::function<absl::Status(int64_t until_ns)>;
 
-  // Starts a worker where there is none. A worker that was lost has a successor at once, or, where
-  // others were lost shortly before, after a pause of up to a second.
-  // Errors: why there is none: FailedPrecondition, Unavailable, DeadlineExceeded.
-  absl::Status Start();
-  // Replaces the worker. Errors: as Start.
-  absl::Status Restart();
+  // A worker that was killed is gone at once, or after the driver has cleaned up.
+  static constexpr absl::Duration kTimeToDie = absl::Seconds(10);
 
-  absl::Status Launch(const LaunchTask& task) override;
-  void Cool() override;
+  // Holds the mutex while the process or its channel changes, so that other threads may use them
+  // while they hold it.
+  WorkerProcess(Options options, Mutex& mutex, Wait wait)
+      : options_(std::move(options)),
+        wait_(std::move(wait)),
+        mutex_(mutex),
+        policy_(options_.restarts) {}
 
-  // The flag that ends the launch that runs. Set by any thread.
-  std::atomic<bool>& abort() { return control_.is_aborted; }
+  // Starts a process, which must know the same kernels; the last one has ended. It sees the
+  // worker's end of the channel and, as kWorkerStaging, the file `staging`, and no other file of
+  // the front but standard input, output and error. The kernel ends it with the calling thread.
+  // Errors: FailedPrecondition where there is no such binary or it has other kernels; Unavailable;
+  // those of its Hello; as Receive.
+  absl::StatusOr<Hello> Start(int staging);
 
-  // Whether the worker died of the last launch, which is Aborted: it crashed, or gave no answer in
-  // time. One that a signal from outside stopped or killed did not.
-  bool died_of_launch() const { return died_of_launch_; }
+  // The next record. Errors: DeadlineExceeded where none comes in time; Unavailable where the
+  // worker is gone; those of the wait.
+  absl::StatusOr<Packet> Receive(absl::Duration timeout);
 
-  // What the worker said of itself when it started.
-  const Hello& hello() const { return hello_; }
+  // Sleeps until there is news of the worker or of `other`, at most until the time or for a tick.
+  void Sleep(int64_t until_ns, pollfd* other = nullptr);
 
-  // Threads: any.
-  pid_t pid() const { return pid_; }  // 0: there is none.
+  void Kill();
+  // Asks the process to end, and waits. Returns how it ended, "exit code 1" or "signal 9"; nothing
+  // where it did not in time.
+  std::optional<std::string> AwaitEnd(absl::Duration patience);
+
+  // What callers are told while there is no worker.
+  absl::Status NotReady(std::string_view why, const RestartPolicy::Pause& pause = {}) const;
+  // What they are told of a product that the worker had.
+  absl::Status LostProduct(bool was_started, std::string_view why) const;
+
+  // Closing it asks the process to end.
+  Channel& channel() { return channel_; }
+  pid_t pid() const { return pid_; }  // 0: there is none, or it has ended.
+  // Whether SIGKILL ended it: this process, an operator, or a system that is short of memory.
+  bool was_killed() const { return was_killed_; }
+  // Whether it was stopped by a signal, and so works no more. Does not wait.
+  bool IsStopped() const;
+
+  RestartPolicy& policy() { return policy_; }
+  bool was_started() const { return was_started_; }
+  // How many processes have followed the first one. Threads: any.
   int64_t restarts() const { return restarts_; }
 
  private:
-  class Passed;
-
-  absl::Status Greet();
-  absl::StatusOr<Result> Ask(LaunchRequest& request, int64_t spin_ns, int64_t most_ns);
-  absl::StatusOr<Result> Await(uint64_t id, int64_t spin_ns, int64_t most_ns);
-  std::string End();
-  std::string Lose(const std::string& reason);
-  std::byte* TakeScratch(int64_t bytes);
+  absl::Status Spawn(int staging);
+  std::optional<std::string> TryReap();
 
   const Options options_;
+  const Wait wait_;
   const SteadyClock clock_;
-  SharedMemory& memory_;
-  LaunchControl& control_;
-  WorkerProcess process_;
+  Mutex& mutex_;
+  Channel channel_;
+  pid_t pid_ = 0;
+  std::string end_ = "not started";
+  bool was_killed_ = false;
+  RestartPolicy policy_;
   bool was_started_ = false;
-  bool is_lost_ = false;  // As the log says, until there is a worker again.
-  bool died_of_launch_ = false;
-  Hello hello_;
-  uint64_t last_id_ = 0;
-  RestartPolicy restart_policy_;
-  std::atomic<pid_t> pid_ = 0;
   std::atomic<int64_t> restarts_ = 0;
-  std::byte* scratch_ = nullptr;
-  int64_t scratch_bytes_ = 0;
 };
 
 }  // namespace gemmd

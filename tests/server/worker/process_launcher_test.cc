@@ -2,6 +2,8 @@
 //
 // Kernels of the host in a process of their own: the same bits as here, wherever the matrices lie,
 // and nothing but the launch that runs is lost with the process.
+#include "server/device/process_launcher.h"
+
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <signal.h>
@@ -20,7 +22,6 @@
 #include "kernels/cpu/host.h"
 #include "server/crossing/launcher.h"
 #include "server/crossing/staging.h"
-#include "server/device/worker_process.h"
 #include "tests/kernels/product_case.h"
 #include "tests/testing/patience.h"
 #include "tests/testing/status_matchers.h"
@@ -45,8 +46,10 @@ class ProcessRig {
   explicit ProcessRig(const std::string& device, const std::string& binary = GEMMD_HOST_WORKER,
                       uint64_t other_catalog = 0, absl::Duration watchdog_least = absl::Minutes(1))
       : memory_(SharedMemory::Create(int64_t{256} << 20).value()),
-        launcher_({.program = {.binary = binary, .device = device, .numbers = {2, 1}},
+        launcher_({.program = {.binary = binary, .device = device},
                    .catalog = CatalogOf(device) ^ other_catalog,
+                   .threads = 2,
+                   .poisons_freed = true,
                    .watchdog_least = watchdog_least},
                   *memory_) {}
 
