@@ -51,6 +51,11 @@ struct Channel::Ring {
   std::array<Slot, kSlots> slots;
 };
 
+struct Channel::Shared {
+  std::array<Ring, 2> rings;  // By Direction.
+  LaunchControl control;
+};
+
 Channel::Channel(FileDescriptor socket, Staging memory, Direction out)
     : socket_(std::move(socket)), memory_(std::move(memory)), out_(out) {}
 
@@ -61,25 +66,28 @@ absl::StatusOr<Channel> Channel::Create(FileDescriptor& other) {
   }
   FileDescriptor socket(pair[0]);
   other = FileDescriptor(pair[1]);
-  ASSIGN_OR_RETURN(Staging memory, Staging::Create(2 * sizeof(Ring)));
-  for (const Direction direction : {kToWorker, kToFront}) {
-    new (memory.matrices().data() + direction * sizeof(Ring)) Ring;
-  }
+  ASSIGN_OR_RETURN(Staging memory, Staging::Create(sizeof(Shared)));
+  new (memory.matrices().data()) Shared;
   return Channel(std::move(socket), std::move(memory), kToWorker);
 }
 
 absl::StatusOr<Channel> Channel::Open(FileDescriptor socket, int rings) {
   ASSIGN_OR_RETURN(Staging memory, Staging::Map(rings));
-  if (memory.matrices().size() != 2 * sizeof(Ring)) {
+  if (memory.matrices().size() != sizeof(Shared)) {
     return absl::InvalidArgumentError(
-        GotWant("rings", Concat(memory.matrices().size(), " bytes"), Concat(2 * sizeof(Ring))));
+        GotWant("rings", Concat(memory.matrices().size(), " bytes"), Concat(sizeof(Shared))));
   }
   return Channel(std::move(socket), std::move(memory), kToFront);
 }
 
-Channel::Ring& Channel::ring(Direction direction) const {
-  return reinterpret_cast<Ring*>(memory_.matrices().data())[direction];
+Channel::Shared& Channel::shared() const {
+  return *reinterpret_cast<Shared*>(memory_.matrices().data());
 }
+Channel::Ring& Channel::out() const { return shared().rings[out_]; }
+Channel::Ring& Channel::in() const {
+  return shared().rings[out_ == kToWorker ? kToFront : kToWorker];
+}
+LaunchControl& Channel::control() const { return shared().control; }
 
 absl::Status Channel::Send(absl::Span<const std::byte> bytes) {
   if (!socket_.is_open()) return IsGone("");

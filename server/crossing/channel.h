@@ -9,6 +9,7 @@
 #include <poll.h>
 #include <time.h>
 
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <type_traits>
@@ -21,6 +22,12 @@
 #include "server/system/files.h"
 
 namespace gemmd {
+
+// What the front and a worker of the host must know of each other while they say nothing.
+struct LaunchControl {
+  std::atomic<uint64_t> started_id = 0;  // The last request that the worker began.
+  std::atomic<bool> is_aborted = false;  // The front's: nobody wants the launch any more.
+};
 
 // Threads: one sends and one receives at a time; both may close it, one after the other.
 class Channel {
@@ -55,19 +62,24 @@ class Channel {
   void Close();
   bool is_open() const { return socket_.is_open(); }
 
+  // Lies beside the rings; stays where it is when the channel is closed. Only of a channel that was
+  // open.
+  LaunchControl& control() const;
+
   int rings() const { return memory_.descriptor(); }  // Only of the front's end.
 
   static constexpr size_t kSlots = 64;
 
  private:
   struct Ring;
+  struct Shared;
   enum Direction { kToWorker, kToFront };
 
   Channel(FileDescriptor socket, Staging memory, Direction out);
 
-  Ring& ring(Direction direction) const;
-  Ring& out() const { return ring(out_); }
-  Ring& in() const { return ring(out_ == kToWorker ? kToFront : kToWorker); }
+  Shared& shared() const;
+  Ring& out() const;
+  Ring& in() const;
   absl::Status TakeFromRing(uint64_t sent, Packet& packet);
   absl::Status TakeFromSocket(Packet& packet);
 

@@ -136,9 +136,9 @@ absl::Status CheckLaunch(const LaunchRequest& request, size_t kernels, int64_t s
     return absl::InvalidArgumentError(
         GotWant("kernel", Concat("number ", request.kernel), Concat("less than ", kernels)));
   }
-  for (const SharedRange& range : {request.control, request.a, request.b, request.c, request.bias,
-                                   request.a_scale, request.b_scale, request.a_factors,
-                                   request.b_factors, request.a_form, request.b_form, request.d}) {
+  for (const SharedRange& range :
+       {request.a, request.b, request.c, request.bias, request.a_scale, request.b_scale,
+        request.a_factors, request.b_factors, request.a_form, request.b_form, request.d}) {
     RETURN_IF_ERROR(CheckRange("shared memory", range.offset, range.bytes, shared_bytes));
   }
   return absl::OkStatus();

@@ -13,7 +13,7 @@
 //   either: closes the channel, and the worker ends
 //
 // The worker of a device of the host says Hello, too, and then gets a LaunchRequest at a time,
-// which it answers with a Result. Its matrices lie in SharedMemory (staging.h).
+// which it answers with a Result. Its matrices lie in SharedMemory (shared_memory.h).
 //
 // Requests have a slot each, of kMostInFlight, until they are answered. Those that name the same
 // block are done in the order in which they were sent; others may overtake, and answers come in any
@@ -22,7 +22,6 @@
 
 #include <algorithm>
 #include <array>
-#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
@@ -47,7 +46,7 @@ inline constexpr int kWorkerStaging = 4;
 inline constexpr int kWorkerRings = 5;
 inline constexpr int kLastWorkerFile = kWorkerRings;
 
-inline constexpr uint32_t kWorkerProtocol = 10;
+inline constexpr uint32_t kWorkerProtocol = 11;
 
 enum class RecordKind : uint32_t {
   kHello = 1,
@@ -186,12 +185,6 @@ struct SharedRange {
   int64_t bytes = 0;  // 0: there is no such matrix.
 };
 
-// What the front and a worker of the host must know of each other while they say nothing.
-struct LaunchControl {
-  std::atomic<uint64_t> started_id = 0;  // The last request that the worker began.
-  std::atomic<bool> is_aborted = false;  // The front's: nobody wants the launch any more.
-};
-
 // A launch on the host. The ranges are those that GemmArgs tells of.
 struct LaunchRequest {
   static constexpr RecordKind kKind = RecordKind::kLaunch;
@@ -201,7 +194,6 @@ struct LaunchRequest {
   uint32_t is_a_form_made = 0;
   uint32_t is_b_form_made = 0;
   int64_t workspace_bytes = 0;
-  SharedRange control;  // A LaunchControl.
   SharedRange a;
   SharedRange b;
   SharedRange c;

@@ -2,8 +2,7 @@
 //
 // Memory that the front and its workers share: anonymous files (memfd) that neither can make
 // shorter or longer, so that no access to them can fail. The area of a GPU's worker has a page of
-// control words, then the matrices; the memory of the workers of the host's devices is taken in
-// ranges.
+// control words, then the matrices.
 #pragma once
 
 #include <algorithm>
@@ -12,16 +11,13 @@
 #include <cstddef>
 #include <cstdint>
 #include <map>
-#include <memory>
 #include <optional>
 #include <set>
 #include <utility>
 
-#include "absl/base/thread_annotations.h"
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
 #include "server/system/files.h"
-#include "server/system/mutex.h"
 
 namespace gemmd {
 
@@ -112,50 +108,6 @@ class FreeRanges {
   std::set<std::pair<int64_t, int64_t>> by_length_;  // The same ranges: length, offset.
   int64_t bytes_ = 0;
   int64_t taken_bytes_ = 0;
-};
-
-// Memory of the daemon that the workers of the host's devices see as well, so that they read
-// resident tensors and write results where those lie. Mapped whole by the daemon and by each of the
-// workers, at addresses of their own; pages are there once they are touched. Threads: any.
-class SharedMemory {
- public:
-  // Shorter matrices are copied for each launch: that takes some microseconds.
-  static constexpr int64_t kLeastBytes = int64_t{64} << 10;
-
-  // Makes the memory of this process, which lasts as long as it does; no second time. As long as
-  // four times the memory of the machine, which leaves room between ranges, or, where addresses are
-  // limited, a quarter of those that are left.
-  // `has_tensors`: whether all resident tensors lie there. Where GPUs take most of them they do
-  // not: the system fills memory of a file by small pages, half as fast as a process's own. Errors:
-  // ResourceExhausted.
-  static absl::Status OpenForProcess(bool has_tensors);
-  // Null where it was not opened.
-  static SharedMemory* OfProcess();
-
-  // Errors: ResourceExhausted.
-  static absl::StatusOr<std::unique_ptr<SharedMemory>> Create(int64_t bytes);
-
-  // Takes a range of zeros that begins at a page; null where there is no room.
-  std::byte* Take(int64_t bytes) ABSL_LOCKS_EXCLUDED(mutex_);
-  // Gives the range and its pages back.
-  void GiveBack(std::byte* memory, int64_t bytes) ABSL_LOCKS_EXCLUDED(mutex_);
-  // Gives back the pages of a range that stays taken; it reads as zeros again.
-  bool Clear(std::byte* memory, int64_t bytes) const;
-
-  bool has_tensors() const { return has_tensors_; }
-
-  // Where the address lies in the file; nothing for an address of other memory.
-  std::optional<int64_t> OffsetOf(const std::byte* memory) const;
-
-  int descriptor() const { return staging_.descriptor(); }
-
- private:
-  explicit SharedMemory(Staging staging);
-
-  const Staging staging_;
-  bool has_tensors_ = true;
-  Mutex mutex_;
-  FreeRanges ranges_ ABSL_GUARDED_BY(mutex_);
 };
 
 }  // namespace gemmd

@@ -15,7 +15,7 @@
 #include "kernels/mma/find.h"
 #include "kernels/status_macros.h"
 #include "kernels/text.h"
-#include "server/crossing/staging.h"
+#include "server/crossing/shared_memory.h"
 #include "server/device/host_device.h"
 #include "server/device/worker_device.h"
 #include "server/device/worker_process.h"

@@ -12,7 +12,7 @@
 #include "absl/functional/any_invocable.h"
 #include "absl/time/time.h"
 #include "absl/types/span.h"
-#include "server/crossing/staging.h"
+#include "server/crossing/shared_memory.h"
 
 namespace gemmd {
 

@@ -162,7 +162,6 @@ HostDevice::HostDevice(const Target& target, int threads, bool poisons_freed,
     options.program.device = info_.name;
     auto process = std::make_unique<ProcessLauncher>(std::move(options), *shared_);
     process_ = process.get();
-    abort_ = &process->abort();
     launcher_ = std::move(process);
   }
   thread_ = std::thread([this, target] { Run(target); });
@@ -188,10 +187,16 @@ void HostDevice::Submit(const Job& job, Done done) {
 void HostDevice::Abort(JobId id) {
   if (id == 0) return;
   MutexLock lock(&mutex_);
-  if (id == running_id_) abort_->store(true, std::memory_order_relaxed);
+  if (id == running_id_) SetAborted(true);
   for (Pending& pending : pending_) {
     if (pending.job.id == id) pending.is_aborted = true;
   }
+}
+
+// The worker has a flag of its own.
+void HostDevice::SetAborted(bool is_aborted) {
+  abort_.store(is_aborted, std::memory_order_relaxed);
+  if (process_ != nullptr) process_->SetAborted(is_aborted);
 }
 
 void HostDevice::Run(const Target& target) {
@@ -264,7 +269,7 @@ bool HostDevice::TakeNext(Pending& next) {
   next = std::move(pending_.front());
   spare_.splice(spare_.begin(), pending_, pending_.begin());
   running_id_ = next.job.id;
-  abort_->store(next.is_aborted, std::memory_order_relaxed);
+  SetAborted(next.is_aborted);
   return true;
 }
 
@@ -276,7 +281,7 @@ JobOutcome HostDevice::Execute(const Pending& pending) {
   outcome.status = CheckLosses(job);
   if (!outcome.status.ok()) return outcome;
   TakenForms forms(job);
-  absl::StatusOr<Job> placed = forms.Take(shared_, info_.threads, abort_);
+  absl::StatusOr<Job> placed = forms.Take(shared_, info_.threads, &abort_);
   Gathering gathering(memory_, info_.threads, shared_);
   absl::StatusOr<GemmArgs> args =
       OrNoMemory(absl::StrCat("job: no memory to put matrices together on device ", info_.name),
@@ -322,9 +327,9 @@ absl::Status HostDevice::Launch(const Job& job, const TakenForms& forms, GemmArg
 // What a launch needs beside its code.
 absl::StatusOr<GemmArgs> HostDevice::Prepare(const Job& job, Gathering& gathering, HeldBytes& d) {
   ASSIGN_OR_RETURN(std::byte* const to, PlaceOutput(job, d));
-  ASSIGN_OR_RETURN(GemmArgs args, ArgsOf(job, profile_.target, {}, to, abort_, gathering));
-  RETURN_IF_ERROR(CheckOperands(job.problem, args.a, abort_));
-  if (IsSet(abort_)) return AbortedLaunch();
+  ASSIGN_OR_RETURN(GemmArgs args, ArgsOf(job, profile_.target, {}, to, &abort_, gathering));
+  RETURN_IF_ERROR(CheckOperands(job.problem, args.a, &abort_));
+  if (IsSet(&abort_)) return AbortedLaunch();
   return args;
 }
 

@@ -16,7 +16,7 @@
 #include "absl/base/thread_annotations.h"
 #include "absl/status/statusor.h"
 #include "server/crossing/launcher.h"
-#include "server/crossing/staging.h"
+#include "server/crossing/shared_memory.h"
 #include "server/device/device.h"
 #include "server/device/held_bytes.h"
 #include "server/device/operands.h"
@@ -63,6 +63,7 @@ class HostDevice final : public Device {
     int64_t submitted_ns = 0;
     bool is_aborted = false;
   };
+  void SetAborted(bool is_aborted) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void Run(const Target& target) ABSL_LOCKS_EXCLUDED(mutex_);
   bool TakeNext(Pending& next) ABSL_LOCKS_EXCLUDED(mutex_);
   JobOutcome Execute(const Pending& pending);
@@ -87,9 +88,8 @@ class HostDevice final : public Device {
 
   bool is_restart_asked_ ABSL_GUARDED_BY(mutex_) = false;
 
-  std::atomic<bool> own_abort_ = false;
-  // Ends the job that runs. Changed under the mutex.
-  std::atomic<bool>* abort_ = &own_abort_;
+  // Ends the job that runs.
+  std::atomic<bool> abort_ = false;
 
   // The device's thread uses it.
   std::unique_ptr<Launcher> launcher_;

@@ -5,7 +5,6 @@
 #include <array>
 #include <cstring>
 #include <limits>
-#include <new>
 #include <utility>
 
 #include "absl/time/clock.h"
@@ -106,13 +105,17 @@ class ProcessLauncher::Passed {
 ProcessLauncher::ProcessLauncher(Options options, SharedMemory& memory)
     : options_(std::move(options)),
       memory_(memory),
-      control_(*new (memory.Take(sizeof(LaunchControl))) LaunchControl),
       worker_(Supervised(options_), mutex_, [this](int64_t until_ns) { return Wait(until_ns); }) {}
 
 ProcessLauncher::~ProcessLauncher() {
   End();
   Cool();
-  memory_.GiveBack(reinterpret_cast<std::byte*>(&control_), sizeof(control_));
+}
+
+void ProcessLauncher::SetAborted(bool is_aborted) {
+  MutexLock lock(&mutex_);
+  is_aborted_ = is_aborted;
+  if (worker_.channel().is_open()) worker_.channel().control().is_aborted = is_aborted;
 }
 
 pid_t ProcessLauncher::pid() const {
@@ -142,6 +145,10 @@ absl::Status ProcessLauncher::Start() {
     return absl::UnavailableError(Concat("worker: ", end));
   }
   hello_ = *std::move(hello);
+  {
+    MutexLock lock(&mutex_);
+    worker_.channel().control().is_aborted = is_aborted_;
+  }
   if (std::exchange(is_lost_, false)) {
     spdlog::info("event=device_ready device={}", LogValue(options_.program.device));
   }
@@ -213,7 +220,6 @@ absl::Status ProcessLauncher::Launch(const LaunchTask& task) {
              !args.b_form.is_made);
   // What lies between the lines of D stays as it is.
   passed.Add(request.d, args.d, task.d_bytes, /*is_read=*/true, /*is_written=*/true);
-  read(request.control, reinterpret_cast<const std::byte*>(&control_), sizeof(control_));
   RETURN_IF_ERROR(passed.CopyIn());
   const absl::Duration most =
       std::max(absl::Nanoseconds(options_.watchdog_factor * static_cast<double>(task.predicted_ns)),
@@ -241,7 +247,7 @@ absl::StatusOr<Result> ProcessLauncher::Ask(LaunchRequest& request, int64_t spin
     const absl::StatusOr<Result> result = sent.ok() ? Await(request.id, spin_ns, most) : sent;
     if (result.ok()) return result;
     why = Lose(std::string(result.status().message()));
-    if (control_.started_id == request.id) {
+    if (worker_.channel().control().started_id == request.id) {
       died_of_launch_ = absl::IsDeadlineExceeded(result.status()) || !worker_.was_killed();
       return worker_.LostProduct(/*was_started=*/true, why);
     }

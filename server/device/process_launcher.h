@@ -5,7 +5,6 @@
 
 #include <sys/types.h>
 
-#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <string>
@@ -16,7 +15,7 @@
 #include "absl/time/time.h"
 #include "server/crossing/launcher.h"
 #include "server/crossing/protocol.h"
-#include "server/crossing/staging.h"
+#include "server/crossing/shared_memory.h"
 #include "server/device/worker_process.h"
 #include "server/system/clock.h"
 #include "server/system/mutex.h"
@@ -53,8 +52,8 @@ class ProcessLauncher final : public Launcher {
   absl::Status Launch(const LaunchTask& task) override;
   void Cool() override;
 
-  // The flag that ends the launch that runs. Set by any thread.
-  std::atomic<bool>& abort() { return control_.is_aborted; }
+  // Whether the launch that runs, or else the next one, is to end. Threads: any.
+  void SetAborted(bool is_aborted) ABSL_LOCKS_EXCLUDED(mutex_);
 
   // Whether the worker died of the last launch, which is Aborted: it crashed, or gave no answer in
   // time. One that a signal from outside stopped or killed did not.
@@ -80,8 +79,8 @@ class ProcessLauncher final : public Launcher {
   const Options options_;
   const SteadyClock clock_;
   SharedMemory& memory_;
-  LaunchControl& control_;
   mutable Mutex mutex_;  // WorkerProcess's.
+  bool is_aborted_ ABSL_GUARDED_BY(mutex_) = false;
   WorkerProcess worker_;
   bool is_lost_ = false;  // As the log says, until there is a worker again.
   bool died_of_launch_ = false;

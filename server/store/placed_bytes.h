@@ -31,7 +31,7 @@
 
 namespace gemmd {
 
-class SharedMemory;  // server/crossing/staging.h
+class SharedMemory;  // server/crossing/shared_memory.h
 
 // Memory of the host for the bytes of a tensor: where SharedMemory has tensors, in that, as long as
 // there is room. It reads as zeros until it is written, and goes back to the system at once.

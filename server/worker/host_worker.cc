@@ -130,7 +130,7 @@ absl::Status HostWorker::Receive(Packet& packet) {
 absl::Status HostWorker::Launch(const LaunchRequest& request, Result& result) {
   RETURN_IF_ERROR(
       CheckLaunch(request, kernels_.size(), static_cast<int64_t>(memory_.matrices().size())));
-  auto& control = *reinterpret_cast<LaunchControl*>(At(request.control));
+  LaunchControl& control = channel_.control();
   control.started_id = request.id;
   const GemmArgs args = {
       .problem = request.problem,

@@ -124,6 +124,14 @@ TEST_F(ChannelTest, BothSidesWakeEachOther) {
   worker.join();
 }
 
+TEST_F(ChannelTest, ControlWordsLieBesideTheRings) {
+  front_.control().is_aborted = true;
+  EXPECT_TRUE(worker_.control().is_aborted);
+  worker_.control().started_id = 7;
+  front_.Close();
+  EXPECT_EQ(front_.control().started_id, 7u) << "which request was lost with the worker";
+}
+
 TEST_F(ChannelTest, WhatWasSentBeforeTheEndIsTaken) {
   ASSERT_THAT(SendRecord(worker_, Result()), IsOk());
   worker_.Close();

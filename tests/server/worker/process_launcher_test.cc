@@ -21,7 +21,7 @@
 #include "kernels/catalog.h"
 #include "kernels/cpu/host.h"
 #include "server/crossing/launcher.h"
-#include "server/crossing/staging.h"
+#include "server/crossing/shared_memory.h"
 #include "tests/kernels/product_case.h"
 #include "tests/testing/patience.h"
 #include "tests/testing/status_matchers.h"
@@ -254,7 +254,7 @@ class LongLaunch {
   explicit LongLaunch(ProcessRig& rig)
       : case_(MakeCase(DeviceKind::kSim, ElementType::kF16, 2048, random_)) {
     EXPECT_THAT(rig.launcher().Start(), IsOk());
-    rig.launcher().abort() = false;
+    rig.launcher().SetAborted(false);
     const pid_t worker = rig.launcher().pid();
     const int64_t before = TicksOf(worker);
     status_ = std::async(std::launch::async,
@@ -334,11 +334,22 @@ TEST(ProcessLauncherTest, AnAbortEndsTheLaunchAndKeepsTheWorker) {
   ProcessRig rig("sim:sm_90");
   LongLaunch launch(rig);
   const pid_t worker = rig.launcher().pid();
-  rig.launcher().abort() = true;
+  rig.launcher().SetAborted(true);
   EXPECT_THAT(launch.Await(), StatusIs(absl::StatusCode::kCancelled));
-  rig.launcher().abort() = false;
+  rig.launcher().SetAborted(false);
   ExpectRightProduct(rig);
   EXPECT_EQ(rig.launcher().pid(), worker);
+}
+
+TEST(ProcessLauncherTest, AnAbortHoldsForTheNextWorker) {
+  ProcessRig rig("sim:sm_90");
+  ExpectRightProduct(rig);
+  rig.launcher().SetAborted(true);
+  kill(rig.launcher().pid(), SIGKILL);
+  RandomSource random;
+  Case one = MakeCase(DeviceKind::kSim, ElementType::kF16, 2048, random);
+  EXPECT_THAT(rig.launcher().Launch(one.Task()), StatusIs(absl::StatusCode::kCancelled));
+  EXPECT_EQ(rig.launcher().restarts(), 1);
 }
 
 TEST(ProcessLauncherTest, SaysWhyThereIsNoWorker) {
