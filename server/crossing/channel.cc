@@ -159,7 +159,7 @@ absl::Status Channel::TakeFromSocket(Packet& packet) {
   return absl::NotFoundError("no record");
 }
 
-absl::Status Channel::Receive(Packet& packet, int64_t spin_ns) {
+absl::Status Channel::Receive(Packet& packet, int64_t spin_ns, const timespec* limit) {
   using Clock = std::chrono::steady_clock;
   const auto until = Clock::now() + std::chrono::nanoseconds(spin_ns);
   while (true) {
@@ -167,9 +167,10 @@ absl::Status Channel::Receive(Packet& packet, int64_t spin_ns) {
     if (!absl::IsNotFound(status)) return status;
     if (spin_ns > 0 && Clock::now() < until) {
       PauseProcessor();
-    } else {
-      Sleep(nullptr);
+      continue;
     }
+    Sleep(limit);
+    if (limit != nullptr && !HasNews()) return status;
   }
 }
 

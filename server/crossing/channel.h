@@ -50,8 +50,9 @@ class Channel {
   // Takes a record. Errors: NotFound where there is none; Unavailable where the other side is gone
   // and all that it sent was taken; InvalidArgument for what is longer than any record.
   absl::Status TryReceive(Packet& packet);
-  // Waits for it; looks for so long before it sleeps. Errors: as TryReceive, but for NotFound.
-  absl::Status Receive(Packet& packet, int64_t spin_ns = 0);
+  // Waits for it; looks for so long before it sleeps, at most for `limit`, null for ever. Errors:
+  // as TryReceive; NotFound only after the limit.
+  absl::Status Receive(Packet& packet, int64_t spin_ns = 0, const timespec* limit = nullptr);
 
   // Whether TryReceive may find something. Makes no system call.
   bool HasNews() const;

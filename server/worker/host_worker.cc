@@ -22,7 +22,6 @@
 #include "server/crossing/protocol.h"
 #include "server/crossing/staging.h"
 #include "server/system/files.h"
-#include "server/system/mutex.h"
 #include "server/system/version.h"
 #include "server/worker/confinement.h"
 #include "server/worker/worker.h"
@@ -58,7 +57,6 @@ class HostWorker {
 
  private:
   absl::StatusOr<Hello> Open();
-  absl::Status Receive(Packet& packet);
   absl::Status Launch(const LaunchRequest& request, Result& result);
 
   // A matrix in this process; null where there is none.
@@ -102,29 +100,18 @@ absl::Status HostWorker::Start() {
 absl::Status HostWorker::Serve() {
   Packet packet;
   while (true) {
-    RETURN_IF_ERROR(Receive(packet));
+    absl::Status received = channel_.Receive(packet, options_.spin_ns, &kKeptFor);
+    if (absl::IsNotFound(received)) {
+      launcher_.Cool();
+      received = channel_.Receive(packet);
+    }
+    RETURN_IF_ERROR(received);
     ASSIGN_OR_RETURN(const LaunchRequest request, ParseRecord<LaunchRequest>(packet));
     Result result;
     result.id = request.id;
     result.status.Set(Launch(request, result));
     RETURN_IF_ERROR(SendRecord(channel_, result));
   }
-}
-
-absl::Status HostWorker::Receive(Packet& packet) {
-  const auto until = Clock::now() + std::chrono::nanoseconds(options_.spin_ns);
-  while (true) {
-    absl::Status status = channel_.TryReceive(packet);
-    if (!absl::IsNotFound(status)) return status;
-    if (Clock::now() < until) {
-      PauseProcessor();
-      continue;
-    }
-    channel_.Sleep(&kKeptFor);
-    if (!channel_.HasNews()) break;
-  }
-  launcher_.Cool();
-  return channel_.Receive(packet);
 }
 
 absl::Status HostWorker::Launch(const LaunchRequest& request, Result& result) {

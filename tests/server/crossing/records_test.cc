@@ -124,6 +124,15 @@ TEST_F(ChannelTest, BothSidesWakeEachOther) {
   worker.join();
 }
 
+TEST_F(ChannelTest, WaitsNoLongerThanItsLimit) {
+  constexpr timespec kLimit = {.tv_sec = 0, .tv_nsec = 1'000'000};
+  Packet packet;
+  EXPECT_THAT(worker_.Receive(packet, 0, &kLimit), StatusIs(absl::StatusCode::kNotFound));
+  EXPECT_THAT(worker_.Receive(packet, 1000, &kLimit), StatusIs(absl::StatusCode::kNotFound));
+  ASSERT_THAT(SendRecord(front_, Result()), IsOk());
+  EXPECT_THAT(worker_.Receive(packet, 0, &kLimit), IsOk());
+}
+
 TEST_F(ChannelTest, ControlWordsLieBesideTheRings) {
   front_.control().is_aborted = true;
   EXPECT_TRUE(worker_.control().is_aborted);
