@@ -12,6 +12,16 @@ FlowId Arrival::flow() const {
   return {.caller = caller != nullptr ? caller->name : HostOf(peer()), .connection = connection};
 }
 
+void Product::WaitAgain() {
+  is_doubtful = false;
+  // GCC 12 takes an assignment to it for a read of uninitialised memory.
+  std::destroy_at(&own_launch);
+  std::construct_at(&own_launch);
+  launch = nullptr;
+  end = absl::OkStatus();
+  arrival.has_company = false;  // That has been launched.
+}
+
 namespace {
 
 // Gives " trace_id=... span_id=... parent_id=...", or nothing where the caller has no trace.

@@ -56,6 +56,9 @@ struct Arrival {
 };
 
 struct Product : Submission {
+  // Makes it one that has not been launched. It has ended, and may be queued once more.
+  void WaitAgain();
+
   // The kernel that computed D, or is to do so.
   const Kernel& kernel() const { return outcome.kernel != nullptr ? *outcome.kernel : *job.kernel; }
   const std::string& device_name() const { return served->device->info().name; }

@@ -286,12 +286,7 @@ void ProductRunner::QueueAgain(std::unique_ptr<Product> product) {
     product->outcome.status = std::move(status);
     return End(std::move(product));
   }
-  product->is_doubtful = false;
-  std::destroy_at(&product->own_launch);
-  std::construct_at(&product->own_launch);
-  product->launch = nullptr;
-  product->end = absl::OkStatus();
-  product->arrival.has_company = false;  // That has been launched.
+  product->WaitAgain();
   Queue(std::move(product));
 }
 
