@@ -333,61 +333,64 @@ absl::Status NoSuchDevice(std::string_view name, const std::vector<ServedDevice>
 
 }  // namespace
 
-// The best kernel for a product that the device may be given.
-const Kernel* ProductRunner::FindTrusted(const ServedDevice& served, const Product& product) const {
+// The device, with its best kernel for the product that may be trusted.
+ProductRunner::Placement ProductRunner::PlaceOn(const ServedDevice& served,
+                                                const Product& product) const {
   const Problem& problem = product.job.problem;
-  const std::vector<DistrustedKernel> distrusted = served.distrusted(problem);
+  Placement place = {.served = &served, .distrusted = served.distrusted(problem)};
   Constraints constraints = product.constraints;
-  constraints.distrusted = distrusted;
+  constraints.distrusted = place.distrusted;
   const auto choose = [&] {
     return FindBest(Catalog(served.device->info().kind), problem, constraints,
                     served.device->profile());
   };
-  if (!distrusted.empty()) return choose();
-  return choices_[IndexOf(served)].Find({.problem = problem,
-                                         .kernel = constraints.kernel,
-                                         .deterministic = constraints.deterministic,
-                                         .batch_invariant = constraints.batch_invariant},
-                                        choose);
+  place.kernel = place.distrusted.empty() ? choices_[IndexOf(served)].Find(
+                                                {.problem = problem,
+                                                 .kernel = constraints.kernel,
+                                                 .deterministic = constraints.deterministic,
+                                                 .batch_invariant = constraints.batch_invariant},
+                                                choose)
+                                          : choose();
+  return place;
 }
 
 absl::StatusOr<ProductRunner::Placement> ProductRunner::FindPlace(const Product& product) const {
   const Kernel* const wanted = product.constraints.kernel;
-  // Where no device serves: one of the wanted kernel's kind says best why the kernel does not run
-  // the product, and of those one that would if it were trusted.
-  const auto says_best = [&](const ServedDevice& served) {
-    const DeviceKind kind = served.device->info().kind;
-    if (wanted != nullptr && kind != wanted->device_kind) return 0;
-    const Problem& problem = product.job.problem;
+  // How well a device that does not serve says why: best where the wanted kernel is one of its
+  // kind, and would run the product if it were trusted.
+  const auto says = [&](const Placement& place) {
+    const Device& device = *place.served->device;
+    if (wanted != nullptr && device.info().kind != wanted->device_kind) return 0;
     const bool is_barred =
-        !served.distrusted(problem).empty() &&
-        FindBest(Catalog(kind), problem, product.constraints, served.device->profile()) != nullptr;
+        !place.distrusted.empty() && FindBest(Catalog(device.info().kind), product.job.problem,
+                                              product.constraints, device.profile()) != nullptr;
     return is_barred ? 2 : 1;
   };
   Placement place;
+  int best = -1;
   for (const ServedDevice& served : devices_) {
-    const DeviceInfo& info = served.device->info();
-    if (!product.wanted_device.empty() && info.name != product.wanted_device) continue;
-    const Kernel* const kernel = FindTrusted(served, product);
-    if (kernel != nullptr || place.served == nullptr ||
-        says_best(served) > says_best(*place.served)) {
-      place = {&served, kernel};
-    }
-    if (kernel != nullptr) break;
+    const std::string& name = served.device->info().name;
+    if (!product.wanted_device.empty() && name != product.wanted_device) continue;
+    Placement next = PlaceOn(served, product);
+    const bool is_found = next.kernel != nullptr;
+    const int rank = is_found ? 3 : says(next);
+    if (rank > best) place = std::move(next);
+    best = std::max(best, rank);
+    if (is_found) break;
   }
   if (place.served == nullptr) return NoSuchDevice(product.wanted_device, devices_);
-  if (product.wanted_device.empty() && product.tensors != nullptr)
-    place = NearTensors(product, place);
+  if (product.wanted_device.empty() && product.tensors != nullptr) {
+    place = NearTensors(product, std::move(place));
+  }
   RETURN_IF_ERROR(place.served->readiness());
   return place;
 }
 
 // Bringing a tensor to a GPU takes longer than most products with it.
 ProductRunner::Placement ProductRunner::NearTensors(const Product& product,
-                                                    const Placement& first) const {
-  const DeviceInfo& wanted = first.served->device->info();
-  if (wanted.kind != DeviceKind::kCuda || first.kernel == nullptr) return first;
-  Placement nearest = first;
+                                                    Placement nearest) const {
+  const DeviceInfo& wanted = nearest.served->device->info();
+  if (wanted.kind != DeviceKind::kCuda || nearest.kernel == nullptr) return nearest;
   int64_t most_bytes = product.tensors->BytesOn(wanted.name);
   for (const ServedDevice& served : devices_) {
     const DeviceInfo& info = served.device->info();
@@ -395,10 +398,10 @@ ProductRunner::Placement ProductRunner::NearTensors(const Product& product,
     if (!is_equal || !served.readiness().ok()) continue;
     const int64_t bytes = product.tensors->BytesOn(info.name);
     if (bytes <= most_bytes) continue;
-    const Kernel* const kernel = FindTrusted(served, product);
-    if (kernel == nullptr) continue;
+    Placement nearer = PlaceOn(served, product);
+    if (nearer.kernel == nullptr) continue;
     most_bytes = bytes;
-    nearest = {&served, kernel};
+    nearest = std::move(nearer);
   }
   return nearest;
 }
@@ -417,14 +420,13 @@ absl::Status ProductRunner::Place(Product& product) const {
   product.served = place.served;
   product.device = place.served->device;
   job.kernel = place.kernel;
-  const std::vector<DistrustedKernel> distrusted = product.served->distrusted(job.problem);
   // Nor may what runs as one with others take a kernel that is distrusted.
-  job.keeps_kernel = product.constraints.kernel != nullptr || !distrusted.empty();
+  job.keeps_kernel = product.constraints.kernel != nullptr || !place.distrusted.empty();
   job.may_vary = MayVary(product);
   const DeviceProfile& profile = product.device->profile();
   if (job.kernel == nullptr) {
     Constraints constraints = product.constraints;
-    constraints.distrusted = distrusted;
+    constraints.distrusted = place.distrusted;
     return Choose(Catalog(profile.target.kind), job.problem, constraints, profile).status();
   }
   RETURN_IF_ERROR(product.device->CheckSize(job.problem));

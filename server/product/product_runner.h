@@ -83,6 +83,7 @@ class ProductRunner {
   struct Placement {
     const ServedDevice* served = nullptr;
     const Kernel* kernel = nullptr;  // Null where no kernel of the device runs the product.
+    std::vector<DistrustedKernel> distrusted = {};  // The device's, for such products.
   };
 
   // As Admission::CheckQuestion.
@@ -106,8 +107,8 @@ class ProductRunner {
     return static_cast<size_t>(&served - devices_.data());
   }
   absl::Status Prepare(Product& product, int64_t message_bytes) const;
-  const Kernel* FindTrusted(const ServedDevice& served, const Product& product) const;
-  Placement NearTensors(const Product& product, const Placement& first) const;
+  Placement PlaceOn(const ServedDevice& served, const Product& product) const;
+  Placement NearTensors(const Product& product, Placement nearest) const;
   absl::Status CheckAdmissible(int64_t bytes) const;
   absl::Status Place(Product& product) const;
   absl::StatusOr<VerifyNeeds> PlanVerify(Product& product) const;

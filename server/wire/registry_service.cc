@@ -424,9 +424,8 @@ class RegistryService final : public RawListings<RawAnswers<v1::Registry::Servic
     const Problem& problem = product.job.problem;
     v1::ExplainResponse response;
     response.set_device(device.info().name);
-    const std::vector<DistrustedKernel> distrusted = place.served->distrusted(problem);
     Constraints constraints = product.constraints;
-    constraints.distrusted = distrusted;
+    constraints.distrusted = place.distrusted;
     const Selection selection =
         Select(Catalog(device.info().kind), problem, constraints, device.profile());
     RETURN_IF_ERROR(FillExplanation(problem, selection, response));
