@@ -4,7 +4,6 @@
 
 #include "client/gemmctl/commands.h"
 #include "client/gemmctl/connect.h"
-#include "client/gemmctl/message_json.h"
 #include "client/gemmctl/server_tables.h"
 #include "client/terminal/option.h"
 
@@ -17,12 +16,8 @@ constexpr char kDevicesHelp[] =
     "  gemmctl devices --json | jq '.devices[].name'";
 
 ExitCode RunDevices(const GlobalFlags& global, const Console& console) {
-  auto client = Connect(global);
-  if (!client.ok()) return FailLocally(console, client.status());
-  const auto devices = client->ListDevices();
-  if (!devices.ok()) return FailCall(console, devices.status());
-  console.Print(global.json ? JsonLine(MessageJson(*devices)) : DeviceTable(*devices));
-  return ExitCode::kOk;
+  return PrintAnswer(
+      global, console, [](Client& client) { return client.ListDevices(); }, DeviceTable);
 }
 
 CommandRun AddDevices(CLI::App& app) {

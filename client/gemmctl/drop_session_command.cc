@@ -1,14 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // gemmctl drop-session.
-#include <memory>
 #include <string>
 
 #include "absl/strings/str_cat.h"
 #include "client/gemmctl/commands.h"
 #include "client/gemmctl/connect.h"
-#include "client/gemmctl/message_json.h"
-#include "client/terminal/option.h"
 #include "client/terminal/text_table.h"
 #include "gemmd/v1/admin.pb.h"
 
@@ -36,23 +33,14 @@ std::string DroppedText(const std::string& id, const v1::DropSessionResponse& dr
 }
 
 ExitCode RunDropSession(const GlobalFlags& global, const std::string& id, const Console& console) {
-  auto client = Connect(global);
-  if (!client.ok()) return FailLocally(console, client.status());
-  const auto dropped = client->DropSession(id);
-  if (!dropped.ok()) return FailCall(console, dropped.status());
-  console.Print(global.json ? JsonLine(MessageJson(*dropped)) : DroppedText(id, *dropped));
-  return ExitCode::kOk;
+  return PrintAnswer(
+      global, console, [&](Client& client) { return client.DropSession(id); },
+      [&](const v1::DropSessionResponse& dropped) { return DroppedText(id, dropped); });
 }
 
 CommandRun AddDropSession(CLI::App& app) {
-  auto id = std::make_unique<std::string>();
-  SetFooter(app, kDropSessionHelp);
-  AddOption(app, "id", *id, "The session's id, as `gemmctl sessions` lists it")
-      .TypeName("ID")
-      .Require();
-  return [id = std::move(id)](const GlobalFlags& global, const Console& console) {
-    return RunDropSession(global, *id, console);
-  };
+  return AddSubject(app, kDropSessionHelp, "id", "ID",
+                    "The session's id, as `gemmctl sessions` lists it", RunDropSession);
 }
 
 }  // namespace

@@ -6,7 +6,6 @@
 #include "absl/time/time.h"
 #include "client/gemmctl/commands.h"
 #include "client/gemmctl/connect.h"
-#include "client/gemmctl/message_json.h"
 #include "client/terminal/option.h"
 #include "client/terminal/text_table.h"
 #include "gemmd/v1/incidents.pb.h"
@@ -54,19 +53,13 @@ std::string IncidentTable(const v1::ListIncidentsResponse& incidents) {
 }
 
 ExitCode RunIncidents(const GlobalFlags& global, const Console& console) {
-  auto client = Connect(global);
-  if (!client.ok()) return FailLocally(console, client.status());
-  const auto incidents = client->ListIncidents();
-  if (!incidents.ok()) return FailCall(console, incidents.status());
-  console.Print(global.json ? JsonLine(MessageJson(*incidents)) : IncidentTable(*incidents));
-  return ExitCode::kOk;
+  return PrintAnswer(
+      global, console, [](Client& client) { return client.ListIncidents(); }, IncidentTable);
 }
 
 CommandRun AddIncidents(CLI::App& app) {
   SetFooter(app, kIncidentsHelp);
-  return [](const GlobalFlags& global, const Console& console) {
-    return RunIncidents(global, console);
-  };
+  return RunIncidents;
 }
 
 }  // namespace

@@ -4,7 +4,6 @@
 
 #include "client/gemmctl/commands.h"
 #include "client/gemmctl/connect.h"
-#include "client/gemmctl/message_json.h"
 #include "client/gemmctl/server_tables.h"
 #include "client/terminal/option.h"
 
@@ -17,12 +16,8 @@ constexpr char kInfoHelp[] =
     "  gemmctl --address unix:/run/gemmd.sock info --json";
 
 ExitCode RunInfo(const GlobalFlags& global, const Console& console) {
-  auto client = Connect(global);
-  if (!client.ok()) return FailLocally(console, client.status());
-  const auto info = client->GetServerInfo();
-  if (!info.ok()) return FailCall(console, info.status());
-  console.Print(global.json ? JsonLine(MessageJson(*info)) : ServerInfoText(*info));
-  return ExitCode::kOk;
+  return PrintAnswer(
+      global, console, [](Client& client) { return client.GetServerInfo(); }, ServerInfoText);
 }
 
 CommandRun AddInfo(CLI::App& app) {

@@ -7,7 +7,6 @@
 #include "client/gemmctl/commands.h"
 #include "client/gemmctl/connect.h"
 #include "client/gemmctl/instruction_table.h"
-#include "client/gemmctl/message_json.h"
 #include "client/terminal/option.h"
 
 namespace gemmd {
@@ -28,18 +27,13 @@ struct InstructionsFlags {
 
 ExitCode RunInstructions(const GlobalFlags& global, const InstructionsFlags& flags,
                          const Console& console) {
-  auto client = Connect(global);
-  if (!client.ok()) return FailLocally(console, client.status());
-  const auto instructions = client->ListInstructions(flags.chip, flags.pattern);
-  if (!instructions.ok()) return FailCall(console, instructions.status());
-  if (global.json) {
-    console.Print(JsonLine(MessageJson(*instructions)));
-  } else if (flags.families) {
-    console.Print(FamilyTable(*instructions));
-  } else {
-    console.Print(InstructionTable(*instructions, flags.chip, flags.all));
-  }
-  return ExitCode::kOk;
+  return PrintAnswer(
+      global, console,
+      [&](Client& client) { return client.ListInstructions(flags.chip, flags.pattern); },
+      [&](const v1::ListInstructionsResponse& instructions) {
+        return flags.families ? FamilyTable(instructions)
+                              : InstructionTable(instructions, flags.chip, flags.all);
+      });
 }
 
 CommandRun AddInstructions(CLI::App& app) {

@@ -10,7 +10,6 @@
 #include "client/gemmctl/commands.h"
 #include "client/gemmctl/connect.h"
 #include "client/gemmctl/kernel_table.h"
-#include "client/gemmctl/message_json.h"
 #include "client/terminal/option.h"
 #include "gemmd/v1/registry.pb.h"
 
@@ -48,12 +47,9 @@ absl::StatusOr<v1::ListKernelsResponse> AskForKernels(Client& client, const Kern
 }
 
 ExitCode RunKernels(const GlobalFlags& global, const KernelsFlags& flags, const Console& console) {
-  auto client = Connect(global);
-  if (!client.ok()) return FailLocally(console, client.status());
-  const auto kernels = AskForKernels(*client, flags);
-  if (!kernels.ok()) return FailCall(console, kernels.status());
-  console.Print(global.json ? JsonLine(MessageJson(*kernels)) : KernelTable(*kernels, flags.all));
-  return ExitCode::kOk;
+  return PrintAnswer(
+      global, console, [&](Client& client) { return AskForKernels(client, flags); },
+      [&](const v1::ListKernelsResponse& kernels) { return KernelTable(kernels, flags.all); });
 }
 
 CommandRun AddKernels(CLI::App& app) {

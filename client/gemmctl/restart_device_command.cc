@@ -1,14 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // gemmctl restart-device.
-#include <memory>
 #include <string>
 
 #include "absl/strings/str_cat.h"
 #include "client/gemmctl/commands.h"
 #include "client/gemmctl/connect.h"
-#include "client/gemmctl/message_json.h"
-#include "client/terminal/option.h"
 
 namespace gemmd {
 namespace {
@@ -22,29 +19,23 @@ constexpr char kRestartDeviceHelp[] =
     "Kernels that the device refuses because they ended its workers are used again.\n"
     "`gemmctl health --service cuda:0 --watch` tells when a GPU is ready.";
 
-struct RestartFlags {
-  std::string device;
-};
-
-ExitCode RunRestart(const GlobalFlags& global, const RestartFlags& flags, const Console& console) {
-  auto client = Connect(global);
-  if (!client.ok()) return FailLocally(console, client.status());
-  const absl::Status status = client->RestartDevice(flags.device);
-  if (!status.ok()) return FailCall(console, status);
-  console.Print(global.json ? JsonLine({{"restarting", flags.device}})
-                            : absl::StrCat(flags.device, " gets a new worker\n"));
-  return ExitCode::kOk;
+ExitCode RunRestart(const GlobalFlags& global, const std::string& device, const Console& console) {
+  return PrintAnswer(
+      global, console,
+      [&](Client& client) -> absl::StatusOr<std::string> {
+        const absl::Status status = client.RestartDevice(device);
+        if (!status.ok()) return status;
+        return device;
+      },
+      [](const std::string& name) { return absl::StrCat(name, " gets a new worker\n"); },
+      [](const std::string& name) {
+        return nlohmann::ordered_json({{"restarting", name}});
+      });
 }
 
 CommandRun AddRestart(CLI::App& app) {
-  auto flags = std::make_unique<RestartFlags>();
-  SetFooter(app, kRestartDeviceHelp);
-  AddOption(app, "device", flags->device, "Name of the device, as `gemmctl devices` lists it")
-      .TypeName("NAME")
-      .Require();
-  return [flags = std::move(flags)](const GlobalFlags& global, const Console& console) {
-    return RunRestart(global, *flags, console);
-  };
+  return AddSubject(app, kRestartDeviceHelp, "device", "NAME",
+                    "Name of the device, as `gemmctl devices` lists it", RunRestart);
 }
 
 }  // namespace

@@ -9,7 +9,6 @@
 #include "absl/strings/str_join.h"
 #include "client/gemmctl/commands.h"
 #include "client/gemmctl/connect.h"
-#include "client/gemmctl/message_json.h"
 #include "client/terminal/option.h"
 #include "client/terminal/text_table.h"
 #include "gemmd/v1/admin.pb.h"
@@ -69,12 +68,9 @@ std::string SessionTable(const v1::ListSessionsResponse& sessions) {
 }
 
 ExitCode RunSessions(const GlobalFlags& global, int64_t limit, const Console& console) {
-  auto client = Connect(global);
-  if (!client.ok()) return FailLocally(console, client.status());
-  const auto sessions = client->ListSessions(limit);
-  if (!sessions.ok()) return FailCall(console, sessions.status());
-  console.Print(global.json ? JsonLine(MessageJson(*sessions)) : SessionTable(*sessions));
-  return ExitCode::kOk;
+  return PrintAnswer(
+      global, console, [limit](Client& client) { return client.ListSessions(limit); },
+      SessionTable);
 }
 
 CommandRun AddSessions(CLI::App& app) {

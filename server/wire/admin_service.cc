@@ -11,7 +11,6 @@
 #include "server/system/log.h"
 #include "server/wire/calls.h"
 #include "server/wire/convert.h"
-#include "server/wire/incoming.h"
 #include "server/wire/outgoing.h"
 
 namespace gemmd {
@@ -200,131 +199,81 @@ absl::Status CheckIsLocal(const std::string& peer) {
       Concat("peer: got ", peer, ", want one of a unix socket (--listen=unix:PATH)"));
 }
 
-// Whether a server that is short of memory answers. A product of an incident has its operands; the
-// others are small, and a new worker, or one session fewer, may be what is needed.
-bool IsAdminWithoutMemory(Handler handler) { return handler != Handler::kGetIncidentProduct; }
-
-// Every method takes and gives bytes.
-template <typename Base>
-using RawAdmin =
-    v1::Admin::WithRawCallbackMethod_RestartDevice<v1::Admin::WithRawCallbackMethod_ListIncidents<
-        v1::Admin::WithRawCallbackMethod_GetIncidentProduct<
-            v1::Admin::WithRawCallbackMethod_ListSessions<
-                v1::Admin::WithRawCallbackMethod_DropSession<Base>>>>>;
-
-class AdminService final : public RawAdmin<v1::Admin::Service> {
+class AdminService final : public AnsweredService<v1::Admin::Service> {
  public:
   AdminService(const std::vector<ServedDevice>& devices, const ProductRunner& runner,
                const Gate& gate, const IncidentLog& incidents, TensorStore& store,
                HandlerTimes& times, const Clock& clock, SendWatch& watch, int64_t max_message_bytes)
-      : devices_(devices),
-        runner_(runner),
+      : AnsweredService(times, clock, watch, incidents.most_kept_bytes() + kMaxUnreadAdminBytes),
+        devices_(devices),
         gate_(gate),
         incidents_(incidents),
         store_(store),
-        times_(times),
-        clock_(clock),
-        watch_(watch),
-        max_message_bytes_(max_message_bytes),
-        unread_(incidents.most_kept_bytes() + kMaxUnreadAdminBytes) {}
-
-  grpc::ServerUnaryReactor* RestartDevice(grpc::CallbackServerContext* context,
-                                          const grpc::ByteBuffer* request,
-                                          grpc::ByteBuffer* response) override {
-    return Answer<v1::RestartDeviceRequest>(
-        Handler::kRestartDevice, /*is_for_locals=*/true, *context, *request, *response,
-        [this](const v1::RestartDeviceRequest& wire) -> absl::StatusOr<RegistryAnswer> {
-          const absl::Status status = Restart(wire.device());
-          spdlog::info("event=restart_device device={} status={}", LogValue(Shown(wire.device())),
-                       absl::StatusCodeToString(status.code()));
-          RETURN_IF_ERROR(status);
-          return AnswerOf(v1::RestartDeviceResponse());
-        });
-  }
-
-  grpc::ServerUnaryReactor* ListIncidents(grpc::CallbackServerContext* context,
-                                          const grpc::ByteBuffer* request,
-                                          grpc::ByteBuffer* response) override {
-    return Answer<v1::ListIncidentsRequest>(
-        Handler::kListIncidents, gate_.is_open(), *context, *request, *response,
-        [this](const v1::ListIncidentsRequest&) -> absl::StatusOr<RegistryAnswer> {
-          v1::ListIncidentsResponse incidents;
-          for (const IncidentLog::Entry& entry : incidents_.entries()) {
-            *incidents.add_incidents() = ToWire(entry);
-          }
-          incidents.set_found(incidents_.found());
-          return AnswerOf(incidents);
-        });
-  }
-
-  grpc::ServerUnaryReactor* GetIncidentProduct(grpc::CallbackServerContext* context,
-                                               const grpc::ByteBuffer* request,
-                                               grpc::ByteBuffer* response) override {
-    return Answer<v1::GetIncidentProductRequest>(
-        Handler::kGetIncidentProduct, gate_.is_open(), *context, *request, *response,
-        [this](const v1::GetIncidentProductRequest& wire) -> absl::StatusOr<RegistryAnswer> {
-          ASSIGN_OR_RETURN(const v1::GetIncidentProductResponse product,
-                           FindProduct(incidents_.entries(), wire, max_message_bytes_));
-          return AnswerOf(product);
-        });
-  }
-
-  grpc::ServerUnaryReactor* ListSessions(grpc::CallbackServerContext* context,
-                                         const grpc::ByteBuffer* request,
-                                         grpc::ByteBuffer* response) override {
-    return Answer<v1::ListSessionsRequest>(
-        Handler::kListSessions, gate_.is_open(), *context, *request, *response,
-        [this](const v1::ListSessionsRequest& wire) -> absl::StatusOr<RegistryAnswer> {
-          ASSIGN_OR_RETURN(const v1::ListSessionsResponse sessions,
-                           gemmd::ListSessions(store_, wire));
-          return AnswerOf(sessions);
-        });
-  }
-
-  grpc::ServerUnaryReactor* DropSession(grpc::CallbackServerContext* context,
-                                        const grpc::ByteBuffer* request,
-                                        grpc::ByteBuffer* response) override {
-    return Answer<v1::DropSessionRequest>(
-        Handler::kDropSession, /*is_for_locals=*/true, *context, *request, *response,
-        [this, context](const v1::DropSessionRequest& wire) -> absl::StatusOr<RegistryAnswer> {
-          const absl::StatusOr<TensorStore::Dropped> dropped = gemmd::DropSession(store_, wire);
-          const TensorStore::Dropped told = dropped.ok() ? *dropped : TensorStore::Dropped();
-          spdlog::info(
-              "event=drop_session session={} caller={} tensors={} freed_bytes={} held_bytes={} "
-              "peer={} status={}",
-              LogValue(Shown(wire.id())), LogValue(told.caller), told.tensors, told.freed_bytes,
-              told.held_bytes, LogValue(gate_.PeerOf(*context)),
-              absl::StatusCodeToString(dropped.status().code()));
-          RETURN_IF_ERROR(dropped.status());
-          v1::DropSessionResponse answer;
-          answer.set_tensors(told.tensors);
-          answer.set_freed_bytes(told.freed_bytes);
-          answer.set_held_bytes(told.held_bytes);
-          return AnswerOf(answer);
-        });
+        max_message_bytes_(max_message_bytes) {
+    // Where callers are known by name, the gate has asked for their role.
+    const auto is_local = [](Context& context) { return CheckIsLocal(context.peer()); };
+    const auto may_look = [this](Context& context) {
+      return gate_.is_open() ? CheckIsLocal(context.peer()) : absl::OkStatus();
+    };
+    // A server that is short of memory gives no operands. All else is small, and a new worker, or
+    // one session fewer, may be what is needed.
+    const auto may_take = [may_look, &runner](Context& context) {
+      const absl::Status status = may_look(context);
+      return status.ok() ? runner.CheckQuestion() : status;
+    };
+    const std::string_view name = v1::Admin::service_full_name();
+    Add(name, Handler::kRestartDevice, is_local, &AdminService::RestartDevice);
+    Add(name, Handler::kListIncidents, may_look, &AdminService::ListIncidents);
+    Add(name, Handler::kGetIncidentProduct, may_take, &AdminService::GetIncidentProduct);
+    Add(name, Handler::kListSessions, may_look, &AdminService::ListSessions);
+    Add(name, Handler::kDropSession, is_local, &AdminService::DropSession);
   }
 
  private:
-  // Where callers are known by name, the gate has asked for their role. Who should be local and is
-  // not is answered before anything of the request is looked at.
-  template <typename Wire, typename Function>
-  grpc::ServerUnaryReactor* Answer(Handler handler, bool is_for_locals,
-                                   grpc::CallbackServerContext& context,
-                                   const grpc::ByteBuffer& request, grpc::ByteBuffer& response,
-                                   Function answer) {
-    const HandlerTiming timing{times_, clock_, handler};
-    const HandlerTimer timer = timing.Begin();
-    const grpc::ByteBuffer bytes = TakeRequest(request);
-    return AnswerRegistryCall(
-        timing, context, unread_, watch_,
-        [&]() -> absl::StatusOr<RegistryAnswer> {
-          if (is_for_locals) RETURN_IF_ERROR(CheckIsLocal(context.peer()));
-          if (!IsAdminWithoutMemory(handler)) RETURN_IF_ERROR(runner_.CheckQuestion());
-          Wire wire;
-          RETURN_IF_ERROR(ReadRequest(bytes, wire));
-          return answer(wire);
-        },
-        response);
+  absl::StatusOr<RegistryAnswer> RestartDevice(Context&, const v1::RestartDeviceRequest& wire) {
+    const absl::Status status = Restart(wire.device());
+    spdlog::info("event=restart_device device={} status={}", LogValue(Shown(wire.device())),
+                 absl::StatusCodeToString(status.code()));
+    RETURN_IF_ERROR(status);
+    return AnswerOf(v1::RestartDeviceResponse());
+  }
+
+  absl::StatusOr<RegistryAnswer> ListIncidents(Context&, const v1::ListIncidentsRequest&) {
+    v1::ListIncidentsResponse incidents;
+    for (const IncidentLog::Entry& entry : incidents_.entries()) {
+      *incidents.add_incidents() = ToWire(entry);
+    }
+    incidents.set_found(incidents_.found());
+    return AnswerOf(incidents);
+  }
+
+  absl::StatusOr<RegistryAnswer> GetIncidentProduct(Context&,
+                                                    const v1::GetIncidentProductRequest& wire) {
+    ASSIGN_OR_RETURN(const v1::GetIncidentProductResponse product,
+                     FindProduct(incidents_.entries(), wire, max_message_bytes_));
+    return AnswerOf(product);
+  }
+
+  absl::StatusOr<RegistryAnswer> ListSessions(Context&, const v1::ListSessionsRequest& wire) {
+    ASSIGN_OR_RETURN(const v1::ListSessionsResponse sessions, gemmd::ListSessions(store_, wire));
+    return AnswerOf(sessions);
+  }
+
+  absl::StatusOr<RegistryAnswer> DropSession(Context& context, const v1::DropSessionRequest& wire) {
+    const absl::StatusOr<TensorStore::Dropped> dropped = gemmd::DropSession(store_, wire);
+    const TensorStore::Dropped told = dropped.ok() ? *dropped : TensorStore::Dropped();
+    spdlog::info(
+        "event=drop_session session={} caller={} tensors={} freed_bytes={} held_bytes={} "
+        "peer={} status={}",
+        LogValue(Shown(wire.id())), LogValue(told.caller), told.tensors, told.freed_bytes,
+        told.held_bytes, LogValue(gate_.PeerOf(context)),
+        absl::StatusCodeToString(dropped.status().code()));
+    RETURN_IF_ERROR(dropped.status());
+    v1::DropSessionResponse answer;
+    answer.set_tensors(told.tensors);
+    answer.set_freed_bytes(told.freed_bytes);
+    answer.set_held_bytes(told.held_bytes);
+    return AnswerOf(answer);
   }
 
   absl::Status Restart(const std::string& name) const {
@@ -336,15 +285,10 @@ class AdminService final : public RawAdmin<v1::Admin::Service> {
   }
 
   const std::vector<ServedDevice>& devices_;
-  const ProductRunner& runner_;
   const Gate& gate_;
   const IncidentLog& incidents_;
   TensorStore& store_;
-  HandlerTimes& times_;
-  const Clock& clock_;
-  SendWatch& watch_;
   const int64_t max_message_bytes_;
-  UnreadAnswers unread_;
 };
 
 }  // namespace

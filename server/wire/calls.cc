@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "server/wire/calls.h"
 
+#include <google/protobuf/descriptor.h>
+
 #include <algorithm>
 #include <memory>
 #include <optional>
@@ -172,6 +174,13 @@ RegistryAnswer AnswerOf(const google::protobuf::MessageLite& message) {
   char* const data = text->data();
   const grpc::Slice borrowed(data, size, FreeText, text.release());
   return {grpc::ByteBuffer(&borrowed, 1), static_cast<int64_t>(size)};
+}
+
+int MethodNumber(std::string_view service, std::string_view method) {
+  const auto* const pool = google::protobuf::DescriptorPool::generated_pool();
+  return pool->FindServiceByName(std::string(service))
+      ->FindMethodByName(std::string(method))
+      ->index();
 }
 
 grpc::ServerUnaryReactor* AnswerRegistryCall(

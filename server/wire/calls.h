@@ -6,6 +6,7 @@
 
 #include <google/protobuf/message.h>
 #include <grpcpp/grpcpp.h>
+#include <grpcpp/impl/codegen/server_callback_handlers.h>
 #include <grpcpp/server_context.h>
 #include <grpcpp/support/byte_buffer.h>
 #include <grpcpp/support/status.h>
@@ -14,6 +15,8 @@
 #include <functional>
 #include <optional>
 #include <string>
+#include <string_view>
+#include <type_traits>
 #include <utility>
 
 #include "absl/base/thread_annotations.h"
@@ -22,9 +25,11 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
+#include "kernels/status_macros.h"
 #include "server/metrics/handler_times.h"
 #include "server/system/clock.h"
 #include "server/system/mutex.h"
+#include "server/wire/incoming.h"
 
 namespace gemmd {
 
@@ -171,6 +176,9 @@ struct RegistryAnswer {
 // The answer that a message is.
 RegistryAnswer AnswerOf(const google::protobuf::MessageLite& message);
 
+// The place of a method in the declaration of its service.
+int MethodNumber(std::string_view service, std::string_view method);
+
 // Answers a call, of the Registry for example, with what `answer` gives: bytes come in, bytes go
 // out. gRPC's typed methods would read a request of any length before the service sees it, and
 // write every answer anew. The reactor owns itself. The watch ends the call where nobody reads the
@@ -179,6 +187,45 @@ grpc::ServerUnaryReactor* AnswerRegistryCall(
     const HandlerTiming& timing, grpc::CallbackServerContext& context, UnreadAnswers& unread,
     SendWatch& watch, absl::FunctionRef<absl::StatusOr<RegistryAnswer>()> answer,
     grpc::ByteBuffer& response);
+
+// A service with methods that are answered at once, one message by another. Borrows everything.
+template <typename Base>
+class AnsweredService : public Base {
+ protected:
+  using Context = grpc::CallbackServerContext;
+
+  AnsweredService(HandlerTimes& times, const Clock& clock, SendWatch& watch,
+                  int64_t max_unread_bytes)
+      : times_(times), clock_(clock), watch_(watch), unread_(max_unread_bytes) {}
+
+  // Answers the method of the handler's name with what `make` gives for its request, which is
+  // looked at if `check` says OK.
+  template <typename Service, typename Request, typename Check>
+  void Add(std::string_view service, Handler handler, Check check,
+           absl::StatusOr<RegistryAnswer> (Service::*make)(Context&, Request&)) {
+    using Bytes = grpc::ByteBuffer;
+    const auto answer = [this, handler, check, make](Context* context, const Bytes* request,
+                                                     Bytes* response) {
+      const HandlerTiming timing{times_, clock_, handler};
+      const HandlerTimer timer = timing.Begin();
+      const Bytes bytes = TakeRequest(*request);
+      const auto answer_to = [&]() -> absl::StatusOr<RegistryAnswer> {
+        RETURN_IF_ERROR(check(*context));
+        std::remove_const_t<Request> wire;
+        RETURN_IF_ERROR(ReadRequest(bytes, wire));
+        return (static_cast<Service*>(this)->*make)(*context, wire);
+      };
+      return AnswerRegistryCall(timing, *context, unread_, watch_, answer_to, *response);
+    };
+    this->MarkMethodRawCallback(MethodNumber(service, NameOf(handler)),
+                                new grpc::internal::CallbackUnaryHandler<Bytes, Bytes>(answer));
+  }
+
+  HandlerTimes& times_;
+  const Clock& clock_;
+  SendWatch& watch_;
+  UnreadAnswers unread_;
+};
 
 // The bytes of one message as gRPC has them, taken over and handed over without a copy.
 //

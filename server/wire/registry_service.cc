@@ -254,22 +254,6 @@ namespace {
 // small, or kept anyway.
 constexpr int64_t kMaxUnreadRegistryBytes = int64_t{32} << 20;
 
-// Every method takes and gives bytes.
-template <typename Base>
-using RawListings = v1::Registry::WithRawCallbackMethod_ListKernels<
-    v1::Registry::WithRawCallbackMethod_ListInstructions<
-        v1::Registry::WithRawCallbackMethod_DescribeFragment<Base>>>;
-template <typename Base>
-using RawAnswers = v1::Registry::WithRawCallbackMethod_ListDevices<
-    v1::Registry::WithRawCallbackMethod_Explain<v1::Registry::WithRawCallbackMethod_GetServerInfo<
-        v1::Registry::WithRawCallbackMethod_GetStatistics<Base>>>>;
-
-// What operators ask a server that is short of memory.
-bool IsForOperators(Handler handler) {
-  return handler == Handler::kGetStatistics || handler == Handler::kGetServerInfo ||
-         handler == Handler::kListDevices;
-}
-
 void AddLibrary(std::string name, std::string version, v1::GetServerInfoResponse& response) {
   v1::Library* library = response.add_libraries();
   library->set_name(std::move(name));
@@ -292,130 +276,74 @@ constexpr const char* kFeatures[] = {
     "fragments",        "leases",          "multiply-stream", "narrow-types", "priorities",
     "resident-tensors", "simulated-chips", "sparse-a",        "statistics"};
 
-class RegistryService final : public RawListings<RawAnswers<v1::Registry::Service>> {
+class RegistryService final : public AnsweredService<v1::Registry::Service> {
  public:
   RegistryService(const std::vector<ServedDevice>& devices, const ProductRunner& runner,
                   const Gate& gate, const Observer& observer, SendWatch& watch, HandlerTimes& times,
                   const Clock& clock, v1::Limits limits)
-      : devices_(devices),
+      : AnsweredService(times, clock, watch, kMaxUnreadRegistryBytes),
+        devices_(devices),
         runner_(runner),
         gate_(gate),
         observer_(observer),
-        watch_(watch),
-        times_(times),
-        clock_(clock),
         limits_(std::move(limits)),
         started_ns_(clock.NowNs()),
         started_unix_ns_(absl::GetCurrentTimeNanos()),
-        kernels_(ListingOfKernels(devices)),
-        unread_(kMaxUnreadRegistryBytes) {
+        kernels_(ListingOfKernels(devices)) {
     // The index of the names is made now and not in a call.
     FindKernel(Catalog().front().name).IgnoreError();
-  }
-
-  grpc::ServerUnaryReactor* ListKernels(grpc::CallbackServerContext* context,
-                                        const grpc::ByteBuffer* request,
-                                        grpc::ByteBuffer* response) override {
-    return Answer<v1::ListKernelsRequest>(
-        Handler::kListKernels, *context, *request, *response,
-        [this](const v1::ListKernelsRequest& wire) -> absl::StatusOr<RegistryAnswer> {
-          ASSIGN_OR_RETURN(grpc::ByteBuffer bytes, gemmd::ListKernels(kernels_, wire));
-          return RegistryAnswer{std::move(bytes)};
-        });
-  }
-
-  grpc::ServerUnaryReactor* ListInstructions(grpc::CallbackServerContext* context,
-                                             const grpc::ByteBuffer* request,
-                                             grpc::ByteBuffer* response) override {
-    return Answer<v1::ListInstructionsRequest>(
-        Handler::kListInstructions, *context, *request, *response,
-        [this](const v1::ListInstructionsRequest& wire) -> absl::StatusOr<RegistryAnswer> {
-          ASSIGN_OR_RETURN(grpc::ByteBuffer bytes, instructions_.List(wire));
-          return RegistryAnswer{std::move(bytes)};
-        });
-  }
-
-  grpc::ServerUnaryReactor* DescribeFragment(grpc::CallbackServerContext* context,
-                                             const grpc::ByteBuffer* request,
-                                             grpc::ByteBuffer* response) override {
-    return Answer<v1::DescribeFragmentRequest>(
-        Handler::kDescribeFragment, *context, *request, *response,
-        [this](const v1::DescribeFragmentRequest& wire) -> absl::StatusOr<RegistryAnswer> {
-          ASSIGN_OR_RETURN(grpc::ByteBuffer bytes, instructions_.Fragment(wire));
-          const auto own_bytes = static_cast<int64_t>(bytes.Length());
-          return RegistryAnswer{std::move(bytes), own_bytes};
-        });
-  }
-
-  grpc::ServerUnaryReactor* ListDevices(grpc::CallbackServerContext* context,
-                                        const grpc::ByteBuffer* request,
-                                        grpc::ByteBuffer* response) override {
-    return Answer<v1::ListDevicesRequest>(
-        Handler::kListDevices, *context, *request, *response,
-        [this](const v1::ListDevicesRequest&) { return AnswerOf(DescribeDevices()); });
-  }
-
-  grpc::ServerUnaryReactor* Explain(grpc::CallbackServerContext* context,
-                                    const grpc::ByteBuffer* request,
-                                    grpc::ByteBuffer* response) override {
-    return Answer<v1::ExplainRequest>(Handler::kExplain, *context, *request, *response,
-                                      [&](v1::ExplainRequest& wire) {
-                                        return ExplainProduct(*wire.mutable_request(), *context);
-                                      });
-  }
-
-  grpc::ServerUnaryReactor* GetServerInfo(grpc::CallbackServerContext* context,
-                                          const grpc::ByteBuffer* request,
-                                          grpc::ByteBuffer* response) override {
-    return Answer<v1::GetServerInfoRequest>(
-        Handler::kGetServerInfo, *context, *request, *response,
-        [this](const v1::GetServerInfoRequest&) { return AnswerOf(DescribeServer()); });
-  }
-
-  grpc::ServerUnaryReactor* GetStatistics(grpc::CallbackServerContext* context,
-                                          const grpc::ByteBuffer* request,
-                                          grpc::ByteBuffer* response) override {
-    return Answer<v1::GetStatisticsRequest>(
-        Handler::kGetStatistics, *context, *request, *response,
-        [this](const v1::GetStatisticsRequest&) {
-          return AnswerOf(
-              gemmd::ToWire(observer_.Observe(), clock_.NowNs() - started_ns_, started_unix_ns_));
-        });
+    const auto has_memory = [&runner](Context&) { return runner.CheckQuestion(); };
+    // What operators ask a server that is short of memory.
+    const auto always = [](Context&) { return absl::OkStatus(); };
+    const std::string_view name = v1::Registry::service_full_name();
+    Add(name, Handler::kListKernels, has_memory, &RegistryService::ListKernels);
+    Add(name, Handler::kListInstructions, has_memory, &RegistryService::ListInstructions);
+    Add(name, Handler::kDescribeFragment, has_memory, &RegistryService::DescribeFragment);
+    Add(name, Handler::kExplain, has_memory, &RegistryService::Explain);
+    Add(name, Handler::kListDevices, always, &RegistryService::ListDevices);
+    Add(name, Handler::kGetServerInfo, always, &RegistryService::GetServerInfo);
+    Add(name, Handler::kGetStatistics, always, &RegistryService::GetStatistics);
   }
 
  private:
-  template <typename Request, typename Make>
-  grpc::ServerUnaryReactor* Answer(Handler handler, grpc::CallbackServerContext& context,
-                                   const grpc::ByteBuffer& request, grpc::ByteBuffer& response,
-                                   Make make) {
-    const HandlerTiming timing{times_, clock_, handler};
-    const HandlerTimer timer = timing.Begin();
-    const grpc::ByteBuffer bytes = TakeRequest(request);
-    const auto answer = [&]() -> absl::StatusOr<RegistryAnswer> {
-      if (!IsForOperators(handler)) RETURN_IF_ERROR(runner_.CheckQuestion());
-      Request wire;
-      RETURN_IF_ERROR(ReadRequest(bytes, wire));
-      return make(wire);
-    };
-    return AnswerRegistryCall(timing, context, unread_, watch_, answer, response);
+  absl::StatusOr<RegistryAnswer> ListKernels(Context&, const v1::ListKernelsRequest& wire) {
+    ASSIGN_OR_RETURN(grpc::ByteBuffer bytes, gemmd::ListKernels(kernels_, wire));
+    return RegistryAnswer{std::move(bytes)};
   }
 
-  v1::ListDevicesResponse DescribeDevices() const {
+  absl::StatusOr<RegistryAnswer> ListInstructions(Context&,
+                                                  const v1::ListInstructionsRequest& wire) {
+    ASSIGN_OR_RETURN(grpc::ByteBuffer bytes, instructions_.List(wire));
+    return RegistryAnswer{std::move(bytes)};
+  }
+
+  absl::StatusOr<RegistryAnswer> DescribeFragment(Context&,
+                                                  const v1::DescribeFragmentRequest& wire) {
+    ASSIGN_OR_RETURN(grpc::ByteBuffer bytes, instructions_.Fragment(wire));
+    const auto own_bytes = static_cast<int64_t>(bytes.Length());
+    return RegistryAnswer{std::move(bytes), own_bytes};
+  }
+
+  absl::StatusOr<RegistryAnswer> GetStatistics(Context&, const v1::GetStatisticsRequest&) {
+    return AnswerOf(
+        gemmd::ToWire(observer_.Observe(), clock_.NowNs() - started_ns_, started_unix_ns_));
+  }
+
+  absl::StatusOr<RegistryAnswer> ListDevices(Context&, const v1::ListDevicesRequest&) {
     v1::ListDevicesResponse response;
     const Snapshot now = observer_.Observe();
     for (size_t i = 0; i < devices_.size(); ++i) {
       *response.add_devices() = gemmd::ToWire(devices_[i], now.devices[i].load);
     }
-    return response;
+    return AnswerOf(response);
   }
 
-  absl::StatusOr<RegistryAnswer> ExplainProduct(v1::MultiplyRequest& request,
-                                                grpc::CallbackServerContext& context) const {
+  absl::StatusOr<RegistryAnswer> Explain(Context& context, v1::ExplainRequest& wire) {
     ASSIGN_OR_RETURN(const Gate::Caller caller, gate_.CallerOf(context, Role::kRegistry));
     const std::string token = SessionTokenOf(context);
     Product product;
     RETURN_IF_ERROR(ParseWithTensors(runner_.tensors(), {.token = token, .identity = caller.get()},
-                                     request, nullptr, product));
+                                     *wire.mutable_request(), nullptr, product));
     if (caller != nullptr) {
       RETURN_IF_ERROR(RestrictToGrant(caller->grant, devices_, runner_, product));
     }
@@ -443,7 +371,7 @@ class RegistryService final : public RawListings<RawAnswers<v1::Registry::Servic
     return AnswerOf(response);
   }
 
-  v1::GetServerInfoResponse DescribeServer() const {
+  absl::StatusOr<RegistryAnswer> GetServerInfo(Context&, const v1::GetServerInfoRequest&) {
     v1::GetServerInfoResponse response;
     response.set_version(kVersion);
     AddLibraries(response);
@@ -453,22 +381,18 @@ class RegistryService final : public RawListings<RawAnswers<v1::Registry::Servic
     response.set_uptime_ns(clock_.NowNs() - started_ns_);
     response.set_draining(observer_.is_draining());
     response.set_unix_ns(absl::GetCurrentTimeNanos());
-    return response;
+    return AnswerOf(response);
   }
 
   const std::vector<ServedDevice>& devices_;
   const ProductRunner& runner_;
   const Gate& gate_;
   const Observer& observer_;
-  SendWatch& watch_;
-  HandlerTimes& times_;
-  const Clock& clock_;
   const v1::Limits limits_;
   const int64_t started_ns_;
   const int64_t started_unix_ns_;
   const Listing kernels_;
   InstructionAnswers instructions_;
-  UnreadAnswers unread_;
 };
 
 }  // namespace

@@ -651,32 +651,28 @@ grpc::ServerUnaryReactor* StartCompressCall(const HandlerTiming& timing, TensorS
 constexpr int64_t kMaxUnreadTensorBytes = int64_t{32} << 20;
 
 template <typename Base>
-using RawTensorStreams = v1::Tensors::WithRawCallbackMethod_OpenSession<
-    v1::Tensors::WithRawCallbackMethod_Put<v1::Tensors::WithRawCallbackMethod_Get<Base>>>;
-template <typename Base>
-using RawTensorAnswers =
-    v1::Tensors::WithRawCallbackMethod_List<v1::Tensors::WithRawCallbackMethod_Describe<
-        v1::Tensors::WithRawCallbackMethod_Delete<v1::Tensors::WithRawCallbackMethod_KeepAlive<
-            v1::Tensors::WithRawCallbackMethod_Compress<Base>>>>>;
+using RawTensorCalls =
+    v1::Tensors::WithRawCallbackMethod_OpenSession<v1::Tensors::WithRawCallbackMethod_Put<
+        v1::Tensors::WithRawCallbackMethod_Get<v1::Tensors::WithRawCallbackMethod_Compress<Base>>>>;
 
-// Whether a server that is short of memory answers. Deleting gives memory back, and what is kept
-// must not be lost meanwhile.
-bool IsTensorCallWithoutMemory(Handler handler) {
-  return handler == Handler::kDelete || handler == Handler::kKeepAlive;
-}
-
-class TensorService final : public RawTensorStreams<RawTensorAnswers<v1::Tensors::Service>> {
+class TensorService final : public AnsweredService<RawTensorCalls<v1::Tensors::Service>> {
  public:
   TensorService(TensorStore& store, const ProductRunner& runner, const Gate& gate, SendWatch& watch,
                 HandlerTimes& times, const Clock& clock)
-      : store_(store),
+      : AnsweredService(times, clock, watch, kMaxUnreadTensorBytes),
+        store_(store),
         runner_(runner),
         gate_(gate),
-        watch_(watch),
-        times_(times),
-        clock_(clock),
-        unread_(kMaxUnreadTensorBytes),
-        compressor_(store) {}
+        compressor_(store) {
+    const auto has_memory = [&runner](Context&) { return runner.CheckQuestion(); };
+    // Deleting gives memory back, and what is kept must not be lost meanwhile.
+    const auto always = [](Context&) { return absl::OkStatus(); };
+    const std::string_view name = v1::Tensors::service_full_name();
+    Add(name, Handler::kList, has_memory, &TensorService::List);
+    Add(name, Handler::kDescribe, has_memory, &TensorService::Describe);
+    Add(name, Handler::kDelete, always, &TensorService::Delete);
+    Add(name, Handler::kKeepAlive, always, &TensorService::KeepAlive);
+  }
 
   grpc::ServerWriteReactor<grpc::ByteBuffer>* OpenSession(
       grpc::CallbackServerContext* context, const grpc::ByteBuffer* request) override {
@@ -706,60 +702,6 @@ class TensorService final : public RawTensorStreams<RawTensorAnswers<v1::Tensors
     return StartGetCall(timing, store_, gate_, unread_, watch_, *context, *request);
   }
 
-  grpc::ServerUnaryReactor* List(grpc::CallbackServerContext* context,
-                                 const grpc::ByteBuffer* request,
-                                 grpc::ByteBuffer* response) override {
-    return Answer<v1::ListTensorsRequest>(
-        Handler::kList, *context, *request, *response,
-        [this](const TensorStore::SessionUse& session, const v1::ListTensorsRequest& wire) {
-          return ListTensors(session, wire);
-        });
-  }
-
-  grpc::ServerUnaryReactor* Describe(grpc::CallbackServerContext* context,
-                                     const grpc::ByteBuffer* request,
-                                     grpc::ByteBuffer* response) override {
-    return Answer<v1::TensorRef>(
-        Handler::kDescribe, *context, *request, *response,
-        [this](const TensorStore::SessionUse& session,
-               const v1::TensorRef& wire) -> absl::StatusOr<RegistryAnswer> {
-          ASSIGN_OR_RETURN(const TensorName name, ParseTensorRef("tensor", wire));
-          ASSIGN_OR_RETURN(const TensorState state, store_.Describe(session, name));
-          return AnswerOf(ToWire(state));
-        });
-  }
-
-  grpc::ServerUnaryReactor* Delete(grpc::CallbackServerContext* context,
-                                   const grpc::ByteBuffer* request,
-                                   grpc::ByteBuffer* response) override {
-    return Answer<v1::TensorRef>(
-        Handler::kDelete, *context, *request, *response,
-        [this](const TensorStore::SessionUse& session,
-               const v1::TensorRef& wire) -> absl::StatusOr<RegistryAnswer> {
-          ASSIGN_OR_RETURN(const TensorName name, ParseTensorRef("tensor", wire));
-          RETURN_IF_ERROR(store_.Delete(session, name));
-          return AnswerOf(v1::DeleteTensorResponse());
-        });
-  }
-
-  grpc::ServerUnaryReactor* KeepAlive(grpc::CallbackServerContext* context,
-                                      const grpc::ByteBuffer* request,
-                                      grpc::ByteBuffer* response) override {
-    return Answer<v1::KeepAliveRequest>(
-        Handler::kKeepAlive, *context, *request, *response,
-        [this](const TensorStore::SessionUse& session,
-               const v1::KeepAliveRequest& wire) -> absl::StatusOr<RegistryAnswer> {
-          ASSIGN_OR_RETURN(const TensorName name, ParseTensorRef("tensor", wire.tensor()));
-          ASSIGN_OR_RETURN(
-              const TensorState state,
-              store_.KeepAlive(
-                  session, name,
-                  wire.has_lease_ns() ? std::optional<int64_t>(wire.lease_ns()) : std::nullopt,
-                  wire.has_pinned() ? std::optional<bool>(wire.pinned()) : std::nullopt));
-          return AnswerOf(ToWire(state));
-        });
-  }
-
   grpc::ServerUnaryReactor* Compress(grpc::CallbackServerContext* context,
                                      const grpc::ByteBuffer* request,
                                      grpc::ByteBuffer* response) override {
@@ -772,26 +714,8 @@ class TensorService final : public RawTensorStreams<RawTensorAnswers<v1::Tensors
   }
 
  private:
-  // Answers a call of a session with what `make` gives for its parsed request.
-  template <typename Request, typename Make>
-  grpc::ServerUnaryReactor* Answer(Handler handler, grpc::CallbackServerContext& context,
-                                   const grpc::ByteBuffer& request, grpc::ByteBuffer& response,
-                                   Make make) {
-    const HandlerTiming timing{times_, clock_, handler};
-    const HandlerTimer timer = timing.Begin();
-    const grpc::ByteBuffer bytes = TakeRequest(request);
-    const auto answer = [&]() -> absl::StatusOr<RegistryAnswer> {
-      if (!IsTensorCallWithoutMemory(handler)) RETURN_IF_ERROR(runner_.CheckQuestion());
-      Request wire;
-      RETURN_IF_ERROR(ReadRequest(bytes, wire));
-      ASSIGN_OR_RETURN(const TensorStore::SessionUse session, SessionOf(store_, gate_, context));
-      return make(session, wire);
-    };
-    return AnswerRegistryCall(timing, context, unread_, watch_, answer, response);
-  }
-
-  absl::StatusOr<RegistryAnswer> ListTensors(const TensorStore::SessionUse& session,
-                                             const v1::ListTensorsRequest& wire) {
+  absl::StatusOr<RegistryAnswer> List(Context& context, const v1::ListTensorsRequest& wire) {
+    ASSIGN_OR_RETURN(const TensorStore::SessionUse session, SessionOf(store_, gate_, context));
     ASSIGN_OR_RETURN(const NamePattern pattern, NamePattern::Parse("pattern", wire.pattern()));
     v1::ListTensorsResponse response;
     for (const TensorState& state : store_.List(session)) {
@@ -805,13 +729,35 @@ class TensorService final : public RawTensorStreams<RawTensorAnswers<v1::Tensors
     return AnswerOf(response);
   }
 
+  absl::StatusOr<RegistryAnswer> Describe(Context& context, const v1::TensorRef& wire) {
+    ASSIGN_OR_RETURN(const TensorStore::SessionUse session, SessionOf(store_, gate_, context));
+    ASSIGN_OR_RETURN(const TensorName name, ParseTensorRef("tensor", wire));
+    ASSIGN_OR_RETURN(const TensorState state, store_.Describe(session, name));
+    return AnswerOf(ToWire(state));
+  }
+
+  absl::StatusOr<RegistryAnswer> Delete(Context& context, const v1::TensorRef& wire) {
+    ASSIGN_OR_RETURN(const TensorStore::SessionUse session, SessionOf(store_, gate_, context));
+    ASSIGN_OR_RETURN(const TensorName name, ParseTensorRef("tensor", wire));
+    RETURN_IF_ERROR(store_.Delete(session, name));
+    return AnswerOf(v1::DeleteTensorResponse());
+  }
+
+  absl::StatusOr<RegistryAnswer> KeepAlive(Context& context, const v1::KeepAliveRequest& wire) {
+    ASSIGN_OR_RETURN(const TensorStore::SessionUse session, SessionOf(store_, gate_, context));
+    ASSIGN_OR_RETURN(const TensorName name, ParseTensorRef("tensor", wire.tensor()));
+    ASSIGN_OR_RETURN(
+        const TensorState state,
+        store_.KeepAlive(
+            session, name,
+            wire.has_lease_ns() ? std::optional<int64_t>(wire.lease_ns()) : std::nullopt,
+            wire.has_pinned() ? std::optional<bool>(wire.pinned()) : std::nullopt));
+    return AnswerOf(ToWire(state));
+  }
+
   TensorStore& store_;
   const ProductRunner& runner_;
   const Gate& gate_;
-  SendWatch& watch_;
-  HandlerTimes& times_;
-  const Clock& clock_;
-  UnreadAnswers unread_;
   Compressor compressor_;
 };
 
