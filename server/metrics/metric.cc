@@ -122,7 +122,8 @@ constexpr Metric kDaemonMetrics[] = {
          "unsupported (by every kernel), "
          "too_large (at any time), not_ready (the device), internal, too_long "
          "(--max-product-seconds), deadline (too short for the product), backlog (too much waits "
-         "ahead of the product), share (the caller has too many of the places); messages that "
+         "ahead of the product), share (the caller has too many of the places), kernel_refused "
+         "(workers of the device died of the kernel); messages that "
          "gRPC refuses before the daemon reads a field are not counted",
      .collect = CollectRefusals},
     {.name = "gemmd_admitted_requests",
@@ -716,6 +717,10 @@ constexpr Metric kTensorMetrics[] = {
     {.name = "gemmd_sessions",
      .help = "Sessions, which own resident tensors",
      .collect = [](const Snapshot& now, Samples& s) { s.Add({}, now.tensors.sessions); }},
+    {.name = "gemmd_sessions_dropped_total",
+     .type = MetricType::kCounter,
+     .help = "Sessions that operators ended (gemmctl drop-session)",
+     .collect = [](const Snapshot& now, Samples& s) { s.Add({}, now.tensors.sessions_dropped); }},
     {.name = "gemmd_sessions_limit",
      .help = "The most sessions that may be open (--max-sessions)",
      .collect = [](const Snapshot& now, Samples& s) { s.Add({}, now.tensors.max_sessions); }},

@@ -34,6 +34,7 @@ std::string_view NameOf(RefusalReason reason) {
     case RefusalReason::kDeadline: return "deadline";
     case RefusalReason::kBacklog: return "backlog";
     case RefusalReason::kShare: return "share";
+    case RefusalReason::kKernelRefused: return "kernel_refused";
   }
   return "";
 }

@@ -95,12 +95,13 @@ enum class RefusalReason : uint8_t {
   kTooLarge,
   kNotReady,
   kInternal,
-  kTooLong,   // Longer than a product may take here.
-  kDeadline,  // Longer than its own deadline.
-  kBacklog,   // Too much is ahead of it.
-  kShare      // Its caller has more than its share of the places.
+  kTooLong,       // Longer than a product may take here.
+  kDeadline,      // Longer than its own deadline.
+  kBacklog,       // Too much is ahead of it.
+  kShare,         // Its caller has more than its share of the places.
+  kKernelRefused  // Workers of the device died of its kernel.
 };
-inline constexpr size_t kRefusalReasons = 10;
+inline constexpr size_t kRefusalReasons = 11;
 std::string_view NameOf(RefusalReason reason);  // "not_ready"
 
 // The reason that a status stands for where it refuses a product before admission.

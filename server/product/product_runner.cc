@@ -52,6 +52,12 @@ Completion CompletionOf(const Product& product, size_t device) {
           .batch = problem.batch};
 }
 
+// Whether the device that was chosen has no kernel for the product but those of which workers died.
+bool IsForLosses(const absl::Status& refusal, const Product& product) {
+  return absl::IsFailedPrecondition(refusal) && product.served != nullptr &&
+         product.job.kernel == nullptr;
+}
+
 // Whether workers died of such products on the product's device.
 bool IsKernelRefused(const Product& product) {
   const DeviceTrust& trust = product.device->trust();
@@ -232,7 +238,8 @@ absl::Status ProductRunner::Start(std::unique_ptr<Product>& product, absl::Statu
   }
   if (status.ok()) status = Prepare(*product, ticket.bytes());
   if (!status.ok()) {
-    stats_.AddRefusal(ReasonOf(status));
+    stats_.AddRefusal(IsForLosses(status, *product) ? RefusalReason::kKernelRefused
+                                                    : ReasonOf(status));
   } else {
     if (arrival.caller != nullptr) {
       status = EnterMeter(*arrival.caller, *product, clock_.NowNs());

@@ -732,6 +732,7 @@ absl::StatusOr<TensorStore::Dropped> TensorStore::DropSession(std::string_view i
     dropped.caller = session->peer;
     dropped.tensors = static_cast<int64_t>(session->tensors.size());
     session->is_over = true;
+    ++counts_.sessions_dropped;
     Forget(*session);
     for (auto& [handle, entry] : session->tensors) left.tensors.push_back(std::move(entry.tensor));
     for (auto& [upload_id, upload] : session->uploads) left.uploads.push_back(std::move(upload));

@@ -202,6 +202,7 @@ class TensorStore {
     int64_t uploads_resumed = 0;     // Gone on with after all streams had gone.
     int64_t uploads_mismatched = 0;  // Had another hash.
     int64_t tensors_expired = 0;
+    int64_t sessions_dropped = 0;        // By operators.
     int64_t tensors_lost = 0;            // Were on a device alone that lost them.
     std::vector<OwnerLoad> owners = {};  // Those with the most bytes, at most kMostOwners.
     // By the rule of those who own it, where owners are known by name.

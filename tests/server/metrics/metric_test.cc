@@ -136,7 +136,7 @@ TEST_F(MetricValueTest, OfAdmission) {
                          .pressure = Pressure::kSevere,
                          .pressure_changes = {16, 17, 18, 19}};
   snapshot_.silent_calls = 15;
-  snapshot_.refusals = {1, 2, 3, 4, 5, 6, 10, 11, 12, 13};
+  snapshot_.refusals = {1, 2, 3, 4, 5, 6, 10, 11, 12, 13, 14};
   EXPECT_THAT(ValuesOf("gemmd_admissions_total", snapshot_), ElementsAre(Pair("", 50)));
   EXPECT_THAT(ValuesOf("gemmd_admitted_requests", snapshot_), ElementsAre(Pair("", 3)));
   EXPECT_THAT(ValuesOf("gemmd_admitted_bytes", snapshot_), ElementsAre(Pair("", 70)));
@@ -146,7 +146,7 @@ TEST_F(MetricValueTest, OfAdmission) {
                            Pair("memory", 14), Pair("invalid", 1), Pair("not_found", 2),
                            Pair("unsupported", 3), Pair("too_large", 4), Pair("not_ready", 5),
                            Pair("internal", 6), Pair("too_long", 10), Pair("deadline", 11),
-                           Pair("backlog", 12), Pair("share", 13)));
+                           Pair("backlog", 12), Pair("share", 13), Pair("kernel_refused", 14)));
   EXPECT_THAT(ValuesOf("gemmd_memory_pressure", snapshot_), ElementsAre(Pair("", 2)));
   EXPECT_THAT(ValuesOf("gemmd_memory_pressure_changes_total", snapshot_),
               UnorderedElementsAre(Pair("none", 16), Pair("high", 17), Pair("severe", 18),
@@ -163,8 +163,10 @@ TEST_F(MetricValueTest, OfAdmission) {
                        .uploads_resumed = 9,
                        .uploads_mismatched = 10,
                        .tensors_expired = 11,
+                       .sessions_dropped = 13,
                        .tensors_lost = 12};
   EXPECT_THAT(ValuesOf("gemmd_sessions", snapshot_), ElementsAre(Pair("", 1)));
+  EXPECT_THAT(ValuesOf("gemmd_sessions_dropped_total", snapshot_), ElementsAre(Pair("", 13)));
   EXPECT_THAT(ValuesOf("gemmd_sessions_limit", snapshot_), ElementsAre(Pair("", 2)));
   EXPECT_THAT(ValuesOf("gemmd_tensors", snapshot_), ElementsAre(Pair("", 3)));
   EXPECT_THAT(ValuesOf("gemmd_tensor_uploads", snapshot_), ElementsAre(Pair("", 4)));

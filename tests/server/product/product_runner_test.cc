@@ -154,6 +154,8 @@ TEST_F(ProductRunnerTest, AKernelOfWhichWorkersDiedIsNotChosenForItsClass) {
                        AllOf(HasSubstr(std::string(best->name)),
                              HasSubstr("is refused for small products on holding"),
                              HasSubstr("`gemmctl restart-device holding`"))));
+  EXPECT_EQ(stats_.refusals()[static_cast<size_t>(RefusalReason::kKernelRefused)], 1);
+  EXPECT_EQ(stats_.refusals()[static_cast<size_t>(RefusalReason::kInternal)], 0);
   EXPECT_NE(kernel_of(16384), nullptr) << "of another class";
   // Another device serves; the one with a reason of that kind says best why none does.
   HoldingDevice other;

@@ -164,8 +164,9 @@ TEST(StatsTest, RefusalsCountByReason) {
   stats.AddRefusal(ReasonOf(absl::ResourceExhaustedError("")));
   stats.AddRefusal(ReasonOf(absl::UnavailableError("")));
   stats.AddRefusal(ReasonOf(absl::InternalError("")));
-  for (const RefusalReason reason : {RefusalReason::kTooLong, RefusalReason::kDeadline,
-                                     RefusalReason::kBacklog, RefusalReason::kShare}) {
+  for (const RefusalReason reason :
+       {RefusalReason::kTooLong, RefusalReason::kDeadline, RefusalReason::kBacklog,
+        RefusalReason::kShare, RefusalReason::kKernelRefused}) {
     stats.AddRefusal(reason);
   }
   EXPECT_THAT(stats.refusals(), Each(1));

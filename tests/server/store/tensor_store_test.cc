@@ -325,6 +325,7 @@ TEST_F(TensorStoreTest, AnOperatorDropsWhatAnOwnerHasLeft) {
   EXPECT_THAT(store_.DropSession(token), StatusIs(absl::StatusCode::kNotFound));
   EXPECT_THAT(store_.DropSession(""), StatusIs(absl::StatusCode::kNotFound));
   EXPECT_EQ(store_.load().sessions, 2);
+  EXPECT_EQ(store_.load().sessions_dropped, 0);
   const absl::StatusOr<TensorStore::Dropped> dropped = store_.DropSession(id);
   ASSERT_THAT(dropped, IsOk());
   EXPECT_EQ(dropped->caller, "a");
@@ -333,6 +334,7 @@ TEST_F(TensorStoreTest, AnOperatorDropsWhatAnOwnerHasLeft) {
   EXPECT_GT(dropped->freed_bytes, 0);
   EXPECT_EQ(dropped->held_bytes, 0);
   EXPECT_EQ(store_.load().sessions, 1);
+  EXPECT_EQ(store_.load().sessions_dropped, 1);
   EXPECT_THAT(store_.Use(token), StatusIs(absl::StatusCode::kUnauthenticated));
   EXPECT_THAT(store_.DropSession(id), StatusIs(absl::StatusCode::kNotFound));
   EXPECT_TRUE(Exists(other, "x"));

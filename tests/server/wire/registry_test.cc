@@ -143,7 +143,7 @@ TEST_F(RegistryTest, TellsWhatItHasCounted) {
   EXPECT_EQ(response.admitted_requests(), 0);
   EXPECT_EQ(response.max_admitted_requests(), 4096);
   EXPECT_EQ(response.max_admitted_bytes(), int64_t{4} << 30);
-  EXPECT_EQ(response.refusals_size(), 14);
+  EXPECT_EQ(response.refusals_size(), 4 + kRefusalReasons);
   ASSERT_EQ(response.devices_size(), 1);
   const v1::DeviceStatistics& device = response.devices(0);
   EXPECT_EQ(device.name(), "cpu");
