@@ -73,7 +73,6 @@ std::string Beside(std::string_view program) {
 
 std::unique_ptr<Device> MakeHostDevice(const Target& target, const DeviceOptions& options) {
   const WorkerProgram program = {.binary = Beside("gemmd-host-worker"),
-                                 .spin_ns = DefaultSpinNs(),
                                  .is_confined = options.is_worker_confined};
   return std::make_unique<HostDevice>(target, options.cpu_threads, options.poisons_freed, &program);
 }
@@ -151,11 +150,11 @@ std::vector<NamedDevice> ExpandGpus(std::string_view name) {
 
 std::unique_ptr<Device> BeginGpu(std::string_view name, const DeviceOptions& options) {
   WorkerDeviceOptions worker;
-  worker.command.binary = WorkerBinary(options);
-  worker.command.ordinal = *OrdinalOf(name);
-  worker.command.memory_limit_bytes = options.gpu_memory_bytes;
-  worker.command.tensor_limit_bytes = options.gpu_tensor_bytes;
-  worker.command.is_confined = options.is_worker_confined;
+  worker.program.binary = WorkerBinary(options);
+  worker.ordinal = *OrdinalOf(name);
+  worker.memory_limit_bytes = options.gpu_memory_bytes;
+  worker.tensor_limit_bytes = options.gpu_tensor_bytes;
+  worker.program.is_confined = options.is_worker_confined;
   worker.staging_bytes = options.gpu_staging_bytes;
   worker.poisons_freed = options.poisons_freed;
   worker.restarts.rest_ns = absl::ToInt64Nanoseconds(options.worker_rest);

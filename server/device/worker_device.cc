@@ -53,16 +53,14 @@ std::string VersionText(int32_t version) {
 }
 
 WorkerProcess::Options Supervised(const WorkerDeviceOptions& options) {
-  const WorkerCommand& command = options.command;
-  return {.device = Concat("cuda:", command.ordinal),
-          .program = {.binary = command.binary,
-                      .device = std::to_string(command.ordinal),
-                      .kind_arguments = {command.memory_limit_bytes, command.tensor_limit_bytes},
-                      .spin_ns = command.spin_ns,
-                      .is_confined = command.is_confined},
-          .catalog = CatalogFingerprint(),
-          .start_timeout = options.start_timeout,
-          .restarts = options.restarts};
+  WorkerProcess::Options worker = {.device = Concat("cuda:", options.ordinal),
+                                   .program = options.program,
+                                   .catalog = CatalogFingerprint(),
+                                   .start_timeout = options.start_timeout,
+                                   .restarts = options.restarts};
+  worker.program.device = std::to_string(options.ordinal);
+  worker.program.kind_arguments = {options.memory_limit_bytes, options.tensor_limit_bytes};
+  return worker;
 }
 
 }  // namespace
@@ -74,7 +72,7 @@ WorkerDevice::WorkerDevice(WorkerDeviceOptions options)
       worker_(Supervised(options_), mutex_,
               [this](int64_t until_ns) { return WaitForWorker(until_ns); }),
       copy_threads_(std::make_unique<CopyThreads>(options_.copy_threads)) {
-  info_.name = Concat("cuda:", options_.command.ordinal);
+  info_.name = Concat("cuda:", options_.ordinal);
   info_.kind = DeviceKind::kCuda;
   thread_ = std::thread([this] { Run(); });
 }
@@ -438,7 +436,7 @@ absl::Status WorkerDevice::TakeAnswer(const Result& result) {
     FreeSlot(*errand);
   }
   last_answer_ns_ = clock_.NowNs();
-  spin_until_ns_ = last_answer_ns_ + options_.command.spin_ns;
+  spin_until_ns_ = last_answer_ns_ + options_.program.spin_ns;
   Errand::Times& times = errand->times;
   const int64_t stages_ns = result.copy_in_ns + result.compute_ns + result.copy_out_ns;
   const int64_t idle_ns = last_answer_ns_ - errand->sent_ns - stages_ns;

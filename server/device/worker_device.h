@@ -39,20 +39,11 @@
 
 namespace gemmd {
 
-struct WorkerCommand {
-  std::string binary;
+struct WorkerDeviceOptions {
+  WorkerProgram program;  // But for its device and kind_arguments.
   int ordinal = 0;
   int64_t memory_limit_bytes = 0;  // As WorkerOptions.
   int64_t tensor_limit_bytes = 0;  // As WorkerOptions.
-  // Between jobs, the front's thread and the worker look for the next record for so long before
-  // they sleep: waking them takes longer than a small job.
-  int64_t spin_ns = DefaultSpinNs();
-  // Whether it gives up its rights and gets WorkerEnvironment() in place of all of the front's.
-  bool is_confined = true;
-};
-
-struct WorkerDeviceOptions {
-  WorkerCommand command;
   // The length of the staging area. Two thirds are for the operands and results of jobs under way;
   // larger jobs go through it in parts, and those that are larger than the GPU's memory in panels.
   int64_t staging_bytes = int64_t{768} << 20;

@@ -39,7 +39,10 @@ struct WorkerProgram {
   // The third and the fourth one: the limits of a GPU's memory and of the tensors in it, or the
   // threads of the host and whether freed memory is poisoned.
   std::array<int64_t, 2> kind_arguments = {};
-  int64_t spin_ns = 0;
+  // Between jobs, the front's thread and the worker look for the next record for so long before
+  // they sleep: waking them takes longer than a small job.
+  int64_t spin_ns = DefaultSpinNs();
+  // Whether it gives up its rights and gets WorkerEnvironment() in place of all of the front's.
   bool is_confined = true;
 };
 

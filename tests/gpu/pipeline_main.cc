@@ -379,7 +379,7 @@ class Checks {
 int Main(int argc, char** argv) {
   if (argc < 2) return 2;
   WorkerDeviceOptions options;
-  options.command.binary = argv[1];
+  options.program.binary = argv[1];
   const int64_t scale = argc > 3 ? std::max(1, std::atoi(argv[3])) : 1;
   options.staging_bytes /= scale * scale;
   WorkerDevice device(options);

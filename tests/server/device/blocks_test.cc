@@ -36,7 +36,7 @@ class BlocksTest : public testing::Test {
   static WorkerDeviceOptions Options() {
     WorkerDeviceOptions options = QuickOptions();
     options.staging_bytes = 96 << 10;
-    options.command.tensor_limit_bytes = 1 << 20;
+    options.tensor_limit_bytes = 1 << 20;
     return options;
   }
 

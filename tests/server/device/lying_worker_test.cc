@@ -20,7 +20,7 @@ class LyingWorkerTest : public testing::TestWithParam<std::string> {};
 
 TEST_P(LyingWorkerTest, IsReplaced) {
   WorkerDeviceOptions options = QuickOptions();
-  options.command.binary = GEMMD_LYING_WORKER;
+  options.program.binary = GEMMD_LYING_WORKER;
   WorkerRig rig(options);
   ASSERT_THAT(rig.device().readiness(), IsOk());
   SmallProduct product(8, 8, 8);
@@ -45,8 +45,8 @@ class IdleWorkerTest : public testing::Test {
  protected:
   static WorkerDeviceOptions Options() {
     WorkerDeviceOptions options = QuickOptions();
-    options.command.binary = GEMMD_LYING_WORKER;
-    options.command.tensor_limit_bytes = 1 << 20;
+    options.program.binary = GEMMD_LYING_WORKER;
+    options.tensor_limit_bytes = 1 << 20;
     return options;
   }
 
@@ -130,7 +130,7 @@ TEST_F(IdleWorkerTest, IsNotBelievedOfASumInItsPlace) {
 
 TEST(LyingWorkerTest, OneThatDoesNothingIsNotBelievedOfAStreamedJob) {
   WorkerDeviceOptions options = QuickOptions();
-  options.command.binary = GEMMD_LYING_WORKER;
+  options.program.binary = GEMMD_LYING_WORKER;
   options.staging_bytes = 96 << 10;
   WorkerRig rig(options);
   SmallProduct product(200, 210, 220);

@@ -29,7 +29,7 @@ using testing::HasSubstr;
 WorkerDeviceOptions TinyMemory(int64_t bytes = 128 << 10) {
   WorkerDeviceOptions options = QuickOptions();
   options.staging_bytes = 96 << 10;
-  options.command.memory_limit_bytes = bytes;
+  options.memory_limit_bytes = bytes;
   return options;
 }
 

@@ -45,7 +45,7 @@ TEST(StreamedJobTest, LeavesWhatLiesBetweenTheLinesOfD) {
 // Those for which there is no memory beside the others wait.
 TEST(StreamedJobTest, ManyAtOnceHaveTheMemoryOneAfterTheOther) {
   WorkerDeviceOptions options = TinyStaging();
-  options.command.memory_limit_bytes = 1 << 20;
+  options.memory_limit_bytes = 1 << 20;
   WorkerRig rig(options);
   std::vector<std::unique_ptr<SmallProduct>> products;
   std::vector<std::future<JobOutcome>> outcomes;

@@ -56,7 +56,7 @@ class EveryCallTest : public testing::TestWithParam<ScriptedCall> {
   // So that the block of the canary must go.
   static WorkerDeviceOptions Options() {
     WorkerDeviceOptions options = QuickOptions();
-    options.command.memory_limit_bytes = int64_t{4} << 20;
+    options.memory_limit_bytes = int64_t{4} << 20;
     return options;
   }
 

@@ -62,7 +62,7 @@ TEST(WorkerFailureTest, AWorkerKilledWithoutAJobIsReplaced) {
 
 TEST(WorkerFailureTest, SoItIsWhereBothSidesLookForRecordsBeforeTheySleep) {
   WorkerDeviceOptions options = QuickOptions();
-  options.command.spin_ns = 5'000'000;
+  options.program.spin_ns = 5'000'000;
   WorkerRig rig(options);
   const pid_t pid = rig.device().worker_pid();
   for (int i = 0; i < 10; ++i) ExpectRightProduct(rig);

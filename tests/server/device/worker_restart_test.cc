@@ -125,7 +125,7 @@ TEST(WorkerFailureTest, AnOperatorReplacesAWorkerThatServes) {
 TEST(WorkerFailureTest, AKernelThatDoesNothingIsFoundOut) {
   for (const bool is_in_block : {false, true}) {
     WorkerDeviceOptions options = QuickOptions();
-    options.command.tensor_limit_bytes = 1 << 20;
+    options.tensor_limit_bytes = 1 << 20;
     WorkerRig rig(options);
     SmallProduct product(8, 8, 8);
     Job job = product.JobFor(rig.device());
@@ -190,7 +190,7 @@ class RogueWorkerTest : public testing::Test {
     std::ofstream(path) << "#!/bin/sh\n" << program << "\n";
     chmod(path.c_str(), 0700);
     WorkerDeviceOptions options = QuickOptions();
-    options.command.binary = path;
+    options.program.binary = path;
     options.start_timeout = timeout;
     WorkerDevice device(options);
     const absl::Status status = device.WaitUntilStarted();
@@ -226,7 +226,7 @@ TEST_F(RogueWorkerTest, SaysNothing) {
 
 TEST(WorkerFailureTest, WithoutABinaryThereIsNoDevice) {
   WorkerDeviceOptions options = QuickOptions();
-  options.command.binary = "/nonexistent/gemmd-worker";
+  options.program.binary = "/nonexistent/gemmd-worker";
   WorkerDevice device(options);
   EXPECT_THAT(device.WaitUntilStarted(),
               StatusIs(absl::StatusCode::kFailedPrecondition,
@@ -235,7 +235,7 @@ TEST(WorkerFailureTest, WithoutABinaryThereIsNoDevice) {
 
 TEST(WorkerFailureTest, WithoutTheGpuThereIsNoDevice) {
   WorkerDeviceOptions options = QuickOptions();
-  options.command.ordinal = 2;
+  options.ordinal = 2;
   WorkerDevice device(options);
   EXPECT_THAT(device.WaitUntilStarted(),
               StatusIs(absl::StatusCode::kNotFound, "GPU: got 2, want less than 2"));

@@ -81,7 +81,7 @@ TEST(ConfinementTest, WhereTheKernelHasLandlockAWorkerWritesNoFile) {
 
 TEST(ConfinementTest, AWorkerKeepsItsRightsWhereItIsAskedTo) {
   WorkerDeviceOptions options = QuickOptions();
-  options.command.is_confined = false;
+  options.program.is_confined = false;
   WorkerRig rig(options);
   EXPECT_FALSE(rig.device().info().is_confined);
   EXPECT_THAT(rig.device().info().confinement, IsEmpty());

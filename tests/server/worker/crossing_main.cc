@@ -81,10 +81,10 @@ int Main(int argc, char** argv) {
   if (argc < 2) return 2;
   const int jobs = argc > 2 ? std::atoi(argv[2]) : 10000;
   WorkerDeviceOptions options;
-  options.command.binary = argv[1];
-  if (argc > 3) options.command.spin_ns = int64_t{1000} * std::atoi(argv[3]);
+  options.program.binary = argv[1];
+  if (argc > 3) options.program.spin_ns = int64_t{1000} * std::atoi(argv[3]);
   std::printf("looking for %s before sleeping\n",
-              absl::FormatDuration(absl::Nanoseconds(options.command.spin_ns)).c_str());
+              absl::FormatDuration(absl::Nanoseconds(options.program.spin_ns)).c_str());
   WorkerDevice device(options);
   if (const absl::Status status = device.WaitUntilStarted(); !status.ok()) {
     std::fprintf(stderr, "%s\n", status.ToString().c_str());

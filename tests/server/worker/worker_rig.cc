@@ -28,7 +28,7 @@ std::string FreshPath() {
 
 WorkerDeviceOptions QuickOptions() {
   WorkerDeviceOptions options;
-  options.command.binary = GEMMD_FAKE_WORKER;
+  options.program.binary = GEMMD_FAKE_WORKER;
   options.staging_bytes = int64_t{6} << 20;
   options.restarts.first_pause_ns = 1'000'000;
   // Slow machines are no failure.
