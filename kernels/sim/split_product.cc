@@ -15,6 +15,12 @@ namespace {
 // An instruction takes so many elements of k.
 constexpr int64_t kStep = 16;
 
+// The threads that share so many elements: only one if starting more costs more than it saves.
+int ThreadsFor(int64_t a, int64_t b) {
+  constexpr double kShared = 5e4;
+  return static_cast<double>(a) * static_cast<double>(b) < kShared ? 1 : omp_get_max_threads();
+}
+
 int64_t PaddedDepth(int64_t k) { return (k + kStep - 1) / kStep * kStep; }
 
 // The lines of one operand: rows of A or columns of B.
@@ -42,7 +48,7 @@ class SplitOperand {
   void Split(uint16_t* high, uint16_t* cross) {
     const int64_t depth = PaddedDepth(k());
     line_of_.resize(static_cast<size_t>(lines()));
-    ParallelFor(omp_get_max_threads(), lines(), abort_, [&](int, int64_t index) {
+    ParallelFor(ThreadsFor(lines(), k()), lines(), abort_, [&](int, int64_t index) {
       MagnitudeRange range;
       for (int64_t i = 0; i < k(); ++i) {
         range.Include(MagnitudeRange::Of(std::bit_cast<uint32_t>(At(index, i))));
@@ -109,7 +115,7 @@ void MultiplySplit(Path path, const Product2D& product, const AccumulatorMatrix&
   const int64_t length = is_row_major ? problem.n : problem.m;
   // body(row, column, where the element is in accumulators of this leading dimension)
   const auto for_each = [&](const auto& body) {
-    ParallelFor(omp_get_max_threads(), lines, product.abort, [&](int, int64_t line) {
+    ParallelFor(ThreadsFor(lines, length), lines, product.abort, [&](int, int64_t line) {
       for (int64_t i = 0; i < length && !IsSet(product.abort); ++i) {
         body(is_row_major ? line : i, is_row_major ? i : line, line, i);
       }

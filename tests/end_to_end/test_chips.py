@@ -78,8 +78,11 @@ def test_each_chip_has_what_ptx_gives_it(ctl, chip):
     plain = [name for name in available if not kernels[name].get("promotion_k", 0)]
     assert plain == [instruction["name"] for instruction in listed]
     promoted = available[len(plain) :]
-    assert set(promoted) <= {f"{name}_p128" for name in plain}
-    assert all(int(kernels[name]["promotion_k"]) == 128 for name in promoted)
+    split = [name for name in promoted if "_from_f32" in name]
+    assert set(split) <= {f"{name}_from_f32_p64" for name in plain}
+    assert bool(split) == (chip == "sm_90")
+    assert set(promoted) - set(split) <= {f"{name}_p128" for name in plain}
+    assert all(int(kernels[name]["promotion_k"]) == (64 if name in split else 128) for name in promoted)
     assert available == [kernel["name"] for kernel in kernels_of(ctl, device)]
     for name, chips in TAKEN_BY.items():
         assert available_on(kernels[name], device) == (chip in chips), name

@@ -198,16 +198,18 @@ def test_products_run_on_the_gpu_that_is_the_default(gpus, client, gemmctl):
 
 
 def test_a_product_without_a_device_runs_on_the_first_that_has_a_kernel(gpus, client):
-    """No GPU multiplies f32: such products must not fail because a GPU comes first."""
+    """No Hopper multiplies e2m3: such products must not fail because a GPU comes first."""
     server = client(gpus(devices="cuda:0,cpu,sim:sm_90"))
     ones = np.ones((1, 8, 8))
+    narrow = Product(a=ones, b=ones, a_type="e2m3", b_type="e2m3")
+    assert server.multiply(product=narrow).device == "cpu"
     f32 = Product(a=ones, b=ones, a_type="f32", b_type="f32")
-    assert server.multiply(product=f32).device == "cpu"
+    assert server.multiply(product=f32).device == "cuda:0"
     assert server.multiply().device == "cuda:0"
     assert server.multiply(kernel="onednn.f32.f16.f16.via_f32").device == "cpu"
     assert server.multiply(kernel="mma.m16n8k16.f32.f16.f16.f32").device == "cuda:0"
-    assert server.code_of(device="cuda:0", product=f32) == grpc.StatusCode.UNIMPLEMENTED
-    request = registry_pb2.ExplainRequest(request=f32.request())
+    assert server.code_of(device="cuda:0", product=narrow) == grpc.StatusCode.UNIMPLEMENTED
+    request = registry_pb2.ExplainRequest(request=narrow.request())
     assert server.registry.Explain(request, timeout=DEADLINE_S).device == "cpu"
     # Where nobody has one, a device of the kernel's kind says why.
     with pytest.raises(grpc.RpcError) as refused:

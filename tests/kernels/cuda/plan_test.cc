@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Which products warpgroups finish themselves, and which leave sums in the workspace.
+// Which products warpgroups finish themselves, which leave sums in the workspace, and what rows
+// that split f32 have there.
 #include "kernels/cuda/plan.h"
 
 #include <gtest/gtest.h>
@@ -116,6 +117,52 @@ TEST(CudaPlanTest, NarrowRowsFinishLinesOfAnyLength) {
     EXPECT_FALSE(KeepsSums(row, Usual(33))) << kernel.name;
   }
   EXPECT_GT(narrow, 0);
+}
+
+// Three matrices of A, times one B.
+Problem OfF32(int64_t k) {
+  Problem problem;
+  problem.m = 130;
+  problem.n = 70;
+  problem.k = k;
+  problem.batch = 3;
+  problem.a = TightLayout("a", ElementType::kF32, Order::kRowMajor, 130, k).value();
+  problem.b = TightLayout("b", ElementType::kF32, Order::kColumnMajor, k, 70).value();
+  problem.b.batch_stride_bytes = 0;
+  problem.d = TightLayout("d", ElementType::kF32, Order::kColumnMajor, 130, 70).value();
+  return problem;
+}
+
+TEST(CudaPlanTest, SplitOperandsHaveTwoPartsRangesAndMarks) {
+  const CudaRow& row = RowNamed("wgmma.m64n64k16.f32.f16.f16_from_f32_p64_128x64x64_w8x1_s4");
+  const CudaPlan plan = PlanOf(row, OfF32(100)).value();
+  constexpr int64_t kLine = 208;  // 100 elements of f16, in whole chunks.
+  EXPECT_EQ(plan.a.part_bytes(), 130 * kLine);
+  EXPECT_EQ(plan.a.batch_stride_bytes, 2 * 130 * kLine);
+  EXPECT_GE(plan.a_workspace_bytes, 3 * 2 * 130 * kLine);
+  EXPECT_EQ(plan.b.part_bytes(), 70 * kLine);
+  EXPECT_EQ(plan.b.batch_stride_bytes, 0);
+  EXPECT_GE(plan.b_workspace_bytes, 2 * 70 * kLine);
+
+  const SplitPlan& split = plan.split;
+  EXPECT_TRUE(split.is_used);
+  EXPECT_GE(split.offset, plan.sums.offset + 3 * plan.sums.batch_stride_bytes);
+  EXPECT_EQ(split.words_of_row, 3);
+  EXPECT_GE(split.marks_offset, split.offset + 4);
+  EXPECT_GE(split.a_ranges_offset, split.marks_offset + 3 * 130 * 3 * 4);
+  EXPECT_GE(split.b_ranges_offset, split.a_ranges_offset + 3 * 256 * 8);
+  EXPECT_GE(split.offset + split.bytes, split.b_ranges_offset + 128 * 8);
+  EXPECT_EQ(plan.workspace_bytes, split.offset + split.bytes);
+}
+
+TEST(CudaPlanTest, ShortSumsOfF32AreNotSplit) {
+  const CudaRow& row = RowNamed("wgmma.m64n64k16.f32.f16.f16_from_f32_p64_128x64x64_w8x1_s4");
+  const CudaPlan plan = PlanOf(row, OfF32(63)).value();
+  EXPECT_FALSE(plan.split.is_used);
+  EXPECT_FALSE(plan.a.is_packed);
+  EXPECT_FALSE(plan.b.is_packed);
+  EXPECT_TRUE(plan.sums.are_kept);  // D is column major.
+  EXPECT_LE(plan.workspace_bytes, plan.sums.offset + 3 * (70 * 4 + 32) * 130);
 }
 
 }  // namespace

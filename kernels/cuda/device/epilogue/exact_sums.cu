@@ -3,18 +3,39 @@
 #include "kernels/cuda/device/epilogue/exact_sums.h"
 #include "kernels/cuda/device/grid.h"
 #include "kernels/cuda/device/mainloop/abort.cuh"
+#include "kernels/cuda/device/ptx/ptx.cuh"
 #include "kernels/cuda/epilogue.h"
+#include "kernels/mma/instructions.h"
+#include "kernels/mma/ptx.h"
 
 namespace gemmd {
 namespace {
 
-// A block makes a tile of sums, four by four of each thread, sixteen apart.
+// A block makes a tile of sums, by instructions for f64 that sum up as fused multiply-adds in
+// ascending k would. A warp has 16 rows and 32 columns of the tile.
+constexpr mma::Instruction FindInstruction() {
+  for (const mma::Instruction& instruction : mma::kInstructions) {
+    if (instruction.family == mma::Family::kMma && instruction.a == ElementType::kF64 &&
+        instruction.k == 16 && instruction.rounding == mma::Rounding::kNearestEven) {
+      return instruction;
+    }
+  }
+  return {};
+}
+constexpr mma::Instruction kInstruction = FindInstruction();
+static_assert(kInstruction.m == 16 && kInstruction.n == 8);
+struct F64 {
+  static constexpr mma::PtxMnemonic kSource = mma::PtxOf(kInstruction);
+};
+
 constexpr int kTile = 64;
-constexpr int kDepth = 16;  // Elements of k in shared memory at a time.
-constexpr int kEach = 4;
-constexpr int kApart = kTile / kEach;
-static_assert(kApart * kApart == kBlockThreads && kTile * kDepth == kEach * kBlockThreads);
-constexpr int kDepthsBetweenLooks = 256;  // For an abort.
+constexpr int kStride = kTile + 4;  // So that a fragment's elements lie in all banks.
+constexpr int kDepth = kInstruction.k;
+constexpr int kAcross = 4;  // Instructions of a warp.
+constexpr int kWarpsDown = kTile / kInstruction.m;
+static_assert(kWarpsDown * kTile / (kAcross * kInstruction.n) * 32 == kBlockThreads);
+constexpr int kEach = kTile * kDepth / kBlockThreads;  // Elements that a thread brings.
+constexpr int kDepthsBetweenLooks = 256;               // For an abort.
 
 // One operand as lines along k.
 struct ExactLines {
@@ -55,7 +76,7 @@ class Bringer {
       }
     }
   }
-  __device__ void Stage(const float (&elements)[kEach], double (*staged)[kTile + 1]) const {
+  __device__ void Stage(const float (&elements)[kEach], double (*staged)[kStride]) const {
 #pragma unroll
     for (int i = 0; i < kEach; ++i) staged[DepthOf(i)][LineOf(i)] = elements[i];
   }
@@ -97,17 +118,24 @@ __device__ void StoreSum(const EpilogueParameters& parameters, const SumsInMemor
   }
 }
 
-__global__ void __launch_bounds__(kBlockThreads)
-    ExactSumsKernel(const __grid_constant__ ExactJob job,
-                    const __grid_constant__ EpilogueParameters parameters) {
-  __shared__ double a_tile[kDepth][kTile + 1];
-  __shared__ double b_tile[kDepth][kTile + 1];
+template <mma::Operand kOperand>
+__device__ mma::Position PositionOf(int lane, int element) {
+  constexpr mma::Instruction kOf = kInstruction;
+  return mma::PositionOf(kOf, kOperand, lane, element);
+}
+
+template <typename Source>
+__device__ __forceinline__ void MakeExactSums(const ExactJob& job,
+                                              const EpilogueParameters& parameters) {
+  __shared__ double a_tile[kDepth][kStride];
+  __shared__ double b_tile[kDepth][kStride];
   __shared__ float made[kTile][kTile + 1];
   __shared__ uint32_t marked[kTile][2];
   if (job.marks.any != nullptr && *job.marks.any == 0) return;
   const int thread = static_cast<int>(threadIdx.x);
-  const int down = thread / kApart;
-  const int across = thread % kApart;
+  const int lane = thread % 32;
+  const int down = thread / 32 % kWarpsDown * kInstruction.m;
+  const int across = thread / 32 / kWarpsDown * (kAcross * kInstruction.n);
   for (int64_t tile = blockIdx.x; tile < job.tiles; tile += gridDim.x) {
     const int64_t matrix = tile / job.tiles_of_matrix;
     const int64_t first_row = tile % job.tiles_of_matrix / job.tiles_of_row * kTile;
@@ -124,7 +152,7 @@ __global__ void __launch_bounds__(kBlockThreads)
     }
     if (thread < 2 * kTile) marked[thread / 2][thread % 2] = word;
     if (__syncthreads_or(word != 0 ? 1 : 0) == 0) continue;
-    double sums[kEach][kEach] = {};
+    double sums[kAcross][4] = {};
     const Bringer of_a(job.a, matrix, first_row, job.k);
     const Bringer of_b(job.b, matrix, first_column, job.k);
     float next_a[kEach];
@@ -139,30 +167,33 @@ __global__ void __launch_bounds__(kBlockThreads)
       __syncthreads();
       of_a.Load(first_k + kDepth, next_a);
       of_b.Load(first_k + kDepth, next_b);
+      double a[8];
 #pragma unroll
-      for (int k = 0; k < kDepth; ++k) {
-        double a[kEach];
-        double b[kEach];
+      for (int i = 0; i < 8; ++i) {
+        const mma::Position at = PositionOf<mma::Operand::kA>(lane, i);
+        a[i] = a_tile[at.column][down + at.row];
+      }
 #pragma unroll
-        for (int i = 0; i < kEach; ++i) {
-          a[i] = a_tile[k][down + i * kApart];
-          b[i] = b_tile[k][across + i * kApart];
+      for (int j = 0; j < kAcross; ++j) {
+        double b[4];
+#pragma unroll
+        for (int i = 0; i < 4; ++i) {
+          const mma::Position at = PositionOf<mma::Operand::kB>(lane, i);
+          b[i] = b_tile[at.row][across + j * kInstruction.n + at.column];
         }
-#pragma unroll
-        for (int i = 0; i < kEach; ++i) {
-#pragma unroll
-          for (int j = 0; j < kEach; ++j) sums[i][j] = __fma_rn(a[i], b[j], sums[i][j]);
-        }
+        ptx::Mma<Source>(sums[j], a, b);
       }
       const bool looks = depths % kDepthsBetweenLooks == kDepthsBetweenLooks - 1;
       is_aborted = __syncthreads_or(looks && thread == 0 && IsAborted(job.abort) ? 1 : 0) != 0;
     }
     if (is_aborted) return;
 #pragma unroll
-    for (int i = 0; i < kEach; ++i) {
+    for (int j = 0; j < kAcross; ++j) {
 #pragma unroll
-      for (int j = 0; j < kEach; ++j) {
-        made[down + i * kApart][across + j * kApart] = static_cast<float>(sums[i][j]);
+      for (int i = 0; i < 4; ++i) {
+        const mma::Position at = PositionOf<mma::Operand::kD>(lane, i);
+        made[down + at.row][across + j * kInstruction.n + at.column] =
+            static_cast<float>(sums[j][i]);
       }
     }
     __syncthreads();
@@ -175,6 +206,16 @@ __global__ void __launch_bounds__(kBlockThreads)
                made[row][column]);
     }
     __syncthreads();
+  }
+}
+
+// Chips without the instruction have no rows that need this.
+template <typename Source>
+__global__ void __launch_bounds__(kBlockThreads)
+    ExactSumsKernel(const __grid_constant__ ExactJob job,
+                    const __grid_constant__ EpilogueParameters parameters) {
+  if constexpr (mma::SupportOn(kInstruction, ptx::kChip) == mma::Support::kNative) {
+    MakeExactSums<Source>(job, parameters);
   }
 }
 
@@ -203,7 +244,7 @@ absl::Status LaunchExactSums(const GemmArgs& args, const ExactMarks& marks,
   job.marks = marks;
   job.sums = sums;
   job.abort = args.abort_word;
-  ExactSumsKernel<<<BlocksFor(job.tiles), kBlockThreads, 0, stream>>>(
+  ExactSumsKernel<F64><<<BlocksFor(job.tiles), kBlockThreads, 0, stream>>>(
       job, EpilogueOf(args, ElementType::kF32));
   return LaunchStatus("exact sums");
 }
