@@ -35,7 +35,7 @@ HEADLINES = {
 }
 HEADLINE_EXTENT = 8192
 HEADLINE_REPORT = "h200.json"
-ERRORS_REPORT = "h200_errors.json"
+ERRORS_REPORT = "errors.json"
 # Rows of every recipe beside those of the default one, and what part of the fastest one's speed the
 # fastest of the default recipe must have.
 RECIPES_REPORT = "h200_recipes.json"

@@ -189,11 +189,13 @@ void AddGpuOptions(CLI::App& app, Options& options) {
                   "rate and its energy at the clock that it gets so; 0 leaves this out")
       ->transform(option::NumberFrom(0.0, std::numeric_limits<double>::max()))
       ->capture_default_str();
-  group.add_flag("--errors", options.measures_errors,
-                 "In place of times: the largest error of D over its largest element, of 128 x 128 "
-                 "x k products of e4m3 and f32, by gemmd's choice and cuBLASLt's, each by default "
-                 "and, of e4m3, with fast accumulation. Fails where gemmd's default is worse than "
-                 "cuBLASLt's");
+  group.add_flag(
+      "--errors", options.measures_errors,
+      "In place of times: the largest error over the largest element of 128 x 128 elements "
+      "of D, for products of e4m3 and f32 of several k, by gemmd's choice and cuBLASLt's, each by "
+      "default "
+      "and, of e4m3, with fast accumulation. Fails where gemmd's default is worse than "
+      "cuBLASLt's");
   group.add_flag("--no-libraries", options.leaves_libraries_out, "Neither cuBLASLt nor cuSPARSELt");
   group.add_option("--cublaslt", options.cublaslt, "Path of libcublasLt.so")
       ->default_str("the loader's, or /usr/local/cuda's");

@@ -37,7 +37,16 @@ TEST(CatalogTest, EveryInstructionHasAKernel) {
   const auto promoted = static_cast<size_t>(
       std::count_if(mma::kInstructions.begin(), mma::kInstructions.end(), HasPromotedRows));
   EXPECT_GT(promoted, 0u);
-  EXPECT_EQ(Catalog(DeviceKind::kSim).size(), mma::kInstructions.size() + promoted);
+  size_t split = 0;
+  for (const Kernel& kernel : Catalog(DeviceKind::kSim)) {
+    if (!kernel.recipe.splits_f32) continue;
+    ++split;
+    EXPECT_EQ(kernel.name, Concat(mma::NameOf(*kernel.instruction).view(), "_from_f32_p64"));
+    EXPECT_EQ(kernel.a, ElementType::kF32);
+    EXPECT_EQ(kernel.b, ElementType::kF32);
+  }
+  EXPECT_EQ(split, 3u);
+  EXPECT_EQ(Catalog(DeviceKind::kSim).size(), mma::kInstructions.size() + promoted + split);
   EXPECT_EQ(Catalog(DeviceKind::kSim).size() + Catalog(DeviceKind::kCpu).size() +
                 Catalog(DeviceKind::kCuda).size(),
             Catalog().size());

@@ -112,6 +112,7 @@ TEST(DefaultRecipeTest, IsThisOne) {
       {Chip::kSm90, {kBf16, kBf16, kF32}, "wgmma.m64n256k16.f32.bf16.bf16"},
       {Chip::kSm90, {kBf16, kBf16, kF32, true}, "wgmma.sp.m64n256k32.f32.bf16.bf16"},
       {Chip::kSm90, {kTf32, kTf32, kF32}, "wgmma.m64n256k8.f32.tf32.tf32"},
+      {Chip::kSm90, {kF32, kF32, kF32}, "wgmma.m64n128k16.f32.f16.f16_from_f32_p64"},
       {Chip::kSm90, {kF64, kF64, kF64}, "mma.m16n8k16.f64"},
       {Chip::kSm90, {kE4m3, kE4m3, kF32}, "wgmma.m64n256k32.f32.e4m3.e4m3_p128"},
       {Chip::kSm90, {kE4m3, kE5m2, kF32}, "wgmma.m64n256k32.f32.e4m3.e5m2_p128"},
@@ -127,7 +128,8 @@ TEST(DefaultRecipeTest, IsThisOne) {
     EXPECT_EQ(kernel->name, row.name) << TextOf(row.types, row.chip);
   }
   EXPECT_EQ(DefaultRecipe(Chip::kSm80, ProblemOf({kE4m3, kE4m3, kF32}, 64, 64, 64)), nullptr);
-  EXPECT_EQ(DefaultRecipe(Chip::kSm90, ProblemOf({kF32, kF32, kF32}, 64, 64, 64)), nullptr);
+  EXPECT_EQ(DefaultRecipe(Chip::kSm80, ProblemOf({kF32, kF32, kF32}, 64, 64, 64)), nullptr);
+  EXPECT_EQ(DefaultRecipe(Chip::kSm90, ProblemOf({kF32, kF32, kF64}, 64, 64, 64)), nullptr);
 }
 
 // The GPU and its simulator choose rows that give the same bits: those of the default. Where the

@@ -162,8 +162,8 @@ TEST_F(ProductRunnerTest, AKernelOfWhichWorkersDiedIsNotChosenForItsClass) {
   const std::vector<ServedDevice> both = {{&device_, absl::OkStatus()}, {&other, absl::OkStatus()}};
   const ProductRunner runner(both, scheduler_, *admission_, stats_, clock_, int64_t{1} << 40);
   EXPECT_EQ(runner.FindPlace(*Request(8, 8, 8))->served, &both[1]);
-  // A simulator has no kernel of f32.
-  HoldingDevice simulator({.kind = DeviceKind::kSim, .chip = mma::Chip::kSm90});
+  // This simulator has no kernel of f32.
+  HoldingDevice simulator({.kind = DeviceKind::kSim, .chip = mma::Chip::kSm80});
   const std::vector<ServedDevice> swapped = {{&simulator, absl::OkStatus()},
                                              {&device_, absl::OkStatus()}};
   const ProductRunner asked(swapped, scheduler_, *admission_, stats_, clock_, int64_t{1} << 40);
