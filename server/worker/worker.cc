@@ -291,15 +291,30 @@ absl::StatusOr<double> ShortestSeconds(GpuRuntime& runtime, const Start& start) 
   return static_cast<double>(std::max(shortest_ns, int64_t{1})) * 1e-9;
 }
 
-// The operands are what the range holds: random bits, which cost what any data do.
+// Fills the first bytes of the block, or all kArenaBytes, with copies of the numbers.
+absl::Status CopyNumbers(GpuRuntime& runtime, std::byte* block, absl::Span<const std::byte> numbers,
+                         int64_t bytes = kArenaBytes) {
+  const auto step = static_cast<int64_t>(numbers.size());
+  for (int64_t offset = 0; offset < bytes && offset + step <= kArenaBytes; offset += step) {
+    RETURN_IF_ERROR(runtime.CopyIn(kLane, block + offset, numbers));
+  }
+  return runtime.Wait();
+}
+
+// The operands are what the range holds, numbers or results of other kernels, but for f32, where a
+// result in another type may be anything (FillWithNumbers).
 absl::StatusOr<double> KernelRate(const Kernel& kernel, const GpuDescription& gpu,
-                                  GpuRuntime& runtime, const DeviceArena::Range& range) {
+                                  GpuRuntime& runtime, const DeviceArena::Range& range,
+                                  absl::Span<const std::byte> numbers) {
   ASSIGN_OR_RETURN(const Problem problem, kernel.sample(gpu.target));
   RETURN_IF_ERROR(kernel.supports(problem));
   ASSIGN_OR_RETURN(const JobLayout layout, LayOutJob(problem));
   ASSIGN_OR_RETURN(const int64_t workspace_bytes, kernel.workspace_bytes(problem));
   if (workspace_bytes > range.bytes - layout.end) {
     return absl::ResourceExhaustedError("the sample does not fit");
+  }
+  if (kernel.recipe.splits_f32) {
+    RETURN_IF_ERROR(CopyNumbers(runtime, range.memory, numbers, layout.end));
   }
   const GemmArgs args =
       ArgsAt(problem, gpu.target, layout, range.memory,
@@ -309,29 +324,31 @@ absl::StatusOr<double> KernelRate(const Kernel& kernel, const GpuDescription& gp
   return static_cast<double>(Operations(problem)) / seconds;
 }
 
-void FillWithRandomBits(absl::Span<std::byte> memory) {
+// Fills in f32 from 0.5 to 2 and their negatives. Other types find nearly random bits in them,
+// which cost what any data do; random bits as f32 would be of all magnitudes, and infinite now and
+// then, which takes kernels that split f32 many times as long (split_float.h).
+void FillWithNumbers(absl::Span<std::byte> memory) {
+  constexpr size_t kBytes = sizeof(float);
+  constexpr std::byte kSign{0x80};
+  constexpr std::byte kExponent{0x3f};  // Its upper bits; the lowest one is in the next byte.
   std::mt19937_64 random(1);
-  for (std::byte& byte : memory) byte = static_cast<std::byte>(random());
+  for (size_t i = 0; i < memory.size(); ++i) {
+    memory[i] = static_cast<std::byte>(random());
+    if (i % kBytes == kBytes - 1) memory[i] = (memory[i] & kSign) | kExponent;
+  }
 }
 
-absl::Status MeasureMemory(GpuRuntime& runtime, std::byte* block, absl::Span<std::byte> staging,
-                           GpuRates& rates) {
-  const auto copied = staging.first(std::min(staging.size(), size_t{kMostCopiedBytes}));
-  FillWithRandomBits(copied);
-  const double bytes = static_cast<double>(copied.size());
+absl::Status MeasureMemory(GpuRuntime& runtime, std::byte* block,
+                           absl::Span<const std::byte> numbers, GpuRates& rates) {
+  const double bytes = static_cast<double>(numbers.size());
   ASSIGN_OR_RETURN(const double clearing, ShortestSeconds(runtime, [&] {
                      return runtime.Clear(kLane, block, kArenaBytes);
                    }));
   rates.memory_bytes_per_second = static_cast<double>(kArenaBytes) / clearing;
   ASSIGN_OR_RETURN(const double copying,
-                   ShortestSeconds(runtime, [&] { return runtime.CopyIn(kLane, block, copied); }));
+                   ShortestSeconds(runtime, [&] { return runtime.CopyIn(kLane, block, numbers); }));
   rates.copied_bytes_per_second = bytes / copying;
-  // What the samples will find.
-  const auto step = static_cast<int64_t>(copied.size());
-  for (int64_t offset = 0; offset + step <= kArenaBytes; offset += step) {
-    RETURN_IF_ERROR(runtime.CopyIn(kLane, block + offset, copied));
-  }
-  return runtime.Wait();
+  return CopyNumbers(runtime, block, numbers);  // What the samples will find.
 }
 
 }  // namespace
@@ -348,14 +365,16 @@ absl::Status MeasureGpuRates(GpuRuntime& runtime, const GpuDescription& gpu,
                              absl::Span<std::byte> staging, GpuRates& rates) {
   DeviceArena arena(runtime, gpu.free_memory_bytes);
   ASSIGN_OR_RETURN(const DeviceArena::Range range, arena.Reserve(kArenaBytes));
-  RETURN_IF_ERROR(MeasureMemory(runtime, range.memory, staging, rates));
+  const auto numbers = staging.first(std::min(staging.size(), size_t{kMostCopiedBytes}));
+  FillWithNumbers(numbers);
+  RETURN_IF_ERROR(MeasureMemory(runtime, range.memory, numbers, rates));
   const absl::Span<const Kernel> kernels = Catalog(DeviceKind::kCuda);
   rates.kernel_rates.assign(kernels.size(), 0);
   const auto start = std::chrono::steady_clock::now();
   for (size_t i = 0; i < kernels.size(); ++i) {
     if (!kernels[i].available(gpu.target).ok()) continue;
     if (std::chrono::steady_clock::now() - start > kTimeForKernels) break;
-    const absl::StatusOr<double> rate = KernelRate(kernels[i], gpu, runtime, range);
+    const absl::StatusOr<double> rate = KernelRate(kernels[i], gpu, runtime, range, numbers);
     if (!rate.ok() && runtime.IsLost()) return rate.status();
     rates.kernel_rates[i] = rate.ok() ? *rate : 0;
   }
