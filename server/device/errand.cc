@@ -135,7 +135,11 @@ JobErrand::JobErrand(const Job& job, Device::Done done, const DeviceProfile& pro
   const JobMark mark = MarkOf(job.problem, layout_, places_, parts_);
   if (mark.bytes > 0) marked_bytes = static_cast<size_t>(mark.bytes);
   kernel_ns_ = PredictedNs(*job.kernel, job.problem, profile);
-  predicted_ns = kernel_ns_ + PredictedCopyNs(job.problem, profile);
+  // A kernel that splits f32 takes up to 16 times as long where the data want sums in f64
+  // (split_float.h), which no prediction knows: that is no hanging worker.
+  constexpr int64_t kForData = 4;
+  const int64_t most = job.kernel->recipe.splits_f32 ? kForData : 1;
+  predicted_ns = most * kernel_ns_ + PredictedCopyNs(job.problem, profile);
 }
 
 std::vector<PlacedRange> JobErrand::InBlocks() const {

@@ -75,8 +75,8 @@ class Errand {
   // How much of the first mark in `written` is left where the worker did nothing.
   size_t marked_bytes = ResultStamps::kBytes;
   std::vector<BlockUse> uses;
-  uint64_t group = 0;  // Errands of one group, but 0, are in no order.
-  int64_t predicted_ns = 0;
+  uint64_t group = 0;                   // Errands of one group, but 0, are in no order.
+  int64_t predicted_ns = 0;             // For the watchdog.
   std::optional<absl::Status> verdict;  // How it ends without the worker.
 
   // The device's.

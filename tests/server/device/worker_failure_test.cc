@@ -218,6 +218,24 @@ TEST(WorkerFailureTest, TheWatchdogGivesLongJobsMoreTime) {
   EXPECT_GE(clock.NowNs() - start_ns, 3'221 * kMs);
 }
 
+// Data may have f32 take 16 times as long as usual: it gets four times as much.
+TEST(WorkerFailureTest, TheWatchdogGivesSplitF32MoreTime) {
+  WorkerDeviceOptions options = QuickOptions();
+  options.watchdog_least = kWatchdog;
+  options.watchdog_factor = 3;
+  WorkerRig rig(options);
+  rig.SetScript("Launch 1 hang");
+  SmallProduct product(512, 512, 1024);  // Half as deep in f32 has as many bytes.
+  Problem& problem = product.problem();
+  problem.k = 512;
+  problem.a = TightLayout("a", ElementType::kF32, problem.a.order, 512, 512).value();
+  problem.b = TightLayout("b", ElementType::kF32, problem.b.order, 512, 512).value();
+  const SteadyClock clock;
+  const int64_t start_ns = clock.NowNs();
+  EXPECT_THAT(product.Run(rig.device()).status, StatusIs(absl::StatusCode::kAborted));
+  EXPECT_GE(clock.NowNs() - start_ns, 3'221 * kMs);
+}
+
 // A thousand times 268 ms would be four minutes.
 TEST(WorkerFailureTest, TheWatchdogGivesNoJobMoreThanItsMost) {
   WorkerDeviceOptions options = QuickOptions();
