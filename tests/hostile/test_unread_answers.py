@@ -71,6 +71,11 @@ def admitted_bytes(daemon):
     return metrics_page.scrape(daemon).value("gemmd_admitted_bytes")
 
 
+def refused_requests(daemon):
+    """Those that say something wrong."""
+    return metrics_page.scrape(daemon).value("gemmd_refusals_total", reason="invalid")
+
+
 def silent_calls(daemon):
     """Calls that were ended because nobody read their answers, as the log tells: it does once they have ended."""
     return sum(int(event["calls"]) for event in daemon.events("silent_calls_ended"))
@@ -94,6 +99,8 @@ def test_refused_requests_of_a_peer_that_reads_nothing(daemons, battery, is_time
                 for stream in streams:
                     assert peer.send(stream, body, limit_s=60) == len(body)
             wait_until(bystander.is_served, 60, "others served")
+            # Only then does no more of them arrive.
+            wait_until(lambda: refused_requests(daemon) == count, 60, "all refused")
             wait_until(lambda: admitted_bytes(daemon) == 0, 60, "no message counts")
             assert not any(map(peer.is_over, streams))
             kept = daemon.rss_bytes() - before
