@@ -26,7 +26,7 @@ namespace gemmd {
 // What the front and a worker of the host must know of each other while they say nothing.
 struct LaunchControl {
   std::atomic<uint64_t> started_id = 0;  // The last request that the worker began.
-  std::atomic<bool> is_aborted = false;  // The front's: nobody wants the launch any more.
+  std::atomic<bool> is_aborted = false;  // Set by the front: its result is not wanted.
 };
 
 // Threads: one sends and one receives at a time; both may close it, one after the other.

@@ -52,7 +52,7 @@ Completion CompletionOf(const Product& product, size_t device) {
           .batch = problem.batch};
 }
 
-// Whether the device that was chosen has no kernel for the product but those of which workers died.
+// Whether the chosen device has kernels for the product, but each of them has ended workers.
 bool IsForLosses(const absl::Status& refusal, const Product& product) {
   return absl::IsFailedPrecondition(refusal) && product.served != nullptr &&
          product.job.kernel == nullptr;

@@ -128,7 +128,7 @@ TEST_F(JoinedJobsTest, WhatMayVaryRunsAsOneAndNothingElse) {
     product.job.b.is_resident = true;
     Submit(scheduler_, product, kNoDeadlineNs, std::move(flow));
   };
-  // The first finds the device idle, and waits for nobody.
+  // The first one finds the device idle and runs alone.
   submit(true, "one");
   EXPECT_EQ(device_.held(), 1);
   for (const char* flow : {"one", "two", "three"}) {
