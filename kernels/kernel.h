@@ -98,11 +98,12 @@ struct GemmArgs {
   absl::Span<const float> a_scale;  // Empty, 1 or m values.
   absl::Span<const float> b_scale;  // Empty, 1 or n values.
   std::byte* d;                     // D is written whole; padding between lines is left alone.
-  absl::Span<std::byte> workspace;  // At least workspace_bytes(problem), 64-byte aligned.
+  // At least workspace_bytes(problem), 64-byte aligned; on GPUs without what forms take of that.
+  absl::Span<std::byte> workspace;
   // Becomes true, from any thread, once nobody wants D any more. Null: somebody always does.
   AbortFlag abort = nullptr;
   AbortWord abort_word = {};  // Kernels of GPUs look at this one instead.
-  // Only where Kernel::derived tells of bytes. Kernels of GPUs take none.
+  // Only where Kernel::derived tells of bytes.
   OperandForm a_form = {};
   OperandForm b_form = {};
   // Factors of blocks, as the problem's a_blocks and b_blocks say; null where it has none.

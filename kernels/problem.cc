@@ -248,6 +248,7 @@ Problem Transposed(const Problem& problem) {
   result.d = transpose(problem.d);
   std::swap(result.a_scale, result.b_scale);
   std::swap(result.a_blocks, result.b_blocks);
+  std::swap(result.a_stays, result.b_stays);
   switch (problem.bias_axis) {
     case BiasAxis::kNone: break;
     case BiasAxis::kRows: result.bias_axis = BiasAxis::kColumns; break;

@@ -77,6 +77,10 @@ struct Problem {
   BlockScale a_blocks;  // Meaningless unless a_scale is kBlocks.
   BlockScale b_blocks;
   Activation activation = Activation::kNone;
+  // Whether the bytes of A and of B stay for further products, so that what a kernel derives from
+  // them (Kernel::derived) is made once. Changes what a product is expected to take, and no bit.
+  bool a_stays = false;
+  bool b_stays = false;
 
   bool has_c() const { return beta != 0; }
   // Whether A and B are read at all.

@@ -119,35 +119,33 @@ bool StoresWhole(const CudaRow& row, const Problem& problem) {
          IsAligned(problem.d.line_stride_bytes()) && IsAligned(problem.d.batch_stride_bytes);
 }
 
-SumsPlan PlanSums(const CudaRow& row, const Problem& problem, Allocator& workspace) {
-  SumsPlan plan;
-  if (!HasWarpgroups(row) || StoresWhole(row, problem)) return plan;
+// Returns what all of it takes.
+Checked PlanSums(const CudaRow& row, const Problem& problem, SumsPlan& plan) {
+  if (!HasWarpgroups(row) || StoresWhole(row, problem)) return Checked(0);
   plan.are_kept = true;
   const Checked line = Checked(problem.n) * Checked(BitsOf(AccumulatorType(row)) / 8);
   plan.line_stride_bytes = RoundUp(line.value().value_or(0), kLineAlignment);
   const Checked bytes = (line + Checked(kLineAlignment)) * Checked(problem.m);
   plan.batch_stride_bytes = problem.m * plan.line_stride_bytes;
-  plan.offset = workspace.Take(bytes * Checked(problem.batch));
-  return plan;
+  return bytes * Checked(problem.batch);
 }
 
 absl::Status TooLarge() { return absl::ResourceExhaustedError("workspace: more than 2^63 bytes"); }
+
+Checked RangesBytes(const MatrixLayout& layout, int64_t lines, int64_t batch) {
+  const int64_t matrices = layout.batch_stride_bytes == 0 ? 1 : batch;
+  return Checked(RangesOf(lines)) * Checked(int64_t{sizeof(MagnitudeRange)}) * Checked(matrices);
+}
 
 SplitPlan PlanSplit(const Problem& problem, Allocator& workspace) {
   constexpr int64_t kBitsOfWord = 32;
   SplitPlan plan;
   plan.is_used = true;
   plan.words_of_row = problem.n / kBitsOfWord + (problem.n % kBitsOfWord != 0 ? 1 : 0);
-  const auto ranges = [&](const MatrixLayout& layout, int64_t lines) {
-    const int64_t matrices = layout.batch_stride_bytes == 0 ? 1 : problem.batch;
-    return Checked(RangesOf(lines)) * Checked(int64_t{sizeof(MagnitudeRange)}) * Checked(matrices);
-  };
-  plan.offset = workspace.Take(Checked(int64_t{sizeof(uint32_t)}));
+  workspace.Take(Checked(int64_t{sizeof(uint32_t)}));
   plan.marks_offset = workspace.Take(Checked(plan.words_of_row) * Checked(problem.m) *
                                      Checked(problem.batch) * Checked(int64_t{sizeof(uint32_t)}));
-  plan.a_ranges_offset = workspace.Take(ranges(problem.a, problem.m));
-  plan.b_ranges_offset = workspace.Take(ranges(problem.b, problem.n));
-  plan.bytes = workspace.total().value().value_or(0) - plan.offset;
+  plan.bytes = workspace.total().value().value_or(0);
   return plan;
 }
 
@@ -165,21 +163,31 @@ Problem ProblemOfRow(const CudaRow& row, const Problem& problem) {
 absl::StatusOr<CudaPlan> PlanOf(const CudaRow& row, const Problem& problem) {
   CudaPlan plan;
   if (!problem.has_output() || !problem.has_product()) return plan;
-  Allocator workspace;
+  // Each part by itself, whatever precedes it.
+  Allocator of_a;
+  Allocator of_split;
+  Allocator of_b;
+  Allocator of_sums;
   const bool multiplies = !row.splits_f32 || IsSplit(problem.k);
+  const bool is_split = row.splits_f32 && multiplies;
   if (row.instruction.is_sparse()) {
-    RETURN_IF_ERROR(PlanSparse(row, problem, workspace, plan));
+    RETURN_IF_ERROR(PlanSparse(row, problem, of_a, plan));
   } else if (multiplies) {
-    plan.a = PlanDense(row, mma::Operand::kA, problem, workspace);
+    plan.a = PlanDense(row, mma::Operand::kA, problem, of_a);
   }
-  plan.a_workspace_bytes = workspace.total().value().value_or(0);
-  if (multiplies) plan.b = PlanDense(row, mma::Operand::kB, problem, workspace);
-  plan.b_workspace_bytes = workspace.total().value().value_or(0) - plan.a_workspace_bytes;
-  plan.sums = PlanSums(row, problem, workspace);
-  if (row.splits_f32 && multiplies) plan.split = PlanSplit(problem, workspace);
-  const std::optional<int64_t> total = workspace.total().value();
-  if (!total) return TooLarge();
-  plan.workspace_bytes = *total;
+  if (is_split) {
+    plan.split = PlanSplit(problem, of_split);
+    plan.split.a_ranges_offset = of_a.Take(RangesBytes(problem.a, problem.m, problem.batch));
+    of_b.Take(RangesBytes(problem.b, problem.n, problem.batch));
+    plan.split.b_ranges_bytes = of_b.total().value().value_or(0);
+  }
+  if (multiplies) plan.b = PlanDense(row, mma::Operand::kB, problem, of_b);
+  of_sums.Take(PlanSums(row, problem, plan.sums));
+  const Checked total = of_a.total() + of_split.total() + of_b.total() + of_sums.total();
+  if (!total.value()) return TooLarge();
+  plan.a_workspace_bytes = *of_a.total().value();
+  plan.b_workspace_bytes = *of_b.total().value();
+  plan.workspace_bytes = *total.value();
   return plan;
 }
 

@@ -19,7 +19,7 @@ namespace gemmd {
 
 struct OperandPlan {
   bool is_packed = false;
-  // Where the packed operand starts in the workspace.
+  // Where the packed operand starts in what is made of it.
   int64_t offset = 0;
   int64_t lines = 0;       // Rows of A or columns of B, or k where lines lie the other way.
   int64_t line_bytes = 0;  // Without padding: a packed line has zeros after these.
@@ -35,23 +35,21 @@ struct OperandPlan {
 // Where a row of warpgroups leaves its sums, row major, for a D that it does not store itself.
 struct SumsPlan {
   bool are_kept = false;
-  int64_t offset = 0;  // In the workspace.
   int64_t line_stride_bytes = 0;
   int64_t batch_stride_bytes = 0;
 };
 
-// What a row that splits f32 has in the workspace beside operands and sums. All of it starts as
-// zeros: a word that is not zero once a sum has to be exact; a bit for each element of D whose sum
-// has to be, in whole words for each row of each matrix; the ranges of A's lines and of B's
-// (MagnitudeRange).
+// What a row that splits f32 has beside the parts of operands. All of it starts as zeros: a word
+// that is not zero once a sum has to be exact; a bit for each element of D whose sum has to be, in
+// whole words for each row of each matrix; and, in what is made of A and of B, the ranges of their
+// lines (MagnitudeRange). Those of A end it, and those of B begin it.
 struct SplitPlan {
   bool is_used = false;  // Not where k is so short that all sums are exact.
-  int64_t offset = 0;
-  int64_t bytes = 0;
+  int64_t bytes = 0;     // Word and marks.
   int64_t marks_offset = 0;
   int64_t words_of_row = 0;
   int64_t a_ranges_offset = 0;
-  int64_t b_ranges_offset = 0;
+  int64_t b_ranges_bytes = 0;
 };
 // Ranges that a matrix has: whole tiles, so that a kernel need not ask for the last line.
 constexpr int64_t RangesOf(int64_t lines) {
@@ -62,13 +60,16 @@ constexpr int64_t RangesOf(int64_t lines) {
 struct CudaPlan {
   OperandPlan a;  // For a sparse A, the plan of its values.
   OperandPlan b;
-  // The metadata of a sparse A is at `metadata_offset` of the workspace: one word for each tile of
-  // kMetadataRows rows, each StepsOfMetadata instructions along k and each lane, in this order.
+  // The metadata of a sparse A is at `metadata_offset` of what is made of it: one word for each
+  // tile of kMetadataRows rows, each StepsOfMetadata instructions along k and each lane, in this
+  // order.
   int64_t metadata_offset = 0;
   int64_t metadata_batch_stride_bytes = 0;
   SumsPlan sums;
   SplitPlan split;  // For rows that split f32.
-  // The workspace holds first what is made of A, then what is made of B, then sums.
+  // The workspace holds what is made of A, then word and marks of the split, then what is made of
+  // B, then sums. What is made of an operand may be elsewhere (OperandForm), and takes no room
+  // then.
   int64_t a_workspace_bytes = 0;
   int64_t b_workspace_bytes = 0;
   int64_t workspace_bytes = 0;

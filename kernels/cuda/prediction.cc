@@ -52,11 +52,20 @@ double AloneSeconds(const Problem& problem, double at_once) {
 }
 
 // The kernel itself, and one for each operand that is packed; a sparse A's metadata always are.
+// What stays was packed before.
 double LaunchSeconds(const CudaPlan& plan, const Problem& problem) {
+  const bool packs_a = plan.a.is_packed && !problem.a_stays;
+  const bool packs_b = plan.b.is_packed && !problem.b_stays;
+  const bool repacks = problem.a.is_sparse() && !problem.a_stays;
   // Split f32 have marks to clear and to look at.
-  const int packs = (plan.a.is_packed ? 1 : 0) + (plan.b.is_packed ? 1 : 0) +
-                    (problem.a.is_sparse() ? 1 : 0) + (plan.split.is_used ? 2 : 0);
+  const int packs =
+      (packs_a ? 1 : 0) + (packs_b ? 1 : 0) + (repacks ? 1 : 0) + (plan.split.is_used ? 2 : 0);
   return kLaunchSeconds + packs * kPackSeconds;
+}
+
+int64_t PackedBytes(const CudaPlan& plan, const Problem& problem) {
+  return plan.workspace_bytes - (problem.a_stays ? plan.a_workspace_bytes : 0) -
+         (problem.b_stays ? plan.b_workspace_bytes : 0);
 }
 
 }  // namespace
@@ -72,7 +81,7 @@ double PredictedSeconds(const CudaRow& row, const Problem& problem, const Device
   }
   const absl::StatusOr<CudaPlan> plan = PlanOf(row, problem);
   const double launching = plan.ok() ? LaunchSeconds(*plan, problem) : kLaunchSeconds;
-  const double packed_bytes = plan.ok() ? static_cast<double>(plan->workspace_bytes) : 0;
+  const double packed_bytes = plan.ok() ? static_cast<double>(PackedBytes(*plan, problem)) : 0;
   // Packed bytes are read once and written once.
   const double packing = bandwidth > 0 ? 2 * packed_bytes / bandwidth : 0;
   const double idle_part = std::max(1.0, at_once / TilesOf(row, problem) / kMostShare);

@@ -99,13 +99,31 @@ absl::StatusOr<Problem> Sample(const Kernel& kernel, const Target& target) {
   return problem;
 }
 
+// What is made of a dense operand depends on how its elements lie alone, and, where f32 are split,
+// on whether the lines' ranges are before or behind them. The metadata of a sparse one are a row's.
+uint32_t FormOf(const Kernel& kernel, const CudaRow& row, mma::Operand operand) {
+  constexpr uint32_t kOfRow = uint32_t{1} << 31;
+  const mma::Instruction& instruction = row.instruction;
+  const bool is_a = operand == mma::Operand::kA;
+  if (is_a && instruction.is_sparse()) return kOfRow + static_cast<uint32_t>(kernel.position);
+  const auto container = static_cast<uint32_t>(mma::ContainerBits(instruction, operand));
+  const auto shift = static_cast<uint32_t>(mma::ContainerShift(instruction, operand));
+  const uint32_t axis = LineAxisOf(instruction, operand) == LineAxis::kK ? 1 : 2;
+  const uint32_t split = !row.splits_f32 ? 0 : is_a ? 1 : 2;
+  return axis + 4 * split + 16 * shift + 256 * container;
+}
+
 absl::StatusOr<DerivedOperand> Derived(const Kernel& kernel, const Problem& problem,
                                        mma::Operand operand) {
   const CudaRow& row = RowOf(kernel);
   ASSIGN_OR_RETURN(const CudaPlan plan, PlanOf(row, ProblemOfRow(row, problem)));
   const bool is_first = (operand == mma::Operand::kA) != Transposes(row, problem.m, problem.n);
-  if (is_first) return DerivedOperand{0, plan.a_workspace_bytes};
-  return DerivedOperand{plan.a_workspace_bytes, plan.b_workspace_bytes};
+  const mma::Operand as = is_first ? mma::Operand::kA : mma::Operand::kB;
+  const uint32_t form = FormOf(kernel, row, as);
+  if (is_first) return DerivedOperand{.bytes = plan.a_workspace_bytes, .form = form};
+  return DerivedOperand{.offset = plan.a_workspace_bytes + plan.split.bytes,
+                        .bytes = plan.b_workspace_bytes,
+                        .form = form};
 }
 
 constexpr KernelFamily kCudaFamily = {.available = Available,

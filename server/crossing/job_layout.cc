@@ -81,6 +81,7 @@ std::vector<BlockUse> UsesOf(const JobPlaces& places, absl::Span<const PlacedPar
        {places.a, places.b, places.c, places.bias, places.a_scale, places.b_scale}) {
     add(place.block, /*is_write=*/false);
   }
+  for (const FormPlace& form : {places.a_form, places.b_form}) add(form.block, form.is_made == 0);
   const size_t read = parts.size() - static_cast<size_t>(places.d.parts);
   for (size_t i = 0; i < parts.size(); ++i) add(parts[i].block, /*is_write=*/i >= read);
   return uses;

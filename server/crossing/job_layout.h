@@ -57,7 +57,16 @@ struct PlacedPart {
   int64_t bytes = 0;
 };
 
+// What a kernel derives from A or B (Kernel::derived), in a block of its own.
+struct FormPlace {
+  uint64_t block = 0;    // 0: it is not kept.
+  int64_t bytes = 0;     // As Kernel::derived says.
+  uint64_t is_made = 0;  // Otherwise the job makes it.
+};
+
 struct JobPlaces {
+  FormPlace a_form;
+  FormPlace b_form;
   JobPlace a;
   JobPlace b;
   JobPlace c;

@@ -46,7 +46,7 @@ inline constexpr int kWorkerStaging = 4;
 inline constexpr int kWorkerRings = 5;
 inline constexpr int kLastWorkerFile = kWorkerRings;
 
-inline constexpr uint32_t kWorkerProtocol = 11;
+inline constexpr uint32_t kWorkerProtocol = 12;
 
 enum class RecordKind : uint32_t {
   kHello = 1,
@@ -214,7 +214,8 @@ struct Result {
   RecordHeader header = {.kind = kKind};
   uint64_t id = 0;
   RecordStatus status;
-  uint32_t is_lost = 0;  // 1: the GPU's context is gone, and the worker ends.
+  uint32_t is_lost = 0;     // 1: the GPU's context is gone, and the worker ends.
+  uint32_t made_forms = 0;  // 1: what the job was to make of A and B (FormPlace) is made.
   int64_t copy_in_ns = 0;
   int64_t compute_ns = 0;
   int64_t copy_out_ns = 0;

@@ -89,7 +89,9 @@ void AppendLines(const Job& job, int64_t first, absl::Span<const std::byte> from
 }
 
 JobPlaces JobErrand::PlacesOf(const Job& job) {
-  return {.a = PlaceOf(job.a),
+  return {.a_form = job.a_form,
+          .b_form = job.b_form,
+          .a = PlaceOf(job.a),
           .b = PlaceOf(job.b),
           .c = PlaceOf(job.c),
           .bias = PlaceOf(job.bias),
@@ -146,6 +148,9 @@ std::vector<PlacedRange> JobErrand::InBlocks() const {
   std::vector<PlacedRange> placed;
   for (const PlacedRange& one : RangesOf(layout_, places_)) {
     if (one.place.block != 0) placed.push_back(one);
+  }
+  for (const FormPlace& form : {places_.a_form, places_.b_form}) {
+    if (form.block != 0) placed.push_back({{0, form.bytes}, {.block = form.block}});
   }
   for (const PlacedPart& part : parts_) {
     const JobPlace place = {.block = part.block, .offset = part.offset};
@@ -246,6 +251,7 @@ void JobErrand::End(const absl::Status& status, const Times& took) {
   outcome.copy_in_ns = took.copy_in_ns;
   outcome.compute_ns = took.compute_ns;
   outcome.copy_out_ns = took.copy_out_ns;
+  outcome.made_forms = status.ok() && made_forms;
   if (status.ok()) outcome.d = std::move(d_);
   std::move(done_)(std::move(outcome));
 }

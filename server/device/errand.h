@@ -89,7 +89,8 @@ class Errand {
   int64_t begun_ns = 0;
   int64_t sent_ns = 0;
   int64_t abort_deadline_ns = 0;
-  bool is_ended = false;  // End was called, and the worker still has it.
+  bool is_ended = false;    // End was called, and the worker still has it.
+  bool made_forms = false;  // The worker made what it was to make of A and B.
   Times times;
 };
 

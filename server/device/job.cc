@@ -75,6 +75,7 @@ absl::Status JoinedJob::Stack() {
     layout->rows = problem.m;
     layout->batch_stride_bytes = problem.m * layout->line_stride_bytes();
   }
+  problem.a_stays = false;  // What is put together for one launch does not.
   RETURN_IF_ERROR(Concatenate(&Job::a));
   return problem.has_c() ? Concatenate(&Job::c) : absl::OkStatus();
 }
@@ -85,6 +86,8 @@ absl::Status JoinedJob::Batch() {
   for (const Job* const member : members_) problem.batch += member->problem.batch;
   RETURN_IF_ERROR(Together(&Job::a, problem.a));
   RETURN_IF_ERROR(Together(&Job::b, problem.b));
+  problem.a_stays = problem.a_stays && problem.a.batch_stride_bytes == 0;
+  problem.b_stays = problem.b_stays && problem.b.batch_stride_bytes == 0;
   return problem.has_c() ? Together(&Job::c, problem.c) : absl::OkStatus();
 }
 

@@ -225,6 +225,8 @@ struct Job {
   Destination d;
   ProductTensors* tensors = nullptr;  // Borrowed until the job is done. Null: there are none.
   FormKeeper* forms = nullptr;        // Likewise.
+  FormPlace a_form;                   // Devices with memory of their own alone have any.
+  FormPlace b_form;
   // Not empty: the jobs that run as this one. Borrowed until it is done.
   absl::Span<const Job* const> members = {};
   Joining joining = Joining::kStacked;  // How they do.
@@ -239,6 +241,7 @@ struct JobOutcome {
   int64_t copy_out_ns = 0;
   HeldBytes d = {};                // D, where the device gave the memory and the status is OK.
   const Kernel* kernel = nullptr;  // What ran, where it is not the job's own.
+  bool made_forms = false;         // What the job was to make of A and B is made.
   // Not empty: how each member of the job ended, where that is not the same for all.
   std::vector<JobOutcome> members = {};
 };

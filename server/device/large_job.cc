@@ -169,6 +169,7 @@ Job JobOfPanel(const Job& whole, const JobPlaces& places, const Panel& panel, Pa
   const PanelProblem part = ProblemOfPanel(whole.problem, places, panel);
   Job job = whole;
   job.problem = part.problem;
+  job.a_form = job.b_form = {};  // They are of the whole.
   job.workspace_bytes = whole.kernel->workspace_bytes(part.problem).value_or(0);
   job.d_bytes = BytesWritten(part.problem);
   const absl::StatusOr<JobLayout> layout = LayOutJob(part.problem, part.places);

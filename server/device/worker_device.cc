@@ -444,6 +444,7 @@ absl::Status WorkerDevice::TakeAnswer(const Result& result) {
   times.copy_in_ns = errand->sent_ns - errand->begun_ns + result.copy_in_ns;
   times.compute_ns = result.compute_ns;
   times.copy_out_ns = result.copy_out_ns;
+  errand->made_forms = result.made_forms != 0;
   Finish(std::move(errand), result.status.get());
   return absl::OkStatus();
 }

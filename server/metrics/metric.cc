@@ -732,7 +732,7 @@ constexpr Metric kTensorMetrics[] = {
      .unit = "bytes",
      .help =
          "Bytes of resident tensors and of uploads in memory of the host, and of copies of tensors "
-         "in memory of each GPU",
+         "and what kernels derive from those in memory of each GPU",
      .collect = CollectBytes},
     {.name = "gemmd_tensor_bytes_limit",
      .unit = "bytes",

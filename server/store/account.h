@@ -25,6 +25,7 @@ class Account : public std::enable_shared_from_this<Account> {
 
     void ShrinkTo(int64_t bytes);
     int64_t bytes() const { return bytes_; }
+    const Account* account() const { return account_.get(); }  // For comparison only.
 
    private:
     friend class Account;

@@ -256,6 +256,11 @@ void PlacedBytes::BeginWriting(Place place) {
   if (++begun_ == 1) was_on_host_ = is_on_host_;
   is_on_host_ = place == nullptr;
   outdated = TakeOthers(place);
+  OutdateForms();
+}
+
+void PlacedBytes::OutdateForms() {
+  for (const auto& [place, copy] : copies_) copy->owner().OutdateForms(*copy);
 }
 
 void PlacedBytes::EndWriting(Place place, bool has_begun, bool is_ok) {
@@ -271,6 +276,7 @@ void PlacedBytes::EndWriting(Place place, bool has_begun, bool is_ok) {
       --begun_;
       // Copies that were made meanwhile may have some of the old bytes and some of the new ones.
       outdated = TakeOthers(place);
+      OutdateForms();
       if (is_ok) was_on_host_ = false;
       if (begun_ == 0 && was_on_host_ && !IsCurrentOnDevice()) is_on_host_ = true;
       ServeReaders(answers);
@@ -383,6 +389,8 @@ DeviceCopy::~DeviceCopy() {
 
 // Frees the block, where there is one and it is not lost.
 void DeviceCopies::Drop(DeviceCopy& copy) {
+  for (const std::shared_ptr<DeviceForm>& form : copy.forms_) DropForm(*form);
+  copy.forms_.clear();
   if (copy.block_ == 0) return;
   resident_.erase(&copy);
   --counts_.copies;
@@ -445,6 +453,115 @@ DeviceCopies::Use DeviceCopies::TakeAtOnce(PlacedBytes& bytes) {
   return Use(std::move(copy), block);
 }
 
+DeviceCopies::FormUse DeviceCopies::TakeForm(const Use& copy, const FormKey& key) {
+  using State = DeviceForm::State;
+  std::shared_ptr<DeviceForm> form;
+  {
+    // Whoever lets go of the last one needs the lock.
+    const std::shared_ptr<PlacedBytes> tensor = copy.copy_->tensor_.lock();
+    MutexLock lock(&mutex_);
+    std::vector<std::shared_ptr<DeviceForm>>& forms = copy.copy_->forms_;
+    if (tensor == nullptr || !HasLocked(*copy.copy_)) return {};
+    const auto found =
+        std::find_if(forms.begin(), forms.end(),
+                     [&key](const std::shared_ptr<DeviceForm>& one) { return one->key == key; });
+    if (found == forms.end()) {
+      if (forms.size() < kMostForms) forms.push_back(std::make_shared<DeviceForm>(DeviceForm{key}));
+      return {};
+    }
+    form = *found;
+    form->turn = ++last_turn_;
+    if (form->state == State::kMade || form->state == State::kEmpty) {
+      const bool is_made = form->state == State::kMade;
+      if (!is_made) form->state = State::kBeingMade;
+      ++form->users;
+      const DeviceBlock block = form->block;
+      return {.form = std::move(form), .block = block, .is_made = is_made};
+    }
+    if (form->state != State::kWanted || !BeginForm(form, tensor->device_account())) return {};
+  }
+  memory_.Allocate(key.bytes, [self = shared_from_this(), form](absl::StatusOr<DeviceBlock> block) {
+    self->FinishForm(form, std::move(block));
+  });
+  return {};
+}
+
+bool DeviceCopies::BeginForm(const std::shared_ptr<DeviceForm>& form, Account* account) {
+  const int64_t bytes = BlockBytes(form->key.bytes);
+  if (counts_.bytes + promised_bytes_ > memory_.capacity_bytes() - bytes) return false;
+  if (account != nullptr) {
+    absl::StatusOr<Account::Charge> charge = account->Take(bytes);
+    if (!charge.ok()) return false;
+    form->charge = *std::move(charge);
+  }
+  form->state = DeviceForm::State::kAllocating;
+  promised_bytes_ += bytes;
+  return true;
+}
+
+void DeviceCopies::FinishForm(const std::shared_ptr<DeviceForm>& form,
+                              absl::StatusOr<DeviceBlock> block) {
+  MutexLock lock(&mutex_);
+  promised_bytes_ -= BlockBytes(form->key.bytes);
+  if (!block.ok() || form->is_gone || is_closed_) {
+    if (block.ok() && !is_closed_) memory_.Free(*block);
+    form->state = DeviceForm::State::kWanted;
+    form->charge = Account::Charge();
+    return;
+  }
+  form->block = *block;
+  form->state = DeviceForm::State::kEmpty;
+  ++counts_.forms;
+  counts_.bytes += BlockBytes(form->key.bytes);
+}
+
+void DeviceCopies::EndForm(FormUse use, bool is_made) {
+  using State = DeviceForm::State;
+  MutexLock lock(&mutex_);
+  DeviceForm& form = *use.form;
+  --form.users;
+  if (use.is_made || form.state != State::kBeingMade) return;
+  form.state = is_made && !std::exchange(form.is_outdated, false) ? State::kMade : State::kEmpty;
+}
+
+void DeviceCopies::OutdateForms(DeviceCopy& copy) {
+  using State = DeviceForm::State;
+  MutexLock lock(&mutex_);
+  for (const std::shared_ptr<DeviceForm>& form : copy.forms_) {
+    form->is_outdated = form->state == State::kBeingMade;
+    if (form->state == State::kMade) form->state = State::kEmpty;
+  }
+}
+
+// Whatever uses the block was submitted before.
+void DeviceCopies::DropForm(DeviceForm& form) {
+  form.is_gone = true;
+  if (form.block == 0) return;
+  --counts_.forms;
+  counts_.bytes -= BlockBytes(form.key.bytes);
+  if (!is_closed_) memory_.Free(form.block);
+  form.block = 0;
+  form.charge = Account::Charge();
+}
+
+bool DeviceCopies::GiveUpForm(const Account* account) {
+  DeviceCopy* of = nullptr;
+  std::shared_ptr<DeviceForm> oldest;
+  for (DeviceCopy* const copy : resident_) {
+    for (const std::shared_ptr<DeviceForm>& form : copy->forms_) {
+      if (form->block == 0 || form->users > 0) continue;
+      if (account != nullptr && form->charge.account() != account) continue;
+      if (oldest != nullptr && form->turn > oldest->turn) continue;
+      of = copy;
+      oldest = form;
+    }
+  }
+  if (oldest == nullptr) return false;
+  DropForm(*oldest);
+  std::erase(of->forms_, oldest);
+  return true;
+}
+
 absl::Status DeviceCopies::Charge(Making& making) {
   Account* const account = making.bytes->device_account();
   if (account == nullptr || making.charge.bytes() > 0) return absl::OkStatus();
@@ -468,6 +585,7 @@ bool DeviceCopies::GiveUpOneOf(const Account& account) {
   std::vector<Held> held;
   {
     MutexLock lock(&mutex_);
+    if (GiveUpForm(&account)) return true;
     for (DeviceCopy* const copy : resident_) {
       if (copy->users_ > 0 || copy->is_being_made_) continue;
       held.push_back({copy->turn_, copy->weak_from_this().lock(), copy->tensor_.lock()});
@@ -546,6 +664,7 @@ absl::Status DeviceCopies::FindOldest(int64_t bytes, std::shared_ptr<DeviceCopy>
   if (is_closed_) return absl::UnavailableError("the server is stopping");
   const int64_t capacity = memory_.capacity_bytes();
   while (counts_.bytes > capacity - promised_bytes_) {
+    if (GiveUpForm(nullptr)) continue;
     DeviceCopy* const found = LeastRecentlyUsed();
     if (found == nullptr) {
       const int64_t used = counts_.bytes + promised_bytes_ - BlockBytes(bytes);

@@ -68,6 +68,17 @@ class HostMemory {
 
 class DeviceCopies;
 class DeviceCopy;
+struct DeviceForm;
+
+// What is derived, and from which part of the tensor.
+struct FormKey {
+  uint32_t form = 0;  // DerivedOperand::form.
+  int64_t bytes = 0;
+  int64_t offset = 0;  // Where the part begins in the tensor's bytes.
+  MatrixLayout layout;
+
+  friend bool operator==(const FormKey&, const FormKey&) = default;
+};
 
 // Held by shared pointers alone. Locked before any DeviceCopies. Threads: any.
 class PlacedBytes : public std::enable_shared_from_this<PlacedBytes> {
@@ -178,6 +189,7 @@ class PlacedBytes : public std::enable_shared_from_this<PlacedBytes> {
   void EndReading(const absl::Status& status) ABSL_LOCKS_EXCLUDED(mutex_);
   std::vector<Taken> GrantWriting() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   Copies TakeOthers(Place place) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void OutdateForms() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   const HostMemory host_;
   mutable Mutex mutex_;
@@ -200,6 +212,9 @@ class PlacedBytes : public std::enable_shared_from_this<PlacedBytes> {
 // Copies of tensors in the memory of one device: made when a product first needs them or leaves its
 // result there, and evicted when another one needs the room. A copy that is the only current one is
 // written back to memory of the host first.
+//
+// A copy has forms: what kernels derive from it, in blocks of their own. They count as copies do,
+// take no room from those, and go first where one is to be made; and with their copy.
 class DeviceCopies : public std::enable_shared_from_this<DeviceCopies> {
  public:
   // A copy is not given up while somebody uses it. Movable. Threads: one at a time.
@@ -222,9 +237,17 @@ class DeviceCopies : public std::enable_shared_from_this<DeviceCopies> {
   };
   using Done = absl::AnyInvocable<void(absl::StatusOr<Use>) &&>;
 
+  // A form that one job reads, or makes. It is not given up before EndForm.
+  struct FormUse {
+    std::shared_ptr<DeviceForm> form = {};  // Null: there is none for the job.
+    DeviceBlock block = 0;
+    bool is_made = false;  // Otherwise the job makes it.
+  };
+
   struct Counts {
     int64_t copies = 0;
-    int64_t bytes = 0;
+    int64_t forms = 0;
+    int64_t bytes = 0;  // Of both.
     // Since the start:
     int64_t hits = 0;          // The copy was there.
     int64_t made = 0;          // It had to be made.
@@ -255,6 +278,16 @@ class DeviceCopies : public std::enable_shared_from_this<DeviceCopies> {
 
   // A use of the copy where it is there; of no block where it is not.
   Use TakeAtOnce(PlacedBytes& bytes) ABSL_LOCKS_EXCLUDED(mutex_);
+
+  // A form of a copy that is in use. Memory is taken for it from the second call on, since many
+  // operands are used once, and only where there is room beside all copies. None while it is not
+  // there yet or another job makes it, and none of a copy with kMostForms others.
+  FormUse TakeForm(const Use& copy, const FormKey& key) ABSL_LOCKS_EXCLUDED(mutex_);
+  // The job has ended. `is_made`: it has made the form, or found it made.
+  void EndForm(FormUse use, bool is_made) ABSL_LOCKS_EXCLUDED(mutex_);
+  // The bytes change: what was made of them, or is being made, is outdated.
+  void OutdateForms(DeviceCopy& copy) ABSL_LOCKS_EXCLUDED(mutex_);
+  static constexpr size_t kMostForms = 8;
 
   // Whether the copy is there, as far as is known.
   bool Has(const DeviceCopy& copy) const ABSL_LOCKS_EXCLUDED(mutex_);
@@ -304,6 +337,15 @@ class DeviceCopies : public std::enable_shared_from_this<DeviceCopies> {
   DeviceCopy* LeastRecentlyUsed() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   bool HasLocked(const DeviceCopy& copy) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void Drop(DeviceCopy& copy) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Takes the memory of a form; false where there is no room.
+  bool BeginForm(const std::shared_ptr<DeviceForm>& form, Account* account)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void FinishForm(const std::shared_ptr<DeviceForm>& form, absl::StatusOr<DeviceBlock> block)
+      ABSL_LOCKS_EXCLUDED(mutex_);
+  void DropForm(DeviceForm& form) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Gives up the form that was used least recently, of all that nobody uses; of those that the
+  // account pays for, unless it is null. False where there is none.
+  bool GiveUpForm(const Account* account) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   DeviceMemory& memory_;
   const std::string device_;
@@ -313,6 +355,21 @@ class DeviceCopies : public std::enable_shared_from_this<DeviceCopies> {
   int64_t promised_bytes_ ABSL_GUARDED_BY(mutex_) = 0;  // To copies that have no block yet.
   absl::flat_hash_set<DeviceCopy*> resident_ ABSL_GUARDED_BY(mutex_);  // Those with a block.
   Counts counts_ ABSL_GUARDED_BY(mutex_);
+};
+
+// What a kernel derives from a copy, once the copy has been used for it. All of it is guarded by
+// the lock of the copy's owner.
+struct DeviceForm {
+  enum class State : uint8_t { kWanted, kAllocating, kEmpty, kBeingMade, kMade };
+
+  const FormKey key;
+  State state = State::kWanted;
+  DeviceBlock block = 0;  // From kEmpty on.
+  Account::Charge charge = {};
+  int64_t turn = 0;
+  int users = 0;
+  bool is_gone = false;      // Its copy does not have it any longer.
+  bool is_outdated = false;  // What is being made is of earlier bytes.
 };
 
 // The copy of one tensor on one device, which the tensor keeps. What changes is guarded by the lock
@@ -340,6 +397,7 @@ class DeviceCopy : public std::enable_shared_from_this<DeviceCopy> {
   bool is_being_made_ = false;
   bool is_promised_ = false;  // It counts in promised_bytes_.
   DeviceCopies::Waiters waiters_;
+  std::vector<std::shared_ptr<DeviceForm>> forms_;
 };
 
 }  // namespace gemmd

@@ -107,6 +107,8 @@ absl::Status ProductTensors::Place(Job& job) {
   if (read(Operand::kC) != nullptr) job.c = SourceOf(Operand::kC);
   if (written() != nullptr) job.d.memory = d_use_->bytes->host() + d_offset_;
   if (draft_) job.d = {.memory = draft_->bytes->host(), .is_new = true};
+  job.problem.a_stays = read(Operand::kA) != nullptr && !job.problem.a.is_sparse();
+  job.problem.b_stays = read(Operand::kB) != nullptr;
   job.tensors = this;
   job.forms = this;
   return absl::OkStatus();
@@ -360,6 +362,35 @@ void ProductTensors::EndForms(bool is_ok) {
   }
 }
 
+void ProductTensors::TakeFormsOn(DeviceCopies& copies, Job& job) {
+  const auto take = [&](Operand name, mma::Operand operand, const Source& source,
+                        const MatrixLayout& layout, FormPlace& place) {
+    Part& part = parts_[static_cast<size_t>(name)];
+    const bool is_whole = source.block != 0 && part.copy.block() == source.block;
+    // What a kernel makes of a sparse A is read beside the values in their tensor, which somebody
+    // else may overwrite between the two.
+    if (!is_whole || layout.is_sparse()) return;
+    const absl::StatusOr<DerivedOperand> derived = job.kernel->derived(job.problem, operand);
+    if (!derived.ok() || derived->bytes == 0) return;
+    part.device_form = copies.TakeForm(
+        part.copy,
+        {.form = derived->form, .bytes = derived->bytes, .offset = part.offset, .layout = layout});
+    if (part.device_form.form == nullptr) return;
+    place = {.block = part.device_form.block,
+             .bytes = derived->bytes,
+             .is_made = part.device_form.is_made ? 1U : 0U};
+  };
+  take(Operand::kA, mma::Operand::kA, job.a, job.problem.a, job.a_form);
+  take(Operand::kB, mma::Operand::kB, job.b, job.problem.b, job.b_form);
+}
+
+void ProductTensors::EndFormsOn(DeviceCopies& copies, bool are_made) {
+  for (Part& part : parts_) {
+    if (part.device_form.form != nullptr) copies.EndForm(std::move(part.device_form), are_made);
+    part.device_form = {};
+  }
+}
+
 absl::StatusOr<std::optional<TensorState>> ProductTensors::Finish(bool is_ok) {
   std::optional<TensorState> state;
   if (!is_ok) {
@@ -384,8 +415,8 @@ class BroughtJobs {
   // tensor is not there, or others have the right to overwrite it elsewhere; nothing is taken then.
   static std::unique_ptr<BroughtJobs> TakeAtOnce(DeviceCopies* place, const Job& job);
 
-  // What the device is to do. Lives as long as this.
-  const Job& job() const { return joined_->job(); }
+  // What the device is to do, which borrows this.
+  Job TakeJob();
 
   // It has ended: adds how each member did. Once.
   void End(JobOutcome& outcome);
@@ -393,12 +424,14 @@ class BroughtJobs {
  private:
   bool TakeAll(DeviceCopies* place, const Job& job);
 
+  DeviceCopies* place_ = nullptr;
   std::vector<Job> members_;
   std::unique_ptr<JoinedJob> joined_;
 };
 
 std::unique_ptr<BroughtJobs> BroughtJobs::TakeAtOnce(DeviceCopies* place, const Job& job) {
   auto brought = std::make_unique<BroughtJobs>();
+  brought->place_ = place;
   if (!brought->TakeAll(place, job)) return nullptr;
   for (const Job& member : brought->members_) {
     if (member.tensors != nullptr) member.tensors->BeginTaken();
@@ -437,7 +470,17 @@ bool BroughtJobs::TakeAll(DeviceCopies* place, const Job& job) {
   return false;
 }
 
+// An operand of all is the first one's.
+Job BroughtJobs::TakeJob() {
+  Job job = joined_->job();
+  ProductTensors* const first = members_.front().tensors;
+  if (place_ != nullptr && first != nullptr) first->TakeFormsOn(*place_, job);
+  return job;
+}
+
 void BroughtJobs::End(JobOutcome& outcome) {
+  ProductTensors* const first = members_.front().tensors;
+  if (place_ != nullptr && first != nullptr) first->EndFormsOn(*place_, outcome.made_forms);
   outcome.members.resize(members_.size());
   for (size_t i = 0; i < members_.size(); ++i) {
     JobOutcome& own = outcome.members[i];
@@ -493,7 +536,7 @@ void ResidentDevice::SubmitJoined(const Job& job, Done done) {
   if (!has_tensors) return device_->Submit(job, std::move(done));
   std::unique_ptr<BroughtJobs> brought = BroughtJobs::TakeAtOnce(copies_.get(), job);
   if (brought == nullptr) return SubmitApart(job, std::move(done));
-  const Job& all = brought->job();
+  const Job all = brought->TakeJob();
   device_->Submit(
       all, [brought = std::move(brought), done = std::move(done)](JobOutcome outcome) mutable {
         brought->End(outcome);
@@ -542,9 +585,12 @@ void ResidentDevice::SubmitBrought(std::unique_ptr<Bringing> bringing, const abs
     return std::move(bringing->done)(std::move(outcome));
   }
   const int64_t bring_ns = clock_.NowNs() - bringing->began_ns;
-  device_->Submit(bringing->job, [bring_ns, tensors = bringing->job.tensors,
+  DeviceCopies* const copies = copies_.get();
+  if (copies != nullptr) bringing->job.tensors->TakeFormsOn(*copies, bringing->job);
+  device_->Submit(bringing->job, [bring_ns, copies, tensors = bringing->job.tensors,
                                   done = std::move(bringing->done)](JobOutcome outcome) mutable {
     outcome.copy_in_ns += bring_ns;
+    if (copies != nullptr) tensors->EndFormsOn(*copies, outcome.made_forms);
     outcome.status = tensors->EndJob(outcome.status);
     std::move(done)(std::move(outcome));
   });

@@ -102,6 +102,10 @@ class ProductTensors final : public FormKeeper {
   OperandForm TakeForm(const Source& source, const MatrixLayout& layout,
                        const DerivedOperand& derived) override;
   void EndForms(bool is_ok) override;
+  // For a job whose tensors the device has: places for what its kernel derives from A and B. To be
+  // given back once the job has ended; `are_made`: as JobOutcome tells.
+  void TakeFormsOn(DeviceCopies& copies, Job& job);
+  void EndFormsOn(DeviceCopies& copies, bool are_made);
 
   // Once the product has ended: what has become of the tensor of D, where there is one. A product
   // that failed leaves no new tensor. Errors: why there is no new tensor after all.
@@ -116,6 +120,7 @@ class ProductTensors final : public FormKeeper {
     PlacedBytes::Edition edition;  // When the job set out.
     DeviceCopies::Use copy;
     KeptForms::Use form;
+    DeviceCopies::FormUse device_form;
   };
   // A job on its way to a device.
   struct Bringing {

@@ -45,16 +45,6 @@ struct Keeping {
   bool pinned = false;
 };
 
-// What is derived, and from which part of the tensor.
-struct FormKey {
-  uint32_t form = 0;  // DerivedOperand::form.
-  int64_t bytes = 0;
-  int64_t offset = 0;  // Where the part begins in the tensor's bytes.
-  MatrixLayout layout;
-
-  friend bool operator==(const FormKey&, const FormKey&) = default;
-};
-
 // The bytes of a tensor, or of several tensors of one content. They are there as long as somebody
 // holds them: the session, a product, an answer that is being sent. Their room in memory of the
 // host is charged from the beginning, wherever they are: what leaves a device finds it, unless it

@@ -432,7 +432,9 @@ absl::Status JobRun::TakeMemory() {
   RunContext& context = this->context();
   if (context.is_memory_short) return absl::OkStatus();
   ASSIGN_OR_RETURN(const int64_t workspace_bytes, kernel().workspace_bytes(request_.problem));
-  ASSIGN_OR_RETURN(memory_, JobMemory::Of(request_, parts_, workspace_bytes, context.blocks));
+  RETURN_IF_ERROR(FindForms());
+  ASSIGN_OR_RETURN(memory_,
+                   JobMemory::Of(request_, parts_, workspace_bytes - form_bytes_, context.blocks));
   context.arena.SetLimit(context.free_bytes() + context.arena.bytes());
   absl::StatusOr<DeviceArena::Range> range = context.arena.Reserve(memory_.bytes());
   const bool may_wait = absl::IsUnavailable(range.status()) ||
@@ -448,6 +450,27 @@ absl::Status JobRun::TakeMemory() {
   if (layout.end <= kMostInOneLane) in_lane_ = out_lane_ = Lane::kCompute;
   stage_ = Stage::kIn;
   return absl::OkStatus();
+}
+
+// A part of a launch has no use for what is made of the whole of A or B.
+absl::Status JobRun::FindForms() {
+  panels_ = DivideLaunch(request_.problem, request_.predicted_ns);
+  form_bytes_ = 0;
+  if (panels_.count() > 1) return absl::OkStatus();
+  const auto find = [this](const FormPlace& place, mma::Operand operand, OperandForm& form) {
+    if (place.block == 0) return absl::OkStatus();
+    ASSIGN_OR_RETURN(const DerivedOperand derived, kernel().derived(request_.problem, operand));
+    if (place.bytes != derived.bytes) {
+      return absl::InvalidArgumentError(
+          GotWant("form", Concat(place.bytes, " bytes"), Concat(derived.bytes)));
+    }
+    ASSIGN_OR_RETURN(form.bytes, context().blocks.Find(place.block, 0, place.bytes));
+    form.is_made = place.is_made != 0;
+    form_bytes_ += place.bytes;
+    return absl::OkStatus();
+  };
+  RETURN_IF_ERROR(find(request_.places.a_form, mma::Operand::kA, a_form_));
+  return find(request_.places.b_form, mma::Operand::kB, b_form_);
 }
 
 void JobRun::StagePartCopies() const {
@@ -520,7 +543,6 @@ absl::Status JobRun::BeginCompute() {
   // Operands that D overlaps were copied: what the mark overwrites is only D. The first launch,
   // which is made at once, writes over it, so that nobody reads the mark of what is cut short.
   if (memory_.layout().has_receipt()) RETURN_IF_ERROR(MarkD(memory_.MarkedIn(range_.memory)));
-  panels_ = DivideLaunch(request_.problem, request_.predicted_ns);
   return absl::OkStatus();
 }
 
@@ -540,6 +562,8 @@ absl::Status JobRun::IssueCompute() {
   const Problem& problem = request_.problem;
   GemmArgs args = memory_.ArgsIn(range_.memory, problem, context().target);
   args.abort_word = abort_word();
+  args.a_form = a_form_;
+  args.b_form = b_form_;
   const int64_t count = problem.has_output() ? std::max<int64_t>(1, panels_.count()) : 0;
   const int64_t panel_ns = request_.predicted_ns / std::max<int64_t>(1, count);
   while (panel_ < count) {
@@ -612,6 +636,7 @@ absl::StatusOr<int64_t> JobRun::Between(const LanePoint& start, const LanePoint&
 }
 
 absl::Status JobRun::FillTimes(Result& result) {
+  result.made_forms = form_bytes_ > 0 ? 1 : 0;
   ASSIGN_OR_RETURN(result.copy_in_ns, Between(in_begin_, in_end_));
   ASSIGN_OR_RETURN(result.compute_ns, Between(compute_begin_, compute_end_));
   ASSIGN_OR_RETURN(result.copy_out_ns, Between(out_begin_, out_end_));

@@ -190,6 +190,7 @@ class JobRun final : public Run {
 
   // Each asks for what there is room for, and goes on to the next stage once that is all.
   absl::Status TakeMemory();
+  absl::Status FindForms();
   absl::Status IssueIn();
   absl::Status IssueCompute();
   absl::Status BeginCompute();
@@ -216,6 +217,10 @@ class JobRun final : public Run {
   int64_t copied_ = 0;  // Bytes of this stage.
   GpuPanels panels_;
   int64_t panel_ = 0;
+  // What is kept of A and B, unless the launch is divided: of which it takes so many bytes.
+  OperandForm a_form_;
+  OperandForm b_form_;
+  int64_t form_bytes_ = 0;
   // Zero where the stage has nothing to do.
   LanePoint in_begin_;
   LanePoint in_end_;

@@ -74,6 +74,8 @@ struct Addresses {
   const std::byte* b_scale = nullptr;
   std::byte* d = nullptr;
   std::byte* workspace = nullptr;
+  OperandForm a_form = {};
+  OperandForm b_form = {};
 };
 
 GemmArgs ArgsAt(const GemmArgs& host, const Product& product, const Addresses& at,
@@ -87,7 +89,9 @@ GemmArgs ArgsAt(const GemmArgs& host, const Product& product, const Addresses& a
           .a_scale = SpanOf(product.a_scale, at.a_scale),
           .b_scale = SpanOf(product.b_scale, at.b_scale),
           .d = host.d == nullptr ? nullptr : at.d,
-          .workspace = {at.workspace, static_cast<size_t>(workspace_bytes)}};
+          .workspace = {at.workspace, static_cast<size_t>(workspace_bytes)},
+          .a_form = at.a_form,
+          .b_form = at.b_form};
 }
 
 class CudaRunner : public KernelRunner {
@@ -121,7 +125,10 @@ class CudaRunner : public KernelRunner {
   const Stream stream_;
 };
 
-// All products in one buffer: inputs, then outputs with their guards, then one workspace.
+// All products in one buffer: inputs, then outputs with their guards, then one workspace and the
+// forms of one product. Every other product runs twice: what the kernel derives from A and from B
+// is made by the first launch and found by the second one, which mostly has no use for what that
+// was made of.
 class TogetherRunner : public CudaRunner {
  public:
   using CudaRunner::CudaRunner;
@@ -136,7 +143,9 @@ class TogetherRunner : public CudaRunner {
                       absl::Span<std::vector<std::byte>> outputs) {
     RETURN_IF_ERROR(Upload(kernel, products, outputs));
     for (size_t i = 0; i < products.size(); ++i) {
-      RETURN_IF_ERROR(Launch(kernel, products[i], outputs[i], AddressesOf(i), workspace_bytes_));
+      RETURN_IF_ERROR(
+          i % 2 == 0 ? Launch(kernel, products[i], outputs[i], AddressesOf(i), workspace_bytes_)
+                     : RunWithForms(kernel, products[i], outputs[i], i));
     }
     const int64_t bytes = end_ - outputs_start_;
     RETURN_IF_ERROR(CudaStatus(
@@ -148,6 +157,40 @@ class TogetherRunner : public CudaRunner {
       std::memcpy(outputs[i].data(), host_.data() + places_[i].output, outputs[i].size());
     }
     return absl::OkStatus();
+  }
+
+  absl::Status RunWithForms(const Kernel& kernel, const Product& product,
+                            std::vector<std::byte>& output, size_t index) {
+    const Problem& problem = product.problem;
+    ASSIGN_OR_RETURN(const DerivedOperand of_a, kernel.derived(problem, mma::Operand::kA));
+    ASSIGN_OR_RETURN(const DerivedOperand of_b, kernel.derived(problem, mma::Operand::kB));
+    ASSIGN_OR_RETURN(const int64_t all_bytes, kernel.workspace_bytes(problem));
+    const int64_t workspace_bytes = all_bytes - of_a.bytes - of_b.bytes;
+    Addresses at = AddressesOf(index);
+    std::byte* const forms = at.workspace + workspace_bytes_;
+    if (of_a.bytes > 0) at.a_form.bytes = forms;
+    if (of_b.bytes > 0) at.b_form.bytes = forms + of_a.bytes;
+    RETURN_IF_ERROR(Launch(kernel, product, output, at, workspace_bytes));
+    // The values of a sparse A may be read where they are, and f32 for exact sums are.
+    const bool has_a = of_a.bytes > 0 && !problem.a.is_sparse() && !kernel.recipe.splits_f32;
+    const bool has_b = of_b.bytes > 0 && !kernel.recipe.splits_f32;
+    const Places& places = places_[index];
+    if (has_a) RETURN_IF_ERROR(Poison(places.a, product.a.size()));
+    if (has_b) RETURN_IF_ERROR(Poison(places.b, product.b.size()));
+    RETURN_IF_ERROR(Poison(end_, static_cast<size_t>(workspace_bytes_)));
+    RETURN_IF_ERROR(
+        CudaStatus(cudaMemcpyAsync(device_.data() + places.output, host_.data() + places.output,
+                                   output.size(), cudaMemcpyHostToDevice, stream_.get()),
+                   "copy in"));
+    at.a_form.is_made = of_a.bytes > 0;
+    at.b_form.is_made = of_b.bytes > 0;
+    return Launch(kernel, product, output, at, workspace_bytes);
+  }
+
+  absl::Status Poison(int64_t offset, size_t bytes) {
+    constexpr int kPoison = 0xff;
+    return CudaStatus(cudaMemsetAsync(device_.data() + offset, kPoison, bytes, stream_.get()),
+                      "poison");
   }
 
   // Offsets in the buffer.
@@ -183,8 +226,10 @@ class TogetherRunner : public CudaRunner {
     outputs_start_ = end_;
     for (size_t i = 0; i < products.size(); ++i) places_[i].output = Take(outputs[i]);
     RETURN_IF_ERROR(host_.Reserve(end_));
-    if (device_.bytes() < end_ + workspace_bytes_) {
-      ASSIGN_OR_RETURN(device_, DeviceBuffer::Allocate(2 * (end_ + workspace_bytes_)));
+    // Forms take no more than their part of a workspace.
+    const int64_t bytes = end_ + 2 * workspace_bytes_;
+    if (device_.bytes() < bytes) {
+      ASSIGN_OR_RETURN(device_, DeviceBuffer::Allocate(2 * bytes));
     }
     for (size_t i = 0; i < products.size(); ++i) {
       const Product& product = products[i];
@@ -197,11 +242,7 @@ class TogetherRunner : public CudaRunner {
       Copy(product.b_scale, places.b_scale);
       Copy(outputs[i], places.output);
     }
-    constexpr int kPoison = 0xff;
-    RETURN_IF_ERROR(
-        CudaStatus(cudaMemsetAsync(device_.data() + end_, kPoison,
-                                   static_cast<size_t>(workspace_bytes_), stream_.get()),
-                   "workspace"));
+    RETURN_IF_ERROR(Poison(end_, 2 * static_cast<size_t>(workspace_bytes_)));
     return CudaStatus(cudaMemcpyAsync(device_.data(), host_.data(), static_cast<size_t>(end_),
                                       cudaMemcpyHostToDevice, stream_.get()),
                       "copy in");

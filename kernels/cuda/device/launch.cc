@@ -3,6 +3,8 @@
 
 #include <algorithm>
 #include <limits>
+#include <map>
+#include <mutex>
 #include <optional>
 #include <span>
 #include <unordered_map>
@@ -62,7 +64,7 @@ struct Code {
   mma::Chip chip;  // The chip that the code was compiled for; the GPU may be a later one.
 };
 
-absl::StatusOr<Code> CodeOf(const Kernel& kernel) {
+absl::StatusOr<Code> FindCode(const Kernel& kernel) {
   const void* const function = FunctionOf(kernel);
   if (function == nullptr) {
     return absl::FailedPreconditionError(Concat("kernel: this build has no code of ", kernel.name));
@@ -75,19 +77,64 @@ absl::StatusOr<Code> CodeOf(const Kernel& kernel) {
     return absl::FailedPreconditionError(Concat("kernel: this build has no code of ", kernel.name,
                                                 ", which sm_", attributes.ptxVersion, " lacks"));
   }
+  // Kernels that use more than 48 KiB of shared memory must opt in.
+  RETURN_IF_ERROR(
+      CudaStatus(cudaFuncSetAttribute(function, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                      SharedBytes(*CudaRowOf(kernel))),
+                 kernel.name));
   return Code{function, *chip};
+}
+
+// What was found once stays so: to ask CUDA takes as long as to launch.
+absl::StatusOr<Code> CodeOf(const Kernel& kernel) {
+  using Found = std::map<std::pair<int, const Kernel*>, Code>;
+  static auto* const found = new Found();  // Never destroyed.
+  static std::mutex mutex;
+  int gpu = 0;
+  RETURN_IF_ERROR(CudaStatus(cudaGetDevice(&gpu), "GPU"));
+  const std::lock_guard lock(mutex);
+  if (const auto known = found->find({gpu, &kernel}); known != found->end()) return known->second;
+  ASSIGN_OR_RETURN(const Code code, FindCode(kernel));
+  found->emplace(std::pair(gpu, &kernel), code);
+  return code;
 }
 
 int64_t DivideUp(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
+// Where the parts of a launch's workspace begin, and what is made of operands elsewhere.
+struct MadeOf {
+  std::byte* memory = nullptr;
+  bool is_made = false;
+};
+struct Parts {
+  MadeOf a;
+  std::byte* split = nullptr;
+  MadeOf b;
+  std::byte* sums = nullptr;
+};
+
+Parts PartsOf(const GemmArgs& args, const CudaPlan& plan) {
+  std::byte* next = args.workspace.data();
+  const auto take = [&next](int64_t bytes) { return std::exchange(next, next + bytes); };
+  const auto made = [&](const OperandForm& form, int64_t bytes) {
+    return form.bytes != nullptr ? MadeOf{form.bytes, form.is_made} : MadeOf{take(bytes), false};
+  };
+  Parts parts;
+  parts.a = made(args.a_form, plan.a_workspace_bytes);
+  parts.split = take(plan.split.bytes);
+  parts.b = made(args.b_form, plan.b_workspace_bytes);
+  parts.sums = next;
+  return parts;
+}
+
 absl::StatusOr<OperandLines> LinesOf(std::string_view field, const OperandPlan& plan,
-                                     const std::byte* data, const std::byte* workspace) {
+                                     const std::byte* data, const std::byte* made) {
   if (plan.lines > kMostBlocks || plan.line_stride_bytes > kMostLineBytes) {
     return absl::ResourceExhaustedError(Concat(field, ": got ", plan.lines, " lines of ",
                                                plan.line_bytes,
                                                " bytes, want at most 2^31 - 1 of less than 2^31"));
   }
-  return OperandLines{.data = plan.is_packed ? workspace + plan.offset : data,
+  return OperandLines{.data = plan.is_packed ? made + plan.offset : data,
                       .batch_stride_bytes = plan.batch_stride_bytes,
                       .lines = static_cast<int>(plan.lines),
                       .line_bytes = static_cast<int>(plan.line_bytes),
@@ -128,7 +175,7 @@ absl::Status MakeTileMaps(const CudaRow& row, mma::Chip chip, const CudaPlan& pl
 
 // What the copy engine writes for a row of warpgroups.
 absl::Status SetStore(const CudaRow& row, const GemmArgs& args, const CudaPlan& plan,
-                      MmaParameters& parameters) {
+                      std::byte* kept_sums, MmaParameters& parameters) {
   const Problem& problem = args.problem;
   const SumsPlan& sums = plan.sums;
   parameters.stored_type = sums.are_kept ? AccumulatorType(row) : problem.d.type;
@@ -141,7 +188,7 @@ absl::Status SetStore(const CudaRow& row, const GemmArgs& args, const CudaPlan& 
                                                " bytes, want at most 2^31 - 1 every 2^31"));
   }
   const OperandLines lines = {
-      .data = sums.are_kept ? args.workspace.data() + sums.offset : args.d,
+      .data = sums.are_kept ? kept_sums : args.d,
       .batch_stride_bytes = sums.are_kept ? sums.batch_stride_bytes : problem.d.batch_stride_bytes,
       .lines = static_cast<int>(problem.m),
       .line_bytes = static_cast<int>(problem.n * element_bytes),
@@ -156,11 +203,12 @@ absl::Status SetStore(const CudaRow& row, const GemmArgs& args, const CudaPlan& 
 }
 
 // Sums that a narrow row leaves in the workspace.
-EpilogueParameters EpilogueOfSums(const CudaRow& row, const GemmArgs& args, const SumsPlan& sums) {
+EpilogueParameters EpilogueOfSums(const CudaRow& row, const GemmArgs& args, const SumsPlan& sums,
+                                  std::byte* kept_sums) {
   EpilogueParameters parameters;
   parameters.m = args.problem.m;
   parameters.n = args.problem.n;
-  parameters.d = {.data = args.workspace.data() + sums.offset,
+  parameters.d = {.data = kept_sums,
                   .line_stride_bytes = sums.line_stride_bytes,
                   .batch_stride_bytes = sums.batch_stride_bytes,
                   .type = AccumulatorType(row),
@@ -183,23 +231,22 @@ absl::Status SetTiles(const GemmArgs& args, MmaParameters& parameters) {
   return absl::OkStatus();
 }
 
-SplitParameters SplitParametersOf(const GemmArgs& args, const CudaPlan& plan) {
+SplitParameters SplitParametersOf(const GemmArgs& args, const CudaPlan& plan, const Parts& parts) {
   const SplitPlan& split = plan.split;
-  std::byte* const workspace = args.workspace.data();
   return {
-      .a_ranges = reinterpret_cast<const MagnitudeRange*>(workspace + split.a_ranges_offset),
-      .b_ranges = reinterpret_cast<const MagnitudeRange*>(workspace + split.b_ranges_offset),
+      .a_ranges = reinterpret_cast<const MagnitudeRange*>(parts.a.memory + split.a_ranges_offset),
+      .b_ranges = reinterpret_cast<const MagnitudeRange*>(parts.b.memory),
       .a_ranges_of_matrix = plan.a.batch_stride_bytes == 0 ? 0 : RangesOf(plan.a.lines),
       .b_ranges_of_matrix = plan.b.batch_stride_bytes == 0 ? 0 : RangesOf(plan.b.lines),
-      .any = reinterpret_cast<uint32_t*>(workspace + split.offset),
-      .marks = reinterpret_cast<uint32_t*>(workspace + split.marks_offset),
+      .any = reinterpret_cast<uint32_t*>(parts.split),
+      .marks = reinterpret_cast<uint32_t*>(parts.split + split.marks_offset),
       .words_of_row = split.words_of_row,
       .k = args.problem.k,
   };
 }
 
 absl::StatusOr<MmaParameters> ParametersOf(const CudaRow& row, mma::Chip chip, const GemmArgs& args,
-                                           const CudaPlan& plan) {
+                                           const CudaPlan& plan, const Parts& parts) {
   const Problem& problem = args.problem;
   const int64_t tiles_m = TilesDown(row, problem.m);
   const int64_t tiles_n = DivideUp(problem.n, row.tile.n);
@@ -212,10 +259,9 @@ absl::StatusOr<MmaParameters> ParametersOf(const CudaRow& row, mma::Chip chip, c
                                                row.tile.n, " and steps of ", row.instruction.k));
   }
   MmaParameters parameters;
-  ASSIGN_OR_RETURN(parameters.a, LinesOf("a", plan.a, args.a, args.workspace.data()));
-  ASSIGN_OR_RETURN(parameters.b, LinesOf("b", plan.b, args.b, args.workspace.data()));
-  parameters.metadata =
-      reinterpret_cast<const uint32_t*>(args.workspace.data() + plan.metadata_offset);
+  ASSIGN_OR_RETURN(parameters.a, LinesOf("a", plan.a, args.a, parts.a.memory));
+  ASSIGN_OR_RETURN(parameters.b, LinesOf("b", plan.b, args.b, parts.b.memory));
+  parameters.metadata = reinterpret_cast<const uint32_t*>(parts.a.memory + plan.metadata_offset);
   parameters.metadata_batch_stride_words = plan.metadata_batch_stride_bytes / 4;
   parameters.metadata_steps = static_cast<int>(steps / StepsOfMetadata(row));
   parameters.steps = static_cast<int>(DivideUp(problem.k, row.instruction.k));
@@ -233,44 +279,68 @@ absl::StatusOr<MmaParameters> ParametersOf(const CudaRow& row, mma::Chip chip, c
   // What is finished has been multiplied by alpha.
   if (parameters.finishes_sums) parameters.epilogue.alpha_f32 = 1;
   if (!IsNarrow(row)) {
-    RETURN_IF_ERROR(SetStore(row, args, plan, parameters));
+    RETURN_IF_ERROR(SetStore(row, args, plan, parts.sums, parameters));
   } else if (plan.sums.are_kept) {
-    parameters.epilogue = EpilogueOfSums(row, args, plan.sums);
+    parameters.epilogue = EpilogueOfSums(row, args, plan.sums, parts.sums);
   }
   RETURN_IF_ERROR(SetTiles(args, parameters));
-  if (row.splits_f32) parameters.split = SplitParametersOf(args, plan);
+  if (row.splits_f32) parameters.split = SplitParametersOf(args, plan, parts);
   return parameters;
 }
 
+absl::Status Clear(std::byte* begin, std::byte* end, CUstream_st* stream) {
+  if (begin == end) return absl::OkStatus();
+  return CudaStatus(cudaMemsetAsync(begin, 0, static_cast<size_t>(end - begin), stream), "split");
+}
+
+// Sets to zero what the split wants so; what lies together, at once.
+absl::Status ClearForSplit(const CudaPlan& plan, const Parts& parts, CUstream_st* stream) {
+  const SplitPlan& split = plan.split;
+  const int64_t a_bytes = plan.a_workspace_bytes - split.a_ranges_offset;
+  const std::span<std::byte> ranges[] = {
+      {parts.a.memory + split.a_ranges_offset, parts.a.is_made ? 0 : static_cast<size_t>(a_bytes)},
+      {parts.split, static_cast<size_t>(split.bytes)},
+      {parts.b.memory, parts.b.is_made ? 0 : static_cast<size_t>(split.b_ranges_bytes)}};
+  std::byte* begin = nullptr;
+  std::byte* end = nullptr;
+  for (const std::span<std::byte> range : ranges) {
+    if (range.empty()) continue;
+    if (range.data() != end) {
+      RETURN_IF_ERROR(Clear(begin, end, stream));
+      begin = range.data();
+    }
+    end = range.data() + range.size();
+  }
+  return Clear(begin, end, stream);
+}
+
 absl::Status SplitOperands(const CudaRow& row, const GemmArgs& args, const CudaPlan& plan,
-                           CUstream_st* stream) {
-  std::byte* const workspace = args.workspace.data();
-  const auto ranges = [workspace](int64_t offset) {
-    return reinterpret_cast<MagnitudeRange*>(workspace + offset);
-  };
-  RETURN_IF_ERROR(CudaStatus(cudaMemsetAsync(workspace + plan.split.offset, 0,
-                                             static_cast<size_t>(plan.split.bytes), stream),
-                             "split"));
-  RETURN_IF_ERROR(SplitOperand(row, mma::Operand::kA, args.problem, plan.a, args.a, workspace,
-                               ranges(plan.split.a_ranges_offset), stream));
-  return SplitOperand(row, mma::Operand::kB, args.problem, plan.b, args.b, workspace,
-                      ranges(plan.split.b_ranges_offset), stream);
+                           const Parts& parts, CUstream_st* stream) {
+  RETURN_IF_ERROR(ClearForSplit(plan, parts, stream));
+  if (!parts.a.is_made) {
+    std::byte* const ranges = parts.a.memory + plan.split.a_ranges_offset;
+    RETURN_IF_ERROR(SplitOperand(row, mma::Operand::kA, args.problem, plan.a, args.a,
+                                 parts.a.memory, reinterpret_cast<MagnitudeRange*>(ranges),
+                                 stream));
+  }
+  if (parts.b.is_made) return absl::OkStatus();
+  return SplitOperand(row, mma::Operand::kB, args.problem, plan.b, args.b, parts.b.memory,
+                      reinterpret_cast<MagnitudeRange*>(parts.b.memory), stream);
 }
 
 absl::Status PrepareOperands(const CudaRow& row, const GemmArgs& args, const CudaPlan& plan,
-                             CUstream_st* stream) {
-  std::byte* const workspace = args.workspace.data();
-  if (row.splits_f32) return SplitOperands(row, args, plan, stream);
-  if (plan.a.is_packed) {
+                             const Parts& parts, CUstream_st* stream) {
+  if (row.splits_f32) return SplitOperands(row, args, plan, parts, stream);
+  if (plan.a.is_packed && !parts.a.is_made) {
     RETURN_IF_ERROR(
-        PackOperand(row, mma::Operand::kA, args.problem, plan.a, args.a, workspace, stream));
+        PackOperand(row, mma::Operand::kA, args.problem, plan.a, args.a, parts.a.memory, stream));
   }
-  if (plan.b.is_packed) {
+  if (plan.b.is_packed && !parts.b.is_made) {
     RETURN_IF_ERROR(
-        PackOperand(row, mma::Operand::kB, args.problem, plan.b, args.b, workspace, stream));
+        PackOperand(row, mma::Operand::kB, args.problem, plan.b, args.b, parts.b.memory, stream));
   }
-  if (!row.instruction.is_sparse()) return absl::OkStatus();
-  return RepackMetadata(row, args.problem, plan, args.a, workspace, stream);
+  if (!row.instruction.is_sparse() || parts.a.is_made) return absl::OkStatus();
+  return RepackMetadata(row, args.problem, plan, args.a, parts.a.memory, stream);
 }
 
 // Makes one launch for as many matrices as a grid has room for; changes `parameters` for each.
@@ -279,11 +349,6 @@ absl::Status LaunchProduct(const Kernel& kernel, const Code& code, MmaParameters
   const CudaRow& row = *CudaRowOf(kernel);
   const auto blocks_of_cluster = static_cast<unsigned>(ClusterOn(row, code.chip));
   const auto threads = static_cast<unsigned>(ThreadsOfBlock(row, code.chip));
-  // Kernels that use more than 48 KiB of shared memory must opt in.
-  RETURN_IF_ERROR(
-      CudaStatus(cudaFuncSetAttribute(code.function, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                                      SharedBytes(row)),
-                 kernel.name));
   const bool is_persistent = HasWarpgroups(row);
   for (int64_t first = 0; first < batch; first += is_persistent ? batch : kMostBatches) {
     parameters.first_batch = first;
@@ -328,7 +393,9 @@ GemmArgs TransposedArgs(const GemmArgs& args, const Problem& transposed) {
           .d = args.d,
           .workspace = args.workspace,
           .abort = args.abort,
-          .abort_word = args.abort_word};
+          .abort_word = args.abort_word,
+          .a_form = args.b_form,
+          .b_form = args.a_form};
 }
 
 absl::Status LaunchAsMultiplied(const Kernel& kernel, const GemmArgs& args, CUstream_st* stream) {
@@ -339,16 +406,17 @@ absl::Status LaunchAsMultiplied(const Kernel& kernel, const GemmArgs& args, CUst
     return LaunchEpilogueAlone(args, AccumulatorType(row), SumsInMemory(), stream);
   }
   ASSIGN_OR_RETURN(const CudaPlan plan, PlanOf(row, args.problem));
+  const Parts parts = PartsOf(args, plan);
   SumsInMemory sums;
   if (plan.sums.are_kept) {
-    sums = {.data = args.workspace.data() + plan.sums.offset,
+    sums = {.data = parts.sums,
             .line_stride_bytes = plan.sums.line_stride_bytes,
             .batch_stride_bytes = plan.sums.batch_stride_bytes};
   }
   ExactMarks marks;
   if (!row.splits_f32 || plan.split.is_used) {
-    ASSIGN_OR_RETURN(MmaParameters parameters, ParametersOf(row, code.chip, args, plan));
-    RETURN_IF_ERROR(PrepareOperands(row, args, plan, stream));
+    ASSIGN_OR_RETURN(MmaParameters parameters, ParametersOf(row, code.chip, args, plan, parts));
+    RETURN_IF_ERROR(PrepareOperands(row, args, plan, parts, stream));
     RETURN_IF_ERROR(LaunchProduct(kernel, code, parameters, args.problem.batch, stream));
     marks = {.any = parameters.split.any,
              .marks = parameters.split.marks,

@@ -10,7 +10,7 @@ namespace gemmd {
 
 absl::StatusOr<OperandPacking> PackingOf(const CudaRow& row, mma::Operand operand,
                                          const Problem& problem, const OperandPlan& plan,
-                                         const std::byte* source, std::byte* workspace) {
+                                         const std::byte* source, std::byte* made) {
   const bool is_a = operand == mma::Operand::kA;
   const MatrixLayout& layout = is_a ? problem.a : problem.b;
   const LineAxis axis = LineAxisOf(row.instruction, operand);
@@ -19,7 +19,7 @@ absl::StatusOr<OperandPacking> PackingOf(const CudaRow& row, mma::Operand operan
   PackJob& job = packing.job;
   job.source = source;
   job.source_end = source + bytes.least;
-  job.target = workspace + plan.offset;
+  job.target = made + plan.offset;
   job.source_batch_stride = layout.batch_stride_bytes;
   job.target_line_stride = plan.line_stride_bytes;
   job.target_batch_stride = plan.batch_stride_bytes;
@@ -44,7 +44,7 @@ absl::StatusOr<OperandPacking> PackingOf(const CudaRow& row, mma::Operand operan
 
 absl::StatusOr<MetadataJob> MetadataJobOf(const CudaRow& row, const Problem& problem,
                                           const CudaPlan& plan, const std::byte* a,
-                                          std::byte* workspace) {
+                                          std::byte* made) {
   const mma::Instruction& instruction = row.instruction;
   ASSIGN_OR_RETURN(const SparseLayout sparse,
                    SparseLayoutOf("a", problem.a.type, problem.m, problem.k));
@@ -61,7 +61,7 @@ absl::StatusOr<MetadataJob> MetadataJobOf(const CudaRow& row, const Problem& pro
   }
   job.nibble_beyond = NibbleOfPlaces(instruction, sparse.form, 0, job.has_two_indices ? 1 : 0);
   job.indices = a + sparse.indices_offset(0);
-  job.words = reinterpret_cast<uint32_t*>(workspace + plan.metadata_offset);
+  job.words = reinterpret_cast<uint32_t*>(made + plan.metadata_offset);
   job.index_line_bytes = sparse.index_line_bytes;
   job.source_batch_stride = problem.a.batch_stride_bytes;
   job.rows = problem.m;

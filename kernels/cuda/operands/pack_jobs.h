@@ -26,9 +26,9 @@ struct OperandPacking {
 // Errors: none for a valid problem.
 absl::StatusOr<OperandPacking> PackingOf(const CudaRow& row, mma::Operand operand,
                                          const Problem& problem, const OperandPlan& plan,
-                                         const std::byte* source, std::byte* workspace);
+                                         const std::byte* source, std::byte* made);
 absl::StatusOr<MetadataJob> MetadataJobOf(const CudaRow& row, const Problem& problem,
                                           const CudaPlan& plan, const std::byte* a,
-                                          std::byte* workspace);
+                                          std::byte* made);
 
 }  // namespace gemmd

@@ -146,13 +146,16 @@ TEST(CudaPlanTest, SplitOperandsHaveTwoPartsRangesAndMarks) {
 
   const SplitPlan& split = plan.split;
   EXPECT_TRUE(split.is_used);
-  EXPECT_GE(split.offset, plan.sums.offset + 3 * plan.sums.batch_stride_bytes);
   EXPECT_EQ(split.words_of_row, 3);
-  EXPECT_GE(split.marks_offset, split.offset + 4);
-  EXPECT_GE(split.a_ranges_offset, split.marks_offset + 3 * 130 * 3 * 4);
-  EXPECT_GE(split.b_ranges_offset, split.a_ranges_offset + 3 * 256 * 8);
-  EXPECT_GE(split.offset + split.bytes, split.b_ranges_offset + 128 * 8);
-  EXPECT_EQ(plan.workspace_bytes, split.offset + split.bytes);
+  EXPECT_GE(split.marks_offset, 4);
+  EXPECT_GE(split.bytes, split.marks_offset + 3 * 130 * 3 * 4);
+  EXPECT_GE(split.a_ranges_offset, 3 * 2 * 130 * kLine);
+  EXPECT_GE(plan.a_workspace_bytes, split.a_ranges_offset + 3 * 256 * 8);
+  EXPECT_GE(split.b_ranges_bytes, 128 * 8);
+  EXPECT_EQ(plan.b.offset, split.b_ranges_bytes);
+  EXPECT_GE(plan.b_workspace_bytes, split.b_ranges_bytes + 2 * 70 * kLine);
+  EXPECT_GE(plan.workspace_bytes, plan.a_workspace_bytes + split.bytes + plan.b_workspace_bytes +
+                                      3 * plan.sums.batch_stride_bytes);
 }
 
 TEST(CudaPlanTest, ShortSumsOfF32AreNotSplit) {
@@ -162,7 +165,7 @@ TEST(CudaPlanTest, ShortSumsOfF32AreNotSplit) {
   EXPECT_FALSE(plan.a.is_packed);
   EXPECT_FALSE(plan.b.is_packed);
   EXPECT_TRUE(plan.sums.are_kept);  // D is column major.
-  EXPECT_LE(plan.workspace_bytes, plan.sums.offset + 3 * (70 * 4 + 32) * 130);
+  EXPECT_LE(plan.workspace_bytes, 3 * (70 * 4 + 32) * 130);
 }
 
 }  // namespace

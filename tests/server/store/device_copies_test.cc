@@ -99,6 +99,161 @@ TEST_F(DeviceCopiesTest, AreMadeOnceAndGoWithTheirTensor) {
   EXPECT_EQ(copies_->counts().copies, 1);
 }
 
+// Waits until the device has done what it was asked for before.
+void WaitForForms(FakeDeviceMemory& memory) {
+  Brought told;
+  memory.Allocate(
+      1, [done = told.Take()](absl::StatusOr<DeviceBlock>) mutable { std::move(done)(Use()); });
+  EXPECT_THAT(told.Wait(), IsOk());
+}
+
+FormKey KeyOf(int64_t bytes, uint32_t form = 1) { return {.form = form, .bytes = bytes}; }
+
+// Room for three copies: memory is taken for a form once it is wanted again, one job makes it while
+// others do without, and from then on all read it, until the bytes change.
+TEST_F(DeviceCopiesTest, AFormIsMadeOnceItIsWantedAgain) {
+  const auto bytes = Bytes("abc");
+  const absl::StatusOr<Use> use = Bring(bytes);
+  ASSERT_THAT(use, IsOk());
+  const FormKey key = KeyOf(kBlock);
+  EXPECT_EQ(copies_->TakeForm(*use, key).form, nullptr) << "used once";
+  EXPECT_EQ(memory_.calls("Allocate"), 1);
+  EXPECT_EQ(copies_->TakeForm(*use, key).form, nullptr) << "on its way";
+  EXPECT_EQ(copies_->TakeForm(*use, key).form, nullptr) << "it is allocated once";
+  WaitForForms(memory_);
+  EXPECT_EQ(copies_->counts().forms, 1);
+  EXPECT_EQ(copies_->counts().bytes, 2 * kBlock);
+
+  DeviceCopies::FormUse maker = copies_->TakeForm(*use, key);
+  ASSERT_NE(maker.form, nullptr);
+  EXPECT_FALSE(maker.is_made);
+  EXPECT_NE(maker.block, use->block());
+  EXPECT_EQ(copies_->TakeForm(*use, key).form, nullptr) << "it is being made";
+  EXPECT_EQ(copies_->TakeForm(*use, KeyOf(kBlock, 2)).form, nullptr) << "another one";
+  const DeviceBlock block = maker.block;
+  copies_->EndForm(std::move(maker), /*is_made=*/false);
+  DeviceCopies::FormUse again = copies_->TakeForm(*use, key);
+  ASSERT_NE(again.form, nullptr);
+  EXPECT_FALSE(again.is_made) << "the first job failed";
+  EXPECT_EQ(again.block, block);
+  copies_->EndForm(std::move(again), /*is_made=*/true);
+
+  DeviceCopies::FormUse reader = copies_->TakeForm(*use, key);
+  DeviceCopies::FormUse other = copies_->TakeForm(*use, key);
+  ASSERT_NE(reader.form, nullptr);
+  ASSERT_NE(other.form, nullptr);
+  EXPECT_TRUE(reader.is_made && other.is_made);
+  EXPECT_EQ(other.block, block);
+  copies_->EndForm(std::move(reader), true);
+  copies_->EndForm(std::move(other), true);
+
+  // Written in place.
+  ASSERT_TRUE(bytes->TakeWritingAtOnce(copies_.get()));
+  bytes->BeginWriting(copies_.get());
+  DeviceCopies::FormUse outdated = copies_->TakeForm(*use, key);
+  ASSERT_NE(outdated.form, nullptr);
+  EXPECT_FALSE(outdated.is_made);
+  bytes->EndWriting(copies_.get(), /*has_begun=*/true, /*is_ok=*/true);
+  copies_->EndForm(std::move(outdated), true);
+  DeviceCopies::FormUse fresh = copies_->TakeForm(*use, key);
+  ASSERT_NE(fresh.form, nullptr);
+  EXPECT_FALSE(fresh.is_made) << "it was made while the bytes changed";
+  copies_->EndForm(std::move(fresh), true);
+}
+
+// A form that a job uses.
+DeviceCopies::FormUse MakeForm(DeviceCopies& copies, FakeDeviceMemory& memory, const Use& use,
+                               const FormKey& key) {
+  for (int i = 0; i < 2; ++i) EXPECT_EQ(copies.TakeForm(use, key).form, nullptr);
+  WaitForForms(memory);
+  return copies.TakeForm(use, key);
+}
+
+TEST_F(DeviceCopiesTest, FormsGoBeforeCopiesAndWithTheirOwn) {
+  auto a = Bytes("a");
+  const auto b = Bytes("b");
+  auto c = Bytes("c");
+  {
+    const absl::StatusOr<Use> first = Bring(a);
+    ASSERT_THAT(first, IsOk());
+    DeviceCopies::FormUse form = MakeForm(*copies_, memory_, *first, KeyOf(kBlock));
+    ASSERT_NE(form.form, nullptr);
+    ASSERT_THAT(Bring(b), IsOk());
+    EXPECT_EQ(copies_->counts().bytes, 3 * kBlock);
+    ASSERT_THAT(Bring(c), IsOk());
+    EXPECT_EQ(copies_->counts().evictions, 1) << "b went: a and its form are in use";
+    EXPECT_EQ(copies_->counts().forms, 1);
+    copies_->EndForm(std::move(form), true);
+  }
+  ASSERT_THAT(Bring(b), IsOk());
+  EXPECT_EQ(copies_->counts().forms, 0) << "nobody uses it: it goes first";
+  EXPECT_EQ(copies_->counts().copies, 3);
+  EXPECT_EQ(copies_->counts().evictions, 1);
+
+  // There is no room for another one, and no copy goes for it.
+  {
+    const absl::StatusOr<Use> third = Bring(c);
+    ASSERT_THAT(third, IsOk());
+    for (int i = 0; i < 3; ++i) EXPECT_EQ(copies_->TakeForm(*third, KeyOf(1)).form, nullptr);
+    WaitForForms(memory_);
+    EXPECT_EQ(copies_->counts().forms, 0);
+    EXPECT_EQ(copies_->counts().copies, 3);
+    a = nullptr;
+    DeviceCopies::FormUse form = MakeForm(*copies_, memory_, *third, KeyOf(kBlock));
+    ASSERT_NE(form.form, nullptr);
+    copies_->EndForm(std::move(form), true);
+    EXPECT_EQ(copies_->counts().bytes, 3 * kBlock);
+  }
+  WaitForForms(memory_);  // The device's thread has let go of the tensor.
+  c = nullptr;
+  EXPECT_EQ(copies_->counts().forms, 0);
+  EXPECT_EQ(copies_->counts().bytes, kBlock);
+}
+
+TEST_F(DeviceCopiesTest, AFormIsLostWithTheDevice) {
+  const auto bytes = Bytes("abc");
+  const FormKey key = KeyOf(kBlock);
+  {
+    const absl::StatusOr<Use> use = Bring(bytes);
+    ASSERT_THAT(use, IsOk());
+    DeviceCopies::FormUse form = MakeForm(*copies_, memory_, *use, key);
+    ASSERT_NE(form.form, nullptr);
+    copies_->EndForm(std::move(form), true);
+    memory_.Lose();
+    EXPECT_EQ(copies_->TakeForm(*use, key).form, nullptr);
+  }
+  const absl::StatusOr<Use> use = Bring(bytes);
+  ASSERT_THAT(use, IsOk());
+  EXPECT_EQ(copies_->counts().forms, 0);
+  DeviceCopies::FormUse form = MakeForm(*copies_, memory_, *use, key);
+  ASSERT_NE(form.form, nullptr);
+  EXPECT_FALSE(form.is_made);
+  copies_->EndForm(std::move(form), true);
+}
+
+// An owner pays for what is made of his tensors, and gives that up for his other ones.
+TEST_F(DeviceCopiesTest, AnOwnerPaysForForms) {
+  const auto owner = std::make_shared<Account>("the caller", "--own", int64_t{1} << 30, account_);
+  const auto on_devices = std::make_shared<Account>("the caller", "device_tensor_bytes", 2 * kBlock,
+                                                    nullptr, Account::Memory::kDevices);
+  owner->SetOnDevices(on_devices);
+  const auto a = TensorBytes::Allocate(kBlock, *owner, background_).value();
+  const auto b = TensorBytes::Allocate(kBlock, *owner, background_).value();
+  const absl::StatusOr<Use> use = Bring(a);
+  ASSERT_THAT(use, IsOk());
+  for (int i = 0; i < 3; ++i) EXPECT_EQ(copies_->TakeForm(*use, KeyOf(2 * kBlock)).form, nullptr);
+  WaitForForms(memory_);
+  EXPECT_EQ(copies_->TakeForm(*use, KeyOf(2 * kBlock)).form, nullptr) << "more than he may have";
+  DeviceCopies::FormUse form = MakeForm(*copies_, memory_, *use, KeyOf(kBlock));
+  ASSERT_NE(form.form, nullptr);
+  EXPECT_EQ(on_devices->used(), 2 * kBlock);
+  copies_->EndForm(std::move(form), true);
+  ASSERT_THAT(Bring(b), IsOk());
+  EXPECT_EQ(on_devices->used(), 2 * kBlock);
+  EXPECT_EQ(copies_->counts().forms, 0);
+  EXPECT_EQ(copies_->counts().copies, 2);
+}
+
 // An owner's tensors take no more of devices than he may have: his own leave for his others, and
 // nobody else's.
 TEST_F(DeviceCopiesTest, AnOwnerHasHisPartOfTheDevice) {

@@ -112,11 +112,29 @@ bool FakeGpuRuntime::IsMemory(const std::byte* address) const {
   return address < block + bytes;
 }
 
+absl::Status FakeGpuRuntime::UseForms(const Kernel& kernel, const GemmArgs& args) const {
+  const Problem& problem = args.problem;
+  const auto use = [&](const OperandForm& form, mma::Operand operand, const MatrixLayout& layout,
+                       const std::byte* data) {
+    if (form.bytes == nullptr) return absl::OkStatus();
+    ASSIGN_OR_RETURN(const DerivedOperand derived, kernel.derived(problem, operand));
+    ASSIGN_OR_RETURN(const ByteCount bytes, BytesOf("operand", layout, problem.batch));
+    if (!IsMemory(form.bytes)) return absl::InternalError("a form is not in memory of the GPU");
+    const auto count = static_cast<size_t>(std::min(derived.bytes, bytes.least));
+    if (!form.is_made) std::memcpy(form.bytes, data, count);
+    if (std::memcmp(form.bytes, data, count) == 0) return absl::OkStatus();
+    return absl::InternalError("a form is of other bytes");
+  };
+  RETURN_IF_ERROR(use(args.a_form, mma::Operand::kA, problem.a, args.a));
+  return use(args.b_form, mma::Operand::kB, problem.b, args.b);
+}
+
 absl::Status FakeGpuRuntime::Launch(const Kernel& kernel, const GemmArgs& args) {
   if (!IsMemory(args.d)) {  // As on a GPU, it shows later.
     is_lost_ = true;
     return absl::OkStatus();
   }
+  RETURN_IF_ERROR(UseForms(kernel, args));
   const Kernel* simulated = Simulated(kernel);
   if (simulated == nullptr) return absl::FailedPreconditionError("no such kernel");
   ASSIGN_OR_RETURN(const int64_t bytes, simulated->workspace_bytes(args.problem));

@@ -2,7 +2,9 @@
 //
 // A GPU made of the host's memory and the simulator: a kernel computes what the simulator's kernel
 // of its instruction computes, which is what a GPU would. All is done within the call that asks for
-// it. It is lost, as a GPU is, once a kernel's D is not in its memory.
+// it. It is lost, as a GPU is, once a kernel's D is not in its memory. What a kernel derives from
+// an operand is here its first bytes as they are: where such a form is of other bytes, the launch
+// fails with Internal.
 #pragma once
 
 #include <cstdint>
@@ -40,6 +42,7 @@ class FakeGpuRuntime : public GpuRuntime {
 
  private:
   bool IsMemory(const std::byte* address) const;
+  absl::Status UseForms(const Kernel& kernel, const GemmArgs& args) const;
 
   std::map<const std::byte*, int64_t> blocks_;  // Each with its size in bytes.
   std::map<Moment, int64_t> marks_ns_;

@@ -68,6 +68,52 @@ TEST_F(WorkerTest, RefusesPartsThatAreNone) {
   EXPECT_THAT(StatusOfJob(JobOfRows(10)), IsOk());
 }
 
+// What a kernel derives from B is made by one job and found by another, in a block that outlives
+// both. A launch in panels does without.
+TEST_F(WorkerTest, KeepsWhatIsMadeOfAnOperand) {
+  JobRequest request = JobOfRows(600);
+  const Kernel& kernel = Catalog(DeviceKind::kCuda)[request.kernel];
+  const int64_t bytes = kernel.derived(request.problem, mma::Operand::kB).value().bytes;
+  ASSERT_GT(bytes, 0);
+  constexpr uint64_t kBlock = 5;
+  ASSERT_THAT(
+      SendRecord(front_,
+                 MemoryRequest{
+                     .id = 7, .action = MemoryAction::kAllocate, .block = kBlock, .bytes = bytes}),
+      IsOk());
+  ASSERT_THAT(Receive<Result>()->status.get(), IsOk());
+  request.id = 8;
+  request.staged_d = LayOutJob(request.problem).value().input_bytes;
+  const auto run = [&](const FormPlace& place) {
+    request.places.b_form = place;
+    EXPECT_THAT(SendRecord(front_, request), IsOk());
+    return Receive<Result>().value();
+  };
+  const FormPlace place = {.block = kBlock, .bytes = bytes};
+  EXPECT_EQ(run({}).made_forms, 0U);
+  Result made = run(place);
+  EXPECT_THAT(made.status.get(), IsOk());
+  EXPECT_EQ(made.made_forms, 1U);
+  FormPlace found = place;
+  found.is_made = 1;
+  EXPECT_THAT(run(found).status.get(), IsOk());
+
+  request.predicted_ns = 30'000'000;
+  Result divided = run(place);
+  EXPECT_THAT(divided.status.get(), IsOk());
+  EXPECT_EQ(divided.made_forms, 0U);
+  request.predicted_ns = 0;
+
+  const int64_t b_offset = LayOutJob(request.problem).value().b.offset;
+  staging_.matrices()[static_cast<size_t>(b_offset)] ^= std::byte{1};
+  EXPECT_THAT(run(found).status.get(), StatusIs(absl::StatusCode::kInternal)) << "of another B";
+  EXPECT_THAT(run(place).status.get(), IsOk());
+  EXPECT_THAT(run({.block = kBlock, .bytes = bytes - 1}).status.get(),
+              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("form")));
+  EXPECT_THAT(run({.block = kBlock + 1, .bytes = bytes}).status.get(),
+              StatusIs(absl::StatusCode::kFailedPrecondition));
+}
+
 TEST_F(WorkerTest, EndsAtRecordsThatAreNone) {
   EXPECT_THAT(SendRecord(front_, Result()), IsOk());
   thread_.join();

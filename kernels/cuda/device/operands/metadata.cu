@@ -51,8 +51,8 @@ __global__ void __launch_bounds__(kBlockThreads)
 }  // namespace
 
 absl::Status RepackMetadata(const CudaRow& row, const Problem& problem, const CudaPlan& plan,
-                            const std::byte* a, std::byte* workspace, CUstream_st* stream) {
-  ASSIGN_OR_RETURN(const MetadataJob job, MetadataJobOf(row, problem, plan, a, workspace));
+                            const std::byte* a, std::byte* made, CUstream_st* stream) {
+  ASSIGN_OR_RETURN(const MetadataJob job, MetadataJobOf(row, problem, plan, a, made));
   const dim3 blocks(BlocksFor(CeilOf(job.steps * kLanes, kBlockThreads * kWordsOfThread)),
                     static_cast<unsigned>(std::min(job.tiles, kMostExtent)),
                     static_cast<unsigned>(std::min(job.batch, kMostExtent)));

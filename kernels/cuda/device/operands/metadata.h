@@ -14,12 +14,12 @@ struct CUstream_st;  // What cudaStream_t points at.
 
 namespace gemmd {
 
-// Writes the metadata of a sparse A at plan.metadata_offset of the workspace, on `stream`, without
+// Writes the metadata of a sparse A at plan.metadata_offset of `made`, on `stream`, without
 // waiting: tile of kMetadataRows rows by tile, step by step, lane by lane (PlaceOfWord), where a
 // step is StepsOfMetadata instructions along k, which are numbered by their selectors. Rows and
 // groups beyond the matrix keep the places that come first.
 // Errors: Internal as CUDA reports it.
 absl::Status RepackMetadata(const CudaRow& row, const Problem& problem, const CudaPlan& plan,
-                            const std::byte* a, std::byte* workspace, CUstream_st* stream);
+                            const std::byte* a, std::byte* made, CUstream_st* stream);
 
 }  // namespace gemmd

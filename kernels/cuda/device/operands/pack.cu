@@ -90,10 +90,10 @@ __global__ void __launch_bounds__(kBlockThreads)
 }  // namespace
 
 absl::Status PackOperand(const CudaRow& row, mma::Operand operand, const Problem& problem,
-                         const OperandPlan& plan, const std::byte* source, std::byte* workspace,
+                         const OperandPlan& plan, const std::byte* source, std::byte* made,
                          CUstream_st* stream) {
   ASSIGN_OR_RETURN(const OperandPacking packing,
-                   PackingOf(row, operand, problem, plan, source, workspace));
+                   PackingOf(row, operand, problem, plan, source, made));
   const PackJob& job = packing.job;
   WithPackForm(packing.bits, packing.container, [&]<int kBits, int kContainer>() {
     if (packing.lies_along) {

@@ -200,10 +200,10 @@ __global__ void __launch_bounds__(kBlockThreads)
 }  // namespace
 
 absl::Status SplitOperand(const CudaRow& row, mma::Operand operand, const Problem& problem,
-                          const OperandPlan& plan, const std::byte* source, std::byte* workspace,
+                          const OperandPlan& plan, const std::byte* source, std::byte* made,
                           MagnitudeRange* ranges, CUstream_st* stream) {
   ASSIGN_OR_RETURN(const OperandPacking packing,
-                   PackingOf(row, operand, problem, plan, source, workspace));
+                   PackingOf(row, operand, problem, plan, source, made));
   const SplitJob job = {.pack = packing.job,
                         .ranges = ranges,
                         .ranges_of_matrix = RangesOf(plan.lines),

@@ -15,14 +15,14 @@ struct CUstream_st;  // What cudaStream_t points at.
 
 namespace gemmd {
 
-// Writes both parts of the lines of A or B at plan.offset of the workspace, and the lines' ranges,
+// Writes both parts of the lines of A or B at plan.offset of `made`, and the lines' ranges,
 // which are zeros before, RangesOf(plan.lines) of each matrix. It does so on `stream`, without
 // waiting. `plan` is that of the operand and says is_packed.
 //
-// Operands and workspace are aligned to 256 bytes; no byte after an operand's last one is read.
+// Operands and `made` are aligned to 256 bytes; no byte after an operand's last one is read.
 // Errors: Internal as CUDA reports it.
 absl::Status SplitOperand(const CudaRow& row, mma::Operand operand, const Problem& problem,
-                          const OperandPlan& plan, const std::byte* source, std::byte* workspace,
+                          const OperandPlan& plan, const std::byte* source, std::byte* made,
                           MagnitudeRange* ranges, CUstream_st* stream);
 
 }  // namespace gemmd
