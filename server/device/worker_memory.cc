@@ -83,10 +83,21 @@ namespace {
 class BlockErrand final : public Errand {
  public:
   using Done = absl::AnyInvocable<void(absl::Status) &&>;
-  BlockErrand(const MemoryRequest& request, Done done);
 
-  absl::Status Send(Channel& channel) const override;
-  void End(const absl::Status& status, const Times& times) override;
+  BlockErrand(const MemoryRequest& request, Done done)
+      : Errand(Kind::kMemory), request_(request), done_(std::move(done)) {
+    if (request.action == MemoryAction::kFree) {
+      uses.push_back({.block = request.block, .is_write = true});
+    }
+  }
+
+  absl::Status Send(Channel& channel) const override {
+    MemoryRequest request = request_;
+    request.id = id;
+    request.slot = slot;
+    return SendRecord(channel, request);
+  }
+  void End(const absl::Status& status, const Times&) override { std::move(done_)(status); }
 
  private:
   const MemoryRequest request_;
@@ -100,7 +111,16 @@ class Transfer {
   Transfer(int64_t chunks, Done done) : left_(chunks), done_(std::move(done)) {}
 
   // One of them has ended. Threads: any.
-  void EndOne(const absl::Status& status) ABSL_LOCKS_EXCLUDED(mutex_);
+  void EndOne(const absl::Status& status) ABSL_LOCKS_EXCLUDED(mutex_) {
+    absl::Status end;
+    {
+      MutexLock lock(&mutex_);
+      status_.Update(status);
+      if (--left_ > 0) return;
+      end = status_;
+    }
+    std::move(done_)(end);
+  }
 
  private:
   Mutex mutex_;
@@ -109,110 +129,54 @@ class Transfer {
   Done done_;
 };
 
-// A chunk of it.
+// A chunk of it: of `pieces`, to the block, or from the block to `to`.
 class CopyErrand final : public Errand {
  public:
-  // To the block.
-  CopyErrand(const MemoryRequest& request, std::vector<Piece> pieces,
-             std::shared_ptr<Transfer> transfer);
-  // From it.
-  CopyErrand(const MemoryRequest& request, absl::Span<std::byte> to,
-             std::shared_ptr<Transfer> transfer);
+  CopyErrand(const MemoryRequest& request, std::vector<Piece> pieces, absl::Span<std::byte> to,
+             std::shared_ptr<Transfer> transfer)
+      : Errand(Kind::kMemory),
+        request_(request),
+        pieces_(std::move(pieces)),
+        to_(to),
+        transfer_(std::move(transfer)) {
+    const bool is_write = request.action == MemoryAction::kWrite;
+    (is_write ? in_bytes : out_bytes) = request.bytes;
+    predicted_ns = request.bytes / 5;  // At 5 GB/s, as a slow link has.
+    uses.push_back({.block = request.block, .is_write = is_write});
+    // Each Write and Read has a number of its own: its block can be in two of them.
+    group = reinterpret_cast<uintptr_t>(transfer_.get());
+  }
 
-  std::vector<CopiedBytes> CopiesIn() const override;
-  absl::Status Send(Channel& channel) const override;
-  absl::Span<std::byte> written() const override;
-  absl::Status PlaceResult(std::vector<CopiedBytes>& copies) override;
-  void End(const absl::Status& status, const Times& times) override;
+  std::vector<CopiedBytes> CopiesIn() const override {
+    std::vector<CopiedBytes> copies;
+    std::byte* at = in.bytes().data();
+    for (const Piece& piece : pieces_) {
+      copies.push_back({.to = at, .from = piece.data(), .bytes = piece.size()});
+      at += piece.size();
+    }
+    return copies;
+  }
+  absl::Status Send(Channel& channel) const override {
+    MemoryRequest request = request_;
+    request.id = id;
+    request.slot = slot;
+    request.staged = pieces_.empty() ? out.offset() : in.offset();
+    return SendRecord(channel, request);
+  }
+  absl::Status PlaceResult(std::vector<CopiedBytes>& copies) override {
+    if (!to_.empty()) {
+      copies.push_back({.to = to_.data(), .from = out.bytes().data(), .bytes = to_.size()});
+    }
+    return absl::OkStatus();
+  }
+  void End(const absl::Status& status, const Times&) override { transfer_->EndOne(status); }
 
  private:
-  MemoryRequest request_;
-  std::vector<Piece> pieces_;
-  absl::Span<std::byte> to_;
-  std::shared_ptr<Transfer> transfer_;
+  const MemoryRequest request_;
+  const std::vector<Piece> pieces_;
+  const absl::Span<std::byte> to_;
+  const std::shared_ptr<Transfer> transfer_;
 };
-
-// Each Write and Read has a number of its own: its block can be in two of them.
-uint64_t GroupOf(const Transfer& transfer) { return reinterpret_cast<uintptr_t>(&transfer); }
-
-// At 5 GB/s, as a slow link has.
-int64_t PredictedNs(int64_t bytes) { return bytes / 5; }
-
-BlockErrand::BlockErrand(const MemoryRequest& request, Done done)
-    : Errand(Kind::kMemory), request_(request), done_(std::move(done)) {
-  if (request.action == MemoryAction::kFree) {
-    uses.push_back({.block = request.block, .is_write = true});
-  }
-}
-
-absl::Status BlockErrand::Send(Channel& channel) const {
-  MemoryRequest request = request_;
-  request.id = id;
-  request.slot = slot;
-  return SendRecord(channel, request);
-}
-
-void BlockErrand::End(const absl::Status& status, const Times&) { std::move(done_)(status); }
-
-void Transfer::EndOne(const absl::Status& status) {
-  absl::Status end;
-  {
-    MutexLock lock(&mutex_);
-    status_.Update(status);
-    if (--left_ > 0) return;
-    end = status_;
-  }
-  std::move(done_)(end);
-}
-
-CopyErrand::CopyErrand(const MemoryRequest& request, std::vector<Piece> pieces,
-                       std::shared_ptr<Transfer> transfer)
-    : Errand(Kind::kMemory),
-      request_(request),
-      pieces_(std::move(pieces)),
-      transfer_(std::move(transfer)) {
-  in_bytes = request.bytes;
-  predicted_ns = PredictedNs(request.bytes);
-  uses.push_back({.block = request.block, .is_write = true});
-  group = GroupOf(*transfer_);
-}
-
-CopyErrand::CopyErrand(const MemoryRequest& request, absl::Span<std::byte> to,
-                       std::shared_ptr<Transfer> transfer)
-    : Errand(Kind::kMemory), request_(request), to_(to), transfer_(std::move(transfer)) {
-  out_bytes = request.bytes;
-  predicted_ns = PredictedNs(request.bytes);
-  uses.push_back({.block = request.block});
-  group = GroupOf(*transfer_);
-}
-
-std::vector<CopiedBytes> CopyErrand::CopiesIn() const {
-  std::vector<CopiedBytes> copies;
-  std::byte* to = in.bytes().data();
-  for (const Piece& piece : pieces_) {
-    copies.push_back({.to = to, .from = piece.data(), .bytes = piece.size()});
-    to += piece.size();
-  }
-  return copies;
-}
-
-absl::Status CopyErrand::Send(Channel& channel) const {
-  MemoryRequest request = request_;
-  request.id = id;
-  request.slot = slot;
-  request.staged = pieces_.empty() ? out.offset() : in.offset();
-  return SendRecord(channel, request);
-}
-
-absl::Span<std::byte> CopyErrand::written() const { return out.bytes(); }
-
-absl::Status CopyErrand::PlaceResult(std::vector<CopiedBytes>& copies) {
-  if (!to_.empty())
-    copies.push_back({.to = to_.data(), .from = out.bytes().data(), .bytes = to_.size()});
-  return absl::OkStatus();
-}
-
-void CopyErrand::End(const absl::Status& status, const Times&) { transfer_->EndOne(status); }
 
 // The errands of a Write or a Read of the range, in chunks of at most so many bytes.
 std::vector<std::unique_ptr<Errand>> WriteErrands(DeviceBlock block, int64_t offset,
@@ -242,7 +206,8 @@ std::vector<std::unique_ptr<Errand>> WriteErrands(DeviceBlock block, int64_t off
     }
     offset += request.bytes;
     left -= request.bytes;
-    errands.push_back(std::make_unique<CopyErrand>(request, std::move(chunk), transfer));
+    errands.push_back(
+        std::make_unique<CopyErrand>(request, std::move(chunk), absl::Span<std::byte>(), transfer));
   }
   return errands;
 }
@@ -261,7 +226,7 @@ std::vector<std::unique_ptr<Errand>> ReadErrands(DeviceBlock block, int64_t offs
     request.bytes = std::min(chunk_bytes, all - at);
     const absl::Span<std::byte> part =
         to.subspan(static_cast<size_t>(at), static_cast<size_t>(request.bytes));
-    errands.push_back(std::make_unique<CopyErrand>(request, part, transfer));
+    errands.push_back(std::make_unique<CopyErrand>(request, std::vector<Piece>(), part, transfer));
   }
   return errands;
 }
@@ -271,57 +236,42 @@ class CompressErrand final : public Errand {
  public:
   // `bytes` are those of the task.
   CompressErrand(const CompressTask& task, const CompressBytes& bytes,
-                 DeviceMemory::CompressDone done);
+                 DeviceMemory::CompressDone done)
+      : Errand(Kind::kMemory), task_(task), done_(std::move(done)) {
+    out_bytes = kJobAlignment;
+    // At 200 GB/s of what is read: magnitudes are compared in f64.
+    predicted_ns = (task.end_line - task.first_line) * task.dense.line_stride_bytes() / 200;
+    uses.push_back({.block = task.result_block, .is_write = true});
+    uses.push_back({.block = task.dense_block});
+    const bool is_other_mask = bytes.mask > 0 && task.mask_block != task.dense_block;
+    if (is_other_mask) uses.push_back({.block = task.mask_block});
+  }
 
-  absl::Status Send(Channel& channel) const override;
-  absl::Span<std::byte> written() const override;
-  absl::Status PlaceResult(std::vector<CopiedBytes>& copies) override;
-  void End(const absl::Status& status, const Times& times) override;
+  absl::Status Send(Channel& channel) const override {
+    CompressRequest request;
+    request.id = id;
+    request.slot = slot;
+    request.task = task_;
+    request.predicted_ns = predicted_ns;
+    request.staged = out.offset();
+    return SendRecord(channel, request);
+  }
+  absl::Span<std::byte> written() const override { return out.bytes().first(sizeof(bad_)); }
+  absl::Status PlaceResult(std::vector<CopiedBytes>&) override {
+    std::memcpy(&bad_, written().data(), sizeof(bad_));
+    // No group is bad for nothing: what was cleared before was not written.
+    if (bad_ == 0) return absl::InternalError("compress: the worker did not tell how it ended");
+    return absl::OkStatus();
+  }
+  void End(const absl::Status& status, const Times&) override {
+    std::move(done_)(status.ok() ? absl::StatusOr<BadGroup>(bad_) : status);
+  }
 
  private:
   const CompressTask task_;
   DeviceMemory::CompressDone done_;
   BadGroup bad_ = kNoBadGroup;
 };
-
-// At 200 GB/s of what is read: magnitudes are compared in f64.
-int64_t PredictedNs(const CompressTask& task) {
-  return (task.end_line - task.first_line) * task.dense.line_stride_bytes() / 200;
-}
-
-CompressErrand::CompressErrand(const CompressTask& task, const CompressBytes& bytes,
-                               DeviceMemory::CompressDone done)
-    : Errand(Kind::kMemory), task_(task), done_(std::move(done)) {
-  out_bytes = kJobAlignment;
-  predicted_ns = PredictedNs(task);
-  uses.push_back({.block = task.result_block, .is_write = true});
-  uses.push_back({.block = task.dense_block});
-  const bool is_other_mask = bytes.mask > 0 && task.mask_block != task.dense_block;
-  if (is_other_mask) uses.push_back({.block = task.mask_block});
-}
-
-absl::Status CompressErrand::Send(Channel& channel) const {
-  CompressRequest request;
-  request.id = id;
-  request.slot = slot;
-  request.task = task_;
-  request.predicted_ns = predicted_ns;
-  request.staged = out.offset();
-  return SendRecord(channel, request);
-}
-
-absl::Span<std::byte> CompressErrand::written() const { return out.bytes().first(sizeof(bad_)); }
-
-absl::Status CompressErrand::PlaceResult(std::vector<CopiedBytes>&) {
-  std::memcpy(&bad_, written().data(), sizeof(bad_));
-  // No group is bad for nothing: what was cleared before was not written.
-  if (bad_ == 0) return absl::InternalError("compress: the worker did not tell how it ended");
-  return absl::OkStatus();
-}
-
-void CompressErrand::End(const absl::Status& status, const Times&) {
-  std::move(done_)(status.ok() ? absl::StatusOr<BadGroup>(bad_) : status);
-}
 
 // What takes memory and what gives it back keep their order: no block has this number.
 constexpr BlockUse kAnyMemory = {.block = 0, .is_write = true};
