@@ -2,28 +2,11 @@
 #include "server/crossing/job_layout.h"
 
 #include "absl/container/flat_hash_map.h"
-#include "kernels/checked.h"
 #include "kernels/status_macros.h"
 #include "kernels/text.h"
 
 namespace gemmd {
 namespace {
-
-// Puts one range after the other.
-class Ranges {
- public:
-  JobRange Take(Checked bytes, const JobPlace& place) {
-    if (!place.is_staged()) return {place.offset, bytes.value().value_or(0)};
-    const JobRange range = {end_.value().value_or(0), bytes.value().value_or(0)};
-    const Checked padded = end_ + bytes + Checked(kJobAlignment - 1);
-    end_ = padded.value() ? Checked(*padded.value() / kJobAlignment * kJobAlignment) : padded;
-    return range;
-  }
-  std::optional<int64_t> end() const { return end_.value(); }
-
- private:
-  Checked end_ = Checked(0);
-};
 
 int64_t Factors(ScaleKind kind, int64_t extent) {
   switch (kind) {
@@ -63,6 +46,41 @@ absl::StatusOr<int64_t> BytesOfDense(std::string_view field, const MatrixLayout&
 
 }  // namespace
 
+int64_t AlignedRanges::Take(Checked bytes) {
+  const int64_t begin = end_.value().value_or(0);
+  const Checked padded = end_ + bytes + Checked(kJobAlignment - 1);
+  end_ = padded.value() ? Checked(*padded.value() / kJobAlignment * kJobAlignment) : padded;
+  return begin;
+}
+
+void BlockTurns::Enter(uint64_t user, const std::vector<BlockUse>& uses, uint64_t group) {
+  for (const BlockUse& use : uses) {
+    turns_[use.block].push_back({.user = user, .group = group, .is_write = use.is_write});
+  }
+}
+
+bool BlockTurns::HasTurn(uint64_t user, const std::vector<BlockUse>& uses, uint64_t group) const {
+  return std::all_of(uses.begin(), uses.end(), [&](const BlockUse& use) {
+    const auto found = turns_.find(use.block);
+    if (found == turns_.end()) return true;
+    for (const Turn& turn : found->second) {
+      if (turn.user == user) return true;
+      const bool are_one = group != 0 && turn.group == group;
+      if (!are_one && (turn.is_write || use.is_write)) return false;
+    }
+    return true;
+  });
+}
+
+void BlockTurns::Leave(uint64_t user, const std::vector<BlockUse>& uses) {
+  for (const BlockUse& use : uses) {
+    const auto found = turns_.find(use.block);
+    if (found == turns_.end()) continue;
+    std::erase_if(found->second, [user](const Turn& turn) { return turn.user == user; });
+    if (found->second.empty()) turns_.erase(found);
+  }
+}
+
 int64_t CountParts(const JobPlaces& places) {
   return places.a.parts + places.b.parts + places.c.parts + places.d.parts;
 }
@@ -77,10 +95,7 @@ std::vector<BlockUse> UsesOf(const JobPlaces& places, absl::Span<const PlacedPar
     if (is_write) uses[place->second].is_write = true;
   };
   add(places.d.block, /*is_write=*/true);
-  for (const JobPlace& place :
-       {places.a, places.b, places.c, places.bias, places.a_scale, places.b_scale}) {
-    add(place.block, /*is_write=*/false);
-  }
+  for (const OperandRole role : kOperandRoles) add(places[role].block, /*is_write=*/false);
   for (const FormPlace& form : {places.a_form, places.b_form}) add(form.block, form.is_made == 0);
   const size_t read = parts.size() - static_cast<size_t>(places.d.parts);
   for (size_t i = 0; i < parts.size(); ++i) add(parts[i].block, /*is_write=*/i >= read);
@@ -88,33 +103,30 @@ std::vector<BlockUse> UsesOf(const JobPlaces& places, absl::Span<const PlacedPar
 }
 
 absl::StatusOr<JobLayout> LayOutJob(const Problem& problem, const JobPlaces& places) {
-  ByteCount a;
-  ByteCount b;
-  ByteCount c;
-  if (problem.has_product()) {
-    ASSIGN_OR_RETURN(a, BytesOf("a", problem.a, problem.batch));
-    ASSIGN_OR_RETURN(b, BytesOf("b", problem.b, problem.batch));
-  }
-  if (problem.has_c()) {
-    ASSIGN_OR_RETURN(c, BytesOf("c", problem.c, problem.batch));
+  AlignedRanges ranges;
+  const auto take = [&ranges](Checked bytes, const JobPlace& place) -> JobRange {
+    return {place.is_staged() ? ranges.Take(bytes) : place.offset, bytes.value().value_or(0)};
+  };
+  JobLayout layout;
+  for (const OperandRole role : kMatrixRoles) {
+    ByteCount bytes;
+    if (IsRead(problem, role)) {
+      ASSIGN_OR_RETURN(bytes, BytesOf(NameOf(role), LayoutOf(problem, role), problem.batch));
+    }
+    layout[role] = take(bytes.least, places[role]);
   }
   int64_t d_bytes = BytesWritten(problem);
   if (places.d.block != 0) {
     ASSIGN_OR_RETURN(const ByteCount d, BytesOf("d", problem.d, problem.batch));
     d_bytes = d.least;
   }
-  Ranges ranges;
-  JobLayout layout;
-  layout.a = ranges.Take(a.least, places.a);
-  layout.b = ranges.Take(b.least, places.b);
-  layout.c = ranges.Take(c.least, places.c);
-  layout.bias = ranges.Take(BiasBytes(problem), places.bias);
-  layout.a_scale = ranges.Take(FactorBytes(problem.a_scale, problem.m), places.a_scale);
-  layout.b_scale = ranges.Take(FactorBytes(problem.b_scale, problem.n), places.b_scale);
+  layout.bias = take(BiasBytes(problem), places.bias);
+  layout.a_scale = take(FactorBytes(problem.a_scale, problem.m), places.a_scale);
+  layout.b_scale = take(FactorBytes(problem.b_scale, problem.n), places.b_scale);
   const Checked part_bytes(int64_t{sizeof(PlacedPart)});
-  layout.parts = ranges.Take(Checked(CountParts(places)) * part_bytes, {});
+  layout.parts = take(Checked(CountParts(places)) * part_bytes, {});
   layout.input_bytes = ranges.end().value_or(0);
-  layout.d = ranges.Take(d_bytes, places.d);
+  layout.d = take(d_bytes, places.d);
   if (!ranges.end()) return absl::ResourceExhaustedError("the matrices take more than 2^63 bytes");
   layout.end = *ranges.end();
   return layout;
@@ -140,48 +152,56 @@ JobMark MarkOf(const Problem& problem, const JobLayout& layout, const JobPlaces&
   return mark;
 }
 
-std::array<PlacedRange, 7> RangesOf(const JobLayout& layout, const JobPlaces& places) {
-  return {{{layout.a, places.a},
-           {layout.b, places.b},
-           {layout.c, places.c},
-           {layout.bias, places.bias},
-           {layout.a_scale, places.a_scale},
-           {layout.b_scale, places.b_scale},
-           {layout.d, places.d}}};
+std::array<PlacedRange, kOperandRoles.size() + 1> RangesOf(const JobLayout& layout,
+                                                           const JobPlaces& places) {
+  std::array<PlacedRange, kOperandRoles.size() + 1> ranges;
+  for (size_t i = 0; const OperandRole role : kOperandRoles) {
+    ranges[i++] = {layout[role], places[role]};
+  }
+  ranges.back() = {layout.d, places.d};
+  return ranges;
 }
 
-GemmArgs ArgsAt(const Problem& problem, const Target& target, const JobLayout& layout,
-                const JobPointers& pointers, absl::Span<std::byte> workspace) {
-  const auto factors = [](const std::byte* at, const JobRange& range) {
-    return absl::MakeConstSpan(reinterpret_cast<const float*>(at),
-                               static_cast<size_t>(range.bytes) / sizeof(float));
+size_t AlignmentOf(const Problem& problem, OperandRole role) {
+  const bool is_floats = (role == OperandRole::kAScale && problem.a_scale != ScaleKind::kBlocks) ||
+                         (role == OperandRole::kBScale && problem.b_scale != ScaleKind::kBlocks);
+  return is_floats ? alignof(float) : 1;
+}
+
+GemmArgs ArgsAt(const Problem& problem, const Target& target,
+                const PerOperand<absl::Span<const std::byte>>& operands, std::byte* d,
+                absl::Span<std::byte> workspace) {
+  const auto floats = [](ScaleKind kind, absl::Span<const std::byte> factors) {
+    if (kind == ScaleKind::kBlocks) return absl::Span<const float>();
+    return absl::MakeConstSpan(reinterpret_cast<const float*>(factors.data()),
+                               factors.size() / sizeof(float));
+  };
+  const auto of_blocks = [](ScaleKind kind, absl::Span<const std::byte> factors) {
+    return kind == ScaleKind::kBlocks ? factors.data() : nullptr;
   };
   return {.problem = problem,
           .target = target,
-          .a = pointers.a,
-          .b = pointers.b,
-          .c = pointers.c,
-          .bias = pointers.bias,
-          .a_scale = factors(pointers.a_scale, layout.a_scale),
-          .b_scale = factors(pointers.b_scale, layout.b_scale),
-          .d = pointers.d,
-          .workspace = workspace};
+          .a = operands.a.data(),
+          .b = operands.b.data(),
+          .c = operands.c.data(),
+          .bias = operands.bias.data(),
+          .a_scale = floats(problem.a_scale, operands.a_scale),
+          .b_scale = floats(problem.b_scale, operands.b_scale),
+          .d = d,
+          .workspace = workspace,
+          .a_factors = of_blocks(problem.a_scale, operands.a_scale),
+          .b_factors = of_blocks(problem.b_scale, operands.b_scale)};
 }
 
 GemmArgs ArgsAt(const Problem& problem, const Target& target, const JobLayout& layout,
                 std::byte* block, absl::Span<std::byte> workspace) {
-  const auto at = [block](const JobRange& range) {
-    return range.bytes == 0 ? nullptr : block + range.offset;
+  const auto at = [block](const JobRange& range) -> absl::Span<std::byte> {
+    if (range.bytes == 0) return {};
+    return {block + range.offset, static_cast<size_t>(range.bytes)};
   };
-  return ArgsAt(problem, target, layout,
-                JobPointers{.a = at(layout.a),
-                            .b = at(layout.b),
-                            .c = at(layout.c),
-                            .bias = at(layout.bias),
-                            .a_scale = at(layout.a_scale),
-                            .b_scale = at(layout.b_scale),
-                            .d = at(layout.d)},
-                workspace);
+  PerOperand<absl::Span<const std::byte>> operands;
+  for (const OperandRole role : kOperandRoles) operands[role] = at(layout[role]);
+  return ArgsAt(problem, target, operands, at(layout.d).data(), workspace);
 }
 
 absl::StatusOr<CompressBytes> BytesOf(const CompressTask& task) {

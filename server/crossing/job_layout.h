@@ -9,14 +9,19 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <deque>
+#include <map>
+#include <optional>
 #include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
+#include "kernels/checked.h"
 #include "kernels/compress_view.h"
 #include "kernels/kernel.h"
 #include "kernels/problem.h"
+#include "server/crossing/per_operand.h"
 
 namespace gemmd {
 
@@ -27,6 +32,19 @@ inline constexpr int64_t kJobAlignment = 256;
 // kLeastMarkBytes: a result may have the bytes of a shorter one.
 inline constexpr int64_t kMarkBytes = 16;
 inline constexpr int64_t kLeastMarkBytes = 8;
+
+// Offsets of ranges that follow each other, each a multiple of kJobAlignment.
+class AlignedRanges {
+ public:
+  explicit AlignedRanges(int64_t begin = 0) : end_(begin) {}
+  // The offset of the next one; 0 beyond 2^63 bytes.
+  int64_t Take(Checked bytes);
+  // Where the next one would begin. Nothing beyond 2^63 bytes.
+  std::optional<int64_t> end() const { return end_.value(); }
+
+ private:
+  Checked end_;
+};
 
 struct JobRange {
   int64_t offset = 0;
@@ -64,15 +82,9 @@ struct FormPlace {
   uint64_t is_made = 0;  // Otherwise the job makes it.
 };
 
-struct JobPlaces {
+struct JobPlaces : PerOperand<JobPlace> {
   FormPlace a_form;
   FormPlace b_form;
-  JobPlace a;
-  JobPlace b;
-  JobPlace c;
-  JobPlace bias;
-  JobPlace a_scale;
-  JobPlace b_scale;
   JobPlace d;
 };
 
@@ -85,18 +97,33 @@ struct BlockUse {
 // Parts of all matrices together.
 int64_t CountParts(const JobPlaces& places);
 
+// The order of those who use blocks: who writes a block has turns with all others that use it.
+// Takes no lock.
+class BlockTurns {
+ public:
+  // A user takes its turns behind those who came before it, by a number of its own. Users of one
+  // group, unless that is 0, are in no order.
+  void Enter(uint64_t user, const std::vector<BlockUse>& uses, uint64_t group = 0);
+  // Whether nobody is in its way, even if it has not entered.
+  bool HasTurn(uint64_t user, const std::vector<BlockUse>& uses, uint64_t group = 0) const;
+  void Leave(uint64_t user, const std::vector<BlockUse>& uses);
+
+ private:
+  struct Turn {
+    uint64_t user = 0;
+    uint64_t group = 0;
+    bool is_write = false;
+  };
+
+  std::map<uint64_t, std::deque<Turn>> turns_;  // By block.
+};
+
 // Each block that a job uses, once. The parts are as the places say.
 std::vector<BlockUse> UsesOf(const JobPlaces& places, absl::Span<const PlacedPart> parts = {});
 
-struct JobLayout {
-  // Staged matrices lie at their offsets; those in blocks have the offsets of their places, and
-  // those in parts none.
-  JobRange a;
-  JobRange b;
-  JobRange c;
-  JobRange bias;
-  JobRange a_scale;
-  JobRange b_scale;
+// Staged matrices lie at their offsets; those in blocks have the offsets of their places, and those
+// in parts none.
+struct JobLayout : PerOperand<JobRange> {
   JobRange d;
   JobRange parts;           // The list of the parts, which is read, too.
   int64_t input_bytes = 0;  // What is staged and read ends here, and a staged D begins.
@@ -135,22 +162,17 @@ struct PlacedRange {
   JobRange range;
   JobPlace place;
 };
-std::array<PlacedRange, 7> RangesOf(const JobLayout& layout, const JobPlaces& places);
+std::array<PlacedRange, kOperandRoles.size() + 1> RangesOf(const JobLayout& layout,
+                                                           const JobPlaces& places);
 
-// The matrices of a launch in memory, in the order of RangesOf; null where there is none.
-struct JobPointers {
-  std::byte* a = nullptr;
-  std::byte* b = nullptr;
-  std::byte* c = nullptr;
-  std::byte* bias = nullptr;
-  std::byte* a_scale = nullptr;
-  std::byte* b_scale = nullptr;
-  std::byte* d = nullptr;
-};
+// The addresses of operands are multiples of this: factors of lines are floats.
+size_t AlignmentOf(const Problem& problem, OperandRole role);
 
-// The launch of a problem. Borrows all of it.
-GemmArgs ArgsAt(const Problem& problem, const Target& target, const JobLayout& layout,
-                const JobPointers& pointers, absl::Span<std::byte> workspace);
+// The launch of a problem on operands at these addresses, null where there is none. Borrows all of
+// it.
+GemmArgs ArgsAt(const Problem& problem, const Target& target,
+                const PerOperand<absl::Span<const std::byte>>& operands, std::byte* d,
+                absl::Span<std::byte> workspace);
 
 // The launch of a problem all of whose matrices lie in `block`, by its layout.
 GemmArgs ArgsAt(const Problem& problem, const Target& target, const JobLayout& layout,

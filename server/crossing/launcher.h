@@ -10,6 +10,7 @@
 #include "absl/status/status.h"
 #include "absl/types/span.h"
 #include "kernels/kernel.h"
+#include "server/crossing/per_operand.h"
 
 namespace gemmd {
 
@@ -19,13 +20,7 @@ struct LaunchTask {
   const GemmArgs& args;         // But for the workspace, which the launcher has.
   int64_t workspace_bytes = 0;  // Kernel::workspace_bytes.
   int64_t predicted_ns = 0;
-  // The lengths of the matrices that GemmArgs points at; those of factors count as scales.
-  int64_t a_bytes = 0;
-  int64_t b_bytes = 0;
-  int64_t c_bytes = 0;
-  int64_t bias_bytes = 0;
-  int64_t a_scale_bytes = 0;
-  int64_t b_scale_bytes = 0;
+  PerOperand<int64_t> bytes = {};  // The lengths of what GemmArgs points at.
   int64_t a_form_bytes = 0;
   int64_t b_form_bytes = 0;
   int64_t d_bytes = 0;

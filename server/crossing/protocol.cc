@@ -24,9 +24,9 @@ absl::Status CheckEnumerators(std::string_view field, const MatrixLayout& layout
 }
 
 absl::Status CheckEnumerators(const Problem& problem) {
-  RETURN_IF_ERROR(CheckEnumerators("a", problem.a));
-  RETURN_IF_ERROR(CheckEnumerators("b", problem.b));
-  RETURN_IF_ERROR(CheckEnumerators("c", problem.c));
+  for (const OperandRole role : kMatrixRoles) {
+    RETURN_IF_ERROR(CheckEnumerators(NameOf(role), LayoutOf(problem, role)));
+  }
   RETURN_IF_ERROR(CheckEnumerators("d", problem.d));
   const ElementType last_type = kAllElementTypes.back();
   RETURN_IF_ERROR(CheckEnumerator("accumulation_type", problem.accumulation, last_type));
@@ -136,12 +136,13 @@ absl::Status CheckLaunch(const LaunchRequest& request, size_t kernels, int64_t s
     return absl::InvalidArgumentError(
         GotWant("kernel", Concat("number ", request.kernel), Concat("less than ", kernels)));
   }
-  for (const SharedRange& range :
-       {request.a, request.b, request.c, request.bias, request.a_scale, request.b_scale,
-        request.a_factors, request.b_factors, request.a_form, request.b_form, request.d}) {
-    RETURN_IF_ERROR(CheckRange("shared memory", range.offset, range.bytes, shared_bytes));
-  }
-  return absl::OkStatus();
+  const auto check = [shared_bytes](const SharedRange& range) {
+    return CheckRange("shared memory", range.offset, range.bytes, shared_bytes);
+  };
+  for (const OperandRole role : kOperandRoles) RETURN_IF_ERROR(check(request.operands[role]));
+  RETURN_IF_ERROR(check(request.a_form));
+  RETURN_IF_ERROR(check(request.b_form));
+  return check(request.d);
 }
 
 absl::StatusOr<RecordKind> KindOf(const Packet& packet) {

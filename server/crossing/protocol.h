@@ -35,6 +35,7 @@
 #include "kernels/peer_text.h"
 #include "kernels/problem.h"
 #include "server/crossing/job_layout.h"
+#include "server/crossing/per_operand.h"
 #include "server/crossing/staging.h"
 
 namespace gemmd {
@@ -194,14 +195,7 @@ struct LaunchRequest {
   uint32_t is_a_form_made = 0;
   uint32_t is_b_form_made = 0;
   int64_t workspace_bytes = 0;
-  SharedRange a;
-  SharedRange b;
-  SharedRange c;
-  SharedRange bias;
-  SharedRange a_scale;
-  SharedRange b_scale;
-  SharedRange a_factors;
-  SharedRange b_factors;
+  PerOperand<SharedRange> operands;
   SharedRange a_form;
   SharedRange b_form;
   SharedRange d;

@@ -2,7 +2,6 @@
 #include "server/device/errand.h"
 
 #include <algorithm>
-#include <array>
 #include <cstring>
 #include <optional>
 #include <utility>
@@ -14,13 +13,6 @@
 
 namespace gemmd {
 namespace {
-
-constexpr size_t kSources = 6;
-
-// In the order of RangesOf.
-std::array<const Source*, kSources> SourcesOf(const Job& job) {
-  return {&job.a, &job.b, &job.c, &job.bias, &job.a_scale, &job.b_scale};
-}
 
 JobPlace PlaceOf(const Source& source) {
   return {.block = source.block,
@@ -41,10 +33,8 @@ JobPlace PlaceOf(const Destination& d) {
 
 std::vector<PlacedPart> PartsOf(const Job& job) {
   std::vector<PlacedPart> placed;
-  for (const Source* const source : {&job.a, &job.b, &job.c}) {
-    for (const BlockPart& part : source->parts) {
-      placed.push_back({.block = part.block, .offset = part.offset, .bytes = part.bytes});
-    }
+  for (const OperandRole role : kMatrixRoles) {
+    placed.insert(placed.end(), job[role].parts.begin(), job[role].parts.end());
   }
   if (!IsInBlocks(job.d.parts)) return placed;
   for (const DestinationPart& part : job.d.parts) {
@@ -89,23 +79,19 @@ void AppendLines(const Job& job, int64_t first, absl::Span<const std::byte> from
 }
 
 JobPlaces JobErrand::PlacesOf(const Job& job) {
-  return {.a_form = job.a_form,
-          .b_form = job.b_form,
-          .a = PlaceOf(job.a),
-          .b = PlaceOf(job.b),
-          .c = PlaceOf(job.c),
-          .bias = PlaceOf(job.bias),
-          .a_scale = PlaceOf(job.a_scale),
-          .b_scale = PlaceOf(job.b_scale),
-          .d = PlaceOf(job.d)};
+  JobPlaces places;
+  for (const OperandRole role : kOperandRoles) places[role] = PlaceOf(job[role]);
+  places.a_form = job.a_form;
+  places.b_form = job.b_form;
+  places.d = PlaceOf(job.d);
+  return places;
 }
 
 // A source that were too short would leave bytes of an earlier job in its place.
 absl::Status JobErrand::CheckSources(const Job& job, const JobLayout& layout) {
-  const std::array<PlacedRange, 7> ranges = RangesOf(layout, PlacesOf(job));
-  for (size_t i = 0; i < kSources; ++i) {
-    const Source& source = *SourcesOf(job)[i];
-    const int64_t want = ranges[i].range.bytes;
+  for (const OperandRole role : kOperandRoles) {
+    const Source& source = job[role];
+    const int64_t want = layout[role].bytes;
     const bool is_enough = source.block != 0 ? source.bytes >= want : source.bytes == want;
     if (is_enough) continue;
     return absl::InternalError(
@@ -163,12 +149,11 @@ absl::Status JobErrand::CheckOperands() const { return gemmd::CheckOperands(job_
 
 std::vector<CopiedBytes> JobErrand::CopiesIn() const {
   std::vector<CopiedBytes> copies;
-  const std::array<PlacedRange, 7> ranges = RangesOf(layout_, places_);
-  for (size_t i = 0; i < kSources; ++i) {
-    const auto& [range, place] = ranges[i];
-    if (!place.is_staged() || range.bytes == 0) continue;
+  for (const OperandRole role : kOperandRoles) {
+    const JobRange& range = layout_[role];
+    if (!places_[role].is_staged() || range.bytes == 0) continue;
     std::byte* to = in.bytes().data() + range.offset;
-    const Source& source = *SourcesOf(job_)[i];
+    const Source& source = job_[role];
     for (size_t piece = 0; piece < source.pieces.size(); ++piece) {
       const Piece& bytes = source.pieces[piece];
       copies.push_back({to, bytes.data(), bytes.size(), source.keeper, piece});
@@ -256,37 +241,9 @@ void JobErrand::End(const absl::Status& status, const Times& took) {
   std::move(done_)(std::move(outcome));
 }
 
-void ErrandQueue::Enter(const Errand& errand) {
-  for (const BlockUse& use : errand.uses) {
-    turns_[use.block].push_back({.errand = &errand, .is_write = use.is_write});
-  }
-}
-
-void ErrandQueue::Leave(const Errand& errand) {
-  for (const BlockUse& use : errand.uses) {
-    const auto found = turns_.find(use.block);
-    if (found == turns_.end()) continue;
-    std::erase_if(found->second, [&errand](const Turn& turn) { return turn.errand == &errand; });
-    if (found->second.empty()) turns_.erase(found);
-  }
-}
-
 void ErrandQueue::Add(std::unique_ptr<Errand> errand) {
   Enter(*errand);
   (errand->kind == Errand::Kind::kJob ? jobs_ : memory_).push_back(std::move(errand));
-}
-
-bool ErrandQueue::HasTurn(const Errand& errand) const {
-  return std::all_of(errand.uses.begin(), errand.uses.end(), [&](const BlockUse& use) {
-    const auto found = turns_.find(use.block);
-    if (found == turns_.end()) return true;
-    for (const Turn& turn : found->second) {
-      if (turn.errand == &errand) return true;
-      const bool are_one = errand.group != 0 && turn.errand->group == errand.group;
-      if (!are_one && (turn.is_write || use.is_write)) return false;
-    }
-    return true;
-  });
 }
 
 std::unique_ptr<Errand> ErrandQueue::TakeNextOf(Waiting& waiting, const TakeRoom& take_room,

@@ -8,7 +8,6 @@
 #include <cstdint>
 #include <deque>
 #include <functional>
-#include <map>
 #include <memory>
 #include <optional>
 #include <vector>
@@ -149,9 +148,9 @@ class ErrandQueue {
   // Whether one that is added now could begin at once: nothing is before it.
   bool MayBegin(const Errand& errand) const { return is_empty() && HasTurn(errand); }
   // Its turns begin although it does not wait.
-  void Enter(const Errand& errand);
+  void Enter(const Errand& errand) { turns_.Enter(NumberOf(errand), errand.uses, errand.group); }
   // It was sent, or will never be: its turns are over.
-  void Leave(const Errand& errand);
+  void Leave(const Errand& errand) { turns_.Leave(NumberOf(errand), errand.uses); }
 
   // Whether an errand has what it needs to begin: a slot and its ranges of the staging area.
   enum class Room : uint8_t { kTaken, kNoSlot, kNoStaging };
@@ -170,17 +169,16 @@ class ErrandQueue {
 
  private:
   using Waiting = std::deque<std::unique_ptr<Errand>>;
-  struct Turn {
-    const Errand* errand = nullptr;
-    bool is_write = false;
-  };
 
-  bool HasTurn(const Errand& errand) const;
+  static uint64_t NumberOf(const Errand& errand) { return reinterpret_cast<uintptr_t>(&errand); }
+  bool HasTurn(const Errand& errand) const {
+    return turns_.HasTurn(NumberOf(errand), errand.uses, errand.group);
+  }
   std::unique_ptr<Errand> TakeNextOf(Waiting& waiting, const TakeRoom& take_room, Room& room);
 
   Waiting jobs_;
   Waiting memory_;
-  std::map<uint64_t, std::deque<Turn>> turns_;  // By block.
+  BlockTurns turns_;
   bool is_turn_of_memory_ = false;
 };
 

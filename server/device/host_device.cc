@@ -310,13 +310,8 @@ absl::Status HostDevice::Launch(const Job& job, const TakenForms& forms, GemmArg
                      .args = args,
                      .workspace_bytes = job.workspace_bytes,
                      .predicted_ns = PredictedNs(*job.kernel, job.problem, profile_),
-                     .a_bytes = job.a.bytes,
-                     .b_bytes = job.b.bytes,
-                     .c_bytes = job.c.bytes,
-                     .bias_bytes = job.bias.bytes,
-                     .a_scale_bytes = job.a_scale.bytes,
-                     .b_scale_bytes = job.b_scale.bytes,
                      .d_bytes = job.d_bytes};
+  for (const OperandRole role : kOperandRoles) task.bytes[role] = job[role].bytes;
   forms.Fill(args, task);
   absl::Status status = launcher_->Launch(task);
   if (process_ != nullptr && process_->died_of_launch()) AddLoss(*job.kernel, job.problem);

@@ -76,41 +76,42 @@ absl::Status JoinedJob::Stack() {
     layout->batch_stride_bytes = problem.m * layout->line_stride_bytes();
   }
   problem.a_stays = false;  // What is put together for one launch does not.
-  RETURN_IF_ERROR(Concatenate(&Job::a));
-  return problem.has_c() ? Concatenate(&Job::c) : absl::OkStatus();
+  RETURN_IF_ERROR(Concatenate(OperandRole::kA));
+  return problem.has_c() ? Concatenate(OperandRole::kC) : absl::OkStatus();
 }
 
 absl::Status JoinedJob::Batch() {
   Problem& problem = job_.problem;
   problem.batch = 0;
   for (const Job* const member : members_) problem.batch += member->problem.batch;
-  RETURN_IF_ERROR(Together(&Job::a, problem.a));
-  RETURN_IF_ERROR(Together(&Job::b, problem.b));
+  RETURN_IF_ERROR(Together(OperandRole::kA));
+  RETURN_IF_ERROR(Together(OperandRole::kB));
   problem.a_stays = problem.a_stays && problem.a.batch_stride_bytes == 0;
   problem.b_stays = problem.b_stays && problem.b.batch_stride_bytes == 0;
-  return problem.has_c() ? Together(&Job::c, problem.c) : absl::OkStatus();
+  return problem.has_c() ? Together(OperandRole::kC) : absl::OkStatus();
 }
 
 // The matrices of all members as one operand, which is one matrix where they have the same.
-absl::Status JoinedJob::Together(Source Job::*of, MatrixLayout& layout) {
-  const Source& first = members_.front()->*of;
+absl::Status JoinedJob::Together(OperandRole role) {
+  MatrixLayout& layout = LayoutOf(job_.problem, role);
+  const Source& first = (*members_.front())[role];
   const bool is_one = std::all_of(members_.begin(), members_.end(), [&](const Job* member) {
     const bool is_one_matrix = member->problem.batch == 1 || layout.batch_stride_bytes == 0;
-    return is_one_matrix && IsSamePlace(member->*of, first);
+    return is_one_matrix && IsSamePlace((*member)[role], first);
   });
-  if (!is_one) return Concatenate(of);
+  if (!is_one) return Concatenate(role);
   layout.batch_stride_bytes = 0;
   return absl::OkStatus();
 }
 
 // The pieces or the blocks of all members, in their order.
-absl::Status JoinedJob::Concatenate(Source Job::*of) {
-  const bool is_in_blocks = (members_.front()->*of).block != 0;
+absl::Status JoinedJob::Concatenate(OperandRole role) {
+  const bool is_in_blocks = (*members_.front())[role].block != 0;
   PieceList pieces;
-  std::vector<BlockPart> parts;
+  std::vector<PlacedPart> parts;
   Source whole;
   for (const Job* const member : members_) {
-    const Source& own = member->*of;
+    const Source& own = (*member)[role];
     if ((own.block != 0) != is_in_blocks) {
       return absl::UnimplementedError("join: matrices of one operand are in different places");
     }
@@ -126,7 +127,7 @@ absl::Status JoinedJob::Concatenate(Source Job::*of) {
   } else {
     whole = pieces_.Add(std::move(pieces));
   }
-  job_.*of = whole;
+  job_[role] = whole;
   return absl::OkStatus();
 }
 

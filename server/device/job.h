@@ -19,6 +19,7 @@
 #include "kernels/kernel.h"
 #include "kernels/problem.h"
 #include "server/crossing/job_layout.h"
+#include "server/crossing/per_operand.h"
 #include "server/device/held_bytes.h"
 
 namespace gemmd {
@@ -116,13 +117,6 @@ class PieceKeeper {
   virtual void LetGo(size_t first, size_t count) = 0;
 };
 
-// A part of a matrix in a block of the device's.
-struct BlockPart {
-  DeviceBlock block = 0;
-  int64_t offset = 0;
-  int64_t bytes = 0;
-};
-
 // Where a matrix that a job reads lies: in memory of the host, in pieces that follow each other, or
 // in a block of the device's.
 struct Source {
@@ -131,7 +125,7 @@ struct Source {
   DeviceBlock block = 0;  // Not 0: there, from `offset` on; devices with memory of their own only.
   int64_t offset = 0;
   // Not empty: there instead, one part after the other. For A, B and C alone; borrowed likewise.
-  absl::Span<const BlockPart> parts = {};
+  absl::Span<const PlacedPart> parts = {};
   int64_t bytes = 0;  // All pieces or parts, or what is used of the block. 0: no such matrix.
   // The bytes are a tensor's, and may be on a device: they come to wherever the job is run before
   // that (server/store).
@@ -163,7 +157,7 @@ class SourcePieces {
   Source Add(Piece whole) { return Add(PieceList(whole.empty() ? 0 : 1, whole)); }
   Source Add(PieceList pieces, PieceKeeper* keeper = nullptr);
 
-  static constexpr size_t kMost = 6;
+  static constexpr size_t kMost = kOperandRoles.size();
 
  private:
   std::array<PieceList, kMost> lists_;
@@ -208,7 +202,7 @@ enum class Joining : uint8_t { kStacked, kBatched };
 //
 // Padding between the lines of D is zero in memory that the device gives, and elsewhere is left
 // alone.
-struct Job {
+struct Job : PerOperand<Source> {
   JobId id = 0;
   Problem problem;
   const Kernel* kernel = nullptr;
@@ -216,12 +210,6 @@ struct Job {
   bool may_vary = false;      // D may have other bits than it would have alone (MayVaryJoined).
   int64_t workspace_bytes = 0;
   int64_t d_bytes = 0;
-  Source a;
-  Source b;
-  Source c;
-  Source bias;
-  Source a_scale;  // Floats.
-  Source b_scale;
   Destination d;
   ProductTensors* tensors = nullptr;  // Borrowed until the job is done. Null: there are none.
   FormKeeper* forms = nullptr;        // Likewise.
@@ -283,13 +271,13 @@ class JoinedJob {
   absl::Status Join();
   absl::Status Stack();
   absl::Status Batch();
-  absl::Status Together(Source Job::*of, MatrixLayout& layout);
-  absl::Status Concatenate(Source Job::*of);
+  absl::Status Together(OperandRole role);
+  absl::Status Concatenate(OperandRole role);
   void Scatter();
 
   const std::vector<const Job*> members_;
   SourcePieces pieces_;
-  std::vector<std::vector<BlockPart>> block_parts_;  // Where operands in blocks lie.
+  std::vector<std::vector<PlacedPart>> block_parts_;  // Where operands in blocks lie.
   std::vector<DestinationPart> d_parts_;
   Job job_;
 };

@@ -6,7 +6,6 @@
 #include <optional>
 #include <utility>
 
-#include "kernels/checked.h"
 #include "kernels/kernel.h"
 #include "kernels/sparse24.h"
 #include "kernels/status_macros.h"
@@ -105,11 +104,6 @@ int64_t Half(int64_t step, int64_t granule) {
   return std::min(step, ((half - 1) / granule + 1) * granule);
 }
 
-Checked Padded(int64_t bytes) {
-  const Checked padded = Checked(bytes) + Checked(kJobAlignment - 1);
-  return padded.value() ? Checked(*padded.value() / kJobAlignment * kJobAlignment) : padded;
-}
-
 // Whether the worker makes a copy of a matrix in a block for the kernel.
 bool IsCopied(const PlacedRange& matrix, const PlacedRange& d) {
   if (matrix.place.offset % kJobAlignment != 0) return true;
@@ -174,29 +168,24 @@ Job JobOfPanel(const Job& whole, const JobPlaces& places, const Panel& panel, Pa
   job.d_bytes = BytesWritten(part.problem);
   const absl::StatusOr<JobLayout> layout = LayOutJob(part.problem, part.places);
   if (!layout.ok()) return job;  // It is no larger than that of the whole.
-  const std::array<PlacedRange, 7> ranges = RangesOf(*layout, part.places);
-  const std::array<Source*, SourcePieces::kMost> sources = {&job.a,    &job.b,       &job.c,
-                                                            &job.bias, &job.a_scale, &job.b_scale};
-  const std::array<const MatrixLayout*, 3> wholes = {&whole.problem.a, &whole.problem.b,
-                                                     &whole.problem.c};
-  const std::array<const MatrixLayout*, 3> parts = {&job.problem.a, &job.problem.b, &job.problem.c};
-  for (size_t i = 0; i < sources.size(); ++i) {
-    Source& source = *sources[i];
-    const int64_t bytes = ranges[i].range.bytes;
-    const int64_t offset = ranges[i].place.offset;
+  for (const OperandRole role : kOperandRoles) {
+    Source& source = job[role];
+    const int64_t bytes = (*layout)[role].bytes;
+    const int64_t offset = part.places[role].offset;
     if (source.block != 0) {
       source.offset = offset;
       source.bytes = bytes;
       continue;
     }
-    pieces[i].clear();
-    PieceReader reader(source.pieces, pieces[i]);
-    if (i >= wholes.size()) {
+    pieces[role].clear();
+    PieceReader reader(source.pieces, pieces[role]);
+    if (role > kMatrixRoles.back()) {
       reader.Take(offset, bytes);
     } else if (bytes > 0) {
-      TakeMatrix(*wholes[i], *parts[i], offset, bytes, panel.rows, reader);
+      TakeMatrix(LayoutOf(whole.problem, role), LayoutOf(job.problem, role), offset, bytes,
+                 panel.rows, reader);
     }
-    source = {.pieces = pieces[i], .bytes = bytes};
+    source = {.pieces = pieces[role], .bytes = bytes};
   }
   job.d.offset = job.d.block != 0 ? part.places.d.offset : 0;
   if (job.d.memory != nullptr) {
@@ -209,17 +198,17 @@ Job JobOfPanel(const Job& whole, const JobPlaces& places, const Panel& panel, Pa
 absl::StatusOr<int64_t> MemoryOf(const Problem& problem, const JobPlaces& places,
                                  const Kernel* kernel) {
   ASSIGN_OR_RETURN(const JobLayout layout, LayOutJob(problem, places));
-  Checked bytes = layout.end;
+  AlignedRanges taken(layout.end);
   if (kernel != nullptr) {
     ASSIGN_OR_RETURN(const int64_t workspace_bytes, kernel->workspace_bytes(problem));
-    bytes = bytes + Padded(workspace_bytes);
+    taken.Take(workspace_bytes);
   }
-  const std::array<PlacedRange, 7> ranges = RangesOf(layout, places);
+  const auto ranges = RangesOf(layout, places);
   for (const PlacedRange& one : ranges) {
     const bool is_there = one.place.block != 0 && one.range.bytes > 0;
-    if (is_there && IsCopied(one, ranges.back())) bytes = bytes + Padded(one.range.bytes);
+    if (is_there && IsCopied(one, ranges.back())) taken.Take(one.range.bytes);
   }
-  if (bytes.value()) return *bytes.value();
+  if (taken.end()) return *taken.end();
   return absl::ResourceExhaustedError("the job takes more than 2^63 bytes");
 }
 
@@ -316,10 +305,7 @@ PaneledJob::PaneledJob(const Job& job, const JobPlaces& places, const PanelPlan&
                        Device::Done done, Calls calls)
     : places_(places), plan_(plan), done_(std::move(done)), calls_(std::move(calls)), job_(job) {
   // Every panel copies its part of them again.
-  for (Source* const source :
-       {&job_.a, &job_.b, &job_.c, &job_.bias, &job_.a_scale, &job_.b_scale}) {
-    source->keeper = nullptr;
-  }
+  for (const OperandRole role : kOperandRoles) job_[role].keeper = nullptr;
 }
 
 void PaneledJob::Start() {
@@ -381,9 +367,9 @@ StreamedJob::StreamedJob(const Job& job, Device::Done done, int64_t bytes, Worke
       ended_(std::move(ended)),
       inner_(job),
       submitted_ns_(clock.NowNs()) {
-  for (Source* const source :
-       {&inner_.a, &inner_.b, &inner_.c, &inner_.bias, &inner_.a_scale, &inner_.b_scale}) {
-    if (source->block == 0 && source->bytes > 0) to_place_.push_back(source);
+  for (const OperandRole role : kOperandRoles) {
+    Source& source = inner_[role];
+    if (source.block == 0 && source.bytes > 0) to_place_.push_back(&source);
   }
 }
 

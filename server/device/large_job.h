@@ -5,7 +5,6 @@
 // parts of D with a job each.
 #pragma once
 
-#include <array>
 #include <atomic>
 #include <cstdint>
 #include <functional>
@@ -48,7 +47,7 @@ struct PanelProblem {
 PanelProblem ProblemOfPanel(const Problem& whole, const JobPlaces& places, const Panel& panel);
 
 // What the sources of a panel point at.
-using PanelPieces = std::array<std::vector<Piece>, SourcePieces::kMost>;
+using PanelPieces = PerOperand<std::vector<Piece>>;
 
 // The job of a panel. Where D does not go into a block, `whole` has memory for it. Fills `pieces`,
 // which stay until the job is done.

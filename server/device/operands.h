@@ -44,6 +44,8 @@ class Gathering {
   // Errors: ResourceExhausted where there is no memory; Cancelled where the job was aborted;
   // Internal for a source in memory of a device.
   absl::StatusOr<const std::byte*> Take(const Source& source, size_t alignment, AbortFlag abort);
+  // All operands of a job, as kernels want them aligned. Errors: as Take.
+  absl::StatusOr<PerOperand<Piece>> TakeAll(const Job& job, AbortFlag abort);
 
  private:
   bool IsSeen(const Source& source) const;

@@ -94,7 +94,7 @@ class ProcessLauncher::Passed {
     bool is_read = false;
     bool is_written = false;
   };
-  static constexpr size_t kMost = 11;
+  static constexpr size_t kMost = kOperandRoles.size() + 3;
 
   ProcessLauncher& launcher_;
   std::array<Copy, kMost> copies_;
@@ -199,21 +199,19 @@ absl::Status ProcessLauncher::Launch(const LaunchTask& task) {
   request.workspace_bytes = task.workspace_bytes;
   request.problem = args.problem;
   Passed passed(*this);
-  const auto read = [&](SharedRange& range, const std::byte* memory, int64_t bytes) {
-    passed.Add(range, memory, bytes, /*is_read=*/true, /*is_written=*/false);
+  const auto scale = [](const std::byte* factors, absl::Span<const float> floats) {
+    return factors != nullptr ? factors : reinterpret_cast<const std::byte*>(floats.data());
   };
-  const auto floats = [&](SharedRange& range, absl::Span<const float> values) {
-    read(range, reinterpret_cast<const std::byte*>(values.data()),
-         static_cast<int64_t>(values.size() * sizeof(float)));
-  };
-  read(request.a, args.a, task.a_bytes);
-  read(request.b, args.b, task.b_bytes);
-  read(request.c, args.c, task.c_bytes);
-  read(request.bias, args.bias, task.bias_bytes);
-  floats(request.a_scale, args.a_scale);
-  floats(request.b_scale, args.b_scale);
-  read(request.a_factors, args.a_factors, task.a_scale_bytes);
-  read(request.b_factors, args.b_factors, task.b_scale_bytes);
+  const PerOperand<const std::byte*> operands = {.a = args.a,
+                                                 .b = args.b,
+                                                 .c = args.c,
+                                                 .bias = args.bias,
+                                                 .a_scale = scale(args.a_factors, args.a_scale),
+                                                 .b_scale = scale(args.b_factors, args.b_scale)};
+  for (const OperandRole role : kOperandRoles) {
+    passed.Add(request.operands[role], operands[role], task.bytes[role], /*is_read=*/true,
+               /*is_written=*/false);
+  }
   passed.Add(request.a_form, args.a_form.bytes, task.a_form_bytes, args.a_form.is_made,
              !args.a_form.is_made);
   passed.Add(request.b_form, args.b_form.bytes, task.b_form_bytes, args.b_form.is_made,

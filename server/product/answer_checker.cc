@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <new>
 #include <set>
 #include <utility>
 
@@ -18,6 +19,7 @@
 #include "kernels/verify/recompute.h"
 #include "kernels/verify/sampled.h"
 #include "server/device/device.h"
+#include "server/device/operands.h"
 #include "server/product/verification.h"
 #include "server/store/digest.h"
 #include "server/store/product_tensors.h"
@@ -26,8 +28,6 @@
 namespace gemmd {
 
 namespace {
-
-constexpr std::string_view kNoMemory = "verify: no memory for the operands in one piece";
 
 // A wrong answer is computed again so often.
 constexpr int kMostRetries = 2;
@@ -38,13 +38,48 @@ std::string HashOf(Piece bytes) {
   return absl::BytesToHexString({reinterpret_cast<const char*>(digest.data()), digest.size()});
 }
 
-std::vector<std::byte> Copied(Piece bytes) { return {bytes.begin(), bytes.end()}; }
-
 // D, in memory of the host.
 Piece ResultOf(const Product& product) {
   const Job& job = product.job;
   if (job.d.memory != nullptr) return {job.d.memory, static_cast<size_t>(job.d_bytes)};
   return product.outcome.d.bytes();
+}
+
+// What a check is given: borrows the operands.
+verify::CheckedProduct CheckedProductOf(const Product& product, const PerOperand<Piece>& operands,
+                                        AbortFlag abort) {
+  const Problem& problem = product.job.problem;
+  const Target& target = product.device->profile().target;
+  const GemmArgs args = ArgsAt(problem, target, operands, /*d=*/nullptr, /*workspace=*/{});
+  return {.kernel = product.kernel(),
+          .target = target,
+          .problem = problem,
+          .a = operands.a,
+          .b = operands.b,
+          .c = operands.c,
+          .bias = operands.bias,
+          .a_scale = args.a_scale,
+          .b_scale = args.b_scale,
+          .d = ResultOf(product),
+          .abort = abort,
+          .a_factors = args.a_factors != nullptr ? operands.a_scale : Piece(),
+          .b_factors = args.b_factors != nullptr ? operands.b_scale : Piece()};
+}
+
+// What `work` returns when it is given the operands of a job in one piece each.
+// Errors: ResourceExhausted; Cancelled where it was aborted while they were put together.
+template <typename Work>
+auto WithOperands(const Job& job, AbortFlag abort, const Work& work)
+    -> decltype(work(PerOperand<Piece>())) {
+  const auto gather = [&]() -> decltype(work(PerOperand<Piece>())) {
+    WarmMemory memory(0);
+    Gathering gathering(memory, /*threads=*/1);
+    const absl::StatusOr<PerOperand<Piece>> operands = gathering.TakeAll(job, abort);
+    if (absl::IsResourceExhausted(operands.status())) throw std::bad_alloc();
+    RETURN_IF_ERROR(operands.status());
+    return work(*operands);
+  };
+  return OrNoMemory("verify: no memory for the operands in one piece", gather);
 }
 
 // Whether another product has written what this one reads or made: then nothing can be said of it.
@@ -102,11 +137,8 @@ void AnswerChecker::Begin(std::unique_ptr<Product> product) {
 
 absl::StatusOr<verify::CheckResult> AnswerChecker::CheckOnce(const Product& product,
                                                              verify::Draw& draw, AbortFlag abort) {
-  return OrNoMemory(kNoMemory, [&] {
-    const FlatOperands operands(product.job);
-    const verify::CheckedProduct checked =
-        CheckedProductOf(product.job, product.kernel(), product.device->profile().target, operands,
-                         ResultOf(product), abort);
+  return WithOperands(product.job, abort, [&](const PerOperand<Piece>& operands) {
+    const verify::CheckedProduct checked = CheckedProductOf(product, operands, abort);
     return product.check.mode == VerifyMode::kSampled
                ? verify::CheckSample(checked, product.check.rate, draw)
                : verify::CheckSums(checked, draw);
@@ -183,7 +215,7 @@ std::unique_ptr<Submission> AnswerChecker::SubmissionFor(const Product& product,
   job.tensors = nullptr;
   job.forms = nullptr;
   job.d = Destination();
-  for (Source Job::*const source : {&Job::a, &Job::b, &Job::c}) (job.*source).is_resident = false;
+  for (const OperandRole role : kMatrixRoles) job[role].is_resident = false;
   job.workspace_bytes =
       std::max(job.workspace_bytes, place.kernel->workspace_bytes(job.problem).value_or(0));
   submission->bytes = product.bytes;
@@ -236,16 +268,14 @@ void AnswerChecker::Compare(std::unique_ptr<Product> product, AbortFlag abort) {
 absl::StatusOr<bool> AnswerChecker::IsElementRight(const Product& product,
                                                    const verify::WrongElement& element,
                                                    AbortFlag abort) {
-  return OrNoMemory(kNoMemory, [&]() -> absl::StatusOr<bool> {
-    const FlatOperands operands(product.job);
-    const verify::CheckedProduct checked =
-        CheckedProductOf(product.job, product.kernel(), product.device->profile().target, operands,
-                         ResultOf(product), abort);
+  const auto recompute = [&](const PerOperand<Piece>& operands) -> absl::StatusOr<bool> {
     verify::CheckResult first;
-    RETURN_IF_ERROR(verify::Recompute(checked, element.batch, absl::MakeConstSpan(&element.row, 1),
+    RETURN_IF_ERROR(verify::Recompute(CheckedProductOf(product, operands, abort), element.batch,
+                                      absl::MakeConstSpan(&element.row, 1),
                                       absl::MakeConstSpan(&element.column, 1), first));
     return first.end == verify::CheckEnd::kPassed;
-  });
+  };
+  return WithOperands(product.job, abort, recompute);
 }
 
 void AnswerChecker::EndWrong(std::unique_ptr<Product> product, Place place,
@@ -301,34 +331,28 @@ void AnswerChecker::Note(const Product& product, Place place, const verify::Chec
   incident.request_id = product.arrival.request_id;
   incident.took_out_device = took_out_device;
   // Where there is no memory for the operands in one piece, the incident is noted without them.
-  std::shared_ptr<KeptProduct> kept;
-  OrNoMemory(kNoMemory, [&] {
-    kept = Keep(job, incident);
-    return absl::OkStatus();
-  }).IgnoreError();
-  log_->Add(std::move(incident), std::move(kept));
+  absl::StatusOr<std::shared_ptr<KeptProduct>> kept = Keep(job, incident);
+  log_->Add(std::move(incident), kept.ok() ? *std::move(kept) : nullptr);
 }
 
-std::shared_ptr<KeptProduct> AnswerChecker::Keep(const Job& job, Incident& incident) const {
-  const FlatOperands operands(job);
-  incident.a_sha256 = HashOf(operands.a.bytes());
-  incident.b_sha256 = HashOf(operands.b.bytes());
-  incident.c_sha256 = HashOf(operands.c.bytes());
-  incident.bias_sha256 = HashOf(operands.bias.bytes());
-  auto kept = std::make_shared<KeptProduct>();
-  kept->problem = job.problem;
-  kept->a_scale = operands.a_scale;
-  kept->b_scale = operands.b_scale;
-  kept->a_factors = Copied(operands.a_factors.bytes());
-  kept->b_factors = Copied(operands.b_factors.bytes());
-  kept->has_operands = BytesRead(job.problem) <= log_->most_kept_bytes();
-  if (kept->has_operands) {
-    kept->a = Copied(operands.a.bytes());
-    kept->b = Copied(operands.b.bytes());
-    kept->c = Copied(operands.c.bytes());
-    kept->bias = Copied(operands.bias.bytes());
-  }
-  return kept;
+absl::StatusOr<std::shared_ptr<KeptProduct>> AnswerChecker::Keep(const Job& job,
+                                                                 Incident& incident) const {
+  using Kept = absl::StatusOr<std::shared_ptr<KeptProduct>>;
+  return WithOperands(job, /*abort=*/nullptr, [&](const PerOperand<Piece>& operands) -> Kept {
+    incident.a_sha256 = HashOf(operands.a);
+    incident.b_sha256 = HashOf(operands.b);
+    incident.c_sha256 = HashOf(operands.c);
+    incident.bias_sha256 = HashOf(operands.bias);
+    auto kept = std::make_shared<KeptProduct>();
+    kept->problem = job.problem;
+    kept->has_operands = BytesRead(job.problem) <= log_->most_kept_bytes();
+    for (const OperandRole role : kOperandRoles) {
+      const bool is_scale = role >= OperandRole::kAScale;
+      const Piece& bytes = operands[role];
+      if (is_scale || kept->has_operands) (*kept)[role].assign(bytes.begin(), bytes.end());
+    }
+    return kept;
+  });
 }
 
 void AnswerChecker::ComputeElsewhere(std::unique_ptr<Product> product, Place place) {

@@ -72,7 +72,7 @@ class AnswerChecker {
   void Note(const Product& product, Place place, const verify::CheckResult& check,
             bool took_out_device);
   // What is kept of the product; its hashes go to the incident.
-  std::shared_ptr<KeptProduct> Keep(const Job& job, Incident& incident) const;
+  absl::StatusOr<std::shared_ptr<KeptProduct>> Keep(const Job& job, Incident& incident) const;
   void ComputeElsewhere(std::unique_ptr<Product> product, Place place);
   static std::unique_ptr<Submission> SubmissionFor(const Product& product, Place place);
 

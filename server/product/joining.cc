@@ -69,9 +69,7 @@ void AddLayout(const MatrixLayout& layout, Key& key) {
 // Which matrices are tensors: a device brings those together to its own memory, and the others not.
 Key KeyOfPlaces(const Job& job) {
   Key key;
-  key.Add(job.a.is_resident);
-  key.Add(job.b.is_resident);
-  key.Add(job.c.is_resident);
+  for (const OperandRole role : kMatrixRoles) key.Add(job[role].is_resident);
   key.Add(job.d.memory != nullptr);
   return key;
 }

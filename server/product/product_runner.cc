@@ -178,9 +178,7 @@ absl::StatusOr<VerifyNeeds> ProductRunner::PlanVerify(Product& product) const {
   if (tensors != nullptr) {
     needs->bytes = std::max(needs->bytes - tensors->resident_bytes(), int64_t{0});
   }
-  for (Source* const source : {&job.a, &job.b, &job.c, &job.bias, &job.a_scale, &job.b_scale}) {
-    source->keeper = nullptr;
-  }
+  for (const OperandRole role : kOperandRoles) product.job[role].keeper = nullptr;
   return needs;
 }
 

@@ -116,61 +116,6 @@ absl::StatusOr<VerifyNeeds> NeedsOf(const VerifyRule& rule, const Kernel& kernel
 
 namespace {
 
-// A wire's floats may lie anywhere. Factors of blocks are no vector of floats.
-std::vector<float> FloatsOf(ScaleKind kind, const Source& source) {
-  if (kind == ScaleKind::kBlocks) return {};
-  const FlatSource flat(source);
-  std::vector<float> floats(flat.bytes().size() / sizeof(float));
-  if (!floats.empty()) std::memcpy(floats.data(), flat.bytes().data(), flat.bytes().size());
-  return floats;
-}
-
-Source FactorsOf(ScaleKind kind, const Source& source) {
-  return kind == ScaleKind::kBlocks ? source : Source();
-}
-
-}  // namespace
-
-FlatSource::FlatSource(const Source& source) {
-  if (source.pieces.size() == 1) {
-    bytes_ = source.pieces.front();
-    return;
-  }
-  copy_.reserve(static_cast<size_t>(source.bytes));
-  for (const Piece piece : source.pieces) copy_.insert(copy_.end(), piece.begin(), piece.end());
-  bytes_ = copy_;
-}
-
-FlatOperands::FlatOperands(const Job& job)
-    : a(job.a),
-      b(job.b),
-      c(job.c),
-      bias(job.bias),
-      a_scale(FloatsOf(job.problem.a_scale, job.a_scale)),
-      b_scale(FloatsOf(job.problem.b_scale, job.b_scale)),
-      a_factors(FactorsOf(job.problem.a_scale, job.a_scale)),
-      b_factors(FactorsOf(job.problem.b_scale, job.b_scale)) {}
-
-verify::CheckedProduct CheckedProductOf(const Job& job, const Kernel& kernel, const Target& target,
-                                        const FlatOperands& operands, absl::Span<const std::byte> d,
-                                        AbortFlag abort) {
-  return {.kernel = kernel,
-          .target = target,
-          .problem = job.problem,
-          .a = operands.a.bytes(),
-          .b = operands.b.bytes(),
-          .c = operands.c.bytes(),
-          .bias = operands.bias.bytes(),
-          .a_scale = operands.a_scale,
-          .b_scale = operands.b_scale,
-          .d = d,
-          .abort = abort,
-          .a_factors = operands.a_factors.bytes(),
-          .b_factors = operands.b_factors.bytes()};
-}
-
-namespace {
-
 // Seeded from the system's randomness: no device knows what is drawn.
 verify::Draw MakeDraw() {
   std::random_device device;
@@ -261,8 +206,7 @@ std::string Hexadecimal(uint64_t bits) { return absl::StrCat("0x", absl::Hex(bit
 }  // namespace
 
 int64_t KeptProduct::scale_bytes() const {
-  return static_cast<int64_t>((a_scale.size() + b_scale.size()) * sizeof(float) + a_factors.size() +
-                              b_factors.size());
+  return static_cast<int64_t>(a_scale.size() + b_scale.size());
 }
 
 int64_t KeptProduct::bytes() const {
@@ -298,16 +242,12 @@ void IncidentLog::DropOperands(Entry& entry) {
     entry.product = nullptr;
     return;
   }
-  entry.product = std::make_shared<KeptProduct>(KeptProduct{.problem = whole.problem,
-                                                            .has_operands = false,
-                                                            .a = {},
-                                                            .b = {},
-                                                            .c = {},
-                                                            .bias = {},
-                                                            .a_scale = whole.a_scale,
-                                                            .b_scale = whole.b_scale,
-                                                            .a_factors = whole.a_factors,
-                                                            .b_factors = whole.b_factors});
+  auto kept = std::make_shared<KeptProduct>();
+  kept->problem = whole.problem;
+  kept->has_operands = false;
+  kept->a_scale = whole.a_scale;
+  kept->b_scale = whole.b_scale;
+  entry.product = std::move(kept);
 }
 
 void IncidentLog::Write(const Incident& incident) {

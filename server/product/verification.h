@@ -25,6 +25,7 @@
 #include "kernels/problem.h"
 #include "kernels/verify/checked_product.h"
 #include "kernels/verify/sampled.h"
+#include "server/crossing/per_operand.h"
 #include "server/device/device.h"
 #include "server/device/job.h"
 #include "server/system/mutex.h"
@@ -78,41 +79,6 @@ struct VerifyNeeds {
 };
 absl::StatusOr<VerifyNeeds> NeedsOf(const VerifyRule& rule, const Kernel& kernel,
                                     const Problem& problem);
-
-// The operands of a job as a check of its answer reads them: each in one piece.
-//
-// The bytes of a source in one piece. Borrows them where they are in one piece already.
-class FlatSource {
- public:
-  explicit FlatSource(const Source& source);
-  FlatSource(const FlatSource&) = delete;
-  FlatSource& operator=(const FlatSource&) = delete;
-
-  Piece bytes() const { return bytes_; }
-
- private:
-  std::vector<std::byte> copy_;
-  Piece bytes_;
-};
-
-// All operands of a job, which they may borrow from.
-struct FlatOperands {
-  explicit FlatOperands(const Job& job);
-
-  FlatSource a;
-  FlatSource b;
-  FlatSource c;
-  FlatSource bias;
-  std::vector<float> a_scale;
-  std::vector<float> b_scale;
-  FlatSource a_factors;  // Factors of blocks; then there are no others.
-  FlatSource b_factors;
-};
-
-// What a check is given: borrows the operands and `d`.
-verify::CheckedProduct CheckedProductOf(const Job& job, const Kernel& kernel, const Target& target,
-                                        const FlatOperands& operands, absl::Span<const std::byte> d,
-                                        AbortFlag abort);
 
 // The threads that check answers: neither the devices' own nor gRPC's. What waits for them is
 // bounded by admission, whose room a product keeps until it is answered.
@@ -178,17 +144,9 @@ struct Incident {
 };
 
 // A product, to compute it again.
-struct KeptProduct {
+struct KeptProduct : PerOperand<std::vector<std::byte>> {
   Problem problem;
   bool has_operands = true;  // Otherwise A, B, C and the bias are empty, whatever the problem says.
-  std::vector<std::byte> a;
-  std::vector<std::byte> b;
-  std::vector<std::byte> c;
-  std::vector<std::byte> bias;
-  std::vector<float> a_scale;
-  std::vector<float> b_scale;
-  std::vector<std::byte> a_factors = {};  // Those of blocks.
-  std::vector<std::byte> b_factors = {};
 
   int64_t scale_bytes() const;
   int64_t bytes() const;

@@ -5,6 +5,7 @@
 #include <string>
 #include <utility>
 
+#include "absl/container/inlined_vector.h"
 #include "kernels/status_macros.h"
 #include "kernels/text.h"
 #include "server/device/job.h"
@@ -25,13 +26,12 @@ std::unique_ptr<ProductTensors> ProductTensors::In(
 
 // One after the other they would each wait for the store.
 ProductTensors::~ProductTensors() {
-  const std::array<TensorStore::TensorUse*, kOperands + 1> uses = {&parts_[0].use, &parts_[1].use,
-                                                                   &parts_[2].use, &d_use_};
+  const std::array uses = {&parts_[0].use, &parts_[1].use, &parts_[2].use, &d_use_};
   store_.End(uses);
 }
 
-absl::StatusOr<const Tensor*> ProductTensors::Read(Operand operand, const TensorName& name) {
-  TensorStore::TensorUse& use = parts_[static_cast<size_t>(operand)].use;
+absl::StatusOr<const Tensor*> ProductTensors::Read(OperandRole operand, const TensorName& name) {
+  TensorStore::TensorUse& use = At(operand).use;
   ASSIGN_OR_RETURN(use, store_.Find(*session_, name));
   return use.tensor().get();
 }
@@ -46,8 +46,8 @@ absl::Status ProductTensors::MakeNew(TensorSpec spec, Keeping keep) {
   return absl::OkStatus();
 }
 
-void ProductTensors::SetPart(Operand operand, int64_t offset, int64_t bytes) {
-  Part& part = parts_[static_cast<size_t>(operand)];
+void ProductTensors::SetPart(OperandRole operand, int64_t offset, int64_t bytes) {
+  Part& part = At(operand);
   part.offset = offset;
   part.bytes = bytes;
 }
@@ -67,7 +67,9 @@ int64_t ProductTensors::resident_bytes() const {
   return bytes;
 }
 
-int64_t ProductTensors::copied_bytes() const { return is_in_place() ? At(Operand::kC).bytes : 0; }
+int64_t ProductTensors::copied_bytes() const {
+  return is_in_place() ? At(OperandRole::kC).bytes : 0;
+}
 
 int64_t ProductTensors::BytesOn(std::string_view device) const {
   const auto bytes_of = [device](const TensorStore::TensorUse& use, int64_t bytes) {
@@ -80,16 +82,16 @@ int64_t ProductTensors::BytesOn(std::string_view device) const {
 }
 
 bool ProductTensors::is_in_place() const {
-  return written() != nullptr && read(Operand::kC) == written();
+  return written() != nullptr && read(OperandRole::kC) == written();
 }
 
-Source ProductTensors::SourceOf(Operand operand) {
-  Part& part = parts_[static_cast<size_t>(operand)];
+Source ProductTensors::SourceOf(OperandRole operand) {
+  Part& part = At(operand);
   Source source;
   if (part.bytes == 0) return source;
   const Piece whole(part.use->bytes->host() + part.offset, static_cast<size_t>(part.bytes));
   // A matrix in two pieces is put together elsewhere before the launch.
-  const bool is_copied = operand == Operand::kC && is_in_place() && part.bytes > 1;
+  const bool is_copied = operand == OperandRole::kC && is_in_place() && part.bytes > 1;
   const size_t first = is_copied ? whole.size() / 2 : whole.size();
   part.pieces = {whole.first(first), whole.subspan(first)};
   source.pieces = absl::MakeConstSpan(part.pieces.data(), is_copied ? 2 : 1);
@@ -98,13 +100,17 @@ Source ProductTensors::SourceOf(Operand operand) {
   return source;
 }
 
+Source ProductTensors::SourceIn(const DeviceCopies::Use& copy, const Part& part) {
+  return {.pieces = {}, .block = copy.block(), .offset = part.offset, .bytes = part.bytes};
+}
+
 absl::Status ProductTensors::Place(Job& job) {
-  const std::array<const TensorStore::TensorUse*, kOperands> uses = {&parts_[0].use, &parts_[1].use,
-                                                                     &parts_[2].use};
+  const std::array<const TensorStore::TensorUse*, 3> uses = {&parts_[0].use, &parts_[1].use,
+                                                             &parts_[2].use};
   RETURN_IF_ERROR(store_.BeginProduct(uses, d_use_));
-  if (read(Operand::kA) != nullptr) job.a = SourceOf(Operand::kA);
-  if (read(Operand::kB) != nullptr) job.b = SourceOf(Operand::kB);
-  if (read(Operand::kC) != nullptr) job.c = SourceOf(Operand::kC);
+  for (const OperandRole role : kMatrixRoles) {
+    if (read(role) != nullptr) job[role] = SourceOf(role);
+  }
   if (written() != nullptr) job.d.memory = d_use_->bytes->host() + d_offset_;
   if (draft_) job.d = {.memory = draft_->bytes->host(), .is_new = true};
   job.problem.a_stays = read(Operand::kA) != nullptr && !job.problem.a.is_sparse();
@@ -123,34 +129,29 @@ bool ProductTensors::IsReadAlone(const Part& part, const Source& source) const {
 
 void ProductTensors::Bring(DeviceCopies* copies, Job& job,
                            absl::AnyInvocable<void(const absl::Status&) &&> done) {
-  const std::array<Source*, kOperands> sources = {&job.a, &job.b, &job.c};
   bringing_ = {.copies = copies, .job = &job, .done = std::move(done)};
   NoteEditions();
-  std::array<bool, kOperands> is_brought = {};
+  absl::InlinedVector<OperandRole, kMatrixRoles.size()> brought;
+  for (const OperandRole role : kMatrixRoles) {
+    if (IsReadAlone(At(role), job[role])) brought.push_back(role);
+  }
   {
     MutexLock lock(&mutex_);
-    to_bring_ = 1;
-    for (size_t i = 0; i < kOperands; ++i) {
-      const Part& part = parts_[i];
-      is_brought[i] = IsReadAlone(part, *sources[i]);
-      if (is_brought[i]) ++to_bring_;
-    }
+    to_bring_ = static_cast<int>(brought.size()) + 1;
   }
-  for (size_t i = 0; i < kOperands; ++i) {
-    if (is_brought[i]) BringPart(parts_[i], *sources[i]);
-  }
+  for (const OperandRole role : brought) BringPart(At(role), job[role]);
   EndBringing(absl::OkStatus());
 }
 
 void ProductTensors::BringPart(Part& part, Source& source) {
   if (bringing_.copies == nullptr) return BringPartToHost(part);
-  bringing_.copies->Bring(part.use->bytes, [this, &part,
-                                            &source](absl::StatusOr<DeviceCopies::Use> copy) {
-    if (!copy.ok()) return BringPartToHost(part);
-    part.copy = *std::move(copy);
-    source = {.pieces = {}, .block = part.copy.block(), .offset = part.offset, .bytes = part.bytes};
-    EndBringing(absl::OkStatus());
-  });
+  bringing_.copies->Bring(part.use->bytes,
+                          [this, &part, &source](absl::StatusOr<DeviceCopies::Use> copy) {
+                            if (!copy.ok()) return BringPartToHost(part);
+                            part.copy = *std::move(copy);
+                            source = SourceIn(part.copy, part);
+                            EndBringing(absl::OkStatus());
+                          });
 }
 
 void ProductTensors::BringPartToHost(Part& part) {
@@ -167,7 +168,8 @@ void ProductTensors::EndBringing(const absl::Status& status) {
     if (--to_bring_ > 0) return;
     brought = brought_;
   }
-  if (!brought.ok() || !takes_d()) return FinishBringing(brought);
+  const bool is_to_host = bringing_.job == nullptr;
+  if (is_to_host || !brought.ok() || !takes_d()) return FinishBringing(brought);
   TakeD(bringing_.copies);
 }
 
@@ -204,22 +206,18 @@ void ProductTensors::BeginD(const absl::Status& status) {
 
 void ProductTensors::PointToD(Job& job) {
   job.d = {.block = d_copy_.block(), .offset = d_offset_};
-  const std::array<Source*, kOperands> sources = {&job.a, &job.b, &job.c};
-  for (size_t i = 0; i < kOperands; ++i) {
-    const Part& part = parts_[i];
-    if (part.bytes == 0 || part.use.tensor() != d_use_.tensor()) continue;
-    *sources[i] = {
-        .pieces = {}, .block = d_copy_.block(), .offset = part.offset, .bytes = part.bytes};
+  for (const OperandRole role : kMatrixRoles) {
+    const Part& part = At(role);
+    if (part.bytes > 0 && part.use.tensor() == d_use_.tensor()) job[role] = SourceIn(d_copy_, part);
   }
 }
 
 bool ProductTensors::TakeAtOnce(DeviceCopies* place, Job& job) {
   if (draft_) return false;
   NoteEditions();
-  const std::array<Source*, kOperands> sources = {&job.a, &job.b, &job.c};
-  for (size_t i = 0; i < kOperands; ++i) {
-    if (!IsReadAlone(parts_[i], *sources[i])) continue;
-    if (TakePartAtOnce(place, parts_[i], *sources[i])) continue;
+  for (const OperandRole role : kMatrixRoles) {
+    if (!IsReadAlone(At(role), job[role])) continue;
+    if (TakePartAtOnce(place, At(role), job[role])) continue;
     GiveBackTaken();
     return false;
   }
@@ -236,7 +234,7 @@ bool ProductTensors::TakePartAtOnce(DeviceCopies* place, Part& part, Source& sou
   if (place == nullptr) return part.use->bytes->is_on_host();
   part.copy = place->TakeAtOnce(*part.use->bytes);
   if (part.copy.block() == 0) return false;
-  source = {.pieces = {}, .block = part.copy.block(), .offset = part.offset, .bytes = part.bytes};
+  source = SourceIn(part.copy, part);
   return true;
 }
 
@@ -310,20 +308,9 @@ void ProductTensors::BringToHost(absl::AnyInvocable<void(const absl::Status&) &&
     to_bring_ = static_cast<int>(all.size()) + 1;
   }
   for (const std::shared_ptr<TensorBytes>& bytes : all) {
-    bytes->BringToHost([this](const absl::Status& status) { EndBringingToHost(status); });
+    bytes->BringToHost([this](const absl::Status& status) { EndBringing(status); });
   }
-  EndBringingToHost(absl::OkStatus());
-}
-
-void ProductTensors::EndBringingToHost(const absl::Status& status) {
-  absl::Status brought;
-  {
-    MutexLock lock(&mutex_);
-    brought_.Update(status);
-    if (--to_bring_ > 0) return;
-    brought = brought_;
-  }
-  FinishBringing(brought);
+  EndBringing(absl::OkStatus());
 }
 
 bool ProductTensors::is_unchanged() const {
@@ -446,8 +433,10 @@ bool BroughtJobs::TakeAll(DeviceCopies* place, const Job& job) {
   for (const Job* const one : job.members) {
     Job& member = members_.emplace_back(*one);
     // What all of them read is brought once.
-    for (Source Job::*const of : {&Job::a, &Job::b, &Job::c}) {
-      if (one != &first && IsSamePlace(member.*of, first.*of)) member.*of = members_.front().*of;
+    for (const OperandRole role : kMatrixRoles) {
+      if (one != &first && IsSamePlace(member[role], first[role])) {
+        member[role] = members_.front()[role];
+      }
     }
     are_there = member.tensors == nullptr || member.tensors->TakeAtOnce(place, member);
     if (!are_there) break;

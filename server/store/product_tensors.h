@@ -19,6 +19,7 @@
 #include "absl/functional/any_invocable.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "server/crossing/per_operand.h"
 #include "server/device/device.h"
 #include "server/device/job.h"
 #include "server/store/placed_bytes.h"
@@ -30,9 +31,6 @@ namespace gemmd {
 
 class ProductTensors final : public FormKeeper {
  public:
-  enum class Operand : uint8_t { kA, kB, kC };
-  static constexpr size_t kOperands = 3;
-
   // Token and owner as TensorStore::Use has them. Errors: Unauthenticated. Borrows the store.
   static absl::StatusOr<std::unique_ptr<ProductTensors>> Make(TensorStore& store,
                                                               std::string_view token,
@@ -43,20 +41,20 @@ class ProductTensors final : public FormKeeper {
 
   ~ProductTensors() override;
 
-  // The tensor that an operand is a part of. Errors: NotFound.
-  absl::StatusOr<const Tensor*> Read(Operand operand, const TensorName& name);
+  // The tensor that A, B or C is a part of. Errors: NotFound.
+  absl::StatusOr<const Tensor*> Read(OperandRole operand, const TensorName& name);
   // The tensor that D overwrites a part of. Errors: NotFound.
   absl::StatusOr<const Tensor*> Write(const TensorName& name);
   // The new tensor that D becomes; its room is taken now. Errors: as TensorStore::Begin.
   absl::Status MakeNew(TensorSpec spec, Keeping keep);
 
   // Where the part of an operand begins and how many bytes it has; where D begins.
-  void SetPart(Operand operand, int64_t offset, int64_t bytes);
+  void SetPart(OperandRole operand, int64_t offset, int64_t bytes);
   // The factors of an operand, which are a part of its tensor's.
   Source AddFactors(absl::Span<const float> factors);
   void SetPartOfD(int64_t offset) { d_offset_ = offset; }
 
-  const Tensor* read(Operand operand) const { return At(operand).use.tensor().get(); }
+  const Tensor* read(OperandRole operand) const { return At(operand).use.tensor().get(); }
   const Tensor* written() const { return d_use_.tensor().get(); }
   bool takes_d() const { return d_use_.tensor() != nullptr || draft_.has_value(); }
   // Bytes of operands that are here already, and bytes that the product copies although they are.
@@ -122,7 +120,7 @@ class ProductTensors final : public FormKeeper {
     KeptForms::Use form;
     DeviceCopies::FormUse device_form;
   };
-  // A job on its way to a device.
+  // A job on its way to a device; null where tensors are brought to memory of the host without one.
   struct Bringing {
     DeviceCopies* copies = nullptr;
     Job* job = nullptr;
@@ -131,8 +129,11 @@ class ProductTensors final : public FormKeeper {
 
   ProductTensors(TensorStore& store, std::shared_ptr<const TensorStore::SessionUse> session)
       : store_(store), session_(std::move(session)) {}
-  const Part& At(Operand operand) const { return parts_[static_cast<size_t>(operand)]; }
-  Source SourceOf(Operand operand);
+  Part& At(OperandRole operand) { return parts_[static_cast<size_t>(operand)]; }
+  const Part& At(OperandRole operand) const { return parts_[static_cast<size_t>(operand)]; }
+  Source SourceOf(OperandRole operand);
+  // The part in the block of a copy of its tensor.
+  static Source SourceIn(const DeviceCopies::Use& copy, const Part& part);
   // Whether the source is the part as it lies in its tensor, which the product does not write.
   bool IsReadAlone(const Part& part, const Source& source) const;
   const std::shared_ptr<TensorBytes>& BytesOfD() const {
@@ -148,7 +149,6 @@ class ProductTensors final : public FormKeeper {
   void NoteEditions();
   void BeginWritingD();
   void EndBringing(const absl::Status& status) ABSL_LOCKS_EXCLUDED(mutex_);
-  void EndBringingToHost(const absl::Status& status) ABSL_LOCKS_EXCLUDED(mutex_);
   // D last: whoever has the right to write it waits for nothing else.
   void TakeD(DeviceCopies* place);
   void BringD();
@@ -157,7 +157,7 @@ class ProductTensors final : public FormKeeper {
 
   TensorStore& store_;
   const std::shared_ptr<const TensorStore::SessionUse> session_;
-  std::array<Part, kOperands> parts_;
+  std::array<Part, kMatrixRoles.size()> parts_;
   std::array<Piece, 2> factors_;
   size_t factors_count_ = 0;
   TensorStore::TensorUse d_use_;

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "server/wire/admin_service.h"
 
+#include <cstring>
 #include <string>
 
 #include "absl/strings/match.h"
@@ -36,16 +37,24 @@ absl::Status FillStride(std::string_view field, const MatrixLayout& layout, v1::
       Concat("id: matrices of ", field, " were a part of a tensor that no request can describe"));
 }
 
-void Fill(const MatrixLayout& layout, const std::vector<std::byte>& bytes,
-          const std::vector<float>& scale, v1::Operand& wire) {
+void Fill(const MatrixLayout& layout, const std::vector<std::byte>& bytes, v1::Operand& wire) {
   wire.set_type(ToWire(layout.type));
   wire.set_data(reinterpret_cast<const char*>(bytes.data()), bytes.size());
-  for (const float value : scale) wire.mutable_scale()->add_values(value);
   if (layout.is_sparse()) {
     wire.set_sparsity(v1::SPARSITY_2_4);
   } else {
     wire.set_order(layout.order == Order::kRowMajor ? v1::ORDER_ROW_MAJOR : v1::ORDER_COLUMN_MAJOR);
     wire.set_leading_dimension(layout.leading_dimension);
+  }
+}
+
+// Factors of blocks, or floats where `blocks` is null.
+void FillScale(const BlockScale* blocks, const std::vector<std::byte>& factors, v1::Operand& wire) {
+  if (blocks != nullptr) return Fill(*blocks, factors, *wire.mutable_scale()->mutable_blocks());
+  for (size_t at = 0; at < factors.size(); at += sizeof(float)) {
+    float value = 0;
+    std::memcpy(&value, &factors[at], sizeof(value));
+    wire.mutable_scale()->add_values(value);
   }
 }
 
@@ -92,15 +101,11 @@ absl::StatusOr<v1::MultiplyRequest> ProductOf(const IncidentLog::Entry& entry,
   request.set_n(problem.n);
   request.set_k(problem.k);
   request.set_batch(problem.batch);
-  Fill(problem.a, kept.a, kept.a_scale, *request.mutable_a());
-  Fill(problem.b, kept.b, kept.b_scale, *request.mutable_b());
-  if (const BlockScale* const blocks = problem.blocks_of_a()) {
-    Fill(*blocks, kept.a_factors, *request.mutable_a()->mutable_scale()->mutable_blocks());
-  }
-  if (const BlockScale* const blocks = problem.blocks_of_b()) {
-    Fill(*blocks, kept.b_factors, *request.mutable_b()->mutable_scale()->mutable_blocks());
-  }
-  if (problem.has_c()) Fill(problem.c, kept.c, {}, *request.mutable_c());
+  Fill(problem.a, kept.a, *request.mutable_a());
+  FillScale(problem.blocks_of_a(), kept.a_scale, *request.mutable_a());
+  Fill(problem.b, kept.b, *request.mutable_b());
+  FillScale(problem.blocks_of_b(), kept.b_scale, *request.mutable_b());
+  if (problem.has_c()) Fill(problem.c, kept.c, *request.mutable_c());
   if (problem.batch > 1) {
     RETURN_IF_ERROR(FillStride("a", problem.a, *request.mutable_a()));
     RETURN_IF_ERROR(FillStride("b", problem.b, *request.mutable_b()));

@@ -360,6 +360,12 @@ absl::Status ExpectDense(std::string_view field, const v1::Operand& operand) {
       Concat(field, ".sparsity: got 2:4, want none: only A may be sparse"));
 }
 
+const v1::Operand& OperandOf(const v1::MultiplyRequest& request, OperandRole role) {
+  return role == OperandRole::kA   ? request.a()
+         : role == OperandRole::kB ? request.b()
+                                   : request.c();
+}
+
 // A and B: layouts and scales.
 absl::Status ParseProduct(const v1::MultiplyRequest& request, Problem& problem) {
   ASSIGN_OR_RETURN(problem.a, ParseOperandLayout("a", request.a(), problem.m, problem.k, {}));
@@ -407,27 +413,24 @@ absl::Status ParseAllBytes(const v1::MultiplyRequest& request, const HeldFields&
                            Product& product) {
   Job& job = product.job;
   const Problem& problem = job.problem;
-  const auto add = [&](FieldBytes bytes) {
-    return product.pieces.Add(std::move(bytes.pieces), bytes.keeper);
+  const auto add = [&](OperandRole role, absl::StatusOr<FieldBytes> bytes) {
+    if (bytes.ok()) job[role] = product.pieces.Add(std::move(bytes->pieces), bytes->keeper);
+    return bytes.status();
   };
-  const bool is_read = problem.has_product();
-  ASSIGN_OR_RETURN(FieldBytes a, ParseBytes("a", request.a().transpose() ? "k*m" : "m*k",
-                                            request.a(), held, problem.a, problem.batch, is_read));
-  ASSIGN_OR_RETURN(FieldBytes b, ParseBytes("b", request.b().transpose() ? "n*k" : "k*n",
-                                            request.b(), held, problem.b, problem.batch, is_read));
-  ASSIGN_OR_RETURN(FieldBytes a_factors, ParseFactors("a", {"m", problem.m}, request.a(),
-                                                      problem.blocks_of_a(), problem, held));
-  ASSIGN_OR_RETURN(FieldBytes b_factors, ParseFactors("b", {"n", problem.n}, request.b(),
-                                                      problem.blocks_of_b(), problem, held));
-  job.a = add(std::move(a));
-  job.b = add(std::move(b));
-  job.a_scale = add(std::move(a_factors));
-  job.b_scale = add(std::move(b_factors));
-  if (!problem.has_c()) return absl::OkStatus();
-  ASSIGN_OR_RETURN(FieldBytes c, ParseBytes("c", request.c().transpose() ? "n*m" : "m*n",
-                                            request.c(), held, problem.c, problem.batch, true));
-  job.c = add(std::move(c));
-  return absl::OkStatus();
+  const auto add_matrix = [&](OperandRole role, std::string_view shape,
+                              std::string_view transposed) {
+    const v1::Operand& operand = OperandOf(request, role);
+    return add(role,
+               ParseBytes(NameOf(role), operand.transpose() ? transposed : shape, operand, held,
+                          LayoutOf(problem, role), problem.batch, IsRead(problem, role)));
+  };
+  RETURN_IF_ERROR(add_matrix(OperandRole::kA, "m*k", "k*m"));
+  RETURN_IF_ERROR(add_matrix(OperandRole::kB, "k*n", "n*k"));
+  RETURN_IF_ERROR(add(OperandRole::kAScale, ParseFactors("a", {"m", problem.m}, request.a(),
+                                                         problem.blocks_of_a(), problem, held)));
+  RETURN_IF_ERROR(add(OperandRole::kBScale, ParseFactors("b", {"n", problem.n}, request.b(),
+                                                         problem.blocks_of_b(), problem, held)));
+  return problem.has_c() ? add_matrix(OperandRole::kC, "m*n", "n*m") : absl::OkStatus();
 }
 
 // A rate of 0 is left to the server.
@@ -477,8 +480,6 @@ absl::Status ParseMultiply(const v1::MultiplyRequest& request, const HeldFields*
 
 namespace {
 
-using OperandRole = ProductTensors::Operand;
-
 absl::Status LeftOut(std::string_view field, std::string_view member) {
   return absl::InvalidArgumentError(
       GotWant(Concat(field, ".", member), "a value", "none: the tensor has its own"));
@@ -495,11 +496,11 @@ absl::Status CheckType(std::string_view field, v1::ElementType type, const Tenso
 
 // One matrix of the product that is a tensor.
 struct Resident {
-  std::string_view field;
   OperandRole role;
   v1::Operand* wire;
-  MatrixLayout Problem::*layout;
   PartOfTensor part;
+
+  std::string_view field() const { return NameOf(role); }
 };
 
 // Goes through the matrices of one request.
@@ -510,14 +511,8 @@ class TensorOperands {
 
   // Before the request is parsed: tells it types and layouts.
   absl::Status Resolve() {
-    if (request_.a().has_tensor()) {
-      RETURN_IF_ERROR(Add("a", OperandRole::kA, *request_.mutable_a(), &Problem::a));
-    }
-    if (request_.b().has_tensor()) {
-      RETURN_IF_ERROR(Add("b", OperandRole::kB, *request_.mutable_b(), &Problem::b));
-    }
-    if (request_.c().has_tensor()) {
-      RETURN_IF_ERROR(Add("c", OperandRole::kC, *request_.mutable_c(), &Problem::c));
+    for (const OperandRole role : kMatrixRoles) {
+      if (OperandOf(request_, role).has_tensor()) RETURN_IF_ERROR(Add(role));
     }
     return request_.d().has_tensor() ? ResolveOutput(*request_.mutable_d()) : absl::OkStatus();
   }
@@ -553,8 +548,11 @@ class TensorOperands {
   }
 
  private:
-  absl::Status Add(std::string_view field, OperandRole role, v1::Operand& wire,
-                   MatrixLayout Problem::*layout) {
+  absl::Status Add(OperandRole role) {
+    const std::string_view field = NameOf(role);
+    v1::Operand& wire = role == OperandRole::kA   ? *request_.mutable_a()
+                        : role == OperandRole::kB ? *request_.mutable_b()
+                                                  : *request_.mutable_c();
     const std::string part_field = Concat(field, ".tensor");
     ASSIGN_OR_RETURN(const TensorName name, ParseTensorRef(part_field, wire.tensor().tensor()));
     ASSIGN_OR_RETURN(const Tensor* const tensor, tensors_.Read(role, name));
@@ -577,7 +575,7 @@ class TensorOperands {
                                                       : v1::ORDER_COLUMN_MAJOR);
       wire.set_leading_dimension(stored.leading_dimension);
     }
-    residents_[count_++] = {field, role, &wire, layout, part};
+    residents_[count_++] = {role, &wire, part};
     return absl::OkStatus();
   }
 
@@ -612,9 +610,9 @@ class TensorOperands {
 
   absl::Status CompleteOperand(const Resident& resident, Problem& problem, Job& job) {
     const Tensor& tensor = *tensors_.read(resident.role);
-    MatrixLayout& layout = problem.*resident.layout;
+    MatrixLayout& layout = LayoutOf(problem, resident.role);
     const bool is_exchanged = resident.wire->transpose();
-    RETURN_IF_ERROR(CheckShape(resident.field, resident.part,
+    RETURN_IF_ERROR(CheckShape(resident.field(), resident.part,
                                is_exchanged ? layout.columns : layout.rows,
                                is_exchanged ? layout.rows : layout.columns, problem.batch, true));
     if (problem.batch > 1) {
@@ -622,9 +620,9 @@ class TensorOperands {
           resident.part.matrices == 1 ? 0 : tensor.spec.layout.batch_stride_bytes;
     }
     RETURN_IF_ERROR(CompleteScale(resident, problem, job));
-    ASSIGN_OR_RETURN(const ByteCount count, BytesOf(resident.field, layout, problem.batch));
-    const bool is_read = resident.role == OperandRole::kC ? problem.has_c() : problem.has_product();
-    tensors_.SetPart(resident.role, resident.part.offset_bytes, is_read ? count.least : 0);
+    ASSIGN_OR_RETURN(const ByteCount count, BytesOf(resident.field(), layout, problem.batch));
+    tensors_.SetPart(resident.role, resident.part.offset_bytes,
+                     IsRead(problem, resident.role) ? count.least : 0);
     return absl::OkStatus();
   }
 
@@ -640,7 +638,7 @@ class TensorOperands {
     Source& source = is_a ? job.a_scale : job.b_scale;
     ScaleKind& kind = is_a ? problem.a_scale : problem.b_scale;
     ASSIGN_OR_RETURN(const absl::Span<const float> factors,
-                     ScaleOfPart(resident.field, resident.part, *tensors_.read(resident.role),
+                     ScaleOfPart(resident.field(), resident.part, *tensors_.read(resident.role),
                                  /*by_row=*/is_a != resident.wire->transpose()));
     kind = scale.size() == 1 ? ScaleKind::kTensor : ScaleKind::kVector;
     source = tensors_.AddFactors(factors);
@@ -655,7 +653,7 @@ class TensorOperands {
       if (resident.role == OperandRole::kC && is_same) continue;
       if (!Overlap(resident.part, *d_)) continue;
       return absl::InvalidArgumentError(
-          Concat("d.tensor: got bytes of ", resident.field,
+          Concat("d.tensor: got bytes of ", resident.field(),
                  ".tensor, want others, or exactly those of C, which is not transposed"));
     }
     return absl::OkStatus();
@@ -663,14 +661,15 @@ class TensorOperands {
 
   v1::MultiplyRequest& request_;
   ProductTensors& tensors_;
-  std::array<Resident, ProductTensors::kOperands> residents_;
+  std::array<Resident, kMatrixRoles.size()> residents_;
   size_t count_ = 0;
   std::optional<PartOfTensor> d_;
 };
 
 bool HasTensors(const v1::MultiplyRequest& request) {
-  return request.a().has_tensor() || request.b().has_tensor() || request.c().has_tensor() ||
-         request.d().has_tensor() || request.d().has_new_tensor();
+  return request.d().has_tensor() || request.d().has_new_tensor() ||
+         std::any_of(kMatrixRoles.begin(), kMatrixRoles.end(),
+                     [&](OperandRole role) { return OperandOf(request, role).has_tensor(); });
 }
 
 }  // namespace

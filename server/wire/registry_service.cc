@@ -358,7 +358,7 @@ class RegistryService final : public AnsweredService<v1::Registry::Service> {
         Select(Catalog(device.info().kind), problem, constraints, device.profile());
     RETURN_IF_ERROR(FillExplanation(problem, selection, response));
     const bool has_resident_b =
-        product.tensors != nullptr && product.tensors->read(ProductTensors::Operand::kB) != nullptr;
+        product.tensors != nullptr && product.tensors->read(OperandRole::kB) != nullptr;
     response.set_bits_may_vary(has_resident_b && !selection.candidates.empty() &&
                                runner_.MayVary(product) &&
                                MayVaryJoined(*selection.candidates.front().kernel));

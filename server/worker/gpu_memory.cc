@@ -5,7 +5,6 @@
 #include <optional>
 #include <utility>
 
-#include "kernels/checked.h"
 #include "kernels/status_macros.h"
 #include "kernels/text.h"
 #include "server/crossing/protocol.h"
@@ -23,22 +22,6 @@ bool IsAligned(const std::byte* at) {
 bool Overlap(const std::byte* a, int64_t a_bytes, const std::byte* b, int64_t b_bytes) {
   return a < b + b_bytes && b < a + a_bytes;
 }
-
-// Offsets of ranges that follow each other.
-class Taken {
- public:
-  explicit Taken(int64_t begin) : end_(begin) {}
-  int64_t Take(int64_t bytes) {
-    const int64_t begin = end_.value().value_or(0);
-    const Checked padded = end_ + Checked(bytes) + Checked(kJobAlignment - 1);
-    end_ = padded.value() ? Checked(*padded.value() / kJobAlignment * kJobAlignment) : padded;
-    return begin;
-  }
-  std::optional<int64_t> end() const { return end_.value(); }
-
- private:
-  Checked end_;
-};
 
 }  // namespace
 
@@ -152,35 +135,6 @@ absl::StatusOr<std::byte*> BlockTable::Find(uint64_t block, int64_t offset, int6
   return found->second.memory + offset;
 }
 
-void BlockTable::Enter(uint64_t request, const std::vector<BlockUse>& uses) {
-  for (const BlockUse& use : uses) {
-    const auto found = blocks_.find(use.block);
-    if (found == blocks_.end()) continue;
-    found->second.turns.push_back({.request = request, .is_write = use.is_write});
-  }
-}
-
-bool BlockTable::HasTurn(uint64_t request, const std::vector<BlockUse>& uses) const {
-  return std::all_of(uses.begin(), uses.end(), [&](const BlockUse& use) {
-    const auto found = blocks_.find(use.block);
-    if (found == blocks_.end()) return true;
-    for (const Turn& turn : found->second.turns) {
-      if (turn.request == request) return true;
-      if (turn.is_write || use.is_write) return false;
-    }
-    return true;
-  });
-}
-
-void BlockTable::Leave(uint64_t request, const std::vector<BlockUse>& uses) {
-  for (const BlockUse& use : uses) {
-    const auto found = blocks_.find(use.block);
-    if (found == blocks_.end()) continue;
-    std::erase_if(found->second.turns,
-                  [request](const Turn& turn) { return turn.request == request; });
-  }
-}
-
 absl::Status BlockTable::Follow(Lanes& lanes, Lane lane, const std::vector<BlockUse>& uses) const {
   Points latest = {};
   for (const BlockUse& use : uses) {
@@ -230,25 +184,25 @@ absl::StatusOr<JobMemory> JobMemory::Of(const JobRequest& request,
 }
 
 absl::Status JobMemory::Place(const JobRequest& request, const BlockTable& blocks) {
-  const std::array<PlacedRange, 7> ranges = RangesOf(layout_, request.places);
-  Taken taken(layout_.end);
+  AlignedRanges taken(layout_.end);
   const JobPlace& d_place = request.places.d;
   std::byte* d = nullptr;
   if (d_place.block != 0) {
     ASSIGN_OR_RETURN(d, blocks.Find(d_place.block, d_place.offset, layout_.d.bytes));
   }
-  matrices_[kD] = {.in_block = d, .bytes = layout_.d.bytes};
+  matrices_.d = {.in_block = d, .bytes = layout_.d.bytes};
   if (d_place.is_staged()) {
-    matrices_[kD].in_range = layout_.d.offset;
+    matrices_.d.in_range = layout_.d.offset;
   } else if (d == nullptr || !IsAligned(d)) {
-    matrices_[kD].in_range = taken.Take(layout_.d.bytes);
+    matrices_.d.in_range = taken.Take(layout_.d.bytes);
   }
   if (layout_.has_receipt() && mark_.bytes == 0) zeros_begin_ = taken.Take(kMarkBytes);
   workspace_begin_ = taken.Take(workspace_bytes_);
   copies_begin_ = taken.end().value_or(0);
-  for (size_t i = 0; i < kD; ++i) {
-    const auto& [range, place] = ranges[i];
-    Matrix& matrix = matrices_[i];
+  for (const OperandRole role : kOperandRoles) {
+    const JobRange& range = layout_[role];
+    const JobPlace& place = request.places[role];
+    Matrix& matrix = matrices_[role];
     matrix.bytes = range.bytes;
     if (range.bytes == 0) continue;
     if (place.block == 0) {
@@ -269,11 +223,12 @@ absl::Status JobMemory::Place(const JobRequest& request, const BlockTable& block
 absl::Status JobMemory::PlaceParts(const JobRequest& request, absl::Span<const PlacedPart> parts,
                                    const BlockTable& blocks) {
   const JobPlaces& places = request.places;
-  const std::array<std::pair<size_t, int64_t>, 4> counts = {
-      {{0, places.a.parts}, {1, places.b.parts}, {2, places.c.parts}, {kD, places.d.parts}}};
   d_parts_ = places.d.parts;
-  for (const auto& [index, count] : counts) {
-    const Matrix& matrix = matrices_[index];
+  const std::array<std::pair<const Matrix&, int64_t>, 4> counts = {{{matrices_.a, places.a.parts},
+                                                                    {matrices_.b, places.b.parts},
+                                                                    {matrices_.c, places.c.parts},
+                                                                    {matrices_.d, d_parts_}}};
+  for (const auto& [matrix, count] : counts) {
     int64_t bytes = 0;
     for (int64_t i = 0; i < count; ++i) {
       const PlacedPart& part = parts.front();
@@ -284,7 +239,7 @@ absl::Status JobMemory::PlaceParts(const JobRequest& request, absl::Span<const P
       if (part.block != 0) {
         ASSIGN_OR_RETURN(placed.in_block, blocks.Find(part.block, part.offset, part.bytes));
       }
-      const bool is_missing = part.block == 0 && index != kD;
+      const bool is_missing = part.block == 0 && &matrix != &matrices_.d;
       if (is_missing) return absl::InvalidArgumentError(GotWant("part.block", "0", "a block"));
       most_part_bytes_ = std::max(most_part_bytes_, part.bytes);
       parts_.push_back(placed);
@@ -299,7 +254,7 @@ absl::Status JobMemory::PlaceParts(const JobRequest& request, absl::Span<const P
 
 std::byte* JobMemory::KeptIn(std::byte* range) const {
   if (mark_.bytes == 0) return range + zeros_begin_;
-  const Matrix& d = matrices_[kD];
+  const Matrix& d = matrices_.d;
   for (const Part& part : absl::MakeConstSpan(parts_).last(static_cast<size_t>(d_parts_))) {
     if (part.in_range == d.in_range + mark_.offset && part.in_block != nullptr) {
       return part.in_block;
@@ -322,21 +277,19 @@ std::vector<CopiedPart> JobMemory::PartCopies(std::byte* range) const {
 }
 
 GemmArgs JobMemory::ArgsIn(std::byte* range, const Problem& problem, const Target& target) const {
-  const JobPointers pointers = {.a = At(matrices_[0], range),
-                                .b = At(matrices_[1], range),
-                                .c = At(matrices_[2], range),
-                                .bias = At(matrices_[3], range),
-                                .a_scale = At(matrices_[4], range),
-                                .b_scale = At(matrices_[5], range),
-                                .d = At(matrices_[kD], range)};
-  return ArgsAt(problem, target, layout_, pointers,
+  PerOperand<absl::Span<const std::byte>> operands;
+  for (const OperandRole role : kOperandRoles) {
+    const Matrix& matrix = matrices_[role];
+    operands[role] = {At(matrix, range), static_cast<size_t>(matrix.bytes)};
+  }
+  return ArgsAt(problem, target, operands, At(matrices_.d, range),
                 absl::MakeSpan(range + workspace_begin_, static_cast<size_t>(workspace_bytes_)));
 }
 
 std::vector<MemoryLines> JobMemory::CopiesIn(std::byte* range) const {
   std::vector<MemoryLines> copies;
-  for (size_t i = 0; i < kD; ++i) {
-    const Matrix& matrix = matrices_[i];
+  for (const OperandRole role : kOperandRoles) {
+    const Matrix& matrix = matrices_[role];
     if (matrix.in_block == nullptr || matrix.in_range < 0) continue;
     copies.push_back({.to = range + matrix.in_range,
                       .to_stride_bytes = matrix.bytes,
@@ -351,7 +304,7 @@ std::vector<MemoryLines> JobMemory::CopiesIn(std::byte* range) const {
 // What lies between the lines in the block is not D's.
 std::vector<MemoryLines> JobMemory::CopiesOut(std::byte* range, const Problem& problem) const {
   std::vector<MemoryLines> copies;
-  const Matrix& d = matrices_[kD];
+  const Matrix& d = matrices_.d;
   if (d.in_block == nullptr || d.in_range < 0 || !problem.has_output()) return copies;
   const MatrixLayout& layout = problem.d;
   const int64_t line_bytes = (layout.line_length() * BitsOf(layout.type) + 7) / 8;

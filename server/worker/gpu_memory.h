@@ -7,13 +7,13 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
-#include <deque>
 #include <map>
 #include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "server/crossing/job_layout.h"
+#include "server/crossing/per_operand.h"
 #include "server/crossing/protocol.h"
 #include "server/crossing/staging.h"
 #include "server/worker/gpu_runtime.h"
@@ -66,8 +66,7 @@ class DeviceArena {
   int64_t bytes_ = 0;
 };
 
-// The blocks of a GPU's memory, and the order of those who use them: requests that name a block and
-// write it have turns with all others that do, and a lane follows what other lanes do with it.
+// The blocks of a GPU's memory. A lane follows what other lanes do with a block.
 class BlockTable {
  public:
   // Borrows the runtime.
@@ -87,12 +86,6 @@ class BlockTable {
   // within it.
   absl::StatusOr<std::byte*> Find(uint64_t block, int64_t offset, int64_t bytes) const;
 
-  // A request has turns with all blocks that it uses, from Enter to Leave. Those that are not there
-  // are left out. One request uses a block once for writing or once for reading.
-  void Enter(uint64_t request, const std::vector<BlockUse>& uses);
-  bool HasTurn(uint64_t request, const std::vector<BlockUse>& uses) const;
-  void Leave(uint64_t request, const std::vector<BlockUse>& uses);
-
   // Has the lane wait for what other lanes do with the blocks.
   absl::Status Follow(Lanes& lanes, Lane lane, const std::vector<BlockUse>& uses) const;
   // The blocks are in use until the point.
@@ -105,15 +98,10 @@ class BlockTable {
 
  private:
   using Points = std::array<uint64_t, kAllLanes.size()>;  // By lane.
-  struct Turn {
-    uint64_t request = 0;
-    bool is_write = false;
-  };
   struct Block {
     std::byte* memory = nullptr;
     int64_t bytes = 0;
     bool is_scratch = false;
-    std::deque<Turn> turns;
     Points last_reads = {};
     Points last_writes = {};
   };
@@ -165,7 +153,7 @@ class JobMemory {
   int64_t staged_mark_bytes() const { return layout_.is_d_staged() ? mark_.bytes : 0; }
   // The marked bytes where the kernel writes them, and where they then stay. Where D bears no mark,
   // those that stay are kMarkBytes zeros.
-  std::byte* MarkedIn(std::byte* range) const { return At(matrices_[kD], range) + mark_.offset; }
+  std::byte* MarkedIn(std::byte* range) const { return At(matrices_.d, range) + mark_.offset; }
   std::byte* KeptIn(std::byte* range) const;
 
  private:
@@ -175,7 +163,9 @@ class JobMemory {
     int64_t in_range = -1;
     int64_t bytes = 0;
   };
-  static constexpr size_t kD = 6;  // As RangesOf counts them.
+  struct Matrices : PerOperand<Matrix> {
+    Matrix d;
+  };
 
   static std::byte* At(const Matrix& matrix, std::byte* range) {
     if (matrix.bytes == 0) return nullptr;
@@ -192,7 +182,7 @@ class JobMemory {
                           const BlockTable& blocks);
 
   JobLayout layout_;
-  std::array<Matrix, 7> matrices_;
+  Matrices matrices_;
   JobMark mark_;
   int64_t zeros_begin_ = 0;
   int64_t workspace_begin_ = 0;

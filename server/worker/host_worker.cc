@@ -60,12 +60,10 @@ class HostWorker {
   absl::Status Launch(const LaunchRequest& request, Result& result);
 
   // A matrix in this process; null where there is none.
-  std::byte* At(const SharedRange& range) const {
-    return range.bytes == 0 ? nullptr : memory_.matrices().data() + range.offset;
-  }
-  absl::Span<const float> FloatsAt(const SharedRange& range) const {
-    return {reinterpret_cast<const float*>(At(range)),
-            static_cast<size_t>(range.bytes) / sizeof(float)};
+  absl::Span<std::byte> At(const SharedRange& range) const {
+    if (range.bytes == 0) return {};
+    return memory_.matrices().subspan(static_cast<size_t>(range.offset),
+                                      static_cast<size_t>(range.bytes));
   }
 
   const HostWorkerOptions& options_;
@@ -119,22 +117,13 @@ absl::Status HostWorker::Launch(const LaunchRequest& request, Result& result) {
       CheckLaunch(request, kernels_.size(), static_cast<int64_t>(memory_.matrices().size())));
   LaunchControl& control = channel_.control();
   control.started_id = request.id;
-  const GemmArgs args = {
-      .problem = request.problem,
-      .target = options_.target,
-      .a = At(request.a),
-      .b = At(request.b),
-      .c = At(request.c),
-      .bias = At(request.bias),
-      .a_scale = FloatsAt(request.a_scale),
-      .b_scale = FloatsAt(request.b_scale),
-      .d = At(request.d),
-      .workspace = {},
-      .abort = &control.is_aborted,
-      .a_form = {.bytes = At(request.a_form), .is_made = request.is_a_form_made != 0},
-      .b_form = {.bytes = At(request.b_form), .is_made = request.is_b_form_made != 0},
-      .a_factors = At(request.a_factors),
-      .b_factors = At(request.b_factors)};
+  PerOperand<absl::Span<const std::byte>> operands;
+  for (const OperandRole role : kOperandRoles) operands[role] = At(request.operands[role]);
+  GemmArgs args =
+      ArgsAt(request.problem, options_.target, operands, At(request.d).data(), /*workspace=*/{});
+  args.abort = &control.is_aborted;
+  args.a_form = {.bytes = At(request.a_form).data(), .is_made = request.is_a_form_made != 0};
+  args.b_form = {.bytes = At(request.b_form).data(), .is_made = request.is_b_form_made != 0};
   const auto start = Clock::now();
   const absl::Status status = launcher_.Launch({.kernel = kernels_[request.kernel],
                                                 .args = args,

@@ -105,13 +105,28 @@ int64_t RunContext::free_bytes() const {
 
 Run::Run(RunContext& context, uint64_t id, uint32_t slot, std::vector<BlockUse> uses)
     : context_(context), id_(id), slot_(slot), uses_(std::move(uses)) {
-  context_.blocks.Enter(id_, uses_);
+  context_.turns.Enter(id_, uses_);
 }
 
 Run::~Run() {
+  context_.arena.GiveBack(range_);
   LeaveTurns();
   for (const LanePoint& point : points_) context_.lanes.Release(point);
   if (context_.computing == id_) context_.computing = 0;
+}
+
+absl::StatusOr<bool> Run::TakeRange(int64_t bytes) {
+  if (context_.is_memory_short) return false;
+  context_.arena.SetLimit(context_.free_bytes() + context_.arena.bytes());
+  absl::StatusOr<DeviceArena::Range> range = context_.arena.Reserve(bytes);
+  const bool may_wait = absl::IsUnavailable(range.status()) ||
+                        (absl::IsResourceExhausted(range.status()) && !context_.is_first);
+  if (may_wait) {
+    context_.is_memory_short = true;
+    return false;
+  }
+  ASSIGN_OR_RETURN(range_, std::move(range));
+  return true;
 }
 
 void Run::Start() {
@@ -333,25 +348,6 @@ absl::Status MemoryRun::FillTimes(Result& result) {
 CompressRun::CompressRun(RunContext& context, const CompressRequest& request)
     : Run(context, request.id, request.slot, UsesOf(request.task)), request_(request) {}
 
-CompressRun::~CompressRun() { context().arena.GiveBack(bad_); }
-
-absl::StatusOr<bool> CompressRun::TakeMemory() {
-  RunContext& context = this->context();
-  if (bad_.memory != nullptr) return true;
-  if (context.is_memory_short) return false;
-  context.arena.SetLimit(context.free_bytes() + context.arena.bytes());
-  absl::StatusOr<DeviceArena::Range> range = context.arena.Reserve(kJobAlignment);
-  const bool may_wait = absl::IsUnavailable(range.status()) ||
-                        (absl::IsResourceExhausted(range.status()) && !context.is_first);
-  if (may_wait) {
-    context.is_memory_short = true;
-    return false;
-  }
-  RETURN_IF_ERROR(range.status());
-  bad_ = *range;
-  return true;
-}
-
 absl::Status CompressRun::Issue() {
   RunContext& context = this->context();
   const CompressTask& task = request_.task;
@@ -364,18 +360,22 @@ absl::Status CompressRun::Issue() {
   }
   ASSIGN_OR_RETURN(std::byte* const result,
                    context.blocks.Find(task.result_block, 0, bytes.result));
-  ASSIGN_OR_RETURN(const bool has_memory, TakeMemory());
+  // For the first group that a mask leaves too full.
+  bool has_memory = range() != nullptr;
+  if (!has_memory) {
+    ASSIGN_OR_RETURN(has_memory, TakeRange(kJobAlignment));
+  }
   const bool has_turn = context.computing == 0 && HasTurn() && HasRoom(Lane::kCompute);
   if (!has_memory || !has_turn) return absl::OkStatus();
   Start();
   RETURN_IF_ERROR(context.blocks.Follow(context.lanes, Lane::kCompute, uses()));
   ASSIGN_OR_RETURN(begin_, Mark(Lane::kCompute, 0));
   RETURN_IF_ERROR(context.runtime.Compress(ViewOf(task, dense, mask, result),
-                                           reinterpret_cast<BadGroup*>(bad_.memory)));
+                                           reinterpret_cast<BadGroup*>(range())));
   ASSIGN_OR_RETURN(compressed_, Mark(Lane::kCompute, request_.predicted_ns));
   const auto staged =
       context.staging.matrices().subspan(static_cast<size_t>(request_.staged), sizeof(BadGroup));
-  RETURN_IF_ERROR(context.runtime.CopyOut(Lane::kCompute, staged, bad_.memory));
+  RETURN_IF_ERROR(context.runtime.CopyOut(Lane::kCompute, staged, range()));
   ASSIGN_OR_RETURN(end_, Mark(Lane::kCompute, 0));
   context.blocks.SetUsedUntil(compressed_, uses());
   LeaveTurns();
@@ -396,8 +396,6 @@ JobRun::JobRun(RunContext& context, const JobRequest& request, std::vector<Place
     : Run(context, request.id, request.slot, UsesOf(request.places, parts)),
       request_(request),
       parts_(std::move(parts)) {}
-
-JobRun::~JobRun() { context().arena.GiveBack(range_); }
 
 const Kernel& JobRun::kernel() const { return Catalog(DeviceKind::kCuda)[request_.kernel]; }
 
@@ -435,16 +433,8 @@ absl::Status JobRun::TakeMemory() {
   RETURN_IF_ERROR(FindForms());
   ASSIGN_OR_RETURN(memory_,
                    JobMemory::Of(request_, parts_, workspace_bytes - form_bytes_, context.blocks));
-  context.arena.SetLimit(context.free_bytes() + context.arena.bytes());
-  absl::StatusOr<DeviceArena::Range> range = context.arena.Reserve(memory_.bytes());
-  const bool may_wait = absl::IsUnavailable(range.status()) ||
-                        (absl::IsResourceExhausted(range.status()) && !context.is_first);
-  if (may_wait) {
-    context.is_memory_short = true;
-    return absl::OkStatus();
-  }
-  RETURN_IF_ERROR(range.status());
-  range_ = *range;
+  ASSIGN_OR_RETURN(const bool has_memory, TakeRange(memory_.bytes()));
+  if (!has_memory) return absl::OkStatus();
   StagePartCopies();
   const JobLayout& layout = memory_.layout();
   if (layout.end <= kMostInOneLane) in_lane_ = out_lane_ = Lane::kCompute;
@@ -476,7 +466,7 @@ absl::Status JobRun::FindForms() {
 void JobRun::StagePartCopies() const {
   static_assert(sizeof(CopiedPart) == sizeof(PlacedPart));
   if (parts_.empty()) return;
-  const std::vector<CopiedPart> copies = memory_.PartCopies(range_.memory);
+  const std::vector<CopiedPart> copies = memory_.PartCopies(range());
   const JobRange& list = memory_.layout().parts;
   std::memcpy(Staged(request_.staged_inputs + list.offset, list.bytes).data(), copies.data(),
               copies.size() * sizeof(CopiedPart));
@@ -485,7 +475,7 @@ void JobRun::StagePartCopies() const {
 absl::Status JobRun::CopyParts(int64_t first, int64_t count) {
   if (count == 0) return absl::OkStatus();
   const auto* const list =
-      reinterpret_cast<const CopiedPart*>(range_.memory + memory_.layout().parts.offset);
+      reinterpret_cast<const CopiedPart*>(range() + memory_.layout().parts.offset);
   return context().runtime.CopyParts(Lane::kCompute, list + first, count,
                                      memory_.most_part_bytes());
 }
@@ -508,15 +498,15 @@ absl::Status JobRun::IssueIn() {
   while (copied_ < input_bytes) {
     if (!HasRoom(in_lane_)) return absl::OkStatus();
     const int64_t bytes = std::min(kCopiedAtOnce, input_bytes - copied_);
-    RETURN_IF_ERROR(gpu.CopyIn(in_lane_, range_.memory + copied_,
-                               Staged(request_.staged_inputs + copied_, bytes)));
+    RETURN_IF_ERROR(
+        gpu.CopyIn(in_lane_, range() + copied_, Staged(request_.staged_inputs + copied_, bytes)));
     copied_ += bytes;
     if (copied_ < input_bytes) RETURN_IF_ERROR(Mark(in_lane_, CopyNs(bytes)).status());
   }
   // All that the copy did not overwrite: nothing of an earlier job, which may have been another
   // caller's, is left to this one.
   if (cleared_bytes > 0) {
-    RETURN_IF_ERROR(gpu.Clear(in_lane_, range_.memory + input_bytes, cleared_bytes));
+    RETURN_IF_ERROR(gpu.Clear(in_lane_, range() + input_bytes, cleared_bytes));
   }
   if (input_bytes + cleared_bytes > 0) {
     ASSIGN_OR_RETURN(in_end_, Mark(in_lane_, CopyNs(std::min(input_bytes, kCopiedAtOnce))));
@@ -536,13 +526,13 @@ absl::Status JobRun::BeginCompute() {
   } else {
     ASSIGN_OR_RETURN(compute_begin_, Mark(Lane::kCompute, 0));
   }
-  for (const MemoryLines& lines : memory_.CopiesIn(range_.memory)) {
+  for (const MemoryLines& lines : memory_.CopiesIn(range())) {
     RETURN_IF_ERROR(context.runtime.CopyLines(Lane::kCompute, lines));
   }
   RETURN_IF_ERROR(CopyParts(0, memory_.operand_parts()));
   // Operands that D overlaps were copied: what the mark overwrites is only D. The first launch,
   // which is made at once, writes over it, so that nobody reads the mark of what is cut short.
-  if (memory_.layout().has_receipt()) RETURN_IF_ERROR(MarkD(memory_.MarkedIn(range_.memory)));
+  if (memory_.layout().has_receipt()) RETURN_IF_ERROR(MarkD(memory_.MarkedIn(range())));
   return absl::OkStatus();
 }
 
@@ -560,7 +550,7 @@ absl::Status JobRun::IssueCompute() {
     RETURN_IF_ERROR(BeginCompute());
   }
   const Problem& problem = request_.problem;
-  GemmArgs args = memory_.ArgsIn(range_.memory, problem, context().target);
+  GemmArgs args = memory_.ArgsIn(range(), problem, context().target);
   args.abort_word = abort_word();
   args.a_form = a_form_;
   args.b_form = b_form_;
@@ -585,9 +575,9 @@ absl::Status JobRun::IssueCompute() {
 absl::Status JobRun::EndCompute() {
   RunContext& context = this->context();
   const bool has_receipt = memory_.layout().has_receipt();
-  std::byte* const kept = has_receipt ? memory_.KeptIn(range_.memory) : nullptr;
-  if (has_receipt && kept != memory_.MarkedIn(range_.memory)) RETURN_IF_ERROR(MarkD(kept));
-  for (const MemoryLines& lines : memory_.CopiesOut(range_.memory, request_.problem)) {
+  std::byte* const kept = has_receipt ? memory_.KeptIn(range()) : nullptr;
+  if (has_receipt && kept != memory_.MarkedIn(range())) RETURN_IF_ERROR(MarkD(kept));
+  for (const MemoryLines& lines : memory_.CopiesOut(range(), request_.problem)) {
     RETURN_IF_ERROR(context.runtime.CopyLines(Lane::kCompute, lines));
   }
   RETURN_IF_ERROR(CopyParts(memory_.operand_parts(), memory_.d_parts()));
@@ -621,7 +611,7 @@ absl::Status JobRun::IssueOut() {
     if (copied_ > 0 && !HasRoom(out_lane_)) return absl::OkStatus();
     const int64_t bytes = std::min(kCopiedAtOnce, d_bytes - copied_);
     RETURN_IF_ERROR(gpu.CopyOut(out_lane_, Staged(request_.staged_d + copied_, bytes),
-                                memory_.StagedD(range_.memory) + copied_));
+                                memory_.StagedD(range()) + copied_));
     copied_ += bytes;
     if (copied_ < d_bytes) RETURN_IF_ERROR(Mark(out_lane_, CopyNs(bytes)).status());
   }

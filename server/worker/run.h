@@ -30,6 +30,7 @@ struct RunContext {
   const int64_t memory_limit_bytes;
   const int64_t tensor_limit_bytes;
 
+  BlockTurns turns = {};  // Of the requests, which have them from the start to LeaveTurns.
   // The request whose kernels are being launched, so that those of two do not mix; 0: none.
   uint64_t computing = 0;
   // In this look at the requests: whether an earlier one waits for memory, which the later ones
@@ -83,8 +84,12 @@ class Run {
   void SetIssued() { is_issued_ = true; }
   // Marks a point that is kept until this goes.
   absl::StatusOr<LanePoint> Mark(Lane lane, int64_t cost_ns);
-  bool HasTurn() const { return context_.blocks.HasTurn(id_, uses_); }
-  void LeaveTurns() { context_.blocks.Leave(id_, uses_); }
+  bool HasTurn() const { return context_.turns.HasTurn(id_, uses_); }
+  void LeaveTurns() { context_.turns.Leave(id_, uses_); }
+  // Takes a range of the arena, which the request has until it goes. False where there will be
+  // memory later.
+  absl::StatusOr<bool> TakeRange(int64_t bytes);
+  std::byte* range() const { return range_.memory; }
   bool HasRoom(Lane lane) const { return context_.lanes.outstanding_ns(lane) <= kMostAheadNs; }
 
  private:
@@ -95,6 +100,7 @@ class Run {
   const uint32_t slot_;
   const std::vector<BlockUse> uses_;
   std::vector<LanePoint> points_;
+  DeviceArena::Range range_;
   absl::Status outcome_;
   bool is_started_ = false;
   bool is_issued_ = false;
@@ -154,18 +160,13 @@ class CompressRun final : public Run {
  public:
   // The request was checked (CheckCompressRequest).
   CompressRun(RunContext& context, const CompressRequest& request);
-  ~CompressRun() override;
 
  protected:
   absl::Status Issue() override;
   absl::Status FillTimes(Result& result) override;
 
  private:
-  // False where there will be memory later.
-  absl::StatusOr<bool> TakeMemory();
-
   const CompressRequest request_;
-  DeviceArena::Range bad_;  // The first group that a mask leaves too full.
   LanePoint begin_;
   LanePoint compressed_;
   LanePoint end_;
@@ -177,7 +178,6 @@ class JobRun final : public Run {
  public:
   // The request was checked (CheckJob).
   JobRun(RunContext& context, const JobRequest& request);
-  ~JobRun() override;
 
  protected:
   absl::Status Issue() override;
@@ -210,7 +210,6 @@ class JobRun final : public Run {
   const JobRequest request_;
   const std::vector<PlacedPart> parts_;
   JobMemory memory_;
-  DeviceArena::Range range_;
   Lane in_lane_ = Lane::kIn;
   Lane out_lane_ = Lane::kOut;
   Stage stage_ = Stage::kMemory;

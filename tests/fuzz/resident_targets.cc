@@ -19,7 +19,6 @@ namespace gemmd::fuzz {
 namespace {
 
 using google::protobuf::Message;
-using OperandRole = ProductTensors::Operand;
 
 void CheckWithin(const Source& source, const Tensor* tensor) {
   if (tensor == nullptr) return;

@@ -8,7 +8,10 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <cstring>
+#include <limits>
+#include <optional>
 #include <string>
 #include <thread>
 #include <utility>
@@ -17,6 +20,7 @@
 #include "kernels/catalog.h"
 #include "server/crossing/channel.h"
 #include "server/crossing/job_layout.h"
+#include "server/crossing/per_operand.h"
 #include "server/crossing/protocol.h"
 #include "server/crossing/staging.h"
 #include "server/device/worker_process.h"
@@ -341,6 +345,92 @@ TEST(RecordTest, EnumeratorsAreChecked) {
       [](Problem & p) -> auto& { return p.b_scale; }, "b.scale");
   check(
       [](Problem & p) -> auto& { return p.activation; }, "activation");
+}
+
+TEST(CheckLaunchTest, EveryRangeLiesWithinTheSharedMemory) {
+  constexpr int64_t kShared = 1000;
+  const auto check = [](SharedRange& (*of)(LaunchRequest & request, OperandRole role),
+                        OperandRole role) {
+    LaunchRequest request;
+    of(request, role) = {.offset = 990, .bytes = 10};
+    EXPECT_THAT(CheckLaunch(request, 1, kShared), IsOk());
+    of(request, role) = {.offset = 990, .bytes = 11};
+    EXPECT_THAT(CheckLaunch(request, 1, kShared), StatusIs(kInvalid, HasSubstr("shared memory")));
+  };
+  for (const OperandRole role : kOperandRoles) {
+    SCOPED_TRACE(NameOf(role));
+    check(
+        [](LaunchRequest & request, OperandRole one) -> auto& { return request.operands[one]; },
+        role);
+  }
+  check([](LaunchRequest & request, OperandRole) -> auto& { return request.a_form; }, {});
+  check([](LaunchRequest & request, OperandRole) -> auto& { return request.b_form; }, {});
+  check([](LaunchRequest & request, OperandRole) -> auto& { return request.d; }, {});
+}
+
+TEST(PerOperandTest, RolesNameTheMembers) {
+  PerOperand<int> numbers = {.a = 1, .b = 2, .c = 3, .bias = 4, .a_scale = 5, .b_scale = 6};
+  int want = 0;
+  for (const OperandRole role : kOperandRoles) EXPECT_EQ(numbers[role]++, ++want) << NameOf(role);
+  EXPECT_EQ(std::as_const(numbers)[OperandRole::kBScale], 7);
+  const Problem problem;
+  EXPECT_EQ(&LayoutOf(problem, OperandRole::kA), &problem.a);
+  EXPECT_EQ(&LayoutOf(problem, OperandRole::kB), &problem.b);
+  EXPECT_EQ(&LayoutOf(problem, OperandRole::kC), &problem.c);
+}
+
+TEST(ArgsAtTest, AScaleIsFloatsOrTheFactorsOfBlocks) {
+  Problem problem = SomeProblem();
+  problem.a_scale = ScaleKind::kBlocks;
+  problem.b_scale = ScaleKind::kVector;
+  const std::array<float, 5> floats = {};
+  const absl::Span<const std::byte> bytes(reinterpret_cast<const std::byte*>(floats.data()), 20);
+  PerOperand<absl::Span<const std::byte>> operands;
+  operands.a_scale = operands.b_scale = bytes;
+  const GemmArgs args = ArgsAt(problem, {}, operands, nullptr, {});
+  EXPECT_EQ(args.a_factors, bytes.data());
+  EXPECT_TRUE(args.a_scale.empty());
+  EXPECT_EQ(args.b_factors, nullptr);
+  EXPECT_EQ(args.b_scale, absl::MakeConstSpan(floats));
+  EXPECT_EQ(AlignmentOf(problem, OperandRole::kAScale), 1u);
+  EXPECT_EQ(AlignmentOf(problem, OperandRole::kBScale), alignof(float));
+  EXPECT_EQ(AlignmentOf(problem, OperandRole::kA), 1u);
+}
+
+TEST(BlockTurnsTest, WritersWaitForAllAndReadersForWriters) {
+  const std::vector<BlockUse> read = {{.block = 1}};
+  const std::vector<BlockUse> write = {{.block = 1, .is_write = true}};
+  BlockTurns turns;
+  turns.Enter(1, read);
+  turns.Enter(2, read);
+  turns.Enter(3, write);
+  turns.Enter(4, write, /*group=*/9);
+  turns.Enter(5, write, /*group=*/9);
+  const auto who_may = [&] {
+    std::string may;
+    for (const uint64_t user : {1, 2}) may += turns.HasTurn(user, read) ? '+' : '-';
+    may += turns.HasTurn(3, write) ? '+' : '-';
+    for (const uint64_t user : {4, 5}) may += turns.HasTurn(user, write, 9) ? '+' : '-';
+    return may;
+  };
+  EXPECT_EQ(who_may(), "++---");
+  turns.Leave(1, read);
+  EXPECT_EQ(who_may(), "-+---") << "the first came again, behind the writers";
+  turns.Leave(2, read);
+  EXPECT_EQ(who_may(), "--+--");
+  turns.Leave(3, write);
+  EXPECT_EQ(who_may(), "---++") << "of one group";
+  EXPECT_FALSE(turns.HasTurn(6, read)) << "although it has not entered";
+  EXPECT_TRUE(turns.HasTurn(6, {{.block = 2, .is_write = true}})) << "of which nobody has a turn";
+}
+
+TEST(AlignedRangesTest, FollowEachOtherUntilTheyLeave63Bits) {
+  AlignedRanges ranges(kJobAlignment);
+  EXPECT_EQ(ranges.Take(1), kJobAlignment);
+  EXPECT_EQ(ranges.Take(kJobAlignment), 2 * kJobAlignment);
+  EXPECT_EQ(ranges.end(), 3 * kJobAlignment);
+  ranges.Take(std::numeric_limits<int64_t>::max() - kJobAlignment);
+  EXPECT_EQ(ranges.end(), std::nullopt);
 }
 
 TEST(JobLayoutTest, PutsInputsBeforeTheResultAndAlignsAll) {

@@ -20,7 +20,7 @@ std::shared_ptr<KeptProduct> Operands(size_t bytes, size_t factors = 0) {
   auto product = std::make_shared<KeptProduct>();
   product->problem.m = static_cast<int64_t>(bytes);
   product->a.resize(bytes);
-  product->a_scale.resize(factors);
+  product->a_scale.resize(factors * sizeof(float));
   return product;
 }
 
@@ -56,7 +56,7 @@ TEST(IncidentLogTest, KeepsFactorsUpToABound) {
   log.Add({}, Operands(1, kMost));
   log.Add({}, Operands(1, kMost + 1));
   EXPECT_EQ(Kept(log), "0-");
-  EXPECT_EQ(log.entries().back().product->a_scale.size(), kMost);
+  EXPECT_EQ(log.entries().back().product->a_scale.size(), kMost * sizeof(float));
 }
 
 // What is left of a product with operands that are too long to be kept may be factors of blocks.
@@ -65,7 +65,7 @@ TEST(IncidentLogTest, KeepsFactorsAloneUpToTheSameBound) {
   const auto factors_of_blocks = [](size_t bytes) {
     auto product = std::make_shared<KeptProduct>();
     product->has_operands = false;
-    product->b_factors.resize(bytes);
+    product->b_scale.resize(bytes);
     return product;
   };
   log.Add({}, factors_of_blocks(IncidentLog::kMostScaleBytes));

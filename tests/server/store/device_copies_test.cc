@@ -461,9 +461,8 @@ class ResidentDeviceTest : public testing::Test {
     const Piece piece = PieceOf(text);
     EXPECT_THAT(store_.Write(session, upload, 0, {piece}), IsOk());
     tensors_ = ProductTensors::Make(store_, session.token().ToHex()).value();
-    EXPECT_THAT(tensors_->Read(ProductTensors::Operand::kA, std::string("a")), IsOk());
-    tensors_->SetPart(ProductTensors::Operand::kA, offset,
-                      static_cast<int64_t>(text.size()) - offset);
+    EXPECT_THAT(tensors_->Read(OperandRole::kA, std::string("a")), IsOk());
+    tensors_->SetPart(OperandRole::kA, offset, static_cast<int64_t>(text.size()) - offset);
     Job job;
     job.id = 7;
     EXPECT_THAT(tensors_->Place(job), IsOk());

@@ -27,7 +27,7 @@ namespace {
 using testing::Each;
 using testing::ElementsAre;
 using testing::HasSubstr;
-using Operand = ProductTensors::Operand;
+using Operand = OperandRole;
 using Shape = JoinableProduct::Shape;
 
 constexpr int64_t kWindowNs = 1'000'000;

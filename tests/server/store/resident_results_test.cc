@@ -23,7 +23,7 @@ namespace {
 using testing::ElementsAre;
 using testing::HasSubstr;
 using testing::SizeIs;
-using Operand = ProductTensors::Operand;
+using Operand = OperandRole;
 
 constexpr int64_t kResultBytes = 10;
 

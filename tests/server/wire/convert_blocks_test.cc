@@ -211,8 +211,8 @@ TEST(ConvertBlocksTest, IncidentsKeepThem) {
   };
   kept->a = bytes_of(request.a().data());
   kept->b = bytes_of(request.b().data());
-  kept->a_factors = bytes_of(request.a().scale().blocks().factors());
-  kept->b_factors = bytes_of(request.b().scale().blocks().factors());
+  kept->a_scale = bytes_of(request.a().scale().blocks().factors());
+  kept->b_scale = bytes_of(request.b().scale().blocks().factors());
   EXPECT_EQ(kept->bytes(), 3 * 70 + 5 * 70 + 9 + 60);
   for (const bool without_operands : {false, true}) {
     const absl::StatusOr<Request> again =

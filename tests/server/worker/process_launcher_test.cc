@@ -90,15 +90,16 @@ struct Case {
 
   LaunchTask Task() const {
     const auto size = [](const auto& bytes) { return static_cast<int64_t>(bytes.size()); };
+    constexpr auto kFloat = static_cast<int64_t>(sizeof(float));
     return {.kernel = kernel,
             .args = *args,
             .workspace_bytes = kernel.workspace_bytes(product.problem).value(),
-            .a_bytes = size(product.a),
-            .b_bytes = size(product.b),
-            .c_bytes = size(product.c),
-            .bias_bytes = size(product.bias),
-            .a_scale_bytes = size(product.a_factors),
-            .b_scale_bytes = size(product.b_factors),
+            .bytes = {.a = size(product.a),
+                      .b = size(product.b),
+                      .c = size(product.c),
+                      .bias = size(product.bias),
+                      .a_scale = size(product.a_factors) + kFloat * size(product.a_scale),
+                      .b_scale = size(product.b_factors) + kFloat * size(product.b_scale)},
             .d_bytes = size(d)};
   }
 

@@ -1,0 +1,61 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The operands of a product by their roles, and what each of them has. D is no operand: it stands
+// beside them.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <string_view>
+
+#include "kernels/problem.h"
+
+namespace gemmd {
+
+enum class OperandRole : uint8_t { kA, kB, kC, kBias, kAScale, kBScale };
+
+inline constexpr std::array kOperandRoles = {OperandRole::kA,      OperandRole::kB,
+                                             OperandRole::kC,      OperandRole::kBias,
+                                             OperandRole::kAScale, OperandRole::kBScale};
+// The operands that have a layout in the problem; the others are vectors.
+inline constexpr std::array kMatrixRoles = {OperandRole::kA, OperandRole::kB, OperandRole::kC};
+
+inline std::string_view NameOf(OperandRole role) {
+  constexpr std::array<std::string_view, kOperandRoles.size()> kNames = {
+      "a", "b", "c", "bias", "a.scale", "b.scale"};
+  return kNames[static_cast<size_t>(role)];
+}
+
+// The layout of A, B or C.
+template <typename AnyProblem>
+auto& LayoutOf(AnyProblem& problem, OperandRole role) {
+  return role == OperandRole::kA ? problem.a : role == OperandRole::kB ? problem.b : problem.c;
+}
+
+// Whether the product reads A, B or C.
+inline bool IsRead(const Problem& problem, OperandRole role) {
+  return role == OperandRole::kC ? problem.has_c() : problem.has_product();
+}
+
+// One T for each operand, as a member and by its role. The factors of an operand, of lines or of
+// blocks, are its scale.
+template <typename T>
+struct PerOperand {
+  T a = {};
+  T b = {};
+  T c = {};
+  T bias = {};
+  T a_scale = {};
+  T b_scale = {};
+
+  T& operator[](OperandRole role) { return this->*kMembers[static_cast<size_t>(role)]; }
+  const T& operator[](OperandRole role) const { return this->*kMembers[static_cast<size_t>(role)]; }
+
+ private:
+  static constexpr std::array<T PerOperand::*, kOperandRoles.size()> kMembers = {
+      &PerOperand::a,    &PerOperand::b,       &PerOperand::c,
+      &PerOperand::bias, &PerOperand::a_scale, &PerOperand::b_scale};
+};
+
+}  // namespace gemmd
