@@ -2,6 +2,7 @@
 #include "server/kserve/convert_infer.h"
 
 #include <algorithm>
+#include <array>
 #include <cstring>
 #include <limits>
 #include <memory>
@@ -157,8 +158,9 @@ absl::StatusOr<InferOptions> ReadOptions(const inference::ModelInferRequest& req
   return options;
 }
 
-constexpr std::array<std::string_view, kInferInputs> kNames = {"A",    "B",       "C",
-                                                               "BIAS", "A_SCALE", "B_SCALE"};
+// By role.
+constexpr std::array<std::string_view, kOperandRoles.size()> kNames = {
+    "A", "B", "C", "BIAS", "A_SCALE", "B_SCALE"};
 
 // Fields of a product that are parameters here, under the names that they have there or other ones.
 constexpr std::pair<std::string_view, std::string_view> kParameters[] = {
@@ -179,9 +181,9 @@ std::string WantedNames(bool has_own_b) {
                    : "one of A, B, C, BIAS, A_SCALE, B_SCALE";
 }
 
-}  // namespace
+std::string_view InputNameOf(OperandRole input) { return kNames[static_cast<size_t>(input)]; }
 
-std::string_view NameOf(InferInput input) { return kNames[static_cast<size_t>(input)]; }
+}  // namespace
 
 absl::StatusOr<InferPlaces> InferPlaces::Find(const inference::ModelInferRequest& request,
                                               bool has_own_b) {
@@ -194,32 +196,33 @@ absl::StatusOr<InferPlaces> InferPlaces::Find(const inference::ModelInferRequest
                                                 name.empty() ? "none" : Shown(name),
                                                 WantedNames(has_own_b)));
     }
-    std::optional<int>& place = places.places_[static_cast<size_t>(known - kNames.begin())];
+    std::optional<int>& place =
+        places.places_[kOperandRoles[static_cast<size_t>(known - kNames.begin())]];
     if (place.has_value()) {
       return absl::InvalidArgumentError(
           GotWant(Concat("inputs[", i, "].name"), name, Concat("that of input ", *place, " once")));
     }
     place = i;
   }
-  for (const InferInput input : {InferInput::kA, InferInput::kB}) {
-    if (places.At(input) || (input == InferInput::kB && has_own_b)) continue;
+  for (const OperandRole input : {OperandRole::kA, OperandRole::kB}) {
+    if (places.At(input) || (input == OperandRole::kB && has_own_b)) continue;
     return absl::InvalidArgumentError(
-        GotWant("inputs", Concat("no ", NameOf(input)), has_own_b ? "A" : "A and B"));
+        GotWant("inputs", Concat("no ", InputNameOf(input)), has_own_b ? "A" : "A and B"));
   }
   return places;
 }
 
-std::string InferPlaces::FieldOf(InferInput input) const {
+std::string InferPlaces::FieldOf(OperandRole input) const {
   const std::optional<int> place = At(input);
-  return place ? Concat("inputs[", *place, "]") : Concat("model.", NameOf(input));
+  return place ? Concat("inputs[", *place, "]") : Concat("model.", InputNameOf(input));
 }
 
 // What stands for "a.data", "a.type" and so on.
-std::string InferPlaces::NameOfOperand(InferInput operand, std::optional<InferInput> scale,
+std::string InferPlaces::NameOfOperand(OperandRole operand, std::optional<OperandRole> scale,
                                        std::string_view member) const {
   const std::optional<int> place = At(operand);
   if (scale && member.starts_with(".scale")) return FieldOf(*scale) + ".shape";
-  if (!place && operand != InferInput::kB) return Concat("inputs.", NameOf(operand));
+  if (!place && operand != OperandRole::kB) return Concat("inputs.", InputNameOf(operand));
   if (member == ".data" && place) {
     return is_typed_ ? Concat("inputs[", *place, "].contents")
                      : Concat("raw_input_contents[", *place, "]");
@@ -233,15 +236,15 @@ std::optional<std::string> InferPlaces::NameOfField(std::string_view field) cons
     if (field == product) return Concat("parameters.", parameter);
   }
   if (field == "request_id") return "id";
-  if (field == "m" || field == "k" || field == "batch") return FieldOf(InferInput::kA) + ".shape";
-  if (field == "n") return FieldOf(InferInput::kB) + ".shape";
+  if (field == "m" || field == "k" || field == "batch") return FieldOf(OperandRole::kA) + ".shape";
+  if (field == "n") return FieldOf(OperandRole::kB) + ".shape";
   if (field == "m, n, k") return "inputs";
   const std::string_view matrix = field.substr(0, field.find('.'));
   const std::string_view member = field.substr(matrix.size());
-  if (matrix == "a") return NameOfOperand(InferInput::kA, InferInput::kAScale, member);
-  if (matrix == "b") return NameOfOperand(InferInput::kB, InferInput::kBScale, member);
-  if (matrix == "c") return NameOfOperand(InferInput::kC, std::nullopt, member);
-  if (matrix == "bias") return NameOfOperand(InferInput::kBias, std::nullopt, member);
+  if (matrix == "a") return NameOfOperand(OperandRole::kA, OperandRole::kAScale, member);
+  if (matrix == "b") return NameOfOperand(OperandRole::kB, OperandRole::kBScale, member);
+  if (matrix == "c") return NameOfOperand(OperandRole::kC, std::nullopt, member);
+  if (matrix == "bias") return NameOfOperand(OperandRole::kBias, std::nullopt, member);
   if (matrix == "d") return "outputs[0]";
   return std::nullopt;
 }
@@ -317,22 +320,22 @@ class Conversion {
     ASSIGN_OR_RETURN(options_, ReadOptions(request_, product_));
     asked_.timeout_ns = options_.timeout_ns;
     RETURN_IF_ERROR(ReadMatrices());
-    if (asked_.places.At(InferInput::kBias)) RETURN_IF_ERROR(ReadBias());
-    RETURN_IF_ERROR(ReadScale(InferInput::kAScale, product_.m(), *product_.mutable_a()));
-    RETURN_IF_ERROR(ReadScale(InferInput::kBScale, product_.n(), *product_.mutable_b()));
+    if (asked_.places.At(OperandRole::kBias)) RETURN_IF_ERROR(ReadBias());
+    RETURN_IF_ERROR(ReadScale(OperandRole::kAScale, product_.m(), *product_.mutable_a()));
+    RETURN_IF_ERROR(ReadScale(OperandRole::kBScale, product_.n(), *product_.mutable_b()));
     return std::move(asked_);
   }
 
  private:
-  const WireInput& InputOf(InferInput input) const {
+  const WireInput& InputOf(OperandRole input) const {
     return request_.inputs(*asked_.places.At(input));
   }
-  InputContents& ContentsOf(InferInput input) {
+  InputContents& ContentsOf(OperandRole input) {
     return message_.contents()[static_cast<size_t>(*asked_.places.At(input))];
   }
-  std::string FieldOf(InferInput input) const { return asked_.places.FieldOf(input); }
+  std::string FieldOf(OperandRole input) const { return asked_.places.FieldOf(input); }
 
-  absl::Status WrongShape(InferInput input, std::string_view want) const {
+  absl::Status WrongShape(OperandRole input, std::string_view want) const {
     return absl::InvalidArgumentError(
         GotWant(FieldOf(input) + ".shape", TextOf(InputOf(input).shape()), want));
   }
@@ -351,7 +354,7 @@ class Conversion {
     return absl::OkStatus();
   }
 
-  absl::StatusOr<ElementType> ReadType(InferInput input, std::optional<ElementType> own) const {
+  absl::StatusOr<ElementType> ReadType(OperandRole input, std::optional<ElementType> own) const {
     const WireInput& wire = InputOf(input);
     const std::string field = FieldOf(input);
     const std::string parameters_field = field + ".parameters";
@@ -362,7 +365,7 @@ class Conversion {
   }
 
   // How many elements a row of an input has.
-  absl::StatusOr<int64_t> ReadColumns(InferInput input, ElementType type, int64_t extent) const {
+  absl::StatusOr<int64_t> ReadColumns(OperandRole input, ElementType type, int64_t extent) const {
     const std::string field = FieldOf(input) + ".parameters";
     const Parameters parameters(field, InputOf(input).parameters());
     ASSIGN_OR_RETURN(const std::optional<int64_t> columns, parameters.Count("columns"));
@@ -382,7 +385,7 @@ class Conversion {
     return all_bits / bits;
   }
 
-  absl::StatusOr<Extents> ReadExtents(InferInput input, ElementType type) const {
+  absl::StatusOr<Extents> ReadExtents(OperandRole input, ElementType type) const {
     const auto& shape = InputOf(input).shape();
     for (int i = 0; i < shape.size(); ++i) {
       if (shape[i] < 0) {
@@ -401,7 +404,7 @@ class Conversion {
   }
 
   // Type, extents and bytes of one matrix, as it is used.
-  absl::StatusOr<Extents> ReadMatrix(InferInput input, bool is_transposed,
+  absl::StatusOr<Extents> ReadMatrix(OperandRole input, bool is_transposed,
                                      std::optional<ElementType> own, v1::Operand& operand) {
     ASSIGN_OR_RETURN(const ElementType type, ReadType(input, own));
     operand.set_type(ToWire(type));
@@ -415,7 +418,7 @@ class Conversion {
     return used;
   }
 
-  absl::Status AddToBatch(InferInput input, const Extents& extents) {
+  absl::Status AddToBatch(OperandRole input, const Extents& extents) {
     if (!extents.matrices) return absl::OkStatus();
     if (asked_.has_batch && product_.batch() != *extents.matrices) {
       return WrongShape(input, Concat("a batch of ", product_.batch(), " as of the inputs before"));
@@ -448,46 +451,46 @@ class Conversion {
       ASSIGN_OR_RETURN(b, UseOwnB());
     }
     ASSIGN_OR_RETURN(const Extents a,
-                     ReadMatrix(InferInput::kA, options_.transpose_a, own, *product_.mutable_a()));
+                     ReadMatrix(OperandRole::kA, options_.transpose_a, own, *product_.mutable_a()));
     if (model_.b == nullptr) {
-      ASSIGN_OR_RETURN(
-          b, ReadMatrix(InferInput::kB, options_.transpose_b, std::nullopt, *product_.mutable_b()));
+      ASSIGN_OR_RETURN(b, ReadMatrix(OperandRole::kB, options_.transpose_b, std::nullopt,
+                                     *product_.mutable_b()));
     }
     if (a.columns != b.rows) {
       if (model_.b != nullptr) {
-        return WrongShape(InferInput::kA, Concat("K = ", b.rows, ", as of the model's B"));
+        return WrongShape(OperandRole::kA, Concat("K = ", b.rows, ", as of the model's B"));
       }
-      return WrongShape(InferInput::kB, Concat("K = ", a.columns, ", as of A"));
+      return WrongShape(OperandRole::kB, Concat("K = ", a.columns, ", as of A"));
     }
     product_.set_m(a.rows);
     product_.set_n(b.columns);
     product_.set_k(a.columns);
-    return asked_.places.At(InferInput::kC) ? ReadC() : absl::OkStatus();
+    return asked_.places.At(OperandRole::kC) ? ReadC() : absl::OkStatus();
   }
 
   absl::Status ReadC() {
-    ASSIGN_OR_RETURN(const Extents c, ReadMatrix(InferInput::kC, options_.transpose_c, std::nullopt,
-                                                 *product_.mutable_c()));
+    ASSIGN_OR_RETURN(const Extents c, ReadMatrix(OperandRole::kC, options_.transpose_c,
+                                                 std::nullopt, *product_.mutable_c()));
     if (!options_.has_beta) product_.set_beta(1);
     if (c.rows == product_.m() && c.columns == product_.n()) return absl::OkStatus();
-    return WrongShape(InferInput::kC, Concat("M = ", product_.m(), " by N = ", product_.n()));
+    return WrongShape(OperandRole::kC, Concat("M = ", product_.m(), " by N = ", product_.n()));
   }
 
   absl::Status ReadBias() {
     v1::Bias& bias = *product_.mutable_bias();
     bias.set_axis(options_.bias_axis);
-    ASSIGN_OR_RETURN(const ElementType type, ReadType(InferInput::kBias, std::nullopt));
+    ASSIGN_OR_RETURN(const ElementType type, ReadType(OperandRole::kBias, std::nullopt));
     bias.set_type(ToWire(type));
     const bool along_rows = options_.bias_axis == v1::BIAS_AXIS_ROWS;
     const int64_t extent = RowExtent(type, along_rows ? product_.m() : product_.n());
-    const auto& shape = InputOf(InferInput::kBias).shape();
+    const auto& shape = InputOf(OperandRole::kBias).shape();
     if (shape.size() != 1 || shape[0] != extent) {
-      return WrongShape(InferInput::kBias, Concat("[", extent, "], ", along_rows ? "M" : "N"));
+      return WrongShape(OperandRole::kBias, Concat("[", extent, "], ", along_rows ? "M" : "N"));
     }
-    return TakeBytes(InferInput::kBias, bias, v1::Bias::kDataFieldNumber, *bias.mutable_data());
+    return TakeBytes(OperandRole::kBias, bias, v1::Bias::kDataFieldNumber, *bias.mutable_data());
   }
 
-  absl::Status ReadScale(InferInput input, int64_t extent, v1::Operand& operand) {
+  absl::Status ReadScale(OperandRole input, int64_t extent, v1::Operand& operand) {
     if (!asked_.places.At(input)) return absl::OkStatus();
     ASSIGN_OR_RETURN(const ElementType type, ReadType(input, std::nullopt));
     if (type != ElementType::kF32) {
@@ -518,7 +521,7 @@ class Conversion {
   }
 
   // The bytes of a field of the product.
-  absl::Status TakeBytes(InferInput input, const google::protobuf::Message& message, int number,
+  absl::Status TakeBytes(OperandRole input, const google::protobuf::Message& message, int number,
                          std::string& field) {
     InputContents& contents = ContentsOf(input);
     if (contents.form == Form::kRaw && contents.ShallStay()) {
@@ -528,7 +531,7 @@ class Conversion {
     return Decode(input, field);
   }
 
-  absl::Status Decode(InferInput input, std::string& to) {
+  absl::Status Decode(OperandRole input, std::string& to) {
     InputContents& contents = ContentsOf(input);
     if (contents.form == Form::kTyped) {
       ASSIGN_OR_RETURN(to,

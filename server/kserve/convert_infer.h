@@ -5,8 +5,6 @@
 // every product is.
 #pragma once
 
-#include <array>
-#include <cstddef>
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -16,15 +14,12 @@
 #include "absl/status/statusor.h"
 #include "gemmd/v1/gemm.pb.h"
 #include "kserve/v2/inference.pb.h"
+#include "server/crossing/per_operand.h"
 #include "server/kserve/infer_message.h"
 #include "server/kserve/models.h"
 #include "server/wire/incoming.h"
 
 namespace gemmd {
-
-enum class InferInput : uint8_t { kA, kB, kC, kBias, kAScale, kBScale };
-inline constexpr size_t kInferInputs = 6;
-std::string_view NameOf(InferInput input);  // "A_SCALE"
 
 // Which input of a request is which matrix of the product, and how errors name it.
 class InferPlaces {
@@ -35,10 +30,10 @@ class InferPlaces {
                                           bool has_own_b);
 
   // The position among the request's inputs; none where it is not there.
-  std::optional<int> At(InferInput input) const { return places_[static_cast<size_t>(input)]; }
+  std::optional<int> At(OperandRole input) const { return places_[input]; }
 
   // "inputs[1]"; "model.B" for a B that the request does not bring.
-  std::string FieldOf(InferInput input) const;
+  std::string FieldOf(OperandRole input) const;
 
   void SetTyped() { is_typed_ = true; }
 
@@ -47,11 +42,11 @@ class InferPlaces {
   absl::Status Rename(const absl::Status& status) const;
 
  private:
-  std::string NameOfOperand(InferInput operand, std::optional<InferInput> scale,
+  std::string NameOfOperand(OperandRole operand, std::optional<OperandRole> scale,
                             std::string_view member) const;
   std::optional<std::string> NameOfField(std::string_view field) const;
 
-  std::array<std::optional<int>, kInferInputs> places_;
+  PerOperand<std::optional<int>> places_;
   bool is_typed_ = false;  // Elements came as numbers.
 };
 

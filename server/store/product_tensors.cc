@@ -113,8 +113,8 @@ absl::Status ProductTensors::Place(Job& job) {
   }
   if (written() != nullptr) job.d.memory = d_use_->bytes->host() + d_offset_;
   if (draft_) job.d = {.memory = draft_->bytes->host(), .is_new = true};
-  job.problem.a_stays = read(Operand::kA) != nullptr && !job.problem.a.is_sparse();
-  job.problem.b_stays = read(Operand::kB) != nullptr;
+  job.problem.a_stays = read(OperandRole::kA) != nullptr && !job.problem.a.is_sparse();
+  job.problem.b_stays = read(OperandRole::kB) != nullptr;
   job.tensors = this;
   job.forms = this;
   return absl::OkStatus();
@@ -350,9 +350,9 @@ void ProductTensors::EndForms(bool is_ok) {
 }
 
 void ProductTensors::TakeFormsOn(DeviceCopies& copies, Job& job) {
-  const auto take = [&](Operand name, mma::Operand operand, const Source& source,
+  const auto take = [&](OperandRole role, mma::Operand operand, const Source& source,
                         const MatrixLayout& layout, FormPlace& place) {
-    Part& part = parts_[static_cast<size_t>(name)];
+    Part& part = At(role);
     const bool is_whole = source.block != 0 && part.copy.block() == source.block;
     // What a kernel makes of a sparse A is read beside the values in their tensor, which somebody
     // else may overwrite between the two.
@@ -367,8 +367,8 @@ void ProductTensors::TakeFormsOn(DeviceCopies& copies, Job& job) {
              .bytes = derived->bytes,
              .is_made = part.device_form.is_made ? 1U : 0U};
   };
-  take(Operand::kA, mma::Operand::kA, job.a, job.problem.a, job.a_form);
-  take(Operand::kB, mma::Operand::kB, job.b, job.problem.b, job.b_form);
+  take(OperandRole::kA, mma::Operand::kA, job.a, job.problem.a, job.a_form);
+  take(OperandRole::kB, mma::Operand::kB, job.b, job.problem.b, job.b_form);
 }
 
 void ProductTensors::EndFormsOn(DeviceCopies& copies, bool are_made) {
