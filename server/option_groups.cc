@@ -220,7 +220,8 @@ void AddTensors(CLI::App& app, Options& options) {
          "--host-copies", set_copies,
          "Results in memory of a GPU that are copied to memory of the host as well, in the "
          "background: pinned tensors, all, or none but those that are read there; with none, "
-         "uploads leave memory of the host, too, once they are on a GPU. What a "
+         "tensors of 1 MiB and more that are on a GPU, uploads and results, also give back their "
+         "memory of the host, which then no longer counts in --tensor-bytes. What a "
          "GPU alone has is lost with its worker. With all, a tensor that products overwrite "
          "again and again is copied each time, which takes longer than to compute it")
       ->check(CLI::IsMember({"pinned", "all", "none"}))

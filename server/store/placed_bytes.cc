@@ -200,11 +200,12 @@ void PlacedBytes::EndReading(const absl::Status& status) {
   Tell(std::move(answers));
 }
 
-// What is being given back is as little to be read as what is being brought.
+// What is being given back is as little to be read as what is being brought. Memory whose bytes are
+// outdated has room to give back, too.
 bool PlacedBytes::BeginLeavingHost() {
   MutexLock lock(&mutex_);
   const bool is_used = is_reading_ || !readers_.empty() || writers_ > 0;
-  if (!is_on_host_ || is_used || !IsCurrentOnDevice()) return false;
+  if (is_used || !IsCurrentOnDevice()) return false;
   if (host_.bytes() < HostMemory::kMappedBytes) return false;
   is_on_host_ = false;
   is_reading_ = true;

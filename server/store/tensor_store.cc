@@ -313,7 +313,10 @@ absl::StatusOr<TensorDraft> TensorStore::MakeDraft(const SessionUse& session, Te
     MutexLock lock(&mutex_);
     RETURN_IF_ERROR(CheckRoom(*session.session_, spec.bytes));
   }
-  return MakeDraft(*session.session_, std::move(spec), std::move(keep), nullptr);
+  ASSIGN_OR_RETURN(TensorDraft draft,
+                   MakeDraft(*session.session_, std::move(spec), std::move(keep), nullptr));
+  draft.bytes->shall_leave_host = options_.host_copies == HostCopies::kNone;
+  return draft;
 }
 
 absl::StatusOr<TensorState> TensorStore::Publish(const SessionUse& session, TensorDraft draft) {

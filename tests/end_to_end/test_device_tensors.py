@@ -137,6 +137,30 @@ def test_uploads_leave_the_host(gpu, session_of, is_timed, timed):
     assert session.get(by_name("one"))[1] == data
 
 
+def test_results_take_no_room_of_the_host(gpu, session_of):
+    """With --host-copies=none: those of a chain count against the GPU alone, so that all of them
+    together are larger than the host's quota; they are lost with the worker."""
+    rows, columns = 6, 1 << 19  # 6 MiB; the host has room for one.
+    daemon = gpu("--host-copies=none", "--tensor-bytes=10MiB", "--session-tensor-bytes=10MiB")
+    session = session_of(daemon)
+    a = np.arange(1, rows + 1).reshape(rows, 1)
+    ones = np.ones((1, columns))
+    for name in ("one", "two", "three"):
+        multiply(session, a, ones, name)
+        wait_until(lambda: session.list().session_bytes < 1 << 20, DEADLINE_S, "its room is free")
+        assert places(session, name) == {"cuda:0"}
+    want = np.repeat(a.astype(np.float16), columns, axis=1)
+    for name in ("one", "three"):
+        _, row = session.get(by_name(name), offset=2 * columns, bytes=2 * columns)
+        assert row == want[1].tobytes()
+    assert session.get(by_name("two"))[1] == want.tobytes()
+    assert places(session, "two") == {"cuda:0", "host"}
+    kill_workers(daemon)
+    wait_until(lambda: session.describe(by_name("three")).lost, DEADLINE_S, "it is lost")
+    assert session.describe(by_name("one")).lost
+    assert session.get(by_name("two"))[1] == want.tobytes()
+
+
 def test_a_range_of_a_lost_tensor(gpu, session_of):
     daemon = gpu()
     session = session_of(daemon)

@@ -192,6 +192,22 @@ TEST_F(PlacedBytesTest, WhatIsOnADeviceLeavesTheHostAndComesBackToWhoReadsItTher
   EXPECT_FALSE(bytes->is_lost());
 }
 
+TEST_F(PlacedBytesTest, WhatADeviceWroteGivesItsRoomOnTheHostBack) {
+  const auto bytes = Bytes("old", kMapped);
+  const Use use = BeginAt(large_, bytes);
+  Put(large_memory_, use, "new");
+  EXPECT_FALSE(bytes->BeginLeavingHost()) << "it is being written";
+  bytes->EndWriting(large_.get(), /*has_begun=*/true, /*is_ok=*/true);
+  EXPECT_EQ(account_->used(), kMapped);
+  ASSERT_TRUE(bytes->BeginLeavingHost());
+  bytes->EndLeavingHost();
+  EXPECT_EQ(account_->used(), 0);
+  EXPECT_THAT(bytes->Devices(), ElementsAre("fake:2"));
+  EXPECT_THAT(BringToHost(*bytes), IsOk());
+  EXPECT_EQ(OnHost(*bytes, 3), "new");
+  EXPECT_EQ(account_->used(), kMapped);
+}
+
 TEST_F(PlacedBytesTest, WhatHasLeftComesBackAsFarAsThereIsRoom) {
   const auto bytes = Bytes("text", kMapped);
   ASSERT_THAT(Bring(*large_, bytes), IsOk());
