@@ -75,6 +75,10 @@ struct Recipe {
   // as split_float.h says. a_compute and b_compute are f32.
   bool splits_f32 = false;
 
+  // How many times as long as predicted a product may take because of the numbers in it: split f32
+  // whose sums have to be made in f64 (split_float.h) take up to 16 times as long.
+  int64_t times_for_data() const { return splits_f32 ? 16 : 1; }
+
   bool operator==(const Recipe&) const = default;
 };
 

@@ -169,21 +169,14 @@ std::string ExplainWanted(const Kernel& wanted, const Problem& problem, const Ta
 }
 
 int64_t ToNanoseconds(double seconds) {
-  constexpr double kLongest = 0x1p62;  // Some 146 years; the conversion below cannot overflow.
+  constexpr double kLongest = 0x1p57;  // Some four years; a few times that cannot overflow.
   const double ns = std::ceil(seconds * 1e9);
   return ns < kLongest ? static_cast<int64_t>(ns) : static_cast<int64_t>(kLongest);
 }
 
-}  // namespace
-
 int64_t PredictedNs(const Kernel& kernel, const Problem& problem, const DeviceProfile& profile) {
   return ToNanoseconds(
       kernel.predicted_seconds(problem, profile, RateOf(kernel, profile).operations_per_second));
-}
-
-bool HasRate(const Kernel& kernel, const DeviceProfile& profile) {
-  const Rate::Of of = RateOf(kernel, profile).of;
-  return of == Rate::Of::kKernel || (of == Rate::Of::kEngine && profile.kernel_rates.empty());
 }
 
 int64_t PredictedCopyNs(const Problem& problem, const DeviceProfile& profile) {
@@ -195,6 +188,18 @@ int64_t PredictedCopyNs(const Problem& problem, const DeviceProfile& profile) {
   const double bytes =
       static_cast<double>(BytesRead(problem)) + static_cast<double>(BytesWritten(problem));
   return ToNanoseconds(bytes / profile.copied_bytes_per_second);
+}
+
+}  // namespace
+
+bool HasRate(const Kernel& kernel, const DeviceProfile& profile) {
+  const Rate::Of of = RateOf(kernel, profile).of;
+  return of == Rate::Of::kKernel || (of == Rate::Of::kEngine && profile.kernel_rates.empty());
+}
+
+PredictedTime Predict(const Kernel& kernel, const Problem& problem, const DeviceProfile& profile) {
+  return {.kernel_ns = PredictedNs(kernel, problem, profile),
+          .copy_ns = PredictedCopyNs(problem, profile)};
 }
 
 Selection Select(absl::Span<const Kernel> catalog, const Problem& problem,

@@ -71,16 +71,21 @@ const Kernel& FindBestLike(const Kernel& like, absl::Span<const Kernel> catalog,
 absl::StatusOr<const Kernel*> Choose(absl::Span<const Kernel> catalog, const Problem& problem,
                                      const Constraints& constraints, const DeviceProfile& profile);
 
-// The time that `kernel` should take for `problem`, as its family says: at the kernel's own rate
-// where the profile has one, otherwise at its engine's, otherwise at 1e9 operations a second.
-int64_t PredictedNs(const Kernel& kernel, const Problem& problem, const DeviceProfile& profile);
+// The time that a product should take on a device that does nothing else.
+struct PredictedTime {
+  int64_t kernel_ns = 0;
+  int64_t copy_ns = 0;  // Its operands and result, to the device and back.
+
+  int64_t total_ns() const { return kernel_ns + copy_ns; }
+};
+
+// The kernel's part is what its family says: at the kernel's own rate where the profile has one,
+// otherwise at its engine's, otherwise at 1e9 operations a second. A device of the host reads
+// operands where they lie; only the memory of D is made. Each part is at most 2^57.
+PredictedTime Predict(const Kernel& kernel, const Problem& problem, const DeviceProfile& profile);
 
 // Whether predictions for the kernel rest on something measured: the kernel itself, or its engine
 // where only engines are measured.
 bool HasRate(const Kernel& kernel, const DeviceProfile& profile);
-
-// The time that operands and result of `problem` should take to the device and back. A device of
-// the host reads operands where they lie; only the memory of D is made.
-int64_t PredictedCopyNs(const Problem& problem, const DeviceProfile& profile);
 
 }  // namespace gemmd

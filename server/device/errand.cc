@@ -100,8 +100,7 @@ absl::Status JobErrand::CheckSources(const Job& job, const JobLayout& layout) {
   return absl::OkStatus();
 }
 
-JobErrand::JobErrand(const Job& job, Device::Done done, const DeviceProfile& profile,
-                     WarmMemory& results)
+JobErrand::JobErrand(const Job& job, Device::Done done, WarmMemory& results)
     : Errand(Kind::kJob),
       job_(job),
       done_(std::move(done)),
@@ -122,12 +121,8 @@ JobErrand::JobErrand(const Job& job, Device::Done done, const DeviceProfile& pro
   out_may_stay = layout_.is_d_staged() && !job.d.is_given();
   const JobMark mark = MarkOf(job.problem, layout_, places_, parts_);
   if (mark.bytes > 0) marked_bytes = static_cast<size_t>(mark.bytes);
-  kernel_ns_ = PredictedNs(*job.kernel, job.problem, profile);
-  // A kernel that splits f32 takes up to 16 times as long where the data want sums in f64
-  // (split_float.h), which no prediction knows: that is no hanging worker.
-  constexpr int64_t kForData = 4;
-  const int64_t most = job.kernel->recipe.splits_f32 ? kForData : 1;
-  predicted_ns = most * kernel_ns_ + PredictedCopyNs(job.problem, profile);
+  predicted_ns = job.kernel->recipe.times_for_data() * job.predicted.kernel_ns;
+  predicted_ns += job.predicted.copy_ns;
 }
 
 std::vector<PlacedRange> JobErrand::InBlocks() const {
@@ -177,7 +172,7 @@ absl::Status JobErrand::Send(Channel& channel) const {
   request.id = id;
   request.slot = slot;
   request.kernel = static_cast<uint32_t>(job_.kernel->position);
-  request.predicted_ns = kernel_ns_;
+  request.predicted_ns = job_.predicted.kernel_ns;
   request.staged_inputs = in.offset();
   request.staged_d = out.offset();
   request.places = places_;

@@ -107,7 +107,7 @@ class JobErrand final : public Errand {
  public:
   // Lays the matrices out; `verdict` says where they are none.
   // Borrows `results`, memory for a D that does not stay where it is staged.
-  JobErrand(const Job& job, Device::Done done, const DeviceProfile& profile, WarmMemory& results);
+  JobErrand(const Job& job, Device::Done done, WarmMemory& results);
 
   absl::Status CheckOperands() const override;
   std::vector<CopiedBytes> CopiesIn() const override;
@@ -133,7 +133,6 @@ class JobErrand final : public Errand {
   const JobPlaces places_;
   const std::vector<PlacedPart> parts_;
   JobLayout layout_;
-  int64_t kernel_ns_ = 0;
   WarmMemory& results_;
   HeldBytes d_;
 };

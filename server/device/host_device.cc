@@ -309,7 +309,7 @@ absl::Status HostDevice::Launch(const Job& job, const TakenForms& forms, GemmArg
   LaunchTask task = {.kernel = *job.kernel,
                      .args = args,
                      .workspace_bytes = job.workspace_bytes,
-                     .predicted_ns = PredictedNs(*job.kernel, job.problem, profile_),
+                     .predicted_ns = job.predicted.kernel_ns,
                      .d_bytes = job.d_bytes};
   for (const OperandRole role : kOperandRoles) task.bytes[role] = job[role].bytes;
   forms.Fill(args, task);

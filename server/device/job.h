@@ -18,6 +18,7 @@
 #include "absl/types/span.h"
 #include "kernels/kernel.h"
 #include "kernels/problem.h"
+#include "kernels/select.h"
 #include "server/crossing/job_layout.h"
 #include "server/crossing/per_operand.h"
 #include "server/device/held_bytes.h"
@@ -209,6 +210,7 @@ struct Job : PerOperand<Source> {
   bool keeps_kernel = false;  // Otherwise one of the same bits may run what is joined.
   bool may_vary = false;      // D may have other bits than it would have alone (MayVaryJoined).
   int64_t workspace_bytes = 0;
+  PredictedTime predicted;  // For panels, watchdogs and spinning; 0: nothing long.
   int64_t d_bytes = 0;
   Destination d;
   ProductTensors* tensors = nullptr;  // Borrowed until the job is done. Null: there are none.
@@ -265,6 +267,7 @@ class JoinedJob {
   // Has the whole run by another kernel, which gives the same bits. Errors: as Of; nothing is
   // changed then.
   absl::Status SetKernel(const Kernel& kernel);
+  void SetPredicted(const PredictedTime& predicted) { job_.predicted = predicted; }
 
  private:
   explicit JoinedJob(std::vector<const Job*> members) : members_(std::move(members)) {}

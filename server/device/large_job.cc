@@ -166,6 +166,12 @@ Job JobOfPanel(const Job& whole, const JobPlaces& places, const Panel& panel, Pa
   job.a_form = job.b_form = {};  // They are of the whole.
   job.workspace_bytes = whole.kernel->workspace_bytes(part.problem).value_or(0);
   job.d_bytes = BytesWritten(part.problem);
+  // Every element of D takes as long as any other.
+  const auto elements = [](const Problem& problem) { return ElementsOf(problem.d, problem.batch); };
+  const double share = elements(part.problem) / std::max(elements(whole.problem), 1.0);
+  for (int64_t PredictedTime::*const ns : {&PredictedTime::kernel_ns, &PredictedTime::copy_ns}) {
+    job.predicted.*ns = static_cast<int64_t>(share * static_cast<double>(whole.predicted.*ns));
+  }
   const absl::StatusOr<JobLayout> layout = LayOutJob(part.problem, part.places);
   if (!layout.ok()) return job;  // It is no larger than that of the whole.
   for (const OperandRole role : kOperandRoles) {

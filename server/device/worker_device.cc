@@ -164,7 +164,7 @@ void WorkerDevice::Abort(JobId id) {
 }
 
 std::unique_ptr<Errand> WorkerDevice::MakeJobErrand(const Job& job, Done done) {
-  auto errand = std::make_unique<JobErrand>(job, std::move(done), profile_, results_);
+  auto errand = std::make_unique<JobErrand>(job, std::move(done), results_);
   if (errand->verdict) return errand;
   absl::Status status = CheckStaged(errand->in_bytes + errand->out_bytes);
   for (const auto& [range, place] : errand->InBlocks()) {

@@ -202,8 +202,8 @@ void AnswerChecker::EndNotVerified(std::unique_ptr<Product> product, std::string
 }
 
 // The scheduler gives each id to one job at a time: the product's own has ended.
-std::unique_ptr<Submission> AnswerChecker::SubmissionFor(const Product& product, Place place) {
-  const DeviceProfile& profile = place.served->device->profile();
+std::unique_ptr<Submission> AnswerChecker::SubmissionFor(const Product& product,
+                                                         Place place) const {
   auto submission = std::make_unique<Submission>();
   submission->id = product.id;
   submission->device = place.served->device;
@@ -219,8 +219,8 @@ std::unique_ptr<Submission> AnswerChecker::SubmissionFor(const Product& product,
   job.workspace_bytes =
       std::max(job.workspace_bytes, place.kernel->workspace_bytes(job.problem).value_or(0));
   submission->bytes = product.bytes;
-  submission->predicted_ns =
-      PredictedNs(*place.kernel, job.problem, profile) + PredictedCopyNs(job.problem, profile);
+  const DeviceProfile& profile = place.served->device->profile();
+  scheduler_.SetTime(*submission, Predict(*place.kernel, job.problem, profile));
   submission->deadline_ns = product.deadline_ns;
   submission->caller = product.caller;
   submission->connection = product.connection;
@@ -440,7 +440,7 @@ void AnswerChecker::RunCanaries(const ServedDevice& served) {
     submission->device = served.device;
     submission->job = canary->job;
     submission->job.keeps_kernel = true;
-    submission->predicted_ns = PredictedNs(kernel, canary->job.problem, served.device->profile());
+    scheduler_.SetTime(*submission, Predict(kernel, canary->job.problem, served.device->profile()));
     submission->caller = "canary";
     submission->done = [this, &served, &kernel, canary](std::unique_ptr<Submission> ended) {
       absl::Status status = ended->outcome.status;

@@ -74,7 +74,7 @@ class AnswerChecker {
   // What is kept of the product; its hashes go to the incident.
   absl::StatusOr<std::shared_ptr<KeptProduct>> Keep(const Job& job, Incident& incident) const;
   void ComputeElsewhere(std::unique_ptr<Product> product, Place place);
-  static std::unique_ptr<Submission> SubmissionFor(const Product& product, Place place);
+  std::unique_ptr<Submission> SubmissionFor(const Product& product, Place place) const;
 
   Place EqualPlace(const Product& product) const;
   Place PlaceForRetry(const Product& product) const;

@@ -1,7 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What is remembered of earlier products: the kernels that were chosen for their problems, and how
-// long they took beside their predictions.
+// How long products take: the one place where admission, deadlines, fair turns and joining ask.
+//
+// A product's time is predicted once, together with the choice of its kernel, from rates that were
+// measured on a device that does nothing else (kernels/select.h); the product keeps it. Where a
+// device shares a machine, where clocks are low or where a library knows a shape badly, products
+// take another time: what those of the same kernel and shape class took corrects the prediction
+// whenever somebody asks. The choice of a kernel does not rest on that: the same request has the
+// same kernel on the same server.
 #pragma once
 
 #include <array>
@@ -12,16 +18,17 @@
 
 #include "absl/base/thread_annotations.h"
 #include "absl/functional/function_ref.h"
-#include "absl/types/span.h"
 #include "kernels/kernel.h"
 #include "kernels/problem.h"
+#include "kernels/select.h"
 #include "server/device/device.h"
 #include "server/system/mutex.h"
 
 namespace gemmd {
 
-// The kernels that were chosen for the problems that a device had lately. Most products are like
-// one of those, and to ask every row of a catalogue takes longer than to compute a small one.
+// The kernels that were chosen for the problems that a device had lately, with the predicted times.
+// Most products are like one of those, and to ask every row of a catalogue takes longer than to
+// compute a small one.
 //
 // For one device, whose catalogue and profile stay as they are. Threads: any.
 class KernelChoices {
@@ -36,10 +43,17 @@ class KernelChoices {
 
     friend bool operator==(const Question&, const Question&) = default;
   };
+  struct Choice {
+    const Kernel* kernel = nullptr;  // Null if there is none.
+    PredictedTime predicted;
+  };
+
+  // Predicts the time of a choice that has a kernel.
+  static Choice Make(const Kernel* kernel, const Problem& problem, const DeviceProfile& profile);
 
   // What `choose` gave for the same question, or else what it gives now. A choice of null is not
   // remembered.
-  const Kernel* Find(const Question& question, absl::FunctionRef<const Kernel*()> choose)
+  Choice Find(const Question& question, absl::FunctionRef<Choice()> choose)
       ABSL_LOCKS_EXCLUDED(mutex_);
 
   // So many questions are remembered at most; one takes the place of another with the same hash.
@@ -48,52 +62,46 @@ class KernelChoices {
  private:
   struct Place {
     Question question;
-    const Kernel* choice = nullptr;
+    Choice choice;
   };
 
   Mutex mutex_;
   std::array<Place, kPlaces> places_ ABSL_GUARDED_BY(mutex_);
 };
 
-// Predicted times of products, corrected by what products of their kind took.
+// What products of one kernel and shape class lately took on a device over what was predicted.
 //
-// Predictions rest on rates of a device that does nothing else (kernels/select.h). Where it shares
-// a machine, where clocks are low or where a library knows a shape badly, products take another
-// time, and the next ones of their kind are then expected to do so too. The choice of a kernel does
-// not rest on this: the same request has the same kernel on the same server.
-//
-// Threads: any; nothing waits.
-class PredictionCorrection {
+// Threads: any; nothing waits. Two observations at once may count as one.
+class Correction {
  public:
   // The most that a prediction is corrected by, as a factor and its inverse.
   static constexpr double kMost = 16;
 
-  // One table for each device, of the kernels of its kind: nothing that peers send makes it grow.
-  explicit PredictionCorrection(absl::Span<const ServedDevice> devices);
+  double factor() const { return factor_.load(std::memory_order_relaxed); }
 
-  // What products like this one have taken lately on the device of that index over what was
-  // predicted: 1 where there were none, never more than kMost or less than 1 / kMost.
-  double Factor(size_t device, const Kernel& kernel, const Problem& problem) const;
-
-  // A prediction times that factor; at most 2^62.
-  int64_t Correct(size_t device, const Kernel& kernel, const Problem& problem,
-                  int64_t predicted_ns) const;
-
-  // Tells what a product took whose time was predicted without a correction. One product moves the
-  // factor a part of the way, and a product that took very long moves it no further than one that
-  // took four times as long as expected.
-  void Observe(size_t device, const Kernel& kernel, const Problem& problem, int64_t predicted_ns,
-               int64_t taken_ns);
+  // A product has taken so long. One product moves the factor a part of the way, and a product that
+  // took very long moves it no further than one that took four times as long as expected. One that
+  // is not whole was given up after that time, and says no more than that it takes longer.
+  void Observe(int64_t predicted_ns, int64_t taken_ns, bool is_whole);
 
  private:
-  // Binary logarithms of factors, by the position of the kernel and the class. Two observations at
-  // once may count as one.
-  using Row = std::array<std::atomic<float>, kShapeClasses>;
+  std::atomic<double> factor_ = 1;
+};
 
-  std::atomic<float>* Find(size_t device, const Kernel& kernel, const Problem& problem);
-  const std::atomic<float>* Find(size_t device, const Kernel& kernel, const Problem& problem) const;
+// A prediction times the factor of its correction, if there is one; at most 2^62.
+int64_t ExpectedNs(int64_t predicted_ns, const Correction* correction);
 
-  std::vector<std::vector<Row>> devices_;
+// Those of one device: nothing that peers send makes them grow.
+class Corrections {
+ public:
+  explicit Corrections(const Device& device);
+
+  // Lives as long as this. Null for a kernel that is not of the device's catalogue.
+  Correction* Find(const Kernel& kernel, const Problem& problem);
+
+ private:
+  // By the position of the kernel and the class.
+  std::vector<std::array<Correction, kShapeClasses>> rows_;
 };
 
 }  // namespace gemmd

@@ -89,7 +89,6 @@ ProductRunner::ProductRunner(const std::vector<ServedDevice>& devices, Scheduler
       max_message_bytes_(max_message_bytes),
       tensors_(tensors),
       verify_(verify.options),
-      correction_(devices),
       spans_(spans),
       choices_(devices.size()),
       checker_(devices, scheduler, stats, clock, verify.options, verify.log,
@@ -186,7 +185,7 @@ absl::StatusOr<VerifyNeeds> ProductRunner::PlanVerify(Product& product) const {
 absl::Status ProductRunner::RefuseTooLate(const Product& product) {
   TimeRefusal refusal =
       scheduler_.Check(*product.device, product.arrival.flow(), product.priority,
-                       product.predicted_ns, product.expected_ns, product.arrival.deadline_ns);
+                       product.predicted_ns, product.expected_ns(), product.arrival.deadline_ns);
   if (!refusal.status.ok()) stats_.AddRefusal(refusal.reason);
   return std::move(refusal.status);
 }
@@ -302,14 +301,6 @@ void ProductRunner::End(std::unique_ptr<Product> ended) {
   const JobOutcome& outcome = product.outcome;
   ProductTiming& timing = product.timing;
   timing = TimingOf(product);
-  if (outcome.status.ok()) {
-    // Several that ran as one say nothing of what one of them would have taken.
-    if (product.joined == 1 && product.wrong_answers == 0) {
-      correction_.Observe(IndexOf(*product.served), product.kernel(), product.job.problem,
-                          product.predicted_ns,
-                          outcome.copy_in_ns + outcome.compute_ns + outcome.copy_out_ns);
-    }
-  }
   const int64_t now_ns = clock_.NowNs();
   if (outcome.status.ok()) timing[Stage::kSendPrepare] = now_ns - product.ended_ns;
   timing.total_ns = now_ns - product.arrival.arrived_ns;
@@ -346,16 +337,21 @@ ProductRunner::Placement ProductRunner::PlaceOn(const ServedDevice& served,
   Constraints constraints = product.constraints;
   constraints.distrusted = place.distrusted;
   const auto choose = [&] {
-    return FindBest(Catalog(served.device->info().kind), problem, constraints,
-                    served.device->profile());
+    const DeviceProfile& profile = served.device->profile();
+    return KernelChoices::Make(
+        FindBest(Catalog(served.device->info().kind), problem, constraints, profile), problem,
+        profile);
   };
-  place.kernel = place.distrusted.empty() ? choices_[IndexOf(served)].Find(
-                                                {.problem = problem,
-                                                 .kernel = constraints.kernel,
-                                                 .deterministic = constraints.deterministic,
-                                                 .batch_invariant = constraints.batch_invariant},
-                                                choose)
-                                          : choose();
+  const KernelChoices::Choice choice =
+      place.distrusted.empty()
+          ? choices_[IndexOf(served)].Find({.problem = problem,
+                                            .kernel = constraints.kernel,
+                                            .deterministic = constraints.deterministic,
+                                            .batch_invariant = constraints.batch_invariant},
+                                           choose)
+          : choose();
+  place.kernel = choice.kernel;
+  place.predicted = choice.predicted;
   return place;
 }
 
@@ -443,9 +439,7 @@ absl::Status ProductRunner::Place(Product& product) const {
                                                max_message_bytes_ - kAnswerOverheadBytes));
   }
   ASSIGN_OR_RETURN(job.workspace_bytes, job.kernel->workspace_bytes(job.problem));
-  product.predicted_ns =
-      PredictedNs(*job.kernel, job.problem, profile) + PredictedCopyNs(job.problem, profile);
-  product.expected_ns = ExpectedNs(*product.served, *job.kernel, job.problem, product.predicted_ns);
+  scheduler_.SetTime(product, place.predicted);
   return absl::OkStatus();
 }
 
@@ -481,10 +475,11 @@ absl::Status RestrictToGrant(const Grant& grant, const std::vector<ServedDevice>
 
 absl::Status EnterMeter(const Identity& identity, Product& product, int64_t now_ns) {
   int64_t retry_after_ns = 0;
+  const int64_t expected_ns = product.expected_ns();
   absl::StatusOr<Meter::Entry> entry = identity.meter->Enter(
-      identity.grant.in_flight, product.room_bytes, product.expected_ns, now_ns, &retry_after_ns);
+      identity.grant.in_flight, product.room_bytes, expected_ns, now_ns, &retry_after_ns);
   if (!entry.ok()) {
-    return WithRetryAfterMs(entry.status(), RetryMs(std::max(retry_after_ns, product.expected_ns)));
+    return WithRetryAfterMs(entry.status(), RetryMs(std::max(retry_after_ns, expected_ns)));
   }
   product.entry = *std::move(entry);
   return absl::OkStatus();
@@ -504,9 +499,7 @@ void CountEnd(Product& product) {
   if (is_ok) {
     // Several that ran as one all took the time of the whole, so that the caller would pay it anew
     // for each of them.
-    const int64_t most_ns =
-        2 * std::min(product.expected_ns, std::numeric_limits<int64_t>::max() / 2);
-    product.entry.Took(std::min(compute_ns, most_ns));
+    product.entry.Took(std::min(compute_ns / 2, product.expected_ns()) * 2);
   }
   if (caller->use == nullptr) return;
   if (!is_ok) return caller->use->AddFailure();

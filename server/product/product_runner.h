@@ -83,6 +83,7 @@ class ProductRunner {
   struct Placement {
     const ServedDevice* served = nullptr;
     const Kernel* kernel = nullptr;  // Null where no kernel of the device runs the product.
+    PredictedTime predicted = {};
     std::vector<DistrustedKernel> distrusted = {};  // The device's, for such products.
   };
 
@@ -99,7 +100,8 @@ class ProductRunner {
   // What is predicted for a kernel on a device, corrected by what products like this one took.
   int64_t ExpectedNs(const ServedDevice& served, const Kernel& kernel, const Problem& problem,
                      int64_t predicted_ns) const {
-    return correction_.Correct(IndexOf(served), kernel, problem, predicted_ns);
+    return gemmd::ExpectedNs(predicted_ns,
+                             scheduler_.CorrectionOf(*served.device, kernel, problem));
   }
 
  private:
@@ -128,7 +130,6 @@ class ProductRunner {
   const int64_t max_message_bytes_;
   TensorStore* const tensors_;
   const VerifyOptions verify_;
-  PredictionCorrection correction_;
   SpanExport* const spans_;                     // Null where no spans are written.
   mutable std::vector<KernelChoices> choices_;  // By device.
   AnswerChecker checker_;

@@ -18,9 +18,6 @@ namespace {
 
 using Flow = FairQueue::Flow;
 
-// One job changes the pace by this part of what it was different.
-constexpr double kLearnt = 0.2;
-
 template <typename Key, typename Flows>
 const Flow* FindFlow(const Flows& flows, const Key& key) {
   const auto position = flows.find(key);
@@ -95,9 +92,7 @@ void FairQueue::Enter(const FlowId& id, Job& job) {
   Flow& caller = CallerOf(id.caller);
   caller.share = job.share;
   Flow& within = FlowWithin(caller, job.is_lone ? kLone : kJoining, 2);
-  const double pace = PaceOf(id);
   Flow& connection = FlowWithin(within, id.connection, kMostIdleConnections);
-  connection.pace = pace;
   job.connection = id.connection;
   job.flow = &connection;
   bool waited = connection.waits();
@@ -220,29 +215,6 @@ FairQueue::Ahead FairQueue::AheadOf(const FlowId& id, int64_t enough_ns) const {
   return ahead;
 }
 
-// In both flows of a caller a connection has the same pace.
-double FairQueue::PaceOf(const FlowId& id) const {
-  const Flow* const caller = FindFlow(callers_, id.caller);
-  if (caller == nullptr) return 1;
-  for (const auto& [key, within] : caller->flows) {
-    const Flow* const connection = FindFlow(within.flows, id.connection);
-    if (connection != nullptr) return connection->pace;
-  }
-  return caller->pace;
-}
-
-void FairQueue::LearnPace(const Job& job, double seen, bool is_whole) {
-  const auto learn = [&](double& pace) {
-    if (is_whole || seen > pace) pace += kLearnt * (seen - pace);
-  };
-  Flow& caller = *job.flow->parent->parent;
-  learn(caller.pace);
-  for (auto& [key, within] : caller.flows) {
-    const auto connection = within.flows.find(job.connection);
-    if (connection != within.flows.end()) learn(connection->second.pace);
-  }
-}
-
 FairQueue::Inside FairQueue::InsideOf(const FlowId& id) const {
   const Flow* const caller = FindFlow(callers_, id.caller);
   return {.of_caller = caller == nullptr ? 0 : caller->inside,
@@ -263,26 +235,11 @@ namespace {
 constexpr size_t kNormal = static_cast<size_t>(Priority::kNormal);
 constexpr size_t kLow = static_cast<size_t>(Priority::kLow);
 
-// Shorter jobs take longer than predicted because of what surrounds them, and teach nothing about
-// longer ones.
-constexpr int64_t kShortestLearntNs = 1'000'000;
-// More than this is an error of one kind of product, and not of the machine.
-constexpr double kLeastPace = 0.25;
-constexpr double kMostPace = 8;
-
-int64_t CostNs(double pace, int64_t basis_ns) {
-  return static_cast<int64_t>(pace * static_cast<double>(basis_ns));
-}
-
 }  // namespace
 
 void DeviceQueue::Add(const FlowId& flow, Job& job) {
-  job.cost_ns = ExpectedNs(flow, job.priority, job.basis_ns());
+  job.cost_ns = job.expected_ns();
   ClassOf(job).fair.Enter(flow, job);
-}
-
-int64_t DeviceQueue::ExpectedNs(const FlowId& flow, Priority priority, int64_t predicted_ns) const {
-  return CostNs(Of(priority).fair.PaceOf(flow), predicted_ns);
 }
 
 void DeviceQueue::Remove(Job& job) {
@@ -294,13 +251,6 @@ void DeviceQueue::Remove(Job& job) {
 void DeviceQueue::Unlist(Class& of, Job& job) {
   of.fair.Remove(job);
   if (of.doubtful.Remove(job)) of.doubtful_ns -= job.cost_ns;
-}
-
-void DeviceQueue::LearnPace(const Job& job, int64_t ran_ns, bool is_whole) {
-  if (ran_ns < kShortestLearntNs || job.basis_ns() <= 0) return;
-  const double seen = std::clamp(static_cast<double>(ran_ns) / static_cast<double>(job.basis_ns()),
-                                 kLeastPace, kMostPace);
-  FairQueue::LearnPace(job, seen, is_whole);
 }
 
 void DeviceQueue::SetAside(Class& of, Job& job) {
@@ -345,8 +295,7 @@ DeviceQueue::Choice DeviceQueue::TakeNext(int64_t now_ns) {
 
 void DeviceQueue::Launch(Class& of, Job& job) {
   if (of.doubtful.Remove(job)) of.doubtful_ns -= job.cost_ns;
-  // Since it came, its caller's jobs may have turned out to take longer or shorter than expected.
-  of.fair.Launch(job, CostNs(job.flow->pace, job.basis_ns()));
+  of.fair.Launch(job, job.expected_ns());
   const Class& others = classes_[job.priority == Priority::kNormal ? kLow : kNormal];
   job.is_owed_for = !others.empty();
   Owe(job, job.cost_ns);
@@ -358,9 +307,8 @@ void DeviceQueue::Owe(const Job& job, int64_t had_ns) {
   owed_to_low_ns_ += job.priority == Priority::kNormal ? had_ns / (kLowPart - 1) : -had_ns;
 }
 
-void DeviceQueue::End(Job& job, int64_t ran_ns, bool is_whole) {
+void DeviceQueue::End(Job& job, int64_t ran_ns) {
   FairQueue& fair = ClassOf(job).fair;
-  LearnPace(job, ran_ns, is_whole);
   fair.Correct(job, ran_ns - job.cost_ns);
   // What is owed is forgotten where no job of low priority waits.
   if (!classes_[kLow].empty()) Owe(job, ran_ns - job.cost_ns);

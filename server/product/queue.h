@@ -16,6 +16,7 @@
 #include <vector>
 
 #include "server/device/device.h"
+#include "server/product/prediction.h"
 #include "server/system/clock.h"
 
 namespace gemmd {
@@ -129,8 +130,6 @@ class FairQueue {
     double share = 1;        // A caller's is that of the last job that entered.
     int64_t waiting_ns = 0;  // The cost of those that wait.
     int64_t inside = 0;      // Jobs that entered and have not left.
-    // How often the jobs of a caller or a connection lately took their predicted time.
-    double pace = 1;
 
     LinkedJobs<Job, &Job::waiting> waiting;  // A connection's jobs.
 
@@ -181,12 +180,6 @@ class FairQueue {
 
   // The cost of all jobs that wait.
   int64_t waiting_ns() const { return all_.waiting_ns; }
-  // That of the connection, otherwise of the caller, otherwise 1, as far as they are known.
-  double PaceOf(const FlowId& id) const;
-  // For a job that took its predicted time so often. Where it was aborted, it would have taken
-  // longer.
-  static void LearnPace(const Job& job, double seen, bool is_whole);
-
   struct Inside {
     int64_t of_caller = 0;
     int64_t of_connection = 0;
@@ -251,8 +244,8 @@ inline int64_t LeftNs(int64_t deadline_ns, int64_t now_ns) {
 //
 // Jobs of normal priority go before those of low priority, but where both wait, low priority has a
 // twentieth of the device's time. Within a priority the callers take fair turns. What a job is
-// expected to take is its prediction, corrected by how those of its caller's last jobs were: a
-// machine may be slower than it was when it was measured. A job that by its prediction can no
+// expected to take is asked when it comes and again at its launch: meanwhile the device may have
+// turned out to be slower than it was when it was measured. A job that by its prediction can no
 // longer be in time is not launched at all. One that is in time only if what is expected comes true
 // to the point waits until there is no safe one: under overload, time for a doubtful job is time
 // taken from a safe one. A job to which the device was promised at once is not doubted.
@@ -264,7 +257,8 @@ class DeviceQueue {
     // The predicted time on the device. Whether the job can be in time at all rests on this alone:
     // a job that is not run corrects no prediction.
     int64_t predicted_ns = 0;
-    int64_t expected_ns = 0;  // By what jobs like this one took; 0: as predicted.
+    // What jobs like this one took beside that; null: as predicted.
+    Correction* correction = nullptr;
     int64_t deadline_ns = kNoDeadlineNs;
     Priority priority = Priority::kNormal;
     bool is_promised = false;  // Nothing that waited was ahead of it when it came.
@@ -274,8 +268,7 @@ class DeviceQueue {
     JobLinks<Job> doubtful;
     bool is_owed_for = false;  // Both priorities waited when it was launched.
 
-    // What the caller's pace multiplies.
-    int64_t basis_ns() const { return expected_ns > 0 ? expected_ns : predicted_ns; }
+    int64_t expected_ns() const { return ExpectedNs(predicted_ns, correction); }
   };
 
   // The job waits. Borrows it until End or Remove.
@@ -299,13 +292,8 @@ class DeviceQueue {
   // The job that TakeNext would look at first. There must be one.
   const Job& first() { return NextClass()->first(); }
 
-  // A job that was launched has ended, and had the device for `ran_ns`; it was aborted where it is
-  // not whole.
-  void End(Job& job, int64_t ran_ns, bool is_whole);
-
-  // The time that a further job of the connection is expected to take: its predicted time, by how
-  // the predictions of its last jobs were.
-  int64_t ExpectedNs(const FlowId& flow, Priority priority, int64_t predicted_ns) const;
+  // A job that was launched has ended, and had the device for `ran_ns`.
+  void End(Job& job, int64_t ran_ns);
 
   // The expected time of what would be launched before a further job.
   FairQueue::Ahead AheadOf(const FlowId& flow, Priority priority, int64_t enough_ns) const;
@@ -337,7 +325,6 @@ class DeviceQueue {
   const Class& Of(Priority priority) const { return classes_[static_cast<size_t>(priority)]; }
   Class& ClassOf(const Job& job) { return classes_[static_cast<size_t>(job.priority)]; }
   Class* NextClass();
-  static void LearnPace(const Job& job, int64_t ran_ns, bool is_whole);
   static void Unlist(Class& of, Job& job);
   static void SetAside(Class& of, Job& job);
   void Launch(Class& of, Job& job);

@@ -51,7 +51,10 @@ Scheduler::Scheduler(absl::Span<Device* const> devices, const Clock& clock, Time
       joins_(joins),
       answering_("gemmd-answers", answering_threads) {
   MutexLock lock(&mutex_);
-  for (Device* device : devices) states_[device].device = device;
+  for (Device* device : devices) {
+    states_[device].device = device;
+    corrections_[device] = std::make_unique<Corrections>(*device);
+  }
 }
 
 bool Scheduler::IsEnded(const Launch& launch) {
@@ -94,13 +97,12 @@ bool Scheduler::HasRoom(State& state, int64_t now_ns) const {
 
 TimeRefusal Scheduler::Check(const Device& device, const FlowId& flow, Priority priority,
                              int64_t predicted_ns, int64_t expected_ns, int64_t deadline_ns) const {
-  TimeAsked asked = {.predicted_ns = predicted_ns};
+  TimeAsked asked = {.predicted_ns = predicted_ns, .expected_ns = expected_ns};
   {
     MutexLock lock(&mutex_);
     const int64_t now_ns = clock_.NowNs();
     const State& state = states_.at(&device);
     asked.left_ns = LeftNs(deadline_ns, now_ns);
-    asked.expected_ns = state.queue.ExpectedNs(flow, priority, expected_ns);
     asked.running_ns = RestNs(state, now_ns);
     const int64_t enough_ns = std::min(asked.left_ns, limits_.max_backlog_ns);
     const FairQueue::Ahead ahead = state.queue.AheadOf(flow, priority, enough_ns);
@@ -108,6 +110,13 @@ TimeRefusal Scheduler::Check(const Device& device, const FlowId& flow, Priority 
     asked.to_come_ns = ahead.to_come_ns;
   }
   return CheckTime(asked, limits_);
+}
+
+void Scheduler::SetTime(Submission& submission, const PredictedTime& predicted) const {
+  const Job& job = submission.job;
+  submission.job.predicted = predicted;
+  submission.predicted_ns = predicted.total_ns();
+  submission.correction = CorrectionOf(*submission.device, *job.kernel, job.problem);
 }
 
 JobId Scheduler::Submit(std::unique_ptr<Submission> submission) {
@@ -287,6 +296,21 @@ void Scheduler::AbortIfEnded(JobId id, Device& device) {
   device.Abort(id);
 }
 
+// What the launch took of the device corrects the next predictions.
+void Scheduler::Learn(const Launch& launch, const JobOutcome& outcome, int64_t begun_ns,
+                      int64_t ended_ns) {
+  if (launch.correction == nullptr || !outcome.members.empty()) return;
+  if (outcome.status.ok()) {
+    // Without the way to the device and back, and what ran beside others counts once.
+    const int64_t stages_ns = outcome.copy_in_ns + outcome.compute_ns + outcome.copy_out_ns;
+    const int64_t taken_ns = std::min(stages_ns, ended_ns - begun_ns);
+    launch.correction->Observe(launch.predicted_ns, taken_ns, /*is_whole=*/true);
+  } else if (launch.unwanted_ns.has_value()) {
+    launch.correction->Observe(launch.predicted_ns, *launch.unwanted_ns - begun_ns,
+                               /*is_whole=*/false);
+  }
+}
+
 void Scheduler::OnDone(Launch& launch, JobOutcome outcome) {
   Device& device = *launch.members.front()->device;
   std::unique_ptr<JoinedJob> joined;
@@ -301,12 +325,11 @@ void Scheduler::OnDone(Launch& launch, JobOutcome outcome) {
     state.last_end_ns = now_ns;
     if (launch.unwanted_ns.has_value()) state.aborts.Add(now_ns - *launch.unwanted_ns);
     joined = std::move(launch.joined);
-    // Several that ran as one say nothing of what one of them would have taken.
-    const bool is_whole = outcome.status.ok() && joined == nullptr;
+    Learn(launch, outcome, now_ns - ran_ns, now_ns);
     const auto count = static_cast<int64_t>(launch.members.size());
     ended.jobs.reserve(launch.members.size());
     for (Submission* const held : launch.members) {
-      state.queue.End(*held, ran_ns / count, is_whole);
+      state.queue.End(*held, ran_ns / count);
       held->queue_ns = launch.launched_ns - held->submitted_ns;
       held->joined = count;
       held->ended_ns = now_ns;
@@ -400,13 +423,16 @@ namespace {
 // What is best for few rows of D is not so for those of many jobs together.
 void ChooseKernel(const DeviceProfile& profile, KernelChoices& choices, JoinedJob& joined) {
   const Job& job = joined.job();
-  if (job.keeps_kernel) return;
-  const absl::Span<const Kernel> catalog = Catalog(job.kernel->device_kind);
-  const Kernel* const best = choices.Find({.problem = job.problem, .kernel = job.kernel}, [&] {
-    return &FindBestLike(*job.kernel, catalog, job.problem, profile);
+  const auto make = [&](const Kernel& kernel) {
+    return KernelChoices::Make(&kernel, job.problem, profile);
+  };
+  if (job.keeps_kernel) return joined.SetPredicted(make(*job.kernel).predicted);
+  KernelChoices::Choice best = choices.Find({.problem = job.problem, .kernel = job.kernel}, [&] {
+    return make(FindBestLike(*job.kernel, Catalog(job.kernel->device_kind), job.problem, profile));
   });
   // Where its workspace would be too large, that of the members runs the whole.
-  if (best != job.kernel) joined.SetKernel(*best).IgnoreError();
+  const bool is_set = best.kernel == job.kernel || joined.SetKernel(*best.kernel).ok();
+  joined.SetPredicted(is_set ? best.predicted : make(*job.kernel).predicted);
 }
 
 }  // namespace
@@ -461,6 +487,8 @@ Launch* Scheduler::TakeNext(State& state, Ended& ended) {
   launch.id = held.id;
   launch.launched_ns = now_ns;
   launch.begin_ns = begin_ns;
+  launch.predicted_ns = held.predicted_ns;
+  launch.correction = held.correction;
   launch.cost_ns = held.cost_ns;
   launch.members.push_back(&held);
   LeaveQueue(state, held);
@@ -532,7 +560,10 @@ void Scheduler::Join(Joining joining, State& state, Launch& launch) {
         JoinedJob::Of(joining, NewId(), std::move(jobs));
     if (!joined.ok()) return;
     ChooseKernel(state.device->profile(), state.choices, **joined);
-    int64_t cost_ns = 0;
+    const Job& job = (*joined)->job();
+    const int64_t predicted_ns = job.predicted.total_ns();
+    Correction* const correction = CorrectionOf(*state.device, *job.kernel, job.problem);
+    const int64_t cost_ns = ExpectedNs(predicted_ns, correction);
     if (!CanRunAs(state, launch, mates, **joined, cost_ns)) continue;
     for (Submission* const mate : mates) {
       state.queue.TakeAlso(*mate);
@@ -545,6 +576,8 @@ void Scheduler::Join(Joining joining, State& state, Launch& launch) {
         count;
     launch.joined = *std::move(joined);
     launch.id = launch.joined->job().id;
+    launch.predicted_ns = predicted_ns;
+    launch.correction = correction;
     launch.cost_ns = cost_ns;
     return;
   }
@@ -553,19 +586,12 @@ void Scheduler::Join(Joining joining, State& state, Launch& launch) {
 // Whether all deadlines are safe, nothing else waits for the device much longer, and the device is
 // trusted with the whole, which may be of another shape class than its members.
 bool Scheduler::CanRunAs(const State& state, const Launch& launch,
-                         absl::Span<Submission* const> mates, JoinedJob& joined,
-                         int64_t& cost_ns) const {
+                         absl::Span<Submission* const> mates, const JoinedJob& joined,
+                         int64_t cost_ns) const {
   const Submission& first = *launch.members.front();
-  const DeviceProfile& profile = state.device->profile();
   const Job& job = joined.job();
   Device& device = *state.device;
   if (!device.trust().CheckLosses(*job.kernel, job.problem, device.info().name).ok()) return false;
-  const int64_t predicted_ns =
-      PredictedNs(*job.kernel, job.problem, profile) + PredictedCopyNs(job.problem, profile);
-  // What is expected of the first is what its caller's last jobs took beside their predictions.
-  const double pace = static_cast<double>(first.cost_ns) /
-                      static_cast<double>(std::max(first.predicted_ns, int64_t{1}));
-  cost_ns = static_cast<int64_t>(std::max(pace, 1.0) * static_cast<double>(predicted_ns));
   if (cost_ns > std::max(joins_.limits.max_expected_ns, 2 * first.cost_ns)) return false;
   const auto is_safe = [&](const Submission& one) {
     return LeftNs(one.deadline_ns, launch.begin_ns) >= SafeNs(cost_ns);

@@ -59,6 +59,8 @@ struct Launch {
   std::unique_ptr<JoinedJob> joined;            // Null for one job.
   int64_t launched_ns = 0;
   int64_t begin_ns = 0;                // When the device should have done what it has.
+  int64_t predicted_ns = 0;            // For all members as one,
+  Correction* correction = nullptr;    //   with that of such products.
   int64_t cost_ns = 0;                 // The time that it is expected to take.
   bool is_on_device = false;           // It is not on its way there any longer.
   std::optional<int64_t> unwanted_ns;  // Since when nobody waits for any member.
@@ -73,9 +75,9 @@ struct Submission : DeviceQueue::Job {
   FlowId flow_id() const { return {.caller = caller, .connection = connection}; }
 
   Device* device = nullptr;  // One of the scheduler's devices.
-  gemmd::Job job;
-  int64_t bytes = 0;   // Only for the statistics.
-  std::string caller;  // Whose turn it takes. `connection` is the one that has a part of it.
+  gemmd::Job job;            // Its time is set with Scheduler::SetTime.
+  int64_t bytes = 0;         // Only for the statistics.
+  std::string caller;        // Whose turn it takes. `connection` is the one that has a part of it.
   // Jobs that could run as one with it are submitted next: it waits until LaunchCompany, unless the
   // device has done something else before.
   bool has_company = false;
@@ -133,9 +135,20 @@ class Scheduler {
   JobId NewId() { return ++last_id_; }
 
   // Whether a job that would be submitted now can be in time; see CheckTime. Threads: any.
+  // `expected_ns`: the prediction, corrected.
   TimeRefusal Check(const Device& device, const FlowId& flow, Priority priority,
                     int64_t predicted_ns, int64_t expected_ns, int64_t deadline_ns) const
       ABSL_LOCKS_EXCLUDED(mutex_);
+
+  // What products of the kernel and the problem's shape class took on one of the devices; null for
+  // a kernel of others. Threads: any.
+  Correction* CorrectionOf(const Device& device, const Kernel& kernel,
+                           const Problem& problem) const {
+    return corrections_.at(&device)->Find(kernel, problem);
+  }
+  // The job's device, kernel and problem are set. All that asks for its time from then on gets this
+  // prediction, or what it is by the products of the day. Threads: any.
+  void SetTime(Submission& submission, const PredictedTime& predicted) const;
 
   // Queues a job, and gives it back to its `done`. Its id is 0, to be set here, or that of a job
   // that is done. Threads: any.
@@ -210,11 +223,14 @@ class Scheduler {
   bool IsHeldBack(State& state, int64_t now_ns) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void Join(Joining joining, State& state, Launch& launch) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   bool CanRunAs(const State& state, const Launch& launch, absl::Span<Submission* const> mates,
-                JoinedJob& joined, int64_t& cost_ns) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+                const JoinedJob& joined, int64_t cost_ns) const
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   std::vector<Submission*> MatesOf(Joining joining, State& state, const Submission& first)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   static void LeaveQueue(State& state, Submission& held);
   void AbortIfEnded(JobId id, Device& device) ABSL_LOCKS_EXCLUDED(mutex_);
+  static void Learn(const Launch& launch, const JobOutcome& outcome, int64_t begun_ns,
+                    int64_t ended_ns);
   void OnDone(Launch& launch, JobOutcome outcome) ABSL_LOCKS_EXCLUDED(mutex_);
   using EndedJobs = absl::InlinedVector<std::unique_ptr<Submission>, 1>;
   // Jobs that ended together.
@@ -238,6 +254,7 @@ class Scheduler {
   const Clock& clock_;
   const TimeLimits limits_;
   const JoinRules joins_;
+  std::map<const Device*, std::unique_ptr<Corrections>> corrections_;  // Constant.
   std::function<void()> deadline_listener_;
   mutable Mutex mutex_;
   Jobs jobs_ ABSL_GUARDED_BY(mutex_);

@@ -35,11 +35,12 @@ void CheckChoice(DeviceKind kind, const Problem& problem, const Constraints& con
   const Kernel* const best = FindBest(catalog, problem, constraints, profile);
   if (best != nullptr) {
     Demand(best->supports(problem).ok(), "a kernel that does not support the problem was chosen");
-    Demand(PredictedNs(*best, problem, profile) >= 0, "a time before now was predicted");
+    const PredictedTime predicted = Predict(*best, problem, profile);
+    Demand(predicted.kernel_ns >= 0, "a time before now was predicted");
+    Demand(predicted.copy_ns >= 0, "a copy before now was predicted");
     const absl::StatusOr<int64_t> workspace = best->workspace_bytes(problem);
     Demand(!workspace.ok() || *workspace >= 0, "the workspace has less than no bytes");
   }
-  Demand(PredictedCopyNs(problem, profile) >= 0, "a copy before now was predicted");
   if (!is_thorough) return;
   const Selection selection = Select(catalog, problem, constraints, profile);
   Demand(selection.candidates.size() + selection.refusals.size() == catalog.size(),

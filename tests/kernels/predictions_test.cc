@@ -39,7 +39,7 @@ std::string NameOf(const PredictionCase& c) {
 bool Holds(const Kernel& kernel, const PredictionCase& c, const DeviceProfile& profile) {
   const Problem problem = ProblemOf(c, kernel);
   if (!kernel.supports(problem).ok()) return true;
-  const double predicted = static_cast<double>(PredictedNs(kernel, problem, profile)) / 1e9;
+  const double predicted = static_cast<double>(Predict(kernel, problem, profile).kernel_ns) / 1e9;
   const absl::StatusOr<double> taken =
       FastestLaunch(kernel, problem, profile.target, 1.5 * predicted, 0.02);
   if (!taken.ok()) {

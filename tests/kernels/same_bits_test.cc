@@ -153,7 +153,7 @@ TEST(SameBitsTest, LetManyRowsOfDHaveAWideTile) {
   const Problem large = problem_of(2048);
   const Kernel& many = FindBestLike(*few, catalog, large, profile);
   EXPECT_FALSE(IsNarrow(*CudaRowOf(many))) << many.name;
-  EXPECT_GT(PredictedNs(*few, large, profile), 2 * PredictedNs(many, large, profile));
+  EXPECT_GT(Predict(*few, large, profile).kernel_ns, 2 * Predict(many, large, profile).kernel_ns);
 }
 
 }  // namespace

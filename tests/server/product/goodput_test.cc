@@ -102,20 +102,22 @@ class Simulation {
     const uint64_t number = random_() % static_cast<unsigned>(load_.flows);
     const std::string caller = load_.are_connections ? "one" : std::to_string(number);
     const FlowId flow = {.caller = caller, .connection = load_.are_connections ? number : 0};
-    if (!scheduler_.Check(device_, flow, Priority::kNormal, predicted_ns, predicted_ns, deadline_ns)
-             .status.ok()) {
-      ++refused_;
-      return;
-    }
     auto service = std::make_unique<int64_t>(static_cast<int64_t>(service_ns));
     auto pieces = std::make_unique<SourcePieces>();
     auto owned = std::make_unique<Submission>();
     Submission& submission = *owned;
     submission.device = &device_;
     submission.job = TestJob(&d_);
+    scheduler_.SetTime(submission, {.kernel_ns = predicted_ns});
+    if (!scheduler_
+             .Check(device_, flow, Priority::kNormal, predicted_ns, submission.expected_ns(),
+                    deadline_ns)
+             .status.ok()) {
+      ++refused_;
+      return;
+    }
     submission.job.a =
         pieces->Add({reinterpret_cast<const std::byte*>(service.get()), sizeof(int64_t)});
-    submission.predicted_ns = predicted_ns;
     submission.deadline_ns = deadline_ns;
     submission.caller = flow.caller;
     submission.connection = flow.connection;

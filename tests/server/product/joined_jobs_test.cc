@@ -116,6 +116,25 @@ TEST_F(JoinedJobsTest, WhatWaitsTogetherRunsAsOne) {
   EXPECT_EQ(load.backlog_ns, 0);
 }
 
+TEST_F(JoinedJobsTest, WhatRanAsOneCorrectsProductsLikeTheWhole) {
+  Kernel kernel = kernel_;
+  kernel.position = 0;
+  Submit(scheduler_, Loner());
+  for (const int64_t m : {3, 1, 20}) {
+    JoinableProduct& product = Product(m);
+    product.job.kernel = &kernel;
+    product.job.keeps_kernel = true;
+    Submit(scheduler_, product);
+  }
+  device_.CompleteNext();
+  clock_.Advance(1000);  // A fraction of what is predicted.
+  device_.CompleteNext();
+  EXPECT_EQ(answers_[1].joined, 3);
+  Problem whole = products_[1].job.problem;
+  whole.m = 24;
+  EXPECT_LT(scheduler_.CorrectionOf(device_, kernel, whole)->factor(), 1);
+}
+
 // A kernel whose bits depend on m, as the libraries of `cpu` have: the job says whether they may.
 TEST_F(JoinedJobsTest, WhatMayVaryRunsAsOneAndNothingElse) {
   Kernel varying = kernel_;

@@ -18,13 +18,16 @@ class KernelChoicesTest : public testing::Test {
     return question;
   }
 
-  // Null where the choice is remembered.
+  // The choice, with the time that was predicted for it.
   const Kernel* Ask(const KernelChoices::Question& question, const Kernel* answer) {
     is_asked_ = false;
-    return choices_.Find(question, [&] {
+    const auto choose = [&]() -> KernelChoices::Choice {
       is_asked_ = true;
-      return answer;
-    });
+      return {.kernel = answer, .predicted = {.kernel_ns = question.problem.m, .copy_ns = 7}};
+    };
+    const KernelChoices::Choice choice = choices_.Find(question, choose);
+    EXPECT_EQ(choice.predicted.total_ns(), question.problem.m + 7);
+    return choice.kernel;
   }
 
   KernelChoices choices_;

@@ -30,96 +30,80 @@ Problem ProblemOf(int64_t m, int64_t n, int64_t k, int64_t batch = 1) {
   return problem;
 }
 
-class PredictionCorrectionTest : public testing::Test {
+class CorrectionTest : public testing::Test {
  protected:
   // Products that all take `times` what is predicted.
-  void Take(double times, int products, size_t device = 0) {
+  void Take(double times, int products, bool is_whole = true) {
     for (int i = 0; i < products; ++i) {
-      correction_.Observe(device, kernel_, problem_, kMs,
-                          static_cast<int64_t>(times * static_cast<double>(kMs)));
+      correction_.Observe(kMs, static_cast<int64_t>(times * static_cast<double>(kMs)), is_whole);
     }
   }
-  double Factor(size_t device = 0) const { return correction_.Factor(device, kernel_, problem_); }
+  double Factor() const { return correction_.factor(); }
 
-  FakeDevice one_{"one", {}};
-  FakeDevice two_{"two", {}};
-  std::vector<ServedDevice> served_ = {{&one_, {}}, {&two_, {}}};
-  PredictionCorrection correction_{served_};
-  const Kernel& kernel_ = *(Catalog(DeviceKind::kCpu).begin() + 1);
-  const Problem problem_ = ProblemOf(512, 512, 512);
+  Correction correction_;
 };
 
-TEST_F(PredictionCorrectionTest, WithoutProductsPredictionsStayAsTheyAre) {
+TEST_F(CorrectionTest, WithoutProductsPredictionsStayAsTheyAre) {
   EXPECT_EQ(Factor(), 1);
-  EXPECT_EQ(correction_.Correct(0, kernel_, problem_, 12345), 12345);
+  EXPECT_EQ(ExpectedNs(12345, &correction_), 12345);
+  EXPECT_EQ(ExpectedNs(12345, nullptr), 12345);
 }
 
 // Within twice the truth after three products, within a tenth after twelve, both ways.
-TEST_F(PredictionCorrectionTest, ContentionIsLearnedAndUnlearned) {
+TEST_F(CorrectionTest, ContentionIsLearnedAndUnlearned) {
   Take(4, 3);
   EXPECT_GE(Factor(), 2);
   Take(4, 9);
   EXPECT_NEAR(Factor(), 4, 0.4);
-  EXPECT_NEAR(static_cast<double>(correction_.Correct(0, kernel_, problem_, kMs)), 4e6, 4e5);
+  EXPECT_NEAR(static_cast<double>(ExpectedNs(kMs, &correction_)), 4e6, 4e5);
   Take(1, 3);
   EXPECT_LE(Factor(), 2);
   Take(1, 9);
   EXPECT_NEAR(Factor(), 1, 0.1);
 }
 
-TEST_F(PredictionCorrectionTest, ADeviceFasterThanPredictedIsLearnedToo) {
+TEST_F(CorrectionTest, ADeviceFasterThanPredictedIsLearnedToo) {
   Take(0.25, 12);
   EXPECT_NEAR(Factor(), 0.25, 0.025);
 }
 
-TEST_F(PredictionCorrectionTest, OneProductMovesItLittle) {
+TEST_F(CorrectionTest, OneProductMovesItLittle) {
   Take(1e6, 1);
   EXPECT_LE(Factor(), 1.5);
   Take(1e-6, 1);
   EXPECT_GE(Factor(), 0.9);
 }
 
-TEST_F(PredictionCorrectionTest, ItIsBoundedWhateverIsTold) {
+TEST_F(CorrectionTest, ItIsBoundedWhateverIsTold) {
   for (int i = 0; i < 100; ++i) {
-    correction_.Observe(0, kernel_, problem_, 0, kLongest);
-    correction_.Observe(0, kernel_, problem_, -kLongest, kLongest);
+    correction_.Observe(0, kLongest, true);
+    correction_.Observe(-kLongest, kLongest, true);
   }
-  EXPECT_EQ(Factor(), PredictionCorrection::kMost);
-  EXPECT_LE(correction_.Correct(0, kernel_, problem_, kLongest), int64_t{1} << 62);
+  EXPECT_EQ(Factor(), Correction::kMost);
+  EXPECT_LE(ExpectedNs(kLongest, &correction_), int64_t{1} << 62);
   for (int i = 0; i < 100; ++i) {
-    correction_.Observe(0, kernel_, problem_, kLongest, 0);
-    correction_.Observe(0, kernel_, problem_, kLongest, -kLongest);
+    correction_.Observe(kLongest, 0, true);
+    correction_.Observe(kLongest, -kLongest, true);
   }
-  EXPECT_EQ(Factor(), 1 / PredictionCorrection::kMost);
-  EXPECT_GE(correction_.Correct(0, kernel_, problem_, 0), 0);
+  EXPECT_EQ(Factor(), 1 / Correction::kMost);
+  EXPECT_GE(ExpectedNs(0, &correction_), 0);
 }
 
 // A product of 10 ns is predicted as 2 ns: neither is what its caller waits for.
-TEST_F(PredictionCorrectionTest, TimesTooShortForClocksSayNothing) {
-  for (int i = 0; i < 10; ++i) correction_.Observe(0, kernel_, problem_, 2, 900);
+TEST_F(CorrectionTest, TimesTooShortForClocksSayNothing) {
+  for (int i = 0; i < 10; ++i) correction_.Observe(2, 900, true);
   EXPECT_EQ(Factor(), 1);
 }
 
-TEST_F(PredictionCorrectionTest, DevicesKernelsAndShapesAreLearnedApart) {
-  Take(4, 12);
-  EXPECT_EQ(Factor(1), 1);
-  EXPECT_EQ(correction_.Factor(0, Catalog(DeviceKind::kCpu)[2], problem_), 1);
-  for (const Problem& other : {ProblemOf(512, 512, 0), ProblemOf(8, 8, 8), ProblemOf(8, 8, 8, 100),
-                               ProblemOf(8, 4096, 4096)}) {
-    EXPECT_EQ(correction_.Factor(0, kernel_, other), 1);
-  }
+// A product that was given up may have been about to end.
+TEST_F(CorrectionTest, WhatWasGivenUpTakesNoLess) {
+  Take(0.25, 40, /*is_whole=*/false);
+  EXPECT_EQ(Factor(), 1);
+  Take(4, 40, /*is_whole=*/false);
+  EXPECT_NEAR(Factor(), 4, 0.1);
 }
 
-TEST_F(PredictionCorrectionTest, WhatItDoesNotKnowIsNotCorrected) {
-  Kernel stranger = kernel_;
-  stranger.position = size_t{1} << 40;
-  correction_.Observe(0, stranger, problem_, kMs, 4 * kMs);
-  correction_.Observe(7, kernel_, problem_, kMs, 4 * kMs);
-  EXPECT_EQ(correction_.Factor(0, stranger, problem_), 1);
-  EXPECT_EQ(Factor(7), 1);
-}
-
-TEST_F(PredictionCorrectionTest, ProductsOfManyThreadsAreLearned) {
+TEST_F(CorrectionTest, ProductsOfManyThreadsAreLearned) {
   constexpr int kThreads = 4;
   std::vector<std::thread> threads;
   for (int i = 0; i < kThreads; ++i) {
@@ -127,6 +111,25 @@ TEST_F(PredictionCorrectionTest, ProductsOfManyThreadsAreLearned) {
   }
   for (std::thread& thread : threads) thread.join();
   EXPECT_NEAR(Factor(), 4, 0.1);
+}
+
+TEST(CorrectionsTest, KernelsAndShapesAreLearnedApart) {
+  const FakeDevice device("one", {});
+  Corrections corrections(device);
+  const Kernel& kernel = Catalog(DeviceKind::kCpu)[1];
+  const Problem problem = ProblemOf(512, 512, 512);
+  Correction* const correction = corrections.Find(kernel, problem);
+  ASSERT_NE(correction, nullptr);
+  EXPECT_EQ(corrections.Find(kernel, ProblemOf(500, 500, 500)), correction);
+  std::set<Correction*> all = {correction, corrections.Find(Catalog(DeviceKind::kCpu)[2], problem)};
+  for (const Problem& other : {ProblemOf(512, 512, 0), ProblemOf(8, 8, 8), ProblemOf(8, 8, 8, 100),
+                               ProblemOf(8, 4096, 4096)}) {
+    all.insert(corrections.Find(kernel, other));
+  }
+  EXPECT_EQ(all.size(), 6U);
+  Kernel stranger = kernel;
+  stranger.position = size_t{1} << 40;
+  EXPECT_EQ(corrections.Find(stranger, problem), nullptr);
 }
 
 }  // namespace

@@ -44,12 +44,14 @@ class HoldingDevice final : public Device {
   void Submit(const Job& job, Done done) override {
     last_kernel = job.kernel;
     last_may_vary = job.may_vary;
+    last_predicted = job.predicted;
     held_.push_back(std::move(done));
     if (on_submit) on_submit();
   }
   std::function<void()> on_submit;
   const Kernel* last_kernel = nullptr;  // That of the job that it got last.
   bool last_may_vary = false;
+  PredictedTime last_predicted;
 
   // Ends the oldest job.
   void End(JobOutcome outcome) {
@@ -107,7 +109,7 @@ class ProductRunnerTest : public testing::Test {
   absl::Status Start(std::unique_ptr<Product> product, Arrival arrival = {}) {
     if (arrival.arrived_ns == 0) arrival.arrived_ns = clock_.NowNs();
     product->arrival = std::move(arrival);
-    product->id = runner_->NewId();
+    last_id_ = product->id = runner_->NewId();
     product->answer = [this](std::unique_ptr<Product> ended) {
       last_ = {ended->outcome.status, ended->timing, ended->job.problem};
       tickets_.push_back(std::move(ended->ticket));
@@ -124,6 +126,7 @@ class ProductRunnerTest : public testing::Test {
   std::unique_ptr<Admission> admission_;
   std::deque<Admission::Ticket> tickets_;
   std::unique_ptr<ProductRunner> runner_;
+  JobId last_id_ = 0;
   struct Ended {
     absl::Status status;
     ProductTiming timing;
@@ -262,14 +265,19 @@ TEST_F(ProductRunnerTest, EachStageIsTimedByItself) {
   device_.on_submit = nullptr;
 }
 
-// Products of 2e9 operations at 1e9 a second that take 8 s in place of 2 s, then 2 s again.
+// Products of 2e9 operations at 1e9 a second that take 8 s in place of 2 s, then 2 s again, or are
+// given up after 8 s. Of stages that overlap with another product's, the time of both counts once.
 TEST_F(ProductRunnerTest, TheBacklogIsWhatProductsLikeThisOneTook) {
   constexpr double kPredictedNs = 2e9;
   SetLimits({.admission = {.max_requests = 100, .max_bytes = int64_t{1} << 40}});
-  const auto run = [&](int64_t compute_ns) {
+  const auto run = [&](int64_t compute_ns, int64_t overlap_ns = 0, bool is_cancelled = false) {
     for (int i = 0; i < 12; ++i) {
       ASSERT_THAT(Start(Request(1000, 1000, 1000)), IsOk());
-      device_.End({.status = absl::OkStatus(), .compute_ns = compute_ns});
+      EXPECT_EQ(static_cast<double>(device_.last_predicted.kernel_ns), kPredictedNs);
+      clock_.Advance(compute_ns - overlap_ns);
+      if (is_cancelled) runner_->Cancel(last_id_);
+      const absl::Status status = is_cancelled ? absl::CancelledError("aborted") : absl::OkStatus();
+      device_.End({.status = status, .compute_ns = compute_ns});
     }
   };
   const auto backlog_ns = [&] {
@@ -283,6 +291,12 @@ TEST_F(ProductRunnerTest, TheBacklogIsWhatProductsLikeThisOneTook) {
   EXPECT_NEAR(backlog_ns(), 4 * kPredictedNs, 0.4 * kPredictedNs);
   run(2'000'000'000);
   EXPECT_NEAR(backlog_ns(), kPredictedNs, 0.1 * kPredictedNs);
+  run(8'000'000'000, /*overlap_ns=*/6'000'000'000);
+  EXPECT_NEAR(backlog_ns(), kPredictedNs, 0.1 * kPredictedNs);
+  run(8'000'000'000, 0, /*is_cancelled=*/true);
+  EXPECT_NEAR(backlog_ns(), 4 * kPredictedNs, 0.4 * kPredictedNs);
+  run(1'000'000'000, 0, /*is_cancelled=*/true);
+  EXPECT_NEAR(backlog_ns(), 4 * kPredictedNs, 0.4 * kPredictedNs);
 }
 
 TEST_F(ProductRunnerTest, CountsForTheRuleOfTheCaller) {

@@ -48,9 +48,10 @@ class TimedDevice final : public Device {
 
   void End(size_t index, absl::Status status) {
     Done done = std::move(held_[index].done);
+    const int64_t service_ns = held_[index].service_ns;
     held_.erase(held_.begin() + static_cast<std::ptrdiff_t>(index));
     if (index == 0 && !held_.empty()) end_ns_ = clock_.NowNs() + held_.front().service_ns;
-    std::move(done)({.status = std::move(status)});
+    std::move(done)({.status = std::move(status), .compute_ns = service_ns});
   }
 
   const Clock& clock_;

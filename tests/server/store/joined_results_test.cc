@@ -180,9 +180,7 @@ class JoinedResultsTest : public testing::TestWithParam<DeviceKind> {
     if (product.is_in_place) read(Operand::kC, product.d, job.c);
     EXPECT_THAT(tensors.Write(product.d), IsOk());
     EXPECT_THAT(tensors.Place(job), IsOk());
-    const DeviceProfile& profile = device_->profile();
-    submission.predicted_ns =
-        PredictedNs(kernel_, job.problem, profile) + PredictedCopyNs(job.problem, profile);
+    scheduler_->SetTime(submission, Predict(kernel_, job.problem, device_->profile()));
     submission.caller = "one";
     auto promise = std::make_shared<std::promise<std::unique_ptr<Submission>>>();
     running.result = promise->get_future();

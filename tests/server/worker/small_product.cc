@@ -44,6 +44,7 @@ Job SmallProduct::JobFor(const Device& device) {
   job.kernel =
       Choose(Catalog(device.info().kind), problem_, Constraints(), device.profile()).value();
   job.workspace_bytes = job.kernel->workspace_bytes(problem_).value();
+  job.predicted = Predict(*job.kernel, problem_, device.profile());
   job.d_bytes = BytesWritten(problem_);
   job.a = a_source_;
   job.b = b_source_;
