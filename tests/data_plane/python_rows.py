@@ -186,10 +186,12 @@ def row(what, unit, seen, measure, by, bounds, baseline):
     return made
 
 
-def package_of(stubs, folder, target):
+def package_of(generated, folder, target):
     """A folder to import a client from: its sources beside the generated messages."""
-    shutil.copytree(stubs, target)
-    shutil.copytree(folder / "gemmd", target / "gemmd", dirs_exist_ok=True)
+    import stubs
+
+    shutil.copytree(generated, target)
+    stubs.add_client(target, folder)
     return target
 
 

@@ -2,6 +2,7 @@
 """The Python code of the wire contract, made for each run."""
 
 import pathlib
+import shutil
 import tempfile
 
 import pytest
@@ -22,3 +23,9 @@ def generate():
     if code != 0:
         raise pytest.UsageError(f"protoc ended with {code}")
     return folder
+
+
+def add_client(folder, client=SOURCE / "client/python"):
+    """Copies the Python client's sources beside generated code, which replaces what an editable install left there."""
+    ignored = shutil.ignore_patterns("*_pb2*", "__pycache__")
+    shutil.copytree(client / "gemmd", pathlib.Path(folder) / "gemmd", ignore=ignored, dirs_exist_ok=True)

@@ -4,7 +4,6 @@ those of tests/end_to_end."""
 
 import os
 import pathlib
-import shutil
 import sys
 
 import pytest
@@ -15,13 +14,13 @@ os.environ["GRPC_ENABLE_FORK_SUPPORT"] = "0"
 ROOT = pathlib.Path(__file__).resolve().parents[3]
 sys.path.insert(0, str(ROOT / "tests/end_to_end"))
 import fixtures  # noqa: E402
+import stubs  # noqa: E402
 from fixtures import *  # noqa: E402, F403
 
 
 def pytest_configure(config):
     fixtures.pytest_configure(config)
-    package = pathlib.Path(config.stubs) / "gemmd"
-    shutil.copytree(ROOT / "client/python/gemmd", package, dirs_exist_ok=True)
+    stubs.add_client(config.stubs)
 
 
 @pytest.fixture
