@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import time
 from collections.abc import Callable, Sequence
@@ -109,7 +110,7 @@ class Settings:
         """The address that gRPC knows."""
         return without_tls(self.address)
 
-    @property
+    @functools.cached_property
     def call_metadata(self) -> list[tuple[str, str]]:
         """What is sent with every call."""
         return [*self.metadata, *self.authorization]
@@ -176,6 +177,8 @@ def _checked_keepalive(field: str, value: Any) -> float:
 def checked_timeout(timeout: Any) -> float:
     """The timeout as a float. Raises InvalidArgument, a ValueError, for what is no time that a call may take: gRPC
     itself ends such a call at once, or never."""
+    if type(timeout) is float and 0 < timeout <= _MOST_TIMEOUT_S:
+        return timeout
     want = f"a number of seconds above 0, at most {_MOST_TIMEOUT_S} (a year)"
     return real("timeout", timeout, want, lambda s: 0 < s <= _MOST_TIMEOUT_S)
 

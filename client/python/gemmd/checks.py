@@ -117,6 +117,8 @@ def pairs(field: str, value: Any) -> list[tuple[str, Any]]:
 
 def metadata(field: str, value: Any) -> list[tuple[str, str | bytes]]:
     """What gRPC takes as metadata. No error shows a value, which may be a secret."""
+    if isinstance(value, tuple) and not value:
+        return []
     checked = pairs(field, value)
     for number, (key, each) in enumerate(checked):
         if not _METADATA_KEY.fullmatch(key):

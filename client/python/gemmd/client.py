@@ -27,7 +27,7 @@ from gemmd.memory import messages, teach_malloc
 from gemmd.methods import Method
 from gemmd.ownership import SYNC, Owner, check_process
 from gemmd.part import Part
-from gemmd.product import Product, ProductOptions, build_request
+from gemmd.product import Answer, Product, ProductOptions, Request, request_for
 from gemmd.remote import RemoteTensor
 from gemmd.requests import (
     ChainOptions,
@@ -107,9 +107,8 @@ class Client:
         Arrays are sent from where they lie if each matrix lies in rows or in columns without gaps;
         others are copied first. Raises a `gemmd.Error`.
         """
-        array = self.multiply(a, b, timeout=timeout, metadata=metadata, **options).array
-        assert array is not None
-        return array
+        request, answer = self._answer(a, b, timeout, metadata, options)
+        return request.array(answer)
 
     def multiply(
         self,
@@ -121,9 +120,8 @@ class Client:
         **options: Unpack[ProductOptions],
     ) -> Product:
         """As `matmul`; tells the kernel, the device and the time of each stage besides."""
-        request = build_request(a, b, options)
-        request.check_size(self._settings.max_message_bytes)
-        return request.result(self._call(methods.MULTIPLY, request, timeout, metadata))
+        request, answer = self._answer(a, b, timeout, metadata, options)
+        return request.result(answer)
 
     def chain(
         self, a: Any, b: Any, *, timeout: float | None = None, **options: Unpack[ChainOptions]
@@ -254,6 +252,14 @@ class Client:
         return grpc.secure_channel(
             settings.target, settings.credentials, options=settings.options()
         )
+
+    def _answer(
+        self, a: Any, b: Any, timeout: float | None, metadata: Metadata, options: ProductOptions
+    ) -> tuple[Request, Answer]:
+        """A product's request, and what the server answers."""
+        request = request_for(a, b, options)
+        request.check_size(self._settings.max_message_bytes)
+        return request, self._call(methods.MULTIPLY, request, timeout, metadata)
 
     def _call(
         self, method: Method, request: Any, timeout: float | None, metadata: Metadata = ()

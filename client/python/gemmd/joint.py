@@ -96,8 +96,7 @@ def serialize_joint(requests: list[Request]) -> bytes:
     pieces: list[Buffer] = []
     for request in requests:
         of_request = request.pieces()
-        size = sum(memoryview(piece).nbytes for piece in of_request)
-        pieces.append(head(gemm_pb2.MultiplyStreamRequest.REQUESTS_FIELD_NUMBER, size))
+        pieces.append(head(gemm_pb2.MultiplyStreamRequest.REQUESTS_FIELD_NUMBER, request.nbytes))
         pieces += of_request
     return messages.join(pieces)
 

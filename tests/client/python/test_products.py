@@ -7,6 +7,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 from elements import ELEMENTS, convert
+from gemmd.product import build_request
 from gemmd.v1 import gemm_pb2
 
 GEMMD_FLAGS = ["--devices=cpu,sim:sm_90"]
@@ -260,3 +261,47 @@ def test_options_are_those_of_the_contract():
     assert _choice(gemm_pb2.Activation, "ACTIVATION", "gelu_tanh", "activation") == (
         gemm_pb2.ACTIVATION_GELU_TANH
     )
+
+
+REQUESTS = [
+    ((3, 4), (4, 5), {}),
+    ((4,), (4, 5), {"device": "cpu"}),
+    ((2, 3, 4), (4, 5), {"writable": False, "out_type": "f64"}),
+    ((2, 3, 4), (1, 4, 5), {"order": "F"}),
+    ((2, 1, 3, 4), (3, 4, 5), {}),
+    ((0, 4), (4, 5), {"deterministic": True}),
+    ((3, 1), (1, 1), {"request_id": "own"}),
+    ((3, 4), (4, 5), {"alpha": 2}),
+]
+
+
+@pytest.mark.parametrize("transposed", [False, True])
+@pytest.mark.parametrize("dtype", [np.float32, ">f4", ml_dtypes.bfloat16, ml_dtypes.int4, np.bool_])
+@pytest.mark.parametrize(("a_shape", "b_shape", "options"), REQUESTS)
+def test_a_request_that_was_made_before(numbers, a_shape, b_shape, options, dtype, transposed, monkeypatch):
+    monkeypatch.setattr(gemmd.product, "_known", {})
+    for turn in range(3):
+        a, b = (integers(numbers, *shape).astype(dtype) for shape in (a_shape, b_shape))
+        if transposed and a.ndim > 1:
+            a = np.ascontiguousarray(a.swapaxes(-1, -2)).swapaxes(-1, -2)
+        request, want = gemmd.product.request_for(a, b, options), gemmd.product.build_request(a, b, options)
+        assert request.serialize() == want.serialize()
+        assert (request.shape, request.writable, request.nbytes) == (want.shape, want.writable, want.nbytes)
+
+
+def test_what_is_known_of_requests(monkeypatch):
+    monkeypatch.setattr(gemmd.product, "_known", {})
+    monkeypatch.setattr(gemmd.product, "_MAX_KNOWN", 3)
+    a = np.ones((2, 2), np.float32)
+    gemmd.product.request_for(a, a, {"deterministic": True})
+    with pytest.raises(gemmd.InvalidArgument, match="deterministic"):
+        gemmd.product.request_for(a, a, {"deterministic": 1})
+    built = []
+    monkeypatch.setattr(gemmd.product, "build_request", lambda *given: built.append(given) or build_request(*given))
+    gemmd.product.request_for(a + 1, a, {"deterministic": True})
+    assert not built
+    # It keeps none of the arrays, and a bounded count of requests.
+    assert [len(data) for known in gemmd.product._known.values() for _, data in known.lent.values()] == [0, 0]
+    for k in range(1, 9):
+        gemmd.product.request_for(np.ones((2, k)), np.ones((k, 2)), {})
+    assert len(built) == 8 and len(gemmd.product._known) <= 3

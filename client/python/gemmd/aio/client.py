@@ -30,7 +30,7 @@ from gemmd.memory import messages, teach_malloc
 from gemmd.methods import Method
 from gemmd.ownership import ASYNC, Owner, check_process
 from gemmd.part import Part
-from gemmd.product import Product, ProductOptions, build_request
+from gemmd.product import Answer, Product, ProductOptions, Request, request_for
 from gemmd.requests import (
     ChainOptions,
     KeepOptions,
@@ -87,9 +87,8 @@ class Client:
         **options: Unpack[ProductOptions],
     ) -> np.ndarray:
         """As `gemmd.Client.matmul`."""
-        product = await self.multiply(a, b, timeout=timeout, metadata=metadata, **options)
-        assert product.array is not None
-        return product.array
+        request, answer = await self._answer(a, b, timeout, metadata, options)
+        return request.array(answer)
 
     async def multiply(
         self,
@@ -101,9 +100,8 @@ class Client:
         **options: Unpack[ProductOptions],
     ) -> Product:
         """As `gemmd.Client.multiply`."""
-        request = build_request(a, b, options)
-        request.check_size(self._settings.max_message_bytes)
-        return request.result(await self._call(methods.MULTIPLY, request, timeout, metadata))
+        request, answer = await self._answer(a, b, timeout, metadata, options)
+        return request.result(answer)
 
     async def chain(
         self, a: Any, b: Any, *, timeout: float | None = None, **options: Unpack[ChainOptions]
@@ -233,6 +231,14 @@ class Client:
         ref = tensor_ref(part.info.handle)
         data = await moving.download(self._lane, ref, span, lanes, self._metadata(), limit)
         return part.array(data)
+
+    async def _answer(
+        self, a: Any, b: Any, timeout: float | None, metadata: Metadata, options: ProductOptions
+    ) -> tuple[Request, Answer]:
+        """A product's request, and what the server answers."""
+        request = request_for(a, b, options)
+        request.check_size(self._settings.max_message_bytes)
+        return request, await self._call(methods.MULTIPLY, request, timeout, metadata)
 
     async def _call(
         self, method: Method, request: Any, timeout: float | None, metadata: Metadata = ()
