@@ -22,8 +22,9 @@ from gemmd.channel import (
 )
 from gemmd.checks import metadata as checked_metadata
 from gemmd.checks import text
+from gemmd.direct import LONG_BYTES, Pool, Unusable, multiply
 from gemmd.errors import Error, check_names, from_rpc_error
-from gemmd.memory import messages, teach_malloc
+from gemmd.memory import messages, results, teach_malloc
 from gemmd.methods import Method
 from gemmd.ownership import SYNC, Owner, check_process
 from gemmd.part import Part
@@ -70,6 +71,7 @@ class Client:
         self._lanes = [self._connect()]
         self._lock = threading.Lock()
         self._calls: dict[str, Any] = {}
+        self._direct = Pool(self._settings)
         self._session = Session(
             self._lanes[0], self._settings.session, self._settings.authorization
         )
@@ -82,9 +84,11 @@ class Client:
         if not self._owner.is_here:
             return
         self._session.close()
+        self._direct.close()
         for channel in self._lanes:
             channel.close()
         messages.forget()
+        results.forget()
 
     def __enter__(self) -> Self:
         return self
@@ -241,7 +245,7 @@ class Client:
         ref = tensors_pb2.TensorRef(handle=part.info.handle)
         lanes = lanes_for(span.count, connections)
         limit = self._settings.timeout if timeout is None else checked_timeout(timeout)
-        return part.array(moving.download(self._lane, ref, span, lanes, self._metadata(), limit))
+        return part.array(moving.download(self._lane, self._direct, ref, span, lanes, self._metadata(), limit))
 
     def _connect(self) -> grpc.Channel:
         check_process(SYNC)
@@ -261,6 +265,16 @@ class Client:
         request.check_size(self._settings.max_message_bytes)
         return request, self._call(methods.MULTIPLY, request, timeout, metadata)
 
+    def _multiply_direct(self, request: Request, deadline: Deadline, metadata: Metadata) -> Answer | None:
+        """The answer to a long product, by a connection of its own; None where grpcio is to make the call."""
+        if request.moved_bytes < LONG_BYTES:
+            return None
+        try:
+            with self._direct.connection(deadline) as connection:
+                return multiply(connection, methods.MULTIPLY.path, request, metadata, deadline)
+        except Unusable:
+            return None
+
     def _call(
         self, method: Method, request: Any, timeout: float | None, metadata: Metadata = ()
     ) -> Any:
@@ -272,14 +286,17 @@ class Client:
             call = self._lanes[0].unary_unary(*method)
             self._calls[method.path] = call
         while True:
+            sent = [*self._metadata(), *metadata]
             try:
-                return call(
-                    request,
-                    timeout=deadline.left(),
-                    metadata=[*self._metadata(), *metadata],
-                )
+                if method is methods.MULTIPLY:
+                    answer = self._multiply_direct(request, deadline, sent)
+                    if answer is not None:
+                        return answer
+                return call(request, timeout=deadline.left(), metadata=sent)
             except grpc.RpcError as refused:
                 error = from_rpc_error(refused)
+            except Error as refused:
+                error = refused
             pause = pause_before_retry(error, deadline, self._settings)
             if pause is None:
                 raise error

@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import mmap
 import sys
+import weakref
 from collections import deque
 from collections.abc import Sequence
 
@@ -21,6 +23,8 @@ _LONG_BYTES = 64 << 10  # malloc keeps the memory of shorter messages anyway.
 _MAX_KEPT_BYTES = 128 << 20
 _MAX_KEPT = 16
 _LONGEST_LEARNED_BYTES = 31 << 20
+_LONG_RESULT_BYTES = 1 << 20
+_MAX_RESULT_BYTES = 1 << 30
 _MAX_OF_INT = 2**31 - 1
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3  # Of glibc's mallopt.
 
@@ -92,7 +96,55 @@ def _references(kept: list[bytes]) -> int:
     return sys.getrefcount(kept[0])
 
 
+class Results:
+    """Memory for what long calls bring, which its user has for as long as an array of it lives.
+
+    What nobody has any more is kept for the next one of the same length. Until then the system may take its pages,
+    without writing them anywhere, as soon as it has no others (Linux: MADV_FREE). Any thread may use it.
+    """
+
+    def __init__(self) -> None:
+        self._kept: deque[mmap.mmap] = deque()
+
+    def take(self, size: int) -> np.ndarray:
+        """An array of so many bytes, whose contents are not set."""
+        if size < _LONG_RESULT_BYTES or not hasattr(mmap, "MADV_FREE"):
+            return np.empty(size, np.uint8)
+        pages = self._take(-(-size // mmap.PAGESIZE) * mmap.PAGESIZE)
+        array = np.frombuffer(pages, np.uint8, size)
+        # Each view of it, and each view of that, has it as its base.
+        weakref.finalize(array, self._keep, pages).atexit = False
+        return array
+
+    def forget(self) -> None:
+        """Keeps none of the memory so far."""
+        self._kept.clear()
+
+    def _take(self, size: int) -> mmap.mmap:
+        for _ in range(len(self._kept)):
+            try:
+                pages = self._kept.popleft()
+            except IndexError:  # Other threads have taken them.
+                break
+            if len(pages) == size:
+                return pages
+            self._kept.append(pages)
+        pages = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+        with contextlib.suppress(OSError):  # Systems may lack huge pages, of which each costs one fault.
+            pages.madvise(mmap.MADV_HUGEPAGE)
+        return pages
+
+    def _keep(self, pages: mmap.mmap) -> None:
+        with contextlib.suppress(OSError):
+            pages.madvise(mmap.MADV_FREE)
+            self._kept.append(pages)
+        while sum(map(len, self._kept.copy())) > _MAX_RESULT_BYTES:
+            with contextlib.suppress(IndexError):
+                self._kept.popleft()
+
+
 messages = Messages()
+results = Results()
 
 
 def teach_malloc() -> None:

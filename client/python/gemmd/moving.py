@@ -11,8 +11,10 @@ from concurrent.futures import ThreadPoolExecutor
 import grpc
 import numpy as np
 
-from gemmd.channel import Metadata
+from gemmd.channel import Deadline, Metadata
+from gemmd.direct import Connection, Pool, Unusable, parsed
 from gemmd.errors import Error, Unavailable, from_rpc_error
+from gemmd.memory import results
 from gemmd.methods import GET, PUT
 from gemmd.part import Span
 from gemmd.transfer import (
@@ -25,10 +27,15 @@ from gemmd.transfer import (
     Patience,
     Tries,
     Upload,
+    chunk_of,
+    parse_get,
 )
 from gemmd.v1 import resident_pb2, tensors_pb2
 
 Lane = Callable[[int], grpc.Channel]
+
+_ENDED_EARLY = "get: the server ended the stream before the last byte"
+_HEAD_BYTES = 32  # What stands before the bytes of a chunk is shorter.
 
 
 class _Round(Attempt):
@@ -135,6 +142,7 @@ def upload(
 
 def download(
     lane: Lane,
+    direct: Pool,
     tensor: tensors_pb2.TensorRef,
     span: Span,
     lanes: int,
@@ -142,7 +150,7 @@ def download(
     timeout: float,
 ) -> np.ndarray:
     """Bytes of a tensor. `timeout` is for each piece of 16 MiB."""
-    into = np.empty(span.count, np.uint8)
+    into = results.take(span.count)
     pieces = Chunks([span], PIECE_BYTES)
 
     def fetch(number: int) -> None:
@@ -152,7 +160,7 @@ def download(
             tries = Tries()
             while not arrival.is_complete:
                 before = arrival.done
-                error = _receive(arrival, call, metadata, timeout)
+                error = _receive(arrival, call, direct, metadata, timeout)
                 if not arrival.is_complete:
                     time.sleep(tries.pause_after(error, arrival.done > before))
 
@@ -163,12 +171,40 @@ def download(
 
 
 def _receive(
-    arrival: Arrival, call: grpc.UnaryStreamMultiCallable, metadata: Metadata, timeout: float
+    arrival: Arrival, call: grpc.UnaryStreamMultiCallable, direct: Pool, metadata: Metadata, timeout: float
 ) -> Error:
     """Takes what one call brings, and tells how it ended."""
+    try:
+        deadline = Deadline(timeout)
+        with direct.connection(deadline) as connection:
+            _receive_direct(arrival, connection, metadata, deadline)
+            return Unavailable(_ENDED_EARLY)
+    except Unusable:
+        pass
+    except Error as failed:
+        return failed
     try:
         for offset, data in call(arrival.request(), timeout=timeout, metadata=metadata):
             arrival.take(offset, data)
     except grpc.RpcError as broken:
         return from_rpc_error(broken)
-    return Unavailable("get: the server ended the stream before the last byte")
+    return Unavailable(_ENDED_EARLY)
+
+
+def _receive_direct(arrival: Arrival, connection: Connection, metadata: Metadata, deadline: Deadline) -> None:
+    """Receives bytes of a tensor where they stay."""
+    connection.start(GET.path, metadata, [arrival.request().SerializeToString()], deadline)
+    while (size := connection.message_bytes()) is not None:
+        head = memoryview(bytearray(min(size, _HEAD_BYTES)))
+        connection.read(head)
+        if (chunk := chunk_of(head, size)) is not None:
+            offset, start = chunk
+            into = arrival.place(offset, size - start).data
+            into[: len(head) - start] = head[start:]
+            connection.read(into[len(head) - start :])
+            arrival.note(offset, size - start)
+        else:
+            message = memoryview(bytearray(size))
+            message[: len(head)] = head
+            connection.read(message[len(head) :])
+            arrival.take(*parsed(parse_get, message))

@@ -42,6 +42,8 @@ _LENT_NUMBERS = {
     for name in ("a", "b", "c", "bias")
     for number in (gemm_pb2.MultiplyRequest.DESCRIPTOR.fields_by_name[name].number,)
 }
+# Where D's bytes are in an answer.
+ANSWER_DATA = gemm_pb2.MultiplyResponse.D_FIELD_NUMBER, tensors_pb2.Matrix.DATA_FIELD_NUMBER
 # A shorter answer is parsed as a whole: taking it apart costs more than copying it.
 _LONG_BYTES = 32 << 10
 
@@ -145,6 +147,11 @@ class Request:
         """The bytes of the serialised message."""
         return sum(map(len, self.pieces()))
 
+    @property
+    def moved_bytes(self) -> int:
+        """The bytes that travel, both ways, if D has elements of 4 bytes."""
+        return self.nbytes + 4 * math.prod(self.shape)
+
     def check_size(self, most_bytes: int) -> None:
         """Raises ResourceExhausted, as gRPC would once all of it has been copied, where the message is longer."""
         size = self.nbytes
@@ -185,7 +192,10 @@ class Request:
         if self.out is not None:
             np.copyto(self.out, array)
             return self.out
-        return array.copy(order="K") if self.writable and not array.flags.writeable else array
+        is_own = array.flags.writeable and array.flags.aligned
+        if not self.writable:
+            array.flags.writeable = False
+        return array.copy(order="K") if self.writable and not is_own else array
 
 
 @dataclass

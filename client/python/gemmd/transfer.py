@@ -26,7 +26,7 @@ from gemmd.part import Span
 from gemmd.prepare import QuantizedMatrix, SparseMatrix, pack24
 from gemmd.requests import PutOptions, keep_message
 from gemmd.v1 import resident_pb2, tensors_pb2
-from gemmd.wire import Buffer, fields, nested, without
+from gemmd.wire import Buffer, fields, nested, read_varint, without
 
 _SMALL_BYTES = 8 << 20  # As many go over one connection, more over several.
 _LANES = 4
@@ -35,6 +35,9 @@ PIECE_BYTES = 16 << 20  # What one connection asks for at a time.
 _MOST_FRUITLESS_TRIES = 5
 _LONGEST_PAUSE_S = 2.0
 LOOK_EVERY_S = 0.1
+_CHUNK_TAG = resident_pb2.GetResponse.CHUNK_FIELD_NUMBER << 3 | 2
+_OFFSET_TAG = resident_pb2.GetChunk.OFFSET_FIELD_NUMBER << 3
+_BYTES_TAG = resident_pb2.GetChunk.DATA_FIELD_NUMBER << 3 | 2
 
 
 def lanes_for(size: int, asked: Any) -> int:
@@ -246,15 +249,22 @@ class Arrival:
 
     def take(self, offset: int, data: memoryview) -> None:
         """Bytes that have come. Other threads run while NumPy copies them."""
-        if not data.nbytes:
-            return
-        at, end = offset - self._piece.first, offset - self._piece.first + data.nbytes
+        if data.nbytes:
+            np.copyto(self.place(offset, data.nbytes), np.frombuffer(data, np.uint8))
+            self.note(offset, data.nbytes)
+
+    def place(self, offset: int, count: int) -> np.ndarray:
+        """Where bytes of the tensor belong."""
+        at, end = offset - self._piece.first, offset - self._piece.first + count
         if at < 0 or end > self._piece.count:
             raise DataLoss(
-                f"get: got bytes {offset} to {offset + data.nbytes}, want {self._piece.count} from {self._piece.first} on"
+                f"get: got bytes {offset} to {offset + count}, want {self._piece.count} from {self._piece.first} on"
             )
-        np.copyto(self._into[at:end], np.frombuffer(data, np.uint8))
-        self.done = end
+        return self._into[at:end]
+
+    def note(self, offset: int, count: int) -> None:
+        """Bytes that are in their place."""
+        self.done = offset - self._piece.first + count
 
 
 def serialize_put(step: resident_pb2.PutRequest | OutgoingChunk) -> bytes:
@@ -264,6 +274,25 @@ def serialize_put(step: resident_pb2.PutRequest | OutgoingChunk) -> bytes:
     begin = resident_pb2.PutChunk(offset=step.offset).SerializeToString()
     numbers = resident_pb2.PutRequest.CHUNK_FIELD_NUMBER, resident_pb2.PutChunk.DATA_FIELD_NUMBER
     return messages.join(nested(numbers[0], begin, numbers[1], step.data))
+
+
+def chunk_of(head: memoryview, size: int) -> tuple[int, int] | None:
+    """Where the bytes of an answer to Get begin in the tensor, and in the message, of whose `size` bytes these are the
+    first. None where the bytes are not the last of the message."""
+    offset = 0
+    try:
+        tag, at = read_varint(head, 0)
+        count, at = read_varint(head, at)
+        if tag != _CHUNK_TAG or at + count != size:
+            return None
+        tag, at = read_varint(head, at)
+        if tag == _OFFSET_TAG:
+            offset, at = read_varint(head, at)
+            tag, at = read_varint(head, at)
+        count, at = read_varint(head, at)
+    except IndexError:
+        return None
+    return (offset, at) if tag == _BYTES_TAG and at + count == size else None
 
 
 def parse_get(message: Buffer) -> tuple[int, memoryview]:

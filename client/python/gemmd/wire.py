@@ -9,7 +9,7 @@ a message may come in any order, and a message within a message may come in seve
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import TypeAlias
 
 Buffer: TypeAlias = bytes | bytearray | memoryview
@@ -39,7 +39,8 @@ def nested(outer: int, message: bytes, inner: int, data: memoryview) -> list[Buf
     return [head(outer, len(before) + data.nbytes) + before, data]
 
 
-def _read_varint(view: memoryview, at: int) -> tuple[int, int]:
+def read_varint(view: memoryview, at: int) -> tuple[int, int]:
+    """An unsigned number, and where what follows it begins."""
     value = shift = 0
     while True:
         byte = view[at]
@@ -56,15 +57,15 @@ def fields(view: memoryview) -> Iterator[tuple[int, memoryview, memoryview]]:
     at = 0
     while at < len(view):
         start = at
-        tag, at = _read_varint(view, at)
+        tag, at = read_varint(view, at)
         contents = view[:0]
         match tag & 7:
             case 0:
-                _, at = _read_varint(view, at)
+                _, at = read_varint(view, at)
             case 1:
                 at += 8
             case 2:
-                size, at = _read_varint(view, at)
+                size, at = read_varint(view, at)
                 contents = view[at : at + size]
                 at += size
             case 5:
@@ -74,6 +75,31 @@ def fields(view: memoryview) -> Iterator[tuple[int, memoryview, memoryview]]:
         if at > len(view):
             raise ValueError("a field that is longer than its message")
         yield tag >> 3, view[start:at], contents
+
+
+def start_of(view: memoryview, path: Sequence[int]) -> int | None:
+    """Where the contents of a field begin that lies within others, `path` with its own number last. None where the
+    view, which may be the first bytes of a message alone, does not go so far."""
+    at = 0
+    try:
+        for number in path:
+            while True:
+                tag, at = read_varint(view, at)
+                match tag & 7:
+                    case 0:
+                        _, at = read_varint(view, at)
+                    case 2:
+                        size, at = read_varint(view, at)
+                        if tag >> 3 == number:
+                            break
+                        at += size
+                    case 1 | 5:
+                        at += 8 if tag & 7 == 1 else 4
+                    case kind:
+                        raise ValueError(f"a field of kind {kind}")
+    except IndexError:
+        return None
+    return at
 
 
 def without(view: memoryview, number: int) -> tuple[bytes, memoryview | None]:

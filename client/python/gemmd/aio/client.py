@@ -26,7 +26,7 @@ from gemmd.channel import (
 from gemmd.checks import metadata as checked_metadata
 from gemmd.checks import text
 from gemmd.errors import Error, check_names, from_rpc_error
-from gemmd.memory import messages, teach_malloc
+from gemmd.memory import messages, results, teach_malloc
 from gemmd.methods import Method
 from gemmd.ownership import ASYNC, Owner, check_process
 from gemmd.part import Part
@@ -70,6 +70,7 @@ class Client:
         for channel in self._lanes:
             await channel.close()
         messages.forget()
+        results.forget()
 
     async def __aenter__(self) -> Self:
         return self

@@ -12,6 +12,7 @@ import numpy as np
 
 from gemmd.channel import Metadata
 from gemmd.errors import Error, Unavailable, error_of, from_rpc_error
+from gemmd.memory import results
 from gemmd.methods import GET, PUT
 from gemmd.part import Span
 from gemmd.transfer import (
@@ -141,7 +142,7 @@ async def download(
     timeout: float,
 ) -> np.ndarray:
     """As `gemmd.moving.download`."""
-    into = np.empty(span.count, np.uint8)
+    into = results.take(span.count)
     pieces = Chunks([span], PIECE_BYTES)
 
     async def fetch(number: int) -> None:
