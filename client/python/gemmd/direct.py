@@ -29,20 +29,20 @@ from gemmd.memory import results
 from gemmd.product import ANSWER_DATA, Answer, Request
 from gemmd.wire import Buffer, start_of
 
-Parsed = TypeVar("Parsed")
+Connected, Parsed = TypeVar("Connected"), TypeVar("Parsed")
 
 LONG_BYTES = 1 << 20  # Shorter calls take no longer by grpcio.
 _MAX_CONNECTIONS = 16
 _CONNECT_S = 5.0
+_ANSWER_S = 10.0  # A server that takes longer to answer a ping is lost.
 _LOOK_EVERY_S = 0.2
 _MAX_IDLE_S = 10.0
 _ALIGNMENT = 64
 _HEAD_BYTES = 512  # Of an answer, within which D begins.
 _MAX_STREAM = 2**30  # Then a new connection starts at 1 again.
 
-_DATA, _HEADERS, _RST_STREAM, _SETTINGS, _PUSH_PROMISE, _PING, _GOAWAY, _WINDOW_UPDATE, _CONTINUATION = (
-    0, 1, 3, 4, 5, 6, 7, 8, 9,
-)  # fmt: skip
+# Kinds of frames, and their flags.
+_DATA, _HEADERS, _, _RST_STREAM, _SETTINGS, _PUSH_PROMISE, _PING, _GOAWAY, _WINDOW_UPDATE, _CONTINUATION = range(10)
 _END_STREAM, _ACK, _END_HEADERS, _PADDED, _PRIORITY = 1, 1, 4, 8, 32
 _MAX_WINDOW = 2**31 - 1
 _FIRST_WINDOW = 65535
@@ -56,6 +56,7 @@ _PREFACE = (
     + struct.pack(">HIHIHIHI", 1, 0, 2, 0, 4, _MAX_WINDOW, 5, 2**24 - 1)
     + struct.pack(">IBII", 4 << 8 | _WINDOW_UPDATE, 0, 0, _MAX_WINDOW - _FIRST_WINDOW)
 )
+_TOO_LATE = "Deadline Exceeded"  # As grpcio has it.
 _STATUSES = dict(zip(range(8, 15), ("200", "204", "206", "304", "400", "404", "500"), strict=True))
 _LAST_STATIC = 61  # Of HPACK's table that everybody has.
 
@@ -165,7 +166,8 @@ class Connection:
             self._authority = target
             host, _, port = target.rpartition(":")
             where = (host.removeprefix("[").removesuffix("]"), int(port))
-            self._socket = self._connecting(lambda: socket.create_connection(where, min(_CONNECT_S, max(deadline.left(), 1e-3))))
+            timeout = self._timeout(_CONNECT_S)
+            self._socket = self._connecting(lambda: socket.create_connection(where, timeout))
             self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             self._notice_loss(int(settings.keepalive_s))
         self._buffer = memoryview(bytearray(_BUFFER_BYTES))
@@ -261,7 +263,7 @@ class Connection:
             self._socket.close()
 
     @staticmethod
-    def _connecting(connect):
+    def _connecting(connect: Callable[[], Connected]) -> Connected:
         try:
             return connect()
         except OSError as error:
@@ -327,7 +329,7 @@ class Connection:
         parts = [part for part in parts if len(part)]
         while parts:
             try:
-                self._socket.settimeout(max(self._deadline.left(), 1e-3))
+                self._socket.settimeout(self._timeout(self._settings.keepalive_s + _ANSWER_S))
                 sent = self._socket.sendmsg(parts[:512])
             except OSError as error:
                 raise self._lost(error) from None
@@ -397,9 +399,9 @@ class Connection:
                 self._begin += len(part)
                 into = into[len(part) :]
             elif len(into) >= _BUFFER_BYTES:
-                into = into[self._receive(into, max(self._deadline.left(), 1e-3)) :]
+                into = into[self._await(into) :]
             else:
-                self._begin, self._end = 0, self._receive(self._buffer, max(self._deadline.left(), 1e-3))
+                self._begin, self._end = 0, self._await(self._buffer)
 
     def _has_come(self) -> bool:
         """Whether there is something to read now, which is then in the buffer."""
@@ -409,11 +411,28 @@ class Connection:
             return False
         return True
 
+    def _await(self, into: memoryview) -> int:
+        """Waits for bytes. A server that is silent is asked whether it is still there."""
+        try:
+            return self._receive(into, self._timeout(self._settings.keepalive_s))
+        except TimeoutError:
+            if self._deadline.left() == 0:
+                raise DeadlineExceeded(_TOO_LATE) from None
+        self._send([_frame(_PING, 0, 0, bytes(8))])
+        try:
+            return self._receive(into, self._timeout(_ANSWER_S))
+        except TimeoutError as error:
+            raise self._lost(error) from None
+
+    def _timeout(self, most: float) -> float:
+        """The seconds that may pass until something happens."""
+        return min(most, max(self._deadline.left(), 1e-3))
+
     def _receive(self, into: memoryview, timeout: float) -> int:
         try:
             self._socket.settimeout(timeout)
             count = self._socket.recv_into(into)
-        except BlockingIOError:
+        except (BlockingIOError, TimeoutError):
             raise
         except OSError as error:
             raise self._lost(error) from None
@@ -423,7 +442,7 @@ class Connection:
 
     def _lost(self, error: OSError) -> Exception:
         if isinstance(error, TimeoutError) and self._deadline.left() == 0:
-            return DeadlineExceeded("Deadline Exceeded")
+            return DeadlineExceeded(_TOO_LATE)
         return Lost(str(error))
 
 

@@ -42,7 +42,8 @@ def test_long_products(daemon, numbers, where, shape):
             d = client.matmul(a + turn, b, bias=np.ones(shape[2], np.float32))
             assert np.array_equal(d, (a + turn) @ b + 1)
             assert d.flags.aligned and d.flags.writeable and not d.flags.owndata  # It is where it was received.
-        product = client.multiply(a, b, request_id="mine", device="cpu", metadata=[("x-any", "value"), ("x-bin", b"\xff")])
+        metadata = [("x-any", "value"), ("x-bin", b"\xff")]
+        product = client.multiply(a, b, request_id="mine", device="cpu", metadata=metadata)
         assert (product.request_id, product.device) == ("mine", "cpu")
         out = np.empty((shape[2], shape[0]), np.float32).T
         assert client.matmul(a, b, out=out) is out
@@ -278,7 +279,7 @@ UNKNOWN = [
 ]
 
 
-@pytest.mark.parametrize(("answer", "is_off"), [(answer, False) for answer in LOST] + [(answer, True) for answer in UNKNOWN])
+@pytest.mark.parametrize(("answer", "is_off"), [*((each, False) for each in LOST), *((each, True) for each in UNKNOWN)])
 def test_calls_that_are_grpcios(answer, is_off):
     with Peer(answer, GOOD) as peer:
         pool = direct.Pool(peer.settings)
@@ -335,7 +336,7 @@ def test_idle_connections_answer():
         pool = direct.Pool(peer.settings)
         multiply(pool)
         want = frame(direct._PING, direct._ACK, b"12345678", stream=0)
-        wait_until(lambda: want in peer.received, 20, "an answer to a ping")
+        wait_until(lambda: want in peer.received, PATIENCE_S, "an answer to a ping")
         assert len(pool._idle) == 1
         pool.close()
 
@@ -345,7 +346,7 @@ def test_connections_that_stay_idle_end(monkeypatch):
     with Peer(HEADERS + DATA + trailers("0") + PING, stays=True) as peer:
         pool = direct.Pool(peer.settings)
         multiply(pool)
-        wait_until(lambda: not pool._is_watched, 20, "the end of it")
+        wait_until(lambda: not pool._is_watched, PATIENCE_S, "the end of it")
         assert not pool._idle
 
 
@@ -361,7 +362,19 @@ def test_the_end_of_a_client_ends_its_calls():
 
         thread = threading.Thread(target=work)
         thread.start()
-        wait_until(lambda: pool._used, 20, "a call under way")
+        wait_until(lambda: pool._used, PATIENCE_S, "a call under way")
         pool.close()
-        thread.join(20)
+        thread.join(PATIENCE_S)
         assert ended
+
+
+def test_a_server_that_falls_silent(monkeypatch):
+    monkeypatch.setattr(direct, "_ANSWER_S", 0.05)
+    monkeypatch.setattr(direct.Connection, "_notice_loss", lambda *_: None)
+    with Peer(HEADERS, stays=True) as peer:
+        object.__setattr__(peer.settings, "keepalive_s", 0.05)
+        pool = direct.Pool(peer.settings)
+        with pytest.raises(direct.Lost):
+            multiply(pool)
+        wait_until(lambda: frame(direct._PING, 0, bytes(8), stream=0) in peer.received, PATIENCE_S, "a ping")
+        pool.close()
