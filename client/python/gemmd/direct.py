@@ -46,7 +46,7 @@ _DATA, _HEADERS, _, _RST_STREAM, _SETTINGS, _PUSH_PROMISE, _PING, _GOAWAY, _WIND
 _END_STREAM, _ACK, _END_HEADERS, _PADDED, _PRIORITY = 1, 1, 4, 8, 32
 _MAX_WINDOW = 2**31 - 1
 _FIRST_WINDOW = 65535
-_SEND_BYTES = 1 << 20  # Sent before looking at what the server says.
+_SEND_BYTES = 4 << 20  # Sent before looking at what the server says.
 _BUFFER_BYTES = 16 << 10  # Frames' heads are read through a buffer, long payloads are not.
 _MAX_CONTROL_BYTES = 64 << 10  # Of a frame that is no data.
 # No table of headers, no pushes, and windows and frames as large as there are: one call reads at its own pace.
