@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from daemon import wait_until
 from gemmd.v1 import gemm_pb2, resident_pb2, tensors_pb2
+from metrics_page import scrape
 from tensors import Session, by_name
 
 DEADLINE_S = 60
@@ -172,3 +173,74 @@ def test_a_range_of_a_lost_tensor(gpu, session_of):
             session.get(by_name("d"), offset=2, bytes=count)
         assert raised.value.code() == grpc.StatusCode.FAILED_PRECONDITION
         assert "tensor lost" in raised.value.details()
+
+
+def test_what_a_kernel_packs_is_kept_with_its_tensor(gpu, session_of):
+    """A row-major B, which kernels of GPUs pack, has a form on the GPU from the third product on. It is made anew where
+    the tensor changes, and leaves room for others."""
+    daemon = gpu("--gpu-tensor-bytes=8MiB", "--metrics-listen=127.0.0.1:0")
+    session = session_of(daemon)
+    rows, depth, columns = 4, 64, 1024
+    random = np.random.default_rng()
+    spec = resident_pb2.TensorSpec(type=F16, rows=depth, columns=columns)
+
+    def put(name):
+        values = random.integers(-8, 8, (depth, columns)).astype(np.float16)
+        session.put(values.tobytes(), spec=spec, name=name, hashed=False)
+        return values
+
+    def product(name, values):
+        a = random.integers(-8, 8, (rows, depth)).astype(np.float16)
+        request = gemm_pb2.MultiplyRequest(
+            m=rows,
+            n=columns,
+            k=depth,
+            a=tensors_pb2.Operand(type=F16, data=a.tobytes()),
+            b=tensors_pb2.Operand(type=F16, tensor=tensors_pb2.TensorPart(tensor=by_name(name))),
+            d=tensors_pb2.OutputSpec(type=tensors_pb2.ELEMENT_TYPE_F32),
+            device="cuda:0",
+        )
+        d = np.frombuffer(session.multiply(request).d, np.float32).reshape(rows, columns)
+        np.testing.assert_array_equal(d, a.astype(np.float32) @ values.astype(np.float32))
+
+    def on_gpu():
+        return scrape(daemon).value("gemmd_tensor_bytes", place="cuda:0")
+
+    b = put("b")
+    product("b", b)
+    alone = on_gpu()
+    assert alone == b.nbytes
+    for _ in range(4):
+        product("b", b)
+    assert on_gpu() == 2 * alone, "as many bytes again, with lines of whole chunks"
+
+    # A product overwrites B with the double of it, on the GPU, where its form is.
+    double = gemm_pb2.MultiplyRequest(
+        m=depth,
+        n=columns,
+        k=depth,
+        a=tensors_pb2.Operand(type=F16, data=np.eye(depth, dtype=np.float16).tobytes()),
+        b=tensors_pb2.Operand(type=F16, data=(2 * b).tobytes()),
+        d=tensors_pb2.OutputSpec(type=F16, tensor=tensors_pb2.TensorPart(tensor=by_name("b"))),
+        device="cuda:0",
+    )
+    session.multiply(double)
+    for _ in range(3):
+        product("b", 2 * b)
+    assert on_gpu() == 2 * alone
+
+    # Other tensors have the room once they need it.
+    size = (8 << 20) - int(alone)
+    session.put(bytes(size), name="other", hashed=False, spec=resident_pb2.TensorSpec(type=F16, rows=1, columns=size // 2))
+    request = gemm_pb2.MultiplyRequest(
+        m=1,
+        n=size // 2,
+        k=1,
+        a=tensors_pb2.Operand(type=F16, data=np.ones(1, np.float16).tobytes()),
+        b=tensors_pb2.Operand(type=F16, tensor=tensors_pb2.TensorPart(tensor=by_name("other"))),
+        d=tensors_pb2.OutputSpec(type=F16),
+        device="cuda:0",
+    )
+    session.multiply(request)
+    assert on_gpu() == 8 << 20
+    product("b", 2 * b)
