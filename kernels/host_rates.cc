@@ -2,8 +2,12 @@
 #include "kernels/host_rates.h"
 
 #include <algorithm>
+#include <cmath>
 #include <cstddef>
+#include <cstring>
 #include <set>
+#include <string>
+#include <type_traits>
 #include <utility>
 #include <vector>
 
@@ -15,6 +19,7 @@
 #include "kernels/measure_costs.h"
 #include "kernels/select.h"
 #include "kernels/sim/prediction.h"
+#include "kernels/text.h"
 
 namespace gemmd {
 namespace {
@@ -329,6 +334,154 @@ DeviceProfile MeasureRates(const Target& target) {
       profile.host->copies.widen[static_cast<size_t>(ElementType::kE4m3)][ElementType::kF32];
   if (widened > 0) profile.converted_elements_per_second = threads / widened;
   SetThreads(threads);
+  return profile;
+}
+
+// As numbers: the head, then the lists that it counts.
+
+namespace {
+
+// What is the same for all profiles of the host. An engine is told by a kernel that has it.
+struct ProfileHead {
+  double converted_elements_per_second = 0;
+  double threads = 0;
+  double launch = 0;
+  double share = 0;
+  double start_thread = 0;
+  double memory_bytes_per_second = 0;
+  double cleared_bytes_per_second = 0;
+  CopyCosts copies;
+  EpilogueCosts finish_f32;
+  EpilogueCosts finish_f64;
+  double engines = 0;
+  double simulators = 0;
+  double rates = 0;
+};
+
+template <typename Part>
+constexpr size_t NumbersIn() {
+  static_assert(std::is_trivially_copyable_v<Part> && alignof(Part) == alignof(double));
+  return sizeof(Part) / sizeof(double);
+}
+
+template <typename Part>
+void Append(const Part& part, std::vector<double>& numbers) {
+  numbers.resize(numbers.size() + NumbersIn<Part>());
+  std::memcpy(numbers.data() + numbers.size() - NumbersIn<Part>(), &part, sizeof(Part));
+}
+
+double PositionOf(std::string_view engine, absl::Span<const Kernel> catalog) {
+  const auto has_it = [&](const Kernel& kernel) { return kernel.engine == engine; };
+  return static_cast<double>(std::find_if(catalog.begin(), catalog.end(), has_it) -
+                             catalog.begin());
+}
+
+// Takes parts from the front of what is left. Once something is wrong, all are zeros.
+class NumberReader {
+ public:
+  NumberReader(absl::Span<const double> numbers, absl::Span<const Kernel> catalog)
+      : left_(numbers), catalog_(catalog) {
+    is_right_ = std::all_of(left_.begin(), left_.end(), [](double n) { return std::isfinite(n); });
+  }
+
+  template <typename Part>
+  void Take(Part& part) {
+    is_right_ = is_right_ && left_.size() >= NumbersIn<Part>();
+    if (!is_right_) return;
+    std::memcpy(static_cast<void*>(&part), left_.data(), sizeof(Part));
+    left_.remove_prefix(NumbersIn<Part>());
+  }
+  void TakeEngine(std::string& engine) {
+    double position = 0;
+    Take(position);
+    is_right_ = is_right_ && position >= 0 && position < static_cast<double>(catalog_.size());
+    if (is_right_) engine = catalog_[static_cast<size_t>(position)].engine;
+  }
+  // There are no more of a list than kernels.
+  size_t Count(double count) {
+    is_right_ = is_right_ && count >= 0 && count <= static_cast<double>(catalog_.size());
+    return is_right_ ? static_cast<size_t>(count) : 0;
+  }
+  bool is_over() const { return is_right_ && left_.empty(); }
+
+ private:
+  absl::Span<const double> left_;
+  const absl::Span<const Kernel> catalog_;
+  bool is_right_ = false;
+};
+
+}  // namespace
+
+std::vector<double> NumbersOf(const DeviceProfile& profile) {
+  const HostCosts& costs = *profile.host;
+  const absl::Span<const Kernel> catalog = Catalog(profile.target.kind);
+  std::vector<double> numbers;
+  Append(ProfileHead{.converted_elements_per_second = profile.converted_elements_per_second,
+                     .threads = static_cast<double>(costs.threads),
+                     .launch = costs.launch,
+                     .share = costs.share,
+                     .start_thread = costs.start_thread,
+                     .memory_bytes_per_second = costs.memory_bytes_per_second,
+                     .cleared_bytes_per_second = costs.cleared_bytes_per_second,
+                     .copies = costs.copies,
+                     .finish_f32 = costs.finish_f32,
+                     .finish_f64 = costs.finish_f64,
+                     .engines = static_cast<double>(costs.engines.size()),
+                     .simulators = static_cast<double>(costs.simulators.size()),
+                     .rates = static_cast<double>(profile.rates.size())},
+         numbers);
+  for (const EngineTimes& times : costs.engines) {
+    Append(PositionOf(times.engine, catalog), numbers);
+    Append(times.grids, numbers);
+    Append(times.biased, numbers);
+  }
+  for (const SimulatorTimes& times : costs.simulators) {
+    Append(PositionOf(times.engine, catalog), numbers);
+    Append(times.seconds, numbers);
+  }
+  for (const EngineRate& rate : profile.rates) {
+    Append(PositionOf(rate.engine, catalog), numbers);
+    Append(rate.operations_per_second, numbers);
+  }
+  return numbers;
+}
+
+absl::StatusOr<DeviceProfile> ProfileOf(const Target& target, absl::Span<const double> numbers) {
+  NumberReader reader(numbers, Catalog(target.kind));
+  ProfileHead head;
+  reader.Take(head);
+  HostCosts costs = {.threads = static_cast<int>(std::clamp(head.threads, 1.0, 1e6)),
+                     .launch = head.launch,
+                     .share = head.share,
+                     .start_thread = head.start_thread,
+                     .memory_bytes_per_second = head.memory_bytes_per_second,
+                     .cleared_bytes_per_second = head.cleared_bytes_per_second,
+                     .copies = head.copies,
+                     .finish_f32 = head.finish_f32,
+                     .finish_f64 = head.finish_f64,
+                     .engines = std::vector<EngineTimes>(reader.Count(head.engines)),
+                     .simulators = std::vector<SimulatorTimes>(reader.Count(head.simulators))};
+  DeviceProfile profile = {.target = target,
+                           .rates = std::vector<EngineRate>(reader.Count(head.rates))};
+  profile.converted_elements_per_second = head.converted_elements_per_second;
+  for (EngineTimes& times : costs.engines) {
+    reader.TakeEngine(times.engine);
+    reader.Take(times.grids);
+    reader.Take(times.biased);
+  }
+  for (SimulatorTimes& times : costs.simulators) {
+    reader.TakeEngine(times.engine);
+    reader.Take(times.seconds);
+  }
+  for (EngineRate& rate : profile.rates) {
+    reader.TakeEngine(rate.engine);
+    reader.Take(rate.operations_per_second);
+  }
+  if (!reader.is_over()) {
+    return absl::InvalidArgumentError(
+        Concat("rates: got ", numbers.size(), " numbers that are no rates of this host"));
+  }
+  profile.host = std::make_shared<const HostCosts>(std::move(costs));
   return profile;
 }
 

@@ -142,7 +142,7 @@ absl::Status Validate(const Problem& problem);
 absl::StatusOr<ElementType> DefaultAccumulation(ElementType a, ElementType b);
 
 // Kinds of products for which a kernel behaves alike: its predictions are wrong for the same
-// reasons (PredictionCorrection), and it fails on the same paths (DeviceTrust).
+// reasons (Correction), and it fails on the same paths (DeviceTrust).
 enum class ShapeClass : uint8_t {
   kNoProduct,  // Nothing is multiplied.
   kSmall,      // One matrix that takes about as long as starting it.

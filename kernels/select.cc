@@ -170,7 +170,7 @@ std::string ExplainWanted(const Kernel& wanted, const Problem& problem, const Ta
 
 int64_t ToNanoseconds(double seconds) {
   constexpr double kLongest = 0x1p57;  // Some four years; a few times that cannot overflow.
-  const double ns = std::ceil(seconds * 1e9);
+  const double ns = std::max(std::ceil(seconds * 1e9), 0.0);
   return ns < kLongest ? static_cast<int64_t>(ns) : static_cast<int64_t>(kLongest);
 }
 

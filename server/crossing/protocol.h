@@ -12,8 +12,9 @@
 //   front:  CompressRequest  worker: Result
 //   either: closes the channel, and the worker ends
 //
-// The worker of a device of the host says Hello, too, and then gets a LaunchRequest at a time,
-// which it answers with a Result. Its matrices lie in SharedMemory (shared_memory.h).
+// The worker of a device of the host says Hello and answers a MeasureRequest, too, and then gets a
+// LaunchRequest at a time, which it answers with a Result. Its matrices lie in SharedMemory
+// (shared_memory.h).
 //
 // Requests have a slot each, of kMostInFlight, until they are answered. Those that name the same
 // block are done in the order in which they were sent; others may overtake, and answers come in any
@@ -122,7 +123,8 @@ struct GpuRates {
 };
 
 // A part of the rates: those of `count` kernels from position `first` on. The parts follow each
-// other until every kernel of the catalogue has been told of.
+// other until every kernel of the catalogue has been told of. From a device of the host come the
+// numbers of its profile in their place (kernels/host_rates.h).
 struct RatesPart {
   static constexpr RecordKind kKind = RecordKind::kRates;
   static constexpr size_t kMostRates = 256;

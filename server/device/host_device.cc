@@ -9,6 +9,7 @@
 #include <cstring>
 #include <optional>
 #include <utility>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "kernels/cpu/host.h"
@@ -199,18 +200,29 @@ void HostDevice::SetAborted(bool is_aborted) {
   if (process_ != nullptr) process_->SetAborted(is_aborted);
 }
 
+// Where there is a worker, what measuring does to its process costs the daemon nothing.
+absl::Status HostDevice::Measure(const Target& target) {
+  profile_.target = target;
+  if (process_ == nullptr) {
+    profile_ = MeasureRates(target);
+    return absl::OkStatus();
+  }
+  ASSIGN_OR_RETURN(const std::vector<double> numbers, process_->Measure());
+  ASSIGN_OR_RETURN(profile_, ProfileOf(target, numbers));
+  return absl::OkStatus();
+}
+
 void HostDevice::Run(const Target& target) {
   pthread_setname_np(pthread_self(), ThreadName(info_.name).c_str());
   SetThreads(info_.threads);
   // The constructor waits for `measured_`, so nothing reads the profile before it is complete.
-  if (process_ != nullptr) started_ = process_->Start();
+  started_ = Measure(target);
   if (process_ != nullptr && started_.ok()) {
     const Hello& hello = process_->hello();
     info_.is_confined = hello.is_confined != 0;
     info_.confinement = hello.confinement.view();
     info_.unconfined = hello.unconfined.view();
   }
-  profile_ = MeasureRates(target);
   {
     MutexLock lock(&mutex_);
     measured_ = true;

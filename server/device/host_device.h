@@ -30,8 +30,8 @@ namespace gemmd {
 // destructor of a derived class before.
 class HostDevice final : public Device {
  public:
-  // Starts the thread and measures the rates of the target's kernels on it: HostTarget() makes
-  // `cpu`, a simulator's target `sim:<chip>`. `threads` computing threads; 0 takes every core that
+  // Starts the thread and has the rates of the target's kernels measured: HostTarget() makes `cpu`,
+  // a simulator's target `sim:<chip>`. `threads` computing threads; 0 takes every core that
   // this process may run on. `poisons_freed`: server/device/held_bytes.h.
   // Kernels run in a process of the program; without one, on the device's own thread.
   HostDevice(const Target& target, int threads, bool poisons_freed = false,
@@ -40,7 +40,7 @@ class HostDevice final : public Device {
   // Finishes what was submitted.
   ~HostDevice() override;
 
-  // Errors: those of ProcessLauncher::Start.
+  // Errors: those of ProcessLauncher::Measure.
   absl::Status WaitUntilStarted() override { return started_; }
 
   const DeviceInfo& info() const override { return info_; }
@@ -64,6 +64,7 @@ class HostDevice final : public Device {
     bool is_aborted = false;
   };
   void SetAborted(bool is_aborted) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  absl::Status Measure(const Target& target);
   void Run(const Target& target) ABSL_LOCKS_EXCLUDED(mutex_);
   bool TakeNext(Pending& next) ABSL_LOCKS_EXCLUDED(mutex_);
   JobOutcome Execute(const Pending& pending);

@@ -160,6 +160,28 @@ absl::Status ProcessLauncher::Restart() {
   return Start();
 }
 
+absl::StatusOr<std::vector<double>> ProcessLauncher::Measure() {
+  RETURN_IF_ERROR(Start());
+  absl::StatusOr<std::vector<double>> numbers = TakeNumbers();
+  if (numbers.ok()) return numbers;
+  return absl::UnavailableError(
+      Concat("worker: no rates: ", Lose(std::string(numbers.status().message()))));
+}
+
+absl::StatusOr<std::vector<double>> ProcessLauncher::TakeNumbers() {
+  constexpr size_t kMost = size_t{1} << 16;
+  RETURN_IF_ERROR(SendRecord(worker_.channel(), MeasureRequest()));
+  GpuRates rates;
+  size_t all = 0;
+  do {
+    ASSIGN_OR_RETURN(const Packet packet, worker_.Receive(options_.watchdog_least));
+    ASSIGN_OR_RETURN(const RatesPart part, ParseRecord<RatesPart>(packet));
+    if (all == 0) all = std::min<size_t>(part.kernels, kMost);
+    RETURN_IF_ERROR(AppendRates(part, all, rates));
+  } while (rates.kernel_rates.size() < all);
+  return std::move(rates.kernel_rates);
+}
+
 // Ends the worker, and tells how it ended.
 std::string ProcessLauncher::End() {
   worker_.Kill();

@@ -8,6 +8,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <string>
+#include <vector>
 
 #include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
@@ -49,6 +50,10 @@ class ProcessLauncher final : public Launcher {
   // Replaces the worker. Errors: as Start.
   absl::Status Restart();
 
+  // Has the worker measure the device: the numbers of its profile (kernels/host_rates.h). Errors:
+  // as Start; Unavailable where it does not tell them.
+  absl::StatusOr<std::vector<double>> Measure();
+
   absl::Status Launch(const LaunchTask& task) override;
   void Cool() override;
 
@@ -69,6 +74,7 @@ class ProcessLauncher final : public Launcher {
  private:
   class Passed;
 
+  absl::StatusOr<std::vector<double>> TakeNumbers();
   absl::StatusOr<Result> Ask(LaunchRequest& request, int64_t spin_ns, absl::Duration most);
   absl::StatusOr<Result> Await(uint64_t id, int64_t spin_ns, absl::Duration most);
   absl::Status Wait(int64_t until_ns);

@@ -9,10 +9,12 @@
 #include <cstdio>
 #include <optional>
 #include <string_view>
+#include <vector>
 
 #include "absl/strings/numbers.h"
 #include "kernels/catalog.h"
 #include "kernels/cpu/host.h"
+#include "kernels/host_rates.h"
 #include "kernels/mma/chip.h"
 #include "kernels/mma/find.h"
 #include "kernels/status_macros.h"
@@ -104,6 +106,13 @@ absl::Status HostWorker::Serve() {
       received = channel_.Receive(packet);
     }
     RETURN_IF_ERROR(received);
+    ASSIGN_OR_RETURN(const RecordKind kind, KindOf(packet));
+    if (kind == RecordKind::kMeasure) {
+      RETURN_IF_ERROR(ParseRecord<MeasureRequest>(packet).status());
+      const std::vector<double> numbers = NumbersOf(MeasureRates(options_.target));
+      RETURN_IF_ERROR(SendRates(channel_, {.kernel_rates = numbers}));
+      continue;
+    }
     ASSIGN_OR_RETURN(const LaunchRequest request, ParseRecord<LaunchRequest>(packet));
     Result result;
     result.id = request.id;

@@ -4,11 +4,14 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <limits>
 #include <set>
 #include <string>
+#include <vector>
 
 #include "kernels/catalog.h"
 #include "kernels/host_rates.h"
+#include "kernels/select.h"
 
 namespace gemmd {
 namespace {
@@ -31,6 +34,38 @@ TEST(HostTest, MeasuresEveryEngineThatRunsHere) {
   EXPECT_EQ(got.size(), profile.rates.size());
   EXPECT_THAT(profile.rates, Each(Field(&EngineRate::operations_per_second, Gt(0))));
   EXPECT_GT(profile.converted_elements_per_second, 0);
+}
+
+TEST(HostTest, RatesAreTheSameInAnotherProcess) {
+  SetThreads(1);
+  for (const Target& target :
+       {HostTarget(), Target{.kind = DeviceKind::kSim, .chip = mma::Chip::kSm90}}) {
+    const DeviceProfile profile = MeasureRates(target);
+    std::vector<double> numbers = NumbersOf(profile);
+    const DeviceProfile told = ProfileOf(target, numbers).value();
+    EXPECT_EQ(NumbersOf(told), numbers);
+    EXPECT_EQ(told.rates.size(), profile.rates.size());
+    for (const Kernel& kernel : Catalog(target.kind)) {
+      const absl::StatusOr<Problem> problem = kernel.sample(target);
+      if (!problem.ok() || !kernel.available(target).ok()) continue;
+      EXPECT_EQ(Predict(kernel, *problem, told).total_ns(),
+                Predict(kernel, *problem, profile).total_ns())
+          << kernel.name;
+    }
+    // Not one number less or more, an engine that is not there, a number that is none.
+    EXPECT_FALSE(ProfileOf(target, absl::MakeConstSpan(numbers).first(numbers.size() - 1)).ok());
+    EXPECT_FALSE(ProfileOf(target, {}).ok());
+    numbers.push_back(0);
+    EXPECT_FALSE(ProfileOf(target, numbers).ok());
+    numbers.pop_back();
+    for (const double position : {-1.0, 1e9}) {
+      std::vector<double> wrong = numbers;
+      wrong[wrong.size() - 2] = position;
+      EXPECT_FALSE(ProfileOf(target, wrong).ok());
+    }
+    numbers.front() = std::numeric_limits<double>::quiet_NaN();
+    EXPECT_FALSE(ProfileOf(target, numbers).ok());
+  }
 }
 
 TEST(HostTest, NamesItselfAndItsLibraries) {

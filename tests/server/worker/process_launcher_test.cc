@@ -20,6 +20,7 @@
 
 #include "kernels/catalog.h"
 #include "kernels/cpu/host.h"
+#include "kernels/host_rates.h"
 #include "server/crossing/launcher.h"
 #include "server/crossing/shared_memory.h"
 #include "tests/kernels/product_case.h"
@@ -276,6 +277,19 @@ void ExpectRightProduct(ProcessRig& rig) {
   RandomSource random;
   Case one = MakeCase(DeviceKind::kSim, ElementType::kF16, 30, random);
   ExpectTheSameBits(rig, one, random);
+}
+
+TEST(ProcessLauncherTest, TheWorkerMeasures) {
+  ProcessRig rig("sim:sm_90");
+  const std::vector<double> numbers = rig.launcher().Measure().value();
+  const DeviceProfile profile = ProfileOf(SimulatorTarget(), numbers).value();
+  EXPECT_FALSE(profile.rates.empty());
+  EXPECT_EQ(profile.host->threads, 2);
+  ExpectRightProduct(rig);
+  kill(rig.launcher().pid(), SIGSTOP);
+  EXPECT_THAT(rig.launcher().Measure(),
+              StatusIs(absl::StatusCode::kUnavailable, HasSubstr("no rates: it was stopped")));
+  EXPECT_THAT(rig.launcher().Measure(), IsOk());
 }
 
 TEST(ProcessLauncherTest, AWorkerThatIsLostCostsTheLaunchThatRuns) {
