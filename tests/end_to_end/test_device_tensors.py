@@ -231,7 +231,8 @@ def test_what_a_kernel_packs_is_kept_with_its_tensor(gpu, session_of):
 
     # Other tensors have the room once they need it.
     size = (8 << 20) - int(alone)
-    session.put(bytes(size), name="other", hashed=False, spec=resident_pb2.TensorSpec(type=F16, rows=1, columns=size // 2))
+    other = resident_pb2.TensorSpec(type=F16, rows=1, columns=size // 2)
+    session.put(bytes(size), spec=other, name="other", hashed=False)
     request = gemm_pb2.MultiplyRequest(
         m=1,
         n=size // 2,

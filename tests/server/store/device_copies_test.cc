@@ -107,7 +107,9 @@ void WaitForForms(FakeDeviceMemory& memory) {
   EXPECT_THAT(told.Wait(), IsOk());
 }
 
-FormKey KeyOf(int64_t bytes, uint32_t form = 1) { return {.form = form, .bytes = bytes}; }
+FormKey KeyOf(int64_t bytes, uint32_t form = 1) {
+  return {.form = form, .bytes = bytes, .offset = 0, .layout = {}};
+}
 
 // Room for three copies: memory is taken for a form once it is wanted again, one job makes it while
 // others do without, and from then on all read it, until the bytes change.
