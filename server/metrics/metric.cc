@@ -730,9 +730,9 @@ constexpr Metric kTensorMetrics[] = {
     {.name = "gemmd_tensor_bytes",
      .labels = {"place"},
      .unit = "bytes",
-     .help =
-         "Bytes of resident tensors and of uploads in memory of the host, and of copies of tensors "
-         "and what kernels derive from those in memory of each GPU",
+     .help = "Bytes of resident tensors and of uploads in memory of the host, and, in memory of "
+             "each GPU, "
+             "of copies of tensors and of what kernels derive from tensors",
      .collect = CollectBytes},
     {.name = "gemmd_tensor_bytes_limit",
      .unit = "bytes",

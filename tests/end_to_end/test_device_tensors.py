@@ -200,7 +200,7 @@ def test_what_a_kernel_packs_is_kept_with_its_tensor(gpu, session_of):
             d=tensors_pb2.OutputSpec(type=tensors_pb2.ELEMENT_TYPE_F32),
             device="cuda:0",
         )
-        d = np.frombuffer(session.multiply(request).d, np.float32).reshape(rows, columns)
+        d = np.frombuffer(session.multiply(request).d.data, np.float32).reshape(rows, columns)
         np.testing.assert_array_equal(d, a.astype(np.float32) @ values.astype(np.float32))
 
     def on_gpu():
@@ -229,17 +229,18 @@ def test_what_a_kernel_packs_is_kept_with_its_tensor(gpu, session_of):
         product("b", 2 * b)
     assert on_gpu() == 2 * alone
 
-    # Other tensors have the room once they need it.
-    size = (8 << 20) - int(alone)
-    other = resident_pb2.TensorSpec(type=F16, rows=1, columns=size // 2)
-    session.put(bytes(size), spec=other, name="other", hashed=False)
+    # Another tensor has the room once it needs it.
+    other_columns = 4
+    other_rows = ((8 << 20) - int(alone)) // (2 * other_columns)
+    other = resident_pb2.TensorSpec(type=F16, rows=other_rows, columns=other_columns)
+    session.put(bytes(2 * other_rows * other_columns), spec=other, name="other", hashed=False)
     request = gemm_pb2.MultiplyRequest(
         m=1,
-        n=size // 2,
-        k=1,
-        a=tensors_pb2.Operand(type=F16, data=np.ones(1, np.float16).tobytes()),
+        n=other_columns,
+        k=other_rows,
+        a=tensors_pb2.Operand(type=F16, data=bytes(2 * other_rows)),
         b=tensors_pb2.Operand(type=F16, tensor=tensors_pb2.TensorPart(tensor=by_name("other"))),
-        d=tensors_pb2.OutputSpec(type=F16),
+        d=tensors_pb2.OutputSpec(type=tensors_pb2.ELEMENT_TYPE_F32),
         device="cuda:0",
     )
     session.multiply(request)

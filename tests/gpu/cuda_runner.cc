@@ -269,7 +269,8 @@ class TogetherRunner : public CudaRunner {
   int64_t workspace_bytes_ = 0;
 };
 
-// Copies no guards to the GPU, since the tool watches. The workspace is not initialised.
+// Copies no guards to the GPU, since the tool watches. The workspace is not initialised. Each
+// product runs once more with what the kernel derives from A and B in memory of its own.
 class ApartRunner : public CudaRunner {
  public:
   using CudaRunner::CudaRunner;
@@ -309,15 +310,28 @@ class ApartRunner : public CudaRunner {
     ASSIGN_OR_RETURN(const DeviceBuffer d, Upload(output.data() + kGuardBytes, d_bytes));
     ASSIGN_OR_RETURN(const int64_t workspace_bytes, kernel.workspace_bytes(product.problem));
     ASSIGN_OR_RETURN(const DeviceBuffer workspace, DeviceBuffer::Allocate(workspace_bytes));
-    const Addresses addresses = {.a = a.data(),
-                                 .b = b.data(),
-                                 .c = c.data(),
-                                 .bias = bias.data(),
-                                 .a_scale = a_scale.data(),
-                                 .b_scale = b_scale.data(),
-                                 .d = d.data(),
-                                 .workspace = workspace.data()};
+    Addresses addresses = {.a = a.data(),
+                           .b = b.data(),
+                           .c = c.data(),
+                           .bias = bias.data(),
+                           .a_scale = a_scale.data(),
+                           .b_scale = b_scale.data(),
+                           .d = d.data(),
+                           .workspace = workspace.data()};
     RETURN_IF_ERROR(Launch(kernel, product, output, addresses, workspace_bytes));
+    ASSIGN_OR_RETURN(const DerivedOperand of_a, kernel.derived(product.problem, mma::Operand::kA));
+    ASSIGN_OR_RETURN(const DerivedOperand of_b, kernel.derived(product.problem, mma::Operand::kB));
+    ASSIGN_OR_RETURN(const DeviceBuffer a_form, DeviceBuffer::Allocate(of_a.bytes));
+    ASSIGN_OR_RETURN(const DeviceBuffer b_form, DeviceBuffer::Allocate(of_b.bytes));
+    const int64_t rest_bytes = workspace_bytes - of_a.bytes - of_b.bytes;
+    ASSIGN_OR_RETURN(const DeviceBuffer rest, DeviceBuffer::Allocate(rest_bytes));
+    addresses.workspace = rest.data();
+    for (const bool are_made : {false, true}) {
+      if (of_a.bytes > 0) addresses.a_form = {a_form.data(), are_made};
+      if (of_b.bytes > 0) addresses.b_form = {b_form.data(), are_made};
+      if (of_a.bytes + of_b.bytes == 0) break;
+      RETURN_IF_ERROR(Launch(kernel, product, output, addresses, rest_bytes));
+    }
     if (d_bytes > 0) {
       RETURN_IF_ERROR(CudaStatus(cudaMemcpyAsync(output.data() + kGuardBytes, d.data(), d_bytes,
                                                  cudaMemcpyDeviceToHost, stream_.get()),

@@ -12,6 +12,7 @@
 #include <utility>
 #include <vector>
 
+#include "kernels/catalog.h"
 #include "kernels/cpu/host.h"
 #include "server/store/placed_bytes.h"
 #include "server/store/product_tensors.h"
@@ -102,8 +103,8 @@ TEST_F(DeviceCopiesTest, AreMadeOnceAndGoWithTheirTensor) {
 // Waits until the device has done what it was asked for before.
 void WaitForForms(FakeDeviceMemory& memory) {
   Brought told;
-  memory.Allocate(
-      1, [done = told.Take()](absl::StatusOr<DeviceBlock>) mutable { std::move(done)(Use()); });
+  memory.Read(0, 0, {},
+              [done = told.Take()](const absl::Status&) mutable { std::move(done)(Use()); });
   EXPECT_THAT(told.Wait(), IsOk());
 }
 
@@ -120,8 +121,10 @@ TEST_F(DeviceCopiesTest, AFormIsMadeOnceItIsWantedAgain) {
   const FormKey key = KeyOf(kBlock);
   EXPECT_EQ(copies_->TakeForm(*use, key).form, nullptr) << "used once";
   EXPECT_EQ(memory_.calls("Allocate"), 1);
+  memory_.Hold(true);
   EXPECT_EQ(copies_->TakeForm(*use, key).form, nullptr) << "on its way";
   EXPECT_EQ(copies_->TakeForm(*use, key).form, nullptr) << "it is allocated once";
+  memory_.Hold(false);
   WaitForForms(memory_);
   EXPECT_EQ(copies_->counts().forms, 1);
   EXPECT_EQ(copies_->counts().bytes, 2 * kBlock);
@@ -467,6 +470,7 @@ class ResidentDeviceTest : public testing::Test {
     tensors_->SetPart(OperandRole::kA, offset, static_cast<int64_t>(text.size()) - offset);
     Job job;
     job.id = 7;
+    job.kernel = Catalog(DeviceKind::kCuda).data();
     EXPECT_THAT(tensors_->Place(job), IsOk());
     return job;
   }

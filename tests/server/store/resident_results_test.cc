@@ -11,6 +11,7 @@
 #include <utility>
 #include <vector>
 
+#include "kernels/catalog.h"
 #include "server/store/product_tensors.h"
 #include "tests/server/device/fake_device_memory.h"
 #include "tests/server/store/adding_device.h"
@@ -86,6 +87,7 @@ class ResidentResultsTest : public testing::Test {
     }
     Job job;
     job.id = ++last_id_;
+    job.kernel = Catalog(DeviceKind::kCuda).data();
     EXPECT_THAT(tensors.Place(job), IsOk());
     device.Submit(job, [p = product.get()](const JobOutcome& outcome) {
       MutexLock lock(&p->mutex);

@@ -54,10 +54,11 @@ extern "C" void* calloc(size_t count, size_t bytes) noexcept {
   return AllocationFails(count * bytes) ? nullptr : __libc_calloc(count, bytes);
 }
 
-// What results, operands put together and tensors come from where they are long.
+// What results, operands put together and tensors come from where they are long. Abseil maps 64 KiB
+// for itself the first time that a thread waits for a mutex, and ends the process without them.
 extern "C" void* mmap(void* address, size_t bytes, int protection, int flags, int descriptor,
                       off_t offset) noexcept {
-  if (AllocationFails(bytes)) {
+  if (bytes > gemmd::kLongAllocation && AllocationFails(bytes)) {
     errno = ENOMEM;
     return MAP_FAILED;
   }
