@@ -104,6 +104,7 @@ int64_t DivideUp(int64_t a, int64_t b) { return (a + b - 1) / b; }
 // Where the parts of a launch's workspace begin, and what is made of operands elsewhere.
 struct MadeOf {
   std::byte* memory = nullptr;
+  bool is_form = false;  // It is no part of the workspace.
   bool is_made = false;
 };
 struct Parts {
@@ -117,7 +118,8 @@ Parts PartsOf(const GemmArgs& args, const CudaPlan& plan) {
   std::byte* next = args.workspace.data();
   const auto take = [&next](int64_t bytes) { return std::exchange(next, next + bytes); };
   const auto made = [&](const OperandForm& form, int64_t bytes) {
-    return form.bytes != nullptr ? MadeOf{form.bytes, form.is_made} : MadeOf{take(bytes), false};
+    if (form.bytes == nullptr) return MadeOf{.memory = take(bytes)};
+    return MadeOf{.memory = form.bytes, .is_form = true, .is_made = form.is_made};
   };
   Parts parts;
   parts.a = made(args.a_form, plan.a_workspace_bytes);
@@ -289,29 +291,20 @@ absl::StatusOr<MmaParameters> ParametersOf(const CudaRow& row, mma::Chip chip, c
 }
 
 absl::Status Clear(std::byte* begin, std::byte* end, CUstream_st* stream) {
-  if (begin == end) return absl::OkStatus();
   return CudaStatus(cudaMemsetAsync(begin, 0, static_cast<size_t>(end - begin), stream), "split");
 }
 
-// Sets to zero what the split wants so; what lies together, at once.
+// Sets to zero what the split wants so: in the workspace, where that lies together, at once.
 absl::Status ClearForSplit(const CudaPlan& plan, const Parts& parts, CUstream_st* stream) {
   const SplitPlan& split = plan.split;
-  const int64_t a_bytes = plan.a_workspace_bytes - split.a_ranges_offset;
-  const std::span<std::byte> ranges[] = {
-      {parts.a.memory + split.a_ranges_offset, parts.a.is_made ? 0 : static_cast<size_t>(a_bytes)},
-      {parts.split, static_cast<size_t>(split.bytes)},
-      {parts.b.memory, parts.b.is_made ? 0 : static_cast<size_t>(split.b_ranges_bytes)}};
-  std::byte* begin = nullptr;
-  std::byte* end = nullptr;
-  for (const std::span<std::byte> range : ranges) {
-    if (range.empty()) continue;
-    if (range.data() != end) {
-      RETURN_IF_ERROR(Clear(begin, end, stream));
-      begin = range.data();
-    }
-    end = range.data() + range.size();
-  }
-  return Clear(begin, end, stream);
+  std::byte* const a_begin = parts.a.memory + split.a_ranges_offset;
+  std::byte* const a_end = parts.a.memory + plan.a_workspace_bytes;
+  std::byte* const b_end = parts.b.memory + split.b_ranges_bytes;
+  RETURN_IF_ERROR(Clear(parts.a.is_form ? parts.split : a_begin,
+                        parts.b.is_form ? parts.split + split.bytes : b_end, stream));
+  if (parts.a.is_form && !parts.a.is_made) RETURN_IF_ERROR(Clear(a_begin, a_end, stream));
+  if (!parts.b.is_form || parts.b.is_made) return absl::OkStatus();
+  return Clear(parts.b.memory, b_end, stream);
 }
 
 absl::Status SplitOperands(const CudaRow& row, const GemmArgs& args, const CudaPlan& plan,
