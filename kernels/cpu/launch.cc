@@ -316,7 +316,8 @@ absl::StatusOr<int64_t> WorkspaceBytes(const Kernel& kernel, const Problem& prob
 }
 
 // The copy of an operand that the engine gets. The workspace holds one matrix at a time, so there
-// is none of a batch. The number of the form says what was done to the operand.
+// is none of a batch. The number of the form says what was done to the operand, whose k is the
+// other way in A and in B.
 absl::StatusOr<DerivedOperand> Derived(const Kernel& kernel, const Problem& problem,
                                        mma::Operand operand) {
   const bool is_a = operand == mma::Operand::kA;
@@ -332,7 +333,10 @@ absl::StatusOr<DerivedOperand> Derived(const Kernel& kernel, const Problem& prob
   const auto type = static_cast<uint32_t>(copy.type);
   return DerivedOperand{.offset = plan.widening ? plan.offset : plan.dense_offset,
                         .bytes = copy.batch_stride_bytes,
-                        .form = widening << 16 | type << 8 | (is_deeper ? 1 : 0)};
+                        .form = widening << 16 | type << 8 |
+                                (!is_deeper ? 0
+                                 : is_a     ? 1
+                                            : 2)};
 }
 
 // What an operand is widened into.

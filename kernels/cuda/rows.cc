@@ -99,8 +99,9 @@ absl::StatusOr<Problem> Sample(const Kernel& kernel, const Target& target) {
   return problem;
 }
 
-// What is made of a dense operand depends on how its elements lie alone, and, where f32 are split,
-// on whether the lines' ranges are before or behind them. The metadata of a sparse one are a row's.
+// What is made of a dense operand depends on which one it is, since k is the other way in A and in
+// B, on how its elements lie, and, where f32 are split, on whether the lines' ranges are before or
+// behind them. The metadata of a sparse one are a row's.
 uint32_t FormOf(const Kernel& kernel, const CudaRow& row, mma::Operand operand) {
   constexpr uint32_t kOfRow = uint32_t{1} << 31;
   const mma::Instruction& instruction = row.instruction;
@@ -119,7 +120,8 @@ absl::StatusOr<DerivedOperand> Derived(const Kernel& kernel, const Problem& prob
   ASSIGN_OR_RETURN(const CudaPlan plan, PlanOf(row, ProblemOfRow(row, problem)));
   const bool is_first = (operand == mma::Operand::kA) != Transposes(row, problem.m, problem.n);
   const mma::Operand as = is_first ? mma::Operand::kA : mma::Operand::kB;
-  const uint32_t form = FormOf(kernel, row, as);
+  constexpr uint32_t kOfB = uint32_t{1} << 30;
+  const uint32_t form = FormOf(kernel, row, as) | (operand == mma::Operand::kB ? kOfB : 0);
   if (is_first) return DerivedOperand{.bytes = plan.a_workspace_bytes, .form = form};
   return DerivedOperand{.offset = plan.a_workspace_bytes + plan.split.bytes,
                         .bytes = plan.b_workspace_bytes,

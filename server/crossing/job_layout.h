@@ -75,6 +75,10 @@ struct PlacedPart {
   int64_t bytes = 0;
 };
 
+// A launch that is predicted to take longer is made in panels. Two of them are queued ahead;
+// together they end well within 50 ms.
+inline constexpr int64_t kLongestWholeLaunchNs = 10'000'000;
+
 // What a kernel derives from A or B (Kernel::derived), in a block of its own.
 struct FormPlace {
   uint64_t block = 0;    // 0: it is not kept.

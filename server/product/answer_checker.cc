@@ -216,6 +216,7 @@ std::unique_ptr<Submission> AnswerChecker::SubmissionFor(const Product& product,
   job.forms = nullptr;
   job.d = Destination();
   for (const OperandRole role : kMatrixRoles) job[role].is_resident = false;
+  job.problem.a_stays = job.problem.b_stays = false;
   job.workspace_bytes =
       std::max(job.workspace_bytes, place.kernel->workspace_bytes(job.problem).value_or(0));
   submission->bytes = product.bytes;

@@ -467,7 +467,10 @@ DeviceCopies::FormUse DeviceCopies::TakeForm(const Use& copy, const FormKey& key
         std::find_if(forms.begin(), forms.end(),
                      [&key](const std::shared_ptr<DeviceForm>& one) { return one->key == key; });
     if (found == forms.end()) {
-      if (forms.size() < kMostForms) forms.push_back(std::make_shared<DeviceForm>(DeviceForm{key}));
+      if (forms.size() == kMostForms) ForgetWanted(forms);
+      if (forms.size() == kMostForms) return {};
+      forms.push_back(std::make_shared<DeviceForm>(DeviceForm{key}));
+      forms.back()->turn = ++last_turn_;
       return {};
     }
     form = *found;
@@ -487,23 +490,34 @@ DeviceCopies::FormUse DeviceCopies::TakeForm(const Use& copy, const FormKey& key
   return {};
 }
 
+// The one that was wanted once and longest ago.
+void DeviceCopies::ForgetWanted(std::vector<std::shared_ptr<DeviceForm>>& forms) {
+  auto oldest = forms.end();
+  for (auto one = forms.begin(); one != forms.end(); ++one) {
+    if ((*one)->state != DeviceForm::State::kWanted) continue;
+    if (oldest == forms.end() || (*one)->turn < (*oldest)->turn) oldest = one;
+  }
+  if (oldest != forms.end()) forms.erase(oldest);
+}
+
 bool DeviceCopies::BeginForm(const std::shared_ptr<DeviceForm>& form, Account* account) {
   const int64_t bytes = BlockBytes(form->key.bytes);
-  if (counts_.bytes + promised_bytes_ > memory_.capacity_bytes() - bytes) return false;
+  const int64_t taken = counts_.bytes + promised_bytes_ + promised_to_forms_;
+  if (taken > memory_.capacity_bytes() - bytes) return false;
   if (account != nullptr) {
     absl::StatusOr<Account::Charge> charge = account->Take(bytes);
     if (!charge.ok()) return false;
     form->charge = *std::move(charge);
   }
   form->state = DeviceForm::State::kAllocating;
-  promised_bytes_ += bytes;
+  promised_to_forms_ += bytes;
   return true;
 }
 
 void DeviceCopies::FinishForm(const std::shared_ptr<DeviceForm>& form,
                               absl::StatusOr<DeviceBlock> block) {
   MutexLock lock(&mutex_);
-  promised_bytes_ -= BlockBytes(form->key.bytes);
+  promised_to_forms_ -= BlockBytes(form->key.bytes);
   if (!block.ok() || form->is_gone || is_closed_) {
     if (block.ok() && !is_closed_) memory_.Free(*block);
     form->state = DeviceForm::State::kWanted;
@@ -522,7 +536,8 @@ void DeviceCopies::EndForm(FormUse use, bool is_made) {
   DeviceForm& form = *use.form;
   --form.users;
   if (use.is_made || form.state != State::kBeingMade) return;
-  form.state = is_made && !std::exchange(form.is_outdated, false) ? State::kMade : State::kEmpty;
+  const bool is_outdated = std::exchange(form.is_outdated, false);
+  form.state = is_made && !is_outdated ? State::kMade : State::kEmpty;
 }
 
 void DeviceCopies::OutdateForms(DeviceCopy& copy) {

@@ -76,6 +76,7 @@ struct FormKey {
   int64_t bytes = 0;
   int64_t offset = 0;  // Where the part begins in the tensor's bytes.
   MatrixLayout layout;
+  int64_t matrices = 1;
 
   friend bool operator==(const FormKey&, const FormKey&) = default;
 };
@@ -342,6 +343,7 @@ class DeviceCopies : public std::enable_shared_from_this<DeviceCopies> {
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void FinishForm(const std::shared_ptr<DeviceForm>& form, absl::StatusOr<DeviceBlock> block)
       ABSL_LOCKS_EXCLUDED(mutex_);
+  static void ForgetWanted(std::vector<std::shared_ptr<DeviceForm>>& forms);
   void DropForm(DeviceForm& form) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Gives up the form that was used least recently, of all that nobody uses; of those that the
   // account pays for, unless it is null. False where there is none.
@@ -352,7 +354,8 @@ class DeviceCopies : public std::enable_shared_from_this<DeviceCopies> {
   mutable Mutex mutex_;
   bool is_closed_ ABSL_GUARDED_BY(mutex_) = false;
   int64_t last_turn_ ABSL_GUARDED_BY(mutex_) = 0;
-  int64_t promised_bytes_ ABSL_GUARDED_BY(mutex_) = 0;  // To copies that have no block yet.
+  int64_t promised_bytes_ ABSL_GUARDED_BY(mutex_) = 0;     // To copies that have no block yet.
+  int64_t promised_to_forms_ ABSL_GUARDED_BY(mutex_) = 0;  // Copies have that where they need it.
   absl::flat_hash_set<DeviceCopy*> resident_ ABSL_GUARDED_BY(mutex_);  // Those with a block.
   Counts counts_ ABSL_GUARDED_BY(mutex_);
 };

@@ -113,11 +113,15 @@ absl::Status ProductTensors::Place(Job& job) {
   }
   if (written() != nullptr) job.d.memory = d_use_->bytes->host() + d_offset_;
   if (draft_) job.d = {.memory = draft_->bytes->host(), .is_new = true};
-  job.problem.a_stays = read(OperandRole::kA) != nullptr && !job.problem.a.is_sparse();
-  job.problem.b_stays = read(OperandRole::kB) != nullptr;
+  MarkStaying(job.problem);
   job.tensors = this;
   job.forms = this;
   return absl::OkStatus();
+}
+
+void ProductTensors::MarkStaying(Problem& problem) const {
+  problem.a_stays = read(OperandRole::kA) != nullptr && !problem.a.is_sparse();
+  problem.b_stays = read(OperandRole::kB) != nullptr;
 }
 
 // What D overwrites comes with D. Where several products run as one, a matrix may be made of those
@@ -350,6 +354,7 @@ void ProductTensors::EndForms(bool is_ok) {
 }
 
 void ProductTensors::TakeFormsOn(DeviceCopies& copies, Job& job) {
+  if (job.predicted.kernel_ns > kLongestWholeLaunchNs) return;
   const auto take = [&](OperandRole role, mma::Operand operand, const Source& source,
                         const MatrixLayout& layout, FormPlace& place) {
     Part& part = At(role);
@@ -360,8 +365,11 @@ void ProductTensors::TakeFormsOn(DeviceCopies& copies, Job& job) {
     const absl::StatusOr<DerivedOperand> derived = job.kernel->derived(job.problem, operand);
     if (!derived.ok() || derived->bytes == 0) return;
     part.device_form = copies.TakeForm(
-        part.copy,
-        {.form = derived->form, .bytes = derived->bytes, .offset = part.offset, .layout = layout});
+        part.copy, {.form = derived->form,
+                    .bytes = derived->bytes,
+                    .offset = part.offset,
+                    .layout = layout,
+                    .matrices = layout.batch_stride_bytes == 0 ? 1 : job.problem.batch});
     if (part.device_form.form == nullptr) return;
     place = {.block = part.device_form.block,
              .bytes = derived->bytes,
@@ -449,6 +457,7 @@ bool BroughtJobs::TakeAll(DeviceCopies* place, const Job& job) {
     absl::StatusOr<std::unique_ptr<JoinedJob>> joined =
         JoinedJob::Of(job.joining, job.id, std::move(members));
     if (joined.ok() && (*joined)->SetKernel(*job.kernel).ok()) {
+      (*joined)->SetPredicted(job.predicted);
       joined_ = *std::move(joined);
       return true;
     }

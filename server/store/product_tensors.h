@@ -69,6 +69,8 @@ class ProductTensors final : public FormKeeper {
   // as long as this lives. Errors: FailedPrecondition where D would overwrite bytes of another
   // tensor too.
   absl::Status Place(Job& job);
+  // What Place says of a problem for its predictions: which operands stay.
+  void MarkStaying(Problem& problem) const;
 
   // Brings what the job reads to the device, and has the job read it there and leave D there. What
   // finds no room on the device is read from memory of the host, or goes there; so does everything

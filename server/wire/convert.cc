@@ -692,7 +692,9 @@ absl::Status ParseWithTensors(TensorStore& store, const TensorCaller& caller,
   RETURN_IF_ERROR(ParseMultiply(request, held, product));
   const bool is_explained = held == nullptr;
   RETURN_IF_ERROR(operands.Complete(is_explained, product));
-  return is_explained ? absl::OkStatus() : tensors->Place(product.job);
+  if (!is_explained) return tensors->Place(product.job);
+  tensors->MarkStaying(product.job.problem);
+  return absl::OkStatus();
 }
 
 }  // namespace gemmd

@@ -18,9 +18,6 @@ namespace {
 
 using Axis = GpuPanels::Axis;
 
-// Two panels are queued ahead; together they end well within 50 ms.
-constexpr int64_t kMostNs = 10'000'000;
-
 constexpr int64_t kAlignment = 256;  // Bytes: kJobAlignment.
 
 // The nearest multiple of the granule, at least one.
@@ -190,7 +187,7 @@ Result Run::MakeResult() {
 }
 
 GpuPanels DivideLaunch(const Problem& problem, int64_t predicted_ns) {
-  const int64_t parts = std::max<int64_t>(1, (predicted_ns - 1) / kMostNs + 1);
+  const int64_t parts = std::max<int64_t>(1, (predicted_ns - 1) / kLongestWholeLaunchNs + 1);
   if (parts == 1) return {Axis::kBatch, problem.batch, problem.batch};
   const GpuPanels over_batch = {Axis::kBatch, problem.batch,
                                 StepOf(problem.batch, parts, BatchGranule(problem))};

@@ -44,6 +44,7 @@ TEST(DerivedOperandTest, PartsOfTheWorkspaceAreThePlans) {
                   kernel.workspace_bytes(problem).value());
         EXPECT_EQ(of_a->bytes > 0, plan->a.is_packed || kernel.instruction->is_sparse());
         EXPECT_EQ(of_b->bytes > 0, plan->b.is_packed) << kernel.name;
+        EXPECT_NE(of_a->form, of_b->form) << kernel.name << ": k is the other way";
         if (plan->b.is_packed) ++packed;
       }
     }

@@ -109,7 +109,7 @@ void WaitForForms(FakeDeviceMemory& memory) {
 }
 
 FormKey KeyOf(int64_t bytes, uint32_t form = 1) {
-  return {.form = form, .bytes = bytes, .offset = 0, .layout = {}};
+  return {.form = form, .bytes = bytes, .offset = 0, .layout = {}, .matrices = 1};
 }
 
 // Room for three copies: memory is taken for a form once it is wanted again, one job makes it while
@@ -164,6 +164,26 @@ TEST_F(DeviceCopiesTest, AFormIsMadeOnceItIsWantedAgain) {
   ASSERT_NE(fresh.form, nullptr);
   EXPECT_FALSE(fresh.is_made) << "it was made while the bytes changed";
   copies_->EndForm(std::move(fresh), true);
+}
+
+// As many bytes are no sign of as many matrices. Of more than eight, what was wanted once and
+// longest ago is forgotten.
+TEST_F(DeviceCopiesTest, AFormIsOfSoManyMatrices) {
+  const auto bytes = Bytes("abc");
+  const absl::StatusOr<Use> use = Bring(bytes);
+  ASSERT_THAT(use, IsOk());
+  for (int64_t matrices = 1; matrices <= 9; ++matrices) {
+    FormKey key = KeyOf(kBlock);
+    key.matrices = matrices;
+    EXPECT_EQ(copies_->TakeForm(*use, key).form, nullptr);
+  }
+  WaitForForms(memory_);
+  EXPECT_EQ(copies_->counts().forms, 0);
+  FormKey last = KeyOf(kBlock);
+  last.matrices = 9;
+  EXPECT_EQ(copies_->TakeForm(*use, last).form, nullptr);
+  WaitForForms(memory_);
+  EXPECT_EQ(copies_->counts().forms, 1);
 }
 
 // A form that a job uses.
