@@ -107,7 +107,7 @@ struct GemmArgs {
   // Becomes true, from any thread, once nobody wants D any more. Null: somebody always does.
   AbortFlag abort = nullptr;
   AbortWord abort_word = {};  // Kernels of GPUs look at this one instead.
-  // Only where Kernel::derived tells of bytes.
+  // Only where Kernel::derived returns bytes.
   OperandForm a_form = {};
   OperandForm b_form = {};
   // Factors of blocks, as the problem's a_blocks and b_blocks say; null where it has none.

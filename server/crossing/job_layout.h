@@ -108,7 +108,7 @@ class BlockTurns {
   // A user takes its turns behind those who came before it, by a number of its own. Users of one
   // group, unless that is 0, are in no order.
   void Enter(uint64_t user, const std::vector<BlockUse>& uses, uint64_t group = 0);
-  // Whether nobody is in its way, even if it has not entered.
+  // Whether the user may go ahead, even if it has not entered.
   bool HasTurn(uint64_t user, const std::vector<BlockUse>& uses, uint64_t group = 0) const;
   void Leave(uint64_t user, const std::vector<BlockUse>& uses);
 

@@ -345,8 +345,8 @@ class DeviceCopies : public std::enable_shared_from_this<DeviceCopies> {
       ABSL_LOCKS_EXCLUDED(mutex_);
   static void ForgetWanted(std::vector<std::shared_ptr<DeviceForm>>& forms);
   void DropForm(DeviceForm& form) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // Gives up the form that was used least recently, of all that nobody uses; of those that the
-  // account pays for, unless it is null. False where there is none.
+  // Gives up the least recently used of the idle forms; if `account` is not null, of those that it
+  // pays for. False if there is none.
   bool GiveUpForm(const Account* account) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   DeviceMemory& memory_;

@@ -216,7 +216,7 @@ class JobRun final : public Run {
   int64_t copied_ = 0;  // Bytes of this stage.
   GpuPanels panels_;
   int64_t panel_ = 0;
-  // What is kept of A and B, unless the launch is divided: of which it takes so many bytes.
+  // The forms of A and B, unless the launch is divided, and their bytes together.
   OperandForm a_form_;
   OperandForm b_form_;
   int64_t form_bytes_ = 0;

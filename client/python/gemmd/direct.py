@@ -250,12 +250,12 @@ class Connection:
         return not self._is_leaving
 
     def shut(self) -> None:
-        """Ends it for whoever uses it."""
+        """Ends the connection while a call may be using it."""
         with contextlib.suppress(OSError):
             self._socket.shutdown(socket.SHUT_RDWR)
 
     def close(self) -> None:
-        """Ends it where nobody uses it."""
+        """Closes an idle connection."""
         self._socket.close()
 
     def __del__(self) -> None:
@@ -341,7 +341,7 @@ class Connection:
                     sent = 0
 
     def _next_frame(self) -> None:
-        """Takes a frame, whatever it is, but for the payload of data."""
+        """Reads a frame; the payload of a data frame stays in the socket."""
         head = bytearray(9)
         self._take(memoryview(head))
         size, kind, flags, stream = int.from_bytes(head[:3]), head[3], head[4], int.from_bytes(head[5:]) & _MAX_WINDOW

@@ -130,7 +130,7 @@ class Results:
                 return pages
             self._kept.append(pages)
         pages = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-        with contextlib.suppress(OSError):  # Systems may lack huge pages, of which each costs one fault.
+        with contextlib.suppress(OSError):  # A huge page costs one fault; some systems have none.
             pages.madvise(mmap.MADV_HUGEPAGE)
         return pages
 
