@@ -151,7 +151,7 @@ constexpr bool HasRoomToFinish(const CudaRow& row) {
           InstructionsDown(row) * row.instruction.n / 2 <= kMostBesideMetadata);
 }
 
-// Whether the row computes D by its transpose: a narrow row puts the longer side of D down.
+// Whether a narrow row computes D by its transpose, to put the longer side of D down.
 constexpr bool Transposes(const CudaRow& row, int64_t m, int64_t n) {
   return IsNarrow(row) && m < n;
 }

@@ -4,6 +4,7 @@
 #include "kernels/checked.h"
 #include "kernels/cuda/epilogue.h"
 #include "kernels/cuda/geometry.h"
+#include "kernels/cuda/rows.h"
 #include "kernels/sparse24.h"
 #include "kernels/split_float.h"
 #include "kernels/status_macros.h"
@@ -130,6 +131,15 @@ Checked PlanSums(const CudaRow& row, const Problem& problem, SumsPlan& plan) {
   return bytes * Checked(problem.batch);
 }
 
+// Whether a wide row can store a D in columns as the rows of its transpose. Lines of D, and of the
+// sums that may be kept in its place, have less than 2 GiB.
+bool StoresColumns(const CudaRow& row, const Problem& problem) {
+  constexpr int64_t kMostElements = kMostLineBytes / int64_t{sizeof(float)} - kLineAlignment;
+  return HasWarpgroups(row) && !row.instruction.is_sparse() && !row.splits_f32 &&
+         problem.d.order == Order::kColumnMajor && problem.m <= kMostElements &&
+         problem.d.line_stride_bytes() <= kMostLineBytes;
+}
+
 absl::Status TooLarge() { return absl::ResourceExhaustedError("workspace: more than 2^63 bytes"); }
 
 Checked RangesBytes(const MatrixLayout& layout, int64_t lines, int64_t batch) {
@@ -156,8 +166,12 @@ LineAxis AxisInMemory(mma::Operand operand, const MatrixLayout& layout) {
   return is_along_k ? LineAxis::kK : LineAxis::kMn;
 }
 
-Problem ProblemOfRow(const CudaRow& row, const Problem& problem) {
-  return Transposes(row, problem.m, problem.n) ? Transposed(problem) : problem;
+Multiplication MultiplicationOf(const CudaRow& row, const Problem& problem) {
+  const bool transposes =
+      IsNarrow(row) ? Transposes(row, problem.m, problem.n) : StoresColumns(row, problem);
+  const CudaRow* const other = transposes ? RowOfTranspose(row) : nullptr;
+  if (other == nullptr) return {row, problem};
+  return {*other, Transposed(problem), true};
 }
 
 absl::StatusOr<CudaPlan> PlanOf(const CudaRow& row, const Problem& problem) {

@@ -78,10 +78,21 @@ struct CudaPlan {
 // The axis along which the lines of a dense operand lie in memory.
 LineAxis AxisInMemory(mma::Operand operand, const MatrixLayout& layout);
 
-// The problem as the row multiplies it: the given one, or its transpose (Transposes).
-Problem ProblemOfRow(const CudaRow& row, const Problem& problem);
+// How a row multiplies a problem: as it is, or as the transpose whose D is the problem's D
+// transposed. The transpose takes the row whose types of A and B are the other way round.
+struct Multiplication {
+  const CudaRow& row;
+  Problem problem;
+  bool is_transposed = false;
+};
 
-// Plans a valid problem that the row supports, as the row multiplies it; the plan is empty where
+// Narrow rows transpose a D that has fewer rows than columns. Wide rows of warpgroups transpose a D
+// in columns: its lines are then rows, which the copy engine writes from registers. The exceptions
+// are sparse rows, since B cannot be sparse, and rows that split f32, whose cross sums depend on
+// which operand is A.
+Multiplication MultiplicationOf(const CudaRow& row, const Problem& problem);
+
+// Plans a valid problem that the row supports, as MultiplicationOf says; the plan is empty where
 // nothing is multiplied.
 // Errors: ResourceExhausted where the size of the workspace does not fit into 63 bits.
 absl::StatusOr<CudaPlan> PlanOf(const CudaRow& row, const Problem& problem);

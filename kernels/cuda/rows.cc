@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cmath>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "kernels/cuda/geometry.h"
@@ -45,8 +46,8 @@ absl::Status Available(const Kernel& kernel, const Target& target) {
 }
 
 absl::StatusOr<int64_t> WorkspaceBytes(const Kernel& kernel, const Problem& problem) {
-  const CudaRow& row = RowOf(kernel);
-  ASSIGN_OR_RETURN(const CudaPlan plan, PlanOf(row, ProblemOfRow(row, problem)));
+  const Multiplication multiplied = MultiplicationOf(RowOf(kernel), problem);
+  ASSIGN_OR_RETURN(const CudaPlan plan, PlanOf(multiplied.row, multiplied.problem));
   return plan.workspace_bytes;
 }
 
@@ -56,8 +57,8 @@ absl::Status Launch(const Kernel& kernel, const GemmArgs&) {
 
 double Predict(const Kernel& kernel, const Problem& problem, const DeviceProfile& profile,
                double rate) {
-  const CudaRow& row = RowOf(kernel);
-  return PredictedSeconds(row, ProblemOfRow(row, problem), profile, rate);
+  const Multiplication multiplied = MultiplicationOf(RowOf(kernel), problem);
+  return PredictedSeconds(multiplied.row, multiplied.problem, profile, rate);
 }
 
 absl::StatusOr<MatrixLayout> SampleOperand(const CudaRow& row, mma::Operand operand,
@@ -116,12 +117,13 @@ uint32_t FormOf(const Kernel& kernel, const CudaRow& row, mma::Operand operand) 
 
 absl::StatusOr<DerivedOperand> Derived(const Kernel& kernel, const Problem& problem,
                                        mma::Operand operand) {
-  const CudaRow& row = RowOf(kernel);
-  ASSIGN_OR_RETURN(const CudaPlan plan, PlanOf(row, ProblemOfRow(row, problem)));
-  const bool is_first = (operand == mma::Operand::kA) != Transposes(row, problem.m, problem.n);
+  const Multiplication multiplied = MultiplicationOf(RowOf(kernel), problem);
+  ASSIGN_OR_RETURN(const CudaPlan plan, PlanOf(multiplied.row, multiplied.problem));
+  const bool is_first = (operand == mma::Operand::kA) != multiplied.is_transposed;
   const mma::Operand as = is_first ? mma::Operand::kA : mma::Operand::kB;
   constexpr uint32_t kOfB = uint32_t{1} << 30;
-  const uint32_t form = FormOf(kernel, row, as) | (operand == mma::Operand::kB ? kOfB : 0);
+  const uint32_t form =
+      FormOf(kernel, multiplied.row, as) | (operand == mma::Operand::kB ? kOfB : 0);
   if (is_first) return DerivedOperand{.bytes = plan.a_workspace_bytes, .form = form};
   return DerivedOperand{.offset = plan.a_workspace_bytes + plan.split.bytes,
                         .bytes = plan.b_workspace_bytes,
@@ -200,6 +202,14 @@ Rows MakeRows() {
 
 const CudaRow* CudaRowOf(const Kernel& kernel) {
   return kernel.family == &kCudaFamily ? &RowOf(kernel) : nullptr;
+}
+
+const CudaRow* RowOfTranspose(const CudaRow& row) {
+  if (row.instruction.a == row.instruction.b) return &row;
+  CudaRow other = row;
+  std::swap(other.instruction.a, other.instruction.b);
+  const auto* const found = std::find(kCudaRows.begin(), kCudaRows.end(), other);
+  return found != kCudaRows.end() ? &*found : nullptr;
 }
 
 absl::Span<const Kernel> CudaKernels() {

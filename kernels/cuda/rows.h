@@ -15,4 +15,8 @@ absl::Span<const Kernel> CudaKernels();
 // The row of a kernel of this family; null for a kernel of another family.
 const CudaRow* CudaRowOf(const Kernel& kernel);
 
+// The row that multiplies transposes as `row` multiplies the problem: `row` itself, or the one that
+// takes the types of A and B the other way round. Null if there is none.
+const CudaRow* RowOfTranspose(const CudaRow& row);
+
 }  // namespace gemmd

@@ -71,12 +71,13 @@ void AddOutputs(const Tile& tile, Topic topic, int times, std::vector<CaseSpec>&
   }
 }
 
-// Lines of whole chunks, with which warpgroups finish D themselves.
+// Lines of D are whole chunks, so that warpgroups finish D themselves: those of a D in columns in
+// every other two cases, and those of a D in rows in all.
 void AddWholeLines(const Tile& tile, int times, std::vector<CaseSpec>& cases) {
   for (int i = 0; i < times; ++i) {
     for (const ElementType d : {ElementType::kF32, ElementType::kF16, ElementType::kBf16}) {
-      cases.push_back({Topic::kEpilogues, tile.m + 17, tile.n + 16, tile.k / 2, Family::kNormal,
-                       i % 2 + 1, false, false, d});
+      cases.push_back({Topic::kEpilogues, tile.m + 16 + i / 2 % 2, tile.n + 16, tile.k / 2,
+                       Family::kNormal, i % 2 + 1, false, false, d});
     }
   }
 }

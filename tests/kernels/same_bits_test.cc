@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <array>
+#include <utility>
 #include <vector>
 
 #include "kernels/catalog.h"
@@ -104,6 +105,38 @@ TEST(SameBitsTest, AreTheSame) {
   }
   EXPECT_GE(compared, 40);
   EXPECT_GE(sparse, 10);
+}
+
+// GPU kernels compute a D in columns by its transpose (kernels/cuda/plan.h).
+TEST(SameBitsTest, OfTheTranspose) {
+  RandomSource random;
+  SCOPED_TRACE(random.trace());
+  const absl::Span<const Kernel> kernels = SimKernels();
+  size_t compared = 0;
+  for (const Kernel& kernel : kernels) {
+    const mma::Instruction& instruction = *kernel.instruction;
+    if (!instruction.is_warpgroup() || instruction.is_sparse() || instruction.n != 8 ||
+        kernel.recipe.splits_f32) {
+      continue;
+    }
+    mma::Instruction turned = instruction;
+    std::swap(turned.a, turned.b);
+    const auto other = std::find_if(kernels.begin(), kernels.end(), [&](const Kernel& candidate) {
+      return *candidate.instruction == turned &&
+             candidate.recipe.promotion_k == kernel.recipe.promotion_k &&
+             !candidate.recipe.splits_f32;
+    });
+    ASSERT_NE(other, kernels.end()) << kernel.name;
+    for (const auto family : kAllFamilies) {
+      const FamilyCase product = MakeCase(instruction, family, random.Between(1, 20),
+                                          random.Between(1, 20), random.Between(1, 300), random);
+      const FamilyCase transpose = {Transposed(product.problem), product.b, product.a};
+      EXPECT_EQ(ProductBy(kernel, Chip::kSm90, product), ProductBy(*other, Chip::kSm90, transpose))
+          << kernel.name << " " << NameOf(family);
+    }
+    ++compared;
+  }
+  EXPECT_GE(compared, 20);
 }
 
 TEST(SameBitsTest, AreNotPromisedWhereSumsDiffer) {

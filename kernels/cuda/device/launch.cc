@@ -52,9 +52,9 @@ FunctionTable MakeFunctionTable() {
   return table;
 }
 
-const void* FunctionOf(const Kernel& kernel) {
+const void* FunctionOf(const CudaRow& row) {
   static const auto* const table = new FunctionTable(MakeFunctionTable());  // Never destroyed.
-  const auto entry = table->find(CudaRowOf(kernel));
+  const auto entry = table->find(&row);
   return entry == table->end() ? nullptr : entry->second;
 }
 
@@ -64,38 +64,37 @@ struct Code {
   mma::Chip chip;  // The chip that the code was compiled for; the GPU may be a later one.
 };
 
-absl::StatusOr<Code> FindCode(const Kernel& kernel) {
-  const void* const function = FunctionOf(kernel);
+absl::StatusOr<Code> FindCode(std::string_view name, const CudaRow& row) {
+  const void* const function = FunctionOf(row);
   if (function == nullptr) {
-    return absl::FailedPreconditionError(Concat("kernel: this build has no code of ", kernel.name));
+    return absl::FailedPreconditionError(Concat("kernel: this build has no code of ", name));
   }
   cudaFuncAttributes attributes = {};
-  RETURN_IF_ERROR(CudaStatus(cudaFuncGetAttributes(&attributes, function), kernel.name));
+  RETURN_IF_ERROR(CudaStatus(cudaFuncGetAttributes(&attributes, function), name));
   const std::optional<mma::Chip> chip = mma::ChipFromCapability(attributes.ptxVersion);
   // For a chip that lacks the instruction there is a function, but it is empty.
-  if (!chip || !RunsOn(*CudaRowOf(kernel), *chip)) {
-    return absl::FailedPreconditionError(Concat("kernel: this build has no code of ", kernel.name,
+  if (!chip || !RunsOn(row, *chip)) {
+    return absl::FailedPreconditionError(Concat("kernel: this build has no code of ", name,
                                                 ", which sm_", attributes.ptxVersion, " lacks"));
   }
   // Kernels that use more than 48 KiB of shared memory must opt in.
-  RETURN_IF_ERROR(
-      CudaStatus(cudaFuncSetAttribute(function, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                                      SharedBytes(*CudaRowOf(kernel))),
-                 kernel.name));
+  RETURN_IF_ERROR(CudaStatus(
+      cudaFuncSetAttribute(function, cudaFuncAttributeMaxDynamicSharedMemorySize, SharedBytes(row)),
+      name));
   return Code{function, *chip};
 }
 
 // What was found once stays so: to ask CUDA takes as long as to launch.
-absl::StatusOr<Code> CodeOf(const Kernel& kernel) {
-  using Found = std::map<std::pair<int, const Kernel*>, Code>;
+absl::StatusOr<Code> CodeOf(std::string_view name, const CudaRow& row) {
+  using Found = std::map<std::pair<int, const CudaRow*>, Code>;
   static auto* const found = new Found();  // Never destroyed.
   static std::mutex mutex;
   int gpu = 0;
   RETURN_IF_ERROR(CudaStatus(cudaGetDevice(&gpu), "GPU"));
   const std::lock_guard lock(mutex);
-  if (const auto known = found->find({gpu, &kernel}); known != found->end()) return known->second;
-  ASSIGN_OR_RETURN(const Code code, FindCode(kernel));
-  found->emplace(std::pair(gpu, &kernel), code);
+  if (const auto known = found->find({gpu, &row}); known != found->end()) return known->second;
+  ASSIGN_OR_RETURN(const Code code, FindCode(name, row));
+  found->emplace(std::pair(gpu, &row), code);
   return code;
 }
 
@@ -337,9 +336,8 @@ absl::Status PrepareOperands(const CudaRow& row, const GemmArgs& args, const Cud
 }
 
 // Makes one launch for as many matrices as a grid has room for; changes `parameters` for each.
-absl::Status LaunchProduct(const Kernel& kernel, const Code& code, MmaParameters& parameters,
-                           int64_t batch, CUstream_st* stream) {
-  const CudaRow& row = *CudaRowOf(kernel);
+absl::Status LaunchProduct(std::string_view name, const CudaRow& row, const Code& code,
+                           MmaParameters& parameters, int64_t batch, CUstream_st* stream) {
   const auto blocks_of_cluster = static_cast<unsigned>(ClusterOn(row, code.chip));
   const auto threads = static_cast<unsigned>(ThreadsOfBlock(row, code.chip));
   const bool is_persistent = HasWarpgroups(row);
@@ -367,8 +365,7 @@ absl::Status LaunchProduct(const Kernel& kernel, const Code& code, MmaParameters
                                        .stream = stream,
                                        .attrs = attributes,
                                        .numAttrs = count};
-    RETURN_IF_ERROR(
-        CudaStatus(cudaLaunchKernelExC(&launch, code.function, arguments), kernel.name));
+    RETURN_IF_ERROR(CudaStatus(cudaLaunchKernelExC(&launch, code.function, arguments), name));
   }
   return absl::OkStatus();
 }
@@ -391,9 +388,9 @@ GemmArgs TransposedArgs(const GemmArgs& args, const Problem& transposed) {
           .b_form = args.a_form};
 }
 
-absl::Status LaunchAsMultiplied(const Kernel& kernel, const GemmArgs& args, CUstream_st* stream) {
-  ASSIGN_OR_RETURN(const Code code, CodeOf(kernel));
-  const CudaRow& row = *CudaRowOf(kernel);
+absl::Status LaunchAsMultiplied(std::string_view name, const CudaRow& row, const GemmArgs& args,
+                                CUstream_st* stream) {
+  ASSIGN_OR_RETURN(const Code code, CodeOf(name, row));
   if (!args.problem.has_output()) return absl::OkStatus();
   if (!args.problem.has_product()) {
     return LaunchEpilogueAlone(args, AccumulatorType(row), SumsInMemory(), stream);
@@ -410,7 +407,7 @@ absl::Status LaunchAsMultiplied(const Kernel& kernel, const GemmArgs& args, CUst
   if (!row.splits_f32 || plan.split.is_used) {
     ASSIGN_OR_RETURN(MmaParameters parameters, ParametersOf(row, code.chip, args, plan, parts));
     RETURN_IF_ERROR(PrepareOperands(row, args, plan, parts, stream));
-    RETURN_IF_ERROR(LaunchProduct(kernel, code, parameters, args.problem.batch, stream));
+    RETURN_IF_ERROR(LaunchProduct(name, row, code, parameters, args.problem.batch, stream));
     marks = {.any = parameters.split.any,
              .marks = parameters.split.marks,
              .words_of_row = parameters.split.words_of_row};
@@ -423,17 +420,16 @@ absl::Status LaunchAsMultiplied(const Kernel& kernel, const GemmArgs& args, CUst
 }  // namespace
 
 bool HasCode(const Kernel& kernel) {
-  const bool has_code = CodeOf(kernel).ok();
+  const bool has_code = CodeOf(kernel.name, *CudaRowOf(kernel)).ok();
   cudaGetLastError();  // Clears the error: having no code is an answer.
   return has_code;
 }
 
 absl::Status LaunchOnStream(const Kernel& kernel, const GemmArgs& args, CUstream_st* stream) {
-  if (!Transposes(*CudaRowOf(kernel), args.problem.m, args.problem.n)) {
-    return LaunchAsMultiplied(kernel, args, stream);
-  }
-  const Problem transposed = Transposed(args.problem);
-  return LaunchAsMultiplied(kernel, TransposedArgs(args, transposed), stream);
+  const Multiplication multiplied = MultiplicationOf(*CudaRowOf(kernel), args.problem);
+  return LaunchAsMultiplied(
+      kernel.name, multiplied.row,
+      multiplied.is_transposed ? TransposedArgs(args, multiplied.problem) : args, stream);
 }
 
 }  // namespace gemmd

@@ -71,6 +71,35 @@ TEST(DerivedOperandTest, ANarrowRowTakesTheTranspose) {
   EXPECT_GE(narrow, 15);
 }
 
+// A wide row computes D in columns by its transpose. What it makes of an operand is the same.
+TEST(DerivedOperandTest, ColumnsOfDTakeTheTranspose) {
+  int wide = 0;
+  for (const Kernel& kernel : Catalog(DeviceKind::kCuda)) {
+    const CudaRow& row = *CudaRowOf(kernel);
+    if (!HasWarpgroups(row) || IsNarrow(row) || row.instruction.is_sparse() || row.splits_f32) {
+      continue;
+    }
+    const Problem in_rows = ProblemOf(kernel, Order::kColumnMajor, Order::kRowMajor, 48);
+    Problem in_columns = in_rows;
+    in_columns.d.order = Order::kColumnMajor;
+    in_columns.d.leading_dimension = 48;
+    for (const mma::Operand operand : {mma::Operand::kA, mma::Operand::kB}) {
+      const absl::StatusOr<DerivedOperand> in_order = kernel.derived(in_rows, operand);
+      const absl::StatusOr<DerivedOperand> transposed = kernel.derived(in_columns, operand);
+      ASSERT_THAT(in_order, IsOk());
+      ASSERT_THAT(transposed, IsOk());
+      EXPECT_EQ(transposed->form, in_order->form) << kernel.name;
+      EXPECT_EQ(transposed->bytes, in_order->bytes) << kernel.name;
+      EXPECT_GT(transposed->bytes, 0) << kernel.name;
+    }
+    EXPECT_EQ(kernel.derived(in_columns, mma::Operand::kB)->offset, 0) << kernel.name;
+    EXPECT_EQ(kernel.derived(in_columns, mma::Operand::kA)->offset,
+              kernel.derived(in_columns, mma::Operand::kB)->bytes);
+    ++wide;
+  }
+  EXPECT_GE(wide, 30);
+}
+
 TEST(DerivedOperandTest, OtherFamiliesMakeNothing) {
   const Kernel& kernel = *Catalog(DeviceKind::kSim).begin();
   const absl::StatusOr<DerivedOperand> of_a = kernel.derived(Problem(), mma::Operand::kA);

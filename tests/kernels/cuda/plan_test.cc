@@ -9,6 +9,7 @@
 #include "kernels/catalog.h"
 #include "kernels/cuda/rows.h"
 #include "kernels/cuda/warp_work.h"
+#include "kernels/device_profile.h"
 #include "tests/testing/status_matchers.h"
 
 namespace gemmd {
@@ -87,6 +88,78 @@ TEST(CudaPlanTest, LinesThatAreNoWholeChunksLeaveSums) {
   Problem problem = Usual();
   problem.d = TightLayout("d", ElementType::kBf16, Order::kColumnMajor, kExtent, kExtent).value();
   EXPECT_TRUE(KeepsSums(WideRow(), problem));
+}
+
+// A bf16 D in columns whose lines begin every `leading` elements.
+Problem InColumns(const Kernel& kernel, int64_t m, int64_t leading) {
+  Problem problem;
+  problem.m = m;
+  problem.n = 384;
+  problem.k = 256;
+  problem.batch = 2;
+  problem.accumulation = kernel.recipe.accumulation;
+  problem.a = kernel.instruction->is_sparse()
+                  ? TightSparseLayout("a", kernel.a, m, 256).value()
+                  : TightLayout("a", kernel.a, Order::kRowMajor, m, 256).value();
+  problem.b = TightLayout("b", kernel.b, Order::kRowMajor, 256, 384).value();
+  const ElementType d =
+      problem.accumulation == ElementType::kS32 ? ElementType::kS32 : ElementType::kBf16;
+  problem.d = TightLayout("d", d, Order::kColumnMajor, leading, 384).value();
+  problem.d.rows = m;
+  return problem;
+}
+
+// The copy engine writes rows alone, so D is computed by its transpose, with the row that takes the
+// types the other way round.
+TEST(CudaPlanTest, WideRowsStoreColumnsByTheTranspose) {
+  DeviceProfile profile;
+  profile.target = {.kind = DeviceKind::kCuda, .chip = mma::Chip::kSm90, .multiprocessors = 132};
+  profile.memory_bytes_per_second = 4e12;
+  int wide = 0;
+  int mixed = 0;
+  for (const Kernel& kernel : Catalog(DeviceKind::kCuda)) {
+    const CudaRow& row = *CudaRowOf(kernel);
+    Problem problem = InColumns(kernel, 512, 520);
+    const Multiplication multiplied = MultiplicationOf(row, problem);
+    EXPECT_EQ(kernel.workspace_bytes(problem).value(),
+              PlanOf(multiplied.row, multiplied.problem)->workspace_bytes);
+    if (!HasWarpgroups(row) || row.instruction.is_sparse() || row.splits_f32) {
+      EXPECT_FALSE(multiplied.is_transposed) << kernel.name;
+      continue;
+    }
+    if (IsNarrow(row)) continue;
+    ++wide;
+    if (kernel.a != kernel.b) ++mixed;
+    ASSERT_TRUE(multiplied.is_transposed) << kernel.name;
+    EXPECT_EQ(multiplied.problem, Transposed(problem));
+    EXPECT_EQ(multiplied.row.instruction.a, kernel.b);
+    EXPECT_EQ(multiplied.row.instruction.b, kernel.a);
+    EXPECT_EQ(&MultiplicationOf(multiplied.row, problem).row, &row) << "and back";
+    EXPECT_TRUE(multiplied.row.tile == row.tile && multiplied.row.promotion_k == row.promotion_k);
+    EXPECT_FALSE(KeepsSums(multiplied.row, multiplied.problem)) << kernel.name;
+    if (kernel.a == kernel.b) {
+      EXPECT_EQ(kernel.predicted_seconds(problem, profile, 1e15),
+                kernel.predicted_seconds(multiplied.problem, profile, 1e15));
+    }
+    // Columns that are no whole chunks leave sums, in the order of D.
+    problem = InColumns(kernel, 511, 511);
+    EXPECT_TRUE(MultiplicationOf(row, problem).is_transposed);
+    problem.d.order = Order::kRowMajor;
+    problem.d.leading_dimension = 384;
+    EXPECT_FALSE(MultiplicationOf(row, problem).is_transposed);
+  }
+  EXPECT_GE(wide, 30);
+  EXPECT_GE(mixed, 8);
+}
+
+// What the copy engine reaches of lines ends at 2 GiB.
+TEST(CudaPlanTest, VeryLongColumnsAreNotTransposed) {
+  const Kernel& kernel = *FindKernel("wgmma.m64n256k16.f32.bf16.bf16_128x256x64_w8x1_s3").value();
+  constexpr int64_t kMost = (int64_t{1} << 29) - 20;
+  EXPECT_TRUE(MultiplicationOf(WideRow(), InColumns(kernel, kMost, kMost)).is_transposed);
+  EXPECT_FALSE(
+      MultiplicationOf(WideRow(), InColumns(kernel, kMost + 20, kMost + 20)).is_transposed);
+  EXPECT_FALSE(MultiplicationOf(WideRow(), InColumns(kernel, 512, 1 << 30)).is_transposed);
 }
 
 // The epilogue of integers computes in f64.
