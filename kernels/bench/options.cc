@@ -43,6 +43,7 @@ constexpr char kFooter[] =
     "second-level cache. cuBLASLt is the best of up to 16 heuristics, each timed, with 64 MiB of\n"
     "workspace and the true alignments; cuSPARSELt its own search; both are loaded at run time.\n"
     "'alone' and 'library' are T/s of --alone, each with the picojoules of an operation.\n"
+    "'host us' is what a launch takes of the host's time, the median of --host-launches.\n"
     "\n"
     "Shapes: N is a cube, MxNxK any product, 64*N and 64*MxNxK so many in one call (on a GPU, A\n"
     "dense), and 'suite' stands for 512, 1024, 2048, 4096, 8192, 16x8192x8192, 64x8192x8192,\n"
@@ -55,6 +56,7 @@ constexpr char kFooter[] =
     "  gemmbench --chip sm_90 --threads 1 --path avx2\n"
     "  gemmbench --device cuda:0 --filter 'mma.*bf16*' --shapes 4096,8192x8192x512,suite\n"
     "  gemmbench --device cuda:0 --shapes suite --seconds 0.5 --save h200.json\n"
+    "  gemmbench --device cuda:0 --shapes 64 --orders rcr,rrr --host-launches 10000\n"
     "\n"
     "Exit status: 0; 1 where a result was wrong or a row failed; other numbers for wrong options.";
 
@@ -188,6 +190,12 @@ void AddGpuOptions(CLI::App& app, Options& options) {
                   "Seconds that each row and each library then has the GPU for itself, for its "
                   "rate and its energy at the clock that it gets so; 0 leaves this out")
       ->transform(option::NumberFrom(0.0, std::numeric_limits<double>::max()))
+      ->capture_default_str();
+  group
+      .add_option("--host-launches", options.host_launches,
+                  "Launches of each row that the host then makes without waiting for any, for what "
+                  "one takes of its time; 0 leaves this out")
+      ->transform(option::NumberFrom(0, 1 << 20))
       ->capture_default_str();
   group.add_flag(
       "--errors", options.measures_errors,

@@ -39,6 +39,7 @@ struct Options {
   std::string output_type;  // Empty: the rows' own.
   std::string epilogue = "none";
   double alone_seconds = 0;
+  int host_launches = 0;
   bool measures_errors = false;
   bool leaves_libraries_out = false;
   std::string cublaslt;

@@ -82,6 +82,7 @@ GpuSettings SettingsOf(const Options& options) {
   settings.leading_dimension_offset = options.leading_dimension_offset;
   settings.output = options.output;
   settings.alone_seconds = options.alone_seconds;
+  settings.host_launches = options.host_launches;
   settings.turns.seconds = options.seconds;
   settings.turns.warm_up = std::max(settings.turns.warm_up, options.seconds / 4);
   settings.turns.longest_warm_up = std::max(1.0, options.seconds);

@@ -53,6 +53,7 @@ Fields FieldsOf(const GpuMeasurement& m) {
   AddLibrary(fields, "cusparselt", m.cusparselt);
   AddAlone(fields, "alone", m.alone);
   AddAlone(fields, "library_alone", m.library_alone);
+  fields.push_back({"host_seconds", ValueOf(m.host_seconds, std::identity())});
   return fields;
 }
 
@@ -67,7 +68,7 @@ std::vector<Column> GpuColumns() {
   return {{"kernel", -52}, {"m x n x k", -16}, {"ABD", -3},     {"T/s", 8},   {"spread", 6},
           {"unpacked", 8}, {"ceiling", 7},     {"cuBLASLt", 8}, {"ratio", 6}, {"cuSPARSELt", 10},
           {"ratio", 6},    {"MHz", 5},         {"alone", 8},    {"pJ", 6},    {"library", 8},
-          {"pJ", 6},       {"check", -1}};
+          {"pJ", 6},       {"host us", 7},     {"check", -1}};
 }
 
 Entry EntryOf(const GpuMeasurement& m) {
@@ -92,7 +93,10 @@ Entry EntryOf(const GpuMeasurement& m) {
                     TextOf(m.cublaslt, library_text), TextOf(m.cublaslt, RatioText),
                     TextOf(m.cusparselt, library_text), TextOf(m.cusparselt, RatioText),
                     Concat(m.sm_clock_mhz), alone_text(m.alone), energy_text(m.alone),
-                    alone_text(m.library_alone), energy_text(m.library_alone), Verdict(m)},
+                    alone_text(m.library_alone), energy_text(m.library_alone),
+                    TextOf(m.host_seconds,
+                           [](double seconds) { return absl::StrFormat("%.2f", seconds * 1e6); }),
+                    Verdict(m)},
           .is_right = m.is_right()};
 }
 

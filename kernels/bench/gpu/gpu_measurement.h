@@ -46,6 +46,8 @@ struct GpuMeasurement {
   std::optional<AloneTime> alone;
   std::optional<AloneTime> library_alone;
 
+  std::optional<double> host_seconds;  // What a launch takes of the host's time: the median.
+
   bool is_right() const { return mismatches == 0 && problem.empty(); }
   double rate() const { return shape.operations() / seconds; }
 

@@ -21,6 +21,7 @@ struct GpuSettings {
   Output output;
   TurnSettings turns;
   double alone_seconds = 0;  // 0: nobody runs alone.
+  int host_launches = 0;     // For the host's time of a launch; 0: it is not measured.
 };
 
 // Libraries, as far as they are there. Borrowed.

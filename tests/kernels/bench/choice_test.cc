@@ -164,6 +164,7 @@ TEST(OptionsTest, RefusesWhatMeansNothing) {
   EXPECT_THROW(Parse({"--seconds", "-1"}).status().IgnoreError(), CLI::ParseError);
   EXPECT_THROW(Parse({"--seconds", "nan"}).status().IgnoreError(), CLI::ParseError);
   EXPECT_THROW(Parse({"--alone", "nan"}).status().IgnoreError(), CLI::ParseError);
+  EXPECT_THROW(Parse({"--host-launches", "-1"}).status().IgnoreError(), CLI::ParseError);
 }
 
 }  // namespace

@@ -59,9 +59,10 @@ struct Outcome {
 
 Outcome MeasureOn(Device& device, const std::vector<const Kernel*>& rows,
                   const Libraries& libraries = {}, const Orders& orders = {},
-                  const Shape& shape = kShape, double alone_seconds = 0,
-                  const Output& output = {}) {
+                  const Shape& shape = kShape, double alone_seconds = 0, const Output& output = {},
+                  int host_launches = 0) {
   GpuSettings settings;
+  settings.host_launches = host_launches;
   settings.output = output;
   settings.orders = orders;
   settings.alone_seconds = alone_seconds;
@@ -307,6 +308,24 @@ TEST(MeasureRowsTest, TimesRowAndLibraryAlone) {
   const Outcome silent = MeasureOn(device, {&Large()}, {}, {}, kShape, 0.1);
   ASSERT_THAT(silent.measurements, SizeIs(1));
   EXPECT_FALSE(silent.measurements[0].alone->joules || silent.measurements[0].library_alone);
+}
+
+// Few launches are under way at a time.
+TEST(MeasureRowsTest, TimesLaunchesOfTheHost) {
+  SimulatingDevice device;
+  const Outcome without = MeasureOn(device, {&Large()});
+  ASSERT_THAT(without.measurements, SizeIs(1));
+  EXPECT_FALSE(without.measurements[0].host_seconds);
+  const int launches = device.launches;
+  const int waits = device.waits;
+
+  constexpr int kLaunches = 130;
+  SimulatingDevice another;
+  const Outcome outcome = MeasureOn(another, {&Large()}, {}, {}, kShape, 0, {}, kLaunches);
+  ASSERT_THAT(outcome.measurements, SizeIs(1));
+  EXPECT_TRUE(outcome.measurements[0].host_seconds);
+  EXPECT_EQ(another.launches, launches + kLaunches);
+  EXPECT_EQ(another.waits, waits + 4);
 }
 
 }  // namespace

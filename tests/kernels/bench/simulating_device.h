@@ -22,7 +22,10 @@ class SimulatingDevice : public Device {
   absl::Status Write(std::byte* to, const std::byte* from, int64_t bytes) override;
   absl::Status Read(std::byte* to, const std::byte* from, int64_t bytes) override;
   absl::Status Fill(std::byte* to, uint8_t value, int64_t bytes) override;
-  absl::Status Wait() override { return absl::OkStatus(); }
+  absl::Status Wait() override {
+    ++waits;
+    return absl::OkStatus();
+  }
   std::optional<double> energy_joules() const override {
     if (!joules_per_launch) return std::nullopt;
     return launches * *joules_per_launch;
@@ -40,6 +43,7 @@ class SimulatingDevice : public Device {
   std::optional<double> joules_per_launch;
   int64_t allocated_bytes = 0;  // At this moment.
   int launches = 0;
+  int waits = 0;
 
  private:
   DeviceFacts facts_;
