@@ -126,9 +126,10 @@ class CudaRunner : public KernelRunner {
 };
 
 // All products in one buffer: inputs, then outputs with their guards, then one workspace and the
-// forms of one product. Every other product runs twice: what the kernel derives from A and from B
-// is made by the first launch and found by the second one, which mostly has no use for what that
-// was made of.
+// forms of one product, then a copy of inputs and outputs. Every product runs twice. Every other
+// one runs first on the copy, with another workspace: a launch must not take addresses of an
+// earlier one. For the rest, what the kernel derives from A and from B is made by the first launch
+// and found by the second one, which mostly has no use for what that was made of.
 class TogetherRunner : public CudaRunner {
  public:
   using CudaRunner::CudaRunner;
@@ -143,9 +144,8 @@ class TogetherRunner : public CudaRunner {
                       absl::Span<std::vector<std::byte>> outputs) {
     RETURN_IF_ERROR(Upload(kernel, products, outputs));
     for (size_t i = 0; i < products.size(); ++i) {
-      RETURN_IF_ERROR(
-          i % 2 == 0 ? Launch(kernel, products[i], outputs[i], AddressesOf(i), workspace_bytes_)
-                     : RunWithForms(kernel, products[i], outputs[i], i));
+      RETURN_IF_ERROR(i % 2 == 0 ? RunInTwoPlaces(kernel, products[i], outputs[i], i)
+                                 : RunWithForms(kernel, products[i], outputs[i], i));
     }
     const int64_t bytes = end_ - outputs_start_;
     RETURN_IF_ERROR(CudaStatus(
@@ -157,6 +157,16 @@ class TogetherRunner : public CudaRunner {
       std::memcpy(outputs[i].data(), host_.data() + places_[i].output, outputs[i].size());
     }
     return absl::OkStatus();
+  }
+
+  absl::Status RunInTwoPlaces(const Kernel& kernel, const Product& product,
+                              std::vector<std::byte>& output, size_t index) {
+    const Addresses at = AddressesOf(index);
+    Addresses copy = AddressesOf(index, end_ + 2 * workspace_bytes_);
+    copy.workspace = at.workspace + workspace_bytes_;
+    RETURN_IF_ERROR(Launch(kernel, product, output, copy, workspace_bytes_));
+    RETURN_IF_ERROR(Launch(kernel, product, output, at, workspace_bytes_));
+    return Poison(end_, 2 * static_cast<size_t>(workspace_bytes_));
   }
 
   absl::Status RunWithForms(const Kernel& kernel, const Product& product,
@@ -227,7 +237,8 @@ class TogetherRunner : public CudaRunner {
     for (size_t i = 0; i < products.size(); ++i) places_[i].output = Take(outputs[i]);
     RETURN_IF_ERROR(host_.Reserve(end_));
     // Forms take no more than their part of a workspace.
-    const int64_t bytes = end_ + 2 * workspace_bytes_;
+    workspace_bytes_ = RoundUp(workspace_bytes_);
+    const int64_t bytes = 2 * (end_ + workspace_bytes_);
     if (device_.bytes() < bytes) {
       ASSIGN_OR_RETURN(device_, DeviceBuffer::Allocate(2 * bytes));
     }
@@ -243,14 +254,19 @@ class TogetherRunner : public CudaRunner {
       Copy(outputs[i], places.output);
     }
     RETURN_IF_ERROR(Poison(end_, 2 * static_cast<size_t>(workspace_bytes_)));
-    return CudaStatus(cudaMemcpyAsync(device_.data(), host_.data(), static_cast<size_t>(end_),
-                                      cudaMemcpyHostToDevice, stream_.get()),
-                      "copy in");
+    for (const int64_t start : {int64_t{0}, end_ + 2 * workspace_bytes_}) {
+      RETURN_IF_ERROR(CudaStatus(
+          cudaMemcpyAsync(device_.data() + start, host_.data(), static_cast<size_t>(end_),
+                          cudaMemcpyHostToDevice, stream_.get()),
+          "copy in"));
+    }
+    return absl::OkStatus();
   }
 
-  Addresses AddressesOf(size_t index) const {
+  // With inputs and outputs so many bytes from the buffer's start.
+  Addresses AddressesOf(size_t index, int64_t offset = 0) const {
     const Places& places = places_[index];
-    std::byte* const start = device_.data();
+    std::byte* const start = device_.data() + offset;
     return {.a = start + places.a,
             .b = start + places.b,
             .c = start + places.c,

@@ -2,8 +2,10 @@
 #include "kernels/cuda/device/launch.h"
 
 #include <algorithm>
+#include <array>
 #include <limits>
 #include <map>
+#include <memory>
 #include <mutex>
 #include <optional>
 #include <span>
@@ -21,6 +23,7 @@
 #include "kernels/cuda/device/tile_map.h"
 #include "kernels/cuda/geometry.h"
 #include "kernels/cuda/plan.h"
+#include "kernels/cuda/recent_problems.h"
 #include "kernels/cuda/row_table.h"
 #include "kernels/cuda/rows.h"
 #include "kernels/mma/find.h"
@@ -100,46 +103,121 @@ absl::StatusOr<Code> CodeOf(std::string_view name, const CudaRow& row) {
 
 int64_t DivideUp(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
-// Where the parts of a launch's workspace begin, and what is made of operands elsewhere.
-struct MadeOf {
-  std::byte* memory = nullptr;
-  bool is_form = false;  // It is no part of the workspace.
-  bool is_made = false;
-};
-struct Parts {
-  MadeOf a;
-  std::byte* split = nullptr;
-  MadeOf b;
-  std::byte* sums = nullptr;
+// Where a launch has what its plan says, on the GPU.
+struct Places {
+  // What is made of A and of B: forms, or parts of the workspace.
+  std::byte* a = nullptr;
+  std::byte* b = nullptr;
+  SplitParameters split = {};  // Null where nothing is split.
+  SumsInMemory sums;           // Null where none are kept.
 };
 
-Parts PartsOf(const GemmArgs& args, const CudaPlan& plan) {
+Places PlacesOf(const GemmArgs& args, const CudaPlan& plan) {
   std::byte* next = args.workspace.data();
-  const auto take = [&next](int64_t bytes) { return std::exchange(next, next + bytes); };
-  const auto made = [&](const OperandForm& form, int64_t bytes) {
-    if (form.bytes == nullptr) return MadeOf{.memory = take(bytes)};
-    return MadeOf{.memory = form.bytes, .is_form = true, .is_made = form.is_made};
+  const auto take = [&next](const OperandForm& form, int64_t bytes) {
+    return form.bytes != nullptr ? form.bytes : std::exchange(next, next + bytes);
   };
-  Parts parts;
-  parts.a = made(args.a_form, plan.a_workspace_bytes);
-  parts.split = take(plan.split.bytes);
-  parts.b = made(args.b_form, plan.b_workspace_bytes);
-  parts.sums = next;
-  return parts;
+  Places places;
+  places.a = take(args.a_form, plan.a_workspace_bytes);
+  std::byte* const marks = take({}, plan.split.bytes);
+  places.b = take(args.b_form, plan.b_workspace_bytes);
+  if (plan.sums.are_kept) {
+    places.sums = {.data = next,
+                   .line_stride_bytes = plan.sums.line_stride_bytes,
+                   .batch_stride_bytes = plan.sums.batch_stride_bytes};
+  }
+  if (!plan.split.is_used) return places;
+  const SplitPlan& split = plan.split;
+  places.split = {
+      .a_ranges = reinterpret_cast<const MagnitudeRange*>(places.a + split.a_ranges_offset),
+      .b_ranges = reinterpret_cast<const MagnitudeRange*>(places.b),
+      .a_ranges_of_matrix = plan.a.batch_stride_bytes == 0 ? 0 : RangesOf(plan.a.lines),
+      .b_ranges_of_matrix = plan.b.batch_stride_bytes == 0 ? 0 : RangesOf(plan.b.lines),
+      .any = reinterpret_cast<uint32_t*>(marks),
+      .marks = reinterpret_cast<uint32_t*>(marks + split.marks_offset),
+      .words_of_row = split.words_of_row,
+      .k = args.problem.k,
+  };
+  return places;
 }
 
-absl::StatusOr<OperandLines> LinesOf(std::string_view field, const OperandPlan& plan,
-                                     const std::byte* data, const std::byte* made) {
+// Without its address.
+absl::StatusOr<OperandLines> LinesOf(std::string_view field, const OperandPlan& plan) {
   if (plan.lines > kMostBlocks || plan.line_stride_bytes > kMostLineBytes) {
     return absl::ResourceExhaustedError(Concat(field, ": got ", plan.lines, " lines of ",
                                                plan.line_bytes,
                                                " bytes, want at most 2^31 - 1 of less than 2^31"));
   }
-  return OperandLines{.data = plan.is_packed ? made + plan.offset : data,
+  return OperandLines{.data = nullptr,
                       .batch_stride_bytes = plan.batch_stride_bytes,
                       .lines = static_cast<int>(plan.lines),
                       .line_bytes = static_cast<int>(plan.line_bytes),
                       .line_stride_bytes = static_cast<int>(plan.line_stride_bytes)};
+}
+
+// What launches of one problem by one kernel share: all but addresses.
+struct PreparedLaunch {
+  Multiplication multiplication;
+  Code code;
+  CudaPlan plan;
+  MmaParameters parameters = {};  // Those of the first launch.
+  cudaLaunchConfig_t config = {};
+  std::array<cudaLaunchAttribute, 2> attributes = {};
+
+  const CudaRow& row() const { return multiplication.row; }
+  bool has_maps() const { return HasRingOn(row(), code.chip); }
+  // Whether the copy engine writes D, or the sums that are kept.
+  bool has_store() const { return HasWarpgroups(row()) && !IsNarrow(row()); }
+};
+
+std::byte* StoredAt(const GemmArgs& args, const Places& places) {
+  return places.sums.data != nullptr ? const_cast<std::byte*>(places.sums.data) : args.d;
+}
+
+// Sums that a narrow row leaves in the workspace.
+EpilogueParameters EpilogueOfSums(const CudaRow& row, const Problem& problem,
+                                  const SumsInMemory& sums) {
+  EpilogueParameters parameters;
+  parameters.m = problem.m;
+  parameters.n = problem.n;
+  parameters.d = {.data = const_cast<std::byte*>(sums.data),
+                  .line_stride_bytes = sums.line_stride_bytes,
+                  .batch_stride_bytes = sums.batch_stride_bytes,
+                  .type = AccumulatorType(row),
+                  .order = Order::kRowMajor};
+  parameters.stores_directly = true;
+  parameters.pairs_are_aligned = true;
+  return parameters;
+}
+
+// Everything but the maps that depends on addresses.
+void SetAddresses(const CudaRow& row, const CudaPlan& plan, const GemmArgs& args,
+                  const Places& places, MmaParameters& parameters) {
+  parameters.a.data = plan.a.is_packed ? places.a + plan.a.offset : args.a;
+  parameters.b.data = plan.b.is_packed ? places.b + plan.b.offset : args.b;
+  parameters.metadata = reinterpret_cast<const uint32_t*>(places.a + plan.metadata_offset);
+  parameters.abort = args.abort_word;
+  parameters.split = places.split;
+  if (IsNarrow(row) && plan.sums.are_kept) {
+    parameters.epilogue = EpilogueOfSums(row, args.problem, places.sums);
+    return;
+  }
+  parameters.epilogue = EpilogueOf(args, AccumulatorType(row));
+  // What is finished has been multiplied by alpha.
+  if (parameters.finishes_sums) parameters.epilogue.alpha_f32 = 1;
+}
+
+absl::Status MoveMaps(const PreparedLaunch& prepared, const GemmArgs& args, const Places& places,
+                      MmaParameters& parameters) {
+  if (prepared.has_maps()) {
+    RETURN_IF_ERROR(MoveTileMap(parameters.a.data, parameters.a_map));
+    RETURN_IF_ERROR(MoveTileMap(parameters.b.data, parameters.b_map));
+    if (prepared.row().instruction.is_sparse()) {
+      RETURN_IF_ERROR(MoveTileMap(parameters.metadata, parameters.metadata_map));
+    }
+  }
+  if (!prepared.has_store()) return absl::OkStatus();
+  return MoveTileMap(StoredAt(args, places), parameters.d_map);
 }
 
 TileBox BoxOf(const TileLines& tile, int parts) {
@@ -176,7 +254,7 @@ absl::Status MakeTileMaps(const CudaRow& row, mma::Chip chip, const CudaPlan& pl
 
 // What the copy engine writes for a row of warpgroups.
 absl::Status SetStore(const CudaRow& row, const GemmArgs& args, const CudaPlan& plan,
-                      std::byte* kept_sums, MmaParameters& parameters) {
+                      const Places& places, MmaParameters& parameters) {
   const Problem& problem = args.problem;
   const SumsPlan& sums = plan.sums;
   parameters.stored_type = sums.are_kept ? AccumulatorType(row) : problem.d.type;
@@ -189,7 +267,7 @@ absl::Status SetStore(const CudaRow& row, const GemmArgs& args, const CudaPlan& 
                                                " bytes, want at most 2^31 - 1 every 2^31"));
   }
   const OperandLines lines = {
-      .data = sums.are_kept ? kept_sums : args.d,
+      .data = StoredAt(args, places),
       .batch_stride_bytes = sums.are_kept ? sums.batch_stride_bytes : problem.d.batch_stride_bytes,
       .lines = static_cast<int>(problem.m),
       .line_bytes = static_cast<int>(problem.n * element_bytes),
@@ -201,22 +279,6 @@ absl::Status SetStore(const CudaRow& row, const GemmArgs& args, const CudaPlan& 
                        .line_multiple = element_bytes};
   ASSIGN_OR_RETURN(parameters.d_map, TileMapOf(lines, box, problem.batch));
   return absl::OkStatus();
-}
-
-// Sums that a narrow row leaves in the workspace.
-EpilogueParameters EpilogueOfSums(const CudaRow& row, const GemmArgs& args, const SumsPlan& sums,
-                                  std::byte* kept_sums) {
-  EpilogueParameters parameters;
-  parameters.m = args.problem.m;
-  parameters.n = args.problem.n;
-  parameters.d = {.data = kept_sums,
-                  .line_stride_bytes = sums.line_stride_bytes,
-                  .batch_stride_bytes = sums.batch_stride_bytes,
-                  .type = AccumulatorType(row),
-                  .order = Order::kRowMajor};
-  parameters.stores_directly = true;
-  parameters.pairs_are_aligned = true;
-  return parameters;
 }
 
 // The tiles of all matrices, and the blocks that share them: one on each multiprocessor.
@@ -232,22 +294,8 @@ absl::Status SetTiles(const GemmArgs& args, MmaParameters& parameters) {
   return absl::OkStatus();
 }
 
-SplitParameters SplitParametersOf(const GemmArgs& args, const CudaPlan& plan, const Parts& parts) {
-  const SplitPlan& split = plan.split;
-  return {
-      .a_ranges = reinterpret_cast<const MagnitudeRange*>(parts.a.memory + split.a_ranges_offset),
-      .b_ranges = reinterpret_cast<const MagnitudeRange*>(parts.b.memory),
-      .a_ranges_of_matrix = plan.a.batch_stride_bytes == 0 ? 0 : RangesOf(plan.a.lines),
-      .b_ranges_of_matrix = plan.b.batch_stride_bytes == 0 ? 0 : RangesOf(plan.b.lines),
-      .any = reinterpret_cast<uint32_t*>(parts.split),
-      .marks = reinterpret_cast<uint32_t*>(parts.split + split.marks_offset),
-      .words_of_row = split.words_of_row,
-      .k = args.problem.k,
-  };
-}
-
-absl::StatusOr<MmaParameters> ParametersOf(const CudaRow& row, mma::Chip chip, const GemmArgs& args,
-                                           const CudaPlan& plan, const Parts& parts) {
+absl::Status SetParameters(const CudaRow& row, mma::Chip chip, const GemmArgs& args,
+                           const CudaPlan& plan, MmaParameters& parameters) {
   const Problem& problem = args.problem;
   const int64_t tiles_m = TilesDown(row, problem.m);
   const int64_t tiles_n = DivideUp(problem.n, row.tile.n);
@@ -259,34 +307,49 @@ absl::StatusOr<MmaParameters> ParametersOf(const CudaRow& row, mma::Chip chip, c
                                                ", want at most 2^31 tiles of ", row.tile.m, "x",
                                                row.tile.n, " and steps of ", row.instruction.k));
   }
-  MmaParameters parameters;
-  ASSIGN_OR_RETURN(parameters.a, LinesOf("a", plan.a, args.a, parts.a.memory));
-  ASSIGN_OR_RETURN(parameters.b, LinesOf("b", plan.b, args.b, parts.b.memory));
-  parameters.metadata = reinterpret_cast<const uint32_t*>(parts.a.memory + plan.metadata_offset);
+  ASSIGN_OR_RETURN(parameters.a, LinesOf("a", plan.a));
+  ASSIGN_OR_RETURN(parameters.b, LinesOf("b", plan.b));
   parameters.metadata_batch_stride_words = plan.metadata_batch_stride_bytes / 4;
   parameters.metadata_steps = static_cast<int>(steps / StepsOfMetadata(row));
   parameters.steps = static_cast<int>(DivideUp(problem.k, row.instruction.k));
   parameters.tiles_m = static_cast<int>(tiles_m);
   parameters.tiles_n = static_cast<int>(tiles_n);
   parameters.tiles_k = static_cast<int>(tiles_k);
-  parameters.first_batch = 0;
-  parameters.abort = args.abort_word;
-  parameters.epilogue = EpilogueOf(args, AccumulatorType(row));
+  parameters.finishes_sums =
+      HasWarpgroups(row) && !plan.sums.are_kept && !StoresDirectly(problem, AccumulatorType(row));
+  const Places places = PlacesOf(args, plan);
+  SetAddresses(row, plan, args, places, parameters);
   if (HasRingOn(row, chip)) {
     RETURN_IF_ERROR(MakeTileMaps(row, chip, plan, problem, parameters));
   }
-  if (!HasWarpgroups(row)) return parameters;
-  parameters.finishes_sums = !plan.sums.are_kept && !StoresDirectly(problem, AccumulatorType(row));
-  // What is finished has been multiplied by alpha.
-  if (parameters.finishes_sums) parameters.epilogue.alpha_f32 = 1;
-  if (!IsNarrow(row)) {
-    RETURN_IF_ERROR(SetStore(row, args, plan, parts.sums, parameters));
-  } else if (plan.sums.are_kept) {
-    parameters.epilogue = EpilogueOfSums(row, args, plan.sums, parts.sums);
+  if (!HasWarpgroups(row)) return absl::OkStatus();
+  if (!IsNarrow(row)) RETURN_IF_ERROR(SetStore(row, args, plan, places, parameters));
+  return SetTiles(args, parameters);
+}
+
+// How blocks are launched; a launch adds the stream, the attributes' address and, for rows without
+// warpgroups, its matrices.
+void SetConfig(PreparedLaunch& prepared) {
+  const CudaRow& row = prepared.row();
+  const mma::Chip chip = prepared.code.chip;
+  const MmaParameters& parameters = prepared.parameters;
+  const int blocks =
+      HasWarpgroups(row) ? parameters.blocks : parameters.tiles_m * parameters.tiles_n;
+  unsigned count = 0;
+  if (BeginsEarly(row, chip)) {
+    prepared.attributes[count].id = cudaLaunchAttributeProgrammaticStreamSerialization;
+    prepared.attributes[count++].val.programmaticStreamSerializationAllowed = 1;
   }
-  RETURN_IF_ERROR(SetTiles(args, parameters));
-  if (row.splits_f32) parameters.split = SplitParametersOf(args, plan, parts);
-  return parameters;
+  if (const auto cluster = static_cast<unsigned>(ClusterOn(row, chip)); cluster > 1) {
+    prepared.attributes[count].id = cudaLaunchAttributeClusterDimension;
+    prepared.attributes[count++].val.clusterDim = {cluster, 1, 1};
+  }
+  prepared.config = {.gridDim = dim3(static_cast<unsigned>(blocks)),
+                     .blockDim = dim3(static_cast<unsigned>(ThreadsOfBlock(row, chip))),
+                     .dynamicSmemBytes = static_cast<size_t>(SharedBytes(row)),
+                     .stream = nullptr,
+                     .attrs = nullptr,
+                     .numAttrs = count};
 }
 
 absl::Status Clear(std::byte* begin, std::byte* end, CUstream_st* stream) {
@@ -294,78 +357,58 @@ absl::Status Clear(std::byte* begin, std::byte* end, CUstream_st* stream) {
 }
 
 // Sets to zero what the split wants so: in the workspace, where that lies together, at once.
-absl::Status ClearForSplit(const CudaPlan& plan, const Parts& parts, CUstream_st* stream) {
-  const SplitPlan& split = plan.split;
-  std::byte* const a_begin = parts.a.memory + split.a_ranges_offset;
-  std::byte* const a_end = parts.a.memory + plan.a_workspace_bytes;
-  std::byte* const b_end = parts.b.memory + split.b_ranges_bytes;
-  RETURN_IF_ERROR(Clear(parts.a.is_form ? parts.split : a_begin,
-                        parts.b.is_form ? parts.split + split.bytes : b_end, stream));
-  if (parts.a.is_form && !parts.a.is_made) RETURN_IF_ERROR(Clear(a_begin, a_end, stream));
-  if (!parts.b.is_form || parts.b.is_made) return absl::OkStatus();
-  return Clear(parts.b.memory, b_end, stream);
+absl::Status ClearForSplit(const GemmArgs& args, const CudaPlan& plan, const Places& places,
+                           CUstream_st* stream) {
+  const bool has_a_form = args.a_form.bytes != nullptr;
+  const bool has_b_form = args.b_form.bytes != nullptr;
+  std::byte* const marks = reinterpret_cast<std::byte*>(places.split.any);
+  std::byte* const a_begin = places.a + plan.split.a_ranges_offset;
+  std::byte* const a_end = places.a + plan.a_workspace_bytes;
+  std::byte* const b_end = places.b + plan.split.b_ranges_bytes;
+  RETURN_IF_ERROR(
+      Clear(has_a_form ? marks : a_begin, has_b_form ? marks + plan.split.bytes : b_end, stream));
+  if (has_a_form && !args.a_form.is_made) RETURN_IF_ERROR(Clear(a_begin, a_end, stream));
+  if (!has_b_form || args.b_form.is_made) return absl::OkStatus();
+  return Clear(places.b, b_end, stream);
 }
 
-absl::Status SplitOperands(const CudaRow& row, const GemmArgs& args, const CudaPlan& plan,
-                           const Parts& parts, CUstream_st* stream) {
-  RETURN_IF_ERROR(ClearForSplit(plan, parts, stream));
-  if (!parts.a.is_made) {
-    std::byte* const ranges = parts.a.memory + plan.split.a_ranges_offset;
-    RETURN_IF_ERROR(SplitOperand(row, mma::Operand::kA, args.problem, plan.a, args.a,
-                                 parts.a.memory, reinterpret_cast<MagnitudeRange*>(ranges),
-                                 stream));
+// Makes what is to be made of A or B, unless an earlier launch did.
+absl::Status PrepareOperand(const PreparedLaunch& prepared, mma::Operand operand,
+                            const GemmArgs& args, const Places& places, CUstream_st* stream) {
+  const bool is_a = operand == mma::Operand::kA;
+  const CudaRow& row = prepared.row();
+  const OperandPlan& plan = is_a ? prepared.plan.a : prepared.plan.b;
+  const std::byte* const source = is_a ? args.a : args.b;
+  std::byte* const made = is_a ? places.a : places.b;
+  if (is_a ? args.a_form.is_made : args.b_form.is_made) return absl::OkStatus();
+  if (row.splits_f32) {
+    std::byte* const ranges = is_a ? made + prepared.plan.split.a_ranges_offset : made;
+    return SplitOperand(row, operand, args.problem, plan, source, made,
+                        reinterpret_cast<MagnitudeRange*>(ranges), stream);
   }
-  if (parts.b.is_made) return absl::OkStatus();
-  return SplitOperand(row, mma::Operand::kB, args.problem, plan.b, args.b, parts.b.memory,
-                      reinterpret_cast<MagnitudeRange*>(parts.b.memory), stream);
-}
-
-absl::Status PrepareOperands(const CudaRow& row, const GemmArgs& args, const CudaPlan& plan,
-                             const Parts& parts, CUstream_st* stream) {
-  if (row.splits_f32) return SplitOperands(row, args, plan, parts, stream);
-  if (plan.a.is_packed && !parts.a.is_made) {
-    RETURN_IF_ERROR(
-        PackOperand(row, mma::Operand::kA, args.problem, plan.a, args.a, parts.a.memory, stream));
+  if (plan.is_packed) {
+    RETURN_IF_ERROR(PackOperand(row, operand, args.problem, plan, source, made, stream));
   }
-  if (plan.b.is_packed && !parts.b.is_made) {
-    RETURN_IF_ERROR(
-        PackOperand(row, mma::Operand::kB, args.problem, plan.b, args.b, parts.b.memory, stream));
-  }
-  if (!row.instruction.is_sparse() || parts.a.is_made) return absl::OkStatus();
-  return RepackMetadata(row, args.problem, plan, args.a, parts.a.memory, stream);
+  if (!is_a || !row.instruction.is_sparse()) return absl::OkStatus();
+  return RepackMetadata(row, args.problem, prepared.plan, source, made, stream);
 }
 
 // Makes one launch for as many matrices as a grid has room for; changes `parameters` for each.
-absl::Status LaunchProduct(std::string_view name, const CudaRow& row, const Code& code,
+absl::Status LaunchProduct(std::string_view name, const PreparedLaunch& prepared,
                            MmaParameters& parameters, int64_t batch, CUstream_st* stream) {
-  const auto blocks_of_cluster = static_cast<unsigned>(ClusterOn(row, code.chip));
-  const auto threads = static_cast<unsigned>(ThreadsOfBlock(row, code.chip));
-  const bool is_persistent = HasWarpgroups(row);
+  const bool is_persistent = HasWarpgroups(prepared.row());
+  std::array<cudaLaunchAttribute, 2> attributes = prepared.attributes;
+  cudaLaunchConfig_t config = prepared.config;
+  config.stream = stream;
+  config.attrs = attributes.data();
   for (int64_t first = 0; first < batch; first += is_persistent ? batch : kMostBatches) {
     parameters.first_batch = first;
-    const int64_t batches = batch - first < kMostBatches ? batch - first : kMostBatches;
-    const dim3 grid = is_persistent
-                          ? dim3(static_cast<unsigned>(parameters.blocks))
-                          : dim3(static_cast<unsigned>(parameters.tiles_m * parameters.tiles_n), 1,
-                                 static_cast<unsigned>(batches));
+    if (!is_persistent) {
+      config.gridDim.z = static_cast<unsigned>(std::min(batch - first, kMostBatches));
+    }
     void* arguments[] = {&parameters};
-    cudaLaunchAttribute attributes[2] = {};
-    unsigned count = 0;
-    if (BeginsEarly(row, code.chip)) {
-      attributes[count].id = cudaLaunchAttributeProgrammaticStreamSerialization;
-      attributes[count++].val.programmaticStreamSerializationAllowed = 1;
-    }
-    if (blocks_of_cluster > 1) {
-      attributes[count].id = cudaLaunchAttributeClusterDimension;
-      attributes[count++].val.clusterDim = {blocks_of_cluster, 1, 1};
-    }
-    const cudaLaunchConfig_t launch = {.gridDim = grid,
-                                       .blockDim = dim3(threads),
-                                       .dynamicSmemBytes = static_cast<size_t>(SharedBytes(row)),
-                                       .stream = stream,
-                                       .attrs = attributes,
-                                       .numAttrs = count};
-    RETURN_IF_ERROR(CudaStatus(cudaLaunchKernelExC(&launch, code.function, arguments), name));
+    RETURN_IF_ERROR(
+        CudaStatus(cudaLaunchKernelExC(&config, prepared.code.function, arguments), name));
   }
   return absl::OkStatus();
 }
@@ -388,33 +431,62 @@ GemmArgs TransposedArgs(const GemmArgs& args, const Problem& transposed) {
           .b_form = args.a_form};
 }
 
-absl::Status LaunchAsMultiplied(std::string_view name, const CudaRow& row, const GemmArgs& args,
-                                CUstream_st* stream) {
-  ASSIGN_OR_RETURN(const Code code, CodeOf(name, row));
-  if (!args.problem.has_output()) return absl::OkStatus();
-  if (!args.problem.has_product()) {
-    return LaunchEpilogueAlone(args, AccumulatorType(row), SumsInMemory(), stream);
-  }
-  ASSIGN_OR_RETURN(const CudaPlan plan, PlanOf(row, args.problem));
-  const Parts parts = PartsOf(args, plan);
-  SumsInMemory sums;
-  if (plan.sums.are_kept) {
-    sums = {.data = parts.sums,
-            .line_stride_bytes = plan.sums.line_stride_bytes,
-            .batch_stride_bytes = plan.sums.batch_stride_bytes};
-  }
-  ExactMarks marks;
+GemmArgs ArgsOf(const PreparedLaunch& prepared, const GemmArgs& args) {
+  const Multiplication& multiplication = prepared.multiplication;
+  return multiplication.is_transposed ? TransposedArgs(args, multiplication.problem) : args;
+}
+
+absl::StatusOr<std::shared_ptr<const PreparedLaunch>> Prepare(const Kernel& kernel,
+                                                              const GemmArgs& args) {
+  auto prepared = std::make_shared<PreparedLaunch>(
+      PreparedLaunch{.multiplication = MultiplicationOf(*CudaRowOf(kernel), args.problem),
+                     .code = {},
+                     .plan = {}});
+  const CudaRow& row = prepared->row();
+  ASSIGN_OR_RETURN(prepared->code, CodeOf(kernel.name, row));
+  const GemmArgs multiplied = ArgsOf(*prepared, args);
+  ASSIGN_OR_RETURN(prepared->plan, PlanOf(row, multiplied.problem));
+  if (row.splits_f32 && !prepared->plan.split.is_used) return prepared;
+  RETURN_IF_ERROR(
+      SetParameters(row, prepared->code.chip, multiplied, prepared->plan, prepared->parameters));
+  SetConfig(*prepared);
+  return prepared;
+}
+
+// To plan and to encode maps takes as long as to launch, so it is done once for each problem.
+absl::StatusOr<std::shared_ptr<const PreparedLaunch>> FindOrPrepare(const Kernel& kernel,
+                                                                    const GemmArgs& args) {
+  static auto* const recent = new RecentProblems<PreparedLaunch>();  // Never destroyed.
+  LaunchKey key = {.row = CudaRowOf(kernel),
+                   .gpu = 0,
+                   .multiprocessors = args.target.multiprocessors,
+                   .problem = &args.problem};
+  RETURN_IF_ERROR(CudaStatus(cudaGetDevice(&key.gpu), "GPU"));
+  std::shared_ptr<const PreparedLaunch> prepared = recent->Find(key);
+  if (prepared != nullptr) return prepared;
+  ASSIGN_OR_RETURN(prepared, Prepare(kernel, args));
+  recent->Keep(key, prepared);
+  return prepared;
+}
+
+absl::Status LaunchPrepared(std::string_view name, const PreparedLaunch& prepared,
+                            const GemmArgs& args, CUstream_st* stream) {
+  const CudaRow& row = prepared.row();
+  const CudaPlan& plan = prepared.plan;
+  const Places places = PlacesOf(args, plan);
   if (!row.splits_f32 || plan.split.is_used) {
-    ASSIGN_OR_RETURN(MmaParameters parameters, ParametersOf(row, code.chip, args, plan, parts));
-    RETURN_IF_ERROR(PrepareOperands(row, args, plan, parts, stream));
-    RETURN_IF_ERROR(LaunchProduct(name, row, code, parameters, args.problem.batch, stream));
-    marks = {.any = parameters.split.any,
-             .marks = parameters.split.marks,
-             .words_of_row = parameters.split.words_of_row};
+    MmaParameters parameters = prepared.parameters;
+    SetAddresses(row, plan, args, places, parameters);
+    RETURN_IF_ERROR(MoveMaps(prepared, args, places, parameters));
+    if (row.splits_f32) RETURN_IF_ERROR(ClearForSplit(args, plan, places, stream));
+    for (const mma::Operand operand : {mma::Operand::kA, mma::Operand::kB}) {
+      RETURN_IF_ERROR(PrepareOperand(prepared, operand, args, places, stream));
+    }
+    RETURN_IF_ERROR(LaunchProduct(name, prepared, parameters, args.problem.batch, stream));
   }
-  if (row.splits_f32) RETURN_IF_ERROR(LaunchExactSums(args, marks, sums, stream));
+  if (row.splits_f32) RETURN_IF_ERROR(LaunchExactSums(args, places.split, places.sums, stream));
   if (!plan.sums.are_kept) return absl::OkStatus();
-  return LaunchEpilogueAlone(args, AccumulatorType(row), sums, stream);
+  return LaunchEpilogueAlone(args, AccumulatorType(row), places.sums, stream);
 }
 
 }  // namespace
@@ -426,10 +498,15 @@ bool HasCode(const Kernel& kernel) {
 }
 
 absl::Status LaunchOnStream(const Kernel& kernel, const GemmArgs& args, CUstream_st* stream) {
-  const Multiplication multiplied = MultiplicationOf(*CudaRowOf(kernel), args.problem);
-  return LaunchAsMultiplied(
-      kernel.name, multiplied.row,
-      multiplied.is_transposed ? TransposedArgs(args, multiplied.problem) : args, stream);
+  if (!args.problem.has_output() || !args.problem.has_product()) {
+    const CudaRow& row = *CudaRowOf(kernel);
+    RETURN_IF_ERROR(CodeOf(kernel.name, row).status());
+    if (!args.problem.has_output()) return absl::OkStatus();
+    return LaunchEpilogueAlone(args, AccumulatorType(row), SumsInMemory(), stream);
+  }
+  ASSIGN_OR_RETURN(const std::shared_ptr<const PreparedLaunch> prepared,
+                   FindOrPrepare(kernel, args));
+  return LaunchPrepared(kernel.name, *prepared, ArgsOf(*prepared, args), stream);
 }
 
 }  // namespace gemmd

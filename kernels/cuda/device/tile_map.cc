@@ -14,20 +14,18 @@ namespace {
 
 static_assert(sizeof(TileMap) == sizeof(CUtensorMap) && alignof(TileMap) >= alignof(CUtensorMap));
 
-using EncodeFunction = decltype(&cuTensorMapEncodeTiled);
-
-// Finds the function by way of the runtime, so that nothing is linked with the driver.
-absl::StatusOr<EncodeFunction> FindEncode() {
+// Finds a function by way of the runtime, so that nothing is linked with the driver.
+template <typename Function>
+absl::StatusOr<Function> FindInDriver(const char* name) {
   void* function = nullptr;
   cudaDriverEntryPointQueryResult result = cudaDriverEntryPointSymbolNotFound;
   constexpr unsigned kSince = 12000;
-  RETURN_IF_ERROR(CudaStatus(cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", &function,
-                                                              kSince, cudaEnableDefault, &result),
-                             "cuTensorMapEncodeTiled"));
+  RETURN_IF_ERROR(CudaStatus(
+      cudaGetDriverEntryPointByVersion(name, &function, kSince, cudaEnableDefault, &result), name));
   if (result != cudaDriverEntryPointSuccess) {
-    return absl::InternalError("cuTensorMapEncodeTiled: the driver has none");
+    return absl::InternalError(Concat(name, ": the driver has none"));
   }
-  return reinterpret_cast<EncodeFunction>(function);
+  return reinterpret_cast<Function>(function);
 }
 
 // The swizzle that TileLines::SwizzleOf describes.
@@ -43,7 +41,8 @@ CUtensorMapSwizzle SwizzleOf(const TileBox& box) {
 }  // namespace
 
 absl::StatusOr<TileMap> TileMapOf(const OperandLines& operand, const TileBox& box, int64_t batch) {
-  static const absl::StatusOr<EncodeFunction> encode = FindEncode();
+  using Encode = decltype(&cuTensorMapEncodeTiled);
+  static const absl::StatusOr<Encode> encode = FindInDriver<Encode>("cuTensorMapEncodeTiled");
   RETURN_IF_ERROR(encode.status());
   const bool is_shared = operand.batch_stride_bytes == 0;
   const int line_bytes =
@@ -72,6 +71,15 @@ absl::StatusOr<TileMap> TileMapOf(const OperandLines& operand, const TileBox& bo
   TileMap copy;
   std::memcpy(&copy, &map, sizeof(copy));
   return copy;
+}
+
+absl::Status MoveTileMap(const void* data, TileMap& map) {
+  using Replace = decltype(&cuTensorMapReplaceAddress);
+  static const absl::StatusOr<Replace> replace = FindInDriver<Replace>("cuTensorMapReplaceAddress");
+  RETURN_IF_ERROR(replace.status());
+  const CUresult result = (*replace)(reinterpret_cast<CUtensorMap*>(&map), const_cast<void*>(data));
+  if (result == CUDA_SUCCESS) return absl::OkStatus();
+  return absl::InternalError(Concat("cuTensorMapReplaceAddress: error ", static_cast<int>(result)));
 }
 
 }  // namespace gemmd

@@ -27,4 +27,7 @@ struct TileBox {
 // Errors: Internal as CUDA's driver reports it.
 absl::StatusOr<TileMap> TileMapOf(const OperandLines& operand, const TileBox& box, int64_t batch);
 
+// Has the map be of a matrix elsewhere that lies in the same way, for a part of the time.
+absl::Status MoveTileMap(const void* data, TileMap& map);
+
 }  // namespace gemmd

@@ -53,7 +53,7 @@ struct ExactJob {
   int64_t tiles_of_row = 0;
   int64_t tiles_of_matrix = 0;
   int64_t tiles = 0;
-  ExactMarks marks;
+  SplitParameters split = {};
   SumsInMemory sums;
   AbortWord abort;
 };
@@ -131,7 +131,7 @@ __device__ __forceinline__ void MakeExactSums(const ExactJob& job,
   __shared__ double b_tile[kDepth][kStride];
   __shared__ float made[kTile][kTile + 1];
   __shared__ uint32_t marked[kTile][2];
-  if (job.marks.any != nullptr && *job.marks.any == 0) return;
+  if (job.split.any != nullptr && *job.split.any == 0) return;
   const int thread = static_cast<int>(threadIdx.x);
   const int lane = thread % 32;
   const int down = thread / 32 % kWarpsDown * kInstruction.m;
@@ -143,11 +143,11 @@ __device__ __forceinline__ void MakeExactSums(const ExactJob& job,
     uint32_t word = 0;
     if (thread < 2 * kTile && first_row + thread / 2 < job.a.lines) {
       const int64_t at = first_column / 32 + thread % 2;
-      if (job.marks.any == nullptr) {
+      if (job.split.any == nullptr) {
         word = ~0U;
-      } else if (at < job.marks.words_of_row) {
+      } else if (at < job.split.words_of_row) {
         const int64_t row = matrix * job.a.lines + first_row + thread / 2;
-        word = job.marks.marks[row * job.marks.words_of_row + at];
+        word = job.split.marks[row * job.split.words_of_row + at];
       }
     }
     if (thread < 2 * kTile) marked[thread / 2][thread % 2] = word;
@@ -231,7 +231,7 @@ ExactLines LinesOf(const MatrixLayout& layout, const std::byte* data, bool has_r
 
 }  // namespace
 
-absl::Status LaunchExactSums(const GemmArgs& args, const ExactMarks& marks,
+absl::Status LaunchExactSums(const GemmArgs& args, const SplitParameters& split,
                              const SumsInMemory& sums, CUstream_st* stream) {
   const Problem& problem = args.problem;
   ExactJob job;
@@ -241,7 +241,7 @@ absl::Status LaunchExactSums(const GemmArgs& args, const ExactMarks& marks,
   job.tiles_of_row = (problem.n + kTile - 1) / kTile;
   job.tiles_of_matrix = (problem.m + kTile - 1) / kTile * job.tiles_of_row;
   job.tiles = job.tiles_of_matrix * problem.batch;
-  job.marks = marks;
+  job.split = split;
   job.sums = sums;
   job.abort = args.abort_word;
   ExactSumsKernel<F64><<<BlocksFor(job.tiles), kBlockThreads, 0, stream>>>(
