@@ -102,6 +102,13 @@ std::vector<BlockUse> UsesOf(const JobPlaces& places, absl::Span<const PlacedPar
   return uses;
 }
 
+bool HasGaps(const Problem& problem) {
+  const MatrixLayout& d = problem.d;
+  const int64_t line_bits = d.line_length() * BitsOf(d.type);
+  if (line_bits != 8 * d.line_stride_bytes()) return true;
+  return problem.batch > 1 && d.batch_stride_bytes != d.lines() * d.line_stride_bytes();
+}
+
 absl::StatusOr<JobLayout> LayOutJob(const Problem& problem, const JobPlaces& places) {
   AlignedRanges ranges;
   const auto take = [&ranges](Checked bytes, const JobPlace& place) -> JobRange {
@@ -129,6 +136,9 @@ absl::StatusOr<JobLayout> LayOutJob(const Problem& problem, const JobPlaces& pla
   layout.d = take(d_bytes, places.d);
   if (!ranges.end()) return absl::ResourceExhaustedError("the matrices take more than 2^63 bytes");
   layout.end = *ranges.end();
+  const int64_t staged_d_bytes = layout.end - layout.input_bytes;
+  layout.is_d_in_place = layout.is_d_staged() && staged_d_bytes <= kMostWrittenInPlace &&
+                         layout.d.bytes >= kMarkBytes && !HasGaps(problem);
   return layout;
 }
 

@@ -75,6 +75,11 @@ struct PlacedPart {
   int64_t bytes = 0;
 };
 
+// Operands of no more bytes together are read by a GPU's kernel where they are staged, and a D of
+// no more bytes is written there: to begin a copy would take longer than the copy.
+inline constexpr int64_t kMostReadInPlace = int64_t{32} << 10;
+inline constexpr int64_t kMostWrittenInPlace = int64_t{64} << 10;
+
 // A launch that is predicted to take longer is made in panels. Two of them are queued ahead;
 // together they end well within 50 ms.
 inline constexpr int64_t kLongestWholeLaunchNs = 10'000'000;
@@ -132,12 +137,18 @@ struct JobLayout : PerOperand<JobRange> {
   JobRange parts;           // The list of the parts, which is read, too.
   int64_t input_bytes = 0;  // What is staged and read ends here, and a staged D begins.
   int64_t end = 0;
+  // A GPU's kernel writes D where it is staged, all bytes of it.
+  bool is_d_in_place = false;
 
   bool is_d_staged() const { return end > input_bytes; }
   // Whether D lies in blocks, and the worker copies its marked bytes to where it is told of D.
   bool has_receipt() const { return d.bytes > 0 && !is_d_staged(); }
-  // What is staged for the worker to read: behind the inputs comes the mark of a staged D.
-  int64_t staged_in_bytes() const { return input_bytes + (is_d_staged() ? kJobAlignment : 0); }
+  // Whether D is copied to where it is staged, once the kernel has written it on the GPU.
+  bool is_d_copied() const { return is_d_staged() && !is_d_in_place; }
+  // Whether a GPU's kernel reads what it reads where it is staged.
+  bool are_inputs_in_place() const { return input_bytes <= kMostReadInPlace && !is_d_copied(); }
+  // What is staged for the worker to read: behind the inputs comes the mark of a D that is copied.
+  int64_t staged_in_bytes() const { return input_bytes + (is_d_copied() ? kJobAlignment : 0); }
   // What it writes: D with what is left to the next multiple of kJobAlignment, or the receipt.
   int64_t staged_out_bytes() const { return has_receipt() ? kJobAlignment : end - input_bytes; }
   // How much of that it must have written.
@@ -146,6 +157,9 @@ struct JobLayout : PerOperand<JobRange> {
     return is_d_staged() ? std::max(d.bytes, kMarkBytes) : kMarkBytes;
   }
 };
+
+// Whether there are bits between the elements of D that no kernel writes.
+bool HasGaps(const Problem& problem);
 
 // Lays out the matrices of a valid problem. A D in a block ends with its last element, a staged one
 // with the padding of its last line.

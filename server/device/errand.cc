@@ -50,8 +50,7 @@ constexpr size_t kMostLookedAt = 64;
 
 bool HasGaps(const Job& job) {
   const MatrixLayout& d = job.problem.d;
-  return d.leading_dimension != d.line_length() || job.d.line_stride(d) != d.line_stride_bytes() ||
-         (job.problem.batch > 1 && d.batch_stride_bytes != d.lines() * d.line_stride_bytes());
+  return HasGaps(job.problem) || job.d.line_stride(d) != d.line_stride_bytes();
 }
 
 void AppendLines(const Job& job, int64_t first, absl::Span<const std::byte> from,
@@ -158,6 +157,8 @@ std::vector<CopiedBytes> JobErrand::CopiesIn() const {
     const auto bytes = static_cast<size_t>(range.bytes);
     std::memset(to, 0, -bytes % static_cast<size_t>(kJobAlignment));
   }
+  // Nor is anything of it left in D, should a kernel leave out a part.
+  if (layout_.is_d_in_place) std::memset(out.bytes().data(), 0, out.bytes().size());
   if (!parts_.empty()) {
     const auto bytes = static_cast<size_t>(layout_.parts.bytes);
     std::byte* const to = in.bytes().data() + layout_.parts.offset;

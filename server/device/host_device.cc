@@ -24,14 +24,6 @@
 namespace gemmd {
 namespace {
 
-// Whether there are bits between the elements of D that no kernel writes.
-bool HasGaps(const Problem& problem) {
-  const MatrixLayout& d = problem.d;
-  const int64_t line_bits = d.line_length() * BitsOf(d.type);
-  if (line_bits != 8 * d.line_stride_bytes()) return true;
-  return problem.batch > 1 && d.batch_stride_bytes != d.lines() * d.line_stride_bytes();
-}
-
 // What tools show: 15 bytes at most.
 std::string ThreadName(const std::string& device) {
   constexpr size_t kLongest = 15;

@@ -173,25 +173,29 @@ bool BlockTable::IsUnused(const Lanes& lanes, uint64_t block) const {
 
 absl::StatusOr<JobMemory> JobMemory::Of(const JobRequest& request,
                                         absl::Span<const PlacedPart> parts, int64_t workspace_bytes,
-                                        const BlockTable& blocks) {
+                                        const BlockTable& blocks, std::byte* staging) {
   JobMemory memory;
   memory.workspace_bytes_ = workspace_bytes;
   ASSIGN_OR_RETURN(memory.layout_, LayOutJob(request.problem, request.places));
   memory.mark_ = MarkOf(request.problem, memory.layout_, request.places, parts);
-  RETURN_IF_ERROR(memory.Place(request, blocks));
+  RETURN_IF_ERROR(memory.Place(request, blocks, staging));
   RETURN_IF_ERROR(memory.PlaceParts(request, parts, blocks));
   return memory;
 }
 
-absl::Status JobMemory::Place(const JobRequest& request, const BlockTable& blocks) {
-  AlignedRanges taken(layout_.end);
+absl::Status JobMemory::Place(const JobRequest& request, const BlockTable& blocks,
+                              std::byte* staging) {
+  AlignedRanges taken(layout_.is_d_copied() ? layout_.end : copied_in_bytes());
+  if (layout_.are_inputs_in_place()) staged_inputs_ = staging + request.staged_inputs;
   const JobPlace& d_place = request.places.d;
   std::byte* d = nullptr;
   if (d_place.block != 0) {
     ASSIGN_OR_RETURN(d, blocks.Find(d_place.block, d_place.offset, layout_.d.bytes));
   }
-  matrices_.d = {.in_block = d, .bytes = layout_.d.bytes};
-  if (d_place.is_staged()) {
+  matrices_.d = {.at = d, .bytes = layout_.d.bytes};
+  if (layout_.is_d_in_place) {
+    matrices_.d.at = staging + request.staged_d;
+  } else if (d_place.is_staged()) {
     matrices_.d.in_range = layout_.d.offset;
   } else if (d == nullptr || !IsAligned(d)) {
     matrices_.d.in_range = taken.Take(layout_.d.bytes);
@@ -205,15 +209,18 @@ absl::Status JobMemory::Place(const JobRequest& request, const BlockTable& block
     Matrix& matrix = matrices_[role];
     matrix.bytes = range.bytes;
     if (range.bytes == 0) continue;
+    if (place.is_staged() && staged_inputs_ != nullptr) {
+      matrix.at = staged_inputs_ + range.offset;
+      continue;
+    }
     if (place.block == 0) {
       matrix.in_range = place.is_staged() ? range.offset : taken.Take(range.bytes);
       continue;
     }
-    ASSIGN_OR_RETURN(matrix.in_block, blocks.Find(place.block, place.offset, range.bytes));
+    ASSIGN_OR_RETURN(matrix.at, blocks.Find(place.block, place.offset, range.bytes));
     // A kernel writes D while it still reads.
-    const bool is_written =
-        d != nullptr && Overlap(matrix.in_block, range.bytes, d, layout_.d.bytes);
-    if (!IsAligned(matrix.in_block) || is_written) matrix.in_range = taken.Take(range.bytes);
+    const bool is_written = d != nullptr && Overlap(matrix.at, range.bytes, d, layout_.d.bytes);
+    if (!IsAligned(matrix.at) || is_written) matrix.in_range = taken.Take(range.bytes);
   }
   if (!taken.end()) return absl::ResourceExhaustedError("the job takes more than 2^63 bytes");
   bytes_ = *taken.end();
@@ -260,7 +267,7 @@ std::byte* JobMemory::KeptIn(std::byte* range) const {
       return part.in_block;
     }
   }
-  return d.in_block + mark_.offset;
+  return d.at + mark_.offset;
 }
 
 std::vector<CopiedPart> JobMemory::PartCopies(std::byte* range) const {
@@ -290,10 +297,10 @@ std::vector<MemoryLines> JobMemory::CopiesIn(std::byte* range) const {
   std::vector<MemoryLines> copies;
   for (const OperandRole role : kOperandRoles) {
     const Matrix& matrix = matrices_[role];
-    if (matrix.in_block == nullptr || matrix.in_range < 0) continue;
+    if (matrix.at == nullptr || matrix.in_range < 0) continue;
     copies.push_back({.to = range + matrix.in_range,
                       .to_stride_bytes = matrix.bytes,
-                      .from = matrix.in_block,
+                      .from = matrix.at,
                       .from_stride_bytes = matrix.bytes,
                       .line_bytes = matrix.bytes,
                       .lines = 1});
@@ -305,12 +312,12 @@ std::vector<MemoryLines> JobMemory::CopiesIn(std::byte* range) const {
 std::vector<MemoryLines> JobMemory::CopiesOut(std::byte* range, const Problem& problem) const {
   std::vector<MemoryLines> copies;
   const Matrix& d = matrices_.d;
-  if (d.in_block == nullptr || d.in_range < 0 || !problem.has_output()) return copies;
+  if (d.at == nullptr || d.in_range < 0 || !problem.has_output()) return copies;
   const MatrixLayout& layout = problem.d;
   const int64_t line_bytes = (layout.line_length() * BitsOf(layout.type) + 7) / 8;
   for (int64_t i = 0; i < problem.batch; ++i) {
     const int64_t at = i * layout.batch_stride_bytes;
-    copies.push_back({.to = d.in_block + at,
+    copies.push_back({.to = d.at + at,
                       .to_stride_bytes = layout.line_stride_bytes(),
                       .from = range + d.in_range + at,
                       .from_stride_bytes = layout.line_stride_bytes(),

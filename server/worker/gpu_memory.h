@@ -114,22 +114,28 @@ class BlockTable {
   int64_t scratch_bytes_ = 0;
 };
 
-// Where the matrices of a job lie in the memory of a GPU: staged ones in a range of the arena,
-// those of blocks there, or as copies in the range where a kernel cannot read or write them as they
-// lie, or where they are in parts.
+// Where a kernel finds the matrices of a job: staged ones where they are staged, if they are small,
+// and otherwise in a range of the arena, those of blocks there, or as copies in the range where a
+// kernel cannot read or write them as they lie, or where they are in parts.
 class JobMemory {
  public:
-  // Works out what the job needs; nothing is taken.
+  // Works out what the job needs; nothing is taken. `staging`: where kernels find what is staged.
   // `parts` are those of the request. Errors: FailedPrecondition and InvalidArgument for places in
   // blocks; ResourceExhausted.
   static absl::StatusOr<JobMemory> Of(const JobRequest& request, absl::Span<const PlacedPart> parts,
-                                      int64_t workspace_bytes, const BlockTable& blocks);
+                                      int64_t workspace_bytes, const BlockTable& blocks,
+                                      std::byte* staging);
 
-  // What the range of the arena takes. It begins as the staged matrices do in their layout.
+  // What the range of the arena takes. It begins as the staged matrices do in their layout, as far
+  // as they are copied.
   int64_t bytes() const { return bytes_; }
-  // What follows the staged inputs in the range and is to be zeros before the launch: D, and the
-  // workspace.
-  int64_t cleared_bytes() const { return copies_begin_ - layout_.input_bytes; }
+  // What of the staged inputs is copied to the beginning of the range.
+  int64_t copied_in_bytes() const {
+    return layout_.are_inputs_in_place() ? 0 : layout_.input_bytes;
+  }
+  // What follows those in the range and is to be zeros before the launch: D, unless it is made
+  // elsewhere, and the workspace.
+  int64_t cleared_bytes() const { return copies_begin_ - copied_in_bytes(); }
   const JobLayout& layout() const { return layout_; }
 
   // With the range at this address. Borrows the problem of the request.
@@ -139,8 +145,13 @@ class JobMemory {
   // After it: D, to where it belongs.
   std::vector<MemoryLines> CopiesOut(std::byte* range, const Problem& problem) const;
   // Copies of parts, in their order: those of the operands into the range, before the launch, and
-  // those of D out of it, after it. They are to be where the list of parts is in the range.
+  // those of D out of it, after it.
   std::vector<CopiedPart> PartCopies(std::byte* range) const;
+  // Where they are to be, with the other inputs.
+  const CopiedPart* PartList(const std::byte* range) const {
+    const std::byte* const inputs = staged_inputs_ != nullptr ? staged_inputs_ : range;
+    return reinterpret_cast<const CopiedPart*>(inputs + layout_.parts.offset);
+  }
   int64_t operand_parts() const { return static_cast<int64_t>(parts_.size()) - d_parts_; }
   int64_t d_parts() const { return d_parts_; }
   int64_t most_part_bytes() const { return most_part_bytes_; }
@@ -149,17 +160,18 @@ class JobMemory {
   std::byte* StagedD(std::byte* range) const { return range + layout_.input_bytes; }
 
   const JobMark& mark() const { return mark_; }
-  // What of the mark comes with the staged inputs: a staged D follows those in the range.
-  int64_t staged_mark_bytes() const { return layout_.is_d_staged() ? mark_.bytes : 0; }
+  // What of the mark comes with the staged inputs: a D that is copied follows those in the range.
+  int64_t staged_mark_bytes() const { return layout_.is_d_copied() ? mark_.bytes : 0; }
   // The marked bytes where the kernel writes them, and where they then stay. Where D bears no mark,
   // those that stay are kMarkBytes zeros.
   std::byte* MarkedIn(std::byte* range) const { return At(matrices_.d, range) + mark_.offset; }
   std::byte* KeptIn(std::byte* range) const;
 
  private:
-  // One matrix: at an address, or at an offset of the range, into which it may have to be copied.
+  // One matrix: at an address, in a block or where it is staged, or at an offset of the range, into
+  // which it may have to be copied.
   struct Matrix {
-    std::byte* in_block = nullptr;
+    std::byte* at = nullptr;
     int64_t in_range = -1;
     int64_t bytes = 0;
   };
@@ -169,7 +181,7 @@ class JobMemory {
 
   static std::byte* At(const Matrix& matrix, std::byte* range) {
     if (matrix.bytes == 0) return nullptr;
-    return matrix.in_range >= 0 ? range + matrix.in_range : matrix.in_block;
+    return matrix.in_range >= 0 ? range + matrix.in_range : matrix.at;
   }
   struct Part {
     std::byte* in_block = nullptr;  // Null: nobody wants it.
@@ -177,13 +189,14 @@ class JobMemory {
     int64_t bytes = 0;
   };
 
-  absl::Status Place(const JobRequest& request, const BlockTable& blocks);
+  absl::Status Place(const JobRequest& request, const BlockTable& blocks, std::byte* staging);
   absl::Status PlaceParts(const JobRequest& request, absl::Span<const PlacedPart> parts,
                           const BlockTable& blocks);
 
   JobLayout layout_;
   Matrices matrices_;
   JobMark mark_;
+  std::byte* staged_inputs_ = nullptr;  // Not null: they are read there.
   int64_t zeros_begin_ = 0;
   int64_t workspace_begin_ = 0;
   int64_t workspace_bytes_ = 0;

@@ -60,8 +60,9 @@ class GpuRuntime {
   // Errors: NotFound where there are fewer GPUs; Internal with CUDA's own message.
   virtual absl::StatusOr<GpuDescription> Open(int ordinal) = 0;
 
-  // Lets the GPU copy from and to this memory without waiting for the host, and kernels read it.
-  virtual absl::Status RegisterStaging(absl::Span<std::byte> staging) = 0;
+  // Lets the GPU copy from and to this memory without waiting for the host, and kernels read and
+  // write it, at the address that this gives.
+  virtual absl::StatusOr<std::byte*> RegisterStaging(absl::Span<std::byte> staging) = 0;
 
   // Memory of the GPU, aligned to 256 bytes. What is freed is no longer in use by any lane. Neither
   // waits for what the lanes do.
@@ -73,13 +74,12 @@ class GpuRuntime {
   virtual absl::Status CopyIn(Lane lane, std::byte* to, absl::Span<const std::byte> from) = 0;
   virtual absl::Status CopyOut(Lane lane, absl::Span<std::byte> to, const std::byte* from) = 0;
   virtual absl::Status CopyLines(Lane lane, const MemoryLines& lines) = 0;
-  // The list lies in memory of the GPU, as all that it points at. No part has more than so many
+  // The list lies where kernels read it, as all that it points at. No part has more than so many
   // bytes, and none overlaps what another one writes.
   virtual absl::Status CopyParts(Lane lane, const CopiedPart* parts, int64_t count,
                                  int64_t most_bytes) = 0;
   virtual absl::Status Clear(Lane lane, std::byte* memory, int64_t bytes) = 0;
-  // Does what LaunchOnStream does (kernels/cuda/device/launch.h), in the lane kCompute. The word of
-  // the abort is part of the staging area, as the host sees it.
+  // Does what LaunchOnStream does (kernels/cuda/device/launch.h), in the lane kCompute.
   virtual absl::Status Launch(const Kernel& kernel, const GemmArgs& args) = 0;
   // Does what CompressViewOnStream does (kernels/cuda/device/operands/sparse24.h), in kCompute.
   virtual absl::Status Compress(const CompressView& view, BadGroup* bad) = 0;

@@ -96,6 +96,10 @@ std::vector<PlacedPart> StagedParts(const Staging& staging, const JobRequest& re
 
 }  // namespace
 
+std::byte* RunContext::Seen(const std::byte* staged) const {
+  return seen_staging + (staged - staging.whole().data());
+}
+
 int64_t RunContext::free_bytes() const {
   return memory_limit_bytes - arena.bytes() - blocks.tensor_bytes() - blocks.scratch_bytes();
 }
@@ -145,7 +149,8 @@ bool Run::IsAborted() const {
 AbortWord Run::abort_word() const {
   static_assert(sizeof(std::atomic<uint64_t>) == sizeof(uint64_t));
   const std::atomic<uint64_t>& word = context_.staging.control().aborted_ids[slot_];
-  return {.word = reinterpret_cast<const uint64_t*>(&word), .value = id_};
+  const auto* const bytes = reinterpret_cast<const std::byte*>(&word);
+  return {.word = reinterpret_cast<const uint64_t*>(context_.Seen(bytes)), .value = id_};
 }
 
 absl::Status Run::Advance() {
@@ -429,7 +434,8 @@ absl::Status JobRun::TakeMemory() {
   ASSIGN_OR_RETURN(const int64_t workspace_bytes, kernel().workspace_bytes(request_.problem));
   RETURN_IF_ERROR(FindForms());
   ASSIGN_OR_RETURN(memory_,
-                   JobMemory::Of(request_, parts_, workspace_bytes - form_bytes_, context.blocks));
+                   JobMemory::Of(request_, parts_, workspace_bytes - form_bytes_, context.blocks,
+                                 context.Seen(context.staging.matrices().data())));
   ASSIGN_OR_RETURN(const bool has_memory, TakeRange(memory_.bytes()));
   if (!has_memory) return absl::OkStatus();
   StagePartCopies();
@@ -471,9 +477,7 @@ void JobRun::StagePartCopies() const {
 
 absl::Status JobRun::CopyParts(int64_t first, int64_t count) {
   if (count == 0) return absl::OkStatus();
-  const auto* const list =
-      reinterpret_cast<const CopiedPart*>(range() + memory_.layout().parts.offset);
-  return context().runtime.CopyParts(Lane::kCompute, list + first, count,
+  return context().runtime.CopyParts(Lane::kCompute, memory_.PartList(range()) + first, count,
                                      memory_.most_part_bytes());
 }
 
@@ -486,7 +490,7 @@ absl::Status JobRun::IssueIn() {
   if (in_lane_ == Lane::kCompute && !MayCompute()) return absl::OkStatus();
   if (in_lane_ == Lane::kCompute) context().computing = id();
   GpuRuntime& gpu = context().runtime;
-  const int64_t input_bytes = memory_.layout().input_bytes + memory_.staged_mark_bytes();
+  const int64_t input_bytes = memory_.copied_in_bytes() + memory_.staged_mark_bytes();
   const int64_t cleared_bytes = memory_.cleared_bytes() - memory_.staged_mark_bytes();
   if (input_bytes + cleared_bytes > 0 && in_begin_.number == 0) {
     Start();
@@ -589,7 +593,7 @@ absl::Status JobRun::EndCompute() {
   LeaveTurns();
   context.computing = 0;
   copied_ = 0;
-  stage_ = memory_.layout().is_d_staged() ? Stage::kOut : Stage::kIssued;
+  stage_ = memory_.layout().is_d_copied() ? Stage::kOut : Stage::kIssued;
   return absl::OkStatus();
 }
 

@@ -26,6 +26,7 @@ struct RunContext {
   BlockTable& blocks;
   DeviceArena& arena;
   const Staging& staging;
+  std::byte* const seen_staging;  // The whole of it, where kernels find it.
   const Target target;
   const int64_t memory_limit_bytes;
   const int64_t tensor_limit_bytes;
@@ -38,6 +39,8 @@ struct RunContext {
   bool is_memory_short = false;
   bool is_first = true;
 
+  // Where kernels find a byte of the staging area.
+  std::byte* Seen(const std::byte* staged) const;
   // What jobs and blocks take together may grow by so much.
   int64_t free_bytes() const;
 };

@@ -84,7 +84,7 @@ absl::StatusOr<Hello> Worker::Open(int staging_file) {
   if (options_.is_confined) confinement_.LimitFiles(options_.writable);
   ASSIGN_OR_RETURN(staging_, Staging::Map(staging_file));
   ASSIGN_OR_RETURN(gpu_, runtime_.Open(options_.ordinal));
-  RETURN_IF_ERROR(runtime_.RegisterStaging(staging_.whole()));
+  ASSIGN_OR_RETURN(std::byte* const seen_staging, runtime_.RegisterStaging(staging_.whole()));
   const int64_t limit = options_.memory_limit_bytes > 0 ? options_.memory_limit_bytes
                                                         : gpu_.free_memory_bytes / 10 * 9;
   const int64_t tensor_limit = options_.tensor_limit_bytes > 0
@@ -98,6 +98,7 @@ absl::StatusOr<Hello> Worker::Open(int staging_file) {
                                                         .blocks = *blocks_,
                                                         .arena = *arena_,
                                                         .staging = staging_,
+                                                        .seen_staging = seen_staging,
                                                         .target = gpu_.target,
                                                         .memory_limit_bytes = limit,
                                                         .tensor_limit_bytes = tensor_limit});

@@ -107,16 +107,14 @@ class CudaRuntime final : public GpuRuntime {
     return Describe(ordinal);
   }
 
-  absl::Status RegisterStaging(absl::Span<std::byte> staging) override {
+  absl::StatusOr<std::byte*> RegisterStaging(absl::Span<std::byte> staging) override {
     RETURN_IF_ERROR(
         CudaStatus(cudaHostRegister(staging.data(), staging.size(), cudaHostRegisterMapped),
                    "registration of the staging area"));
     void* seen = nullptr;
     RETURN_IF_ERROR(CudaStatus(cudaHostGetDevicePointer(&seen, staging.data(), 0),
                                "registration of the staging area"));
-    staging_ = staging.data();
-    seen_staging_ = static_cast<const std::byte*>(seen);
-    return absl::OkStatus();
+    return static_cast<std::byte*>(seen);
   }
 
   absl::StatusOr<std::byte*> Allocate(int64_t bytes) override { return pool_.Take(bytes); }
@@ -156,12 +154,7 @@ class CudaRuntime final : public GpuRuntime {
                       "clearing");
   }
   absl::Status Launch(const Kernel& kernel, const GemmArgs& args) override {
-    GemmArgs seen = args;
-    if (seen.abort_word.word != nullptr) {
-      const auto* const word = reinterpret_cast<const std::byte*>(seen.abort_word.word);
-      seen.abort_word.word = reinterpret_cast<const uint64_t*>(seen_staging_ + (word - staging_));
-    }
-    return LaunchOnStream(kernel, seen, Of(Lane::kCompute).get());
+    return LaunchOnStream(kernel, args, Of(Lane::kCompute).get());
   }
   absl::Status Compress(const CompressView& view, BadGroup* bad) override {
     return CompressViewOnStream(view, bad, Of(Lane::kCompute).get());
@@ -221,8 +214,6 @@ class CudaRuntime final : public GpuRuntime {
   MemoryPool pool_;
   std::array<Stream, kAllLanes.size()> streams_;
   std::vector<Event> events_;  // By moment.
-  const std::byte* staging_ = nullptr;
-  const std::byte* seen_staging_ = nullptr;  // Where kernels find it.
 };
 
 }  // namespace

@@ -297,7 +297,7 @@ TEST(PaneledJobTest, OneWhoseWorkerIsLostBeforeIsUnavailable) {
   WorkerRig rig(TinyMemory());
   const pid_t pid = rig.device().worker_pid();
   SmallProduct product(200, 210, 220);
-  rig.SetScript("CopyIn 1 exit");
+  rig.SetScript("Mark 1 exit");
   EXPECT_THAT(product.Run(rig.device()).status,
               testing::AnyOf(StatusIs(absl::StatusCode::kUnavailable),
                              StatusIs(absl::StatusCode::kAborted)));

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tests/server/worker/fake_gpu_runtime.h"
 
+#include <sys/mman.h>
+
 #include <chrono>
 #include <cstdlib>
 #include <cstring>
@@ -32,6 +34,7 @@ const Kernel* Simulated(const Kernel& kernel) {
 }  // namespace
 
 FakeGpuRuntime::~FakeGpuRuntime() {
+  if (!staging_.empty()) munmap(staging_.data(), staging_.size());
   for (const auto& [block, bytes] : blocks_) std::free(const_cast<std::byte*>(block));
 }
 
@@ -52,7 +55,13 @@ absl::StatusOr<GpuDescription> FakeGpuRuntime::Open(int ordinal) {
   return gpu;
 }
 
-absl::Status FakeGpuRuntime::RegisterStaging(absl::Span<std::byte>) { return absl::OkStatus(); }
+absl::StatusOr<std::byte*> FakeGpuRuntime::RegisterStaging(absl::Span<std::byte> staging) {
+  // Of shared memory this maps the same pages once more.
+  void* const seen = mremap(staging.data(), 0, staging.size(), MREMAP_MAYMOVE);
+  if (seen == MAP_FAILED) return absl::ResourceExhaustedError("the fake GPU does not see staging");
+  staging_ = {static_cast<std::byte*>(seen), staging.size()};
+  return staging_.data();
+}
 
 absl::StatusOr<std::byte*> FakeGpuRuntime::Allocate(int64_t bytes) {
   void* block = nullptr;
@@ -106,6 +115,7 @@ absl::Status FakeGpuRuntime::CopyParts(Lane, const CopiedPart* parts, int64_t co
 }
 
 bool FakeGpuRuntime::IsMemory(const std::byte* address) const {
+  if (address >= staging_.begin() && address < staging_.end()) return true;
   const auto after = blocks_.upper_bound(address);
   if (after == blocks_.begin()) return false;
   const auto& [block, bytes] = *std::prev(after);

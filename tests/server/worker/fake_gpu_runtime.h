@@ -2,7 +2,8 @@
 //
 // A GPU made of the host's memory and the simulator: a kernel computes what the simulator's kernel
 // of its instruction computes, which is what a GPU would. All is done within the call that asks for
-// it. It is lost, as a GPU is, once a kernel's D is not in its memory. What a kernel derives from
+// it. It sees the staging area at another address than the host, and is lost, as a GPU is, once a
+// kernel's D is neither there nor in its memory. What a kernel derives from
 // an operand is here its first bytes as they are: where such a form is of other bytes, the launch
 // fails with Internal.
 #pragma once
@@ -22,7 +23,7 @@ class FakeGpuRuntime : public GpuRuntime {
   ~FakeGpuRuntime() override;
 
   absl::StatusOr<GpuDescription> Open(int ordinal) override;
-  absl::Status RegisterStaging(absl::Span<std::byte> staging) override;
+  absl::StatusOr<std::byte*> RegisterStaging(absl::Span<std::byte> staging) override;
   absl::StatusOr<std::byte*> Allocate(int64_t bytes) override;
   void Free(std::byte* memory) override;
   absl::Status CopyIn(Lane lane, std::byte* to, absl::Span<const std::byte> from) override;
@@ -45,6 +46,7 @@ class FakeGpuRuntime : public GpuRuntime {
   absl::Status UseForms(const Kernel& kernel, const GemmArgs& args) const;
 
   std::map<const std::byte*, int64_t> blocks_;  // Each with its size in bytes.
+  absl::Span<std::byte> staging_;               // Where kernels find it.
   std::map<Moment, int64_t> marks_ns_;
   bool is_lost_ = false;
 };

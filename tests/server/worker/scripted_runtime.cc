@@ -81,7 +81,7 @@ absl::StatusOr<GpuDescription> ScriptedRuntime::Open(int ordinal) {
   return inner_.Open(ordinal);
 }
 
-absl::Status ScriptedRuntime::RegisterStaging(absl::Span<std::byte> staging) {
+absl::StatusOr<std::byte*> ScriptedRuntime::RegisterStaging(absl::Span<std::byte> staging) {
   RETURN_IF_ERROR(Act("RegisterStaging"));
   return inner_.RegisterStaging(staging);
 }

@@ -42,7 +42,7 @@ class ScriptedRuntime final : public GpuRuntime {
   std::string script_folder() const;
 
   absl::StatusOr<GpuDescription> Open(int ordinal) override;
-  absl::Status RegisterStaging(absl::Span<std::byte> staging) override;
+  absl::StatusOr<std::byte*> RegisterStaging(absl::Span<std::byte> staging) override;
   absl::StatusOr<std::byte*> Allocate(int64_t bytes) override;
   void Free(std::byte* memory) override;
   absl::Status CopyIn(Lane lane, std::byte* to, absl::Span<const std::byte> from) override;

@@ -114,6 +114,64 @@ TEST_F(WorkerTest, KeepsWhatIsMadeOfAnOperand) {
               StatusIs(absl::StatusCode::kFailedPrecondition));
 }
 
+// Counts copies.
+class CopyCountingRuntime final : public FakeGpuRuntime {
+ public:
+  absl::Status CopyIn(Lane lane, std::byte* to, absl::Span<const std::byte> from) override {
+    ++copies_in;
+    return FakeGpuRuntime::CopyIn(lane, to, from);
+  }
+  absl::Status CopyOut(Lane lane, absl::Span<std::byte> to, const std::byte* from) override {
+    ++copies_out;
+    return FakeGpuRuntime::CopyOut(lane, to, from);
+  }
+
+  // Once the worker has answered.
+  std::atomic<int> copies_in = 0;
+  std::atomic<int> copies_out = 0;
+};
+
+class SmallJobTest : public WorkerTest {
+ protected:
+  GpuRuntime& runtime() override { return runtime_; }
+  int64_t staging_bytes() const override { return 1 << 20; }
+  CopyCountingRuntime runtime_;
+};
+
+// Each size is the first or last of its kind: a D too short for a whole mark, A, B and D in place,
+// D alone in place, nothing.
+TEST_F(SmallJobTest, IsComputedWhereItIsStaged) {
+  struct Case {
+    int64_t rows;
+    int copies_in;
+    int copies_out;
+  };
+  constexpr int64_t kInputRows = (kMostReadInPlace - kJobAlignment) / 2;
+  constexpr int64_t kRows = kMostWrittenInPlace / 4;
+  for (const Case& one : {Case{3, 1, 1}, Case{4, 0, 0}, Case{kInputRows, 0, 0},
+                          Case{kInputRows + 1, 1, 0}, Case{kRows, 1, 0}, Case{kRows + 1, 1, 1}}) {
+    SCOPED_TRACE(one.rows);
+    const JobRequest request = JobOfRows(one.rows);
+    const JobLayout layout = LayOutJob(request.problem).value();
+    const absl::Span<std::byte> staged = staging_.matrices();
+    std::fill(staged.begin(), staged.end(), std::byte{0});
+    const auto fill = [&](const JobRange& range, uint16_t value) {
+      for (int64_t at = range.offset; at < range.offset + range.bytes; at += sizeof(value)) {
+        std::memcpy(&staged[static_cast<size_t>(at)], &value, sizeof(value));
+      }
+    };
+    fill(layout.a, 0x3c00);  // 1
+    fill(layout.b, 0x4200);  // 3
+    runtime_.copies_in = runtime_.copies_out = 0;
+    ASSERT_THAT(StatusOfJob(request), IsOk());
+    EXPECT_EQ(runtime_.copies_in, one.copies_in);
+    EXPECT_EQ(runtime_.copies_out, one.copies_out);
+    std::vector<float> d(static_cast<size_t>(one.rows));
+    std::memcpy(d.data(), &staged[static_cast<size_t>(layout.d.offset)], d.size() * sizeof(float));
+    EXPECT_THAT(d, testing::Each(3.0F));
+  }
+}
+
 TEST_F(WorkerTest, EndsAtRecordsThatAreNone) {
   EXPECT_THAT(SendRecord(front_, Result()), IsOk());
   thread_.join();
@@ -193,7 +251,9 @@ TEST_F(FailedJobTest, TheGpuIsWaitedForBeforeTheAnswer) {
 class CountingRuntime final : public GpuRuntime {
  public:
   absl::StatusOr<GpuDescription> Open(int) override { return GpuDescription(); }
-  absl::Status RegisterStaging(absl::Span<std::byte>) override { return absl::OkStatus(); }
+  absl::StatusOr<std::byte*> RegisterStaging(absl::Span<std::byte> staging) override {
+    return staging.data();
+  }
   absl::StatusOr<std::byte*> Allocate(int64_t bytes) override {
     sizes.push_back(bytes);
     if (bytes > available) return absl::ResourceExhaustedError("full");
