@@ -50,12 +50,29 @@ absl::StatusOr<std::unique_ptr<JoinedJob>> JoinedJob::Of(Joining joining, JobId 
   return joined;
 }
 
+std::unique_ptr<JoinedJob> JoinedJob::Of(const Job& whole, std::vector<const Job*> members) {
+  std::unique_ptr<JoinedJob> joined(new JoinedJob(std::move(members)));
+  joined->job_ = whole;
+  joined->job_.members = joined->members_;
+  return joined;
+}
+
 absl::Status JoinedJob::Join() {
-  RETURN_IF_ERROR(job_.joining == Joining::kStacked ? Stack() : Batch());
+  job_.joining == Joining::kStacked ? Stack() : Batch();
   RETURN_IF_ERROR(Validate(job_.problem));
   RETURN_IF_ERROR(SetKernel(*job_.kernel));
   job_.d_bytes = BytesWritten(job_.problem);
   job_.members = members_;
+  return absl::OkStatus();
+}
+
+absl::Status JoinedJob::Gather() {
+  for (const OperandRole role : {OperandRole::kA, OperandRole::kB, OperandRole::kC}) {
+    job_[role] = (*members_.front())[role];
+    const bool is_there = role != OperandRole::kC || job_.problem.has_c();
+    if (is_there && !IsOne(role)) RETURN_IF_ERROR(Concatenate(role));
+  }
+  job_.d = members_.front()->d;
   if (job_.d.is_given()) Scatter();
   return absl::OkStatus();
 }
@@ -67,7 +84,7 @@ absl::Status JoinedJob::SetKernel(const Kernel& kernel) {
   return absl::OkStatus();
 }
 
-absl::Status JoinedJob::Stack() {
+void JoinedJob::Stack() {
   Problem& problem = job_.problem;
   problem.m = 0;
   for (const Job* const member : members_) problem.m += member->problem.m;
@@ -76,32 +93,34 @@ absl::Status JoinedJob::Stack() {
     layout->batch_stride_bytes = problem.m * layout->line_stride_bytes();
   }
   problem.a_stays = false;  // What is put together for one launch does not.
-  RETURN_IF_ERROR(Concatenate(OperandRole::kA));
-  return problem.has_c() ? Concatenate(OperandRole::kC) : absl::OkStatus();
 }
 
-absl::Status JoinedJob::Batch() {
+void JoinedJob::Batch() {
   Problem& problem = job_.problem;
   problem.batch = 0;
   for (const Job* const member : members_) problem.batch += member->problem.batch;
-  RETURN_IF_ERROR(Together(OperandRole::kA));
-  RETURN_IF_ERROR(Together(OperandRole::kB));
+  ShareIfOne(OperandRole::kA);
+  ShareIfOne(OperandRole::kB);
   problem.a_stays = problem.a_stays && problem.a.batch_stride_bytes == 0;
   problem.b_stays = problem.b_stays && problem.b.batch_stride_bytes == 0;
-  return problem.has_c() ? Together(OperandRole::kC) : absl::OkStatus();
+  if (problem.has_c()) ShareIfOne(OperandRole::kC);
 }
 
-// The matrices of all members as one operand, which is one matrix where they have the same.
-absl::Status JoinedJob::Together(OperandRole role) {
+// Where the matrices of all members are the same, the operand is that one matrix.
+void JoinedJob::ShareIfOne(OperandRole role) {
   MatrixLayout& layout = LayoutOf(job_.problem, role);
   const Source& first = (*members_.front())[role];
   const bool is_one = std::all_of(members_.begin(), members_.end(), [&](const Job* member) {
     const bool is_one_matrix = member->problem.batch == 1 || layout.batch_stride_bytes == 0;
     return is_one_matrix && IsSamePlace((*member)[role], first);
   });
-  if (!is_one) return Concatenate(role);
-  layout.batch_stride_bytes = 0;
-  return absl::OkStatus();
+  if (is_one) layout.batch_stride_bytes = 0;
+}
+
+// Whether the operand is that of each member.
+bool JoinedJob::IsOne(OperandRole role) const {
+  if (job_.joining == Joining::kStacked) return role == OperandRole::kB;
+  return LayoutOf(job_.problem, role).batch_stride_bytes == 0;
 }
 
 // The pieces or the blocks of all members, in their order.

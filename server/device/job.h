@@ -255,11 +255,18 @@ absl::StatusOr<HeldBytes> CopyOfPart(absl::Span<const std::byte> part);
 class JoinedJob {
  public:
   // Takes at least one job, and gives the whole this number; all have the same key of this kind
-  // (server/product/joining.h), and parts of D that are not the same share no byte. Errors:
-  // Unimplemented where the kernel does not run the whole, or matrices of one operand lie on the
-  // host and on the device; ResourceExhausted where its workspace would be too large.
+  // (server/product/joining.h), and parts of D that are not the same share no byte. The whole has
+  // no operands before Gather. Errors: Unimplemented where the kernel does not run the whole;
+  // ResourceExhausted where its workspace would be too large.
   static absl::StatusOr<std::unique_ptr<JoinedJob>> Of(Joining joining, JobId id,
                                                        std::vector<const Job*> members);
+  // The whole of such jobs again, whose matrices lie elsewhere by now.
+  static std::unique_ptr<JoinedJob> Of(const Job& whole, std::vector<const Job*> members);
+
+  // Puts operands and D together. Once, unless whoever gets the whole does it again with members
+  // of his own: those that name tensors do not lie yet where the device finds them.
+  // Errors: Unimplemented where matrices of one operand lie on the host and on the device.
+  absl::Status Gather();
 
   // Lives as long as this.
   const Job& job() const { return job_; }
@@ -272,9 +279,10 @@ class JoinedJob {
  private:
   explicit JoinedJob(std::vector<const Job*> members) : members_(std::move(members)) {}
   absl::Status Join();
-  absl::Status Stack();
-  absl::Status Batch();
-  absl::Status Together(OperandRole role);
+  void Stack();
+  void Batch();
+  void ShareIfOne(OperandRole role);
+  bool IsOne(OperandRole role) const;
   absl::Status Concatenate(OperandRole role);
   void Scatter();
 

@@ -246,6 +246,7 @@ bool WorkerDevice::IsFinished() const {
 }
 
 absl::Status WorkerDevice::readiness() const {
+  if (is_ready_) return absl::OkStatus();
   MutexLock lock(&mutex_);
   return readiness_;
 }
@@ -270,6 +271,7 @@ void WorkerDevice::SetReadiness(absl::Status new_readiness) {
   {
     MutexLock state_lock(&mutex_);
     readiness_ = new_readiness;
+    is_ready_ = new_readiness.ok();
   }
   if (listener_) listener_(new_readiness);
 }

@@ -177,6 +177,7 @@ class WorkerDevice final : public Device {
 
   mutable Mutex mutex_;
   absl::Status readiness_ ABSL_GUARDED_BY(mutex_) = absl::UnavailableError("starting");
+  std::atomic<bool> is_ready_ = false;  // That is OK: each product that comes in asks.
   std::optional<absl::Status> started_ ABSL_GUARDED_BY(mutex_);
   ErrandQueue queue_ ABSL_GUARDED_BY(mutex_);
   Errands aborted_ ABSL_GUARDED_BY(mutex_);  // They waited.

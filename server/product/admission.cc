@@ -110,6 +110,16 @@ void Admission::Ticket::MarkAnswered(int64_t bytes) {
   admission_->Release(was_request, released);
 }
 
+void Admission::Ticket::Withdraw() {
+  if (std::exchange(is_request_, false)) admission_->Withdraw();
+}
+
+void Admission::Withdraw() {
+  MutexLock lock(&mutex_);
+  --load_.admitted;
+  --load_.requests;
+}
+
 absl::Status Admission::CheckRoom(int64_t more_bytes) {
   if (load_.is_closed) {
     ++load_.refused_when_closed;

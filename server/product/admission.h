@@ -103,6 +103,10 @@ class Admission {
     // but `bytes`, where it holds more.
     void MarkAnswered(int64_t bytes);
 
+    // The request was refused after it had been admitted: it does not count as that, and holds its
+    // bytes alone.
+    void Withdraw();
+
     int64_t bytes() const { return bytes_; }
 
    private:
@@ -151,6 +155,7 @@ class Admission {
  private:
   absl::Status CheckRoom(int64_t more_bytes) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void Release(bool is_request, int64_t bytes) ABSL_LOCKS_EXCLUDED(mutex_);
+  void Withdraw() ABSL_LOCKS_EXCLUDED(mutex_);
   void ReleaseTicket(bool is_request, int64_t bytes) ABSL_LOCKS_EXCLUDED(mutex_);
 
   const Limits limits_;

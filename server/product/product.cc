@@ -19,7 +19,6 @@ void Product::WaitAgain() {
   std::construct_at(&own_launch);
   launch = nullptr;
   end = absl::OkStatus();
-  arrival.has_company = false;  // That has been launched.
 }
 
 namespace {

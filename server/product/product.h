@@ -45,9 +45,6 @@ struct Arrival {
   std::optional<TraceSpan> span;
   // The session of that token, where it has been found before.
   std::shared_ptr<const TensorStore::SessionUse> used_session;
-  // Others that came with it are started next: it is launched with them, when
-  // ProductRunner::LaunchCompany is called.
-  bool has_company = false;
   std::shared_ptr<const Identity> caller;  // Null where there are no rules.
 
   std::string_view peer() const { return peer_name == nullptr ? std::string_view() : *peer_name; }

@@ -181,15 +181,6 @@ absl::StatusOr<VerifyNeeds> ProductRunner::PlanVerify(Product& product) const {
   return needs;
 }
 
-// Refuses a product that cannot be in time.
-absl::Status ProductRunner::RefuseTooLate(const Product& product) {
-  TimeRefusal refusal =
-      scheduler_.Check(*product.device, product.arrival.flow(), product.priority,
-                       product.predicted_ns, product.expected_ns(), product.arrival.deadline_ns);
-  if (!refusal.status.ok()) stats_.AddRefusal(refusal.reason);
-  return std::move(refusal.status);
-}
-
 // Refuses the product of a caller that would leave no place for another one, or of a connection
 // that would leave none for the caller's others.
 absl::Status ProductRunner::RefuseBeyondShare(const FlowId& flow, int64_t inside) {
@@ -214,10 +205,7 @@ absl::Status ProductRunner::Admit(const Product& product, Admission::Ticket& tic
   // A server that drains says so, whatever else it would say.
   const Admission::Load load = admission_.load();
   absl::Status refused;
-  if (!load.is_closed) {
-    RETURN_IF_ERROR(RefuseTooLate(product));
-    refused = RefuseBeyondShare(product.arrival.flow(), load.requests);
-  }
+  if (!load.is_closed) refused = RefuseBeyondShare(product.arrival.flow(), load.requests);
   if (refused.ok()) {
     refused = admission_.Admit(ticket, product.room_bytes);
     if (!absl::IsResourceExhausted(refused)) return refused;
@@ -226,56 +214,89 @@ absl::Status ProductRunner::Admit(const Product& product, Admission::Ticket& tic
   return WithRetryAfterMs(std::move(refused), RetryMs(backlog_ns));
 }
 
-absl::Status ProductRunner::Start(std::unique_ptr<Product>& product, absl::Status parsed) {
-  const Arrival& arrival = product->arrival;
-  Admission::Ticket& ticket = product->ticket;
+absl::Status ProductRunner::Refuse(const Product& product, absl::Status status) {
+  CountRefusal(product.arrival);
+  LogRefusal(product.arrival, product.ticket.bytes(), status);
+  return status;
+}
+
+// It was let in, but cannot be in time.
+absl::Status ProductRunner::RefuseTooLate(Product& product, TimeRefusal why) {
+  product.ticket.Withdraw();
+  stats_.AddRefusal(why.reason);
+  return Refuse(product, std::move(why.status));
+}
+
+absl::Status ProductRunner::LetIn(Product& product, absl::Status parsed) {
+  const Arrival& arrival = product.arrival;
+  Admission::Ticket& ticket = product.ticket;
   absl::Status status = std::move(parsed);
   if (status.ok() && arrival.caller != nullptr) {
-    status = RestrictToGrant(arrival.caller->grant, devices_, *this, *product);
+    status = RestrictToGrant(arrival.caller->grant, devices_, *this, product);
   }
-  if (status.ok()) status = Prepare(*product, ticket.bytes());
+  if (status.ok()) status = Prepare(product, ticket.bytes());
   if (!status.ok()) {
-    stats_.AddRefusal(IsForLosses(status, *product) ? RefusalReason::kKernelRefused
-                                                    : ReasonOf(status));
+    stats_.AddRefusal(IsForLosses(status, product) ? RefusalReason::kKernelRefused
+                                                   : ReasonOf(status));
   } else {
     if (arrival.caller != nullptr) {
-      status = EnterMeter(*arrival.caller, *product, clock_.NowNs());
+      status = EnterMeter(*arrival.caller, product, clock_.NowNs());
       if (!status.ok()) stats_.AddRefusal(RefusalReason::kShare);
     }
-    if (status.ok()) status = Admit(*product, ticket);
+    if (status.ok()) status = Admit(product, ticket);
   }
-  if (!status.ok()) {
-    CountRefusal(arrival);
-    LogRefusal(arrival, ticket.bytes(), status);
-    return status;
+  return status.ok() ? status : Refuse(product, std::move(status));
+}
+
+absl::Status ProductRunner::Start(std::unique_ptr<Product>& product, absl::Status parsed) {
+  Company alone;
+  RETURN_IF_ERROR(StartWith(alone, product, std::move(parsed)));
+  for (Scheduler::Refused& refused : scheduler_.SubmitTogether(std::move(alone))) {
+    product.reset(static_cast<Product*>(refused.job.release()));
+    return RefuseTooLate(*product, std::move(refused.why));
   }
-  Queue(std::move(product));
   return absl::OkStatus();
 }
 
-void ProductRunner::Queue(std::unique_ptr<Product> product) {
-  const Arrival& arrival = product->arrival;
-  product->admitted_ns = clock_.NowNs();
-  product->bytes = BytesRead(product->job.problem) + product->job.d_bytes;
-  product->deadline_ns = arrival.deadline_ns;
-  product->caller = arrival.flow().caller;
-  product->connection = arrival.connection;
-  product->has_company = arrival.has_company;
-  if (arrival.caller != nullptr) product->share = arrival.caller->grant.share;
-  if (product->verification) {
-    stats_.AddVerification(product->verification->mode, VerifyEnd::kNotVerified, 0);
+absl::Status ProductRunner::StartWith(Company& company, std::unique_ptr<Product>& product,
+                                      absl::Status parsed) {
+  RETURN_IF_ERROR(LetIn(*product, std::move(parsed)));
+  MakeReady(*product);
+  company.push_back(std::move(product));
+  return absl::OkStatus();
+}
+
+void ProductRunner::StartTogether(Company company) {
+  if (company.empty()) return;
+  for (Scheduler::Refused& refused : scheduler_.SubmitTogether(std::move(company))) {
+    std::unique_ptr<Product> product(static_cast<Product*>(refused.job.release()));
+    product->outcome.status = RefuseTooLate(*product, std::move(refused.why));
+    auto answer = std::move(product->answer);
+    std::move(answer)(std::move(product));
   }
-  product->done = [this](std::unique_ptr<Submission> submission) {
+}
+
+// It is let in, and can be queued.
+void ProductRunner::MakeReady(Product& product) {
+  const Arrival& arrival = product.arrival;
+  product.admitted_ns = clock_.NowNs();
+  product.bytes = BytesRead(product.job.problem) + product.job.d_bytes;
+  product.deadline_ns = arrival.deadline_ns;
+  product.caller = arrival.flow().caller;
+  product.connection = arrival.connection;
+  if (arrival.caller != nullptr) product.share = arrival.caller->grant.share;
+  product.done = [this](std::unique_ptr<Submission> submission) {
     std::unique_ptr<Product> ended(static_cast<Product*>(submission.release()));
     if (absl::IsFailedPrecondition(ended->outcome.status) && IsKernelRefused(*ended)) {
       return QueueAgain(std::move(ended));
     }
-    if (ended->check.mode == VerifyMode::kNone || !ended->outcome.status.ok()) {
-      return End(std::move(ended));
+    const bool is_checked = ended->check.mode != VerifyMode::kNone;
+    if (!is_checked && ended->verification) {
+      stats_.AddVerification(ended->verification->mode, VerifyEnd::kNotVerified, 0);
     }
+    if (!is_checked || !ended->outcome.status.ok()) return End(std::move(ended));
     checker_.Check(std::move(ended));
   };
-  scheduler_.Submit(std::move(product));
 }
 
 // The device refused the product's kernel while it waited: another kernel or device may serve.
@@ -291,7 +312,8 @@ void ProductRunner::QueueAgain(std::unique_ptr<Product> product) {
     return End(std::move(product));
   }
   product->WaitAgain();
-  Queue(std::move(product));
+  MakeReady(*product);
+  scheduler_.Submit(std::move(product));
 }
 
 // Tells the caller how its product has ended.

@@ -64,8 +64,11 @@ class ProductRunner {
   // is never called. Threads: any.
   absl::Status Start(std::unique_ptr<Product>& product, absl::Status parsed);
 
-  // Launches products that were started with company (Arrival), as far as their devices have room.
-  void LaunchCompany() { scheduler_.LaunchCompany(); }
+  // The same for one of several products that came together: it waits in the list until that is
+  // started. Only then is it known whether it can be in time, and its `answer` may tell that it
+  // cannot.
+  absl::Status StartWith(Company& company, std::unique_ptr<Product>& product, absl::Status parsed);
+  void StartTogether(Company company);
 
   // Drops the product where it waits, and aborts it where it runs or is checked. One that goes from
   // the one to the other at this moment may go on to the end of its check.
@@ -115,10 +118,13 @@ class ProductRunner {
   absl::Status Place(Product& product) const;
   absl::StatusOr<VerifyNeeds> PlanVerify(Product& product) const;
   absl::Status Admit(const Product& product, Admission::Ticket& ticket);
-  absl::Status RefuseTooLate(const Product& product);
+  // What is refused is counted and logged. Errors: those of Start.
+  absl::Status LetIn(Product& product, absl::Status parsed);
+  absl::Status Refuse(const Product& product, absl::Status status);
+  absl::Status RefuseTooLate(Product& product, TimeRefusal why);
   // `inside`: requests of all callers.
   absl::Status RefuseBeyondShare(const FlowId& flow, int64_t inside);
-  void Queue(std::unique_ptr<Product> product);
+  void MakeReady(Product& product);
   void QueueAgain(std::unique_ptr<Product> product);
   void End(std::unique_ptr<Product> product);
 

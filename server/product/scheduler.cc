@@ -95,21 +95,20 @@ bool Scheduler::HasRoom(State& state, int64_t now_ns) const {
   return RestNs(state, now_ns) <= std::clamp(least_ns, kLeastAheadNs, kMostAheadNs);
 }
 
-TimeRefusal Scheduler::Check(const Device& device, const FlowId& flow, Priority priority,
-                             int64_t predicted_ns, int64_t expected_ns, int64_t deadline_ns) const {
-  TimeAsked asked = {.predicted_ns = predicted_ns, .expected_ns = expected_ns};
-  {
-    MutexLock lock(&mutex_);
-    const int64_t now_ns = clock_.NowNs();
-    const State& state = states_.at(&device);
-    asked.left_ns = LeftNs(deadline_ns, now_ns);
-    asked.running_ns = RestNs(state, now_ns);
-    const int64_t enough_ns = std::min(asked.left_ns, limits_.max_backlog_ns);
-    const FairQueue::Ahead ahead = state.queue.AheadOf(flow, priority, enough_ns);
-    asked.ahead_ns = ahead.waiting_ns;
-    asked.to_come_ns = ahead.to_come_ns;
-  }
-  return CheckTime(asked, limits_);
+// More than this does not have to be counted of what is ahead of a job.
+int64_t Scheduler::EnoughNs(const Submission& job, int64_t now_ns) const {
+  return std::min(LeftNs(job.deadline_ns, now_ns), limits_.max_backlog_ns);
+}
+
+TimeRefusal Scheduler::Check(const State& state, const Submission& job,
+                             const FairQueue::Ahead& ahead, int64_t now_ns) const {
+  return CheckTime({.predicted_ns = job.predicted_ns,
+                    .expected_ns = job.expected_ns(),
+                    .left_ns = LeftNs(job.deadline_ns, now_ns),
+                    .running_ns = RestNs(state, now_ns),
+                    .ahead_ns = ahead.waiting_ns,
+                    .to_come_ns = ahead.to_come_ns},
+                   limits_);
 }
 
 void Scheduler::SetTime(Submission& submission, const PredictedTime& predicted) const {
@@ -122,34 +121,20 @@ void Scheduler::SetTime(Submission& submission, const PredictedTime& predicted) 
 JobId Scheduler::Submit(std::unique_ptr<Submission> submission) {
   Submission& held = *submission;
   Device& device = *held.device;
-  JobId id = 0;
   bool is_earlier = false;
   bool has_room = false;
   held.keys = JoinKeysOf(held.job);
   if (held.id == 0) held.id = NewId();
+  const JobId id = held.id;
   {
     MutexLock lock(&mutex_);
-    id = held.job.id = held.id;
     held.outcome.status = stopped_;
     if (stopped_.ok()) {
       State& state = states_.at(&device);
-      jobs_[id] = std::move(submission);
-      held.submitted_ns = clock_.NowNs();
-      const FlowId flow = held.flow_id();
-      held.is_promised = state.queue.AheadNs(flow, held.priority, 0) == 0;
-      state.queue.Add(flow, held);
-      state.light.Add({.caller = flow.caller}, held.predicted_ns, held.submitted_ns);
-      if (held.is_lone) state.lone.Add(flow, held.predicted_ns, held.submitted_ns);
-      has_room = !held.has_company && HasRoom(state, held.submitted_ns);
-      if (!held.keys.stacked.empty()) state.stacked[held.keys.stacked].Insert(held);
-      if (!held.keys.batched.empty()) state.batched[held.keys.batched].Insert(held);
-      ++state.load.queued_requests;
-      state.load.queued_bytes += held.bytes;
-      if (held.deadline_ns != kNoDeadlineNs) {
-        deadlines_.emplace(held.deadline_ns, id);
-        is_earlier = held.deadline_ns < watched_ns_;
-        if (is_earlier) watched_ns_ = held.deadline_ns;
-      }
+      const int64_t now_ns = clock_.NowNs();
+      const bool is_promised = state.queue.AheadNs(held.flow_id(), held.priority, 0) == 0;
+      is_earlier = Queue(state, std::move(submission), is_promised, now_ns);
+      has_room = HasRoom(state, now_ns);
     }
   }
   if (submission != nullptr) {
@@ -162,16 +147,63 @@ JobId Scheduler::Submit(std::unique_ptr<Submission> submission) {
   return id;
 }
 
-void Scheduler::LaunchCompany() {
-  std::vector<Device*> due;
+std::vector<Scheduler::Refused> Scheduler::SubmitTogether(Company jobs) {
+  for (const std::unique_ptr<Submission>& job : jobs) {
+    job->keys = JoinKeysOf(job->job);
+    if (job->id == 0) job->id = NewId();
+  }
+  std::vector<Refused> refused;
+  absl::InlinedVector<Device*, 2> due;
+  bool is_earlier = false;
   {
     MutexLock lock(&mutex_);
     const int64_t now_ns = clock_.NowNs();
+    for (std::unique_ptr<Submission>& job : jobs) {
+      job->outcome.status = stopped_;
+      if (!stopped_.ok()) continue;
+      State& state = states_.at(job->device);
+      const FairQueue::Ahead ahead =
+          state.queue.AheadOf(job->flow_id(), job->priority, EnoughNs(*job, now_ns));
+      TimeRefusal refusal = Check(state, *job, ahead, now_ns);
+      if (!refusal.status.ok()) {
+        refused.push_back({std::move(job), std::move(refusal)});
+      } else if (Queue(state, std::move(job), ahead.waiting_ns == 0, now_ns)) {
+        is_earlier = true;
+      }
+    }
     for (auto& [device, state] : states_) {
       if (HasRoom(state, now_ns)) due.push_back(state.device);
     }
   }
+  for (std::unique_ptr<Submission>& job : jobs) {
+    if (job != nullptr) GiveBack(std::move(job));
+  }
+  if (is_earlier && deadline_listener_) deadline_listener_();
   for (Device* const device : due) LaunchAll(*device);
+  return refused;
+}
+
+// The job waits from now on. Whether EndExpired is wanted earlier for it.
+bool Scheduler::Queue(State& state, std::unique_ptr<Submission> job, bool is_promised,
+                      int64_t now_ns) {
+  Submission& held = *job;
+  held.job.id = held.id;
+  jobs_[held.id] = std::move(job);
+  held.submitted_ns = now_ns;
+  held.is_promised = is_promised;
+  const FlowId flow = held.flow_id();
+  state.queue.Add(flow, held);
+  state.light.Add({.caller = flow.caller}, held.predicted_ns, now_ns);
+  if (held.is_lone) state.lone.Add(flow, held.predicted_ns, now_ns);
+  if (!held.keys.stacked.empty()) state.stacked[held.keys.stacked].Insert(held);
+  if (!held.keys.batched.empty()) state.batched[held.keys.batched].Insert(held);
+  ++state.load.queued_requests;
+  state.load.queued_bytes += held.bytes;
+  if (held.deadline_ns == kNoDeadlineNs) return false;
+  deadlines_.emplace(held.deadline_ns, held.id);
+  const bool is_earlier = held.deadline_ns < watched_ns_;
+  if (is_earlier) watched_ns_ = held.deadline_ns;
+  return is_earlier;
 }
 
 // The job does not wait any longer.
@@ -283,17 +315,13 @@ void Scheduler::Stop(const absl::Status& status) {
 }
 
 // The device has the job from now on. Somebody may have ended it on its way there.
-void Scheduler::AbortIfEnded(JobId id, Device& device) {
-  {
-    MutexLock lock(&mutex_);
-    const std::vector<Launch*>& all = states_.at(&device).running;
-    const auto position = std::find_if(all.begin(), all.end(),
-                                       [id](const Launch* launch) { return launch->id == id; });
-    if (position == all.end()) return;  // It is done already.
-    (*position)->is_on_device = true;
-    if (!IsEnded(**position)) return;
-  }
-  device.Abort(id);
+void Scheduler::NoteOnDevice(State& state, JobId id, Ended& ended) {
+  const std::vector<Launch*>& all = state.running;
+  const auto position =
+      std::find_if(all.begin(), all.end(), [id](const Launch* launch) { return launch->id == id; });
+  if (position == all.end()) return;  // It is done already.
+  (*position)->is_on_device = true;
+  if (IsEnded(**position)) ended.aborted.emplace_back(state.device, id);
 }
 
 // What the launch took of the device corrects the next predictions.
@@ -315,6 +343,7 @@ void Scheduler::OnDone(Launch& launch, JobOutcome outcome) {
   Device& device = *launch.members.front()->device;
   std::unique_ptr<JoinedJob> joined;
   EndedLaunch ended;
+  Next next;
   {
     MutexLock lock(&mutex_);
     State& state = states_.at(&device);
@@ -337,9 +366,10 @@ void Scheduler::OnDone(Launch& launch, JobOutcome outcome) {
     }
     state.load.busy_ns += ran_ns;
     state.load.completed_requests += count;
+    TakeNext(state, next);
   }
   // The device gets its next job first, so that it does not wait while this job's answer is made.
-  LaunchAll(device);
+  LaunchFrom(device, std::move(next));
   ended.outcome = std::move(outcome);
   if (joined != nullptr && ended.outcome.members.empty()) {
     ended.outcome.kernel = joined->job().kernel;
@@ -437,33 +467,42 @@ void ChooseKernel(const DeviceProfile& profile, KernelChoices& choices, JoinedJo
 
 }  // namespace
 
-// As many as the device takes.
 void Scheduler::LaunchAll(Device& device) {
-  while (LaunchNext(device)) {
-  }
-}
-
-bool Scheduler::LaunchNext(Device& device) {
-  Ended ended;
-  Launch* launch = nullptr;
-  bool is_earlier = false;
+  Next next;
   {
     MutexLock lock(&mutex_);
-    State& state = states_.at(&device);
-    launch = TakeNext(state, ended);
-    is_earlier = state.held_until_ns < watched_ns_;
-    if (is_earlier) watched_ns_ = state.held_until_ns;
+    TakeNext(states_.at(&device), next);
   }
-  if (is_earlier && deadline_listener_) deadline_listener_();
-  if (launch != nullptr) {
+  LaunchFrom(device, std::move(next));
+}
+
+// What was taken, and as many after it as the device has room for.
+void Scheduler::LaunchFrom(Device& device, Next next) {
+  while (true) {
+    if (next.is_earlier && deadline_listener_) deadline_listener_();
+    if (next.launch == nullptr) break;
+    Launch* const launch = next.launch;
+    // The whole of jobs with tensors is put together once those are on the device.
+    if (launch->joined != nullptr && launch->members.front()->job.tensors == nullptr) {
+      launch->joined->Gather().IgnoreError();  // Jobs of one key lie in one kind of place.
+    }
     // A copy: once the device has it, it may be done at any time.
     const Job job =
         launch->joined != nullptr ? launch->joined->job() : launch->members.front()->job;
     device.Submit(job, [this, launch](JobOutcome outcome) { OnDone(*launch, std::move(outcome)); });
-    AbortIfEnded(job.id, device);
+    Finish(std::exchange(next, {}).ended);
+    MutexLock lock(&mutex_);
+    State& state = states_.at(&device);
+    NoteOnDevice(state, job.id, next.ended);
+    TakeNext(state, next);
   }
-  Finish(std::move(ended));
-  return launch != nullptr;
+  Finish(std::move(next.ended));
+}
+
+void Scheduler::TakeNext(State& state, Next& next) {
+  next.launch = TakeNext(state, next.ended);
+  next.is_earlier = state.held_until_ns < watched_ns_;
+  if (next.is_earlier) watched_ns_ = state.held_until_ns;
 }
 
 // What is to be launched now; null where the device has enough, or nothing waits.

@@ -78,9 +78,6 @@ struct Submission : DeviceQueue::Job {
   gemmd::Job job;            // Its time is set with Scheduler::SetTime.
   int64_t bytes = 0;         // Only for the statistics.
   std::string caller;        // Whose turn it takes. `connection` is the one that has a part of it.
-  // Jobs that could run as one with it are submitted next: it waits until LaunchCompany, unless the
-  // device has done something else before.
-  bool has_company = false;
   Done done;
 
   // The scheduler's own.
@@ -99,6 +96,9 @@ struct Submission : DeviceQueue::Job {
   int64_t ended_ns = 0;  // When the device was done with it, or it was dropped.
   int64_t joined = 1;    // So many jobs ran as one, whose stages these are.
 };
+
+// Jobs that are submitted together.
+using Company = absl::InlinedVector<std::unique_ptr<Submission>, 1>;
 
 inline constexpr size_t kLaunchSizes = 9;
 
@@ -134,12 +134,6 @@ class Scheduler {
   // A number that no other job has.
   JobId NewId() { return ++last_id_; }
 
-  // Whether a job that would be submitted now can be in time; see CheckTime. Threads: any.
-  // `expected_ns`: the prediction, corrected.
-  TimeRefusal Check(const Device& device, const FlowId& flow, Priority priority,
-                    int64_t predicted_ns, int64_t expected_ns, int64_t deadline_ns) const
-      ABSL_LOCKS_EXCLUDED(mutex_);
-
   // What products of the kernel and the problem's shape class took on one of the devices; null for
   // a kernel of others. Threads: any.
   Correction* CorrectionOf(const Device& device, const Kernel& kernel,
@@ -154,8 +148,13 @@ class Scheduler {
   // that is done. Threads: any.
   JobId Submit(std::unique_ptr<Submission> submission) ABSL_LOCKS_EXCLUDED(mutex_);
 
-  // Launches what Submit left to it, as far as the devices have room. Threads: any.
-  void LaunchCompany() ABSL_LOCKS_EXCLUDED(mutex_);
+  // Queues jobs before it launches any, so that those that can run as one do. Gives those back that
+  // cannot be in time (CheckTime), each with why; their `done` is not called. Threads: any.
+  struct Refused {
+    std::unique_ptr<Submission> job;
+    TimeRefusal why;
+  };
+  std::vector<Refused> SubmitTogether(Company jobs) ABSL_LOCKS_EXCLUDED(mutex_);
 
   // Ends the job: where it waits, its callback is called with Cancelled before this returns; where
   // it runs, the device is told to abort it. Does nothing for other jobs. Threads: any.
@@ -217,8 +216,20 @@ class Scheduler {
   // the thread of the device as much as one of many.
   static constexpr size_t kEnoughRunning = 3;
 
+  TimeRefusal Check(const State& state, const Submission& job, const FairQueue::Ahead& ahead,
+                    int64_t now_ns) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  int64_t EnoughNs(const Submission& job, int64_t now_ns) const;
+  bool Queue(State& state, std::unique_ptr<Submission> job, bool is_promised, int64_t now_ns)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // What is to be launched now, if anything.
+  struct Next {
+    Launch* launch = nullptr;
+    bool is_earlier = false;  // EndExpired is wanted earlier than its last call said.
+    Ended ended;
+  };
   void LaunchAll(Device& device) ABSL_LOCKS_EXCLUDED(mutex_);
-  bool LaunchNext(Device& device) ABSL_LOCKS_EXCLUDED(mutex_);
+  void LaunchFrom(Device& device, Next next) ABSL_LOCKS_EXCLUDED(mutex_);
+  void TakeNext(State& state, Next& next) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   Launch* TakeNext(State& state, Ended& ended) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   bool IsHeldBack(State& state, int64_t now_ns) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void Join(Joining joining, State& state, Launch& launch) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
@@ -228,7 +239,7 @@ class Scheduler {
   std::vector<Submission*> MatesOf(Joining joining, State& state, const Submission& first)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   static void LeaveQueue(State& state, Submission& held);
-  void AbortIfEnded(JobId id, Device& device) ABSL_LOCKS_EXCLUDED(mutex_);
+  static void NoteOnDevice(State& state, JobId id, Ended& ended);
   static void Learn(const Launch& launch, const JobOutcome& outcome, int64_t begun_ns,
                     int64_t ended_ns);
   void OnDone(Launch& launch, JobOutcome outcome) ABSL_LOCKS_EXCLUDED(mutex_);

@@ -454,13 +454,8 @@ bool BroughtJobs::TakeAll(DeviceCopies* place, const Job& job) {
   } else {
     std::vector<const Job*> members;
     for (const Job& member : members_) members.push_back(&member);
-    absl::StatusOr<std::unique_ptr<JoinedJob>> joined =
-        JoinedJob::Of(job.joining, job.id, std::move(members));
-    if (joined.ok() && (*joined)->SetKernel(*job.kernel).ok()) {
-      (*joined)->SetPredicted(job.predicted);
-      joined_ = *std::move(joined);
-      return true;
-    }
+    joined_ = JoinedJob::Of(job, std::move(members));
+    if (joined_->Gather().ok()) return true;
   }
   for (const Job& member : members_) {
     if (member.tensors != nullptr) member.tensors->GiveBackTaken();

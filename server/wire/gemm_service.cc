@@ -34,6 +34,9 @@ constexpr size_t kMostWaitingAnswers = kMostJointAnswers;
 // So many answers do not wait for others that end with them: their callers go on meanwhile.
 constexpr size_t kSentTogether = 16;
 
+// So many products of a message are queued at once: parsing goes on while the device has those.
+constexpr size_t kStartedTogether = 64;
+
 // So long a message keeps one of gRPC's threads at a time.
 constexpr int64_t kMostAtOnceNs = 1'000'000;
 
@@ -160,8 +163,8 @@ class MultiplyStreamReactor final : public grpc::ServerBidiReactor<WireBytes, Wi
                      ArrivalOf(context_, origin_, clock_.NowNs(), gate_, runner_.tensors()));
     products_.emplace(incoming_.buffer);
     RETURN_IF_ERROR(products_->Cut());
-    arrival_.has_company = products_->size() > 1;
-    if (arrival_.has_company) FindSession();
+    is_list_ = products_->size() > 1;
+    if (is_list_) FindSession();
     return absl::OkStatus();
   }
 
@@ -172,16 +175,23 @@ class MultiplyStreamReactor final : public grpc::ServerBidiReactor<WireBytes, Wi
     if (arrival_.used_session != nullptr) arrival_.session.clear();
   }
 
-  // Starts products for a while, and launches them together. Others that wait for this thread come
+  // Starts products for a while, those of a list together. Others that wait for this thread come
   // before the rest, which is started on another one.
   void StartSome() {
     const Deferral deferral;  // What is refused is told together.
     const int64_t until_ns = clock_.NowNs() + kMostAtOnceNs;
     while (products_->size() > 0) {
-      StartNext();
-      if (clock_.NowNs() >= until_ns) break;
+      Company company;
+      if (is_list_) company.reserve(std::min(products_->size(), kStartedTogether));
+      bool is_over = false;
+      while (products_->size() > 0 && company.size() < kStartedTogether && !is_over) {
+        StartNext(is_list_ ? &company : nullptr);
+        is_over = clock_.NowNs() >= until_ns;
+      }
+      runner_.StartTogether(std::move(company));
+      CancelIfBroken();
+      if (is_over) break;
     }
-    if (arrival_.has_company) runner_.LaunchCompany();
     if (products_->size() > 0) {
       // The alarm keeps what it calls, so that must not keep the reactor. The stream does not end
       // before the message is started.
@@ -205,7 +215,7 @@ class MultiplyStreamReactor final : public grpc::ServerBidiReactor<WireBytes, Wi
     Advance();
   }
 
-  void StartNext() {
+  void StartNext(Company* company) {
     auto product = std::make_unique<RequestedProduct>();
     const JobId id = product->id = runner_.NewId();
     {
@@ -217,23 +227,26 @@ class MultiplyStreamReactor final : public grpc::ServerBidiReactor<WireBytes, Wi
     product->answer = [stream = shared_from_this()](std::unique_ptr<Product> ended) {
       stream->Answer(TakeEnded(std::move(ended)));
     };
-    if (absl::Status status = Start(product); !status.ok()) {
+    if (absl::Status status = Start(product, company); !status.ok()) {
       product->outcome.status = std::move(status);
       Answer(std::move(product));
-      return;
     }
-    bool is_cancelled = false;
-    {
-      MutexLock lock(&mutex_);
-      is_cancelled = broken_;  // OnCancel may have come before the product was queued.
-    }
-    if (is_cancelled) runner_.Cancel(id);
   }
 
-  absl::Status Start(std::unique_ptr<RequestedProduct>& product) {
+  absl::Status Start(std::unique_ptr<RequestedProduct>& product, Company* company) {
     ASSIGN_OR_RETURN(Incoming incoming, products_->Take());
     MultiplyMessage request(std::move(incoming));
-    return RequestedProduct::Start(runner_, quota_, request, product);
+    return RequestedProduct::Start(runner_, quota_, request, product, company);
+  }
+
+  // OnCancel may have come before products were queued.
+  void CancelIfBroken() {
+    std::vector<JobId> jobs;
+    {
+      MutexLock lock(&mutex_);
+      if (broken_) jobs.assign(running_.begin(), running_.end());
+    }
+    if (!jobs.empty()) runner_.Cancel(jobs);
   }
 
   void Answer(std::unique_ptr<RequestedProduct> product) {
@@ -361,6 +374,7 @@ class MultiplyStreamReactor final : public grpc::ServerBidiReactor<WireBytes, Wi
   // The message that is read, until its products are started. Its reader's alone.
   WireBytes incoming_;
   std::optional<JointRequest> products_;
+  bool is_list_ = false;  // It asks for several products.
   Arrival arrival_;
   grpc::Alarm alarm_;
 

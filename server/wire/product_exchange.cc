@@ -46,7 +46,7 @@ std::string UnparsedId(Incoming& request, int number) {
 
 absl::Status RequestedProduct::Start(ProductRunner& runner, ReceiveQuota& quota,
                                      ArrivedRequest& request,
-                                     std::unique_ptr<RequestedProduct>& product) {
+                                     std::unique_ptr<RequestedProduct>& product, Company* company) {
   Arrival& arrival = product->arrival;
   const absl::StatusOr<int64_t> most_bytes = request.Examine(**product->message_);
   absl::Status parsed = most_bytes.status();
@@ -63,7 +63,8 @@ absl::Status RequestedProduct::Start(ProductRunner& runner, ReceiveQuota& quota,
     arrival.request_id = request.UnparsedId();
   }
   std::unique_ptr<Product> started = std::move(product);
-  absl::Status status = runner.Start(started, std::move(parsed));
+  absl::Status status = company == nullptr ? runner.Start(started, std::move(parsed))
+                                           : runner.StartWith(*company, started, std::move(parsed));
   if (status.ok()) return status;
   product.reset(static_cast<RequestedProduct*>(started.release()));
   product->Refuse();

@@ -54,12 +54,13 @@ std::string UnparsedId(Incoming& request, int number);
 // A product with the request that it borrows its operands of; one allocation holds both, and the
 // answer is made of it.
 struct RequestedProduct final : Product {
-  // Parses the request and starts its product, whose id, arrival and `answer` are set. Borrows
-  // runner and quota. If this returns OK, the product is taken, and `answer` is called exactly
-  // once, perhaps before this returns. Errors: as Gemm.Multiply of the wire contract; the caller
-  // then keeps the product, as Refuse leaves it, and `answer` is never called.
+  // Parses the request and starts its product, whose id, arrival and `answer` are set, or adds it
+  // to a company that is not null (ProductRunner::StartTogether). Borrows runner and quota. If this
+  // returns OK, the product is taken, and `answer` is called exactly once, perhaps before this
+  // returns. Errors: as Gemm.Multiply of the wire contract; the caller then keeps the product, as
+  // Refuse leaves it, and `answer` is never called.
   static absl::Status Start(ProductRunner& runner, ReceiveQuota& quota, ArrivedRequest& request,
-                            std::unique_ptr<RequestedProduct>& product);
+                            std::unique_ptr<RequestedProduct>& product, Company* company = nullptr);
 
   // Forgets the request at the end of the product: long operands take a while to be freed, and
   // should be freed after the answer is on its way.

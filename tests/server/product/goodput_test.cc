@@ -109,13 +109,6 @@ class Simulation {
     submission.device = &device_;
     submission.job = TestJob(&d_);
     scheduler_.SetTime(submission, {.kernel_ns = predicted_ns});
-    if (!scheduler_
-             .Check(device_, flow, Priority::kNormal, predicted_ns, submission.expected_ns(),
-                    deadline_ns)
-             .status.ok()) {
-      ++refused_;
-      return;
-    }
     submission.job.a =
         pieces->Add({reinterpret_cast<const std::byte*>(service.get()), sizeof(int64_t)});
     submission.deadline_ns = deadline_ns;
@@ -127,7 +120,9 @@ class Simulation {
       ++ok_;
       useful_ns_ += *service;
     };
-    scheduler_.Submit(std::move(owned));
+    Company alone;
+    alone.push_back(std::move(owned));
+    if (!scheduler_.SubmitTogether(std::move(alone)).empty()) ++refused_;
   }
 
   const Load load_;

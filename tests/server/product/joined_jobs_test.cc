@@ -47,7 +47,6 @@ class JoinedJobsTest : public testing::Test {
     submission.deadline_ns = deadline_ns;
     submission.caller = std::move(flow);
     submission.priority = priority;
-    submission.has_company = has_company_;
     submission.done = [this, place](std::unique_ptr<Submission> result) {
       const absl::Span<const std::byte> d = result->outcome.d.bytes();
       answers_[place] = {.status = result->outcome.status,
@@ -58,7 +57,10 @@ class JoinedJobsTest : public testing::Test {
       if (sender_ == nullptr) return;
       EXPECT_TRUE(Deferral::PutOff(sender_));
     };
-    return scheduler.Submit(std::move(owned));
+    if (company_ == nullptr) return scheduler.Submit(std::move(owned));
+    submission.id = scheduler.NewId();
+    company_->push_back(std::move(owned));
+    return company_->back()->id;
   }
 
   JoinableProduct& Product(int64_t m = 3) {
@@ -85,7 +87,7 @@ class JoinedJobsTest : public testing::Test {
   std::deque<JoinableProduct> products_;
   std::deque<Answer> answers_;
   std::shared_ptr<Deferred> sender_;  // Sends what has been answered.
-  bool has_company_ = false;          // What is submitted next has it.
+  Company* company_ = nullptr;        // Not null: whatever is to be submitted waits there.
   FakeClock clock_;
   FakeDevice device_{"device", Simulated()};
   std::vector<Device*> devices_ = {&device_};
@@ -190,16 +192,43 @@ TEST_F(JoinedJobsTest, WhatTheDeviceIsNotTrustedWithAsAWholeRunsOneByOne) {
 }
 
 TEST_F(JoinedJobsTest, WhatComesTogetherRunsAsOne) {
-  has_company_ = true;
+  Company company;
+  company_ = &company;
   for (const int64_t m : {3, 1, 20}) Submit(scheduler_, Product(m));
   EXPECT_EQ(device_.submitted(), 0);
-  scheduler_.LaunchCompany();
+  EXPECT_THAT(scheduler_.SubmitTogether(std::move(company)), testing::IsEmpty());
   EXPECT_EQ(device_.submitted(), 1);
   device_.CompleteNext();
   for (size_t i = 0; i < products_.size(); ++i) ExpectRight(i, products_[i]);
   EXPECT_EQ(answers_[0].joined, 3);
-  scheduler_.LaunchCompany();
+}
+
+// Each is asked about by itself, behind those before it.
+TEST_F(JoinedJobsTest, WhatCannotBeInTimeIsGivenBackAndTheRestRuns) {
+  Company company;
+  company_ = &company;
+  Submit(scheduler_, Product(3));
+  Submit(scheduler_, Product(1), clock_.NowNs() + 999);  // Each takes 1000 ns.
+  Submit(scheduler_, Product(20));
+  std::vector<Scheduler::Refused> refused = scheduler_.SubmitTogether(std::move(company));
+  ASSERT_EQ(refused.size(), 1U);
+  EXPECT_EQ(refused[0].job->deadline_ns, clock_.NowNs() + 999);
+  EXPECT_TRUE(absl::IsDeadlineExceeded(refused[0].why.status));
   EXPECT_EQ(device_.submitted(), 1);
+  device_.CompleteNext();
+  ExpectRight(0, products_[0]);
+  EXPECT_EQ(answers_[1].joined, 0);  // Nobody told it.
+  ExpectRight(2, products_[2]);
+  EXPECT_EQ(answers_[2].joined, 2);
+}
+
+TEST_F(JoinedJobsTest, AllThatComesToASchedulerThatHasStoppedIsToldSo) {
+  scheduler_.Stop(absl::UnavailableError("stopped"));
+  Company company;
+  company_ = &company;
+  for (const int64_t m : {3, 1}) Submit(scheduler_, Product(m));
+  EXPECT_THAT(scheduler_.SubmitTogether(std::move(company)), testing::IsEmpty());
+  for (const Answer& answer : answers_) EXPECT_EQ(answer.status.message(), "stopped");
 }
 
 // A launch of few costs the thread of a device as much as one of many.
@@ -268,35 +297,21 @@ TEST_F(JoinedJobsTest, WhatRanAsOneIsSentTogether) {
   EXPECT_THAT(sender->sent, testing::ElementsAre(1, 4));
 }
 
-// The device is not kept idle for them.
-TEST_F(JoinedJobsTest, CompanyIsLaunchedWithWhatElseComes) {
+TEST_F(JoinedJobsTest, WhatComesTogetherJoinsWhatWaits) {
   Submit(scheduler_, Loner());
-  has_company_ = true;
   Submit(scheduler_, Product());
-  Submit(scheduler_, Product());
-  device_.CompleteNext();
-  EXPECT_EQ(device_.submitted(), 2);
-  device_.CompleteNext();
-  EXPECT_EQ(answers_[1].joined, 2);
-  Submit(scheduler_, Product());
-  EXPECT_EQ(device_.submitted(), 2);
-  has_company_ = false;
-  Submit(scheduler_, Product());
-  EXPECT_EQ(device_.submitted(), 3);
-  device_.CompleteNext();
-  for (size_t i = 0; i < products_.size(); ++i) ExpectRight(i, products_[i]);
-  EXPECT_EQ(answers_[4].joined, 2);
-}
-
-TEST_F(JoinedJobsTest, CompanyMayBeCancelledBeforeItIsLaunched) {
-  has_company_ = true;
+  Company company;
+  company_ = &company;
   const JobId first = Submit(scheduler_, Product());
   Submit(scheduler_, Product());
+  EXPECT_THAT(scheduler_.SubmitTogether(std::move(company)), testing::IsEmpty());
   scheduler_.Cancel(first);
-  EXPECT_TRUE(absl::IsCancelled(answers_[0].status));
-  scheduler_.LaunchCompany();
+  EXPECT_TRUE(absl::IsCancelled(answers_[2].status));
   device_.CompleteNext();
-  ExpectRight(1, products_[1]);
+  EXPECT_EQ(device_.submitted(), 2);
+  device_.CompleteNext();
+  for (const size_t i : {0, 1, 3}) ExpectRight(i, products_[i]);
+  EXPECT_EQ(answers_[3].joined, 2);
 }
 
 TEST_F(JoinedJobsTest, ProductsOfOtherMatricesAreBatched) {

@@ -47,6 +47,7 @@ class JoiningTest : public testing::TestWithParam<std::string_view> {
     }
     const absl::StatusOr<std::unique_ptr<JoinedJob>> joined = JoinedJob::Of(joining, 1, jobs());
     ASSERT_TRUE(joined.ok()) << joined.status();
+    ASSERT_TRUE((*joined)->Gather().ok());
     const std::vector<std::byte> d = ResultOf((*joined)->job(), std::byte{0xa5});
     absl::Span<const std::byte> left = d;
     for (size_t i = 0; i < products_.size(); ++i) {

@@ -79,12 +79,6 @@ class CallersSimulation {
     // Predictions of one kernel err alike within a shape class: the hog's have one of their own.
     if (predicted_ns != service_ns) submission.job.problem.batch = 100;
     scheduler_.SetTime(submission, {.kernel_ns = predicted_ns});
-    if (!scheduler_
-             .Check(device_, flow, Priority::kNormal, predicted_ns, submission.expected_ns(),
-                    kNoDeadlineNs)
-             .status.ok()) {
-      return false;
-    }
     submission.job.a =
         pieces->Add({reinterpret_cast<const std::byte*>(service.get()), sizeof(int64_t)});
     submission.caller = flow.caller;
@@ -93,8 +87,9 @@ class CallersSimulation {
                        pieces = std::move(pieces)](std::unique_ptr<Submission> result) mutable {
       std::move(done)(result->outcome.status);
     };
-    scheduler_.Submit(std::move(owned));
-    return true;
+    Company alone;
+    alone.push_back(std::move(owned));
+    return scheduler_.SubmitTogether(std::move(alone)).empty();
   }
 
   // Calls take turns on the hog's connections.

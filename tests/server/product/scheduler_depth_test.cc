@@ -22,6 +22,10 @@ using ::testing::ElementsAre;
 class SchedulerDepthTest : public ::testing::Test {
  protected:
   JobId Submit(const std::string& name, int64_t predicted_ns, int64_t deadline_ns = kNoDeadlineNs) {
+    return scheduler_.Submit(Make(name, predicted_ns, deadline_ns));
+  }
+  std::unique_ptr<Submission> Make(const std::string& name, int64_t predicted_ns,
+                                   int64_t deadline_ns) {
     auto owned = std::make_unique<Submission>();
     Submission& submission = *owned;
     submission.device = &device_;
@@ -31,7 +35,7 @@ class SchedulerDepthTest : public ::testing::Test {
     submission.done = [this, name](std::unique_ptr<Submission> result) {
       ended_.push_back(name + " " + absl::StatusCodeToString(result->outcome.status.code()));
     };
-    return scheduler_.Submit(std::move(owned));
+    return owned;
   }
   int64_t backlog_ns() const { return scheduler_.load(device_).backlog_ns; }
   int64_t busy_ns() const { return scheduler_.load(device_).busy_ns; }
@@ -89,9 +93,11 @@ TEST_F(SchedulerDepthTest, CountsAllThatTheDeviceHas) {
   EXPECT_EQ(backlog_ns(), 40 * kMs);
   clock_.Advance(4 * kMs);
   EXPECT_EQ(backlog_ns(), 36 * kMs);
-  const TimeRefusal refusal =
-      scheduler_.Check(device_, {}, Priority::kNormal, kMs, 0, clock_.NowNs() + 30 * kMs);
-  EXPECT_EQ(refusal.status.code(), absl::StatusCode::kResourceExhausted);
+  Company late;
+  late.push_back(Make("e", kMs, clock_.NowNs() + 30 * kMs));
+  const std::vector<Scheduler::Refused> refused = scheduler_.SubmitTogether(std::move(late));
+  ASSERT_EQ(refused.size(), 1U);
+  EXPECT_EQ(refused[0].why.status.code(), absl::StatusCode::kResourceExhausted);
   while (device_.held() > 0) device_.CompleteNext();
   EXPECT_EQ(backlog_ns(), 0);
 }
