@@ -1,6 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "server/option_groups.h"
 
+#include <grp.h>
+
+#include <string>
+#include <vector>
+
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_join.h"
 #include "kernels/option/number.h"
@@ -82,6 +87,50 @@ CLI::Option* AddList(CLI::App& app, const std::string& name, std::vector<std::st
       ->delimiter(',')
       ->allow_extra_args(false)
       ->default_str(absl::StrJoin(values, ","));
+}
+
+namespace {
+
+// By its name or its number.
+std::optional<gid_t> GroupOf(const std::string& name) {
+  std::vector<char> text(size_t{1} << 16);
+  group entry = {};
+  group* found = nullptr;
+  if (getgrnam_r(name.c_str(), &entry, text.data(), text.size(), &found) == 0 && found != nullptr) {
+    return entry.gr_gid;
+  }
+  const std::optional<gid_t> number = option::ParseDecimal<gid_t>(name);
+  return number && *number != static_cast<gid_t>(-1) ? number : std::nullopt;
+}
+
+}  // namespace
+
+void AddUnixSockets(CLI::App& app, SocketAccess& access) {
+  constexpr char kGroup[] = "Listening";
+  app.add_option_function<std::string>(
+         "--operators-group", [&access](const std::string& name) { access.group = GroupOf(name); },
+         "Group, by name or number, whose members may operate the daemon over unix sockets "
+         "(gemmctl sessions, drop-session, incidents, replay, restart-device) as root and the "
+         "daemon's own user may; --rules say it instead. The sockets' files get the group")
+      ->check([](const std::string& name) {
+        return GroupOf(name) ? "" : "got " + name + ", want the name or number of a group";
+      })
+      ->type_name("GROUP")
+      ->group(kGroup);
+  app.add_option_function<std::string>(
+         "--socket-mode",
+         [&access](const std::string& digits) { access.mode = std::stoul(digits, nullptr, 8); },
+         "Mode of the file of each unix socket, in octal digits: 0666 for products of all users of "
+         "the machine")
+      ->check([](const std::string& digits) {
+        const bool is_mode = digits.size() >= 3 && digits.size() <= 4 &&
+                             digits.find_first_not_of("01234567") == digits.npos &&
+                             (digits.size() == 3 || digits.front() == '0');
+        return is_mode ? "" : "got " + digits + ", want octal digits from 0000 to 0777";
+      })
+      ->default_str("0600, with --operators-group 0660")
+      ->type_name("MODE")
+      ->group(kGroup);
 }
 
 void AddCertificates(CLI::App& app, TransportOptions& transport) {

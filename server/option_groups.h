@@ -33,6 +33,7 @@ CLI::Option* AddList(CLI::App& app, const std::string& name, std::vector<std::st
                      const std::string& description);
 
 // Certificates of addresses, callers, checks of answers, and resident tensors.
+void AddUnixSockets(CLI::App& app, SocketAccess& access);
 void AddCertificates(CLI::App& app, TransportOptions& transport);
 void AddCallers(CLI::App& app, Options& options);
 void AddVerification(CLI::App& app, Options& options);

@@ -32,6 +32,7 @@ void AddListening(CLI::App& app, Options& options) {
           "--client-ca. Port 0 takes a free one")
       ->type_name("ADDRESS,...")
       ->group(kGroup);
+  AddUnixSockets(app, options.server.transport.unix_sockets);
   AddCertificates(app, options.server.transport);
   AddSwitch(
       app, "--kserve", options.server.speaks_kserve,

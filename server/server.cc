@@ -50,7 +50,8 @@ absl::StatusOr<std::vector<ListeningSocket>> OpenAll(const TransportOptions& opt
                                                    : ListeningSocket::PlainReach::kLoopback;
   std::vector<ListeningSocket> sockets;
   for (const std::string& address : options.listen) {
-    ASSIGN_OR_RETURN(ListeningSocket socket, ListeningSocket::Open(address, reach));
+    ASSIGN_OR_RETURN(ListeningSocket socket,
+                     ListeningSocket::Open(address, reach, options.unix_sockets));
     sockets.push_back(std::move(socket));
   }
   return sockets;
@@ -205,7 +206,7 @@ Server::Server(const ServerOptions& options, std::unique_ptr<Trust> trust,
           GiveBackFreeMemory),
       callers_(std::move(trust)),
       gate_(callers_.get()),
-      users_(gate_) {
+      users_(gate_, options.transport.unix_sockets.group) {
   std::vector<Device*> borrowed;
   for (const auto& device : devices_) {
     borrowed.push_back(device.get());

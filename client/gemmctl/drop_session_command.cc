@@ -15,11 +15,11 @@ namespace {
 constexpr char kDropSessionHelp[] =
     "Examples:\n"
     "  gemmctl drop-session 0123456789abcdef --address unix:/run/gemmd/gemmd.sock\n\n"
-    "The server takes this over a unix socket only. All tensors of the session are deleted, "
-    "pinned\n"
-    "ones too, and its uploads end with NOT_FOUND. Products that have begun keep the tensors that\n"
-    "they read, and end as they would have; one whose result is to be a new tensor of the session\n"
-    "ends with NOT_FOUND. The owner may open another session at once.";
+    "The server takes this over a unix socket only, from root, its own user and members of its\n"
+    "--operators-group; where it has rules, from whom they let administer. All tensors of the\n"
+    "session are deleted, pinned ones too, and its uploads end with NOT_FOUND. Products that have\n"
+    "begun keep the tensors that they read, and end as they would have; one whose result is to be\n"
+    "a new tensor of the session ends with NOT_FOUND. The owner may open another session at once.";
 
 std::string DroppedText(const std::string& id, const v1::DropSessionResponse& dropped) {
   return absl::StrCat(id, " is dropped: ", FormatCount(dropped.tensors()),

@@ -19,7 +19,8 @@ constexpr char kIncidentsHelp[] =
     "  gemmctl incidents --json | jq '.incidents[] | {id, device, kernel, chip_state}'\n\n"
     "Answers are checked where the daemon's --verify or the request says so. The server takes "
     "this\n"
-    "over a unix socket only, or from a caller whose rules say `administer`.";
+    "over a unix socket only, from root, its own user and members of its --operators-group, or\n"
+    "from a caller whose rules say `administer`.";
 
 using Align = TextTable::Align;
 

@@ -13,10 +13,12 @@ namespace {
 constexpr char kRestartDeviceHelp[] =
     "Examples:\n"
     "  gemmctl restart-device cuda:0 --address unix:/run/gemmd/gemmd.sock\n\n"
-    "The server takes this over a unix socket only. The product that runs on the GPU ends with\n"
-    "ABORTED, those that wait with UNAVAILABLE. A GPU that rests after too many restarts is tried\n"
-    "again at once. The worker of cpu or of a simulator ends after the product that it runs.\n"
-    "Kernels that the device refuses because they ended its workers are used again.\n"
+    "The server takes this over a unix socket only, from root, its own user and members of its\n"
+    "--operators-group; where it has rules, from whom they let administer.\n"
+    "The product that runs on the GPU ends with ABORTED, those that wait with UNAVAILABLE. A GPU\n"
+    "that rests after too many restarts is tried again at once. The worker of cpu or of a\n"
+    "simulator ends after the product that it runs. Kernels that the device refuses because they\n"
+    "ended its workers are used again.\n"
     "`gemmctl health --service cuda:0 --watch` tells when a GPU is ready.";
 
 ExitCode RunRestart(const GlobalFlags& global, const std::string& device, const Console& console) {

@@ -24,8 +24,10 @@ constexpr char kSessionsHelp[] =
     "it open, and `in use` while only calls use it. One that `lingers` loses its tensors after\n"
     "the time shown, except pinned ones and those of callers whom the rules name. `idle`: only\n"
     "such tensors are left.\n"
-    "`gemmctl drop-session ID` ends one. The server takes this over a unix socket only, or from a\n"
-    "caller whose rules say `administer`.";
+    "`gemmctl drop-session ID` ends one. The server takes this over a unix socket only, from "
+    "root,\n"
+    "its own user and members of its --operators-group, or from a caller whose rules say\n"
+    "`administer`.";
 
 using Align = TextTable::Align;
 

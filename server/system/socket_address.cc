@@ -3,6 +3,7 @@
 
 #include <arpa/inet.h>
 #include <netinet/in.h>
+#include <sys/stat.h>
 
 #include <cstddef>
 #include <cstring>
@@ -61,6 +62,9 @@ FileDescriptor ListenOn(const sockaddr* address, socklen_t bytes) {
   if (address->sa_family == AF_INET6) {
     setsockopt(made.get(), IPPROTO_IPV6, IPV6_V6ONLY, &off, sizeof(off));
   }
+  // The file of a unix socket has the socket's own mode, less the umask: from its first moment on
+  // it is its owner's alone.
+  if (address->sa_family == AF_UNIX) fchmod(made.get(), S_IRUSR | S_IWUSR);
   if (bind(made.get(), address, bytes) != 0 || listen(made.get(), SOMAXCONN) != 0) return {};
   return made;
 }

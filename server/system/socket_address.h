@@ -16,7 +16,8 @@ bool IsLoopback(const sockaddr* address);
 int PortOf(int socket);
 
 // A socket that listens, and neither blocks nor lives on in children; closed, with errno, where
-// that failed. An address of IPv6 that stands for all takes IPv4 too.
+// that failed. An address of IPv6 that stands for all takes IPv4 too. The file of a unix socket is
+// open to its owner alone (0600).
 FileDescriptor ListenOn(const sockaddr* address, socklen_t bytes);
 
 }  // namespace gemmd

@@ -215,10 +215,14 @@ class AdminService final : public AnsweredService<v1::Admin::Service> {
         incidents_(incidents),
         store_(store),
         max_message_bytes_(max_message_bytes) {
-    // Where callers are known by name, the gate has asked for their role.
-    const auto is_local = [](Context& context) { return CheckIsLocal(context.peer()); };
-    const auto may_look = [this](Context& context) {
-      return gate_.is_open() ? CheckIsLocal(context.peer()) : absl::OkStatus();
+    // Where rules know callers, the gate has asked for their role. Otherwise operators are those
+    // whom the kernel names at the other end of a unix socket, which others may use for products.
+    const auto may_change = [this](Context& context) {
+      RETURN_IF_ERROR(CheckIsLocal(context.peer()));
+      return gate_.is_open() ? gate_.CheckOperator(context) : absl::OkStatus();
+    };
+    const auto may_look = [this, may_change](Context& context) {
+      return gate_.is_open() ? may_change(context) : absl::OkStatus();
     };
     // A server that is short of memory gives no operands. All else is small, and a new worker, or
     // one session fewer, may be what is needed.
@@ -227,11 +231,11 @@ class AdminService final : public AnsweredService<v1::Admin::Service> {
       return status.ok() ? runner.CheckQuestion() : status;
     };
     const std::string_view name = v1::Admin::service_full_name();
-    Add(name, Handler::kRestartDevice, is_local, &AdminService::RestartDevice);
+    Add(name, Handler::kRestartDevice, may_change, &AdminService::RestartDevice);
     Add(name, Handler::kListIncidents, may_look, &AdminService::ListIncidents);
     Add(name, Handler::kGetIncidentProduct, may_take, &AdminService::GetIncidentProduct);
     Add(name, Handler::kListSessions, may_look, &AdminService::ListSessions);
-    Add(name, Handler::kDropSession, is_local, &AdminService::DropSession);
+    Add(name, Handler::kDropSession, may_change, &AdminService::DropSession);
   }
 
  private:

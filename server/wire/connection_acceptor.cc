@@ -154,9 +154,33 @@ ListeningSocket::Place PlaceOf(const std::string& path) {
   return {status.st_dev, status.st_ino};
 }
 
+// Opens the file of a socket to those who may use it. The path is looked at once, so that nothing
+// else that somebody puts there is changed.
+bool OpenTo(const SocketAccess& access, const char* path) {
+  const FileDescriptor file(open(path, O_PATH | O_NOFOLLOW | O_CLOEXEC));
+  struct stat status = {};
+  if (!file.is_open() || fstat(file.get(), &status) != 0) return false;
+  if (!S_ISSOCK(status.st_mode) || status.st_uid != geteuid()) {
+    errno = EEXIST;
+    return false;
+  }
+  constexpr auto kSameUser = static_cast<uid_t>(-1);
+  const bool has_group =
+      !access.group || fchownat(file.get(), "", kSameUser, *access.group, AT_EMPTY_PATH) == 0;
+  if (has_group &&
+      chmod(Concat("/proc/self/fd/", file.get()).c_str(), access.mode_of_file()) == 0) {
+    return true;
+  }
+  const int error = errno;
+  unlink(path);
+  errno = error;
+  return false;
+}
+
 // `path` begins with a zero byte for a name that is no file.
 absl::StatusOr<std::vector<FileDescriptor>> ListenOnPath(const std::string& address,
-                                                         std::string_view path) {
+                                                         std::string_view path,
+                                                         const SocketAccess& access) {
   sockaddr_un name = {};
   name.sun_family = AF_UNIX;
   if (path.size() >= sizeof(name.sun_path)) {
@@ -174,6 +198,9 @@ absl::StatusOr<std::vector<FileDescriptor>> ListenOnPath(const std::string& addr
   FileDescriptor made =
       ListenOn(reinterpret_cast<const sockaddr*>(&name), static_cast<socklen_t>(bytes));
   if (!made.is_open()) return CannotListen(address, LastError());
+  if (!is_abstract && !OpenTo(access, name.sun_path)) {
+    return CannotListen(address, Concat("cannot give it its group and mode: ", LastError()));
+  }
   std::vector<FileDescriptor> files;
   files.push_back(std::move(made));
   return files;
@@ -189,8 +216,8 @@ ConnectionKind ConnectionKindOf(absl::string_view address) {
   return is_unix ? ConnectionKind::kUnix : ConnectionKind::kPlain;
 }
 
-absl::StatusOr<ListeningSocket> ListeningSocket::Open(const std::string& address,
-                                                      PlainReach reach) {
+absl::StatusOr<ListeningSocket> ListeningSocket::Open(const std::string& address, PlainReach reach,
+                                                      const SocketAccess& access) {
   RETURN_IF_ERROR(CheckAddress(address));
   if (ConnectionKindOf(WithoutKind(address)) == ConnectionKind::kUnix &&
       ConnectionKindOf(address) != ConnectionKind::kUnix) {
@@ -202,11 +229,11 @@ absl::StatusOr<ListeningSocket> ListeningSocket::Open(const std::string& address
   if (absl::ConsumePrefix(&rest, "unix-abstract:")) {
     std::string name(1, '\0');
     name.append(rest.data(), rest.size());
-    ASSIGN_OR_RETURN(made.files_, ListenOnPath(address, name));
+    ASSIGN_OR_RETURN(made.files_, ListenOnPath(address, name, access));
     made.address_ = address;
   } else if (absl::ConsumePrefix(&rest, "unix:")) {
     absl::ConsumePrefix(&rest, "//");  // unix:///absolute/path
-    ASSIGN_OR_RETURN(made.files_, ListenOnPath(address, {rest.data(), rest.size()}));
+    ASSIGN_OR_RETURN(made.files_, ListenOnPath(address, {rest.data(), rest.size()}, access));
     made.address_ = address;
     made.path_ = std::string(rest);
     made.place_ = PlaceOf(made.path_);

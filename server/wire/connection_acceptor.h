@@ -38,6 +38,14 @@ enum class ConnectionKind { kSelf, kPlain, kUnix, kTls, kMtls };
 // That of connections to an address, which may be wrong in all that follows its prefix.
 ConnectionKind ConnectionKindOf(absl::string_view address);
 
+// Who may open the file of a unix socket. One that has only a name has no file, and is open to all.
+struct SocketAccess {
+  std::optional<mode_t> mode = {};  // Default: 0600, with a group 0660.
+  std::optional<gid_t> group = {};  // Which the file gets; default: the daemon's own.
+
+  mode_t mode_of_file() const { return mode.value_or(group ? 0660 : 0600); }
+};
+
 // The sockets behind one address of --listen.
 class ListeningSocket {
  public:
@@ -48,12 +56,13 @@ class ListeningSocket {
   // stand before the first two, and tls: or mtls: before those. A name may stand for several
   // addresses, of which one must be had; port 0 takes a free port, the same for all. 0.0.0.0 and
   // [::] take both IPv4 and IPv6 where the host has both. The socket of a process that has gone is
-  // taken over.
+  // taken over. `access` is for unix:PATH, whatever the umask is.
   // Errors: InvalidArgument for what is no address; FailedPrecondition for plain TCP that `reach`
   // does not allow; Unavailable where it cannot be listened on, with the system's reason; all name
   // the address.
   static absl::StatusOr<ListeningSocket> Open(const std::string& address,
-                                              PlainReach reach = PlainReach::kLoopback);
+                                              PlainReach reach = PlainReach::kLoopback,
+                                              const SocketAccess& access = {});
 
   ListeningSocket(ListeningSocket&& other) = default;
   ListeningSocket& operator=(ListeningSocket&& other) = delete;

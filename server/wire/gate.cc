@@ -3,6 +3,7 @@
 
 #include <grpc/grpc_security.h>
 #include <grpcpp/support/server_interceptor.h>
+#include <unistd.h>
 
 #include <functional>
 #include <memory>
@@ -22,6 +23,7 @@ namespace gemmd {
 namespace {
 
 constexpr char kUserProperty[] = "gemmd_user";
+constexpr char kOperatorProperty[] = "gemmd_operator";  // Only operators have it.
 
 struct Service {
   std::string_view prefix;
@@ -156,11 +158,13 @@ std::string Gate::PeerOf(grpc::ServerContextBase& context) const {
   return connection == nullptr ? "unix:" : Concat("unix:", UserOf(*connection));
 }
 
-void Gate::NoteUser(grpc_auth_context& connection, const std::string& user) const {
+void Gate::NoteUser(grpc_auth_context& connection, const std::string& user,
+                    bool is_operator) const {
   MutexLock lock(&users_mutex_);
   grpc_auth_property_iterator each =
       grpc_auth_context_find_properties_by_name(&connection, kUserProperty);
   if (grpc_auth_property_iterator_next(&each) != nullptr) return;
+  if (is_operator) grpc_auth_context_add_property(&connection, kOperatorProperty, "", 0);
   grpc_auth_context_add_property(&connection, kUserProperty, user.data(), user.size());
 }
 
@@ -170,6 +174,21 @@ std::string Gate::UserOf(const grpc_auth_context& connection) {
       grpc_auth_context_find_properties_by_name(&connection, kUserProperty);
   const grpc_auth_property* const user = grpc_auth_property_iterator_next(&each);
   return user == nullptr ? "" : std::string(user->value, user->value_length);
+}
+
+absl::Status Gate::CheckOperator(grpc::ServerContextBase& context) const {
+  const std::unique_ptr<grpc_auth_context, ReleaseConnection> connection(
+      grpc_call_auth_context(context.c_call()));
+  if (connection != nullptr) {
+    grpc_auth_property_iterator each =
+        grpc_auth_context_find_properties_by_name(connection.get(), kOperatorProperty);
+    if (grpc_auth_property_iterator_next(&each) != nullptr) return absl::OkStatus();
+  }
+  const std::string user = connection == nullptr ? "" : UserOf(*connection);
+  return absl::PermissionDeniedError(
+      GotWant("caller", user.empty() ? "a user that is not known" : user,
+              Concat("an operator: root, the user of the daemon (", kUserPrefix, geteuid(),
+                     ") or a member of the group of --operators-group")));
 }
 
 bool Gate::TellsApart(const std::string& user) const {

@@ -58,9 +58,14 @@ class Gate {
   // known. Threads: any.
   std::string PeerOf(grpc::ServerContextBase& context) const;
 
-  // Notes the user at the other end of a unix socket in what gRPC keeps of the connection.
-  void NoteUser(grpc_auth_context& connection, const std::string& user) const
+  // Notes the user at the other end of a unix socket, and whether it is an operator, in what gRPC
+  // keeps of the connection.
+  void NoteUser(grpc_auth_context& connection, const std::string& user, bool is_operator) const
       ABSL_LOCKS_EXCLUDED(users_mutex_);
+
+  // Whether the call comes from an operator: who may operate the daemon where no rules say it.
+  // Errors: PermissionDenied, with who called. Threads: any.
+  absl::Status CheckOperator(grpc::ServerContextBase& context) const;
 
   // Whether the user is to be told apart from others: if there are rules, only if they name it.
   bool TellsApart(const std::string& user) const;

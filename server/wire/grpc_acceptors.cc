@@ -6,9 +6,13 @@
 #include <grpcpp/security/auth_metadata_processor.h>
 #include <grpcpp/security/server_credentials.h>
 #include <sys/socket.h>
+#include <unistd.h>
 
+#include <algorithm>
+#include <cerrno>
 #include <string_view>
 #include <utility>
+#include <vector>
 
 #include "kernels/text.h"
 #include "server/wire/calls.h"
@@ -45,7 +49,7 @@ void ProcessPlain(void* state, grpc_auth_context* connection, const grpc_metadat
   }
   if (post.user != nullptr) {
     evidence.user = post.user->name;
-    post.gate.NoteUser(*connection, post.user->name);
+    post.gate.NoteUser(*connection, post.user->name, post.user->is_operator);
   }
   const grpc::Status status = ToGrpcStatus(post.gate.Admit(path, evidence));
   done(user_data, nullptr, 0, nullptr, 0, static_cast<grpc_status_code>(status.error_code()),
@@ -146,11 +150,38 @@ void GrpcAcceptors::Give(ConnectionKind kind, int descriptor) const {
   all_.at(kind)->HandleNewConnection(&connection);
 }
 
-std::string UserOf(int descriptor) {
+bool IsOperator(uid_t user, absl::Span<const gid_t> groups, uid_t own,
+                std::optional<gid_t> operators) {
+  if (user == 0 || user == own) return true;
+  return operators && std::find(groups.begin(), groups.end(), *operators) != groups.end();
+}
+
+namespace {
+
+// The groups of whoever opened the other end beside its first one; none where they are not known.
+std::vector<gid_t> MoreGroupsOf(int descriptor) {
+  std::vector<gid_t> groups(32);
+  while (true) {
+    auto bytes = static_cast<socklen_t>(groups.size() * sizeof(gid_t));
+    const bool is_told =
+        getsockopt(descriptor, SOL_SOCKET, SO_PEERGROUPS, groups.data(), &bytes) == 0;
+    const size_t count = bytes / sizeof(gid_t);
+    if (!is_told && (errno != ERANGE || count <= groups.size())) return {};
+    groups.resize(count);
+    if (is_told) return groups;
+  }
+}
+
+}  // namespace
+
+ConnectionUser UserOf(int descriptor, std::optional<gid_t> operators) {
   ucred user = {};
   socklen_t bytes = sizeof(user);
-  if (getsockopt(descriptor, SOL_SOCKET, SO_PEERCRED, &user, &bytes) != 0) return "";
-  return Concat(kUserPrefix, user.uid);
+  if (getsockopt(descriptor, SOL_SOCKET, SO_PEERCRED, &user, &bytes) != 0) return {};
+  std::vector<gid_t> groups = MoreGroupsOf(descriptor);
+  groups.push_back(user.gid);
+  return {.name = Concat(kUserPrefix, user.uid),
+          .is_operator = IsOperator(user.uid, groups, geteuid(), operators)};
 }
 
 void UserAcceptors::AddTo(grpc::ServerBuilder& builder) {
@@ -160,17 +191,21 @@ void UserAcceptors::AddTo(grpc::ServerBuilder& builder) {
         GuardedPlainCredentials(gate_, user));
   };
   others_ = add(nullptr);
+  other_operators_.user.is_operator = true;
+  other_operators_.acceptor = add(&other_operators_.user);
   for (Place& place : places_) place.acceptor = add(&place.user);
 }
 
-UserAcceptors::Acceptor& UserAcceptors::AcceptorOf(const std::string& user) {
-  if (user.empty() || !gate_.TellsApart(user)) return *others_;
+UserAcceptors::Acceptor& UserAcceptors::AcceptorOf(const ConnectionUser& user) {
+  Acceptor& others = user.is_operator ? *other_operators_.acceptor : *others_;
+  if (user.name.empty() || !gate_.TellsApart(user.name)) return others;
   MutexLock lock(&mutex_);
-  auto known = places_of_users_.find(user);
+  const std::pair key(user.name, user.is_operator);
+  auto known = places_of_users_.find(key);
   if (known == places_of_users_.end()) {
-    if (places_of_users_.size() == places_.size()) return *others_;
-    known = places_of_users_.emplace(user, places_of_users_.size()).first;
-    places_[known->second].user.name = user;
+    if (places_of_users_.size() == places_.size()) return others;
+    known = places_of_users_.emplace(key, places_of_users_.size()).first;
+    places_[known->second].user = user;
   }
   return *places_[known->second].acceptor;
 }
@@ -178,7 +213,7 @@ UserAcceptors::Acceptor& UserAcceptors::AcceptorOf(const std::string& user) {
 void UserAcceptors::Give(int descriptor) {
   Acceptor::NewConnectionParameters connection;
   connection.fd = descriptor;
-  AcceptorOf(UserOf(descriptor)).HandleNewConnection(&connection);
+  AcceptorOf(UserOf(descriptor, operators_)).HandleNewConnection(&connection);
 }
 
 }  // namespace gemmd

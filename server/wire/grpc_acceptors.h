@@ -5,14 +5,18 @@
 #pragma once
 
 #include <grpcpp/grpcpp.h>
+#include <sys/types.h>
 
 #include <array>
 #include <cstddef>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
+#include <utility>
 
 #include "absl/base/thread_annotations.h"
+#include "absl/types/span.h"
 #include "server/system/mutex.h"
 #include "server/wire/connection_acceptor.h"
 #include "server/wire/gate.h"
@@ -21,7 +25,8 @@ namespace gemmd {
 
 // The user at the other end of connections. It is set before the first one, not later.
 struct ConnectionUser {
-  std::string name;
+  std::string name;  // Empty if it is not told apart from others.
+  bool is_operator = false;
 };
 
 // For connections that are not encrypted, of a user if `user` is not null. Borrows both; they
@@ -59,8 +64,10 @@ class UserAcceptors {
   // rule names.
   static constexpr size_t kMostUsers = 64;
 
-  // Borrows the gate.
-  explicit UserAcceptors(const Gate& gate) : gate_(gate) {}
+  // Borrows the gate. `operators` is the group of those who may operate the daemon beside root and
+  // its own user.
+  UserAcceptors(const Gate& gate, std::optional<gid_t> operators)
+      : gate_(gate), operators_(operators) {}
 
   // Before the builder builds.
   void AddTo(grpc::ServerBuilder& builder);
@@ -74,16 +81,26 @@ class UserAcceptors {
     ConnectionUser user;
     std::unique_ptr<Acceptor> acceptor;
   };
-  Acceptor& AcceptorOf(const std::string& user) ABSL_LOCKS_EXCLUDED(mutex_);
+  Acceptor& AcceptorOf(const ConnectionUser& user) ABSL_LOCKS_EXCLUDED(mutex_);
 
   const Gate& gate_;
+  const std::optional<gid_t> operators_;
   std::unique_ptr<Acceptor> others_;
+  // Operators are known as such, whoever came before them.
+  Place other_operators_;
   std::array<Place, kMostUsers> places_;  // Those not in `places_of_users_` have no connections.
   Mutex mutex_;
-  std::map<std::string, size_t> places_of_users_ ABSL_GUARDED_BY(mutex_);
+  // One user may be both, by the groups of its processes.
+  std::map<std::pair<std::string, bool>, size_t> places_of_users_ ABSL_GUARDED_BY(mutex_);
 };
 
-// "uid:1000": the user that opened the other end of a unix socket; empty where it cannot be known.
-std::string UserOf(int descriptor);
+// Whether a user with these groups is an operator: root, the user `own` of the daemon, or a member
+// of the group of operators, where there is one.
+bool IsOperator(uid_t user, absl::Span<const gid_t> groups, uid_t own,
+                std::optional<gid_t> operators);
+
+// Who opened the other end of a unix socket, as the kernel noted it then: "uid:1000"; without a
+// name where it cannot be known.
+ConnectionUser UserOf(int descriptor, std::optional<gid_t> operators);
 
 }  // namespace gemmd

@@ -25,6 +25,7 @@ struct TransportOptions {
   std::vector<std::string> listen = {"127.0.0.1:8470"};
   bool insecure_allow_remote = false;  // Whether a plain host:port may be other than loopback.
   CertificateFiles certificates;       // Needed for tls: and mtls:.
+  SocketAccess unix_sockets;           // The group is that of the operators, too.
   int64_t max_message_bytes = int64_t{512} << 20;
   int64_t memory_quota_bytes = 0;  // For gRPC's buffers; 0 takes a quarter of the memory limit.
   int max_concurrent_streams = 100;

@@ -103,6 +103,36 @@ def allowed_calls():
     return calls
 
 
+def test_all_users_multiply_and_root_alone_operates(tree, tmp_path, program):
+    """Over the unit's socket, which is open to all."""
+    for folder in (tmp_path, *tmp_path.parents[:-2]):
+        folder.chmod(0o755)
+    _, options = settings()
+    socket, ready = tmp_path / "gemmd.sock", tmp_path / "ready"
+    daemon = program(
+        tree / "bin/gemmd",
+        f"--listen=unix:{socket}",
+        f"--socket-mode={options['socket-mode']}",
+        "--devices=cpu",
+        "--lame-duck=1ms",
+        f"--ready-file={ready}",
+    )
+    wait_until(lambda: ready.exists() or daemon.poll() is not None, 60, "gemmd ready")
+
+    def gemmctl_as(user, *arguments):
+        groups = ["--regid=65534", "--clear-groups"]
+        command = ["setpriv", f"--reuid={user}", *groups, tree / "bin/gemmctl", f"--address=unix:{socket}"]
+        return subprocess.run([*command, *arguments], capture_output=True, text=True)
+
+    for user in (65534, 0):
+        assert gemmctl_as(user, "multiply", "--random=8,8,8").returncode == 0
+    for command in (["sessions"], ["drop-session", "0123456789abcdef"], ["incidents"], ["restart-device", "cpu"]):
+        refused = gemmctl_as(65534, *command)
+        assert refused.returncode != 0, command
+        assert "PERMISSION_DENIED: caller: got uid:65534, want an operator" in refused.stderr
+        assert "PERMISSION_DENIED" not in gemmctl_as(0, *command).stderr
+
+
 @pytest.mark.parametrize("devices", ["cpu,sim:sm_90", "cuda:0"])
 def test_the_daemon_lives_with_the_calls_that_it_is_left(
     devices, tree, tmp_path, program, fake_worker

@@ -5,7 +5,9 @@
 #include <gtest/gtest.h>
 
 #include <fstream>
+#include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 namespace gemmd {
@@ -42,6 +44,26 @@ TEST(OptionsTest, DefaultsAreThoseOfTheWireContract) {
   EXPECT_FALSE(parsed.options.devices.poisons_freed);
   // What waits can be finished by a drain.
   EXPECT_EQ(absl::Nanoseconds(parsed.options.server.time.max_backlog_ns), parsed.options.grace);
+}
+
+TEST(OptionsTest, SaysWhoMayOpenUnixSockets) {
+  const auto sockets = [](std::vector<const char*> arguments) {
+    const ParsedOptions parsed = Parse(std::move(arguments));
+    EXPECT_TRUE(parsed.should_run) << parsed.text;
+    return parsed.options.server.transport.unix_sockets;
+  };
+  EXPECT_EQ(sockets({}).mode_of_file(), 0600u);
+  EXPECT_EQ(sockets({}).group, std::nullopt);
+  EXPECT_EQ(sockets({"--operators-group=root"}).group, 0u);
+  EXPECT_EQ(sockets({"--operators-group=4242"}).group, 4242u);
+  EXPECT_EQ(sockets({"--operators-group=0"}).mode_of_file(), 0660u);
+  EXPECT_EQ(sockets({"--operators-group=0", "--socket-mode=666"}).mode_of_file(), 0666u);
+  EXPECT_EQ(sockets({"--socket-mode=0600"}).mode_of_file(), 0600u);
+  for (const char* bad : {"--operators-group=nobody-has-it", "--operators-group=4294967295",
+                          "--operators-group=-1", "--socket-mode=1777", "--socket-mode=0x1ff",
+                          "--socket-mode=680", "--socket-mode=66", "--socket-mode="}) {
+    EXPECT_FALSE(Parse({bad}).should_run) << bad;
+  }
 }
 
 TEST(OptionsTest, ReadsEveryKindOfValue) {

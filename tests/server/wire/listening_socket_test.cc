@@ -13,12 +13,15 @@
 #include <cerrno>
 #include <cstdio>
 #include <cstring>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "server/system/files.h"
+#include "server/system/socket_address.h"
 #include "server/wire/connection_acceptor.h"
+#include "server/wire/grpc_acceptors.h"
 #include "tests/testing/scratch_folder.h"
 #include "tests/testing/status_matchers.h"
 
@@ -127,6 +130,72 @@ TEST(ListeningSocketTest, LeavesWhatOthersPutInItsPlace) {
     BoundTo(path, SOCK_DGRAM);
   }
   EXPECT_NE(InodeOf(path), 0U);
+}
+
+struct stat StatusOf(const std::string& path) {
+  struct stat status = {};
+  EXPECT_EQ(lstat(path.c_str(), &status), 0);
+  return status;
+}
+
+// Whatever the umask is: it neither opens the file nor closes it.
+TEST(ListeningSocketTest, AFileIsOpenToThoseWhoAreNamedAlone) {
+  const ScratchFolder folder;
+  const std::string path = folder.Path("socket");
+  const gid_t own = getegid();
+  const struct {
+    SocketAccess access;
+    mode_t mode;
+  } cases[] = {{{}, 0600},
+               {{.group = own}, 0660},
+               {{.mode = 0666}, 0666},
+               {{.mode = 0622, .group = own}, 0622}};
+  constexpr auto kOpen = ListeningSocket::PlainReach::kLoopback;
+  for (const mode_t mask : {0000, 0077, 0777}) {
+    const mode_t before = umask(mask);
+    for (const auto& [access, mode] : cases) {
+      const auto socket = ListeningSocket::Open("unix:" + path, kOpen, access);
+      ASSERT_THAT(socket, IsOk());
+      EXPECT_EQ(StatusOf(path).st_mode & 0777, mode) << mask;
+      EXPECT_EQ(StatusOf(path).st_gid, own);
+    }
+    umask(before);
+  }
+}
+
+// From its first moment on, before anybody has opened it to others.
+TEST(ListeningSocketTest, AFileBeginsAsItsOwnersAlone) {
+  const ScratchFolder folder;
+  const std::string path = folder.Path("socket");
+  sockaddr_un name = {};
+  name.sun_family = AF_UNIX;
+  path.copy(name.sun_path, sizeof(name.sun_path) - 1);
+  const mode_t before = umask(0);
+  const FileDescriptor made = ListenOn(reinterpret_cast<const sockaddr*>(&name), sizeof(name));
+  umask(before);
+  ASSERT_TRUE(made.is_open());
+  EXPECT_EQ(StatusOf(path).st_mode & 0777, 0600u);
+}
+
+TEST(OperatorTest, IsRootTheDaemonsUserOrAMemberOfTheGroup) {
+  EXPECT_TRUE(IsOperator(0, {}, 990, {}));
+  EXPECT_TRUE(IsOperator(990, {}, 990, {}));
+  EXPECT_FALSE(IsOperator(1000, {}, 990, {}));
+  EXPECT_FALSE(IsOperator(1000, {0, 990}, 990, {})) << "no group, no members";
+  EXPECT_TRUE(IsOperator(1000, {100, 27}, 990, 27));
+  EXPECT_FALSE(IsOperator(1000, {100, 28}, 990, 27));
+  EXPECT_FALSE(IsOperator(27, {27 + 1}, 990, 27)) << "a user is no group";
+}
+
+TEST(OperatorTest, IsKnownByTheOtherEndOfASocket) {
+  int pair[2] = {};
+  ASSERT_EQ(socketpair(AF_UNIX, SOCK_STREAM, 0, pair), 0);
+  const ConnectionUser user = UserOf(pair[0], std::nullopt);
+  EXPECT_EQ(user.name, absl::StrCat("uid:", getuid()));
+  EXPECT_TRUE(user.is_operator);
+  close(pair[0]);
+  close(pair[1]);
+  EXPECT_FALSE(UserOf(-1, std::nullopt).is_operator);
 }
 
 TEST(ListeningSocketTest, ANameNeedsNoFile) {
