@@ -154,8 +154,9 @@ int WaitForSignal(const sigset_t& signals, absl::Duration timeout) {
   return signal > 0 ? signal : 0;
 }
 
-// Sees to it that the process ends soon after the grace where products are left. A signal ends the
-// grace. Where a device does not let go of what is aborted then, the process ends without it.
+// Sees to it that the process ends soon after the grace where products are left, and not much later
+// where none are. A signal ends the grace. Where a device does not let go of what is aborted then,
+// or a disk of a file that is read again, the process ends without it.
 class EndWatch {
  public:
   // Borrows all. The thread is there from now on: when the end comes, memory may be short.
@@ -168,8 +169,7 @@ class EndWatch {
         thread_([this] { Run(); }) {}
   ~EndWatch() { End(); }
 
-  // Drains the server. Where products are left, the watch goes on until it is destroyed, after the
-  // server.
+  // Drains the server. The watch goes on until it is destroyed, after the server.
   absl::Status Drain(Server& server, absl::Duration grace) {
     {
       MutexLock lock(&mutex_);
@@ -181,7 +181,10 @@ class EndWatch {
       MutexLock lock(&mutex_);
       server_ = nullptr;
     }
-    if (status.ok()) End();
+    if (status.ok()) {
+      is_drained_ = true;
+      pthread_kill(thread_.native_handle(), SIGTERM);  // It waits no longer for the grace.
+    }
     return status;
   }
 
@@ -189,6 +192,8 @@ class EndWatch {
   // Devices abort within 50 ms and the last answers have 100 ms to leave; the rest is for slow
   // machines.
   static constexpr absl::Duration kLongestEnd = absl::Milliseconds(750);
+  // Where nothing is left, workers end by themselves.
+  static constexpr absl::Duration kLongestEndOfDrained = absl::Seconds(10);
   // For each log: nothing else writes them out where the process ends without its destructors.
   static constexpr absl::Duration kLongestWriting = absl::Milliseconds(100);
 
@@ -204,18 +209,21 @@ class EndWatch {
   }
 
   void Watch(absl::Duration grace) ABSL_LOCKS_EXCLUDED(mutex_) {
-    if (const int signal = WaitForSignal(signals_, grace); signal != 0 && !is_over_) {
+    if (const int signal = WaitForSignal(signals_, grace);
+        signal != 0 && !is_over_ && !is_drained_) {
       spdlog::info("event=grace_ended signal={}", signal);
       MutexLock lock(&mutex_);
       if (server_ != nullptr) server_->EndGrace();
     }
     const SteadyClock clock;
-    const int64_t end_ns = clock.NowNs() + absl::ToInt64Nanoseconds(kLongestEnd);
+    const int64_t end_ns =
+        clock.NowNs() + absl::ToInt64Nanoseconds(is_drained_ ? kLongestEndOfDrained : kLongestEnd);
     while (!is_over_ && clock.NowNs() < end_ns) {
       WaitForSignal(signals_, absl::Nanoseconds(end_ns - clock.NowNs()));
     }
     if (is_over_) return;
-    spdlog::error("event=stop code=DEADLINE_EXCEEDED reason=\"a device does not let go\"");
+    spdlog::error(
+        "event=stop code=DEADLINE_EXCEEDED reason=\"a device or a file does not let go\"");
     ready_file_.Remove();
     logging_.WriteOut(kLongestWriting);
     auditing_.WriteOut(kLongestWriting);
@@ -237,6 +245,7 @@ class EndWatch {
   const Logging& logging_;
   const Auditing& auditing_;
   std::atomic<bool> is_over_ = false;
+  std::atomic<bool> is_drained_ = false;  // No product was left.
   Mutex mutex_;
   Server* server_ ABSL_GUARDED_BY(mutex_) = nullptr;             // While it drains.
   std::optional<absl::Duration> grace_ ABSL_GUARDED_BY(mutex_);  // Once it drains.

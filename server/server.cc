@@ -212,6 +212,7 @@ Server::Server(const ServerOptions& options, std::unique_ptr<Trust> trust,
     borrowed.push_back(device.get());
     served_.push_back({.device = device.get(), .canary = absl::UnavailableError("not checked")});
   }
+  if (callers_ != nullptr) reload_ = std::make_unique<OnRequest>([this] { ReadRulesAgain(); });
   scheduler_ =
       std::make_unique<Scheduler>(borrowed, clock_, options.time, options.joins,
                                   options.answering_threads.value_or(DefaultAnsweringThreads()));
@@ -313,7 +314,10 @@ void Server::Take(ConnectionKind kind, int descriptor) {
 }
 
 void Server::ReloadRules() {
-  if (callers_ == nullptr) return;
+  if (reload_ != nullptr) reload_->Ask();
+}
+
+void Server::ReadRulesAgain() {
   if (const absl::Status status = callers_->Reload(); status.ok()) {
     spdlog::info("event=rules_read identities={}", callers_->size());
     WarnOfKeys(*callers_);

@@ -99,8 +99,8 @@ class Server {
   // Errors: DeadlineExceeded where the grace did not suffice.
   absl::Status Drain(absl::Duration grace);
 
-  // Reads rules, tokens and keys again; where they are bad, everything stays as it was. Both are
-  // logged. Threads: any.
+  // Has rules, tokens and keys read again; where they are bad, everything stays as it was. Both are
+  // logged. Does not wait: a file may be on a disk that does not answer. Threads: any.
   void ReloadRules();
 
   // Ends the grace of a Drain, whether it waits now or is called later. Threads: any.
@@ -115,6 +115,7 @@ class Server {
   void ReadGpus();
   absl::Status Listen(const ServerOptions& options);
   void Take(ConnectionKind kind, int descriptor);
+  void ReadRulesAgain();
   void AddAcceptors(grpc::ServerBuilder& builder);
   absl::Status CheckLife(absl::Duration longest_turn);
   absl::Status life() ABSL_LOCKS_EXCLUDED(acceptor_mutex_);
@@ -171,6 +172,7 @@ class Server {
   std::unique_ptr<HttpListener> metrics_;
   std::unique_ptr<Periodic> watch_;  // Looks at peers and memory while there are calls.
   std::unique_ptr<Periodic> certificate_watch_;
+  std::unique_ptr<OnRequest> reload_;  // Null where there are no rules.
   bool drained_ = false;
 };
 

@@ -29,11 +29,17 @@ absl::Status CannotOpen(const std::string& path) {
 
 absl::StatusOr<FileDescriptor> OpenRegularFile(const std::string& path, int flags) {
   constexpr mode_t kReadableForOthers = 0644;
-  FileDescriptor file(open(path.c_str(), flags | O_CLOEXEC | O_NONBLOCK, kReadableForOthers));
+  const auto refuse = [&path] {
+    return absl::InvalidArgumentError(absl::StrCat("got ", path, ", want a regular file"));
+  };
   struct stat status = {};
+  // Opening a device may already do something, and opening a pipe wakes whoever waits for a reader.
+  if (stat(path.c_str(), &status) == 0 && !S_ISREG(status.st_mode)) return refuse();
+  FileDescriptor file(
+      open(path.c_str(), flags | O_CLOEXEC | O_NONBLOCK | O_NOCTTY, kReadableForOthers));
   if (!file.is_open() || fstat(file.get(), &status) != 0) return CannotOpen(path);
-  if (S_ISREG(status.st_mode)) return file;
-  return absl::InvalidArgumentError(absl::StrCat("got ", path, ", want a regular file"));
+  if (!S_ISREG(status.st_mode)) return refuse();  // It is another one by now.
+  return file;
 }
 
 absl::StatusOr<std::string> ReadRegularFile(const std::string& path, size_t most_bytes) {

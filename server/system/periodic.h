@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Threads that do the same thing again and again: any function, or a check that the daemon lives.
+// Threads that do the same thing again and again, or whenever they are asked: any function, or a
+// check that the daemon lives.
 #pragma once
 
 #include <algorithm>
@@ -49,6 +50,50 @@ class Periodic {
   const std::function<void()> call_;
   Mutex mutex_;
   bool is_over_ ABSL_GUARDED_BY(mutex_) = false;
+  std::thread thread_;  // The last member: it uses the others.
+};
+
+// Calls a function once for each request, on a thread of its own: whoever asks does not wait.
+// Requests that come during a call are answered by one more. The destructor waits for a call that
+// is under way, and makes none for requests that are left.
+class OnRequest {
+ public:
+  explicit OnRequest(std::function<void()> call)
+      : call_(std::move(call)), thread_([this] { Run(); }) {}
+  ~OnRequest() {
+    {
+      MutexLock lock(&mutex_);
+      is_over_ = true;
+    }
+    thread_.join();
+  }
+  OnRequest(const OnRequest&) = delete;
+  OnRequest& operator=(const OnRequest&) = delete;
+
+  // Threads: any.
+  void Ask() ABSL_LOCKS_EXCLUDED(mutex_) {
+    MutexLock lock(&mutex_);
+    is_asked_ = true;
+  }
+
+ private:
+  void Run() {
+    while (WaitForRequest()) call_();
+  }
+  bool WaitForRequest() ABSL_LOCKS_EXCLUDED(mutex_) {
+    MutexLock lock(&mutex_);
+    const auto has_work = [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+      return is_over_ || is_asked_;
+    };
+    mutex_.Await(has_work);
+    is_asked_ = false;
+    return !is_over_;
+  }
+
+  const std::function<void()> call_;
+  Mutex mutex_;
+  bool is_over_ ABSL_GUARDED_BY(mutex_) = false;
+  bool is_asked_ ABSL_GUARDED_BY(mutex_) = false;
   std::thread thread_;  // The last member: it uses the others.
 };
 

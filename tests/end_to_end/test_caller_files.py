@@ -7,7 +7,9 @@ import queue
 import signal
 import threading
 
+import certificates
 import grpc
+import pytest
 from callers import PERMISSION_DENIED, POISON, UNAUTHENTICATED, Trust, bearer, call, multiply, product
 from daemon import PATIENCE_S, wait_until
 from gemmd.v1 import gemm_pb2, gemm_pb2_grpc
@@ -190,6 +192,57 @@ def test_rules_are_read_again_under_load(daemons, tmp_path):
     for thread in threads:
         thread.join()
     assert not failures, failures[0]
+
+
+def put_in_place_of(path, kind):
+    """Something that is no file to be read to its end."""
+    path.unlink()
+    if kind == "pipe":
+        os.mkfifo(path)
+    elif kind == "folder":
+        path.mkdir()
+    elif kind == "device":
+        path.symlink_to("/dev/zero")
+    else:
+        with open(path, "wb") as file:
+            file.truncate(1 << 40)
+
+
+@pytest.mark.parametrize("kind", ["pipe", "folder", "device", "endless file"])
+def test_what_is_no_short_file_changes_nothing_when_it_is_read_again(daemons, tmp_path, kind):
+    """Rules, tokens, keys and certificates: the daemon says so, serves, and ends when it is told to."""
+    trust, world = Trust(tmp_path), certificates.World(tmp_path)
+    trust.write({"batch": {"may": ["multiply"]}})
+    daemon = daemons.start(
+        "--devices=cpu", *trust.flags, *world.flags, *world.flags_for_clients, listen="127.0.0.1:0,mtls:127.0.0.1:0"
+    )
+    callers = {"rules": trust.rules_file, "tokens": trust.tokens_file, "jwt-keys": trust.keys_file}
+    peers = {
+        "tls-cert": world.server.cert_path,
+        "tls-key": world.server.key_path,
+        "client-ca": world.authority.cert_path,
+        "client-crl": world.revocations,
+    }
+
+    def is_told(event, option, path):
+        reasons = [line["reason"] for line in daemon.events(event)]
+        return any(reason.startswith(f"{option}: ") and str(path) in reason for reason in reasons)
+
+    with grpc.insecure_channel(daemon.tcp) as channel:
+        for files, event in ((callers, "rules_kept"), (peers, "certificate_refused")):
+            for option, path in files.items():
+                before = path.read_bytes()
+                put_in_place_of(path, kind)
+                if event == "rules_kept":
+                    daemon.signal(signal.SIGHUP)
+                wait_until(lambda e=event, o=option, p=path: is_told(e, o, p), PATIENCE_S, f"{option} refused")
+                assert multiply(channel, bearer("batch")).d
+                path.rmdir() if kind == "folder" else path.unlink()
+                path.write_bytes(before)
+        for path in (*callers.values(), *peers.values()):
+            put_in_place_of(path, kind)
+        daemon.signal(signal.SIGHUP)
+    daemon.stop()
 
 
 def test_files_that_are_wrong_are_told_at_the_start(daemons, tmp_path):

@@ -91,5 +91,30 @@ TEST_F(LifeCheckTest, SeesACheckThatDoesNotEnd) {
   }
 }
 
+// Whoever asks goes on while a call stands still, and a request during a call is not forgotten.
+TEST(OnRequestTest, NobodyWaitsForACall) {
+  Mutex mutex;
+  int begun = 0;
+  bool may_end = false;
+  const auto await = [&mutex](auto&& is_so) {
+    MutexLock lock(&mutex);
+    ASSERT_TRUE(mutex.AwaitWithTimeout(is_so, kPatience));
+  };
+  OnRequest requests([&] {
+    MutexLock lock(&mutex);
+    ++begun;
+    mutex.Await([&] { return may_end; });
+  });
+  requests.Ask();
+  await([&] { return begun == 1; });
+  requests.Ask();
+  {
+    MutexLock lock(&mutex);
+    EXPECT_EQ(begun, 1);
+    may_end = true;
+  }
+  await([&] { return begun == 2; });
+}
+
 }  // namespace
 }  // namespace gemmd
