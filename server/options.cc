@@ -308,8 +308,10 @@ void AddLogging(CLI::App& app, Options& options) {
                  "none)")
       ->type_name("FILE|stderr")
       ->group(kGroup);
-  app.add_option("--audit-lines-per-second", options.audit_lines_per_second,
-                 "Most lines of the audit log in a second; it says how many were left out")
+  app.add_option(
+         "--audit-lines-per-second", options.audit_lines_per_second,
+         "Most lines of the audit log in a second of what was done, and as many of what was "
+         "refused; it says how many were left out")
       ->transform(option::NumberFrom(int64_t{1}, int64_t{1} << 40))
       ->capture_default_str()
       ->type_name("COUNT")

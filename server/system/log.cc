@@ -482,6 +482,29 @@ LogSink::Options JsonLines() {
   return options;
 }
 
+// Whether nothing was done for the caller. The status stands last.
+bool IsRefusal(std::string_view pairs) {
+  if (pairs.starts_with("event=call_refused ") || pairs.starts_with("event=product_refused ")) {
+    return true;
+  }
+  constexpr std::string_view kStatus = " status=";
+  const size_t at = pairs.rfind(kStatus);
+  if (at == pairs.npos) return false;
+  constexpr std::string_view kRefusals[] = {
+      "INVALID_ARGUMENT", "NOT_FOUND",          "ALREADY_EXISTS",      "PERMISSION_DENIED",
+      "UNAUTHENTICATED",  "RESOURCE_EXHAUSTED", "FAILED_PRECONDITION", "OUT_OF_RANGE",
+      "UNIMPLEMENTED",    "UNAVAILABLE"};
+  return std::find(std::begin(kRefusals), std::end(kRefusals), pairs.substr(at + kStatus.size())) !=
+         std::end(kRefusals);
+}
+
+// The host of the peer, or the user of a unix socket; where the line does not tell, the identity.
+std::string WhoOf(const std::vector<LogField>& fields) {
+  const std::string_view peer = ValueOf(fields, "peer");
+  if (peer.empty()) return std::string(ValueOf(fields, "identity"));
+  return std::string(peer.starts_with("ip") ? peer.substr(0, peer.rfind(':')) : peer);
+}
+
 }  // namespace
 
 AuditSink::AuditSink(LogFile file, int64_t lines_per_second, const Clock& clock)
@@ -490,30 +513,57 @@ AuditSink::AuditSink(LogFile file, int64_t lines_per_second, const Clock& clock)
       sink_(std::move(file), JsonLines(), clock) {}
 
 void AuditSink::log(const spdlog::details::log_msg& message) {
+  const std::string_view pairs = View(message.payload);
+  const bool is_refusal = IsRefusal(pairs);
+  const std::string who = is_refusal ? WhoOf(FieldsOf(pairs)) : "";
+  bool is_written = false;
   int64_t untold = 0;
   int64_t lost_since = 0;
+  std::vector<RepeatLimit::Suppressed> sums;
   {
     MutexLock lock(&mutex_);
     const int64_t now_ns = clock_.NowNs();
     if (now_ns >= second_ends_ns_) {
       second_ends_ns_ = now_ns + kSecondNs;
-      lines_ = 0;
+      done_ = 0;
+      refused_ = 0;
+      sums = refusals_.TakeEnded(now_ns);
       const int64_t lost_by_now = lost();
       lost_since = lost_by_now - std::exchange(warned_of_, lost_by_now);
     }
-    if (++lines_ > lines_per_second_) {
+    const bool is_summed = is_refusal && !refusals_.Admit("refused", who, now_ns);
+    is_written = !is_summed && ++(is_refusal ? refused_ : done_) <= lines_per_second_;
+    if (is_written) {
+      untold = std::exchange(untold_, 0);
+    } else if (!is_summed) {
       ++untold_;
       ++left_out_;
-      return;
     }
-    untold = std::exchange(untold_, 0);
   }
   if (lost_since > 0) spdlog::warn("event=audit_lines_lost lines={}", lost_since);
-  if (untold > 0) {
-    const std::string text = absl::StrCat("event=audit_lines_lost lines=", untold);
-    sink_.log(spdlog::details::log_msg(kName, spdlog::level::info, text));
+  TellSums(sums);
+  if (untold > 0) Tell(absl::StrCat("event=audit_lines_lost lines=", untold));
+  if (is_written) sink_.log(message);
+}
+
+void AuditSink::Tell(const std::string& pairs) {
+  sink_.log(spdlog::details::log_msg(kName, spdlog::level::info, pairs));
+}
+
+void AuditSink::TellSums(const std::vector<RepeatLimit::Suppressed>& sums) {
+  for (const RepeatLimit::Suppressed& sum : sums) {
+    Tell(absl::StrCat("event=refusals_summed peer=", LogValue(sum.reason), " calls=", sum.lines));
   }
-  sink_.log(message);
+}
+
+void AuditSink::Close(absl::Duration patience) {
+  std::vector<RepeatLimit::Suppressed> sums;
+  {
+    MutexLock lock(&mutex_);
+    sums = refusals_.TakeEnded(kNoDeadlineNs);
+  }
+  TellSums(sums);
+  sink_.Close(patience);
 }
 
 void SetAuditLog(std::shared_ptr<AuditSink> sink) {

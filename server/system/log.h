@@ -226,15 +226,17 @@ class LogSink final : public spdlog::sinks::sink {
 // The audit log: JSON, a line for each product, for each call of another kind that has ended, and
 // for each that was refused. It has no operands and no tokens.
 //
-// The sink bounds how many lines a second are written; the next second's first line says how many
-// were not. What was lost for any reason, as on a full disk, the daemon's own log says, once a
-// second at most.
+// The sink bounds how many lines a second are written of what was done, and as many of what was
+// refused, so that refusals never take the place of what was done; the next second's first line
+// says how many were not. Of the refusals of one peer, or of one identity where the peer is not
+// known, the first of each second are written, and a later line has the sum of the others. What was
+// lost for any reason, as on a full disk, the daemon's own log says, once a second at most.
 class AuditSink final : public spdlog::sinks::sink {
  public:
   // Borrows the clock.
   AuditSink(LogFile file, int64_t lines_per_second, const Clock& clock);
 
-  void Close(absl::Duration patience) { sink_.Close(patience); }
+  void Close(absl::Duration patience) ABSL_LOCKS_EXCLUDED(mutex_);
 
   // Lines that were not written, for whatever reason. Threads: any.
   int64_t lost() const { return left_out_ + sink_.counts().lost; }
@@ -245,13 +247,18 @@ class AuditSink final : public spdlog::sinks::sink {
   void set_formatter(std::unique_ptr<spdlog::formatter> /*formatter*/) override {}
 
  private:
+  void Tell(const std::string& pairs);
+  void TellSums(const std::vector<RepeatLimit::Suppressed>& sums);
+
   const int64_t lines_per_second_;
   const Clock& clock_;
   LogSink sink_;
   std::atomic<int64_t> left_out_ = 0;
   Mutex mutex_;
   int64_t second_ends_ns_ ABSL_GUARDED_BY(mutex_) = 0;
-  int64_t lines_ ABSL_GUARDED_BY(mutex_) = 0;
+  int64_t done_ ABSL_GUARDED_BY(mutex_) = 0;     // Lines of this second.
+  int64_t refused_ ABSL_GUARDED_BY(mutex_) = 0;  // Likewise.
+  RepeatLimit refusals_ ABSL_GUARDED_BY(mutex_);
   int64_t untold_ ABSL_GUARDED_BY(mutex_) = 0;
   int64_t warned_of_ ABSL_GUARDED_BY(mutex_) = 0;  // How much of lost().
 };

@@ -5,13 +5,16 @@
 #include <spdlog/spdlog.h>
 
 #include <fstream>
+#include <map>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <sstream>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
 #include "server/system/log.h"
 #include "tests/testing/fake_clock.h"
 #include "tests/testing/patience.h"
@@ -86,6 +89,93 @@ TEST_F(AuditLogTest, WritesSoManyLinesASecondAndSaysHowManyItLeftOut) {
                                          "call", "call", "call", "call"};
   EXPECT_EQ(events, want);
   EXPECT_EQ(lines[3]["lines"].dump(), "3");
+}
+
+class AuditedRefusalsTest : public AuditLogTest {
+ protected:
+  static void Refuse(int count, std::string_view peer, std::string_view status = "NOT_FOUND") {
+    for (int i = 0; i < count; ++i) {
+      AuditLog()->info("event=call identity=x peer={} method=/a/B status={}", LogValue(peer),
+                       status);
+    }
+  }
+  static void Do(int count) {
+    for (int i = 0; i < count; ++i) {
+      AuditLog()->info("event=product identity=x peer=ipv4:10.0.0.1:5 method=Multiply status=OK");
+    }
+  }
+  // How many lines there are of each event, and of calls of each status.
+  std::map<std::string, int> Counts() {
+    std::map<std::string, int> counts;
+    lines_ = Lines();
+    for (const json& line : lines_) {
+      ++counts[line["event"] == "call" ? line["status"] : line["event"]];
+    }
+    return counts;
+  }
+
+  std::vector<json> lines_;
+};
+
+TEST_F(AuditedRefusalsTest, NeverTakeThePlaceOfWhatWasDone) {
+  constexpr int kSeconds = 3;
+  Begin(5);
+  for (int second = 0; second < kSeconds; ++second) {
+    for (int peer = 0; peer < 100; ++peer) {
+      Refuse(150, absl::StrCat("ipv4:10.0.1.", peer, ":4711"));
+    }
+    Do(5);
+    clock_.Advance(kSecondNs);
+  }
+  EXPECT_EQ(Counts()["product"], 5 * kSeconds);
+}
+
+TEST_F(AuditedRefusalsTest, AreSummedByTheirPeer) {
+  Begin(1000);
+  // A connection is not a peer.
+  for (int port = 1; port <= 50; ++port) Refuse(1, absl::StrCat("ipv4:10.0.0.2:", port));
+  Refuse(30, "unix:uid:7");
+  AuditLog()->info("event=call_refused identity=eve method=/a/B reason=none");
+  Do(1);
+  EXPECT_EQ(sink_->lost(), 0);
+  clock_.Advance(kSecondNs);
+  Do(1);
+  Refuse(1, "ipv4:10.0.0.2:9");
+  std::map<std::string, int> counts = Counts();
+  EXPECT_EQ(counts["product"], 2);
+  EXPECT_EQ(counts["NOT_FOUND"], 10 + 10 + 1);
+  EXPECT_EQ(counts["call_refused"], 1);
+  std::map<std::string, int> sums;
+  for (const json& line : lines_) {
+    if (line["event"] == "refusals_summed") sums[line["peer"]] = line["calls"];
+  }
+  EXPECT_EQ(sums, (std::map<std::string, int>{{"ipv4:10.0.0.2", 40}, {"unix:uid:7", 20}}));
+}
+
+TEST_F(AuditedRefusalsTest, ThatAreSummedLastAreToldAtTheEnd) {
+  Begin(1000);
+  Refuse(15, "unix:uid:7");
+  EXPECT_EQ(Counts()["refusals_summed"], 1);
+  EXPECT_EQ(lines_.back()["calls"], 5);
+}
+
+TEST_F(AuditedRefusalsTest, AreThoseForWhomNothingWasDone) {
+  Begin(1);
+  for (const char* status : {"OK", "CANCELLED", "DATA_LOSS"}) {
+    Refuse(1, "ipv4:10.0.0.2:1", status);
+    clock_.Advance(kSecondNs);
+  }
+  // One place of each kind in each second.
+  for (const char* status :
+       {"INVALID_ARGUMENT", "NOT_FOUND", "PERMISSION_DENIED", "UNAUTHENTICATED",
+        "RESOURCE_EXHAUSTED", "FAILED_PRECONDITION", "UNIMPLEMENTED", "UNAVAILABLE"}) {
+    Refuse(1, "ipv4:10.0.0.2:1", status);
+    Do(1);
+    clock_.Advance(kSecondNs);
+  }
+  std::map<std::string, int> counts = Counts();
+  EXPECT_EQ(counts["product"], 8);
+  EXPECT_EQ(counts.size(), 3 + 8 + 1u);
 }
 
 // A full disk takes nothing, and says so in time with each line.
