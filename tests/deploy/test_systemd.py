@@ -2,7 +2,9 @@
 """The systemd unit, as systemd itself reads it. It is not started: no systemd runs in the tests."""
 
 import configparser
+import os
 import re
+import shlex
 import shutil
 import subprocess
 
@@ -78,6 +80,48 @@ def test_the_daemon_says_when_it_serves_and_that_it_lives():
     assert 15 <= seconds(service["WatchdogSec"]) <= 60
     assert service["TimeoutStartSec"] == "5min"
     assert service["Restart"] in ("on-failure", "on-watchdog", "always")
+
+
+def shell_of(setting):
+    """The words that systemd runs for a setting of the unit with a shell, as it passes them on."""
+    service, _ = settings()
+    words = shlex.split(service[setting].replace("\\\n", " "))
+    assert words[:2] == ["/bin/sh", "-c"]
+    return [word.replace("$$", "$") for word in words]
+
+
+def pauses_after(results, folder, failures_age_s=0):
+    """For how long each start waits after its daemon has ended so, by a sleep that only says it."""
+    told = folder / "told"
+    sleep = folder / "bin/sleep"
+    sleep.parent.mkdir(exist_ok=True)
+    sleep.write_text(f'#!/bin/sh\necho "$1" >>{told}\n')
+    sleep.chmod(0o755)
+    environment = {"PATH": f"{sleep.parent}:{os.environ['PATH']}", "RUNTIME_DIRECTORY": str(folder)}
+    pauses = []
+    for result in results:
+        told.write_text("0\n")
+        for setting in ("ExecStopPost", "ExecStartPre"):
+            subprocess.run(shell_of(setting), env={**environment, "SERVICE_RESULT": result}, check=True)
+        pauses.append(int(told.read_text().split()[-1]))
+        failures = folder / "failures"
+        if failures.exists():
+            past = failures.stat().st_mtime - failures_age_s
+            os.utime(failures, (past, past))
+    return pauses
+
+
+def test_restarts_go_on_with_a_growing_pause(tmp_path):
+    """Five crashes in a minute are no end: the unit has no limit, and a pause that grows to a minute."""
+    unit = configparser.ConfigParser(strict=False, interpolation=None, delimiters="=")
+    unit.optionxform = str
+    unit.read(SYSTEMD / "gemmd.service")
+    assert unit["Unit"]["StartLimitIntervalSec"] == "0" and "StartLimitBurst" not in unit["Unit"]
+    assert seconds(unit["Service"]["RestartSec"]) == 1
+    results = ["core-dump", "exit-code", "watchdog", *["signal"] * 6]
+    assert pauses_after(results, tmp_path) == [0, 1, 3, 7, 15, 31, 63, 63, 63]
+    assert pauses_after(["success", "signal"], tmp_path) == [0, 0]
+    assert pauses_after(["signal"] * 3, tmp_path, failures_age_s=11 * 60) == [1, 0, 0]
 
 
 def allowed_calls():
