@@ -304,6 +304,12 @@ class DeviceCopies : public std::enable_shared_from_this<DeviceCopies> {
 
   Counts counts() const ABSL_LOCKS_EXCLUDED(mutex_);
 
+  // Another number once the device may have lost what was in its memory.
+  uint64_t generation() const ABSL_LOCKS_EXCLUDED(mutex_) {
+    MutexLock lock(&mutex_);
+    return is_closed_ ? 0 : memory_.generation();
+  }
+
  private:
   friend class DeviceCopy;
   using Waiters = std::vector<Done>;

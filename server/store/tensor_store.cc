@@ -31,6 +31,16 @@ absl::Status NoSuchTensor() {
 // One peer may have so many times as many sessions as places are free, so that others find one.
 constexpr int64_t kShare = 7;
 
+// Of what is due, the looks of one call, and of the store itself before it lets others have the
+// lock.
+constexpr int kLooksOfCall = 64;
+constexpr int kLooksAtOnce = 256;
+
+// No time is negative, and a lease may be as long as one likes.
+int64_t After(int64_t from_ns, int64_t span_ns) {
+  return span_ns > kNever - from_ns ? kNever : from_ns + span_ns;
+}
+
 constexpr int64_t kNoLimit = std::numeric_limits<int64_t>::max();
 
 Sha256Digest KeyOf(const RandomId& token) {
@@ -121,13 +131,39 @@ void TensorStore::End(absl::Span<TensorUse* const> uses) {
     if (use->store_ == nullptr) continue;
     use->store_ = nullptr;
     Session& session = *use->session_;
-    session.used_ns = now_ns;
-    --session.users;
-    const auto entry = session.tensors.find((*use)->handle);
-    if (entry == session.tensors.end()) continue;  // It was deleted or replaced meanwhile.
-    entry->second.used_ns = now_ns;
-    --entry->second.users;
+    EndUse(session, now_ns);
+    const auto found = session.tensors.find((*use)->handle);
+    if (found == session.tensors.end()) continue;  // It was deleted or replaced meanwhile.
+    TensorEntry& entry = found->second;
+    entry.used_ns = now_ns;
+    NoteMayLeave(use->session_, entry);
+    if (--entry.users > 0 || entry.pinned) continue;
+    const int64_t end_ns = After(now_ns, entry.lease_ns);
+    if (entry.look_ns > end_ns) LookAt(end_ns, session, entry);
   }
+}
+
+void TensorStore::EndUse(Session& session, int64_t now_ns) {
+  session.used_ns = now_ns;
+  if (--session.users > 0 || session.is_over) return;
+  const int64_t idle_ns = After(now_ns, absl::ToInt64Nanoseconds(options_.linger));
+  if (session.look_ns > idle_ns) LookAt(idle_ns, session);
+}
+
+void TensorStore::LookAt(int64_t at_ns, int64_t number, int64_t& look_ns, const Due& due) {
+  if (look_ns != kNever) due_.erase({look_ns, number});
+  look_ns = at_ns;
+  if (at_ns != kNever) due_.emplace(std::pair(at_ns, number), due);
+}
+
+void TensorStore::LookAt(int64_t at_ns, Session& session, TensorEntry& entry) {
+  LookAt(at_ns, entry.tensor->number, entry.look_ns,
+         {.session = &session, .kind = Due::Kind::kTensor, .id = entry.tensor->handle});
+}
+
+void TensorStore::LookAt(int64_t at_ns, Session& session, Session::PendingUpload& pending) {
+  LookAt(at_ns, pending.number, pending.look_ns,
+         {.session = &session, .kind = Due::Kind::kUpload, .id = pending.upload->id()});
 }
 
 int64_t TensorStore::LeaseOf(const Keeping& keep) const {
@@ -180,8 +216,9 @@ absl::StatusOr<TensorDraft> TensorStore::MakeDraft(const Session& session, Tenso
   return draft;
 }
 
-absl::StatusOr<TensorState> TensorStore::Publish(Session& session, TensorDraft draft,
-                                                 Leftovers& left) {
+absl::StatusOr<TensorState> TensorStore::Publish(const std::shared_ptr<Session>& owner,
+                                                 TensorDraft draft, Leftovers& left) {
+  Session& session = *owner;
   if (session.is_over) {
     left.drafts.push_back(std::move(draft));
     return SessionDropped();
@@ -200,13 +237,16 @@ absl::StatusOr<TensorState> TensorStore::Publish(Session& session, TensorDraft d
     if (earlier != session.names.end()) Erase(session, RandomId(earlier->second), left);
     session.names[name] = handle;
   }
-  const TensorState state = StateOf(entry);
-  session.tensors.emplace(handle, std::move(entry));
+  TensorState state = StateOf(entry);
+  TensorEntry& kept = session.tensors.emplace(handle, std::move(entry)).first->second;
+  if (!kept.pinned) LookAt(After(kept.used_ns, kept.lease_ns), session, kept);
+  NoteMayLeave(owner, kept);
   return state;
 }
 
 void TensorStore::Erase(Session& session, const RandomId& handle, Leftovers& left) {
   const auto entry = session.tensors.find(handle);
+  LookAt(kNever, session, entry->second);
   const std::string& name = entry->second.tensor->name;
   const auto named = session.names.find(name);
   if (named != session.names.end() && named->second == handle) session.names.erase(named);
@@ -322,7 +362,7 @@ absl::StatusOr<TensorDraft> TensorStore::MakeDraft(const SessionUse& session, Te
 absl::StatusOr<TensorState> TensorStore::Publish(const SessionUse& session, TensorDraft draft) {
   Leftovers left;
   MutexLock lock(&mutex_);
-  return Publish(*session.session_, std::move(draft), left);
+  return Publish(session.session_, std::move(draft), left);
 }
 
 std::vector<TensorState> TensorStore::List(const SessionUse& session) {
@@ -366,6 +406,10 @@ absl::StatusOr<TensorState> TensorStore::KeepAlive(const SessionUse& session,
     if (lease_ns) entry->lease_ns = LeaseOf(keep);
     if (pinned) entry->pinned = *pinned;
     entry->used_ns = clock_.NowNs();
+    // One that is in use is looked at once it no longer is.
+    const bool is_due_later = entry->pinned || entry->users > 0;
+    LookAt(is_due_later ? kNever : After(entry->used_ns, entry->lease_ns), *session.session_,
+           *entry);
     state = StateOf(*entry);
   }
   KeepOnHost(state);
@@ -421,8 +465,7 @@ TensorStore::SessionUse::~SessionUse() {
 
 void TensorStore::End(Session& session, int64_t stream) {
   MutexLock lock(&mutex_);
-  session.used_ns = clock_.NowNs();
-  --session.users;
+  EndUse(session, clock_.NowNs());
   if (stream != 0) session.streams.erase(stream);
 }
 
@@ -433,23 +476,23 @@ TensorStore::SessionUse TensorStore::UseLocked(const std::shared_ptr<Session>& s
 
 std::shared_ptr<Session> TensorStore::FindSession(const std::optional<Sha256Digest>& key,
                                                   Leftovers& left) {
+  const int64_t now_ns = clock_.NowNs();
+  ExpireDue(now_ns, kLooksOfCall, left);
   const auto found = key ? sessions_.find(*key) : sessions_.end();
   if (found == sessions_.end()) return nullptr;
-  const std::shared_ptr<Session> session = found->second;
-  const int64_t now_ns = clock_.NowNs();
-  if (!IsIdle(*session, now_ns) && now_ns < session->swept_until_ns) return session;
-  if (!ExpireSession(*session, left)) return session;
-  left.sessions.push_back(session);
-  Forget(*session);
-  return nullptr;
+  std::shared_ptr<Session> session = found->second;
+  // Where very much is due, it may not have been looked at yet.
+  const bool is_over = IsIdle(*session, now_ns) && ExpireSession(*session, left);
+  return is_over ? nullptr : session;
 }
 
-void TensorStore::Forget(const Session& session) {
+void TensorStore::Forget(Session& session) {
+  LookAt(kNever, session);
   if (session.is_all_of_owner) keys_of_owners_.erase(session.peer);
   sessions_.erase(KeyOf(session.token));
 }
 
-// The one session of an owner who has one.
+// The one session of an owner who has one, unless it has ended.
 std::shared_ptr<Session> TensorStore::FindSessionOf(std::string_view owner, Leftovers& left) {
   const auto found = keys_of_owners_.find(owner);
   return found == keys_of_owners_.end() ? nullptr : FindSession(Sha256Digest(found->second), left);
@@ -549,6 +592,7 @@ absl::StatusOr<TensorStore::SessionUse> TensorStore::OpenSession(std::string_vie
     RETURN_IF_ERROR(CheckPlaces(peer));
     session = std::make_shared<Session>(made, new_key, std::string(peer), owner,
                                         AccountOfSession(peer, owner), clock_.NowNs());
+    session->number = ++last_number_;
     sessions_.emplace(new_key, session);
     if (owner.has_one_session) keys_of_owners_.emplace(session->peer, new_key);
   } else if (session->is_all_of_owner) {
@@ -577,52 +621,93 @@ bool TensorStore::IsIdle(const Session& session, int64_t now_ns) const {
          now_ns - session.used_ns >= absl::ToInt64Nanoseconds(options_.linger);
 }
 
-// Ends what has expired of the session; true where nothing is left of it.
+// Ends what is left of a session that nobody has used for its linger, but for pinned tensors and
+// what an owner keeps for its leases. True where the session has ended with it.
 bool TensorStore::ExpireSession(Session& session, Leftovers& left) {
-  // It looks at all that a session has, and each call comes by here.
-  constexpr int64_t kSweptNs = 10'000'000;
-  const int64_t now_ns = clock_.NowNs();
-  session.swept_until_ns = now_ns + kSweptNs;
-  const bool is_idle = IsIdle(session, now_ns);
-  const bool is_left = is_idle && !session.is_all_of_owner;
-  std::vector<RandomId> expired;
-  for (const auto& [handle, entry] : session.tensors) {
-    if (entry.HasExpired(now_ns) || (is_left && !entry.pinned)) expired.push_back(handle);
+  if (!session.is_all_of_owner) {
+    std::vector<RandomId> expired;
+    for (const auto& [handle, entry] : session.tensors) {
+      if (!entry.pinned) expired.push_back(handle);
+    }
+    for (const RandomId& handle : expired) Erase(session, handle, left);
+    counts_.tensors_expired += static_cast<int64_t>(expired.size());
+    for (auto next = session.uploads.begin(); next != session.uploads.end();) {
+      const auto upload = next++;
+      if (!upload->second.upload->pinned()) EraseUpload(session, upload, left);
+    }
   }
-  for (const RandomId& handle : expired) Erase(session, handle, left);
-  counts_.tensors_expired += static_cast<int64_t>(expired.size());
-  for (auto next = session.uploads.begin(); next != session.uploads.end();) {
-    const auto upload = next++;
-    if (!upload->second->HasExpired(now_ns) && (!is_left || upload->second->pinned())) continue;
-    left.uploads.push_back(std::move(upload->second));
-    session.uploads.erase(upload);
+  session.is_over = session.tensors.empty() && session.uploads.empty();
+  if (session.is_over) {
+    left.sessions.push_back(sessions_.at(KeyOf(session.token)));
+    Forget(session);
   }
-  for (auto next = session.contents.begin(); next != session.contents.end();) {
-    const auto content = next++;
-    if (content->second.expired()) session.contents.erase(content);
-  }
-  session.is_over = is_idle && session.tensors.empty() && session.uploads.empty();
   return session.is_over;
 }
 
-void TensorStore::Expire() {
-  std::vector<Sha256Digest> keys;
-  {
-    MutexLock lock(&mutex_);
-    for (const auto& [key, session] : sessions_) keys.push_back(key);
+void TensorStore::EraseUpload(Session& session, Uploads::iterator upload, Leftovers& left) {
+  LookAt(kNever, session, upload->second);
+  left.uploads.push_back(std::move(upload->second.upload));
+  session.uploads.erase(upload);
+}
+
+void TensorStore::ExpireTensor(Session& session, const RandomId& handle, int64_t now_ns,
+                               Leftovers& left) {
+  TensorEntry& entry = session.tensors.at(handle);
+  entry.look_ns = kNever;
+  if (entry.users > 0) return;  // The end of its use has it looked at.
+  if (!entry.HasExpired(now_ns))
+    return LookAt(After(entry.used_ns, entry.lease_ns), session, entry);
+  ++counts_.tensors_expired;
+  Erase(session, handle, left);
+}
+
+void TensorStore::ExpireUpload(Session& session, const RandomId& id, int64_t now_ns,
+                               Leftovers& left) {
+  const auto upload = session.uploads.find(id);
+  upload->second.look_ns = kNever;
+  if (upload->second.upload->HasExpired(now_ns)) return EraseUpload(session, upload, left);
+  LookAt(upload->second.upload->expires_ns(), session, upload->second);
+}
+
+bool TensorStore::ExpireDue(int64_t now_ns, int most, Leftovers& left) {
+  for (; !due_.empty() && due_.begin()->first.first <= now_ns; --most) {
+    if (most == 0) return true;
+    const Due due = due_.extract(due_.begin()).mapped();
+    Session& session = *due.session;
+    ++looks_;
+    switch (due.kind) {
+      case Due::Kind::kSession: session.look_ns = kNever; break;
+      case Due::Kind::kTensor: ExpireTensor(session, due.id, now_ns, left); break;
+      case Due::Kind::kUpload: ExpireUpload(session, due.id, now_ns, left); break;
+    }
+    if (session.users > 0 || session.look_ns != kNever) continue;
+    // That of an owner ends with the last that it has, others some time after their last use.
+    const bool is_empty = session.tensors.empty() && session.uploads.empty();
+    if (due.kind != Due::Kind::kSession && !is_empty) continue;
+    if (IsIdle(session, now_ns)) {
+      ExpireSession(session, left);
+    } else {
+      LookAt(After(session.used_ns, absl::ToInt64Nanoseconds(options_.linger)), session);
+    }
   }
-  // The lock is free in between, so that nobody waits for all sessions.
-  for (const Sha256Digest& key : keys) {
+  return false;
+}
+
+void TensorStore::Expire() {
+  const int64_t now_ns = clock_.NowNs();
+  for (bool is_more = true; is_more;) {
+    // The lock is free in between, so that nobody waits for all that is due.
     Leftovers left;
     MutexLock lock(&mutex_);
-    const auto found = sessions_.find(key);
-    if (found == sessions_.end()) continue;
-    CountLost(*found->second);
-    LeaveHost(*found->second);
-    if (!ExpireSession(*found->second, left)) continue;
-    left.sessions.push_back(found->second);
-    Forget(*left.sessions.back());
+    is_more = ExpireDue(now_ns, kLooksAtOnce, left);
   }
+  CountLost();
+  LeaveHost();
+}
+
+int64_t TensorStore::looks() const {
+  MutexLock lock(&mutex_);
+  return looks_;
 }
 
 void TensorStore::Close() {
@@ -737,8 +822,14 @@ absl::StatusOr<TensorStore::Dropped> TensorStore::DropSession(std::string_view i
     session->is_over = true;
     ++counts_.sessions_dropped;
     Forget(*session);
-    for (auto& [handle, entry] : session->tensors) left.tensors.push_back(std::move(entry.tensor));
-    for (auto& [upload_id, upload] : session->uploads) left.uploads.push_back(std::move(upload));
+    for (auto& [handle, entry] : session->tensors) {
+      LookAt(kNever, *session, entry);
+      left.tensors.push_back(std::move(entry.tensor));
+    }
+    for (auto& [upload_id, pending] : session->uploads) {
+      LookAt(kNever, *session, pending);
+      left.uploads.push_back(std::move(pending.upload));
+    }
     for (auto& [number, on_drop] : session->streams) streams.push_back(std::move(on_drop));
     session->tensors.clear();
     session->names.clear();
@@ -778,7 +869,7 @@ absl::StatusOr<TensorStore::Beginning> TensorStore::Begin(const SessionUse& sess
       known->are_shared = true;
       ASSIGN_OR_RETURN(TensorDraft draft,
                        MakeDraft(owner, std::move(spec), std::move(keep), std::move(known)));
-      ASSIGN_OR_RETURN(beginning.tensor, Publish(owner, std::move(draft), left));
+      ASSIGN_OR_RETURN(beginning.tensor, Publish(session.session_, std::move(draft), left));
       ++counts_.uploads_known;
     }
   }
@@ -794,7 +885,9 @@ absl::StatusOr<TensorStore::Beginning> TensorStore::Begin(const SessionUse& sess
   {
     MutexLock lock(&mutex_);
     if (owner.is_over) return SessionDropped();
-    owner.uploads.emplace(id, beginning.upload);
+    Session::PendingUpload& pending = owner.uploads[id];
+    pending = {.upload = beginning.upload, .number = ++last_number_};
+    LookAt(beginning.upload->expires_ns(), owner, pending);
   }
   Advance(session.session_, beginning.upload, 0);  // A tensor without bytes is complete.
   return beginning;
@@ -809,8 +902,9 @@ absl::StatusOr<std::shared_ptr<Upload>> TensorStore::Join(const SessionUse& sess
   const auto& uploads = session.session_->uploads;
   const auto found = wanted ? uploads.find(*wanted) : uploads.end();
   if (found == uploads.end()) return Leftovers::NoSuchUpload();
-  if (!found->second->has_streams()) ++counts_.uploads_resumed;
-  return found->second;
+  const std::shared_ptr<Upload>& upload = found->second.upload;
+  if (!upload->has_streams()) ++counts_.uploads_resumed;
+  return upload;
 }
 
 Upload::StreamId TensorStore::Attach(const std::shared_ptr<Upload>& upload,
@@ -876,7 +970,12 @@ void TensorStore::Complete(const std::shared_ptr<Session>& session,
   {
     Leftovers left;
     MutexLock lock(&mutex_);
-    const bool is_there = session->uploads.erase(upload->id()) > 0;
+    const auto pending = session->uploads.find(upload->id());
+    const bool is_there = pending != session->uploads.end();
+    if (is_there) {
+      LookAt(kNever, *session, pending->second);
+      session->uploads.erase(pending);
+    }
     TensorDraft draft = upload->TakeDraft();
     if (!verdict.ok()) {
       if (absl::IsDataLoss(verdict)) ++counts_.uploads_mismatched;
@@ -884,10 +983,14 @@ void TensorStore::Complete(const std::shared_ptr<Session>& session,
       ++counts_.uploads_complete;
       if (upload->digest()) {
         draft.bytes->digest = upload->digest();
+        // Those of bytes that are gone go before they are more than there are tensors.
+        if (session->contents.size() > 2 * session->tensors.size() + 16) {
+          absl::erase_if(session->contents, [](const auto& one) { return one.second.expired(); });
+        }
         session->contents[Session::ContentOf(draft.spec, *upload->digest())] = draft.bytes;
       }
       draft.bytes->shall_leave_host = options_.host_copies == HostCopies::kNone;
-      result = Publish(*session, std::move(draft), left);
+      result = Publish(session, std::move(draft), left);
     }
   }
   if (result.ok()) BringTo(upload->device(), result->tensor->bytes);
@@ -896,7 +999,8 @@ void TensorStore::Complete(const std::shared_ptr<Session>& session,
 
 void TensorStore::AddDevice(std::string name, std::shared_ptr<DeviceCopies> copies) {
   MutexLock lock(&mutex_);
-  devices_[std::move(name)] = std::move(copies);
+  const uint64_t generation = copies == nullptr ? 0 : copies->generation();
+  devices_[std::move(name)] = {.copies = std::move(copies), .generation = generation};
 }
 
 absl::Status TensorStore::CheckDevice(std::string_view device) {
@@ -912,7 +1016,7 @@ void TensorStore::BringTo(const std::string& device, const std::shared_ptr<Tenso
   {
     MutexLock lock(&mutex_);
     const auto found = devices_.find(device);
-    if (found != devices_.end()) copies = found->second;
+    if (found != devices_.end()) copies = found->second.copies;
   }
   if (copies != nullptr) copies->Bring(bytes, [](const absl::StatusOr<DeviceCopies::Use>&) {});
 }
@@ -929,24 +1033,82 @@ absl::StatusOr<std::shared_ptr<TensorBytes>> TensorStore::Lend(const TensorUse& 
   return TensorBytes::Allocate(bytes, *use.session_->account, background_);
 }
 
-void TensorStore::LeaveHost(Session& session) {
-  if (options_.host_copies != HostCopies::kNone) return;
-  for (auto& [handle, entry] : session.tensors) {
+void TensorStore::NoteMayLeave(const std::shared_ptr<Session>& session, TensorEntry& entry) {
+  if (entry.may_leave || !entry.tensor->bytes->shall_leave_host) return;
+  entry.may_leave = true;
+  may_leave_.push_back({session, entry.tensor->handle});
+}
+
+void TensorStore::LeaveHost() {
+  std::vector<TensorOfSession> candidates;
+  {
+    MutexLock lock(&mutex_);
+    candidates.swap(may_leave_);
+  }
+  for (TensorOfSession& candidate : candidates) {
+    const std::shared_ptr<Session> session = candidate.session.lock();
+    if (session == nullptr) continue;
+    MutexLock lock(&mutex_);
+    const auto found = session->tensors.find(candidate.handle);
+    if (found == session->tensors.end()) continue;
+    TensorEntry& entry = found->second;
     const std::shared_ptr<TensorBytes>& bytes = entry.tensor->bytes;
     // Whoever looks at memory of the host has the tensor, or its bytes, and gets them under the
     // lock.
-    if (!bytes->shall_leave_host || entry.tensor.use_count() > 1 || bytes.use_count() > 1) continue;
-    if (!bytes->BeginLeavingHost()) continue;
+    if (bytes->shall_leave_host && (entry.tensor.use_count() > 1 || bytes.use_count() > 1)) {
+      may_leave_.push_back(std::move(candidate));
+      continue;
+    }
+    // One that is on no device is looked at again after its next use.
+    entry.may_leave = false;
+    if (!bytes->shall_leave_host || !bytes->BeginLeavingHost()) continue;
     bytes->shall_leave_host = false;
     background_->Post([bytes] { bytes->EndLeavingHost(); });
   }
 }
 
-void TensorStore::CountLost(Session& session) {
-  for (auto& [handle, entry] : session.tensors) {
-    const bool is_lost = entry.tensor->bytes->is_lost();
-    if (is_lost && !entry.was_lost) ++counts_.tensors_lost;
-    entry.was_lost = is_lost;
+bool TensorStore::HasLostMemory() {
+  bool has_lost = false;
+  for (auto& [name, device] : devices_) {
+    if (device.copies == nullptr) continue;
+    const uint64_t generation = device.copies->generation();
+    has_lost |= std::exchange(device.generation, generation) != generation;
+  }
+  return has_lost;
+}
+
+bool TensorStore::CountIfLost(TensorEntry& entry) {
+  const PlacedBytes::Edition edition = entry.tensor->bytes->edition();
+  if (!edition.is_settled) return false;
+  if (entry.lost_edition == edition.number || !entry.tensor->bytes->is_lost()) return true;
+  entry.lost_edition = edition.number;
+  ++counts_.tensors_lost;
+  return true;
+}
+
+void TensorStore::CountLost() {
+  std::vector<std::shared_ptr<Session>> sessions;
+  std::vector<TensorOfSession> unsettled;
+  {
+    MutexLock lock(&mutex_);
+    if (HasLostMemory()) {
+      for (const auto& [key, session] : sessions_) sessions.push_back(session);
+      unsettled_.clear();
+    }
+    unsettled.swap(unsettled_);
+  }
+  for (const TensorOfSession& one : unsettled) {
+    const std::shared_ptr<Session> session = one.session.lock();
+    if (session == nullptr) continue;
+    MutexLock lock(&mutex_);
+    const auto found = session->tensors.find(one.handle);
+    if (found != session->tensors.end() && !CountIfLost(found->second)) unsettled_.push_back(one);
+  }
+  for (const std::shared_ptr<Session>& session : sessions) {
+    MutexLock lock(&mutex_);
+    for (auto& [handle, entry] : session->tensors) {
+      if (!CountIfLost(entry)) unsettled_.push_back({session, handle});
+    }
   }
 }
 

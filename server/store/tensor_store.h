@@ -15,6 +15,7 @@
 #include <string>
 #include <string_view>
 #include <tuple>
+#include <utility>
 #include <variant>
 #include <vector>
 
@@ -35,6 +36,9 @@
 
 namespace gemmd {
 
+// The time of what does not come.
+inline constexpr int64_t kNever = std::numeric_limits<int64_t>::max();
+
 // What the store knows of a tensor of a session.
 struct TensorEntry {
   std::shared_ptr<const Tensor> tensor;
@@ -43,7 +47,9 @@ struct TensorEntry {
   int64_t used_ns = 0;  // When its last use ended.
   int users = 0;        // Products and answers that have it now.
   int64_t products = 0;
-  bool was_lost = false;  // It counts among those that were lost.
+  int64_t lost_edition = -1;  // That with which it was counted among those that were lost.
+  int64_t look_ns = kNever;   // When the store looks whether its lease has ended.
+  bool may_leave = false;     // It is among those that may leave memory of the host.
 
   bool HasExpired(int64_t now_ns) const {
     return !pinned && users == 0 && now_ns - used_ns >= lease_ns;
@@ -96,16 +102,21 @@ struct Session {
   const bool is_all_of_owner;
   std::string rule;  // Empty where owners are not known by name.
   const std::shared_ptr<Account> account;
-  int64_t used_ns;  // When its last use ended.
-  // No call looks for expired tensors before this time.
-  int64_t swept_until_ns = std::numeric_limits<int64_t>::min();
-  int users = 0;  // Streams, calls and products.
+  int64_t number = 0;        // Among sessions, tensors and uploads.
+  int64_t used_ns;           // When its last use ended.
+  int64_t look_ns = kNever;  // When the store looks whether somebody still uses it.
+  int users = 0;             // Streams, calls and products.
   // The streams that keep it open, by number, and what tells each that an operator has dropped it.
   absl::flat_hash_map<int64_t, std::function<void()>> streams;
   bool is_over = false;  // Nobody finds it any more, and nothing is added to it.
   absl::flat_hash_map<RandomId, TensorEntry> tensors;
   absl::flat_hash_map<std::string, RandomId> names;
-  absl::flat_hash_map<RandomId, std::shared_ptr<Upload>> uploads;
+  struct PendingUpload {
+    std::shared_ptr<Upload> upload;
+    int64_t number = 0;
+    int64_t look_ns = kNever;  // When the store looks whether its lease has ended.
+  };
+  absl::flat_hash_map<RandomId, PendingUpload> uploads;
   absl::flat_hash_map<Content, std::weak_ptr<TensorBytes>> contents;
 };
 
@@ -345,8 +356,11 @@ class TensorStore {
   // negative number also to join uploads and what they bring.
   void SetMostNewBytes(int64_t bytes) ABSL_LOCKS_EXCLUDED(mutex_);
 
-  // Ends what has expired; the store does it by itself now and then.
+  // Ends what has expired; the store does it by itself now and then. What is held and not due costs
+  // nothing.
   void Expire() ABSL_LOCKS_EXCLUDED(mutex_);
+  // How many sessions, tensors and uploads were looked at for that, by calls too, since the start.
+  int64_t looks() const ABSL_LOCKS_EXCLUDED(mutex_);
 
   // Looks at every session, for whoever shows it.
   Load load() const ABSL_LOCKS_EXCLUDED(mutex_);
@@ -355,6 +369,39 @@ class TensorStore {
 
  private:
   struct Leftovers;
+
+  // What is to be looked at when its time has come: a session, or one of its tensors or uploads.
+  struct Due {
+    enum class Kind : uint8_t { kSession, kTensor, kUpload };
+    Session* session = nullptr;  // Has what is due as long as it is open.
+    Kind kind = Kind::kSession;
+    RandomId id = {};
+  };
+  struct TensorOfSession {
+    std::weak_ptr<Session> session;
+    RandomId handle;
+  };
+
+  // Has it looked at then, and at no other time; `look_ns` is where it keeps that.
+  void LookAt(int64_t at_ns, int64_t number, int64_t& look_ns, const Due& due)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void LookAt(int64_t at_ns, Session& session) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    LookAt(at_ns, session.number, session.look_ns, {.session = &session});
+  }
+  void LookAt(int64_t at_ns, Session& session, TensorEntry& entry)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void LookAt(int64_t at_ns, Session& session, Session::PendingUpload& pending)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Looks at so many of those that are due; true where more are.
+  bool ExpireDue(int64_t now_ns, int most, Leftovers& left) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void ExpireTensor(Session& session, const RandomId& handle, int64_t now_ns, Leftovers& left)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void ExpireUpload(Session& session, const RandomId& id, int64_t now_ns, Leftovers& left)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  using Uploads = absl::flat_hash_map<RandomId, Session::PendingUpload>;
+  void EraseUpload(Session& session, Uploads::iterator upload, Leftovers& left)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void EndUse(Session& session, int64_t now_ns) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   int64_t LeaseOf(const Keeping& keep) const;
   absl::Status CheckKeeping(const Keeping& keep) const;
@@ -374,7 +421,7 @@ class TensorStore {
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   std::shared_ptr<Session> FindSessionOf(std::string_view owner, Leftovers& left)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  void Forget(const Session& session) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void Forget(Session& session) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   std::vector<OwnerLoad> LargestOwners() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   bool IsIdle(const Session& session, int64_t now_ns) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   bool ExpireSession(Session& session, Leftovers& left) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
@@ -387,8 +434,8 @@ class TensorStore {
   std::shared_ptr<TensorBytes> FindContent(Session& session, const TensorSpec& spec,
                                            const Sha256Digest& digest)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  absl::StatusOr<TensorState> Publish(Session& session, TensorDraft draft, Leftovers& left)
-      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  absl::StatusOr<TensorState> Publish(const std::shared_ptr<Session>& session, TensorDraft draft,
+                                      Leftovers& left) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   TensorState StateOf(const TensorEntry& entry) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void Advance(const std::shared_ptr<Session>& session, const std::shared_ptr<Upload>& upload,
                int64_t most_bytes);
@@ -400,9 +447,16 @@ class TensorStore {
   absl::Status CheckDevice(std::string_view device) ABSL_LOCKS_EXCLUDED(mutex_);
   void BringTo(const std::string& device, const std::shared_ptr<TensorBytes>& bytes)
       ABSL_LOCKS_EXCLUDED(mutex_);
-  // Where the options say so, uploads that are on a device leave memory of the host.
-  void LeaveHost(Session& session) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  void CountLost(Session& session) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Where the options say so, tensors that are on a device leave memory of the host: the store
+  // looks at those that have come or were used since.
+  void NoteMayLeave(const std::shared_ptr<Session>& session, TensorEntry& entry)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void LeaveHost() ABSL_LOCKS_EXCLUDED(mutex_);
+  // Counts what devices have lost since the last call.
+  void CountLost() ABSL_LOCKS_EXCLUDED(mutex_);
+  bool HasLostMemory() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // False where somebody writes the tensor, so that it is not known yet.
+  bool CountIfLost(TensorEntry& entry) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void End(Session& session, int64_t stream) ABSL_LOCKS_EXCLUDED(mutex_);
   SessionState StateOf(const Session& session) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
@@ -415,11 +469,19 @@ class TensorStore {
   // The keys of those sessions that are all of an owner in one.
   std::map<std::string, Sha256Digest, std::less<>> keys_of_owners_ ABSL_GUARDED_BY(mutex_);
   std::map<std::string, std::weak_ptr<Account>> accounts_of_owners_ ABSL_GUARDED_BY(mutex_);
-  absl::flat_hash_map<std::string, std::shared_ptr<DeviceCopies>> devices_ ABSL_GUARDED_BY(mutex_);
+  struct StoreDevice {
+    std::shared_ptr<DeviceCopies> copies;
+    uint64_t generation = 0;  // With which losses were counted last.
+  };
+  absl::flat_hash_map<std::string, StoreDevice> devices_ ABSL_GUARDED_BY(mutex_);
+  std::map<std::pair<int64_t, int64_t>, Due> due_ ABSL_GUARDED_BY(mutex_);  // By time and number.
+  int64_t looks_ ABSL_GUARDED_BY(mutex_) = 0;
+  std::vector<TensorOfSession> may_leave_ ABSL_GUARDED_BY(mutex_);
+  std::vector<TensorOfSession> unsettled_ ABSL_GUARDED_BY(mutex_);  // They may be lost.
   bool is_closed_ ABSL_GUARDED_BY(mutex_) = false;
   int64_t most_new_bytes_ ABSL_GUARDED_BY(mutex_);
   Load counts_ ABSL_GUARDED_BY(mutex_);              // What is counted.
-  int64_t last_number_ ABSL_GUARDED_BY(mutex_) = 0;  // The last tensor or stream has it.
+  int64_t last_number_ ABSL_GUARDED_BY(mutex_) = 0;  // The last of all that have one.
   // Its thread uses the other members: it is stopped first.
   std::shared_ptr<Background> background_;
   KeptForms forms_;

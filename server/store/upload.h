@@ -130,6 +130,8 @@ class Upload {
   void End(const absl::StatusOr<TensorState>& result) ABSL_LOCKS_EXCLUDED(mutex_);
 
   bool HasExpired(int64_t now_ns) const { return now_ns - used_ns() >= lease_ns_; }
+  // When it expires if nothing else comes.
+  int64_t expires_ns() const { return used_ns() + lease_ns_; }
   bool has_streams() const ABSL_LOCKS_EXCLUDED(mutex_);
   // Whether one more stream may join: whoever ends the upload tells them all.
   // Errors: ResourceExhausted.

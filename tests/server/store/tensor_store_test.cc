@@ -218,22 +218,86 @@ TEST_F(TensorStoreTest, ASessionLingersAfterItsLastUse) {
 }
 
 // Each call and each product uses the session, which may have very many tensors.
-TEST_F(TensorStoreTest, AUseLooksForWhatHasExpiredNowAndThen) {
+TEST_F(TensorStoreTest, AUseEndsWhatIsDueAndLooksAtNothingElse) {
   constexpr int64_t kMillisecond = kSecond / 1000;
   const SessionUse session = Open();
   const std::string token = session.token().ToHex();
+  for (int i = 0; i < 1000; ++i) ASSERT_THAT(Put(session, "a"), IsOk());
   ASSERT_THAT(Put(session, "a", {.name = "x", .lease_ns = kMillisecond}), IsOk());
   ASSERT_THAT(Put(session, "b", {.name = "y", .lease_ns = kMillisecond}), IsOk());
   ASSERT_THAT(store_.Use(token), IsOk());
-  clock_.Advance(kMillisecond);
+  clock_.Advance(kMillisecond - 1);
+  for (int i = 0; i < 100; ++i) ASSERT_THAT(store_.Use(token), IsOk());
+  EXPECT_EQ(store_.looks(), 0);
+  clock_.Advance(1);
   ASSERT_THAT(store_.Use(token), IsOk());
-  EXPECT_EQ(store_.load().tensors, 2);
-  EXPECT_FALSE(Exists(session, "x")) << "what is asked for is looked at";
-  EXPECT_EQ(store_.load().tensors, 1);
-  clock_.Advance(9 * kMillisecond);
-  ASSERT_THAT(store_.Use(token), IsOk());
-  EXPECT_EQ(store_.load().tensors, 0);
+  EXPECT_EQ(store_.load().tensors, 1000);
   EXPECT_EQ(store_.load().tensors_expired, 2);
+  EXPECT_EQ(store_.looks(), 2);
+}
+
+// However many sessions, tensors and uploads there are.
+TEST_F(TensorStoreTest, WhatIsNotDueIsNotLookedAt) {
+  std::vector<SessionUse> sessions;
+  for (int i = 0; i < 4; ++i) {
+    sessions.push_back(Open());
+    for (int k = 0; k < 500; ++k) {
+      ASSERT_THAT(Put(sessions.back(), "a", {.name = absl::StrCat(k), .pinned = k % 2 == 1}),
+                  IsOk());
+    }
+    ASSERT_THAT(store_.Begin(sessions.back(), Row(2), {}, {}), IsOk());
+  }
+  for (int i = 0; i < 599; ++i) {
+    clock_.Advance(kSecond);
+    store_.Expire();
+  }
+  EXPECT_EQ(store_.looks(), 0);
+  clock_.Advance(kSecond);
+  store_.Expire();
+  EXPECT_EQ(store_.looks(), 4 * (250 + 1)) << "those of 600 s, once";
+  EXPECT_EQ(store_.load().tensors, 4 * 250);
+  EXPECT_EQ(store_.load().uploads, 0);
+  for (int i = 0; i < 1000; ++i) {
+    clock_.Advance(1000 * kSecond);
+    store_.Expire();
+  }
+  EXPECT_EQ(store_.looks(), 4 * (250 + 1)) << "pinned ones are never due";
+  sessions.clear();
+  clock_.Advance(29 * kSecond);
+  store_.Expire();
+  EXPECT_EQ(store_.looks(), 4 * (250 + 1));
+  clock_.Advance(kSecond);
+  for (int i = 0; i < 10; ++i) store_.Expire();
+  EXPECT_EQ(store_.looks(), 4 * (250 + 1 + 1)) << "each session once";
+}
+
+// A tensor that is used again and again is looked at once for each of its leases, and one whose
+// lease becomes shorter when that ends.
+TEST_F(TensorStoreTest, UsesMoveWhenALeaseIsLookedAt) {
+  const SessionUse session = Open();
+  ASSERT_THAT(Put(session, "a", {.name = "used", .lease_ns = 10 * kSecond}), IsOk());
+  ASSERT_THAT(Put(session, "a", {.name = "short", .lease_ns = 1000 * kSecond}), IsOk());
+  for (int i = 0; i < 100; ++i) {
+    clock_.Advance(kSecond);
+    EXPECT_EQ(TextOf(session, "used"), "a");
+    store_.Expire();
+  }
+  EXPECT_LE(store_.looks(), 12);
+  EXPECT_GE(store_.looks(), 10);
+  for (int64_t lease_s = 900; lease_s > 5; --lease_s) {
+    ASSERT_THAT(store_.KeepAlive(session, "short", lease_s * kSecond, {}), IsOk());
+  }
+  const absl::StatusOr<TensorStore::TensorUse> held = store_.Find(session, "used");
+  const int64_t before = store_.looks();
+  clock_.Advance(6 * kSecond);
+  store_.Expire();
+  EXPECT_EQ(store_.looks(), before + 1) << "once, not once for each lease that it had";
+  EXPECT_EQ(store_.load().tensors_expired, 1) << "which is the one that has got a shorter lease";
+  EXPECT_THAT(Names(session), ElementsAre("used"));
+  ASSERT_THAT(Put(session, "b", {.name = "long", .lease_ns = kNever}), IsOk());
+  clock_.Advance(600 * kSecond);
+  store_.Expire();
+  EXPECT_THAT(Names(session), ElementsAre("long", "used"));
 }
 
 TEST_F(TensorStoreTest, AProductCountsOnceForEachTensor) {
