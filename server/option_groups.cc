@@ -256,6 +256,11 @@ void AddTensors(CLI::App& app, Options& options) {
               "connection has gone and its last call has ended; until then a client can come back. "
               "Those of a caller whom --rules know stay for their leases",
               kGroup);
+  AddDuration(
+      app, "--pinned-linger", tensors.pinned_linger,
+      "Delete the pinned tensors of a session, too, this long after its last connection has "
+      "gone and its last call has ended. Those of a caller whom --rules know stay",
+      kGroup);
   AddDuration(app, "--tensor-lease", tensors.lease,
               "Delete a tensor this long after its last use, where its owner asked for no other "
               "time and has not pinned it, and an upload this long after its last byte",

@@ -482,7 +482,7 @@ std::shared_ptr<Session> TensorStore::FindSession(const std::optional<Sha256Dige
   if (found == sessions_.end()) return nullptr;
   std::shared_ptr<Session> session = found->second;
   // Where very much is due, it may not have been looked at yet.
-  const bool is_over = IsIdle(*session, now_ns) && ExpireSession(*session, left);
+  const bool is_over = IsIdle(*session, now_ns) && ExpireSession(*session, now_ns, left);
   return is_over ? nullptr : session;
 }
 
@@ -563,12 +563,19 @@ absl::Status TensorStore::CheckPlaces(std::string_view peer) const {
         Concat("session: got ", count, " sessions, want fewer to open one more (--max-sessions)"));
   }
   if (count < kShare * free) return absl::OkStatus();
-  const int64_t own = std::count_if(sessions_.begin(), sessions_.end(),
-                                    [&](const auto& other) { return other.second->peer == peer; });
+  const int64_t now_ns = clock_.NowNs();
+  int64_t own = 0;
+  int64_t left_behind = 0;
+  for (const auto& [key, other] : sessions_) {
+    if (other->peer != peer) continue;
+    ++own;
+    if (IsIdle(*other, now_ns)) ++left_behind;
+  }
   if (own < kShare * free) return absl::OkStatus();
-  return absl::ResourceExhaustedError(
-      Concat("session: got ", own, " sessions of the caller's host or user, want fewer: the last ",
-             free, " places are kept for others (--max-sessions)"));
+  return absl::ResourceExhaustedError(Concat(
+      "session: got ", own, " sessions of the caller's host or user, ", left_behind,
+      " of them left with pinned tensors, want fewer: the last ", free,
+      " places are kept for others (--max-sessions, --pinned-linger, gemmctl drop-session)"));
 }
 
 absl::StatusOr<TensorStore::SessionUse> TensorStore::OpenSession(std::string_view token,
@@ -621,25 +628,31 @@ bool TensorStore::IsIdle(const Session& session, int64_t now_ns) const {
          now_ns - session.used_ns >= absl::ToInt64Nanoseconds(options_.linger);
 }
 
-// Ends what is left of a session that nobody has used for its linger, but for pinned tensors and
-// what an owner keeps for its leases. True where the session has ended with it.
-bool TensorStore::ExpireSession(Session& session, Leftovers& left) {
+// Ends what is left of a session that nobody has used for its linger, but for pinned tensors, which
+// stay for longer, and what an owner keeps for its leases. True where the session has ended with
+// it.
+bool TensorStore::ExpireSession(Session& session, int64_t now_ns, Leftovers& left) {
+  const int64_t ends_pinned_ns =
+      After(session.used_ns, absl::ToInt64Nanoseconds(options_.pinned_linger));
   if (!session.is_all_of_owner) {
+    const auto stays = [&](bool is_pinned) { return is_pinned && now_ns < ends_pinned_ns; };
     std::vector<RandomId> expired;
     for (const auto& [handle, entry] : session.tensors) {
-      if (!entry.pinned) expired.push_back(handle);
+      if (!stays(entry.pinned)) expired.push_back(handle);
     }
     for (const RandomId& handle : expired) Erase(session, handle, left);
     counts_.tensors_expired += static_cast<int64_t>(expired.size());
     for (auto next = session.uploads.begin(); next != session.uploads.end();) {
       const auto upload = next++;
-      if (!upload->second.upload->pinned()) EraseUpload(session, upload, left);
+      if (!stays(upload->second.upload->pinned())) EraseUpload(session, upload, left);
     }
   }
   session.is_over = session.tensors.empty() && session.uploads.empty();
   if (session.is_over) {
     left.sessions.push_back(sessions_.at(KeyOf(session.token)));
     Forget(session);
+  } else if (!session.is_all_of_owner) {
+    LookAt(ends_pinned_ns, session);
   }
   return session.is_over;
 }
@@ -685,7 +698,7 @@ bool TensorStore::ExpireDue(int64_t now_ns, int most, Leftovers& left) {
     const bool is_empty = session.tensors.empty() && session.uploads.empty();
     if (due.kind != Due::Kind::kSession && !is_empty) continue;
     if (IsIdle(session, now_ns)) {
-      ExpireSession(session, left);
+      ExpireSession(session, now_ns, left);
     } else {
       LookAt(After(session.used_ns, absl::ToInt64Nanoseconds(options_.linger)), session);
     }

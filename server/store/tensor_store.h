@@ -130,6 +130,7 @@ struct StoreOptions {
   int64_t max_session_bytes = int64_t{1} << 29;  // What those of one session may take,
   int64_t max_session_device_bytes = 0;          // and of all devices together; 0: no limit.
   absl::Duration linger = absl::Seconds(30);
+  absl::Duration pinned_linger = absl::Hours(24);  // That of pinned tensors.
   absl::Duration lease = absl::Minutes(10);
   HostCopies host_copies = HostCopies::kPinned;
 };
@@ -424,7 +425,8 @@ class TensorStore {
   void Forget(Session& session) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   std::vector<OwnerLoad> LargestOwners() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   bool IsIdle(const Session& session, int64_t now_ns) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  bool ExpireSession(Session& session, Leftovers& left) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  bool ExpireSession(Session& session, int64_t now_ns, Leftovers& left)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   TensorEntry* FindEntry(Session& session, const TensorName& name, Leftovers& left)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void Erase(Session& session, const RandomId& handle, Leftovers& left)

@@ -300,6 +300,50 @@ TEST_F(TensorStoreTest, UsesMoveWhenALeaseIsLookedAt) {
   EXPECT_THAT(Names(session), ElementsAre("long", "used"));
 }
 
+TEST_F(TensorStoreTest, PinnedTensorsStayForADayAfterTheLastConnection) {
+  constexpr int64_t kDay = 24 * 3600 * kSecond;
+  SessionUse session = Open();
+  const std::string token = session.token().ToHex();
+  ASSERT_THAT(Put(session, "a", {.name = "kept", .pinned = true}), IsOk());
+  ASSERT_THAT(store_.Begin(session, Row(2), {.name = "u", .pinned = true}, {}), IsOk());
+  clock_.Advance(2 * kDay);
+  store_.Expire();
+  EXPECT_TRUE(Exists(session, "kept")) << "as long as there is one";
+  session = SessionUse();
+  clock_.Advance(kDay - 1);
+  store_.Expire();
+  session = Open(token);
+  EXPECT_TRUE(Exists(session, "kept")) << "the day begins anew";
+  session = SessionUse();
+  clock_.Advance(kDay - 1);
+  store_.Expire();
+  EXPECT_EQ(store_.load().tensors, 1);
+  clock_.Advance(1);
+  store_.Expire();
+  EXPECT_EQ(store_.load().sessions, 0);
+  EXPECT_EQ(store_.load().bytes, 0);
+  EXPECT_THAT(store_.Use(token), StatusIs(absl::StatusCode::kUnauthenticated));
+}
+
+// A place that a user leaves with a pinned tensor is its own, and it is free again without a
+// restart.
+TEST_F(TensorStoreTest, WhatIsLeftBehindCountsAgainstItsOwnerForADay) {
+  for (int i = 0; i < 7; ++i) {
+    const SessionUse session = Open("", "uid:1");
+    ASSERT_THAT(Put(session, "a", {.name = "p", .pinned = true}), IsOk());
+  }
+  clock_.Advance(30 * kSecond);
+  store_.Expire();
+  EXPECT_THAT(store_.OpenSession("", "uid:1"),
+              StatusIs(absl::StatusCode::kResourceExhausted,
+                       HasSubstr("got 7 sessions of the caller's host or user, 7 of them left")));
+  Open("", "uid:2");
+  clock_.Advance(24 * 3600 * kSecond);
+  store_.Expire();
+  EXPECT_EQ(store_.load().sessions, 0);
+  Open("", "uid:1");
+}
+
 TEST_F(TensorStoreTest, AProductCountsOnceForEachTensor) {
   const SessionUse session = Open();
   for (const char* name : {"a", "c", "d"}) ASSERT_THAT(Put(session, name, {.name = name}), IsOk());
