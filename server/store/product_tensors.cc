@@ -30,15 +30,13 @@ ProductTensors::~ProductTensors() {
   store_.End(uses);
 }
 
-absl::StatusOr<const Tensor*> ProductTensors::Read(OperandRole operand, const TensorName& name) {
-  TensorStore::TensorUse& use = At(operand).use;
-  ASSIGN_OR_RETURN(use, store_.Find(*session_, name));
-  return use.tensor().get();
-}
-
-absl::StatusOr<const Tensor*> ProductTensors::Write(const TensorName& name) {
-  ASSIGN_OR_RETURN(d_use_, store_.Find(*session_, name));
-  return d_use_.tensor().get();
+absl::Status ProductTensors::Find(const Names& names) {
+  absl::InlinedVector<TensorStore::Wanted, kMatrixRoles.size() + 1> wanted;
+  for (size_t i = 0; i < parts_.size(); ++i) {
+    if (names.read[i]) wanted.push_back({&*names.read[i], &parts_[i].use});
+  }
+  if (names.written) wanted.push_back({&*names.written, &d_use_});
+  return store_.Find(*session_, wanted);
 }
 
 absl::Status ProductTensors::MakeNew(TensorSpec spec, Keeping keep) {

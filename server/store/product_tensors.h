@@ -41,10 +41,14 @@ class ProductTensors final : public FormKeeper {
 
   ~ProductTensors() override;
 
-  // The tensor that A, B or C is a part of. Errors: NotFound.
-  absl::StatusOr<const Tensor*> Read(OperandRole operand, const TensorName& name);
-  // The tensor that D overwrites a part of. Errors: NotFound.
-  absl::StatusOr<const Tensor*> Write(const TensorName& name);
+  // The tensors that A, B and C are parts of, by role, and the one that D overwrites a part of,
+  // where there are any.
+  struct Names {
+    std::array<std::optional<TensorName>, kMatrixRoles.size()> read = {};
+    std::optional<TensorName> written = {};
+  };
+  // None is there yet of those that are named. Errors: NotFound.
+  absl::Status Find(const Names& names);
   // The new tensor that D becomes; its room is taken now. Errors: as TensorStore::Begin.
   absl::Status MakeNew(TensorSpec spec, Keeping keep);
 

@@ -292,13 +292,23 @@ TensorState TensorStore::StateOf(const TensorEntry& entry) const {
 
 absl::StatusOr<TensorStore::TensorUse> TensorStore::Find(const SessionUse& session,
                                                          const TensorName& name) {
+  TensorUse use;
+  const Wanted wanted = {&name, &use};
+  RETURN_IF_ERROR(Find(session, absl::MakeConstSpan(&wanted, 1)));
+  return use;
+}
+
+absl::Status TensorStore::Find(const SessionUse& session, absl::Span<const Wanted> all) {
   Leftovers left;
   MutexLock lock(&mutex_);
-  TensorEntry* const entry = FindEntry(*session.session_, name, left);
-  if (entry == nullptr) return NoSuchTensor();
-  ++entry->users;
-  ++session.session_->users;
-  return TensorUse(this, session.session_, entry->tensor);
+  for (const auto& [name, use] : all) {
+    TensorEntry* const entry = FindEntry(*session.session_, *name, left);
+    if (entry == nullptr) return NoSuchTensor();
+    ++entry->users;
+    ++session.session_->users;
+    *use = TensorUse(this, session.session_, entry->tensor);
+  }
+  return absl::OkStatus();
 }
 
 absl::StatusOr<TensorState> TensorStore::Describe(const SessionUse& session,
@@ -338,12 +348,14 @@ absl::Status TensorStore::BeginProduct(absl::Span<const TensorUse* const> read,
 }
 
 TensorState TensorStore::StateOf(const TensorUse& use) {
-  MutexLock lock(&mutex_);
-  const auto entry = use.session_->tensors.find(use->handle);
-  if (entry != use.session_->tensors.end()) return StateOf(entry->second);
-  TensorEntry gone;
-  gone.tensor = use.tensor();
-  return StateOf(gone);
+  TensorEntry now;
+  {
+    MutexLock lock(&mutex_);
+    const auto entry = use.session_->tensors.find(use->handle);
+    if (entry != use.session_->tensors.end()) now = entry->second;
+  }
+  if (now.tensor == nullptr) now.tensor = use.tensor();
+  return StateOf(now);
 }
 
 absl::StatusOr<TensorDraft> TensorStore::MakeDraft(const SessionUse& session, TensorSpec spec,

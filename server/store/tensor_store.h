@@ -315,6 +315,13 @@ class TensorStore {
   // Uses a tensor. Errors: NotFound.
   absl::StatusOr<TensorUse> Find(const SessionUse& session, const TensorName& name)
       ABSL_LOCKS_EXCLUDED(mutex_);
+  // Uses several at once, in uses of no tensor yet. Errors: NotFound; those before it are used.
+  struct Wanted {
+    const TensorName* name;
+    TensorUse* use;
+  };
+  absl::Status Find(const SessionUse& session, absl::Span<const Wanted> all)
+      ABSL_LOCKS_EXCLUDED(mutex_);
   absl::StatusOr<TensorState> Describe(const SessionUse& session, const TensorName& name)
       ABSL_LOCKS_EXCLUDED(mutex_);
   // In order of name, then of age.
@@ -438,7 +445,7 @@ class TensorStore {
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   absl::StatusOr<TensorState> Publish(const std::shared_ptr<Session>& session, TensorDraft draft,
                                       Leftovers& left) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  TensorState StateOf(const TensorEntry& entry) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  TensorState StateOf(const TensorEntry& entry) const;
   void Advance(const std::shared_ptr<Session>& session, const std::shared_ptr<Upload>& upload,
                int64_t most_bytes);
   void CatchUp(const std::shared_ptr<Session>& session, const std::shared_ptr<Upload>& upload);

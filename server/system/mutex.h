@@ -29,11 +29,12 @@ class ABSL_LOCKABLE Mutex {
   Mutex& operator=(const Mutex&) = delete;
 
   // Most holders are done within a microsecond, and to sleep takes many: it tries for a while
-  // first.
+  // first, with longer and longer pauses, because each try disturbs the holder.
   void Lock() ABSL_EXCLUSIVE_LOCK_FUNCTION() ABSL_NO_THREAD_SAFETY_ANALYSIS {
-    for (int i = 0; i < kTries; ++i) {
+    for (int pauses = 1, tries = 0; tries < kTries; ++tries) {
       if (mutex_.try_lock()) return;
-      PauseProcessor();
+      for (int i = 0; i < pauses; ++i) PauseProcessor();
+      pauses = std::min(2 * pauses, kLongestPause);
     }
     mutex_.lock();
   }
@@ -70,7 +71,8 @@ class ABSL_LOCKABLE Mutex {
 
  private:
   // Some microseconds of them.
-  static constexpr int kTries = 100;
+  static constexpr int kTries = 12;
+  static constexpr int kLongestPause = 16;
   std::mutex mutex_;
   std::condition_variable changed_;
 };

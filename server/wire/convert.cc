@@ -511,6 +511,7 @@ class TensorOperands {
 
   // Before the request is parsed: tells it types and layouts.
   absl::Status Resolve() {
+    RETURN_IF_ERROR(Find());
     for (const OperandRole role : kMatrixRoles) {
       if (OperandOf(request_, role).has_tensor()) RETURN_IF_ERROR(Add(role));
     }
@@ -548,14 +549,28 @@ class TensorOperands {
   }
 
  private:
+  // All at once: one after the other they would each wait for the store.
+  absl::Status Find() {
+    ProductTensors::Names names;
+    for (const OperandRole role : kMatrixRoles) {
+      const v1::Operand& wire = OperandOf(request_, role);
+      if (!wire.has_tensor()) continue;
+      ASSIGN_OR_RETURN(names.read[static_cast<size_t>(role)],
+                       ParseTensorRef(Concat(NameOf(role), ".tensor"), wire.tensor().tensor()));
+    }
+    if (request_.d().has_tensor()) {
+      ASSIGN_OR_RETURN(names.written, ParseTensorRef("d.tensor", request_.d().tensor().tensor()));
+    }
+    return tensors_.Find(names);
+  }
+
   absl::Status Add(OperandRole role) {
     const std::string_view field = NameOf(role);
     v1::Operand& wire = role == OperandRole::kA   ? *request_.mutable_a()
                         : role == OperandRole::kB ? *request_.mutable_b()
                                                   : *request_.mutable_c();
     const std::string part_field = Concat(field, ".tensor");
-    ASSIGN_OR_RETURN(const TensorName name, ParseTensorRef(part_field, wire.tensor().tensor()));
-    ASSIGN_OR_RETURN(const Tensor* const tensor, tensors_.Read(role, name));
+    const Tensor* const tensor = tensors_.read(role);
     if (wire.order() != v1::ORDER_ROW_MAJOR) return LeftOut(field, "order");
     if (wire.leading_dimension() != 0) return LeftOut(field, "leading_dimension");
     if (wire.has_batch_stride()) return LeftOut(field, "batch_stride");
@@ -580,8 +595,7 @@ class TensorOperands {
   }
 
   absl::Status ResolveOutput(v1::OutputSpec& wire) {
-    ASSIGN_OR_RETURN(const TensorName name, ParseTensorRef("d.tensor", wire.tensor().tensor()));
-    ASSIGN_OR_RETURN(const Tensor* const tensor, tensors_.Write(name));
+    const Tensor* const tensor = tensors_.written();
     const MatrixLayout& stored = tensor->spec.layout;
     const v1::Order order =
         stored.order == Order::kRowMajor ? v1::ORDER_ROW_MAJOR : v1::ORDER_COLUMN_MAJOR;

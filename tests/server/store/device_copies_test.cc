@@ -486,7 +486,9 @@ class ResidentDeviceTest : public testing::Test {
     const Piece piece = PieceOf(text);
     EXPECT_THAT(store_.Write(session, upload, 0, {piece}), IsOk());
     tensors_ = ProductTensors::Make(store_, session.token().ToHex()).value();
-    EXPECT_THAT(tensors_->Read(OperandRole::kA, std::string("a")), IsOk());
+    ProductTensors::Names names;
+    names.read[static_cast<size_t>(OperandRole::kA)] = "a";
+    EXPECT_THAT(tensors_->Find(names), IsOk());
     tensors_->SetPart(OperandRole::kA, offset, static_cast<int64_t>(text.size()) - offset);
     Job job;
     job.id = 7;

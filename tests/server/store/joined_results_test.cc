@@ -172,13 +172,15 @@ class JoinedResultsTest : public testing::TestWithParam<DeviceKind> {
     job.problem.alpha = alpha;
     job.workspace_bytes = kernel_.workspace_bytes(job.problem).value();
     const auto read = [&](Operand operand, const std::string& name, const Source& source) {
-      EXPECT_THAT(tensors.Read(operand, name), IsOk());
+      ProductTensors::Names names;
+      names.read[static_cast<size_t>(operand)] = name;
+      EXPECT_THAT(tensors.Find(names), IsOk());
       tensors.SetPart(operand, 0, source.bytes);
     };
     read(Operand::kA, product.name + ".a", job.a);
     read(Operand::kB, product.b, job.b);
     if (product.is_in_place) read(Operand::kC, product.d, job.c);
-    EXPECT_THAT(tensors.Write(product.d), IsOk());
+    EXPECT_THAT(tensors.Find({.written = product.d}), IsOk());
     EXPECT_THAT(tensors.Place(job), IsOk());
     scheduler_->SetTime(submission, Predict(kernel_, job.problem, device_->profile()));
     submission.caller = "one";

@@ -77,14 +77,13 @@ class ResidentResultsTest : public testing::Test {
     ProductTensors& tensors = *product->tensors;
     const bool is_in_place = operand == d;
     const Operand role = is_in_place ? Operand::kC : Operand::kA;
-    EXPECT_THAT(tensors.Read(role, operand), IsOk());
+    ProductTensors::Names names;
+    names.read[static_cast<size_t>(role)] = operand;
+    if (is_in_place) names.written = d;
+    EXPECT_THAT(tensors.Find(names), IsOk());
     tensors.SetPart(role, 0, kResultBytes);
     keep.name = d;
-    if (is_in_place) {
-      EXPECT_THAT(tensors.Write(d), IsOk());
-    } else {
-      EXPECT_THAT(tensors.MakeNew(Spec(), keep), IsOk());
-    }
+    if (!is_in_place) EXPECT_THAT(tensors.MakeNew(Spec(), keep), IsOk());
     Job job;
     job.id = ++last_id_;
     job.kernel = Catalog(DeviceKind::kCuda).data();
