@@ -83,7 +83,9 @@ class ResidentResultsTest : public testing::Test {
     EXPECT_THAT(tensors.Find(names), IsOk());
     tensors.SetPart(role, 0, kResultBytes);
     keep.name = d;
-    if (!is_in_place) EXPECT_THAT(tensors.MakeNew(Spec(), keep), IsOk());
+    if (!is_in_place) {
+      EXPECT_THAT(tensors.MakeNew(Spec(), keep), IsOk());
+    }
     Job job;
     job.id = ++last_id_;
     job.kernel = Catalog(DeviceKind::kCuda).data();
