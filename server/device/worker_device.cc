@@ -24,7 +24,9 @@ namespace {
 // 50 ms; with the worker all tensors on its GPU would be lost.
 constexpr int64_t kTimeToAbortNs = 1'000'000'000;
 
-// Copying so much takes no longer than waking a thread.
+// Copying so much takes no longer than waking a thread: the thread that submits a job copies its
+// operands, and that of the device a result.
+constexpr int64_t kMostCopiedIn = int64_t{512} << 10;
 constexpr size_t kMostCopiedHere = size_t{256} << 10;
 
 constexpr char kNotWritten[] = "the worker did not write the result that it told of";
@@ -107,20 +109,24 @@ void WorkerDevice::Submit(const Job& job, Done done) {
   std::unique_ptr<Errand> errand = MakeJobErrand(job, std::move(done));
   if (!refused.ok()) errand->verdict = std::move(refused);
   errand->submitted_ns = submitted_ns;
+  Errand* begun = nullptr;  // Its operands are still to be copied.
   {
     MutexLock lock(&mutex_);
     const bool may_begin = readiness_.ok() && !is_checking_ && !errand->verdict &&
-                           errand->is_small() && queue_.MayBegin(*errand) &&
+                           errand->in_bytes <= kMostCopiedIn &&
+                           errand->out_bytes <= Errand::kMostMarked && queue_.MayBegin(*errand) &&
                            TakeRoom(*errand) == ErrandQueue::Room::kTaken;
     if (may_begin) {
       queue_.Enter(*errand);
       errand->begun_ns = submitted_ns;  // It has waited for nothing.
-      BeginSmall(std::move(errand));
-      return;
+      if (errand->is_small()) return BeginSmall(std::move(errand));
+      begun = errand.get();
+      copied_[begun] = std::move(errand);
+    } else {
+      queue_.Add(std::move(errand));
     }
-    queue_.Add(std::move(errand));
   }
-  waker_->Wake();
+  begun != nullptr ? CopyHere(*begun) : waker_->Wake();
 }
 
 void WorkerDevice::Give(Errands errands) {
@@ -368,6 +374,17 @@ void WorkerDevice::BeginLarge(std::unique_ptr<Errand> owner) {
       OnCopiedIn(errand, absl::OkStatus());
     });
   });
+}
+
+// It is among those that are copied.
+void WorkerDevice::CopyHere(Errand& errand) {
+  const absl::Status checked = errand.CheckOperands();
+  if (checked.ok()) {
+    CopyAll(errand.CopiesIn());
+    stamps_.Put(errand.staged_mark());
+    stamps_.Put(errand.written());
+  }
+  OnCopiedIn(&errand, checked);
 }
 
 // Calls from threads that copy.

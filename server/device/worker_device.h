@@ -5,10 +5,10 @@
 // What the worker is asked for are errands (errand.h), many at once: while it computes one job,
 // operands of the next are copied into the staging area and the result of the one before out of it.
 // A thread of the device's own begins them, takes the answers and watches the time; large matrices
-// are copied by other threads, and a small job is handed over by the thread that submits it. A
-// worker that ends, that loses its GPU or that does not answer in time is killed and started again;
-// what ran is answered Aborted, what waits Unavailable, and its blocks are lost. After too many
-// restarts the device rests before the next one.
+// are copied by other threads, and a job of up to 512 KiB is handed over by the thread that submits
+// it. A worker that ends, that loses its GPU or that does not answer in time is killed and started
+// again; what ran is answered Aborted, what waits Unavailable, and its blocks are lost. After too
+// many restarts the device rests before the next one.
 #pragma once
 
 #include <array>
@@ -118,6 +118,7 @@ class WorkerDevice final : public Device {
   void Begin(std::unique_ptr<Errand> errand) ABSL_LOCKS_EXCLUDED(mutex_);
   void BeginSmall(std::unique_ptr<Errand> errand) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void BeginLarge(std::unique_ptr<Errand> errand) ABSL_LOCKS_EXCLUDED(mutex_);
+  void CopyHere(Errand& errand) ABSL_LOCKS_EXCLUDED(mutex_);
   void FreeSlot(const Errand& errand) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void OnCopiedIn(Errand* errand, const absl::Status& checked) ABSL_LOCKS_EXCLUDED(mutex_);
   void Send(std::unique_ptr<Errand> errand) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);

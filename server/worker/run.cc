@@ -80,8 +80,10 @@ std::vector<BlockUse> UsesOf(const CompressTask& task) {
 // A link of 12 GB/s, as that of PCIe 3, takes 11 ms for it.
 constexpr int64_t kCopiedAtOnce = int64_t{128} << 20;
 
-// Copying so much takes no longer than two lanes take to follow each other.
+// Copying so much takes no longer than two lanes take to follow each other. Where nothing else is
+// under way, it keeps nobody waiting, either.
 constexpr int64_t kMostInOneLane = int64_t{256} << 10;
+constexpr int64_t kMostInOneLaneAlone = int64_t{1} << 20;
 
 // Taken out of the staging area once, so that what is checked is what is used.
 std::vector<PlacedPart> StagedParts(const Staging& staging, const JobRequest& request) {
@@ -440,7 +442,8 @@ absl::Status JobRun::TakeMemory() {
   if (!has_memory) return absl::OkStatus();
   StagePartCopies();
   const JobLayout& layout = memory_.layout();
-  if (layout.end <= kMostInOneLane) in_lane_ = out_lane_ = Lane::kCompute;
+  const int64_t most_in_one_lane = context.is_first ? kMostInOneLaneAlone : kMostInOneLane;
+  if (layout.end <= most_in_one_lane) in_lane_ = out_lane_ = Lane::kCompute;
   stage_ = Stage::kIn;
   return absl::OkStatus();
 }

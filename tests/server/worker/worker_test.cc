@@ -123,20 +123,33 @@ class CopyCountingRuntime final : public FakeGpuRuntime {
   }
   absl::Status CopyOut(Lane lane, absl::Span<std::byte> to, const std::byte* from) override {
     ++copies_out;
+    if (lane != Lane::kCompute) ++other_lanes;
     return FakeGpuRuntime::CopyOut(lane, to, from);
   }
 
   // Once the worker has answered.
   std::atomic<int> copies_in = 0;
   std::atomic<int> copies_out = 0;
+  std::atomic<int> other_lanes = 0;
 };
 
 class SmallJobTest : public WorkerTest {
  protected:
   GpuRuntime& runtime() override { return runtime_; }
-  int64_t staging_bytes() const override { return 1 << 20; }
+  int64_t staging_bytes() const override { return 2 << 20; }
   CopyCountingRuntime runtime_;
 };
+
+// A and D of f16 and f32 take six bytes a row, B 256.
+TEST_F(SmallJobTest, GoesThroughOneLaneWhereItIsAlone) {
+  constexpr int64_t kMostRows = ((1 << 20) - kJobAlignment) / 6 / kJobAlignment * kJobAlignment;
+  EXPECT_THAT(StatusOfJob(JobOfRows(kMostRows)), IsOk());
+  EXPECT_EQ(runtime_.copies_out, 1);
+  EXPECT_EQ(runtime_.other_lanes, 0);
+  EXPECT_THAT(StatusOfJob(JobOfRows(kMostRows + kJobAlignment)), IsOk());
+  EXPECT_EQ(runtime_.copies_out, 2);
+  EXPECT_EQ(runtime_.other_lanes, 1);
+}
 
 // Each size is the first or last of its kind: a D too short for a whole mark, A, B and D in place,
 // D alone in place, nothing.
