@@ -216,14 +216,17 @@ class EndWatch {
       if (server_ != nullptr) server_->EndGrace();
     }
     const SteadyClock clock;
-    const int64_t end_ns =
-        clock.NowNs() + absl::ToInt64Nanoseconds(is_drained_ ? kLongestEndOfDrained : kLongestEnd);
-    while (!is_over_ && clock.NowNs() < end_ns) {
-      WaitForSignal(signals_, absl::Nanoseconds(end_ns - clock.NowNs()));
+    const int64_t begun_ns = clock.NowNs();
+    while (!is_over_) {
+      // It may be drained meanwhile.
+      const absl::Duration longest = is_drained_ ? kLongestEndOfDrained : kLongestEnd;
+      const int64_t left_ns = begun_ns + absl::ToInt64Nanoseconds(longest) - clock.NowNs();
+      if (left_ns <= 0) break;
+      WaitForSignal(signals_, absl::Nanoseconds(left_ns));
     }
     if (is_over_) return;
-    spdlog::error(
-        "event=stop code=DEADLINE_EXCEEDED reason=\"a device or a file does not let go\"");
+    spdlog::error("event=stop code=DEADLINE_EXCEEDED reason=\"a {} does not let go\"",
+                  is_drained_ ? "device or file" : "device");
     ready_file_.Remove();
     logging_.WriteOut(kLongestWriting);
     auditing_.WriteOut(kLongestWriting);

@@ -1,14 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "server/option_groups.h"
 
-#include <grp.h>
-
+#include <cstdint>
+#include <limits>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_join.h"
 #include "kernels/option/number.h"
+#include "server/system/files.h"
 
 namespace gemmd {
 namespace {
@@ -92,15 +94,11 @@ CLI::Option* AddList(CLI::App& app, const std::string& name, std::vector<std::st
 namespace {
 
 // By its name or its number.
-std::optional<gid_t> GroupOf(const std::string& name) {
-  std::vector<char> text(size_t{1} << 16);
-  group entry = {};
-  group* found = nullptr;
-  if (getgrnam_r(name.c_str(), &entry, text.data(), text.size(), &found) == 0 && found != nullptr) {
-    return entry.gr_gid;
-  }
-  const std::optional<gid_t> number = option::ParseDecimal<gid_t>(name);
-  return number && *number != static_cast<gid_t>(-1) ? number : std::nullopt;
+std::optional<uint32_t> GroupOf(const std::string& name) {
+  const std::optional<uint32_t> named = FindGroup(name);
+  if (named) return named;
+  const std::optional<uint32_t> number = option::ParseDecimal<uint32_t>(name);
+  return number && *number != std::numeric_limits<uint32_t>::max() ? number : std::nullopt;
 }
 
 }  // namespace

@@ -115,7 +115,7 @@ cuda        cuda_runtime_api.h   ^((cuda|cublas|cusparse|nv)[A-Za-z_]*|library_t
 crypto      openssl/sha.h        ^openssl/
 yaml        yaml.h               ^yaml[.]h$
 linux       linux/seccomp.h      ^linux/
-posix       unistd.h             ^((arpa|net|netinet|sys)/|(dlfcn|fcntl|fnmatch|malloc|netdb|poll|pthread|sched|signal|spawn|termios|time|unistd)[.]h$)
+posix       unistd.h             ^((arpa|net|netinet|sys)/|(dlfcn|fcntl|fnmatch|grp|malloc|netdb|poll|pthread|sched|signal|spawn|termios|time|unistd)[.]h$)
 '
 
 # One line for each line of the table: "FOLDER NAME NAME ...".

@@ -111,13 +111,7 @@ void Admission::Ticket::MarkAnswered(int64_t bytes) {
 }
 
 void Admission::Ticket::Withdraw() {
-  if (std::exchange(is_request_, false)) admission_->Withdraw();
-}
-
-void Admission::Withdraw() {
-  MutexLock lock(&mutex_);
-  --load_.admitted;
-  --load_.requests;
+  if (std::exchange(is_request_, false)) admission_->Release(/*is_request=*/true, 0);
 }
 
 absl::Status Admission::CheckRoom(int64_t more_bytes) {
@@ -167,7 +161,6 @@ absl::Status Admission::Admit(Ticket& ticket, int64_t bytes) {
   }
   ticket.bytes_ += more_bytes;
   ticket.is_request_ = true;
-  ++load_.admitted;
   ++load_.requests;
   load_.bytes += more_bytes;
   return absl::OkStatus();
@@ -229,7 +222,9 @@ void Admission::StopWaiting() {
 
 Admission::Load Admission::load() const {
   MutexLock lock(&mutex_);
-  return load_;
+  Load load = load_;
+  load.admitted = admitted_;
+  return load;
 }
 
 namespace {

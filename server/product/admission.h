@@ -5,6 +5,7 @@
 #pragma once
 
 #include <array>
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
@@ -103,8 +104,7 @@ class Admission {
     // but `bytes`, where it holds more.
     void MarkAnswered(int64_t bytes);
 
-    // The request was refused after it had been admitted: it does not count as that, and holds its
-    // bytes alone.
+    // The request was refused after it had been admitted: the ticket holds its bytes alone.
     void Withdraw();
 
     int64_t bytes() const { return bytes_; }
@@ -129,6 +129,8 @@ class Admission {
   // or as many as it held where that is more. Nothing changes where this fails.
   // Errors: as Hold, and ResourceExhausted where too many requests are inside. Threads: any.
   absl::Status Admit(Ticket& ticket, int64_t bytes) ABSL_LOCKS_EXCLUDED(mutex_);
+  // So many of those that were admitted stay, and count as that. Takes no lock.
+  void CountAdmitted(int64_t requests) { admitted_ += requests; }
 
   // How short the process is of memory: with high pressure what is larger than kLargeBytes is
   // refused with ResourceExhausted, with more of it everything. Returns whether it has changed.
@@ -155,13 +157,13 @@ class Admission {
  private:
   absl::Status CheckRoom(int64_t more_bytes) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void Release(bool is_request, int64_t bytes) ABSL_LOCKS_EXCLUDED(mutex_);
-  void Withdraw() ABSL_LOCKS_EXCLUDED(mutex_);
   void ReleaseTicket(bool is_request, int64_t bytes) ABSL_LOCKS_EXCLUDED(mutex_);
 
   const Limits limits_;
   mutable Mutex mutex_;
   Load load_ ABSL_GUARDED_BY(mutex_);
   bool waits_no_more_ ABSL_GUARDED_BY(mutex_) = false;
+  std::atomic<int64_t> admitted_ = 0;
 };
 
 // Whether a product can be in time: by its predicted time, what is ahead of it and its deadline. A

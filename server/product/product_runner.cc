@@ -183,11 +183,13 @@ absl::StatusOr<VerifyNeeds> ProductRunner::PlanVerify(Product& product) const {
 
 // Refuses the product of a caller that would leave no place for another one, or of a connection
 // that would leave none for the caller's others.
-absl::Status ProductRunner::RefuseBeyondShare(const FlowId& flow, int64_t inside) {
+absl::Status ProductRunner::RefuseBeyondShare(const FlowId& flow, int64_t inside, int64_t company) {
   const int64_t all = admission_.limits().max_requests;
   const int64_t free = all - inside;
   if (free <= 0 || inside < kShare * PlacesLeft(inside, free)) return absl::OkStatus();
-  const FairQueue::Inside own = scheduler_.InsideOf(flow);
+  FairQueue::Inside own = scheduler_.InsideOf(flow);
+  own.of_caller += company;
+  own.of_connection += company;
   const int64_t left = PlacesLeft(own.of_caller, free);
   if (left > 0 && own.of_connection < kShare * left) return absl::OkStatus();
   stats_.AddRefusal(RefusalReason::kShare);
@@ -201,11 +203,14 @@ absl::Status ProductRunner::RefuseBeyondShare(const FlowId& flow, int64_t inside
                                              " places are kept for others"));
 }
 
-absl::Status ProductRunner::Admit(const Product& product, Admission::Ticket& ticket) {
+absl::Status ProductRunner::Admit(const Product& product, Admission::Ticket& ticket,
+                                  int64_t company) {
   // A server that drains says so, whatever else it would say.
   const Admission::Load load = admission_.load();
   absl::Status refused;
-  if (!load.is_closed) refused = RefuseBeyondShare(product.arrival.flow(), load.requests);
+  if (!load.is_closed) {
+    refused = RefuseBeyondShare(product.arrival.flow(), load.requests, company);
+  }
   if (refused.ok()) {
     refused = admission_.Admit(ticket, product.room_bytes);
     if (!absl::IsResourceExhausted(refused)) return refused;
@@ -227,7 +232,7 @@ absl::Status ProductRunner::RefuseTooLate(Product& product, TimeRefusal why) {
   return Refuse(product, std::move(why.status));
 }
 
-absl::Status ProductRunner::LetIn(Product& product, absl::Status parsed) {
+absl::Status ProductRunner::LetIn(Product& product, absl::Status parsed, int64_t company) {
   const Arrival& arrival = product.arrival;
   Admission::Ticket& ticket = product.ticket;
   absl::Status status = std::move(parsed);
@@ -243,15 +248,20 @@ absl::Status ProductRunner::LetIn(Product& product, absl::Status parsed) {
       status = EnterMeter(*arrival.caller, product, clock_.NowNs());
       if (!status.ok()) stats_.AddRefusal(RefusalReason::kShare);
     }
-    if (status.ok()) status = Admit(product, ticket);
+    if (status.ok()) status = Admit(product, ticket, company);
   }
   return status.ok() ? status : Refuse(product, std::move(status));
+}
+
+std::vector<Scheduler::Refused> ProductRunner::Submit(Company company) {
+  return scheduler_.SubmitTogether(std::move(company),
+                                   [this](int64_t kept) { admission_.CountAdmitted(kept); });
 }
 
 absl::Status ProductRunner::Start(std::unique_ptr<Product>& product, absl::Status parsed) {
   Company alone;
   RETURN_IF_ERROR(StartWith(alone, product, std::move(parsed)));
-  for (Scheduler::Refused& refused : scheduler_.SubmitTogether(std::move(alone))) {
+  for (Scheduler::Refused& refused : Submit(std::move(alone))) {
     product.reset(static_cast<Product*>(refused.job.release()));
     return RefuseTooLate(*product, std::move(refused.why));
   }
@@ -260,7 +270,7 @@ absl::Status ProductRunner::Start(std::unique_ptr<Product>& product, absl::Statu
 
 absl::Status ProductRunner::StartWith(Company& company, std::unique_ptr<Product>& product,
                                       absl::Status parsed) {
-  RETURN_IF_ERROR(LetIn(*product, std::move(parsed)));
+  RETURN_IF_ERROR(LetIn(*product, std::move(parsed), static_cast<int64_t>(company.size())));
   MakeReady(*product);
   company.push_back(std::move(product));
   return absl::OkStatus();
@@ -268,7 +278,7 @@ absl::Status ProductRunner::StartWith(Company& company, std::unique_ptr<Product>
 
 void ProductRunner::StartTogether(Company company) {
   if (company.empty()) return;
-  for (Scheduler::Refused& refused : scheduler_.SubmitTogether(std::move(company))) {
+  for (Scheduler::Refused& refused : Submit(std::move(company))) {
     std::unique_ptr<Product> product(static_cast<Product*>(refused.job.release()));
     product->outcome.status = RefuseTooLate(*product, std::move(refused.why));
     auto answer = std::move(product->answer);

@@ -117,14 +117,16 @@ class ProductRunner {
   absl::Status CheckAdmissible(int64_t bytes) const;
   absl::Status Place(Product& product) const;
   absl::StatusOr<VerifyNeeds> PlanVerify(Product& product) const;
-  absl::Status Admit(const Product& product, Admission::Ticket& ticket);
+  // `company`: products that were let in with it and are not queued yet.
+  absl::Status Admit(const Product& product, Admission::Ticket& ticket, int64_t company);
   // What is refused is counted and logged. Errors: those of Start.
-  absl::Status LetIn(Product& product, absl::Status parsed);
+  absl::Status LetIn(Product& product, absl::Status parsed, int64_t company);
   absl::Status Refuse(const Product& product, absl::Status status);
   absl::Status RefuseTooLate(Product& product, TimeRefusal why);
   // `inside`: requests of all callers.
-  absl::Status RefuseBeyondShare(const FlowId& flow, int64_t inside);
+  absl::Status RefuseBeyondShare(const FlowId& flow, int64_t inside, int64_t company);
   void MakeReady(Product& product);
+  std::vector<Scheduler::Refused> Submit(Company company);
   void QueueAgain(std::unique_ptr<Product> product);
   void End(std::unique_ptr<Product> product);
 

@@ -147,7 +147,7 @@ JobId Scheduler::Submit(std::unique_ptr<Submission> submission) {
   return id;
 }
 
-std::vector<Scheduler::Refused> Scheduler::SubmitTogether(Company jobs) {
+std::vector<Scheduler::Refused> Scheduler::SubmitTogether(Company jobs, Keeps keeps) {
   for (const std::unique_ptr<Submission>& job : jobs) {
     job->keys = JoinKeysOf(job->job);
     if (job->id == 0) job->id = NewId();
@@ -171,6 +171,7 @@ std::vector<Scheduler::Refused> Scheduler::SubmitTogether(Company jobs) {
         is_earlier = true;
       }
     }
+    keeps(static_cast<int64_t>(jobs.size() - refused.size()));
     for (auto& [device, state] : states_) {
       if (HasRoom(state, now_ns)) due.push_back(state.device);
     }

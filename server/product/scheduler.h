@@ -36,6 +36,7 @@
 #include "absl/container/flat_hash_map.h"
 #include "absl/container/inlined_vector.h"
 #include "absl/functional/any_invocable.h"
+#include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "absl/types/span.h"
 #include "server/device/device.h"
@@ -149,12 +150,15 @@ class Scheduler {
   JobId Submit(std::unique_ptr<Submission> submission) ABSL_LOCKS_EXCLUDED(mutex_);
 
   // Queues jobs before it launches any, so that those that can run as one do. Gives those back that
-  // cannot be in time (CheckTime), each with why; their `done` is not called. Threads: any.
+  // cannot be in time (CheckTime), each with why; their `done` is not called. Tells how many it
+  // keeps before any of them is launched, under its lock. Threads: any.
   struct Refused {
     std::unique_ptr<Submission> job;
     TimeRefusal why;
   };
-  std::vector<Refused> SubmitTogether(Company jobs) ABSL_LOCKS_EXCLUDED(mutex_);
+  using Keeps = absl::FunctionRef<void(int64_t jobs)>;
+  std::vector<Refused> SubmitTogether(
+      Company jobs, Keeps keeps = [](int64_t) {}) ABSL_LOCKS_EXCLUDED(mutex_);
 
   // Ends the job: where it waits, its callback is called with Cancelled before this returns; where
   // it runs, the device is told to abort it. Does nothing for other jobs. Threads: any.

@@ -145,8 +145,13 @@ void TensorStore::End(absl::Span<TensorUse* const> uses) {
 
 void TensorStore::EndUse(Session& session, int64_t now_ns) {
   session.used_ns = now_ns;
-  if (--session.users > 0 || session.is_over) return;
-  const int64_t idle_ns = After(now_ns, absl::ToInt64Nanoseconds(options_.linger));
+  --session.users;
+  LookOnceIdle(session);
+}
+
+void TensorStore::LookOnceIdle(Session& session) {
+  if (session.users > 0 || session.is_over) return;
+  const int64_t idle_ns = After(session.used_ns, absl::ToInt64Nanoseconds(options_.linger));
   if (session.look_ns > idle_ns) LookAt(idle_ns, session);
 }
 
@@ -659,7 +664,7 @@ bool TensorStore::ExpireSession(Session& session, int64_t now_ns, Leftovers& lef
       if (!stays(upload->second.upload->pinned())) EraseUpload(session, upload, left);
     }
   }
-  session.is_over = session.tensors.empty() && session.uploads.empty();
+  session.is_over = IsEmpty(session);
   if (session.is_over) {
     left.sessions.push_back(sessions_.at(KeyOf(session.token)));
     Forget(session);
@@ -705,14 +710,15 @@ bool TensorStore::ExpireDue(int64_t now_ns, int most, Leftovers& left) {
       case Due::Kind::kTensor: ExpireTensor(session, due.id, now_ns, left); break;
       case Due::Kind::kUpload: ExpireUpload(session, due.id, now_ns, left); break;
     }
-    if (session.users > 0 || session.look_ns != kNever) continue;
-    // That of an owner ends with the last that it has, others some time after their last use.
-    const bool is_empty = session.tensors.empty() && session.uploads.empty();
-    if (due.kind != Due::Kind::kSession && !is_empty) continue;
+    if (session.users > 0) continue;
+    // Each ends with the last that it has, others than those of owners some time after their last
+    // use, too.
+    const bool is_due = due.kind == Due::Kind::kSession && session.look_ns == kNever;
+    if (!is_due && !IsEmpty(session)) continue;
     if (IsIdle(session, now_ns)) {
       ExpireSession(session, now_ns, left);
     } else {
-      LookAt(After(session.used_ns, absl::ToInt64Nanoseconds(options_.linger)), session);
+      LookOnceIdle(session);
     }
   }
   return false;
@@ -1004,6 +1010,7 @@ void TensorStore::Complete(const std::shared_ptr<Session>& session,
     TensorDraft draft = upload->TakeDraft();
     if (!verdict.ok()) {
       if (absl::IsDataLoss(verdict)) ++counts_.uploads_mismatched;
+      if (IsEmpty(*session)) LookOnceIdle(*session);
     } else if (is_there) {
       ++counts_.uploads_complete;
       if (upload->digest()) {

@@ -410,6 +410,11 @@ class TensorStore {
   void EraseUpload(Session& session, Uploads::iterator upload, Leftovers& left)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void EndUse(Session& session, int64_t now_ns) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Has a session that nobody uses looked at when its linger is over, or earlier.
+  void LookOnceIdle(Session& session) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  static bool IsEmpty(const Session& session) {
+    return session.tensors.empty() && session.uploads.empty();
+  }
 
   int64_t LeaseOf(const Keeping& keep) const;
   absl::Status CheckKeeping(const Keeping& keep) const;

@@ -2,6 +2,7 @@
 #include "server/system/files.h"
 
 #include <fcntl.h>
+#include <grp.h>
 #include <pthread.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -12,6 +13,7 @@
 #include <string_view>
 #include <system_error>
 #include <utility>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
@@ -26,6 +28,14 @@ absl::Status CannotOpen(const std::string& path) {
 }
 
 }  // namespace
+
+std::optional<uint32_t> FindGroup(const std::string& name) {
+  std::vector<char> text(size_t{1} << 16);
+  group entry = {};
+  group* found = nullptr;
+  const int error = getgrnam_r(name.c_str(), &entry, text.data(), text.size(), &found);
+  return error == 0 && found != nullptr ? std::optional(entry.gr_gid) : std::nullopt;
+}
 
 absl::StatusOr<FileDescriptor> OpenRegularFile(const std::string& path, int flags) {
   constexpr mode_t kReadableForOthers = 0644;

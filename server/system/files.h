@@ -10,6 +10,7 @@
 #include <cstdint>
 #include <deque>
 #include <memory>
+#include <optional>
 #include <string>
 #include <thread>
 #include <utility>
@@ -44,6 +45,9 @@ class FileDescriptor {
  private:
   int number_ = -1;
 };
+
+// The number of the group that has this name on the machine, if there is one.
+std::optional<uint32_t> FindGroup(const std::string& name);
 
 // Opens a file that a user names with the flags of open(2); a new file can be read by others.
 // Symbolic links are followed. A pipe or a device that is named by mistake is refused at once:

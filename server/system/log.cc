@@ -487,6 +487,7 @@ bool IsRefusal(std::string_view pairs) {
   if (pairs.starts_with("event=call_refused ") || pairs.starts_with("event=product_refused ")) {
     return true;
   }
+  if (pairs.starts_with("event=product ")) return false;  // It was let in, and may have run.
   constexpr std::string_view kStatus = " status=";
   const size_t at = pairs.rfind(kStatus);
   if (at == pairs.npos) return false;

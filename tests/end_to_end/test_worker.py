@@ -172,7 +172,8 @@ def test_products_run_on_the_gpu_that_is_the_default(gpus, client, gemmctl):
     assert (gpu.chip, gpu.description, gpu.multiprocessors) == ("sm_90", "fake GPU", 7)
     assert (gpu.cuda_driver_version, gpu.cuda_runtime_version) == ("13.1", "12.8")
     assert gpu.memory_limit_bytes < gpu.memory_bytes and gpu.clock_khz > 0 < gpu.memory_clock_khz
-    answer = both.multiply()
+    assert both.multiply().timing.copy_out_ns == 0, "a small D is written where it is sent from"
+    answer = both.multiply(product=f16_product(144))
     assert answer.device == "cuda:0"
     assert answer.kernel.startswith(("mma.", "wmma.", "wgmma."))
     timing = answer.timing

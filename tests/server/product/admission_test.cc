@@ -50,6 +50,8 @@ TEST(AdmissionTest, RefusesPastEachLimit) {
   EXPECT_THAT(std::string(too_many.message()), HasSubstr("2 requests"));
   admission.Close();
   EXPECT_EQ(Admit(admission, 0).status().code(), absl::StatusCode::kUnavailable);
+  EXPECT_EQ(admission.load().admitted, 0);
+  admission.CountAdmitted(2);
   EXPECT_EQ(admission.load().admitted, 2);
   EXPECT_EQ(admission.load().refused_for_bytes, 1);
   EXPECT_EQ(admission.load().refused_for_requests, 1);

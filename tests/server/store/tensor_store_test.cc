@@ -325,6 +325,23 @@ TEST_F(TensorStoreTest, PinnedTensorsStayForADayAfterTheLastConnection) {
   EXPECT_THAT(store_.Use(token), StatusIs(absl::StatusCode::kUnauthenticated));
 }
 
+// The lease of an upload is over long before.
+TEST_F(TensorStoreTest, ASessionEndsWithTheLastPinnedThingThatItHas) {
+  {
+    const SessionUse session = Open();
+    ASSERT_THAT(
+        store_.Begin(session, Row(2), {.name = "u", .lease_ns = 60 * kSecond, .pinned = true}, {}),
+        IsOk());
+  }
+  clock_.Advance(59 * kSecond);
+  store_.Expire();
+  EXPECT_EQ(store_.load().sessions, 1);
+  clock_.Advance(kSecond);
+  store_.Expire();
+  EXPECT_EQ(store_.load().uploads, 0);
+  EXPECT_EQ(store_.load().sessions, 0);
+}
+
 // A place that a user leaves with a pinned tensor is its own, and it is free again without a
 // restart.
 TEST_F(TensorStoreTest, WhatIsLeftBehindCountsAgainstItsOwnerForADay) {
