@@ -164,4 +164,4 @@ def test_a_disk_that_takes_nothing_costs_spans_alone(start, tmp_path):
 def test_a_file_that_cannot_be_had_is_told_at_the_start(daemons, tmp_path):
     daemon = daemons.launch("--devices=cpu", f"--traces={tmp_path}")
     assert daemon.wait() == 1
-    assert "traces: cannot open" in daemon.events("stop")[0]["reason"]
+    assert daemon.events("stop")[0]["reason"] == f"traces: got {tmp_path}, want a regular file"

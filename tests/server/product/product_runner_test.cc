@@ -461,6 +461,29 @@ TEST_F(ProductRunnerTest, OneCallerDoesNotTakeAllPlaces) {
   EXPECT_EQ(scheduler_.InsideOf({"ipv4:192.0.2.1"}).of_caller, taken - 1);
 }
 
+// Those of a list that are not queued yet count as well: it comes over one connection.
+TEST_F(ProductRunnerTest, AListDoesNotTakeAllPlaces) {
+  constexpr int64_t kPlaces = 64;
+  constexpr int64_t kTaken = kPlaces * 7 / 8 * 7 / 8;
+  SetLimits({.admission = {.max_requests = kPlaces, .max_bytes = int64_t{1} << 40}});
+  Company company;
+  absl::Status refused;
+  while (refused.ok()) {
+    std::unique_ptr<Product> product = Request(8, 8, 8);
+    product->id = runner_->NewId();
+    product->arrival.arrived_ns = clock_.NowNs();
+    product->answer = [](const std::unique_ptr<Product>&) {};
+    refused = runner_->StartWith(company, product, absl::OkStatus());
+  }
+  EXPECT_EQ(company.size(), kTaken);
+  EXPECT_THAT(refused, StatusIs(absl::StatusCode::kResourceExhausted,
+                                HasSubstr("the connection has 49 requests inside")));
+  EXPECT_EQ(admission_->load().admitted, 0);
+  runner_->StartTogether(std::move(company));
+  EXPECT_EQ(admission_->load().admitted, kTaken);
+  scheduler_.Stop(absl::UnavailableError("over"));
+}
+
 // Ten connections of one user of a unix socket, and one of another user.
 TEST_F(ProductRunnerTest, UsersOfOneUnixSocketHavePlacesOfTheirOwn) {
   constexpr int64_t kPlaces = 64;

@@ -179,6 +179,16 @@ TEST_F(AuditedRefusalsTest, AreThoseForWhomNothingWasDone) {
 }
 
 // A full disk takes nothing, and says so in time with each line.
+// A product that was let in may have run, whatever has become of it.
+TEST_F(AuditedRefusalsTest, AreNoProductsThatWereLetIn) {
+  Begin(1000);
+  for (int i = 0; i < 100; ++i) {
+    AuditLog()->info("event=product identity=x peer=ipv4:10.0.0.1:5 method=Multiply status={}",
+                     "UNAVAILABLE");
+  }
+  EXPECT_EQ(Counts()["product"], 100);
+}
+
 TEST_F(AuditLogTest, WhatADiskDoesNotTakeIsCountedAndToldInTheLog) {
   std::ostringstream log;
   const std::shared_ptr<spdlog::logger> before = spdlog::default_logger();
