@@ -169,7 +169,7 @@ class EndWatch {
         thread_([this] { Run(); }) {}
   ~EndWatch() { End(); }
 
-  // Drains the server. The watch goes on until it is destroyed, after the server.
+  // Drains the server, and goes on watching until this is destroyed, after the server.
   absl::Status Drain(Server& server, absl::Duration grace) {
     {
       MutexLock lock(&mutex_);

@@ -263,8 +263,8 @@ class JoinedJob {
   // The whole of such jobs again, whose matrices lie elsewhere by now.
   static std::unique_ptr<JoinedJob> Of(const Job& whole, std::vector<const Job*> members);
 
-  // Puts operands and D together. Once, unless whoever gets the whole does it again with members
-  // of his own: those that name tensors do not lie yet where the device finds them.
+  // Puts the members' operands and their parts of D together. Only then is the whole complete. If
+  // members name tensors, the place of those has to be known before.
   // Errors: Unimplemented where matrices of one operand lie on the host and on the device.
   absl::Status Gather();
 

@@ -645,9 +645,8 @@ bool TensorStore::IsIdle(const Session& session, int64_t now_ns) const {
          now_ns - session.used_ns >= absl::ToInt64Nanoseconds(options_.linger);
 }
 
-// Ends what is left of a session that nobody has used for its linger, but for pinned tensors, which
-// stay for longer, and what an owner keeps for its leases. True where the session has ended with
-// it.
+// Ends what is left of a session that was unused for its linger. Pinned tensors stay for longer,
+// and what an owner keeps stays for its leases. True if the session has ended, too.
 bool TensorStore::ExpireSession(Session& session, int64_t now_ns, Leftovers& left) {
   const int64_t ends_pinned_ns =
       After(session.used_ns, absl::ToInt64Nanoseconds(options_.pinned_linger));
@@ -727,7 +726,7 @@ bool TensorStore::ExpireDue(int64_t now_ns, int most, Leftovers& left) {
 void TensorStore::Expire() {
   const int64_t now_ns = clock_.NowNs();
   for (bool is_more = true; is_more;) {
-    // The lock is free in between, so that nobody waits for all that is due.
+    // The lock is free in between, so that other calls do not wait for all that is due.
     Leftovers left;
     MutexLock lock(&mutex_);
     is_more = ExpireDue(now_ns, kLooksAtOnce, left);

@@ -104,7 +104,7 @@ struct Session {
   const std::shared_ptr<Account> account;
   int64_t number = 0;        // Among sessions, tensors and uploads.
   int64_t used_ns;           // When its last use ended.
-  int64_t look_ns = kNever;  // When the store looks whether somebody still uses it.
+  int64_t look_ns = kNever;  // When the store checks whether it is still in use.
   int users = 0;             // Streams, calls and products.
   // The streams that keep it open, by number, and what tells each that an operator has dropped it.
   absl::flat_hash_map<int64_t, std::function<void()>> streams;
@@ -400,7 +400,7 @@ class TensorStore {
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void LookAt(int64_t at_ns, Session& session, Session::PendingUpload& pending)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // Looks at so many of those that are due; true where more are.
+  // Looks at up to `most` of what is due; true if more is.
   bool ExpireDue(int64_t now_ns, int most, Leftovers& left) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void ExpireTensor(Session& session, const RandomId& handle, int64_t now_ns, Leftovers& left)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
@@ -410,7 +410,7 @@ class TensorStore {
   void EraseUpload(Session& session, Uploads::iterator upload, Leftovers& left)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void EndUse(Session& session, int64_t now_ns) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // Has a session that nobody uses looked at when its linger is over, or earlier.
+  // Has an unused session looked at when its linger ends, unless it is looked at earlier.
   void LookOnceIdle(Session& session) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   static bool IsEmpty(const Session& session) {
     return session.tensors.empty() && session.uploads.empty();
@@ -469,7 +469,7 @@ class TensorStore {
   // Counts what devices have lost since the last call.
   void CountLost() ABSL_LOCKS_EXCLUDED(mutex_);
   bool HasLostMemory() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // False where somebody writes the tensor, so that it is not known yet.
+  // False while the tensor is being written, since it is not known yet.
   bool CountIfLost(TensorEntry& entry) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void End(Session& session, int64_t stream) ABSL_LOCKS_EXCLUDED(mutex_);
   SessionState StateOf(const Session& session) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);

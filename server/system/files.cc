@@ -43,7 +43,7 @@ absl::StatusOr<FileDescriptor> OpenRegularFile(const std::string& path, int flag
     return absl::InvalidArgumentError(absl::StrCat("got ", path, ", want a regular file"));
   };
   struct stat status = {};
-  // Opening a device may already do something, and opening a pipe wakes whoever waits for a reader.
+  // To open a device may have an effect; to open a pipe wakes a process that waits for a reader.
   if (stat(path.c_str(), &status) == 0 && !S_ISREG(status.st_mode)) return refuse();
   FileDescriptor file(
       open(path.c_str(), flags | O_CLOEXEC | O_NONBLOCK | O_NOCTTY, kReadableForOthers));

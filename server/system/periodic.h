@@ -53,7 +53,7 @@ class Periodic {
   std::thread thread_;  // The last member: it uses the others.
 };
 
-// Calls a function once for each request, on a thread of its own: whoever asks does not wait.
+// Calls a function once for each request, on a thread of its own, so that requests do not wait.
 // Requests that come during a call are answered by one more. The destructor waits for a call that
 // is under way, and makes none for requests that are left.
 class OnRequest {

@@ -154,8 +154,8 @@ ListeningSocket::Place PlaceOf(const std::string& path) {
   return {status.st_dev, status.st_ino};
 }
 
-// Opens the file of a socket to those who may use it. The path is looked at once, so that nothing
-// else that somebody puts there is changed.
+// Opens the file of a socket to those who may use it. The path is looked up once: another file that
+// is put there meanwhile is not changed.
 bool OpenTo(const SocketAccess& access, const char* path) {
   const FileDescriptor file(open(path, O_PATH | O_NOFOLLOW | O_CLOEXEC));
   struct stat status = {};
