@@ -47,8 +47,7 @@ bool FitsRegisters(const Problem& problem) {
   const auto is_usual = [](ElementType type) {
     return type == ElementType::kF32 || type == ElementType::kF16 || type == ElementType::kBf16;
   };
-  return problem.has_product() && is_usual(problem.d.type) &&
-         (!problem.has_c() || is_usual(problem.c.type)) &&
+  return problem.has_product() && (!problem.has_c() || is_usual(problem.c.type)) &&
          (problem.bias_axis == BiasAxis::kNone || is_usual(problem.bias_type)) &&
          (problem.activation == Activation::kNone || problem.activation == Activation::kRelu);
 }

@@ -64,8 +64,8 @@ struct EpilogueParameters {
 // Whether StoreDirectly does the whole epilogue of a product.
 bool StoresDirectly(const Problem& problem, ElementType accumulators);
 
-// Whether RegisterEpilogue (register_epilogue.cuh) does the epilogue of a product with accumulators
-// in f32, alpha alone too.
+// Whether RegisterEpilogue (register_epilogue.cuh) does the epilogue of a product, alpha alone too,
+// if the row stores D's type.
 bool FitsRegisters(const Problem& problem);
 
 // `accumulators` is the type of the accumulators as the epilogue gets them: f32 (f16 is widened),

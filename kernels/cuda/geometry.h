@@ -117,14 +117,12 @@ inline constexpr int kTilesBetweenLooks = 1024;
 inline constexpr int kStopBytes = 16;
 //
 // Warpgroups keep the stages full while they store D: each has room of its own after the stages,
-// for as many columns of its instruction's rows as an instruction has in 16 bits. The copy engine
-// takes blocks of 128 bytes of each row from there.
-inline constexpr int kBlockOfRowBytes = 128;
-constexpr int BlocksOfRows(const CudaRow& row) {
-  return HasWarpgroups(row) && !IsNarrow(row) ? row.instruction.n * 2 / kBlockOfRowBytes : 0;
-}
+// for as many columns of its instruction's rows as an instruction has in 16 bits.
+// The copy engine takes blocks of each row from there: of 128 bytes, or of 64 where those are 64
+// columns.
+constexpr int BlockOfRowBytes(ElementType stored) { return BitsOf(stored) == 8 ? 64 : 128; }
 constexpr int StoreBytes(const CudaRow& row) {
-  return BlocksOfRows(row) * kBlockOfRowBytes * row.instruction_rows();
+  return HasWarpgroups(row) && !IsNarrow(row) ? row.instruction.n * 2 * row.instruction_rows() : 0;
 }
 constexpr int BarriersOffset(const CudaRow& row) {
   if (HasWarpgroups(row)) return row.stages * StageBytes(row) + WarpgroupsOf(row) * StoreBytes(row);
@@ -142,13 +140,37 @@ constexpr int SharedBytes(const CudaRow& row) {
   return StopOffset(row) + (HasRing(row) ? kStopBytes : 0);
 }
 
-// Whether a warpgroup's registers suffice to finish sums where they are (register_epilogue.cuh):
-// 192 sums beside metadata leave too few.
+// Whether a thread's sums leave registers for more than the usual epilogue in f32: 192 do not.
+constexpr bool LeavesRegisters(const CudaRow& row) {
+  return InstructionsDown(row) * row.instruction.n / 2 <= 128;
+}
+
+// Whether a warpgroup's registers suffice to finish sums where they are (register_epilogue.cuh),
+// beside metadata or in f64.
 constexpr bool HasRoomToFinish(const CudaRow& row) {
-  constexpr int kMostBesideMetadata = 128;
-  return HasWarpgroups(row) && AccumulatorType(row) == ElementType::kF32 &&
-         (!row.instruction.is_sparse() ||
-          InstructionsDown(row) * row.instruction.n / 2 <= kMostBesideMetadata);
+  const bool needs_more = row.instruction.is_sparse() || AccumulatorType(row) == ElementType::kS32;
+  return HasWarpgroups(row) && (!needs_more || LeavesRegisters(row));
+}
+
+// Whether warpgroups can store elements of the type: sums as they are, usual floats, and the 8 bits
+// that the next product of the kind takes.
+constexpr bool Stores(const CudaRow& row, ElementType type) {
+  if (type == AccumulatorType(row)) return true;
+  if (!HasRoomToFinish(row)) {
+    return AccumulatorType(row) == ElementType::kF32 &&
+           (type == ElementType::kF16 || type == ElementType::kBf16);
+  }
+  switch (type) {
+    case ElementType::kF32:
+    case ElementType::kF16:
+    case ElementType::kBf16: return true;
+    case ElementType::kE4m3:
+    case ElementType::kE5m2:
+      return AccumulatorType(row) == ElementType::kF32 && BitsOf(row.instruction.a) == 8 &&
+             LeavesRegisters(row);
+    case ElementType::kS8: return AccumulatorType(row) == ElementType::kS32;
+    default: return false;
+  }
 }
 
 // Whether a narrow row computes D by its transpose, to put the longer side of D down.
@@ -194,10 +216,11 @@ constexpr bool RunsOn(const CudaRow& row, mma::Chip chip) {
 }
 
 // The number of blocks that share a multiprocessor: as many as its shared memory and registers
-// suffice for.
+// suffice for. Rows of warpgroups share out the registers among those for which there is memory.
 constexpr int BlocksPerMultiprocessor(const CudaRow& row, mma::Chip chip) {
   constexpr int kReservedBytes = 1024;  // The system takes these from each block.
   const int by_memory = mma::SharedBytesOf(chip) / (SharedBytes(row) + kReservedBytes);
+  if (HasWarpgroups(row)) return by_memory < 1 ? 1 : by_memory;
   const int by_registers = kRegisters / (ThreadsOfBlock(row, chip) * RegistersOf(row, chip));
   const int least = by_memory < by_registers ? by_memory : by_registers;
   return least < 1 ? 1 : least;

@@ -112,7 +112,8 @@ absl::Status PlanSparse(const CudaRow& row, const Problem& problem, Allocator& w
 // as it is.
 bool StoresWhole(const CudaRow& row, const Problem& problem) {
   const ElementType accumulators = AccumulatorType(row);
-  const bool is_finished = HasRoomToFinish(row) && FitsRegisters(problem);
+  const bool is_finished = HasRoomToFinish(row) && FitsRegisters(problem) &&
+                           problem.d.type != ElementType::kS32 && Stores(row, problem.d.type);
   if (!StoresDirectly(problem, accumulators) && !is_finished) return false;
   if (IsNarrow(row)) return true;
   return problem.d.order == Order::kRowMajor &&

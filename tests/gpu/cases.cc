@@ -73,9 +73,11 @@ void AddOutputs(const Tile& tile, Topic topic, int times, std::vector<CaseSpec>&
 
 // Lines of D are whole chunks, so that warpgroups finish D themselves: those of a D in columns in
 // every other two cases, and those of a D in rows in all.
-void AddWholeLines(const Tile& tile, int times, std::vector<CaseSpec>& cases) {
+void AddWholeLines(const CudaRow& row, int times, std::vector<CaseSpec>& cases) {
+  const Tile& tile = row.tile;
   for (int i = 0; i < times; ++i) {
-    for (const ElementType d : {ElementType::kF32, ElementType::kF16, ElementType::kBf16}) {
+    for (const ElementType d : kAllElementTypes) {
+      if (!Stores(row, d)) continue;
       cases.push_back({Topic::kEpilogues, tile.m + 16 + i / 2 % 2, tile.n + 16, tile.k / 2,
                        Family::kNormal, i % 2 + 1, false, false, d});
     }
@@ -94,7 +96,7 @@ std::vector<CaseSpec> QuickCases(const Kernel& kernel, const Tile& tile) {
        ElementType::kF16},
       {Topic::kEpilogues, 17, tile.n + 1, 5, Family::kNormal, 1, false, false, ElementType::kE2m1},
   };
-  if (HasWarpgroups(*CudaRowOf(kernel))) AddWholeLines(tile, 2, cases);
+  if (HasWarpgroups(*CudaRowOf(kernel))) AddWholeLines(*CudaRowOf(kernel), 2, cases);
   return cases;
 }
 
@@ -228,7 +230,8 @@ std::vector<CaseSpec> CasesOf(const Kernel& kernel, size_t round, bool is_quick)
   AddLong(kernel, tile, cases);
   AddOutputs(tile, Topic::kOutputs, 1, cases);
   AddOutputs(tile, Topic::kEpilogues, kEpiloguesOfAType, cases);
-  if (HasWarpgroups(*CudaRowOf(kernel))) AddWholeLines(tile, kWholeLinesOfAType, cases);
+  if (HasWarpgroups(*CudaRowOf(kernel)))
+    AddWholeLines(*CudaRowOf(kernel), kWholeLinesOfAType, cases);
   return cases;
 }
 

@@ -57,6 +57,8 @@ Epilogue DrawEpilogue(const Kernel& kernel, const CaseSpec& spec, RandomSource& 
   Epilogue epilogue;
   // One in sixteen has no product at all.
   epilogue.alpha = random.Between(0, 15) == 0 ? 0 : RandomScalar(random);
+  // Sums of integers are large; half of them become small enough for types of 8 bits.
+  if (IsInteger(kernel.a) && random.Flip()) epilogue.alpha = random.AnyMagnitude(-14, -7);
   epilogue.beta = random.Flip() ? RandomScalar(random) : 0;
   if (epilogue.beta != 0) {
     epilogue.c_layout =

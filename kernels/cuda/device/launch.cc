@@ -272,7 +272,7 @@ absl::Status SetStore(const CudaRow& row, const GemmArgs& args, const CudaPlan& 
       .lines = static_cast<int>(problem.m),
       .line_bytes = static_cast<int>(problem.n * element_bytes),
       .line_stride_bytes = static_cast<int>(stride)};
-  const TileBox box = {.line_bytes = kBlockOfRowBytes,
+  const TileBox box = {.line_bytes = BlockOfRowBytes(parameters.stored_type),
                        .lines = row.instruction_rows(),
                        .is_swizzled = true,
                        .element_bytes = element_bytes,
@@ -281,8 +281,9 @@ absl::Status SetStore(const CudaRow& row, const GemmArgs& args, const CudaPlan& 
   return absl::OkStatus();
 }
 
-// The tiles of all matrices, and the blocks that share them: one on each multiprocessor.
-absl::Status SetTiles(const GemmArgs& args, MmaParameters& parameters) {
+// The tiles of all matrices, and the blocks that share them: as many as multiprocessors hold.
+absl::Status SetTiles(const CudaRow& row, mma::Chip chip, const GemmArgs& args,
+                      MmaParameters& parameters) {
   const int64_t tiles = int64_t{parameters.tiles_m} * parameters.tiles_n;
   const int64_t batch = args.problem.batch;
   if (batch > kMostBlocks / tiles) {
@@ -290,7 +291,8 @@ absl::Status SetTiles(const GemmArgs& args, MmaParameters& parameters) {
         Concat("batch: got ", batch, " matrices of ", tiles, " tiles, want at most 2^31 tiles"));
   }
   parameters.tiles = static_cast<int>(tiles * batch);
-  parameters.blocks = std::min(parameters.tiles, std::max(1, args.target.multiprocessors));
+  parameters.blocks = std::min(parameters.tiles, std::max(1, args.target.multiprocessors) *
+                                                     BlocksPerMultiprocessor(row, chip));
   return absl::OkStatus();
 }
 
@@ -324,7 +326,7 @@ absl::Status SetParameters(const CudaRow& row, mma::Chip chip, const GemmArgs& a
   }
   if (!HasWarpgroups(row)) return absl::OkStatus();
   if (!IsNarrow(row)) RETURN_IF_ERROR(SetStore(row, args, plan, places, parameters));
-  return SetTiles(args, parameters);
+  return SetTiles(row, chip, args, parameters);
 }
 
 // How blocks are launched; a launch adds the stream, the attributes' address and, for rows without

@@ -56,13 +56,14 @@ absl::StatusOr<TileMap> TileMapOf(const OperandLines& operand, const TileBox& bo
   const cuuint32_t elements[] = {static_cast<cuuint32_t>(box.line_bytes / box.element_bytes),
                                  static_cast<cuuint32_t>(box.lines), 1};
   const cuuint32_t steps[] = {1, 1, 1};
+  const CUtensorMapDataType type = box.element_bytes == 1   ? CU_TENSOR_MAP_DATA_TYPE_UINT8
+                                   : box.element_bytes == 2 ? CU_TENSOR_MAP_DATA_TYPE_UINT16
+                                                            : CU_TENSOR_MAP_DATA_TYPE_UINT32;
   CUtensorMap map;
-  const CUresult result = (*encode)(
-      &map,
-      box.element_bytes == 2 ? CU_TENSOR_MAP_DATA_TYPE_UINT16 : CU_TENSOR_MAP_DATA_TYPE_UINT32, 3,
-      const_cast<std::byte*>(operand.data), extents, strides, elements, steps,
-      CU_TENSOR_MAP_INTERLEAVE_NONE, SwizzleOf(box), CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
-      CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
+  const CUresult result =
+      (*encode)(&map, type, 3, const_cast<std::byte*>(operand.data), extents, strides, elements,
+                steps, CU_TENSOR_MAP_INTERLEAVE_NONE, SwizzleOf(box),
+                CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
   if (result != CUDA_SUCCESS) {
     return absl::InternalError(Concat("cuTensorMapEncodeTiled: error ", static_cast<int>(result),
                                       " for ", operand.lines, " lines of ", operand.line_bytes,

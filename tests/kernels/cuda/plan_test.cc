@@ -162,13 +162,49 @@ TEST(CudaPlanTest, VeryLongColumnsAreNotTransposed) {
   EXPECT_FALSE(MultiplicationOf(WideRow(), InColumns(kernel, 512, 1 << 30)).is_transposed);
 }
 
-// The epilogue of integers computes in f64.
-TEST(CudaPlanTest, SumsOfIntegersAreFinishedByAnotherKernel) {
+Problem OfBytes(ElementType type, ElementType accumulation, ElementType d) {
   Problem problem = Usual();
-  problem.accumulation = ElementType::kS32;
-  problem.a = TightLayout("a", ElementType::kS8, Order::kRowMajor, kExtent, kExtent).value();
-  problem.b = TightLayout("b", ElementType::kS8, Order::kColumnMajor, kExtent, kExtent).value();
-  EXPECT_TRUE(KeepsSums(Integer(), problem));
+  problem.accumulation = accumulation;
+  problem.a = TightLayout("a", type, Order::kRowMajor, kExtent, kExtent).value();
+  problem.b = TightLayout("b", type, Order::kColumnMajor, kExtent, kExtent).value();
+  problem.d = TightLayout("d", d, Order::kRowMajor, kExtent, kExtent).value();
+  return problem;
+}
+
+// In f64, into the usual types and the 8 bits that the next product takes; not where 192 sums fill
+// the registers.
+TEST(CudaPlanTest, SumsOfIntegersAreFinishedInRegisters) {
+  const CudaRow& large = RowNamed("wgmma.m64n192k32.s32.s8.s8_256x192x128_w8x1_s3");
+  for (const ElementType d :
+       {ElementType::kBf16, ElementType::kF16, ElementType::kF32, ElementType::kS8}) {
+    Problem problem = OfBytes(ElementType::kS8, ElementType::kS32, d);
+    EXPECT_FALSE(KeepsSums(Integer(), problem)) << NameOf(d);
+    EXPECT_TRUE(KeepsSums(large, problem)) << NameOf(d);
+    problem.activation = Activation::kSilu;
+    EXPECT_TRUE(KeepsSums(Integer(), problem)) << NameOf(d);
+  }
+  for (const ElementType d : {ElementType::kE4m3, ElementType::kU8, ElementType::kF64}) {
+    EXPECT_TRUE(KeepsSums(Integer(), OfBytes(ElementType::kS8, ElementType::kS32, d))) << NameOf(d);
+  }
+  Problem whole = OfBytes(ElementType::kS8, ElementType::kS32, ElementType::kS32);
+  EXPECT_TRUE(KeepsSums(Integer(), whole));
+  whole.bias_axis = BiasAxis::kNone;
+  whole.activation = Activation::kNone;
+  EXPECT_FALSE(KeepsSums(Integer(), whole));
+  whole.alpha = 2;
+  EXPECT_TRUE(KeepsSums(Integer(), whole));
+}
+
+TEST(CudaPlanTest, ProductsOfBytesStoreBytes) {
+  const CudaRow& row = RowNamed("wgmma.m64n128k32.f32.e4m3.e4m3_128x128x128_w8x1_s6");
+  const auto problem_of = [](ElementType d) {
+    return OfBytes(ElementType::kE4m3, ElementType::kF32, d);
+  };
+  EXPECT_FALSE(KeepsSums(row, problem_of(ElementType::kE4m3)));
+  EXPECT_FALSE(KeepsSums(row, problem_of(ElementType::kE5m2)));
+  EXPECT_TRUE(KeepsSums(row, problem_of(ElementType::kS8)));
+  EXPECT_TRUE(KeepsSums(RowNamed("wgmma.m64n192k32.f32.e4m3.e4m3_256x192x128_w8x1_s3"),
+                        problem_of(ElementType::kE4m3)));
 }
 
 // 192 sums and metadata fill the registers.

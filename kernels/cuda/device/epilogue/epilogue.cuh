@@ -31,6 +31,26 @@ __device__ __forceinline__ uint32_t EncodeBf16Pair(float x0, float x1) {
   return word;
 }
 
+// The same for 8 bits: what is too large becomes the largest finite number, and NaN 0x7f, or 0 as
+// an integer.
+template <ElementType kType>
+__device__ __forceinline__ uint16_t EncodeBytePair(float x0, float x1) {
+  uint16_t pair;
+  if constexpr (kType == ElementType::kE4m3) {
+    asm("cvt.rn.satfinite.e4m3x2.f32 %0, %1, %2;" : "=h"(pair) : "f"(x1), "f"(x0));
+  } else if constexpr (kType == ElementType::kE5m2) {
+    asm("cvt.rn.satfinite.e5m2x2.f32 %0, %1, %2;" : "=h"(pair) : "f"(x1), "f"(x0));
+  } else {
+    static_assert(kType == ElementType::kS8);
+    int32_t y0;
+    int32_t y1;
+    asm("cvt.rni.sat.s8.f32 %0, %1;" : "=r"(y0) : "f"(x0));
+    asm("cvt.rni.sat.s8.f32 %0, %1;" : "=r"(y1) : "f"(x1));
+    pair = static_cast<uint16_t>((y0 & 0xff) | (y1 & 0xff) << 8);
+  }
+  return pair;
+}
+
 struct DeviceEncoder {
   template <ElementType kType, typename T>
   static __device__ __forceinline__ uint64_t Encode(T value) {

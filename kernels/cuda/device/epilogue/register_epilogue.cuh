@@ -2,13 +2,14 @@
 //
 // The epilogue of sums that a warpgroup holds in registers, where it is one that products ask for
 // often (FitsRegisters): scales, alpha, C and bias in usual types, and no activation or ReLU. It
-// gives the bits of ApplyEpilogueToElement.
+// computes as ApplyEpilogueToElement does: sums in f32 in f32, sums in s32 in f64.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
 
 #include "kernels/cuda/epilogue.h"
+#include "kernels/cuda/epilogue_tile.h"
 
 namespace gemmd {
 
@@ -75,15 +76,35 @@ __device__ __forceinline__ ColumnTerms<kCount> LoadColumnTerms(const EpiloguePar
   return terms;
 }
 
+// A sum as the epilogue computes with it. f64 holds 2^52 + 2^31 + sum in its low word.
+__device__ __forceinline__ float Widened(float sum) { return sum; }
+__device__ __forceinline__ double Widened(int32_t sum) {
+  constexpr int kHighWord = 0x43300000;
+  constexpr double kOffset = 0x1p52 + 0x1p31;
+  return __hiloint2double(kHighWord, sum ^ static_cast<int32_t>(0x8000'0000)) - kOffset;
+}
+
+// A finished element in the register of its sum: an f32, or the bits of one. What is encoded in
+// fewer bits later is rounded to odd here (towards zero, and the last bit set where something was
+// lost), so that the two roundings give what one would.
+__device__ __forceinline__ float Finished(float x, bool) { return x; }
+__device__ __forceinline__ int32_t Finished(double x, bool is_encoded_later) {
+  if (!is_encoded_later) return __float_as_int(__double2float_rn(x));
+  const float towards_zero = __double2float_rz(x);
+  const bool is_exact = static_cast<double>(towards_zero) == x || x != x;
+  return __float_as_int(towards_zero) | (is_exact ? 0 : 1);
+}
+
 // The sums of one instruction: two by two neighbours in a line, those of `row` and then those of
 // row + 8, in every eighth column from `column` on. What lies beyond D takes what its neighbours in
 // D take, and is not stored.
 //
 // kPart sums take each step together, so that the loads of a step are under way together, and no
 // more of them than there are registers for.
-template <int kSums, int kPart>
+template <typename Sum, int kSums, int kPart>
 class RegisterEpilogue {
  public:
+  using T = EpilogueType<Sum>;
   static constexpr int kColumns = kPart / 2;
   using Terms = ColumnTerms<kColumns>;
 
@@ -95,8 +116,9 @@ class RegisterEpilogue {
         column_(column) {}
 
   // terms_of(offsets) gives the terms of a part's columns, which are `offsets(i)` from `column`.
+  // Sums become what Finished says.
   template <typename TermsOf>
-  __device__ __forceinline__ void Run(const TermsOf& terms_of, float (&sums)[kSums]) const {
+  __device__ __forceinline__ void Run(const TermsOf& terms_of, Sum (&sums)[kSums]) const {
     const bool has_bias_of_rows = parameters_.bias_axis == BiasAxis::kRows;
     const bool has_bias_of_columns = parameters_.bias_axis == BiasAxis::kColumns;
     float bias_of_rows[2] = {0, 0};
@@ -113,27 +135,34 @@ class RegisterEpilogue {
         scale_of_rows[i] = parameters_.a_scale.values[parameters_.a_scale.varies ? rows_[i] : 0];
       }
     }
-    const float alpha = static_cast<float>(parameters_.alpha);
+    const T alpha = static_cast<T>(parameters_.alpha);
+    const bool is_encoded_later = parameters_.d.type != ElementType::kF32;
 #pragma unroll
     for (int part = 0; part < kSums; part += kPart) {
+      T elements[kPart];
+#pragma unroll
+      for (int i = 0; i < kPart; ++i) elements[i] = Widened(sums[part + i]);
       Terms terms;
       if (parameters_.has_scales || has_bias_of_columns) {
         terms = terms_of([part](int i) { return OffsetOf(part, i); });
       }
       if (parameters_.has_scales) {
-        ForPart(part, sums,
-                [&](int row, int i, float& x) { x *= scale_of_rows[row] * terms.scales[i]; });
+        ForPart(elements, [&](int row, int i, T& x) {
+          x *= static_cast<T>(scale_of_rows[row]) * static_cast<T>(terms.scales[i]);
+        });
       }
-      ForPart(part, sums, [&](int, int, float& x) { x *= alpha; });  // 1 changes nothing.
-      if (parameters_.c.data != nullptr) AddC(part, sums);
+      ForPart(elements, [&](int, int, T& x) { x *= alpha; });  // 1 changes nothing.
+      if (parameters_.c.data != nullptr) AddC(part, elements);
       if (has_bias_of_rows) {
-        ForPart(part, sums, [&](int row, int, float& x) { x += bias_of_rows[row]; });
+        ForPart(elements, [&](int row, int, T& x) { x += static_cast<T>(bias_of_rows[row]); });
       } else if (has_bias_of_columns) {
-        ForPart(part, sums, [&](int, int i, float& x) { x += terms.biases[i]; });
+        ForPart(elements, [&](int, int i, T& x) { x += static_cast<T>(terms.biases[i]); });
       }
       if (parameters_.activation == Activation::kRelu) {
-        ForPart(part, sums, [](int, int, float& x) { x = x < 0 ? 0 : x; });
+        ForPart(elements, [](int, int, T& x) { x = x < 0 ? 0 : x; });
       }
+#pragma unroll
+      for (int i = 0; i < kPart; ++i) sums[part + i] = Finished(elements[i], is_encoded_later);
     }
   }
 
@@ -145,20 +174,20 @@ class RegisterEpilogue {
   // How far column number `i` of a part is from the first column.
   static __device__ constexpr int OffsetOf(int part, int i) { return part * 2 + i / 2 * 8 + i % 2; }
 
-  // body(which of the two rows, which of the part's columns, sum)
+  // body(which of the two rows, which of the part's columns, element)
   template <typename Body>
-  static __device__ __forceinline__ void ForPart(int part, float (&sums)[kSums], const Body& body) {
+  static __device__ __forceinline__ void ForPart(T (&elements)[kPart], const Body& body) {
 #pragma unroll
     for (int i = 0; i < kColumns; ++i) {
 #pragma unroll
-      for (int row = 0; row < 2; ++row) body(row, i, sums[part + i / 2 * 4 + row * 2 + i % 2]);
+      for (int row = 0; row < 2; ++row) body(row, i, elements[i / 2 * 4 + row * 2 + i % 2]);
     }
   }
 
-  __device__ __forceinline__ void AddC(int part, float (&sums)[kSums]) const {
+  __device__ __forceinline__ void AddC(int part, T (&elements)[kPart]) const {
     const int64_t stride = parameters_.c.line_stride_bytes;
     const bool is_row_major = parameters_.c.order == Order::kRowMajor;
-    const float beta = static_cast<float>(parameters_.beta);
+    const T beta = static_cast<T>(parameters_.beta);
     WithUsualType(parameters_.c.type, [&]<ElementType kType>() {
       float of_c[2][kColumns];
 #pragma unroll
@@ -171,7 +200,7 @@ class RegisterEpilogue {
               UsualElement<kType>(c_ + line * stride, is_row_major ? column : rows_[row]);
         }
       }
-      ForPart(part, sums, [&](int row, int i, float& x) { x += beta * of_c[row][i]; });
+      ForPart(elements, [&](int row, int i, T& x) { x += beta * static_cast<T>(of_c[row][i]); });
     });
   }
 

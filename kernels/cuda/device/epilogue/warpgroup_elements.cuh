@@ -46,7 +46,7 @@ class WarpgroupElements {
       const int64_t row = place.row + at.row;
       const int64_t column = place.column + at.column;
       if (row < parameters_.epilogue.m && column < parameters_.epilogue.n) {
-        StoreDirectly(parameters_.epilogue, place.batch, row, column, sums[0][i], sums[0][i + 1]);
+        Store(place, row, column, sums[0][i], sums[0][i + 1]);
       }
     }
   }
@@ -54,8 +54,38 @@ class WarpgroupElements {
   __device__ void Finish() const {}
 
  private:
+  __device__ __forceinline__ void Store(const Place& place, int64_t row, int64_t column, Sum x0,
+                                        Sum x1) const {
+    const EpilogueParameters& epilogue = parameters_.epilogue;
+    StoreBytes<ElementType::kE4m3>(place, row, column, x0, x1);
+    StoreBytes<ElementType::kE5m2>(place, row, column, x0, x1);
+    StoreBytes<ElementType::kS8>(place, row, column, x0, x1);
+    if (BitsOf(epilogue.d.type) == 8) return;
+    if constexpr (std::is_same_v<Sum, int32_t>) {
+      if (parameters_.finishes_sums) {
+        return StoreDirectly(epilogue, place.batch, row, column, Element(x0), Element(x1));
+      }
+    }
+    StoreDirectly(epilogue, place.batch, row, column, x0, x1);
+  }
+
+  // Where D is of that type. Only finished elements are.
+  template <ElementType kType>
+  __device__ __forceinline__ void StoreBytes(const Place& place, int64_t row, int64_t column,
+                                             Sum x0, Sum x1) const {
+    if constexpr (Stores(kOf, kType)) {
+      if (parameters_.epilogue.d.type != kType) return;
+      const uint16_t pair = EncodeBytePair<kType>(Element(x0), Element(x1));
+      StorePair(parameters_.epilogue, place.batch, row, column, static_cast<uint8_t>(pair),
+                static_cast<uint8_t>(pair >> 8));
+    }
+  }
+
+  static __device__ float Element(float x) { return x; }
+  static __device__ float Element(int32_t finished) { return __int_as_float(finished); }
+
   __device__ __forceinline__ void FinishSums(const Place& place, Sum (&sums)[kSums]) const {
-    using Epilogue = RegisterEpilogue<kSums, 8>;
+    using Epilogue = RegisterEpilogue<Sum, kSums, 8>;
     const mma::Position first = PositionInFragment<Row, mma::Operand::kD>(thread_, 0);
     const int column = static_cast<int>(place.column) + first.column;
     const auto terms_of = [&](const auto& offset_of) {

@@ -49,15 +49,8 @@ class WarpgroupStore {
     if constexpr (HasRoomToFinish(kOf)) {
       if (parameters_.finishes_sums) FinishSums(place, ahead, sums);
     }
-    if constexpr (std::is_same_v<Sum, int32_t>) {
-      RunAs<ElementType::kS32>(place, sums);
-    } else if (parameters_.stored_type == ElementType::kF32) {
-      RunAs<ElementType::kF32>(place, sums);
-    } else if (parameters_.stored_type == ElementType::kF16) {
-      RunAs<ElementType::kF16>(place, sums);
-    } else {
-      RunAs<ElementType::kBf16>(place, sums);
-    }
+    RunAsOneOf<AccumulatorType(kOf), ElementType::kBf16, ElementType::kF16, ElementType::kF32,
+               ElementType::kE4m3, ElementType::kE5m2, ElementType::kS8>(place, sums);
   }
 
   // To be called before the block ends.
@@ -66,9 +59,10 @@ class WarpgroupStore {
   }
 
  private:
-  // Where all sums leave few registers, they are finished a few at a time.
+  // Where all sums leave few registers, they are finished a few at a time; in f64 they take twice
+  // as many.
   static constexpr bool kHasFewRegisters = kDown * kSums > 128;
-  static constexpr int kPart = kHasFewRegisters ? 4 : 16;
+  static constexpr int kPart = kHasFewRegisters ? 4 : std::is_same_v<Sum, int32_t> ? 8 : 16;
 
   __device__ __forceinline__ Ahead LoadAhead(const Place& place) const {
     return LoadColumnTerms<2>(parameters_.epilogue, [&](int i) {
@@ -92,7 +86,7 @@ class WarpgroupStore {
       }
     }
     ptx::SynchronizeWarpgroup(warpgroup_);
-    using Epilogue = RegisterEpilogue<kSums, kPart>;
+    using Epilogue = RegisterEpilogue<Sum, kSums, kPart>;
     const int first = thread_ % 4 * 2;
     const auto terms_of = [&](const auto& offset_of) {
       typename Epilogue::Terms terms;
@@ -116,14 +110,27 @@ class WarpgroupStore {
   static constexpr int kStageBytes = StageBytes(kOf);
   static constexpr int kRoomBytes = StoreBytes(kOf);
   static constexpr int kRows = kOf.instruction.m;
-  static constexpr int kBlockBytes = kRows * kBlockOfRowBytes;
-  static constexpr int kBlocks = BlocksOfRows(kOf);  // So many fit into the room.
+
+  // Runs with the first of the types that is the stored one, of those that the row stores.
+  template <ElementType kType, ElementType... kOthers>
+  __device__ __forceinline__ void RunAsOneOf(const Place& place,
+                                             const Sum (&sums)[kDown][kSums]) const {
+    if constexpr (Stores(kOf, kType)) {
+      if (parameters_.stored_type == kType) return RunAs<kType>(place, sums);
+    }
+    if constexpr (sizeof...(kOthers) > 0) RunAsOneOf<kOthers...>(place, sums);
+  }
 
   template <ElementType kType>
   __device__ void RunAs(const Place& place, const Sum (&sums)[kDown][kSums]) const {
     constexpr int kBytes = BitsOf(kType) / 8;
-    constexpr int kColumns = kBlockOfRowBytes / kBytes;  // A block has so many.
+    constexpr int kColumns = BlockOfRowBytes(kType) / kBytes;  // A block has so many.
+    constexpr int kBlockBytes = kRows * BlockOfRowBytes(kType);
     constexpr int kBlocksOfTile = kOf.tile.n / kColumns;
+    // So many fit into the room.
+    constexpr int kBlocks =
+        kRoomBytes / kBlockBytes < kBlocksOfTile ? kRoomBytes / kBlockBytes : kBlocksOfTile;
+    static_assert(kOf.tile.n % kColumns == 0 && kBlocksOfTile % kBlocks == 0);
 #pragma unroll
     for (int i = 0; i < kDown; ++i) {
 #pragma unroll
@@ -151,47 +158,72 @@ class WarpgroupStore {
   }
 
   // Lays the sums of a block of columns into its place in the room, swizzled as the copy engine
-  // takes them: 16 bytes trade places with the row's number modulo 8.
+  // takes them: 16 bytes trade places with the row's number modulo 8, and in blocks of 64 bytes
+  // with the pair of rows modulo 4.
   template <ElementType kType>
   __device__ void LayBlock(const Sum (&sums)[kSums], int first, int block) const {
-    constexpr int kChunks = kBlockOfRowBytes / 16;
-    const uint32_t target = room_ + block * kBlockBytes;
+    constexpr int kBlockBytes = BlockOfRowBytes(kType);
+    constexpr int kChunks = kBlockBytes / 16;
+    const uint32_t target = room_ + block * kRows * kBlockBytes;
     const int lane = thread_ % 32;
     const int warp_row = thread_ / 32 * 16;
-    if constexpr (BitsOf(kType) == 16) {
+    // Where chunk `chunk` of row `row` lies in the row's line.
+    const auto offset_of = [](int row, int chunk) {
+      return (chunk ^ (kBlockBytes == 128 ? row & 7 : row / 2 & 3)) << 4;
+    };
+    if constexpr (BitsOf(kType) == 8) {
+      // Two columns at a time, of rows r and r + 8.
+      const int row = warp_row + lane / 4;
+      const uint32_t line = target + row * kBlockBytes + (lane & 3) * 2;
+#pragma unroll
+      for (int group = 0; group < 2 * kChunks; ++group) {
+        const Sum* const of = sums + ((first + block) * 2 * kChunks + group) * 4;
+        const uint32_t at = line + offset_of(row, group / 2) + group % 2 * 8;
+        ptx::StoreShared16(at, BytePair<kType>(of[0], of[1]));
+        ptx::StoreShared16(at + 8 * kBlockBytes, BytePair<kType>(of[2], of[3]));
+      }
+    } else if constexpr (BitsOf(kType) == 16) {
       // Four matrices at a time: rows 0 to 7 and 8 to 15 of 16 columns.
       const int row = warp_row + lane % 16;
-      const uint32_t line = target + row * kBlockOfRowBytes;
+      const uint32_t line = target + row * kBlockBytes;
 #pragma unroll
       for (int chunk = 0; chunk < kChunks; chunk += 2) {
         const Sum* const of = sums + ((first + block) * kChunks + chunk) * 4;
         const uint32_t words[4] = {Pair<kType>(of[0], of[1]), Pair<kType>(of[2], of[3]),
                                    Pair<kType>(of[4], of[5]), Pair<kType>(of[6], of[7])};
-        ptx::StoreMatrices(line + (((chunk + lane / 16) ^ (row & 7)) << 4), words);
+        ptx::StoreMatrices(line + offset_of(row, chunk + lane / 16), words);
       }
     } else {
       // Two columns at a time, of rows r and r + 8.
       const int row = warp_row + lane / 4;
-      const uint32_t line = target + row * kBlockOfRowBytes + (lane & 1) * 8;
+      const uint32_t line = target + row * kBlockBytes + (lane & 1) * 8;
 #pragma unroll
       for (int chunk = 0; chunk < kChunks; chunk += 2) {
         const Sum* const of = sums + ((first + block) * kChunks + chunk) / 2 * 4;
-        const uint32_t at = line + (((chunk + (lane & 2) / 2) ^ (row & 7)) << 4);
-        ptx::StoreShared64(at, Word(of[0]), Word(of[1]));
-        ptx::StoreShared64(at + 8 * kBlockOfRowBytes, Word(of[2]), Word(of[3]));
+        const uint32_t at = line + offset_of(row, chunk + (lane & 2) / 2);
+        ptx::StoreShared64(at, Word<kType>(of[0]), Word<kType>(of[1]));
+        ptx::StoreShared64(at + 8 * kBlockBytes, Word<kType>(of[2]), Word<kType>(of[3]));
       }
     }
   }
 
   // 1 as alpha changes nothing but the bits of NaNs, of which there is one in the end.
+  __device__ float Element(float sum) const { return sum * parameters_.stored_alpha; }
+  __device__ float Element(int32_t finished) const { return __int_as_float(finished); }
   template <ElementType kType>
-  __device__ uint32_t Pair(float x0, float x1) const {
-    const float alpha = parameters_.stored_alpha;
-    return kType == ElementType::kF16 ? EncodeF16Pair(x0 * alpha, x1 * alpha)
-                                      : EncodeBf16Pair(x0 * alpha, x1 * alpha);
+  __device__ uint32_t Pair(Sum x0, Sum x1) const {
+    return kType == ElementType::kF16 ? EncodeF16Pair(Element(x0), Element(x1))
+                                      : EncodeBf16Pair(Element(x0), Element(x1));
   }
-  __device__ uint32_t Word(float x) const { return __float_as_uint(x * parameters_.stored_alpha); }
-  __device__ uint32_t Word(int32_t x) const { return static_cast<uint32_t>(x); }
+  template <ElementType kType>
+  __device__ uint16_t BytePair(Sum x0, Sum x1) const {
+    return EncodeBytePair<kType>(Element(x0), Element(x1));
+  }
+  template <ElementType kType>
+  __device__ uint32_t Word(Sum x) const {
+    if constexpr (kType == ElementType::kS32) return static_cast<uint32_t>(x);
+    return __float_as_uint(Element(x));
+  }
 
   const MmaParameters& parameters_;
   const uint32_t room_;

@@ -144,6 +144,9 @@ __device__ inline void StoreMatrices(uint32_t shared, const uint32_t (&words)[4]
                : "r"(shared), "r"(words[0]), "r"(words[1]), "r"(words[2]), "r"(words[3])
                : "memory");
 }
+__device__ inline void StoreShared16(uint32_t shared, uint16_t value) {
+  asm volatile("st.shared.b16 [%0], %1;" ::"r"(shared), "h"(value) : "memory");
+}
 __device__ inline void StoreShared64(uint32_t shared, uint32_t low, uint32_t high) {
   asm volatile("st.shared.v2.b32 [%0], {%1, %2};" : : "r"(shared), "r"(low), "r"(high) : "memory");
 }
