@@ -48,8 +48,9 @@ struct Selection {
 };
 
 // Ranks the kernels of `catalog` for a valid problem by predicted time. Among those within 10 % of
-// the fastest, the first in the catalogue comes first, and so on with those that remain. So noise
-// in the measured rates does not change the choice, and the choice is within 10 % of the fastest.
+// the fastest, on a GPU within 2 %, the first in the catalogue comes first, and so on with those
+// that remain. So noise in the measured rates does not change the choice, and the choice is within
+// that of the fastest.
 // On a GPU or a simulator, a kernel that is not asked for by name gives the bits of the chip's
 // default recipe (default_recipe.h), whichever it is; any other is refused.
 Selection Select(absl::Span<const Kernel> catalog, const Problem& problem,

@@ -20,10 +20,50 @@ double TilesOf(const CudaRow& row, const Problem& problem) {
          static_cast<double>(problem.batch);
 }
 
-double ComputeSeconds(const CudaRow& row, const Problem& problem, double at_once, double rate) {
-  const double operations_of_tile =
-      2.0 * row.tile.m * row.tile.n * row.tile.k * Tiles(problem.k, row.tile.k);
-  return std::ceil(TilesOf(row, problem) / at_once) * operations_of_tile / (rate / at_once);
+// Tiles that the multiprocessors compute at once: so many on each of those that have one.
+struct Round {
+  double busy = 1;  // Multiprocessors.
+  double together = 1;
+};
+
+Round RoundOf(const CudaRow& row, double tiles, const Target& target) {
+  const double multiprocessors = std::max(1, target.multiprocessors);
+  const double most = BlocksPerMultiprocessor(row, target.chip);
+  return {.busy = std::min(tiles, multiprocessors),
+          .together = std::min(std::ceil(tiles / multiprocessors), most)};
+}
+
+bool IsRagged(const OperandPlan& plan) {
+  constexpr int64_t kLineOfCache = 128;
+  return plan.line_stride_bytes % kLineOfCache != 0;
+}
+
+// A step of a round along k. `rate` is that of one multiprocessor.
+double StepSeconds(const CudaRow& row, const CudaPlan& plan, const Round& round, double rate) {
+  const double computing = 2.0 * row.tile.m * row.tile.n * row.tile.k / rate * round.together;
+  const double bytes = StageBytes(row) * round.busy * round.together;
+  const bool is_ragged = IsRagged(plan.a) || IsRagged(plan.b);
+  return std::max(
+      {computing, is_ragged ? bytes / kRaggedBytesPerSecond : 0.0, kStageSeconds / row.stages});
+}
+
+// What a round takes beside its steps.
+double EndSeconds(const CudaRow& row, const Round& round) {
+  const double of_element = IsNarrow(row) ? kNarrowElementSeconds : kTileElementSeconds;
+  const double end = kTileSeconds + row.tile.m * row.tile.n * of_element;
+  if (TakesTurns(row)) return kSeenInTurns * end;
+  const double seen = HasWarpgroups(row) ? kSeenOfStayingBlocks : kSeenOfBlocks;
+  return end * (1 + (round.together - 1) * seen);
+}
+
+double ComputeSeconds(const CudaRow& row, const CudaPlan& plan, const Problem& problem,
+                      const Target& target, double rate) {
+  const double multiprocessors = std::max(1, target.multiprocessors);
+  const double tiles = TilesOf(row, problem);
+  const Round round = RoundOf(row, tiles, target);
+  const double steps =
+      Tiles(problem.k, row.tile.k) * StepSeconds(row, plan, round, rate / multiprocessors);
+  return std::ceil(tiles / (multiprocessors * round.together)) * (steps + EndSeconds(row, round));
 }
 
 // A matrix that all products share is counted once.
@@ -86,10 +126,9 @@ double PredictedSeconds(const CudaRow& row, const Problem& problem, const Device
   const double packing = bandwidth > 0 ? 2 * packed_bytes / bandwidth : 0;
   const double idle_part = std::max(1.0, at_once / TilesOf(row, problem) / kMostShare);
   const double bringing = moving * idle_part * LinesBrought(row, problem);
-  const double computing = ComputeSeconds(row, problem, at_once, rate);
-  const double longer = std::max(bringing, computing);
-  const double shorter = std::min(bringing, computing);
-  return launching + packing + longer + kSeenPart * shorter;
+  const double computing =
+      ComputeSeconds(row, plan.value_or(CudaPlan()), problem, profile.target, rate);
+  return launching + packing + std::max(bringing, computing);
 }
 
 }  // namespace gemmd

@@ -77,16 +77,17 @@ int64_t NearestFactor(int64_t count) {
   return factor;
 }
 
-// The problem has one tile for each multiprocessor, as square as can be so that operands come from
-// the cache, operands as the kernel reads them, and so many steps along k that the beginning and
-// the end, some 5 us, hardly count: on an H200 a tile of 64 x 64 takes 40 us, one of 128 x 256 110
-// us.
+// The problem has a tile for each block that the multiprocessors hold at once, as square as can be
+// so that operands come from the cache, operands as the kernel reads them, and so many steps along
+// k that the beginning and the end, some 5 us, hardly count: on an H200 a tile of 64 x 64 takes 40
+// us, one of 128 x 256 110 us.
 absl::StatusOr<Problem> Sample(const Kernel& kernel, const Target& target) {
   const CudaRow& row = RowOf(kernel);
   constexpr int64_t kDepthBits = 8 * 16384;
   const int64_t steps = kDepthBits / (row.tile.k * BitsOf(kernel.b));
   Problem problem;
-  const int64_t tiles = std::max(1, target.multiprocessors);
+  const int64_t tiles =
+      int64_t{std::max(1, target.multiprocessors)} * BlocksPerMultiprocessor(row, target.chip);
   const int64_t tiles_down = NearestFactor(tiles);
   problem.m = row.tile.m * tiles_down;
   problem.n = row.tile.n * (tiles / tiles_down);

@@ -55,19 +55,21 @@ inline constexpr std::array<RowShape, 1> kWarpgroupTilesOf192 = {{{256, 192, 128
 inline constexpr std::array<RowShape, 3> kWarpgroupTilesOf128 = {
     {{256, 128, 128, 8, 1, 4}, {128, 128, 128, 8, 1, 6}, {128, 128, 128, 8, 1, 6, 1, true}}};
 // A stage is as short as the swizzle allows, and there are as many of them as fit: what counts in
-// narrow tiles is how many bytes are under way.
-inline constexpr std::array<RowShape, 2> kWarpgroupTilesOf64 = {
-    {{128, 64, 128, 8, 1, 8}, {64, 64, 128, 4, 1, 14}}};
+// narrow tiles is how many bytes are under way. The last one of 64 is for batches of tiny matrices
+// (IsTiny).
+inline constexpr std::array<RowShape, 3> kWarpgroupTilesOf64 = {
+    {{128, 64, 128, 8, 1, 8}, {64, 64, 128, 4, 1, 14}, {64, 64, 128, 4, 1, 4}}};
 inline constexpr std::array<RowShape, 1> kNarrowTilesOf32 = {{{64, 32, 128, 4, 1, 18}}};
 inline constexpr std::array<RowShape, 1> kNarrowTilesOf16 = {{{64, 16, 128, 4, 1, 22}}};
 constexpr RowShapes WarpgroupTiles(const mma::Instruction& instruction) {
   // The transpose of a product has its types the other way round.
   if (instruction.n <= 64 && instruction.a != instruction.b) return {};
+  const bool has_tiny = BitsOf(instruction.a) == 16;
   switch (instruction.n) {
     case 256: return kWarpgroupTilesOf256;
     case 192: return kWarpgroupTilesOf192;
     case 128: return kWarpgroupTilesOf128;
-    case 64: return kWarpgroupTilesOf64;
+    case 64: return RowShapes(kWarpgroupTilesOf64).first(has_tiny ? 3 : 2);
     case 32: return kNarrowTilesOf32;
     case 16: return kNarrowTilesOf16;
     default: return {};

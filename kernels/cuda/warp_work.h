@@ -29,9 +29,16 @@ constexpr int WarpsOfTile(const CudaRow& row) {
   return TakesTurns(row) ? kThreadsOfWarpgroup / 32 : row.threads() / 32;
 }
 
+// Whether the row is for many tiny matrices: its blocks have few stages, so that several share a
+// multiprocessor, and each hides what another one waits for.
+constexpr bool IsTiny(const CudaRow& row) {
+  return HasWarpgroups(row) && row.tile.m <= 64 && row.stages <= 4;
+}
 // Whether the row is for a D that is narrow one way: its instructions have few columns. One
 // warpgroup streams the wide operand through many small stages, and stores its sums itself.
-constexpr bool IsNarrow(const CudaRow& row) { return HasWarpgroups(row) && row.tile.m <= 64; }
+constexpr bool IsNarrow(const CudaRow& row) {
+  return HasWarpgroups(row) && row.tile.m <= 64 && !IsTiny(row);
+}
 
 // The part of the tile of a warp, or of a warpgroup, in instructions.
 constexpr int InstructionsDown(const CudaRow& row) {

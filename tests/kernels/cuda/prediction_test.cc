@@ -5,6 +5,7 @@
 
 #include <gtest/gtest.h>
 
+#include "kernels/cuda/geometry.h"
 #include "kernels/mma/find.h"
 
 namespace gemmd {
@@ -16,7 +17,7 @@ constexpr double kRounding = 1e-15;  // Far below a tile or a launch.
 // Four multiprocessors, each 2.5e11 operations a second.
 DeviceProfile FourMultiprocessors() {
   DeviceProfile profile;
-  profile.target = {.kind = DeviceKind::kCuda, .multiprocessors = 4};
+  profile.target = {.kind = DeviceKind::kCuda, .chip = mma::Chip::kSm90, .multiprocessors = 4};
   return profile;
 }
 
@@ -25,6 +26,9 @@ CudaRow Row() {
   CudaRow row;
   row.instruction = *mma::FindInstruction("mma.m16n8k16.f32.f16.f16.f32");
   row.tile = {128, 64, 32};
+  row.warps_m = 2;
+  row.warps_n = 2;
+  row.stages = 3;
   return row;
 }
 
@@ -45,13 +49,39 @@ double Seconds(const Problem& problem, const DeviceProfile& profile = FourMultip
   return PredictedSeconds(Row(), problem, profile, kRate) - kLaunchSeconds;
 }
 
-constexpr double kTileSeconds = 2.0 * 128 * 64 * 64 / 2.5e11;  // At k = 64.
+constexpr double kStepSeconds = 2.0 * 128 * 64 * 32 / 2.5e11;
+constexpr double kEndSeconds = gemmd::kTileSeconds + 128 * 64 * kTileElementSeconds;
+
+// A round of so many tiles on each multiprocessor, which are computed one after the other.
+double RoundSeconds(int together, double steps = 2) {
+  return steps * together * kStepSeconds + kEndSeconds * (1 + (together - 1) * kSeenOfBlocks);
+}
+
+const double kOneTileSeconds = RoundSeconds(1);  // At k = 64.
 
 TEST(PredictionTest, TilesRunInWaves) {
-  EXPECT_NEAR(Seconds(ProblemOf(128, 64, 64)), kTileSeconds, kRounding);
-  EXPECT_NEAR(Seconds(ProblemOf(256, 128, 64)), kTileSeconds, kRounding);
-  EXPECT_NEAR(Seconds(ProblemOf(256, 129, 64)), 2 * kTileSeconds, kRounding);
-  EXPECT_NEAR(Seconds(ProblemOf(128, 64, 64, 9)), 3 * kTileSeconds, kRounding);
+  ASSERT_EQ(BlocksPerMultiprocessor(Row(), mma::Chip::kSm90), 4);
+  EXPECT_NEAR(Seconds(ProblemOf(128, 64, 64)), RoundSeconds(1), kRounding);
+  EXPECT_NEAR(Seconds(ProblemOf(256, 128, 64)), RoundSeconds(1), kRounding);
+  EXPECT_NEAR(Seconds(ProblemOf(256, 129, 64)), RoundSeconds(2), kRounding);
+  EXPECT_NEAR(Seconds(ProblemOf(128, 64, 64, 9)), RoundSeconds(3), kRounding);
+  EXPECT_NEAR(Seconds(ProblemOf(128, 64, 64, 17)), 2 * RoundSeconds(4), kRounding);
+}
+
+// The quicker a step, the more it waits for its bytes, and for those of ragged lines most of all.
+TEST(PredictionTest, AStepTakesNoLessThanItsBytes) {
+  constexpr double kHuge = 1e18;
+  DeviceProfile profile = FourMultiprocessors();
+  const auto steps_of = [&](int64_t k) {
+    const double ends = kLaunchSeconds + kEndSeconds;
+    const Problem problem = ProblemOf(128, 64, k, profile.target.multiprocessors);
+    return PredictedSeconds(Row(), problem, profile, kHuge) - ends;
+  };
+  EXPECT_NEAR(steps_of(64), 2 * kStageSeconds / 3, kRounding);
+  EXPECT_NEAR(steps_of(56), 2 * kStageSeconds / 3, kRounding);
+  profile.target.multiprocessors = 1000;
+  EXPECT_NEAR(steps_of(64), 2 * kStageSeconds / 3, kRounding);
+  EXPECT_NEAR(steps_of(56), 2 * 1000.0 * StageBytes(Row()) / kRaggedBytesPerSecond, kRounding);
 }
 
 // Microseconds of kernels that an H200 took, of 2026-11-24.
@@ -77,12 +107,16 @@ TEST(PredictionTest, AResultWithoutAProductIsNearWhatItTook) {
 }
 
 TEST(PredictionTest, PartsOfTilesCostAsMuchAsTiles) {
-  EXPECT_NEAR(Seconds(ProblemOf(8, 8, 40)), kTileSeconds, kRounding);
-  EXPECT_NEAR(Seconds(ProblemOf(8, 8, 72)), 1.5 * kTileSeconds, kRounding);
+  EXPECT_NEAR(Seconds(ProblemOf(8, 8, 40)), RoundSeconds(1), kRounding);
+  EXPECT_NEAR(Seconds(ProblemOf(8, 8, 72)), RoundSeconds(1, 3), kRounding);
 }
 
 TEST(PredictionTest, WithoutMultiprocessorsTilesRunOneByOneAtTheFullRate) {
-  EXPECT_NEAR(Seconds(ProblemOf(256, 128, 64), DeviceProfile()), kTileSeconds, kRounding);
+  DeviceProfile none = FourMultiprocessors();
+  none.target.multiprocessors = 0;
+  const double steps = 2 * 4 * kStepSeconds / 4;
+  EXPECT_NEAR(Seconds(ProblemOf(256, 128, 64), none), steps + kEndSeconds * (1 + 3 * kSeenOfBlocks),
+              kRounding);
 }
 
 TEST(PredictionTest, MemoryLimits) {
@@ -90,13 +124,13 @@ TEST(PredictionTest, MemoryLimits) {
   const Problem problem = ProblemOf(256, 128, 64);
   const double bytes = 2.0 * 256 * 64 + 2.0 * 128 * 64 + 4.0 * 256 * 128;
   profile.memory_bytes_per_second = 1e9;
-  EXPECT_NEAR(Seconds(problem, profile), bytes / 1e9 + kSeenPart * kTileSeconds, kRounding);
+  EXPECT_NEAR(Seconds(problem, profile), bytes / 1e9, kRounding);
   // One tile has little more than one multiprocessor's quarter of the bandwidth.
   const double bytes_of_one = 2.0 * 128 * 64 + 2.0 * 64 * 64 + 4.0 * 128 * 64;
-  EXPECT_NEAR(Seconds(ProblemOf(128, 64, 64), profile),
-              4 / kMostShare * bytes_of_one / 1e9 + kSeenPart * kTileSeconds, kRounding);
+  EXPECT_NEAR(Seconds(ProblemOf(128, 64, 64), profile), 4 / kMostShare * bytes_of_one / 1e9,
+              kRounding);
   profile.memory_bytes_per_second = 1e15;
-  EXPECT_NEAR(Seconds(problem, profile), kTileSeconds + kSeenPart * bytes / 1e15, kRounding);
+  EXPECT_NEAR(Seconds(problem, profile), kOneTileSeconds, kRounding);
 }
 
 // A tile of 128x64 brings 192 lines, of which 144 or 72 are in the matrices.
@@ -104,11 +138,9 @@ TEST(PredictionTest, LinesBeyondTheMatricesTakeTime) {
   DeviceProfile profile = FourMultiprocessors();
   profile.memory_bytes_per_second = 1e9;
   const double bytes = 2.0 * 512 * 64 + 2.0 * 16 * 64 + 4.0 * 512 * 16;
-  EXPECT_NEAR(Seconds(ProblemOf(512, 16, 64), profile),
-              192.0 / 144 * bytes / 1e9 + kSeenPart * kTileSeconds, kRounding);
+  EXPECT_NEAR(Seconds(ProblemOf(512, 16, 64), profile), 192.0 / 144 * bytes / 1e9, kRounding);
   const double few = 2.0 * 8 * 64 + 2.0 * 512 * 64 + 4.0 * 8 * 512;
-  EXPECT_NEAR(Seconds(ProblemOf(8, 512, 64), profile),
-              2.0 * few / 1e9 + kSeenPart * 2 * kTileSeconds, kRounding);
+  EXPECT_NEAR(Seconds(ProblemOf(8, 512, 64), profile), 2.0 * few / 1e9, kRounding);
 }
 
 TEST(PredictionTest, PackingTakesTime) {

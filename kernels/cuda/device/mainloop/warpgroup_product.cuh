@@ -322,7 +322,8 @@ class WarpgroupBlock {
 };
 
 template <typename Row>
-__global__ void __launch_bounds__(ThreadsOfBlock(kRow<Row>, ptx::kChip), 1)
+__global__ void __launch_bounds__(ThreadsOfBlock(kRow<Row>, ptx::kChip),
+                                  BlocksPerMultiprocessor(kRow<Row>, ptx::kChip))
     WarpgroupKernel(const __grid_constant__ MmaParameters parameters) {
   if constexpr (RunsOn(kRow<Row>, ptx::kChip)) {
     extern __shared__ __align__(1024) std::byte shared_memory[];
