@@ -1,28 +1,475 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "client/channel.h"
 
+#include <openssl/bio.h>
 #include <openssl/crypto.h>
+#include <openssl/err.h>
+#include <openssl/evp.h>
+#include <openssl/pem.h>
+#include <openssl/ssl.h>
+#include <openssl/x509.h>
+#include <openssl/x509v3.h>
 
 #include <algorithm>
+#include <csignal>
+#include <cstddef>
 #include <cstdint>
+#include <cstdio>
+#include <ctime>
+#include <fstream>
+#include <iterator>
 #include <limits>
+#include <optional>
+#include <set>
 #include <string_view>
+#include <utility>
 
-#include "absl/status/status.h"
+#include "absl/base/const_init.h"
+#include "absl/strings/ascii.h"
+#include "absl/strings/cord.h"
+#include "absl/strings/escaping.h"
+#include "absl/strings/match.h"
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
-#include "absl/time/time.h"
-#include "client/address.h"
-#include "client/credentials.h"
+#include "absl/strings/str_split.h"
+#include "absl/strings/strip.h"
+#include "absl/synchronization/mutex.h"
 #include "gemmd/v1/gemm.grpc.pb.h"
 #include "gemmd/v1/resident.grpc.pb.h"
 #include "grpc/compression.h"
 #include "grpc/grpc.h"
 #include "grpcpp/create_channel.h"
-#include "grpcpp/security/credentials.h"
+#include "kernels/option/decimal.h"
 
 namespace gemmd {
+namespace {
+
+constexpr size_t kLongestPath = 107;  // sockaddr_un has room for that, and a zero.
+constexpr absl::string_view kWantAny = "host:port (port 1 to 65535), tls:host:port or unix:/path";
+
+std::string Quoted(absl::string_view text) { return absl::StrCat("\"", text, "\""); }
+
+// Each of the following says what the address should be, or look like; empty: it is good.
+
+std::string WantOfHostAndPort(absl::string_view address) {
+  const size_t colon = address.rfind(':');
+  if (colon == absl::string_view::npos || colon == 0) return std::string(kWantAny);
+  const absl::string_view digits = address.substr(colon + 1);
+  if (option::ParseDecimal<uint16_t>({digits.data(), digits.size()}).value_or(0) == 0) {
+    return std::string(kWantAny);
+  }
+  absl::string_view host = address.substr(0, colon);
+  const bool is_closed =
+      absl::ConsumePrefix(&host, "[") == absl::ConsumeSuffix(&host, "]") && !host.empty();
+  if (!is_closed || host.find_first_of("/[]@\"\\") != host.npos) return std::string(kWantAny);
+  if (absl::StrContains(host, ':') && address.front() != '[') {
+    return "[host]:port for an address of IPv6, as in \"[::1]:8470\"";
+  }
+  return "";
+}
+
+std::string WantOfPath(absl::string_view path) {
+  if (path.empty()) return "something after the scheme";
+  if (path.size() <= kLongestPath) return "";
+  return absl::StrCat("a path of at most ", kLongestPath, " bytes, not ", path.size());
+}
+
+std::string WantOfUnix(absl::string_view path) {
+  if (absl::ConsumePrefix(&path, "//") && !absl::StartsWith(path, "/")) {
+    return path.empty() ? std::string(kWantAny) : Quoted(absl::StrCat("unix:/", path));
+  }
+  return WantOfPath(path);
+}
+
+std::string WantOfDns(absl::string_view name) {
+  if (absl::ConsumePrefix(&name, "//")) {  // Then the name server to ask, if any.
+    const size_t slash = name.find('/');
+    if (slash == name.npos) return Quoted(absl::StrCat("dns:///", name));
+    name.remove_prefix(slash + 1);
+  }
+  return name.empty() ? "something after the scheme" : "";
+}
+
+std::string WantOfList(absl::string_view list) {
+  for (const absl::string_view one : absl::StrSplit(list, ',')) {
+    if (!WantOfHostAndPort(one).empty()) {
+      return "addresses with ports, as in \"ipv4:10.0.0.1:8470,10.0.0.2:8470\"";
+    }
+  }
+  return "";
+}
+
+std::string WantOf(absl::string_view address) {
+  absl::string_view rest = address;
+  if (absl::ConsumePrefix(&rest, "unix:")) return WantOfUnix(rest);
+  if (absl::ConsumePrefix(&rest, "unix-abstract:")) return WantOfPath(rest);
+  if (absl::ConsumePrefix(&rest, "dns:")) return WantOfDns(rest);
+  if (absl::ConsumePrefix(&rest, "ipv4:") || absl::ConsumePrefix(&rest, "ipv6:")) {
+    return WantOfList(rest);
+  }
+  const size_t scheme_end = address.find("://");
+  if (scheme_end == address.npos) return WantOfHostAndPort(address);
+  // As browsers have it.
+  rest.remove_prefix(scheme_end + 3);
+  rest = rest.substr(0, rest.find('/'));
+  if (!WantOfHostAndPort(rest).empty()) return std::string(kWantAny);
+  const bool has_tls = absl::EndsWith(address.substr(0, scheme_end), "s");
+  return Quoted(absl::StrCat(has_tls ? "tls:" : "", rest));
+}
+
+}  // namespace
+
+absl::string_view WithoutTls(absl::string_view address) {
+  if (!absl::ConsumePrefix(&address, "tls:")) absl::ConsumePrefix(&address, "mtls:");
+  return address;
+}
+
+bool IsUnix(absl::string_view address) {
+  return absl::StartsWith(address, "unix:") || absl::StartsWith(address, "unix-abstract:");
+}
+
+bool IsLoopback(absl::string_view address) {
+  for (absl::string_view scheme : {"dns:", "ipv4:", "ipv6:"}) {
+    if (absl::ConsumePrefix(&address, scheme)) break;
+  }
+  absl::ConsumePrefix(&address, "///");
+  if (absl::StrContains(address, ',')) return false;
+  const absl::string_view host = address.substr(0, address.rfind(':'));
+  return host == "localhost" || host == "[::1]" ||
+         (absl::StartsWith(host, "127.") &&
+          host.find_first_not_of("0123456789.") == absl::string_view::npos);
+}
+
+namespace {
+
+// Whether an address without tls: may stand for several servers: a name of DNS does that only where
+// it is asked for as one, so that a plain host:port keeps to one server even while that drains.
+bool MayNameSeveral(absl::string_view address) {
+  return absl::StartsWith(address, "dns:") || absl::StartsWith(address, "ipv4:") ||
+         absl::StartsWith(address, "ipv6:");
+}
+
+// Catches what gRPC would only report with the first call, minutes later and in words of its own.
+// Errors: InvalidArgument, which says what would be right where that can be known.
+absl::Status CheckAddress(absl::string_view address) {
+  const bool is_graphic = std::all_of(address.begin(), address.end(), [](char c) {
+    return absl::ascii_isgraph(static_cast<unsigned char>(c));
+  });
+  const absl::string_view target = WithoutTls(address);
+  const bool has_tls_twice = WithoutTls(target) != target;
+  const std::string want =
+      address.empty() || !is_graphic || has_tls_twice ? std::string(kWantAny) : WantOf(target);
+  if (want.empty()) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat("address: got \"", absl::CEscape(address), "\", want ", want));
+}
+
+// Objects of OpenSSL, which free themselves.
+struct FreeOpenSsl {
+  void operator()(BIO* bio) const { BIO_free_all(bio); }
+  void operator()(EVP_PKEY* key) const { EVP_PKEY_free(key); }
+  void operator()(SSL_CTX* context) const { SSL_CTX_free(context); }
+  void operator()(X509* certificate) const { X509_free(certificate); }
+};
+using Bio = std::unique_ptr<BIO, FreeOpenSsl>;
+using Key = std::unique_ptr<EVP_PKEY, FreeOpenSsl>;
+using Context = std::unique_ptr<SSL_CTX, FreeOpenSsl>;
+using Certificate = std::unique_ptr<X509, FreeOpenSsl>;
+
+// Reads bytes that outlive it.
+Bio Reader(absl::string_view bytes) {
+  return Bio(BIO_new_mem_buf(bytes.data(), static_cast<int>(bytes.size())));
+}
+
+constexpr size_t kMostTokenBytes = 8192;
+
+absl::Status Bad(absl::string_view option, absl::string_view got, absl::string_view want) {
+  ERR_clear_error();  // What OpenSSL leaves there, gRPC would take for its own.
+  return absl::InvalidArgumentError(
+      absl::StrCat(option, ": got \"", absl::CEscape(got), "\", want ", want));
+}
+
+absl::StatusOr<std::string> ReadFile(absl::string_view option, const std::string& path) {
+  std::ifstream file(path, std::ios::binary);
+  std::string bytes((std::istreambuf_iterator<char>(file)), std::istreambuf_iterator<char>());
+  if (!file.good() && !file.eof()) return Bad(option, path, "a file that can be read");
+  return bytes;
+}
+
+// A passphrase is never asked for at the terminal.
+int NoPassphrase(char* /*buffer*/, int /*size*/, int /*is_write*/, void* /*data*/) { return -1; }
+
+// As gRPC reads it: TRUSTED CERTIFICATE too.
+Certificate FirstCertificate(absl::string_view pem) {
+  return Certificate(PEM_read_bio_X509_AUX(Reader(pem).get(), nullptr, nullptr, nullptr));
+}
+
+Key FirstKey(const std::string& pem) {
+  return Key(PEM_read_bio_PrivateKey(Reader(pem).get(), nullptr, NoPassphrase, nullptr));
+}
+
+struct CertificateBlocks {
+  std::string whole;
+  std::vector<int> broken;  // Numbers of certificates, from 1.
+};
+
+// Reads each block by itself: one without an end would swallow the next one.
+CertificateBlocks BlocksOf(const std::string& pem) {
+  constexpr absl::string_view kBegin = "-----BEGIN ";
+  CertificateBlocks blocks;
+  int number = 0;
+  const std::vector<absl::string_view> texts = absl::StrSplit(pem, kBegin);
+  for (size_t i = 1; i < texts.size(); ++i) {
+    const absl::string_view label = texts[i].substr(0, texts[i].find("-----"));
+    if (label != "CERTIFICATE" && !absl::EndsWith(label, " CERTIFICATE")) continue;
+    ++number;
+    const std::string block = absl::StrCat(kBegin, texts[i]);
+    if (FirstCertificate(block) == nullptr) {
+      blocks.broken.push_back(number);
+    } else {
+      absl::StrAppend(&blocks.whole, block);
+    }
+  }
+  ERR_clear_error();
+  return blocks;
+}
+
+// Once in this process: more clients are made than files are changed.
+void WarnOnce(const std::string& line) {
+  ABSL_CONST_INIT static absl::Mutex mutex(absl::kConstInit);
+  static auto& told = *new std::set<std::string>;
+  absl::MutexLock lock(&mutex);
+  if (told.insert(line).second) std::fprintf(stderr, "gemmd: %s\n", line.c_str());
+}
+
+absl::Status ReadOwn(const TlsOptions& tls, grpc::SslCredentialsOptions& made) {
+  if (tls.certificate_file.empty()) {
+    return Bad("options.tls.certificate_file", "", "that of the key in options.tls.key_file");
+  }
+  if (tls.key_file.empty()) {
+    return Bad("options.tls.key_file", "", "that of the certificate");
+  }
+  auto chain = ReadFile("options.tls.certificate_file", tls.certificate_file);
+  if (!chain.ok()) return chain.status();
+  auto key_pem = ReadFile("options.tls.key_file", tls.key_file);
+  if (!key_pem.ok()) return key_pem.status();
+  const Certificate own = FirstCertificate(*chain);
+  if (own == nullptr || !BlocksOf(*chain).broken.empty()) {
+    return Bad("options.tls.certificate_file", tls.certificate_file,
+               "certificates in PEM, all of them whole");
+  }
+  const Key key = FirstKey(*key_pem);
+  if (key == nullptr) {
+    return Bad("options.tls.key_file", tls.key_file, "a private key in PEM without a passphrase");
+  }
+  if (X509_check_private_key(own.get(), key.get()) != 1) {
+    return Bad("options.tls.key_file", tls.key_file,
+               absl::StrCat("the key of the certificate in ", tls.certificate_file));
+  }
+  made.pem_cert_chain = *std::move(chain);
+  made.pem_private_key = *std::move(key_pem);
+  return absl::OkStatus();
+}
+
+bool IsSet(const TlsOptions& tls) {
+  return !(tls.ca_file.empty() && tls.certificate_file.empty() && tls.key_file.empty() &&
+           tls.server_name.empty());
+}
+
+absl::Status CheckToken(absl::string_view address, bool is_encrypted,
+                        const ClientOptions& options) {
+  const std::string& token = options.token;
+  const bool is_good =
+      token.size() <= kMostTokenBytes &&
+      std::all_of(token.begin(), token.end(), [](char c) { return c > ' ' && c <= '~'; });
+  if (!is_good) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("options.token: got ", token.size(),
+                     " characters, want at most 8192 printable ones without spaces"));
+  }
+  if (token.empty() || is_encrypted || IsUnix(address)) return absl::OkStatus();
+  if (options.use_proxy) {
+    return Bad("address", address, "tls: before it, so that the proxy does not read options.token");
+  }
+  if (IsLoopback(address)) return absl::OkStatus();
+  return Bad("address", address,
+             "tls: before it, or one of loopback, so that nobody else reads options.token");
+}
+
+}  // namespace
+
+bool HasTls(absl::string_view address, const TlsOptions& tls) {
+  return WithoutTls(address).size() != address.size() || IsSet(tls);
+}
+
+namespace {
+
+// The certificates of a file, in PEM. A broken one is left out, which stderr says once: gRPC would
+// silently read up to it. Errors: InvalidArgument if none is whole.
+absl::StatusOr<std::string> ReadAuthorities(const std::string& path) {
+  const auto pem = ReadFile("options.tls.ca_file", path);
+  if (!pem.ok()) return pem.status();
+  CertificateBlocks blocks = BlocksOf(*pem);
+  if (blocks.whole.empty()) return Bad("options.tls.ca_file", path, "certificates in PEM");
+  if (!blocks.broken.empty()) {
+    WarnOnce(absl::StrCat("options.tls.ca_file: got \"", absl::CEscape(path),
+                          "\", whose certificate ", absl::StrJoin(blocks.broken, ", "),
+                          " is broken and left out, want certificates in PEM, all of them whole"));
+  }
+  return std::move(blocks.whole);
+}
+
+// Reads the files. Errors: InvalidArgument for options that do not fit each other or the address,
+// and for files that cannot be read or do not hold what they should; it names the option, and shows
+// neither key nor token.
+absl::StatusOr<std::shared_ptr<grpc::ChannelCredentials>> MakeCredentials(
+    absl::string_view address, const ClientOptions& options) {
+  const TlsOptions& tls = options.tls;
+  const absl::string_view target = WithoutTls(address);
+  const bool has_tls = HasTls(address, tls);
+  if (has_tls && IsUnix(target)) {
+    return Bad("address", address, "host:port, since TLS is not spoken over unix sockets");
+  }
+  if (has_tls && options.credentials != nullptr) {
+    return Bad("options.credentials", "those of gRPC", "none beside TLS by tls: or options.tls");
+  }
+  absl::Status status = CheckToken(address, has_tls || options.credentials != nullptr, options);
+  if (!status.ok()) return status;
+  if (options.credentials != nullptr) return options.credentials;
+  if (!has_tls) return grpc::InsecureChannelCredentials();
+  grpc::SslCredentialsOptions made;
+  if (!tls.ca_file.empty()) {
+    auto authorities = ReadAuthorities(tls.ca_file);
+    if (!authorities.ok()) return authorities.status();
+    made.pem_root_certs = *std::move(authorities);
+  }
+  const bool must_show = absl::StartsWith(address, "mtls:");
+  if (must_show || !tls.certificate_file.empty() || !tls.key_file.empty()) {
+    status = ReadOwn(tls, made);
+    if (!status.ok()) return status;
+  }
+  return grpc::SslCredentials(made);
+}
+
+// A server that hangs up in the middle of a handshake must not end this process: OpenSSL writes
+// without the flag that gRPC has for that. Holds SIGPIPE back from this thread.
+class SigpipeHeldBack {
+ public:
+  SigpipeHeldBack() {
+    sigemptyset(&pipe_);
+    sigaddset(&pipe_, SIGPIPE);
+    pthread_sigmask(SIG_BLOCK, &pipe_, &before_);
+  }
+  ~SigpipeHeldBack() {
+    const timespec now = {};
+    while (sigtimedwait(&pipe_, nullptr, &now) == SIGPIPE) {
+    }
+    pthread_sigmask(SIG_SETMASK, &before_, nullptr);
+  }
+  SigpipeHeldBack(const SigpipeHeldBack&) = delete;
+  SigpipeHeldBack& operator=(const SigpipeHeldBack&) = delete;
+
+ private:
+  sigset_t pipe_ = {};
+  sigset_t before_ = {};
+};
+
+// What OpenSSL says was wrong. Leaves nothing that gRPC would take for its own.
+std::string LastError() {
+  const char* const reason = ERR_reason_error_string(ERR_peek_last_error());
+  const std::string text = reason == nullptr ? "no answer" : reason;
+  ERR_clear_error();
+  return text;
+}
+
+absl::Status TrustAuthorities(SSL_CTX& context, const std::string& ca_file) {
+  if (ca_file.empty()) {
+    SSL_CTX_set_default_verify_paths(&context);
+    return absl::OkStatus();
+  }
+  const auto authorities = ReadAuthorities(ca_file);
+  if (!authorities.ok()) return authorities.status();
+  const Bio reader = Reader(*authorities);
+  while (const Certificate next{PEM_read_bio_X509_AUX(reader.get(), nullptr, nullptr, nullptr)}) {
+    X509_STORE_add_cert(SSL_CTX_get_cert_store(&context), next.get());
+  }
+  ERR_clear_error();
+  return absl::OkStatus();
+}
+
+absl::StatusOr<Context> ContextFor(const TlsOptions& tls) {
+  Context context(SSL_CTX_new(TLS_client_method()));
+  if (context == nullptr) return absl::ResourceExhaustedError(LastError());
+  // The certificate is judged after the handshake, so that a bad one can be described.
+  SSL_CTX_set_verify(context.get(), SSL_VERIFY_NONE, nullptr);
+  const absl::Status trusted = TrustAuthorities(*context, tls.ca_file);
+  if (!trusted.ok()) return trusted;
+  if (tls.certificate_file.empty()) return context;
+  if (SSL_CTX_use_certificate_chain_file(context.get(), tls.certificate_file.c_str()) != 1 ||
+      SSL_CTX_use_PrivateKey_file(context.get(), tls.key_file.c_str(), SSL_FILETYPE_PEM) != 1) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("--tls-cert, --tls-key: got ", tls.certificate_file, " and ", tls.key_file,
+                     ", ", LastError(), ", want a certificate and its key in PEM"));
+  }
+  return context;
+}
+
+// The name that the certificate must bear, and what the server may speak.
+void Prepare(SSL& ssl, const std::string& name) {
+  constexpr unsigned char kProtocols[] = {2, 'h', '2'};
+  SSL_set_alpn_protos(&ssl, kProtocols, sizeof(kProtocols));
+  if (X509_VERIFY_PARAM_set1_ip_asc(SSL_get0_param(&ssl), name.c_str()) == 1) return;
+  SSL_set1_host(&ssl, name.c_str());
+  SSL_set_tlsext_host_name(&ssl, name.c_str());
+}
+
+std::string HostOf(const std::string& host_and_port) {
+  std::string host = host_and_port.substr(0, host_and_port.rfind(':'));
+  if (host.size() > 1 && host.front() == '[' && host.back() == ']') {
+    host = host.substr(1, host.size() - 2);
+  }
+  return host;
+}
+
+absl::Time EndOf(const X509& certificate) {
+  std::tm end = {};
+  if (ASN1_TIME_to_tm(X509_get0_notAfter(&certificate), &end) != 1) return absl::InfinitePast();
+  return absl::FromTM(end, absl::UTCTimeZone());
+}
+
+}  // namespace
+
+absl::StatusOr<TlsPeer> LookAtTlsPeer(const std::string& host_and_port, const TlsOptions& tls,
+                                      absl::Time deadline) {
+  const absl::StatusOr<Context> context = ContextFor(tls);
+  if (!context.ok()) return context.status();
+  const SigpipeHeldBack held_back;
+  const Bio connection(BIO_new_ssl_connect(context->get()));
+  SSL* ssl = nullptr;
+  if (connection == nullptr || BIO_get_ssl(connection.get(), &ssl) != 1 || ssl == nullptr) {
+    return absl::ResourceExhaustedError(LastError());
+  }
+  Prepare(*ssl, tls.server_name.empty() ? HostOf(host_and_port) : tls.server_name);
+  BIO_set_conn_hostname(connection.get(), host_and_port.c_str());
+  BIO_set_nbio(connection.get(), 1);
+  // OpenSSL counts whole seconds, and takes 0 for no limit.
+  const int64_t seconds = std::max<int64_t>(1, absl::ToInt64Seconds(deadline - absl::Now()));
+  constexpr int kPauseMs = 10;
+  const int limit = static_cast<int>(std::min<int64_t>(seconds, 3600));
+  if (BIO_do_connect_retry(connection.get(), limit, kPauseMs) != 1) {
+    const std::string reason = LastError();
+    return absl::UnavailableError(absl::StrCat("no handshake of TLS: ", reason));
+  }
+  const Certificate certificate(SSL_get1_peer_certificate(ssl));
+  if (certificate == nullptr) return absl::UnavailableError("the server shows no certificate");
+  const long verdict = SSL_get_verify_result(ssl);  // NOLINT(google-runtime-int): OpenSSL's type.
+  return TlsPeer{.version = SSL_get_version(ssl),
+                 .not_after = EndOf(*certificate),
+                 .fault = verdict == X509_V_OK ? "" : X509_verify_cert_error_string(verdict)};
+}
+
 namespace {
 
 // gRPC itself caps the attempts of a call at 5 (proposal A6).
@@ -161,6 +608,61 @@ absl::StatusOr<std::vector<std::shared_ptr<grpc::Channel>>> MakeChannels(
     channel = grpc::CreateCustomChannel(std::string(target), *credentials, arguments);
   }
   return channels;
+}
+
+namespace {
+
+constexpr char kPushbackTrailer[] = "grpc-retry-pushback-ms";
+constexpr char kPushbackPayload[] = "gemmd/retry-pushback-ms";
+
+absl::StatusCode ToAbslCode(int code) {
+  const bool is_known = code > 0 && code <= static_cast<int>(absl::StatusCode::kUnauthenticated);
+  return is_known ? static_cast<absl::StatusCode>(code) : absl::StatusCode::kUnknown;
+}
+
+// What gRPC itself says of these tells neither what happened nor what to do.
+std::string TextOf(const grpc::Status& status) {
+  const std::string& text = status.error_message();
+  if (status.error_code() == grpc::StatusCode::UNIMPLEMENTED &&
+      (text.empty() || text == "Method not found!")) {
+    return "the server does not know this call: it is no gemmd, or one of another version";
+  }
+  if (status.error_code() == grpc::StatusCode::RESOURCE_EXHAUSTED &&
+      absl::StrContains(text, "message larger than max")) {
+    return absl::StrCat(
+        text,
+        ": put large operands on the server first and keep large results there, for which there "
+        "is no such limit, or raise it (max_message_bytes, and --max-message-bytes of gemmd)");
+  }
+  return text;
+}
+
+}  // namespace
+
+absl::Status ToAbslStatus(const grpc::Status& status, const grpc::ClientContext& context) {
+  if (status.ok()) return absl::OkStatus();
+  absl::Status converted(ToAbslCode(status.error_code()), TextOf(status));
+  const auto& trailers = context.GetServerTrailingMetadata();
+  const auto pushback = trailers.find(kPushbackTrailer);
+  if (pushback != trailers.end()) {
+    converted.SetPayload(kPushbackPayload, absl::Cord(absl::string_view(pushback->second.data(),
+                                                                        pushback->second.size())));
+  }
+  return converted;
+}
+
+absl::Status ToAbslStatus(const v1::Error& error) {
+  return {ToAbslCode(error.code()), error.message()};
+}
+
+std::optional<absl::Duration> RetryPushback(const absl::Status& status) {
+  const auto payload = status.GetPayload(kPushbackPayload);
+  int64_t milliseconds = 0;
+  if (!payload.has_value() || !absl::SimpleAtoi(std::string(*payload), &milliseconds) ||
+      milliseconds < 0) {
+    return std::nullopt;
+  }
+  return absl::Milliseconds(milliseconds);
 }
 
 }  // namespace gemmd

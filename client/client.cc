@@ -1,21 +1,340 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "gemmd/client.h"
 
-#include <algorithm>
-#include <utility>
+#include <openssl/sha.h>
 
+#include <algorithm>
+#include <cstdint>
+#include <cstring>
+#include <limits>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/base/const_init.h"
+#include "absl/base/thread_annotations.h"
+#include "absl/strings/str_cat.h"
+#include "absl/synchronization/mutex.h"
+#include "absl/synchronization/notification.h"
 #include "client/channel.h"
+#include "client/client_session.h"
 #include "client/connections.h"
-#include "client/status_conversion.h"
+#include "client/operand_size.h"
+#include "client/product_call.h"
+#include "client/transfer.h"
+#include "gemmd/health/health.pb.h"
+#include "gemmd/tensor.h"
 #include "gemmd/v1/admin.pb.h"
 #include "gemmd/v1/gemm.pb.h"
 #include "gemmd/v1/incidents.pb.h"
 #include "gemmd/v1/instructions.pb.h"
 #include "gemmd/v1/registry.pb.h"
+#include "gemmd/v1/resident.pb.h"
 #include "gemmd/v1/statistics.pb.h"
+#include "grpcpp/generic/generic_stub.h"
+#include "grpcpp/support/client_callback.h"
 #include "proto/deadline_after.h"
 
 namespace gemmd {
+namespace {
+
+// The calls of which this thread is running a callback, so that a client destroyed in its own
+// callback does not wait for that callback to end.
+thread_local const OutstandingCalls* running_callback_of = nullptr;
+
+void RunCallback(const OutstandingCalls* outstanding, AsyncCallState& call,
+                 absl::StatusOr<v1::MultiplyResponse> result) {
+  const OutstandingCalls* const outer = std::exchange(running_callback_of, outstanding);
+  Client::MultiplyDone done = std::move(call.done);
+  std::move(done)(std::move(result));
+  done = nullptr;  // What the callback owns, perhaps the client, ends here.
+  running_callback_of = outer;
+}
+
+// Parked clients. The list is global because nobody is left to own them. It holds what clients that
+// were destroyed in their own callbacks left, until a client is made or destroyed elsewhere.
+ABSL_CONST_INIT absl::Mutex parked_mutex(absl::kConstInit);
+std::vector<std::unique_ptr<ClientState>>& ParkedClients()
+    ABSL_EXCLUSIVE_LOCKS_REQUIRED(parked_mutex) {
+  // Never destroyed: channels must not end during the end of the process.
+  static auto& clients = *new std::vector<std::unique_ptr<ClientState>>;
+  return clients;
+}
+
+}  // namespace
+
+void OutstandingCalls::Add(const std::shared_ptr<AsyncCallState>& call) {
+  absl::MutexLock lock(&mutex_);
+  calls_.emplace(call.get(), call);
+  if (is_closed_) call->context.TryCancel();
+}
+
+void OutstandingCalls::End(AsyncCallState* call, absl::StatusOr<v1::MultiplyResponse> result) {
+  RunCallback(this, *call, std::move(result));
+  std::shared_ptr<AsyncCallState> last;
+  {
+    // The address may belong to a new call as soon as this one is destroyed, so it is forgotten
+    // first.
+    absl::MutexLock lock(&mutex_);
+    const auto it = calls_.find(call);
+    last = std::move(it->second);
+    calls_.erase(it);
+    ++ending_;
+  }
+  last = nullptr;
+  // The client may go with the end of this lock.
+  absl::MutexLock lock(&mutex_);
+  --ending_;
+}
+
+bool OutstandingCalls::CancelAndWait() {
+  std::vector<std::shared_ptr<AsyncCallState>> calls;
+  {
+    absl::MutexLock lock(&mutex_);
+    is_closed_ = true;
+    for (const auto& [key, call] : calls_) calls.push_back(call);
+  }
+  // Without the lock, which callbacks take.
+  for (const auto& call : calls) call->context.TryCancel();
+  calls.clear();
+  if (running_callback_of == this) return false;
+  absl::MutexLock lock(&mutex_);
+  mutex_.Await(absl::Condition(this, &OutstandingCalls::HasEnded));
+  return true;
+}
+
+bool OutstandingCalls::IsEmpty() const {
+  absl::MutexLock lock(&mutex_);
+  return HasEnded();
+}
+
+void ParkClient(std::unique_ptr<ClientState> client) {
+  absl::MutexLock lock(&parked_mutex);
+  ParkedClients().push_back(std::move(client));
+}
+
+void EndParkedClients() {
+  if (running_callback_of != nullptr) return;
+  std::vector<std::unique_ptr<ClientState>> ended;  // Destroyed without the lock.
+  absl::MutexLock lock(&parked_mutex);
+  std::vector<std::unique_ptr<ClientState>>& parked = ParkedClients();
+  for (auto it = parked.begin(); it != parked.end();) {
+    if ((*it)->outstanding.IsEmpty()) {
+      ended.push_back(std::move(*it));
+      it = parked.erase(it);
+    } else {
+      ++it;
+    }
+  }
+}
+
+void AsyncCallState::OnDone(const grpc::Status& status) {
+  auto result = status.ok() ? absl::StatusOr<v1::MultiplyResponse>(std::move(response))
+                            : ToAbslStatus(status, context);
+  outstanding.End(this, std::move(result));  // Destroys this.
+}
+
+void AsyncCall::Cancel() {
+  if (const std::shared_ptr<AsyncCallState> state = state_.lock()) state->context.TryCancel();
+}
+
+namespace {
+
+// `Matrix`: MatrixView or Operand.
+template <typename Matrix>
+PendingProduct StartProduct(ClientState& state, const Matrix& a, const Matrix& b,
+                            const ProductOptions& product_options,
+                            const CallOptions& call_options) {
+  // The deadline counts from here.
+  auto call = std::make_unique<ProductCall>(state.Next().channel);
+  state.Prepare(call->context(), call_options);
+  auto request = BuildLentRequest(a, b, product_options);
+  if (!request.ok()) return PendingProduct(request.status());
+  call->Start(*std::move(request), product_options.into);
+  return PendingProduct(std::move(call));
+}
+
+}  // namespace
+
+PendingProduct Client::MultiplyAsync(const MatrixView& a, const MatrixView& b,
+                                     const ProductOptions& product_options,
+                                     const CallOptions& call_options) {
+  return StartProduct(*state_, a, b, product_options, call_options);
+}
+
+PendingProduct Client::MultiplyAsync(const Operand& a, const Operand& b,
+                                     const ProductOptions& product_options,
+                                     const CallOptions& call_options) {
+  return StartProduct(*state_, a, b, product_options, call_options);
+}
+
+absl::StatusOr<MultiplyResult> Client::Multiply(const MatrixView& a, const MatrixView& b,
+                                                const ProductOptions& product_options,
+                                                const CallOptions& call_options) {
+  return MultiplyAsync(a, b, product_options, call_options).Wait();
+}
+
+absl::StatusOr<MultiplyResult> Client::Multiply(const Operand& a, const Operand& b,
+                                                const ProductOptions& product_options,
+                                                const CallOptions& call_options) {
+  return MultiplyAsync(a, b, product_options, call_options).Wait();
+}
+
+AsyncCall Client::MultiplyAsync(v1::MultiplyRequest request, MultiplyDone done,
+                                const CallOptions& options) {
+  return MultiplyAsync(std::make_shared<const v1::MultiplyRequest>(std::move(request)),
+                       std::move(done), options);
+}
+
+AsyncCall Client::MultiplyAsync(std::shared_ptr<const v1::MultiplyRequest> request,
+                                MultiplyDone done, const CallOptions& options) {
+  auto call = std::make_shared<AsyncCallState>(state_->outstanding);
+  call->request = std::move(request);
+  call->done = std::move(done);
+  state_->Prepare(call->context, options);
+  state_->outstanding.Add(call);
+  state_->Next().gemm->async()->Multiply(&call->context, call->request.get(), &call->response,
+                                         call.get());
+  AsyncCall handle(call);
+  call->StartCall();
+  return handle;
+}
+
+namespace {
+
+using HealthStub =
+    grpc::TemplatedGenericStub<health::HealthCheckRequest, health::HealthCheckResponse>;
+
+constexpr char kCheckMethod[] = "/grpc.health.v1.Health/Check";
+constexpr char kWatchMethod[] = "/grpc.health.v1.Health/Watch";
+
+ServingStatus ToServingStatus(const health::HealthCheckResponse& response) {
+  switch (response.status()) {
+    case health::HealthCheckResponse::SERVING: return ServingStatus::kServing;
+    case health::HealthCheckResponse::NOT_SERVING: return ServingStatus::kNotServing;
+    case health::HealthCheckResponse::SERVICE_UNKNOWN: return ServingStatus::kServiceUnknown;
+    default: return ServingStatus::kUnknown;
+  }
+}
+
+// A watch under way: hands each status to the thread that waits in Next. Its hold, which lets that
+// thread start reads, goes when the reading has ended.
+class Watch
+    : public grpc::ClientBidiReactor<health::HealthCheckRequest, health::HealthCheckResponse> {
+ public:
+  Watch(const std::shared_ptr<grpc::Channel>& channel, absl::string_view service) {
+    request_.set_service(std::string(service));
+    stub_ = std::make_unique<HealthStub>(channel);
+  }
+
+  grpc::ClientContext& context() { return context_; }
+
+  void Start() {
+    stub_->PrepareBidiStreamingCall(&context_, kWatchMethod, {}, this);
+    AddHold();
+    StartWriteLast(&request_, grpc::WriteOptions());
+    StartCall();
+  }
+
+  // The next status; false at the end of the call.
+  bool Next(ServingStatus* serving) ABSL_LOCKS_EXCLUDED(mutex_) {
+    StartRead(&response_);
+    absl::MutexLock lock(&mutex_);
+    mutex_.Await(absl::Condition(this, &Watch::HasRead));
+    read_ = Read::kPending;
+    *serving = ToServingStatus(response_);
+    return !ended_;
+  }
+
+  // Waits for the end; call it once Next has returned false.
+  absl::Status Finish() ABSL_LOCKS_EXCLUDED(mutex_) {
+    RemoveHold();
+    absl::MutexLock lock(&mutex_);
+    mutex_.Await(absl::Condition(&done_));
+    return ToAbslStatus(status_, context_);
+  }
+
+  void OnReadDone(bool ok) override ABSL_LOCKS_EXCLUDED(mutex_) {
+    absl::MutexLock lock(&mutex_);
+    read_ = Read::kArrived;
+    ended_ = !ok;
+  }
+
+  void OnDone(const grpc::Status& status) override ABSL_LOCKS_EXCLUDED(mutex_) {
+    absl::MutexLock lock(&mutex_);
+    status_ = status;
+    done_ = true;
+  }
+
+ private:
+  enum class Read { kPending, kArrived };
+  bool HasRead() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return read_ == Read::kArrived; }
+
+  grpc::ClientContext context_;
+  std::unique_ptr<HealthStub> stub_;
+  health::HealthCheckRequest request_;
+  health::HealthCheckResponse response_;
+  absl::Mutex mutex_;
+  Read read_ ABSL_GUARDED_BY(mutex_) = Read::kPending;
+  bool ended_ ABSL_GUARDED_BY(mutex_) = false;
+  bool done_ ABSL_GUARDED_BY(mutex_) = false;
+  grpc::Status status_ ABSL_GUARDED_BY(mutex_);
+};
+
+}  // namespace
+
+absl::string_view ServingStatusName(ServingStatus status) {
+  switch (status) {
+    case ServingStatus::kServing: return "SERVING";
+    case ServingStatus::kNotServing: return "NOT_SERVING";
+    case ServingStatus::kServiceUnknown: return "SERVICE_UNKNOWN";
+    case ServingStatus::kUnknown: break;
+  }
+  return "UNKNOWN";
+}
+
+absl::StatusOr<ServingStatus> Client::CheckHealth(absl::string_view service,
+                                                  const CallOptions& options) {
+  grpc::ClientContext context;
+  state_->Prepare(context, options);
+  health::HealthCheckRequest request;
+  request.set_service(std::string(service));
+  health::HealthCheckResponse response;
+  absl::Notification done;
+  grpc::Status status;
+  HealthStub stub(state_->Next().channel);
+  stub.UnaryCall(&context, kCheckMethod, {}, &request, &response, [&](grpc::Status ended) {
+    status = std::move(ended);
+    done.Notify();
+  });
+  done.WaitForNotification();
+  if (!status.ok()) return ToAbslStatus(status, context);
+  return ToServingStatus(response);
+}
+
+absl::Status Client::WatchHealth(absl::string_view service,
+                                 const std::function<bool(ServingStatus)>& on_change,
+                                 const CallOptions& options) {
+  Watch watch(state_->Next().channel, service);
+  state_->Prepare(watch.context(), options);
+  watch.Start();
+  ServingStatus serving = ServingStatus::kUnknown;
+  std::optional<ServingStatus> last;
+  bool is_wanted = true;
+  while (watch.Next(&serving)) {
+    const bool has_changed = last != serving;
+    last = serving;
+    if (is_wanted && has_changed && !on_change(serving)) {
+      is_wanted = false;
+      watch.context().TryCancel();
+    }
+  }
+  const absl::Status status = watch.Finish();
+  return is_wanted ? status : absl::OkStatus();
+}
+
 namespace {
 
 // Runs one blocking call of a stub.
@@ -213,6 +532,439 @@ absl::StatusOr<v1::DescribeFragmentResponse> Client::DescribeFragment(
   return Block<v1::DescribeFragmentResponse>(context, [&](v1::DescribeFragmentResponse* response) {
     return state_->Next().registry->DescribeFragment(&context, request, response);
   });
+}
+
+std::string Sha256Of(std::span<const std::byte> bytes) {
+  std::string digest(SHA256_DIGEST_LENGTH, '\0');
+  SHA256(reinterpret_cast<const unsigned char*>(bytes.data()), bytes.size(),
+         reinterpret_cast<unsigned char*>(digest.data()));
+  return digest;
+}
+
+TensorRef NamedTensor(absl::string_view name) { return {.name = std::string(name)}; }
+TensorRef TensorOfHandle(absl::string_view handle) { return {.handle = std::string(handle)}; }
+
+namespace {
+
+v1::TensorRef MessageOf(const TensorRef& ref) {
+  v1::TensorRef message;
+  if (ref.handle.empty()) {
+    message.set_name(ref.name);
+  } else {
+    message.set_handle(ref.handle);
+  }
+  return message;
+}
+
+// Where a part of a range begins in the tensor. What a range of the whole exceeds, the server says.
+// Of a range within a part it would see no more than where it ends up: one that leaves the part
+// gets a beginning that the server refuses.
+int64_t BeginOf(const TensorView& outer, int64_t outer_first, int64_t outer_count, int64_t first,
+                int64_t count) {
+  if (outer.is_whole) return first;
+  const bool is_within = outer_first >= 0 && first >= 0 && count >= 0 && first <= outer_count &&
+                         count <= outer_count - first;
+  return is_within && outer_first <= std::numeric_limits<int64_t>::max() - first
+             ? outer_first + first
+             : -1;
+}
+
+}  // namespace
+
+TensorView TensorView::Rows(int64_t first, int64_t count) const {
+  TensorView view = *this;
+  view.first_row = BeginOf(*this, first_row, rows, first, count);
+  view.rows = count;
+  view.is_whole = false;
+  return view;
+}
+
+TensorView TensorView::Columns(int64_t first, int64_t count) const {
+  TensorView view = *this;
+  view.first_column = BeginOf(*this, first_column, columns, first, count);
+  view.columns = count;
+  view.is_whole = false;
+  return view;
+}
+
+TensorView TensorView::Matrices(int64_t first, int64_t count) const {
+  TensorView view = *this;
+  view.first_matrix = BeginOf(*this, first_matrix, matrices, first, count);
+  view.matrices = count;
+  view.is_whole = false;
+  return view;
+}
+
+TensorView TensorView::Transposed() const {
+  TensorView view = *this;
+  view.transpose = !transpose;
+  return view;
+}
+
+v1::TensorPart TensorView::part() const {
+  v1::TensorPart part;
+  *part.mutable_tensor() = MessageOf(tensor);
+  if (is_whole) return part;
+  part.set_first_row(first_row);
+  part.set_rows(rows);
+  part.set_first_column(first_column);
+  part.set_columns(columns);
+  part.set_first_matrix(first_matrix);
+  part.set_matrices(matrices);
+  return part;
+}
+
+TensorView ViewOf(const v1::TensorInfo& info) {
+  const v1::TensorSpec& spec = info.spec();
+  TensorView view;
+  view.tensor = TensorOfHandle(info.handle());
+  view.type = spec.type();
+  view.order = spec.order();
+  view.sparsity = spec.sparsity();
+  view.rows = spec.rows();
+  view.columns = spec.columns();
+  view.matrices = spec.has_matrices() ? spec.matrices() : 1;
+  return view;
+}
+
+ResidentTensor::ResidentTensor(v1::TensorInfo info, std::weak_ptr<TensorOwner> owner)
+    : info_(std::make_shared<const v1::TensorInfo>(std::move(info))), owner_(std::move(owner)) {}
+
+ResidentTensor::ResidentTensor(ResidentTensor&& other) noexcept
+    : info_(other.info_), owner_(std::move(other.owner_)) {
+  other.owner_.reset();
+}
+
+ResidentTensor& ResidentTensor::operator=(ResidentTensor&& other) noexcept {
+  if (this == &other) return *this;
+  DeleteFromServer();
+  info_ = other.info_;
+  owner_ = std::move(other.owner_);
+  other.owner_.reset();
+  return *this;
+}
+
+const std::string& ResidentTensor::handle() const { return info_->handle(); }
+v1::ElementType ResidentTensor::type() const { return info_->spec().type(); }
+int64_t ResidentTensor::rows() const { return info_->spec().rows(); }
+int64_t ResidentTensor::columns() const { return info_->spec().columns(); }
+int64_t ResidentTensor::bytes() const { return info_->bytes(); }
+
+ResidentTensor::~ResidentTensor() { DeleteFromServer(); }
+
+std::string ResidentTensor::Release() && {
+  owner_.reset();
+  return info_->handle();
+}
+
+void ResidentTensor::DeleteFromServer() {
+  const auto owner = owner_.lock();
+  owner_.reset();
+  if (owner == nullptr || info_->pinned()) return;
+  // The session cannot go meanwhile.
+  absl::MutexLock lock(&owner->mutex);
+  if (owner->session != nullptr) owner->session->DeleteSoon(info_->handle());
+}
+
+Operand::Operand(const MatrixView& view) : matrix_(view) {}
+Operand::Operand(const TensorView& view) : tensor_(view) {}
+Operand::Operand(const ResidentTensor& tensor) : tensor_(tensor.view()) {}
+
+namespace {
+
+SteadyTime DeadlineOf(const ClientState& state, const std::optional<absl::Duration>& timeout) {
+  return SteadyTime::Now() + timeout.value_or(state.timeout);
+}
+
+// What is left of the time that began with the caller's entry.
+CallOptions Until(SteadyTime deadline, CallOptions options = {}) {
+  options.timeout = deadline - SteadyTime::Now();
+  return options;
+}
+
+// Calls in the client's name, which has a session from then on.
+template <typename Response, typename Call>
+absl::StatusOr<Response> CallTensors(ClientState& state, const CallOptions& options, Call call) {
+  const SteadyTime deadline = DeadlineOf(state, options.timeout);
+  const auto session = state.session->Open(deadline);
+  if (!session.ok()) return session.status();
+  grpc::ClientContext context;
+  state.Prepare(context, Until(deadline, options));
+  Response response;
+  const grpc::Status status = call(*state.Next().tensors, &context, &response);
+  if (!status.ok()) return ToAbslStatus(status, context);
+  return response;
+}
+
+void FillKeep(const KeepOptions& keep, v1::NewTensor& message) {
+  message.set_name(keep.name);
+  message.set_pinned(keep.pinned);
+  message.set_lease_ns(absl::ToInt64Nanoseconds(keep.lease));
+}
+
+absl::Status CheckIsAsStored(const MatrixView& matrix, int64_t matrices) {
+  if (matrix.transpose) {
+    return absl::InvalidArgumentError(
+        "matrix.transpose: got true, want false: a product uses a tensor transposed");
+  }
+  if (matrix.batch_stride.has_value()) {
+    return absl::InvalidArgumentError(absl::StrCat("matrix.batch_stride: got ",
+                                                   *matrix.batch_stride,
+                                                   ", want none: matrices follow each other"));
+  }
+  if (matrices >= 1) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat("matrices: got ", matrices, ", want 1 or more"));
+}
+
+void FillSpec(const MatrixView& matrix, int64_t matrices, v1::TensorSpec& spec) {
+  spec.set_type(matrix.type);
+  spec.set_order(matrix.order);
+  spec.set_rows(matrix.rows);
+  spec.set_columns(matrix.columns);
+  spec.set_leading_dimension(matrix.leading_dimension);
+  spec.set_sparsity(matrix.sparsity);
+  if (matrices != 1) spec.set_matrices(matrices);
+  spec.mutable_scale()->mutable_values()->Add(matrix.scale.begin(), matrix.scale.end());
+}
+
+}  // namespace
+
+absl::StatusOr<SessionInfo> Client::OpenSession(absl::string_view token,
+                                                const CallOptions& options) {
+  const SteadyTime deadline = DeadlineOf(*state_, options.timeout);
+  return token.empty() ? state_->session->Open(deadline)
+                       : state_->session->Join(std::string(token), deadline);
+}
+
+absl::StatusOr<ResidentTensor> Client::Put(const MatrixView& matrix, const PutOptions& options) {
+  const SteadyTime entry = SteadyTime::Now();
+  if (absl::Status status = CheckIsAsStored(matrix, options.matrices); !status.ok()) return status;
+  const OperandShape shape = {.type = matrix.type,
+                              .order = matrix.order,
+                              .rows = matrix.rows,
+                              .columns = matrix.columns,
+                              .leading_dimension = matrix.leading_dimension,
+                              .batch_stride = {},
+                              .batch = options.matrices,
+                              .sparsity = matrix.sparsity};
+  absl::Status status =
+      CheckOperandBytes("matrix", "rows*columns", shape, static_cast<int64_t>(matrix.data.size()));
+  if (!status.ok()) return status;
+  const int64_t bytes = SizeOperand("matrix", shape)->full;
+  const std::vector<std::byte> padding(static_cast<size_t>(bytes) - matrix.data.size());
+
+  const SteadyTime deadline = entry + options.timeout.value_or(state_->timeout);
+  const auto session = state_->session->Open(deadline);
+  if (!session.ok()) return session.status();
+  // What was let go of before is free for this one.
+  state_->session->AwaitDeletions(deadline);
+  UploadPlan plan = {.begin = {},
+                     .source = {.data = matrix.data, .padding = padding},
+                     .connections = options.connections,
+                     .terms = {.progress = options.progress,
+                               .timeout = options.timeout,
+                               .entry = entry,
+                               .patience = state_->timeout}};
+  FillSpec(matrix, options.matrices, *plan.begin.mutable_spec());
+  FillKeep({.name = options.name, .pinned = options.pinned, .lease = options.lease},
+           *plan.begin.mutable_keep());
+  plan.begin.set_sha256(options.sha256);
+  plan.begin.set_device(options.device);
+  auto info = RunUpload(*state_->session, std::move(plan));
+  if (!info.ok()) return info.status();
+  return ResidentTensor(*std::move(info), state_->session->owner());
+}
+
+absl::StatusOr<TensorView> Client::Get(const TensorRef& tensor, std::span<std::byte> into,
+                                       const GetOptions& options) {
+  const SteadyTime entry = SteadyTime::Now();
+  const SteadyTime deadline = entry + options.timeout.value_or(state_->timeout);
+  const int64_t bytes = static_cast<int64_t>(into.size());
+  if (options.bytes.has_value() && *options.bytes != bytes) {
+    return absl::InvalidArgumentError(absl::StrCat("into: got ", bytes, " bytes, want ",
+                                                   *options.bytes, " as options.bytes says"));
+  }
+  const auto session = state_->session->Open(deadline);
+  if (!session.ok()) return session.status();
+  TensorRef ref = tensor;
+  if (tensor.handle.empty()) {
+    // Another version of that name is not to be mixed with this one.
+    const auto info = Describe(tensor, Until(deadline));
+    if (!info.ok()) return info.status();
+    ref = TensorOfHandle(info->handle());
+  }
+  const auto sink = [into](int64_t offset, std::span<const std::byte> piece) {
+    std::memcpy(into.data() + offset, piece.data(), piece.size());
+    return absl::OkStatus();
+  };
+  const auto got = RunDownload(*state_->session, {.tensor = MessageOf(ref),
+                                                  .offset = options.offset,
+                                                  .bytes = bytes,
+                                                  .is_rest = !options.bytes.has_value(),
+                                                  .sink = sink,
+                                                  .connections = options.connections,
+                                                  .terms = {.progress = options.progress,
+                                                            .timeout = options.timeout,
+                                                            .entry = entry,
+                                                            .patience = state_->timeout}});
+  if (!got.ok()) return got.status();
+  return ViewOf(*got);
+}
+
+absl::StatusOr<TensorView> Client::Get(const TensorRef& tensor, const TensorSink& sink,
+                                       const GetOptions& options) {
+  const SteadyTime entry = SteadyTime::Now();
+  const auto info = Describe(tensor, Until(entry + options.timeout.value_or(state_->timeout)));
+  if (!info.ok()) return info.status();
+  const int64_t left = info->bytes() - options.offset;
+  if (options.offset < 0 || left < 0 || options.bytes.value_or(left) > left ||
+      options.bytes.value_or(0) < 0) {
+    return absl::OutOfRangeError(
+        absl::StrCat("range: got ", options.bytes.value_or(left), " bytes from ", options.offset,
+                     " on, want them within the tensor's ", info->bytes()));
+  }
+  const auto got =
+      RunDownload(*state_->session, {.tensor = MessageOf(TensorOfHandle(info->handle())),
+                                     .offset = options.offset,
+                                     .bytes = options.bytes.value_or(left),
+                                     .is_rest = !options.bytes.has_value(),
+                                     .sink = sink,
+                                     .connections = options.connections,
+                                     .terms = {.progress = options.progress,
+                                               .timeout = options.timeout,
+                                               .entry = entry,
+                                               .patience = state_->timeout}});
+  if (!got.ok()) return got.status();
+  return ViewOf(*got);
+}
+
+absl::StatusOr<v1::ListTensorsResponse> Client::ListTensors(absl::string_view pattern,
+                                                            const CallOptions& options) {
+  v1::ListTensorsRequest request;
+  request.set_pattern(std::string(pattern));
+  return CallTensors<v1::ListTensorsResponse>(*state_, options,
+                                              [&](auto& stub, auto* context, auto* response) {
+                                                return stub.List(context, request, response);
+                                              });
+}
+
+absl::StatusOr<v1::TensorInfo> Client::Describe(const TensorRef& tensor,
+                                                const CallOptions& options) {
+  const v1::TensorRef request = MessageOf(tensor);
+  return CallTensors<v1::TensorInfo>(*state_, options,
+                                     [&](auto& stub, auto* context, auto* response) {
+                                       return stub.Describe(context, request, response);
+                                     });
+}
+
+absl::Status Client::Delete(const TensorRef& tensor, const CallOptions& options) {
+  const v1::TensorRef request = MessageOf(tensor);
+  return CallTensors<v1::DeleteTensorResponse>(*state_, options,
+                                               [&](auto& stub, auto* context, auto* response) {
+                                                 return stub.Delete(context, request, response);
+                                               })
+      .status();
+}
+
+absl::StatusOr<v1::TensorInfo> Client::KeepAlive(const TensorRef& tensor,
+                                                 const KeepAliveOptions& keep,
+                                                 const CallOptions& options) {
+  v1::KeepAliveRequest request;
+  *request.mutable_tensor() = MessageOf(tensor);
+  if (keep.lease.has_value()) request.set_lease_ns(absl::ToInt64Nanoseconds(*keep.lease));
+  if (keep.pinned.has_value()) request.set_pinned(*keep.pinned);
+  return CallTensors<v1::TensorInfo>(*state_, options,
+                                     [&](auto& stub, auto* context, auto* response) {
+                                       return stub.KeepAlive(context, request, response);
+                                     });
+}
+
+absl::Status Client::KeepAlive(ResidentTensor& tensor, const KeepAliveOptions& keep,
+                               const CallOptions& options) {
+  auto info = KeepAlive(tensor.ref(), keep, options);
+  if (!info.ok()) return info.status();
+  tensor.info_ = std::make_shared<const v1::TensorInfo>(*std::move(info));
+  return absl::OkStatus();
+}
+
+absl::StatusOr<ResidentTensor> Client::Compress(const TensorRef& tensor,
+                                                const CompressOptions& compress,
+                                                const CallOptions& options) {
+  const SteadyTime deadline = DeadlineOf(*state_, options.timeout);
+  v1::CompressRequest request;
+  *request.mutable_tensor() = MessageOf(tensor);
+  FillKeep(compress.keep, *request.mutable_keep());
+  if (compress.mask.has_value()) *request.mutable_mask() = MessageOf(*compress.mask);
+  state_->session->AwaitDeletions(deadline);
+  auto info = CallTensors<v1::TensorInfo>(*state_, Until(deadline, options),
+                                          [&](auto& stub, auto* context, auto* response) {
+                                            return stub.Compress(context, request, response);
+                                          });
+  if (!info.ok()) return info.status();
+  return ResidentTensor(*std::move(info), state_->session->owner());
+}
+
+PendingChain Client::ChainAsync(const Operand& a, const Operand& b, const ChainOptions& chain,
+                                const CallOptions& options) {
+  const SteadyTime deadline = DeadlineOf(*state_, options.timeout);
+  auto request = BuildLentChainRequest(a, b, chain);
+  if (!request.ok()) return PendingChain(request.status());
+  const auto session = state_->session->Open(deadline);
+  if (!session.ok()) return PendingChain(session.status());
+  const bool is_new = !chain.into.has_value();
+  if (is_new) state_->session->AwaitDeletions(deadline);
+  auto call = std::make_unique<ProductCall>(state_->Next().channel);
+  state_->Prepare(call->context(), Until(deadline, options));
+  call->Start(*std::move(request), {});
+  return PendingChain(std::move(call), state_->session->owner(), is_new);
+}
+
+absl::StatusOr<ChainResult> Client::Chain(const Operand& a, const Operand& b,
+                                          const ChainOptions& chain, const CallOptions& options) {
+  return ChainAsync(a, b, chain, options).Wait();
+}
+
+PendingChain::PendingChain(absl::Status failure) : failure_(std::move(failure)) {}
+PendingChain::PendingChain(std::unique_ptr<ProductCall> call, std::weak_ptr<TensorOwner> owner,
+                           bool is_new)
+    : call_(std::move(call)), owner_(std::move(owner)), is_new_(is_new) {}
+PendingChain::PendingChain(PendingChain&& other) noexcept = default;
+PendingChain& PendingChain::operator=(PendingChain&& other) noexcept {
+  Drop();
+  failure_ = std::move(other.failure_);
+  call_ = std::move(other.call_);
+  owner_ = std::move(other.owner_);
+  is_new_ = other.is_new_;
+  return *this;
+}
+PendingChain::~PendingChain() { Drop(); }
+
+// A tensor that came all the same is deleted with the result.
+void PendingChain::Drop() {
+  if (call_ == nullptr) return;
+  Cancel();
+  Wait().IgnoreError();
+}
+
+void PendingChain::Cancel() {
+  if (call_ != nullptr) call_->context().TryCancel();
+}
+
+absl::StatusOr<ChainResult> PendingChain::Wait() {
+  const absl::Status failure = std::exchange(
+      failure_, absl::FailedPreconditionError("product: its answer was taken already"));
+  if (call_ == nullptr) return failure;
+  auto response = call_->WaitForMessage();
+  call_ = nullptr;  // Waits until nothing reads the matrices.
+  if (!response.ok()) return response.status();
+  ChainResult result = {
+      .tensor = {}, .response = std::make_shared<const v1::MultiplyResponse>(*std::move(response))};
+  if (!is_new_) return result;
+  if (!result.response->has_tensor()) {
+    return absl::DataLossError("chain: got no tensor, want the one that D went into");
+  }
+  result.tensor = ResidentTensor(result.response->tensor(), owner_);
+  return result;
 }
 
 }  // namespace gemmd

@@ -6,8 +6,6 @@
 
 #include "absl/strings/str_cat.h"
 #include "client/channel.h"
-#include "client/status_conversion.h"
-#include "client/steady_time.h"
 #include "grpcpp/support/client_callback.h"
 #include "proto/deadline_after.h"
 

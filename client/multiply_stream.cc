@@ -11,11 +11,10 @@
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
+#include "client/channel.h"
 #include "client/connections.h"
-#include "client/request_queue.h"
-#include "client/status_conversion.h"
+#include "client/product_call.h"
 #include "grpcpp/generic/generic_stub.h"
-#include "grpcpp/support/byte_buffer.h"
 #include "grpcpp/support/client_callback.h"
 
 namespace gemmd {

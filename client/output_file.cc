@@ -11,6 +11,8 @@
 #include <chrono>
 #include <cstdio>
 #include <filesystem>
+#include <fstream>
+#include <sstream>
 #include <system_error>
 #include <thread>
 #include <utility>
@@ -224,6 +226,36 @@ absl::Status CheckOutputs(const std::vector<NamedFile>& outputs,
     others.push_back(output);
   }
   return absl::OkStatus();
+}
+
+namespace {
+
+absl::Status AsDenied(const absl::Status& status) {
+  return status.ok() ? status : absl::PermissionDeniedError(status.message());
+}
+
+}  // namespace
+
+absl::StatusOr<std::string> ReadTextFile(const std::string& path) {
+  errno = 0;
+  std::ifstream file(path, std::ios::binary);
+  std::ostringstream text;
+  if (file && (file.peek() == std::ifstream::traits_type::eof() || text << file.rdbuf())) {
+    if (!file.bad()) return text.str();
+  }
+  return absl::NotFoundError(
+      absl::StrCat(path, ": cannot be read: ", std::generic_category().message(errno)));
+}
+
+absl::Status CheckWritable(const std::string& path) { return AsDenied(OutputFile::Check(path)); }
+
+absl::Status WriteTextFile(const std::string& path, const std::string& text,
+                           const std::atomic<int>* stops) {
+  OutputFile file;
+  absl::Status status = file.Open(path, static_cast<int64_t>(text.size()), stops);
+  if (status.ok()) status = file.Write(text);
+  if (status.ok()) status = file.Commit();
+  return AsDenied(status);
 }
 
 }  // namespace gemmd

@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 
 namespace gemmd {
@@ -75,5 +76,16 @@ struct NamedFile {
 // Errors: InvalidArgument, naming both options.
 absl::Status CheckOutputs(const std::vector<NamedFile>& outputs,
                           const std::vector<NamedFile>& inputs);
+
+// Errors: NotFound, naming the path and why.
+absl::StatusOr<std::string> ReadTextFile(const std::string& path);
+
+// Whether WriteTextFile can be expected to succeed; a file that is there stays as it is.
+// Errors: PermissionDenied, naming the path and why.
+absl::Status CheckWritable(const std::string& path);
+
+// Writes an OutputFile; `stops` is that of its Open. Errors: as CheckWritable.
+absl::Status WriteTextFile(const std::string& path, const std::string& text,
+                           const std::atomic<int>* stops = nullptr);
 
 }  // namespace gemmd

@@ -1,31 +1,210 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "client/product_call.h"
 
+#include <string>
 #include <utility>
+#include <vector>
 
-#include "client/connections.h"
-#include "client/product_answer.h"
-#include "client/status_conversion.h"
+#include "absl/strings/str_cat.h"
+#include "client/channel.h"
 #include "gemmd/pending_product.h"
+#include "gemmd/v1/gemm.grpc.pb.h"
+#include "google/protobuf/io/coded_stream.h"
+#include "google/protobuf/io/zero_copy_stream_impl_lite.h"
+#include "google/protobuf/wire_format_lite.h"
+#include "grpcpp/support/proto_buffer_reader.h"
+#include "proto/field_start.h"
 
 namespace gemmd {
+
+LentBytes::~LentBytes() {
+  absl::MutexLock lock(&mutex_);
+  mutex_.Await(absl::Condition(this, &LentBytes::HasAll));
+}
+
+grpc::Slice LentBytes::Lend(std::span<const std::byte> bytes) {
+  {
+    absl::MutexLock lock(&mutex_);
+    ++lent_;
+  }
+  // gRPC only reads them.
+  void* const memory = const_cast<std::byte*>(bytes.data());
+  return grpc::Slice(memory, bytes.size(), &LentBytes::Return, this);
+}
+
+void LentBytes::Return(void* lender) {
+  LentBytes& self = *static_cast<LentBytes*>(lender);
+  absl::MutexLock lock(&self.mutex_);
+  --self.lent_;
+}
+
+namespace {
+
+// A shorter matrix is copied: one slice more would cost more than its bytes.
+constexpr size_t kCopiedBytes = size_t{16} << 10;
+
+class Writer {
+ public:
+  explicit Writer(LentBytes& lender) : lender_(lender) {}
+
+  void Append(const std::string& bytes) { copied_ += bytes; }
+
+  // A message within the message, which ends with the field of its bytes.
+  void AppendMatrix(int number, std::string matrix, int data_number,
+                    std::span<const std::byte> data) {
+    AppendFieldStart(data_number, data.size(), matrix);
+    AppendFieldStart(number, matrix.size() + data.size(), copied_);
+    copied_ += matrix;
+    if (data.size() <= kCopiedBytes) {
+      copied_.append(reinterpret_cast<const char*>(data.data()), data.size());
+      return;
+    }
+    Flush();
+    slices_.push_back(lender_.Lend(data));
+  }
+
+  grpc::ByteBuffer Finish() {
+    Flush();
+    return grpc::ByteBuffer(slices_.data(), slices_.size());
+  }
+
+ private:
+  void Flush() {
+    if (!copied_.empty()) slices_.emplace_back(copied_);
+    copied_.clear();
+  }
+
+  LentBytes& lender_;
+  std::string copied_;
+  std::vector<grpc::Slice> slices_;
+};
+
+}  // namespace
+
+grpc::ByteBuffer ToByteBuffer(LentRequest request, LentBytes& lender) {
+  v1::MultiplyRequest& message = request.message;
+  Writer writer(lender);
+  // Fields may come in any order.
+  const auto operand = [&](int number, const LentRequest::Bytes& data, const v1::Operand& field) {
+    if (!data.has_value()) return false;
+    writer.AppendMatrix(number, field.SerializeAsString(), v1::Operand::kDataFieldNumber, *data);
+    return true;
+  };
+  if (operand(v1::MultiplyRequest::kAFieldNumber, request.a, message.a())) message.clear_a();
+  if (operand(v1::MultiplyRequest::kBFieldNumber, request.b, message.b())) message.clear_b();
+  if (operand(v1::MultiplyRequest::kCFieldNumber, request.c, message.c())) message.clear_c();
+  if (request.bias.has_value()) {
+    writer.AppendMatrix(v1::MultiplyRequest::kBiasFieldNumber, message.bias().SerializeAsString(),
+                        v1::Bias::kDataFieldNumber, *request.bias);
+    message.clear_bias();
+  }
+  writer.Append(message.SerializeAsString());
+  return writer.Finish();
+}
+
+namespace {
+
+using google::protobuf::internal::WireFormatLite;
+using google::protobuf::io::CodedInputStream;
+using google::protobuf::io::CodedOutputStream;
+using google::protobuf::io::StringOutputStream;
+
+absl::Status NoAnswer() {
+  return absl::DataLossError("answer: got bytes that are no MultiplyResponse");
+}
+
+// Copies one field as it is.
+bool Keep(uint32_t tag, CodedInputStream& input, std::string& to) {
+  StringOutputStream stream(&to);
+  CodedOutputStream output(&stream);
+  return WireFormatLite::SkipField(&input, tag, &output);
+}
+
+class AnswerReader {
+ public:
+  AnswerReader(CodedInputStream& input, std::span<std::byte> into) : input_(input), into_(into) {}
+
+  absl::Status Read() {
+    while (const uint32_t tag = NextTag(input_)) {
+      if (tag != DelimitedTag(v1::MultiplyResponse::kDFieldNumber)) {
+        if (!Keep(tag, input_, rest_)) return NoAnswer();
+        continue;
+      }
+      int bytes = 0;
+      if (!input_.ReadVarintSizeAsInt(&bytes) || bytes > input_.BytesUntilLimit()) {
+        return NoAnswer();
+      }
+      const CodedInputStream::Limit limit = input_.PushLimit(bytes);
+      if (absl::Status status = ReadMatrix(); !status.ok()) return status;
+      input_.PopLimit(limit);
+    }
+    if (!input_.ConsumedEntireMessage()) return NoAnswer();
+    if (!response.ParseFromString(rest_)) return NoAnswer();
+    return matrix_.empty() || response.mutable_d()->ParseFromString(matrix_) ? absl::OkStatus()
+                                                                             : NoAnswer();
+  }
+
+  v1::MultiplyResponse response;
+  std::unique_ptr<std::byte[]> own;
+  std::span<const std::byte> data;
+
+ private:
+  absl::Status ReadMatrix() {
+    while (const uint32_t tag = NextTag(input_)) {
+      const bool is_read =
+          tag == DelimitedTag(v1::Matrix::kDataFieldNumber) || Keep(tag, input_, matrix_);
+      if (!is_read) return NoAnswer();
+      if (tag != DelimitedTag(v1::Matrix::kDataFieldNumber)) continue;
+      if (absl::Status status = ReadData(); !status.ok()) return status;
+    }
+    return input_.ConsumedEntireMessage() ? absl::OkStatus() : NoAnswer();
+  }
+
+  absl::Status ReadData() {
+    int bytes = 0;
+    if (!input_.ReadVarintSizeAsInt(&bytes) || bytes > input_.BytesUntilLimit()) return NoAnswer();
+    const auto size = static_cast<size_t>(bytes);
+    std::byte* to = into_.data();
+    if (into_.empty()) {
+      // Not cleared first: every byte is written.
+      own = std::make_unique_for_overwrite<std::byte[]>(size);
+      to = own.get();
+    } else if (into_.size() != size) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("into: got ", into_.size(), " bytes, want ", size, ", as D has"));
+    }
+    data = {to, size};
+    return input_.ReadRaw(to, bytes) ? absl::OkStatus() : NoAnswer();
+  }
+
+  CodedInputStream& input_;
+  const std::span<std::byte> into_;
+  std::string rest_;  // The fields of the answer without D, and those of D without its bytes.
+  std::string matrix_;
+};
+
+}  // namespace
+
+absl::StatusOr<MultiplyResult> ReadProductAnswer(grpc::ByteBuffer& answer,
+                                                 std::span<std::byte> into) {
+  const int bytes = static_cast<int>(answer.Length());
+  grpc::ProtoBufferReader stream(&answer);
+  if (!stream.status().ok()) return NoAnswer();
+  CodedInputStream input(&stream);
+  const CodedInputStream::Limit limit = input.PushLimit(bytes);
+  AnswerReader reader(input, into);
+  if (absl::Status status = reader.Read(); !status.ok()) return status;
+  input.PopLimit(limit);
+  if (!into.empty() && reader.data.size() != into.size()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("into: got ", into.size(), " bytes, want 0, as D has"));
+  }
+  return MultiplyResult::FromParts(std::move(reader.response), reader.data, std::move(reader.own));
+}
+
 namespace {
 
 constexpr char kMultiply[] = "/gemmd.v1.Gemm/Multiply";
-
-// `Matrix`: MatrixView or Operand.
-template <typename Matrix>
-PendingProduct StartProduct(ClientState& state, const Matrix& a, const Matrix& b,
-                            const ProductOptions& product_options,
-                            const CallOptions& call_options) {
-  // The deadline counts from here.
-  auto call = std::make_unique<ProductCall>(state.Next().channel);
-  state.Prepare(call->context(), call_options);
-  auto request = BuildLentRequest(a, b, product_options);
-  if (!request.ok()) return PendingProduct(request.status());
-  call->Start(*std::move(request), product_options.into);
-  return PendingProduct(std::move(call));
-}
 
 }  // namespace
 
@@ -85,28 +264,39 @@ void PendingProduct::Cancel() {
   if (call_ != nullptr) call_->context().TryCancel();
 }
 
-PendingProduct Client::MultiplyAsync(const MatrixView& a, const MatrixView& b,
-                                     const ProductOptions& product_options,
-                                     const CallOptions& call_options) {
-  return StartProduct(*state_, a, b, product_options, call_options);
+namespace {
+
+void LetGo(void* text) { delete static_cast<std::string*>(text); }
+
+}  // namespace
+
+std::string RequestQueue::PartOf(const v1::MultiplyRequest& request) {
+  std::string part;
+  AppendFieldStart(v1::MultiplyStreamRequest::kRequestsFieldNumber, request.ByteSizeLong(), part);
+  request.AppendToString(&part);
+  return part;
 }
 
-PendingProduct Client::MultiplyAsync(const Operand& a, const Operand& b,
-                                     const ProductOptions& product_options,
-                                     const CallOptions& call_options) {
-  return StartProduct(*state_, a, b, product_options, call_options);
+bool RequestQueue::Takes(const std::string& part) const {
+  if (empty()) return true;
+  return count_ < kMostRequests && part.size() <= kMostBytes &&
+         message_.size() <= kMostBytes - part.size();
 }
 
-absl::StatusOr<MultiplyResult> Client::Multiply(const MatrixView& a, const MatrixView& b,
-                                                const ProductOptions& product_options,
-                                                const CallOptions& call_options) {
-  return MultiplyAsync(a, b, product_options, call_options).Wait();
+void RequestQueue::Add(std::string part) {
+  if (empty()) {
+    message_ = std::move(part);
+  } else {
+    message_ += part;
+  }
+  ++count_;
 }
 
-absl::StatusOr<MultiplyResult> Client::Multiply(const Operand& a, const Operand& b,
-                                                const ProductOptions& product_options,
-                                                const CallOptions& call_options) {
-  return MultiplyAsync(a, b, product_options, call_options).Wait();
+grpc::ByteBuffer RequestQueue::Take() {
+  auto* const text = new std::string(std::move(message_));
+  Clear();
+  const grpc::Slice slice(text->data(), text->size(), LetGo, text);
+  return grpc::ByteBuffer(&slice, 1);
 }
 
 }  // namespace gemmd

@@ -3,15 +3,36 @@
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
+#include <memory>
 #include <sstream>
 
 #include "absl/status/status.h"
-#include "client/gemmctl/commands.h"
-#include "client/terminal/usage.h"
 #include "client/terminal/version.h"
 
 namespace gemmd {
 namespace {
+
+constexpr char kCompletionHelp[] =
+    "Prints a script after which Tab completes commands, options, their values, and files. An "
+    "installation has both in their usual places (share/bash-completion/completions and "
+    "share/zsh/site-functions).\n\n"
+    "Examples:\n"
+    "  gemmctl completion zsh > ~/.zfunc/_gemmctl          With ~/.zfunc in $fpath.\n"
+    "  source <(gemmctl completion bash)                   In this shell.";
+
+struct CompletionFlags {
+  std::string shell;
+};
+
+CommandRun AddCompletion(CLI::App& app) {
+  auto flags = std::make_unique<CompletionFlags>();
+  SetFooter(app, kCompletionHelp);
+  AddChoice(app, "SHELL", flags->shell, "The shell that is to complete", {"bash", "zsh"}).Require();
+  return [flags = std::move(flags), &app](const GlobalFlags&, const Console& console) {
+    console.Print(flags->shell == "bash" ? BashCompletion(app) : ZshCompletion(app));
+    return ExitCode::kOk;
+  };
+}
 
 constexpr char kExitCodes[] =
     "Exit codes:\n"
@@ -46,7 +67,44 @@ struct KnownCommand {
   CommandRun run;
 };
 
+constexpr Command kCommands[] = {
+    {"multiply", "Multiply two matrices and print where the time went", AddMultiply},
+    {"explain", "Show which kernel would run a product, and why not the others", AddExplain},
+    {"random", "Write a random matrix to a .npy file (needs no server)", AddRandom},
+    {"convert",
+     "Convert matrices of .npy and .safetensors files to other types, orders, shapes and forms "
+     "(needs no server)",
+     AddConvert},
+    {"diff", "Show where the bits of two files, or of a product on two chips, differ, and how far",
+     AddDiff},
+    {"put", "Keep a matrix on the server, where products name it @NAME", AddPut},
+    {"get", "Write a tensor of the server to a .npy file", AddGet},
+    {"ls", "List the tensors that the session keeps on the server", AddLs},
+    {"rm", "Delete a tensor of the server", AddRm},
+    {"keep", "Renew the lease of a tensor, pin it or unpin it", AddKeep},
+    {"compress", "Make a 2:4 tensor of a dense one on the server", AddCompress},
+    {"kernels", "List the server's kernels", AddKernels},
+    {"instructions", "List the matrix instructions of PTX and which chip has them",
+     AddInstructions},
+    {"fragment", "Draw which register of which lane holds which element of an instruction",
+     AddFragment},
+    {"devices", "List the server's devices, their queues and measured rates", AddDevices},
+    {"info", "Show the server's version, limits and features", AddInfo},
+    {"top", "Watch the server's devices, queues and rates", AddTop},
+    {"health", "Ask whether the server takes requests (grpc.health.v1)", AddHealth},
+    {"doctor", "Check a deployed server from end to end and say what to do", AddDoctor},
+    {"restart-device", "Replace the worker process of a device (over a unix socket)", AddRestart},
+    {"sessions", "List the sessions of all callers, which own tensors on the server", AddSessions},
+    {"drop-session", "End a session and delete its tensors (over a unix socket)", AddDropSession},
+    {"incidents", "List wrong answers that the server found before giving them", AddIncidents},
+    {"replay", "Compute the product of an incident again, with the check that found it", AddReplay},
+    {"completion", "Print a script that completes gemmctl's commands and options in a shell",
+     AddCompletion},
+};
+
 }  // namespace
+
+absl::Span<const Command> Commands() { return kCommands; }
 
 ExitCode RunCommandLine(const std::vector<std::string>& arguments, const Environment& environment,
                         const Console& console) {
@@ -61,9 +119,9 @@ ExitCode RunCommandLine(const std::vector<std::string>& arguments, const Environ
                         .security = environment.security};
   AddGlobalFlags(app, global);
   std::vector<KnownCommand> commands;
-  for (const Command* command : kCommands) {
-    CLI::App& own = *app.add_subcommand(command->name, command->summary);
-    commands.push_back({&own, command->add(own)});
+  for (const Command& command : kCommands) {
+    CLI::App& own = *app.add_subcommand(command.name, command.summary);
+    commands.push_back({&own, command.add(own)});
   }
   // CLI11 takes the last argument first.
   std::vector<std::string> reversed(arguments.rbegin(), arguments.rend());

@@ -6,8 +6,10 @@
 #include <string>
 #include <vector>
 
+#include "absl/types/span.h"
+#include "client/gemmctl/command.h"
 #include "client/terminal/console.h"
-#include "client/terminal/security_flags.h"
+#include "client/terminal/option.h"
 
 namespace gemmd {
 
@@ -18,6 +20,15 @@ struct Environment {
   std::string session_folder = {};  // For their tokens, this user's alone; empty: there is none.
   SecurityFlags security = {};
 };
+
+struct Command {
+  const char* name;     // "multiply".
+  const char* summary;  // The command in one line of help.
+  CommandRun (*add)(CLI::App& app);
+};
+
+// All commands, in the order of the help.
+absl::Span<const Command> Commands();
 
 // Runs gemmctl with the arguments after its name.
 ExitCode RunCommandLine(const std::vector<std::string>& arguments, const Environment& environment,

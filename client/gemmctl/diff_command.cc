@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-//
-// gemmctl diff.
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
 #include <memory>
 #include <optional>
 #include <span>
@@ -11,24 +12,385 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
 #include "absl/strings/str_split.h"
-#include "client/gemmctl/commands.h"
-#include "client/gemmctl/connect.h"
-#include "client/gemmctl/difference_drawing.h"
-#include "client/gemmctl/difference_report.h"
-#include "client/gemmctl/message_json.h"
+#include "client/gemmctl/command.h"
 #include "client/gemmctl/operand_input.h"
 #include "client/gemmctl/product_flags.h"
-#include "client/gemmctl/product_input.h"
 #include "client/gemmctl/tensor_session.h"
-#include "client/matrix/npy_map.h"
+#include "client/matrix/difference.h"
+#include "client/matrix/npy.h"
+#include "client/output_file.h"
 #include "client/terminal/option.h"
-#include "client/terminal/text_file.h"
+#include "client/terminal/text.h"
+#include "gemmd/element_codec.h"
+#include "gemmd/element_type.h"
 #include "gemmd/product.h"
 #include "gemmd/v1/gemm.pb.h"
+#include "gemmd/v1/tensors.pb.h"
+#include "nlohmann/json.hpp"
 
 namespace gemmd {
 namespace {
+
+// Two matrices that were compared, by names for the reader.
+struct NamedDifference {
+  std::string a;
+  std::string b;
+  Difference difference;
+};
+
+using Align = TextTable::Align;
+
+constexpr uint64_t kAllBits = ~uint64_t{0};
+
+// The distances of a range of Difference::by_ulps.
+struct UlpRange {
+  uint64_t first;
+  uint64_t last;
+};
+
+UlpRange RangeOf(int index) {
+  if (index == 0) return {0, 0};
+  return {uint64_t{1} << (index - 1), kAllBits >> (Difference::kUlpRanges - 1 - index)};
+}
+
+std::string ShapeText(const Difference& found) {
+  return absl::StrCat(found.batch == 1 ? "" : absl::StrCat(FormatCount(found.batch), " of "),
+                      found.rows, " x ", found.columns, " ", ElementTypeName(found.type));
+}
+
+std::string Share(int64_t part, int64_t all) {
+  return absl::StrFormat("%s of %s elements (%.3g %%)", FormatCount(part), FormatCount(all),
+                         100 * static_cast<double>(part) / static_cast<double>(all));
+}
+
+std::string UlpsText(const std::optional<uint64_t>& ulps) {
+  return ulps.has_value() ? absl::StrCat(*ulps) : "NaN";
+}
+
+// How far a distance is on the way from 1 ulp, which gives 0, to the largest one, which gives 1:
+// equal factors are equal steps. Precondition: 1 <= ulps <= most_ulps.
+double ShadeOf(uint64_t ulps, uint64_t most_ulps) {
+  if (most_ulps <= 1) return 0;
+  return std::log2(static_cast<double>(ulps)) / std::log2(static_cast<double>(most_ulps));
+}
+
+std::string RangesText(const Difference& found) {
+  TextTable table({{"ulps", Align::kRight}, {"elements", Align::kRight}});
+  for (int i = 0; i < Difference::kUlpRanges; ++i) {
+    const int64_t count = found.by_ulps[static_cast<size_t>(i)];
+    if (count == 0) continue;
+    const UlpRange range = RangeOf(i);
+    table.AddRow({range.first == range.last ? absl::StrCat(range.first)
+                                            : absl::StrCat(range.first, " to ", range.last),
+                  FormatCount(count)});
+  }
+  if (found.nan > 0) table.AddRow({"NaN", FormatCount(found.nan)});
+  return table.Print();
+}
+
+std::string WorstText(const Difference& found) {
+  TextTable table({{"worst at"},
+                   {"a", Align::kRight},
+                   {"b", Align::kRight},
+                   {"ulps", Align::kRight},
+                   {"absolute", Align::kRight},
+                   {"relative", Align::kRight},
+                   {"bits of a", Align::kRight},
+                   {"bits of b", Align::kRight}});
+  for (const DifferingElement& element : found.worst) {
+    table.AddRow({PlaceText(found.batch, element.batch, element.row, element.column),
+                  ElementText(found.type, element.a), ElementText(found.type, element.b),
+                  UlpsText(element.distance.ulps),
+                  absl::StrFormat("%.3g", element.distance.absolute),
+                  absl::StrFormat("%.3g", element.distance.relative),
+                  PatternText(found.type, element.a), PatternText(found.type, element.b)});
+  }
+  return table.Print();
+}
+
+// "." where nothing differs; '1' to '9' for 1 ulp to ever more, as the largest distance has them.
+char LetterOf(const DifferenceCell& cell, uint64_t most_ulps) {
+  if (cell.differing == 0) return '.';
+  if (cell.nan > 0) return 'N';
+  if (cell.most_ulps == 0) return '0';
+  return static_cast<char>('1' + static_cast<int>(8 * ShadeOf(cell.most_ulps, most_ulps)));
+}
+
+std::string MapText(const DifferenceMap& map, const Difference& found) {
+  // Letters are twice as high as wide, and a terminal has more columns than rows.
+  const DifferenceMap flat = map.Flattened(4);
+  std::string text = absl::StrFormat(
+      "%seach letter is %d x %d elements: 0 zeros of other signs, 1 to 9 the ulps (9: %d), N NaN\n",
+      found.batch == 1 ? "" : absl::StrCat("matrix ", map.batch(), ", "), flat.block_rows(),
+      flat.block_columns(), found.most_ulps);
+  for (int64_t i = 0; i < flat.down(); ++i) {
+    absl::StrAppend(&text, "  ");
+    for (int64_t j = 0; j < flat.across(); ++j) {
+      text.push_back(LetterOf(flat.At(i, j), found.most_ulps));
+    }
+    absl::StrAppend(&text, "\n");
+  }
+  return text;
+}
+
+nlohmann::ordered_json WorstJson(const Difference& found) {
+  nlohmann::ordered_json worst = nlohmann::ordered_json::array();
+  for (const DifferingElement& element : found.worst) {
+    nlohmann::ordered_json json = {{"batch", element.batch},
+                                   {"row", element.row},
+                                   {"column", element.column},
+                                   {"a", NumberJson(ElementValue(found.type, element.a))},
+                                   {"b", NumberJson(ElementValue(found.type, element.b))},
+                                   {"a_bits", PatternText(found.type, element.a)},
+                                   {"b_bits", PatternText(found.type, element.b)},
+                                   {"ulps", nullptr},
+                                   {"absolute", NumberJson(element.distance.absolute)},
+                                   {"relative", NumberJson(element.distance.relative)}};
+    if (element.distance.ulps.has_value()) json["ulps"] = *element.distance.ulps;
+    worst.push_back(std::move(json));
+  }
+  return worst;
+}
+
+nlohmann::ordered_json RangesJson(const Difference& found) {
+  nlohmann::ordered_json ranges = nlohmann::ordered_json::array();
+  for (int i = 0; i < Difference::kUlpRanges; ++i) {
+    const int64_t count = found.by_ulps[static_cast<size_t>(i)];
+    if (count == 0) continue;
+    const UlpRange range = RangeOf(i);
+    ranges.push_back({{"least_ulps", range.first}, {"most_ulps", range.last}, {"elements", count}});
+  }
+  return ranges;
+}
+
+std::string DifferenceText(const NamedDifference& named) {
+  const Difference& found = named.difference;
+  std::string text = absl::StrCat("a  ", named.a, "\nb  ", named.b, "\n", ShapeText(found), ": ");
+  if (found.differing == 0) {
+    return absl::StrCat(text, "the same bits in all ", FormatCount(found.total), " elements\n");
+  }
+  absl::StrAppend(&text, "other bits in ", Share(found.differing, found.total));
+  if (found.batch != 1) absl::StrAppend(&text, " of ", FormatCount(found.matrices), " matrices");
+  absl::StrAppend(&text,
+                  absl::StrFormat("\nlargest distance: %d ulps, %.3g absolute, %.3g relative",
+                                  found.most_ulps, found.most_absolute, found.most_relative));
+  if (found.nan > 0) absl::StrAppend(&text, "; ", FormatCount(found.nan), " with NaN on a side");
+  absl::StrAppend(&text, "\n\n", RangesText(found));
+  if (!found.worst.empty()) absl::StrAppend(&text, "\n", WorstText(found));
+  for (const DifferenceMap& map : found.maps) absl::StrAppend(&text, "\n", MapText(map, found));
+  return text;
+}
+
+nlohmann::ordered_json DifferenceJson(const NamedDifference& named) {
+  const Difference& found = named.difference;
+  return {{"a", named.a},
+          {"b", named.b},
+          {"same", found.differing == 0},
+          {"type", std::string(ElementTypeName(found.type))},
+          {"batch", found.batch},
+          {"rows", found.rows},
+          {"columns", found.columns},
+          {"elements", found.total},
+          {"differing", found.differing},
+          {"nan", found.nan},
+          {"matrices", found.matrices},
+          {"most_ulps", found.most_ulps},
+          {"most_absolute", NumberJson(found.most_absolute)},
+          {"most_relative", NumberJson(found.most_relative)},
+          {"by_ulps", RangesJson(found)},
+          {"worst", WorstJson(found)}};
+}
+
+// Lengths in pixels.
+constexpr int kMapMargin = 24;
+constexpr int kLineHeight = 20;
+constexpr int kLeastCell = 6;
+constexpr int kMapWidth = 512;  // Maps with few blocks are as wide, too: their cells are larger.
+constexpr int kMostCell = 32;
+constexpr int kLeastWidth = 720;  // So that titles have room.
+
+constexpr int kLegendSteps = 8;
+
+constexpr char kNanFill[] = "#2456d6";
+constexpr char kZeroFill[] = "#e3dccb";  // Zeros of other signs.
+
+// From light to dark as distances grow: equal steps are equal factors.
+std::string FillOf(uint64_t ulps, uint64_t most_ulps) {
+  if (ulps == 0) return kZeroFill;
+  const int percent = static_cast<int>(100 * ShadeOf(ulps, most_ulps));
+  const auto mix = [percent](int from, int to) { return from + (to - from) * percent / 100; };
+  return absl::StrFormat("#%02x%02x%02x", mix(253, 120), mix(208, 0), mix(162, 20));
+}
+
+std::string FillOf(const DifferenceCell& cell, uint64_t most_ulps) {
+  return cell.nan > 0 ? kNanFill : FillOf(cell.most_ulps, most_ulps);
+}
+
+int CellSize(const DifferenceMap& map) {
+  const int64_t most = std::max<int64_t>({1, map.down(), map.across()});
+  return static_cast<int>(std::clamp<int64_t>(kMapWidth / most, kLeastCell, kMostCell));
+}
+
+// What a block tells under the pointer.
+std::string Hint(const DifferenceMap& map, int64_t i, int64_t j, const Difference& found) {
+  const auto range = [](int64_t block, int64_t size, int64_t extent) {
+    const int64_t first = block * size;
+    const int64_t last = std::min(first + size, extent) - 1;
+    return first == last ? absl::StrCat(first) : absl::StrCat(first, " to ", last);
+  };
+  const DifferenceCell& cell = map.At(i, j);
+  std::string hint =
+      absl::StrCat("rows ", range(i, map.block_rows(), map.rows()), ", columns ",
+                   range(j, map.block_columns(), map.columns()), ": ", FormatCount(cell.differing),
+                   " differ, at most by ", cell.most_ulps, " ulps");
+  if (cell.nan > 0) absl::StrAppend(&hint, ", ", FormatCount(cell.nan), " with NaN on a side");
+  const auto here = [&](const DifferingElement& element) {
+    return element.batch == map.batch() && element.row / map.block_rows() == i &&
+           element.column / map.block_columns() == j;
+  };
+  const auto worst = std::find_if(found.worst.begin(), found.worst.end(), here);
+  if (worst == found.worst.end()) return hint;
+  return absl::StrCat(
+      hint, "; at ", PlaceText(found.batch, worst->batch, worst->row, worst->column), " ",
+      ElementText(found.type, worst->a), " and ", ElementText(found.type, worst->b), ", ",
+      PatternText(found.type, worst->a), " and ", PatternText(found.type, worst->b));
+}
+
+// Draws a map whose upper edge is at `top`, and gives the height that it takes.
+int AddMap(const DifferenceMap& map, const Difference& found, int top, std::string& svg) {
+  const int size = CellSize(map);
+  const int width = size * static_cast<int>(map.across());
+  const int height = size * static_cast<int>(map.down());
+  absl::StrAppendFormat(&svg,
+                        "<rect class=\"map\" x=\"%d\" y=\"%d\" width=\"%d\" height=\"%d\"/>\n",
+                        kMapMargin, top, width, height);
+  for (int64_t i = 0; i < map.down(); ++i) {
+    for (int64_t j = 0; j < map.across(); ++j) {
+      if (map.At(i, j).differing == 0) continue;
+      absl::StrAppendFormat(
+          &svg,
+          "<rect class=\"cell\" x=\"%d\" y=\"%d\" width=\"%d\" height=\"%d\" fill=\"%s\">"
+          "<title>%s</title></rect>\n",
+          kMapMargin + size * static_cast<int>(j), top + size * static_cast<int>(i), size, size,
+          FillOf(map.At(i, j), found.most_ulps), EscapedMarkup(Hint(map, i, j, found)));
+    }
+  }
+  AddSvgText(kMapMargin, top + height + kLineHeight / 2 + 2, "note",
+             absl::StrCat(found.batch == 1 ? "" : absl::StrCat("matrix ", map.batch(), ": "),
+                          map.rows(), " rows down, ", map.columns(), " columns across, ",
+                          map.block_rows(), " x ", map.block_columns(), " elements in a cell"),
+             svg);
+  return height + 2 * kLineHeight;
+}
+
+int AddLegend(const Difference& found, int top, std::string& svg) {
+  int x = kMapMargin;
+  const auto add = [&](const std::string& fill, const std::string& label) {
+    absl::StrAppendFormat(
+        &svg, "<rect x=\"%d\" y=\"%d\" width=\"14\" height=\"14\" fill=\"%s\"/>\n", x, top, fill);
+    if (!label.empty()) AddSvgText(x + 18, top + 7, "note", label, svg);
+    x += 18 + 8 * static_cast<int>(label.size());
+  };
+  if (found.most_ulps > 0) {
+    add(FillOf(1, found.most_ulps), "1 ulp");
+    for (int i = 1; i < kLegendSteps && found.most_ulps > kLegendSteps; ++i) {
+      const double ulps = std::pow(static_cast<double>(found.most_ulps), i / double{kLegendSteps});
+      add(FillOf(static_cast<uint64_t>(ulps), found.most_ulps), "");
+    }
+    if (found.most_ulps > 1) {
+      add(FillOf(found.most_ulps, found.most_ulps), absl::StrCat(found.most_ulps, " ulps"));
+    }
+  }
+  if (found.by_ulps[0] > 0) add(kZeroFill, "zeros of other signs");
+  if (found.nan > 0) add(kNanFill, "NaN on a side");
+  return kLineHeight + 8;
+}
+
+// The title, the legend and the maps of one comparison.
+int AddDifference(const NamedDifference& named, int top, std::string& svg) {
+  const Difference& found = named.difference;
+  int y = top + kLineHeight / 2;
+  AddSvgText(kMapMargin, y, "title", absl::StrCat(named.a, "  and  ", named.b), svg);
+  y += kLineHeight;
+  const std::string what =
+      absl::StrCat(ElementTypeName(found.type), ", ", FormatCount(found.total), " elements");
+  if (found.differing == 0) {
+    AddSvgText(kMapMargin, y, "note", absl::StrCat(what, ": the same bits"), svg);
+    return y + 2 * kLineHeight - top;
+  }
+  AddSvgText(kMapMargin, y, "note",
+             absl::StrCat(what, ": other bits in ", FormatCount(found.differing), ", at most ",
+                          found.most_ulps, " ulps apart"),
+             svg);
+  y += kLineHeight;
+  y += AddLegend(found, y, svg);
+  for (const DifferenceMap& map : found.maps) y += AddMap(map, found, y, svg);
+  const int64_t left_out = found.matrices - static_cast<int64_t>(found.maps.size());
+  if (left_out > 0) {
+    AddSvgText(kMapMargin, y, "note",
+               absl::StrCat(FormatCount(left_out), " more matrices differ and are not drawn"), svg);
+    y += kLineHeight;
+  }
+  return y + kLineHeight - top;
+}
+
+int WidthOf(const std::vector<NamedDifference>& all) {
+  int width = kLeastWidth;
+  for (const NamedDifference& named : all) {
+    for (const DifferenceMap& map : named.difference.maps) {
+      width = std::max(width, CellSize(map) * static_cast<int>(map.across()));
+    }
+  }
+  return width + 2 * kMapMargin;
+}
+
+constexpr char kMapStyle[] =
+    "<style>\n"
+    "text { font-family: 'DejaVu Sans Mono', Consolas, monospace; font-size: 12px; fill: #111; "
+    "dominant-baseline: central; }\n"
+    ".title { font-size: 14px; font-weight: bold; }\n"
+    ".note { fill: #555; }\n"
+    ".page { fill: #fff; }\n"
+    ".map { fill: #f4f4f4; stroke: #999; }\n"
+    ".cell:hover { stroke: #000; }\n"
+    "</style>\n";
+
+// One SVG file with the maps of all comparisons below each other. Each block of elements tells
+// about itself under the pointer.
+std::string DifferencesSvg(const std::vector<NamedDifference>& all) {
+  std::string body;
+  int height = kMapMargin;
+  for (const NamedDifference& named : all) height += AddDifference(named, height, body);
+  const int width = WidthOf(all);
+  return absl::StrFormat(
+      "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"%d\" height=\"%d\" viewBox=\"0 0 %d "
+      "%d\">\n<title>Differing bits</title>\n%s<rect class=\"page\" width=\"%d\" "
+      "height=\"%d\"/>\n%s</svg>\n",
+      width, height, width, height, kMapStyle, width, height, body);
+}
+
+constexpr char kHead[] =
+    "<!DOCTYPE html>\n"
+    "<html lang=\"en\">\n"
+    "<meta charset=\"utf-8\">\n"
+    "<meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n"
+    "<title>gemmctl diff</title>\n"
+    "<style>\n"
+    "body { font-family: sans-serif; margin: 1em; }\n"
+    "svg { max-width: 100%; height: auto; }\n"
+    "pre { overflow-x: auto; }\n"
+    "</style>\n";
+
+// A page of HTML with that picture and the report.
+std::string DifferencesPage(const std::vector<NamedDifference>& all) {
+  std::string page = absl::StrCat(kHead, "<body>\n", DifferencesSvg(all));
+  for (const NamedDifference& named : all) {
+    absl::StrAppend(&page, "<pre>\n", EscapedMarkup(DifferenceText(named)), "</pre>\n");
+  }
+  return page + "</body>\n</html>\n";
+}
 
 constexpr char kDiffHelp[] =
     "Compares two files bit by bit; with --chips, A and B are multiplied on each chip and every "
@@ -51,38 +413,9 @@ struct DiffFlags {
   std::string html_path;
 };
 
-// An array and its bytes, which are mapped where the file is not standard input.
-class ReadMatrix {
- public:
-  static absl::StatusOr<ReadMatrix> Open(const std::string& path, v1::ElementType hint,
-                                         const Console& console) {
-    ReadMatrix read;
-    if (path == "-") {
-      auto array = ReadArray(path, hint, console);
-      if (!array.ok()) return array.status();
-      read.array_ = *std::move(array);
-      return read;
-    }
-    auto mapped = MappedNpy::Open(path, hint);
-    if (!mapped.ok()) return mapped.status();
-    read.mapped_ = *std::move(mapped);
-    return read;
-  }
-
-  PackedMatrix Get() const {
-    if (!mapped_.has_value()) return PackedArray(array_, array_.data);
-    const std::span<const std::byte> bytes = mapped_->data();
-    return PackedArray(mapped_->array(),
-                       {reinterpret_cast<const char*>(bytes.data()), bytes.size()});
-  }
-
- private:
-  NpyArray array_;
-  std::optional<MappedNpy> mapped_;
-};
-
-v1::ElementType TypeOr(const std::string& name, const std::string& otherwise) {
-  return ParseElementType(name.empty() ? otherwise : name).value_or(v1::ELEMENT_TYPE_UNSPECIFIED);
+PackedMatrix PackedOf(const MappedNpy& npy) {
+  const std::span<const std::byte> bytes = npy.data();
+  return PackedArray(npy.array(), {reinterpret_cast<const char*>(bytes.data()), bytes.size()});
 }
 
 CompareOptions OptionsOf(const DiffFlags& flags) {
@@ -114,14 +447,14 @@ absl::StatusOr<std::vector<NamedDifference>> DiffFiles(const DiffFlags& flags,
                                                        const Console& console) {
   const ProductFlags& product = flags.product;
   if (absl::Status status = CheckFileFlags(product); !status.ok()) return status;
-  const auto a = ReadMatrix::Open(product.a_path, TypeOr(product.a_type, product.type), console);
+  const auto a = MapArray(product.a_path, TypeOf(product.a_type, TypeOf(product.type)), console);
   if (!a.ok()) return a.status();
-  const auto b = ReadMatrix::Open(product.b_path, TypeOr(product.b_type, product.type), console);
+  const auto b = MapArray(product.b_path, TypeOf(product.b_type, TypeOf(product.type)), console);
   if (!b.ok()) return b.status();
   if (product.a_path == "-" || product.b_path == "-") {
     if (absl::Status status = ExpectEndOfInput(console); !status.ok()) return status;
   }
-  auto difference = Compare(a->Get(), b->Get(), OptionsOf(flags));
+  auto difference = Compare(PackedOf(*a), PackedOf(*b), OptionsOf(flags));
   if (!difference.ok()) return difference.status();
   return std::vector<NamedDifference>{{product.a_path, product.b_path, *std::move(difference)}};
 }
@@ -153,10 +486,7 @@ absl::StatusOr<std::vector<NamedDifference>> DiffDevices(const DiffFlags& flags,
   for (const absl::string_view name : absl::StrSplit(flags.chips, ',')) {
     request.set_device(DeviceNamed(name));
     auto response = client.Multiply(request);
-    if (!response.ok()) {
-      return absl::Status(response.status().code(),
-                          absl::StrCat(request.device(), ": ", response.status().message()));
-    }
+    if (!response.ok()) return Prefixed(request.device(), response.status());
     auto result = MultiplyResult::FromResponse(*std::move(response));
     if (!result.ok()) return result.status();
     if (!first.has_value()) {
@@ -175,15 +505,6 @@ absl::Status CheckDeviceFlags(const ProductFlags& product) {
   if (product.device.empty() && product.chip.empty()) return absl::OkStatus();
   return absl::InvalidArgumentError(
       "--chips: got --device or --chip too, want all names in --chips");
-}
-
-ExitCode WriteOrPrint(const std::string& path, const std::string& text, const Console& console) {
-  if (path == "-") {
-    console.Print(text);
-    return ExitCode::kOk;
-  }
-  const absl::Status status = WriteTextFile(path, text);
-  return status.ok() ? ExitCode::kOk : FailLocally(console, status);
 }
 
 // What was found, in all the forms that are asked for.
@@ -224,8 +545,7 @@ ExitCode RunDiff(const GlobalFlags& global, const DiffFlags& flags, const Consol
   if (absl::Status status = CheckDeviceFlags(flags.product); !status.ok()) {
     return FailLocally(console, status);
   }
-  auto client =
-      NamesTensors(flags.product) ? ConnectSession(global, false, console) : Connect(global);
+  auto client = ConnectFor(global, flags.product, console);
   if (!client.ok()) return WithoutAnswer(FailSession(console, client.status()));
   auto request = ProductRequest(flags.product, true, console, &*client);
   if (!request.ok()) return FailLocally(console, request.status());
@@ -241,6 +561,8 @@ std::string RefuseChips(const std::string& text) {
   for (const std::string& name : names) has_names = has_names && !name.empty();
   return has_names ? "" : absl::StrCat("got ", text, ", want two names or more, as sm_80,sm_90");
 }
+
+}  // namespace
 
 CommandRun AddDiff(CLI::App& app) {
   auto flags = std::make_unique<DiffFlags>();
@@ -265,15 +587,7 @@ CommandRun AddDiff(CLI::App& app) {
       .TypeName("PATH")
       .Group("Comparison");
   AddProductFlags(app, flags->product);
-  return [flags = std::move(flags)](const GlobalFlags& global, const Console& console) {
-    return RunDiff(global, *flags, console);
-  };
+  return RunWith(std::move(flags), RunDiff);
 }
-
-}  // namespace
-
-constexpr Command kDiffCommand = {
-    "diff", "Show where the bits of two files, or of a product on two chips, differ, and how far",
-    AddDiff};
 
 }  // namespace gemmd

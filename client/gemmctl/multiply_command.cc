@@ -1,39 +1,64 @@
 // SPDX-License-Identifier: Apache-2.0
-//
-// gemmctl multiply.
 #include <algorithm>
 #include <chrono>
+#include <cstdint>
 #include <memory>
 #include <optional>
+#include <string>
 #include <string_view>
 #include <utility>
 #include <vector>
 
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/time/clock.h"
-#include "client/gemmctl/commands.h"
-#include "client/gemmctl/connect.h"
-#include "client/gemmctl/connection_costs.h"
-#include "client/gemmctl/message_json.h"
+#include "absl/time/time.h"
+#include "client/gemmctl/command.h"
 #include "client/gemmctl/operand_input.h"
 #include "client/gemmctl/product_flags.h"
-#include "client/gemmctl/product_input.h"
-#include "client/gemmctl/server_check.h"
+#include "client/gemmctl/product_report.h"
 #include "client/gemmctl/tensor_session.h"
-#include "client/gemmctl/tensor_table.h"
-#include "client/gemmctl/timing_report.h"
 #include "client/matrix/npy.h"
 #include "client/matrix/verify.h"
+#include "client/terminal/console.h"
 #include "client/terminal/option.h"
-#include "client/terminal/progress.h"
-#include "client/terminal/text_table.h"
-#include "client/terminal/type_names.h"
+#include "client/terminal/text.h"
+#include "gemmd/client.h"
 #include "gemmd/product.h"
 #include "gemmd/v1/gemm.pb.h"
 
 namespace gemmd {
 namespace {
+
+// What comes beside a product, told by calls that compute nothing.
+struct ConnectionCosts {
+  // What the first call took longer than the next one: the connection, and the session if any.
+  int64_t connect_ns = 0;
+  int64_t empty_call_ns = 0;  // A call on the connection that is there.
+};
+
+// Calls twice. `start`: when whoever made the client began to. Nothing where a call fails with
+// another error than DeadlineExceeded: the product's call then tries again, and says why.
+absl::StatusOr<std::optional<ConnectionCosts>> MeasureConnection(Client& client, absl::Time start) {
+  absl::Status status = client.CheckHealth().status();
+  const absl::Time connected = absl::Now();
+  if (status.ok()) status = client.CheckHealth().status();
+  const absl::Time called = absl::Now();
+  if (absl::IsDeadlineExceeded(status)) return status;
+  if (!status.ok()) return std::nullopt;
+  const int64_t first_ns = absl::ToInt64Nanoseconds(connected - start);
+  const int64_t next_ns = absl::ToInt64Nanoseconds(called - connected);
+  return ConnectionCosts{.connect_ns = std::max(int64_t{0}, first_ns - next_ns),
+                         .empty_call_ns = next_ns};
+}
+
+// "connect  1.20 ms, and 310 us for an empty call".
+std::string ConnectionText(const ConnectionCosts& costs) {
+  return absl::StrCat("connect  ", FormatNanoseconds(costs.connect_ns), ", and ",
+                      FormatNanoseconds(costs.empty_call_ns), " for an empty call");
+}
 
 constexpr int64_t kMaxCalls = 1'000'000'000;
 
@@ -68,7 +93,7 @@ struct MultiplyFlags {
 // A client for the product: one with a session where tensors are named or made.
 absl::StatusOr<Client> ConnectFor(const GlobalFlags& global, const MultiplyFlags& flags,
                                   const Console& console) {
-  if (!flags.IsKept() && !NamesTensors(flags.product)) return Connect(global);
+  if (!flags.IsKept()) return ConnectFor(global, flags.product, console);
   const bool may_open = flags.into.empty() && !NamesTensors(flags.product);
   return ConnectSession(global, may_open, console);
 }
@@ -152,8 +177,7 @@ std::string Heading(const v1::MultiplyRequest& request, const v1::MultiplyRespon
 }
 
 std::string Place(const VerifiedElement& element, int64_t batches) {
-  return absl::StrCat("[", batches == 1 ? "" : absl::StrCat(element.batch, ", "), element.row, ", ",
-                      element.column, "]");
+  return PlaceText(batches, element.batch, element.row, element.column);
 }
 
 std::string VerificationText(const Verification& result, int64_t batches) {
@@ -190,37 +214,33 @@ absl::Status VerificationStatus(const Verification& result, int64_t batches) {
       result.worst.got, result.worst.want, result.worst.bound));
 }
 
-// The server's own check, where there was one.
-std::string CheckOf(const v1::MultiplyResponse& response) {
-  if (!response.has_verification()) return "";
-  return ServerCheckText(response.verification(), response.timing().total_ns());
-}
-
-// What the connection cost, where that is known.
-void AddConnection(const std::optional<ConnectionCosts>& costs, nlohmann::ordered_json& json) {
-  if (!costs.has_value()) return;
-  json["connect_ns"] = costs->connect_ns;
-  json["empty_call_ns"] = costs->empty_call_ns;
-}
-
-// The report of a product whose D stayed on the server.
-ExitCode ReportKept(const GlobalFlags& global, const v1::MultiplyRequest& request,
-                    const v1::MultiplyResponse& response, const std::vector<CallTiming>& calls,
-                    const std::optional<ConnectionCosts>& costs, const Console& console) {
+// Prints what came of the product. `is_kept`: its D stayed on the server.
+void Report(const GlobalFlags& global, const v1::MultiplyRequest& request,
+            const v1::MultiplyResponse& response, bool is_kept,
+            const std::vector<CallTiming>& calls, const std::optional<ConnectionCosts>& costs,
+            const std::optional<Verification>& verification, const Console& console) {
   if (global.json) {
-    nlohmann::ordered_json json = {{"response", MessageJson(response)},
-                                   {"tensor", TensorJson(response.tensor())},
-                                   {"calls", calls.size()},
-                                   {"stages", TimingJson(calls)}};
-    AddConnection(costs, json);
+    nlohmann::ordered_json json = {{"response", MessageJson(response)}};
+    if (is_kept) json["tensor"] = TensorJson(response.tensor());
+    json["calls"] = calls.size();
+    json["stages"] = TimingJson(calls);
+    if (costs.has_value()) {
+      json["connect_ns"] = costs->connect_ns;
+      json["empty_call_ns"] = costs->empty_call_ns;
+    }
+    if (verification.has_value()) json["verification"] = VerificationJson(*verification);
     console.Print(JsonLine(json));
-    return ExitCode::kOk;
+    return;
   }
   console.Print(Heading(request, response, costs));
   console.Print(TimingTable(calls, response.operations()));
-  console.Print(CheckOf(response));
-  console.Print(absl::StrCat("\n", TensorText(response.tensor())));
-  return ExitCode::kOk;
+  if (response.has_verification()) {
+    console.Print(ServerCheckText(response.verification(), response.timing().total_ns()));
+  }
+  if (is_kept) console.Print(absl::StrCat("\n", TensorText(response.tensor())));
+  if (verification.has_value()) {
+    console.Print(VerificationText(*verification, response.d().batch()));
+  }
 }
 
 ExitCode RunMultiply(const GlobalFlags& global, const MultiplyFlags& flags,
@@ -253,7 +273,10 @@ ExitCode RunMultiply(const GlobalFlags& global, const MultiplyFlags& flags,
     const ExitCode code = FailCall(console, measured.status());
     return absl::IsDataLoss(measured.status()) ? ExitCode::kVerification : code;
   }
-  if (flags.IsKept()) return ReportKept(global, *request, *measured, calls, *costs, console);
+  if (flags.IsKept()) {
+    Report(global, *request, *measured, true, calls, *costs, std::nullopt, console);
+    return ExitCode::kOk;
+  }
   const auto product = MultiplyResult::FromResponse(*std::move(measured));
   if (!product.ok()) return FailCall(console, product.status());
   const v1::MultiplyResponse& response = product->response();
@@ -269,23 +292,10 @@ ExitCode RunMultiply(const GlobalFlags& global, const MultiplyFlags& flags,
         WriteResult(response.d(), request->has_batch(), flags.output_path, console);
     if (!status.ok()) return FailLocally(console, status);
   }
-  const int64_t batches = response.d().batch();
-  const Console report = ReportBeside(flags.output_path, console);
-  if (global.json) {
-    nlohmann::ordered_json json = {{"response", MessageJson(response)},
-                                   {"calls", calls.size()},
-                                   {"stages", TimingJson(calls)}};
-    AddConnection(*costs, json);
-    if (verification.has_value()) json["verification"] = VerificationJson(*verification);
-    report.Print(JsonLine(json));
-  } else {
-    report.Print(Heading(*request, response, *costs));
-    report.Print(TimingTable(calls, response.operations()));
-    report.Print(CheckOf(response));
-    if (verification.has_value()) report.Print(VerificationText(*verification, batches));
-  }
-  const absl::Status status =
-      verification.has_value() ? VerificationStatus(*verification, batches) : absl::OkStatus();
+  Report(global, *request, response, false, calls, *costs, verification,
+         ReportBeside(flags.output_path, console));
+  if (!verification.has_value()) return ExitCode::kOk;
+  const absl::Status status = VerificationStatus(*verification, response.d().batch());
   if (status.ok()) return ExitCode::kOk;
   console.PrintError(status);
   return ExitCode::kVerification;
@@ -298,6 +308,8 @@ bool IsTraceparent(const std::string& text) {
     return form == 'x' ? is_digit : c == form;
   });
 }
+
+}  // namespace
 
 CommandRun AddMultiply(CLI::App& app) {
   auto flags = std::make_unique<MultiplyFlags>();
@@ -340,14 +352,7 @@ CommandRun AddMultiply(CLI::App& app) {
       })
       .TypeName("TRACEPARENT")
       .Group("Output");
-  return [flags = std::move(flags)](const GlobalFlags& global, const Console& console) {
-    return RunMultiply(global, *flags, console);
-  };
+  return RunWith(std::move(flags), RunMultiply);
 }
-
-}  // namespace
-
-constexpr Command kMultiplyCommand = {
-    "multiply", "Multiply two matrices and print where the time went", AddMultiply};
 
 }  // namespace gemmd

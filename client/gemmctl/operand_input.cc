@@ -3,25 +3,22 @@
 
 #include <cmath>
 #include <limits>
+#include <optional>
 #include <span>
 #include <utility>
 
 #include "absl/status/status.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/strings/str_split.h"
 #include "client/matrix/random_matrix.h"
 #include "client/operand_size.h"
 #include "gemmd/element_codec.h"
-#include "gemmd/v1/tensors.pb.h"
 #include "kernels/option/free_memory.h"
 
 namespace gemmd {
 namespace {
-
-absl::Status InStandardInput(const absl::Status& status) {
-  if (status.ok()) return status;
-  return absl::Status(status.code(), absl::StrCat("standard input: ", status.message()));
-}
 
 absl::Status BeyondFloats(const std::string& flag, const std::string& factor) {
   return absl::InvalidArgumentError(absl::StrCat(flag, ": got ", factor, ", want at most ",
@@ -36,11 +33,19 @@ absl::StatusOr<NpyArray> ReadArray(const std::string& path, v1::ElementType hint
   if (path != "-") return ReadNpyFile(path, hint, unnamed);
   auto array = ReadNpy(console.in, hint, unnamed);
   if (array.ok()) return array;
-  return InStandardInput(array.status());
+  return Prefixed("standard input", array.status());
+}
+
+absl::StatusOr<MappedNpy> MapArray(const std::string& path, v1::ElementType hint,
+                                   const Console& console) {
+  if (path != "-") return MappedNpy::Open(path, hint);
+  auto array = ReadArray(path, hint, console);
+  if (!array.ok()) return array.status();
+  return MappedNpy(*std::move(array));
 }
 
 absl::Status ExpectEndOfInput(const Console& console) {
-  return InStandardInput(ExpectEndOfFile(console.in));
+  return Prefixed("standard input", ExpectEndOfFile(console.in));
 }
 
 absl::Status WriteArray(const NpyArray& array, const std::string& path, const Console& console) {
@@ -132,6 +137,87 @@ absl::StatusOr<std::vector<float>> ReadScale(const std::string& flag, const std:
     values.push_back(static_cast<float>(factor));
   }
   return values;
+}
+
+std::string PlaceText(int64_t batches, int64_t batch, int64_t row, int64_t column) {
+  return absl::StrCat("[", batches == 1 ? "" : absl::StrCat(batch, ", "), row, ", ", column, "]");
+}
+
+std::string PatternText(v1::ElementType type, uint64_t pattern) {
+  return absl::StrFormat("0x%0*x", (ElementBits(type) + 3) / 4, pattern);
+}
+
+std::string ElementText(v1::ElementType type, uint64_t pattern) {
+  const int digits = ElementBits(type) == 64 ? 17 : 9;
+  return absl::StrFormat("%.*g", digits, ElementValue(type, pattern));
+}
+
+namespace {
+
+std::optional<v1::FactorType> FactorTypeNamed(absl::string_view name) {
+  if (name == "f32") return v1::FACTOR_TYPE_F32;
+  if (name == "ue8m0") return v1::FACTOR_TYPE_UE8M0;
+  if (name == "ue4m3") return v1::FACTOR_TYPE_UE4M3;
+  return std::nullopt;
+}
+
+absl::StatusOr<BlockScaleView> ParseForm(const std::string& flag, const std::string& form) {
+  const std::pair<absl::string_view, absl::string_view> parts =
+      absl::StrSplit(form, absl::MaxSplits(':', 1));
+  const std::pair<absl::string_view, absl::string_view> extents =
+      absl::StrSplit(parts.second, absl::MaxSplits('x', 1));
+  const std::optional<v1::FactorType> type = FactorTypeNamed(parts.first);
+  BlockScaleView view;
+  const bool is_form = type.has_value() && absl::SimpleAtoi(extents.first, &view.rows_per_block) &&
+                       absl::SimpleAtoi(extents.second, &view.k_per_block) &&
+                       view.rows_per_block >= 1 && view.k_per_block >= 1;
+  if (!is_form) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        flag, ": got ", form, ", want f32, ue8m0 or ue4m3 and a block, as in ue8m0:1x32"));
+  }
+  view.type = *type;
+  return view;
+}
+
+bool HoldsFactors(v1::ElementType stored, v1::FactorType type) {
+  if (type == v1::FACTOR_TYPE_F32) return stored == v1::ELEMENT_TYPE_F32;
+  return stored == v1::ELEMENT_TYPE_U8 ||
+         (type == v1::FACTOR_TYPE_UE4M3 && stored == v1::ELEMENT_TYPE_E4M3);
+}
+
+}  // namespace
+
+BlockScaleView BlockFile::view() const {
+  BlockScaleView view = form;
+  view.factors = std::as_bytes(std::span(factors.data));
+  return view;
+}
+
+absl::StatusOr<BlockFile> ReadBlocks(const std::string& form_flag, const std::string& form,
+                                     const std::string& path_flag, const std::string& path,
+                                     const Console& console) {
+  BlockFile file;
+  auto parsed = ParseForm(form_flag, form);
+  if (!parsed.ok()) return parsed.status();
+  file.form = *parsed;
+  if (path.empty()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(path_flag, ": got none, want a .npy file with the factors of ", form_flag));
+  }
+  auto array = ReadArray(path, v1::ELEMENT_TYPE_UNSPECIFIED, console);
+  if (!array.ok()) return array.status();
+  const size_t dimensions = array->shape.size();
+  const bool is_right = HoldsFactors(array->type, file.form.type) &&
+                        array->order == v1::ORDER_ROW_MAJOR && (dimensions == 2 || dimensions == 3);
+  if (!is_right) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        path_flag, ": got an array of ", dimensions, " dimensions and type ",
+        ElementTypeName(array->type), ", want one of 2 or 3 in C order, of ",
+        file.form.type == v1::FACTOR_TYPE_F32 ? "f32" : "u8", " for ", form_flag, " ", form));
+  }
+  file.form.per_matrix = dimensions == 3;
+  file.factors = *std::move(array);
+  return file;
 }
 
 }  // namespace gemmd

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// One operand of the command line: a file, standard input, or random numbers.
+// One operand of the command line: a file, standard input, or random numbers; and its scale
+// factors.
 #pragma once
 
 #include <cstdint>
@@ -23,6 +24,10 @@ namespace gemmd {
 absl::StatusOr<NpyArray> ReadArray(const std::string& path, v1::ElementType hint,
                                    const Console& console,
                                    v1::ElementType unnamed = v1::ELEMENT_TYPE_UNSPECIFIED);
+
+// As ReadArray; the bytes stay in the file where they are those of the wire already.
+absl::StatusOr<MappedNpy> MapArray(const std::string& path, v1::ElementType hint,
+                                   const Console& console);
 
 // Errors: InvalidArgument where standard input holds more than what was read.
 absl::Status ExpectEndOfInput(const Console& console);
@@ -61,5 +66,30 @@ absl::StatusOr<MatrixView> ViewArray(const std::string& field, const NpyArray& a
 // The values of a flag such as --scale-a: a number, or a .npy vector of floats.
 absl::StatusOr<std::vector<float>> ReadScale(const std::string& flag, const std::string& text,
                                              const Console& console);
+
+// "[2, 17, 5]": matrix, row and column; the matrix for a batch alone.
+std::string PlaceText(int64_t batches, int64_t batch, int64_t row, int64_t column);
+
+// "0x7fc00000", with the digits that the type has.
+std::string PatternText(v1::ElementType type, uint64_t pattern);
+
+// "1.5", with as many digits as tell the value from its neighbours.
+std::string ElementText(v1::ElementType type, uint64_t pattern);
+
+// Factors of blocks from the command line: --blocks-a says what they are, --scale-a where.
+struct BlockFile {
+  BlockScaleView form = {};  // Without its bytes.
+  NpyArray factors = {};
+
+  // Valid while this is there, unchanged.
+  BlockScaleView view() const;
+};
+
+// Reads factors: `form` is "f32:1x128", `path` a .npy file of two dimensions, or of three with a
+// matrix of factors for each matrix of the batch.
+// Errors: InvalidArgument, naming the flags, for another form or array; as ReadArray.
+absl::StatusOr<BlockFile> ReadBlocks(const std::string& form_flag, const std::string& form,
+                                     const std::string& path_flag, const std::string& path,
+                                     const Console& console);
 
 }  // namespace gemmd

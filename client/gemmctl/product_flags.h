@@ -1,13 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The flags that describe a product: the same for `multiply` and `explain`.
+// The flags that describe a product, the same for `multiply` and `explain`, and the request that
+// they stand for.
 #pragma once
 
 #include <cstdint>
 #include <string>
 #include <vector>
 
+#include "absl/status/statusor.h"
+#include "client/gemmctl/command.h"
 #include "client/output_file.h"
+#include "client/terminal/console.h"
+#include "gemmd/client.h"
+#include "gemmd/v1/gemm.pb.h"
 
 namespace CLI {
 class App;
@@ -65,5 +71,22 @@ std::vector<NamedFile> FilesOf(const ProductFlags& flags);
 
 // Adds positionals and options that set `flags`, which outlives the app.
 void AddProductFlags(CLI::App& app, ProductFlags& flags);
+
+// Whether A, B or C is a tensor of the server, `@NAME`.
+bool NamesTensors(const ProductFlags& flags);
+
+// A client for the product: one that has joined the session where the flags name tensors.
+// Errors: as ConnectSession.
+absl::StatusOr<Client> ConnectFor(const GlobalFlags& global, const ProductFlags& flags,
+                                  const Console& console);
+
+// The request that the flags describe. Without `with_data` the bytes of A, B and C are left out,
+// and random ones never made. `client` is asked for the shapes of tensors; it is not null where the
+// flags name any.
+//
+// Errors: InvalidArgument or NotFound, for flags that contradict each other and files that cannot
+// be used; the message begins with the flag or the path.
+absl::StatusOr<v1::MultiplyRequest> ProductRequest(const ProductFlags& flags, bool with_data,
+                                                   const Console& console, Client* client);
 
 }  // namespace gemmd

@@ -10,17 +10,29 @@
 #include <cerrno>
 #include <span>
 #include <system_error>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/strings/ascii.h"
 #include "absl/strings/escaping.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "absl/strings/strip.h"
-#include "client/gemmctl/connect.h"
+#include "client/terminal/text.h"
+#include "gemmd/element_type.h"
 
 namespace gemmd {
 namespace {
+
+// The file that keeps the session of an address; empty where there is no folder for it.
+std::string SessionPath(const GlobalFlags& flags) {
+  if (flags.session_folder.empty()) return "";
+  // Addresses hold characters that names of files may not, and paths longer than those.
+  const std::string digest = Sha256Of(std::as_bytes(std::span(flags.address)));
+  return absl::StrCat(flags.session_folder, "/", absl::BytesToHexString(digest.substr(0, 16)),
+                      ".session");
+}
 
 constexpr size_t kMostTokenBytes = 256;
 constexpr size_t kHandleDigits = 32;
@@ -133,14 +145,6 @@ absl::StatusOr<Client> OpenNew(const GlobalFlags& flags, const Console& console)
 
 }  // namespace
 
-std::string SessionPath(const GlobalFlags& flags) {
-  if (flags.session_folder.empty()) return "";
-  // Addresses hold characters that names of files may not, and paths longer than those.
-  const std::string digest = Sha256Of(std::as_bytes(std::span(flags.address)));
-  return absl::StrCat(flags.session_folder, "/", absl::BytesToHexString(digest.substr(0, 16)),
-                      ".session");
-}
-
 absl::StatusOr<Client> ConnectSession(const GlobalFlags& flags, bool may_open,
                                       const Console& console) {
   if (!flags.session.empty()) return Join(flags, flags.session);
@@ -178,6 +182,67 @@ TensorRef TensorNamed(const std::string& text) {
                          std::all_of(name.begin(), name.end(),
                                      [](unsigned char c) { return absl::ascii_isxdigit(c); });
   return is_handle ? TensorOfHandle(absl::HexStringToBytes(name)) : NamedTensor(name);
+}
+
+namespace {
+
+using Align = TextTable::Align;
+
+std::string KeptText(const v1::TensorInfo& tensor) {
+  if (tensor.lost()) return "lost";
+  if (tensor.pinned()) return "pinned";
+  return absl::StrCat("for ", FormatNanoseconds(tensor.expires_in_ns()));
+}
+
+std::string PlacesText(const v1::TensorInfo& tensor) {
+  std::vector<std::string> places;
+  for (const v1::TensorPlace& place : tensor.places()) places.push_back(place.device());
+  return places.empty() ? "-" : absl::StrJoin(places, " ");
+}
+
+// 32 hexadecimal digits.
+std::string HandleText(const v1::TensorInfo& tensor) {
+  return absl::BytesToHexString(tensor.handle());
+}
+
+}  // namespace
+
+std::string ShapeText(const v1::TensorSpec& spec) {
+  const int64_t matrices = spec.has_matrices() ? spec.matrices() : 1;
+  return absl::StrCat(matrices == 1 ? "" : absl::StrCat(matrices, " of "), spec.rows(), " x ",
+                      spec.columns(), " ", ElementTypeName(spec.type()),
+                      spec.sparsity() == v1::SPARSITY_NONE ? "" : " 2:4",
+                      spec.order() == v1::ORDER_COLUMN_MAJOR ? ", columns" : "");
+}
+
+std::string TensorTable(const v1::ListTensorsResponse& tensors) {
+  TextTable table({{"name"},
+                   {"handle"},
+                   {"shape"},
+                   {"bytes", Align::kRight},
+                   {"kept"},
+                   {"places"},
+                   {"products", Align::kRight}});
+  for (const v1::TensorInfo& tensor : tensors.tensors()) {
+    table.AddRow({tensor.name().empty() ? "-" : tensor.name(), HandleText(tensor),
+                  ShapeText(tensor.spec()), FormatBytes(tensor.kept_bytes()), KeptText(tensor),
+                  PlacesText(tensor), FormatCount(tensor.products())});
+  }
+  return absl::StrCat(table.Print(), "\n", FormatBytes(tensors.session_bytes()), " of ",
+                      FormatBytes(tensors.max_session_bytes()), " of the session, ",
+                      FormatBytes(tensors.free_bytes()), " free\n");
+}
+
+std::string TensorText(const v1::TensorInfo& tensor) {
+  return absl::StrCat("name    ", tensor.name().empty() ? "-" : tensor.name(), "\nhandle  ",
+                      HandleText(tensor), "\nshape   ", ShapeText(tensor.spec()), "\nbytes   ",
+                      FormatBytes(tensor.bytes()), "\nkept    ", KeptText(tensor), "\n");
+}
+
+nlohmann::ordered_json TensorJson(const v1::TensorInfo& tensor) {
+  nlohmann::ordered_json json = {{"handle", HandleText(tensor)}};
+  json.update(MessageJson(tensor));
+  return json;
 }
 
 }  // namespace gemmd

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The session that commands about tensors share. Each command is a process of its own, so the token
-// is kept: a file for each address, which nobody else can read.
+// The session that commands about tensors share, and its tensors as text and as JSON. Each command
+// is a process of its own, so the token is kept: a file for each address, which nobody else can
+// read.
 #pragma once
 
 #include <string>
@@ -10,6 +11,8 @@
 #include "client/gemmctl/command.h"
 #include "client/terminal/console.h"
 #include "gemmd/client.h"
+#include "gemmd/v1/resident.pb.h"
+#include "nlohmann/json.hpp"
 
 namespace gemmd {
 
@@ -20,9 +23,6 @@ inline constexpr char kSessionHelp[] =
     "one. A session ends 30 s (--session-linger of the daemon) after its last command, and "
     "tensors\n"
     "that are not pinned with it.";
-
-// The file that keeps the session of an address; empty where there is no folder for it.
-std::string SessionPath(const GlobalFlags& flags);
 
 // A client that has joined the session; where there is none, `may_open` one and keeps its token.
 // Errors: InvalidArgument as Connect; FailedPrecondition where there is none; Unauthenticated where
@@ -35,5 +35,15 @@ ExitCode FailSession(const Console& console, const absl::Status& status);
 
 // "@weights", "weights", or a handle in 32 hexadecimal digits.
 TensorRef TensorNamed(const std::string& text);
+
+// "256 x 512 bf16", "4 of 256 x 512 e4m3 2:4, columns".
+std::string ShapeText(const v1::TensorSpec& spec);
+
+std::string TensorTable(const v1::ListTensorsResponse& tensors);
+
+// One tensor in a few lines.
+std::string TensorText(const v1::TensorInfo& tensor);
+
+nlohmann::ordered_json TensorJson(const v1::TensorInfo& tensor);
 
 }  // namespace gemmd

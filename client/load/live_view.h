@@ -1,14 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// A line that shows how a load goes, rewritten in place on a terminal, one below the other
-// elsewhere.
+// A load as it is watched while it runs: a line on a terminal, and metrics for Prometheus.
 #pragma once
 
 #include <cstdint>
 #include <cstdio>
+#include <memory>
 #include <string>
 
-#include "client/load/step_result.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "client/load/recorder.h"
 
 namespace gemmd {
 
@@ -29,6 +31,32 @@ class LiveView {
   std::FILE* out_;
   bool is_terminal_;
   CallsByCode calls_by_code_ = {};  // Since the beginning of the step.
+};
+
+// A running load for Prometheus: a small HTTP server that tells what was answered so far. It
+// neither encrypts nor authenticates, and knows of whole intervals only.
+class LiveMetrics {
+ public:
+  // Errors: InvalidArgument for anything but an IP address and a port ("127.0.0.1:0",
+  // "[::1]:9100"), and where it cannot be listened on.
+  static absl::StatusOr<std::unique_ptr<LiveMetrics>> Serve(const std::string& address);
+  // Closes all connections.
+  ~LiveMetrics();
+  LiveMetrics(const LiveMetrics&) = delete;
+  LiveMetrics& operator=(const LiveMetrics&) = delete;
+
+  const std::string& address() const { return address_; }  // With the port that was chosen.
+
+  // A step begins; `target` is of calls per second in an open loop, otherwise of calls in flight.
+  void BeginStep(absl::string_view name, bool is_open, double target);
+  void Add(const LoadInterval& interval, const IntervalTally& calls);
+
+ private:
+  class Server;
+  explicit LiveMetrics(std::unique_ptr<Server> server);
+
+  std::unique_ptr<Server> server_;
+  std::string address_;
 };
 
 }  // namespace gemmd

@@ -2,26 +2,329 @@
 #include "client/load/load_command_line.h"
 
 #include <CLI/CLI.hpp>
+#include <algorithm>
 #include <memory>
 #include <sstream>
 
-#include "absl/status/status.h"
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
-#include "client/load/live_metrics.h"
 #include "client/load/live_view.h"
-#include "client/load/load_flags.h"
 #include "client/load/load_session.h"
+#include "client/load/mix.h"
+#include "client/load/payload.h"
 #include "client/load/report/compare.h"
-#include "client/load/report/report_files.h"
-#include "client/terminal/text_file.h"
-#include "client/terminal/usage.h"
+#include "client/load/report/report.h"
+#include "client/output_file.h"
 #include "client/terminal/version.h"
+#include "kernels/option/number.h"
 
 namespace gemmd {
 namespace {
+
+// A place, files or both, in any order.
+absl::Status TakeOperands(const std::string& text, LoadFlags& flags) {
+  std::vector<std::string> files;
+  std::vector<std::string> places;
+  for (std::string& part : std::vector<std::string>(absl::StrSplit(text, ','))) {
+    if (absl::EndsWith(part, ".npy")) {
+      files.push_back(std::move(part));
+    } else if (FindOperandPlace(part) != nullptr) {
+      places.push_back(std::move(part));
+    } else {
+      std::vector<absl::string_view> known;
+      for (const OperandPlace& place : OperandPlaces()) known.push_back(place.name);
+      return absl::InvalidArgumentError(absl::StrCat(
+          "got ", part, ", want ", absl::StrJoin(known, ", "), " or the path of a .npy file"));
+    }
+  }
+  if (places.size() > 1 || files.size() > 2) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("got ", text, ", want at most one place and two files"));
+  }
+  // --a and --b were taken before.
+  if ((files.size() == 2 && !flags.a_path.empty()) || (!files.empty() && !flags.b_path.empty())) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("got ", text, " beside --a or --b, want each operand once"));
+  }
+  if (!places.empty()) flags.operands = places[0];
+  if (files.size() == 2) flags.a_path = files[0];
+  if (!files.empty()) flags.b_path = files.back();
+  return absl::OkStatus();
+}
+
+void AddProductOptions(CLI::App& app, LoadFlags& flags) {
+  const char* const group = "What is multiplied";
+  std::string profiles = "A built-in mix (default small):";
+  std::vector<std::string> names;
+  for (const Profile& profile : Profiles()) {
+    names.emplace_back(profile.name);
+    absl::StrAppend(&profiles, "\n", profile.name, ": ", profile.what);
+  }
+  CLI::Option* const profile = app.add_option("--profile", flags.profile, profiles)
+                                   ->check(OneOf(names))
+                                   ->type_name("NAME")
+                                   ->group(group);
+  CLI::Option* const mix =
+      app.add_option(
+             "--mix", flags.mix_path,
+             "JSON file of products: an array of objects with m, n, k and, optionally, type, "
+             "weight, batch, sparse, b_order, kernel, device, accumulation_type, output_type, "
+             "fast_accumulation, operands, a, b (paths of .npy files), name")
+          ->type_name("PATH")
+          ->excludes(profile)
+          ->group(group);
+  const CommandOption shape = AddShape(app, "--shape", flags.shape, "One product: m,n,k or mxnxk",
+                                       {.least_extents = 3, .least = 1, .most = 2147483647})
+                                  .TypeName("M,N,K")
+                                  .Exclude(CommandOption(profile))
+                                  .Exclude(CommandOption(mix))
+                                  .Group(group);
+  AddTypeOption(app, "--type", flags.type,
+                "Type of A and B, with --shape, --a or --b (default: that of the files, or f32)")
+      .Group(group);
+  for (const bool is_a : {true, false}) {
+    CommandOption(
+        app.add_option(is_a ? "--a" : "--b", is_a ? flags.a_path : flags.b_path,
+                       absl::StrCat(is_a ? "A" : "B",
+                                    " from a .npy file instead of random values; "
+                                    "without --shape, both operands come from files. Answers are "
+                                    "checked within a bound")))
+        .TypeName("PATH")
+        .Exclude(CommandOption(profile))
+        .Exclude(CommandOption(mix))
+        .Group(group);
+  }
+  AddTypeOption(app, "--output-type", flags.output_type, "Type of D, with --shape")
+      .Need(shape)
+      .Group(group);
+  AddFlag(app, "--fast-accumulation", flags.fast_accumulation,
+          "Leave sums of 8-bit floats to the tensor core, however few bits it keeps, with --shape")
+      .Need(shape)
+      .Group(group);
+  CommandOption(app.add_option("--batch", flags.batch, "Number of products in a call, with --shape")
+                    ->transform(option::NumberFrom(1, 2147483647).description("")))
+      .TypeName("N")
+      .Need(shape)
+      .Group(group);
+  AddFlag(app, "--sparse", flags.sparse, "Send A in its 2:4 form, with --shape")
+      .Need(shape)
+      .Group(group);
+  CommandOption(app.add_option("--b-order", flags.b_order,
+                               "Order of B, with --shape: row major, or column major, as weights "
+                               "often lie that are multiplied as x W^T")
+                    ->check(OneOf({"row", "column"})))
+      .TypeName("row|column")
+      .ShowDefault()
+      .Need(shape)
+      .Group(group);
+  app.add_option("--kernel", flags.kernel, "Kernel for products that name none")
+      ->type_name("NAME")
+      ->group(group);
+  app.add_option("--device", flags.device, "Device for products that name none")
+      ->type_name("NAME")
+      ->group(group);
+  std::string modes = "Place of the operands:";
+  for (const OperandPlace& mode : OperandPlaces()) {
+    absl::StrAppend(&modes, " ", mode.name, " (", mode.what, ")");
+  }
+  absl::StrAppend(&modes,
+                  "; or .npy files as --a and --b take them: A and B, or B alone; or both, as in "
+                  "resident,b.npy");
+  app.add_option_function<std::string>(
+         "--operands",
+         [&flags](const std::string& text) {
+           const absl::Status status = TakeOperands(text, flags);
+           if (!status.ok())
+             throw CLI::ValidationError("--operands", std::string(status.message()));
+         },
+         modes)
+      ->type_name("PLACE|FILE,...")
+      ->group(group);
+  app.add_option("--values", flags.values,
+                 "Values of the operands: integers, whose products are checked exactly, or normal "
+                 "(random), checked within a bound")
+      ->check(OneOf({"integers", "normal"}))
+      ->type_name("integers|normal")
+      ->capture_default_str()
+      ->group(group);
+  app.add_option("--verify", flags.verified_share,
+                 "Share of the answers that are checked, besides the first answer of each product; "
+                 "0 checks none")
+      ->transform(option::NumberFrom(0.0, 1.0).description(""))
+      ->type_name("SHARE")
+      ->capture_default_str()
+      ->group(group);
+}
+
+void AddLoopOptions(CLI::App& app, LoadFlags& flags) {
+  const char* const group = "When calls are sent";
+  CLI::Option* const concurrency =
+      app.add_option("--concurrency", flags.concurrency,
+                     "Closed loop: number of calls in flight; several numbers are run one after "
+                     "the other (default: 1)")
+          ->delimiter(',')
+          ->transform(option::NumberFrom(1, 100000).description(""))
+          ->type_name("N,...")
+          ->group(group);
+  CLI::Option* const rate = app.add_option("--rate", flags.rates,
+                                           "Open loop: calls per second, sent on time whatever the "
+                                           "server does; several rates are run one after the other")
+                                ->delimiter(',')
+                                ->transform(option::NumberFrom(0.001, 1e7).description(""))
+                                ->type_name("R,...")
+                                ->excludes(concurrency)
+                                ->group(group);
+  CLI::Option* const arrivals =
+      app.add_option("--arrivals", flags.arrivals,
+                     "Open loop: calls are evenly spaced, or independent of each other");
+  arrivals->check(OneOf({"constant", "poisson"}))
+      ->type_name("constant|poisson")
+      ->capture_default_str()
+      ->group(group);
+  app.add_option("--ramp-to", flags.ramp_to,
+                 "Open loop: the rate changes evenly from --rate, at the start of the warm-up, to "
+                 "this one at the end of --duration")
+      ->transform(option::NumberFrom(0.001, 1e7).description(""))
+      ->type_name("R")
+      ->needs(rate)
+      ->group(group);
+  CLI::Option* const replay =
+      app.add_option("--replay", flags.replay_path,
+                     "Open loop: the gaps between calls come from a file, one a line, in seconds "
+                     "or as 500us, which is read over and over")
+          ->type_name("PATH")
+          ->excludes(concurrency)
+          ->excludes(rate)
+          ->group(group);
+  CLI::Option* const slo =
+      app.add_option("--slo", flags.slo,
+                     "Search for the highest rate under an objective such as p99=2ms, beginning "
+                     "with --rate (default 100), in 15 to 60 windows; each lasts for a third of "
+                     "--duration, or longer where the percentile needs more calls. A window that "
+                     "fails where the client is the limit is discarded; the answer has an interval "
+                     "of 95 % confidence");
+  slo->type_name("pN=TIME")->excludes(concurrency)->excludes(replay)->group(group);
+  CLI::Option* const most = app.add_option("--most-in-flight", flags.most_in_flight,
+                                           "Open loop: most calls in flight at once; further calls "
+                                           "wait, which is reported as blocked time");
+  most->transform(option::NumberFrom(1, 1000000).description(""))
+      ->type_name("N")
+      ->capture_default_str()
+      ->group(group);
+  arrivals->excludes(concurrency)->excludes(replay);
+  most->excludes(concurrency);
+  app.add_option("--seed", flags.seed, "Seed of arrivals, mix and operands")
+      ->transform(option::NumberFrom(uint64_t{0}, UINT64_MAX).description(""))
+      ->type_name("N")
+      ->capture_default_str()
+      ->group(group);
+}
+
+void AddLengthOptions(CLI::App& app, LoadFlags& flags) {
+  const char* const group = "For how long (times: seconds, or 500ms, 2m)";
+  app.add_option("--duration", flags.duration,
+                 "Length of each step after its warm-up (default 10s; with --count no limit)")
+      ->type_name("TIME")
+      ->group(group);
+  app.add_option("--warmup", flags.warmup,
+                 "Length of the warm-up of each step, which is left out of all figures")
+      ->type_name("TIME")
+      ->capture_default_str()
+      ->group(group);
+  app.add_option("--count", flags.count, "Most calls in each step")
+      ->transform(option::NumberFrom(int64_t{1}, int64_t{1} << 53).description(""))
+      ->type_name("N")
+      ->group(group);
+  app.add_option("--timeout", flags.timeout, "Longest time for one call")
+      ->type_name("TIME")
+      ->capture_default_str()
+      ->group(group);
+  app.add_option("--interval", flags.interval,
+                 "Time between two updates of the live view, and two points of plots over time")
+      ->type_name("TIME")
+      ->capture_default_str()
+      ->group(group);
+}
+
+void AddLoadFlags(CLI::App& app, LoadFlags& flags) {
+  app.add_option("--address", flags.addresses,
+                 "Addresses of the servers, which take turns: host:port, tls:host:port or "
+                 "unix:/path; also $GEMMD_ADDRESS (default 127.0.0.1:8470)")
+      ->delimiter(',')
+      ->type_name("ADDRESS,...");
+  AddSecurityFlags(app, flags.security);
+  app.add_option("--channels", flags.channels, "Number of connections to each server")
+      ->transform(option::NumberFrom(1, 1024).description(""))
+      ->type_name("N")
+      ->capture_default_str();
+  app.add_option(
+         "--owners", flags.owners,
+         "Number of clients of each server, which take turns: each has connections, a session "
+         "and resident operands of its own")
+      ->transform(option::NumberFrom(1, 1024).description(""))
+      ->type_name("N")
+      ->capture_default_str();
+  app.add_option(
+         "--streams", flags.streams,
+         "Number of MultiplyStream calls of each client, over which the products go: those "
+         "that wait to be sent share a message, and neither --timeout nor --retries counts. "
+         "0 makes a call for each product")
+      ->transform(option::NumberFrom(0, 1024).description(""))
+      ->type_name("N")
+      ->capture_default_str();
+  app.add_option("--retries", flags.retries,
+                 "How often a call is sent again that a server could not take; the report shows "
+                 "retries in latencies alone")
+      ->transform(option::NumberFrom(0, 4).description(""))
+      ->type_name("N")
+      ->capture_default_str();
+  AddProductOptions(app, flags);
+  AddLoopOptions(app, flags);
+  AddLengthOptions(app, flags);
+  const char* const group = "Files for the report";
+  app.add_option("--json", flags.json_path,
+                 "JSON file of the report, for programs and for gemmload compare")
+      ->type_name("PATH")
+      ->group(group);
+  app.add_option("--csv", flags.csv_path, "CSV file of the report, with one line for each step")
+      ->type_name("PATH")
+      ->group(group);
+  app.add_option("--html", flags.html_path,
+                 "HTML file of the report: one page with plots that needs no network")
+      ->type_name("PATH")
+      ->group(group);
+  app.add_flag("--quiet", flags.is_quiet, "Show no live view")->group(group);
+  app.add_option("--metrics-listen", flags.metrics_address,
+                 "IP address and port that serve the running load to Prometheus under /metrics, "
+                 "until the run ends, without TLS; port 0 takes a free one, which standard error "
+                 "names; figures are of whole intervals (--interval)")
+      ->type_name("HOST:PORT")
+      ->group(group);
+}
+
+// Errors: InvalidArgument where a flag of those parsed would mean nothing.
+absl::Status CheckLoadFlags(const CLI::App& app, const LoadFlags& flags) {
+  const bool has_files = !flags.a_path.empty() || !flags.b_path.empty();
+  const bool is_one = app.count("--shape") > 0 || has_files;
+  if (app.count("--type") > 0 && !is_one) {
+    return absl::InvalidArgumentError("--type: got no product, want --shape, --a or --b");
+  }
+  for (const char* flag : {"--profile", "--mix"}) {
+    if (app.count(flag) == 0 || !has_files) continue;
+    return absl::InvalidArgumentError(
+        absl::StrCat("--operands: got files and ", flag, ", want one of them"));
+  }
+  const bool is_paced = app.count("--rate") > 0 || app.count("--slo") > 0;
+  for (const char* flag : {"--arrivals", "--most-in-flight"}) {
+    if (app.count(flag) == 0 || is_paced || app.count("--replay") > 0) continue;
+    return absl::InvalidArgumentError(
+        absl::StrCat(flag, ": got a closed loop, want an open one (--rate, --slo)"));
+  }
+  return absl::OkStatus();
+}
 
 constexpr char kFooter[] =
     "Latencies count from the time at which a call was due: calls that a stalled server delays\n"
@@ -64,7 +367,7 @@ ExitCode RunLoadCommand(const LoadFlags& flags, const Console& console, bool is_
     std::fflush(console.err);
   }
   LiveView view(flags.is_quiet ? nullptr : console.err, is_terminal);
-  const auto report = RunSession(flags, *plan, stop, {view, metrics.get()});
+  const auto report = RunSession(flags, *plan, stop, view, metrics.get());
   metrics.reset();
   if (!report.ok()) {
     console.PrintError(report.status());
@@ -85,15 +388,15 @@ absl::StatusOr<ComparedReport> ReadReport(const std::string& path) {
   return absl::InvalidArgumentError(absl::StrCat(path, ": ", report.status().message()));
 }
 
-ExitCode RunCompare(const CompareFlags& flags, const Console& console) {
-  const auto a = ReadReport(flags.a_path);
+ExitCode RunCompare(const std::string& a_path, const std::string& b_path, const Console& console) {
+  const auto a = ReadReport(a_path);
   if (!a.ok()) return FailLocally(console, a.status());
-  const auto b = ReadReport(flags.b_path);
+  const auto b = ReadReport(b_path);
   if (!b.ok()) return FailLocally(console, b.status());
   const auto text = CompareText(*a, *b);
   if (!text.ok()) return FailLocally(console, text.status());
   console.Print(
-      absl::StrCat("a  ", flags.a_path, "\nb  ", flags.b_path,
+      absl::StrCat("a  ", a_path, "\nb  ", b_path,
                    "\nintervals have 95 % confidence, by order statistics of all calls "
                    "and by the scatter over the run; figures differ where their intervals "
                    "do not overlap\n\n",
@@ -123,11 +426,17 @@ ExitCode RunGemmload(const std::vector<std::string>& arguments, const std::strin
   app.set_version_flag("--version", ToolVersionText("gemmload"));
   LoadFlags flags;
   flags.security = security;
-  CompareFlags compare_flags;
   AddLoadFlags(app, flags);
   CLI::App& compare =
       *app.add_subcommand("compare", "Show how two reports differ, and how much of it is noise");
-  AddCompareFlags(compare, compare_flags);
+  std::string a_path;
+  std::string b_path;
+  compare.add_option("A", a_path, "First report, a file that --json wrote")
+      ->required()
+      ->type_name("PATH");
+  compare.add_option("B", b_path, "Second report, a file that --json wrote")
+      ->required()
+      ->type_name("PATH");
   // CLI11 takes the last argument first.
   std::vector<std::string> reversed(arguments.rbegin(), arguments.rend());
   try {
@@ -141,7 +450,7 @@ ExitCode RunGemmload(const std::vector<std::string>& arguments, const std::strin
     console.Print(out.str());
     return ExitCode::kOk;
   }
-  if (compare.parsed()) return RunCompare(compare_flags, console);
+  if (compare.parsed()) return RunCompare(a_path, b_path, console);
   if (absl::Status status = CheckLoadFlags(app, flags); !status.ok())
     return FailLocally(console, status);
   if (flags.addresses.empty()) flags.addresses = absl::StrSplit(address, ',', absl::SkipEmpty());

@@ -3,15 +3,71 @@
 // The command line of gemmload: its flags, help, exit codes, and where its report goes.
 #pragma once
 
+#include <cstdint>
 #include <string>
 #include <vector>
 
-#include "client/load/load_clock.h"
-#include "client/load/report/report.h"
+#include "client/load/client_machine.h"
 #include "client/terminal/console.h"
-#include "client/terminal/security_flags.h"
+#include "client/terminal/option.h"
 
 namespace gemmd {
+
+struct LoadReport;
+
+// What the command line of gemmload says, as plain data.
+struct LoadFlags {
+  std::vector<std::string> addresses;
+  SecurityFlags security = {};
+  int channels = 1;
+  int owners = 1;
+  int streams = 0;  // Each client has so many; 0: each call goes by itself.
+  int retries = 0;
+
+  // What is multiplied.
+  std::string profile;  // Empty: small, where nothing else is given.
+  std::string mix_path;
+  std::vector<int64_t> shape;  // m, n, k.
+  std::string type;            // Empty: that of the files, or f32.
+  std::string output_type;
+  bool fast_accumulation = false;
+  int64_t batch = 1;
+  bool sparse = false;
+  std::string b_order = "row";
+  std::string kernel;  // For every product that names none.
+  std::string device;
+  std::string a_path;
+  std::string b_path;
+  std::string operands = "inline";
+  std::string values = "integers";
+  double verified_share = 0.01;
+
+  // When calls are sent.
+  std::vector<int> concurrency;
+  std::vector<double> rates;
+  std::string arrivals = "constant";
+  double ramp_to = 0;  // 0: no ramp.
+  std::string replay_path;
+  std::string slo;
+  int64_t most_in_flight = 10000;
+  uint64_t seed = 1;
+
+  // For how long.
+  std::string duration;  // Empty: 10 s, or until the count is reached.
+  std::string warmup = "1s";
+  int64_t count = 0;
+  std::string timeout = "10s";
+  std::string interval = "1s";
+
+  // Files for the report.
+  std::string json_path;
+  std::string csv_path;
+  std::string html_path;
+  bool is_quiet = false;
+  std::string metrics_address;  // Empty: none are served.
+
+  std::string command;  // The whole command line, for the report.
+};
 
 // Runs gemmload with the arguments after its name. `address`: where the server is if no flag says
 // so. `is_terminal`: whether the console's `err` can be rewritten. `security`: what holds where no

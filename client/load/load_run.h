@@ -13,12 +13,11 @@
 #include <vector>
 
 #include "absl/time/time.h"
-#include "client/load/load_clock.h"
+#include "client/load/client_machine.h"
 #include "client/load/mix.h"
 #include "client/load/open_loop.h"
 #include "client/load/payload.h"
 #include "client/load/recorder.h"
-#include "client/load/step_result.h"
 #include "client/load/verifier.h"
 #include "gemmd/client.h"
 

@@ -13,14 +13,165 @@
 #include "absl/strings/str_format.h"
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
-#include "client/load/endpoint.h"
-#include "client/load/operand_place.h"
-#include "client/load/slo_search.h"
 #include "client/load/verifier.h"
-#include "client/terminal/text_table.h"
+#include "client/output_file.h"
+#include "client/terminal/option.h"
+#include "client/terminal/text.h"
+#include "gemmd/element_type.h"
 #include "gemmd/v1/registry.pb.h"
+#include "gemmd/v1/tensors.pb.h"
 
 namespace gemmd {
+namespace {
+
+// Seconds, or a time such as 500ms; not above a week.
+absl::StatusOr<int64_t> TimeOfFlag(absl::string_view flag, const std::string& text,
+                                   absl::Duration least) {
+  const absl::Duration time = ParseTime(text).value_or(absl::InfiniteDuration());
+  if (time >= least && time <= absl::Hours(24 * 7)) return absl::ToInt64Nanoseconds(time);
+  return absl::InvalidArgumentError(absl::StrCat(flag, ": got \"", text, "\", want ",
+                                                 absl::FormatDuration(least),
+                                                 " to a week: seconds, or a time such as 500ms"));
+}
+
+absl::StatusOr<LoadStep> StepWithoutLoop(const LoadFlags& flags) {
+  LoadStep step;
+  const auto warmup = TimeOfFlag("--warmup", flags.warmup, absl::ZeroDuration());
+  if (!warmup.ok()) return warmup.status();
+  const bool is_endless = flags.duration.empty() && flags.count > 0;
+  const std::string duration = is_endless               ? "168h"
+                               : flags.duration.empty() ? "10s"
+                                                        : flags.duration;
+  const auto length = TimeOfFlag("--duration", duration, absl::Milliseconds(1));
+  if (!length.ok()) return length.status();
+  const auto timeout = TimeOfFlag("--timeout", flags.timeout, absl::Milliseconds(1));
+  if (!timeout.ok()) return timeout.status();
+  const auto interval = TimeOfFlag("--interval", flags.interval, absl::Milliseconds(10));
+  if (!interval.ok()) return interval.status();
+  step.warmup_ns = *warmup;
+  step.duration_ns = *length;
+  step.count = flags.count;
+  step.timeout = absl::Nanoseconds(*timeout);
+  step.interval_ns = *interval;
+  return step;
+}
+
+absl::StatusOr<NamedStep> ReplayStep(const LoadFlags& flags, LoadStep step) {
+  const auto text = ReadTextFile(flags.replay_path);
+  if (!text.ok()) return text.status();
+  auto gaps = ParseGaps(*text);
+  if (!gaps.ok()) return Prefixed(flags.replay_path, gaps.status());
+  step.loop = OpenLoop{.arrivals = {.seed = flags.seed, .replay_gaps_ns = *std::move(gaps)},
+                       .most_in_flight = flags.most_in_flight};
+  return NamedStep{absl::StrCat("replay of ", flags.replay_path), 0, std::move(step)};
+}
+
+NamedStep OpenStep(const LoadFlags& flags, LoadStep step, double rate) {
+  ArrivalPlan arrivals = {.rate = {.from = rate, .to = rate},
+                          .is_poisson = flags.arrivals == "poisson",
+                          .seed = flags.seed};
+  std::string name = absl::StrFormat("%g/s", rate);
+  if (flags.ramp_to > 0) {
+    arrivals.rate.to = flags.ramp_to;
+    arrivals.rate.ramp_ns = step.warmup_ns + step.duration_ns;
+    absl::StrAppendFormat(&name, " to %g/s", flags.ramp_to);
+  }
+  step.loop = OpenLoop{.arrivals = std::move(arrivals), .most_in_flight = flags.most_in_flight};
+  return {std::move(name), rate, std::move(step)};
+}
+
+}  // namespace
+
+absl::StatusOr<Mix> MixOf(const LoadFlags& flags) {
+  absl::StatusOr<Mix> mix = Mix();
+  const bool has_files = !flags.a_path.empty() || !flags.b_path.empty();
+  if (!flags.shape.empty() || has_files) {
+    LoadProduct product;
+    if (!flags.shape.empty()) {
+      product.m = flags.shape[0];
+      product.n = flags.shape[1];
+      product.k = flags.shape[2];
+    }
+    // What is open, a file tells.
+    product.batch = flags.shape.empty() ? 0 : flags.batch;
+    product.type =
+        TypeOf(flags.type, has_files ? v1::ELEMENT_TYPE_UNSPECIFIED : v1::ELEMENT_TYPE_F32);
+    product.a_path = flags.a_path;
+    product.b_path = flags.b_path;
+    product.output_type = TypeOf(flags.output_type);
+    product.fast_accumulation = flags.fast_accumulation;
+    product.is_sparse = flags.sparse;
+    product.b_order = OrderOf(flags.b_order);
+    if (!has_files) product.name = NameOf(product);
+    mix->push_back(product);
+  } else if (!flags.mix_path.empty()) {
+    const auto text = ReadTextFile(flags.mix_path);
+    if (!text.ok()) return text.status();
+    mix = ParseMix(*text);
+    if (!mix.ok()) return Prefixed(flags.mix_path, mix.status());
+  } else {
+    mix = FindProfile(flags.profile.empty() ? "small" : flags.profile);
+    if (!mix.ok()) return mix.status();
+  }
+  for (LoadProduct& product : *mix) {
+    if (product.kernel.empty()) product.kernel = flags.kernel;
+    if (product.device.empty()) product.device = flags.device;
+  }
+  MakeNamesUnique(*mix);
+  return mix;
+}
+
+absl::StatusOr<std::vector<NamedStep>> StepsOf(const LoadFlags& flags) {
+  const auto step = StepWithoutLoop(flags);
+  if (!step.ok()) return step.status();
+  std::vector<NamedStep> steps;
+  if (!flags.replay_path.empty()) {
+    auto replay = ReplayStep(flags, *step);
+    if (!replay.ok()) return replay.status();
+    steps.push_back(*std::move(replay));
+  } else if (!flags.slo.empty()) {
+    if (flags.rates.size() > 1 || flags.ramp_to > 0 || flags.count > 0) {
+      return absl::InvalidArgumentError(
+          "--slo: got several rates, --ramp-to or --count, want at most one rate to begin with");
+    }
+    steps.push_back(OpenStep(flags, *step, flags.rates.empty() ? 100 : flags.rates[0]));
+  } else if (!flags.rates.empty()) {
+    if (flags.ramp_to > 0 && flags.count > 0 && flags.duration.empty()) {
+      return absl::InvalidArgumentError("--ramp-to: got no --duration, want that of the ramp");
+    }
+    for (const double rate : flags.rates) steps.push_back(OpenStep(flags, *step, rate));
+  } else {
+    const std::vector<int> one = {1};
+    for (const int calls : flags.concurrency.empty() ? one : flags.concurrency) {
+      NamedStep closed = {absl::StrCat(calls, " in flight"), static_cast<double>(calls), *step};
+      closed.step.loop = ClosedLoop{.concurrency = calls};
+      steps.push_back(std::move(closed));
+    }
+  }
+  return steps;
+}
+
+absl::StatusOr<SessionPlan> PlanSession(const LoadFlags& flags) {
+  SessionPlan plan;
+  auto mix = MixOf(flags);
+  if (!mix.ok()) return mix.status();
+  plan.mix = *std::move(mix);
+  for (LoadProduct& product : plan.mix) {
+    auto given = ReadOperands(product);
+    if (!given.ok()) return given.status();
+    plan.given.push_back(*std::move(given));
+    if (product.name.empty()) product.name = NameOf(product);
+  }
+  auto steps = StepsOf(flags);
+  if (!steps.ok()) return steps.status();
+  plan.steps = *std::move(steps);
+  if (flags.slo.empty()) return plan;
+  auto objective = ParseSlo(flags.slo);
+  if (!objective.ok()) return objective.status();
+  plan.objective = *std::move(objective);
+  return plan;
+}
+
 namespace {
 
 constexpr double kWindowsOfDuration = 3;  // So many windows of a search last for --duration.
@@ -48,8 +199,7 @@ absl::StatusOr<Client> Connect(const LoadFlags& flags, const std::string& addres
     if (absl::Status status = CheckStop(stop); !status.ok()) return status;
     const auto health = client->CheckHealth("", {.timeout = absl::Seconds(5)});
     if (absl::IsUnavailable(health.status()) || absl::IsDeadlineExceeded(health.status())) {
-      return absl::Status(health.status().code(),
-                          absl::StrCat(address, ": ", health.status().message()));
+      return Prefixed(address, health.status());
     }
   }
   return client;
@@ -87,9 +237,14 @@ void KeepUsedDevices(LoadReport& report) {
 // Everything that the steps of one session share.
 class Session {
  public:
-  Session(const LoadFlags& flags, const SessionPlan& plan, const StopRequests& stop,
-          const LoadWatch& watch)
-      : flags_(flags), plan_(plan), stop_(stop), watch_(watch), picker_(plan.mix, flags.seed) {
+  Session(const LoadFlags& flags, const SessionPlan& plan, const StopRequests& stop, LiveView& view,
+          LiveMetrics* metrics)
+      : flags_(flags),
+        plan_(plan),
+        stop_(stop),
+        view_(view),
+        metrics_(metrics),
+        picker_(plan.mix, flags.seed) {
     targets_.payloads = &payloads_;
     targets_.picker = &picker_;
     targets_.streams = flags.streams;
@@ -209,20 +364,20 @@ class Session {
   ReportStep RunStep(const NamedStep& named) {
     Verifier verifier(payloads_, flags_.verified_share, flags_.seed);
     targets_.verifier = &verifier;
-    watch_.view.BeginStep(named.name);
+    view_.BeginStep(named.name);
     ReportStep step;
     step.name = named.name;
     step.is_open = std::holds_alternative<OpenLoop>(named.step.loop);
     step.target = named.target;
-    if (watch_.metrics != nullptr) {
-      watch_.metrics->BeginStep(step.name, step.is_open, step.target);
+    if (metrics_ != nullptr) {
+      metrics_->BeginStep(step.name, step.is_open, step.target);
     }
     step.result = RunLoad(targets_, named.step, stop_,
                           [this](const LoadInterval& interval, const IntervalTally& calls) {
-                            watch_.view.Show(interval, calls.calls_by_code);
-                            if (watch_.metrics != nullptr) watch_.metrics->Add(interval, calls);
+                            view_.Show(interval, calls.calls_by_code);
+                            if (metrics_ != nullptr) metrics_->Add(interval, calls);
                           });
-    watch_.view.EndStep();
+    view_.EndStep();
     step.verified = verifier.Finish(stop_);
     return step;
   }
@@ -280,7 +435,8 @@ class Session {
   const LoadFlags& flags_;
   const SessionPlan& plan_;
   const StopRequests& stop_;
-  const LoadWatch& watch_;
+  LiveView& view_;
+  LiveMetrics* const metrics_;
   const MixPicker picker_;
   LoadTargets targets_;
   std::vector<std::string> address_of_client_;
@@ -293,8 +449,9 @@ class Session {
 }  // namespace
 
 absl::StatusOr<LoadReport> RunSession(const LoadFlags& flags, const SessionPlan& plan,
-                                      const StopRequests& stop, const LoadWatch& watch) {
-  Session session(flags, plan, stop, watch);
+                                      const StopRequests& stop, LiveView& view,
+                                      LiveMetrics* metrics) {
+  Session session(flags, plan, stop, view, metrics);
   if (absl::Status status = session.Prepare(); !status.ok()) return status;
   return session.Run();
 }

@@ -5,18 +5,84 @@
 #include <cmath>
 #include <limits>
 #include <set>
+#include <utility>
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
-#include "client/load/strict_json.h"
-#include "client/matrix/splitmix.h"
+#include "absl/strings/strip.h"
+#include "client/matrix/random_matrix.h"
 #include "gemmd/element_type.h"
-#include "nlohmann/json.hpp"
 
 namespace gemmd {
 namespace {
 
 using Json = nlohmann::json;
+
+// Follows the parser through a document, and keeps the path of the first name that stands twice.
+class RepeatedNames {
+ public:
+  void Take(int depth, Json::parse_event_t event, const Json& value) {
+    levels_.resize(static_cast<size_t>(depth));
+    switch (event) {
+      case Json::parse_event_t::key: return TakeName(value.get<std::string>());
+      case Json::parse_event_t::object_start:
+      case Json::parse_event_t::array_start:
+        if (!levels_.empty()) ++levels_.back().elements;
+        levels_.push_back({.is_array = event == Json::parse_event_t::array_start});
+        return;
+      case Json::parse_event_t::value:
+        if (!levels_.empty()) ++levels_.back().elements;
+        return;
+      default: return;
+    }
+  }
+
+  const std::string& first() const { return first_; }
+
+ private:
+  struct Level {
+    bool is_array;
+    size_t elements = 0;
+    std::string name = {};
+    std::set<std::string> names = {};
+  };
+
+  void TakeName(std::string name) {
+    Level& object = levels_.back();
+    object.name = name;
+    if (object.names.insert(std::move(name)).second || !first_.empty()) return;
+    for (const Level& level : levels_) {
+      level.is_array ? absl::StrAppend(&first_, "[", level.elements - 1, "]")
+                     : absl::StrAppend(&first_, ".", level.name);
+    }
+  }
+
+  std::vector<Level> levels_;
+  std::string first_;
+};
+
+}  // namespace
+
+absl::StatusOr<Json> ParseStrictJson(absl::string_view text) {
+  constexpr int kDeepest = 32;
+  RepeatedNames repeated;
+  const auto look = [&](int depth, Json::parse_event_t event, const Json& value) {
+    repeated.Take(depth, event, value);
+    return depth < kDeepest;
+  };
+  Json json;
+  // The library says where the text goes wrong by an exception only.
+  try {
+    json = Json::parse(text.begin(), text.end(), look);
+  } catch (const Json::exception& error) {
+    return absl::InvalidArgumentError(error.what());
+  }
+  if (repeated.first().empty()) return json;
+  return absl::InvalidArgumentError(absl::StrCat(absl::StripPrefix(repeated.first(), "."),
+                                                 ": got it twice, want each name once"));
+}
+
+namespace {
 
 // Sets the members of one product from the entries of one object.
 class ProductParser {
@@ -182,6 +248,99 @@ size_t MixPicker::Pick(uint64_t call) const {
   const double at = random.Unit();
   const auto it = std::lower_bound(shares_.begin(), shares_.end(), at);
   return std::min(static_cast<size_t>(it - shares_.begin()), shares_.size() - 1);
+}
+
+namespace {
+
+LoadProduct Product(int64_t m, int64_t n, int64_t k, v1::ElementType type, double weight) {
+  LoadProduct product;
+  product.m = m;
+  product.n = n;
+  product.k = k;
+  product.type = type;
+  product.weight = weight;
+  product.name = NameOf(product);
+  return product;
+}
+
+Mix Small() {
+  return {
+      Product(64, 64, 64, v1::ELEMENT_TYPE_F32, 4), Product(16, 64, 64, v1::ELEMENT_TYPE_F32, 2),
+      Product(64, 64, 64, v1::ELEMENT_TYPE_BF16, 2), Product(32, 32, 128, v1::ELEMENT_TYPE_S8, 1),
+      Product(128, 128, 128, v1::ELEMENT_TYPE_F32, 1)};
+}
+
+Mix Square() {
+  return {Product(256, 256, 256, v1::ELEMENT_TYPE_BF16, 4),
+          Product(512, 512, 512, v1::ELEMENT_TYPE_BF16, 3),
+          Product(1024, 1024, 1024, v1::ELEMENT_TYPE_BF16, 2),
+          Product(2048, 2048, 2048, v1::ELEMENT_TYPE_BF16, 1)};
+}
+
+// The four products of a transformer layer of half a billion parameters in all (hidden 896, with
+// 14 query heads and 2 key and value heads of 64; feed-forward 4864, gate and up in one).
+void AddLayer(Mix& mix, int64_t tokens, double weight) {
+  constexpr int64_t kHidden = 896;
+  constexpr int64_t kQueryKeyValue = 896 + 2 * 128;
+  constexpr int64_t kFeedForward = 4864;
+  const auto add = [&](const char* what, int64_t n, int64_t k) {
+    LoadProduct product = Product(tokens, n, k, v1::ELEMENT_TYPE_BF16, weight);
+    product.name = absl::StrCat(what, " ", product.name);
+    mix.push_back(product);
+  };
+  add("qkv", kQueryKeyValue, kHidden);
+  add("out", kHidden, kHidden);
+  add("gate+up", 2 * kFeedForward, kHidden);
+  add("down", kHidden, kFeedForward);
+}
+
+Mix LlmDecode() {
+  Mix mix;
+  AddLayer(mix, 1, 2);
+  AddLayer(mix, 8, 2);
+  AddLayer(mix, 32, 1);
+  return mix;
+}
+
+Mix LlmPrefill() {
+  Mix mix;
+  AddLayer(mix, 256, 2);
+  AddLayer(mix, 1024, 1);
+  return mix;
+}
+
+Mix Sparse() {
+  Mix mix = {Product(128, 128, 128, v1::ELEMENT_TYPE_BF16, 3),
+             Product(256, 256, 256, v1::ELEMENT_TYPE_F16, 3),
+             Product(256, 256, 512, v1::ELEMENT_TYPE_S8, 2),
+             Product(512, 512, 512, v1::ELEMENT_TYPE_BF16, 1)};
+  for (LoadProduct& product : mix) {
+    product.is_sparse = true;
+    product.name = NameOf(product);
+  }
+  return mix;
+}
+
+}  // namespace
+
+const std::vector<Profile>& Profiles() {
+  static const auto& profiles = *new std::vector<Profile>{
+      {"small", "products of 16 to 128 in f32, bf16 and s8: what the service itself costs", Small},
+      {"square", "bf16 squares of 256 to 2048", Square},
+      {"llm-decode", "the four products of a transformer layer for 1, 8 and 32 tokens", LlmDecode},
+      {"llm-prefill", "the four products of a transformer layer for 256 and 1024 tokens",
+       LlmPrefill},
+      {"sparse", "2:4 sparse A of 128 to 512 in bf16, f16 and s8", Sparse}};
+  return profiles;
+}
+
+absl::StatusOr<Mix> FindProfile(absl::string_view name) {
+  std::string names;
+  for (const Profile& profile : Profiles()) {
+    if (profile.name == name) return profile.mix();
+    absl::StrAppend(&names, names.empty() ? "" : ", ", profile.name);
+  }
+  return absl::NotFoundError(absl::StrCat("profile: got \"", name, "\", want one of ", names));
 }
 
 }  // namespace gemmd

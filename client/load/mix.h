@@ -11,8 +11,15 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "gemmd/v1/tensors.pb.h"
+#include "nlohmann/json.hpp"
 
 namespace gemmd {
+
+// What is nested more than 32 deep is left out: to print it would take as deep a stack.
+// Errors: InvalidArgument for what is no JSON, with its place; and for a name that stands twice in
+// an object, as "path[1].to.name: got it twice, want each name once": the library would take the
+// last of the two.
+absl::StatusOr<nlohmann::json> ParseStrictJson(absl::string_view text);
 
 // D = A B for operands that are random or from files; m x n x k, `batch` of them.
 struct LoadProduct {
@@ -29,7 +36,7 @@ struct LoadProduct {
   v1::Order b_order = v1::ORDER_ROW_MAJOR;
   std::string kernel;       // Empty: the server chooses.
   std::string device;       // Empty: the server's default.
-  std::string operands;     // Where its operands are (operand_place.h). Empty: as the flag says.
+  std::string operands;     // Where its operands are (payload.h). Empty: as the flag says.
   std::string a_path = {};  // A .npy file with A; empty: A is random.
   std::string b_path = {};
   double weight = 1;  // Its share, relative to the other weights. Positive.

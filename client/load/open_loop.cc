@@ -2,10 +2,113 @@
 #include "client/load/open_loop.h"
 
 #include <algorithm>
+#include <cmath>
 #include <thread>
 #include <utility>
 
+#include "absl/status/status.h"
+#include "absl/strings/ascii.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
+#include "absl/time/time.h"
+#include "client/terminal/text.h"
+
 namespace gemmd {
+
+// The integral of the rate solved for time: from t + (to - from) t^2 / (2 ramp) = calls, in the
+// form that does not cancel where `to` is `from` or the ramp is long.
+double RateCurve::TimeOfNs(double calls) const {
+  const double ramp_s = static_cast<double>(ramp_ns) * 1e-9;
+  const double in_ramp = (from + to) / 2 * ramp_s;
+  if (calls >= in_ramp) return (ramp_s + (calls - in_ramp) / to) * 1e9;
+  const double slope = (to - from) / ramp_s;
+  return 2 * calls / (from + std::sqrt(from * from + 2 * slope * calls)) * 1e9;
+}
+
+int64_t Arrivals::NextNs() {
+  if (!plan_.replay_gaps_ns.empty()) {
+    replay_ns_ += plan_.replay_gaps_ns[next_gap_];
+    next_gap_ = (next_gap_ + 1) % plan_.replay_gaps_ns.size();
+    return replay_ns_;
+  }
+  if (plan_.is_poisson) {
+    calls_ -= std::log(random_.Unit());
+  } else if (!is_first_) {
+    calls_ += 1;
+  }
+  is_first_ = false;
+  return std::llround(plan_.rate.TimeOfNs(calls_));
+}
+
+absl::StatusOr<std::vector<int64_t>> ParseGaps(absl::string_view text) {
+  std::vector<int64_t> gaps;
+  int64_t number = 0;
+  for (absl::string_view line : absl::StrSplit(text, '\n')) {
+    ++number;
+    line = absl::StripAsciiWhitespace(line.substr(0, line.find('#')));
+    if (line.empty()) continue;
+    const absl::Duration gap = ParseTime(line).value_or(absl::InfiniteDuration());
+    if (!(gap >= absl::ZeroDuration() && gap <= absl::Hours(24))) {
+      return absl::InvalidArgumentError(absl::StrCat("line ", number, ": got \"", line,
+                                                     "\", want seconds or a time such as 500us"));
+    }
+    gaps.push_back(absl::ToInt64Nanoseconds(gap));
+  }
+  if (std::none_of(gaps.begin(), gaps.end(), [](int64_t gap) { return gap > 0; })) {
+    return absl::InvalidArgumentError("got no gap above 0, want one a line");
+  }
+  return gaps;
+}
+
+namespace {
+
+// How long to wait before the next look for a stop.
+absl::Duration Patience(int64_t until_ns) {
+  return absl::Nanoseconds(std::clamp<int64_t>(until_ns - SteadyNowNs(), 0, kStopPatienceNs));
+}
+
+}  // namespace
+
+void InFlight::Enter() {
+  absl::MutexLock lock(&mutex_);
+  ++now_;
+  most_ = std::max(most_, now_);
+}
+
+void InFlight::Leave() {
+  absl::MutexLock lock(&mutex_);
+  --now_;
+}
+
+bool InFlight::WaitForRoom(int64_t most, int64_t until_ns, const StopRequests& stop) {
+  absl::MutexLock lock(&mutex_);
+  if (now_ < most) return false;
+  const auto has_room = [&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return now_ < most; };
+  while (stop.load() == 0 && SteadyNowNs() < until_ns &&
+         !mutex_.AwaitWithTimeout(absl::Condition(&has_room), Patience(until_ns))) {
+  }
+  return true;
+}
+
+bool InFlight::WaitForNone(int64_t until_ns, int stops, const StopRequests& stop) {
+  absl::MutexLock lock(&mutex_);
+  const auto is_none = [&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return now_ == 0; };
+  while (!mutex_.AwaitWithTimeout(absl::Condition(&is_none), Patience(until_ns))) {
+    if (stop.load() > stops || SteadyNowNs() >= until_ns) return false;
+  }
+  return true;
+}
+
+int64_t InFlight::now() const {
+  absl::MutexLock lock(&mutex_);
+  return now_;
+}
+
+int64_t InFlight::most() const {
+  absl::MutexLock lock(&mutex_);
+  return most_;
+}
+
 namespace {
 
 // How much later than the first sender the second one looks: about the time for the first to wake.

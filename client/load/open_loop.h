@@ -1,20 +1,92 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Sends the calls of an open loop when they are due, as far as the limit of calls in flight lets
-// them pass, and counts those that it kept back to the end.
+// An open loop: when its calls are due, and who sends them then, as far as the limit of calls in
+// flight lets them pass. Those that the limit kept back to the end are counted.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <optional>
+#include <vector>
 
 #include "absl/base/thread_annotations.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
 #include "absl/synchronization/mutex.h"
-#include "client/load/arrivals.h"
-#include "client/load/in_flight.h"
-#include "client/load/load_clock.h"
+#include "client/load/client_machine.h"
+#include "client/matrix/random_matrix.h"
 
 namespace gemmd {
+
+// When the calls of an open loop are due: fixed before the first is sent, whatever the server does.
+
+// Calls per second: `from` at the start, `to` after `ramp_ns` and from then on, a straight line
+// between. Both positive.
+struct RateCurve {
+  double from = 0;
+  double to = 0;
+  int64_t ramp_ns = 0;
+
+  // When as many calls as `calls` (a real number) are due.
+  double TimeOfNs(double calls) const;
+};
+
+struct ArrivalPlan {
+  RateCurve rate = {};
+  bool is_poisson = false;  // Independent calls at that rate, else evenly spaced ones.
+  uint64_t seed = 1;
+  // If not empty: the gap before each call, over and over; the rate then counts for nothing.
+  std::vector<int64_t> replay_gaps_ns = {};
+};
+
+// The times of calls since the start, in order, without end.
+class Arrivals {
+ public:
+  // Precondition: a positive rate, or gaps of which one at least is positive.
+  explicit Arrivals(ArrivalPlan plan) : plan_(std::move(plan)), random_(plan_.seed) {}
+
+  int64_t NextNs();
+
+ private:
+  ArrivalPlan plan_;
+  SplitMix random_;
+  double calls_ = 0;  // Due so far; with Poisson arrivals the sum of exponential variates.
+  size_t next_gap_ = 0;
+  int64_t replay_ns_ = 0;
+  bool is_first_ = true;
+};
+
+// Gaps from text, one a line: seconds, or a time such as 500us; # begins a comment.
+// Errors: InvalidArgument naming the line, or where no gap is positive.
+absl::StatusOr<std::vector<int64_t>> ParseGaps(absl::string_view text);
+
+// The calls of a run between their turn and their answer.
+//
+// Threads: any.
+class InFlight {
+ public:
+  void Enter();
+
+  // The run may be gone after this call.
+  void Leave();
+
+  // Waits until there are fewer than `most`, until that time or until a stop is asked for. Whether
+  // it had to wait.
+  bool WaitForRoom(int64_t most, int64_t until_ns, const StopRequests& stop);
+
+  // Waits until there are none, until that time or until more than `stops` stops are asked for;
+  // false in the last two cases.
+  bool WaitForNone(int64_t until_ns, int stops, const StopRequests& stop);
+
+  int64_t now() const;
+  int64_t most() const;  // So far.
+
+ private:
+  mutable absl::Mutex mutex_;
+  int64_t now_ ABSL_GUARDED_BY(mutex_) = 0;
+  int64_t most_ ABSL_GUARDED_BY(mutex_) = 0;
+};
 
 struct OpenLoop {
   ArrivalPlan arrivals = {};

@@ -8,18 +8,87 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "client/matrix/matrix_reader.h"
 #include "client/matrix/random_matrix.h"
-#include "client/matrix/reference.h"
-#include "client/matrix/splitmix.h"
 #include "client/matrix/verify.h"
 #include "client/sparse_operand.h"
+#include "client/terminal/console.h"
 #include "gemmd/element_codec.h"
 #include "gemmd/element_type.h"
 #include "gemmd/product.h"
+#include "gemmd/v1/tensors.pb.h"
 #include "kernels/option/free_memory.h"
 
 namespace gemmd {
+namespace {
+
+v1::ElementType AccumulationOf(const LoadProduct& product) {
+  return product.accumulation_type == v1::ELEMENT_TYPE_UNSPECIFIED
+             ? DefaultAccumulationType(product.type)
+             : product.accumulation_type;
+}
+
+// The type of D.
+v1::ElementType OutputTypeOf(const LoadProduct& product) {
+  return product.output_type == v1::ELEMENT_TYPE_UNSPECIFIED ? AccumulationOf(product)
+                                                             : product.output_type;
+}
+
+// What a file says about a size of the product.
+absl::Status Agree(const std::string& path, absl::string_view size, int64_t got, int64_t& want) {
+  if (want == 0) want = got;
+  if (got == want) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat(path, ": got ", size, " = ", got, ", want ", want,
+                                                 " as the rest of the product"));
+}
+
+// Reads one operand of `rows` x `columns`, whose names are `row_size` and `column_size`.
+absl::StatusOr<NpyArray> Read(const std::string& path, LoadProduct& product,
+                              absl::string_view row_size, int64_t& rows,
+                              absl::string_view column_size, int64_t& columns) {
+  auto array = ReadNpyFile(path, product.type);
+  if (!array.ok()) return array.status();
+  const size_t dimensions = array->shape.size();
+  if (dimensions != 2 && dimensions != 3) {
+    return absl::InvalidArgumentError(absl::StrCat(path, ": got an array of ", dimensions,
+                                                   " dimensions, want 2, or 3 for a batch"));
+  }
+  if (product.type == v1::ELEMENT_TYPE_UNSPECIFIED) product.type = array->type;
+  if (array->type != product.type) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(path, ": got elements of ", std::string(ElementTypeName(array->type)),
+                     ", want ", std::string(ElementTypeName(product.type))));
+  }
+  absl::Status status = Agree(path, row_size, array->shape[dimensions - 2], rows);
+  status.Update(Agree(path, column_size, array->shape[dimensions - 1], columns));
+  status.Update(Agree(path, "batch", dimensions == 3 ? array->shape[0] : 1, product.batch));
+  if (!status.ok()) return status;
+  return array;
+}
+
+}  // namespace
+
+absl::StatusOr<GivenOperands> ReadOperands(LoadProduct& product) {
+  GivenOperands given;
+  if (!product.a_path.empty()) {
+    auto a = Read(product.a_path, product, "m", product.m, "k", product.k);
+    if (!a.ok()) return a.status();
+    given.a = *std::move(a);
+  }
+  if (!product.b_path.empty()) {
+    auto b = Read(product.b_path, product, "k", product.k, "n", product.n);
+    if (!b.ok()) return b.status();
+    product.b_order = b->order;
+    given.b = *std::move(b);
+  }
+  if (product.m < 1 || product.n < 1 || product.k < 1 || product.batch < 1) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "m,n,k: got ", product.m, ",", product.n, ",", product.k, " in a batch of ", product.batch,
+        ", want sizes of 1 on: --shape names those of an operand that "
+        "comes from no file"));
+  }
+  return given;
+}
+
 namespace {
 
 // The integers that an element type holds exactly: from `least` (negative or 0) to `most`.
@@ -49,12 +118,6 @@ IntegerRange RangeOfType(v1::ElementType type) {
     case v1::ELEMENT_TYPE_B1: return {0, 1};
     default: return {0, 0};
   }
-}
-
-v1::ElementType AccumulationOf(const LoadProduct& product) {
-  return product.accumulation_type == v1::ELEMENT_TYPE_UNSPECIFIED
-             ? DefaultAccumulationType(product.type)
-             : product.accumulation_type;
 }
 
 // Sums below this are exact in any order. Tensor cores add the products of 8-bit floats and
@@ -262,11 +325,6 @@ absl::Status FetchResult(const Payload& payload, v1::MultiplyResponse& response)
 
 }  // namespace
 
-v1::ElementType OutputTypeOf(const LoadProduct& product) {
-  return product.output_type == v1::ELEMENT_TYPE_UNSPECIFIED ? AccumulationOf(product)
-                                                             : product.output_type;
-}
-
 void Payload::LetGo(const v1::MultiplyResponse& response) const {
   const auto slot = slots.find(response.tensor().handle());
   if (slot != slots.end()) slot->second->is_taken = false;
@@ -280,10 +338,7 @@ absl::StatusOr<Payload> MakePayload(const LoadProduct& product, OperandValues va
   const std::optional<IntegerRange> range =
       is_random && values == OperandValues::kIntegers ? ExactRange(product) : std::nullopt;
   auto request = MakeRequest(product, given, MakeBytes(product, given, range, seed));
-  if (!request.ok()) {
-    return absl::Status(request.status().code(),
-                        absl::StrCat(product.name, ": ", request.status().message()));
-  }
+  if (!request.ok()) return Prefixed(product.name, request.status());
   Payload payload;
   if (range.has_value()) payload.fingerprint = MakeFingerprint(*request, product.batch, seed + 2);
   payload.operations = 2 * product.m * product.n * product.k * product.batch;
@@ -322,6 +377,112 @@ absl::Status CheckAnswer(const Payload& payload, v1::MultiplyResponse response) 
                                           ", ", verified->worst.column, "]: got ",
                                           verified->worst.got, ", want ", verified->worst.want,
                                           " within ", verified->worst.bound));
+}
+
+namespace {
+
+// An operand of the request as a tensor that stays; it then names that instead of bytes.
+absl::Status Keep(Client& client, int64_t rows, int64_t columns, int64_t batch,
+                  v1::Operand& operand, std::vector<ResidentTensor>& tensors) {
+  MatrixView view =
+      PackedView(operand.type(), std::as_bytes(std::span(operand.data())), rows, columns);
+  view.order = operand.order();
+  view.sparsity = operand.sparsity();
+  auto tensor = client.Put(view, {.matrices = batch});
+  if (!tensor.ok()) return tensor.status();
+  operand.Clear();
+  *operand.mutable_tensor() = tensor->view().part();
+  tensors.push_back(*std::move(tensor));
+  return absl::OkStatus();
+}
+
+// The same request with D in a new tensor.
+absl::StatusOr<std::shared_ptr<v1::MultiplyRequest>> KeepResult(const LoadProduct& product,
+                                                                Client& client,
+                                                                const v1::MultiplyRequest& request,
+                                                                Payload& payload) {
+  const std::string zeros(static_cast<size_t>(payload.answer_bytes), '\0');
+  const MatrixView view =
+      PackedView(OutputTypeOf(product), std::as_bytes(std::span(zeros)), product.m, product.n);
+  auto tensor = client.Put(view, {.matrices = product.batch});
+  if (!tensor.ok()) return tensor.status();
+  auto kept = std::make_shared<v1::MultiplyRequest>(request);
+  *kept->mutable_d()->mutable_tensor() = tensor->view().part();
+  payload.tensors.push_back(*std::move(tensor));
+  return kept;
+}
+
+// Calls that are under way together leave D in tensors of their own, as those of real callers do,
+// as long as the results are small.
+int64_t CountOfResults(int64_t bytes) {
+  constexpr int64_t kMostBytes = int64_t{4} << 20;
+  constexpr int64_t kMost = 64;
+  return std::clamp<int64_t>(kMostBytes / std::max<int64_t>(bytes, 1), 1, kMost);
+}
+
+// Calls leave D in a few tensors, and those that are checked in another.
+absl::Status KeepResults(const LoadProduct& product, Client& client,
+                         const std::shared_ptr<Client>& reader,
+                         std::shared_ptr<v1::MultiplyRequest>& request, Payload& payload) {
+  const auto session = client.OpenSession();
+  if (!session.ok()) return session.status();
+  if (auto joined = reader->OpenSession(session->token); !joined.ok()) return joined.status();
+  auto checked = KeepResult(product, client, *request, payload);
+  if (!checked.ok()) return checked.status();
+  auto slot = std::make_unique<ResultSlot>();
+  slot->request = *checked;
+  slot->reader = reader;
+  payload.slot_of_client.push_back(slot.get());
+  payload.slots[payload.tensors.back().handle()] = std::move(slot);
+  auto& others = payload.others.emplace_back();
+  for (int64_t i = 1; i < CountOfResults(payload.answer_bytes); ++i) {
+    auto other = KeepResult(product, client, *request, payload);
+    if (!other.ok()) return other.status();
+    others.push_back(*std::move(other));
+  }
+  auto kept = KeepResult(product, client, *request, payload);
+  if (!kept.ok()) return kept.status();
+  request = *std::move(kept);
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+const std::vector<OperandPlace>& OperandPlaces() {
+  static const auto& places = *new std::vector<OperandPlace>{
+      {"inline", "their bytes travel with each call", false, false},
+      {"resident", "B, the weights, is uploaded once; A and D travel", true, false},
+      {"resident-all", "A and B are uploaded once, and D stays in one of a few tensors", true,
+       true}};
+  return places;
+}
+
+const OperandPlace* FindOperandPlace(absl::string_view name) {
+  for (const OperandPlace& place : OperandPlaces()) {
+    if (place.name == name) return &place;
+  }
+  return nullptr;
+}
+
+absl::Status PlaceOperands(const OperandPlace& place, const LoadProduct& product, Client& client,
+                           const std::shared_ptr<Client>& reader, Payload& payload) {
+  if (!place.keeps_b) {
+    payload.placed.push_back(payload.request);
+    return absl::OkStatus();
+  }
+  auto request = std::make_shared<v1::MultiplyRequest>(*payload.request);
+  absl::Status status =
+      Keep(client, product.k, product.n, product.batch, *request->mutable_b(), payload.tensors);
+  if (status.ok() && place.keeps_ad) {
+    status =
+        Keep(client, product.m, product.k, product.batch, *request->mutable_a(), payload.tensors);
+    if (status.ok()) status = KeepResults(product, client, reader, request, payload);
+    payload.answers_inline = false;
+  }
+  if (!status.ok()) return Prefixed(product.name, status);
+  payload.sent_bytes = static_cast<int64_t>(request->ByteSizeLong());
+  payload.placed.push_back(std::move(request));
+  return absl::OkStatus();
 }
 
 }  // namespace gemmd

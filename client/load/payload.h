@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The request of each product of a mix, made once and sent many times, and what its answer must be.
-// operand_place.h has the places where its operands may lie.
+// The request of each product of a mix, made once and sent many times, and what its answer must be:
+// operands that are random or from files, in the call or on the server.
 #pragma once
 
 #include <atomic>
@@ -15,13 +15,26 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
 #include "client/load/mix.h"
-#include "client/load/operand_files.h"
+#include "client/matrix/npy.h"
 #include "gemmd/client.h"
 #include "gemmd/tensor.h"
 #include "gemmd/v1/gemm.pb.h"
 
 namespace gemmd {
+
+// Operands of a load that come from .npy files instead of a generator.
+struct GivenOperands {
+  std::optional<NpyArray> a = {};
+  std::optional<NpyArray> b = {};
+};
+
+// Reads the files that the product names, and fills in what it leaves open (0): its sizes, its
+// batch and its type. Its type, where it has one, tells what narrow types a file holds. Errors:
+// NotFound or InvalidArgument where a file cannot be used, does not fit the product or the other
+// file, or where a size stays open.
+absl::StatusOr<GivenOperands> ReadOperands(LoadProduct& product);
 
 // What the operands hold. Integers so small that every order of summation is exact where the type
 // allows that, or standard normal values (whole-range integers in integer types).
@@ -82,9 +95,6 @@ struct Payload {
   }
 };
 
-// The type of D.
-v1::ElementType OutputTypeOf(const LoadProduct& product);
-
 // Errors: InvalidArgument for a product too large to be sent, or without a sparse form.
 // Operands that are given take the place of random ones; the product fits them (ReadOperands).
 absl::StatusOr<Payload> MakePayload(const LoadProduct& product, OperandValues values, uint64_t seed,
@@ -94,5 +104,24 @@ absl::StatusOr<Payload> MakePayload(const LoadProduct& product, OperandValues va
 // row. Without a fingerprint a sample of the elements is compared with f64 sums within a derived
 // bound.
 absl::Status CheckAnswer(const Payload& payload, v1::MultiplyResponse response);
+
+// Where the operands of a product are when a call is made: in the call, or on the server.
+struct OperandPlace {
+  absl::string_view name;
+  absl::string_view what;
+  bool keeps_b;   // On the server: uploaded once, ahead of the load.
+  bool keeps_ad;  // A too, and D stays in tensors that the calls of the product overwrite in turn.
+};
+const std::vector<OperandPlace>& OperandPlaces();
+
+// Null for an unknown name.
+const OperandPlace* FindOperandPlace(absl::string_view name);
+
+// Uploads what the place keeps in the client's session, and adds the request that names it; clients
+// come in the order of `placed`. `reader` is another client of the same server: it joins the
+// session to bring results that are checked; not null where the place keeps D. Errors: those of the
+// server.
+absl::Status PlaceOperands(const OperandPlace& place, const LoadProduct& product, Client& client,
+                           const std::shared_ptr<Client>& reader, Payload& payload);
 
 }  // namespace gemmd

@@ -1,19 +1,203 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Takes the samples of calls that end on many threads, and leaves out those of the warm-up.
+// What became of calls: samples, which end on many threads, the histograms and tallies that they
+// add up to without those of the warm-up, and the result of a step.
 #pragma once
 
 #include <array>
 #include <atomic>
+#include <cstddef>
 #include <cstdint>
 #include <limits>
+#include <map>
+#include <string>
+#include <vector>
 
 #include "absl/base/thread_annotations.h"
+#include "absl/status/status.h"
+#include "absl/strings/string_view.h"
 #include "absl/synchronization/mutex.h"
-#include "client/load/histogram.h"
-#include "client/load/tally.h"
+#include "gemmd/v1/gemm.pb.h"
 
 namespace gemmd {
+
+// Counts of times with a bounded relative error; any number of histograms merge without loss.
+//
+// The layout is that of HdrHistogram: values below 2048 have a bucket each; above, every power of
+// two is cut into 1024 equal buckets, so that a value is known to one part in 1024 whatever its
+// size. (Debian 12 has no package of HdrHistogram_c; percentiles of merged histograms are what a
+// load tester must not get wrong, so the test compares them with sorted values.)
+class Histogram {
+ public:
+  // A bucket that is not empty. `value_ns` is the largest value that falls into it.
+  struct Bucket {
+    int64_t value_ns = 0;
+    int64_t count = 0;
+  };
+
+  // A negative value counts as 0.
+  void Record(int64_t value_ns, int64_t count = 1);
+  void Merge(const Histogram& other);
+
+  int64_t count() const { return count_; }
+  int64_t least_ns() const { return count_ == 0 ? 0 : least_ns_; }
+  int64_t most_ns() const { return most_ns_; }  // 0 where empty.
+  double sum_ns() const { return sum_ns_; }
+  double MeanNs() const;
+
+  // The value at `fraction` (0 to 1) by nearest rank: the smallest value that at least that share
+  // of the values does not exceed, up to the width of its bucket and never above most_ns(). 0 where
+  // empty.
+  int64_t ValueAt(double fraction) const;
+
+  // The value at `rank`, 1 to count().
+  int64_t ValueAtRank(int64_t rank) const;
+
+  // How many values lie in buckets above that of `value_ns`.
+  int64_t CountAbove(int64_t value_ns) const;
+
+  std::vector<Bucket> Buckets() const;
+
+  // The inverse of Buckets(), with what the buckets do not tell.
+  static Histogram FromBuckets(const std::vector<Bucket>& buckets, int64_t least_ns,
+                               int64_t most_ns, double sum_ns);
+
+ private:
+  std::vector<int64_t> counts_;  // By bucket, as far as there are any.
+  int64_t count_ = 0;
+  int64_t least_ns_ = 0;
+  int64_t most_ns_ = 0;
+  double sum_ns_ = 0;
+};
+
+// What became of calls: one sample each, and the histograms that they add up to.
+//
+// The one thing to get wrong is where the clock starts. `latency` counts from the time at which a
+// call was due, so that a server that stalls is charged for every call that had to wait meanwhile,
+// those not yet sent included; `service` counts from the actual send and is there to compare.
+
+// Canonical status codes: 0 to 16.
+inline constexpr size_t kCallCodes = 17;
+using CallsByCode = std::array<int64_t, kCallCodes>;
+size_t CodeIndex(absl::StatusCode code);  // A code that is none counts as the last.
+int64_t FailedOf(const CallsByCode& calls);
+
+// One call. Times are of the monotone clock.
+struct CallSample {
+  size_t product = 0;       // In the mix.
+  int64_t intended_ns = 0;  // When it was due; in a closed loop, when its turn came.
+  int64_t admitted_ns = 0;  // When the limit of calls in flight let it pass; not before intended.
+  int64_t sent_ns = 0;
+  int64_t ended_ns = 0;
+  absl::StatusCode code = absl::StatusCode::kOk;
+  v1::Timing timing = {};  // The server's; where the code is OK.
+  int64_t operations = 0;
+  int64_t bytes = 0;
+  absl::string_view kernel = {};  // Where the code is OK.
+  absl::string_view device = {};
+};
+
+// The stages of the server's timing in the order in which they happen, then its total, then what is
+// left of the service time: the network, gRPC and this client.
+inline constexpr std::array kStageNames = {"receive",  "queue",        "copy_in", "compute",
+                                           "copy_out", "send_prepare", "total",   "outside"};
+inline constexpr size_t kCallStages = kStageNames.size();
+enum CallStage : size_t {
+  kReceive,
+  kQueue,
+  kCopyIn,
+  kCompute,
+  kCopyOut,
+  kSendPrepare,
+  kTotal,
+  kOutside
+};
+
+// The calls that one kernel answered on one device.
+struct KernelTally {
+  std::string kernel;
+  std::string device;
+  Histogram latency;
+  std::array<double, kCallStages> stage_sums_ns = {};
+
+  double StageMeanNs(size_t stage) const;
+};
+
+struct Tally {
+  Histogram latency;         // From when the call was due to its answer, for calls that ended OK.
+  Histogram service;         // From the actual send to the answer, for calls that ended OK.
+  Histogram punctual;        // The latency without the send error, for calls that ended OK.
+  Histogram blocked;         // Waiting for the limit of calls in flight, for all calls.
+  Histogram send_error;      // From when it could be sent to when it was, for all calls.
+  Histogram failed_latency;  // From when the call was due, for calls that failed.
+  std::array<Histogram, kCallStages> stages;
+  std::vector<Histogram> latency_by_product;
+  // In the order in which they were first seen. A server that names no end of kernels fills the
+  // last one, kOtherKernels.
+  std::vector<KernelTally> kernels;
+  CallsByCode calls_by_code = {};
+  int64_t operations = 0;
+  int64_t bytes = 0;
+
+  void Add(const CallSample& sample);
+  void Merge(const Tally& other);
+
+  int64_t calls() const;
+  int64_t ok() const { return calls_by_code[0]; }
+  int64_t failed() const { return calls() - ok(); }
+};
+
+inline constexpr size_t kMostKernels = 64;
+inline constexpr size_t kMostNameBytes = 200;
+inline constexpr absl::string_view kOtherKernels = "(other kernels)";
+
+// "OK 120, UNAVAILABLE 3"; only those that there are.
+std::string CodesText(const CallsByCode& calls_by_code);
+
+// "3 of 123 (UNAVAILABLE 3)": those that failed.
+std::string FailedCodesText(const CallsByCode& calls_by_code);
+
+// The calls that ended within one interval. A few figures, not their histogram: a run of a week has
+// many intervals.
+struct LoadInterval {
+  int64_t from_ns = 0;  // Since the end of the warm-up, so negative within it.
+  int64_t to_ns = 0;
+  int64_t in_flight = 0;  // At the interval's end.
+  int64_t ok = 0;
+  int64_t failed = 0;
+  int64_t p50_ns = 0;  // Latencies from the intended send; 0 where no call ended OK.
+  int64_t p99_ns = 0;
+  int64_t most_ns = 0;
+};
+
+// At most `most` intervals (at least one) in the place of neighbours: calls added up, and of the
+// latencies the worst, so that no stall is lost.
+std::vector<LoadInterval> Thinned(const std::vector<LoadInterval>& intervals, size_t most);
+
+// The share of its cores beyond which the client is taken for the limit.
+inline constexpr double kMostClientShare = 0.8;
+
+struct StepResult {
+  Tally tally;  // The calls due within the window.
+  // From the end of the warm-up to the end of the duration; of a count, to the last answer.
+  double window_s = 0;
+  double rate = 0;        // Calls that ended OK within the window, per second.
+  double offered = 0;     // Calls due per second of the time in which they were.
+  int64_t unsent = 0;     // Calls due that the limit of calls in flight held to the window's end.
+  int64_t sent_late = 0;  // Calls sent more than 1 ms after they could be.
+  int64_t most_in_flight = 0;
+  double client_cores = 0;  // Cores that this process kept busy within the window.
+  double usable_cores = 0;  // Cores that it may use.
+  bool was_interrupted = false;
+  std::map<absl::StatusCode, std::string> first_messages = {};  // First message of each failure.
+  std::vector<LoadInterval> intervals = {};                     // The window's.
+
+  // Whether this process is too busy to say how fast the server is.
+  bool IsClientBusy() const { return client_cores > kMostClientShare * usable_cores; }
+
+  // Adds a run of the same load that came after this one.
+  void Append(const StepResult& next);
+};
 
 // The calls that ended within some time, warm-up or not: for the live view and plots over time.
 struct IntervalTally {

@@ -2,14 +2,233 @@
 #include "client/load/slo_search.h"
 
 #include <algorithm>
+#include <array>
 #include <cmath>
+#include <cstddef>
 #include <map>
+#include <utility>
 
+#include "absl/status/status.h"
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
-#include "client/load/rate_belief.h"
+#include "absl/strings/str_split.h"
+#include "absl/time/time.h"
+#include "client/terminal/text.h"
 
 namespace gemmd {
+namespace {
+
+// "99.9" as 0.999: a quotient would be the next number, and of another rank.
+bool ParsePercentile(absl::string_view text, double& fraction) {
+  const bool is_decimal = !text.empty() && text.find_first_not_of("0123456789.") == text.npos;
+  return is_decimal && absl::SimpleAtod(absl::StrCat(text, "e-2"), &fraction);
+}
+
+}  // namespace
+
+absl::StatusOr<SloObjective> ParseSlo(absl::string_view text) {
+  const std::pair<absl::string_view, absl::string_view> parts =
+      absl::StrSplit(text, absl::MaxSplits('=', 1));
+  double fraction = 0;
+  absl::Duration limit = absl::ZeroDuration();
+  const bool is_read = absl::ParseDuration(parts.second, &limit) && parts.first.size() > 1 &&
+                       parts.first[0] == 'p' && ParsePercentile(parts.first.substr(1), fraction);
+  const bool is_good = is_read && fraction > 0 && fraction < 1 && limit > absl::ZeroDuration() &&
+                       limit < absl::Hours(1);
+  if (!is_good) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("--slo: got \"", text, "\", want a percentile and a time, such as p99=2ms"));
+  }
+  return SloObjective{fraction, absl::ToInt64Nanoseconds(limit), std::string(text)};
+}
+
+int64_t LeastCalls(const SloObjective& objective) {
+  // The quotient may be a little off, which no percentile of fewer than twelve digits is.
+  return std::llround(std::ceil(1 / (1 - objective.fraction) * (1 - 1e-9)));
+}
+
+namespace {
+
+// Share of the calls offered in a window that need not end within it. Calls that are due less than
+// the objective's latency before its end, and one more at its edge, need not either.
+constexpr double kMostShortfall = 0.01;
+
+// What a server answers whatever its load.
+bool IsOfAnyLoad(absl::StatusCode code) {
+  constexpr std::array kCodes = {absl::StatusCode::kInvalidArgument, absl::StatusCode::kNotFound,
+                                 absl::StatusCode::kPermissionDenied,
+                                 absl::StatusCode::kUnimplemented,
+                                 absl::StatusCode::kUnauthenticated};
+  return std::find(kCodes.begin(), kCodes.end(), code) != kCodes.end();
+}
+
+std::string FailuresText(const StepResult& window) {
+  std::string text = absl::StrCat("failed calls: ", FailedCodesText(window.tally.calls_by_code));
+  if (!window.first_messages.empty()) {
+    absl::StrAppend(&text, "; ", window.first_messages.begin()->second);
+  }
+  return text;
+}
+
+// Why no other rate would hold either; empty where one may.
+std::string WhyHopeless(const StepResult& window, const VerifierCounts& verified) {
+  if (verified.wrong > 0) {
+    return absl::StrCat("wrong answers: ", verified.wrong, " of ", verified.checked, " checked");
+  }
+  const CallsByCode& codes = window.tally.calls_by_code;
+  int64_t of_any_load = 0;
+  for (size_t i = 0; i < codes.size(); ++i) {
+    if (IsOfAnyLoad(static_cast<absl::StatusCode>(i))) of_any_load += codes[i];
+  }
+  return window.tally.ok() == 0 && of_any_load > 0 ? FailuresText(window) : "";
+}
+
+// Why the window breaks the rule; empty where it does not.
+std::string WhyFails(const SloObjective& objective, const StepResult& window) {
+  const Tally& tally = window.tally;
+  if (tally.failed() > 0) return FailuresText(window);
+  if (window.unsent > 0) return absl::StrCat(FormatCount(window.unsent), " calls never sent");
+  if (tally.ok() == 0) return "no call";
+  const int64_t got_ns = tally.latency.ValueAt(objective.fraction);
+  if (got_ns > objective.limit_ns) {
+    return absl::StrCat(FormatNanoseconds(got_ns), " where ", FormatNanoseconds(objective.limit_ns),
+                        " is allowed");
+  }
+  if (tally.ok() < LeastCalls(objective)) {
+    return absl::StrCat("only ", tally.ok(), " calls, ", LeastCalls(objective), " are needed");
+  }
+  const double limit_s = static_cast<double>(objective.limit_ns) * 1e-9;
+  const double forgiven =
+      std::max(kMostShortfall * window.offered * window.window_s, window.offered * limit_s + 1);
+  if (!((window.offered - window.rate) * window.window_s <= forgiven)) {
+    return absl::StrFormat("%.1f/s of %.1f/s offered", window.rate, window.offered);
+  }
+  return "";
+}
+
+// Why a window that fails is the client's fault; empty where it is not.
+std::string WhyClient(const SloObjective& objective, const StepResult& window) {
+  if (window.IsClientBusy()) {
+    return absl::StrFormat("the client kept %.1f of %.3g cores busy", window.client_cores,
+                           window.usable_cores);
+  }
+  const Tally& tally = window.tally;
+  if (tally.latency.ValueAt(objective.fraction) <= objective.limit_ns) return "";
+  // Latencies would keep to the limit if every call had been sent as soon as it could be; or so
+  // many calls were late by half of the limit that the server got bursts of them.
+  const int64_t late_ns = tally.send_error.ValueAt(objective.fraction);
+  const bool would_hold = tally.punctual.ValueAt(objective.fraction) <= objective.limit_ns;
+  if (!would_hold && 2 * late_ns <= objective.limit_ns) return "";
+  return absl::StrCat("the client sent calls up to ", FormatNanoseconds(late_ns), " late");
+}
+
+}  // namespace
+
+absl::string_view WindowVerdictName(WindowVerdict verdict) {
+  switch (verdict) {
+    case WindowVerdict::kHolds: return "holds";
+    case WindowVerdict::kFails: return "fails";
+    case WindowVerdict::kDiscarded: return "discarded";
+    case WindowVerdict::kHopeless: return "hopeless";
+  }
+  return "";
+}
+
+SloWindow JudgeWindow(const SloObjective& objective, double rate, const StepResult& window,
+                      const VerifierCounts& verified) {
+  if (const std::string why = WhyHopeless(window, verified); !why.empty()) {
+    return {rate, WindowVerdict::kHopeless, why};
+  }
+  const std::string why = WhyFails(objective, window);
+  if (why.empty()) {
+    return {rate, WindowVerdict::kHolds,
+            FormatNanoseconds(window.tally.latency.ValueAt(objective.fraction))};
+  }
+  const std::string client = WhyClient(objective, window);
+  if (client.empty()) return {rate, WindowVerdict::kFails, why};
+  return {rate, WindowVerdict::kDiscarded, absl::StrCat("the client is the limit: ", client)};
+}
+
+namespace {
+
+// What JudgeWindow asks of a window, in words.
+std::string WindowRule(const SloObjective& objective) {
+  return absl::StrFormat(
+      "a window holds when it has at least %d calls, the latency from the intended send meets %s, "
+      "no call fails or stays unsent, no answer is wrong, and all that was offered has ended but "
+      "for %.0f %% or what is due within the allowed latency; a window that fails where the client "
+      "is the limit (over %.0f %% of its cores busy, or calls sent late) is discarded",
+      LeastCalls(objective), objective.text, 100 * kMostShortfall, 100 * kMostClientShare);
+}
+
+constexpr int kCellsOfStep = 4;
+constexpr double kLucky = 0.02;
+constexpr double kGlitches[] = {0.02, 0.1, 0.25};
+// 0.12: from 5/6 to 1/6 of the windows hold within a factor of 1.5.
+constexpr double kSpreads[] = {0.015, 0.05, 0.12};
+
+// So many cells from the threshold, even the widest spread leaves nothing open.
+constexpr int kFarCells = 640;
+
+// The chance that a window holds, by how many cells its rate is above the threshold; for each
+// glitch and spread. Index 0 is kFarCells below.
+std::vector<std::vector<double>> MakeChances() {
+  std::vector<std::vector<double>> chances;
+  for (const double glitch : kGlitches) {
+    for (const double spread : kSpreads) {
+      std::vector<double>& of_one = chances.emplace_back();
+      for (int above = -kFarCells; above <= kFarCells; ++above) {
+        const double ratio = above * std::log(RateBelief::kStep) / kCellsOfStep;
+        of_one.push_back(kLucky + (1 - kLucky - glitch) / (1 + std::exp(ratio / spread)));
+      }
+    }
+  }
+  return chances;
+}
+
+const std::vector<std::vector<double>>& Chances() {
+  static const auto& chances = *new std::vector<std::vector<double>>(MakeChances());
+  return chances;
+}
+
+}  // namespace
+
+RateBelief::RateBelief(int least, int most)
+    : first_(least * kCellsOfStep),
+      cells_(std::size(kGlitches) * std::size(kSpreads),
+             std::vector<double>(static_cast<size_t>((most - least) * kCellsOfStep + 1), 1.0)) {}
+
+void RateBelief::Add(int at, bool holds) {
+  double sum = 0;
+  for (size_t i = 0; i < cells_.size(); ++i) {
+    const std::vector<double>& chances = Chances()[i];
+    int above = at * kCellsOfStep - first_;
+    for (double& cell : cells_[i]) {
+      const int index = std::clamp(above--, -kFarCells, kFarCells) + kFarCells;
+      const double chance = chances[static_cast<size_t>(index)];
+      cell *= holds ? chance : 1 - chance;
+      sum += cell;
+    }
+  }
+  // So that no number of windows makes it underflow.
+  for (std::vector<double>& of_one : cells_) {
+    for (double& cell : of_one) cell /= sum;
+  }
+}
+
+double RateBelief::Quantile(double probability) const {
+  std::vector<double> below;  // With each threshold and all that are lower.
+  double sum = 0;
+  for (size_t i = 0; i < cells_[0].size(); ++i) {
+    for (const std::vector<double>& of_one : cells_) sum += of_one[i];
+    below.push_back(sum);
+  }
+  const auto it = std::lower_bound(below.begin(), below.end(), probability * sum);
+  const auto cell = std::min<std::ptrdiff_t>(it - below.begin(), std::ssize(below) - 1);
+  return static_cast<double>(first_ + cell) / kCellsOfStep;
+}
+
 namespace {
 
 constexpr double kStep = RateBelief::kStep;

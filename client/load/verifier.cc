@@ -6,7 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
-#include "client/matrix/splitmix.h"
+#include "client/matrix/random_matrix.h"
 
 namespace gemmd {
 namespace {

@@ -17,7 +17,7 @@
 
 #include "absl/base/thread_annotations.h"
 #include "absl/synchronization/mutex.h"
-#include "client/load/load_clock.h"
+#include "client/load/client_machine.h"
 #include "client/load/payload.h"
 #include "gemmd/v1/gemm.pb.h"
 

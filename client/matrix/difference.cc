@@ -3,15 +3,102 @@
 
 #include <algorithm>
 #include <bit>
+#include <cmath>
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "client/operand_size.h"
 #include "gemmd/element_codec.h"
 #include "gemmd/element_type.h"
-#include "gemmd/v1/tensors.pb.h"
 
 namespace gemmd {
+namespace {
+
+// A float's place among those of its sign, counted from zero: patterns ascend as magnitudes do.
+uint64_t MagnitudeOf(v1::ElementType type, uint64_t pattern) {
+  const uint64_t sign = uint64_t{1} << (ElementBits(type) - 1);
+  constexpr int kIgnoredBitsOfTf32 = 13;
+  return (pattern & (sign - 1)) >> (type == v1::ELEMENT_TYPE_TF32 ? kIgnoredBitsOfTf32 : 0);
+}
+
+bool IsNegative(v1::ElementType type, uint64_t pattern) {
+  return (pattern >> (ElementBits(type) - 1) & 1) != 0;
+}
+
+// Precondition: neither is NaN, so that the sum of two magnitudes of f64 is below 2^64.
+uint64_t FloatSteps(v1::ElementType type, uint64_t a, uint64_t b) {
+  const uint64_t of_a = MagnitudeOf(type, a);
+  const uint64_t of_b = MagnitudeOf(type, b);
+  if (IsNegative(type, a) != IsNegative(type, b)) return of_a + of_b;
+  return of_a > of_b ? of_a - of_b : of_b - of_a;
+}
+
+}  // namespace
+
+ElementDistance DistanceOf(v1::ElementType type, uint64_t a, uint64_t b) {
+  const double of_a = ElementValue(type, a);
+  const double of_b = ElementValue(type, b);
+  ElementDistance distance;
+  // Equal infinities are no distance apart; their difference would be NaN.
+  distance.absolute = of_a == of_b ? 0 : std::fabs(of_b - of_a);
+  distance.relative = distance.absolute == 0 ? 0 : distance.absolute / std::fabs(of_a);
+  if (std::isnan(of_a) || std::isnan(of_b)) return distance;
+  distance.ulps = IsFloat(type) ? FloatSteps(type, a, b) : static_cast<uint64_t>(distance.absolute);
+  return distance;
+}
+
+namespace {
+
+// Both are positive, or x is 0. The sum that rounds up the usual way could leave 63 bits.
+int64_t CeilDivide(int64_t x, int64_t y) { return x / y + (x % y != 0 ? 1 : 0); }
+
+}  // namespace
+
+void DifferenceCell::Add(const ElementDistance& distance) {
+  ++differing;
+  if (!distance.ulps.has_value()) ++nan;
+  most_ulps = std::max(most_ulps, distance.ulps.value_or(0));
+}
+
+void DifferenceCell::Add(const DifferenceCell& other) {
+  differing += other.differing;
+  nan += other.nan;
+  most_ulps = std::max(most_ulps, other.most_ulps);
+}
+
+DifferenceMap::DifferenceMap(int64_t batch, int64_t rows, int64_t columns, int64_t most_down,
+                             int64_t most_across)
+    : batch_(batch),
+      rows_(rows),
+      columns_(columns),
+      block_rows_(std::max<int64_t>(1, CeilDivide(rows, most_down))),
+      block_columns_(std::max<int64_t>(1, CeilDivide(columns, most_across))),
+      down_(CeilDivide(rows, block_rows_)),
+      across_(CeilDivide(columns, block_columns_)),
+      cells_(static_cast<size_t>(down_ * across_)) {}
+
+void DifferenceMap::Add(int64_t row, int64_t column, const ElementDistance& distance) {
+  const int64_t cell = row / block_rows_ * across_ + column / block_columns_;
+  cells_[static_cast<size_t>(cell)].Add(distance);
+}
+
+const DifferenceCell& DifferenceMap::At(int64_t down, int64_t across) const {
+  return cells_[static_cast<size_t>(down * across_ + across)];
+}
+
+DifferenceMap DifferenceMap::Flattened(int64_t times) const {
+  DifferenceMap flat = *this;
+  flat.block_rows_ *= times;
+  flat.down_ = CeilDivide(down_, times);
+  flat.cells_.assign(static_cast<size_t>(flat.down_ * across_), {});
+  for (int64_t i = 0; i < down_; ++i) {
+    for (int64_t j = 0; j < across_; ++j) {
+      flat.cells_[static_cast<size_t>(i / times * across_ + j)].Add(At(i, j));
+    }
+  }
+  return flat;
+}
+
 namespace {
 
 std::string ShapeText(const PackedMatrix& x) {

@@ -5,15 +5,68 @@
 
 #include <array>
 #include <cstdint>
+#include <optional>
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "client/matrix/difference_map.h"
-#include "client/matrix/element_distance.h"
 #include "client/matrix/packed_matrix.h"
 #include "gemmd/v1/tensors.pb.h"
 
 namespace gemmd {
+
+// How far two elements of one type lie apart.
+struct ElementDistance {
+  // Steps from one value of the type to the next that lead from a to b; 0 between the zeros of a
+  // float type. Infinity is one step beyond the largest finite value. Absent where a or b is NaN.
+  std::optional<uint64_t> ulps;
+  double absolute = 0;  // |b - a|. NaN where a or b is.
+  double relative = 0;  // |b - a| / |a|. NaN where a or b is, and for a of infinity.
+};
+
+// How far the elements with these patterns of bits are apart; patterns as ElementValue takes them.
+ElementDistance DistanceOf(v1::ElementType type, uint64_t a, uint64_t b);
+
+// What a block of elements has.
+struct DifferenceCell {
+  int64_t differing = 0;
+  int64_t nan = 0;         // So many of them are NaN on a side.
+  uint64_t most_ulps = 0;  // The largest distance of those that are not.
+
+  void Add(const ElementDistance& distance);
+  void Add(const DifferenceCell& other);
+};
+
+// A matrix cut into blocks of equal extents, but for the last ones.
+class DifferenceMap {
+ public:
+  // As many blocks as fit into `most_down` x `most_across`. `batch` is the number of the matrix.
+  DifferenceMap(int64_t batch, int64_t rows, int64_t columns, int64_t most_down,
+                int64_t most_across);
+
+  void Add(int64_t row, int64_t column, const ElementDistance& distance);
+
+  int64_t batch() const { return batch_; }
+  int64_t rows() const { return rows_; }
+  int64_t columns() const { return columns_; }
+  int64_t down() const { return down_; }  // Blocks.
+  int64_t across() const { return across_; }
+  int64_t block_rows() const { return block_rows_; }
+  int64_t block_columns() const { return block_columns_; }
+  const DifferenceCell& At(int64_t down, int64_t across) const;
+
+  // The same with fewer blocks: each is `times` x 1 of these.
+  DifferenceMap Flattened(int64_t times) const;
+
+ private:
+  int64_t batch_;
+  int64_t rows_;
+  int64_t columns_;
+  int64_t block_rows_;
+  int64_t block_columns_;
+  int64_t down_;
+  int64_t across_;
+  std::vector<DifferenceCell> cells_;
+};
 
 // An element whose bits differ.
 struct DifferingElement {

@@ -1,23 +1,420 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "client/matrix/npy.h"
 
+#include <sys/mman.h>
 #include <sys/stat.h>
 
 #include <algorithm>
 #include <cerrno>
+#include <cstring>
 #include <optional>
 #include <system_error>
 #include <utility>
 
+#include "absl/strings/ascii.h"
+#include "absl/strings/escaping.h"
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
-#include "absl/strings/string_view.h"
-#include "client/matrix/npy_header.h"
-#include "client/matrix/npy_storage.h"
+#include "absl/strings/str_join.h"
+#include "absl/strings/str_replace.h"
 #include "client/matrix/packed_matrix.h"
 #include "client/output_file.h"
 
 namespace gemmd {
 namespace {
+
+// NumPy's own limit for files that are not trusted.
+constexpr int64_t kMostNpyHeaderBytes = 10000;
+
+// Magic string and version.
+constexpr int64_t kNpyPrefixBytes = 8;
+
+constexpr int kMostNpyDimensions = 3;
+
+struct FileCloser {
+  void operator()(std::FILE* file) const { std::fclose(file); }
+};
+
+// An array of items in memory by three extents and the distance of neighbours along each, in items.
+struct ItemLayout {
+  int64_t extents[3];
+  int64_t strides[3];
+};
+
+constexpr absl::string_view kMagic("\x93NUMPY", 6);
+
+// Reads the header from left to right. A function that fails leaves `error_` set; the first one
+// counts.
+class Parser {
+ public:
+  explicit Parser(absl::string_view text) : text_(text) {}
+
+  absl::StatusOr<NpyHeader> Parse() {
+    Expect('{');
+    while (ok() && !Take('}')) {
+      ParseEntry();
+      if (!Take(',') && !At('}')) Fail("',' or '}'");
+    }
+    ExpectPadding();
+    if (ok() && !(has_descr_ && has_order_ && has_shape_)) {
+      Fail("the keys 'descr', 'fortran_order' and 'shape'");
+    }
+    if (!ok()) return absl::InvalidArgumentError(error_);
+    return header_;
+  }
+
+ private:
+  bool ok() const { return error_.empty(); }
+
+  void Fail(absl::string_view want) {
+    if (!ok()) return;
+    const std::string rest = absl::CHexEscape(text_.substr(position_, 16));
+    const std::string got =
+        rest.empty() ? "the end"
+                     : absl::StrCat("\"", absl::StrReplaceAll(rest, {{"\\'", "'"}}), "\"");
+    error_ = absl::StrCat("npy header, byte ", position_, ": got ", got, ", want ", want);
+  }
+
+  void SkipSpaces() {
+    while (position_ < text_.size() && text_[position_] == ' ') ++position_;
+  }
+
+  bool At(char c) {
+    SkipSpaces();
+    return position_ < text_.size() && text_[position_] == c;
+  }
+
+  bool Take(char c) {
+    const bool found = ok() && At(c);
+    if (found) ++position_;
+    return found;
+  }
+
+  bool TakeWord(absl::string_view word) {
+    SkipSpaces();
+    const bool found = ok() && text_.substr(position_, word.size()) == word;
+    if (found) position_ += word.size();
+    return found;
+  }
+
+  void Expect(char c) {
+    if (!Take(c)) Fail(absl::StrCat("'", absl::string_view(&c, 1), "'"));
+  }
+
+  void ParseEntry() {
+    const absl::string_view key = ParseString();
+    Expect(':');
+    if (!ok()) return;
+    if (key == "descr" && !has_descr_) {
+      has_descr_ = true;
+      ParseDescr();
+    } else if (key == "fortran_order" && !has_order_) {
+      has_order_ = true;
+      header_.fortran_order = TakeWord("True");
+      if (!header_.fortran_order && !TakeWord("False")) Fail("True or False");
+    } else if (key == "shape" && !has_shape_) {
+      has_shape_ = true;
+      ParseShape();
+    } else {
+      Fail("each of the keys 'descr', 'fortran_order' and 'shape' once");
+    }
+  }
+
+  // A quoted string of printable characters without escapes.
+  absl::string_view ParseString() {
+    SkipSpaces();
+    const char quote = At('\'') ? '\'' : '"';
+    if (!Take(quote)) {
+      Fail("a quoted string");
+      return "";
+    }
+    const size_t begin = position_;
+    for (; position_ < text_.size(); ++position_) {
+      const char c = text_[position_];
+      if (c == quote) return text_.substr(begin, position_++ - begin);
+      if (c < ' ' || c > '~' || c == '\\') break;
+    }
+    Fail("a printable character or the closing quote");
+    return "";
+  }
+
+  // Byte order, kind and size: "<f4".
+  void ParseDescr() {
+    if (At('[')) return Fail("a plain element type (structured arrays are not matrices)");
+    const size_t begin = position_;
+    const absl::string_view descr = ParseString();
+    if (!ok()) return;
+    position_ = begin;
+    const bool is_plain = descr.size() >= 3 && descr.size() <= 5 &&
+                          (descr[0] == '<' || descr[0] == '>' || descr[0] == '|') &&
+                          absl::ascii_isalpha(static_cast<unsigned char>(descr[1])) &&
+                          absl::SimpleAtoi(descr.substr(2), &header_.item_bytes) &&
+                          header_.item_bytes > 0;
+    if (!is_plain) return Fail("an element type such as '<f4'");
+    header_.byte_order = descr[0];
+    header_.kind = descr[1];
+    ParseString();
+  }
+
+  // "()", "(3,)", "(2, 3)".
+  void ParseShape() {
+    Expect('(');
+    bool has_comma = false;
+    while (ok() && !Take(')')) {
+      if (header_.shape.size() == kMostNpyDimensions) {
+        return Fail(absl::StrCat("at most ", kMostNpyDimensions, " dimensions"));
+      }
+      ParseExtent();
+      has_comma = Take(',');
+      if (!has_comma && !At(')')) Fail("',' or ')'");
+      if (!has_comma && header_.shape.size() == 1) Fail("a comma after the only extent");
+    }
+  }
+
+  void ParseExtent() {
+    SkipSpaces();
+    const size_t begin = position_;
+    while (position_ < text_.size() && text_[position_] >= '0' && text_[position_] <= '9')
+      ++position_;
+    int64_t extent = 0;
+    if (!absl::SimpleAtoi(text_.substr(begin, position_ - begin), &extent)) {
+      position_ = begin;
+      return Fail("an extent from 0 to 2^63 - 1");
+    }
+    header_.shape.push_back(extent);
+  }
+
+  // Spaces and one line feed at the very end.
+  void ExpectPadding() {
+    SkipSpaces();
+    if (ok() && text_.substr(position_) != "\n") Fail("spaces and one line feed after the dict");
+  }
+
+  absl::string_view text_;
+  size_t position_ = 0;
+  std::string error_;
+  NpyHeader header_;
+  bool has_descr_ = false;
+  bool has_order_ = false;
+  bool has_shape_ = false;
+};
+
+int64_t LittleEndian(absl::string_view bytes) {
+  int64_t value = 0;
+  for (size_t i = bytes.size(); i > 0; --i)
+    value = value << 8 | static_cast<unsigned char>(bytes[i - 1]);
+  return value;
+}
+
+// The size of the length field after the prefix: 2 or 4.
+// Errors: InvalidArgument unless `prefix` is that of a known format.
+absl::StatusOr<int> NpyLengthBytes(absl::string_view prefix) {
+  if (prefix.size() != kNpyPrefixBytes || prefix.substr(0, kMagic.size()) != kMagic) {
+    return absl::InvalidArgumentError(absl::StrCat("npy magic: got \"",
+                                                   absl::CHexEscape(prefix.substr(0, 8)),
+                                                   "\", want \"\\x93NUMPY\" and a version"));
+  }
+  const int major = static_cast<unsigned char>(prefix[6]);
+  const int minor = static_cast<unsigned char>(prefix[7]);
+  if (major < 1 || major > 3 || minor != 0) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("npy version: got ", major, ".", minor, ", want 1.0, 2.0 or 3.0"));
+  }
+  return major == 1 ? 2 : 4;
+}
+
+// The count of header bytes that a length field gives.
+// Errors: InvalidArgument where it exceeds kMostNpyHeaderBytes.
+absl::StatusOr<int64_t> NpyHeaderBytes(absl::string_view length_field) {
+  const int64_t length = LittleEndian(length_field);
+  if (length <= kMostNpyHeaderBytes) return length;
+  return absl::InvalidArgumentError(absl::StrCat("npy header length: got ", length,
+                                                 " bytes, want at most ", kMostNpyHeaderBytes));
+}
+
+}  // namespace
+
+absl::StatusOr<NpyHeader> ParseNpyHeader(absl::string_view text) { return Parser(text).Parse(); }
+
+std::string PrintNpyHeader(const NpyHeader& header) {
+  std::string dict =
+      absl::StrCat("{'descr': '", absl::string_view(&header.byte_order, 1),
+                   absl::string_view(&header.kind, 1), header.item_bytes,
+                   "', 'fortran_order': ", header.fortran_order ? "True" : "False", ", 'shape': (");
+  for (size_t i = 0; i < header.shape.size(); ++i) {
+    absl::StrAppend(&dict, i > 0 ? ", " : "", header.shape[i]);
+  }
+  absl::StrAppend(&dict, header.shape.size() == 1 ? ",), }" : "), }");
+  constexpr size_t kLengthBytes = 2;
+  constexpr size_t kAlignment = 64;
+  const size_t unpadded = kNpyPrefixBytes + kLengthBytes + dict.size() + 1;
+  dict.append((kAlignment - unpadded % kAlignment) % kAlignment, ' ');
+  dict.push_back('\n');
+  std::string text(kMagic.data(), kMagic.size());
+  text.append({1, 0, static_cast<char>(dict.size() & 0xff), static_cast<char>(dict.size() >> 8)});
+  return text + dict;
+}
+
+namespace {
+
+// What a NumPy type can stand for. The first row of a type is written; `is_default` needs no hint.
+struct NpyTypeRow {
+  v1::ElementType type;
+  int item_bytes;
+  char kind;
+  bool is_default;
+};
+
+constexpr NpyTypeRow kNpyTypes[] = {
+    {v1::ELEMENT_TYPE_F64, 8, 'f', true},   {v1::ELEMENT_TYPE_F32, 4, 'f', true},
+    {v1::ELEMENT_TYPE_TF32, 4, 'f', false}, {v1::ELEMENT_TYPE_F16, 2, 'f', true},
+    {v1::ELEMENT_TYPE_BF16, 2, 'V', true},  {v1::ELEMENT_TYPE_E4M3, 1, 'V', false},
+    {v1::ELEMENT_TYPE_E5M2, 1, 'V', false}, {v1::ELEMENT_TYPE_E3M2, 1, 'V', false},
+    {v1::ELEMENT_TYPE_E2M3, 1, 'V', false}, {v1::ELEMENT_TYPE_E2M1, 1, 'V', false},
+    {v1::ELEMENT_TYPE_S4, 1, 'V', false},   {v1::ELEMENT_TYPE_U4, 1, 'V', false},
+    {v1::ELEMENT_TYPE_E5M2, 1, 'f', true},  {v1::ELEMENT_TYPE_S8, 1, 'i', true},
+    {v1::ELEMENT_TYPE_U8, 1, 'u', true},    {v1::ELEMENT_TYPE_S32, 4, 'i', true},
+    {v1::ELEMENT_TYPE_B1, 1, 'b', true},    {v1::ELEMENT_TYPE_S4, 1, 'i', false},
+    {v1::ELEMENT_TYPE_E4M3, 1, 'u', false}, {v1::ELEMENT_TYPE_E5M2, 1, 'u', false},
+    {v1::ELEMENT_TYPE_E3M2, 1, 'u', false}, {v1::ELEMENT_TYPE_E2M3, 1, 'u', false},
+    {v1::ELEMENT_TYPE_E2M1, 1, 'u', false}, {v1::ELEMENT_TYPE_U4, 1, 'u', false},
+    {v1::ELEMENT_TYPE_B1, 1, 'u', false},   {v1::ELEMENT_TYPE_F16, 2, 'u', false},
+    {v1::ELEMENT_TYPE_BF16, 2, 'u', false},
+};
+
+std::string Descr(char kind, int item_bytes) {
+  return absl::StrCat("'", item_bytes == 1 ? "|" : "<", absl::string_view(&kind, 1), item_bytes,
+                      "'");
+}
+
+// Whether a byte of a file is a value of a type narrower than a byte. Bits above the element are
+// zero; those of s4 may also repeat its sign.
+bool IsValue(v1::ElementType type, uint8_t byte) {
+  if (type == v1::ELEMENT_TYPE_S4 && byte >= 0xf8) return true;
+  return byte < 1 << ElementBits(type);
+}
+
+// The element type of a file's elements.
+// Errors: InvalidArgument where the file's type fits no element type, not the hint, or several
+// without one.
+absl::StatusOr<v1::ElementType> TypeOfNpy(const NpyHeader& header, v1::ElementType hint) {
+  std::vector<absl::string_view> possible;
+  std::vector<std::string> of_hint;
+  absl::string_view of_file;  // What the file's type is where no hint says otherwise.
+  for (const NpyTypeRow& row : kNpyTypes) {
+    const bool is_of_file = row.kind == header.kind && row.item_bytes == header.item_bytes;
+    if (is_of_file &&
+        (row.type == hint || (hint == v1::ELEMENT_TYPE_UNSPECIFIED && row.is_default))) {
+      return row.type;
+    }
+    if (is_of_file && row.is_default) of_file = ElementTypeName(row.type);
+    if (is_of_file) possible.push_back(ElementTypeName(row.type));
+    if (row.type == hint) of_hint.push_back(Descr(row.kind, row.item_bytes));
+  }
+  const std::string got =
+      absl::StrCat("npy descr: got ", Descr(header.kind, header.item_bytes), ", ");
+  if (hint != v1::ELEMENT_TYPE_UNSPECIFIED) {
+    const std::string advice =
+        of_file.empty() ? ""
+                        : absl::StrCat(" (the file is of ", of_file, ": gemmctl convert --type ",
+                                       ElementTypeName(hint), " makes another one)");
+    return absl::InvalidArgumentError(absl::StrCat(got, "want ", absl::StrJoin(of_hint, " or "),
+                                                   " for type ", ElementTypeName(hint), advice));
+  }
+  if (possible.empty()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(got, "want f8, f4, f2, i4, i1, u1, b1 or an ml_dtypes type"));
+  }
+  return absl::InvalidArgumentError(
+      absl::StrCat(got, "which may be ", absl::StrJoin(possible, ", "), ": want its type named"));
+}
+
+// The NumPy type (byte order, kind, item_bytes) that files of `type` are written with.
+NpyHeader NpyHeaderFor(v1::ElementType type) {
+  NpyHeader header;
+  for (const NpyTypeRow& row : kNpyTypes) {
+    if (row.type != type) continue;
+    header.kind = row.kind;
+    header.item_bytes = row.item_bytes;
+    header.byte_order = row.item_bytes == 1 ? '|' : '<';
+    break;
+  }
+  return header;
+}
+
+}  // namespace
+
+absl::StatusOr<std::string> PackLines(v1::ElementType type, absl::string_view bytes,
+                                      int64_t line_length) {
+  const int bits = ElementBits(type);
+  const size_t length = static_cast<size_t>(line_length);
+  if (length == 0) return std::string();
+  const size_t line_bytes = (length * static_cast<size_t>(bits) + 7) / 8;
+  std::string packed(bytes.size() / length * line_bytes, '\0');
+  for (size_t i = 0; i < bytes.size(); ++i) {
+    const uint8_t byte = static_cast<uint8_t>(bytes[i]);
+    if (!IsValue(type, byte)) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("npy element ", i, ": got byte ", static_cast<int>(byte),
+                       ", want a value of type ", ElementTypeName(type)));
+    }
+    const size_t bit = i % length * static_cast<size_t>(bits);
+    char* const target = &packed[i / length * line_bytes + bit / 8];
+    // An element of at most 6 bits reaches into the next byte at most, which is of the same line.
+    const unsigned shifted = (byte & ((1u << bits) - 1)) << bit % 8;
+    target[0] = static_cast<char>(static_cast<uint8_t>(target[0]) | (shifted & 0xff));
+    if (shifted > 0xff) {
+      target[1] = static_cast<char>(static_cast<uint8_t>(target[1]) | shifted >> 8);
+    }
+  }
+  return packed;
+}
+
+std::string UnpackLines(v1::ElementType type, absl::string_view packed, int64_t line_length,
+                        int64_t count) {
+  const size_t bits = static_cast<size_t>(ElementBits(type));
+  const size_t length = static_cast<size_t>(line_length);
+  const size_t line_bytes = (length * bits + 7) / 8;
+  std::string bytes;
+  bytes.reserve(length * static_cast<size_t>(count));
+  for (size_t line = 0; line < static_cast<size_t>(count); ++line) {
+    const absl::string_view source = packed.substr(line * line_bytes, line_bytes);
+    for (size_t i = 0; i < length; ++i) {
+      const size_t bit = i * bits;
+      unsigned word = static_cast<uint8_t>(source[bit / 8]);
+      if (bit / 8 + 1 < source.size()) {
+        word |= static_cast<unsigned>(static_cast<uint8_t>(source[bit / 8 + 1])) << 8;
+      }
+      bytes.push_back(static_cast<char>(word >> bit % 8 & ((1u << bits) - 1)));
+    }
+  }
+  return bytes;
+}
+
+namespace {
+
+// Exchanges the bytes of each item.
+void SwapBytes(int item_bytes, std::string& items) {
+  const auto size = static_cast<std::string::difference_type>(item_bytes);
+  for (auto item = items.begin(); item != items.end(); item += size)
+    std::reverse(item, item + size);
+}
+
+// Copies items into C order (the last extent fastest, no gaps).
+std::string ToCOrder(absl::string_view items, int item_bytes, const ItemLayout& layout) {
+  std::string ordered(items.size(), '\0');
+  const size_t bytes = static_cast<size_t>(item_bytes);
+  char* target = ordered.data();
+  for (int64_t i = 0; i < layout.extents[0]; ++i) {
+    for (int64_t j = 0; j < layout.extents[1]; ++j) {
+      for (int64_t l = 0; l < layout.extents[2]; ++l, target += bytes) {
+        const int64_t index = i * layout.strides[0] + j * layout.strides[1] + l * layout.strides[2];
+        std::memcpy(target, items.data() + static_cast<size_t>(index) * bytes, bytes);
+      }
+    }
+  }
+  return ordered;
+}
 
 // Bytes between the position and the end of a regular file; nothing for pipes and the like.
 std::optional<int64_t> RemainingBytes(std::FILE* file) {
@@ -173,6 +570,9 @@ absl::Status ExpectEndOfFile(std::FILE* file) {
   return absl::InvalidArgumentError("npy file: got bytes after the data, want its end");
 }
 
+namespace {
+
+// Opens a file to read. Errors: NotFound or Internal, with the path.
 absl::StatusOr<std::unique_ptr<std::FILE, FileCloser>> OpenNpy(const std::string& path) {
   std::unique_ptr<std::FILE, FileCloser> file(std::fopen(path.c_str(), "rb"));
   if (file != nullptr) return file;
@@ -181,6 +581,8 @@ absl::StatusOr<std::unique_ptr<std::FILE, FileCloser>> OpenNpy(const std::string
       absl::StrCat(path, ": cannot be read: ", std::generic_category().message(error));
   return error == ENOENT ? absl::NotFoundError(message) : absl::InternalError(message);
 }
+
+}  // namespace
 
 absl::StatusOr<NpyArray> ReadNpyFile(const std::string& path, v1::ElementType hint,
                                      v1::ElementType unnamed) {
@@ -219,6 +621,92 @@ absl::Status WriteNpyFile(const NpyArray& array, const std::string& path) {
   if (status.ok()) status = file.Write(text.header);
   if (status.ok()) status = file.Write(text.items);
   return status.ok() ? file.Commit() : status;
+}
+
+namespace {
+
+struct FoundHeader {
+  NpyHeader header;
+  size_t bytes;  // With prefix and length.
+};
+
+std::optional<FoundHeader> FindHeader(absl::string_view file) {
+  const size_t prefix = static_cast<size_t>(kNpyPrefixBytes);
+  if (file.size() < prefix) return std::nullopt;
+  const auto length_bytes = NpyLengthBytes(file.substr(0, prefix));
+  if (!length_bytes.ok()) return std::nullopt;
+  const size_t after = prefix + static_cast<size_t>(*length_bytes);
+  if (file.size() < after) return std::nullopt;
+  const auto bytes = NpyHeaderBytes(file.substr(prefix, after - prefix));
+  if (!bytes.ok() || file.size() - after < static_cast<size_t>(*bytes)) return std::nullopt;
+  auto header = ParseNpyHeader(file.substr(after, static_cast<size_t>(*bytes)));
+  if (!header.ok()) return std::nullopt;
+  return FoundHeader{*std::move(header), after + static_cast<size_t>(*bytes)};
+}
+
+// Whether so many bytes are exactly those of the header's elements.
+bool HasSize(const NpyHeader& header, size_t got) {
+  int64_t bytes = header.item_bytes;
+  for (const int64_t extent : header.shape) {
+    if (__builtin_mul_overflow(bytes, extent, &bytes)) return false;
+  }
+  return static_cast<size_t>(bytes) == got;
+}
+
+}  // namespace
+
+void FileUnmapper::operator()(std::byte* memory) const { munmap(memory, bytes); }
+
+std::span<const std::byte> MappedNpy::data() const {
+  if (mapping_ == nullptr) return std::as_bytes(std::span(array_.data));
+  return std::span<const std::byte>(mapping_.get(), mapping_.get_deleter().bytes).subspan(first_);
+}
+
+absl::StatusOr<MappedNpy> MappedNpy::Open(const std::string& path, v1::ElementType hint) {
+  MappedNpy npy;
+  const auto file = OpenNpy(path);
+  if (!file.ok()) return file.status();
+  const int descriptor = fileno(file->get());
+  struct stat facts = {};
+  if (fstat(descriptor, &facts) == 0 && S_ISREG(facts.st_mode) && facts.st_size > 0) {
+    const size_t bytes = static_cast<size_t>(facts.st_size);
+    void* const memory = mmap(nullptr, bytes, PROT_READ, MAP_PRIVATE, descriptor, 0);
+    if (memory != MAP_FAILED) {
+      npy.mapping_ = std::unique_ptr<std::byte, FileUnmapper>(static_cast<std::byte*>(memory),
+                                                              FileUnmapper{bytes});
+    }
+  }
+  if (npy.mapping_ != nullptr) {
+    const absl::string_view text(reinterpret_cast<const char*>(npy.mapping_.get()),
+                                 static_cast<size_t>(facts.st_size));
+    const auto found = FindHeader(text);
+    const auto type = found.has_value() ? TypeOfNpy(found->header, hint)
+                                        : absl::InvalidArgumentError("no header");
+    const bool is_plain = type.ok() && ElementBits(*type) >= 8 && found->header.byte_order != '>' &&
+                          !found->header.shape.empty() &&
+                          !(found->header.fortran_order && found->header.shape.size() == 3) &&
+                          HasSize(found->header, text.size() - found->bytes);
+    if (is_plain) {
+      npy.array_.type = *type;
+      npy.array_.shape = found->header.shape;
+      const bool by_columns = found->header.fortran_order && found->header.shape.size() == 2;
+      npy.array_.order = by_columns ? v1::ORDER_COLUMN_MAJOR : v1::ORDER_ROW_MAJOR;
+      npy.first_ = found->bytes;
+      return npy;
+    }
+    npy.mapping_ = nullptr;
+  }
+  auto array = ReadNpyFile(file->get(), path, hint);
+  if (!array.ok()) return array.status();
+  npy.array_ = *std::move(array);
+  return npy;
+}
+
+std::string NpyBeginning(const NpyArray& array) {
+  NpyHeader header = NpyHeaderFor(array.type);
+  header.shape = array.shape;
+  header.fortran_order = array.order == v1::ORDER_COLUMN_MAJOR;
+  return PrintNpyHeader(header);
 }
 
 }  // namespace gemmd

@@ -8,20 +8,43 @@
 // float4_e2m1fn, int4 and uint4 all as '<V1', which only the reader's hint tells apart. This writer
 // writes '<V2' and '|V1', to be read with `numpy.load(path).view(ml_dtypes.bfloat16)` and so on,
 // because numpy.load refuses '<f1'.
+//
+// Files come from anywhere, so the parser of the header (formats 1.0, 2.0 and 3.0: a Python dict
+// literal after a length) is strict and bounded: exactly the three keys, no nesting, at most
+// 10,000 bytes, and nothing is allocated by a size that the file claims.
+// Source: https://numpy.org/doc/stable/reference/generated/numpy.lib.format.html
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <cstdio>
 #include <memory>
+#include <span>
 #include <string>
 #include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
 #include "gemmd/element_type.h"
 #include "gemmd/v1/tensors.pb.h"
 
 namespace gemmd {
+
+struct NpyHeader {
+  char byte_order = '<';  // '<' little, '>' big, '|' not applicable.
+  char kind = 'f';        // NumPy's: f, i, u, b or V.
+  int item_bytes = 4;
+  bool fortran_order = false;
+  std::vector<int64_t> shape;  // At most 3 extents, none negative.
+};
+
+// Parses the dict literal with its padding.
+// Errors: InvalidArgument with the position of the first thing that does not belong there.
+absl::StatusOr<NpyHeader> ParseNpyHeader(absl::string_view text);
+
+// Prefix, length and dict literal in format 1.0, padded to a multiple of 64 bytes.
+std::string PrintNpyHeader(const NpyHeader& header);
 
 // An array of 1 (a vector: one line), 2 (rows, columns) or 3 (batch, rows, columns) dimensions.
 struct NpyArray {
@@ -46,14 +69,8 @@ absl::StatusOr<NpyArray> ReadNpy(std::FILE* file, v1::ElementType hint,
 // Errors: InvalidArgument unless everything has been read.
 absl::Status ExpectEndOfFile(std::FILE* file);
 
-struct FileCloser {
-  void operator()(std::FILE* file) const { std::fclose(file); }
-};
-
-// Opens a file to read. Errors: NotFound or Internal, with the path.
-absl::StatusOr<std::unique_ptr<std::FILE, FileCloser>> OpenNpy(const std::string& path);
-
-// Reads a whole file. Errors: as ReadNpy and OpenNpy, each beginning with the path.
+// Reads a whole file. Errors: as ReadNpy; NotFound or Internal where it cannot be opened; each
+// begins with the path.
 absl::StatusOr<NpyArray> ReadNpyFile(const std::string& path, v1::ElementType hint,
                                      v1::ElementType unnamed = v1::ELEMENT_TYPE_UNSPECIFIED);
 absl::StatusOr<NpyArray> ReadNpyFile(std::FILE* file, const std::string& path, v1::ElementType hint,
@@ -64,5 +81,45 @@ absl::Status WriteNpy(const NpyArray& array, std::FILE* file);
 
 // Writes an OutputFile. Errors: as WriteNpy.
 absl::Status WriteNpyFile(const NpyArray& array, const std::string& path);
+
+// Packs `bytes`, one element each, into lines of `line_length`.
+// Errors: InvalidArgument for a byte that is no value of the type, with its index.
+absl::StatusOr<std::string> PackLines(v1::ElementType type, absl::string_view bytes,
+                                      int64_t line_length);
+
+// The inverse: `count` lines into one element per byte.
+std::string UnpackLines(v1::ElementType type, absl::string_view packed, int64_t line_length,
+                        int64_t count);
+
+// Gives a mapping of a file back.
+struct FileUnmapper {
+  size_t bytes = 0;
+  void operator()(std::byte* memory) const;
+};
+
+// An array and its bytes, which lie in the array or in the file. Movable.
+class MappedNpy {
+ public:
+  MappedNpy() = default;  // An array without elements.
+  explicit MappedNpy(NpyArray array) : array_(std::move(array)) {}
+
+  // Maps the file where its bytes are those of the wire already, and reads it otherwise: elements
+  // that are packed or checked, big-endian ones, and batches of columns. Errors: as ReadNpyFile.
+  static absl::StatusOr<MappedNpy> Open(const std::string& path, v1::ElementType hint);
+
+  // Its `data` is empty where the bytes lie in the file.
+  const NpyArray& array() const { return array_; }
+  std::span<const std::byte> data() const;
+  bool is_mapped() const { return mapping_ != nullptr; }
+
+ private:
+  NpyArray array_;
+  std::unique_ptr<std::byte, FileUnmapper> mapping_;  // The whole file.
+  size_t first_ = 0;                                  // Where the elements begin.
+};
+
+// What a file has before the elements of its array: prefix and header.
+// Precondition: elements of whole bytes, and no batch of columns.
+std::string NpyBeginning(const NpyArray& array);
 
 }  // namespace gemmd

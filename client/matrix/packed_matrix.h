@@ -1,10 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Matrices in memory as the wire has them, seen where they lie.
+// Matrices in memory as the wire has them, seen where they lie, and converted to other types,
+// orders and shapes.
 #pragma once
 
 #include <cstdint>
 #include <optional>
+#include <string>
 #include <vector>
 
 #include "absl/strings/string_view.h"
@@ -33,5 +35,21 @@ PackedMatrix PackedTensor(v1::ElementType type, const std::vector<int64_t>& shap
 
 // A vector is one row. `data` are the array's bytes, wherever they lie.
 PackedMatrix PackedArray(const NpyArray& array, absl::string_view data);
+
+// What became of values. Each value counts at most once.
+struct ConversionCounts {
+  int64_t rounded = 0;
+  int64_t saturated = 0;  // Became the largest or least finite value of the type.
+  int64_t infinite = 0;   // Were finite.
+  int64_t nan = 0;        // Still are NaN.
+  int64_t nan_lost = 0;   // Were NaN; the type has none.
+};
+
+// The bytes of `output`, whose own are not looked at: elements are counted row by row in matrix
+// after matrix, whatever the orders. Those whose type stays keep their bits; others round to the
+// nearest, ties to even.
+// Precondition: both have as many elements, and the bytes of both do not leave 63 bits.
+std::string ConvertElements(const PackedMatrix& input, const PackedMatrix& output,
+                            ConversionCounts& counts);
 
 }  // namespace gemmd

@@ -5,7 +5,6 @@
 #include <numbers>
 #include <utility>
 
-#include "client/matrix/splitmix.h"
 #include "gemmd/element_codec.h"
 #include "gemmd/element_type.h"
 

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Random operands for trying out and timing: standard normal values in float types, uniform over
-// the whole range in integer types and bits. Zeros would flatter every clock and every cache.
+// Random numbers and random operands for trying out and timing: standard normal values in float
+// types, uniform over the whole range in integer types and bits. Zeros would flatter every clock
+// and every cache.
 #pragma once
 
 #include <cstdint>
@@ -10,6 +11,28 @@
 #include "gemmd/v1/tensors.pb.h"
 
 namespace gemmd {
+
+// Random numbers that are the same everywhere for the same seed: the standard library's
+// distributions differ between implementations.
+//
+// Source: Steele, Lea, Flood, "Fast splittable pseudorandom number generators", OOPSLA 2014.
+class SplitMix {
+ public:
+  explicit SplitMix(uint64_t seed) : state_(seed) {}
+
+  uint64_t Next() {
+    uint64_t z = state_ += 0x9e3779b97f4a7c15;
+    z = (z ^ z >> 30) * 0xbf58476d1ce4e5b9;
+    z = (z ^ z >> 27) * 0x94d049bb133111eb;
+    return z ^ z >> 31;
+  }
+
+  // In (0, 1].
+  double Unit() { return static_cast<double>((Next() >> 11) + 1) * 0x1p-53; }
+
+ private:
+  uint64_t state_;
+};
 
 // `count` lines of `line_length` packed elements. The same seed gives the same bytes everywhere.
 std::string RandomLines(v1::ElementType type, int64_t line_length, int64_t count, uint64_t seed);

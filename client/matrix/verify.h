@@ -1,15 +1,144 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Whether a server's D is right: each element against the f64 reference and its bound.
+// Whether a server's D is right: each element against what it must be, in f64 from the operands as
+// sent, with a bound on what a correct server may return instead.
+//
+// The bound holds for any order of summation. With S = sum |a||b| over k products, unit roundoff u
+// of the accumulation type and gamma(n, u) = n u / (1 - n u):
+//
+//   |accumulator - exact| <= gamma(k, u) S + tiny terms,   |reference - exact| <= gamma(k, 2^-53) S
+//
+// (Higham, "Accuracy and Stability of Numerical Algorithms", 2nd ed., section 3.1); each step of
+// the epilogue adds its own rounding. Integer accumulators are exact. With factors of blocks, a and
+// b are elements times their factors, and 2 k + 4 takes the place of k: each part of k is rounded
+// with its factors and added once more.
+//
+// A tensor core that keeps 13 fraction bits cuts each of 32 products and their addend below 2^-13
+// of the largest, and then the sum: at most 34 * 2^-13 of the magnitudes, so that gamma(j, 2^-12) S
+// covers a sum of j products.
 #pragma once
 
+#include <array>
 #include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
 
 #include "absl/status/statusor.h"
-#include "client/matrix/reference.h"
+#include "absl/strings/string_view.h"
+#include "gemmd/element_codec.h"
 #include "gemmd/v1/gemm.pb.h"
+#include "gemmd/v1/tensors.pb.h"
 
 namespace gemmd {
+
+// Reads op(X), a sparse one as the dense one that it stands for. Borrows the message.
+// Precondition: the bytes are those of the layout, as BuildRequest and MultiplyResult::FromResponse
+// check.
+class MatrixReader {
+ public:
+  // `rows` and `columns` of op(X).
+  MatrixReader(const v1::Operand& operand, v1::ElementType type, int64_t rows, int64_t columns);
+  explicit MatrixReader(const v1::Matrix& matrix);
+  // A bias vector, as one row.
+  MatrixReader(const v1::Bias& bias, v1::ElementType type);
+
+  double At(int64_t batch, int64_t row, int64_t column) const {
+    const int64_t line = by_columns_ ? column : row;
+    const int64_t index = by_columns_ ? row : column;
+    const int64_t offset = batch * matrix_stride_bytes_ + line * line_stride_bytes_;
+    const uint64_t pattern = LoadElement(type_, data_.substr(static_cast<size_t>(offset)), index);
+    return values_.empty() ? ElementValue(type_, pattern) : values_[pattern];
+  }
+
+ private:
+  void Prepare(int64_t leading_dimension);
+
+  v1::ElementType type_;
+  std::shared_ptr<const std::string> expanded_;  // The dense form of a sparse operand.
+  absl::string_view data_;
+  bool by_columns_;  // A line is a column of op(X).
+  int64_t line_stride_bytes_ = 0;
+  int64_t matrix_stride_bytes_ = 0;
+  std::vector<double> values_;  // By pattern, for types of at most 16 bits.
+};
+
+// The value of a factor's code: 2^(code - 127), or e4m3 without its sign; NaN for 255 and 127.
+double Ue8m0Value(uint8_t code);
+
+// Borrows the message. Factors that are missing are NaN, so that no product of theirs is right.
+class BlockFactors {
+ public:
+  // `lines` rows of op(A), or columns of op(B). A message without a type: every factor is one.
+  BlockFactors(const v1::BlockScale& blocks, int64_t lines, int64_t k);
+
+  double At(int64_t batch, int64_t line, int64_t k) const;
+
+ private:
+  const v1::BlockScale& blocks_;
+  int64_t line_blocks_ = 0;
+  int64_t depth_blocks_ = 0;
+  std::array<double, 256> values_ = {};  // By code.
+};
+
+struct DotProduct;
+
+// One element: the exact result lies within `error` of `value`.
+struct ReferenceElement {
+  double value = 0;
+  double error = 0;
+  bool is_decidable =
+      true;  // False where a partial sum may overflow in one order and not in another.
+};
+
+// How the device of an answer may have made sums.
+enum class Summation {
+  kOfType,  // In the accumulation type.
+  // As tensor cores do it: F32 sums of 8-bit floats keep 13 fraction bits over 128 of k, or over
+  // all of it with fast accumulation.
+  kOfTensorCore,
+};
+// kOfType for the device `cpu`, kOfTensorCore for GPUs and simulators.
+Summation SummationOn(absl::string_view device);
+
+// The accumulation type that holds where none is asked for.
+v1::ElementType DefaultAccumulationType(v1::ElementType a);
+
+// The elements of D before their conversion to its type. Borrows the request.
+class Reference {
+ public:
+  // Precondition: BuildRequest made the request, with all bytes in it.
+  explicit Reference(const v1::MultiplyRequest& request, Summation summation = Summation::kOfType);
+
+  // n elements of each of the given rows of one matrix, row after row.
+  std::vector<ReferenceElement> Rows(int64_t batch, const std::vector<int64_t>& rows) const;
+
+ private:
+  struct Position {
+    int64_t batch;
+    int64_t row;
+    int64_t column;
+  };
+  // The products of `rows` of op(A) with all n columns of op(B), row after row, each element times
+  // the factor of its block. Bits are combined by the request's operation.
+  std::vector<DotProduct> DotProducts(int64_t batch, const std::vector<int64_t>& rows) const;
+  ReferenceElement Finish(const DotProduct& dot, const Position& at) const;
+
+  // The number of elements of k that are summed up in 13 fraction bits; 0: none.
+  int64_t NarrowDepth() const;
+
+  const v1::MultiplyRequest& request_;
+  Summation summation_;
+  v1::ElementType accumulation_type_;
+  bool reads_product_;
+  MatrixReader a_;
+  MatrixReader b_;
+  BlockFactors a_factors_;
+  BlockFactors b_factors_;
+  std::optional<MatrixReader> c_;
+  std::optional<MatrixReader> bias_;
+};
 
 // How much may be recomputed. Rows are left out, evenly, where the product has more.
 struct VerifyBudget {

@@ -2,19 +2,163 @@
 #include "client/terminal/option.h"
 
 #include <CLI/CLI.hpp>
-#include <limits>
+#include <algorithm>
+#include <cstddef>
+#include <fstream>
+#include <iterator>
 #include <optional>
 #include <utility>
 
+#include "absl/strings/ascii.h"
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "absl/strings/str_replace.h"
 #include "absl/strings/str_split.h"
-#include "client/terminal/type_names.h"
-#include "client/terminal/usage.h"
+#include "gemmd/element_type.h"
 #include "kernels/option/decimal.h"
+#include "kernels/option/mismatch.h"
 #include "kernels/option/number.h"
 
 namespace gemmd {
+
+std::vector<std::string> TypeNames() {
+  std::vector<std::string> names;
+  const google::protobuf::EnumDescriptor& types = *v1::ElementType_descriptor();
+  for (int i = 0; i < types.value_count(); ++i) {
+    const auto type = static_cast<v1::ElementType>(types.value(i)->number());
+    if (type != v1::ELEMENT_TYPE_UNSPECIFIED) names.emplace_back(ElementTypeName(type));
+  }
+  return names;
+}
+
+std::string TypeText(v1::ElementType type) { return std::string(ElementTypeName(type)); }
+
+namespace {
+
+// Letters of a peer's name that are looked at: the time grows with their square.
+constexpr size_t kMostLetters = 64;
+
+size_t Distance(absl::string_view x, absl::string_view y) {
+  std::vector<std::vector<size_t>> edits(x.size() + 1, std::vector<size_t>(y.size() + 1));
+  for (size_t i = 0; i <= x.size(); ++i) {
+    for (size_t j = 0; j <= y.size(); ++j) {
+      if (i == 0 || j == 0) {
+        edits[i][j] = i + j;
+        continue;
+      }
+      const size_t replaced = edits[i - 1][j - 1] + (x[i - 1] == y[j - 1] ? 0 : 1);
+      edits[i][j] = std::min({edits[i - 1][j] + 1, edits[i][j - 1] + 1, replaced});
+      const bool is_swap =
+          i > 1 && j > 1 && x[i - 1] == y[j - 2] && x[i - 2] == y[j - 1] && x[i - 1] != y[j - 1];
+      if (is_swap) edits[i][j] = std::min(edits[i][j], edits[i - 2][j - 2] + 1);
+    }
+  }
+  return edits.back().back();
+}
+
+// The name that looks most like `name`: fewest letters to insert, delete, replace or swap with
+// their neighbour. Empty where none looks like it.
+absl::string_view NearestName(absl::string_view name, absl::Span<const std::string> names) {
+  const absl::string_view beginning = name.substr(0, kMostLetters);
+  size_t least = std::max<size_t>(2, beginning.size() / 3) + 1;
+  absl::string_view nearest;
+  for (const std::string& known : names) {
+    const size_t distance = Distance(beginning, absl::string_view(known).substr(0, kMostLetters));
+    // What has all of its letters replaced does not look like it.
+    if (distance >= least || distance >= known.size()) continue;
+    least = distance;
+    nearest = known;
+  }
+  return nearest;
+}
+
+// The command that was given, or the program itself.
+const CLI::App& Given(const CLI::App& app) {
+  const std::vector<const CLI::App*> commands =
+      app.get_subcommands([](const CLI::App* command) { return command->parsed(); });
+  return commands.empty() ? app : *commands.front();
+}
+
+// A command has the options of its program, too.
+std::vector<std::string> OptionNames(const CLI::App& program, const CLI::App& command) {
+  std::vector<std::string> names;
+  for (const CLI::App* app : {&command, &program}) {
+    for (const CLI::Option* option : app->get_options()) {
+      for (const std::string& name : option->get_lnames())
+        names.push_back(absl::StrCat("--", name));
+      for (const std::string& name : option->get_snames()) names.push_back(absl::StrCat("-", name));
+    }
+    if (&command == &program) break;
+  }
+  return names;
+}
+
+std::vector<std::string> CommandNames(const CLI::App& app) {
+  std::vector<std::string> names;
+  for (const CLI::App* command : app.get_subcommands(nullptr)) names.push_back(command->get_name());
+  return names;
+}
+
+std::string PathOf(const CLI::App& program, const CLI::App& command) {
+  if (&program == &command) return program.get_name();
+  return absl::StrCat(program.get_name(), " ", command.get_name());
+}
+
+std::string DidYouMean(absl::string_view name, absl::Span<const std::string> names) {
+  const absl::string_view nearest = NearestName(name, names);
+  return nearest.empty() ? "" : absl::StrCat(": did you mean ", nearest, "?");
+}
+
+}  // namespace
+
+std::function<std::string(const std::string&)> OneOf(std::vector<std::string> names) {
+  return [names = std::move(names)](const std::string& text) -> std::string {
+    if (std::find(names.begin(), names.end(), text) != names.end()) return "";
+    const absl::Span<const std::string> all = names;
+    const std::string ahead = absl::StrJoin(all.first(all.size() - 1), ", ");
+    return absl::StrCat("got ", text, ", want ", ahead, ahead.empty() ? "" : " or ", all.back(),
+                        DidYouMean(text, names));
+  };
+}
+
+std::string HelpAskedFor(const CLI::App& app) {
+  for (const CLI::App* asked : {&Given(app), &app}) {
+    const auto is_given = [](const CLI::Option* option) {
+      return option != nullptr && option->count() > 0;
+    };
+    if (is_given(asked->get_help_all_ptr())) return app.help("", CLI::AppFormatMode::All);
+    if (is_given(asked->get_help_ptr())) return app.help();
+  }
+  return "";
+}
+
+std::string DescribeUsageError(const CLI::App& app, const CLI::ParseError& error) {
+  const CLI::App& given = Given(app);
+  const std::string path = PathOf(app, given);
+  const std::string help = absl::StrCat(" (", path, " --help lists them)");
+  const std::vector<std::string> unknown = app.remaining(true);
+  const auto option = std::find_if(unknown.begin(), unknown.end(), [](const std::string& text) {
+    return text.size() > 1 && text.front() == '-';
+  });
+  if (option != unknown.end()) {
+    const std::string name = option->substr(0, option->find('='));
+    return absl::StrCat("option: got ", name, ", want an option of ", path,
+                        DidYouMean(name, OptionNames(app, given)), help);
+  }
+  const std::vector<std::string> commands = CommandNames(app);
+  if (&given == &app && app.get_require_subcommand_min() > 0) {
+    if (unknown.empty()) return absl::StrCat("command: got none, want a command of ", path, help);
+    return absl::StrCat("command: got ", unknown.front(), ", want a command of ", path,
+                        DidYouMean(unknown.front(), commands), help);
+  }
+  if (!unknown.empty()) {
+    return absl::StrCat("argument: got ", unknown.front(), ", which ", path, " does not take", " (",
+                        path, " --help tells what it takes)");
+  }
+  return option::TextOf(error);
+}
+
 namespace {
 
 // "got 10y, want a number from 0 on".
@@ -151,8 +295,274 @@ CommandOption AddChoice(CLI::App& app, const std::string& name, std::string& val
 
 void SetFooter(CLI::App& app, const std::string& text) { app.footer(text); }
 
+v1::ElementType TypeOf(const std::string& name, v1::ElementType otherwise) {
+  return ParseElementType(name).value_or(otherwise);
+}
+
 v1::Order OrderOf(const std::string& name) {
   return name == "column" ? v1::ORDER_COLUMN_MAJOR : v1::ORDER_ROW_MAJOR;
+}
+
+namespace {
+
+constexpr char kGroup[] = "Encryption and identity";
+
+void AddFile(CLI::App& app, const std::string& name, std::string& value, const std::string& help) {
+  AddOption(app, name, value, help).TypeName("FILE").Group(kGroup);
+}
+
+}  // namespace
+
+SecurityFlags SecurityFlagsOfEnvironment(const std::function<std::string(const char*)>& value_of) {
+  return {.tls = {.ca_file = value_of("GEMMD_TLS_CA"),
+                  .certificate_file = value_of("GEMMD_TLS_CERT"),
+                  .key_file = value_of("GEMMD_TLS_KEY"),
+                  .server_name = value_of("GEMMD_TLS_SERVER_NAME")},
+          .token_file = value_of("GEMMD_TOKEN_FILE")};
+}
+
+void AddSecurityFlags(CLI::App& app, SecurityFlags& flags) {
+  AddFile(app, "--tls-ca", flags.tls.ca_file,
+          "Authorities, in PEM, that may have signed the certificate of the server; also "
+          "$GEMMD_TLS_CA (default, with tls: before the address: what the system trusts)");
+  AddFile(app, "--tls-cert", flags.tls.certificate_file,
+          "Own certificate, in PEM, for a server at an mtls: address; also $GEMMD_TLS_CERT");
+  AddFile(app, "--tls-key", flags.tls.key_file,
+          "Private key of that certificate, in PEM, without a passphrase; also $GEMMD_TLS_KEY");
+  AddOption(app, "--tls-server-name", flags.tls.server_name,
+            "Name that the server's certificate must bear; also $GEMMD_TLS_SERVER_NAME (default: "
+            "the host of the address)")
+      .TypeName("NAME")
+      .Group(kGroup);
+  AddFlag(app, "--proxy", flags.use_proxy,
+          "Connect through the proxy that $grpc_proxy, $https_proxy or $http_proxy names; a token "
+          "needs "
+          "TLS then (default: no proxy is used)")
+      .Group(kGroup);
+  AddFile(app, "--token-file", flags.token_file,
+          "File with a token that says who calls; it is sent over TLS, loopback and unix sockets "
+          "only; also $GEMMD_TOKEN_FILE");
+}
+
+std::vector<NamedFile> FilesOf(const SecurityFlags& flags) {
+  return {{"--tls-ca", flags.tls.ca_file},
+          {"--tls-cert", flags.tls.certificate_file},
+          {"--tls-key", flags.tls.key_file},
+          {"--token-file", flags.token_file}};
+}
+
+absl::Status ApplySecurityFlags(const SecurityFlags& flags, ClientOptions& options) {
+  options.tls = flags.tls;
+  options.use_proxy = flags.use_proxy;
+  if (flags.token_file.empty()) return absl::OkStatus();
+  std::ifstream file(flags.token_file, std::ios::binary);
+  const std::string text((std::istreambuf_iterator<char>(file)), std::istreambuf_iterator<char>());
+  options.token = std::string(absl::StripAsciiWhitespace(text));
+  if (!options.token.empty()) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat("--token-file: got \"", flags.token_file, "\", want a file with a token"));
+}
+
+namespace {
+
+// One option as a shell sees it.
+struct OptionWords {
+  std::vector<std::string> names;  // "--output", "-o".
+  bool takes_value = false;
+  std::vector<std::string> choices;  // What the value may be; empty: anything, such as a file.
+  std::string help;
+};
+
+// A command with its own options, or the program with those of all commands.
+struct CommandWords {
+  std::string name;
+  std::string help;
+  std::vector<OptionWords> options;
+  std::vector<std::string> choices;  // What its first argument may be, likewise.
+};
+
+const CLI::App& ProgramOf(const CLI::App& app) {
+  return app.get_parent() == nullptr ? app : *app.get_parent();
+}
+
+// The values that an option or an argument may have; empty where it may have any.
+std::vector<std::string> ChoicesOf(const CLI::Option& option) {
+  const std::string type = option.get_type_name();
+  if (type == "TYPE") return TypeNames();
+  if (!absl::StrContains(type, '|')) return {};
+  return absl::StrSplit(type, '|');
+}
+
+// Those of the first argument.
+std::vector<std::string> ArgumentChoicesOf(const CLI::App& command) {
+  const std::vector<const CLI::Option*> arguments =
+      command.get_options([](const CLI::Option* option) { return option->get_positional(); });
+  return arguments.empty() ? std::vector<std::string>() : ChoicesOf(*arguments.front());
+}
+
+std::vector<OptionWords> OptionsOf(const CLI::App& app) {
+  std::vector<OptionWords> all;
+  for (const CLI::Option* option : app.get_options()) {
+    OptionWords words;
+    for (const std::string& name : option->get_lnames())
+      words.names.push_back(absl::StrCat("--", name));
+    for (const std::string& name : option->get_snames())
+      words.names.push_back(absl::StrCat("-", name));
+    if (words.names.empty()) continue;  // A positional.
+    words.takes_value = option->get_items_expected_max() > 0;
+    words.choices = ChoicesOf(*option);
+    words.help = option->get_description();
+    all.push_back(std::move(words));
+  }
+  return all;
+}
+
+std::vector<CommandWords> CommandsOf(const CLI::App& program) {
+  std::vector<CommandWords> all;
+  for (const CLI::App* command : program.get_subcommands(nullptr)) {
+    all.push_back({command->get_name(), command->get_description(), OptionsOf(*command),
+                   ArgumentChoicesOf(*command)});
+  }
+  return all;
+}
+
+std::string NamesOf(const std::vector<OptionWords>& options) {
+  std::vector<std::string> names;
+  for (const OptionWords& option : options) {
+    names.insert(names.end(), option.names.begin(), option.names.end());
+  }
+  return absl::StrJoin(names, " ");
+}
+
+// What follows an option that takes a value: its choices, or files.
+std::string BashValues(const std::string& command, const std::vector<OptionWords>& options) {
+  std::string cases;
+  for (const OptionWords& option : options) {
+    if (!option.takes_value) continue;
+    const auto pattern = [&command](std::string* text, const std::string& name) {
+      absl::StrAppend(text, command, ":", name);
+    };
+    absl::StrAppend(&cases, "    ", absl::StrJoin(option.names, "|", pattern), ") ");
+    if (option.choices.empty()) {
+      absl::StrAppend(&cases, "return ;;\n");
+    } else {
+      absl::StrAppend(&cases, "COMPREPLY=($(compgen -W '", absl::StrJoin(option.choices, " "),
+                      "' -- \"$cur\")); return ;;\n");
+    }
+  }
+  return cases;
+}
+
+// Text within single quotes of a zsh option's "[text]".
+std::string ZshText(const std::string& text) {
+  return absl::StrReplaceAll(
+      text, {{"'", "'\\''"}, {"[", "\\["}, {"]", "\\]"}, {":", "\\:"}, {"\n", " "}});
+}
+
+std::string ZshOptions(const std::vector<OptionWords>& options) {
+  std::string text;
+  for (const OptionWords& option : options) {
+    std::string value;
+    if (option.takes_value) {
+      value = option.choices.empty()
+                  ? ":value:_files"
+                  : absl::StrCat(":value:(", absl::StrJoin(option.choices, " "), ")");
+    }
+    for (const std::string& name : option.names) {
+      const bool is_long = absl::StartsWith(name, "--");
+      absl::StrAppend(&text, " \\\n        '", name, option.takes_value && is_long ? "=" : "", "[",
+                      ZshText(option.help), "]", value, "'");
+    }
+  }
+  return text;
+}
+
+}  // namespace
+
+std::string BashCompletion(const CLI::App& app) {
+  const CLI::App& program = ProgramOf(app);
+  const std::string name = program.get_name();
+  const std::vector<OptionWords> shared = OptionsOf(program);
+  const std::vector<CommandWords> commands = CommandsOf(program);
+  std::vector<std::string> names;
+  std::string values = BashValues("*", shared);
+  std::string words;
+  for (const CommandWords& command : commands) {
+    names.push_back(command.name);
+    // Ahead of the program's, so that the command's own count.
+    values = absl::StrCat(BashValues(command.name, command.options), values);
+    absl::StrAppend(&words, "    ", command.name, ") words='", NamesOf(command.options),
+                    "' values='", absl::StrJoin(command.choices, " "), "' ;;\n");
+  }
+  return absl::StrCat("# bash completion for ", name, "\n_", name, "() {\n",
+                      R"(  # The parts of --option=value are words of their own.
+  local cur=${COMP_WORDS[COMP_CWORD]} prev=${COMP_WORDS[COMP_CWORD - 1]} command= word words= values=
+  if [[ $cur == = ]]; then
+    cur=
+  elif [[ $prev == = ]]; then
+    prev=${COMP_WORDS[COMP_CWORD - 2]}
+  fi
+  for word in "${COMP_WORDS[@]:1:COMP_CWORD - 1}"; do
+    case $word in
+      )",
+                      absl::StrJoin(names, "|"), R"()
+        command=$word
+        break
+        ;;
+    esac
+  done
+  COMPREPLY=()
+  case $command:$prev in
+)",
+                      values, R"(  esac
+  case $command in
+    '') words=')",
+                      absl::StrJoin(names, " "), R"(' ;;
+)",
+                      words, R"(  esac
+  # Else files, as -o default completes them.
+  if [[ -z $command || $cur == -* ]]; then
+    COMPREPLY=($(compgen -W "$words )",
+                      NamesOf(shared), R"(" -- "$cur"))
+  elif [[ -n $values ]]; then
+    COMPREPLY=($(compgen -W "$values" -- "$cur"))
+  fi
+}
+complete -o default -F _)",
+                      name, " ", name, "\n");
+}
+
+std::string ZshCompletion(const CLI::App& app) {
+  const CLI::App& program = ProgramOf(app);
+  const std::string name = program.get_name();
+  const std::vector<OptionWords> shared = OptionsOf(program);
+  std::string list;
+  std::string cases;
+  for (const CommandWords& command : CommandsOf(program)) {
+    absl::StrAppend(&list, "    '", command.name, ":", ZshText(command.help), "'\n");
+    const std::string argument =
+        command.choices.empty()
+            ? "'*:file:_files'"
+            : absl::StrCat("'1:value:(", absl::StrJoin(command.choices, " "), ")'");
+    absl::StrAppend(&cases, "        ", command.name, ")\n          _arguments",
+                    ZshOptions(command.options), ZshOptions(shared), " \\\n        ", argument,
+                    "\n          ;;\n");
+  }
+  return absl::StrCat("#compdef ", name, "\n_", name, R"(() {
+  local state
+  local -a commands
+  commands=(
+)",
+                      list, R"(  )
+  _arguments -C)",
+                      ZshOptions(shared), R"( \
+        '1:command:->command' '*::argument:->argument'
+  case $state in
+    command) _describe command commands ;;
+    argument)
+      case $words[1] in
+)",
+                      cases, "      esac\n      ;;\n  esac\n}\n_", name, " \"$@\"\n");
 }
 
 }  // namespace gemmd

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Options of the commands, added and described without the header of the library that parses them.
+// Options of the commands, added, described and completed without the header of the library that
+// parses them; and the errors for a wrong command line.
 #pragma once
 
 #include <cstdint>
@@ -9,14 +10,45 @@
 #include <string>
 #include <vector>
 
+#include "absl/status/status.h"
+#include "absl/strings/string_view.h"
+#include "absl/types/span.h"
+#include "client/output_file.h"
+#include "gemmd/client.h"
 #include "gemmd/v1/tensors.pb.h"
+
+namespace CLI {
+class App;
+class ParseError;
+}  // namespace CLI
 
 namespace CLI {
 class App;
 class Option;
 }  // namespace CLI
 
+namespace CLI {
+class App;
+}
+
 namespace gemmd {
+
+// The names of all element types, as options take them.
+std::vector<std::string> TypeNames();
+
+std::string TypeText(v1::ElementType type);
+
+// For the check of an option that takes one of some names, at least one: empty where it got one of
+// them, otherwise what it got, what it takes and which of that looks most like it.
+std::function<std::string(const std::string&)> OneOf(std::vector<std::string> names);
+
+// The help that the arguments ask for, though others of them are wrong; empty where they ask for
+// none.
+std::string HelpAskedFor(const CLI::App& app);
+
+// Why the program `app` refuses the arguments that it was to parse: "multiply: got option --randm,
+// want one of its options, such as --random; gemmctl multiply --help lists them".
+std::string DescribeUsageError(const CLI::App& app, const CLI::ParseError& error);
 
 // "TYPE is f64, f32, ... or s32.", for the end of the help of commands with such options.
 std::string TypeHelp();
@@ -81,7 +113,36 @@ CommandOption AddChoice(CLI::App& app, const std::string& name, std::string& val
 // Sets the text after the help of the options.
 void SetFooter(CLI::App& app, const std::string& text);
 
+// The element type that an option names; `otherwise` where its value is empty.
+v1::ElementType TypeOf(const std::string& name,
+                       v1::ElementType otherwise = v1::ELEMENT_TYPE_UNSPECIFIED);
+
 // "row" or "column".
 v1::Order OrderOf(const std::string& name);
+
+// Flags of encryption and identity, which all tools share. The token itself is no flag, because
+// everybody sees the command lines of a machine.
+struct SecurityFlags {
+  TlsOptions tls = {};
+  std::string token_file = {};
+  bool use_proxy = false;
+};
+
+// What the variables GEMMD_TLS_CA, GEMMD_TLS_CERT, GEMMD_TLS_KEY, GEMMD_TLS_SERVER_NAME and
+// GEMMD_TOKEN_FILE say: `value_of` gives that of a variable, empty where it is not set.
+SecurityFlags SecurityFlagsOfEnvironment(const std::function<std::string(const char*)>& value_of);
+
+// Their values of now are the defaults. `flags` outlives the app.
+void AddSecurityFlags(CLI::App& app, SecurityFlags& flags);
+
+// The files that are read.
+std::vector<NamedFile> FilesOf(const SecurityFlags& flags);
+
+// Reads the token. Errors: InvalidArgument where its file cannot be read or holds none.
+absl::Status ApplySecurityFlags(const SecurityFlags& flags, ClientOptions& options);
+
+// `app` is the program or one of its commands.
+std::string BashCompletion(const CLI::App& app);
+std::string ZshCompletion(const CLI::App& app);
 
 }  // namespace gemmd

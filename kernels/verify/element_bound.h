@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // What an element of D must be within where a library adds in an order of its own: the bound of
-// client/matrix/reference.h over the words of kernels/. The client knows no kernels and the server
+// client/matrix/verify.h over the words of kernels/. The client knows no kernels and the server
 // no client, so the formulas stand in both.
 #pragma once
 

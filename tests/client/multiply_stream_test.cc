@@ -14,7 +14,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/notification.h"
-#include "client/request_queue.h"
+#include "client/product_call.h"
 #include "gemmd/client.h"
 #include "gemmd/v1/gemm.pb.h"
 #include "tests/client/fake_service.h"

@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Products whose matrices are sent from the caller's memory and received into it.
+#include "client/product_call.h"
+
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <numeric>
 #include <vector>
 
-#include "client/lent_request.h"
-#include "client/product_answer.h"
 #include "gemmd/client.h"
 #include "gemmd/v1/gemm.pb.h"
 #include "tests/client/fake_service.h"

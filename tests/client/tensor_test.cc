@@ -16,7 +16,7 @@
 #include <utility>
 #include <vector>
 
-#include "client/lent_request.h"
+#include "client/product_call.h"
 #include "gemmd/client.h"
 #include "gemmd/v1/tensors.pb.h"
 #include "tests/client/fake_tensors.h"

@@ -9,10 +9,8 @@
 #include <utility>
 #include <vector>
 
-#include "client/lent_bytes.h"
-#include "client/lent_request.h"
 #include "client/operand_size.h"
-#include "client/product_answer.h"
+#include "client/product_call.h"
 #include "gemmd/product.h"
 #include "gemmd/v1/gemm.pb.h"
 #include "tests/fuzz/target.h"

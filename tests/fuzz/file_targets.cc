@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "absl/strings/string_view.h"
-#include "client/matrix/safetensors_header.h"
+#include "client/matrix/safetensors.h"
 #include "gemmd/v1/tensors.pb.h"
 #include "tests/client/matrix/npy_fuzz.h"
 #include "tests/client/matrix/npy_text.h"

@@ -10,9 +10,9 @@
 #include <string>
 #include <vector>
 
-#include "client/load/arrivals.h"
-#include "client/load/load_plan.h"
+#include "client/load/load_session.h"
 #include "client/load/mix.h"
+#include "client/load/open_loop.h"
 #include "client/load/report/compare.h"
 #include "gemmd/element_type.h"
 #include "tests/client/matrix/npy_text.h"

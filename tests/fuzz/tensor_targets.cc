@@ -8,7 +8,7 @@
 #include <utility>
 #include <vector>
 
-#include "client/chunk_message.h"
+#include "client/transfer.h"
 #include "gemmd/v1/gemm.pb.h"
 #include "gemmd/v1/resident.pb.h"
 #include "gemmd/v1/tensors.pb.h"

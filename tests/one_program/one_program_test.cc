@@ -11,10 +11,10 @@
 #include <string>
 #include <vector>
 
-#include "client/gemmctl/activity.h"
+#include "client/gemmctl/top.h"
 #include "client/load/load_command_line.h"
-#include "client/load/tally.h"
-#include "client/matrix/reference.h"
+#include "client/load/recorder.h"
+#include "client/matrix/verify.h"
 #include "gemmd/product.h"
 #include "gemmd/v1/gemm.pb.h"
 #include "kernels/verify/element_bound.h"

@@ -10,12 +10,14 @@
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
-#include "client/load/strict_json.h"
-#include "client/terminal/text_table.h"
+#include "client/load/mix.h"
+#include "client/terminal/text.h"
 #include "nlohmann/json.hpp"
 
 namespace gemmd {
 namespace {
+
+using Align = TextTable::Align;
 
 using Json = nlohmann::json;
 
@@ -119,7 +121,6 @@ void AddCount(TextTable& table, const std::string& name, int64_t a, int64_t b) {
 }
 
 std::string StepTable(const ComparedStep& a, const ComparedStep& b) {
-  using Align = TextTable::Align;
   TextTable table({{a.name == b.name ? a.name : absl::StrCat(a.name, " | ", b.name)},
                    {"a", Align::kRight},
                    {"interval of a", Align::kRight},

@@ -11,7 +11,7 @@
 
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
-#include "client/load/histogram.h"
+#include "client/load/recorder.h"
 
 namespace gemmd {
 

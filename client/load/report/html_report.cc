@@ -1,16 +1,487 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "client/load/report/html_report.h"
 
+#include <algorithm>
+#include <cmath>
+#include <iterator>
+#include <numeric>
+#include <utility>
+
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
-#include "client/load/report/html_plots.h"
-#include "client/load/report/report_tables.h"
-#include "client/load/report/svg_plot.h"
-#include "client/terminal/markup.h"
-#include "client/terminal/text_table.h"
+#include "client/terminal/text.h"
 
 namespace gemmd {
 namespace {
+
+// Plots as inline SVG: lines and points over two axes, and stacked bars. Colours come from the
+// style sheet of the page (classes c0 to c7), so that they follow its theme.
+
+constexpr int kPlotColors = 8;
+
+struct PlotPoint {
+  double x = 0;
+  double y = 0;
+  std::string what;     // Shown where the pointer rests on it.
+  bool begins = false;  // No line leads to it from the point before.
+};
+
+struct PlotSeries {
+  std::string name;
+  int color = 0;
+  bool is_dashed = false;
+  bool has_line = true;
+  bool has_marks = false;
+  std::vector<PlotPoint> points;
+};
+
+struct Plot {
+  std::string title;
+  PlotAxis x;
+  PlotAxis y;
+  std::vector<PlotSeries> series;
+};
+
+struct StackedBar {
+  std::string name;
+  std::vector<double> values;  // One for each part.
+  std::vector<std::string> texts;
+};
+
+struct StackedBars {
+  std::string title;
+  std::vector<std::string> parts;
+  std::vector<StackedBar> bars;
+};
+
+// Where the values of a plot lie in its drawing, in units that the page scales.
+//
+// The margins hold the labels of the axes, which a page on a phone writes in larger letters.
+struct PlotFrame {
+  static constexpr double kWidth = 720;
+  static constexpr double kHeight = 380;
+  static constexpr double kLeft = 112;
+  static constexpr double kRight = 672;
+  static constexpr double kTop = 14;
+  static constexpr double kBottom = 314;
+
+  static double X(const PlotAxis& axis, double value) {
+    return kLeft + Share(axis, value) * (kRight - kLeft);
+  }
+  static double Y(const PlotAxis& axis, double value) {
+    return kBottom - Share(axis, value) * (kBottom - kTop);
+  }
+
+ private:
+  // The place of a value on the axis, 0 to 1.
+  static double Share(const PlotAxis& axis, double value) {
+    const double share = axis.is_logarithmic ? std::log(std::max(value, axis.from) / axis.from) /
+                                                   std::log(axis.to / axis.from)
+                                             : (value - axis.from) / (axis.to - axis.from);
+    return std::clamp(share, 0.0, 1.0);
+  }
+};
+
+using Frame = PlotFrame;
+
+// Columns that are narrower could not be hit, and would make the page large.
+constexpr double kLeastWidth = 6;
+// More lines would hide the curves.
+constexpr size_t kMostLines = 10;
+
+std::vector<double> ColumnsOf(const Plot& plot) {
+  std::vector<double> all;
+  for (const PlotSeries& series : plot.series) {
+    for (const PlotPoint& point : series.points) all.push_back(Frame::X(plot.x, point.x));
+  }
+  std::sort(all.begin(), all.end());
+  std::vector<double> columns;
+  for (const double x : all) {
+    if (columns.empty() || x >= columns.back() + kLeastWidth) columns.push_back(x);
+  }
+  return columns;
+}
+
+// The nearest value of each curve that has one in the column.
+std::string Lines(const Plot& plot, double column, double from, double to) {
+  std::string html;
+  size_t lines = 0;
+  for (const PlotSeries& series : plot.series) {
+    const PlotPoint* nearest = nullptr;
+    double distance = 0;
+    for (const PlotPoint& point : series.points) {
+      const double x = Frame::X(plot.x, point.x);
+      if (x < from || x > to) continue;
+      if (nearest != nullptr && std::fabs(x - column) >= distance) continue;
+      nearest = &point;
+      distance = std::fabs(x - column);
+    }
+    if (nearest == nullptr) continue;
+    if (++lines > kMostLines) return html + "<div>...</div>";
+    absl::StrAppendFormat(&html, "<div><i class=\"b%d\"></i>%s</div>", series.color,
+                          EscapedMarkup(absl::StrCat(series.name, ": ", nearest->what)));
+  }
+  return html;
+}
+
+// What a plot tells where the pointer rests, or a finger: columns that together cover the plot,
+// each with the values of all curves there, as elements of SVG. The style sheet shows and hides
+// them (classes at, hit and tip), without a script.
+std::string PlotTips(const Plot& plot) {
+  const std::vector<double> columns = ColumnsOf(plot);
+  constexpr double kMiddle = (Frame::kLeft + Frame::kRight) / 2;
+  std::string svg;
+  for (size_t i = 0; i < columns.size(); ++i) {
+    const double from = i == 0 ? Frame::kLeft : (columns[i - 1] + columns[i]) / 2;
+    const double to = i + 1 == columns.size() ? Frame::kRight : (columns[i] + columns[i + 1]) / 2;
+    // The box is in the other half, so that it does not hide what it tells of.
+    absl::StrAppendFormat(
+        &svg,
+        "<g class=\"at\"><rect class=\"hit\" x=\"%.1f\" y=\"%.1f\" width=\"%.1f\" height=\"%.1f\"/>"
+        "<foreignObject class=\"tip%s\" x=\"%.1f\" y=\"%.1f\" width=\"%.1f\" height=\"%.1f\">"
+        "<div>%s</div></foreignObject></g>\n",
+        from, Frame::kTop, to - from, Frame::kBottom - Frame::kTop,
+        columns[i] < kMiddle ? " end" : "", columns[i] < kMiddle ? kMiddle : Frame::kLeft,
+        Frame::kTop, Frame::kRight - kMiddle, Frame::kBottom - Frame::kTop,
+        Lines(plot, columns[i], from, to));
+  }
+  return svg;
+}
+
+std::string Axes(const Plot& plot) {
+  std::string svg;
+  for (const PlotTick& tick : plot.x.ticks) {
+    const double x = Frame::X(plot.x, tick.at);
+    absl::StrAppendFormat(&svg,
+                          "<line class=\"grid\" x1=\"%.1f\" y1=\"%.1f\" x2=\"%.1f\" y2=\"%.1f\"/>"
+                          "<text x=\"%.1f\" y=\"%.1f\" text-anchor=\"middle\">%s</text>\n",
+                          x, Frame::kTop, x, Frame::kBottom, x, Frame::kBottom + 22,
+                          EscapedMarkup(tick.text));
+  }
+  for (const PlotTick& tick : plot.y.ticks) {
+    const double y = Frame::Y(plot.y, tick.at);
+    absl::StrAppendFormat(&svg,
+                          "<line class=\"grid\" x1=\"%.1f\" y1=\"%.1f\" x2=\"%.1f\" y2=\"%.1f\"/>"
+                          "<text x=\"%.1f\" y=\"%.1f\" text-anchor=\"end\">%s</text>\n",
+                          Frame::kLeft, y, Frame::kRight, y, Frame::kLeft - 7, y + 5,
+                          EscapedMarkup(tick.text));
+  }
+  absl::StrAppendFormat(&svg, "<text x=\"%.1f\" y=\"%.1f\" text-anchor=\"middle\">%s</text>\n",
+                        (Frame::kLeft + Frame::kRight) / 2, Frame::kHeight - 12,
+                        EscapedMarkup(plot.x.title));
+  absl::StrAppendFormat(
+      &svg,
+      "<text class=\"along\" x=\"20\" y=\"%.1f\" text-anchor=\"middle\" transform=\"rotate(-90 "
+      "20 %.1f)\">%s</text>\n",
+      (Frame::kTop + Frame::kBottom) / 2, (Frame::kTop + Frame::kBottom) / 2,
+      EscapedMarkup(plot.y.title));
+  return svg;
+}
+
+std::string Drawn(const Plot& plot, const PlotSeries& series) {
+  std::string svg;
+  const std::vector<PlotPoint>& points = series.points;
+  const auto begins = [&points](size_t i) {
+    return i == 0 || i == points.size() || points[i].begins;
+  };
+  for (size_t i = 0; i < points.size(); ++i) {
+    const PlotPoint& point = points[i];
+    const bool is_lone = begins(i) && begins(i + 1);
+    if (series.has_line && !is_lone) {
+      if (begins(i)) {
+        absl::StrAppendFormat(&svg, "<polyline class=\"c%d%s\" points=\"", series.color,
+                              series.is_dashed ? " dashed" : "");
+      }
+      absl::StrAppendFormat(&svg, "%.1f,%.1f ", Frame::X(plot.x, point.x),
+                            Frame::Y(plot.y, point.y));
+      if (begins(i + 1)) svg += "\"/>\n";
+    }
+  }
+  for (size_t i = 0; i < points.size(); ++i) {
+    // A point without a line would not be seen.
+    if (!series.has_marks && !(series.has_line && begins(i) && begins(i + 1))) continue;
+    const PlotPoint& point = points[i];
+    absl::StrAppendFormat(&svg, "<circle class=\"c%d\" cx=\"%.1f\" cy=\"%.1f\" r=\"4\"/>\n",
+                          series.color, Frame::X(plot.x, point.x), Frame::Y(plot.y, point.y));
+  }
+  return svg;
+}
+
+struct LegendEntry {
+  std::string name;
+  int color;
+  bool is_dashed;
+};
+
+std::string Legend(const std::vector<LegendEntry>& entries) {
+  std::string html = "<p class=\"legend\">";
+  for (const LegendEntry& entry : entries) {
+    absl::StrAppendFormat(&html, "<span><i class=\"b%d%s\"></i>%s</span> ", entry.color,
+                          entry.is_dashed ? " dashed" : "", EscapedMarkup(entry.name));
+  }
+  return html + "</p>\n";
+}
+
+std::string Figure(const std::string& title, const std::string& svg, double height,
+                   const std::vector<LegendEntry>& legend) {
+  return absl::StrFormat(
+      "<figure>\n<figcaption>%s</figcaption>\n<svg viewBox=\"0 0 %.0f %.0f\" role=\"img\" "
+      "aria-label=\"%s\">\n%s</svg>\n%s</figure>\n",
+      EscapedMarkup(title), Frame::kWidth, height, EscapedMarkup(title), svg, Legend(legend));
+}
+
+std::string PlotSvg(const Plot& plot) {
+  std::string svg = Axes(plot);
+  std::vector<LegendEntry> legend;
+  for (const PlotSeries& series : plot.series) {
+    svg += Drawn(plot, series);
+    legend.push_back({series.name, series.color, series.is_dashed});
+  }
+  svg += PlotTips(plot);
+  return Figure(plot.title, svg, Frame::kHeight, legend);
+}
+
+std::string StackedBarsSvg(const StackedBars& bars) {
+  constexpr double kRow = 34;
+  constexpr double kNames = 130;
+  double most = 0;
+  for (const StackedBar& bar : bars.bars) {
+    most = std::max(most, std::accumulate(bar.values.begin(), bar.values.end(), 0.0));
+  }
+  std::string svg;
+  double y = 6;
+  for (const StackedBar& bar : bars.bars) {
+    absl::StrAppendFormat(&svg, "<text x=\"%.1f\" y=\"%.1f\" text-anchor=\"end\">%s</text>\n",
+                          kNames - 8, y + 17, EscapedMarkup(bar.name));
+    double x = kNames;
+    for (size_t i = 0; i < bar.values.size(); ++i) {
+      const double width = most > 0 ? bar.values[i] / most * (Frame::kRight - kNames) : 0;
+      absl::StrAppendFormat(
+          &svg,
+          "<rect class=\"b%d\" x=\"%.1f\" y=\"%.1f\" width=\"%.1f\" height=\"24\"><title>%s</title>"
+          "</rect>\n",
+          static_cast<int>(i), x, y, width,
+          EscapedMarkup(absl::StrCat(bars.parts[i], ": ", bar.texts[i])));
+      x += width;
+    }
+    y += kRow;
+  }
+  std::vector<LegendEntry> legend;
+  for (size_t i = 0; i < bars.parts.size(); ++i) {
+    legend.push_back({bars.parts[i], static_cast<int>(i), false});
+  }
+  return Figure(bars.title, svg, y, legend);
+}
+
+}  // namespace
+
+PlotAxis TimeAxis(std::string title, double least_ns, double most_ns) {
+  PlotAxis axis = {.title = std::move(title), .is_logarithmic = true, .ticks = {}};
+  axis.from = std::pow(10, std::floor(std::log10(std::max(least_ns, 1.0))));
+  axis.to = std::max(std::pow(10, std::ceil(std::log10(std::max(most_ns, 1.0)))), 10 * axis.from);
+  // Few powers of ten would leave a reader without numbers between them.
+  const bool is_short = axis.to <= 101 * axis.from;
+  for (double power = axis.from; power <= axis.to * 1.01; power *= 10) {
+    for (const double at : {power, 2 * power, 5 * power}) {
+      if (at > axis.to * 1.01 || (at > power && !is_short)) break;
+      axis.ticks.push_back({at, RoundedTime(at)});
+    }
+  }
+  return axis;
+}
+
+PlotAxis LinearAxis(std::string title, double most, const std::string& unit) {
+  const double wanted = std::max(most, 1e-9) / 5;
+  const double power = std::pow(10, std::floor(std::log10(wanted)));
+  const double step = power * (wanted > 5 * power ? 10 : wanted > 2 * power ? 5 : 2);
+  PlotAxis axis = {.title = std::move(title), .ticks = {}};
+  axis.to = step * std::ceil(std::max(most, 1e-9) / step);
+  for (double at = 0; at <= axis.to * 1.001; at += step) {
+    axis.ticks.push_back({at, absl::StrFormat("%g%s", at, unit)});
+  }
+  return axis;
+}
+
+namespace {
+
+// A page of many more points draws slowly and shows no more.
+constexpr size_t kMostPoints = 1000;
+
+// Intervals of one step, as many as its share of the points.
+std::vector<LoadInterval> PlottedIntervals(const LoadReport& report, const ReportStep& step) {
+  return Thinned(step.result.intervals, std::max<size_t>(1, kMostPoints / report.steps.size()));
+}
+
+// The widest range of the latencies of all steps.
+struct Range {
+  double least = 1e18;
+  double most = 1;
+};
+
+Range LatencyRange(const LoadReport& report) {
+  Range range;
+  for (const ReportStep& step : report.steps) {
+    const Tally& tally = step.result.tally;
+    if (tally.latency.count() == 0) continue;
+    range.least = std::min(range.least, static_cast<double>(tally.service.least_ns()));
+    range.most = std::max(range.most, static_cast<double>(tally.latency.most_ns()));
+  }
+  range.least = std::clamp(range.least, 1.0, range.most);
+  return range;
+}
+
+PlotSeries PercentileCurve(const Histogram& histogram, const std::string& name, int color,
+                           bool is_dashed) {
+  PlotSeries series = {.name = name, .color = color, .is_dashed = is_dashed, .points = {}};
+  const double count = static_cast<double>(histogram.count());
+  for (double beyond = 1; beyond <= std::min(count, 1e5); beyond *= 1.1) {
+    const double fraction = 1 - 1 / beyond;
+    const int64_t ns = histogram.ValueAt(fraction);
+    series.points.push_back(
+        {beyond, static_cast<double>(ns),
+         absl::StrFormat("p%.4g %s", 100 * fraction, RoundedTime(static_cast<double>(ns)))});
+  }
+  return series;
+}
+
+// Percentiles over 1 / (1 - p), so that each nine takes as much room; both clocks, every step.
+std::string PercentilePlot(const LoadReport& report) {
+  const Range range = LatencyRange(report);
+  Plot plot = {.title = "Latency percentiles",
+               .x = {.title = "percentile",
+                     .from = 1,
+                     .to = 1e5,
+                     .is_logarithmic = true,
+                     .ticks = {{1, "0"},
+                               {2, "50"},
+                               {10, "90"},
+                               {100, "99"},
+                               {1e3, "99.9"},
+                               {1e4, "99.99"},
+                               {1e5, "99.999"}}},
+               .y = TimeAxis("latency", range.least, range.most),
+               .series = {}};
+  int color = 0;
+  for (const ReportStep& step : report.steps) {
+    const Tally& tally = step.result.tally;
+    plot.series.push_back(PercentileCurve(
+        tally.latency, absl::StrCat(step.name, " from intended send"), color, false));
+    plot.series.push_back(
+        PercentileCurve(tally.service, absl::StrCat(step.name, " from actual send"), color, true));
+    color = (color + 1) % kPlotColors;
+  }
+  return PlotSvg(plot);
+}
+
+}  // namespace
+
+std::string TimePlot(const LoadReport& report) {
+  PlotSeries series[] = {{.name = "p50", .color = 0, .points = {}},
+                         {.name = "p99", .color = 1, .points = {}},
+                         {.name = "most", .color = 7, .is_dashed = true, .points = {}}};
+  Range range;
+  double before_s = 0;
+  for (const ReportStep& step : report.steps) {
+    double end_s = 0;
+    bool begins = true;
+    const std::vector<LoadInterval> intervals = PlottedIntervals(report, step);
+    for (const LoadInterval& interval : intervals) {
+      end_s = std::max(end_s, static_cast<double>(interval.to_ns) * 1e-9);
+      if (interval.ok == 0) continue;
+      // The few answers after the end of a step are a point of their own.
+      const int64_t usual_ns = intervals.front().to_ns - intervals.front().from_ns;
+      begins |= 2 * (interval.to_ns - interval.from_ns) < usual_ns;
+      const double x = before_s + static_cast<double>(interval.to_ns) * 1e-9;
+      const double values[] = {static_cast<double>(interval.p50_ns),
+                               static_cast<double>(interval.p99_ns),
+                               static_cast<double>(interval.most_ns)};
+      range.least = std::min(range.least, values[0]);
+      range.most = std::max(range.most, values[2]);
+      for (size_t i = 0; i < 3; ++i) {
+        series[i].points.push_back(
+            {x, values[i],
+             absl::StrFormat("%s at %.1f s, %s", RoundedTime(values[i]), x, step.name), begins});
+      }
+      begins = false;
+    }
+    before_s += end_s;
+  }
+  range.least = std::clamp(range.least, 1.0, range.most);
+  return PlotSvg({.title = "Latency over time (from intended send)",
+                  .x = LinearAxis("time of the answer after the warm-up", before_s, " s"),
+                  .y = TimeAxis("latency", range.least, range.most),
+                  .series = {std::begin(series), std::end(series)}});
+}
+
+namespace {
+
+// A point for each step; where there is one only, for each of its intervals.
+std::string RatePlot(const LoadReport& report) {
+  const bool is_one = report.steps.size() == 1;
+  PlotSeries series[] = {
+      {.name = "p50", .color = 0, .has_line = !is_one, .has_marks = true, .points = {}},
+      {.name = "p99", .color = 1, .has_line = !is_one, .has_marks = true, .points = {}}};
+  Range range;
+  double most_rate = 0;
+  const auto add = [&](double rate, int64_t p50_ns, int64_t p99_ns, const std::string& name) {
+    most_rate = std::max(most_rate, rate);
+    const double values[] = {static_cast<double>(p50_ns), static_cast<double>(p99_ns)};
+    range.least = std::min(range.least, values[0]);
+    range.most = std::max(range.most, values[1]);
+    for (size_t i = 0; i < 2; ++i) {
+      series[i].points.push_back(
+          {rate, values[i],
+           absl::StrFormat("%s at %.1f/s, %s", RoundedTime(values[i]), rate, name)});
+    }
+  };
+  for (const ReportStep& step : report.steps) {
+    const Histogram& latency = step.result.tally.latency;
+    if (!is_one && latency.count() > 0) {
+      add(step.result.rate, latency.ValueAt(0.5), latency.ValueAt(0.99), step.name);
+    }
+    if (!is_one) continue;
+    for (const LoadInterval& interval : PlottedIntervals(report, step)) {
+      const double seconds = static_cast<double>(interval.to_ns - interval.from_ns) * 1e-9;
+      if (interval.to_ns > std::llround(step.result.window_s * 1e9) || interval.ok == 0) continue;
+      add(static_cast<double>(interval.ok) / seconds, interval.p50_ns, interval.p99_ns,
+          absl::StrFormat("second %.1f", static_cast<double>(interval.to_ns) * 1e-9));
+    }
+  }
+  for (PlotSeries& one : series) {
+    std::sort(one.points.begin(), one.points.end(),
+              [](const PlotPoint& a, const PlotPoint& b) { return a.x < b.x; });
+  }
+  range.least = std::clamp(range.least, 1.0, range.most);
+  return PlotSvg({.title = is_one ? "Rate against latency (intervals of the run)"
+                                  : "Rate against latency (steps)",
+                  .x = LinearAxis("answers per second", most_rate, ""),
+                  .y = TimeAxis("latency", range.least, range.most),
+                  .series = {std::begin(series), std::end(series)}});
+}
+
+// What a call's time is spent on, in means, because only means add up.
+std::string StagePlot(const LoadReport& report) {
+  // What a call goes through, in order.
+  StackedBars bars = {.title = "Where a call's time goes (means)",
+                      .parts = {"not sent yet", "receive + queue", "copy in", "compute", "copy out",
+                                "send prepare", "rest of the server", "network, gRPC, client"},
+                      .bars = {}};
+  for (const ReportStep& step : report.steps) {
+    const Tally& tally = step.result.tally;
+    const auto mean = [&](size_t stage) { return tally.stages[stage].MeanNs(); };
+    double staged = 0;
+    for (size_t i = 0; i < kTotal; ++i) staged += mean(i);
+    StackedBar bar = {
+        .name = step.name,
+        .values = {tally.latency.MeanNs() - tally.service.MeanNs(), mean(kReceive) + mean(kQueue),
+                   mean(kCopyIn), mean(kCompute), mean(kCopyOut), mean(kSendPrepare),
+                   std::max(0.0, mean(kTotal) - staged), mean(kOutside)},
+        .texts = {}};
+    for (const double value : bar.values) bar.texts.push_back(RoundedTime(value));
+    bars.bars.push_back(std::move(bar));
+  }
+  return StackedBarsSvg(bars);
+}
 
 constexpr char kHead[] = R"(<!DOCTYPE html>
 <html lang="en">

@@ -4,10 +4,31 @@
 #pragma once
 
 #include <string>
+#include <vector>
 
 #include "client/load/report/report.h"
 
 namespace gemmd {
+
+struct PlotTick {
+  double at = 0;
+  std::string text;
+};
+
+struct PlotAxis {
+  std::string title;
+  double from = 0;
+  double to = 1;
+  bool is_logarithmic = false;  // `from` is positive then.
+  std::vector<PlotTick> ticks;
+};
+
+// Axes that hold the values, with ticks at round numbers.
+PlotAxis TimeAxis(std::string title, double least_ns, double most_ns);  // Logarithmic, in ns.
+PlotAxis LinearAxis(std::string title, double most, const std::string& unit);
+
+// Figures of the intervals, one step after the other.
+std::string TimePlot(const LoadReport& report);
 
 std::string ReportHtml(const LoadReport& report);
 

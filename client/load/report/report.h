@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What a session of gemmload found, and its forms: text, JSON, CSV. The page is in html_report.h.
+// What a session of gemmload found, and its forms: text, JSON, CSV, and the files that these go to.
+// The page is in html_report.h.
 #pragma once
 
 #include <cstdint>
@@ -8,12 +9,14 @@
 #include <string>
 #include <vector>
 
+#include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "client/load/client_machine.h"
+#include "client/load/load_command_line.h"
 #include "client/load/mix.h"
+#include "client/load/recorder.h"
 #include "client/load/slo_search.h"
-#include "client/load/step_result.h"
 #include "client/load/verifier.h"
 #include "gemmd/v1/registry.pb.h"
 #include "nlohmann/json.hpp"
@@ -111,5 +114,30 @@ nlohmann::ordered_json ReportJson(const LoadReport& report);
 
 // One line for each step, with a heading.
 std::string ReportCsv(const LoadReport& report);
+
+std::string RoundedTime(double ns);  // Of whole nanoseconds.
+
+// Every row has as many cells as there are headings.
+struct ReportTable {
+  std::vector<std::string> headings;
+  std::vector<std::vector<std::string>> rows = {};
+  size_t text_columns = 1;  // The first ones are text, the others are numbers.
+};
+
+ReportTable LatencyTable(const ReportStep& step);  // Both clocks, and how many calls lie above.
+ReportTable StageTable(const ReportStep& step);
+ReportTable KernelTable(const ReportStep& step);  // Means of the stages for each kernel and device.
+ReportTable ProductTable(const LoadReport& report, const ReportStep& step);
+ReportTable WindowTable(const SloFindings& slo);
+
+// Whether each file can be written and none is also another one or what the load is made from.
+// This is known before a long run, not after it, and changes no file.
+// Errors: InvalidArgument, PermissionDenied.
+absl::Status CheckReportFiles(const LoadFlags& flags, const Mix& mix);
+
+// Writes as many of them as it can. A pipe without a reader is not waited for once `stop` counts.
+// Errors: PermissionDenied, of the first that it could not.
+absl::Status WriteReportFiles(const LoadFlags& flags, const LoadReport& report,
+                              const StopRequests& stop);
 
 }  // namespace gemmd

@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "client/matrix/npy.h"
-#include "client/terminal/markup.h"
+#include "client/terminal/text.h"
 #include "gemmd/v1/gemm.pb.h"
 #include "nlohmann/json.hpp"
 #include "tests/client/fake_service.h"

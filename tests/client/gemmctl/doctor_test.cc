@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // What gemmctl doctor makes of a server's answers, and how it ends.
+#include "client/gemmctl/doctor.h"
+
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -12,9 +14,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "client/gemmctl/doctor_canary.h"
-#include "client/gemmctl/doctor_service.h"
-#include "client/matrix/matrix_reader.h"
+#include "client/matrix/verify.h"
 #include "client/terminal/version.h"
 #include "gemmd/element_codec.h"
 #include "gemmd/v1/gemm.pb.h"

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // gemmctl fragment: grids, their drawings, and which operands are asked for.
+#include "client/gemmctl/fragment.h"
+
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -12,9 +14,6 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "client/gemmctl/fragment_drawing.h"
-#include "client/gemmctl/fragment_grid.h"
-#include "client/gemmctl/fragment_values.h"
 #include "client/matrix/npy.h"
 #include "gemmd/v1/instructions.pb.h"
 #include "gemmd/v1/tensors.pb.h"

@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "client/gemmctl/widths.h"
+#include "client/gemmctl/server_commands.h"
 #include "gemmd/v1/instructions.pb.h"
 #include "gemmd/v1/registry.pb.h"
 #include "gemmd/v1/tensors.pb.h"

@@ -12,7 +12,7 @@
 #include <vector>
 
 #include "client/gemmctl/tensor_session.h"
-#include "client/matrix/npy_map.h"
+#include "client/matrix/npy.h"
 #include "gemmd/v1/tensors.pb.h"
 #include "nlohmann/json.hpp"
 #include "tests/client/fake_tensors.h"

@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "client/gemmctl/commands.h"
+#include "client/gemmctl/command_line.h"
 #include "client/matrix/npy.h"
 #include "gemmd/v1/gemm.pb.h"
 #include "gemmd/v1/registry.pb.h"
@@ -288,10 +288,10 @@ TEST(GemmctlTest, HelpTeaches) {
   EXPECT_EQ(run.code, ExitCode::kOk);
   EXPECT_THAT(run.out, HasSubstr("Exit codes:\n  0  done"));
   EXPECT_THAT(run.out, HasSubstr("127.0.0.1:8470"));
-  for (const Command* command : kCommands) {
-    const Outcome help = RunGemmctl({command->name, "--help"}, "");
+  for (const Command& command : Commands()) {
+    const Outcome help = RunGemmctl({command.name, "--help"}, "");
     EXPECT_EQ(help.code, ExitCode::kOk);
-    EXPECT_THAT(help.out, HasSubstr(std::string("Examples:\n  gemmctl ") + command->name));
+    EXPECT_THAT(help.out, HasSubstr(std::string("Examples:\n  gemmctl ") + command.name));
   }
   EXPECT_THAT(RunGemmctl({"--version"}, "").out, StartsWith("gemmctl 0."));
 }

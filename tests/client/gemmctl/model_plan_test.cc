@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // gemmctl explain --model: the layers of a file, what their types change, and which is best.
-#include "client/gemmctl/model_plan.h"
-
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -12,6 +10,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "client/gemmctl/explain.h"
 #include "client/matrix/safetensors.h"
 #include "gemmd/element_codec.h"
 #include "gemmd/element_type.h"

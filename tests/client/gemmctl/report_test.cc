@@ -8,13 +8,11 @@
 #include <string>
 #include <vector>
 
-#include "client/gemmctl/explanation.h"
-#include "client/gemmctl/kernel_table.h"
-#include "client/gemmctl/message_json.h"
-#include "client/gemmctl/percentiles.h"
-#include "client/gemmctl/server_tables.h"
-#include "client/gemmctl/timing_report.h"
-#include "client/terminal/text_table.h"
+#include "client/gemmctl/command.h"
+#include "client/gemmctl/explain.h"
+#include "client/gemmctl/product_report.h"
+#include "client/gemmctl/server_commands.h"
+#include "client/terminal/text.h"
 #include "gemmd/v1/gemm.pb.h"
 #include "gemmd/v1/registry.pb.h"
 

@@ -12,6 +12,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "client/load/load_command_line.h"
+#include "client/load/report/report.h"
 #include "gemmd/v1/gemm.pb.h"
 #include "nlohmann/json.hpp"
 #include "tests/client/fake_service.h"

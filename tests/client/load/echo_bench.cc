@@ -12,7 +12,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/mutex.h"
-#include "client/load/cpu_usage.h"
+#include "client/load/client_machine.h"
 #include "client/load/load_run.h"
 #include "gemmd/v1/gemm.grpc.pb.h"
 #include "grpcpp/grpcpp.h"

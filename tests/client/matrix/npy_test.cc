@@ -11,10 +11,9 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "client/matrix/npy_header.h"
-#include "client/matrix/npy_storage.h"
 #include "gemmd/v1/tensors.pb.h"
 #include "tests/client/matrix/npy_text.h"
+#include "tests/testing/scratch_folder.h"
 #include "tests/testing/status_matchers.h"
 
 namespace gemmd {
@@ -22,6 +21,192 @@ namespace {
 
 using testing::ElementsAre;
 using testing::HasSubstr;
+using testing::IsEmpty;
+
+std::string MessageOf(absl::string_view dict) {
+  const auto header = ParseNpyHeader(dict);
+  EXPECT_TRUE(header.ok() || absl::IsInvalidArgument(header.status())) << dict;
+  return std::string(header.status().message());
+}
+
+TEST(NpyHeaderTest, ReadsWhatNumpyWrites) {
+  // Taken from numpy 2.4.6.
+  const auto header = ParseNpyHeader(
+      "{'descr': '<f4', 'fortran_order': False, 'shape': (2, 3), }                                 "
+      "         "
+      "                \n");
+  ASSERT_THAT(header, IsOk());
+  EXPECT_EQ(header->byte_order, '<');
+  EXPECT_EQ(header->kind, 'f');
+  EXPECT_EQ(header->item_bytes, 4);
+  EXPECT_FALSE(header->fortran_order);
+  EXPECT_THAT(header->shape, ElementsAre(2, 3));
+}
+
+TEST(NpyHeaderTest, ReadsAllShapesAndKeyOrders) {
+  EXPECT_THAT(ParseNpyHeader("{'descr':'|b1','fortran_order':True,'shape':()}\n")->shape,
+              IsEmpty());
+  EXPECT_THAT(ParseNpyHeader("{'shape': (3,), 'fortran_order': True, 'descr': \"|V1\"}\n")->shape,
+              ElementsAre(3));
+  EXPECT_THAT(
+      ParseNpyHeader(
+          "{'descr': '>i4', 'shape': (1, 0, 9223372036854775807,), 'fortran_order': True,}\n")
+          ->shape,
+      ElementsAre(0 + 1, 0, INT64_MAX));
+}
+
+TEST(NpyHeaderTest, RefusesEverythingElse) {
+  const std::string good = "{'descr': '<f4', 'fortran_order': False, 'shape': (2, 3)}";
+  EXPECT_THAT(ParseNpyHeader(good + "\n"), IsOk());
+  for (const std::string& bad : {
+           std::string(),
+           std::string("\n"),
+           good,                        // No line feed.
+           absl::StrCat(good, " "),     // No line feed either.
+           absl::StrCat(good, "\n\n"),  // Something after it.
+           absl::StrCat(good, "\n", good),
+           absl::StrCat(good, "x\n"),
+           absl::StrCat(" \t", good, "\n"),
+           std::string("{}\n"),
+           std::string("[]\n"),
+           std::string("{'descr': '<f4', 'fortran_order': False}\n"),
+           std::string("{'descr': '<f4', 'shape': (2, 3)}\n"),
+           std::string("{'fortran_order': False, 'shape': (2, 3)}\n"),
+           std::string("{'descr': '<f4', 'fortran_order': False, 'shape': (2, 3), 'more': 1}\n"),
+           std::string(
+               "{'descr': '<f4', 'descr': '<f4', 'fortran_order': False, 'shape': (2, 3)}\n"),
+           std::string(
+               "{'shape': (2, 3), 'descr': '<f4', 'fortran_order': False, 'shape': (2, 3)}\n"),
+           std::string("{'descr': '<f4' 'fortran_order': False, 'shape': (2, 3)}\n"),
+           std::string("{'descr': '<f4',, 'fortran_order': False, 'shape': (2, 3)}\n"),
+           std::string("{'descr' '<f4', 'fortran_order': False, 'shape': (2, 3)}\n"),
+           std::string("{descr: '<f4', 'fortran_order': False, 'shape': (2, 3)}\n"),
+           std::string("{'descr': '<f4', 'fortran_order': false, 'shape': (2, 3)}\n"),
+           std::string("{'descr': '<f4', 'fortran_order': 0, 'shape': (2, 3)}\n"),
+           std::string("{'descr': '<f4', 'fortran_order': False, 'shape': [2, 3]}\n"),
+           std::string("{'descr': '<f4', 'fortran_order': False, 'shape': 2}\n"),
+           std::string("{'descr': '<f4', 'fortran_order': False, 'shape': (2)}\n"),
+           std::string("{'descr': '<f4', 'fortran_order': False, 'shape': (2 3)}\n"),
+           std::string("{'descr': '<f4', 'fortran_order': False, 'shape': (2,, 3)}\n"),
+           std::string("{'descr': '<f4', 'fortran_order': False, 'shape': (,)}\n"),
+           std::string("{'descr': '<f4', 'fortran_order': False, 'shape': (2, 3}\n"),
+           std::string("{'descr': '<f4', 'fortran_order': False, 'shape': (2, (3,))}\n"),
+           std::string("{'descr': '<f4', 'fortran_order': False, 'shape': (-2, 3)}\n"),
+           std::string("{'descr': '<f4', 'fortran_order': False, 'shape': (2.0, 3)}\n"),
+           std::string("{'descr': '<f4', 'fortran_order': False, 'shape': (0x2, 3)}\n"),
+           std::string("{'descr': '<f4', 'fortran_order': False, 'shape': (2L, 3L)}\n"),
+           std::string(
+               "{'descr': '<f4', 'fortran_order': False, 'shape': (9223372036854775808,)}\n"),
+           std::string("{'descr': '<f4', 'fortran_order': False, 'shape': (1, 1, 1, 1)}\n"),
+           std::string("{'descr': '<f4\\n', 'fortran_order': False, 'shape': (2, 3)}\n"),
+           std::string("{'descr': '<f\xc3\xa9', 'fortran_order': False, 'shape': (2, 3)}\n"),
+           std::string("{'descr': '<f4\", 'fortran_order': False, 'shape': (2, 3)}\n"),
+           std::string("{'descr': '<f4"),
+           std::string("{'descr': ''"),
+           std::string("{'descr': '<f', 'fortran_order': False, 'shape': (2, 3)}\n"),
+           std::string("{'descr': 'f4', 'fortran_order': False, 'shape': (2, 3)}\n"),
+           std::string("{'descr': '<f0', 'fortran_order': False, 'shape': (2, 3)}\n"),
+           std::string("{'descr': '<f-4', 'fortran_order': False, 'shape': (2, 3)}\n"),
+           std::string("{'descr': '<f1234567', 'fortran_order': False, 'shape': (2, 3)}\n"),
+           std::string("{'descr': [('x', '<f4')], 'fortran_order': False, 'shape': (2, 3)}\n"),
+           std::string("{'descr': {'descr': {'descr': '<f4'}}}\n"),
+           absl::StrCat(good, "\n", absl::string_view("\0", 1)),
+       }) {
+    EXPECT_THAT(MessageOf(bad), HasSubstr("npy header, byte ")) << bad;
+  }
+}
+
+TEST(NpyHeaderTest, NamesThePlaceAndTheReason) {
+  EXPECT_EQ(MessageOf("{'descr': '<f4', 'fortran_order': Maybe, 'shape': (2, 3)}\n"),
+            "npy header, byte 34: got \"Maybe, 'shape': \", want True or False");
+  EXPECT_EQ(MessageOf("{'descr': [('a', '<f4')]}\n"),
+            "npy header, byte 10: got \"[('a', '<f4')]}\\n\", want a plain element type "
+            "(structured arrays are not "
+            "matrices)");
+  EXPECT_EQ(MessageOf("{'descr': '<f4'"), "npy header, byte 15: got the end, want ',' or '}'");
+}
+
+TEST(NpyHeaderTest, DeepNestingIsNoRecursion) {
+  const std::string nested = absl::StrCat("{'shape': ", std::string(9000, '('));
+  EXPECT_THAT(MessageOf(nested), HasSubstr("want an extent"));
+}
+
+TEST(NpyHeaderTest, BoundsTheLengthBeforeReading) {
+  std::string text = RawNpyHeader(2, "");
+  text.replace(8, 4, "\xff\xff\xff\xff");
+  EXPECT_THAT(ReadNpyText(text),
+              StatusIs(absl::StatusCode::kInvalidArgument,
+                       "npy header length: got 4294967295 bytes, want at most 10000"));
+  const std::string long_dict = absl::StrCat(
+      "{'descr': '<f4', 'fortran_order': False, 'shape': (0, 3)}", std::string(20000, ' '), "\n");
+  EXPECT_THAT(
+      ReadNpyText(RawNpyHeader(1, long_dict)),
+      StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("npy header length: got 20058")));
+}
+
+// The longest header that is taken, and one that is a byte longer.
+TEST(NpyHeaderTest, TakesHeadersOfTenThousandBytes) {
+  const std::string dict = "{'descr': '<f4', 'fortran_order': False, 'shape': (0, 3)}";
+  for (const int version : {1, 2, 3}) {
+    const auto text = [&](size_t bytes) {
+      return RawNpyHeader(version,
+                          absl::StrCat(dict, std::string(bytes - dict.size() - 1, ' '), "\n"));
+    };
+    EXPECT_THAT(ReadNpyText(text(10000)), IsOk()) << version;
+    EXPECT_THAT(ReadNpyText(text(10001)),
+                StatusIs(absl::StatusCode::kInvalidArgument,
+                         "npy header length: got 10001 bytes, want at most 10000"))
+        << version;
+  }
+}
+
+TEST(NpyHeaderTest, KnowsTheThreeFormats) {
+  const std::string dict = "{'descr': '<f4', 'fortran_order': False, 'shape': (0, 3)}\n";
+  for (int version : {1, 2, 3})
+    EXPECT_THAT(ReadNpyText(RawNpyHeader(version, dict)), IsOk()) << version;
+  EXPECT_THAT(
+      ReadNpyText(RawNpyHeader(4, dict)),
+      StatusIs(absl::StatusCode::kInvalidArgument, "npy version: got 4.0, want 1.0, 2.0 or 3.0"));
+  EXPECT_THAT(ReadNpyText(RawNpyHeader(0, dict)), StatusIs(absl::StatusCode::kInvalidArgument));
+  std::string minor = RawNpyHeader(1, dict);
+  minor[7] = 1;
+  EXPECT_THAT(ReadNpyText(minor), StatusIs(absl::StatusCode::kInvalidArgument,
+                                           "npy version: got 1.1, want 1.0, 2.0 or 3.0"));
+  EXPECT_THAT(ReadNpyText("PK\x03\x04 not an array"),
+              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("npy magic: got \"PK")));
+}
+
+TEST(NpyHeaderTest, RefusesEveryTruncation) {
+  const std::string text =
+      RawNpyHeader(1, "{'descr': '<f4', 'fortran_order': False, 'shape': (2, 3)}\n") +
+      std::string(24, 'x');
+  ASSERT_THAT(ReadNpyText(text), IsOk());
+  for (size_t length = 0; length < text.size(); ++length) {
+    EXPECT_THAT(ReadNpyText(absl::string_view(text).substr(0, length)),
+                StatusIs(absl::StatusCode::kInvalidArgument))
+        << length;
+  }
+}
+
+TEST(NpyHeaderTest, PrintsWhatItReads) {
+  NpyHeader header;
+  header.byte_order = '|';
+  header.kind = 'V';
+  header.item_bytes = 1;
+  header.fortran_order = true;
+  for (const std::vector<int64_t>& shape :
+       std::vector<std::vector<int64_t>>{{3}, {2, 3}, {0, 0}, {INT64_MAX, 1, INT64_MAX}}) {
+    header.shape = shape;
+    const std::string text = PrintNpyHeader(header);
+    EXPECT_EQ(text.size() % 64, 0u);
+    EXPECT_EQ(text.back(), '\n');
+    const auto parsed = ParseNpyHeader(absl::string_view(text).substr(10));
+    ASSERT_THAT(parsed, IsOk());
+    EXPECT_EQ(parsed->shape, shape);
+    EXPECT_EQ(parsed->kind, 'V');
+    EXPECT_TRUE(parsed->fortran_order);
+  }
+}
 
 TEST(NpyTest, ReadsPlainTypesAsTheyAre) {
   const struct {
@@ -246,6 +431,60 @@ TEST(NpyTest, WritesBytesThatNumpyReads) {
   EXPECT_EQ(WriteNpyText(array).substr(128), "\x0e\x07\x08");
   EXPECT_THAT(WriteNpyText(array),
               HasSubstr("{'descr': '|V1', 'fortran_order': True, 'shape': (3, 1), }"));
+}
+
+// A file of its own, which says how long it is.
+class NpyFileTest : public testing::Test {
+ protected:
+  void Write(absl::string_view text) const {
+    std::FILE* const file = std::fopen(path_.c_str(), "wb");
+    std::fwrite(text.data(), 1, text.size(), file);
+    std::fclose(file);
+  }
+
+  ScratchFolder folder_;
+  std::string path_ = folder_.Path("array.npy");
+};
+
+TEST_F(NpyFileTest, ReadsAndWrites) {
+  const NpyArray array = {
+      .type = v1::ELEMENT_TYPE_F16, .shape = {1, 2}, .order = v1::ORDER_ROW_MAJOR, .data = "abcd"};
+  ASSERT_THAT(WriteNpyFile(array, path_), IsOk());
+  EXPECT_EQ(ReadNpyFile(path_, v1::ELEMENT_TYPE_UNSPECIFIED)->data, "abcd");
+}
+
+TEST_F(NpyFileTest, ComparesTheClaimWithTheFile) {
+  Write(NpyFileText("<f8", "(1048576, 1048576)", "abc"));
+  EXPECT_THAT(ReadNpyFile(path_, v1::ELEMENT_TYPE_UNSPECIFIED),
+              StatusIs(absl::StatusCode::kInvalidArgument,
+                       absl::StrCat(path_, ": npy data: got 3 bytes, want 8796093022208")));
+  Write(NpyFileText("|u1", "(1, 2)", "abc"));
+  EXPECT_THAT(ReadNpyFile(path_, v1::ELEMENT_TYPE_UNSPECIFIED),
+              StatusIs(absl::StatusCode::kInvalidArgument,
+                       absl::StrCat(path_, ": npy file: got bytes after the data, want its end")));
+  Write("");
+  EXPECT_THAT(ReadNpyFile(path_, v1::ELEMENT_TYPE_UNSPECIFIED),
+              StatusIs(absl::StatusCode::kInvalidArgument,
+                       absl::StrCat(path_, ": npy magic: got 0 bytes, want 8")));
+}
+
+TEST_F(NpyFileTest, SaysWhichFileIsMissing) {
+  EXPECT_THAT(ReadNpyFile("/nonexistent/a.npy", v1::ELEMENT_TYPE_UNSPECIFIED),
+              StatusIs(absl::StatusCode::kNotFound,
+                       "/nonexistent/a.npy: cannot be read: No such file or directory"));
+  EXPECT_FALSE(
+      WriteNpyFile({.type = v1::ELEMENT_TYPE_F16, .shape = {0}, .data = {}}, "/nonexistent/a.npy")
+          .ok());
+  EXPECT_FALSE(ReadNpyFile("/", v1::ELEMENT_TYPE_UNSPECIFIED).ok());
+}
+
+TEST_F(NpyFileTest, NoticesAFullDisk) {
+  const NpyArray array = {.type = v1::ELEMENT_TYPE_U8,
+                          .shape = {1 << 20},
+                          .order = v1::ORDER_ROW_MAJOR,
+                          .data = std::string(1 << 20, 'x')};
+  EXPECT_THAT(WriteNpyFile(array, "/dev/full"),
+              StatusIs(absl::StatusCode::kInternal, HasSubstr("No space left")));
 }
 
 }  // namespace

@@ -12,7 +12,6 @@
 #include <string>
 #include <vector>
 
-#include "client/matrix/block_factors.h"
 #include "client/matrix/verify.h"
 #include "gemmd/tensor.h"
 #include "gemmd/v1/gemm.pb.h"

@@ -7,7 +7,7 @@
 #include <functional>
 #include <string>
 
-#include "client/matrix/matrix_reader.h"
+#include "client/matrix/verify.h"
 #include "gemmd/element_codec.h"
 #include "gemmd/element_type.h"
 #include "gemmd/product.h"

@@ -11,8 +11,6 @@
 #include <span>
 #include <string>
 
-#include "client/matrix/matrix_reader.h"
-#include "client/matrix/reference.h"
 #include "client/sparse_operand.h"
 #include "gemmd/product.h"
 #include "gemmd/v1/gemm.pb.h"

@@ -6,7 +6,7 @@
 
 #include <cmath>
 
-#include "client/matrix/splitmix.h"
+#include "client/matrix/random_matrix.h"
 #include "tests/client/load/report/report_sample.h"
 #include "tests/testing/random_source.h"
 #include "tests/testing/status_matchers.h"

@@ -4,7 +4,6 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "client/load/report/html_plots.h"
 #include "client/load/report/html_report.h"
 #include "client/load/report/report.h"
 #include "gemmd/v1/registry.pb.h"
@@ -16,8 +15,6 @@ namespace {
 using testing::AllOf;
 using testing::HasSubstr;
 using testing::Not;
-
-int64_t Steady(int64_t /*call*/) { return 990'000; }
 
 LoadReport NamedReport() {
   LoadReport report = SampleReport({SampleStep("s", 2000, Steady)});

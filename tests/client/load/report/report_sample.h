@@ -15,6 +15,9 @@ namespace gemmd {
 ReportStep SampleStep(const std::string& name, int64_t calls,
                       const std::function<int64_t(int64_t call)>& service_ns);
 
+// The service time of calls that all take 990 us.
+inline int64_t Steady(int64_t /*call*/) { return 990'000; }
+
 LoadReport SampleReport(std::vector<ReportStep> steps);
 
 }  // namespace gemmd

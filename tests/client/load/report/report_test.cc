@@ -9,7 +9,6 @@
 #include "absl/strings/str_split.h"
 #include "client/load/live_view.h"
 #include "client/load/report/html_report.h"
-#include "client/load/report/svg_plot.h"
 #include "gemmd/v1/tensors.pb.h"
 #include "tests/client/load/report/report_sample.h"
 
@@ -22,8 +21,6 @@ using testing::ElementsAre;
 using testing::HasSubstr;
 using testing::IsEmpty;
 using testing::Not;
-
-int64_t Steady(int64_t /*call*/) { return 990'000; }
 
 TEST(TallyTest, ClocksStageAndFailures) {
   const Tally tally = SampleStep("s", 2000, Steady).result.tally;

@@ -1,0 +1,485 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "client/gemmctl/explain.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+#include <limits>
+#include <map>
+#include <memory>
+#include <span>
+#include <tuple>
+#include <utility>
+#include <vector>
+
+#include "absl/functional/function_ref.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "client/gemmctl/command.h"
+#include "client/gemmctl/product_flags.h"
+#include "client/gemmctl/tensor_session.h"
+#include "client/matrix/safetensors.h"
+#include "client/operand_size.h"
+#include "client/terminal/option.h"
+#include "client/terminal/text.h"
+#include "gemmd/element_type.h"
+#include "gemmd/prepare.h"
+#include "nlohmann/json.hpp"
+
+namespace gemmd {
+namespace {
+
+// One type for the weights and the activations of a layer.
+struct LayerType {
+  v1::ElementType type = v1::ELEMENT_TYPE_UNSPECIFIED;
+  // Root mean square of what the weights change by, over that of the weights; NaN where they have
+  // no finite values in the type.
+  double error = 0;
+  std::string device = {};
+  std::string kernel = {};  // Empty: none can run it.
+  int64_t predicted_ns = 0;
+};
+
+// A matrix of the file, N x K: the weights of K inputs and N outputs.
+struct ModelLayer {
+  std::string name = {};
+  v1::ElementType file_type = v1::ELEMENT_TYPE_UNSPECIFIED;
+  int64_t outputs = 0;
+  int64_t inputs = 0;
+  std::vector<LayerType> types = {};  // In the order in which they were asked for.
+  int best = -1;  // The fastest one whose error is small enough; -1: there is none.
+};
+
+struct ModelPlan {
+  std::vector<ModelLayer> layers = {};
+  int64_t others = 0;  // Tensors that are no matrices of floating-point numbers.
+};
+
+// How the server would multiply m x K activations by the transposed N x K weights.
+// Errors: Unimplemented where no kernel can.
+using ExplainLayer = absl::FunctionRef<absl::StatusOr<v1::ExplainResponse>(
+    v1::ElementType type, int64_t outputs, int64_t inputs)>;
+
+using Align = TextTable::Align;
+
+constexpr int kShownCandidates = 10;
+
+std::string ProductText(const v1::MultiplyRequest& request) {
+  const int64_t batch = request.has_batch() ? request.batch() : 1;
+  return absl::StrCat(batch == 1 ? "" : absl::StrCat(batch, " of "), request.m(), " x ",
+                      request.n(), " x ", request.k(), ", ", ElementTypeName(request.a().type()),
+                      request.a().sparsity() == v1::SPARSITY_NONE ? "" : " 2:4", " x ",
+                      ElementTypeName(request.b().type()));
+}
+
+std::string Candidates(const v1::ExplainResponse& explanation, bool is_complete) {
+  if (explanation.candidates().empty()) return "No kernel can run it.\n";
+  TextTable table({{"kernel"}, {"predicted", Align::kRight}, {"rate", Align::kRight}, {"why"}});
+  const int count = explanation.candidates_size();
+  const int shown = is_complete ? count : std::min(count, kShownCandidates);
+  for (int i = 0; i < shown; ++i) {
+    const v1::Candidate& candidate = explanation.candidates(i);
+    table.AddRow({candidate.kernel(), FormatNanoseconds(candidate.predicted_ns()),
+                  FormatOperationRate(explanation.operations(), candidate.predicted_ns()),
+                  candidate.reason()});
+  }
+  if (shown == count) return table.Print();
+  return absl::StrCat(table.Print(), "and ", FormatCount(count - shown),
+                      " more (--all shows them)\n");
+}
+
+std::string EveryRefusal(const v1::ExplainResponse& explanation) {
+  TextTable table({{"refused"}, {"why"}});
+  for (const v1::Refusal& refusal : explanation.refusals()) {
+    table.AddRow({refusal.kernel(), refusal.reason()});
+  }
+  return table.Print();
+}
+
+// One line for each reason, in the order of the first kernel that has it.
+std::string RefusalsByReason(const v1::ExplainResponse& explanation) {
+  struct Group {
+    std::string first;
+    std::string reason;
+    int64_t count = 0;
+  };
+  std::vector<Group> groups;
+  std::map<std::string, size_t> group_of;
+  for (const v1::Refusal& refusal : explanation.refusals()) {
+    const auto [found, is_new] = group_of.try_emplace(refusal.reason(), groups.size());
+    if (is_new) groups.push_back({refusal.kernel(), refusal.reason()});
+    ++groups[found->second].count;
+  }
+  TextTable table({{"refused", Align::kRight}, {"why"}, {"for example"}});
+  for (const Group& group : groups) {
+    table.AddRow({FormatCount(group.count), group.reason, group.first});
+  }
+  return absl::StrCat(table.Print(), FormatCount(explanation.refusals_size()),
+                      " kernels refused (--all shows each)\n");
+}
+
+}  // namespace
+
+std::string ExplanationTable(const v1::MultiplyRequest& request,
+                             const v1::ExplainResponse& explanation, bool is_complete) {
+  const std::string text = absl::StrCat(
+      "device   ", explanation.device(), "\n", "product  ", ProductText(request), ", ",
+      FormatCount(explanation.operations()), " operations\n", "bytes    ",
+      FormatBytes(explanation.bytes_read()), " read, ", FormatBytes(explanation.bytes_written()),
+      " written, ", FormatBytes(explanation.workspace_bytes()), " of workspace\n",
+      explanation.recipe().empty() ? "" : absl::StrCat("recipe   ", explanation.recipe(), "\n"),
+      explanation.bits_may_vary()
+          ? "bits     may depend on what runs as one with it (--deterministic: never)\n"
+          : "",
+      "\n", Candidates(explanation, is_complete));
+  if (explanation.refusals().empty()) return text;
+  return absl::StrCat(text, "\n",
+                      is_complete ? EveryRefusal(explanation) : RefusalsByReason(explanation));
+}
+
+namespace {
+
+// Elements whose error is computed at once: 4 MiB as floats.
+constexpr int64_t kElementsAtOnce = int64_t{1} << 20;
+
+// Those of which a model's weights consist.
+bool IsWeightType(v1::ElementType type) {
+  return type == v1::ELEMENT_TYPE_F64 || type == v1::ELEMENT_TYPE_F32 ||
+         type == v1::ELEMENT_TYPE_F16 || type == v1::ELEMENT_TYPE_BF16 ||
+         type == v1::ELEMENT_TYPE_E4M3 || type == v1::ELEMENT_TYPE_E5M2;
+}
+
+bool HasFactors(v1::ElementType type) { return ElementBits(type) == 8; }
+
+// The values as the type would have them.
+absl::StatusOr<std::vector<float>> ValuesIn(std::span<const float> values, int64_t rows,
+                                            int64_t columns, v1::ElementType type) {
+  auto stored = HasFactors(type) ? Quantize(values, rows, columns, type, ScalePer::kRow)
+                                 : Encode(values, rows, columns, type);
+  if (!stored.ok()) return stored.status();
+  const std::vector<float> factors = std::exchange(stored->scale, {});
+  auto decoded = Decode(stored->view());
+  if (!decoded.ok() || factors.empty()) return decoded;
+  for (size_t i = 0; i < decoded->size(); ++i) {
+    (*decoded)[i] *= factors[i / static_cast<size_t>(columns)];
+  }
+  return decoded;
+}
+
+struct Squares {
+  double changes = 0;
+  double values = 0;
+};
+
+absl::Status AddPart(const MatrixView& part, v1::ElementType type, Squares& sum) {
+  const auto values = Decode(part);
+  if (!values.ok()) return values.status();
+  const auto stored = ValuesIn(*values, part.rows, part.columns, type);
+  if (!stored.ok()) {
+    // There is no factor for infinities, NaN and what the type has no sign for.
+    sum.changes = std::numeric_limits<double>::quiet_NaN();
+    return absl::OkStatus();
+  }
+  for (size_t i = 0; i < values->size(); ++i) {
+    const double value = (*values)[i];
+    const double change = static_cast<double>((*stored)[i]) - value;
+    sum.changes += change * change;
+    sum.values += value * value;
+  }
+  return absl::OkStatus();
+}
+
+// What the server says, asked once for each shape.
+class Explanations {
+ public:
+  explicit Explanations(ExplainLayer explain) : explain_(explain) {}
+
+  absl::StatusOr<LayerType> Of(v1::ElementType type, int64_t outputs, int64_t inputs) {
+    const auto key = std::tuple(type, outputs, inputs);
+    if (const auto found = known_.find(key); found != known_.end()) return found->second;
+    LayerType layer = {.type = type};
+    const auto explanation = explain_(type, outputs, inputs);
+    if (!explanation.ok() && !absl::IsUnimplemented(explanation.status())) {
+      return explanation.status();
+    }
+    if (explanation.ok() && !explanation->candidates().empty()) {
+      layer.device = explanation->device();
+      layer.kernel = explanation->candidates(0).kernel();
+      layer.predicted_ns = explanation->candidates(0).predicted_ns();
+    }
+    return known_.emplace(key, std::move(layer)).first->second;
+  }
+
+ private:
+  const ExplainLayer explain_;
+  std::map<std::tuple<v1::ElementType, int64_t, int64_t>, LayerType> known_;
+};
+
+// The fastest type whose error is small enough; of equally fast ones the one that changes less.
+int BestOf(const std::vector<LayerType>& types, double most_error) {
+  int best = -1;
+  for (size_t i = 0; i < types.size(); ++i) {
+    const LayerType& type = types[i];
+    if (type.kernel.empty() || !(type.error <= most_error)) continue;
+    const auto cost = [](const LayerType& one) { return std::tuple(one.predicted_ns, one.error); };
+    if (best < 0 || cost(type) < cost(types[static_cast<size_t>(best)])) best = static_cast<int>(i);
+  }
+  return best;
+}
+
+}  // namespace
+
+absl::StatusOr<double> WeightError(const MatrixView& weights, v1::ElementType type) {
+  const OperandShape shape = {.type = weights.type,
+                              .order = weights.order,
+                              .rows = weights.rows,
+                              .columns = weights.columns};
+  const absl::Status checked = CheckOperandBytes("weights", "rows*columns", shape,
+                                                 static_cast<int64_t>(weights.data.size()));
+  if (!checked.ok()) return checked;
+  const int64_t line_bytes = PackedLineBytes(weights.type, weights.columns).value_or(0);
+  if (weights.columns == 0) return 0;
+  const int64_t most_rows = std::max<int64_t>(1, kElementsAtOnce / weights.columns);
+  Squares sum;
+  for (int64_t row = 0; row < weights.rows; row += most_rows) {
+    MatrixView part = weights;
+    part.rows = std::min(most_rows, weights.rows - row);
+    part.data = weights.data.subspan(static_cast<size_t>(row * line_bytes),
+                                     static_cast<size_t>(part.rows * line_bytes));
+    if (absl::Status status = AddPart(part, type, sum); !status.ok()) return status;
+    if (std::isnan(sum.changes)) return sum.changes;
+  }
+  return sum.changes == 0 ? 0 : std::sqrt(sum.changes / sum.values);
+}
+
+namespace {
+
+// Each shape is explained once. Errors: of a file that makes no sense, and all of `explain` but
+// Unimplemented.
+absl::StatusOr<ModelPlan> PlanModel(const MappedSafetensors& file,
+                                    const std::vector<v1::ElementType>& types, double most_error,
+                                    ExplainLayer explain) {
+  ModelPlan plan;
+  Explanations explanations(explain);
+  for (const SafetensorsEntry& entry : file.header().tensors) {
+    const v1::ElementType file_type = TypeOfSafetensors(entry.type);
+    if (entry.shape.size() != 2 || entry.bytes() == 0 || !IsWeightType(file_type)) {
+      ++plan.others;
+      continue;
+    }
+    ModelLayer layer = {.name = entry.name,
+                        .file_type = file_type,
+                        .outputs = entry.shape[0],
+                        .inputs = entry.shape[1]};
+    const absl::string_view bytes = file.BytesOf(entry);
+    const MatrixView weights =
+        PackedView(file_type, std::as_bytes(std::span(bytes.data(), bytes.size())), layer.outputs,
+                   layer.inputs);
+    for (const v1::ElementType type : types) {
+      auto choice = explanations.Of(type, layer.outputs, layer.inputs);
+      if (!choice.ok()) return choice.status();
+      const auto error = WeightError(weights, type);
+      if (!error.ok()) return Prefixed(entry.name, error.status());
+      choice->error = *error;
+      layer.types.push_back(*std::move(choice));
+    }
+    layer.best = BestOf(layer.types, most_error);
+    plan.layers.push_back(std::move(layer));
+  }
+  return plan;
+}
+
+std::string ErrorText(double error) {
+  return std::isfinite(error) ? absl::StrFormat("%.2g", error) : "not finite";
+}
+
+// "bf16 12.3 us 0.0017".
+std::string ChoiceText(const LayerType& choice) {
+  const std::string time =
+      choice.kernel.empty() ? "no kernel" : FormatNanoseconds(choice.predicted_ns);
+  return absl::StrCat(TypeText(choice.type), " ", time, " ", ErrorText(choice.error));
+}
+
+// A line for each layer: its best type, its predicted time and error there, and the other types.
+std::string ModelText(const ModelPlan& plan) {
+  TextTable table({{"layer"},
+                   {"n x k", Align::kRight},
+                   {"file"},
+                   {"best"},
+                   {"predicted", Align::kRight},
+                   {"error", Align::kRight},
+                   {"others: type, predicted, error"}});
+  int64_t sum_ns = 0;
+  int64_t without = 0;
+  for (const ModelLayer& layer : plan.layers) {
+    std::string others;
+    for (size_t i = 0; i < layer.types.size(); ++i) {
+      if (static_cast<int>(i) == layer.best) continue;
+      absl::StrAppend(&others, others.empty() ? "" : ", ", ChoiceText(layer.types[i]));
+    }
+    std::vector<std::string> cells = {layer.name, absl::StrCat(layer.outputs, " x ", layer.inputs),
+                                      TypeText(layer.file_type)};
+    if (layer.best < 0) {
+      ++without;
+      cells.insert(cells.end(), {"none", "", ""});
+    } else {
+      const LayerType& best = layer.types[static_cast<size_t>(layer.best)];
+      sum_ns += best.predicted_ns;
+      cells.insert(cells.end(), {TypeText(best.type), FormatNanoseconds(best.predicted_ns),
+                                 ErrorText(best.error)});
+    }
+    cells.push_back(std::move(others));
+    table.AddRow(std::move(cells));
+  }
+  std::string text = absl::StrCat(table.Print(), "\n", FormatCount(plan.layers.size()),
+                                  plan.layers.size() == 1 ? " layer, " : " layers, ",
+                                  FormatNanoseconds(sum_ns), " with the best types");
+  if (without > 0) absl::StrAppend(&text, "; ", FormatCount(without), " have none");
+  if (plan.others > 0) {
+    absl::StrAppend(&text, "; ", FormatCount(plan.others), " other tensors left out");
+  }
+  return text + "\n";
+}
+
+// One layer.
+nlohmann::ordered_json LayerJson(const ModelLayer& layer) {
+  nlohmann::ordered_json types = nlohmann::ordered_json::array();
+  for (const LayerType& choice : layer.types) {
+    nlohmann::ordered_json json = {{"type", TypeText(choice.type)},
+                                   {"error", NumberJson(choice.error)}};
+    if (!choice.kernel.empty()) {
+      json["predicted_ns"] = choice.predicted_ns;
+      json["device"] = choice.device;
+      json["kernel"] = choice.kernel;
+    }
+    types.push_back(std::move(json));
+  }
+  nlohmann::ordered_json json = {{"layer", layer.name}, {"n", layer.outputs},
+                                 {"k", layer.inputs},   {"file_type", TypeText(layer.file_type)},
+                                 {"best", nullptr},     {"types", std::move(types)}};
+  if (layer.best >= 0) json["best"] = TypeText(layer.types[static_cast<size_t>(layer.best)].type);
+  return json;
+}
+
+constexpr char kExplainHelp[] =
+    "Of a model, each matrix N x K is the weights of a layer with K inputs and N outputs, as "
+    "PyTorch's Linear keeps them. For each type of activations and weights, the predicted time is "
+    "that of multiplying M activations by it, and the error what the weights change by (root mean "
+    "square, relative): 8-bit types have a factor for each output. The best type is the fastest "
+    "one whose error is at most --max-error.\n\n"
+    "Examples:\n"
+    "  gemmctl explain --random 4095,4097,4093 --type bf16\n"
+    "  gemmctl explain A.npy B.npy --deterministic\n"
+    "  gemmctl explain --random 1,4096,4096 --type s8 --output-type s8 --json\n"
+    "  gemmctl explain --model model.safetensors --rows 16   The best type of each layer";
+
+struct ExplainFlags {
+  ProductFlags product;
+  bool all = false;   // Every kernel on a line of its own.
+  std::string model;  // A .safetensors file, each of whose layers is explained; empty: one product.
+  int64_t rows = 1;   // What the activations have, for a model.
+  double max_error = 0.05;
+};
+
+// The types that a layer may have, in the order in which they are shown.
+constexpr v1::ElementType kLayerTypes[] = {v1::ELEMENT_TYPE_F32, v1::ELEMENT_TYPE_BF16,
+                                           v1::ELEMENT_TYPE_F16, v1::ELEMENT_TYPE_E4M3,
+                                           v1::ELEMENT_TYPE_S8};
+
+// The product of a layer, with the rest as the flags say.
+ProductFlags LayerFlags(const ExplainFlags& flags, v1::ElementType type, int64_t outputs,
+                        int64_t inputs) {
+  ProductFlags layer = flags.product;
+  layer.random = {flags.rows, outputs, inputs};
+  layer.type = std::string(ElementTypeName(type));
+  layer.transpose_b = true;
+  if (ElementBits(type) == 8) {
+    layer.a_scale.assign(1, '1');
+    layer.b_scale = layer.a_scale;
+  }
+  if (layer.output_type.empty()) layer.output_type = "f32";
+  return layer;
+}
+
+absl::Status CheckModelFlags(const ExplainFlags& flags) {
+  const ProductFlags& product = flags.product;
+  const bool has_operands =
+      !product.a_path.empty() || !product.random.empty() || !product.a_type.empty() ||
+      !product.b_type.empty() || !product.a_scale.empty() || !product.b_scale.empty() ||
+      !product.c_path.empty() || !product.bias_path.empty() || product.sparse_a || flags.all;
+  if (!has_operands) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      "--model: got operands or --all too, want neither: the file's layers are the operands");
+}
+
+ExitCode ExplainModel(const GlobalFlags& global, const ExplainFlags& flags,
+                      const Console& console) {
+  if (absl::Status status = CheckModelFlags(flags); !status.ok()) {
+    return FailLocally(console, status);
+  }
+  const auto file = MappedSafetensors::Open(flags.model);
+  if (!file.ok()) return FailLocally(console, file.status());
+  auto client = Connect(global);
+  if (!client.ok()) return FailLocally(console, client.status());
+  std::vector<v1::ElementType> types(std::begin(kLayerTypes), std::end(kLayerTypes));
+  if (const auto type = ParseElementType(flags.product.type)) types = {*type};
+  const auto plan = PlanModel(*file, types, flags.max_error,
+                              [&](v1::ElementType type, int64_t outputs,
+                                  int64_t inputs) -> absl::StatusOr<v1::ExplainResponse> {
+                                const auto request =
+                                    ProductRequest(LayerFlags(flags, type, outputs, inputs), false,
+                                                   console, &*client);
+                                if (!request.ok()) return request.status();
+                                return client->Explain(*request);
+                              });
+  if (!plan.ok()) return FailCall(console, plan.status());
+  if (!global.json) {
+    console.Print(ModelText(*plan));
+    return ExitCode::kOk;
+  }
+  for (const ModelLayer& layer : plan->layers) console.Print(JsonLine(LayerJson(layer)));
+  return ExitCode::kOk;
+}
+
+ExitCode RunExplain(const GlobalFlags& global, const ExplainFlags& flags, const Console& console) {
+  if (!flags.model.empty()) return ExplainModel(global, flags, console);
+  auto client = ConnectFor(global, flags.product, console);
+  if (!client.ok()) return FailSession(console, client.status());
+  const auto request = ProductRequest(flags.product, false, console, &*client);
+  if (!request.ok()) return FailLocally(console, request.status());
+  const auto explanation = client->Explain(*request);
+  if (!explanation.ok()) return FailCall(console, explanation.status());
+  console.Print(global.json ? JsonLine(MessageJson(*explanation))
+                            : ExplanationTable(*request, *explanation, flags.all));
+  return ExitCode::kOk;
+}
+
+}  // namespace
+
+CommandRun AddExplain(CLI::App& app) {
+  auto flags = std::make_unique<ExplainFlags>();
+  SetFooter(app, absl::StrCat(TypeHelp(), "\n\n", kExplainHelp));
+  AddProductFlags(app, flags->product);
+  AddFlag(app, "--all", flags->all, "Print every candidate and every refused kernel, one a line")
+      .Group("Output");
+  const CommandOption model =
+      AddOption(app, "--model", flags->model,
+                "Explain each layer of this .safetensors file instead of one product: its best "
+                "type, predicted time and error")
+          .TypeName("FILE")
+          .Group("Model");
+  AddOption(app, "--rows", flags->rows, "Rows of the activations that each layer multiplies", 1)
+      .ShowDefault()
+      .Need(model)
+      .TypeName("M")
+      .Group("Model");
+  AddOption(app, "--max-error", flags->max_error,
+            "Largest error of weights that the best type of a layer may have", 0)
+      .ShowDefault()
+      .Need(model)
+      .TypeName("E")
+      .Group("Model");
+  return RunWith(std::move(flags), RunExplain);
+}
+
+}  // namespace gemmd

@@ -1,0 +1,27 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// How the server would run a product, or each layer of a model, for people and for programs.
+#pragma once
+
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "gemmd/product.h"
+#include "gemmd/v1/gemm.pb.h"
+#include "gemmd/v1/registry.pb.h"
+#include "gemmd/v1/tensors.pb.h"
+
+namespace gemmd {
+
+// The device, the kernels that can run the product with their predicted times, and why the rest
+// cannot. Unless `is_complete`, only the first candidates, and one line for each reason of refusal.
+std::string ExplanationTable(const v1::MultiplyRequest& request,
+                             const v1::ExplainResponse& explanation, bool is_complete);
+
+// What rounding (16 bits and more) or scaling row by row (8 bits) changes the values of a row-major
+// matrix by: the root mean square of the changes over that of the values; NaN where the values have
+// no finite ones in the type. Takes memory for a part of the matrix alone.
+// Errors: InvalidArgument where the bytes do not fit the shape.
+absl::StatusOr<double> WeightError(const MatrixView& weights, v1::ElementType type);
+
+}  // namespace gemmd

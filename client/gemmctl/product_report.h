@@ -1,0 +1,71 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// What a product cost, and what came of the check of its D.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "client/terminal/option.h"
+#include "gemmd/product.h"
+#include "gemmd/v1/gemm.pb.h"
+#include "nlohmann/json.hpp"
+
+namespace gemmd {
+
+// Smallest value and percentiles of a few measurements, each of them kept: the histograms of
+// gemmload take any number and round to buckets.
+
+// The value at `fraction` (0 to 1) of `values` by nearest rank: the smallest value that at least
+// that share of the values does not exceed. Every result is a measured value. 0 where there are
+// none.
+int64_t Percentile(std::vector<int64_t> values, double fraction);
+
+struct Spread {
+  int64_t least = 0;
+  int64_t p50 = 0;
+  int64_t p99 = 0;
+};
+
+Spread SpreadOf(std::vector<int64_t> values);
+
+// One call: the server's stages, and the time from before the call until after it here.
+struct CallTiming {
+  v1::Timing server;
+  int64_t round_trip_ns = 0;
+};
+
+// A stage and its times, one per call.
+struct StageTimes {
+  std::string name;
+  std::vector<int64_t> ns;
+  bool has_rate = false;  // Whether operations per time mean something.
+};
+
+// The stages in the order in which they happen; then total, overhead (total - compute), round trip.
+std::vector<StageTimes> StagesOf(const std::vector<CallTiming>& calls);
+
+// A table: one time per stage for one call, else min, p50 and p99; and operations per second where
+// they mean something, at the p50.
+std::string TimingTable(const std::vector<CallTiming>& calls, int64_t operations);
+
+// {"receive": {"min_ns": ..., "p50_ns": ..., "p99_ns": ...}, ...}
+nlohmann::ordered_json TimingJson(const std::vector<CallTiming>& calls);
+
+// The check of D that the server makes before it answers: how the command line asks for it, and
+// what came of it. (`multiply --verify` compares D here instead, once it has come.)
+
+// "none", "sampled", "sampled:0.001", "checksum" or "duplicate"; nothing leaves it to the server.
+// Errors: InvalidArgument.
+absl::StatusOr<ServerCheck> ParseServerCheck(absl::string_view text);
+
+// Adds --server-verify, which sets `text`.
+CommandOption AddServerCheck(CLI::App& app, std::string& text);
+
+// Lines that say what was checked, at what cost, and how likely a wrong element was missed.
+std::string ServerCheckText(const v1::Verification& check, int64_t total_ns);
+
+}  // namespace gemmd
