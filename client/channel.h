@@ -23,7 +23,8 @@
 
 namespace gemmd {
 
-// The address that gRPC knows: without tls: or mtls:.
+// An address is HOST:PORT, unix:PATH or another scheme of gRPC, with tls: or mtls: before it where
+// connections are encrypted. Returns the address that gRPC knows, without tls: or mtls:.
 absl::string_view WithoutTls(absl::string_view address);
 
 // Whether an address without tls: leads to a unix socket, or to this machine whatever a resolver

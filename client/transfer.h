@@ -52,6 +52,9 @@ class SteadyTime {
   absl::Duration since_start_;  // Of the clock.
 };
 
+// How many connections a transfer takes whose caller names none: as many as the client's earlier
+// transfers of about as many bytes went fastest over.
+//
 // Sizes are told apart by powers of two. Of each, the first transfer goes over four connections if
 // it has more than 8 MiB, otherwise over one; the second is the other way. From then on the faster
 // way is taken, and the other one is tried again now and then, since networks change.
@@ -84,7 +87,8 @@ class LaneChoice {
   std::array<Size, 65> sizes_ ABSL_GUARDED_BY(mutex_);
 };
 
-// What stands before the bytes of a PutRequest with a chunk of them, which they then end.
+// The messages with bytes of tensors are made and read here, because protobuf would copy the bytes
+// twice. Returns what stands before the bytes of a PutRequest with a chunk; the bytes end it.
 std::string PutChunkHeader(int64_t offset, int64_t bytes);
 
 // A whole message.
@@ -132,8 +136,7 @@ struct UploadPlan {
 };
 
 // Uploads a tensor, and continues by its id after connections broke. Blocks until it is complete.
-// Errors: the server's own; Unavailable once
-// some tries have moved no byte; DeadlineExceeded.
+// Errors: the server's own; Unavailable once some tries have moved no byte; DeadlineExceeded.
 absl::StatusOr<v1::TensorInfo> RunUpload(ClientSession& session, UploadPlan plan);
 
 // The download of one tensor, or of a range of it, over several connections: each takes the next

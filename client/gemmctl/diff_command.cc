@@ -357,8 +357,8 @@ constexpr char kMapStyle[] =
     ".cell:hover { stroke: #000; }\n"
     "</style>\n";
 
-// One SVG file with the maps of all comparisons below each other. Each block of elements tells
-// about itself under the pointer.
+// One SVG file with the maps of all comparisons below each other, which refers to nothing outside
+// of itself. Each block of elements tells about itself under the pointer.
 std::string DifferencesSvg(const std::vector<NamedDifference>& all) {
   std::string body;
   int height = kMapMargin;
