@@ -157,7 +157,7 @@ void AddLimits(CLI::App& app, Options& options) {
   app.add_option_function<double>(
          "--max-product-seconds",
          [&options](double seconds) {
-           options.server.time.max_product_ns = static_cast<int64_t>(seconds * 1e9);
+           options.server.admission.max_product_ns = static_cast<int64_t>(seconds * 1e9);
          },
          "Longest product, by its predicted time; a longer one is refused with RESOURCE_EXHAUSTED")
       ->transform(option::NumberFrom(1e-3, 1e6))
@@ -396,7 +396,7 @@ ParsedOptions ParseOptions(int argc, const char* const* argv) {
     app.parse(argc, argv);
     RefuseEmptyValues(app);
     RefuseSharedFiles(app, parsed.options);
-    parsed.options.server.time.max_backlog_ns =
+    parsed.options.server.admission.max_backlog_ns =
         absl::ToInt64Nanoseconds(parsed.options.max_backlog);
     parsed.should_run = true;
     parsed.places = ConfigPlaces(app, argc, argv);

@@ -20,7 +20,7 @@ struct Options {
   std::string ready_file;  // Written with the addresses once the daemon serves.
   absl::Duration lame_duck = absl::Seconds(1);
   absl::Duration grace = absl::Seconds(20);
-  absl::Duration max_backlog = absl::Nanoseconds(TimeLimits().max_backlog_ns);
+  absl::Duration max_backlog = absl::Nanoseconds(Admission::Limits().max_backlog_ns);
   std::string log_level = "info";
   LogFormat log_format = LogFormat::kText;
   std::string log_file;   // Empty means standard error.

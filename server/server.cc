@@ -214,7 +214,7 @@ Server::Server(const ServerOptions& options, std::unique_ptr<Trust> trust,
   }
   if (callers_ != nullptr) reload_ = std::make_unique<OnRequest>([this] { ReadRulesAgain(); });
   scheduler_ =
-      std::make_unique<Scheduler>(borrowed, clock_, options.time, options.joins,
+      std::make_unique<Scheduler>(borrowed, clock_, options.joins,
                                   options.answering_threads.value_or(DefaultAnsweringThreads()));
   expiry_timer_ = std::make_unique<ExpiryTimer>(*scheduler_, clock_);
   runner_ = std::make_unique<ProductRunner>(

@@ -47,7 +47,6 @@ struct ServerOptions {
   TransportOptions transport;
   TrustOptions trust;
   Admission::Limits admission = {.max_requests = 4096, .max_bytes = 0};
-  TimeLimits time;
   JoinRules joins;
   // Threads that answer products which ran together (Scheduler). Default: one for four processors,
   // at most four.

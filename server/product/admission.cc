@@ -9,8 +9,6 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
-#include "kernels/status_macros.h"
-#include "server/product/queue.h"
 
 namespace gemmd {
 
@@ -110,60 +108,95 @@ void Admission::Ticket::MarkAnswered(int64_t bytes) {
   admission_->Release(was_request, released);
 }
 
-void Admission::Ticket::Withdraw() {
-  if (std::exchange(is_request_, false)) admission_->Release(/*is_request=*/true, 0);
+namespace {
+
+// A caller may have so many times as many requests inside as there are places free: alone it gets
+// seven eighths of them, and whoever comes next finds one. In the same way a connection may have so
+// many times as many as its caller may still have.
+constexpr int64_t kShare = 7;
+
+// The requests that may still come of somebody who has so many inside and takes free places only.
+int64_t PlacesLeft(int64_t own, int64_t free) {
+  return std::max((kShare * free - own + kShare) / (kShare + 1), int64_t{0});
 }
 
-absl::Status Admission::CheckRoom(int64_t more_bytes) {
+}  // namespace
+
+// Refuses the product of a caller that would leave no place for another one, or of a connection
+// that would leave none for the caller's others.
+Verdict Admission::CheckShare(Asked& asked, absl::FunctionRef<FairQueue::Inside()> own) const {
+  const int64_t free = asked.free_requests;
+  const int64_t inside = limits_.max_requests - free;
+  if (free <= 0 || inside < kShare * PlacesLeft(inside, free)) return Verdict::kIn;
+  asked.own = own();
+  const int64_t left = PlacesLeft(asked.own.of_caller, free);
+  if (left == 0) return Verdict::kCallerShare;
+  return asked.own.of_connection < kShare * left ? Verdict::kIn : Verdict::kConnectionShare;
+}
+
+Verdict Admission::CheckRoom(Asked& asked) {
+  // load_.bytes <= max_bytes always holds, so the difference cannot overflow.
+  asked.free_bytes = limits_.max_bytes - load_.bytes;
   if (load_.is_closed) {
     ++load_.refused_when_closed;
-    return absl::UnavailableError("the server is draining");
+    return Verdict::kDraining;
   }
-  const int64_t taken_bytes = load_.pressure == Pressure::kNone   ? more_bytes
+  const int64_t taken_bytes = load_.pressure == Pressure::kNone   ? asked.more_bytes
                               : load_.pressure == Pressure::kHigh ? kLargeBytes
                                                                   : -1;
-  if (more_bytes > taken_bytes) {
+  if (asked.more_bytes > taken_bytes) {
     ++load_.refused_for_memory;
-    return absl::ResourceExhaustedError(
-        absl::StrCat("memory: the server has little left, and the request needs ", more_bytes,
-                     " bytes: try again later"));
+    return Verdict::kMemory;
   }
-  // load_.bytes <= max_bytes always holds, so the difference cannot overflow.
-  if (more_bytes > limits_.max_bytes - load_.bytes) {
+  if (asked.more_bytes > asked.free_bytes) {
     ++load_.refused_for_bytes;
-    return absl::ResourceExhaustedError(absl::StrCat("queue: the request needs ", more_bytes,
-                                                     " bytes, ", limits_.max_bytes - load_.bytes,
-                                                     " of ", limits_.max_bytes, " are free"));
+    return Verdict::kBytes;
   }
-  return absl::OkStatus();
+  return Verdict::kIn;
 }
 
 absl::StatusOr<Admission::Ticket> Admission::Hold(int64_t bytes) {
-  MutexLock lock(&mutex_);
-  RETURN_IF_ERROR(CheckRoom(bytes));
-  ++load_.tickets;
-  load_.bytes += bytes;
-  return Ticket(this, bytes);
+  Asked asked = {.more_bytes = bytes};
+  Verdict verdict = Verdict::kIn;
+  {
+    MutexLock lock(&mutex_);
+    verdict = CheckRoom(asked);
+    if (verdict == Verdict::kIn) {
+      ++load_.tickets;
+      load_.bytes += bytes;
+      return Ticket(this, bytes);
+    }
+  }
+  return RefusalOf(verdict, asked, limits_).status;
 }
 
-absl::Status Admission::Admit(Ticket& ticket, int64_t bytes) {
+Verdict Admission::Admit(Ticket& ticket, int64_t bytes, Asked& asked,
+                         absl::FunctionRef<FairQueue::Inside()> own) {
   MutexLock lock(&mutex_);
-  const int64_t more_bytes = std::max<int64_t>(0, bytes - ticket.bytes_);
-  if (!load_.is_closed && load_.requests >= limits_.max_requests) {
-    ++load_.refused_for_requests;
-    return absl::ResourceExhaustedError(
-        absl::StrCat("queue: ", load_.requests, " requests are inside, the limit"));
+  asked.more_bytes = std::max<int64_t>(0, bytes - ticket.bytes_);
+  asked.free_requests = limits_.max_requests - load_.requests;
+  Verdict verdict = Verdict::kIn;
+  // A server that drains says so, whatever else it would say.
+  if (!load_.is_closed) {
+    verdict = CheckShare(asked, own);
+    if (asked.free_requests <= 0) {
+      ++load_.refused_for_requests;
+      return Verdict::kRequests;
+    }
   }
-  RETURN_IF_ERROR(CheckRoom(more_bytes));
+  if (verdict == Verdict::kIn) verdict = CheckRoom(asked);
+  if (verdict == Verdict::kIn) verdict = CheckTime(asked, limits_);
+  if (verdict != Verdict::kIn) return verdict;
   if (ticket.admission_ == nullptr) {
     ticket.admission_ = this;
     ++load_.tickets;
   }
-  ticket.bytes_ += more_bytes;
+  ticket.bytes_ += asked.more_bytes;
   ticket.is_request_ = true;
   ++load_.requests;
-  load_.bytes += more_bytes;
-  return absl::OkStatus();
+  ++load_.admitted;
+  load_.bytes += asked.more_bytes;
+  return verdict;
 }
 
 void Admission::Release(bool is_request, int64_t bytes) {
@@ -222,9 +255,7 @@ void Admission::StopWaiting() {
 
 Admission::Load Admission::load() const {
   MutexLock lock(&mutex_);
-  Load load = load_;
-  load.admitted = admitted_;
-  return load;
+  return load_;
 }
 
 namespace {
@@ -258,42 +289,88 @@ absl::Status TooLateForDeadline(int64_t predicted_ns, int64_t left_ns) {
                                                   " are left until the deadline"));
 }
 
-TimeRefusal CheckTime(const TimeAsked& asked, const TimeLimits& limits) {
-  const int64_t predicted_ns = asked.predicted_ns;
-  if (predicted_ns > limits.max_product_ns) {
-    return {absl::ResourceExhaustedError(
-                absl::StrCat("product: predicted to take ", Text(predicted_ns), ", at most ",
-                             Text(limits.max_product_ns), " is accepted (--max-product-seconds)")),
-            RefusalReason::kTooLong};
+namespace {
+
+// Where nothing waits ahead of it, the product has the next turn and the prediction is taken at its
+// word. Where something does, its wait may be longer, too: what is let in at the edge is no longer
+// safe at its turn, others go before it until its time is up, and its caller has waited for
+// nothing.
+int64_t WaitNs(const Asked& asked) { return asked.running_ns + asked.ahead_ns + asked.to_come_ns; }
+int64_t NeededNs(const Asked& asked) {
+  return asked.ahead_ns == 0 ? asked.predicted_ns
+                             : SafeNs(asked.expected_ns) + WaitNs(asked) / kPartOfWait;
+}
+
+}  // namespace
+
+Verdict CheckTime(const Asked& asked, const Admission::Limits& limits) {
+  if (asked.predicted_ns > limits.max_product_ns) return Verdict::kTooLong;
+  if (asked.predicted_ns > asked.left_ns || asked.left_ns <= 0) return Verdict::kTooLate;
+  if (asked.left_ns != kNoDeadlineNs && WaitNs(asked) + NeededNs(asked) > asked.left_ns) {
+    return Verdict::kWait;
   }
-  if (predicted_ns > asked.left_ns || asked.left_ns <= 0) {
-    return {TooLateForDeadline(predicted_ns, asked.left_ns), RefusalReason::kDeadline};
-  }
-  const int64_t wait_ns = asked.running_ns + asked.ahead_ns + asked.to_come_ns;
-  // Where nothing waits ahead of it, the product has the next turn and the prediction is taken at
-  // its word. Where something does, its wait may be longer, too: what is let in at the edge is no
-  // longer safe at its turn, others go before it until its time is up, and its caller has waited
-  // for nothing.
-  const int64_t needed_ns =
-      asked.ahead_ns == 0 ? predicted_ns : SafeNs(asked.expected_ns) + wait_ns / kPartOfWait;
-  if (asked.left_ns != kNoDeadlineNs && wait_ns + needed_ns > asked.left_ns) {
-    // What decides is told too.
-    const std::string reckoned =
-        needed_ns == predicted_ns
-            ? ""
-            : absl::StrCat(" (reckoned with ", Text(needed_ns), ", because predictions err)");
-    return {Busy(absl::StrCat("queue: predicted to wait ", Text(wait_ns), " and to take ",
-                              Text(predicted_ns), reckoned, ", ", Text(asked.left_ns),
-                              " are left until the deadline"),
-                 wait_ns + needed_ns - asked.left_ns),
-            RefusalReason::kBacklog};
-  }
-  if (asked.ahead_ns > limits.max_backlog_ns) {
-    return {Busy(absl::StrCat("queue: products of ", Text(asked.ahead_ns),
-                              " wait ahead of it by prediction, at most ",
-                              Text(limits.max_backlog_ns), " may (--max-backlog)"),
-                 asked.ahead_ns - limits.max_backlog_ns),
-            RefusalReason::kBacklog};
+  return asked.ahead_ns > limits.max_backlog_ns ? Verdict::kBacklog : Verdict::kIn;
+}
+
+ProductRefusal RefusalOf(Verdict verdict, const Asked& asked, const Admission::Limits& limits) {
+  using absl::StrCat;
+  const int64_t wait_ns = WaitNs(asked);
+  const int64_t needed_ns = NeededNs(asked);
+  switch (verdict) {
+    case Verdict::kIn: break;
+    case Verdict::kDraining: return {absl::UnavailableError("the server is draining"), {}};
+    case Verdict::kRequests:
+      return {Busy(StrCat("queue: ", limits.max_requests - asked.free_requests,
+                          " requests are inside, the limit"),
+                   asked.backlog_ns),
+              {}};
+    case Verdict::kMemory:
+      return {Busy(StrCat("memory: the server has little left, and the request needs ",
+                          asked.more_bytes, " bytes: try again later"),
+                   asked.backlog_ns),
+              {}};
+    case Verdict::kBytes:
+      return {Busy(StrCat("queue: the request needs ", asked.more_bytes, " bytes, ",
+                          asked.free_bytes, " of ", limits.max_bytes, " are free"),
+                   asked.backlog_ns),
+              {}};
+    case Verdict::kConnectionShare:
+      return {
+          Busy(StrCat("queue: the connection has ", asked.own.of_connection, " requests inside, ",
+                      PlacesLeft(asked.own.of_caller, asked.free_requests),
+                      " places of its caller are kept for others of its connections"),
+               asked.backlog_ns),
+          RefusalReason::kShare};
+    case Verdict::kCallerShare:
+      return {Busy(StrCat("queue: the caller has ", asked.own.of_caller, " requests inside, ",
+                          asked.free_requests, " of ", limits.max_requests,
+                          " places are kept for others"),
+                   asked.backlog_ns),
+              RefusalReason::kShare};
+    case Verdict::kTooLong:
+      return {absl::ResourceExhaustedError(
+                  StrCat("product: predicted to take ", Text(asked.predicted_ns), ", at most ",
+                         Text(limits.max_product_ns), " is accepted (--max-product-seconds)")),
+              RefusalReason::kTooLong};
+    case Verdict::kTooLate:
+      return {TooLateForDeadline(asked.predicted_ns, asked.left_ns), RefusalReason::kDeadline};
+    case Verdict::kWait:
+      return {
+          Busy(StrCat("queue: predicted to wait ", Text(wait_ns), " and to take ",
+                      Text(asked.predicted_ns),
+                      // What decides is told too.
+                      needed_ns == asked.predicted_ns ? ""
+                                                      : StrCat(" (reckoned with ", Text(needed_ns),
+                                                               ", because predictions err)"),
+                      ", ", Text(asked.left_ns), " are left until the deadline"),
+               wait_ns + needed_ns - asked.left_ns),
+          RefusalReason::kBacklog};
+    case Verdict::kBacklog:
+      return {Busy(StrCat("queue: products of ", Text(asked.ahead_ns),
+                          " wait ahead of it by prediction, at most ", Text(limits.max_backlog_ns),
+                          " may (--max-backlog)"),
+                   asked.ahead_ns - limits.max_backlog_ns),
+              RefusalReason::kBacklog};
   }
   return {};
 }

@@ -5,7 +5,6 @@
 #pragma once
 
 #include <array>
-#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
@@ -13,10 +12,12 @@
 #include <string_view>
 
 #include "absl/base/thread_annotations.h"
+#include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "server/product/counts.h"
+#include "server/product/queue.h"
 #include "server/system/mutex.h"
 
 namespace gemmd {
@@ -60,20 +61,63 @@ class MemoryPressure {
   Pressure last_ = Pressure::kNone;
 };
 
-// How much work the server takes on at once: requests, and bytes of messages, results and scratch.
-//
 // The status as a refusal that says when to try again, beside its message.
 absl::Status WithRetryAfterMs(absl::Status status, int64_t retry_after_ms);
 std::optional<int64_t> RetryAfterMs(const absl::Status& status);
 
+// Why a request is not let in; kIn if it is.
+enum class Verdict : uint8_t {
+  kIn,
+  // There is no place for it:
+  kDraining,
+  kRequests,
+  kMemory,
+  kBytes,
+  // The places that are left are kept for others:
+  kConnectionShare,
+  kCallerShare,
+  // It cannot be in time:
+  kTooLong,
+  kTooLate,
+  kWait,
+  kBacklog
+};
+
+// All that decides whether a product is let in. The refusal repeats these numbers.
+struct Asked {
+  int64_t predicted_ns = 0;
+  int64_t expected_ns = 0;  // The same, by how the predictions of its caller's last products were.
+  int64_t left_ns = 0;      // Until its deadline; kNoDeadlineNs where it has none.
+  // The rest of what runs, what waits and would be launched before it, and what others are expected
+  // to put there while it waits.
+  int64_t running_ns = 0;
+  int64_t ahead_ns = 0;
+  int64_t to_come_ns = 0;
+  int64_t backlog_ns = 0;  // All that its device has to do.
+
+  // Set by Admission:
+  int64_t more_bytes = 0;  // Beside those of its ticket.
+  int64_t free_bytes = 0;
+  int64_t free_requests = 0;
+  FairQueue::Inside own = {};  // Requests of its caller and of its connection.
+};
+
+// How much work the server takes on at once: requests, bytes of messages, results and scratch, and
+// the time that all of it takes.
+//
 // A ticket is held from the arrival of a message, which may become a request, until the answer has
 // left the server, so that slow readers count. A drain closes the admission: there are no more
 // tickets, and the server is idle when the last one is back.
 class Admission {
  public:
   struct Limits {
-    int64_t max_requests;
-    int64_t max_bytes;
+    int64_t max_requests = 0;
+    int64_t max_bytes = 0;
+    // The longest product, by prediction.
+    int64_t max_product_ns = 60'000'000'000;
+    // What may wait ahead of a product, by prediction; what runs does not count. As long as the
+    // default of --grace, so that a drain can finish what waits.
+    int64_t max_backlog_ns = 20'000'000'000;
   };
   struct Load {
     int64_t requests = 0;  // Admitted and not yet answered.
@@ -104,9 +148,6 @@ class Admission {
     // but `bytes`, where it holds more.
     void MarkAnswered(int64_t bytes);
 
-    // The request was refused after it had been admitted: the ticket holds its bytes alone.
-    void Withdraw();
-
     int64_t bytes() const { return bytes_; }
 
    private:
@@ -125,12 +166,12 @@ class Admission {
   // Threads: any. Outlives its tickets.
   absl::StatusOr<Ticket> Hold(int64_t bytes) ABSL_LOCKS_EXCLUDED(mutex_);
 
-  // Makes the holder of the ticket, which may be empty, one of the requests; it then holds `bytes`,
-  // or as many as it held where that is more. Nothing changes where this fails.
-  // Errors: as Hold, and ResourceExhausted where too many requests are inside. Threads: any.
-  absl::Status Admit(Ticket& ticket, int64_t bytes) ABSL_LOCKS_EXCLUDED(mutex_);
-  // So many of those that were admitted stay, and count as that. Takes no lock.
-  void CountAdmitted(int64_t requests) { admitted_ += requests; }
+  // Makes the holder of the ticket, which may be empty, one of the requests, if there is a place
+  // for it and it can be in time; it then holds `bytes`, or as many as it held where that is more.
+  // Nothing changes where it is refused. `own` is called where places are scarce. Allocates nothing
+  // and is called with the scheduler's lock held. Threads: any.
+  Verdict Admit(Ticket& ticket, int64_t bytes, Asked& asked,
+                absl::FunctionRef<FairQueue::Inside()> own) ABSL_LOCKS_EXCLUDED(mutex_);
 
   // How short the process is of memory: with high pressure what is larger than kLargeBytes is
   // refused with ResourceExhausted, with more of it everything. Returns whether it has changed.
@@ -155,7 +196,8 @@ class Admission {
   const Limits& limits() const { return limits_; }
 
  private:
-  absl::Status CheckRoom(int64_t more_bytes) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  Verdict CheckShare(Asked& asked, absl::FunctionRef<FairQueue::Inside()> own) const;
+  Verdict CheckRoom(Asked& asked) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void Release(bool is_request, int64_t bytes) ABSL_LOCKS_EXCLUDED(mutex_);
   void ReleaseTicket(bool is_request, int64_t bytes) ABSL_LOCKS_EXCLUDED(mutex_);
 
@@ -163,41 +205,21 @@ class Admission {
   mutable Mutex mutex_;
   Load load_ ABSL_GUARDED_BY(mutex_);
   bool waits_no_more_ ABSL_GUARDED_BY(mutex_) = false;
-  std::atomic<int64_t> admitted_ = 0;
 };
 
 // Whether a product can be in time: by its predicted time, what is ahead of it and its deadline. A
 // product that cannot be is refused at once, which costs its caller nothing and the device nothing.
-struct TimeLimits {
-  // The longest product, by prediction.
-  int64_t max_product_ns = 60'000'000'000;
-  // What may wait ahead of a product, by prediction; what runs does not count. As long as the
-  // default of --grace, so that a drain can finish what waits.
-  int64_t max_backlog_ns = 20'000'000'000;
-};
+Verdict CheckTime(const Asked& asked, const Admission::Limits& limits);
 
-// A product that has come, and what is before it.
-struct TimeAsked {
-  int64_t predicted_ns = 0;
-  int64_t expected_ns = 0;  // The same, by how the predictions of its caller's last products were.
-  int64_t left_ns = 0;      // Until its deadline; kNoDeadlineNs where it has none.
-  // The rest of what runs, what waits and would be launched before it, and what others are expected
-  // to put there while it waits.
-  int64_t running_ns = 0;
-  int64_t ahead_ns = 0;
-  int64_t to_come_ns = 0;
-};
-
-// The refusal of a product; its status is OK where there is none.
-struct TimeRefusal {
+// The refusal of a request; its status is OK where there is none.
+struct ProductRefusal {
   absl::Status status;
-  RefusalReason reason = RefusalReason::kTooLong;
+  std::optional<RefusalReason> reason;  // Nothing for what Admission counts.
 };
 
-// Errors: ResourceExhausted where the product is too long for this server; DeadlineExceeded where
-// it is too long for its deadline; ResourceExhausted that says when to try again where what is
-// ahead of it takes too long.
-TimeRefusal CheckTime(const TimeAsked& asked, const TimeLimits& limits);
+// Errors: Unavailable while the server drains; DeadlineExceeded where the product is too long for
+// its deadline; otherwise ResourceExhausted, which says when to try again where that helps.
+ProductRefusal RefusalOf(Verdict verdict, const Asked& asked, const Admission::Limits& limits);
 
 // The refusal of a product that is too long for its deadline.
 absl::Status TooLateForDeadline(int64_t predicted_ns, int64_t left_ns);

@@ -73,14 +73,10 @@ struct Product : Submission {
   // Gives it back at its end to whoever asked for it.
   absl::AnyInvocable<void(std::unique_ptr<Product>) &&> answer;
 
-  // Its room, from the arrival of the message until the answer has left.
-  Admission::Ticket ticket;
-
   // Where it runs and what it takes.
   const ServedDevice* served = nullptr;
-  int64_t room_bytes = 0;  // Message, result and scratch together.
-  VerifyRule check;        // How D is checked; kNone if it is not.
-  Meter::Entry entry;      // Among the products of its caller.
+  VerifyRule check;    // How D is checked; kNone if it is not.
+  Meter::Entry entry;  // Among the products of its caller.
   int64_t admitted_ns = 0;
 
   // The check of D.

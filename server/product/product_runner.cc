@@ -18,16 +18,6 @@ namespace gemmd {
 
 namespace {
 
-// A caller may have so many times as many requests inside as there are places free: alone it gets
-// seven eighths of them, and whoever comes next finds one. In the same way a connection may have so
-// many times as many as its caller may still have.
-constexpr int64_t kShare = 7;
-
-// The requests that may still come of somebody who has so many inside and takes free places only.
-int64_t PlacesLeft(int64_t own, int64_t free) {
-  return std::max((kShare * free - own + kShare) / (kShare + 1), int64_t{0});
-}
-
 // The timing so far: the last stage is still to come.
 ProductTiming TimingOf(const Product& product) {
   ProductTiming timing;
@@ -181,96 +171,51 @@ absl::StatusOr<VerifyNeeds> ProductRunner::PlanVerify(Product& product) const {
   return needs;
 }
 
-// Refuses the product of a caller that would leave no place for another one, or of a connection
-// that would leave none for the caller's others.
-absl::Status ProductRunner::RefuseBeyondShare(const FlowId& flow, int64_t inside, int64_t company) {
-  const int64_t all = admission_.limits().max_requests;
-  const int64_t free = all - inside;
-  if (free <= 0 || inside < kShare * PlacesLeft(inside, free)) return absl::OkStatus();
-  FairQueue::Inside own = scheduler_.InsideOf(flow);
-  own.of_caller += company;
-  own.of_connection += company;
-  const int64_t left = PlacesLeft(own.of_caller, free);
-  if (left > 0 && own.of_connection < kShare * left) return absl::OkStatus();
-  stats_.AddRefusal(RefusalReason::kShare);
-  if (left > 0) {
-    return absl::ResourceExhaustedError(
-        Concat("queue: the connection has ", own.of_connection, " requests inside, ", left,
-               " places of its caller are kept for others of its connections"));
-  }
-  return absl::ResourceExhaustedError(Concat("queue: the caller has ", own.of_caller,
-                                             " requests inside, ", free, " of ", all,
-                                             " places are kept for others"));
-}
-
-absl::Status ProductRunner::Admit(const Product& product, Admission::Ticket& ticket,
-                                  int64_t company) {
-  // A server that drains says so, whatever else it would say.
-  const Admission::Load load = admission_.load();
-  absl::Status refused;
-  if (!load.is_closed) {
-    refused = RefuseBeyondShare(product.arrival.flow(), load.requests, company);
-  }
-  if (refused.ok()) {
-    refused = admission_.Admit(ticket, product.room_bytes);
-    if (!absl::IsResourceExhausted(refused)) return refused;
-  }
-  const int64_t backlog_ns = scheduler_.load(*product.device).backlog_ns;
-  return WithRetryAfterMs(std::move(refused), RetryMs(backlog_ns));
-}
-
-absl::Status ProductRunner::Refuse(const Product& product, absl::Status status) {
+absl::Status ProductRunner::Refuse(const Product& product, ProductRefusal why, int64_t bytes) {
+  if (why.reason) stats_.AddRefusal(*why.reason);
   CountRefusal(product.arrival);
-  LogRefusal(product.arrival, product.ticket.bytes(), status);
-  return status;
+  LogRefusal(product.arrival, bytes, why.status);
+  return std::move(why.status);
 }
 
-// It was let in, but cannot be in time.
-absl::Status ProductRunner::RefuseTooLate(Product& product, TimeRefusal why) {
-  product.ticket.Withdraw();
-  stats_.AddRefusal(why.reason);
-  return Refuse(product, std::move(why.status));
-}
-
-absl::Status ProductRunner::LetIn(Product& product, absl::Status parsed, int64_t company) {
-  const Arrival& arrival = product.arrival;
-  Admission::Ticket& ticket = product.ticket;
-  absl::Status status = std::move(parsed);
-  if (status.ok() && arrival.caller != nullptr) {
-    status = RestrictToGrant(arrival.caller->grant, devices_, *this, product);
-  }
-  if (status.ok()) status = Prepare(product, ticket.bytes());
-  if (!status.ok()) {
-    stats_.AddRefusal(IsForLosses(status, product) ? RefusalReason::kKernelRefused
-                                                   : ReasonOf(status));
-  } else {
-    if (arrival.caller != nullptr) {
-      status = EnterMeter(*arrival.caller, product, clock_.NowNs());
-      if (!status.ok()) stats_.AddRefusal(RefusalReason::kShare);
-    }
-    if (status.ok()) status = Admit(product, ticket, company);
-  }
-  return status.ok() ? status : Refuse(product, std::move(status));
-}
-
-std::vector<Scheduler::Refused> ProductRunner::Submit(Company company) {
-  return scheduler_.SubmitTogether(std::move(company),
-                                   [this](int64_t kept) { admission_.CountAdmitted(kept); });
+// Its outcome says why it was not let in.
+std::unique_ptr<Product> ProductRunner::Refuse(Scheduler::Refused refused) {
+  std::unique_ptr<Product> product(static_cast<Product*>(refused.job.release()));
+  // Where there was a place, the log tells how much room that would have been.
+  const bool had_place = refused.why >= Verdict::kTooLong;
+  product->outcome.status =
+      Refuse(*product, RefusalOf(refused.why, refused.asked, admission_.limits()),
+             had_place ? product->room_bytes : product->ticket.bytes());
+  return product;
 }
 
 absl::Status ProductRunner::Start(std::unique_ptr<Product>& product, absl::Status parsed) {
   Company alone;
   RETURN_IF_ERROR(StartWith(alone, product, std::move(parsed)));
-  for (Scheduler::Refused& refused : Submit(std::move(alone))) {
-    product.reset(static_cast<Product*>(refused.job.release()));
-    return RefuseTooLate(*product, std::move(refused.why));
+  for (Scheduler::Refused& refused : scheduler_.SubmitTogether(std::move(alone), &admission_)) {
+    product = Refuse(std::move(refused));
+    return product->outcome.status;
   }
   return absl::OkStatus();
 }
 
 absl::Status ProductRunner::StartWith(Company& company, std::unique_ptr<Product>& product,
                                       absl::Status parsed) {
-  RETURN_IF_ERROR(LetIn(*product, std::move(parsed), static_cast<int64_t>(company.size())));
+  const Arrival& arrival = product->arrival;
+  ProductRefusal refusal = {std::move(parsed), std::nullopt};
+  absl::Status& status = refusal.status;
+  if (status.ok() && arrival.caller != nullptr) {
+    status = RestrictToGrant(arrival.caller->grant, devices_, *this, *product);
+  }
+  if (status.ok()) status = Prepare(*product, product->ticket.bytes());
+  if (!status.ok()) {
+    refusal.reason =
+        IsForLosses(status, *product) ? RefusalReason::kKernelRefused : ReasonOf(status);
+  } else if (arrival.caller != nullptr) {
+    status = EnterMeter(*arrival.caller, *product, clock_.NowNs());
+    if (!status.ok()) refusal.reason = RefusalReason::kShare;
+  }
+  if (!status.ok()) return Refuse(*product, std::move(refusal), product->ticket.bytes());
   MakeReady(*product);
   company.push_back(std::move(product));
   return absl::OkStatus();
@@ -278,15 +223,14 @@ absl::Status ProductRunner::StartWith(Company& company, std::unique_ptr<Product>
 
 void ProductRunner::StartTogether(Company company) {
   if (company.empty()) return;
-  for (Scheduler::Refused& refused : Submit(std::move(company))) {
-    std::unique_ptr<Product> product(static_cast<Product*>(refused.job.release()));
-    product->outcome.status = RefuseTooLate(*product, std::move(refused.why));
+  for (Scheduler::Refused& refused : scheduler_.SubmitTogether(std::move(company), &admission_)) {
+    std::unique_ptr<Product> product = Refuse(std::move(refused));
     auto answer = std::move(product->answer);
     std::move(answer)(std::move(product));
   }
 }
 
-// It is let in, and can be queued.
+// It can be queued.
 void ProductRunner::MakeReady(Product& product) {
   const Arrival& arrival = product.arrival;
   product.admitted_ns = clock_.NowNs();

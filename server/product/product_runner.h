@@ -65,8 +65,7 @@ class ProductRunner {
   absl::Status Start(std::unique_ptr<Product>& product, absl::Status parsed);
 
   // The same for one of several products that came together: it waits in the list until that is
-  // started. Only then is it known whether it can be in time, and its `answer` may tell that it
-  // cannot.
+  // started. Only then is it known whether it is let in, and its `answer` may tell that it is not.
   absl::Status StartWith(Company& company, std::unique_ptr<Product>& product, absl::Status parsed);
   void StartTogether(Company company);
 
@@ -117,16 +116,10 @@ class ProductRunner {
   absl::Status CheckAdmissible(int64_t bytes) const;
   absl::Status Place(Product& product) const;
   absl::StatusOr<VerifyNeeds> PlanVerify(Product& product) const;
-  // `company`: products that were let in with it and are not queued yet.
-  absl::Status Admit(const Product& product, Admission::Ticket& ticket, int64_t company);
-  // What is refused is counted and logged. Errors: those of Start.
-  absl::Status LetIn(Product& product, absl::Status parsed, int64_t company);
-  absl::Status Refuse(const Product& product, absl::Status status);
-  absl::Status RefuseTooLate(Product& product, TimeRefusal why);
-  // `inside`: requests of all callers.
-  absl::Status RefuseBeyondShare(const FlowId& flow, int64_t inside, int64_t company);
+  // What is refused is counted and logged.
+  absl::Status Refuse(const Product& product, ProductRefusal why, int64_t bytes);
+  std::unique_ptr<Product> Refuse(Scheduler::Refused refused);
   void MakeReady(Product& product);
-  std::vector<Scheduler::Refused> Submit(Company company);
   void QueueAgain(std::unique_ptr<Product> product);
   void End(std::unique_ptr<Product> product);
 

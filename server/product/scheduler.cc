@@ -44,12 +44,9 @@ void GiveBack(std::unique_ptr<Submission> job) {
 
 }  // namespace
 
-Scheduler::Scheduler(absl::Span<Device* const> devices, const Clock& clock, TimeLimits limits,
-                     JoinRules joins, int answering_threads)
-    : clock_(clock),
-      limits_(limits),
-      joins_(joins),
-      answering_("gemmd-answers", answering_threads) {
+Scheduler::Scheduler(absl::Span<Device* const> devices, const Clock& clock, JoinRules joins,
+                     int answering_threads)
+    : clock_(clock), joins_(joins), answering_("gemmd-answers", answering_threads) {
   MutexLock lock(&mutex_);
   for (Device* device : devices) {
     states_[device].device = device;
@@ -95,20 +92,29 @@ bool Scheduler::HasRoom(State& state, int64_t now_ns) const {
   return RestNs(state, now_ns) <= std::clamp(least_ns, kLeastAheadNs, kMostAheadNs);
 }
 
-// More than this does not have to be counted of what is ahead of a job.
-int64_t Scheduler::EnoughNs(const Submission& job, int64_t now_ns) const {
-  return std::min(LeftNs(job.deadline_ns, now_ns), limits_.max_backlog_ns);
-}
-
-TimeRefusal Scheduler::Check(const State& state, const Submission& job,
-                             const FairQueue::Ahead& ahead, int64_t now_ns) const {
-  return CheckTime({.predicted_ns = job.predicted_ns,
-                    .expected_ns = job.expected_ns(),
-                    .left_ns = LeftNs(job.deadline_ns, now_ns),
-                    .running_ns = RestNs(state, now_ns),
-                    .ahead_ns = ahead.waiting_ns,
-                    .to_come_ns = ahead.to_come_ns},
-                   limits_);
+// The one step that lets a product in: there is a place for it, which it takes, it is not beyond
+// its caller's share, and it can be in time.
+Verdict Scheduler::LetIn(const State& state, Submission& job, const FairQueue::Ahead& ahead,
+                         Admission& admission, Asked& asked, int64_t now_ns) const {
+  const int64_t running_ns = RestNs(state, now_ns);
+  asked = {.predicted_ns = job.predicted_ns,
+           .expected_ns = job.expected_ns(),
+           .left_ns = LeftNs(job.deadline_ns, now_ns),
+           .running_ns = running_ns,
+           .ahead_ns = ahead.waiting_ns,
+           .to_come_ns = ahead.to_come_ns,
+           .backlog_ns = state.queue.waiting_ns() + running_ns};
+  // Jobs that wait or run, on all devices.
+  const auto own = [&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    FairQueue::Inside inside;
+    for (const auto& [device, other] : states_) {
+      const FairQueue::Inside here = other.queue.InsideOf(job.flow_id());
+      inside.of_caller += here.of_caller;
+      inside.of_connection += here.of_connection;
+    }
+    return inside;
+  };
+  return admission.Admit(job.ticket, job.room_bytes, asked, own);
 }
 
 void Scheduler::SetTime(Submission& submission, const PredictedTime& predicted) const {
@@ -118,36 +124,14 @@ void Scheduler::SetTime(Submission& submission, const PredictedTime& predicted) 
   submission.correction = CorrectionOf(*submission.device, *job.kernel, job.problem);
 }
 
-JobId Scheduler::Submit(std::unique_ptr<Submission> submission) {
-  Submission& held = *submission;
-  Device& device = *held.device;
-  bool is_earlier = false;
-  bool has_room = false;
-  held.keys = JoinKeysOf(held.job);
-  if (held.id == 0) held.id = NewId();
-  const JobId id = held.id;
-  {
-    MutexLock lock(&mutex_);
-    held.outcome.status = stopped_;
-    if (stopped_.ok()) {
-      State& state = states_.at(&device);
-      const int64_t now_ns = clock_.NowNs();
-      const bool is_promised = state.queue.AheadNs(held.flow_id(), held.priority, 0) == 0;
-      is_earlier = Queue(state, std::move(submission), is_promised, now_ns);
-      has_room = HasRoom(state, now_ns);
-    }
-  }
-  if (submission != nullptr) {
-    GiveBack(std::move(submission));
-    return id;
-  }
-  if (is_earlier && deadline_listener_) deadline_listener_();
-  // A device that has enough gets more once it has done some of that.
-  if (has_room) LaunchAll(device);
+JobId Scheduler::Submit(std::unique_ptr<Submission> job) {
+  if (job->id == 0) job->id = NewId();
+  const JobId id = job->id;
+  SubmitTogether(Alone(std::move(job)), nullptr);
   return id;
 }
 
-std::vector<Scheduler::Refused> Scheduler::SubmitTogether(Company jobs, Keeps keeps) {
+std::vector<Scheduler::Refused> Scheduler::SubmitTogether(Company jobs, Admission* admission) {
   for (const std::unique_ptr<Submission>& job : jobs) {
     job->keys = JoinKeysOf(job->job);
     if (job->id == 0) job->id = NewId();
@@ -159,19 +143,24 @@ std::vector<Scheduler::Refused> Scheduler::SubmitTogether(Company jobs, Keeps ke
     MutexLock lock(&mutex_);
     const int64_t now_ns = clock_.NowNs();
     for (std::unique_ptr<Submission>& job : jobs) {
+      State& state = states_.at(job->device);
+      // More does not have to be counted of what is ahead.
+      const int64_t enough_ns = admission == nullptr ? 0
+                                                     : std::min(LeftNs(job->deadline_ns, now_ns),
+                                                                admission->limits().max_backlog_ns);
+      const FairQueue::Ahead ahead = state.queue.AheadOf(job->flow_id(), job->priority, enough_ns);
+      if (admission != nullptr) {
+        Asked asked;
+        const Verdict verdict = LetIn(state, *job, ahead, *admission, asked, now_ns);
+        if (verdict != Verdict::kIn) {
+          refused.push_back({std::move(job), verdict, asked});
+          continue;
+        }
+      }
       job->outcome.status = stopped_;
       if (!stopped_.ok()) continue;
-      State& state = states_.at(job->device);
-      const FairQueue::Ahead ahead =
-          state.queue.AheadOf(job->flow_id(), job->priority, EnoughNs(*job, now_ns));
-      TimeRefusal refusal = Check(state, *job, ahead, now_ns);
-      if (!refusal.status.ok()) {
-        refused.push_back({std::move(job), std::move(refusal)});
-      } else if (Queue(state, std::move(job), ahead.waiting_ns == 0, now_ns)) {
-        is_earlier = true;
-      }
+      if (Queue(state, std::move(job), ahead.waiting_ns == 0, now_ns)) is_earlier = true;
     }
-    keeps(static_cast<int64_t>(jobs.size() - refused.size()));
     for (auto& [device, state] : states_) {
       if (HasRoom(state, now_ns)) due.push_back(state.device);
     }
@@ -434,17 +423,6 @@ DeviceLoad Scheduler::load(const Device& device) const {
   load.backlog_ns = state.queue.waiting_ns() + RestNs(state, now_ns);
   if (!state.running.empty()) load.busy_ns += now_ns - BeginNs(state);
   return load;
-}
-
-FairQueue::Inside Scheduler::InsideOf(const FlowId& flow) const {
-  MutexLock lock(&mutex_);
-  FairQueue::Inside inside;
-  for (const auto& [device, state] : states_) {
-    const FairQueue::Inside here = state.queue.InsideOf(flow);
-    inside.of_caller += here.of_caller;
-    inside.of_connection += here.of_connection;
-  }
-  return inside;
 }
 
 // What a device is given next, and what runs with it as one.

@@ -36,7 +36,6 @@
 #include "absl/container/flat_hash_map.h"
 #include "absl/container/inlined_vector.h"
 #include "absl/functional/any_invocable.h"
-#include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "absl/types/span.h"
 #include "server/device/device.h"
@@ -78,7 +77,11 @@ struct Submission : DeviceQueue::Job {
   Device* device = nullptr;  // One of the scheduler's devices.
   gemmd::Job job;            // Its time is set with Scheduler::SetTime.
   int64_t bytes = 0;         // Only for the statistics.
-  std::string caller;        // Whose turn it takes. `connection` is the one that has a part of it.
+  // Its room among the requests, and how many bytes it is to have: message, result and scratch
+  // together.
+  Admission::Ticket ticket;
+  int64_t room_bytes = 0;
+  std::string caller;  // Whose turn it takes. `connection` is the one that has a part of it.
   Done done;
 
   // The scheduler's own.
@@ -100,6 +103,11 @@ struct Submission : DeviceQueue::Job {
 
 // Jobs that are submitted together.
 using Company = absl::InlinedVector<std::unique_ptr<Submission>, 1>;
+inline Company Alone(std::unique_ptr<Submission> job) {
+  Company company;
+  company.push_back(std::move(job));
+  return company;
+}
 
 inline constexpr size_t kLaunchSizes = 9;
 
@@ -129,8 +137,8 @@ class Scheduler {
   // Borrows the devices and the clock; both outlive it. There must be no job left when it is
   // destroyed. `answering_threads` answer the jobs of launches of many; with none of them, a
   // device's own thread answers all of its jobs.
-  Scheduler(absl::Span<Device* const> devices, const Clock& clock, TimeLimits limits = {},
-            JoinRules joins = {}, int answering_threads = 0);
+  Scheduler(absl::Span<Device* const> devices, const Clock& clock, JoinRules joins = {},
+            int answering_threads = 0);
 
   // A number that no other job has.
   JobId NewId() { return ++last_id_; }
@@ -145,20 +153,21 @@ class Scheduler {
   // prediction, or what it is by the products of the day. Threads: any.
   void SetTime(Submission& submission, const PredictedTime& predicted) const;
 
-  // Queues a job, and gives it back to its `done`. Its id is 0, to be set here, or that of a job
-  // that is done. Threads: any.
-  JobId Submit(std::unique_ptr<Submission> submission) ABSL_LOCKS_EXCLUDED(mutex_);
-
-  // Queues jobs before it launches any, so that those that can run as one do. Gives those back that
-  // cannot be in time (CheckTime), each with why; their `done` is not called. Tells how many it
-  // keeps before any of them is launched, under its lock. Threads: any.
+  // Queues jobs before it launches any, so that those that can run as one do; each goes to its
+  // `done` at its end. Their ids are 0, to be set here, or those of jobs that are done. A job takes
+  // its place of `admission` as it is queued, behind those before it. One that is not let in is
+  // given back with what RefusalOf needs, and its `done` is not called. Null: the jobs are the
+  // daemon's own or have their places. Threads: any.
   struct Refused {
     std::unique_ptr<Submission> job;
-    TimeRefusal why;
+    Verdict why = Verdict::kIn;
+    Asked asked;
   };
-  using Keeps = absl::FunctionRef<void(int64_t jobs)>;
-  std::vector<Refused> SubmitTogether(
-      Company jobs, Keeps keeps = [](int64_t) {}) ABSL_LOCKS_EXCLUDED(mutex_);
+  std::vector<Refused> SubmitTogether(Company jobs, Admission* admission)
+      ABSL_LOCKS_EXCLUDED(mutex_);
+
+  // The same for one job that needs no place. Returns its id.
+  JobId Submit(std::unique_ptr<Submission> job) ABSL_LOCKS_EXCLUDED(mutex_);
 
   // Ends the job: where it waits, its callback is called with Cancelled before this returns; where
   // it runs, the device is told to abort it. Does nothing for other jobs. Threads: any.
@@ -182,9 +191,6 @@ class Scheduler {
   bool joins() const { return joins_.limits.max_jobs > 1; }
 
   DeviceLoad load(const Device& device) const ABSL_LOCKS_EXCLUDED(mutex_);
-
-  // Jobs that wait or run, on all devices.
-  FairQueue::Inside InsideOf(const FlowId& flow) const ABSL_LOCKS_EXCLUDED(mutex_);
 
  private:
   using Jobs = absl::flat_hash_map<JobId, std::unique_ptr<Submission>>;
@@ -220,9 +226,9 @@ class Scheduler {
   // the thread of the device as much as one of many.
   static constexpr size_t kEnoughRunning = 3;
 
-  TimeRefusal Check(const State& state, const Submission& job, const FairQueue::Ahead& ahead,
-                    int64_t now_ns) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  int64_t EnoughNs(const Submission& job, int64_t now_ns) const;
+  Verdict LetIn(const State& state, Submission& job, const FairQueue::Ahead& ahead,
+                Admission& admission, Asked& asked, int64_t now_ns) const
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   bool Queue(State& state, std::unique_ptr<Submission> job, bool is_promised, int64_t now_ns)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // What is to be launched now, if anything.
@@ -267,7 +273,6 @@ class Scheduler {
   bool HasRoom(State& state, int64_t now_ns) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   const Clock& clock_;
-  const TimeLimits limits_;
   const JoinRules joins_;
   std::map<const Device*, std::unique_ptr<Corrections>> corrections_;  // Constant.
   std::function<void()> deadline_listener_;

@@ -39,11 +39,12 @@ TEST(OptionsTest, DefaultsAreThoseOfTheWireContract) {
   EXPECT_EQ(transport.keepalive_timeout, absl::Seconds(10));
   EXPECT_EQ(transport.min_ping_interval, absl::Seconds(10));
   EXPECT_THAT(parsed.options.devices.names, IsEmpty());
-  EXPECT_EQ(parsed.options.server.time.max_product_ns, 60'000'000'000);
+  EXPECT_EQ(parsed.options.server.admission.max_product_ns, 60'000'000'000);
   EXPECT_EQ(parsed.options.devices.watchdog_most, absl::Minutes(5));
   EXPECT_FALSE(parsed.options.devices.poisons_freed);
   // What waits can be finished by a drain.
-  EXPECT_EQ(absl::Nanoseconds(parsed.options.server.time.max_backlog_ns), parsed.options.grace);
+  EXPECT_EQ(absl::Nanoseconds(parsed.options.server.admission.max_backlog_ns),
+            parsed.options.grace);
 }
 
 TEST(OptionsTest, SaysWhoMayOpenUnixSockets) {
@@ -150,8 +151,8 @@ TEST(OptionsTest, EachLimitAndTimeoutIsSetByItsOwnOption) {
   EXPECT_EQ(options.grace, absl::Seconds(9));
   EXPECT_EQ(options.devices.watchdog_most, absl::Seconds(10));
   EXPECT_TRUE(options.devices.poisons_freed);
-  EXPECT_EQ(options.server.time.max_product_ns, 10'000'000);
-  EXPECT_EQ(options.server.time.max_backlog_ns, 11'000'000'000);
+  EXPECT_EQ(options.server.admission.max_product_ns, 10'000'000);
+  EXPECT_EQ(options.server.admission.max_backlog_ns, 11'000'000'000);
 }
 
 // CLI11 alone reads octal and hexadecimal digits, and the nearest limit for what is too large.

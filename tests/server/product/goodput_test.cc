@@ -36,7 +36,7 @@ struct Load {
   int flows = 1;
   bool are_connections = false;  // The flows, of one caller; otherwise they are callers.
   int depth = 1;
-  TimeLimits limits = {};
+  int64_t max_backlog_ns = Admission::Limits().max_backlog_ns;
   double seconds = 20;
 };
 
@@ -120,17 +120,17 @@ class Simulation {
       ++ok_;
       useful_ns_ += *service;
     };
-    Company alone;
-    alone.push_back(std::move(owned));
-    if (!scheduler_.SubmitTogether(std::move(alone)).empty()) ++refused_;
+    if (!scheduler_.SubmitTogether(Alone(std::move(owned)), &admission_).empty()) ++refused_;
   }
 
   const Load load_;
   std::mt19937_64 random_;
+  Admission admission_{
+      {.max_requests = int64_t{1} << 40, .max_bytes = 0, .max_backlog_ns = load_.max_backlog_ns}};
   FakeClock clock_;
   TimedDevice device_{clock_, load_.depth};
   std::vector<Device*> devices_ = {&device_};
-  Scheduler scheduler_{devices_, clock_, load_.limits};
+  Scheduler scheduler_{devices_, clock_};
   std::string d_;
   int64_t arrived_ = 0;
   int64_t refused_ = 0;
@@ -235,10 +235,8 @@ TEST(GoodputTest, TellsAtOnceWhoWouldWaitForNothing) {
 // Without a bound of the backlog, the queue is as long as the deadline, and all errors add up.
 TEST(GoodputTest, NeedsNoBoundOfTheBacklog) {
   for (const Error error : {Error::kNone, Error::kRandom, Error::kTooShort}) {
-    const Load load = {.times_capacity = 10,
-                       .deadline_s = 5,
-                       .error = error,
-                       .limits = {.max_backlog_ns = int64_t{1} << 60}};
+    const Load load = {
+        .times_capacity = 10, .deadline_s = 5, .error = error, .max_backlog_ns = int64_t{1} << 60};
     const Outcome outcome = Simulation(load).Run();
     EXPECT_GE(outcome.goodput, 0.95) << Describe(load, outcome);
   }

@@ -88,6 +88,7 @@ class JoinedJobsTest : public testing::Test {
   std::deque<Answer> answers_;
   std::shared_ptr<Deferred> sender_;  // Sends what has been answered.
   Company* company_ = nullptr;        // Not null: whatever is to be submitted waits there.
+  Admission admission_{{.max_requests = 1000, .max_bytes = 1000}};
   FakeClock clock_;
   FakeDevice device_{"device", Simulated()};
   std::vector<Device*> devices_ = {&device_};
@@ -196,7 +197,7 @@ TEST_F(JoinedJobsTest, WhatComesTogetherRunsAsOne) {
   company_ = &company;
   for (const int64_t m : {3, 1, 20}) Submit(scheduler_, Product(m));
   EXPECT_EQ(device_.submitted(), 0);
-  EXPECT_THAT(scheduler_.SubmitTogether(std::move(company)), testing::IsEmpty());
+  EXPECT_THAT(scheduler_.SubmitTogether(std::move(company), &admission_), testing::IsEmpty());
   EXPECT_EQ(device_.submitted(), 1);
   device_.CompleteNext();
   for (size_t i = 0; i < products_.size(); ++i) ExpectRight(i, products_[i]);
@@ -210,10 +211,11 @@ TEST_F(JoinedJobsTest, WhatCannotBeInTimeIsGivenBackAndTheRestRuns) {
   Submit(scheduler_, Product(3));
   Submit(scheduler_, Product(1), clock_.NowNs() + 999);  // Each takes 1000 ns.
   Submit(scheduler_, Product(20));
-  std::vector<Scheduler::Refused> refused = scheduler_.SubmitTogether(std::move(company));
+  std::vector<Scheduler::Refused> refused =
+      scheduler_.SubmitTogether(std::move(company), &admission_);
   ASSERT_EQ(refused.size(), 1U);
   EXPECT_EQ(refused[0].job->deadline_ns, clock_.NowNs() + 999);
-  EXPECT_TRUE(absl::IsDeadlineExceeded(refused[0].why.status));
+  EXPECT_EQ(refused[0].why, Verdict::kTooLate);
   EXPECT_EQ(device_.submitted(), 1);
   device_.CompleteNext();
   ExpectRight(0, products_[0]);
@@ -227,7 +229,7 @@ TEST_F(JoinedJobsTest, AllThatComesToASchedulerThatHasStoppedIsToldSo) {
   Company company;
   company_ = &company;
   for (const int64_t m : {3, 1}) Submit(scheduler_, Product(m));
-  EXPECT_THAT(scheduler_.SubmitTogether(std::move(company)), testing::IsEmpty());
+  EXPECT_THAT(scheduler_.SubmitTogether(std::move(company), &admission_), testing::IsEmpty());
   for (const Answer& answer : answers_) EXPECT_EQ(answer.status.message(), "stopped");
 }
 
@@ -258,7 +260,7 @@ TEST_F(JoinedJobsTest, WhatCanJoinWaitsWhileItsDeviceHasEnough) {
 TEST_F(JoinedJobsTest, OtherThreadsAnswerLaunchesOfMany) {
   constexpr int kMany = 20;
   {
-    Scheduler scheduler(devices_, clock_, {}, {}, /*answering_threads=*/2);
+    Scheduler scheduler(devices_, clock_, {}, /*answering_threads=*/2);
     Submit(scheduler, Loner());
     for (int i = 0; i < kMany; ++i) Submit(scheduler, Product(1 + i % 3));
     device_.CompleteNext();
@@ -304,7 +306,7 @@ TEST_F(JoinedJobsTest, WhatComesTogetherJoinsWhatWaits) {
   company_ = &company;
   const JobId first = Submit(scheduler_, Product());
   Submit(scheduler_, Product());
-  EXPECT_THAT(scheduler_.SubmitTogether(std::move(company)), testing::IsEmpty());
+  EXPECT_THAT(scheduler_.SubmitTogether(std::move(company), &admission_), testing::IsEmpty());
   scheduler_.Cancel(first);
   EXPECT_TRUE(absl::IsCancelled(answers_[2].status));
   device_.CompleteNext();
@@ -415,14 +417,14 @@ TEST_F(JoinedJobsTest, NoDeadlineIsRisked) {
 }
 
 TEST_F(JoinedJobsTest, LimitsHold) {
-  Scheduler scheduler(devices_, clock_, {}, {.limits = {.max_jobs = 3}});
+  Scheduler scheduler(devices_, clock_, {.limits = {.max_jobs = 3}});
   Submit(scheduler, Loner());
   for (int i = 0; i < 5; ++i) Submit(scheduler, Product());
   for (int i = 0; i < 3; ++i) device_.CompleteNext();
   EXPECT_EQ(answers_[1].joined, 3);
   EXPECT_EQ(answers_[4].joined, 2);
   const int64_t bytes = JoinBytesOf(products_[1].job, Joining::kStacked);
-  Scheduler narrow(devices_, clock_, {}, {.limits = {.max_bytes = 2 * bytes}});
+  Scheduler narrow(devices_, clock_, {.limits = {.max_bytes = 2 * bytes}});
   answers_.clear();
   Submit(narrow, products_[0]);
   for (size_t i = 1; i < 5; ++i) Submit(narrow, products_[i]);
@@ -432,7 +434,7 @@ TEST_F(JoinedJobsTest, LimitsHold) {
 }
 
 TEST_F(JoinedJobsTest, AnIdleDeviceWaitsForTheWindow) {
-  Scheduler scheduler(devices_, clock_, {}, {.limits = {}, .window_ns = 2 * kMs});
+  Scheduler scheduler(devices_, clock_, {.limits = {}, .window_ns = 2 * kMs});
   int wakes = 0;
   scheduler.WatchDeadlines([&wakes] { ++wakes; });
   EXPECT_EQ(scheduler.EndExpired(), kNoDeadlineNs);

@@ -87,9 +87,7 @@ class CallersSimulation {
                        pieces = std::move(pieces)](std::unique_ptr<Submission> result) mutable {
       std::move(done)(result->outcome.status);
     };
-    Company alone;
-    alone.push_back(std::move(owned));
-    return scheduler_.SubmitTogether(std::move(alone)).empty();
+    return scheduler_.SubmitTogether(Alone(std::move(owned)), &admission_).empty();
   }
 
   // Calls take turns on the hog's connections.
@@ -119,10 +117,11 @@ class CallersSimulation {
   }
 
   const Callers callers_;
+  Admission admission_{{.max_requests = int64_t{1} << 40, .max_bytes = 0}};
   FakeClock clock_;
   TimedDevice device_{clock_, callers_.depth};
   std::vector<Device*> devices_ = {&device_};
-  Scheduler scheduler_{devices_, clock_, {}};
+  Scheduler scheduler_{devices_, clock_};
   std::string d_;
   int hogs_inside_ = 0;
   uint64_t hogs_calls_ = 0;

@@ -93,11 +93,11 @@ TEST_F(SchedulerDepthTest, CountsAllThatTheDeviceHas) {
   EXPECT_EQ(backlog_ns(), 40 * kMs);
   clock_.Advance(4 * kMs);
   EXPECT_EQ(backlog_ns(), 36 * kMs);
-  Company late;
-  late.push_back(Make("e", kMs, clock_.NowNs() + 30 * kMs));
-  const std::vector<Scheduler::Refused> refused = scheduler_.SubmitTogether(std::move(late));
+  Admission admission({.max_requests = 1, .max_bytes = 0});
+  const std::vector<Scheduler::Refused> refused =
+      scheduler_.SubmitTogether(Alone(Make("e", kMs, clock_.NowNs() + 30 * kMs)), &admission);
   ASSERT_EQ(refused.size(), 1U);
-  EXPECT_EQ(refused[0].why.status.code(), absl::StatusCode::kResourceExhausted);
+  EXPECT_EQ(refused[0].why, Verdict::kWait);
   while (device_.held() > 0) device_.CompleteNext();
   EXPECT_EQ(backlog_ns(), 0);
 }

@@ -12,13 +12,17 @@ namespace {
 
 using ::testing::HasSubstr;
 
-constexpr TimeLimits kLimits = {.max_product_ns = 2000 * kMs, .max_backlog_ns = 1000 * kMs};
+constexpr Admission::Limits kLimits = {.max_product_ns = 2000 * kMs, .max_backlog_ns = 1000 * kMs};
+
+ProductRefusal Check(const Asked& asked) {
+  return RefusalOf(CheckTime(asked, kLimits), asked, kLimits);
+}
 
 TEST(TimeRuleTest, AProductMayBeAsLongAsTheServerAllows) {
-  TimeAsked asked = {.predicted_ns = 2000 * kMs, .left_ns = kNoDeadlineNs};
-  EXPECT_THAT(CheckTime(asked, kLimits).status, IsOk());
+  Asked asked = {.predicted_ns = 2000 * kMs, .left_ns = kNoDeadlineNs};
+  EXPECT_THAT(Check(asked).status, IsOk());
   asked.predicted_ns += kMs;
-  const TimeRefusal refusal = CheckTime(asked, kLimits);
+  const ProductRefusal refusal = Check(asked);
   EXPECT_THAT(refusal.status, StatusIs(absl::StatusCode::kResourceExhausted,
                                        "product: predicted to take 2.001s, at most 2s is accepted "
                                        "(--max-product-seconds)"));
@@ -27,24 +31,24 @@ TEST(TimeRuleTest, AProductMayBeAsLongAsTheServerAllows) {
 }
 
 TEST(TimeRuleTest, AProductMustFitIntoItsOwnTime) {
-  TimeAsked asked = {.predicted_ns = 300 * kMs, .left_ns = 300 * kMs};
-  EXPECT_THAT(CheckTime(asked, kLimits).status, IsOk());
+  Asked asked = {.predicted_ns = 300 * kMs, .left_ns = 300 * kMs};
+  EXPECT_THAT(Check(asked).status, IsOk());
   asked.left_ns -= kMs;
-  const TimeRefusal refusal = CheckTime(asked, kLimits);
+  const ProductRefusal refusal = Check(asked);
   EXPECT_THAT(refusal.status,
               StatusIs(absl::StatusCode::kDeadlineExceeded,
                        "product: predicted to take 300ms, 299ms are left until the deadline"));
   EXPECT_EQ(refusal.reason, RefusalReason::kDeadline);
   asked = {.predicted_ns = 0, .left_ns = -5};
-  EXPECT_THAT(CheckTime(asked, kLimits).status,
+  EXPECT_THAT(Check(asked).status,
               StatusIs(absl::StatusCode::kDeadlineExceeded, HasSubstr(", 0 are left")));
 }
 
 TEST(TimeRuleTest, WhatRunsMustLeaveTime) {
-  TimeAsked asked = {.predicted_ns = 300 * kMs, .left_ns = 500 * kMs, .running_ns = 200 * kMs};
-  EXPECT_THAT(CheckTime(asked, kLimits).status, IsOk());
+  Asked asked = {.predicted_ns = 300 * kMs, .left_ns = 500 * kMs, .running_ns = 200 * kMs};
+  EXPECT_THAT(Check(asked).status, IsOk());
   asked.running_ns += 30 * kMs;
-  const TimeRefusal refusal = CheckTime(asked, kLimits);
+  const ProductRefusal refusal = Check(asked);
   EXPECT_THAT(refusal.status,
               StatusIs(absl::StatusCode::kResourceExhausted,
                        "queue: predicted to wait 230ms and to take 300ms, 500ms are left until "
@@ -54,14 +58,14 @@ TEST(TimeRuleTest, WhatRunsMustLeaveTime) {
 }
 
 TEST(TimeRuleTest, WhatIsToComeIsWaitedFor) {
-  TimeAsked asked = {.predicted_ns = 100 * kMs,
-                     .expected_ns = 100 * kMs,
-                     .left_ns = 452 * kMs,
-                     .ahead_ns = 100 * kMs,
-                     .to_come_ns = 100 * kMs};
-  EXPECT_THAT(CheckTime(asked, kLimits).status, IsOk());
+  Asked asked = {.predicted_ns = 100 * kMs,
+                 .expected_ns = 100 * kMs,
+                 .left_ns = 452 * kMs,
+                 .ahead_ns = 100 * kMs,
+                 .to_come_ns = 100 * kMs};
+  EXPECT_THAT(Check(asked).status, IsOk());
   asked.to_come_ns += 10 * kMs;
-  const TimeRefusal refusal = CheckTime(asked, kLimits);
+  const ProductRefusal refusal = Check(asked);
   EXPECT_THAT(refusal.status,
               StatusIs(absl::StatusCode::kResourceExhausted,
                        HasSubstr("queue: predicted to wait 210ms and to take 100ms (reckoned with "
@@ -71,22 +75,22 @@ TEST(TimeRuleTest, WhatIsToComeIsWaitedFor) {
 
 // Where a queue is ahead, its prediction may be wrong by a quarter, and the product's own by half.
 TEST(TimeRuleTest, AQueueAheadTakesRoomForErrors) {
-  TimeAsked asked = {.predicted_ns = 100 * kMs,
-                     .expected_ns = 100 * kMs,
-                     .left_ns = 389 * kMs,
-                     .running_ns = 50 * kMs,
-                     .ahead_ns = 100 * kMs};
-  EXPECT_THAT(CheckTime(asked, kLimits).status, IsOk());
+  Asked asked = {.predicted_ns = 100 * kMs,
+                 .expected_ns = 100 * kMs,
+                 .left_ns = 389 * kMs,
+                 .running_ns = 50 * kMs,
+                 .ahead_ns = 100 * kMs};
+  EXPECT_THAT(Check(asked).status, IsOk());
   asked.left_ns -= kMs;
-  EXPECT_EQ(CheckTime(asked, kLimits).reason, RefusalReason::kBacklog);
+  EXPECT_EQ(Check(asked).reason, RefusalReason::kBacklog);
 }
 
 TEST(TimeRuleTest, TheBacklogIsBoundedWithoutADeadline) {
-  TimeAsked asked = {.predicted_ns = kMs, .left_ns = kNoDeadlineNs, .ahead_ns = 1000 * kMs};
+  Asked asked = {.predicted_ns = kMs, .left_ns = kNoDeadlineNs, .ahead_ns = 1000 * kMs};
   asked.running_ns = 2000 * kMs;  // Does not count: the next one may always wait.
-  EXPECT_THAT(CheckTime(asked, kLimits).status, IsOk());
+  EXPECT_THAT(Check(asked).status, IsOk());
   asked.ahead_ns += 70 * kMs;
-  const TimeRefusal refusal = CheckTime(asked, kLimits);
+  const ProductRefusal refusal = Check(asked);
   EXPECT_THAT(refusal.status, StatusIs(absl::StatusCode::kResourceExhausted,
                                        "queue: products of 1.07s wait ahead of it by prediction, "
                                        "at most 1s may (--max-backlog)"));

@@ -106,7 +106,7 @@ v1::MultiplyRequest RequestOfTenSeconds() {
 TEST(OverloadTest, RefusesPastTheRequestLimitAndSaysWhenToTryAgain) {
   ServerOptions options = TestServerOptions();
   options.admission.max_requests = 2;
-  options.time.max_backlog_ns = int64_t{1} << 60;
+  options.admission.max_backlog_ns = int64_t{1} << 60;
   RunningServer running(TestDevice::kFake, options);
   PendingCall first(running.gemm(), RequestOfTenSeconds());
   // What is about to be launched waits too, for a moment.
@@ -347,7 +347,7 @@ TEST(OverloadTest, TheDeviceIsBusyWhileAProductRuns) {
 
 TEST(OverloadTest, RefusesAProductThatIsTooLong) {
   ServerOptions options = TestServerOptions();
-  options.time.max_product_ns = 1'000;
+  options.admission.max_product_ns = 1'000;
   RunningServer running(TestDevice::kFake, options);
   PendingCall call(running.gemm(), IntegerRequest(64, 64, 64));  // 524288 at 1e9 a second.
   const grpc::Status refused = call.Wait();
