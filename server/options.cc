@@ -3,23 +3,412 @@
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
+#include <cstdint>
 #include <filesystem>
+#include <fstream>
+#include <limits>
+#include <optional>
 #include <sstream>
 #include <string>
+#include <string_view>
 #include <system_error>
+#include <type_traits>
 #include <vector>
 
+#include "absl/strings/ascii.h"
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_join.h"
+#include "absl/strings/strip.h"
+#include "kernels/nearest_names.h"
 #include "kernels/option/mismatch.h"
 #include "kernels/option/number.h"
 #include "kernels/output_check.h"
-#include "server/config_place.h"
 #include "server/device/devices.h"
 #include "server/metrics/exposition.h"
-#include "server/option_groups.h"
+#include "server/system/files.h"
 #include "server/system/version.h"
 
 namespace gemmd {
+
 namespace {
+
+// What stands for a section in CLI11's names of what it read.
+constexpr char kSection[] = ".++";
+
+// The name of the option that a message is about: "grace" for "--grace: ..." and "grace: ..." and
+// for CLI11's own "INI was not able to parse grace" and "Could not convert: --grace = 1"; empty:
+// none.
+std::string OptionOf(absl::string_view message) {
+  if (absl::ConsumePrefix(&message, "INI was not able to parse ")) {
+    return std::string(absl::StripSuffix(message, kSection));
+  }
+  absl::ConsumePrefix(&message, "Could not convert: ");
+  absl::ConsumePrefix(&message, "--");
+  return std::string(message.substr(0, message.find_first_of(": ")));
+}
+
+constexpr char kMore[] = "\nRun with --help for more information.\n";
+
+// ": did you mean --grace?", with what precedes names where they are written; empty where no option
+// is named like this.
+std::string DidYouMean(const CLI::App& app, std::string_view name, const std::string& prefix) {
+  std::vector<std::string_view> names;
+  for (const CLI::Option* option : app.get_options()) {
+    for (const std::string& known : option->get_lnames()) names.push_back(known);
+  }
+  const std::optional<size_t> similar = NameIndex(names).Similar(name);
+  if (!similar) return "";
+  return ": did you mean " + prefix + std::string(names[*similar]) + "?";
+}
+
+}  // namespace
+
+ConfigPlaces::ConfigPlaces(const CLI::App& app, int argc, const char* const* argv) {
+  const CLI::Option* const config = app.get_config_ptr();
+  if (config->count() == 0) return;
+  path_ = config->as<std::string>();
+  std::ifstream file(path_);
+  std::string text;
+  for (int number = 1; std::getline(file, text); ++number) {
+    const size_t equals = text.find('=');
+    std::string name = text.substr(0, equals);
+    absl::StripAsciiWhitespace(&name);
+    if (name.starts_with('[') && name.ends_with(']')) name = name.substr(1, name.size() - 2);
+    const std::string option(absl::StripPrefix(name, "--"));
+    const std::string flag = "--" + option;
+    const bool is_on_command_line = std::any_of(argv, argv + argc, [&](std::string_view argument) {
+      return argument == flag || argument.starts_with(flag + "=");
+    });
+    if (option.empty() || is_on_command_line) continue;
+    std::string value = equals == std::string::npos ? "" : text.substr(equals + 1);
+    absl::StripAsciiWhitespace(&value);
+    lines_.push_back({number, option, value});
+  }
+}
+
+std::string ConfigPlaces::Of(std::string_view message) const {
+  const std::string option = OptionOf({message.data(), message.size()});
+  const Line* found = nullptr;
+  for (const Line& line : lines_) {
+    if (line.option != option) continue;
+    const bool is_told =
+        !line.value.empty() && message.find("got " + line.value) != std::string_view::npos;
+    if (found == nullptr || is_told) found = &line;
+    if (is_told) break;
+  }
+  return found == nullptr ? "" : path_ + ":" + std::to_string(found->number) + ": ";
+}
+
+std::string TextOf(const ConfigPlaces& places, const std::string& text) {
+  const std::string place = places.Of(text);
+  const std::string name = OptionOf(text);
+  const std::string flag = "--" + name + ": ";
+  absl::string_view rest = text;
+  if (!name.empty() && absl::ConsumePrefix(&rest, flag) &&
+      (absl::ConsumePrefix(&rest, flag) || absl::ConsumePrefix(&rest, name + ": "))) {
+    return place + flag + std::string(rest);
+  }
+  return place + text;
+}
+
+namespace {
+
+// What is wrong with a file that names an option that there is not, where, and which names are like
+// it.
+std::string TextOf(const CLI::App& app, const CLI::ConfigError& mistake,
+                   const ConfigPlaces& places) {
+  const std::string name = OptionOf(mistake.what());
+  return places.Of(mistake.what()) + "got " + (name.empty() ? mistake.what() : name) +
+         ", want the name of an option without --, = and the option's value" +
+         DidYouMean(app, name, "") + kMore;
+}
+
+// The same for a command line that has an option that there is not; CLI11's own text where what is
+// left over is no option.
+std::string TextOf(const CLI::App& app, const CLI::ExtrasError& mistake) {
+  for (const std::string& left : app.remaining()) {
+    if (!left.starts_with("--")) continue;
+    const std::string name = left.substr(0, left.find('='));
+    return "option: got " + name + ", want an option of gemmd" +
+           DidYouMean(app, std::string_view(name).substr(2), "--") + kMore;
+  }
+  return mistake.what() + std::string(kMore);
+}
+
+// Options by what their values are.
+
+// Ten years, which can be added to any time of a clock in nanoseconds.
+constexpr absl::Duration kLongest = absl::Hours(10 * 365 * 24);
+
+// Adds an option whose value is a duration such as 250ms, 5s or 1m30s, from `least` to ten years.
+void AddDuration(CLI::App& app, const std::string& name, absl::Duration& value,
+                 const std::string& description, const std::string& group,
+                 absl::Duration least = absl::ZeroDuration()) {
+  const auto parse = [&value, name, least](const std::string& text) {
+    if (absl::ParseDuration(text, &value) && value >= least && value <= kLongest) return;
+    throw CLI::ValidationError(name, "got " + text + ", want a duration from " +
+                                         absl::FormatDuration(least) + " to " +
+                                         absl::FormatDuration(kLongest) + ": 250ms, 5s, 1m30s");
+  };
+  app.add_option_function<std::string>(name, parse, description)
+      ->default_str(absl::FormatDuration(value))
+      ->type_name("DURATION")
+      ->group(group);
+}
+
+// A count of bytes in digits for one with a unit.
+std::string TransformBytes(std::string& text) {
+  constexpr char kWant[] = ", want a number of bytes: 4096, 512MiB, 4GiB";
+  const std::string given = text;
+  int64_t bytes = 0;
+  // CLI11 would read octal and hexadecimal digits.
+  constexpr char kDigits[] = "0123456789";
+  const size_t unit = std::min(text.find_first_not_of(kDigits), text.size());
+  const std::optional<int64_t> number = option::ParseDecimal<int64_t>(text.substr(0, unit));
+  if (!number || text.find_first_of(kDigits, unit) != text.npos) return "got " + given + kWant;
+  text = std::to_string(*number) + text.substr(unit);
+  try {
+    CLI::AsSizeValue(false)(text);
+  } catch (const CLI::ValidationError&) {
+    return "got " + given + kWant;
+  }
+  const bool is_count = absl::SimpleAtoi(text, &bytes) && bytes >= 0;
+  return is_count ? "" : "got " + given + kWant;
+}
+
+// Adds an option whose value is a count of bytes such as 4096, 512MiB or 4GiB: 0, or from `least`.
+void AddBytes(CLI::App& app, const std::string& name, int64_t& value,
+              const std::string& description, const std::string& group, int64_t least = 0) {
+  const auto transform = [least](std::string& text) {
+    const std::string given = text;
+    std::string fault = TransformBytes(text);
+    int64_t bytes = 0;
+    if (fault.empty() && absl::SimpleAtoi(text, &bytes) && bytes > 0 && bytes < least) {
+      fault = "got " + given + ", want 0 or at least " + std::to_string(least) + " bytes";
+    }
+    return fault;
+  };
+  app.add_option(name, value, description)
+      ->transform(CLI::Validator(transform, "SIZE [b, kb(=1024b), ...]"))
+      ->default_str(std::to_string(value))
+      ->type_name("BYTES")
+      ->group(group);
+}
+
+// Adds an option whose value is a whole number.
+template <typename Number>
+void AddCount(CLI::App& app, const std::string& name, Number& value, const std::string& description,
+              const std::string& group, std::type_identity_t<Number> least,
+              std::type_identity_t<Number> most, const std::string& type = "COUNT") {
+  app.add_option(name, value, description)
+      ->transform(option::NumberFrom(least, most))
+      ->default_str(std::to_string(value))
+      ->type_name(type)
+      ->group(group);
+}
+
+// Adds an option whose value is the name of a file, or another text.
+void AddText(CLI::App& app, const std::string& name, std::string& value,
+             const std::string& description, const std::string& group,
+             const std::string& type = "FILE") {
+  app.add_option(name, value, description)->type_name(type)->group(group);
+}
+
+// Adds an option that is on or off.
+void AddSwitch(CLI::App& app, const std::string& name, bool& value, const std::string& description,
+               const std::string& group) {
+  app.add_option_function<std::string>(
+         name, [&value](const std::string& text) { value = text == "on"; }, description)
+      ->check(CLI::IsMember({"on", "off"}))
+      ->default_str(value ? "on" : "off")
+      ->type_name("on|off")
+      ->group(group);
+}
+
+// Adds an option whose value is a list with commas; where the option is repeated, the lists are
+// joined.
+CLI::Option* AddList(CLI::App& app, const std::string& name, std::vector<std::string>& values,
+                     const std::string& description) {
+  // No extra arguments: otherwise a word after the list would silently become a part of the list.
+  return app.add_option(name, values, description)
+      ->delimiter(',')
+      ->allow_extra_args(false)
+      ->default_str(absl::StrJoin(values, ","));
+}
+
+// By its name or its number.
+std::optional<uint32_t> GroupOf(const std::string& name) {
+  const std::optional<uint32_t> named = FindGroup(name);
+  if (named) return named;
+  const std::optional<uint32_t> number = option::ParseDecimal<uint32_t>(name);
+  return number && *number != std::numeric_limits<uint32_t>::max() ? number : std::nullopt;
+}
+
+void AddUnixSockets(CLI::App& app, SocketAccess& access) {
+  constexpr char kGroup[] = "Listening";
+  app.add_option_function<std::string>(
+         "--operators-group", [&access](const std::string& name) { access.group = GroupOf(name); },
+         "Group, by name or number, whose members may operate the daemon over unix sockets "
+         "(gemmctl sessions, drop-session, incidents, replay, restart-device) as root and the "
+         "daemon's own user may; --rules say it instead. The sockets' files get the group")
+      ->check([](const std::string& name) {
+        return GroupOf(name) ? "" : "got " + name + ", want the name or number of a group";
+      })
+      ->type_name("GROUP")
+      ->group(kGroup);
+  app.add_option_function<std::string>(
+         "--socket-mode",
+         [&access](const std::string& digits) { access.mode = std::stoul(digits, nullptr, 8); },
+         "Mode of the file of each unix socket, in octal digits: 0666 for products of all users of "
+         "the machine")
+      ->check([](const std::string& digits) {
+        const bool is_mode = digits.size() >= 3 && digits.size() <= 4 &&
+                             digits.find_first_not_of("01234567") == digits.npos &&
+                             (digits.size() == 3 || digits.front() == '0');
+        return is_mode ? "" : "got " + digits + ", want octal digits from 0000 to 0777";
+      })
+      ->default_str("0600, with --operators-group 0660")
+      ->type_name("MODE")
+      ->group(kGroup);
+}
+
+void AddCertificates(CLI::App& app, TransportOptions& transport) {
+  constexpr char kGroup[] = "Listening";
+  AddText(app, "--tls-cert", transport.certificates.certificate,
+          "Certificate of the daemon for tls: and mtls: addresses, in PEM, followed by "
+          "those between it and a root. This file and the next three are looked at "
+          "each second: what has changed and makes sense serves new connections, and the "
+          "others live on",
+          kGroup);
+  AddText(app, "--tls-key", transport.certificates.key,
+          "Private key of that certificate, in PEM, without a passphrase", kGroup);
+  AddText(app, "--client-ca", transport.certificates.client_ca,
+          "Authorities, in PEM, that may sign certificates of clients, for mtls: addresses",
+          kGroup);
+  AddText(app, "--client-crl", transport.certificates.client_crl,
+          "Lists of revoked certificates of clients, in PEM, each signed by an authority of "
+          "--client-ca; looked at as the other files are",
+          kGroup);
+  app.add_flag("--insecure-allow-remote", transport.insecure_allow_remote,
+               "Allow plain addresses of --listen and --metrics-listen to be reached from other "
+               "machines without encryption: behind a proxy that adds it, or in a network of its "
+               "own, as a container's")
+      ->group(kGroup);
+}
+
+void AddCallers(CLI::App& app, Options& options) {
+  constexpr char kGroup[] = "Callers (files are read again on SIGHUP)";
+  TrustOptions& trust = options.server.trust;
+  AddText(app, "--rules", trust.rules_file,
+          "Know callers by name, and allow them what this file says, in JSON or, where its name "
+          "ends with .yaml or .yml, in YAML (server/trust/README.md has its form); all else is "
+          "refused with UNAUTHENTICATED or PERMISSION_DENIED. Without it, "
+          "whoever reaches an address may multiply, hold tensors and read all lists",
+          kGroup);
+  AddText(app, "--tokens", trust.tokens_file,
+          "Take bearer tokens whose SHA-256 stands in this file: IDENTITY: HEXADECIMAL, one a "
+          "line",
+          kGroup);
+  AddText(app, "--jwt-keys", trust.jwt_keys_file,
+          "Take bearer tokens that are signed by a key of this set (JWKS; RS256, ES256, EdDSA). "
+          "The subject is the identity",
+          kGroup);
+  AddText(app, "--jwt-audience", trust.jwt.audience,
+          "Whom signed tokens must be for; needed beside --jwt-keys", kGroup, "TEXT");
+  AddText(app, "--jwt-issuer", trust.jwt.issuer,
+          "Who must have issued signed tokens (default: anybody whose key is in --jwt-keys)",
+          kGroup, "TEXT");
+  AddCount(app, "--jwt-clock-skew", trust.jwt.clock_skew_s,
+           "By how much the clock of whoever issues signed tokens may differ", kGroup, 0,
+           kMostClockSkewS, "SECONDS");
+}
+
+void AddVerification(CLI::App& app, Options& options) {
+  constexpr char kGroup[] = "Checks of answers";
+  VerifyOptions& verify = options.server.verify;
+  app.add_option_function<std::string>(
+         "--verify",
+         [&verify](const std::string& text) {
+           verify.rule = ParseVerifyRule("--verify", text).value_or(VerifyRule());
+         },
+         "Check each answer before it is given, unless its product asks for another check: none, "
+         "sampled[:RATE] (a part of its elements, drawn at random, is computed again; the default "
+         "rate is 1/16384, one element of each 128 x 128), checksum (all of it, by sums), "
+         "duplicate (computed twice). A wrong answer ends its product with DATA_LOSS, its kernel "
+         "is not used "
+         "on that device any more, and a second one takes the device out of service")
+      ->check([](const std::string& text) {
+        return std::string(ParseVerifyRule("--verify", text).status().message());
+      })
+      ->default_str("none")
+      ->type_name("HOW")
+      ->group(kGroup);
+  app.add_flag("--verify-retry", verify.retry,
+               "Compute a product whose answer was wrong again, with another kernel or on another "
+               "device, instead of ending it with DATA_LOSS")
+      ->group(kGroup);
+  AddText(app, "--incidents", options.server.incidents.file,
+          "Append a line of JSON to this file for each wrong answer, up to 16 MiB; gemmctl "
+          "incidents shows the last ones without it",
+          kGroup);
+}
+
+void AddTensors(CLI::App& app, Options& options) {
+  constexpr char kGroup[] = "Resident tensors";
+  StoreOptions& tensors = options.server.tensors;
+  AddBytes(
+      app, "--tensor-bytes", tensors.max_bytes,
+      "Memory of the host for the tensors of all sessions, uploads included; a tensor that "
+      "finds no room is refused with RESOURCE_EXHAUSTED. 0 takes an eighth of the memory limit "
+      "of the process, so that it holds beside the defaults of the other limits: where weights "
+      "are to stay, raise this and lower --max-queued-bytes",
+      kGroup);
+  AddBytes(app, "--session-tensor-bytes", tensors.max_session_bytes,
+           "Memory of the host for the tensors of one session, or of a caller whom --rules know "
+           "and give no tensor_bytes; 0 takes half of --tensor-bytes",
+           kGroup);
+  AddBytes(app, "--session-gpu-tensor-bytes", tensors.max_session_device_bytes,
+           "Memory of all GPUs together for the tensors of one session, or of a caller whom "
+           "--rules know and give no device_tensor_bytes: beyond it, its tensors that were used "
+           "least recently leave the GPU, and what then finds no room is read from the host. 0 "
+           "is no limit",
+           kGroup);
+  AddCount(app, "--max-sessions", tensors.max_sessions,
+           "Most sessions at once; one host may have seven times as many of them as are free, "
+           "so that others find one. One more is refused with RESOURCE_EXHAUSTED",
+           kGroup, 1, int64_t{1} << 20);
+  AddDuration(app, "--session-linger", tensors.linger,
+              "Delete the tensors of a session, but for pinned ones, this long after its last "
+              "connection has gone and its last call has ended; until then a client can come back. "
+              "Those of a caller whom --rules know stay for their leases",
+              kGroup);
+  AddDuration(
+      app, "--pinned-linger", tensors.pinned_linger,
+      "Delete the pinned tensors of a session, too, this long after its last connection has "
+      "gone and its last call has ended. Those of a caller whom --rules know stay",
+      kGroup);
+  AddDuration(app, "--tensor-lease", tensors.lease,
+              "Delete a tensor this long after its last use, where its owner asked for no other "
+              "time and has not pinned it, and an upload this long after its last byte",
+              kGroup, absl::Milliseconds(1));
+  const auto set_copies = [&tensors](const std::string& which) {
+    tensors.host_copies = which == "all"    ? HostCopies::kAll
+                          : which == "none" ? HostCopies::kNone
+                                            : HostCopies::kPinned;
+  };
+  app.add_option_function<std::string>(
+         "--host-copies", set_copies,
+         "Results in memory of a GPU that are copied to memory of the host as well, in the "
+         "background: pinned tensors, all, or none but those that are read there; with none, "
+         "tensors of 1 MiB and more that are on a GPU, uploads and results, also give back their "
+         "memory of the host, which then no longer counts in --tensor-bytes. What a "
+         "GPU alone has is lost with its worker. With all, a tensor that products overwrite "
+         "again and again is copied each time, which takes longer than to compute it")
+      ->check(CLI::IsMember({"pinned", "all", "none"}))
+      ->default_str("pinned")
+      ->type_name("WHICH")
+      ->group(kGroup);
+}
 
 // With a quarter of it, gRPC refused a product of 512 x 512 matrices.
 constexpr int64_t kLeastQuotaBytes = int64_t{4} << 20;
@@ -58,12 +447,10 @@ void AddListening(CLI::App& app, Options& options) {
       ->default_str("off")
       ->type_name("ADDRESS|off")
       ->group(kGroup);
-  app.add_option(
-         "--ready-file", options.ready_file,
-         "Write the addresses, one a line, to this file once the daemon serves; it is removed "
-         "when the daemon ends")
-      ->type_name("FILE")
-      ->group(kGroup);
+  AddText(app, "--ready-file", options.ready_file,
+          "Write the addresses, one a line, to this file once the daemon serves; it is removed "
+          "when the daemon ends",
+          kGroup);
 }
 
 void AddDevices(CLI::App& app, Options& options) {
@@ -75,13 +462,9 @@ void AddDevices(CLI::App& app, Options& options) {
       ->default_str("cuda where there is a GPU,cpu,sim:sm_90")
       ->type_name("DEVICE,...")
       ->group(kGroup);
-  app.add_option(
-         "--cpu-threads", options.devices.cpu_threads,
-         "Threads that compute on each of cpu and sim; 0 takes every core the process may use")
-      ->transform(option::NumberFrom(0, 4096))
-      ->default_str("0")
-      ->type_name("COUNT")
-      ->group(kGroup);
+  AddCount(app, "--cpu-threads", options.devices.cpu_threads,
+           "Threads that compute on each of cpu and sim; 0 takes every core the process may use",
+           kGroup, 0, 4096);
   AddBytes(app, "--gpu-staging-bytes", options.devices.gpu_staging_bytes,
            "Memory of the host through which operands and results go to and from each GPU: two "
            "thirds for products under way, a third for results until they are sent; a product "
@@ -116,8 +499,8 @@ void AddDevices(CLI::App& app, Options& options) {
       "start no program, trace no process, write no file outside of /dev where the kernel has "
       "landlock, and gain no privilege, nor can the daemon; it leaves no core dump, and gets "
       "the variables of CUDA, of libraries for the CPU and LD_LIBRARY_PATH alone. The devices of "
-      "the driver in "
-      "/dev must be there, because a setuid nvidia-modprobe cannot make them. Turn it off for "
+      "the driver in /dev must be there, because a setuid nvidia-modprobe cannot make them. Turn "
+      "it off for "
       "debuggers and profilers",
       kGroup);
   AddSwitch(app, "--poison-freed-memory", options.devices.poisons_freed,
@@ -126,10 +509,8 @@ void AddDevices(CLI::App& app, Options& options) {
             "product. No answer needs that; it makes a fault in this program harmless, or visible, "
             "and costs the time to write those bytes once more",
             kGroup);
-  app.add_option("--worker-binary", options.devices.worker_binary,
-                 "Program that works for each GPU (default: gemmd-worker in the folder of gemmd)")
-      ->type_name("FILE")
-      ->group(kGroup);
+  AddText(app, "--worker-binary", options.devices.worker_binary,
+          "Program that works for each GPU (default: gemmd-worker in the folder of gemmd)", kGroup);
 }
 
 void AddLimits(CLI::App& app, Options& options) {
@@ -138,19 +519,15 @@ void AddLimits(CLI::App& app, Options& options) {
   AddBytes(app, "--max-message-bytes", transport.max_message_bytes,
            "Longest message received or sent; a longer one is refused with RESOURCE_EXHAUSTED",
            kGroup);
-  app.add_option(
-         "--max-queued-requests", options.server.admission.max_requests,
-         "Requests accepted and not yet answered; more are refused with RESOURCE_EXHAUSTED and "
-         "told when to try again")
-      ->transform(option::NumberFrom(int64_t{1}, int64_t{1} << 40))
-      ->default_str(std::to_string(options.server.admission.max_requests))
-      ->type_name("COUNT")
-      ->group(kGroup);
+  AddCount(app, "--max-queued-requests", options.server.admission.max_requests,
+           "Requests accepted and not yet answered; more are refused with RESOURCE_EXHAUSTED and "
+           "told when to try again",
+           kGroup, 1, int64_t{1} << 40);
   AddBytes(
       app, "--max-queued-bytes", options.server.admission.max_bytes,
       "Bytes of all messages that have arrived, and of results and scratch memory of their "
-      "products "
-      "until the answer has left; a request that finds no room is refused with RESOURCE_EXHAUSTED "
+      "products until "
+      "the answer has left; a request that finds no room is refused with RESOURCE_EXHAUSTED "
       "and told when to try again. 0 takes three eighths of --memory-limit-bytes, but at most 4 "
       "GiB",
       kGroup);
@@ -173,12 +550,8 @@ void AddLimits(CLI::App& app, Options& options) {
       ->default_str("0")
       ->type_name("MICROSECONDS")
       ->group(kGroup);
-  app.add_option("--batch-most", options.server.joins.limits.max_jobs,
-                 "Most products that run as one; 1 lets each run alone")
-      ->transform(option::NumberFrom(1, 4096))
-      ->capture_default_str()
-      ->type_name("COUNT")
-      ->group(kGroup);
+  AddCount(app, "--batch-most", options.server.joins.limits.max_jobs,
+           "Most products that run as one; 1 lets each run alone", kGroup, 1, 4096);
   AddDuration(app, "--max-backlog", options.max_backlog,
               "Longest wait of a product for others that wait for its device before it, by their "
               "predicted times; a product that would wait longer is refused with "
@@ -196,34 +569,24 @@ void AddLimits(CLI::App& app, Options& options) {
       "92 % all products and questions but those for health, devices and statistics, and from 95 % "
       "calls end whose client does not read",
       kGroup);
-  app.add_option("--max-concurrent-streams", transport.max_concurrent_streams,
-                 "Most calls at once on one connection")
-      ->transform(option::NumberFrom(1, 1 << 20))
-      ->default_str(std::to_string(transport.max_concurrent_streams))
-      ->type_name("COUNT")
-      ->group(kGroup);
+  AddCount(app, "--max-concurrent-streams", transport.max_concurrent_streams,
+           "Most calls at once on one connection", kGroup, 1, 1 << 20);
 }
 
 void AddConnections(CLI::App& app, Options& options) {
   constexpr char kGroup[] = "Connections";
   TransportOptions& transport = options.server.transport;
-  app.add_option(
-         "--max-connections", transport.max_connections,
-         "Most connections at once; one more is closed as soon as it is made. 0 takes half "
-         "of the limit of open files, which the daemon raises as far as it may, and at most "
-         "32768, or as many as may have --max-concurrent-streams idle calls of 24 KiB in an eighth "
-         "of --memory-limit-bytes")
-      ->transform(option::NumberFrom(int64_t{0}, int64_t{1} << 30))
-      ->default_str("0")
-      ->type_name("COUNT")
-      ->group(kGroup);
-  app.add_option("--max-connections-per-peer", transport.max_connections_per_peer,
-                 "Most connections at once of one peer: an IPv4 address, a /64 network of IPv6, a "
-                 "user of a unix socket. 0 takes half of --max-connections")
-      ->transform(option::NumberFrom(int64_t{0}, int64_t{1} << 30))
-      ->default_str("0")
-      ->type_name("COUNT")
-      ->group(kGroup);
+  AddCount(
+      app, "--max-connections", transport.max_connections,
+      "Most connections at once; one more is closed as soon as it is made. 0 takes half "
+      "of the limit of open files, which the daemon raises as far as it may, and at most "
+      "32768, or as many as may have --max-concurrent-streams idle calls of 24 KiB in an eighth "
+      "of --memory-limit-bytes",
+      kGroup, 0, int64_t{1} << 30);
+  AddCount(app, "--max-connections-per-peer", transport.max_connections_per_peer,
+           "Most connections at once of one peer: an IPv4 address, a /64 network of IPv6, a "
+           "user of a unix socket. 0 takes half of --max-connections",
+           kGroup, 0, int64_t{1} << 30);
   AddDuration(app, "--handshake-timeout", transport.handshake_timeout,
               "Close a connection that does not begin to speak HTTP/2 within this time", kGroup);
   AddDuration(app, "--max-connection-idle", transport.max_connection_idle,
@@ -280,17 +643,14 @@ void AddLogging(CLI::App& app, Options& options) {
       ->default_str("text")
       ->type_name("FORMAT")
       ->group(kGroup);
-  app.add_option("--log-file", options.log_file,
-                 "Append log lines to this file (default: standard error)")
-      ->type_name("FILE")
-      ->group(kGroup);
-  app.add_option("--traces", options.server.spans.file,
-                 "Append a line of OTLP in JSON with the spans of each product and its stages to "
-                 "this file, which the OpenTelemetry collector's receiver otlpjsonfile follows: "
-                 "products whose caller sends a sampled traceparent, and --traces-share (default: "
-                 "none)")
-      ->type_name("FILE")
-      ->group(kGroup);
+  AddText(app, "--log-file", options.log_file,
+          "Append log lines to this file (default: standard error)", kGroup);
+  AddText(app, "--traces", options.server.spans.file,
+          "Append a line of OTLP in JSON with the spans of each product and its stages to "
+          "this file, which the OpenTelemetry collector's receiver otlpjsonfile follows: "
+          "products whose caller sends a sampled traceparent, and --traces-share (default: "
+          "none)",
+          kGroup);
   app.add_option("--traces-share", options.server.spans.share,
                  "Part of the products without a traceparent that have spans in --traces, 0 to 1")
       ->transform(option::NumberFrom(0.0, 1.0))
@@ -308,14 +668,10 @@ void AddLogging(CLI::App& app, Options& options) {
                  "none)")
       ->type_name("FILE|stderr")
       ->group(kGroup);
-  app.add_option(
-         "--audit-lines-per-second", options.audit_lines_per_second,
-         "Most lines of the audit log in a second of what was done, and as many of what was "
-         "refused; it says how many were left out")
-      ->transform(option::NumberFrom(int64_t{1}, int64_t{1} << 40))
-      ->capture_default_str()
-      ->type_name("COUNT")
-      ->group(kGroup);
+  AddCount(app, "--audit-lines-per-second", options.audit_lines_per_second,
+           "Most lines of the audit log in a second of what was done, and as many of what was "
+           "refused; it says how many were left out",
+           kGroup, 1, int64_t{1} << 40);
 }
 
 // An empty value is a shell's variable that is not set, or half a line. It must not stand for an

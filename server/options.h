@@ -3,14 +3,19 @@
 // The daemon's command line and configuration file.
 #pragma once
 
+#include <cstdint>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "absl/time/time.h"
-#include "server/config_place.h"
 #include "server/device/devices.h"
 #include "server/server.h"
 #include "server/system/log.h"
+
+namespace CLI {
+class App;
+}  // namespace CLI
 
 namespace gemmd {
 
@@ -27,6 +32,33 @@ struct Options {
   std::string audit_log;  // A file, or stderr; empty means none.
   int64_t audit_lines_per_second = 1000;
 };
+
+// Which line of the file that --config names gives which option.
+class ConfigPlaces {
+ public:
+  ConfigPlaces() = default;  // There is no file.
+
+  // Options that are on the command line are not of the file: they are taken from there.
+  ConfigPlaces(const CLI::App& app, int argc, const char* const* argv);
+
+  // "FILE:LINE: " where a message is about an option of the file: "--grace: got soon, want ...",
+  // "tls-cert: got ...", or CLI11's own words; otherwise empty. Of several lines of an option the
+  // one whose value the message says it got, or else the first.
+  std::string Of(std::string_view message) const;
+
+ private:
+  struct Line {
+    int number = 0;
+    std::string option;  // Or the name of a section.
+    std::string value;
+  };
+
+  std::string path_;
+  std::vector<Line> lines_;
+};
+
+// What is wrong with a value, where, without the option's name a second time.
+std::string TextOf(const ConfigPlaces& places, const std::string& text);
 
 // How parsing ended: with options to run with, or with text to show and the exit code.
 struct ParsedOptions {

@@ -2,6 +2,7 @@
 #include "server/server.h"
 
 #include <algorithm>
+#include <cstdint>
 #include <limits>
 #include <optional>
 #include <string>
@@ -11,10 +12,9 @@
 #include "kernels/catalog.h"
 #include "kernels/select.h"
 #include "kernels/status_macros.h"
-#include "server/crossing/staging.h"
+#include "server/crossing/shared_memory.h"
 #include "server/device/device.h"
 #include "server/kserve/kserve_service.h"
-#include "server/memory_shares.h"
 #include "server/store/product_tensors.h"
 #include "server/system/log.h"
 #include "server/system/resources.h"
@@ -100,24 +100,20 @@ absl::StatusOr<std::unique_ptr<Trust>> LoadTrust(const TrustOptions& options) {
 class Server::Services {
  public:
   Services(Server& server, const ServerOptions& options)
-      : gemm(*server.runner_, server.gate_, server.receiving_, server.sends_, server.handler_times_,
-             server.clock_),
-        registry(MakeRegistryService(server.served_, *server.runner_, server.gate_,
-                                     *server.observer_, server.sends_, server.handler_times_,
-                                     server.clock_, LimitsOf(options))),
-        tensors(MakeTensorService(server.tensors_, *server.runner_, server.gate_, server.sends_,
-                                  server.handler_times_, server.clock_)),
-        admin(MakeAdminService(server.served_, *server.runner_, server.gate_, server.incidents_,
-                               server.tensors_, server.handler_times_, server.clock_, server.sends_,
+      : parts{*server.runner_, server.gate_,          server.receiving_,
+              server.sends_,   server.handler_times_, server.clock_},
+        gemm(parts),
+        registry(MakeRegistryService(server.served_, parts, *server.observer_, LimitsOf(options))),
+        tensors(MakeTensorService(parts)),
+        admin(MakeAdminService(server.served_, parts, server.incidents_,
                                options.transport.max_message_bytes)),
         health(MakeHealthService(server.health_, server.sends_, server.handler_times_,
                                  server.clock_)) {
     if (!options.speaks_kserve) return;
-    kserve = MakeKserveService(*server.runner_, server.gate_, server.receiving_, server.sends_,
-                               server.handler_times_, server.clock_,
-                               [&server] { return server.serving().ok(); });
+    kserve = MakeKserveService(parts, [&server] { return server.serving().ok(); });
   }
 
+  const ServiceParts parts;
   GemmService gemm;
   std::unique_ptr<grpc::Service> registry;
   std::unique_ptr<grpc::Service> tensors;
@@ -232,12 +228,16 @@ void Server::ReadGpus() {
   if (const std::string absence = gpus_->absence(); !absence.empty()) {
     spdlog::warn("event=gpu_readings_absent reason={}", LogValue(absence));
   }
-  observer_ = std::make_unique<Observer>(
-      served_, *scheduler_, admission_, stats_, handler_times_, *gpus_,
-      [this] { return connection_counts(); }, log_counts_, [this] { return tensors_.load(); },
-      [this] { return certificate_counts(); },
-      [this] { return spans_ ? spans_->counts() : LineFile::Counts(); },
-      [this] { return callers_ ? callers_->uses() : std::vector<RuleUse::Totals>(); });
+  observer_ = std::make_unique<Observer>(served_, *scheduler_, admission_, stats_, handler_times_,
+                                         *gpus_, [this](Snapshot& snapshot) {
+                                           snapshot.connections = connection_counts();
+                                           snapshot.certificate = certificate_counts();
+                                           snapshot.log = log_counts_();
+                                           if (spans_ != nullptr) snapshot.spans = spans_->counts();
+                                           snapshot.tensors = tensors_.load();
+                                           if (callers_ != nullptr)
+                                             snapshot.callers = callers_->uses();
+                                         });
 }
 
 absl::Status Server::Listen(const ServerOptions& options) {
@@ -251,7 +251,7 @@ absl::Status Server::Listen(const ServerOptions& options) {
   builder.RegisterService(services_->health.get());
   if (services_->kserve != nullptr) builder.RegisterService(services_->kserve.get());
   if (options.has_reflection) {
-    builder.SetOption(Reflection(*runner_, gate_, sends_, handler_times_, clock_));
+    builder.SetOption(Reflection(services_->parts));
   }
 
   ASSIGN_OR_RETURN(std::vector<ListeningSocket> sockets, OpenAll(options.transport));
@@ -280,14 +280,15 @@ absl::Status Server::Listen(const ServerOptions& options) {
       options.life_check,
       [this, longest_turn = options.life_check.longest_turn] { return CheckLife(longest_turn); },
       clock_);
-  watch_ = std::make_unique<Periodic>(std::min(kMostPause, sends_.limits().timeout / 4), [this] {
-    WatchMemory();
-    WatchPeers();
-    WatchTrust();
-  });
+  watch_ = std::make_unique<ThreadPool>("gemmd-watch",
+                                        std::min(kMostPause, sends_.limits().timeout / 4), [this] {
+                                          WatchMemory();
+                                          WatchPeers();
+                                          WatchTrust();
+                                        });
   if (certificates_ != nullptr) {
-    certificate_watch_ =
-        std::make_unique<Periodic>(kCertificatePause, [this] { certificates_->Refresh(); });
+    certificate_watch_ = std::make_unique<ThreadPool>("gemmd-certs", kCertificatePause,
+                                                      [this] { certificates_->Refresh(); });
   }
   return absl::OkStatus();
 }
@@ -571,6 +572,29 @@ void Server::WatchDevices() {
           was_ready = now.ok();
         });
   }
+}
+
+namespace {
+
+constexpr int64_t kMostAdmittedBytes = int64_t{4} << 30;
+
+void SetUnasked(int64_t& bytes, int64_t share_bytes) {
+  if (bytes == 0) bytes = share_bytes;
+}
+
+}  // namespace
+
+ServerOptions WithMemoryShares(ServerOptions options) {
+  int64_t& limit = options.memory_limit_bytes;
+  SetUnasked(limit, MemoryLimitBytes());
+  // Whatever was asked for, no more can be mapped.
+  const std::optional<int64_t> left_bytes = AddressSpaceLeft();
+  if (left_bytes) limit = std::min(limit, ResidentBytes().value_or(0) + *left_bytes);
+  SetUnasked(options.admission.max_bytes, std::min(kMostAdmittedBytes, limit / 8 * 3));
+  SetUnasked(options.transport.memory_quota_bytes, limit / 4);
+  SetUnasked(options.tensors.max_bytes, limit / 8);
+  SetUnasked(options.tensors.max_session_bytes, options.tensors.max_bytes / 2);
+  return options;
 }
 
 }  // namespace gemmd

@@ -31,13 +31,12 @@
 #include "server/system/clock.h"
 #include "server/system/log.h"
 #include "server/system/mutex.h"
-#include "server/system/periodic.h"
+#include "server/system/threads.h"
 #include "server/trust/trust.h"
 #include "server/wire/calls.h"
 #include "server/wire/certificates.h"
 #include "server/wire/connection_acceptor.h"
 #include "server/wire/gate.h"
-#include "server/wire/grpc_acceptors.h"
 #include "server/wire/health_service.h"
 #include "server/wire/transport.h"
 
@@ -169,10 +168,15 @@ class Server {
   std::atomic<bool> is_listening_ = false;
   // Ends first, since it looks at everything above.
   std::unique_ptr<HttpListener> metrics_;
-  std::unique_ptr<Periodic> watch_;  // Looks at peers and memory while there are calls.
-  std::unique_ptr<Periodic> certificate_watch_;
+  std::unique_ptr<ThreadPool> watch_;  // Looks at peers and memory while there are calls.
+  std::unique_ptr<ThreadPool> certificate_watch_;
   std::unique_ptr<OnRequest> reload_;  // Null where there are no rules.
   bool drained_ = false;
 };
+
+// The options with each limit of memory that was left to the server (0) as a share of what the
+// process may have: three eighths, but at most 4 GiB, are admitted, a quarter is for the buffers of
+// gRPC and an eighth for tensors. The last quarter is for the daemon itself and its threads.
+ServerOptions WithMemoryShares(ServerOptions options);
 
 }  // namespace gemmd

@@ -75,9 +75,8 @@ struct PlacedPart {
   int64_t bytes = 0;
 };
 
-// Operands of no more bytes together are read by a GPU's kernel where they are staged, and a D of
-// no more bytes is written there: to begin a copy would take longer than the copy.
-inline constexpr int64_t kMostReadInPlace = int64_t{32} << 10;
+// A D of no more bytes is written by a GPU's kernel where it is staged: to begin a copy would take
+// longer than the copy.
 inline constexpr int64_t kMostWrittenInPlace = int64_t{64} << 10;
 
 // A launch that is predicted to take longer is made in panels. Two of them are queued ahead;
@@ -145,8 +144,6 @@ struct JobLayout : PerOperand<JobRange> {
   bool has_receipt() const { return d.bytes > 0 && !is_d_staged(); }
   // Whether D is copied to where it is staged, once the kernel has written it on the GPU.
   bool is_d_copied() const { return is_d_staged() && !is_d_in_place; }
-  // Whether a GPU's kernel reads what it reads where it is staged.
-  bool are_inputs_in_place() const { return input_bytes <= kMostReadInPlace && !is_d_copied(); }
   // What is staged for the worker to read: behind the inputs comes the mark of a D that is copied.
   int64_t staged_in_bytes() const { return input_bytes + (is_d_copied() ? kJobAlignment : 0); }
   // What it writes: D with what is left to the next multiple of kJobAlignment, or the receipt.

@@ -7,7 +7,7 @@
 #include "kernels/or_no_memory.h"
 #include "kernels/status_macros.h"
 #include "kernels/text.h"
-#include "server/crossing/staging.h"
+#include "server/crossing/shared_memory.h"
 #include "server/system/resources.h"
 
 namespace gemmd {

@@ -37,7 +37,7 @@
 #include "kernels/problem.h"
 #include "server/crossing/job_layout.h"
 #include "server/crossing/per_operand.h"
-#include "server/crossing/staging.h"
+#include "server/crossing/shared_memory.h"
 
 namespace gemmd {
 

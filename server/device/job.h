@@ -255,7 +255,7 @@ absl::StatusOr<HeldBytes> CopyOfPart(absl::Span<const std::byte> part);
 class JoinedJob {
  public:
   // Takes at least one job, and gives the whole this number; all have the same key of this kind
-  // (server/product/joining.h), and parts of D that are not the same share no byte. The whole has
+  // (server/product/scheduler.h), and parts of D that are not the same share no byte. The whole has
   // no operands before Gather. Errors: Unimplemented where the kernel does not run the whole;
   // ResourceExhausted where its workspace would be too large.
   static absl::StatusOr<std::unique_ptr<JoinedJob>> Of(Joining joining, JobId id,

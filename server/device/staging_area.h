@@ -22,11 +22,11 @@
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
 #include "server/crossing/job_layout.h"
-#include "server/crossing/staging.h"
+#include "server/crossing/shared_memory.h"
 #include "server/device/job.h"
 #include "server/system/files.h"
 #include "server/system/mutex.h"
-#include "server/system/thread_pool.h"
+#include "server/system/threads.h"
 
 namespace gemmd {
 

@@ -351,10 +351,14 @@ void WorkerDevice::Begin(std::unique_ptr<Errand> errand) {
   BeginSmall(std::move(errand));
 }
 
+void WorkerDevice::PutStamps(Errand& errand) {
+  stamps_.Put(errand.staged_mark());
+  stamps_.Put(errand.written());
+}
+
 void WorkerDevice::BeginSmall(std::unique_ptr<Errand> errand) {
   CopyAll(errand->CopiesIn());
-  stamps_.Put(errand->staged_mark());
-  stamps_.Put(errand->written());
+  PutStamps(*errand);
   Send(std::move(errand));
 }
 
@@ -369,8 +373,7 @@ void WorkerDevice::BeginLarge(std::unique_ptr<Errand> owner) {
     absl::Status checked = errand->CheckOperands();
     if (!checked.ok()) return OnCopiedIn(errand, checked);
     copy_threads_->Copy(errand->CopiesIn(), errand->is_aborted, [this, errand] {
-      stamps_.Put(errand->staged_mark());
-      stamps_.Put(errand->written());
+      PutStamps(*errand);
       OnCopiedIn(errand, absl::OkStatus());
     });
   });
@@ -381,8 +384,7 @@ void WorkerDevice::CopyHere(Errand& errand) {
   const absl::Status checked = errand.CheckOperands();
   if (checked.ok()) {
     CopyAll(errand.CopiesIn());
-    stamps_.Put(errand.staged_mark());
-    stamps_.Put(errand.written());
+    PutStamps(errand);
   }
   OnCopiedIn(&errand, checked);
 }

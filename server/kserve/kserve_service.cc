@@ -1,21 +1,307 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "server/kserve/kserve_service.h"
 
+#include <grpcpp/grpcpp.h>
+
+#include <algorithm>
+#include <cstdint>
+#include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <utility>
+#include <vector>
 
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/time/clock.h"
+#include "absl/time/time.h"
+#include "gemmd/v1/gemm.pb.h"
+#include "kernels/or_no_memory.h"
 #include "kernels/status_macros.h"
 #include "kernels/text.h"
-#include "server/kserve/infer_call.h"
+#include "kserve/v2/inference.grpc.pb.h"
+#include "proto/field_start.h"
+#include "server/device/held_bytes.h"
+#include "server/kserve/convert_infer.h"
 #include "server/kserve/models.h"
 #include "server/system/version.h"
-#include "server/wire/calls.h"
-#include "server/wire/incoming.h"
+#include "server/wire/outgoing.h"
 #include "server/wire/tensor_service.h"
 
 namespace gemmd {
 namespace {
+
+// The calls that compute: one product, or a stream of them.
+
+// What they share. Borrowed.
+struct InferSetting : ServiceParts {
+  const Models& models;
+  ModelCounts& counts;
+};
+
+using inference::ModelInferResponse;
+using inference::ModelStreamInferResponse;
+
+constexpr int kRaw = ModelInferResponse::kRawOutputContentsFieldNumber;
+
+// What an answer repeats of its request.
+struct InferSubject {
+  std::string model;
+  std::string id;
+  bool has_batch = false;
+};
+
+void DescribeD(const InferSubject& subject, const v1::Matrix& d,
+               ModelInferResponse::InferOutputTensor& output) {
+  const ElementType type = TypeOfWire(d.type());
+  output.set_name("D");
+  output.set_datatype(std::string(DatatypeOf(type)));
+  if (subject.has_batch) output.add_shape(d.batch());
+  output.add_shape(d.rows());
+  output.add_shape(RowExtent(type, d.columns()));
+  auto& parameters = *output.mutable_parameters();
+  parameters["type"].set_string_param(std::string(NameOf(type)));
+  if (BitsOf(type) < 8) parameters["columns"].set_int64_param(d.columns());
+}
+
+void DescribeProduct(const v1::MultiplyResponse& product, ModelInferResponse& answer) {
+  auto& parameters = *answer.mutable_parameters();
+  parameters["kernel"].set_string_param(product.kernel());
+  parameters["device"].set_string_param(product.device());
+  parameters["operations"].set_int64_param(product.operations());
+  const v1::Timing& timing = product.timing();
+  const std::pair<const char*, int64_t> stages[] = {
+      {"receive_ns", timing.receive_ns()},   {"queue_ns", timing.queue_ns()},
+      {"copy_in_ns", timing.copy_in_ns()},   {"compute_ns", timing.compute_ns()},
+      {"copy_out_ns", timing.copy_out_ns()}, {"send_prepare_ns", timing.send_prepare_ns()},
+      {"total_ns", timing.total_ns()}};
+  for (const auto& [name, ns] : stages) parameters[name].set_int64_param(ns);
+  if (!product.has_verification()) return;
+  const bool is_passed = product.verification().outcome() == v1::VERIFY_OUTCOME_PASSED;
+  parameters["verification"].set_string_param(is_passed ? "passed" : "not_verified");
+}
+
+ModelInferResponse WithoutD(const InferSubject& subject, const v1::MultiplyResponse& product) {
+  ModelInferResponse answer;
+  answer.set_model_name(subject.model);
+  answer.set_model_version(std::string(kModelVersion));
+  answer.set_id(subject.id);
+  DescribeProduct(product, answer);
+  DescribeD(subject, product.d(), *answer.add_outputs());
+  return answer;
+}
+
+// The bytes of a ModelInferResponse. `product` lacks the bytes of D, which is not copied: gRPC
+// borrows the memory of the result.
+grpc::ByteBuffer InferAnswer(const InferSubject& subject, const v1::MultiplyResponse& product,
+                             HeldBytes d) {
+  std::string head = WithoutD(subject, product).SerializeAsString();
+  AppendFieldStart(kRaw, d.size(), head);
+  return MessageOf(std::move(head), std::move(d));
+}
+
+// The bytes of a ModelStreamInferResponse.
+grpc::ByteBuffer StreamedInferAnswer(const InferSubject& subject,
+                                     const v1::MultiplyResponse& product, HeldBytes d) {
+  ModelInferResponse answer = WithoutD(subject, product);
+  (*answer.mutable_parameters())["triton_final_response"].set_bool_param(true);
+  const std::string inner = answer.SerializeAsString();
+  std::string head;
+  AppendFieldStart(ModelStreamInferResponse::kInferResponseFieldNumber,
+                   inner.size() + EncodedFieldBytes(kRaw, d.size()), head);
+  head += inner;
+  AppendFieldStart(kRaw, d.size(), head);
+  return MessageOf(std::move(head), std::move(d));
+}
+
+grpc::ByteBuffer StreamedRefusal(const std::string& id, const absl::Status& status) {
+  ModelStreamInferResponse answer;
+  answer.set_error_message(
+      Concat(absl::StatusCodeToString(status.code()), ": ", std::string(status.message())));
+  answer.mutable_infer_response()->set_id(id);
+  auto& parameters = *answer.mutable_infer_response()->mutable_parameters();
+  parameters["triton_final_response"].set_bool_param(true);
+  const grpc::Slice slice(answer.SerializeAsString());
+  return grpc::ByteBuffer(&slice, 1);
+}
+
+constexpr std::string_view kNoMemory = "message: no memory to parse it in, try again later";
+
+// One product that was asked for in the words of KServe, from the bytes of its request to those of
+// its answer: the same for unary calls and streams.
+class InferExchange {
+ public:
+  using Answer = ProductExchange::Answer;
+
+  explicit InferExchange(const InferSetting& setting) : setting_(setting) {}
+
+  // As ProductExchange::Start; errors, here and those that `answer` gets, are in the words of
+  // KServe.
+  absl::Status Start(JobId id, grpc::ByteBuffer& request, Arrival arrival, Answer answer);
+
+  std::string id() const { return product_.request_id(); }
+  int64_t answer_bytes() const { return product_.answer_bytes(); }
+  void LeaveQueue() { product_.LeaveQueue(); }
+
+  // The answer to a product that is OK and has left the queue, once.
+  grpc::ByteBuffer TakeUnaryAnswer();
+  grpc::ByteBuffer TakeStreamedAnswer();
+
+ private:
+  class Request;
+  struct Known {  // Once the request is parsed.
+    std::string model;
+    ModelCounts::Key key;
+    InferAsked asked;
+  };
+
+  absl::Status End(const absl::Status& status, int64_t arrived_ns);
+  InferSubject Subject() const;
+
+  const InferSetting& setting_;
+  std::optional<Known> known_;
+  ProductExchange product_;
+};
+
+class InferExchange::Request final : public ArrivedRequest {
+ public:
+  Request(InferExchange& exchange, grpc::ByteBuffer& buffer)
+      : exchange_(exchange), message_(buffer) {}
+
+  absl::StatusOr<int64_t> Examine(v1::MultiplyRequest& /*message*/) override {
+    RETURN_IF_ERROR(message_.Read());
+    ASSIGN_OR_RETURN(const int64_t prepared,
+                     OrNoMemory(kNoMemory, [this] { return PrepareContents(message_); }));
+    return message_.wire_bytes() + message_.request_bytes() + prepared;
+  }
+
+  // Contents that came in scraps are put together.
+  absl::Status Parse(v1::MultiplyRequest& message, ReceiveQuota& quota, HeldFields& held,
+                     Arrival& arrival) override {
+    return OrNoMemory(kNoMemory, [&] { return Convert(message, quota, held, arrival); });
+  }
+
+  std::string UnparsedId() override { return message_.UnparsedId(); }
+
+ private:
+  absl::Status Convert(v1::MultiplyRequest& message, ReceiveQuota& quota, HeldFields& held,
+                       Arrival& arrival) {
+    const inference::ModelInferRequest& request = message_.request();
+    message.set_request_id(request.id());
+    ASSIGN_OR_RETURN(const Model model,
+                     exchange_.setting_.models.Find({arrival.session, arrival.caller},
+                                                    request.model_name(), request.model_version()));
+    Known& known = exchange_.known_.emplace();
+    known.model = model.name;
+    known.key = model.handle();
+    ASSIGN_OR_RETURN(known.asked, ConvertInfer(message_, model, quota, message, held));
+    if (known.asked.timeout_ns > 0) {
+      arrival.deadline_ns =
+          std::min(arrival.deadline_ns, SaturatingSum(arrival.arrived_ns, known.asked.timeout_ns));
+    }
+    return absl::OkStatus();
+  }
+
+  InferExchange& exchange_;
+  InferMessage message_;
+};
+
+absl::Status InferExchange::Start(JobId id, grpc::ByteBuffer& request, Arrival arrival,
+                                  Answer answer) {
+  const int64_t arrived_ns = arrival.arrived_ns;
+  Request arrived(*this, request);
+  const absl::Status status = product_.Start(
+      setting_, id, arrived, std::move(arrival),
+      [this, arrived_ns, answer = std::move(answer)](const absl::Status& end) mutable {
+        std::move(answer)(End(end, arrived_ns));
+      });
+  return status.ok() ? status : End(status, arrived_ns);
+}
+
+// Counts the product, and gives its status in the words of its request.
+absl::Status InferExchange::End(const absl::Status& status, int64_t arrived_ns) {
+  if (!known_) return status;
+  if (!status.ok()) {
+    setting_.counts.AddFailure(known_->key, setting_.clock.NowNs() - arrived_ns);
+    return known_->asked.places.Rename(status);
+  }
+  const Product& product = product_.product();
+  setting_.counts.AddSuccess(known_->key, ToWire(product.timing), product.job.problem.batch,
+                             absl::ToUnixMillis(absl::Now()));
+  return status;
+}
+
+InferSubject InferExchange::Subject() const {
+  return {known_->model, product_.request_id(), known_->asked.has_batch};
+}
+
+grpc::ByteBuffer InferExchange::TakeUnaryAnswer() {
+  return InferAnswer(Subject(), product_.TakeResponse(), product_.TakeD());
+}
+
+grpc::ByteBuffer InferExchange::TakeStreamedAnswer() {
+  return StreamedInferAnswer(Subject(), product_.TakeResponse(), product_.TakeD());
+}
+
+// What is to be written: the answer of a product, or a refusal, of which nothing else is kept.
+struct EndedInfer {
+  std::shared_ptr<InferExchange> exchange;
+  grpc::ByteBuffer refusal;
+
+  int64_t bytes() const { return 0; }  // Each has a message of its own.
+};
+
+// One ModelStreamInfer call: a message asks for one product, or answers one.
+class InferStreamReactor final : public ProductStream<EndedInfer> {
+ public:
+  InferStreamReactor(const InferSetting& setting, grpc::CallbackServerContext& context)
+      : ProductStream(setting, Handler::kModelStreamInfer, /*most_joint=*/1, context),
+        setting_(setting) {}
+
+ private:
+  grpc::ByteBuffer MessageOf(std::vector<EndedInfer>& answers) override {
+    EndedInfer& answer = answers.front();
+    return answer.exchange != nullptr ? answer.exchange->TakeStreamedAnswer()
+                                      : std::move(answer.refusal);
+  }
+
+  void StartProducts() override {
+    StartProduct();
+    CancelIfBroken();
+    EndReading();
+  }
+
+  void StartProduct() {
+    const auto exchange = std::make_shared<InferExchange>(setting_);
+    const JobId id = Enter();
+    absl::StatusOr<Arrival> arrival = ArrivalOfMessage();
+    if (!arrival.ok()) return Answer(id, exchange, arrival.status());
+    arrival->span = SpanOfProduct();
+    const absl::Status status =
+        exchange->Start(id, incoming_.buffer, *std::move(arrival),
+                        [this, self = shared_from_this(), id, exchange](const absl::Status& end) {
+                          Answer(id, exchange, end);
+                        });
+    if (!status.ok()) Answer(id, exchange, status);
+  }
+
+  void Answer(JobId id, const std::shared_ptr<InferExchange>& exchange,
+              const absl::Status& status) {
+    EndedInfer ended;
+    if (status.ok()) {
+      exchange->LeaveQueue();
+      ended.exchange = exchange;
+    } else {
+      ended.refusal = StreamedRefusal(exchange->id(), status);
+    }
+    ProductStream::Answer(id, std::move(ended));
+  }
+
+  const InferSetting& setting_;
+};
+
+// Its other parts.
 
 // What answers hold at most for readers that do not read.
 constexpr int64_t kMaxUnreadBytes = int64_t{32} << 20;
@@ -78,24 +364,11 @@ bool IsForOperators(Method method) {
 
 class KserveService final : public inference::GRPCInferenceService::Service {
  public:
-  KserveService(ProductRunner& runner, const Gate& gate, ReceiveQuota& quota, SendWatch& watch,
-                HandlerTimes& times, const Clock& clock, std::function<bool()> is_ready)
-      : runner_(runner),
-        gate_(gate),
-        watch_(watch),
-        times_(times),
-        clock_(clock),
-        is_ready_(std::move(is_ready)),
-        models_(runner.tensors()),
+  KserveService(const ServiceParts& parts, std::function<bool()> is_ready)
+      : is_ready_(std::move(is_ready)),
+        models_(parts.runner.tensors()),
         unread_(kMaxUnreadBytes),
-        setting_{.runner = runner,
-                 .gate = gate,
-                 .quota = quota,
-                 .models = models_,
-                 .counts = counts_,
-                 .watch = watch,
-                 .times = times,
-                 .clock = clock} {
+        setting_{parts, models_, counts_} {
     AddProducts();
     AddServer();
     AddModels();
@@ -116,12 +389,31 @@ class KserveService final : public inference::GRPCInferenceService::Service {
     MarkMethodRawCallback(
         kModelInfer, new grpc::internal::CallbackUnaryHandler<WireBytes, WireBytes>(
                          [this](Context* context, const WireBytes* request, WireBytes* response) {
-                           return StartInfer(setting_, *context, *request, *response);
+                           return StartInfer(*context, *request, *response);
                          }));
     MarkMethodRawCallback(
         kModelStreamInfer,
-        new grpc::internal::CallbackBidiHandler<WireBytes, WireBytes>(
-            [this](Context* context) { return StartInferStream(setting_, *context); }));
+        new grpc::internal::CallbackBidiHandler<WireBytes, WireBytes>([this](Context* context) {
+          const auto stream = std::make_shared<InferStreamReactor>(setting_, *context);
+          stream->Start();
+          return stream.get();
+        }));
+  }
+
+  grpc::ServerUnaryReactor* StartInfer(Context& context, const WireBytes& request,
+                                       WireBytes& response) {
+    // gRPC calls this as soon as the last byte is there.
+    const int64_t arrived_ns = setting_.clock.NowNs();
+    const HandlerTimer timer(setting_.times, setting_.clock, Handler::kModelInfer, arrived_ns);
+    auto* const call = new UnaryProduct<InferExchange>(setting_, Handler::kModelInfer, context,
+                                                       response, setting_);
+    call->Start(
+        ArrivalOf(context, OriginOf(context, "ModelInfer", setting_.gate, setting_.clock),
+                  arrived_ns, setting_.gate, setting_.runner.tensors()),
+        [&](InferExchange& exchange, JobId id, Arrival arrival, ProductExchange::Answer answer) {
+          return exchange.Start(id, request.buffer, std::move(arrival), std::move(answer));
+        });
+    return call;
   }
 
   void AddServer() {
@@ -191,7 +483,7 @@ class KserveService final : public inference::GRPCInferenceService::Service {
 
   absl::StatusOr<ModelUser> UserOf(Context& context, Role role) const {
     ModelUser user;
-    ASSIGN_OR_RETURN(user.caller, gate_.CallerOf(context, role));
+    ASSIGN_OR_RETURN(user.caller, setting_.gate.CallerOf(context, role));
     user.session = SessionTokenOf(context);
     return user;
   }
@@ -236,23 +528,18 @@ class KserveService final : public inference::GRPCInferenceService::Service {
         method,
         new grpc::internal::CallbackUnaryHandler<Bytes, Bytes>(
             [this, method, answer](Context* context, const Bytes* request, Bytes* response) {
-              const HandlerTiming timing{times_, clock_, Handler::kKserve};
+              const HandlerTiming timing{setting_.times, setting_.clock, Handler::kKserve};
               const HandlerTimer timer = timing.Begin();
               return AnswerRegistryCall(
-                  timing, *context, unread_, watch_,
+                  timing, *context, unread_, setting_.watch,
                   [&]() -> absl::StatusOr<RegistryAnswer> {
-                    if (!IsForOperators(method)) RETURN_IF_ERROR(runner_.CheckQuestion());
+                    if (!IsForOperators(method)) RETURN_IF_ERROR(setting_.runner.CheckQuestion());
                     return answer(*context, TakeRequest(*request));
                   },
                   *response);
             }));
   }
 
-  const ProductRunner& runner_;
-  const Gate& gate_;
-  SendWatch& watch_;
-  HandlerTimes& times_;
-  const Clock& clock_;
   const std::function<bool()> is_ready_;
   const Models models_;
   ModelCounts counts_;
@@ -262,12 +549,9 @@ class KserveService final : public inference::GRPCInferenceService::Service {
 
 }  // namespace
 
-std::unique_ptr<grpc::Service> MakeKserveService(ProductRunner& runner, const Gate& gate,
-                                                 ReceiveQuota& quota, SendWatch& watch,
-                                                 HandlerTimes& times, const Clock& clock,
+std::unique_ptr<grpc::Service> MakeKserveService(const ServiceParts& parts,
                                                  std::function<bool()> is_ready) {
-  return std::make_unique<KserveService>(runner, gate, quota, watch, times, clock,
-                                         std::move(is_ready));
+  return std::make_unique<KserveService>(parts, std::move(is_ready));
 }
 
 }  // namespace gemmd

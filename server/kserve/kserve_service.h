@@ -8,19 +8,12 @@
 #include <memory>
 
 #include "kserve/v2/inference.grpc.pb.h"
-#include "server/metrics/handler_times.h"
-#include "server/product/product_runner.h"
-#include "server/system/clock.h"
-#include "server/wire/calls.h"
-#include "server/wire/gate.h"
-#include "server/wire/incoming.h"
+#include "server/wire/product_exchange.h"
 
 namespace gemmd {
 
-// Borrows everything. `is_ready` tells whether the server takes products; threads: any.
-std::unique_ptr<grpc::Service> MakeKserveService(ProductRunner& runner, const Gate& gate,
-                                                 ReceiveQuota& quota, SendWatch& watch,
-                                                 HandlerTimes& times, const Clock& clock,
+// `is_ready` tells whether the server takes products; threads: any.
+std::unique_ptr<grpc::Service> MakeKserveService(const ServiceParts& parts,
                                                  std::function<bool()> is_ready);
 
 }  // namespace gemmd

@@ -11,7 +11,7 @@
 #include "kernels/peer_text.h"
 #include "kernels/status_macros.h"
 #include "kernels/text.h"
-#include "server/kserve/datatype.h"
+#include "server/kserve/convert_infer.h"
 
 namespace gemmd {
 

@@ -24,7 +24,7 @@
 
 #include "kernels/status_macros.h"
 #include "kernels/text.h"
-#include "server/system/socket_address.h"
+#include "server/system/files.h"
 #include "server/trust/openssl_objects.h"
 
 namespace gemmd {

@@ -17,23 +17,14 @@ std::vector<RefusalCount> RefusalCounts(const Snapshot& snapshot) {
 }
 
 Snapshot Observer::Observe() const {
-  Snapshot snapshot = {.admission = admission_.load(),
-                       .limits = admission_.limits(),
-                       .is_draining = is_draining(),
-                       .refusals = stats_.refusals(),
-                       .connections = connections_(),
-                       .certificate = certificate_(),
-                       .log = log_(),
-                       .spans = spans_(),
-                       .tensors = tensors_(),
-                       .silent_calls = stats_.silent_calls(),
-                       .verifications = {},
-                       .devices = {},
-                       .kernels = stats_.kernels(),
-                       .callers = callers_(),
-                       .kinds = {},
-                       .handlers = {},
-                       .handlers_cpu = {}};
+  Snapshot snapshot;
+  snapshot.admission = admission_.load();
+  snapshot.limits = admission_.limits();
+  snapshot.is_draining = is_draining();
+  snapshot.refusals = stats_.refusals();
+  snapshot.silent_calls = stats_.silent_calls();
+  snapshot.kernels = stats_.kernels();
+  add_(snapshot);
   for (size_t i = 0; i < kVerifyModes; ++i) {
     const auto mode = static_cast<VerifyMode>(i);
     VerifyTotals& totals = snapshot.verifications[i];

@@ -92,30 +92,17 @@ std::vector<RefusalCount> RefusalCounts(const Snapshot& snapshot);
 
 class Observer {
  public:
-  // Borrows everything. The functions may be called by any thread.
-  Observer(
-      const std::vector<ServedDevice>& devices, const Scheduler& scheduler,
-      const Admission& admission, const Stats& stats, const HandlerTimes& handlers,
-      const GpuSampler& gpus,
-      std::function<ConnectionCounts()> connections = [] { return ConnectionCounts(); },
-      std::function<LogCounts()> log = [] { return LogCounts(); },
-      std::function<TensorStore::Load()> tensors = [] { return TensorStore::Load(); },
-      std::function<CertificateCounts()> certificate = [] { return CertificateCounts(); },
-      std::function<LineFile::Counts()> spans = [] { return LineFile::Counts(); },
-      std::function<std::vector<RuleUse::Totals>()> callers =
-          [] { return std::vector<RuleUse::Totals>(); })
+  // Borrows everything. `add` adds what is known elsewhere; called by any thread.
+  Observer(const std::vector<ServedDevice>& devices, const Scheduler& scheduler,
+           const Admission& admission, const Stats& stats, const HandlerTimes& handlers,
+           const GpuSampler& gpus, std::function<void(Snapshot&)> add)
       : devices_(devices),
         scheduler_(scheduler),
         admission_(admission),
         stats_(stats),
         handlers_(handlers),
         gpus_(gpus),
-        connections_(std::move(connections)),
-        log_(std::move(log)),
-        tensors_(std::move(tensors)),
-        certificate_(std::move(certificate)),
-        spans_(std::move(spans)),
-        callers_(std::move(callers)) {}
+        add_(std::move(add)) {}
 
   // These hold locks of other parts only while they copy a few numbers. Threads: any.
   Snapshot Observe() const;
@@ -130,12 +117,7 @@ class Observer {
   const Stats& stats_;
   const HandlerTimes& handlers_;
   const GpuSampler& gpus_;
-  const std::function<ConnectionCounts()> connections_;
-  const std::function<LogCounts()> log_;
-  const std::function<TensorStore::Load()> tensors_;
-  const std::function<CertificateCounts()> certificate_;
-  const std::function<LineFile::Counts()> spans_;
-  const std::function<std::vector<RuleUse::Totals>()> callers_;
+  const std::function<void(Snapshot&)> add_;
 };
 
 }  // namespace gemmd

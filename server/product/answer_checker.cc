@@ -2,8 +2,10 @@
 #include "server/product/answer_checker.h"
 
 #include <algorithm>
+#include <array>
 #include <cstring>
 #include <new>
+#include <random>
 #include <set>
 #include <utility>
 
@@ -11,6 +13,7 @@
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
 #include "kernels/catalog.h"
+#include "kernels/cpu/host.h"
 #include "kernels/or_no_memory.h"
 #include "kernels/select.h"
 #include "kernels/status_macros.h"
@@ -24,6 +27,7 @@
 #include "server/store/digest.h"
 #include "server/store/product_tensors.h"
 #include "server/system/log.h"
+#include "server/system/resources.h"
 
 namespace gemmd {
 
@@ -91,6 +95,26 @@ std::string WhereOf(const verify::WrongElement& element) {
   return Concat("row ", element.row, ", column ", element.column, " of matrix ", element.batch);
 }
 
+// Seeded from the system's randomness: no device knows what is drawn.
+verify::Draw MakeDraw() {
+  std::random_device device;
+  std::array<uint32_t, 8> words;
+  for (uint32_t& word : words) word = device();
+  std::seed_seq seed(words.begin(), words.end());
+  return verify::Draw(seed);
+}
+
+verify::Draw& DrawOfThread() {
+  thread_local verify::Draw draw = MakeDraw();
+  return draw;
+}
+
+// 0: a quarter of the processors, at least one.
+int ThreadsOf(int asked) {
+  if (asked > 0) return asked;
+  return std::max(1, UsableProcessors() / 4);
+}
+
 }  // namespace
 
 AnswerChecker::AnswerChecker(const std::vector<ServedDevice>& devices, Scheduler& scheduler,
@@ -105,9 +129,10 @@ AnswerChecker::AnswerChecker(const std::vector<ServedDevice>& devices, Scheduler
       log_(log),
       chip_state_(std::move(chip_state)),
       done_(std::move(done)),
-      threads_(options.threads) {}
+      threads_("gemmd-verify", ThreadsOf(options.threads), ThreadPool::Start::kWithWork) {}
 
 AnswerChecker::~AnswerChecker() {
+  Stop();
   {
     MutexLock lock(&mutex_);
     if (canaries_ == 0) return;
@@ -126,13 +151,41 @@ void AnswerChecker::Check(std::unique_ptr<Product> product) {
   });
 }
 
+void AnswerChecker::Post(JobId id, Work work) {
+  std::list<Task>::iterator task;
+  {
+    MutexLock lock(&mutex_);
+    task = tasks_.emplace(tasks_.end());
+    task->id = id;
+    task->abort = is_stopped_;
+  }
+  threads_.Run([this, task, work = std::move(work)]() mutable {
+    SetThreads(1);
+    std::move(work)(&task->abort);
+    MutexLock lock(&mutex_);
+    tasks_.erase(task);
+  });
+}
+
+void AnswerChecker::Cancel(absl::Span<const JobId> ids) {
+  MutexLock lock(&mutex_);
+  for (Task& task : tasks_) {
+    if (std::find(ids.begin(), ids.end(), task.id) != ids.end()) task.abort = true;
+  }
+}
+
+void AnswerChecker::Stop() {
+  MutexLock lock(&mutex_);
+  is_stopped_ = true;
+  for (Task& task : tasks_) task.abort = true;
+}
+
 void AnswerChecker::Begin(std::unique_ptr<Product> product) {
   if (product->check.mode == VerifyMode::kDuplicate) return ComputeOnceMore(std::move(product));
   const JobId id = product->id;
-  threads_.Submit(
-      id, [this, product = std::move(product)](verify::Draw& draw, AbortFlag abort) mutable {
-        Verify(std::move(product), draw, abort);
-      });
+  Post(id, [this, product = std::move(product)](AbortFlag abort) mutable {
+    Verify(std::move(product), abort);
+  });
 }
 
 absl::StatusOr<verify::CheckResult> AnswerChecker::CheckOnce(const Product& product,
@@ -145,8 +198,8 @@ absl::StatusOr<verify::CheckResult> AnswerChecker::CheckOnce(const Product& prod
   });
 }
 
-void AnswerChecker::Verify(std::unique_ptr<Product> product, verify::Draw& draw, AbortFlag abort) {
-  const absl::StatusOr<verify::CheckResult> check = CheckOnce(*product, draw, abort);
+void AnswerChecker::Verify(std::unique_ptr<Product> product, AbortFlag abort) {
+  const absl::StatusOr<verify::CheckResult> check = CheckOnce(*product, DrawOfThread(), abort);
   if (!check.ok()) return EndEarly(std::move(product), check.status());
   if (IsOverwritten(product->job)) return EndNotVerified(std::move(product), "overwritten");
   if (check->end != verify::CheckEnd::kWrong) return EndOk(std::move(product), *check);
@@ -241,10 +294,9 @@ void AnswerChecker::ComputeOnceMore(std::unique_ptr<Product> product) {
     product->again_kernel = outcome.kernel != nullptr ? outcome.kernel : place.kernel;
     product->again = std::move(outcome.d);
     const JobId id = product->id;
-    threads_.Submit(id,
-                    [this, product = std::move(product)](verify::Draw&, AbortFlag abort) mutable {
-                      Compare(std::move(product), abort);
-                    });
+    Post(id, [this, product = std::move(product)](AbortFlag abort) mutable {
+      Compare(std::move(product), abort);
+    });
   };
   scheduler_.Submit(std::move(again));
 }

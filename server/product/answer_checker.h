@@ -7,13 +7,17 @@
 
 #include <atomic>
 #include <functional>
+#include <list>
 #include <memory>
 #include <string>
 #include <string_view>
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
+#include "absl/functional/any_invocable.h"
 #include "absl/status/statusor.h"
+#include "absl/types/span.h"
+#include "kernels/abort.h"
 #include "server/device/device.h"
 #include "server/product/counts.h"
 #include "server/product/product.h"
@@ -21,6 +25,7 @@
 #include "server/product/verification.h"
 #include "server/system/clock.h"
 #include "server/system/mutex.h"
+#include "server/system/threads.h"
 
 namespace gemmd {
 
@@ -42,9 +47,10 @@ class AnswerChecker {
   // host. Threads: any.
   void Check(std::unique_ptr<Product> product);
 
-  // Ends checks early. Threads: any.
-  void Cancel(absl::Span<const JobId> ids) { threads_.Cancel(ids); }
-  void Stop() { threads_.Stop(); }
+  // Ends checks early, whether they wait or run. Threads: any.
+  void Cancel(absl::Span<const JobId> ids) ABSL_LOCKS_EXCLUDED(mutex_);
+  // All, and those that come later. Threads: any.
+  void Stop() ABSL_LOCKS_EXCLUDED(mutex_);
 
  private:
   struct Place {
@@ -52,8 +58,16 @@ class AnswerChecker {
     const Kernel* kernel = nullptr;  // Null: there is none.
   };
 
+  // A check that waits for one of the threads or runs.
+  struct Task {
+    JobId id = 0;
+    std::atomic<bool> abort = false;
+  };
+  using Work = absl::AnyInvocable<void(AbortFlag abort) &&>;
+
+  void Post(JobId id, Work work) ABSL_LOCKS_EXCLUDED(mutex_);
   void Begin(std::unique_ptr<Product> product);
-  void Verify(std::unique_ptr<Product> product, verify::Draw& draw, AbortFlag abort);
+  void Verify(std::unique_ptr<Product> product, AbortFlag abort);
   static absl::StatusOr<verify::CheckResult> CheckOnce(const Product& product, verify::Draw& draw,
                                                        AbortFlag abort);
   void ComputeOnceMore(std::unique_ptr<Product> product);
@@ -95,7 +109,11 @@ class AnswerChecker {
   const Done done_;
   Mutex mutex_;
   int canaries_ ABSL_GUARDED_BY(mutex_) = 0;  // That are under way.
-  VerifyThreads threads_;
+  std::list<Task> tasks_ ABSL_GUARDED_BY(mutex_);
+  bool is_stopped_ ABSL_GUARDED_BY(mutex_) = false;
+  // That check answers: neither the devices' own threads nor gRPC's. What waits for them is bounded
+  // by admission, whose room a product keeps until it is answered. They end first.
+  ThreadPool threads_;
 };
 
 }  // namespace gemmd

@@ -171,9 +171,6 @@ class FairQueue {
   };
   // Stops counting where more than `enough_ns` waits; visits only flows that are ahead.
   Ahead AheadOf(const FlowId& id, int64_t enough_ns) const;
-  int64_t AheadNs(const FlowId& id, int64_t enough_ns) const {
-    return AheadOf(id, enough_ns).waiting_ns;
-  }
 
   // With more, a device with many callers is refused work for which it would have had time.
   static constexpr int64_t kMostToCome = 3;
@@ -297,9 +294,6 @@ class DeviceQueue {
 
   // The expected time of what would be launched before a further job.
   FairQueue::Ahead AheadOf(const FlowId& flow, Priority priority, int64_t enough_ns) const;
-  int64_t AheadNs(const FlowId& flow, Priority priority, int64_t enough_ns) const {
-    return AheadOf(flow, priority, enough_ns).waiting_ns;
-  }
 
   // The expected time of all jobs that wait.
   int64_t waiting_ns() const;

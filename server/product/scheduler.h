@@ -2,7 +2,7 @@
 //
 // Queues jobs per device, in fair turns of their callers, hands each device as many as it works on
 // at once, and ends those that nobody waits for any longer. Jobs that wait together and can run as
-// one are handed over as one (joining.h).
+// one are handed over as one (JoinedJob).
 //
 // A device that takes several (Device::depth) has little work beside the job that it began first,
 // because what it has is no longer in turns: no more than kMostAheadNs, and where other callers are
@@ -39,16 +39,56 @@
 #include "absl/status/status.h"
 #include "absl/types/span.h"
 #include "server/device/device.h"
+#include "server/device/job.h"
 #include "server/product/admission.h"
 #include "server/product/counts.h"
-#include "server/product/joining.h"
 #include "server/product/prediction.h"
 #include "server/product/queue.h"
 #include "server/system/clock.h"
 #include "server/system/mutex.h"
-#include "server/system/thread_pool.h"
+#include "server/system/threads.h"
 
 namespace gemmd {
+
+// Jobs that run as one. These parts know no queue, no clock and no lock.
+
+// What one job of several may take together. A longer one would keep the device from an abort, and
+// a larger one gains nothing.
+struct JoinLimits {
+  int64_t max_jobs = 256;
+  int64_t max_bytes = int64_t{16} << 20;  // Operands that are copied, and D.
+  // All of them are expected to take at most so long, or twice as long as the first one alone.
+  int64_t max_expected_ns = 5'000'000;
+};
+
+// What jobs that run as one have in common: equal keys mean that they can. Empty if a job cannot
+// run with others in this way. Keys without vectors fit in without an allocation.
+using JoinKey = absl::InlinedVector<char, 320>;
+struct JoinKeys {
+  JoinKey stacked;
+  JoinKey batched;
+};
+JoinKeys JoinKeysOf(const Job& job);
+
+// Whether the bits of a D that may vary (Job::may_vary) depend on what is stacked with it, where B
+// is a tensor: on `cpu`, for kernels whose bits depend on m. To read a B once for many rows is
+// worth more to most callers than the order in which a library adds. Such products are never
+// batched.
+bool MayVaryJoined(const Kernel& kernel);
+
+// The bytes of a job that count against JoinLimits.
+int64_t JoinBytesOf(const Job& job, Joining joining);
+
+// Places of the host's memory that D's of several jobs overwrite together.
+class OverwrittenPlaces {
+ public:
+  // Notes the place of the job's D, if it is given one. False, and nothing is noted, where that
+  // shares bytes with another place but is not the same.
+  bool Add(const Job& job);
+
+ private:
+  std::map<const std::byte*, const std::byte*> ends_;  // By where they begin.
+};
 
 struct Submission;
 

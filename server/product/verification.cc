@@ -4,18 +4,14 @@
 #include <fcntl.h>
 #include <unistd.h>
 
-#include <algorithm>
-#include <array>
 #include <charconv>
 #include <cstring>
 #include <new>
 #include <nlohmann/json.hpp>
-#include <random>
 #include <system_error>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "kernels/cpu/host.h"
 #include "kernels/peer_text.h"
 #include "kernels/status_macros.h"
 #include "kernels/text.h"
@@ -23,7 +19,6 @@
 #include "kernels/verify/recompute.h"
 #include "server/system/files.h"
 #include "server/system/log.h"
-#include "server/system/resources.h"
 
 namespace gemmd {
 
@@ -112,91 +107,6 @@ absl::StatusOr<VerifyNeeds> NeedsOf(const VerifyRule& rule, const Kernel& kernel
       Concat("verify: got a check of ", static_cast<int64_t>(multiplications),
              " multiplications, at most ", static_cast<int64_t>(kMostMultiplications),
              " are done for one product; want a lower rate"));
-}
-
-namespace {
-
-// Seeded from the system's randomness: no device knows what is drawn.
-verify::Draw MakeDraw() {
-  std::random_device device;
-  std::array<uint32_t, 8> words;
-  for (uint32_t& word : words) word = device();
-  std::seed_seq seed(words.begin(), words.end());
-  return verify::Draw(seed);
-}
-
-int ThreadsOf(int asked) {
-  if (asked > 0) return asked;
-  return std::max(1, UsableProcessors() / 4);
-}
-
-}  // namespace
-
-VerifyThreads::VerifyThreads(int threads) : most_threads_(ThreadsOf(threads)) {
-  MutexLock lock(&mutex_);
-  threads_.emplace_back([this] { Run(); });
-}
-
-VerifyThreads::~VerifyThreads() {
-  Stop();
-  std::vector<std::thread> threads;
-  {
-    MutexLock lock(&mutex_);
-    is_over_ = true;
-    threads = std::move(threads_);
-  }
-  for (std::thread& thread : threads) thread.join();
-}
-
-void VerifyThreads::Submit(JobId id, Work work) {
-  MutexLock lock(&mutex_);
-  Task& task = waiting_.emplace_back();
-  task.id = id;
-  task.work = std::move(work);
-  task.abort = is_stopped_;
-  const bool is_enough = waiting_.size() + running_.size() <= threads_.size();
-  if (is_enough || static_cast<int>(threads_.size()) == most_threads_) return;
-  try {
-    threads_.emplace_back([this] { Run(); });
-  } catch (const std::system_error&) {  // Those that run do it, later.
-  } catch (const std::bad_alloc&) {
-  }
-}
-
-void VerifyThreads::Cancel(absl::Span<const JobId> ids) {
-  MutexLock lock(&mutex_);
-  for (std::list<Task>* const tasks : {&waiting_, &running_}) {
-    for (Task& task : *tasks) {
-      if (std::find(ids.begin(), ids.end(), task.id) != ids.end()) task.abort = true;
-    }
-  }
-}
-
-void VerifyThreads::Stop() {
-  MutexLock lock(&mutex_);
-  is_stopped_ = true;
-  for (std::list<Task>* const tasks : {&waiting_, &running_}) {
-    for (Task& task : *tasks) task.abort = true;
-  }
-}
-
-void VerifyThreads::Run() {
-  SetThreads(1);
-  verify::Draw draw = MakeDraw();
-  while (true) {
-    std::list<Task>::iterator task;
-    {
-      MutexLock lock(&mutex_);
-      mutex_.Await(
-          [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return is_over_ || !waiting_.empty(); });
-      if (waiting_.empty()) return;
-      task = waiting_.begin();
-      running_.splice(running_.end(), waiting_, task);
-    }
-    std::move(task->work)(draw, &task->abort);
-    MutexLock lock(&mutex_);
-    running_.erase(task);
-  }
 }
 
 namespace {

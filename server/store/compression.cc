@@ -64,9 +64,6 @@ int64_t OffsetOf(const MatrixLayout& layout, int64_t matrix, int64_t row, int64_
          column / 8 * BitsOf(layout.type);
 }
 
-// There is nothing to be done now and then.
-constexpr absl::Duration kCompressorPause = absl::Hours(1);
-
 absl::Status Draining() { return absl::UnavailableError("the server is draining"); }
 
 }  // namespace
@@ -296,9 +293,7 @@ bool Compressor::Task::is_over() const {
 }
 
 Compressor::Compressor(TensorStore& store, int64_t device_step_bytes)
-    : store_(store),
-      device_step_bytes_(device_step_bytes),
-      background_("gemmd-compress", kCompressorPause, [] {}) {}
+    : store_(store), device_step_bytes_(device_step_bytes), background_("gemmd-compress", 1) {}
 
 Compressor::~Compressor() {
   is_stopping_ = true;
@@ -400,7 +395,7 @@ void Compressor::EndOnDevice(const std::shared_ptr<Task>& task, const absl::Stat
     result.EndWriting(nullptr, /*has_begun=*/true, /*is_ok=*/true);
     return BringToHost(task);
   }
-  background_.Post([this, task, status] { End(*task, status); });
+  background_.Run([this, task, status] { End(*task, status); });
   MutexLock lock(&mutex_);
   --being_brought_;
 }
@@ -421,14 +416,14 @@ void Compressor::EndBringing(const std::shared_ptr<Task>& task, const absl::Stat
   if (status.ok()) {
     Post(task);
   } else {
-    background_.Post([this, task, status] { End(*task, status); });
+    background_.Run([this, task, status] { End(*task, status); });
   }
   MutexLock lock(&mutex_);
   --being_brought_;
 }
 
 void Compressor::Post(std::shared_ptr<Task> task) {
-  background_.Post([this, task = std::move(task)]() mutable { TakeTurn(std::move(task)); });
+  background_.Run([this, task = std::move(task)]() mutable { TakeTurn(std::move(task)); });
 }
 
 void Compressor::TakeTurn(std::shared_ptr<Task> task) {

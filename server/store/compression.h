@@ -17,11 +17,11 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "kernels/sparse24.h"
-#include "server/store/background.h"
 #include "server/store/placed_bytes.h"
 #include "server/store/tensor.h"
 #include "server/store/tensor_store.h"
 #include "server/system/mutex.h"
+#include "server/system/threads.h"
 
 namespace gemmd {
 
@@ -213,7 +213,7 @@ class Compressor {
   absl::flat_hash_map<RandomId, int> of_sessions_ ABSL_GUARDED_BY(mutex_);
   Compression::Scratch scratch_;  // Owned by the background's thread.
   // The last member: its thread uses the others.
-  Background background_;
+  ThreadPool background_;
 };
 
 }  // namespace gemmd

@@ -64,7 +64,7 @@ void TensorBytes::DropForms() {
 }
 
 absl::StatusOr<std::shared_ptr<TensorBytes>> TensorBytes::Allocate(
-    int64_t bytes, Account& account, const std::shared_ptr<Background>& background,
+    int64_t bytes, Account& account, const std::shared_ptr<ThreadPool>& background,
     int64_t freed_at_once_bytes, bool is_for_workers) {
   ASSIGN_OR_RETURN(Account::Charge charge, account.Take(bytes));
   ASSIGN_OR_RETURN(HostMemory host, HostMemory::Allocate(bytes, is_for_workers));
@@ -74,7 +74,7 @@ absl::StatusOr<std::shared_ptr<TensorBytes>> TensorBytes::Allocate(
     // The room is free at once for whoever comes next: the system takes memory back many times
     // faster than anybody can fill it.
     owned->GiveRoomBack();
-    background->Post([owned = std::move(owned)]() mutable { owned.reset(); });
+    background->Run([owned = std::move(owned)]() mutable { owned.reset(); });
   };
   return std::shared_ptr<TensorBytes>(new TensorBytes(std::move(host), account, std::move(charge)),
                                       give_back);

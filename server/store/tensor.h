@@ -16,10 +16,10 @@
 #include "kernels/kernel.h"
 #include "kernels/problem.h"
 #include "server/store/account.h"
-#include "server/store/background.h"
 #include "server/store/digest.h"
 #include "server/store/placed_bytes.h"
 #include "server/system/mutex.h"
+#include "server/system/threads.h"
 
 namespace gemmd {
 
@@ -56,7 +56,7 @@ class TensorBytes final : public PlacedBytes {
 
   // Errors: ResourceExhausted where the account or the machine has no room.
   static absl::StatusOr<std::shared_ptr<TensorBytes>> Allocate(
-      int64_t bytes, Account& account, const std::shared_ptr<Background>& background,
+      int64_t bytes, Account& account, const std::shared_ptr<ThreadPool>& background,
       int64_t freed_at_once_bytes = kFreedAtOnceBytes, bool is_for_workers = false);
 
   int64_t charged_bytes() const ABSL_LOCKS_EXCLUDED(room_mutex_);
@@ -161,7 +161,7 @@ class KeptForms {
   static constexpr size_t kMostOfTensor = 8;
 
   // `background` gives memory back.
-  explicit KeptForms(std::shared_ptr<Background> background) : background_(std::move(background)) {}
+  explicit KeptForms(std::shared_ptr<ThreadPool> background) : background_(std::move(background)) {}
 
   struct Use {
     std::shared_ptr<KeptForm> form;  // Null: it is not kept.
@@ -187,7 +187,7 @@ class KeptForms {
   std::vector<std::shared_ptr<KeptForm>> All() const ABSL_LOCKS_EXCLUDED(mutex_);
   static void Drop(const std::shared_ptr<KeptForm>& form);
 
-  const std::shared_ptr<Background> background_;
+  const std::shared_ptr<ThreadPool> background_;
   std::atomic<int64_t> uses_ = 0;
   mutable Mutex mutex_;
   std::vector<std::weak_ptr<KeptForm>> forms_ ABSL_GUARDED_BY(mutex_);

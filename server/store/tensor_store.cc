@@ -105,7 +105,7 @@ TensorStore::TensorStore(const StoreOptions& options, const Clock& clock)
       account_(
           std::make_shared<Account>("all sessions", "--tensor-bytes", options.max_bytes, nullptr)),
       most_new_bytes_(std::numeric_limits<int64_t>::max()),
-      background_(std::make_shared<Background>("gemmd-tensors", kPause, [this] { Expire(); })),
+      background_(std::make_shared<ThreadPool>("gemmd-tensors", kPause, [this] { Expire(); })),
       forms_(background_) {}
 
 TensorStore::~TensorStore() { background_->Stop(); }
@@ -978,7 +978,7 @@ void TensorStore::Advance(const std::shared_ptr<Session>& session,
 
 void TensorStore::CatchUp(const std::shared_ptr<Session>& session,
                           const std::shared_ptr<Upload>& upload) {
-  background_->Post([this, session, upload] {
+  background_->Run([this, session, upload] {
     upload->EndCatchingUp();
     Advance(session, upload, kHashedByBackground);
   });
@@ -987,7 +987,7 @@ void TensorStore::CatchUp(const std::shared_ptr<Session>& session,
 void TensorStore::CheckIndices(const std::shared_ptr<Session>& session,
                                const std::shared_ptr<Upload>& upload,
                                const std::shared_ptr<SparseCheck>& check) {
-  background_->Post([this, session, upload, check] {
+  background_->Run([this, session, upload, check] {
     const absl::StatusOr<bool> is_over = check->Advance(kCheckedByBackground);
     if (is_over.ok() && !*is_over) return CheckIndices(session, upload, check);
     Complete(session, upload, is_over.status());
@@ -1094,7 +1094,7 @@ void TensorStore::LeaveHost() {
     entry.may_leave = false;
     if (!bytes->shall_leave_host || !bytes->BeginLeavingHost()) continue;
     bytes->shall_leave_host = false;
-    background_->Post([bytes] { bytes->EndLeavingHost(); });
+    background_->Run([bytes] { bytes->EndLeavingHost(); });
   }
 }
 

@@ -27,12 +27,12 @@
 #include "absl/time/time.h"
 #include "absl/types/span.h"
 #include "server/store/account.h"
-#include "server/store/background.h"
 #include "server/store/digest.h"
 #include "server/store/tensor.h"
 #include "server/store/upload.h"
 #include "server/system/clock.h"
 #include "server/system/mutex.h"
+#include "server/system/threads.h"
 
 namespace gemmd {
 
@@ -497,7 +497,7 @@ class TensorStore {
   Load counts_ ABSL_GUARDED_BY(mutex_);              // What is counted.
   int64_t last_number_ ABSL_GUARDED_BY(mutex_) = 0;  // The last of all that have one.
   // Its thread uses the other members: it is stopped first.
-  std::shared_ptr<Background> background_;
+  std::shared_ptr<ThreadPool> background_;
   KeptForms forms_;
 };
 

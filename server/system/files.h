@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// File descriptors, files that a user names, and files of lines that another program follows.
+// File descriptors, files that a user names, files of lines that another program follows, and
+// sockets that listen.
 #pragma once
 
+#include <sys/socket.h>
 #include <unistd.h>
 
 #include <atomic>
@@ -114,5 +116,16 @@ class LineFile {
   bool is_closed_ ABSL_GUARDED_BY(mutex_) = false;
   std::thread thread_;
 };
+
+// Whether an IP address is reached from this machine alone: 127.0.0.0/8, also within IPv6, or ::1.
+bool IsLoopback(const sockaddr* address);
+
+// The port that a TCP socket is bound to.
+int PortOf(int socket);
+
+// A socket that listens, and neither blocks nor lives on in children; closed, with errno, where
+// that failed. An address of IPv6 that stands for all takes IPv4 too. The file of a unix socket is
+// open to its owner alone (0600).
+FileDescriptor ListenOn(const sockaddr* address, socklen_t bytes);
 
 }  // namespace gemmd

@@ -2,9 +2,13 @@
 #include "server/trust/identity.h"
 
 #include <algorithm>
+#include <cmath>
+#include <nlohmann/json.hpp>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "kernels/status_macros.h"
+#include "server/trust/json_text.h"
 
 namespace gemmd {
 
@@ -121,6 +125,167 @@ bool IsIdentityName(std::string_view name) {
 
 bool IsOutsideName(std::string_view name) {
   return IsIdentityName(name) && name != kAnonymous && !name.starts_with(kUserPrefix);
+}
+
+namespace {
+
+using nlohmann::json;
+
+constexpr int64_t kMostCount = int64_t{1} << 53;  // Every reader of JSON has these exactly.
+constexpr size_t kMostShown = 64;
+
+// The value as an error repeats it.
+std::string Shown(const json& value) {
+  std::string text = value.dump(-1, ' ', /*ensure_ascii=*/true);
+  if (text.size() > kMostShown) text = text.substr(0, kMostShown) + "...";
+  return text;
+}
+
+// A name as it stands in the path of a field.
+std::string ShownName(const std::string& name) {
+  return IsIdentityName(name) && name.size() <= kMostShown ? name : Shown(json(name));
+}
+
+absl::Status BadRule(const std::string& field, const std::string& got, const std::string& want) {
+  return absl::InvalidArgumentError(absl::StrCat("rules: ", field, ": got ", got, ", want ", want));
+}
+
+absl::Status Read(const std::string& field, const json& value, int64_t most, int64_t& result) {
+  const bool fits = value.is_number_integer() && value >= 1 && value <= most;
+  if (!fits) {
+    return BadRule(field, Shown(value), absl::StrCat("an integer from 1 to ", most));
+  }
+  result = value.get<int64_t>();
+  return absl::OkStatus();
+}
+
+absl::Status ReadSeconds(const std::string& field, const json& value, int64_t& result_ns) {
+  constexpr double kLeast = 0.001;
+  constexpr double kMost = 1e6;
+  const double seconds = value.is_number() ? value.get<double>() : 0;
+  if (!(seconds >= kLeast && seconds <= kMost)) {
+    return BadRule(field, Shown(value), "a number from 0.001 to 1000000");
+  }
+  result_ns = std::llround(seconds * 1e9);
+  return absl::OkStatus();
+}
+
+absl::Status ReadShare(const std::string& field, const json& value, double& result) {
+  const double share = value.is_number() ? value.get<double>() : 0;
+  if (!(share >= 0.01 && share <= 100)) {
+    return BadRule(field, Shown(value), "a number from 0.01 to 100");
+  }
+  result = share;
+  return absl::OkStatus();
+}
+
+absl::Status ReadRoles(const std::string& field, const json& value, Roles& roles) {
+  const std::string want =
+      "a list of multiply, tensors, statistics, registry, reflection, administer";
+  if (!value.is_array()) return BadRule(field, Shown(value), want);
+  for (const json& name : value) {
+    bool is_known = false;
+    for (size_t i = 0; i < kRoles; ++i) {
+      const auto role = static_cast<Role>(i);
+      if (!name.is_string() || name.get_ref<const std::string&>() != NameOf(role)) continue;
+      if (roles.Has(role)) return BadRule(field, Shown(name), "each role once");
+      roles.Add(role);
+      is_known = true;
+    }
+    if (!is_known) return BadRule(field, Shown(name), want);
+  }
+  return absl::OkStatus();
+}
+
+absl::Status ReadDevices(const std::string& field, const json& value,
+                         std::vector<std::string>& devices) {
+  const std::string want = "a list of names such as cpu, cuda:0";
+  if (!value.is_array() || value.empty()) return BadRule(field, Shown(value), want);
+  for (const json& name : value) {
+    if (!name.is_string() || !IsIdentityName(name.get_ref<const std::string&>())) {
+      return BadRule(field, Shown(name), want);
+    }
+    devices.push_back(name.get<std::string>());
+  }
+  return absl::OkStatus();
+}
+
+absl::Status ReadMember(const std::string& field, const std::string& key, const json& value,
+                        Grant& grant) {
+  if (key == "may") return ReadRoles(field, value, grant.roles);
+  if (key == "requests") return Read(field, value, kMostCount, grant.in_flight.requests);
+  if (key == "bytes") return Read(field, value, kMostCount, grant.in_flight.bytes);
+  if (key == "tensor_bytes") return Read(field, value, kMostCount, grant.tensor_bytes);
+  if (key == "device_tensor_bytes") {
+    return Read(field, value, kMostCount, grant.device_tensor_bytes);
+  }
+  if (key == "share") return ReadShare(field, value, grant.share);
+  if (key == "message_bytes") return Read(field, value, kMostCount, grant.message_bytes);
+  if (key == "devices") return ReadDevices(field, value, grant.devices);
+  if (key == "device_seconds_a_minute") {
+    return ReadSeconds(field, value, grant.in_flight.device_ns_a_minute);
+  }
+  if (key == "priority") {
+    if (value != "normal" && value != "low") return BadRule(field, Shown(value), "normal or low");
+    grant.is_low_priority = value == "low";
+    return absl::OkStatus();
+  }
+  return BadRule(field, "an unknown name",
+                 "may, priority, share, requests, bytes, device_seconds_a_minute, tensor_bytes, "
+                 "device_tensor_bytes, message_bytes or devices");
+}
+
+absl::StatusOr<Grant> GrantOf(const std::string& field, const json& value) {
+  if (!value.is_object()) return BadRule(field, Shown(value), "an object");
+  Grant grant;
+  for (const auto& [key, member] : value.items()) {
+    RETURN_IF_ERROR(ReadMember(absl::StrCat(field, ".", ShownName(key)), key, member, grant));
+  }
+  if (!value.contains("may")) return BadRule(field, "no \"may\"", "a list of roles");
+  return grant;
+}
+
+}  // namespace
+
+absl::StatusOr<Rules> Rules::Parse(std::string_view text, Format format) {
+  const auto parse = format == Format::kYaml ? ParseYaml : ParseJson;
+  ASSIGN_OR_RETURN(const json document, parse("rules", text, kMostBytes));
+  if (!document.is_object()) return BadRule("file", "no object", "{\"identities\": {...}}");
+  for (const auto& [key, value] : document.items()) {
+    if (key != "identities") return BadRule(ShownName(key), "an unknown name", "identities");
+  }
+  const auto identities = document.find("identities");
+  if (identities == document.end() || !identities->is_object()) {
+    return BadRule("identities", identities == document.end() ? "nothing" : Shown(*identities),
+                   "an object with a member for each identity");
+  }
+  Rules rules;
+  for (const auto& [name, value] : identities->items()) {
+    const std::string field = absl::StrCat("identities.", ShownName(name));
+    const bool is_pattern = name.ends_with('*');
+    const std::string beginning = is_pattern ? name.substr(0, name.size() - 1) : name;
+    // A pattern of nothing but the asterisk would be for whoever has a certificate of any kind.
+    if (!IsIdentityName(beginning) || beginning.find('*') != beginning.npos) {
+      return BadRule(field, "no name",
+                     "1 to 256 printable characters without spaces, of which the last may be *");
+    }
+    ASSIGN_OR_RETURN(Grant grant, GrantOf(field, value));
+    grant.rule = name;
+    (is_pattern ? rules.prefixes_ : rules.exact_).emplace(beginning, std::move(grant));
+  }
+  return rules;
+}
+
+const Grant* Rules::Find(std::string_view name) const {
+  if (const auto exact = exact_.find(name); exact != exact_.end()) return &exact->second;
+  const Grant* longest = nullptr;
+  size_t length = 0;
+  for (const auto& [prefix, grant] : prefixes_) {
+    if (!name.starts_with(prefix) || prefix.size() <= length) continue;
+    longest = &grant;
+    length = prefix.size();
+  }
+  return longest;
 }
 
 }  // namespace gemmd

@@ -1,13 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// A caller that is known by name: what the rules say of it, what it has under way, and what the
-// callers of its rule have had.
+// A caller that is known by name: what it has under way, what the callers of its rule have had, and
+// what the rules say of it.
 #pragma once
 
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <limits>
+#include <map>
 #include <memory>
 #include <string>
 #include <string_view>
@@ -170,5 +171,36 @@ bool IsOutsideName(std::string_view name);
 
 // Whether rules may have this name: as above, or one of those.
 bool IsIdentityName(std::string_view name);
+
+// Which callers may do what, as the file of --rules says:
+//
+//   {"identities": {
+//     "batch":                {"may": ["multiply"], "priority": "low", "requests": 16},
+//     "spiffe://corp/team/*": {"may": ["multiply", "tensors"], "devices": ["cpu"]},
+//     "uid:0":                {"may": ["multiply", "tensors", "statistics", "administer"]}}}
+//
+// YAML may say the same. An identity that no rule names may do nothing.
+class Rules {
+ public:
+  static constexpr size_t kMostBytes = size_t{1} << 20;
+
+  // Members of an identity: "may" (names of roles, required), "priority" ("normal" or "low"),
+  // "share" (a number), "requests" and "bytes" (most inside at once), "device_seconds_a_minute",
+  // "tensor_bytes", "device_tensor_bytes", "message_bytes", "devices" (names).
+  // Errors: InvalidArgument: "rules: identities.batch.requests: got 0, want an integer from 1 to
+  // 9007199254740992"; for what is no JSON or YAML, with its line.
+  enum class Format { kJson, kYaml };
+  static absl::StatusOr<Rules> Parse(std::string_view text, Format format = Format::kJson);
+
+  // The grant of the name itself, otherwise of the longest pattern that it begins with; null where
+  // no rule is for it.
+  const Grant* Find(std::string_view name) const;
+
+  size_t size() const { return exact_.size() + prefixes_.size(); }
+
+ private:
+  std::map<std::string, Grant, std::less<>> exact_;
+  std::map<std::string, Grant, std::less<>> prefixes_;  // Patterns, without the asterisk.
+};
 
 }  // namespace gemmd

@@ -18,7 +18,6 @@
 #include "kernels/status_macros.h"
 #include "server/system/files.h"
 #include "server/trust/identity.h"
-#include "server/trust/rules.h"
 #include "server/trust/web_token.h"
 
 namespace gemmd {

@@ -206,29 +206,27 @@ absl::Status CheckIsLocal(const std::string& peer) {
 
 class AdminService final : public AnsweredService<v1::Admin::Service> {
  public:
-  AdminService(const std::vector<ServedDevice>& devices, const ProductRunner& runner,
-               const Gate& gate, const IncidentLog& incidents, TensorStore& store,
-               HandlerTimes& times, const Clock& clock, SendWatch& watch, int64_t max_message_bytes)
-      : AnsweredService(times, clock, watch, incidents.most_kept_bytes() + kMaxUnreadAdminBytes),
+  AdminService(const std::vector<ServedDevice>& devices, const ServiceParts& parts,
+               const IncidentLog& incidents, int64_t max_message_bytes)
+      : AnsweredService(parts, incidents.most_kept_bytes() + kMaxUnreadAdminBytes),
         devices_(devices),
-        gate_(gate),
         incidents_(incidents),
-        store_(store),
+        store_(parts.runner.tensors()),
         max_message_bytes_(max_message_bytes) {
     // Where rules know callers, the gate has asked for their role. Otherwise operators are those
     // whom the kernel names at the other end of a unix socket, which others may use for products.
     const auto may_change = [this](Context& context) {
       RETURN_IF_ERROR(CheckIsLocal(context.peer()));
-      return gate_.is_open() ? gate_.CheckOperator(context) : absl::OkStatus();
+      return parts_.gate.is_open() ? parts_.gate.CheckOperator(context) : absl::OkStatus();
     };
     const auto may_look = [this, may_change](Context& context) {
-      return gate_.is_open() ? may_change(context) : absl::OkStatus();
+      return parts_.gate.is_open() ? may_change(context) : absl::OkStatus();
     };
     // A server that is short of memory gives no operands. All else is small, and a new worker, or
     // one session fewer, may be what is needed.
-    const auto may_take = [may_look, &runner](Context& context) {
+    const auto may_take = [this, may_look](Context& context) {
       const absl::Status status = may_look(context);
-      return status.ok() ? runner.CheckQuestion() : status;
+      return status.ok() ? parts_.runner.CheckQuestion() : status;
     };
     const std::string_view name = v1::Admin::service_full_name();
     Add(name, Handler::kRestartDevice, may_change, &AdminService::RestartDevice);
@@ -275,7 +273,7 @@ class AdminService final : public AnsweredService<v1::Admin::Service> {
         "event=drop_session session={} caller={} tensors={} freed_bytes={} held_bytes={} "
         "peer={} status={}",
         LogValue(Shown(wire.id())), LogValue(told.caller), told.tensors, told.freed_bytes,
-        told.held_bytes, LogValue(gate_.PeerOf(context)),
+        told.held_bytes, LogValue(parts_.gate.PeerOf(context)),
         absl::StatusCodeToString(dropped.status().code()));
     RETURN_IF_ERROR(dropped.status());
     v1::DropSessionResponse answer;
@@ -294,7 +292,6 @@ class AdminService final : public AnsweredService<v1::Admin::Service> {
   }
 
   const std::vector<ServedDevice>& devices_;
-  const Gate& gate_;
   const IncidentLog& incidents_;
   TensorStore& store_;
   const int64_t max_message_bytes_;
@@ -303,12 +300,10 @@ class AdminService final : public AnsweredService<v1::Admin::Service> {
 }  // namespace
 
 std::unique_ptr<grpc::Service> MakeAdminService(const std::vector<ServedDevice>& devices,
-                                                const ProductRunner& runner, const Gate& gate,
-                                                const IncidentLog& incidents, TensorStore& store,
-                                                HandlerTimes& times, const Clock& clock,
-                                                SendWatch& watch, int64_t max_message_bytes) {
-  return std::make_unique<AdminService>(devices, runner, gate, incidents, store, times, clock,
-                                        watch, max_message_bytes);
+                                                const ServiceParts& parts,
+                                                const IncidentLog& incidents,
+                                                int64_t max_message_bytes) {
+  return std::make_unique<AdminService>(devices, parts, incidents, max_message_bytes);
 }
 
 }  // namespace gemmd

@@ -47,9 +47,8 @@ absl::StatusOr<TensorStore::Dropped> DropSession(TensorStore& store,
 
 // Borrows all of them. A message holds at most so many bytes.
 std::unique_ptr<grpc::Service> MakeAdminService(const std::vector<ServedDevice>& devices,
-                                                const ProductRunner& runner, const Gate& gate,
-                                                const IncidentLog& incidents, TensorStore& store,
-                                                HandlerTimes& times, const Clock& clock,
-                                                SendWatch& watch, int64_t max_message_bytes);
+                                                const ServiceParts& parts,
+                                                const IncidentLog& incidents,
+                                                int64_t max_message_bytes);
 
 }  // namespace gemmd

@@ -33,6 +33,20 @@
 
 namespace gemmd {
 
+class Gate;
+class ProductRunner;
+class SendWatch;
+
+// The parts of the server that its services share. Borrowed.
+struct ServiceParts {
+  ProductRunner& runner;
+  const Gate& gate;
+  ReceiveQuota& quota;
+  SendWatch& watch;
+  HandlerTimes& times;
+  const Clock& clock;
+};
+
 // The one place where absl::Status becomes grpc::Status. The codes have the same numbers in both.
 grpc::Status ToGrpcStatus(const absl::Status& status);
 
@@ -188,15 +202,14 @@ grpc::ServerUnaryReactor* AnswerRegistryCall(
     SendWatch& watch, absl::FunctionRef<absl::StatusOr<RegistryAnswer>()> answer,
     grpc::ByteBuffer& response);
 
-// A service with methods that are answered at once, one message by another. Borrows everything.
+// A service with methods that are answered at once, one message by another.
 template <typename Base>
 class AnsweredService : public Base {
  protected:
   using Context = grpc::CallbackServerContext;
 
-  AnsweredService(HandlerTimes& times, const Clock& clock, SendWatch& watch,
-                  int64_t max_unread_bytes)
-      : times_(times), clock_(clock), watch_(watch), unread_(max_unread_bytes) {}
+  AnsweredService(const ServiceParts& parts, int64_t max_unread_bytes)
+      : parts_(parts), unread_(max_unread_bytes) {}
 
   // Answers the method of the handler's name with what `make` gives for its request, which is
   // looked at if `check` says OK.
@@ -206,7 +219,7 @@ class AnsweredService : public Base {
     using Bytes = grpc::ByteBuffer;
     const auto answer = [this, handler, check, make](Context* context, const Bytes* request,
                                                      Bytes* response) {
-      const HandlerTiming timing{times_, clock_, handler};
+      const HandlerTiming timing{parts_.times, parts_.clock, handler};
       const HandlerTimer timer = timing.Begin();
       const Bytes bytes = TakeRequest(*request);
       const auto answer_to = [&]() -> absl::StatusOr<RegistryAnswer> {
@@ -215,15 +228,13 @@ class AnsweredService : public Base {
         RETURN_IF_ERROR(ReadRequest(bytes, wire));
         return (static_cast<Service*>(this)->*make)(*context, wire);
       };
-      return AnswerRegistryCall(timing, *context, unread_, watch_, answer_to, *response);
+      return AnswerRegistryCall(timing, *context, unread_, parts_.watch, answer_to, *response);
     };
     this->MarkMethodRawCallback(MethodNumber(service, NameOf(handler)),
                                 new grpc::internal::CallbackUnaryHandler<Bytes, Bytes>(answer));
   }
 
-  HandlerTimes& times_;
-  const Clock& clock_;
-  SendWatch& watch_;
+  const ServiceParts parts_;
   UnreadAnswers unread_;
 };
 

@@ -31,8 +31,8 @@
 #include "kernels/option/decimal.h"
 #include "kernels/status_macros.h"
 #include "kernels/text.h"
+#include "server/system/files.h"
 #include "server/system/log.h"
-#include "server/system/socket_address.h"
 #include "server/wire/transport.h"
 
 namespace gemmd {

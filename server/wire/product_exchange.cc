@@ -103,22 +103,15 @@ std::unique_ptr<RequestedProduct> TakeEnded(std::unique_ptr<Product> ended) {
   return std::unique_ptr<RequestedProduct>(static_cast<RequestedProduct*>(ended.release()));
 }
 
-absl::StatusOr<JobId> ProductExchange::Start(ProductRunner& runner, ReceiveQuota& quota,
-                                             Incoming request, Arrival arrival, Answer answer) {
-  MultiplyMessage message(std::move(request));
-  return Start(runner, quota, message, std::move(arrival), std::move(answer));
-}
-
-absl::StatusOr<JobId> ProductExchange::Start(ProductRunner& runner, ReceiveQuota& quota,
-                                             ArrivedRequest& request, Arrival arrival,
-                                             Answer answer) {
+absl::Status ProductExchange::Start(const ServiceParts& parts, JobId id, ArrivedRequest& request,
+                                    Arrival arrival, Answer answer) {
   auto product = std::make_unique<RequestedProduct>();
-  const JobId id = product->id = runner.NewId();
+  product->id = id;
   product->arrival = std::move(arrival);
   product->answer = [this](std::unique_ptr<Product> ended) { End(TakeEnded(std::move(ended))); };
   answer_ = std::move(answer);
-  absl::Status status = RequestedProduct::Start(runner, quota, request, product);
-  if (status.ok()) return id;
+  absl::Status status = RequestedProduct::Start(parts.runner, parts.quota, request, product);
+  if (status.ok()) return status;
   answer_ = nullptr;
   product_ = std::move(product);
   return status;

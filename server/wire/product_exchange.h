@@ -9,26 +9,38 @@
 
 #include <grpcpp/grpcpp.h>
 
+#include <algorithm>
 #include <cstddef>
+#include <deque>
+#include <iterator>
 #include <memory>
 #include <optional>
 #include <string>
 #include <utility>
+#include <vector>
 
+#include "absl/base/thread_annotations.h"
+#include "absl/container/flat_hash_set.h"
 #include "absl/functional/any_invocable.h"
 #include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "gemmd/v1/gemm.pb.h"
+#include "kernels/or_no_memory.h"
 #include "server/metrics/handler_times.h"
 #include "server/product/product_runner.h"
 #include "server/system/clock.h"
+#include "server/system/mutex.h"
+#include "server/system/threads.h"
 #include "server/wire/calls.h"
 #include "server/wire/gate.h"
 #include "server/wire/incoming.h"
 #include "server/wire/outgoing.h"
 
 namespace gemmd {
+
+// Unanswered products on one stream before the server stops reading.
+inline constexpr int kMaxStreamRequests = 1024;
 
 // A request as it has arrived, in the words of one protocol or another.
 class ArrivedRequest {
@@ -94,12 +106,10 @@ class ProductExchange {
  public:
   using Answer = absl::AnyInvocable<void(const absl::Status&) &&>;
 
-  // As RequestedProduct::Start, with what the request arrived with. The exchange lives until
-  // `answer` is called. Returns the number by which the product can be cancelled.
-  absl::StatusOr<JobId> Start(ProductRunner& runner, ReceiveQuota& quota, Incoming request,
-                              Arrival arrival, Answer answer);
-  absl::StatusOr<JobId> Start(ProductRunner& runner, ReceiveQuota& quota, ArrivedRequest& request,
-                              Arrival arrival, Answer answer);
+  // As RequestedProduct::Start, with what the request arrived with and the number by which the
+  // product can be cancelled. The exchange lives until `answer` is called.
+  absl::Status Start(const ServiceParts& parts, JobId id, ArrivedRequest& request, Arrival arrival,
+                     Answer answer);
 
   // The id of the request, as far as it could be read; empty before it was started.
   std::string request_id() const {
@@ -170,31 +180,28 @@ absl::StatusOr<Arrival> ArrivalOf(grpc::CallbackServerContext& context, Arrival 
 template <typename Exchange>
 class UnaryProduct final : public grpc::ServerUnaryReactor {
  public:
-  using Begin = absl::FunctionRef<absl::StatusOr<JobId>(Exchange& exchange, Arrival arrival,
-                                                        ProductExchange::Answer answer)>;
+  using Begin = absl::FunctionRef<absl::Status(Exchange& exchange, JobId id, Arrival arrival,
+                                               ProductExchange::Answer answer)>;
 
   template <typename... Arguments>
-  UnaryProduct(const HandlerTiming& timing, ProductRunner& runner, SendWatch& watch,
-               grpc::CallbackServerContext& context, WireBytes& response, Arguments&&... arguments)
-      : timing_(timing),
-        runner_(runner),
+  UnaryProduct(const ServiceParts& parts, Handler handler, grpc::CallbackServerContext& context,
+               WireBytes& response, Arguments&&... arguments)
+      : timing_{parts.times, parts.clock, handler},
+        runner_(parts.runner),
         context_(context),
         response_(response),
         exchange_(std::forward<Arguments>(arguments)...),
-        sending_(watch, context) {}
+        sending_(parts.watch, context) {}
 
   // `begin` starts the exchange; where the call may not be made it is refused instead.
   void Start(absl::StatusOr<Arrival> arrival, Begin begin) {
     std::optional<TraceSpan> span = StartSpan(context_);
     if (!arrival.ok()) return Finish(ToGrpcStatus(arrival.status()));
     arrival->span = std::move(span);
-    absl::StatusOr<JobId> id = begin(exchange_, *std::move(arrival),
-                                     [this](const absl::Status& status) { Answer(status); });
-    if (id.ok()) {
-      job_id_ = *id;
-    } else {
-      Answer(id.status());
-    }
+    job_id_ = runner_.NewId();
+    const absl::Status status = begin(exchange_, job_id_, *std::move(arrival),
+                                      [this](const absl::Status& end) { Answer(end); });
+    if (!status.ok()) Answer(status);
   }
 
   // Called only after Start has returned, because gRPC does not know the reactor before.
@@ -226,6 +233,258 @@ class UnaryProduct final : public grpc::ServerUnaryReactor {
   Exchange exchange_;
   SendWatch::Call sending_;
   JobId job_id_ = 0;  // No job has the id 0.
+};
+
+// A call with a stream of products, in the messages of either protocol, answered as they finish.
+// `Ended` is what is kept of a product that has ended until its answer has left; its bytes() are
+// those of the answer.
+//
+// The state changes under the lock; what follows from it (read, write, finish) is decided there and
+// done afterwards. At most one read and one write are under way, and the stream is finished only
+// when no read, no write and no product is under way.
+//
+// gRPC holds the reactor until OnDone, and so does the callback of every product under way.
+template <typename Ended>
+class ProductStream : public grpc::ServerBidiReactor<WireBytes, WireBytes>,
+                      public std::enable_shared_from_this<ProductStream<Ended>>,
+                      public Deferred {
+ public:
+  // Starts reading. The reactor owns itself until gRPC is done with it.
+  void Start() {
+    const HandlerTimer timer = timing_.Begin();
+    self_ = this->shared_from_this();
+    Advance();
+  }
+
+  void OnReadDone(bool ok) override {
+    const HandlerTimer timer = timing_.Begin();
+    bool is_wanted = false;
+    {
+      MutexLock lock(&mutex_);
+      is_wanted = ok && !broken_;
+      if (!ok) reads_ended_ = true;
+    }
+    is_wanted ? StartProducts() : EndReading();
+  }
+
+  void OnWriteDone(bool ok) override {
+    const HandlerTimer timer = timing_.Begin();
+    sending_.End();
+    written_.clear();
+    {
+      MutexLock lock(&mutex_);
+      being_written_ = 0;
+      if (!ok) broken_ = true;
+    }
+    Advance();
+  }
+
+  void OnCancel() override {
+    const HandlerTimer timer = timing_.Begin();
+    Break(absl::OkStatus());
+  }
+
+  void OnDone() override {
+    const HandlerTimer timer = timing_.Begin();
+    self_.reset();
+  }
+
+  void RunDeferred() override { Advance(); }
+
+ protected:
+  // At most so many answers are in one message.
+  ProductStream(const ServiceParts& parts, Handler handler, size_t most_joint,
+                grpc::CallbackServerContext& context)
+      : parts_(parts),
+        timing_{parts.times, parts.clock, handler},
+        context_(context),
+        span_(StartSpan(context)),
+        origin_(OriginOf(context, NameOf(handler), parts.gate, parts.clock)),
+        most_joint_(most_joint),
+        sending_(parts.watch, context) {}
+
+  // Starts the products of the message that was read, each with a number that Enter gave, and calls
+  // EndReading.
+  virtual void StartProducts() = 0;
+  // The message of the answers, which are kept until it has left.
+  virtual grpc::ByteBuffer MessageOf(std::vector<Ended>& answers) = 0;
+
+  JobId Enter() {
+    const JobId id = parts_.runner.NewId();
+    MutexLock lock(&mutex_);
+    running_.insert(id);
+    return id;
+  }
+
+  // The product has ended, or was refused. Others that end with it leave in one message: gRPC takes
+  // as long for a short one as for them all.
+  void Answer(JobId id, Ended ended) {
+    const bool is_put_off = Deferral::PutOff(this->shared_from_this());
+    Step next;
+    {
+      MutexLock lock(&mutex_);
+      running_.erase(id);
+      answers_.push_back(std::move(ended));
+      if (!is_put_off || answers_.size() >= kSentTogether) Decide(next);
+    }
+    Do(std::move(next));
+  }
+
+  absl::StatusOr<Arrival> ArrivalOfMessage() {
+    return ArrivalOf(context_, origin_, parts_.clock.NowNs(), parts_.gate, parts_.runner.tensors());
+  }
+  std::optional<TraceSpan> SpanOfProduct() const {
+    return span_ ? std::optional<TraceSpan>(ChildOf(*span_)) : std::nullopt;
+  }
+
+  // What was read is started. Nothing more is read where the client has broken the stream's rules.
+  void EndReading(absl::Status refused = absl::OkStatus()) {
+    {
+      MutexLock lock(&mutex_);
+      is_reading_ = false;
+      if (!refused.ok()) {
+        refused_ = std::move(refused);
+        reads_ended_ = true;
+      }
+    }
+    Advance();
+  }
+
+  // OnCancel may have come before products were queued.
+  void CancelIfBroken() {
+    std::vector<JobId> jobs;
+    {
+      MutexLock lock(&mutex_);
+      if (broken_) jobs.assign(running_.begin(), running_.end());
+    }
+    if (!jobs.empty()) parts_.runner.Cancel(jobs);
+  }
+
+  const ServiceParts parts_;
+  const HandlerTiming timing_;
+  // The message that is read, until its products are started. Its reader's alone.
+  WireBytes incoming_;
+
+ private:
+  // Answers that wait for one before them to leave. Who does not read them is sent no more.
+  static constexpr size_t kMostWaitingAnswers = 256;
+  // So many answers do not wait for others that end with them: their callers go on meanwhile.
+  static constexpr size_t kSentTogether = 16;
+
+  // What follows from the state.
+  struct Step {
+    bool shall_read = false;
+    bool shall_finish = false;
+    std::vector<Ended> to_write;
+    std::vector<Ended> unwanted;  // Freed without the lock.
+    grpc::Status status;
+  };
+
+  // Nothing more is read and answered. `reason` is OK where the client has gone.
+  void Break(absl::Status reason) {
+    {
+      MutexLock lock(&mutex_);
+      broken_ = true;
+      refused_.Update(std::move(reason));
+    }
+    CancelIfBroken();
+    Advance();
+  }
+
+  size_t UnansweredRequests() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    return running_.size() + answers_.size() + being_written_;
+  }
+
+  bool MayRead() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    return !is_reading_ && !reads_ended_ && !broken_ && UnansweredRequests() < kMaxStreamRequests &&
+           answers_.size() < kMostWaitingAnswers;
+  }
+
+  // As many answers as one message holds.
+  std::vector<Ended> TakeAnswers() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    std::vector<Ended> taken;
+    taken.reserve(std::min(answers_.size(), most_joint_));
+    int64_t bytes = 0;
+    while (!answers_.empty() && taken.size() < most_joint_) {
+      bytes += answers_.front().bytes();
+      if (!taken.empty() && bytes > kMostJointAnswerBytes) break;
+      taken.push_back(std::move(answers_.front()));
+      answers_.pop_front();
+    }
+    return taken;
+  }
+
+  void Decide(Step& next) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    if (broken_) {
+      std::move(answers_.begin(), answers_.end(), std::back_inserter(next.unwanted));
+      answers_.clear();
+    }
+    if (being_written_ == 0 && !answers_.empty()) {
+      next.to_write = TakeAnswers();
+      being_written_ = next.to_write.size();
+    }
+    if (MayRead()) next.shall_read = is_reading_ = true;
+    if (!is_reading_ && UnansweredRequests() == 0 && !finished_) {
+      next.shall_finish = finished_ = true;
+      next.status = broken_ && refused_.ok() ? grpc::Status::CANCELLED : ToGrpcStatus(refused_);
+    }
+  }
+
+  void Do(Step next) ABSL_LOCKS_EXCLUDED(mutex_) {
+    if (!next.to_write.empty()) Write(std::move(next.to_write));
+    if (next.shall_read) StartRead(&incoming_);
+    if (next.shall_finish) Finish(next.status);
+  }
+
+  // Their bytes stay in the account until they have left.
+  void Write(std::vector<Ended> answers) {
+    written_ = std::move(answers);
+    const absl::Status status = OrNoMemory("message: no memory for the answers", [&] {
+      grpc::ByteBuffer message = MessageOf(written_);
+      answer_.buffer.Swap(&message);  // To assign it would copy the list of its slices.
+      return absl::OkStatus();
+    });
+    if (!status.ok()) {
+      written_.clear();
+      {
+        MutexLock lock(&mutex_);
+        being_written_ = 0;
+      }
+      return Break(status);
+    }
+    sending_.Begin(static_cast<int64_t>(answer_.buffer.Length()));
+    StartWrite(&answer_);
+  }
+
+  void Advance() ABSL_LOCKS_EXCLUDED(mutex_) {
+    Step next;
+    {
+      MutexLock lock(&mutex_);
+      Decide(next);
+    }
+    Do(std::move(next));
+  }
+
+  grpc::CallbackServerContext& context_;
+  const std::optional<TraceSpan> span_;  // The span of the stream, parent of its products' spans.
+  const Arrival origin_;
+  const size_t most_joint_;
+  SendWatch::Call sending_;
+  std::shared_ptr<ProductStream> self_;
+
+  // The message that is written, and what it answers. Its writer's alone.
+  WireBytes answer_;
+  std::vector<Ended> written_;
+
+  Mutex mutex_;
+  absl::flat_hash_set<JobId> running_ ABSL_GUARDED_BY(mutex_);
+  std::deque<Ended> answers_ ABSL_GUARDED_BY(mutex_);  // To be written.
+  size_t being_written_ ABSL_GUARDED_BY(mutex_) = 0;   // Answers.
+  bool is_reading_ ABSL_GUARDED_BY(mutex_) = false;    // Until what was read is started.
+  bool reads_ended_ ABSL_GUARDED_BY(mutex_) = false;   // Closed by the client, or refused.
+  bool broken_ ABSL_GUARDED_BY(mutex_) = false;        // Cancelled, or a write failed.
+  absl::Status refused_ ABSL_GUARDED_BY(mutex_);  // Why the stream ends; OK where it may go on.
+  bool finished_ ABSL_GUARDED_BY(mutex_) = false;
 };
 
 }  // namespace gemmd

@@ -209,13 +209,12 @@ class ReflectionReactor final : public grpc::ServerBidiReactor<grpc::ByteBuffer,
 class ReflectionService final : public ServerReflection::WithRawCallbackMethod_ServerReflectionInfo<
                                     ServerReflection::Service> {
  public:
-  ReflectionService(const ProductRunner& runner, const Gate& gate, SendWatch& watch,
-                    HandlerTimes& times, const Clock& clock)
+  explicit ReflectionService(const ServiceParts& parts)
       : setting_{.services = {},
-                 .runner = runner,
-                 .gate = gate,
-                 .watch = watch,
-                 .timing = {times, clock, Handler::kReflection},
+                 .runner = parts.runner,
+                 .gate = parts.gate,
+                 .watch = parts.watch,
+                 .timing = {parts.times, parts.clock, Handler::kReflection},
                  .unread = UnreadAnswers(kMaxUnreadReflectionBytes)} {}
 
   // Before the first call.
@@ -263,11 +262,8 @@ class ReflectionOption final : public grpc::ServerBuilderOption {
 
 }  // namespace
 
-std::unique_ptr<grpc::ServerBuilderOption> Reflection(const ProductRunner& runner, const Gate& gate,
-                                                      SendWatch& watch, HandlerTimes& times,
-                                                      const Clock& clock) {
-  return std::make_unique<ReflectionOption>(
-      std::make_shared<ReflectionService>(runner, gate, watch, times, clock));
+std::unique_ptr<grpc::ServerBuilderOption> Reflection(const ServiceParts& parts) {
+  return std::make_unique<ReflectionOption>(std::make_shared<ReflectionService>(parts));
 }
 
 }  // namespace gemmd

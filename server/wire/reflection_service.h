@@ -28,9 +28,7 @@ absl::StatusOr<ReflectionReply> AnswerReflection(ReflectionQuestion question,
                                                  const std::vector<std::string>& services);
 
 // Adds the service to a server. It lists all services of that, itself included, and describes what
-// this program has descriptors of. Borrows what it is given.
-std::unique_ptr<grpc::ServerBuilderOption> Reflection(const ProductRunner& runner, const Gate& gate,
-                                                      SendWatch& watch, HandlerTimes& times,
-                                                      const Clock& clock);
+// this program has descriptors of.
+std::unique_ptr<grpc::ServerBuilderOption> Reflection(const ServiceParts& parts);
 
 }  // namespace gemmd

@@ -14,13 +14,12 @@
 #include "kernels/catalog.h"
 #include "kernels/cpu/host.h"
 #include "kernels/status_macros.h"
-#include "server/product/joining.h"
 #include "server/product/product_runner.h"
+#include "server/product/scheduler.h"
 #include "server/store/product_tensors.h"
 #include "server/system/version.h"
 #include "server/wire/calls.h"
 #include "server/wire/convert.h"
-#include "server/wire/convert_instruction.h"
 #include "server/wire/incoming.h"
 #include "server/wire/listing.h"
 #include "server/wire/tensor_service.h"
@@ -278,21 +277,18 @@ constexpr const char* kFeatures[] = {
 
 class RegistryService final : public AnsweredService<v1::Registry::Service> {
  public:
-  RegistryService(const std::vector<ServedDevice>& devices, const ProductRunner& runner,
-                  const Gate& gate, const Observer& observer, SendWatch& watch, HandlerTimes& times,
-                  const Clock& clock, v1::Limits limits)
-      : AnsweredService(times, clock, watch, kMaxUnreadRegistryBytes),
+  RegistryService(const std::vector<ServedDevice>& devices, const ServiceParts& parts,
+                  const Observer& observer, v1::Limits limits)
+      : AnsweredService(parts, kMaxUnreadRegistryBytes),
         devices_(devices),
-        runner_(runner),
-        gate_(gate),
         observer_(observer),
         limits_(std::move(limits)),
-        started_ns_(clock.NowNs()),
+        started_ns_(parts.clock.NowNs()),
         started_unix_ns_(absl::GetCurrentTimeNanos()),
         kernels_(ListingOfKernels(devices)) {
     // The index of the names is made now and not in a call.
     FindKernel(Catalog().front().name).IgnoreError();
-    const auto has_memory = [&runner](Context&) { return runner.CheckQuestion(); };
+    const auto has_memory = [this](Context&) { return parts_.runner.CheckQuestion(); };
     // What operators ask a server that is short of memory.
     const auto always = [](Context&) { return absl::OkStatus(); };
     const std::string_view name = v1::Registry::service_full_name();
@@ -326,7 +322,7 @@ class RegistryService final : public AnsweredService<v1::Registry::Service> {
 
   absl::StatusOr<RegistryAnswer> GetStatistics(Context&, const v1::GetStatisticsRequest&) {
     return AnswerOf(
-        gemmd::ToWire(observer_.Observe(), clock_.NowNs() - started_ns_, started_unix_ns_));
+        gemmd::ToWire(observer_.Observe(), parts_.clock.NowNs() - started_ns_, started_unix_ns_));
   }
 
   absl::StatusOr<RegistryAnswer> ListDevices(Context&, const v1::ListDevicesRequest&) {
@@ -339,15 +335,16 @@ class RegistryService final : public AnsweredService<v1::Registry::Service> {
   }
 
   absl::StatusOr<RegistryAnswer> Explain(Context& context, v1::ExplainRequest& wire) {
-    ASSIGN_OR_RETURN(const Gate::Caller caller, gate_.CallerOf(context, Role::kRegistry));
+    ASSIGN_OR_RETURN(const Gate::Caller caller, parts_.gate.CallerOf(context, Role::kRegistry));
     const std::string token = SessionTokenOf(context);
     Product product;
-    RETURN_IF_ERROR(ParseWithTensors(runner_.tensors(), {.token = token, .identity = caller.get()},
+    RETURN_IF_ERROR(ParseWithTensors(parts_.runner.tensors(),
+                                     {.token = token, .identity = caller.get()},
                                      *wire.mutable_request(), nullptr, product));
     if (caller != nullptr) {
-      RETURN_IF_ERROR(RestrictToGrant(caller->grant, devices_, runner_, product));
+      RETURN_IF_ERROR(RestrictToGrant(caller->grant, devices_, parts_.runner, product));
     }
-    ASSIGN_OR_RETURN(const ProductRunner::Placement place, runner_.FindPlace(product));
+    ASSIGN_OR_RETURN(const ProductRunner::Placement place, parts_.runner.FindPlace(product));
     const Device& device = *place.served->device;
     const Problem& problem = product.job.problem;
     v1::ExplainResponse response;
@@ -360,13 +357,13 @@ class RegistryService final : public AnsweredService<v1::Registry::Service> {
     const bool has_resident_b =
         product.tensors != nullptr && product.tensors->read(OperandRole::kB) != nullptr;
     response.set_bits_may_vary(has_resident_b && !selection.candidates.empty() &&
-                               runner_.MayVary(product) &&
+                               parts_.runner.MayVary(product) &&
                                MayVaryJoined(*selection.candidates.front().kernel));
     for (size_t i = 0; i < selection.candidates.size(); ++i) {
       const Candidate& candidate = selection.candidates[i];
       response.mutable_candidates(static_cast<int>(i))
-          ->set_expected_ns(runner_.ExpectedNs(*place.served, *candidate.kernel, problem,
-                                               candidate.predicted_ns));
+          ->set_expected_ns(parts_.runner.ExpectedNs(*place.served, *candidate.kernel, problem,
+                                                     candidate.predicted_ns));
     }
     return AnswerOf(response);
   }
@@ -378,15 +375,13 @@ class RegistryService final : public AnsweredService<v1::Registry::Service> {
     *response.mutable_limits() = limits_;
     for (const char* const feature : kFeatures) response.add_features(feature);
     response.set_default_device(devices_.front().device->info().name);
-    response.set_uptime_ns(clock_.NowNs() - started_ns_);
+    response.set_uptime_ns(parts_.clock.NowNs() - started_ns_);
     response.set_draining(observer_.is_draining());
     response.set_unix_ns(absl::GetCurrentTimeNanos());
     return AnswerOf(response);
   }
 
   const std::vector<ServedDevice>& devices_;
-  const ProductRunner& runner_;
-  const Gate& gate_;
   const Observer& observer_;
   const v1::Limits limits_;
   const int64_t started_ns_;
@@ -398,12 +393,9 @@ class RegistryService final : public AnsweredService<v1::Registry::Service> {
 }  // namespace
 
 std::unique_ptr<grpc::Service> MakeRegistryService(const std::vector<ServedDevice>& devices,
-                                                   const ProductRunner& runner, const Gate& gate,
-                                                   const Observer& observer, SendWatch& watch,
-                                                   HandlerTimes& times, const Clock& clock,
-                                                   v1::Limits limits) {
-  return std::make_unique<RegistryService>(devices, runner, gate, observer, watch, times, clock,
-                                           std::move(limits));
+                                                   const ServiceParts& parts,
+                                                   const Observer& observer, v1::Limits limits) {
+  return std::make_unique<RegistryService>(devices, parts, observer, std::move(limits));
 }
 
 }  // namespace gemmd

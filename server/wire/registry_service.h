@@ -51,9 +51,7 @@ absl::Status FillExplanation(const Problem& problem, const Selection& selection,
 
 // Borrows everything. `limits` is what GetServerInfo tells.
 std::unique_ptr<grpc::Service> MakeRegistryService(const std::vector<ServedDevice>& devices,
-                                                   const ProductRunner& runner, const Gate& gate,
-                                                   const Observer& observer, SendWatch& watch,
-                                                   HandlerTimes& times, const Clock& clock,
-                                                   v1::Limits limits);
+                                                   const ServiceParts& parts,
+                                                   const Observer& observer, v1::Limits limits);
 
 }  // namespace gemmd

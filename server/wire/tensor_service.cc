@@ -657,14 +657,11 @@ using RawTensorCalls =
 
 class TensorService final : public AnsweredService<RawTensorCalls<v1::Tensors::Service>> {
  public:
-  TensorService(TensorStore& store, const ProductRunner& runner, const Gate& gate, SendWatch& watch,
-                HandlerTimes& times, const Clock& clock)
-      : AnsweredService(times, clock, watch, kMaxUnreadTensorBytes),
-        store_(store),
-        runner_(runner),
-        gate_(gate),
-        compressor_(store) {
-    const auto has_memory = [&runner](Context&) { return runner.CheckQuestion(); };
+  explicit TensorService(const ServiceParts& parts)
+      : AnsweredService(parts, kMaxUnreadTensorBytes),
+        store_(parts.runner.tensors()),
+        compressor_(store_) {
+    const auto has_memory = [this](Context&) { return parts_.runner.CheckQuestion(); };
     // Deleting gives memory back, and what is kept must not be lost meanwhile.
     const auto always = [](Context&) { return absl::OkStatus(); };
     const std::string_view name = v1::Tensors::service_full_name();
@@ -677,45 +674,47 @@ class TensorService final : public AnsweredService<RawTensorCalls<v1::Tensors::S
   grpc::ServerWriteReactor<grpc::ByteBuffer>* OpenSession(
       grpc::CallbackServerContext* context, const grpc::ByteBuffer* request) override {
     using Reactor = grpc::ServerWriteReactor<grpc::ByteBuffer>;
-    const HandlerTiming timing{times_, clock_, Handler::kOpenSession};
+    const HandlerTiming timing{parts_.times, parts_.clock, Handler::kOpenSession};
     const HandlerTimer timer = timing.Begin();
-    const absl::Status room = runner_.CheckQuestion();
+    const absl::Status room = parts_.runner.CheckQuestion();
     if (!room.ok()) return RefuseCall<Reactor>(room);
-    return StartSessionCall(timing, store_, gate_, watch_, *context, *request);
+    return StartSessionCall(timing, store_, parts_.gate, parts_.watch, *context, *request);
   }
 
   grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer>* Put(
       grpc::CallbackServerContext* context) override {
     using Reactor = grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer>;
-    const absl::Status room = runner_.CheckQuestion();
+    const absl::Status room = parts_.runner.CheckQuestion();
     if (!room.ok()) return RefuseCall<Reactor>(room);
-    return StartPutCall(store_, gate_, unread_, watch_, times_, *context, clock_);
+    return StartPutCall(store_, parts_.gate, unread_, parts_.watch, parts_.times, *context,
+                        parts_.clock);
   }
 
   grpc::ServerWriteReactor<grpc::ByteBuffer>* Get(grpc::CallbackServerContext* context,
                                                   const grpc::ByteBuffer* request) override {
     using Reactor = grpc::ServerWriteReactor<grpc::ByteBuffer>;
-    const HandlerTiming timing{times_, clock_, Handler::kGet};
+    const HandlerTiming timing{parts_.times, parts_.clock, Handler::kGet};
     const HandlerTimer timer = timing.Begin();
-    const absl::Status room = runner_.CheckQuestion();
+    const absl::Status room = parts_.runner.CheckQuestion();
     if (!room.ok()) return RefuseCall<Reactor>(room);
-    return StartGetCall(timing, store_, gate_, unread_, watch_, *context, *request);
+    return StartGetCall(timing, store_, parts_.gate, unread_, parts_.watch, *context, *request);
   }
 
   grpc::ServerUnaryReactor* Compress(grpc::CallbackServerContext* context,
                                      const grpc::ByteBuffer* request,
                                      grpc::ByteBuffer* response) override {
-    const HandlerTiming timing{times_, clock_, Handler::kCompress};
+    const HandlerTiming timing{parts_.times, parts_.clock, Handler::kCompress};
     const HandlerTimer timer = timing.Begin();
-    const absl::Status room = runner_.CheckQuestion();
+    const absl::Status room = parts_.runner.CheckQuestion();
     if (!room.ok()) return RefuseCall<grpc::ServerUnaryReactor>(room);
-    return StartCompressCall(timing, store_, gate_, compressor_, unread_, watch_, *context,
-                             *request, *response);
+    return StartCompressCall(timing, store_, parts_.gate, compressor_, unread_, parts_.watch,
+                             *context, *request, *response);
   }
 
  private:
   absl::StatusOr<RegistryAnswer> List(Context& context, const v1::ListTensorsRequest& wire) {
-    ASSIGN_OR_RETURN(const TensorStore::SessionUse session, SessionOf(store_, gate_, context));
+    ASSIGN_OR_RETURN(const TensorStore::SessionUse session,
+                     SessionOf(store_, parts_.gate, context));
     ASSIGN_OR_RETURN(const NamePattern pattern, NamePattern::Parse("pattern", wire.pattern()));
     v1::ListTensorsResponse response;
     for (const TensorState& state : store_.List(session)) {
@@ -730,21 +729,24 @@ class TensorService final : public AnsweredService<RawTensorCalls<v1::Tensors::S
   }
 
   absl::StatusOr<RegistryAnswer> Describe(Context& context, const v1::TensorRef& wire) {
-    ASSIGN_OR_RETURN(const TensorStore::SessionUse session, SessionOf(store_, gate_, context));
+    ASSIGN_OR_RETURN(const TensorStore::SessionUse session,
+                     SessionOf(store_, parts_.gate, context));
     ASSIGN_OR_RETURN(const TensorName name, ParseTensorRef("tensor", wire));
     ASSIGN_OR_RETURN(const TensorState state, store_.Describe(session, name));
     return AnswerOf(ToWire(state));
   }
 
   absl::StatusOr<RegistryAnswer> Delete(Context& context, const v1::TensorRef& wire) {
-    ASSIGN_OR_RETURN(const TensorStore::SessionUse session, SessionOf(store_, gate_, context));
+    ASSIGN_OR_RETURN(const TensorStore::SessionUse session,
+                     SessionOf(store_, parts_.gate, context));
     ASSIGN_OR_RETURN(const TensorName name, ParseTensorRef("tensor", wire));
     RETURN_IF_ERROR(store_.Delete(session, name));
     return AnswerOf(v1::DeleteTensorResponse());
   }
 
   absl::StatusOr<RegistryAnswer> KeepAlive(Context& context, const v1::KeepAliveRequest& wire) {
-    ASSIGN_OR_RETURN(const TensorStore::SessionUse session, SessionOf(store_, gate_, context));
+    ASSIGN_OR_RETURN(const TensorStore::SessionUse session,
+                     SessionOf(store_, parts_.gate, context));
     ASSIGN_OR_RETURN(const TensorName name, ParseTensorRef("tensor", wire.tensor()));
     ASSIGN_OR_RETURN(
         const TensorState state,
@@ -756,17 +758,13 @@ class TensorService final : public AnsweredService<RawTensorCalls<v1::Tensors::S
   }
 
   TensorStore& store_;
-  const ProductRunner& runner_;
-  const Gate& gate_;
   Compressor compressor_;
 };
 
 }  // namespace
 
-std::unique_ptr<grpc::Service> MakeTensorService(TensorStore& store, const ProductRunner& runner,
-                                                 const Gate& gate, SendWatch& watch,
-                                                 HandlerTimes& times, const Clock& clock) {
-  return std::make_unique<TensorService>(store, runner, gate, watch, times, clock);
+std::unique_ptr<grpc::Service> MakeTensorService(const ServiceParts& parts) {
+  return std::make_unique<TensorService>(parts);
 }
 
 }  // namespace gemmd

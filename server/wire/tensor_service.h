@@ -28,9 +28,6 @@ std::string SessionTokenOf(const grpc::CallbackServerContext& context);
 absl::StatusOr<TensorStore::SessionUse> SessionOf(TensorStore& store, const Gate& gate,
                                                   grpc::CallbackServerContext& context);
 
-// Borrows everything.
-std::unique_ptr<grpc::Service> MakeTensorService(TensorStore& store, const ProductRunner& runner,
-                                                 const Gate& gate, SendWatch& watch,
-                                                 HandlerTimes& times, const Clock& clock);
+std::unique_ptr<grpc::Service> MakeTensorService(const ServiceParts& parts);
 
 }  // namespace gemmd

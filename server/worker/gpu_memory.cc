@@ -186,7 +186,7 @@ absl::StatusOr<JobMemory> JobMemory::Of(const JobRequest& request,
 absl::Status JobMemory::Place(const JobRequest& request, const BlockTable& blocks,
                               std::byte* staging) {
   AlignedRanges taken(layout_.is_d_copied() ? layout_.end : copied_in_bytes());
-  if (layout_.are_inputs_in_place()) staged_inputs_ = staging + request.staged_inputs;
+  if (are_inputs_in_place()) staged_inputs_ = staging + request.staged_inputs;
   const JobPlace& d_place = request.places.d;
   std::byte* d = nullptr;
   if (d_place.block != 0) {

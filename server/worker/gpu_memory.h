@@ -15,9 +15,8 @@
 #include "server/crossing/job_layout.h"
 #include "server/crossing/per_operand.h"
 #include "server/crossing/protocol.h"
-#include "server/crossing/staging.h"
+#include "server/crossing/shared_memory.h"
 #include "server/worker/gpu_runtime.h"
-#include "server/worker/lanes.h"
 
 namespace gemmd {
 
@@ -114,6 +113,10 @@ class BlockTable {
   int64_t scratch_bytes_ = 0;
 };
 
+// Operands of no more bytes together are read by a kernel where they are staged: to begin a copy
+// would take longer than the copy.
+inline constexpr int64_t kMostReadInPlace = int64_t{32} << 10;
+
 // Where a kernel finds the matrices of a job: staged ones where they are staged, if they are small,
 // and otherwise in a range of the arena, those of blocks there, or as copies in the range where a
 // kernel cannot read or write them as they lie, or where they are in parts.
@@ -130,9 +133,7 @@ class JobMemory {
   // as they are copied.
   int64_t bytes() const { return bytes_; }
   // What of the staged inputs is copied to the beginning of the range.
-  int64_t copied_in_bytes() const {
-    return layout_.are_inputs_in_place() ? 0 : layout_.input_bytes;
-  }
+  int64_t copied_in_bytes() const { return are_inputs_in_place() ? 0 : layout_.input_bytes; }
   // What follows those in the range and is to be zeros before the launch: D, unless it is made
   // elsewhere, and the workspace.
   int64_t cleared_bytes() const { return copies_begin_ - copied_in_bytes(); }
@@ -168,6 +169,10 @@ class JobMemory {
   std::byte* KeptIn(std::byte* range) const;
 
  private:
+  bool are_inputs_in_place() const {
+    return layout_.input_bytes <= kMostReadInPlace && !layout_.is_d_copied();
+  }
+
   // One matrix: at an address, in a block or where it is staged, or at an offset of the range, into
   // which it may have to be copied.
   struct Matrix {

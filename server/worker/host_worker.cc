@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "server/worker/host_worker.h"
-
+//
+// gemmd-host-worker: the worker of `cpu` or of a simulator. gemmd starts it and speaks with it
+// (protocol.h). It runs one launch after the other for the front, in memory that both share, until
+// the front is gone. What ends it ends no more than the product that it runs.
 #include <signal.h>
 #include <time.h>
 
@@ -22,7 +24,7 @@
 #include "server/crossing/channel.h"
 #include "server/crossing/launcher.h"
 #include "server/crossing/protocol.h"
-#include "server/crossing/staging.h"
+#include "server/crossing/shared_memory.h"
 #include "server/system/files.h"
 #include "server/system/version.h"
 #include "server/worker/confinement.h"
@@ -150,8 +152,16 @@ std::optional<Target> TargetOf(std::string_view device) {
   return Target{.kind = DeviceKind::kSim, .chip = *chip};
 }
 
-}  // namespace
-
+// usage: WORKER DEVICE PARENT_PID THREADS POISONS SPIN_NS CONFINED, started by the front with
+// kWorkerSocket, kWorkerRings and, at kWorkerStaging, SharedMemory open. DEVICE is "cpu" or
+// "sim:sm_90" and the like. POISONS is 1 where no launch is to leave anything in the memory of its
+// scratch. CONFINED is 1 for a worker that gives up its rights (confinement.h) but those to write
+// to its own files of /proc. The process ends with its parent, and ignores the signals that a
+// terminal or an init system sends to all processes of a service.
+//
+// With --version it prints what it is, and that is all.
+//
+// Returns the exit code: 0 where the front asked for the end, 1 otherwise, 2 for bad arguments.
 int EnterHostWorker(int argc, const char* const* argv) {
   if (argc == 2 && std::string_view(argv[1]) == "--version") {
     std::puts(VersionText("gemmd-host-worker").c_str());
@@ -179,4 +189,7 @@ int EnterHostWorker(int argc, const char* const* argv) {
   return absl::IsUnavailable(worker.Serve()) ? 0 : 1;
 }
 
+}  // namespace
 }  // namespace gemmd
+
+int main(int argc, char** argv) { return gemmd::EnterHostWorker(argc, argv); }

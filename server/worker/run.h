@@ -12,10 +12,9 @@
 #include "kernels/kernel.h"
 #include "kernels/problem.h"
 #include "server/crossing/protocol.h"
-#include "server/crossing/staging.h"
+#include "server/crossing/shared_memory.h"
 #include "server/worker/gpu_memory.h"
 #include "server/worker/gpu_runtime.h"
-#include "server/worker/lanes.h"
 
 namespace gemmd {
 

@@ -25,7 +25,7 @@
 #include "server/system/version.h"
 #include "server/worker/confinement.h"
 #include "server/worker/gpu_memory.h"
-#include "server/worker/lanes.h"
+#include "server/worker/gpu_runtime.h"
 #include "server/worker/run.h"
 
 namespace gemmd {

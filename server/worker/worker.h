@@ -13,7 +13,7 @@
 #include "absl/status/status.h"
 #include "server/crossing/channel.h"
 #include "server/crossing/protocol.h"
-#include "server/crossing/staging.h"
+#include "server/crossing/shared_memory.h"
 #include "server/worker/gpu_runtime.h"
 
 namespace gemmd {

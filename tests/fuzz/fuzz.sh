@@ -30,7 +30,7 @@ parsers=(
   server/kserve/{convert_infer,datatype,infer_message,models}.cc
   server/metrics/http.cc server/product/spans.cc
   server/trust/{json_text,rules,trust,web_token}.cc
-  server/wire/{admin_service,convert,convert_instruction,incoming,listing}.cc
+  server/wire/{admin_service,convert,incoming,listing}.cc
   server/wire/{reflection_service,tensor_convert}.cc
 )
 # What is allocated by a size that a peer claims would be an error, and not end the process. All that

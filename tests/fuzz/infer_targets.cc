@@ -7,7 +7,6 @@
 #include "kernels/element.h"
 #include "kserve/v2/inference.pb.h"
 #include "server/kserve/convert_infer.h"
-#include "server/kserve/datatype.h"
 #include "server/wire/convert.h"
 #include "tests/fuzz/infer_seeds.h"
 #include "tests/fuzz/resident_tensors.h"

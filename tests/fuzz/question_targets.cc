@@ -20,7 +20,7 @@
 #include "kserve/v2/inference.pb.h"
 #include "server/system/clock.h"
 #include "server/wire/admin_service.h"
-#include "server/wire/convert_instruction.h"
+#include "server/wire/convert.h"
 #include "server/wire/listing.h"
 #include "server/wire/reflection_service.h"
 #include "server/wire/registry_service.h"

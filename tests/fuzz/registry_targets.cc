@@ -11,7 +11,7 @@
 #include "gemmd/v1/instructions.pb.h"
 #include "kernels/catalog.h"
 #include "kernels/mma/instructions.h"
-#include "server/wire/convert_instruction.h"
+#include "server/wire/convert.h"
 #include "server/wire/listing.h"
 #include "tests/fuzz/target.h"
 

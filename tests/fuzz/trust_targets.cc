@@ -10,7 +10,6 @@
 
 #include "server/trust/identity.h"
 #include "server/trust/json_text.h"
-#include "server/trust/rules.h"
 #include "server/trust/trust.h"
 #include "server/trust/web_token.h"
 #include "tests/fuzz/target.h"

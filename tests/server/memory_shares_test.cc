@@ -1,10 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "server/memory_shares.h"
-
 #include <gtest/gtest.h>
 
 #include <cstdint>
 
+#include "server/server.h"
 #include "server/system/resources.h"
 #include "server/wire/transport.h"
 #include "tests/testing/lowered_address_space.h"

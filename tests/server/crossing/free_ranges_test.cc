@@ -5,7 +5,7 @@
 #include <map>
 #include <random>
 
-#include "server/crossing/staging.h"
+#include "server/crossing/shared_memory.h"
 
 namespace gemmd {
 namespace {

@@ -22,7 +22,7 @@
 #include "server/crossing/job_layout.h"
 #include "server/crossing/per_operand.h"
 #include "server/crossing/protocol.h"
-#include "server/crossing/staging.h"
+#include "server/crossing/shared_memory.h"
 #include "server/device/worker_process.h"
 #include "tests/testing/status_matchers.h"
 

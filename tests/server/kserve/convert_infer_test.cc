@@ -12,7 +12,6 @@
 #include <string>
 #include <vector>
 
-#include "server/kserve/datatype.h"
 #include "server/wire/convert.h"
 #include "server/wire/incoming.h"
 #include "tests/testing/status_matchers.h"

@@ -185,7 +185,7 @@ TEST_F(ConnectionTurnsTest, TheNewcomerWaitsAsLongAsWasTold) {
       if (random.Between(0, 2) == 0) Run();
     }
     const Name name = any();
-    const int64_t told_ns = queue_.AheadNs(IdOf(name), kAnyCost);
+    const int64_t told_ns = queue_.AheadOf(IdOf(name), kAnyCost).waiting_ns;
     const JobId newcomer = Add(name, 1).id;
     int64_t waited_ns = 0;
     for (; queue_.first().id != newcomer; Run()) waited_ns += queue_.first().cost_ns;

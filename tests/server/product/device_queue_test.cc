@@ -71,7 +71,7 @@ TEST_F(DeviceQueueTest, ADoubtfulJobWaitsForTheSafeOnes) {
 
 TEST_F(DeviceQueueTest, AloneADoubtfulJobIsLaunched) {
   Add(10 * kMs, 10 * kMs);
-  EXPECT_EQ(queue_.AheadNs({"flow"}, Priority::kNormal, kPlenty), 10 * kMs);
+  EXPECT_EQ(queue_.AheadOf({"flow"}, Priority::kNormal, kPlenty).waiting_ns, 10 * kMs);
   EXPECT_THAT(RunAll(), ElementsAre(1));
   EXPECT_THAT(too_late_, IsEmpty());
   EXPECT_EQ(queue_.InsideOf({"flow"}).of_caller, 0);
@@ -100,8 +100,8 @@ TEST_F(DeviceQueueTest, LowPriorityWaitsForNormal) {
   Add(10, kNoDeadlineNs, Priority::kLow);
   Add(10);
   Add(10);
-  EXPECT_EQ(queue_.AheadNs({"other"}, Priority::kLow, kPlenty), 30);
-  EXPECT_EQ(queue_.AheadNs({"flow"}, Priority::kNormal, kPlenty), 20);
+  EXPECT_EQ(queue_.AheadOf({"other"}, Priority::kLow, kPlenty).waiting_ns, 30);
+  EXPECT_EQ(queue_.AheadOf({"flow"}, Priority::kNormal, kPlenty).waiting_ns, 20);
   EXPECT_THAT(RunAll(), ElementsAre(2, 3, 1));
 }
 

@@ -114,9 +114,9 @@ TEST_F(FairQueueTest, TellsWhatIsAheadByShares) {
   Run();
   Add("one", 30);
   // Until one's next job may start, at 30: six times 10, and the one that begins then.
-  EXPECT_EQ(queue_.AheadNs({"one"}, kAnyCost), 30 + 2 * 25 + 10);
+  EXPECT_EQ(queue_.AheadOf({"one"}, kAnyCost).waiting_ns, 30 + 2 * 25 + 10);
   // The other way round: the first of one's, since 990 of double's take 495 of one's time.
-  EXPECT_EQ(queue_.AheadNs({"double"}, kAnyCost), 990 + 30);
+  EXPECT_EQ(queue_.AheadOf({"double"}, kAnyCost).waiting_ns, 990 + 30);
 }
 
 // A flow that asks for one product after the other has its half, too.
@@ -158,17 +158,18 @@ TEST_F(FairQueueTest, AJobIsChargedForWhatItHad) {
 }
 
 TEST_F(FairQueueTest, TellsWhatIsAheadOfANewcomer) {
-  EXPECT_EQ(queue_.AheadNs({"a"}, kAnyCost), 0);
+  EXPECT_EQ(queue_.AheadOf({"a"}, kAnyCost).waiting_ns, 0);
   for (int i = 0; i < 100; ++i) Add("hog", 10);
-  EXPECT_EQ(queue_.AheadNs({"hog"}, kAnyCost), 1000);
-  EXPECT_EQ(queue_.AheadNs({"light"}, kAnyCost), 10);  // The one whose turn it is already.
+  EXPECT_EQ(queue_.AheadOf({"hog"}, kAnyCost).waiting_ns, 1000);
+  EXPECT_EQ(queue_.AheadOf({"light"}, kAnyCost).waiting_ns,
+            10);  // The one whose turn it is already.
   Run();
-  EXPECT_EQ(queue_.AheadNs({"light"}, kAnyCost), 0);
+  EXPECT_EQ(queue_.AheadOf({"light"}, kAnyCost).waiting_ns, 0);
   Add("light", 25);
-  EXPECT_EQ(queue_.AheadNs({"hog"}, kAnyCost), 990 + 25);
-  EXPECT_EQ(queue_.AheadNs({"light"}, kAnyCost),
-            25 + 25);                            // As much of the hog's, rounded up to a job.
-  EXPECT_GT(queue_.AheadNs({"hog"}, 100), 100);  // It stops counting there.
+  EXPECT_EQ(queue_.AheadOf({"hog"}, kAnyCost).waiting_ns, 990 + 25);
+  EXPECT_EQ(queue_.AheadOf({"light"}, kAnyCost).waiting_ns,
+            25 + 25);  // As much of the hog's, rounded up to a job.
+  EXPECT_GT(queue_.AheadOf({"hog"}, 100).waiting_ns, 100);  // It stops counting there.
 }
 
 // Others that are ahead are expected to add as much again, within their turns.
@@ -183,7 +184,7 @@ TEST_F(FairQueueTest, TellsWhatMayComeBeforeANewcomer) {
   EXPECT_EQ(to_come_ns("deep"), 15 + 5);
   EXPECT_EQ(to_come_ns("new"), 0);  // Has the next turn.
   // The turn of "deep" is 15 + 10 of its 100: it need not add anything to be as far as that.
-  EXPECT_EQ(queue_.AheadNs({"a"}, kAnyCost), 15 + 25 + 5);
+  EXPECT_EQ(queue_.AheadOf({"a"}, kAnyCost).waiting_ns, 15 + 25 + 5);
   EXPECT_EQ(to_come_ns("a"), 5);
   // With 10 more, "b" would be beyond its turn of 15 + 5.
   Add("b", 12);
@@ -193,7 +194,7 @@ TEST_F(FairQueueTest, TellsWhatMayComeBeforeANewcomer) {
 TEST_F(FairQueueTest, WhatMayComeIsBoundedByWhatACallerHasAheadItself) {
   Add("a", 10);
   for (int i = 0; i < 10; ++i) Add("caller " + std::to_string(i), 6);
-  EXPECT_EQ(queue_.AheadNs({"a"}, kAnyCost), 10 + 10 * 6);
+  EXPECT_EQ(queue_.AheadOf({"a"}, kAnyCost).waiting_ns, 10 + 10 * 6);
   EXPECT_EQ(queue_.AheadOf({"a"}, kAnyCost).to_come_ns, FairQueue::kMostToCome * 10);
 }
 
@@ -206,7 +207,7 @@ TEST_F(FairQueueTest, TheNewcomerWaitsAsLongAsWasTold) {
     Add(std::string(1, static_cast<char>('a' + i % 7 % 4)), sizes[i % sizes.size()]);
     if (i % 4 == 3) Run();
   }
-  const int64_t told_ns = queue_.AheadNs({"b"}, kAnyCost);
+  const int64_t told_ns = queue_.AheadOf({"b"}, kAnyCost).waiting_ns;
   const JobId newcomer = Add("b", 10).id;
   int64_t waited_ns = 0;
   for (; queue_.first().id != newcomer; Run()) waited_ns += queue_.first().cost_ns;

@@ -12,7 +12,7 @@
 #include <vector>
 
 #include "server/product/scheduler.h"
-#include "server/system/deferral.h"
+#include "server/system/threads.h"
 #include "tests/server/device/fake_device.h"
 #include "tests/server/product/joinable_product.h"
 #include "tests/testing/fake_clock.h"

@@ -2,14 +2,13 @@
 //
 // Products that run as one have the bits that they have alone, and what differs does not run as
 // one.
-#include "server/product/joining.h"
-
 #include <gtest/gtest.h>
 
 #include <deque>
 #include <functional>
 #include <string>
 
+#include "server/product/scheduler.h"
 #include "tests/server/product/joinable_product.h"
 #include "tests/testing/random_source.h"
 

@@ -9,7 +9,7 @@
 #include <optional>
 #include <utility>
 
-#include "server/crossing/staging.h"
+#include "server/crossing/shared_memory.h"
 #include "server/product/admission.h"
 #include "server/system/resources.h"
 #include "tests/testing/units.h"

@@ -128,7 +128,7 @@ TEST(TraceContextTest, IsReturnedAtTheEndOfAStream) {
   grpc::ClientContext context;
   AllowTime(context);
   context.AddMetadata("traceparent", kValid);
-  ProductStream stream(server.gemm(), &context);
+  ClientStream stream(server.gemm(), &context);
   EXPECT_TRUE(stream.Write(IntegerRequest(3, 4, 5)));
   v1::MultiplyStreamAnswer answer;
   EXPECT_TRUE(stream.Read(&answer));

@@ -72,8 +72,7 @@ class DeviceCopiesTest : public testing::Test {
 
   const std::shared_ptr<Account> account_ =
       std::make_shared<Account>("all", "--all", int64_t{1} << 30, nullptr);
-  const std::shared_ptr<Background> background_ =
-      std::make_shared<Background>("background", absl::Seconds(1), [] {});
+  const std::shared_ptr<ThreadPool> background_ = std::make_shared<ThreadPool>("background", 1);
   FakeDeviceMemory memory_{3 * kBlock};
   const std::shared_ptr<DeviceCopies> copies_ = std::make_shared<DeviceCopies>(memory_, "fake:0");
 };

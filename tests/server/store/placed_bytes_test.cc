@@ -110,8 +110,7 @@ class PlacedBytesTest : public testing::Test {
 
   const std::shared_ptr<Account> account_ =
       std::make_shared<Account>("all", "--all", int64_t{1} << 30, nullptr);
-  const std::shared_ptr<Background> background_ =
-      std::make_shared<Background>("tensors", absl::Seconds(1), [] {});
+  const std::shared_ptr<ThreadPool> background_ = std::make_shared<ThreadPool>("tensors", 1);
   FakeDeviceMemory memory_{2 * kBlock};
   FakeDeviceMemory other_memory_{2 * kBlock};
   FakeDeviceMemory large_memory_{2 * kMapped};

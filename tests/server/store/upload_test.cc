@@ -61,8 +61,7 @@ class UploadTest : public testing::Test {
 
   const std::shared_ptr<Account> account_ =
       std::make_shared<Account>("all", "--all", int64_t{1} << 30, nullptr);
-  const std::shared_ptr<Background> background_ =
-      std::make_shared<Background>("background", absl::Seconds(1), [] {});
+  const std::shared_ptr<ThreadPool> background_ = std::make_shared<ThreadPool>("background", 1);
   std::shared_ptr<TensorBytes> tensor_;
 };
 

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "server/system/deferral.h"
-
 #include <gtest/gtest.h>
 
 #include <memory>
 #include <thread>
 #include <utility>
 #include <vector>
+
+#include "server/system/threads.h"
 
 namespace gemmd {
 namespace {

@@ -7,7 +7,7 @@
 #include <atomic>
 #include <string>
 
-#include "server/system/periodic.h"
+#include "server/system/threads.h"
 #include "tests/testing/fake_clock.h"
 #include "tests/testing/patience.h"
 #include "tests/testing/status_matchers.h"

@@ -1,6 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "server/system/socket_address.h"
-
 #include <arpa/inet.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -10,6 +8,8 @@
 #include <cerrno>
 #include <cstring>
 #include <string>
+
+#include "server/system/files.h"
 
 namespace gemmd {
 namespace {

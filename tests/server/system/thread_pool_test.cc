@@ -1,6 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "server/system/thread_pool.h"
-
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -8,6 +6,8 @@
 #include <latch>
 #include <thread>
 #include <vector>
+
+#include "server/system/threads.h"
 
 namespace gemmd {
 namespace {
@@ -37,6 +37,57 @@ TEST(ThreadPoolTest, ThreadsWorkBesideEachOther) {
     }
   }
   EXPECT_EQ(done, 2);
+}
+
+// The second one is started for the work that finds the first one busy.
+TEST(ThreadPoolTest, ThreadsMayStartWithTheWork) {
+  std::latch both(2);
+  std::atomic<int> done = 0;
+  {
+    ThreadPool pool("lazy", 2, ThreadPool::Start::kWithWork);
+    for (int i = 0; i < 2; ++i) {
+      pool.Run([&] {
+        both.arrive_and_wait();
+        ++done;
+      });
+    }
+  }
+  EXPECT_EQ(done, 2);
+}
+
+TEST(ThreadPoolTest, DoesWhatIsLeftAndThenAllAtOnce) {
+  ThreadPool pool("ends", 1);
+  std::vector<std::thread::id> threads;
+  const auto note = [&] { threads.push_back(std::this_thread::get_id()); };
+  pool.Run([&] {
+    note();
+    pool.Run(note);
+  });
+  pool.Stop();
+  ASSERT_EQ(threads.size(), 2U);
+  EXPECT_EQ(threads[0], threads[1]);
+  EXPECT_NE(threads[1], std::this_thread::get_id());
+  pool.Run(note);
+  ASSERT_EQ(threads.size(), 3U);
+  EXPECT_EQ(threads[2], std::this_thread::get_id());
+}
+
+TEST(ThreadPoolTest, CallsNowAndThenWithAndWithoutWork) {
+  std::atomic<int> calls = 0;
+  ThreadPool pool("often", absl::Microseconds(1), [&] {
+    ++calls;
+    calls.notify_all();
+  });
+  const auto await_calls = [&](int more) {
+    const int until = calls + more;
+    for (int seen = calls; seen < until; seen = calls) calls.wait(seen);
+  };
+  await_calls(3);
+  std::atomic<int> done = 0;
+  for (int i = 0; i < 3; ++i) pool.Run([&] { ++done; });
+  await_calls(3);
+  pool.Stop();
+  EXPECT_EQ(done, 3);
 }
 
 TEST(ThreadPoolTest, MayHaveNoThread) { EXPECT_EQ(ThreadPool("none", 0).size(), 0); }

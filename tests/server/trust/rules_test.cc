@@ -1,11 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "server/trust/rules.h"
-
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <string>
 
+#include "server/trust/identity.h"
 #include "tests/testing/status_matchers.h"
 
 namespace gemmd {

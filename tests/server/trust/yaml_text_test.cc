@@ -5,8 +5,8 @@
 #include <nlohmann/json.hpp>
 #include <string>
 
+#include "server/trust/identity.h"
 #include "server/trust/json_text.h"
-#include "server/trust/rules.h"
 #include "tests/testing/status_matchers.h"
 
 namespace gemmd {

@@ -91,7 +91,7 @@ TEST(DrainTest, OpenStreamsWithoutProductsDoNotHoldItUp) {
   RunningServer running(TestDevice::kCpu);
   grpc::ClientContext context;
   AllowTime(context, 10 * kPatience);  // The stream outlives the grace.
-  ProductStream stream(running.gemm(), &context);
+  ClientStream stream(running.gemm(), &context);
   ASSERT_TRUE(stream.Write(IntegerRequest(2, 2, 2)));
   v1::MultiplyStreamAnswer answer;
   ASSERT_TRUE(stream.Read(&answer));

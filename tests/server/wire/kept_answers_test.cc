@@ -11,7 +11,7 @@
 #include "gemmd/v1/registry.pb.h"
 #include "server/product/admission.h"
 #include "server/wire/calls.h"
-#include "server/wire/convert_instruction.h"
+#include "server/wire/convert.h"
 #include "server/wire/listing.h"
 #include "tests/testing/status_matchers.h"
 

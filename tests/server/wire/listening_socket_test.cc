@@ -19,9 +19,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "server/system/files.h"
-#include "server/system/socket_address.h"
 #include "server/wire/connection_acceptor.h"
-#include "server/wire/grpc_acceptors.h"
+#include "server/wire/transport.h"
 #include "tests/testing/scratch_folder.h"
 #include "tests/testing/status_matchers.h"
 

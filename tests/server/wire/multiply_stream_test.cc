@@ -42,7 +42,7 @@ TEST(MultiplyStreamTest, AnswersEveryRequestOnce) {
   RunningServer running(TestDevice::kCpu);
   grpc::ClientContext context;
   AllowTime(context);
-  ProductStream stream(running.gemm(), &context);
+  ClientStream stream(running.gemm(), &context);
   std::thread writer([&] {
     for (int i = 0; i < kRequests; ++i) ASSERT_TRUE(stream.Write(NumberedRequest(i)));
     stream.WritesDone();
@@ -66,7 +66,7 @@ TEST(MultiplyStreamTest, ARefusedRequestDoesNotEndTheStream) {
   RunningServer running(TestDevice::kCpu);
   grpc::ClientContext context;
   AllowTime(context);
-  ProductStream stream(running.gemm(), &context);
+  ClientStream stream(running.gemm(), &context);
   v1::MultiplyRequest bad = NumberedRequest(3);
   bad.mutable_a()->set_data("x");
   ASSERT_TRUE(stream.Write(bad));
@@ -94,7 +94,7 @@ TEST(MultiplyStreamTest, ProductsOfAMessageAreAnsweredEachByItself) {
   RunningServer running(TestDevice::kCpu);
   grpc::ClientContext context;
   AllowTime(context);
-  ProductStream stream(running.gemm(), &context);
+  ClientStream stream(running.gemm(), &context);
   constexpr int kProducts = static_cast<int>(kMostJointRequests);
   v1::MultiplyStreamRequest message = Together(0, kProducts);
   message.mutable_requests(7)->mutable_a()->set_data("x");
@@ -122,7 +122,7 @@ TEST(MultiplyStreamTest, AnswersThatAreReadyTogetherShareAMessage) {
   RunningServer running(TestDevice::kFake);
   grpc::ClientContext context;
   AllowTime(context);
-  ProductStream stream(running.gemm(), &context);
+  ClientStream stream(running.gemm(), &context);
   constexpr int kProducts = 200;
   ASSERT_TRUE(stream.Write(Together(1, kProducts)));
   ASSERT_TRUE(Eventually([&] { return QueuedRequests(running) == kProducts - 1; }));
@@ -151,7 +151,7 @@ TEST(MultiplyStreamTest, WhatRanAsOneIsAnsweredTogether) {
   ASSERT_TRUE(running.fake().WaitForHeld(1, kPatience));
   grpc::ClientContext context;
   AllowTime(context);
-  ProductStream stream(running.gemm(), &context);
+  ClientStream stream(running.gemm(), &context);
   constexpr int kProducts = 16;  // Of more, the first leave before the last are there.
   v1::MultiplyStreamRequest message;
   for (int i = 0; i < kProducts; ++i) *message.add_requests() = request;
@@ -178,7 +178,7 @@ TEST(MultiplyStreamTest, AMessageBeyondItsBoundsEndsTheStream) {
   const auto ends_with = [&](const v1::MultiplyStreamRequest& message) {
     grpc::ClientContext context;
     AllowTime(context);
-    ProductStream stream(running.gemm(), &context);
+    ClientStream stream(running.gemm(), &context);
     EXPECT_TRUE(stream.Write(NumberedRequest(5)));
     EXPECT_TRUE(stream.Write(message));
     v1::MultiplyStreamAnswer answer;
@@ -203,7 +203,7 @@ TEST(MultiplyStreamTest, AMessageBeyondItsBoundsEndsTheStream) {
   large.mutable_requests(0)->mutable_a()->set_data(std::string(kMostJointBytes, 'x'));
   grpc::ClientContext context;
   AllowTime(context);
-  ProductStream stream(running.gemm(), &context);
+  ClientStream stream(running.gemm(), &context);
   ASSERT_TRUE(stream.Write(large));
   v1::MultiplyStreamAnswer answer;
   ASSERT_TRUE(stream.Read(&answer));
@@ -214,7 +214,7 @@ TEST(MultiplyStreamTest, TellsWhichProductCouldNotBeRead) {
   RunningServer running(TestDevice::kCpu);
   grpc::ClientContext context;
   AllowTime(context);
-  ProductStream stream(running.gemm(), &context);
+  ClientStream stream(running.gemm(), &context);
   v1::MultiplyStreamRequest message = Together(1, 3);
   v1::MultiplyRequest& bad = *message.mutable_requests(1);
   bad.GetReflection()->MutableUnknownFields(&bad)->AddLengthDelimited(99, std::string(2000, 'x'));
@@ -232,7 +232,7 @@ TEST(MultiplyStreamTest, EndsWithOkWhereNothingIsAsked) {
   RunningServer running(TestDevice::kCpu);
   grpc::ClientContext context;
   AllowTime(context);
-  ProductStream stream(running.gemm(), &context);
+  ClientStream stream(running.gemm(), &context);
   stream.WritesDone();
   v1::MultiplyStreamAnswer answer;
   EXPECT_FALSE(stream.Read(&answer));
@@ -244,7 +244,7 @@ void ExpectReadingStops(int together) {
   RunningServer running(TestDevice::kFake);
   grpc::ClientContext context;
   AllowTime(context);
-  ProductStream stream(running.gemm(), &context);
+  ClientStream stream(running.gemm(), &context);
   constexpr int kRequests = 2 * kMaxStreamRequests;
   std::thread writer([&] {
     for (int i = 0; i < kRequests; i += together) ASSERT_TRUE(stream.Write(Together(i, together)));
@@ -278,7 +278,7 @@ TEST(MultiplyStreamTest, CancellingDropsWhatWaitsAndAbortsWhatRuns) {
   {
     grpc::ClientContext context;
     AllowTime(context);
-    ProductStream stream(running.gemm(), &context);
+    ClientStream stream(running.gemm(), &context);
     for (int i = 0; i < 10; ++i) ASSERT_TRUE(stream.Write(NumberedRequest(i + 1)));
     ASSERT_TRUE(Eventually([&] { return QueuedRequests(running) == 9; }));
     context.TryCancel();

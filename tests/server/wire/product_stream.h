@@ -14,9 +14,9 @@
 namespace gemmd {
 
 // Threads: one writes while another one reads.
-class ProductStream {
+class ClientStream {
  public:
-  ProductStream(v1::Gemm::Stub& stub, grpc::ClientContext* context)
+  ClientStream(v1::Gemm::Stub& stub, grpc::ClientContext* context)
       : stream_(stub.MultiplyStream(context)) {}
 
   // In a message of its own.

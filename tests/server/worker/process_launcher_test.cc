@@ -2,8 +2,6 @@
 //
 // Kernels of the host in a process of their own: the same bits as here, wherever the matrices lie,
 // and nothing but the launch that runs is lost with the process.
-#include "server/device/process_launcher.h"
-
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <signal.h>
@@ -23,6 +21,7 @@
 #include "kernels/host_rates.h"
 #include "server/crossing/launcher.h"
 #include "server/crossing/shared_memory.h"
+#include "server/device/host_device.h"
 #include "tests/kernels/product_case.h"
 #include "tests/testing/patience.h"
 #include "tests/testing/status_matchers.h"

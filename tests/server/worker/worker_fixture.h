@@ -11,7 +11,7 @@
 #include "kernels/catalog.h"
 #include "server/crossing/channel.h"
 #include "server/crossing/protocol.h"
-#include "server/crossing/staging.h"
+#include "server/crossing/shared_memory.h"
 #include "server/worker/worker.h"
 #include "tests/server/worker/fake_gpu_runtime.h"
 #include "tests/testing/status_matchers.h"

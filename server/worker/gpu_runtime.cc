@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "server/worker/lanes.h"
+#include "server/worker/gpu_runtime.h"
 
 #include <algorithm>
 
