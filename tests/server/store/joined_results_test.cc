@@ -118,7 +118,7 @@ class JoinedResultsTest : public testing::TestWithParam<DeviceKind> {
     watched_ = watched.get();
     device_ = WithTensors(std::move(watched), store_);
     devices_ = {device_.get()};
-    scheduler_ = std::make_unique<Scheduler>(devices_, clock_, TimeLimits{},
+    scheduler_ = std::make_unique<Scheduler>(devices_, clock_,
                                              JoinRules{.limits = {}, .window_ns = kWindowNs});
   }
 
