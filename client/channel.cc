@@ -41,7 +41,7 @@
 #include "grpc/compression.h"
 #include "grpc/grpc.h"
 #include "grpcpp/create_channel.h"
-#include "kernels/option/decimal.h"
+#include "kernels/matrix/text.h"
 
 namespace gemmd {
 namespace {
@@ -57,7 +57,7 @@ std::string WantOfHostAndPort(absl::string_view address) {
   const size_t colon = address.rfind(':');
   if (colon == absl::string_view::npos || colon == 0) return std::string(kWantAny);
   const absl::string_view digits = address.substr(colon + 1);
-  if (option::ParseDecimal<uint16_t>({digits.data(), digits.size()}).value_or(0) == 0) {
+  if (ParseDecimal<uint16_t>({digits.data(), digits.size()}).value_or(0) == 0) {
     return std::string(kWantAny);
   }
   absl::string_view host = address.substr(0, colon);

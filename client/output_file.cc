@@ -18,7 +18,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "kernels/option/same_file.h"
+#include "kernels/option/resources.h"
 
 namespace gemmd {
 namespace {

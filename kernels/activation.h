@@ -11,7 +11,7 @@
 #include <cstdint>
 #include <limits>
 
-#include "kernels/product_options.h"
+#include "kernels/matrix/product_options.h"
 
 namespace gemmd {
 

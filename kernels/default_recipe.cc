@@ -5,11 +5,11 @@
 #include <tuple>
 #include <vector>
 
+#include "kernels/matrix/text.h"
 #include "kernels/mma/arithmetic.h"
-#include "kernels/mma/support.h"
+#include "kernels/mma/chip.h"
 #include "kernels/promotion.h"
 #include "kernels/sim/rows.h"
-#include "kernels/text.h"
 
 namespace gemmd {
 namespace {

@@ -5,7 +5,7 @@
 
 #include <utility>
 
-#include "kernels/text.h"
+#include "kernels/matrix/text.h"
 
 namespace gemmd {
 namespace {

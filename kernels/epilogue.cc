@@ -4,8 +4,8 @@
 #include <algorithm>
 #include <cstring>
 
-#include "kernels/abortable_loop.h"
 #include "kernels/activation.h"
+#include "kernels/matrix/abortable_loop.h"
 
 namespace gemmd {
 namespace {

@@ -6,8 +6,8 @@
 #include <cstddef>
 #include <cstdint>
 
-#include "kernels/element.h"
 #include "kernels/kernel.h"
+#include "kernels/matrix/element.h"
 
 namespace gemmd {
 

@@ -1,8 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// How fast the kernels of this host are.
+// How fast the kernels of this host are, and how that is measured: on the calling thread alone, on
+// a machine that does other work too.
 #pragma once
 
+#include <algorithm>
+#include <array>
+#include <cstddef>
+#include <ctime>
+#include <limits>
 #include <vector>
 
 #include "absl/status/statusor.h"
@@ -11,7 +17,7 @@
 
 namespace gemmd {
 
-// The costs of launches on the target (host_costs.h), and the rate of every engine that it has,
+// The costs of launches on the target (HostCosts), and the rate of every engine that it has,
 // measured with small products on the calling thread alone; rates are multiplied by the number of
 // threads that SetThreads gave it. Takes some tens of milliseconds for each engine.
 DeviceProfile MeasureRates(const Target& target);
@@ -20,5 +26,89 @@ DeviceProfile MeasureRates(const Target& target);
 std::vector<double> NumbersOf(const DeviceProfile& profile);
 // Errors: InvalidArgument where they are not such numbers.
 absl::StatusOr<DeviceProfile> ProfileOf(const Target& target, absl::Span<const double> numbers);
+
+// The time that the calling thread had a processor for. Unlike a wall clock's, it does not go on
+// while other threads have it.
+inline double ThreadSeconds() {
+  timespec now = {};
+  clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now);
+  return static_cast<double>(now.tv_sec) + static_cast<double>(now.tv_nsec) * 1e-9;
+}
+
+template <typename Function, typename Clock>
+double SecondsOf(int calls, const Function& function, const Clock& clock) {
+  const double start = clock();
+  for (int i = 0; i < calls; ++i) function();
+  return clock() - start;
+}
+
+// The shortest time of several calls, after one that warms caches. They end when the two shortest
+// agree, or when `most_seconds` are over. Calls too short for the clock are timed many at once.
+//
+// Where two calls take ten times as long as all may, as in a build for tests, they are all. One
+// call would not do: libraries make code at the first one, and a virtual machine's pauses count as
+// the time of the thread that they stop. `clock` returns seconds.
+template <typename Function, typename Clock>
+double FastestSeconds(const Function& function, double most_seconds, const Clock& clock) {
+  constexpr double kAgreement = 1.1;
+  constexpr double kClockSeconds = 1e-5;
+  constexpr int kMostCalls = 1 << 14;
+  const double first = SecondsOf(1, function, clock);
+  int calls = 1;
+  double seconds = SecondsOf(calls, function, clock);
+  if (std::min(first, seconds) > 10 * most_seconds) return std::min(first, seconds);
+  while (seconds < kClockSeconds && calls < kMostCalls) {
+    calls *= seconds < kClockSeconds / 8 ? 8 : 2;
+    seconds = SecondsOf(calls, function, clock);
+  }
+  double fastest = seconds;
+  double second = std::numeric_limits<double>::infinity();
+  for (double total = seconds; total < most_seconds && second > fastest * kAgreement;) {
+    seconds = SecondsOf(calls, function, clock);
+    total += seconds;
+    second = std::min(second, std::max(seconds, fastest));
+    fastest = std::min(fastest, seconds);
+  }
+  return std::max(fastest, 1e-9) / calls;
+}
+
+template <typename Function>
+double FastestSeconds(const Function& function, double most_seconds) {
+  return FastestSeconds(function, most_seconds, ThreadSeconds);
+}
+
+template <size_t kParts>
+struct TimedWork {
+  std::array<double, kParts> parts;  // How many of each.
+  double seconds;                    // More than 0.
+};
+
+// The costs, none below 0, with which the sums of all works come closest to their times: least
+// squares of relative errors, by descent along one coordinate after the other.
+template <size_t kParts>
+std::array<double, kParts> FitCosts(const std::vector<TimedWork<kParts>>& works) {
+  constexpr int kSweeps = 20000;
+  // Sums over all works of products of two shares, and of shares.
+  std::array<std::array<double, kParts>, kParts> products = {};
+  std::array<double, kParts> sums = {};
+  for (const TimedWork<kParts>& work : works) {
+    for (size_t i = 0; i < kParts; ++i) {
+      const double share = work.parts[i] / work.seconds;
+      sums[i] += share;
+      for (size_t j = 0; j < kParts; ++j) products[i][j] += share * work.parts[j] / work.seconds;
+    }
+  }
+  std::array<double, kParts> costs = {};
+  for (int sweep = 0; sweep < kSweeps; ++sweep) {
+    for (size_t i = 0; i < kParts; ++i) {
+      double left = sums[i];
+      for (size_t j = 0; j < kParts; ++j) {
+        if (j != i) left -= products[i][j] * costs[j];
+      }
+      costs[i] = products[i][i] > 0 && left > 0 ? left / products[i][i] : 0;
+    }
+  }
+  return costs;
+}
 
 }  // namespace gemmd

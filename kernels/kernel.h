@@ -21,8 +21,8 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
-#include "kernels/abort.h"
-#include "kernels/element.h"
+#include "kernels/matrix/abort.h"
+#include "kernels/matrix/element.h"
 #include "kernels/mma/chip.h"
 #include "kernels/mma/fragment.h"
 #include "kernels/mma/instruction.h"
@@ -220,5 +220,30 @@ inline bool ShareInstruction(const Kernel& x, const Kernel& y) {
   return x.instruction != nullptr && y.instruction != nullptr && *x.instruction == *y.instruction &&
          x.recipe.promotion_k == y.recipe.promotion_k && x.recipe.splits_f32 == y.recipe.splits_f32;
 }
+
+// The catalogue: every kernel of this build, family by family; among equals the preferred one comes
+// first. A new family is a new table and one line in kernel.cc; a new kernel is one row of its
+// family's table.
+absl::Span<const Kernel> Catalog();
+
+// The kernels of one kind of device.
+absl::Span<const Kernel> Catalog(DeviceKind kind);
+
+// Errors: NotFound; the message names the nearest names of the catalogue.
+absl::StatusOr<const Kernel*> FindKernel(std::string_view name);
+
+// OK if A and B have the kernel's types, its accumulation is as precise as asked for, and it takes
+// factors of blocks if there are any.
+// Errors: Unimplemented: field, got, want.
+absl::Status SupportsTypes(const Kernel& kernel, const Problem& problem);
+
+// SupportsTypes for a kernel with an instruction, whose sparsity, operation on bits and factors of
+// blocks must also be the problem's.
+// Errors: Unimplemented: field, got, want.
+absl::Status SupportsInstruction(const Kernel& kernel, const Problem& problem);
+
+// OK if the chip has the instruction, in hardware or not.
+// Errors: FailedPrecondition; the message names the chips that have it.
+absl::Status AvailableOn(const mma::Instruction& instruction, mma::Chip chip);
 
 }  // namespace gemmd

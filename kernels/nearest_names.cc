@@ -7,8 +7,7 @@
 #include <limits>
 #include <utility>
 
-#include "kernels/peer_text.h"
-#include "kernels/text.h"
+#include "kernels/matrix/text.h"
 
 namespace gemmd {
 namespace {

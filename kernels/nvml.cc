@@ -4,8 +4,8 @@
 #include <array>
 #include <utility>
 
-#include "kernels/status_macros.h"
-#include "kernels/text.h"
+#include "kernels/matrix/status.h"
+#include "kernels/matrix/text.h"
 
 namespace gemmd {
 namespace {

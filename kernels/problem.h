@@ -14,45 +14,12 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "kernels/block_scale.h"
-#include "kernels/element.h"
-#include "kernels/product_options.h"
+#include "kernels/matrix/block_scale.h"
+#include "kernels/matrix/element.h"
+#include "kernels/matrix/layout.h"
+#include "kernels/matrix/product_options.h"
 
 namespace gemmd {
-
-// How a batch of matrices of one shape lies in memory. A line is a row (row major) or a column.
-//
-// A sparse matrix is row major, and its rows, columns and leading dimension (= columns) are those
-// of the dense one. Its bytes lie as SparseLayoutOf(type, rows, columns) says; nothing said here
-// about lines is true of them.
-struct MatrixLayout {
-  ElementType type = ElementType::kF32;
-  Order order = Order::kRowMajor;
-  Sparsity sparsity = Sparsity::kNone;  // Only A may be sparse.
-  int64_t rows = 0;
-  int64_t columns = 0;
-  int64_t leading_dimension = 0;   // Elements between starts of lines; >= line length.
-  int64_t batch_stride_bytes = 0;  // Between matrices; 0 broadcasts one matrix (inputs only).
-
-  int64_t lines() const { return order == Order::kRowMajor ? rows : columns; }
-  int64_t line_length() const { return order == Order::kRowMajor ? columns : rows; }
-  // From the start of one line to the next. The product cannot overflow in a validated layout.
-  int64_t line_stride_bytes() const { return (leading_dimension * BitsOf(type) + 7) / 8; }
-  bool empty() const { return rows == 0 || columns == 0; }
-  bool is_sparse() const { return sparsity != Sparsity::kNone; }
-
-  friend bool operator==(const MatrixLayout&, const MatrixLayout&) = default;
-};
-
-// A layout without gaps: leading dimension = line length, batch stride = one matrix.
-// Errors: InvalidArgument if a size in bytes exceeds 63 bits; `field` names the matrix ("a").
-absl::StatusOr<MatrixLayout> TightLayout(std::string_view field, ElementType type, Order order,
-                                         int64_t rows, int64_t columns);
-
-// A layout without gaps of a sparse matrix, row major.
-// Errors: those of SparseLayoutOf.
-absl::StatusOr<MatrixLayout> TightSparseLayout(std::string_view field, ElementType type,
-                                               int64_t rows, int64_t columns);
 
 struct Problem {
   int64_t m = 0;
@@ -116,17 +83,6 @@ struct Problem {
 // matrix keeps its place in memory.
 Problem Transposed(const Problem& problem);
 
-// Bytes of a batch of matrices: `least` ends after the last element, `full` pads the last line. A
-// sparse matrix has no padding.
-struct ByteCount {
-  int64_t least = 0;
-  int64_t full = 0;
-};
-
-// Errors: InvalidArgument if the count exceeds 63 bits, or if the type has no sparse form.
-absl::StatusOr<ByteCount> BytesOf(std::string_view field, const MatrixLayout& layout,
-                                  int64_t batch);
-
 // Checks shapes, layouts, types and options against each other, as the wire contract says (proto/).
 // Every size computed from a valid problem fits 63 bits: bytes of A, B, C, D, bias and factors of
 // blocks, all of them together, and 2*m*n*k*batch.
@@ -154,9 +110,6 @@ inline constexpr size_t kShapeClasses = 5;
 
 ShapeClass ShapeClassOf(const Problem& problem);
 std::string_view NameOf(ShapeClass shape);  // "skinny".
-
-// Elements of a batch of matrices; a matrix that all products share counts once.
-double ElementsOf(const MatrixLayout& layout, int64_t batch);
 
 // 2*m*n*k*batch of a valid problem.
 int64_t Operations(const Problem& problem);

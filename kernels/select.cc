@@ -8,8 +8,8 @@
 
 #include "absl/strings/str_format.h"
 #include "kernels/default_recipe.h"
-#include "kernels/status_macros.h"
-#include "kernels/text.h"
+#include "kernels/matrix/status.h"
+#include "kernels/matrix/text.h"
 
 namespace gemmd {
 namespace {

@@ -20,9 +20,8 @@
 #include "absl/strings/str_join.h"
 #include "absl/strings/strip.h"
 #include "kernels/nearest_names.h"
-#include "kernels/option/mismatch.h"
-#include "kernels/option/number.h"
-#include "kernels/output_check.h"
+#include "kernels/option/option.h"
+#include "kernels/option/resources.h"
 #include "server/device/devices.h"
 #include "server/metrics/exposition.h"
 #include "server/system/files.h"
@@ -164,7 +163,7 @@ std::string TransformBytes(std::string& text) {
   // CLI11 would read octal and hexadecimal digits.
   constexpr char kDigits[] = "0123456789";
   const size_t unit = std::min(text.find_first_not_of(kDigits), text.size());
-  const std::optional<int64_t> number = option::ParseDecimal<int64_t>(text.substr(0, unit));
+  const std::optional<int64_t> number = ParseDecimal<int64_t>(text.substr(0, unit));
   if (!number || text.find_first_of(kDigits, unit) != text.npos) return "got " + given + kWant;
   text = std::to_string(*number) + text.substr(unit);
   try {
@@ -240,7 +239,7 @@ CLI::Option* AddList(CLI::App& app, const std::string& name, std::vector<std::st
 std::optional<uint32_t> GroupOf(const std::string& name) {
   const std::optional<uint32_t> named = FindGroup(name);
   if (named) return named;
-  const std::optional<uint32_t> number = option::ParseDecimal<uint32_t>(name);
+  const std::optional<uint32_t> number = ParseDecimal<uint32_t>(name);
   return number && *number != std::numeric_limits<uint32_t>::max() ? number : std::nullopt;
 }
 

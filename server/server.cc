@@ -9,9 +9,9 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "kernels/catalog.h"
+#include "kernels/kernel.h"
+#include "kernels/matrix/status.h"
 #include "kernels/select.h"
-#include "kernels/status_macros.h"
 #include "server/crossing/shared_memory.h"
 #include "server/device/device.h"
 #include "server/kserve/kserve_service.h"

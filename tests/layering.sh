@@ -18,78 +18,81 @@ proto/kserve/v2:
 proto/reflection/v1alpha:
 proto/health/v1:
 
-kernels/option:             <std> <cli>
 kernels/mma:                <small>
-kernels:                    kernels/mma kernels/cpu kernels/sim kernels/cuda kernels/option
+kernels/matrix:             kernels/mma
+                            <std> <absl>
+kernels/option:             kernels/matrix
+                            <std> <absl> <cli>
+kernels:                    kernels/matrix kernels/mma kernels/cpu kernels/sim kernels/cuda
                             <std> <posix> <absl>
-kernels/cpu:                kernels kernels/mma
+kernels/cpu:                kernels kernels/matrix kernels/mma
                             <std> <posix> <absl> <blas> <openmp>
-kernels/sim:                kernels kernels/mma kernels/sim/vector
+kernels/sim:                kernels kernels/matrix kernels/mma kernels/sim/vector
                             <std> <absl> <openmp>
 kernels/sim/vector:         kernels/mma kernels/sim
                             <small> <vector>
-kernels/verify:             kernels kernels/mma kernels/sim
+kernels/verify:             kernels kernels/matrix kernels/mma kernels/sim
                             <std> <absl>
-kernels/cuda:               kernels kernels/mma kernels/cuda/groups kernels/cuda/operands
+kernels/cuda:               kernels kernels/matrix kernels/mma kernels/cuda/groups kernels/cuda/operands
                             <std> <absl>
-kernels/cuda/groups:        kernels kernels/mma kernels/cuda
+kernels/cuda/groups:        kernels kernels/matrix kernels/mma kernels/cuda
                             <std> <absl>
-kernels/cuda/operands:      kernels kernels/mma kernels/cuda
+kernels/cuda/operands:      kernels kernels/matrix kernels/mma kernels/cuda
                             <std> <absl>
 kernels/cuda/device/ptx:    kernels/mma
                             <small>
-kernels/cuda/device/**:     kernels kernels/mma kernels/cuda kernels/cuda/groups
+kernels/cuda/device/**:     kernels kernels/matrix kernels/mma kernels/cuda kernels/cuda/groups
                             kernels/cuda/operands kernels/cuda/device/ptx
                             <std> <absl> <cuda>
-kernels/bench:              kernels kernels/option kernels/mma kernels/cpu kernels/sim kernels/bench/gpu
+kernels/bench:              kernels kernels/option kernels/matrix kernels/mma kernels/cpu kernels/sim kernels/bench/gpu
                             <std> <posix> <absl> <blas> <cli> <json>
-kernels/bench/gpu:          kernels kernels/mma kernels/bench kernels/cuda/device/**
+kernels/bench/gpu:          kernels kernels/matrix kernels/mma kernels/bench kernels/cuda/device/**
                             <std> <posix> <absl> <cuda> <json>
 
 server/system:              <std> <posix> <absl> <spdlog>
-server/trust:               server/system kernels
+server/trust:               server/system kernels/matrix
                             <std> <posix> <absl> <crypto> <json> <yaml>
-server/crossing:            server/system kernels kernels/mma
+server/crossing:            server/system kernels kernels/matrix kernels/mma
                             <std> <posix> <absl>
-server/worker:              server/crossing server/system kernels kernels/cpu kernels/mma
+server/worker:              server/crossing server/system kernels kernels/cpu kernels/matrix kernels/mma
                             <std> <posix> <absl> <linux>
 server/worker/cuda:         server/worker server/crossing server/system
-                            kernels kernels/mma kernels/cuda kernels/cuda/device/**
+                            kernels kernels/matrix kernels/mma kernels/cuda kernels/cuda/device/**
                             <std> <posix> <absl> <cuda>
-server/device:              server/crossing server/system kernels kernels/mma kernels/cpu
+server/device:              server/crossing server/system kernels kernels/matrix kernels/mma kernels/cpu
                             <std> <posix> <absl>
-server/store:               server/device server/crossing server/system kernels kernels/mma
+server/store:               server/device server/crossing server/system kernels kernels/matrix kernels/mma
                             <std> <posix> <absl> <crypto>
 server/product:          server/trust server/store server/device server/crossing server/system
-                            kernels kernels/mma kernels/verify kernels/cpu
+                            kernels kernels/matrix kernels/mma kernels/verify kernels/cpu
                             <std> <posix> <absl> <json>
 server/metrics:             server/product server/trust server/store server/device
-                            server/crossing server/system kernels kernels/mma
+                            server/crossing server/system kernels kernels/matrix kernels/mma
                             <std> <posix> <absl> <prometheus> <crypto>
 server/wire:                server/metrics server/product server/trust server/store
-                            server/device server/crossing server/system kernels kernels/mma kernels/cpu kernels/option proto
+                            server/device server/crossing server/system kernels kernels/matrix kernels/mma kernels/cpu kernels/option proto
                             proto/gemmd/v1 proto/health/v1 proto/reflection/v1alpha
                             <std> <posix> <absl> <grpc> <protobuf> <crypto>
 server/kserve:              server/wire server/metrics server/product server/trust server/store
-                            server/device server/crossing server/system kernels kernels/mma
+                            server/device server/crossing server/system kernels kernels/matrix kernels/mma
                             proto proto/gemmd/v1 proto/kserve/v2
                             <std> <absl> <grpc> <protobuf>
 server:                     kernels/option server/kserve server/wire server/metrics server/product server/trust
-                            server/store server/device server/crossing server/system kernels kernels/mma kernels/cpu
+                            server/store server/device server/crossing server/system kernels kernels/matrix kernels/mma kernels/cpu
                             <std> <posix> <absl> <grpc> <spdlog> <cli> <linux>
 
 client/gemmd:               <std> <absl> <grpc>
 client/gemmd/health:
-client:                     client/gemmd client/gemmd/health proto proto/gemmd/v1 kernels/option
+client:                     client/gemmd client/gemmd/health proto proto/gemmd/v1 kernels/matrix kernels/option
                             <std> <posix> <absl> <grpc> <protobuf> <crypto>
-client/matrix:              client client/gemmd proto/gemmd/v1
+client/matrix:              client client/gemmd proto/gemmd/v1 kernels/matrix
                             <std> <posix> <absl> <json>
-client/terminal:            client client/gemmd proto/gemmd/v1 kernels/option
+client/terminal:            client client/gemmd proto/gemmd/v1 kernels/matrix kernels/option
                             <std> <posix> <absl> <cli> <json>
-client/gemmctl:             client client/gemmd client/matrix client/terminal proto/gemmd/v1 kernels/option
+client/gemmctl:             client client/gemmd client/matrix client/terminal proto/gemmd/v1 kernels/matrix kernels/option
                             <std> <posix> <absl> <protobuf> <cli> <json>
 client/load:                client client/gemmd client/matrix client/terminal proto/gemmd/v1
-                            client/load/report kernels/option
+                            client/load/report kernels/matrix kernels/option
                             <std> <posix> <absl> <cli> <json> <prometheus>
 client/load/report:         client client/gemmd client/matrix client/terminal proto/gemmd/v1
                             client/load

@@ -15,7 +15,7 @@
 #include "client/matrix/random_matrix.h"
 #include "client/operand_size.h"
 #include "gemmd/element_codec.h"
-#include "kernels/option/free_memory.h"
+#include "kernels/option/resources.h"
 
 namespace gemmd {
 namespace {

@@ -18,7 +18,7 @@
 #include "absl/synchronization/mutex.h"
 #include "client/load/client_machine.h"
 #include "client/terminal/text.h"
-#include "kernels/option/decimal.h"
+#include "kernels/matrix/text.h"
 
 namespace gemmd {
 
@@ -68,8 +68,7 @@ constexpr std::array<int64_t, 18> kBucketsUs = {
 
 bool IsEndpoint(const std::string& address) {
   const size_t colon = address.rfind(':');
-  if (colon == address.npos || !option::ParseDecimal<uint16_t>(address.substr(colon + 1)))
-    return false;
+  if (colon == address.npos || !ParseDecimal<uint16_t>(address.substr(colon + 1))) return false;
   std::array<unsigned char, sizeof(in6_addr)> bytes = {};
   const std::string host = address.substr(0, colon);
   if (host.size() > 2 && host.front() == '[' && host.back() == ']') {

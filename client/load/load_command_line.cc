@@ -19,7 +19,7 @@
 #include "client/load/report/report.h"
 #include "client/output_file.h"
 #include "client/terminal/version.h"
-#include "kernels/option/number.h"
+#include "kernels/option/option.h"
 
 namespace gemmd {
 namespace {

@@ -16,7 +16,7 @@
 #include "gemmd/element_type.h"
 #include "gemmd/product.h"
 #include "gemmd/v1/tensors.pb.h"
-#include "kernels/option/free_memory.h"
+#include "kernels/option/resources.h"
 
 namespace gemmd {
 namespace {

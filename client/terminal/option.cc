@@ -16,9 +16,8 @@
 #include "absl/strings/str_replace.h"
 #include "absl/strings/str_split.h"
 #include "gemmd/element_type.h"
-#include "kernels/option/decimal.h"
-#include "kernels/option/mismatch.h"
-#include "kernels/option/number.h"
+#include "kernels/matrix/text.h"
+#include "kernels/option/option.h"
 
 namespace gemmd {
 
@@ -169,7 +168,7 @@ std::string GotWant(const std::string& got, const std::string& want) {
 std::optional<std::vector<int64_t>> ShapeOf(const std::string& text, const ShapeRule& rule) {
   std::vector<int64_t> shape;
   for (const absl::string_view part : absl::StrSplit(text, absl::ByAnyChar(",x"))) {
-    const auto extent = option::ParseDecimal<int64_t>({part.data(), part.size()});
+    const auto extent = ParseDecimal<int64_t>({part.data(), part.size()});
     if (!extent || *extent < rule.least || *extent > rule.most) return std::nullopt;
     shape.push_back(*extent);
   }

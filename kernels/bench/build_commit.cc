@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // The only file of gemmbench that a new commit compiles anew.
-#include "kernels/bench/build_commit.h"
+#include "kernels/bench/session.h"
 
 namespace gemmd::bench {
 

@@ -8,9 +8,9 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "kernels/bench/library_time.h"
+#include "kernels/bench/problem.h"
 #include "kernels/bench/report.h"
-#include "kernels/bench/shape.h"
+#include "kernels/bench/statistics.h"
 #include "kernels/kernel.h"
 
 namespace gemmd::bench {

@@ -9,9 +9,9 @@
 #include "kernels/bench/operands.h"
 #include "kernels/bench/problem.h"
 #include "kernels/bench/statistics.h"
-#include "kernels/element.h"
-#include "kernels/status_macros.h"
-#include "kernels/text.h"
+#include "kernels/matrix/element.h"
+#include "kernels/matrix/status.h"
+#include "kernels/matrix/text.h"
 
 namespace gemmd::bench {
 namespace {

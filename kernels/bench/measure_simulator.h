@@ -8,8 +8,8 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "kernels/bench/problem.h"
 #include "kernels/bench/report.h"
-#include "kernels/bench/shape.h"
 #include "kernels/kernel.h"
 #include "kernels/sim/product.h"
 

@@ -7,13 +7,12 @@
 #include <thread>
 #include <utility>
 
-#include "kernels/bench/shape.h"
-#include "kernels/checked.h"
-#include "kernels/option/free_memory.h"
-#include "kernels/prune24.h"
-#include "kernels/sparse24.h"
-#include "kernels/status_macros.h"
-#include "kernels/text.h"
+#include "kernels/bench/problem.h"
+#include "kernels/matrix/layout.h"
+#include "kernels/matrix/sparse24.h"
+#include "kernels/matrix/status.h"
+#include "kernels/matrix/text.h"
+#include "kernels/option/resources.h"
 
 namespace gemmd::bench {
 namespace {

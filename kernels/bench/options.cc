@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "kernels/bench/options.h"
 
+#include <fnmatch.h>
 #include <unistd.h>
 
 #include <CLI/CLI.hpp>
@@ -9,12 +10,11 @@
 #include <string_view>
 #include <thread>
 
-#include "kernels/mma/find.h"
-#include "kernels/option/decimal.h"
-#include "kernels/option/number.h"
-#include "kernels/output_check.h"
-#include "kernels/status_macros.h"
-#include "kernels/text.h"
+#include "kernels/matrix/status.h"
+#include "kernels/matrix/text.h"
+#include "kernels/mma/chip.h"
+#include "kernels/option/option.h"
+#include "kernels/option/resources.h"
 
 namespace gemmd::bench {
 namespace {
@@ -105,7 +105,7 @@ std::string DefaultShapes(const Options& options) {
 absl::StatusOr<int> ParseGpu(std::string_view text) {
   constexpr std::string_view kPrefix = "cuda:";
   if (text.substr(0, kPrefix.size()) == kPrefix) {
-    const std::optional<int> index = option::ParseDecimal<int>(text.substr(kPrefix.size()));
+    const std::optional<int> index = ParseDecimal<int>(text.substr(kPrefix.size()));
     if (index && *index >= 0) return *index;
   }
   return absl::InvalidArgumentError(GotWant("--device", text, "cpu or cuda:<number>"));
@@ -278,6 +278,31 @@ absl::Status ParseOptions(int argc, const char* const* argv, CLI::App& app, Opti
   const OptionFile inputs[] = {{"--cublaslt", options.cublaslt},
                                {"--cusparselt", options.cusparselt}};
   return CheckOutputs(outputs, inputs);
+}
+
+bool Matches(const std::string& pattern, std::string_view name) {
+  return fnmatch(pattern.c_str(), std::string(name).c_str(), 0) == 0;
+}
+
+std::vector<const Kernel*> ChooseRows(absl::Span<const Kernel> catalog,
+                                      const std::vector<std::string>& patterns) {
+  std::vector<const Kernel*> rows;
+  for (const Kernel& kernel : catalog) {
+    const bool is_chosen = std::any_of(patterns.begin(), patterns.end(), [&](const auto& pattern) {
+      return Matches(pattern, kernel.name);
+    });
+    if (is_chosen) rows.push_back(&kernel);
+  }
+  return rows;
+}
+
+std::vector<std::string> IdlePatterns(absl::Span<const Kernel> catalog,
+                                      const std::vector<std::string>& patterns) {
+  std::vector<std::string> idle;
+  for (const std::string& pattern : patterns) {
+    if (ChooseRows(catalog, {pattern}).empty()) idle.push_back(pattern);
+  }
+  return idle;
 }
 
 }  // namespace gemmd::bench

@@ -1,15 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// gemmbench's command line.
+// gemmbench's command line, and the rows of the catalogue that it names by patterns.
 #pragma once
 
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "absl/types/span.h"
 #include "kernels/bench/problem.h"
-#include "kernels/bench/shape.h"
+#include "kernels/kernel.h"
 
 namespace CLI {
 class App;
@@ -61,5 +63,16 @@ struct Options {
 // Throws CLI::ParseError where the app says so (help, wrong options).
 // Errors: InvalidArgument for texts that mean nothing.
 absl::Status ParseOptions(int argc, const char* const* argv, CLI::App& app, Options& options);
+
+// Whether a pattern with * ? and [] matches the whole name.
+bool Matches(const std::string& pattern, std::string_view name);
+
+// The rows that any of the patterns matches, in the catalogue's order.
+std::vector<const Kernel*> ChooseRows(absl::Span<const Kernel> catalog,
+                                      const std::vector<std::string>& patterns);
+
+// The patterns that match none.
+std::vector<std::string> IdlePatterns(absl::Span<const Kernel> catalog,
+                                      const std::vector<std::string>& patterns);
 
 }  // namespace gemmd::bench

@@ -8,10 +8,12 @@
 #include <functional>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <variant>
 #include <vector>
 
-#include "kernels/bench/shape.h"
+#include "absl/status/status.h"
+#include "kernels/bench/problem.h"
 
 namespace gemmd::bench {
 
@@ -68,5 +70,13 @@ std::string TextOf(const std::optional<Whole>& whole, const Of& of) {
 std::string TeraText(double rate);
 std::string GigaText(double rate);
 std::string PercentText(double share);
+
+// Whether the path leads to a pipe, a terminal or a device, or to what standard output goes to.
+bool IsStream(const std::string& path);
+
+// Writes a file that a user told a program to write. A stream is written into. Another file is
+// replaced by a new one once that is whole, and stays as it is if that fails. Links are followed,
+// even to a file that is not there yet. Errors: NotFound, with the path and why.
+absl::Status WriteOutputFile(const std::string& path, std::string_view text);
 
 }  // namespace gemmd::bench

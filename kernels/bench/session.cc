@@ -5,10 +5,9 @@
 #include <iostream>
 #include <utility>
 
-#include "kernels/bench/build_commit.h"
-#include "kernels/bench/output_file.h"
-#include "kernels/status_macros.h"
-#include "kernels/text.h"
+#include "kernels/bench/report.h"
+#include "kernels/matrix/status.h"
+#include "kernels/matrix/text.h"
 
 namespace gemmd::bench {
 namespace {

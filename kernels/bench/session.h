@@ -56,4 +56,8 @@ class Session {
   bool is_right_ = true;
 };
 
+// The commit that the program was built from, as git describes it; "unknown" where it was not built
+// in a repository.
+std::string_view BuildCommit();
+
 }  // namespace gemmd::bench

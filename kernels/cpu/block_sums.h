@@ -10,8 +10,8 @@
 
 #include <cstdint>
 
-#include "kernels/abort.h"
-#include "kernels/block_scale.h"
+#include "kernels/matrix/abort.h"
+#include "kernels/matrix/block_scale.h"
 
 namespace gemmd {
 

@@ -9,8 +9,8 @@
 #include <string_view>
 
 #include "absl/status/status.h"
-#include "kernels/element.h"
 #include "kernels/kernel.h"
+#include "kernels/matrix/element.h"
 
 namespace gemmd {
 

@@ -6,7 +6,7 @@
 
 #include "kernels/cpu/host.h"
 #include "kernels/kernel.h"
-#include "kernels/status_macros.h"
+#include "kernels/matrix/status.h"
 
 namespace gemmd {
 namespace {

@@ -7,8 +7,8 @@
 #include <cstdint>
 
 #include "absl/status/status.h"
-#include "kernels/abort.h"
 #include "kernels/cpu/engine.h"
+#include "kernels/matrix/abort.h"
 
 namespace gemmd {
 

@@ -20,8 +20,8 @@
 #include <tuple>
 
 #include "kernels/cpu/host.h"
-#include "kernels/status_macros.h"
-#include "kernels/text.h"
+#include "kernels/matrix/status.h"
+#include "kernels/matrix/text.h"
 
 namespace gemmd {
 namespace {

@@ -5,7 +5,7 @@
 #include <bit>
 #include <cstring>
 
-#include "kernels/abortable_loop.h"
+#include "kernels/matrix/abortable_loop.h"
 
 namespace gemmd {
 namespace {

@@ -6,8 +6,8 @@
 #include <cstddef>
 #include <cstdint>
 
-#include "kernels/abort.h"
-#include "kernels/element.h"
+#include "kernels/matrix/abort.h"
+#include "kernels/matrix/element.h"
 #include "kernels/problem.h"
 
 namespace gemmd {

@@ -7,8 +7,8 @@
 #include <cstddef>
 #include <cstdint>
 
-#include "kernels/element.h"
-#include "kernels/product_options.h"
+#include "kernels/matrix/element.h"
+#include "kernels/matrix/product_options.h"
 
 namespace gemmd {
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // The epilogue of a tile, of which each of several threads does its part; epilogue.cuh has the
-// functions that kernels call. Functions are constexpr for the sake of nvcc; see packed_line.h.
+// functions that kernels call. Functions are constexpr for the sake of nvcc; see element_codes.h.
 //
 // A thread applies the epilogue to one unit of D's line at a time: 8 bytes of it, or 8 elements
 // where those take fewer bytes; units start and end on a byte. Every step rounds on its own: no
@@ -13,7 +13,7 @@
 
 #include "kernels/activation.h"
 #include "kernels/cuda/epilogue.h"
-#include "kernels/packed_line.h"
+#include "kernels/matrix/element_codes.h"
 
 namespace gemmd {
 

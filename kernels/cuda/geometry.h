@@ -8,7 +8,7 @@
 
 #include "kernels/cuda/row.h"
 #include "kernels/cuda/warp_work.h"
-#include "kernels/mma/support.h"
+#include "kernels/mma/chip.h"
 
 namespace gemmd {
 

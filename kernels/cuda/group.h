@@ -8,9 +8,9 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "kernels/matrix/split_float.h"
 #include "kernels/mma/instruction.h"
 #include "kernels/promotion.h"
-#include "kernels/split_float.h"
 
 namespace gemmd {
 

@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "kernels/cuda/plan.h"
 
-#include "kernels/checked.h"
 #include "kernels/cuda/epilogue.h"
 #include "kernels/cuda/geometry.h"
 #include "kernels/cuda/rows.h"
-#include "kernels/sparse24.h"
-#include "kernels/split_float.h"
-#include "kernels/status_macros.h"
+#include "kernels/matrix/layout.h"
+#include "kernels/matrix/sparse24.h"
+#include "kernels/matrix/split_float.h"
+#include "kernels/matrix/status.h"
 
 namespace gemmd {
 namespace {

@@ -14,9 +14,9 @@
 
 #include <cstdint>
 
+#include "kernels/mma/chip.h"
 #include "kernels/mma/fragment.h"
 #include "kernels/mma/instruction.h"
-#include "kernels/mma/support.h"
 
 namespace gemmd {
 

@@ -11,10 +11,10 @@
 #include "kernels/cuda/plan.h"
 #include "kernels/cuda/prediction.h"
 #include "kernels/cuda/row_table.h"
-#include "kernels/mma/text.h"
-#include "kernels/status_macros.h"
-#include "kernels/supports.h"
-#include "kernels/text.h"
+#include "kernels/kernel.h"
+#include "kernels/matrix/status.h"
+#include "kernels/matrix/text.h"
+#include "kernels/mma/instruction.h"
 
 namespace gemmd {
 namespace {

@@ -13,8 +13,8 @@
 #include "kernels/cuda/group.h"
 #include "kernels/cuda/row.h"
 #include "kernels/cuda/warp_work.h"
+#include "kernels/mma/chip.h"
 #include "kernels/mma/instructions.h"
-#include "kernels/mma/support.h"
 
 namespace gemmd {
 

@@ -8,8 +8,8 @@
 
 #include "kernels/cuda/row.h"
 #include "kernels/mma/arithmetic.h"
+#include "kernels/mma/chip.h"
 #include "kernels/mma/fragment.h"
-#include "kernels/mma/support.h"
 
 namespace gemmd {
 

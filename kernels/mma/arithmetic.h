@@ -19,7 +19,6 @@
 #include "kernels/mma/chip.h"
 #include "kernels/mma/element_type.h"
 #include "kernels/mma/instruction.h"
-#include "kernels/mma/support.h"
 
 namespace gemmd::mma {
 

@@ -9,6 +9,7 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <string_view>
 
 #include "kernels/mma/instruction.h"
 
@@ -323,5 +324,13 @@ constexpr std::array<Instruction, kSize> Trim(const Rows& rows) {
 
 // Every instruction, in the order of preference inside each family.
 inline constexpr auto kInstructions = table::Trim(table::MakeRows());
+
+// Null if there is none of that name.
+constexpr const Instruction* FindInstruction(std::string_view name) {
+  for (const Instruction& instruction : kInstructions) {
+    if (NameOf(instruction).view() == name) return &instruction;
+  }
+  return nullptr;
+}
 
 }  // namespace gemmd::mma

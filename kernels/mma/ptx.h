@@ -8,7 +8,6 @@
 
 #include "kernels/mma/element_type.h"
 #include "kernels/mma/instruction.h"
-#include "kernels/mma/text.h"
 
 namespace gemmd::mma {
 

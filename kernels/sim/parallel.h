@@ -10,8 +10,7 @@
 #include <thread>
 #include <vector>
 
-#include "kernels/abort.h"
-#include "kernels/first_exception.h"
+#include "kernels/matrix/abort.h"
 
 namespace gemmd::sim {
 

@@ -5,10 +5,10 @@
 #include <numeric>
 
 #include "kernels/device_profile.h"
+#include "kernels/matrix/split_float.h"
 #include "kernels/mma/fragment.h"
 #include "kernels/sim/product.h"
 #include "kernels/sim/vector/runs.h"
-#include "kernels/split_float.h"
 
 namespace gemmd::sim {
 namespace {

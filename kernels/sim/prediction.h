@@ -5,7 +5,7 @@
 
 #include <vector>
 
-#include "kernels/host_costs.h"
+#include "kernels/device_profile.h"
 #include "kernels/kernel.h"
 
 namespace gemmd::sim {

@@ -9,7 +9,8 @@
 #include <cstddef>
 #include <cstdint>
 
-#include "kernels/abort.h"
+#include "kernels/matrix/abort.h"
+#include "kernels/matrix/layout.h"
 #include "kernels/mma/chip.h"
 #include "kernels/mma/instruction.h"
 #include "kernels/problem.h"
@@ -50,5 +51,25 @@ Path BestPath(const mma::Instruction& instruction, mma::Chip chip);
 // Computes the accumulators of a product, or some of them if it is aborted meanwhile.
 // Threads: parallel inside, as many as SetThreads gave the calling thread.
 void Multiply(Path path, const Product2D& product, const AccumulatorMatrix& accumulators);
+
+// Computes what Multiply does, by the plain unit, tile by tile through registers.
+void MultiplyScalar(const Product2D& product, const AccumulatorMatrix& accumulators);
+
+// The bits of a sum of one type as another: f16 and f32 are converted into each other, others stay
+// unchanged.
+uint64_t ConvertSum(ElementType from, ElementType to, uint64_t bits);
+
+void StoreAccumulator(const AccumulatorMatrix& accumulators, int64_t row, int64_t column,
+                      uint64_t bits);
+
+// Bytes of memory that MultiplySplit works in.
+Checked SplitBytes(const Problem& problem);
+
+// Computes the accumulators, f32, of a product whose A and B are f32, by way of two products of f16
+// (split_float.h), or some of them if it is aborted meanwhile. `memory` has
+// SplitBytes(product.problem) bytes and is aligned to 4.
+// Threads: as Multiply.
+void MultiplySplit(Path path, const Product2D& product, const AccumulatorMatrix& accumulators,
+                   std::byte* memory);
 
 }  // namespace gemmd::sim

@@ -8,9 +8,83 @@
 #include <span>
 
 #include "kernels/mma/arithmetic.h"
-#include "kernels/sim/number.h"
+#include "kernels/mma/element_type.h"
+#include "kernels/mma/instruction.h"
 
 namespace gemmd::sim {
+
+enum class NumberClass : uint8_t { kZero, kFinite, kInfinite, kNan };
+
+// A floating-point element taken apart, as the matrix units see it: never normalised.
+// (-1)^negative * significand * 2^(exponent - fraction_bits). A subnormal has the least exponent of
+// its format and a significand without the leading one.
+struct Number {
+  NumberClass kind = NumberClass::kZero;
+  bool negative = false;
+  int16_t exponent = 0;
+  int16_t fraction_bits = 0;
+  uint32_t significand = 0;
+};
+
+// Takes apart an element of any float type but f64. tf32 loses its low 13 bits before its class is
+// decided: 0x7f800001 is infinite.
+constexpr Number Decode(ElementType type, uint32_t bits) {
+  const FloatFormat format = FactsOf(type).format;
+  if (type == ElementType::kTf32) bits >>= 13;
+  const uint32_t fraction = bits & ((1u << format.fraction_bits) - 1);
+  const uint32_t top = (1u << format.exponent_bits) - 1;
+  const uint32_t field = bits >> format.fraction_bits & top;
+  Number number;
+  number.negative = (bits >> (format.exponent_bits + format.fraction_bits) & 1) != 0;
+  number.fraction_bits = static_cast<int16_t>(format.fraction_bits);
+  if (field == top && format.has_infinity) {
+    number.kind = fraction == 0 ? NumberClass::kInfinite : NumberClass::kNan;
+    return number;
+  }
+  if (field == top && format.has_nan && fraction == (1u << format.fraction_bits) - 1) {
+    number.kind = NumberClass::kNan;
+    return number;
+  }
+  number.exponent = static_cast<int16_t>((field == 0 ? 1 : static_cast<int>(field)) - format.bias);
+  number.significand = field == 0 ? fraction : fraction | 1u << format.fraction_bits;
+  number.kind = number.significand == 0 ? NumberClass::kZero : NumberClass::kFinite;
+  return number;
+}
+
+// A factor of a block along k: a power of two, or (ue4m3) a significand with 3 fraction bits.
+struct Factor {
+  bool is_nan = false;
+  int16_t exponent = 0;
+  uint32_t significand = 1;
+  int16_t fraction_bits = 0;
+};
+
+constexpr Factor DecodeFactor(mma::ScaleType type, uint32_t bits) {
+  switch (type) {
+    case mma::ScaleType::kNone: break;
+    case mma::ScaleType::kUe8m0:
+      return {bits == 0xff, static_cast<int16_t>(static_cast<int>(bits) - 127), 1, 0};
+    case mma::ScaleType::kUe4m3: {
+      const Number number = Decode(ElementType::kE4m3, bits & 0x7f);
+      return {number.kind == NumberClass::kNan, number.exponent, number.significand,
+              number.fraction_bits};
+    }
+  }
+  return {};
+}
+
+inline constexpr uint32_t kNanF32 = 0x7fffffff;  // The only NaN that matrix units make.
+inline constexpr uint32_t kNanF16 = 0x7fff;
+inline constexpr uint32_t kInfinityF32 = 0x7f800000;
+inline constexpr uint32_t kInfinityF16 = 0x7c00;
+
+// Converts between f16 and f32: exactly to f32, and to nearest even with signed zeros to f16. NaN
+// becomes the one NaN.
+uint32_t F32FromF16(uint32_t bits);
+uint32_t F16FromF32(uint32_t bits);
+
+// An e4m3 or e5m2 element as f16, which holds it exactly; an e4m3 subnormal becomes normal.
+uint32_t F16FromFp8(ElementType type, uint32_t bits);
 
 // One product of a fused sum, scaled by 2^exponent.
 struct Product {

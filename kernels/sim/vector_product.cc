@@ -1,23 +1,553 @@
 // SPDX-License-Identifier: Apache-2.0
+//
+// Operands as the vector code reads them. Every element passes through the registers of its lane on
+// the way, so that a wrong fragment gives a wrong product.
+//
+// A chunk is a stretch of k, whole instructions deep. Lines are rows of A and columns of B, in
+// whole tiles of an instruction; B lies in panels of kPanel columns.
 #include "kernels/sim/vector_product.h"
 
 #include <omp.h>
 
 #include <algorithm>
 #include <bit>
+#include <cstdint>
 #include <deque>
 #include <numeric>
 #include <type_traits>
 #include <vector>
 
-#include "kernels/sim/forms.h"
-#include "kernels/sim/packing.h"
+#include "kernels/mma/arithmetic.h"
 #include "kernels/sim/parallel.h"
+#include "kernels/sim/product.h"
 #include "kernels/sim/scalar.h"
-#include "kernels/sim/scalar_product.h"
+#include "kernels/sim/tiles.h"
+#include "kernels/sim/unit.h"
+#include "kernels/sim/vector/runs.h"
 
 namespace gemmd::sim {
 namespace {
+
+// What follows from the instruction and the chip alone.
+struct PackingPlan {
+  PackingPlan(const mma::Instruction& instruction, mma::Chip chip);
+
+  const mma::Instruction instruction;
+  const mma::Arithmetic arithmetic;
+  const OperandMap a_map;
+  const OperandMap b_map;
+  const OperandMap d_map;
+  const int tile_rows;  // m of all products of one instruction.
+  const int depth;      // k of one instruction.
+  const int products;   // Elements of A along k that one instruction takes.
+  // Left shifts that give the products of fused sums their fraction bits.
+  int a_shift = 0;
+  int b_shift = 0;
+  // The places of an instruction's dense products in the order in which blocks take them; empty if
+  // that is the order of k.
+  std::vector<int> dense_order;
+};
+
+// Reads tiles after their way through registers: raw bits, row major.
+template <typename Word>
+class TileReader {
+ public:
+  TileReader(const PackingPlan& plan, const Product2D& product);
+
+  // A tile of A, tile_rows x products; both it and a_k are valid until the next call.
+  const Word* ReadA(int64_t row, int64_t k);
+  // The place along k of each element of a sparse A, counted from the tile's start.
+  const int* a_k() const { return a_k_.data(); }
+
+  // A tile of B, depth x instruction.n.
+  const Word* ReadB(int64_t k, int64_t column);
+
+ private:
+  const PackingPlan& plan_;
+  const Product2D& product_;
+  const ATiles a_tiles_;
+  std::vector<Word> matrix_;
+  std::vector<uint32_t> registers_;
+  std::vector<uint32_t> metadata_;
+  std::vector<int> a_k_;
+};
+
+// What a chunk holds: `instructions` from `k` on, of `rows` rows of A and `columns` columns of B.
+// Each form of chunk below is packed to this shape.
+struct ChunkShape {
+  int64_t k;  // Where the chunk begins.
+  int64_t instructions;
+  int64_t first_row;
+  int64_t rows;
+  int64_t first_column;
+  int64_t columns;
+};
+
+// A chunk for fused sums.
+struct FusedChunk {
+  std::vector<Term> a;  // rows x products.
+  std::vector<uint32_t> a_bits;
+  // The row of B that each element of A meets: rows x products if A is sparse, one line for all
+  // rows if `dense_order` is not empty, otherwise nothing.
+  std::vector<int32_t> a_rows;
+  std::vector<int32_t> b_significands;  // Panels x depth x kPanel.
+  std::vector<int32_t> b_exponents;
+  std::vector<uint32_t> b_bits;
+
+  void Resize(const PackingPlan& plan, const ChunkShape& shape);
+  // Packs one tile across the chunk; `row` or `column` is counted from the chunk's first one.
+  void PackA(const PackingPlan& plan, const ChunkShape& shape, int64_t row,
+             TileReader<uint32_t>& reader);
+  void PackB(const PackingPlan& plan, const ChunkShape& shape, int64_t column,
+             TileReader<uint32_t>& reader);
+};
+
+// A chunk for integers: pairs along k of 16-bit elements. A sparse A is expanded.
+struct IntegerChunk {
+  std::vector<int32_t> a;  // rows x pairs.
+  std::vector<int32_t> b;  // Panels x pairs x kPanel.
+
+  void Resize(const PackingPlan& plan, const ChunkShape& shape);
+  void PackA(const PackingPlan& plan, const ChunkShape& shape, int64_t row,
+             TileReader<uint32_t>& reader);
+  void PackB(const PackingPlan& plan, const ChunkShape& shape, int64_t column,
+             TileReader<uint32_t>& reader);
+};
+
+// A chunk for bits: words of 64 along k.
+struct BitChunk {
+  std::vector<uint64_t> a;  // rows x words.
+  std::vector<uint64_t> b;  // columns x words.
+
+  void Resize(const PackingPlan& plan, const ChunkShape& shape);
+  void PackA(const PackingPlan& plan, const ChunkShape& shape, int64_t row,
+             TileReader<uint32_t>& reader);
+  void PackB(const PackingPlan& plan, const ChunkShape& shape, int64_t column,
+             TileReader<uint32_t>& reader);
+};
+
+// A chunk for multiply-adds: f64 as it is, f16 as f32.
+template <typename Float>
+struct FloatChunk {
+  using Word = std::conditional_t<sizeof(Float) == 8, uint64_t, uint32_t>;
+
+  std::vector<Float> a;  // rows x depth.
+  std::vector<Float> b;  // Panels x depth x kPanel.
+
+  void Resize(const PackingPlan& plan, const ChunkShape& shape);
+  void PackA(const PackingPlan& plan, const ChunkShape& shape, int64_t row,
+             TileReader<Word>& reader);
+  void PackB(const PackingPlan& plan, const ChunkShape& shape, int64_t column,
+             TileReader<Word>& reader);
+};
+
+using mma::Operand;
+
+// The format in which operands enter sums.
+ElementType SummedType(const PackingPlan& plan, ElementType type) {
+  return plan.arithmetic.widens_to_f16 ? ElementType::kF16 : type;
+}
+
+// The place of row `row` of B, counted from the chunk's start, in the panel of a column.
+int64_t PanelPlace(int64_t column, int64_t rows_of_chunk, int64_t row) {
+  return (column / kPanel * rows_of_chunk + row) * kPanel + column % kPanel;
+}
+
+Term MakeTerm(const PackingPlan& plan, ElementType type, uint32_t bits, int shift) {
+  if (plan.arithmetic.widens_to_f16) bits = F16FromFp8(type, bits);
+  const Number number = Decode(SummedType(plan, type), bits);
+  switch (number.kind) {
+    case NumberClass::kZero: return {0, kZeroExponent};
+    case NumberClass::kFinite: break;
+    case NumberClass::kInfinite:
+    case NumberClass::kNan: return {0, kSpecialExponent};
+  }
+  const auto significand = static_cast<int32_t>(number.significand << shift);
+  return {number.negative ? -significand : significand, number.exponent};
+}
+
+int16_t IntegerOf(ElementType type, uint32_t bits) {
+  const int unused = 32 - BitsOf(type);
+  const uint32_t shifted = bits << unused;
+  return static_cast<int16_t>(FactsOf(type).is_signed ? static_cast<int32_t>(shifted) >> unused
+                                                      : static_cast<int32_t>(shifted >> unused));
+}
+
+// An element in the half of a pair that its place along k selects.
+uint32_t InPair(ElementType type, uint32_t bits, int64_t k) {
+  return static_cast<uint32_t>(static_cast<uint16_t>(IntegerOf(type, bits))) << (16 * (k % 2));
+}
+
+size_t Size(int64_t a, int64_t b) { return static_cast<size_t>(a * b); }
+
+PackingPlan::PackingPlan(const mma::Instruction& of, mma::Chip chip)
+    : instruction(of),
+      arithmetic(mma::ArithmeticOf(of, chip)),
+      a_map(of, Operand::kA),
+      b_map(of, Operand::kB),
+      d_map(of, Operand::kD),
+      tile_rows(of.m * of.products()),
+      depth(of.k),
+      products(of.a_columns()) {
+  if (!mma::IsFused(arithmetic)) return;
+  // Shifted significands of A take 15 bits and those of B 12 at most; both fit 16 with their signs.
+  constexpr int kMostFractionBits = 14;
+  const int a_bits = FactsOf(SummedType(*this, of.a)).format.fraction_bits;
+  const int b_bits = FactsOf(SummedType(*this, of.b)).format.fraction_bits;
+  const int shift = arithmetic.fraction_bits - a_bits - b_bits;
+  a_shift = std::min(kMostFractionBits - a_bits, shift);
+  b_shift = shift - a_shift;
+  if (arithmetic.order == mma::BlockOrder::kAscending || of.is_sparse()) return;
+  dense_order.resize(static_cast<size_t>(products));
+  std::iota(dense_order.begin(), dense_order.end(), 0);
+  std::stable_partition(dense_order.begin(), dense_order.end(),
+                        [&](int k) { return mma::BlockOf(arithmetic, k, k) == 0; });
+}
+
+template <typename Word>
+TileReader<Word>::TileReader(const PackingPlan& plan, const Product2D& product)
+    : plan_(plan),
+      product_(product),
+      a_tiles_(product),
+      matrix_(std::max(plan.a_map.elements(), plan.b_map.elements())),
+      registers_(std::max(plan.a_map.words(), plan.b_map.words())),
+      metadata_(static_cast<size_t>(plan.instruction.lanes())),
+      a_k_(plan.instruction.is_sparse() ? plan.a_map.elements() : 0) {}
+
+template <typename Word>
+const Word* TileReader<Word>::ReadA(int64_t row, int64_t k) {
+  a_tiles_.Load(row, k, matrix_.data(), a_k_.data());
+  plan_.a_map.Scatter(matrix_.data(), registers_);
+  plan_.a_map.Gather(registers_, matrix_.data());
+  if (plan_.instruction.is_sparse()) {
+    EncodeMetadata(plan_.instruction, a_k_, 0, metadata_);
+    DecodeMetadata(plan_.instruction, metadata_, 0, a_k_);
+  }
+  return matrix_.data();
+}
+
+template <typename Word>
+const Word* TileReader<Word>::ReadB(int64_t k, int64_t column) {
+  const mma::Instruction& instruction = plan_.instruction;
+  const int64_t size = int64_t{instruction.k} * instruction.n;
+  LoadTile(product_.problem.b, product_.b, {k, column, instruction.k, instruction.n},
+           matrix_.data());
+  for (int i = 1; i < instruction.products(); ++i) {
+    std::copy_n(matrix_.data(), size, matrix_.data() + i * size);
+  }
+  plan_.b_map.Scatter(matrix_.data(), registers_);
+  plan_.b_map.Gather(registers_, matrix_.data());
+  return matrix_.data();
+}
+
+void FusedChunk::Resize(const PackingPlan& plan, const ChunkShape& shape) {
+  const int64_t products = shape.instructions * plan.products;
+  const int64_t depth = shape.instructions * plan.depth;
+  a.resize(Size(shape.rows, products));
+  a_bits.resize(a.size());
+  b_significands.resize(Size(shape.columns, depth));
+  b_exponents.resize(b_significands.size());
+  b_bits.resize(b_significands.size());
+  a_rows.clear();
+  if (plan.instruction.is_sparse()) a_rows.resize(a.size());
+  for (int64_t i = 0; i < shape.instructions; ++i) {
+    for (const int k : plan.dense_order) {
+      a_rows.push_back(static_cast<int32_t>(i * plan.depth + k));
+    }
+  }
+}
+
+void FusedChunk::PackA(const PackingPlan& plan, const ChunkShape& shape, int64_t row,
+                       TileReader<uint32_t>& reader) {
+  const bool is_sparse = plan.instruction.is_sparse();
+  const int64_t line = shape.instructions * plan.products;
+  std::vector<int> order(static_cast<size_t>(plan.products));
+  for (int64_t i = 0; i < shape.instructions; ++i) {
+    const uint32_t* tile = reader.ReadA(shape.first_row + row, shape.k + i * plan.depth);
+    for (int64_t r = 0; r < plan.tile_rows; ++r) {
+      const int* a_k = is_sparse ? reader.a_k() + r * plan.products : nullptr;
+      std::iota(order.begin(), order.end(), 0);
+      if (is_sparse && plan.arithmetic.order != mma::BlockOrder::kAscending) {
+        std::stable_partition(order.begin(), order.end(), [&](int place) {
+          return mma::BlockOf(plan.arithmetic, place, a_k[place]) == 0;
+        });
+      }
+      const std::vector<int>& places = plan.dense_order.empty() ? order : plan.dense_order;
+      auto at = static_cast<size_t>((row + r) * line + i * plan.products);
+      for (const int place : places) {
+        const uint32_t bits = tile[r * plan.products + place];
+        a[at] = MakeTerm(plan, plan.instruction.a, bits, plan.a_shift);
+        a_bits[at] = bits;
+        if (is_sparse) a_rows[at] = static_cast<int32_t>(i * plan.depth + a_k[place]);
+        ++at;
+      }
+    }
+  }
+}
+
+void FusedChunk::PackB(const PackingPlan& plan, const ChunkShape& shape, int64_t column,
+                       TileReader<uint32_t>& reader) {
+  const int n = plan.instruction.n;
+  const int64_t depth = shape.instructions * plan.depth;
+  for (int64_t i = 0; i < shape.instructions; ++i) {
+    const uint32_t* tile = reader.ReadB(shape.k + i * plan.depth, shape.first_column + column);
+    for (int64_t k = 0; k < plan.depth; ++k) {
+      for (int64_t j = 0; j < n; ++j) {
+        const uint32_t bits = tile[k * n + j];
+        const Term term = MakeTerm(plan, plan.instruction.b, bits, plan.b_shift);
+        const auto at = static_cast<size_t>(PanelPlace(column + j, depth, i * plan.depth + k));
+        b_significands[at] = term.significand;
+        b_exponents[at] = term.exponent;
+        b_bits[at] = bits;
+      }
+    }
+  }
+}
+
+void IntegerChunk::Resize(const PackingPlan& plan, const ChunkShape& shape) {
+  const int64_t pairs = shape.instructions * plan.depth / 2;
+  a.resize(Size(shape.rows, pairs));
+  b.resize(Size(shape.columns, pairs));
+}
+
+void IntegerChunk::PackA(const PackingPlan& plan, const ChunkShape& shape, int64_t row,
+                         TileReader<uint32_t>& reader) {
+  const bool is_sparse = plan.instruction.is_sparse();
+  const int64_t pairs = shape.instructions * plan.depth / 2;
+  for (int64_t i = 0; i < shape.instructions; ++i) {
+    const uint32_t* tile = reader.ReadA(shape.first_row + row, shape.k + i * plan.depth);
+    for (int64_t r = 0; r < plan.tile_rows; ++r) {
+      int32_t* line = &a[static_cast<size_t>((row + r) * pairs + i * plan.depth / 2)];
+      std::fill_n(line, plan.depth / 2, 0);
+      for (int64_t p = 0; p < plan.products; ++p) {
+        const int64_t place = r * plan.products + p;
+        const int64_t k = is_sparse ? reader.a_k()[place] : p;
+        const uint32_t half = InPair(plan.instruction.a, tile[place], k);
+        line[k / 2] = static_cast<int32_t>(static_cast<uint32_t>(line[k / 2]) | half);
+      }
+    }
+  }
+}
+
+void IntegerChunk::PackB(const PackingPlan& plan, const ChunkShape& shape, int64_t column,
+                         TileReader<uint32_t>& reader) {
+  const int n = plan.instruction.n;
+  const int64_t pairs = shape.instructions * plan.depth / 2;
+  for (int64_t i = 0; i < shape.instructions; ++i) {
+    const uint32_t* tile = reader.ReadB(shape.k + i * plan.depth, shape.first_column + column);
+    for (int64_t pair = 0; pair < plan.depth / 2; ++pair) {
+      for (int64_t j = 0; j < n; ++j) {
+        const uint32_t low = InPair(plan.instruction.b, tile[2 * pair * n + j], 0);
+        const uint32_t high = InPair(plan.instruction.b, tile[(2 * pair + 1) * n + j], 1);
+        b[static_cast<size_t>(PanelPlace(column + j, pairs, i * plan.depth / 2 + pair))] =
+            static_cast<int32_t>(low | high);
+      }
+    }
+  }
+}
+
+void BitChunk::Resize(const PackingPlan& plan, const ChunkShape& shape) {
+  const int64_t words = shape.instructions * plan.depth / 64;
+  a.assign(Size(shape.rows, words), 0);
+  b.assign(Size(shape.columns, words), 0);
+}
+
+void BitChunk::PackA(const PackingPlan& plan, const ChunkShape& shape, int64_t row,
+                     TileReader<uint32_t>& reader) {
+  const int64_t words = shape.instructions * plan.depth / 64;
+  for (int64_t i = 0; i < shape.instructions; ++i) {
+    const uint32_t* tile = reader.ReadA(shape.first_row + row, shape.k + i * plan.depth);
+    for (int64_t r = 0; r < plan.tile_rows; ++r) {
+      uint64_t* line = &a[static_cast<size_t>((row + r) * words + i * plan.depth / 64)];
+      for (int64_t k = 0; k < plan.depth; ++k) {
+        line[k / 64] |= uint64_t{tile[r * plan.depth + k]} << (k % 64);
+      }
+    }
+  }
+}
+
+void BitChunk::PackB(const PackingPlan& plan, const ChunkShape& shape, int64_t column,
+                     TileReader<uint32_t>& reader) {
+  const int n = plan.instruction.n;
+  const int64_t words = shape.instructions * plan.depth / 64;
+  for (int64_t i = 0; i < shape.instructions; ++i) {
+    const uint32_t* tile = reader.ReadB(shape.k + i * plan.depth, shape.first_column + column);
+    for (int64_t j = 0; j < n; ++j) {
+      uint64_t* line = &b[static_cast<size_t>((column + j) * words + i * plan.depth / 64)];
+      for (int64_t k = 0; k < plan.depth; ++k) {
+        line[k / 64] |= uint64_t{tile[k * n + j]} << (k % 64);
+      }
+    }
+  }
+}
+
+template <typename Float>
+void FloatChunk<Float>::Resize(const PackingPlan& plan, const ChunkShape& shape) {
+  const int64_t depth = shape.instructions * plan.depth;
+  a.resize(Size(shape.rows, depth));
+  b.resize(Size(shape.columns, depth));
+}
+
+double FloatOf(uint64_t bits) { return std::bit_cast<double>(bits); }
+float FloatOf(uint32_t bits) { return std::bit_cast<float>(F32FromF16(bits)); }
+
+template <typename Float>
+void FloatChunk<Float>::PackA(const PackingPlan& plan, const ChunkShape& shape, int64_t row,
+                              TileReader<Word>& reader) {
+  const int64_t depth = shape.instructions * plan.depth;
+  for (int64_t i = 0; i < shape.instructions; ++i) {
+    const Word* tile = reader.ReadA(shape.first_row + row, shape.k + i * plan.depth);
+    for (int64_t r = 0; r < plan.tile_rows; ++r) {
+      for (int64_t k = 0; k < plan.depth; ++k) {
+        a[static_cast<size_t>((row + r) * depth + i * plan.depth + k)] =
+            FloatOf(tile[r * plan.depth + k]);
+      }
+    }
+  }
+}
+
+template <typename Float>
+void FloatChunk<Float>::PackB(const PackingPlan& plan, const ChunkShape& shape, int64_t column,
+                              TileReader<Word>& reader) {
+  const int n = plan.instruction.n;
+  const int64_t depth = shape.instructions * plan.depth;
+  for (int64_t i = 0; i < shape.instructions; ++i) {
+    const Word* tile = reader.ReadB(shape.k + i * plan.depth, shape.first_column + column);
+    for (int64_t k = 0; k < plan.depth; ++k) {
+      for (int64_t j = 0; j < n; ++j) {
+        b[static_cast<size_t>(PanelPlace(column + j, depth, i * plan.depth + k))] =
+            FloatOf(tile[k * n + j]);
+      }
+    }
+  }
+}
+
+// The forms in which the vector code takes operands: how sums are kept, how deep chunks are, and
+// the work on a region of the result.
+
+// Elements along k that are packed at once: with 16 columns of 8 bytes each they fill half of a 64
+// KiB first-level cache. Bits take so little space that deeper chunks cost nothing.
+constexpr int64_t kChunkDepth = 256;
+constexpr int64_t kBitChunkDepth = 4096;
+// What one task computes: rows against one panel.
+struct Region {
+  int64_t row;  // Counted from the chunk's first row.
+  int64_t rows;
+  int64_t panel;
+};
+
+struct FusedForm {
+  using Chunk = FusedChunk;
+  using Operand = uint32_t;
+  using Sum = uint32_t;
+  static constexpr int64_t kDepth = kChunkDepth;
+
+  static void Run(const VectorCode& code, const PackingPlan& plan, const ChunkShape& shape,
+                  const Chunk& chunk, const Region& region, Sum* sums, int64_t stride) {
+    const int64_t products = shape.instructions * plan.products;
+    const int64_t panel = region.panel * shape.instructions * plan.depth * kPanel;
+    for (int64_t row = region.row; row < region.row + region.rows; ++row) {
+      const int32_t* rows = nullptr;
+      if (!chunk.a_rows.empty()) {
+        rows = chunk.a_rows.data() + (plan.instruction.is_sparse() ? row * products : 0);
+      }
+      code.fused({.instruction = &plan.instruction,
+                  .arithmetic = &plan.arithmetic,
+                  .products = plan.products,
+                  .depth = plan.depth,
+                  .instructions = static_cast<int>(shape.instructions),
+                  .a = &chunk.a[static_cast<size_t>(row * products)],
+                  .a_bits = &chunk.a_bits[static_cast<size_t>(row * products)],
+                  .a_rows = rows,
+                  .significands = &chunk.b_significands[static_cast<size_t>(panel)],
+                  .exponents = &chunk.b_exponents[static_cast<size_t>(panel)],
+                  .b_bits = &chunk.b_bits[static_cast<size_t>(panel)],
+                  .sums = sums + row * stride + region.panel * kPanel});
+    }
+  }
+};
+
+struct IntegerForm {
+  using Chunk = IntegerChunk;
+  using Operand = uint32_t;
+  using Sum = uint32_t;
+  static constexpr int64_t kDepth = 2 * kChunkDepth;
+
+  static void Run(const VectorCode& code, const PackingPlan& plan, const ChunkShape& shape,
+                  const Chunk& chunk, const Region& region, Sum* sums, int64_t stride) {
+    const int64_t pairs = shape.instructions * plan.depth / 2;
+    for (int64_t row = region.row; row < region.row + region.rows; row += kIntegerRows) {
+      code.integers({.pairs_per_instruction = plan.depth / 2,
+                     .instructions = static_cast<int>(shape.instructions),
+                     .saturates = plan.instruction.saturates,
+                     .a = &chunk.a[static_cast<size_t>(row * pairs)],
+                     .a_stride = pairs,
+                     .b = &chunk.b[static_cast<size_t>(region.panel * pairs * kPanel)],
+                     .sums = sums + row * stride + region.panel * kPanel,
+                     .sums_stride = stride});
+    }
+  }
+};
+
+struct BitForm {
+  using Chunk = BitChunk;
+  using Operand = uint32_t;
+  using Sum = uint32_t;
+  static constexpr int64_t kDepth = kBitChunkDepth;
+
+  static void Run(const VectorCode& code, const PackingPlan& plan, const ChunkShape& shape,
+                  const Chunk& chunk, const Region& region, Sum* sums, int64_t stride) {
+    const int64_t words = shape.instructions * plan.depth / 64;
+    for (int64_t row = region.row; row < region.row + region.rows; ++row) {
+      code.bits({.words = static_cast<int>(words),
+                 .is_xor = plan.instruction.bit_count == mma::BitCount::kXor,
+                 .a = &chunk.a[static_cast<size_t>(row * words)],
+                 .b = &chunk.b[static_cast<size_t>(region.panel * kPanel * words)],
+                 .sums = sums + row * stride + region.panel * kPanel});
+    }
+  }
+};
+
+struct F64Form {
+  using Chunk = FloatChunk<double>;
+  using Operand = uint64_t;
+  using Sum = double;
+  static constexpr int64_t kDepth = kChunkDepth;
+
+  static void Run(const VectorCode& code, const PackingPlan& plan, const ChunkShape& shape,
+                  const Chunk& chunk, const Region& region, Sum* sums, int64_t stride) {
+    const int64_t depth = shape.instructions * plan.depth;
+    for (int64_t row = region.row; row < region.row + region.rows; row += kF64Rows) {
+      code.f64({.rounding = plan.instruction.rounding,
+                .depth = static_cast<int>(depth),
+                .a = &chunk.a[static_cast<size_t>(row * depth)],
+                .a_stride = depth,
+                .b = &chunk.b[static_cast<size_t>(region.panel * depth * kPanel)],
+                .sums = sums + row * stride + region.panel * kPanel,
+                .sums_stride = stride});
+    }
+  }
+};
+
+struct MultiplyAddForm {
+  using Chunk = FloatChunk<float>;
+  using Operand = uint32_t;
+  using Sum = uint32_t;
+  static constexpr int64_t kDepth = kChunkDepth;
+
+  static void Run(const VectorCode& code, const PackingPlan& plan, const ChunkShape& shape,
+                  const Chunk& chunk, const Region& region, Sum* sums, int64_t stride) {
+    const int64_t depth = shape.instructions * plan.depth;
+    for (int64_t row = region.row; row < region.row + region.rows; ++row) {
+      code.multiply_adds({.c = plan.instruction.c,
+                          .d = plan.instruction.d,
+                          .instructions = static_cast<int>(shape.instructions),
+                          .a = &chunk.a[static_cast<size_t>(row * depth)],
+                          .b = &chunk.b[static_cast<size_t>(region.panel * depth * kPanel)],
+                          .sums = sums + row * stride + region.panel * kPanel});
+    }
+  }
+};
 
 // Lines of the result that are computed at once; this bounds the scratch memory to some 40 MiB.
 constexpr int64_t kSuperLines = 2048;

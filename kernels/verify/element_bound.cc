@@ -6,7 +6,7 @@
 #include <limits>
 
 #include "kernels/activation.h"
-#include "kernels/element.h"
+#include "kernels/matrix/element.h"
 
 namespace gemmd::verify {
 namespace {

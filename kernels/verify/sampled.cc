@@ -6,7 +6,7 @@
 #include <numeric>
 #include <vector>
 
-#include "kernels/status_macros.h"
+#include "kernels/matrix/status.h"
 #include "kernels/verify/recompute.h"
 
 namespace gemmd::verify {

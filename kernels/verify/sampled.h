@@ -9,7 +9,7 @@
 #include <cstdint>
 
 #include "absl/status/statusor.h"
-#include "kernels/verify/checked_product.h"
+#include "kernels/verify/recompute.h"
 
 namespace gemmd::verify {
 

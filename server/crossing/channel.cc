@@ -12,8 +12,8 @@
 #include <new>
 #include <utility>
 
-#include "kernels/status_macros.h"
-#include "kernels/text.h"
+#include "kernels/matrix/status.h"
+#include "kernels/matrix/text.h"
 #include "server/system/mutex.h"
 
 namespace gemmd {

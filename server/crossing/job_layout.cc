@@ -2,8 +2,8 @@
 #include "server/crossing/job_layout.h"
 
 #include "absl/container/flat_hash_map.h"
-#include "kernels/status_macros.h"
-#include "kernels/text.h"
+#include "kernels/matrix/status.h"
+#include "kernels/matrix/text.h"
 
 namespace gemmd {
 namespace {

@@ -17,9 +17,9 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
-#include "kernels/checked.h"
-#include "kernels/compress_view.h"
 #include "kernels/kernel.h"
+#include "kernels/matrix/layout.h"
+#include "kernels/matrix/sparse_groups.h"
 #include "kernels/problem.h"
 #include "server/crossing/per_operand.h"
 
@@ -194,7 +194,7 @@ GemmArgs ArgsAt(const Problem& problem, const Target& target, const JobLayout& l
                 std::byte* block, absl::Span<std::byte> workspace);
 
 // What a GPU is asked to compress: some lines of dense matrices in one block, into the portable
-// sparse form (kernels/sparse24.h) in another one.
+// sparse form (kernels/matrix/sparse24.h) in another one.
 struct CompressTask {
   MatrixLayout dense;  // Row major.
   MatrixLayout mask;   // b1 and row major; only where mask_block is not 0.

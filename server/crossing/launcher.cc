@@ -4,9 +4,8 @@
 #include <algorithm>
 #include <cstdlib>
 
-#include "kernels/or_no_memory.h"
-#include "kernels/status_macros.h"
-#include "kernels/text.h"
+#include "kernels/matrix/status.h"
+#include "kernels/matrix/text.h"
 #include "server/crossing/shared_memory.h"
 #include "server/system/resources.h"
 

@@ -3,9 +3,9 @@
 
 #include <string>
 
-#include "kernels/catalog.h"
-#include "kernels/status_macros.h"
-#include "kernels/text.h"
+#include "kernels/kernel.h"
+#include "kernels/matrix/status.h"
+#include "kernels/matrix/text.h"
 
 namespace gemmd {
 namespace {

@@ -33,7 +33,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
-#include "kernels/peer_text.h"
+#include "kernels/matrix/text.h"
 #include "kernels/problem.h"
 #include "server/crossing/job_layout.h"
 #include "server/crossing/per_operand.h"
@@ -179,7 +179,7 @@ struct CompressRequest {
   CompressTask task;
   int64_t predicted_ns = 0;
   int64_t staged =
-      0;  // Where in the staging area the first bad group is told (kernels/bad_group.h).
+      0;  // Where in the staging area the first bad group is told (kernels/matrix/sparse24.h).
 };
 
 // Where a matrix of a launch lies in the shared memory.

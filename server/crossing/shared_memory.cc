@@ -16,8 +16,8 @@
 #include <utility>
 
 #include "absl/base/thread_annotations.h"
-#include "kernels/status_macros.h"
-#include "kernels/text.h"
+#include "kernels/matrix/status.h"
+#include "kernels/matrix/text.h"
 #include "server/system/mutex.h"
 #include "server/system/resources.h"
 

@@ -8,9 +8,9 @@
 #include <string>
 #include <vector>
 
-#include "kernels/catalog.h"
-#include "kernels/status_macros.h"
-#include "kernels/text.h"
+#include "kernels/kernel.h"
+#include "kernels/matrix/status.h"
+#include "kernels/matrix/text.h"
 #include "server/system/log.h"
 #include "server/system/mutex.h"
 

@@ -9,12 +9,12 @@
 #include <optional>
 #include <utility>
 
-#include "kernels/catalog.h"
 #include "kernels/cpu/host.h"
+#include "kernels/kernel.h"
+#include "kernels/matrix/status.h"
+#include "kernels/matrix/text.h"
 #include "kernels/mma/chip.h"
-#include "kernels/mma/find.h"
-#include "kernels/status_macros.h"
-#include "kernels/text.h"
+#include "kernels/mma/instructions.h"
 #include "server/crossing/shared_memory.h"
 #include "server/device/host_device.h"
 #include "server/device/worker_device.h"

@@ -6,9 +6,9 @@
 #include <optional>
 #include <utility>
 
+#include "kernels/matrix/status.h"
+#include "kernels/matrix/text.h"
 #include "kernels/select.h"
-#include "kernels/status_macros.h"
-#include "kernels/text.h"
 #include "server/device/operands.h"
 
 namespace gemmd {

@@ -9,8 +9,8 @@
 
 #include "absl/container/flat_hash_set.h"
 #include "kernels/kernel.h"
-#include "kernels/status_macros.h"
-#include "kernels/text.h"
+#include "kernels/matrix/status.h"
+#include "kernels/matrix/text.h"
 
 namespace gemmd {
 

@@ -7,9 +7,9 @@
 #include <utility>
 
 #include "kernels/kernel.h"
-#include "kernels/sparse24.h"
-#include "kernels/status_macros.h"
-#include "kernels/text.h"
+#include "kernels/matrix/sparse24.h"
+#include "kernels/matrix/status.h"
+#include "kernels/matrix/text.h"
 #include "server/device/errand.h"
 #include "server/device/operands.h"
 

@@ -13,9 +13,9 @@
 #include <utility>
 #include <vector>
 
-#include "kernels/sparse24.h"
-#include "kernels/status_macros.h"
-#include "kernels/text.h"
+#include "kernels/matrix/sparse24.h"
+#include "kernels/matrix/status.h"
+#include "kernels/matrix/text.h"
 
 namespace gemmd {
 

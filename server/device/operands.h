@@ -13,7 +13,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
-#include "kernels/abort.h"
+#include "kernels/matrix/abort.h"
 #include "server/device/device.h"
 #include "server/device/held_bytes.h"
 #include "server/device/job.h"

@@ -8,7 +8,7 @@
 #include <random>
 #include <utility>
 
-#include "kernels/status_macros.h"
+#include "kernels/matrix/status.h"
 #include "server/device/held_bytes.h"
 #include "server/system/resources.h"
 

@@ -9,10 +9,10 @@
 #include <iterator>
 #include <utility>
 
-#include "kernels/catalog.h"
+#include "kernels/kernel.h"
+#include "kernels/matrix/status.h"
+#include "kernels/matrix/text.h"
 #include "kernels/mma/chip.h"
-#include "kernels/status_macros.h"
-#include "kernels/text.h"
 #include "server/device/device.h"
 #include "server/device/errand.h"
 #include "server/device/large_job.h"

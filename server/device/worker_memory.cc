@@ -5,8 +5,8 @@
 #include <cstring>
 #include <utility>
 
-#include "kernels/status_macros.h"
-#include "kernels/text.h"
+#include "kernels/matrix/status.h"
+#include "kernels/matrix/text.h"
 #include "server/crossing/channel.h"
 #include "server/crossing/protocol.h"
 

@@ -14,8 +14,8 @@
 #include <iterator>
 #include <utility>
 
-#include "kernels/status_macros.h"
-#include "kernels/text.h"
+#include "kernels/matrix/status.h"
+#include "kernels/matrix/text.h"
 #include "server/crossing/protocol.h"
 #include "server/system/resources.h"
 

@@ -16,9 +16,8 @@
 #include <vector>
 
 #include "absl/strings/ascii.h"
-#include "kernels/peer_text.h"
-#include "kernels/status_macros.h"
-#include "kernels/text.h"
+#include "kernels/matrix/status.h"
+#include "kernels/matrix/text.h"
 #include "kserve/v2/inference.pb.h"
 #include "proto/field_start.h"
 #include "server/kserve/infer_message.h"

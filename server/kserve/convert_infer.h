@@ -14,7 +14,7 @@
 #include "absl/status/statusor.h"
 #include "gemmd/v1/gemm.pb.h"
 #include "gemmd/v1/tensors.pb.h"
-#include "kernels/element.h"
+#include "kernels/matrix/element.h"
 #include "kserve/v2/inference.pb.h"
 #include "server/crossing/per_operand.h"
 #include "server/kserve/infer_message.h"

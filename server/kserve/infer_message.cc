@@ -8,9 +8,8 @@
 #include <new>
 #include <utility>
 
-#include "kernels/peer_text.h"
-#include "kernels/status_macros.h"
-#include "kernels/text.h"
+#include "kernels/matrix/status.h"
+#include "kernels/matrix/text.h"
 #include "proto/field_start.h"
 #include "server/wire/incoming.h"
 #include "server/wire/product_exchange.h"

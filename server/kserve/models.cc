@@ -8,9 +8,8 @@
 #include <vector>
 
 #include "absl/strings/str_join.h"
-#include "kernels/peer_text.h"
-#include "kernels/status_macros.h"
-#include "kernels/text.h"
+#include "kernels/matrix/status.h"
+#include "kernels/matrix/text.h"
 #include "server/kserve/convert_infer.h"
 
 namespace gemmd {

@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "absl/strings/str_join.h"
-#include "kernels/text.h"
+#include "kernels/matrix/text.h"
 
 namespace gemmd {
 

@@ -7,7 +7,7 @@
 #include <utility>
 
 #include "absl/base/thread_annotations.h"
-#include "kernels/text.h"
+#include "kernels/matrix/text.h"
 #include "server/system/clock.h"
 #include "server/system/mutex.h"
 

@@ -22,8 +22,8 @@
 #include <utility>
 #include <vector>
 
-#include "kernels/status_macros.h"
-#include "kernels/text.h"
+#include "kernels/matrix/status.h"
+#include "kernels/matrix/text.h"
 #include "server/system/files.h"
 #include "server/trust/openssl_objects.h"
 

@@ -17,7 +17,7 @@
 #include "absl/functional/any_invocable.h"
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
-#include "kernels/abort.h"
+#include "kernels/matrix/abort.h"
 #include "server/device/device.h"
 #include "server/product/counts.h"
 #include "server/product/product.h"

@@ -3,7 +3,7 @@
 
 #include <utility>
 
-#include "kernels/catalog.h"
+#include "kernels/kernel.h"
 
 namespace gemmd {
 

@@ -5,7 +5,7 @@
 #include <cmath>
 
 #include "absl/hash/hash.h"
-#include "kernels/catalog.h"
+#include "kernels/kernel.h"
 
 namespace gemmd {
 

@@ -3,7 +3,7 @@
 
 #include <string>
 
-#include "kernels/text.h"
+#include "kernels/matrix/text.h"
 #include "server/system/log.h"
 
 namespace gemmd {

@@ -6,11 +6,10 @@
 #include <utility>
 
 #include "absl/strings/str_join.h"
-#include "kernels/catalog.h"
-#include "kernels/peer_text.h"
+#include "kernels/kernel.h"
+#include "kernels/matrix/status.h"
+#include "kernels/matrix/text.h"
 #include "kernels/select.h"
-#include "kernels/status_macros.h"
-#include "kernels/text.h"
 #include "server/product/admission.h"
 #include "server/product/product.h"
 

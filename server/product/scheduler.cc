@@ -12,10 +12,9 @@
 #include <type_traits>
 #include <utility>
 
-#include "kernels/catalog.h"
 #include "kernels/kernel.h"
+#include "kernels/matrix/text.h"
 #include "kernels/select.h"
-#include "kernels/text.h"
 #include "server/system/threads.h"
 
 namespace gemmd {

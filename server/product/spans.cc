@@ -13,7 +13,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
-#include "kernels/text.h"
+#include "kernels/matrix/text.h"
 #include "server/product/product.h"
 
 namespace gemmd {

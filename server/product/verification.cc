@@ -12,9 +12,8 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "kernels/peer_text.h"
-#include "kernels/status_macros.h"
-#include "kernels/text.h"
+#include "kernels/matrix/status.h"
+#include "kernels/matrix/text.h"
 #include "kernels/verify/checksum.h"
 #include "kernels/verify/recompute.h"
 #include "server/system/files.h"

@@ -17,7 +17,7 @@
 #include "absl/status/statusor.h"
 #include "kernels/kernel.h"
 #include "kernels/problem.h"
-#include "kernels/verify/checked_product.h"
+#include "kernels/verify/recompute.h"
 #include "kernels/verify/sampled.h"
 #include "server/crossing/per_operand.h"
 #include "server/system/mutex.h"

@@ -5,12 +5,10 @@
 #include <cstring>
 #include <utility>
 
-#include "kernels/compress_view.h"
-#include "kernels/mask24.h"
-#include "kernels/or_no_memory.h"
-#include "kernels/prune24.h"
-#include "kernels/status_macros.h"
-#include "kernels/text.h"
+#include "kernels/matrix/sparse24.h"
+#include "kernels/matrix/sparse_groups.h"
+#include "kernels/matrix/status.h"
+#include "kernels/matrix/text.h"
 
 namespace gemmd {
 namespace {

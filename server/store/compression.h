@@ -16,7 +16,7 @@
 #include "absl/functional/any_invocable.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "kernels/sparse24.h"
+#include "kernels/matrix/sparse24.h"
 #include "server/store/placed_bytes.h"
 #include "server/store/tensor.h"
 #include "server/store/tensor_store.h"

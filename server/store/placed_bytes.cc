@@ -10,8 +10,8 @@
 #include <cstring>
 #include <utility>
 
-#include "kernels/status_macros.h"
-#include "kernels/text.h"
+#include "kernels/matrix/status.h"
+#include "kernels/matrix/text.h"
 #include "server/crossing/shared_memory.h"
 #include "server/system/resources.h"
 

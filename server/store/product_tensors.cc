@@ -6,8 +6,8 @@
 #include <utility>
 
 #include "absl/container/inlined_vector.h"
-#include "kernels/status_macros.h"
-#include "kernels/text.h"
+#include "kernels/matrix/status.h"
+#include "kernels/matrix/text.h"
 #include "server/device/job.h"
 
 namespace gemmd {

@@ -5,9 +5,8 @@
 #include <tuple>
 #include <utility>
 
-#include "kernels/peer_text.h"
-#include "kernels/status_macros.h"
-#include "kernels/text.h"
+#include "kernels/matrix/status.h"
+#include "kernels/matrix/text.h"
 
 namespace gemmd {
 

@@ -9,9 +9,8 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "kernels/peer_text.h"
-#include "kernels/status_macros.h"
-#include "kernels/text.h"
+#include "kernels/matrix/status.h"
+#include "kernels/matrix/text.h"
 #include "server/store/digest.h"
 #include "server/store/placed_bytes.h"
 #include "server/store/upload.h"

@@ -7,7 +7,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "kernels/status_macros.h"
+#include "kernels/matrix/status.h"
 #include "server/trust/json_text.h"
 
 namespace gemmd {

@@ -15,7 +15,7 @@
 #include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
-#include "kernels/status_macros.h"
+#include "kernels/matrix/status.h"
 #include "server/system/files.h"
 #include "server/trust/identity.h"
 #include "server/trust/web_token.h"

@@ -6,9 +6,8 @@
 
 #include "absl/strings/match.h"
 #include "gemmd/v1/admin.grpc.pb.h"
-#include "kernels/peer_text.h"
-#include "kernels/status_macros.h"
-#include "kernels/text.h"
+#include "kernels/matrix/status.h"
+#include "kernels/matrix/text.h"
 #include "server/system/log.h"
 #include "server/wire/calls.h"
 #include "server/wire/convert.h"

@@ -11,9 +11,8 @@
 #include <utility>
 
 #include "absl/container/flat_hash_map.h"
-#include "kernels/or_no_memory.h"
-#include "kernels/status_macros.h"
-#include "kernels/text.h"
+#include "kernels/matrix/status.h"
+#include "kernels/matrix/text.h"
 #include "server/product/admission.h"
 
 namespace gemmd {

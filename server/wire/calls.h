@@ -25,7 +25,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
-#include "kernels/status_macros.h"
+#include "kernels/matrix/status.h"
 #include "server/metrics/handler_times.h"
 #include "server/system/clock.h"
 #include "server/system/mutex.h"

@@ -24,8 +24,8 @@
 #include <vector>
 
 #include "absl/time/clock.h"
-#include "kernels/status_macros.h"
-#include "kernels/text.h"
+#include "kernels/matrix/status.h"
+#include "kernels/matrix/text.h"
 #include "server/system/files.h"
 #include "server/system/log.h"
 #include "server/trust/openssl_objects.h"

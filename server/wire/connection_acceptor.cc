@@ -28,9 +28,8 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/strip.h"
-#include "kernels/option/decimal.h"
-#include "kernels/status_macros.h"
-#include "kernels/text.h"
+#include "kernels/matrix/status.h"
+#include "kernels/matrix/text.h"
 #include "server/system/files.h"
 #include "server/system/log.h"
 #include "server/wire/transport.h"
@@ -69,8 +68,7 @@ absl::StatusOr<HostAndPort> ParseHostAndPort(const std::string& address) {
   const size_t colon = rest.rfind(':');
   HostAndPort parsed;
   const absl::string_view digits = colon == rest.npos ? "" : rest.substr(colon + 1);
-  const std::optional<uint16_t> port =
-      option::ParseDecimal<uint16_t>({digits.data(), digits.size()});
+  const std::optional<uint16_t> port = ParseDecimal<uint16_t>({digits.data(), digits.size()});
   if (!port || colon == 0) {
     return absl::InvalidArgumentError(GotWant(
         "listen", address, "HOST:PORT, [IPV6]:PORT, tls:HOST:PORT, mtls:HOST:PORT or unix:PATH"));

@@ -13,16 +13,13 @@
 #include <utility>
 #include <vector>
 
-#include "kernels/catalog.h"
-#include "kernels/mma/find.h"
+#include "kernels/kernel.h"
+#include "kernels/matrix/sparse24.h"
+#include "kernels/matrix/status.h"
+#include "kernels/matrix/text.h"
+#include "kernels/mma/chip.h"
 #include "kernels/mma/fragment.h"
 #include "kernels/mma/instructions.h"
-#include "kernels/mma/metadata.h"
-#include "kernels/mma/support.h"
-#include "kernels/peer_text.h"
-#include "kernels/sparse24.h"
-#include "kernels/status_macros.h"
-#include "kernels/text.h"
 #include "server/store/product_tensors.h"
 #include "server/wire/listing.h"
 #include "server/wire/tensor_convert.h"

@@ -12,9 +12,8 @@
 #include <vector>
 
 #include "absl/status/status.h"
-#include "kernels/peer_text.h"
-#include "kernels/status_macros.h"
-#include "kernels/text.h"
+#include "kernels/matrix/status.h"
+#include "kernels/matrix/text.h"
 #include "server/system/log.h"
 #include "server/wire/health_service.h"
 

@@ -11,7 +11,7 @@
 #include <utility>
 #include <vector>
 
-#include "kernels/status_macros.h"
+#include "kernels/matrix/status.h"
 #include "server/wire/incoming.h"
 #include "server/wire/outgoing.h"
 

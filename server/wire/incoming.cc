@@ -16,9 +16,8 @@
 
 #include "gemmd/v1/gemm.pb.h"
 #include "gemmd/v1/tensors.pb.h"
-#include "kernels/or_no_memory.h"
-#include "kernels/status_macros.h"
-#include "kernels/text.h"
+#include "kernels/matrix/status.h"
+#include "kernels/matrix/text.h"
 #include "proto/field_start.h"
 #include "server/system/clock.h"
 

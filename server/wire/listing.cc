@@ -9,7 +9,7 @@
 #include <cstdint>
 #include <optional>
 
-#include "kernels/status_macros.h"
+#include "kernels/matrix/status.h"
 
 namespace gemmd {
 

@@ -14,7 +14,7 @@
 
 #include "absl/functional/function_ref.h"
 #include "absl/status/statusor.h"
-#include "kernels/peer_text.h"
+#include "kernels/matrix/text.h"
 
 namespace gemmd {
 

@@ -11,8 +11,8 @@
 
 #include "absl/hash/hash.h"
 #include "absl/time/time.h"
-#include "kernels/peer_text.h"
-#include "kernels/status_macros.h"
+#include "kernels/matrix/status.h"
+#include "kernels/matrix/text.h"
 #include "proto/field_start.h"
 #include "server/system/log.h"
 #include "server/wire/convert.h"

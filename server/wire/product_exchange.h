@@ -26,7 +26,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "gemmd/v1/gemm.pb.h"
-#include "kernels/or_no_memory.h"
+#include "kernels/matrix/status.h"
 #include "server/metrics/handler_times.h"
 #include "server/product/product_runner.h"
 #include "server/system/clock.h"

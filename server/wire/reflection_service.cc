@@ -13,10 +13,8 @@
 #include <vector>
 
 #include "absl/container/flat_hash_set.h"
-#include "kernels/or_no_memory.h"
-#include "kernels/peer_text.h"
-#include "kernels/status_macros.h"
-#include "kernels/text.h"
+#include "kernels/matrix/status.h"
+#include "kernels/matrix/text.h"
 #include "reflection/v1alpha/reflection.grpc.pb.h"
 #include "server/wire/calls.h"
 #include "server/wire/incoming.h"

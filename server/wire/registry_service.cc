@@ -11,9 +11,9 @@
 #include <utility>
 
 #include "absl/time/clock.h"
-#include "kernels/catalog.h"
 #include "kernels/cpu/host.h"
-#include "kernels/status_macros.h"
+#include "kernels/kernel.h"
+#include "kernels/matrix/status.h"
 #include "server/product/product_runner.h"
 #include "server/product/scheduler.h"
 #include "server/store/product_tensors.h"

@@ -11,9 +11,8 @@
 #include <utility>
 #include <vector>
 
-#include "kernels/peer_text.h"
-#include "kernels/status_macros.h"
-#include "kernels/text.h"
+#include "kernels/matrix/status.h"
+#include "kernels/matrix/text.h"
 #include "server/wire/convert.h"
 #include "server/wire/incoming.h"
 

@@ -21,8 +21,8 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/strip.h"
-#include "kernels/status_macros.h"
-#include "kernels/text.h"
+#include "kernels/matrix/status.h"
+#include "kernels/matrix/text.h"
 #include "proto/deadline_after.h"
 #include "server/system/files.h"
 #include "server/system/log.h"

@@ -3,7 +3,7 @@
 
 #include <algorithm>
 
-#include "kernels/status_macros.h"
+#include "kernels/matrix/status.h"
 
 namespace gemmd {
 

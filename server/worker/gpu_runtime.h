@@ -13,9 +13,9 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
-#include "kernels/bad_group.h"
-#include "kernels/copied_part.h"
 #include "kernels/kernel.h"
+#include "kernels/matrix/layout.h"
+#include "kernels/matrix/sparse24.h"
 
 namespace gemmd {
 

@@ -14,13 +14,13 @@
 #include <vector>
 
 #include "absl/strings/numbers.h"
-#include "kernels/catalog.h"
 #include "kernels/cpu/host.h"
 #include "kernels/host_rates.h"
+#include "kernels/kernel.h"
+#include "kernels/matrix/status.h"
+#include "kernels/matrix/text.h"
 #include "kernels/mma/chip.h"
-#include "kernels/mma/find.h"
-#include "kernels/status_macros.h"
-#include "kernels/text.h"
+#include "kernels/mma/instructions.h"
 #include "server/crossing/channel.h"
 #include "server/crossing/launcher.h"
 #include "server/crossing/protocol.h"

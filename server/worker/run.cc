@@ -8,10 +8,9 @@
 #include <utility>
 #include <vector>
 
-#include "kernels/catalog.h"
 #include "kernels/kernel.h"
-#include "kernels/status_macros.h"
-#include "kernels/text.h"
+#include "kernels/matrix/status.h"
+#include "kernels/matrix/text.h"
 
 namespace gemmd {
 namespace {

@@ -8,8 +8,8 @@
 #include <vector>
 
 #include "absl/status/status.h"
-#include "kernels/abort.h"
 #include "kernels/kernel.h"
+#include "kernels/matrix/abort.h"
 #include "kernels/problem.h"
 #include "server/crossing/protocol.h"
 #include "server/crossing/shared_memory.h"

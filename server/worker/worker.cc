@@ -17,9 +17,9 @@
 #include <utility>
 
 #include "absl/strings/numbers.h"
-#include "kernels/catalog.h"
+#include "kernels/kernel.h"
+#include "kernels/matrix/status.h"
 #include "kernels/mma/chip.h"
-#include "kernels/status_macros.h"
 #include "server/crossing/job_layout.h"
 #include "server/system/files.h"
 #include "server/system/version.h"

@@ -4,7 +4,7 @@
 #include <array>
 
 #include "gemmd/v1/registry.pb.h"
-#include "kernels/catalog.h"
+#include "kernels/kernel.h"
 #include "server/wire/registry_service.h"
 #include "tests/fuzz/target.h"
 

@@ -4,7 +4,7 @@
 #include <string>
 #include <vector>
 
-#include "kernels/element.h"
+#include "kernels/matrix/element.h"
 #include "kserve/v2/inference.pb.h"
 #include "server/kserve/convert_infer.h"
 #include "server/wire/convert.h"

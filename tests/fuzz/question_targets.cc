@@ -16,7 +16,7 @@
 #include "gemmd/v1/resident.pb.h"
 #include "gemmd/v1/statistics.pb.h"
 #include "health/v1/health.pb.h"
-#include "kernels/peer_text.h"
+#include "kernels/matrix/text.h"
 #include "kserve/v2/inference.pb.h"
 #include "server/system/clock.h"
 #include "server/wire/admin_service.h"

@@ -7,8 +7,8 @@
 #include <utility>
 #include <vector>
 
-#include "kernels/catalog.h"
-#include "kernels/checked.h"
+#include "kernels/kernel.h"
+#include "kernels/matrix/layout.h"
 #include "server/crossing/channel.h"
 #include "server/crossing/protocol.h"
 #include "tests/fuzz/target.h"

@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "gemmd/v1/instructions.pb.h"
-#include "kernels/catalog.h"
+#include "kernels/kernel.h"
 #include "kernels/mma/instructions.h"
 #include "server/wire/convert.h"
 #include "server/wire/listing.h"

@@ -9,10 +9,10 @@
 #include <utility>
 #include <vector>
 
-#include "kernels/catalog.h"
 #include "kernels/cuda/device/launch.h"
 #include "kernels/cuda/geometry.h"
 #include "kernels/cuda/rows.h"
+#include "kernels/kernel.h"
 #include "tests/gpu/cuda_runner.h"
 #include "tests/gpu/gpu_fixture.h"
 #include "tests/gpu/product.h"

@@ -8,8 +8,8 @@
 #include "kernels/cuda/row.h"
 #include "kernels/cuda/rows.h"
 #include "kernels/cuda/warp_work.h"
-#include "kernels/sparse24.h"
-#include "kernels/text.h"
+#include "kernels/matrix/sparse24.h"
+#include "kernels/matrix/text.h"
 #include "tests/gpu/epilogues.h"
 
 namespace gemmd {

@@ -12,12 +12,12 @@
 #include <thread>
 #include <tuple>
 
-#include "kernels/cpu/threads.h"
+#include "kernels/cpu/host.h"
 #include "kernels/cuda/rows.h"
+#include "kernels/matrix/status.h"
+#include "kernels/matrix/text.h"
+#include "kernels/mma/chip.h"
 #include "kernels/mma/instructions.h"
-#include "kernels/mma/support.h"
-#include "kernels/status_macros.h"
-#include "kernels/text.h"
 #include "tests/gpu/cases.h"
 #include "tests/gpu/comparison.h"
 #include "tests/gpu/reference.h"

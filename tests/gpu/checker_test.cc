@@ -14,7 +14,7 @@
 #include <tuple>
 
 #include "kernels/cuda/rows.h"
-#include "kernels/mma/find.h"
+#include "kernels/mma/instructions.h"
 #include "tests/gpu/cases.h"
 #include "tests/gpu/reference.h"
 #include "tests/gpu/report.h"

@@ -3,7 +3,7 @@
 
 #include <array>
 
-#include "kernels/text.h"
+#include "kernels/matrix/text.h"
 #include "tests/gpu/cases.h"
 
 namespace gemmd {

@@ -7,7 +7,7 @@
 #include <cstdlib>
 #include <thread>
 
-#include "kernels/bench/output_file.h"
+#include "kernels/bench/report.h"
 #include "tests/gpu/checker.h"
 #include "tests/gpu/cuda_runner.h"
 #include "tests/gpu/report.h"

@@ -19,8 +19,8 @@
 #include <string>
 #include <vector>
 
-#include "kernels/bench/output_file.h"
-#include "kernels/catalog.h"
+#include "kernels/bench/report.h"
+#include "kernels/kernel.h"
 #include "server/device/job.h"
 #include "server/device/worker_device.h"
 #include "server/system/clock.h"

@@ -2,8 +2,8 @@
 #include "tests/gpu/reference.h"
 
 #include "kernels/default_recipe.h"
-#include "kernels/status_macros.h"
-#include "kernels/text.h"
+#include "kernels/matrix/status.h"
+#include "kernels/matrix/text.h"
 
 namespace gemmd {
 

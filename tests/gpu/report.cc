@@ -5,7 +5,7 @@
 #include <set>
 
 #include "absl/strings/str_format.h"
-#include "kernels/text.h"
+#include "kernels/matrix/text.h"
 
 namespace gemmd {
 namespace {

@@ -5,10 +5,10 @@
 #include <set>
 #include <vector>
 
-#include "kernels/catalog.h"
+#include "kernels/kernel.h"
+#include "kernels/matrix/status.h"
+#include "kernels/matrix/text.h"
 #include "kernels/select.h"
-#include "kernels/status_macros.h"
-#include "kernels/text.h"
 #include "tests/gpu/cases.h"
 #include "tests/gpu/comparison.h"
 #include "tests/gpu/reference.h"

@@ -16,10 +16,10 @@
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
 #include "absl/types/span.h"
-#include "kernels/catalog.h"
 #include "kernels/cpu/block_sums.h"
 #include "kernels/cpu/host.h"
-#include "kernels/mma/support.h"
+#include "kernels/kernel.h"
+#include "kernels/mma/chip.h"
 #include "kernels/verify/checksum.h"
 #include "kernels/verify/sampled.h"
 #include "tests/kernels/watched_zeros.h"
@@ -237,8 +237,8 @@ void ExpectSoonAfterAbort(const std::function<absl::Status(AbortFlag)>& run) {
              absl::ToDoubleMilliseconds(best), "ms");
 }
 
-// A loop over parts is left out in at most 4096 runs (kernels/abortable_loop.h); two stand in a
-// row.
+// A loop over parts is left out in at most 4096 runs (kernels/matrix/abortable_loop.h); two stand
+// in a row.
 constexpr int64_t kMaxLooks = 10'000;
 
 // Work that is aborted when it has touched a few pages of a matrix leaves most of it untouched: at

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "kernels/abortable_loop.h"
+#include "kernels/matrix/abortable_loop.h"
 
 #include <gtest/gtest.h>
 

@@ -11,10 +11,10 @@
 #include <string>
 #include <vector>
 
-#include "kernels/catalog.h"
 #include "kernels/cpu/block_sums.h"
 #include "kernels/cpu/host.h"
-#include "kernels/element.h"
+#include "kernels/kernel.h"
+#include "kernels/matrix/element.h"
 #include "tests/kernels/product_case.h"
 #include "tests/testing/compare.h"
 #include "tests/testing/random_source.h"

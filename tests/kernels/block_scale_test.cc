@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Factors of blocks by themselves: their codes, their sizes, and which problems may have them.
-#include "kernels/block_scale.h"
+#include "kernels/matrix/block_scale.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -11,7 +11,7 @@
 #include <limits>
 #include <string>
 
-#include "kernels/catalog.h"
+#include "kernels/kernel.h"
 #include "kernels/problem.h"
 #include "tests/testing/random_source.h"
 #include "tests/testing/status_matchers.h"

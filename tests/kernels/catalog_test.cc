@@ -1,6 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "kernels/catalog.h"
-
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -8,9 +6,10 @@
 #include <set>
 #include <string>
 
+#include "kernels/kernel.h"
+#include "kernels/matrix/text.h"
 #include "kernels/mma/instructions.h"
 #include "kernels/promotion.h"
-#include "kernels/text.h"
 #include "tests/testing/status_matchers.h"
 
 namespace gemmd {

@@ -11,11 +11,11 @@
 #include <string>
 #include <vector>
 
-#include "kernels/catalog.h"
+#include "kernels/kernel.h"
+#include "kernels/matrix/sparse24.h"
 #include "kernels/promotion.h"
 #include "kernels/select.h"
 #include "kernels/sim/rows.h"
-#include "kernels/sparse24.h"
 #include "tests/testing/random_source.h"
 #include "tests/testing/status_matchers.h"
 

@@ -2,7 +2,7 @@
 //
 // The codecs of single elements against what a format means: decoding against the formula of its
 // sign, exponent and fraction, encoding against a search for the nearest code.
-#include "kernels/element_codes.h"
+#include "kernels/matrix/element_codes.h"
 
 #include <gtest/gtest.h>
 
@@ -11,7 +11,7 @@
 #include <limits>
 #include <vector>
 
-#include "kernels/element.h"
+#include "kernels/matrix/element.h"
 #include "tests/testing/random_source.h"
 #include "tests/testing/special_values.h"
 

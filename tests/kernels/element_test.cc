@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Values and rounding of every element type, exhaustively where it has at most 19 bits.
-#include "kernels/element.h"
+#include "kernels/matrix/element.h"
 
 #include <gtest/gtest.h>
 

@@ -1,14 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Times between and beyond measured ones; costs of parts from times of wholes.
-#include "kernels/extent_grid.h"
-
 #include <gtest/gtest.h>
 
 #include <array>
 #include <vector>
 
-#include "kernels/fit_costs.h"
+#include "kernels/device_profile.h"
+#include "kernels/host_rates.h"
 
 namespace gemmd {
 namespace {

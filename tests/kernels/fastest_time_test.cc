@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "kernels/fastest_time.h"
-
 #include <gtest/gtest.h>
+
+#include "kernels/host_rates.h"
 
 namespace gemmd {
 namespace {

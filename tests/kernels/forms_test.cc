@@ -11,9 +11,9 @@
 #include <utility>
 #include <vector>
 
-#include "kernels/catalog.h"
 #include "kernels/cpu/host.h"
-#include "kernels/prune24.h"
+#include "kernels/kernel.h"
+#include "kernels/matrix/sparse24.h"
 #include "tests/kernels/product_case.h"
 #include "tests/testing/status_matchers.h"
 

@@ -9,8 +9,8 @@
 #include <string>
 #include <vector>
 
-#include "kernels/catalog.h"
 #include "kernels/host_rates.h"
+#include "kernels/kernel.h"
 #include "kernels/select.h"
 
 namespace gemmd {

@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Pruning by a mask against brute force, element by element.
-#include "kernels/mask24.h"
-
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -10,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "kernels/matrix/sparse24.h"
 #include "tests/kernels/sparse_case.h"
 #include "tests/testing/status_matchers.h"
 

@@ -10,7 +10,7 @@
 #include <string_view>
 #include <vector>
 
-#include "kernels/catalog.h"
+#include "kernels/kernel.h"
 
 namespace gemmd {
 

@@ -12,7 +12,7 @@
 #include <string>
 #include <vector>
 
-#include "kernels/peer_text.h"
+#include "kernels/matrix/text.h"
 #include "tests/kernels/mistyped_name.h"
 #include "tests/testing/status_matchers.h"
 

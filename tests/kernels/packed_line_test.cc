@@ -6,7 +6,7 @@
 #include <cmath>
 #include <vector>
 
-#include "kernels/element.h"
+#include "kernels/matrix/element.h"
 #include "tests/testing/random_source.h"
 
 namespace gemmd {

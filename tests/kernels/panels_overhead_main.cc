@@ -19,7 +19,7 @@
 #include "absl/time/time.h"
 #include "kernels/cpu/host.h"
 #include "kernels/cpu/panels.h"
-#include "kernels/element.h"
+#include "kernels/matrix/element.h"
 
 namespace gemmd {
 namespace {

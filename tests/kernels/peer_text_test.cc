@@ -1,11 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "kernels/peer_text.h"
-
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <string>
 
+#include "kernels/matrix/text.h"
 #include "tests/testing/status_matchers.h"
 
 namespace gemmd {

@@ -5,9 +5,9 @@
 #include <cstring>
 #include <limits>
 
-#include "kernels/fastest_time.h"
-#include "kernels/sparse24.h"
-#include "kernels/status_macros.h"
+#include "kernels/host_rates.h"
+#include "kernels/matrix/sparse24.h"
+#include "kernels/matrix/status.h"
 
 namespace gemmd {
 namespace {

@@ -8,10 +8,9 @@
 #include <string>
 #include <vector>
 
-#include "kernels/catalog.h"
 #include "kernels/cpu/host.h"
-#include "kernels/fastest_time.h"
 #include "kernels/host_rates.h"
+#include "kernels/kernel.h"
 #include "kernels/select.h"
 #include "tests/kernels/prediction_case.h"
 #include "tests/testing/timed.h"

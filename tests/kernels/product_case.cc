@@ -6,10 +6,9 @@
 #include <cstring>
 #include <limits>
 
-#include "kernels/prune24.h"
-#include "kernels/sparse24.h"
-#include "kernels/status_macros.h"
-#include "kernels/text.h"
+#include "kernels/matrix/sparse24.h"
+#include "kernels/matrix/status.h"
+#include "kernels/matrix/text.h"
 #include "tests/kernels/page_end_buffer.h"
 
 namespace gemmd {

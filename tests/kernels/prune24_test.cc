@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Pruning against brute force.
-#include "kernels/prune24.h"
-
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -15,7 +13,8 @@
 #include <utility>
 #include <vector>
 
-#include "kernels/text.h"
+#include "kernels/matrix/sparse24.h"
+#include "kernels/matrix/text.h"
 #include "tests/kernels/sparse_case.h"
 #include "tests/testing/special_values.h"
 #include "tests/testing/status_matchers.h"
@@ -26,7 +25,7 @@ namespace {
 using enum ElementType;
 
 // How many NaNs and infinities some elements have, and the sum of the others' magnitudes. One array
-// is more than another as prune24.h says.
+// is more than another as sparse24.h says.
 using Magnitude = std::array<double, 3>;
 
 void Add(Magnitude& sum, const Magnitude& other) {

@@ -12,8 +12,8 @@
 #include <utility>
 #include <vector>
 
-#include "kernels/catalog.h"
 #include "kernels/cpu/host.h"
+#include "kernels/kernel.h"
 #include "kernels/select.h"
 #include "tests/testing/status_matchers.h"
 

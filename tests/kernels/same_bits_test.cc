@@ -10,13 +10,13 @@
 #include <utility>
 #include <vector>
 
-#include "kernels/catalog.h"
 #include "kernels/cuda/rows.h"
 #include "kernels/cuda/warp_work.h"
 #include "kernels/default_recipe.h"
+#include "kernels/kernel.h"
+#include "kernels/matrix/sparse24.h"
 #include "kernels/select.h"
 #include "kernels/sim/rows.h"
-#include "kernels/sparse24.h"
 #include "tests/kernels/sim/operand_families.h"
 #include "tests/testing/status_matchers.h"
 

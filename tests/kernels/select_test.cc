@@ -10,9 +10,9 @@
 #include <string>
 #include <vector>
 
-#include "kernels/catalog.h"
 #include "kernels/cuda/row_table.h"
-#include "kernels/mma/support.h"
+#include "kernels/kernel.h"
+#include "kernels/mma/chip.h"
 #include "tests/testing/status_matchers.h"
 
 namespace gemmd {

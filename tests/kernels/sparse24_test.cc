@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // The portable sparse format: its bytes, every pattern of zeros, every pattern of indices.
-#include "kernels/sparse24.h"
+#include "kernels/matrix/sparse24.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -12,7 +12,7 @@
 #include <string>
 #include <vector>
 
-#include "kernels/text.h"
+#include "kernels/matrix/text.h"
 #include "tests/kernels/sparse_case.h"
 #include "tests/testing/status_matchers.h"
 

@@ -8,7 +8,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "kernels/sparse24.h"
+#include "kernels/matrix/sparse24.h"
 #include "tests/testing/random_source.h"
 
 namespace gemmd {

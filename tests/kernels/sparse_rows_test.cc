@@ -9,9 +9,9 @@
 #include <string>
 #include <vector>
 
-#include "kernels/catalog.h"
 #include "kernels/cpu/host.h"
-#include "kernels/sparse24.h"
+#include "kernels/kernel.h"
+#include "kernels/matrix/sparse24.h"
 #include "tests/kernels/product_case.h"
 #include "tests/testing/random_source.h"
 #include "tests/testing/status_matchers.h"

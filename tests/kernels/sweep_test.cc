@@ -17,10 +17,10 @@
 #include <string>
 #include <vector>
 
-#include "kernels/catalog.h"
 #include "kernels/cpu/host.h"
-#include "kernels/sparse24.h"
-#include "kernels/text.h"
+#include "kernels/kernel.h"
+#include "kernels/matrix/sparse24.h"
+#include "kernels/matrix/text.h"
 #include "tests/kernels/product_case.h"
 #include "tests/testing/compare.h"
 #include "tests/testing/random_source.h"

@@ -9,8 +9,8 @@
 #include <thread>
 #include <vector>
 
-#include "kernels/catalog.h"
 #include "kernels/cpu/host.h"
+#include "kernels/kernel.h"
 #include "tests/kernels/product_case.h"
 #include "tests/kernels/reference.h"
 #include "tests/testing/compare.h"

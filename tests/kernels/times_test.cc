@@ -8,7 +8,6 @@
 #include <vector>
 
 #include "kernels/cpu/host.h"
-#include "kernels/fastest_time.h"
 #include "kernels/host_rates.h"
 #include "kernels/nearest_names.h"
 #include "tests/kernels/mistyped_name.h"

@@ -7,12 +7,12 @@
 #include <iostream>
 #include <vector>
 
-#include "kernels/catalog.h"
 #include "kernels/cpu/host.h"
-#include "kernels/element.h"
-#include "kernels/sparse24.h"
+#include "kernels/kernel.h"
+#include "kernels/matrix/element.h"
+#include "kernels/matrix/sparse24.h"
 #include "kernels/verify/checksum.h"
-#include "kernels/verify/gather.h"
+#include "kernels/verify/recompute.h"
 #include "kernels/verify/sampled.h"
 
 namespace gemmd {

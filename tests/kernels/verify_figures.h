@@ -8,7 +8,7 @@
 #include <string_view>
 
 #include "kernels/kernel.h"
-#include "kernels/verify/checked_product.h"
+#include "kernels/verify/recompute.h"
 #include "tests/kernels/product_case.h"
 #include "tests/testing/random_source.h"
 

@@ -8,7 +8,7 @@
 #include <cstdio>
 #include <cstdlib>
 
-#include "kernels/cpu/threads.h"
+#include "kernels/cpu/host.h"
 #include "tests/kernels/verify_figures.h"
 
 namespace gemmd {

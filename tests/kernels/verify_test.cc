@@ -8,7 +8,7 @@
 #include <limits>
 #include <vector>
 
-#include "kernels/catalog.h"
+#include "kernels/kernel.h"
 #include "kernels/verify/checksum.h"
 #include "kernels/verify/element_bound.h"
 #include "kernels/verify/recompute.h"

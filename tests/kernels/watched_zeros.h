@@ -10,7 +10,7 @@
 #include <cstdint>
 
 #include "absl/types/span.h"
-#include "kernels/abort.h"
+#include "kernels/matrix/abort.h"
 
 namespace gemmd {
 

@@ -4,7 +4,7 @@
 #include <cmath>
 #include <vector>
 
-#include "kernels/element.h"
+#include "kernels/matrix/element.h"
 #include "tests/record/families.h"
 
 namespace gemmd {

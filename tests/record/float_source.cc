@@ -3,7 +3,7 @@
 
 #include <cmath>
 
-#include "kernels/element.h"
+#include "kernels/matrix/element.h"
 
 namespace gemmd {
 namespace {

@@ -3,7 +3,7 @@
 
 #include <algorithm>
 
-#include "kernels/sim/registers.h"
+#include "kernels/sim/unit.h"
 
 namespace gemmd {
 namespace {

@@ -10,10 +10,10 @@
 #include <string>
 #include <vector>
 
-#include "kernels/element.h"
-#include "kernels/mma/find.h"
-#include "kernels/mma/metadata.h"
-#include "kernels/mma/support.h"
+#include "kernels/matrix/element.h"
+#include "kernels/mma/chip.h"
+#include "kernels/mma/fragment.h"
+#include "kernels/mma/instructions.h"
 #include "tests/record/recording.h"
 #include "tests/record/variants.h"
 #include "tests/vectors/replay.h"

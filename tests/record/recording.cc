@@ -5,8 +5,6 @@
 #include <span>
 
 #include "kernels/mma/fragment.h"
-#include "kernels/mma/metadata.h"
-#include "kernels/sim/matrix_unit.h"
 #include "kernels/sim/unit.h"
 #include "tests/record/operand_words.h"
 #include "tests/record/variants.h"

@@ -5,8 +5,8 @@
 
 #include <algorithm>
 
+#include "kernels/mma/chip.h"
 #include "kernels/mma/instructions.h"
-#include "kernels/mma/support.h"
 
 namespace gemmd {
 

@@ -15,7 +15,7 @@
 #include <string>
 #include <vector>
 
-#include "kernels/mma/find.h"
+#include "kernels/mma/chip.h"
 #include "tests/record/cuda_driver.h"
 #include "tests/record/operand_words.h"
 #include "tests/record/ptx_module.h"

@@ -14,7 +14,7 @@
 #include <string>
 
 #include "absl/types/span.h"
-#include "kernels/element.h"
+#include "kernels/matrix/element.h"
 #include "kernels/problem.h"
 
 namespace gemmd {

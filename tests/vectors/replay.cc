@@ -9,8 +9,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
-#include "kernels/mma/find.h"
-#include "kernels/mma/support.h"
+#include "kernels/mma/chip.h"
+#include "kernels/mma/instructions.h"
 #include "kernels/sim/unit.h"
 
 namespace gemmd {

@@ -11,7 +11,7 @@
 #include <string>
 #include <vector>
 
-#include "kernels/mma/find.h"
+#include "kernels/mma/chip.h"
 #include "tests/testing/command_line.h"
 #include "tests/vectors/replay.h"
 

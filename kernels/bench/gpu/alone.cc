@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "kernels/bench/statistics.h"
-#include "kernels/status_macros.h"
+#include "kernels/matrix/status.h"
 
 namespace gemmd::bench {
 namespace {

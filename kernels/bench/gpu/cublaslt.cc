@@ -9,8 +9,8 @@
 #include "kernels/bench/gpu/cublaslt_api.h"
 #include "kernels/bench/gpu/cuda_types.h"
 #include "kernels/bench/gpu/library_problem.h"
-#include "kernels/status_macros.h"
-#include "kernels/text.h"
+#include "kernels/matrix/status.h"
+#include "kernels/matrix/text.h"
 
 namespace gemmd::bench {
 namespace {

@@ -4,7 +4,7 @@
 #include <utility>
 #include <vector>
 
-#include "kernels/status_macros.h"
+#include "kernels/matrix/status.h"
 
 namespace gemmd::bench {
 namespace {

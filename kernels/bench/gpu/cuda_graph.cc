@@ -3,8 +3,8 @@
 
 #include <cstddef>
 
-#include "kernels/status_macros.h"
-#include "kernels/text.h"
+#include "kernels/matrix/status.h"
+#include "kernels/matrix/text.h"
 
 namespace gemmd::bench {
 namespace {

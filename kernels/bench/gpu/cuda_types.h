@@ -7,7 +7,7 @@
 
 #include <optional>
 
-#include "kernels/element.h"
+#include "kernels/matrix/element.h"
 
 namespace gemmd::bench {
 

@@ -11,14 +11,14 @@
 #include <vector>
 
 #include "absl/strings/str_format.h"
-#include "kernels/bench/build_commit.h"
 #include "kernels/bench/gpu/operand_sets.h"
-#include "kernels/bench/output_file.h"
 #include "kernels/bench/problem.h"
-#include "kernels/catalog.h"
+#include "kernels/bench/report.h"
+#include "kernels/bench/session.h"
+#include "kernels/kernel.h"
+#include "kernels/matrix/status.h"
+#include "kernels/matrix/text.h"
 #include "kernels/select.h"
-#include "kernels/status_macros.h"
-#include "kernels/text.h"
 
 namespace gemmd::bench {
 namespace {

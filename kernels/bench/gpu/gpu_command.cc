@@ -12,8 +12,8 @@
 #include "kernels/bench/gpu/errors.h"
 #include "kernels/bench/gpu/measure_rows.h"
 #include "kernels/bench/session.h"
-#include "kernels/status_macros.h"
-#include "kernels/text.h"
+#include "kernels/matrix/status.h"
+#include "kernels/matrix/text.h"
 
 namespace gemmd::bench {
 namespace {

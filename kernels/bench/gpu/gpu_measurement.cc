@@ -2,7 +2,7 @@
 #include "kernels/bench/gpu/gpu_measurement.h"
 
 #include "absl/strings/str_format.h"
-#include "kernels/text.h"
+#include "kernels/matrix/text.h"
 
 namespace gemmd::bench {
 namespace {

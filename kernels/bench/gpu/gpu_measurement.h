@@ -9,9 +9,9 @@
 #include <vector>
 
 #include "kernels/bench/gpu/alone.h"
-#include "kernels/bench/library_time.h"
+#include "kernels/bench/problem.h"
 #include "kernels/bench/report.h"
-#include "kernels/bench/shape.h"
+#include "kernels/bench/statistics.h"
 
 namespace gemmd::bench {
 

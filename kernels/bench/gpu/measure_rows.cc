@@ -12,8 +12,8 @@
 #include "kernels/bench/gpu/output_check.h"
 #include "kernels/bench/statistics.h"
 #include "kernels/default_recipe.h"
-#include "kernels/status_macros.h"
-#include "kernels/text.h"
+#include "kernels/matrix/status.h"
+#include "kernels/matrix/text.h"
 
 namespace gemmd::bench {
 namespace {

@@ -5,7 +5,7 @@
 #include <utility>
 
 #include "kernels/bench/problem.h"
-#include "kernels/status_macros.h"
+#include "kernels/matrix/status.h"
 
 namespace gemmd::bench {
 namespace {

@@ -8,9 +8,9 @@
 
 #include "kernels/bench/problem.h"
 #include "kernels/default_recipe.h"
-#include "kernels/sparse24.h"
-#include "kernels/status_macros.h"
-#include "kernels/text.h"
+#include "kernels/matrix/sparse24.h"
+#include "kernels/matrix/status.h"
+#include "kernels/matrix/text.h"
 
 namespace gemmd::bench {
 namespace {

@@ -26,9 +26,9 @@
 #include "kernels/cuda/recent_problems.h"
 #include "kernels/cuda/row_table.h"
 #include "kernels/cuda/rows.h"
-#include "kernels/mma/find.h"
-#include "kernels/status_macros.h"
-#include "kernels/text.h"
+#include "kernels/matrix/status.h"
+#include "kernels/matrix/text.h"
+#include "kernels/mma/chip.h"
 
 namespace gemmd {
 namespace {

@@ -6,9 +6,9 @@
 #include <cstddef>
 #include <cstdint>
 
-#include "kernels/abort.h"
 #include "kernels/cuda/epilogue.h"
-#include "kernels/split_float.h"
+#include "kernels/matrix/abort.h"
+#include "kernels/matrix/split_float.h"
 
 namespace gemmd {
 

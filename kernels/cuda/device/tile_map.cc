@@ -6,8 +6,8 @@
 #include <cstring>
 
 #include "kernels/cuda/device/runtime.h"
-#include "kernels/status_macros.h"
-#include "kernels/text.h"
+#include "kernels/matrix/status.h"
+#include "kernels/matrix/text.h"
 
 namespace gemmd {
 namespace {

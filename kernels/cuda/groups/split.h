@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// f32 by way of f16 (kernels/split_float.h). A stage has two parts of either operand, and a thread
-// three times the sums of its tile: cross sums, those that are promoted, and their totals.
+// f32 by way of f16 (kernels/matrix/split_float.h). A stage has two parts of either operand, and a
+// thread three times the sums of its tile: cross sums, those that are promoted, and their totals.
 #pragma once
 
 #include "kernels/cuda/tiles.h"

@@ -1,16 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // The metadata of a sparse A, from the portable indices (sparse24.h) to the words of lanes;
-// metadata.cu has the kernel. Functions are constexpr for the sake of nvcc; see packed_line.h.
+// metadata.cu has the kernel. Functions are constexpr for the sake of nvcc; see element_codes.h.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
 
+#include "kernels/matrix/sparse24.h"
+#include "kernels/matrix/sparse_groups.h"
+#include "kernels/mma/fragment.h"
 #include "kernels/mma/instruction.h"
-#include "kernels/mma/metadata.h"
-#include "kernels/sparse24.h"
-#include "kernels/sparse_unit.h"
 
 namespace gemmd {
 

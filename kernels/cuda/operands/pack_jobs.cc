@@ -4,7 +4,7 @@
 #include <bit>
 
 #include "kernels/cuda/geometry.h"
-#include "kernels/status_macros.h"
+#include "kernels/matrix/status.h"
 
 namespace gemmd {
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // The packing of operands, of which each thread does its part; pack.cu has the kernels. Functions
-// are constexpr for the sake of nvcc; see packed_line.h.
+// are constexpr for the sake of nvcc; see element_codes.h.
 //
 // Lines are written in chunks of 16 bytes, and read in such chunks as far as they are aligned.
 // Elements may take more bits than in their source: a container holds an element's bits, `shift`
@@ -12,7 +12,7 @@
 #include <cstdint>
 
 #include "kernels/cuda/row.h"
-#include "kernels/packed_line.h"
+#include "kernels/matrix/element_codes.h"
 
 namespace gemmd {
 

@@ -3,7 +3,7 @@
 #include <bit>
 
 #include "kernels/sim/scalar.h"
-#include "kernels/sim/vector/code_tables.h"
+#include "kernels/sim/vector/runs.h"
 #include "kernels/sim/vector/simple.h"
 
 namespace gemmd::sim {

@@ -6,7 +6,7 @@
 
 #include <cstdint>
 
-#include "kernels/sim/number.h"
+#include "kernels/sim/scalar.h"
 #include "kernels/sim/vector/runs.h"
 
 namespace gemmd::sim {

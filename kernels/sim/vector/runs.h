@@ -109,4 +109,8 @@ const VectorCode* Avx512Code();
 // the start of the run.
 uint32_t PlainBlock(const FusedRun& run, int first, int row_base, int lane, uint32_t addend);
 
+// The code for each kind of vector, whether or not this processor can run it.
+extern const VectorCode kAvx2Code;
+extern const VectorCode kAvx512Code;
+
 }  // namespace gemmd::sim

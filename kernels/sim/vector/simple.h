@@ -5,7 +5,6 @@
 
 #include <cstdint>
 
-#include "kernels/sim/number.h"
 #include "kernels/sim/scalar.h"
 #include "kernels/sim/vector/runs.h"
 

@@ -14,9 +14,9 @@
 #include "kernels/cuda/device/operands/copy_parts.h"
 #include "kernels/cuda/device/operands/sparse24.h"
 #include "kernels/cuda/device/runtime.h"
-#include "kernels/mma/find.h"
-#include "kernels/status_macros.h"
-#include "kernels/text.h"
+#include "kernels/matrix/status.h"
+#include "kernels/matrix/text.h"
+#include "kernels/mma/chip.h"
 
 namespace gemmd {
 namespace {

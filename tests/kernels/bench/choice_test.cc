@@ -8,8 +8,7 @@
 #include <set>
 
 #include "kernels/bench/options.h"
-#include "kernels/bench/row_choice.h"
-#include "kernels/catalog.h"
+#include "kernels/kernel.h"
 #include "tests/kernels/bench/simulating_device.h"
 #include "tests/testing/status_matchers.h"
 

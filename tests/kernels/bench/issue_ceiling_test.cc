@@ -3,8 +3,8 @@
 
 #include <gtest/gtest.h>
 
-#include "kernels/catalog.h"
-#include "kernels/mma/find.h"
+#include "kernels/kernel.h"
+#include "kernels/mma/instructions.h"
 
 namespace gemmd::bench {
 namespace {

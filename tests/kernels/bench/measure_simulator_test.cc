@@ -5,7 +5,7 @@
 
 #include <set>
 
-#include "kernels/catalog.h"
+#include "kernels/kernel.h"
 #include "tests/testing/status_matchers.h"
 
 namespace gemmd::bench {

@@ -8,8 +8,8 @@
 #include <set>
 
 #include "kernels/bench/problem.h"
-#include "kernels/option/free_memory.h"
-#include "kernels/sparse24.h"
+#include "kernels/matrix/sparse24.h"
+#include "kernels/option/resources.h"
 #include "tests/testing/status_matchers.h"
 
 namespace gemmd::bench {

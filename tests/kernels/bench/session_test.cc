@@ -11,7 +11,6 @@
 #include <nlohmann/json.hpp>
 #include <sstream>
 
-#include "kernels/bench/build_commit.h"
 #include "tests/testing/status_matchers.h"
 
 namespace gemmd::bench {

@@ -5,9 +5,9 @@
 #include <cstring>
 #include <utility>
 
-#include "kernels/catalog.h"
+#include "kernels/kernel.h"
+#include "kernels/matrix/status.h"
 #include "kernels/mma/instruction.h"
-#include "kernels/status_macros.h"
 
 namespace gemmd::bench {
 namespace {

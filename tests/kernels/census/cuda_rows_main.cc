@@ -22,9 +22,9 @@
 #include "kernels/cuda/row_table.h"
 #include "kernels/cuda/row_type.h"
 #include "kernels/cuda/rows.h"
-#include "kernels/mma/find.h"
+#include "kernels/matrix/text.h"
+#include "kernels/mma/chip.h"
 #include "kernels/mma/ptx.h"
-#include "kernels/text.h"
 #include "tests/kernels/census/sample.h"
 #include "tests/kernels/tensor_unit.h"
 

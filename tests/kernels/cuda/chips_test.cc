@@ -8,13 +8,13 @@
 #include <string_view>
 #include <vector>
 
-#include "kernels/catalog.h"
 #include "kernels/cuda/geometry.h"
 #include "kernels/cuda/row_table.h"
 #include "kernels/cuda/rows.h"
-#include "kernels/sim/number.h"
+#include "kernels/kernel.h"
+#include "kernels/matrix/text.h"
+#include "kernels/sim/scalar.h"
 #include "kernels/sim/unit.h"
-#include "kernels/text.h"
 #include "tests/testing/status_matchers.h"
 
 namespace gemmd {

@@ -3,10 +3,10 @@
 // What kernels of GPUs make of one operand alone: the parts of the workspace that could be kept.
 #include <gtest/gtest.h>
 
-#include "kernels/catalog.h"
 #include "kernels/cuda/plan.h"
 #include "kernels/cuda/rows.h"
 #include "kernels/cuda/warp_work.h"
+#include "kernels/kernel.h"
 #include "tests/testing/status_matchers.h"
 
 namespace gemmd {

@@ -8,7 +8,7 @@
 #include <limits>
 
 #include "kernels/epilogue.h"
-#include "kernels/text.h"
+#include "kernels/matrix/text.h"
 
 namespace gemmd {
 namespace {

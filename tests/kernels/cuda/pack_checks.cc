@@ -12,12 +12,11 @@
 
 #include "kernels/cuda/geometry.h"
 #include "kernels/cuda/row_table.h"
-#include "kernels/mma/metadata.h"
-#include "kernels/prune24.h"
-#include "kernels/sim/a_tiles.h"
+#include "kernels/matrix/sparse24.h"
+#include "kernels/matrix/text.h"
+#include "kernels/mma/fragment.h"
+#include "kernels/sim/tiles.h"
 #include "kernels/sim/unit.h"
-#include "kernels/sparse24.h"
-#include "kernels/text.h"
 #include "tests/kernels/sparse_case.h"
 
 namespace gemmd {

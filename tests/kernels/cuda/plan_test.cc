@@ -6,10 +6,10 @@
 
 #include <gtest/gtest.h>
 
-#include "kernels/catalog.h"
 #include "kernels/cuda/rows.h"
 #include "kernels/cuda/warp_work.h"
 #include "kernels/device_profile.h"
+#include "kernels/kernel.h"
 #include "tests/testing/status_matchers.h"
 
 namespace gemmd {

@@ -6,7 +6,7 @@
 #include <gtest/gtest.h>
 
 #include "kernels/cuda/geometry.h"
-#include "kernels/mma/find.h"
+#include "kernels/mma/instructions.h"
 
 namespace gemmd {
 namespace {

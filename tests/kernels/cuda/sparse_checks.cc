@@ -7,9 +7,8 @@
 #include <string>
 #include <utility>
 
-#include "kernels/mask24.h"
-#include "kernels/prune24.h"
-#include "kernels/text.h"
+#include "kernels/matrix/sparse24.h"
+#include "kernels/matrix/text.h"
 #include "tests/kernels/sparse_case.h"
 
 namespace gemmd {

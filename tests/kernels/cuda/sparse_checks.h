@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // What other implementations of the sparse format, on the host and on a GPU, and of pruning, on a
-// GPU, are checked for: the bytes, counts and messages of kernels/sparse24.h and prune24.h.
+// GPU, are checked for: the bytes, counts and messages of kernels/matrix/sparse24.h.
 #pragma once
 
 #include <cstddef>
@@ -9,8 +9,8 @@
 #include <vector>
 
 #include "absl/status/status.h"
-#include "kernels/compress_view.h"
-#include "kernels/sparse24.h"
+#include "kernels/matrix/sparse24.h"
+#include "kernels/matrix/sparse_groups.h"
 #include "tests/testing/random_source.h"
 
 namespace gemmd {

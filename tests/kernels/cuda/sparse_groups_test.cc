@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // The sparse format, group by group as the threads of a GPU do it. Pruning has one form, which the
-// tests of prune24.h check.
-#include "kernels/sparse_groups.h"
+// tests of sparse24.h check.
+#include "kernels/matrix/sparse_groups.h"
 
 #include <gtest/gtest.h>
 

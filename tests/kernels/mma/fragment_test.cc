@@ -10,7 +10,6 @@
 #include <string>
 #include <string_view>
 
-#include "kernels/mma/find.h"
 #include "kernels/mma/instructions.h"
 #include "tests/kernels/mma/ptx_fragments.h"
 

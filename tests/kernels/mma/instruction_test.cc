@@ -9,7 +9,6 @@
 #include <string>
 #include <string_view>
 
-#include "kernels/mma/find.h"
 #include "kernels/mma/fragment.h"
 #include "kernels/mma/instructions.h"
 #include "kernels/mma/ptx.h"

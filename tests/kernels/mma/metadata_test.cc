@@ -2,8 +2,6 @@
 //
 // The places of metadata against the four forms in which sm_90 was seen to read it, told here by
 // thread of a quad and bit number.
-#include "kernels/mma/metadata.h"
-
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -14,7 +12,7 @@
 #include <utility>
 #include <vector>
 
-#include "kernels/mma/find.h"
+#include "kernels/mma/fragment.h"
 #include "kernels/mma/instructions.h"
 #include "kernels/sim/unit.h"
 #include "tests/testing/random_source.h"

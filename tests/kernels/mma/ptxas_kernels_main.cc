@@ -11,11 +11,10 @@
 #include <string_view>
 
 #include "absl/strings/str_cat.h"
-#include "kernels/mma/find.h"
+#include "kernels/mma/chip.h"
 #include "kernels/mma/fragment.h"
 #include "kernels/mma/instructions.h"
 #include "kernels/mma/ptx.h"
-#include "kernels/mma/support.h"
 #include "tests/kernels/tensor_unit.h"
 
 namespace gemmd {

@@ -1,15 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Which chip has which instruction: what ptxas 13.0 took and what it emitted, read from the code.
-#include "kernels/mma/support.h"
-
 #include <gtest/gtest.h>
 
 #include <string>
 #include <string_view>
 #include <vector>
 
-#include "kernels/mma/find.h"
+#include "kernels/mma/chip.h"
 #include "kernels/mma/instructions.h"
 
 namespace gemmd {

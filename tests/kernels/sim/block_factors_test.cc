@@ -10,9 +10,9 @@
 #include <string>
 #include <vector>
 
-#include "kernels/catalog.h"
-#include "kernels/mma/support.h"
-#include "kernels/sim/matrix_unit.h"
+#include "kernels/kernel.h"
+#include "kernels/mma/chip.h"
+#include "kernels/sim/unit.h"
 #include "tests/kernels/product_case.h"
 #include "tests/testing/compare.h"
 #include "tests/testing/random_source.h"

@@ -13,10 +13,10 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "kernels/element.h"
+#include "kernels/matrix/element.h"
 #include "kernels/mma/arithmetic.h"
-#include "kernels/mma/find.h"
-#include "kernels/mma/support.h"
+#include "kernels/mma/chip.h"
+#include "kernels/mma/instructions.h"
 #include "tests/kernels/sim/dot_rig.h"
 
 namespace gemmd {

@@ -6,8 +6,8 @@
 #include <cmath>
 
 #include "absl/strings/str_cat.h"
-#include "kernels/element.h"
-#include "kernels/mma/find.h"
+#include "kernels/matrix/element.h"
+#include "kernels/mma/instructions.h"
 
 namespace gemmd {
 namespace {

@@ -12,7 +12,7 @@
 
 #include "kernels/mma/chip.h"
 #include "kernels/mma/instruction.h"
-#include "kernels/sim/matrix_unit.h"
+#include "kernels/sim/unit.h"
 
 namespace gemmd {
 

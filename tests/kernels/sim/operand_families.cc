@@ -4,8 +4,8 @@
 #include <algorithm>
 #include <cmath>
 
-#include "kernels/element.h"
-#include "kernels/sparse24.h"
+#include "kernels/matrix/element.h"
+#include "kernels/matrix/sparse24.h"
 
 namespace gemmd {
 namespace {

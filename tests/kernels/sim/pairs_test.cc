@@ -9,9 +9,9 @@
 #include <string>
 #include <vector>
 
-#include "kernels/element.h"
+#include "kernels/matrix/element.h"
+#include "kernels/mma/chip.h"
 #include "kernels/mma/instructions.h"
-#include "kernels/mma/support.h"
 #include "kernels/sim/product.h"
 
 namespace gemmd {

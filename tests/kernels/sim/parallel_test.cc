@@ -13,7 +13,7 @@
 #include <vector>
 
 #include "kernels/cpu/host.h"
-#include "kernels/mma/find.h"
+#include "kernels/mma/instructions.h"
 #include "kernels/sim/product.h"
 #include "tests/kernels/sim/operand_families.h"
 #include "tests/testing/random_source.h"

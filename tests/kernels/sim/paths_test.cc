@@ -10,9 +10,8 @@
 #include <string_view>
 #include <vector>
 
-#include "kernels/mma/find.h"
+#include "kernels/mma/chip.h"
 #include "kernels/mma/instructions.h"
-#include "kernels/mma/support.h"
 #include "kernels/sim/product.h"
 #include "kernels/sim/vector/runs.h"
 #include "tests/kernels/sim/operand_families.h"

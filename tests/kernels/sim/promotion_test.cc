@@ -11,11 +11,11 @@
 #include <cstring>
 #include <vector>
 
-#include "kernels/element.h"
+#include "kernels/matrix/element.h"
+#include "kernels/matrix/sparse24.h"
+#include "kernels/mma/chip.h"
 #include "kernels/mma/instructions.h"
-#include "kernels/mma/support.h"
 #include "kernels/sim/product.h"
-#include "kernels/sparse24.h"
 #include "tests/kernels/sim/operand_families.h"
 #include "tests/kernels/sim/watched_code.h"
 #include "tests/testing/random_source.h"

@@ -10,11 +10,11 @@
 #include <string_view>
 #include <vector>
 
-#include "kernels/catalog.h"
+#include "kernels/kernel.h"
+#include "kernels/matrix/sparse24.h"
+#include "kernels/matrix/split_float.h"
+#include "kernels/mma/chip.h"
 #include "kernels/mma/instructions.h"
-#include "kernels/mma/support.h"
-#include "kernels/sparse24.h"
-#include "kernels/split_float.h"
 #include "tests/kernels/sim/watched_code.h"
 #include "tests/testing/random_source.h"
 #include "tests/testing/sanitized.h"

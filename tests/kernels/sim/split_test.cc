@@ -11,12 +11,11 @@
 #include <utility>
 #include <vector>
 
-#include "kernels/element.h"
+#include "kernels/matrix/element.h"
+#include "kernels/matrix/split_float.h"
+#include "kernels/mma/instruction.h"
 #include "kernels/mma/instructions.h"
-#include "kernels/mma/text.h"
 #include "kernels/sim/product.h"
-#include "kernels/sim/split_product.h"
-#include "kernels/split_float.h"
 #include "tests/kernels/sim/operand_families.h"
 #include "tests/kernels/sim/watched_code.h"
 #include "tests/testing/random_source.h"

@@ -10,11 +10,11 @@
 #include <string_view>
 #include <vector>
 
-#include "kernels/element.h"
+#include "kernels/matrix/element.h"
 #include "kernels/mma/arithmetic.h"
-#include "kernels/mma/find.h"
-#include "kernels/sim/matrix_unit.h"
+#include "kernels/mma/instructions.h"
 #include "kernels/sim/scalar.h"
+#include "kernels/sim/unit.h"
 #include "tests/testing/random_source.h"
 
 namespace gemmd {

@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "kernels/catalog.h"
+#include "kernels/kernel.h"
 #include "server/crossing/job_layout.h"
 #include "server/worker/run.h"
 #include "tests/testing/random_source.h"

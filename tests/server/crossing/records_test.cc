@@ -17,7 +17,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "kernels/catalog.h"
+#include "kernels/kernel.h"
 #include "server/crossing/channel.h"
 #include "server/crossing/job_layout.h"
 #include "server/crossing/per_operand.h"

@@ -11,8 +11,7 @@
 #include <string>
 #include <utility>
 
-#include "kernels/prune24.h"
-#include "kernels/sparse24.h"
+#include "kernels/matrix/sparse24.h"
 #include "server/device/job.h"
 #include "tests/server/worker/small_product.h"
 #include "tests/server/worker/worker_rig.h"

@@ -15,8 +15,8 @@
 #include <utility>
 #include <vector>
 
-#include "kernels/catalog.h"
 #include "kernels/cpu/host.h"
+#include "kernels/kernel.h"
 #include "server/device/host_device.h"
 #include "server/device/operands.h"
 #include "server/system/clock.h"

@@ -15,7 +15,7 @@
 #include "absl/synchronization/notification.h"
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
-#include "kernels/catalog.h"
+#include "kernels/kernel.h"
 #include "tests/server/device/shared_host.h"
 #include "tests/testing/patience.h"
 #include "tests/testing/status_matchers.h"

@@ -12,8 +12,8 @@
 #include <string>
 #include <vector>
 
-#include "kernels/catalog.h"
-#include "kernels/prune24.h"
+#include "kernels/kernel.h"
+#include "kernels/matrix/sparse24.h"
 #include "server/device/job.h"
 #include "tests/server/worker/small_product.h"
 #include "tests/server/worker/worker_rig.h"

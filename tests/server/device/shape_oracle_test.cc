@@ -10,9 +10,9 @@
 #include <optional>
 #include <utility>
 
-#include "kernels/checked.h"
+#include "kernels/matrix/layout.h"
+#include "kernels/matrix/sparse24.h"
 #include "kernels/problem.h"
-#include "kernels/sparse24.h"
 #include "server/crossing/job_layout.h"
 #include "server/device/large_job.h"
 #include "server/store/tensor.h"

@@ -13,7 +13,7 @@
 #include <cerrno>
 #include <fstream>
 
-#include "kernels/catalog.h"
+#include "kernels/kernel.h"
 #include "server/crossing/protocol.h"
 #include "server/system/clock.h"
 #include "tests/server/device/shared_host.h"

@@ -8,7 +8,7 @@
 #include <set>
 #include <string>
 
-#include "kernels/text.h"
+#include "kernels/matrix/text.h"
 #include "server/metrics/metric.h"
 #include "tests/server/metrics/all_metrics.h"
 

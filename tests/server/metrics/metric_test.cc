@@ -13,7 +13,7 @@
 #include <set>
 #include <string>
 
-#include "kernels/text.h"
+#include "kernels/matrix/text.h"
 #include "server/system/clock.h"
 #include "tests/server/metrics/all_metrics.h"
 

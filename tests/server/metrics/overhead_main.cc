@@ -18,7 +18,7 @@
 #include <vector>
 
 #include "absl/time/clock.h"
-#include "kernels/catalog.h"
+#include "kernels/kernel.h"
 #include "server/product/counts.h"
 #include "server/system/clock.h"
 #include "tests/server/wire/running_server.h"

@@ -11,7 +11,6 @@
 #include <string_view>
 #include <vector>
 
-#include "kernels/catalog.h"
 #include "kernels/kernel.h"
 #include "server/device/job.h"
 #include "server/device/operands.h"

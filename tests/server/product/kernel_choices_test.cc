@@ -4,7 +4,7 @@
 #include <limits>
 #include <vector>
 
-#include "kernels/catalog.h"
+#include "kernels/kernel.h"
 #include "server/product/prediction.h"
 
 namespace gemmd {

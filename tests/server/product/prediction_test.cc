@@ -11,7 +11,7 @@
 #include <thread>
 #include <vector>
 
-#include "kernels/catalog.h"
+#include "kernels/kernel.h"
 #include "tests/server/device/fake_device.h"
 #include "tests/testing/units.h"
 

@@ -16,8 +16,8 @@
 #include <utility>
 #include <vector>
 
-#include "kernels/catalog.h"
 #include "kernels/cpu/host.h"
+#include "kernels/kernel.h"
 #include "tests/testing/fake_clock.h"
 #include "tests/testing/status_matchers.h"
 

@@ -10,7 +10,7 @@
 #include <thread>
 #include <vector>
 
-#include "kernels/catalog.h"
+#include "kernels/kernel.h"
 #include "server/product/counts.h"
 
 namespace gemmd {

@@ -10,8 +10,7 @@
 #include <string>
 #include <vector>
 
-#include "kernels/mask24.h"
-#include "kernels/prune24.h"
+#include "kernels/matrix/sparse24.h"
 #include "tests/server/store/padded_spec.h"
 #include "tests/testing/random_source.h"
 #include "tests/testing/status_matchers.h"

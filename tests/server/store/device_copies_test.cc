@@ -12,8 +12,8 @@
 #include <utility>
 #include <vector>
 
-#include "kernels/catalog.h"
 #include "kernels/cpu/host.h"
+#include "kernels/kernel.h"
 #include "server/store/placed_bytes.h"
 #include "server/store/product_tensors.h"
 #include "tests/server/device/fake_device_memory.h"

@@ -11,7 +11,7 @@
 #include <utility>
 #include <vector>
 
-#include "kernels/catalog.h"
+#include "kernels/kernel.h"
 #include "server/store/product_tensors.h"
 #include "tests/server/device/fake_device_memory.h"
 #include "tests/server/store/adding_device.h"

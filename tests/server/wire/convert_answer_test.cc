@@ -10,7 +10,7 @@
 #include <string>
 #include <vector>
 
-#include "kernels/catalog.h"
+#include "kernels/kernel.h"
 #include "server/wire/convert.h"
 #include "server/wire/outgoing.h"
 #include "server/wire/registry_service.h"

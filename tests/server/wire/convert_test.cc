@@ -11,7 +11,7 @@
 #include <string>
 #include <vector>
 
-#include "kernels/catalog.h"
+#include "kernels/kernel.h"
 #include "server/device/operands.h"
 #include "server/wire/registry_service.h"
 #include "tests/server/wire/parsed_product.h"

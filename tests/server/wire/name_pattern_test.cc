@@ -5,7 +5,7 @@
 #include <random>
 #include <string>
 
-#include "kernels/catalog.h"
+#include "kernels/kernel.h"
 #include "server/wire/listing.h"
 #include "tests/testing/status_matchers.h"
 

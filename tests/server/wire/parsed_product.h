@@ -6,7 +6,7 @@
 #include <memory>
 
 #include "absl/status/statusor.h"
-#include "kernels/status_macros.h"
+#include "kernels/matrix/status.h"
 #include "server/wire/convert.h"
 
 namespace gemmd {

@@ -9,8 +9,8 @@
 #include <set>
 #include <string>
 
-#include "kernels/catalog.h"
 #include "kernels/cpu/host.h"
+#include "kernels/kernel.h"
 #include "tests/server/wire/running_server.h"
 
 namespace gemmd {

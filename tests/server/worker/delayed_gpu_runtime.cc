@@ -6,8 +6,8 @@
 #include <utility>
 #include <vector>
 
-#include "kernels/compress_view.h"
-#include "kernels/status_macros.h"
+#include "kernels/matrix/sparse_groups.h"
+#include "kernels/matrix/status.h"
 
 namespace gemmd {
 

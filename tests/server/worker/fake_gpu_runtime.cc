@@ -9,10 +9,10 @@
 #include <iterator>
 #include <memory>
 
-#include "kernels/catalog.h"
-#include "kernels/compress_view.h"
-#include "kernels/status_macros.h"
-#include "kernels/text.h"
+#include "kernels/kernel.h"
+#include "kernels/matrix/sparse_groups.h"
+#include "kernels/matrix/status.h"
+#include "kernels/matrix/text.h"
 
 namespace gemmd {
 namespace {

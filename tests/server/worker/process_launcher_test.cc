@@ -16,9 +16,9 @@
 #include <thread>
 #include <vector>
 
-#include "kernels/catalog.h"
 #include "kernels/cpu/host.h"
 #include "kernels/host_rates.h"
+#include "kernels/kernel.h"
 #include "server/crossing/launcher.h"
 #include "server/crossing/shared_memory.h"
 #include "server/device/host_device.h"

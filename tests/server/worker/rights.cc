@@ -15,7 +15,7 @@
 #include <limits>
 #include <thread>
 
-#include "kernels/text.h"
+#include "kernels/matrix/text.h"
 
 namespace gemmd {
 namespace {

@@ -7,9 +7,9 @@
 #include <cstdlib>
 #include <fstream>
 
-#include "kernels/element.h"
-#include "kernels/status_macros.h"
-#include "kernels/text.h"
+#include "kernels/matrix/element.h"
+#include "kernels/matrix/status.h"
+#include "kernels/matrix/text.h"
 #include "tests/server/worker/rights.h"
 
 namespace gemmd {

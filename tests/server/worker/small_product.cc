@@ -5,7 +5,7 @@
 #include <memory>
 #include <utility>
 
-#include "kernels/catalog.h"
+#include "kernels/kernel.h"
 
 namespace gemmd {
 namespace {

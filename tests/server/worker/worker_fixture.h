@@ -8,7 +8,7 @@
 #include <thread>
 #include <utility>
 
-#include "kernels/catalog.h"
+#include "kernels/kernel.h"
 #include "server/crossing/channel.h"
 #include "server/crossing/protocol.h"
 #include "server/crossing/shared_memory.h"

@@ -12,7 +12,7 @@
 #include <cstring>
 #include <thread>
 
-#include "kernels/catalog.h"
+#include "kernels/kernel.h"
 #include "server/worker/gpu_memory.h"
 #include "tests/server/worker/fake_gpu_runtime.h"
 #include "tests/server/worker/worker_fixture.h"

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Elements of an f32 product whose sums are made in f64 (kernels/split_float.h).
+// Elements of an f32 product whose sums are made in f64 (kernels/matrix/split_float.h).
 #pragma once
 
 #include "absl/status/status.h"

@@ -13,7 +13,8 @@
 #include "kernels/cuda/device/mainloop/warpgroup_product.cuh"
 #include "kernels/cuda/row_type.h"
 #include "kernels/cuda/tiles.h"
-#include "kernels/mma/find.h"
+#include "kernels/mma/chip.h"
+#include "kernels/mma/instructions.h"
 
 namespace gemmd {
 

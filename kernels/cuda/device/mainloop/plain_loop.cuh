@@ -11,7 +11,7 @@
 #include "kernels/cuda/device/mainloop/place.cuh"
 #include "kernels/cuda/device/mainloop/tile_copy.cuh"
 #include "kernels/cuda/device/mainloop/warp_sums.cuh"
-#include "kernels/mma/support.h"
+#include "kernels/mma/chip.h"
 
 namespace gemmd {
 

@@ -172,8 +172,8 @@ class WarpgroupBlock {
     return !has_stopped;
   }
 
-  // Products of f32 (kernels/split_float.h). While the tensor core makes the cross products of a
-  // stage, its main ones are added to the totals.
+  // Products of f32 (kernels/matrix/split_float.h). While the tensor core makes the cross products
+  // of a stage, its main ones are added to the totals.
   __device__ bool MultiplySplit(uint32_t a, int thread, const Place& place, Cursor& at,
                                 Sum (&totals)[kDown][Store::kSums]) const {
     static_assert(kDown == 1 && !kTakesTurns && kOf.promotion_k == kOf.tile.k);

@@ -6,7 +6,7 @@
 #include <cstdint>
 
 #include "absl/status/status.h"
-#include "kernels/copied_part.h"
+#include "kernels/matrix/layout.h"
 
 struct CUstream_st;  // What cudaStream_t points at.
 

@@ -2,7 +2,7 @@
 #include "kernels/cuda/device/grid.h"
 #include "kernels/cuda/device/operands/pack.h"
 #include "kernels/cuda/operands/pack_jobs.h"
-#include "kernels/status_macros.h"
+#include "kernels/matrix/status.h"
 
 namespace gemmd {
 namespace {

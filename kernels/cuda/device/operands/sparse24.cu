@@ -1,10 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "kernels/cuda/device/grid.h"
 #include "kernels/cuda/device/operands/sparse24.h"
-#include "kernels/prune_groups.h"
-#include "kernels/sparse_groups.h"
-#include "kernels/sparse_refusal.h"
-#include "kernels/status_macros.h"
+#include "kernels/matrix/sparse24.h"
+#include "kernels/matrix/sparse_groups.h"
+#include "kernels/matrix/status.h"
 
 namespace gemmd {
 namespace {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The functions of kernels/sparse24.h and prune24.h on a GPU, equal to those byte for byte. All
+// The functions of kernels/matrix/sparse24.h on a GPU, equal to those byte for byte. All
 // pointers are to memory of the current GPU; `dense` and `compressed` are aligned to 256 bytes. No
 // function waits. Tensors.Compress calls CompressViewOnStream for tensors that are on a GPU; the
 // others are called by tests alone.
@@ -10,9 +10,8 @@
 #include <cstdint>
 
 #include "absl/status/status.h"
-#include "kernels/bad_group.h"
-#include "kernels/compress_view.h"
-#include "kernels/sparse24.h"
+#include "kernels/matrix/sparse24.h"
+#include "kernels/matrix/sparse_groups.h"
 
 struct CUstream_st;  // What cudaStream_t points at.
 
@@ -24,7 +23,7 @@ absl::Status PruneOnStream(const SparseLayout& layout, std::byte* dense, int64_t
 absl::Status PruneBothWaysOnStream(const SparseLayout& layout, std::byte* dense, int64_t* cleared,
                                    CUstream_st* stream);
 
-// Both functions check as CheckPruned and CheckCompressed do; bad_group.h has the messages.
+// Both functions check as CheckPruned and CheckCompressed do; sparse24.h has the messages.
 absl::Status CheckPrunedOnStream(const SparseLayout& layout, const std::byte* dense, BadGroup* bad,
                                  CUstream_st* stream);
 absl::Status CheckCompressedOnStream(const SparseLayout& layout, const std::byte* compressed,
@@ -34,7 +33,7 @@ absl::Status CheckCompressedOnStream(const SparseLayout& layout, const std::byte
 absl::Status CompressOnStream(const SparseLayout& layout, const std::byte* dense,
                               std::byte* compressed, BadGroup* bad, CUstream_st* stream);
 
-// Prunes and compresses some lines of several matrices (compress_view.h), which need no more than
+// Prunes and compresses some lines of several matrices (CompressView), which need no more than
 // the alignment of their elements. Writes to `bad` what CompressLines returns.
 absl::Status CompressViewOnStream(const CompressView& view, BadGroup* bad, CUstream_st* stream);
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Operands of f32 split into two f16 (kernels/split_float.h).
+// Operands of f32 split into two f16 (kernels/matrix/split_float.h).
 #pragma once
 
 #include <cstddef>
@@ -8,8 +8,8 @@
 #include "absl/status/status.h"
 #include "kernels/cuda/plan.h"
 #include "kernels/cuda/row.h"
+#include "kernels/matrix/split_float.h"
 #include "kernels/problem.h"
-#include "kernels/split_float.h"
 
 struct CUstream_st;  // What cudaStream_t points at.
 

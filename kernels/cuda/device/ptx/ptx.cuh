@@ -10,7 +10,7 @@
 #include <cstdint>
 #include <utility>
 
-#include "kernels/mma/find.h"
+#include "kernels/mma/chip.h"
 #include "kernels/mma/ptx.h"
 
 namespace gemmd::ptx {

@@ -2,7 +2,7 @@
 #include <cuda_runtime_api.h>
 
 #include "kernels/cuda/device/runtime.h"
-#include "kernels/status_macros.h"
+#include "kernels/matrix/status.h"
 #include "tests/server/worker/cuda/endless_loop.h"
 
 namespace gemmd {

@@ -1,0 +1,131 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// f32 products on tensor cores, which have no f32: every element is split into two f16, and the
+// tensor core multiplies three pairs of these.
+//
+// A line is a row of A or a column of B. It is scaled by the power of two that brings its largest
+// magnitude to [2^14, 2^15). Then x = high + low / 2^12, where high = f16(x) and
+// low = f16((x - high) * 2^12), but for at most 2^-23 of x. An element of A B is
+//   main + cross / 2^12, scaled back,
+// where main sums high * high and is promoted (promotion.h) every kSplitPromotionK of k, and cross
+// is one chain of instructions, which take low * high and then high * low of the same k. Sums of
+// low * low, at most 2^-22 of a product, are left out.
+//
+// What this cannot do well is summed up in f64 instead, by fused multiply-adds in ascending k, and
+// rounded to f32: elements of D with a line that SplitLine::fits not; those with a line that is not
+// whole, where the sum is so small that what its elements lost may show (NeedsExactSum); and all
+// elements where k is less than kSplitPromotionK, since a short sum in f32 has smaller errors than
+// two f16 leave. So an element of D depends on its row of A and its column of B alone, as with any
+// recipe. With u = 2^-24 it is at most 8 u (the split) + 40 u (four instructions) + (k / 64 + 2) u
+// of the sum of all |products| away from the exact one, which is within the k u of a sum in f32.
+//
+// Source: H. Ootomo, R. Yokota, "Recovering single precision accuracy from Tensor Cores while
+// surpassing the FP32 theoretical peak performance", 2022; scaling and exact sums are gemmd's.
+#pragma once
+
+#include <bit>
+#include <cstdint>
+
+#include "kernels/matrix/element_codes.h"
+#include "kernels/mma/instruction.h"
+
+namespace gemmd {
+
+inline constexpr int kSplitPromotionK = 64;   // Recipe::promotion_k of main.
+inline constexpr int kSplitTopExponent = 14;  // Of a line's largest magnitude, scaled.
+inline constexpr float kSplitLowScale = 0x1p12F;
+inline constexpr float kSplitLowWeight = 1 / kSplitLowScale;
+
+// Whether products of such a depth split their elements at all.
+constexpr bool IsSplit(int64_t k) { return k >= kSplitPromotionK; }
+
+// Whether f32 products have rows by way of the instruction: those of the tiles that GPUs have, and
+// the smallest one for the simulator.
+constexpr bool HasSplitRows(const mma::Instruction& instruction) {
+  return instruction.is_warpgroup() && !instruction.is_sparse() &&
+         instruction.a == ElementType::kF16 && instruction.b == ElementType::kF16 &&
+         instruction.d == ElementType::kF32 &&
+         (instruction.n == 128 || instruction.n == 64 || instruction.n == 8);
+}
+
+// The magnitudes of a line, as the bits of f32. Both numbers grow as elements are included, from
+// zero on.
+struct alignas(8) MagnitudeRange {
+  uint32_t largest = 0;
+  uint32_t smallest = 0;  // All ones less the smallest magnitude that is not zero.
+
+  // What the element with these bits has the numbers be at least.
+  static constexpr MagnitudeRange Of(uint32_t bits) {
+    const uint32_t magnitude = bits & 0x7fffffff;
+    return {magnitude, magnitude == 0 ? 0 : ~magnitude};
+  }
+  constexpr void Include(const MagnitudeRange& other) {
+    if (other.largest > largest) largest = other.largest;
+    if (other.smallest > smallest) smallest = other.smallest;
+  }
+};
+
+struct SplitLine {
+  int exponent = 0;      // Of the largest magnitude.
+  bool fits = true;      // It is finite, and not so small that a scaled product could be subnormal.
+  bool is_whole = true;  // Its two f16 hold every element, but for 2^-23 of that element.
+
+  // What the line is multiplied by before it is split.
+  constexpr float scale() const { return Wide<float>::Power(kSplitTopExponent - exponent); }
+};
+
+constexpr SplitLine SplitLineOf(const MagnitudeRange& range) {
+  constexpr int kInfinite = 255;      // Exponents as f32 has them, from 0 on.
+  constexpr int kLeast = 127 - 100;   // The halves of two lines' scales are normal numbers then.
+  constexpr int kMostDistance = 28;   // The quantum of low is 2^-36, so that is what 2^-14 loses.
+  if (range.largest == 0) return {};  // Zeros alone.
+  const int largest = static_cast<int>(range.largest >> 23);
+  const int smallest = static_cast<int>(~range.smallest >> 23);
+  SplitLine line;
+  line.fits = largest >= kLeast && largest < kInfinite;
+  if (line.fits) line.exponent = largest - Wide<float>::kBias;
+  line.is_whole = largest - smallest <= kMostDistance;
+  return line;
+}
+
+// The conversions to and from f16; kernels have the GPU's own.
+struct PortableF16 {
+  static constexpr uint32_t Encode(float x) { return EncodeCode<ElementType::kF16>(x); }
+  static constexpr float Decode(uint32_t code) {
+    return DecodeNarrowFloat<ElementType::kF16>(code);
+  }
+};
+
+struct SplitElement {
+  uint32_t high = 0;  // Codes of f16.
+  uint32_t low = 0;
+};
+template <typename Conversions>
+constexpr SplitElement SplitOf(float x, float scale) {
+  const float scaled = x * scale;
+  SplitElement element;
+  element.high = Conversions::Encode(scaled);
+  element.low = Conversions::Encode((scaled - Conversions::Decode(element.high)) * kSplitLowScale);
+  return element;
+}
+
+constexpr float JoinSplitSums(float main, float cross) { return main + cross * kSplitLowWeight; }
+
+// Scales a sum back. Two halves of the power, so that each is a normal number.
+constexpr float ScaleBack(float sum, const SplitLine& a, const SplitLine& b) {
+  const int exponent = a.exponent + b.exponent - 2 * kSplitTopExponent;
+  const int half = exponent >> 1;
+  return sum * Wide<float>::Power(half) * Wide<float>::Power(exponent - half);
+}
+
+// Whether an element of D, whose joined and not yet scaled sum this is, is summed up in f64. A line
+// that is not whole may have lost 2^-37 of each element, times up to 2^15 of the other line's; from
+// k on, a sum has lost less than 2^-21 of itself so.
+constexpr bool NeedsExactSum(const SplitLine& a, const SplitLine& b, float sum, int64_t k) {
+  if (!a.fits || !b.fits) return true;
+  if (a.is_whole && b.is_whole) return false;
+  const float magnitude = sum < 0 ? -sum : sum;
+  return !(magnitude >= static_cast<float>(k));
+}
+
+}  // namespace gemmd
