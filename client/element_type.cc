@@ -6,11 +6,13 @@
 #include <cmath>
 #include <cstring>
 #include <limits>
+#include <string_view>
 
 #include "gemmd/element_codec.h"
 #include "gemmd/v1/gemm.pb.h"
 #include "gemmd/v1/tensors.pb.h"
 #include "gemmd/wire_types.h"
+#include "kernels/matrix/element.h"
 
 namespace gemmd {
 
@@ -81,44 +83,36 @@ static_assert(Priority_ARRAYSIZE == 3);
 
 namespace {
 
-struct ElementTypeRow {
-  absl::string_view name;
-  v1::ElementType type;
-  int bits;
-};
+// The wire numbers the types in the same order, from 1 on.
+static_assert(static_cast<size_t>(v1::ElementType_MAX) == kAllElementTypes.size());
 
-constexpr ElementTypeRow kRows[] = {
-    {"f64", v1::ELEMENT_TYPE_F64, 64},   {"f32", v1::ELEMENT_TYPE_F32, 32},
-    {"tf32", v1::ELEMENT_TYPE_TF32, 32}, {"f16", v1::ELEMENT_TYPE_F16, 16},
-    {"bf16", v1::ELEMENT_TYPE_BF16, 16}, {"e4m3", v1::ELEMENT_TYPE_E4M3, 8},
-    {"e5m2", v1::ELEMENT_TYPE_E5M2, 8},  {"e3m2", v1::ELEMENT_TYPE_E3M2, 6},
-    {"e2m3", v1::ELEMENT_TYPE_E2M3, 6},  {"e2m1", v1::ELEMENT_TYPE_E2M1, 4},
-    {"s8", v1::ELEMENT_TYPE_S8, 8},      {"u8", v1::ELEMENT_TYPE_U8, 8},
-    {"s4", v1::ELEMENT_TYPE_S4, 4},      {"u4", v1::ELEMENT_TYPE_U4, 4},
-    {"b1", v1::ELEMENT_TYPE_B1, 1},      {"s32", v1::ELEMENT_TYPE_S32, 32},
-};
+std::optional<ElementType> Known(v1::ElementType type) {
+  const auto index = static_cast<size_t>(type) - 1;
+  if (index >= kAllElementTypes.size()) return std::nullopt;
+  return kAllElementTypes[index];
+}
 
 }  // namespace
 
 absl::string_view ElementTypeName(v1::ElementType type) {
-  for (const ElementTypeRow& row : kRows) {
-    if (row.type == type) return row.name;
-  }
-  return "unspecified";
+  const std::optional<ElementType> known = Known(type);
+  if (!known) return "unspecified";
+  const std::string_view name = NameOf(*known);
+  return {name.data(), name.size()};
 }
 
 std::optional<v1::ElementType> ParseElementType(absl::string_view name) {
-  for (const ElementTypeRow& row : kRows) {
-    if (row.name == name) return row.type;
+  for (int type = v1::ELEMENT_TYPE_F64; v1::ElementType_IsValid(type); ++type) {
+    if (ElementTypeName(static_cast<v1::ElementType>(type)) == name) {
+      return static_cast<v1::ElementType>(type);
+    }
   }
   return std::nullopt;
 }
 
 int ElementBits(v1::ElementType type) {
-  for (const ElementTypeRow& row : kRows) {
-    if (row.type == type) return row.bits;
-  }
-  return 0;
+  const std::optional<ElementType> known = Known(type);
+  return known ? BitsOf(*known) : 0;
 }
 
 namespace {

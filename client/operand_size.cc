@@ -3,25 +3,21 @@
 
 #include "absl/strings/str_cat.h"
 #include "gemmd/element_type.h"
+#include "kernels/matrix/layout.h"
 
 namespace gemmd {
 namespace {
 
-std::optional<int64_t> Multiplied(std::optional<int64_t> a, std::optional<int64_t> b) {
-  int64_t result = 0;
-  if (!a || !b || __builtin_mul_overflow(*a, *b, &result)) return std::nullopt;
-  return result;
-}
-
-std::optional<int64_t> Added(std::optional<int64_t> a, std::optional<int64_t> b) {
-  int64_t result = 0;
-  if (!a || !b || __builtin_add_overflow(*a, *b, &result)) return std::nullopt;
-  return result;
-}
-
 absl::Status Refused(absl::string_view field, absl::string_view member, int64_t got,
                      absl::string_view want) {
   return absl::InvalidArgumentError(absl::StrCat(field, member, ": got ", got, ", want ", want));
+}
+
+// Bytes of `count` elements packed in one line.
+Checked LineBytes(v1::ElementType type, int64_t count) {
+  const int64_t bits = ElementBits(type);
+  // Eight elements fill `bits` bytes, so nothing on the way is much larger than the result.
+  return Checked(count / 8) * bits + (count % 8 * bits + 7) / 8;
 }
 
 struct Lines {
@@ -54,7 +50,7 @@ absl::Status CheckShape(absl::string_view field, const OperandShape& shape) {
 // The distance between matrices, where the caller gave one.
 absl::StatusOr<int64_t> GivenMatrixStride(absl::string_view field, v1::ElementType type,
                                           int64_t stride) {
-  const auto bits = Multiplied(stride, ElementBits(type));
+  const auto bits = (Checked(stride) * ElementBits(type)).value();
   if (stride < 0 || !bits)
     return Refused(field, ".batch_stride", stride, "at least 0 and less than 2^63 bits");
   if (*bits % 8 != 0) {
@@ -119,11 +115,11 @@ absl::StatusOr<OperandBytesRange> SizeSparse(absl::string_view field, const Oper
   if (absl::Status status = CheckSparse(field, shape); !status.ok()) return status;
   const auto row = SparseRowOf(shape.type, shape.columns);
   if (!row) return TooLarge(field, shape);
-  const auto matrix = Multiplied(Added(row->value_bytes, row->index_bytes), shape.rows);
-  const auto stride = shape.batch_stride.has_value() ? 0 : matrix;
-  const auto bytes = shape.batch == 0 ? 0 : Added(Multiplied(stride, shape.batch - 1), matrix);
-  if (!matrix || !bytes) return TooLarge(field, shape);
-  return OperandBytesRange{*bytes, *bytes, 0, *stride};
+  const Checked matrix = (Checked(row->value_bytes) + row->index_bytes) * shape.rows;
+  const Checked stride = shape.batch_stride.has_value() ? 0 : matrix;
+  const auto bytes = (shape.batch == 0 ? Checked(0) : stride * (shape.batch - 1) + matrix).value();
+  if (!matrix.value() || !bytes) return TooLarge(field, shape);
+  return OperandBytesRange{*bytes, *bytes, 0, *stride.value()};
 }
 
 }  // namespace
@@ -154,33 +150,31 @@ std::optional<SparseRow> SparseRowOf(v1::ElementType type, int64_t columns) {
 }
 
 std::optional<int64_t> PackedLineBytes(v1::ElementType type, int64_t count) {
-  const int64_t bits = ElementBits(type);
-  // Eight elements fill `bits` bytes, so nothing on the way is much larger than the result.
-  return Added(Multiplied(count / 8, bits), (count % 8 * bits + 7) / 8);
+  return LineBytes(type, count).value();
 }
 
 absl::StatusOr<OperandBytesRange> SizeOperand(absl::string_view field, const OperandShape& shape) {
   if (absl::Status status = CheckShape(field, shape); !status.ok()) return status;
   if (shape.sparsity != v1::SPARSITY_NONE) return SizeSparse(field, shape);
   const Lines lines = LinesOf(shape);
-  const auto line_stride = PackedLineBytes(
-      shape.type, shape.leading_dimension != 0 ? shape.leading_dimension : lines.length);
-  auto matrix_stride = Multiplied(line_stride, lines.count);
+  const Checked line_stride =
+      LineBytes(shape.type, shape.leading_dimension != 0 ? shape.leading_dimension : lines.length);
+  Checked matrix_stride = line_stride * lines.count;
   if (shape.batch_stride.has_value()) {
     const auto given = GivenMatrixStride(field, shape.type, *shape.batch_stride);
     if (!given.ok()) return given.status();
     matrix_stride = *given;
   }
   const bool is_empty = shape.rows == 0 || shape.columns == 0 || shape.batch == 0;
-  const auto before = is_empty ? 0 : Multiplied(matrix_stride, shape.batch - 1);
-  const auto full = is_empty ? 0 : Added(before, Multiplied(line_stride, lines.count));
-  const auto least = is_empty ? 0
-                              : Added(Added(before, Multiplied(line_stride, lines.count - 1)),
-                                      PackedLineBytes(shape.type, lines.length));
-  if (!line_stride || !matrix_stride || !full || !least) {
+  const Checked before = is_empty ? 0 : matrix_stride * (shape.batch - 1);
+  const Checked full = is_empty ? 0 : before + line_stride * lines.count;
+  const Checked least =
+      is_empty ? 0 : before + line_stride * (lines.count - 1) + LineBytes(shape.type, lines.length);
+  if (!line_stride.value() || !matrix_stride.value() || !full.value() || !least.value()) {
     return TooLarge(field, shape);
   }
-  return OperandBytesRange{*least, *full, *line_stride, *matrix_stride};
+  return OperandBytesRange{*least.value(), *full.value(), *line_stride.value(),
+                           *matrix_stride.value()};
 }
 
 absl::Status CheckOperandBytes(absl::string_view field, absl::string_view extents,

@@ -11,6 +11,7 @@
 #include <string>
 #include <vector>
 
+#include "absl/strings/ascii.h"
 #include "client/matrix/random_matrix.h"
 #include "gemmd/element_type.h"
 #include "gemmd/v1/tensors.pb.h"
@@ -59,6 +60,21 @@ constexpr Known kKnown[] = {{v1::ELEMENT_TYPE_F64, 0x3ff8000000000000, 1.5},
                             {v1::ELEMENT_TYPE_U4, 0xf, 15},
                             {v1::ELEMENT_TYPE_B1, 1, 1},
                             {v1::ELEMENT_TYPE_S32, 0x80000000, -2147483648.0}};
+
+// The wire's own names say which type is which.
+TEST(ElementTypeTest, TypesHaveTheirNamesOnTheWire) {
+  int count = 0;
+  for (int number = 1; v1::ElementType_IsValid(number); ++number, ++count) {
+    const auto type = static_cast<v1::ElementType>(number);
+    const std::string name(ElementTypeName(type));
+    EXPECT_EQ("ELEMENT_TYPE_" + absl::AsciiStrToUpper(name), v1::ElementType_Name(type));
+    EXPECT_EQ(ParseElementType(name), type);
+  }
+  EXPECT_EQ(count, v1::ElementType_MAX);
+  EXPECT_EQ(ElementTypeName(v1::ELEMENT_TYPE_UNSPECIFIED), "unspecified");
+  EXPECT_EQ(ElementBits(v1::ELEMENT_TYPE_UNSPECIFIED), 0);
+  EXPECT_EQ(ParseElementType("unspecified"), std::nullopt);
+}
 
 TEST(ElementCodecTest, KnowsTheLandmarks) {
   for (const Known& known : kKnown) {
