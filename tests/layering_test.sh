@@ -76,6 +76,13 @@ wall 'kernels/mma' '[!<]*'
 wall 'kernels/mma' '<[!s]*'
 wall 'kernels/mma' '<std>'
 wall 'kernels/mma' '<spdlog>'
+for ground in kernels/matrix kernels/option; do
+  wall $ground kernels
+  wall $ground 'kernels/[!m]*'
+done
+wall 'kernels/matrix' '<[!as]*'
+wall 'kernels/matrix' '<spdlog>'
+wall 'kernels/option' kernels/mma
 wall '*' '<cuda>' 'kernels/cuda/device/*' kernels/bench/gpu server/worker/cuda
 wall '*' 'kernels/cuda/device/*' 'kernels/cuda/device/*' kernels/bench/gpu server/worker/cuda
 wall 'server*' 'client*'
@@ -86,8 +93,8 @@ wall 'server*' '<protobuf>' server/wire server/kserve
 wall 'server*' '<grpc>' server/wire server/kserve server
 wall '*' '<crypto>' server/metrics server/store server/wire server/trust client
 wall 'client*' kernels
-wall 'client*' 'kernels/[!o]*'
-wall 'kernels/option' '[!<]*'
+wall 'client*' 'kernels/[!mo]*'
+wall 'client*' kernels/mma
 wall 'client*' 'server*'
 # Of the daemon's folders each knows only those before it, and nobody knows the worker.
 wall '*' 'server/worker*' 'server/worker/*'
