@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // What the front and the worker of a GPU say to each other: records of plain data, which go through
-// a Channel (channel.h). Matrices do not travel: they lie in the staging area (staging.h), at
+// a Channel (channel.h). Matrices do not travel: they lie in the staging area (shared_memory.h), at
 // places that both sides work out from the problem (job_layout.h), or in blocks, which are memory
 // of the GPU that outlives jobs.
 //

@@ -314,8 +314,6 @@ Verdict CheckTime(const Asked& asked, const Admission::Limits& limits) {
 
 ProductRefusal RefusalOf(Verdict verdict, const Asked& asked, const Admission::Limits& limits) {
   using absl::StrCat;
-  const int64_t wait_ns = WaitNs(asked);
-  const int64_t needed_ns = NeededNs(asked);
   switch (verdict) {
     case Verdict::kIn: break;
     case Verdict::kDraining: return {absl::UnavailableError("the server is draining"), {}};
@@ -354,17 +352,20 @@ ProductRefusal RefusalOf(Verdict verdict, const Asked& asked, const Admission::L
               RefusalReason::kTooLong};
     case Verdict::kTooLate:
       return {TooLateForDeadline(asked.predicted_ns, asked.left_ns), RefusalReason::kDeadline};
-    case Verdict::kWait:
-      return {
-          Busy(StrCat("queue: predicted to wait ", Text(wait_ns), " and to take ",
-                      Text(asked.predicted_ns),
-                      // What decides is told too.
-                      needed_ns == asked.predicted_ns ? ""
-                                                      : StrCat(" (reckoned with ", Text(needed_ns),
-                                                               ", because predictions err)"),
-                      ", ", Text(asked.left_ns), " are left until the deadline"),
-               wait_ns + needed_ns - asked.left_ns),
-          RefusalReason::kBacklog};
+    case Verdict::kWait: {
+      const int64_t wait_ns = WaitNs(asked);
+      const int64_t needed_ns = NeededNs(asked);
+      // What decides is told too.
+      const std::string reckoned =
+          needed_ns == asked.predicted_ns
+              ? ""
+              : StrCat(" (reckoned with ", Text(needed_ns), ", because predictions err)");
+      return {Busy(StrCat("queue: predicted to wait ", Text(wait_ns), " and to take ",
+                          Text(asked.predicted_ns), reckoned, ", ", Text(asked.left_ns),
+                          " are left until the deadline"),
+                   wait_ns + needed_ns - asked.left_ns),
+              RefusalReason::kBacklog};
+    }
     case Verdict::kBacklog:
       return {Busy(StrCat("queue: products of ", Text(asked.ahead_ns),
                           " wait ahead of it by prediction, at most ", Text(limits.max_backlog_ns),

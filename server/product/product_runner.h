@@ -65,7 +65,8 @@ class ProductRunner {
   absl::Status Start(std::unique_ptr<Product>& product, absl::Status parsed);
 
   // The same for one of several products that came together: it waits in the list until that is
-  // started. Only then is it known whether it is let in, and its `answer` may tell that it is not.
+  // started, and counts among its caller's products meanwhile. Only then is it known whether it is
+  // let in, and its `answer` may tell that it is not.
   absl::Status StartWith(Company& company, std::unique_ptr<Product>& product, absl::Status parsed);
   void StartTogether(Company company);
 

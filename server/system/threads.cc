@@ -82,8 +82,7 @@ void ThreadPool::Serve() {
     if (work) {
       std::move(work)();
       work = nullptr;
-      MutexLock lock(&mutex_);
-      --busy_;
+      --busy_;  // Without the lock, whose end would wake every idle thread.
     }
     if (now_and_then_ == nullptr) continue;
     const auto now = std::chrono::steady_clock::now();

@@ -60,7 +60,7 @@ class ThreadPool {
   const std::function<void()> now_and_then_;
   Mutex mutex_;
   std::deque<Work> waiting_ ABSL_GUARDED_BY(mutex_);
-  size_t busy_ ABSL_GUARDED_BY(mutex_) = 0;  // Threads with work.
+  std::atomic<size_t> busy_ = 0;  // Threads with work.
   bool is_stopping_ ABSL_GUARDED_BY(mutex_) = false;
   bool is_over_ ABSL_GUARDED_BY(mutex_) = false;  // A thread has found the last work done.
   std::vector<std::thread> threads_ ABSL_GUARDED_BY(mutex_);
