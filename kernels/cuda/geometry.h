@@ -152,8 +152,8 @@ constexpr bool HasRoomToFinish(const CudaRow& row) {
   return HasWarpgroups(row) && (!needs_more || LeavesRegisters(row));
 }
 
-// Whether warpgroups can store elements of the type: sums as they are, usual floats, and the 8 bits
-// that the next product of the kind takes.
+// Whether warpgroups can store elements of the type: sums as they are, usual floats, and of
+// products of bytes fp8 or s8, whatever their own types are.
 constexpr bool Stores(const CudaRow& row, ElementType type) {
   if (type == AccumulatorType(row)) return true;
   if (!HasRoomToFinish(row)) {

@@ -104,8 +104,13 @@ double LaunchSeconds(const CudaPlan& plan, const Problem& problem) {
 }
 
 int64_t PackedBytes(const CudaPlan& plan, const Problem& problem) {
-  return plan.workspace_bytes - (problem.a_stays ? plan.a_workspace_bytes : 0) -
-         (problem.b_stays ? plan.b_workspace_bytes : 0);
+  return plan.split.bytes + (problem.a_stays ? 0 : plan.a_workspace_bytes) +
+         (problem.b_stays ? 0 : plan.b_workspace_bytes);
+}
+
+// The kernel that makes D of sums that are kept.
+double FinishSeconds(const CudaPlan& plan, const Problem& problem, double at_once) {
+  return plan.sums.are_kept ? kPackSeconds + AloneSeconds(problem, at_once) : 0;
 }
 
 }  // namespace
@@ -119,15 +124,14 @@ double PredictedSeconds(const CudaRow& row, const Problem& problem, const Device
   if (!problem.has_product()) {
     return kLaunchSeconds + std::max(moving, AloneSeconds(problem, at_once));
   }
-  const absl::StatusOr<CudaPlan> plan = PlanOf(row, problem);
-  const double launching = plan.ok() ? LaunchSeconds(*plan, problem) : kLaunchSeconds;
-  const double packed_bytes = plan.ok() ? static_cast<double>(PackedBytes(*plan, problem)) : 0;
+  const CudaPlan plan = PlanOf(row, problem).value_or(CudaPlan());
+  const double launching = LaunchSeconds(plan, problem) + FinishSeconds(plan, problem, at_once);
+  const auto packed_bytes = static_cast<double>(PackedBytes(plan, problem));
   // Packed bytes are read once and written once.
   const double packing = bandwidth > 0 ? 2 * packed_bytes / bandwidth : 0;
   const double idle_part = std::max(1.0, at_once / TilesOf(row, problem) / kMostShare);
   const double bringing = moving * idle_part * LinesBrought(row, problem);
-  const double computing =
-      ComputeSeconds(row, plan.value_or(CudaPlan()), problem, profile.target, rate);
+  const double computing = ComputeSeconds(row, plan, problem, profile.target, rate);
   return launching + packing + std::max(bringing, computing);
 }
 

@@ -46,9 +46,9 @@ inline constexpr int kAloneBlocks = 4;
 // every matrix once, and that of computing tiles in waves. A wave has as many tiles on each
 // multiprocessor as there are, up to the blocks that it holds, and the last wave takes as long as a
 // full one. A step along k takes no less than its stages take to be filled. Matrices of a batch are
-// tiles of one launch. Each multiprocessor has its part of the memory's bandwidth, and little more:
-// where there are few tiles, the rest of it lies idle. Lines of tiles that are beyond the matrices
-// slow the others down.
+// tiles of one launch. Each multiprocessor has its part of the memory's bandwidth, and kMostShare
+// times that where others are idle. Sums that are kept take one more launch, which makes D of them.
+// Lines of tiles that are beyond the matrices slow the others down.
 //
 // `rate` is the row's with every multiprocessor full, in operations a second.
 double PredictedSeconds(const CudaRow& row, const Problem& problem, const DeviceProfile& profile,

@@ -176,7 +176,7 @@ constexpr int ThreadsOfBlock(const CudaRow& row, mma::Chip chip) {
 // All registers of a thread when the block starts.
 constexpr int RegistersOf(const CudaRow& row, mma::Chip chip) {
   constexpr int kMost = 255;
-  if (MovesRegisters(row, chip) || HasWarpgroups(row)) {
+  if (MovesRegisters(row, chip)) {
     const int each = kRegisters / ThreadsOfBlock(row, chip) / 8 * 8;
     return each < kMost ? each : kMost;
   }

@@ -298,6 +298,7 @@ void KeptColumns(const SparseLayout& layout, const std::byte* compressed, int64_
 
 absl::Status CheckPruned(std::string_view field, const SparseLayout& layout,
                          const std::byte* dense) {
+  if (layout.columns == 0) return absl::OkStatus();
   const SparseJob job = SparseJobOf(layout, const_cast<std::byte*>(dense), nullptr);
   const BadGroup bad = WithGroupForm(layout, [&]<typename Form>(Form) {
     for (int64_t row = 0; row < layout.rows; ++row) {
@@ -313,6 +314,7 @@ absl::Status CheckPruned(std::string_view field, const SparseLayout& layout,
 
 absl::Status Compress(std::string_view field, const SparseLayout& layout, const std::byte* dense,
                       std::byte* compressed) {
+  if (layout.columns == 0) return absl::OkStatus();
   const SparseJob job = SparseJobOf(layout, const_cast<std::byte*>(dense), compressed);
   const BadGroup bad = WithGroupForm(layout, [&]<typename Form>(Form) {
     for (int64_t row = 0; row < layout.rows; ++row) {

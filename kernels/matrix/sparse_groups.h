@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The portable sparse form (sparse24.h), one group at a time: one implementation for the host and
-// for the threads of cuda/device/operands/sparse24.cu. A group of a dense line has at most 64 bits,
-// its kept units at most 32. Functions are constexpr for nvcc; see element_codes.h.
+// The portable sparse form (sparse24.h), one group at a time: what the host and the threads of
+// cuda/device/operands/sparse24.cu share. (The host expands with code of its own.) A group of a
+// dense line has at most 64 bits, its kept units at most 32. Functions are constexpr for nvcc; see
+// element_codes.h.
 #pragma once
 
 #include <array>

@@ -39,7 +39,7 @@ struct WorkerOptions {
 absl::Status RunWorker(const WorkerOptions& options, GpuRuntime& runtime, Channel& channel,
                        int staging_file);
 
-// How fast a GPU is: each kernel with every multiprocessor busy, its memory, and the way to it.
+// How fast a GPU is: each kernel with every multiprocessor full, its memory, and the way to it.
 // Takes a second or two: one product for each kernel that the GPU can run and that this build has
 // code for. Kernels that there is no time for keep the rate 0, which says so.
 //

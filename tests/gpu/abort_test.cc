@@ -176,7 +176,7 @@ TEST_F(AbortOnGpuTest, AtAnyMoment) {
     return std::none_of(kinds.begin(), kinds.end(), [&](const Kernel* kind) {
       const CudaRow& other = *CudaRowOf(*kind);
       return other.pipeline == row.pipeline && other.cluster == row.cluster &&
-             IsNarrow(other) == IsNarrow(row);
+             IsNarrow(other) == IsNarrow(row) && IsTiny(other) == IsTiny(row);
     });
   };
   for (const Kernel& kernel : Catalog(DeviceKind::kCuda)) {

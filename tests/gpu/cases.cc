@@ -78,8 +78,9 @@ void AddWholeLines(const CudaRow& row, int times, std::vector<CaseSpec>& cases) 
   for (int i = 0; i < times; ++i) {
     for (const ElementType d : kAllElementTypes) {
       if (!Stores(row, d)) continue;
-      cases.push_back({Topic::kEpilogues, tile.m + 16 + i / 2 % 2, tile.n + 16, tile.k / 2,
-                       Family::kNormal, i % 2 + 1, false, false, d});
+      const Family family = BitsOf(d) == 8 ? FamilyAt(cases.size()) : Family::kNormal;
+      cases.push_back({Topic::kEpilogues, tile.m + 16 + i / 2 % 2, tile.n + 16, tile.k / 2, family,
+                       i % 2 + 1, false, false, d});
     }
   }
 }

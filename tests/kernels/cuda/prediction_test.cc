@@ -5,6 +5,9 @@
 
 #include <gtest/gtest.h>
 
+#include <cmath>
+
+#include "kernels/cuda/epilogue.h"
 #include "kernels/cuda/geometry.h"
 #include "kernels/mma/instructions.h"
 
@@ -106,6 +109,64 @@ TEST(PredictionTest, AResultWithoutAProductIsNearWhatItTook) {
   }
 }
 
+// A row of warpgroups: one instruction across, tiles of m x 64.
+CudaRow WarpgroupRow(int16_t m, int8_t warps, int8_t stages) {
+  CudaRow row;
+  row.instruction = *mma::FindInstruction("wgmma.m64n64k16.f32.f16.f16");
+  row.tile = {m, 64, 64};
+  row.warps_m = warps;
+  row.warps_n = 1;
+  row.stages = stages;
+  row.pipeline = Pipeline::kWarpgroups;
+  return row;
+}
+
+// Of `tiles` matrices of the row's tile, beside the launch and the steps.
+double EndsOf(const CudaRow& row, int64_t tiles, double steps) {
+  const Problem problem = ProblemOf(row.tile.m, row.tile.n, row.tile.k, tiles);
+  return PredictedSeconds(row, problem, FourMultiprocessors(), kRate) - kLaunchSeconds -
+         steps * 2.0 * row.tile.m * row.tile.n * row.tile.k / 2.5e11;
+}
+
+TEST(PredictionTest, ATileEndsAsItsRowStoresIt) {
+  const double end = gemmd::kTileSeconds + 128 * 64 * kTileElementSeconds;
+  CudaRow wide = WarpgroupRow(128, 8, 8);
+  EXPECT_NEAR(EndsOf(wide, 4, 1), end, kRounding);
+  EXPECT_NEAR(EndsOf(wide, 5, 2), 2 * end, kRounding);
+  wide.pipeline = Pipeline::kTurns;
+  EXPECT_NEAR(EndsOf(wide, 4, 1), kSeenInTurns * end, kRounding);
+  const CudaRow narrow = WarpgroupRow(64, 4, 14);
+  ASSERT_TRUE(IsNarrow(narrow) && !IsTiny(narrow));
+  EXPECT_NEAR(EndsOf(narrow, 4, 1), gemmd::kTileSeconds + 64 * 64 * kNarrowElementSeconds,
+              kRounding);
+}
+
+// Three blocks of a tiny row share a multiprocessor: their steps add up, their ends hardly.
+TEST(PredictionTest, TinyTilesHideEachOther) {
+  const CudaRow tiny = WarpgroupRow(64, 4, 4);
+  ASSERT_TRUE(IsTiny(tiny) && !IsNarrow(tiny));
+  ASSERT_EQ(BlocksPerMultiprocessor(tiny, mma::Chip::kSm90), 3);
+  const double end = gemmd::kTileSeconds + 64 * 64 * kTileElementSeconds;
+  EXPECT_NEAR(EndsOf(tiny, 4, 1), end, kRounding);
+  EXPECT_NEAR(EndsOf(tiny, 12, 3), end * (1 + 2 * kSeenOfStayingBlocks), kRounding);
+  EXPECT_NEAR(EndsOf(tiny, 13, 6), 2 * end * (1 + 2 * kSeenOfStayingBlocks), kRounding);
+}
+
+// The copy engine stores whole chunks of 16 bytes: of other lines the sums are kept, and another
+// kernel makes D of them.
+TEST(PredictionTest, SumsThatAreKeptTakeAnotherKernel) {
+  const CudaRow row = WarpgroupRow(128, 8, 8);
+  const auto seconds_of = [&](int64_t n) {
+    Problem problem = ProblemOf(128, n, 64);
+    problem.d = TightLayout("d", ElementType::kBf16, Order::kRowMajor, 128, n).value();
+    return PredictedSeconds(row, problem, FourMultiprocessors(), kRate);
+  };
+  // 16 tiles of 8 lines, four at a time on each multiprocessor.
+  const double elements = 8 * 63.0 / EpilogueAloneTile::kThreads;
+  EXPECT_NEAR(seconds_of(63) - seconds_of(64),
+              kPackSeconds + std::ceil(elements) * kAloneElementSeconds, kRounding);
+}
+
 TEST(PredictionTest, PartsOfTilesCostAsMuchAsTiles) {
   EXPECT_NEAR(Seconds(ProblemOf(8, 8, 40)), RoundSeconds(1), kRounding);
   EXPECT_NEAR(Seconds(ProblemOf(8, 8, 72)), RoundSeconds(1, 3), kRounding);
@@ -125,7 +186,7 @@ TEST(PredictionTest, MemoryLimits) {
   const double bytes = 2.0 * 256 * 64 + 2.0 * 128 * 64 + 4.0 * 256 * 128;
   profile.memory_bytes_per_second = 1e9;
   EXPECT_NEAR(Seconds(problem, profile), bytes / 1e9, kRounding);
-  // One tile has little more than one multiprocessor's quarter of the bandwidth.
+  // One tile has kMostShare times its multiprocessor's quarter of the bandwidth.
   const double bytes_of_one = 2.0 * 128 * 64 + 2.0 * 64 * 64 + 4.0 * 128 * 64;
   EXPECT_NEAR(Seconds(ProblemOf(128, 64, 64), profile), 4 / kMostShare * bytes_of_one / 1e9,
               kRounding);

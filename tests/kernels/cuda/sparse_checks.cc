@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "kernels/matrix/sparse24.h"
 #include "kernels/matrix/text.h"
@@ -184,6 +185,51 @@ void CheckPruning(const PruneFunctions& functions, RandomSource& random) {
   });
 }
 
+// Whether an element of the unit of a group is not zero. Elements beyond the line are.
+bool IsNonzero(const SparseLayout& layout, const std::byte* line, int64_t group, int64_t unit) {
+  for (int64_t i = 0; i < layout.form.unit; ++i) {
+    const int64_t column = (group * layout.form.group_units + unit) * layout.form.unit + i;
+    if (column >= layout.columns) continue;
+    if (!(Decode(layout.type, LoadBits(layout.type, line, column)) == 0)) return true;
+  }
+  return false;
+}
+
+// The compressed form of a pruned matrix, element by element: of each group its nonzero units, and
+// the first others where those are fewer.
+SparseBytes CompressedByElements(const SparseLayout& layout, const SparseBytes& dense) {
+  const SparseForm& form = layout.form;
+  SparseBytes compressed(static_cast<size_t>(layout.bytes));
+  for (int64_t row = 0; row < layout.rows; ++row) {
+    const std::byte* const line = dense.data() + row * layout.dense_line_bytes;
+    std::byte* const values = compressed.data() + layout.values_offset(row);
+    std::byte* const indices = compressed.data() + layout.indices_offset(row);
+    for (int64_t group = 0; group < layout.groups; ++group) {
+      std::vector<int64_t> kept;
+      for (const bool wanted : {true, false}) {
+        for (int64_t unit = 0; unit < form.group_units; ++unit) {
+          const bool is_full = static_cast<int64_t>(kept.size()) == form.kept_units();
+          if (!is_full && IsNonzero(layout, line, group, unit) == wanted) kept.push_back(unit);
+        }
+      }
+      std::sort(kept.begin(), kept.end());
+      for (int64_t i = 0; i < form.kept_units(); ++i) {
+        const int64_t target = group * form.kept_units() + i;
+        const int64_t unit = kept[static_cast<size_t>(i)];
+        indices[target / 4] |= static_cast<std::byte>(unit << target % 4 * 2);
+        if (!IsNonzero(layout, line, group, unit)) continue;
+        for (int64_t j = 0; j < form.unit; ++j) {
+          const int64_t column = (group * form.group_units + unit) * form.unit + j;
+          if (column >= layout.columns) continue;
+          StoreBits(layout.type, values, target * form.unit + j,
+                    LoadBits(layout.type, line, column));
+        }
+      }
+    }
+  }
+  return compressed;
+}
+
 void CheckCompressing(const SparseFunctions& functions, RandomSource& random) {
   ForLayouts(random, [&](const SparseLayout& layout) {
     const SparseBytes dense = PrunedDense(layout, random);
@@ -191,6 +237,8 @@ void CheckCompressing(const SparseFunctions& functions, RandomSource& random) {
     SparseBytes want(static_cast<size_t>(layout.bytes), kPoison);
     SparseBytes got = want;
     ASSERT_TRUE(Compress("a.data", layout, dense.data(), want.data()).ok());
+    ASSERT_TRUE(want == CompressedByElements(layout, dense))
+        << "by elements, " << Describe(layout) << ", " << random.trace();
     ASSERT_TRUE(functions.compress(layout, dense, got).ok()) << Describe(layout);
     ASSERT_TRUE(got == want) << "compress, " << Describe(layout) << ", " << random.trace();
     ASSERT_TRUE(functions.check_compressed(layout, got).ok()) << Describe(layout);
