@@ -17,7 +17,7 @@ int talkative_gpu = 0;
 int silent_gpu = 1;
 int hanging_gpu = 2;
 std::atomic<bool> is_hanging = false;
-int initialised = 0;
+std::atomic<int> initialised = 0;
 
 template <typename T>
 int Tell(void* device, T value, T* to) {
