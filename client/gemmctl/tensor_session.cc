@@ -8,6 +8,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <optional>
 #include <span>
 #include <system_error>
 #include <vector>
@@ -56,10 +57,13 @@ absl::StatusOr<bool> CheckFolder(const std::string& folder) {
       absl::StrCat(folder, ": got what others may write or have made, want a folder of mode 0700"));
 }
 
+using KeptToken = std::optional<std::string>;
+
 // Nothing where there is no such file. Errors: where somebody else could have written it.
-absl::StatusOr<std::string> ReadToken(const std::string& path) {
+absl::StatusOr<KeptToken> ReadToken(const std::string& path) {
   const int file = open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW);
-  if (file < 0) return errno == ENOENT ? absl::StatusOr<std::string>("") : Failed(path, "open");
+  if (file < 0 && errno == ENOENT) return std::nullopt;
+  if (file < 0) return Failed(path, "open");
   struct stat facts = {};
   const bool is_ours = fstat(file, &facts) == 0 && S_ISREG(facts.st_mode) &&
                        facts.st_uid == geteuid() && (facts.st_mode & 077) == 0;
@@ -99,7 +103,7 @@ absl::StatusOr<bool> KeepToken(const GlobalFlags& flags, const std::string& toke
 
 // Removes the file if it still holds this token, and not one that another process has kept
 // meanwhile. Commands that remove take turns by a lock on the folder; a file is made only where
-// there is none.
+// there is none, so one that has been read stays until it is removed here.
 absl::Status ForgetToken(const GlobalFlags& flags, const std::string& token) {
   const std::string& folder = flags.session_folder;
   const int lock = open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC | O_NOFOLLOW);
@@ -110,7 +114,7 @@ absl::Status ForgetToken(const GlobalFlags& flags, const std::string& token) {
   }
   const std::string path = SessionPath(flags);
   const auto kept = ReadToken(path);
-  if (kept.ok() && *kept == token) unlink(path.c_str());
+  if (kept.ok() && kept->has_value() && **kept == token) unlink(path.c_str());
   close(lock);
   return kept.status();
 }
@@ -122,7 +126,8 @@ absl::StatusOr<Client> Join(const GlobalFlags& flags, const std::string& token) 
   return client;
 }
 
-absl::StatusOr<Client> OpenNew(const GlobalFlags& flags, const Console& console) {
+// Nothing where another process has kept a session meanwhile: this one then ends by itself.
+absl::StatusOr<std::optional<Client>> OpenNew(const GlobalFlags& flags, const Console& console) {
   auto client = Connect(flags);
   if (!client.ok()) return client.status();
   const auto session = client->OpenSession();
@@ -133,14 +138,21 @@ absl::StatusOr<Client> OpenNew(const GlobalFlags& flags, const Console& console)
         ": opened a session; there is no folder for its token, so other commands reach it with\n",
         "  --session ", session->token, "\n");
     std::fwrite(note.data(), 1, note.size(), console.err);
-    return client;
+    return *std::move(client);
   }
   const auto is_kept = KeepToken(flags, session->token);
   if (!is_kept.ok()) return is_kept.status();
-  if (*is_kept) return client;
-  const auto token = ReadToken(SessionPath(flags));
-  if (!token.ok()) return token.status();
-  return Join(flags, *token);
+  if (!*is_kept) return std::nullopt;
+  return *std::move(client);
+}
+
+// The token that is kept for the address. Nothing where there is none.
+absl::StatusOr<KeptToken> FindToken(const GlobalFlags& flags) {
+  const std::string path = SessionPath(flags);
+  if (path.empty()) return std::nullopt;
+  const auto is_there = CheckFolder(flags.session_folder);
+  if (!is_there.ok()) return is_there.status();
+  return *is_there ? ReadToken(path) : KeptToken();
 }
 
 }  // namespace
@@ -148,23 +160,24 @@ absl::StatusOr<Client> OpenNew(const GlobalFlags& flags, const Console& console)
 absl::StatusOr<Client> ConnectSession(const GlobalFlags& flags, bool may_open,
                                       const Console& console) {
   if (!flags.session.empty()) return Join(flags, flags.session);
-  const std::string path = SessionPath(flags);
-  if (!path.empty()) {
-    const auto is_there = CheckFolder(flags.session_folder);
-    if (!is_there.ok()) return is_there.status();
-    while (*is_there) {
-      const auto token = ReadToken(path);
-      if (!token.ok()) return token.status();
-      if (!token->empty()) {
-        auto client = Join(flags, *token);
-        if (client.ok() || !absl::IsUnauthenticated(client.status())) return client;
-      }
-      // It has ended, or the file was truncated.
-      if (absl::Status status = ForgetToken(flags, *token); !status.ok()) return status;
-      if (token->empty()) break;
+  // Again where another command has kept or forgotten a token meanwhile.
+  while (true) {
+    const auto token = FindToken(flags);
+    if (!token.ok()) return token.status();
+    if (!token->has_value()) {
+      if (!may_open) break;
+      auto opened = OpenNew(flags, console);
+      if (!opened.ok()) return opened.status();
+      if (opened->has_value()) return **std::move(opened);
+      continue;
     }
+    if (!(*token)->empty()) {
+      auto client = Join(flags, **token);
+      if (client.ok() || !absl::IsUnauthenticated(client.status())) return client;
+    }
+    // It has ended, or the file was truncated.
+    if (absl::Status status = ForgetToken(flags, **token); !status.ok()) return status;
   }
-  if (may_open) return OpenNew(flags, console);
   return absl::FailedPreconditionError(absl::StrCat(
       "session: got none at ", flags.address, ", want one: `", console.program,
       " put` opens one, and it ends 30 s after its last command unless a tensor is pinned"));

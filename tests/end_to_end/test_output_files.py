@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The files that the programs are told to write: none is an input or another output, and none is opened twice."""
 
+import fcntl
 import hashlib
 import json
 import os
@@ -187,6 +188,20 @@ def test_a_full_disk_keeps_the_old_file(gemmctl, tmp_path):
     done = subprocess.run(command, capture_output=True, text=True, timeout=LIMIT_S, check=False)
     assert done.returncode == 2 and "a.npy: cannot be written: File too large" in done.stderr
     assert (tmp_path / "a.npy").read_text() == "old" and len(list(tmp_path.iterdir())) == 1
+
+
+def test_a_session_is_kept_while_others_forget_theirs(gemmctl, daemon, tmp_path):
+    """Tokens are removed under a lock on the folder. Where none is kept there is none to remove, so `put` does not
+    wait for the lock: it would remove what another command keeps meanwhile."""
+    np.save(tmp_path / "w.npy", np.ones((4, 4), np.float32))
+    folder = tmp_path / "gemmd"
+    folder.mkdir(mode=0o700)
+    environment = {"XDG_RUNTIME_DIR": str(tmp_path), "GEMMD_ADDRESS": daemon.unix}
+    lock = os.open(folder, os.O_RDONLY)
+    fcntl.flock(lock, fcntl.LOCK_EX)
+    subprocess.check_output([gemmctl, "put", tmp_path / "w.npy", "--name", "w"], env=environment, timeout=LIMIT_S)
+    os.close(lock)
+    subprocess.check_output([gemmctl, "ls"], env=environment, timeout=LIMIT_S)
 
 
 @pytest.mark.parametrize("round_", range(5))
