@@ -224,17 +224,18 @@ def test_less_addresses_than_large_requests_need(daemons, battery, size):
 def test_a_matrix_leaves_room_for_the_rest(daemons, battery):
     """Addresses run short while it runs. gRPC and Abseil would end the process where a few bytes of theirs have no
     place, so what would leave less than 32 MiB is refused although it would fit. What lies in the memory that
-    workers share needs no more addresses."""
+    workers share needs no more addresses. 64 MiB are addresses that an arena of malloc has long taken: where a mapping
+    fails, malloc finds room for up to that there, which is no fault."""
     daemon = daemons.start(*FLAGS, "--metrics-listen=127.0.0.1:0")
     small_product.multiply(daemon.tcp)
     hard = resource.prlimit(daemon.pid, resource.RLIMIT_AS)[1]
-    resource.prlimit(daemon.pid, resource.RLIMIT_AS, (daemon.mapped_bytes() + 80 * MIB, hard))
+    resource.prlimit(daemon.pid, resource.RLIMIT_AS, (daemon.mapped_bytes() + 100 * MIB, hard))
     refused = 0
     shared = uploads(daemon.tcp, 1, 60 * MIB)[OK]
     for device in ("cpu", "sim:sm_90"):
-        refused += products(daemon.tcp, 1, gaps(60, device=device))[grpc.StatusCode.RESOURCE_EXHAUSTED]
+        refused += products(daemon.tcp, 1, gaps(80, device=device))[grpc.StatusCode.RESOURCE_EXHAUSTED]
         shared += products(daemon.tcp, 1, zeros(60 * MIB, device=device))[OK]
-    battery.holds("60 MiB of its own where 80 are left: refused", least=2, seen=refused)
+    battery.holds("80 MiB of its own where 100 are left: refused", least=2, seen=refused)
     battery.holds("60 MiB that a worker shares: answered", least=3, seen=shared)
     answered = products(daemon.tcp, 1, zeros(16 * MIB))[OK]
     resource.prlimit(daemon.pid, resource.RLIMIT_AS, (hard, hard))
