@@ -183,7 +183,7 @@ Bio Reader(absl::string_view bytes) {
   return Bio(BIO_new_mem_buf(bytes.data(), static_cast<int>(bytes.size())));
 }
 
-constexpr size_t kMostTokenBytes = 8192;
+constexpr size_t kMaxTokenBytes = 8192;
 
 absl::Status Bad(absl::string_view option, absl::string_view got, absl::string_view want) {
   ERR_clear_error();  // What OpenSSL leaves there, gRPC would take for its own.
@@ -282,7 +282,7 @@ absl::Status CheckToken(absl::string_view address, bool is_encrypted,
                         const ClientOptions& options) {
   const std::string& token = options.token;
   const bool is_good =
-      token.size() <= kMostTokenBytes &&
+      token.size() <= kMaxTokenBytes &&
       std::all_of(token.begin(), token.end(), [](char c) { return c > ' ' && c <= '~'; });
   if (!is_good) {
     return absl::InvalidArgumentError(
@@ -473,8 +473,8 @@ absl::StatusOr<TlsPeer> LookAtTlsPeer(const std::string& host_and_port, const Tl
 namespace {
 
 // gRPC itself caps the attempts of a call at 5 (proposal A6).
-constexpr int kMostAttempts = 5;
-constexpr int64_t kMostMessageBytes = std::numeric_limits<int32_t>::max();
+constexpr int kMaxAttempts = 5;
+constexpr int64_t kMaxMessageBytes = std::numeric_limits<int32_t>::max();
 
 // The server refuses pings that come faster than every 10 s; 20 s leaves room for jitter.
 constexpr absl::Duration kKeepaliveTime = absl::Seconds(20);
@@ -523,8 +523,8 @@ absl::Status CheckOptions(const ClientOptions& options) {
   absl::Status status = CheckRange("options.channels", options.channels, 1, 1024);
   status.Update(CheckTimeout(options.timeout));
   status.Update(
-      CheckRange("options.max_message_bytes", options.max_message_bytes, 1, kMostMessageBytes));
-  status.Update(CheckRange("options.max_attempts", options.max_attempts, 1, kMostAttempts));
+      CheckRange("options.max_message_bytes", options.max_message_bytes, 1, kMaxMessageBytes));
+  status.Update(CheckRange("options.max_attempts", options.max_attempts, 1, kMaxAttempts));
   status.Update(CheckBackoff("options.initial_backoff", options.initial_backoff));
   status.Update(CheckBackoff("options.max_backoff", options.max_backoff));
   return status;
@@ -567,7 +567,7 @@ grpc::ChannelArguments ChannelArgumentsFor(absl::string_view address,
   constexpr int64_t kHeadroomBytes = 1 << 16;
   arguments.SetInt(
       GRPC_ARG_PER_RPC_RETRY_BUFFER_SIZE,
-      static_cast<int>(std::min(kMostMessageBytes, options.max_message_bytes + kHeadroomBytes)));
+      static_cast<int>(std::min(kMaxMessageBytes, options.max_message_bytes + kHeadroomBytes)));
   arguments.SetInt(GRPC_ARG_INITIAL_RECONNECT_BACKOFF_MS, Milliseconds(absl::Milliseconds(100)));
   arguments.SetInt(GRPC_ARG_MAX_RECONNECT_BACKOFF_MS, Milliseconds(absl::Seconds(5)));
 

@@ -108,7 +108,7 @@ class MultiplyStream::Reactor
   }
   // Whoever waits for the end takes every answer.
   bool KeepsEnough() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
-    return kept_bytes_ >= kMostUnreceivedBytes && !is_finishing_;
+    return kept_bytes_ >= kMaxUnreceivedBytes && !is_finishing_;
   }
 
   Stub stub_;

@@ -111,13 +111,13 @@ absl::Status OutputFile::OpenStream(bool is_pipe) {
 }
 
 absl::Status OutputFile::OpenBeside(bool is_there, std::optional<int64_t> bytes) {
-  constexpr int kMostNames = 100;  // Processes that were killed have left some of them.
+  constexpr int kMaxNames = 100;  // Processes that were killed have left some of them.
   constexpr int kNew = O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC;
   target_ = option::LinkTarget(path_);
   if (is_there) old_ = open(path_.c_str(), O_WRONLY | O_CLOEXEC | O_NONBLOCK);
   if (is_there && old_ < 0) return Failed(errno);
   std::string fresh;
-  for (int i = 0; i < kMostNames && file_ < 0; ++i) {
+  for (int i = 0; i < kMaxNames && file_ < 0; ++i) {
     fresh = absl::StrCat(target_, ".", getpid(), i == 0 ? "" : absl::StrCat("_", i), ".part");
     file_ = open(fresh.c_str(), kNew, 0666);
     if (file_ < 0 && errno != EEXIST) break;

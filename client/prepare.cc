@@ -251,7 +251,7 @@ Factor PowerOfTwo(double ratio) {
 }
 
 // The same among the codes of e4m3, of which 0x7e is the largest.
-Factor LeastUe4m3(double ratio) {
+Factor MinUe4m3(double ratio) {
   int code = 1;
   while (code < 0x7e && ElementValue(v1::ELEMENT_TYPE_E4M3, static_cast<uint64_t>(code)) < ratio) {
     ++code;
@@ -263,7 +263,7 @@ Factor LeastUe4m3(double ratio) {
 Factor FactorOf(v1::FactorType type, double magnitude, double largest) {
   const double ratio = magnitude == 0 ? 1 : magnitude / largest;
   if (type == v1::FACTOR_TYPE_UE8M0) return PowerOfTwo(ratio);
-  if (type == v1::FACTOR_TYPE_UE4M3) return LeastUe4m3(ratio);
+  if (type == v1::FACTOR_TYPE_UE4M3) return MinUe4m3(ratio);
   float value = static_cast<float>(ratio);
   if (!(value > 0)) value = 1;  // A magnitude whose factor would be 0.
   std::string bytes(sizeof(value), '\0');

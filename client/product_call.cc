@@ -279,8 +279,8 @@ std::string RequestQueue::PartOf(const v1::MultiplyRequest& request) {
 
 bool RequestQueue::Takes(const std::string& part) const {
   if (empty()) return true;
-  return count_ < kMostRequests && part.size() <= kMostBytes &&
-         message_.size() <= kMostBytes - part.size();
+  return count_ < kMaxRequests && part.size() <= kMaxBytes &&
+         message_.size() <= kMaxBytes - part.size();
 }
 
 void RequestQueue::Add(std::string part) {

@@ -128,8 +128,8 @@ class RequestQueue {
 
   // What a message holds at most: less than servers take, and not so much that the first product
   // waits long for the last one.
-  static constexpr int kMostRequests = 256;
-  static constexpr size_t kMostBytes = size_t{1} << 20;  // Where there are several.
+  static constexpr int kMaxRequests = 256;
+  static constexpr size_t kMaxBytes = size_t{1} << 20;  // Where there are several.
 
  private:
   std::string message_;

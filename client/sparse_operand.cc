@@ -15,8 +15,8 @@
 namespace gemmd {
 namespace {
 
-constexpr size_t kMostElements = 8;  // In a group.
-constexpr size_t kMostUnits = 4;
+constexpr size_t kMaxElements = 8;  // In a group.
+constexpr size_t kMaxUnits = 4;
 
 // Elements of op(X), by row and column; zero at columns beyond it.
 class DenseReader {
@@ -94,10 +94,10 @@ class Group {
   int Prune() {
     int dropped = 0;
     while (nonzero_units() > shape_.kept_units()) {
-      size_t smallest = kMostUnits;
+      size_t smallest = kMaxUnits;
       for (size_t i = 0; i < static_cast<size_t>(shape_.units); ++i) {
         if (!IsNonzero(weights_[i])) continue;
-        const bool is_first = smallest == kMostUnits;
+        const bool is_first = smallest == kMaxUnits;
         if (is_first || !weights_[smallest].IsLessThan(weights_[i])) smallest = i;
       }
       dropped += weights_[smallest].nonzeros;
@@ -133,8 +133,8 @@ class Group {
 
   v1::ElementType type_;
   SparseGroup shape_;
-  std::array<uint64_t, kMostElements> elements_ = {};
-  std::array<UnitWeight, kMostUnits> weights_;
+  std::array<uint64_t, kMaxElements> elements_ = {};
+  std::array<UnitWeight, kMaxUnits> weights_;
 };
 
 // Compresses matrix after matrix into one operand.

@@ -30,7 +30,7 @@ constexpr int64_t kTransferChunkBytes = int64_t{2} << 20;
 constexpr absl::Duration kLookEvery = absl::Milliseconds(100);
 
 // How often a transfer whose connections broke is tried again without that any byte has moved.
-constexpr int kMostFruitlessTries = 5;
+constexpr int kMaxFruitlessTries = 5;
 
 // Threads: that of the caller who waits.
 class TransferWatch {
@@ -67,8 +67,8 @@ LaneChoice::Size& LaneChoice::SizeOf(int64_t bytes) {
   return sizes_[std::bit_width(static_cast<uint64_t>(bytes))];
 }
 
-int LaneChoice::For(int64_t bytes, int64_t least_bytes) {
-  if (bytes <= least_bytes) return 1;
+int LaneChoice::For(int64_t bytes, int64_t min_bytes) {
+  if (bytes <= min_bytes) return 1;
   absl::MutexLock lock(&mutex_);
   Size& size = SizeOf(bytes);
   const bool is_trial = ++size.transfers % kTransfersPerTrial == 0;
@@ -109,7 +109,7 @@ constexpr int kLengthBytes = 5;
 constexpr int kNumberBytes = 10;
 
 // Three tags and three numbers of at most ten bytes.
-constexpr size_t kMostHeaderBytes = 33;
+constexpr size_t kMaxHeaderBytes = 33;
 
 void AppendNumber(uint64_t value, std::string& to) {
   for (; value >= 0x80; value >>= 7) to.push_back(static_cast<char>(value | 0x80));
@@ -131,8 +131,8 @@ class HeaderReader {
  public:
   explicit HeaderReader(const std::vector<grpc::Slice>& slices) {
     for (const grpc::Slice& slice : slices) {
-      bytes_ += TextOf(slice).substr(0, kMostHeaderBytes - bytes_.size());
-      if (bytes_.size() == kMostHeaderBytes) break;
+      bytes_ += TextOf(slice).substr(0, kMaxHeaderBytes - bytes_.size());
+      if (bytes_.size() == kMaxHeaderBytes) break;
     }
   }
 
@@ -142,9 +142,9 @@ class HeaderReader {
     return true;
   }
 
-  std::optional<uint64_t> TakeNumber(int most_bytes) {
+  std::optional<uint64_t> TakeNumber(int max_bytes) {
     uint64_t value = 0;
-    for (int shift = 0; shift < 7 * most_bytes && at_ < bytes_.size(); shift += 7) {
+    for (int shift = 0; shift < 7 * max_bytes && at_ < bytes_.size(); shift += 7) {
       const uint8_t byte = static_cast<uint8_t>(bytes_[at_++]);
       value |= static_cast<uint64_t>(byte & 0x7F) << shift;
       if (byte < 0x80) return value;
@@ -260,7 +260,7 @@ absl::StatusOr<v1::PutResponse> ReadPutResponse(const grpc::ByteBuffer& message)
 
 namespace {
 
-constexpr int kMostLanes = 16;
+constexpr int kMaxLanes = 16;
 
 // No more connections than there are chunks.
 int LanesWithin(int64_t bytes, int lanes) {
@@ -272,9 +272,9 @@ int LanesWithin(int64_t bytes, int lanes) {
 // Connections for so many bytes; `asked` is what the caller said, and 0 leaves it to `choice`.
 // Errors: InvalidArgument for fewer than 0 or more than 16.
 absl::StatusOr<int> LanesFor(int64_t bytes, int asked, LaneChoice& choice) {
-  if (asked < 0 || asked > kMostLanes) {
+  if (asked < 0 || asked > kMaxLanes) {
     return absl::InvalidArgumentError(
-        absl::StrCat("connections: got ", asked, ", want 0 to ", kMostLanes));
+        absl::StrCat("connections: got ", asked, ", want 0 to ", kMaxLanes));
   }
   return LanesWithin(bytes, asked > 0 ? asked : choice.For(bytes, kTransferChunkBytes));
 }
@@ -673,14 +673,14 @@ class UploadCall {
         fruitless = 0;
         pause = absl::Milliseconds(100);
       }
-      if (++fruitless == kMostFruitlessTries) return tensor.status();
+      if (++fruitless == kMaxFruitlessTries) return tensor.status();
       if (absl::Status status = Pause(pause); !status.ok()) return status;
       pause = std::min(2 * pause, absl::Seconds(2));
     }
   }
 
  private:
-  absl::StatusOr<v1::TensorInfo> RunRound(int most_lanes) {
+  absl::StatusOr<v1::TensorInfo> RunRound(int max_lanes) {
     const auto first_lane = session_.Lanes(1);
     if (!first_lane.ok()) return first_lane.status();
     ++rounds_;
@@ -693,7 +693,7 @@ class UploadCall {
       done_ = total_ - missing;
       if (!state->upload().empty()) {
         first_.set_join(state->upload());
-        JoinWith(round, LanesWithin(missing, most_lanes));
+        JoinWith(round, LanesWithin(missing, max_lanes));
       }
     }
     round.AwaitEnd([&](int64_t sent) { return watch_.Look(done_ + std::min(sent, missing)); });
@@ -748,7 +748,7 @@ namespace {
 constexpr char kGetMethod[] = "/gemmd.v1.Tensors/Get";
 
 // Pieces that one connection asks for at a time: a few for each, so that a slow one takes fewer.
-constexpr int64_t kLeastPieceBytes = int64_t{16} << 20;
+constexpr int64_t kMinPieceBytes = int64_t{16} << 20;
 constexpr int64_t kPiecesOfLane = 8;
 
 // Bytes of the range that was asked for.
@@ -894,7 +894,7 @@ class DownloadCall {
 
  private:
   void CutPieces() {
-    const int64_t bytes = std::max(kLeastPieceBytes, plan_.bytes / (lanes_ * kPiecesOfLane));
+    const int64_t bytes = std::max(kMinPieceBytes, plan_.bytes / (lanes_ * kPiecesOfLane));
     // A range without bytes has one piece too, which brings the description.
     int64_t at = 0;
     do {
@@ -963,7 +963,7 @@ class DownloadCall {
     taken_at_break_ = taken_;
     // A server that goes breaks all connections at once.
     const int tries = ++fruitless_ / lanes_;
-    if (tries >= kMostFruitlessTries) {
+    if (tries >= kMaxFruitlessTries) {
       status_ = status;
       return;
     }

@@ -67,8 +67,8 @@ class LaneChoice {
   // One of so many transfers of a size goes the slower way.
   static constexpr int64_t kTransfersPerTrial = 16;
 
-  // The connections to take: 1 or kSeveralLanes. `least_bytes`: fewer cannot be divided.
-  int For(int64_t bytes, int64_t least_bytes) ABSL_LOCKS_EXCLUDED(mutex_);
+  // The connections to take: 1 or kSeveralLanes. `min_bytes`: fewer cannot be divided.
+  int For(int64_t bytes, int64_t min_bytes) ABSL_LOCKS_EXCLUDED(mutex_);
 
   // How long a transfer took that moved all of its bytes.
   void Tell(int64_t bytes, int lanes, absl::Duration took) ABSL_LOCKS_EXCLUDED(mutex_);

@@ -64,9 +64,9 @@ constexpr ScaledNumber ScaledExp(double high, double low) {
 // The number as a double, rounded once more if it is subnormal. The significand is in [2^-20, 2].
 // The exponent is at least -1200 and at most 1023, or 1024 if the significand is below 1.
 constexpr double ValueOf(const ScaledNumber& number) {
-  constexpr int32_t kLeastNormal = -1000;
+  constexpr int32_t kMinNormal = -1000;
   constexpr int32_t kLift = 250;
-  const bool is_tiny = number.exponent < kLeastNormal;
+  const bool is_tiny = number.exponent < kMinNormal;
   const auto exponent = static_cast<int64_t>(number.exponent + (is_tiny ? kLift : 0));
   const uint64_t bits =
       std::bit_cast<uint64_t>(number.significand) + (static_cast<uint64_t>(exponent) << 52);

@@ -315,7 +315,7 @@ struct Bench {
 };
 
 // Seconds of one launch; 0 where it cannot be measured.
-double SecondsOf(const Kernel& kernel, const Problem& problem, Bench& bench, double most_seconds) {
+double SecondsOf(const Kernel& kernel, const Problem& problem, Bench& bench, double max_seconds) {
   const absl::StatusOr<int64_t> workspace_bytes = kernel.workspace_bytes(problem);
   if (!kernel.supports(problem).ok() || !workspace_bytes.ok()) return 0;
   const GemmArgs args = {.problem = problem,
@@ -331,7 +331,7 @@ double SecondsOf(const Kernel& kernel, const Problem& problem, Bench& bench, dou
                          .a_factors = bench.memory.FactorsOfA(problem),
                          .b_factors = bench.memory.FactorsOfB(problem)};
   absl::Status status;
-  const double seconds = FastestSeconds([&] { status.Update(kernel.launch(args)); }, most_seconds);
+  const double seconds = FastestSeconds([&] { status.Update(kernel.launch(args)); }, max_seconds);
   return status.ok() ? seconds : 0;
 }
 
@@ -356,13 +356,13 @@ std::vector<const Kernel*> KernelsToMeasure(const Target& target) {
 
 // A product of the engine's own types. Small ones come in batches, all of the same operands.
 Problem EngineSample(const Kernel& kernel, int64_t m, int64_t n, int64_t k, Order a, Order b) {
-  constexpr int64_t kMostInBatch = 32;
+  constexpr int64_t kMaxInBatch = 32;
   const ElementType sum = kernel.recipe.accumulation;
   Problem problem;
   problem.m = m;
   problem.n = n;
   problem.k = k;
-  problem.batch = m * n * k <= 4096 ? kMostInBatch : 1;
+  problem.batch = m * n * k <= 4096 ? kMaxInBatch : 1;
   problem.a = TightLayout("a", kernel.a, a, m, k).value();
   problem.b = TightLayout("b", kernel.b, b, k, n).value();
   problem.a.batch_stride_bytes = problem.b.batch_stride_bytes = 0;
@@ -372,8 +372,8 @@ Problem EngineSample(const Kernel& kernel, int64_t m, int64_t n, int64_t k, Orde
 }
 
 double SecondsOfSample(const Kernel& kernel, Bench& bench, const Problem& sample) {
-  constexpr double kMostSeconds = 4e-4;
-  return std::max(SecondsOf(kernel, sample, bench, kMostSeconds), 1e-9) /
+  constexpr double kMaxSeconds = 4e-4;
+  return std::max(SecondsOf(kernel, sample, bench, kMaxSeconds), 1e-9) /
          static_cast<double>(sample.batch);
 }
 
@@ -467,13 +467,13 @@ std::set<const Kernel*> VariedRows(std::string_view engine, const Target& target
 }
 
 SimulatorTimes MeasureSimulator(std::string_view engine, Bench& bench, const HostCosts& costs) {
-  constexpr double kMostSeconds = 2e-3;
+  constexpr double kMaxSeconds = 2e-3;
   std::vector<TimedWork<SimulatedWork::kParts>> works;
   for (const Kernel* kernel : VariedRows(engine, bench.target)) {
     const ElementType sum =
         kernel->instruction->d == ElementType::kF16 ? ElementType::kF32 : kernel->instruction->d;
     for (const Problem& problem : sim::SampleProblems(*kernel, bench.target.chip)) {
-      const double seconds = SecondsOf(*kernel, problem, bench, kMostSeconds);
+      const double seconds = SecondsOf(*kernel, problem, bench, kMaxSeconds);
       const double multiplying = seconds - costs.launch - EpilogueSeconds(costs, problem, sum, sum);
       if (!(multiplying > 0)) continue;
       works.push_back(
@@ -486,11 +486,11 @@ SimulatorTimes MeasureSimulator(std::string_view engine, Bench& bench, const Hos
 // Operations a second of one thread of the engine that multiplies by factors of blocks; 0 where it
 // cannot be measured.
 EngineRate MeasureBlockRate(const Kernel& kernel, Bench& bench) {
-  constexpr double kMostSeconds = 2e-3;
+  constexpr double kMaxSeconds = 2e-3;
   EngineRate rate = {std::string(kernel.engine), 0};
   const absl::StatusOr<Problem> sample = kernel.sample(bench.target);
   if (!sample.ok()) return rate;
-  const double seconds = SecondsOf(kernel, *sample, bench, kMostSeconds);
+  const double seconds = SecondsOf(kernel, *sample, bench, kMaxSeconds);
   if (seconds > 0) rate.operations_per_second = static_cast<double>(Operations(*sample)) / seconds;
   return rate;
 }

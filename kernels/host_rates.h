@@ -43,27 +43,27 @@ double SecondsOf(int calls, const Function& function, const Clock& clock) {
 }
 
 // The shortest time of several calls, after one that warms caches. They end when the two shortest
-// agree, or when `most_seconds` are over. Calls too short for the clock are timed many at once.
+// agree, or when `max_seconds` are over. Calls too short for the clock are timed many at once.
 //
 // Where two calls take ten times as long as all may, as in a build for tests, they are all. One
 // call would not do: libraries make code at the first one, and a virtual machine's pauses count as
 // the time of the thread that they stop. `clock` returns seconds.
 template <typename Function, typename Clock>
-double FastestSeconds(const Function& function, double most_seconds, const Clock& clock) {
+double FastestSeconds(const Function& function, double max_seconds, const Clock& clock) {
   constexpr double kAgreement = 1.1;
   constexpr double kClockSeconds = 1e-5;
-  constexpr int kMostCalls = 1 << 14;
+  constexpr int kMaxCalls = 1 << 14;
   const double first = SecondsOf(1, function, clock);
   int calls = 1;
   double seconds = SecondsOf(calls, function, clock);
-  if (std::min(first, seconds) > 10 * most_seconds) return std::min(first, seconds);
-  while (seconds < kClockSeconds && calls < kMostCalls) {
+  if (std::min(first, seconds) > 10 * max_seconds) return std::min(first, seconds);
+  while (seconds < kClockSeconds && calls < kMaxCalls) {
     calls *= seconds < kClockSeconds / 8 ? 8 : 2;
     seconds = SecondsOf(calls, function, clock);
   }
   double fastest = seconds;
   double second = std::numeric_limits<double>::infinity();
-  for (double total = seconds; total < most_seconds && second > fastest * kAgreement;) {
+  for (double total = seconds; total < max_seconds && second > fastest * kAgreement;) {
     seconds = SecondsOf(calls, function, clock);
     total += seconds;
     second = std::min(second, std::max(seconds, fastest));
@@ -73,8 +73,8 @@ double FastestSeconds(const Function& function, double most_seconds, const Clock
 }
 
 template <typename Function>
-double FastestSeconds(const Function& function, double most_seconds) {
-  return FastestSeconds(function, most_seconds, ThreadSeconds);
+double FastestSeconds(const Function& function, double max_seconds) {
+  return FastestSeconds(function, max_seconds, ThreadSeconds);
 }
 
 template <size_t kParts>

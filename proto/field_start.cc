@@ -21,10 +21,10 @@ void AppendFieldStart(int number, size_t bytes, std::string& to) {
 }
 
 uint32_t NextTag(CodedInputStream& input) {
-  constexpr int kMostTagBytes = 5;
+  constexpr int kMaxTagBytes = 5;
   const int start = input.CurrentPosition();
   const uint32_t tag = input.ReadTag();
-  return input.CurrentPosition() - start <= kMostTagBytes ? tag : 0;
+  return input.CurrentPosition() - start <= kMaxTagBytes ? tag : 0;
 }
 
 size_t EncodedFieldBytes(int number, size_t bytes) {

@@ -319,7 +319,7 @@ void AddCallers(CLI::App& app, Options& options) {
           kGroup, "TEXT");
   AddCount(app, "--jwt-clock-skew", trust.jwt.clock_skew_s,
            "By how much the clock of whoever issues signed tokens may differ", kGroup, 0,
-           kMostClockSkewS, "SECONDS");
+           kMaxClockSkewS, "SECONDS");
 }
 
 void AddVerification(CLI::App& app, Options& options) {
@@ -410,7 +410,7 @@ void AddTensors(CLI::App& app, Options& options) {
 }
 
 // With a quarter of it, gRPC refused a product of 512 x 512 matrices.
-constexpr int64_t kLeastQuotaBytes = int64_t{4} << 20;
+constexpr int64_t kMinQuotaBytes = int64_t{4} << 20;
 
 void AddListening(CLI::App& app, Options& options) {
   constexpr char kGroup[] = "Listening";
@@ -487,7 +487,7 @@ void AddDevices(CLI::App& app, Options& options) {
               "Give each GPU a product with known bits after this time without one, between two "
               "products; a worker that gets it wrong is replaced",
               kGroup, absl::Milliseconds(1));
-  AddDuration(app, "--watchdog-most", options.devices.watchdog_most,
+  AddDuration(app, "--watchdog-most", options.devices.watchdog_max,
               "Longest time that a product may take on a GPU. A worker that gives no answer in ten "
               "times the predicted time is replaced, at the earliest after 2 s and at the latest "
               "after this, and its product is ABORTED. Raise it where products take minutes",
@@ -559,7 +559,7 @@ void AddLimits(CLI::App& app, Options& options) {
               kGroup);
   AddBytes(app, "--memory-quota-bytes", transport.memory_quota_bytes,
            "Memory for the buffers of gRPC; 0 takes a quarter of the memory limit of the process",
-           kGroup, kLeastQuotaBytes);
+           kGroup, kMinQuotaBytes);
   AddBytes(
       app, "--memory-limit-bytes", options.server.memory_limit_bytes,
       "Memory that the daemon may have resident; 0 takes the limit of its control group, or the "
@@ -600,7 +600,7 @@ void AddConnections(CLI::App& app, Options& options) {
       "not read all of it after this time and the time that its bytes take at --send-least-rate",
       kGroup, absl::Milliseconds(1));
   AddBytes(
-      app, "--send-least-rate", options.server.sending.least_bytes_per_second,
+      app, "--send-least-rate", options.server.sending.min_bytes_per_second,
       "Bytes of an answer that a client must read in a second, beside --send-timeout: with the "
       "defaults, a client has 42 s for an answer of 256 MiB",
       kGroup);
@@ -656,7 +656,7 @@ void AddLogging(CLI::App& app, Options& options) {
       ->capture_default_str()
       ->type_name("SHARE")
       ->group(kGroup);
-  AddBytes(app, "--traces-bytes", options.server.spans.most_bytes,
+  AddBytes(app, "--traces-bytes", options.server.spans.max_bytes,
            "Most bytes of the file of --traces, which is then renamed to FILE.1, in place of the "
            "one before",
            kGroup);

@@ -34,10 +34,10 @@ namespace {
 // Time for the last answers to reach their clients before connections are cut.
 constexpr absl::Duration kFarewell = absl::Milliseconds(100);
 
-constexpr absl::Duration kLeastSendTimeout = absl::Milliseconds(100);
+constexpr absl::Duration kMinSendTimeout = absl::Milliseconds(100);
 
 // The longest pause between two looks at the peers and at the memory.
-constexpr absl::Duration kMostPause = absl::Milliseconds(250);
+constexpr absl::Duration kMaxPause = absl::Milliseconds(250);
 
 // Four of them answer as many small products as the rest of a large machine can parse.
 int DefaultAnsweringThreads() { return std::clamp(UsableProcessors() / 4, 0, 4); }
@@ -140,14 +140,14 @@ absl::StatusOr<std::unique_ptr<Server>> Server::Start(
   if (options.transport.listen.empty()) {
     return absl::InvalidArgumentError("listen: got no address, want at least one");
   }
-  if (!(options.sending.timeout >= kLeastSendTimeout)) {
+  if (!(options.sending.timeout >= kMinSendTimeout)) {
     return absl::InvalidArgumentError(
         absl::StrCat("send-timeout: got ", absl::FormatDuration(options.sending.timeout),
-                     ", want at least ", absl::FormatDuration(kLeastSendTimeout)));
+                     ", want at least ", absl::FormatDuration(kMinSendTimeout)));
   }
-  if (options.sending.least_bytes_per_second < 1) {
+  if (options.sending.min_bytes_per_second < 1) {
     return absl::InvalidArgumentError(absl::StrCat("send-least-rate: got ",
-                                                   options.sending.least_bytes_per_second,
+                                                   options.sending.min_bytes_per_second,
                                                    ", want at least 1 byte a second"));
   }
   RETURN_IF_ERROR(CheckTls(options.transport, options.metrics_listen));
@@ -281,7 +281,7 @@ absl::Status Server::Listen(const ServerOptions& options) {
       [this, longest_turn = options.life_check.longest_turn] { return CheckLife(longest_turn); },
       clock_);
   watch_ = std::make_unique<ThreadPool>("gemmd-watch",
-                                        std::min(kMostPause, sends_.limits().timeout / 4), [this] {
+                                        std::min(kMaxPause, sends_.limits().timeout / 4), [this] {
                                           WatchMemory();
                                           WatchPeers();
                                           WatchTrust();
@@ -469,7 +469,7 @@ std::optional<int64_t> Server::UsedMemory(int64_t limit_bytes) const {
 
 void Server::WatchMemory() {
   const Pressure pressure = memory_.Measure(admission_.load().bytes + tensors_.used_bytes());
-  tensors_.SetMostNewBytes(LargestTensor(pressure));
+  tensors_.SetMaxNewBytes(LargestTensor(pressure));
   if (!admission_.SetPressure(pressure)) return;
   const auto level = pressure == Pressure::kNone ? spdlog::level::info : spdlog::level::warn;
   spdlog::log(level, "event=memory_pressure pressure={} used_bytes={}", NameOf(pressure),
@@ -576,7 +576,7 @@ void Server::WatchDevices() {
 
 namespace {
 
-constexpr int64_t kMostAdmittedBytes = int64_t{4} << 30;
+constexpr int64_t kMaxAdmittedBytes = int64_t{4} << 30;
 
 void SetUnasked(int64_t& bytes, int64_t share_bytes) {
   if (bytes == 0) bytes = share_bytes;
@@ -590,7 +590,7 @@ ServerOptions WithMemoryShares(ServerOptions options) {
   // Whatever was asked for, no more can be mapped.
   const std::optional<int64_t> left_bytes = AddressSpaceLeft();
   if (left_bytes) limit = std::min(limit, ResidentBytes().value_or(0) + *left_bytes);
-  SetUnasked(options.admission.max_bytes, std::min(kMostAdmittedBytes, limit / 8 * 3));
+  SetUnasked(options.admission.max_bytes, std::min(kMaxAdmittedBytes, limit / 8 * 3));
   SetUnasked(options.transport.memory_quota_bytes, limit / 4);
   SetUnasked(options.tensors.max_bytes, limit / 8);
   SetUnasked(options.tensors.max_session_bytes, options.tensors.max_bytes / 2);

@@ -70,10 +70,10 @@ std::string UlpsText(const std::optional<uint64_t>& ulps) {
 }
 
 // How far a distance is on the way from 1 ulp, which gives 0, to the largest one, which gives 1:
-// equal factors are equal steps. Precondition: 1 <= ulps <= most_ulps.
-double ShadeOf(uint64_t ulps, uint64_t most_ulps) {
-  if (most_ulps <= 1) return 0;
-  return std::log2(static_cast<double>(ulps)) / std::log2(static_cast<double>(most_ulps));
+// equal factors are equal steps. Precondition: 1 <= ulps <= max_ulps.
+double ShadeOf(uint64_t ulps, uint64_t max_ulps) {
+  if (max_ulps <= 1) return 0;
+  return std::log2(static_cast<double>(ulps)) / std::log2(static_cast<double>(max_ulps));
 }
 
 std::string RangesText(const Difference& found) {
@@ -111,11 +111,11 @@ std::string WorstText(const Difference& found) {
 }
 
 // "." where nothing differs; '1' to '9' for 1 ulp to ever more, as the largest distance has them.
-char LetterOf(const DifferenceCell& cell, uint64_t most_ulps) {
+char LetterOf(const DifferenceCell& cell, uint64_t max_ulps) {
   if (cell.differing == 0) return '.';
   if (cell.nan > 0) return 'N';
-  if (cell.most_ulps == 0) return '0';
-  return static_cast<char>('1' + static_cast<int>(8 * ShadeOf(cell.most_ulps, most_ulps)));
+  if (cell.max_ulps == 0) return '0';
+  return static_cast<char>('1' + static_cast<int>(8 * ShadeOf(cell.max_ulps, max_ulps)));
 }
 
 std::string MapText(const DifferenceMap& map, const Difference& found) {
@@ -124,11 +124,11 @@ std::string MapText(const DifferenceMap& map, const Difference& found) {
   std::string text = absl::StrFormat(
       "%seach letter is %d x %d elements: 0 zeros of other signs, 1 to 9 the ulps (9: %d), N NaN\n",
       found.batch == 1 ? "" : absl::StrCat("matrix ", map.batch(), ", "), flat.block_rows(),
-      flat.block_columns(), found.most_ulps);
+      flat.block_columns(), found.max_ulps);
   for (int64_t i = 0; i < flat.down(); ++i) {
     absl::StrAppend(&text, "  ");
     for (int64_t j = 0; j < flat.across(); ++j) {
-      text.push_back(LetterOf(flat.At(i, j), found.most_ulps));
+      text.push_back(LetterOf(flat.At(i, j), found.max_ulps));
     }
     absl::StrAppend(&text, "\n");
   }
@@ -175,7 +175,7 @@ std::string DifferenceText(const NamedDifference& named) {
   if (found.batch != 1) absl::StrAppend(&text, " of ", FormatCount(found.matrices), " matrices");
   absl::StrAppend(&text,
                   absl::StrFormat("\nlargest distance: %d ulps, %.3g absolute, %.3g relative",
-                                  found.most_ulps, found.most_absolute, found.most_relative));
+                                  found.max_ulps, found.max_absolute, found.max_relative));
   if (found.nan > 0) absl::StrAppend(&text, "; ", FormatCount(found.nan), " with NaN on a side");
   absl::StrAppend(&text, "\n\n", RangesText(found));
   if (!found.worst.empty()) absl::StrAppend(&text, "\n", WorstText(found));
@@ -196,9 +196,9 @@ nlohmann::ordered_json DifferenceJson(const NamedDifference& named) {
           {"differing", found.differing},
           {"nan", found.nan},
           {"matrices", found.matrices},
-          {"most_ulps", found.most_ulps},
-          {"most_absolute", NumberJson(found.most_absolute)},
-          {"most_relative", NumberJson(found.most_relative)},
+          {"most_ulps", found.max_ulps},
+          {"most_absolute", NumberJson(found.max_absolute)},
+          {"most_relative", NumberJson(found.max_relative)},
           {"by_ulps", RangesJson(found)},
           {"worst", WorstJson(found)}};
 }
@@ -206,10 +206,10 @@ nlohmann::ordered_json DifferenceJson(const NamedDifference& named) {
 // Lengths in pixels.
 constexpr int kMapMargin = 24;
 constexpr int kLineHeight = 20;
-constexpr int kLeastCell = 6;
+constexpr int kMinCell = 6;
 constexpr int kMapWidth = 512;  // Maps with few blocks are as wide, too: their cells are larger.
-constexpr int kMostCell = 32;
-constexpr int kLeastWidth = 720;  // So that titles have room.
+constexpr int kMaxCell = 32;
+constexpr int kMinWidth = 720;  // So that titles have room.
 
 constexpr int kLegendSteps = 8;
 
@@ -217,20 +217,20 @@ constexpr char kNanFill[] = "#2456d6";
 constexpr char kZeroFill[] = "#e3dccb";  // Zeros of other signs.
 
 // From light to dark as distances grow: equal steps are equal factors.
-std::string FillOf(uint64_t ulps, uint64_t most_ulps) {
+std::string FillOf(uint64_t ulps, uint64_t max_ulps) {
   if (ulps == 0) return kZeroFill;
-  const int percent = static_cast<int>(100 * ShadeOf(ulps, most_ulps));
+  const int percent = static_cast<int>(100 * ShadeOf(ulps, max_ulps));
   const auto mix = [percent](int from, int to) { return from + (to - from) * percent / 100; };
   return absl::StrFormat("#%02x%02x%02x", mix(253, 120), mix(208, 0), mix(162, 20));
 }
 
-std::string FillOf(const DifferenceCell& cell, uint64_t most_ulps) {
-  return cell.nan > 0 ? kNanFill : FillOf(cell.most_ulps, most_ulps);
+std::string FillOf(const DifferenceCell& cell, uint64_t max_ulps) {
+  return cell.nan > 0 ? kNanFill : FillOf(cell.max_ulps, max_ulps);
 }
 
 int CellSize(const DifferenceMap& map) {
   const int64_t most = std::max<int64_t>({1, map.down(), map.across()});
-  return static_cast<int>(std::clamp<int64_t>(kMapWidth / most, kLeastCell, kMostCell));
+  return static_cast<int>(std::clamp<int64_t>(kMapWidth / most, kMinCell, kMaxCell));
 }
 
 // What a block tells under the pointer.
@@ -244,7 +244,7 @@ std::string Hint(const DifferenceMap& map, int64_t i, int64_t j, const Differenc
   std::string hint =
       absl::StrCat("rows ", range(i, map.block_rows(), map.rows()), ", columns ",
                    range(j, map.block_columns(), map.columns()), ": ", FormatCount(cell.differing),
-                   " differ, at most by ", cell.most_ulps, " ulps");
+                   " differ, at most by ", cell.max_ulps, " ulps");
   if (cell.nan > 0) absl::StrAppend(&hint, ", ", FormatCount(cell.nan), " with NaN on a side");
   const auto here = [&](const DifferingElement& element) {
     return element.batch == map.batch() && element.row / map.block_rows() == i &&
@@ -274,7 +274,7 @@ int AddMap(const DifferenceMap& map, const Difference& found, int top, std::stri
           "<rect class=\"cell\" x=\"%d\" y=\"%d\" width=\"%d\" height=\"%d\" fill=\"%s\">"
           "<title>%s</title></rect>\n",
           kMapMargin + size * static_cast<int>(j), top + size * static_cast<int>(i), size, size,
-          FillOf(map.At(i, j), found.most_ulps), EscapedMarkup(Hint(map, i, j, found)));
+          FillOf(map.At(i, j), found.max_ulps), EscapedMarkup(Hint(map, i, j, found)));
     }
   }
   AddSvgText(kMapMargin, top + height + kLineHeight / 2 + 2, "note",
@@ -293,14 +293,14 @@ int AddLegend(const Difference& found, int top, std::string& svg) {
     if (!label.empty()) AddSvgText(x + 18, top + 7, "note", label, svg);
     x += 18 + 8 * static_cast<int>(label.size());
   };
-  if (found.most_ulps > 0) {
-    add(FillOf(1, found.most_ulps), "1 ulp");
-    for (int i = 1; i < kLegendSteps && found.most_ulps > kLegendSteps; ++i) {
-      const double ulps = std::pow(static_cast<double>(found.most_ulps), i / double{kLegendSteps});
-      add(FillOf(static_cast<uint64_t>(ulps), found.most_ulps), "");
+  if (found.max_ulps > 0) {
+    add(FillOf(1, found.max_ulps), "1 ulp");
+    for (int i = 1; i < kLegendSteps && found.max_ulps > kLegendSteps; ++i) {
+      const double ulps = std::pow(static_cast<double>(found.max_ulps), i / double{kLegendSteps});
+      add(FillOf(static_cast<uint64_t>(ulps), found.max_ulps), "");
     }
-    if (found.most_ulps > 1) {
-      add(FillOf(found.most_ulps, found.most_ulps), absl::StrCat(found.most_ulps, " ulps"));
+    if (found.max_ulps > 1) {
+      add(FillOf(found.max_ulps, found.max_ulps), absl::StrCat(found.max_ulps, " ulps"));
     }
   }
   if (found.by_ulps[0] > 0) add(kZeroFill, "zeros of other signs");
@@ -322,7 +322,7 @@ int AddDifference(const NamedDifference& named, int top, std::string& svg) {
   }
   AddSvgText(kMapMargin, y, "note",
              absl::StrCat(what, ": other bits in ", FormatCount(found.differing), ", at most ",
-                          found.most_ulps, " ulps apart"),
+                          found.max_ulps, " ulps apart"),
              svg);
   y += kLineHeight;
   y += AddLegend(found, y, svg);
@@ -337,7 +337,7 @@ int AddDifference(const NamedDifference& named, int top, std::string& svg) {
 }
 
 int WidthOf(const std::vector<NamedDifference>& all) {
-  int width = kLeastWidth;
+  int width = kMinWidth;
   for (const NamedDifference& named : all) {
     for (const DifferenceMap& map : named.difference.maps) {
       width = std::max(width, CellSize(map) * static_cast<int>(map.across()));
@@ -419,7 +419,7 @@ PackedMatrix PackedOf(const MappedNpy& npy) {
 }
 
 CompareOptions OptionsOf(const DiffFlags& flags) {
-  return {.most_worst = static_cast<size_t>(flags.worst)};
+  return {.max_worst = static_cast<size_t>(flags.worst)};
 }
 
 // Files have no options of a product, but for their types.

@@ -216,11 +216,11 @@ class Explanations {
 };
 
 // The fastest type whose error is small enough; of equally fast ones the one that changes less.
-int BestOf(const std::vector<LayerType>& types, double most_error) {
+int BestOf(const std::vector<LayerType>& types, double max_error) {
   int best = -1;
   for (size_t i = 0; i < types.size(); ++i) {
     const LayerType& type = types[i];
-    if (type.kernel.empty() || !(type.error <= most_error)) continue;
+    if (type.kernel.empty() || !(type.error <= max_error)) continue;
     const auto cost = [](const LayerType& one) { return std::tuple(one.predicted_ns, one.error); };
     if (best < 0 || cost(type) < cost(types[static_cast<size_t>(best)])) best = static_cast<int>(i);
   }
@@ -239,11 +239,11 @@ absl::StatusOr<double> WeightError(const MatrixView& weights, v1::ElementType ty
   if (!checked.ok()) return checked;
   const int64_t line_bytes = PackedLineBytes(weights.type, weights.columns).value_or(0);
   if (weights.columns == 0) return 0;
-  const int64_t most_rows = std::max<int64_t>(1, kElementsAtOnce / weights.columns);
+  const int64_t max_rows = std::max<int64_t>(1, kElementsAtOnce / weights.columns);
   Squares sum;
-  for (int64_t row = 0; row < weights.rows; row += most_rows) {
+  for (int64_t row = 0; row < weights.rows; row += max_rows) {
     MatrixView part = weights;
-    part.rows = std::min(most_rows, weights.rows - row);
+    part.rows = std::min(max_rows, weights.rows - row);
     part.data = weights.data.subspan(static_cast<size_t>(row * line_bytes),
                                      static_cast<size_t>(part.rows * line_bytes));
     if (absl::Status status = AddPart(part, type, sum); !status.ok()) return status;
@@ -257,7 +257,7 @@ namespace {
 // Each shape is explained once. Errors: of a file that makes no sense, and all of `explain` but
 // Unimplemented.
 absl::StatusOr<ModelPlan> PlanModel(const MappedSafetensors& file,
-                                    const std::vector<v1::ElementType>& types, double most_error,
+                                    const std::vector<v1::ElementType>& types, double max_error,
                                     ExplainLayer explain) {
   ModelPlan plan;
   Explanations explanations(explain);
@@ -283,7 +283,7 @@ absl::StatusOr<ModelPlan> PlanModel(const MappedSafetensors& file,
       choice->error = *error;
       layer.types.push_back(*std::move(choice));
     }
-    layer.best = BestOf(layer.types, most_error);
+    layer.best = BestOf(layer.types, max_error);
     plan.layers.push_back(std::move(layer));
   }
   return plan;

@@ -626,7 +626,7 @@ class ConvertInput {
     if (entry_ != nullptr) return absl::OkStatus();
     std::vector<std::string> names;
     for (const SafetensorsEntry& tensor : tensors) {
-      if (names.size() == kMostNames) break;
+      if (names.size() == kMaxNames) break;
       names.push_back(tensor.name);
     }
     return absl::NotFoundError(
@@ -635,7 +635,7 @@ class ConvertInput {
                      ", such as ", absl::StrJoin(names, ", ")));
   }
 
-  static constexpr size_t kMostNames = 5;
+  static constexpr size_t kMaxNames = 5;
 
   MappedNpy array_;
   std::optional<MappedSafetensors> file_;
@@ -813,7 +813,7 @@ CommandRun AddRandom(CLI::App& app) {
   auto flags = std::make_unique<RandomFlags>();
   SetFooter(app, kRandomHelp);
   AddShape(app, "SHAPE", flags->shape, "Shape of the matrix: rows,columns or batch,rows,columns",
-           {.least_extents = 2})
+           {.min_extents = 2})
       .Require()
       .TypeName("");
   AddTypeOption(app, "--type", flags->type, "Type of the elements").ShowDefault();

@@ -169,11 +169,11 @@ constexpr char kReplayHelp[] =
 
 // Whether all of D can be computed again, and not a part alone: a few seconds at most.
 bool IsSmall(const v1::MultiplyRequest& request) {
-  constexpr double kMostProducts = 1e9;
+  constexpr double kMaxProducts = 1e9;
   const double matrices = request.has_batch() ? static_cast<double>(request.batch()) : 1;
   return matrices * static_cast<double>(request.m()) * static_cast<double>(request.n()) *
              static_cast<double>(request.k()) <=
-         kMostProducts;
+         kMaxProducts;
 }
 
 struct ReplayFlags {

@@ -79,10 +79,10 @@ absl::StatusOr<NpyArray> MakeRandomArray(const std::string& field, const RandomO
   if (!bytes.ok()) return bytes.status();
   if (!with_data || bytes->full == 0) return array;
   // A larger operand could not be sent in one message, so making it would be of no use.
-  constexpr int64_t kMostBytes = int64_t{1} << 31;
-  if (bytes->full > kMostBytes) {
+  constexpr int64_t kMaxBytes = int64_t{1} << 31;
+  if (bytes->full > kMaxBytes) {
     return absl::InvalidArgumentError(absl::StrCat(
-        field, ": got ", bytes->full, " bytes of random elements, want at most ", kMostBytes));
+        field, ": got ", bytes->full, " bytes of random elements, want at most ", kMaxBytes));
   }
   const std::string refusal =
       option::RefuseMemory(absl::StrCat(array.shape[1], "x", array.shape[2]), bytes->full);

@@ -33,7 +33,7 @@ void AddOperandFlags(CLI::App& app, ProductFlags& flags) {
             "the server")
       .Group(group);
   AddShape(app, "--random", flags.random, "Multiply random matrices instead: m,n,k or mxnxk",
-           {.least_extents = 3})
+           {.min_extents = 3})
       .TypeName("M,N,K")
       .Group(group);
   AddOption(app, "--batch", flags.batch,

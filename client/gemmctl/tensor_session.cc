@@ -35,7 +35,7 @@ std::string SessionPath(const GlobalFlags& flags) {
                       ".session");
 }
 
-constexpr size_t kMostTokenBytes = 256;
+constexpr size_t kMaxTokenBytes = 256;
 constexpr size_t kHandleDigits = 32;
 
 absl::Status Failed(const std::string& path, const char* what) {
@@ -67,7 +67,7 @@ absl::StatusOr<KeptToken> ReadToken(const std::string& path) {
   struct stat facts = {};
   const bool is_ours = fstat(file, &facts) == 0 && S_ISREG(facts.st_mode) &&
                        facts.st_uid == geteuid() && (facts.st_mode & 077) == 0;
-  char text[kMostTokenBytes];
+  char text[kMaxTokenBytes];
   const ssize_t got = is_ours ? read(file, text, sizeof(text)) : 0;
   close(file);
   if (!is_ours) {

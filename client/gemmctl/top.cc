@@ -183,7 +183,7 @@ void TopHistory::Add(const v1::GetStatisticsResponse& now, const ActivityRates& 
     const std::string& name = now.devices(i).name();
     std::deque<double> values = std::move(devices_[name]);
     values.push_back(rates.devices[static_cast<size_t>(i)].products_per_second);
-    if (values.size() > kMostViews) values.pop_front();
+    if (values.size() > kMaxViews) values.pop_front();
     devices[name] = std::move(values);
   }
   devices_ = std::move(devices);
@@ -199,11 +199,11 @@ namespace {
 using Align = TextTable::Align;
 
 // The history of a device: two minutes of views of a second.
-constexpr size_t kMostBars = 120;
-constexpr size_t kLeastBars = 16;
-constexpr int kLeastWithHistory = 64;
+constexpr size_t kMaxBars = 120;
+constexpr size_t kMinBars = 16;
+constexpr int kMinWithHistory = 64;
 
-constexpr size_t kMostRows = 8;  // Kernels, and callers.
+constexpr size_t kMaxRows = 8;  // Kernels, and callers.
 
 constexpr size_t kGap = 2;  // Between columns.
 
@@ -268,7 +268,7 @@ FittedTable::Column Number(const char* heading, int rank) {
 // Whether the histories of devices have a place beside a table of the columns that always are
 // there.
 bool HasHistory(const TopOptions& options) {
-  return options.columns >= kLeastWithHistory && !options.history.is_empty();
+  return options.columns >= kMinWithHistory && !options.history.is_empty();
 }
 
 // Puts the history of each device behind its line.
@@ -278,8 +278,8 @@ std::string WithHistory(const std::string& table, const v1::GetStatisticsRespons
   size_t width = 0;
   for (const std::string& line : lines) width = std::max(width, line.size() + kGap);
   const size_t columns = static_cast<size_t>(options.columns);
-  if (width + kLeastBars > columns || shown.size() + 1 != lines.size()) return table;
-  const size_t bars = std::min(kMostBars, columns - width);
+  if (width + kMinBars > columns || shown.size() + 1 != lines.size()) return table;
+  const size_t bars = std::min(kMaxBars, columns - width);
   std::string text;
   for (size_t i = 0; i < lines.size(); ++i) {
     const std::string padding(width - lines[i].size(), ' ');
@@ -321,7 +321,7 @@ std::string DevicesText(const v1::GetStatisticsResponse& now, const ActivityRate
   }
   std::string text = table.Print(options.columns);
   if (HasHistory(options)) {
-    const int room = options.columns - static_cast<int>(kGap + kLeastBars);
+    const int room = options.columns - static_cast<int>(kGap + kMinBars);
     text = WithHistory(table.Print(room), now, shown, options);
   }
   const int hidden = now.devices_size() - static_cast<int>(shown.size());
@@ -371,7 +371,7 @@ std::string KernelsText(const ActivityRates& rates, int columns) {
                      Number("products/s", 0),
                      Number("of computing", 0),
                      Number("mean", 0)});
-  const size_t shown = std::min(rates.kernels.size(), kMostRows);
+  const size_t shown = std::min(rates.kernels.size(), kMaxRows);
   for (size_t i = 0; i < shown; ++i) {
     const KernelRates& kernel = rates.kernels[i];
     table.AddRow({kernel.name, kernel.device_kind, FormatPerSecond(kernel.products_per_second),
@@ -457,7 +457,7 @@ std::string CallersText(const std::vector<CallerRates>& callers, int columns) {
                      Number("refused/s", 0),
                      Number("of computing", 0),
                      Number("tensors", 1)});
-  const size_t shown = std::min(callers.size(), kMostRows);
+  const size_t shown = std::min(callers.size(), kMaxRows);
   for (size_t i = 0; i < shown; ++i) {
     const CallerRates& caller = callers[i];
     table.AddRow({caller.rule, FormatPerSecond(caller.products_per_second),

@@ -71,7 +71,7 @@ ActivityRates RatesBetween(const v1::GetStatisticsResponse& before,
 class TopHistory {
  public:
   // As many views as a wide terminal shows.
-  static constexpr size_t kMostViews = 240;
+  static constexpr size_t kMaxViews = 240;
 
   // `rates` belong to `now`. Devices that are gone are forgotten.
   void Add(const v1::GetStatisticsResponse& now, const ActivityRates& rates);

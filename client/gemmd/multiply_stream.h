@@ -13,7 +13,7 @@
 //
 // At most kMaxUnreceived products may be sent whose answers are not received: so many answers are
 // kept in memory, and more are never asked for. While the matrices of those that are kept take
-// kMostUnreceivedBytes, no further message is read from the server, which in the end reads no more
+// kMaxUnreceivedBytes, no further message is read from the server, which in the end reads no more
 // products, and ends a stream that it cannot write to for long (--send-timeout). Receive while
 // sending.
 #pragma once
@@ -50,7 +50,7 @@ class MultiplyStream {
   // The most products that may be sent before an answer is received.
   static constexpr int kMaxUnreceived = 1024;
   // The bytes of matrices D that were read and not received; the last message may go beyond.
-  static constexpr int64_t kMostUnreceivedBytes = int64_t{64} << 20;
+  static constexpr int64_t kMaxUnreceivedBytes = int64_t{64} << 20;
 
   MultiplyStream(const MultiplyStream&) = delete;
   MultiplyStream& operator=(const MultiplyStream&) = delete;
@@ -58,7 +58,7 @@ class MultiplyStream {
   // Sends one product, or adds it to those that go once the connection takes more bytes. Blocks
   // while they fill a message; the server stops reading while 1024 products of the stream are
   // unanswered. Answers are read at the same time, so one thread may send kMaxUnreceived products
-  // first and receive afterwards, where their results take less than kMostUnreceivedBytes. Errors:
+  // first and receive afterwards, where their results take less than kMaxUnreceivedBytes. Errors:
   // ResourceExhausted where that many answers are not received yet, or where so many bytes of them
   // are not that nothing goes, and nobody receives one within a second. Then nothing is sent:
   // receive one and send again; FailedPrecondition after

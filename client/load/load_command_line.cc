@@ -77,7 +77,7 @@ void AddProductOptions(CLI::App& app, LoadFlags& flags) {
           ->excludes(profile)
           ->group(group);
   const CommandOption shape = AddShape(app, "--shape", flags.shape, "One product: m,n,k or mxnxk",
-                                       {.least_extents = 3, .least = 1, .most = 2147483647})
+                                       {.min_extents = 3, .least = 1, .most = 2147483647})
                                   .TypeName("M,N,K")
                                   .Exclude(CommandOption(profile))
                                   .Exclude(CommandOption(mix))
@@ -207,7 +207,7 @@ void AddLoopOptions(CLI::App& app, LoadFlags& flags) {
                      "fails where the client is the limit is discarded; the answer has an interval "
                      "of 95 % confidence");
   slo->type_name("pN=TIME")->excludes(concurrency)->excludes(replay)->group(group);
-  CLI::Option* const most = app.add_option("--most-in-flight", flags.most_in_flight,
+  CLI::Option* const most = app.add_option("--most-in-flight", flags.max_in_flight,
                                            "Open loop: most calls in flight at once; further calls "
                                            "wait, which is reported as blocked time");
   most->transform(option::NumberFrom(1, 1000000).description(""))

@@ -49,7 +49,7 @@ struct LoadFlags {
   double ramp_to = 0;  // 0: no ramp.
   std::string replay_path;
   std::string slo;
-  int64_t most_in_flight = 10000;
+  int64_t max_in_flight = 10000;
   uint64_t seed = 1;
 
   // For how long.

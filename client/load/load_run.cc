@@ -403,7 +403,7 @@ class Run {
                                      .failed = tally.failed(),
                                      .p50_ns = tally.latency.ValueAt(0.5),
                                      .p99_ns = tally.latency.ValueAt(0.99),
-                                     .most_ns = tally.latency.most_ns()};
+                                     .max_ns = tally.latency.max_ns()};
       if (progress_) progress_(interval, tally);
       if (from_ns >= window_.from_ns) intervals_.push_back(interval);
       if (is_last) return;
@@ -434,7 +434,7 @@ class Run {
                        Seconds(due_until_ns_ - window_.from_ns);
     }
     result.usable_cores = UsableCores();
-    result.most_in_flight = in_flight_.most();
+    result.max_in_flight = in_flight_.most();
     result.was_interrupted = was_interrupted_;
     result.intervals = std::move(intervals_);
     absl::MutexLock lock(&mutex_);

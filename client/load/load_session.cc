@@ -62,7 +62,7 @@ absl::StatusOr<NamedStep> ReplayStep(const LoadFlags& flags, LoadStep step) {
   auto gaps = ParseGaps(*text);
   if (!gaps.ok()) return Prefixed(flags.replay_path, gaps.status());
   step.loop = OpenLoop{.arrivals = {.seed = flags.seed, .replay_gaps_ns = *std::move(gaps)},
-                       .most_in_flight = flags.most_in_flight};
+                       .max_in_flight = flags.max_in_flight};
   return NamedStep{absl::StrCat("replay of ", flags.replay_path), 0, std::move(step)};
 }
 
@@ -76,7 +76,7 @@ NamedStep OpenStep(const LoadFlags& flags, LoadStep step, double rate) {
     arrivals.rate.ramp_ns = step.warmup_ns + step.duration_ns;
     absl::StrAppendFormat(&name, " to %g/s", flags.ramp_to);
   }
-  step.loop = OpenLoop{.arrivals = std::move(arrivals), .most_in_flight = flags.most_in_flight};
+  step.loop = OpenLoop{.arrivals = std::move(arrivals), .max_in_flight = flags.max_in_flight};
   return {std::move(name), rate, std::move(step)};
 }
 

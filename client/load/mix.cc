@@ -148,9 +148,9 @@ class ProductParser {
 
   absl::Status SetSize(absl::string_view key, const Json& value, int64_t& size) const {
     // No side of a matrix that fits a message is longer.
-    constexpr int64_t kMost = std::numeric_limits<int32_t>::max();
-    if (!value.is_number_integer() || value.get<int64_t>() < 1 || value.get<int64_t>() > kMost) {
-      return Error(key, value, absl::StrCat("1 to ", kMost));
+    constexpr int64_t kMax = std::numeric_limits<int32_t>::max();
+    if (!value.is_number_integer() || value.get<int64_t>() < 1 || value.get<int64_t>() > kMax) {
+      return Error(key, value, absl::StrCat("1 to ", kMax));
     }
     size = value.get<int64_t>();
     return absl::OkStatus();

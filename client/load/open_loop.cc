@@ -162,7 +162,7 @@ void OpenSender::SendWhatIsDue(int64_t later_ns) {
 // The call that is due, entered, once the limit of calls in flight lets it pass; none where the
 // run ends before.
 std::optional<OpenSender::Due> OpenSender::Admit() {
-  if (in_flight_.WaitForRoom(loop_.most_in_flight, window_.to_ns, stop_)) {
+  if (in_flight_.WaitForRoom(loop_.max_in_flight, window_.to_ns, stop_)) {
     freed_ns_ = SteadyNowNs();
   }
   if (freed_ns_ >= window_.to_ns || stop_.load() > 0) {

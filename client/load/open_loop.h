@@ -90,7 +90,7 @@ class InFlight {
 
 struct OpenLoop {
   ArrivalPlan arrivals = {};
-  int64_t most_in_flight = 10000;  // Calls beyond wait, which is counted as blocked time.
+  int64_t max_in_flight = 10000;  // Calls beyond wait, which is counted as blocked time.
 };
 
 // When a run counts its calls. Times are of the monotone clock.

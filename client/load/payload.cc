@@ -138,8 +138,8 @@ std::optional<IntegerRange> ExactRange(const LoadProduct& product) {
   if (product.output_type != v1::ELEMENT_TYPE_UNSPECIFIED && product.output_type != accumulation) {
     return std::nullopt;
   }
-  const double most_squared = (ExactLimit(product) - 1) / static_cast<double>(product.k);
-  const int64_t most = static_cast<int64_t>(std::sqrt(most_squared));
+  const double max_squared = (ExactLimit(product) - 1) / static_cast<double>(product.k);
+  const int64_t most = static_cast<int64_t>(std::sqrt(max_squared));
   if (most < 1) return std::nullopt;
   const IntegerRange range = RangeOfType(product.type);
   return IntegerRange{std::max(range.least, -most), std::min(range.most, most)};
@@ -415,9 +415,9 @@ absl::StatusOr<std::shared_ptr<v1::MultiplyRequest>> KeepResult(const LoadProduc
 // Calls that are under way together leave D in tensors of their own, as those of real callers do,
 // as long as the results are small.
 int64_t CountOfResults(int64_t bytes) {
-  constexpr int64_t kMostBytes = int64_t{4} << 20;
-  constexpr int64_t kMost = 64;
-  return std::clamp<int64_t>(kMostBytes / std::max<int64_t>(bytes, 1), 1, kMost);
+  constexpr int64_t kMaxBytes = int64_t{4} << 20;
+  constexpr int64_t kMax = 64;
+  return std::clamp<int64_t>(kMaxBytes / std::max<int64_t>(bytes, 1), 1, kMax);
 }
 
 // Calls leave D in a few tensors, and those that are checked in another.

@@ -40,8 +40,8 @@ void Histogram::Record(int64_t value_ns, int64_t count) {
   const size_t bucket = BucketOf(value);
   if (bucket >= counts_.size()) counts_.resize(bucket + 1);
   counts_[bucket] += count;
-  least_ns_ = count_ == 0 ? value : std::min(least_ns_, value);
-  most_ns_ = std::max(most_ns_, value);
+  min_ns_ = count_ == 0 ? value : std::min(min_ns_, value);
+  max_ns_ = std::max(max_ns_, value);
   count_ += count;
   sum_ns_ += static_cast<double>(value) * static_cast<double>(count);
 }
@@ -50,8 +50,8 @@ void Histogram::Merge(const Histogram& other) {
   if (other.count_ == 0) return;
   if (other.counts_.size() > counts_.size()) counts_.resize(other.counts_.size());
   for (size_t i = 0; i < other.counts_.size(); ++i) counts_[i] += other.counts_[i];
-  least_ns_ = count_ == 0 ? other.least_ns_ : std::min(least_ns_, other.least_ns_);
-  most_ns_ = std::max(most_ns_, other.most_ns_);
+  min_ns_ = count_ == 0 ? other.min_ns_ : std::min(min_ns_, other.min_ns_);
+  max_ns_ = std::max(max_ns_, other.max_ns_);
   count_ += other.count_;
   sum_ns_ += other.sum_ns_;
 }
@@ -66,13 +66,13 @@ int64_t Histogram::ValueAt(double fraction) const {
 
 int64_t Histogram::ValueAtRank(int64_t rank) const {
   if (count_ == 0) return 0;
-  if (rank <= 1) return least_ns_;
+  if (rank <= 1) return min_ns_;
   int64_t seen = 0;
   for (size_t i = 0; i < counts_.size(); ++i) {
     seen += counts_[i];
-    if (seen >= rank) return std::min(LargestIn(i), most_ns_);
+    if (seen >= rank) return std::min(LargestIn(i), max_ns_);
   }
-  return most_ns_;
+  return max_ns_;
 }
 
 int64_t Histogram::CountAbove(int64_t value_ns) const {
@@ -91,13 +91,13 @@ std::vector<Histogram::Bucket> Histogram::Buckets() const {
   return buckets;
 }
 
-Histogram Histogram::FromBuckets(const std::vector<Bucket>& buckets, int64_t least_ns,
-                                 int64_t most_ns, double sum_ns) {
+Histogram Histogram::FromBuckets(const std::vector<Bucket>& buckets, int64_t min_ns, int64_t max_ns,
+                                 double sum_ns) {
   Histogram histogram;
   for (const Bucket& bucket : buckets) histogram.Record(bucket.value_ns, bucket.count);
   if (histogram.count_ == 0) return histogram;
-  histogram.least_ns_ = least_ns;
-  histogram.most_ns_ = most_ns;
+  histogram.min_ns_ = min_ns;
+  histogram.max_ns_ = max_ns;
   histogram.sum_ns_ = sum_ns;
   return histogram;
 }
@@ -118,7 +118,7 @@ KernelTally& KernelOf(std::vector<KernelTally>& kernels, absl::string_view kerne
   for (KernelTally& known : kernels) {
     if (known.kernel == kernel && known.device == device) return known;
   }
-  if (kernels.size() >= kMostKernels && kernel != kOtherKernels) {
+  if (kernels.size() >= kMaxKernels && kernel != kOtherKernels) {
     return KernelOf(kernels, kOtherKernels, "");
   }
   return kernels.emplace_back(
@@ -153,8 +153,8 @@ void Tally::Add(const CallSample& sample) {
   service.Record(sample.ended_ns - sample.sent_ns);
   punctual.Record(latency_ns - (sample.sent_ns - sample.admitted_ns));
   const std::array<int64_t, kCallStages> stages_ns = StagesOf(sample);
-  KernelTally& of_kernel = KernelOf(kernels, sample.kernel.substr(0, kMostNameBytes),
-                                    sample.device.substr(0, kMostNameBytes));
+  KernelTally& of_kernel = KernelOf(kernels, sample.kernel.substr(0, kMaxNameBytes),
+                                    sample.device.substr(0, kMaxNameBytes));
   of_kernel.latency.Record(latency_ns);
   for (size_t i = 0; i < kCallStages; ++i) {
     stages[i].Record(stages_ns[i]);
@@ -231,7 +231,7 @@ std::vector<LoadInterval> Thinned(const std::vector<LoadInterval>& intervals, si
     sum.failed += next.failed;
     sum.p50_ns = std::max(sum.p50_ns, next.p50_ns);
     sum.p99_ns = std::max(sum.p99_ns, next.p99_ns);
-    sum.most_ns = std::max(sum.most_ns, next.most_ns);
+    sum.max_ns = std::max(sum.max_ns, next.max_ns);
   }
   return thinned;
 }
@@ -257,7 +257,7 @@ void StepResult::Append(const StepResult& next) {
   window_s = both_s;
   unsent += next.unsent;
   sent_late += next.sent_late;
-  most_in_flight = std::max(most_in_flight, next.most_in_flight);
+  max_in_flight = std::max(max_in_flight, next.max_in_flight);
   was_interrupted = was_interrupted || next.was_interrupted;
   first_messages.insert(next.first_messages.begin(), next.first_messages.end());
 }

@@ -40,13 +40,13 @@ class Histogram {
   void Merge(const Histogram& other);
 
   int64_t count() const { return count_; }
-  int64_t least_ns() const { return count_ == 0 ? 0 : least_ns_; }
-  int64_t most_ns() const { return most_ns_; }  // 0 where empty.
+  int64_t min_ns() const { return count_ == 0 ? 0 : min_ns_; }
+  int64_t max_ns() const { return max_ns_; }  // 0 where empty.
   double sum_ns() const { return sum_ns_; }
   double MeanNs() const;
 
   // The value at `fraction` (0 to 1) by nearest rank: the smallest value that at least that share
-  // of the values does not exceed, up to the width of its bucket and never above most_ns(). 0 where
+  // of the values does not exceed, up to the width of its bucket and never above max_ns(). 0 where
   // empty.
   int64_t ValueAt(double fraction) const;
 
@@ -59,14 +59,14 @@ class Histogram {
   std::vector<Bucket> Buckets() const;
 
   // The inverse of Buckets(), with what the buckets do not tell.
-  static Histogram FromBuckets(const std::vector<Bucket>& buckets, int64_t least_ns,
-                               int64_t most_ns, double sum_ns);
+  static Histogram FromBuckets(const std::vector<Bucket>& buckets, int64_t min_ns, int64_t max_ns,
+                               double sum_ns);
 
  private:
   std::vector<int64_t> counts_;  // By bucket, as far as there are any.
   int64_t count_ = 0;
-  int64_t least_ns_ = 0;
-  int64_t most_ns_ = 0;
+  int64_t min_ns_ = 0;
+  int64_t max_ns_ = 0;
   double sum_ns_ = 0;
 };
 
@@ -147,8 +147,8 @@ struct Tally {
   int64_t failed() const { return calls() - ok(); }
 };
 
-inline constexpr size_t kMostKernels = 64;
-inline constexpr size_t kMostNameBytes = 200;
+inline constexpr size_t kMaxKernels = 64;
+inline constexpr size_t kMaxNameBytes = 200;
 inline constexpr absl::string_view kOtherKernels = "(other kernels)";
 
 // "OK 120, UNAVAILABLE 3"; only those that there are.
@@ -167,7 +167,7 @@ struct LoadInterval {
   int64_t failed = 0;
   int64_t p50_ns = 0;  // Latencies from the intended send; 0 where no call ended OK.
   int64_t p99_ns = 0;
-  int64_t most_ns = 0;
+  int64_t max_ns = 0;
 };
 
 // At most `most` intervals (at least one) in the place of neighbours: calls added up, and of the
@@ -175,7 +175,7 @@ struct LoadInterval {
 std::vector<LoadInterval> Thinned(const std::vector<LoadInterval>& intervals, size_t most);
 
 // The share of its cores beyond which the client is taken for the limit.
-inline constexpr double kMostClientShare = 0.8;
+inline constexpr double kMaxClientShare = 0.8;
 
 struct StepResult {
   Tally tally;  // The calls due within the window.
@@ -185,7 +185,7 @@ struct StepResult {
   double offered = 0;     // Calls due per second of the time in which they were.
   int64_t unsent = 0;     // Calls due that the limit of calls in flight held to the window's end.
   int64_t sent_late = 0;  // Calls sent more than 1 ms after they could be.
-  int64_t most_in_flight = 0;
+  int64_t max_in_flight = 0;
   double client_cores = 0;  // Cores that this process kept busy within the window.
   double usable_cores = 0;  // Cores that it may use.
   bool was_interrupted = false;
@@ -193,7 +193,7 @@ struct StepResult {
   std::vector<LoadInterval> intervals = {};                     // The window's.
 
   // Whether this process is too busy to say how fast the server is.
-  bool IsClientBusy() const { return client_cores > kMostClientShare * usable_cores; }
+  bool IsClientBusy() const { return client_cores > kMaxClientShare * usable_cores; }
 
   // Adds a run of the same load that came after this one.
   void Append(const StepResult& next);

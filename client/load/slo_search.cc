@@ -52,7 +52,7 @@ namespace {
 
 // Share of the calls offered in a window that need not end within it. Calls that are due less than
 // the objective's latency before its end, and one more at its edge, need not either.
-constexpr double kMostShortfall = 0.01;
+constexpr double kMaxShortfall = 0.01;
 
 // What a server answers whatever its load.
 bool IsOfAnyLoad(absl::StatusCode code) {
@@ -100,7 +100,7 @@ std::string WhyFails(const SloObjective& objective, const StepResult& window) {
   }
   const double limit_s = static_cast<double>(objective.limit_ns) * 1e-9;
   const double forgiven =
-      std::max(kMostShortfall * window.offered * window.window_s, window.offered * limit_s + 1);
+      std::max(kMaxShortfall * window.offered * window.window_s, window.offered * limit_s + 1);
   if (!((window.offered - window.rate) * window.window_s <= forgiven)) {
     return absl::StrFormat("%.1f/s of %.1f/s offered", window.rate, window.offered);
   }
@@ -159,7 +159,7 @@ std::string WindowRule(const SloObjective& objective) {
       "no call fails or stays unsent, no answer is wrong, and all that was offered has ended but "
       "for %.0f %% or what is due within the allowed latency; a window that fails where the client "
       "is the limit (over %.0f %% of its cores busy, or calls sent late) is discarded",
-      LeastCalls(objective), objective.text, 100 * kMostShortfall, 100 * kMostClientShare);
+      LeastCalls(objective), objective.text, 100 * kMaxShortfall, 100 * kMaxClientShare);
 }
 
 constexpr int kCellsOfStep = 4;
@@ -239,8 +239,8 @@ int StepsTo(double ratio) {
 }
 
 // How far the search goes in one leap: up from a rate that held, down from one that failed.
-const int kMostUp = StepsTo(2);
-const int kMostDown = StepsTo(4);
+const int kMaxUp = StepsTo(2);
+const int kMaxDown = StepsTo(4);
 // How far beside the interval a rate is tried in the end.
 const int kBeside = StepsTo(1.12);
 // So many windows settle what one cannot: that nothing holds, or that everything does.
@@ -294,7 +294,7 @@ class Search {
   }
 
   // What lies outside the rates that are tried is as likely as within.
-  RateBelief NoBelief() const { return {least_ - 2 * kMostDown, most_ + 2 * kMostDown}; }
+  RateBelief NoBelief() const { return {least_ - 2 * kMaxDown, most_ + 2 * kMaxDown}; }
 
   int Count(int at, bool holds) const {
     return static_cast<int>(std::count_if(outcomes_.begin(), outcomes_.end(), [&](Outcome one) {
@@ -313,14 +313,14 @@ class Search {
   // Below the rates at which the client is the limit: half of the way from a rate that held.
   int BelowCeiling() const {
     const auto highest = HighestHeld();
-    const int gap = highest.has_value() ? (ceiling_ - *highest) / 2 : kMostDown;
+    const int gap = highest.has_value() ? (ceiling_ - *highest) / 2 : kMaxDown;
     return std::max(ceiling_ - std::max(gap, kBeside), least_);
   }
 
   // The highest rate that may be tried now, not far above any that held.
   int Top() const {
     const auto highest = HighestHeld();
-    const int leap = highest.has_value() ? *highest + kMostUp : 0;
+    const int leap = highest.has_value() ? *highest + kMaxUp : 0;
     return std::clamp(ceiling_ > most_ ? leap : std::min(leap, BelowCeiling()), least_, most_);
   }
 
@@ -328,7 +328,7 @@ class Search {
 
   // Whether the interval is as narrow as it has to be by now.
   bool IsNarrow() const {
-    const int left = plan_.most_windows - static_cast<int>(answer_.windows.size());
+    const int left = plan_.max_windows - static_cast<int>(answer_.windows.size());
     const double width = left > kLastWindows ? plan_.width : plan_.width_at_last;
     return std::pow(kStep, high_ - low_) <= width;
   }
@@ -350,7 +350,7 @@ class Search {
     // What the client cannot send cannot be tried.
     const bool is_confirmed = (fails_above_ || ceiling_ <= Above()) && holds_below_;
     if (is_confirmed && IsNarrow()) return End::kFound;
-    if (static_cast<int>(answer_.windows.size()) < plan_.most_windows) return std::nullopt;
+    if (static_cast<int>(answer_.windows.size()) < plan_.max_windows) return std::nullopt;
     return End::kTooNoisy;
   }
 
@@ -368,7 +368,7 @@ class Search {
     }
     int bottom = 0;
     for (const Outcome& one : outcomes_) bottom = std::min(bottom, one.at);
-    return std::min(std::max({at, bottom - kMostDown, least_}), Top());
+    return std::min(std::max({at, bottom - kMaxDown, least_}), Top());
   }
 
   void Take(int at, bool holds) {
@@ -465,7 +465,7 @@ std::string SloRule(const SloObjective& objective, const SloPlan& plan) {
       "%d windows, a rate above it has failed again and one below it has held again, or after %d "
       "windows",
       WindowRule(objective), plan.window_s, plan.first_rate, plan.width, plan.width_at_last,
-      kLastWindows, plan.most_windows);
+      kLastWindows, plan.max_windows);
 }
 
 }  // namespace gemmd

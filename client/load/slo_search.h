@@ -87,7 +87,7 @@ struct SloPlan {
   double first_rate = 100;
   double last_rate = 10e6;  // No rate above is tried.
   double width = 1.18;      // The search ends where the ends of the interval are this close.
-  int most_windows = 60;
+  int max_windows = 60;
   double width_at_last = 1.25;  // In the last of them, the interval may be so wide.
   double window_s = 10.0 / 3;
 

@@ -11,8 +11,8 @@
 namespace gemmd {
 namespace {
 
-constexpr size_t kMostWaiting = 32;
-constexpr size_t kMostWaitingBytes = size_t{64} << 20;  // Beyond the first answer.
+constexpr size_t kMaxWaiting = 32;
+constexpr size_t kMaxWaitingBytes = size_t{64} << 20;  // Beyond the first answer.
 // Apart from the seed of the mix: the same number would choose the product of a call and whether
 // its answer is checked, so that only one product would be.
 constexpr uint64_t kSeedOfChecks = 0x6c62272e07bb0142;
@@ -66,7 +66,7 @@ void Verifier::Offer(size_t product, v1::MultiplyResponse response) {
   const size_t bytes = response.d().data().size();
   absl::MutexLock lock(&mutex_);
   if (!queue_.empty() &&
-      (queue_.size() >= kMostWaiting || waiting_bytes_ + bytes > kMostWaitingBytes)) {
+      (queue_.size() >= kMaxWaiting || waiting_bytes_ + bytes > kMaxWaitingBytes)) {
     ++counts_.let_go;
     payloads_[product].LetGo(response);
     return;

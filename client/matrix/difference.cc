@@ -57,22 +57,22 @@ int64_t CeilDivide(int64_t x, int64_t y) { return x / y + (x % y != 0 ? 1 : 0); 
 void DifferenceCell::Add(const ElementDistance& distance) {
   ++differing;
   if (!distance.ulps.has_value()) ++nan;
-  most_ulps = std::max(most_ulps, distance.ulps.value_or(0));
+  max_ulps = std::max(max_ulps, distance.ulps.value_or(0));
 }
 
 void DifferenceCell::Add(const DifferenceCell& other) {
   differing += other.differing;
   nan += other.nan;
-  most_ulps = std::max(most_ulps, other.most_ulps);
+  max_ulps = std::max(max_ulps, other.max_ulps);
 }
 
-DifferenceMap::DifferenceMap(int64_t batch, int64_t rows, int64_t columns, int64_t most_down,
-                             int64_t most_across)
+DifferenceMap::DifferenceMap(int64_t batch, int64_t rows, int64_t columns, int64_t max_down,
+                             int64_t max_across)
     : batch_(batch),
       rows_(rows),
       columns_(columns),
-      block_rows_(std::max<int64_t>(1, CeilDivide(rows, most_down))),
-      block_columns_(std::max<int64_t>(1, CeilDivide(columns, most_across))),
+      block_rows_(std::max<int64_t>(1, CeilDivide(rows, max_down))),
+      block_columns_(std::max<int64_t>(1, CeilDivide(columns, max_across))),
       down_(CeilDivide(rows, block_rows_)),
       across_(CeilDivide(columns, block_columns_)),
       cells_(static_cast<size_t>(down_ * across_)) {}
@@ -172,10 +172,10 @@ class Collector {
     const ElementDistance& distance = element.distance;
     if (distance.ulps.has_value()) {
       ++found_.by_ulps[static_cast<size_t>(std::bit_width(*distance.ulps))];
-      found_.most_ulps = std::max(found_.most_ulps, *distance.ulps);
-      found_.most_absolute = std::max(found_.most_absolute, distance.absolute);
+      found_.max_ulps = std::max(found_.max_ulps, *distance.ulps);
+      found_.max_absolute = std::max(found_.max_absolute, distance.absolute);
       // Where infinity is the measure, no number is relative to it.
-      if (distance.relative > found_.most_relative) found_.most_relative = distance.relative;
+      if (distance.relative > found_.max_relative) found_.max_relative = distance.relative;
     } else {
       ++found_.nan;
     }
@@ -194,19 +194,19 @@ class Collector {
     const auto worse = [](const DifferingElement& x, const DifferingElement& y) {
       return IsWorse(x.distance, y.distance);
     };
-    const bool is_full = worst.size() >= options_.most_worst;
+    const bool is_full = worst.size() >= options_.max_worst;
     if (is_full && (worst.empty() || !worse(element, worst.back()))) return;
     worst.insert(std::upper_bound(worst.begin(), worst.end(), element, worse), element);
-    if (worst.size() > options_.most_worst) worst.pop_back();
+    if (worst.size() > options_.max_worst) worst.pop_back();
   }
 
   void Place(const DifferingElement& element) {
     if (found_.matrices == 0 || last_batch_ != element.batch) {
       ++found_.matrices;
       last_batch_ = element.batch;
-      if (found_.maps.size() < options_.most_maps) {
-        found_.maps.emplace_back(element.batch, found_.rows, found_.columns, options_.most_cells,
-                                 options_.most_cells);
+      if (found_.maps.size() < options_.max_maps) {
+        found_.maps.emplace_back(element.batch, found_.rows, found_.columns, options_.max_cells,
+                                 options_.max_cells);
       }
     }
     DifferenceMap* const map = found_.maps.empty() ? nullptr : &found_.maps.back();

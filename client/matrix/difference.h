@@ -29,8 +29,8 @@ ElementDistance DistanceOf(v1::ElementType type, uint64_t a, uint64_t b);
 // What a block of elements has.
 struct DifferenceCell {
   int64_t differing = 0;
-  int64_t nan = 0;         // So many of them are NaN on a side.
-  uint64_t most_ulps = 0;  // The largest distance of those that are not.
+  int64_t nan = 0;        // So many of them are NaN on a side.
+  uint64_t max_ulps = 0;  // The largest distance of those that are not.
 
   void Add(const ElementDistance& distance);
   void Add(const DifferenceCell& other);
@@ -39,9 +39,8 @@ struct DifferenceCell {
 // A matrix cut into blocks of equal extents, but for the last ones.
 class DifferenceMap {
  public:
-  // As many blocks as fit into `most_down` x `most_across`. `batch` is the number of the matrix.
-  DifferenceMap(int64_t batch, int64_t rows, int64_t columns, int64_t most_down,
-                int64_t most_across);
+  // As many blocks as fit into `max_down` x `max_across`. `batch` is the number of the matrix.
+  DifferenceMap(int64_t batch, int64_t rows, int64_t columns, int64_t max_down, int64_t max_across);
 
   void Add(int64_t row, int64_t column, const ElementDistance& distance);
 
@@ -88,9 +87,9 @@ struct Difference {
   int64_t nan = 0;        // Those of them that are NaN on a side.
   int64_t matrices = 0;   // Matrices with such elements.
   // The largest distances; of those that are not NaN.
-  uint64_t most_ulps = 0;
-  double most_absolute = 0;
-  double most_relative = 0;
+  uint64_t max_ulps = 0;
+  double max_absolute = 0;
+  double max_relative = 0;
   // Those that are not NaN: 0 ulps apart, 1, 2 to 3, 4 to 7, and so on by powers of two.
   static constexpr int kUlpRanges = 65;
   std::array<int64_t, kUlpRanges> by_ulps = {};
@@ -101,9 +100,9 @@ struct Difference {
 };
 
 struct CompareOptions {
-  size_t most_worst = 10;  // Elements to be kept.
-  size_t most_maps = 4;
-  int64_t most_cells = 64;  // A map has no more, down and across.
+  size_t max_worst = 10;  // Elements to be kept.
+  size_t max_maps = 4;
+  int64_t max_cells = 64;  // A map has no more, down and across.
 };
 
 // Errors: InvalidArgument, naming "b", where the types or shapes differ, or, naming either, where

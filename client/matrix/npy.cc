@@ -24,12 +24,12 @@ namespace gemmd {
 namespace {
 
 // NumPy's own limit for files that are not trusted.
-constexpr int64_t kMostNpyHeaderBytes = 10000;
+constexpr int64_t kMaxNpyHeaderBytes = 10000;
 
 // Magic string and version.
 constexpr int64_t kNpyPrefixBytes = 8;
 
-constexpr int kMostNpyDimensions = 3;
+constexpr int kMaxNpyDimensions = 3;
 
 struct FileCloser {
   void operator()(std::FILE* file) const { std::fclose(file); }
@@ -161,8 +161,8 @@ class Parser {
     Expect('(');
     bool has_comma = false;
     while (ok() && !Take(')')) {
-      if (header_.shape.size() == kMostNpyDimensions) {
-        return Fail(absl::StrCat("at most ", kMostNpyDimensions, " dimensions"));
+      if (header_.shape.size() == kMaxNpyDimensions) {
+        return Fail(absl::StrCat("at most ", kMaxNpyDimensions, " dimensions"));
       }
       ParseExtent();
       has_comma = Take(',');
@@ -224,12 +224,12 @@ absl::StatusOr<int> NpyLengthBytes(absl::string_view prefix) {
 }
 
 // The count of header bytes that a length field gives.
-// Errors: InvalidArgument where it exceeds kMostNpyHeaderBytes.
+// Errors: InvalidArgument where it exceeds kMaxNpyHeaderBytes.
 absl::StatusOr<int64_t> NpyHeaderBytes(absl::string_view length_field) {
   const int64_t length = LittleEndian(length_field);
-  if (length <= kMostNpyHeaderBytes) return length;
-  return absl::InvalidArgumentError(absl::StrCat("npy header length: got ", length,
-                                                 " bytes, want at most ", kMostNpyHeaderBytes));
+  if (length <= kMaxNpyHeaderBytes) return length;
+  return absl::InvalidArgumentError(
+      absl::StrCat("npy header length: got ", length, " bytes, want at most ", kMaxNpyHeaderBytes));
 }
 
 }  // namespace

@@ -21,7 +21,7 @@ namespace gemmd {
 namespace {
 
 // The format's own limit.
-constexpr int64_t kMostSafetensorsHeaderBytes = 100'000'000;
+constexpr int64_t kMaxSafetensorsHeaderBytes = 100'000'000;
 
 // The field in front of the header.
 constexpr int64_t kSafetensorsLengthBytes = 8;
@@ -65,9 +65,9 @@ const TypeRow* RowOf(absl::string_view name) {
 
 // A name of a hostile file, fit for a message.
 std::string Quoted(absl::string_view name) {
-  constexpr size_t kMostLetters = 100;
-  return absl::StrCat("\"", absl::CHexEscape(name.substr(0, kMostLetters)),
-                      name.size() > kMostLetters ? "..." : "", "\"");
+  constexpr size_t kMaxLetters = 100;
+  return absl::StrCat("\"", absl::CHexEscape(name.substr(0, kMaxLetters)),
+                      name.size() > kMaxLetters ? "..." : "", "\"");
 }
 
 // Takes the JSON in as it is read, so that no tree of it is ever made.
@@ -327,7 +327,7 @@ absl::StatusOr<int64_t> SafetensorsHeaderBytes(absl::string_view length_field, i
   for (size_t i = length_field.size(); i > 0; --i) {
     length = length << 8 | static_cast<unsigned char>(length_field[i - 1]);
   }
-  const int64_t most = std::min(kMostSafetensorsHeaderBytes,
+  const int64_t most = std::min(kMaxSafetensorsHeaderBytes,
                                 std::max<int64_t>(0, file_bytes - kSafetensorsLengthBytes));
   if (length <= static_cast<uint64_t>(most)) return static_cast<int64_t>(length);
   return absl::InvalidArgumentError(absl::StrCat("safetensors header length: got ", length,

@@ -302,11 +302,11 @@ Reference::Reference(const v1::MultiplyRequest& request, Summation summation)
 std::vector<DotProduct> Reference::DotProducts(int64_t batch,
                                                const std::vector<int64_t>& rows) const {
   const bool is_bits = request_.a().type() == v1::ELEMENT_TYPE_B1;
-  const int64_t most_k = reads_product_ ? request_.k() : 0;
+  const int64_t max_k = reads_product_ ? request_.k() : 0;
   const size_t n = static_cast<size_t>(request_.n());
   std::vector<DotProduct> dots(rows.size() * n);
   std::vector<double> b(n);
-  for (int64_t k = 0; k < most_k; ++k) {
+  for (int64_t k = 0; k < max_k; ++k) {
     for (size_t j = 0; j < n; ++j) {
       const auto column = static_cast<int64_t>(j);
       b[j] = b_.At(batch, k, column) * b_factors_.At(batch, column, k);

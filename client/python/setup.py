@@ -12,8 +12,8 @@ from setuptools.command.sdist import sdist
 HERE = pathlib.Path(__file__).resolve().parent
 # The oldest libraries that the generated code runs with. tests/client/python/test_package.py tries each major
 # version of Protobuf since.
-LEAST_PROTOBUF = "4.25"
-LEAST_GRPC = "1.63"
+MIN_PROTOBUF = "4.25"
+MIN_GRPC = "1.63"
 # What generated code has to demand the very version of the tools that made it, or a newer one.
 VERSION_CHECKS = re.compile(
     r"^from google\.protobuf import runtime_version as _runtime_version\n"
@@ -71,8 +71,8 @@ class SourcesWithProtos(sdist):
 setup(
     cmdclass={"build_py": BuildWithStubs, "sdist": SourcesWithProtos},
     install_requires=[
-        f"grpcio>={LEAST_GRPC}",
-        f"protobuf>={LEAST_PROTOBUF}",
+        f"grpcio>={MIN_GRPC}",
+        f"protobuf>={MIN_PROTOBUF}",
         "ml_dtypes>=0.5",
         "numpy>=1.26",
     ],

@@ -95,9 +95,9 @@ TerminalKeys::~TerminalKeys() {
 std::optional<char> TerminalKeys::Wait(absl::Duration limit) {
   pollfd files[] = {{.fd = in_, .events = POLLIN, .revents = 0},
                     {.fd = signals_, .events = POLLIN, .revents = 0}};
-  constexpr int64_t kMostMilliseconds = 1'000'000;
+  constexpr int64_t kMaxMilliseconds = 1'000'000;
   const int64_t milliseconds = std::clamp<int64_t>(
-      absl::ToInt64Milliseconds(limit + absl::Milliseconds(1)), 0, kMostMilliseconds);
+      absl::ToInt64Milliseconds(limit + absl::Milliseconds(1)), 0, kMaxMilliseconds);
   if (poll(files, 2, static_cast<int>(milliseconds)) <= 0) return std::nullopt;
   if (files[1].revents != 0) return kEnd;
   char key = kEnd;

@@ -36,7 +36,7 @@ std::string TypeText(v1::ElementType type) { return std::string(ElementTypeName(
 namespace {
 
 // Letters of a peer's name that are looked at: the time grows with their square.
-constexpr size_t kMostLetters = 64;
+constexpr size_t kMaxLetters = 64;
 
 size_t Distance(absl::string_view x, absl::string_view y) {
   std::vector<std::vector<size_t>> edits(x.size() + 1, std::vector<size_t>(y.size() + 1));
@@ -59,11 +59,11 @@ size_t Distance(absl::string_view x, absl::string_view y) {
 // The name that looks most like `name`: fewest letters to insert, delete, replace or swap with
 // their neighbour. Empty where none looks like it.
 absl::string_view NearestName(absl::string_view name, absl::Span<const std::string> names) {
-  const absl::string_view beginning = name.substr(0, kMostLetters);
+  const absl::string_view beginning = name.substr(0, kMaxLetters);
   size_t least = std::max<size_t>(2, beginning.size() / 3) + 1;
   absl::string_view nearest;
   for (const std::string& known : names) {
-    const size_t distance = Distance(beginning, absl::string_view(known).substr(0, kMostLetters));
+    const size_t distance = Distance(beginning, absl::string_view(known).substr(0, kMaxLetters));
     // What has all of its letters replaced does not look like it.
     if (distance >= least || distance >= known.size()) continue;
     least = distance;
@@ -172,14 +172,14 @@ std::optional<std::vector<int64_t>> ShapeOf(const std::string& text, const Shape
     if (!extent || *extent < rule.least || *extent > rule.most) return std::nullopt;
     shape.push_back(*extent);
   }
-  const bool is_right = rule.least_extents <= shape.size() && shape.size() <= rule.most_extents;
+  const bool is_right = rule.min_extents <= shape.size() && shape.size() <= rule.max_extents;
   return is_right ? std::make_optional(std::move(shape)) : std::nullopt;
 }
 
 std::string TextOf(const ShapeRule& rule) {
-  const std::string count = rule.least_extents == rule.most_extents
-                                ? absl::StrCat(rule.least_extents)
-                                : absl::StrCat(rule.least_extents, " to ", rule.most_extents);
+  const std::string count = rule.min_extents == rule.max_extents
+                                ? absl::StrCat(rule.min_extents)
+                                : absl::StrCat(rule.min_extents, " to ", rule.max_extents);
   const std::string most = rule.most == ShapeRule().most ? "on" : absl::StrCat("to ", rule.most);
   return absl::StrCat(count, " whole numbers from ", rule.least, " ", most,
                       " with commas or the letter x between them");

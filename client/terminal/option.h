@@ -91,8 +91,8 @@ CommandOption AddFlag(CLI::App& app, const std::string& name, bool& value, const
 
 // How many extents a shape has, and what each may be.
 struct ShapeRule {
-  size_t least_extents = 1;
-  size_t most_extents = 3;
+  size_t min_extents = 1;
+  size_t max_extents = 3;
   int64_t least = 0;
   int64_t most = std::numeric_limits<int64_t>::max();
 };

@@ -17,7 +17,7 @@ namespace gemmd::bench {
 namespace {
 
 constexpr int64_t kCheckedRows = 2;
-constexpr int kLeastSamples = 3;
+constexpr int kMinSamples = 3;
 
 // One product, and the accumulators of whoever multiplies it.
 class Product {
@@ -108,7 +108,7 @@ absl::StatusOr<SimulatorMeasurement> MeasureOnSimulator(const Kernel& kernel, mm
   std::vector<double> times;
   const auto start = std::chrono::steady_clock::now();
   std::chrono::duration<double> total{0};
-  while (static_cast<int>(times.size()) < kLeastSamples || total.count() < settings.seconds) {
+  while (static_cast<int>(times.size()) < kMinSamples || total.count() < settings.seconds) {
     const auto before = std::chrono::steady_clock::now();
     product.Multiply(path, accumulators);
     const auto after = std::chrono::steady_clock::now();

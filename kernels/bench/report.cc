@@ -178,10 +178,10 @@ absl::Status WriteOutputFile(const std::string& path, std::string_view text) {
   }
   const std::string target = option::LinkTarget(path);
   if (access(target.c_str(), W_OK) != 0 && errno != ENOENT) return Failed(path);
-  constexpr int kMostNames = 100;  // Processes that were killed have left some of them.
+  constexpr int kMaxNames = 100;  // Processes that were killed have left some of them.
   std::string fresh;
   int file = -1;
-  for (int i = 0; i < kMostNames && file < 0; ++i) {
+  for (int i = 0; i < kMaxNames && file < 0; ++i) {
     fresh = Concat(target, ".", std::to_string(getpid()), "_", std::to_string(i), ".part");
     file = open(fresh.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
     if (file < 0 && errno != EEXIST) break;

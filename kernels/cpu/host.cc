@@ -76,13 +76,13 @@ constexpr double kSharedOperations = 1e6;
 
 // However short its sum is, an element of D takes as long as this many multiplications and
 // additions.
-constexpr int64_t kLeastDepth = 64;
+constexpr int64_t kMinDepth = 64;
 
 }  // namespace
 
 bool IsTooSmallToShare(const Problem& problem, int64_t matrices) {
   const double operations = 2 * static_cast<double>(problem.m) * static_cast<double>(problem.n) *
-                            static_cast<double>(std::max(problem.k, kLeastDepth));
+                            static_cast<double>(std::max(problem.k, kMinDepth));
   return operations * static_cast<double>(matrices) < kSharedOperations;
 }
 

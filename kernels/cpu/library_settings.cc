@@ -74,7 +74,7 @@ VectorIsa IsaOfProcessor() {
 // A product in f64 that is too large for OpenBLAS's kernels for small matrices.
 double MeasureSeconds() {
   constexpr int kExtent = 128;
-  constexpr double kMostSeconds = 2e-3;
+  constexpr double kMaxSeconds = 2e-3;
   const std::vector<double> factor(size_t{kExtent} * kExtent, 1.25);
   std::vector<double> d(factor.size());
   const OneThread limit;
@@ -83,7 +83,7 @@ double MeasureSeconds() {
         cblas_dgemm(CblasRowMajor, CblasNoTrans, CblasNoTrans, kExtent, kExtent, kExtent, 1,
                     factor.data(), kExtent, factor.data(), kExtent, 0, d.data(), kExtent);
       },
-      kMostSeconds);
+      kMaxSeconds);
 }
 
 std::string Environment(const char* variable) {

@@ -11,7 +11,7 @@
 namespace gemmd {
 namespace {
 
-constexpr double kMostSeconds = 0.02;
+constexpr double kMaxSeconds = 0.02;
 
 // What a processor reads in a second, whoever else uses its memory.
 constexpr double kBytesPerSecond = 2.5e9;
@@ -19,7 +19,7 @@ constexpr int64_t kCacheLine = 64;
 
 // No extent is halved below this; a product of three such extents takes a few milliseconds on one
 // thread. OpenBLAS and oneDNN go along k in blocks of 192 to 384 elements.
-constexpr int64_t kLeastExtent = 256;
+constexpr int64_t kMinExtent = 256;
 constexpr int64_t kGranule = 64;  // Extents of panels are multiples of it: whole tiles and lines.
 
 // The bytes that a matrix of so many lines takes from memory. A short line of a large matrix still
@@ -79,8 +79,7 @@ PanelShape PanelOf(const Engine& engine, const PlainProduct& product, int thread
                                             ? std::array<int64_t*, 3>{&panel.k, &panel.m, &panel.n}
                                             : std::array<int64_t*, 3>{&panel.m, &panel.k, &panel.n};
   for (int64_t* const extent : order) {
-    while (*extent >= 2 * kLeastExtent &&
-           SecondsOf(engine, product, panel, threads) > kMostSeconds) {
+    while (*extent >= 2 * kMinExtent && SecondsOf(engine, product, panel, threads) > kMaxSeconds) {
       *extent = (*extent / 2 + kGranule - 1) / kGranule * kGranule;
     }
   }

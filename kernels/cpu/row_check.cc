@@ -239,12 +239,12 @@ void Write(int pipe, Report::What what, size_t row, size_t shape, std::string_vi
 
 // The next report, or nothing where there is no further one or none came in time.
 std::optional<Report> Read(int pipe, bool& is_late) {
-  constexpr int kMostMilliseconds = 30'000;  // No shape takes more than a few.
+  constexpr int kMaxMilliseconds = 30'000;  // No shape takes more than a few.
   Report report;
   size_t have = 0;
   while (have < sizeof(report)) {
     pollfd wait = {.fd = pipe, .events = POLLIN, .revents = 0};
-    const int ready = poll(&wait, 1, kMostMilliseconds);
+    const int ready = poll(&wait, 1, kMaxMilliseconds);
     if (ready < 0 && errno == EINTR) continue;
     is_late = ready == 0;
     if (ready <= 0) return std::nullopt;

@@ -203,9 +203,9 @@ constexpr int TilesOfGroup(const CudaRow& row) {
 // Whether the registers suffice: an instruction that the chip's assembler expands takes registers
 // beside the sums.
 constexpr bool HasRegistersOn(const CudaRow& row, mma::Chip chip) {
-  constexpr int kMostSums = 128;
+  constexpr int kMaxSums = 128;
   return mma::SupportOn(row.instruction, chip) == mma::Support::kNative ||
-         FragmentRegisters(row, mma::Operand::kD) <= kMostSums;
+         FragmentRegisters(row, mma::Operand::kD) <= kMaxSums;
 }
 
 // Whether a chip can run the row; builds have no code of the row for other chips.

@@ -68,7 +68,7 @@ OperandPlan PlanDense(const CudaRow& row, mma::Operand operand, const Problem& p
   const bool lies_right =
       AxisInMemory(operand, layout) == lines.axis && bits == BitsOf(layout.type) &&
       lines.length * bits % (8 * kLineAlignment) == 0 && IsAligned(layout.line_stride_bytes()) &&
-      layout.line_stride_bytes() <= kMostLineBytes && IsAligned(layout.batch_stride_bytes);
+      layout.line_stride_bytes() <= kMaxLineBytes && IsAligned(layout.batch_stride_bytes);
   if (lies_right) {
     plan.line_stride_bytes = layout.line_stride_bytes();
     plan.batch_stride_bytes = layout.batch_stride_bytes;
@@ -89,7 +89,7 @@ absl::Status PlanSparse(const CudaRow& row, const Problem& problem, Allocator& w
   plan.a.line_bytes = layout.value_line_bytes;
   const bool lies_right =
       mma::ContainerBits(instruction, mma::Operand::kA) == BitsOf(layout.type) &&
-      IsAligned(layout.value_line_bytes) && layout.value_line_bytes <= kMostLineBytes &&
+      IsAligned(layout.value_line_bytes) && layout.value_line_bytes <= kMaxLineBytes &&
       IsAligned(problem.a.batch_stride_bytes);
   if (lies_right) {
     plan.a.line_stride_bytes = layout.value_line_bytes;
@@ -135,10 +135,10 @@ Checked PlanSums(const CudaRow& row, const Problem& problem, SumsPlan& plan) {
 // Whether a wide row can store a D in columns as the rows of its transpose. Lines of D, and of the
 // sums that may be kept in its place, have less than 2 GiB.
 bool StoresColumns(const CudaRow& row, const Problem& problem) {
-  constexpr int64_t kMostElements = kMostLineBytes / int64_t{sizeof(float)} - kLineAlignment;
+  constexpr int64_t kMaxElements = kMaxLineBytes / int64_t{sizeof(float)} - kLineAlignment;
   return HasWarpgroups(row) && !row.instruction.is_sparse() && !row.splits_f32 &&
-         problem.d.order == Order::kColumnMajor && problem.m <= kMostElements &&
-         problem.d.line_stride_bytes() <= kMostLineBytes;
+         problem.d.order == Order::kColumnMajor && problem.m <= kMaxElements &&
+         problem.d.line_stride_bytes() <= kMaxLineBytes;
 }
 
 absl::Status TooLarge() { return absl::ResourceExhaustedError("workspace: more than 2^63 bytes"); }

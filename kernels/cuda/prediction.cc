@@ -129,7 +129,7 @@ double PredictedSeconds(const CudaRow& row, const Problem& problem, const Device
   const auto packed_bytes = static_cast<double>(PackedBytes(plan, problem));
   // Packed bytes are read once and written once.
   const double packing = bandwidth > 0 ? 2 * packed_bytes / bandwidth : 0;
-  const double idle_part = std::max(1.0, at_once / TilesOf(row, problem) / kMostShare);
+  const double idle_part = std::max(1.0, at_once / TilesOf(row, problem) / kMaxShare);
   const double bringing = moving * idle_part * LinesBrought(row, problem);
   const double computing = ComputeSeconds(row, plan, problem, profile.target, rate);
   return launching + packing + std::max(bringing, computing);

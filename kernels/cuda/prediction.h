@@ -34,7 +34,7 @@ inline constexpr double kSeenInTurns = 0.67;
 inline constexpr double kSeenOfBlocks = 0.7;
 inline constexpr double kSeenOfStayingBlocks = 0.06;
 // Where others are idle, a multiprocessor gets so many times its part of the memory's bandwidth.
-inline constexpr double kMostShare = 2.5;
+inline constexpr double kMaxShare = 2.5;
 
 // Where D is written without a product, one after the other in tiles (EpilogueAloneTile): what a
 // thread takes for an element, and how many blocks run at once on a multiprocessor. Within 1.6
@@ -46,7 +46,7 @@ inline constexpr int kAloneBlocks = 4;
 // every matrix once, and that of computing tiles in waves. A wave has as many tiles on each
 // multiprocessor as there are, up to the blocks that it holds, and the last wave takes as long as a
 // full one. A step along k takes no less than its stages take to be filled. Matrices of a batch are
-// tiles of one launch. Each multiprocessor has its part of the memory's bandwidth, and kMostShare
+// tiles of one launch. Each multiprocessor has its part of the memory's bandwidth, and kMaxShare
 // times that where others are idle. Sums that are kept take one more launch, which makes D of them.
 // Lines of tiles that are beyond the matrices slow the others down.
 //

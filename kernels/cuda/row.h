@@ -84,6 +84,6 @@ constexpr bool IsShapedNative(const mma::Instruction& instruction) {
 // Lines of operands start on multiples of this many bytes, so that 16-byte copies are aligned.
 inline constexpr int kLineAlignment = 16;
 // Kernels count the bytes of a line in 32 bits.
-inline constexpr int64_t kMostLineBytes = (int64_t{1} << 31) - 1;
+inline constexpr int64_t kMaxLineBytes = (int64_t{1} << 31) - 1;
 
 }  // namespace gemmd

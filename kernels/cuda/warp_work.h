@@ -116,7 +116,7 @@ constexpr int RegistersAhead(const CudaRow& row) {
 // The registers of a multiprocessor, the most that a thread which multiplies has, and those of a
 // thread that fills stages (MovesRegisters).
 inline constexpr int kRegisters = 64 * 1024;
-inline constexpr int kMostRegisters = 240;
+inline constexpr int kMaxRegisters = 240;
 inline constexpr int kRegistersToFill = 24;
 
 // Whether a row can have the ring: its instructions must be the tensor core's own, and the
@@ -134,7 +134,7 @@ constexpr bool CanLoadAhead(const CudaRow& row) {
   }
   if (StepsOfTile(row) * StreamedParts(row) % 2 != 0) return false;
   constexpr int kOthers = 10;  // For addresses and counts: the compiler was seen to manage with 10.
-  return FragmentRegisters(row, mma::Operand::kD) + RegistersAhead(row) + kOthers <= kMostRegisters;
+  return FragmentRegisters(row, mma::Operand::kD) + RegistersAhead(row) + kOthers <= kMaxRegisters;
 }
 
 // Whether the copy engine fills a ring of stages. Then fragments are loaded ahead of the
@@ -175,10 +175,10 @@ constexpr int ThreadsOfBlock(const CudaRow& row, mma::Chip chip) {
 
 // All registers of a thread when the block starts.
 constexpr int RegistersOf(const CudaRow& row, mma::Chip chip) {
-  constexpr int kMost = 255;
+  constexpr int kMax = 255;
   if (MovesRegisters(row, chip)) {
     const int each = kRegisters / ThreadsOfBlock(row, chip) / 8 * 8;
-    return each < kMost ? each : kMost;
+    return each < kMax ? each : kMax;
   }
   const bool is_native = mma::SupportOn(row.instruction, chip) == mma::Support::kNative;
   // Since sm_100, the assembler fills integer products of 8 rows up to 16 rows.
@@ -198,7 +198,7 @@ constexpr int RegistersOf(const CudaRow& row, mma::Chip chip) {
   const int totals = row.promotion_k > 0 ? FragmentRegisters(row, mma::Operand::kD) : 0;
   const int registers =
       filling * FragmentRegisters(row, mma::Operand::kD) + totals + fragments + others;
-  return registers < kMost ? registers : kMost;
+  return registers < kMax ? registers : kMax;
 }
 
 }  // namespace gemmd

@@ -16,8 +16,8 @@ namespace gemmd {
 // throws, it throws itself, and the rest is left out.
 template <typename Body>
 void ForEachUnlessAborted(AbortFlag abort, bool is_shared, int64_t count, const Body& body) {
-  constexpr int64_t kMostRuns = 4096;
-  const int64_t runs = std::min(count, kMostRuns);
+  constexpr int64_t kMaxRuns = 4096;
+  const int64_t runs = std::min(count, kMaxRuns);
   FirstException thrown;
 #pragma omp parallel for schedule(static) if (is_shared)
   for (int64_t run = 0; run < runs; ++run) {

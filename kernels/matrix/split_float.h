@@ -76,15 +76,15 @@ struct SplitLine {
 
 constexpr SplitLine SplitLineOf(const MagnitudeRange& range) {
   constexpr int kInfinite = 255;      // Exponents as f32 has them, from 0 on.
-  constexpr int kLeast = 127 - 100;   // The halves of two lines' scales are normal numbers then.
-  constexpr int kMostDistance = 28;   // The quantum of low is 2^-36, so that is what 2^-14 loses.
+  constexpr int kMin = 127 - 100;     // The halves of two lines' scales are normal numbers then.
+  constexpr int kMaxDistance = 28;    // The quantum of low is 2^-36, so that is what 2^-14 loses.
   if (range.largest == 0) return {};  // Zeros alone.
   const int largest = static_cast<int>(range.largest >> 23);
   const int smallest = static_cast<int>(~range.smallest >> 23);
   SplitLine line;
-  line.fits = largest >= kLeast && largest < kInfinite;
+  line.fits = largest >= kMin && largest < kInfinite;
   if (line.fits) line.exponent = largest - Wide<float>::kBias;
-  line.is_whole = largest - smallest <= kMostDistance;
+  line.is_whole = largest - smallest <= kMaxDistance;
   return line;
 }
 

@@ -5,7 +5,7 @@ namespace gemmd {
 namespace {
 
 // A character of UTF-8 has at most so many bytes after its first one.
-constexpr size_t kMostFollowing = 3;
+constexpr size_t kMaxFollowing = 3;
 
 bool IsFollowing(char byte) { return (static_cast<unsigned char>(byte) & 0xC0) == 0x80; }
 
@@ -14,7 +14,7 @@ bool IsFollowing(char byte) { return (static_cast<unsigned char>(byte) & 0xC0) =
 std::string_view CutAtCharacter(std::string_view text, size_t most) {
   if (text.size() <= most) return text;
   size_t end = most;
-  while (end > 0 && most - end < kMostFollowing && IsFollowing(text[end])) --end;
+  while (end > 0 && most - end < kMaxFollowing && IsFollowing(text[end])) --end;
   return text.substr(0, IsFollowing(text[end]) ? most : end);
 }
 

@@ -23,13 +23,13 @@ namespace gemmd::option {
 // The file that the links of a path lead to.
 inline std::string LinkTarget(const std::string& path) {
   namespace fs = std::filesystem;
-  constexpr int kMostLinks = 40;  // As many as the kernel follows.
+  constexpr int kMaxLinks = 40;  // As many as the kernel follows.
   std::error_code error;
   fs::path target = fs::canonical(path, error);
   if (!error) return target;
   // Nothing is there yet.
   target = path;
-  for (int i = 0; i < kMostLinks && fs::is_symlink(target, error); ++i) {
+  for (int i = 0; i < kMaxLinks && fs::is_symlink(target, error); ++i) {
     target = target.parent_path() / fs::read_symlink(target, error);
   }
   return target;

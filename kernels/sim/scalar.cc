@@ -13,7 +13,7 @@ namespace gemmd::sim {
 namespace {
 
 constexpr int kF16Fraction = 10;
-constexpr int kF16LeastExponent = -14;
+constexpr int kF16MinExponent = -14;
 constexpr int kF16LargestExponent = 15;
 
 // Rounds a finite value to f16, to nearest even; the sign stays if the value vanishes.
@@ -22,7 +22,7 @@ uint32_t RoundToF16(bool negative, uint64_t significand, int exponent_of_unit) {
   if (significand == 0) return sign;
   const int exponent = 63 - std::countl_zero(significand) + exponent_of_unit;
   if (exponent > kF16LargestExponent) return sign | kInfinityF16;
-  const int dropped = std::max(exponent, kF16LeastExponent) - kF16Fraction - exponent_of_unit;
+  const int dropped = std::max(exponent, kF16MinExponent) - kF16Fraction - exponent_of_unit;
   uint64_t kept = 0;
   if (dropped <= 0) {
     kept = significand << -dropped;
@@ -33,7 +33,7 @@ uint32_t RoundToF16(bool negative, uint64_t significand, int exponent_of_unit) {
     if (rest > half || (rest == half && (kept & 1) != 0)) ++kept;
   }
   // The leading one of `kept` adds itself to the exponent, and so does a carry out of the fraction.
-  const int biased = std::max(exponent, kF16LeastExponent) - kF16LeastExponent;
+  const int biased = std::max(exponent, kF16MinExponent) - kF16MinExponent;
   return sign | static_cast<uint32_t>((static_cast<uint64_t>(biased) << kF16Fraction) + kept);
 }
 
@@ -134,7 +134,7 @@ int64_t CutToUnits(uint64_t magnitude, int exponent, int unit, bool negative) {
 struct SumFormat {
   int stored_bits;  // Fraction bits that survive.
   int field_bits;   // Fraction bits of the format.
-  int least_exponent;
+  int min_exponent;
   int largest_exponent;
   uint32_t sign_bit;
   uint32_t infinity;
@@ -156,7 +156,7 @@ uint32_t Round(const SumFormat& format, int64_t sum, int unit) {
   const uint32_t sign = negative ? format.sign_bit : 0;
   const int exponent = 63 - std::countl_zero(magnitude) + unit;
   if (exponent > format.largest_exponent) return sign | format.infinity;
-  const int dropped = std::max(exponent, format.least_exponent) - format.stored_bits - unit;
+  const int dropped = std::max(exponent, format.min_exponent) - format.stored_bits - unit;
   uint64_t kept = 0;
   if (dropped <= 0) {
     kept = magnitude << -dropped;
@@ -170,7 +170,7 @@ uint32_t Round(const SumFormat& format, int64_t sum, int unit) {
   if (kept == 0) return 0;
   kept <<= format.field_bits - format.stored_bits;
   // The leading one of a normal `kept` adds itself to the exponent, as does a carry.
-  const int biased = std::max(exponent, format.least_exponent) - format.least_exponent;
+  const int biased = std::max(exponent, format.min_exponent) - format.min_exponent;
   return sign + static_cast<uint32_t>((static_cast<uint64_t>(biased) << format.field_bits) + kept);
 }
 

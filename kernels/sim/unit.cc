@@ -147,8 +147,8 @@ uint32_t MatrixUnit::FusedChain(const View& view, int row, int column, uint32_t 
 // Adds groups of 16 elements along k, the finest that factors are given for.
 uint32_t MatrixUnit::ScaledGroups(const View& view, int row, int column, uint32_t c) {
   constexpr int kGroup = 16;
-  constexpr int kMostGroups = 8;
-  std::array<ScaledGroup, kMostGroups> groups = {};
+  constexpr int kMaxGroups = 8;
+  std::array<ScaledGroup, kMaxGroups> groups = {};
   for (int place = 0; place < depth_; ++place) {
     const int k = row_k_[static_cast<size_t>(place)];
     const int block = k / instruction_.scale_block();

@@ -191,11 +191,11 @@ PackingPlan::PackingPlan(const mma::Instruction& of, mma::Chip chip)
       products(of.a_columns()) {
   if (!mma::IsFused(arithmetic)) return;
   // Shifted significands of A take 15 bits and those of B 12 at most; both fit 16 with their signs.
-  constexpr int kMostFractionBits = 14;
+  constexpr int kMaxFractionBits = 14;
   const int a_bits = FactsOf(SummedType(*this, of.a)).format.fraction_bits;
   const int b_bits = FactsOf(SummedType(*this, of.b)).format.fraction_bits;
   const int shift = arithmetic.fraction_bits - a_bits - b_bits;
-  a_shift = std::min(kMostFractionBits - a_bits, shift);
+  a_shift = std::min(kMaxFractionBits - a_bits, shift);
   b_shift = shift - a_shift;
   if (arithmetic.order == mma::BlockOrder::kAscending || of.is_sparse()) return;
   dense_order.resize(static_cast<size_t>(products));

@@ -216,7 +216,7 @@ class Suspects {
   absl::Status Add(const OneProduct& one, int64_t line) {
     ++result_.suspicions;
     if (result_.end == CheckEnd::kWrong) return absl::OkStatus();
-    if (result_.suspicions > kMostSuspicions) {
+    if (result_.suspicions > kMaxSuspicions) {
       is_undecided_ = true;
       return absl::OkStatus();
     }

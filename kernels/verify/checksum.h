@@ -24,7 +24,7 @@ namespace gemmd::verify {
 inline constexpr double kDeviations = 6;
 // So many rows and columns of D are computed again at most; where there are more, the result is
 // "undecided".
-inline constexpr int64_t kMostSuspicions = 8;
+inline constexpr int64_t kMaxSuspicions = 8;
 
 // OK where the sums of the problem can be checked; otherwise Unimplemented: field, got, want.
 absl::Status CanCheckSums(const Kernel& kernel, const Problem& problem);

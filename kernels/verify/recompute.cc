@@ -148,7 +148,7 @@ float SumOfParts(absl::Span<const double> a, absl::Span<const double> b, const F
 }
 
 // Rows and columns that are computed at once.
-constexpr int64_t kMostLines = 256;
+constexpr int64_t kMaxLines = 256;
 
 // The small product of some rows and some columns of one matrix.
 struct SmallProduct {
@@ -474,18 +474,18 @@ int64_t RecomputeBytes(const Problem& problem, int64_t rows, int64_t columns) {
   // Both operands as f64 and as they are, some 40 MiB of the simulator's for tiles (sim/rows.cc),
   // and what the block has of C and D.
   constexpr int64_t kTiles = int64_t{2} << 20;
-  const int64_t lines = std::min(rows, kMostLines) + std::min(columns, kMostLines);
-  return kTiles + lines * 16 * problem.k + kMostLines * kMostLines * 32;
+  const int64_t lines = std::min(rows, kMaxLines) + std::min(columns, kMaxLines);
+  return kTiles + lines * 16 * problem.k + kMaxLines * kMaxLines * 32;
 }
 
 absl::Status Recompute(const CheckedProduct& product, int64_t batch, Indices rows, Indices columns,
                        CheckResult& result) {
   try {
-    for (size_t i = 0; i < rows.size(); i += kMostLines) {
-      for (size_t j = 0; j < columns.size(); j += kMostLines) {
+    for (size_t i = 0; i < rows.size(); i += kMaxLines) {
+      for (size_t j = 0; j < columns.size(); j += kMaxLines) {
         if (IsSet(product.abort)) return AbortedLaunch();
-        RETURN_IF_ERROR(CheckBlock(product, batch, rows.subspan(i, kMostLines),
-                                   columns.subspan(j, kMostLines), result));
+        RETURN_IF_ERROR(CheckBlock(product, batch, rows.subspan(i, kMaxLines),
+                                   columns.subspan(j, kMaxLines), result));
       }
     }
   } catch (const std::bad_alloc&) {

@@ -23,7 +23,7 @@ int64_t DrawnOf(int64_t lines, double share) {
 
 struct Lines {
   int64_t drawn = 0;
-  double least_share = 1;  // The least likelihood of a line to be drawn.
+  double min_share = 1;  // The least likelihood of a line to be drawn.
 };
 
 Lines PlanLines(int64_t extent, double share) {
@@ -32,8 +32,8 @@ Lines PlanLines(int64_t extent, double share) {
     const int64_t count = std::min(kStripe, extent - first);
     const int64_t drawn = DrawnOf(count, share);
     lines.drawn += drawn;
-    lines.least_share =
-        std::min(lines.least_share, static_cast<double>(drawn) / static_cast<double>(count));
+    lines.min_share =
+        std::min(lines.min_share, static_cast<double>(drawn) / static_cast<double>(count));
   }
   return lines;
 }
@@ -62,7 +62,7 @@ SamplePlan PlanSample(const Problem& problem, double rate) {
   const Lines columns = PlanLines(problem.n, share);
   plan.rows = rows.drawn;
   plan.columns = columns.drawn;
-  plan.miss_probability = 1 - rows.least_share * columns.least_share;
+  plan.miss_probability = 1 - rows.min_share * columns.min_share;
   plan.cost = static_cast<double>(rows.drawn) / static_cast<double>(problem.m) *
               static_cast<double>(columns.drawn) / static_cast<double>(problem.n);
   plan.bytes = RecomputeBytes(problem, rows.drawn, columns.drawn);

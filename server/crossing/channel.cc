@@ -25,7 +25,7 @@ constexpr size_t kCacheLine = 64;
 constexpr std::byte kWake{0};
 
 // At most so many wake-ups are read in one call: the other side may send them without end.
-constexpr int kMostWakesAtOnce = 64;
+constexpr int kMaxWakesAtOnce = 64;
 
 absl::Status IsGone(std::string_view why) {
   return absl::UnavailableError(Concat("the other process is gone", why.empty() ? "" : ": ", why));
@@ -117,7 +117,7 @@ absl::Status Channel::SendThroughSocket(absl::Span<const std::byte> bytes) const
 
 absl::Status Channel::TryReceive(Packet& packet) {
   if (memory_.matrices().empty()) return IsGone("");
-  for (int i = 0; i < kMostWakesAtOnce; ++i) {
+  for (int i = 0; i < kMaxWakesAtOnce; ++i) {
     const uint64_t sent = in().sent.load(std::memory_order_acquire);
     if (sent != received_) return TakeFromRing(sent, packet);
     if (is_over_) return IsGone("");
@@ -208,11 +208,11 @@ void Channel::Close() {
 
 absl::Status SendRates(Channel& channel, const GpuRates& rates) {
   const size_t kernels = rates.kernel_rates.size();
-  for (size_t first = 0; first < kernels; first += RatesPart::kMostRates) {
+  for (size_t first = 0; first < kernels; first += RatesPart::kMaxRates) {
     RatesPart part;
     part.kernels = static_cast<uint32_t>(kernels);
     part.first = static_cast<uint32_t>(first);
-    part.count = static_cast<uint32_t>(std::min(RatesPart::kMostRates, kernels - first));
+    part.count = static_cast<uint32_t>(std::min(RatesPart::kMaxRates, kernels - first));
     std::copy_n(rates.kernel_rates.begin() + static_cast<std::ptrdiff_t>(first), part.count,
                 part.kernel_rates.begin());
     part.memory_bytes_per_second = rates.memory_bytes_per_second;

@@ -137,7 +137,7 @@ absl::StatusOr<JobLayout> LayOutJob(const Problem& problem, const JobPlaces& pla
   if (!ranges.end()) return absl::ResourceExhaustedError("the matrices take more than 2^63 bytes");
   layout.end = *ranges.end();
   const int64_t staged_d_bytes = layout.end - layout.input_bytes;
-  layout.is_d_in_place = layout.is_d_staged() && staged_d_bytes <= kMostWrittenInPlace &&
+  layout.is_d_in_place = layout.is_d_staged() && staged_d_bytes <= kMaxWrittenInPlace &&
                          layout.d.bytes >= kMarkBytes && !HasGaps(problem);
   return layout;
 }
@@ -158,7 +158,7 @@ JobMark MarkOf(const Problem& problem, const JobLayout& layout, const JobPlaces&
     mark.bytes = has_gaps ? line_bits / 8 : d.line_stride_bytes() * std::min(d.lines(), kMarkBytes);
   }
   mark.bytes = std::min(mark.bytes, kMarkBytes);
-  if (mark.bytes < kLeastMarkBytes) mark.bytes = 0;
+  if (mark.bytes < kMinMarkBytes) mark.bytes = 0;
   return mark;
 }
 

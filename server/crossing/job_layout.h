@@ -29,9 +29,9 @@ namespace gemmd {
 inline constexpr int64_t kJobAlignment = 256;
 
 // A mark has so many bytes, or as many as D has where those are fewer, but at least
-// kLeastMarkBytes: a result may have the bytes of a shorter one.
+// kMinMarkBytes: a result may have the bytes of a shorter one.
 inline constexpr int64_t kMarkBytes = 16;
-inline constexpr int64_t kLeastMarkBytes = 8;
+inline constexpr int64_t kMinMarkBytes = 8;
 
 // Offsets of ranges that follow each other, each a multiple of kJobAlignment.
 class AlignedRanges {
@@ -65,7 +65,7 @@ struct JobPlace {
 };
 
 // A matrix has at most so many.
-inline constexpr int64_t kMostParts = 4096;
+inline constexpr int64_t kMaxParts = 4096;
 
 // A part of a matrix, which follows the part before it. Those of A, B, C and D, in this order, are
 // staged as one list (JobLayout::parts).
@@ -77,7 +77,7 @@ struct PlacedPart {
 
 // A D of no more bytes is written by a GPU's kernel where it is staged: to begin a copy would take
 // longer than the copy.
-inline constexpr int64_t kMostWrittenInPlace = int64_t{64} << 10;
+inline constexpr int64_t kMaxWrittenInPlace = int64_t{64} << 10;
 
 // A launch that is predicted to take longer is made in panels. Two of them are queued ahead;
 // together they end well within 50 ms.
@@ -167,7 +167,7 @@ absl::StatusOr<JobLayout> LayOutJob(const Problem& problem, const JobPlaces& pla
 // alone where something lies between the lines, or of the first part of D that anybody wants.
 struct JobMark {
   int64_t offset = 0;  // In D.
-  int64_t bytes = 0;   // 0: there are fewer than kLeastMarkBytes, which bear no mark.
+  int64_t bytes = 0;   // 0: there are fewer than kMinMarkBytes, which bear no mark.
 };
 JobMark MarkOf(const Problem& problem, const JobLayout& layout, const JobPlaces& places,
                absl::Span<const PlacedPart> parts);

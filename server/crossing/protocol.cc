@@ -39,17 +39,17 @@ absl::Status CheckEnumerators(const Problem& problem) {
 }
 
 absl::Status CheckSlot(uint32_t slot) {
-  if (slot < kMostInFlight) return absl::OkStatus();
+  if (slot < kMaxInFlight) return absl::OkStatus();
   return absl::InvalidArgumentError(
-      GotWant("slot", Concat(slot), Concat("less than ", kMostInFlight)));
+      GotWant("slot", Concat(slot), Concat("less than ", kMaxInFlight)));
 }
 
 absl::Status CheckCountsOfParts(const JobPlaces& places) {
   for (const JobPlace& place : {places.a, places.b, places.c, places.d}) {
     const bool is_known = place.parts == 0 || place.block == 0;
-    if (is_known && place.parts >= 0 && place.parts <= kMostParts) continue;
+    if (is_known && place.parts >= 0 && place.parts <= kMaxParts) continue;
     return absl::InvalidArgumentError(
-        GotWant("parts", Concat(place.parts), Concat("0 to ", kMostParts, ", in no other block")));
+        GotWant("parts", Concat(place.parts), Concat("0 to ", kMaxParts, ", in no other block")));
   }
   for (const JobPlace& place : {places.bias, places.a_scale, places.b_scale}) {
     if (place.parts == 0) continue;
@@ -168,7 +168,7 @@ absl::Status RefuseRecord(const Packet& packet, RecordKind want, size_t want_byt
 
 absl::Status AppendRates(const RatesPart& part, size_t kernels, GpuRates& rates) {
   const size_t first = rates.kernel_rates.size();
-  const size_t most = std::min(RatesPart::kMostRates, kernels - first);
+  const size_t most = std::min(RatesPart::kMaxRates, kernels - first);
   if (part.kernels != kernels || part.first != first || part.count == 0 || part.count > most) {
     return absl::InvalidArgumentError(
         GotWant("rates", Concat(part.count, " from ", part.first, " of ", part.kernels, " kernels"),

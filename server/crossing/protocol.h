@@ -16,7 +16,7 @@
 // LaunchRequest at a time, which it answers with a Result. Its matrices lie in SharedMemory
 // (shared_memory.h).
 //
-// Requests have a slot each, of kMostInFlight, until they are answered. Those that name the same
+// Requests have a slot each, of kMaxInFlight, until they are answered. Those that name the same
 // block are done in the order in which they were sent; others may overtake, and answers come in any
 // order.
 #pragma once
@@ -127,12 +127,12 @@ struct GpuRates {
 // numbers of its profile in their place (kernels/host_rates.h).
 struct RatesPart {
   static constexpr RecordKind kKind = RecordKind::kRates;
-  static constexpr size_t kMostRates = 256;
+  static constexpr size_t kMaxRates = 256;
   RecordHeader header = {.kind = kKind};
   uint32_t kernels = 0;  // In the worker's catalogue.
   uint32_t first = 0;
   uint32_t count = 0;
-  std::array<double, kMostRates> kernel_rates = {};
+  std::array<double, kMaxRates> kernel_rates = {};
   double memory_bytes_per_second = 0;
   double copied_bytes_per_second = 0;
 };
@@ -141,7 +141,7 @@ struct JobRequest {
   static constexpr RecordKind kKind = RecordKind::kJob;
   RecordHeader header = {.kind = kKind};
   uint64_t id = 0;           // Ascending from 1, over all requests.
-  uint32_t slot = 0;         // Less than kMostInFlight.
+  uint32_t slot = 0;         // Less than kMaxInFlight.
   uint32_t kernel = 0;       // Position in Catalog(DeviceKind::kCuda).
   int64_t predicted_ns = 0;  // What the launch should take; a long one is made in panels.
   // Offsets in the staging area, aligned to kJobAlignment: of what is read, and of D or, where it

@@ -25,15 +25,15 @@
 namespace gemmd {
 
 // The most requests that a worker has at once.
-inline constexpr size_t kMostInFlight = 32;
+inline constexpr size_t kMaxInFlight = 32;
 
 // What one side must know of the other while that says nothing, by slots of requests.
 struct StagingControl {
   // The worker's: the last request of the slot of which something was given to the GPU.
-  std::array<std::atomic<uint64_t>, kMostInFlight> started_ids = {};
+  std::array<std::atomic<uint64_t>, kMaxInFlight> started_ids = {};
   // The front's: the last request of the slot that nobody wants any more. The worker looks at it
   // between steps.
-  std::array<std::atomic<uint64_t>, kMostInFlight> aborted_ids = {};
+  std::array<std::atomic<uint64_t>, kMaxInFlight> aborted_ids = {};
 };
 static_assert(std::atomic<uint64_t>::is_always_lock_free);
 
@@ -122,7 +122,7 @@ class FreeRanges {
 class SharedMemory {
  public:
   // Shorter matrices are copied for each launch: that takes some microseconds.
-  static constexpr int64_t kLeastBytes = int64_t{64} << 10;
+  static constexpr int64_t kMinBytes = int64_t{64} << 10;
 
   // Makes the memory of this process, which lasts as long as it does; no second time. As long as
   // four times the memory of the machine, which leaves room between ranges, or, where addresses are

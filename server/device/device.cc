@@ -130,13 +130,13 @@ bool DeviceTrust::AddWrongAnswer(const Kernel& kernel) {
   if (std::find(quarantined_.begin(), quarantined_.end(), &kernel) == quarantined_.end()) {
     quarantined_.push_back(&kernel);
   }
-  return ++wrong_answers_ == kMostWrongAnswers + 1;
+  return ++wrong_answers_ == kMaxWrongAnswers + 1;
 }
 
 bool DeviceTrust::AddLoss(const Kernel& kernel, const Problem& problem) {
   MutexLock lock(&mutex_);
   has_losses_ = true;
-  return ++losses_[{&kernel, ShapeClassOf(problem)}] == kMostLosses + 1;
+  return ++losses_[{&kernel, ShapeClassOf(problem)}] == kMaxLosses + 1;
 }
 
 void DeviceTrust::ForgetLosses() {
@@ -151,7 +151,7 @@ absl::Status DeviceTrust::CheckLosses(const Kernel& kernel, const Problem& probl
   {
     MutexLock lock(&mutex_);
     const auto found = losses_.find({&kernel, ShapeClassOf(problem)});
-    if (found == losses_.end() || found->second <= kMostLosses) return absl::OkStatus();
+    if (found == losses_.end() || found->second <= kMaxLosses) return absl::OkStatus();
   }
   return absl::FailedPreconditionError(
       Concat(kernel.name, ": ", ReasonAfterLosses(ShapeClassOf(problem), device)));
@@ -169,7 +169,7 @@ std::vector<DistrustedKernel> DeviceTrust::distrusted(const Problem& problem,
                                           "because it gave a wrong answer, want one that is not")});
   }
   for (const auto& [key, losses] : losses_) {
-    if (key.second != shape || losses <= kMostLosses) continue;
+    if (key.second != shape || losses <= kMaxLosses) continue;
     distrusted.push_back(
         {key.first, absl::FailedPreconditionError(ReasonAfterLosses(shape, device))});
   }
@@ -178,7 +178,7 @@ std::vector<DistrustedKernel> DeviceTrust::distrusted(const Problem& problem,
 
 absl::Status DeviceTrust::status() const {
   const int64_t count = wrong_answers_;
-  if (count <= kMostWrongAnswers) return absl::OkStatus();
+  if (count <= kMaxWrongAnswers) return absl::OkStatus();
   return absl::UnavailableError(Concat("it gave ", count, " wrong answers"));
 }
 

@@ -100,8 +100,8 @@ class DeviceTrust {
 
   int64_t wrong_answers() const { return wrong_answers_; }
 
-  static constexpr int64_t kMostWrongAnswers = 1;
-  static constexpr int kMostLosses = 1;
+  static constexpr int64_t kMaxWrongAnswers = 1;
+  static constexpr int kMaxLosses = 1;
 
  private:
   std::atomic<int64_t> wrong_answers_ = 0;

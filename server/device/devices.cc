@@ -108,11 +108,11 @@ constexpr std::string_view kGpu = "cuda:";
 std::optional<int> OrdinalOf(std::string_view name) {
   if (!name.starts_with(kGpu)) return std::nullopt;
   const std::string_view digits = name.substr(kGpu.size());
-  constexpr size_t kMostDigits = 4;
+  constexpr size_t kMaxDigits = 4;
   int ordinal = 0;
   const char* const end = digits.data() + digits.size();
   const auto [parsed, error] = std::from_chars(digits.data(), end, ordinal);
-  if (digits.empty() || digits.size() > kMostDigits || parsed != end || error != std::errc() ||
+  if (digits.empty() || digits.size() > kMaxDigits || parsed != end || error != std::errc() ||
       std::to_string(ordinal) != digits || ordinal < 0) {
     return std::nullopt;
   }
@@ -159,7 +159,7 @@ std::unique_ptr<Device> BeginGpu(std::string_view name, const DeviceOptions& opt
   worker.poisons_freed = options.poisons_freed;
   worker.restarts.rest_ns = absl::ToInt64Nanoseconds(options.worker_rest);
   worker.canary_interval = options.canary_interval;
-  worker.watchdog_most = options.watchdog_most;
+  worker.watchdog_max = options.watchdog_max;
   return std::make_unique<WorkerDevice>(std::move(worker));
 }
 

@@ -32,7 +32,7 @@ struct DeviceOptions {
   int64_t gpu_tensor_bytes = 0;                       // WorkerDeviceOptions::tensor_limit_bytes.
   absl::Duration worker_rest = absl::Minutes(5);      // RestartPolicy::Limits::rest_ns.
   absl::Duration canary_interval = absl::Minutes(1);  // WorkerDeviceOptions::canary_interval.
-  absl::Duration watchdog_most = absl::Minutes(5);    // WorkerDeviceOptions::watchdog_most.
+  absl::Duration watchdog_max = absl::Minutes(5);     // WorkerDeviceOptions::watchdog_max.
 };
 
 // The names of every kind of device, for people: "cuda:0 and the like, ...; cpu; ...".

@@ -44,7 +44,7 @@ std::vector<PlacedPart> PartsOf(const Job& job) {
 }
 
 // So many are looked at for one that may begin: what waits for a block seldom waits long.
-constexpr size_t kMostLookedAt = 64;
+constexpr size_t kMaxLookedAt = 64;
 
 }  // namespace
 
@@ -244,7 +244,7 @@ void ErrandQueue::Add(std::unique_ptr<Errand> errand) {
 
 std::unique_ptr<Errand> ErrandQueue::TakeNextOf(Waiting& waiting, const TakeRoom& take_room,
                                                 Room& room) {
-  const size_t count = std::min(waiting.size(), kMostLookedAt);
+  const size_t count = std::min(waiting.size(), kMaxLookedAt);
   for (size_t i = 0; i < count; ++i) {
     Errand& errand = *waiting[i];
     if (!errand.verdict) {

@@ -61,9 +61,9 @@ class Errand {
 
   // Where it is so small that copying takes less time than waking a thread: what is copied in, and
   // what is marked (ResultStamps).
-  bool is_small() const { return in_bytes <= kMostCopied && out_bytes <= kMostMarked; }
-  static constexpr int64_t kMostCopied = int64_t{64} << 10;
-  static constexpr int64_t kMostMarked = int64_t{1} << 20;
+  bool is_small() const { return in_bytes <= kMaxCopied && out_bytes <= kMaxMarked; }
+  static constexpr int64_t kMaxCopied = int64_t{64} << 10;
+  static constexpr int64_t kMaxMarked = int64_t{1} << 20;
 
   // Set before it is given to the device, and constant.
   const Kind kind;

@@ -21,7 +21,7 @@ constexpr int64_t kLargeBytes = int64_t{1} << 20;
 constexpr size_t kHugePage = size_t{2} << 20;
 
 // A mapping is used for what takes half of it at least, so that what is counted is what is used.
-constexpr size_t kMostWaste = 2;
+constexpr size_t kMaxWaste = 2;
 
 struct Mapping {
   std::byte* memory = nullptr;
@@ -30,7 +30,7 @@ struct Mapping {
 
 Mapping Map(size_t bytes, SharedMemory* shared) {
   if (shared != nullptr) {
-    constexpr size_t kUnit = SharedMemory::kLeastBytes;
+    constexpr size_t kUnit = SharedMemory::kMinBytes;
     const size_t all = (bytes + kUnit - 1) / kUnit * kUnit;
     std::byte* const memory = shared->Take(static_cast<int64_t>(all));
     if (memory != nullptr) return {memory, all};
@@ -65,8 +65,8 @@ std::optional<HeldBytes> HeldBytes::Zeros(int64_t bytes) {
 
 class WarmMemory::Kept {
  public:
-  Kept(int64_t most_bytes, bool poisons_freed, SharedMemory* of)
-      : shared(of), most_bytes_(static_cast<size_t>(most_bytes)), poisons_freed_(poisons_freed) {}
+  Kept(int64_t max_bytes, bool poisons_freed, SharedMemory* of)
+      : shared(of), max_bytes_(static_cast<size_t>(max_bytes)), poisons_freed_(poisons_freed) {}
   ~Kept() { Cool(); }
 
   SharedMemory* const shared;
@@ -76,7 +76,7 @@ class WarmMemory::Kept {
     MutexLock lock(&mutex_);
     is_cool_ = false;
     const auto found = free_.lower_bound(bytes);
-    if (found == free_.end() || found->first / kMostWaste > bytes) return {};
+    if (found == free_.end() || found->first / kMaxWaste > bytes) return {};
     const Mapping mapping = {found->second, found->first};
     free_.erase(found);
     bytes_ -= mapping.bytes;
@@ -91,7 +91,7 @@ class WarmMemory::Kept {
       free_.emplace(mapping.bytes, mapping.memory);
       bytes_ += mapping.bytes;
       // The shortest first: they are the soonest made anew.
-      while (bytes_ > (is_cool_ ? 0 : most_bytes_)) {
+      while (bytes_ > (is_cool_ ? 0 : max_bytes_)) {
         surplus.push_back({free_.begin()->second, free_.begin()->first});
         bytes_ -= free_.begin()->first;
         free_.erase(free_.begin());
@@ -128,7 +128,7 @@ class WarmMemory::Kept {
     }
   }
 
-  const size_t most_bytes_;
+  const size_t max_bytes_;
   const bool poisons_freed_;
   mutable Mutex mutex_;
   std::multimap<size_t, std::byte*> free_ ABSL_GUARDED_BY(mutex_);  // By their bytes.
@@ -136,14 +136,14 @@ class WarmMemory::Kept {
   bool is_cool_ ABSL_GUARDED_BY(mutex_) = false;  // Nothing was taken since.
 };
 
-WarmMemory::WarmMemory(int64_t most_kept_bytes, bool poisons_freed, SharedMemory* shared)
-    : least_bytes_(shared != nullptr ? SharedMemory::kLeastBytes : kLeastBytes),
-      kept_(std::make_shared<Kept>(most_kept_bytes, poisons_freed, shared)) {}
+WarmMemory::WarmMemory(int64_t max_kept_bytes, bool poisons_freed, SharedMemory* shared)
+    : min_bytes_(shared != nullptr ? SharedMemory::kMinBytes : kMinBytes),
+      kept_(std::make_shared<Kept>(max_kept_bytes, poisons_freed, shared)) {}
 
 std::optional<HeldBytes> WarmMemory::Take(int64_t bytes) {
   const auto size = static_cast<size_t>(bytes);
   if (size == 0) return HeldBytes();
-  if (bytes < least_bytes_) {
+  if (bytes < min_bytes_) {
     auto* const memory = static_cast<std::byte*>(::operator new(size, std::nothrow));
     if (memory == nullptr) return std::nullopt;
     return HeldBytes({memory, size}, [memory] { ::operator delete(memory); });

@@ -62,14 +62,14 @@ class WarmMemory {
  public:
   // Shorter pieces of memory come from malloc, which keeps them warm itself, unless workers are to
   // see them.
-  static constexpr int64_t kLeastBytes = int64_t{1} << 20;
+  static constexpr int64_t kMinBytes = int64_t{1} << 20;
   // What a device keeps for the next product, and for how long where there is none.
   static constexpr int64_t kKeptBytes = int64_t{128} << 20;
   static constexpr absl::Duration kKeptFor = absl::Seconds(1);
 
   // At most so many bytes that nobody uses are kept, full of kPoison where that is wanted. With
-  // `shared`, memory is taken there as long as there is room, from SharedMemory::kLeastBytes on.
-  explicit WarmMemory(int64_t most_kept_bytes, bool poisons_freed = false,
+  // `shared`, memory is taken there as long as there is room, from SharedMemory::kMinBytes on.
+  explicit WarmMemory(int64_t max_kept_bytes, bool poisons_freed = false,
                       SharedMemory* shared = nullptr);
 
   // Bytes of any value. None where there is no memory.
@@ -81,7 +81,7 @@ class WarmMemory {
 
  private:
   class Kept;
-  const int64_t least_bytes_;
+  const int64_t min_bytes_;
   std::shared_ptr<Kept> kept_;
 };
 

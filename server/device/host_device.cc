@@ -108,10 +108,10 @@ class ProcessLauncher::Passed {
     bool is_read = false;
     bool is_written = false;
   };
-  static constexpr size_t kMost = kOperandRoles.size() + 3;
+  static constexpr size_t kMax = kOperandRoles.size() + 3;
 
   ProcessLauncher& launcher_;
-  std::array<Copy, kMost> copies_;
+  std::array<Copy, kMax> copies_;
   size_t used_ = 0;
   int64_t scratch_bytes_ = 0;
 };
@@ -183,14 +183,14 @@ absl::StatusOr<std::vector<double>> ProcessLauncher::Measure() {
 }
 
 absl::StatusOr<std::vector<double>> ProcessLauncher::TakeNumbers() {
-  constexpr size_t kMost = size_t{1} << 16;
+  constexpr size_t kMax = size_t{1} << 16;
   RETURN_IF_ERROR(SendRecord(worker_.channel(), MeasureRequest()));
   GpuRates rates;
   size_t all = 0;
   do {
-    ASSIGN_OR_RETURN(const Packet packet, worker_.Receive(options_.watchdog_least));
+    ASSIGN_OR_RETURN(const Packet packet, worker_.Receive(options_.watchdog_min));
     ASSIGN_OR_RETURN(const RatesPart part, ParseRecord<RatesPart>(packet));
-    if (all == 0) all = std::min<size_t>(part.kernels, kMost);
+    if (all == 0) all = std::min<size_t>(part.kernels, kMax);
     RETURN_IF_ERROR(AppendRates(part, all, rates));
   } while (rates.kernel_rates.size() < all);
   return std::move(rates.kernel_rates);
@@ -257,7 +257,7 @@ absl::Status ProcessLauncher::Launch(const LaunchTask& task) {
   RETURN_IF_ERROR(passed.CopyIn());
   const absl::Duration most =
       std::max(absl::Nanoseconds(options_.watchdog_factor * static_cast<double>(task.predicted_ns)),
-               options_.watchdog_least);
+               options_.watchdog_min);
   const bool is_short = task.predicted_ns <= kLongestToSpinForNs;
   ASSIGN_OR_RETURN(const Result result,
                    Ask(request, is_short ? options_.program.spin_ns : 0, most));
@@ -272,9 +272,9 @@ absl::Status ProcessLauncher::Launch(const LaunchTask& task) {
 // asked instead.
 absl::StatusOr<Result> ProcessLauncher::Ask(LaunchRequest& request, int64_t spin_ns,
                                             absl::Duration most) {
-  constexpr int kMostTries = 3;
+  constexpr int kMaxTries = 3;
   std::string why;
-  for (int i = 0; i < kMostTries; ++i) {
+  for (int i = 0; i < kMaxTries; ++i) {
     RETURN_IF_ERROR(Start());
     request.id = ++last_id_;
     const absl::Status sent = SendRecord(worker_.channel(), request);
@@ -406,7 +406,7 @@ class HostDevice::TakenForms {
       if (taken.form.is_made) source = Source();  // Nobody looks at it.
       return absl::OkStatus();
     }
-    const bool is_seen = shared == nullptr || source.bytes < SharedMemory::kLeastBytes ||
+    const bool is_seen = shared == nullptr || source.bytes < SharedMemory::kMinBytes ||
                          source.pieces.size() != 1 || shared->OffsetOf(source.pieces[0].data());
     if (is_seen) return absl::OkStatus();
     taken.is_copy = true;

@@ -44,10 +44,10 @@ class ProcessLauncher final : public Launcher {
     uint64_t catalog = 0;   // CatalogFingerprint of the kind of device.
     int threads = 1;
     bool poisons_freed = false;
-    // A launch may take this many times its predicted time, but at least watchdog_least: the
+    // A launch may take this many times its predicted time, but at least watchdog_min: the
     // processors may be busy with others.
     double watchdog_factor = 20;
-    absl::Duration watchdog_least = absl::Minutes(1);
+    absl::Duration watchdog_min = absl::Minutes(1);
   };
 
   // Borrows the memory. Calls of Start, Launch and Cool come from one thread, with which the worker

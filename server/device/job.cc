@@ -15,7 +15,7 @@
 namespace gemmd {
 
 Source SourcePieces::Add(PieceList pieces, PieceKeeper* keeper) {
-  assert(used_ < kMost);
+  assert(used_ < kMax);
   PieceList& list = lists_[used_++];
   list = std::move(pieces);
   Source source = {.pieces = list, .keeper = keeper};

@@ -154,14 +154,14 @@ class SourcePieces {
   SourcePieces(const SourcePieces&) = delete;
   SourcePieces& operator=(const SourcePieces&) = delete;
 
-  // A source of host memory, which is borrowed for longer than this lives. At most kMost times.
+  // A source of host memory, which is borrowed for longer than this lives. At most kMax times.
   Source Add(Piece whole) { return Add(PieceList(whole.empty() ? 0 : 1, whole)); }
   Source Add(PieceList pieces, PieceKeeper* keeper = nullptr);
 
-  static constexpr size_t kMost = kOperandRoles.size();
+  static constexpr size_t kMax = kOperandRoles.size();
 
  private:
-  std::array<PieceList, kMost> lists_;
+  std::array<PieceList, kMax> lists_;
   size_t used_ = 0;
 };
 

@@ -241,9 +241,9 @@ class PanelPlan::Search {
       : problem_(problem), places_(places), kernel_(kernel) {}
 
   // Errors: those of MemoryOf.
-  absl::StatusOr<int64_t> Divide(PanelPlan& plan, int64_t granule, int64_t most_bytes) const {
+  absl::StatusOr<int64_t> Divide(PanelPlan& plan, int64_t granule, int64_t max_bytes) const {
     ASSIGN_OR_RETURN(int64_t bytes, BytesOf(plan));
-    while (bytes > most_bytes) {
+    while (bytes > max_bytes) {
       std::optional<PanelPlan> best;
       for (const Steps& steps : Smaller(plan.steps_, granule)) {
         PanelPlan other = plan;
@@ -293,17 +293,17 @@ class PanelPlan::Search {
 };
 
 absl::StatusOr<PanelPlan> PanelPlan::Of(const Problem& problem, const JobPlaces& places,
-                                        const Kernel* kernel, int64_t most_bytes) {
+                                        const Kernel* kernel, int64_t max_bytes) {
   const Search search(problem, places, kernel);
   int64_t bytes = 0;
   for (const int64_t granule : kGranules) {
     PanelPlan plan(problem);
     if (!problem.has_output()) return plan;
-    ASSIGN_OR_RETURN(bytes, search.Divide(plan, granule, most_bytes));
-    if (bytes <= most_bytes) return plan;
+    ASSIGN_OR_RETURN(bytes, search.Divide(plan, granule, max_bytes));
+    if (bytes <= max_bytes) return plan;
   }
   return absl::ResourceExhaustedError(
-      GotWant("device memory", Concat("at most ", most_bytes, " bytes"),
+      GotWant("device memory", Concat("at most ", max_bytes, " bytes"),
               Concat("at least ", bytes, " for the smallest panel of D")));
 }
 

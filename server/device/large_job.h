@@ -67,7 +67,7 @@ class PanelPlan {
   // Errors: ResourceExhausted where not even a panel of 8 x 8 elements of D would fit, or none that
   // the places allow; says what the least one takes. Those of MemoryOf.
   static absl::StatusOr<PanelPlan> Of(const Problem& problem, const JobPlaces& places,
-                                      const Kernel* kernel, int64_t most_bytes);
+                                      const Kernel* kernel, int64_t max_bytes);
 
   int64_t count() const;
   // They follow each other in memory of D, as far as can be.

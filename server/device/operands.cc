@@ -22,7 +22,7 @@ namespace gemmd {
 namespace {
 
 // Copying so much takes about a millisecond.
-constexpr size_t kMostInPart = size_t{4} << 20;
+constexpr size_t kMaxInPart = size_t{4} << 20;
 
 // What one thread copies at a time: a range of one long piece, or several whole pieces.
 struct Part {
@@ -43,19 +43,19 @@ std::vector<Part> PartsOf(absl::Span<const Piece> pieces) {
     parts.push_back(part);
   };
   for (size_t i = 0; i < pieces.size();) {
-    if (pieces[i].size() > kMostInPart) {
-      for (size_t begin = 0; begin < pieces[i].size(); begin += kMostInPart) {
+    if (pieces[i].size() > kMaxInPart) {
+      for (size_t begin = 0; begin < pieces[i].size(); begin += kMaxInPart) {
         add({.first = i,
              .count = 1,
              .begin = begin,
-             .bytes = std::min(kMostInPart, pieces[i].size() - begin),
+             .bytes = std::min(kMaxInPart, pieces[i].size() - begin),
              .is_whole = false});
       }
       ++i;
       continue;
     }
     Part part = {.first = i};
-    for (; i < pieces.size() && part.bytes + pieces[i].size() <= kMostInPart; ++i) {
+    for (; i < pieces.size() && part.bytes + pieces[i].size() <= kMaxInPart; ++i) {
       part.bytes += pieces[i].size();
       ++part.count;
     }
@@ -113,7 +113,7 @@ bool CopyPieces(const Source& source, std::byte* to, int threads,
 }
 
 bool Gathering::IsSeen(const Source& source) const {
-  return shared_ == nullptr || source.bytes < SharedMemory::kLeastBytes ||
+  return shared_ == nullptr || source.bytes < SharedMemory::kMinBytes ||
          shared_->OffsetOf(source.pieces.front().data());
 }
 

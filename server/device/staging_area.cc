@@ -108,7 +108,7 @@ ResultStamps::ResultStamps() {
 void ResultStamps::Put(absl::Span<std::byte> d) const {
   for (size_t at = 0; at < d.size(); at += kPageBytes) {
     const size_t bytes = std::min(kBytes, d.size() - at);
-    if (bytes >= kLeastBytes) {
+    if (bytes >= kMinBytes) {
       std::memcpy(d.data() + at, stamp_.data(), bytes);
     } else {
       std::memset(d.data() + at, 0, bytes);
@@ -117,7 +117,7 @@ void ResultStamps::Put(absl::Span<std::byte> d) const {
 }
 
 bool ResultStamps::AreLeft(absl::Span<const std::byte> d, size_t first_bytes) const {
-  for (size_t at = 0; at + kLeastBytes <= d.size(); at += kPageBytes) {
+  for (size_t at = 0; at + kMinBytes <= d.size(); at += kPageBytes) {
     const size_t bytes = std::min(at == 0 ? first_bytes : kBytes, d.size() - at);
     if (std::memcmp(d.data() + at, stamp_.data(), bytes) == 0) return true;
   }

@@ -136,7 +136,7 @@ class StagingArea : public std::enable_shared_from_this<StagingArea> {
 class ResultStamps {
  public:
   static constexpr size_t kBytes = kMarkBytes;
-  static constexpr size_t kLeastBytes = kLeastMarkBytes;
+  static constexpr size_t kMinBytes = kMinMarkBytes;
   static constexpr size_t kPageBytes = 4096;
 
   // Random, so that no result has such bytes.

@@ -26,8 +26,8 @@ constexpr int64_t kTimeToAbortNs = 1'000'000'000;
 
 // Copying so much takes no longer than waking a thread: the thread that submits a job copies its
 // operands, and that of the device a result.
-constexpr int64_t kMostCopiedIn = int64_t{512} << 10;
-constexpr size_t kMostCopiedHere = size_t{256} << 10;
+constexpr int64_t kMaxCopiedIn = int64_t{512} << 10;
+constexpr size_t kMaxCopiedHere = size_t{256} << 10;
 
 constexpr char kNotWritten[] = "the worker did not write the result that it told of";
 
@@ -44,10 +44,10 @@ constexpr absl::Duration kTimeToEnd = absl::Seconds(5);
 
 // A third of what is for jobs at most is under way in chunks.
 int64_t ChunkBytes(int64_t staging_bytes) {
-  constexpr int64_t kMostBytes = int64_t{4} << 20;
+  constexpr int64_t kMaxBytes = int64_t{4} << 20;
   constexpr int64_t kChunks = 24;
   const int64_t bytes = StagingArea::BytesForJobs(staging_bytes) / kChunks;
-  return std::clamp(bytes / kJobAlignment * kJobAlignment, kJobAlignment, kMostBytes);
+  return std::clamp(bytes / kJobAlignment * kJobAlignment, kJobAlignment, kMaxBytes);
 }
 
 std::string VersionText(int32_t version) {
@@ -113,8 +113,8 @@ void WorkerDevice::Submit(const Job& job, Done done) {
   {
     MutexLock lock(&mutex_);
     const bool may_begin = readiness_.ok() && !is_checking_ && !errand->verdict &&
-                           errand->in_bytes <= kMostCopiedIn &&
-                           errand->out_bytes <= Errand::kMostMarked && queue_.MayBegin(*errand) &&
+                           errand->in_bytes <= kMaxCopiedIn &&
+                           errand->out_bytes <= Errand::kMaxMarked && queue_.MayBegin(*errand) &&
                            TakeRoom(*errand) == ErrandQueue::Room::kTaken;
     if (may_begin) {
       queue_.Enter(*errand);
@@ -449,7 +449,7 @@ absl::Status WorkerDevice::TakeAnswer(const Result& result) {
     RETURN_IF_ERROR(CheckTimes(**slot, result));
     if (result.is_lost != 0) return result.status.get();
     const bool is_looked_at_here =
-        result.status.get().ok() && (*slot)->out_bytes <= Errand::kMostMarked;
+        result.status.get().ok() && (*slot)->out_bytes <= Errand::kMaxMarked;
     if (is_looked_at_here && stamps_.AreLeft((*slot)->written(), (*slot)->marked_bytes)) {
       return absl::InternalError(kNotWritten);
     }
@@ -493,8 +493,8 @@ void WorkerDevice::Finish(std::unique_ptr<Errand> errand, const absl::Status& an
   const absl::Span<const std::byte> written = errand->written();
   if (errand->is_ended) status = AbortedLaunch();
   if (status.ok()) status = errand->PlaceResult(copies);
-  const bool is_large = written.size() > static_cast<size_t>(Errand::kMostMarked) ||
-                        BytesOf(copies) > kMostCopiedHere;
+  const bool is_large =
+      written.size() > static_cast<size_t>(Errand::kMaxMarked) || BytesOf(copies) > kMaxCopiedHere;
   if (status.ok() && is_large) return FinishLarge(std::move(errand), written, std::move(copies));
   if (status.ok() && !copies.empty()) {
     CopyAll(copies);
@@ -536,7 +536,7 @@ void WorkerDevice::FinishLarge(std::unique_ptr<Errand> errand, absl::Span<const 
 absl::Duration WorkerDevice::LongestRun(int64_t predicted_ns) const {
   const absl::Duration wanted =
       absl::Nanoseconds(options_.watchdog_factor * static_cast<double>(predicted_ns));
-  return std::max(std::min(wanted, options_.watchdog_most), options_.watchdog_least);
+  return std::max(std::min(wanted, options_.watchdog_max), options_.watchdog_min);
 }
 
 // The worker works on all that it has; what it has had for the longest must end in the time that
@@ -562,7 +562,7 @@ absl::Status WorkerDevice::CheckTime() {
   }
   const absl::Duration waited = absl::Nanoseconds(now_ns - oldest_since_ns_);
   if (waited < LongestRun(predicted_ns)) return absl::OkStatus();
-  const std::string_view limit = waited >= options_.watchdog_most
+  const std::string_view limit = waited >= options_.watchdog_max
                                      ? ", the most that a product may take (--watchdog-most)"
                                      : ", ten times what was predicted or more";
   return absl::DeadlineExceededError(
@@ -612,13 +612,13 @@ void WorkerDevice::EndLost(std::string_view reason) {
 // larger than the GPU's memory, which are computed in panels.
 
 absl::Status WorkerDevice::Fits(const Problem& problem, const JobPlaces& places,
-                                const Kernel* kernel, int64_t most_bytes) const {
+                                const Kernel* kernel, int64_t max_bytes) const {
   const absl::Status planned =
-      PanelPlan::Of(problem, places, kernel, PanelBytes(most_bytes)).status();
+      PanelPlan::Of(problem, places, kernel, PanelBytes(max_bytes)).status();
   if (!absl::IsResourceExhausted(planned)) return planned;
   return absl::ResourceExhaustedError(
       Concat("device: ", info_.name, " has ", info_.memory_limit_bytes,
-             " bytes for products and tensors (--gpu-memory-bytes), ", most_bytes,
+             " bytes for products and tensors (--gpu-memory-bytes), ", max_bytes,
              " of them for this one: ", std::string(planned.message())));
 }
 

@@ -51,11 +51,11 @@ struct WorkerDeviceOptions {
   int copy_threads = CopyThreads::DefaultThreads();
   absl::Duration start_timeout = absl::Seconds(60);  // Until the worker has its GPU.
   absl::Duration canary_timeout = absl::Seconds(10);
-  // A job may take this many times its predicted time, but at most watchdog_most, so that a
-  // prediction that is far too long keeps no dead worker, and at least watchdog_least.
+  // A job may take this many times its predicted time, but at most watchdog_max, so that a
+  // prediction that is far too long keeps no dead worker, and at least watchdog_min.
   double watchdog_factor = 10;
-  absl::Duration watchdog_least = absl::Seconds(2);
-  absl::Duration watchdog_most = absl::Minutes(5);
+  absl::Duration watchdog_min = absl::Seconds(2);
+  absl::Duration watchdog_max = absl::Minutes(5);
   RestartPolicy::Limits restarts;
   // The answers to the jobs of a worker that is lost wait so long for how it ended, and tell it.
   absl::Duration time_to_tell = absl::Milliseconds(50);
@@ -97,12 +97,12 @@ class WorkerDevice final : public Device {
 
   // Jobs that the worker has at once, and errands of blocks beside them.
   static constexpr int kDepth = 24;
-  static constexpr int kMemoryErrands = static_cast<int>(kMostInFlight) - kDepth;
+  static constexpr int kMemoryErrands = static_cast<int>(kMaxInFlight) - kDepth;
 
   // Large jobs.
   absl::Status CheckStaged(int64_t bytes) const;
   absl::Status Fits(const Problem& problem, const JobPlaces& places, const Kernel* kernel,
-                    int64_t most_bytes) const;
+                    int64_t max_bytes) const;
   absl::StatusOr<PanelPlan> PlanPanels(const Job& job, int64_t left_bytes) const;
   bool SubmitPaneled(const Job& job, Done& done, absl::Status& size) ABSL_LOCKS_EXCLUDED(mutex_);
   PaneledJob::Calls PanelCalls();
@@ -186,8 +186,8 @@ class WorkerDevice final : public Device {
   // Their operands are being copied; with why they end where the worker is lost meanwhile.
   std::map<Errand*, std::unique_ptr<Errand>> copied_ ABSL_GUARDED_BY(mutex_);
   // What the worker has; a slot is taken from the beginning of the copy on.
-  std::array<std::unique_ptr<Errand>, kMostInFlight> sent_ ABSL_GUARDED_BY(mutex_);
-  std::array<bool, kMostInFlight> is_slot_taken_ ABSL_GUARDED_BY(mutex_) = {};
+  std::array<std::unique_ptr<Errand>, kMaxInFlight> sent_ ABSL_GUARDED_BY(mutex_);
+  std::array<bool, kMaxInFlight> is_slot_taken_ ABSL_GUARDED_BY(mutex_) = {};
   int jobs_under_way_ ABSL_GUARDED_BY(mutex_) = 0;
   int memory_under_way_ ABSL_GUARDED_BY(mutex_) = 0;
   // Jobs that go through the staging area in parts: those that wait, and those under way.

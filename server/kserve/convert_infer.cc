@@ -354,8 +354,8 @@ absl::Status ReadConditions(const Parameters& parameters, v1::MultiplyRequest& p
   ASSIGN_OR_RETURN(const std::optional<int64_t> priority, parameters.Count("priority"));
   if (priority.value_or(0) > kLastNormalPriority) product.set_priority(v1::PRIORITY_LOW);
   ASSIGN_OR_RETURN(const std::optional<int64_t> timeout_us, parameters.Count("timeout"));
-  constexpr int64_t kMostUs = std::numeric_limits<int64_t>::max() / 1000;
-  options.timeout_ns = std::min(timeout_us.value_or(0), kMostUs) * 1000;
+  constexpr int64_t kMaxUs = std::numeric_limits<int64_t>::max() / 1000;
+  options.timeout_ns = std::min(timeout_us.value_or(0), kMaxUs) * 1000;
   return absl::OkStatus();
 }
 
@@ -502,15 +502,15 @@ using WireInput = ModelInferRequest::InferInputTensor;
 using Form = InputContents::Form;
 
 // Factors are copied; copying as many takes less than a millisecond.
-constexpr int64_t kMostFactors = int64_t{1} << 20;
+constexpr int64_t kMaxFactors = int64_t{1} << 20;
 
 std::string TextOf(const google::protobuf::RepeatedField<int64_t>& shape) {
   std::string text = "[";
-  constexpr int kMostShown = 8;
-  for (int i = 0; i < shape.size() && i < kMostShown; ++i) {
+  constexpr int kMaxShown = 8;
+  for (int i = 0; i < shape.size() && i < kMaxShown; ++i) {
     text += Concat(i > 0 ? ", " : "", shape[i]);
   }
-  return text + (shape.size() > kMostShown ? ", ...]" : "]");
+  return text + (shape.size() > kMaxShown ? ", ...]" : "]");
 }
 
 // Factors are floats in messages of products, so they are copied.
@@ -732,8 +732,8 @@ class Conversion {
           GotWant(FieldOf(input) + ".datatype", Shown(InputOf(input).datatype()), "FP32"));
     }
     const auto& shape = InputOf(input).shape();
-    if (shape.size() != 1 || (shape[0] != 1 && shape[0] != extent) || shape[0] > kMostFactors) {
-      return WrongShape(input, extent > kMostFactors ? "[1]" : Concat("[1] or [", extent, "]"));
+    if (shape.size() != 1 || (shape[0] != 1 && shape[0] != extent) || shape[0] > kMaxFactors) {
+      return WrongShape(input, extent > kMaxFactors ? "[1]" : Concat("[1] or [", extent, "]"));
     }
     const auto count = static_cast<size_t>(shape[0]);
     const auto wanted = static_cast<int64_t>(count * sizeof(float));
@@ -804,10 +804,10 @@ absl::StatusOr<int64_t> PrepareContents(InferMessage& message) {
     }
     if (contents.form == Form::kTyped) {
       decoded += contents.bytes;
-      if (decoded > kMostDecodedBytes) {
+      if (decoded > kMaxDecodedBytes) {
         return absl::InvalidArgumentError(GotWant(
             Concat("inputs[", i, "].contents"), "more bytes of numbers",
-            Concat("at most ", kMostDecodedBytes, " in one request; send raw_input_contents")));
+            Concat("at most ", kMaxDecodedBytes, " in one request; send raw_input_contents")));
       }
     } else if (IsScale(input) || !contents.ShallStay()) {
       bytes += 2 * contents.bytes;

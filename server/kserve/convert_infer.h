@@ -48,7 +48,7 @@ ElementType TypeOfWire(v1::ElementType type);
 absl::StatusOr<ElementType> ParseTypeName(std::string_view field, std::string_view name);
 
 // Numbers that have to be decoded one by one, of all inputs of a request.
-inline constexpr int64_t kMostDecodedBytes = int64_t{16} << 10;
+inline constexpr int64_t kMaxDecodedBytes = int64_t{16} << 10;
 
 // The most bytes of elements that a byte of such numbers becomes.
 inline constexpr int64_t kDecodedGrowth = 4;

@@ -139,7 +139,7 @@ constexpr int64_t kParsedGrowth = 32;
 
 absl::Status TooMany(std::string_view field) {
   return absl::InvalidArgumentError(
-      GotWant(field, "more", Concat("at most ", kMostInferInputs, " in one request")));
+      GotWant(field, "more", Concat("at most ", kMaxInferInputs, " in one request")));
 }
 
 // The range of a field whose length is read next.
@@ -185,7 +185,7 @@ absl::Status InferMessage::Scan() {
     } else if (tag == kInputTag) {
       RETURN_IF_ERROR(AddInput(input));
     } else {
-      if (tag == kOutputTag && ++outputs_ > kMostInferInputs) return TooMany("outputs");
+      if (tag == kOutputTag && ++outputs_ > kMaxInferInputs) return TooMany("outputs");
       RETURN_IF_ERROR(AddRest(input, tag, rest_));
     }
   }
@@ -194,7 +194,7 @@ absl::Status InferMessage::Scan() {
 }
 
 absl::Status InferMessage::AddRaw(Input& input) {
-  if (raw_ == kMostInferInputs) return TooMany("raw_input_contents");
+  if (raw_ == kMaxInferInputs) return TooMany("raw_input_contents");
   Place place = {Form::kRaw, raw_++, {}};
   if (!ReadRange(input, place.range)) return MalformedMessage();
   if (!input.Skip(static_cast<int>(place.range.end - place.range.begin))) return MalformedMessage();
@@ -203,7 +203,7 @@ absl::Status InferMessage::AddRaw(Input& input) {
 }
 
 absl::Status InferMessage::AddInput(Input& input) {
-  if (inputs_ == kMostInferInputs) return TooMany("inputs");
+  if (inputs_ == kMaxInferInputs) return TooMany("inputs");
   const int position = inputs_++;
   WireRange range;
   if (!ReadRange(input, range)) return MalformedMessage();
@@ -236,7 +236,7 @@ absl::Status InferMessage::AddContents(Input& input, int position) {
 // Copies a field, and no more of it than there may be.
 absl::Status InferMessage::AddRest(Input& input, uint32_t tag, std::string& rest) {
   const size_t before = &rest == &rest_ ? rest.size() : rest.size() + rest_.size();
-  const int64_t room = kMostInferRestBytes - static_cast<int64_t>(before);
+  const int64_t room = kMaxInferRestBytes - static_cast<int64_t>(before);
   const int left = input.BytesUntilLimit();
   const bool is_cut = left > room;
   if (room > 0) {
@@ -254,7 +254,7 @@ absl::Status InferMessage::AddRest(Input& input, uint32_t tag, std::string& rest
     if (!is_cut) return MalformedMessage();
   }
   return absl::InvalidArgumentError(GotWant("message", "more bytes beside the contents of inputs",
-                                            Concat("at most ", kMostInferRestBytes)));
+                                            Concat("at most ", kMaxInferRestBytes)));
 }
 
 absl::Status InferMessage::ParseRest() {

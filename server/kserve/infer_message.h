@@ -54,8 +54,8 @@ class Parameters {
 };
 
 // What one request may hold. The model that takes most takes six inputs.
-inline constexpr int kMostInferInputs = 8;
-inline constexpr int64_t kMostInferRestBytes = int64_t{16} << 10;  // Beside contents.
+inline constexpr int kMaxInferInputs = 8;
+inline constexpr int64_t kMaxInferRestBytes = int64_t{16} << 10;  // Beside contents.
 
 // The bytes of one input where they lie.
 struct InputContents {
@@ -70,8 +70,7 @@ struct InputContents {
 
   // Whether they stay where they are: long enough, and not in scraps.
   bool ShallStay() const {
-    return bytes >= kHeldFromBytes &&
-           bytes / kLeastSliceBytes >= static_cast<int64_t>(slices.size());
+    return bytes >= kHeldFromBytes && bytes / kMinSliceBytes >= static_cast<int64_t>(slices.size());
   }
 };
 
@@ -81,7 +80,7 @@ class InferMessage {
   explicit InferMessage(grpc::ByteBuffer& buffer);
 
   // Finds the tensors and parses the rest, once, before anything else. It takes no more than
-  // kMostInferRestBytes allow. Errors: InvalidArgument where the bytes are no such message, or it
+  // kMaxInferRestBytes allow. Errors: InvalidArgument where the bytes are no such message, or it
   // is against its bounds, or where inputs and contents are not of one number and form.
   absl::Status Read();
 

@@ -255,7 +255,7 @@ struct EndedInfer {
 class InferStreamReactor final : public ProductStream<EndedInfer> {
  public:
   InferStreamReactor(const InferSetting& setting, grpc::CallbackServerContext& context)
-      : ProductStream(setting, Handler::kModelStreamInfer, /*most_joint=*/1, context),
+      : ProductStream(setting, Handler::kModelStreamInfer, /*max_joint=*/1, context),
         setting_(setting) {}
 
  private:

@@ -66,7 +66,7 @@ std::vector<Model> Models::List(const ModelUser& user) const {
 
 ModelTotals& ModelCounts::At(const Key& model) {
   if (!model) return gemm_;
-  if (tensors_.size() >= kMostTensors && !tensors_.contains(*model)) {
+  if (tensors_.size() >= kMaxTensors && !tensors_.contains(*model)) {
     tensors_.erase(std::min_element(tensors_.begin(), tensors_.end(), [](auto& a, auto& b) {
       return a.second.used < b.second.used;
     }));

@@ -94,7 +94,7 @@ struct ModelTotals {
 class ModelCounts {
  public:
   // Tensors that are counted; of more, those are forgotten that were used the longest ago.
-  static constexpr size_t kMostTensors = 1024;
+  static constexpr size_t kMaxTensors = 1024;
 
   // `model` is the handle of the tensor that is the model's B; none stands for the product itself.
   // Threads: any.

@@ -134,7 +134,7 @@ std::optional<GpuSample> GpuSampler::sample(size_t position) const {
   const std::optional<TimedSample>& latest = state_->samples[position];
   if (!latest) return std::nullopt;
   const absl::Duration age = absl::Nanoseconds(state_->clock.NowNs() - latest->read_ns);
-  if (age > state_->options.most_age) return std::nullopt;
+  if (age > state_->options.max_age) return std::nullopt;
   return latest->sample;
 }
 

@@ -26,7 +26,7 @@ struct GpuSamplerOptions {
   std::string library = Nvml::kLibrary;
   absl::Duration interval = absl::Seconds(1);
   // Readings that are older than this are dropped.
-  absl::Duration most_age = absl::Seconds(5);
+  absl::Duration max_age = absl::Seconds(5);
   // How long the constructor waits for the first readings, and the destructor for the last one.
   absl::Duration patience = absl::Seconds(2);
 };

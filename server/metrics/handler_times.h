@@ -69,13 +69,13 @@ class HandlerTimes {
   // Where other work takes the processors, processor times tell more.
   LongestTimes ReadLongestCpu() const ABSL_LOCKS_EXCLUDED(mutex_);
 
-  // A handler that holds a thread of gRPC's now, since `since_ns`. Where more than kMostHolds do at
+  // A handler that holds a thread of gRPC's now, since `since_ns`. Where more than kMaxHolds do at
   // once the others are not noted, and there is no hold.
   // Threads: any. Let go of by the one that took it.
   using Hold = std::atomic<int64_t>*;
   Hold Take(int64_t since_ns);
   static void LetGo(Hold hold);
-  static constexpr size_t kMostHolds = 256;
+  static constexpr size_t kMaxHolds = 256;
 
   // Since when the one that holds its thread for the longest does; nothing where none does.
   std::optional<int64_t> oldest_hold_ns() const;
@@ -86,7 +86,7 @@ class HandlerTimes {
   std::array<std::atomic<int64_t>, kHandlers> second_longest_ns_ = {};
   mutable Mutex mutex_;
   LongestTimes longest_ ABSL_GUARDED_BY(mutex_) = {};
-  std::array<std::atomic<int64_t>, kMostHolds> holds_ = {};  // 0: free.
+  std::array<std::atomic<int64_t>, kMaxHolds> holds_ = {};  // 0: free.
 };
 
 // Adds the time from `since_ns` to its own end.

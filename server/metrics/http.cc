@@ -149,7 +149,7 @@ std::unique_ptr<HttpStream> MakePlainStream(int socket) {
 namespace {
 
 // How much a peer may send of certificates, those between its own and a root included.
-constexpr long kMostCertificateBytes = 65536;
+constexpr long kMaxCertificateBytes = 65536;
 
 using openssl::Bio;
 using openssl::Certificate;
@@ -232,7 +232,7 @@ Context NewContext() {
   SSL_CTX_set_mode(context.get(), SSL_MODE_ENABLE_PARTIAL_WRITE |
                                       SSL_MODE_ACCEPT_MOVING_WRITE_BUFFER |
                                       SSL_MODE_RELEASE_BUFFERS);
-  SSL_CTX_set_max_cert_list(context.get(), kMostCertificateBytes);
+  SSL_CTX_set_max_cert_list(context.get(), kMaxCertificateBytes);
   return context;
 }
 
@@ -366,11 +366,11 @@ std::string Refuse(std::string_view status, std::string_view more = "", bool is_
 }  // namespace
 
 bool IsWholeHead(std::string_view received) {
-  return received.size() > kMostHeadBytes || received.find(kHeadEnd) != received.npos;
+  return received.size() > kMaxHeadBytes || received.find(kHeadEnd) != received.npos;
 }
 
 std::string AnswerTo(std::string_view head, const PageMaker& make_page) {
-  if (head.size() > kMostHeadBytes) return Refuse("431 Request Header Fields Too Large");
+  if (head.size() > kMaxHeadBytes) return Refuse("431 Request Header Fields Too Large");
   const std::optional<RequestLine> line = ParseRequestLine(head);
   if (!line) return Refuse("400 Bad Request");
   const bool is_head_only = line->method == "HEAD";

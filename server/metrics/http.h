@@ -130,7 +130,7 @@ struct Page {
 using PageMaker = std::function<std::optional<Page>(std::string_view path)>;
 
 // A longer head of a request is refused.
-inline constexpr size_t kMostHeadBytes = 8192;
+inline constexpr size_t kMaxHeadBytes = 8192;
 
 // Whether `received` has all that AnswerTo needs: a whole head, or a head that is too long.
 bool IsWholeHead(std::string_view received);

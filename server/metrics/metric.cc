@@ -394,11 +394,11 @@ void CollectKernelSeconds(const Snapshot& now, Samples& samples) {
   }
 }
 
-static_assert(Stats::kMostKernels == 48, "as the help below says");
+static_assert(Stats::kMaxKernels == 48, "as the help below says");
 
 // The metrics of devices, their queues and workers, and the kernels that ran on them. The label
 // `device` has the names of served devices, `kernel` those of the first kernels that ran
-// (Stats::kMostKernels): callers cannot add values to either.
+// (Stats::kMaxKernels): callers cannot add values to either.
 constexpr Metric kDeviceMetrics[] = {
     {.name = "gemmd_products_total",
      .type = MetricType::kCounter,
@@ -833,7 +833,7 @@ std::optional<int64_t> OpenFiles() {
   return count - 1;  // One of the files is the open folder itself.
 }
 
-std::optional<int64_t> MostOpenFiles() {
+std::optional<int64_t> MaxOpenFiles() {
   rlimit limit = {};
   if (getrlimit(RLIMIT_NOFILE, &limit) != 0) return std::nullopt;
   return static_cast<int64_t>(limit.rlim_cur);
@@ -855,7 +855,7 @@ constexpr Metric kProcessMetrics[] = {
      .collect = [](const Snapshot&, Samples& s) { s.Add({}, OpenFiles()); }},
     {.name = "process_max_fds",
      .help = "The most files that the daemon may have open",
-     .collect = [](const Snapshot&, Samples& s) { s.Add({}, MostOpenFiles()); }},
+     .collect = [](const Snapshot&, Samples& s) { s.Add({}, MaxOpenFiles()); }},
     {.name = "process_start_time_seconds",
      .unit = "seconds",
      .help = "When the daemon started, in seconds since 1970",

@@ -52,12 +52,12 @@ class Samples {
   std::vector<Sample> all_;
 };
 
-inline constexpr size_t kMostLabels = 4;
+inline constexpr size_t kMaxLabels = 4;
 
 struct Metric {
   std::string_view name;
   MetricType type = MetricType::kGauge;
-  std::array<std::string_view, kMostLabels> labels = {};  // Names, then empty strings.
+  std::array<std::string_view, kMaxLabels> labels = {};  // Names, then empty strings.
   std::string_view unit = "";  // As Prometheus writes it: `seconds`; empty for a plain count.
   std::string_view help;       // Stands alone, without a full stop.
   void (*collect)(const Snapshot& snapshot, Samples& samples) = nullptr;

@@ -33,7 +33,7 @@ namespace gemmd {
 namespace {
 
 // A wrong answer is computed again so often.
-constexpr int kMostRetries = 2;
+constexpr int kMaxRetries = 2;
 
 std::string HashOf(Piece bytes) {
   if (bytes.empty()) return "";
@@ -352,7 +352,7 @@ void AnswerChecker::EndWrong(std::unique_ptr<Product> product, Place place,
   // A tensor is not written once more: others may have read it.
   const Destination& d = product->job.d;
   const bool is_tried =
-      options_.retry && product->wrong_answers <= kMostRetries && d.memory == nullptr;
+      options_.retry && product->wrong_answers <= kMaxRetries && d.memory == nullptr;
   const Place elsewhere = is_tried ? PlaceForRetry(*product) : Place();
   if (elsewhere.kernel != nullptr) return ComputeElsewhere(std::move(product), elsewhere);
   // A new tensor is never shown.
@@ -397,7 +397,7 @@ absl::StatusOr<std::shared_ptr<KeptProduct>> AnswerChecker::Keep(const Job& job,
     incident.bias_sha256 = HashOf(operands.bias);
     auto kept = std::make_shared<KeptProduct>();
     kept->problem = job.problem;
-    kept->has_operands = BytesRead(job.problem) <= log_->most_kept_bytes();
+    kept->has_operands = BytesRead(job.problem) <= log_->max_kept_bytes();
     for (const OperandRole role : kOperandRoles) {
       const bool is_scale = role >= OperandRole::kAScale;
       const Piece& bytes = operands[role];

@@ -103,11 +103,11 @@ Stats::Place Stats::TakePlace(size_t row) {
   MutexLock lock(&mutex_);
   Place place = places_[row].load(std::memory_order_relaxed);
   if (place != kNoPlace) return place;  // Another thread was faster.
-  if (taken_.size() < kMostKernels) {
+  if (taken_.size() < kMaxKernels) {
     place = static_cast<Place>(taken_.size());
     taken_.push_back(&kernel);
   } else {
-    place = static_cast<Place>(kMostKernels + static_cast<size_t>(kernel.device_kind));
+    place = static_cast<Place>(kMaxKernels + static_cast<size_t>(kernel.device_kind));
   }
   places_[row].store(place, std::memory_order_relaxed);
   return place;
@@ -153,7 +153,7 @@ std::vector<Stats::KernelTotals> Stats::kernels() const {
   }
   for (size_t i = 0; i < kDeviceKinds; ++i) {
     const KernelTotals others =
-        totals_of(kMostKernels + i, static_cast<DeviceKind>(i), kOtherKernels);
+        totals_of(kMaxKernels + i, static_cast<DeviceKind>(i), kOtherKernels);
     if (others.products > 0) all.push_back(others);
   }
   return all;

@@ -163,7 +163,7 @@ class Stats {
 
   // The first kernels that run, up to this number, are counted one by one, and all others together:
   // a caller can name every kernel of the catalogue, and each has series of its own.
-  static constexpr size_t kMostKernels = 48;
+  static constexpr size_t kMaxKernels = 48;
   static constexpr std::string_view kOtherKernels = "other";
 
   explicit Stats(size_t devices);
@@ -236,7 +236,7 @@ class Stats {
   // Where a kernel is counted: a position in kernels_.
   using Place = uint8_t;
   static constexpr Place kNoPlace = 255;  // The kernel has not run.
-  static_assert(kMostKernels + kDeviceKinds <= kNoPlace);
+  static_assert(kMaxKernels + kDeviceKinds <= kNoPlace);
 
   KernelCounters* CountersOf(const Kernel& kernel);
   Place TakePlace(size_t row) ABSL_LOCKS_EXCLUDED(mutex_);
@@ -252,7 +252,7 @@ class Stats {
   std::array<VerifyCounters, kVerifyModes> verifications_ = {};
   std::vector<DeviceCounters> devices_;
   std::array<KindHistograms, kDeviceKinds> kinds_;
-  std::array<KernelCounters, kMostKernels + kDeviceKinds> kernels_;
+  std::array<KernelCounters, kMaxKernels + kDeviceKinds> kernels_;
   std::vector<std::atomic<Place>> places_;  // One for each row of the catalogue.
 
   mutable Mutex mutex_;  // Taken for a kernel that runs for the first time.

@@ -44,15 +44,15 @@ KernelChoices::Choice KernelChoices::Find(const Question& question,
 }
 
 void Correction::Observe(int64_t predicted_ns, int64_t taken_ns, bool is_whole) {
-  constexpr double kMostWrong = 4;      // How wrong one product may seem.
+  constexpr double kMaxWrong = 4;       // How wrong one product may seem.
   constexpr double kPart = 0.25;        // One product moves the factor so far on its way.
   constexpr double kShortestNs = 1000;  // Shorter times are those of clocks and of handing over.
   const double predicted = std::max(static_cast<double>(predicted_ns), kShortestNs);
   const double taken = std::max(static_cast<double>(taken_ns), kShortestNs);
   const double old = factor();
-  const double wrong = std::clamp(taken / predicted / old, 1 / kMostWrong, kMostWrong);
+  const double wrong = std::clamp(taken / predicted / old, 1 / kMaxWrong, kMaxWrong);
   if (!is_whole && wrong <= 1) return;
-  factor_.store(std::clamp(old * std::pow(wrong, kPart), 1 / kMost, kMost),
+  factor_.store(std::clamp(old * std::pow(wrong, kPart), 1 / kMax, kMax),
                 std::memory_order_relaxed);
 }
 

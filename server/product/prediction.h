@@ -75,7 +75,7 @@ class KernelChoices {
 class Correction {
  public:
   // The most that a prediction is corrected by, as a factor and its inverse.
-  static constexpr double kMost = 16;
+  static constexpr double kMax = 16;
 
   double factor() const { return factor_.load(std::memory_order_relaxed); }
 

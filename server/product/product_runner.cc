@@ -86,10 +86,10 @@ ProductRunner::ProductRunner(const std::vector<ServedDevice>& devices, Scheduler
 
 // A request that no free room would be enough for.
 absl::Status ProductRunner::CheckAdmissible(int64_t bytes) const {
-  const int64_t most_bytes = admission_.limits().max_bytes;
-  if (bytes <= most_bytes) return absl::OkStatus();
+  const int64_t max_bytes = admission_.limits().max_bytes;
+  if (bytes <= max_bytes) return absl::OkStatus();
   return absl::ResourceExhaustedError(Concat("queue: the request needs ", bytes, " bytes, at most ",
-                                             most_bytes, " are admitted (--max-queued-bytes)"));
+                                             max_bytes, " are admitted (--max-queued-bytes)"));
 }
 
 absl::StatusOr<Admission::Ticket> ProductRunner::Hold(int64_t message_bytes,
@@ -367,16 +367,16 @@ ProductRunner::Placement ProductRunner::NearTensors(const Product& product,
                                                     Placement nearest) const {
   const DeviceInfo& wanted = nearest.served->device->info();
   if (wanted.kind != DeviceKind::kCuda || nearest.kernel == nullptr) return nearest;
-  int64_t most_bytes = product.tensors->BytesOn(wanted.name);
+  int64_t max_bytes = product.tensors->BytesOn(wanted.name);
   for (const ServedDevice& served : devices_) {
     const DeviceInfo& info = served.device->info();
     const bool is_equal = info.kind == wanted.kind && info.description == wanted.description;
     if (!is_equal || !served.readiness().ok()) continue;
     const int64_t bytes = product.tensors->BytesOn(info.name);
-    if (bytes <= most_bytes) continue;
+    if (bytes <= max_bytes) continue;
     Placement nearer = PlaceOn(served, product);
     if (nearer.kernel == nullptr) continue;
-    most_bytes = bytes;
+    max_bytes = bytes;
     nearest = std::move(nearer);
   }
   return nearest;

@@ -34,12 +34,12 @@ int64_t InsideOfFlow(const Flow* caller, uint64_t key, uint64_t connection) {
 // up where there are too many: whoever has a thousand addresses has a thousand shares anyway. What
 // is left is so little that a further flow seldom has to look at all of them.
 template <typename Flows>
-void ForgetIdle(Flows& flows, const Flow& parent, size_t most_idle) {
-  if (flows.size() < parent.busy_flows + most_idle) return;
+void ForgetIdle(Flows& flows, const Flow& parent, size_t max_idle) {
+  if (flows.size() < parent.busy_flows + max_idle) return;
   std::erase_if(flows, [&parent](const auto& named) {
     return named.second.inside == 0 && named.second.tag_ns <= parent.virtual_ns;
   });
-  if (flows.size() < parent.busy_flows + most_idle / 2) return;
+  if (flows.size() < parent.busy_flows + max_idle / 2) return;
   std::erase_if(flows, [](const auto& named) { return named.second.inside == 0; });
 }
 
@@ -52,16 +52,16 @@ bool FairQueue::IsEarlier::operator()(const Flow* a, const Flow* b) const {
 FairQueue::Flow& FairQueue::CallerOf(std::string_view name) {
   const auto position = callers_.find(name);
   if (position != callers_.end()) return position->second;
-  ForgetIdle(callers_, all_, kMostIdle);
+  ForgetIdle(callers_, all_, kMaxIdle);
   Flow& caller = callers_[std::string(name)];
   caller.parent = &all_;
   return caller;
 }
 
-FairQueue::Flow& FairQueue::FlowWithin(Flow& parent, uint64_t key, size_t most_idle) {
+FairQueue::Flow& FairQueue::FlowWithin(Flow& parent, uint64_t key, size_t max_idle) {
   const auto position = parent.flows.find(key);
   if (position != parent.flows.end()) return position->second;
-  ForgetIdle(parent.flows, parent, most_idle);
+  ForgetIdle(parent.flows, parent, max_idle);
   Flow& flow = parent.flows[key];
   flow.parent = &parent;
   return flow;
@@ -92,7 +92,7 @@ void FairQueue::Enter(const FlowId& id, Job& job) {
   Flow& caller = CallerOf(id.caller);
   caller.share = job.share;
   Flow& within = FlowWithin(caller, job.is_lone ? kLone : kJoining, 2);
-  Flow& connection = FlowWithin(within, id.connection, kMostIdleConnections);
+  Flow& connection = FlowWithin(within, id.connection, kMaxIdleConnections);
   job.connection = id.connection;
   job.flow = &connection;
   bool waited = connection.waits();
@@ -190,8 +190,8 @@ int64_t FairQueue::AddAhead(const Flow& parent, const Flow* own, int64_t enough_
     ahead_ns += is_less ? static_cast<int64_t>(turn_ns) : other->waiting_ns;
     to_come_ns += std::clamp(turn_ns - waiting_ns, 0.0, waiting_ns);
   }
-  const double most_ns = static_cast<double>(kMostToCome) * static_cast<double>(own_ns);
-  return static_cast<int64_t>(std::min(to_come_ns, most_ns));
+  const double max_ns = static_cast<double>(kMaxToCome) * static_cast<double>(own_ns);
+  return static_cast<int64_t>(std::min(to_come_ns, max_ns));
 }
 
 FairQueue::Path FairQueue::FindPath(const FlowId& id) const {
@@ -342,25 +342,25 @@ void LightFlows::Add(const FlowId& flow, int64_t predicted_ns, int64_t now_ns) {
   if (place == nullptr) {
     Entry& heaviest = *std::max_element(
         entries_.begin(), entries_.end(),
-        [](const Entry& left, const Entry& right) { return left.least_ns < right.least_ns; });
-    if (predicted_ns >= heaviest.least_ns) return;
+        [](const Entry& left, const Entry& right) { return left.min_ns < right.min_ns; });
+    if (predicted_ns >= heaviest.min_ns) return;
     heaviest = {.caller = std::string(flow.caller), .connection = flow.connection};
     place = &heaviest;
   }
   // Its larger products do not make the memory of a small one last.
-  if (predicted_ns > place->least_ns) return;
-  place->least_ns = predicted_ns;
+  if (predicted_ns > place->min_ns) return;
+  place->min_ns = predicted_ns;
   place->until_ns = now_ns + kMemoryNs;
 }
 
-int64_t LightFlows::LeastOfOthers(const FlowId& flow, int64_t now_ns) const {
-  int64_t least_ns = std::numeric_limits<int64_t>::max();
+int64_t LightFlows::MinOfOthers(const FlowId& flow, int64_t now_ns) const {
+  int64_t min_ns = std::numeric_limits<int64_t>::max();
   for (const Entry& entry : entries_) {
     if (!entry.IsOf(flow) && !entry.IsOver(now_ns)) {
-      least_ns = std::min(least_ns, entry.least_ns);
+      min_ns = std::min(min_ns, entry.min_ns);
     }
   }
-  return least_ns;
+  return min_ns;
 }
 
 }  // namespace gemmd

@@ -164,7 +164,7 @@ class FairQueue {
     // The cost of the jobs that would be launched first, if no flow added anything else.
     int64_t waiting_ns = 0;
     // What other flows are expected to add to that: each of those that are ahead as much again as
-    // waits there, as far as it is their turn, but all of them no more than kMostToCome times what
+    // waits there, as far as it is their turn, but all of them no more than kMaxToCome times what
     // the job's own flow has before it. Where that has nothing, a further job has the next turn,
     // and nobody passes it.
     int64_t to_come_ns = 0;
@@ -173,7 +173,7 @@ class FairQueue {
   Ahead AheadOf(const FlowId& id, int64_t enough_ns) const;
 
   // With more, a device with many callers is refused work for which it would have had time.
-  static constexpr int64_t kMostToCome = 3;
+  static constexpr int64_t kMaxToCome = 3;
 
   // The cost of all jobs that wait.
   int64_t waiting_ns() const { return all_.waiting_ns; }
@@ -189,8 +189,8 @@ class FairQueue {
 
   // Callers without jobs are remembered for what they had lately, up to this number, and
   // connections without jobs up to the other one while their caller has jobs.
-  static constexpr size_t kMostIdle = 1024;
-  static constexpr size_t kMostIdleConnections = 64;
+  static constexpr size_t kMaxIdle = 1024;
+  static constexpr size_t kMaxIdleConnections = 64;
 
  private:
   // Caller, flow within it, connection.
@@ -216,7 +216,7 @@ class FairQueue {
                           int64_t& ahead_ns);
   static void WeighLone(Flow& caller);
   Flow& CallerOf(std::string_view name);
-  static Flow& FlowWithin(Flow& parent, uint64_t key, size_t most_idle);
+  static Flow& FlowWithin(Flow& parent, uint64_t key, size_t max_idle);
   void Move(Flow& flow, int64_t tag_ns);
 
   std::map<std::string, Flow, std::less<>> callers_;
@@ -344,13 +344,13 @@ class LightFlows {
 
   // The least time that a job of another flow was predicted to take of late; the largest number
   // where there was none.
-  int64_t LeastOfOthers(const FlowId& flow, int64_t now_ns) const;
+  int64_t MinOfOthers(const FlowId& flow, int64_t now_ns) const;
 
  private:
   struct Entry {
     std::string caller;
     uint64_t connection = 0;
-    int64_t least_ns = std::numeric_limits<int64_t>::max();
+    int64_t min_ns = std::numeric_limits<int64_t>::max();
     int64_t until_ns = std::numeric_limits<int64_t>::min();
 
     bool IsOver(int64_t now_ns) const { return until_ns <= now_ns; }

@@ -22,7 +22,7 @@ namespace gemmd {
 namespace {
 
 // Vectors of up to so many bytes are compared as a part of the key.
-constexpr int64_t kMostVectorBytes = int64_t{16} << 10;
+constexpr int64_t kMaxVectorBytes = int64_t{16} << 10;
 
 // What says where the matrices of a job lie, at most (PlacedPart), and what lies between them.
 constexpr int64_t kListedBytes = 128;
@@ -51,7 +51,7 @@ bool IsOnHost(const Source& source) { return source.block == 0; }
 // Vectors are compared byte by byte: bias and scales come with each product anew.
 bool AddVector(const Source& source, Key& key) {
   key.Add(source.bytes);
-  if (!IsOnHost(source) || source.bytes > kMostVectorBytes) return false;
+  if (!IsOnHost(source) || source.bytes > kMaxVectorBytes) return false;
   for (const Piece piece : source.pieces) key.Add(piece);
   return true;
 }
@@ -268,9 +268,9 @@ bool Scheduler::HasRoom(State& state, int64_t now_ns) const {
   const auto& next = static_cast<const Submission&>(state.queue.first());
   const bool can_join = !next.keys.stacked.empty() || !next.keys.batched.empty();
   if (can_join && state.running.size() >= kEnoughRunning) return false;
-  const int64_t least_ns = std::min(state.light.LeastOfOthers({.caller = next.caller}, now_ns),
-                                    state.lone.LeastOfOthers(next.flow_id(), now_ns));
-  return RestNs(state, now_ns) <= std::clamp(least_ns, kLeastAheadNs, kMostAheadNs);
+  const int64_t min_ns = std::min(state.light.MinOfOthers({.caller = next.caller}, now_ns),
+                                  state.lone.MinOfOthers(next.flow_id(), now_ns));
+  return RestNs(state, now_ns) <= std::clamp(min_ns, kMinAheadNs, kMaxAheadNs);
 }
 
 // The one step that lets a product in: there is a place for it, which it takes, it is not beyond
@@ -549,12 +549,12 @@ void Scheduler::OnDone(Launch& launch, JobOutcome outcome) {
 }
 
 // To answer so many takes as long as to have a thread do it.
-constexpr size_t kLeastAnsweredElsewhere = 8;
+constexpr size_t kMinAnsweredElsewhere = 8;
 
 void Scheduler::Answer(EndedLaunch ended) {
   const size_t count = ended.jobs.size();
   const size_t parts =
-      std::min(static_cast<size_t>(answering_.size()), count / kLeastAnsweredElsewhere);
+      std::min(static_cast<size_t>(answering_.size()), count / kMinAnsweredElsewhere);
   if (parts == 0) return AnswerSome(ended, 0, count, 0);
   // The device's own thread goes on: it is the only one that takes what the device has done.
   const auto shared = std::make_shared<EndedLaunch>(std::move(ended));

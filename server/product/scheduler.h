@@ -5,7 +5,7 @@
 // one are handed over as one (JoinedJob).
 //
 // A device that takes several (Device::depth) has little work beside the job that it began first,
-// because what it has is no longer in turns: no more than kMostAheadNs, and where other callers are
+// because what it has is no longer in turns: no more than kMaxAheadNs, and where other callers are
 // there, or connections of the same one that wait for each answer, no more than the lightest
 // product of theirs takes, so that this one waits no longer for that than it takes itself. Its jobs
 // count as if it worked on them one after the other: each has the time from the end of the one
@@ -258,9 +258,9 @@ class Scheduler {
   };
 
   // As long as the work that a device has is expected to take less than this, it gets more.
-  static constexpr int64_t kMostAheadNs = 20'000'000;
+  static constexpr int64_t kMaxAheadNs = 20'000'000;
   // It gets so much however light the products of other callers are, to hide the way to it.
-  static constexpr int64_t kLeastAheadNs = 300'000;
+  static constexpr int64_t kMinAheadNs = 300'000;
   // With so many launches it does all that it can at once: copies in, computes, copies out. What
   // could run as one with others waits for more of them meanwhile, because a launch of a few costs
   // the thread of the device as much as one of many.

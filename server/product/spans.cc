@@ -191,7 +191,7 @@ std::optional<TraceSpan> SampledSpan(const std::optional<TraceSpan>& callers, do
 
 absl::StatusOr<std::unique_ptr<SpanExport>> SpanExport::Open(const SpanOptions& options) {
   if (options.file.empty()) return nullptr;
-  auto file = LineFile::Open(options.file, {.most_bytes = options.most_bytes});
+  auto file = LineFile::Open(options.file, {.max_bytes = options.max_bytes});
   if (!file.ok()) {
     return absl::InvalidArgumentError(absl::StrCat("traces: ", file.status().message()));
   }

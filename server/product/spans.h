@@ -52,7 +52,7 @@ struct SpanOptions {
   std::string file;  // Empty: no spans are written.
   // The part of those products whose caller sends no trace that have spans all the same.
   double share = 0;
-  int64_t most_bytes = LineFile::Options().most_bytes;
+  int64_t max_bytes = LineFile::Options().max_bytes;
 };
 
 class SpanExport {

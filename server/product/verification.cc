@@ -25,7 +25,7 @@ namespace {
 
 // A thread does some 2e9 multiplications a second by the simulator, and a tenth of that by other
 // ways (kernels/README.md): so a check is over within a minute at the very most.
-constexpr double kMostMultiplications = 1e10;
+constexpr double kMaxMultiplications = 1e10;
 
 }  // namespace
 
@@ -101,10 +101,10 @@ absl::StatusOr<VerifyNeeds> NeedsOf(const VerifyRule& rule, const Kernel& kernel
   const double multiplications = cost * static_cast<double>(problem.m) *
                                  static_cast<double>(problem.n) * static_cast<double>(problem.k) *
                                  static_cast<double>(problem.batch);
-  if (multiplications <= kMostMultiplications) return needs;
+  if (multiplications <= kMaxMultiplications) return needs;
   return absl::ResourceExhaustedError(
       Concat("verify: got a check of ", static_cast<int64_t>(multiplications),
-             " multiplications, at most ", static_cast<int64_t>(kMostMultiplications),
+             " multiplications, at most ", static_cast<int64_t>(kMaxMultiplications),
              " are done for one product; want a lower rate"));
 }
 
@@ -124,20 +124,20 @@ int64_t KeptProduct::bytes() const {
 
 int64_t IncidentLog::Add(Incident incident, std::shared_ptr<const KeptProduct> product) {
   const bool has_too_many_factors =
-      product != nullptr && !product->has_operands && product->scale_bytes() > kMostScaleBytes;
+      product != nullptr && !product->has_operands && product->scale_bytes() > kMaxScaleBytes;
   if (has_too_many_factors) product = nullptr;
   MutexLock lock(&mutex_);
   incident.id = ++found_;
   Write(incident);
   entries_.push_back({std::move(incident), std::move(product)});
   if (entries_.back().has_operands()) kept_bytes_ += entries_.back().product->bytes();
-  if (entries_.size() > options_.most_incidents) {
+  if (entries_.size() > options_.max_incidents) {
     DropOperands(entries_.front());
     entries_.pop_front();
   }
   // The oldest operands go first; those of the newest alone may be too many, too.
   for (Entry& entry : entries_) {
-    if (kept_bytes_ <= options_.most_kept_bytes) break;
+    if (kept_bytes_ <= options_.max_kept_bytes) break;
     DropOperands(entry);
   }
   return found_;
@@ -147,7 +147,7 @@ void IncidentLog::DropOperands(Entry& entry) {
   if (!entry.has_operands()) return;
   const KeptProduct& whole = *entry.product;
   kept_bytes_ -= whole.bytes();
-  if (whole.scale_bytes() > kMostScaleBytes) {
+  if (whole.scale_bytes() > kMaxScaleBytes) {
     entry.product = nullptr;
     return;
   }
@@ -166,7 +166,7 @@ void IncidentLog::Write(const Incident& incident) {
   const std::string line = JsonOf(incident) + "\n";
   if (file.ok()) {
     const auto bytes = static_cast<int64_t>(line.size());
-    const bool has_room = lseek(file->get(), 0, SEEK_END) + bytes <= options_.most_file_bytes;
+    const bool has_room = lseek(file->get(), 0, SEEK_END) + bytes <= options_.max_file_bytes;
     if (has_room && write(file->get(), line.data(), line.size()) == bytes) return;
   }
   spdlog::warn("event=incident_not_written id={} file={}", incident.id, LogValue(options_.file));

@@ -106,9 +106,9 @@ class IncidentLog {
  public:
   struct Options {
     std::string file;  // Each incident becomes a line of JSON at its end. Empty: none.
-    int64_t most_file_bytes = int64_t{16} << 20;  // Lines that do not fit are left out.
-    int64_t most_kept_bytes = int64_t{64} << 20;  // Operands in memory, the latest ones.
-    size_t most_incidents = 256;                  // In memory.
+    int64_t max_file_bytes = int64_t{16} << 20;  // Lines that do not fit are left out.
+    int64_t max_kept_bytes = int64_t{64} << 20;  // Operands in memory, the latest ones.
+    size_t max_incidents = 256;                  // In memory.
   };
 
   explicit IncidentLog(Options options) : options_(std::move(options)) {}
@@ -120,7 +120,7 @@ class IncidentLog {
 
   // What is kept of a product whose operands are not: nothing where its scales take more bytes, so
   // that those of all incidents take 16 MiB at most, beside the operands.
-  static constexpr int64_t kMostScaleBytes = 65536;
+  static constexpr int64_t kMaxScaleBytes = 65536;
 
   struct Entry {
     Incident incident;
@@ -132,7 +132,7 @@ class IncidentLog {
   std::vector<Entry> entries() const ABSL_LOCKS_EXCLUDED(mutex_);
   // Since the start. Threads: any.
   int64_t found() const ABSL_LOCKS_EXCLUDED(mutex_);
-  int64_t most_kept_bytes() const { return options_.most_kept_bytes; }
+  int64_t max_kept_bytes() const { return options_.max_kept_bytes; }
 
  private:
   // The operands of the entry are not kept any more.

@@ -18,7 +18,7 @@ namespace {
 constexpr int64_t kColumnGranule = 1024;
 
 // A block counts as so many bytes at least, because it costs something however small it is.
-constexpr int64_t kLeastBlockBytes = 64;
+constexpr int64_t kMinBlockBytes = 64;
 
 absl::Status Refuse(std::string_view field, std::string_view got, std::string_view want) {
   return absl::InvalidArgumentError(GotWant(field, got, want));
@@ -101,7 +101,7 @@ absl::StatusOr<bool> Compression::Step(Scratch& scratch) {
     const Block block = NextBlock();
     RETURN_IF_ERROR(Compress(block, scratch));
     Advance(block);
-    left -= std::max(kLeastBlockBytes, static_cast<int64_t>(scratch.dense.size()));
+    left -= std::max(kMinBlockBytes, static_cast<int64_t>(scratch.dense.size()));
   }
   return matrix_ == plan_.result.matrices;
 }
@@ -306,14 +306,14 @@ Compressor::~Compressor() {
 absl::Status Compressor::TakePlace(const RandomId& session) {
   MutexLock lock(&mutex_);
   int& own = of_sessions_[session];
-  const bool is_own_full = own >= kMostOfSession;
-  if (!is_own_full && at_work_ < kMost) {
+  const bool is_own_full = own >= kMaxOfSession;
+  if (!is_own_full && at_work_ < kMax) {
     ++own;
     ++at_work_;
     return absl::OkStatus();
   }
   const int count = is_own_full ? own : at_work_;
-  const int most = is_own_full ? kMostOfSession : kMost;
+  const int most = is_own_full ? kMaxOfSession : kMax;
   if (own == 0) of_sessions_.erase(session);
   return absl::ResourceExhaustedError(Concat("compress: got ", count, " tensors at once",
                                              is_own_full ? " of the session" : "",

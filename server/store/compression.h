@@ -139,8 +139,8 @@ class DeviceCompression : public std::enable_shared_from_this<DeviceCompression>
 class Compressor {
  public:
   // At work at once: of all sessions, and of one.
-  static constexpr int kMost = 64;
-  static constexpr int kMostOfSession = 8;
+  static constexpr int kMax = 64;
+  static constexpr int kMaxOfSession = 8;
 
   // Called once, from the compressor's thread or from that of Abort.
   using Done = absl::AnyInvocable<void(absl::StatusOr<TensorState>) &&>;

@@ -58,7 +58,7 @@ absl::StatusOr<HostMemory> HostMemory::Allocate(int64_t bytes, bool is_for_worke
   const auto size = static_cast<size_t>(bytes);
   if (SharedMemory* const shared = SharedMemory::OfProcess();
       shared != nullptr && (is_for_workers || shared->has_tensors()) &&
-      bytes >= SharedMemory::kLeastBytes) {
+      bytes >= SharedMemory::kMinBytes) {
     std::byte* const memory = shared->Take(bytes);
     if (memory != nullptr) return HostMemory(memory, bytes);
   }
@@ -467,8 +467,8 @@ DeviceCopies::FormUse DeviceCopies::TakeForm(const Use& copy, const FormKey& key
         std::find_if(forms.begin(), forms.end(),
                      [&key](const std::shared_ptr<DeviceForm>& one) { return one->key == key; });
     if (found == forms.end()) {
-      if (forms.size() == kMostForms) ForgetWanted(forms);
-      if (forms.size() == kMostForms) return {};
+      if (forms.size() == kMaxForms) ForgetWanted(forms);
+      if (forms.size() == kMaxForms) return {};
       forms.push_back(std::make_shared<DeviceForm>(DeviceForm{key}));
       forms.back()->turn = ++last_turn_;
       return {};

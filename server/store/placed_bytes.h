@@ -282,13 +282,13 @@ class DeviceCopies : public std::enable_shared_from_this<DeviceCopies> {
 
   // A form of a copy that is in use. Memory is taken for it from the second call on, since many
   // operands are used once, and only where there is room beside all copies. None while it is not
-  // there yet or another job makes it, and none of a copy with kMostForms others.
+  // there yet or another job makes it, and none of a copy with kMaxForms others.
   FormUse TakeForm(const Use& copy, const FormKey& key) ABSL_LOCKS_EXCLUDED(mutex_);
   // The job has ended. `is_made`: it has made the form, or found it made.
   void EndForm(FormUse use, bool is_made) ABSL_LOCKS_EXCLUDED(mutex_);
   // The bytes change: what was made of them, or is being made, is outdated.
   void OutdateForms(DeviceCopy& copy) ABSL_LOCKS_EXCLUDED(mutex_);
-  static constexpr size_t kMostForms = 8;
+  static constexpr size_t kMaxForms = 8;
 
   // Whether the copy is there, as far as is known.
   bool Has(const DeviceCopy& copy) const ABSL_LOCKS_EXCLUDED(mutex_);

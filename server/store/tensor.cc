@@ -91,11 +91,11 @@ KeptForms::Use KeptForms::Take(const std::shared_ptr<TensorBytes>& tensor, Accou
     }
     auto& wanted = tensor->wanted_forms;
     if (std::find(wanted.begin(), wanted.end(), key) == wanted.end()) {
-      if (wanted.size() == kMostOfTensor) wanted.erase(wanted.begin());
+      if (wanted.size() == kMaxOfTensor) wanted.erase(wanted.begin());
       wanted.push_back(key);
       return {};
     }
-    if (tensor->forms.size() == kMostOfTensor) return {};
+    if (tensor->forms.size() == kMaxOfTensor) return {};
   }
   auto memory = TensorBytes::Allocate(key.bytes, account, background_, HostMemory::kMappedBytes,
                                       /*is_for_workers=*/true);

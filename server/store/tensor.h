@@ -158,7 +158,7 @@ class KeptForm {
 class KeptForms {
  public:
   // A tensor has so many forms at most: of its parts, and for several kernels.
-  static constexpr size_t kMostOfTensor = 8;
+  static constexpr size_t kMaxOfTensor = 8;
 
   // `background` gives memory back.
   explicit KeptForms(std::shared_ptr<ThreadPool> background) : background_(std::move(background)) {}

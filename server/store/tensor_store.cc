@@ -103,7 +103,7 @@ TensorStore::TensorStore(const StoreOptions& options, const Clock& clock)
       clock_(clock),
       account_(
           std::make_shared<Account>("all sessions", "--tensor-bytes", options.max_bytes, nullptr)),
-      most_new_bytes_(std::numeric_limits<int64_t>::max()),
+      max_new_bytes_(std::numeric_limits<int64_t>::max()),
       background_(std::make_shared<ThreadPool>("gemmd-tensors", kPause, [this] { Expire(); })),
       forms_(background_) {}
 
@@ -183,7 +183,7 @@ absl::Status TensorStore::CheckKeeping(const Keeping& keep) const {
 }
 
 absl::Status TensorStore::CheckMemory(int64_t bytes) const {
-  if (bytes <= most_new_bytes_) return absl::OkStatus();
+  if (bytes <= max_new_bytes_) return absl::OkStatus();
   return absl::ResourceExhaustedError(
       Concat("memory: the server has little left, and the tensor needs ", bytes,
              " bytes: try again later"));
@@ -445,7 +445,7 @@ int64_t TensorStore::FreeBytes(const SessionUse& session) const {
 KeptForms::Use TensorStore::TakeForm(const TensorUse& use, const FormKey& key) {
   {
     MutexLock lock(&mutex_);
-    if (most_new_bytes_ < std::numeric_limits<int64_t>::max()) return {};  // Memory is short.
+    if (max_new_bytes_ < std::numeric_limits<int64_t>::max()) return {};  // Memory is short.
   }
   return forms_.Take(use->bytes, *use.session_->account, key);
 }
@@ -744,10 +744,10 @@ void TensorStore::Close() {
   is_closed_ = true;
 }
 
-void TensorStore::SetMostNewBytes(int64_t bytes) {
+void TensorStore::SetMaxNewBytes(int64_t bytes) {
   {
     MutexLock lock(&mutex_);
-    most_new_bytes_ = bytes;
+    max_new_bytes_ = bytes;
   }
   if (bytes < std::numeric_limits<int64_t>::max()) forms_.DropAll();
 }
@@ -760,7 +760,7 @@ std::vector<TensorStore::OwnerLoad> TensorStore::LargestOwners() const {
     }
   }
   const auto is_larger = [](const auto& x, const auto& y) { return x.first > y.first; };
-  const auto end = owners.begin() + static_cast<int64_t>(std::min(owners.size(), kMostOwners));
+  const auto end = owners.begin() + static_cast<int64_t>(std::min(owners.size(), kMaxOwners));
   std::partial_sort(owners.begin(), end, owners.end(), is_larger);
   owners.erase(end, owners.end());
   std::vector<OwnerLoad> loads;
@@ -797,7 +797,7 @@ TensorStore::SessionState TensorStore::StateOf(const Session& session) const {
     ++state.tensors;
     if (entry.pinned) ++state.pinned;
     largest.insert(std::upper_bound(largest.begin(), largest.end(), &entry, is_larger), &entry);
-    if (largest.size() > SessionState::kMostLargest) largest.pop_back();
+    if (largest.size() > SessionState::kMaxLargest) largest.pop_back();
   }
   for (const TensorEntry* const entry : largest) {
     state.largest.push_back({entry->tensor->name, entry->tensor->spec.bytes, entry->pinned});
@@ -958,8 +958,8 @@ absl::Status TensorStore::Write(const SessionUse& session, const std::shared_ptr
 }
 
 void TensorStore::Advance(const std::shared_ptr<Session>& session,
-                          const std::shared_ptr<Upload>& upload, int64_t most_bytes) {
-  switch (upload->Advance(most_bytes)) {
+                          const std::shared_ptr<Upload>& upload, int64_t max_bytes) {
+  switch (upload->Advance(max_bytes)) {
     case Upload::Progress::kWaiting: return;
     case Upload::Progress::kBehind:
       if (upload->ClaimCatchingUp()) CatchUp(session, upload);

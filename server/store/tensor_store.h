@@ -198,7 +198,7 @@ class TensorStore {
     // The rule by which its owner is known, or the host or user of its peer.
     std::string caller = {};
   };
-  static constexpr size_t kMostOwners = 10;
+  static constexpr size_t kMaxOwners = 10;
 
   // What is counted, and what there is now.
   struct Load {
@@ -216,7 +216,7 @@ class TensorStore {
     int64_t tensors_expired = 0;
     int64_t sessions_dropped = 0;        // By operators.
     int64_t tensors_lost = 0;            // Were on a device alone that lost them.
-    std::vector<OwnerLoad> owners = {};  // Those with the most bytes, at most kMostOwners.
+    std::vector<OwnerLoad> owners = {};  // Those with the most bytes, at most kMaxOwners.
     // By the rule of those who own it, where owners are known by name.
     std::map<std::string, int64_t> bytes_of_rules = {};
   };
@@ -256,7 +256,7 @@ class TensorStore {
       int64_t bytes = 0;
       bool pinned = false;
     };
-    static constexpr size_t kMostLargest = 3;
+    static constexpr size_t kMaxLargest = 3;
 
     std::string id;
     std::string caller;  // Session::peer.
@@ -268,7 +268,7 @@ class TensorStore {
     int64_t pinned = 0;
     int64_t uploads = 0;
     int64_t bytes = 0;               // In its account.
-    std::vector<OwnTensor> largest;  // At most kMostLargest, the largest first.
+    std::vector<OwnTensor> largest;  // At most kMaxLargest, the largest first.
   };
   struct SessionList {
     std::vector<SessionState> sessions;
@@ -362,7 +362,7 @@ class TensorStore {
   bool is_closed() const ABSL_LOCKS_EXCLUDED(mutex_);
   // Refuses tensors of more bytes until it is told otherwise, because memory is short; with a
   // negative number also to join uploads and what they bring.
-  void SetMostNewBytes(int64_t bytes) ABSL_LOCKS_EXCLUDED(mutex_);
+  void SetMaxNewBytes(int64_t bytes) ABSL_LOCKS_EXCLUDED(mutex_);
 
   // Ends what has expired; the store does it by itself now and then. What is held and not due costs
   // nothing.
@@ -452,7 +452,7 @@ class TensorStore {
                                       Leftovers& left) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   TensorState StateOf(const TensorEntry& entry) const;
   void Advance(const std::shared_ptr<Session>& session, const std::shared_ptr<Upload>& upload,
-               int64_t most_bytes);
+               int64_t max_bytes);
   void CatchUp(const std::shared_ptr<Session>& session, const std::shared_ptr<Upload>& upload);
   void Complete(const std::shared_ptr<Session>& session, const std::shared_ptr<Upload>& upload,
                 const absl::Status& verdict) ABSL_LOCKS_EXCLUDED(mutex_);
@@ -493,7 +493,7 @@ class TensorStore {
   std::vector<TensorOfSession> may_leave_ ABSL_GUARDED_BY(mutex_);
   std::vector<TensorOfSession> unsettled_ ABSL_GUARDED_BY(mutex_);  // They may be lost.
   bool is_closed_ ABSL_GUARDED_BY(mutex_) = false;
-  int64_t most_new_bytes_ ABSL_GUARDED_BY(mutex_);
+  int64_t max_new_bytes_ ABSL_GUARDED_BY(mutex_);
   Load counts_ ABSL_GUARDED_BY(mutex_);              // What is counted.
   int64_t last_number_ ABSL_GUARDED_BY(mutex_) = 0;  // The last of all that have one.
   // Its thread uses the other members: it is stopped first.

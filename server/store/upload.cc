@@ -57,18 +57,18 @@ int64_t ByteRanges::PrefixBytes() const {
   return first != ends_.end() && first->first == 0 ? first->second : 0;
 }
 
-absl::StatusOr<bool> SparseCheck::Advance(int64_t most_bytes) {
+absl::StatusOr<bool> SparseCheck::Advance(int64_t max_bytes) {
   const MatrixLayout& layout = spec_.layout;
   if (!layout.is_sparse() || spec_.bytes == 0) return true;
   ASSIGN_OR_RETURN(const SparseLayout one,
                    SparseLayoutOf("spec", layout.type, layout.rows, layout.columns));
   const int64_t row_bytes = std::max<int64_t>(1, one.value_line_bytes + one.index_line_bytes);
-  int64_t most_rows = std::max<int64_t>(1, most_bytes / row_bytes);
-  while (matrix_ < spec_.matrices && most_rows > 0) {
-    const int64_t end = std::min(one.rows, row_ + most_rows);
+  int64_t max_rows = std::max<int64_t>(1, max_bytes / row_bytes);
+  while (matrix_ < spec_.matrices && max_rows > 0) {
+    const int64_t end = std::min(one.rows, row_ + max_rows);
     const std::string place = spec_.matrices == 1 ? "chunk" : Concat("chunk: matrix ", matrix_);
     RETURN_IF_ERROR(CheckCompressedRows(place, one, bytes_ + matrix_ * one.bytes, row_, end));
-    most_rows -= end - row_;
+    max_rows -= end - row_;
     row_ = end;
     if (row_ < one.rows) continue;
     ++matrix_;
@@ -142,7 +142,7 @@ std::vector<ByteRange> Upload::Missing() const {
   return received_.Missing(size_);
 }
 
-Upload::Progress Upload::Advance(int64_t most_bytes) {
+Upload::Progress Upload::Advance(int64_t max_bytes) {
   // So that a caller never waits for long for what another one hashes.
   constexpr int64_t kHashedAtOnce = int64_t{256} << 10;
   while (true) {
@@ -157,13 +157,13 @@ Upload::Progress Upload::Advance(int64_t most_bytes) {
         is_complete_ = true;
         break;
       }
-      if (most_bytes <= 0) return Progress::kBehind;
-      const int64_t count = std::min({there - hashed_bytes_, kHashedAtOnce, most_bytes});
+      if (max_bytes <= 0) return Progress::kBehind;
+      const int64_t count = std::min({there - hashed_bytes_, kHashedAtOnce, max_bytes});
       next = {bytes_->host() + hashed_bytes_, static_cast<size_t>(count)};
       is_hashing_ = true;
     }
     hash_.Add(next);
-    most_bytes -= static_cast<int64_t>(next.size());
+    max_bytes -= static_cast<int64_t>(next.size());
     MutexLock lock(&mutex_);
     is_hashing_ = false;
     hashed_bytes_ += static_cast<int64_t>(next.size());
@@ -219,9 +219,9 @@ void Upload::End(const absl::StatusOr<TensorState>& result) {
 
 absl::Status Upload::CheckRoom() const {
   MutexLock lock(&mutex_);
-  if (listeners_.size() < kMostStreams) return absl::OkStatus();
+  if (listeners_.size() < kMaxStreams) return absl::OkStatus();
   return absl::ResourceExhaustedError(
-      Concat("join: the upload has ", listeners_.size(), " streams, want at most ", kMostStreams));
+      Concat("join: the upload has ", listeners_.size(), " streams, want at most ", kMaxStreams));
 }
 
 bool Upload::has_streams() const {

@@ -65,7 +65,7 @@ class SparseCheck {
 
   // Looks at rows of about so many bytes more, one at least. True once it has seen all.
   // Errors: InvalidArgument "chunk: matrix 1: row 3, group 17: got indices 2, 2, want increasing".
-  absl::StatusOr<bool> Advance(int64_t most_bytes);
+  absl::StatusOr<bool> Advance(int64_t max_bytes);
 
  private:
   const TensorSpec spec_;
@@ -116,8 +116,8 @@ class Upload {
     kComplete,  // Everything is there and was hashed. Told to one caller.
     kMismatch,  // The same, but the hash is another one.
   };
-  // Hashes what has come in order, at most about `most_bytes`. Threads: any.
-  Progress Advance(int64_t most_bytes) ABSL_LOCKS_EXCLUDED(mutex_);
+  // Hashes what has come in order, at most about `max_bytes`. Threads: any.
+  Progress Advance(int64_t max_bytes) ABSL_LOCKS_EXCLUDED(mutex_);
   // Whether the caller is the one that goes on with an upload that is behind.
   bool ClaimCatchingUp() ABSL_LOCKS_EXCLUDED(mutex_);
   void EndCatchingUp() ABSL_LOCKS_EXCLUDED(mutex_);
@@ -135,7 +135,7 @@ class Upload {
   bool has_streams() const ABSL_LOCKS_EXCLUDED(mutex_);
   // Whether one more stream may join: whoever ends the upload tells them all.
   // Errors: ResourceExhausted.
-  static constexpr size_t kMostStreams = 64;
+  static constexpr size_t kMaxStreams = 64;
   absl::Status CheckRoom() const ABSL_LOCKS_EXCLUDED(mutex_);
 
  private:

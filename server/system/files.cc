@@ -56,10 +56,10 @@ absl::StatusOr<FileDescriptor> OpenRegularFile(const std::string& path, int flag
   return file;
 }
 
-absl::StatusOr<std::string> ReadRegularFile(const std::string& path, size_t most_bytes) {
+absl::StatusOr<std::string> ReadRegularFile(const std::string& path, size_t max_bytes) {
   const absl::StatusOr<FileDescriptor> file = OpenRegularFile(path, O_RDONLY);
   if (!file.ok()) return file.status();
-  std::string bytes(most_bytes + 1, '\0');
+  std::string bytes(max_bytes + 1, '\0');
   size_t length = 0;
   while (length < bytes.size()) {
     const ssize_t count = read(file->get(), bytes.data() + length, bytes.size() - length);
@@ -104,7 +104,7 @@ LineFile::~LineFile() {
 
 void LineFile::Add(absl::AnyInvocable<std::string() &&> make, int64_t count) {
   MutexLock lock(&mutex_);
-  if (is_closed_ || kept_.size() >= options_.most_kept) {
+  if (is_closed_ || kept_.size() >= options_.max_kept) {
     lost_ += count;
     return;
   }
@@ -146,7 +146,7 @@ bool LineFile::Write(const std::string& line) {
 
 // Begins a new file where this one has no room.
 bool LineFile::MakeRoom(int64_t bytes) {
-  if (file_.is_open() && (bytes_ == 0 || bytes_ + bytes <= options_.most_bytes)) return true;
+  if (file_.is_open() && (bytes_ == 0 || bytes_ + bytes <= options_.max_bytes)) return true;
   if (file_.is_open() && std::rename(path_.c_str(), absl::StrCat(path_, ".1").c_str()) != 0) {
     return false;
   }

@@ -58,9 +58,9 @@ std::optional<uint32_t> FindGroup(const std::string& name);
 // file".
 absl::StatusOr<FileDescriptor> OpenRegularFile(const std::string& path, int flags);
 
-// The bytes of a file, but no more than one beyond `most_bytes`. Errors: as above, and where
+// The bytes of a file, but no more than one beyond `max_bytes`. Errors: as above, and where
 // reading fails.
-absl::StatusOr<std::string> ReadRegularFile(const std::string& path, size_t most_bytes);
+absl::StatusOr<std::string> ReadRegularFile(const std::string& path, size_t max_bytes);
 
 // A file of lines that another program follows. Nobody who adds a line waits: a thread of the
 // file's own makes the lines and writes them, those for which there is no room are lost, and
@@ -68,8 +68,8 @@ absl::StatusOr<std::string> ReadRegularFile(const std::string& path, size_t most
 class LineFile {
  public:
   struct Options {
-    int64_t most_bytes = int64_t{64} << 20;  // A longer line has a file to itself.
-    size_t most_kept = 4096;                 // Lines that may wait for the thread.
+    int64_t max_bytes = int64_t{64} << 20;  // A longer line has a file to itself.
+    size_t max_kept = 4096;                 // Lines that may wait for the thread.
   };
   struct Counts {
     int64_t written = 0;

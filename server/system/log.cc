@@ -326,7 +326,7 @@ void LogSink::log(const spdlog::details::log_msg& message) {
 void LogSink::Add(std::string line) {
   WriteKept();
   TellLost();
-  if (kept_bytes_ + line.size() > options_.most_kept_bytes) {
+  if (kept_bytes_ + line.size() > options_.max_kept_bytes) {
     ++lost_;
     ++lost_untold_;
     return;
@@ -388,7 +388,7 @@ void LogSink::AwaitWritten() {
 // Puts a line before the next one where lines were lost and half of the room is free again: where
 // each line made room for one, half of all lines would tell of the others.
 void LogSink::TellLost() {
-  if (lost_untold_ == 0 || kept_bytes_ > options_.most_kept_bytes / 2) return;
+  if (lost_untold_ == 0 || kept_bytes_ > options_.max_kept_bytes / 2) return;
   const int64_t untold = std::exchange(lost_untold_, 0);
   std::string line = OwnLine(absl::StrCat("event=log_lines_lost lines=", untold));
   Keep(std::move(line));

@@ -162,7 +162,7 @@ class LogSink final : public spdlog::sinks::sink {
  public:
   struct Options {
     LogFormat format = LogFormat::kText;
-    size_t most_kept_bytes = size_t{1} << 20;
+    size_t max_kept_bytes = size_t{1} << 20;
     RepeatLimit::Limits repeats;
   };
 

@@ -95,8 +95,8 @@ void KeepLittleFreeMemory(int cores) {
   // together may so keep 48 MiB: with 16 of 32 MiB, 78 MiB were seen. With 8 MiB in each, every
   // page that gRPC receives into was given back and cleared anew for the next message.
   constexpr int kKeptBytes = 12 << 20;
-  constexpr int kMostArenas = 4;
-  mallopt(M_ARENA_MAX, std::clamp(cores, 2, kMostArenas));
+  constexpr int kMaxArenas = 4;
+  mallopt(M_ARENA_MAX, std::clamp(cores, 2, kMaxArenas));
   mallopt(M_MMAP_THRESHOLD, kMmapBytes);
   mallopt(M_TRIM_THRESHOLD, kKeptBytes);
 }
@@ -149,19 +149,19 @@ constexpr int64_t kNoMemoryLimit = std::numeric_limits<int64_t>::max();
 
 // Version 2 writes "max" where there is no limit, version 1 the largest number of whole pages.
 int64_t MemoryLimitInFile(const std::string& path) {
-  constexpr int64_t kLeastOfNoLimit = int64_t{1} << 62;
+  constexpr int64_t kMinOfNoLimit = int64_t{1} << 62;
   std::ifstream file(path);
   std::string text;
   int64_t limit = 0;
   const bool is_limit = std::getline(file, text) && absl::SimpleAtoi(text, &limit) && limit > 0 &&
-                        limit < kLeastOfNoLimit;
+                        limit < kMinOfNoLimit;
   return is_limit ? limit : kNoMemoryLimit;
 }
 
 // The least limit of a group and of those that contain it, up to the folder of all groups. In a
 // container the path may be the host's and missing; then the folder of all groups is the
 // container's.
-int64_t LeastMemoryLimit(const std::string& all_groups, std::string group, const char* file) {
+int64_t MinMemoryLimit(const std::string& all_groups, std::string group, const char* file) {
   int64_t least = kNoMemoryLimit;
   while (true) {
     least = std::min(least, MemoryLimitInFile(absl::StrCat(all_groups, group, "/", file)));
@@ -210,9 +210,9 @@ std::optional<int64_t> ControlGroupMemoryLimit(const std::string& root) {
   const std::filesystem::path folder(root);
   const MemoryGroups groups = MemoryGroupsOfProcess(folder / "proc/self/cgroup");
   const std::string all_groups = folder / "sys/fs/cgroup";
-  const int64_t least = std::min(LeastMemoryLimit(all_groups, groups.version2, "memory.max"),
-                                 LeastMemoryLimit(absl::StrCat(all_groups, "/memory"),
-                                                  groups.version1, "memory.limit_in_bytes"));
+  const int64_t least = std::min(MinMemoryLimit(all_groups, groups.version2, "memory.max"),
+                                 MinMemoryLimit(absl::StrCat(all_groups, "/memory"),
+                                                groups.version1, "memory.limit_in_bytes"));
   if (least == kNoMemoryLimit) return std::nullopt;
   return least;
 }

@@ -60,13 +60,13 @@ void ServiceManager::Tell(std::string_view lines) const {
 absl::Duration WatchdogTime(std::string_view microseconds, std::string_view pid) {
   const std::optional<int64_t> time = PositiveNumber(microseconds);
   const bool is_meant = pid.empty() || PositiveNumber(pid) == int64_t{getpid()};
-  return time && is_meant ? std::max(absl::Microseconds(*time), kLeastWatchdogTime)
+  return time && is_meant ? std::max(absl::Microseconds(*time), kMinWatchdogTime)
                           : absl::InfiniteDuration();
 }
 
 namespace {
 
-constexpr off_t kMostBytes = 1 << 16;
+constexpr off_t kMaxBytes = 1 << 16;
 
 bool IsAddress(std::string_view line) {
   if (!std::all_of(line.begin(), line.end(), [](unsigned char c) { return c > ' '; })) return false;
@@ -90,7 +90,7 @@ std::string_view WhatIsAt(const std::string& path) {
   if (S_ISLNK(facts.st_mode)) return "a symbolic link";
   if (S_ISDIR(facts.st_mode)) return "a folder";
   if (!S_ISREG(facts.st_mode)) return "a device, a pipe or a socket";
-  const bool is_ours = facts.st_size <= kMostBytes && IsOfAddresses(TextOf(path));
+  const bool is_ours = facts.st_size <= kMaxBytes && IsOfAddresses(TextOf(path));
   return is_ours ? "" : "a file with another text than addresses";
 }
 

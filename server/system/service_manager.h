@@ -35,7 +35,7 @@ class ServiceManager {
 
 // How often the service manager wants a WATCHDOG=1, by the environment variables WATCHDOG_USEC and
 // WATCHDOG_PID; infinite where it wants none of this process, and never less than can be kept.
-inline constexpr absl::Duration kLeastWatchdogTime = absl::Milliseconds(100);
+inline constexpr absl::Duration kMinWatchdogTime = absl::Milliseconds(100);
 absl::Duration WatchdogTime(std::string_view microseconds, std::string_view pid);
 
 // Whether gemmd could have written a file with that text: nothing, or addresses alone.

@@ -16,13 +16,13 @@
 namespace gemmd {
 
 ThreadPool::ThreadPool(const char* name, int threads, Start start)
-    : name_(name), most_threads_(threads) {
+    : name_(name), max_threads_(threads) {
   MutexLock lock(&mutex_);
   for (int i = 0; i < threads && (i == 0 || start == Start::kAtOnce); ++i) StartThread();
 }
 
 ThreadPool::ThreadPool(const char* name, absl::Duration pause, std::function<void()> now_and_then)
-    : name_(name), most_threads_(1), pause_(pause), now_and_then_(std::move(now_and_then)) {
+    : name_(name), max_threads_(1), pause_(pause), now_and_then_(std::move(now_and_then)) {
   MutexLock lock(&mutex_);
   StartThread();
 }
@@ -37,7 +37,7 @@ void ThreadPool::Run(Work work) {
     if (!is_over_) {
       waiting_.push_back(std::move(work));
       const bool is_enough = waiting_.size() + busy_ <= threads_.size();
-      if (is_enough || is_stopping_ || static_cast<int>(threads_.size()) == most_threads_) return;
+      if (is_enough || is_stopping_ || static_cast<int>(threads_.size()) == max_threads_) return;
       try {
         StartThread();
       } catch (const std::system_error&) {  // Those that run do it, later.

@@ -42,7 +42,7 @@ class ThreadPool {
   ThreadPool& operator=(const ThreadPool&) = delete;
 
   // Most threads.
-  int size() const { return most_threads_; }
+  int size() const { return max_threads_; }
 
   // Calls `work` once, from one of the threads; once they have ended, at once. Threads: any.
   void Run(Work work) ABSL_LOCKS_EXCLUDED(mutex_);
@@ -55,7 +55,7 @@ class ThreadPool {
   void Serve() ABSL_LOCKS_EXCLUDED(mutex_);
 
   const char* const name_;
-  const int most_threads_;
+  const int max_threads_;
   const absl::Duration pause_ = absl::InfiniteDuration();
   const std::function<void()> now_and_then_;
   Mutex mutex_;

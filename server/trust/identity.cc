@@ -46,11 +46,11 @@ void Meter::Entry::Leave() {
   meter->spent_ns_ = std::max(meter->spent_ns_ - charged_ns_, int64_t{0});
 }
 
-// What was spent is earned again at the rate of `most_ns` a minute.
-void Meter::Earn(int64_t most_ns, int64_t now_ns) {
+// What was spent is earned again at the rate of `max_ns` a minute.
+void Meter::Earn(int64_t max_ns, int64_t now_ns) {
   const int64_t passed_ns = std::clamp(now_ns - earned_until_ns_, int64_t{0}, kMinuteNs);
-  const double earned_ns = static_cast<double>(most_ns) * static_cast<double>(passed_ns) /
-                           static_cast<double>(kMinuteNs);
+  const double earned_ns =
+      static_cast<double>(max_ns) * static_cast<double>(passed_ns) / static_cast<double>(kMinuteNs);
   // So little that it rounds to nothing is earned later.
   if (earned_ns < 1) return;
   // A rate without a bound earns whatever was spent.
@@ -62,8 +62,8 @@ void Meter::Earn(int64_t most_ns, int64_t now_ns) {
 absl::StatusOr<Meter::Entry> Meter::Enter(const MeterLimits& limits, int64_t bytes,
                                           int64_t expected_ns, int64_t now_ns,
                                           int64_t* retry_after_ns) {
-  constexpr int64_t kMostExpectedNs = int64_t{1} << 53;
-  expected_ns = std::clamp(expected_ns, int64_t{0}, kMostExpectedNs);
+  constexpr int64_t kMaxExpectedNs = int64_t{1} << 53;
+  expected_ns = std::clamp(expected_ns, int64_t{0}, kMaxExpectedNs);
   *retry_after_ns = 0;
   MutexLock lock(&mutex_);
   Earn(limits.device_ns_a_minute, now_ns);
@@ -131,19 +131,19 @@ namespace {
 
 using nlohmann::json;
 
-constexpr int64_t kMostCount = int64_t{1} << 53;  // Every reader of JSON has these exactly.
-constexpr size_t kMostShown = 64;
+constexpr int64_t kMaxCount = int64_t{1} << 53;  // Every reader of JSON has these exactly.
+constexpr size_t kMaxShown = 64;
 
 // The value as an error repeats it.
 std::string Shown(const json& value) {
   std::string text = value.dump(-1, ' ', /*ensure_ascii=*/true);
-  if (text.size() > kMostShown) text = text.substr(0, kMostShown) + "...";
+  if (text.size() > kMaxShown) text = text.substr(0, kMaxShown) + "...";
   return text;
 }
 
 // A name as it stands in the path of a field.
 std::string ShownName(const std::string& name) {
-  return IsIdentityName(name) && name.size() <= kMostShown ? name : Shown(json(name));
+  return IsIdentityName(name) && name.size() <= kMaxShown ? name : Shown(json(name));
 }
 
 absl::Status BadRule(const std::string& field, const std::string& got, const std::string& want) {
@@ -160,10 +160,10 @@ absl::Status Read(const std::string& field, const json& value, int64_t most, int
 }
 
 absl::Status ReadSeconds(const std::string& field, const json& value, int64_t& result_ns) {
-  constexpr double kLeast = 0.001;
-  constexpr double kMost = 1e6;
+  constexpr double kMin = 0.001;
+  constexpr double kMax = 1e6;
   const double seconds = value.is_number() ? value.get<double>() : 0;
-  if (!(seconds >= kLeast && seconds <= kMost)) {
+  if (!(seconds >= kMin && seconds <= kMax)) {
     return BadRule(field, Shown(value), "a number from 0.001 to 1000000");
   }
   result_ns = std::llround(seconds * 1e9);
@@ -213,14 +213,14 @@ absl::Status ReadDevices(const std::string& field, const json& value,
 absl::Status ReadMember(const std::string& field, const std::string& key, const json& value,
                         Grant& grant) {
   if (key == "may") return ReadRoles(field, value, grant.roles);
-  if (key == "requests") return Read(field, value, kMostCount, grant.in_flight.requests);
-  if (key == "bytes") return Read(field, value, kMostCount, grant.in_flight.bytes);
-  if (key == "tensor_bytes") return Read(field, value, kMostCount, grant.tensor_bytes);
+  if (key == "requests") return Read(field, value, kMaxCount, grant.in_flight.requests);
+  if (key == "bytes") return Read(field, value, kMaxCount, grant.in_flight.bytes);
+  if (key == "tensor_bytes") return Read(field, value, kMaxCount, grant.tensor_bytes);
   if (key == "device_tensor_bytes") {
-    return Read(field, value, kMostCount, grant.device_tensor_bytes);
+    return Read(field, value, kMaxCount, grant.device_tensor_bytes);
   }
   if (key == "share") return ReadShare(field, value, grant.share);
-  if (key == "message_bytes") return Read(field, value, kMostCount, grant.message_bytes);
+  if (key == "message_bytes") return Read(field, value, kMaxCount, grant.message_bytes);
   if (key == "devices") return ReadDevices(field, value, grant.devices);
   if (key == "device_seconds_a_minute") {
     return ReadSeconds(field, value, grant.in_flight.device_ns_a_minute);
@@ -249,7 +249,7 @@ absl::StatusOr<Grant> GrantOf(const std::string& field, const json& value) {
 
 absl::StatusOr<Rules> Rules::Parse(std::string_view text, Format format) {
   const auto parse = format == Format::kYaml ? ParseYaml : ParseJson;
-  ASSIGN_OR_RETURN(const json document, parse("rules", text, kMostBytes));
+  ASSIGN_OR_RETURN(const json document, parse("rules", text, kMaxBytes));
   if (!document.is_object()) return BadRule("file", "no object", "{\"identities\": {...}}");
   for (const auto& [key, value] : document.items()) {
     if (key != "identities") return BadRule(ShownName(key), "an unknown name", "identities");

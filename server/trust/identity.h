@@ -65,7 +65,7 @@ class Meter : public std::enable_shared_from_this<Meter> {
   int64_t bytes() const ABSL_LOCKS_EXCLUDED(mutex_);
 
  private:
-  void Earn(int64_t most_ns, int64_t now_ns) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void Earn(int64_t max_ns, int64_t now_ns) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   mutable Mutex mutex_;
   int64_t requests_ ABSL_GUARDED_BY(mutex_) = 0;
@@ -182,7 +182,7 @@ bool IsIdentityName(std::string_view name);
 // YAML may say the same. An identity that no rule names may do nothing.
 class Rules {
  public:
-  static constexpr size_t kMostBytes = size_t{1} << 20;
+  static constexpr size_t kMaxBytes = size_t{1} << 20;
 
   // Members of an identity: "may" (names of roles, required), "priority" ("normal" or "low"),
   // "share" (a number), "requests" and "bytes" (most inside at once), "device_seconds_a_minute",

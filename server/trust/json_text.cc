@@ -20,8 +20,8 @@ namespace {
 
 using nlohmann::json;
 
-constexpr size_t kMostDepth = 8;
-constexpr size_t kMostShownOfName = 64;
+constexpr size_t kMaxDepth = 8;
+constexpr size_t kMaxShownOfName = 64;
 
 // Looks for what nlohmann::json would take silently.
 class Examiner final : public nlohmann::json_sax<json> {
@@ -45,7 +45,7 @@ class Examiner final : public nlohmann::json_sax<json> {
 
   bool key(string_t& name) override {
     Level& object = levels_.back();
-    object.name = name.substr(0, kMostShownOfName);
+    object.name = name.substr(0, kMaxShownOfName);
     if (object.names.insert(name).second) return true;
     for (const Level& level : levels_) {
       level.is_array ? absl::StrAppend(&problem_, "[", level.elements - 1, "]")
@@ -80,8 +80,8 @@ class Examiner final : public nlohmann::json_sax<json> {
   bool Open(bool is_array) {
     Count();
     levels_.push_back({.is_array = is_array});
-    if (levels_.size() <= kMostDepth) return true;
-    problem_ = absl::StrCat("got more than ", kMostDepth, " levels, want fewer");
+    if (levels_.size() <= kMaxDepth) return true;
+    problem_ = absl::StrCat("got more than ", kMaxDepth, " levels, want fewer");
     return false;
   }
 
@@ -193,8 +193,8 @@ class Reader {
                      const unsigned char* tag) {
     RETURN_IF_ERROR(CheckPlain(event, anchor, tag));
     if (AwaitsName()) return Bad(event->start_mark, "a name that is no text", "text");
-    if (open_.size() >= kMostDepth) {
-      return Bad(event->start_mark, absl::StrCat("more than ", kMostDepth, " levels"), "fewer");
+    if (open_.size() >= kMaxDepth) {
+      return Bad(event->start_mark, absl::StrCat("more than ", kMaxDepth, " levels"), "fewer");
     }
     open_.push_back({.value = std::move(value)});
     return absl::OkStatus();
@@ -211,7 +211,7 @@ class Reader {
     }
     Open& object = open_.back();
     if (object.value.contains(text)) {
-      return Bad(event->start_mark, absl::StrCat(text.substr(0, kMostShownOfName), " twice"),
+      return Bad(event->start_mark, absl::StrCat(text.substr(0, kMaxShownOfName), " twice"),
                  "each name once");
     }
     object.name = std::move(text);
@@ -244,11 +244,11 @@ class Reader {
 
 }  // namespace
 
-absl::StatusOr<json> ParseJson(std::string_view what, std::string_view text, size_t most_bytes) {
+absl::StatusOr<json> ParseJson(std::string_view what, std::string_view text, size_t max_bytes) {
   const std::string field(what);
-  if (text.size() > most_bytes) {
+  if (text.size() > max_bytes) {
     return absl::InvalidArgumentError(
-        absl::StrCat(field, ": got ", text.size(), " bytes, want at most ", most_bytes));
+        absl::StrCat(field, ": got ", text.size(), " bytes, want at most ", max_bytes));
   }
   Examiner examiner(text);
   if (!json::sax_parse(text, &examiner)) {
@@ -257,10 +257,10 @@ absl::StatusOr<json> ParseJson(std::string_view what, std::string_view text, siz
   return json::parse(text, nullptr, /*allow_exceptions=*/false);
 }
 
-absl::StatusOr<json> ParseYaml(std::string_view what, std::string_view text, size_t most_bytes) {
-  if (text.size() > most_bytes) {
-    return absl::InvalidArgumentError(absl::StrCat(std::string(what), ": got ", text.size(),
-                                                   " bytes, want at most ", most_bytes));
+absl::StatusOr<json> ParseYaml(std::string_view what, std::string_view text, size_t max_bytes) {
+  if (text.size() > max_bytes) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(std::string(what), ": got ", text.size(), " bytes, want at most ", max_bytes));
   }
   return Reader(what, text).Read();
 }

@@ -89,9 +89,9 @@ std::string_view Stripped(std::string_view text) {
 }  // namespace
 
 absl::StatusOr<TokenHashes> TokenHashes::Parse(std::string_view text) {
-  if (text.size() > kMostBytes) {
+  if (text.size() > kMaxBytes) {
     return absl::InvalidArgumentError(
-        absl::StrCat("tokens: got ", text.size(), " bytes, want at most ", kMostBytes));
+        absl::StrCat("tokens: got ", text.size(), " bytes, want at most ", kMaxBytes));
   }
   TokenHashes hashes;
   for (int line = 1; !text.empty(); ++line) {
@@ -124,14 +124,14 @@ std::optional<std::string> TokenHashes::Find(const TextDigest& digest) const {
 namespace {
 
 // What is remembered of callers, so that most calls cost one look into a table.
-constexpr size_t kMostKnown = 4096;
+constexpr size_t kMaxKnown = 4096;
 
-constexpr size_t kMostTokenBytes = kMostWebTokenBytes;
+constexpr size_t kMaxTokenBytes = kMaxWebTokenBytes;
 
 template <typename Parsed>
 absl::StatusOr<Parsed> ReadAndParse(const char* option, const std::string& path,
                                     absl::StatusOr<Parsed> (*parse)(std::string_view text)) {
-  const absl::StatusOr<std::string> text = ReadRegularFile(path, Parsed::kMostBytes);
+  const absl::StatusOr<std::string> text = ReadRegularFile(path, Parsed::kMaxBytes);
   if (!text.ok()) {
     return absl::InvalidArgumentError(
         absl::StrCat(option, ": cannot read ", path, ": ", text.status().message()));
@@ -174,7 +174,7 @@ class Trust::Snapshot {
   }
 
   Found ByToken(std::string_view token) {
-    if (token.empty() || token.size() > kMostTokenBytes) return Unauthenticated("token: too long");
+    if (token.empty() || token.size() > kMaxTokenBytes) return Unauthenticated("token: too long");
     const TextDigest digest = TextDigest::Of(token);
     const int64_t now_s = absl::ToUnixSeconds(trust_.now_());
     {
@@ -206,7 +206,7 @@ class Trust::Snapshot {
     }
     identity->meter = trust_.MeterOf(name);
     // Those that somebody still holds stay valid.
-    if (by_name_.size() >= kMostKnown) by_name_.clear();
+    if (by_name_.size() >= kMaxKnown) by_name_.clear();
     by_name_.emplace(name, identity);
     return identity;
   }
@@ -244,10 +244,10 @@ class Trust::Snapshot {
   }
 
   void MakeRoom(int64_t now_s) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
-    if (by_token_.size() < kMostKnown) return;
+    if (by_token_.size() < kMaxKnown) return;
     std::erase_if(by_token_,
                   [now_s](const auto& known) { return !known.second.token.IsGoodAt(now_s); });
-    if (by_token_.size() >= kMostKnown) by_token_.erase(by_token_.begin());
+    if (by_token_.size() >= kMaxKnown) by_token_.erase(by_token_.begin());
   }
 
   Trust& trust_;
@@ -266,9 +266,9 @@ absl::StatusOr<std::unique_ptr<Trust>> Trust::Load(TrustOptions options, WallClo
     return absl::InvalidArgumentError(
         "jwt-audience: got nothing, want whom tokens are for, beside --jwt-keys");
   }
-  if (options.jwt.clock_skew_s < 0 || options.jwt.clock_skew_s > kMostClockSkewS) {
+  if (options.jwt.clock_skew_s < 0 || options.jwt.clock_skew_s > kMaxClockSkewS) {
     return absl::InvalidArgumentError(absl::StrCat("jwt-clock-skew: got ", options.jwt.clock_skew_s,
-                                                   " seconds, want 0 to ", kMostClockSkewS));
+                                                   " seconds, want 0 to ", kMaxClockSkewS));
   }
   std::unique_ptr<Trust> trust(new Trust(std::move(options), std::move(now)));
   RETURN_IF_ERROR(trust->Reload());
@@ -332,9 +332,9 @@ std::shared_ptr<RuleUse> Trust::UseOf(const std::string& rule) {
   for (const auto& use : uses_) {
     if (use->rule() == rule) return use;
   }
-  if (uses_.size() < kMostCounted) return uses_.emplace_back(std::make_shared<RuleUse>(rule));
+  if (uses_.size() < kMaxCounted) return uses_.emplace_back(std::make_shared<RuleUse>(rule));
   // That of all others stands last.
-  if (uses_.size() == kMostCounted) {
+  if (uses_.size() == kMaxCounted) {
     uses_.push_back(std::make_shared<RuleUse>(std::string(kOtherRules)));
   }
   return uses_.back();
@@ -354,7 +354,7 @@ std::shared_ptr<Meter> Trust::MeterOf(const std::string& name) {
   if (meter == nullptr) {
     meter = std::make_shared<Meter>();
     kept = meter;
-    if (meters_.size() > 2 * kMostKnown) {
+    if (meters_.size() > 2 * kMaxKnown) {
       std::erase_if(meters_, [](const auto& named) { return named.second.expired(); });
     }
   }

@@ -51,7 +51,7 @@ struct TextDigest {
 // token can be replaced without a gap.
 class TokenHashes {
  public:
-  static constexpr size_t kMostBytes = size_t{1} << 20;
+  static constexpr size_t kMaxBytes = size_t{1} << 20;
 
   // A line for each token: "IDENTITY: SHA-256 in hexadecimal digits". Empty lines, and those that
   // begin with #, are left out.
@@ -113,7 +113,7 @@ class Trust {
 
   // The first rules that had a caller, up to this number, are counted one by one, and all others
   // together: each has metrics of its own, and rules may be read again with other names.
-  static constexpr size_t kMostCounted = 48;
+  static constexpr size_t kMaxCounted = 48;
   static constexpr std::string_view kOtherRules = "other rules";
 
   // What callers had, by rule, in the order in which rules had their first one. Threads: any.

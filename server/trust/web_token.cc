@@ -59,8 +59,8 @@ using nlohmann::json;
 
 constexpr size_t kCoordinateBytes =
     32;  // A coordinate of P-256 has as many bytes as a key of Ed25519.
-constexpr int kLeastRsaBits = 2048;
-constexpr int kMostRsaBits = 8192;
+constexpr int kMinRsaBits = 2048;
+constexpr int kMaxRsaBits = 8192;
 
 template <auto Free>
 struct Freed {
@@ -97,9 +97,9 @@ EVP_PKEY* KeyOf(const char* kind, OSSL_PARAM_BLD* builder) {
 
 // With an exponent of 1 everybody could sign.
 bool IsExponent(const BIGNUM* number) {
-  constexpr int kMostBits = 32;
+  constexpr int kMaxBits = 32;
   return number != nullptr && BN_is_odd(number) == 1 && BN_is_one(number) == 0 &&
-         BN_num_bits(number) <= kMostBits;
+         BN_num_bits(number) <= kMaxBits;
 }
 
 EVP_PKEY* RsaKey(const BIGNUM& modulus, const BIGNUM& exponent) {
@@ -228,7 +228,7 @@ class KeyReader {
         const Number modulus = NumberOf(n);
         const Number exponent = NumberOf(e);
         const int bits = modulus == nullptr ? 0 : BN_num_bits(modulus.get());
-        if (bits < kLeastRsaBits || bits > kMostRsaBits) {
+        if (bits < kMinRsaBits || bits > kMaxRsaBits) {
           return BadKey(field_ + ".n", absl::StrCat(bits, " bits"), "2048 to 8192");
         }
         if (IsExponent(exponent.get())) key = RsaKey(*modulus, *exponent);
@@ -257,10 +257,10 @@ class KeyReader {
 };
 
 absl::StatusOr<SigningKeys> SigningKeys::Parse(std::string_view text) {
-  ASSIGN_OR_RETURN(const json document, ParseJson("jwt-keys", text, kMostBytes));
+  ASSIGN_OR_RETURN(const json document, ParseJson("jwt-keys", text, kMaxBytes));
   const auto keys = document.is_object() ? document.find("keys") : document.end();
-  if (keys == document.end() || !keys->is_array() || keys->size() > kMostKeys) {
-    return BadSet("no such list", absl::StrCat("a list of at most ", kMostKeys, " keys"));
+  if (keys == document.end() || !keys->is_array() || keys->size() > kMaxKeys) {
+    return BadSet("no such list", absl::StrCat("a list of at most ", kMaxKeys, " keys"));
   }
   SigningKeys result;
   for (size_t i = 0; i < keys->size(); ++i) {
@@ -315,16 +315,16 @@ absl::Status Bad(const char* what) {
 absl::StatusOr<json> ObjectOf(std::string_view part) {
   const std::optional<std::string> text = FromBase64Url(part);
   if (!text) return Bad("a part is no base64url");
-  const absl::StatusOr<json> object = ParseJson("token", *text, kMostWebTokenBytes);
+  const absl::StatusOr<json> object = ParseJson("token", *text, kMaxWebTokenBytes);
   if (!object.ok() || !object->is_object()) return Bad("a part is no JSON object");
   return *object;
 }
 
 // The seconds of a time since 1970, rounded down; nothing where the member is no such time.
 std::optional<int64_t> TimeOf(const json& member) {
-  constexpr double kMostSeconds = 253402300800;  // The year 10000.
+  constexpr double kMaxSeconds = 253402300800;  // The year 10000.
   const double seconds = member.is_number() ? member.get<double>() : -1;
-  if (!(seconds >= 0 && seconds < kMostSeconds)) return std::nullopt;
+  if (!(seconds >= 0 && seconds < kMaxSeconds)) return std::nullopt;
   return static_cast<int64_t>(seconds);
 }
 
@@ -370,7 +370,7 @@ bool LooksLikeWebToken(std::string_view token) {
 
 absl::StatusOr<WebToken> VerifyWebToken(std::string_view token, const SigningKeys& keys,
                                         const WebTokenRules& rules, int64_t now_s) {
-  if (token.size() > kMostWebTokenBytes) return Bad("it is too long");
+  if (token.size() > kMaxWebTokenBytes) return Bad("it is too long");
   if (!LooksLikeWebToken(token)) return Bad("it has not three parts");
   const size_t first = token.find('.');
   const size_t second = token.find('.', first + 1);

@@ -32,8 +32,8 @@ std::optional<Signing> SigningOf(std::string_view algorithm);  // As RFC 7518 an
 // The public keys of whoever signs tokens: a JSON Web Key Set (RFC 7517).
 class SigningKeys {
  public:
-  static constexpr size_t kMostBytes = size_t{1} << 18;
-  static constexpr size_t kMostKeys = 64;
+  static constexpr size_t kMaxBytes = size_t{1} << 18;
+  static constexpr size_t kMaxKeys = 64;
 
   // Keys of other kinds, and those that are not for signing, are left out (RFC 7517, 5). So are bad
   // ones, which left_out() lists: private or symmetric keys, RSA of less than 2048 or more than
@@ -73,7 +73,7 @@ struct WebTokenRules {
   std::string issuer;         // Whose tokens are taken; empty takes any that a key has signed.
   int64_t clock_skew_s = 60;  // By which the clocks of both sides may differ.
 };
-inline constexpr int64_t kMostClockSkewS = 300;
+inline constexpr int64_t kMaxClockSkewS = 300;
 
 // A token that was good when it was looked at.
 struct WebToken {
@@ -84,7 +84,7 @@ struct WebToken {
   bool IsGoodAt(int64_t now_s) const { return begins_s <= now_s && now_s < ends_s; }
 };
 
-inline constexpr size_t kMostWebTokenBytes = size_t{8} << 10;
+inline constexpr size_t kMaxWebTokenBytes = size_t{8} << 10;
 
 // Whether a token has the form of these: three parts.
 bool LooksLikeWebToken(std::string_view token);

@@ -137,16 +137,16 @@ absl::StatusOr<v1::MultiplyRequest> ProductOf(const IncidentLog::Entry& entry,
 
 absl::StatusOr<v1::GetIncidentProductResponse> FindProduct(
     const std::vector<IncidentLog::Entry>& entries, const v1::GetIncidentProductRequest& request,
-    int64_t most_bytes) {
+    int64_t max_bytes) {
   for (const IncidentLog::Entry& entry : entries) {
     if (entry.incident.id != request.id()) continue;
     v1::GetIncidentProductResponse response;
     ASSIGN_OR_RETURN(*response.mutable_request(), ProductOf(entry, request.without_operands()));
     *response.mutable_incident() = ToWire(entry);
     const auto bytes = static_cast<int64_t>(response.ByteSizeLong());
-    if (bytes <= most_bytes) return response;
+    if (bytes <= max_bytes) return response;
     return absl::ResourceExhaustedError(
-        Concat("id: the product takes ", bytes, " bytes, a message holds at most ", most_bytes));
+        Concat("id: the product takes ", bytes, " bytes, a message holds at most ", max_bytes));
   }
   return absl::NotFoundError(
       Concat("id: got ", request.id(), ", want one that ListIncidents gives"));
@@ -207,7 +207,7 @@ class AdminService final : public AnsweredService<v1::Admin::Service> {
  public:
   AdminService(const std::vector<ServedDevice>& devices, const ServiceParts& parts,
                const IncidentLog& incidents, int64_t max_message_bytes)
-      : AnsweredService(parts, incidents.most_kept_bytes() + kMaxUnreadAdminBytes),
+      : AnsweredService(parts, incidents.max_kept_bytes() + kMaxUnreadAdminBytes),
         devices_(devices),
         incidents_(incidents),
         store_(parts.runner.tensors()),

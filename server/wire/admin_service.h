@@ -32,10 +32,10 @@ absl::StatusOr<v1::MultiplyRequest> ProductOf(const IncidentLog::Entry& entry,
                                               bool without_operands);
 
 // Finds the product that the request is for. Errors: NotFound; ResourceExhausted where the answer
-// takes more than `most_bytes`; those of ProductOf.
+// takes more than `max_bytes`; those of ProductOf.
 absl::StatusOr<v1::GetIncidentProductResponse> FindProduct(
     const std::vector<IncidentLog::Entry>& entries, const v1::GetIncidentProductRequest& request,
-    int64_t most_bytes);
+    int64_t max_bytes);
 
 // Errors: InvalidArgument a limit that is out of range.
 absl::StatusOr<v1::ListSessionsResponse> ListSessions(const TensorStore& store,

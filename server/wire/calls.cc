@@ -43,7 +43,7 @@ void TellRetryAfter(const absl::Status& status, grpc::CallbackServerContext& con
 
 void SendWatch::Begin(Call& call, int64_t bytes) {
   const double seconds =
-      static_cast<double>(bytes) / static_cast<double>(limits_.least_bytes_per_second);
+      static_cast<double>(bytes) / static_cast<double>(limits_.min_bytes_per_second);
   const int64_t now_ns = clock_.NowNs();
   MutexLock lock(&mutex_);
   call.begun_ns_ = call.moved_ns_ = now_ns;
@@ -63,7 +63,7 @@ bool SendWatch::IsSilent(Call& call, std::optional<int64_t> taken_bytes, int64_t
   if (now_ns - call.due_ns_ >= timeout_ns) return true;
   if (!taken_bytes) return patience_ns < timeout_ns && now_ns - call.begun_ns_ >= patience_ns;
   if (call.taken_bytes_ < 0) call.taken_bytes_ = *taken_bytes;
-  if (*taken_bytes - call.taken_bytes_ >= kLeastProgressBytes) {
+  if (*taken_bytes - call.taken_bytes_ >= kMinProgressBytes) {
     call.taken_bytes_ = *taken_bytes;
     call.moved_ns_ = now_ns;
   }

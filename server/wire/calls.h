@@ -65,7 +65,7 @@ class SendWatch {
   struct Limits {
     // Without progress, and beside the time that the bytes take.
     absl::Duration timeout = absl::Seconds(10);
-    int64_t least_bytes_per_second = int64_t{8} << 20;  // At which they must be read.
+    int64_t min_bytes_per_second = int64_t{8} << 20;  // At which they must be read.
   };
 
   // The bytes that a peer, as gRPC names it, has taken of its connection since that began; nothing
@@ -73,7 +73,7 @@ class SendWatch {
   using BytesTaken = std::function<std::optional<int64_t>(const std::string& peer)>;
 
   // So little is taken by whoever answers pings and reads nothing.
-  static constexpr int64_t kLeastProgressBytes = int64_t{64} << 10;
+  static constexpr int64_t kMinProgressBytes = int64_t{64} << 10;
 
   // What one call is sending. Watched from Begin to End.
   // Threads: one at a time.

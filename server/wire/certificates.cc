@@ -112,7 +112,7 @@ absl::Status Revocations::Check(std::string_view certificate) const {
 
 namespace {
 
-constexpr size_t kMostBytes = size_t{1} << 20;
+constexpr size_t kMaxBytes = size_t{1} << 20;
 
 absl::Status Bad(std::string_view option, std::string_view file, std::string_view want) {
   ERR_clear_error();  // What OpenSSL leaves there, gRPC would take for its own.
@@ -120,12 +120,12 @@ absl::Status Bad(std::string_view option, std::string_view file, std::string_vie
 }
 
 absl::StatusOr<std::string> ReadFile(std::string_view option, const std::string& path) {
-  absl::StatusOr<std::string> bytes = ReadRegularFile(path, kMostBytes);
+  absl::StatusOr<std::string> bytes = ReadRegularFile(path, kMaxBytes);
   if (!bytes.ok()) {
     const std::string why(bytes.status().message());
     return Bad(option, path, Concat("a file that can be read (", why, ")"));
   }
-  if (bytes->size() > kMostBytes) return Bad(option, path, "a file of at most a megabyte");
+  if (bytes->size() > kMaxBytes) return Bad(option, path, "a file of at most a megabyte");
   return bytes;
 }
 

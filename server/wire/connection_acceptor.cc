@@ -250,7 +250,7 @@ ListeningSocket::~ListeningSocket() {
 
 namespace {
 
-constexpr int64_t kLeastPauseNs = 10'000'000;
+constexpr int64_t kMinPauseNs = 10'000'000;
 constexpr int64_t kPausePerSweep = 10;
 
 // What the kernel tells since Linux 4.1, in the order of linux/tcp.h, which cannot be included
@@ -321,7 +321,7 @@ void ConnectionTable::Sweep() {
     connection = is_open ? std::next(connection) : Forget(connection);
   }
   const int64_t end_ns = clock_.NowNs();
-  sweep_again_ns_ = end_ns + std::max(kLeastPauseNs, kPausePerSweep * (end_ns - begin_ns));
+  sweep_again_ns_ = end_ns + std::max(kMinPauseNs, kPausePerSweep * (end_ns - begin_ns));
 }
 
 ConnectionTable::Connections::iterator ConnectionTable::Forget(Connections::iterator connection) {

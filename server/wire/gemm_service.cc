@@ -23,7 +23,7 @@ namespace {
 constexpr size_t kStartedTogether = 64;
 
 // So long a message keeps one of gRPC's threads at a time.
-constexpr int64_t kMostAtOnceNs = 1'000'000;
+constexpr int64_t kMaxAtOnceNs = 1'000'000;
 
 // The end of a product. Nothing is kept of a refused one but its part of a message.
 struct Ended {
@@ -51,7 +51,7 @@ grpc::ByteBuffer AnswersOf(const std::vector<Ended>& products) {
 class MultiplyStreamReactor final : public ProductStream<Ended> {
  public:
   MultiplyStreamReactor(const ServiceParts& parts, grpc::CallbackServerContext& context)
-      : ProductStream(parts, Handler::kMultiplyStream, kMostJointAnswers, context) {}
+      : ProductStream(parts, Handler::kMultiplyStream, kMaxJointAnswers, context) {}
 
  private:
   grpc::ByteBuffer MessageOf(std::vector<Ended>& answers) override { return AnswersOf(answers); }
@@ -85,7 +85,7 @@ class MultiplyStreamReactor final : public ProductStream<Ended> {
   // before the rest, which is started on another one.
   void StartSome() {
     const Deferral deferral;  // What is refused is told together.
-    const int64_t until_ns = parts_.clock.NowNs() + kMostAtOnceNs;
+    const int64_t until_ns = parts_.clock.NowNs() + kMaxAtOnceNs;
     while (products_->size() > 0) {
       Company company;
       if (is_list_) company.reserve(std::min(products_->size(), kStartedTogether));

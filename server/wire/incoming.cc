@@ -26,15 +26,15 @@ namespace gemmd {
 namespace {
 
 // As many as a byte buffer of gRPC 1.51 has room for within itself.
-constexpr size_t kMostAtOnce = 8;
+constexpr size_t kMaxAtOnce = 8;
 
 // Some 2 MiB, which take less than a millisecond.
-constexpr size_t kMostInPlace = 256;
-constexpr int64_t kMostNs = 1'000'000;
+constexpr size_t kMaxInPlace = 256;
+constexpr int64_t kMaxNs = 1'000'000;
 
 void Free(SliceList& slices, size_t first, size_t count) {
-  for (const size_t end = first + count; first < end; first += kMostAtOnce) {
-    const size_t next = std::min(first + kMostAtOnce, end);
+  for (const size_t end = first + count; first < end; first += kMaxAtOnce) {
+    const size_t next = std::min(first + kMaxAtOnce, end);
     const grpc::ByteBuffer last(slices.data() + first, next - first);
     std::fill(slices.begin() + static_cast<ptrdiff_t>(first),
               slices.begin() + static_cast<ptrdiff_t>(next), grpc::Slice());
@@ -56,9 +56,9 @@ class Disposal {
   }
   void FreeSome() {
     const SteadyClock clock;
-    const int64_t until_ns = clock.NowNs() + kMostNs;
+    const int64_t until_ns = clock.NowNs() + kMaxNs;
     while (next_ < slices_.size() && clock.NowNs() < until_ns) {
-      const size_t count = std::min(kMostAtOnce, slices_.size() - next_);
+      const size_t count = std::min(kMaxAtOnce, slices_.size() - next_);
       Free(slices_, next_, count);
       next_ += count;
     }
@@ -87,7 +87,7 @@ void ReceivedSlices::Drop() noexcept {
   if (is_kept_elsewhere_) return;
   const auto is_empty = [](const grpc::Slice& slice) { return slice.size() == 0; };
   erase(std::remove_if(begin(), end(), is_empty), end());
-  if (size() > kMostInPlace) {
+  if (size() > kMaxInPlace) {
     try {
       auto disposal = std::make_unique<Disposal>();
       disposal.release()->Begin(*this);
@@ -176,7 +176,7 @@ absl::Status MalformedMessage() {
 
 absl::Status TooManyFields() {
   return absl::InvalidArgumentError(
-      GotWant("message", Concat("more than ", kMostFields, " fields"), "no more"));
+      GotWant("message", Concat("more than ", kMaxFields, " fields"), "no more"));
 }
 
 absl::Status Examination::Run(Message& message) {
@@ -190,7 +190,7 @@ absl::Status Examination::Fields(const google::protobuf::Descriptor& type, Messa
                                  Holding holding) {
   int start = input_.CurrentPosition();
   while (const uint32_t tag = input_.ReadTag()) {
-    if (++fields_ > kMostFields) return TooManyFields();
+    if (++fields_ > kMaxFields) return TooManyFields();
     const FieldDescriptor* const field =
         type.FindFieldByNumber(WireFormatLite::GetTagFieldNumber(tag));
     const bool is_known = field != nullptr && IsTypeOf(*field, tag);
@@ -243,9 +243,9 @@ absl::Status Examination::Delimited(const Field& field, int start, Message* mess
     return Within(field, start, size, *message, holding);
   } else if (field.type() == FieldDescriptor::TYPE_BYTES && message != nullptr) {
     return Bytes(field, start, size, *message, holding);
-  } else if (field.type() == FieldDescriptor::TYPE_STRING && size > kMostTextBytes) {
+  } else if (field.type() == FieldDescriptor::TYPE_STRING && size > kMaxTextBytes) {
     return absl::InvalidArgumentError(
-        GotWant(field.name(), Concat(size, " bytes"), Concat("at most ", kMostTextBytes)));
+        GotWant(field.name(), Concat(size, " bytes"), Concat("at most ", kMaxTextBytes)));
   }
   return input_.Skip(size) ? absl::OkStatus() : MalformedMessage();
 }
@@ -309,7 +309,7 @@ bool Examination::IsInFewSlices(WireRange range) {
     slice_begin_ = slice_end;
     ++slice_;
   }
-  return (range.end - range.begin) / kLeastSliceBytes >= count;
+  return (range.end - range.begin) / kMinSliceBytes >= count;
 }
 
 // What came before is replaced by another occurrence of the field, or of one of its oneof.
@@ -395,12 +395,12 @@ Incoming::Incoming(ReceivedSlices slices) : slices_(std::move(slices)) {
   for (const grpc::Slice& slice : slices_) wire_bytes_ += static_cast<int64_t>(slice.size());
 }
 
-std::string Incoming::ShortText(int number, size_t most_bytes) {
+std::string Incoming::ShortText(int number, size_t max_bytes) {
   std::string text;
   SliceStream stream(slices_, SliceStream::After::kKeep);
   CodedInputStream input(&stream);
   const CodedInputStream::Limit whole = input.PushLimit(static_cast<int>(wire_bytes_));
-  for (int64_t fields = 0; fields < kMostFields; ++fields) {
+  for (int64_t fields = 0; fields < kMaxFields; ++fields) {
     const uint32_t tag = input.ReadTag();
     if (tag == 0) break;
     uint32_t bytes = 0;
@@ -408,7 +408,7 @@ std::string Incoming::ShortText(int number, size_t most_bytes) {
       if (!WireFormatLite::SkipField(&input, tag)) break;
     } else if (input.ReadVarint32(&bytes) &&
                bytes <= static_cast<uint32_t>(input.BytesUntilLimit())) {
-      const int read = static_cast<int>(std::min<size_t>(bytes, most_bytes));
+      const int read = static_cast<int>(std::min<size_t>(bytes, max_bytes));
       (void)input.ReadString(&text, read);
       (void)input.Skip(static_cast<int>(bytes) - read);
     } else {
@@ -525,19 +525,19 @@ absl::Status JointRequest::Cut() {
     if (bytes > wire_bytes_ - begin || !input.Skip(static_cast<int>(bytes))) {
       return MalformedMessage();
     }
-    if (products_.size() == kMostJointRequests) {
+    if (products_.size() == kMaxJointRequests) {
       return absl::InvalidArgumentError(
-          GotWant("requests", "more", Concat("at most ", kMostJointRequests, " in one message")));
+          GotWant("requests", "more", Concat("at most ", kMaxJointRequests, " in one message")));
     }
     products_.push_back({begin, begin + bytes});
     product_bytes += static_cast<int64_t>(EncodedFieldBytes(1, bytes));
   }
   // NextTag gives 0 at the end, and for what cannot be a tag.
   if (!input.ConsumedEntireMessage()) return MalformedMessage();
-  if (products_.size() > 1 && wire_bytes_ > kMostJointBytes) {
+  if (products_.size() > 1 && wire_bytes_ > kMaxJointBytes) {
     return absl::InvalidArgumentError(Concat("requests: got ", products_.size(), " in ",
                                              wire_bytes_, " bytes, want one alone, or at most ",
-                                             kMostJointBytes, " bytes"));
+                                             kMaxJointBytes, " bytes"));
   }
   return absl::OkStatus();
 }

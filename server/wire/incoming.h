@@ -205,13 +205,13 @@ inline constexpr int64_t kHeldFromBytes = int64_t{32} << 10;
 
 // But not one whose slices are shorter than this on average: the memory that each is a part of, and
 // what names it, would take more than its bytes.
-inline constexpr int64_t kLeastSliceBytes = int64_t{4} << 10;
+inline constexpr int64_t kMinSliceBytes = int64_t{4} << 10;
 
 // What a message has of fields, those of messages within it included, and what one of text may have
 // of bytes: a few dozen, and 128 bytes, are of use. To go through ten million empty fields, which
 // 20 MB hold, takes seconds.
-inline constexpr int64_t kMostFields = 1024;
-inline constexpr int64_t kMostTextBytes = int64_t{1} << 20;
+inline constexpr int64_t kMaxFields = 1024;
+inline constexpr int64_t kMaxTextBytes = int64_t{1} << 20;
 
 // A range of the message's bytes.
 struct WireRange {
@@ -322,13 +322,13 @@ class Incoming {
   // The most bytes that Parse takes at any time beside an empty message, wire bytes included.
   // Makes room in `message` for each long field, so that parsing moves none of them.
   // Errors: InvalidArgument where the bytes are no message of this type, have more than
-  // kMaxUnknownBytes that are unknown, or more than kMostFields; ResourceExhausted where there is
+  // kMaxUnknownBytes that are unknown, or more than kMaxFields; ResourceExhausted where there is
   // no memory.
   absl::StatusOr<int64_t> Examine(google::protobuf::Message& message);
 
   // The beginning of a field of text, before the message is parsed: of its last occurrence
-  // among the first kMostFields and before anything that is malformed.
-  std::string ShortText(int number, size_t most_bytes);
+  // among the first kMaxFields and before anything that is malformed.
+  std::string ShortText(int number, size_t max_bytes);
 
   // Parses into the message that was examined, which stays where it is. The wire's bytes are freed
   // as they are parsed, except those of long fields (kHeldFromBytes), which the message gets
@@ -352,8 +352,8 @@ class Incoming {
 // each is admitted and refused by itself.
 //
 // What one message may hold. More would save nothing, and nobody reads its bytes for long.
-inline constexpr size_t kMostJointRequests = 256;
-inline constexpr int64_t kMostJointBytes = int64_t{4} << 20;  // Where there are several.
+inline constexpr size_t kMaxJointRequests = 256;
+inline constexpr int64_t kMaxJointBytes = int64_t{4} << 20;  // Where there are several.
 
 class JointRequest {
  public:

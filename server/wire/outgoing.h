@@ -67,8 +67,8 @@ grpc::Slice SliceOf(HeldBytes bytes);
 
 // What one message holds at most; more bytes only where there is one answer. Many clients take no
 // message above 4 MiB.
-inline constexpr size_t kMostJointAnswers = 256;
-inline constexpr int64_t kMostJointAnswerBytes = int64_t{1} << 20;
+inline constexpr size_t kMaxJointAnswers = 256;
+inline constexpr int64_t kMaxJointAnswerBytes = int64_t{1} << 20;
 
 // A MultiplyStreamResponse that is made of several answers.
 class JointAnswer {

@@ -48,10 +48,10 @@ absl::Status RequestedProduct::Start(ProductRunner& runner, ReceiveQuota& quota,
                                      ArrivedRequest& request,
                                      std::unique_ptr<RequestedProduct>& product, Company* company) {
   Arrival& arrival = product->arrival;
-  const absl::StatusOr<int64_t> most_bytes = request.Examine(**product->message_);
-  absl::Status parsed = most_bytes.status();
+  const absl::StatusOr<int64_t> max_bytes = request.Examine(**product->message_);
+  absl::Status parsed = max_bytes.status();
   if (parsed.ok()) {
-    absl::StatusOr<Admission::Ticket> held = runner.Hold(*most_bytes, arrival);
+    absl::StatusOr<Admission::Ticket> held = runner.Hold(*max_bytes, arrival);
     if (!held.ok()) {
       arrival.request_id = request.UnparsedId();
       product->Refuse();

@@ -293,14 +293,14 @@ class ProductStream : public grpc::ServerBidiReactor<WireBytes, WireBytes>,
 
  protected:
   // At most so many answers are in one message.
-  ProductStream(const ServiceParts& parts, Handler handler, size_t most_joint,
+  ProductStream(const ServiceParts& parts, Handler handler, size_t max_joint,
                 grpc::CallbackServerContext& context)
       : parts_(parts),
         timing_{parts.times, parts.clock, handler},
         context_(context),
         span_(StartSpan(context)),
         origin_(OriginOf(context, NameOf(handler), parts.gate, parts.clock)),
-        most_joint_(most_joint),
+        max_joint_(max_joint),
         sending_(parts.watch, context) {}
 
   // Starts the products of the message that was read, each with a number that Enter gave, and calls
@@ -367,7 +367,7 @@ class ProductStream : public grpc::ServerBidiReactor<WireBytes, WireBytes>,
 
  private:
   // Answers that wait for one before them to leave. Who does not read them is sent no more.
-  static constexpr size_t kMostWaitingAnswers = 256;
+  static constexpr size_t kMaxWaitingAnswers = 256;
   // So many answers do not wait for others that end with them: their callers go on meanwhile.
   static constexpr size_t kSentTogether = 16;
 
@@ -397,17 +397,17 @@ class ProductStream : public grpc::ServerBidiReactor<WireBytes, WireBytes>,
 
   bool MayRead() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
     return !is_reading_ && !reads_ended_ && !broken_ && UnansweredRequests() < kMaxStreamRequests &&
-           answers_.size() < kMostWaitingAnswers;
+           answers_.size() < kMaxWaitingAnswers;
   }
 
   // As many answers as one message holds.
   std::vector<Ended> TakeAnswers() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
     std::vector<Ended> taken;
-    taken.reserve(std::min(answers_.size(), most_joint_));
+    taken.reserve(std::min(answers_.size(), max_joint_));
     int64_t bytes = 0;
-    while (!answers_.empty() && taken.size() < most_joint_) {
+    while (!answers_.empty() && taken.size() < max_joint_) {
       bytes += answers_.front().bytes();
-      if (!taken.empty() && bytes > kMostJointAnswerBytes) break;
+      if (!taken.empty() && bytes > kMaxJointAnswerBytes) break;
       taken.push_back(std::move(answers_.front()));
       answers_.pop_front();
     }
@@ -468,7 +468,7 @@ class ProductStream : public grpc::ServerBidiReactor<WireBytes, WireBytes>,
   grpc::CallbackServerContext& context_;
   const std::optional<TraceSpan> span_;  // The span of the stream, parent of its products' spans.
   const Arrival origin_;
-  const size_t most_joint_;
+  const size_t max_joint_;
   SendWatch::Call sending_;
   std::shared_ptr<ProductStream> self_;
 

@@ -147,9 +147,9 @@ class SliceReader {
 
   size_t left() const { return left_; }
 
-  std::optional<uint64_t> Varint(int most_bytes) {
+  std::optional<uint64_t> Varint(int max_bytes) {
     uint64_t value = 0;
-    for (int shift = 0; shift < 7 * most_bytes; shift += 7) {
+    for (int shift = 0; shift < 7 * max_bytes; shift += 7) {
       if (left_ == 0) return std::nullopt;
       const std::byte byte = Take(1).front();
       value |= static_cast<uint64_t>(byte & std::byte{0x7f}) << shift;
@@ -197,7 +197,7 @@ std::optional<PutMessage::Chunk> ReadChunk(const SliceList& slices) {
   }
   PutMessage::Chunk chunk;
   for (int64_t fields = 0; reader.left() > 0; ++fields) {
-    if (fields == kMostFields) return std::nullopt;
+    if (fields == kMaxFields) return std::nullopt;
     const std::optional<uint64_t> tag = reader.Varint(kTagBytes);
     const std::optional<uint64_t> value =
         reader.Varint(tag == kOffsetTag ? kNumberBytes : kLengthBytes);

@@ -384,7 +384,7 @@ absl::StatusOr<ConnectionLimits> ConnectionLimitsOf(const TransportOptions& opti
                                                     int64_t open_files,
                                                     int64_t memory_limit_bytes) {
   constexpr int64_t kFilesOfDaemon = 32;
-  constexpr int64_t kMostByDefault = 32768;
+  constexpr int64_t kMaxByDefault = 32768;
   const int64_t most = std::max(open_files - kFilesOfDaemon, int64_t{1});
   if (options.max_connections > most) {
     return absl::InvalidArgumentError(
@@ -397,7 +397,7 @@ absl::StatusOr<ConnectionLimits> ConnectionLimitsOf(const TransportOptions& opti
   if (limits.all == 0) {
     const int64_t of_memory =
         memory_limit_bytes / 8 / (kIdleCallBytes * std::max(options.max_concurrent_streams, 1));
-    limits.all = std::clamp(std::min(open_files / 2, of_memory), int64_t{1}, kMostByDefault);
+    limits.all = std::clamp(std::min(open_files / 2, of_memory), int64_t{1}, kMaxByDefault);
   }
   if (limits.of_peer == 0) limits.of_peer = std::max(limits.all / 2, int64_t{1});
   return limits;

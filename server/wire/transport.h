@@ -70,7 +70,7 @@ class UserAcceptors {
  public:
   // So many users are told apart as long as the daemon runs; others are one, and as those that no
   // rule names.
-  static constexpr size_t kMostUsers = 64;
+  static constexpr size_t kMaxUsers = 64;
 
   // Borrows the gate. `operators` is the group of those who may operate the daemon beside root and
   // its own user.
@@ -96,7 +96,7 @@ class UserAcceptors {
   std::unique_ptr<Acceptor> others_;
   // Operators are known as such, whoever came before them.
   Place other_operators_;
-  std::array<Place, kMostUsers> places_;  // Those not in `places_of_users_` have no connections.
+  std::array<Place, kMaxUsers> places_;  // Those not in `places_of_users_` have no connections.
   Mutex mutex_;
   // One user may be both, by the groups of its processes.
   std::map<std::pair<std::string, bool>, size_t> places_of_users_ ABSL_GUARDED_BY(mutex_);

@@ -248,7 +248,7 @@ absl::Status JobMemory::PlaceParts(const JobRequest& request, absl::Span<const P
       }
       const bool is_missing = part.block == 0 && &matrix != &matrices_.d;
       if (is_missing) return absl::InvalidArgumentError(GotWant("part.block", "0", "a block"));
-      most_part_bytes_ = std::max(most_part_bytes_, part.bytes);
+      max_part_bytes_ = std::max(max_part_bytes_, part.bytes);
       parts_.push_back(placed);
     }
     if (count > 0 && bytes != matrix.bytes) {

@@ -115,7 +115,7 @@ class BlockTable {
 
 // Operands of no more bytes together are read by a kernel where they are staged: to begin a copy
 // would take longer than the copy.
-inline constexpr int64_t kMostReadInPlace = int64_t{32} << 10;
+inline constexpr int64_t kMaxReadInPlace = int64_t{32} << 10;
 
 // Where a kernel finds the matrices of a job: staged ones where they are staged, if they are small,
 // and otherwise in a range of the arena, those of blocks there, or as copies in the range where a
@@ -155,7 +155,7 @@ class JobMemory {
   }
   int64_t operand_parts() const { return static_cast<int64_t>(parts_.size()) - d_parts_; }
   int64_t d_parts() const { return d_parts_; }
-  int64_t most_part_bytes() const { return most_part_bytes_; }
+  int64_t max_part_bytes() const { return max_part_bytes_; }
 
   // The staged D in the range.
   std::byte* StagedD(std::byte* range) const { return range + layout_.input_bytes; }
@@ -170,7 +170,7 @@ class JobMemory {
 
  private:
   bool are_inputs_in_place() const {
-    return layout_.input_bytes <= kMostReadInPlace && !layout_.is_d_copied();
+    return layout_.input_bytes <= kMaxReadInPlace && !layout_.is_d_copied();
   }
 
   // One matrix: at an address, in a block or where it is staged, or at an offset of the range, into
@@ -209,7 +209,7 @@ class JobMemory {
   int64_t bytes_ = 0;
   std::vector<Part> parts_;
   int64_t d_parts_ = 0;
-  int64_t most_part_bytes_ = 0;
+  int64_t max_part_bytes_ = 0;
 };
 
 }  // namespace gemmd

@@ -75,7 +75,7 @@ class GpuRuntime {
   // The list lies where kernels read it, as all that it points at. No part has more than so many
   // bytes, and none overlaps what another one writes.
   virtual absl::Status CopyParts(Lane lane, const CopiedPart* parts, int64_t count,
-                                 int64_t most_bytes) = 0;
+                                 int64_t max_bytes) = 0;
   virtual absl::Status Clear(Lane lane, std::byte* memory, int64_t bytes) = 0;
   // Does what LaunchOnStream does (kernels/cuda/device/launch.h), in the lane kCompute.
   virtual absl::Status Launch(const Kernel& kernel, const GemmArgs& args) = 0;

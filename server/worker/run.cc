@@ -81,8 +81,8 @@ constexpr int64_t kCopiedAtOnce = int64_t{128} << 20;
 
 // Copying so much takes no longer than two lanes take to follow each other. Where nothing else is
 // under way, it keeps nobody waiting, either.
-constexpr int64_t kMostInOneLane = int64_t{256} << 10;
-constexpr int64_t kMostInOneLaneAlone = int64_t{1} << 20;
+constexpr int64_t kMaxInOneLane = int64_t{256} << 10;
+constexpr int64_t kMaxInOneLaneAlone = int64_t{1} << 20;
 
 // Taken out of the staging area once, so that what is checked is what is used.
 std::vector<PlacedPart> StagedParts(const Staging& staging, const JobRequest& request) {
@@ -441,8 +441,8 @@ absl::Status JobRun::TakeMemory() {
   if (!has_memory) return absl::OkStatus();
   StagePartCopies();
   const JobLayout& layout = memory_.layout();
-  const int64_t most_in_one_lane = context.is_first ? kMostInOneLaneAlone : kMostInOneLane;
-  if (layout.end <= most_in_one_lane) in_lane_ = out_lane_ = Lane::kCompute;
+  const int64_t max_in_one_lane = context.is_first ? kMaxInOneLaneAlone : kMaxInOneLane;
+  if (layout.end <= max_in_one_lane) in_lane_ = out_lane_ = Lane::kCompute;
   stage_ = Stage::kIn;
   return absl::OkStatus();
 }
@@ -480,7 +480,7 @@ void JobRun::StagePartCopies() const {
 absl::Status JobRun::CopyParts(int64_t first, int64_t count) {
   if (count == 0) return absl::OkStatus();
   return context().runtime.CopyParts(Lane::kCompute, memory_.PartList(range()) + first, count,
-                                     memory_.most_part_bytes());
+                                     memory_.max_part_bytes());
 }
 
 bool JobRun::MayCompute() const {

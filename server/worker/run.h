@@ -45,7 +45,7 @@ struct RunContext {
 };
 
 // No lane is given more than this ahead, so that what is aborted ends soon.
-inline constexpr int64_t kMostAheadNs = 10'000'000;
+inline constexpr int64_t kMaxAheadNs = 10'000'000;
 
 class Run {
  public:
@@ -92,7 +92,7 @@ class Run {
   // memory later.
   absl::StatusOr<bool> TakeRange(int64_t bytes);
   std::byte* range() const { return range_.memory; }
-  bool HasRoom(Lane lane) const { return context_.lanes.outstanding_ns(lane) <= kMostAheadNs; }
+  bool HasRoom(Lane lane) const { return context_.lanes.outstanding_ns(lane) <= kMaxAheadNs; }
 
  private:
   bool IsAborted() const;

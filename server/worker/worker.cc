@@ -166,7 +166,7 @@ absl::Status Worker::Take(const Packet& packet) {
 // Takes what has come in while the GPU works; waits for it now and then.
 absl::Status Worker::TakeMore() {
   Packet packet;
-  while (runs_.size() < kMostInFlight) {
+  while (runs_.size() < kMaxInFlight) {
     const absl::Status status = channel_.TryReceive(packet);
     if (absl::IsNotFound(status)) break;
     RETURN_IF_ERROR(status);
@@ -179,7 +179,7 @@ absl::Status Worker::TakeMore() {
 void Worker::Rest() {
   const bool has_time_to_look = options_.spin_ns > 0;
   if (has_time_to_look && Clock::now() - last_progress_ < kTimeToLook) return;
-  if (runs_.size() < kMostInFlight) return channel_.Sleep(&kLookInterval);
+  if (runs_.size() < kMaxInFlight) return channel_.Sleep(&kLookInterval);
   ppoll(nullptr, 0, &kLookInterval, nullptr);
 }
 
@@ -269,7 +269,7 @@ absl::Status Worker::AnswerDone() {
 
 constexpr int kRuns = 3;
 constexpr std::chrono::seconds kTimeForKernels(3);
-constexpr int64_t kMostCopiedBytes = int64_t{64} << 20;
+constexpr int64_t kMaxCopiedBytes = int64_t{64} << 20;
 constexpr int64_t kArenaBytes = int64_t{256} << 20;  // More than a cache holds, and than a sample.
 
 constexpr Lane kLane = Lane::kCompute;
@@ -366,7 +366,7 @@ absl::Status MeasureGpuRates(GpuRuntime& runtime, const GpuDescription& gpu,
                              absl::Span<std::byte> staging, GpuRates& rates) {
   DeviceArena arena(runtime, gpu.free_memory_bytes);
   ASSIGN_OR_RETURN(const DeviceArena::Range range, arena.Reserve(kArenaBytes));
-  const auto numbers = staging.first(std::min(staging.size(), size_t{kMostCopiedBytes}));
+  const auto numbers = staging.first(std::min(staging.size(), size_t{kMaxCopiedBytes}));
   FillWithNumbers(numbers);
   RETURN_IF_ERROR(MeasureMemory(runtime, range.memory, numbers, rates));
   const absl::Span<const Kernel> kernels = Catalog(DeviceKind::kCuda);

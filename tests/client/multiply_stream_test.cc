@@ -126,7 +126,7 @@ TEST(MultiplyStreamTest, WhoDoesNotReceiveMaySendNoMore) {
 TEST(MultiplyStreamTest, WhoDoesNotReceiveHoldsBackTheServer) {
   constexpr int kProducts = 256;
   constexpr int64_t kAnswerBytes = 1 << 20;
-  constexpr int64_t kMostKept = MultiplyStream::kMostUnreceivedBytes / kAnswerBytes;
+  constexpr int64_t kMaxKept = MultiplyStream::kMaxUnreceivedBytes / kAnswerBytes;
   std::atomic<int> written = 0;
   FakeScript script;
   script.multiply_stream = [&](grpc::ServerContext&, Stream& stream) {
@@ -153,8 +153,8 @@ TEST(MultiplyStreamTest, WhoDoesNotReceiveHoldsBackTheServer) {
   EXPECT_THAT(refused, StatusIs(absl::StatusCode::kResourceExhausted));
   EXPECT_THAT(std::string(refused.message()), testing::HasSubstr("call Receive first"));
   // Beside what is kept, the connection's buffers on both sides have some.
-  EXPECT_GE(written, kMostKept);
-  EXPECT_LE(written, kMostKept + 64);
+  EXPECT_GE(written, kMaxKept);
+  EXPECT_LE(written, kMaxKept + 64);
   // Who receives at the same time may send on.
   int received = 0;
   std::thread receiver([&] {
@@ -172,7 +172,7 @@ TEST(MultiplyStreamTest, WhoDoesNotReceiveHoldsBackTheServer) {
 // The answers that were not received before stay, however many.
 TEST(MultiplyStreamTest, WhoFinishesGetsEverything) {
   constexpr int64_t kAnswerBytes = 16 << 20;
-  constexpr int kProducts = MultiplyStream::kMostUnreceivedBytes / kAnswerBytes + 2;
+  constexpr int kProducts = MultiplyStream::kMaxUnreceivedBytes / kAnswerBytes + 2;
   FakeScript script;
   script.multiply_stream = [&](grpc::ServerContext&, Stream& stream) {
     v1::MultiplyStreamRequest message;
@@ -256,11 +256,11 @@ TEST(MultiplyStreamTest, WhatWaitsGoesTogether) {
     v1::MultiplyRequest large = RequestNamed("large");
     large.mutable_a()->set_data(std::string(8 << 20, 'x'));
     ASSERT_THAT(stream->Send(large), IsOk());
-    for (int i = 0; i < RequestQueue::kMostRequests; ++i) {
+    for (int i = 0; i < RequestQueue::kMaxRequests; ++i) {
       ASSERT_THAT(stream->Send(RequestNamed(absl::StrCat(i))), IsOk());
     }
     may_read.Notify();
-    for (int i = RequestQueue::kMostRequests; i < kRequests; ++i) {
+    for (int i = RequestQueue::kMaxRequests; i < kRequests; ++i) {
       ASSERT_THAT(stream->Send(RequestNamed(absl::StrCat(i))), IsOk());
     }
     EXPECT_THAT(stream->Finish(), IsOk());
@@ -270,13 +270,13 @@ TEST(MultiplyStreamTest, WhatWaitsGoesTogether) {
   }
   ASSERT_GE(sizes.size(), 3u);
   EXPECT_EQ(sizes[0], 1);
-  EXPECT_EQ(sizes[1], RequestQueue::kMostRequests);
+  EXPECT_EQ(sizes[1], RequestQueue::kMaxRequests);
 }
 
 TEST(RequestQueueTest, TakesWhatAMessageHolds) {
   RequestQueue queue;
   v1::MultiplyRequest request;
-  request.mutable_a()->set_data(std::string(RequestQueue::kMostBytes / 2, 'x'));
+  request.mutable_a()->set_data(std::string(RequestQueue::kMaxBytes / 2, 'x'));
   const std::string part = RequestQueue::PartOf(request);
   queue.Add(part);
   EXPECT_FALSE(queue.Takes(part));
@@ -284,7 +284,7 @@ TEST(RequestQueueTest, TakesWhatAMessageHolds) {
   queue.Add(RequestQueue::PartOf(RequestNamed("small")));
   const grpc::ByteBuffer bytes = queue.Take();
   EXPECT_TRUE(queue.empty());
-  EXPECT_TRUE(queue.Takes(std::string(2 * RequestQueue::kMostBytes, 'x')));
+  EXPECT_TRUE(queue.Takes(std::string(2 * RequestQueue::kMaxBytes, 'x')));
   std::vector<grpc::Slice> slices;
   ASSERT_TRUE(bytes.Dump(&slices).ok());
   ASSERT_EQ(slices.size(), 1u);

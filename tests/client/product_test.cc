@@ -208,9 +208,9 @@ TEST(BuildRequestTest, RefusesSizesBeyond63Bits) {
   EXPECT_THAT(MessageOf(BuildRequest(PackedView(v1::ELEMENT_TYPE_F64, {}, kHuge, kHuge),
                                      PackedView(v1::ELEMENT_TYPE_F64, {}, kHuge, kHuge))),
               HasSubstr("want sizes in bytes below 2^63"));
-  constexpr int64_t kMost = std::numeric_limits<int64_t>::max();
-  EXPECT_THAT(MessageOf(DescribeRequest(PackedView(v1::ELEMENT_TYPE_E3M2, {}, kMost, kMost),
-                                        PackedView(v1::ELEMENT_TYPE_E3M2, {}, kMost, kMost))),
+  constexpr int64_t kMax = std::numeric_limits<int64_t>::max();
+  EXPECT_THAT(MessageOf(DescribeRequest(PackedView(v1::ELEMENT_TYPE_E3M2, {}, kMax, kMax),
+                                        PackedView(v1::ELEMENT_TYPE_E3M2, {}, kMax, kMax))),
               HasSubstr("want sizes in bytes below 2^63"));
 }
 

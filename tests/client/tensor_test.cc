@@ -333,14 +333,14 @@ TEST(TensorTest, PartsAreCountedFromThePartTheyAreOf) {
 
 // A range that the server must refuse, which knows nothing of the part that it is of.
 TEST(TensorTest, PartsOfAPartLieWithinIt) {
-  constexpr int64_t kMost = std::numeric_limits<int64_t>::max();
+  constexpr int64_t kMax = std::numeric_limits<int64_t>::max();
   TensorView whole;
   whole.rows = 4;
   whole.columns = 4;
   whole.matrices = 4;
   const struct {
     int64_t first, count, first_of_part, count_of_part;
-  } bad[] = {{0, 2, 0, 4}, {2, 2, -2, 4}, {1, 1, 1, 1}, {1, 1, 0, -1}, {kMost, 4, kMost, 4}};
+  } bad[] = {{0, 2, 0, 4}, {2, 2, -2, 4}, {1, 1, 1, 1}, {1, 1, 0, -1}, {kMax, 4, kMax, 4}};
   for (const auto& range : bad) {
     const auto [first, count, first_of_part, count_of_part] = range;
     const TensorView rows = whole.Rows(first, count).Rows(first_of_part, count_of_part);

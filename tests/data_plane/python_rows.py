@@ -19,7 +19,7 @@ import time
 HERE = pathlib.Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
 SIZES = (64, 256, 1024)
-MOST_SECONDS = 0.05  # Calls that are shorter are made several times for one answer.
+MAX_SECONDS = 0.05  # Calls that are shorter are made several times for one answer.
 UP, DOWN = (16, 1 << 20, 1), (4096, 1, 4096)  # m, k, n: 68 MiB of operands, and a D of 64 MiB, in f32.
 LANES = 4
 CHUNK_BYTES = 1 << 20  # Of Arrow Flight, as gemmd has it.
@@ -136,7 +136,7 @@ def answer(client):
             call()
             began = time.perf_counter()
             call()
-            calls[name] = call, max(1, math.ceil(MOST_SECONDS / (time.perf_counter() - began)))
+            calls[name] = call, max(1, math.ceil(MAX_SECONDS / (time.perf_counter() - began)))
         call, times = calls[name]
         faults, began = page_faults(), time.perf_counter()
         for _ in range(times):

@@ -13,8 +13,8 @@ constexpr int64_t kSide = 64;
 constexpr int kInFlight = 64;
 // What one message asks for; the most that a stream may have unanswered, and a caller on all.
 constexpr int kListed = 64;
-constexpr int kMostOnStream = 1024;
-constexpr int kMostOfCaller = 2048;
+constexpr int kMaxOnStream = 1024;
+constexpr int kMaxOfCaller = 2048;
 constexpr size_t kResultBytes = 4 * kSide * kSide;
 
 // 64^3 with operands that travel and with operands that stay.
@@ -143,7 +143,7 @@ void MeasureLists(const Targets& targets, const SmallProducts& products, int con
                   .products = kListed,
                   .is_checked = true},
                  connections);
-  const int in_flight = std::min(kMostOnStream * connections, kMostOfCaller);
+  const int in_flight = std::min(kMaxOnStream * connections, kMaxOfCaller);
   const std::vector<double> rates =
       InTurns({[&] { return lists.StreamRate(in_flight, targets.seconds); }}, targets.turns);
   Print({.what =

@@ -70,14 +70,14 @@ class Transfer {
       Value(client_.Get(tensor->ref(), std::as_writable_bytes(std::span(target_)), get_));
     });
     if (source_ != target_) Fail("get: other bytes came back");
-    if (pid != 0) most_beside_ = std::max(most_beside_, PeakResidentBytes(pid) - before - count);
+    if (pid != 0) max_beside_ = std::max(max_beside_, PeakResidentBytes(pid) - before - count);
   }
 
   double put_seconds() const { return put_seconds_; }
   double placed_seconds() const { return placed_seconds_; }
   double get_seconds() const { return get_seconds_; }
   // The most memory that the daemon has taken for a transfer beside the tensor's own bytes.
-  int64_t most_beside() const { return most_beside_; }
+  int64_t max_beside() const { return max_beside_; }
 
  private:
   const Targets& targets_;
@@ -89,7 +89,7 @@ class Transfer {
   double put_seconds_ = 0;
   double placed_seconds_ = 0;
   double get_seconds_ = 0;
-  int64_t most_beside_ = 0;
+  int64_t max_beside_ = 0;
 };
 
 void MeasureOver(const Targets& targets, const std::string& address, int connections) {
@@ -122,7 +122,7 @@ void MeasureOver(const Targets& targets, const std::string& address, int connect
   if (targets.pid == 0) return;
   Print({.what = "Put and Get, " + where + ", memory of the daemon beside the tensor",
          .unit = "MiB",
-         .seen = static_cast<double>(transfer.most_beside()) / (1 << 20),
+         .seen = static_cast<double>(transfer.max_beside()) / (1 << 20),
          .measure = "staging memory of a GPU",
          .by = kStagingMib,
          .wanted = 1,

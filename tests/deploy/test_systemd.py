@@ -15,7 +15,7 @@ from image import SOURCE, run
 from manifests import seconds
 
 SYSTEMD = SOURCE / "deploy/systemd"
-MOST_EXPOSURE = 1.5
+MAX_EXPOSURE = 1.5
 MARGIN_S = 10
 MODPROBE = "/usr/bin/nvidia-modprobe"
 
@@ -43,7 +43,7 @@ def test_systemd_understands_the_unit(unit):
 def test_systemd_calls_it_safe(unit):
     text = run("systemd-analyze", "security", "--offline=true", unit)
     exposure = float(re.search(r"Overall exposure level for gemmd.service: ([0-9.]+)", text)[1])
-    assert exposure <= MOST_EXPOSURE, text
+    assert exposure <= MAX_EXPOSURE, text
 
 
 def test_the_devices_of_gpus_are_made_before_and_outside():

@@ -104,17 +104,17 @@ void CheckIncoming(Incoming incoming, std::string_view bytes, Choices& choices) 
   Demand(id.size() <= 64, "a short text is long");
   v1::MultiplyRequest got;
   HeldFields held;
-  const absl::StatusOr<int64_t> most_bytes = incoming.Examine(got);
+  const absl::StatusOr<int64_t> max_bytes = incoming.Examine(got);
   const absl::Status status =
-      most_bytes.ok() ? incoming.Parse(got, Quota(), held) : most_bytes.status();
+      max_bytes.ok() ? incoming.Parse(got, Quota(), held) : max_bytes.status();
   if (IsAboutCountsOfFields(status)) return;
-  if (is_message && static_cast<int64_t>(want.request_id().size()) > kMostTextBytes) {
+  if (is_message && static_cast<int64_t>(want.request_id().size()) > kMaxTextBytes) {
     return Demand(!status.ok(), "a text of any length is taken");
   }
   Demand(status.ok() == is_message, "protobuf takes another message");
   if (!is_message) return;
   Demand(id == want.request_id().substr(0, 64), "a short text is another one");
-  Demand(*most_bytes >= static_cast<int64_t>(bytes.size()), "a message takes less than its bytes");
+  Demand(*max_bytes >= static_cast<int64_t>(bytes.size()), "a message takes less than its bytes");
 
   Product described;
   const bool is_described = ParseMultiply(got, nullptr, described).ok();
@@ -159,7 +159,7 @@ void Stretch(v1::MultiplyRequest& request, Choices& choices) {
   if (request.a().has_data()) lengthen(*request.mutable_a()->mutable_data());
   if (request.b().has_data()) lengthen(*request.mutable_b()->mutable_data());
   if (request.has_bias()) lengthen(*request.mutable_bias()->mutable_data());
-  if (choices.OnceIn(256)) request.mutable_request_id()->resize(kMostTextBytes + 1, 's');
+  if (choices.OnceIn(256)) request.mutable_request_id()->resize(kMaxTextBytes + 1, 's');
 }
 
 void RunMultiply(std::string_view input) {
@@ -182,15 +182,15 @@ void RunJoint(std::string_view input) {
   if (is_message && want.requests_size() > 1 && choices.OnceIn(1024)) {
     // Longer than several products may be.
     std::string& data = *want.mutable_requests(0)->mutable_a()->mutable_data();
-    data.resize(choices.OnceIn(2) ? kMostJointBytes : kMostJointBytes / 2);
+    data.resize(choices.OnceIn(2) ? kMaxJointBytes : kMaxJointBytes / 2);
     bytes = want.SerializeAsString();
   }
   grpc::ByteBuffer buffer = Cut(bytes, choices);
   JointRequest joint(buffer);
   const absl::Status status = joint.Cut();
   if (!status.ok()) {
-    const bool is_bounded = static_cast<size_t>(want.requests_size()) > kMostJointRequests ||
-                            static_cast<int64_t>(bytes.size()) > kMostJointBytes ||
+    const bool is_bounded = static_cast<size_t>(want.requests_size()) > kMaxJointRequests ||
+                            static_cast<int64_t>(bytes.size()) > kMaxJointBytes ||
                             IsAboutCountsOfFields(status);
     Demand(!is_message || is_bounded, "a message is refused that protobuf takes");
     return;

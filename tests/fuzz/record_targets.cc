@@ -33,7 +33,7 @@ void CheckWithin(Wide offset, Wide bytes) {
 void TryJob(const Packet& packet) {
   const auto job = ParseRecord<JobRequest>(packet);
   if (!job.ok() || !CheckJob(*job, kStagingBytes).ok()) return;
-  Demand(job->slot < kMostInFlight, "a job has a slot that there is not");
+  Demand(job->slot < kMaxInFlight, "a job has a slot that there is not");
   Demand(Validate(job->problem).ok(), "the problem of a job is not valid");
   const Kernel& kernel = Catalog(DeviceKind::kCuda)[job->kernel];
   Demand(kernel.supports(job->problem).ok(), "a job's kernel does not support it");
@@ -164,7 +164,7 @@ void RunRecord(std::string_view input) {
   TryAnswers(packet);
   if (const auto memory = ParseRecord<MemoryRequest>(packet);
       memory.ok() && CheckMemoryRequest(*memory, kStagingBytes).ok()) {
-    Demand(memory->block != 0 && memory->slot < kMostInFlight, "a request names no block");
+    Demand(memory->block != 0 && memory->slot < kMaxInFlight, "a request names no block");
     const bool is_copy =
         memory->action == MemoryAction::kWrite || memory->action == MemoryAction::kRead;
     if (is_copy) CheckWithin(memory->staged, memory->bytes);
@@ -269,7 +269,7 @@ std::vector<std::string> RecordSeeds() {
   seeds.push_back(StringOf(hello));
   RatesPart part;
   part.kernels = static_cast<uint32_t>(Catalog(DeviceKind::kCuda).size());
-  part.count = RatesPart::kMostRates;
+  part.count = RatesPart::kMaxRates;
   seeds.push_back(StringOf(part));
   part.first = 5;
   seeds.push_back(StringOf(part));

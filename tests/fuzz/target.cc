@@ -46,9 +46,9 @@ bool IsAboutCountsOfFields(const absl::Status& status) {
 grpc::ByteBuffer Cut(std::string_view bytes, Choices& choices) {
   const size_t longest[] = {1, 7, 100, 9000, size_t{1} << 20};
   // So few slices that whoever reads them frees them too; more take a thread of gRPC's.
-  constexpr size_t kMostSlices = 200;
+  constexpr size_t kMaxSlices = 200;
   const size_t most =
-      std::max(longest[choices.Below(std::size(longest))], 2 * bytes.size() / kMostSlices);
+      std::max(longest[choices.Below(std::size(longest))], 2 * bytes.size() / kMaxSlices);
   std::vector<grpc::Slice> slices;
   while (!bytes.empty()) {
     const size_t size = std::min(1 + choices.Below(most), bytes.size());

@@ -74,13 +74,13 @@ std::string Lengthened(std::string_view text, size_t bytes) {
 // As JSON and as YAML, of which the first is nearly a part: what both take means the same.
 void RunRules(std::string_view input) {
   if (Choices(input).OnceIn(4096)) {
-    const std::string longest = Lengthened(input, Rules::kMostBytes);
+    const std::string longest = Lengthened(input, Rules::kMaxBytes);
     for (const auto format : {Rules::Format::kJson, Rules::Format::kYaml}) {
       Demand(!Rules::Parse(longest + " ", format).ok(), "a file of any length is read");
     }
   }
-  const absl::StatusOr<json> as_json = ParseJson("rules", input, Rules::kMostBytes);
-  const absl::StatusOr<json> as_yaml = ParseYaml("rules", input, Rules::kMostBytes);
+  const absl::StatusOr<json> as_json = ParseJson("rules", input, Rules::kMaxBytes);
+  const absl::StatusOr<json> as_yaml = ParseYaml("rules", input, Rules::kMaxBytes);
   if (!as_json.ok()) DemandShort(as_json.status());
   if (!as_yaml.ok()) DemandShort(as_yaml.status());
   CheckRules(input, Rules::Format::kJson, as_json);
@@ -132,7 +132,7 @@ std::vector<std::string> RulesSeeds() {
 
 void RunTokens(std::string_view input) {
   if (Choices(input).OnceIn(4096)) {
-    const std::string longest = Lengthened(input, TokenHashes::kMostBytes);
+    const std::string longest = Lengthened(input, TokenHashes::kMaxBytes);
     Demand(!TokenHashes::Parse(longest + " ").ok(), "a file of any length is read");
   }
   const absl::StatusOr<TokenHashes> hashes = TokenHashes::Parse(input);
@@ -169,10 +169,10 @@ std::vector<std::string> TokensSeeds() {
 void RunKeys(std::string_view input) {
   const absl::StatusOr<SigningKeys> keys = SigningKeys::Parse(input);
   if (!keys.ok()) return DemandShort(keys.status());
-  const absl::StatusOr<json> document = ParseJson("keys", input, SigningKeys::kMostBytes);
+  const absl::StatusOr<json> document = ParseJson("keys", input, SigningKeys::kMaxBytes);
   Demand(document.ok(), "keys are read of what is no JSON");
   const json& list = document->at("keys");
-  Demand(!list.empty() && list.size() <= SigningKeys::kMostKeys, "a set has no key, or too many");
+  Demand(!list.empty() && list.size() <= SigningKeys::kMaxKeys, "a set has no key, or too many");
   for (const json& key : list) {
     Demand(!key.contains("d") && !key.contains("k"), "a set has a private key");
   }

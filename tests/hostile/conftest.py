@@ -157,7 +157,7 @@ class Daemons(fixtures.Daemons):
         longest_ms = [metrics_page.longest_handler_cpu_ms(page) for page in pages]
         second_ms = [metrics_page.longest_handler_cpu_ms(page, second=True) for page in pages]
         # What shares a core with others is slower, in its own time too.
-        for what, most_ms, times in (
+        for what, max_ms, times in (
             ("processor time", 5 if has_room else math.inf, longest_ms),
             ("second longest processor time", 5 if has_room else 20, second_ms),
             ("time", 5 if has_room else math.inf, map(metrics_page.longest_handler_ms, pages)),
@@ -167,7 +167,7 @@ class Daemons(fixtures.Daemons):
                 continue
             self._battery.timed(
                 f"{self._name}: {what} of a handler ({longest[1]})",
-                most=math.inf if self._is_sanitized else most_ms,
+                most=math.inf if self._is_sanitized else max_ms,
                 seen=longest[0],
                 unit="ms",
             )

@@ -25,7 +25,7 @@ LIMIT_FLAGS = [
     "--max-connections-per-peer=40",
 ]
 LARGE = 64 * MIB
-MOST_UNREAD = 6
+MAX_UNREAD = 6
 FILL_S = 60
 # Twice what the daemon leaves to gRPC and Abseil, which end the process where a few bytes have no place
 # (server/system/resources.h).
@@ -124,7 +124,7 @@ class World:
             due = time.monotonic() + FILL_S
             sent = 0
             while not (self.is_short() or self.is_over() or peer.closed or time.monotonic() > due):
-                if sent < MOST_UNREAD:
+                if sent < MAX_UNREAD:
                     peer.send(peer.start(), message(zeros(LARGE).SerializeToString()), end=True)
                     sent += 1
                 peer.receive(0.1)

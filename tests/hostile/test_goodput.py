@@ -143,7 +143,7 @@ def test_goodput_under_overload(daemons, battery, is_sanitized, deadline_s):
     seconds = max(20, deadline_s) if battery.is_long else 3
     # Of a client in Python; test_refusals_take_no_time has what the daemon takes. On two cores 20 are
     # wanted, which other work on the machine doubles.
-    most_ms = 100 if is_sanitized else 5 if HAS_ROOM else 20
+    max_ms = 100 if is_sanitized else 5 if HAS_ROOM else 20
     least = 0.75 if is_sanitized else 0.95
     # In 20 s of --max-backlog hundreds of products wait.
     connections = 16 if deadline_s == 60 else CONNECTIONS
@@ -155,7 +155,7 @@ def test_goodput_under_overload(daemons, battery, is_sanitized, deadline_s):
             loop = OpenLoop(daemon, request, times * peak.per_s, seconds, deadline_s, connections)
             share, rate = loop.served.share / peak.share, loop.served.per_s / peak.per_s
             goodput = min(share, rate) if HAS_ROOM else share
-            late = refusal_ms(loop) / most_ms if loop.refusal_s else 0
+            late = refusal_ms(loop) / max_ms if loop.refusal_s else 0
             # How near the round is to what is wanted of it: 1 is enough.
             rounds.append((min(goodput / least, 1 / max(late, 1)), loop, peak))
             if rounds[-1][0] >= 1:
@@ -170,7 +170,7 @@ def test_goodput_under_overload(daemons, battery, is_sanitized, deadline_s):
             has_time = times == 1.2 or (deadline_s == 60 and times == 2)
             assert has_time or not HAS_ROOM, "nobody was refused"
             continue
-        battery.timed(f"{name}: p99 of refusals", most=most_ms, seen=refusal_ms(loop), unit="ms")
+        battery.timed(f"{name}: p99 of refusals", most=max_ms, seen=refusal_ms(loop), unit="ms")
 
 
 REFUSAL_ROUNDS = 10  # The best counts: other work may keep threads from their processors, but not each time.
@@ -192,17 +192,17 @@ def test_refusals_take_no_time(daemons, gemmload, battery, is_sanitized, tmp_pat
     daemon = daemons.start(*FLAGS, "--max-backlog=500ms")
     seconds = "--duration=10s" if battery.is_long else "--duration=1s"
     peak = gemmload_step(gemmload, daemon, tmp_path, "--concurrency=3", seconds)["rate_per_s"]
-    most_ms = 100 if is_sanitized else 5 if HAS_ROOM else 20
+    max_ms = 100 if is_sanitized else 5 if HAS_ROOM else 20
     seen = []
     for _ in range(REFUSAL_ROUNDS):
         step = gemmload_step(gemmload, daemon, tmp_path, f"--rate={10 * peak}", seconds, "--timeout=60s")
         assert set(step["calls_by_status"]) <= {"OK", "RESOURCE_EXHAUSTED"}, step["calls_by_status"]
         assert step["failed_latency"]["count"] > 0.5 * step["calls"]
         seen.append(step["failed_latency"]["p99_ns"] / 1e6)
-        if seen[-1] <= most_ms:
+        if seen[-1] <= max_ms:
             break
     print(peak, seen)
-    battery.timed("10x the load, by gemmload: p99 of refusals", most=most_ms, seen=min(seen), unit="ms")
+    battery.timed("10x the load, by gemmload: p99 of refusals", most=max_ms, seen=min(seen), unit="ms")
 
 
 @pytest.mark.timed
@@ -213,7 +213,7 @@ def test_deadlines_that_are_too_short_take_no_time(daemons, gemmload, battery, i
     extent, part = (3072, 4) if is_sanitized else (2048, 8)
     peak = gemmload_step(gemmload, daemon, tmp_path, "--concurrency=1", "--duration=2s", extent=extent)
     product_s = peak["stages"]["compute"]["p50_ns"] / 1e9
-    most_ms = 100 if is_sanitized else 5 if HAS_ROOM else 20
+    max_ms = 100 if is_sanitized else 5 if HAS_ROOM else 20
     timeout_ms = int(1e3 * product_s / part)
     flags = ["--rate=200", "--duration=2s", f"--timeout={timeout_ms}ms"]
     seen = []
@@ -221,11 +221,11 @@ def test_deadlines_that_are_too_short_take_no_time(daemons, gemmload, battery, i
         step = gemmload_step(gemmload, daemon, tmp_path, *flags, extent=extent)
         assert set(step["calls_by_status"]) == {"DEADLINE_EXCEEDED"}, step["calls_by_status"]
         seen.append(step["failed_latency"]["p99_ns"] / 1e6)
-        if seen[-1] <= most_ms:
+        if seen[-1] <= max_ms:
             break
     print(timeout_ms, seen)
-    assert timeout_ms > 1.5 * most_ms, "the deadline itself would be soon enough"
-    battery.timed("deadlines too short, by gemmload: p99 of refusals", most=most_ms, seen=min(seen), unit="ms")
+    assert timeout_ms > 1.5 * max_ms, "the deadline itself would be soon enough"
+    battery.timed("deadlines too short, by gemmload: p99 of refusals", most=max_ms, seen=min(seen), unit="ms")
 
 
 @pytest.mark.timed

@@ -85,8 +85,8 @@ def test_a_gpu_that_hangs_longer_than_a_product_may_take(
     """Ten times what was predicted would be more."""
     script = tmp_path / "script"
     monkeypatch.setenv("GEMMD_WORKER_SCRIPT", str(script))
-    most_s = 3
-    flags = ["--devices=cuda:0", f"--worker-binary={fake_worker}", f"--watchdog-most={most_s}s"]
+    max_s = 3
+    flags = ["--devices=cuda:0", f"--worker-binary={fake_worker}", f"--watchdog-most={max_s}s"]
     daemon = daemons.start(*flags, *FLAGS)
     # One tile, whose long k takes 0.6 s at the rates of the tests' worker.
     long = Product(a=np.ones((1, 8, 40_000)), b=np.ones((1, 40_000, 8)), a_type="f16", b_type="f16")
@@ -105,6 +105,6 @@ def test_a_gpu_that_hangs_longer_than_a_product_may_take(
 
     wait_until(restarts, PATIENCE_S, "another worker")
     battery.holds("a GPU hangs, --watchdog-most=3s: workers replaced", least=1, seen=restarts())
-    battery.timed("a GPU hangs: its product lives", least=most_s, seen=seen_s, unit="s")
-    most_s += 5 if is_sanitized else 1
-    battery.timed("a GPU hangs, --watchdog-most=3s: its product ends", most=most_s, seen=seen_s, unit="s")
+    battery.timed("a GPU hangs: its product lives", least=max_s, seen=seen_s, unit="s")
+    max_s += 5 if is_sanitized else 1
+    battery.timed("a GPU hangs, --watchdog-most=3s: its product ends", most=max_s, seen=seen_s, unit="s")

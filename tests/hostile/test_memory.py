@@ -192,7 +192,7 @@ def test_attacks_again_and_again_keep_nothing(daemons, battery, is_timed):
 
 
 @contextlib.contextmanager
-def most_admitted_bytes(daemon):
+def max_admitted_bytes(daemon):
     """A list of one number: the most that the daemon told meanwhile."""
     most, is_over = [0], threading.Event()
 
@@ -225,7 +225,7 @@ def test_long_uploads_at_once(daemons, battery, is_timed):
     options = [("grpc.use_local_subchannel_pool", 1)]
     before = daemon.forget_peak()
     with contextlib.ExitStack() as stack:
-        admitted = stack.enter_context(most_admitted_bytes(daemon))
+        admitted = stack.enter_context(max_admitted_bytes(daemon))
         channels = [grpc.insecure_channel(daemon.tcp, options=options) for _ in range(count)]
         methods = [
             stack.enter_context(channel).unary_unary("/gemmd.v1.Gemm/Multiply")

@@ -25,7 +25,7 @@ TOO_MUCH_SPEC = resident_pb2.TensorSpec(type=tensors_pb2.ELEMENT_TYPE_F16, rows=
 CALL_S = 120
 ROUND_S = 60
 SANITIZED_ROUND_S = 5
-LEAST_SAMPLES = 4
+MIN_SAMPLES = 4
 SETTLE_S = 3
 CODES = {
     grpc.StatusCode.UNAVAILABLE,  # The worker is gone, or the connection.
@@ -312,7 +312,7 @@ def test_each_name_is_one_variable_for_minutes(
     model.hold(battery)
     # Whatever is kept for once is there after the first rounds.
     later = samples[len(samples) // 5 :]
-    if len(later) >= LEAST_SAMPLES and not is_sanitized:
+    if len(later) >= MIN_SAMPLES and not is_sanitized:
         grown = later[-1][1] - later[0][1]
         battery.timed("growth after the first fifth", most=16, seen=grown, unit="MiB")
         if later[-1][0] - later[0][0] >= 3600:

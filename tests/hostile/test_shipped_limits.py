@@ -33,7 +33,7 @@ def constant(file, name):
 
 
 STAGING = constant("device/devices.h", "gpu_staging_bytes")
-INCIDENTS = constant("product/verification.h", "most_kept_bytes")
+INCIDENTS = constant("product/verification.h", "max_kept_bytes")
 WARM = constant("device/held_bytes.h", "kKeptBytes")  # Of each device.
 # A process with a CUDA context on an H200 has 121 MB resident, of which 91 MB are of files; twice that,
 # for the modules of kernels.

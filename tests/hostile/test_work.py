@@ -74,7 +74,7 @@ def hold_aborts(battery, name, daemon, device, is_sanitized, abort):
     """Demands that the device is free for others while what it had would still run. In the timed run it is done
     with a product within 50 ms, from when the daemon hears that nobody wants it, and soon as its next caller sees
     it. `abort` gives the time until that one is served."""
-    most_s = 0.5 if is_sanitized else 0.05
+    max_s = 0.5 if is_sanitized else 0.05
     seen = []
     for _ in range(ROUNDS if battery.is_timed else 1):
         before = metrics_page.scrape(daemon)
@@ -83,10 +83,10 @@ def hold_aborts(battery, name, daemon, device, is_sanitized, abort):
         aborts_s = metrics_page.abort_times_s(metrics_page.scrape(daemon), device, before)
         battery.holds(f"{name} on {device}: aborted", least=1, seen=len(aborts_s))
         seen += aborts_s
-        if min(seen) <= most_s:
+        if min(seen) <= max_s:
             break
     print(name, seen)
-    battery.timed(f"{name} on {device}: aborted", most=most_s, seen=min(seen), unit="s")
+    battery.timed(f"{name} on {device}: aborted", most=max_s, seen=min(seen), unit="s")
 
 
 def launches(daemon):

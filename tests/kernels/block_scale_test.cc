@@ -69,7 +69,7 @@ TEST(BlockScaleTest, CountsShorterBlocksAtTheEnds) {
 }
 
 TEST(BlockScaleTest, RefusesHostileSizes) {
-  constexpr int64_t kMost = std::numeric_limits<int64_t>::max();
+  constexpr int64_t kMax = std::numeric_limits<int64_t>::max();
   const auto message = [](const BlockScale& blocks, int64_t extent, int64_t k, int64_t batch) {
     const absl::Status status = FactorBytes("a.scale.blocks", blocks, extent, k, batch).status();
     EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
@@ -77,15 +77,15 @@ TEST(BlockScaleTest, RefusesHostileSizes) {
   };
   EXPECT_EQ(message({.lines = 0}, 1, 1, 1), "a.scale.blocks.rows_per_block: got 0, want 1 or more");
   EXPECT_EQ(message({.depth = -1}, 1, 1, 1), "a.scale.blocks.k_per_block: got -1, want 1 or more");
-  EXPECT_THAT(message({}, kMost, kMost, 1), HasSubstr("want less than 2^63 bytes of factors"));
-  EXPECT_THAT(message({}, kMost / 4 + 1, 1, 1), HasSubstr("2^63"));
-  EXPECT_THAT(message({.per_matrix = true}, 1 << 20, 1 << 20, kMost), HasSubstr("2^63"));
+  EXPECT_THAT(message({}, kMax, kMax, 1), HasSubstr("want less than 2^63 bytes of factors"));
+  EXPECT_THAT(message({}, kMax / 4 + 1, 1, 1), HasSubstr("2^63"));
+  EXPECT_THAT(message({.per_matrix = true}, 1 << 20, 1 << 20, kMax), HasSubstr("2^63"));
   // One block, however large it is.
-  EXPECT_EQ(FactorBytes("x", {.lines = kMost, .depth = kMost}, kMost, kMost, kMost).value(), 4);
+  EXPECT_EQ(FactorBytes("x", {.lines = kMax, .depth = kMax}, kMax, kMax, kMax).value(), 4);
 }
 
 TEST(BlockScaleTest, PartsEndWhereABlockOfEitherEnds) {
-  constexpr int64_t kMost = std::numeric_limits<int64_t>::max();
+  constexpr int64_t kMax = std::numeric_limits<int64_t>::max();
   for (int64_t x = 1; x <= 6; ++x) {
     for (int64_t y = 1; y <= 6; ++y) {
       for (int64_t k = 1; k <= 20; ++k) {
@@ -103,8 +103,8 @@ TEST(BlockScaleTest, PartsEndWhereABlockOfEitherEnds) {
       }
     }
   }
-  const BlockScale one = {.depth = kMost};
-  EXPECT_EQ(EndOfPart(&one, &one, kMost - 2, kMost - 1), kMost - 1);
+  const BlockScale one = {.depth = kMax};
+  EXPECT_EQ(EndOfPart(&one, &one, kMax - 2, kMax - 1), kMax - 1);
 }
 
 Problem ScaledProblem(ElementType a, ElementType b) {

@@ -10,8 +10,8 @@ namespace {
 class FastestTimeTest : public testing::Test {
  protected:
   template <typename SecondsOfCall>
-  double Fastest(const SecondsOfCall& seconds_of_call, double most_seconds) {
-    return FastestSeconds([&] { now_ += seconds_of_call(calls_++); }, most_seconds,
+  double Fastest(const SecondsOfCall& seconds_of_call, double max_seconds) {
+    return FastestSeconds([&] { now_ += seconds_of_call(calls_++); }, max_seconds,
                           [&] { return now_; });
   }
 

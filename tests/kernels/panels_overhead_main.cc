@@ -100,10 +100,10 @@ bool Holds(const Engine& engine, int64_t extent, int turns, int threads, double 
 }  // namespace gemmd
 
 int main(int argc, char** argv) {
-  constexpr std::string_view kMost = "--most=";
+  constexpr std::string_view kMax = "--most=";
   double most = std::numeric_limits<double>::infinity();
-  if (argc > 1 && std::string_view(argv[1]).substr(0, kMost.size()) == kMost) {
-    most = std::atof(argv[1] + kMost.size());  // NOLINT(cert-err34-c)
+  if (argc > 1 && std::string_view(argv[1]).substr(0, kMax.size()) == kMax) {
+    most = std::atof(argv[1] + kMax.size());  // NOLINT(cert-err34-c)
     --argc;
     ++argv;
   }

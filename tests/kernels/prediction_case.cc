@@ -200,7 +200,7 @@ Problem ProblemOf(const PredictionCase& c, const Kernel& kernel) {
 
 absl::StatusOr<double> FastestLaunch(const Kernel& kernel, const Problem& problem,
                                      const Target& target, double enough_seconds,
-                                     double most_seconds) {
+                                     double max_seconds) {
   ASSIGN_OR_RETURN(Memory memory, MakeMemory(kernel, problem));
   void* workspace = memory.workspace.data();
   size_t space = memory.workspace.size();
@@ -218,18 +218,18 @@ absl::StatusOr<double> FastestLaunch(const Kernel& kernel, const Problem& proble
                          .a_factors = memory.a_factors.data(),
                          .b_factors = memory.b_factors.data()};
   // Short ones once before they count, so that caches are warm, and three times at least.
-  constexpr int kLeast = 3;
-  if (enough_seconds < most_seconds) RETURN_IF_ERROR(kernel.launch(args));
+  constexpr int kMin = 3;
+  if (enough_seconds < max_seconds) RETURN_IF_ERROR(kernel.launch(args));
   double fastest = std::numeric_limits<double>::infinity();
   int launches = 0;
-  for (double total = 0; total < most_seconds || (launches < kLeast && fastest > enough_seconds);) {
+  for (double total = 0; total < max_seconds || (launches < kMin && fastest > enough_seconds);) {
     const double start = ThreadSeconds();
     RETURN_IF_ERROR(kernel.launch(args));
     const double seconds = ThreadSeconds() - start;
     total += seconds;
     ++launches;
     fastest = std::min(fastest, seconds);
-    if (launches >= kLeast && fastest <= enough_seconds) break;
+    if (launches >= kMin && fastest <= enough_seconds) break;
   }
   return fastest;
 }

@@ -36,11 +36,11 @@ std::vector<PredictionCase> PredictionCases(DeviceKind kind);
 // The problem of a case in the kernel's own types.
 Problem ProblemOf(const PredictionCase& c, const Kernel& kernel);
 
-// The shortest time of several launches, in seconds. They go on until `most_seconds` have passed,
+// The shortest time of several launches, in seconds. They go on until `max_seconds` have passed,
 // or until one took at most `enough_seconds`.
 // Errors: those of the kernel.
 absl::StatusOr<double> FastestLaunch(const Kernel& kernel, const Problem& problem,
                                      const Target& target, double enough_seconds,
-                                     double most_seconds);
+                                     double max_seconds);
 
 }  // namespace gemmd

@@ -18,9 +18,9 @@
 namespace gemmd {
 namespace {
 
-constexpr double kMostRatio = 2;
+constexpr double kMaxRatio = 2;
 // Neither clocks nor caches are this steady.
-constexpr double kLeastSeconds = 2e-6;
+constexpr double kMinSeconds = 2e-6;
 
 double Ratio(double predicted, double taken) {
   return std::max(predicted, taken) / std::max(std::min(predicted, taken), 1e-12);
@@ -45,8 +45,8 @@ bool Holds(const Kernel& kernel, const PredictionCase& c, const DeviceProfile& p
     ADD_FAILURE() << kernel.name << " " << NameOf(c) << ": " << taken.status();
     return false;
   }
-  const double ratio = Ratio(std::max(predicted, kLeastSeconds), std::max(*taken, kLeastSeconds));
-  const bool holds = ratio <= kMostRatio;
+  const double ratio = Ratio(std::max(predicted, kMinSeconds), std::max(*taken, kMinSeconds));
+  const bool holds = ratio <= kMaxRatio;
   std::printf("%-44.*s %-40s predicted %10.1f us, taken %10.1f us, %7.2f%s\n",
               static_cast<int>(kernel.name.size()), kernel.name.data(), NameOf(c).c_str(),
               predicted * 1e6, *taken * 1e6, predicted / *taken, holds ? "" : "  <--");
@@ -99,7 +99,7 @@ void ExpectPredictionsHold(const Target& target, const std::vector<std::string>&
   HoldsTimed("predictions wrong at every try", 0, static_cast<double>(rows.size()), "products");
   for (const Row& row : rows) {
     ADD_FAILURE() << row.kernel->name << ", " << NameOf(row.product) << ": in none of " << kTries
-                  << " tries within " << kMostRatio << " times of what was predicted";
+                  << " tries within " << kMaxRatio << " times of what was predicted";
   }
 }
 

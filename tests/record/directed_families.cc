@@ -17,9 +17,9 @@ struct Exponents {
 };
 
 Exponents Share(const FloatOperands& floats, int product) {
-  const int a = std::clamp(product / 2, floats.a.least_subnormal(), floats.a.greatest());
-  const int b = std::clamp(product - a, floats.b.least_subnormal(), floats.b.greatest());
-  return {std::clamp(product - b, floats.a.least_subnormal(), floats.a.greatest()), b};
+  const int a = std::clamp(product / 2, floats.a.min_subnormal(), floats.a.greatest());
+  const int b = std::clamp(product - a, floats.b.min_subnormal(), floats.b.greatest());
+  return {std::clamp(product - b, floats.a.min_subnormal(), floats.a.greatest()), b};
 }
 
 int RandomInt(OperandFiller& filler, int low, int high) {
@@ -36,7 +36,7 @@ void FillAboutTheFloor(FloatOperands& floats, OperandFiller& filler) {
 }
 
 // Sums of halves of the least f16 step, few with something below that breaks the tie.
-void FillLeastSteps(FloatOperands& floats, OperandFiller& filler) {
+void FillMinSteps(FloatOperands& floats, OperandFiller& filler) {
   constexpr int kHalfStep = -25;
   RandomSource& random = filler.random();
   const Exponents half = Share(floats, kHalfStep);
@@ -57,7 +57,7 @@ void FillLastBits(FloatOperands& floats, OperandFiller& filler) {
   constexpr std::array<int, 9> kDistances = {10, 11, 12, 13, 14, 23, 24, 25, 26};
   RandomSource& random = filler.random();
   if (filler.instruction().d == ElementType::kF16 && random.Flip()) {
-    return FillLeastSteps(floats, filler);
+    return FillMinSteps(floats, filler);
   }
   const int distance = kDistances[static_cast<size_t>(RandomInt(filler, 0, 8))];
   const int top = std::min(floats.a.greatest() - 1, 12);

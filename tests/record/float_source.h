@@ -16,7 +16,7 @@ class FloatSource {
 
   ElementType type() const { return type_; }
   int least() const { return 1 - format_.bias; }  // Exponent of the least normal number.
-  int least_subnormal() const { return least() - format_.fraction_bits; }
+  int min_subnormal() const { return least() - format_.fraction_bits; }
   int greatest() const { return greatest_; }  // Exponent of the largest number.
   int fraction_bits() const { return format_.fraction_bits; }
 

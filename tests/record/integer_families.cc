@@ -7,7 +7,7 @@
 namespace gemmd {
 namespace {
 
-constexpr int64_t kLeast = std::numeric_limits<int32_t>::min();
+constexpr int64_t kMin = std::numeric_limits<int32_t>::min();
 constexpr int64_t kLargest = std::numeric_limits<int32_t>::max();
 
 enum class End : uint8_t { kLow, kHigh };
@@ -25,7 +25,7 @@ uint64_t S32(int64_t value) { return static_cast<uint32_t>(value); }
 // Within 4096 of a limit, far enough for any sum to cross it.
 uint64_t NearLimit(End end, RandomSource& random) {
   const int64_t distance = random.Between(0, 4096);
-  return S32(end == End::kLow ? kLeast + distance : kLargest - distance);
+  return S32(end == End::kLow ? kMin + distance : kLargest - distance);
 }
 
 End EitherEnd(RandomSource& random) { return random.Flip() ? End::kLow : End::kHigh; }

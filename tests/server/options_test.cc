@@ -40,7 +40,7 @@ TEST(OptionsTest, DefaultsAreThoseOfTheWireContract) {
   EXPECT_EQ(transport.min_ping_interval, absl::Seconds(10));
   EXPECT_THAT(parsed.options.devices.names, IsEmpty());
   EXPECT_EQ(parsed.options.server.admission.max_product_ns, 60'000'000'000);
-  EXPECT_EQ(parsed.options.devices.watchdog_most, absl::Minutes(5));
+  EXPECT_EQ(parsed.options.devices.watchdog_max, absl::Minutes(5));
   EXPECT_FALSE(parsed.options.devices.poisons_freed);
   // What waits can be finished by a drain.
   EXPECT_EQ(absl::Nanoseconds(parsed.options.server.admission.max_backlog_ns),
@@ -145,11 +145,11 @@ TEST(OptionsTest, EachLimitAndTimeoutIsSetByItsOwnOption) {
   EXPECT_EQ(transport.keepalive_timeout, absl::Seconds(6));
   EXPECT_EQ(transport.min_ping_interval, absl::Seconds(7));
   EXPECT_EQ(options.server.sending.timeout, absl::Seconds(11));
-  EXPECT_EQ(options.server.sending.least_bytes_per_second, 1008);
+  EXPECT_EQ(options.server.sending.min_bytes_per_second, 1008);
   EXPECT_EQ(options.server.memory_limit_bytes, 1009);
   EXPECT_EQ(options.lame_duck, absl::Seconds(8));
   EXPECT_EQ(options.grace, absl::Seconds(9));
-  EXPECT_EQ(options.devices.watchdog_most, absl::Seconds(10));
+  EXPECT_EQ(options.devices.watchdog_max, absl::Seconds(10));
   EXPECT_TRUE(options.devices.poisons_freed);
   EXPECT_EQ(options.server.admission.max_product_ns, 10'000'000);
   EXPECT_EQ(options.server.admission.max_backlog_ns, 11'000'000'000);

@@ -23,14 +23,14 @@ using Json = nlohmann::json;
 
 constexpr double kConfidence = 1.96;  // Standard errors of 95 %.
 constexpr double kTail = 0.025;       // What is left out at either end.
-constexpr size_t kLeastIntervals = 3;
+constexpr size_t kMinIntervals = 3;
 // Up to this deviation ranks are exact; beyond it the normal distribution tells them well.
-constexpr double kMostExact = 30;
+constexpr double kMaxExact = 30;
 
 // A count of calls; no more than a session makes, so that counts can be added.
 int64_t ReadCount(const Json& json) {
-  constexpr int64_t kMost = int64_t{1} << 40;
-  return std::clamp<int64_t>(json.get<int64_t>(), 0, kMost);
+  constexpr int64_t kMax = int64_t{1} << 40;
+  return std::clamp<int64_t>(json.get<int64_t>(), 0, kMax);
 }
 
 Histogram ReadHistogram(const Json& json) {
@@ -77,7 +77,7 @@ ComparedStep ReadStep(const Json& json) {
 
 // Half the width of the interval of confidence of the values' mean; none for too few.
 double Scatter(const std::vector<double>& values) {
-  if (values.size() < kLeastIntervals) return 0;
+  if (values.size() < kMinIntervals) return 0;
   const double n = static_cast<double>(values.size());
   const double mean = std::accumulate(values.begin(), values.end(), 0.0) / n;
   double squares = 0;
@@ -213,7 +213,7 @@ RankInterval RanksAround(int64_t count, double fraction) {
   // The number of values below the percentile is binomial: B(count, fraction).
   const double n = static_cast<double>(count);
   const double deviation = std::sqrt(n * fraction * (1 - fraction));
-  if (deviation > kMostExact) {
+  if (deviation > kMaxExact) {
     const double spread = kConfidence * deviation;
     return {static_cast<int64_t>(std::floor(n * fraction - spread)),
             static_cast<int64_t>(std::ceil(n * fraction + spread)) + 1};
@@ -253,7 +253,7 @@ Estimate EstimatePercentile(const Histogram& histogram, double fraction,
 }
 
 Estimate EstimateMean(double value, const std::vector<double>& by_interval) {
-  const double scatter = by_interval.size() < kLeastIntervals
+  const double scatter = by_interval.size() < kMinIntervals
                              ? std::numeric_limits<double>::infinity()
                              : Scatter(by_interval);
   return {value, value - scatter, value + scatter};

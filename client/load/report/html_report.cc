@@ -85,9 +85,9 @@ struct PlotFrame {
 using Frame = PlotFrame;
 
 // Columns that are narrower could not be hit, and would make the page large.
-constexpr double kLeastWidth = 6;
+constexpr double kMinWidth = 6;
 // More lines would hide the curves.
-constexpr size_t kMostLines = 10;
+constexpr size_t kMaxLines = 10;
 
 std::vector<double> ColumnsOf(const Plot& plot) {
   std::vector<double> all;
@@ -97,7 +97,7 @@ std::vector<double> ColumnsOf(const Plot& plot) {
   std::sort(all.begin(), all.end());
   std::vector<double> columns;
   for (const double x : all) {
-    if (columns.empty() || x >= columns.back() + kLeastWidth) columns.push_back(x);
+    if (columns.empty() || x >= columns.back() + kMinWidth) columns.push_back(x);
   }
   return columns;
 }
@@ -117,7 +117,7 @@ std::string Lines(const Plot& plot, double column, double from, double to) {
       distance = std::fabs(x - column);
     }
     if (nearest == nullptr) continue;
-    if (++lines > kMostLines) return html + "<div>...</div>";
+    if (++lines > kMaxLines) return html + "<div>...</div>";
     absl::StrAppendFormat(&html, "<div><i class=\"b%d\"></i>%s</div>", series.color,
                           EscapedMarkup(absl::StrCat(series.name, ": ", nearest->what)));
   }
@@ -275,10 +275,10 @@ std::string StackedBarsSvg(const StackedBars& bars) {
 
 }  // namespace
 
-PlotAxis TimeAxis(std::string title, double least_ns, double most_ns) {
+PlotAxis TimeAxis(std::string title, double min_ns, double max_ns) {
   PlotAxis axis = {.title = std::move(title), .is_logarithmic = true, .ticks = {}};
-  axis.from = std::pow(10, std::floor(std::log10(std::max(least_ns, 1.0))));
-  axis.to = std::max(std::pow(10, std::ceil(std::log10(std::max(most_ns, 1.0)))), 10 * axis.from);
+  axis.from = std::pow(10, std::floor(std::log10(std::max(min_ns, 1.0))));
+  axis.to = std::max(std::pow(10, std::ceil(std::log10(std::max(max_ns, 1.0)))), 10 * axis.from);
   // Few powers of ten would leave a reader without numbers between them.
   const bool is_short = axis.to <= 101 * axis.from;
   for (double power = axis.from; power <= axis.to * 1.01; power *= 10) {
@@ -305,11 +305,11 @@ PlotAxis LinearAxis(std::string title, double most, const std::string& unit) {
 namespace {
 
 // A page of many more points draws slowly and shows no more.
-constexpr size_t kMostPoints = 1000;
+constexpr size_t kMaxPoints = 1000;
 
 // Intervals of one step, as many as its share of the points.
 std::vector<LoadInterval> PlottedIntervals(const LoadReport& report, const ReportStep& step) {
-  return Thinned(step.result.intervals, std::max<size_t>(1, kMostPoints / report.steps.size()));
+  return Thinned(step.result.intervals, std::max<size_t>(1, kMaxPoints / report.steps.size()));
 }
 
 // The widest range of the latencies of all steps.
@@ -323,8 +323,8 @@ Range LatencyRange(const LoadReport& report) {
   for (const ReportStep& step : report.steps) {
     const Tally& tally = step.result.tally;
     if (tally.latency.count() == 0) continue;
-    range.least = std::min(range.least, static_cast<double>(tally.service.least_ns()));
-    range.most = std::max(range.most, static_cast<double>(tally.latency.most_ns()));
+    range.least = std::min(range.least, static_cast<double>(tally.service.min_ns()));
+    range.most = std::max(range.most, static_cast<double>(tally.latency.max_ns()));
   }
   range.least = std::clamp(range.least, 1.0, range.most);
   return range;
@@ -394,7 +394,7 @@ std::string TimePlot(const LoadReport& report) {
       const double x = before_s + static_cast<double>(interval.to_ns) * 1e-9;
       const double values[] = {static_cast<double>(interval.p50_ns),
                                static_cast<double>(interval.p99_ns),
-                               static_cast<double>(interval.most_ns)};
+                               static_cast<double>(interval.max_ns)};
       range.least = std::min(range.least, values[0]);
       range.most = std::max(range.most, values[2]);
       for (size_t i = 0; i < 3; ++i) {
@@ -422,9 +422,9 @@ std::string RatePlot(const LoadReport& report) {
       {.name = "p50", .color = 0, .has_line = !is_one, .has_marks = true, .points = {}},
       {.name = "p99", .color = 1, .has_line = !is_one, .has_marks = true, .points = {}}};
   Range range;
-  double most_rate = 0;
+  double max_rate = 0;
   const auto add = [&](double rate, int64_t p50_ns, int64_t p99_ns, const std::string& name) {
-    most_rate = std::max(most_rate, rate);
+    max_rate = std::max(max_rate, rate);
     const double values[] = {static_cast<double>(p50_ns), static_cast<double>(p99_ns)};
     range.least = std::min(range.least, values[0]);
     range.most = std::max(range.most, values[1]);
@@ -454,7 +454,7 @@ std::string RatePlot(const LoadReport& report) {
   range.least = std::clamp(range.least, 1.0, range.most);
   return PlotSvg({.title = is_one ? "Rate against latency (intervals of the run)"
                                   : "Rate against latency (steps)",
-                  .x = LinearAxis("answers per second", most_rate, ""),
+                  .x = LinearAxis("answers per second", max_rate, ""),
                   .y = TimeAxis("latency", range.least, range.most),
                   .series = {std::begin(series), std::end(series)}});
 }

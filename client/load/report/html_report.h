@@ -24,7 +24,7 @@ struct PlotAxis {
 };
 
 // Axes that hold the values, with ticks at round numbers.
-PlotAxis TimeAxis(std::string title, double least_ns, double most_ns);  // Logarithmic, in ns.
+PlotAxis TimeAxis(std::string title, double min_ns, double max_ns);  // Logarithmic, in ns.
 PlotAxis LinearAxis(std::string title, double most, const std::string& unit);
 
 // Figures of the intervals, one step after the other.

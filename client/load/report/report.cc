@@ -144,7 +144,7 @@ bool FallsBehind(const StepResult& result) {
   // further behind shows half its backlog. A run no longer than the shortest latency leaves all
   // calls open.
   const double in_mean = 1.5 * result.rate * tally.latency.MeanNs() * 1e-9;
-  const double in_least = result.offered * static_cast<double>(tally.latency.least_ns()) * 1e-9;
+  const double in_least = result.offered * static_cast<double>(tally.latency.min_ns()) * 1e-9;
   return behind > 0.05 * offered && behind > in_mean && behind > in_least + 1;
 }
 
@@ -260,7 +260,7 @@ namespace {
 std::vector<std::string> SpreadRow(std::string name, const Histogram& histogram) {
   return {std::move(name), RoundedTime(histogram.MeanNs()),
           FormatNanoseconds(histogram.ValueAt(0.5)), FormatNanoseconds(histogram.ValueAt(0.99)),
-          FormatNanoseconds(histogram.most_ns())};
+          FormatNanoseconds(histogram.max_ns())};
 }
 
 }  // namespace
@@ -273,13 +273,13 @@ ReportTable LatencyTable(const ReportStep& step) {
     table.rows.push_back(
         {std::string(name), FormatNanoseconds(latency), FormatNanoseconds(service), above});
   };
-  add("least", tally.latency.least_ns(), tally.service.least_ns(), "");
+  add("least", tally.latency.min_ns(), tally.service.min_ns(), "");
   for (const ReportedPercentile& percentile : kPercentiles) {
     const int64_t latency = tally.latency.ValueAt(percentile.fraction);
     add(percentile.name, latency, tally.service.ValueAt(percentile.fraction),
         FormatCount(tally.latency.CountAbove(latency)));
   }
-  add("most", tally.latency.most_ns(), tally.service.most_ns(), "0");
+  add("most", tally.latency.max_ns(), tally.service.max_ns(), "0");
   add("mean", std::llround(tally.latency.MeanNs()), std::llround(tally.service.MeanNs()),
       absl::StrCat("of ", FormatCount(tally.latency.count())));
   return table;
@@ -325,7 +325,7 @@ ReportTable ProductTable(const LoadReport& report, const ReportStep& step) {
     table.rows.push_back({report.products[i], FormatCount(latency.count()),
                           FormatCount(step.CheckedOf(i)), FormatNanoseconds(latency.ValueAt(0.5)),
                           FormatNanoseconds(latency.ValueAt(0.99)),
-                          FormatNanoseconds(latency.most_ns())});
+                          FormatNanoseconds(latency.max_ns())});
   }
   return table;
 }
@@ -413,7 +413,7 @@ std::string StepText(const LoadReport& report, const ReportStep& step) {
   absl::StrAppendFormat(
       &text,
       "\nclient    %.2f of %.3g cores busy, %s calls in flight at most, %s sent over 1 ms late\n",
-      result.client_cores, result.usable_cores, FormatCount(result.most_in_flight),
+      result.client_cores, result.usable_cores, FormatCount(result.max_in_flight),
       FormatCount(result.sent_late));
   absl::StrAppend(&text, CheckedText(step.verified));
   // The verdict of a search is about all of its steps, and has warnings of its own.
@@ -473,8 +473,8 @@ enum class Detail { kPercentiles, kBuckets };
 OrderedJson HistogramJson(const Histogram& histogram, Detail detail) {
   OrderedJson json = {{"count", histogram.count()},
                       {"mean_ns", histogram.MeanNs()},
-                      {"least_ns", histogram.least_ns()},
-                      {"most_ns", histogram.most_ns()}};
+                      {"least_ns", histogram.min_ns()},
+                      {"most_ns", histogram.max_ns()}};
   for (const ReportedPercentile& percentile : kPercentiles) {
     json[absl::StrCat(percentile.name, "_ns")] = histogram.ValueAt(percentile.fraction);
   }
@@ -503,7 +503,7 @@ OrderedJson IntervalJson(const LoadInterval& interval) {
           {"failed", interval.failed},
           {"p50_ns", interval.p50_ns},
           {"p99_ns", interval.p99_ns},
-          {"most_ns", interval.most_ns}};
+          {"most_ns", interval.max_ns}};
 }
 
 OrderedJson KernelJson(const KernelTally& kernel) {
@@ -560,7 +560,7 @@ OrderedJson StepJson(const LoadReport& report, const ReportStep& step) {
       {"calls_by_status", CodesJson(tally.calls_by_code)},
       {"unsent", result.unsent},
       {"sent_over_1ms_late", result.sent_late},
-      {"most_in_flight", result.most_in_flight},
+      {"most_in_flight", result.max_in_flight},
       {"client_cores", result.client_cores},
       {"usable_cores", result.usable_cores},
       {"interrupted", result.was_interrupted},
@@ -653,7 +653,7 @@ std::string ReportCsv(const LoadReport& report) {
                           tally.latency.MeanNs());
     for (const ReportedPercentile& p : kPercentiles)
       absl::StrAppend(&text, ",", tally.latency.ValueAt(p.fraction));
-    absl::StrAppend(&text, ",", tally.latency.most_ns());
+    absl::StrAppend(&text, ",", tally.latency.max_ns());
     for (const ReportedPercentile& p : kPercentiles)
       absl::StrAppend(&text, ",", tally.service.ValueAt(p.fraction));
     absl::StrAppend(&text, ",", tally.blocked.ValueAt(0.99), ",", tally.send_error.ValueAt(0.99));

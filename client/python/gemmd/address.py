@@ -12,7 +12,7 @@ TLS_PREFIXES = ("tls:", "mtls:")
 # Addresses that may stand for several servers, which calls then go round.
 _SEVERAL = ("dns:", "ipv4:", "ipv6:")
 _LONGEST_PATH = 107  # sockaddr_un has room for that, and a zero.
-_MOST_PORT_DIGITS = 5  # int() refuses thousands of them with an error of its own.
+_MAX_PORT_DIGITS = 5  # int() refuses thousands of them with an error of its own.
 _WANT_ANY = "host:port (port 1 to 65535), tls:host:port or unix:/path"
 
 
@@ -79,7 +79,7 @@ def _want_of(address: str) -> str:
 
 def _want_of_host_and_port(address: str) -> str:
     host, _, port = address.rpartition(":")
-    if not (port.isdecimal() and len(port) <= _MOST_PORT_DIGITS and 0 < int(port) < 65536):
+    if not (port.isdecimal() and len(port) <= _MAX_PORT_DIGITS and 0 < int(port) < 65536):
         return _WANT_ANY
     is_bracketed = host.startswith("[")
     name = host[1:-1] if is_bracketed and host.endswith("]") else host

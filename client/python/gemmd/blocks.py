@@ -12,7 +12,7 @@ from gemmd.checks import text, whole
 from gemmd.errors import refusal
 from gemmd.v1 import tensors_pb2
 
-MOST_PER_BLOCK = 2**63 - 1  # Messages carry it in 64 bits.
+MAX_PER_BLOCK = 2**63 - 1  # Messages carry it in 64 bits.
 _BY_DTYPE = {
     np.dtype(np.float32): "f32",
     np.dtype(ml_dtypes.float8_e8m0fnu): "ue8m0",
@@ -55,20 +55,20 @@ class BlockScale:
         if factors.ndim not in (2, 3):
             raise refusal("scale.factors", f"{factors.ndim} dimensions", "lines x blocks along k")
         message.type = tensors_pb2.FactorType.Value("FACTOR_TYPE_" + name.upper())
-        message.rows_per_block = whole("scale.rows", self.rows, 1, MOST_PER_BLOCK)
-        message.k_per_block = whole("scale.k", self.k, 1, MOST_PER_BLOCK)
+        message.rows_per_block = whole("scale.rows", self.rows, 1, MAX_PER_BLOCK)
+        message.k_per_block = whole("scale.k", self.k, 1, MAX_PER_BLOCK)
         message.per_matrix = factors.ndim == 3
         message.factors = np.ascontiguousarray(factors).view(wire).tobytes()
 
 
-def _least_power_of_two(ratios: np.ndarray) -> np.ndarray:
+def _min_power_of_two(ratios: np.ndarray) -> np.ndarray:
     """The codes of ue8m0 of the least powers of two that are no less than the ratios."""
     fractions, exponents = np.frexp(ratios)
     least = np.where(fractions == 0.5, exponents - 1, exponents)
     return (np.clip(least, -127, 127) + 127).astype(np.uint8)
 
 
-def _least_ue4m3(ratios: np.ndarray) -> np.ndarray:
+def _min_ue4m3(ratios: np.ndarray) -> np.ndarray:
     """The codes of ue4m3 of the least factors that are no less than the ratios, 448 at most."""
     steps = np.arange(0x7F, dtype=np.uint8).view(ml_dtypes.float8_e4m3fn).astype(np.float64)
     return np.clip(np.searchsorted(steps, ratios), 1, 0x7E).astype(np.uint8)
@@ -83,9 +83,9 @@ def factors_of(magnitudes: np.ndarray, largest: float, name: str) -> tuple[np.nd
             stored = ratios.astype(np.float32)
             stored[stored == 0] = 1  # A magnitude whose factor would be 0.
         case "ue8m0":
-            stored = _least_power_of_two(ratios).view(ml_dtypes.float8_e8m0fnu)
+            stored = _min_power_of_two(ratios).view(ml_dtypes.float8_e8m0fnu)
         case "ue4m3":
-            stored = _least_ue4m3(ratios).view(ml_dtypes.float8_e4m3fn)
+            stored = _min_ue4m3(ratios).view(ml_dtypes.float8_e4m3fn)
         case _:
             raise refusal("factors", repr(name), "f32, ue8m0 or ue4m3")
     return stored, stored.astype(np.float64)

@@ -19,10 +19,10 @@ from gemmd.security import check_token, has_tls, make_credentials
 
 Metadata: TypeAlias = Sequence[tuple[str, str]]
 
-_MOST_MESSAGE_BYTES = 2**31 - 1
-_MOST_ATTEMPTS = 5  # gRPC itself allows no more.
-_MOST_KEEPALIVE_S = 86400
-_MOST_TIMEOUT_S = 366 * 86400
+_MAX_MESSAGE_BYTES = 2**31 - 1
+_MAX_ATTEMPTS = 5  # gRPC itself allows no more.
+_MAX_KEEPALIVE_S = 86400
+_MAX_TIMEOUT_S = 366 * 86400
 
 
 class ClientOptions(TypedDict, total=False):
@@ -56,7 +56,7 @@ class Settings:
     address: str
     timeout: float = 60.0
     max_message_bytes: int = 512 << 20
-    max_attempts: int = _MOST_ATTEMPTS
+    max_attempts: int = _MAX_ATTEMPTS
     keepalive_s: float = 20.0
     metadata: Metadata = ()
     tls_ca: str = ""
@@ -74,8 +74,8 @@ class Settings:
         checks: dict[str, Callable[[str, Any], Any]] = {
             "address": text,
             "timeout": lambda _, value: checked_timeout(value),
-            "max_message_bytes": lambda *given: whole(*given, 1, _MOST_MESSAGE_BYTES),
-            "max_attempts": lambda *given: whole(*given, 1, _MOST_ATTEMPTS),
+            "max_message_bytes": lambda *given: whole(*given, 1, _MAX_MESSAGE_BYTES),
+            "max_attempts": lambda *given: whole(*given, 1, _MAX_ATTEMPTS),
             "keepalive_s": _checked_keepalive,
             "tls_ca": file_name,
             "tls_cert": file_name,
@@ -122,7 +122,7 @@ class Settings:
 
     def options(self) -> list[tuple[str, Any]]:
         """gRPC's options for one connection."""
-        retry_bytes = min(_MOST_MESSAGE_BYTES, self.max_message_bytes + (64 << 10))
+        retry_bytes = min(_MAX_MESSAGE_BYTES, self.max_message_bytes + (64 << 10))
         name = self.tls_server_name
         return [
             *self.channel_options,
@@ -171,16 +171,16 @@ class Settings:
 
 def _checked_keepalive(field: str, value: Any) -> float:
     # The server closes connections with pings that come faster than every 10 s.
-    return real(field, value, f"10 to {_MOST_KEEPALIVE_S}", lambda s: 10 <= s <= _MOST_KEEPALIVE_S)
+    return real(field, value, f"10 to {_MAX_KEEPALIVE_S}", lambda s: 10 <= s <= _MAX_KEEPALIVE_S)
 
 
 def checked_timeout(timeout: Any) -> float:
     """The timeout as a float. Raises InvalidArgument, a ValueError, for what is no time that a call may take: gRPC
     itself ends such a call at once, or never."""
-    if type(timeout) is float and 0 < timeout <= _MOST_TIMEOUT_S:
+    if type(timeout) is float and 0 < timeout <= _MAX_TIMEOUT_S:
         return timeout
-    want = f"a number of seconds above 0, at most {_MOST_TIMEOUT_S} (a year)"
-    return real("timeout", timeout, want, lambda s: 0 < s <= _MOST_TIMEOUT_S)
+    want = f"a number of seconds above 0, at most {_MAX_TIMEOUT_S} (a year)"
+    return real("timeout", timeout, want, lambda s: 0 < s <= _MAX_TIMEOUT_S)
 
 
 class Deadline:

@@ -16,10 +16,10 @@ from gemmd.product import Answer, Product, Request
 from gemmd.v1 import gemm_pb2
 from gemmd.wire import Buffer, fields, head, without
 
-MOST_UNANSWERED = 1024  # The server stops reading while so many are.
-_MOST_PRODUCTS = 256
+MAX_UNANSWERED = 1024  # The server stops reading while so many are.
+_MAX_PRODUCTS = 256
 HEAD_BYTES = 32  # What a product takes in a message of several, beside its own bytes, at most.
-_MOST_BYTES = 4 << 20  # Of a message of several products.
+_MAX_BYTES = 4 << 20  # Of a message of several products.
 
 AnyFuture: TypeAlias = "concurrent.futures.Future[Product] | asyncio.Future[Product]"
 
@@ -35,10 +35,10 @@ class Pending:
 
 class Queue:
     """The products of a stream that wait for a message, and those that wait for an answer. The caller
-    guards it. No message is longer than `most_bytes`."""
+    guards it. No message is longer than `max_bytes`."""
 
-    def __init__(self, most_bytes: int) -> None:
-        self._most_bytes = min(_MOST_BYTES, most_bytes)
+    def __init__(self, max_bytes: int) -> None:
+        self._max_bytes = min(_MAX_BYTES, max_bytes)
         self._waiting: deque[Pending] = deque()
         self._unanswered: dict[str, Pending] = {}
         self._count = 0
@@ -61,9 +61,9 @@ class Queue:
         """What goes in the next message: one product, or several where they are small."""
         taken: list[Request] = []
         size = 0
-        while self._waiting and len(taken) < _MOST_PRODUCTS:
+        while self._waiting and len(taken) < _MAX_PRODUCTS:
             size += self._waiting[0].request.nbytes + HEAD_BYTES
-            if taken and size > self._most_bytes:
+            if taken and size > self._max_bytes:
                 break
             taken.append(self._waiting.popleft().request)
         return taken

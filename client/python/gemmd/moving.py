@@ -117,7 +117,7 @@ def upload(
     """Brings a tensor to the server; goes on with what is missing where connections broke."""
     first = resident_pb2.PutRequest(begin=upload.begin)
     watch, tries = Patience(patience, timeout), Tries()
-    least_missing = upload.data.nbytes
+    min_missing = upload.data.nbytes
     while True:
         watch.look(0)
         attempt = _Round(upload, metadata)
@@ -136,8 +136,8 @@ def upload(
             return attempt.tensor
         assert attempt.error is not None
         missing = attempt.missing_bytes()
-        time.sleep(tries.pause_after(attempt.error, missing < least_missing))
-        least_missing = min(least_missing, missing)
+        time.sleep(tries.pause_after(attempt.error, missing < min_missing))
+        min_missing = min(min_missing, missing)
 
 
 def download(

@@ -13,7 +13,7 @@ from typing import Any, Literal
 import numpy as np
 import numpy.typing as npt
 
-from gemmd.blocks import MOST_PER_BLOCK, BlockScale, factors_of
+from gemmd.blocks import MAX_PER_BLOCK, BlockScale, factors_of
 from gemmd.checks import array as checked_array
 from gemmd.checks import no_effect, refused, text, whole
 from gemmd.elements import Element, named_element, pack, typed
@@ -196,8 +196,8 @@ def _quantize_blocks(
         lines_per_block, k_per_block = block
     except (TypeError, ValueError):
         raise refused("block", block, "two whole numbers: lines, and elements along k") from None
-    lines_per_block = whole("block", lines_per_block, 1, MOST_PER_BLOCK)
-    k_per_block = whole("block", k_per_block, 1, MOST_PER_BLOCK)
+    lines_per_block = whole("block", lines_per_block, 1, MAX_PER_BLOCK)
+    k_per_block = whole("block", k_per_block, 1, MAX_PER_BLOCK)
     if not np.isfinite(array).all():
         row, column = np.argwhere(~np.isfinite(array))[0]
         raise refusal("values", f"{array[row, column]} at [{row}, {column}]", "a finite value")

@@ -152,12 +152,12 @@ class Request:
         """The bytes that travel, both ways, if D has elements of 4 bytes."""
         return self.nbytes + 4 * math.prod(self.shape)
 
-    def check_size(self, most_bytes: int) -> None:
+    def check_size(self, max_bytes: int) -> None:
         """Raises ResourceExhausted, as gRPC would once all of it has been copied, where the message is longer."""
         size = self.nbytes
-        if size > most_bytes:
+        if size > max_bytes:
             raise ResourceExhausted(
-                f"request: got {size} bytes, want at most {most_bytes}: {WHERE_TOO_LONG}"
+                f"request: got {size} bytes, want at most {max_bytes}: {WHERE_TOO_LONG}"
             )
 
     def serialize(self) -> bytes:

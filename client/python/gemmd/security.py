@@ -14,7 +14,7 @@ import grpc
 from gemmd.address import TLS_PREFIXES, is_loopback, is_unix, without_tls
 from gemmd.errors import refusal
 
-_MOST_TOKEN_CHARACTERS = 8192
+_MAX_TOKEN_CHARACTERS = 8192
 _WHOLE = "certificates in PEM, all of them whole"
 
 
@@ -35,9 +35,9 @@ def make_credentials(address: str, ca: str, cert: str, key: str) -> grpc.Channel
 
 def check_token(token: str, address: str, is_encrypted: bool, uses_proxy: bool) -> None:
     """Raises InvalidArgument where the token is none, or where others could read it."""
-    is_good = len(token) <= _MOST_TOKEN_CHARACTERS and all("!" <= c <= "~" for c in token)
+    is_good = len(token) <= _MAX_TOKEN_CHARACTERS and all("!" <= c <= "~" for c in token)
     if not is_good:
-        want = f"at most {_MOST_TOKEN_CHARACTERS} printable ones of ASCII without spaces"
+        want = f"at most {_MAX_TOKEN_CHARACTERS} printable ones of ASCII without spaces"
         raise refusal("token", f"{len(token)} characters", want)
     if not token or is_encrypted or is_unix(address):
         return

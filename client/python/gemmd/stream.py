@@ -13,7 +13,7 @@ import grpc
 
 from gemmd.channel import Metadata, checked_timeout
 from gemmd.errors import Cancelled, Error, Unavailable, from_rpc_error
-from gemmd.joint import HEAD_BYTES, MOST_UNANSWERED, Queue
+from gemmd.joint import HEAD_BYTES, MAX_UNANSWERED, Queue
 from gemmd.methods import MULTIPLY_STREAM
 from gemmd.ownership import Owner
 from gemmd.product import Product, ProductOptions, Request, build_request
@@ -33,11 +33,11 @@ class Stream:
     """
 
     def __init__(
-        self, channel: grpc.Channel, timeout: float | None, metadata: Metadata, most_bytes: int
+        self, channel: grpc.Channel, timeout: float | None, metadata: Metadata, max_bytes: int
     ) -> None:
-        self._most_bytes = most_bytes
+        self._max_bytes = max_bytes
         self._condition = threading.Condition()
-        self._queue = Queue(most_bytes)
+        self._queue = Queue(max_bytes)
         self._owner = Owner(self)
         self._is_closed = False
         self._error: Error | None = None
@@ -51,11 +51,11 @@ class Stream:
         """Sends a product, as `gemmd.Client.multiply` has it. Blocks while 1024 are unanswered."""
         self._owner.check("stream")
         request = build_request(a, b, options)
-        request.check_size(self._most_bytes - HEAD_BYTES)
+        request.check_size(self._max_bytes - HEAD_BYTES)
         future: Future[Product] = Future()
         future.set_running_or_notify_cancel()
         with self._condition:
-            self._condition.wait_for(lambda: len(self._queue) < MOST_UNANSWERED or self._is_closed)
+            self._condition.wait_for(lambda: len(self._queue) < MAX_UNANSWERED or self._is_closed)
             if self._is_closed:
                 raise self._error or Cancelled("stream: it is closed")
             self._queue.add(request, future)
@@ -68,7 +68,7 @@ class Stream:
         """The products of pairs of operands, in their order; at most 1024 are under way at a time."""
         under_way: deque[Future[Product]] = deque()
         for a, b in pairs:
-            if len(under_way) == MOST_UNANSWERED:
+            if len(under_way) == MAX_UNANSWERED:
                 yield under_way.popleft().result()
             under_way.append(self.submit(a, b, **options))
         while under_way:

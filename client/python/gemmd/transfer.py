@@ -30,9 +30,9 @@ from gemmd.wire import Buffer, fields, nested, read_varint, without
 
 _SMALL_BYTES = 8 << 20  # As many go over one connection, more over several.
 _LANES = 4
-_MOST_LANES = 16
+_MAX_LANES = 16
 PIECE_BYTES = 16 << 20  # What one connection asks for at a time.
-_MOST_FRUITLESS_TRIES = 5
+_MAX_FRUITLESS_TRIES = 5
 _LONGEST_PAUSE_S = 2.0
 LOOK_EVERY_S = 0.1
 _CHUNK_TAG = resident_pb2.GetResponse.CHUNK_FIELD_NUMBER << 3 | 2
@@ -42,7 +42,7 @@ _BYTES_TAG = resident_pb2.GetChunk.DATA_FIELD_NUMBER << 3 | 2
 
 def lanes_for(size: int, asked: Any) -> int:
     """The connections for so many bytes; `asked` is what the caller said, 0 for nothing."""
-    return whole("connections", asked, 0, _MOST_LANES) or (1 if size <= _SMALL_BYTES else _LANES)
+    return whole("connections", asked, 0, _MAX_LANES) or (1 if size <= _SMALL_BYTES else _LANES)
 
 
 @dataclass
@@ -145,7 +145,7 @@ class Tries:
         if has_moved:
             self._fruitless, self._pause = 0, 0.1
         self._fruitless += 1
-        if self._fruitless == _MOST_FRUITLESS_TRIES:
+        if self._fruitless == _MAX_FRUITLESS_TRIES:
             raise error
         pause, self._pause = self._pause, min(2 * self._pause, _LONGEST_PAUSE_S)
         return pause

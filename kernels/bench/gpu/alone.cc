@@ -13,7 +13,7 @@ namespace {
 
 constexpr double kPartSeconds = 0.05;  // Between two looks at the clock.
 constexpr double kShortest = 1e-7;     // A loop is never taken to be shorter.
-constexpr double kMostTimes = 1e6;
+constexpr double kMaxTimes = 1e6;
 
 struct Ran {
   double seconds = 0;
@@ -38,7 +38,7 @@ absl::StatusOr<AloneTime> TimeAlone(Device& device, Loop& loop, double seconds) 
   RETURN_IF_ERROR(loop.Run(1).status());  // Loads what is loaded at first use.
   ASSIGN_OR_RETURN(const double once, loop.Run(1));
   const int times = static_cast<int>(
-      std::clamp(std::ceil(kPartSeconds / std::max(once, kShortest)), 1.0, kMostTimes));
+      std::clamp(std::ceil(kPartSeconds / std::max(once, kShortest)), 1.0, kMaxTimes));
   RETURN_IF_ERROR(RunFor(loop, times, seconds / 2).status());
   const std::optional<double> before = device.energy_joules();
   ASSIGN_OR_RETURN(const Ran ran, RunFor(loop, times, seconds));

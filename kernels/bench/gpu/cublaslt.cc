@@ -15,7 +15,7 @@
 namespace gemmd::bench {
 namespace {
 
-constexpr int kMostProposals = 16;
+constexpr int kMaxProposals = 16;
 constexpr int64_t kWorkspaceBytes = int64_t{64} << 20;
 
 absl::Status LtStatus(cublasStatus_t status, std::string_view what) {
@@ -228,11 +228,11 @@ absl::StatusOr<std::vector<cublasLtMatmulHeuristicResult_t>> CublasLtOpponent::P
         LtStatus(api_.set_preference(preference.get(), attribute, &alignment, sizeof(alignment)),
                  "alignment"));
   }
-  std::vector<cublasLtMatmulHeuristicResult_t> proposals(kMostProposals);
+  std::vector<cublasLtMatmulHeuristicResult_t> proposals(kMaxProposals);
   int count = 0;
   RETURN_IF_ERROR(LtStatus(
       api_.heuristics(handle_, product_.get(), first_.get(), second_.get(), result_.get(),
-                      result_.get(), preference.get(), kMostProposals, proposals.data(), &count),
+                      result_.get(), preference.get(), kMaxProposals, proposals.data(), &count),
       "heuristics"));
   proposals.resize(static_cast<size_t>(count));
   return proposals;

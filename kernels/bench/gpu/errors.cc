@@ -28,7 +28,7 @@ constexpr int64_t kCompared = 128;  // Rows and columns of D.
 // Rows and columns of D in all. Of f32 they are as many as tiles of large products ask for: the
 // library splits k where they are few, which no caller with large matrices gets.
 constexpr int64_t ExtentOf(ElementType type) { return type == ElementType::kF32 ? 2048 : 128; }
-constexpr int64_t kMostDepthOfF32 = 16384;
+constexpr int64_t kMaxDepthOfF32 = 16384;
 
 enum class Data { kUniform, kNormal, kOutlier, kWide, kCancellation };
 
@@ -240,7 +240,7 @@ absl::StatusOr<bool> CompareErrors(const Options& options, Device& device, Libra
   bool is_right = true;
   for (const Operand& operand : kOperands) {
     for (const int64_t k : kDepths) {
-      if (operand.type == ElementType::kF32 && k > kMostDepthOfF32) continue;
+      if (operand.type == ElementType::kF32 && k > kMaxDepthOfF32) continue;
       ASSIGN_OR_RETURN(const Errors errors, Compare(device, cublaslt, k, operand));
       std::cout << absl::StrFormat("| %d | %s | %s | %.2e | %.2e | %.2e | %.2e |%s\n", k,
                                    std::string(gemmd::NameOf(operand.type)),

@@ -65,8 +65,8 @@ absl::StatusOr<std::unique_ptr<Group>> MakeGroup(Device& device, const Kernel& k
                                                  const Libraries& libraries,
                                                  const Observer& observer) {
   auto group = std::make_unique<Group>();
-  const int64_t least_bytes = 2 * device.facts().l2_bytes + 1;
-  ASSIGN_OR_RETURN(group->operands, OperandSets::Make(device, problem, least_bytes));
+  const int64_t min_bytes = 2 * device.facts().l2_bytes + 1;
+  ASSIGN_OR_RETURN(group->operands, OperandSets::Make(device, problem, min_bytes));
   const auto refused = [&](const Library& library, const absl::Status& why) {
     observer.refused(kernel, library, why);
   };

@@ -10,7 +10,7 @@
 namespace gemmd::bench {
 namespace {
 
-constexpr int64_t kMostSets = 1024;  // For tiny operands. One graph holds a call for each.
+constexpr int64_t kMaxSets = 1024;  // For tiny operands. One graph holds a call for each.
 
 absl::StatusOr<DeviceBytes> Upload(Device& device, const std::vector<std::byte>& bytes) {
   const auto size = static_cast<int64_t>(bytes.size());
@@ -22,14 +22,14 @@ absl::StatusOr<DeviceBytes> Upload(Device& device, const std::vector<std::byte>&
 }  // namespace
 
 absl::StatusOr<OperandSets> OperandSets::Make(Device& device, const Problem& problem,
-                                              int64_t least_bytes) {
+                                              int64_t min_bytes) {
   RETURN_IF_ERROR(CheckMemory(problem, 1));
   ASSIGN_OR_RETURN(Operands host, DrawOperands(problem, 0));
-  return Make(device, problem, std::move(host), least_bytes);
+  return Make(device, problem, std::move(host), min_bytes);
 }
 
 absl::StatusOr<OperandSets> OperandSets::Make(Device& device, const Problem& problem, Operands host,
-                                              int64_t least_bytes) {
+                                              int64_t min_bytes) {
   OperandSets sets;
   sets.problem_ = problem;
   sets.host_ = std::move(host);
@@ -38,7 +38,7 @@ absl::StatusOr<OperandSets> OperandSets::Make(Device& device, const Problem& pro
   }
   const auto bytes = static_cast<int64_t>(sets.host_.a.size() + sets.host_.b.size());
   const int64_t count =
-      std::clamp<int64_t>((least_bytes + bytes - 1) / std::max<int64_t>(1, bytes), 2, kMostSets);
+      std::clamp<int64_t>((min_bytes + bytes - 1) / std::max<int64_t>(1, bytes), 2, kMaxSets);
   for (int64_t i = 0; i < count; ++i) {
     Set set;
     ASSIGN_OR_RETURN(set.a, Upload(device, sets.host_.a));

@@ -16,13 +16,13 @@ namespace gemmd::bench {
 
 class OperandSets {
  public:
-  // So many sets that A and B of all of them are at least `least_bytes`, two or more; the same
+  // So many sets that A and B of all of them are at least `min_bytes`, two or more; the same
   // random data in each, or those of `host`.
   // Errors: as of Device.
   static absl::StatusOr<OperandSets> Make(Device& device, const Problem& problem,
-                                          int64_t least_bytes);
+                                          int64_t min_bytes);
   static absl::StatusOr<OperandSets> Make(Device& device, const Problem& problem, Operands host,
-                                          int64_t least_bytes);
+                                          int64_t min_bytes);
 
   const Problem& problem() const { return problem_; }
   int count() const { return static_cast<int>(sets_.size()); }

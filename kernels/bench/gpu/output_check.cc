@@ -18,9 +18,9 @@ namespace {
 using Bytes = std::vector<std::byte>;
 using Places = std::vector<int64_t>;
 
-constexpr int64_t kMostPlaces = 64;   // Rows, and columns, of a sample: 4096 elements.
-constexpr int64_t kLeastPlaces = 16;  // However deep the product is.
-constexpr int64_t kMostMatrices = 4;  // So many of a batch are looked at.
+constexpr int64_t kMaxPlaces = 64;   // Rows, and columns, of a sample: 4096 elements.
+constexpr int64_t kMinPlaces = 16;   // However deep the product is.
+constexpr int64_t kMaxMatrices = 4;  // So many of a batch are looked at.
 
 uint64_t ElementAt(const MatrixLayout& layout, const std::byte* bytes, int64_t row,
                    int64_t column) {
@@ -88,7 +88,7 @@ absl::StatusOr<Sample> DrawSample(const Problem& problem, const std::byte* a, co
                          static_cast<double>(budget);
   const auto affordable = static_cast<int64_t>(std::sqrt(
       static_cast<double>(budget) / static_cast<double>(std::max<int64_t>(1, problem.k))));
-  const int64_t places = std::clamp(affordable, kLeastPlaces, kMostPlaces);
+  const int64_t places = std::clamp(affordable, kMinPlaces, kMaxPlaces);
   sample.rows = DrawPlaces(problem.m, takes_all ? problem.m : places, 1);
   sample.columns = DrawPlaces(problem.n, takes_all ? problem.n : places, 2);
   const auto m = static_cast<int64_t>(sample.rows.size());
@@ -220,7 +220,7 @@ absl::StatusOr<OutputCheck> CheckOutput(const Kernel& kernel, const Target& targ
                                         const Bytes& d, int64_t budget) {
   OutputCheck check;
   check.elements = problem.m * problem.n * problem.batch;
-  const Places matrices = DrawPlaces(problem.batch, kMostMatrices, 3);
+  const Places matrices = DrawPlaces(problem.batch, kMaxMatrices, 3);
   for (const int64_t matrix : matrices) {
     ASSIGN_OR_RETURN(Sample sample,
                      DrawSample(problem, operands.a.data() + matrix * problem.a.batch_stride_bytes,

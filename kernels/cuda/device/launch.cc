@@ -33,9 +33,9 @@
 namespace gemmd {
 namespace {
 
-constexpr int64_t kMostBlocks = std::numeric_limits<int32_t>::max();
+constexpr int64_t kMaxBlocks = std::numeric_limits<int32_t>::max();
 constexpr int kBytesOfStep = 32 * sizeof(uint32_t);  // Metadata of a row of instructions.
-constexpr int64_t kMostBatches = 65535;  // A launch has no more: the grid's third extent.
+constexpr int64_t kMaxBatches = 65535;  // A launch has no more: the grid's third extent.
 
 using FunctionTable = std::unordered_map<const CudaRow*, const void*>;
 
@@ -143,7 +143,7 @@ Places PlacesOf(const GemmArgs& args, const CudaPlan& plan) {
 
 // Without its address.
 absl::StatusOr<OperandLines> LinesOf(std::string_view field, const OperandPlan& plan) {
-  if (plan.lines > kMostBlocks || plan.line_stride_bytes > kMostLineBytes) {
+  if (plan.lines > kMaxBlocks || plan.line_stride_bytes > kMaxLineBytes) {
     return absl::ResourceExhaustedError(Concat(field, ": got ", plan.lines, " lines of ",
                                                plan.line_bytes,
                                                " bytes, want at most 2^31 - 1 of less than 2^31"));
@@ -262,7 +262,7 @@ absl::Status SetStore(const CudaRow& row, const GemmArgs& args, const CudaPlan& 
       sums.are_kept || parameters.finishes_sums ? 1 : static_cast<float>(problem.alpha);
   const int element_bytes = BitsOf(parameters.stored_type) / 8;
   const int64_t stride = sums.are_kept ? sums.line_stride_bytes : problem.d.line_stride_bytes();
-  if (problem.m > kMostBlocks || stride > kMostLineBytes) {
+  if (problem.m > kMaxBlocks || stride > kMaxLineBytes) {
     return absl::ResourceExhaustedError(Concat("d: got ", problem.m, " lines every ", stride,
                                                " bytes, want at most 2^31 - 1 every 2^31"));
   }
@@ -286,7 +286,7 @@ absl::Status SetTiles(const CudaRow& row, mma::Chip chip, const GemmArgs& args,
                       MmaParameters& parameters) {
   const int64_t tiles = int64_t{parameters.tiles_m} * parameters.tiles_n;
   const int64_t batch = args.problem.batch;
-  if (batch > kMostBlocks / tiles) {
+  if (batch > kMaxBlocks / tiles) {
     return absl::ResourceExhaustedError(
         Concat("batch: got ", batch, " matrices of ", tiles, " tiles, want at most 2^31 tiles"));
   }
@@ -303,7 +303,7 @@ absl::Status SetParameters(const CudaRow& row, mma::Chip chip, const GemmArgs& a
   const int64_t tiles_n = DivideUp(problem.n, row.tile.n);
   const int64_t tiles_k = DivideUp(problem.k, row.tile.k);
   const int64_t steps = tiles_k * StepsOfTile(row);
-  if (tiles_m > kMostBlocks / tiles_n || steps > kMostBlocks / kBytesOfStep) {
+  if (tiles_m > kMaxBlocks / tiles_n || steps > kMaxBlocks / kBytesOfStep) {
     return absl::ResourceExhaustedError(Concat("d: got ", problem.m, "x", problem.n,
                                                " and k = ", problem.k,
                                                ", want at most 2^31 tiles of ", row.tile.m, "x",
@@ -403,10 +403,10 @@ absl::Status LaunchProduct(std::string_view name, const PreparedLaunch& prepared
   cudaLaunchConfig_t config = prepared.config;
   config.stream = stream;
   config.attrs = attributes.data();
-  for (int64_t first = 0; first < batch; first += is_persistent ? batch : kMostBatches) {
+  for (int64_t first = 0; first < batch; first += is_persistent ? batch : kMaxBatches) {
     parameters.first_batch = first;
     if (!is_persistent) {
-      config.gridDim.z = static_cast<unsigned>(std::min(batch - first, kMostBatches));
+      config.gridDim.z = static_cast<unsigned>(std::min(batch - first, kMaxBatches));
     }
     void* arguments[] = {&parameters};
     RETURN_IF_ERROR(

@@ -9,7 +9,7 @@
 namespace gemmd::sim {
 namespace {
 
-constexpr int kMostProducts = 32;  // In one block.
+constexpr int kMaxProducts = 32;  // In one block.
 
 }  // namespace
 
@@ -34,7 +34,7 @@ uint32_t PlainBlock(const FusedRun& run, int first, int row_base, int lane, uint
     return arithmetic.widens_to_f16 ? Decode(ElementType::kF16, F16FromFp8(type, bits))
                                     : Decode(type, bits);
   };
-  std::array<Product, kMostProducts> products;
+  std::array<Product, kMaxProducts> products;
   const auto count = static_cast<size_t>(arithmetic.block);
   for (size_t i = 0; i < count; ++i) {
     const int place = first + static_cast<int>(i);

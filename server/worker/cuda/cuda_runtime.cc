@@ -146,8 +146,8 @@ class CudaRuntime final : public GpuRuntime {
         "copy of lines on the GPU");
   }
   absl::Status CopyParts(Lane lane, const CopiedPart* parts, int64_t count,
-                         int64_t most_bytes) override {
-    return CopyPartsOnStream(parts, count, most_bytes, Of(lane).get());
+                         int64_t max_bytes) override {
+    return CopyPartsOnStream(parts, count, max_bytes, Of(lane).get());
   }
   absl::Status Clear(Lane lane, std::byte* memory, int64_t bytes) override {
     return CudaStatus(cudaMemsetAsync(memory, 0, static_cast<size_t>(bytes), Of(lane).get()),

@@ -57,9 +57,9 @@ class LoadRunTest : public testing::Test {
     return result;
   }
 
-  void SetRate(double rate, int64_t most_in_flight = 10000) {
-    step_.loop = OpenLoop{.arrivals = {.rate = {.from = rate, .to = rate}},
-                          .most_in_flight = most_in_flight};
+  void SetRate(double rate, int64_t max_in_flight = 10000) {
+    step_.loop =
+        OpenLoop{.arrivals = {.rate = {.from = rate, .to = rate}}, .max_in_flight = max_in_flight};
   }
 
   Mix mix_;

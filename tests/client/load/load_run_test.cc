@@ -39,10 +39,10 @@ TEST_F(LoadRunTest, AStallShowsInLatencyFromTheIntendedSend) {
   const StepResult result = Run({server.address()});
   ASSERT_EQ(result.tally.ok(), 100);
   EXPECT_EQ(result.unsent, 0);
-  EXPECT_EQ(result.most_in_flight, 2);
+  EXPECT_EQ(result.max_in_flight, 2);
   // The fiftieth was due at 196 ms.
   EXPECT_GE(result.tally.latency.CountAbove(200 * kMs), 50);
-  EXPECT_GE(result.tally.latency.most_ns(), 400 * kMs);
+  EXPECT_GE(result.tally.latency.max_ns(), 400 * kMs);
   // What a clock that starts at the send hides is there as a figure of its own.
   EXPECT_GE(result.tally.blocked.CountAbove(200 * kMs), 48);
 }
@@ -58,8 +58,8 @@ TEST_F(LoadRunTest, WithoutALimitNothingIsBlocked) {
   };
   const StepResult result = Run({server.address()});
   ASSERT_EQ(result.tally.ok(), 200);
-  EXPECT_EQ(result.most_in_flight, 200);
-  EXPECT_EQ(result.tally.blocked.most_ns(), 0);
+  EXPECT_EQ(result.max_in_flight, 200);
+  EXPECT_EQ(result.tally.blocked.max_ns(), 0);
   // The hundredth was due 200 ms before the last.
   EXPECT_GE(result.tally.latency.CountAbove(199 * kMs), 100);
 }
@@ -77,11 +77,11 @@ TEST_F(LoadRunTimed, AStallShowsInTheCorrectedPercentiles) {
   EXPECT_GE(result.tally.latency.ValueAt(0.85), 90 * kMs);
   EXPECT_GE(result.tally.latency.ValueAt(0.90), 190 * kMs);
   EXPECT_GE(result.tally.latency.ValueAt(0.99), 370 * kMs);
-  EXPECT_GE(result.tally.latency.most_ns(), 390 * kMs);
+  EXPECT_GE(result.tally.latency.max_ns(), 390 * kMs);
   HoldsTimed("p99 from the send, with a stall", 200, Ms(result.tally.service.ValueAt(0.99)), "ms");
   // What the other clock hides is there as a figure of its own.
   EXPECT_GE(result.tally.blocked.ValueAt(0.90), 150 * kMs);
-  EXPECT_EQ(result.most_in_flight, 2);
+  EXPECT_EQ(result.max_in_flight, 2);
 }
 
 // Without a limit every call is sent on time, and both clocks see the stall.
@@ -93,9 +93,9 @@ TEST_F(LoadRunTimed, WithoutALimitBothClocksSeeAStall) {
   ASSERT_EQ(result.tally.ok(), 1000);
   EXPECT_GE(result.tally.latency.ValueAt(0.90), 190 * kMs);
   EXPECT_GE(result.tally.service.ValueAt(0.99), 350 * kMs);
-  EXPECT_EQ(result.tally.blocked.most_ns(), 0);
+  EXPECT_EQ(result.tally.blocked.max_ns(), 0);
   HoldsTimedAtLeast("calls under way at the end of a stall", 190,
-                    static_cast<double>(result.most_in_flight), "calls");
+                    static_cast<double>(result.max_in_flight), "calls");
 }
 
 TEST_F(LoadRunTest, LatencyIsNotBelowTheServersDelay) {
@@ -104,14 +104,14 @@ TEST_F(LoadRunTest, LatencyIsNotBelowTheServersDelay) {
   step_.count = 60;
   step_.duration_ns = 3600'000 * kMs;
   const StepResult result = Run({server.address()});
-  EXPECT_GE(result.tally.service.least_ns(), 20 * kMs);
-  EXPECT_GE(result.tally.latency.least_ns(), result.tally.service.least_ns());
-  EXPECT_EQ(result.most_in_flight, 3);
+  EXPECT_GE(result.tally.service.min_ns(), 20 * kMs);
+  EXPECT_GE(result.tally.latency.min_ns(), result.tally.service.min_ns());
+  EXPECT_EQ(result.max_in_flight, 3);
   // At most one call for each turn and delay.
   EXPECT_LE(result.rate, 3 / 0.020);
   EXPECT_GT(result.rate, 0);
-  EXPECT_EQ(result.tally.stages[kCompute].most_ns(), 1000);
-  EXPECT_EQ(result.tally.stages[kTotal].most_ns(), 1500);
+  EXPECT_EQ(result.tally.stages[kCompute].max_ns(), 1000);
+  EXPECT_EQ(result.tally.stages[kTotal].max_ns(), 1500);
 }
 
 TEST_F(LoadRunTest, AWindowIsAsLongAsWasAskedFor) {
@@ -233,7 +233,7 @@ TEST_F(LoadRunTest, CallsEndAtTheirDeadline) {
   step_.timeout = absl::Milliseconds(300);
   const StepResult result = Run({server.address()});
   EXPECT_EQ(CodesText(result.tally.calls_by_code), "DEADLINE_EXCEEDED 10");
-  EXPECT_GE(result.tally.failed_latency.least_ns(), 290 * kMs);
+  EXPECT_GE(result.tally.failed_latency.min_ns(), 290 * kMs);
 }
 
 TEST_F(LoadRunTest, EndpointsTakeTurns) {

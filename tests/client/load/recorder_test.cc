@@ -59,8 +59,8 @@ TEST(HistogramTest, PercentilesAreThoseOfTheSortedValues) {
     EXPECT_GE(got, want) << fraction;
     EXPECT_LE(got - want, want / 1024) << fraction;
   }
-  EXPECT_EQ(histogram.least_ns(), NearestRank(values, 0));
-  EXPECT_EQ(histogram.most_ns(), NearestRank(values, 1));
+  EXPECT_EQ(histogram.min_ns(), NearestRank(values, 0));
+  EXPECT_EQ(histogram.max_ns(), NearestRank(values, 1));
 }
 
 // 0.07 x 100 is a little above 7.
@@ -94,8 +94,8 @@ TEST(HistogramTest, MergesWithoutLoss) {
   }
   merged.Merge(Histogram());
   ASSERT_EQ(merged.count(), whole.count());
-  EXPECT_EQ(merged.least_ns(), whole.least_ns());
-  EXPECT_EQ(merged.most_ns(), whole.most_ns());
+  EXPECT_EQ(merged.min_ns(), whole.min_ns());
+  EXPECT_EQ(merged.max_ns(), whole.max_ns());
   for (int64_t rank = 1; rank <= whole.count(); rank += 7) {
     ASSERT_EQ(merged.ValueAtRank(rank), whole.ValueAtRank(rank));
   }
@@ -104,8 +104,8 @@ TEST(HistogramTest, MergesWithoutLoss) {
 TEST(HistogramTest, SurvivesItsBuckets) {
   Histogram histogram;
   for (const int64_t value : WideValues(5000, 3)) histogram.Record(value);
-  const Histogram copy = Histogram::FromBuckets(histogram.Buckets(), histogram.least_ns(),
-                                                histogram.most_ns(), histogram.sum_ns());
+  const Histogram copy = Histogram::FromBuckets(histogram.Buckets(), histogram.min_ns(),
+                                                histogram.max_ns(), histogram.sum_ns());
   EXPECT_EQ(copy.count(), histogram.count());
   EXPECT_EQ(copy.MeanNs(), histogram.MeanNs());
   for (int64_t rank = 1; rank <= histogram.count(); ++rank) {
@@ -130,7 +130,7 @@ TEST(HistogramTest, EmptyAndNegative) {
   histogram.Record(-7);
   histogram.Record(5, 0);
   EXPECT_EQ(histogram.count(), 1);
-  EXPECT_EQ(histogram.most_ns(), 0);
+  EXPECT_EQ(histogram.max_ns(), 0);
 }
 
 CallSample SampleEndedAt(int64_t ended_ns) {
@@ -151,7 +151,7 @@ TEST(RecorderTest, CallsBelongToTheIntervalInWhichTheyEndedHoweverLateItIsTaken)
   recorder.Add(SampleEndedAt(200));
   const IntervalTally second = recorder.TakeInterval(300);
   EXPECT_EQ(second.ok(), 3);
-  EXPECT_EQ(second.latency.most_ns(), 199);
+  EXPECT_EQ(second.latency.max_ns(), 199);
   EXPECT_EQ(recorder.TakeInterval(400).ok(), 1);
 }
 

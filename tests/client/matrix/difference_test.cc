@@ -119,9 +119,9 @@ TEST_F(DifferenceTest, CountsAndRanksWhatDiffers) {
   EXPECT_EQ(found->differing, 4);
   EXPECT_EQ(found->nan, 1);
   EXPECT_EQ(found->matrices, 2);
-  EXPECT_EQ(found->most_ulps, uint64_t{1} << 21);
-  EXPECT_EQ(found->most_absolute, 0.5);
-  EXPECT_EQ(found->most_relative, 0.5 / 3);
+  EXPECT_EQ(found->max_ulps, uint64_t{1} << 21);
+  EXPECT_EQ(found->max_absolute, 0.5);
+  EXPECT_EQ(found->max_relative, 0.5 / 3);
   EXPECT_EQ(found->by_ulps[0], 1);
   EXPECT_EQ(found->by_ulps[1], 1);
   EXPECT_EQ(found->by_ulps[22], 1);
@@ -130,14 +130,14 @@ TEST_F(DifferenceTest, CountsAndRanksWhatDiffers) {
               ElementsAre(Place{1, 1, 1}, Place{0, 1, 0}, Place{1, 1, 0}, Place{1, 0, 0}));
   EXPECT_EQ(found->worst[0].b, Bits(7));
   ASSERT_EQ(found->maps.size(), 2u);
-  EXPECT_EQ(found->maps[0].At(1, 0).most_ulps, uint64_t{1} << 21);
+  EXPECT_EQ(found->maps[0].At(1, 0).max_ulps, uint64_t{1} << 21);
   EXPECT_EQ(found->maps[1].At(1, 1).nan, 1);
   EXPECT_EQ(found->maps[1].At(0, 1).differing, 0);
-  const auto fewer = Compare(a, b, {.most_worst = 2, .most_maps = 1});
+  const auto fewer = Compare(a, b, {.max_worst = 2, .max_maps = 1});
   EXPECT_THAT(PlacesOf(*fewer), ElementsAre(Place{1, 1, 1}, Place{0, 1, 0}));
   EXPECT_EQ(fewer->maps.size(), 1u);
   EXPECT_EQ(fewer->matrices, 2);
-  EXPECT_THAT(PlacesOf(*Compare(a, b, {.most_worst = 0})), ElementsAre());
+  EXPECT_THAT(PlacesOf(*Compare(a, b, {.max_worst = 0})), ElementsAre());
 }
 
 TEST_F(DifferenceTest, OrdersAreNoDifference) {
@@ -196,12 +196,12 @@ TEST(DifferenceMapTest, CutsIntoBlocksAndFlattens) {
   EXPECT_EQ(map.across(), 43);
   map.Add(9, 128, {.ulps = 5});
   map.Add(6, 128, {.ulps = std::nullopt});
-  EXPECT_EQ(map.At(3, 42).most_ulps, 5u);
+  EXPECT_EQ(map.At(3, 42).max_ulps, 5u);
   EXPECT_EQ(map.At(2, 42).nan, 1);
   const DifferenceMap flat = map.Flattened(3);
   EXPECT_EQ(flat.down(), 2);
   EXPECT_EQ(flat.block_rows(), 9);
-  EXPECT_EQ(flat.At(1, 42).most_ulps, 5u);
+  EXPECT_EQ(flat.At(1, 42).max_ulps, 5u);
   EXPECT_EQ(flat.At(0, 42).differing, 1);
 }
 

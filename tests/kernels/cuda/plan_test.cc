@@ -155,10 +155,9 @@ TEST(CudaPlanTest, WideRowsStoreColumnsByTheTranspose) {
 // What the copy engine reaches of lines ends at 2 GiB.
 TEST(CudaPlanTest, VeryLongColumnsAreNotTransposed) {
   const Kernel& kernel = *FindKernel("wgmma.m64n256k16.f32.bf16.bf16_128x256x64_w8x1_s3").value();
-  constexpr int64_t kMost = (int64_t{1} << 29) - 20;
-  EXPECT_TRUE(MultiplicationOf(WideRow(), InColumns(kernel, kMost, kMost)).is_transposed);
-  EXPECT_FALSE(
-      MultiplicationOf(WideRow(), InColumns(kernel, kMost + 20, kMost + 20)).is_transposed);
+  constexpr int64_t kMax = (int64_t{1} << 29) - 20;
+  EXPECT_TRUE(MultiplicationOf(WideRow(), InColumns(kernel, kMax, kMax)).is_transposed);
+  EXPECT_FALSE(MultiplicationOf(WideRow(), InColumns(kernel, kMax + 20, kMax + 20)).is_transposed);
   EXPECT_FALSE(MultiplicationOf(WideRow(), InColumns(kernel, 512, 1 << 30)).is_transposed);
 }
 

@@ -186,9 +186,9 @@ TEST(PredictionTest, MemoryLimits) {
   const double bytes = 2.0 * 256 * 64 + 2.0 * 128 * 64 + 4.0 * 256 * 128;
   profile.memory_bytes_per_second = 1e9;
   EXPECT_NEAR(Seconds(problem, profile), bytes / 1e9, kRounding);
-  // One tile has kMostShare times its multiprocessor's quarter of the bandwidth.
+  // One tile has kMaxShare times its multiprocessor's quarter of the bandwidth.
   const double bytes_of_one = 2.0 * 128 * 64 + 2.0 * 64 * 64 + 4.0 * 128 * 64;
-  EXPECT_NEAR(Seconds(ProblemOf(128, 64, 64), profile), 4 / kMostShare * bytes_of_one / 1e9,
+  EXPECT_NEAR(Seconds(ProblemOf(128, 64, 64), profile), 4 / kMaxShare * bytes_of_one / 1e9,
               kRounding);
   profile.memory_bytes_per_second = 1e15;
   EXPECT_NEAR(Seconds(problem, profile), kOneTileSeconds, kRounding);

@@ -45,8 +45,8 @@ bool HasFragment(const Instruction& instruction, Operand operand) {
 // Whether the lanes hold every element of every product, each as often as CopiesOf says and none
 // outside the matrix.
 constexpr bool CoversExactly(const Instruction& instruction, Operand operand) {
-  constexpr size_t kMostElements = 64 * 256;
-  std::array<uint8_t, kMostElements> count = {};
+  constexpr size_t kMaxElements = 64 * 256;
+  std::array<uint8_t, kMaxElements> count = {};
   const int rows = mma::RowsOf(instruction, operand);
   const int columns = mma::ColumnsOf(instruction, operand);
   const auto elements = static_cast<size_t>(rows * columns * instruction.products());

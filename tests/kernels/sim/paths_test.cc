@@ -159,7 +159,7 @@ INSTANTIATE_TEST_SUITE_P(All, FamiliesExhaustive, testing::ValuesIn(kAllFamilies
 // takes. Leaves out shapes of which more extents are the largest.
 class OddShapesTest : public PathsTest {
  protected:
-  void CompareOddShapes(int most_largest) {
+  void CompareOddShapes(int max_largest) {
     for (const std::string_view name :
          {"wmma.m16n16k16.row.col.f32.f16.f16.f32", "wgmma.m64n40k16.f32.f16.f16",
           "mma.m16n8k32.s32.s8.s8.s32", "mma.m8n8k128.s32.b1.b1.s32.xor.popc", "mma.m16n8k4.rp.f64",
@@ -169,7 +169,7 @@ class OddShapesTest : public PathsTest {
         for (const int64_t n : {1, 17, 81}) {
           for (const int64_t k : {1, 15, 257, 530}) {
             const int largest = (m == 130 ? 1 : 0) + (n == 81 ? 1 : 0) + (k == 530 ? 1 : 0);
-            if (largest > most_largest) continue;
+            if (largest > max_largest) continue;
             Compare({mma::FindInstruction(name), Chip::kSm90}, Family::kNormal, m, n, k);
             if (HasFatalFailure()) return;
           }

@@ -125,7 +125,7 @@ TEST(PipelineTest, ResultsOutliveTheirDevice) {
 // others.
 TEST(PipelineTest, ALostWorkerLosesAllThatItHas) {
   WorkerDeviceOptions options = QuickOptions();
-  options.watchdog_least = options.watchdog_most = absl::Seconds(5);
+  options.watchdog_min = options.watchdog_max = absl::Seconds(5);
   WorkerRig rig(options);
   rig.SetScript("Launch 3 hang");
   std::vector<std::unique_ptr<SmallProduct>> products;

@@ -293,8 +293,8 @@ TEST(ShapeOracleTest, Panels) {
     const AnyProblem any(random);
     const Problem& problem = any.problem();
     if (!any.IsValid() || !problem.has_output()) continue;
-    const int64_t most_bytes = int64_t{1} << random.Between(8, 40);
-    const auto plan = PanelPlan::Of(problem, {}, nullptr, most_bytes);
+    const int64_t max_bytes = int64_t{1} << random.Between(8, 40);
+    const auto plan = PanelPlan::Of(problem, {}, nullptr, max_bytes);
     if (!plan.ok()) continue;
     const int64_t count = plan->count();
     ASSERT_GE(count, 1);
@@ -315,7 +315,7 @@ TEST(ShapeOracleTest, Panels) {
       ASSERT_THAT(Validate(part.problem), IsOk()) << Describe(problem);
       const auto bytes = MemoryOf(part.problem, part.places, nullptr);
       ASSERT_THAT(bytes, IsOk());
-      ASSERT_LE(*bytes, most_bytes) << Describe(problem);
+      ASSERT_LE(*bytes, max_bytes) << Describe(problem);
     }
   }
   EXPECT_GT(divided, cases / 100);

@@ -63,7 +63,7 @@ TEST(WorkerDeviceTest, DescribesItsGpu) {
 TEST(WorkerDeviceTest, TellsItsConditionWhileItRuns) {
   WorkerDeviceOptions options = QuickOptions();
   options.staging_bytes = int64_t{1} << 20;
-  options.watchdog_least = absl::Seconds(3);
+  options.watchdog_min = absl::Seconds(3);
   WorkerRig rig(options);
   EXPECT_EQ(rig.device().condition().worker_restarts, 0);
   EXPECT_EQ(rig.device().condition().canaries_passed, 1);

@@ -191,7 +191,7 @@ TEST(WorkerFailureTimed, AWorkerMayTakeAWhileToEndAnAbortedLaunch) {
 
 TEST(WorkerFailureTest, AWorkerThatHangsIsKilledByTheWatchdog) {
   WorkerDeviceOptions options = QuickOptions();
-  options.watchdog_least = kWatchdog;
+  options.watchdog_min = kWatchdog;
   WorkerRig rig(options);
   const pid_t pid = rig.device().worker_pid();
   rig.SetScript("IsReached 1 hang");
@@ -207,7 +207,7 @@ TEST(WorkerFailureTest, AWorkerThatHangsIsKilledByTheWatchdog) {
 // The fake GPU's rates are 1e9: 2 * 512^3 operations take 268 ms, twelve times that is 3.22 s.
 TEST(WorkerFailureTest, TheWatchdogGivesLongJobsMoreTime) {
   WorkerDeviceOptions options = QuickOptions();
-  options.watchdog_least = kWatchdog;
+  options.watchdog_min = kWatchdog;
   options.watchdog_factor = 12;
   WorkerRig rig(options);
   rig.SetScript("Launch 1 hang");
@@ -221,7 +221,7 @@ TEST(WorkerFailureTest, TheWatchdogGivesLongJobsMoreTime) {
 // Data may have f32 take 16 times as long as usual: it gets as much.
 TEST(WorkerFailureTest, TheWatchdogGivesSplitF32MoreTime) {
   WorkerDeviceOptions options = QuickOptions();
-  options.watchdog_least = kWatchdog;
+  options.watchdog_min = kWatchdog;
   options.watchdog_factor = 0.75;
   WorkerRig rig(options);
   rig.SetScript("Launch 1 hang");
@@ -239,8 +239,8 @@ TEST(WorkerFailureTest, TheWatchdogGivesSplitF32MoreTime) {
 // A thousand times 268 ms would be four minutes.
 TEST(WorkerFailureTest, TheWatchdogGivesNoJobMoreThanItsMost) {
   WorkerDeviceOptions options = QuickOptions();
-  options.watchdog_least = absl::Seconds(1);
-  options.watchdog_most = kWatchdog;
+  options.watchdog_min = absl::Seconds(1);
+  options.watchdog_max = kWatchdog;
   options.watchdog_factor = 1000;
   WorkerRig rig(options);
   rig.SetScript("Launch 1 hang");
@@ -256,8 +256,8 @@ TEST(WorkerFailureTest, TheWatchdogGivesNoJobMoreThanItsMost) {
 // However small the ceiling is.
 TEST(WorkerFailureTest, TheWatchdogGivesEveryJobItsLeast) {
   WorkerDeviceOptions options = QuickOptions();
-  options.watchdog_least = kWatchdog;
-  options.watchdog_most = absl::Milliseconds(1);
+  options.watchdog_min = kWatchdog;
+  options.watchdog_max = absl::Milliseconds(1);
   WorkerRig rig(options);
   rig.SetScript("Launch 1 hang");
   SmallProduct product(8, 8, 8);
@@ -306,7 +306,7 @@ TEST(WorkerFailureTest, AKernelOfWhichTwoWorkersDiedIsRefusedForItsClass) {
 
 TEST(WorkerFailureTest, AKernelIsNotBlamedForWhatOthersDoToAWorker) {
   WorkerDeviceOptions options = QuickOptions();
-  options.watchdog_least = kWatchdog;
+  options.watchdog_min = kWatchdog;
   options.restarts.restarts = 100;
   WorkerRig rig(options);
   for (int i = 0; i < 2; ++i) {

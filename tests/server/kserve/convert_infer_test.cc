@@ -116,7 +116,7 @@ TEST_F(ConvertInferTest, BytesAreThereWhereverTheyAreCut) {
     product_.Clear();
     held_ = HeldFields();
     ASSERT_THAT(Read(request, step), IsOk());
-    EXPECT_EQ(held_.empty(), step < static_cast<size_t>(kLeastSliceBytes));
+    EXPECT_EQ(held_.empty(), step < static_cast<size_t>(kMinSliceBytes));
     EXPECT_EQ(BytesOf(parsed_->job.a), request.raw_input_contents(0));
     EXPECT_EQ(BytesOf(parsed_->job.b), request.raw_input_contents(1));
     EXPECT_EQ(parsed_->job.problem.m, 100);
@@ -233,8 +233,8 @@ TEST_F(ConvertInferTest, WhatIsBesideContentsIsBounded) {
   }
   // Numbers that are decoded one by one.
   ModelInferRequest numbers;
-  auto& a = AddInput(numbers, "A", "INT8", {1, kMostDecodedBytes + 1});
-  a.mutable_contents()->mutable_int_contents()->Resize(kMostDecodedBytes + 1, 1);
+  auto& a = AddInput(numbers, "A", "INT8", {1, kMaxDecodedBytes + 1});
+  a.mutable_contents()->mutable_int_contents()->Resize(kMaxDecodedBytes + 1, 1);
   EXPECT_THAT(Refusal(numbers),
               "inputs[0].contents: got more bytes of numbers, want at most 16384 in one request; "
               "send raw_input_contents");

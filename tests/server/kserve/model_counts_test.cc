@@ -45,23 +45,23 @@ TEST(ModelCountsTest, PartsHaveTheCountOfTheWhole) {
 
 // An empty product may have 2^62 matrices, and costs nothing.
 TEST(ModelCountsTest, StopAtTheLargestNumber) {
-  constexpr int64_t kMost = std::numeric_limits<int64_t>::max();
+  constexpr int64_t kMax = std::numeric_limits<int64_t>::max();
   ModelCounts counts;
   for (int i = 0; i < 2; ++i) {
-    counts.AddSuccess(std::nullopt, TimingOf(kMost), int64_t{1} << 62, 1000);
-    counts.AddFailure(std::nullopt, kMost);
+    counts.AddSuccess(std::nullopt, TimingOf(kMax), int64_t{1} << 62, 1000);
+    counts.AddFailure(std::nullopt, kMax);
   }
   const ModelTotals totals = counts.Read(std::nullopt);
-  EXPECT_EQ(totals.matrices, kMost);
-  EXPECT_EQ(totals.success.ns, kMost);
-  EXPECT_EQ(totals.fail.ns, kMost);
+  EXPECT_EQ(totals.matrices, kMax);
+  EXPECT_EQ(totals.success.ns, kMax);
+  EXPECT_EQ(totals.fail.ns, kMax);
 }
 
 TEST(ModelCountsTest, ForgetsWhatWasUsedTheLongestAgo) {
   ModelCounts counts;
-  for (size_t i = 0; i < ModelCounts::kMostTensors; ++i) counts.AddFailure(IdOf(i), 1);
+  for (size_t i = 0; i < ModelCounts::kMaxTensors; ++i) counts.AddFailure(IdOf(i), 1);
   counts.AddFailure(IdOf(0), 1);
-  counts.AddFailure(IdOf(ModelCounts::kMostTensors), 1);
+  counts.AddFailure(IdOf(ModelCounts::kMaxTensors), 1);
   EXPECT_EQ(counts.Read(IdOf(0)).fail.count, 2);
   EXPECT_EQ(counts.Read(IdOf(1)).fail.count, 0);
   EXPECT_EQ(counts.Read(IdOf(2)).fail.count, 1);

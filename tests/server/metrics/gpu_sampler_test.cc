@@ -19,7 +19,7 @@ using testing::Optional;
 GpuSamplerOptions Quick() {
   return {.library = GEMMD_FAKE_NVML,
           .interval = absl::Milliseconds(1),
-          .most_age = kPatience,
+          .max_age = kPatience,
           .patience = kPatience};
 }
 
@@ -77,7 +77,7 @@ TEST_F(HangingNvml, HoldsUpNeitherStartNorEnd) {
 
 TEST_F(HangingNvml, ReadingsThatGrowOldAreNoneAndComeBack) {
   GpuSamplerOptions options = Quick();
-  options.most_age = absl::Milliseconds(20);
+  options.max_age = absl::Milliseconds(20);
   const GpuSampler sampler({kHangingGpu}, options);
   EXPECT_EQ(sampler.absence(), "");
   Hang(true);

@@ -99,14 +99,14 @@ TEST(HandlerTimerTest, MayBeOneOfVeryMany) {
   HandlerTimes times;
   {
     std::deque<HandlerTimer> timers;
-    for (size_t i = 0; i < HandlerTimes::kMostHolds + 10; ++i) {
+    for (size_t i = 0; i < HandlerTimes::kMaxHolds + 10; ++i) {
       timers.emplace_back(times, clock, Handler::kList, clock.NowNs());
     }
     EXPECT_NE(times.oldest_hold_ns(), std::nullopt);
   }
   EXPECT_EQ(times.oldest_hold_ns(), std::nullopt);
   EXPECT_EQ(times.Read()[static_cast<size_t>(Handler::kList)].count(),
-            HandlerTimes::kMostHolds + 10);
+            HandlerTimes::kMaxHolds + 10);
 }
 
 }  // namespace

@@ -55,7 +55,7 @@ TEST(HttpAnswerTest, RefusesEverythingElse) {
                            "GET /page HTTP/2.0", "GET /page  HTTP/1.1", "GET /pa ge HTTP/1.1"}) {
     EXPECT_THAT(Answer(line), StartsWith("HTTP/1.1 400 Bad Request\r\n")) << line;
   }
-  EXPECT_THAT(AnswerTo("GET /page HTTP/1.1\r\nX: " + std::string(kMostHeadBytes, 'x'), OnePage),
+  EXPECT_THAT(AnswerTo("GET /page HTTP/1.1\r\nX: " + std::string(kMaxHeadBytes, 'x'), OnePage),
               StartsWith("HTTP/1.1 431 "));
 }
 
@@ -63,8 +63,8 @@ TEST(HttpAnswerTest, WaitsForTheWholeHeadButNotForEver) {
   EXPECT_FALSE(IsWholeHead(""));
   EXPECT_FALSE(IsWholeHead("GET /page HTTP/1.1\r\nHost: x\r\n"));
   EXPECT_TRUE(IsWholeHead("GET /page HTTP/1.1\r\nHost: x\r\n\r\n"));
-  EXPECT_FALSE(IsWholeHead(std::string(kMostHeadBytes, 'x')));
-  EXPECT_TRUE(IsWholeHead(std::string(kMostHeadBytes + 1, 'x')));
+  EXPECT_FALSE(IsWholeHead(std::string(kMaxHeadBytes, 'x')));
+  EXPECT_TRUE(IsWholeHead(std::string(kMaxHeadBytes + 1, 'x')));
 }
 
 }  // namespace

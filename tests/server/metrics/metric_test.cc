@@ -354,22 +354,22 @@ TEST_F(MetricValueTest, UnderTritonsNames) {
 
 // Each device's counter stops at the largest number, and so does the sum of all.
 TEST_F(MetricValueTest, SumsOfDevicesStopAtTheLargestNumber) {
-  constexpr int64_t kMost = std::numeric_limits<int64_t>::max();
+  constexpr int64_t kMax = std::numeric_limits<int64_t>::max();
   for (DeviceSnapshot& device : snapshot_.devices) {
-    device.totals.matrices = kMost;
-    device.totals.total.sum_ns = kMost;
+    device.totals.matrices = kMax;
+    device.totals.total.sum_ns = kMax;
   }
   snapshot_.kinds.resize(2);
   for (Stats::KindTotals& kind : snapshot_.kinds) {
-    for (auto& stage : kind.stages) stage.sum_ns = kMost;
+    for (auto& stage : kind.stages) stage.sum_ns = kMax;
   }
   EXPECT_THAT(ValuesOf("nv_inference_count", snapshot_),
-              ElementsAre(Pair("gemm,1", static_cast<double>(kMost))));
+              ElementsAre(Pair("gemm,1", static_cast<double>(kMax))));
   for (const char* const name :
        {"nv_inference_request_duration_us", "nv_inference_queue_duration_us",
         "nv_inference_compute_infer_duration_us"}) {
     for (const auto& [labels, value] : ValuesOf(name, snapshot_)) {
-      EXPECT_GE(value, static_cast<double>(kMost / 1000)) << name;
+      EXPECT_GE(value, static_cast<double>(kMax / 1000)) << name;
     }
   }
 }

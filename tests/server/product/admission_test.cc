@@ -59,11 +59,11 @@ TEST(AdmissionTest, RefusesPastEachLimit) {
 }
 
 TEST(AdmissionTest, TakesTheLargestNumbersWithoutOverflow) {
-  constexpr int64_t kMost = std::numeric_limits<int64_t>::max();
-  Admission admission({.max_requests = 2, .max_bytes = kMost});
-  absl::StatusOr<Admission::Ticket> first = Admit(admission, kMost - 1);
+  constexpr int64_t kMax = std::numeric_limits<int64_t>::max();
+  Admission admission({.max_requests = 2, .max_bytes = kMax});
+  absl::StatusOr<Admission::Ticket> first = Admit(admission, kMax - 1);
   ASSERT_TRUE(first.ok());
-  EXPECT_FALSE(Admit(admission, kMost).ok());
+  EXPECT_FALSE(Admit(admission, kMax).ok());
   EXPECT_TRUE(Admit(admission, 1).ok());
 }
 

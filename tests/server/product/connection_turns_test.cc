@@ -159,7 +159,7 @@ TEST_F(ConnectionTurnsTest, RemembersFewIdleConnections) {
       if (k == 1) queue_.Leave(job);
     }
     queue_.Leave(jobs_[jobs_.size() - 2]);
-    ASSERT_LE(queue_.connections(), 2 * FairQueue::kMostIdleConnections + 4);
+    ASSERT_LE(queue_.connections(), 2 * FairQueue::kMaxIdleConnections + 4);
   }
   EXPECT_EQ(queue_.InsideOf({"hog", 0}).of_connection, 10);
 }
@@ -190,8 +190,8 @@ TEST_F(ConnectionTurnsTest, TheNewcomerWaitsAsLongAsWasTold) {
     int64_t waited_ns = 0;
     for (; queue_.first().id != newcomer; Run()) waited_ns += queue_.first().cost_ns;
     // Connections beside it in both flows of its caller, times itself and the other callers.
-    constexpr int64_t kMostJobs = 2 * kConnections * kCallers;
-    EXPECT_LE(std::abs(told_ns - waited_ns), kMostJobs * longest_ns);
+    constexpr int64_t kMaxJobs = 2 * kConnections * kCallers;
+    EXPECT_LE(std::abs(told_ns - waited_ns), kMaxJobs * longest_ns);
     while (!queue_.empty()) Run();
   }
 }

@@ -77,9 +77,9 @@ TEST_F(ExpiryTimerTimed, EndsWhatWaitsSoonAfterItsDeadline) {
   for (const int64_t ms : {90, 30, 60, 10, 45}) Submit(ms * kMs);
   ASSERT_TRUE(HaveEnded(5));
   MutexLock lock(&mutex_);
-  const int64_t least_ns = *std::min_element(late_ns_.begin(), late_ns_.end());
+  const int64_t min_ns = *std::min_element(late_ns_.begin(), late_ns_.end());
   HoldsTimed("from a deadline to the end of its product, the best of five", 10,
-             static_cast<double>(least_ns) / 1e6, "ms");
+             static_cast<double>(min_ns) / 1e6, "ms");
 }
 
 TEST_F(ExpiryTimerTest, AbortsWhatRuns) {

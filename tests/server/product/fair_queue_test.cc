@@ -195,7 +195,7 @@ TEST_F(FairQueueTest, WhatMayComeIsBoundedByWhatACallerHasAheadItself) {
   Add("a", 10);
   for (int i = 0; i < 10; ++i) Add("caller " + std::to_string(i), 6);
   EXPECT_EQ(queue_.AheadOf({"a"}, kAnyCost).waiting_ns, 10 + 10 * 6);
-  EXPECT_EQ(queue_.AheadOf({"a"}, kAnyCost).to_come_ns, FairQueue::kMostToCome * 10);
+  EXPECT_EQ(queue_.AheadOf({"a"}, kAnyCost).to_come_ns, FairQueue::kMaxToCome * 10);
 }
 
 // What is told is what happens where nothing else comes, or at most one job of each other flow
@@ -222,7 +222,7 @@ TEST_F(FairQueueTest, RemembersFewIdleFlows) {
     FairQueue::Job& job = Add("host " + std::to_string(i), 10);
     queue_.Launch(job, job.cost_ns);
     queue_.Leave(job);
-    ASSERT_LE(queue_.callers(), FairQueue::kMostIdle + 2);
+    ASSERT_LE(queue_.callers(), FairQueue::kMaxIdle + 2);
   }
   EXPECT_EQ(queue_.InsideOf({"hog"}).of_caller, 100);
 }

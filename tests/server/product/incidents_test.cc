@@ -34,7 +34,7 @@ std::string Kept(const IncidentLog& log) {
 }
 
 TEST(IncidentLogTest, KeepsTheLatestOperandsAndAllElseOfTheOthers) {
-  IncidentLog log({.file = "", .most_kept_bytes = 100});
+  IncidentLog log({.file = "", .max_kept_bytes = 100});
   EXPECT_EQ(log.Add({}, Operands(40)), 1);
   log.Add({}, Operands(50));
   EXPECT_EQ(Kept(log), "++");
@@ -51,12 +51,12 @@ TEST(IncidentLogTest, KeepsTheLatestOperandsAndAllElseOfTheOthers) {
 }
 
 TEST(IncidentLogTest, KeepsFactorsUpToABound) {
-  constexpr size_t kMost = IncidentLog::kMostScaleBytes / sizeof(float);
-  IncidentLog log({.file = "", .most_kept_bytes = 1000});
-  log.Add({}, Operands(1, kMost));
-  log.Add({}, Operands(1, kMost + 1));
+  constexpr size_t kMax = IncidentLog::kMaxScaleBytes / sizeof(float);
+  IncidentLog log({.file = "", .max_kept_bytes = 1000});
+  log.Add({}, Operands(1, kMax));
+  log.Add({}, Operands(1, kMax + 1));
   EXPECT_EQ(Kept(log), "0-");
-  EXPECT_EQ(log.entries().back().product->a_scale.size(), kMost * sizeof(float));
+  EXPECT_EQ(log.entries().back().product->a_scale.size(), kMax * sizeof(float));
 }
 
 // What is left of a product with operands that are too long to be kept may be factors of blocks.
@@ -68,13 +68,13 @@ TEST(IncidentLogTest, KeepsFactorsAloneUpToTheSameBound) {
     product->b_scale.resize(bytes);
     return product;
   };
-  log.Add({}, factors_of_blocks(IncidentLog::kMostScaleBytes));
-  log.Add({}, factors_of_blocks(IncidentLog::kMostScaleBytes + 1));
+  log.Add({}, factors_of_blocks(IncidentLog::kMaxScaleBytes));
+  log.Add({}, factors_of_blocks(IncidentLog::kMaxScaleBytes + 1));
   EXPECT_EQ(Kept(log), "0-");
 }
 
 TEST(IncidentLogTest, ForgetsTheOldestAndItsBytes) {
-  IncidentLog log({.file = "", .most_kept_bytes = 100, .most_incidents = 3});
+  IncidentLog log({.file = "", .max_kept_bytes = 100, .max_incidents = 3});
   for (int i = 0; i < 50; ++i) log.Add({}, Operands(30));
   EXPECT_EQ(Kept(log), "+++");
   EXPECT_EQ(log.found(), 50);
@@ -85,7 +85,7 @@ TEST(IncidentLogTest, WritesLinesWhileThereIsRoom) {
   const ScratchFolder folder;
   const std::string path = folder.Path("incidents");
   const auto size = [&path] { return std::filesystem::file_size(path); };
-  IncidentLog log({.file = path, .most_file_bytes = 1000});
+  IncidentLog log({.file = path, .max_file_bytes = 1000});
   log.Add({}, nullptr);
   const auto line = size();
   log.Add({}, nullptr);

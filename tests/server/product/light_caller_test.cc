@@ -138,12 +138,12 @@ std::string Describe(const Callers& callers, const Served& served) {
   return text.str();
 }
 
-void ExpectServed(const Callers& callers, int64_t most_ns) {
+void ExpectServed(const Callers& callers, int64_t max_ns) {
   const Served served = CallersSimulation(callers).Run();
   EXPECT_GE(served.answered, 0.95);
   EXPECT_GT(served.p99_ns, 0);
-  EXPECT_LE(served.p99_ns, most_ns) << Describe(callers, served);
-  std::cout << Describe(callers, served) << ", at most " << most_ns << " ns\n";
+  EXPECT_LE(served.p99_ns, max_ns) << Describe(callers, served);
+  std::cout << Describe(callers, served) << ", at most " << max_ns << " ns\n";
 }
 
 // Whatever the hog's products are and are thought to take.

@@ -13,13 +13,13 @@ constexpr int64_t kMemoryNs = LightFlows::kMemoryNs;
 
 TEST(LightFlowsTest, CountsTheOthersOnly) {
   LightFlows flows;
-  EXPECT_EQ(flows.LeastOfOthers({"a"}, 0), kNone);
+  EXPECT_EQ(flows.MinOfOthers({"a"}, 0), kNone);
   flows.Add({"a"}, 10, 0);
-  EXPECT_EQ(flows.LeastOfOthers({"a"}, 0), kNone);
-  EXPECT_EQ(flows.LeastOfOthers({"b"}, 0), 10);
+  EXPECT_EQ(flows.MinOfOthers({"a"}, 0), kNone);
+  EXPECT_EQ(flows.MinOfOthers({"b"}, 0), 10);
   flows.Add({"b"}, 20, 0);
-  EXPECT_EQ(flows.LeastOfOthers({"a"}, 0), 20);
-  EXPECT_EQ(flows.LeastOfOthers({"b"}, 0), 10);
+  EXPECT_EQ(flows.MinOfOthers({"a"}, 0), 20);
+  EXPECT_EQ(flows.MinOfOthers({"b"}, 0), 10);
 }
 
 TEST(LightFlowsTest, KeepsTheLightestTwo) {
@@ -27,10 +27,10 @@ TEST(LightFlowsTest, KeepsTheLightestTwo) {
   flows.Add({"a"}, 30, 0);
   flows.Add({"b"}, 20, 0);
   flows.Add({"c"}, 40, 0);
-  EXPECT_EQ(flows.LeastOfOthers({"b"}, 0), 30);
+  EXPECT_EQ(flows.MinOfOthers({"b"}, 0), 30);
   flows.Add({"d"}, 10, 0);
-  EXPECT_EQ(flows.LeastOfOthers({"d"}, 0), 20);
-  EXPECT_EQ(flows.LeastOfOthers({"b"}, 0), 10);
+  EXPECT_EQ(flows.MinOfOthers({"d"}, 0), 20);
+  EXPECT_EQ(flows.MinOfOthers({"b"}, 0), 10);
 }
 
 TEST(LightFlowsTest, CountsTheLeastProductOfAFlow) {
@@ -38,17 +38,17 @@ TEST(LightFlowsTest, CountsTheLeastProductOfAFlow) {
   flows.Add({"a"}, 30, 0);
   flows.Add({"a"}, 10, 0);
   flows.Add({"a"}, 20, 0);
-  EXPECT_EQ(flows.LeastOfOthers({"b"}, 0), 10);
+  EXPECT_EQ(flows.MinOfOthers({"b"}, 0), 10);
 }
 
 TEST(LightFlowsTest, ForgetsAFlowThatSendsNothing) {
   LightFlows flows;
   flows.Add({"a"}, 10, 0);
-  EXPECT_EQ(flows.LeastOfOthers({"b"}, kMemoryNs - 1), 10);
-  EXPECT_EQ(flows.LeastOfOthers({"b"}, kMemoryNs), kNone);
+  EXPECT_EQ(flows.MinOfOthers({"b"}, kMemoryNs - 1), 10);
+  EXPECT_EQ(flows.MinOfOthers({"b"}, kMemoryNs), kNone);
   flows.Add({"c"}, 50, kMemoryNs);
   flows.Add({"d"}, 60, kMemoryNs);
-  EXPECT_EQ(flows.LeastOfOthers({"c"}, kMemoryNs), 60);
+  EXPECT_EQ(flows.MinOfOthers({"c"}, kMemoryNs), 60);
 }
 
 // A flow that sends larger products than it once did counts by those in the end.
@@ -56,10 +56,10 @@ TEST(LightFlowsTest, ForgetsASmallProductOfAFlow) {
   LightFlows flows;
   flows.Add({"a"}, 10, 0);
   flows.Add({"a"}, 90, kMemoryNs - 1);
-  EXPECT_EQ(flows.LeastOfOthers({"b"}, kMemoryNs - 1), 10);
+  EXPECT_EQ(flows.MinOfOthers({"b"}, kMemoryNs - 1), 10);
   flows.Add({"a"}, 90, kMemoryNs);
-  EXPECT_EQ(flows.LeastOfOthers({"b"}, kMemoryNs), 90);
-  EXPECT_EQ(flows.LeastOfOthers({"b"}, 2 * kMemoryNs - 1), 90);
+  EXPECT_EQ(flows.MinOfOthers({"b"}, kMemoryNs), 90);
+  EXPECT_EQ(flows.MinOfOthers({"b"}, 2 * kMemoryNs - 1), 90);
 }
 
 }  // namespace

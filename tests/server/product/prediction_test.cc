@@ -79,13 +79,13 @@ TEST_F(CorrectionTest, ItIsBoundedWhateverIsTold) {
     correction_.Observe(0, kLongest, true);
     correction_.Observe(-kLongest, kLongest, true);
   }
-  EXPECT_EQ(Factor(), Correction::kMost);
+  EXPECT_EQ(Factor(), Correction::kMax);
   EXPECT_LE(ExpectedNs(kLongest, &correction_), int64_t{1} << 62);
   for (int i = 0; i < 100; ++i) {
     correction_.Observe(kLongest, 0, true);
     correction_.Observe(kLongest, -kLongest, true);
   }
-  EXPECT_EQ(Factor(), 1 / Correction::kMost);
+  EXPECT_EQ(Factor(), 1 / Correction::kMax);
   EXPECT_GE(ExpectedNs(0, &correction_), 0);
 }
 

@@ -28,8 +28,8 @@ TEST(LatencyHistogramTest, BoundsAreOneTwoFiveFromAMicrosecond) {
 
 TEST(LatencyHistogramTest, ABoundBelongsToItsBucket) {
   LatencyHistogram histogram;
-  constexpr int64_t kMost = std::numeric_limits<int64_t>::max() / 2;
-  for (const int64_t ns : {int64_t{0}, int64_t{1'000}, int64_t{1'001}, int64_t{2'000}, kMost}) {
+  constexpr int64_t kMax = std::numeric_limits<int64_t>::max() / 2;
+  for (const int64_t ns : {int64_t{0}, int64_t{1'000}, int64_t{1'001}, int64_t{2'000}, kMax}) {
     histogram.Add(ns);
   }
   const LatencyHistogram::Snapshot snapshot = histogram.Read();
@@ -37,7 +37,7 @@ TEST(LatencyHistogramTest, ABoundBelongsToItsBucket) {
   EXPECT_EQ(snapshot.counts[1], 2);
   EXPECT_EQ(snapshot.counts.back(), 1);
   EXPECT_EQ(snapshot.count(), 5);
-  EXPECT_EQ(snapshot.sum_ns, kMost + 4'001);
+  EXPECT_EQ(snapshot.sum_ns, kMax + 4'001);
 }
 
 Completion Example(const Kernel& kernel) {
@@ -89,21 +89,21 @@ TEST(StatsTest, AKernelRanOnceForProductsThatRanAsOne) {
 }
 
 TEST(StatsTest, SumsStopAtTheLargestNumber) {
-  constexpr int64_t kMost = std::numeric_limits<int64_t>::max();
+  constexpr int64_t kMax = std::numeric_limits<int64_t>::max();
   Stats stats(2);
   Completion huge = Example(Catalog()[5]);
   huge.operations = huge.bytes_read = huge.bytes_written = huge.batch = int64_t{1} << 60;
-  huge.timing.total_ns = kMost;
-  for (int64_t& stage_ns : huge.timing.stage_ns) stage_ns = kMost;
+  huge.timing.total_ns = kMax;
+  for (int64_t& stage_ns : huge.timing.stage_ns) stage_ns = kMax;
   for (int i = 0; i < 16; ++i) stats.AddCompletion(huge);
   const Stats::DeviceTotals totals = stats.device(1);
-  EXPECT_EQ(totals.operations, kMost);
-  EXPECT_EQ(totals.bytes_read, kMost);
-  EXPECT_EQ(totals.bytes_written, kMost);
-  EXPECT_EQ(totals.matrices, kMost);
-  EXPECT_EQ(totals.total.sum_ns, kMost);
-  EXPECT_EQ(stats.kinds()[0].stages[0].sum_ns, kMost);
-  EXPECT_EQ(stats.kernels()[0].compute_ns, kMost);
+  EXPECT_EQ(totals.operations, kMax);
+  EXPECT_EQ(totals.bytes_read, kMax);
+  EXPECT_EQ(totals.bytes_written, kMax);
+  EXPECT_EQ(totals.matrices, kMax);
+  EXPECT_EQ(totals.total.sum_ns, kMax);
+  EXPECT_EQ(stats.kinds()[0].stages[0].sum_ns, kMax);
+  EXPECT_EQ(stats.kernels()[0].compute_ns, kMax);
 }
 
 TEST(StatsTest, OneThatFailedCountsByItsStatusOnly) {
@@ -133,19 +133,19 @@ TEST(StatsTest, OnlyKernelsOfTheCatalogueHaveSeries) {
 TEST(StatsTest, OnlyTheFirstKernelsHaveSeriesOfTheirOwn) {
   Stats stats(2);
   const absl::Span<const Kernel> catalog = Catalog();
-  ASSERT_GT(catalog.size(), Stats::kMostKernels);
+  ASSERT_GT(catalog.size(), Stats::kMaxKernels);
   for (int round = 0; round < 2; ++round) {
     for (const Kernel& kernel : catalog) stats.AddCompletion(Example(kernel));
   }
   std::map<DeviceKind, int64_t> expected;
-  for (size_t i = Stats::kMostKernels; i < catalog.size(); ++i) {
+  for (size_t i = Stats::kMaxKernels; i < catalog.size(); ++i) {
     expected[catalog[i].device_kind] += 2;
   }
   const std::vector<Stats::KernelTotals> kernels = stats.kernels();
-  ASSERT_EQ(kernels.size(), Stats::kMostKernels + expected.size());
+  ASSERT_EQ(kernels.size(), Stats::kMaxKernels + expected.size());
   std::map<DeviceKind, int64_t> others;
   for (size_t i = 0; i < kernels.size(); ++i) {
-    if (i < Stats::kMostKernels) {
+    if (i < Stats::kMaxKernels) {
       EXPECT_EQ(kernels[i].kernel, catalog[i].name);
       EXPECT_EQ(kernels[i].products, 2);
     } else {

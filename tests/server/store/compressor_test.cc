@@ -194,10 +194,10 @@ TEST_F(CompressorTest, SoManyAreAtWorkAtOnce) {
   std::vector<Begun> begun;
   {
     const Hold hold(*this);
-    for (int i = 0; i < Compressor::kMost / Compressor::kMostOfSession; ++i) {
+    for (int i = 0; i < Compressor::kMax / Compressor::kMaxOfSession; ++i) {
       const SessionUse& session = sessions.emplace_back(Open());
       Put(session, Spec(ElementType::kU8, 16, 16), "w");
-      for (int j = 0; j < Compressor::kMostOfSession; ++j) {
+      for (int j = 0; j < Compressor::kMaxOfSession; ++j) {
         absl::StatusOr<Begun> one = Begin(session, {.tensor = "w"});
         ASSERT_THAT(one, IsOk());
         begun.push_back(*std::move(one));

@@ -147,7 +147,7 @@ TEST_F(KeptFormsTest, GoWhereMemoryIsShort) {
   const SessionUse session = Open();
   Put(session, 1000, "w");
   Make(session, "w", Key(1, 4000));
-  store_.SetMostNewBytes(1000);
+  store_.SetMaxNewBytes(1000);
   EXPECT_FALSE(Has(session, "w", Key(1, 4000)));
   EXPECT_LT(session.account().used(), 4000);
   EXPECT_EQ(Take(session, "w", Key(1, 4000)).form, nullptr);
@@ -156,7 +156,7 @@ TEST_F(KeptFormsTest, GoWhereMemoryIsShort) {
 TEST_F(KeptFormsTest, ATensorHasAFew) {
   const SessionUse session = Open();
   Put(session, 1000, "w");
-  for (uint32_t i = 0; i < KeptForms::kMostOfTensor; ++i) Make(session, "w", Key(i, 64));
+  for (uint32_t i = 0; i < KeptForms::kMaxOfTensor; ++i) Make(session, "w", Key(i, 64));
   EXPECT_EQ(Take(session, "w", Key(100, 64)).form, nullptr);
   EXPECT_EQ(Take(session, "w", Key(100, 64)).form, nullptr);
 }

@@ -644,7 +644,7 @@ TEST_F(TensorStoreTest, AClosedStoreTakesNothingNew) {
 
 TEST_F(TensorStoreTest, ShortMemoryRefusesLargeTensors) {
   const SessionUse session = Open();
-  store_.SetMostNewBytes(1000);
+  store_.SetMaxNewBytes(1000);
   EXPECT_THAT(store_.Begin(session, Row(1000), {}, {}), IsOk());
   EXPECT_THAT(store_.Begin(session, Row(1001), {}, {}),
               StatusIs(absl::StatusCode::kResourceExhausted, HasSubstr("memory: ")));
@@ -656,12 +656,12 @@ TEST_F(TensorStoreTest, WithoutMemoryAnUploadWaits) {
   const std::string id = upload->id().ToBytes();
   const auto is_refused = StatusIs(absl::StatusCode::kResourceExhausted, HasSubstr("memory: "));
   ASSERT_THAT(Write(session, upload, "ab"), IsOk());
-  store_.SetMostNewBytes(0);  // What was begun goes on.
+  store_.SetMaxNewBytes(0);  // What was begun goes on.
   ASSERT_THAT(Write(session, upload, "c", 2), IsOk());
-  store_.SetMostNewBytes(-1);
+  store_.SetMaxNewBytes(-1);
   EXPECT_THAT(Write(session, upload, "d", 3), is_refused);
   EXPECT_THAT(store_.Join(session, id), is_refused);
-  store_.SetMostNewBytes(std::numeric_limits<int64_t>::max());
+  store_.SetMaxNewBytes(std::numeric_limits<int64_t>::max());
   EXPECT_THAT(store_.Join(session, id), IsOk());
   EXPECT_THAT(Write(session, upload, "d", 3), IsOk());
   EXPECT_TRUE(upload->Missing().empty());

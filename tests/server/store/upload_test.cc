@@ -175,7 +175,7 @@ TEST_F(UploadTest, TellsThoseWhoServeItOnce) {
 TEST_F(UploadTest, HasRoomForSoManyStreams) {
   const auto upload = Make(1);
   Upload::StreamId last = 0;
-  for (size_t i = 0; i < Upload::kMostStreams; ++i) {
+  for (size_t i = 0; i < Upload::kMaxStreams; ++i) {
     EXPECT_THAT(upload->CheckRoom(), IsOk()) << i;
     last = upload->Attach([](const absl::StatusOr<TensorState>&) {}, 0);
   }

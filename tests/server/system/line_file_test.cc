@@ -59,13 +59,13 @@ TEST_F(LineFileTest, WritesInOrderAndAllBeforeItsEnd) {
 
 TEST_F(LineFileTest, IsRenamedWhereItIsFull) {
   {
-    const auto file = Open({.most_bytes = 10});
+    const auto file = Open({.max_bytes = 10});
     for (const char* text : {"1111", "2222", "3333", "44444444444444", "5555"}) Add(*file, text);
   }
   EXPECT_THAT(Lines(path()), ElementsAre("5555"));
   EXPECT_THAT(Lines(path() + ".1"), ElementsAre("44444444444444"));
   {
-    const auto file = Open({.most_bytes = 10});  // What was there counts.
+    const auto file = Open({.max_bytes = 10});  // What was there counts.
     for (const char* text : {"6666", "7777"}) Add(*file, text);
   }
   EXPECT_THAT(Lines(path()), ElementsAre("7777"));
@@ -75,7 +75,7 @@ TEST_F(LineFileTest, IsRenamedWhereItIsFull) {
 TEST_F(LineFileTest, WhatHasNoRoomIsLostAndNobodyWaits) {
   Mutex mutex;
   bool may_go_on = false, is_begun = false;
-  const auto file = Open({.most_kept = 2});
+  const auto file = Open({.max_kept = 2});
   file->Add(
       [&] {
         MutexLock lock(&mutex);
@@ -99,7 +99,7 @@ TEST_F(LineFileTest, WhatHasNoRoomIsLostAndNobodyWaits) {
 TEST_F(LineFileTest, AFileThatCannotBeWrittenLosesLinesAndNothingElse) {
   std::filesystem::create_directory(path() + ".1");  // No file can take this name.
   std::ofstream(path() + ".1/occupied");
-  const auto file = Open({.most_bytes = 4});
+  const auto file = Open({.max_bytes = 4});
   Add(*file, "aaa");
   Add(*file, "bbb");
   while (file->counts().written + file->counts().lost < 2) std::this_thread::yield();

@@ -56,7 +56,7 @@ TEST(WatchdogTimeTest, IsForThisProcess) {
   EXPECT_EQ(WatchdogTime("30000000", self), absl::Seconds(30));
   EXPECT_EQ(WatchdogTime("30000000", ""), absl::Seconds(30));
   EXPECT_EQ(WatchdogTime("30000000", "1"), absl::InfiniteDuration());
-  EXPECT_EQ(WatchdogTime("1", self), kLeastWatchdogTime);
+  EXPECT_EQ(WatchdogTime("1", self), kMinWatchdogTime);
   for (const char* bad : {"", "0", "-1", "soon", "1s"}) {
     EXPECT_EQ(WatchdogTime(bad, self), absl::InfiniteDuration()) << bad;
   }

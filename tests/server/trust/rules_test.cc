@@ -115,7 +115,7 @@ TEST(RulesTest, RefuseWhatTheyDoNotKnowAndSayWhere) {
 }
 
 TEST(RulesTest, AreBoundedInLengthAndDepth) {
-  EXPECT_THAT(Rules::Parse(std::string(Rules::kMostBytes + 1, ' ')),
+  EXPECT_THAT(Rules::Parse(std::string(Rules::kMaxBytes + 1, ' ')),
               StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("want at most")));
   EXPECT_THAT(Rules::Parse(std::string(100'000, '[')),
               StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("levels")));

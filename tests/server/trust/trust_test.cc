@@ -226,7 +226,7 @@ TEST_F(TrustTest, CountsByRuleAlsoAcrossItsChanges) {
 }
 
 TEST_F(TrustTest, CountsABoundedNumberOfRules) {
-  constexpr size_t kAll = Trust::kMostCounted + 5;
+  constexpr size_t kAll = Trust::kMaxCounted + 5;
   std::string rules;
   for (size_t i = 0; i < kAll; ++i) {
     rules +=
@@ -241,8 +241,8 @@ TEST_F(TrustTest, CountsABoundedNumberOfRules) {
     }
   }
   const std::vector<RuleUse::Totals> uses = trust->uses();
-  ASSERT_EQ(uses.size(), Trust::kMostCounted + 1);
-  for (size_t i = 0; i < Trust::kMostCounted; ++i) {
+  ASSERT_EQ(uses.size(), Trust::kMaxCounted + 1);
+  for (size_t i = 0; i < Trust::kMaxCounted; ++i) {
     EXPECT_EQ(uses[i].rule, "r" + std::to_string(i));
     EXPECT_EQ(uses[i].refused, 2);
   }

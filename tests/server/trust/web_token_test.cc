@@ -161,7 +161,7 @@ TEST_F(WebTokenTest, IsForThisServerAndNamesACaller) {
 }
 
 TEST_F(WebTokenTest, IsBounded) {
-  ExpectRefusal(ed_->Sign(Claims(R"(,"x":")" + std::string(kMostWebTokenBytes, 'x') + "\"")),
+  ExpectRefusal(ed_->Sign(Claims(R"(,"x":")" + std::string(kMaxWebTokenBytes, 'x') + "\"")),
                 "too long");
   ExpectRefusal(ed_->Sign(Claims(R"(,"x":[[[[[[[[[[]]]]]]]]]])")), "no JSON object");
   ExpectRefusal(ed_->Sign(Claims(R"(,"sub":"bob")")), "no JSON object");

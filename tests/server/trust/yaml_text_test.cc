@@ -16,16 +16,16 @@ using nlohmann::json;
 using ::testing::HasSubstr;
 using ::testing::Not;
 
-constexpr size_t kMostBytes = 4096;
+constexpr size_t kMaxBytes = 4096;
 
 void ExpectValue(const std::string& text, const std::string& want) {
-  const auto value = ParseYaml("file", text, kMostBytes);
+  const auto value = ParseYaml("file", text, kMaxBytes);
   ASSERT_THAT(value, IsOk()) << text;
   EXPECT_EQ(*value, json::parse(want)) << text;
 }
 
 void ExpectError(const std::string& text, const std::string& error) {
-  EXPECT_THAT(ParseYaml("file", text, kMostBytes),
+  EXPECT_THAT(ParseYaml("file", text, kMaxBytes),
               StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr(error)))
       << text;
 }
@@ -82,28 +82,28 @@ TEST(YamlTextTest, TakesNoAnchorsAndNoAliases) {
 TEST(YamlTextTest, IsBounded) {
   ExpectValue(std::string(8, '[') + std::string(8, ']'), "[[[[[[[[]]]]]]]]");
   for (const std::string& deep :
-       {std::string(9, '['), std::string(kMostBytes, '['),
+       {std::string(9, '['), std::string(kMaxBytes, '['),
         std::string("{a: {a: {a: {a: {a: {a: {a: {a: {a: 1"), std::string("- - - - - - - - - 1")}) {
     ExpectError(deep, "got more than 8 levels, want fewer");
   }
-  ExpectError(std::string(kMostBytes + 1, ' '), "file: got 4097 bytes, want at most 4096");
+  ExpectError(std::string(kMaxBytes + 1, ' '), "file: got 4097 bytes, want at most 4096");
 }
 
 // What takes most of the parser's time.
 void ParseSlowText(size_t bytes) {
   std::string many = "a: [";
   while (many.size() < bytes - 8) many += "1,? ";
-  EXPECT_THAT(ParseYaml("file", many, Rules::kMostBytes), Not(IsOk()));
+  EXPECT_THAT(ParseYaml("file", many, Rules::kMaxBytes), Not(IsOk()));
   std::string keys;
   for (size_t i = 0; keys.size() < bytes - 20; ++i) keys += "k" + std::to_string(i) + ": {a: b}\n";
-  EXPECT_THAT(ParseYaml("file", keys, Rules::kMostBytes), IsOk());
+  EXPECT_THAT(ParseYaml("file", keys, Rules::kMaxBytes), IsOk());
 }
 
 TEST(YamlTextTest, ReadsWhatTakesTheParserLong) { ParseSlowText(size_t{32} << 10); }
 
 // Ends soon.
 TEST(YamlTextExhaustive, ReadsAMegabyteOfWhatTakesTheParserLong) {
-  ParseSlowText(Rules::kMostBytes);
+  ParseSlowText(Rules::kMaxBytes);
 }
 
 TEST(RulesInYamlTest, MeanWhatTheyMeanInJson) {

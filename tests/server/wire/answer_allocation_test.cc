@@ -172,7 +172,7 @@ TEST_F(AnswerAllocationTest, OfAnInference) {
 // The answers of one message are put together.
 TEST_F(AnswerAllocationTest, OfJointAnswers) {
   v1::MultiplyStreamRequest request;
-  for (size_t i = 0; i < kMostJointRequests; ++i)
+  for (size_t i = 0; i < kMaxJointRequests; ++i)
     *request.add_requests() = IntegerRequest(1, 1024, 1);
   // How many answers one message has is a matter of time, so that it may need no long allocation.
   const grpc::Slice slice(request.SerializeAsString());

@@ -121,7 +121,7 @@ TEST_P(BlockRefusalTest, SaysWhatAndWhy) {
               StatusIs(absl::StatusCode::kInvalidArgument, GetParam().message));
 }
 
-constexpr int64_t kMost = std::numeric_limits<int64_t>::max();
+constexpr int64_t kMax = std::numeric_limits<int64_t>::max();
 
 const std::vector<BlockRefusal>& BlockRefusals() {
   static const std::vector<BlockRefusal> refusals = {
@@ -162,7 +162,7 @@ const std::vector<BlockRefusal>& BlockRefusals() {
        "c.scale: got values, want none: only A and B are scaled"},
       {"Overflow",
        [](Request& r) {
-         r.set_m(kMost / 64);
+         r.set_m(kMax / 64);
          r.set_n(0);
          r.mutable_a()->set_leading_dimension(70);
          BlocksOfA(r).set_type(v1::FACTOR_TYPE_F32);
@@ -171,7 +171,7 @@ const std::vector<BlockRefusal>& BlockRefusals() {
        "a: got 144115188075855871x70 elements of type e4m3, want sizes in bytes below 2^63"},
       {"OverflowOfFactorsAlone",
        [](Request& r) {
-         r.set_m(kMost / 128);
+         r.set_m(kMax / 128);
          r.set_n(0);
          BlocksOfA(r).set_type(v1::FACTOR_TYPE_F32);
          BlocksOfA(r).set_k_per_block(1);
@@ -180,7 +180,7 @@ const std::vector<BlockRefusal>& BlockRefusals() {
        "bytes of factors"},
       {"HugeBatchOfFactors",
        [](Request& r) {
-         r.set_batch(kMost / 2);
+         r.set_batch(kMax / 2);
          r.set_m(1);
          r.set_n(0);
          r.mutable_a()->set_batch_stride(0);

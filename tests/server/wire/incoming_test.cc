@@ -120,9 +120,9 @@ class IncomingTest : public testing::Test {
  protected:
   absl::Status Parse(grpc::ByteBuffer bytes, v1::MultiplyRequest& request, HeldFields& held) {
     Incoming incoming(bytes);
-    const absl::StatusOr<int64_t> most_bytes = incoming.Examine(request);
-    if (!most_bytes.ok()) return most_bytes.status();
-    EXPECT_GE(*most_bytes, incoming.wire_bytes());
+    const absl::StatusOr<int64_t> max_bytes = incoming.Examine(request);
+    if (!max_bytes.ok()) return max_bytes.status();
+    EXPECT_GE(*max_bytes, incoming.wire_bytes());
     return incoming.Parse(request, quota_, held);
   }
 
@@ -271,7 +271,7 @@ std::string Repeated(const std::string& field, int64_t count) {
 TEST_F(IncomingTest, RefusesCountlessFields) {
   const std::string empty_a = {static_cast<char>(v1::MultiplyRequest::kAFieldNumber << 3 | 2), 0};
   std::string inner =
-      Repeated(std::string("\x08\x01", 2), kMostFields);  // Types, one after the other.
+      Repeated(std::string("\x08\x01", 2), kMaxFields);  // Types, one after the other.
   const std::string within = empty_a.substr(0, 1) + "\x80\x10" + inner;
   ASSERT_EQ(inner.size(), 0x800u);
   const auto parsed = [&](const std::string& bytes) {
@@ -279,10 +279,10 @@ TEST_F(IncomingTest, RefusesCountlessFields) {
     HeldFields held;
     return Parse(InSlicesOf(bytes, 16384), got, held);
   };
-  EXPECT_THAT(parsed(Repeated(empty_a, kMostFields)), IsOk());
+  EXPECT_THAT(parsed(Repeated(empty_a, kMaxFields)), IsOk());
   const auto refused = StatusIs(absl::StatusCode::kInvalidArgument,
                                 "message: got more than 1024 fields, want no more");
-  EXPECT_THAT(parsed(Repeated(empty_a, kMostFields + 1)), refused);
+  EXPECT_THAT(parsed(Repeated(empty_a, kMaxFields + 1)), refused);
   EXPECT_THAT(parsed(within), refused);
   EXPECT_THAT(parsed(Repeated(std::string("\xf8\x3e\x05"), 300)), IsOk());  // Unknown ones.
 }
@@ -296,14 +296,14 @@ TEST_F(IncomingTest, LooksForATextAmongTheFirstFieldsAlone) {
         InSlicesOf(Repeated(empty_a, fields) + named.SerializeAsString(), 16384);
     return Incoming(bytes).ShortText(v1::MultiplyRequest::kRequestIdFieldNumber, 64);
   };
-  EXPECT_EQ(text_after(kMostFields - 1), "name");
-  EXPECT_EQ(text_after(kMostFields), "");
+  EXPECT_EQ(text_after(kMaxFields - 1), "name");
+  EXPECT_EQ(text_after(kMaxFields), "");
 }
 
 // Protobuf would copy it and look whether it is text, on a thread that others wait for.
 TEST_F(IncomingTest, RefusesEndlessText) {
   v1::MultiplyRequest sent;
-  sent.set_kernel(std::string(kMostTextBytes + 1, 'x'));
+  sent.set_kernel(std::string(kMaxTextBytes + 1, 'x'));
   v1::MultiplyRequest got;
   HeldFields held;
   EXPECT_THAT(Parse(InSlicesOf(sent.SerializeAsString(), 16384), got, held),

@@ -95,7 +95,7 @@ TEST(MultiplyStreamTest, ProductsOfAMessageAreAnsweredEachByItself) {
   grpc::ClientContext context;
   AllowTime(context);
   ClientStream stream(running.gemm(), &context);
-  constexpr int kProducts = static_cast<int>(kMostJointRequests);
+  constexpr int kProducts = static_cast<int>(kMaxJointRequests);
   v1::MultiplyStreamRequest message = Together(0, kProducts);
   message.mutable_requests(7)->mutable_a()->set_data("x");
   message.mutable_requests(9)->set_kernel("none");
@@ -189,10 +189,10 @@ TEST(MultiplyStreamTest, AMessageBeyondItsBoundsEndsTheStream) {
     EXPECT_EQ(status.error_code(), grpc::StatusCode::INVALID_ARGUMENT);
     return status.error_message();
   };
-  EXPECT_EQ(ends_with(Together(0, static_cast<int>(kMostJointRequests) + 1)),
+  EXPECT_EQ(ends_with(Together(0, static_cast<int>(kMaxJointRequests) + 1)),
             "requests: got more, want at most 256 in one message");
   v1::MultiplyStreamRequest large = Together(1, 2);
-  large.mutable_requests(0)->mutable_a()->set_data(std::string(kMostJointBytes, 'x'));
+  large.mutable_requests(0)->mutable_a()->set_data(std::string(kMaxJointBytes, 'x'));
   EXPECT_THAT(ends_with(large), HasSubstr("want one alone, or at most 4194304 bytes"));
   v1::MultiplyStreamRequest unknown = Together(1, 1);
   unknown.GetReflection()->MutableUnknownFields(&unknown)->AddLengthDelimited(
@@ -200,7 +200,7 @@ TEST(MultiplyStreamTest, AMessageBeyondItsBoundsEndsTheStream) {
   EXPECT_THAT(ends_with(unknown), HasSubstr("bytes of unknown fields, want at most 1024"));
   // One alone may be as large as any.
   large = Together(1, 1);
-  large.mutable_requests(0)->mutable_a()->set_data(std::string(kMostJointBytes, 'x'));
+  large.mutable_requests(0)->mutable_a()->set_data(std::string(kMaxJointBytes, 'x'));
   grpc::ClientContext context;
   AllowTime(context);
   ClientStream stream(running.gemm(), &context);
@@ -268,8 +268,8 @@ void ExpectReadingStops(int together) {
 TEST(MultiplyStreamTest, StopsReadingWhileTooManyAreUnanswered) { ExpectReadingStops(1); }
 
 TEST(MultiplyStreamTest, StopsReadingMessagesOfManyWhileTooManyAreUnanswered) {
-  static_assert(kMaxStreamRequests % kMostJointRequests == 0);
-  ExpectReadingStops(kMostJointRequests);
+  static_assert(kMaxStreamRequests % kMaxJointRequests == 0);
+  ExpectReadingStops(kMaxJointRequests);
 }
 
 TEST(MultiplyStreamTest, CancellingDropsWhatWaitsAndAbortsWhatRuns) {

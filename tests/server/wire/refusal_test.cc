@@ -21,7 +21,7 @@ using ::testing::HasSubstr;
 using ::testing::StartsWith;
 
 constexpr int64_t kHuge = int64_t{1} << 40;
-constexpr int64_t kMost = std::numeric_limits<int64_t>::max();
+constexpr int64_t kMax = std::numeric_limits<int64_t>::max();
 
 struct Refused {
   std::string name;
@@ -47,10 +47,10 @@ std::vector<Refused> BadShapes() {
        "a: got 1099511627776x1099511627776 elements of type f32, want sizes in bytes below 2^63"},
       {"HugeOutput", [](Request& r) { r.set_m(kHuge), r.set_n(kHuge), r.set_k(0); }, kInvalid,
        "d: got 1099511627776x1099511627776 elements of type f32, want sizes in bytes below 2^63"},
-      {"HugeBatch", [](Request& r) { r.set_batch(kMost); }, kInvalid,
+      {"HugeBatch", [](Request& r) { r.set_batch(kMax); }, kInvalid,
        "a: got 9223372036854775807 matrices of 4x6 elements of type f32, want sizes in bytes below "
        "2^63"},
-      {"MostOfEverything", [](Request& r) { r.set_m(kMost), r.set_n(kMost), r.set_k(kMost); },
+      {"MostOfEverything", [](Request& r) { r.set_m(kMax), r.set_n(kMax), r.set_k(kMax); },
        kInvalid,
        "a: got 9223372036854775807x9223372036854775807 elements of type f32, want sizes in bytes "
        "below 2^63"},
@@ -104,7 +104,7 @@ std::vector<Refused> BadLayouts() {
        kInvalid, "a.leading_dimension: got -1, want 0 or at least the length of a row, 6"},
       {"ShortLeadingDimension", [](Request& r) { r.mutable_b()->set_leading_dimension(4); },
        kInvalid, "b.leading_dimension: got 4, want 0 or at least the length of a row, 5"},
-      {"HugeLeadingDimension", [](Request& r) { r.mutable_a()->set_leading_dimension(kMost); },
+      {"HugeLeadingDimension", [](Request& r) { r.mutable_a()->set_leading_dimension(kMax); },
        kInvalid,
        "a.leading_dimension: got 9223372036854775807, want a matrix of less than 2^63 bytes"},
       {"LargeLeadingDimension", [](Request& r) { r.mutable_a()->set_leading_dimension(kHuge); },
@@ -117,8 +117,8 @@ std::vector<Refused> BadLayouts() {
        "d: the result takes 17592186044416 bytes, a message holds at most 536866816"},
       {"NegativeBatchStride", [](Request& r) { r.mutable_a()->set_batch_stride(-1); }, kInvalid,
        "a.batch_stride: got -1, want at least 0 and less than 2^63 bits"},
-      {"HugeBatchStride",
-       [](Request& r) { r.set_batch(2), r.mutable_a()->set_batch_stride(kMost); }, kInvalid,
+      {"HugeBatchStride", [](Request& r) { r.set_batch(2), r.mutable_a()->set_batch_stride(kMax); },
+       kInvalid,
        "a.batch_stride: got 9223372036854775807, want at least 0 and less than 2^63 bits"},
       {"OverlappingOutput",
        [](Request& r) {

@@ -39,7 +39,7 @@ class SendWatchTest : public testing::Test {
 
   FakeClock clock_;
   int64_t taken_bytes_ = 0;  // Of the peer "told".
-  SendWatch watch_{{.timeout = absl::Seconds(10), .least_bytes_per_second = 8 * kMebi},
+  SendWatch watch_{{.timeout = absl::Seconds(10), .min_bytes_per_second = 8 * kMebi},
                    clock_,
                    [this](const std::string& peer) {
                      return peer == "told" ? std::optional(taken_bytes_) : std::nullopt;
@@ -67,7 +67,7 @@ TEST_F(SendWatchTest, WhereMemoryIsShortBytesHaveNoTime) {
 TEST_F(SendWatchTest, WhoTakesNothingLosesTheCallWhateverItsLength) {
   told_.Begin(512 * kMebi);
   EXPECT_EQ(After(absl::Seconds(0.2)), 0);
-  taken_bytes_ += SendWatch::kLeastProgressBytes - 1;  // Answers to pings.
+  taken_bytes_ += SendWatch::kMinProgressBytes - 1;  // Answers to pings.
   EXPECT_EQ(After(absl::Seconds(9.7)), 0);
   EXPECT_EQ(After(absl::Seconds(0.1)), 1);
   EXPECT_TRUE(told_.is_cancelled());
@@ -77,10 +77,10 @@ TEST_F(SendWatchTest, WhoTakesSomethingHasTheTimeOfTheBytes) {
   told_.Begin(512 * kMebi);  // 64 s, and 10.
   EXPECT_EQ(After(absl::Milliseconds(1)), 0);
   for (int i = 0; i < 8; ++i) {
-    taken_bytes_ += SendWatch::kLeastProgressBytes;
+    taken_bytes_ += SendWatch::kMinProgressBytes;
     EXPECT_EQ(After(absl::Seconds(9)), 0) << i;
   }
-  taken_bytes_ += SendWatch::kLeastProgressBytes;
+  taken_bytes_ += SendWatch::kMinProgressBytes;
   EXPECT_EQ(After(absl::Seconds(2)), 1) << "slower than the least rate";
 }
 
@@ -88,7 +88,7 @@ TEST_F(SendWatchTest, WhereMemoryIsShortWhoTakesSomethingIsLeft) {
   told_.Begin(512 * kMebi);
   EXPECT_EQ(After(absl::Milliseconds(1)), 0);
   for (int i = 0; i < 10; ++i) {
-    taken_bytes_ += SendWatch::kLeastProgressBytes;
+    taken_bytes_ += SendWatch::kMinProgressBytes;
     EXPECT_EQ(After(absl::Seconds(0.9), absl::Seconds(1)), 0) << i;
   }
   EXPECT_EQ(After(absl::Seconds(1), absl::Seconds(1)), 1);

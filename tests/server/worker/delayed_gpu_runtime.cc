@@ -35,8 +35,8 @@ absl::Status DelayedGpuRuntime::CopyLines(Lane lane, const MemoryLines& lines) {
 }
 
 absl::Status DelayedGpuRuntime::CopyParts(Lane lane, const CopiedPart* parts, int64_t count,
-                                          int64_t most_bytes) {
-  Add(lane, [=, this] { FakeGpuRuntime::CopyParts(lane, parts, count, most_bytes).IgnoreError(); });
+                                          int64_t max_bytes) {
+  Add(lane, [=, this] { FakeGpuRuntime::CopyParts(lane, parts, count, max_bytes).IgnoreError(); });
   return absl::OkStatus();
 }
 
@@ -91,9 +91,9 @@ bool DelayedGpuRuntime::IsEmpty() const {
 
 // Some steps of some lane. A lane may be left alone for long.
 void DelayedGpuRuntime::DoSome() {
-  constexpr uint64_t kMostSteps = 4;
+  constexpr uint64_t kMaxSteps = 4;
   std::deque<Step>& steps = steps_[random_() % steps_.size()];
-  for (uint64_t left = random_() % kMostSteps; left > 0 && !steps.empty(); --left) {
+  for (uint64_t left = random_() % kMaxSteps; left > 0 && !steps.empty(); --left) {
     if (!steps.front()()) return;
     steps.pop_front();
   }

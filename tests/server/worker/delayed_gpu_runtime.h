@@ -24,7 +24,7 @@ class DelayedGpuRuntime final : public FakeGpuRuntime {
   absl::Status CopyOut(Lane lane, absl::Span<std::byte> to, const std::byte* from) override;
   absl::Status CopyLines(Lane lane, const MemoryLines& lines) override;
   absl::Status CopyParts(Lane lane, const CopiedPart* parts, int64_t count,
-                         int64_t most_bytes) override;
+                         int64_t max_bytes) override;
   absl::Status Clear(Lane lane, std::byte* memory, int64_t bytes) override;
   absl::Status Launch(const Kernel& kernel, const GemmArgs& args) override;
   absl::Status Compress(const CompressView& view, BadGroup* bad) override;

@@ -102,10 +102,10 @@ absl::Status FakeGpuRuntime::CopyLines(Lane, const MemoryLines& lines) {
 }
 
 absl::Status FakeGpuRuntime::CopyParts(Lane, const CopiedPart* parts, int64_t count,
-                                       int64_t most_bytes) {
+                                       int64_t max_bytes) {
   for (const CopiedPart& part : absl::MakeConstSpan(parts, static_cast<size_t>(count))) {
     if (part.bytes == 0) continue;
-    if (part.bytes > most_bytes || !IsMemory(part.from) || !IsMemory(part.to)) {
+    if (part.bytes > max_bytes || !IsMemory(part.from) || !IsMemory(part.to)) {
       is_lost_ = true;
       return absl::OkStatus();
     }

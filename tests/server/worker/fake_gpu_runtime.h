@@ -31,7 +31,7 @@ class FakeGpuRuntime : public GpuRuntime {
   absl::Status Clear(Lane lane, std::byte* memory, int64_t bytes) override;
   absl::Status CopyLines(Lane lane, const MemoryLines& lines) override;
   absl::Status CopyParts(Lane lane, const CopiedPart* parts, int64_t count,
-                         int64_t most_bytes) override;
+                         int64_t max_bytes) override;
   absl::Status Launch(const Kernel& kernel, const GemmArgs& args) override;
   absl::Status Compress(const CompressView& view, BadGroup* bad) override;
   absl::Status Mark(Lane lane, Moment moment) override;

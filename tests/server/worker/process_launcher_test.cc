@@ -44,13 +44,13 @@ uint64_t CatalogOf(const std::string& device) {
 class ProcessRig {
  public:
   explicit ProcessRig(const std::string& device, const std::string& binary = GEMMD_HOST_WORKER,
-                      uint64_t other_catalog = 0, absl::Duration watchdog_least = absl::Minutes(1))
+                      uint64_t other_catalog = 0, absl::Duration watchdog_min = absl::Minutes(1))
       : memory_(SharedMemory::Create(int64_t{256} << 20).value()),
         launcher_({.program = {.binary = binary, .device = device},
                    .catalog = CatalogOf(device) ^ other_catalog,
                    .threads = 2,
                    .poisons_freed = true,
-                   .watchdog_least = watchdog_least},
+                   .watchdog_min = watchdog_min},
                   *memory_) {}
 
   ProcessLauncher& launcher() { return launcher_; }

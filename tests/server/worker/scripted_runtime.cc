@@ -117,9 +117,9 @@ absl::Status ScriptedRuntime::CopyLines(Lane lane, const MemoryLines& lines) {
 }
 
 absl::Status ScriptedRuntime::CopyParts(Lane lane, const CopiedPart* parts, int64_t count,
-                                        int64_t most_bytes) {
+                                        int64_t max_bytes) {
   RETURN_IF_ERROR(Act("CopyParts"));
-  return inner_.CopyParts(lane, parts, count, most_bytes);
+  return inner_.CopyParts(lane, parts, count, max_bytes);
 }
 
 absl::Status ScriptedRuntime::Launch(const Kernel& kernel, const GemmArgs& args) {

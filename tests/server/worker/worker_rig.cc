@@ -33,7 +33,7 @@ WorkerDeviceOptions QuickOptions() {
   options.restarts.first_pause_ns = 1'000'000;
   // Slow machines are no failure.
   options.canary_timeout = kPatience;
-  options.watchdog_least = kPatience;
+  options.watchdog_min = kPatience;
   options.time_to_tell = kPatience;
   options.restarts.window_ns = 3600'000'000'000;
   return options;

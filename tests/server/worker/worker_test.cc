@@ -58,7 +58,7 @@ TEST_F(WorkerTest, RefusesPartsThatAreNone) {
   EXPECT_THAT(status_of({.block = 0, .bytes = 10}, {.block = 9, .bytes = 10}), is_invalid);
   EXPECT_THAT(status_of({.block = 9, .bytes = 21}, {}), is_invalid);
   EXPECT_THAT(status_of({.block = 9, .bytes = -1}, {.block = 9, .bytes = 21}), is_invalid);
-  request.places.a.parts = kMostParts + 1;
+  request.places.a.parts = kMaxParts + 1;
   EXPECT_THAT(StatusOfJob(request), is_invalid);
   request.places.a = {.block = 1, .offset = 0, .parts = 1};
   EXPECT_THAT(StatusOfJob(request), is_invalid);
@@ -142,11 +142,11 @@ class SmallJobTest : public WorkerTest {
 
 // A and D of f16 and f32 take six bytes a row, B 256.
 TEST_F(SmallJobTest, GoesThroughOneLaneWhereItIsAlone) {
-  constexpr int64_t kMostRows = ((1 << 20) - kJobAlignment) / 6 / kJobAlignment * kJobAlignment;
-  EXPECT_THAT(StatusOfJob(JobOfRows(kMostRows)), IsOk());
+  constexpr int64_t kMaxRows = ((1 << 20) - kJobAlignment) / 6 / kJobAlignment * kJobAlignment;
+  EXPECT_THAT(StatusOfJob(JobOfRows(kMaxRows)), IsOk());
   EXPECT_EQ(runtime_.copies_out, 1);
   EXPECT_EQ(runtime_.other_lanes, 0);
-  EXPECT_THAT(StatusOfJob(JobOfRows(kMostRows + kJobAlignment)), IsOk());
+  EXPECT_THAT(StatusOfJob(JobOfRows(kMaxRows + kJobAlignment)), IsOk());
   EXPECT_EQ(runtime_.copies_out, 2);
   EXPECT_EQ(runtime_.other_lanes, 1);
 }
@@ -159,8 +159,8 @@ TEST_F(SmallJobTest, IsComputedWhereItIsStaged) {
     int copies_in;
     int copies_out;
   };
-  constexpr int64_t kInputRows = (kMostReadInPlace - kJobAlignment) / 2;
-  constexpr int64_t kRows = kMostWrittenInPlace / 4;
+  constexpr int64_t kInputRows = (kMaxReadInPlace - kJobAlignment) / 2;
+  constexpr int64_t kRows = kMaxWrittenInPlace / 4;
   for (const Case& one : {Case{3, 1, 1}, Case{4, 0, 0}, Case{kInputRows, 0, 0},
                           Case{kInputRows + 1, 1, 0}, Case{kRows, 1, 0}, Case{kRows + 1, 1, 1}}) {
     SCOPED_TRACE(one.rows);

@@ -113,7 +113,7 @@ async def upload(
     """As `gemmd.moving.upload`."""
     first = resident_pb2.PutRequest(begin=upload.begin)
     watch, tries = Patience(patience, timeout), Tries()
-    least_missing = upload.data.nbytes
+    min_missing = upload.data.nbytes
     while True:
         watch.look(0)
         attempt = _Round(upload, metadata)
@@ -129,8 +129,8 @@ async def upload(
         assert attempt.error is not None
         first = attempt.join() or first
         missing = attempt.missing_bytes()
-        await asyncio.sleep(tries.pause_after(attempt.error, missing < least_missing))
-        least_missing = min(least_missing, missing)
+        await asyncio.sleep(tries.pause_after(attempt.error, missing < min_missing))
+        min_missing = min(min_missing, missing)
 
 
 async def download(

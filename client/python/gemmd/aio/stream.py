@@ -10,7 +10,7 @@ import grpc
 
 from gemmd.channel import Metadata, checked_timeout
 from gemmd.errors import Cancelled, Error, Unavailable, from_rpc_error
-from gemmd.joint import HEAD_BYTES, MOST_UNANSWERED, Queue
+from gemmd.joint import HEAD_BYTES, MAX_UNANSWERED, Queue
 from gemmd.methods import MULTIPLY_STREAM
 from gemmd.ownership import Owner
 from gemmd.product import Product, ProductOptions, build_request
@@ -27,11 +27,11 @@ class Stream:
     """
 
     def __init__(
-        self, channel: grpc.aio.Channel, timeout: float | None, metadata: Metadata, most_bytes: int
+        self, channel: grpc.aio.Channel, timeout: float | None, metadata: Metadata, max_bytes: int
     ) -> None:
-        self._most_bytes = most_bytes
+        self._max_bytes = max_bytes
         self._changed = asyncio.Condition()
-        self._queue = Queue(most_bytes)
+        self._queue = Queue(max_bytes)
         self._owner = Owner(self)
         self._is_closed = False
         self._error: Error | None = None
@@ -47,10 +47,10 @@ class Stream:
         """As `gemmd.Stream.submit`; the future is to be awaited."""
         self._owner.check("stream")
         request = build_request(a, b, options)
-        request.check_size(self._most_bytes - HEAD_BYTES)
+        request.check_size(self._max_bytes - HEAD_BYTES)
         async with self._changed:
             await self._changed.wait_for(
-                lambda: len(self._queue) < MOST_UNANSWERED or self._is_closed
+                lambda: len(self._queue) < MAX_UNANSWERED or self._is_closed
             )
             if self._is_closed:
                 raise self._error or Cancelled("stream: it is closed")

@@ -55,7 +55,7 @@ class MmaBlock {
       }
       ptx::Exit();
     }
-    if constexpr (kMovesRegisters) ptx::TakeRegisters<kMostRegisters>();
+    if constexpr (kMovesRegisters) ptx::TakeRegisters<kMaxRegisters>();
     sums_.Clear();
     FragmentsAhead<Row> fragments(ptx::SharedAddress(shared_), place);
     typename TilePipe<Row>::Cursor at;

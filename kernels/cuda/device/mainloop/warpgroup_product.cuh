@@ -35,7 +35,7 @@ class WarpgroupBlock {
       if constexpr (kMovesRegisters) ptx::LeaveRegisters<kRegistersToFill>();
       if (thread == kOf.threads()) Fill();
     } else {
-      if constexpr (kMovesRegisters) ptx::TakeRegisters<kMostRegisters>();
+      if constexpr (kMovesRegisters) ptx::TakeRegisters<kMaxRegisters>();
       Multiply(thread);
     }
   }

@@ -8,7 +8,7 @@ namespace {
 // What a block of threads copies of a part at once, where all is aligned.
 constexpr int64_t kStrideBytes = int64_t{kBlockThreads} * sizeof(uint4);
 // Blocks for one part; there are many parts.
-constexpr int64_t kMostBlocksOfPart = 64;
+constexpr int64_t kMaxBlocksOfPart = 64;
 
 template <typename Word>
 __device__ void CopyWords(const CopiedPart& part) {
@@ -36,11 +36,11 @@ __global__ void __launch_bounds__(kBlockThreads) CopyPartsKernel(const CopiedPar
 
 }  // namespace
 
-absl::Status CopyPartsOnStream(const CopiedPart* parts, int64_t count, int64_t most_bytes,
+absl::Status CopyPartsOnStream(const CopiedPart* parts, int64_t count, int64_t max_bytes,
                                CUstream_st* stream) {
-  if (count == 0 || most_bytes == 0) return absl::OkStatus();
+  if (count == 0 || max_bytes == 0) return absl::OkStatus();
   const int64_t blocks =
-      std::clamp<int64_t>((most_bytes - 1) / kStrideBytes + 1, 1, kMostBlocksOfPart);
+      std::clamp<int64_t>((max_bytes - 1) / kStrideBytes + 1, 1, kMaxBlocksOfPart);
   const dim3 grid(static_cast<unsigned>(count), static_cast<unsigned>(blocks));
   CopyPartsKernel<<<grid, kBlockThreads, 0, stream>>>(parts);
   return LaunchStatus("copy of parts");

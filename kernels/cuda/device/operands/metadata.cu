@@ -11,7 +11,7 @@ namespace {
 
 constexpr int kWordsOfThread = 8;
 constexpr int kAtOnce = 4;
-constexpr int64_t kMostExtent = 65535;  // The most blocks along a grid's second or third axis.
+constexpr int64_t kMaxExtent = 65535;  // The most blocks along a grid's second or third axis.
 
 // Neighbouring blocks share the words of a tile of rows. A thread's words all belong to one lane,
 // and several of them are under way at a time.
@@ -54,8 +54,8 @@ absl::Status RepackMetadata(const CudaRow& row, const Problem& problem, const Cu
                             const std::byte* a, std::byte* made, CUstream_st* stream) {
   ASSIGN_OR_RETURN(const MetadataJob job, MetadataJobOf(row, problem, plan, a, made));
   const dim3 blocks(BlocksFor(CeilOf(job.steps * kLanes, kBlockThreads * kWordsOfThread)),
-                    static_cast<unsigned>(std::min(job.tiles, kMostExtent)),
-                    static_cast<unsigned>(std::min(job.batch, kMostExtent)));
+                    static_cast<unsigned>(std::min(job.tiles, kMaxExtent)),
+                    static_cast<unsigned>(std::min(job.batch, kMaxExtent)));
   MetadataKernel<<<blocks, kBlockThreads, 0, stream>>>(job);
   return LaunchStatus("metadata");
 }

@@ -242,7 +242,7 @@ TEST(CompareTest, NamesOtherSettingsAndCounts) {
 TEST(CompareTest, IntervalsWithoutAnAnswerCount) {
   ReportStep step = SampleStep("s", 500, [](int64_t) { return 1000; });
   LoadInterval& empty = step.result.intervals[2];
-  empty.ok = empty.p50_ns = empty.p99_ns = empty.most_ns = 0;
+  empty.ok = empty.p50_ns = empty.p99_ns = empty.max_ns = 0;
   const ComparedReport report = ParseReport(ReportJson(SampleReport({step})).dump()).value();
   EXPECT_THAT(report.steps[0].rates, testing::ElementsAre(DoubleEq(1000), DoubleEq(1000), 0,
                                                           DoubleEq(1000), DoubleEq(1000)));

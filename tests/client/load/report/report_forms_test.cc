@@ -86,20 +86,20 @@ TEST(TallyTest, KernelsWithoutEndShareARow) {
     sample.kernel = name;
     tally.Add(sample);
   }
-  ASSERT_EQ(tally.kernels.size(), kMostKernels + 1);
+  ASSERT_EQ(tally.kernels.size(), kMaxKernels + 1);
   EXPECT_EQ(tally.kernels.back().kernel, kOtherKernels);
-  EXPECT_EQ(tally.kernels.back().latency.count(), 500 - static_cast<int64_t>(kMostKernels));
+  EXPECT_EQ(tally.kernels.back().latency.count(), 500 - static_cast<int64_t>(kMaxKernels));
   Tally twice;
   twice.Merge(tally);
   twice.Merge(tally);
-  ASSERT_EQ(twice.kernels.size(), kMostKernels + 1);
-  EXPECT_EQ(twice.kernels.back().latency.count(), 2 * (500 - static_cast<int64_t>(kMostKernels)));
+  ASSERT_EQ(twice.kernels.size(), kMaxKernels + 1);
+  EXPECT_EQ(twice.kernels.back().latency.count(), 2 * (500 - static_cast<int64_t>(kMaxKernels)));
   Tally longest;
   CallSample sample;
   const std::string name(1000, 'k');
   sample.kernel = name;
   longest.Add(sample);
-  EXPECT_EQ(longest.kernels[0].kernel.size(), kMostNameBytes);
+  EXPECT_EQ(longest.kernels[0].kernel.size(), kMaxNameBytes);
 }
 
 TEST(ReportTest, TheVerdictStandsBesideItsWarnings) {

@@ -38,7 +38,7 @@ ReportStep SampleStep(const std::string& name, int64_t calls,
     ++interval.ok;
     interval.p50_ns = of_interval.ValueAt(0.5);
     interval.p99_ns = of_interval.ValueAt(0.99);
-    interval.most_ns = of_interval.most_ns();
+    interval.max_ns = of_interval.max_ns();
   }
   result.window_s = static_cast<double>(calls) * 1e-3;
   result.rate = result.offered = 1000;

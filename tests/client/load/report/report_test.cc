@@ -24,11 +24,11 @@ using testing::Not;
 
 TEST(TallyTest, ClocksStageAndFailures) {
   const Tally tally = SampleStep("s", 2000, Steady).result.tally;
-  EXPECT_EQ(tally.latency.least_ns(), 1'000'000);
-  EXPECT_EQ(tally.service.least_ns(), 990'000);
-  EXPECT_EQ(tally.send_error.most_ns(), 10'000);
-  EXPECT_EQ(tally.stages[kCompute].most_ns(), 20'000);
-  EXPECT_EQ(tally.stages[kOutside].most_ns(), 965'000);  // service - total
+  EXPECT_EQ(tally.latency.min_ns(), 1'000'000);
+  EXPECT_EQ(tally.service.min_ns(), 990'000);
+  EXPECT_EQ(tally.send_error.max_ns(), 10'000);
+  EXPECT_EQ(tally.stages[kCompute].max_ns(), 20'000);
+  EXPECT_EQ(tally.stages[kOutside].max_ns(), 965'000);  // service - total
   EXPECT_EQ(tally.operations, 2'000'000);
   EXPECT_EQ(tally.latency_by_product[1].count(), 1000);
 }
@@ -219,16 +219,16 @@ TEST(IntervalsTest, ThinningKeepsCallsAndTheWorst) {
   std::vector<LoadInterval> intervals(1000);
   for (size_t i = 0; i < intervals.size(); ++i) {
     const int64_t at = static_cast<int64_t>(i);
-    intervals[i] = {.from_ns = at, .to_ns = at + 1, .ok = 2, .failed = 1, .most_ns = 5};
+    intervals[i] = {.from_ns = at, .to_ns = at + 1, .ok = 2, .failed = 1, .max_ns = 5};
   }
-  intervals[501].most_ns = intervals[502].p99_ns = 99;
+  intervals[501].max_ns = intervals[502].p99_ns = 99;
   const std::vector<LoadInterval> thinned = Thinned(intervals, 300);
   ASSERT_EQ(thinned.size(), 250);
   EXPECT_EQ(thinned[0].to_ns, 4);
   EXPECT_EQ(thinned[249].to_ns, 1000);
   EXPECT_EQ(thinned[7].ok, 8);
   EXPECT_EQ(thinned[7].failed, 4);
-  EXPECT_EQ(thinned[125].most_ns, 99);
+  EXPECT_EQ(thinned[125].max_ns, 99);
   EXPECT_EQ(thinned[125].p99_ns, 99);
   EXPECT_EQ(Thinned(intervals, 1000).size(), 1000);
 }
@@ -244,13 +244,13 @@ TEST(StepResultTest, WindowsOfATrialAddUp) {
   StepResult next = SampleStep("s", 3000, Steady).result;
   next.rate = 600;
   next.unsent = 2;
-  next.most_in_flight = 9;
+  next.max_in_flight = 9;
   sum.Append(next);
   EXPECT_EQ(sum.tally.ok(), 4000);
   EXPECT_DOUBLE_EQ(sum.window_s, 4);
   EXPECT_DOUBLE_EQ(sum.rate, 700);
   EXPECT_EQ(sum.unsent, 2);
-  EXPECT_EQ(sum.most_in_flight, 9);
+  EXPECT_EQ(sum.max_in_flight, 9);
   ASSERT_EQ(sum.intervals.size(), 40);
   EXPECT_EQ(sum.intervals[10].from_ns, 1'000'000'000);
 }
