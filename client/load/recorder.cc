@@ -153,8 +153,8 @@ void Tally::Add(const CallSample& sample) {
   service.Record(sample.ended_ns - sample.sent_ns);
   punctual.Record(latency_ns - (sample.sent_ns - sample.admitted_ns));
   const std::array<int64_t, kCallStages> stages_ns = StagesOf(sample);
-  KernelTally& of_kernel = KernelOf(kernels, sample.kernel.substr(0, kMaxNameBytes),
-                                    sample.device.substr(0, kMaxNameBytes));
+  KernelTally& of_kernel = KernelOf(kernels, sample.kernel.substr(0, kMaxTallyNameBytes),
+                                    sample.device.substr(0, kMaxTallyNameBytes));
   of_kernel.latency.Record(latency_ns);
   for (size_t i = 0; i < kCallStages; ++i) {
     stages[i].Record(stages_ns[i]);

@@ -148,7 +148,7 @@ struct Tally {
 };
 
 inline constexpr size_t kMaxKernels = 64;
-inline constexpr size_t kMaxNameBytes = 200;
+inline constexpr size_t kMaxTallyNameBytes = 200;
 inline constexpr absl::string_view kOtherKernels = "(other kernels)";
 
 // "OK 120, UNAVAILABLE 3"; only those that there are.

@@ -99,7 +99,7 @@ TEST(TallyTest, KernelsWithoutEndShareARow) {
   const std::string name(1000, 'k');
   sample.kernel = name;
   longest.Add(sample);
-  EXPECT_EQ(longest.kernels[0].kernel.size(), kMaxNameBytes);
+  EXPECT_EQ(longest.kernels[0].kernel.size(), kMaxTallyNameBytes);
 }
 
 TEST(ReportTest, TheVerdictStandsBesideItsWarnings) {
