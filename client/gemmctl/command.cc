@@ -5,7 +5,9 @@
 #include <limits>
 
 #include "absl/status/status.h"
+#include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/strip.h"
 #include "client/output_file.h"
 #include "client/terminal/text.h"
 #include "gemmd/element_type.h"
@@ -19,9 +21,20 @@ using google::protobuf::Message;
 using google::protobuf::Reflection;
 using nlohmann::ordered_json;
 
+// As flags and messages spell it: "sampled", not VERIFY_MODE_SAMPLED; "row"; "2:4".
 std::string EnumText(const google::protobuf::EnumValueDescriptor& value) {
-  if (value.type() != v1::ElementType_descriptor()) return value.name();
-  return std::string(ElementTypeName(static_cast<v1::ElementType>(value.number())));
+  if (value.type() == v1::ElementType_descriptor()) {
+    return std::string(ElementTypeName(static_cast<v1::ElementType>(value.number())));
+  }
+  // Every value begins with the name of its type, ORDER_ROW_MAJOR of Order.
+  std::string prefix;
+  for (const char c : value.type()->name()) {
+    if (absl::ascii_isupper(static_cast<unsigned char>(c)) && !prefix.empty()) prefix += '_';
+    prefix += absl::ascii_toupper(static_cast<unsigned char>(c));
+  }
+  absl::string_view name = absl::StripPrefix(value.name(), prefix + "_");
+  if (value.type() == v1::Order_descriptor()) name = absl::StripSuffix(name, "_MAJOR");
+  return value.name() == "SPARSITY_2_4" ? "2:4" : absl::AsciiStrToLower(name);
 }
 
 // One value of a field, or its `index`-th where it is repeated.

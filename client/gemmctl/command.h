@@ -63,9 +63,9 @@ CommandRun AddDropSession(CLI::App& app);
 CommandRun AddIncidents(CLI::App& app);
 CommandRun AddReplay(CLI::App& app);
 
-// The message in protobuf's JSON mapping with the field names of the .proto file, but for types of
-// elements, which read as in the flags ("f32"). 64-bit integers are numbers, not strings, and
-// fields with default values are there too. The bytes of matrices are left out.
+// The message in protobuf's JSON mapping with the field names of the .proto file, but for values of
+// enums, which read as in the flags ("f32", "row", "sampled"). 64-bit integers are numbers, not
+// strings, and fields with default values are there too. The bytes of matrices are left out.
 nlohmann::ordered_json MessageJson(const google::protobuf::Message& message);
 
 // A number as protobuf's mapping has it: JSON itself has no NaN and no infinities.

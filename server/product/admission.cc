@@ -346,10 +346,13 @@ ProductRefusal RefusalOf(Verdict verdict, const Asked& asked, const Admission::L
                    asked.backlog_ns),
               RefusalReason::kShare};
     case Verdict::kTooLong:
-      return {absl::ResourceExhaustedError(
-                  StrCat("product: predicted to take ", Text(asked.predicted_ns), ", at most ",
-                         Text(limits.max_product_ns), " is accepted (--max-product-seconds)")),
-              RefusalReason::kTooLong};
+      return {
+          absl::ResourceExhaustedError(StrCat(
+              "product: predicted to take ", Text(asked.predicted_ns),
+              asked.after_ns == 0 ? ""
+                                  : StrCat(", ", Text(asked.after_ns), " of it for the check of D"),
+              ", at most ", Text(limits.max_product_ns), " is accepted (--max-product-seconds)")),
+          RefusalReason::kTooLong};
     case Verdict::kTooLate:
       return {TooLateForDeadline(asked.predicted_ns, asked.left_ns), RefusalReason::kDeadline};
     case Verdict::kWait: {

@@ -87,6 +87,7 @@ enum class Verdict : uint8_t {
 struct Asked {
   int64_t predicted_ns = 0;
   int64_t expected_ns = 0;  // The same, by how the predictions of its caller's last products were.
+  int64_t after_ns = 0;     // The part of both that is the check of its D.
   int64_t left_ns = 0;      // Until its deadline; kNoDeadlineNs where it has none.
   // The rest of what runs, what waits and would be launched before it, and what others are expected
   // to put there while it waits.

@@ -13,6 +13,7 @@
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
 #include "kernels/cpu/host.h"
+#include "kernels/default_recipe.h"
 #include "kernels/kernel.h"
 #include "kernels/matrix/status.h"
 #include "kernels/matrix/text.h"
@@ -128,7 +129,7 @@ AnswerChecker::AnswerChecker(const std::vector<ServedDevice>& devices, Scheduler
       log_(log),
       chip_state_(std::move(chip_state)),
       done_(std::move(done)),
-      threads_("gemmd-verify", ThreadsOf(options.threads), ThreadPool::Start::kWithWork) {}
+      checks_(ThreadsOf(options.threads), clock) {}
 
 AnswerChecker::~AnswerChecker() {
   Stop();
@@ -150,41 +151,40 @@ void AnswerChecker::Check(std::unique_ptr<Product> product) {
   });
 }
 
-void AnswerChecker::Post(JobId id, Work work) {
-  std::list<Task>::iterator task;
-  {
-    MutexLock lock(&mutex_);
-    task = tasks_.emplace(tasks_.end());
-    task->id = id;
-    task->abort = is_stopped_;
-  }
-  threads_.Run([this, task, work = std::move(work)]() mutable {
-    SetThreads(1);
-    std::move(work)(&task->abort);
-    MutexLock lock(&mutex_);
-    tasks_.erase(task);
-  });
+Correction& AnswerChecker::CorrectionOf(const Product& product) {
+  const Kernel& kernel = *product.job.kernel;
+  const size_t way = SimulatedKernel(kernel) != nullptr ? 0 : kernel.recipe.exact ? 1 : 2;
+  return corrections_[static_cast<size_t>(product.check.mode)][way];
 }
 
-void AnswerChecker::Cancel(absl::Span<const JobId> ids) {
-  MutexLock lock(&mutex_);
-  for (Task& task : tasks_) {
-    if (std::find(ids.begin(), ids.end(), task.id) != ids.end()) task.abort = true;
-  }
+void AnswerChecker::Claim(Product& product, int64_t predicted_ns) {
+  product.check_predicted_ns = predicted_ns;
+  product.after_ns = ExpectedNs(predicted_ns, &CorrectionOf(product));
+  product.check_claim = checks_.Enter(product.arrival.flow(), product.priority, product.after_ns,
+                                      product.after_wait_ns);
 }
 
-void AnswerChecker::Stop() {
-  MutexLock lock(&mutex_);
-  is_stopped_ = true;
-  for (Task& task : tasks_) task.abort = true;
+void AnswerChecker::Post(std::unique_ptr<Product> product, Step step) {
+  auto check = std::make_unique<CheckQueue::Check>();
+  check->id = product->id;
+  check->predicted_ns = product->check_predicted_ns;
+  check->correction = &CorrectionOf(*product);
+  check->deadline_ns = product->deadline_ns;
+  check->priority = product->priority;
+  check->share = product->share;
+  check->caller = product->caller;
+  check->connection = product->connection;
+  check->work = [this, step, product = std::move(product)](const absl::Status& status,
+                                                           AbortFlag abort) mutable {
+    if (!status.ok()) return EndEarly(std::move(product), status);
+    (this->*step)(std::move(product), abort);
+  };
+  checks_.Add(std::move(check));
 }
 
 void AnswerChecker::Begin(std::unique_ptr<Product> product) {
   if (product->check.mode == VerifyMode::kDuplicate) return ComputeOnceMore(std::move(product));
-  const JobId id = product->id;
-  Post(id, [this, product = std::move(product)](AbortFlag abort) mutable {
-    Verify(std::move(product), abort);
-  });
+  Post(std::move(product), &AnswerChecker::Verify);
 }
 
 absl::StatusOr<verify::CheckResult> AnswerChecker::CheckOnce(const Product& product,
@@ -198,7 +198,9 @@ absl::StatusOr<verify::CheckResult> AnswerChecker::CheckOnce(const Product& prod
 }
 
 void AnswerChecker::Verify(std::unique_ptr<Product> product, AbortFlag abort) {
+  const int64_t begun_ns = clock_.NowNs();
   const absl::StatusOr<verify::CheckResult> check = CheckOnce(*product, DrawOfThread(), abort);
+  product->check_ran_ns += clock_.NowNs() - begun_ns;
   if (!check.ok()) return EndEarly(std::move(product), check.status());
   if (IsOverwritten(product->job)) return EndNotVerified(std::move(product), "overwritten");
   if (check->end != verify::CheckEnd::kWrong) return EndOk(std::move(product), *check);
@@ -292,10 +294,7 @@ void AnswerChecker::ComputeOnceMore(std::unique_ptr<Product> product) {
     product->again_served = place.served;
     product->again_kernel = outcome.kernel != nullptr ? outcome.kernel : place.kernel;
     product->again = std::move(outcome.d);
-    const JobId id = product->id;
-    Post(id, [this, product = std::move(product)](AbortFlag abort) mutable {
-      Compare(std::move(product), abort);
-    });
+    Post(std::move(product), &AnswerChecker::Compare);
   };
   scheduler_.Submit(std::move(again));
 }

@@ -5,27 +5,25 @@
 // and has the product computed again elsewhere where the server's operator wants that.
 #pragma once
 
-#include <atomic>
+#include <array>
 #include <functional>
-#include <list>
 #include <memory>
 #include <string>
 #include <string_view>
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
-#include "absl/functional/any_invocable.h"
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
 #include "kernels/matrix/abort.h"
 #include "server/device/device.h"
+#include "server/product/check_queue.h"
 #include "server/product/counts.h"
 #include "server/product/product.h"
 #include "server/product/scheduler.h"
 #include "server/product/verification.h"
 #include "server/system/clock.h"
 #include "server/system/mutex.h"
-#include "server/system/threads.h"
 
 namespace gemmd {
 
@@ -42,15 +40,19 @@ class AnswerChecker {
   // There must be no check left. Ends canaries that are under way.
   ~AnswerChecker();
 
+  // Claims the time of the product's check, which is predicted to take so long, before the product
+  // is queued: what it takes and waits for is set in the product. Threads: any.
+  void Claim(Product& product, int64_t predicted_ns);
+
   // Checks the result of a product that is OK; `done` is called once, from another thread. The
   // job's operands and its tensors live until then; the job says where they lie in memory of the
   // host. Threads: any.
   void Check(std::unique_ptr<Product> product);
 
   // Ends checks early, whether they wait or run. Threads: any.
-  void Cancel(absl::Span<const JobId> ids) ABSL_LOCKS_EXCLUDED(mutex_);
+  void Cancel(absl::Span<const JobId> ids) { checks_.Cancel(ids); }
   // All, and those that come later. Threads: any.
-  void Stop() ABSL_LOCKS_EXCLUDED(mutex_);
+  void Stop() { checks_.Stop(); }
 
  private:
   struct Place {
@@ -58,14 +60,11 @@ class AnswerChecker {
     const Kernel* kernel = nullptr;  // Null: there is none.
   };
 
-  // A check that waits for one of the threads or runs.
-  struct Task {
-    JobId id = 0;
-    std::atomic<bool> abort = false;
-  };
-  using Work = absl::AnyInvocable<void(AbortFlag abort) &&>;
+  // One of the members that check.
+  using Step = void (AnswerChecker::*)(std::unique_ptr<Product>, AbortFlag);
 
-  void Post(JobId id, Work work) ABSL_LOCKS_EXCLUDED(mutex_);
+  void Post(std::unique_ptr<Product> product, Step step);
+  Correction& CorrectionOf(const Product& product);
   void Begin(std::unique_ptr<Product> product);
   void Verify(std::unique_ptr<Product> product, AbortFlag abort);
   static absl::StatusOr<verify::CheckResult> CheckOnce(const Product& product, verify::Draw& draw,
@@ -109,11 +108,11 @@ class AnswerChecker {
   const Done done_;
   Mutex mutex_;
   int canaries_ ABSL_GUARDED_BY(mutex_) = 0;  // That are under way.
-  std::list<Task> tasks_ ABSL_GUARDED_BY(mutex_);
-  bool is_stopped_ ABSL_GUARDED_BY(mutex_) = false;
-  // That check answers: neither the devices' own threads nor gRPC's. What waits for them is bounded
-  // by admission, whose room a product keeps until it is answered. They end first.
-  ThreadPool threads_;
+  // What checks took over what was predicted, by mode and by what computes: the simulator, integers
+  // or floats.
+  std::array<std::array<Correction, 3>, kVerifyModes> corrections_;
+  // Neither the devices' own threads nor gRPC's check answers. Its threads end first.
+  CheckQueue checks_;
 };
 
 }  // namespace gemmd

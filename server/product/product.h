@@ -17,6 +17,7 @@
 #include "kernels/select.h"
 #include "server/device/device.h"
 #include "server/product/admission.h"
+#include "server/product/check_queue.h"
 #include "server/product/counts.h"
 #include "server/product/queue.h"
 #include "server/product/scheduler.h"
@@ -80,7 +81,10 @@ struct Product : Submission {
   int64_t admitted_ns = 0;
 
   // The check of D.
+  int64_t check_predicted_ns = 0;  // For one thread of the host.
+  CheckQueue::Claim check_claim;   // From before the product is queued until its end.
   int64_t check_begun_ns = 0;
+  int64_t check_ran_ns = 0;  // The time that it had a thread.
   int wrong_answers = 0;
   // For a check that computes D once more: where, and what came of it.
   const ServedDevice* again_served = nullptr;

@@ -115,7 +115,7 @@ absl::StatusOr<Admission::Ticket> ProductRunner::Hold(int64_t message_bytes,
   return WithRetryAfterMs(ticket.status(), RetryMs(backlog_ns));
 }
 
-absl::Status ProductRunner::Prepare(Product& product, int64_t message_bytes) const {
+absl::Status ProductRunner::Prepare(Product& product, int64_t message_bytes) {
   RETURN_IF_ERROR(Place(product));
   ASSIGN_OR_RETURN(const VerifyNeeds needs, PlanVerify(product));
   const Job& job = product.job;
@@ -138,7 +138,10 @@ absl::Status ProductRunner::Prepare(Product& product, int64_t message_bytes) con
 }
 
 // How D will be checked. Operands have to stay as they are until it has been.
-absl::StatusOr<VerifyNeeds> ProductRunner::PlanVerify(Product& product) const {
+absl::StatusOr<VerifyNeeds> ProductRunner::PlanVerify(Product& product) {
+  product.check = VerifyRule();
+  product.check_claim.Release();
+  product.after_ns = product.after_wait_ns = 0;
   const std::optional<VerifyRule>& asked = product.asked_check;
   VerifyRule rule = asked.value_or(verify_.rule);
   if (rule.rate == 0) {
@@ -155,13 +158,18 @@ absl::StatusOr<VerifyNeeds> ProductRunner::PlanVerify(Product& product) const {
                                             " with a D that overwrites C, want another tensor: the "
                                             "check reads C"))
           : NeedsOf(rule, *job.kernel, job.problem);
-  if (!needs.ok()) {
+  const int64_t left_ns =
+      std::max<int64_t>(admission_.limits().max_product_ns - product.predicted_ns, 0);
+  if (!needs.ok() || (!asked && needs->predicted_ns > left_ns)) {
     if (asked) return needs.status();
     product.verification =
         AnswerVerification{.mode = rule.mode, .reason = is_in_place ? "in_place" : "unsupported"};
     return VerifyNeeds();
   }
   product.check = rule;
+  checker_.Claim(product, needs->predicted_ns);
+  // It has the device twice.
+  if (rule.mode == VerifyMode::kDuplicate) product.after_ns += product.expected_ns();
   // Tensors are read where they are.
   if (tensors != nullptr) {
     needs->bytes = std::max(needs->bytes - tensors->resident_bytes(), int64_t{0});
@@ -282,6 +290,7 @@ void ProductRunner::End(std::unique_ptr<Product> ended) {
   stats_.AddCompletion(CompletionOf(product, IndexOf(*product.served)));
   CountEnd(product);
   product.entry = Meter::Entry();
+  product.check_claim.Release();
   LogProduct(product);
   if (spans_ != nullptr) spans_->Add(product);
   // The product lives on until its answer has left, its tensors until that is on its way.
@@ -450,7 +459,7 @@ absl::Status RestrictToGrant(const Grant& grant, const std::vector<ServedDevice>
 
 absl::Status EnterMeter(const Identity& identity, Product& product, int64_t now_ns) {
   int64_t retry_after_ns = 0;
-  const int64_t expected_ns = product.expected_ns();
+  const int64_t expected_ns = product.expected_ns() + product.after_ns;
   absl::StatusOr<Meter::Entry> entry = identity.meter->Enter(
       identity.grant.in_flight, product.room_bytes, expected_ns, now_ns, &retry_after_ns);
   if (!entry.ok()) {
@@ -474,7 +483,10 @@ void CountEnd(Product& product) {
   if (is_ok) {
     // Several that ran as one all took the time of the whole, so that the caller would pay it anew
     // for each of them.
-    product.entry.Took(std::min(compute_ns / 2, product.expected_ns()) * 2);
+    // A check has a thread of the host for itself, or the device once more.
+    const bool is_twice = product.check.mode == VerifyMode::kDuplicate;
+    product.entry.Took((is_twice ? 2 : 1) * std::min(compute_ns / 2, product.expected_ns()) * 2 +
+                       product.check_ran_ns);
   }
   if (caller->use == nullptr) return;
   if (!is_ok) return caller->use->AddFailure();

@@ -111,12 +111,12 @@ class ProductRunner {
   size_t IndexOf(const ServedDevice& served) const {
     return static_cast<size_t>(&served - devices_.data());
   }
-  absl::Status Prepare(Product& product, int64_t message_bytes) const;
+  absl::Status Prepare(Product& product, int64_t message_bytes);
   Placement PlaceOn(const ServedDevice& served, const Product& product) const;
   Placement NearTensors(const Product& product, Placement nearest) const;
   absl::Status CheckAdmissible(int64_t bytes) const;
   absl::Status Place(Product& product) const;
-  absl::StatusOr<VerifyNeeds> PlanVerify(Product& product) const;
+  absl::StatusOr<VerifyNeeds> PlanVerify(Product& product);
   // What is refused is counted and logged.
   absl::Status Refuse(const Product& product, ProductRefusal why, int64_t bytes);
   std::unique_ptr<Product> Refuse(Scheduler::Refused refused);

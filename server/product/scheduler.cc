@@ -278,11 +278,12 @@ bool Scheduler::HasRoom(State& state, int64_t now_ns) const {
 Verdict Scheduler::LetIn(const State& state, Submission& job, const FairQueue::Ahead& ahead,
                          Admission& admission, Asked& asked, int64_t now_ns) const {
   const int64_t running_ns = RestNs(state, now_ns);
-  asked = {.predicted_ns = job.predicted_ns,
-           .expected_ns = job.expected_ns(),
+  asked = {.predicted_ns = job.predicted_ns + job.after_ns,
+           .expected_ns = job.expected_ns() + job.after_ns,
+           .after_ns = job.after_ns,
            .left_ns = LeftNs(job.deadline_ns, now_ns),
            .running_ns = running_ns,
-           .ahead_ns = ahead.waiting_ns,
+           .ahead_ns = ahead.waiting_ns + job.after_wait_ns,
            .to_come_ns = ahead.to_come_ns,
            .backlog_ns = state.queue.waiting_ns() + running_ns};
   // Jobs that wait or run, on all devices.

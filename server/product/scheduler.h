@@ -121,6 +121,9 @@ struct Submission : DeviceQueue::Job {
   // together.
   Admission::Ticket ticket;
   int64_t room_bytes = 0;
+  // What its answer takes after the device, a check of D, is expected to take, and to wait for.
+  int64_t after_ns = 0;
+  int64_t after_wait_ns = 0;
   std::string caller;  // Whose turn it takes. `connection` is the one that has a part of it.
   Done done;
 

@@ -4,6 +4,7 @@
 #include <fcntl.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <charconv>
 #include <cstring>
 #include <new>
@@ -12,6 +13,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "kernels/default_recipe.h"
 #include "kernels/matrix/status.h"
 #include "kernels/matrix/text.h"
 #include "kernels/verify/checksum.h"
@@ -23,9 +25,18 @@ namespace gemmd {
 
 namespace {
 
-// A thread does some 2e9 multiplications a second by the simulator, and a tenth of that by other
-// ways (kernels/README.md): so a check is over within a minute at the very most.
-constexpr double kMaxMultiplications = 1e10;
+// What a thread of a server of 2020 takes for a multiplication of the simulator, of integers, and
+// of an element with its bound; for one of sums of integers and of floats; and for a byte of an
+// operand or a result. What checks take corrects it (CheckQueue).
+constexpr double kSimulatedNs = 0.5;
+constexpr double kExactNs = 1.2;
+constexpr double kBoundedNs = 5;
+constexpr double kIntegerSumNs = 8;
+constexpr double kFloatSumNs = 2;
+constexpr double kByteNs = 0.25;
+
+// However large the problem is, as a number that sums of many do not exceed.
+int64_t Nanoseconds(double ns) { return static_cast<int64_t>(std::clamp(ns, 1.0, 0x1p60)); }
 
 }  // namespace
 
@@ -82,30 +93,33 @@ absl::StatusOr<VerifyNeeds> NeedsOf(const VerifyRule& rule, const Kernel& kernel
                  ", want a kernel that gives the same bits every time"));
     }
     needs.bytes = BytesWritten(problem);
+    needs.predicted_ns = Nanoseconds(2 * kByteNs * static_cast<double>(needs.bytes));
     return needs;
   }
-  const bool is_sampled = rule.mode == VerifyMode::kSampled;
-  double cost = 0;
-  if (is_sampled) {
+  double multiplication_ns = 0;  // For each of the product's own.
+  if (rule.mode == VerifyMode::kSampled) {
     RETURN_IF_ERROR(verify::CanRecompute(kernel));
     const verify::SamplePlan plan = verify::PlanSample(problem, rule.rate);
     needs.bytes = plan.bytes;
-    cost = plan.cost;
+    const bool is_simulated = SimulatedKernel(kernel) != nullptr;
+    multiplication_ns = plan.cost * (is_simulated          ? kSimulatedNs
+                                     : kernel.recipe.exact ? kExactNs
+                                                           : kBoundedNs);
   } else {
     RETURN_IF_ERROR(verify::CanCheckSums(kernel, problem));
     needs.bytes = verify::SumBytes(problem);
-    cost = verify::SumCost(problem);
+    multiplication_ns =
+        verify::SumCost(problem) * (IsInteger(problem.a.type) ? kIntegerSumNs : kFloatSumNs);
   }
   // The operands in one piece each.
-  needs.bytes += BytesRead(problem);
-  const double multiplications = cost * static_cast<double>(problem.m) *
-                                 static_cast<double>(problem.n) * static_cast<double>(problem.k) *
+  const int64_t read_bytes = BytesRead(problem);
+  needs.bytes += read_bytes;
+  const double multiplications = static_cast<double>(problem.m) * static_cast<double>(problem.n) *
+                                 static_cast<double>(problem.k) *
                                  static_cast<double>(problem.batch);
-  if (multiplications <= kMaxMultiplications) return needs;
-  return absl::ResourceExhaustedError(
-      Concat("verify: got a check of ", static_cast<int64_t>(multiplications),
-             " multiplications, at most ", static_cast<int64_t>(kMaxMultiplications),
-             " are done for one product; want a lower rate"));
+  needs.predicted_ns =
+      Nanoseconds(multiplication_ns * multiplications + kByteNs * static_cast<double>(read_bytes));
+  return needs;
 }
 
 namespace {

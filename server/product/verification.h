@@ -64,10 +64,11 @@ struct AnswerVerification {
   int wrong_answers = 0;  // That this product had before this one.
 };
 
-// Whether a product can be checked so by its kernel, and the bytes and the operations that this
-// takes beside it. Errors: Unimplemented; ResourceExhausted where the check would take too long.
+// Whether a product can be checked so by its kernel, and the bytes and the time of one thread of
+// the host that this takes beside it. Errors: Unimplemented.
 struct VerifyNeeds {
   int64_t bytes = 0;
+  int64_t predicted_ns = 0;
 };
 absl::StatusOr<VerifyNeeds> NeedsOf(const VerifyRule& rule, const Kernel& kernel,
                                     const Problem& problem);

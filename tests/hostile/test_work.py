@@ -234,3 +234,53 @@ def test_a_gpu_that_hangs_does_not_outlive_the_grace(
     stop = daemon.events("stop")[-1]
     assert (stop["code"], stop["reason"]) == ("DEADLINE_EXCEEDED", "a device does not let go")
     assert not daemon.ready_file.exists()
+
+
+WHOLE = gemm_pb2.Verify(mode=gemm_pb2.VERIFY_MODE_SAMPLED, rate=1)
+
+
+def checked(edge, element="f32"):
+    """A product whose every element is computed again by one thread of the host: the cube of the edge times 5 ns."""
+    ones = np.ones((1, edge, edge))
+    request = Product(a=ones, b=ones, a_type=element, b_type=element).request()
+    request.verify.CopyFrom(WHOLE)
+    return request
+
+
+def test_checks_take_turns(daemons, battery):
+    """Checks of eight seconds, which a caller gets for small requests, and checks of others."""
+    daemon = daemons.start("--devices=cpu", "--lame-duck=0s", "--metrics-listen=127.0.0.1:0")
+    with grpc.insecure_channel(daemon.tcp) as channel, grpc.insecure_channel(daemon.tcp) as other:
+        heavy = gemm_pb2_grpc.GemmStub(channel)
+        light = gemm_pb2_grpc.GemmStub(other)
+        long_checks = [heavy.Multiply.future(checked(640), timeout=LIMIT_S) for _ in range(8)]
+        wait_until(lambda: launches(daemon) > 0, LIMIT_S, "a product is computed")
+        answers = [light.Multiply(checked(24), timeout=LIMIT_S) for _ in range(20)]
+        left = sum(not call.done() for call in long_checks)
+        for call in long_checks:
+            call.cancel()
+    passed = sum(answer.verification.outcome == gemm_pb2.VERIFY_OUTCOME_PASSED for answer in answers)
+    battery.holds("8 checks of a second each, others' small ones: checked", least=20, seen=passed)
+    battery.holds("8 checks of a second each: still to come when those are answered", least=1, seen=left)
+
+
+def test_a_check_that_takes_too_long_is_refused(daemons, battery):
+    """By --max-product-seconds, which counts the check. What is to be checked by the daemon's default alone is not
+    refused but answered without a check, and says so."""
+    daemon = daemons.start("--devices=cpu", "--lame-duck=0s", "--max-product-seconds=0.2", "--verify=sampled:1")
+    with grpc.insecure_channel(daemon.tcp) as channel:
+        stub = gemm_pb2_grpc.GemmStub(channel)
+        request = checked(512)
+        with pytest.raises(grpc.RpcError) as refused:
+            stub.Multiply(request, timeout=LIMIT_S)
+        assert refused.value.code() == grpc.StatusCode.RESOURCE_EXHAUSTED
+        text = (
+            r"product: predicted to take [0-9a-z.]+, [0-9a-z.]+ of it for the check of D, at most 200ms is accepted "
+            r"\(--max-product-seconds\)"
+        )
+        assert re.fullmatch(text, refused.value.details()), refused.value
+        request.ClearField("verify")
+        answer = stub.Multiply(request, timeout=LIMIT_S).verification
+        assert answer.outcome == gemm_pb2.VERIFY_OUTCOME_NOT_VERIFIED, answer
+        assert stub.Multiply(checked(24), timeout=LIMIT_S).verification.outcome == gemm_pb2.VERIFY_OUTCOME_PASSED
+    battery.holds("a check of half a second where 0.2 are allowed: answered", most=0, seen=answer.elements_checked)

@@ -236,7 +236,7 @@ TEST(GemmctlListingTest, InstructionsOfOneChip) {
   ASSERT_EQ(instructions.size(), 4u);
   EXPECT_EQ(instructions[0]["family"], "mma");
   EXPECT_EQ(instructions[0]["chips"][1]["chip"], "sm_90");
-  EXPECT_EQ(instructions[0]["chips"][1]["support"], "INSTRUCTION_SUPPORT_EMULATED");
+  EXPECT_EQ(instructions[0]["chips"][1]["support"], "emulated");
   EXPECT_EQ(instructions[0]["chips"][1]["lowering"], "in two halves");
 }
 

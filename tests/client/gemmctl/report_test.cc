@@ -157,15 +157,20 @@ TEST(MessageJsonTest, IsProtobufsMappingWithNumbersAndWithoutBytes) {
   response.set_operations(int64_t{1} << 53);
   response.mutable_d()->set_type(v1::ELEMENT_TYPE_BF16);
   response.mutable_d()->set_data("secret");
+  response.mutable_verification()->set_outcome(v1::VERIFY_OUTCOME_NOT_VERIFIED);
   const auto json = nlohmann::json::parse(JsonLine(MessageJson(response)));
   EXPECT_EQ(json["request_id"], "a \"quoted\" id");
   EXPECT_EQ(json["operations"], int64_t{1} << 53);
   EXPECT_TRUE(json["operations"].is_number_integer());
   EXPECT_EQ(json["d"]["type"], "bf16");
-  EXPECT_EQ(json["d"]["order"], "ORDER_ROW_MAJOR");  // Defaults are there too.
+  EXPECT_EQ(json["d"]["order"], "row");  // Defaults are there too.
+  EXPECT_EQ(json["verification"]["outcome"], "not_verified");
   EXPECT_EQ(json["bytes_read"], 0);
   EXPECT_FALSE(json["d"].contains("data"));
   EXPECT_FALSE(json.contains("timing"));  // An absent message stays absent.
+  v1::TensorSpec spec;
+  spec.set_sparsity(v1::SPARSITY_2_4);
+  EXPECT_EQ(MessageJson(spec)["sparsity"], "2:4");
 }
 
 TEST(MessageJsonTest, CoversListsFloatsAndBooleans) {

@@ -11,6 +11,7 @@
 #include <string>
 #include <vector>
 
+#include "server/product/product.h"
 #include "server/product/spans.h"
 #include "tests/server/device/fake_device.h"
 #include "tests/testing/scratch_folder.h"

@@ -1,0 +1,132 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "server/product/check_queue.h"
+
+#include <algorithm>
+#include <limits>
+
+#include "absl/algorithm/container.h"
+#include "kernels/cpu/host.h"
+
+namespace gemmd {
+
+CheckQueue::CheckQueue(int threads, const Clock& clock)
+    : clock_(clock),
+      short_("gemmd-verify", std::max(1, threads - threads / 2)),
+      long_("gemmd-verify-l", std::max(1, threads / 2)) {}
+
+void CheckQueue::Claim::Release() {
+  CheckQueue* const queue = std::exchange(queue_, nullptr);
+  if (queue == nullptr) return;
+  MutexLock lock(&queue->mutex_);
+  const auto claimed = queue->claimed_ns_.find(flow_);
+  claimed->second -= expected_ns_;
+  if (claimed->second == 0) queue->claimed_ns_.erase(claimed);
+}
+
+CheckQueue::Claim CheckQueue::Enter(const FlowId& flow, Priority priority, int64_t expected_ns,
+                                    int64_t& wait_ns) {
+  // Small enough for sums of all that can be inside, and never 0, which would leave no trace.
+  constexpr int64_t kMaxNs = std::numeric_limits<int64_t>::max() >> 24;
+  Claim claim;
+  claim.flow_ = {priority, std::string(flow.caller), flow.connection};
+  claim.expected_ns_ = std::clamp<int64_t>(expected_ns, 1, kMaxNs);
+  MutexLock lock(&mutex_);
+  const auto own = claimed_ns_.try_emplace(claim.flow_, 0).first;
+  const int64_t own_ns = own->second + claim.expected_ns_;
+  int64_t ahead_ns = own->second;
+  for (const auto& [other, other_ns] : claimed_ns_) {
+    if (other == claim.flow_) continue;
+    const Priority others = std::get<Priority>(other);
+    if (others == priority) ahead_ns += std::min(other_ns, own_ns);
+    if (others == Priority::kNormal && priority == Priority::kLow) ahead_ns += other_ns;
+  }
+  own->second = own_ns;
+  wait_ns = ahead_ns / LaneOf(claim.expected_ns_ > kShortNs).threads.size();
+  claim.queue_ = this;
+  return claim;
+}
+
+void CheckQueue::Add(std::unique_ptr<Check> check) {
+  Lane* lane = nullptr;
+  {
+    MutexLock lock(&mutex_);
+    if (!is_stopped_) {
+      check->is_long = check->expected_ns() > kShortNs;
+      lane = &LaneOf(check->is_long);
+      Check& added = **checks_.insert(checks_.end(), std::move(check));
+      added.place = std::prev(checks_.end());
+      lane->queue.Add({.caller = added.caller, .connection = added.connection}, added);
+    }
+  }
+  if (lane == nullptr) {
+    std::move(check->work)(absl::CancelledError(), nullptr);
+    return;
+  }
+  lane->threads.Run([this, lane] { RunNext(*lane); });
+}
+
+void CheckQueue::RunNext(Lane& lane) {
+  Checks late;
+  Check* next = nullptr;
+  {
+    MutexLock lock(&mutex_);
+    const DeviceQueue::Choice choice = lane.queue.TakeNext(clock_.NowNs());
+    for (DeviceQueue::Job* const job : choice.too_late) {
+      late.splice(late.end(), checks_, static_cast<Check*>(job)->place);
+    }
+    next = static_cast<Check*>(choice.next);
+    if (next != nullptr) next->is_running = true;
+  }
+  Drop(std::move(late), absl::DeadlineExceededError("the check of D cannot be in time"));
+  if (next == nullptr) return;
+  SetThreads(1);
+  const int64_t begun_ns = clock_.NowNs();
+  std::move(next->work)(absl::OkStatus(), &next->abort);
+  const int64_t ran_ns = clock_.NowNs() - begun_ns;
+  Checks ended;
+  MutexLock lock(&mutex_);
+  if (next->correction != nullptr) {
+    next->correction->Observe(next->predicted_ns, ran_ns, /*is_whole=*/!next->abort);
+  }
+  lane.queue.End(*next, ran_ns);
+  ended.splice(ended.end(), checks_, next->place);
+}
+
+// Takes out of the queue what waits and aborts what runs.
+template <typename IsMeant>
+void CheckQueue::End(const IsMeant& is_meant, Checks& dropped) {
+  for (auto place = checks_.begin(); place != checks_.end();) {
+    Check& check = **place++;
+    if (!is_meant(check)) continue;
+    check.abort = true;
+    if (check.is_running) continue;
+    LaneOf(check.is_long).queue.Remove(check);
+    dropped.splice(dropped.end(), checks_, check.place);
+  }
+}
+
+void CheckQueue::Drop(Checks dropped, const absl::Status& why) {
+  for (const std::unique_ptr<Check>& check : dropped) std::move(check->work)(why, nullptr);
+}
+
+void CheckQueue::Cancel(absl::Span<const JobId> ids) {
+  Checks dropped;
+  {
+    MutexLock lock(&mutex_);
+    if (checks_.empty()) return;
+    End([&](const Check& check) { return absl::c_linear_search(ids, check.id); }, dropped);
+  }
+  Drop(std::move(dropped), absl::CancelledError());
+}
+
+void CheckQueue::Stop() {
+  Checks dropped;
+  {
+    MutexLock lock(&mutex_);
+    is_stopped_ = true;
+    End([](const Check&) { return true; }, dropped);
+  }
+  Drop(std::move(dropped), absl::CancelledError());
+}
+
+}  // namespace gemmd
