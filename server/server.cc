@@ -353,6 +353,29 @@ void Server::StopAccepting() {
   acceptor = std::move(acceptor_);
 }
 
+// The bytes of all connections; nothing where there is none.
+std::optional<int64_t> Server::ReceivedBytes() {
+  MutexLock lock(&acceptor_mutex_);
+  if (acceptor_ == nullptr || acceptor_->counts().open == 0) return std::nullopt;
+  return acceptor_->ReceivedBytes();
+}
+
+void Server::RefuseArrivals(absl::Duration longest) {
+  // Less than that are pings and small calls, which are refused as soon as they are there.
+  constexpr int64_t kMinBytes = int64_t{64} << 10;
+  constexpr absl::Duration kMaxRefusing = absl::Seconds(5);
+  const int64_t start_ns = clock_.NowNs();
+  const absl::Duration left = std::min(longest, kMaxRefusing);
+  std::optional<int64_t> before = ReceivedBytes();
+  while (before) {
+    const absl::Duration rest = left - absl::Nanoseconds(clock_.NowNs() - start_ns);
+    if (rest <= absl::ZeroDuration() || !admission_.Pause(std::min(kRefusing, rest))) return;
+    const std::optional<int64_t> now = ReceivedBytes();
+    if (!now || *now - *before < kMinBytes) return;
+    before = now;
+  }
+}
+
 void Server::EnterLameDuck() { health_.EnterLameDuck(); }
 
 absl::Status Server::Drain(absl::Duration grace) {
@@ -368,6 +391,7 @@ absl::Status Server::Drain(absl::Duration grace) {
     scheduler_->Stop(absl::UnavailableError("the server stopped"));
     runner_->StopChecks();
   }
+  RefuseArrivals(grace - waited);
   // The calls that are left have no product: open streams, watchers of health. gRPC also waits for
   // a product that its device has not let go of. To shut down before the wait would send clients
   // elsewhere sooner (GOAWAY), but gRPC 1.51 then closes a connection as soon as its last answer is

@@ -93,9 +93,12 @@ class Server {
 
   // Refuses new products, waits for the accepted ones and stops. A product that is left after
   // `grace` is dropped or aborted, and answered Unavailable; a device that does not let go of it is
-  // waited for.
+  // waited for. Where there are connections, products are refused for kRefusing at least, and as
+  // long as messages arrive, within the grace: what gRPC has not received when it stops is
+  // cancelled, and its caller cannot tell whether it was computed.
   // Errors: DeadlineExceeded where the grace did not suffice.
   absl::Status Drain(absl::Duration grace);
+  static constexpr absl::Duration kRefusing = absl::Milliseconds(200);
 
   // Has rules, tokens and keys read again; where they are bad, everything stays as it was. Both are
   // logged. Does not wait: a file may be on a disk that does not answer. Threads: any.
@@ -119,9 +122,11 @@ class Server {
   absl::Status life() ABSL_LOCKS_EXCLUDED(acceptor_mutex_);
   absl::Status serving() const;
   void StopAccepting() ABSL_LOCKS_EXCLUDED(acceptor_mutex_);
+  void RefuseArrivals(absl::Duration longest) ABSL_LOCKS_EXCLUDED(acceptor_mutex_);
   ConnectionCounts connection_counts() ABSL_LOCKS_EXCLUDED(acceptor_mutex_);
   std::optional<int64_t> AcknowledgedBytes(const std::string& peer)
       ABSL_LOCKS_EXCLUDED(acceptor_mutex_);
+  std::optional<int64_t> ReceivedBytes() ABSL_LOCKS_EXCLUDED(acceptor_mutex_);
   CertificateCounts certificate_counts() const;
   void WatchDevices();
   void WatchMemory();

@@ -248,6 +248,13 @@ bool Admission::WaitUntilIdle(absl::Duration timeout) {
   return load_.tickets == 0;
 }
 
+bool Admission::Pause(absl::Duration duration) {
+  MutexLock lock(&mutex_);
+  const auto is_over = [this]()
+                           ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return waits_no_more_; };
+  return !mutex_.AwaitWithTimeout(is_over, duration);
+}
+
 void Admission::StopWaiting() {
   MutexLock lock(&mutex_);
   waits_no_more_ = true;

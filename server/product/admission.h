@@ -190,7 +190,9 @@ class Admission {
   // Waits until no ticket is out. Returns false where that takes longer than `timeout`, or until
   // StopWaiting is called.
   bool WaitUntilIdle(absl::Duration timeout) ABSL_LOCKS_EXCLUDED(mutex_);
-  // Ends a WaitUntilIdle that waits now, and each that is called later.
+  // Waits so long. Returns false where StopWaiting has ended that.
+  bool Pause(absl::Duration duration) ABSL_LOCKS_EXCLUDED(mutex_);
+  // Ends a WaitUntilIdle or Pause that waits now, and each that is called later.
   void StopWaiting() ABSL_LOCKS_EXCLUDED(mutex_);
 
   Load load() const ABSL_LOCKS_EXCLUDED(mutex_);

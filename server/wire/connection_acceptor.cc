@@ -260,8 +260,18 @@ struct TcpInfo {
   uint64_t pacing_rate;
   uint64_t max_pacing_rate;
   uint64_t bytes_acked;
+  uint64_t bytes_received;
 };
 static_assert(offsetof(TcpInfo, bytes_acked) == 120);
+
+// Nothing for what is no connection over TCP.
+std::optional<TcpInfo> InfoOf(int descriptor) {
+  TcpInfo info = {};
+  socklen_t bytes = sizeof(info);
+  const bool is_told =
+      getsockopt(descriptor, IPPROTO_TCP, TCP_INFO, &info, &bytes) == 0 && bytes == sizeof(info);
+  return is_told ? std::optional(info) : std::nullopt;
+}
 
 }  // namespace
 
@@ -297,13 +307,19 @@ std::optional<int64_t> ConnectionTable::AcknowledgedBytes(const std::string& nam
   const auto named = descriptors_.find(name);
   if (named == descriptors_.end()) return std::nullopt;
   const int descriptor = named->second;
-  TcpInfo info = {};
-  socklen_t bytes = sizeof(info);
-  const bool is_told =
-      getsockopt(descriptor, IPPROTO_TCP, TCP_INFO, &info, &bytes) == 0 && bytes == sizeof(info);
+  const std::optional<TcpInfo> info = InfoOf(descriptor);
   // gRPC may have closed it, and its number may stand for another one by now.
-  if (!is_told || !connections_.at(descriptor).IsOf(descriptor)) return std::nullopt;
-  return static_cast<int64_t>(info.bytes_acked);
+  if (!info || !connections_.at(descriptor).IsOf(descriptor)) return std::nullopt;
+  return static_cast<int64_t>(info->bytes_acked);
+}
+
+int64_t ConnectionTable::ReceivedBytes() const {
+  int64_t received = 0;
+  for (const auto& [descriptor, connection] : connections_) {
+    const std::optional<TcpInfo> info = InfoOf(descriptor);
+    if (info && connection.IsOf(descriptor)) received += static_cast<int64_t>(info->bytes_received);
+  }
+  return received;
 }
 
 ConnectionTable::Verdict ConnectionTable::Judge(const std::string& peer) const {
@@ -453,6 +469,11 @@ ConnectionCounts ConnectionAcceptor::counts() {
 std::optional<int64_t> ConnectionAcceptor::AcknowledgedBytes(const std::string& name) {
   MutexLock lock(&mutex_);
   return table_.AcknowledgedBytes(name);
+}
+
+int64_t ConnectionAcceptor::ReceivedBytes() {
+  MutexLock lock(&mutex_);
+  return table_.ReceivedBytes();
 }
 
 void ConnectionAcceptor::Run() {

@@ -2,6 +2,8 @@
 """What surrounds the daemon as a process: the workers that it starts, who may restart them, and who
 watches it. Each can fail; none may end it, or stop it."""
 
+import collections
+import concurrent.futures
 import contextlib
 import datetime
 import os
@@ -22,6 +24,7 @@ from tensors import Session
 
 DEADLINE_S = 120
 MIB = 1 << 20
+CALLERS = 8
 METHODS = [method.name for method in admin_pb2.DESCRIPTOR.services_by_name["Admin"].methods]
 
 
@@ -211,6 +214,36 @@ def test_probes(daemons, battery):
     assert status("/healthz") == 200
     assert daemon.ready_file.exists()
     daemon.stop()  # The second signal.
+
+
+def test_what_arrives_at_the_end_is_refused_and_not_cut_off(daemons, battery):
+    """Callers that send products of 8 MiB without a pause until one is not answered. UNAVAILABLE says that it was not
+    computed; CANCELLED leaves that open."""
+    daemon = daemons.start("--devices=cpu", "--lame-duck=0s")
+    operand = tensors_pb2.Operand(type=tensors_pb2.ELEMENT_TYPE_F32, data=bytes(4 * MIB))
+    body = gemm_pb2.MultiplyRequest(m=1, n=1, k=MIB, a=operand, b=operand).SerializeToString()
+    sent = []
+
+    def send():
+        options = [("grpc.use_local_subchannel_pool", 1), ("grpc.max_send_message_length", -1)]
+        with grpc.insecure_channel(daemon.tcp, [*options, ("grpc.enable_retries", 0)]) as channel:
+            multiply = channel.unary_unary("/gemmd.v1.Gemm/Multiply")
+            while True:
+                call = multiply.future(body, timeout=DEADLINE_S)
+                if call.code() != grpc.StatusCode.OK:
+                    return call.code()
+                sent.append(call)
+
+    with concurrent.futures.ThreadPoolExecutor(CALLERS) as threads:
+        callers = [threads.submit(send) for _ in range(CALLERS)]
+        wait_until(lambda: len(sent) >= 2 * CALLERS, DEADLINE_S, "products are computed")
+        daemon.signal(signal.SIGTERM)
+        ends = collections.Counter(caller.result() for caller in callers)
+        code = daemon.wait()
+    print(dict(ends))
+    battery.holds(f"SIGTERM beside {CALLERS} senders of 8 MiB: exit code", most=0, seen=abs(code))
+    told = ends[grpc.StatusCode.UNAVAILABLE]
+    battery.timed(f"SIGTERM beside {CALLERS} senders of 8 MiB: told UNAVAILABLE", least=CALLERS, seen=told)
 
 
 def answers_believed(session, script, size, **fields):
