@@ -539,17 +539,26 @@ std::string ServiceConfigJson(absl::string_view address, const ClientOptions& op
         R"("loadBalancingConfig":[{"round_robin":{}}],"healthCheckConfig":{"serviceName":"%s"})",
         v1::Gemm::service_full_name()));
   }
+  const std::string_view waits = options.wait_for_ready ? R"(,"waitForReady":true)" : "";
+  std::string retries;
   if (options.max_attempts > 1) {
     const absl::Duration initial = std::min(options.initial_backoff, options.max_backoff);
+    retries = absl::StrFormat(
+        R"(,"retryPolicy":{"maxAttempts":%d,"initialBackoff":"%.3fs","maxBackoff":"%.3fs",)"
+        R"("backoffMultiplier":2,"retryableStatusCodes":["UNAVAILABLE"%s]})",
+        options.max_attempts, std::max(0.001, absl::ToDoubleSeconds(initial)),
+        std::max(0.001, absl::ToDoubleSeconds(options.max_backoff)),
+        // gRPC's server ends what comes while it stops so. A caller's own end is not sent again.
+        options.wait_for_ready ? R"(,"CANCELLED")" : "");
+  }
+  if (!waits.empty() || !retries.empty()) {
     // A transfer that broke goes on where it was, which gRPC, who knows the first message alone,
     // cannot do: to gRPC each is one try.
     const std::string_view tensors = v1::Tensors::service_full_name();
     members.push_back(absl::StrFormat(
-        R"("methodConfig":[{"name":[{}],"retryPolicy":{"maxAttempts":%d,"initialBackoff":"%.3fs",)"
-        R"("maxBackoff":"%.3fs","backoffMultiplier":2,"retryableStatusCodes":["UNAVAILABLE"]}},)"
-        R"({"name":[{"service":"%s","method":"Put"},{"service":"%s","method":"Get"}]}])",
-        options.max_attempts, std::max(0.001, absl::ToDoubleSeconds(initial)),
-        std::max(0.001, absl::ToDoubleSeconds(options.max_backoff)), tensors, tensors));
+        R"("methodConfig":[{"name":[{}]%s%s},)"
+        R"({"name":[{"service":"%s","method":"Put"},{"service":"%s","method":"Get"}]%s}])",
+        waits, retries, tensors, tensors, waits));
   }
   return absl::StrCat("{", absl::StrJoin(members, ","), "}");
 }

@@ -49,8 +49,9 @@ struct TlsPeer {
 absl::StatusOr<TlsPeer> LookAtTlsPeer(const std::string& host_and_port, const TlsOptions& tls,
                                       absl::Time deadline);
 
-// gRPC's service config: every method retries on UNAVAILABLE, and on nothing else; calls go round
-// the servers that an address with a scheme stands for, but for those whose health is not SERVING.
+// gRPC's service config: every method retries on UNAVAILABLE, and on nothing else unless calls ride
+// out restarts (ClientOptions::wait_for_ready); calls go round the servers that an address with a
+// scheme stands for, but for those whose health is not SERVING.
 std::string ServiceConfigJson(absl::string_view address, const ClientOptions& options);
 
 // All channel arguments that the options stand for.

@@ -67,6 +67,12 @@ struct ClientOptions {
   absl::Duration initial_backoff = absl::Milliseconds(100);
   absl::Duration max_backoff = absl::Seconds(2);
 
+  // Whether calls ride out a restart of the server: a call waits, up to its timeout, for a server
+  // that cannot be reached, in place of Unavailable, and is sent again (max_attempts) where a
+  // server that stopped ended it with Cancelled, too. Leave it off for products that overwrite
+  // their own C: such an end does not tell whether the server computed them.
+  bool wait_for_ready = false;
+
   // Encryption by files; without it and without tls: before the address there is none.
   TlsOptions tls = {};
 

@@ -281,6 +281,9 @@ void AddLoadFlags(CLI::App& app, LoadFlags& flags) {
       ->transform(option::NumberFrom(0, 4).description(""))
       ->type_name("N")
       ->capture_default_str();
+  app.add_flag("--wait-for-ready", flags.wait_for_ready,
+               "Have calls wait for a server that cannot be reached, up to --timeout: it may "
+               "restart under load");
   AddProductOptions(app, flags);
   AddLoopOptions(app, flags);
   AddLengthOptions(app, flags);

@@ -23,6 +23,7 @@ struct LoadFlags {
   int owners = 1;
   int streams = 0;  // Each client has so many; 0: each call goes by itself.
   int retries = 0;
+  bool wait_for_ready = false;
 
   // What is multiplied.
   std::string profile;  // Empty: small, where nothing else is given.

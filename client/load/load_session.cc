@@ -189,6 +189,7 @@ absl::StatusOr<Client> Connect(const LoadFlags& flags, const std::string& addres
   }
   options.channels = flags.channels;
   options.max_attempts = 1 + flags.retries;
+  options.wait_for_ready = flags.wait_for_ready;
   options.max_message_bytes = std::numeric_limits<int32_t>::max();
   // A name that stands for several servers is balanced over all of them.
   options.channel_arguments.SetLoadBalancingPolicyName("round_robin");

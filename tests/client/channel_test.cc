@@ -183,6 +183,20 @@ TEST(ChannelTest, RetriesUnavailableAndNothingElse) {
   EXPECT_EQ(ServiceConfigJson("h:1", options), "{}");
 }
 
+TEST(ChannelTest, CallsRideOutARestartWhereAskedTo) {
+  ClientOptions options;
+  options.wait_for_ready = true;
+  for (const int attempts : {5, 1}) {
+    options.max_attempts = attempts;
+    const auto config = nlohmann::json::parse(ServiceConfigJson("h:1", options));
+    for (const auto& method : config["methodConfig"]) EXPECT_EQ(method["waitForReady"], true);
+    const auto& all = config["methodConfig"][0];
+    EXPECT_EQ(all.contains("retryPolicy"), attempts > 1);
+    if (attempts == 1) continue;
+    EXPECT_EQ(all["retryPolicy"]["retryableStatusCodes"].dump(), R"(["UNAVAILABLE","CANCELLED"])");
+  }
+}
+
 TEST(ChannelTest, BalancesOverTheServersOfAnAddressThatMayNameSeveral) {
   ClientOptions options;
   for (const char* address : {"dns:///gemmd:8470", "ipv4:10.0.0.1:1,10.0.0.2:1", "ipv6:[::1]:1"}) {

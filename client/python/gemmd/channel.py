@@ -45,6 +45,9 @@ class ClientOptions(TypedDict, total=False):
     credentials: grpc.ChannelCredentials | None  #: Of gRPC's own making, in place of TLS by files.
     wait_when_full: bool  #: A product that is refused because the queue is full is sent again after
     #: the pause that the server asks for, as long as its timeout allows. False.
+    wait_for_ready: bool  #: Ride out restarts: a call waits, up to its timeout, for a server that cannot be
+    #: reached, and is sent again (``max_attempts``) where one that stopped ended it with CANCELLED. Not for
+    #: products that overwrite their own C: such an end does not tell whether they were computed. False.
     session: str  #: The token of a session to join. A new one, where a call needs one.
     channel_options: Sequence[tuple[str, Any]]  #: Options of gRPC; those that the client sets win.
 
@@ -67,6 +70,7 @@ class Settings:
     use_proxy: bool = False
     credentials: grpc.ChannelCredentials | None = None
     wait_when_full: bool = False
+    wait_for_ready: bool = False
     session: str = ""
     channel_options: Sequence[tuple[str, Any]] = ()
 
@@ -84,6 +88,7 @@ class Settings:
             "token": secret,
             "use_proxy": flag,
             "wait_when_full": flag,
+            "wait_for_ready": flag,
             "session": secret,
             "metadata": metadata,
             "channel_options": pairs,
@@ -154,18 +159,22 @@ class Settings:
         if may_name_several(self.target):
             config["loadBalancingConfig"] = [{"round_robin": {}}]
             config["healthCheckConfig"] = {"serviceName": "gemmd.v1.Gemm"}
+        waits = {"waitForReady": True} if self.wait_for_ready else {}
+        retries: dict[str, Any] = {}
         if self.max_attempts > 1:
-            policy = {
+            retries["retryPolicy"] = {
                 "maxAttempts": self.max_attempts,
                 "initialBackoff": "0.1s",
                 "maxBackoff": "2s",
                 "backoffMultiplier": 2,
-                "retryableStatusCodes": ["UNAVAILABLE"],
+                # gRPC's server ends with CANCELLED what comes while it stops. A caller's own end is not sent again.
+                "retryableStatusCodes": ["UNAVAILABLE", *(["CANCELLED"] if self.wait_for_ready else [])],
             }
+        if waits or retries:
             # A transfer that broke goes on where it was, which gRPC, who knows the first message
             # alone, cannot do: to gRPC each is one try.
             moves = [{"service": "gemmd.v1.Tensors", "method": name} for name in ("Put", "Get")]
-            config["methodConfig"] = [{"name": [{}], "retryPolicy": policy}, {"name": moves}]
+            config["methodConfig"] = [{"name": [{}], **waits, **retries}, {"name": moves, **waits}]
         return json.dumps(config)
 
 

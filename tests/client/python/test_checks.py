@@ -47,6 +47,7 @@ def refused(call, *arguments, **keywords):
         ("timeout", ["5", [1], True, None, TWO, HUGE, math.nan]),
         ("use_proxy", ["no", None, 0]),
         ("wait_when_full", ["no", None]),
+        ("wait_for_ready", ["no", None]),
         ("address", [1, None, b"h:1", "h:" + 5000 * "1"]),
         ("tls_ca", [1, None, b"x"]),
         ("tls_cert", [1]),

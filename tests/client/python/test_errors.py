@@ -6,6 +6,7 @@ import json
 import math
 import os
 import pathlib
+import signal
 import subprocess
 import sys
 import threading
@@ -17,7 +18,7 @@ import gemmd
 import grpc
 import numpy as np
 import pytest
-from daemon import PATIENCE_S
+from daemon import PATIENCE_S, wait_until
 from gemmd.channel import Settings
 from gemmd.errors import error_of
 from gemmd.v1 import gemm_pb2, gemm_pb2_grpc, resident_pb2, resident_pb2_grpc
@@ -267,6 +268,46 @@ def test_nobody_there(tmp_path):
     with gemmd.Client(f"unix:{tmp_path}/none", max_attempts=1) as client:
         error = refused(gemmd.Unavailable, client.devices)
     assert isinstance(error, ConnectionError)
+
+
+@pytest.mark.parametrize("restarts", [2, pytest.param(20, marks=pytest.mark.exhaustive)])
+def test_restarts_lose_no_call(daemons, gemmload, tmp_path, restarts):
+    """The daemon starts again and again at one address, while a Python client and gemmload, which uses the C++ client,
+    multiply. Calls that wait for a server all get their answers."""
+    listen = f"unix:{tmp_path}/gemmd.sock"
+    flags = ["--devices=cpu", "--lame-duck=50ms"]
+    daemon = daemons.start(*flags, listen=listen)
+    report = tmp_path / "report.json"
+    command = [gemmload, f"--address={listen}", "--shape=64,64,64", "--rate=50", "--duration=1h", "--warmup=0s"]
+    command += ["--retries=4", "--wait-for-ready", f"--timeout={PATIENCE_S}s", "--quiet", f"--json={report}"]
+    load = subprocess.Popen(command, stdout=subprocess.DEVNULL)
+    answered = []
+    is_over = threading.Event()
+
+    def multiply():
+        with gemmd.Client(listen, wait_for_ready=True, timeout=PATIENCE_S) as client:
+            while not is_over.is_set():
+                assert client.matmul(ONE, ONE) == 1
+                answered.append(time.monotonic())
+
+    with futures.ThreadPoolExecutor() as threads:
+        caller = threads.submit(multiply)
+        try:
+            for _ in range(restarts):
+                before = len(answered)
+                wait_until(lambda: caller.done() or len(answered) > before, PATIENCE_S, "an answer")
+                daemon.stop()
+                daemon = daemons.start(*flags, listen=listen)
+            before = len(answered)
+            wait_until(lambda: caller.done() or len(answered) > before, PATIENCE_S, "an answer")
+        finally:
+            is_over.set()
+            load.send_signal(signal.SIGINT)
+        caller.result()
+    load.wait(PATIENCE_S)
+    statuses = json.loads(report.read_text())["steps"][0]["calls_by_status"]
+    print(len(answered), statuses)
+    assert set(statuses) == {"OK"}, statuses
 
 
 def test_deadline(client):
