@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Values of matrix elements: what a pattern of bits stands for, and the pattern nearest to a value.
+// Converts between values and bit patterns of matrix elements.
 //
-// Written from the definitions in proto/gemmd/v1/tensors.proto alone and on purpose without a line
-// in common with the server's own conversions: a mistake made twice would go unseen.
+// Written from the definitions in proto/gemmd/v1/tensors.proto. It deliberately shares no code with
+// the server's conversions: a mistake in shared code would go unnoticed.
 #pragma once
 
 #include <cstdint>
@@ -14,28 +14,29 @@
 
 namespace gemmd {
 
-// The value of an element whose pattern is the low bits of `pattern`. Every type fits a double.
+// The value of the element in the low bits of `pattern`. A double holds every value of every type.
 double ElementValue(v1::ElementType type, uint64_t pattern);
 
-// The pattern of the element nearest to `value`, as OutputSpec.type says: ties to even; overflow
-// gives infinity (f32, tf32, f16, bf16) or the largest finite value; integers saturate and take NaN
-// for 0. NaN in a float type without one gives its largest value.
+// The bit pattern of the element nearest to `value`, rounded as OutputSpec.type says: ties to even;
+// overflow becomes infinity (f32, tf32, f16, bf16) or the largest finite value; integers saturate,
+// and NaN becomes 0. In a float type that lacks NaN, NaN becomes the largest value.
 uint64_t ElementPattern(v1::ElementType type, double value);
 
-// Whether `value` lies so far beyond the largest or least finite value of the type that it would
-// not round to that one if the type went on. True for infinities, false for NaN.
+// Whether `value` exceeds the type's finite range by so much that it would not round to the largest
+// finite magnitude if the exponent range were unbounded. True for infinities, false for NaN.
 bool ExceedsRange(v1::ElementType type, double value);
 
-// ElementValue(ElementPattern(value)): what D holds where the product is `value`.
+// ElementValue(ElementPattern(value)): the value that D holds for an exact result of `value`.
 double RoundToElement(v1::ElementType type, double value);
 
-// Whether the elements are floating-point numbers; false for integers, b1 among them.
+// Whether the type is floating-point; false for integers, including b1.
 bool IsFloat(v1::ElementType type);
 
 // Whether a float type has a NaN; false for integers.
 bool HasNan(v1::ElementType type);
 
-// The pattern at `index` of a packed line, and its writing; `line` is zero there before.
+// Reads and writes the bit pattern at `index` of a packed line. Before a write, those bits of
+// `line` must be zero.
 uint64_t LoadElement(v1::ElementType type, absl::string_view line, int64_t index);
 void StoreElement(v1::ElementType type, uint64_t pattern, int64_t index, char* line);
 

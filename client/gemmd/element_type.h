@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The wire's element types seen from C++: names, widths, and which C++ type holds which.
+// Element types of the wire in C++: their names, their widths and the C++ types that hold them.
 //
-// f32 matrices are float and so on; storage_types.h has C++ types for f16, bf16 and the 8-bit
-// floats; all others (6- and 4-bit floats, 4-bit integers, bits) travel as bytes, packed as
+// An f32 matrix holds `float`, and so on. storage_types.h has C++ types for f16, bf16 and the 8-bit
+// floats. All other types (6- and 4-bit floats, 4-bit integers, bits) are packed bytes, as
 // proto/gemmd/v1/tensors.proto says.
 #pragma once
 
@@ -17,24 +17,25 @@
 
 namespace gemmd {
 
-// "f32", "bf16" ...; "unspecified" for the type unspecified and values that this build does not
-// know.
+// "f32", "bf16" and so on; "unspecified" for the unspecified type and for values unknown to this
+// build.
 absl::string_view ElementTypeName(v1::ElementType type);
 
-// The inverse, for the names of real types only.
+// The inverse of ElementTypeName; nullopt for "unspecified" and unknown names.
 std::optional<v1::ElementType> ParseElementType(absl::string_view name);
 
-// Bits of one element; 0 for the type unspecified and unknown values.
+// Bits per element; 0 for the unspecified type and unknown values.
 int ElementBits(v1::ElementType type);
 
-// A C++ type that says itself which element it is: those of storage_types.h, or the caller's own.
-// Its bytes are the element's.
+// A C++ type that declares its element type (kElementType): those of storage_types.h, or the
+// caller's own. Its bytes are those of the element.
 template <typename T>
 concept DeclaredElement = requires {
   { T::kElementType } -> std::convertible_to<v1::ElementType>;
 };
 
-// The C++ types that are an element type: double, float, int8_t, uint8_t, int32_t, declared ones.
+// C++ types that hold one element: double, float, int8_t, uint8_t, int32_t and DeclaredElement
+// types.
 template <typename T>
 concept NativeElement =
     std::is_same_v<T, double> || std::is_same_v<T, float> || std::is_same_v<T, int8_t> ||

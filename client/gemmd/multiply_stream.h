@@ -8,14 +8,13 @@
 //   while (auto answer = stream->Receive()) ...        // answer->request_id, answer->result()
 //   absl::Status status = stream->Finish();
 //
-// Products that are sent while the connection takes no more go together, in one message, and so do
-// answers: that costs far less than a message for each.
+// While the connection is busy, products to be sent collect into one message, and so do answers:
+// far cheaper than one message each.
 //
-// At most kMaxUnreceived products may be sent whose answers are not received: so many answers are
-// kept in memory, and more are never asked for. While the matrices of those that are kept take
-// kMaxUnreceivedBytes, no further message is read from the server, which in the end reads no more
-// products, and ends a stream that it cannot write to for long (--send-timeout). Receive while
-// sending.
+// At most kMaxUnreceived sent products may lack a received answer; their answers are kept in
+// memory. While the kept matrices take kMaxUnreceivedBytes, the client reads no further message.
+// The server then stops reading products, and ends a stream that it cannot write to for
+// --send-timeout. So receive while sending.
 #pragma once
 
 #include <cstdint>
@@ -30,58 +29,58 @@
 
 namespace gemmd {
 
-// The end of one product of a stream: the answer, never null, or why there is none.
+// The outcome of one product of a stream: the answer (never null) or an error.
 struct StreamAnswer {
   std::string request_id;
   absl::StatusOr<std::shared_ptr<v1::MultiplyResponse>> response;
 
-  // D, which it shares with the answer. Errors: those of MultiplyResult::FromResponse.
+  // D, sharing its bytes with `response`. Errors: those of MultiplyResult::FromResponse.
   absl::StatusOr<MultiplyResult> result() const;
 };
 
-// Threads: every function may be called by any thread at any time, except destruction. Requests
-// sent by several threads at once go out in some order.
+// Threads: any thread may call any function at any time, except destruction. The order of requests
+// sent by several threads at once is unspecified.
 class MultiplyStream {
  public:
-  // Cancels what is unfinished and waits for the end of the call, which is prompt. Not within a
-  // callback of MultiplyAsync.
+  // Cancels unfinished products and waits for the end of the call, which is prompt. Do not destroy
+  // a stream within a callback of MultiplyAsync.
   ~MultiplyStream();
 
-  // The most products that may be sent before an answer is received.
+  // The max number of products sent whose answers have not been received.
   static constexpr int kMaxUnreceived = 1024;
-  // The bytes of matrices D that were read and not received; the last message may go beyond.
+  // The max bytes of matrices D that were read but not received. The last message read may exceed
+  // it.
   static constexpr int64_t kMaxUnreceivedBytes = int64_t{64} << 20;
 
   MultiplyStream(const MultiplyStream&) = delete;
   MultiplyStream& operator=(const MultiplyStream&) = delete;
 
-  // Sends one product, or adds it to those that go once the connection takes more bytes. Blocks
-  // while they fill a message; the server stops reading while 1024 products of the stream are
+  // Sends one product, or queues it until the connection takes more bytes. Blocks while the queued
+  // products fill a message; the server stops reading while 1024 products of the stream are
   // unanswered. Answers are read at the same time, so one thread may send kMaxUnreceived products
-  // first and receive afterwards, where their results take less than kMaxUnreceivedBytes. Errors:
-  // ResourceExhausted where that many answers are not received yet, or where so many bytes of them
-  // are not that nothing goes, and nobody receives one within a second. Then nothing is sent:
-  // receive one and send again; FailedPrecondition after
-  // CloseSending; after the end of the stream, the stream's own status, or Unavailable where it
-  // ended with OK.
+  // first and receive afterwards, if their results take less than kMaxUnreceivedBytes. Errors:
+  // ResourceExhausted if kMaxUnreceived answers are not received yet, or if unreceived bytes block
+  // sending, and nobody receives an answer within a second: the product was not sent, so receive an
+  // answer and send again. FailedPrecondition after CloseSending. After the end of the stream, the
+  // stream's own status, or Unavailable if the stream ended with OK.
   absl::Status Send(const v1::MultiplyRequest& request);
 
-  // The same, for matrices in memory of the caller, which are copied; without `into`.
+  // The same for matrices in the caller's memory, which are copied. Ignores `into`.
   absl::Status Send(const MatrixView& a, const MatrixView& b, const ProductOptions& options = {});
 
-  // Says that no more products come, once those that wait have gone. May be repeated.
+  // Tells the server that no more products follow, once the queued ones are sent. May be repeated.
   void CloseSending();
 
-  // The next answer, in order of arrival. Blocks until there is one; nothing at the end of the
-  // stream.
+  // Returns the next answer, in order of arrival. Blocks until one arrives; nullopt at the end of
+  // the stream.
   std::optional<StreamAnswer> Receive();
 
-  // Closes sending, waits for the end of the stream, and gives its status: OK where the server
-  // answered everything. Answers not yet received stay receivable, all of them: from now on they
-  // are read whatever they take.
+  // Closes sending, waits for the end of the stream and returns its status: OK if the server
+  // answered everything. Answers not yet received can still be received: Finish reads all of them,
+  // without the limit on bytes.
   absl::Status Finish();
 
-  // Asks for the end: the server launches nothing more. Finish then gives Cancelled.
+  // Cancels the stream: the server launches nothing more. Finish then returns Cancelled.
   void Cancel();
 
  private:

@@ -1,15 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// C++ types that hold one element of a type that C++ lacks. They store and convert, and do not
-// compute:
+// C++ types for element types that C++ lacks. They store and convert, but do not compute:
 //
 //   std::vector<gemmd::Bf16> w(k * n, gemmd::Bf16(0.5f));
 //   auto weights = client->Put(gemmd::View(w, k, n));
 //   float first = w[0];
 //
-// Conversion rounds to nearest, ties to even; what exceeds the type becomes infinity (f16, bf16) or
-// the largest finite value (e4m3, e5m2). Arrays are converted faster by Encode and Decode
-// (prepare.h).
+// Conversion rounds to nearest, ties to even; overflow becomes infinity (f16, bf16) or the largest
+// finite value (e4m3, e5m2). Encode and Decode (prepare.h) convert arrays faster.
 #pragma once
 
 #include <cstdint>
@@ -26,7 +24,7 @@ struct StoredElement {
   StoredElement() = default;
   explicit StoredElement(float value)
       : bits(static_cast<Bits>(ElementPattern(kType, static_cast<double>(value)))) {}
-  operator float() const {  // NOLINT(google-explicit-constructor): no value is lost.
+  operator float() const {  // NOLINT(google-explicit-constructor): every value is preserved.
     return static_cast<float>(ElementValue(kType, bits));
   }
   static StoredElement FromBits(Bits pattern) {

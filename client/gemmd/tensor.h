@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Tensors that stay on the server: uploaded once, used by many products, written by products.
+// Tensors that stay on the server: uploaded once or written by products, and used by many products.
 //
 //   auto weights = client->Put(gemmd::View(w, k, n), {.name = "weights/layer3"});
 //   auto product = client->Multiply(gemmd::View(a, m, k), *weights);
 //
-// A client has one session, which its first Put opens. Tensors belong to it: nobody else sees them,
-// and they are deleted some time after the client's end (SessionInfo::linger), except for pinned
-// ones. A session whose connection broke is taken up again by its token.
+// A client has one session, which its first Put opens and which owns its tensors. No other session
+// sees them. Tensors that are not pinned are deleted some time after the client ends
+// (SessionInfo::linger). If the connection breaks, the client resumes its session by token.
 #pragma once
 
 #include <cstddef>
@@ -29,56 +29,57 @@ namespace gemmd {
 
 // The session of a client, as the server described it.
 struct SessionInfo {
-  std::string token = {};  // Whoever has it owns the session's tensors: keep it as a password.
+  std::string token = {};  // Grants access to the session's tensors: protect it like a password.
   absl::Duration linger =
-      {};  // From the session's last connection to the end of what is not pinned.
-  absl::Duration lease = {};  // For tensors that ask for no other: from one use to their end.
-  int64_t max_bytes = 0;      // What all tensors of the session may take.
+      {};  // From the end of the session's last connection to the deletion of its unpinned tensors.
+  absl::Duration lease = {};  // Default lease: time from a tensor's last use to its deletion.
+  int64_t max_bytes = 0;      // Limit on the bytes of all tensors of the session.
 };
 
-// How far an upload or a download has come.
+// Progress of an upload or a download.
 struct TransferProgress {
-  int64_t bytes_done = 0;       // Those that the server had already among them.
-  int64_t bytes_total = 0;      // The tensor's, or those of the range that was asked for.
-  absl::Duration elapsed = {};  // Since the call.
+  int64_t bytes_done = 0;       // Includes bytes that the server already had.
+  int64_t bytes_total = 0;      // Bytes of the tensor, or of the requested range.
+  absl::Duration elapsed = {};  // Since the start of the call.
 };
 
 // How a new tensor is kept.
 struct KeepOptions {
-  std::string name =
-      {};               // At most 128 bytes; takes the place of the one of that name. Empty: none.
-  bool pinned = false;  // Kept until it is deleted, whatever its lease and session.
-  absl::Duration lease = {};  // From one use to its end. 0: SessionInfo::lease.
+  std::string name = {};      // At most 128 bytes. Replaces the tensor of that name. Empty: none.
+  bool pinned = false;        // Kept until deleted, regardless of its lease and session.
+  absl::Duration lease = {};  // Time from last use to deletion. 0: SessionInfo::lease.
 };
 
 struct PutOptions {
-  std::string name = {};  // These three: see KeepOptions.
+  std::string name = {};  // `name`, `pinned`, `lease`: see KeepOptions.
   bool pinned = false;
   absl::Duration lease = {};
 
-  // 32 bytes: Sha256Of all bytes of the tensor. Nothing is sent where the server has them, and what
-  // arrives is checked (DataLoss). Empty: neither.
+  // Sha256Of all bytes of the tensor, 32 bytes. If the server already has these bytes, nothing is
+  // sent; otherwise the server checks what arrives (DataLoss). Empty: neither.
   std::string sha256 = {};
 
-  std::string device = {};  // Brings it there at once. Empty: where products need it.
+  std::string device = {};  // Copies the tensor there at once. Empty: when a product needs it.
 
-  // Called on the thread of the caller, about ten times a second and at the end of what succeeds.
+  // Called on the caller's thread, about ten times a second and at the end of a successful
+  // transfer.
   std::function<void(const TransferProgress&)> progress = {};
 
-  // The connections that carry the bytes, 1 to 16. 0, the default: one or four, as this client's
-  // transfers of that size were faster; both are tried, and the first takes four above 8 MiB.
+  // The number of connections that carry the bytes, 1 to 16. 0, the default: one or four, whichever
+  // was faster for this client's transfers of that size; both are tried, and the first transfer
+  // above 8 MiB uses four.
   int connections = 0;
 
-  // How long all of it may take. Absent: as long as bytes move; it ends with DeadlineExceeded where
-  // none did for ClientOptions::timeout.
+  // Limit on the whole transfer. Absent: no limit while bytes move; DeadlineExceeded if none moves
+  // for ClientOptions::timeout.
   std::optional<absl::Duration> timeout = {};
 
-  int64_t matrices = 1;  // A batch, which lies in the view without gaps.
+  int64_t matrices = 1;  // The batch size; the view's matrices must have no gaps.
 };
 
 struct GetOptions {
-  int64_t offset = 0;                 // The first of the tensor's bytes that is wanted.
-  std::optional<int64_t> bytes = {};  // How many. Absent: all that are left.
+  int64_t offset = 0;                 // The first byte to download.
+  std::optional<int64_t> bytes = {};  // Absent: all bytes from `offset` on.
 
   // As in PutOptions.
   std::function<void(const TransferProgress&)> progress = {};
@@ -86,17 +87,17 @@ struct GetOptions {
   std::optional<absl::Duration> timeout = {};
 };
 
-// Takes bytes of a tensor as they arrive: `offset` counts from the first byte that was asked for.
-// Called by several threads of gRPC at the same time, for ranges that share no byte, in any order;
-// an error ends the download with it.
+// Receives bytes of a tensor as they arrive; `offset` counts from the first requested byte. Several
+// gRPC threads call it at the same time, for disjoint ranges, in any order. An error ends the
+// download with that error.
 using TensorSink = std::function<absl::Status(int64_t offset, std::span<const std::byte> bytes)>;
 
 struct KeepAliveOptions {
-  std::optional<absl::Duration> lease = {};  // Absent: as it is. 0: SessionInfo::lease.
-  std::optional<bool> pinned = {};           // Absent: as it is.
+  std::optional<absl::Duration> lease = {};  // Absent: unchanged. 0: SessionInfo::lease.
+  std::optional<bool> pinned = {};           // Absent: unchanged.
 };
 
-// A tensor, as calls name it: by its handle, or by its name where that is empty.
+// Identifies a tensor by its handle, or by its name if the handle is empty.
 struct TensorRef {
   std::string handle = {};  // 16 bytes.
   std::string name = {};
@@ -106,14 +107,15 @@ TensorRef TensorOfHandle(absl::string_view handle);
 
 struct CompressOptions {
   KeepOptions keep = {};
-  std::optional<TensorRef> mask = {};  // See CompressRequest.mask. Absent: the largest are kept.
+  std::optional<TensorRef> mask =
+      {};  // See CompressRequest.mask. Absent: keeps the largest magnitudes.
 };
 
-// The SHA-256 of some bytes, 32 bytes.
+// The SHA-256 digest of `bytes`, 32 bytes long.
 std::string Sha256Of(std::span<const std::byte> bytes);
 
-// A resident tensor, or a part of it, as an operand or as the place of a result. Copies nothing and
-// owns nothing: what it stands for must still be there when it is used.
+// A resident tensor, or a part of it, as an operand or as the destination of a result. Owns
+// nothing: the tensor must still exist when the view is used.
 struct TensorView {
   TensorRef tensor = {};
   v1::ElementType type = {};
@@ -125,12 +127,13 @@ struct TensorView {
   int64_t columns = 0;
   int64_t first_matrix = 0;
   int64_t matrices = 1;
-  bool is_whole = true;    // Not a part: the server need not check a range.
-  bool transpose = false;  // op(X) is the transposed part.
-  // Factors of the blocks of this part, as A or B, for a tensor that has none itself. Borrowed.
+  bool is_whole = true;    // The view covers the whole tensor: the server need not check a range.
+  bool transpose = false;  // op(X) is the transpose of this part.
+  // Block factors of this part as A or B, for a tensor that has none itself. Borrowed.
   BlockScaleView blocks = {};
 
-  // Parts of this part, counted from its beginning; the server checks that they lie within it.
+  // Parts of this part, counted from its beginning. The server checks that they lie within the
+  // tensor.
   TensorView Rows(int64_t first, int64_t count) const;
   TensorView Columns(int64_t first, int64_t count) const;
   TensorView Matrices(int64_t first, int64_t count) const;
@@ -139,24 +142,24 @@ struct TensorView {
   v1::TensorPart part() const;
 };
 
-// A view of all of a tensor that a call has described.
+// A view of the whole tensor that `info` describes.
 TensorView ViewOf(const v1::TensorInfo& info);
 
 struct TensorOwner;
 
-// A tensor of this client's on the server. The last call on its behalf is its deletion: on
-// destruction it is deleted, unless it is pinned or was released, or its client is gone, whose
-// session the server ends. Products under way keep what they use. Threads: as with any value, calls
-// that change it need it alone.
+// A tensor of this client on the server. The destructor deletes the tensor, unless it is pinned or
+// was released, or the client is gone (the server then ends the session). Products in progress keep
+// the tensors that they use. Threads: functions that change it need exclusive access, as for any
+// value type.
 class ResidentTensor {
  public:
   ResidentTensor(ResidentTensor&& other) noexcept;
   ResidentTensor& operator=(
-      ResidentTensor&& other) noexcept;  // The one that was here before is deleted.
+      ResidentTensor&& other) noexcept;  // Deletes the tensor previously held.
   ~ResidentTensor();  // Does not wait for the server; the client's next Put, Chain or Compress
                       // does.
 
-  // As the last call of this client said.
+  // As described by this client's last call.
   const v1::TensorInfo& info() const { return *info_; }
   const std::string& handle() const;  // 16 bytes.
   v1::ElementType type() const;
@@ -171,7 +174,7 @@ class ResidentTensor {
   TensorView Matrices(int64_t first, int64_t count) const { return view().Matrices(first, count); }
   TensorView Transposed() const { return view().Transposed(); }
 
-  // Leaves it on the server, which keeps it for its lease, and gives its handle.
+  // Leaves the tensor on the server, which keeps it for its lease, and returns its handle.
   std::string Release() &&;
 
  private:
@@ -187,8 +190,9 @@ class ResidentTensor {
 // A matrix of a product: in the caller's memory, or on the server.
 class Operand {
  public:
-  Operand(const MatrixView& view);  // NOLINT(google-explicit-constructor): any of these is one.
-  Operand(const TensorView& view);  // NOLINT(google-explicit-constructor)
+  Operand(
+      const MatrixView& view);  // NOLINT(google-explicit-constructor): each of these is an operand.
+  Operand(const TensorView& view);        // NOLINT(google-explicit-constructor)
   Operand(const ResidentTensor& tensor);  // NOLINT(google-explicit-constructor)
 
   const MatrixView* matrix() const { return tensor_.has_value() ? nullptr : &matrix_; }
@@ -199,27 +203,28 @@ class Operand {
   std::optional<TensorView> tensor_ = {};
 };
 
-// What else there is to say of a product whose D stays on the server.
+// Options of a product whose D stays on the server.
 struct ChainOptions {
-  ProductOptions product = {};  // `output_type` and so on; without `into`, those of the new tensor.
-  std::optional<TensorView> c = {};     // A resident C, in the place of product.c.
+  ProductOptions product =
+      {};  // `output_type` and so on describe the new tensor if there is no `into`.
+  std::optional<TensorView> c = {};     // A resident C, instead of product.c.
   std::optional<TensorView> into = {};  // D overwrites it. Absent: D is a new tensor.
   KeepOptions keep = {};                // How the new tensor is kept.
 };
 
-// A request for a product with operands on the server. D is in the answer.
-// Errors: as BuildRequest of views; also InvalidArgument where the shape of a tensor does not fit.
+// Builds a request for a product with operands on the server; the answer contains D. Errors: those
+// of BuildRequest for views; also InvalidArgument if the shape of a tensor does not fit.
 absl::StatusOr<v1::MultiplyRequest> BuildRequest(const Operand& a, const Operand& b,
                                                  const ProductOptions& options = {},
                                                  const std::optional<TensorView>& c = {});
 
-// The same, where D stays on the server.
+// The same for a D that stays on the server.
 absl::StatusOr<v1::MultiplyRequest> BuildChainRequest(const Operand& a, const Operand& b,
                                                       const ChainOptions& options);
 
-// The end of a product whose D stayed on the server.
+// The result of a product whose D stayed on the server.
 struct ChainResult {
-  std::optional<ResidentTensor> tensor;                  // D, where it is a new tensor.
+  std::optional<ResidentTensor> tensor;                  // D, if it is a new tensor.
   std::shared_ptr<const v1::MultiplyResponse> response;  // Without bytes of D; not null.
 };
 

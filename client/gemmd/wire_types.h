@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The names of the wire that the other headers use, without protobuf's headers, which take most of
-// the time that such a header takes to compile:
+// Declares the wire names that the other headers use, without protobuf's headers, which would
+// dominate their compile time:
 //
 //   auto w = gemmd::PackedView(gemmd::v1::kBf16, bytes, k, n);
 //
-// proto/gemmd/v1 says what they stand for. An enumeration's value {} is its default, or
-// unspecified. Programs that look into the messages, or want the enumerations' own names, include
-// gemmd/v1/gemm.pb.h and so on; the constants here are equal to those.
+// proto/gemmd/v1 defines their meaning. An enumeration's value {} is its default or unspecified
+// value. Programs that use the messages, or the enumerations' own names, include gemmd/v1/gemm.pb.h
+// and so on; the constants here equal those.
 #pragma once
 
 namespace gemmd::v1 {
