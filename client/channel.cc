@@ -46,12 +46,12 @@
 namespace gemmd {
 namespace {
 
-constexpr size_t kLongestPath = 107;  // sockaddr_un has room for that, and a zero.
+constexpr size_t kLongestPath = 107;  // sockaddr_un has 108 bytes, including the final zero.
 constexpr absl::string_view kWantAny = "host:port (port 1 to 65535), tls:host:port or unix:/path";
 
 std::string Quoted(absl::string_view text) { return absl::StrCat("\"", text, "\""); }
 
-// Each of the following says what the address should be, or look like; empty: it is good.
+// Each of the following functions returns what the address should look like, or "" if it is valid.
 
 std::string WantOfHostAndPort(absl::string_view address) {
   const size_t colon = address.rfind(':');
@@ -84,7 +84,7 @@ std::string WantOfUnix(absl::string_view path) {
 }
 
 std::string WantOfDns(absl::string_view name) {
-  if (absl::ConsumePrefix(&name, "//")) {  // Then the name server to ask, if any.
+  if (absl::ConsumePrefix(&name, "//")) {  // An optional name server follows.
     const size_t slash = name.find('/');
     if (slash == name.npos) return Quoted(absl::StrCat("dns:///", name));
     name.remove_prefix(slash + 1);
@@ -111,7 +111,7 @@ std::string WantOf(absl::string_view address) {
   }
   const size_t scheme_end = address.find("://");
   if (scheme_end == address.npos) return WantOfHostAndPort(address);
-  // As browsers have it.
+  // Accepts an address copied from a browser.
   rest.remove_prefix(scheme_end + 3);
   rest = rest.substr(0, rest.find('/'));
   if (!WantOfHostAndPort(rest).empty()) return std::string(kWantAny);
@@ -144,15 +144,15 @@ bool IsLoopback(absl::string_view address) {
 
 namespace {
 
-// Whether an address without tls: may stand for several servers: a name of DNS does that only where
-// it is asked for as one, so that a plain host:port keeps to one server even while that drains.
+// Whether an address (without tls:) may name several servers. A DNS name does so only with the
+// scheme dns:, so that a plain host:port keeps using one server even while that server drains.
 bool MayNameSeveral(absl::string_view address) {
   return absl::StartsWith(address, "dns:") || absl::StartsWith(address, "ipv4:") ||
          absl::StartsWith(address, "ipv6:");
 }
 
-// Catches what gRPC would only report with the first call, minutes later and in words of its own.
-// Errors: InvalidArgument, which says what would be right where that can be known.
+// Catches errors that gRPC would report only with the first call, possibly minutes later and less
+// clearly. Errors: InvalidArgument, with the correct form if it can be guessed.
 absl::Status CheckAddress(absl::string_view address) {
   const bool is_graphic = std::all_of(address.begin(), address.end(), [](char c) {
     return absl::ascii_isgraph(static_cast<unsigned char>(c));
@@ -166,7 +166,7 @@ absl::Status CheckAddress(absl::string_view address) {
       absl::StrCat("address: got \"", absl::CEscape(address), "\", want ", want));
 }
 
-// Objects of OpenSSL, which free themselves.
+// Owning pointers to OpenSSL objects.
 struct FreeOpenSsl {
   void operator()(BIO* bio) const { BIO_free_all(bio); }
   void operator()(EVP_PKEY* key) const { EVP_PKEY_free(key); }
@@ -178,7 +178,7 @@ using Key = std::unique_ptr<EVP_PKEY, FreeOpenSsl>;
 using Context = std::unique_ptr<SSL_CTX, FreeOpenSsl>;
 using Certificate = std::unique_ptr<X509, FreeOpenSsl>;
 
-// Reads bytes that outlive it.
+// A reader of `bytes`, which must outlive it.
 Bio Reader(absl::string_view bytes) {
   return Bio(BIO_new_mem_buf(bytes.data(), static_cast<int>(bytes.size())));
 }
@@ -186,7 +186,7 @@ Bio Reader(absl::string_view bytes) {
 constexpr size_t kMaxTokenBytes = 8192;
 
 absl::Status Bad(absl::string_view option, absl::string_view got, absl::string_view want) {
-  ERR_clear_error();  // What OpenSSL leaves there, gRPC would take for its own.
+  ERR_clear_error();  // gRPC would take leftover OpenSSL errors for its own.
   return absl::InvalidArgumentError(
       absl::StrCat(option, ": got \"", absl::CEscape(got), "\", want ", want));
 }
@@ -198,10 +198,10 @@ absl::StatusOr<std::string> ReadFile(absl::string_view option, const std::string
   return bytes;
 }
 
-// A passphrase is never asked for at the terminal.
+// Keeps OpenSSL from asking for a passphrase at the terminal.
 int NoPassphrase(char* /*buffer*/, int /*size*/, int /*is_write*/, void* /*data*/) { return -1; }
 
-// As gRPC reads it: TRUSTED CERTIFICATE too.
+// Also accepts TRUSTED CERTIFICATE blocks, as gRPC does.
 Certificate FirstCertificate(absl::string_view pem) {
   return Certificate(PEM_read_bio_X509_AUX(Reader(pem).get(), nullptr, nullptr, nullptr));
 }
@@ -212,10 +212,10 @@ Key FirstKey(const std::string& pem) {
 
 struct CertificateBlocks {
   std::string whole;
-  std::vector<int> broken;  // Numbers of certificates, from 1.
+  std::vector<int> broken;  // Positions of malformed certificates, from 1.
 };
 
-// Reads each block by itself: one without an end would swallow the next one.
+// Reads each block separately: a block without an end would swallow the next one.
 CertificateBlocks BlocksOf(const std::string& pem) {
   constexpr absl::string_view kBegin = "-----BEGIN ";
   CertificateBlocks blocks;
@@ -236,7 +236,7 @@ CertificateBlocks BlocksOf(const std::string& pem) {
   return blocks;
 }
 
-// Once in this process: more clients are made than files are changed.
+// Warns once per process: clients are created far more often than files change.
 void WarnOnce(const std::string& line) {
   ABSL_CONST_INIT static absl::Mutex mutex(absl::kConstInit);
   static auto& told = *new std::set<std::string>;
@@ -306,8 +306,9 @@ bool HasTls(absl::string_view address, const TlsOptions& tls) {
 
 namespace {
 
-// The certificates of a file, in PEM. A broken one is left out, which stderr says once: gRPC would
-// silently read up to it. Errors: InvalidArgument if none is whole.
+// The valid certificates of a PEM file. Skips malformed certificates with one warning on stderr:
+// gRPC would silently stop reading at the first. Errors: InvalidArgument if no certificate is
+// valid.
 absl::StatusOr<std::string> ReadAuthorities(const std::string& path) {
   const auto pem = ReadFile("options.tls.ca_file", path);
   if (!pem.ok()) return pem.status();
@@ -321,9 +322,9 @@ absl::StatusOr<std::string> ReadAuthorities(const std::string& path) {
   return std::move(blocks.whole);
 }
 
-// Reads the files. Errors: InvalidArgument for options that do not fit each other or the address,
-// and for files that cannot be read or do not hold what they should; it names the option, and shows
-// neither key nor token.
+// Reads the files. Errors: InvalidArgument for options that contradict each other or the address,
+// and for files that cannot be read or have the wrong content. The text names the option and
+// contains neither key nor token.
 absl::StatusOr<std::shared_ptr<grpc::ChannelCredentials>> MakeCredentials(
     absl::string_view address, const ClientOptions& options) {
   const TlsOptions& tls = options.tls;
@@ -353,8 +354,8 @@ absl::StatusOr<std::shared_ptr<grpc::ChannelCredentials>> MakeCredentials(
   return grpc::SslCredentials(made);
 }
 
-// A server that hangs up in the middle of a handshake must not end this process: OpenSSL writes
-// without the flag that gRPC has for that. Holds SIGPIPE back from this thread.
+// Blocks SIGPIPE on this thread. A server that closes the connection during a handshake must not
+// kill this process: OpenSSL, unlike gRPC, writes without MSG_NOSIGNAL.
 class SigpipeHeldBack {
  public:
   SigpipeHeldBack() {
@@ -376,7 +377,7 @@ class SigpipeHeldBack {
   sigset_t before_ = {};
 };
 
-// What OpenSSL says was wrong. Leaves nothing that gRPC would take for its own.
+// Returns OpenSSL's last error and clears its error queue, which gRPC would take for its own.
 std::string LastError() {
   const char* const reason = ERR_reason_error_string(ERR_peek_last_error());
   const std::string text = reason == nullptr ? "no answer" : reason;
@@ -402,7 +403,7 @@ absl::Status TrustAuthorities(SSL_CTX& context, const std::string& ca_file) {
 absl::StatusOr<Context> ContextFor(const TlsOptions& tls) {
   Context context(SSL_CTX_new(TLS_client_method()));
   if (context == nullptr) return absl::ResourceExhaustedError(LastError());
-  // The certificate is judged after the handshake, so that a bad one can be described.
+  // The certificate is verified after the handshake, so that a bad one can be described.
   SSL_CTX_set_verify(context.get(), SSL_VERIFY_NONE, nullptr);
   const absl::Status trusted = TrustAuthorities(*context, tls.ca_file);
   if (!trusted.ok()) return trusted;
@@ -416,7 +417,7 @@ absl::StatusOr<Context> ContextFor(const TlsOptions& tls) {
   return context;
 }
 
-// The name that the certificate must bear, and what the server may speak.
+// Sets the name that the certificate must contain, and the protocols offered to the server.
 void Prepare(SSL& ssl, const std::string& name) {
   constexpr unsigned char kProtocols[] = {2, 'h', '2'};
   SSL_set_alpn_protos(&ssl, kProtocols, sizeof(kProtocols));
@@ -454,7 +455,7 @@ absl::StatusOr<TlsPeer> LookAtTlsPeer(const std::string& host_and_port, const Tl
   Prepare(*ssl, tls.server_name.empty() ? HostOf(host_and_port) : tls.server_name);
   BIO_set_conn_hostname(connection.get(), host_and_port.c_str());
   BIO_set_nbio(connection.get(), 1);
-  // OpenSSL counts whole seconds, and takes 0 for no limit.
+  // OpenSSL counts whole seconds; 0 means no limit.
   const int64_t seconds = std::max<int64_t>(1, absl::ToInt64Seconds(deadline - absl::Now()));
   constexpr int kPauseMs = 10;
   const int limit = static_cast<int>(std::min<int64_t>(seconds, 3600));
@@ -480,10 +481,10 @@ constexpr int64_t kMaxMessageBytes = std::numeric_limits<int32_t>::max();
 constexpr absl::Duration kKeepaliveTime = absl::Seconds(20);
 constexpr absl::Duration kKeepaliveTimeout = absl::Seconds(10);
 
-// gRPC 1.51 ends with the last channel, and then waits for a thread that polls for up to 10 s after
-// a long message. Whoever lets a client go would wait with it, so gRPC is kept until the process
-// ends. Its threads may be in the middle of a handshake then, so OpenSSL is not taken down under
-// them: it must be told so before anything uses it.
+// gRPC 1.51 shuts down with the last channel, and then waits for a thread that polls for up to 10 s
+// after a long message. The destructor of a client would wait too, so gRPC is kept until the
+// process ends. gRPC threads may then be in the middle of a handshake, so OpenSSL must not clean up
+// at exit, which has to be set before its first use.
 void KeepGrpc() {
   static const bool kIsKept = [] {
     OPENSSL_init_crypto(OPENSSL_INIT_NO_ATEXIT, nullptr);
@@ -497,7 +498,7 @@ int Milliseconds(absl::Duration duration) {
   return static_cast<int>(absl::ToInt64Milliseconds(duration));
 }
 
-// gRPC reads pauses of a few decades at most.
+// gRPC accepts backoffs of a few decades at most.
 constexpr absl::Duration kLongestBackoff = absl::Hours(365 * 24);
 
 absl::Status CheckTimeout(absl::Duration timeout) {
@@ -548,12 +549,13 @@ std::string ServiceConfigJson(absl::string_view address, const ClientOptions& op
         R"("backoffMultiplier":2,"retryableStatusCodes":["UNAVAILABLE"%s]})",
         options.max_attempts, std::max(0.001, absl::ToDoubleSeconds(initial)),
         std::max(0.001, absl::ToDoubleSeconds(options.max_backoff)),
-        // gRPC's server ends what comes while it stops so. A caller's own end is not sent again.
+        // gRPC's server answers CANCELLED to calls that arrive while it stops. gRPC does not retry
+        // a call that the caller itself cancels.
         options.wait_for_ready ? R"(,"CANCELLED")" : "");
   }
   if (!waits.empty() || !retries.empty()) {
-    // A transfer that broke goes on where it was, which gRPC, who knows the first message alone,
-    // cannot do: to gRPC each is one try.
+    // gRPC does not retry transfers: it could only repeat the first message. The client itself
+    // resumes a broken transfer where it stopped.
     const std::string_view tensors = v1::Tensors::service_full_name();
     members.push_back(absl::StrFormat(
         R"("methodConfig":[{"name":[{}]%s%s},)"
@@ -571,8 +573,8 @@ grpc::ChannelArguments ChannelArgumentsFor(absl::string_view address,
   arguments.SetMaxSendMessageSize(message_bytes);
   arguments.SetServiceConfigJSON(ServiceConfigJson(address, options));
 
-  // gRPC gives up retrying a call whose messages exceed this buffer (256 KiB by default, less than
-  // one 512 x 512 f32 matrix). The bytes are shared with the message under way, not a copy.
+  // gRPC does not retry a call whose messages exceed this buffer (256 KiB by default, less than one
+  // 512 x 512 f32 matrix). The buffer shares the message's bytes; it does not copy them.
   constexpr int64_t kHeadroomBytes = 1 << 16;
   arguments.SetInt(
       GRPC_ARG_PER_RPC_RETRY_BUFFER_SIZE,
@@ -580,8 +582,8 @@ grpc::ChannelArguments ChannelArgumentsFor(absl::string_view address,
   arguments.SetInt(GRPC_ARG_INITIAL_RECONNECT_BACKOFF_MS, Milliseconds(absl::Milliseconds(100)));
   arguments.SetInt(GRPC_ARG_MAX_RECONNECT_BACKOFF_MS, Milliseconds(absl::Seconds(5)));
 
-  // A vanished server is noticed within 30 s while a call waits for it; idle connections stay
-  // silent. Without a limit of pings without data a call that computes for long would go unwatched.
+  // Detects a dead server within 30 s while a call waits for it; idle connections send no pings.
+  // The number of pings without data is unlimited, or a long computation would go unwatched.
   arguments.SetInt(GRPC_ARG_KEEPALIVE_TIME_MS, Milliseconds(kKeepaliveTime));
   arguments.SetInt(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, Milliseconds(kKeepaliveTimeout));
   arguments.SetInt(GRPC_ARG_KEEPALIVE_PERMIT_WITHOUT_CALLS, 0);
@@ -591,7 +593,7 @@ grpc::ChannelArguments ChannelArgumentsFor(absl::string_view address,
   arguments.SetCompressionAlgorithm(GRPC_COMPRESS_NONE);
   arguments.SetInt(GRPC_COMPRESSION_CHANNEL_ENABLED_ALGORITHMS_BITSET, 1 << GRPC_COMPRESS_NONE);
 
-  // gRPC would go through the proxies of the environment, to loopback too.
+  // By default gRPC uses the proxies of the environment, even for loopback.
   arguments.SetInt(GRPC_ARG_ENABLE_HTTP_PROXY, options.use_proxy ? 1 : 0);
 
   // Channels with equal arguments would otherwise share one connection.
@@ -629,7 +631,7 @@ absl::StatusCode ToAbslCode(int code) {
   return is_known ? static_cast<absl::StatusCode>(code) : absl::StatusCode::kUnknown;
 }
 
-// What gRPC itself says of these tells neither what happened nor what to do.
+// gRPC's own texts for these errors say neither what happened nor what to do.
 std::string TextOf(const grpc::Status& status) {
   const std::string& text = status.error_message();
   if (status.error_code() == grpc::StatusCode::UNIMPLEMENTED &&

@@ -40,7 +40,7 @@
 namespace gemmd {
 namespace {
 
-// The calls of which this thread is running a callback, so that a client destroyed in its own
+// The OutstandingCalls whose callback this thread is running, so that a client destroyed in its own
 // callback does not wait for that callback to end.
 thread_local const OutstandingCalls* running_callback_of = nullptr;
 
@@ -49,16 +49,16 @@ void RunCallback(const OutstandingCalls* outstanding, AsyncCallState& call,
   const OutstandingCalls* const outer = std::exchange(running_callback_of, outstanding);
   Client::MultiplyDone done = std::move(call.done);
   std::move(done)(std::move(result));
-  done = nullptr;  // What the callback owns, perhaps the client, ends here.
+  done = nullptr;  // Destroys what the callback owns, perhaps the client.
   running_callback_of = outer;
 }
 
-// Parked clients. The list is global because nobody is left to own them. It holds what clients that
-// were destroyed in their own callbacks left, until a client is made or destroyed elsewhere.
+// Parked clients: clients destroyed in their own callbacks, kept until a client is created or
+// destroyed elsewhere. The list is global because nothing else owns them.
 ABSL_CONST_INIT absl::Mutex parked_mutex(absl::kConstInit);
 std::vector<std::unique_ptr<ClientState>>& ParkedClients()
     ABSL_EXCLUSIVE_LOCKS_REQUIRED(parked_mutex) {
-  // Never destroyed: channels must not end during the end of the process.
+  // Never destroyed: channels must not be destroyed during process exit.
   static auto& clients = *new std::vector<std::unique_ptr<ClientState>>;
   return clients;
 }
@@ -75,8 +75,7 @@ void OutstandingCalls::End(AsyncCallState* call, absl::StatusOr<v1::MultiplyResp
   RunCallback(this, *call, std::move(result));
   std::shared_ptr<AsyncCallState> last;
   {
-    // The address may belong to a new call as soon as this one is destroyed, so it is forgotten
-    // first.
+    // Once this call is destroyed, a new call may reuse its address, so erase the address first.
     absl::MutexLock lock(&mutex_);
     const auto it = calls_.find(call);
     last = std::move(it->second);
@@ -84,7 +83,7 @@ void OutstandingCalls::End(AsyncCallState* call, absl::StatusOr<v1::MultiplyResp
     ++ending_;
   }
   last = nullptr;
-  // The client may go with the end of this lock.
+  // The client may be destroyed once this lock is released.
   absl::MutexLock lock(&mutex_);
   --ending_;
 }
@@ -96,7 +95,7 @@ bool OutstandingCalls::CancelAndWait() {
     is_closed_ = true;
     for (const auto& [key, call] : calls_) calls.push_back(call);
   }
-  // Without the lock, which callbacks take.
+  // Not under the lock, which callbacks acquire.
   for (const auto& call : calls) call->context.TryCancel();
   calls.clear();
   if (running_callback_of == this) return false;
@@ -117,7 +116,7 @@ void ParkClient(std::unique_ptr<ClientState> client) {
 
 void EndParkedClients() {
   if (running_callback_of != nullptr) return;
-  std::vector<std::unique_ptr<ClientState>> ended;  // Destroyed without the lock.
+  std::vector<std::unique_ptr<ClientState>> ended;  // Destroyed after the lock is released.
   absl::MutexLock lock(&parked_mutex);
   std::vector<std::unique_ptr<ClientState>>& parked = ParkedClients();
   for (auto it = parked.begin(); it != parked.end();) {
@@ -219,8 +218,8 @@ ServingStatus ToServingStatus(const health::HealthCheckResponse& response) {
   }
 }
 
-// A watch under way: hands each status to the thread that waits in Next. Its hold, which lets that
-// thread start reads, goes when the reading has ended.
+// A running watch: passes each status to the thread that waits in Next. Its gRPC hold, which lets
+// that thread start reads, is removed when reading has ended.
 class Watch
     : public grpc::ClientBidiReactor<health::HealthCheckRequest, health::HealthCheckResponse> {
  public:
@@ -350,7 +349,7 @@ absl::StatusOr<Response> Block(grpc::ClientContext& context, Call call) {
 
 void ClientState::Prepare(grpc::ClientContext& context, const CallOptions& options) const {
   context.set_deadline(DeadlineAfter(options.timeout.value_or(timeout)));
-  // gRPC ends the process over characters that metadata must not have.
+  // gRPC aborts the process if metadata contains invalid characters.
   const bool can_be_sent = std::all_of(options.traceparent.begin(), options.traceparent.end(),
                                        [](unsigned char c) { return c > ' ' && c <= '~'; });
   if (!options.traceparent.empty() && can_be_sent) {
@@ -556,9 +555,9 @@ v1::TensorRef MessageOf(const TensorRef& ref) {
   return message;
 }
 
-// Where a part of a range begins in the tensor. What a range of the whole exceeds, the server says.
-// Of a range within a part it would see no more than where it ends up: one that leaves the part
-// gets a beginning that the server refuses.
+// Where a part of a range begins in the tensor. The server reports a range that exceeds the tensor.
+// It cannot see that a range leaves the part that it was taken from, so such a range gets a start
+// that the server refuses.
 int64_t BeginOf(const TensorView& outer, int64_t outer_first, int64_t outer_count, int64_t first,
                 int64_t count) {
   if (outer.is_whole) return first;
@@ -661,7 +660,7 @@ void ResidentTensor::DeleteFromServer() {
   const auto owner = owner_.lock();
   owner_.reset();
   if (owner == nullptr || info_->pinned()) return;
-  // The session cannot go meanwhile.
+  // Keeps the session alive meanwhile.
   absl::MutexLock lock(&owner->mutex);
   if (owner->session != nullptr) owner->session->DeleteSoon(info_->handle());
 }
@@ -676,13 +675,13 @@ SteadyTime DeadlineOf(const ClientState& state, const std::optional<absl::Durati
   return SteadyTime::Now() + timeout.value_or(state.timeout);
 }
 
-// What is left of the time that began with the caller's entry.
+// Options with the time left until the caller's deadline.
 CallOptions Until(SteadyTime deadline, CallOptions options = {}) {
   options.timeout = deadline - SteadyTime::Now();
   return options;
 }
 
-// Calls in the client's name, which has a session from then on.
+// Runs a call that needs a session, opening one if there is none.
 template <typename Response, typename Call>
 absl::StatusOr<Response> CallTensors(ClientState& state, const CallOptions& options, Call call) {
   const SteadyTime deadline = DeadlineOf(state, options.timeout);
@@ -756,7 +755,7 @@ absl::StatusOr<ResidentTensor> Client::Put(const MatrixView& matrix, const PutOp
   const SteadyTime deadline = entry + options.timeout.value_or(state_->timeout);
   const auto session = state_->session->Open(deadline);
   if (!session.ok()) return session.status();
-  // What was let go of before is free for this one.
+  // Memory of tensors deleted before must be free for this one.
   state_->session->AwaitDeletions(deadline);
   UploadPlan plan = {.begin = {},
                      .source = {.data = matrix.data, .padding = padding},
@@ -788,7 +787,7 @@ absl::StatusOr<TensorView> Client::Get(const TensorRef& tensor, std::span<std::b
   if (!session.ok()) return session.status();
   TensorRef ref = tensor;
   if (tensor.handle.empty()) {
-    // Another version of that name is not to be mixed with this one.
+    // Prevents mixing bytes of two tensors that had this name one after the other.
     const auto info = Describe(tensor, Until(deadline));
     if (!info.ok()) return info.status();
     ref = TensorOfHandle(info->handle());
@@ -939,7 +938,7 @@ PendingChain& PendingChain::operator=(PendingChain&& other) noexcept {
 }
 PendingChain::~PendingChain() { Drop(); }
 
-// A tensor that came all the same is deleted with the result.
+// If a tensor was created despite the cancellation, destroying the result deletes it.
 void PendingChain::Drop() {
   if (call_ == nullptr) return;
   Cancel();

@@ -14,11 +14,11 @@ namespace {
 
 constexpr char kSessionKey[] = "gemmd-session";
 
-// Between two tries to take up a session; all of them lie within its linger, or it is gone.
+// The delay between attempts to resume a session. After its linger time the session is gone.
 constexpr absl::Duration kFirstPause = absl::Milliseconds(100);
 constexpr absl::Duration kLongestPause = absl::Seconds(2);
 
-// Nobody waits for a deletion for longer.
+// The longest wait for a deletion.
 constexpr absl::Duration kDeletionTimeout = absl::Seconds(10);
 
 bool IsToken(const std::string& token) {
@@ -26,7 +26,7 @@ bool IsToken(const std::string& token) {
                                        [](unsigned char c) { return c > ' ' && c <= '~'; });
 }
 
-// Whether a stream that ended so may be opened again under the same token.
+// Whether a stream that ended with `status` may be reopened with the same token.
 bool MayReturn(const absl::Status& status) {
   return !absl::IsUnauthenticated(status) && !absl::IsUnimplemented(status) &&
          !absl::IsInvalidArgument(status) && !absl::IsNotFound(status);
@@ -34,8 +34,8 @@ bool MayReturn(const absl::Status& status) {
 
 }  // namespace
 
-// One call that deletes a tensor. It is gone, and its reference to the channel with it, before the
-// session forgets it: connections.h says why.
+// One call that deletes a tensor. The call and its reference to the channel are destroyed before
+// the session forgets the call; connections.h says why.
 class ClientSession::Deletion final : public grpc::ClientUnaryReactor {
  public:
   Deletion(ClientSession& session, const std::string& handle) : session_(session) {
@@ -78,7 +78,7 @@ ClientSession::~ClientSession() {
     is_closing_ = true;
     if (stream_ != nullptr) stream_->TryCancel();
     keeper.swap(keeper_);
-    // Deletions that were asked for are still made, but for those that nobody answers.
+    // Waits for requested deletions, except those that the server does not answer.
     mutex_.AwaitWithTimeout(absl::Condition(this, &ClientSession::HasNoDeletions),
                             absl::Seconds(1));
     for (const auto& [deletion, owned] : deletions_) deletion->context().TryCancel();
@@ -106,7 +106,7 @@ void ClientSession::AddToken(grpc::ClientContext& context) const {
 
 absl::StatusOr<SessionInfo> ClientSession::Open(SteadyTime deadline) {
   absl::MutexLock lock(&mutex_);
-  // No other takes the place of the one that was asked for.
+  // A session requested by token is not replaced by another.
   if (state_ == State::kFailed && was_joined_ && !MayReturn(status_)) return status_;
   if (state_ == State::kNone || state_ == State::kFailed) {
     if (!was_joined_) info_ = {};
@@ -145,7 +145,7 @@ absl::StatusOr<SessionInfo> ClientSession::AwaitOpen(SteadyTime deadline) {
 }
 
 void ClientSession::StartKeeper() {
-  // The one before has ended: it says so last of all.
+  // The previous keeper has ended: setting the state is its last action.
   if (keeper_.joinable()) keeper_.join();
   state_ = State::kOpening;
   keeper_ = std::thread([this] { Keep(); });
@@ -161,7 +161,8 @@ void ClientSession::Keep() {
     was_open = was_open || has_opened;
     absl::MutexLock lock(&mutex_);
     if (is_closing_) return;
-    // A first failure is told to whoever waits; what was open once is taken up again.
+    // If the first attempt fails, the waiting callers get the error. A session that was open is
+    // resumed.
     if (!was_open || !MayReturn(status)) {
       if (status.ok()) status = absl::UnavailableError("session: the server has ended its stream");
       status_ = status;

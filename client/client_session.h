@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The session of one client: its token, the stream that keeps it open, and what goes on in its name
-// without a caller who waits.
+// The session of one client: its token, the stream that keeps it open, and its background calls.
 #pragma once
 
 #include <memory>
@@ -26,50 +25,50 @@ namespace gemmd {
 
 class ClientSession;
 
-// What a ResidentTensor knows of its client. It outlives the client, and then has no session.
+// The link from a ResidentTensor to its client. It outlives the client and then has no session.
 struct TensorOwner {
   absl::Mutex mutex;
   ClientSession* session ABSL_GUARDED_BY(mutex) = nullptr;
 };
 
-// Threads: any, for all but construction and destruction.
+// Threads: any thread, except for construction and destruction.
 class ClientSession {
  public:
-  // `channel`: that of the session's stream and of calls in its name. Nothing is called yet.
+  // `channel` carries the session's stream and calls. The constructor makes no call.
   ClientSession(std::string address, ClientOptions options, std::shared_ptr<grpc::Channel> channel);
 
-  // Ends the stream, and waits until nothing in the session's name is under way.
+  // Ends the stream, and waits until none of the session's calls is in progress.
   ~ClientSession();
 
-  // The session that the server described; opens one where there is none.
-  // Errors: the server's own; Unauthenticated where the session that was joined is no more;
-  // DeadlineExceeded.
+  // Returns the session as the server described it; opens one if there is none. Errors: the
+  // server's own; Unauthenticated if the joined session no longer exists; DeadlineExceeded.
   absl::StatusOr<SessionInfo> Open(SteadyTime deadline) ABSL_LOCKS_EXCLUDED(mutex_);
 
-  // Joins the session of that token. Errors: also FailedPrecondition where there is another one.
+  // Joins the session of that token. Errors: those of Open; FailedPrecondition if there is another
+  // session.
   absl::StatusOr<SessionInfo> Join(const std::string& token, SteadyTime deadline)
       ABSL_LOCKS_EXCLUDED(mutex_);
 
-  // Empty: there is no session.
+  // Empty if there is no session.
   std::string token() const ABSL_LOCKS_EXCLUDED(mutex_);
 
-  // Says who makes a call, and in the name of which session, where there is one.
+  // Adds the caller's identity and the session's token, if any, to a call.
   void AddMetadata(grpc::ClientContext& context) const ABSL_LOCKS_EXCLUDED(mutex_);
 
-  // That many connections that carry nothing but bytes of tensors, made where they are missing, so
-  // that products do not wait behind them.
+  // Returns `count` connections used only for tensor transfers, so that products do not wait behind
+  // them. Creates missing ones.
   absl::StatusOr<std::vector<std::shared_ptr<grpc::Channel>>> Lanes(int count)
       ABSL_LOCKS_EXCLUDED(mutex_);
 
   // Deletes a tensor, without waiting for the answer.
   void DeleteSoon(const std::string& handle) ABSL_LOCKS_EXCLUDED(mutex_);
 
-  // Until the server has answered the deletions of before, so that their bytes are free.
+  // Waits until the server has answered earlier deletions, so that their memory is free.
   void AwaitDeletions(SteadyTime deadline) const ABSL_LOCKS_EXCLUDED(mutex_);
 
   const std::shared_ptr<TensorOwner>& owner() const { return owner_; }
 
-  // What the client's transfers so far say of how many connections the next ones should take.
+  // The number of connections for the next transfers, learned from the transfers so far.
   LaneChoice& upload_lanes() { return upload_lanes_; }
   LaneChoice& download_lanes() { return download_lanes_; }
 
@@ -103,10 +102,10 @@ class ClientSession {
   mutable absl::Mutex mutex_;
   State state_ ABSL_GUARDED_BY(mutex_) = State::kNone;
   SessionInfo info_ ABSL_GUARDED_BY(mutex_);
-  bool was_joined_ ABSL_GUARDED_BY(mutex_) = false;  // By a token that the user gave.
-  absl::Status status_ ABSL_GUARDED_BY(mutex_);      // Why the session is no more.
+  bool was_joined_ ABSL_GUARDED_BY(mutex_) = false;  // Joined with a token from the user.
+  absl::Status status_ ABSL_GUARDED_BY(mutex_);      // Why the session ended.
   bool is_closing_ ABSL_GUARDED_BY(mutex_) = false;
-  grpc::ClientContext* stream_ ABSL_GUARDED_BY(mutex_) = nullptr;  // The one that is open.
+  grpc::ClientContext* stream_ ABSL_GUARDED_BY(mutex_) = nullptr;  // The open stream.
   std::thread keeper_ ABSL_GUARDED_BY(mutex_);
   std::vector<std::shared_ptr<grpc::Channel>> lanes_ ABSL_GUARDED_BY(mutex_);
   absl::flat_hash_map<Deletion*, std::unique_ptr<Deletion>> deletions_ ABSL_GUARDED_BY(mutex_);

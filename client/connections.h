@@ -1,11 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What a Client consists of: the stubs of its channels, taken in turn, and its asynchronous calls.
+// The parts of a Client: the stubs of its channels, used in turn, and its asynchronous calls.
 //
-// The one thing to get wrong is where a channel ends. gRPC 1.51 runs callbacks on threads that end,
-// and are joined, with the last channel that used them; a channel destroyed on such a thread would
-// join itself. So a call is gone before its client may go, and a client goes on a thread of the
-// user.
+// Beware of where a channel is destroyed. gRPC 1.51 runs callbacks on threads that end, and are
+// joined, with the last channel that used them; a thread that destroys that channel would join
+// itself. So a call is destroyed before its client, and a client is destroyed on a user's thread.
 #pragma once
 
 #include <atomic>
@@ -41,15 +40,16 @@ struct Connection {
 // The asynchronous calls of one client that have not ended.
 class OutstandingCalls {
  public:
-  // Cancels the call before it starts where CancelAndWait has begun.
+  // Cancels the call before it starts if CancelAndWait has begun.
   void Add(const std::shared_ptr<AsyncCallState>& call) ABSL_LOCKS_EXCLUDED(mutex_);
 
-  // Runs the callback of a call that has ended, destroys the call, and only then forgets it.
+  // Runs the callback of a call that has ended, destroys the call, and only then removes it from
+  // the list.
   void End(AsyncCallState* call, absl::StatusOr<v1::MultiplyResponse> result)
       ABSL_LOCKS_EXCLUDED(mutex_);
 
-  // Cancels all calls and waits until they are gone. Within a callback of one of them it cannot
-  // wait: false.
+  // Cancels all calls and waits until they are gone. Returns false within a callback of such a
+  // call, where it cannot wait.
   bool CancelAndWait() ABSL_LOCKS_EXCLUDED(mutex_);
 
   bool IsEmpty() const ABSL_LOCKS_EXCLUDED(mutex_);
@@ -82,10 +82,10 @@ struct ClientState {
   void Prepare(grpc::ClientContext& context, const CallOptions& options) const;
 };
 
-// Keeps a client that was destroyed in one of its own callbacks, so that it may end elsewhere.
+// Keeps a client that was destroyed in one of its own callbacks, to be destroyed elsewhere.
 void ParkClient(std::unique_ptr<ClientState> client);
 
-// Ends the parked clients whose calls are gone. Does nothing within a callback.
+// Destroys the parked clients whose calls are gone. Does nothing within a callback.
 void EndParkedClients();
 
 // One asynchronous Multiply.

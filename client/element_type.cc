@@ -83,7 +83,7 @@ static_assert(Priority_ARRAYSIZE == 3);
 
 namespace {
 
-// The wire numbers the types in the same order, from 1 on.
+// The wire numbers the types in the same order, starting at 1.
 static_assert(static_cast<size_t>(v1::ElementType_MAX) == kAllElementTypes.size());
 
 std::optional<ElementType> Known(v1::ElementType type) {
@@ -133,7 +133,7 @@ struct FloatLayout {
   int bias() const { return (1 << (exponent_bits - 1)) - 1; }
   int lowest_exponent() const {
     return 1 - bias();
-  }  // Lowest of normal values; subnormal ones have it too.
+  }  // The lowest exponent of normal values, shared by subnormal values.
   uint64_t exponent_mask() const { return (uint64_t{1} << exponent_bits) - 1; }
   uint64_t fraction_mask() const { return (uint64_t{1} << fraction_bits) - 1; }
 };
@@ -193,12 +193,12 @@ uint64_t LargestFinite(const FloatLayout& layout) {
 
 // The pattern of a magnitude, sign and ignored bits left out; may exceed the largest finite one.
 uint64_t RoundedMagnitude(const FloatLayout& layout, double magnitude) {
-  if (magnitude == 0) return 0;  // Zero is in no binade.
+  if (magnitude == 0) return 0;  // Zero has no exponent.
   int exponent = 0;
   std::frexp(magnitude, &exponent);  // In [0.5, 1) * 2^exponent.
   exponent = std::max(exponent - 1, layout.lowest_exponent());
-  // In units of the last place; nearbyint rounds ties to even. A carry into the next binade falls
-  // into place by itself, as does the first normal number after the subnormal ones.
+  // In units of the last place; nearbyint rounds ties to even. A carry into the next binade, or
+  // from subnormal to normal, yields the right bit pattern without extra code.
   const double units = std::nearbyint(std::ldexp(magnitude, layout.fraction_bits - exponent));
   const uint64_t biased = static_cast<uint64_t>(exponent - layout.lowest_exponent());
   return (biased << layout.fraction_bits) + static_cast<uint64_t>(units);
@@ -208,7 +208,7 @@ uint64_t FloatPattern(v1::ElementType type, const FloatLayout& layout, double va
   const uint64_t largest = LargestFinite(layout);
   uint64_t pattern = largest;
   if (std::isnan(value)) {
-    // Quiet NaN; all ones where that is the only one; the largest value where there is none.
+    // A quiet NaN; all ones if the type has a single NaN; the largest value if it has none.
     if (layout.specials == Specials::kIeee) {
       pattern = layout.exponent_mask() << layout.fraction_bits | (layout.fraction_mask() + 1) >> 1;
     } else if (layout.specials == Specials::kNanOnly) {

@@ -24,7 +24,7 @@ using Stub = grpc::TemplatedGenericStub<grpc::ByteBuffer, v1::MultiplyStreamResp
 
 constexpr char kMultiplyStream[] = "/gemmd.v1.Gemm/MultiplyStream";
 
-// How long Send waits for another thread to receive an answer, where nothing goes before that.
+// How long Send waits for another thread to receive an answer, if it cannot send before that.
 constexpr absl::Duration kReceiverPatience = absl::Seconds(1);
 
 int64_t BytesOf(const StreamAnswer& answer) {
@@ -48,11 +48,11 @@ StreamAnswer ToStreamAnswer(v1::MultiplyStreamAnswer& received) {
 
 }  // namespace
 
-// The call behind a stream. What is sent while a message is on its way waits, and goes in one
-// message once that has left. gRPC delivers OnDone, the last reaction, when every operation and
-// every hold is gone, so one hold stands for the right of other threads to start writes; it goes
-// when the reading has ended and no write is under way. Destroyed after OnDone and on a thread of
-// the user (connections.h says why).
+// The call behind a stream. While a message is being written, further products collect and then go
+// in one message. gRPC delivers OnDone, the last reaction, when no operation and no hold remains.
+// So one hold represents the right of other threads to start writes; it is removed when reading has
+// ended and no write is in progress. Destroyed after OnDone, on a user's thread (connections.h says
+// why).
 class MultiplyStream::Reactor
     : public grpc::ClientBidiReactor<grpc::ByteBuffer, v1::MultiplyStreamResponse> {
  public:
@@ -84,17 +84,17 @@ class MultiplyStream::Reactor
   enum class Step { kNone, kWrite, kWritesDone };
 
   void WriteEnded(bool ok) ABSL_LOCKS_EXCLUDED(mutex_);
-  // What is to be written next; nothing while a write is under way.
+  // The next write; none while a write is in progress.
   Step NextStep() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void Do(Step step);
-  // Waits until the part can go, or never will. Errors: ResourceExhausted where that takes an
-  // answer to be received, and nobody receives.
+  // Waits until the part can be queued, or never can be. Errors: ResourceExhausted if that requires
+  // an answer to be received, and nobody receives one.
   absl::Status AwaitRoom(const std::string& part) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // Ends the pause of reading where there is one and it need not last; the caller then reads.
+  // Ends a pause of reading that is no longer needed; returns true if the caller must then read.
   bool EndsPause() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   absl::Status KeptError() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // Waits for the end of a stream that takes no more products and says why. The end comes after the
-  // last answer, which may have to be received.
+  // Waits for the end of a stream that takes no more products, and returns its status. The end
+  // comes after the last answer, which may have to be received first.
   absl::Status EndedStatus() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   bool TakesNoMore() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
     return reading_ended_ || write_failed_;
@@ -106,29 +106,29 @@ class MultiplyStream::Reactor
   bool IsDoneOrPaused() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
     return is_done_ || is_paused_;
   }
-  // Whoever waits for the end takes every answer.
+  // Once Finish waits for the end, every answer is kept.
   bool KeepsEnough() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
     return kept_bytes_ >= kMaxUnreceivedBytes && !is_finishing_;
   }
 
   Stub stub_;
   grpc::ClientContext context_;
-  v1::MultiplyStreamResponse incoming_;  // Filled by the read under way.
-  grpc::ByteBuffer outgoing_;            // Read by the write under way.
+  v1::MultiplyStreamResponse incoming_;  // Filled by the read in progress.
+  grpc::ByteBuffer outgoing_;            // Read by the write in progress.
 
   absl::Mutex mutex_;
   RequestQueue queue_ ABSL_GUARDED_BY(mutex_);
   bool is_writing_ ABSL_GUARDED_BY(mutex_) = false;
   bool write_failed_ ABSL_GUARDED_BY(mutex_) = false;
   bool sending_closed_ ABSL_GUARDED_BY(mutex_) = false;
-  bool writes_done_ ABSL_GUARDED_BY(mutex_) = false;  // The server is told that it is closed.
+  bool writes_done_ ABSL_GUARDED_BY(mutex_) = false;  // WritesDone was sent.
   bool reading_ended_ ABSL_GUARDED_BY(mutex_) = false;
   bool is_done_ ABSL_GUARDED_BY(mutex_) = false;
-  bool is_paused_ ABSL_GUARDED_BY(mutex_) = false;  // No read is under way.
+  bool is_paused_ ABSL_GUARDED_BY(mutex_) = false;  // No read is in progress.
   bool is_finishing_ ABSL_GUARDED_BY(mutex_) = false;
-  int unreceived_ ABSL_GUARDED_BY(mutex_) = 0;  // Sent, with an answer that was not received.
+  int unreceived_ ABSL_GUARDED_BY(mutex_) = 0;  // Products sent whose answers were not received.
   int64_t received_ ABSL_GUARDED_BY(mutex_) = 0;
-  int64_t kept_bytes_ ABSL_GUARDED_BY(mutex_) = 0;  // What `answers_` take.
+  int64_t kept_bytes_ ABSL_GUARDED_BY(mutex_) = 0;  // Bytes in `answers_`.
   absl::Status status_ ABSL_GUARDED_BY(mutex_);
   std::deque<StreamAnswer> answers_ ABSL_GUARDED_BY(mutex_);
 };

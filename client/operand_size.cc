@@ -16,7 +16,7 @@ absl::Status Refused(absl::string_view field, absl::string_view member, int64_t 
 // Bytes of `count` elements packed in one line.
 Checked LineBytes(v1::ElementType type, int64_t count) {
   const int64_t bits = ElementBits(type);
-  // Eight elements fill `bits` bytes, so nothing on the way is much larger than the result.
+  // Eight elements take `bits` bytes: no intermediate value is much larger than the result.
   return Checked(count / 8) * bits + (count % 8 * bits + 7) / 8;
 }
 
@@ -47,7 +47,7 @@ absl::Status CheckShape(absl::string_view field, const OperandShape& shape) {
   return absl::OkStatus();
 }
 
-// The distance between matrices, where the caller gave one.
+// The caller's distance between matrices.
 absl::StatusOr<int64_t> GivenMatrixStride(absl::string_view field, v1::ElementType type,
                                           int64_t stride) {
   const auto bits = (Checked(stride) * ElementBits(type)).value();

@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// How many bytes the matrices of an operand take, and the message where the bytes given do not fit.
-//
-// The words are the server's, so that a mistake reads the same wherever it is found.
+// The sizes of an operand's matrices in bytes, and the error text if the given bytes do not fit.
+// The wording is the server's, so that a mistake reads the same wherever it is found.
 #pragma once
 
 #include <cstdint>
@@ -16,10 +15,10 @@
 
 namespace gemmd {
 
-// What a sparse A keeps half of, as Sparsity in tensors.proto says.
+// A group of elements of which a sparse A keeps half; see Sparsity in tensors.proto.
 struct SparseGroup {
-  int unit;   // Elements kept or left out together.
-  int units;  // In one group.
+  int unit;   // Elements kept or dropped together.
+  int units;  // Units per group.
 
   int kept_units() const { return units / 2; }
   int elements() const { return unit * units; }
@@ -36,7 +35,7 @@ struct SparseRow {
   int64_t index_bytes = 0;
 };
 
-// Absent for types without a sparse form and where the bytes of a dense row leave 63 bits.
+// Absent for types without a sparse form, or if the bytes of a dense row exceed 63 bits.
 std::optional<SparseRow> SparseRowOf(v1::ElementType type, int64_t columns);
 
 // The stored matrices of one operand.
@@ -45,8 +44,8 @@ struct OperandShape {
   v1::Order order = v1::ORDER_ROW_MAJOR;
   int64_t rows = 0;
   int64_t columns = 0;
-  int64_t leading_dimension = 0;             // Elements. 0: the line's length.
-  std::optional<int64_t> batch_stride = {};  // Elements. Absent: without gaps.
+  int64_t leading_dimension = 0;             // In elements. 0: the line's length.
+  std::optional<int64_t> batch_stride = {};  // In elements. Absent: no gaps.
   int64_t batch = 1;
   v1::Sparsity sparsity = v1::SPARSITY_NONE;  // A sparse matrix is row major and has no strides.
 };
@@ -59,13 +58,13 @@ struct OperandBytesRange {
   int64_t matrix_stride = 0;  // From matrix to matrix.
 };
 
-// Bytes of `count` elements packed in one line; nothing where they leave 63 bits.
+// Bytes of `count` elements packed in one line; nullopt if they exceed 63 bits.
 std::optional<int64_t> PackedLineBytes(v1::ElementType type, int64_t count);
 
-// Errors: InvalidArgument where the shape is impossible or its sizes leave 63 bits. `field`: "a".
+// Errors: InvalidArgument if the shape is impossible or its sizes exceed 63 bits. `field`: "a".
 absl::StatusOr<OperandBytesRange> SizeOperand(absl::string_view field, const OperandShape& shape);
 
-// OK where `got` bytes are the layout's; otherwise "a.data: got 4096 bytes, want m*k*4 = 8192".
+// OK if `got` bytes fit the layout; otherwise "a.data: got 4096 bytes, want m*k*4 = 8192".
 // `extents` spells the stored shape: "m*k".
 absl::Status CheckOperandBytes(absl::string_view field, absl::string_view extents,
                                const OperandShape& shape, int64_t got);

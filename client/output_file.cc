@@ -25,9 +25,9 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr int kLookMs = 50;  // Between two looks at a pipe and at the signals.
+constexpr int kLookMs = 50;  // Polling interval for a pipe and for signals.
 
-// The standard output or error that is the file; -1: neither is.
+// The descriptor of standard output or error, if it is this file; else -1.
 int StandardStream(const struct stat& file) {
   for (const int descriptor : {STDOUT_FILENO, STDERR_FILENO}) {
     struct stat facts = {};
@@ -94,7 +94,7 @@ absl::Status OutputFile::Open(const std::string& path, std::optional<int64_t> by
   return absl::OkStatus();
 }
 
-// A signal does not end the open of a pipe, and nothing tells when its reader comes.
+// A signal does not interrupt open() of a pipe, and no event reports its reader, so poll.
 absl::Status OutputFile::OpenStream(bool is_pipe) {
   const bool looks = is_pipe && stops_ != nullptr;
   constexpr int kFlags = O_WRONLY | O_CLOEXEC | O_NOCTTY;
@@ -111,7 +111,7 @@ absl::Status OutputFile::OpenStream(bool is_pipe) {
 }
 
 absl::Status OutputFile::OpenBeside(bool is_there, std::optional<int64_t> bytes) {
-  constexpr int kMaxNames = 100;  // Processes that were killed have left some of them.
+  constexpr int kMaxNames = 100;  // Killed processes may have left some of these files.
   constexpr int kNew = O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC;
   target_ = option::LinkTarget(path_);
   if (is_there) old_ = open(path_.c_str(), O_WRONLY | O_CLOEXEC | O_NONBLOCK);
@@ -131,7 +131,7 @@ absl::Status OutputFile::OpenBeside(bool is_there, std::optional<int64_t> bytes)
     return absl::OkStatus();
   }
   const int error = errno;
-  if (!is_there) {  // The name may be too long for another one beside it.
+  if (!is_there) {  // The name may be too long for a temporary name beside it.
     file_ = open(target_.c_str(), kNew, 0666);
     if (file_ < 0) return Failed(error);
     fresh_ = target_;
@@ -142,7 +142,7 @@ absl::Status OutputFile::OpenBeside(bool is_there, std::optional<int64_t> bytes)
   return Reserve(*bytes);
 }
 
-// Makes the old file so large, if it is smaller, so that a full disk shows before a byte is lost.
+// Extends the old file to `bytes`, so that a full disk is detected before any byte is lost.
 absl::Status OutputFile::Reserve(int64_t bytes) {
   struct stat facts = {};
   if (fstat(old_, &facts) != 0) return Failed(errno);
@@ -190,7 +190,7 @@ absl::Status OutputFile::Commit() {
   return absl::OkStatus();
 }
 
-// A mounted file, or that of another user in /tmp, can be written, but not replaced.
+// A bind-mounted file, or another user's file in /tmp, can be written but not replaced.
 absl::Status OutputFile::Overwrite() {
   const int error = errno;
   if (old_ < 0) return Failed(error);

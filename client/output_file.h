@@ -1,11 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Files that a user told a program to write.
+// Output files named by the user.
 //
-// A regular file is replaced by a new one when that is whole; until then, and if that fails, the
-// old one stays as it is. A pipe, a terminal or a device is written to, and so is the file that
-// standard output or standard error goes to. Links are followed, even to a file that is not there
-// yet.
+// A regular file is replaced by a new one once that is complete; until then, and on failure, the
+// old file is unchanged. A pipe, a terminal, a device, and a file that is standard output or
+// standard error are written in place. Links are followed, even to a file that does not exist yet.
 #pragma once
 
 #include <atomic>
@@ -20,30 +19,30 @@
 
 namespace gemmd {
 
-// Not for use by several threads at once. Errors: NotFound or Internal, with the path and why.
+// Not thread-safe. Errors: NotFound or Internal, with the path and why.
 class OutputFile {
  public:
   OutputFile() = default;
   OutputFile(const OutputFile&) = delete;
   OutputFile& operator=(const OutputFile&) = delete;
-  ~OutputFile();  // Without Commit, removes what was written.
+  ~OutputFile();  // Without Commit, removes the new file.
 
-  // Whether the path names what is written to, and not replaced.
+  // Whether the path names a stream, which is written in place and not replaced.
   static bool IsStream(const std::string& path);
 
-  // Whether Open can be expected to succeed. Changes nothing, and opens no pipe.
+  // Whether Open is likely to succeed. Changes nothing, and opens no pipe.
   static absl::Status Check(const std::string& path);
 
-  // Waits for the reader of a pipe. `bytes` is the size of all that will be written: with it, a
-  // file that cannot be replaced is overwritten if the disk has room for so many bytes. `stops`
-  // counts signals: after one, a pipe without a reader is an error.
+  // Waits for the reader of a pipe. `bytes` is the total size to be written: if given, a file that
+  // cannot be replaced is overwritten, provided that the disk has room. `stops` counts signals:
+  // after one, a pipe without a reader is an error.
   absl::Status Open(const std::string& path, std::optional<int64_t> bytes,
                     const std::atomic<int>* stops = nullptr);
 
   absl::Status Write(absl::string_view bytes);
-  absl::Status WriteAt(int64_t offset, absl::string_view bytes);  // Not into a stream.
+  absl::Status WriteAt(int64_t offset, absl::string_view bytes);  // Not for streams.
 
-  // Puts what was written in the place of the old file.
+  // Replaces the old file by what was written.
   absl::Status Commit();
 
  private:
@@ -55,14 +54,14 @@ class OutputFile {
   bool is_in_place() const { return file_ >= 0 && file_ == old_; }
 
   std::string path_;
-  std::string target_;      // Where the links of the path lead.
-  std::string fresh_;       // The new file. Empty: there is none.
-  int old_ = -1;            // The file that is there.
-  int64_t old_bytes_ = -1;  // Its size, if it was made larger. -1: it was not.
-  int file_ = -1;           // What is written to.
+  std::string target_;      // The path with links resolved.
+  std::string fresh_;       // Path of the new file; empty: none.
+  int old_ = -1;            // The existing file.
+  int64_t old_bytes_ = -1;  // The old file's original size if it was extended; else -1.
+  int file_ = -1;           // The descriptor written to.
   int64_t position_ = 0;
   const std::atomic<int>* stops_ = nullptr;
-  int past_stops_ = 0;  // Those before the file was open.
+  int past_stops_ = 0;  // Signals before the file was open.
 };
 
 // A file that an option names; an empty path names none.
@@ -71,17 +70,17 @@ struct NamedFile {
   std::string path;
 };
 
-// Checks that each output is a file of its own: neither another output nor one of the inputs, by
-// whatever path. "-" is standard output. A device such as /dev/null may be named twice.
-// Errors: InvalidArgument, naming both options.
+// Checks that each output differs from all other outputs and inputs, by any path. "-" is standard
+// output. A device such as /dev/null may be named twice. Errors: InvalidArgument, naming both
+// options.
 absl::Status CheckOutputs(const std::vector<NamedFile>& outputs,
                           const std::vector<NamedFile>& inputs);
 
 // Errors: NotFound, naming the path and why.
 absl::StatusOr<std::string> ReadTextFile(const std::string& path);
 
-// Whether WriteTextFile can be expected to succeed; a file that is there stays as it is.
-// Errors: PermissionDenied, naming the path and why.
+// Whether WriteTextFile is likely to succeed; does not change an existing file. Errors:
+// PermissionDenied, naming the path and why.
 absl::Status CheckWritable(const std::string& path);
 
 // Writes an OutputFile; `stops` is that of its Open. Errors: as CheckWritable.

@@ -27,7 +27,7 @@ absl::Status CheckCount(std::span<const float> values, int64_t rows, int64_t col
       absl::StrCat("values: got ", values.size(), ", want ", rows, "x", columns));
 }
 
-// The nearest bf16 of a float, without the way through a double that every type can go.
+// The nearest bf16 of a float: faster than the generic conversion through double.
 uint16_t Bf16Bits(float value) {
   uint32_t bits = 0;
   std::memcpy(&bits, &value, sizeof(bits));
@@ -51,7 +51,8 @@ bool IsQuantized(v1::ElementType type) {
          type == v1::ELEMENT_TYPE_S8 || type == v1::ELEMENT_TYPE_U8;
 }
 
-// The largest value of a type that has one factor to the largest magnitude; s8 is symmetric.
+// The value to which a factor scales the largest magnitude: the type's largest; 127 for s8, which
+// stays symmetric.
 double LargestScaled(v1::ElementType type) {
   switch (type) {
     case v1::ELEMENT_TYPE_E4M3: return 448;
@@ -66,7 +67,7 @@ size_t FactorOf(ScalePer per, int64_t row, int64_t column) {
   return static_cast<size_t>(per == ScalePer::kRow ? row : column);
 }
 
-// The largest magnitude that each factor is for.
+// The largest magnitude that each factor covers.
 absl::StatusOr<std::vector<float>> Magnitudes(std::span<const float> values, int64_t rows,
                                               int64_t columns, v1::ElementType type, ScalePer per) {
   const int64_t count = per == ScalePer::kMatrix ? 1 : (per == ScalePer::kRow ? rows : columns);
@@ -176,14 +177,14 @@ absl::StatusOr<OwnedMatrix> Quantize(std::span<const float> values, int64_t rows
   auto largest = Magnitudes(values, rows, columns, type, per);
   if (!largest.ok()) return largest.status();
   for (const float magnitude : *largest) {
-    // Zeros need no factor, and the least magnitudes none that would be 0.
+    // Zeros, and magnitudes so small that their factor would be 0, use the factor 1.
     const float factor = static_cast<float>(magnitude / LargestScaled(type));
     matrix->scale.push_back(factor > 0 ? factor : 1.0f);
   }
   for (int64_t i = 0; i < rows; ++i) {
     for (int64_t j = 0; j < columns; ++j) {
       const size_t at = static_cast<size_t>(i * columns + j);
-      // In double, so that the largest magnitude does not round past the largest value of s8.
+      // In double, so that the largest magnitude does not round past s8's largest value.
       const double scaled = std::clamp(values[at] / double{matrix->scale[FactorOf(per, i, j)]},
                                        -LargestScaled(type), LargestScaled(type));
       matrix->data[at] = static_cast<char>(ElementPattern(type, scaled));
@@ -225,7 +226,7 @@ absl::StatusOr<OwnedMatrix> Pack24(const MatrixView& dense, Prune prune) {
 
 namespace {
 
-// 0 for a type that has no factors of blocks.
+// 0 for a type without block factors.
 double LargestInBlock(v1::ElementType type) {
   switch (type) {
     case v1::ELEMENT_TYPE_E4M3: return 448;
@@ -242,7 +243,7 @@ struct Factor {
   std::string bytes;
 };
 
-// The least power of two that is no less than a ratio, as far as there is one.
+// The smallest representable power of two that is at least `ratio`.
 Factor PowerOfTwo(double ratio) {
   int exponent = 0;
   const double fraction = std::frexp(ratio, &exponent);
@@ -250,7 +251,7 @@ Factor PowerOfTwo(double ratio) {
   return {std::ldexp(1.0, least), std::string(1, static_cast<char>(least + 127))};
 }
 
-// The same among the codes of e4m3, of which 0x7e is the largest.
+// The same for the codes of e4m3, of which 0x7e is the largest.
 Factor MinUe4m3(double ratio) {
   int code = 1;
   while (code < 0x7e && ElementValue(v1::ELEMENT_TYPE_E4M3, static_cast<uint64_t>(code)) < ratio) {
@@ -265,7 +266,7 @@ Factor FactorOf(v1::FactorType type, double magnitude, double largest) {
   if (type == v1::FACTOR_TYPE_UE8M0) return PowerOfTwo(ratio);
   if (type == v1::FACTOR_TYPE_UE4M3) return MinUe4m3(ratio);
   float value = static_cast<float>(ratio);
-  if (!(value > 0)) value = 1;  // A magnitude whose factor would be 0.
+  if (!(value > 0)) value = 1;  // The magnitude is so small that its factor would be 0.
   std::string bytes(sizeof(value), '\0');
   std::memcpy(bytes.data(), &value, sizeof(value));
   return {value, bytes};
@@ -314,7 +315,7 @@ absl::StatusOr<OwnedMatrix> QuantizeBlocks(std::span<const float> values, int64_
   matrix.factor_type = format.type;
   matrix.rows_per_block = format.lines;
   matrix.k_per_block = format.depth;
-  // An empty matrix may have any number of lines, and has no blocks.
+  // An empty matrix may have any number of lines, but has no blocks.
   if (values.empty()) return matrix;
   const bool is_along = format.is_k_along_rows;
   const int64_t depth_blocks = Blocks(is_along ? columns : rows, format.depth);

@@ -20,7 +20,7 @@ OperandShape ShapeOf(const MatrixView& view, v1::ElementType type, int64_t batch
           batch, view.sparsity};
 }
 
-// A shape that the operands must agree on: the extent of op(X) that `view` gives.
+// An extent of op(X) from `view`, on which the operands must agree.
 struct Extent {
   absl::string_view name;  // "k"
   int64_t value;
@@ -36,7 +36,7 @@ absl::Status CheckExtent(absl::string_view field, absl::string_view what, int64_
       absl::StrCat(field, ": got ", got, " ", what, ", want ", want.name, " = ", want.value));
 }
 
-// A sparse A has an order of its own; B and C cannot be sparse.
+// A sparse A has a fixed order; B and C cannot be sparse.
 absl::Status CheckSparsity(absl::string_view field, const MatrixView& view) {
   if (view.sparsity == v1::SPARSITY_NONE) return absl::OkStatus();
   if (field != "a") {
@@ -48,7 +48,7 @@ absl::Status CheckSparsity(absl::string_view field, const MatrixView& view) {
       absl::StrCat(field, ".transpose: got true, want false where sparsity is 2:4"));
 }
 
-// Factors are short beside the matrix and always travel in the message.
+// Factors are small compared with the matrix and are always sent in the message.
 void FillBlocks(const BlockScaleView& view, v1::Scale& scale) {
   v1::BlockScale& blocks = *scale.mutable_blocks();
   blocks.set_type(view.type);
@@ -71,12 +71,12 @@ void FillOperand(const MatrixView& view, bool with_data, v1::Operand& operand) {
   if (!view.blocks.empty()) FillBlocks(view.blocks, *operand.mutable_scale());
 }
 
-// What a request is for: to be computed, with its bytes in it or apart from it, or described
-// without bytes.
+// The purpose of a request: to compute with its bytes inside (kMultiply) or outside the message
+// (kLend), or to describe without bytes.
 enum class Purpose { kMultiply, kLend, kDescribe };
 
 // A, B or C of a request, checked. `extents` spells op(X)'s shape, "mk" for A. Operands that are
-// not read may come without their bytes.
+// not read may lack their bytes.
 absl::Status AddOperand(absl::string_view field, absl::string_view extents, const MatrixView& view,
                         const OperandShape& shape, bool is_read, Purpose purpose,
                         v1::Operand& operand) {
@@ -222,7 +222,7 @@ absl::StatusOr<LentRequest> BuildLentRequest(const MatrixView& a, const MatrixVi
 
 namespace {
 
-// Errors: DataLoss where so many bytes do not fit the shape that D claims.
+// Errors: DataLoss if `got` bytes do not fit the shape that D states.
 absl::Status CheckAnswer(const v1::Matrix& d, int64_t got) {
   const OperandShape one = {.type = d.type(),
                             .order = d.order(),
@@ -237,7 +237,7 @@ absl::Status CheckAnswer(const v1::Matrix& d, int64_t got) {
     return absl::DataLossError(absl::StrCat("d.batch: got ", d.batch(), ", want at least 0"));
   }
   const bool is_empty = d.batch() == 0 || bytes->full == 0;
-  int64_t before = 0;  // The last matrix.
+  int64_t before = 0;  // Bytes before the last matrix.
   const bool overflows = __builtin_mul_overflow(d.batch() - 1, d.batch_stride(), &before);
   const bool fits = is_empty ? got == 0
                              : (d.batch() == 1 || d.batch_stride() >= bytes->least) && !overflows &&
@@ -312,7 +312,7 @@ absl::Status MultiplyResult::CheckElements(v1::ElementType wanted, size_t alignm
 
 namespace {
 
-// A resident operand as a matrix without bytes, whose shape the request is checked by.
+// A resident operand as a matrix without bytes, for checking shapes.
 MatrixView ShapeOf(const TensorView& tensor) {
   MatrixView view;
   view.type = tensor.type;
@@ -329,8 +329,8 @@ MatrixView ShapeOf(const Operand& operand) {
   return operand.tensor() != nullptr ? ShapeOf(*operand.tensor()) : *operand.matrix();
 }
 
-// Names the tensor in the place of bytes; its type and layout are its own, factors of blocks are
-// not.
+// Names the tensor instead of bytes. Type and layout come from the tensor; block factors come from
+// the view.
 void NameTensor(const TensorView& tensor, v1::Operand& operand) {
   v1::Scale scale = std::move(*operand.mutable_scale());
   operand.Clear();
@@ -345,14 +345,14 @@ absl::Status CheckMatrices(absl::string_view field, const TensorView& tensor, in
                                                  " matrices, want batch = ", batch, " or 1"));
 }
 
-// Bytes may not be missing where the operand is not on the server.
+// An operand that is not resident needs its bytes.
 absl::Status CheckBytes(absl::string_view field, absl::string_view extents, const MatrixView& view,
                         int64_t batch) {
   return CheckOperandBytes(field, extents, ShapeOf(view, view.type, batch),
                            static_cast<int64_t>(view.data.size()));
 }
 
-// Puts an operand into the message; gives where its bytes are, where they are to be sent.
+// Adds an operand to the message; returns its bytes if they are to be sent.
 absl::StatusOr<LentRequest::Bytes> Place(absl::string_view field, absl::string_view extents,
                                          const Operand& operand, int64_t batch, bool is_read,
                                          v1::Operand& message) {
@@ -386,13 +386,13 @@ absl::StatusOr<LentRequest::Bytes> PlaceC(const ProductOptions& options,
                                           v1::MultiplyRequest& request) {
   if (c.has_value()) return Place("c", "m*n", *c, batch, true, *request.mutable_c());
   if (!options.c.has_value()) return std::nullopt;
-  // What type it has where none is said only the server knows, and with it the length.
+  // Without a type only the server knows the type, and thus the length.
   if (options.c->type == v1::ELEMENT_TYPE_UNSPECIFIED) return options.c->data;
   return Place("c", options.c->transpose ? "n*m" : "m*n", *options.c, batch, true,
                *request.mutable_c());
 }
 
-// Into an operand of the message that is to hold its bytes itself.
+// Copies the bytes into an operand of the message.
 void Fill(const LentRequest::Bytes& bytes, v1::Operand& operand) {
   operand.set_data(bytes->data(), bytes->size());
 }
@@ -467,7 +467,7 @@ absl::StatusOr<LentRequest> BuildLentChainRequest(const Operand& a, const Operan
         absl::StrCat("into: got ", into.matrices,
                      " matrices, want batch = ", options.product.batch.value_or(1)));
   }
-  // The layout is the tensor's.
+  // The tensor determines the layout.
   d.set_order(v1::ORDER_ROW_MAJOR);
   *d.mutable_tensor() = into.part();
   return request;

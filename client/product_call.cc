@@ -40,7 +40,7 @@ void LentBytes::Return(void* lender) {
 
 namespace {
 
-// A shorter matrix is copied: one slice more would cost more than its bytes.
+// A shorter matrix is copied: a separate slice would cost more than the copy.
 constexpr size_t kCopiedBytes = size_t{16} << 10;
 
 class Writer {
@@ -49,7 +49,7 @@ class Writer {
 
   void Append(const std::string& bytes) { copied_ += bytes; }
 
-  // A message within the message, which ends with the field of its bytes.
+  // Appends a nested message that ends with its bytes field.
   void AppendMatrix(int number, std::string matrix, int data_number,
                     std::span<const std::byte> data) {
     AppendFieldStart(data_number, data.size(), matrix);
@@ -113,7 +113,7 @@ absl::Status NoAnswer() {
   return absl::DataLossError("answer: got bytes that are no MultiplyResponse");
 }
 
-// Copies one field as it is.
+// Copies one field unchanged.
 bool Keep(uint32_t tag, CodedInputStream& input, std::string& to) {
   StringOutputStream stream(&to);
   CodedOutputStream output(&stream);
@@ -166,7 +166,7 @@ class AnswerReader {
     const auto size = static_cast<size_t>(bytes);
     std::byte* to = into_.data();
     if (into_.empty()) {
-      // Not cleared first: every byte is written.
+      // Not zeroed: every byte is overwritten.
       own = std::make_unique_for_overwrite<std::byte[]>(size);
       to = own.get();
     } else if (into_.size() != size) {
@@ -179,7 +179,7 @@ class AnswerReader {
 
   CodedInputStream& input_;
   const std::span<std::byte> into_;
-  std::string rest_;  // The fields of the answer without D, and those of D without its bytes.
+  std::string rest_;  // The answer's fields, without D's bytes.
   std::string matrix_;
 };
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// One Multiply whose messages are bytes: neither request nor answer goes through protobuf with its
-// matrices, which are sent from where they lie and received where they stay.
+// One Multiply call with raw messages: matrices bypass protobuf, and are sent from and received
+// into the caller's memory.
 #pragma once
 
 #include <cstddef>
@@ -24,20 +24,20 @@
 
 namespace gemmd {
 
-// Lends ranges of memory to gRPC, which lets go of them on threads of its own: later than the end
-// of the call that they were for, since a transport may still write them. Each must be returned
-// before the memory goes.
+// Lends ranges of memory to gRPC, which returns them on its own threads, possibly after the end of
+// the call, because a transport may still write them. All must be returned before the memory is
+// freed.
 class LentBytes {
  public:
   LentBytes() = default;
   LentBytes(const LentBytes&) = delete;
   LentBytes& operator=(const LentBytes&) = delete;
 
-  // Waits until all is returned. A connection that nobody reads from is given up within 30 s, and
-  // what it held is returned.
+  // Waits until all ranges are returned. A connection whose peer does not read is closed within 30
+  // s, which returns its ranges.
   ~LentBytes();
 
-  // The bytes, to be sent without a copy.
+  // Wraps the bytes to be sent without a copy.
   grpc::Slice Lend(std::span<const std::byte> bytes) ABSL_LOCKS_EXCLUDED(mutex_);
 
  private:
@@ -48,7 +48,7 @@ class LentBytes {
   int64_t lent_ ABSL_GUARDED_BY(mutex_) = 0;
 };
 
-// The message without the bytes of its matrices, and where those are. Absent: they are not sent.
+// A request message without the bytes of its matrices, and where those bytes are. Absent: not sent.
 struct LentRequest {
   using Bytes = std::optional<std::span<const std::byte>>;
   v1::MultiplyRequest message;
@@ -58,7 +58,7 @@ struct LentRequest {
   Bytes bias = {};
 };
 
-// Borrows what the views borrow. Errors: as BuildRequest.
+// Borrows the views' memory. Errors: those of BuildRequest.
 absl::StatusOr<LentRequest> BuildLentRequest(const MatrixView& a, const MatrixView& b,
                                              const ProductOptions& options);
 absl::StatusOr<LentRequest> BuildLentRequest(const Operand& a, const Operand& b,
@@ -67,16 +67,16 @@ absl::StatusOr<LentRequest> BuildLentRequest(const Operand& a, const Operand& b,
 absl::StatusOr<LentRequest> BuildLentChainRequest(const Operand& a, const Operand& b,
                                                   const ChainOptions& options);
 
-// The wire's bytes of it; those of long matrices are lent by `lender`.
+// Serializes the request; `lender` lends the bytes of long matrices.
 grpc::ByteBuffer ToByteBuffer(LentRequest request, LentBytes& lender);
 
-// Reads a MultiplyResponse. D goes to `into`, of exactly as many bytes, unless that is empty.
-// Errors: DataLoss where the bytes are no such answer; InvalidArgument where `into` is of another
-// size.
+// Reads a MultiplyResponse. D D goes to `into`, which has exactly D's size, unless `into` is empty.
+// Errors: DataLoss for a malformed answer; InvalidArgument if `into` has another size.
 absl::StatusOr<MultiplyResult> ReadProductAnswer(grpc::ByteBuffer& answer,
                                                  std::span<std::byte> into);
 
-// Destroyed on a thread of the user's, which waits for gRPC to let go of what it reads.
+// Destroy on a user's thread: the destructor waits until gRPC has returned the memory that it
+// reads.
 class ProductCall {
  public:
   explicit ProductCall(const std::shared_ptr<grpc::Channel>& channel) : stub_(channel) {}
@@ -86,18 +86,18 @@ class ProductCall {
 
   grpc::ClientContext& context() { return context_; }
 
-  // Once, before anything else but context().
+  // Call once, before any other function except context().
   void Start(LentRequest request, std::span<std::byte> into);
 
   absl::StatusOr<MultiplyResult> Wait() ABSL_LOCKS_EXCLUDED(mutex_);
-  // The same where D stays on the server: the message, without a look at D.
+  // The same if D stays on the server: returns the message without checking D.
   absl::StatusOr<v1::MultiplyResponse> WaitForMessage() ABSL_LOCKS_EXCLUDED(mutex_);
 
  private:
   absl::Status AwaitEnd() ABSL_LOCKS_EXCLUDED(mutex_);
   bool HasEnded() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return has_ended_; }
 
-  LentBytes lent_;  // Goes last: what follows keeps the bytes.
+  LentBytes lent_;  // Destroyed last: the members below use its bytes.
   grpc::GenericStub stub_;
   grpc::ClientContext context_;
   grpc::ByteBuffer request_;
@@ -110,10 +110,10 @@ class ProductCall {
   grpc::Status status_ ABSL_GUARDED_BY(mutex_);
 };
 
-// Products of a stream that wait to be sent, as the message in which they will go.
+// Products of a stream waiting to be sent, serialized into one message.
 class RequestQueue {
  public:
-  // A product as it lies within a message.
+  // A product, serialized as a part of the message.
   static std::string PartOf(const v1::MultiplyRequest& request);
 
   // Whether the message takes a further part. An empty one takes any.
@@ -123,13 +123,13 @@ class RequestQueue {
   bool empty() const { return count_ == 0; }
   void Clear() { *this = RequestQueue(); }
 
-  // The message; then the queue is empty.
+  // Takes the message, and empties the queue.
   grpc::ByteBuffer Take();
 
-  // What a message holds at most: less than servers take, and not so much that the first product
-  // waits long for the last one.
+  // Limits of a message: less than servers accept, and so few that the first product does not wait
+  // long for the last.
   static constexpr int kMaxRequests = 256;
-  static constexpr size_t kMaxBytes = size_t{1} << 20;  // Where there are several.
+  static constexpr size_t kMaxBytes = size_t{1} << 20;  // A single larger product is allowed.
 
  private:
   std::string message_;

@@ -18,7 +18,7 @@ namespace {
 constexpr size_t kMaxElements = 8;  // In a group.
 constexpr size_t kMaxUnits = 4;
 
-// Elements of op(X), by row and column; zero at columns beyond it.
+// Elements of op(X) by row and column; zero beyond the last column.
 class DenseReader {
  public:
   DenseReader(const MatrixView& view, int64_t matrix)
@@ -51,7 +51,7 @@ class DenseReader {
   absl::string_view data_;
 };
 
-// How much of a unit is lost with it. NaN is more than infinity.
+// The weight of a unit in pruning. NaN is larger than infinity.
 struct UnitWeight {
   int nonzeros = 0;
   bool has_nan = false;
@@ -63,7 +63,7 @@ struct UnitWeight {
   }
 };
 
-// One group of a row on its way into the sparse matrix.
+// One group of a row, while it is compressed.
 class Group {
  public:
   Group(v1::ElementType type, const SparseGroup& shape) : type_(type), shape_(shape) {}
@@ -90,7 +90,8 @@ class Group {
     return static_cast<int>(std::count_if(weights_.begin(), weights_.end(), IsNonzero));
   }
 
-  // Zeroes the smallest units but those that can be kept; returns how many nonzero elements went.
+  // Zeroes the smallest units beyond the number kept; returns the number of nonzero elements
+  // dropped.
   int Prune() {
     int dropped = 0;
     while (nonzero_units() > shape_.kept_units()) {
@@ -106,7 +107,7 @@ class Group {
     return dropped;
   }
 
-  // Precondition: no more nonzero units than can be kept.
+  // Precondition: at most as many nonzero units as can be kept.
   void Store(int64_t group, char* values, char* indices) const {
     int zeros_kept = shape_.kept_units() - nonzero_units();
     int64_t target = group * shape_.kept_units();
@@ -123,7 +124,7 @@ class Group {
   static bool IsNonzero(const UnitWeight& weight) { return weight.nonzeros > 0; }
 
   void StoreUnit(size_t unit, int64_t target, char* values) const {
-    if (!IsNonzero(weights_[unit])) return;  // It is zero there already.
+    if (!IsNonzero(weights_[unit])) return;  // The output is already zero.
     const auto size = static_cast<size_t>(shape_.unit);
     for (size_t i = 0; i < size; ++i) {
       StoreElement(type_, elements_[unit * size + i],
@@ -146,7 +147,7 @@ class Compressor {
   absl::Status Append(absl::string_view place, const DenseReader& dense) {
     const int64_t values_bytes = dense.rows() * row_.value_bytes;
     std::string matrix(static_cast<size_t>(values_bytes + dense.rows() * row_.index_bytes), 0);
-    // Without columns there may be any number of rows.
+    // A matrix without columns may have any number of rows.
     if (matrix.empty()) return absl::OkStatus();
     for (int64_t row = 0; row < dense.rows(); ++row) {
       char* values = matrix.data() + row * row_.value_bytes;

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Sparse operands: made of dense matrices to be sent, and made dense again to check a result.
-//
-// Written from Sparsity in proto/gemmd/v1/tensors.proto alone, like element_codec.h.
+// Sparse operands: compressed from dense matrices for sending, and expanded to check a result.
+// Written only from Sparsity in proto/gemmd/v1/tensors.proto, without code of the server, like
+// element_codec.h.
 #pragma once
 
 #include <cstdint>
@@ -15,28 +15,27 @@
 
 namespace gemmd {
 
-// A batch of sparse matrices and what it cost to make them.
+// A batch of sparse matrices, and what compression dropped.
 struct SparseOperand {
   std::string data = {};
   int64_t nonzeros = 0;  // Nonzero elements of the dense matrices.
-  int64_t dropped = 0;   // Nonzero elements that were left out.
+  int64_t dropped = 0;   // Nonzero elements that were dropped.
 };
 
 // Whether a group with more nonzero units than can be kept loses its smallest ones (NaN is largest;
 // among equals the last goes first) or is refused.
 enum class Pruning { kNone, kByMagnitude };
 
-// Compresses op(X) of `batch` matrices, or of one where the view's batch stride is 0.
+// Compresses op(X) of `batch` matrices, or of one matrix if the view's batch stride is 0.
 //
-// Precondition: the view's bytes are those of its shape, without gaps.
-// Errors: InvalidArgument for a type without a sparse form and, without pruning, for the first
-// group with too many nonzero elements, naming its row: "a.data: row 0, group 2: got 3 nonzero
-// elements, want at most 2".
+// Precondition: the view's bytes fit its shape, without gaps. Errors: InvalidArgument for a type
+// without a sparse form and, without pruning, for the first group with too many nonzero elements,
+// naming its row: "a.data: row 0, group 2: got 3 nonzero elements, want at most 2".
 absl::StatusOr<SparseOperand> CompressOperand(absl::string_view field, const MatrixView& dense,
                                               int64_t batch, Pruning pruning);
 
-// The rows x columns matrices, row major, that a sparse operand stands for; as many as its bytes.
-// Precondition: BuildRequest made the operand.
+// Expands a sparse operand to dense row-major rows x columns matrices, as many as its bytes
+// contain. Precondition: BuildRequest made the operand.
 std::string ExpandOperand(const v1::Operand& sparse, int64_t rows, int64_t columns);
 
 }  // namespace gemmd

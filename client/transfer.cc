@@ -22,29 +22,29 @@
 namespace gemmd {
 namespace {
 
-// A message with bytes of a tensor. Of 256 KiB to 4 MiB, the rates of one connection differ by less
-// than a tenth; four connections gain until here.
+// Bytes of a tensor per message. Between 256 KiB and 4 MiB, the rate of one connection varies by
+// less than a tenth; the rate of four connections grows up to this size.
 constexpr int64_t kTransferChunkBytes = int64_t{2} << 20;
 
-// Between two looks at what goes on.
+// The interval between checks of progress.
 constexpr absl::Duration kLookEvery = absl::Milliseconds(100);
 
-// How often a transfer whose connections broke is tried again without that any byte has moved.
+// Max retries of a transfer with broken connections while no byte moves.
 constexpr int kMaxFruitlessTries = 5;
 
-// Threads: that of the caller who waits.
+// Used only by the waiting caller's thread.
 class TransferWatch {
  public:
   TransferWatch(TransferTerms terms, int64_t bytes_total);
 
-  // When gRPC itself should end the calls.
+  // The deadline to give to gRPC.
   SteadyTime deadline() const { return deadline_; }
   void SetTotal(int64_t bytes) { total_ = bytes; }
 
-  // To be called every kLookEvery. Errors: DeadlineExceeded where it is time to give up.
+  // Call every kLookEvery. Errors: DeadlineExceeded on a timeout.
   absl::Status Look(int64_t bytes_done);
 
-  // Tells that all is done.
+  // Reports completion.
   void Finish();
 
  private:
@@ -58,7 +58,8 @@ class TransferWatch {
   SteadyTime moved_at_;
 };
 
-// The weight of the last transfer: one that something else disturbed does not decide alone.
+// The weight of the last transfer in the average, so that a single disturbed transfer does not
+// decide.
 constexpr double kWeight = 0.25;
 
 }  // namespace
@@ -95,7 +96,7 @@ void LaneChoice::Tell(int64_t bytes, int lanes, absl::Duration took) {
 
 namespace {
 
-// Tags of the wire format: field << 3 | type; 0 is a number, 2 is bytes after their count.
+// Tags of the wire format: field << 3 | type; type 0 is a varint, 2 is length-prefixed bytes.
 constexpr uint8_t TagOf(int field, int type) { return static_cast<uint8_t>(field << 3 | type); }
 constexpr uint8_t kPutChunkTag = TagOf(v1::PutRequest::kChunkFieldNumber, 2);
 constexpr uint8_t kPutOffsetTag = TagOf(v1::PutChunk::kOffsetFieldNumber, 0);
@@ -104,11 +105,11 @@ constexpr uint8_t kGetChunkTag = TagOf(v1::GetResponse::kChunkFieldNumber, 2);
 constexpr uint8_t kGetOffsetTag = TagOf(v1::GetChunk::kOffsetFieldNumber, 0);
 constexpr uint8_t kGetDataTag = TagOf(v1::GetChunk::kDataFieldNumber, 2);
 
-// Protobuf reads no more bytes of a length and of a number.
+// Max bytes that protobuf reads for a length and for a varint.
 constexpr int kLengthBytes = 5;
 constexpr int kNumberBytes = 10;
 
-// Three tags and three numbers of at most ten bytes.
+// Three tags and three varints of at most ten bytes.
 constexpr size_t kMaxHeaderBytes = 33;
 
 void AppendNumber(uint64_t value, std::string& to) {
@@ -126,7 +127,7 @@ std::string_view TextOf(const grpc::Slice& slice) {
   return {reinterpret_cast<const char*>(slice.begin()), slice.size()};
 }
 
-// The beginning of a message that lies in slices.
+// Reads the beginning of a message stored in slices.
 class HeaderReader {
  public:
   explicit HeaderReader(const std::vector<grpc::Slice>& slices) {
@@ -170,7 +171,7 @@ std::vector<grpc::Slice> Rest(std::vector<grpc::Slice> slices, size_t skipped) {
   return slices;
 }
 
-// A chunk that lies as every known server writes it: one field, whose last part is the data.
+// Reads a chunk in the form that every known server writes: one field, whose last part is the data.
 std::optional<GetStep> ReadPlainChunk(const std::vector<grpc::Slice>& slices, size_t size) {
   HeaderReader header(slices);
   if (!header.TakeTag(kGetChunkTag)) return std::nullopt;
@@ -262,15 +263,15 @@ namespace {
 
 constexpr int kMaxLanes = 16;
 
-// No more connections than there are chunks.
+// At most as many connections as there are chunks.
 int LanesWithin(int64_t bytes, int lanes) {
   const int64_t chunks =
       std::max<int64_t>(1, (bytes + kTransferChunkBytes - 1) / kTransferChunkBytes);
   return static_cast<int>(std::min<int64_t>(lanes, chunks));
 }
 
-// Connections for so many bytes; `asked` is what the caller said, and 0 leaves it to `choice`.
-// Errors: InvalidArgument for fewer than 0 or more than 16.
+// The number of connections for a transfer; `asked` comes from the caller, and 0 leaves it to
+// `choice`. Errors: InvalidArgument for fewer than 0 or more than 16.
 absl::StatusOr<int> LanesFor(int64_t bytes, int asked, LaneChoice& choice) {
   if (asked < 0 || asked > kMaxLanes) {
     return absl::InvalidArgumentError(
@@ -279,7 +280,7 @@ absl::StatusOr<int> LanesFor(int64_t bytes, int asked, LaneChoice& choice) {
   return LanesWithin(bytes, asked > 0 ? asked : choice.For(bytes, kTransferChunkBytes));
 }
 
-// Whether what broke off may go on over another connection.
+// Whether a broken transfer may continue over another connection.
 bool IsBrokenConnection(const absl::Status& status) { return absl::IsUnavailable(status); }
 
 }  // namespace
@@ -326,32 +327,31 @@ std::span<const std::byte> UploadSource::From(int64_t offset, int64_t most) cons
 
 namespace {
 
-// One try to bring what an upload misses: streams over several connections take chunks in turn, so
-// that they arrive nearly in order, which is how the server hashes them.
+// One attempt to send the missing bytes of an upload: streams over several connections take chunks
+// in turn, so that chunks arrive nearly in order, as the server's hashing needs.
 //
 // Threads: the caller's, and those of gRPC, on which the streams react.
 class UploadRound {
  public:
-  // All are borrowed.
+  // Borrows all arguments.
   UploadRound(const UploadSource& source, LentBytes& lent, const ClientSession& session,
               SteadyTime deadline);
-  ~UploadRound();  // Only where no stream is open.
+  ~UploadRound();  // Precondition: no stream is open.
 
-  // Opens a stream whose first message is `first`; the first stream of a round learns what is
-  // missing.
+  // Opens a stream whose first message is `first`; the first stream of a round learns which bytes
+  // are missing.
   void Open(const std::shared_ptr<grpc::Channel>& channel, const v1::PutRequest& first)
       ABSL_LOCKS_EXCLUDED(mutex_);
 
-  // Waits until the first stream knows what is missing; nothing where it ended before.
+  // Waits until the first stream knows which bytes are missing; nullopt if it ended before that.
   std::optional<v1::PutState> AwaitState(absl::FunctionRef<absl::Status(int64_t sent)> look)
       ABSL_LOCKS_EXCLUDED(mutex_);
 
-  // Waits until all streams have ended; cancels them where `look` fails.
+  // Waits until all streams have ended; cancels them if `look` fails.
   void AwaitEnd(absl::FunctionRef<absl::Status(int64_t sent)> look) ABSL_LOCKS_EXCLUDED(mutex_);
 
-  // After the end.
-  std::optional<v1::TensorInfo> tensor() const
-      ABSL_LOCKS_EXCLUDED(mutex_);                          // Where it is complete.
+  // Valid after the end.
+  std::optional<v1::TensorInfo> tensor() const ABSL_LOCKS_EXCLUDED(mutex_);  // Set if complete.
   absl::Status status() const ABSL_LOCKS_EXCLUDED(mutex_);  // The first failure of a stream.
 
  private:
@@ -361,7 +361,7 @@ class UploadRound {
     std::span<const std::byte> bytes;
   };
 
-  // What streams ask, under the lock.
+  // Called by streams, under the lock.
   std::optional<Chunk> TakeChunk() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   bool ShallClose() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
@@ -383,7 +383,8 @@ class UploadRound {
   std::vector<std::unique_ptr<Stream>> streams_ ABSL_GUARDED_BY(mutex_);
   int open_ ABSL_GUARDED_BY(mutex_) = 0;
   std::optional<v1::PutState> state_ ABSL_GUARDED_BY(mutex_);
-  int next_range_ ABSL_GUARDED_BY(mutex_) = 0;  // The next byte to be sent: a range, and within it.
+  int next_range_ ABSL_GUARDED_BY(mutex_) =
+      0;  // The next byte to send: index of the range, and position in it.
   int64_t next_in_range_ ABSL_GUARDED_BY(mutex_) = 0;
   int64_t sent_ ABSL_GUARDED_BY(mutex_) = 0;
   bool has_broken_ ABSL_GUARDED_BY(mutex_) =
@@ -394,9 +395,9 @@ class UploadRound {
 
 constexpr char kPutMethod[] = "/gemmd.v1.Tensors/Put";
 
-// One stream. gRPC delivers OnDone once every operation and every hold is gone; the one hold here
-// stands for writes that a thread of another stream starts, and goes when the reading has ended and
-// no write is under way. What it remembers is guarded by the lock of its round.
+// One stream. gRPC delivers OnDone once no operation and no hold remains. The hold here represents
+// writes started by another stream's thread; it is removed when reading has ended and no write is
+// in progress. Its members are guarded by the lock of its round.
 class UploadRound::Stream final
     : public grpc::ClientBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer> {
  public:
@@ -417,7 +418,7 @@ class UploadRound::Stream final
 
   void Cancel() { context_.TryCancel(); }
 
-  // Sends the next chunk, or says that no more come, where it is this stream's turn to.
+  // Sends the next chunk or closes the sending side, if it is this stream's turn.
   void Proceed() ABSL_LOCKS_EXCLUDED(round_.mutex_) {
     bool closes = false;
     {
@@ -442,7 +443,7 @@ class UploadRound::Stream final
     }
   }
 
-  // The lock of the round is held: clang cannot see that it is the caller's own.
+  // The round's lock is held: clang cannot see that it is the caller's lock.
   void AllowSending() ABSL_NO_THREAD_SAFETY_ANALYSIS {
     round_.mutex_.AssertHeld();
     may_send_ = true;
@@ -481,7 +482,7 @@ class UploadRound::Stream final
       is_writing_ = false;
       if (ok) round_.sent_ += std::exchange(chunk_bytes_, 0);
       releases = reading_ended_;
-      // Nothing more can be written; that the reading ends too comes by itself.
+      // Nothing more can be written. Reading then ends on its own.
       if (!ok) is_closed_ = true;
     }
     if (releases) {
@@ -495,9 +496,9 @@ class UploadRound::Stream final
   grpc::ClientContext context_;
   std::unique_ptr<grpc::GenericStub> stub_;
   grpc::ByteBuffer incoming_;
-  grpc::ByteBuffer outgoing_;  // The write under way.
+  grpc::ByteBuffer outgoing_;  // The write in progress.
 
-  bool is_writing_ ABSL_GUARDED_BY(round_.mutex_) = true;  // The first message.
+  bool is_writing_ ABSL_GUARDED_BY(round_.mutex_) = true;  // Initially, the first message.
   bool may_send_ ABSL_GUARDED_BY(round_.mutex_) = false;   // The server has answered.
   bool is_closed_ ABSL_GUARDED_BY(round_.mutex_) = false;
   bool reading_ended_ ABSL_GUARDED_BY(round_.mutex_) = false;
@@ -584,7 +585,7 @@ void UploadRound::OnAnswer(Stream& stream, absl::StatusOr<v1::PutResponse> answe
     is_complete = answer->has_tensor();
     absl::MutexLock lock(&mutex_);
     if (answer->has_tensor()) {
-      // Only the stream that began is told the factors.
+      // Only the stream that began the upload receives the factors.
       const bool is_fuller = answer->tensor().spec().scale().values_size() > 0;
       if (!tensor_ || is_fuller) tensor_ = std::move(*answer->mutable_tensor());
     }
@@ -604,7 +605,7 @@ void UploadRound::OnAnswer(Stream& stream, absl::StatusOr<v1::PutResponse> answe
     }
   }
   if (!wrong.ok()) Fail(wrong);
-  // The others need not wait for the same answer.
+  // The other streams need not wait for the same answer.
   if (is_complete) {
     for (Stream* other : Streams()) other->Proceed();
   }
@@ -616,13 +617,13 @@ void UploadRound::OnStreamDone(const absl::Status& status) {
     absl::MutexLock lock(&mutex_);
     if (!tensor_.has_value()) has_broken_ = true;
     is_fatal = !status.ok() && !IsBrokenConnection(status);
-    // What the server says weighs more than that another connection broke.
+    // The server's error takes precedence over a broken connection.
     if (status_.ok() || (IsBrokenConnection(status_) && is_fatal)) status_ = status;
   }
   // Streams that wait for more chunks now close their side, or end.
   if (is_fatal) Fail(status);
   for (Stream* stream : Streams()) stream->Proceed();
-  // The last thing that touches the round.
+  // The last access to the round.
   absl::MutexLock lock(&mutex_);
   --open_;
 }
@@ -662,7 +663,7 @@ class UploadCall {
       const int64_t before = done_;
       auto tensor = RunRound(*lanes);
       if (tensor.ok()) {
-        // What was there before, or broke, says nothing of the connections.
+        // Only a complete, undisturbed transfer measures the connections.
         const bool is_whole = rounds_ == 1 && done_ == 0;
         if (is_whole) session_.upload_lanes().Tell(total_, *lanes, SteadyTime::Now() - start);
         watch_.Finish();
@@ -706,7 +707,7 @@ class UploadCall {
   void JoinWith(UploadRound& round, int lanes) {
     if (lanes == 1) return;
     const auto channels = session_.Lanes(lanes);
-    // Without them the upload is slower.
+    // Without further connections, the upload is only slower.
     if (!channels.ok()) return;
     for (size_t i = 1; i < channels->size(); ++i) round.Open((*channels)[i], first_);
   }
@@ -732,9 +733,9 @@ class UploadCall {
   const int64_t total_;
   TransferWatch watch_;
   LentBytes lent_;
-  v1::PutRequest first_;  // Begins the upload, then joins it.
+  v1::PutRequest first_;  // Begins the upload; later streams join it.
   int rounds_ = 0;
-  int64_t done_ = 0;  // What the server had when the round began.
+  int64_t done_ = 0;  // Bytes that the server had when the round began.
 };
 
 }  // namespace
@@ -747,17 +748,18 @@ namespace {
 
 constexpr char kGetMethod[] = "/gemmd.v1.Tensors/Get";
 
-// Pieces that one connection asks for at a time: a few for each, so that a slow one takes fewer.
+// Size of the pieces that a connection requests at a time: a few pieces per connection, so that
+// slow connections take fewer.
 constexpr int64_t kMinPieceBytes = int64_t{16} << 20;
 constexpr int64_t kPiecesOfLane = 8;
 
-// Bytes of the range that was asked for.
+// A part of the requested range.
 struct Piece {
   int64_t offset = 0;
   int64_t end = 0;
 };
 
-// One call of Get. Its reactions come one after the other.
+// One call of Get. Its reactions run one at a time.
 class PieceStream final : public grpc::ClientBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer> {
  public:
   PieceStream(const DownloadPlan& plan, Piece piece, size_t lane, absl::Mutex& mutex,
@@ -801,7 +803,7 @@ class PieceStream final : public grpc::ClientBidiReactor<grpc::ByteBuffer, grpc:
     is_done_ = true;
   }
 
-  // These are for whoever holds the lock.
+  // Requires the lock.
   bool is_done() const { return is_done_; }
   const absl::Status& status() const { return status_; }
   const std::optional<v1::TensorInfo>& tensor() const { return tensor_; }
@@ -843,17 +845,17 @@ class PieceStream final : public grpc::ClientBidiReactor<grpc::ByteBuffer, grpc:
   }
 
   const DownloadPlan& plan_;
-  Piece piece_;  // What is left of it. Written under the lock, by the reactions.
+  Piece piece_;  // The rest of the piece. Written by the reactions, under the lock.
   const size_t lane_;
-  absl::Mutex& mutex_;  // That of the download.
-  int64_t& taken_;      // Bytes of all streams, under that lock.
+  absl::Mutex& mutex_;  // The download's lock.
+  int64_t& taken_;      // Bytes received by all streams; guarded by that lock.
 
   grpc::ClientContext context_;
   std::unique_ptr<grpc::GenericStub> stub_;
   grpc::ByteBuffer outgoing_;
   grpc::ByteBuffer incoming_;
 
-  // Under the lock.
+  // Guarded by the lock.
   absl::Status failure_;
   absl::Status status_;
   bool is_done_ = false;
@@ -895,7 +897,7 @@ class DownloadCall {
  private:
   void CutPieces() {
     const int64_t bytes = std::max(kMinPieceBytes, plan_.bytes / (lanes_ * kPiecesOfLane));
-    // A range without bytes has one piece too, which brings the description.
+    // An empty range also has one piece, which fetches the description.
     int64_t at = 0;
     do {
       const int64_t end = plan_.bytes - at > bytes ? at + bytes : plan_.bytes;
@@ -933,7 +935,7 @@ class DownloadCall {
     mutex_.AwaitWithTimeout(absl::Condition(this, &DownloadCall::HasEnded), kLookEvery);
   }
 
-  // Takes away the streams that have ended, and asks for the rest of broken ones again.
+  // Removes ended streams, and requests the rest of broken ones again.
   void TakeEnded() ABSL_LOCKS_EXCLUDED(mutex_) {
     absl::MutexLock lock(&mutex_);
     for (size_t i = 0; i < streams_.size();) {
@@ -961,7 +963,7 @@ class DownloadCall {
     }
     if (taken_ > taken_at_break_) fruitless_ = 0;
     taken_at_break_ = taken_;
-    // A server that goes breaks all connections at once.
+    // A server that exits breaks all connections at once.
     const int tries = ++fruitless_ / lanes_;
     if (tries >= kMaxFruitlessTries) {
       status_ = status;
@@ -975,12 +977,12 @@ class DownloadCall {
   const DownloadPlan plan_;
   TransferWatch watch_;
 
-  absl::Mutex mutex_;  // Also of what the streams tell.
-  int64_t taken_ = 0;  // Guarded by it.
+  absl::Mutex mutex_;  // Also guards what the streams report.
+  int64_t taken_ = 0;  // Guarded by mutex_.
 
-  // Those of the caller who waits.
+  // Used by the waiting caller only.
   int lanes_ = 1;
-  std::deque<Piece> pieces_;  // Not asked for.
+  std::deque<Piece> pieces_;  // Not requested yet.
   std::vector<size_t> idle_lanes_;
   std::vector<std::unique_ptr<PieceStream>> streams_;
   std::optional<v1::TensorInfo> tensor_;

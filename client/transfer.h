@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Tensors on their way to the server and back: in messages of 2 MiB, over one connection or
-// several, and resumed where connections break.
+// Uploads and downloads of tensors: in messages of 2 MiB, over one or more connections, and resumed
+// after connections break.
 #pragma once
 
 #include <array>
@@ -29,8 +29,8 @@ namespace gemmd {
 
 class ClientSession;
 
-// Moments of the steady clock, with absl's durations between them. absl::Time is the wall clock's,
-// which may jump: by it, a transfer would run out of time that it had.
+// Time points of the steady clock, with absl::Duration between them. absl::Time is the wall
+// clock's, whose jumps could end a transfer early.
 class SteadyTime {
  public:
   static SteadyTime Now() {
@@ -49,34 +49,34 @@ class SteadyTime {
  private:
   explicit SteadyTime(absl::Duration since_start) : since_start_(since_start) {}
 
-  absl::Duration since_start_;  // Of the clock.
+  absl::Duration since_start_;  // Since the clock's epoch.
 };
 
-// How many connections a transfer takes whose caller names none: as many as the client's earlier
-// transfers of about as many bytes went fastest over.
+// Chooses the number of connections of a transfer if the caller does not: the number with which the
+// client's earlier transfers of similar size were fastest.
 //
-// Sizes are told apart by powers of two. Of each, the first transfer goes over four connections if
-// it has more than 8 MiB, otherwise over one; the second is the other way. From then on the faster
-// way is taken, and the other one is tried again now and then, since networks change.
+// Sizes are grouped by powers of two. In each group, the first transfer uses four connections if it
+// has more than 8 MiB, otherwise one; the second uses the other number. After that the faster
+// number is used, and the other is tried again at times, because networks change.
 //
 // Threads: any.
 class LaneChoice {
  public:
   static constexpr int kSeveralLanes = 4;
   static constexpr int64_t kLargeBytes = int64_t{8} << 20;
-  // One of so many transfers of a size goes the slower way.
+  // One in this many transfers of a size uses the slower number.
   static constexpr int64_t kTransfersPerTrial = 16;
 
-  // The connections to take: 1 or kSeveralLanes. `min_bytes`: fewer cannot be divided.
+  // The number of connections to use: 1 or kSeveralLanes. Fewer than `min_bytes` cannot be divided.
   int For(int64_t bytes, int64_t min_bytes) ABSL_LOCKS_EXCLUDED(mutex_);
 
-  // How long a transfer took that moved all of its bytes.
+  // Records the duration of a complete transfer.
   void Tell(int64_t bytes, int lanes, absl::Duration took) ABSL_LOCKS_EXCLUDED(mutex_);
 
  private:
   struct Size {
     int64_t transfers = 0;
-    // Smoothed; 0: not known.
+    // Smoothed; 0: unknown.
     double ns_per_byte_of_one = 0;
     double ns_per_byte_of_several = 0;
   };
@@ -87,73 +87,73 @@ class LaneChoice {
   std::array<Size, 65> sizes_ ABSL_GUARDED_BY(mutex_);
 };
 
-// The messages with bytes of tensors are made and read here, because protobuf would copy the bytes
-// twice. Returns what stands before the bytes of a PutRequest with a chunk; the bytes end it.
+// Messages with tensor bytes are written and parsed here, because protobuf would copy the bytes
+// twice. Returns the beginning of a PutRequest with a chunk; the chunk's bytes follow it.
 std::string PutChunkHeader(int64_t offset, int64_t bytes);
 
 // A whole message.
 grpc::ByteBuffer ToByteBuffer(const google::protobuf::MessageLite& message);
 
-// One answer of Get: a description, or a chunk, whose bytes lie in slices of what arrived.
+// One answer of Get: a description, or a chunk whose bytes are slices of the received message.
 struct GetStep {
   bool is_chunk = false;
   v1::TensorInfo tensor = {};
   int64_t offset = 0;
   std::vector<grpc::Slice> data = {};
-  int64_t bytes = 0;  // What all slices have.
+  int64_t bytes = 0;  // Total of all slices.
 };
 
-// Errors: DataLoss where the bytes are no such answer.
+// Errors: DataLoss for a malformed answer.
 absl::StatusOr<GetStep> ReadGetResponse(const grpc::ByteBuffer& message);
 
-// Errors: DataLoss where the bytes are no such answer.
+// Errors: DataLoss for a malformed answer.
 absl::StatusOr<v1::PutResponse> ReadPutResponse(const grpc::ByteBuffer& message);
 
 struct TransferTerms {
   std::function<void(const TransferProgress&)> progress = {};
-  std::optional<absl::Duration> timeout = {};  // For all of it, from `entry` on.
-  SteadyTime entry = SteadyTime::Now();        // When the caller asked.
-  absl::Duration patience;                     // Without any byte, where there is no timeout.
+  std::optional<absl::Duration> timeout = {};  // For the whole transfer, from `entry` on.
+  SteadyTime entry = SteadyTime::Now();        // When the caller's call began.
+  absl::Duration patience;                     // Max time without progress, if there is no timeout.
 };
 
-// The bytes of a tensor: those of the caller, then zeros for the padding of the last line where the
-// caller left it out.
+// The bytes of a tensor: the caller's, then zeros for the padding of the last line if the caller
+// left it out.
 struct UploadSource {
   std::span<const std::byte> data;
   std::span<const std::byte> padding;
 
   int64_t bytes() const { return static_cast<int64_t>(data.size() + padding.size()); }
 
-  // Those from `offset` on that lie together, at most `most`.
+  // At most `most` contiguous bytes from `offset` on.
   std::span<const std::byte> From(int64_t offset, int64_t most) const;
 };
 
 struct UploadPlan {
   v1::PutBegin begin;
   UploadSource source;
-  int connections = 0;  // As the caller asked.
+  int connections = 0;  // As requested by the caller.
   TransferTerms terms;
 };
 
-// Uploads a tensor, and continues by its id after connections broke. Blocks until it is complete.
-// Errors: the server's own; Unavailable once some tries have moved no byte; DeadlineExceeded.
+// Uploads a tensor, and resumes by its id after connections break. Blocks until it is complete.
+// Errors: the server's own; Unavailable after several attempts without progress; DeadlineExceeded.
 absl::StatusOr<v1::TensorInfo> RunUpload(ClientSession& session, UploadPlan plan);
 
-// The download of one tensor, or of a range of it, over several connections: each takes the next
-// piece, and what a broken one left is asked for again.
+// The download of a tensor, or of a range of it, over several connections: each takes the next
+// piece, and the rest of a broken one is requested again.
 struct DownloadPlan {
-  v1::TensorRef tensor;  // By its handle, where the range takes more than one piece.
+  v1::TensorRef tensor;  // By its handle, if the range takes more than one piece.
   int64_t offset = 0;
   int64_t bytes = 0;
   bool is_rest = false;  // The range must end where the tensor ends.
   TensorSink sink;
-  int connections = 0;  // As the caller asked.
+  int connections = 0;  // As requested by the caller.
   TransferTerms terms;
 };
 
-// Blocks until all bytes were taken. Errors: the server's own; InvalidArgument where the tensor is
-// of another size; DataLoss for an answer with other bytes than those that were asked for; the
-// sink's; Unavailable once some tries have moved no byte; DeadlineExceeded.
+// Blocks until all bytes are received. Errors: the server's own; the sink's; InvalidArgument if the
+// tensor has another size; DataLoss if an answer has other bytes than requested; Unavailable after
+// several attempts without progress; DeadlineExceeded.
 absl::StatusOr<v1::TensorInfo> RunDownload(ClientSession& session, DownloadPlan plan);
 
 }  // namespace gemmd

@@ -37,7 +37,7 @@ std::string EnumText(const google::protobuf::EnumValueDescriptor& value) {
   return value.name() == "SPARSITY_2_4" ? "2:4" : absl::AsciiStrToLower(name);
 }
 
-// One value of a field, or its `index`-th where it is repeated.
+// The value of a field, or the `index`-th value of a repeated field.
 ordered_json ValueJson(const Message& message, const FieldDescriptor& field, int index) {
   const Reflection& get = *message.GetReflection();
   const FieldDescriptor* const f = &field;
@@ -110,7 +110,7 @@ absl::StatusOr<absl::Duration> ParseTimeout(const std::string& text, const std::
 absl::StatusOr<Client> Connect(const GlobalFlags& flags, absl::Duration default_timeout) {
   ClientOptions options;
   options.timeout = default_timeout;
-  // The server's own limit decides.
+  // The server's limit applies.
   options.max_message_bytes = std::numeric_limits<int32_t>::max();
   if (!flags.timeout.empty()) {
     const auto timeout = ParseTimeout(flags.timeout);

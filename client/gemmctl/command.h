@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What the commands of gemmctl share: the flags of all, the client that these ask for, and JSON.
+// Shared by the commands of gemmctl: global flags, the client that these flags describe, and JSON.
 //
-// AddMultiply and its like add flags and help to the command's part of the command line, and return
-// what runs the command after those flags were parsed. command_line.cc has the table of them all.
+// AddMultiply and its siblings add flags and help to a command, and return a function that runs the
+// command after parsing. command_line.cc has the table of all commands.
 #pragma once
 
 #include <memory>
@@ -30,12 +30,12 @@ struct GlobalFlags {
   std::string address;
   std::string timeout;  // "60", "500ms"; empty: the command's default.
   bool json = false;
-  std::string session;         // The token of a session; empty: the one that is kept.
-  std::string session_folder;  // Where those are kept; empty: nowhere.
+  std::string session;         // A session's token; empty: the stored token.
+  std::string session_folder;  // Folder of stored tokens; empty: none are stored.
   SecurityFlags security = {};
 };
 
-// Prints a command's result or its error and says how it went. It owns the flags of the command.
+// Runs a command, prints its result or error, and returns the exit code. Owns the command's flags.
 using CommandRun = absl::AnyInvocable<ExitCode(const GlobalFlags& global, const Console& console)>;
 
 CommandRun AddMultiply(CLI::App& app);
@@ -63,12 +63,12 @@ CommandRun AddDropSession(CLI::App& app);
 CommandRun AddIncidents(CLI::App& app);
 CommandRun AddReplay(CLI::App& app);
 
-// The message in protobuf's JSON mapping with the field names of the .proto file, but for values of
-// enums, which read as in the flags ("f32", "row", "sampled"). 64-bit integers are numbers, not
-// strings, and fields with default values are there too. The bytes of matrices are left out.
+// The message in protobuf's JSON mapping with the field names of the .proto file, except that
+// enum values read as in flags ("f32", "row", "sampled"), 64-bit integers are numbers, and fields
+// with default values are included. Leaves out the bytes of matrices.
 nlohmann::ordered_json MessageJson(const google::protobuf::Message& message);
 
-// A number as protobuf's mapping has it: JSON itself has no NaN and no infinities.
+// A number as in protobuf's JSON mapping: JSON itself lacks NaN and infinities.
 nlohmann::ordered_json NumberJson(double value);
 
 // One line of text per value, ended by a line feed.
@@ -79,15 +79,15 @@ std::string JsonLine(const nlohmann::ordered_json& json);
 absl::StatusOr<absl::Duration> ParseTimeout(const std::string& text,
                                             const std::string& flag = "--timeout");
 
-// `default_timeout` counts where no flag gives one. Errors: InvalidArgument for a bad address or
+// `default_timeout` applies if no flag sets a timeout. Errors: InvalidArgument for a bad address or
 // timeout.
 absl::StatusOr<Client> Connect(const GlobalFlags& flags,
                                absl::Duration default_timeout = absl::Seconds(60));
 
-// Writes a text to a file, or prints it where the path is "-".
+// Writes a text to a file, or prints it if the path is "-".
 ExitCode WriteOrPrint(const std::string& path, const std::string& text, const Console& console);
 
-// Asks the server, and prints its answer as JSON for programs or as `text` shows it.
+// Asks the server, and prints its answer as JSON or as formatted by `text`.
 template <typename Ask, typename Text,
           typename Json = nlohmann::ordered_json (*)(const google::protobuf::Message&)>
 ExitCode PrintAnswer(const GlobalFlags& global, const Console& console, Ask ask, Text text,
@@ -100,7 +100,7 @@ ExitCode PrintAnswer(const GlobalFlags& global, const Console& console, Ask ask,
   return ExitCode::kOk;
 }
 
-// Runs a command with what its part of the command line sets: its flags, or its one argument.
+// Runs a command with its parsed flags or its single argument.
 template <typename Flags, typename Run>
 CommandRun RunWith(std::unique_ptr<Flags> flags, Run run) {
   return [flags = std::move(flags), run](const GlobalFlags& global, const Console& console) {
@@ -108,7 +108,7 @@ CommandRun RunWith(std::unique_ptr<Flags> flags, Run run) {
   };
 }
 
-// Adds the one argument of a command, which says what it is done to.
+// Adds the single argument of a command.
 template <typename Run>
 CommandRun AddSubject(CLI::App& app, const char* help, const std::string& option,
                       const std::string& type, const std::string& description, Run run) {

@@ -61,7 +61,7 @@ void AddGlobalFlags(CLI::App& app, GlobalFlags& global) {
                "Print JSON, one value per line, instead of tables; errors too");
 }
 
-// A command that the command line knows.
+// One row of the table of commands.
 struct KnownCommand {
   CLI::App* app;
   CommandRun run;

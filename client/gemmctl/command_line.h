@@ -13,17 +13,17 @@
 
 namespace gemmd {
 
-// What the environment says, where no flag does.
+// Defaults from the environment, for flags not given.
 struct Environment {
   std::string address;              // Where the server is.
   std::string session = {};         // A token.
-  std::string session_folder = {};  // For their tokens, this user's alone; empty: there is none.
+  std::string session_folder = {};  // Private folder for session tokens; empty: none.
   SecurityFlags security = {};
 };
 
 struct Command {
   const char* name;     // "multiply".
-  const char* summary;  // The command in one line of help.
+  const char* summary;  // One-line help.
   CommandRun (*add)(CLI::App& app);
 };
 

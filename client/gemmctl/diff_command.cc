@@ -33,7 +33,7 @@
 namespace gemmd {
 namespace {
 
-// Two matrices that were compared, by names for the reader.
+// A comparison of two matrices, with their display names.
 struct NamedDifference {
   std::string a;
   std::string b;
@@ -44,7 +44,7 @@ using Align = TextTable::Align;
 
 constexpr uint64_t kAllBits = ~uint64_t{0};
 
-// The distances of a range of Difference::by_ulps.
+// The distances that one entry of Difference::by_ulps covers.
 struct UlpRange {
   uint64_t first;
   uint64_t last;
@@ -69,8 +69,8 @@ std::string UlpsText(const std::optional<uint64_t>& ulps) {
   return ulps.has_value() ? absl::StrCat(*ulps) : "NaN";
 }
 
-// How far a distance is on the way from 1 ulp, which gives 0, to the largest one, which gives 1:
-// equal factors are equal steps. Precondition: 1 <= ulps <= max_ulps.
+// The position of a distance on a logarithmic scale from 0 (1 ulp) to 1 (max_ulps). Precondition: 1
+// <= ulps <= max_ulps.
 double ShadeOf(uint64_t ulps, uint64_t max_ulps) {
   if (max_ulps <= 1) return 0;
   return std::log2(static_cast<double>(ulps)) / std::log2(static_cast<double>(max_ulps));
@@ -110,7 +110,7 @@ std::string WorstText(const Difference& found) {
   return table.Print();
 }
 
-// "." where nothing differs; '1' to '9' for 1 ulp to ever more, as the largest distance has them.
+// '.' if nothing differs; else '1' to '9' on the logarithmic scale up to max_ulps.
 char LetterOf(const DifferenceCell& cell, uint64_t max_ulps) {
   if (cell.differing == 0) return '.';
   if (cell.nan > 0) return 'N';
@@ -207,16 +207,16 @@ nlohmann::ordered_json DifferenceJson(const NamedDifference& named) {
 constexpr int kMapMargin = 24;
 constexpr int kLineHeight = 20;
 constexpr int kMinCell = 6;
-constexpr int kMapWidth = 512;  // Maps with few blocks are as wide, too: their cells are larger.
+constexpr int kMapWidth = 512;  // Maps with few blocks have larger cells.
 constexpr int kMaxCell = 32;
-constexpr int kMinWidth = 720;  // So that titles have room.
+constexpr int kMinWidth = 720;  // Leaves room for titles.
 
 constexpr int kLegendSteps = 8;
 
 constexpr char kNanFill[] = "#2456d6";
-constexpr char kZeroFill[] = "#e3dccb";  // Zeros of other signs.
+constexpr char kZeroFill[] = "#e3dccb";  // Zeros that differ in sign.
 
-// From light to dark as distances grow: equal steps are equal factors.
+// From light to dark as distances grow, on the logarithmic scale.
 std::string FillOf(uint64_t ulps, uint64_t max_ulps) {
   if (ulps == 0) return kZeroFill;
   const int percent = static_cast<int>(100 * ShadeOf(ulps, max_ulps));
@@ -233,7 +233,7 @@ int CellSize(const DifferenceMap& map) {
   return static_cast<int>(std::clamp<int64_t>(kMapWidth / most, kMinCell, kMaxCell));
 }
 
-// What a block tells under the pointer.
+// The tooltip of a block.
 std::string Hint(const DifferenceMap& map, int64_t i, int64_t j, const Difference& found) {
   const auto range = [](int64_t block, int64_t size, int64_t extent) {
     const int64_t first = block * size;
@@ -258,7 +258,7 @@ std::string Hint(const DifferenceMap& map, int64_t i, int64_t j, const Differenc
       PatternText(found.type, worst->a), " and ", PatternText(found.type, worst->b));
 }
 
-// Draws a map whose upper edge is at `top`, and gives the height that it takes.
+// Draws a map with its upper edge at `top`, and returns its height.
 int AddMap(const DifferenceMap& map, const Difference& found, int top, std::string& svg) {
   const int size = CellSize(map);
   const int width = size * static_cast<int>(map.across());
@@ -357,8 +357,8 @@ constexpr char kMapStyle[] =
     ".cell:hover { stroke: #000; }\n"
     "</style>\n";
 
-// One SVG file with the maps of all comparisons below each other, which refers to nothing outside
-// of itself. Each block of elements tells about itself under the pointer.
+// A self-contained SVG file with the maps of all comparisons, one below the other. Each block of
+// elements has a tooltip.
 std::string DifferencesSvg(const std::vector<NamedDifference>& all) {
   std::string body;
   int height = kMapMargin;
@@ -383,7 +383,7 @@ constexpr char kHead[] =
     "pre { overflow-x: auto; }\n"
     "</style>\n";
 
-// A page of HTML with that picture and the report.
+// An HTML page with the picture of DifferencesSvg and the report.
 std::string DifferencesPage(const std::vector<NamedDifference>& all) {
   std::string page = absl::StrCat(kHead, "<body>\n", DifferencesSvg(all));
   for (const NamedDifference& named : all) {
@@ -422,7 +422,7 @@ CompareOptions OptionsOf(const DiffFlags& flags) {
   return {.max_worst = static_cast<size_t>(flags.worst)};
 }
 
-// Files have no options of a product, but for their types.
+// With files, no product options apply except their types.
 absl::Status CheckFileFlags(const ProductFlags& given) {
   ProductFlags plain;
   plain.a_path = given.a_path;
@@ -507,7 +507,7 @@ absl::Status CheckDeviceFlags(const ProductFlags& product) {
       "--chips: got --device or --chip too, want all names in --chips");
 }
 
-// What was found, in all the forms that are asked for.
+// Prints the differences in every requested form.
 ExitCode Report(const GlobalFlags& global, const DiffFlags& flags,
                 const std::vector<NamedDifference>& all, const Console& console) {
   const bool is_drawn_there = flags.svg_path == "-" || flags.html_path == "-";
@@ -529,7 +529,7 @@ ExitCode Report(const GlobalFlags& global, const DiffFlags& flags,
   return is_same ? ExitCode::kOk : ExitCode::kRefused;
 }
 
-// What a failure means where kRefused stands for other bits.
+// Maps the code of a failure: in `diff`, kRefused means that bits differ.
 ExitCode WithoutAnswer(ExitCode code) {
   return code == ExitCode::kRefused ? ExitCode::kUsage : code;
 }
@@ -554,7 +554,7 @@ ExitCode RunDiff(const GlobalFlags& global, const DiffFlags& flags, const Consol
   return WithoutAnswer(FailCall(console, all.status()));
 }
 
-// What is wrong with the value of --chips; empty: nothing.
+// An error text for the value of --chips; empty if it is valid.
 std::string RefuseChips(const std::string& text) {
   const std::vector<std::string> names = absl::StrSplit(text, ',');
   bool has_names = names.size() >= 2;

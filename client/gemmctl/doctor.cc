@@ -75,9 +75,9 @@ nlohmann::ordered_json DoctorJson(const std::vector<Check>& checks) {
           {"fail", Count(checks, CheckState::kFail)}};
 }
 
-// From here on a limit is near.
+// Share of a limit from which on doctor warns.
 constexpr double kNear = 0.9;
-// The alert for certificates fires then, too.
+// The same time as in the alert for certificates.
 constexpr absl::Duration kSoon = absl::Hours(7 * 24);
 
 double ShareOf(int64_t part, int64_t whole) {
@@ -86,8 +86,8 @@ double ShareOf(int64_t part, int64_t whole) {
 
 std::string Percent(double share) { return absl::StrFormat("%.0f %%", 100 * share); }
 
-// A call that failed: a warning where the server has no such call or does not allow it to this
-// caller, for that says nothing about the server's health.
+// A failed call. Only a warning if the server lacks the call or denies it to this caller, which
+// says nothing about the server's health.
 Check FailedCheck(std::string name, const absl::Status& status) {
   Check check = {.name = std::move(name), .state = CheckState::kFail, .seen = ""};
   check.seen = absl::StrCat(absl::StatusCodeToString(status.code()), ": ", status.message());
@@ -209,7 +209,7 @@ Check CheckServer(const v1::GetServerInfoResponse& info, absl::string_view clien
 
 Check CheckClock(int64_t server_unix_ns, absl::Time sent, absl::Time received) {
   constexpr absl::Duration kMuch = absl::Seconds(1);
-  // What --jwt-clock-skew allows unless told otherwise.
+  // The default of the server's --jwt-clock-skew.
   constexpr absl::Duration kTooMuch = absl::Seconds(60);
   Check check = {.name = "clock", .seen = "the server does not tell its time"};
   if (server_unix_ns == 0) {
@@ -218,7 +218,7 @@ Check CheckClock(int64_t server_unix_ns, absl::Time sent, absl::Time received) {
     return check;
   }
   const absl::Time server = absl::FromUnixNanos(server_unix_ns);
-  // The server looked at its clock at some time between these two.
+  // The server read its clock at some time between these two.
   const absl::Duration ahead = server - received;
   const absl::Duration behind = sent - server;
   const absl::Duration least = std::max(ahead, behind);
@@ -319,7 +319,7 @@ constexpr char kRepair[] =
     "keep callers from the device (--devices), look into the daemon's log and have the hardware "
     "checked";
 
-// -7 to 7 without even numbers: no product is 0, so that no sum is -0 in one order alone.
+// Odd numbers from -7 to 7: no product is 0, so that no order of summation gives -0.
 v1::Operand OddIntegers(int64_t rows, int64_t columns, SplitMix& random) {
   v1::Operand operand;
   operand.set_type(v1::ELEMENT_TYPE_F16);
@@ -333,13 +333,13 @@ v1::Operand OddIntegers(int64_t rows, int64_t columns, SplitMix& random) {
   return operand;
 }
 
-// An answer, and when it came.
+// An answer, with its arrival time.
 struct Answer {
   absl::StatusOr<v1::MultiplyResponse> response = absl::UnknownError("");
   absl::Time end;
 };
 
-// Where answers arrive; shared with calls that outlive the wait.
+// Collects answers; shared with calls that outlive the wait.
 struct Answers {
   absl::Mutex mutex;
   std::vector<std::optional<Answer>> all ABSL_GUARDED_BY(mutex);
@@ -412,7 +412,7 @@ std::string FaultOf(const Canary& canary, const v1::MultiplyResponse& answer) {
 
 namespace {
 
-// How each device that is ready would run the canary. Errors: the server's own.
+// Asks how each ready device would run the canary. Errors: the server's own.
 absl::StatusOr<std::vector<v1::ExplainResponse>> ExplainCanary(
     Client& client, const v1::ListDevicesResponse& devices, absl::Time deadline) {
   v1::MultiplyRequest request = Canary(0).request;
@@ -428,8 +428,8 @@ absl::StatusOr<std::vector<v1::ExplainResponse>> ExplainCanary(
   return explanations;
 }
 
-// Gives all of `devices` the canary at once and waits for the answers, until `deadline`: a device
-// that hangs holds up no other one. A device that is not ready is a failure by itself.
+// Sends the canary to all of `devices` at once and waits for the answers until `deadline`, so that
+// a hanging device delays no other. A device that is not ready counts as a failure.
 std::vector<Check> CheckDevices(Client& client, const v1::ListDevicesResponse& devices,
                                 uint64_t seed, absl::Time deadline) {
   const Canary canary(seed);
@@ -469,7 +469,7 @@ std::vector<Check> CheckDevices(Client& client, const v1::ListDevicesResponse& d
         {.timeout = std::max(deadline - start, absl::Milliseconds(1)), .traceparent = {}}));
   }
   absl::MutexLock lock(&answers->mutex);
-  // Each call has a deadline of its own, and ends by it.
+  // Each call ends by its own deadline.
   answers->mutex.Await(absl::Condition(&*answers, &Answers::AreComplete));
   for (size_t i = 0; i < checks.size(); ++i) {
     if (!answers->all[i].has_value()) continue;
@@ -481,7 +481,8 @@ std::vector<Check> CheckDevices(Client& client, const v1::ListDevicesResponse& d
 
 constexpr int kHealthChecks = 48;
 
-// The time that is left, as each call gets it; an instant where there is none, so that it fails.
+// Options with the time left until `deadline`; if none is left, a tiny timeout, so that the call
+// fails.
 CallOptions Until(absl::Time deadline) {
   return {.timeout = std::max(deadline - absl::Now(), absl::Milliseconds(1)), .traceparent = {}};
 }
@@ -530,9 +531,9 @@ void Append(std::vector<Check> more, std::vector<Check>& checks) {
   std::move(more.begin(), more.end(), std::back_inserter(checks));
 }
 
-// Looks at the server until `deadline`; what is not looked at by then is a failure. Where the
-// server does not answer at all, the checks that need an answer are left out.
-// Errors: InvalidArgument for a bad address or option.
+// Checks the server until `deadline`; checks not made by then are failures. If the server does not
+// answer at all, skips the checks that need an answer. Errors: InvalidArgument for a bad address or
+// option.
 absl::StatusOr<std::vector<Check>> Examine(const GlobalFlags& global, absl::Time deadline) {
   auto client = Connect(global);
   if (!client.ok()) return client.status();

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The checks of `gemmctl doctor`: the words of the server, and a product whose D is known here to
-// the bit.
+// The checks of `gemmctl doctor`: what the server reports, and a product whose exact D is known
+// here.
 #pragma once
 
 #include <cstdint>
@@ -20,16 +20,16 @@
 
 namespace gemmd {
 
-// What `gemmctl doctor` found, for people and for programs.
+// The outcome of a check of `gemmctl doctor`.
 enum class CheckState { kOk, kWarn, kFail };
 absl::string_view CheckStateName(CheckState state);  // "ok", "warn", "fail".
 
-// One thing that was looked at.
+// One check and its outcome.
 struct Check {
   std::string name;  // "canary cuda:0".
   CheckState state = CheckState::kOk;
   std::string seen;
-  std::string advice = {};  // What to do; empty where there is nothing to do.
+  std::string advice = {};  // What to do; empty if there is nothing to do.
 };
 
 bool HasFailure(const std::vector<Check>& checks);
@@ -39,21 +39,21 @@ Check CheckTls(const absl::StatusOr<TlsPeer>& peer, absl::Time now);
 
 Check CheckServer(const v1::GetServerInfoResponse& info, absl::string_view client_version);
 
-// Against the clock of this machine, which was asked before and after the server looked at its own.
+// Compares the server's clock with this machine's, read before and after the server read its own.
 Check CheckClock(int64_t server_unix_ns, absl::Time sent, absl::Time received);
 
 Check CheckLimits(const v1::Limits& limits);
 Check CheckLatency(std::vector<int64_t> round_trips_ns);
 
-// Requests and bytes in flight, want of memory, memory of tensors.
+// Checks requests and bytes in flight, memory pressure and memory of tensors.
 std::vector<Check> CheckStatistics(const v1::GetStatisticsResponse& statistics);
 
-// Kernels that gave wrong answers, as the explanations of one product on each device tell.
+// Reports kernels that gave wrong answers, from the explanation of one product on each device.
 Check CheckQuarantine(const std::vector<v1::ExplainResponse>& explanations);
 Check CheckIncidents(const absl::StatusOr<v1::ListIncidentsResponse>& incidents);
 
-// Odd small integers of f16 in a shape that fills no tile: every partial sum fits the accumulator
-// of every device, so that D has one right answer, whatever the order of summation.
+// A product of small odd f16 integers in a shape that fills no tile. Every partial sum is exact in
+// the accumulator of every device, so D does not depend on the order of summation.
 struct Canary {
   explicit Canary(uint64_t seed);
 
@@ -61,7 +61,7 @@ struct Canary {
   std::vector<uint64_t> want;   // The bits of D's elements, row after row.
 };
 
-// What is wrong with an answer to the canary, or nothing.
+// What is wrong with an answer to the canary; empty if it is right.
 std::string FaultOf(const Canary& canary, const v1::MultiplyResponse& answer);
 
 }  // namespace gemmd

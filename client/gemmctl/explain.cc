@@ -32,11 +32,11 @@ namespace {
 // One type for the weights and the activations of a layer.
 struct LayerType {
   v1::ElementType type = v1::ELEMENT_TYPE_UNSPECIFIED;
-  // Root mean square of what the weights change by, over that of the weights; NaN where they have
-  // no finite values in the type.
+  // Root mean square of the rounding errors of the weights, relative to that of the weights; NaN if
+  // they have no finite values in the type.
   double error = 0;
   std::string device = {};
-  std::string kernel = {};  // Empty: none can run it.
+  std::string kernel = {};  // Empty: no kernel can run it.
   int64_t predicted_ns = 0;
 };
 
@@ -46,17 +46,17 @@ struct ModelLayer {
   v1::ElementType file_type = v1::ELEMENT_TYPE_UNSPECIFIED;
   int64_t outputs = 0;
   int64_t inputs = 0;
-  std::vector<LayerType> types = {};  // In the order in which they were asked for.
-  int best = -1;  // The fastest one whose error is small enough; -1: there is none.
+  std::vector<LayerType> types = {};  // In the order requested.
+  int best = -1;  // Index of the fastest type whose error is small enough; -1: none.
 };
 
 struct ModelPlan {
   std::vector<ModelLayer> layers = {};
-  int64_t others = 0;  // Tensors that are no matrices of floating-point numbers.
+  int64_t others = 0;  // Tensors other than floating-point matrices.
 };
 
-// How the server would multiply m x K activations by the transposed N x K weights.
-// Errors: Unimplemented where no kernel can.
+// Asks how the server would multiply m x K activations by the transposed N x K weights. Errors:
+// Unimplemented if no kernel can.
 using ExplainLayer = absl::FunctionRef<absl::StatusOr<v1::ExplainResponse>(
     v1::ElementType type, int64_t outputs, int64_t inputs)>;
 
@@ -142,7 +142,7 @@ namespace {
 // Elements whose error is computed at once: 4 MiB as floats.
 constexpr int64_t kElementsAtOnce = int64_t{1} << 20;
 
-// Those of which a model's weights consist.
+// Whether a model's weights may have this type.
 bool IsWeightType(v1::ElementType type) {
   return type == v1::ELEMENT_TYPE_F64 || type == v1::ELEMENT_TYPE_F32 ||
          type == v1::ELEMENT_TYPE_F16 || type == v1::ELEMENT_TYPE_BF16 ||
@@ -151,7 +151,7 @@ bool IsWeightType(v1::ElementType type) {
 
 bool HasFactors(v1::ElementType type) { return ElementBits(type) == 8; }
 
-// The values as the type would have them.
+// The values after conversion to the type.
 absl::StatusOr<std::vector<float>> ValuesIn(std::span<const float> values, int64_t rows,
                                             int64_t columns, v1::ElementType type) {
   auto stored = HasFactors(type) ? Quantize(values, rows, columns, type, ScalePer::kRow)
@@ -176,7 +176,7 @@ absl::Status AddPart(const MatrixView& part, v1::ElementType type, Squares& sum)
   if (!values.ok()) return values.status();
   const auto stored = ValuesIn(*values, part.rows, part.columns, type);
   if (!stored.ok()) {
-    // There is no factor for infinities, NaN and what the type has no sign for.
+    // No factor represents infinities, NaN, or negative values of an unsigned type.
     sum.changes = std::numeric_limits<double>::quiet_NaN();
     return absl::OkStatus();
   }
@@ -189,7 +189,7 @@ absl::Status AddPart(const MatrixView& part, v1::ElementType type, Squares& sum)
   return absl::OkStatus();
 }
 
-// What the server says, asked once for each shape.
+// The server's explanations, requested once per shape.
 class Explanations {
  public:
   explicit Explanations(ExplainLayer explain) : explain_(explain) {}
@@ -215,7 +215,7 @@ class Explanations {
   std::map<std::tuple<v1::ElementType, int64_t, int64_t>, LayerType> known_;
 };
 
-// The fastest type whose error is small enough; of equally fast ones the one that changes less.
+// The fastest type whose error is small enough; of equally fast types, the most accurate.
 int BestOf(const std::vector<LayerType>& types, double max_error) {
   int best = -1;
   for (size_t i = 0; i < types.size(); ++i) {
@@ -254,7 +254,7 @@ absl::StatusOr<double> WeightError(const MatrixView& weights, v1::ElementType ty
 
 namespace {
 
-// Each shape is explained once. Errors: of a file that makes no sense, and all of `explain` but
+// Asks for each shape once. Errors: those of a malformed file, and those of `explain` except
 // Unimplemented.
 absl::StatusOr<ModelPlan> PlanModel(const MappedSafetensors& file,
                                     const std::vector<v1::ElementType>& types, double max_error,
@@ -375,9 +375,9 @@ constexpr char kExplainHelp[] =
 
 struct ExplainFlags {
   ProductFlags product;
-  bool all = false;   // Every kernel on a line of its own.
-  std::string model;  // A .safetensors file, each of whose layers is explained; empty: one product.
-  int64_t rows = 1;   // What the activations have, for a model.
+  bool all = false;   // Each kernel has its own line.
+  std::string model;  // A .safetensors file: explain each of its layers. Empty: one product.
+  int64_t rows = 1;   // Rows of the activations, for a model.
   double max_error = 0.05;
 };
 
@@ -386,7 +386,7 @@ constexpr v1::ElementType kLayerTypes[] = {v1::ELEMENT_TYPE_F32, v1::ELEMENT_TYP
                                            v1::ELEMENT_TYPE_F16, v1::ELEMENT_TYPE_E4M3,
                                            v1::ELEMENT_TYPE_S8};
 
-// The product of a layer, with the rest as the flags say.
+// Flags for the product of a layer; the rest as in `flags`.
 ProductFlags LayerFlags(const ExplainFlags& flags, v1::ElementType type, int64_t outputs,
                         int64_t inputs) {
   ProductFlags layer = flags.product;

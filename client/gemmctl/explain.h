@@ -14,14 +14,15 @@
 namespace gemmd {
 
 // The device, the kernels that can run the product with their predicted times, and why the rest
-// cannot. Unless `is_complete`, only the first candidates, and one line for each reason of refusal.
+// cannot. Unless `is_complete`, shows only the first candidates, and one line per reason of
+// refusal.
 std::string ExplanationTable(const v1::MultiplyRequest& request,
                              const v1::ExplainResponse& explanation, bool is_complete);
 
-// What rounding (16 bits and more) or scaling row by row (8 bits) changes the values of a row-major
-// matrix by: the root mean square of the changes over that of the values; NaN where the values have
-// no finite ones in the type. Takes memory for a part of the matrix alone.
-// Errors: InvalidArgument where the bytes do not fit the shape.
+// The error of converting a row-major matrix to `type` by rounding (16 bits and more) or row-by-row
+// scaling (8 bits): the root mean square of the changes relative to that of the values; NaN if the
+// values have no finite ones in the type. Uses memory for only a part of the matrix. Errors:
+// InvalidArgument if the bytes do not fit the shape.
 absl::StatusOr<double> WeightError(const MatrixView& weights, v1::ElementType type);
 
 }  // namespace gemmd

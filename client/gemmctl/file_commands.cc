@@ -30,13 +30,13 @@
 namespace gemmd {
 namespace {
 
-// What is to become of a tensor.
+// How to convert a tensor.
 struct TensorConversion {
   v1::ElementType type = v1::ELEMENT_TYPE_UNSPECIFIED;  // Unspecified: the input's.
   std::optional<v1::Order> order = {};                  // Absent: the input's.
   std::vector<int64_t> shape = {};                      // Empty: the input's.
-  std::optional<ScalePer> scale = {};                   // Values are divided by factors.
-  std::optional<Prune> pack24 = {};                     // The 2:4 form is made.
+  std::optional<ScalePer> scale = {};  // Quantize with factors of this granularity.
+  std::optional<Prune> pack24 = {};    // Convert to the 2:4 form.
 };
 
 // A tensor by its name, of any number of dimensions. Borrows the bytes.
@@ -45,19 +45,20 @@ struct SourceTensor {
   v1::ElementType type = v1::ELEMENT_TYPE_UNSPECIFIED;
   std::vector<int64_t> shape = {};
   v1::Order order = v1::ORDER_ROW_MAJOR;
-  absl::string_view data = {};  // Packed lines; of more than three dimensions, one packed line.
+  absl::string_view data =
+      {};  // Packed lines; one packed line if there are more than three dimensions.
 };
 
 struct ConvertedTensor {
-  std::string name = {};  // Empty: files of it have no names.
+  std::string name = {};  // Empty if the file format has no names.
   v1::ElementType input_type = v1::ELEMENT_TYPE_UNSPECIFIED;
   v1::Order input_order = v1::ORDER_ROW_MAJOR;
-  NpyArray array = {};            // With all dimensions. A report leaves its elements out.
-  ConversionCounts counts = {};   // Not counted where there are factors.
+  NpyArray array = {};            // With all dimensions. Empty of elements in a report.
+  ConversionCounts counts = {};   // Not counted if there are factors.
   std::vector<float> scale = {};  // Factors: for all, or for each row or column.
   bool is_packed24 = false;       // `array.data` is the 2:4 form, whose dense shape is the array's.
-  size_t packed_bytes = 0;        // What the 2:4 form takes.
-  int64_t dropped = 0;            // Nonzero elements that pruning left out.
+  size_t packed_bytes = 0;        // Size of the 2:4 form.
+  int64_t dropped = 0;            // Nonzero elements that pruning removed.
 };
 
 absl::Status CheckShape(const std::vector<int64_t>& shape, const SourceTensor& input) {
@@ -72,7 +73,7 @@ absl::Status CheckShape(const std::vector<int64_t>& shape, const SourceTensor& i
       count.has_value() ? absl::StrCat(*count) : "2^63 or more", " elements, as the input has"));
 }
 
-// Sizes are known to fit 63 bits before anything is made.
+// Checks that sizes fit 63 bits, before any allocation.
 absl::Status CheckSize(const NpyArray& output) {
   const PackedMatrix view = PackedTensor(output.type, output.shape, output.order, "");
   return SizeOperand("output", {.type = view.type,
@@ -84,7 +85,7 @@ absl::Status CheckSize(const NpyArray& output) {
 }
 
 absl::Status CheckMatrix(const SourceTensor& input, const NpyArray& output, const char* option) {
-  // Lines without elements, of which there may be 2^62, would have factors.
+  // Otherwise up to 2^62 empty lines would each have a factor.
   if (CountOf(output.shape) == 0) {
     return absl::InvalidArgumentError(absl::StrCat(option, ": got no elements, want some"));
   }
@@ -136,7 +137,7 @@ absl::Status PackTensor(ConvertedTensor& tensor, Prune prune) {
 }
 
 // The type, shape and order that the conversion gives, without elements.
-// Errors: InvalidArgument, naming the option, where it cannot be made.
+// Errors: InvalidArgument, naming the option, if the conversion is impossible.
 absl::StatusOr<NpyArray> PlanConversion(const SourceTensor& input,
                                         const TensorConversion& conversion) {
   NpyArray output = {
@@ -147,7 +148,7 @@ absl::StatusOr<NpyArray> PlanConversion(const SourceTensor& input,
     if (absl::Status status = CheckShape(output.shape, input); !status.ok()) return status;
   }
   if (output.shape.size() != 2) {
-    // A file of vectors or of a batch has no order: its elements are written row by row.
+    // Files of vectors or batches have no order: elements are written row by row.
     if (conversion.order == v1::ORDER_COLUMN_MAJOR) {
       return absl::InvalidArgumentError(
           absl::StrCat("--order: got column for an array of ", output.shape.size(),
@@ -156,7 +157,7 @@ absl::StatusOr<NpyArray> PlanConversion(const SourceTensor& input,
     output.order = v1::ORDER_ROW_MAJOR;
   }
   if (absl::Status status = CheckSize(output); !status.ok()) return status;
-  // Factors and 2:4 forms are of rows.
+  // Factors and 2:4 forms need rows.
   if (conversion.scale.has_value() || conversion.pack24.has_value()) {
     if (!conversion.order.has_value()) output.order = v1::ORDER_ROW_MAJOR;
     const char* const option = conversion.scale.has_value() ? "--quantize" : "--pack24";
@@ -259,7 +260,7 @@ nlohmann::ordered_json ConversionJson(const ConvertedTensor& report) {
   return json;
 }
 
-// All tensors of a file, one a line. `copied` are those that stayed as they are.
+// All tensors of a file, one per line. `copied`: the tensors left unchanged.
 std::string ConversionsText(const std::vector<ConvertedTensor>& reports, size_t copied) {
   TextTable table({{"tensor"},
                    {"shape"},
@@ -288,10 +289,10 @@ std::string ConversionsText(const std::vector<ConvertedTensor>& reports, size_t 
                       " copied as they are\n");
 }
 
-// Tensors of .safetensors files as gemmctl reads and makes them. In a file, the elements of a
-// tensor follow each other without gaps; here, each line of a matrix begins on a byte.
+// Reading and writing tensors of .safetensors files. In a file, the elements of a tensor follow
+// each other without gaps; here, each line of a matrix begins on a byte.
 
-// All elements as one line, as files have them.
+// All elements as one line, as in a file.
 PackedMatrix OneLine(v1::ElementType type, const std::vector<int64_t>& shape,
                      absl::string_view data) {
   return {.type = type, .rows = 1, .columns = CountOf(shape).value_or(0), .data = data};
@@ -307,12 +308,12 @@ absl::Status NoName(v1::ElementType type) {
       "e2m3, e2m1, s8, u8, b1 or s32"));
 }
 
-// Whether a path is of such a file, as its end says.
+// Whether a path ends like a .safetensors file.
 bool IsTensorFile(const std::string& path) { return absl::EndsWith(path, ".safetensors"); }
 
-// The tensor, whose bytes lie in the file or, where elements are narrower than a byte, in `own`.
-// `hint` is the type that its bits are taken for, of the width that the file says; unspecified: the
-// file's. Errors: InvalidArgument, with the name, where it has no element type.
+// The tensor. Its bytes are in the file or, if elements are narrower than a byte, in `own`. `hint`
+// reinterprets the bits as a type of the same width; unspecified: the file's type. Errors:
+// InvalidArgument, with the name, if there is no such element type.
 absl::StatusOr<SourceTensor> TensorOf(const MappedSafetensors& file, const SafetensorsEntry& entry,
                                       v1::ElementType hint, std::string& own) {
   const v1::ElementType of_file = TypeOfSafetensors(entry.type);
@@ -381,7 +382,7 @@ absl::StatusOr<std::vector<SafetensorsEntry>> EntriesFor(const std::string& name
   return entries;
 }
 
-// What a reader of a 2:4 form has to know, as keys and values of the file's metadata.
+// What a reader of a 2:4 form needs, as keys and values of the file's metadata.
 std::vector<std::pair<std::string, std::string>> MetadataFor(const std::string& name,
                                                              const NpyArray& planned) {
   return {{absl::StrCat(name, ".sparsity"), "2:4"},
@@ -411,7 +412,7 @@ bool IsConverted(const SafetensorsEntry& entry, const TensorConversion& conversi
   return entry.shape.size() == 2 && entry.bytes() > 0;
 }
 
-// Puts entries behind those that are there.
+// Appends entries.
 void Append(std::vector<SafetensorsEntry> entries, SafetensorsHeader& header) {
   const int64_t first = header.tensors.empty() ? 0 : header.tensors.back().end;
   for (SafetensorsEntry& entry : entries) {
@@ -421,8 +422,8 @@ void Append(std::vector<SafetensorsEntry> entries, SafetensorsHeader& header) {
   }
 }
 
-// Adds the entries that the conversion will fill. No sum of sizes leaves 63 bits: an entry is at
-// most 64 times as large as its bytes in the file that is read.
+// Adds the entries that the conversion will fill. Sums of sizes fit 63 bits: an entry is at most 64
+// times as large as its bytes in the input file.
 absl::Status Plan(const SourceTensor& input, const TensorConversion& conversion,
                   SafetensorsHeader& header) {
   const auto planned = PlanConversion(input, conversion);
@@ -435,7 +436,7 @@ absl::Status Plan(const SourceTensor& input, const TensorConversion& conversion,
   return absl::OkStatus();
 }
 
-// A tensor's own header says its name; its type and shape are all that planning needs.
+// Planning needs only the name, type and shape in a tensor's header.
 absl::StatusOr<SafetensorsHeader> PlanFile(const MappedSafetensors& input,
                                            const TensorConversion& conversion) {
   SafetensorsHeader header;
@@ -455,7 +456,7 @@ absl::StatusOr<SafetensorsHeader> PlanFile(const MappedSafetensors& input,
   return header;
 }
 
-// Converts one tensor and adds its bytes to the file; gives it back without them.
+// Converts one tensor and appends its bytes to the file. Returns the tensor without its bytes.
 absl::StatusOr<ConvertedTensor> AddTensor(const SourceTensor& input,
                                           const TensorConversion& conversion,
                                           SafetensorsWriter& writer) {
@@ -466,10 +467,10 @@ absl::StatusOr<ConvertedTensor> AddTensor(const SourceTensor& input,
   return made;
 }
 
-// Writes `path` with every tensor of `input`: those of float types converted, with factors or 2:4
-// forms only matrices, all others as they are. One tensor is in memory at a time. Reports those
-// that were converted. Errors: InvalidArgument, naming the tensor; Internal where the file cannot
-// be written. There is no file then.
+// Writes every tensor of `input` to `path`. Converts tensors of float types (only matrices, if
+// factors or 2:4 forms are requested), and copies all others. Keeps one tensor in memory at a time.
+// Returns a report of the converted tensors. Errors: InvalidArgument, naming the tensor; Internal
+// if the file cannot be written. On error there is no file.
 absl::StatusOr<std::vector<ConvertedTensor>> ConvertFile(const MappedSafetensors& input,
                                                          const TensorConversion& conversion,
                                                          const std::string& path) {
@@ -535,7 +536,7 @@ struct ConvertFlags {
   std::string type;            // Empty: the input's.
   std::string order;           // Empty: the input's.
   std::vector<int64_t> shape;  // Empty: the input's.
-  std::string tensor;          // The one wanted of a .safetensors file; empty: all.
+  std::string tensor;          // The tensor to read from a .safetensors file; empty: all.
   std::string name;            // In a .safetensors file; empty: the input's.
   std::string quantize;        // Empty: no factors.
   bool pack24 = false;
@@ -551,12 +552,12 @@ TensorConversion ConversionOf(const ConvertFlags& flags) {
   if (flags.quantize == "row") conversion.scale = ScalePer::kRow;
   if (flags.quantize == "column") conversion.scale = ScalePer::kColumn;
   if (flags.pack24) conversion.pack24 = flags.prune ? Prune::kSmallest : Prune::kRefuse;
-  // A .safetensors file knows no order but this.
+  // A .safetensors file is always row-major.
   if (IsTensorFile(flags.output_path)) conversion.order = v1::ORDER_ROW_MAJOR;
   return conversion;
 }
 
-// What cannot be had together.
+// Refuses flags that exclude each other.
 absl::Status CheckFlags(const ConvertFlags& flags) {
   const bool is_tensor_file = IsTensorFile(flags.output_path);
   if (is_tensor_file && flags.order == "column") {
@@ -586,10 +587,10 @@ absl::Status CheckFlags(const ConvertFlags& flags) {
   return absl::OkStatus();
 }
 
-// One tensor and what its bytes lie in.
+// One tensor and the owner of its bytes.
 class ConvertInput {
  public:
-  // Errors: those of reading; InvalidArgument for a file of several tensors of which none is named.
+  // Errors: those of reading; InvalidArgument if the file has several tensors and none is named.
   static absl::StatusOr<ConvertInput> Open(const ConvertFlags& flags, const Console& console) {
     ConvertInput input;
     if (IsTensorFile(flags.input_path)) {
@@ -605,7 +606,7 @@ class ConvertInput {
     return input;
   }
 
-  // Valid while this is there, unmoved.
+  // Valid while this object exists and is not moved.
   absl::StatusOr<SourceTensor> Get(v1::ElementType hint) {
     if (entry_ != nullptr) return TensorOf(*file_, *entry_, hint, own_);
     const NpyArray& array = array_.array();
@@ -643,14 +644,14 @@ class ConvertInput {
   std::string own_;
 };
 
-// The name that the path has without folder and ending: "W" for "dir/W.npy".
+// The file name without folder and extension: "W" for "dir/W.npy".
 std::string StemOf(const std::string& path) {
   const size_t slash = path.rfind('/');
   const std::string file = slash == std::string::npos ? path : path.substr(slash + 1);
   return path == "-" ? "tensor" : file.substr(0, file.find('.'));
 }
 
-// What a .npy file holds: the array, or the bytes of its 2:4 form.
+// The content of a .npy file: the array, or the bytes of its 2:4 form.
 NpyArray ArrayFor(const ConvertedTensor& made) {
   if (!made.is_packed24) return made.array;
   return {.type = v1::ELEMENT_TYPE_U8,
@@ -721,7 +722,7 @@ ExitCode ConvertAll(const GlobalFlags& global, const ConvertFlags& flags, const 
 
 ExitCode RunConvert(const GlobalFlags& global, const ConvertFlags& flags, const Console& console) {
   if (absl::Status status = CheckFlags(flags); !status.ok()) return FailLocally(console, status);
-  // --output may be the input, whose place it takes.
+  // --output may name the input, which it then replaces.
   const NamedFile scale = {"--scale-output", flags.scale_path};
   absl::Status outputs = CheckOutputFiles(global, {{"--output", flags.output_path}, scale}, {});
   outputs.Update(CheckOutputFiles(global, {scale}, {{"IN", flags.input_path}}));

@@ -63,14 +63,13 @@ namespace {
 
 constexpr int kLongestRun = 32;  // Bits of a register.
 
-// Elements that share a cell: `length` of them, one below or beside the other.
+// `length` elements that share a cell, below or beside each other.
 struct Run {
   int length = 1;
   bool is_vertical = false;
 };
 
-// Whether runs of that length, from every element whose number is a multiple of it, lie in a line
-// that starts at a multiple of it.
+// Whether every aligned run of that length in the fragment is also an aligned run in the matrix.
 bool Holds(const v1::DescribeFragmentResponse& fragment, const Run& run) {
   for (int i = 0; i < fragment.entries_size(); ++i) {
     const v1::FragmentEntry& entry = fragment.entries(i);
@@ -136,7 +135,7 @@ const char* LetterOf(v1::FragmentOperand operand) {
   }
 }
 
-// "{a0,a1}", "{a0..a7}"; of metadata the bits, "[15:0]".
+// "{a0,a1}", "{a0..a7}"; for metadata the bits, "[15:0]".
 std::string ElementsText(const v1::DescribeFragmentResponse& fragment, int first, int length) {
   const int last = first + length - 1;
   if (fragment.operand() == v1::FRAGMENT_OPERAND_METADATA) {
@@ -148,7 +147,7 @@ std::string ElementsText(const v1::DescribeFragmentResponse& fragment, int first
   return absl::StrCat("{", one(first), length == 2 ? "," : "..", one(last), "}");
 }
 
-// Adds a holder to a cell, which may have some: wmma keeps some elements twice.
+// Adds a lane to a cell. A cell may have several: wmma keeps some elements twice.
 void AddHolder(int lane, const std::string& elements, FragmentCell& cell) {
   const std::string prefix = absl::StrCat("T", lane, ":");
   if (cell.label.empty()) {
@@ -161,7 +160,7 @@ void AddHolder(int lane, const std::string& elements, FragmentCell& cell) {
   }
 }
 
-// Says of one element where it lies and, where that is known, what it is.
+// Adds the place of one element and, if known, its value.
 void AddElement(const v1::DescribeFragmentResponse& fragment, const v1::FragmentEntry& entry,
                 const FragmentValues* values, FragmentCell& cell) {
   const int first_bit = entry.first_bit() % 32;
@@ -262,7 +261,7 @@ size_t HeadingWidth(const FragmentGrid& grid) {
   return width;
 }
 
-// Columns that stand side by side: in as few parts as fit the line, all about equally wide.
+// Columns per part: as few parts as fit the line, all about equally wide.
 size_t ColumnsOfPart(const FragmentGrid& grid, size_t heading_width, size_t cell_width) {
   const size_t room = kLineLength - std::min(kLineLength, heading_width);
   const size_t fitting = std::max<size_t>(1, room / (cell_width + 2));
@@ -270,7 +269,7 @@ size_t ColumnsOfPart(const FragmentGrid& grid, size_t heading_width, size_t cell
   return (grid.columns.size() + parts - 1) / std::max<size_t>(1, parts);
 }
 
-// Blanks at the end of the last line go.
+// Removes trailing blanks from the last line.
 void EndLine(std::string& text) {
   text.erase(text.find_last_not_of(' ') + 1);
   text += "\n";
@@ -312,8 +311,8 @@ constexpr int kGridTitleHeight = 30;
 constexpr int kHeadingHeight = 22;
 constexpr int kGridGap = 28;  // Below a grid.
 constexpr int kCellHeight = 26;
-constexpr int kValueHeight = 18;         // A cell's values, below its label, are so high.
-constexpr size_t kShownValues = 4;       // The pointer shows all of them.
+constexpr int kValueHeight = 18;         // Height of a cell's values, below its label.
+constexpr size_t kShownValues = 4;       // The tooltip shows all of them.
 constexpr int kCellPadding = 14;         // Left and right of a label, together.
 constexpr double kCharacterWidth = 7.3;  // In a monospaced font of 12 px, rounded up.
 constexpr double kTitleCharacterWidth = 10;
@@ -383,7 +382,7 @@ GridLayout LayOut(const FragmentGrid& grid) {
   return layout;
 }
 
-// A group, so that the pointer finds what it tells over the texts, too.
+// An SVG group, so that the tooltip also appears over the texts.
 void AddCell(int x, int y, const GridLayout& layout, const FragmentCell& cell, std::string& svg) {
   const int middle = x + layout.cell_width / 2;
   absl::StrAppendFormat(&svg,
@@ -495,8 +494,7 @@ Shown ShownOperand(const std::string& operand) {
   return {v1::FRAGMENT_OPERAND_METADATA, "metadata"};
 }
 
-// Every operand that has a fragment, after A. One drawing serves C and D where they are of one
-// type.
+// Every operand after A that has a fragment. C and D share one drawing if they have the same type.
 std::vector<Shown> OperandsAfterA(const v1::Instruction& instruction, bool merges_c_and_d) {
   std::vector<Shown> operands;
   if (!instruction.sparsity().empty()) operands.push_back(ShownOperand("metadata"));
@@ -542,12 +540,12 @@ absl::StatusOr<std::vector<ShownFragment>> AskAll(Client& client, const Fragment
   return fragments;
 }
 
-// The elements of the matrix that the flags name, where they name one.
+// The elements of the matrix that the flags name, if any.
 absl::StatusOr<std::optional<FragmentValues>> ReadValues(
     const FragmentFlags& flags, const v1::DescribeFragmentResponse& fragment,
     const Console& console) {
   if (flags.values_path.empty()) return std::nullopt;
-  // A file that does not say what its type is has the operand's.
+  // A file without a type has the operand's type.
   const auto matrix =
       ReadArray(flags.values_path, v1::ELEMENT_TYPE_UNSPECIFIED, console, fragment.type());
   if (!matrix.ok()) return matrix.status();

@@ -16,7 +16,7 @@
 
 namespace gemmd {
 
-// The elements of a matrix where a fragment holds them.
+// The elements of a matrix at the places of a fragment.
 struct FragmentValues {
   v1::ElementType type = v1::ELEMENT_TYPE_UNSPECIFIED;
   int columns = 0;
@@ -28,23 +28,22 @@ struct FragmentValues {
   }
 };
 
-// The upper left part of the matrix, as large as the operand is as it is held, rounded to its type
-// where that is another one.
-// Errors: InvalidArgument for an array of other than 2 dimensions, one that is too small, and for
-// metadata.
+// The upper left part of the matrix, of the operand's size, rounded to the operand's type if that
+// differs. Errors: InvalidArgument for an array that does not have 2 dimensions or is too small,
+// and for metadata.
 absl::StatusOr<FragmentValues> ValuesOf(const v1::DescribeFragmentResponse& fragment,
                                         const NpyArray& matrix);
 
 // A fragment as a grid of the matrix, as the figures of the PTX manual show it: each cell names the
-// lane and the elements of its fragment that lie there. Neighbours in the matrix that are
-// neighbours in the lane share a cell, as far as they do so everywhere.
+// lane and the elements of its fragment that lie there. Elements that are neighbours in both the
+// matrix and the lane share a cell, if that holds everywhere.
 
 struct FragmentCell {
-  int lane = 0;       // The first one that holds it.
+  int lane = 0;       // The first lane that holds it.
   std::string label;  // "T0:{a0,a1}", "T0:[15:0]".
   std::string
       hint;  // A line for each element: "[0, 1]: a1 of lane 0, bits 31 to 16 of register 0".
-  std::vector<std::string> values;  // Those of its elements, where a matrix was given.
+  std::vector<std::string> values;  // Values of its elements, if a matrix was given.
 };
 
 struct FragmentGrid {
@@ -54,9 +53,9 @@ struct FragmentGrid {
   std::vector<std::vector<FragmentCell>> cells;  // By row, then column.
 };
 
-// One grid for each of the instruction's independent products. `name` is for the title: "A". With
-// `values`, each cell has its elements of a matrix; null: none.
-// Errors: Internal where the answer does not hold every place of the matrix, all lanes alike.
+// One grid for each of the instruction's independent products. `name`, such as "A", goes into the
+// title. With `values`, each cell has its elements of a matrix; null: none. Errors: Internal if the
+// answer does not cover every place of the matrix, or lanes differ in their number of elements.
 absl::StatusOr<std::vector<FragmentGrid>> MakeGrids(const v1::DescribeFragmentResponse& fragment,
                                                     const std::string& name,
                                                     const FragmentValues* values = nullptr);
@@ -65,7 +64,7 @@ absl::StatusOr<std::vector<FragmentGrid>> MakeGrids(const v1::DescribeFragmentRe
 // With colours (ANSI), lanes of one quad have one colour.
 std::string GridText(const FragmentGrid& grid, bool has_colours);
 
-// One SVG file with the grids below each other, cells coloured by lane; it refers to nothing.
+// One SVG file with the grids below each other, cells coloured by lane; it is self-contained.
 std::string GridsSvg(const std::string& title, const std::vector<FragmentGrid>& grids);
 
 }  // namespace gemmd

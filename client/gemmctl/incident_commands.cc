@@ -77,7 +77,7 @@ CommandRun AddIncidents(CLI::App& app) {
 
 namespace {
 
-// Paths of .npy files; empty: none is given.
+// Paths of .npy files; empty: not given.
 struct OperandFiles {
   std::string a;
   std::string b;
@@ -90,7 +90,7 @@ struct OperandFiles {
 struct Wanted {
   absl::string_view flag;   // "--a"
   const std::string& path;  // Empty: not given.
-  const std::string& hash;  // In hexadecimal; empty: the product reads no such operand.
+  const std::string& hash;  // In hexadecimal; empty: the product has no such operand.
   v1::ElementType type;
   bool is_sparse = false;
 };
@@ -128,12 +128,12 @@ absl::StatusOr<std::string> Read(const Wanted& wanted, int64_t batch, const Cons
                                                  wanted.hash, ", those of the incident"));
 }
 
-// Puts the bytes of the files into the request, which has everything else. Whether they are the
-// incident's is known by their hashes alone: files may have the matrices in either order, as long
-// as the bytes are those that the server had. A dense A is compressed where the incident's was.
+// Puts the bytes of the files into the request, which has everything else. Only hashes tell whether
+// they are the incident's operands: files may have either order, if the bytes are those that the
+// server had. A dense A is compressed if the incident's A was.
 //
-// Errors: InvalidArgument, which begins with the flag, where a file is wanted and not given, given
-// and not wanted, or has other bytes; as ReadNpyFile.
+// Errors: InvalidArgument, beginning with the flag, if a file is missing, not needed, or has other
+// bytes; those of ReadNpyFile.
 absl::Status FillOperands(const OperandFiles& files, const v1::Incident& incident,
                           const Console& console, v1::MultiplyRequest& request) {
   const int64_t batch = request.has_batch() ? request.batch() : 1;
@@ -167,7 +167,7 @@ constexpr char kReplayHelp[] =
     "incidents, 64 MiB in all, and of the others all else: files with their operands must have\n"
     "the bytes whose SHA-256 `gemmctl incidents --json` lists.";
 
-// Whether all of D can be computed again, and not a part alone: a few seconds at most.
+// Whether all of D, not just a part, can be recomputed within a few seconds.
 bool IsSmall(const v1::MultiplyRequest& request) {
   constexpr double kMaxProducts = 1e9;
   const double matrices = request.has_batch() ? static_cast<double>(request.batch()) : 1;
@@ -200,7 +200,7 @@ ExitCode RunReplay(const GlobalFlags& global, const ReplayFlags& flags, const Co
     const absl::Status filled = FillOperands(flags.files, found->incident(), console, request);
     if (!filled.ok()) return FailLocally(console, filled);
   }
-  // Another device has kernels of its own.
+  // The incident's kernel may not exist on another device.
   if (!flags.device.empty()) {
     request.set_device(flags.device);
     request.clear_kernel();

@@ -12,15 +12,15 @@
 
 namespace {
 
-// What a variable of the environment says; one that is empty says nothing.
+// The value of an environment variable; an empty variable counts as unset.
 std::string Variable(const char* name, const char* otherwise = "") {
   // NOLINTNEXTLINE(concurrency-mt-unsafe): there is only one thread yet.
   const char* const value = std::getenv(name);
   return value != nullptr && *value != '\0' ? value : otherwise;
 }
 
-// Where the tokens of sessions are kept. Users who have not logged in, and containers, have no
-// folder of their login.
+// The folder of session tokens. Users who have not logged in, and containers, have no runtime
+// folder.
 std::string SessionFolder() {
   const std::string of_login = Variable("XDG_RUNTIME_DIR");
   if (!of_login.empty()) return of_login + "/gemmd";
@@ -39,7 +39,7 @@ int main(int argc, char** argv) {
   const gemmd::Console console = {stdin, stdout, stderr, "gemmctl"};
   const gemmd::ExitCode code = gemmd::RunCommandLine(arguments, environment, console);
   const bool is_written = std::fflush(stdout) == 0 && std::ferror(stdout) == 0;
-  // A full disk, for example, kept the result from its file.
+  // The result could not be written, for example because the disk is full.
   if (!is_written && code == gemmd::ExitCode::kOk) return static_cast<int>(gemmd::ExitCode::kUsage);
   return static_cast<int>(code);
 }

@@ -32,15 +32,15 @@
 namespace gemmd {
 namespace {
 
-// What comes beside a product, told by calls that compute nothing.
+// Costs besides the product, measured with calls that compute nothing.
 struct ConnectionCosts {
-  // What the first call took longer than the next one: the connection, and the session if any.
+  // How much longer the first call took than the second: the connection, and the session if any.
   int64_t connect_ns = 0;
-  int64_t empty_call_ns = 0;  // A call on the connection that is there.
+  int64_t empty_call_ns = 0;  // A call on the existing connection.
 };
 
-// Calls twice. `start`: when whoever made the client began to. Nothing where a call fails with
-// another error than DeadlineExceeded: the product's call then tries again, and says why.
+// Makes two calls. `start`: when creation of the client began. Returns nullopt if a call fails with
+// an error other than DeadlineExceeded: the product's call then tries again and reports the error.
 absl::StatusOr<std::optional<ConnectionCosts>> MeasureConnection(Client& client, absl::Time start) {
   absl::Status status = client.CheckHealth().status();
   const absl::Time connected = absl::Now();
@@ -82,7 +82,7 @@ struct MultiplyFlags {
   int64_t repeat = 1;
   int64_t warmup = 0;
   bool verify = false;
-  std::string server_verify;  // Empty: as the server does by itself.
+  std::string server_verify;  // Empty: the server's default.
   std::string traceparent;    // Empty: none is sent.
   std::string into;           // A tensor that D overwrites; empty: none.
   std::string keep;           // The name of a new tensor for D; empty: none.
@@ -90,7 +90,7 @@ struct MultiplyFlags {
   bool IsKept() const { return !into.empty() || !keep.empty(); }
 };
 
-// A client for the product: one with a session where tensors are named or made.
+// A client for the product, with a session if the product names or creates tensors.
 absl::StatusOr<Client> ConnectFor(const GlobalFlags& global, const MultiplyFlags& flags,
                                   const Console& console) {
   if (!flags.IsKept()) return ConnectFor(global, flags.product, console);
@@ -98,7 +98,7 @@ absl::StatusOr<Client> ConnectFor(const GlobalFlags& global, const MultiplyFlags
   return ConnectSession(global, may_open, console);
 }
 
-// What cannot be had together.
+// Refuses flags that exclude each other.
 absl::Status CheckFlags(const MultiplyFlags& flags) {
   if (!flags.into.empty() && !flags.keep.empty()) {
     return absl::InvalidArgumentError("--into: got --keep-result too, want one of them");
@@ -129,7 +129,7 @@ absl::Status PlaceResult(Client& client, const MultiplyFlags& flags, v1::Multipl
   return absl::OkStatus();
 }
 
-// Calls as often as the flags ask, and keeps the time of every call and the last answer.
+// Repeats the call as the flags say. Keeps the time of every call and the last answer.
 absl::StatusOr<v1::MultiplyResponse> Measure(Client& client, const v1::MultiplyRequest& request,
                                              const MultiplyFlags& flags, const Console& console,
                                              std::vector<CallTiming>& calls) {
@@ -214,7 +214,7 @@ absl::Status VerificationStatus(const Verification& result, int64_t batches) {
       result.worst.got, result.worst.want, result.worst.bound));
 }
 
-// Prints what came of the product. `is_kept`: its D stayed on the server.
+// Prints the outcome of the product. `is_kept`: D stayed on the server.
 void Report(const GlobalFlags& global, const v1::MultiplyRequest& request,
             const v1::MultiplyResponse& response, bool is_kept,
             const std::vector<CallTiming>& calls, const std::optional<ConnectionCosts>& costs,

@@ -78,7 +78,7 @@ absl::StatusOr<NpyArray> MakeRandomArray(const std::string& field, const RandomO
   const auto bytes = SizeOperand(field, shape);
   if (!bytes.ok()) return bytes.status();
   if (!with_data || bytes->full == 0) return array;
-  // A larger operand could not be sent in one message, so making it would be of no use.
+  // A larger operand does not fit one message.
   constexpr int64_t kMaxBytes = int64_t{1} << 31;
   if (bytes->full > kMaxBytes) {
     return absl::InvalidArgumentError(absl::StrCat(

@@ -18,31 +18,30 @@
 
 namespace gemmd {
 
-// Reads a file, or the next array of standard input where the path is "-". Arrays follow each other
-// there in the order A, B, C, bias, scales.
-// Errors: as ReadNpyFile.
+// Reads a file, or the next array of standard input if the path is "-". Standard input has the
+// arrays in the order A, B, C, bias, scales. Errors: those of ReadNpyFile.
 absl::StatusOr<NpyArray> ReadArray(const std::string& path, v1::ElementType hint,
                                    const Console& console,
                                    v1::ElementType unnamed = v1::ELEMENT_TYPE_UNSPECIFIED);
 
-// As ReadArray; the bytes stay in the file where they are those of the wire already.
+// As ReadArray, but the bytes stay in the mapped file if they are already in the wire's format.
 absl::StatusOr<MappedNpy> MapArray(const std::string& path, v1::ElementType hint,
                                    const Console& console);
 
-// Errors: InvalidArgument where standard input holds more than what was read.
+// Errors: InvalidArgument if standard input has more data than was read.
 absl::Status ExpectEndOfInput(const Console& console);
 
-// Writes a file, or to standard output where the path is "-".
+// Writes a file, or to standard output if the path is "-".
 absl::Status WriteArray(const NpyArray& array, const std::string& path, const Console& console);
 
 // As CheckOutputs; the files of the global flags are inputs too.
 absl::Status CheckOutputFiles(const GlobalFlags& global, const std::vector<NamedFile>& outputs,
                               std::vector<NamedFile> inputs);
 
-// A console whose results go to standard error where a matrix goes to standard output.
+// A console that prints results to standard error if a matrix goes to standard output.
 Console ReportBeside(const std::string& output_path, const Console& console);
 
-// A random operand to be made. The shape is that of op(X).
+// Describes a random operand. The shape is that of op(X).
 struct RandomOperand {
   v1::ElementType type;
   int64_t batch;
@@ -53,13 +52,13 @@ struct RandomOperand {
   uint64_t seed;
 };
 
-// The stored matrices, three-dimensional. Without `with_data` nothing is made but the shape.
-// Errors: InvalidArgument where the sizes leave 63 bits. `field`: "a".
+// The stored matrices, three-dimensional. Without `with_data`, only the shape. Errors:
+// InvalidArgument if sizes exceed 63 bits. `field`: "a".
 absl::StatusOr<NpyArray> MakeRandomArray(const std::string& field, const RandomOperand& operand,
                                          bool with_data);
 
 // A view of an array of 2 or 3 dimensions. A two-dimensional one serves a whole batch.
-// Errors: InvalidArgument for other arrays, and where a batch of arrays is not of `batch` matrices.
+// Errors: InvalidArgument for other arrays, and if a batch does not have `batch` matrices.
 absl::StatusOr<MatrixView> ViewArray(const std::string& field, const NpyArray& array,
                                      bool transpose, int64_t batch);
 
@@ -70,18 +69,18 @@ absl::StatusOr<std::vector<float>> ReadScale(const std::string& flag, const std:
 // "[2, 17, 5]": matrix, row and column; the matrix for a batch alone.
 std::string PlaceText(int64_t batches, int64_t batch, int64_t row, int64_t column);
 
-// "0x7fc00000", with the digits that the type has.
+// "0x7fc00000", with as many digits as the type needs.
 std::string PatternText(v1::ElementType type, uint64_t pattern);
 
-// "1.5", with as many digits as tell the value from its neighbours.
+// "1.5", with enough digits to distinguish the value from its neighbours.
 std::string ElementText(v1::ElementType type, uint64_t pattern);
 
-// Factors of blocks from the command line: --blocks-a says what they are, --scale-a where.
+// Block factors from the command line: --blocks-a gives their format, --scale-a their file.
 struct BlockFile {
   BlockScaleView form = {};  // Without its bytes.
   NpyArray factors = {};
 
-  // Valid while this is there, unchanged.
+  // Valid while this object exists unchanged.
   BlockScaleView view() const;
 };
 

@@ -204,7 +204,7 @@ struct Operands {
   BlockFile b_blocks;
   int64_t batch = 1;
 
-  // Those that are on the server; the arrays then have their shape alone.
+  // Resident operands; the arrays then have only their shapes.
   std::optional<TensorView> a_tensor;
   std::optional<TensorView> b_tensor;
   std::optional<TensorView> c_tensor;
@@ -212,7 +212,7 @@ struct Operands {
 
 bool IsTensor(const std::string& path) { return absl::StartsWith(path, "@"); }
 
-// A matrix of a file, or the shape of one that is on the server.
+// A matrix from a file, or the shape of a resident one.
 absl::StatusOr<NpyArray> ReadOrDescribe(const std::string& path, v1::ElementType hint,
                                         const Console& console, Client* client,
                                         std::optional<TensorView>& tensor) {
@@ -233,7 +233,7 @@ absl::StatusOr<NpyArray> ReadOrDescribe(const std::string& path, v1::ElementType
   return shape;
 }
 
-// A random C in D's own type: what --beta without --c means for random products.
+// A random C of D's type, for random products with --beta but without --c.
 RandomOperand RandomC(const ProductFlags& flags, v1::ElementType a_type, int64_t batch) {
   const v1::ElementType accumulated =
       TypeOf(flags.accumulation_type, DefaultAccumulationType(a_type));
@@ -280,7 +280,7 @@ absl::Status MakeRandomOperands(const ProductFlags& flags, bool with_data, Opera
   return absl::OkStatus();
 }
 
-// How many matrices a batch has: what --batch says, else what the files say.
+// The number of matrices in a batch: --batch, else that of the files.
 int64_t BatchOf(const ProductFlags& flags, const NpyArray& a, const NpyArray& b) {
   if (flags.batch >= 0) return flags.batch;
   if (a.shape.size() == 3) return a.shape[0];
@@ -307,7 +307,7 @@ absl::Status ReadOperands(const ProductFlags& flags, const Console& console, Cli
   return absl::OkStatus();
 }
 
-// The factors of one operand, "a" or "b", as its flags say.
+// Reads the factors of one operand, "a" or "b", as its flags say.
 absl::Status ReadFactors(absl::string_view operand, const std::string& scale_text,
                          const std::string& blocks_text, const Console& console,
                          std::vector<float>& scale, BlockFile& blocks) {
@@ -348,7 +348,7 @@ absl::Status ReadRest(const ProductFlags& flags, const Console& console, Client*
                      operands.b_blocks);
 }
 
-// Nothing may be left where standard input was read.
+// Refuses leftover data on standard input if it was read.
 absl::Status ExpectAllRead(const ProductFlags& flags, const Console& console) {
   for (const std::string& path :
        {flags.a_path, flags.b_path, flags.c_path, flags.bias_path, flags.a_scale, flags.b_scale}) {
@@ -357,7 +357,7 @@ absl::Status ExpectAllRead(const ProductFlags& flags, const Console& console) {
   return absl::OkStatus();
 }
 
-// The device that --device or --chip names; empty: neither does.
+// The device that --device or --chip names; empty if neither is given.
 absl::StatusOr<std::string> DeviceOf(const ProductFlags& flags) {
   if (flags.chip.empty()) return flags.device;
   std::string simulator = absl::StrCat("sim:", flags.chip);
@@ -395,13 +395,13 @@ ProductOptions OptionsFor(const ProductFlags& flags, const Operands& operands) {
   return options;
 }
 
-// The matrix, or the tensor that has its shape.
+// The matrix, or the resident tensor instead.
 Operand OperandOf(const MatrixView& matrix, const std::optional<TensorView>& tensor) {
   if (!tensor.has_value()) return matrix;
   return matrix.transpose ? tensor->Transposed() : *tensor;
 }
 
-// Puts a sparse matrix in the place of A; its bytes lie in `compressed`.
+// Replaces A by its sparse form, whose bytes are in `compressed`.
 absl::Status MakeSparse(const ProductFlags& flags, bool with_data, int64_t batch,
                         const Console& console, MatrixView& a, SparseOperand& compressed) {
   const bool has_data = with_data && !a.data.empty();

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // The flags that describe a product, the same for `multiply` and `explain`, and the request that
-// they stand for.
+// they describe.
 #pragma once
 
 #include <cstdint>
@@ -21,8 +21,7 @@ class App;
 
 namespace gemmd {
 
-// Texts that name types and choices are still texts here; parsing has checked that they are known
-// ones.
+// Types and choices are still strings here; parsing has checked that they are known.
 struct ProductFlags {
   std::string a_path;  // "-": standard input.
   std::string b_path;
@@ -37,7 +36,7 @@ struct ProductFlags {
   bool transpose_a = false;
   bool transpose_b = false;
   bool sparse_a = false;  // A is sent compressed.
-  bool prune = false;     // Drops elements of A where it is not sparse enough.
+  bool prune = false;     // Drops elements of A if it is not sparse enough.
   std::string a_scale;    // A number or a path.
   std::string b_scale;
   std::string a_blocks;  // "ue8m0:1x32": the factors of --scale-a are those of blocks.
@@ -66,7 +65,7 @@ struct ProductFlags {
   bool operator==(const ProductFlags& other) const = default;
 };
 
-// The files that are read: no tensors of the server and no numbers.
+// The files that the flags name, without resident tensors and numbers.
 std::vector<NamedFile> FilesOf(const ProductFlags& flags);
 
 // Adds positionals and options that set `flags`, which outlives the app.
@@ -75,14 +74,14 @@ void AddProductFlags(CLI::App& app, ProductFlags& flags);
 // Whether A, B or C is a tensor of the server, `@NAME`.
 bool NamesTensors(const ProductFlags& flags);
 
-// A client for the product: one that has joined the session where the flags name tensors.
-// Errors: as ConnectSession.
+// A client for the product, joined to the session if the flags name tensors. Errors: as
+// ConnectSession.
 absl::StatusOr<Client> ConnectFor(const GlobalFlags& global, const ProductFlags& flags,
                                   const Console& console);
 
 // The request that the flags describe. Without `with_data` the bytes of A, B and C are left out,
-// and random ones never made. `client` is asked for the shapes of tensors; it is not null where the
-// flags name any.
+// and random ones never made. `client` is asked for the shapes of tensors; it must not be null if
+// the flags name any.
 //
 // Errors: InvalidArgument or NotFound, for flags that contradict each other and files that cannot
 // be used; the message begins with the flag or the path.

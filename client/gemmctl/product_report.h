@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What a product cost, and what came of the check of its D.
+// Reports the times of a product and the result of the check of D.
 #pragma once
 
 #include <cstdint>
@@ -16,12 +16,12 @@
 
 namespace gemmd {
 
-// Smallest value and percentiles of a few measurements, each of them kept: the histograms of
-// gemmload take any number and round to buckets.
+// Minimum and percentiles of a few measurements, all kept. (gemmload's histograms take any number
+// and round to buckets.)
 
-// The value at `fraction` (0 to 1) of `values` by nearest rank: the smallest value that at least
-// that share of the values does not exceed. Every result is a measured value. 0 where there are
-// none.
+// The value at `fraction` (0 to 1) of `values` by nearest rank: the smallest value such that at
+// least that share of the values is not larger. The result is always a measured value; 0 if there
+// are none.
 int64_t Percentile(std::vector<int64_t> values, double fraction);
 
 struct Spread {
@@ -32,7 +32,7 @@ struct Spread {
 
 Spread SpreadOf(std::vector<int64_t> values);
 
-// One call: the server's stages, and the time from before the call until after it here.
+// One call: the server's stages, and the round-trip time measured here.
 struct CallTiming {
   v1::Timing server;
   int64_t round_trip_ns = 0;
@@ -42,23 +42,23 @@ struct CallTiming {
 struct StageTimes {
   std::string name;
   std::vector<int64_t> ns;
-  bool has_rate = false;  // Whether operations per time mean something.
+  bool has_rate = false;  // Whether operations per second are meaningful.
 };
 
 // The stages in the order in which they happen; then total, overhead (total - compute), round trip.
 std::vector<StageTimes> StagesOf(const std::vector<CallTiming>& calls);
 
-// A table: one time per stage for one call, else min, p50 and p99; and operations per second where
-// they mean something, at the p50.
+// A table: one time per stage for a single call, else min, p50 and p99; plus operations per second
+// at the p50 where meaningful.
 std::string TimingTable(const std::vector<CallTiming>& calls, int64_t operations);
 
 // {"receive": {"min_ns": ..., "p50_ns": ..., "p99_ns": ...}, ...}
 nlohmann::ordered_json TimingJson(const std::vector<CallTiming>& calls);
 
-// The check of D that the server makes before it answers: how the command line asks for it, and
-// what came of it. (`multiply --verify` compares D here instead, once it has come.)
+// The check of D that the server makes before it answers: its command-line form and its result.
+// (`multiply --verify` instead checks D here, after it arrives.)
 
-// "none", "sampled", "sampled:0.001", "checksum" or "duplicate"; nothing leaves it to the server.
+// "none", "sampled", "sampled:0.001", "checksum" or "duplicate"; empty: the server's default.
 // Errors: InvalidArgument.
 absl::StatusOr<ServerCheck> ParseServerCheck(absl::string_view text);
 

@@ -27,7 +27,7 @@ using Align = TextTable::Align;
 
 std::string OrDash(const std::string& text) { return text.empty() ? "-" : text; }
 
-// What computes: "8 threads", "132 SMs, 1.98 GHz".
+// The processors of a device: "8 threads", "132 SMs, 1.98 GHz".
 std::string ProcessorsOf(const v1::Device& device) {
   if (device.multiprocessors() == 0) return absl::StrCat(device.threads(), " threads");
   return absl::StrFormat("%d SMs, %.3g GHz", device.multiprocessors(),
@@ -54,7 +54,7 @@ std::string DeviceTable(const v1::ListDevicesResponse& devices) {
                   FormatBytes(device.memory_bytes()), FormatCount(device.queued_requests()),
                   FormatBytes(device.queued_bytes()), FormatCount(device.completed_requests()),
                   device.description()});
-    // A GPU has one of each instruction: too many to read, --json has them.
+    // A GPU has one rate per instruction: too many to show; --json has them.
     if (device.multiprocessors() > 0) continue;
     for (const v1::Rate& rate : device.rates()) {
       rates.AddRow({device.name(), rate.engine(), FormatRate(rate.operations_per_second())});
@@ -163,7 +163,7 @@ ExitCode Watch(Client& client, const GlobalFlags& global, const HealthFlags& fla
     PrintStatus(global, changed, console);
     return true;
   });
-  // The timeout is how a watch ends.
+  // A watch normally ends by its timeout.
   if (has_status && absl::IsDeadlineExceeded(status)) return Judge(last);
   return FailCall(console, status);
 }
@@ -246,7 +246,7 @@ SplitName Split(const std::string& name) {
   return split;
 }
 
-// Rows that will be one.
+// Rows that will be merged.
 struct WidthGroup {
   TableRow row;
   std::vector<int> widths;
@@ -261,7 +261,7 @@ std::string DescribeNumbers(std::vector<int> numbers) {
     size_t last = first;
     const int step = first + 1 < numbers.size() ? numbers[first + 1] - numbers[first] : 0;
     while (last + 1 < numbers.size() && numbers[last + 1] - numbers[last] == step) ++last;
-    if (last - first < 2) last = first;  // Two numbers make no run.
+    if (last - first < 2) last = first;  // Two numbers are not a run.
     absl::StrAppend(&text, text.empty() ? "" : ", ", numbers[first]);
     if (last > first) absl::StrAppend(&text, "..", numbers[last], " by ", step);
     first = last + 1;
@@ -300,7 +300,7 @@ std::string ComputedIn(const v1::Kernel& kernel) {
   return a == b ? a : absl::StrCat(a, ", ", b);
 }
 
-// The names of the devices that run it.
+// The names of the devices that run the kernel.
 std::vector<std::string> DevicesOf(const v1::Kernel& kernel) {
   std::vector<std::string> devices;
   for (const v1::KernelAvailability& at : kernel.availability()) {
@@ -316,8 +316,8 @@ bool IsSelected(const v1::Kernel& kernel, const v1::Device* device, bool is_comp
   return std::find(devices.begin(), devices.end(), device->name()) != devices.end();
 }
 
-// The kernels that some device runs or, where `device` is given, that this one runs. With
-// `is_complete`, the kernels for the device's kind, or all of them, whether they run or not.
+// The kernels that at least one device runs, or that `device` runs if given. With `is_complete`,
+// all kernels (of the device's kind), whether they run or not.
 v1::ListKernelsResponse SelectKernels(const v1::ListKernelsResponse& kernels,
                                       const v1::Device* device, bool is_complete) {
   v1::ListKernelsResponse selected;
@@ -359,7 +359,7 @@ struct KernelsFlags {
   bool all = false;  // Also kernels that no device runs, and each width of wgmma.
 };
 
-// The kernels that the flags ask for.
+// The kernels selected by the flags.
 absl::StatusOr<v1::ListKernelsResponse> AskForKernels(Client& client, const KernelsFlags& flags) {
   auto kernels = client.ListKernels(flags.pattern);
   if (!kernels.ok()) return kernels.status();
@@ -399,8 +399,8 @@ CommandRun AddKernels(CLI::App& app) {
 
 namespace {
 
-// The matrix instructions as tables: which chip has them, how one chip executes them, how many
-// there are of each family.
+// The matrix instructions as tables: which chips have them, how a chip executes them, and counts
+// per family.
 
 using Columns = std::vector<TextTable::Column>;
 
@@ -410,7 +410,7 @@ std::string TypesText(const v1::Instruction& instruction) {
       ElementTypeName(instruction.b_type()), " + ", ElementTypeName(instruction.c_type()));
 }
 
-// A row for many widths of wgmma leaves N open.
+// A row for many widths of wgmma leaves out N.
 std::string ShapeText(const v1::Instruction& instruction, bool leaves_width_open) {
   const bool is_open = leaves_width_open && instruction.lanes() == 128;
   const std::string n = is_open ? "N" : absl::StrCat(instruction.n());
@@ -440,7 +440,7 @@ std::string SupportLetter(v1::InstructionSupport support) {
   }
 }
 
-// Registers of one lane. A row with an open N leaves out C and D, whose registers vary with N.
+// Registers of one lane. A row without N leaves out C and D, whose registers vary with N.
 std::string RegistersText(const v1::Instruction& instruction, bool leaves_width_open) {
   if (instruction.lanes() == 128 && leaves_width_open) {
     return absl::StrCat("a ", instruction.a_registers());

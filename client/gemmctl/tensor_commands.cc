@@ -131,7 +131,7 @@ struct GetFlags {
   int connections = 0;
 };
 
-// The array that a tensor's bytes stand for, without them.
+// The array that a tensor represents, without its bytes.
 NpyArray ArrayOf(const v1::TensorSpec& spec) {
   NpyArray array;
   array.type = spec.type();
@@ -145,7 +145,7 @@ int64_t LineLength(const v1::TensorSpec& spec) {
   return spec.order() == v1::ORDER_COLUMN_MAJOR ? spec.rows() : spec.columns();
 }
 
-// Whether a file holds the very bytes of the tensor.
+// Whether a file holds the tensor's bytes unchanged.
 bool IsPlain(const v1::TensorSpec& spec) {
   const bool has_gaps =
       spec.leading_dimension() != 0 && spec.leading_dimension() != LineLength(spec);
@@ -159,7 +159,7 @@ absl::Status GetToFile(Client& client, const v1::TensorInfo& info, const std::st
                        const GetOptions& options) {
   OutputFile file;
   if (const absl::Status status = file.Open(path, std::nullopt); !status.ok()) {
-    return absl::InternalError(status.message());  // It is no answer of the server.
+    return absl::InternalError(status.message());  // Not a status from the server.
   }
   const std::string beginning = NpyBeginning(ArrayOf(info.spec()));
   const TensorSink sink = [&](int64_t offset, std::span<const std::byte> bytes) {
@@ -173,7 +173,7 @@ absl::Status GetToFile(Client& client, const v1::TensorInfo& info, const std::st
   return status.ok() ? file.Commit() : status;
 }
 
-// Takes the padding after each line away.
+// Removes the padding after each line.
 std::string WithoutGaps(const v1::TensorSpec& spec, const std::string& bytes) {
   const int64_t length = LineLength(spec);
   const size_t stride = static_cast<size_t>(

@@ -26,10 +26,10 @@
 namespace gemmd {
 namespace {
 
-// The file that keeps the session of an address; empty where there is no folder for it.
+// The file that stores the session token of an address; empty if there is no folder.
 std::string SessionPath(const GlobalFlags& flags) {
   if (flags.session_folder.empty()) return "";
-  // Addresses hold characters that names of files may not, and paths longer than those.
+  // Addresses may contain characters not allowed in file names, and may be too long for one.
   const std::string digest = Sha256Of(std::as_bytes(std::span(flags.address)));
   return absl::StrCat(flags.session_folder, "/", absl::BytesToHexString(digest.substr(0, 16)),
                       ".session");
@@ -44,7 +44,7 @@ absl::Status Failed(const std::string& path, const char* what) {
       absl::StrCat(path, ": ", what, ": ", std::generic_category().message(error)));
 }
 
-// Whether there is the folder of the files. Errors: where somebody else could put files there.
+// Whether the token folder exists. Errors: if another user could create files in it.
 absl::StatusOr<bool> CheckFolder(const std::string& folder) {
   struct stat facts = {};
   if (lstat(folder.c_str(), &facts) != 0) {
@@ -59,7 +59,7 @@ absl::StatusOr<bool> CheckFolder(const std::string& folder) {
 
 using KeptToken = std::optional<std::string>;
 
-// Nothing where there is no such file. Errors: where somebody else could have written it.
+// Empty if there is no such file. Errors: if another user could have written it.
 absl::StatusOr<KeptToken> ReadToken(const std::string& path) {
   const int file = open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW);
   if (file < 0 && errno == ENOENT) return std::nullopt;
@@ -78,7 +78,7 @@ absl::StatusOr<KeptToken> ReadToken(const std::string& path) {
       absl::StripAsciiWhitespace({text, static_cast<size_t>(std::max<ssize_t>(got, 0))}));
 }
 
-// False where another process has kept one meanwhile.
+// Returns false if another process has stored a token meanwhile.
 absl::StatusOr<bool> KeepToken(const GlobalFlags& flags, const std::string& token) {
   const std::string& folder = flags.session_folder;
   if (mkdir(folder.c_str(), 0700) != 0 && errno != EEXIST) return Failed(folder, "mkdir");
@@ -91,7 +91,7 @@ absl::StatusOr<bool> KeepToken(const GlobalFlags& flags, const std::string& toke
   const bool is_written =
       write(file, text.data(), text.size()) == static_cast<ssize_t>(text.size());
   const bool is_closed = close(file) == 0;
-  // A link is made only where nothing is yet, and all at once.
+  // link() is atomic and fails if the file exists.
   const bool is_linked = is_written && is_closed && link(fresh.c_str(), path.c_str()) == 0;
   const int error = errno;
   unlink(fresh.c_str());
@@ -101,9 +101,9 @@ absl::StatusOr<bool> KeepToken(const GlobalFlags& flags, const std::string& toke
   return Failed(path, "write");
 }
 
-// Removes the file if it still holds this token, and not one that another process has kept
-// meanwhile. Commands that remove take turns by a lock on the folder; a file is made only where
-// there is none, so one that has been read stays until it is removed here.
+// Removes the file if it still holds this token, not one that another process has stored meanwhile.
+// Removal holds a lock on the folder. A file is created only if there is none, so the file read
+// under the lock is the file removed.
 absl::Status ForgetToken(const GlobalFlags& flags, const std::string& token) {
   const std::string& folder = flags.session_folder;
   const int lock = open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC | O_NOFOLLOW);
@@ -126,7 +126,8 @@ absl::StatusOr<Client> Join(const GlobalFlags& flags, const std::string& token) 
   return client;
 }
 
-// Nothing where another process has kept a session meanwhile: this one then ends by itself.
+// Returns nullopt if another process has stored a session meanwhile; the new session then ends on
+// its own.
 absl::StatusOr<std::optional<Client>> OpenNew(const GlobalFlags& flags, const Console& console) {
   auto client = Connect(flags);
   if (!client.ok()) return client.status();
@@ -146,7 +147,7 @@ absl::StatusOr<std::optional<Client>> OpenNew(const GlobalFlags& flags, const Co
   return *std::move(client);
 }
 
-// The token that is kept for the address. Nothing where there is none.
+// The token stored for the address; empty if there is none.
 absl::StatusOr<KeptToken> FindToken(const GlobalFlags& flags) {
   const std::string path = SessionPath(flags);
   if (path.empty()) return std::nullopt;
@@ -160,7 +161,7 @@ absl::StatusOr<KeptToken> FindToken(const GlobalFlags& flags) {
 absl::StatusOr<Client> ConnectSession(const GlobalFlags& flags, bool may_open,
                                       const Console& console) {
   if (!flags.session.empty()) return Join(flags, flags.session);
-  // Again where another command has kept or forgotten a token meanwhile.
+  // Repeats if another command has stored or removed a token meanwhile.
   while (true) {
     const auto token = FindToken(flags);
     if (!token.ok()) return token.status();
@@ -175,7 +176,7 @@ absl::StatusOr<Client> ConnectSession(const GlobalFlags& flags, bool may_open,
       auto client = Join(flags, **token);
       if (client.ok() || !absl::IsUnauthenticated(client.status())) return client;
     }
-    // It has ended, or the file was truncated.
+    // The session has ended, or the file was truncated.
     if (absl::Status status = ForgetToken(flags, **token); !status.ok()) return status;
   }
   return absl::FailedPreconditionError(absl::StrCat(

@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The session that commands about tensors share, and its tensors as text and as JSON. Each command
-// is a process of its own, so the token is kept: a file for each address, which nobody else can
-// read.
+// The session that tensor commands share, and its tensors as text and as JSON. Each command is a
+// separate process, so the token is stored in one file per address, readable only by this user.
 #pragma once
 
 #include <string>
@@ -16,7 +15,7 @@
 
 namespace gemmd {
 
-// Ends the help of each of these commands.
+// The end of the help of each of these commands.
 inline constexpr char kSessionHelp[] =
     "Tensors belong to a session, whose token gemmctl keeps for each address in\n"
     "$XDG_RUNTIME_DIR/gemmd, or else in /tmp/gemmd-UID; --session or $GEMMD_SESSION name another\n"
@@ -24,13 +23,13 @@ inline constexpr char kSessionHelp[] =
     "tensors\n"
     "that are not pinned with it.";
 
-// A client that has joined the session; where there is none, `may_open` one and keeps its token.
-// Errors: InvalidArgument as Connect; FailedPrecondition where there is none; Unauthenticated where
-// the one that was named is no more; those of the server.
+// A client that has joined the session. If there is none and `may_open`, opens one and stores its
+// token. Errors: those of Connect and of the server; FailedPrecondition if there is no session;
+// Unauthenticated if the named session no longer exists.
 absl::StatusOr<Client> ConnectSession(const GlobalFlags& flags, bool may_open,
                                       const Console& console);
 
-// Prints why there is no session, and says what kind of failure that is.
+// Prints why there is no session, and returns the exit code.
 ExitCode FailSession(const Console& console, const absl::Status& status);
 
 // "@weights", "weights", or a handle in 32 hexadecimal digits.

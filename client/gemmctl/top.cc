@@ -52,7 +52,7 @@ double PerSecond(int64_t before, int64_t now, double seconds) {
   return seconds > 0 ? static_cast<double>(now - before) / seconds : 0;
 }
 
-// The bound of the bucket that holds the duration that `share` of all do not exceed.
+// The upper bound of the bucket that contains the `share` quantile of durations.
 std::optional<int64_t> BoundOf(const v1::DurationHistogram& before,
                                const v1::DurationHistogram& now, double share) {
   std::vector<int64_t> counts(now.counts().begin(), now.counts().end());
@@ -82,14 +82,14 @@ DeviceRates RatesOf(const v1::DeviceStatistics& before, const v1::DeviceStatisti
   rates.operations_per_second = per_second(before.operations(), now.operations());
   rates.bytes_in_per_second = per_second(before.bytes_read(), now.bytes_read());
   rates.bytes_out_per_second = per_second(before.bytes_written(), now.bytes_written());
-  // The server counts the running product up to now, by another clock than its uptime.
+  // Clamped: the server counts the running product up to now, with another clock than its uptime.
   rates.busy = std::min(per_second(before.busy_ns(), now.busy_ns()) / 1e9, 1.0);
   rates.p50_ns = BoundOf(before.total(), now.total(), 0.5);
   rates.p99_ns = BoundOf(before.total(), now.total(), 0.99);
   return rates;
 }
 
-// Sets the share of each rate in the computing of all that `alike` counts with it.
+// Sets each rate's share of the computing time of all rates that are `alike`.
 template <typename Rates, typename Alike>
 void SetShares(std::vector<Rates>& all, Alike alike) {
   for (Rates& one : all) {
@@ -198,7 +198,7 @@ namespace {
 
 using Align = TextTable::Align;
 
-// The history of a device: two minutes of views of a second.
+// Two minutes of history at one view per second.
 constexpr size_t kMaxBars = 120;
 constexpr size_t kMinBars = 16;
 constexpr int kMinWithHistory = 64;
@@ -210,7 +210,7 @@ constexpr size_t kGap = 2;  // Between columns.
 std::string FormatPerSecond(double rate) { return absl::StrFormat("%.4g", rate); }
 std::string FormatShare(double share) { return absl::StrFormat("%.0f %%", 100 * share); }
 
-// What a table leaves out.
+// Says how many rows a table leaves out.
 std::string MoreText(size_t hidden, const char* what) {
   return hidden == 0 ? "" : absl::StrCat(hidden, " more ", what, hidden == 1 ? "" : "s", "\n");
 }
@@ -224,13 +224,13 @@ std::string FormatBound(const std::optional<int64_t>& ns) {
   return *ns == DeviceRates::kBeyondBounds ? "more" : FormatNanoseconds(*ns);
 }
 
-// A program need not know what stands for "none" and "beyond": both are null.
+// "None" and "beyond the last bound" are both null, so that programs need no special values.
 nlohmann::ordered_json BoundJson(const std::optional<int64_t>& ns) {
   if (!ns || *ns == DeviceRates::kBeyondBounds) return nullptr;
   return *ns;
 }
 
-// A simulator that has nothing to do and had nothing in all views that were seen.
+// A simulator that is idle now and was idle in all views so far.
 bool IsIdleSimulator(const v1::DeviceStatistics& device, const DeviceRates& rate,
                      const TopHistory& history) {
   const std::deque<double> seen = history.Of(device.name());
@@ -265,13 +265,12 @@ FittedTable::Column Number(const char* heading, int rank) {
   return {{heading, Align::kRight}, rank};
 }
 
-// Whether the histories of devices have a place beside a table of the columns that always are
-// there.
+// Whether device histories fit beside a table of the fixed columns.
 bool HasHistory(const TopOptions& options) {
   return options.columns >= kMinWithHistory && !options.history.is_empty();
 }
 
-// Puts the history of each device behind its line.
+// Appends the history of each device to its line.
 std::string WithHistory(const std::string& table, const v1::GetStatisticsResponse& now,
                         const std::vector<int>& shown, const TopOptions& options) {
   const std::vector<std::string> lines = absl::StrSplit(table, '\n', absl::SkipEmpty());
@@ -332,7 +331,7 @@ std::string DevicesText(const v1::GetStatisticsResponse& now, const ActivityRate
   return text;
 }
 
-// Empty where no device has readings.
+// Empty if no device has readings.
 std::string GpusText(const v1::GetStatisticsResponse& now, int columns) {
   FittedTable table({{{"GPU"}},
                      Number("kernels", 0),
@@ -363,7 +362,7 @@ std::string GpusText(const v1::GetStatisticsResponse& now, int columns) {
   return has_gpus ? absl::StrCat("\n", table.Print(columns)) : "";
 }
 
-// Empty where nothing has run since the view before.
+// Empty if nothing has run since the previous view.
 std::string KernelsText(const ActivityRates& rates, int columns) {
   if (rates.kernels.empty()) return "";
   FittedTable table({{{"kernel"}},
@@ -380,7 +379,7 @@ std::string KernelsText(const ActivityRates& rates, int columns) {
   return absl::StrCat("\n", table.Print(columns), MoreText(rates.kernels.size() - shown, "kernel"));
 }
 
-// Empty where no products ran as one.
+// Empty if no products were batched.
 std::string JoinedText(const v1::GetStatisticsResponse& now, int columns) {
   FittedTable table({{{"ran as one"}},
                      Number("launches", 0),
@@ -429,7 +428,7 @@ std::string OwnersText(const v1::TensorStatistics& tensors, int columns) {
   return table.Print(columns);
 }
 
-// Empty where there are no sessions, and never were tensors.
+// Empty if there are no sessions and never were any tensors.
 std::string TensorsText(const v1::GetStatisticsResponse& now, int columns) {
   const v1::TensorStatistics& tensors = now.tensors();
   if (tensors.sessions() + tensors.uploads_complete() + tensors.expired() == 0) return "";
@@ -507,7 +506,7 @@ std::string TopText(const std::string& address, const v1::GetStatisticsResponse&
 
 namespace {
 
-// What is shown instead while the server cannot be reached.
+// The view shown while the server cannot be reached.
 std::string NoAnswerText(const std::string& address, const absl::Status& status) {
   return absl::StrCat("gemmd ", address, "   no answer: ", status.message(), "\n");
 }
@@ -573,13 +572,13 @@ struct TopFlags {
   std::string sort = "server";
 };
 
-// Moves home and clears what is below: a terminal shows one view in the place of the last.
+// Moves the cursor home and clears the screen: each view replaces the last.
 constexpr char kClearTerminal[] = "\x1b[H\x1b[J";
 
-// A server that needs longer is shown as one without an answer, until it has one.
+// After this time the server is shown as not answering, until it answers.
 constexpr absl::Duration kAnswerLimit = absl::Seconds(5);
 
-// Whether a server that is starting anew, or is out of reach for a while, gives such a status.
+// Whether a server that restarts or is temporarily unreachable gives this status.
 bool MayAnswerLater(const absl::Status& status) {
   return absl::IsUnavailable(status) || absl::IsDeadlineExceeded(status);
 }
@@ -601,7 +600,7 @@ TopSort NextSort(TopSort sort) {
   return TopSort::kServer;
 }
 
-// What is asked of the server, shown, and changed by keys.
+// The state of a running `top`: answers, the view, and the options that keys change.
 class TopWatch {
  public:
   TopWatch(const GlobalFlags& global, const TopFlags& flags, const Console& console)
@@ -616,7 +615,7 @@ class TopWatch {
 
   bool is_live() const { return is_live_; }
 
-  // Takes an answer in. Whether there is something to show.
+  // Processes an answer. Returns whether there is something to show.
   bool Take(absl::StatusOr<v1::GetStatisticsResponse> now) {
     const bool is_first = now.ok() && !before_.has_value();
     if (now.ok() && !is_first) {
@@ -630,7 +629,7 @@ class TopWatch {
     return has_view_;
   }
 
-  // False where nobody reads the output any more.
+  // Returns false if nobody reads the output any more.
   bool Show() {
     if (is_live_) console_.Print(kClearTerminal);
     console_.Print(View());
@@ -639,7 +638,7 @@ class TopWatch {
     return true;
   }
 
-  // Whether there is a view that the key changes.
+  // Handles a key. Returns whether the view changes.
   bool Press(char key) {
     switch (key) {
       case 'a': options_.all = !options_.all; break;
@@ -661,10 +660,10 @@ class TopWatch {
     }
     if (global_.json) return JsonLine(TopJson(*now_, rates_));
     if (is_terminal_) {
-      // It may have another size than it had.
+      // The terminal may have been resized.
       const TerminalSize size = SizeOfTerminal(console_.out).value_or(TerminalSize{80, 24});
       options_.columns = size.columns;
-      // The cursor stands on the last one.
+      // The cursor takes the last line.
       if (is_live_) options_.lines = size.lines - 1;
     }
     return TopText(global_.address, *now_, rates_, options_);
@@ -674,7 +673,7 @@ class TopWatch {
   const TopFlags& flags_;
   const Console& console_;
   const bool is_terminal_;
-  const bool is_live_;  // One view in the place of the last.
+  const bool is_live_;  // Each view replaces the last.
   TopOptions options_;
   ActivityRates rates_;
   std::optional<v1::GetStatisticsResponse> before_;
@@ -682,7 +681,7 @@ class TopWatch {
   bool has_view_ = false;
 };
 
-// Waits for the next view, or shows the last one anew at each key. False where there is no next.
+// Waits until the next view is due; redraws after each key. Returns false to stop.
 bool WaitForNext(absl::Duration interval, TerminalKeys* keys, TopWatch& watch) {
   if (keys == nullptr) {
     absl::SleepFor(interval);
@@ -701,7 +700,7 @@ ExitCode RunTop(const GlobalFlags& global, const TopFlags& flags, const Console&
   const auto interval = ParseTimeout(flags.interval, "--interval");
   if (!interval.ok()) return FailLocally(console, interval.status());
   TopWatch watch(global, flags, console);
-  // Ahead of the client, whose threads are not to take the signals.
+  // Created before the client, so that the client's threads do not receive the signals.
   const std::unique_ptr<TerminalKeys> keys =
       watch.is_live() ? TerminalKeys::Open(console.in) : nullptr;
   auto client = Connect(global, kAnswerLimit);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What `gemmctl top` shows: what a server did between two of its statistics.
+// What `gemmctl top` shows: a server's activity between two of its statistics.
 #pragma once
 
 #include <cstdint>
@@ -25,8 +25,7 @@ struct DeviceRates {
   double bytes_in_per_second = 0;
   double bytes_out_per_second = 0;
   double busy = 0;  // Share of the time, 0 to 1.
-  // Half and 99 % of the products took at most so long: the bound of the bucket. Absent without
-  // products.
+  // p50 and p99 of products' durations, as bucket bounds. Absent without products.
   static constexpr int64_t kBeyondBounds = std::numeric_limits<int64_t>::max();
   std::optional<int64_t> p50_ns;
   std::optional<int64_t> p99_ns;
@@ -38,18 +37,18 @@ struct KernelRates {
   std::string name;
   double products_per_second = 0;
   double computing = 0;  // Seconds of computing in a second, on all devices of the kind.
-  double share = 0;      // Its part, 0 to 1, of all computing on devices of the kind.
+  double share = 0;      // Its share, 0 to 1, of all computing on devices of the kind.
   int64_t mean_ns = 0;   // Of one product.
 };
 
-// The callers of a rule who had products between the two statistics, or have tensors now.
+// Callers under one rule that had products between the two statistics, or have tensors now.
 struct CallerRates {
   std::string rule;
   double products_per_second = 0;  // Answered ones.
-  double failures_per_second = 0;  // Admitted ones without an answer, their own fault or not.
+  double failures_per_second = 0;  // Admitted products that failed, whoever was to blame.
   double refusals_per_second = 0;
   double computing = 0;  // Seconds of computing in a second, on all devices.
-  double share = 0;      // Their part, 0 to 1, of the computing for all callers.
+  double share = 0;      // Their share, 0 to 1, of the computing for all callers.
   int64_t tensor_bytes = 0;
 };
 
@@ -58,43 +57,43 @@ struct ActivityRates {
   double admissions_per_second = 0;
   double refusals_per_second = 0;
   std::vector<DeviceRates> devices;  // In the order of `now`.
-  // The one that computed the longest first:
+  // Sorted by computing time, longest first.
   std::vector<KernelRates> kernels;
   std::vector<CallerRates> callers;
 };
 
-// The rates between two statistics; if the server has started anew between them, since its start.
+// The rates between two statistics; since its start, if the server has restarted between them.
 ActivityRates RatesBetween(const v1::GetStatisticsResponse& before,
                            const v1::GetStatisticsResponse& now);
 
-// What gemmctl top has seen of each device.
+// Past rates of each device.
 class TopHistory {
  public:
   // As many views as a wide terminal shows.
   static constexpr size_t kMaxViews = 240;
 
-  // `rates` belong to `now`. Devices that are gone are forgotten.
+  // `rates` belong to `now`. Removes devices that no longer exist.
   void Add(const v1::GetStatisticsResponse& now, const ActivityRates& rates);
 
   bool is_empty() const { return devices_.empty(); }
 
-  // Products a second, the latest last.
+  // Products per second, latest last.
   std::deque<double> Of(const std::string& device) const;
 
  private:
   std::map<std::string, std::deque<double>> devices_;
 };
 
-// The eight whom devices computed for the longest, after an empty line; empty where there are none.
+// The eight callers with the most computing time, after an empty line; empty if there are none.
 std::string CallersText(const std::vector<CallerRates>& callers, int columns);
 
-// By what devices are sorted, the largest first; kServer: in the server's order.
+// How devices are sorted, largest first; kServer: the server's order.
 enum class TopSort { kServer, kBusy, kProducts, kWaiting };
 
 struct TopOptions {
   int columns = kAnyColumns;  // The terminal's.
   int lines = kAnyColumns;
-  bool all = false;  // Idle simulators too.
+  bool all = false;  // Show idle simulators too.
   TopSort sort = TopSort::kServer;
   TopHistory history = {};
 };

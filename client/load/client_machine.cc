@@ -53,8 +53,8 @@ std::string FirstLine(const std::string& path) {
   return line;
 }
 
-// The path of this process's control group of version 2, "/" in a container; empty where there is
-// none. Beside groups of version 1 its line, which begins with 0::, is the last one.
+// The path of this process's cgroup v2, "/" in a container; empty if there is none. Its line begins
+// with "0::" and follows those of cgroup v1.
 std::string OwnGroup() {
   std::ifstream file("/proc/self/cgroup");
   for (std::string line; std::getline(file, line);) {
@@ -63,7 +63,7 @@ std::string OwnGroup() {
   return "";
 }
 
-// The least quota of that group and those above it.
+// The smallest quota of that group and its ancestors.
 double CoresOfGroups() {
   double least = std::numeric_limits<double>::infinity();
   std::string group = OwnGroup();
@@ -113,7 +113,7 @@ absl::string_view HostOf(absl::string_view address) {
   return address.substr(0, colon);
 }
 
-// "127.0.0.1" and its like, not "127.example.org".
+// True for "127.0.0.1" and other IPv4 loopback addresses, but not for "127.example.org".
 bool IsLoopback4(absl::string_view host) {
   return absl::StartsWith(host, "127.") && host.find_first_not_of("0123456789.") == host.npos;
 }
@@ -127,7 +127,7 @@ bool IsThisMachine(absl::string_view address, absl::string_view host_name) {
   }
   for (absl::string_view scheme : {"dns:", "ipv4:", "ipv6:", "passthrough:"}) {
     if (!absl::ConsumePrefix(&address, scheme)) continue;
-    // "//", who is to be asked, "/".
+    // "//", the name server, "/".
     if (absl::ConsumePrefix(&address, "//")) {
       const size_t slash = address.find('/');
       address.remove_prefix(slash == address.npos ? 0 : slash + 1);
@@ -146,7 +146,7 @@ std::string HostName() {
 
 namespace {
 
-// The processor's name in the text of /proc/cpuinfo; empty where there is none.
+// The processor's name in the text of /proc/cpuinfo; empty if there is none.
 std::string CpuOf(absl::string_view cpuinfo) {
   for (absl::string_view line : absl::StrSplit(cpuinfo, '\n')) {
     if (!absl::StartsWith(line, "model name")) continue;

@@ -46,7 +46,7 @@ void LiveView::Show(const LoadInterval& interval, const CallsByCode& calls_by_co
     calls_by_code_[i] += calls_by_code[i];
   }
   const std::string line = LiveLine(interval, calls_by_code_);
-  // Goes back to the beginning of the line, and clears what the last text left after this one.
+  // Returns to the start of the line, and clears the rest of a longer previous text.
   absl::FPrintF(out_, "%s%s%s", is_terminal_ ? "\r" : "", line, is_terminal_ ? "\x1b[K" : "\n");
   std::fflush(out_);
 }
@@ -103,7 +103,7 @@ ClientMetric::Histogram SecondsOf(const Histogram& latency) {
   return seconds;
 }
 
-// What scrapes read and the run writes.
+// The figures that scrapes read and the run writes.
 class Figures : public prometheus::Collectable {
  public:
   void BeginStep(absl::string_view name, bool is_open, double target) {
@@ -171,8 +171,7 @@ class Figures : public prometheus::Collectable {
 
 class LiveMetrics::Server {
  public:
-  // A silent peer holds one of the threads until the request's time is over. Throws as Exposer
-  // does.
+  // A silent peer occupies one thread until the request times out. Throws as Exposer does.
   explicit Server(const std::string& address)
       : exposer_(std::vector<std::string>{"listening_ports", address, "num_threads", "4",
                                           "request_timeout_ms", "5000"}) {
@@ -194,7 +193,7 @@ absl::StatusOr<std::unique_ptr<LiveMetrics>> LiveMetrics::Serve(const std::strin
                      "\", want an IP address and a port: 127.0.0.1:9100, [::1]:9100"));
   }
   std::unique_ptr<Server> server;
-  // The library reports by an exception that it cannot listen.
+  // The library throws if it cannot listen.
   try {
     server = std::make_unique<Server>(address);
   } catch (const std::exception&) {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// A load as it is watched while it runs: a line on a terminal, and metrics for Prometheus.
+// Live views of a running load: a line on a terminal, and metrics for Prometheus.
 #pragma once
 
 #include <cstdint>
@@ -33,21 +33,21 @@ class LiveView {
   CallsByCode calls_by_code_ = {};  // Since the beginning of the step.
 };
 
-// A running load for Prometheus: a small HTTP server that tells what was answered so far. It
-// neither encrypts nor authenticates, and knows of whole intervals only.
+// Serves the figures of a running load to Prometheus over HTTP, without encryption or
+// authentication. Figures advance by whole intervals.
 class LiveMetrics {
  public:
   // Errors: InvalidArgument for anything but an IP address and a port ("127.0.0.1:0",
-  // "[::1]:9100"), and where it cannot be listened on.
+  // "[::1]:9100"), and if listening there fails.
   static absl::StatusOr<std::unique_ptr<LiveMetrics>> Serve(const std::string& address);
   // Closes all connections.
   ~LiveMetrics();
   LiveMetrics(const LiveMetrics&) = delete;
   LiveMetrics& operator=(const LiveMetrics&) = delete;
 
-  const std::string& address() const { return address_; }  // With the port that was chosen.
+  const std::string& address() const { return address_; }  // With the chosen port.
 
-  // A step begins; `target` is of calls per second in an open loop, otherwise of calls in flight.
+  // Begins a step. `target`: calls per second in an open loop, otherwise calls in flight.
   void BeginStep(absl::string_view name, bool is_open, double target);
   void Add(const LoadInterval& interval, const IntervalTally& calls);
 

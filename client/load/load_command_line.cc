@@ -24,7 +24,7 @@
 namespace gemmd {
 namespace {
 
-// A place, files or both, in any order.
+// Parses a place, files or both, in any order.
 absl::Status TakeOperands(const std::string& text, LoadFlags& flags) {
   std::vector<std::string> files;
   std::vector<std::string> places;
@@ -308,7 +308,7 @@ void AddLoadFlags(CLI::App& app, LoadFlags& flags) {
       ->group(group);
 }
 
-// Errors: InvalidArgument where a flag of those parsed would mean nothing.
+// Errors: InvalidArgument if a given flag would have no effect.
 absl::Status CheckLoadFlags(const CLI::App& app, const LoadFlags& flags) {
   const bool has_files = !flags.a_path.empty() || !flags.b_path.empty();
   const bool is_one = app.count("--shape") > 0 || has_files;
@@ -347,7 +347,7 @@ constexpr char kFooter[] =
     "  gemmload --slo p99=2ms\n"
     "  gemmload compare a.json b.json";
 
-// What came of a session that has no report.
+// The exit code of a session that has no report.
 ExitCode CodeOf(const absl::Status& status) {
   if (absl::IsUnavailable(status) || absl::IsDeadlineExceeded(status)) {
     return ExitCode::kUnreachable;
@@ -376,7 +376,7 @@ ExitCode RunLoadCommand(const LoadFlags& flags, const Console& console, bool is_
     console.PrintError(report.status());
     return CodeOf(report.status());
   }
-  // The files come first: nobody may be there to read the text any more.
+  // Files are written first: standard output may be closed.
   const absl::Status written = WriteReportFiles(flags, *report, stop);
   console.Print(ReportText(*report));
   if (!written.ok()) return FailLocally(console, written);
@@ -414,7 +414,7 @@ ExitCode ExitCodeOf(const LoadReport& report) {
   using End = SloAnswer::End;
   const End end = report.slo.has_value() ? report.slo->answer.end : End::kInterrupted;
   if (end == End::kClientLimit || end == End::kTooNoisy) return ExitCode::kInconclusive;
-  // A search goes until calls fail.
+  // A search continues until calls fail, so failures are expected.
   const bool is_good = report.slo.has_value()
                            ? report.slo->answer.rate > 0
                            : report.calls() > 0 && report.failed() == 0 && report.unsent() == 0;

@@ -15,18 +15,18 @@ namespace gemmd {
 
 struct LoadReport;
 
-// What the command line of gemmload says, as plain data.
+// The parsed command line of gemmload.
 struct LoadFlags {
   std::vector<std::string> addresses;
   SecurityFlags security = {};
   int channels = 1;
   int owners = 1;
-  int streams = 0;  // Each client has so many; 0: each call goes by itself.
+  int streams = 0;  // Streams per client; 0: unary calls.
   int retries = 0;
   bool wait_for_ready = false;
 
-  // What is multiplied.
-  std::string profile;  // Empty: small, where nothing else is given.
+  // Products.
+  std::string profile;  // Empty: "small", unless other products are given.
   std::string mix_path;
   std::vector<int64_t> shape;  // m, n, k.
   std::string type;            // Empty: that of the files, or f32.
@@ -35,7 +35,7 @@ struct LoadFlags {
   int64_t batch = 1;
   bool sparse = false;
   std::string b_order = "row";
-  std::string kernel;  // For every product that names none.
+  std::string kernel;  // For every product without a kernel.
   std::string device;
   std::string a_path;
   std::string b_path;
@@ -43,7 +43,7 @@ struct LoadFlags {
   std::string values = "integers";
   double verified_share = 0.01;
 
-  // When calls are sent.
+  // Load.
   std::vector<int> concurrency;
   std::vector<double> rates;
   std::string arrivals = "constant";
@@ -53,7 +53,7 @@ struct LoadFlags {
   int64_t max_in_flight = 10000;
   uint64_t seed = 1;
 
-  // For how long.
+  // Duration.
   std::string duration;  // Empty: 10 s, or until the count is reached.
   std::string warmup = "1s";
   int64_t count = 0;
@@ -70,9 +70,9 @@ struct LoadFlags {
   std::string command;  // The whole command line, for the report.
 };
 
-// Runs gemmload with the arguments after its name. `address`: where the server is if no flag says
-// so. `is_terminal`: whether the console's `err` can be rewritten. `security`: what holds where no
-// flag says otherwise.
+// Runs gemmload with the arguments after its name. `address`: the server's default address.
+// `is_terminal`: whether the console's `err` is a terminal, whose line can be rewritten.
+// `security`: defaults for the flags.
 ExitCode RunGemmload(const std::vector<std::string>& arguments, const std::string& address,
                      const Console& console, bool is_terminal, const StopRequests& stop,
                      const SecurityFlags& security = {});

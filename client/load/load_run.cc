@@ -24,11 +24,10 @@
 namespace gemmd {
 namespace {
 
-// Calls of a load that go over streams instead of one by one: MultiplyStream puts those that wait
-// to be sent at the same time into one message.
+// Sends the calls of a load over streams: MultiplyStream puts waiting calls into one message.
 //
-// A number of streams to each of several servers, each with a thread that receives. A stream that
-// the server has ended is opened again.
+// Each client has `streams_of_client` streams, each with a receiving thread. A stream that the
+// server has ended is reopened.
 class StreamCalls {
  public:
   using Done = absl::AnyInvocable<void(absl::StatusOr<v1::MultiplyResponse>) &&>;
@@ -40,27 +39,26 @@ class StreamCalls {
   StreamCalls(const StreamCalls&) = delete;
   StreamCalls& operator=(const StreamCalls&) = delete;
 
-  // Sends a product over one of the streams of a client, which take turns. `done` is called exactly
-  // once, on the thread of a stream, and may send further products. Blocks while the connection
-  // takes no more.
+  // Sends a product over the next stream of a client. `done` is called exactly once, on a stream's
+  // thread, and may send further products. Blocks while the connection takes no more bytes.
   void Send(size_t client, const v1::MultiplyRequest& request, Done done);
 
-  // Ends all calls under way with Cancelled. Nothing is sent afterwards.
+  // Cancels all calls in progress. Nothing is sent afterwards.
   void Cancel();
 
  private:
   class Stream;
 
   const size_t streams_of_client_;
-  std::vector<std::unique_ptr<Stream>> streams_;  // Those of the first client come first.
+  std::vector<std::unique_ptr<Stream>> streams_;  // Ordered by client.
   std::atomic<uint64_t> next_ = 0;
 };
 
-// How long a stream that ended stays away, so that a server that ends each at once is not flooded.
+// Delay before a stream is reopened, so that a server that ends streams at once is not flooded.
 constexpr absl::Duration kPause = absl::Milliseconds(100);
 
-// One stream after the other. Senders hold `stream_mutex_` for reading as long as they use the
-// stream, so that no call gets into one that has ended.
+// A stream that is reopened when it ends. Senders hold `stream_mutex_` for reading while they use
+// the stream, so that no call enters an ended stream.
 class StreamCalls::Stream {
  public:
   explicit Stream(Client& client)
@@ -209,7 +207,7 @@ constexpr int64_t kNever = std::numeric_limits<int64_t>::max();
 
 double Seconds(int64_t ns) { return static_cast<double>(ns) * 1e-9; }
 
-// A little later than now, so that the first call is not late already.
+// Starts slightly in the future, so that the first call is not late.
 LoadWindow WindowOf(const LoadStep& step) {
   LoadWindow window;
   window.start_ns = SteadyNowNs() + kMillisecondNs;
@@ -248,14 +246,14 @@ class Run {
   }
 
  private:
-  // A call between its turn and its answer. Its times mean what CallSample says.
+  // A call between its turn and its answer. For the times, see CallSample.
   struct Call {
     uint64_t number = 0;
     size_t product = 0;
     int64_t intended_ns = 0;
     int64_t admitted_ns = 0;
     int64_t sent_ns = 0;
-    ResultSlot* slot = nullptr;  // Where D stays until it was checked; null where it is not.
+    ResultSlot* slot = nullptr;  // Where D is kept until checked; null if it is not kept.
   };
 
   void RunOpen(const OpenLoop& open) {
@@ -284,27 +282,27 @@ class Run {
     due_until_ns_ = ended_ns_;
   }
 
-  // Calls that end from now on do not count for the rate.
+  // Calls that end later do not count towards the rate.
   void EndWindow(bool is_whole) {
     const int64_t now = SteadyNowNs();
     was_interrupted_ = !is_whole && now < window_.to_ns;
     ended_ns_ = std::clamp(now, window_.from_ns, window_.to_ns);
   }
 
-  // Sends the next call of a closed loop; false where that is over.
+  // Sends the next call of a closed loop; returns false at the end of the loop.
   bool TakeTurn(int64_t due_ns) {
     if (stop_.load(std::memory_order_relaxed) > 0 || due_ns >= window_.to_ns) return false;
     const bool is_counted = due_ns >= window_.from_ns && step_.count > 0;
     if (is_counted && counted_.fetch_add(1, std::memory_order_relaxed) >= step_.count) return false;
     absl::ReaderMutexLock lock(&clients_mutex_);
-    if (targets_.clients.empty()) return false;  // Given up meanwhile.
+    if (targets_.clients.empty()) return false;  // The run was cancelled meanwhile.
     Send({.intended_ns = due_ns, .admitted_ns = due_ns});
     return true;
   }
 
   bool IsOutOfTurns() const { return step_.count > 0 && counted_.load() > step_.count; }
 
-  // The caller has entered the call.
+  // The caller has entered the call into in_flight_.
   void Send(Call call) {
     call.number = next_number_.fetch_add(1, std::memory_order_relaxed);
     call.product = targets_.picker->Pick(call.number);
@@ -315,7 +313,7 @@ class Run {
       sent_late_.fetch_add(1, std::memory_order_relaxed);
     }
     const Payload& payload = (*targets_.payloads)[call.product];
-    // A result that stays is overwritten by the next call, unless it has a place to itself.
+    // A resident result is overwritten by the next call, unless it has a slot of its own.
     if (!payload.answers_inline && targets_.verifier->Wants(call.product, call.number)) {
       call.slot = payload.TakeSlot(client);
     }
@@ -330,7 +328,7 @@ class Run {
     }
   }
 
-  // On a thread of gRPC, or of a stream.
+  // Runs on a gRPC thread or a stream's thread.
   void OnAnswer(const Call& call, absl::StatusOr<v1::MultiplyResponse> response) {
     const int64_t ended_ns = SteadyNowNs();
     const Payload& payload = (*targets_.payloads)[call.product];
@@ -377,14 +375,14 @@ class Run {
       }
       given_up.clear();  // Cancels the calls and waits for their callbacks.
     }
-    // A callback may hold it still that has sent a call which has ended since.
+    // A callback whose new call has already ended may still hold the lock.
     absl::WriterMutexLock lock(&clients_mutex_);
     streams_.reset();
   }
 
-  // Cuts the calls that have ended into intervals.
+  // Divides the finished calls into intervals.
   void Monitor() {
-    // From the beginning of the window backwards, so that the window begins with an interval.
+    // Intervals are aligned so that one begins at the start of the window.
     const int64_t before = step_.warmup_ns / step_.interval_ns * step_.interval_ns;
     int64_t from_ns = window_.start_ns;
     int64_t to_ns = window_.from_ns - before;
@@ -453,12 +451,14 @@ class Run {
   Recorder recorder_;
   InFlight in_flight_;
   std::atomic<uint64_t> next_number_ = 0;
-  std::atomic<int64_t> counted_ = 0;  // Turns of the window, and the tries beyond their number.
+  std::atomic<int64_t> counted_ =
+      0;  // Turns taken in the window, including attempts beyond the limit.
   std::atomic<int64_t> sent_late_ = 0;
   std::atomic<int64_t> cpu_from_ns_ = ProcessCpuNs();
-  // Callbacks that send read the clients of `targets_`; giving up takes them away.
+  // Held for reading by callbacks that send to the clients of `targets_`; GiveUp removes the
+  // clients.
   absl::Mutex clients_mutex_;
-  std::optional<StreamCalls> streams_;  // Absent where calls go by themselves.
+  std::optional<StreamCalls> streams_;  // Absent for unary calls.
 
   // Used by the sending thread until the end.
   int64_t due_until_ns_ = 0;  // When the next call would have been due, or the window's end.

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// One load, kept up for a while: sends calls as its plan says and measures what became of them.
+// Runs one step of a load: sends calls as planned and measures their outcomes.
 //
-// An open loop sends each call when it is due, whatever became of those before. A closed loop keeps
-// a number of calls in flight; a turn that an answer has freed is due at once. Calls that are due
-// in the warm-up are sent and not counted. After the last call is sent, every answer is waited for.
+// An open loop sends each call when it is due, regardless of earlier calls. A closed loop keeps a
+// fixed number of calls in flight; each answer makes the next call due at once. Calls due in the
+// warm-up are sent but not counted. After the last call, the run waits for every answer.
 #pragma once
 
 #include <cstdint>
@@ -31,25 +31,25 @@ struct LoadStep {
   std::variant<ClosedLoop, OpenLoop> loop = ClosedLoop();
   int64_t warmup_ns = 1'000'000'000;
   int64_t duration_ns = 10'000'000'000;        // After the warm-up.
-  int64_t count = 0;                           // Most calls after the warm-up. 0: as many as come.
+  int64_t count = 0;                           // Max calls after the warm-up. 0: unlimited.
   int64_t interval_ns = 1'000'000'000;         // Interval of the series over time.
-  absl::Duration timeout = absl::Seconds(10);  // Longest time for each call, but on streams.
+  absl::Duration timeout = absl::Seconds(10);  // Timeout of each call, except on streams.
 };
 
-// What calls are made of and where they go. Outlives the run.
+// Products and servers of a run. Must outlive the run.
 struct LoadTargets {
   std::vector<Client> clients;  // Calls take turns on them.
   const std::vector<Payload>* payloads = nullptr;
   const MixPicker* picker = nullptr;
   Verifier* verifier = nullptr;
-  int streams = 0;  // So many of each client carry the calls. 0: each call goes by itself.
+  int streams = 0;  // Streams per client. 0: unary calls.
 };
 
-// Called with each interval as it ends, warm-up included, and its calls, on a thread of the run.
+// Called on a thread of the run with each finished interval, including the warm-up, and its calls.
 using LoadProgress = std::function<void(const LoadInterval&, const IntervalTally&)>;
 
-// Runs one step. Two stop requests make it give up the calls under way, whereby the clients of
-// `targets` end. Blocks.
+// Runs one step. A second stop request cancels the calls in progress and destroys the clients of
+// `targets`. Blocks.
 StepResult RunLoad(LoadTargets& targets, const LoadStep& step, const StopRequests& stop,
                    const LoadProgress& progress);
 

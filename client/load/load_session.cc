@@ -24,7 +24,7 @@
 namespace gemmd {
 namespace {
 
-// Seconds, or a time such as 500ms; not above a week.
+// Parses seconds, or a time such as 500ms; at most a week.
 absl::StatusOr<int64_t> TimeOfFlag(absl::string_view flag, const std::string& text,
                                    absl::Duration least) {
   const absl::Duration time = ParseTime(text).value_or(absl::InfiniteDuration());
@@ -92,7 +92,7 @@ absl::StatusOr<Mix> MixOf(const LoadFlags& flags) {
       product.n = flags.shape[1];
       product.k = flags.shape[2];
     }
-    // What is open, a file tells.
+    // 0: taken from the file.
     product.batch = flags.shape.empty() ? 0 : flags.batch;
     product.type =
         TypeOf(flags.type, has_files ? v1::ELEMENT_TYPE_UNSPECIFIED : v1::ELEMENT_TYPE_F32);
@@ -174,7 +174,7 @@ absl::StatusOr<SessionPlan> PlanSession(const LoadFlags& flags) {
 
 namespace {
 
-constexpr double kWindowsOfDuration = 3;  // So many windows of a search last for --duration.
+constexpr double kWindowsOfDuration = 3;  // Windows of a search per --duration.
 
 absl::Status CheckStop(const StopRequests& stop) {
   if (stop.load() == 0) return absl::OkStatus();
@@ -191,11 +191,11 @@ absl::StatusOr<Client> Connect(const LoadFlags& flags, const std::string& addres
   options.max_attempts = 1 + flags.retries;
   options.wait_for_ready = flags.wait_for_ready;
   options.max_message_bytes = std::numeric_limits<int32_t>::max();
-  // A name that stands for several servers is balanced over all of them.
+  // Balances calls over all servers behind the name.
   options.channel_arguments.SetLoadBalancingPolicyName("round_robin");
   auto client = Client::Create(address, options);
   if (!client.ok()) return client.status();
-  // So that no call of the load waits for a connection. What else the server says does not matter.
+  // Connects before the load starts; other errors do not matter here.
   for (int i = 0; i < flags.channels; ++i) {
     if (absl::Status status = CheckStop(stop); !status.ok()) return status;
     const auto health = client->CheckHealth("", {.timeout = absl::Seconds(5)});
@@ -206,7 +206,7 @@ absl::StatusOr<Client> Connect(const LoadFlags& flags, const std::string& addres
   return client;
 }
 
-// What the server says of itself: nothing where it does not know the calls.
+// The server's description of itself; empty if it lacks these calls.
 ReportedServer DescribeServer(const std::string& address, Client& client) {
   constexpr absl::Duration kPatience = absl::Seconds(5);
   ReportedServer server = {.address = address};
@@ -221,7 +221,7 @@ ReportedServer DescribeServer(const std::string& address, Client& client) {
   return server;
 }
 
-// Leaves the default device, which comes first, and those that answered calls.
+// Keeps the default device, which comes first, and devices that answered calls.
 void KeepUsedDevices(LoadReport& report) {
   std::set<std::string> used;
   for (const ReportStep& step : report.steps) {
@@ -298,8 +298,8 @@ class Session {
     return absl::OkStatus();
   }
 
-  // Puts the operands where the product, or else the flag, wants them; on each client's server, in
-  // each client's session.
+  // Places the operands as the product, or else the flag, says: on each client's server, in each
+  // client's session.
   absl::Status Place(const LoadProduct& product, Payload& payload) {
     const OperandPlace* const place =
         FindOperandPlace(product.operands.empty() ? flags_.operands : product.operands);
@@ -349,7 +349,7 @@ class Session {
     for (const LoadProduct& product : plan_.mix) report_.products.push_back(product.name);
   }
 
-  // What operands hold: what the flag says, unless files do.
+  // The distribution of operand values: from files, or else from the flag.
   std::string ValuesText() const {
     size_t random = 0;
     size_t from_files = 0;
@@ -401,14 +401,14 @@ class Session {
     });
   }
 
-  // One window; none where a stop leaves open whether it holds. All windows of a rate go into the
-  // report as one step, but those that are discarded.
+  // Runs one window; nullopt if a stop leaves its result undecided. The report shows all windows of
+  // a rate as one step, without discarded windows.
   std::optional<SloWindow> TryRate(const SloObjective& objective, double rate, double window_s) {
     if (stop_.load() > 0) return std::nullopt;
     NamedStep window = plan_.steps[0];
     OpenLoop& loop = std::get<OpenLoop>(window.step.loop);
     loop.arrivals.rate = {.from = rate, .to = rate};
-    // Each window has arrivals of its own.
+    // Each window has different arrivals.
     loop.arrivals.seed = flags_.seed + windows_++;
     window.step.duration_ns = std::max<int64_t>(1, std::llround(window_s * 1e9));
     window.target = rate;
@@ -441,9 +441,9 @@ class Session {
   const MixPicker picker_;
   LoadTargets targets_;
   std::vector<std::string> address_of_client_;
-  std::vector<std::shared_ptr<Client>> readers_;  // One for each client whose results stay.
-  std::vector<Payload> payloads_;  // Goes before the clients, so that its tensors are deleted.
-  uint64_t windows_ = 0;           // What a search has tried.
+  std::vector<std::shared_ptr<Client>> readers_;  // One for each client with resident results.
+  std::vector<Payload> payloads_;  // Destroyed before the clients, so that its tensors are deleted.
+  uint64_t windows_ = 0;           // Number of windows tried by a search.
   LoadReport report_;
 };
 

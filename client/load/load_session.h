@@ -34,22 +34,20 @@ struct NamedStep {
 // Errors: as MixOf.
 absl::StatusOr<std::vector<NamedStep>> StepsOf(const LoadFlags& flags);
 
-// What the flags ask for, known without a server.
+// The plan that the flags describe, made without a server.
 struct SessionPlan {
   Mix mix;
   std::vector<GivenOperands> given;  // For each product of the mix.
   std::vector<NamedStep> steps;
-  std::optional<SloObjective> objective = {};  // The step is the first trial of a search.
+  std::optional<SloObjective> objective = {};  // Set for a search: the step is its first trial.
 };
 
 // The whole plan. Errors: as MixOf.
 absl::StatusOr<SessionPlan> PlanSession(const LoadFlags& flags);
 
-// Runs all steps of the plan until the end or until a stop is asked for.
-// Errors: Unavailable or DeadlineExceeded where a server cannot be reached at the beginning;
-// Cancelled where a stop comes before the first step; InvalidArgument for products that cannot be
-// sent.
-// `metrics` null: none are served.
+// Runs all steps of the plan, until the end or a stop request. Errors: Unavailable or
+// DeadlineExceeded if a server cannot be reached at the start; Cancelled if stopped before the
+// first step; InvalidArgument for products that cannot be sent. `metrics` may be null.
 absl::StatusOr<LoadReport> RunSession(const LoadFlags& flags, const SessionPlan& plan,
                                       const StopRequests& stop, LiveView& view,
                                       LiveMetrics* metrics);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// gemmload: loads gemmd servers and measures what becomes of it.
+// gemmload: a load generator for gemmd servers.
 #include <signal.h>
 #include <unistd.h>
 
@@ -14,13 +14,13 @@
 
 namespace {
 
-// Global because a signal handler reaches nothing else.
+// Global because a signal handler can access nothing else.
 gemmd::StopRequests stop_requests = 0;
 static_assert(gemmd::StopRequests::is_always_lock_free);
 
 void RequestStop(int /*signal*/) { stop_requests.fetch_add(1); }
 
-// What a variable of the environment says; empty where it is not set.
+// The value of an environment variable; empty if unset.
 std::string Variable(const char* name) {
   // NOLINTNEXTLINE(concurrency-mt-unsafe): there is only one thread yet.
   const char* const value = std::getenv(name);
@@ -30,12 +30,11 @@ std::string Variable(const char* name) {
 }  // namespace
 
 int main(int argc, char** argv) {
-  // Debian's Abseil is built with the detection, which takes one lock of the process for each
-  // mutex.
+  // Debian's Abseil enables deadlock detection, which takes a process-wide lock for each mutex.
   absl::SetMutexDeadlockDetectionMode(absl::OnDeadlockCycle::kIgnore);
   struct sigaction action = {};
   action.sa_handler = RequestStop;
-  action.sa_flags = SA_RESTART;  // A signal interrupts neither files nor connections.
+  action.sa_flags = SA_RESTART;  // Signals do not interrupt system calls.
   sigaction(SIGINT, &action, nullptr);
   sigaction(SIGTERM, &action, nullptr);
   // Reports are written even when the reader of the live view or of the text has gone.

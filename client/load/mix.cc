@@ -18,7 +18,7 @@ namespace {
 
 using Json = nlohmann::json;
 
-// Follows the parser through a document, and keeps the path of the first name that stands twice.
+// Parser callback that records the path of the first duplicate name in a document.
 class RepeatedNames {
  public:
   void Take(int depth, Json::parse_event_t event, const Json& value) {
@@ -71,7 +71,7 @@ absl::StatusOr<Json> ParseStrictJson(absl::string_view text) {
     return depth < kDeepest;
   };
   Json json;
-  // The library says where the text goes wrong by an exception only.
+  // The library reports the place of an error only by an exception.
   try {
     json = Json::parse(text.begin(), text.end(), look);
   } catch (const Json::exception& error) {
@@ -103,7 +103,7 @@ class ProductParser {
 
  private:
   absl::Status Error(absl::string_view key, const Json& got, absl::string_view want) const {
-    // Not what is nested: it may be nested deeper than the stack is.
+    // Does not print nested values: their depth could overflow the stack.
     const std::string text = got.is_structured() ? got.type_name() : got.dump();
     return absl::InvalidArgumentError(absl::StrCat("mix[", index_, "]", key.empty() ? "" : ".", key,
                                                    ": got ", text, ", want ", want));
@@ -243,7 +243,7 @@ MixPicker::MixPicker(const Mix& mix, uint64_t seed) : seed_(seed) {
 }
 
 size_t MixPicker::Pick(uint64_t call) const {
-  // Neighbouring calls are far apart in the generator's sequence of states.
+  // Spreads the seeds of neighbouring calls over the generator's states.
   SplitMix random(seed_ ^ (call * 0xd1342543de82ef95));
   const double at = random.Unit();
   const auto it = std::lower_bound(shares_.begin(), shares_.end(), at);

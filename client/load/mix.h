@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What is multiplied: a list of products, each with its share of the calls.
+// A mix: a list of products, each with its share of the calls.
 #pragma once
 
 #include <cstddef>
@@ -15,15 +15,14 @@
 
 namespace gemmd {
 
-// What is nested more than 32 deep is left out: to print it would take as deep a stack.
-// Errors: InvalidArgument for what is no JSON, with its place; and for a name that stands twice in
-// an object, as "path[1].to.name: got it twice, want each name once": the library would take the
-// last of the two.
+// Parses JSON; drops values nested more than 32 deep, because printing recurses. Errors:
+// InvalidArgument for malformed JSON, with the position, and for a duplicate name in an object, as
+// "path[1].to.name: got it twice, want each name once" (the library would keep the last).
 absl::StatusOr<nlohmann::json> ParseStrictJson(absl::string_view text);
 
 // D = A B for operands that are random or from files; m x n x k, `batch` of them.
 struct LoadProduct {
-  std::string name;  // In reports; derived from the rest where a mix gives none.
+  std::string name;  // Shown in reports; derived from the other members if not given.
   int64_t m = 0;
   int64_t n = 0;
   int64_t k = 0;
@@ -36,7 +35,7 @@ struct LoadProduct {
   v1::Order b_order = v1::ORDER_ROW_MAJOR;
   std::string kernel;       // Empty: the server chooses.
   std::string device;       // Empty: the server's default.
-  std::string operands;     // Where its operands are (payload.h). Empty: as the flag says.
+  std::string operands;     // Where the operands are (payload.h). Empty: --operands.
   std::string a_path = {};  // A .npy file with A; empty: A is random.
   std::string b_path = {};
   double weight = 1;  // Its share, relative to the other weights. Positive.
@@ -47,7 +46,7 @@ using Mix = std::vector<LoadProduct>;
 // "64x64x64 f32", "4 of 128x128x128 bf16 2:4 in f16 to bf16 KERNEL on DEVICE".
 std::string NameOf(const LoadProduct& product);
 
-// Adds " #2" and so on to names that are there already: reports tell products by their names.
+// Adds " #2" and so on to duplicate names: reports identify products by name.
 void MakeNamesUnique(Mix& mix);
 
 // The built-in mixes.
@@ -58,19 +57,19 @@ struct Profile {
 };
 const std::vector<Profile>& Profiles();
 
-// Errors: NotFound, naming those that there are.
+// Errors: NotFound, listing the profiles.
 absl::StatusOr<Mix> FindProfile(absl::string_view name);
 
-// A mix from a JSON array of objects: m, n and k, and as one likes name, batch, type,
+// A mix from a JSON array of objects: m, n and k, and optionally name, batch, type,
 // accumulation_type, output_type, fast_accumulation, sparse, b_order, kernel, device, operands, a,
 // b (paths of .npy files), weight. Errors: InvalidArgument: "mix[2].type: got "f33", want ...".
 absl::StatusOr<Mix> ParseMix(absl::string_view json);
 
-// Which product the call of a given number is for: weighted, random, and the same for the same
-// seed, whichever thread asks.
+// Picks the product of a call by its number: weighted and random, but the same for the same seed on
+// every thread.
 class MixPicker {
  public:
-  // Precondition: a mix that is not empty.
+  // Precondition: the mix is not empty.
   MixPicker(const Mix& mix, uint64_t seed);
   size_t Pick(uint64_t call) const;
 

@@ -62,7 +62,7 @@ absl::StatusOr<std::vector<int64_t>> ParseGaps(absl::string_view text) {
 
 namespace {
 
-// How long to wait before the next look for a stop.
+// How long to wait before checking for a stop again.
 absl::Duration Patience(int64_t until_ns) {
   return absl::Nanoseconds(std::clamp<int64_t>(until_ns - SteadyNowNs(), 0, kStopPatienceNs));
 }
@@ -111,7 +111,8 @@ int64_t InFlight::most() const {
 
 namespace {
 
-// How much later than the first sender the second one looks: about the time for the first to wake.
+// How much later the second sender checks than the first: about the time that the first takes to
+// wake.
 constexpr int64_t kSecondSenderNs = 60'000;
 
 }  // namespace
@@ -125,8 +126,8 @@ OpenSender::OpenSender(const OpenLoop& loop, const LoadWindow& window, const Sto
       send_(std::move(send)),
       arrivals_(loop.arrivals) {}
 
-// Two threads wait for each call, and the first one awake sends it: a thread that the machine
-// wakes late, or that still sends the call before, delays nothing.
+// Two threads wait for each call, and the first one awake sends it, so that a thread that wakes
+// late, or is still sending the previous call, delays nothing.
 void OpenSender::Run() {
   {
     absl::MutexLock lock(&mutex_);
@@ -141,7 +142,7 @@ void OpenSender::Run() {
   next_due_ns_ = due_ns_;
 }
 
-// Looks for a call `later_ns` after the time at which it is due.
+// Sends due calls; checks `later_ns` after each is due.
 void OpenSender::SendWhatIsDue(int64_t later_ns) {
   WakeThisThreadOnTime();
   while (true) {
@@ -159,8 +160,8 @@ void OpenSender::SendWhatIsDue(int64_t later_ns) {
   }
 }
 
-// The call that is due, entered, once the limit of calls in flight lets it pass; none where the
-// run ends before.
+// Waits until the limit of calls in flight admits the due call, and returns it, entered; nullopt if
+// the run ends first.
 std::optional<OpenSender::Due> OpenSender::Admit() {
   if (in_flight_.WaitForRoom(loop_.max_in_flight, window_.to_ns, stop_)) {
     freed_ns_ = SteadyNowNs();
@@ -183,10 +184,10 @@ void OpenSender::NextDue() {
   ++counted_;
 }
 
-// Whether the window has ended or a stop has cut it short: what was due by then was held back.
+// Counts the calls due before the end of the window, or before a stop, that were held back.
 void OpenSender::CountUnsent() {
   const int64_t until_ns = std::min(SteadyNowNs(), window_.to_ns);
-  // At a high rate that may be many calls: one more stop ends the count.
+  // At a high rate, counting may take long: another stop request ends it.
   const int stops = stop_.load();
   while (is_planned_ && due_ns_ <= until_ns && stop_.load(std::memory_order_relaxed) <= stops) {
     unsent_ += due_ns_ >= window_.from_ns;

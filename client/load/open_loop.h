@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// An open loop: when its calls are due, and who sends them then, as far as the limit of calls in
-// flight lets them pass. Those that the limit kept back to the end are counted.
+// An open loop: when calls are due, and the threads that send them subject to the limit of calls in
+// flight. Calls held back by the limit until the end are counted.
 #pragma once
 
 #include <cstddef>
@@ -19,16 +19,16 @@
 
 namespace gemmd {
 
-// When the calls of an open loop are due: fixed before the first is sent, whatever the server does.
+// Due times of an open loop are fixed before the first call, independent of the server.
 
-// Calls per second: `from` at the start, `to` after `ramp_ns` and from then on, a straight line
-// between. Both positive.
+// Calls per second: rises linearly from `from` at the start to `to` at `ramp_ns`, then constant.
+// Both positive.
 struct RateCurve {
   double from = 0;
   double to = 0;
   int64_t ramp_ns = 0;
 
-  // When as many calls as `calls` (a real number) are due.
+  // The time by which `calls` (a real number) calls are due.
   double TimeOfNs(double calls) const;
 };
 
@@ -36,14 +36,14 @@ struct ArrivalPlan {
   RateCurve rate = {};
   bool is_poisson = false;  // Independent calls at that rate, else evenly spaced ones.
   uint64_t seed = 1;
-  // If not empty: the gap before each call, over and over; the rate then counts for nothing.
+  // If not empty: the gap before each call, repeated; the rate is then ignored.
   std::vector<int64_t> replay_gaps_ns = {};
 };
 
-// The times of calls since the start, in order, without end.
+// The infinite sequence of due times since the start.
 class Arrivals {
  public:
-  // Precondition: a positive rate, or gaps of which one at least is positive.
+  // Precondition: a positive rate, or at least one positive gap.
   explicit Arrivals(ArrivalPlan plan) : plan_(std::move(plan)), random_(plan_.seed) {}
 
   int64_t NextNs();
@@ -57,30 +57,28 @@ class Arrivals {
   bool is_first_ = true;
 };
 
-// Gaps from text, one a line: seconds, or a time such as 500us; # begins a comment.
-// Errors: InvalidArgument naming the line, or where no gap is positive.
+// Parses gaps, one per line: seconds, or a time such as 500us; # begins a comment. Errors:
+// InvalidArgument, naming the line, or if no gap is positive.
 absl::StatusOr<std::vector<int64_t>> ParseGaps(absl::string_view text);
 
-// The calls of a run between their turn and their answer.
-//
-// Threads: any.
+// Counts the calls of a run between their turn and their answer. Thread-safe.
 class InFlight {
  public:
   void Enter();
 
-  // The run may be gone after this call.
+  // The run may be destroyed after this call.
   void Leave();
 
-  // Waits until there are fewer than `most`, until that time or until a stop is asked for. Whether
-  // it had to wait.
+  // Waits until fewer than `most` calls are in flight, until `until_ns`, or until a stop request.
+  // Returns whether it had to wait.
   bool WaitForRoom(int64_t most, int64_t until_ns, const StopRequests& stop);
 
-  // Waits until there are none, until that time or until more than `stops` stops are asked for;
-  // false in the last two cases.
+  // Waits until no call is in flight, until `until_ns`, or until there are more than `stops` stop
+  // requests; returns false in the last two cases.
   bool WaitForNone(int64_t until_ns, int stops, const StopRequests& stop);
 
   int64_t now() const;
-  int64_t most() const;  // So far.
+  int64_t most() const;  // The max so far.
 
  private:
   mutable absl::Mutex mutex_;
@@ -90,34 +88,34 @@ class InFlight {
 
 struct OpenLoop {
   ArrivalPlan arrivals = {};
-  int64_t max_in_flight = 10000;  // Calls beyond wait, which is counted as blocked time.
+  int64_t max_in_flight = 10000;  // Further calls wait; the wait counts as blocked time.
 };
 
-// When a run counts its calls. Times are of the monotone clock.
+// When a run counts its calls. Times are of the monotonic clock.
 struct LoadWindow {
   int64_t start_ns = 0;  // Start of the warm-up.
   int64_t from_ns = 0;
   int64_t to_ns = 0;
-  int64_t count = 0;  // Most calls due within the window; 0: as many as come.
+  int64_t count = 0;  // Max calls due within the window; 0: unlimited.
 };
 
 class OpenSender {
  public:
   struct Due {
     int64_t intended_ns = 0;
-    int64_t admitted_ns = 0;  // The same time as in CallSample.
+    int64_t admitted_ns = 0;  // As in CallSample.
   };
 
-  // All of them outlive the sender. `send` starts a call that has entered `in_flight`; two threads
-  // call it.
+  // The arguments must outlive the sender. `send` starts a call already entered in `in_flight`; two
+  // threads call it.
   OpenSender(const OpenLoop& loop, const LoadWindow& window, const StopRequests& stop,
              InFlight& in_flight, std::function<void(const Due&)> send);
 
   // Sends until the last call, the end of the window or a stop. Blocks.
   void Run();
 
-  // What is known after Run(): calls of the window that were due before it ended and were not sent;
-  // whether the calls ended before the window; when the next would have been due.
+  // Valid after Run(): the number of calls due in the window but not sent; whether the call limit
+  // ended the run before the window did; when the next call would have been due.
   int64_t unsent() const { return unsent_; }
   bool is_out_of_calls() const { return is_out_of_calls_; }
   int64_t next_due_ns() const { return next_due_ns_; }
@@ -141,7 +139,7 @@ class OpenSender {
   int64_t counted_ ABSL_GUARDED_BY(mutex_) = 0;       // Calls of the window, the one due included.
   int64_t freed_ns_ ABSL_GUARDED_BY(mutex_) = 0;      // When the limit last let a call pass.
   bool is_planned_ ABSL_GUARDED_BY(mutex_) = true;    // Whether the call due belongs to the run.
-  bool is_given_up_ ABSL_GUARDED_BY(mutex_) = false;  // By a stop or the end of the window.
+  bool is_given_up_ ABSL_GUARDED_BY(mutex_) = false;  // Due to a stop or the end of the window.
 
   // Results of Run().
   int64_t unsent_ = 0;

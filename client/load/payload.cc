@@ -33,7 +33,7 @@ v1::ElementType OutputTypeOf(const LoadProduct& product) {
                                                              : product.output_type;
 }
 
-// What a file says about a size of the product.
+// Sets a size of the product from a file, or checks that they agree.
 absl::Status Agree(const std::string& path, absl::string_view size, int64_t got, int64_t& want) {
   if (want == 0) want = got;
   if (got == want) return absl::OkStatus();
@@ -41,7 +41,7 @@ absl::Status Agree(const std::string& path, absl::string_view size, int64_t got,
                                                  " as the rest of the product"));
 }
 
-// Reads one operand of `rows` x `columns`, whose names are `row_size` and `column_size`.
+// Reads an operand of `rows` x `columns`; errors call these sizes `row_size` and `column_size`.
 absl::StatusOr<NpyArray> Read(const std::string& path, LoadProduct& product,
                               absl::string_view row_size, int64_t& rows,
                               absl::string_view column_size, int64_t& columns) {
@@ -97,7 +97,8 @@ struct IntegerRange {
   int64_t most;
 };
 
-// A float with p significant bits holds +-2^p; a type whose exponent ends sooner holds less.
+// A float with p significant bits holds all integers up to +-2^p, or fewer if its exponent range
+// ends first.
 IntegerRange RangeOfType(v1::ElementType type) {
   switch (type) {
     case v1::ELEMENT_TYPE_F64:
@@ -120,8 +121,8 @@ IntegerRange RangeOfType(v1::ElementType type) {
   }
 }
 
-// Sums below this are exact in any order. Tensor cores add the products of 8-bit floats and
-// narrower ones with 13 bits below the largest of them.
+// Sums below this are exact in any order. Tensor cores sum the products of floats of at most 8 bits
+// with 13 bits below the largest product.
 double ExactLimit(const LoadProduct& product) {
   switch (AccumulationOf(product)) {
     case v1::ELEMENT_TYPE_F64: return 0x1p53;
@@ -131,8 +132,8 @@ double ExactLimit(const LoadProduct& product) {
   }
 }
 
-// The widest range whose products add up to exact integers whatever they are; none where even ones
-// do not, or D is of a type that rounds.
+// The widest range of operand values for which every sum of products is an exact integer; nullopt
+// if there is none, or if D's type rounds.
 std::optional<IntegerRange> ExactRange(const LoadProduct& product) {
   const v1::ElementType accumulation = AccumulationOf(product);
   if (product.output_type != v1::ELEMENT_TYPE_UNSPECIFIED && product.output_type != accumulation) {
@@ -166,7 +167,7 @@ int64_t IntegerAt(const MatrixReader& matrix, int64_t batch, int64_t row, int64_
   return static_cast<int64_t>(matrix.At(batch, row, column));
 }
 
-// Sums wrap around: unsigned.
+// Unsigned arithmetic: sums wrap around.
 int64_t Add(int64_t sum, int64_t a, int64_t b) {
   return static_cast<int64_t>(static_cast<uint64_t>(sum) +
                               static_cast<uint64_t>(a) * static_cast<uint64_t>(b));
@@ -206,7 +207,7 @@ absl::Status CheckFingerprint(const Fingerprint& fingerprint, const v1::Matrix& 
       int64_t sum = 0;
       for (int64_t j = 0; j < d.columns(); ++j) {
         const double element = reader.At(matrix, i, j);
-        // NaN fails.
+        // NaN fails this test.
         if (!(std::fabs(element) <= 0x1p53) || element != std::trunc(element)) {
           return absl::DataLossError(absl::StrCat("d[", matrix, ", ", i, ", ", j, "]: got ",
                                                   element, ", want an integer"));
@@ -222,7 +223,7 @@ absl::Status CheckFingerprint(const Fingerprint& fingerprint, const v1::Matrix& 
   return absl::OkStatus();
 }
 
-// The bytes of the operands that are not given: A by rows, B in its order.
+// The bytes of the random operands: A row-major, B in its order.
 struct OperandBytes {
   std::string a;
   std::string b;
@@ -270,7 +271,8 @@ absl::StatusOr<v1::MultiplyRequest> MakeRequest(const LoadProduct& product,
   return BuildRequest(a, b, options);
 }
 
-// Operands and the message that has them, whose lines start on bytes, and sums for the checks.
+// Checks the memory for the operands, for the message that contains them (lines start on bytes),
+// and for the sums of the checks.
 absl::Status CheckMemory(const LoadProduct& product) {
   const auto line_bytes = [&](int64_t elements) {
     return (elements * ElementBits(product.type) + 7) / 8;
@@ -292,12 +294,12 @@ absl::Status CheckSize(const LoadProduct& product) {
   const double bits = ElementBits(product.type);
   const double elements = static_cast<double>(product.m + product.n) *
                           static_cast<double>(product.k) * static_cast<double>(product.batch);
-  // A message of gRPC ends at 2 GiB.
+  // A gRPC message has less than 2 GiB.
   if (!(elements * bits / 8 < 0x1p31)) {
     return absl::InvalidArgumentError(absl::StrCat(product.name, ": got ", elements * bits / 8,
                                                    " bytes of operands, want less than 2^31"));
   }
-  // After this check the number of operations fits 63 bits too.
+  // This check also ensures that the number of operations fits 63 bits.
   const double answer_bytes = static_cast<double>(product.m) * static_cast<double>(product.n) *
                               static_cast<double>(product.batch) *
                               ElementBits(OutputTypeOf(product)) / 8;
@@ -308,7 +310,7 @@ absl::Status CheckSize(const LoadProduct& product) {
   return CheckMemory(product);
 }
 
-// Brings a result that stayed on the server, and frees its slot.
+// Downloads a result that stayed on the server, and frees its slot.
 absl::Status FetchResult(const Payload& payload, v1::MultiplyResponse& response) {
   const auto slot = payload.slots.find(response.tensor().handle());
   if (slot == payload.slots.end()) {
@@ -333,7 +335,7 @@ void Payload::LetGo(const v1::MultiplyResponse& response) const {
 absl::StatusOr<Payload> MakePayload(const LoadProduct& product, OperandValues values, uint64_t seed,
                                     const GivenOperands& given) {
   if (absl::Status status = CheckSize(product); !status.ok()) return status;
-  // Nobody knows whether the products of given values add up to exact integers.
+  // Sums of products of given values may not be exact integers.
   const bool is_random = !given.a.has_value() && !given.b.has_value();
   const std::optional<IntegerRange> range =
       is_random && values == OperandValues::kIntegers ? ExactRange(product) : std::nullopt;
@@ -353,7 +355,7 @@ absl::Status CheckAnswer(const Payload& payload, v1::MultiplyResponse response) 
   if (!payload.answers_inline) {
     if (absl::Status status = FetchResult(payload, response); !status.ok()) return status;
   }
-  // After this check its layout fits its bytes.
+  // FromResponse checks that the layout fits the bytes.
   const auto result = MultiplyResult::FromResponse(std::move(response));
   if (!result.ok()) return result.status();
   const v1::Matrix& d = result->response().d();
@@ -367,7 +369,7 @@ absl::Status CheckAnswer(const Payload& payload, v1::MultiplyResponse response) 
                                             payload.answer_bytes));
   }
   if (payload.fingerprint.has_value()) return CheckFingerprint(*payload.fingerprint, d);
-  // A few milliseconds, which the load should hardly notice.
+  // Limited to a few milliseconds, to disturb the load little.
   const auto verified =
       Verify(request, d, {.multiplications = int64_t{1} << 21, .elements = int64_t{1} << 16},
              SummationOn(result->response().device()));
@@ -381,7 +383,7 @@ absl::Status CheckAnswer(const Payload& payload, v1::MultiplyResponse response) 
 
 namespace {
 
-// An operand of the request as a tensor that stays; it then names that instead of bytes.
+// Uploads an operand as a resident tensor, which the request then names instead of bytes.
 absl::Status Keep(Client& client, int64_t rows, int64_t columns, int64_t batch,
                   v1::Operand& operand, std::vector<ResidentTensor>& tensors) {
   MatrixView view =
@@ -412,15 +414,15 @@ absl::StatusOr<std::shared_ptr<v1::MultiplyRequest>> KeepResult(const LoadProduc
   return kept;
 }
 
-// Calls that are under way together leave D in tensors of their own, as those of real callers do,
-// as long as the results are small.
+// Concurrent calls write D to different tensors, like calls of different users, as long as the
+// results are small.
 int64_t CountOfResults(int64_t bytes) {
   constexpr int64_t kMaxBytes = int64_t{4} << 20;
   constexpr int64_t kMax = 64;
   return std::clamp<int64_t>(kMaxBytes / std::max<int64_t>(bytes, 1), 1, kMax);
 }
 
-// Calls leave D in a few tensors, and those that are checked in another.
+// Calls leave D in a few tensors in turn; calls whose answers are checked use another tensor.
 absl::Status KeepResults(const LoadProduct& product, Client& client,
                          const std::shared_ptr<Client>& reader,
                          std::shared_ptr<v1::MultiplyRequest>& request, Payload& payload) {

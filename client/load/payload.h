@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The request of each product of a mix, made once and sent many times, and what its answer must be:
-// operands that are random or from files, in the call or on the server.
+// The request of each product of a mix, built once and sent many times, and the check of its
+// answer. Operands are random or from files, in the call or on the server.
 #pragma once
 
 #include <atomic>
@@ -30,62 +30,62 @@ struct GivenOperands {
   std::optional<NpyArray> b = {};
 };
 
-// Reads the files that the product names, and fills in what it leaves open (0): its sizes, its
-// batch and its type. Its type, where it has one, tells what narrow types a file holds. Errors:
-// NotFound or InvalidArgument where a file cannot be used, does not fit the product or the other
-// file, or where a size stays open.
+// Reads the files that the product names, and sets its unspecified (0) sizes, batch and type. The
+// product's type, if given, tells which narrow type a file holds. Errors: NotFound or
+// InvalidArgument if a file cannot be used, does not fit the product or the other file, or if a
+// size remains unspecified.
 absl::StatusOr<GivenOperands> ReadOperands(LoadProduct& product);
 
-// What the operands hold. Integers so small that every order of summation is exact where the type
-// allows that, or standard normal values (whole-range integers in integer types).
+// Values of the operands: integers so small that every order of summation is exact, if the type
+// allows that; or standard normal values (integers over the whole range in integer types).
 enum class OperandValues { kIntegers, kNormal };
 
-// Freivalds' check: D x = A (B x) for a random x, all in integers modulo 2^64. With factors of 20
-// bits a wrong D passes once in 2^20 times.
+// Freivalds' check: D x = A (B x) for a random x, all in integers modulo 2^64. With 20-bit values
+// in x, a wrong D passes with a probability of 2^-20.
 struct Fingerprint {
   std::vector<int64_t> x;   // n values.
   std::vector<int64_t> dx;  // batch * m values.
 };
 
-// A tensor that a call whose result is checked has to itself until the result was fetched: other
-// calls of the product overwrite a few tensors all the time.
+// A tensor reserved for a call whose result is checked, until that result has been fetched: other
+// calls of the product keep overwriting a few shared tensors.
 struct ResultSlot {
-  std::shared_ptr<const v1::MultiplyRequest> request;  // Leaves D there.
-  std::shared_ptr<Client> reader;                      // Brings it.
+  std::shared_ptr<const v1::MultiplyRequest> request;  // Leaves D in the tensor.
+  std::shared_ptr<Client> reader;                      // Fetches it.
   std::atomic<bool> is_taken = false;
 };
 
 struct Payload {
-  std::shared_ptr<const v1::MultiplyRequest> request;  // With its operands, by which D is checked.
-  // What is sent to each client where that is not `request`: operands may lie on its server.
+  std::shared_ptr<const v1::MultiplyRequest> request;  // Contains the operands, for checking D.
+  // The request of each client, if it differs from `request` because operands are resident.
   std::vector<std::shared_ptr<const v1::MultiplyRequest>> placed = {};
-  // What takes turns with that: the same product with its result in other tensors.
+  // Requests used in turn with `placed`: the same product with results in other tensors.
   std::vector<std::vector<std::shared_ptr<const v1::MultiplyRequest>>> others = {};
   std::unique_ptr<std::atomic<uint64_t>> calls = std::make_unique<std::atomic<uint64_t>>(0);
-  std::vector<ResidentTensor> tensors = {};  // Those operands, and results that stay there.
-  // Where results stay on the server: for each client the slot of calls that are checked, and all
-  // by the handles of their tensors.
+  std::vector<ResidentTensor> tensors = {};  // Resident operands and results.
+  // If results stay on the server: the slot for checked calls of each client, and all slots by the
+  // handles of their tensors.
   std::vector<ResultSlot*> slot_of_client = {};
   std::map<std::string, std::unique_ptr<ResultSlot>> slots = {};
-  std::optional<Fingerprint> fingerprint;  // Absent where D is not made of exact integers.
+  std::optional<Fingerprint> fingerprint;  // Absent unless D consists of exact integers.
   int64_t operations = 0;
-  int64_t sent_bytes = 0;      // With each call.
-  int64_t answer_bytes = 0;    // Those of D.
-  bool answers_inline = true;  // D comes back with each answer.
+  int64_t sent_bytes = 0;      // Per call.
+  int64_t answer_bytes = 0;    // Bytes of D.
+  bool answers_inline = true;  // D Each answer contains D.
 
-  // Those of a call and its answer on the wire, but for the headers.
+  // Bytes of a call and its answer on the wire, without headers.
   int64_t wire_bytes() const { return sent_bytes + (answers_inline ? answer_bytes : 0); }
 
-  // The slot of a client, for one call; null where another call has it. Any thread.
+  // Takes the slot of a client for one call; null if another call has it. Any thread.
   ResultSlot* TakeSlot(size_t client) const {
     ResultSlot* const slot = slot_of_client[client];
     return slot->is_taken.exchange(true) ? nullptr : slot;
   }
 
-  // Frees the slot of a result that nobody will fetch. Any thread.
+  // Frees the slot of a result that will not be fetched. Any thread.
   void LetGo(const v1::MultiplyResponse& response) const;
 
-  // The next one to be sent. Any thread.
+  // The next request to send. Any thread.
   const std::shared_ptr<const v1::MultiplyRequest>& RequestFor(size_t client) const {
     if (placed.empty()) return request;
     if (client >= others.size() || others[client].empty()) return placed[client];
@@ -95,32 +95,32 @@ struct Payload {
   }
 };
 
-// Errors: InvalidArgument for a product too large to be sent, or without a sparse form.
-// Operands that are given take the place of random ones; the product fits them (ReadOperands).
+// Errors: InvalidArgument for a product that is too large to send, or has no sparse form. Given
+// operands replace random ones; ReadOperands has fitted the product to them.
 absl::StatusOr<Payload> MakePayload(const LoadProduct& product, OperandValues values, uint64_t seed,
                                     const GivenOperands& given = {});
 
-// Whether D is the answer to that request: OK, or DataLoss where it is wrong, naming an element or
-// row. Without a fingerprint a sample of the elements is compared with f64 sums within a derived
-// bound.
+// Checks D: OK, or DataLoss if D is wrong, naming an element or row. Without a fingerprint,
+// compares a sample of the elements with f64 sums within a derived bound.
 absl::Status CheckAnswer(const Payload& payload, v1::MultiplyResponse response);
 
-// Where the operands of a product are when a call is made: in the call, or on the server.
+// Where a product's operands are: in the call, or on the server.
 struct OperandPlace {
   absl::string_view name;
   absl::string_view what;
-  bool keeps_b;   // On the server: uploaded once, ahead of the load.
-  bool keeps_ad;  // A too, and D stays in tensors that the calls of the product overwrite in turn.
+  bool keeps_b;   // B is resident: uploaded once, before the load.
+  bool keeps_ad;  // A is resident too, and D stays in tensors that the product's calls overwrite in
+                  // turn.
 };
 const std::vector<OperandPlace>& OperandPlaces();
 
 // Null for an unknown name.
 const OperandPlace* FindOperandPlace(absl::string_view name);
 
-// Uploads what the place keeps in the client's session, and adds the request that names it; clients
-// come in the order of `placed`. `reader` is another client of the same server: it joins the
-// session to bring results that are checked; not null where the place keeps D. Errors: those of the
-// server.
+// Uploads the operands that the place keeps, in the client's session, and adds the request that
+// names them. Call in the order of the clients in `placed`. `reader`, another client of the same
+// server, joins the session to fetch results that are checked; not null if the place keeps D.
+// Errors: those of the server.
 absl::Status PlaceOperands(const OperandPlace& place, const LoadProduct& product, Client& client,
                            const std::shared_ptr<Client>& reader, Payload& payload);
 

@@ -59,7 +59,7 @@ void Histogram::Merge(const Histogram& other) {
 double Histogram::MeanNs() const { return count_ == 0 ? 0 : sum_ns_ / static_cast<double>(count_); }
 
 int64_t Histogram::ValueAt(double fraction) const {
-  // The product may be a little above the true one, which would make 0.07 of 100 values the eighth.
+  // Corrects rounding: 0.07 * 100 is slightly above 7, which would select the eighth value.
   const double rank = fraction * static_cast<double>(count_) * (1 - 1e-14);
   return ValueAtRank(static_cast<int64_t>(std::ceil(rank)));
 }
@@ -112,7 +112,7 @@ std::array<int64_t, kCallStages> StagesOf(const CallSample& sample) {
           timing.total_ns(),    sample.ended_ns - sample.sent_ns - timing.total_ns()};
 }
 
-// Few kernels answer a load, so they are looked at one by one.
+// Linear search: only a few kernels answer a load.
 KernelTally& KernelOf(std::vector<KernelTally>& kernels, absl::string_view kernel,
                       absl::string_view device) {
   for (KernelTally& known : kernels) {
@@ -245,7 +245,7 @@ void StepResult::Append(const StepResult& next) {
   offered = mean(offered, next.offered);
   client_cores = mean(client_cores, next.client_cores);
   usable_cores = next.usable_cores;
-  // Answers that were only waited for come after the window.
+  // Answers after the window were only waited for.
   int64_t end_ns = std::llround(window_s * 1e9);
   if (!intervals.empty()) end_ns = std::max(end_ns, intervals.back().to_ns);
   for (LoadInterval interval : next.intervals) {
@@ -263,7 +263,7 @@ void StepResult::Append(const StepResult& next) {
 }
 
 Recorder::Shard& Recorder::ShardOfThisThread() {
-  // Ids are addresses: their low bits are all the same.
+  // Thread ids are addresses, with equal low bits.
   const size_t hash = std::hash<std::thread::id>()(std::this_thread::get_id());
   return shards_[(hash ^ hash >> 13 ^ hash >> 21) % shards_.size()];
 }
@@ -319,7 +319,7 @@ IntervalTally Recorder::TakeInterval(int64_t next_to_ns) {
 IntervalTally Recorder::TakeRest() {
   constexpr int64_t kNever = std::numeric_limits<int64_t>::max();
   IntervalTally all = TakeInterval(kNever);
-  all.Merge(TakeInterval(kNever));  // What ended after the interval's end.
+  all.Merge(TakeInterval(kNever));  // Calls that ended after the interval.
   return all;
 }
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What became of calls: samples, which end on many threads, the histograms and tallies that they
-// add up to without those of the warm-up, and the result of a step.
+// Outcomes of calls: samples, recorded by many threads; histograms and tallies of samples without
+// the warm-up; and the result of a step.
 #pragma once
 
 #include <array>
@@ -24,12 +24,12 @@ namespace gemmd {
 // Counts of times with a bounded relative error; any number of histograms merge without loss.
 //
 // The layout is that of HdrHistogram: values below 2048 have a bucket each; above, every power of
-// two is cut into 1024 equal buckets, so that a value is known to one part in 1024 whatever its
-// size. (Debian 12 has no package of HdrHistogram_c; percentiles of merged histograms are what a
-// load tester must not get wrong, so the test compares them with sorted values.)
+// two is divided into 1024 equal buckets, for a relative precision of 1/1024. (Debian 12 has no
+// package of HdrHistogram_c; the test compares percentiles of merged histograms with those of
+// sorted values.)
 class Histogram {
  public:
-  // A bucket that is not empty. `value_ns` is the largest value that falls into it.
+  // A nonempty bucket. `value_ns` is the largest value that falls into it.
   struct Bucket {
     int64_t value_ns = 0;
     int64_t count = 0;
@@ -45,8 +45,8 @@ class Histogram {
   double sum_ns() const { return sum_ns_; }
   double MeanNs() const;
 
-  // The value at `fraction` (0 to 1) by nearest rank: the smallest value that at least that share
-  // of the values does not exceed, up to the width of its bucket and never above max_ns(). 0 where
+  // The value at `fraction` (0 to 1) by nearest rank: the smallest value such that at least that
+  // share of the values is not larger, to the precision of its bucket and at most max_ns(). 0 if
   // empty.
   int64_t ValueAt(double fraction) const;
 
@@ -58,47 +58,47 @@ class Histogram {
 
   std::vector<Bucket> Buckets() const;
 
-  // The inverse of Buckets(), with what the buckets do not tell.
+  // The inverse of Buckets(), with the data that buckets lack.
   static Histogram FromBuckets(const std::vector<Bucket>& buckets, int64_t min_ns, int64_t max_ns,
                                double sum_ns);
 
  private:
-  std::vector<int64_t> counts_;  // By bucket, as far as there are any.
+  std::vector<int64_t> counts_;  // By bucket, up to the last nonempty one.
   int64_t count_ = 0;
   int64_t min_ns_ = 0;
   int64_t max_ns_ = 0;
   double sum_ns_ = 0;
 };
 
-// What became of calls: one sample each, and the histograms that they add up to.
-//
-// The one thing to get wrong is where the clock starts. `latency` counts from the time at which a
-// call was due, so that a server that stalls is charged for every call that had to wait meanwhile,
-// those not yet sent included; `service` counts from the actual send and is there to compare.
+// Outcomes of calls: one sample per call, and histograms of samples. Beware of where the clock
+// starts. `latency` counts from the time at which a call was due, so that a stalled server is
+// charged for every call that had to wait, including calls not yet sent. `service` counts from the
+// actual send, for comparison.
 
 // Canonical status codes: 0 to 16.
 inline constexpr size_t kCallCodes = 17;
 using CallsByCode = std::array<int64_t, kCallCodes>;
-size_t CodeIndex(absl::StatusCode code);  // A code that is none counts as the last.
+size_t CodeIndex(absl::StatusCode code);  // Unknown codes count as the last.
 int64_t FailedOf(const CallsByCode& calls);
 
-// One call. Times are of the monotone clock.
+// One call. Times are of the monotonic clock.
 struct CallSample {
-  size_t product = 0;       // In the mix.
-  int64_t intended_ns = 0;  // When it was due; in a closed loop, when its turn came.
-  int64_t admitted_ns = 0;  // When the limit of calls in flight let it pass; not before intended.
+  size_t product = 0;       // Index in the mix.
+  int64_t intended_ns = 0;  // When the call was due; in a closed loop, when its turn came.
+  int64_t admitted_ns =
+      0;  // When the limit of calls in flight admitted the call; not before `intended_ns`.
   int64_t sent_ns = 0;
   int64_t ended_ns = 0;
   absl::StatusCode code = absl::StatusCode::kOk;
-  v1::Timing timing = {};  // The server's; where the code is OK.
+  v1::Timing timing = {};  // The server's timing, if the code is OK.
   int64_t operations = 0;
   int64_t bytes = 0;
-  absl::string_view kernel = {};  // Where the code is OK.
+  absl::string_view kernel = {};  // Set if the code is OK.
   absl::string_view device = {};
 };
 
-// The stages of the server's timing in the order in which they happen, then its total, then what is
-// left of the service time: the network, gRPC and this client.
+// The stages of the server's timing in order, then their total, then the rest of the service time:
+// network, gRPC and this client.
 inline constexpr std::array kStageNames = {"receive",  "queue",        "copy_in", "compute",
                                            "copy_out", "send_prepare", "total",   "outside"};
 inline constexpr size_t kCallStages = kStageNames.size();
@@ -128,12 +128,12 @@ struct Tally {
   Histogram service;         // From the actual send to the answer, for calls that ended OK.
   Histogram punctual;        // The latency without the send error, for calls that ended OK.
   Histogram blocked;         // Waiting for the limit of calls in flight, for all calls.
-  Histogram send_error;      // From when it could be sent to when it was, for all calls.
+  Histogram send_error;      // From when the call could be sent to when it was sent, for all calls.
   Histogram failed_latency;  // From when the call was due, for calls that failed.
   std::array<Histogram, kCallStages> stages;
   std::vector<Histogram> latency_by_product;
-  // In the order in which they were first seen. A server that names no end of kernels fills the
-  // last one, kOtherKernels.
+  // In order of first appearance. If a server names too many kernels, the last entry,
+  // kOtherKernels, takes the rest.
   std::vector<KernelTally> kernels;
   CallsByCode calls_by_code = {};
   int64_t operations = 0;
@@ -151,55 +151,57 @@ inline constexpr size_t kMaxKernels = 64;
 inline constexpr size_t kMaxTallyNameBytes = 200;
 inline constexpr absl::string_view kOtherKernels = "(other kernels)";
 
-// "OK 120, UNAVAILABLE 3"; only those that there are.
+// "OK 120, UNAVAILABLE 3"; without codes that did not occur.
 std::string CodesText(const CallsByCode& calls_by_code);
 
-// "3 of 123 (UNAVAILABLE 3)": those that failed.
+// "3 of 123 (UNAVAILABLE 3)": failed calls.
 std::string FailedCodesText(const CallsByCode& calls_by_code);
 
-// The calls that ended within one interval. A few figures, not their histogram: a run of a week has
+// The calls that ended within one interval. Only a few figures, no histogram: a run of a week has
 // many intervals.
 struct LoadInterval {
-  int64_t from_ns = 0;  // Since the end of the warm-up, so negative within it.
+  int64_t from_ns = 0;  // Since the end of the warm-up; negative during the warm-up.
   int64_t to_ns = 0;
   int64_t in_flight = 0;  // At the interval's end.
   int64_t ok = 0;
   int64_t failed = 0;
-  int64_t p50_ns = 0;  // Latencies from the intended send; 0 where no call ended OK.
+  int64_t p50_ns = 0;  // Latencies from the intended send; 0 if no call ended OK.
   int64_t p99_ns = 0;
   int64_t max_ns = 0;
 };
 
-// At most `most` intervals (at least one) in the place of neighbours: calls added up, and of the
-// latencies the worst, so that no stall is lost.
+// Merges neighbouring intervals to at most `most` (at least one): adds up calls and takes the worst
+// latencies, so that every stall remains visible.
 std::vector<LoadInterval> Thinned(const std::vector<LoadInterval>& intervals, size_t most);
 
-// The share of its cores beyond which the client is taken for the limit.
+// CPU utilization above which the client counts as the bottleneck.
 inline constexpr double kMaxClientShare = 0.8;
 
 struct StepResult {
   Tally tally;  // The calls due within the window.
-  // From the end of the warm-up to the end of the duration; of a count, to the last answer.
+  // From the end of the warm-up to the end of the duration; with a call count, to the last answer.
   double window_s = 0;
-  double rate = 0;        // Calls that ended OK within the window, per second.
-  double offered = 0;     // Calls due per second of the time in which they were.
-  int64_t unsent = 0;     // Calls due that the limit of calls in flight held to the window's end.
-  int64_t sent_late = 0;  // Calls sent more than 1 ms after they could be.
+  double rate = 0;     // Calls that ended OK within the window, per second.
+  double offered = 0;  // Calls due per second, over the time in which calls were due.
+  int64_t unsent =
+      0;  // Due calls that the limit of calls in flight held back until the window's end.
+  int64_t sent_late = 0;  // Calls sent more than 1 ms after they could have been.
   int64_t max_in_flight = 0;
-  double client_cores = 0;  // Cores that this process kept busy within the window.
-  double usable_cores = 0;  // Cores that it may use.
+  double client_cores = 0;  // Average number of cores that this process used in the window.
+  double usable_cores = 0;  // Cores that this process may use.
   bool was_interrupted = false;
   std::map<absl::StatusCode, std::string> first_messages = {};  // First message of each failure.
-  std::vector<LoadInterval> intervals = {};                     // The window's.
+  std::vector<LoadInterval> intervals = {};                     // Intervals of the window.
 
-  // Whether this process is too busy to say how fast the server is.
+  // Whether this process is too busy to measure the server.
   bool IsClientBusy() const { return client_cores > kMaxClientShare * usable_cores; }
 
-  // Adds a run of the same load that came after this one.
+  // Appends a later run of the same load.
   void Append(const StepResult& next);
 };
 
-// The calls that ended within some time, warm-up or not: for the live view and plots over time.
+// Calls that ended within an interval, including the warm-up: for the live view and plots over
+// time.
 struct IntervalTally {
   Histogram latency;  // Calls that ended OK.
   CallsByCode calls_by_code = {};
@@ -211,34 +213,34 @@ struct IntervalTally {
 
 class Recorder {
  public:
-  // Calls that were due before `from_ns` are warm-up; only those that end within the window count
-  // for the rate.
+  // Calls that were due before `from_ns` are warm-up; only calls that end within the window count
+  // towards the rate.
   Recorder(int64_t from_ns, int64_t to_ns) : window_from_ns_(from_ns), window_to_ns_(to_ns) {}
 
   // Any thread.
   void Add(const CallSample& sample);
 
-  // Ends the window sooner.
+  // Ends the window earlier.
   void EndWindow(int64_t to_ns) { window_to_ns_.store(to_ns); }
 
   // All samples so far, of all threads, without the warm-up's.
   Tally Total() const;
 
-  // Calls that ended OK within the window, whenever they were due: what a rate is made of.
+  // Calls that ended OK within the window, whenever they were due. The rate counts these.
   int64_t EndedInWindow() const { return ended_in_window_.load(); }
 
-  // Until when the interval goes: calls that end later are of the next one, however late somebody
-  // comes to take this one.
+  // Sets the end of the interval. Calls that end later belong to the next interval, however late
+  // this one is taken.
   void SetIntervalEnd(int64_t to_ns);
 
-  // The interval's calls; the next one goes until then.
+  // Takes the interval's calls; the next interval ends at `next_to_ns`.
   IntervalTally TakeInterval(int64_t next_to_ns);
 
-  // All calls that are left.
+  // Takes all remaining calls.
   IntervalTally TakeRest();
 
  private:
-  // Threads of gRPC seldom meet in one of these.
+  // Sharded so that gRPC threads seldom contend.
   struct alignas(64) Shard {
     mutable absl::Mutex mutex;
     Tally total ABSL_GUARDED_BY(mutex);

@@ -19,7 +19,8 @@
 namespace gemmd {
 namespace {
 
-// "99.9" as 0.999: a quotient would be the next number, and of another rank.
+// Parses "99.9" as exactly 0.999: the quotient 99.9 / 100 would be a neighbouring number with
+// another rank.
 bool ParsePercentile(absl::string_view text, double& fraction) {
   const bool is_decimal = !text.empty() && text.find_first_not_of("0123456789.") == text.npos;
   return is_decimal && absl::SimpleAtod(absl::StrCat(text, "e-2"), &fraction);
@@ -44,17 +45,17 @@ absl::StatusOr<SloObjective> ParseSlo(absl::string_view text) {
 }
 
 int64_t LeastCalls(const SloObjective& objective) {
-  // The quotient may be a little off, which no percentile of fewer than twelve digits is.
+  // Corrects rounding of the quotient; percentiles have fewer than twelve digits.
   return std::llround(std::ceil(1 / (1 - objective.fraction) * (1 - 1e-9)));
 }
 
 namespace {
 
-// Share of the calls offered in a window that need not end within it. Calls that are due less than
-// the objective's latency before its end, and one more at its edge, need not either.
+// Share of a window's calls that may end after it. So may the calls due less than the objective's
+// latency before its end, and one more at the edge.
 constexpr double kMaxShortfall = 0.01;
 
-// What a server answers whatever its load.
+// Whether a status does not depend on the server's load.
 bool IsOfAnyLoad(absl::StatusCode code) {
   constexpr std::array kCodes = {absl::StatusCode::kInvalidArgument, absl::StatusCode::kNotFound,
                                  absl::StatusCode::kPermissionDenied,
@@ -71,7 +72,7 @@ std::string FailuresText(const StepResult& window) {
   return text;
 }
 
-// Why no other rate would hold either; empty where one may.
+// Why no other rate would hold either; empty if another rate may.
 std::string WhyHopeless(const StepResult& window, const VerifierCounts& verified) {
   if (verified.wrong > 0) {
     return absl::StrCat("wrong answers: ", verified.wrong, " of ", verified.checked, " checked");
@@ -84,7 +85,7 @@ std::string WhyHopeless(const StepResult& window, const VerifierCounts& verified
   return window.tally.ok() == 0 && of_any_load > 0 ? FailuresText(window) : "";
 }
 
-// Why the window breaks the rule; empty where it does not.
+// Why the window violates the rule; empty if it does not.
 std::string WhyFails(const SloObjective& objective, const StepResult& window) {
   const Tally& tally = window.tally;
   if (tally.failed() > 0) return FailuresText(window);
@@ -107,7 +108,7 @@ std::string WhyFails(const SloObjective& objective, const StepResult& window) {
   return "";
 }
 
-// Why a window that fails is the client's fault; empty where it is not.
+// Why the client is at fault for a failed window; empty if it is not.
 std::string WhyClient(const SloObjective& objective, const StepResult& window) {
   if (window.IsClientBusy()) {
     return absl::StrFormat("the client kept %.1f of %.3g cores busy", window.client_cores,
@@ -115,8 +116,8 @@ std::string WhyClient(const SloObjective& objective, const StepResult& window) {
   }
   const Tally& tally = window.tally;
   if (tally.latency.ValueAt(objective.fraction) <= objective.limit_ns) return "";
-  // Latencies would keep to the limit if every call had been sent as soon as it could be; or so
-  // many calls were late by half of the limit that the server got bursts of them.
+  // Either latencies would be within the limit if every call had been sent on time, or so many
+  // calls were late by half the limit that the server received bursts.
   const int64_t late_ns = tally.send_error.ValueAt(objective.fraction);
   const bool would_hold = tally.punctual.ValueAt(objective.fraction) <= objective.limit_ns;
   if (!would_hold && 2 * late_ns <= objective.limit_ns) return "";
@@ -152,7 +153,7 @@ SloWindow JudgeWindow(const SloObjective& objective, double rate, const StepResu
 
 namespace {
 
-// What JudgeWindow asks of a window, in words.
+// The rule of JudgeWindow in words.
 std::string WindowRule(const SloObjective& objective) {
   return absl::StrFormat(
       "a window holds when it has at least %d calls, the latency from the intended send meets %s, "
@@ -165,14 +166,14 @@ std::string WindowRule(const SloObjective& objective) {
 constexpr int kCellsOfStep = 4;
 constexpr double kLucky = 0.02;
 constexpr double kGlitches[] = {0.02, 0.1, 0.25};
-// 0.12: from 5/6 to 1/6 of the windows hold within a factor of 1.5.
+// With 0.12, the share of windows that hold falls from 5/6 to 1/6 within a factor of 1.5 in rate.
 constexpr double kSpreads[] = {0.015, 0.05, 0.12};
 
-// So many cells from the threshold, even the widest spread leaves nothing open.
+// At this distance in cells from the threshold, the outcome is certain even for the widest spread.
 constexpr int kFarCells = 640;
 
-// The chance that a window holds, by how many cells its rate is above the threshold; for each
-// glitch and spread. Index 0 is kFarCells below.
+// The probability that a window holds, for each glitch and spread, by the distance in cells of its
+// rate above the threshold. Index 0 is kFarCells below the threshold.
 std::vector<std::vector<double>> MakeChances() {
   std::vector<std::vector<double>> chances;
   for (const double glitch : kGlitches) {
@@ -211,14 +212,14 @@ void RateBelief::Add(int at, bool holds) {
       sum += cell;
     }
   }
-  // So that no number of windows makes it underflow.
+  // Normalizes, so that many windows cannot cause underflow.
   for (std::vector<double>& of_one : cells_) {
     for (double& cell : of_one) cell /= sum;
   }
 }
 
 double RateBelief::Quantile(double probability) const {
-  std::vector<double> below;  // With each threshold and all that are lower.
+  std::vector<double> below;  // Cumulative probability by threshold.
   double sum = 0;
   for (size_t i = 0; i < cells_[0].size(); ++i) {
     for (const std::vector<double>& of_one : cells_) sum += of_one[i];
@@ -233,27 +234,28 @@ namespace {
 
 constexpr double kStep = RateBelief::kStep;
 
-// Steps to a rate that is `ratio` times as high.
+// Steps to a rate `ratio` times as high.
 int StepsTo(double ratio) {
   return static_cast<int>(std::lround(std::log(ratio) / std::log(kStep)));
 }
 
-// How far the search goes in one leap: up from a rate that held, down from one that failed.
+// The largest moves of the search: up from a rate that held, down from a rate that failed.
 const int kMaxUp = StepsTo(2);
 const int kMaxDown = StepsTo(4);
-// How far beside the interval a rate is tried in the end.
+// Distance from the interval of the final trials.
 const int kBeside = StepsTo(1.12);
-// So many windows settle what one cannot: that nothing holds, or that everything does.
+// Windows needed to conclude that no rate holds, or that every rate does.
 constexpr int kSettled = 3;
-// So many in a row settle that the client is the limit.
+// Consecutive discarded windows needed to conclude that the client is the limit.
 constexpr int kSettledDiscards = 4;
-// So many before any window counted do, too: the objective is finer than what the client can keep
-// to, and at lower rates a window takes minutes.
+// Discarded windows, before any counted, needed to give up: the objective is finer than the
+// client's own precision, and at lower rates a window takes minutes.
 constexpr int kHopelessDiscards = 3 * kSettledDiscards;
-// So many settle that what was seen before no longer holds: a machine that was busy is idle again.
+// Contradicting windows needed to discard earlier outcomes: for example, a busy machine is idle
+// again.
 constexpr int kContradictions = 2;
-// The last windows may be for an interval that is as wide as it may be in the end: what lies beside
-// it has to be tried, too.
+// In the last windows, the interval may have its final width, because the rates beside it must be
+// tried too.
 constexpr int kLastWindows = 12;
 
 class Search {
@@ -293,7 +295,7 @@ class Search {
     return std::min(plan_.first_rate * std::pow(kStep, at), plan_.last_rate);
   }
 
-  // What lies outside the rates that are tried is as likely as within.
+  // Initially, thresholds outside the tried rates are as likely as those within.
   RateBelief NoBelief() const { return {least_ - 2 * kMaxDown, most_ + 2 * kMaxDown}; }
 
   int Count(int at, bool holds) const {
@@ -310,14 +312,14 @@ class Search {
     return highest;
   }
 
-  // Below the rates at which the client is the limit: half of the way from a rate that held.
+  // A rate below those at which the client is the limit: halfway from a rate that held.
   int BelowCeiling() const {
     const auto highest = HighestHeld();
     const int gap = highest.has_value() ? (ceiling_ - *highest) / 2 : kMaxDown;
     return std::max(ceiling_ - std::max(gap, kBeside), least_);
   }
 
-  // The highest rate that may be tried now, not far above any that held.
+  // The highest rate to try now, not far above the highest that held.
   int Top() const {
     const auto highest = HighestHeld();
     const int leap = highest.has_value() ? *highest + kMaxUp : 0;
@@ -326,14 +328,14 @@ class Search {
 
   int Above() const { return static_cast<int>(std::ceil(high_)) + kBeside; }
 
-  // Whether the interval is as narrow as it has to be by now.
+  // Whether the interval is narrow enough for the number of windows so far.
   bool IsNarrow() const {
     const int left = plan_.max_windows - static_cast<int>(answer_.windows.size());
     const double width = left > kLastWindows ? plan_.width : plan_.width_at_last;
     return std::pow(kStep, high_ - low_) <= width;
   }
 
-  // Why the search is over; none where it is not.
+  // Why the search is over; nullopt if it is not.
   std::optional<SloAnswer::End> Ending() {
     using End = SloAnswer::End;
     low_ = belief_.Quantile((1 - kSloConfidence) / 2);
@@ -347,15 +349,15 @@ class Search {
     const int reached = BelowCeiling();
     const bool is_reached = middle_ >= reached && Count(reached, true) >= kSettled;
     if (ceiling_ <= least_ || (ceiling_ <= most_ && is_reached)) return End::kClientLimit;
-    // What the client cannot send cannot be tried.
+    // Rates that the client cannot send cannot be tried.
     const bool is_confirmed = (fails_above_ || ceiling_ <= Above()) && holds_below_;
     if (is_confirmed && IsNarrow()) return End::kFound;
     if (static_cast<int>(answer_.windows.size()) < plan_.max_windows) return std::nullopt;
     return End::kTooNoisy;
   }
 
-  // The rate to try next. Once the interval is narrow, those beside it: the search goes up again,
-  // and down, in case that it was misled.
+  // The rate to try next. Once the interval is narrow, tries rates above and below it, in case the
+  // search was misled.
   int Next() {
     int at = static_cast<int>(std::lround(middle_));
     probe_ = Probe::kNone;
@@ -387,8 +389,7 @@ class Search {
     }
   }
 
-  // Drops the outcomes that later ones have refuted: failures at rates that hold by now, or the
-  // other way round.
+  // Drops outcomes that later ones contradict: failures at rates that now hold, or the reverse.
   void Forget(int at, bool holds) {
     std::erase_if(outcomes_, [&](Outcome one) {
       return one.holds != holds && (holds ? one.at <= at : one.at >= at);
@@ -423,13 +424,14 @@ class Search {
   const int most_;
 
   SloAnswer answer_;
-  std::vector<Outcome> outcomes_;  // Those of the windows that count.
+  std::vector<Outcome> outcomes_;  // Outcomes of the windows that count.
   RateBelief belief_ = NoBelief();
   double low_ = 0;
   double middle_ = 0;
   double high_ = 0;
-  std::map<int, int> discards_;  // By rate, since the last window there that counted.
-  int ceiling_ = most_ + 1;      // From here on the client is the limit.
+  std::map<int, int>
+      discards_;  // Discarded windows by rate, since the last counted window at that rate.
+  int ceiling_ = most_ + 1;  // From this rate on, the client is the limit.
   Probe probe_ = Probe::kNone;
   bool fails_above_ = false;
   bool holds_below_ = false;
@@ -440,7 +442,7 @@ class Search {
 }  // namespace
 
 double SloPlan::WindowAt(double rate, const SloObjective& objective) const {
-  // Poisson arrivals are fewer by five standard deviations once in three million times.
+  // Poisson arrivals fall short by five standard deviations once in three million times.
   const double calls = static_cast<double>(LeastCalls(objective));
   return std::max(window_s, (calls + 5 * std::sqrt(calls)) / rate);
 }

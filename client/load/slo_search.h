@@ -2,10 +2,9 @@
 //
 // The search for the highest rate that a server keeps up with under a latency objective.
 //
-// One window says little: a stall of the machine makes a good rate fail. So no rate is given up
-// after one window; the search keeps a belief about the highest rate (RateBelief), tries the
-// rate in its middle next, and ends when the belief is narrow and a rate above it was seen to fail
-// and one below it to hold after that.
+// One window proves little: a stall of the machine makes a good rate fail. So the search keeps a
+// probability distribution of the highest rate (RateBelief) and tries its median next. It ends when
+// the distribution is narrow, and after that a rate above it failed and a rate below it held.
 #pragma once
 
 #include <cstdint>
@@ -31,15 +30,15 @@ struct SloObjective {
 // Errors: InvalidArgument for anything but a percentile and a time.
 absl::StatusOr<SloObjective> ParseSlo(absl::string_view text);
 
-// Calls without which the percentile would only be the longest of them.
+// The min number of calls for which the percentile is not just the maximum.
 int64_t LeastCalls(const SloObjective& objective);
 
-// What one window of a load says about a latency objective.
+// The verdict of one window on a latency objective.
 enum class WindowVerdict {
   kHolds,
   kFails,
-  kDiscarded,  // It fails, and the client is the limit: it says nothing about the server.
-  kHopeless,   // Wrong answers, or failures that no other rate would mend.
+  kDiscarded,  // The window fails because of the client: it proves nothing about the server.
+  kHopeless,   // Wrong answers, or failures at any rate.
 };
 absl::string_view WindowVerdictName(WindowVerdict verdict);  // "holds"
 
@@ -47,51 +46,51 @@ absl::string_view WindowVerdictName(WindowVerdict verdict);  // "holds"
 struct SloWindow {
   double rate = 0;
   WindowVerdict verdict = WindowVerdict::kFails;
-  std::string what = {};  // How well it holds, or why it does not.
+  std::string what = {};  // How well the window holds, or why it does not.
 };
 
-// A window in which the client is the limit counts where it holds all the same: latencies count
-// from the intended send, so that a client that is late makes them longer, never shorter.
+// A window that holds counts even if the client was the limit: latencies count from the intended
+// send, so a late client only makes them longer.
 SloWindow JudgeWindow(const SloObjective& objective, double rate, const StepResult& window,
                       const VerifierCounts& verified);
 
-// What windows that hold and windows that fail say about the highest rate that holds.
-//
-// Near that rate a window holds by chance, the less the higher its rate is; far below it a window
-// still fails now and then, because something else had the machine; far above it hardly any holds.
-// So the outcome of a window at rate r is taken as a draw with the probability
+// The probability distribution of the highest rate that holds, given the outcomes of windows. Near
+// that rate a window holds by chance, less likely at higher rates; far below it, a window still
+// fails sometimes, because other work disturbed the machine; far above it, hardly any window holds.
+// So a window at rate r is modelled to hold with the probability
 //
 //   P(holds) = lucky + (1 - lucky - glitch) / (1 + (r / threshold)^(1 / spread))
 //
-// and the belief is the posterior of the threshold: over a grid of logarithms of rates, with each
-// of a few values of `glitch` and `spread` beside it, which are as unknown. The method is that of
-// Watson and Pelli (QUEST, 1983), with the nuisance parameters of Kontsevich and Tyler (1999).
+// and the belief is the posterior of the threshold, over a grid of logarithms of rates times a few
+// values of the unknown `glitch` and `spread`. The method is QUEST (Watson and Pelli, 1983) with
+// the nuisance parameters of Kontsevich and Tyler (1999).
 class RateBelief {
  public:
-  // Rates are counted in steps of a ratio, kStep, from any rate that the caller likes. The
-  // threshold may be anywhere from `least` to `most` to begin with. Precondition: least < most.
+  // Rates are counted in steps of the ratio kStep from a rate that the caller chooses. Initially,
+  // the threshold is equally likely anywhere from `least` to `most`. Precondition: least < most.
   static constexpr double kStep = 1.04;
   RateBelief(int least, int most);
 
   void Add(int at, bool holds);
 
-  // The threshold, in steps, below which it lies with that probability.
+  // The quantile of the threshold, in steps.
   double Quantile(double probability) const;
 
  private:
-  int first_;  // The threshold of the first cell, in quarters of steps.
-  std::vector<std::vector<double>> cells_;  // For each glitch and spread, by threshold.
+  int first_;  // The threshold of the first cell, in quarter steps.
+  std::vector<std::vector<double>>
+      cells_;  // Probabilities by threshold, for each glitch and spread.
 };
 
 struct SloPlan {
   double first_rate = 100;
-  double last_rate = 10e6;  // No rate above is tried.
-  double width = 1.18;      // The search ends where the ends of the interval are this close.
+  double last_rate = 10e6;  // The highest rate to try.
+  double width = 1.18;  // The search ends once the ratio of the interval's ends is at most this.
   int max_windows = 60;
-  double width_at_last = 1.25;  // In the last of them, the interval may be so wide.
+  double width_at_last = 1.25;  // The allowed ratio in the last windows.
   double window_s = 10.0 / 3;
 
-  // So long that enough calls are due, whatever the arrivals.
+  // The length of a window, so that enough calls are due for any arrivals.
   double WindowAt(double rate, const SloObjective& objective) const;
 };
 
@@ -101,18 +100,17 @@ struct SloAnswer {
   enum class End {
     kFound,
     kEveryRate,    // Even the last rate holds.
-    kNoRate,       // Not even one call a second holds, or the rate to begin with where it is less.
-    kHopeless,     // A window was.
+    kNoRate,       // Not even one call per second holds, or the initial rate if that is lower.
+    kHopeless,     // A window was hopeless.
     kClientLimit,  // Above `rate` the client is the limit.
-    kTooNoisy,     // The windows contradict each other so much that the interval stays wide.
+    kTooNoisy,     // The windows contradict each other, so the interval stays wide.
     kInterrupted,
   };
   End end = End::kInterrupted;
-  // Where one was found: at which an undisturbed window holds as often as not. Otherwise the
-  // highest at which windows held at least as often as they failed; 0 where none did.
+  // If a rate was found: the rate at which an undisturbed window holds half the time. Otherwise the
+  // highest rate at which windows held at least as often as they failed; 0 if none.
   double rate = 0;
-  // The highest rate lies between these with the probability kSloConfidence; both 0 where nothing
-  // is known.
+  // The highest rate lies between these with the probability kSloConfidence; both 0 if unknown.
   double low = 0;
   double high = 0;
   std::vector<SloWindow> windows = {};  // In order.
@@ -123,7 +121,7 @@ struct SloAnswer {
   int64_t discarded() const;
 };
 
-// Tries rates until the search ends, or until a window says to stop (nullopt).
+// Tries rates until the search ends, or until a window returns nullopt.
 SloAnswer SearchRate(const SloPlan& plan,
                      const std::function<std::optional<SloWindow>(double rate)>& try_rate);
 

@@ -13,11 +13,12 @@ namespace {
 
 constexpr size_t kMaxWaiting = 32;
 constexpr size_t kMaxWaitingBytes = size_t{64} << 20;  // Beyond the first answer.
-// Apart from the seed of the mix: the same number would choose the product of a call and whether
-// its answer is checked, so that only one product would be.
+// Differs from the seed of the mix: with equal seeds, the number that picks the product would also
+// pick the checks, so that only one product would be checked.
 constexpr uint64_t kSeedOfChecks = 0x6c62272e07bb0142;
 
-constexpr absl::Duration kPatience = absl::Milliseconds(20);  // How late a stop may be noticed.
+constexpr absl::Duration kPatience =
+    absl::Milliseconds(20);  // The max delay before a stop is noticed.
 
 }  // namespace
 

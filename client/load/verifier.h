@@ -1,9 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Checks a sample of the answers on a thread of its own, so that no call waits for it.
-//
-// The first answer of every product is in the sample, and a share of the rest. Where answers come
-// faster than they can be checked, those beyond a short queue are let go and counted.
+// Checks a sample of the answers on a separate thread, so that no call waits for a check. The
+// sample has the first answer of every product, and a share of the rest. If answers arrive faster
+// than they can be checked, answers beyond a short queue are dropped and counted.
 #pragma once
 
 #include <atomic>
@@ -24,13 +23,13 @@
 namespace gemmd {
 
 struct VerifierCounts {
-  bool is_asked = false;  // Whether any check was asked for.
+  bool is_asked = false;  // Whether any check was requested.
   int64_t checked = 0;
-  int64_t exact = 0;  // Checked against a fingerprint; other answers within a bound.
+  int64_t exact = 0;  // Checked exactly, against a fingerprint; the rest within a bound.
   int64_t wrong = 0;
   int64_t let_go = 0;
   std::vector<int64_t> checked_by_product = {};
-  std::string first_error = {};  // About the first wrong answer; empty if none is.
+  std::string first_error = {};  // The error of the first wrong answer; empty if none was wrong.
 
   void Add(const VerifierCounts& other);
 };
@@ -40,20 +39,21 @@ using AnswerCheck = std::function<absl::Status(const Payload&, v1::MultiplyRespo
 
 class Verifier {
  public:
-  // `payloads` outlives the verifier. `share` of the answers, 0 (not even the first) to 1.
+  // `payloads` must outlive the verifier. `share`: the share of answers to check, 0 (none, not even
+  // the first) to 1.
   Verifier(const std::vector<Payload>& payloads, double share, uint64_t seed,
            AnswerCheck check = CheckAnswer);
   ~Verifier();
   Verifier(const Verifier&) = delete;
   Verifier& operator=(const Verifier&) = delete;
 
-  // Whether the answer of that call is to be offered. Any thread.
+  // Whether to offer the answer of that call. Any thread.
   bool Wants(size_t product, uint64_t call);
 
   // Takes an answer. Any thread; never waits for a check.
   void Offer(size_t product, v1::MultiplyResponse response);
 
-  // Waits until everything taken is checked; a second stop lets the rest go.
+  // Waits until every answer taken is checked; a second stop request drops the rest.
   VerifierCounts Finish(const StopRequests& stop);
 
  private:

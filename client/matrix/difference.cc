@@ -14,7 +14,7 @@
 namespace gemmd {
 namespace {
 
-// A float's place among those of its sign, counted from zero: patterns ascend as magnitudes do.
+// The rank of a float's magnitude, counted from zero: bit patterns ascend with magnitude.
 uint64_t MagnitudeOf(v1::ElementType type, uint64_t pattern) {
   const uint64_t sign = uint64_t{1} << (ElementBits(type) - 1);
   constexpr int kIgnoredBitsOfTf32 = 13;
@@ -39,7 +39,7 @@ ElementDistance DistanceOf(v1::ElementType type, uint64_t a, uint64_t b) {
   const double of_a = ElementValue(type, a);
   const double of_b = ElementValue(type, b);
   ElementDistance distance;
-  // Equal infinities are no distance apart; their difference would be NaN.
+  // Equal infinities have the distance 0; their difference would be NaN.
   distance.absolute = of_a == of_b ? 0 : std::fabs(of_b - of_a);
   distance.relative = distance.absolute == 0 ? 0 : distance.absolute / std::fabs(of_a);
   if (std::isnan(of_a) || std::isnan(of_b)) return distance;
@@ -49,7 +49,7 @@ ElementDistance DistanceOf(v1::ElementType type, uint64_t a, uint64_t b) {
 
 namespace {
 
-// Both are positive, or x is 0. The sum that rounds up the usual way could leave 63 bits.
+// Both are positive, or x is 0. The usual (x + y - 1) / y could overflow.
 int64_t CeilDivide(int64_t x, int64_t y) { return x / y + (x % y != 0 ? 1 : 0); }
 
 }  // namespace
@@ -124,7 +124,7 @@ absl::Status CheckPair(const PackedMatrix& a, const PackedMatrix& b) {
   return status.ok() ? CheckBytes("b", b) : status;
 }
 
-// The lines of a matrix, each with its bytes.
+// The lines of a matrix and their bytes.
 class Lines {
  public:
   explicit Lines(const PackedMatrix& x)
@@ -144,7 +144,7 @@ class Lines {
 
  private:
   bool by_columns_;
-  int64_t count_;  // One matrix has so many lines.
+  int64_t count_;  // Lines per matrix.
   int64_t length_;
   int64_t bytes_;
   absl::string_view data_;
@@ -157,7 +157,7 @@ bool IsWorse(const ElementDistance& x, const ElementDistance& y) {
   return *x.ulps > *y.ulps;
 }
 
-// Collects what differs.
+// Collects the differences.
 class Collector {
  public:
   Collector(const PackedMatrix& shape, const CompareOptions& options) : options_(options) {
@@ -174,7 +174,7 @@ class Collector {
       ++found_.by_ulps[static_cast<size_t>(std::bit_width(*distance.ulps))];
       found_.max_ulps = std::max(found_.max_ulps, *distance.ulps);
       found_.max_absolute = std::max(found_.max_absolute, distance.absolute);
-      // Where infinity is the measure, no number is relative to it.
+      // No distance is relative to infinity: NaN is skipped.
       if (distance.relative > found_.max_relative) found_.max_relative = distance.relative;
     } else {
       ++found_.nan;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Where two matrices of one type and shape differ, bit by bit, and how far.
+// Compares two matrices of the same type and shape bit by bit, and measures the distances.
 #pragma once
 
 #include <array>
@@ -14,32 +14,32 @@
 
 namespace gemmd {
 
-// How far two elements of one type lie apart.
+// The distance of two elements of the same type.
 struct ElementDistance {
-  // Steps from one value of the type to the next that lead from a to b; 0 between the zeros of a
-  // float type. Infinity is one step beyond the largest finite value. Absent where a or b is NaN.
+  // The number of steps between neighbouring values from a to b; 0 between +0 and -0. Infinity is
+  // one step beyond the largest finite value. Absent if a or b is NaN.
   std::optional<uint64_t> ulps;
-  double absolute = 0;  // |b - a|. NaN where a or b is.
-  double relative = 0;  // |b - a| / |a|. NaN where a or b is, and for a of infinity.
+  double absolute = 0;  // |b - a|. NaN if a or b is.
+  double relative = 0;  // |b - a| / |a|. NaN if a or b is NaN, or a is infinite.
 };
 
-// How far the elements with these patterns of bits are apart; patterns as ElementValue takes them.
+// The distance of the elements with these bit patterns (as for ElementValue).
 ElementDistance DistanceOf(v1::ElementType type, uint64_t a, uint64_t b);
 
-// What a block of elements has.
+// Counts of a block of elements.
 struct DifferenceCell {
   int64_t differing = 0;
-  int64_t nan = 0;        // So many of them are NaN on a side.
-  uint64_t max_ulps = 0;  // The largest distance of those that are not.
+  int64_t nan = 0;        // Differing elements of which at least one is NaN.
+  uint64_t max_ulps = 0;  // The largest distance of the others.
 
   void Add(const ElementDistance& distance);
   void Add(const DifferenceCell& other);
 };
 
-// A matrix cut into blocks of equal extents, but for the last ones.
+// A matrix divided into blocks of equal size, except the last ones.
 class DifferenceMap {
  public:
-  // As many blocks as fit into `max_down` x `max_across`. `batch` is the number of the matrix.
+  // Divides into at most `max_down` x `max_across` blocks. `batch`: the index of the matrix.
   DifferenceMap(int64_t batch, int64_t rows, int64_t columns, int64_t max_down, int64_t max_across);
 
   void Add(int64_t row, int64_t column, const ElementDistance& distance);
@@ -53,7 +53,7 @@ class DifferenceMap {
   int64_t block_columns() const { return block_columns_; }
   const DifferenceCell& At(int64_t down, int64_t across) const;
 
-  // The same with fewer blocks: each is `times` x 1 of these.
+  // A map with fewer blocks: each merges `times` x 1 of these.
   DifferenceMap Flattened(int64_t times) const;
 
  private:
@@ -72,7 +72,7 @@ struct DifferingElement {
   int64_t batch = 0;
   int64_t row = 0;
   int64_t column = 0;
-  uint64_t a = 0;  // The patterns of bits.
+  uint64_t a = 0;  // The bit patterns.
   uint64_t b = 0;
   ElementDistance distance;
 };
@@ -82,31 +82,30 @@ struct Difference {
   int64_t batch = 0;
   int64_t rows = 0;
   int64_t columns = 0;
-  int64_t total = 0;      // Elements of a matrix, or of all of a batch.
-  int64_t differing = 0;  // Elements whose bits differ. Equal NaNs do not, +0 and -0 do.
-  int64_t nan = 0;        // Those of them that are NaN on a side.
-  int64_t matrices = 0;   // Matrices with such elements.
-  // The largest distances; of those that are not NaN.
+  int64_t total = 0;      // Elements of all matrices.
+  int64_t differing = 0;  // Elements whose bits differ: +0 and -0 do, identical NaNs do not.
+  int64_t nan = 0;        // Differing elements of which at least one is NaN.
+  int64_t matrices = 0;   // Matrices with differing elements.
+  // The largest distances, without NaN.
   uint64_t max_ulps = 0;
   double max_absolute = 0;
   double max_relative = 0;
-  // Those that are not NaN: 0 ulps apart, 1, 2 to 3, 4 to 7, and so on by powers of two.
+  // Counts of differing elements (without NaN) by distance: 0 ulps, 1, 2 to 3, 4 to 7, and so on.
   static constexpr int kUlpRanges = 65;
   std::array<int64_t, kUlpRanges> by_ulps = {};
-  // The worst first: NaNs, then by ulps; of equally bad ones those that come first, row by row in
-  // the order of `a`'s lines.
+  // Worst first: NaNs, then by ulps; equally bad elements in the order of `a`'s lines.
   std::vector<DifferingElement> worst;
-  std::vector<DifferenceMap> maps;  // One for each of the first matrices that differ.
+  std::vector<DifferenceMap> maps;  // One map for each of the first matrices that differ.
 };
 
 struct CompareOptions {
-  size_t max_worst = 10;  // Elements to be kept.
+  size_t max_worst = 10;  // Max elements in `worst`.
   size_t max_maps = 4;
-  int64_t max_cells = 64;  // A map has no more, down and across.
+  int64_t max_cells = 64;  // Max blocks of a map in each direction.
 };
 
-// Errors: InvalidArgument, naming "b", where the types or shapes differ, or, naming either, where
-// the bytes do not fit the shape.
+// Errors: InvalidArgument, naming "b", if the types or shapes differ, or naming either if its bytes
+// do not fit its shape.
 absl::StatusOr<Difference> Compare(const PackedMatrix& a, const PackedMatrix& b,
                                    const CompareOptions& options = {});
 

@@ -23,7 +23,7 @@
 namespace gemmd {
 namespace {
 
-// NumPy's own limit for files that are not trusted.
+// NumPy's own limit for untrusted files.
 constexpr int64_t kMaxNpyHeaderBytes = 10000;
 
 // Magic string and version.
@@ -35,7 +35,7 @@ struct FileCloser {
   void operator()(std::FILE* file) const { std::fclose(file); }
 };
 
-// An array of items in memory by three extents and the distance of neighbours along each, in items.
+// The layout of an array of items: three extents and strides, in items.
 struct ItemLayout {
   int64_t extents[3];
   int64_t strides[3];
@@ -43,8 +43,8 @@ struct ItemLayout {
 
 constexpr absl::string_view kMagic("\x93NUMPY", 6);
 
-// Reads the header from left to right. A function that fails leaves `error_` set; the first one
-// counts.
+// Reads the header from left to right. A function that fails sets `error_`; the first error is
+// kept.
 class Parser {
  public:
   explicit Parser(absl::string_view text) : text_(text) {}
@@ -223,8 +223,8 @@ absl::StatusOr<int> NpyLengthBytes(absl::string_view prefix) {
   return major == 1 ? 2 : 4;
 }
 
-// The count of header bytes that a length field gives.
-// Errors: InvalidArgument where it exceeds kMaxNpyHeaderBytes.
+// The number of header bytes in a length field. Errors: InvalidArgument if it exceeds
+// kMaxNpyHeaderBytes.
 absl::StatusOr<int64_t> NpyHeaderBytes(absl::string_view length_field) {
   const int64_t length = LittleEndian(length_field);
   if (length <= kMaxNpyHeaderBytes) return length;
@@ -257,7 +257,8 @@ std::string PrintNpyHeader(const NpyHeader& header) {
 
 namespace {
 
-// What a NumPy type can stand for. The first row of a type is written; `is_default` needs no hint.
+// An element type that a NumPy type can represent. Writing uses the first row of an element type;
+// reading a row with `is_default` needs no hint.
 struct NpyTypeRow {
   v1::ElementType type;
   int item_bytes;
@@ -287,20 +288,20 @@ std::string Descr(char kind, int item_bytes) {
                       "'");
 }
 
-// Whether a byte of a file is a value of a type narrower than a byte. Bits above the element are
-// zero; those of s4 may also repeat its sign.
+// Whether a byte of a file is a valid element of a type narrower than a byte: the upper bits are
+// zero or, for s4, may repeat the sign.
 bool IsValue(v1::ElementType type, uint8_t byte) {
   if (type == v1::ELEMENT_TYPE_S4 && byte >= 0xf8) return true;
   return byte < 1 << ElementBits(type);
 }
 
 // The element type of a file's elements.
-// Errors: InvalidArgument where the file's type fits no element type, not the hint, or several
-// without one.
+// Errors: InvalidArgument if the file's type fits no element type, contradicts the hint, or is
+// ambiguous without a hint.
 absl::StatusOr<v1::ElementType> TypeOfNpy(const NpyHeader& header, v1::ElementType hint) {
   std::vector<absl::string_view> possible;
   std::vector<std::string> of_hint;
-  absl::string_view of_file;  // What the file's type is where no hint says otherwise.
+  absl::string_view of_file;  // The file's default type without a hint.
   for (const NpyTypeRow& row : kNpyTypes) {
     const bool is_of_file = row.kind == header.kind && row.item_bytes == header.item_bytes;
     if (is_of_file &&
@@ -360,7 +361,7 @@ absl::StatusOr<std::string> PackLines(v1::ElementType type, absl::string_view by
     }
     const size_t bit = i % length * static_cast<size_t>(bits);
     char* const target = &packed[i / length * line_bytes + bit / 8];
-    // An element of at most 6 bits reaches into the next byte at most, which is of the same line.
+    // An element of at most 6 bits spans at most two bytes of the same line.
     const unsigned shifted = (byte & ((1u << bits) - 1)) << bit % 8;
     target[0] = static_cast<char>(static_cast<uint8_t>(target[0]) | (shifted & 0xff));
     if (shifted > 0xff) {
@@ -393,7 +394,7 @@ std::string UnpackLines(v1::ElementType type, absl::string_view packed, int64_t 
 
 namespace {
 
-// Exchanges the bytes of each item.
+// Reverses the bytes of each item.
 void SwapBytes(int item_bytes, std::string& items) {
   const auto size = static_cast<std::string::difference_type>(item_bytes);
   for (auto item = items.begin(); item != items.end(); item += size)
@@ -416,7 +417,7 @@ std::string ToCOrder(absl::string_view items, int item_bytes, const ItemLayout& 
   return ordered;
 }
 
-// Bytes between the position and the end of a regular file; nothing for pipes and the like.
+// Bytes between the position and the end of a regular file; nullopt for pipes and other streams.
 std::optional<int64_t> RemainingBytes(std::FILE* file) {
   struct stat facts = {};
   const int descriptor = fileno(file);
@@ -432,7 +433,7 @@ absl::Status TooShort(absl::string_view what, int64_t got, int64_t want) {
       absl::StrCat("npy ", what, ": got ", got, " bytes, want ", want));
 }
 
-// Reads `count` bytes. What a stream does not deliver is never allocated, whatever `count` claims.
+// Reads `count` bytes. Allocates memory only as the stream delivers, whatever `count` claims.
 absl::StatusOr<std::string> ReadBytes(std::FILE* file, int64_t count, absl::string_view what) {
   constexpr int64_t kChunkBytes = int64_t{1} << 20;
   const std::optional<int64_t> remaining = RemainingBytes(file);
@@ -464,7 +465,7 @@ absl::StatusOr<NpyHeader> ReadHeader(std::FILE* file) {
   return ParseNpyHeader(*text);
 }
 
-// Bytes of the items; also checks the count of dimensions.
+// Bytes of the items; also checks the number of dimensions.
 absl::StatusOr<int64_t> DataBytes(const NpyHeader& header) {
   if (header.shape.empty()) {
     return absl::InvalidArgumentError("npy shape: got 0 dimensions, want 1 to 3");
@@ -479,7 +480,7 @@ absl::StatusOr<int64_t> DataBytes(const NpyHeader& header) {
   return bytes;
 }
 
-// The length of a line and the count of lines of a whole array.
+// The length of a line and the number of lines of an array.
 struct ArrayLines {
   int64_t length;
   int64_t count;
@@ -493,8 +494,8 @@ ArrayLines LinesOf(const NpyArray& array) {
           .count = is_empty ? 0 : matrix.batch * (by_columns ? matrix.columns : matrix.rows)};
 }
 
-// Puts the file's items into the wire's order: 1-D and 2-D stay as they are, a batch goes to C
-// order.
+// Brings the file's items into the wire's order: 1-D and 2-D arrays stay unchanged, a batch becomes
+// C order.
 void Arrange(const NpyHeader& header, std::string& items, NpyArray& array) {
   if (!header.fortran_order || header.shape.size() < 2) return;
   if (header.shape.size() == 2) {
@@ -508,10 +509,10 @@ void Arrange(const NpyHeader& header, std::string& items, NpyArray& array) {
   items = ToCOrder(items, header.item_bytes, {{batch, rows, columns}, {1, batch, batch * rows}});
 }
 
-// What a file of the array holds.
+// The content of a file of the array.
 struct NpyText {
   std::string header;
-  std::string rewritten;  // Items other than the array's own bytes.
+  std::string rewritten;  // The items, if they differ from the array's bytes.
   absl::string_view items;
 };
 
@@ -627,7 +628,7 @@ namespace {
 
 struct FoundHeader {
   NpyHeader header;
-  size_t bytes;  // With prefix and length.
+  size_t bytes;  // Includes prefix and length.
 };
 
 std::optional<FoundHeader> FindHeader(absl::string_view file) {
@@ -644,7 +645,7 @@ std::optional<FoundHeader> FindHeader(absl::string_view file) {
   return FoundHeader{*std::move(header), after + static_cast<size_t>(*bytes)};
 }
 
-// Whether so many bytes are exactly those of the header's elements.
+// Whether `got` is exactly the size of the header's elements.
 bool HasSize(const NpyHeader& header, size_t got) {
   int64_t bytes = header.item_bytes;
   for (const int64_t extent : header.shape) {

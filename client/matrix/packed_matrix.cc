@@ -39,7 +39,7 @@ PackedMatrix PackedArray(const NpyArray& array, absl::string_view data) {
 
 namespace {
 
-// Where the elements of a matrix lie, which are counted row by row in matrix after matrix.
+// Finds the place of an element from its index in row-major order over all matrices.
 class Places {
  public:
   struct Place {
@@ -71,11 +71,11 @@ class Places {
   int64_t rows_;
   int64_t columns_;
   bool by_columns_;
-  int64_t lines_;  // Those of one matrix.
+  int64_t lines_;  // Lines per matrix.
   int64_t line_bytes_;
 };
 
-// Converts single elements, and counts.
+// Converts single elements and counts outcomes.
 class Converter {
  public:
   Converter(v1::ElementType from, v1::ElementType to, ConversionCounts& counts)
@@ -95,12 +95,12 @@ class Converter {
  private:
   struct Result {
     uint64_t pattern;
-    int64_t ConversionCounts::*counter;  // Null: the value is the same.
+    int64_t ConversionCounts::*counter;  // Null if the value is preserved.
   };
 
   Result Convert(uint64_t pattern) const {
     const double value = ElementValue(from_, pattern);
-    // The same type keeps every bit, those of a NaN too.
+    // With equal types, every bit is kept, including NaN payloads.
     const uint64_t converted = from_ == to_ ? pattern : ElementPattern(to_, value);
     const double after = ElementValue(to_, converted);
     if (std::isnan(value)) {
@@ -122,7 +122,7 @@ class Converter {
 
 std::string ConvertElements(const PackedMatrix& input, const PackedMatrix& output,
                             ConversionCounts& counts) {
-  // Matrices without elements may have so many lines that their count leaves 63 bits.
+  // Empty matrices may have so many lines that the total overflows 63 bits.
   if (input.batch == 0 || input.rows == 0 || input.columns == 0) return "";
   const Places sources(input);
   const Places targets(output);

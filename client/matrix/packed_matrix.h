@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Matrices in memory as the wire has them, seen where they lie, and converted to other types,
-// orders and shapes.
+// Views of matrices in the wire's packed format, and conversion to other types, orders and shapes.
 #pragma once
 
 #include <cstdint>
@@ -25,30 +24,30 @@ struct PackedMatrix {
   absl::string_view data = {};
 };
 
-// The elements of a shape of any number of dimensions; absent where they leave 63 bits.
+// The elements of a shape of any number of dimensions; absent if they exceed 63 bits.
 std::optional<int64_t> CountOf(const std::vector<int64_t>& shape);
 
-// A tensor of any number of dimensions as matrices, where it has up to three; a vector is one row.
-// One of more dimensions, or of none, is one line of all its elements, if they fit 63 bits.
+// A tensor as matrices, if it has one to three dimensions; a vector is one row. A tensor of more
+// dimensions, or none, becomes one line of all its elements, which must fit 63 bits.
 PackedMatrix PackedTensor(v1::ElementType type, const std::vector<int64_t>& shape, v1::Order order,
                           absl::string_view data);
 
-// A vector is one row. `data` are the array's bytes, wherever they lie.
+// A vector is one row. `data`: the array's bytes.
 PackedMatrix PackedArray(const NpyArray& array, absl::string_view data);
 
-// What became of values. Each value counts at most once.
+// Outcomes of conversion. Each value counts at most once.
 struct ConversionCounts {
   int64_t rounded = 0;
-  int64_t saturated = 0;  // Became the largest or least finite value of the type.
-  int64_t infinite = 0;   // Were finite.
-  int64_t nan = 0;        // Still are NaN.
-  int64_t nan_lost = 0;   // Were NaN; the type has none.
+  int64_t saturated = 0;  // Became the type's largest or lowest finite value.
+  int64_t infinite = 0;   // Became infinite, were finite.
+  int64_t nan = 0;        // Were and are NaN.
+  int64_t nan_lost = 0;   // Were NaN, which the type lacks.
 };
 
-// The bytes of `output`, whose own are not looked at: elements are counted row by row in matrix
-// after matrix, whatever the orders. Those whose type stays keep their bits; others round to the
-// nearest, ties to even.
-// Precondition: both have as many elements, and the bytes of both do not leave 63 bits.
+// Converts the elements of `input`, row by row and matrix by matrix, to the type and layout of
+// `output` (whose bytes are ignored), and returns the bytes. With equal types, bits are kept;
+// otherwise values round to nearest, ties to even. Precondition: both have the same number of
+// elements, and the bytes of each fit 63 bits.
 std::string ConvertElements(const PackedMatrix& input, const PackedMatrix& output,
                             ConversionCounts& counts);
 

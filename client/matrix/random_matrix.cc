@@ -17,7 +17,7 @@ class Generator {
 
   uint64_t Next() { return uniform_.Next(); }
 
-  // Box and Muller's pairs, one value at a time.
+  // The Box-Muller transform, one value at a time.
   double Normal() {
     if (has_spare_) {
       has_spare_ = false;

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Random numbers and random operands for trying out and timing: standard normal values in float
-// types, uniform over the whole range in integer types and bits. Zeros would flatter every clock
-// and every cache.
+// Random numbers and random operands for trials and timing: standard normal values in float types,
+// uniform over the whole range in integer types and bits. Zeros would make products look faster
+// than they are.
 #pragma once
 
 #include <cstdint>
@@ -12,8 +12,8 @@
 
 namespace gemmd {
 
-// Random numbers that are the same everywhere for the same seed: the standard library's
-// distributions differ between implementations.
+// Random numbers that are reproducible on every platform: the standard library's distributions
+// differ between implementations.
 //
 // Source: Steele, Lea, Flood, "Fast splittable pseudorandom number generators", OOPSLA 2014.
 class SplitMix {
@@ -34,7 +34,8 @@ class SplitMix {
   uint64_t state_;
 };
 
-// `count` lines of `line_length` packed elements. The same seed gives the same bytes everywhere.
+// `count` lines of `line_length` packed elements. The same seed gives the same bytes on every
+// platform.
 std::string RandomLines(v1::ElementType type, int64_t line_length, int64_t count, uint64_t seed);
 
 }  // namespace gemmd

@@ -63,14 +63,14 @@ const TypeRow* RowOf(absl::string_view name) {
   return row == std::end(kTypes) ? nullptr : row;
 }
 
-// A name of a hostile file, fit for a message.
+// Quotes a name from an untrusted file for an error message.
 std::string Quoted(absl::string_view name) {
   constexpr size_t kMaxLetters = 100;
   return absl::StrCat("\"", absl::CHexEscape(name.substr(0, kMaxLetters)),
                       name.size() > kMaxLetters ? "..." : "", "\"");
 }
 
-// Takes the JSON in as it is read, so that no tree of it is ever made.
+// Parses the JSON as a stream, without building a tree.
 class Reader : public nlohmann::json_sax<nlohmann::json> {
  public:
   absl::StatusOr<SafetensorsHeader> Take(bool is_parsed) && {
@@ -176,8 +176,7 @@ class Reader : public nlohmann::json_sax<nlohmann::json> {
  private:
   enum class Place { kStart, kTensors, kMetadata, kTensor, kNumbers, kEnd };
 
-  // Whatever else a tensor says of itself is left out, as the format's own library does. A value of
-  // that kind, which may have others inside:
+  // Skips unknown keys of a tensor, as the format's own library does, including nested values.
   bool Skips() {
     if (skipped_depth_ > 0) return true;
     return std::exchange(is_skipped_, false);
@@ -222,9 +221,9 @@ class Reader : public nlohmann::json_sax<nlohmann::json> {
 
   Place place_ = Place::kStart;
   std::string key_;
-  unsigned keys_ = 0;  // Which ones the tensor had, by bits.
+  unsigned keys_ = 0;  // Bit set of the keys that the tensor had.
   bool has_metadata_ = false;
-  bool is_skipped_ = false;  // What follows the key.
+  bool is_skipped_ = false;  // Whether the value of the key is skipped.
   int64_t skipped_depth_ = 0;
   std::vector<int64_t>* numbers_ = nullptr;
   std::vector<int64_t> offsets_;
@@ -247,7 +246,7 @@ absl::Status CheckTensor(const SafetensorsEntry& tensor) {
   return absl::OkStatus();
 }
 
-// Each begins where the one before it ends.
+// Each tensor must begin where the previous one ends.
 absl::Status CheckLayout(const SafetensorsHeader& header, int64_t data_bytes) {
   int64_t end = 0;
   for (const SafetensorsEntry& tensor : header.tensors) {
@@ -351,7 +350,7 @@ absl::StatusOr<SafetensorsHeader> ParseSafetensorsHeader(absl::string_view json,
 }
 
 std::string PrintSafetensorsHeader(const SafetensorsHeader& header) {
-  // Names and texts may be of any bytes; JSON is of UTF-8.
+  // Names and texts may contain any bytes, but JSON is UTF-8.
   const auto quoted = [](const std::string& value) {
     return nlohmann::json(value).dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
   };
@@ -428,7 +427,7 @@ const SafetensorsEntry* MappedSafetensors::Find(absl::string_view name) const {
 }
 
 absl::Status SafetensorsWriter::Begin(const SafetensorsHeader& header) {
-  // No size: what cannot be replaced must not be overwritten, as it may be the file that is read.
+  // No size: a file that cannot be replaced must not be overwritten, because it may be the input.
   const absl::Status status = file_.Open(path_, std::nullopt);
   return status.ok() ? Add(PrintSafetensorsHeader(header)) : status;
 }

@@ -1,13 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Files of tensors with names, read where they lie and written tensor by tensor. Such a file begins
-// with the length of its header in 8 bytes, then JSON that says which tensor lies where in the
-// bytes that follow.
+// .safetensors files: memory-mapped to read, and written tensor by tensor. A file begins with the
+// length of its header in 8 bytes, followed by a JSON header that gives the place of each tensor in
+// the bytes after it.
 //
-// Files come from anywhere, so the parser is strict and bounded: nothing is allocated by a size
-// that the file claims, and the tensors' bytes must follow each other from the first byte to the
-// last, so that none overlap and none are hidden. Source:
-// https://github.com/huggingface/safetensors#format
+// Files come from anywhere, so the parser is strict and bounded: no allocation depends on a size
+// that the file claims, and the tensors must cover the bytes without gaps or overlaps, so that no
+// bytes are hidden. Source: https://github.com/huggingface/safetensors#format
 #pragma once
 
 #include <cstddef>
@@ -30,7 +29,7 @@ struct SafetensorsEntry {
   std::string name;
   std::string type = {};            // The file's name of it: "BF16".
   std::vector<int64_t> shape = {};  // Any number of extents, none negative. Row major.
-  int64_t begin = 0;                // In the bytes behind the header.
+  int64_t begin = 0;                // Offset in the bytes after the header.
   int64_t end = 0;
 
   int64_t bytes() const { return end - begin; }
@@ -41,39 +40,39 @@ struct SafetensorsHeader {
   std::vector<std::pair<std::string, std::string>> metadata;
 };
 
-// The element type that a file's type stands for; unspecified where there is none, as for "I64".
+// The element type for a file's type; unspecified if there is none, as for "I64".
 v1::ElementType TypeOfSafetensors(absl::string_view type);
 
-// The inverse; empty for types that a file cannot name. A tf32 is written as the F32 that it is.
+// The inverse; empty for types that a file cannot name. tf32 is written as F32.
 absl::string_view SafetensorsTypeOf(v1::ElementType type);
 
-// The bytes of a tensor. Errors: InvalidArgument for an unknown type, and where they leave 63 bits
-// or end within a byte.
+// The bytes of a tensor. Errors: InvalidArgument for an unknown type, or if the size exceeds 63
+// bits or is not a whole number of bytes.
 absl::StatusOr<int64_t> SafetensorsBytes(absl::string_view type, const std::vector<int64_t>& shape);
 
-// The count of header bytes that the length field gives.
-// Errors: InvalidArgument where it exceeds 100,000,000 or what the file has.
+// The number of header bytes in the length field. Errors: InvalidArgument if it exceeds 100,000,000
+// or the file's size.
 absl::StatusOr<int64_t> SafetensorsHeaderBytes(absl::string_view length_field, int64_t file_bytes);
 
-// `data_bytes` are those behind the header.
-// Errors: InvalidArgument, naming the tensor, for all that is not as the format says.
+// `data_bytes`: the number of bytes after the header. Errors: InvalidArgument, naming the tensor,
+// for any violation of the format.
 absl::StatusOr<SafetensorsHeader> ParseSafetensorsHeader(absl::string_view json,
                                                          int64_t data_bytes);
 
-// Length and JSON, padded so that the bytes behind it are aligned to 8.
+// Length and JSON, padded so that the following bytes are aligned to 8.
 std::string PrintSafetensorsHeader(const SafetensorsHeader& header);
 
-// A .safetensors file; the tensors' bytes lie in it. Movable. What cuts the file short meanwhile
-// ends the program, as with all mappings.
+// A memory-mapped .safetensors file. Movable. If another program truncates the file meanwhile, this
+// program gets SIGBUS, as with any mapping.
 class MappedSafetensors {
  public:
-  // Errors: NotFound where it cannot be opened, InvalidArgument where it is not such a file; each
-  // begins with the path.
+  // Errors: NotFound if it cannot be opened, InvalidArgument if it is malformed; each begins with
+  // the path.
   static absl::StatusOr<MappedSafetensors> Open(const std::string& path);
 
   const SafetensorsHeader& header() const { return header_; }
   absl::string_view BytesOf(const SafetensorsEntry& tensor) const;
-  // Null where there is none.
+  // Null if there is none.
   const SafetensorsEntry* Find(absl::string_view name) const;
 
  private:
@@ -82,14 +81,14 @@ class MappedSafetensors {
   int64_t first_ = 0;                                 // Where the tensors begin.
 };
 
-// Writes a file that takes the place of the old one when it is whole, even if the old one is read
-// meanwhile. Without End(), nothing stays.
+// Writes a file that replaces the old one when complete, even while the old one is being read.
+// Without End(), no new file remains.
 class SafetensorsWriter {
  public:
   explicit SafetensorsWriter(std::string path) : path_(std::move(path)) {}
 
-  // First the header, then the bytes of every tensor in its order.
-  // Errors: Internal, with the path, where they cannot be written.
+  // Call first with the header, then add the bytes of every tensor in order. Errors: Internal, with
+  // the path, if writing fails.
   absl::Status Begin(const SafetensorsHeader& header);
   absl::Status Add(absl::string_view bytes) { return file_.Write(bytes); }
   absl::Status End() { return file_.Commit(); }

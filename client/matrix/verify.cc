@@ -101,17 +101,17 @@ double BlockFactors::At(int64_t batch, int64_t line, int64_t k) const {
 // The terms of one element of A B.
 struct DotProduct {
   double sum = 0;         // Sum of the finite products.
-  double magnitude = 0;   // Sum of their absolute values; infinite where one overflows f64.
+  double magnitude = 0;   // Sum of their absolute values; infinite if one overflows f64.
   double flushable = 0;   // The part of `magnitude` that has a factor below 2^-126.
-  double non_finite = 0;  // Sum of the infinite and NaN products; 0 where there are none.
+  double non_finite = 0;  // Sum of the infinite and NaN products; 0 if there are none.
 };
 
 namespace {
 
-// Below the normal range of f32, where a library may count an operand as zero.
+// Whether a value is below the normal range of f32, where a library may flush operands to zero.
 bool IsTiny(double value) { return value != 0 && std::fabs(value) < 0x1p-126; }
 
-// Whether products with this factor need no second look.
+// Whether products with this factor need no special treatment.
 bool IsPlain(double value) {
   return std::isfinite(value) && !IsTiny(value) && std::fabs(value) < 0x1p500;
 }
@@ -126,7 +126,7 @@ void AddAny(double a, double b, DotProduct& dot) {
     return;
   }
   dot.non_finite += product;
-  // An overflow, or infinity times what may count as zero: not the same on every machine.
+  // An overflow, or infinity times a value that may be flushed to zero: depends on the machine.
   if (has_tiny || (std::isfinite(a) && std::isfinite(b))) {
     dot.magnitude = std::numeric_limits<double>::infinity();
   }
@@ -140,11 +140,12 @@ constexpr double kF64Roundoff = 0x1p-53;
 constexpr double kNarrowRoundoff = 0x1p-12;
 constexpr int64_t kPromotionK = 128;
 
-// The arithmetic of one type, as far as bounds ask.
+// The properties of a type's arithmetic that bounds depend on.
 struct Precision {
-  double roundoff;  // Half the distance of neighbours, relative.
-  double tiny;      // What one operation may lose near zero, where small results may count as zero.
-  double largest;   // Largest finite value.
+  double roundoff;  // Unit roundoff.
+  double tiny;  // Max absolute error of one operation near zero, where small results may be flushed
+                // to zero.
+  double largest;  // Largest finite value.
 };
 
 Precision PrecisionOf(v1::ElementType type) {
@@ -156,7 +157,7 @@ Precision PrecisionOf(v1::ElementType type) {
   }
 }
 
-// Multiplies and adds with the epilogue's rounding, keeping the bound.
+// Multiplies and adds with the epilogue's rounding, and maintains the error bound.
 class Epilogue {
  public:
   Epilogue(const Precision& precision, ReferenceElement element)
@@ -164,7 +165,7 @@ class Epilogue {
 
   const ReferenceElement& element() const { return element_; }
 
-  // A factor that may itself have been rounded `roundings` times.
+  // Multiplies by a factor that may have been rounded `roundings` times.
   void Multiply(double factor, int roundings) {
     element_.value *= factor;
     element_.error = element_.error * std::fabs(factor);
@@ -227,8 +228,8 @@ class Epilogue {
   ReferenceElement element_;
 };
 
-// The accumulator that a machine of `precision` gets from the products, before the epilogue, if it
-// sums up `narrow_depth` of them at a time in 13 fraction bits.
+// The accumulator before the epilogue on a machine of `precision`, if it sums `narrow_depth`
+// products at a time with 13 fraction bits.
 ReferenceElement Accumulated(const DotProduct& dot, int64_t k, int64_t narrow_depth,
                              const Precision& precision) {
   const double count = static_cast<double>(k);
@@ -353,7 +354,7 @@ int64_t Reference::NarrowDepth() const {
   const bool is_narrow = summation_ == Summation::kOfTensorCore && is_fp8(request_.a().type()) &&
                          is_fp8(request_.b().type());
   if (!is_narrow) return 0;
-  // A kernel that is named may have no promotion.
+  // A kernel chosen by name may lack promotion.
   const bool may_be_all = request_.fast_accumulation() || !request_.kernel().empty();
   return may_be_all ? request_.k() : std::min(request_.k(), kPromotionK);
 }
@@ -397,7 +398,7 @@ struct Range {
 };
 
 Range RangeOf(v1::ElementType type, double want, double error) {
-  // The sums round in f64; one neighbour outwards keeps the range safe. With error 0 they are
+  // The sums round in f64; widening by one neighbour keeps the range safe. With error 0 they are
   // exact.
   double least = want - error;
   double most = want + error;
@@ -408,7 +409,7 @@ Range RangeOf(v1::ElementType type, double want, double error) {
   return {RoundToElement(type, least), RoundToElement(type, most)};
 }
 
-// How much of its bound a right element's error takes.
+// The error of a correct element relative to its bound.
 double Share(const VerifiedElement& element) {
   if (element.error == 0 || !std::isfinite(element.bound)) return 0;
   return element.error / element.bound;
@@ -435,7 +436,8 @@ class Checker {
 
  private:
   void Check(const ReferenceElement& reference, VerifiedElement element) {
-    // A type without NaN and infinity shows nothing of a NaN; the contract leaves its pattern open.
+    // A type without NaN and infinity cannot represent NaN; the contract does not specify the
+    // pattern.
     const bool hides_nan = std::isnan(reference.value) && !HasNan(d_.type()) && IsFloat(d_.type());
     if (!reference.is_decidable || hides_nan) {
       ++result_.undecidable;
@@ -474,7 +476,7 @@ absl::Status CheckAnswer(const v1::MultiplyRequest& request, const v1::Matrix& d
   return absl::OkStatus();
 }
 
-// `count` of `total` rows at even distances, the first and the last among them.
+// `count` of `total` rows at even distances, including the first and the last.
 std::vector<int64_t> EvenRows(int64_t total, int64_t count) {
   std::vector<int64_t> rows;
   for (int64_t i = 0; i < count; ++i) {
@@ -491,7 +493,7 @@ std::vector<int64_t> EvenRows(int64_t total, int64_t count) {
 bool IsWithinBound(v1::ElementType type, double got, double want, double error) {
   if (std::isnan(want)) return HasNan(type) ? std::isnan(got) : got == RoundToElement(type, want);
   if (std::isinf(want)) {
-    // Whatever is finite has no part in it, and an infinite error none of its own.
+    // Finite terms do not affect an infinite or NaN result, so they add no error.
     const double exact = RoundToElement(type, want);
     return got == exact || (std::isnan(got) && std::isnan(exact));
   }
@@ -510,7 +512,7 @@ absl::StatusOr<Verification> Verify(const v1::MultiplyRequest& request, const v1
       std::min(static_cast<double>(budget.multiplications) / row_work,
                static_cast<double>(budget.elements) / static_cast<double>(d.columns()));
   const double all_rows = static_cast<double>(d.batch()) * static_cast<double>(d.rows());
-  // At least one row of some matrix; matrices are sampled where one row of each is too much.
+  // At least one row of some matrix; samples matrices if one row of each is too many.
   const double matrices = std::clamp(affordable, 1.0, static_cast<double>(d.batch()));
   const double rows =
       std::clamp(std::min(affordable, all_rows) / matrices, 1.0, static_cast<double>(d.rows()));

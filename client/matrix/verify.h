@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Whether a server's D is right: each element against what it must be, in f64 from the operands as
-// sent, with a bound on what a correct server may return instead.
+// Verifies a server's D: compares each element with an f64 reference, computed from the operands as
+// sent, within a bound on the error of a correct server.
 //
 // The bound holds for any order of summation. With S = sum |a||b| over k products, unit roundoff u
 // of the accumulation type and gamma(n, u) = n u / (1 - n u):
@@ -9,13 +9,11 @@
 //   |accumulator - exact| <= gamma(k, u) S + tiny terms,   |reference - exact| <= gamma(k, 2^-53) S
 //
 // (Higham, "Accuracy and Stability of Numerical Algorithms", 2nd ed., section 3.1); each step of
-// the epilogue adds its own rounding. Integer accumulators are exact. With factors of blocks, a and
-// b are elements times their factors, and 2 k + 4 takes the place of k: each part of k is rounded
-// with its factors and added once more.
-//
-// A tensor core that keeps 13 fraction bits cuts each of 32 products and their addend below 2^-13
-// of the largest, and then the sum: at most 34 * 2^-13 of the magnitudes, so that gamma(j, 2^-12) S
-// covers a sum of j products.
+// the epilogue adds its own rounding. Integer accumulators are exact. With block factors, a and b
+// are elements times their factors, and 2 k + 4 replaces k: each part of k is rounded with its
+// factors and added once more. A tensor core with 13 fraction bits truncates each of 32 products
+// and their addend below 2^-13 of the largest, and then the sum: at most 34 * 2^-13 of the
+// magnitudes, so that gamma(j, 2^-12) S covers a sum of j products.
 #pragma once
 
 #include <array>
@@ -33,9 +31,8 @@
 
 namespace gemmd {
 
-// Reads op(X), a sparse one as the dense one that it stands for. Borrows the message.
-// Precondition: the bytes are those of the layout, as BuildRequest and MultiplyResult::FromResponse
-// check.
+// Reads op(X); a sparse operand reads as its dense equivalent. Borrows the message. Precondition:
+// the bytes fit the layout, as BuildRequest and MultiplyResult::FromResponse check.
 class MatrixReader {
  public:
   // `rows` and `columns` of op(X).
@@ -64,13 +61,14 @@ class MatrixReader {
   std::vector<double> values_;  // By pattern, for types of at most 16 bits.
 };
 
-// The value of a factor's code: 2^(code - 127), or e4m3 without its sign; NaN for 255 and 127.
+// The value of a factor's code: 2^(code - 127) for UE8M0, or e4m3 without its sign for UE4M3; NaN
+// for 255 or 127.
 double Ue8m0Value(uint8_t code);
 
-// Borrows the message. Factors that are missing are NaN, so that no product of theirs is right.
+// Borrows the message. Missing factors are NaN, so that no product with them is correct.
 class BlockFactors {
  public:
-  // `lines` rows of op(A), or columns of op(B). A message without a type: every factor is one.
+  // `lines` rows of op(A), or columns of op(B). If the message has no type, every factor is 1.
   BlockFactors(const v1::BlockScale& blocks, int64_t lines, int64_t k);
 
   double At(int64_t batch, int64_t line, int64_t k) const;
@@ -89,20 +87,20 @@ struct ReferenceElement {
   double value = 0;
   double error = 0;
   bool is_decidable =
-      true;  // False where a partial sum may overflow in one order and not in another.
+      true;  // False if a partial sum may overflow in some orders of summation only.
 };
 
-// How the device of an answer may have made sums.
+// How the device of an answer may have summed.
 enum class Summation {
   kOfType,  // In the accumulation type.
-  // As tensor cores do it: F32 sums of 8-bit floats keep 13 fraction bits over 128 of k, or over
-  // all of it with fast accumulation.
+  // As tensor cores do: F32 sums of 8-bit floats keep 13 fraction bits over 128 of k, or over all
+  // of k with fast accumulation.
   kOfTensorCore,
 };
 // kOfType for the device `cpu`, kOfTensorCore for GPUs and simulators.
 Summation SummationOn(absl::string_view device);
 
-// The accumulation type that holds where none is asked for.
+// The accumulation type used if the request names none.
 v1::ElementType DefaultAccumulationType(v1::ElementType a);
 
 // The elements of D before their conversion to its type. Borrows the request.
@@ -120,12 +118,12 @@ class Reference {
     int64_t row;
     int64_t column;
   };
-  // The products of `rows` of op(A) with all n columns of op(B), row after row, each element times
-  // the factor of its block. Bits are combined by the request's operation.
+  // The dot products of `rows` of op(A) with all n columns of op(B), row after row, with block
+  // factors applied. For b1, uses the request's bit operation.
   std::vector<DotProduct> DotProducts(int64_t batch, const std::vector<int64_t>& rows) const;
   ReferenceElement Finish(const DotProduct& dot, const Position& at) const;
 
-  // The number of elements of k that are summed up in 13 fraction bits; 0: none.
+  // The number of elements of k that are summed with 13 fraction bits; 0: none.
   int64_t NarrowDepth() const;
 
   const v1::MultiplyRequest& request_;
@@ -140,7 +138,7 @@ class Reference {
   std::optional<MatrixReader> bias_;
 };
 
-// How much may be recomputed. Rows are left out, evenly, where the product has more.
+// Limits on recomputation. If the product exceeds them, rows are sampled evenly.
 struct VerifyBudget {
   int64_t multiplications = int64_t{1} << 28;  // About a second.
   int64_t elements = int64_t{1} << 22;         // 32 bytes of memory each.
@@ -153,7 +151,7 @@ struct VerifiedElement {
   int64_t column = 0;
   double got = 0;
   double want = 0;   // The f64 reference, before conversion to D's type.
-  double error = 0;  // |got - want|; NaN where got is.
+  double error = 0;  // |got - want|; NaN if got is.
   double bound = 0;  // The largest error that a correct result may have, conversion included.
 };
 
@@ -162,21 +160,21 @@ struct Verification {
   int64_t checked = 0;  // Elements that were compared.
   int64_t undecidable =
       0;              // Not compared: whether they overflow depends on the order of summation.
-  int64_t wrong = 0;  // Compared elements that are wrong.
+  int64_t wrong = 0;  // Elements that were compared and are wrong.
   VerifiedElement
       worst;  // The first wrong element; else the one with the largest share of its bound.
 
-  // Whether nothing is wrong, and something was compared where there was anything.
+  // Whether nothing is wrong, and at least one element was compared (unless D is empty).
   bool passed() const { return wrong == 0 && (checked > 0 || total == 0); }
 };
 
 // Whether `got`, an element of type `type`, may be the conversion of a number within `error` of
-// `want`. NaN is right only where `want` is NaN and the type has one, infinity only where the
-// conversion gives it.
+// `want`. NaN is correct only if `want` is NaN and the type has NaN; infinity only if the
+// conversion yields it.
 bool IsWithinBound(v1::ElementType type, double got, double want, double error);
 
-// Precondition: the request is BuildRequest's, with its bytes; D is a MultiplyResult's.
-// Errors: InvalidArgument where D is not the answer's to this request: another shape or type.
+// Precondition: the request comes from BuildRequest with its bytes, and D from a MultiplyResult.
+// Errors: InvalidArgument if D's shape or type does not fit the request.
 absl::StatusOr<Verification> Verify(const v1::MultiplyRequest& request, const v1::Matrix& d,
                                     const VerifyBudget& budget = {},
                                     Summation summation = Summation::kOfType);

@@ -21,7 +21,7 @@ namespace {
 std::string JsonOf(absl::string_view code, absl::string_view message) {
   const nlohmann::ordered_json error = {
       {"error", {{"code", std::string(code)}, {"message", std::string(message)}}}};
-  // Words of a server may be in no known encoding.
+  // Text from a server may not be UTF-8.
   return error.dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace);
 }
 
@@ -54,7 +54,7 @@ ExitCode FailLocally(const Console& console, const absl::Status& status) {
 std::optional<TerminalSize> SizeOfTerminal(std::FILE* file) {
   winsize size = {};
   if (ioctl(fileno(file), TIOCGWINSZ, &size) != 0) return std::nullopt;
-  // A terminal that does not know its size says 0.
+  // A terminal of unknown size reports 0.
   return TerminalSize{.columns = size.ws_col == 0 ? 80 : size.ws_col,
                       .lines = size.ws_row == 0 ? 24 : size.ws_row};
 }
@@ -84,7 +84,7 @@ TerminalKeys::TerminalKeys(int in, const termios& settings) : in_(in), settings_
 TerminalKeys::~TerminalKeys() {
   tcsetattr(in_, TCSADRAIN, &settings_);
   if (signals_ >= 0) {
-    // What has been seen shall not end the program again.
+    // Consumes the signal, so that it does not end the program again.
     signalfd_siginfo seen;
     while (read(signals_, &seen, sizeof(seen)) > 0) continue;
     close(signals_);
@@ -119,7 +119,7 @@ std::string Bar(double share) {
   return "[" + std::string(full, '#') + std::string(kBarCells - full, ' ') + "]";
 }
 
-// Beyond a day nobody reads digits.
+// Above a day, exact digits are useless.
 std::string Left(double seconds) {
   return FormatNanoseconds(static_cast<int64_t>(std::clamp(seconds, 0.0, 86400.0) * 1e9)) + " left";
 }

@@ -35,7 +35,7 @@ std::string TypeText(v1::ElementType type) { return std::string(ElementTypeName(
 
 namespace {
 
-// Letters of a peer's name that are looked at: the time grows with their square.
+// Max letters of a name to compare: the time is quadratic.
 constexpr size_t kMaxLetters = 64;
 
 size_t Distance(absl::string_view x, absl::string_view y) {
@@ -56,15 +56,15 @@ size_t Distance(absl::string_view x, absl::string_view y) {
   return edits.back().back();
 }
 
-// The name that looks most like `name`: fewest letters to insert, delete, replace or swap with
-// their neighbour. Empty where none looks like it.
+// The name most similar to `name`: the fewest letters to insert, delete, replace or swap with a
+// neighbour. Empty if none is similar.
 absl::string_view NearestName(absl::string_view name, absl::Span<const std::string> names) {
   const absl::string_view beginning = name.substr(0, kMaxLetters);
   size_t least = std::max<size_t>(2, beginning.size() / 3) + 1;
   absl::string_view nearest;
   for (const std::string& known : names) {
     const size_t distance = Distance(beginning, absl::string_view(known).substr(0, kMaxLetters));
-    // What has all of its letters replaced does not look like it.
+    // A name with all letters replaced is not similar.
     if (distance >= least || distance >= known.size()) continue;
     least = distance;
     nearest = known;
@@ -72,14 +72,14 @@ absl::string_view NearestName(absl::string_view name, absl::Span<const std::stri
   return nearest;
 }
 
-// The command that was given, or the program itself.
+// The given command, or the program itself.
 const CLI::App& Given(const CLI::App& app) {
   const std::vector<const CLI::App*> commands =
       app.get_subcommands([](const CLI::App* command) { return command->parsed(); });
   return commands.empty() ? app : *commands.front();
 }
 
-// A command has the options of its program, too.
+// A command also has the options of its program.
 std::vector<std::string> OptionNames(const CLI::App& program, const CLI::App& command) {
   std::vector<std::string> names;
   for (const CLI::App* app : {&command, &program}) {
@@ -368,23 +368,23 @@ namespace {
 struct OptionWords {
   std::vector<std::string> names;  // "--output", "-o".
   bool takes_value = false;
-  std::vector<std::string> choices;  // What the value may be; empty: anything, such as a file.
+  std::vector<std::string> choices;  // Allowed values; empty: any, such as a file.
   std::string help;
 };
 
-// A command with its own options, or the program with those of all commands.
+// A command with its own options, or the program with the global options.
 struct CommandWords {
   std::string name;
   std::string help;
   std::vector<OptionWords> options;
-  std::vector<std::string> choices;  // What its first argument may be, likewise.
+  std::vector<std::string> choices;  // Allowed values of the first argument, likewise.
 };
 
 const CLI::App& ProgramOf(const CLI::App& app) {
   return app.get_parent() == nullptr ? app : *app.get_parent();
 }
 
-// The values that an option or an argument may have; empty where it may have any.
+// The allowed values of an option or argument; empty: any.
 std::vector<std::string> ChoicesOf(const CLI::Option& option) {
   const std::string type = option.get_type_name();
   if (type == "TYPE") return TypeNames();
@@ -392,7 +392,7 @@ std::vector<std::string> ChoicesOf(const CLI::Option& option) {
   return absl::StrSplit(type, '|');
 }
 
-// Those of the first argument.
+// The allowed values of the first argument.
 std::vector<std::string> ArgumentChoicesOf(const CLI::App& command) {
   const std::vector<const CLI::Option*> arguments =
       command.get_options([](const CLI::Option* option) { return option->get_positional(); });
@@ -433,7 +433,7 @@ std::string NamesOf(const std::vector<OptionWords>& options) {
   return absl::StrJoin(names, " ");
 }
 
-// What follows an option that takes a value: its choices, or files.
+// Completions after an option that takes a value: its choices, or files.
 std::string BashValues(const std::string& command, const std::vector<OptionWords>& options) {
   std::string cases;
   for (const OptionWords& option : options) {
@@ -488,7 +488,7 @@ std::string BashCompletion(const CLI::App& app) {
   std::string words;
   for (const CommandWords& command : commands) {
     names.push_back(command.name);
-    // Ahead of the program's, so that the command's own count.
+    // Before the program's, so that the command's own take precedence.
     values = absl::StrCat(BashValues(command.name, command.options), values);
     absl::StrAppend(&words, "    ", command.name, ") words='", NamesOf(command.options),
                     "' values='", absl::StrJoin(command.choices, " "), "' ;;\n");

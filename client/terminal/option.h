@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Options of the commands, added, described and completed without the header of the library that
-// parses them; and the errors for a wrong command line.
+// Options of commands: definition, help and shell completion, without including CLI11's header; and
+// errors for a wrong command line.
 #pragma once
 
 #include <cstdint>
@@ -38,42 +38,42 @@ std::vector<std::string> TypeNames();
 
 std::string TypeText(v1::ElementType type);
 
-// For the check of an option that takes one of some names, at least one: empty where it got one of
-// them, otherwise what it got, what it takes and which of that looks most like it.
+// A check for an option that takes one of `names` (at least one): returns "" for a valid name, else
+// an error with the value, the valid names and the most similar one.
 std::function<std::string(const std::string&)> OneOf(std::vector<std::string> names);
 
-// The help that the arguments ask for, though others of them are wrong; empty where they ask for
+// The help that the arguments request, even if other arguments are wrong; empty if they request
 // none.
 std::string HelpAskedFor(const CLI::App& app);
 
-// Why the program `app` refuses the arguments that it was to parse: "multiply: got option --randm,
-// want one of its options, such as --random; gemmctl multiply --help lists them".
+// The error text for arguments that the program `app` refuses: "multiply: got option --randm, want
+// one of its options, such as --random; gemmctl multiply --help lists them".
 std::string DescribeUsageError(const CLI::App& app, const CLI::ParseError& error);
 
 // "TYPE is f64, f32, ... or s32.", for the end of the help of commands with such options.
 std::string TypeHelp();
 
-// An option that was added, to say more of it. CLI11's header takes longer to compile than the
-// commands do, so option.cc includes it for all of them.
+// An added option, for further settings. CLI11's header takes longer to compile than the commands,
+// so only option.cc includes it.
 class CommandOption {
  public:
   explicit CommandOption(CLI::Option* option) : option_(option) {}
 
-  CommandOption& Group(const std::string& heading);  // Where the help lists it.
-  CommandOption& TypeName(const std::string& name);  // How the help calls its value.
-  CommandOption& ShowDefault();                      // The help names its value of now.
+  CommandOption& Group(const std::string& heading);  // Heading in the help.
+  CommandOption& TypeName(const std::string& name);  // Name of the value in the help.
+  CommandOption& ShowDefault();                      // The help shows the current value.
   CommandOption& Require();
-  CommandOption& Need(const CommandOption& other);     // It is refused without the other one.
-  CommandOption& Exclude(const CommandOption& other);  // It is refused beside the other one.
-  // `refuse` gives what is wrong with a value, or nothing.
+  CommandOption& Need(const CommandOption& other);     // Refused without the other option.
+  CommandOption& Exclude(const CommandOption& other);  // Refused together with the other option.
+  // `refuse` returns what is wrong with a value, or "".
   CommandOption& Check(const std::function<std::string(const std::string&)>& refuse);
 
  private:
   CLI::Option* option_;
 };
 
-// Each adds an option that sets `value`, which outlives the app. Numbers are decimal, from `least`
-// to `most`.
+// Each adds an option that sets `value`, which must outlive the app. Numbers are decimal, from
+// `least` to `most`.
 CommandOption AddOption(CLI::App& app, const std::string& name, std::string& value,
                         const std::string& help);
 CommandOption AddOption(CLI::App& app, const std::string& name, int& value, const std::string& help,
@@ -89,7 +89,7 @@ CommandOption AddOption(CLI::App& app, const std::string& name, double& value,
                         double most = std::numeric_limits<double>::infinity());
 CommandOption AddFlag(CLI::App& app, const std::string& name, bool& value, const std::string& help);
 
-// How many extents a shape has, and what each may be.
+// The number of extents of a shape, and their range.
 struct ShapeRule {
   size_t min_extents = 1;
   size_t max_extents = 3;
@@ -106,39 +106,39 @@ CommandOption AddShape(CLI::App& app, const std::string& name, std::vector<int64
 CommandOption AddTypeOption(CLI::App& app, const std::string& name, std::string& value,
                             const std::string& help);
 
-// Adds an option whose value is one of `choices`, all of which the help names.
+// Adds an option whose value is one of `choices`, which the help lists.
 CommandOption AddChoice(CLI::App& app, const std::string& name, std::string& value,
                         const std::string& help, const std::vector<std::string>& choices);
 
 // Sets the text after the help of the options.
 void SetFooter(CLI::App& app, const std::string& text);
 
-// The element type that an option names; `otherwise` where its value is empty.
+// The element type that an option names; `otherwise` if its value is empty.
 v1::ElementType TypeOf(const std::string& name,
                        v1::ElementType otherwise = v1::ELEMENT_TYPE_UNSPECIFIED);
 
 // "row" or "column".
 v1::Order OrderOf(const std::string& name);
 
-// Flags of encryption and identity, which all tools share. The token itself is no flag, because
-// everybody sees the command lines of a machine.
+// Encryption and identity flags, shared by all tools. The token itself is not a flag, because all
+// users of a machine can read command lines.
 struct SecurityFlags {
   TlsOptions tls = {};
   std::string token_file = {};
   bool use_proxy = false;
 };
 
-// What the variables GEMMD_TLS_CA, GEMMD_TLS_CERT, GEMMD_TLS_KEY, GEMMD_TLS_SERVER_NAME and
-// GEMMD_TOKEN_FILE say: `value_of` gives that of a variable, empty where it is not set.
+// Flags from the variables GEMMD_TLS_CA, GEMMD_TLS_CERT, GEMMD_TLS_KEY, GEMMD_TLS_SERVER_NAME and
+// GEMMD_TOKEN_FILE. `value_of` returns the value of a variable, empty if unset.
 SecurityFlags SecurityFlagsOfEnvironment(const std::function<std::string(const char*)>& value_of);
 
-// Their values of now are the defaults. `flags` outlives the app.
+// The current values are the defaults. `flags` must outlive the app.
 void AddSecurityFlags(CLI::App& app, SecurityFlags& flags);
 
-// The files that are read.
+// The files that the flags name.
 std::vector<NamedFile> FilesOf(const SecurityFlags& flags);
 
-// Reads the token. Errors: InvalidArgument where its file cannot be read or holds none.
+// Reads the token. Errors: InvalidArgument if its file cannot be read or has no token.
 absl::Status ApplySecurityFlags(const SecurityFlags& flags, ClientOptions& options);
 
 // `app` is the program or one of its commands.

@@ -29,7 +29,7 @@ struct Unit {
   absl::string_view name;
 };
 
-// `value` in the largest unit that it reaches.
+// `value` in the largest unit not above it.
 template <size_t kCount>
 std::string InUnits(double value, const Unit (&units)[kCount]) {
   const Unit* unit = &units[0];
@@ -100,7 +100,7 @@ std::string FormatOperationRate(int64_t operations, int64_t ns) {
 
 namespace {
 
-// A byte within a character of UTF-8.
+// Whether a byte continues a UTF-8 character.
 bool Continues(char byte) { return (static_cast<unsigned char>(byte) & 0xc0) == 0x80; }
 
 absl::string_view CutLine(absl::string_view line, int columns) {
@@ -186,7 +186,7 @@ std::string Sparkline(const std::deque<double>& values, size_t columns) {
   for (size_t i = first; i < values.size(); ++i) most = std::max(most, values[i]);
   std::string line;
   for (size_t i = first; i < values.size(); ++i) {
-    // Whatever is not 0 shows.
+    // Any nonzero value is visible.
     const double bar = values[i] > 0 ? std::ceil(8 * values[i] / most) : 0;
     line += kBars[static_cast<size_t>(std::clamp(bar, 0.0, 8.0))];
   }

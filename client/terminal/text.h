@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Text for people: aligned tables, numbers with units, times and sparklines; and text inside HTML
-// and SVG.
+// Human-readable text: aligned tables, numbers with units, times and sparklines; and text inside
+// HTML and SVG.
 #pragma once
 
 #include <cstdint>
@@ -16,7 +16,7 @@
 
 namespace gemmd {
 
-// Rows of cells under a heading. Columns line up; numbers should be aligned right.
+// Rows of cells under a heading. Columns are aligned; align numbers right.
 class TextTable {
  public:
   enum class Align { kLeft, kRight };
@@ -49,19 +49,20 @@ inline constexpr int kAnyColumns = std::numeric_limits<int>::max();
 // Characters of a line in UTF-8, each of which takes one column.
 int ColumnsOf(absl::string_view line);
 
-// Lines that are cut behind so many columns; as many lines as fit, the last of which tells how many
-// are missing.
+// Truncates lines to `columns` and the text to `lines` lines, the last of which says how many are
+// missing.
 std::string CutText(absl::string_view text, int columns, int lines);
 
-// Words that flow into lines of so many columns, each ended by a line feed. A longer word is alone.
+// Wraps words into lines of at most `columns` columns, each ended by a line feed. A longer word
+// gets its own line.
 std::string FlowText(const std::vector<std::string>& words, absl::string_view gap, int columns);
 
-// A table that goes without its least needed columns where there is no room for all.
+// A table that drops its least important columns if there is not enough room.
 class FittedTable {
  public:
   struct Column {
     TextTable::Column column;
-    int rank = 0;  // 0: always there. The largest goes first.
+    int rank = 0;  // 0: always shown. The largest rank is dropped first.
   };
 
   explicit FittedTable(std::vector<Column> columns) : columns_(std::move(columns)) {}
@@ -77,16 +78,16 @@ class FittedTable {
   std::vector<std::vector<std::string>> rows_;
 };
 
-// The last `columns` values as bars of one character (UTF-8), from a line at the bottom for 0 to a
-// full block for the largest of them; none is negative.
+// The last `columns` values as one-character bars (UTF-8), from a line at the bottom for 0 to a
+// full block for the largest. Precondition: no value is negative.
 std::string Sparkline(const std::deque<double>& values, size_t columns);
 
-// "90", "1.5" (seconds), "500ms", "2m"; absent for any other text. A negative or infinite time is
-// read too: what makes sense is for the caller to say.
+// "90", "1.5" (seconds), "500ms", "2m"; absent for any other text. Also accepts negative and
+// infinite times; the caller checks the range.
 std::optional<absl::Duration> ParseTime(absl::string_view text);
 
-// The text as an element's content or a quoted attribute's value. Control characters but tabs and
-// line feeds, which XML cannot have, become question marks.
+// The text as an element's content or a quoted attribute's value. Control characters except tabs
+// and line feeds, which XML does not allow, become question marks.
 std::string EscapedMarkup(absl::string_view text);
 
 // Appends a <text> element of SVG. `style` is its class.

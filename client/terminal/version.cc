@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The only file of the client that a new commit compiles anew.
+// The only client file that is recompiled for each new commit.
 #include "client/terminal/version.h"
 
 namespace gemmd {

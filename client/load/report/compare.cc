@@ -22,12 +22,13 @@ using Align = TextTable::Align;
 using Json = nlohmann::json;
 
 constexpr double kConfidence = 1.96;  // Standard errors of 95 %.
-constexpr double kTail = 0.025;       // What is left out at either end.
+constexpr double kTail = 0.025;       // Probability outside the interval, at either end.
 constexpr size_t kMinIntervals = 3;
-// Up to this deviation ranks are exact; beyond it the normal distribution tells them well.
+// Up to this standard deviation, ranks are computed exactly; above it, the normal approximation is
+// good.
 constexpr double kMaxExact = 30;
 
-// A count of calls; no more than a session makes, so that counts can be added.
+// Reads a count of calls, limited to what a session can make so that sums do not overflow.
 int64_t ReadCount(const Json& json) {
   constexpr int64_t kMax = int64_t{1} << 40;
   return std::clamp<int64_t>(json.get<int64_t>(), 0, kMax);
@@ -65,7 +66,7 @@ ComparedStep ReadStep(const Json& json) {
     const double to_s = interval.at("to_s").get<double>();
     const double length_s = to_s - interval.at("from_s").get<double>();
     const double ok = interval.at("ok").get<double>();
-    // The last one may be cut short, or be of calls that were only waited for.
+    // The last interval may be truncated, or contain only calls that were waited for.
     if (length_s < 0.9 * longest_s || to_s > window_s + 1e-6) continue;
     step.rates.push_back(ok / length_s);
     if (ok == 0) continue;
@@ -75,7 +76,8 @@ ComparedStep ReadStep(const Json& json) {
   return step;
 }
 
-// Half the width of the interval of confidence of the values' mean; none for too few.
+// Half the width of the confidence interval of the values' mean; nullopt if there are too few
+// values.
 double Scatter(const std::vector<double>& values) {
   if (values.size() < kMinIntervals) return 0;
   const double n = static_cast<double>(values.size());
@@ -88,7 +90,7 @@ double Scatter(const std::vector<double>& values) {
 std::string TimeText(double ns) { return FormatNanoseconds(static_cast<int64_t>(ns)); }
 std::string RateText(double rate) { return absl::StrFormat("%.1f/s", rate); }
 
-// "1.20 ms to 1.31 ms"; "?" for an end that is not known.
+// "1.20 ms to 1.31 ms"; "?" for an unknown end.
 std::string IntervalText(const Estimate& estimate,
                          const std::function<std::string(double)>& format) {
   const auto end = [&](double value) { return std::isinf(value) ? "?" : format(value); };
@@ -111,7 +113,7 @@ void AddRow(TextTable& table, const std::string& name, const Estimate& a, const 
        a.value > 0 ? absl::StrFormat("%+.1f %%", 100 * difference / a.value) : "", verdict});
 }
 
-// Any difference counts.
+// Counts have no noise: shows any difference.
 void AddCount(TextTable& table, const std::string& name, int64_t a, int64_t b) {
   if (a == 0 && b == 0) return;
   table.AddRow({name, FormatCount(a), "", FormatCount(b), "", "",
@@ -151,7 +153,7 @@ std::string StepTable(const ComparedStep& a, const ComparedStep& b) {
   return table.Print();
 }
 
-// Everything that a load is made of, as text.
+// All settings of a load, as text.
 std::vector<std::pair<std::string, std::string>> ReadSettings(const Json& json) {
   std::vector<std::pair<std::string, std::string>> settings;
   for (const char* key : {"gemmload", "servers", "channels", "same_machine", "mix", "operands",
@@ -195,7 +197,7 @@ absl::StatusOr<ComparedReport> ParseReport(absl::string_view text) {
   }
   const Json& json = *parsed;
   ComparedReport report;
-  // The library reports what is missing or of another type by an exception.
+  // The library throws if a member is missing or has another type.
   try {
     for (const Json& step : json.at("steps")) report.steps.push_back(ReadStep(step));
     report.settings = ReadSettings(json);
@@ -219,16 +221,16 @@ RankInterval RanksAround(int64_t count, double fraction) {
             static_cast<int64_t>(std::ceil(n * fraction + spread)) + 1};
   }
   RankInterval ranks = {0, count + 1};
-  double below = 0;  // The probability of fewer than `values` of them.
-  // What lies further down has no weight to speak of.
+  double below = 0;  // The probability of fewer than `values` values below the percentile.
+  // Terms further down are negligible.
   const int64_t from = std::max<int64_t>(0, std::llround(n * fraction - 10 * deviation - 20));
   for (int64_t values = from; values <= count; ++values) {
     const double k = static_cast<double>(values);
-    // The value of rank k is above the percentile where fewer than k are below.
+    // The value of rank k is above the percentile if fewer than k values are below it.
     if (values > 0 && below <= kTail) ranks.low = values;
     below += std::exp(std::lgamma(n + 1) - std::lgamma(k + 1) - std::lgamma(n - k + 1) +
                       k * std::log(fraction) + (n - k) * std::log1p(-fraction));
-    // The value of rank k + 1 is below it where more than k are.
+    // The value of rank k + 1 is below the percentile if more than k values are.
     if (values < count && 1 - below <= kTail) {
       ranks.high = values + 1;
       break;

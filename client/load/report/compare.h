@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Two reports side by side: what differs, and how much of that is noise.
+// Compares two reports, and separates differences from noise.
 #pragma once
 
 #include <cmath>
@@ -15,7 +15,7 @@
 
 namespace gemmd {
 
-// What comparing needs of one step of a report.
+// The data of one step of a report that a comparison needs.
 struct ComparedStep {
   std::string name;
   double rate = 0;
@@ -31,16 +31,15 @@ struct ComparedStep {
 };
 
 struct ComparedReport {
-  // What the load was, by name, in the order of the report.
+  // Settings of the load as names and values, in the order of the report.
   std::vector<std::pair<std::string, std::string>> settings;
   std::vector<ComparedStep> steps;
 };
 
-// A report as ReportJson writes it.
-// Errors: InvalidArgument for any other text.
+// Parses a report written by ReportJson. Errors: InvalidArgument for any other text.
 absl::StatusOr<ComparedReport> ParseReport(absl::string_view json);
 
-// A figure and its interval of 95 % confidence; an end that nothing tells is infinite.
+// A figure and its 95 % confidence interval; an unknown end is infinite.
 struct Estimate {
   double value = 0;
   double low = 0;
@@ -50,26 +49,27 @@ struct Estimate {
   bool Overlaps(const Estimate& other) const { return low <= other.high && other.low <= high; }
 };
 
-// A percentile, by order statistics: with a confidence of 95 % it lies between two of the values,
-// whatever their distribution; calls are taken as independent. Because they are not quite, an end
-// is further out where the figure's own values in the intervals of the run scatter more (1.96
-// standard errors of their mean), where there are at least three.
+// A percentile, by order statistics: with 95 % confidence it lies between two of the values,
+// whatever their distribution, if calls are independent. Because calls are not quite independent,
+// the interval is widened if the percentile scatters more between the intervals of the run (1.96
+// standard errors of the mean, from at least three intervals).
 Estimate EstimatePercentile(const Histogram& histogram, double fraction,
                             const std::vector<double>& by_interval);
-// A mean, by the scatter of its values in the intervals of the run.
+// A mean, with a confidence interval from its scatter between the intervals of the run.
 Estimate EstimateMean(double value, const std::vector<double>& by_interval);
 
-// Ranks of values between which the percentile lies, from 1 to `count`; 0 and count + 1 where there
-// are too few values for such an end. Each end is missed with a probability of 2.5 % at most.
+// Ranks, from 1 to `count`, of the values between which the percentile lies; 0 or count + 1 if
+// there are too few values to bound that side. Each bound fails with a probability of at most 2.5
+// %.
 struct RankInterval {
   int64_t low = 0;
   int64_t high = 0;
 };
 RankInterval RanksAround(int64_t count, double fraction);
 
-// The settings that differ, and a table for each step of `a` that `b` has too, by name (the second
-// of a name with the second), or for the only one of each; steps of one report only are named.
-// Errors: InvalidArgument where no step is in both.
+// Lists the settings that differ, and prints a table for each step that both reports have. Steps
+// match by name (repeated names in order), or because each report has only one step. Names the
+// steps of only one report. Errors: InvalidArgument if no step matches.
 absl::StatusOr<std::string> CompareText(const ComparedReport& a, const ComparedReport& b);
 
 }  // namespace gemmd

@@ -15,15 +15,15 @@ namespace gemmd {
 namespace {
 
 // Plots as inline SVG: lines and points over two axes, and stacked bars. Colours come from the
-// style sheet of the page (classes c0 to c7), so that they follow its theme.
+// page's style sheet (classes c0 to c7) and follow its theme.
 
 constexpr int kPlotColors = 8;
 
 struct PlotPoint {
   double x = 0;
   double y = 0;
-  std::string what;     // Shown where the pointer rests on it.
-  bool begins = false;  // No line leads to it from the point before.
+  std::string what;     // The tooltip.
+  bool begins = false;  // No line connects it to the previous point.
 };
 
 struct PlotSeries {
@@ -54,9 +54,8 @@ struct StackedBars {
   std::vector<StackedBar> bars;
 };
 
-// Where the values of a plot lie in its drawing, in units that the page scales.
-//
-// The margins hold the labels of the axes, which a page on a phone writes in larger letters.
+// Maps the values of a plot to its drawing, in units that the page scales. The margins hold the
+// axis labels, which are larger on a phone.
 struct PlotFrame {
   static constexpr double kWidth = 720;
   static constexpr double kHeight = 380;
@@ -73,7 +72,7 @@ struct PlotFrame {
   }
 
  private:
-  // The place of a value on the axis, 0 to 1.
+  // The position of a value on the axis, 0 to 1.
   static double Share(const PlotAxis& axis, double value) {
     const double share = axis.is_logarithmic ? std::log(std::max(value, axis.from) / axis.from) /
                                                    std::log(axis.to / axis.from)
@@ -84,9 +83,9 @@ struct PlotFrame {
 
 using Frame = PlotFrame;
 
-// Columns that are narrower could not be hit, and would make the page large.
+// Narrower columns would be hard to hit, and would make the page large.
 constexpr double kMinWidth = 6;
-// More lines would hide the curves.
+// Max lines in a tooltip; more would hide the curves.
 constexpr size_t kMaxLines = 10;
 
 std::vector<double> ColumnsOf(const Plot& plot) {
@@ -102,7 +101,7 @@ std::vector<double> ColumnsOf(const Plot& plot) {
   return columns;
 }
 
-// The nearest value of each curve that has one in the column.
+// The nearest value of each curve in the column.
 std::string Lines(const Plot& plot, double column, double from, double to) {
   std::string html;
   size_t lines = 0;
@@ -124,9 +123,8 @@ std::string Lines(const Plot& plot, double column, double from, double to) {
   return html;
 }
 
-// What a plot tells where the pointer rests, or a finger: columns that together cover the plot,
-// each with the values of all curves there, as elements of SVG. The style sheet shows and hides
-// them (classes at, hit and tip), without a script.
+// The tooltips of a plot, as SVG elements: columns that cover the plot, each with the values of all
+// curves there. The style sheet shows and hides them (classes at, hit and tip), without a script.
 std::string PlotTips(const Plot& plot) {
   const std::vector<double> columns = ColumnsOf(plot);
   constexpr double kMiddle = (Frame::kLeft + Frame::kRight) / 2;
@@ -134,7 +132,7 @@ std::string PlotTips(const Plot& plot) {
   for (size_t i = 0; i < columns.size(); ++i) {
     const double from = i == 0 ? Frame::kLeft : (columns[i - 1] + columns[i]) / 2;
     const double to = i + 1 == columns.size() ? Frame::kRight : (columns[i] + columns[i + 1]) / 2;
-    // The box is in the other half, so that it does not hide what it tells of.
+    // The box is in the other half, so that it does not hide the values it shows.
     absl::StrAppendFormat(
         &svg,
         "<g class=\"at\"><rect class=\"hit\" x=\"%.1f\" y=\"%.1f\" width=\"%.1f\" height=\"%.1f\"/>"
@@ -198,7 +196,7 @@ std::string Drawn(const Plot& plot, const PlotSeries& series) {
     }
   }
   for (size_t i = 0; i < points.size(); ++i) {
-    // A point without a line would not be seen.
+    // Marks single points, which no line makes visible.
     if (!series.has_marks && !(series.has_line && begins(i) && begins(i + 1))) continue;
     const PlotPoint& point = points[i];
     absl::StrAppendFormat(&svg, "<circle class=\"c%d\" cx=\"%.1f\" cy=\"%.1f\" r=\"4\"/>\n",
@@ -279,7 +277,7 @@ PlotAxis TimeAxis(std::string title, double min_ns, double max_ns) {
   PlotAxis axis = {.title = std::move(title), .is_logarithmic = true, .ticks = {}};
   axis.from = std::pow(10, std::floor(std::log10(std::max(min_ns, 1.0))));
   axis.to = std::max(std::pow(10, std::ceil(std::log10(std::max(max_ns, 1.0)))), 10 * axis.from);
-  // Few powers of ten would leave a reader without numbers between them.
+  // On a short axis, powers of ten alone are too few labels.
   const bool is_short = axis.to <= 101 * axis.from;
   for (double power = axis.from; power <= axis.to * 1.01; power *= 10) {
     for (const double at : {power, 2 * power, 5 * power}) {
@@ -304,15 +302,15 @@ PlotAxis LinearAxis(std::string title, double most, const std::string& unit) {
 
 namespace {
 
-// A page of many more points draws slowly and shows no more.
+// More points would make the page slow without showing more.
 constexpr size_t kMaxPoints = 1000;
 
-// Intervals of one step, as many as its share of the points.
+// Intervals of one step, thinned to its share of the points.
 std::vector<LoadInterval> PlottedIntervals(const LoadReport& report, const ReportStep& step) {
   return Thinned(step.result.intervals, std::max<size_t>(1, kMaxPoints / report.steps.size()));
 }
 
-// The widest range of the latencies of all steps.
+// The range of latencies over all steps.
 struct Range {
   double least = 1e18;
   double most = 1;
@@ -344,7 +342,8 @@ PlotSeries PercentileCurve(const Histogram& histogram, const std::string& name, 
   return series;
 }
 
-// Percentiles over 1 / (1 - p), so that each nine takes as much room; both clocks, every step.
+// Percentiles over 1 / (1 - p) on a logarithmic axis, so that each nine takes equal space. Both
+// clocks, every step.
 std::string PercentilePlot(const LoadReport& report) {
   const Range range = LatencyRange(report);
   Plot plot = {.title = "Latency percentiles",
@@ -388,7 +387,7 @@ std::string TimePlot(const LoadReport& report) {
     for (const LoadInterval& interval : intervals) {
       end_s = std::max(end_s, static_cast<double>(interval.to_ns) * 1e-9);
       if (interval.ok == 0) continue;
-      // The few answers after the end of a step are a point of their own.
+      // The few answers after the end of a step get a separate point.
       const int64_t usual_ns = intervals.front().to_ns - intervals.front().from_ns;
       begins |= 2 * (interval.to_ns - interval.from_ns) < usual_ns;
       const double x = before_s + static_cast<double>(interval.to_ns) * 1e-9;
@@ -415,7 +414,7 @@ std::string TimePlot(const LoadReport& report) {
 
 namespace {
 
-// A point for each step; where there is one only, for each of its intervals.
+// One point per step; for a single step, one per interval.
 std::string RatePlot(const LoadReport& report) {
   const bool is_one = report.steps.size() == 1;
   PlotSeries series[] = {
@@ -459,9 +458,9 @@ std::string RatePlot(const LoadReport& report) {
                   .series = {std::begin(series), std::end(series)}});
 }
 
-// What a call's time is spent on, in means, because only means add up.
+// The mean time of a call by stage. Means, because only means add up.
 std::string StagePlot(const LoadReport& report) {
-  // What a call goes through, in order.
+  // The stages of a call, in order.
   StackedBars bars = {.title = "Where a call's time goes (means)",
                       .parts = {"not sent yet", "receive + queue", "copy in", "compute", "copy out",
                                 "send prepare", "rest of the server", "network, gRPC, client"},
@@ -578,7 +577,7 @@ std::string WarningList(const std::vector<std::string>& warnings) {
   return html + "</ul>\n";
 }
 
-// The page begins with those of the whole run.
+// The page begins with the warnings of the whole run, so they are not repeated.
 std::vector<std::string> WarningsOfItsOwn(const LoadReport& report, const ReportStep& step) {
   std::vector<std::string> own = step.warnings;
   for (const std::string& said : report.Warnings()) std::erase(own, said);
@@ -612,7 +611,7 @@ std::string SloSection(const SloFindings& slo) {
                       EscapedMarkup(slo.rule), "</p>\n", TableHtml(WindowTable(slo)));
 }
 
-// What was loaded, from where, and how.
+// The server, the client machine and the load.
 std::string Heading(const LoadReport& report) {
   std::string html = absl::StrCat("<h1>gemmload: ", EscapedMarkup(report.mix), "</h1>\n<dl>\n");
   const auto add = [&](absl::string_view name, absl::string_view value) {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The report as one HTML file that needs nothing else: no network, no scripts.
+// The report as a self-contained HTML file without scripts.
 #pragma once
 
 #include <string>
@@ -19,15 +19,15 @@ struct PlotAxis {
   std::string title;
   double from = 0;
   double to = 1;
-  bool is_logarithmic = false;  // `from` is positive then.
+  bool is_logarithmic = false;  // Requires a positive `from`.
   std::vector<PlotTick> ticks;
 };
 
-// Axes that hold the values, with ticks at round numbers.
+// Axes that cover the values, with ticks at round numbers.
 PlotAxis TimeAxis(std::string title, double min_ns, double max_ns);  // Logarithmic, in ns.
 PlotAxis LinearAxis(std::string title, double most, const std::string& unit);
 
-// Figures of the intervals, one step after the other.
+// Plots the figures of the intervals, one step after the other.
 std::string TimePlot(const LoadReport& report);
 
 std::string ReportHtml(const LoadReport& report);

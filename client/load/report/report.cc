@@ -128,13 +128,14 @@ std::string OperationUnit(const Mix& mix) {
 
 namespace {
 
-constexpr int64_t kLateNs = 1'000'000;  // What a sender of an open loop should stay under.
+constexpr int64_t kLateNs =
+    1'000'000;  // Send delay of an open loop above which calls count as late.
 
 constexpr char kSharedMachine[] =
     "client and server share this machine: each takes time from the other";
 
-// Calls that the server had not answered at the end of the window, beyond those that its latency
-// explains: a server that keeps up holds as many as come within its latency.
+// Whether more calls were unanswered at the end of the window than latency explains: a server that
+// keeps up holds only the calls that arrive within its latency.
 bool FallsBehind(const StepResult& result) {
   const Tally& tally = result.tally;
   const double offered = static_cast<double>(tally.calls() + result.unsent);
@@ -243,7 +244,7 @@ std::vector<std::string> LoadReport::Warnings() const {
   for (const ReportStep& step : steps) {
     for (const std::string& warning : step.warnings) {
       if (warning == kSharedMachine) {
-        is_shared = true;  // It is said once, since it is no step's own.
+        is_shared = true;  // Reported once, because it applies to every step.
       } else {
         warnings.push_back(steps.size() > 1 ? absl::StrCat(step.name, ": ", warning) : warning);
       }
@@ -416,7 +417,7 @@ std::string StepText(const LoadReport& report, const ReportStep& step) {
       result.client_cores, result.usable_cores, FormatCount(result.max_in_flight),
       FormatCount(result.sent_late));
   absl::StrAppend(&text, CheckedText(step.verified));
-  // The verdict of a search is about all of its steps, and has warnings of its own.
+  // In a search, the verdict covers all steps and has its own warnings.
   if (report.slo.has_value()) text += WarningLines(step.warnings);
   absl::StrAppend(&text, "\n", TableText(LatencyTable(step)), "\n", TableText(StageTable(step)));
   if (!tally.kernels.empty()) absl::StrAppend(&text, "\n", TableText(KernelTable(step)));
@@ -685,7 +686,7 @@ absl::Status WriteReportFiles(const LoadFlags& flags, const LoadReport& report,
                               const StopRequests& stop) {
   absl::Status status;
   if (!flags.json_path.empty()) {
-    // A mix or a server may hold text that is not UTF-8.
+    // Text from a mix or a server may not be UTF-8.
     const std::string json =
         ReportJson(report).dump(1, ' ', false, nlohmann::json::error_handler_t::replace);
     status.Update(WriteTextFile(flags.json_path, json + "\n", &stop));

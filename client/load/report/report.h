@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What a session of gemmload found, and its forms: text, JSON, CSV, and the files that these go to.
-// The page is in html_report.h.
+// The results of a gemmload session as text, JSON and CSV, and the files for them. For the HTML
+// page, see html_report.h.
 #pragma once
 
 #include <cstdint>
@@ -51,7 +51,7 @@ struct SloFindings {
 
   // "highest rate that holds: 123.4/s (95 % interval 118.0/s to 127.9/s)"
   std::string Verdict() const;
-  // What a reader must know before believing it; `is_same_machine` is LoadReport's.
+  // Reasons to doubt the verdict; `is_same_machine` is that of LoadReport.
   std::vector<std::string> Warnings(bool is_same_machine) const;
 };
 
@@ -62,7 +62,7 @@ struct ReportedDevice {
 
 struct ReportedServer {
   std::string address;
-  std::string version = {};                  // Empty: it did not say.
+  std::string version = {};                  // Empty if not reported.
   std::vector<ReportedDevice> devices = {};  // Its default device, and those that answered calls.
 
   std::string Text() const;  // "127.0.0.1:8470 (gemmd 1.2.3)"
@@ -77,7 +77,7 @@ struct LoadReport {
   std::vector<ReportedServer> servers;
   int channels = 1;
   int owners = 1;   // Clients of each server.
-  int streams = 0;  // Each client has so many; 0: each call goes by itself.
+  int streams = 0;  // Streams per client; 0: unary calls.
   bool is_same_machine = false;
   std::string mix;  // The name of the profile or file.
   std::string arrivals;
@@ -90,23 +90,23 @@ struct LoadReport {
   std::optional<SloFindings> slo;
 
   bool was_interrupted() const;
-  int64_t wrong() const;  // Answers that verification refused.
+  int64_t wrong() const;  // Answers that failed verification.
   int64_t calls() const;
   int64_t failed() const;
   int64_t unsent() const;
 
-  // What came of it in a line, and what a reader must know before believing that.
+  // The result in one line, and reasons to doubt it.
   std::string Verdict() const;
   std::vector<std::string> Warnings() const;
 };
 
 std::string ClientText(const LoadReport& report);  // "gemmload 1.2.3 on host, Intel Xeon, 2 cores"
 
-// In what the operations of a mix are counted: "FLOP/s"; "OP/s" where integers are multiplied. 2:4
-// products count as the dense ones that they stand for, and the unit says so.
+// The unit of a mix's operation rate: "FLOP/s", or "OP/s" for integers. A 2:4 product counts as the
+// equivalent dense product, and the unit says so.
 std::string OperationUnit(const Mix& mix);
 
-// What a reader of a step must know before believing it.
+// Reasons to doubt the result of a step.
 std::vector<std::string> WarningsOf(const ReportStep& step, bool is_same_machine);
 
 std::string ReportText(const LoadReport& report);
@@ -115,28 +115,27 @@ nlohmann::ordered_json ReportJson(const LoadReport& report);
 // One line for each step, with a heading.
 std::string ReportCsv(const LoadReport& report);
 
-std::string RoundedTime(double ns);  // Of whole nanoseconds.
+std::string RoundedTime(double ns);  // Rounded to whole nanoseconds.
 
-// Every row has as many cells as there are headings.
+// Every row has one cell per heading.
 struct ReportTable {
   std::vector<std::string> headings;
   std::vector<std::vector<std::string>> rows = {};
-  size_t text_columns = 1;  // The first ones are text, the others are numbers.
+  size_t text_columns = 1;  // The number of leading columns with text; the rest are numbers.
 };
 
-ReportTable LatencyTable(const ReportStep& step);  // Both clocks, and how many calls lie above.
+ReportTable LatencyTable(const ReportStep& step);  // Both clocks, with the number of slower calls.
 ReportTable StageTable(const ReportStep& step);
-ReportTable KernelTable(const ReportStep& step);  // Means of the stages for each kernel and device.
+ReportTable KernelTable(const ReportStep& step);  // Mean stage times per kernel and device.
 ReportTable ProductTable(const LoadReport& report, const ReportStep& step);
 ReportTable WindowTable(const SloFindings& slo);
 
-// Whether each file can be written and none is also another one or what the load is made from.
-// This is known before a long run, not after it, and changes no file.
-// Errors: InvalidArgument, PermissionDenied.
+// Checks that each file can be written, and that none is also another output or an input of the
+// load. Called before a long run; changes no file. Errors: InvalidArgument, PermissionDenied.
 absl::Status CheckReportFiles(const LoadFlags& flags, const Mix& mix);
 
-// Writes as many of them as it can. A pipe without a reader is not waited for once `stop` counts.
-// Errors: PermissionDenied, of the first that it could not.
+// Writes as many of the files as possible. After a stop request, does not wait for the reader of a
+// pipe. Errors: PermissionDenied, for the first file that could not be written.
 absl::Status WriteReportFiles(const LoadFlags& flags, const LoadReport& report,
                               const StopRequests& stop);
 
