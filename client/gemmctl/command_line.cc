@@ -13,8 +13,8 @@ namespace gemmd {
 namespace {
 
 constexpr char kCompletionHelp[] =
-    "Prints a script after which Tab completes commands, options, their values, and files. An "
-    "installation has both in their usual places (share/bash-completion/completions and "
+    "Prints a script that lets Tab complete commands, options, their values, and files. An "
+    "installation has both scripts in their usual places (share/bash-completion/completions and "
     "share/zsh/site-functions).\n\n"
     "Examples:\n"
     "  gemmctl completion zsh > ~/.zfunc/_gemmctl          With ~/.zfunc in $fpath.\n"
@@ -27,7 +27,8 @@ struct CompletionFlags {
 CommandRun AddCompletion(CLI::App& app) {
   auto flags = std::make_unique<CompletionFlags>();
   SetFooter(app, kCompletionHelp);
-  AddChoice(app, "SHELL", flags->shell, "The shell that is to complete", {"bash", "zsh"}).Require();
+  AddChoice(app, "SHELL", flags->shell, "The shell to print the script for", {"bash", "zsh"})
+      .Require();
   return [flags = std::move(flags), &app](const GlobalFlags&, const Console& console) {
     console.Print(flags->shell == "bash" ? BashCompletion(app) : ZshCompletion(app));
     return ExitCode::kOk;
@@ -51,10 +52,10 @@ void AddGlobalFlags(CLI::App& app, GlobalFlags& global) {
                  "$GEMMD_ADDRESS")
       ->capture_default_str();
   app.add_option("--timeout", global.timeout,
-                 "Longest time for one call with its retries: seconds, or 500ms, 2m (default 60)");
+                 "Timeout of one call with its retries: seconds, or 500ms, 2m (default 60)");
   app.add_option("--session", global.session,
-                 "Token of the session that tensors belong to; also $GEMMD_SESSION (default: the "
-                 "one that `gemmctl put` keeps for the address)")
+                 "Token of the session that owns the tensors; also $GEMMD_SESSION (default: the "
+                 "token that `gemmctl put` stored for the address)")
       ->type_name("TOKEN");
   AddSecurityFlags(app, global.security);
   app.add_flag("--json", global.json,
@@ -69,34 +70,34 @@ struct KnownCommand {
 
 constexpr Command kCommands[] = {
     {"multiply", "Multiply two matrices and print where the time went", AddMultiply},
-    {"explain", "Show which kernel would run a product, and why not the others", AddExplain},
+    {"explain", "Show which kernel would run a product, and why others would not", AddExplain},
     {"random", "Write a random matrix to a .npy file (needs no server)", AddRandom},
     {"convert",
      "Convert matrices of .npy and .safetensors files to other types, orders, shapes and forms "
      "(needs no server)",
      AddConvert},
-    {"diff", "Show where the bits of two files, or of a product on two chips, differ, and how far",
+    {"diff", "Show where two files, or the results of two chips, differ in bits, and by how much",
      AddDiff},
-    {"put", "Keep a matrix on the server, where products name it @NAME", AddPut},
-    {"get", "Write a tensor of the server to a .npy file", AddGet},
+    {"put", "Keep a matrix on the server, for use as @NAME in products", AddPut},
+    {"get", "Write a tensor on the server to a .npy file", AddGet},
     {"ls", "List the tensors that the session keeps on the server", AddLs},
-    {"rm", "Delete a tensor of the server", AddRm},
+    {"rm", "Delete a tensor on the server", AddRm},
     {"keep", "Renew the lease of a tensor, pin it or unpin it", AddKeep},
-    {"compress", "Make a 2:4 tensor of a dense one on the server", AddCompress},
+    {"compress", "Make a 2:4 tensor from a dense one on the server", AddCompress},
     {"kernels", "List the server's kernels", AddKernels},
-    {"instructions", "List the matrix instructions of PTX and which chip has them",
+    {"instructions", "List the PTX matrix instructions and the chips that have them",
      AddInstructions},
     {"fragment", "Draw which register of which lane holds which element of an instruction",
      AddFragment},
     {"devices", "List the server's devices, their queues and measured rates", AddDevices},
     {"info", "Show the server's version, limits and features", AddInfo},
     {"top", "Watch the server's devices, queues and rates", AddTop},
-    {"health", "Ask whether the server takes requests (grpc.health.v1)", AddHealth},
+    {"health", "Ask whether the server is serving (grpc.health.v1)", AddHealth},
     {"doctor", "Check a deployed server from end to end and say what to do", AddDoctor},
     {"restart-device", "Replace the worker process of a device (over a unix socket)", AddRestart},
-    {"sessions", "List the sessions of all callers, which own tensors on the server", AddSessions},
+    {"sessions", "List the sessions of all callers that own tensors on the server", AddSessions},
     {"drop-session", "End a session and delete its tensors (over a unix socket)", AddDropSession},
-    {"incidents", "List wrong answers that the server found before giving them", AddIncidents},
+    {"incidents", "List wrong answers that the server caught before sending them", AddIncidents},
     {"replay", "Compute the product of an incident again, with the check that found it", AddReplay},
     {"completion", "Print a script that completes gemmctl's commands and options in a shell",
      AddCompletion},

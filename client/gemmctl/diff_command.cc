@@ -122,7 +122,8 @@ std::string MapText(const DifferenceMap& map, const Difference& found) {
   // Letters are twice as high as wide, and a terminal has more columns than rows.
   const DifferenceMap flat = map.Flattened(4);
   std::string text = absl::StrFormat(
-      "%seach letter is %d x %d elements: 0 zeros of other signs, 1 to 9 the ulps (9: %d), N NaN\n",
+      "%seach letter is %d x %d elements: 0 zeros that differ in sign, 1 to 9 the ulps (9: %d), N "
+      "NaN\n",
       found.batch == 1 ? "" : absl::StrCat("matrix ", map.batch(), ", "), flat.block_rows(),
       flat.block_columns(), found.max_ulps);
   for (int64_t i = 0; i < flat.down(); ++i) {
@@ -303,7 +304,7 @@ int AddLegend(const Difference& found, int top, std::string& svg) {
       add(FillOf(found.max_ulps, found.max_ulps), absl::StrCat(found.max_ulps, " ulps"));
     }
   }
-  if (found.by_ulps[0] > 0) add(kZeroFill, "zeros of other signs");
+  if (found.by_ulps[0] > 0) add(kZeroFill, "zeros that differ in sign");
   if (found.nan > 0) add(kNanFill, "NaN on a side");
   return kLineHeight + 8;
 }
@@ -395,10 +396,10 @@ std::string DifferencesPage(const std::vector<NamedDifference>& all) {
 constexpr char kDiffHelp[] =
     "Compares two files bit by bit; with --chips, A and B are multiplied on each chip and every "
     "other D is compared with the first chip's. A NaN differs from all but the same NaN, +0 from "
-    "-0. An ulp is the step from one value of the type to the next. Integers are so many ulps "
-    "apart as they differ by.\n\n"
-    "Exit code: 0 where all bits are the same, 1 where they differ, 2 where nothing could be "
-    "compared, also because the server refused, 3 where it could not be reached.\n\n"
+    "-0. An ulp is the step from one value of the type to the next. For integers, the distance in "
+    "ulps is the difference.\n\n"
+    "Exit code: 0 if all bits are the same, 1 if they differ, 2 if nothing could be compared (also "
+    "if the server refused), 3 if the server could not be reached.\n\n"
     "Examples:\n"
     "  gemmctl diff D.npy expected.npy\n"
     "  gemmctl diff D8.npy E8.npy --type e4m3 --json | jq .most_ulps\n"
@@ -567,9 +568,10 @@ std::string RefuseChips(const std::string& text) {
 CommandRun AddDiff(CLI::App& app) {
   auto flags = std::make_unique<DiffFlags>();
   SetFooter(app, absl::StrCat(TypeHelp(), "\n\n", kDiffHelp));
-  AddOption(app, "--chips", flags->chips,
-            "Multiply A and B on each of these and compare the results: chips that the server "
-            "simulates (sm_80 is short for sim:sm_80) or its devices, the first to compare with")
+  AddOption(
+      app, "--chips", flags->chips,
+      "Multiply A and B on each of these and compare the results with those of the first: chips "
+      "that the server simulates (sm_80 is short for sim:sm_80) or devices of the server")
       .Check(RefuseChips)
       .TypeName("NAME,NAME,...")
       .Group("Comparison");
@@ -578,8 +580,7 @@ CommandRun AddDiff(CLI::App& app) {
       .TypeName("N")
       .Group("Comparison");
   AddOption(app, "--svg", flags->svg_path,
-            "File for a heat map in SVG, whose cells tell about themselves under the pointer; - is "
-            "standard output")
+            "File for a heat map in SVG with tooltips; - is standard output")
       .TypeName("PATH")
       .Group("Comparison");
   AddOption(app, "--html", flags->html_path,

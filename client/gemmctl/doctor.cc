@@ -91,11 +91,11 @@ std::string Percent(double share) { return absl::StrFormat("%.0f %%", 100 * shar
 Check FailedCheck(std::string name, const absl::Status& status) {
   Check check = {.name = std::move(name), .state = CheckState::kFail, .seen = ""};
   check.seen = absl::StrCat(absl::StatusCodeToString(status.code()), ": ", status.message());
-  check.advice = "see whether the daemon runs, its log, and the network between";
+  check.advice = "check that the daemon runs, its log, and the network in between";
   if (absl::IsPermissionDenied(status) || absl::IsUnauthenticated(status)) {
     check.state = CheckState::kWarn;
     check.advice =
-        "this caller may not ask: give --token-file of one who may, or ask over the daemon's unix "
+        "this caller may not ask: use --token-file of a caller who may, or the daemon's unix "
         "socket";
   } else if (absl::IsUnimplemented(status)) {
     check.state = CheckState::kWarn;
@@ -143,12 +143,12 @@ Check CheckMemory(const v1::GetStatisticsResponse& now) {
   }
   Check check = {.name = "memory",
                  .seen = absl::StrCat(FormatCount(refused),
-                                      " products refused for want of memory since the start")};
+                                      " products refused for lack of memory since the start")};
   if (refused == 0) return check;
   check.state = CheckState::kWarn;
   check.advice =
-      "the daemon comes near --memory-limit-bytes: give it more memory, or lower --tensor-bytes or "
-      "--max-queued-bytes";
+      "the daemon is close to --memory-limit-bytes: give it more memory, or lower --tensor-bytes "
+      "or --max-queued-bytes";
   return check;
 }
 
@@ -162,8 +162,8 @@ Check CheckPlainTransport(absl::string_view address) {
   check.state = CheckState::kWarn;
   check.seen = absl::StrCat("plain TCP to ", address);
   check.advice =
-      "whoever is on the way reads and changes matrices: have the daemon listen at tls: or mtls:, "
-      "and give the address with tls: before it";
+      "anybody on the network path can read and change matrices: have the daemon listen at tls: or "
+      "mtls:, and use an address that begins with tls:";
   return check;
 }
 
@@ -172,7 +172,7 @@ Check CheckTls(const absl::StatusOr<TlsPeer>& peer, absl::Time now) {
   if (!peer.ok()) {
     check.state = CheckState::kFail;
     check.seen = std::string(peer.status().message());
-    check.advice = "see whether the daemon listens there, and at an address with tls: or mtls:";
+    check.advice = "check that the daemon listens there, at an address with tls: or mtls:";
     return check;
   }
   const absl::Duration left = peer->not_after - now;
@@ -183,12 +183,10 @@ Check CheckTls(const absl::StatusOr<TlsPeer>& peer, absl::Time now) {
   if (peer->fault.empty() && left > kSoon) return check;
   check.state =
       peer->fault.empty() && left > absl::ZeroDuration() ? CheckState::kWarn : CheckState::kFail;
-  check.advice =
-      left > kSoon
-          ? "see that --tls-ca has the authority that signed it, and that it bears the name that "
-            "is called (--tls-server-name)"
-          : "put a new certificate into the files of --tls-cert and --tls-key; the daemon loads "
-            "changed files by itself";
+  check.advice = left > kSoon ? "check that --tls-ca contains the authority that signed it, and "
+                                "that the certificate contains the server name (--tls-server-name)"
+                              : "put a new certificate into the files of --tls-cert and --tls-key; "
+                                "the daemon reloads changed files on its own";
   return check;
 }
 
@@ -199,10 +197,10 @@ Check CheckServer(const v1::GetServerInfoResponse& info, absl::string_view clien
   if (info.draining()) {
     check.state = CheckState::kFail;
     check.seen += ", draining";
-    check.advice = "the daemon ends and refuses new products: call another replica";
+    check.advice = "the daemon is shutting down and refuses new products: call another replica";
   } else if (info.version() != client_version) {
     check.state = CheckState::kWarn;
-    check.advice = "install the same version here and there: options and fields may differ";
+    check.advice = "install the same version on both sides: options and fields may differ";
   }
   return check;
 }
@@ -211,7 +209,7 @@ Check CheckClock(int64_t server_unix_ns, absl::Time sent, absl::Time received) {
   constexpr absl::Duration kMuch = absl::Seconds(1);
   // The default of the server's --jwt-clock-skew.
   constexpr absl::Duration kTooMuch = absl::Seconds(60);
-  Check check = {.name = "clock", .seen = "the server does not tell its time"};
+  Check check = {.name = "clock", .seen = "the server does not report its time"};
   if (server_unix_ns == 0) {
     check.state = CheckState::kWarn;
     check.advice = "the daemon is older than this gemmctl: install the same version";
@@ -233,8 +231,8 @@ Check CheckClock(int64_t server_unix_ns, absl::Time sent, absl::Time received) {
   if (least < kMuch) return check;
   check.state = least < kTooMuch ? CheckState::kWarn : CheckState::kFail;
   check.advice =
-      "set both clocks by NTP: the daemon judges certificates and signed tokens by its own, and "
-      "logs and spans bear its time";
+      "synchronize both clocks by NTP: the daemon uses its own clock for certificates, signed "
+      "tokens, logs and spans";
   return check;
 }
 
@@ -254,8 +252,8 @@ Check CheckLimits(const v1::Limits& limits) {
   } else if (limits.max_queued_bytes() < limits.max_message_bytes()) {
     check.state = CheckState::kWarn;
     check.advice =
-        "a message may be longer than --max-queued-bytes, which refuses its product always: raise "
-        "that, or lower --max-message-bytes";
+        "messages longer than --max-queued-bytes are always refused: raise the limit, or lower "
+        "--max-message-bytes";
   }
   return check;
 }
@@ -267,11 +265,11 @@ Check CheckLatency(std::vector<int64_t> round_trips_ns) {
   Check check = {.name = "latency",
                  .seen = absl::StrCat("p50 ", FormatNanoseconds(spread.p50), ", p99 ",
                                       FormatNanoseconds(spread.p99), " of ", calls,
-                                      " health checks, one after the other")};
+                                      " consecutive health checks")};
   if (spread.p50 < kSlowNs) return check;
   check.state = CheckState::kWarn;
   check.advice =
-      "the network is far, or the daemon's host has no processor free: compare with `gemmctl "
+      "the network is slow, or the daemon's host has no free processor: compare with `gemmctl "
       "doctor` on that host";
   return check;
 }
@@ -296,7 +294,7 @@ Check CheckQuarantine(const std::vector<v1::ExplainResponse>& explanations) {
   check.seen = absl::StrJoin(found, ", ");
   check.advice =
       "these gave a wrong answer: `gemmctl replay ID` computes the product of an incident again; "
-      "have the hardware checked before the daemon's restart, which ends the quarantine";
+      "have the hardware checked before restarting the daemon, which ends the quarantine";
   return check;
 }
 
@@ -306,7 +304,7 @@ Check CheckIncidents(const absl::StatusOr<v1::ListIncidentsResponse>& incidents)
                  .seen = absl::StrCat(incidents->found(), " wrong answers since the start")};
   if (incidents->found() == 0) return check;
   check.state = CheckState::kWarn;
-  check.advice = "`gemmctl incidents` tells devices, kernels and elements";
+  check.advice = "`gemmctl incidents` shows devices, kernels and elements";
   return check;
 }
 
@@ -316,8 +314,7 @@ constexpr int64_t kM = 67, kN = 45, kK = 93;
 constexpr v1::ElementType kType = v1::ELEMENT_TYPE_F32;
 
 constexpr char kRepair[] =
-    "keep callers from the device (--devices), look into the daemon's log and have the hardware "
-    "checked";
+    "exclude the device (--devices), check the daemon's log and have the hardware checked";
 
 // Odd numbers from -7 to 7: no product is 0, so that no order of summation gives -0.
 v1::Operand OddIntegers(int64_t rows, int64_t columns, SplitMix& random) {
@@ -450,7 +447,7 @@ std::vector<Check> CheckDevices(Client& client, const v1::ListDevicesResponse& d
       check.seen = absl::StrCat("the device is not ready: ", device.not_ready_reason());
       check.advice =
           absl::StrCat("see event=device_not_ready in the daemon's log; `gemmctl restart-device ",
-                       device.name(), "` starts the worker of a GPU anew");
+                       device.name(), "` restarts the worker of a GPU");
       continue;
     }
     v1::MultiplyRequest request = canary.request;
@@ -512,7 +509,7 @@ Check CheckHealthOf(Client& client, absl::Time deadline) {
   if (*status == ServingStatus::kServing) return check;
   check.state = CheckState::kFail;
   check.advice =
-      "balancers send nobody here: the default device is not ready, or the daemon drains";
+      "load balancers send no calls here: the default device is not ready, or the daemon drains";
   return check;
 }
 
@@ -578,11 +575,11 @@ constexpr char kDoctorHelp[] =
     "  gemmctl doctor\n"
     "  gemmctl doctor --address tls:gemmd.example:8470 --timeout 10\n"
     "  gemmctl doctor --json | jq '.checks[] | select(.state != \"ok\")'\n\n"
-    "Looks at the transport (TLS and the end of its certificate), versions, clocks, limits,\n"
+    "Checks the transport (TLS and the expiry of its certificate), versions, clocks, limits,\n"
     "health, latency, requests in flight, memory, tensors, quarantined kernels and incidents, and\n"
-    "gives each device a product whose bits are known here. --timeout is for all of it (default\n"
-    "30). Exits with 0 where nothing fails, warnings or not, and with 1 where something does,\n"
-    "also where the server does not answer.";
+    "sends each device a product whose exact result is known. --timeout applies to the whole\n"
+    "command (default 30). Exits with 0 if no check fails, with or without warnings, and with 1\n"
+    "if a check fails or the server does not answer.";
 
 ExitCode RunDoctor(const GlobalFlags& global, const Console& console) {
   absl::Duration limit = absl::Seconds(30);

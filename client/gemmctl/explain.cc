@@ -129,7 +129,7 @@ std::string ExplanationTable(const v1::MultiplyRequest& request,
       " written, ", FormatBytes(explanation.workspace_bytes()), " of workspace\n",
       explanation.recipe().empty() ? "" : absl::StrCat("recipe   ", explanation.recipe(), "\n"),
       explanation.bits_may_vary()
-          ? "bits     may depend on what runs as one with it (--deterministic: never)\n"
+          ? "bits     may depend on the products batched with it (--deterministic: never)\n"
           : "",
       "\n", Candidates(explanation, is_complete));
   if (explanation.refusals().empty()) return text;
@@ -362,11 +362,11 @@ nlohmann::ordered_json LayerJson(const ModelLayer& layer) {
 }
 
 constexpr char kExplainHelp[] =
-    "Of a model, each matrix N x K is the weights of a layer with K inputs and N outputs, as "
-    "PyTorch's Linear keeps them. For each type of activations and weights, the predicted time is "
-    "that of multiplying M activations by it, and the error what the weights change by (root mean "
-    "square, relative): 8-bit types have a factor for each output. The best type is the fastest "
-    "one whose error is at most --max-error.\n\n"
+    "With --model, each N x K matrix holds the weights of a layer with K inputs and N outputs, as "
+    "in PyTorch's Linear. For each type of activations and weights, the predicted time is that of "
+    "multiplying --rows activations by the weights, and the error is the relative change of the "
+    "weights (root mean square); 8-bit types have one factor per output. The best type is the "
+    "fastest one whose error is at most --max-error.\n\n"
     "Examples:\n"
     "  gemmctl explain --random 4095,4097,4093 --type bf16\n"
     "  gemmctl explain A.npy B.npy --deterministic\n"
@@ -460,7 +460,7 @@ CommandRun AddExplain(CLI::App& app) {
   auto flags = std::make_unique<ExplainFlags>();
   SetFooter(app, absl::StrCat(TypeHelp(), "\n\n", kExplainHelp));
   AddProductFlags(app, flags->product);
-  AddFlag(app, "--all", flags->all, "Print every candidate and every refused kernel, one a line")
+  AddFlag(app, "--all", flags->all, "Print every candidate and every refused kernel, one per line")
       .Group("Output");
   const CommandOption model =
       AddOption(app, "--model", flags->model,

@@ -510,16 +510,16 @@ absl::StatusOr<ConvertedTensor> ConvertToFile(const SourceTensor& input,
 }
 
 constexpr char kConvertHelp[] =
-    "Values round to the nearest that the type has, ties to even. Values beyond the largest finite "
-    "one become infinite in f32, tf32, f16 and bf16; in every other type they become the largest "
-    "or least value. NaN becomes 0 in an integer type, and the largest value in a float type "
-    "without a NaN. Elements whose type stays keep their bits. The report counts what was changed; "
-    "it goes to standard error where the matrix goes to standard output.\n\n"
-    "Of a .safetensors file, all tensors of float types are converted and all others copied; "
-    "--tensor takes one, also to a .npy file. --quantize divides by factors that bring the largest "
-    "magnitude to the largest value of the type, and --pack24 makes the 2:4 form that products "
-    "take for a sparse A, as bytes; of a .safetensors file, both are for its matrices. The factors "
-    "go to --scale-output, or as NAME_scale into a .safetensors file.\n\n"
+    "Values are rounded to the nearest value of the type, ties to even. Values beyond the largest "
+    "finite one become infinite in f32, tf32, f16 and bf16; in every other type they become the "
+    "largest or lowest value. NaN becomes 0 in an integer type, and the largest value in a float "
+    "type without a NaN. Elements whose type does not change keep their bits. The report counts "
+    "the changes; it goes to standard error if the matrix goes to standard output.\n\n"
+    "In a .safetensors file, all tensors of float types are converted and all others copied; "
+    "--tensor selects one, which may also go to a .npy file. --quantize divides by factors that "
+    "scale the largest magnitude to the largest value of the type, and --pack24 makes the 2:4 form "
+    "for a sparse A, as bytes; in a .safetensors file, both apply to matrices only. The factors go "
+    "to --scale-output, or as NAME_scale into a .safetensors file.\n\n"
     "Examples:\n"
     "  gemmctl convert A.npy --type e4m3 --order column -o B.npy\n"
     "  gemmctl convert A.npy --input-type e2m1 --type f32 -o A32.npy\n"
@@ -562,7 +562,7 @@ absl::Status CheckFlags(const ConvertFlags& flags) {
   const bool is_tensor_file = IsTensorFile(flags.output_path);
   if (is_tensor_file && flags.order == "column") {
     return absl::InvalidArgumentError(
-        "--order: got column for a .safetensors file, want row: it knows no other");
+        "--order: got column for a .safetensors file, want row: the format is row-major");
   }
   if (!is_tensor_file && !flags.name.empty()) {
     return absl::InvalidArgumentError("--name: got a name for a .npy file, want none: it has none");
@@ -579,7 +579,7 @@ absl::Status CheckFlags(const ConvertFlags& flags) {
   if (!flags.quantize.empty() && !is_tensor_file && flags.scale_path.empty()) {
     return absl::InvalidArgumentError(
         "--scale-output: got none, want a file for the factors of --quantize, or a .safetensors "
-        "file as --output, which holds them itself");
+        "file as --output, which contains its factors");
   }
   if (flags.scale_path == "-") {
     return absl::InvalidArgumentError("--scale-output: got -, want a path of a file");
@@ -755,13 +755,14 @@ CommandRun AddConvert(CLI::App& app) {
             "Divide by factors: one for the matrix, or one for each row (of A) or column (of B); "
             "for the types e4m3, e5m2, s8 and u8",
             {"matrix", "row", "column"});
-  const CommandOption pack24 = AddFlag(
-      app, "--pack24", flags->pack24,
-      "Make the 2:4 form of the matrix, a vector of bytes, as products take it for a sparse A");
+  const CommandOption pack24 =
+      AddFlag(app, "--pack24", flags->pack24,
+              "Make the 2:4 form of the matrix, a vector of bytes, for use as a sparse A");
   AddFlag(app, "--prune", flags->prune,
-          "Drop the smallest elements of the matrix where its 2:4 form cannot keep all")
+          "Drop the smallest elements if the 2:4 form cannot keep all")
       .Need(pack24);
-  AddOption(app, "--tensor", flags->tensor, "Name of the one tensor of a .safetensors file to take")
+  AddOption(app, "--tensor", flags->tensor,
+            "Name of the only tensor of a .safetensors file to convert")
       .TypeName("NAME");
   AddOption(app, "--name", flags->name,
             "Name of the tensor in a .safetensors file (default: that of the input)")

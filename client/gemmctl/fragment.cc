@@ -621,12 +621,12 @@ CommandRun AddFragment(CLI::App& app) {
       .TypeName("S");
   const CommandOption svg =
       AddOption(app, "--svg", flags->svg_path,
-                "File for a drawing in SVG, instead of text; - is standard output. Under the "
-                "pointer a cell tells where each of its elements lies")
+                "File for a drawing in SVG, instead of text; - is standard output. The tooltip of "
+                "a cell shows the place of each of its elements")
           .TypeName("PATH");
   AddOption(app, "--values", flags->values_path,
             "Draw the elements of this .npy matrix into the cells: its upper left part, rounded to "
-            "the operand's type; of a sparse A the elements that are kept")
+            "the operand's type; for a sparse A the elements that are kept")
       .Need(svg)
       .Need(operand)
       .TypeName("PATH");

@@ -27,10 +27,9 @@ constexpr char kIncidentsHelp[] =
     "Examples:\n"
     "  gemmctl incidents --address unix:/run/gemmd/gemmd.sock\n"
     "  gemmctl incidents --json | jq '.incidents[] | {id, device, kernel, chip_state}'\n\n"
-    "Answers are checked where the daemon's --verify or the request says so. The server takes "
-    "this\n"
-    "over a unix socket only, from root, its own user and members of its --operators-group, or\n"
-    "from a caller whose rules say `administer`.";
+    "Answers are checked if the daemon's --verify or the request says so. The server allows this\n"
+    "over a unix socket only, for root, its own user and members of its --operators-group, or\n"
+    "for a caller with the role `administer`.";
 
 using Align = TextTable::Align;
 
@@ -159,13 +158,14 @@ constexpr char kReplayHelp[] =
     "Examples:\n"
     "  gemmctl replay 1 --address unix:/run/gemmd/gemmd.sock\n"
     "  gemmctl replay 1 --device cuda:1\n"
-    "  gemmctl replay 1 --a A.npy --b B.npy                  operands that the server has no "
-    "longer\n\n"
-    "The product runs where it was wrong, unless an option says otherwise, and the answer is\n"
-    "checked as then. The server uses a kernel no more on a device where it was wrong: name\n"
-    "another one, or replay on another device. The server keeps the operands of the latest\n"
-    "incidents, 64 MiB in all, and of the others all else: files with their operands must have\n"
-    "the bytes whose SHA-256 `gemmctl incidents --json` lists.";
+    "  gemmctl replay 1 --a A.npy --b B.npy                  operands that the server no longer "
+    "has\n\n"
+    "The product runs on the device where it was wrong, unless an option says otherwise, and the\n"
+    "answer is checked in the same way. The server no longer uses a kernel on a device where it\n"
+    "was wrong: name another kernel, or replay on another device. The server keeps the operands "
+    "of\n"
+    "the latest incidents, 64 MiB in all; for older ones, give files with the operands, whose\n"
+    "bytes must have the SHA-256 that `gemmctl incidents --json` lists.";
 
 // Whether all of D, not just a part, can be recomputed within a few seconds.
 bool IsSmall(const v1::MultiplyRequest& request) {
@@ -237,20 +237,18 @@ CommandRun AddReplay(CLI::App& app) {
   AddOption(app, "ID", flags->id, "Number of the incident, as `gemmctl incidents` lists it", 1)
       .TypeName("N")
       .Require();
-  AddOption(app, "--kernel", flags->kernel,
-            "Kernel that computes the product instead, by its name");
+  AddOption(app, "--kernel", flags->kernel, "Name of another kernel to compute the product with");
   AddOption(app, "--device", flags->device,
-            "Device that computes the product instead, by its name, with the best of the kernels "
-            "there unless --kernel names one");
+            "Name of another device to compute the product on, with its best kernel unless "
+            "--kernel is given");
   const auto add_file = [&](const std::string& name, std::string& path, const std::string& help) {
     AddOption(app, name, path, help).TypeName("FILE").Group("Operands from files");
   };
-  add_file(
-      "--a", flags->files.a,
-      "A of the product, a .npy file with the same bytes; dense where it was sent in 2:4 form");
+  add_file("--a", flags->files.a,
+           "A of the product, a .npy file with the same bytes; dense if it was sent in 2:4 form");
   add_file("--b", flags->files.b, "B of the product");
-  add_file("--c", flags->files.c, "C of the product, where it has one");
-  add_file("--bias", flags->files.bias, "Bias of the product, where it has one");
+  add_file("--c", flags->files.c, "C of the product, if it has one");
+  add_file("--bias", flags->files.bias, "Bias of the product, if it has one");
   return RunWith(std::move(flags), RunReplay);
 }
 

@@ -73,7 +73,7 @@ constexpr char kMultiplyHelp[] =
     "  gemmctl multiply --random 65,33,129 --type s8 --batch 4 --verify\n"
     "  gemmctl multiply A.npy B.npy --server-verify sampled:0.01 -o D.npy\n"
     "  gemmctl put W.npy --name w && gemmctl multiply A.npy @w --keep-result d\n"
-    "  gemmctl multiply @d V.npy --into @e                   D overwrites a tensor of the "
+    "  gemmctl multiply @d V.npy --into @e                   D overwrites a tensor on the "
     "server\n\n";
 
 struct MultiplyFlags {
@@ -110,7 +110,7 @@ absl::Status CheckFlags(const MultiplyFlags& flags) {
   }
   if (flags.verify && (flags.IsKept() || NamesTensors(flags.product))) {
     return absl::InvalidArgumentError(
-        "--verify: got tensors of the server, want A, B and D here: `gemmctl get` brings them");
+        "--verify: got tensors of the server, want A, B and D here: `gemmctl get` downloads them");
   }
   return absl::OkStatus();
 }
@@ -187,7 +187,7 @@ std::string VerificationText(const Verification& result, int64_t batches) {
       Place(result.worst, batches), result.worst.bound);
   if (result.undecidable > 0) {
     absl::StrAppend(&text, "; ", FormatCount(result.undecidable),
-                    " not comparable: their sums overflow in one order and not in another");
+                    " not comparable: their sums overflow only in some orders of summation");
   }
   return text + "\n";
 }
@@ -318,7 +318,7 @@ CommandRun AddMultiply(CLI::App& app) {
   AddOption(app, "-o,--output", flags->output_path, "File for D, a .npy file; - is standard output")
       .Group("Output");
   AddOption(app, "--keep-result", flags->keep,
-            "Leave D on the server, as a pinned tensor of this name; nothing of it comes back")
+            "Leave D on the server, as a pinned tensor of this name; D is not downloaded")
       .TypeName("NAME")
       .Group("Output");
   AddOption(app, "--into", flags->into,
@@ -326,24 +326,23 @@ CommandRun AddMultiply(CLI::App& app) {
       .TypeName("@NAME")
       .Group("Output");
   AddOption(app, "--repeat", flags->repeat,
-            "Number of calls; several are reported by min, p50 and p99 of every stage", 1,
-            kMaxCalls)
+            "Number of calls; for several, prints min, p50 and p99 of every stage", 1, kMaxCalls)
       .ShowDefault()
       .TypeName("N")
       .Group("Output");
-  AddOption(app, "--warmup", flags->warmup,
-            "Number of calls ahead of the measured ones, which are not reported", 0, kMaxCalls)
+  AddOption(app, "--warmup", flags->warmup, "Number of unreported calls before the measured ones",
+            0, kMaxCalls)
       .ShowDefault()
       .TypeName("N")
       .Group("Output");
   AddFlag(app, "--verify", flags->verify,
-          "Check D against an f64 product that is computed here: exactly for integers, else "
-          "within a derived bound; of a large D, evenly chosen rows are checked (not the server's "
-          "own check, which is --server-verify)")
+          "Check D against an f64 product computed by gemmctl: exactly for integers, else within a "
+          "derived bound; for a large D, checks evenly chosen rows (the server's own check is "
+          "--server-verify)")
       .Group("Output");
   AddServerCheck(app, flags->server_verify).Group("Output");
   AddOption(app, "--traceparent", flags->traceparent,
-            "Trace that the calls belong to, in the form of W3C Trace Context; the daemon logs it")
+            "Trace of the calls, as a W3C Trace Context `traceparent`; the daemon logs it")
       .Check([](const std::string& text) {
         return IsTraceparent(text) ? std::string()
                                    : "got " + text +

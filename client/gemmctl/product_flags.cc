@@ -24,20 +24,20 @@ namespace {
 
 void AddOperandFlags(CLI::App& app, ProductFlags& flags) {
   const std::string group = "Operands";
-  AddOption(app, "A", flags.a_path,
-            "A, a .npy file: m x k, or batch x m x k; - is standard input, @NAME a tensor of "
-            "the server")
+  AddOption(
+      app, "A", flags.a_path,
+      "A, a .npy file: m x k, or batch x m x k; - is standard input, @NAME a tensor on the server")
       .Group(group);
-  AddOption(app, "B", flags.b_path,
-            "B, a .npy file: k x n, or batch x k x n; - is standard input, @NAME a tensor of "
-            "the server")
+  AddOption(
+      app, "B", flags.b_path,
+      "B, a .npy file: k x n, or batch x k x n; - is standard input, @NAME a tensor on the server")
       .Group(group);
   AddShape(app, "--random", flags.random, "Multiply random matrices instead: m,n,k or mxnxk",
            {.min_extents = 3})
       .TypeName("M,N,K")
       .Group(group);
   AddOption(app, "--batch", flags.batch,
-            "Number of products in the batch; a two-dimensional file serves all of them", 0)
+            "Number of products in the batch; a two-dimensional file is used for all of them", 0)
       .TypeName("N")
       .Group(group);
   AddOption(app, "--seed", flags.seed, "Seed of the random matrices")
@@ -51,11 +51,11 @@ void AddOperandFlags(CLI::App& app, ProductFlags& flags) {
   AddTypeOption(app, "--a-type", flags.a_type, "Type of A alone, instead of --type").Group(group);
   AddTypeOption(app, "--b-type", flags.b_type, "Type of B alone, instead of --type").Group(group);
   AddChoice(app, "--a-order", flags.a_order,
-            "Storage order of a random A; a file has an order of its own", {"row", "column"})
+            "Storage order of a random A; a file has its own order", {"row", "column"})
       .ShowDefault()
       .Group(group);
   AddChoice(app, "--b-order", flags.b_order,
-            "Storage order of a random B; a file has an order of its own", {"row", "column"})
+            "Storage order of a random B; a file has its own order", {"row", "column"})
       .ShowDefault()
       .Group(group);
   AddFlag(app, "--transpose-a", flags.transpose_a, "Use A transposed: A is stored k x m")
@@ -67,7 +67,7 @@ void AddOperandFlags(CLI::App& app, ProductFlags& flags) {
               "Send A compressed; it must be 2:4 along k (by pairs for 4-bit types, 1:2 for f32)")
           .Group(group);
   AddFlag(app, "--prune", flags.prune,
-          "Drop the smallest elements of A where its compressed form cannot keep all")
+          "Drop the smallest elements of A if its compressed form cannot keep all")
       .Need(sparse)
       .Group(group);
   AddOption(app, "--scale-a", flags.a_scale,
@@ -76,17 +76,15 @@ void AddOperandFlags(CLI::App& app, ProductFlags& flags) {
   AddOption(app, "--scale-b", flags.b_scale,
             "Factor of B (8-bit types): a number, or a .npy vector of n; a matrix with --blocks-b")
       .Group(group);
-  AddOption(
-      app, "--blocks-a", flags.a_blocks,
-      "Blocks of A (floats of at most 8 bits) that have a factor each: f32:1x128 for 1 row and "
-      "128 of k; ue8m0 and ue4m3 factors are bytes. --scale-a has a line of factors for each "
-      "block of rows")
+  AddOption(app, "--blocks-a", flags.a_blocks,
+            "Blocks of A (floats of at most 8 bits) with one factor each: f32:1x128 for 1 row and "
+            "128 of k; ue8m0 and ue4m3 factors are bytes. --scale-a has a line of factors for each "
+            "block of rows")
       .TypeName("TYPE:ROWSxK")
       .Group(group);
-  AddOption(
-      app, "--blocks-b", flags.b_blocks,
-      "Blocks of B that have a factor each: f32:128x128 for 128 columns and 128 of k. --scale-b "
-      "has a line of factors for each block of columns")
+  AddOption(app, "--blocks-b", flags.b_blocks,
+            "Blocks of B with one factor each: f32:128x128 for 128 columns and 128 of k. --scale-b "
+            "has a line of factors for each block of columns")
       .TypeName("TYPE:COLUMNSxK")
       .Group(group);
   AddChoice(app, "--bit-operation", flags.bit_operation, "How bits (b1) are multiplied",
@@ -111,7 +109,7 @@ void AddResultFlags(CLI::App& app, ProductFlags& flags) {
             {"rows", "columns"})
       .ShowDefault()
       .Group(group);
-  AddChoice(app, "--activation", flags.activation, "Function that is applied last",
+  AddChoice(app, "--activation", flags.activation, "Activation function, applied last",
             {"none", "relu", "gelu-erf", "gelu-tanh", "silu"})
       .ShowDefault()
       .Group(group);
@@ -119,7 +117,7 @@ void AddResultFlags(CLI::App& app, ProductFlags& flags) {
                 "Least precise type of the sums (default: f64 for f64, s32 for integers, else f32)")
       .Group(group);
   AddFlag(app, "--fast-accumulation", flags.fast_accumulation,
-          "Leave sums to the tensor core however few bits it keeps: 8-bit floats are then somewhat "
+          "Let the tensor core sum with the few bits that it keeps: 8-bit floats are then somewhat "
           "faster on sm_90, and their error grows with k")
       .Group(group);
   AddTypeOption(app, "--output-type", flags.output_type,
@@ -133,26 +131,27 @@ void AddResultFlags(CLI::App& app, ProductFlags& flags) {
 void AddChoiceFlags(CLI::App& app, ProductFlags& flags) {
   const std::string group = "Kernel and device";
   AddOption(app, "--kernel", flags.kernel,
-            "Kernel to use, by its name or by an instruction, whose best kernel on the device "
-            "is taken (default: the server chooses)")
+            "Kernel to use: its name, or an instruction for the best kernel with it (default: the "
+            "server chooses)")
       .Group(group);
   AddOption(app, "--device", flags.device,
-            "Device to use, by its name (default: the first of the server that has a kernel "
-            "for the product)")
+            "Name of the device to use (default: the server's first device with a kernel for the "
+            "product)")
       .Group(group);
   AddOption(app, "--chip", flags.chip,
             "Simulated chip to use: sm_80 is short for --device sim:sm_80")
       .Group(group);
   AddOption(app, "--request-id", flags.request_id,
-            "Name of the request, which the answer and the log of the server repeat")
+            "Name of the request, repeated in the answer and in the server's log")
       .Group(group);
   AddChoice(app, "--priority", flags.priority,
-            "Whether the product waits until none of normal priority waits for the device",
+            "low: run only when no product of normal priority waits for the device",
             {"normal", "low"})
       .ShowDefault()
       .Group(group);
   AddFlag(app, "--deterministic", flags.deterministic,
-          "Give the same bits every time: use only kernels that do, and run floats on cpu alone")
+          "Give the same bits every time: use only deterministic kernels, and do not batch "
+          "floating-point products on cpu")
       .Group(group);
   AddFlag(app, "--batch-invariant", flags.batch_invariant,
           "Use only kernels whose rows depend neither on m nor on the batch")

@@ -131,10 +131,9 @@ absl::StatusOr<ServerCheck> ParseServerCheck(absl::string_view text) {
 
 CommandOption AddServerCheck(CLI::App& app, std::string& text) {
   return AddOption(app, "--server-verify", text,
-                   "Have the server check D before it answers: sampled[:RATE], by elements drawn "
-                   "at random that it computes again; checksum, by sums of all rows; duplicate, by "
-                   "computing D twice; or none (default: what the server does by itself). A wrong "
-                   "D is not answered: exit code 4")
+                   "Have the server check D before it answers: sampled[:RATE], recomputing random "
+                   "elements; checksum, by sums of all rows; duplicate, computing D twice; or none "
+                   "(default: the server's --verify). A wrong D is not sent: exit code 4")
       .TypeName("MODE")
       .Check([](const std::string& value) {
         const auto check = ParseServerCheck(value);

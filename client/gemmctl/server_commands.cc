@@ -136,7 +136,7 @@ constexpr char kHealthHelp[] =
     "Examples:\n"
     "  gemmctl health && echo up\n"
     "  gemmctl health --service gemmd.v1.Gemm --watch\n\n"
-    "Exits with 0 only for SERVING; with --watch, if the last status was that.";
+    "Exits with 0 only for SERVING; with --watch, only if the last status was SERVING.";
 
 struct HealthFlags {
   std::string service;
@@ -194,13 +194,13 @@ namespace {
 constexpr char kRestartDeviceHelp[] =
     "Examples:\n"
     "  gemmctl restart-device cuda:0 --address unix:/run/gemmd/gemmd.sock\n\n"
-    "The server takes this over a unix socket only, from root, its own user and members of its\n"
-    "--operators-group; where it has rules, from whom they let administer.\n"
-    "The product that runs on the GPU ends with ABORTED, those that wait with UNAVAILABLE. A GPU\n"
-    "that rests after too many restarts is tried again at once. The worker of cpu or of a\n"
-    "simulator ends after the product that it runs. Kernels that the device refuses because they\n"
-    "ended its workers are used again.\n"
-    "`gemmctl health --service cuda:0 --watch` tells when a GPU is ready.";
+    "The server allows this over a unix socket only, for root, its own user and members of its\n"
+    "--operators-group; if it has rules, for callers with the role `administer`.\n"
+    "The product running on the GPU ends with ABORTED, waiting products with UNAVAILABLE. A GPU\n"
+    "that is paused after too many restarts is tried again at once. The worker of cpu or of a\n"
+    "simulator ends after its current product. Kernels that the device refused because they\n"
+    "crashed its workers are used again.\n"
+    "`gemmctl health --service cuda:0 --watch` shows when a GPU is ready.";
 
 ExitCode RunRestart(const GlobalFlags& global, const std::string& device, const Console& console) {
   return PrintAnswer(
@@ -346,8 +346,8 @@ std::string KernelTable(const v1::ListKernelsResponse& kernels, bool is_complete
 namespace {
 
 constexpr char kKernelsHelp[] =
-    "Lists the kernels that some device of the server runs; kernels of wgmma that differ in N "
-    "alone share a line.\n\n"
+    "Lists the kernels that at least one device of the server runs; wgmma kernels that differ only "
+    "in N share a line.\n\n"
     "Examples:\n"
     "  gemmctl kernels\n"
     "  gemmctl kernels --pattern '*bf16*' --device sim:sm_90\n"
@@ -392,7 +392,7 @@ CommandRun AddKernels(CLI::App& app) {
   AddOption(app, "--device", flags->device, "List only kernels that this device runs")
       .TypeName("NAME");
   AddFlag(app, "--all", flags->all,
-          "List each kernel on a line of its own, and those too that no device runs; with "
+          "List each kernel on a separate line, including kernels that no device runs; with "
           "--device, every kernel for its kind of device");
   return RunWith(std::move(flags), RunKernels);
 }
@@ -577,13 +577,13 @@ CommandRun AddInstructions(CLI::App& app) {
   auto flags = std::make_unique<InstructionsFlags>();
   SetFooter(app, kInstructionsHelp);
   AddOption(app, "--chip", flags->chip,
-            "List only instructions that this chip (sm_90) has, with what ptxas makes of "
-            "emulated ones")
+            "List only instructions that this chip (such as sm_90) has, with the lowering of "
+            "emulated ones by ptxas")
       .TypeName("CHIP");
   AddOption(app, "--pattern", flags->pattern,
             "List only instructions whose names match; * is any run of characters")
       .TypeName("PATTERN");
-  AddFlag(app, "--all", flags->all, "List each N of wgmma on a line of its own");
+  AddFlag(app, "--all", flags->all, "List each N of wgmma on a separate line");
   AddFlag(app, "--families", flags->families,
           "Count the instructions by family and chip instead of listing them");
   return RunWith(std::move(flags), RunInstructions);

@@ -28,7 +28,7 @@ constexpr char kPutHelp[] =
     "Examples:\n"
     "  gemmctl put W.npy --name weights/layer3        It stays until `gemmctl rm weights/layer3`\n"
     "  gemmctl multiply A.npy @weights/layer3 -o D.npy\n"
-    "  gemmctl put W.npy --name w --lease 5m --known  Nothing is sent where the server has it\n\n";
+    "  gemmctl put W.npy --name w --lease 5m --known  Nothing is sent if the server has it\n\n";
 
 struct PutFlags {
   std::string path;
@@ -97,20 +97,19 @@ CommandRun AddPut(CLI::App& app) {
   SetFooter(app, absl::StrCat(kPutHelp, kSessionHelp));
   AddOption(app, "FILE", flags->path, "A .npy file: a matrix, or a batch of them").Require();
   AddOption(app, "--name", flags->name,
-            "Name of the tensor, whose place it takes if there is one (default: none, its handle "
-            "is printed)")
+            "Name of the tensor; replaces a tensor of that name (default: none; prints the handle)")
       .TypeName("NAME");
-  AddTypeOption(app, "--type", flags->type, "Type of the elements, where NumPy cannot name it");
+  AddTypeOption(app, "--type", flags->type, "Type of the elements, if NumPy cannot name it");
   AddFlag(app, "--pin", flags->pin,
-          "Keep it until it is removed, also beyond its session: the default without --lease");
+          "Keep it until it is removed, even after its session ends: the default without --lease");
   AddOption(app, "--lease", flags->lease,
-            "Do not pin it; delete it so long after its last use, or with its session, which ends "
-            "30 s after its last command: seconds, or 500ms, 2m")
+            "Do not pin it; delete it this long after its last use, or with its session, which "
+            "ends 30 s after its last command: seconds, or 500ms, 2m")
       .TypeName("TIME");
   AddOption(app, "--device", flags->device, "Device that will need it; a hint").TypeName("NAME");
-  AddFlag(app, "--known", flags->known,
-          "Hash it first: nothing is sent where the session has these bytes, and what is sent is "
-          "checked");
+  AddFlag(
+      app, "--known", flags->known,
+      "Hash it first: nothing is sent if the session has these bytes, and sent bytes are checked");
   AddOption(app, "--connections", flags->connections,
             "Connections that carry the bytes, 1 to 16 (default: 1 up to 8 MiB, 4 for more)", 1, 16)
       .TypeName("N");
@@ -240,7 +239,7 @@ CommandRun AddGet(CLI::App& app) {
   SetFooter(app, absl::StrCat(kGetHelp, kSessionHelp));
   AddOption(app, "NAME", flags->name, "Name or handle of the tensor").Require();
   AddOption(app, "FILE", flags->path,
-            "The .npy file to write, dense also where the tensor is 2:4; - is standard output")
+            "The .npy file to write, dense even if the tensor is 2:4; - is standard output")
       .Require();
   AddOption(app, "--connections", flags->connections,
             "Connections that carry the bytes, 1 to 16 (default: 1 up to 8 MiB, 4 for more)", 1, 16)
@@ -279,7 +278,7 @@ CommandRun AddLs(CLI::App& app) {
   auto pattern = std::make_unique<std::string>();
   SetFooter(app, absl::StrCat(kLsHelp, kSessionHelp));
   AddOption(app, "PATTERN", *pattern,
-            "Only names that match, with * and ? (default: all, also those without a name)");
+            "Only names that match, with * and ? (default: all tensors, including unnamed ones)");
   return RunWith(std::move(pattern), RunLs);
 }
 
@@ -351,9 +350,9 @@ CommandRun AddKeep(CLI::App& app) {
   SetFooter(app, absl::StrCat(kKeepHelp, kSessionHelp));
   AddOption(app, "NAME", flags->name, "Name or handle of the tensor").Require();
   AddFlag(app, "--pin", flags->pin, "Keep it until it is removed, also beyond its session");
-  AddFlag(app, "--unpin", flags->unpin, "Let it end with its lease or its session");
+  AddFlag(app, "--unpin", flags->unpin, "Let it be deleted with its lease or its session");
   AddOption(app, "--lease", flags->lease,
-            "Time from its last use to its end: seconds, or 500ms, 2m (default: as it is)")
+            "Time from its last use to its deletion: seconds, or 500ms, 2m (default: unchanged)")
       .TypeName("TIME");
   return RunWith(std::move(flags), RunKeep);
 }
@@ -363,7 +362,7 @@ namespace {
 constexpr char kCompressHelp[] =
     "Examples:\n"
     "  gemmctl compress a --name a24                  Keeps the largest 2 of every 4 of a row\n"
-    "  gemmctl compress a --name a24 --mask kept      Those that a tensor of type b1 marks\n"
+    "  gemmctl compress a --name a24 --mask kept      Keeps those that a b1 tensor marks\n"
     "  gemmctl multiply @a24 B.npy\n\n";
 
 struct CompressFlags {
@@ -402,10 +401,10 @@ CommandRun AddCompress(CLI::App& app) {
   AddOption(app, "TENSOR", flags->tensor, "Name or handle of a dense tensor, row major").Require();
   AddOption(app, "--name", flags->name, "Name of the new tensor (default: none)").TypeName("NAME");
   AddOption(app, "--mask", flags->mask,
-            "Name of a tensor of type b1 that marks what is kept (default: the largest)")
+            "Name of a b1 tensor that marks the elements to keep (default: the largest)")
       .TypeName("NAME");
   AddOption(app, "--lease", flags->lease,
-            "Do not pin it; delete it so long after its last use, or with its session")
+            "Do not pin it; delete it this long after its last use, or with its session")
       .TypeName("TIME");
   return RunWith(std::move(flags), RunCompress);
 }
@@ -417,12 +416,13 @@ constexpr char kSessionsHelp[] =
     "  gemmctl sessions --address unix:/run/gemmd/gemmd.sock\n"
     "  gemmctl sessions --json | jq '.sessions[] | select(.streams == 0) | .id'\n\n"
     "The sessions with the most bytes come first. A session is `connected` while its owner holds\n"
-    "it open, and `in use` while only calls use it. One that `lingers` loses its tensors after\n"
-    "the time shown, except those of callers whom the rules name and pinned ones, which stay for\n"
-    "the server's --pinned-linger. `idle`: only such tensors are left.\n"
-    "`gemmctl drop-session ID` ends one. The server takes this over a unix socket only, from "
-    "root,\n"
-    "its own user and members of its --operators-group, or from a caller whose rules say\n"
+    "it open, and `in use` while only calls use it. A session that `lingers` loses its tensors\n"
+    "after the time shown, except pinned ones and those of callers that the rules name, which "
+    "stay\n"
+    "for the server's --pinned-linger. `idle`: only such tensors are left.\n"
+    "`gemmctl drop-session ID` ends a session. The server allows this over a unix socket only, "
+    "for\n"
+    "root, its own user and members of its --operators-group, or for a caller with the role\n"
     "`administer`.";
 
 using Align = TextTable::Align;
@@ -476,7 +476,7 @@ ExitCode RunSessions(const GlobalFlags& global, int64_t limit, const Console& co
 CommandRun AddSessions(CLI::App& app) {
   auto limit = std::make_unique<int64_t>(100);
   SetFooter(app, kSessionsHelp);
-  AddOption(app, "--limit", *limit, "Sessions that are listed at most", 1, 1000).ShowDefault();
+  AddOption(app, "--limit", *limit, "Max number of sessions to list", 1, 1000).ShowDefault();
   return RunWith(std::move(limit), RunSessions);
 }
 
@@ -485,11 +485,12 @@ namespace {
 constexpr char kDropSessionHelp[] =
     "Examples:\n"
     "  gemmctl drop-session 0123456789abcdef --address unix:/run/gemmd/gemmd.sock\n\n"
-    "The server takes this over a unix socket only, from root, its own user and members of its\n"
-    "--operators-group; where it has rules, from whom they let administer. All tensors of the\n"
-    "session are deleted, pinned ones too, and its uploads end with NOT_FOUND. Products that have\n"
-    "begun keep the tensors that they read, and end as they would have; one whose result is to be\n"
-    "a new tensor of the session ends with NOT_FOUND. The owner may open another session at once.";
+    "The server allows this over a unix socket only, for root, its own user and members of its\n"
+    "--operators-group; if it has rules, for callers with the role `administer`. All tensors of\n"
+    "the session are deleted, pinned ones too, and its uploads end with NOT_FOUND. Running\n"
+    "products keep the tensors that they read and finish normally, except that a product whose\n"
+    "result would be a new tensor of the session ends with NOT_FOUND. The owner may open another\n"
+    "session at once.";
 
 std::string DroppedText(const std::string& id, const v1::DropSessionResponse& dropped) {
   return absl::StrCat(id, " is dropped: ", FormatCount(dropped.tensors()),
@@ -498,7 +499,7 @@ std::string DroppedText(const std::string& id, const v1::DropSessionResponse& dr
                       dropped.held_bytes() == 0
                           ? ""
                           : absl::StrCat(", ", FormatBytes(dropped.held_bytes()),
-                                         " more once the calls that hold them end"),
+                                         " more when the calls that use them end"),
                       "\n");
 }
 

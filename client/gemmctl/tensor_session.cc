@@ -53,8 +53,8 @@ absl::StatusOr<bool> CheckFolder(const std::string& folder) {
   const bool is_ours =
       S_ISDIR(facts.st_mode) && facts.st_uid == geteuid() && (facts.st_mode & 077) == 0;
   if (is_ours) return true;
-  return absl::PermissionDeniedError(
-      absl::StrCat(folder, ": got what others may write or have made, want a folder of mode 0700"));
+  return absl::PermissionDeniedError(absl::StrCat(
+      folder, ": got a path that others own or may write, want a folder of mode 0700"));
 }
 
 using KeptToken = std::optional<std::string>;

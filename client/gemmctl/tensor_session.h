@@ -17,11 +17,12 @@ namespace gemmd {
 
 // The end of the help of each of these commands.
 inline constexpr char kSessionHelp[] =
-    "Tensors belong to a session, whose token gemmctl keeps for each address in\n"
-    "$XDG_RUNTIME_DIR/gemmd, or else in /tmp/gemmd-UID; --session or $GEMMD_SESSION name another\n"
-    "one. A session ends 30 s (--session-linger of the daemon) after its last command, and "
-    "tensors\n"
-    "that are not pinned with it.";
+    "Tensors belong to a session, whose token gemmctl stores for each address in\n"
+    "$XDG_RUNTIME_DIR/gemmd, or else in /tmp/gemmd-UID; --session or $GEMMD_SESSION select "
+    "another\n"
+    "session. A session ends 30 s (--session-linger of the daemon) after its last command, and "
+    "its\n"
+    "unpinned tensors with it.";
 
 // A client that has joined the session. If there is none and `may_open`, opens one and stores its
 // token. Errors: those of Connect and of the server; FailedPrecondition if there is no session;

@@ -554,9 +554,9 @@ namespace {
 
 constexpr char kTopHelp[] =
     "Shows devices, queues, kernels, owners of tensors, rates and durations of the last interval; "
-    "bounds of durations are those of the server's buckets, and busy counts the product that runs. "
-    "On a terminal the view fits its columns and lines, and bars show products per second of the "
-    "last minutes.\n\n"
+    "durations are upper bounds of the server's buckets, and busy includes the running product. On "
+    "a terminal the view fits its columns and lines, and bars show products per second of the last "
+    "minutes.\n\n"
     "Keys: q quits, s sorts by the next of --sort, b, p and w by busy, products and waiting, n as "
     "the server lists them, a shows or hides idle simulators.\n\n"
     "Examples:\n"
@@ -724,13 +724,13 @@ CommandRun AddTop(CLI::App& app) {
   auto flags = std::make_unique<TopFlags>();
   SetFooter(app, kTopHelp);
   AddOption(app, "--interval", flags->interval,
-            "Time between two views, which rates are taken over")
+            "Time between two views, and the interval of the rates")
       .ShowDefault()
       .TypeName("TIME");
   AddFlag(app, "--once", flags->once, "Show one view and exit");
-  AddFlag(app, "--all", flags->all, "Show simulators that have nothing to do, too");
+  AddFlag(app, "--all", flags->all, "Also show idle simulators");
   AddChoice(app, "--sort", flags->sort,
-            "Order of the devices: the largest first, or that of the server",
+            "Order of the devices: by this figure, largest first, or the server's order",
             {"server", "busy", "products", "waiting"})
       .ShowDefault();
   return RunWith(std::move(flags), RunTop);

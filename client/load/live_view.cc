@@ -123,7 +123,7 @@ class Figures : public prometheus::Collectable {
   std::vector<MetricFamily> Collect() const override {
     absl::MutexLock lock(&mutex_);
     MetricFamily calls =
-        Family("gemmload_calls_total", "Calls that have ended, warm-up included, by gRPC's status",
+        Family("gemmload_calls_total", "Calls that have ended, warm-up included, by gRPC status",
                MetricType::Counter);
     for (size_t i = 0; i < calls_.calls_by_code.size(); ++i) {
       if (i > 0 && calls_.calls_by_code[i] == 0) continue;
@@ -139,8 +139,8 @@ class Figures : public prometheus::Collectable {
     MetricFamily cpu =
         Family("gemmload_cpu_seconds_total", "CPU time of the load tester", MetricType::Counter);
     cpu.metric.emplace_back().counter.value = static_cast<double>(ProcessCpuNs()) * 1e-9;
-    MetricFamily steps = Family("gemmload_steps_total",
-                                "Steps that have begun; windows, of a search", MetricType::Counter);
+    MetricFamily steps =
+        Family("gemmload_steps_total", "Steps begun, or windows of a search", MetricType::Counter);
     steps.metric.emplace_back().counter.value = static_cast<double>(steps_);
     const char* const loop = is_open_ ? "open" : "closed";
     return {std::move(calls),
@@ -148,8 +148,8 @@ class Figures : public prometheus::Collectable {
             Gauge("gemmload_in_flight", "Calls in flight at the end of the last interval",
                   static_cast<double>(in_flight_)),
             Gauge("gemmload_step_target",
-                  "What the step that runs keeps up: calls per second in an open loop, calls in "
-                  "flight in a closed one",
+                  "Target of the current step: calls per second in an open loop, calls in flight "
+                  "in a closed loop",
                   target_, {{"step", step_}, {"loop", loop}}),
             std::move(steps),
             std::move(cpu),

@@ -101,7 +101,7 @@ void AddProductOptions(CLI::App& app, LoadFlags& flags) {
       .Need(shape)
       .Group(group);
   AddFlag(app, "--fast-accumulation", flags.fast_accumulation,
-          "Leave sums of 8-bit floats to the tensor core, however few bits it keeps, with --shape")
+          "Let the tensor core sum 8-bit floats with the few bits that it keeps, with --shape")
       .Need(shape)
       .Group(group);
   CommandOption(app.add_option("--batch", flags.batch, "Number of products in a call, with --shape")
@@ -113,17 +113,17 @@ void AddProductOptions(CLI::App& app, LoadFlags& flags) {
       .Need(shape)
       .Group(group);
   CommandOption(app.add_option("--b-order", flags.b_order,
-                               "Order of B, with --shape: row major, or column major, as weights "
-                               "often lie that are multiplied as x W^T")
+                               "Order of B, with --shape: row major, or column major, as is common "
+                               "for weights in x W^T")
                     ->check(OneOf({"row", "column"})))
       .TypeName("row|column")
       .ShowDefault()
       .Need(shape)
       .Group(group);
-  app.add_option("--kernel", flags.kernel, "Kernel for products that name none")
+  app.add_option("--kernel", flags.kernel, "Kernel for products without one")
       ->type_name("NAME")
       ->group(group);
-  app.add_option("--device", flags.device, "Device for products that name none")
+  app.add_option("--device", flags.device, "Device for products without one")
       ->type_name("NAME")
       ->group(group);
   std::string modes = "Place of the operands:";
@@ -151,8 +151,8 @@ void AddProductOptions(CLI::App& app, LoadFlags& flags) {
       ->capture_default_str()
       ->group(group);
   app.add_option("--verify", flags.verified_share,
-                 "Share of the answers that are checked, besides the first answer of each product; "
-                 "0 checks none")
+                 "Share of answers to check, in addition to the first answer of each product; 0 "
+                 "checks none")
       ->transform(option::NumberFrom(0.0, 1.0).description(""))
       ->type_name("SHARE")
       ->capture_default_str()
@@ -160,56 +160,52 @@ void AddProductOptions(CLI::App& app, LoadFlags& flags) {
 }
 
 void AddLoopOptions(CLI::App& app, LoadFlags& flags) {
-  const char* const group = "When calls are sent";
-  CLI::Option* const concurrency =
-      app.add_option("--concurrency", flags.concurrency,
-                     "Closed loop: number of calls in flight; several numbers are run one after "
-                     "the other (default: 1)")
-          ->delimiter(',')
-          ->transform(option::NumberFrom(1, 100000).description(""))
-          ->type_name("N,...")
-          ->group(group);
+  const char* const group = "Load";
+  CLI::Option* const concurrency = app.add_option("--concurrency", flags.concurrency,
+                                                  "Closed loop: number of calls in flight; several "
+                                                  "numbers run one after the other (default: 1)")
+                                       ->delimiter(',')
+                                       ->transform(option::NumberFrom(1, 100000).description(""))
+                                       ->type_name("N,...")
+                                       ->group(group);
   CLI::Option* const rate = app.add_option("--rate", flags.rates,
-                                           "Open loop: calls per second, sent on time whatever the "
-                                           "server does; several rates are run one after the other")
+                                           "Open loop: calls per second, sent on time regardless "
+                                           "of the server; several rates run one after the other")
                                 ->delimiter(',')
                                 ->transform(option::NumberFrom(0.001, 1e7).description(""))
                                 ->type_name("R,...")
                                 ->excludes(concurrency)
                                 ->group(group);
-  CLI::Option* const arrivals =
-      app.add_option("--arrivals", flags.arrivals,
-                     "Open loop: calls are evenly spaced, or independent of each other");
+  CLI::Option* const arrivals = app.add_option(
+      "--arrivals", flags.arrivals, "Open loop: calls evenly spaced, or independent (Poisson)");
   arrivals->check(OneOf({"constant", "poisson"}))
       ->type_name("constant|poisson")
       ->capture_default_str()
       ->group(group);
   app.add_option("--ramp-to", flags.ramp_to,
-                 "Open loop: the rate changes evenly from --rate, at the start of the warm-up, to "
-                 "this one at the end of --duration")
+                 "Open loop: the rate changes linearly from --rate at the start of the warm-up to "
+                 "this rate at the end of --duration")
       ->transform(option::NumberFrom(0.001, 1e7).description(""))
       ->type_name("R")
       ->needs(rate)
       ->group(group);
-  CLI::Option* const replay =
-      app.add_option("--replay", flags.replay_path,
-                     "Open loop: the gaps between calls come from a file, one a line, in seconds "
-                     "or as 500us, which is read over and over")
-          ->type_name("PATH")
-          ->excludes(concurrency)
-          ->excludes(rate)
-          ->group(group);
-  CLI::Option* const slo =
-      app.add_option("--slo", flags.slo,
-                     "Search for the highest rate under an objective such as p99=2ms, beginning "
-                     "with --rate (default 100), in 15 to 60 windows; each lasts for a third of "
-                     "--duration, or longer where the percentile needs more calls. A window that "
-                     "fails where the client is the limit is discarded; the answer has an interval "
-                     "of 95 % confidence");
+  CLI::Option* const replay = app.add_option("--replay", flags.replay_path,
+                                             "Open loop: take the gaps between calls from a file, "
+                                             "repeated; one gap per line, in seconds or as 500us")
+                                  ->type_name("PATH")
+                                  ->excludes(concurrency)
+                                  ->excludes(rate)
+                                  ->group(group);
+  CLI::Option* const slo = app.add_option(
+      "--slo", flags.slo,
+      "Search for the highest rate under an objective such as p99=2ms, beginning with --rate "
+      "(default 100), in 15 to 60 windows; each lasts a third of --duration, or longer if the "
+      "percentile needs more calls. A window that fails because of the client is discarded; the "
+      "result has a 95 % confidence interval");
   slo->type_name("pN=TIME")->excludes(concurrency)->excludes(replay)->group(group);
-  CLI::Option* const most = app.add_option("--most-in-flight", flags.max_in_flight,
-                                           "Open loop: most calls in flight at once; further calls "
-                                           "wait, which is reported as blocked time");
+  CLI::Option* const most = app.add_option(
+      "--most-in-flight", flags.max_in_flight,
+      "Open loop: max calls in flight; further calls wait, which is reported as blocked time");
   most->transform(option::NumberFrom(1, 1000000).description(""))
       ->type_name("N")
       ->capture_default_str()
@@ -224,21 +220,21 @@ void AddLoopOptions(CLI::App& app, LoadFlags& flags) {
 }
 
 void AddLengthOptions(CLI::App& app, LoadFlags& flags) {
-  const char* const group = "For how long (times: seconds, or 500ms, 2m)";
+  const char* const group = "Duration (times: seconds, or 500ms, 2m)";
   app.add_option("--duration", flags.duration,
                  "Length of each step after its warm-up (default 10s; with --count no limit)")
       ->type_name("TIME")
       ->group(group);
   app.add_option("--warmup", flags.warmup,
-                 "Length of the warm-up of each step, which is left out of all figures")
+                 "Length of the warm-up of each step, not included in any figure")
       ->type_name("TIME")
       ->capture_default_str()
       ->group(group);
-  app.add_option("--count", flags.count, "Most calls in each step")
+  app.add_option("--count", flags.count, "Max calls in each step")
       ->transform(option::NumberFrom(int64_t{1}, int64_t{1} << 53).description(""))
       ->type_name("N")
       ->group(group);
-  app.add_option("--timeout", flags.timeout, "Longest time for one call")
+  app.add_option("--timeout", flags.timeout, "Timeout of one call")
       ->type_name("TIME")
       ->capture_default_str()
       ->group(group);
@@ -251,8 +247,8 @@ void AddLengthOptions(CLI::App& app, LoadFlags& flags) {
 
 void AddLoadFlags(CLI::App& app, LoadFlags& flags) {
   app.add_option("--address", flags.addresses,
-                 "Addresses of the servers, which take turns: host:port, tls:host:port or "
-                 "unix:/path; also $GEMMD_ADDRESS (default 127.0.0.1:8470)")
+                 "Addresses of the servers, used in turn: host:port, tls:host:port or unix:/path; "
+                 "also $GEMMD_ADDRESS (default 127.0.0.1:8470)")
       ->delimiter(',')
       ->type_name("ADDRESS,...");
   AddSecurityFlags(app, flags.security);
@@ -260,24 +256,22 @@ void AddLoadFlags(CLI::App& app, LoadFlags& flags) {
       ->transform(option::NumberFrom(1, 1024).description(""))
       ->type_name("N")
       ->capture_default_str();
-  app.add_option(
-         "--owners", flags.owners,
-         "Number of clients of each server, which take turns: each has connections, a session "
-         "and resident operands of its own")
+  app.add_option("--owners", flags.owners,
+                 "Number of clients per server, used in turn: each has its own connections, "
+                 "session and resident operands")
       ->transform(option::NumberFrom(1, 1024).description(""))
       ->type_name("N")
       ->capture_default_str();
   app.add_option(
          "--streams", flags.streams,
-         "Number of MultiplyStream calls of each client, over which the products go: those "
-         "that wait to be sent share a message, and neither --timeout nor --retries counts. "
-         "0 makes a call for each product")
+         "Number of MultiplyStream calls per client that carry the products: waiting products "
+         "share a message, and --timeout and --retries do not apply. 0 makes one call per product")
       ->transform(option::NumberFrom(0, 1024).description(""))
       ->type_name("N")
       ->capture_default_str();
   app.add_option("--retries", flags.retries,
-                 "How often a call is sent again that a server could not take; the report shows "
-                 "retries in latencies alone")
+                 "Max retries of a call that a server could not take; in the report, retries "
+                 "appear only as latency")
       ->transform(option::NumberFrom(0, 4).description(""))
       ->type_name("N")
       ->capture_default_str();
@@ -296,14 +290,14 @@ void AddLoadFlags(CLI::App& app, LoadFlags& flags) {
       ->type_name("PATH")
       ->group(group);
   app.add_option("--html", flags.html_path,
-                 "HTML file of the report: one page with plots that needs no network")
+                 "HTML file of the report: one self-contained page with plots")
       ->type_name("PATH")
       ->group(group);
-  app.add_flag("--quiet", flags.is_quiet, "Show no live view")->group(group);
+  app.add_flag("--quiet", flags.is_quiet, "Do not show the live view")->group(group);
   app.add_option("--metrics-listen", flags.metrics_address,
                  "IP address and port that serve the running load to Prometheus under /metrics, "
-                 "until the run ends, without TLS; port 0 takes a free one, which standard error "
-                 "names; figures are of whole intervals (--interval)")
+                 "until the run ends, without TLS; port 0 selects a free port, printed to standard "
+                 "error; figures advance by whole intervals (--interval)")
       ->type_name("HOST:PORT")
       ->group(group);
 }
@@ -330,15 +324,15 @@ absl::Status CheckLoadFlags(const CLI::App& app, const LoadFlags& flags) {
 }
 
 constexpr char kFooter[] =
-    "Latencies count from the time at which a call was due: calls that a stalled server delays\n"
-    "are charged to it. Service times, which the report has too, count from the actual send.\n"
-    "Ctrl-C ends a run with its report.\n\n"
+    "Latencies count from the time at which a call was due, so that a stalled server is charged\n"
+    "for the calls that it delays. Service times, also in the report, count from the actual send.\n"
+    "Ctrl-C ends a run and writes its report.\n\n"
     "Exit codes:\n"
     "  0  done, and every call was sent and answered; with --slo, a rate holds\n"
     "  1  calls failed or were never sent, there was none, or no rate holds\n"
     "  2  bad usage, or a local file that cannot be read or written\n"
     "  3  a server cannot be reached\n"
-    "  4  verification failed: an answer is wrong, whichever step it was in\n"
+    "  4  verification failed: an answer is wrong, in any step\n"
     "  5  inconclusive, with --slo: the client is the limit, or windows contradict each other\n\n"
     "Examples:\n"
     "  gemmload --profile small --rate 2000 --duration 20 --html report.html\n"
@@ -400,9 +394,9 @@ ExitCode RunCompare(const std::string& a_path, const std::string& b_path, const 
   if (!text.ok()) return FailLocally(console, text.status());
   console.Print(
       absl::StrCat("a  ", a_path, "\nb  ", b_path,
-                   "\nintervals have 95 % confidence, by order statistics of all calls "
-                   "and by the scatter over the run; figures differ where their intervals "
-                   "do not overlap\n\n",
+                   "\n"
+                   "intervals have 95 % confidence, from order statistics of all calls and from "
+                   "the scatter over the run; figures differ if their intervals do not overlap\n\n",
                    *text));
   return ExitCode::kOk;
 }
@@ -424,20 +418,21 @@ ExitCode ExitCodeOf(const LoadReport& report) {
 ExitCode RunGemmload(const std::vector<std::string>& arguments, const std::string& address,
                      const Console& console, bool is_terminal, const StopRequests& stop,
                      const SecurityFlags& security) {
-  CLI::App app("Loads gemmd servers with matrix products and says what became of them", "gemmload");
+  CLI::App app("Loads gemmd servers with matrix products and reports rates, latencies and errors",
+               "gemmload");
   app.footer(kFooter);
   app.set_version_flag("--version", ToolVersionText("gemmload"));
   LoadFlags flags;
   flags.security = security;
   AddLoadFlags(app, flags);
   CLI::App& compare =
-      *app.add_subcommand("compare", "Show how two reports differ, and how much of it is noise");
+      *app.add_subcommand("compare", "Show how two reports differ, and how much of that is noise");
   std::string a_path;
   std::string b_path;
-  compare.add_option("A", a_path, "First report, a file that --json wrote")
+  compare.add_option("A", a_path, "First report, a file written by --json")
       ->required()
       ->type_name("PATH");
-  compare.add_option("B", b_path, "Second report, a file that --json wrote")
+  compare.add_option("B", b_path, "Second report, a file written by --json")
       ->required()
       ->type_name("PATH");
   // CLI11 takes the last argument first.

@@ -325,7 +325,8 @@ Mix Sparse() {
 
 const std::vector<Profile>& Profiles() {
   static const auto& profiles = *new std::vector<Profile>{
-      {"small", "products of 16 to 128 in f32, bf16 and s8: what the service itself costs", Small},
+      {"small", "products of 16 to 128 in f32, bf16 and s8, for the overhead of the service",
+       Small},
       {"square", "bf16 squares of 256 to 2048", Square},
       {"llm-decode", "the four products of a transformer layer for 1, 8 and 32 tokens", LlmDecode},
       {"llm-prefill", "the four products of a transformer layer for 256 and 1024 tokens",

@@ -452,8 +452,9 @@ absl::Status KeepResults(const LoadProduct& product, Client& client,
 
 const std::vector<OperandPlace>& OperandPlaces() {
   static const auto& places = *new std::vector<OperandPlace>{
-      {"inline", "their bytes travel with each call", false, false},
-      {"resident", "B, the weights, is uploaded once; A and D travel", true, false},
+      {"inline", "sent with each call", false, false},
+      {"resident", "B, the weights, is uploaded once; A and D are sent with each call", true,
+       false},
       {"resident-all", "A and B are uploaded once, and D stays in one of a few tensors", true,
        true}};
   return places;

@@ -157,9 +157,9 @@ namespace {
 std::string WindowRule(const SloObjective& objective) {
   return absl::StrFormat(
       "a window holds when it has at least %d calls, the latency from the intended send meets %s, "
-      "no call fails or stays unsent, no answer is wrong, and all that was offered has ended but "
-      "for %.0f %% or what is due within the allowed latency; a window that fails where the client "
-      "is the limit (over %.0f %% of its cores busy, or calls sent late) is discarded",
+      "no call fails or stays unsent, no answer is wrong, and all offered calls have ended except "
+      "%.0f %% or those due within the allowed latency; a window that fails because of the client "
+      "(over %.0f %% of its cores busy, or calls sent late) is discarded",
       LeastCalls(objective), objective.text, 100 * kMaxShortfall, 100 * kMaxClientShare);
 }
 
@@ -461,11 +461,10 @@ SloAnswer SearchRate(const SloPlan& plan,
 std::string SloRule(const SloObjective& objective, const SloPlan& plan) {
   return absl::StrFormat(
       "%s; windows of %.3g s (longer where too few calls would be due) begin at %g/s and at most "
-      "double, and each next one is at the rate in the middle of what the windows so far leave "
-      "possible (QUEST: a window that fails by chance costs further windows, not the answer); the "
-      "search ends when the interval of 95 %% is within a factor of %.2f, or of %.2f in the last "
-      "%d windows, a rate above it has failed again and one below it has held again, or after %d "
-      "windows",
+      "double, and each next window uses the median of the rates that remain possible (QUEST: a "
+      "window that fails by chance costs further windows, not the result); the search ends when "
+      "the 95 %% interval is within a factor of %.2f, or of %.2f in the last %d windows, a rate "
+      "above it has failed again and one below it has held again, or after %d windows",
       WindowRule(objective), plan.window_s, plan.first_rate, plan.width, plan.width_at_last,
       kLastWindows, plan.max_windows);
 }

@@ -322,25 +322,24 @@ SecurityFlags SecurityFlagsOfEnvironment(const std::function<std::string(const c
 
 void AddSecurityFlags(CLI::App& app, SecurityFlags& flags) {
   AddFile(app, "--tls-ca", flags.tls.ca_file,
-          "Authorities, in PEM, that may have signed the certificate of the server; also "
-          "$GEMMD_TLS_CA (default, with tls: before the address: what the system trusts)");
+          "PEM file of authorities trusted to sign the server's certificate; also $GEMMD_TLS_CA "
+          "(default with a tls: address: the system's)");
   AddFile(app, "--tls-cert", flags.tls.certificate_file,
-          "Own certificate, in PEM, for a server at an mtls: address; also $GEMMD_TLS_CERT");
+          "PEM file of the client's certificate, for an mtls: address; also $GEMMD_TLS_CERT");
   AddFile(app, "--tls-key", flags.tls.key_file,
-          "Private key of that certificate, in PEM, without a passphrase; also $GEMMD_TLS_KEY");
+          "PEM file of its private key, without a passphrase; also $GEMMD_TLS_KEY");
   AddOption(app, "--tls-server-name", flags.tls.server_name,
-            "Name that the server's certificate must bear; also $GEMMD_TLS_SERVER_NAME (default: "
-            "the host of the address)")
+            "Name that the server's certificate must contain; also $GEMMD_TLS_SERVER_NAME "
+            "(default: the host of the address)")
       .TypeName("NAME")
       .Group(kGroup);
   AddFlag(app, "--proxy", flags.use_proxy,
-          "Connect through the proxy that $grpc_proxy, $https_proxy or $http_proxy names; a token "
-          "needs "
-          "TLS then (default: no proxy is used)")
+          "Connect through the proxy named by $grpc_proxy, $https_proxy or $http_proxy; a token "
+          "then needs TLS (default: no proxy)")
       .Group(kGroup);
   AddFile(app, "--token-file", flags.token_file,
-          "File with a token that says who calls; it is sent over TLS, loopback and unix sockets "
-          "only; also $GEMMD_TOKEN_FILE");
+          "File with the caller's token, sent only over TLS, loopback and unix sockets; also "
+          "$GEMMD_TOKEN_FILE");
 }
 
 std::vector<NamedFile> FilesOf(const SecurityFlags& flags) {

@@ -28,7 +28,7 @@ std::string SloFindings::Verdict() const {
   switch (answer.end) {
     case End::kFound:
       return absl::StrCat("highest rate that holds: ", rate, " (95 % interval ", interval, ")");
-    case End::kEveryRate: return absl::StrCat("every rate holds that was tried, up to ", rate);
+    case End::kEveryRate: return absl::StrCat("every tried rate holds, up to ", rate);
     case End::kNoRate: return "no rate holds";
     case End::kHopeless: return absl::StrCat("no rate holds: ", answer.windows.back().what);
     case End::kClientLimit:
@@ -131,8 +131,7 @@ namespace {
 constexpr int64_t kLateNs =
     1'000'000;  // Send delay of an open loop above which calls count as late.
 
-constexpr char kSharedMachine[] =
-    "client and server share this machine: each takes time from the other";
+constexpr char kSharedMachine[] = "client and server share this machine: each slows down the other";
 
 // Whether more calls were unanswered at the end of the window than latency explains: a server that
 // keeps up holds only the calls that arrive within its latency.
@@ -185,7 +184,7 @@ std::vector<std::string> WarningsOf(const ReportStep& step, bool is_same_machine
   const Tally& tally = result.tally;
   std::vector<std::string> warnings;
   if (result.was_interrupted)
-    warnings.push_back("interrupted: the window is shorter than asked for");
+    warnings.push_back("interrupted: the window is shorter than requested");
   if (tally.failed() > 0) {
     warnings.push_back(absl::StrCat("failed calls, left out of the latencies: ",
                                     FailedCodesText(tally.calls_by_code)));
@@ -232,7 +231,7 @@ std::vector<std::string> SloFindings::Warnings(bool is_same_machine) const {
                                     " windows were discarded, first: ", first->what));
   }
   if (answer.end == SloAnswer::End::kTooNoisy) {
-    warnings.push_back("a longer --duration makes windows longer, and those contradict less");
+    warnings.push_back("a longer --duration makes windows longer and more consistent");
   }
   return warnings;
 }
