@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Generates the messages and stubs of the wire contract while the package is built."""
+"""Generates the messages and stubs of the wire contract during the package build."""
 
 import pathlib
 import re
@@ -14,14 +14,14 @@ HERE = pathlib.Path(__file__).resolve().parent
 # version of Protobuf since.
 MIN_PROTOBUF = "4.25"
 MIN_GRPC = "1.63"
-# What generated code has to demand the very version of the tools that made it, or a newer one.
+# The checks in generated code that require the generating tools' version or a newer one.
 VERSION_CHECKS = re.compile(
     r"^from google\.protobuf import runtime_version as _runtime_version\n"
     r"|^_runtime_version\.ValidateProtobufRuntimeVersion\([^)]*\)\n"
     r"|^GRPC_GENERATED_VERSION = .*?^if _version_not_supported:\n.*?^    \)\n",
     re.MULTILINE | re.DOTALL,
 )
-# In the repository, and in a source distribution, which has a copy.
+# In the repository, or in a source distribution, which has a copy.
 PROTO_FOLDERS = (HERE.parents[1] / "proto", HERE / "proto")
 
 

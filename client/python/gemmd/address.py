@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The address of a server, or of several: HOST:PORT, unix:PATH and gRPC's other schemes, with tls: or mtls: before it
-where connections are encrypted."""
+"""Addresses of one server or several: HOST:PORT, unix:PATH and other gRPC schemes, with the prefix tls: or mtls: for
+encrypted connections."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ import ipaddress
 from gemmd.errors import refusal
 
 TLS_PREFIXES = ("tls:", "mtls:")
-# Addresses that may stand for several servers, which calls then go round.
+# Schemes that may name several servers, which then take calls in turn.
 _SEVERAL = ("dns:", "ipv4:", "ipv6:")
-_LONGEST_PATH = 107  # sockaddr_un has room for that, and a zero.
-_MAX_PORT_DIGITS = 5  # int() refuses thousands of them with an error of its own.
+_LONGEST_PATH = 107  # sockaddr_un has 108 bytes, including the final zero.
+_MAX_PORT_DIGITS = 5  # int() refuses thousands of digits with another error.
 _WANT_ANY = "host:port (port 1 to 65535), tls:host:port or unix:/path"
 
 
 def without_tls(address: str) -> str:
-    """The address that gRPC knows."""
+    """The address without tls: or mtls:, as gRPC expects it."""
     for prefix in TLS_PREFIXES:
         if address.startswith(prefix):
             return address.removeprefix(prefix)
@@ -25,12 +25,12 @@ def without_tls(address: str) -> str:
 
 
 def is_unix(address: str) -> bool:
-    """Whether an address without tls: leads to a unix socket."""
+    """Whether an address (without tls:) is a unix socket."""
     return address.startswith(("unix:", "unix-abstract:"))
 
 
 def is_loopback(address: str) -> bool:
-    """Whether an address without tls: leads to this machine whatever a resolver says."""
+    """Whether an address (without tls:) is this machine, known without a resolver."""
     for scheme in _SEVERAL:
         address = address.removeprefix(scheme)
     host = address.removeprefix("///").rpartition(":")[0]
@@ -43,13 +43,13 @@ def is_loopback(address: str) -> bool:
 
 
 def may_name_several(address: str) -> bool:
-    """Whether an address without tls: may stand for several servers."""
+    """Whether an address (without tls:) may name several servers."""
     return address.startswith(_SEVERAL)
 
 
 def check_address(address: str) -> None:
-    """Catches what gRPC would tell only with the first call, in words of its own. Raises InvalidArgument, which says
-    what would be right where that can be known."""
+    """Catches errors that gRPC would report only with the first call, and less clearly. Raises InvalidArgument, with
+    the correct form if it can be guessed."""
     target = without_tls(address)
     is_graphic = all("!" <= c <= "~" for c in address)
     if not address or not is_graphic or without_tls(target) != target:
@@ -60,7 +60,7 @@ def check_address(address: str) -> None:
         raise refusal("address", repr(address), want)
 
 
-# Each of the following says what the address should be, or look like; empty: it is good.
+# Each of the following functions returns what the address should look like, or "" if it is valid.
 
 
 def _want_of(address: str) -> str:
@@ -70,7 +70,7 @@ def _want_of(address: str) -> str:
     scheme, is_url, rest = address.partition("://")
     if not is_url:
         return _want_of_host_and_port(address)
-    # As browsers have it.
+    # Accepts an address copied from a browser.
     rest = rest.partition("/")[0]
     if _want_of_host_and_port(rest):
         return _WANT_ANY
@@ -106,7 +106,7 @@ def _want_of_path(path: str) -> str:
 
 
 def _want_of_dns(name: str) -> str:
-    if name.startswith("//"):  # Then the name server to ask, if any.
+    if name.startswith("//"):  # An optional name server follows.
         whole = name.removeprefix("//")
         _, is_whole, name = whole.partition("/")
         if not is_whole:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Factors of blocks: one for so many rows of A, or columns of B, times so many elements along k."""
+"""Block factors: one factor per block of rows of A (or columns of B) by elements along k."""
 
 from __future__ import annotations
 
@@ -25,16 +25,15 @@ _WIRE_DTYPES = {"f32": np.dtype("<f4"), "ue8m0": np.dtype(np.uint8), "ue4m3": np
 class BlockScale:
     """Factors of the blocks of an operand whose elements are floats of at most 8 bits.
 
-    Each element counts as its value times the factor of its block. DeepGEMM's A has blocks of 1 x 128
-    with factors of f32 and its B 128 x 128, OCP's MX types 1 x 32 of ue8m0, NVFP4 1 x 16 of ue4m3.
+    Each element stands for its value times the factor of its block. DeepGEMM uses blocks of 1 x 128 for A and 128 x 128
+    for B with f32 factors; OCP MX uses 1 x 32 with ue8m0, NVFP4 1 x 16 with ue4m3.
 
     Attributes:
-        factors: for each block of rows of A, or columns of B, a line of a factor for each block along
-            k; one such matrix, or one for each matrix of a batch. Blocks at the ends may be shorter.
+        factors: one line per block of rows of A (or columns of B), with one factor per block along k; one such matrix,
+            or one per matrix of a batch. Blocks at the ends may be shorter.
         rows: rows of A, or columns of B, that share a factor.
-        k: elements along k that share it.
-        type: ``f32``, ``ue8m0`` or ``ue4m3``, where `factors` are codes (uint8); otherwise their dtype
-            says it.
+        k: elements along k that share a factor.
+        type: ``f32``, ``ue8m0`` or ``ue4m3``, needed if `factors` are codes (uint8); otherwise given by their dtype.
     """
 
     factors: np.ndarray = field(repr=False)
@@ -62,26 +61,26 @@ class BlockScale:
 
 
 def _min_power_of_two(ratios: np.ndarray) -> np.ndarray:
-    """The codes of ue8m0 of the least powers of two that are no less than the ratios."""
+    """The ue8m0 codes of the smallest powers of two that are at least the ratios."""
     fractions, exponents = np.frexp(ratios)
     least = np.where(fractions == 0.5, exponents - 1, exponents)
     return (np.clip(least, -127, 127) + 127).astype(np.uint8)
 
 
 def _min_ue4m3(ratios: np.ndarray) -> np.ndarray:
-    """The codes of ue4m3 of the least factors that are no less than the ratios, 448 at most."""
+    """The ue4m3 codes of the smallest factors that are at least the ratios, at most 448."""
     steps = np.arange(0x7F, dtype=np.uint8).view(ml_dtypes.float8_e4m3fn).astype(np.float64)
     return np.clip(np.searchsorted(steps, ratios), 1, 0x7E).astype(np.uint8)
 
 
 def factors_of(magnitudes: np.ndarray, largest: float, name: str) -> tuple[np.ndarray, np.ndarray]:
-    """Factors that bring the largest magnitudes of blocks within a type, as they are stored, and
-    their values. Those of ue8m0 and ue4m3 are the least that do, those of f32 the nearest."""
+    """Factors that scale the largest magnitudes of blocks into a type's range, as stored, and their values: the
+    smallest such ue8m0 or ue4m3 factors, or the nearest f32 factors."""
     ratios = np.where(magnitudes == 0, 1.0, magnitudes.astype(np.float64) / largest)
     match name:
         case "f32":
             stored = ratios.astype(np.float32)
-            stored[stored == 0] = 1  # A magnitude whose factor would be 0.
+            stored[stored == 0] = 1  # The magnitude is so small that its factor would be 0.
         case "ue8m0":
             stored = _min_power_of_two(ratios).view(ml_dtypes.float8_e8m0fnu)
         case "ue4m3":

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Connections to a server: addresses, and what gRPC is told of them."""
+"""Connections to a server: addresses, and gRPC options."""
 
 from __future__ import annotations
 
@@ -20,41 +20,40 @@ from gemmd.security import check_token, has_tls, make_credentials
 Metadata: TypeAlias = Sequence[tuple[str, str]]
 
 _MAX_MESSAGE_BYTES = 2**31 - 1
-_MAX_ATTEMPTS = 5  # gRPC itself allows no more.
+_MAX_ATTEMPTS = 5  # gRPC's own limit.
 _MAX_KEEPALIVE_S = 86400
 _MAX_TIMEOUT_S = 366 * 86400
 
 
 class ClientOptions(TypedDict, total=False):
-    """How a client behaves; each may be left out."""
+    """Options of a client; all are optional. Defaults follow each description."""
 
-    timeout: float  #: Seconds that a call may take, retries included, where it does not say. 60.
+    timeout: float  #: Default timeout of a call in seconds, retries included. 60.
     max_message_bytes: int  #: The longest message sent or received. 512 MiB.
-    max_attempts: int  #: How often a call is tried in all, 1 to 5. 5.
-    keepalive_s: float  #: A vanished server is noticed after about this time, at least 10. 20.
+    max_attempts: int  #: Attempts per call, 1 to 5. 5.
+    keepalive_s: float  #: About the time to detect a dead server, in seconds, at least 10. 20.
     metadata: Metadata  #: Sent with every call.
-    tls_ca: str  #: File of certificates, in PEM, of those who may have signed the server's. It and
-    #: the next three turn TLS on, as ``tls:`` before the address does. Broken certificates are left
-    #: out, with a warning. Those that gRPC trusts.
-    tls_cert: str  #: File of the client's own certificate, in PEM, for a server at ``mtls:``. None.
-    tls_key: str  #: File of its private key. None.
-    tls_server_name: str  #: What the server's certificate must bear. The host of the address.
-    token: str  #: Who calls; sent over TLS, loopback and unix sockets only. None.
-    use_proxy: bool  #: Connect through the proxy that ``$grpc_proxy``, ``$https_proxy`` or ``$http_proxy``
-    #: names; a token needs TLS then. False: these variables mean nothing.
-    credentials: grpc.ChannelCredentials | None  #: Of gRPC's own making, in place of TLS by files.
-    wait_when_full: bool  #: A product that is refused because the queue is full is sent again after
-    #: the pause that the server asks for, as long as its timeout allows. False.
-    wait_for_ready: bool  #: Ride out restarts: a call waits, up to its timeout, for a server that cannot be
-    #: reached, and is sent again (``max_attempts``) where one that stopped ended it with CANCELLED. Not for
-    #: products that overwrite their own C: such an end does not tell whether they were computed. False.
-    session: str  #: The token of a session to join. A new one, where a call needs one.
-    channel_options: Sequence[tuple[str, Any]]  #: Options of gRPC; those that the client sets win.
+    tls_ca: str  #: PEM file of trusted CA certificates. This option and the next three turn TLS on, as the
+    #: address prefix ``tls:`` does. Malformed certificates are skipped with a warning. gRPC's default roots.
+    tls_cert: str  #: PEM file of the client's certificate, for an ``mtls:`` address. None.
+    tls_key: str  #: PEM file of its private key. None.
+    tls_server_name: str  #: Name that the server's certificate must contain. The host of the address.
+    token: str  #: The caller's token, sent only over TLS, loopback and unix sockets. None.
+    use_proxy: bool  #: Connect through the proxy named by ``$grpc_proxy``, ``$https_proxy`` or ``$http_proxy``;
+    #: a token then needs TLS. False, which ignores these variables.
+    credentials: grpc.ChannelCredentials | None  #: gRPC credentials, instead of TLS from files. None.
+    wait_when_full: bool  #: Retry a product that is refused because the queue is full, after the delay that
+    #: the server asks for, as long as its timeout allows. False.
+    wait_for_ready: bool  #: Ride out restarts of the server: a call waits up to its timeout for a connection, and is
+    #: also retried (``max_attempts``) on CANCELLED. Not for products that overwrite their own C, because that status
+    #: does not tell whether the server computed them. False.
+    session: str  #: The token of a session to join. A new session, once a call needs one.
+    channel_options: Sequence[tuple[str, Any]]  #: gRPC channel arguments; the client's own take precedence. None.
 
 
 @dataclass(frozen=True)
 class Settings:
-    """The options of a client, with their defaults."""
+    """The options of a client, with defaults filled in."""
 
     address: str
     timeout: float = 60.0
@@ -112,21 +111,21 @@ class Settings:
 
     @property
     def target(self) -> str:
-        """The address that gRPC knows."""
+        """The address without tls: or mtls:, as gRPC expects it."""
         return without_tls(self.address)
 
     @functools.cached_property
     def call_metadata(self) -> list[tuple[str, str]]:
-        """What is sent with every call."""
+        """Metadata sent with every call."""
         return [*self.metadata, *self.authorization]
 
     @property
     def authorization(self) -> list[tuple[str, str]]:
-        """Who calls."""
+        """The caller's token, as metadata."""
         return [("authorization", f"Bearer {self.token}")] if self.token else []
 
     def options(self) -> list[tuple[str, Any]]:
-        """gRPC's options for one connection."""
+        """gRPC options of a connection."""
         retry_bytes = min(_MAX_MESSAGE_BYTES, self.max_message_bytes + (64 << 10))
         name = self.tls_server_name
         return [
@@ -135,20 +134,20 @@ class Settings:
             ("grpc.max_receive_message_length", self.max_message_bytes),
             ("grpc.max_send_message_length", self.max_message_bytes),
             ("grpc.service_config", self._service_config()),
-            # A call whose messages exceed this buffer is not sent again. The bytes are shared with
-            # the message under way, not a copy.
+            # A call whose messages exceed this buffer is not retried. The buffer shares the message's bytes; it does
+            # not copy them.
             ("grpc.per_rpc_retry_buffer_size", retry_bytes),
             ("grpc.initial_reconnect_backoff_ms", 100),
             ("grpc.max_reconnect_backoff_ms", 5000),
             ("grpc.keepalive_time_ms", int(self.keepalive_s * 1000)),
             ("grpc.keepalive_timeout_ms", 10000),
-            # Without a limit of pings a call that computes for long would go unwatched.
+            # The number of pings without data is unlimited, or a long computation would go unwatched.
             ("grpc.http2.max_pings_without_data", 0),
             # Random matrices do not compress, and a compressed answer could be a bomb.
             ("grpc.compression_enabled_algorithms_bitset", 1),
-            # gRPC would go through the proxies of the environment, to loopback too.
+            # By default gRPC uses the proxies of the environment, even for loopback.
             ("grpc.enable_http_proxy", int(self.use_proxy)),
-            # $GRPC_ADDRESS_HTTP_PROXY is another proxy, for the addresses of a list that is empty here.
+            # $GRPC_ADDRESS_HTTP_PROXY names another proxy, for addresses in a list; this empty list disables it.
             *([] if self.use_proxy else [("grpc.address_http_proxy_enabled_addresses", "")]),
             # Channels with equal options would otherwise share one connection.
             ("grpc.use_local_subchannel_pool", 1),
@@ -167,12 +166,12 @@ class Settings:
                 "initialBackoff": "0.1s",
                 "maxBackoff": "2s",
                 "backoffMultiplier": 2,
-                # gRPC's server ends with CANCELLED what comes while it stops. A caller's own end is not sent again.
+                # gRPC's server answers CANCELLED to calls that arrive while it stops.
                 "retryableStatusCodes": ["UNAVAILABLE", *(["CANCELLED"] if self.wait_for_ready else [])],
             }
         if waits or retries:
-            # A transfer that broke goes on where it was, which gRPC, who knows the first message
-            # alone, cannot do: to gRPC each is one try.
+            # gRPC does not retry transfers: it could only repeat the first message. The client itself resumes a broken
+            # transfer where it stopped.
             moves = [{"service": "gemmd.v1.Tensors", "method": name} for name in ("Put", "Get")]
             config["methodConfig"] = [{"name": [{}], **waits, **retries}, {"name": moves, **waits}]
         return json.dumps(config)
@@ -184,8 +183,8 @@ def _checked_keepalive(field: str, value: Any) -> float:
 
 
 def checked_timeout(timeout: Any) -> float:
-    """The timeout as a float. Raises InvalidArgument, a ValueError, for what is no time that a call may take: gRPC
-    itself ends such a call at once, or never."""
+    """The timeout as a float. Raises InvalidArgument, a ValueError, for an invalid time: gRPC itself would end such a
+    call at once, or never."""
     if type(timeout) is float and 0 < timeout <= _MAX_TIMEOUT_S:
         return timeout
     want = f"a number of seconds above 0, at most {_MAX_TIMEOUT_S} (a year)"
@@ -193,18 +192,18 @@ def checked_timeout(timeout: Any) -> float:
 
 
 class Deadline:
-    """When a call has to end, retries included; counted from its entry. Raises as `checked_timeout`."""
+    """When a call has to end, retries included; counted from the start of the call. Raises as `checked_timeout`."""
 
     def __init__(self, timeout: float) -> None:
         self._end = time.monotonic() + checked_timeout(timeout)
 
     def left(self) -> float:
-        """The seconds that are left, never below 0."""
+        """The remaining seconds, never below 0."""
         return max(0.0, self._end - time.monotonic())
 
 
 def pause_before_retry(error: Error, deadline: Deadline, settings: Settings) -> float | None:
-    """The seconds to wait before a refused call is sent again; None where it shall not be."""
+    """The seconds to wait before a refused call is retried; None if it must not be."""
     if not settings.wait_when_full or error.code is not grpc.StatusCode.RESOURCE_EXHAUSTED:
         return None
     if error.pushback_s is None or error.pushback_s >= deadline.left():

@@ -1,8 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Values that callers give, as the plain types that messages and gRPC take.
-
-gRPC ignores an option of another type than it expects, and messages round, wrap or raise errors that do not name
-the field. So each value is checked here first. Every function raises InvalidArgument.
+"""Checks callers' values and converts them to the plain types that messages and gRPC take. gRPC ignores options of
+unexpected types, and messages round, wrap or raise errors that do not name the field. Every function raises
+InvalidArgument.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ def whole(field: str, value: Any, least: int, most: int) -> int:
     want = f"a whole number from {least} to {most}"
     try:
         number = _plain_number(value)
-        # The range comes first: int() of a huge Decimal would take all memory.
+        # The range is checked first: int() of a huge Decimal would take all memory.
         if least <= number <= most and number == int(number):
             return int(number)
     except (TypeError, ValueError, ArithmeticError, RuntimeError):
@@ -39,7 +38,7 @@ def real(
     want: str = "a number",
     fits: Callable[[float], bool] = lambda number: True,
 ) -> float:
-    """A number of any real type that fits. Infinity and NaN are numbers too."""
+    """A number of any real type that fits. Infinity and NaN are allowed."""
     try:
         number = float(_plain_number(value))
         if fits(number):
@@ -57,10 +56,10 @@ def flag(field: str, value: Any) -> bool:
 
 
 def text(field: str, value: Any) -> str:
-    """A str that messages take."""
+    """A str that messages accept."""
     if not isinstance(value, str):
         raise refused(field, value, "text")
-    if not value.isprintable():  # No surrogate is.
+    if not value.isprintable():  # Surrogates are not printable.
         try:
             value.encode()
         except UnicodeEncodeError:
@@ -71,7 +70,7 @@ def text(field: str, value: Any) -> str:
 
 
 def secret(field: str, value: Any) -> str:
-    """A str for metadata that no error shows."""
+    """A str for metadata. No error text contains it."""
     if not isinstance(value, str):
         raise refusal(field, f"a value of type {type(value).__name__}", "text")
     if not _is_ascii(value):
@@ -80,7 +79,7 @@ def secret(field: str, value: Any) -> str:
 
 
 def file_name(field: str, value: Any) -> str:
-    """The path of a file, as a str; bytes that are no UTF-8 are surrogates in it."""
+    """The path of a file, as a str; bytes that are not UTF-8 become surrogates."""
     path = os.fspath(value) if isinstance(value, os.PathLike) else value
     if not isinstance(path, str):
         raise refused(field, value, "text")
@@ -88,7 +87,7 @@ def file_name(field: str, value: Any) -> str:
 
 
 def array(field: str, value: Any, dtype: Any = None) -> np.ndarray:
-    """An array of anything that NumPy makes one of; of real numbers of a type, where that is given."""
+    """Converts any array-like value to an array; of real numbers of `dtype`, if given."""
     try:
         given = np.asarray(value)
         if dtype is None:
@@ -102,7 +101,7 @@ def array(field: str, value: Any, dtype: Any = None) -> np.ndarray:
 
 
 def pairs(field: str, value: Any) -> list[tuple[str, Any]]:
-    """Pairs of a name and a value. No error shows a value, which may be a secret."""
+    """Pairs of a name and a value. No error text contains a value, which may be a secret."""
     want = "a pair of a name and a value"
     try:
         items = list(value)
@@ -116,7 +115,7 @@ def pairs(field: str, value: Any) -> list[tuple[str, Any]]:
 
 
 def metadata(field: str, value: Any) -> list[tuple[str, str | bytes]]:
-    """What gRPC takes as metadata. No error shows a value, which may be a secret."""
+    """Metadata as gRPC accepts it. No error text contains a value, which may be a secret."""
     if isinstance(value, tuple) and not value:
         return []
     checked = pairs(field, value)
@@ -131,7 +130,7 @@ def metadata(field: str, value: Any) -> list[tuple[str, str | bytes]]:
 
 
 def no_effect(options: Mapping[str, Any], names: Iterable[str], beside: str) -> None:
-    """Refuses the options of these names, which have no effect beside something else."""
+    """Refuses the named options, which have no effect together with `beside`."""
     for name in names:
         if options.get(name) is not None:
             raise refused(f"{name} beside {beside}", options[name], f"no {name}: it has no effect there")
@@ -142,10 +141,10 @@ def _is_ascii(value: str) -> bool:
 
 
 def refused(field: str, value: Any, want: str) -> InvalidArgument:
-    """The exception for a value, which it shows shortened."""
+    """The exception for a value, which its text shows shortened."""
     try:
         shown = repr(value)
-    except ValueError:  # Python shows no integer of thousands of digits.
+    except ValueError:  # Python refuses to print integers of thousands of digits.
         shown = f"a value of type {type(value).__name__}"
     if len(shown) > _LONGEST_SHOWN:
         shown = shown[:_LONGEST_SHOWN] + "..."
@@ -153,8 +152,8 @@ def refused(field: str, value: Any, want: str) -> InvalidArgument:
 
 
 def _plain_number(value: Any) -> Any:
-    """A number that Python compares exactly. Raises TypeError for everything else, such as bool, text, which int()
-    and float() would read, and arrays with axes."""
+    """A number that Python compares exactly. Raises TypeError for everything else: bool, text (which int() and float()
+    would parse) and arrays with axes."""
     if isinstance(value, (np.generic, np.ndarray)):
         if value.ndim or value.dtype.kind in "bcmMOSU":
             raise TypeError

@@ -46,20 +46,20 @@ from gemmd.v1 import registry_pb2, resident_pb2, statistics_pb2, tensors_pb2
 
 
 class Client:
-    """A connection to one server, or to each of several that do the same.
+    """Connections to one server, or to each of several equivalent servers.
 
     ::
 
         with gemmd.Client("127.0.0.1:8470") as client:
             d = client.matmul(a, b)
 
-    Making one never blocks and never fails because of the server: connecting begins with the first
-    call. A call that the server refused or lost with UNAVAILABLE is sent again by gRPC; no other failure
-    is, unless `ClientOptions.wait_when_full` says so. Any thread may use a client at any time; a forked
-    child makes one of its own, and is refused by its parent's with `gemmd.FailedPrecondition`.
+    The constructor never blocks and never fails because of the server: the first call connects. gRPC retries a call
+    that fails with UNAVAILABLE; no other failure is retried, unless `ClientOptions.wait_when_full` is set. Any thread
+    may use a client at any time. A forked child must create its own client; its parent's raises
+    `gemmd.FailedPrecondition`.
 
     Args:
-        address: ``host:port``, ``tls:host:port`` or ``unix:/path``; ``dns:///host:port`` and ``ipv4:a:1,b:2`` stand for
+        address: ``host:port``, ``tls:host:port`` or ``unix:/path``; ``dns:///host:port`` and ``ipv4:a:1,b:2`` name
             several servers.
         settings: see `ClientOptions`.
     """
@@ -75,12 +75,12 @@ class Client:
         self._session = Session(
             self._lanes[0], self._settings.session, self._settings.authorization
         )
-        self._dropped: deque[bytes] = deque()  # Handles of tensors that nobody has any more.
+        self._dropped: deque[bytes] = deque()  # Handles of tensors without references.
 
     def close(self) -> None:
-        """Ends the connections and the calls under way. The server then deletes the session's tensors,
-        but for pinned ones, after a while (``--session-linger``). In a forked child it does nothing: all of that is
-        the parent's."""
+        """Closes the connections and ends calls in progress. The server deletes the session's tensors, except pinned
+        ones, after its ``--session-linger``. Does nothing in a forked child, where all of that belongs to the
+        parent."""
         if not self._owner.is_here:
             return
         self._session.close()
@@ -105,11 +105,10 @@ class Client:
         metadata: Metadata = (),
         **options: Unpack[ProductOptions],
     ) -> np.ndarray:
-        """A times B, with the shapes of `numpy.matmul`; see `ProductOptions` for all that it can do
-        besides.
+        """A times B, with the shapes of `numpy.matmul`; see `ProductOptions` for further options.
 
-        Arrays are sent from where they lie if each matrix lies in rows or in columns without gaps;
-        others are copied first. Raises a `gemmd.Error`.
+        Arrays are sent without a copy if each matrix consists of rows or columns without gaps; others are copied
+        first. Raises a `gemmd.Error`.
         """
         request, answer = self._answer(a, b, timeout, metadata, options)
         return request.array(answer)
@@ -123,16 +122,15 @@ class Client:
         metadata: Metadata = (),
         **options: Unpack[ProductOptions],
     ) -> Product:
-        """As `matmul`; tells the kernel, the device and the time of each stage besides."""
+        """As `matmul`, but also returns the kernel, the device and the time of each stage."""
         request, answer = self._answer(a, b, timeout, metadata, options)
         return request.result(answer)
 
     def chain(
         self, a: Any, b: Any, *, timeout: float | None = None, **options: Unpack[ChainOptions]
     ) -> RemoteTensor:
-        """As `matmul`, but D stays on the server: as a new tensor, kept as in `put`, or in place of a
-        tensor or of a part of one, ``into``. Where operands are on the server too, nothing but the
-        request and its answer travels."""
+        """As `matmul`, but D stays on the server: as a new tensor, kept as in `put`, or overwriting a tensor or a part
+        of one, ``into``. Resident operands are not sent."""
         self._open_session(timeout)
         request = chain_request(a, b, options)
         request.check_size(self._settings.max_message_bytes)
@@ -143,8 +141,8 @@ class Client:
     def put(
         self, array: Any, *, timeout: float | None = None, **options: Unpack[PutOptions]
     ) -> RemoteTensor:
-        """Uploads a matrix, or a batch of them, which stays on the server: an array, or what `pack24` or
-        `quantize` has made. ``timeout`` is for all of it; None: as long as bytes move."""
+        """Uploads a matrix or a batch, which stays on the server: an array, or a result of `pack24` or `quantize`.
+        ``timeout`` limits the whole upload; None: no limit while bytes move."""
         self._open_session(timeout)
         plan = Upload.of(array, options)
         patience = self._settings.timeout
@@ -152,14 +150,14 @@ class Client:
         return RemoteTensor(self, info, is_stack=plan.is_stack, is_owned=True)
 
     def tensor(self, which: str | bytes, *, timeout: float | None = None) -> RemoteTensor:
-        """The session's tensor of a name or a handle, as it is now; it is not deleted with the last
+        """The session's tensor of a name or a handle, in its current state. It is not deleted with the last
         reference."""
         self._open_session(timeout)
         return RemoteTensor(self, self._call(methods.DESCRIBE, tensor_ref(which), timeout))
 
     def tensors(self, pattern: str = "", *, timeout: float | None = None) -> list[RemoteTensor]:
-        """The session's tensors whose names match a pattern of ``*`` and ``?``; without one all, also
-        those without a name."""
+        """The session's tensors whose names match a pattern of ``*`` and ``?``; by default all tensors, including
+        unnamed ones."""
         self._open_session(timeout)
         request = resident_pb2.ListTensorsRequest(pattern=text("pattern", pattern))
         listed = self._call(methods.LIST, request, timeout)
@@ -173,27 +171,26 @@ class Client:
         timeout: float | None = None,
         **options: Unpack[KeepOptions],
     ) -> RemoteTensor:
-        """A new 2:4 tensor of a dense one, made on the server: the units of the largest magnitude stay,
-        or those with a 1 in ``mask``, a tensor of bits."""
+        """A new 2:4 tensor, made from a dense one on the server. Keeps the units of largest magnitude, or those with a
+        1 in ``mask``, a tensor of bits."""
         self._open_session(timeout)
         info = self._call(methods.COMPRESS, compress_request(tensor, mask, options), timeout)
         return RemoteTensor(self, info, is_stack=tensor.ndim > 2, is_owned=True)
 
     def stream(self, *, timeout: float | None = None) -> Stream:
-        """A stream of products; ``timeout`` is that of the whole stream, None: it has none. It may use
-        tensors if the client had its session when the stream began."""
+        """A stream of products; ``timeout`` limits the whole stream, None: no limit. The stream may use tensors if the
+        client had a session when the stream began."""
         return Stream(self._lane(0), timeout, self._metadata(), self._settings.max_message_bytes)
 
     def session(self, *, timeout: float | None = None) -> resident_pb2.OpenSessionResponse:
-        """The client's session, which is opened if it is not: its token, with which another process
-        joins it (``Client(address, session=token)``), and its limits. The token is as a password."""
+        """The client's session, opened if necessary: its token, with which another process joins it (``Client(address,
+        session=token)``), and its limits. Protect the token like a password."""
         return self._open_session(timeout)
 
     def explain(
         self, a: Any, b: Any, *, timeout: float | None = None, **options: Unpack[ProductOptions]
     ) -> registry_pb2.ExplainResponse:
-        """Which kernel would run a product, which others could, and why each other is refused. The
-        elements are not sent."""
+        """Which kernel would run a product, which others could, and why the rest could not. Elements are not sent."""
         return self._call(methods.EXPLAIN, explain_request(a, b, options), timeout)
 
     def devices(self, *, timeout: float | None = None) -> list[registry_pb2.Device]:
@@ -213,11 +210,11 @@ class Client:
         return self._call(methods.SERVER_INFO, registry_pb2.GetServerInfoRequest(), timeout)
 
     def statistics(self, *, timeout: float | None = None) -> statistics_pb2.GetStatisticsResponse:
-        """What the server has counted since its start, and what is queued now."""
+        """The server's counters since its start, and the current queue."""
         return self._call(methods.STATISTICS, statistics_pb2.GetStatisticsRequest(), timeout)
 
     def _open_session(self, timeout: float | None) -> resident_pb2.OpenSessionResponse:
-        """Also deletes what nobody has any more, so that what comes next has its room."""
+        """Also deletes tensors without references, to free their memory for the next one."""
         self._owner.check("client")
         deadline = Deadline(self._settings.timeout if timeout is None else timeout)
         opened = self._session.open(deadline)
@@ -233,7 +230,7 @@ class Client:
         return [*self._settings.call_metadata, *([(SESSION_KEY, token)] if token else [])]
 
     def _lane(self, number: int) -> grpc.Channel:
-        """One of the connections of a transfer, the first of which serves all other calls too."""
+        """One connection of a transfer. The first also carries all other calls."""
         self._owner.check("client")
         with self._lock:
             while len(self._lanes) <= number:
@@ -260,13 +257,13 @@ class Client:
     def _answer(
         self, a: Any, b: Any, timeout: float | None, metadata: Metadata, options: ProductOptions
     ) -> tuple[Request, Answer]:
-        """A product's request, and what the server answers."""
+        """A product's request, and the server's answer."""
         request = request_for(a, b, options)
         request.check_size(self._settings.max_message_bytes)
         return request, self._call(methods.MULTIPLY, request, timeout, metadata)
 
     def _multiply_direct(self, request: Request, deadline: Deadline, metadata: Metadata) -> Answer | None:
-        """The answer to a long product, by a connection of its own; None where grpcio is to make the call."""
+        """The answer to a long product over a direct connection; None if grpcio must make the call."""
         if request.moved_bytes < LONG_BYTES:
             return None
         try:

@@ -8,8 +8,8 @@
 
     d = gemmd.dask.matmul(a, b, ["10.0.0.1:8470", "10.0.0.2:8470"]).compute()
 
-Dask decides which worker computes which block of D and moves the blocks; each worker gives its products
-to the daemon that has the fewest of them. Needs ``dask[array]``.
+Dask schedules and moves the blocks; each worker sends its products to the daemon with the fewest of its products in
+progress. Needs ``dask[array]``.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from gemmd.elements import element_of, named_element
 from gemmd.errors import Unavailable, check_names, refusal
 from gemmd.product import ProductOptions
 
-# Options of a whole product that hold for every block of it as well.
+# Options of a whole product that also apply to each of its blocks.
 _OPTIONS = frozenset(
     {
         "a_type",
@@ -60,20 +60,20 @@ class _Daemons:
 
     def __init__(self, addresses: Sequence[str], options: ClientOptions) -> None:
         self._clients = [Client(address, **options) for address in addresses]
-        # Workers begin with different daemons.
+        # Shuffled, so that workers begin with different daemons.
         self._under_way = {
             (number + os.getpid()) % len(addresses): 0 for number in range(len(addresses))
         }
         self._lock = threading.Lock()
 
     def run(self, product: Callable[[Client], np.ndarray]) -> np.ndarray:
-        """Computes on the least busy daemon, or on another where that cannot be reached."""
+        """Computes on the least busy daemon, or on another if that cannot be reached."""
         tried: set[int] = set()
         while True:
             with self._lock:
                 left = [number for number in self._under_way if number not in tried]
                 chosen = min(left, key=self._under_way.__getitem__)
-                # The one that was chosen goes to the end, so that equals take turns.
+                # Moves the chosen daemon to the end, so that equally busy daemons take turns.
                 self._under_way[chosen] = self._under_way.pop(chosen) + 1
             try:
                 return product(self._clients[chosen])
@@ -87,7 +87,7 @@ class _Daemons:
 
 
 def _hashable(value: Any) -> Any:
-    """Lists, such as those of metadata, as tuples."""
+    """Converts lists, such as metadata, to tuples."""
     return tuple(map(_hashable, value)) if isinstance(value, (list, tuple)) else value
 
 
@@ -108,7 +108,7 @@ def _result_dtype(a: np.dtype, options: ProductOptions) -> np.dtype:
 
 
 def _wraps(a: np.ndarray, options: ProductOptions) -> bool:
-    """Whether sums are integers, which wrap modulo 2^32: D alone saturates."""
+    """Whether sums are integers, which wrap modulo 2^32; only the conversion to D saturates."""
     accumulation = options.get("accumulation_type")
     return element_of(a.dtype, "a").name in _INTEGERS and accumulation in (None, "s32")
 
@@ -120,7 +120,7 @@ def _block(
     daemons: tuple[tuple[str, ...], tuple[tuple[str, Any], ...]],
     options: ProductOptions,
 ) -> np.ndarray:
-    """One block of D: its products along k one after the other, so that the same blocks always give the same bits."""
+    """One block of D: adds its products along k in order, so that the same blocks always give the same bits."""
     pairs = list(zip(a_blocks, b_blocks, strict=True))
     is_sum = len(pairs) > 1
     compute = _wrapping_sum if is_sum and _wraps(a_blocks[0], options) else _sum
@@ -131,20 +131,20 @@ _Pairs = list[tuple[np.ndarray, np.ndarray]]
 
 
 def _split(options: dict[str, Any], *of_the_sum: str) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Options for each product, and those for the sum alone."""
+    """Options for each product, and options for the sum only."""
     last = {name: options[name] for name in of_the_sum if options.get(name) is not None}
     return {name: value for name, value in options.items() if name not in last}, last
 
 
 def _product(client: Client, a: np.ndarray, b: np.ndarray, options: dict[str, Any]) -> np.ndarray:
-    """One product. Without elements along k there are no sums, of which the server refuses a checksum."""
+    """One product. If k is 0, there are no sums, for which the server refuses a checksum."""
     if a.shape[1] == 0 and str(options.get("verify")).lower() == "checksum":
         options = {name: value for name, value in options.items() if name != "verify"}
     return client.matmul(a, b, **cast(ProductOptions, options))
 
 
 def _sum(client: Client, pairs: _Pairs, options: dict[str, Any]) -> np.ndarray:
-    """Each product is added to the sum of those before."""
+    """Adds each product to the sum of the previous ones."""
     each, last = _split(options, "activation", "out_type")
     total = None
     for number, (a, b) in enumerate(pairs):
@@ -155,13 +155,13 @@ def _sum(client: Client, pairs: _Pairs, options: dict[str, Any]) -> np.ndarray:
 
 
 def _wrapping_sum(client: Client, pairs: _Pairs, options: dict[str, Any]) -> np.ndarray:
-    """The sums of integers, as one product has them: a sum that is a product's C would saturate."""
+    """Integer sums that wrap, as in a single product: passing the sum as C would saturate it."""
     each, last = _split(options, "activation", "alpha", "out_type")
     total = functools.reduce(np.add, (_product(client, a, b, each) for a, b in pairs))
     if not last:
         return total
     a, b = pairs[0]
-    nothing = a[:, :0], b[:0]  # What is left is D of the sum.
+    nothing = a[:, :0], b[:0]  # With k = 0, D is just the converted sum.
     ending = {"c": total, "beta": last.pop("alpha", 1), **each, **last}
     return _product(client, *nothing, ending)
 
@@ -178,10 +178,10 @@ def matmul(
 
     Args:
         a, b: anything that `dask.array.asarray` takes.
-        addresses: the daemons, as each worker reaches them.
-        client_options: for the clients that workers make.
-        options: those of `gemmd.Client.matmul` that hold for every block; ``activation`` and
-            ``out_type`` are for the sum.
+        addresses: addresses of the daemons, reachable from each worker.
+        client_options: options of the workers' clients.
+        options: options of `gemmd.Client.matmul` that apply to every block; ``activation`` and ``out_type`` apply to
+            the sum.
     """
     if isinstance(addresses, (str, bytes)):
         raise refused("addresses", addresses, "a list of them")

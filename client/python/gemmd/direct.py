@@ -1,10 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Long calls on sockets of their own, beside grpcio.
-
-grpcio copies a message once on its way out and twice on its way in, each time into fresh memory, which costs more than
-the socket does. Here a request leaves from where its matrices lie, and what comes is received where it stays. It is as
-much of HTTP/2 as one call at a time on a connection without TLS needs. Whatever else happens raises `Unusable`, and the
-call is grpcio's: so nothing here retries, and no header is decoded that only a proxy would compress.
+"""Long calls over plain sockets, bypassing grpcio. grpcio copies a message once when sending and twice when receiving,
+each time into fresh memory, which costs more than the socket does. Here requests are sent from the memory of their
+matrices, and answers are received in their final place. Implements as much of HTTP/2 as one call at a time without TLS
+needs. Anything unexpected raises `Unusable`, and grpcio makes the call: so there are no retries here, and no decoding
+of compressed headers, which only a proxy would send.
 """
 
 from __future__ import annotations
@@ -31,42 +30,42 @@ from gemmd.wire import Buffer, start_of
 
 Connected, Parsed = TypeVar("Connected"), TypeVar("Parsed")
 
-LONG_BYTES = 1 << 20  # Shorter calls take no longer by grpcio.
+LONG_BYTES = 1 << 20  # Shorter calls are as fast with grpcio.
 _MAX_CONNECTIONS = 16
 _CONNECT_S = 5.0
-_ANSWER_S = 10.0  # A server that takes longer to answer a ping is lost.
+_ANSWER_S = 10.0  # A server that takes longer to answer a ping counts as lost.
 _LOOK_EVERY_S = 0.2
 _MAX_IDLE_S = 10.0
 _ALIGNMENT = 64
-_HEAD_BYTES = 512  # Of an answer, within which D begins.
-_MAX_STREAM = 2**30  # Then a new connection starts at 1 again.
+_HEAD_BYTES = 512  # First bytes of an answer, within which D begins.
+_MAX_STREAM = 2**30  # After that, a new connection starts at 1.
 
-# Kinds of frames, and their flags.
+# Frame types and flags.
 _DATA, _HEADERS, _, _RST_STREAM, _SETTINGS, _PUSH_PROMISE, _PING, _GOAWAY, _WINDOW_UPDATE, _CONTINUATION = range(10)
 _END_STREAM, _ACK, _END_HEADERS, _PADDED, _PRIORITY = 1, 1, 4, 8, 32
 _MAX_WINDOW = 2**31 - 1
 _FIRST_WINDOW = 65535
-_SEND_BYTES = 4 << 20  # Sent before looking at what the server says.
-_BUFFER_BYTES = 16 << 10  # Frames' heads are read through a buffer, long payloads are not.
-_MAX_CONTROL_BYTES = 64 << 10  # Of a frame that is no data.
-# No table of headers, no pushes, and windows and frames as large as there are: one call reads at its own pace.
+_SEND_BYTES = 4 << 20  # Sent before checking for frames from the server.
+_BUFFER_BYTES = 16 << 10  # Frame headers are read through a buffer, long payloads directly.
+_MAX_CONTROL_BYTES = 64 << 10  # Max size of a frame without data.
+# No header table, no pushes, and windows and frames of maximal size: a call reads at its own pace.
 _PREFACE = (
     b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
     + struct.pack(">I5x", 24 << 8 | _SETTINGS)
     + struct.pack(">HIHIHIHI", 1, 0, 2, 0, 4, _MAX_WINDOW, 5, 2**24 - 1)
     + struct.pack(">IBII", 4 << 8 | _WINDOW_UPDATE, 0, 0, _MAX_WINDOW - _FIRST_WINDOW)
 )
-_TOO_LATE = "Deadline Exceeded"  # As grpcio has it.
+_TOO_LATE = "Deadline Exceeded"  # As in grpcio.
 _STATUSES = dict(zip(range(8, 15), ("200", "204", "206", "304", "400", "404", "500"), strict=True))
-_LAST_STATIC = 61  # Of HPACK's table that everybody has.
+_LAST_STATIC = 61  # Last index of HPACK's static table.
 
 
 class Unusable(Exception):
-    """The call is to be made by grpcio, and all others too: the peer does what only grpcio understands."""
+    """grpcio must make this call and all others: the peer uses features that only grpcio supports."""
 
 
 class Lost(Unusable):
-    """The call is to be made by grpcio, because its connection is lost or was not to be had."""
+    """grpcio must make this call, because its connection was lost or could not be made."""
 
 
 def _frame(kind: int, flags: int, stream: int, payload: bytes) -> bytes:
@@ -74,7 +73,7 @@ def _frame(kind: int, flags: int, stream: int, payload: bytes) -> bytes:
 
 
 def _string(text: bytes) -> bytes:
-    """A string of HPACK, not compressed."""
+    """An uncompressed HPACK string."""
     left, encoded = len(text), bytearray()
     if left < 127:
         return bytes([left]) + text
@@ -94,14 +93,14 @@ def _header(name: str, value: str | bytes) -> bytes:
 
 
 class _Block:
-    """A block of headers as they come."""
+    """A received block of headers."""
 
     def __init__(self, block: bytes) -> None:
         self._block = block
         self._at = 0
 
     def fields(self) -> dict[str, str | None]:
-        """Names and values; None for a value that is compressed."""
+        """Names and values; None for a compressed value."""
         fields: dict[str, str | None] = {}
         try:
             while self._at < len(self._block):
@@ -115,7 +114,7 @@ class _Block:
         if first & 0x80:
             index = self._number(0x7F)
             fields[":status" if index in _STATUSES else ""] = _STATUSES.get(index)
-        elif first & 0xE0 == 0x20:  # The table's size, which is 0.
+        elif first & 0xE0 == 0x20:  # A table size update; the size is 0.
             self._number(0x1F)
             return
         else:
@@ -150,7 +149,7 @@ class _Block:
 
 
 class Connection:
-    """One connection, which one thread has at a time."""
+    """One connection, used by one thread at a time."""
 
     def __init__(self, settings: Settings, deadline: Deadline) -> None:
         self._settings = settings
@@ -171,10 +170,10 @@ class Connection:
             self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             self._notice_loss(int(settings.keepalive_s))
         self._buffer = memoryview(bytearray(_BUFFER_BYTES))
-        self._begin = self._end = 0  # What of the buffer is not read yet.
+        self._begin = self._end = 0  # The unread part of the buffer.
         self._stream = -1
-        self._data_left = 0  # Of the frame under way.
-        self._received = 0  # Bytes for which no window was given back.
+        self._data_left = 0  # Of the current frame.
+        self._received = 0  # Received bytes without a window update yet.
         self._window, self._first_window, self._stream_window = _FIRST_WINDOW, _FIRST_WINDOW, 0
         self._max_frame_bytes = 1 << 14
         self._fields: dict[str, str | None] = {}
@@ -216,7 +215,7 @@ class Connection:
         return size
 
     def read(self, into: memoryview) -> None:
-        """The next bytes of the message under way."""
+        """The next bytes of the current message."""
         while len(into):
             while not self._data_left:
                 if self._is_ended:
@@ -235,12 +234,12 @@ class Connection:
                 self._send([_frame(_WINDOW_UPDATE, 0, stream, update) for stream in streams])
 
     def is_idle(self) -> bool:
-        """Whether another call can be made."""
+        """Whether the connection can take another call."""
         is_over = self._is_sent and self._is_ended and not self._data_left
         return is_over and not self._is_leaving and self._stream < _MAX_STREAM
 
     def is_fresh(self, deadline: Deadline) -> bool:
-        """Whether the server still listens, as far as is known here. Answers what it asked in the meantime."""
+        """Whether the server still listens, as far as known. Answers its frames received meanwhile."""
         self._deadline = deadline
         try:
             while self._begin < self._end or self._has_come():
@@ -259,7 +258,7 @@ class Connection:
         self._socket.close()
 
     def __del__(self) -> None:
-        with contextlib.suppress(AttributeError):  # Connecting failed.
+        with contextlib.suppress(AttributeError):  # If connecting failed.
             self._socket.close()
 
     @staticmethod
@@ -270,7 +269,7 @@ class Connection:
             raise Lost(f"connect: {error}") from None
 
     def _notice_loss(self, seconds: int) -> None:
-        """The system looks for a peer that is silent."""
+        """Makes the system detect a dead peer."""
         self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
         values = {"TCP_KEEPIDLE": seconds, "TCP_KEEPINTVL": 5, "TCP_KEEPCNT": 2, "TCP_USER_TIMEOUT": 1000 * seconds}
         for name, value in values.items():
@@ -278,7 +277,7 @@ class Connection:
                 self._socket.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
 
     def _check_status(self) -> None:
-        """Raises the error of the trailers. UNAVAILABLE is grpcio's, which tries again."""
+        """Raises the error in the trailers. On UNAVAILABLE, leaves the call to grpcio, which retries."""
         if self._fields.get(":status") != "200":
             raise Unusable(f"status {self._fields.get(':status')}")
         status, message = self._fields.get("grpc-status"), self._fields.get("grpc-message", "")
@@ -391,7 +390,7 @@ class Connection:
             self._is_ended = bool(flags & _END_STREAM)
 
     def _take(self, into: memoryview) -> None:
-        """The next bytes that come."""
+        """Receives the next bytes."""
         while len(into):
             if self._begin < self._end:
                 part = self._buffer[self._begin : min(self._end, self._begin + len(into))]
@@ -404,7 +403,7 @@ class Connection:
                 self._begin, self._end = 0, self._await(self._buffer)
 
     def _has_come(self) -> bool:
-        """Whether there is something to read now, which is then in the buffer."""
+        """Whether data can be read now; the buffer then holds it."""
         try:
             self._begin, self._end = 0, self._receive(self._buffer, 0)
         except BlockingIOError:
@@ -412,7 +411,7 @@ class Connection:
         return True
 
     def _await(self, into: memoryview) -> int:
-        """Waits for bytes. A server that is silent is asked whether it is still there."""
+        """Waits for bytes. Pings a silent server."""
         try:
             return self._receive(into, self._timeout(self._settings.keepalive_s))
         except TimeoutError:
@@ -425,7 +424,7 @@ class Connection:
             raise self._lost(error) from None
 
     def _timeout(self, most: float) -> float:
-        """The seconds that may pass until something happens."""
+        """The seconds to wait for an event."""
         return min(most, max(self._deadline.left(), 1e-3))
 
     def _receive(self, into: memoryview, timeout: float) -> int:
@@ -447,7 +446,7 @@ class Connection:
 
 
 def multiply(connection: Connection, path: str, request: Request, metadata: Metadata, deadline: Deadline) -> Answer:
-    """A product. D, which may be written to, stays where it was received."""
+    """Makes a product. D is writable and stays where it was received."""
     connection.start(path, metadata, request.pieces(), deadline)
     size = connection.message_bytes()
     if size is None:
@@ -455,7 +454,7 @@ def multiply(connection: Connection, path: str, request: Request, metadata: Meta
     head = memoryview(bytearray(min(size, _HEAD_BYTES)))
     connection.read(head)
     start = parsed(lambda first: start_of(first, ANSWER_DATA), head) or 0
-    # NumPy has elements at multiples of their size.
+    # NumPy aligns elements to their size.
     memory = results.take(size + _ALIGNMENT)
     skipped = -(memory.ctypes.data + start) % _ALIGNMENT
     message = memory.data[skipped : skipped + size]
@@ -467,7 +466,7 @@ def multiply(connection: Connection, path: str, request: Request, metadata: Meta
 
 
 def parsed(parse: Callable[[memoryview], Parsed], message: memoryview) -> Parsed:
-    """What is in a message. grpcio, too, calls it a fault of the server where it cannot be parsed."""
+    """Parses a message. Like grpcio, reports a malformed one as INTERNAL."""
     try:
         return parse(message)
     except (DecodeError, ValueError, IndexError) as error:
@@ -475,10 +474,8 @@ def parsed(parse: Callable[[memoryview], Parsed], message: memoryview) -> Parsed
 
 
 class Pool:
-    """The connections of a client. Any thread may use it.
-
-    A server that drains asks each connection whether it is still there, and waits for the answer: so a thread looks
-    after those that nobody uses, until they have been idle for a while.
+    """The connections of a client. Any thread may use the pool. A draining server pings each connection and waits for
+    the answer, so a thread serves unused connections until they have been idle for a while.
     """
 
     def __init__(self, settings: Settings) -> None:
@@ -486,10 +483,10 @@ class Pool:
         self._lock = threading.Lock()
         self._idle: list[Connection] = []
         self._used: set[Connection] = set()
-        self._lent = 0  # Those, and the ones that are being made.
+        self._lent = 0  # Connections in use or being created.
         self._is_watched = False
         self._is_closed = False
-        # What a user tells grpcio, it alone does, and what goes to several servers or is encrypted.
+        # Custom gRPC options, several servers and encryption are left to grpcio.
         self._is_off = bool(
             may_name_several(settings.target)
             or settings.credentials is not None
@@ -501,8 +498,8 @@ class Pool:
 
     @contextlib.contextmanager
     def connection(self, deadline: Deadline) -> Iterator[Connection]:
-        """A connection for one call. Raises Unusable where the call is to be grpcio's; what ends the call otherwise
-        is a `gemmd.Error`."""
+        """A connection for one call. Raises Unusable if grpcio must make the call; any other failure is a
+        `gemmd.Error`."""
         connection = self._lend(deadline)
         is_good = True
         try:
@@ -525,7 +522,7 @@ class Pool:
                 connection.close()
 
     def close(self) -> None:
-        """Ends the connections and the calls under way."""
+        """Closes the connections and ends calls in progress."""
         with self._lock:
             self._is_closed = True
             idle, self._idle = self._idle, []
@@ -536,7 +533,7 @@ class Pool:
             connection.shut()
 
     def _keep(self, connection: Connection) -> None:
-        """Under the lock."""
+        """Call under the lock."""
         connection.idle_since = time.monotonic()
         self._idle.append(connection)
         if not self._is_watched:

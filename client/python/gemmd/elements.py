@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Element types: the wire's, as types of NumPy and ml_dtypes, and how their elements are packed."""
+"""The wire's element types as types of NumPy and ml_dtypes, and the packing of their elements."""
 
 from __future__ import annotations
 
@@ -16,9 +16,8 @@ from gemmd.v1 import tensors_pb2
 
 @dataclass(frozen=True)
 class Element:
-    """One element type: its name (``bf16``), its width on the wire, and its type in arrays.
-
-    An array has at least one byte for each element; narrower ones are packed on their way.
+    """One element type: its name (``bf16``), its width on the wire, and its type in arrays. An array has at least one
+    byte per element; narrower elements are packed for sending.
     """
 
     name: str
@@ -31,7 +30,7 @@ class Element:
         return tensors_pb2.ElementType.Value("ELEMENT_TYPE_" + self.name.upper())
 
     def line_bytes(self, length: int) -> int:
-        """The bytes of a line of so many elements."""
+        """The bytes of a line of `length` elements."""
         return (length * self.bits + 7) // 8
 
 
@@ -53,7 +52,7 @@ ELEMENTS: dict[str, Element] = {
         ("u4", 4, ml_dtypes.uint4),
         ("b1", 1, np.bool_),
         ("s32", 32, np.int32),
-        # Last, so that an array of float32 is f32 unless somebody says otherwise.
+        # Last, so that an array of float32 is f32 by default.
         ("tf32", 32, np.float32),
     )
 }
@@ -62,7 +61,7 @@ _BY_DTYPE = {element.dtype: element for element in reversed(ELEMENTS.values())}
 
 
 def element_of(dtype: np.dtype, field: str) -> Element:
-    """The element type of an array; `field` is whose it is, for the error."""
+    """The element type of an array; errors name `field`."""
     element = _BY_DTYPE.get(dtype.newbyteorder("=") if dtype.byteorder in "<>" else dtype)
     if element is None:
         raise refusal(f"{field}.dtype", dtype, "one of " + ", ".join(str(d) for d in _BY_DTYPE))
@@ -70,12 +69,12 @@ def element_of(dtype: np.dtype, field: str) -> Element:
 
 
 def named_element(name: Any, field: str) -> Element:
-    """The element type of a name (``"bf16"``) or of anything that stands for a dtype."""
+    """The element type for a name (``"bf16"``) or anything that NumPy accepts as a dtype."""
     if isinstance(name, str) and name in ELEMENTS:
         return ELEMENTS[name]
     try:
         dtype = np.dtype(name)
-    except (TypeError, ValueError, SyntaxError):  # All three are what NumPy says of names that it does not know.
+    except (TypeError, ValueError, SyntaxError):  # NumPy raises any of these for unknown names.
         raise refusal(field, repr(name), "a dtype or one of " + ", ".join(ELEMENTS)) from None
     return element_of(dtype, field)
 
@@ -86,8 +85,8 @@ def numbered_element(number: tensors_pb2.ElementType) -> Element:
 
 
 def typed(array: np.ndarray, name: object, field: str) -> tuple[np.ndarray, Element]:
-    """An array and its element type, `name` where it is given: one that the array's dtype can hold
-    (``"tf32"`` in float32), or that has the width of an array of unsigned codes."""
+    """An array and its element type. `name`, if given, must be a type that the array's dtype can hold (``"tf32"`` in
+    float32), or one of the width of an array of unsigned codes."""
     if name is None:
         return array, element_of(array.dtype, field)
     element = named_element(name, f"{field}_type")
@@ -100,8 +99,7 @@ def typed(array: np.ndarray, name: object, field: str) -> tuple[np.ndarray, Elem
 
 
 def pack(lines: np.ndarray, element: Element) -> np.ndarray:
-    """The bytes of lines without gaps: the last axis is the line. Copies only what is narrower than
-    a byte."""
+    """The bytes of lines without gaps; the last axis runs along a line. Copies only elements narrower than a byte."""
     if element.bits >= 8:
         return lines.reshape(-1).view(np.uint8)
     codes: np.ndarray = lines.view(np.uint8) & np.uint8((1 << element.bits) - 1)
@@ -117,8 +115,8 @@ def pack(lines: np.ndarray, element: Element) -> np.ndarray:
 
 
 def unpack(data: Any, element: Element, shape: tuple[int, ...]) -> np.ndarray:
-    """Lines of the shape, the last axis along the line, from a buffer of their packed bytes. A view of
-    the bytes where elements are no narrower than a byte."""
+    """An array of the shape, the last axis along the line, from a buffer of packed bytes. A view of the bytes unless
+    elements are narrower than a byte."""
     if element.bits >= 8:
         return np.frombuffer(data, element.dtype).reshape(shape)
     *lines, length = shape

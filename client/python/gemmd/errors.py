@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a call may end with instead of an answer.
-
-The server names the field that it refuses, what it got and what it wants: ``a.data: got 4096 bytes,
-want m*k*4 = 8192``. Every exception here has the three apart, where the message has them::
+"""Exceptions of failed calls. The server's messages give the refused field, what it got and what it wants: ``a.data:
+got 4096 bytes, want m*k*4 = 8192``. Exceptions have these three as attributes, if the message has them::
 
     try:
         client.matmul(a, b, kernel="no.such")
@@ -26,10 +24,9 @@ class Error(Exception):
 
     Attributes:
         code: the gRPC status code.
-        message: what the server, or this client before it sent anything, says.
-        field, got, want: the parts of a refusal; None where the message has no such parts.
-        pushback_s: the seconds after which the server wants to be asked again; None where it did not
-            say.
+        message: the text, from the server or from this client's own checks.
+        field, got, want: the parts of a refusal; None if the message has no such parts.
+        pushback_s: the retry delay in seconds that the server asked for; None if it did not.
     """
 
     code = grpc.StatusCode.UNKNOWN
@@ -54,13 +51,13 @@ class Error(Exception):
 
 
 class InvalidArgument(Error, ValueError):
-    """A shape, type, count of bytes or option that does not fit."""
+    """A shape, type, number of bytes or option is invalid."""
 
     code = grpc.StatusCode.INVALID_ARGUMENT
 
 
 class NotFound(Error, LookupError):
-    """There is no such kernel, device or tensor."""
+    """No such kernel, device or tensor."""
 
     code = grpc.StatusCode.NOT_FOUND
 
@@ -90,19 +87,19 @@ class ResourceExhausted(Error):
 
 
 class DeadlineExceeded(Error, TimeoutError):
-    """The call took longer than its timeout, or the server predicted so."""
+    """The call exceeded its timeout, or the server predicted that it would."""
 
     code = grpc.StatusCode.DEADLINE_EXCEEDED
 
 
 class Cancelled(Error):
-    """Somebody asked for the end of the call."""
+    """The call was cancelled."""
 
     code = grpc.StatusCode.CANCELLED
 
 
 class Unavailable(Error, ConnectionError):
-    """The server cannot be reached, drains, or has lost the device."""
+    """The server cannot be reached, is draining, or has lost the device."""
 
     code = grpc.StatusCode.UNAVAILABLE
 
@@ -114,13 +111,13 @@ class Aborted(Error):
 
 
 class DataLoss(Error):
-    """Bytes that arrived are not those that were sent."""
+    """Data is corrupt, or D failed the server's check."""
 
     code = grpc.StatusCode.DATA_LOSS
 
 
 class PermissionDenied(Error, PermissionError):
-    """The server takes this call from its own host only."""
+    """The caller may not make this call, or only from the server's host."""
 
     code = grpc.StatusCode.PERMISSION_DENIED
 
@@ -137,7 +134,7 @@ class Internal(Error):
     code = grpc.StatusCode.INTERNAL
 
 
-# What to do where a message would be too long.
+# Advice if a message would be too long.
 WHERE_TOO_LONG = (
     "put large operands on the server first and keep large results there, for which there is no such limit, or raise "
     "it (max_message_bytes, and --max-message-bytes of gemmd)"
@@ -158,12 +155,12 @@ def numbered_error(number: int, message: str) -> Error:
 
 
 def refusal(field: str, got: object, want: str) -> InvalidArgument:
-    """The exception for what this client refuses by itself, in the server's own words."""
+    """The exception for an argument that this client refuses, worded as the server does."""
     return InvalidArgument(f"{field}: got {got}, want {want}")
 
 
 def check_names(given: KeysView[str], known: KeysView[str]) -> None:
-    """Raises TypeError, as for every wrong keyword, for names of options that there are not."""
+    """Raises TypeError for unknown option names, as Python does for unknown keywords."""
     if given <= known:
         return
     unknown = sorted(given - known)
@@ -181,7 +178,7 @@ def from_rpc_error(error: grpc.RpcError) -> Error:
 
 
 def _text_of(error: grpc.RpcError) -> str:
-    """What gRPC itself says of some failures tells neither what happened nor what to do."""
+    """The text of an error. Replaces gRPC texts that say neither what happened nor what to do."""
     text = error.details() or ""
     if error.code() is grpc.StatusCode.UNIMPLEMENTED and text in ("", "Method not found!"):
         return "the server does not know this call: it is no gemmd, or one of another version"

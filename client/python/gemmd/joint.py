@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Products that travel together on a stream, as messages."""
+"""Messages that carry several products of a stream."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from gemmd.product import Answer, Product, Request
 from gemmd.v1 import gemm_pb2
 from gemmd.wire import Buffer, fields, head, without
 
-MAX_UNANSWERED = 1024  # The server stops reading while so many are.
+MAX_UNANSWERED = 1024  # The server stops reading while this many are unanswered.
 _MAX_PRODUCTS = 256
-HEAD_BYTES = 32  # What a product takes in a message of several, beside its own bytes, at most.
-_MAX_BYTES = 4 << 20  # Of a message of several products.
+HEAD_BYTES = 32  # Max overhead of a product in a joint message.
+_MAX_BYTES = 4 << 20  # Max size of a message of several products.
 
 AnyFuture: TypeAlias = "concurrent.futures.Future[Product] | asyncio.Future[Product]"
 
@@ -30,12 +30,12 @@ class Pending:
 
     request: Request
     future: AnyFuture
-    own_id: str  # The caller's; on the stream it has a number.
+    own_id: str  # The caller's id; on the stream, a number replaces it.
 
 
 class Queue:
-    """The products of a stream that wait for a message, and those that wait for an answer. The caller
-    guards it. No message is longer than `max_bytes`."""
+    """The products of a stream that wait to be sent, and those that wait for an answer. The caller locks it. No message
+    is longer than `max_bytes`."""
 
     def __init__(self, max_bytes: int) -> None:
         self._max_bytes = min(_MAX_BYTES, max_bytes)
@@ -58,7 +58,7 @@ class Queue:
         self._waiting.append(pending)
 
     def take(self) -> list[Request]:
-        """What goes in the next message: one product, or several where they are small."""
+        """The products of the next message: one product, or several small ones."""
         taken: list[Request] = []
         size = 0
         while self._waiting and len(taken) < _MAX_PRODUCTS:
@@ -78,7 +78,7 @@ class Queue:
             return
         try:
             product = pending.request.result(outcome)
-        except Exception as error:  # Whatever it is, all other products have their answers.
+        except Exception as error:  # A malformed answer must not affect other products.
             pending.future.set_exception(error)
             return
         product.request_id = pending.own_id

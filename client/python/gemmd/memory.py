@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Memory for long messages, used again and again.
-
-Memory that is new to a process costs a page fault for each 4 KiB, which takes longer than to copy the 4 KiB.
+"""Reused memory for long messages. Fresh memory costs a page fault per 4 KiB, which takes longer than copying the 4
+KiB.
 """
 
 from __future__ import annotations
@@ -19,16 +18,16 @@ import numpy as np
 from gemmd.checks import whole
 from gemmd.wire import Buffer
 
-_LONG_BYTES = 64 << 10  # malloc keeps the memory of shorter messages anyway.
+_LONG_BYTES = 64 << 10  # malloc reuses the memory of shorter messages anyway.
 _MAX_KEPT_BYTES = 128 << 20
 _MAX_KEPT = 16
 _LONGEST_LEARNED_BYTES = 31 << 20
 _LONG_RESULT_BYTES = 1 << 20
 _MAX_RESULT_BYTES = 1 << 30
 _MAX_OF_INT = 2**31 - 1
-_M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3  # Of glibc's mallopt.
+_M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3  # Parameters of glibc's mallopt.
 
-# A bytes object whose contents are not set yet: what C code calls to make one and to fill it.
+# Creates an uninitialized bytes object, as C extensions do before filling it.
 _new_bytes = ctypes.pythonapi.PyBytes_FromStringAndSize
 _new_bytes.argtypes, _new_bytes.restype = (ctypes.c_void_p, ctypes.c_ssize_t), ctypes.py_object
 _address_of = ctypes.pythonapi.PyBytes_AsString
@@ -40,20 +39,18 @@ _PYBUF_WRITE = 0x200
 
 
 class Messages:
-    """Makes messages of pieces, and keeps the memory of the last ones.
-
-    gRPC takes a message as a `bytes` object, and copies it. Once nobody else has the object, a message of the
-    same length takes its place; whoever has one keeps it as it is. Any thread may use it, and a forked child too:
-    there is no lock.
+    """Joins pieces into messages, and reuses the memory of recent ones. gRPC takes a message as a `bytes` object, and
+    copies it. Once no other reference to the object exists, a message of the same length overwrites it. Any thread may
+    use this object, and so may a forked child: there is no lock.
     """
 
     def __init__(self) -> None:
-        self._kept: deque[list[bytes]] = deque()  # Each alone in a list.
-        # What is counted for an object that only such a list has.
+        self._kept: deque[list[bytes]] = deque()  # Each in a list of its own.
+        # The reference count of an object that only such a list holds.
         self._idle = _references([_new_bytes(None, _LONG_BYTES)])
 
     def join(self, pieces: Sequence[Buffer]) -> bytes:
-        """The pieces in one message. Other threads run while a long one is copied."""
+        """Joins the pieces into one message. Releases the GIL while copying long pieces."""
         sizes = [memoryview(piece).nbytes for piece in pieces]
         size = sum(sizes)
         if size < _LONG_BYTES:
@@ -68,14 +65,14 @@ class Messages:
         return message
 
     def forget(self) -> None:
-        """Keeps none of the messages so far."""
+        """Drops all kept messages."""
         self._kept.clear()
 
     def _take(self, size: int) -> bytes:
         for _ in range(len(self._kept)):
             try:
                 kept = self._kept.popleft()
-            except IndexError:  # Other threads have taken them.
+            except IndexError:  # Other threads took them.
                 break
             if len(kept[0]) == size and _references(kept) == self._idle:
                 return kept[0]
@@ -97,40 +94,39 @@ def _references(kept: list[bytes]) -> int:
 
 
 class Results:
-    """Memory for what long calls bring, which its user has for as long as an array of it lives.
-
-    What nobody has any more is kept for the next one of the same length. Until then the system may take its pages,
-    without writing them anywhere, as soon as it has no others (Linux: MADV_FREE). Any thread may use it.
+    """Memory for the results of long calls, in use while any array of it lives. After that, it is kept for the next
+    result of the same length; meanwhile the system may reclaim its pages under memory pressure (Linux: MADV_FREE). Any
+    thread may use this object.
     """
 
     def __init__(self) -> None:
         self._kept: deque[mmap.mmap] = deque()
 
     def take(self, size: int) -> np.ndarray:
-        """An array of so many bytes, whose contents are not set."""
+        """An uninitialized array of `size` bytes."""
         if size < _LONG_RESULT_BYTES or not hasattr(mmap, "MADV_FREE"):
             return np.empty(size, np.uint8)
         pages = self._take(-(-size // mmap.PAGESIZE) * mmap.PAGESIZE)
         array = np.frombuffer(pages, np.uint8, size)
-        # Each view of it, and each view of that, has it as its base.
+        # It is the base of all its views, and of their views.
         weakref.finalize(array, self._keep, pages).atexit = False
         return array
 
     def forget(self) -> None:
-        """Keeps none of the memory so far."""
+        """Drops all kept memory."""
         self._kept.clear()
 
     def _take(self, size: int) -> mmap.mmap:
         for _ in range(len(self._kept)):
             try:
                 pages = self._kept.popleft()
-            except IndexError:  # Other threads have taken them.
+            except IndexError:  # Other threads took them.
                 break
             if len(pages) == size:
                 return pages
             self._kept.append(pages)
         pages = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-        with contextlib.suppress(OSError):  # A huge page costs one fault; some systems have none.
+        with contextlib.suppress(OSError):  # A huge page costs one fault; some systems lack them.
             pages.madvise(mmap.MADV_HUGEPAGE)
         return pages
 
@@ -148,17 +144,15 @@ results = Results()
 
 
 def teach_malloc() -> None:
-    """Has malloc keep blocks of up to 31 MiB when they are freed, such as those that gRPC takes for each chunk of a
-    tensor: glibc maps fresh memory for a block that is longer than all that were freed so far."""
+    """Makes malloc keep freed blocks of up to 31 MiB, such as gRPC's for each chunk of a tensor: by default, glibc maps
+    fresh memory for a block longer than all blocks freed so far."""
     np.empty(_LONGEST_LEARNED_BYTES, np.uint8)
 
 
 def keep_memory(max_bytes: int = 1 << 30) -> bool:
-    """Has malloc keep blocks of up to `max_bytes` when they are freed, for the next array or message of this process,
-    be it gRPC's, NumPy's or anybody else's. The process keeps up to twice `max_bytes` so.
-
-    Without it each product of 64 MiB costs gRPC 64 MiB of fresh memory. False where the C library is not glibc,
-    which then does as before.
+    """Makes malloc keep freed blocks of up to `max_bytes` for the next allocation of this process, whether by gRPC,
+    NumPy or other code. The process keeps up to twice `max_bytes`. Without this, each product of 64 MiB costs gRPC 64
+    MiB of fresh memory. Returns False, without effect, if the C library is not glibc.
     """
     max_bytes = whole("max_bytes", max_bytes, 0, _MAX_OF_INT)
     try:

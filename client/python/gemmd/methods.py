@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The calls of the contract that the client makes, and how their messages are written and read."""
+"""The client's RPC methods, and how to serialize and parse their messages."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from gemmd.v1 import registry_pb2, resident_pb2, statistics_pb2, tensors_pb2
 
 
 class Method(NamedTuple):
-    """One call of the contract."""
+    """One RPC method."""
 
     path: str
     serialize: Callable[[Any], bytes]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Uploads and downloads over several connections, by threads."""
+"""Uploads and downloads over several connections, with threads."""
 
 from __future__ import annotations
 
@@ -35,11 +35,11 @@ from gemmd.v1 import resident_pb2, tensors_pb2
 Lane = Callable[[int], grpc.Channel]
 
 _ENDED_EARLY = "get: the server ended the stream before the last byte"
-_HEAD_BYTES = 32  # What stands before the bytes of a chunk is shorter.
+_HEAD_BYTES = 32  # Max bytes before the data of a chunk.
 
 
 class _Round(Attempt):
-    """An attempt by threads, of which each reads one stream; what streams send, threads of gRPC ask for."""
+    """An attempt with one reading thread per stream; gRPC threads fetch what the streams send."""
 
     def __init__(self, upload: Upload, metadata: Metadata) -> None:
         super().__init__(upload)
@@ -75,7 +75,7 @@ class _Round(Attempt):
     def _steps(
         self, first: resident_pb2.PutRequest
     ) -> Iterator[resident_pb2.PutRequest | OutgoingChunk]:
-        """What one stream sends; it closes its side once the upload is complete or cannot be."""
+        """The messages of one stream; ends once the upload is complete or has failed."""
         yield first
         with self._condition:
             self._condition.wait_for(lambda: self.state is not None or self._is_over)
@@ -114,7 +114,7 @@ class _Round(Attempt):
 def upload(
     lane: Lane, upload: Upload, metadata: Metadata, patience: float, timeout: float | None
 ) -> resident_pb2.TensorInfo:
-    """Brings a tensor to the server; goes on with what is missing where connections broke."""
+    """Uploads a tensor; resumes with the missing bytes after connections break."""
     first = resident_pb2.PutRequest(begin=upload.begin)
     watch, tries = Patience(patience, timeout), Tries()
     min_missing = upload.data.nbytes
@@ -149,7 +149,7 @@ def download(
     metadata: Metadata,
     timeout: float,
 ) -> np.ndarray:
-    """Bytes of a tensor. `timeout` is for each piece of 16 MiB."""
+    """Downloads bytes of a tensor. `timeout` applies to each piece of 16 MiB."""
     into = results.take(span.count)
     pieces = Chunks([span], PIECE_BYTES)
 
@@ -173,7 +173,7 @@ def download(
 def _receive(
     arrival: Arrival, call: grpc.UnaryStreamMultiCallable, direct: Pool, metadata: Metadata, timeout: float
 ) -> Error:
-    """Takes what one call brings, and tells how it ended."""
+    """Takes the answers of one call, and returns how it ended."""
     try:
         deadline = Deadline(timeout)
         with direct.connection(deadline) as connection:
@@ -192,7 +192,7 @@ def _receive(
 
 
 def _receive_direct(arrival: Arrival, connection: Connection, metadata: Metadata, deadline: Deadline) -> None:
-    """Receives bytes of a tensor where they stay."""
+    """Receives bytes of a tensor in their final place."""
     connection.start(GET.path, metadata, [arrival.request().SerializeToString()], deadline)
     while (size := connection.message_bytes()) is not None:
         head = memoryview(bytearray(min(size, _HEAD_BYTES)))

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Arrays as operands: which order they have in memory, and their bytes, copied only where a matrix
-does not lie in lines that follow each other."""
+"""Arrays as operands: their order in memory and their bytes, copied only if the lines of a matrix are not
+contiguous."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ COLUMN_MAJOR = tensors_pb2.ORDER_COLUMN_MAJOR
 
 
 class StoredOperand:
-    """What is an operand without being an array: a tensor on the server, or packed bytes. It has a shape."""
+    """An operand that is not an array: a tensor on the server, or packed bytes. Has a shape."""
 
     __slots__ = ()
-    has_scale = False  # Whether it brings its factors along.
+    has_scale = False  # Whether it includes its factors.
 
     def as_operand(self, batch: int) -> tuple[tensors_pb2.Operand, memoryview | None]:
-        """The wire's message for a product of so many matrices, and the bytes that belong into it."""
+        """The operand message for a product of `batch` matrices, and the bytes to put into it."""
         raise NotImplementedError
 
 
@@ -45,7 +45,7 @@ def as_matrix(operand: Any, field: str, *, vector_is_column: bool) -> tuple[Any,
 
 def lines_of(stack: np.ndarray) -> tuple[tensors_pb2.Order, np.ndarray]:
     """The order of the matrices of a batch, and their lines without gaps, the last axis along a
-    line. Copies the elements only where they do not lie so."""
+    line. Copies the elements only if necessary."""
     if stack.dtype.byteorder == ">":
         stack = stack.astype(stack.dtype.newbyteorder("<"))
     if stack.flags.c_contiguous:
@@ -62,14 +62,14 @@ def bytes_of(lines: np.ndarray, element: Element) -> memoryview:
 
 
 def _is_one_matrix(array: np.ndarray) -> bool:
-    """Whether every matrix of the array is the same memory."""
+    """Whether all matrices of the array share the same memory."""
     leading = zip(array.shape[:-2], array.strides[:-2], strict=True)
     return array.size > 0 and all(count == 1 or stride == 0 for count, stride in leading)
 
 
 def scale_values(scale: Any, field: str) -> list[float]:
-    """Factors as float32 has them. Raises InvalidArgument for what is no number, and for a number that would become
-    infinite or 0."""
+    """Factors rounded to float32. Raises InvalidArgument for values that are not numbers, or would become infinite or
+    0."""
     try:
         given = np.asarray(scale)
     except ValueError:  # Lists of different lengths.
@@ -90,8 +90,7 @@ def scale_values(scale: Any, field: str) -> list[float]:
 def operand_of(
     operand: Any, leading: tuple[int, ...], type_name: object, scale: Any, field: str
 ) -> tuple[tensors_pb2.Operand, memoryview | None]:
-    """The wire's message for an operand of a batch of the shape `leading`, without its bytes, and
-    its bytes."""
+    """The message for an operand of a batch of the shape `leading`, without bytes, and its bytes."""
     batch = math.prod(leading)
     if not isinstance(operand, np.ndarray):
         no_effect({f"{field}_type": type_name}, [f"{field}_type"], f"{field}, which has a type")
@@ -122,7 +121,7 @@ def operand_of(
 def array_of(
     data: memoryview, element: Element, order: int, shape: tuple[int, int, int]
 ) -> np.ndarray:
-    """Matrices without gaps, batch x rows x columns: a view of the bytes where it can be one."""
+    """Matrices without gaps, batch x rows x columns: a view of the bytes if possible."""
     batch, rows, columns = shape
     lines = (batch, rows, columns) if order == ROW_MAJOR else (batch, columns, rows)
     want = lines[0] * lines[1] * element.line_bytes(lines[2])

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What belongs to which process: a forked child has copies of its parent's clients, streams and tensors, and none of
-them is its own. It shares their connections with its parent, and has none of gRPC's threads that serve them."""
+"""Ownership after a fork: a forked child has copies of its parent's clients, streams and tensors, but must not use
+them. It shares their connections with its parent, and lacks the gRPC threads that serve them."""
 
 from __future__ import annotations
 
@@ -12,8 +12,7 @@ from gemmd.errors import FailedPrecondition
 SYNC, ASYNC = "grpc", "grpc.aio"
 
 _made: weakref.WeakSet[object] = weakref.WeakSet()
-# Kept until the child ends: when one of them is freed, gRPC closes its connections and cancels its calls, and these are
-# the parent's too.
+# Kept until the child ends: freeing them would make gRPC close connections and cancel calls that the parent shares.
 _inherited: list[object] = []
 os.register_at_fork(after_in_child=lambda: _inherited.extend(_made))
 
@@ -22,7 +21,7 @@ _is_fork_support_off = os.environ.get("GRPC_ENABLE_FORK_SUPPORT", "").lower() in
 
 
 class Owner:
-    """The process that made something with connections or calls of its own."""
+    """The process that created an object with connections or calls."""
 
     def __init__(self, made: object) -> None:
         self._process = os.getpid()
@@ -30,7 +29,7 @@ class Owner:
 
     @property
     def is_here(self) -> bool:
-        """Whether that is this process, not its parent."""
+        """Whether this process is the owner."""
         return self._process == os.getpid()
 
     def check(self, what: str) -> None:
@@ -40,8 +39,8 @@ class Owner:
 
 
 def check_process(interface: str) -> None:
-    """To be called before a connection is made. Raises FailedPrecondition in a forked child in which calls would wait
-    for threads of gRPC's that only the parent has: gRPC starts others for SYNC alone, unless it is told not to."""
+    """Call before connecting. Raises FailedPrecondition in a forked child whose calls would wait for gRPC threads that
+    only the parent has: gRPC restarts threads in a child only for SYNC, and only if its fork support is on."""
     here = os.getpid()
     for used, process in list(_first_users.items()):
         if process != here and (_is_fork_support_off or used == interface == ASYNC):

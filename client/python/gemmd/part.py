@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tensors on the server, and parts of them: shapes and bytes, without any call."""
+"""Tensors on the server, and parts of them: shapes and byte ranges, without calls."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Span:
     count: int
 
     def part(self, index: slice, axis: str) -> Span:
-        """The part of this range that a slice names."""
+        """The part of this range that a slice selects."""
         try:
             first, end, step = index.indices(self.count)
         except (TypeError, ValueError):
@@ -39,7 +39,7 @@ class Span:
 
 @dataclass(frozen=True)
 class Part:
-    """A range of a tensor's matrices, rows and columns, maybe transposed. Copies nothing."""
+    """A range of a tensor's matrices, rows and columns, optionally transposed. Copies nothing."""
 
     info: resident_pb2.TensorInfo
     matrices: Span
@@ -89,7 +89,7 @@ class Part:
         if isinstance(item, slice):
             return dataclasses.replace(self, matrices=self.matrices.part(item, "matrices"))
         try:
-            # As Python counts, True is 1.
+            # For Python, True is the index 1.
             at = range(self.matrices.count)[None if isinstance(item, (bool, np.bool_)) else item]
         except TypeError:
             raise refused("index of matrices", item, "a whole number or a slice") from None
@@ -99,7 +99,7 @@ class Part:
         return dataclasses.replace(self, matrices=Span(self.matrices.first + at, 1), is_stack=False)
 
     def message(self) -> tensors_pb2.TensorPart:
-        """The part on the wire; all of a tensor goes without ranges, which need no check then."""
+        """The part as a message; a whole tensor needs no ranges, and no check."""
         part = tensors_pb2.TensorPart(tensor=tensors_pb2.TensorRef(handle=self.info.handle))
         all_of_it = Part.whole(self.info)
         if self.rows != all_of_it.rows:
@@ -114,8 +114,8 @@ class Part:
         return tensors_pb2.Operand(tensor=self.message(), transpose=self.transposed)
 
     def _lines(self) -> tuple[Span, Span, int, int]:
-        """Which lines of each matrix, which elements of a line, the lines of a matrix, and the
-        elements from one line to the next."""
+        """The range of lines in each matrix, the range of elements in a line, the number of lines per matrix, and the
+        elements between starts of lines."""
         spec = self.info.spec
         if spec.order == ROW_MAJOR:
             lines, along, count, length = self.rows, self.columns, spec.rows, spec.columns
@@ -142,9 +142,9 @@ class Part:
             return np.zeros(self.shape, self.element.dtype)
         width = self.element.line_bytes(leading)
         elements = unpack(data, self.element, (data.size // width, leading))
-        # As plain integers: NumPy's strides know some of ml_dtypes' types not at all.
+        # As plain integers: as_strided does not support some ml_dtypes types.
         codes = elements.view(f"u{elements.itemsize}")
-        # The lines between the end of one matrix's part and the beginning of the next go.
+        # Skips the lines between the parts of consecutive matrices.
         strides = (count * codes.strides[0], *codes.strides)
         shape = (self.matrices.count, lines.count, leading)
         wanted = np.lib.stride_tricks.as_strided(codes, shape, strides).view(self.element.dtype)
@@ -157,33 +157,32 @@ class Part:
 
 
 class TensorView(StoredOperand):
-    """A tensor on the server, or a part of it, as an operand. Copies nothing and owns nothing.
-
-    Slices without steps (``w[:, 64:128]``) and ``w.T`` are operands too.
+    """A tensor on the server, or a part of it, as an operand. Copies and owns nothing. Slices without steps (``w[:,
+    64:128]``) and ``w.T`` are operands too.
     """
 
-    # NumPy leaves `array @ tensor` to the tensor.
+    # Makes NumPy leave `array @ tensor` to the tensor.
     __array_ufunc__ = None
 
     def __init__(self, client: Any, part: Part, owner: TensorView | None = None) -> None:
         self._client = client
         self._part = part
-        # A part keeps its tensor: the one that nobody has any more is deleted.
+        # A part keeps its tensor alive: unreferenced tensors are deleted.
         self._owner = owner
 
     @property
     def info(self) -> resident_pb2.TensorInfo:
-        """What the server last said of the tensor (gemmd.v1.TensorInfo)."""
+        """The server's last description of the tensor (gemmd.v1.TensorInfo)."""
         return self._part.info
 
     @property
     def name(self) -> str:
-        """The tensor's name; empty where it has none."""
+        """The tensor's name; empty if it has none."""
         return self.info.name
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """Rows and columns, after the count of matrices where it is a batch."""
+        """Rows and columns; for a batch, preceded by the number of matrices."""
         return self._part.shape
 
     @property
@@ -198,7 +197,7 @@ class TensorView(StoredOperand):
 
     @property
     def nbytes(self) -> int:
-        """The bytes of all of the tensor."""
+        """The bytes of the whole tensor."""
         return self.info.bytes
 
     @property
@@ -218,7 +217,7 @@ class TensorView(StoredOperand):
         return self._part.operand(), None
 
     def as_destination(self) -> tensors_pb2.TensorPart:
-        """The place of a result."""
+        """The part as the destination of a result."""
         if self._part.transposed:
             raise refusal("into", "a transposed part", "one that is not")
         return self._part.message()
@@ -233,12 +232,10 @@ def _drop(owner: Owner, dropped: deque[bytes], handle: bytes) -> None:
 
 
 class OwnedTensor(TensorView):
-    """All of a tensor on the server, which somebody may own.
-
-    A tensor that a client has made, without a name and not pinned, is deleted after the last reference
-    to it or to a part of it has gone, with the client's next call that makes a tensor. All others stay
-    as long as the server keeps them: for their lease after each use, and no longer than their session,
-    or, where they are pinned, until they are deleted. A forked child deletes none of its parent's.
+    """A whole tensor on the server, possibly owned. A tensor that a client created without a name and unpinned is
+    deleted once no reference to it or its parts remains, with the client's next call that creates a tensor. All others
+    stay as long as the server keeps them: for their lease after each use, but no longer than their session, or until
+    deleted if pinned. A forked child deletes none of its parent's tensors.
     """
 
     def __init__(
@@ -261,7 +258,7 @@ class OwnedTensor(TensorView):
         return tensors_pb2.TensorRef(handle=self.info.handle)
 
     def release(self) -> bytes:
-        """Leaves the tensor on the server for its lease, and gives its handle."""
+        """Leaves the tensor on the server for its lease, and returns its handle."""
         if self._finalizer is not None:
             self._finalizer.detach()
         return self.info.handle

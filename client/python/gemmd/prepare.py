@@ -1,8 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Matrices made ready for the server here: pruned and packed to 2:4, or scaled down to 8 bits or
-fewer.
+"""Prepares matrices on the client: prunes and packs to 2:4, or quantizes to 8 bits or fewer.
 
-The bytes are those that the C++ client's Pack24, Quantize and QuantizeBlocks make.
+The bytes equal those of the C++ client's Pack24, Quantize and QuantizeBlocks.
 """
 
 from __future__ import annotations
@@ -21,20 +20,20 @@ from gemmd.errors import refusal
 from gemmd.operands import StoredOperand, operand_of
 from gemmd.v1 import tensors_pb2
 
-# The largest value to which a factor brings the largest magnitude; s8 is symmetric.
+# The value to which a factor scales the largest magnitude; s8 is symmetric.
 _LARGEST = {"e4m3": 448.0, "e5m2": 57344.0, "s8": 127.0, "u8": 255.0}
 _LARGEST_IN_BLOCKS = {"e4m3": 448.0, "e5m2": 57344.0, "e3m2": 28.0, "e2m3": 7.5, "e2m1": 6.0}
 
 
 @dataclass(frozen=True)
 class SparseMatrix(StoredOperand):
-    """A 2:4 sparse A, or a batch of them, as `pack24` makes it.
+    """A 2:4 sparse A, or a batch of them, made by `pack24`.
 
     Attributes:
         element: the type of its elements.
         shape: that of the dense array.
         data: the bytes, as Sparsity in tensors.proto says.
-        dropped: nonzero elements that pruning left out.
+        dropped: nonzero elements that pruning dropped.
     """
 
     element: Element
@@ -52,11 +51,11 @@ class SparseMatrix(StoredOperand):
 
 @dataclass(frozen=True)
 class QuantizedMatrix(StoredOperand):
-    """A matrix of at most 8 bits and the factors that bring its elements back; an operand of a product.
+    """A matrix of at most 8 bits per element and the factors that restore its values; an operand of a product.
 
     Attributes:
         array: the elements.
-        scale: one factor, or one for each row or column, or those of blocks.
+        scale: one factor, or one per row or column, or block factors.
     """
 
     array: np.ndarray
@@ -70,8 +69,8 @@ class QuantizedMatrix(StoredOperand):
 
     @property
     def T(self) -> QuantizedMatrix:
-        """The transposed matrix: a B, where this would be an A. Factors belong to rows of A or
-        columns of B, so they stay as they are."""
+        """The transposed matrix: a B if this is an A. Factors belong to rows of A or columns of B, so they do not
+        change."""
         return QuantizedMatrix(self.array.T, self.scale)
 
     def as_operand(self, batch: int) -> tuple[tensors_pb2.Operand, memoryview | None]:
@@ -80,7 +79,7 @@ class QuantizedMatrix(StoredOperand):
 
 
 def _group(element: Element) -> tuple[int, int]:
-    """Units in a group, of which half are kept, and elements in a unit."""
+    """Units per group, of which half are kept, and elements per unit."""
     if element.name in ("f64", "b1", "s32"):
         raise refusal("type", element.name, "a type that has a sparse form")
     if element.bits == 32:
@@ -95,9 +94,9 @@ def _values(codes: np.ndarray, element: Element) -> np.ndarray:
 
 
 def _kept_units(values: np.ndarray, kept: int) -> tuple[np.ndarray, np.ndarray]:
-    """Which units stay, ascending (rows x groups x kept), and whether each unit has a nonzero. Of
-    values as rows x groups x units x elements the largest magnitudes stay; NaN is larger than
-    infinity, and of equal ones the first stays."""
+    """The indices of kept units, ascending (rows x groups x kept), and whether each unit has a nonzero. `values` is
+    rows x groups x units x elements. Keeps the largest magnitudes; NaN is larger than infinity, and among equals the
+    first is kept."""
     is_nan = np.isnan(values)
     magnitude = np.where(is_nan, 0, np.abs(values)).sum(axis=-1)
     is_nonzero = (values != 0).any(axis=-1)
@@ -123,11 +122,10 @@ def _refuse(is_nonzero: np.ndarray, kept: int, unit: int) -> None:
 def pack24(
     dense: npt.ArrayLike, *, type: Any = None, prune: Literal["smallest", "refuse"] = "smallest"
 ) -> SparseMatrix:
-    """The 2:4 form of an A: half of the elements of each row, and where they were.
+    """The 2:4 form of an A: half of the elements of each row, and their positions.
 
-    The smallest magnitudes of each group go; of equal ones the last. With ``prune="refuse"`` a group
-    with too many nonzero elements is an InvalidArgument. `type` is for arrays whose dtype says too
-    little (``tf32``).
+    Drops the smallest magnitudes of each group; among equals, the last. With ``prune="refuse"``, a group with too many
+    nonzero elements raises InvalidArgument. `type` is for types without a dtype (``tf32``).
     """
     if prune not in ("smallest", "refuse"):
         raise refused("prune", prune, "smallest or refuse")
@@ -158,7 +156,7 @@ def pack24(
 def _matrices(
     shape: tuple[int, ...], lines: np.ndarray, places: np.ndarray, element: Element
 ) -> np.ndarray:
-    """The bytes of a batch: of each matrix its elements, then its indices of two bits."""
+    """The bytes of a batch: for each matrix its elements, then its two-bit indices."""
     matrices = int(np.prod(shape[:-2]))
     bits = np.stack([places & 1, places >> 1], axis=-1).reshape(len(places), 2 * places.shape[1])
     indices = np.packbits(bits, axis=-1, bitorder="little")
@@ -169,8 +167,8 @@ def _matrices(
 
 
 def _nearest(values: np.ndarray, element: Element) -> np.ndarray:
-    """The nearest elements, ties to even, of values that are within the type's range. Rounds once,
-    from float64, where a conversion by way of float32 would round twice."""
+    """The nearest elements, ties to even, of values within the type's range. Rounds only once, from float64; a
+    conversion through float32 would round twice."""
     if element.name in ("s8", "u8"):
         return np.rint(values).astype(element.dtype)
     sign = element.bits - 1
@@ -226,15 +224,14 @@ def quantize(
 ) -> QuantizedMatrix:
     """A matrix as elements of an 8-bit type (``e4m3``, ``e5m2``, ``s8``, ``u8``) times factors.
 
-    Each factor brings the largest magnitude that it is for to the largest value of the type (127 for
-    s8). ``row`` is for A, ``column`` for B: the server scales rows of op(A) and columns of op(B).
+    Each factor scales the largest magnitude that it covers to the largest value of the type (127 for s8). ``row`` is
+    for A, ``column`` for B: the server scales rows of op(A) and columns of op(B).
 
-    With `block` each block has a factor, and the type is a float of at most 8 bits: ``block=(1, 128)``
-    is one for each row and 128 elements along k. `k_axis` is the axis of the values that k runs along:
-    1 for an A, and for a B that is stored n x k and used as ``.T``; 0 for a B that is k x n, whose
-    columns take the place of rows. `factors` is their type; those of ``ue8m0`` and ``ue4m3`` are the
-    least with which nothing saturates, as far as there are such. OCP's MX is ``block=(1, 32),
-    factors="ue8m0"``, NVFP4 is ``e2m1`` with ``block=(1, 16), factors="ue4m3"``.
+    With `block`, each block has a factor, and the type is a float of at most 8 bits: ``block=(1, 128)`` means one
+    factor per row and 128 elements along k. `k_axis` is the axis of the values along k: 1 for an A, and for a B stored
+    as n x k and used as ``.T``; 0 for a B stored as k x n, whose columns then take the role of rows. `factors` is the
+    type of the factors; ``ue8m0`` and ``ue4m3`` factors are the smallest that avoid saturation, if any does. OCP's MX
+    is ``block=(1, 32), factors="ue8m0"``, NVFP4 is ``e2m1`` with ``block=(1, 16), factors="ue4m3"``.
     """
     element = named_element(type, "type")
     if block is not None:
@@ -264,7 +261,7 @@ def quantize(
         raise refusal("per", repr(per), "matrix, row or column")
     magnitude = np.abs(array).max(axis=axes[per], keepdims=True, initial=0)
     scale = (magnitude.astype(np.float64) / largest).astype(np.float32)
-    # Zeros need no factor, and the least magnitudes none that would be 0.
+    # Zeros, and magnitudes so small that their factor would be 0, use the factor 1.
     scale[scale == 0] = 1
     scaled = np.clip(array / scale.astype(np.float64), -largest, largest)
     return QuantizedMatrix(_nearest(scaled, element), scale.reshape(-1))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A product in terms of NumPy: arrays in, a request out; an answer in, an array out."""
+"""Builds requests from NumPy arrays, and arrays from answers."""
 
 from __future__ import annotations
 
@@ -36,67 +36,67 @@ from gemmd.operands import (
 from gemmd.v1 import gemm_pb2, resident_pb2, tensors_pb2
 from gemmd.wire import Buffer, nested, without
 
-# The fields that are lent: their numbers, and those of their bytes within them.
+# Fields sent without a copy: their numbers, and the numbers of their bytes within them.
 _LENT_NUMBERS = {
     name: (number, (tensors_pb2.Bias if name == "bias" else tensors_pb2.Operand).DATA_FIELD_NUMBER)
     for name in ("a", "b", "c", "bias")
     for number in (gemm_pb2.MultiplyRequest.DESCRIPTOR.fields_by_name[name].number,)
 }
-# Where D's bytes are in an answer.
+# The path of D's bytes in an answer.
 ANSWER_DATA = gemm_pb2.MultiplyResponse.D_FIELD_NUMBER, tensors_pb2.Matrix.DATA_FIELD_NUMBER
-# A shorter answer is parsed as a whole: taking it apart costs more than copying it.
+# A shorter answer is parsed as a whole: separating D costs more than copying it.
 _LONG_BYTES = 32 << 10
 
 
 class ProductOptions(TypedDict, total=False):
-    """Everything about a product beside A and B; each may be left out.
+    """Everything about a product except A and B; all are optional.
 
     D = activation(alpha * A B + beta * C + bias), converted to ``out_type``.
     """
 
     c: Any  #: An array or a tensor of D's shape, or one matrix for the whole batch.
     alpha: float  #: 1 unless given.
-    beta: float  #: 1 where C is given.
+    beta: float  #: 1 if C is given.
     bias: npt.ArrayLike  #: n values, added to every row; or an m x 1 array, added to every column.
     activation: str  #: ``relu``, ``gelu_erf``, ``gelu_tanh`` or ``silu``.
-    out: np.ndarray  #: D is written to it; its type is D's, and its order is asked for.
+    out: np.ndarray  #: Receives D; determines D's type and order.
     out_type: Any  #: A dtype or a name such as ``bf16``. The accumulation type unless given.
     order: str  #: ``C`` or ``F``, the order of each matrix of D. ``C`` unless given.
     writable: bool  #: False: D may be a view of the received message, which saves a copy.
-    accumulation_type: Any  #: The least precise type in which products may be added up.
-    #: True: sums of 8-bit floats may be left to the tensor core, however few bits it keeps.
+    accumulation_type: Any  #: The least precise type in which products may be summed.
+    #: True: the tensor core may sum 8-bit floats with the few bits that it keeps.
     fast_accumulation: bool
-    a_type: Any  #: For arrays whose dtype says too little: ``tf32``.
+    a_type: Any  #: For types without a dtype: ``tf32``.
     b_type: Any
-    #: One factor, or one for each row of A, which is of an 8-bit type; or those of blocks.
+    #: For an 8-bit A: one factor, or one per row; or block factors.
     a_scale: npt.ArrayLike | BlockScale
-    #: One factor, or one for each column of B, which is of an 8-bit type; or those of blocks.
+    #: For an 8-bit B: one factor, or one per column; or block factors.
     b_scale: npt.ArrayLike | BlockScale
     bit_operation: str  #: ``and`` or ``xor``, for arrays of bool.
-    kernel: str  #: A name that `Client.kernels` gives; the server chooses unless given.
-    device: str  #: A name that `Client.devices` gives; the server chooses unless given.
-    deterministic: bool  #: True: always the same bits; by default floats on ``cpu`` may be joined with others.
+    kernel: str  #: A name from `Client.kernels`; the server chooses unless given.
+    device: str  #: A name from `Client.devices`; the server chooses unless given.
+    deterministic: bool  #: True: always the same bits; by default, floats on ``cpu`` may be batched.
     batch_invariant: bool  #: True: only kernels whose rows of D depend neither on m nor the batch.
     priority: str  #: ``normal`` or ``low``.
     verify: str  #: How the server checks D: ``none``, ``sampled[:RATE]``, ``checksum``, ``duplicate``.
-    request_id: str  #: Comes back with the answer and is in the server's log.
+    request_id: str  #: Repeated in the answer and in the server's log.
 
 
 @dataclass
 class Product:
-    """D, and what the server says about its making.
+    """D, and how the server computed it.
 
     Attributes:
-        array: D; the array ``out`` where that was given. None where D stayed on the server.
-        kernel, device: what computed it; empty where D is empty.
-        timing: where the time went, in nanoseconds (gemmd.v1.Timing).
+        array: D; the array ``out`` if given. None if D stayed on the server.
+        kernel, device: what computed D; empty if D is empty.
+        timing: durations of the stages in nanoseconds (gemmd.v1.Timing).
         operations: multiplications and additions, 2*m*n*k for each matrix.
-        bytes_read, bytes_written: those of the operands as sent, and of D.
+        bytes_read, bytes_written: bytes of the operands as sent, and of D.
         request_id: that of the request.
-        tensor_info: what D became, where it stayed on the server.
-        verification: what the server's check of D came to (gemmd.v1.Verification), where there was
-            one. A D that is wrong is never answered: `DataLoss`.
-        joined: so many products ran as one launch, this one among them.
+        tensor_info: the tensor with D, if D stayed on the server.
+        verification: the result of the server's check of D (gemmd.v1.Verification), if any. A wrong D is never sent:
+            `DataLoss`.
+        joined: the number of products that ran in one launch, including this one.
     """
 
     array: np.ndarray | None
@@ -114,7 +114,7 @@ class Product:
 
 @dataclass
 class Request:
-    """A request whose matrices are apart from it, and how its answer is to be read."""
+    """A request without its matrices' bytes, and how to read its answer."""
 
     message: gemm_pb2.MultiplyRequest
     lent: dict[str, tuple[Any, memoryview]]
@@ -124,7 +124,7 @@ class Request:
     _pieces: list[Buffer] | None = field(default=None, repr=False)
 
     def pieces(self) -> list[Buffer]:
-        """The serialised message, in pieces that follow each other; made once."""
+        """The serialized message as consecutive pieces; cached."""
         if self._pieces is None:
             self._pieces = [self.message.SerializeToString()]
             for name, (part, data) in self.lent.items():
@@ -133,27 +133,27 @@ class Request:
         return self._pieces
 
     def with_bytes(self, a: memoryview, b: memoryview) -> Request:
-        """The request for the same product of other arrays. It shares this one's messages, which stay as they are."""
+        """The same request for other arrays. Shares this request's messages, which must not change."""
         head, a_head, _, b_head, _ = self.pieces()
         lent = {"a": (self.lent["a"][0], a), "b": (self.lent["b"][0], b)}
         return Request(self.message, lent, self.shape, None, self.writable, [head, a_head, a, b_head, b])
 
     def set_request_id(self, request_id: str) -> None:
-        """Changes what comes back with the answer."""
+        """Changes the id that the answer repeats."""
         self.message.request_id, self._pieces = request_id, None
 
     @property
     def nbytes(self) -> int:
-        """The bytes of the serialised message."""
+        """The size of the serialized message."""
         return sum(map(len, self.pieces()))
 
     @property
     def moved_bytes(self) -> int:
-        """The bytes that travel, both ways, if D has elements of 4 bytes."""
+        """The bytes sent and received, if D has 4-byte elements."""
         return self.nbytes + 4 * math.prod(self.shape)
 
     def check_size(self, max_bytes: int) -> None:
-        """Raises ResourceExhausted, as gRPC would once all of it has been copied, where the message is longer."""
+        """Raises ResourceExhausted if the message is longer, as gRPC would only after copying it."""
         size = self.nbytes
         if size > max_bytes:
             raise ResourceExhausted(
@@ -161,11 +161,11 @@ class Request:
             )
 
     def serialize(self) -> bytes:
-        """The message in one piece. This is the one copy of the matrices that Python code makes."""
+        """The message in one piece. This is the only copy of the matrices in Python code."""
         return messages.join(self.pieces())
 
     def result(self, answer: Answer) -> Product:
-        """What the caller gets of an answer."""
+        """The result for the caller."""
         response = answer.response
         has_tensor = response.HasField("tensor")
         return Product(
@@ -183,7 +183,7 @@ class Request:
         )
 
     def array(self, answer: Answer) -> np.ndarray:
-        """D alone, where the answer brings it."""
+        """Only D, if the answer contains it."""
         d = answer.response.d
         shape = (d.batch, d.rows, d.columns)
         if math.prod(shape) != math.prod(self.shape):
@@ -200,14 +200,14 @@ class Request:
 
 @dataclass
 class Answer:
-    """An answer whose matrix is apart from it."""
+    """An answer without its matrix's bytes."""
 
     response: gemm_pb2.MultiplyResponse
     data: memoryview
 
     @staticmethod
     def parse(message: Buffer) -> Answer:
-        """Takes an answer apart; the matrix stays where it is in the message."""
+        """Parses an answer; the matrix stays a view of the message."""
         view = memoryview(message)
         if view.nbytes < _LONG_BYTES:
             response = gemm_pb2.MultiplyResponse.FromString(bytes(message))
@@ -222,7 +222,7 @@ class Answer:
 
 
 def _choice(kind: Any, prefix: str, name: object, option: str) -> Any:
-    """The value of an enumeration that a user names without its prefix."""
+    """The value of an enumeration, named by the user without its prefix."""
     full = f"{prefix}_{name}".upper()
     if full not in kind.keys() or full.endswith("UNSPECIFIED"):
         names = [key.removeprefix(prefix + "_").lower() for key in kind.keys()]
@@ -244,14 +244,14 @@ def _set_verify(verify: gemm_pb2.Verify, text: object) -> None:
 
 
 def _order(array: np.ndarray) -> tensors_pb2.Order:
-    """The order of D that fits an array best."""
+    """The order of D that best fits an array."""
     if array.ndim < 2 or abs(array.strides[-2]) >= abs(array.strides[-1]):
         return ROW_MAJOR
     return COLUMN_MAJOR
 
 
 def _check_takes(out: np.ndarray, element: Element) -> None:
-    """Whether D can be written to an array, before it is computed."""
+    """Checks that D can be written to an array, before computing it."""
     try:
         np.copyto(np.empty(0, out.dtype), np.empty(0, element.dtype))
     except TypeError:
@@ -287,7 +287,7 @@ def _set_output(
             _check_takes(out, element)
 
 
-# How each of these is checked, and its name in the message.
+# The check of each option, and its name in the message.
 _PLAIN_OPTIONS: dict[str, tuple[Callable[[str, Any], Any], str]] = {
     "fast_accumulation": (flag, "fast_accumulation"),
     "deterministic": (flag, "require_deterministic"),
@@ -335,7 +335,7 @@ def _lend_bias(request: Request, bias: npt.ArrayLike, m: int, n: int) -> None:
 
 
 def _lend(request: Request, name: str, message: tensors_pb2.Operand, data: memoryview | None):
-    """Puts an operand into the request, or beside it where it has bytes."""
+    """Adds an operand to the request; its bytes, if any, stay outside the message."""
     if data is None:
         getattr(request.message, name).CopyFrom(message)
     else:
@@ -343,7 +343,7 @@ def _lend(request: Request, name: str, message: tensors_pb2.Operand, data: memor
 
 
 def _leading(a: tuple[int, ...], b: tuple[int, ...]) -> tuple[int, ...]:
-    """The shape of the batch of D."""
+    """The leading (batch) shape of D."""
     if len(a) == len(b) == 2:
         return ()
     try:
@@ -355,9 +355,8 @@ def _leading(a: tuple[int, ...], b: tuple[int, ...]) -> tuple[int, ...]:
 def build_request(a: Any, b: Any, options: ProductOptions) -> Request:
     """The request for a product, in the shapes of `numpy.matmul`.
 
-    Leading dimensions are a batch and are broadcast; where one matrix serves a whole batch, it is
-    sent once. Raises InvalidArgument where shapes contradict each other; what only the server can know
-    is left to it.
+    Leading dimensions form a batch and are broadcast; a matrix used for a whole batch is sent once. Raises
+    InvalidArgument if shapes contradict each other; the server checks the rest.
     """
     check_names(options.keys(), ProductOptions.__annotations__.keys())
     a, a_is_vector = as_matrix(a, "a", vector_is_column=False)
@@ -391,14 +390,14 @@ def build_request(a: Any, b: Any, options: ProductOptions) -> Request:
     return request
 
 
-# Requests that were made before, without their arrays, for further ones of the same shapes, types and options.
+# Cached requests without their arrays, for reuse with the same shapes, types and options.
 _known: dict[tuple[Any, ...], Request] = {}
 _MAX_KNOWN = 256
 
 
 def _key_of(a: Any, b: Any, options: ProductOptions) -> tuple[Any, ...] | None:
-    """What two requests have in common that differ in the elements of A and B alone; None where there may be more to
-    it: arrays with gaps, and options that are objects, or numbers, which compare equal across types."""
+    """The cache key: equal for requests that differ only in the elements of A and B. None if other differences are
+    possible: arrays with gaps, options that are objects, or numbers, which compare equal across types."""
     for array in (a, b):
         if type(array) is not np.ndarray or not array.flags.c_contiguous:
             return None
@@ -409,8 +408,8 @@ def _key_of(a: Any, b: Any, options: ProductOptions) -> tuple[Any, ...] | None:
 
 
 def _remember(key: tuple[Any, ...], request: Request, a: np.ndarray, b: np.ndarray) -> None:
-    """Keeps a request for others where its operands are sent as the very bytes of their arrays."""
-    if request.message.request_id:  # Each has another one.
+    """Caches a request if its operands are sent as the unchanged bytes of their arrays."""
+    if request.message.request_id:  # Request ids differ.
         return
     for name, array in (("a", a), ("b", b)):
         part, data = request.lent[name]
@@ -423,8 +422,8 @@ def _remember(key: tuple[Any, ...], request: Request, a: np.ndarray, b: np.ndarr
 
 
 def request_for(a: Any, b: Any, options: ProductOptions) -> Request:
-    """As `build_request`, several times as fast where an equal product was asked for before. The request's messages
-    must stay as they are."""
+    """As `build_request`, but several times as fast if an equal product was requested before. The request's messages
+    must not be changed."""
     key = _key_of(a, b, options)
     if key is None:
         return build_request(a, b, options)

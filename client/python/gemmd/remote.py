@@ -27,7 +27,7 @@ class RemoteView(TensorView):
     _client: Client
 
     def get(self, *, connections: int = 0, timeout: float | None = None) -> np.ndarray:
-        """The elements, as an array of their own."""
+        """A copy of the elements, as an array."""
         return self._client._download(self._part, connections, timeout)
 
     def __matmul__(self, other: Any) -> Any:
@@ -43,21 +43,21 @@ class RemoteView(TensorView):
 
 
 class RemoteTensor(OwnedTensor, RemoteView):
-    """A tensor on the server; as a context it is deleted at its end. See `OwnedTensor` for how long it
-    lives otherwise."""
+    """A tensor on the server; used as a context manager, it is deleted at the end. For its lifetime otherwise, see
+    `OwnedTensor`."""
 
     def delete(self) -> None:
-        """Deletes it from the server; products that began with it keep it until they end."""
+        """Deletes it from the server; running products keep it until they end."""
         self._client._owner.check("tensor")
         self.release()
         self._client._call(methods.DELETE, self.ref, None)
 
     def refresh(self) -> resident_pb2.TensorInfo:
-        """Asks the server what it knows of the tensor now: lease, places, products."""
+        """Asks the server for the tensor's current state: lease, places, products."""
         return self._client._call(methods.DESCRIBE, self.ref, None)
 
     def keep_alive(self, *, lease: float | None = None, pinned: bool | None = None) -> None:
-        """Renews the lease, as every use does; changes it (seconds) and whether the tensor is pinned."""
+        """Renews the lease, as every use does; optionally changes the lease (seconds) and pinning."""
         self._client._call(methods.KEEP_ALIVE, keep_alive_request(self.ref, lease, pinned), None)
         if pinned:
             self.release()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The requests that both clients make, and the options of their calls about tensors."""
+"""Requests of both clients, and options of their tensor calls."""
 
 from __future__ import annotations
 
@@ -12,43 +12,43 @@ from gemmd.product import ProductOptions, Request, build_request
 from gemmd.v1 import registry_pb2, resident_pb2, tensors_pb2
 
 _NS = 1_000_000_000
-_LONGEST_LEASE_S = 9_000_000_000  # In nanoseconds it fits 64 bits.
+_LONGEST_LEASE_S = 9_000_000_000  # In nanoseconds, fits 64 bits.
 
 
 class KeepOptions(TypedDict, total=False):
-    """How a new tensor is kept; each may be left out."""
+    """How a new tensor is kept; all are optional."""
 
-    name: str  #: Takes the place of the session's tensor of that name.
-    pinned: bool  #: Kept until it is deleted, whatever its lease and session.
-    lease: float | None  #: Seconds from one use to its end; None: the server's own.
+    name: str  #: Replaces the session's tensor of that name.
+    pinned: bool  #: Kept until deleted, regardless of lease and session.
+    lease: float | None  #: Seconds from last use to deletion; None: the server's default.
 
 
 class PutOptions(KeepOptions, total=False):
-    """What else there is to say of an upload; each may be left out."""
+    """Options of an upload; all are optional."""
 
     sparse: bool  #: Prunes and packs the array to 2:4, for use as A.
-    scale: Any  #: Factors of an 8-bit type: one, or one for each row or column.
-    element_type: Any  #: For arrays whose dtype says too little: ``tf32``.
-    device: str  #: Brings it there at once, and not with the first product.
-    sha256: bool  #: The server checks the bytes, and none are sent where the session has them.
+    scale: Any  #: Factors of an 8-bit type: one, or one per row or column.
+    element_type: Any  #: For types without a dtype: ``tf32``.
+    device: str  #: Copies the tensor there at once, not with the first product.
+    sha256: bool  #: The server checks the bytes; none are sent if the session has them.
     connections: int  #: 1 to 16; 0, the default: one for up to 8 MiB and four for more.
 
 
 class ChainOptions(ProductOptions, KeepOptions, total=False):
-    """A product whose D stays on the server."""
+    """Options of a product whose D stays on the server."""
 
-    into: TensorView | None  #: D takes its place; it must have D's type and shape.
+    into: TensorView | None  #: D overwrites it; it must have D's type and shape.
 
 
 def _lease_ns(lease: Any) -> int:
-    """The nanoseconds of a lease. A lease that is not 0 never becomes 0, which is the server's own."""
+    """A lease in nanoseconds. A nonzero lease never rounds to 0, which means the server's default."""
     want = f"seconds from 0 (the server's own) to {_LONGEST_LEASE_S}"
     seconds = real("lease", lease, want, lambda s: 0 <= s <= _LONGEST_LEASE_S)
     return max(1, round(seconds * _NS)) if seconds else 0
 
 
 def keep_message(options: KeepOptions) -> tensors_pb2.NewTensor:
-    """How a new tensor is kept, as the wire has it."""
+    """How a new tensor is kept, as a message."""
     name, pinned, lease = options.get("name"), options.get("pinned"), options.get("lease")
     return tensors_pb2.NewTensor(
         name="" if name is None else text("name", name),
@@ -76,7 +76,7 @@ def chain_request(a: Any, b: Any, options: ChainOptions) -> Request:
 
 
 def explain_request(a: Any, b: Any, options: ProductOptions) -> registry_pb2.ExplainRequest:
-    """The question how a product would be computed, without its elements."""
+    """The request to explain a product, without its elements."""
     request = build_request(a, b, options)
     for name, (part, _) in request.lent.items():
         getattr(request.message, name).CopyFrom(part)

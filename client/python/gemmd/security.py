@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What connections are encrypted with, and whether a token may pass them."""
+"""TLS credentials of connections, and whether a token may be sent over them."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ _WHOLE = "certificates in PEM, all of them whole"
 
 
 def has_tls(address: str, *options: str) -> bool:
-    """Whether the prefix of the address or any option of TLS turns it on."""
+    """Whether the prefix of the address or any TLS option turns TLS on."""
     return address.startswith(TLS_PREFIXES) or any(options)
 
 
 def make_credentials(address: str, ca: str, cert: str, key: str) -> grpc.ChannelCredentials:
-    """Reads the files. Raises InvalidArgument, which shows neither key nor token."""
+    """Reads the files. Raises InvalidArgument, whose text contains neither key nor token."""
     if is_unix(without_tls(address)):
         raise refusal("address", repr(address), "host:port, since TLS is not spoken over unix sockets")
     own = [None, None]
@@ -34,7 +34,7 @@ def make_credentials(address: str, ca: str, cert: str, key: str) -> grpc.Channel
 
 
 def check_token(token: str, address: str, is_encrypted: bool, uses_proxy: bool) -> None:
-    """Raises InvalidArgument where the token is none, or where others could read it."""
+    """Raises InvalidArgument if the token is malformed, or if others could read it."""
     is_good = len(token) <= _MAX_TOKEN_CHARACTERS and all("!" <= c <= "~" for c in token)
     if not is_good:
         want = f"at most {_MAX_TOKEN_CHARACTERS} printable ones of ASCII without spaces"
@@ -57,7 +57,7 @@ def _read_chain(path: str) -> bytes:
 
 
 def _read_authorities(path: str) -> bytes:
-    """Leaves broken certificates out, with a warning: gRPC would silently read up to the first."""
+    """Skips malformed certificates with a warning: gRPC would silently stop reading at the first."""
     blocks = _certificates(_read("tls_ca", path, b"CERTIFICATE"))
     are_whole = [_is_whole(block) for block in blocks]
     if not any(are_whole):
@@ -70,7 +70,7 @@ def _read_authorities(path: str) -> bytes:
 
 
 def _certificates(pem: bytes) -> list[bytes]:
-    """The blocks of certificates, each up to the next block: one may lack its end."""
+    """The certificate blocks, each up to the next block, because a block may lack its end."""
     return re.findall(
         rb"-----BEGIN (?:\w+ )?CERTIFICATE-----.*?(?=-----BEGIN |\Z)", pem, re.DOTALL
     )
@@ -83,7 +83,7 @@ def _is_whole(block: bytes) -> bool:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     try:
         der = base64.b64decode(b"".join(parts[2].split()), validate=True)
-        # A TRUSTED CERTIFICATE is followed by what it is trusted for.
+        # In a TRUSTED CERTIFICATE, trust settings follow the certificate.
         context.load_verify_locations(cadata=der[: _length_of_der(der)])
     except (ValueError, ssl.SSLError):
         return False
@@ -91,7 +91,8 @@ def _is_whole(block: bytes) -> bool:
 
 
 def _length_of_der(der: bytes) -> int:
-    """Of the first value. Its length is one byte, or that many bytes of length follow it."""
+    """The size of the first DER value. Its length is one byte, or a byte with the number of length bytes that
+    follow."""
     first = der[1] if len(der) > 1 else 0
     end = 2 + (first & 0x7F if first >= 0x80 else 0)
     return end + (int.from_bytes(der[2:end]) if end > 2 else first)
@@ -101,7 +102,7 @@ def _read(option: str, path: str, mark: bytes) -> bytes:
     want = f"a file of PEM with a {mark.decode()}"
     try:
         data = pathlib.Path(path).read_bytes()
-    except (OSError, ValueError):  # The latter for what is no path, such as one with NUL.
+    except (OSError, ValueError):  # ValueError for an invalid path, such as one with NUL.
         raise refusal(option, repr(path), want) from None
     if mark not in data:
         raise refusal(option, repr(path), want)

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The session of a client, which owns its tensors: opened when it is needed, and taken up again by its
-token where its connection broke."""
+"""The session of a client, which owns its tensors: opened when needed, and resumed by its token after its connection
+breaks."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from gemmd.methods import OPEN_SESSION
 from gemmd.v1 import resident_pb2
 
 SESSION_KEY = "gemmd-session"
-# Tries to take up a session lie within its linger, or it is gone.
+# Delays between attempts to resume a session. After its linger time the session is gone.
 FIRST_PAUSE_S = 0.1
 LONGEST_PAUSE_S = 2.0
 _FINAL = (
@@ -26,7 +26,7 @@ _FINAL = (
 
 
 def may_return(error: Error) -> bool:
-    """Whether a stream that ended so may be opened again under the same token."""
+    """Whether a stream that ended with this error may be reopened with the same token."""
     return error.code not in _FINAL
 
 
@@ -46,10 +46,10 @@ class Session:
         self._is_closing = False
 
     def open(self, deadline: Deadline) -> resident_pb2.OpenSessionResponse:
-        """What the server says of the session. Blocks until it has opened it."""
+        """The session as the server describes it. Blocks until it is open."""
         with self._condition:
             if self._error is not None and (not self._was_joined or may_return(self._error)):
-                # A session that is gone makes room for a new one. One that was joined may be there again.
+                # A new session replaces one that is gone. A joined session may exist again.
                 self._error = self._thread = None
             if self._thread is None and self._error is None:
                 self._thread = threading.Thread(target=self._keep, daemon=True)
@@ -63,11 +63,11 @@ class Session:
 
     @property
     def token(self) -> str:
-        """The token; empty where there is no session."""
+        """The token; empty if there is no session."""
         return self._token
 
     def close(self) -> None:
-        """Ends the stream; the server deletes what is not pinned some time later."""
+        """Ends the stream; the server deletes unpinned tensors some time later."""
         with self._condition:
             self._is_closing = True
             if self._stream is not None:
@@ -81,7 +81,7 @@ class Session:
             if has_opened:
                 pause, was_open = FIRST_PAUSE_S, True
             with self._condition:
-                # A first failure is told to whoever waits; what was open once is taken up again.
+                # If the first attempt fails, the waiting callers get the error. A session that was open is resumed.
                 if self._is_closing or not was_open or not may_return(error):
                     self._error, self._opened = error, None
                     if not self._was_joined:
@@ -92,7 +92,7 @@ class Session:
                 pause = min(2 * pause, LONGEST_PAUSE_S)
 
     def _serve(self) -> tuple[Error, bool]:
-        """Keeps one stream open until it ends, and tells how it ended and whether it was open."""
+        """Keeps one stream open until it ends; returns how it ended, and whether it was open."""
         has_opened = False
         try:
             with self._condition:
@@ -112,8 +112,9 @@ class Session:
         except grpc.RpcError as error:
             return from_rpc_error(error), has_opened
         except Exception as failure:
-            if self._is_closing:  # gRPC raises ValueError for a channel that is closed.
+            if self._is_closing:  # gRPC raises ValueError on a closed channel.
                 return Unavailable("session: the client is closed"), has_opened
-            # Without this thread those who wait for the session would wait until their timeout.
+            # An exception must not end this thread silently: callers waiting for the session would wait until their
+            # timeout.
             return Error(f"session: {failure}"), has_opened
         return Unavailable("session: the server has ended its stream"), has_opened

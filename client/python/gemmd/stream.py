@@ -20,7 +20,7 @@ from gemmd.product import Product, ProductOptions, Request, build_request
 
 
 class Stream:
-    """Products that are answered as they finish; those that wait for the connection share a message.
+    """Products answered as they finish; products waiting for the connection share a message.
 
     ::
 
@@ -28,8 +28,8 @@ class Stream:
             futures = [stream.submit(a, b) for a, b in pairs]
             results = [future.result().array for future in futures]
 
-    The end of the ``with`` waits for all answers. Any thread may use a stream. Arrays must stay as they
-    are until their product is answered.
+    The end of the ``with`` block waits for all answers. Any thread may use a stream. Arrays must not change until their
+    product is answered.
     """
 
     def __init__(
@@ -48,7 +48,7 @@ class Stream:
         self._reader.start()
 
     def submit(self, a: Any, b: Any, **options: Unpack[ProductOptions]) -> Future[Product]:
-        """Sends a product, as `gemmd.Client.multiply` has it. Blocks while 1024 are unanswered."""
+        """Sends a product with the arguments of `gemmd.Client.multiply`. Blocks while 1024 products are unanswered."""
         self._owner.check("stream")
         request = build_request(a, b, options)
         request.check_size(self._max_bytes - HEAD_BYTES)
@@ -65,7 +65,7 @@ class Stream:
     def map(
         self, pairs: Iterable[tuple[Any, Any]], **options: Unpack[ProductOptions]
     ) -> Iterator[Product]:
-        """The products of pairs of operands, in their order; at most 1024 are under way at a time."""
+        """The products of pairs of operands, in order; at most 1024 are in progress at a time."""
         under_way: deque[Future[Product]] = deque()
         for a, b in pairs:
             if len(under_way) == MAX_UNANSWERED:
@@ -75,7 +75,7 @@ class Stream:
             yield under_way.popleft().result()
 
     def close(self) -> None:
-        """Sends no more, and waits until all is answered."""
+        """Stops sending, and waits for all answers."""
         self._owner.check("stream")
         self._close(None)
         self._reader.join()

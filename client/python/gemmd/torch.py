@@ -7,10 +7,9 @@
         logits = model(tokens)
 
 Within the context `torch.nn.functional.linear` (and so `torch.nn.Linear`), `torch.matmul`, `torch.mm`,
-`torch.bmm`, `torch.addmm` and ``@`` go to the daemon; everything else stays with PyTorch, also what is
-inside of one function of PyTorch, such as `scaled_dot_product_attention`. Weights go to the daemon once
-and stay there. Products have no gradients, so the context is one of `torch.no_grad` too.
-Needs ``torch``.
+`torch.bmm`, `torch.addmm` and ``@`` run on the daemon; everything else stays with PyTorch, including products inside a
+single PyTorch function, such as `scaled_dot_product_attention`. Weights are uploaded once and stay on the daemon.
+Products have no gradients, so the context implies `torch.no_grad`. Needs ``torch``.
 """
 
 from __future__ import annotations
@@ -33,13 +32,13 @@ from gemmd.prepare import quantize
 from gemmd.product import ProductOptions
 from gemmd.remote import RemoteTensor
 
-# Types of PyTorch that NumPy has from ml_dtypes, with the plain type of the same width.
+# PyTorch types that NumPy has only through ml_dtypes, with the integer type of the same width.
 _FOREIGN = {
     torch.bfloat16: (torch.int16, np.dtype(ml_dtypes.bfloat16)),
     torch.float8_e4m3fn: (torch.uint8, np.dtype(ml_dtypes.float8_e4m3fn)),
     torch.float8_e5m2: (torch.uint8, np.dtype(ml_dtypes.float8_e5m2)),
 }
-# Types of which PyTorch's products and the daemon's have the same meaning.
+# Types whose products mean the same in PyTorch and on the daemon.
 _OFFLOADED = (torch.float64, torch.float32, torch.float16, torch.bfloat16)
 _TYPES = {
     "f64": torch.float64,
@@ -52,7 +51,7 @@ _QUANTIZED = ("e4m3", "e5m2", "s8")
 
 
 def to_array(tensor: torch.Tensor) -> np.ndarray:
-    """A tensor as an array, of ml_dtypes' types where NumPy has none; shares memory where it can."""
+    """A tensor as an array, with ml_dtypes types that NumPy lacks; shares memory if possible."""
     tensor = tensor.detach().cpu()
     if tensor.dtype not in _FOREIGN:
         return tensor.numpy()
@@ -71,7 +70,7 @@ def to_tensor(array: np.ndarray) -> torch.Tensor:
 
 
 class _Weights:
-    """The weights that are on the daemon, each for as long as its tensor lives unchanged."""
+    """Weights on the daemon, each kept while its tensor lives unchanged."""
 
     def __init__(self, upload: Callable[[torch.Tensor], RemoteTensor]) -> None:
         self._upload = upload
@@ -87,7 +86,7 @@ class _Weights:
         return self._bring(weight)
 
     def use(self, weight: torch.Tensor, product: Callable[[RemoteTensor], torch.Tensor]) -> torch.Tensor:
-        """A product with a weight. One whose lease has ended is brought again, once."""
+        """A product with a weight. If the weight's lease has expired, uploads it once more."""
         try:
             return product(self.find(weight))
         except NotFound as error:
@@ -103,10 +102,10 @@ class _Weights:
 
 
 class Offload(TorchFunctionMode):
-    """The context that `offload` gives.
+    """The context manager returned by `offload`.
 
     Attributes:
-        products: how many products went to the daemon.
+        products: the number of products computed by the daemon.
     """
 
     def __init__(
@@ -164,7 +163,7 @@ class Offload(TorchFunctionMode):
         return result.reshape(*input.shape[:-1], weight.shape[0])
 
     def matmul(self, input: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
-        """input @ other, in the type that is for it where that of `linear` has 8 bits."""
+        """input @ other, in `matmul_type` if the type of `linear` has 8 bits."""
         if input.ndim == 0 or other.ndim == 0 or input.dtype != other.dtype:
             raise _OnlyForTorch
         if 0 in (*input.shape, *other.shape):
@@ -185,7 +184,7 @@ class Offload(TorchFunctionMode):
         beta: float = 1,
         alpha: float = 1,
     ) -> torch.Tensor:
-        """beta * input + alpha * mat1 @ mat2, where the input is added to every row."""
+        """beta * input + alpha * mat1 @ mat2, if the input is a vector added to every row."""
         if beta != 1 or alpha != 1 or input.ndim != 1 or input.shape[0] != mat2.shape[-1]:
             raise _OnlyForTorch
         if 0 in (*mat1.shape, *mat2.shape) or mat1.dtype != mat2.dtype:
@@ -202,7 +201,7 @@ class Offload(TorchFunctionMode):
         if bias is not None:
             options["bias"] = to_array(bias)
         if self._plain_type == "tf32":
-            # Tensors that are on the daemon, and 8-bit operands, have types of their own.
+            # Resident tensors and 8-bit operands have their own types.
             if isinstance(a, np.ndarray):
                 options["a_type"] = "tf32"
             if isinstance(b, np.ndarray):
@@ -212,11 +211,11 @@ class Offload(TorchFunctionMode):
         return to_tensor(np.ascontiguousarray(result))
 
     def _plain(self, tensor: torch.Tensor) -> np.ndarray:
-        """The operand in the type that was asked for, or its own."""
+        """The operand in the requested type, or its own."""
         return to_array(tensor.to(_TYPES.get(self._plain_type or "", tensor.dtype)))
 
     def _convert(self, matrix: torch.Tensor) -> Any:
-        """An 8-bit operand with a factor for each row."""
+        """An 8-bit operand with one factor per row."""
         return quantize(
             to_array(matrix.to(torch.float32)), named_element(self._type, "type").name, per="row"
         )
@@ -230,7 +229,7 @@ class Offload(TorchFunctionMode):
 
 
 class _OnlyForTorch(Exception):
-    """The daemon does not compute this one."""
+    """The daemon does not support this product."""
 
 
 def _check_type(field: str, type: str | None, known: tuple[str, ...]) -> None:
@@ -268,18 +267,17 @@ def offload(
     matmul_type: str | None = None,
     **options: Unpack[ProductOptions],
 ) -> Offload:
-    """A context in which products run on the client's daemon.
+    """A context manager in which products run on the client's daemon.
 
     Args:
         client: a `gemmd.Client`; the weights are tensors of its session.
         type: the type of operands: ``f64``, ``f32``, ``f16``, ``bf16``, ``tf32``; ``e4m3``, ``e5m2``,
-            ``s8`` for `linear` alone, with a factor for each row of inputs and weights. None: that of
-            the tensors.
-        matmul_type: beside an 8-bit type, that of the operands of all other products: a chip that has
-            no instruction for f32 needs ``tf32``, ``bf16`` or ``f16``. None: that of the tensors.
-        options: those of every product: ``device``, ``kernel``, ``deterministic`` and so on.
+            ``s8`` for `linear` only, with one factor per row of inputs and weights. None: the tensors' type.
+        matmul_type: with an 8-bit `type`, the type of operands of all other products: a chip without an f32 instruction
+            needs ``tf32``, ``bf16`` or ``f16``. None: the tensors' type.
+        options: options of every product: ``device``, ``kernel``, ``deterministic`` and so on.
 
-    Results have the type that PyTorch gives them.
+    Results have the same type as in PyTorch.
     """
     check_names(options.keys(), ProductOptions.__annotations__.keys())
     no_effect(options, ["a_type", "b_type", "bias", "out", "out_type"], "offload, which takes PyTorch's own")

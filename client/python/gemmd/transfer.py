@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What uploads and downloads of tensors have in common, whoever makes the calls."""
+"""Code shared by uploads and downloads of both clients."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ from gemmd.requests import PutOptions, keep_message
 from gemmd.v1 import resident_pb2, tensors_pb2
 from gemmd.wire import Buffer, fields, nested, read_varint, without
 
-_SMALL_BYTES = 8 << 20  # As many go over one connection, more over several.
+_SMALL_BYTES = 8 << 20  # Up to this size, one connection; above, several.
 _LANES = 4
 _MAX_LANES = 16
-PIECE_BYTES = 16 << 20  # What one connection asks for at a time.
+PIECE_BYTES = 16 << 20  # Bytes that one connection requests at a time.
 _MAX_FRUITLESS_TRIES = 5
 _LONGEST_PAUSE_S = 2.0
 LOOK_EVERY_S = 0.1
@@ -41,22 +41,22 @@ _BYTES_TAG = resident_pb2.GetChunk.DATA_FIELD_NUMBER << 3 | 2
 
 
 def lanes_for(size: int, asked: Any) -> int:
-    """The connections for so many bytes; `asked` is what the caller said, 0 for nothing."""
+    """The number of connections for `size` bytes; `asked` comes from the caller, 0: automatic."""
     return whole("connections", asked, 0, _MAX_LANES) or (1 if size <= _SMALL_BYTES else _LANES)
 
 
 @dataclass
 class Upload:
-    """A tensor on its way: what it is, and its bytes."""
+    """A tensor to upload: its description and its bytes."""
 
     begin: resident_pb2.PutBegin
     data: memoryview
     is_stack: bool
-    lanes: int  # Connections that bring it.
+    lanes: int  # Number of connections.
 
     @staticmethod
     def of(array: Any, options: PutOptions) -> Upload:
-        """The upload of an array, or of what `pack24` or `quantize` has made."""
+        """The upload of an array, or of a result of `pack24` or `quantize`."""
         check_names(options.keys(), PutOptions.__annotations__.keys())
         spec, scale, element_type = (
             resident_pb2.TensorSpec(),
@@ -99,7 +99,7 @@ class Upload:
 
 
 class Chunks:
-    """The pieces of some ranges of bytes, which several connections take in turns."""
+    """Pieces of byte ranges, taken in turn by several connections."""
 
     def __init__(self, ranges: Iterable[Span], most: int) -> None:
         self._ranges = [span for span in ranges if span.count > 0]
@@ -107,7 +107,7 @@ class Chunks:
         self._lock = threading.Lock()
 
     def take(self) -> Span | None:
-        """The next piece; None where all are taken."""
+        """The next piece; None if all are taken."""
         with self._lock:
             if not self._ranges:
                 return None
@@ -121,7 +121,7 @@ class Chunks:
 
 
 def missing_chunks(state: resident_pb2.PutState, total: int) -> Chunks:
-    """What the server wants of a tensor of so many bytes."""
+    """The bytes that the server lacks of a tensor of `total` bytes."""
     ranges = [Span(missing.offset, missing.bytes) for missing in state.missing]
     for span in ranges:
         if span.first < 0 or span.count < 0 or span.first + span.count > total:
@@ -132,14 +132,14 @@ def missing_chunks(state: resident_pb2.PutState, total: int) -> Chunks:
 
 
 class Tries:
-    """How often a transfer whose connections broke is tried again without that any byte moved."""
+    """Counts retries of a transfer with broken connections while no byte moves."""
 
     def __init__(self) -> None:
         self._fruitless = 0
         self._pause = 0.1
 
     def pause_after(self, error: Error, has_moved: bool) -> float:
-        """The seconds to wait before the next try; raises the error where there is none."""
+        """The seconds to wait before the next attempt; raises the error if there is none."""
         if error.code is not grpc.StatusCode.UNAVAILABLE:
             raise error
         if has_moved:
@@ -152,7 +152,7 @@ class Tries:
 
 
 class Patience:
-    """Gives up where no byte has moved for a while, or all of it takes too long."""
+    """Gives up if no byte has moved for a while, or the transfer takes too long."""
 
     def __init__(self, patience: float, timeout: float | None) -> None:
         self._patience = patience
@@ -161,7 +161,7 @@ class Patience:
         self._since = time.monotonic()
 
     def look(self, moved: int) -> None:
-        """To be called every LOOK_EVERY_S; raises DeadlineExceeded where it is time to give up."""
+        """Call every LOOK_EVERY_S; raises DeadlineExceeded on a timeout."""
         if moved != self._moved:
             self._moved, self._since = moved, time.monotonic()
         if self._deadline is not None and self._deadline.left() == 0:
@@ -172,15 +172,14 @@ class Patience:
 
 @dataclass(frozen=True)
 class OutgoingChunk:
-    """Bytes of an upload, which lie where the caller has them."""
+    """Bytes of an upload, in the caller's memory."""
 
     offset: int
     data: memoryview
 
 
 class Attempt:
-    """What is known of an upload while several streams bring it, until it is complete or a connection
-    breaks."""
+    """The state of one attempt at an upload over several streams, until it is complete or a connection breaks."""
 
     def __init__(self, upload: Upload) -> None:
         self._upload = upload
@@ -188,28 +187,28 @@ class Attempt:
         self.state: resident_pb2.PutState | None = None
         self.tensor: resident_pb2.TensorInfo | None = None
         self.error: Error | None = None
-        self.sent = 0  # Bytes that were handed to gRPC.
+        self.sent = 0  # Bytes handed to gRPC.
 
     def missing_bytes(self) -> int:
-        """What the server wanted when the attempt began. Only this tells what has moved: bytes that were
-        handed to gRPC may not have arrived."""
+        """The bytes that the server lacked when the attempt began. Only this measures progress: bytes handed to gRPC
+        may not have arrived."""
         if self.state is None:
             return self._upload.data.nbytes
         return sum(missing.bytes for missing in self.state.missing)
 
     def take_state(self, state: resident_pb2.PutState) -> None:
-        """The first answer of a stream; that of the first stream counts."""
+        """Takes the first answer of a stream; only the first stream's counts."""
         if self.state is None:
             self.chunks = missing_chunks(state, self._upload.data.nbytes)
             self.state = state
 
     def take_tensor(self, tensor: resident_pb2.TensorInfo) -> None:
-        """The last answer of a stream. Only the stream that began the upload is told the factors."""
+        """Takes the last answer of a stream. Only the stream that began the upload receives the factors."""
         if self.tensor is None or tensor.spec.scale.values:
             self.tensor = tensor
 
     def next_chunk(self) -> OutgoingChunk | None:
-        """What a stream sends next; None where all is sent or the tensor complete."""
+        """The next chunk of a stream; None if all are sent or the tensor is complete."""
         if self.chunks is None or self.tensor is not None:
             return None
         span = self.chunks.take()
@@ -218,19 +217,19 @@ class Attempt:
         return OutgoingChunk(span.first, self._upload.data[span.first : span.first + span.count])
 
     def note(self, error: Error | None) -> None:
-        """How a stream ended. What the server says weighs more than that another connection broke."""
+        """Records how a stream ended. The server's error takes precedence over a broken connection."""
         if error is not None and (self.error is None or isinstance(self.error, Unavailable)):
             self.error = error
 
     def join(self) -> resident_pb2.PutRequest | None:
-        """The first message of a further stream; None where the server wants no bytes."""
+        """The first message of a further stream; None if the server lacks no bytes."""
         if self.state is None or not self.state.upload:
             return None
         return resident_pb2.PutRequest(join=self.state.upload)
 
 
 class Arrival:
-    """A range of a tensor's bytes on its way here."""
+    """A range of a tensor's bytes being downloaded."""
 
     def __init__(self, tensor: tensors_pb2.TensorRef, piece: Span, into: np.ndarray) -> None:
         self._tensor = tensor
@@ -243,18 +242,18 @@ class Arrival:
         return self.done >= self._piece.count
 
     def request(self) -> resident_pb2.GetRequest:
-        """The question for what has not come."""
+        """The request for the bytes not received yet."""
         offset, left = self._piece.first + self.done, self._piece.count - self.done
         return resident_pb2.GetRequest(tensor=self._tensor, offset=offset, bytes=left)
 
     def take(self, offset: int, data: memoryview) -> None:
-        """Bytes that have come. Other threads run while NumPy copies them."""
+        """Stores received bytes. NumPy releases the GIL while it copies."""
         if data.nbytes:
             np.copyto(self.place(offset, data.nbytes), np.frombuffer(data, np.uint8))
             self.note(offset, data.nbytes)
 
     def place(self, offset: int, count: int) -> np.ndarray:
-        """Where bytes of the tensor belong."""
+        """The place for bytes of the tensor."""
         at, end = offset - self._piece.first, offset - self._piece.first + count
         if at < 0 or end > self._piece.count:
             raise DataLoss(
@@ -263,12 +262,12 @@ class Arrival:
         return self._into[at:end]
 
     def note(self, offset: int, count: int) -> None:
-        """Bytes that are in their place."""
+        """Records bytes received in place."""
         self.done = offset - self._piece.first + count
 
 
 def serialize_put(step: resident_pb2.PutRequest | OutgoingChunk) -> bytes:
-    """A message of an upload. Bytes of the tensor are copied once."""
+    """A serialized message of an upload. Copies the tensor's bytes once."""
     if isinstance(step, resident_pb2.PutRequest):
         return step.SerializeToString()
     begin = resident_pb2.PutChunk(offset=step.offset).SerializeToString()
@@ -277,8 +276,8 @@ def serialize_put(step: resident_pb2.PutRequest | OutgoingChunk) -> bytes:
 
 
 def chunk_of(head: memoryview, size: int) -> tuple[int, int] | None:
-    """Where the bytes of an answer to Get begin in the tensor, and in the message, of whose `size` bytes these are the
-    first. None where the bytes are not the last of the message."""
+    """The offset of a Get answer's bytes in the tensor, and in the message; `head` has the first of its `size` bytes.
+    None if the bytes do not end the message."""
     offset = 0
     try:
         tag, at = read_varint(head, 0)
@@ -296,8 +295,8 @@ def chunk_of(head: memoryview, size: int) -> tuple[int, int] | None:
 
 
 def parse_get(message: Buffer) -> tuple[int, memoryview]:
-    """Where the bytes of an answer to Get begin, and the bytes, where they are in the message. The
-    answer that describes the tensor has none."""
+    """The offset of a Get answer's bytes in the tensor, and a view of the bytes. The answer with the tensor's
+    description has none."""
     for number, _, contents in fields(memoryview(message)):
         if number == resident_pb2.GetResponse.CHUNK_FIELD_NUMBER:
             rest, data = without(contents, resident_pb2.GetChunk.DATA_FIELD_NUMBER)

@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Messages around long fields of bytes, without the copies that a message object makes.
-
-A message object copies the bytes of a matrix when the field is set and again when it is serialised.
-Here the small fields are serialised by protobuf, and the long ones are put between them: the parts of
-a message may come in any order, and a message within a message may come in several pieces.
+"""Serializes and parses messages with long bytes fields, without the copies of message objects. A message object copies
+the bytes of a matrix when the field is set and again when serialized. Here protobuf serializes only the small fields,
+and the long ones are placed between them: fields may have any order, and a nested message may be split into several
+pieces.
 """
 
 from __future__ import annotations
@@ -29,18 +28,18 @@ def varint(value: int) -> bytes:
 
 @functools.lru_cache(1024)
 def head(number: int, size: int) -> bytes:
-    """What stands before the bytes of a field of `size` bytes."""
+    """The tag and length before a field of `size` bytes."""
     return varint(number << 3 | _LENGTH) + varint(size)
 
 
 def nested(outer: int, message: bytes, inner: int, data: memoryview) -> list[Buffer]:
-    """The field `outer`, a message of which all but the bytes of its field `inner` are serialised."""
+    """The field `outer`, a nested message: serialized except for the bytes of its field `inner`."""
     before = message + head(inner, data.nbytes)
     return [head(outer, len(before) + data.nbytes) + before, data]
 
 
 def read_varint(view: memoryview, at: int) -> tuple[int, int]:
-    """An unsigned number, and where what follows it begins."""
+    """An unsigned number, and the position after it."""
     value = shift = 0
     while True:
         byte = view[at]
@@ -52,8 +51,8 @@ def read_varint(view: memoryview, at: int) -> tuple[int, int]:
 
 
 def fields(view: memoryview) -> Iterator[tuple[int, memoryview, memoryview]]:
-    """The fields of a serialised message: the number, the whole field, and its contents, which are
-    empty unless the field has a length."""
+    """The fields of a serialized message: the number, the whole field, and its contents, which are empty unless the
+    field is length-prefixed."""
     at = 0
     while at < len(view):
         start = at
@@ -78,8 +77,8 @@ def fields(view: memoryview) -> Iterator[tuple[int, memoryview, memoryview]]:
 
 
 def start_of(view: memoryview, path: Sequence[int]) -> int | None:
-    """Where the contents of a field begin that lies within others, `path` with its own number last. None where the
-    view, which may be the first bytes of a message alone, does not go so far."""
+    """Where the contents of a nested field begin; `path` lists the field numbers from the outermost. None if the view,
+    which may be just the first bytes of a message, ends before that."""
     at = 0
     try:
         for number in path:
@@ -103,7 +102,7 @@ def start_of(view: memoryview, path: Sequence[int]) -> int | None:
 
 
 def without(view: memoryview, number: int) -> tuple[bytes, memoryview | None]:
-    """A serialised message without a field of bytes, and the bytes, which stay where they are."""
+    """A serialized message without one bytes field, and a view of those bytes."""
     rest, taken = [], None
     for field, whole, contents in fields(view):
         if field == number:

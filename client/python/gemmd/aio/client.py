@@ -46,10 +46,8 @@ from gemmd.v1 import registry_pb2, resident_pb2, statistics_pb2
 
 
 class Client:
-    """As `gemmd.Client`; every call is awaited, and belongs to the event loop of the first one.
-
-    Packing and copying of arrays happen on the loop: a program that must not wait for that makes its
-    large uploads from a thread, with `gemmd.Client`.
+    """As `gemmd.Client`; every call is awaited, on the event loop of the first call. The loop also packs and copies
+    arrays: if that takes too long, make large uploads from a thread, with `gemmd.Client`.
     """
 
     def __init__(self, address: str, **settings: Unpack[ClientOptions]) -> None:
@@ -60,7 +58,7 @@ class Client:
         self._session = Session(
             self._lane, self._settings.session, self._settings.authorization
         )
-        self._dropped: deque[bytes] = deque()  # Handles of tensors that nobody has any more.
+        self._dropped: deque[bytes] = deque()  # Handles of tensors without references.
 
     async def close(self) -> None:
         """As `gemmd.Client.close`."""
@@ -209,7 +207,7 @@ class Client:
         return [*self._settings.call_metadata, *([(SESSION_KEY, token)] if token else [])]
 
     def _lane(self, number: int) -> grpc.aio.Channel:
-        """As that of `gemmd.Client`; connections belong to the loop that makes them."""
+        """As in `gemmd.Client`; connections belong to the loop that creates them."""
         self._owner.check("client")
         settings = self._settings
         while len(self._lanes) <= number:
@@ -236,7 +234,7 @@ class Client:
     async def _answer(
         self, a: Any, b: Any, timeout: float | None, metadata: Metadata, options: ProductOptions
     ) -> tuple[Request, Answer]:
-        """A product's request, and what the server answers."""
+        """A product's request, and the server's answer."""
         request = request_for(a, b, options)
         request.check_size(self._settings.max_message_bytes)
         return request, await self._call(methods.MULTIPLY, request, timeout, metadata)

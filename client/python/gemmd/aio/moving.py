@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Uploads and downloads over several connections, by tasks."""
+"""Uploads and downloads over several connections, with tasks."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ Lane: TypeAlias = Callable[[int], grpc.aio.Channel]
 
 
 class _Round(Attempt):
-    """An attempt by tasks, one for each stream."""
+    """An attempt with one task per stream."""
 
     def __init__(self, upload: Upload, metadata: Metadata) -> None:
         super().__init__(upload)
@@ -87,7 +87,7 @@ class _Round(Attempt):
             self._is_over.set()
 
     def _goes_on(self, answer: Any) -> bool:
-        """Takes an answer, and tells whether the stream goes on after it."""
+        """Takes an answer, and returns whether the stream continues after it."""
         if answer is grpc.aio.EOF:
             return False
         if answer.HasField("tensor"):
@@ -99,8 +99,7 @@ class _Round(Attempt):
 
 
 async def _end_of(call: grpc.aio.StreamStreamCall) -> Error:
-    """Why a call has ended. A write that meets a broken connection tells so only, and gRPC then makes an
-    internal error of it."""
+    """Why a call has ended. gRPC reports a write to a broken connection as an internal error; only its text tells."""
     code, details = await call.code(), await call.details() or ""
     if code is grpc.StatusCode.INTERNAL and details.startswith("Internal error from Core"):
         return Unavailable(f"the connection broke: {details}")

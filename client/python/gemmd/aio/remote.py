@@ -25,7 +25,7 @@ class RemoteView(TensorView):
     _client: Client
 
     async def get(self, *, connections: int = 0, timeout: float | None = None) -> np.ndarray:
-        """The elements, as an array of their own."""
+        """A copy of the elements, as an array."""
         return await self._client._download(self._part, connections, timeout)
 
     def __matmul__(self, other: Any) -> Coroutine[Any, Any, Any]:
@@ -50,7 +50,7 @@ class RemoteTensor(OwnedTensor, RemoteView):
         await self._client._call(methods.DELETE, self.ref, None)
 
     async def refresh(self) -> resident_pb2.TensorInfo:
-        """Asks the server what it knows of the tensor now."""
+        """Asks the server for the tensor's current state."""
         return await self._client._call(methods.DESCRIBE, self.ref, None)
 
     async def keep_alive(self, *, lease: float | None = None, pinned: bool | None = None) -> None:

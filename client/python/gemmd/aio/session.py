@@ -30,7 +30,7 @@ class Session:
         self.token = token
 
     async def open(self, timeout: float) -> resident_pb2.OpenSessionResponse:
-        """What the server says of the session, once it has opened it."""
+        """The session as the server describes it, once opened."""
         error = self._opened.exception() if self._opened is not None and self._opened.done() else None
         is_gone = isinstance(error, Error) and (not self._was_joined or may_return(error))
         if self._opened is None or is_gone:
@@ -50,7 +50,7 @@ class Session:
             with contextlib.suppress(asyncio.CancelledError):
                 await self._task
         if self._opened is not None and self._opened.done():
-            self._opened.exception()  # Nobody may have asked for it.
+            self._opened.exception()  # Possibly never retrieved otherwise.
 
     async def _keep(self) -> None:
         pause, was_open = FIRST_PAUSE_S, False
@@ -77,7 +77,8 @@ class Session:
         except grpc.RpcError as error:
             return from_rpc_error(error), has_opened
         except Exception as failure:
-            # Without this task those who wait for the session would wait until their timeout.
+            # An exception must not end this task silently: callers waiting for the session would wait until their
+            # timeout.
             return Error(f"session: {failure}"), has_opened
         return Unavailable("session: the server has ended its stream"), has_opened
 

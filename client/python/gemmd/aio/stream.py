@@ -60,7 +60,7 @@ class Stream:
         return future
 
     async def close(self) -> None:
-        """Sends no more, and waits until all is answered."""
+        """Stops sending, and waits for all answers."""
         self._owner.check("stream")
         await self._close(None)
         await self._reader
@@ -90,7 +90,7 @@ class Stream:
                     return
                 await self._call.write(requests)
         except (grpc.RpcError, asyncio.InvalidStateError):
-            return  # Whoever reads is told why.
+            return  # The reader gets the reason.
 
     async def _read(self) -> None:
         error: Error | None = None
