@@ -60,7 +60,7 @@ class _Daemons:
 
     def __init__(self, addresses: Sequence[str], options: ClientOptions) -> None:
         self._clients = [Client(address, **options) for address in addresses]
-        # Shuffled, so that workers begin with different daemons.
+        # Ordered from a daemon that depends on the process, so that workers begin with different daemons.
         self._under_way = {
             (number + os.getpid()) % len(addresses): 0 for number in range(len(addresses))
         }
