@@ -23,8 +23,8 @@ constexpr double PolynomialByPairs(double x, double square, double c0, double c1
   return c0 + (c1 * x + square * PolynomialByPairs(x, square, rest...));
 }
 
-// c0 + c1 x + c2 x^2 ..., two steps of Horner's rule at a time, so that half as many wait for each
-// other.
+// c0 + c1 x + c2 x^2 ..., with two steps of Horner's rule at a time, which halves the chain of
+// dependent operations.
 template <typename... Coefficients>
 constexpr double Polynomial(double x, double c0, Coefficients... rest) {
   return PolynomialByPairs(x, x * x, c0, rest...);

@@ -31,7 +31,7 @@ const std::vector<const Kernel*>& KernelsOf(ElementType a, ElementType b) {
   return (*all)[static_cast<size_t>(a)][static_cast<size_t>(b)];
 }
 
-// Whether f16 sums are quicker than f32 sums: chips for graphics add f32 at half the rate.
+// Whether f16 sums are faster than f32 sums: graphics chips add f32 at half the rate.
 bool HasFasterHalfSums(mma::Chip chip) {
   switch (chip) {
     case mma::Chip::kSm75:
@@ -68,7 +68,7 @@ auto KeyOf(const Kernel& kernel, const Problem& problem, mma::Chip chip) {
                     promotes != wants_promotion, -instruction.k);
 }
 
-// Where an instruction ends, D is rounded to become C, and a sum that saturates is cut.
+// Between instructions, D is rounded to become C, and saturating sums are clamped.
 bool HasChain(const Instruction& instruction) {
   return instruction.c == instruction.d && !instruction.saturates &&
          instruction.scale == mma::ScaleType::kNone;

@@ -55,10 +55,10 @@ double ExpansionSeconds(const HostCosts& costs, const MatrixLayout& sparse) {
 
 namespace {
 
-// Where a logarithm of an extent lies among those of the grid.
+// The position of an extent's logarithm on the grid.
 struct Place {
   size_t below;
-  double part;  // How far it is on the way to the next point, from 0 to 1.
+  double part;  // Fraction of the way to the next grid point, 0 to 1.
 };
 
 template <size_t kSize>
@@ -74,7 +74,7 @@ Place PlaceOf(double logarithm, const std::array<int64_t, kSize>& extents) {
 
 }  // namespace
 
-// Goes on along the axis where it is furthest, as before.
+// A grid point that was not measured: extrapolates along the axis with the largest index.
 double ExtentGrid::Grown(const Indices& at) const {
   const auto axis = static_cast<size_t>(std::max_element(at.begin(), at.end()) - at.begin());
   const size_t last = at[axis];

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What a device can do, and how fast it was when that was measured. A profile knows no family of
-// kernels: each family takes what it needs from these numbers (KernelFamily::predicted_seconds).
+// The capabilities and measured speeds of a device. A profile is independent of kernel families:
+// each family uses the numbers that it needs (KernelFamily::predicted_seconds).
 #pragma once
 
 #include <array>
@@ -18,16 +18,16 @@
 
 namespace gemmd {
 
-// Seconds of products of one kind, measured where m, n and k each take one of a few extents, and
-// those of all other products by interpolation.
+// Seconds of products of one kind: measured on a grid of a few extents of m, n and k, interpolated
+// elsewhere.
 class ExtentGrid {
  public:
-  // Libraries change their ways with the extents: one line, less than a register tile, less than a
-  // cache.
+  // Libraries change their algorithms with the extents: one line, less than a register tile, less
+  // than a cache.
   static constexpr std::array<int64_t, 6> kExtents = {1, 8, 64, 384, 1024, 16384};
 
-  // `measure(m, n, k)` gives the seconds of a product, or 0 for one that shall follow from two
-  // smaller ones, which differ from it in one extent only.
+  // `measure(m, n, k)` returns the seconds of a product, or 0 to extrapolate it from two smaller
+  // products that differ from it in one extent only.
   template <typename Measure>
   static ExtentGrid Of(const Measure& measure) {
     ExtentGrid grid;
@@ -43,7 +43,7 @@ class ExtentGrid {
   }
 
   // The seconds of a product whose extents are 1 or more. Between the extents above, logarithms are
-  // interpolated; beyond the last one, time grows with each extent as it did up to there.
+  // interpolated; beyond the last one, time grows with each extent as it did before.
   double Seconds(int64_t m, int64_t n, int64_t k) const;
 
  private:
@@ -71,47 +71,46 @@ class ByType {
   std::array<double, kAllElementTypes.size()> values_ = {};
 };
 
-// What the epilogue costs in one of its types. Everything but the first two is for one element.
+// Seconds of the epilogue in one of its types. All members but the first two are per element.
 struct EpilogueCosts {
   double matrix = 0;                   // A matrix of the batch.
   double line = 0;                     // A line of a tile (at most 256 elements).
-  double zero = 0;                     // Where there is no product.
-  ByType load;                         // An accumulator of the type that it has in memory.
-  double load_integer_from_float = 0;  // An s32 accumulator that f64 holds.
+  double zero = 0;                     // If there is no product.
+  ByType load;                         // Loading an accumulator, by its type in memory.
+  double load_integer_from_float = 0;  // Loading an s32 accumulator stored as f64.
   double scale = 0;
   double alpha = 0;
-  double c = 0;         // An element of C in D's order, beside decoding.
-  double c_across = 0;  // The same where C lies in the other order.
+  double c = 0;         // An element of C in D's order, without decoding.
+  double c_across = 0;  // The same if C has the other order.
   double bias = 0;
   ByType decode;  // C or bias.
   std::array<double, 5> activation = {};
   ByType encode;
 };
 
-// How operands are copied into other types.
+// Seconds per element to convert operands to other types.
 struct CopyCosts {
   double matrix = 0;
   double line = 0;
-  double biased_line = 0;  // A line of u8 that becomes s8, less 128.
+  double biased_line = 0;  // Per line of u8 converted to s8 by subtracting 128.
   std::array<ByType, kAllElementTypes.size()> widen = {};  // [from][to]
   ByType expand;  // An element of the dense matrix that a sparse one becomes.
 };
 
-// The products of an engine of a library: X Y, each factor as it lies (0) or transposed (1).
+// Times of a library engine's products X Y, each factor untransposed (0) or transposed (1).
 struct EngineTimes {
   std::string engine;  // Kernel::engine.
   std::array<std::array<ExtentGrid, 2>, 2> grids;
-  // What an element of X costs more where Y is u8 less 128, since each line of X must be summed; X
-  // as it lies (0) or transposed (1).
+  // The extra cost per element of X if Y is u8 less 128, because each line of X must be summed; X
+  // untransposed (0) or transposed (1).
   std::array<double, 2> biased = {};
 };
 
-// The parts of a simulated product, in counts, and what one of each costs in an engine's products.
+// The parts of a simulated product: counts, or the cost of one of each in an engine's products.
 struct SimulatedWork {
   static constexpr size_t kParts = 6;
-  // One matrix; elements of the operands of one instruction; elements that are packed, and those of
-  // them that are narrower than a byte and not beyond an edge; multiplications; sums that are
-  // stored.
+  // Matrices; elements of the operands of one instruction; packed elements; packed elements
+  // narrower than a byte and inside the matrix; multiplications; stored sums.
   enum Part : size_t { kMatrix, kMapped, kPacked, kNarrow, kMultiplied, kStored };
   std::array<double, kParts> parts = {};
 };
@@ -121,15 +120,15 @@ struct SimulatorTimes {
   SimulatedWork seconds;  // The time that one of each takes.
 };
 
-// What products cost on one thread of this host, in seconds, beside and including the multiplying:
-// all that predictions for `cpu` and `sim` devices rest on. host_rates.h measures it.
+// The costs of products on one thread of this host, in seconds: the basis of predictions for `cpu`
+// and `sim` devices. Measured by host_rates.h.
 struct HostCosts {
-  int threads = 1;  // Those that launches may use; all costs are those of one.
+  int threads = 1;  // Threads that launches may use; all costs are per thread.
   double launch = 0;
   double share = 0;                     // Handing work to OpenMP's threads, and waiting for them.
   double start_thread = 0;              // Starting a thread, and waiting for its end.
   double memory_bytes_per_second = 0;   // Operands too large for caches; 0: not measured.
-  double cleared_bytes_per_second = 0;  // Memory for D that is new; 0: not measured.
+  double cleared_bytes_per_second = 0;  // Fresh memory for D; 0: not measured.
   CopyCosts copies;
   EpilogueCosts finish_f32;
   EpilogueCosts finish_f64;
@@ -161,9 +160,9 @@ struct DeviceProfile {
   // that was not measured. Empty if only engines are measured.
   std::vector<double> kernel_rates = {};
   double converted_elements_per_second = 1e9;  // Widening an operand or finishing an output.
-  // What products cost on this host; null: not measured, and for devices that are not of the host.
+  // Costs on this host; null if not measured, or if the device is a GPU.
   std::shared_ptr<const HostCosts> host = nullptr;
-  double memory_bytes_per_second = 0;  // The device's own memory; 0: unknown, counts as endless.
+  double memory_bytes_per_second = 0;  // The device's own memory; 0: unknown, treated as infinite.
   double copied_bytes_per_second = 0;  // Between host and device; 0: operands are not copied.
 };
 

@@ -14,8 +14,8 @@ namespace gemmd {
 
 class DynamicLibrary {
  public:
-  // Loads the first of `names` that exists; each is a path, or a name for the loader to look for.
-  // Errors: NotFound; the message has what the loader said of each name.
+  // Loads the first of `names` that exists; each is a path, or a name for the loader to look up.
+  // Errors: NotFound, with the loader's message for each name.
   static absl::StatusOr<DynamicLibrary> Load(const std::vector<std::string>& names);
 
   DynamicLibrary() = default;  // No library.

@@ -19,8 +19,8 @@ struct Accumulators {
   int64_t leading_dimension = 0;           // In elements.
   // The type that they represent: `stored`, or s32 held exactly in f64 and taken modulo 2^32 here.
   ElementType type = ElementType::kF32;
-  // Whether they are sums s of k products of 1 and -1, each of which stands for (k - s) / 2, the
-  // count of products that were -1.
+  // Whether each accumulator is a sum s of k products of 1 and -1 that represents (k - s) / 2, the
+  // number of products that were -1.
   bool are_sums_of_signs = false;
 };
 

@@ -41,7 +41,7 @@ MatrixLayout Layout(ElementType type, int64_t rows, int64_t columns,
   return TightLayout("sample", type, order, rows, columns).value();
 }
 
-// Bytes that are a one of the type, or close to it.
+// Bytes of elements that are 1, or close to 1.
 std::vector<std::byte> Ones(ElementType type, int64_t elements) {
   const std::vector<float> values(static_cast<size_t>(elements), 1.0F);
   std::vector<std::byte> bytes(static_cast<size_t>(elements) * 8);
@@ -110,7 +110,7 @@ struct Sample {
   }
 };
 
-// What a sample takes longer than another, for each element.
+// How much longer a sample takes than another, per element.
 double Added(const Sample& sample, double seconds) {
   return std::max(0.0, sample.Seconds() - seconds) / kElements;
 }
@@ -148,17 +148,16 @@ double MeasureBias(ElementType type, double seconds) {
 double MeasureActivation(ElementType type, Activation activation, double seconds) {
   Sample sample(type, type);
   sample.problem.activation = activation;
-  // Half of the numbers are so large that their activations are themselves or zero, which takes
-  // less time.
+  // Half of the numbers are so large that their activation is the number itself or zero, which is
+  // faster.
   std::vector<float> values(kElements);
   for (size_t i = 0; i < values.size(); ++i) values[i] = static_cast<float>(i * 7 % 33) - 16;
   EncodeLine(type, values.data(), kElements, sample.accumulated.data());
   return Added(sample, seconds);
 }
 
-// Copying operands into the types that rows of the processor compute in. All these measure the
-// calling thread alone, which must have been given one thread (SetThreads), and take some
-// milliseconds.
+// Measures the conversion of operands to the types that CPU rows compute in. These functions
+// measure the calling thread, which must have one thread (SetThreads), and take some milliseconds.
 CopyCosts MeasureCopies() {
   CopyCosts costs;
   constexpr int64_t kLong = 4096;
@@ -191,7 +190,7 @@ EpilogueCosts MeasureEpilogue(ElementType type) {
   costs.line = std::max(0.0, many - one) / (kLines - 1);
   costs.matrix = std::max(0.0, one - costs.line);
   const double lines = costs.matrix + kLines * costs.line;
-  // An encoding of D in the type itself is the least that is done; loads are what comes before it.
+  // The minimum is encoding D in the type itself; loads come on top of it.
   Sample empty(type, type);
   empty.problem.k = 0;
   empty.accumulators.data = nullptr;
@@ -227,7 +226,7 @@ EpilogueCosts MeasureEpilogue(ElementType type) {
   return costs;
 }
 
-// Starting one thread and waiting for its end, in seconds of the wall.
+// The wall time to start one thread and wait for its end.
 double MeasureThreadStart() {
   constexpr int kTimes = 20;
   double shortest = std::numeric_limits<double>::infinity();
@@ -240,7 +239,7 @@ double MeasureThreadStart() {
   return shortest;
 }
 
-// The C library reads as fast as memory gives, whatever this file is compiled for.
+// The C library reads at memory speed, regardless of this file's compiler flags.
 double MeasureMemoryBytesPerSecond() {
   constexpr size_t kBytes = size_t{24} << 20;
   const std::vector<std::byte> bytes(kBytes, std::byte{1});
@@ -250,7 +249,7 @@ double MeasureMemoryBytesPerSecond() {
   return found == 0 ? static_cast<double>(kBytes) / seconds : 0;
 }
 
-// Memory that the system gives anew and that is filled with zeros, as that of a large D.
+// Measures fresh, zeroed memory from the system, as for a large D.
 double MeasureClearedBytesPerSecond() {
   constexpr size_t kBytes = size_t{4} << 20;
   size_t sum = 0;
@@ -259,10 +258,9 @@ double MeasureClearedBytesPerSecond() {
   return sum > 0 ? static_cast<double>(kBytes) / seconds : 0;
 }
 
-// Operands and results of samples, one after the other: memory that is new takes longer.
-//
-// A and B hold numbers of every type, neither zeros nor subnormals, which may be faster or slower
-// to multiply; the indices of a sparse A keep the first two of four.
+// Memory of operands and results, reused for all samples: fresh memory would be slower. A and B
+// hold numbers of every type, without zeros and subnormals, which may be faster or slower to
+// multiply; the indices of a sparse A keep the first two of four.
 class SampleMemory {
  public:
   const std::byte* A(const MatrixLayout& layout) {
@@ -314,7 +312,7 @@ struct Bench {
   SampleMemory memory = {};
 };
 
-// Seconds of one launch; 0 where it cannot be measured.
+// Seconds of one launch; 0 if it cannot be measured.
 double SecondsOf(const Kernel& kernel, const Problem& problem, Bench& bench, double max_seconds) {
   const absl::StatusOr<int64_t> workspace_bytes = kernel.workspace_bytes(problem);
   if (!kernel.supports(problem).ok() || !workspace_bytes.ok()) return 0;
@@ -335,7 +333,7 @@ double SecondsOf(const Kernel& kernel, const Problem& problem, Bench& bench, dou
   return status.ok() ? seconds : 0;
 }
 
-// Whether a row gives its engine the operands in place, so that the engine alone is measured.
+// Whether a row passes operands to its engine in place, so that only the engine is measured.
 bool MeasuresEngine(const Kernel& kernel) {
   return kernel.a == kernel.recipe.a_compute && kernel.b == kernel.recipe.b_compute &&
          kernel.b != ElementType::kU8;
@@ -354,7 +352,7 @@ std::vector<const Kernel*> KernelsToMeasure(const Target& target) {
   return kernels;
 }
 
-// A product of the engine's own types. Small ones come in batches, all of the same operands.
+// A product of the engine's own types. Small products come in batches with shared operands.
 Problem EngineSample(const Kernel& kernel, int64_t m, int64_t n, int64_t k, Order a, Order b) {
   constexpr int64_t kMaxInBatch = 32;
   const ElementType sum = kernel.recipe.accumulation;
@@ -377,7 +375,7 @@ double SecondsOfSample(const Kernel& kernel, Bench& bench, const Problem& sample
          static_cast<double>(sample.batch);
 }
 
-// Products of the largest extents that take long are left out.
+// Whether a slow product of large extents can be extrapolated instead of measured.
 bool CanFollow(int64_t m, int64_t n, int64_t k) {
   constexpr int64_t kLarge = 384;
   constexpr int64_t kLongest = 1024;
@@ -394,7 +392,7 @@ ExtentGrid MeasureGrid(const Kernel& kernel, Bench& bench) {
   });
 }
 
-// Where both factors are large, libraries pack them, and it matters little how they lie.
+// If both factors are large, libraries pack them, and their order hardly matters.
 ExtentGrid MeasureTransposed(const Kernel& kernel, Bench& bench, Order a, Order b,
                              const ExtentGrid& plain) {
   constexpr int64_t kSmall = 64;
@@ -406,7 +404,7 @@ ExtentGrid MeasureTransposed(const Kernel& kernel, Bench& bench, Order a, Order 
   });
 }
 
-// What an element of X costs more where Y is biased: few columns, so that little else is done.
+// The extra cost per element of X if Y is biased. Uses few columns, so that other work is small.
 double MeasureBiased(const Kernel& biased, Bench& bench, const HostCosts& costs, Order a,
                      const ExtentGrid& grid) {
   constexpr int64_t kRows = 1024;
@@ -418,7 +416,7 @@ double MeasureBiased(const Kernel& biased, Bench& bench, const HostCosts& costs,
   return std::max(0.0, SecondsOfSample(biased, bench, sample) - others) / (kRows * kDepth);
 }
 
-// The row of an engine that gives it u8 values less 128; null: it has none.
+// The row of an engine that passes u8 values less 128 to it; null if there is none.
 const Kernel* BiasedRow(std::string_view engine, const Target& target) {
   for (const Kernel& kernel : Catalog(target.kind)) {
     const bool is_biased = kernel.a == ElementType::kU8 && kernel.b == ElementType::kU8 &&
@@ -446,8 +444,8 @@ EngineTimes MeasureEngine(const Kernel& kernel, Bench& bench, const HostCosts& c
   return times;
 }
 
-// Rows of the engine that differ in what their products cost: those of the smallest and of the
-// largest tiles, and one whose operands are narrower than a byte.
+// Rows of the engine with different costs: the smallest and the largest tiles, and a row with
+// operands narrower than a byte.
 std::set<const Kernel*> VariedRows(std::string_view engine, const Target& target) {
   const Kernel* smallest = nullptr;
   const Kernel* largest = nullptr;
@@ -483,8 +481,7 @@ SimulatorTimes MeasureSimulator(std::string_view engine, Bench& bench, const Hos
   return {.engine = std::string(engine), .seconds = {FitCosts(works)}};
 }
 
-// Operations a second of one thread of the engine that multiplies by factors of blocks; 0 where it
-// cannot be measured.
+// Operations per second on one thread of the engine for block factors; 0 if it cannot be measured.
 EngineRate MeasureBlockRate(const Kernel& kernel, Bench& bench) {
   constexpr double kMaxSeconds = 2e-3;
   EngineRate rate = {std::string(kernel.engine), 0};
@@ -511,7 +508,7 @@ HostCosts MeasureSharedCosts(const Target& target, int threads) {
   return costs;
 }
 
-// What one product of one element takes longer than one of many in a batch.
+// How much longer a single one-element product takes than one of a batch.
 double LaunchSeconds(const Kernel& kernel, Bench& bench, const ExtentGrid& grid) {
   using enum Order;
   Problem alone = EngineSample(kernel, 1, 1, 1, kRowMajor, kRowMajor);
@@ -519,7 +516,7 @@ double LaunchSeconds(const Kernel& kernel, Bench& bench, const ExtentGrid& grid)
   return std::max(0.0, SecondsOfSample(kernel, bench, alone) - grid.Seconds(1, 1, 1));
 }
 
-// As fast as a large cube is.
+// The rate of a large cube.
 double RateOf(const Kernel& kernel, const DeviceProfile& profile, const HostCosts& costs) {
   const absl::StatusOr<Problem> cube = kernel.sample(profile.target);
   if (!cube.ok()) return 0;
@@ -530,9 +527,9 @@ double RateOf(const Kernel& kernel, const DeviceProfile& profile, const HostCost
 }  // namespace
 
 DeviceProfile MeasureRates(const Target& target) {
-  // Rates are measured on one thread and multiplied by the threads. Several threads that share a
-  // core for a while, as on a busy machine, wait for each other by spinning; that was seen to make
-  // a rate 40 times too low for all of the daemon's life.
+  // Rates are measured on one thread and multiplied by the threads. Threads that temporarily share
+  // a core, as on a busy machine, spin while waiting for each other; that was seen to make a rate
+  // 40 times too low for the daemon's lifetime.
   const int threads = ThreadsOfLaunches();
   HostCosts costs = MeasureSharedCosts(target, threads);
   SetThreads(1);
@@ -572,11 +569,11 @@ DeviceProfile MeasureRates(const Target& target) {
   return profile;
 }
 
-// As numbers: the head, then the lists that it counts.
+// Serialized as numbers: the head, then the lists whose lengths are in the head.
 
 namespace {
 
-// What is the same for all profiles of the host. An engine is told by a kernel that has it.
+// The fixed part of a host profile. An engine is identified by one of its kernels.
 struct ProfileHead {
   double converted_elements_per_second = 0;
   double threads = 0;
@@ -611,7 +608,7 @@ double PositionOf(std::string_view engine, absl::Span<const Kernel> catalog) {
                              catalog.begin());
 }
 
-// Takes parts from the front of what is left. Once something is wrong, all are zeros.
+// Reads numbers from the front. After an error, returns zeros.
 class NumberReader {
  public:
   NumberReader(absl::Span<const double> numbers, absl::Span<const Kernel> catalog)
@@ -632,7 +629,7 @@ class NumberReader {
     is_right_ = is_right_ && position >= 0 && position < static_cast<double>(catalog_.size());
     if (is_right_) engine = catalog_[static_cast<size_t>(position)].engine;
   }
-  // There are no more of a list than kernels.
+  // A list is never longer than the list of kernels.
   size_t Count(double count) {
     is_right_ = is_right_ && count >= 0 && count <= static_cast<double>(catalog_.size());
     return is_right_ ? static_cast<size_t>(count) : 0;

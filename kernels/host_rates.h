@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// How fast the kernels of this host are, and how that is measured: on the calling thread alone, on
-// a machine that does other work too.
+// Measures the speed of this host's kernels, on the calling thread only, on a machine that may do
+// other work too.
 #pragma once
 
 #include <algorithm>
@@ -22,13 +22,12 @@ namespace gemmd {
 // threads that SetThreads gave it. Takes some tens of milliseconds for each engine.
 DeviceProfile MeasureRates(const Target& target);
 
-// What MeasureRates gave as plain numbers, for another process with the same catalogue.
+// A profile from MeasureRates as plain numbers, for another process with the same catalogue.
 std::vector<double> NumbersOf(const DeviceProfile& profile);
-// Errors: InvalidArgument where they are not such numbers.
+// The inverse of NumbersOf. Errors: InvalidArgument for malformed numbers.
 absl::StatusOr<DeviceProfile> ProfileOf(const Target& target, absl::Span<const double> numbers);
 
-// The time that the calling thread had a processor for. Unlike a wall clock's, it does not go on
-// while other threads have it.
+// CPU time of the calling thread. Unlike wall time, it does not advance while other threads run.
 inline double ThreadSeconds() {
   timespec now = {};
   clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now);
@@ -45,9 +44,9 @@ double SecondsOf(int calls, const Function& function, const Clock& clock) {
 // The shortest time of several calls, after one that warms caches. They end when the two shortest
 // agree, or when `max_seconds` are over. Calls too short for the clock are timed many at once.
 //
-// Where two calls take ten times as long as all may, as in a build for tests, they are all. One
-// call would not do: libraries make code at the first one, and a virtual machine's pauses count as
-// the time of the thread that they stop. `clock` returns seconds.
+// If two calls take ten times the limit, as in a test build, there are no more. One call would not
+// suffice: libraries generate code in the first one, and pauses of a virtual machine count as the
+// time of the thread that they stop. `clock` returns seconds.
 template <typename Function, typename Clock>
 double FastestSeconds(const Function& function, double max_seconds, const Clock& clock) {
   constexpr double kAgreement = 1.1;
@@ -79,12 +78,12 @@ double FastestSeconds(const Function& function, double max_seconds) {
 
 template <size_t kParts>
 struct TimedWork {
-  std::array<double, kParts> parts;  // How many of each.
+  std::array<double, kParts> parts;  // Number of each part.
   double seconds;                    // More than 0.
 };
 
-// The costs, none below 0, with which the sums of all works come closest to their times: least
-// squares of relative errors, by descent along one coordinate after the other.
+// Fits nonnegative costs to the measured times: least squares of relative errors, by coordinate
+// descent.
 template <size_t kParts>
 std::array<double, kParts> FitCosts(const std::vector<TimedWork<kParts>>& works) {
   constexpr int kSweeps = 20000;

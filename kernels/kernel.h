@@ -35,7 +35,7 @@ std::string_view NameOf(DeviceKind kind);
 
 struct RowFault;  // kernels/cpu/row_check.h
 
-// What kernels ask of a device.
+// The properties of a device that kernels depend on.
 struct Target {
   DeviceKind kind = DeviceKind::kCpu;
   bool has_avx512_vnni = false;       // Exact 8-bit dot products in oneDNN.
@@ -46,21 +46,20 @@ struct Target {
   absl::Span<const RowFault> faulty_rows = {};
 };
 
-// What a kernel does with factors of blocks (block_scale.h).
+// How a kernel applies block factors (block_scale.h).
 enum class BlockScaling : uint8_t {
-  kNone,  // It takes no such factors.
-  // k is cut into parts, where a block of A or of B ends. From zero on and in ascending k, a sum is
-  // made of each part's products and a total of the sums: every product and every addition rounds
-  // to f32, and what is added to the total is f32(f64(sum) * (f64(factor of A) * f64(factor of
-  // B))). The factor is 1 where an operand has none. This is all of the kernel's arithmetic: its
-  // bits are the same on every processor.
+  kNone,  // Does not support block factors.
+  // k is divided into parts at the end of each block of A or B. In ascending k, starting from zero,
+  // the products of each part are summed, and the sums are added to a total: every product and
+  // addition rounds to f32, and each part adds f32(f64(sum) * (f64(factor of A) * f64(factor of
+  // B))) to the total. The factor is 1 if an operand has none. This specifies the arithmetic
+  // completely: its bits are the same on every processor.
   kParts,
-  // The instruction takes factors itself (mma ... block_scale); those that the problem has not
-  // are 1.
+  // The instruction applies factors itself (mma ... block_scale); missing factors are 1.
   kInstruction,
 };
 
-// What a kernel computes with: the arithmetic as data, beside the instruction.
+// The arithmetic of a kernel as data, in addition to the instruction.
 struct Recipe {
   ElementType a_compute;     // Operands are widened into these, exactly,
   ElementType b_compute;     //   except tf32, whose low 13 bits are cleared first.
@@ -68,30 +67,30 @@ struct Recipe {
   bool exact;                // Accumulators are exact (s32: modulo 2^32).
   bool flushes_subnormals;   // Subnormal operands and results may count as zero.
   BlockScaling block_scaling = BlockScaling::kNone;
-  // Where it is not 0, the instruction's sums start from zero after every promotion_k elements of
-  // k, and each is added, in ascending k, to a total in f32, rounded to nearest even.
+  // If not 0, the instruction's sums start from zero after every promotion_k elements of k, and
+  // each is added, in ascending k, to a total in f32, rounded to nearest even.
   int promotion_k = 0;
   // Operands are f32, and the instruction multiplies the two f16 into which each element is split,
   // as split_float.h says. a_compute and b_compute are f32.
   bool splits_f32 = false;
 
-  // How many times as long as predicted a product may take because of the numbers in it: split f32
-  // whose sums have to be made in f64 (split_float.h) take up to 16 times as long.
+  // How many times longer than predicted a product may take, depending on its values: split f32
+  // with sums that must be computed in f64 (split_float.h) take up to 16 times as long.
   int64_t times_for_data() const { return splits_f32 ? 16 : 1; }
 
   bool operator==(const Recipe&) const = default;
 };
 
-// Memory for what a launch derives from one operand (Kernel::derived), which outlives the launch:
-// the next one finds it made. 64-byte aligned.
+// Memory for the data that a launch derives from one operand (Kernel::derived). It outlives the
+// launch, so that the next launch can reuse it. 64-byte aligned.
 struct OperandForm {
-  std::byte* bytes = nullptr;  // Null: that part of the workspace serves.
-  bool is_made = false;        // Otherwise this launch makes it, if it succeeds.
+  std::byte* bytes = nullptr;  // Null: use that part of the workspace.
+  bool is_made = false;        // If false, this launch fills it, if it succeeds.
 };
 
 // The operands of one launch. Everything is borrowed and outlives the launch.
 //
-// Matrices lie as the problem's layouts say and need no alignment. `d` overlaps nothing.
+// Matrices have the problem's layouts and need no alignment. `d` must not overlap inputs.
 struct GemmArgs {
   const Problem& problem;
   Target target;                    // The device that it runs on.
@@ -101,52 +100,52 @@ struct GemmArgs {
   const std::byte* bias;            // m or n packed elements; null if there is no bias.
   absl::Span<const float> a_scale;  // Empty, 1 or m values.
   absl::Span<const float> b_scale;  // Empty, 1 or n values.
-  std::byte* d;                     // D is written whole; padding between lines is left alone.
-  // At least workspace_bytes(problem), 64-byte aligned; on GPUs without what forms take of that.
+  std::byte* d;                     // D All of D is written; padding between lines is not.
+  // At least workspace_bytes(problem), 64-byte aligned; on GPUs, less the parts stored in forms.
   absl::Span<std::byte> workspace;
-  // Becomes true, from any thread, once nobody wants D any more. Null: somebody always does.
+  // Set by any thread once D is no longer needed. Null: the launch is never aborted.
   AbortFlag abort = nullptr;
-  AbortWord abort_word = {};  // Kernels of GPUs look at this one instead.
-  // Only where Kernel::derived returns bytes.
+  AbortWord abort_word = {};  // Used by GPU kernels instead of `abort`.
+  // Used only if Kernel::derived returns bytes.
   OperandForm a_form = {};
   OperandForm b_form = {};
-  // Factors of blocks, as the problem's a_blocks and b_blocks say; null where it has none.
+  // Block factors, as described by the problem's a_blocks and b_blocks; null if there are none.
   const std::byte* a_factors = nullptr;
   const std::byte* b_factors = nullptr;
 };
 
-// Whether the launch should end now, with AbortedLaunch(). Kernels of the host ask between tiles,
-// panels and matrices of a batch, at least every few milliseconds.
+// Whether the launch should end now, with AbortedLaunch(). Host kernels check between tiles, panels
+// and matrices of a batch, at least every few milliseconds.
 inline bool IsAborted(const GemmArgs& args) { return IsSet(args.abort); }
 
-// Cancelled: what was written of D means nothing.
+// Cancelled: the written parts of D are meaningless.
 absl::Status AbortedLaunch();
 
-// The part of the workspace that holds what a launch derives from one operand alone, such as its
-// packed lines. These bytes stay the same as long as the operand does. There are none if the
-// operand is read as it lies.
+// The part of the workspace with data that a launch derives from one operand only, such as its
+// packed lines. These bytes are valid as long as the operand does not change. Empty if the operand
+// is read in place.
 struct DerivedOperand {
   int64_t offset = 0;
   int64_t bytes = 0;
-  // Launches that derive the same bytes from the same operand have the same number, also those of
-  // other kernels of the same kind of device.
+  // Launches that derive the same bytes from the same operand have the same number, even with other
+  // kernels of the same kind of device.
   uint32_t form = 0;
 };
 
 struct DeviceProfile;  // kernels/device_profile.h
 struct Kernel;
 
-// Seconds that an engine takes at `rate` operations a second, plus the conversion of every element
-// that the engine does not take or give unchanged.
+// Seconds that an engine takes at `rate` operations a second, plus the conversion of elements that
+// the engine does not read or write directly.
 double EngineSeconds(const Kernel& kernel, const Problem& problem, const DeviceProfile& profile,
                      double rate);
 // A cube of the kernel's types that takes milliseconds: 384 on `cpu`, 128 elsewhere.
 absl::StatusOr<Problem> SampleCube(const Kernel& kernel, const Target& target);
-// Serves families that derive nothing from one operand alone.
+// For families that derive nothing from a single operand.
 absl::StatusOr<DerivedOperand> DeriveNothing(const Kernel& kernel, const Problem& problem,
                                              mma::Operand operand);
 
-// What the rows of a family do; Kernel states the contracts.
+// The functions of a kernel family; see Kernel for the contracts.
 struct KernelFamily {
   absl::Status (*available)(const Kernel& kernel, const Target& target);
   absl::Status (*supports)(const Kernel& kernel, const Problem& problem);
@@ -164,7 +163,7 @@ struct Kernel {
   DeviceKind device_kind;
   std::string_view provider;  // "oneDNN"
   std::string_view engine;    // What does the multiplying and has one measured rate: "onednn.bf16".
-  std::string_view how;       // One sentence for people.
+  std::string_view how;       // A one-sentence description.
   ElementType a;
   ElementType b;
   Recipe recipe;
@@ -200,8 +199,8 @@ struct Kernel {
     return family->sample(*this, target);
   }
 
-  // What a launch of a supported problem derives from A or B alone, and where it is in the
-  // workspace. Resident tensors keep it from product to product.
+  // The data that a launch of a supported problem derives from only A or only B, and its place in
+  // the workspace. Resident tensors keep it between products.
   absl::StatusOr<DerivedOperand> derived(const Problem& problem, mma::Operand operand) const {
     return family->derived(*this, problem, operand);
   }
@@ -229,12 +228,11 @@ absl::Span<const Kernel> Catalog();
 // The kernels of one kind of device.
 absl::Span<const Kernel> Catalog(DeviceKind kind);
 
-// Errors: NotFound; the message names the nearest names of the catalogue.
+// Errors: NotFound; the message lists the nearest names in the catalogue.
 absl::StatusOr<const Kernel*> FindKernel(std::string_view name);
 
-// OK if A and B have the kernel's types, its accumulation is as precise as asked for, and it takes
-// factors of blocks if there are any.
-// Errors: Unimplemented: field, got, want.
+// OK if A and B have the kernel's types, its accumulation is as precise as requested, and it
+// supports block factors if there are any. Errors: Unimplemented: field, got, want.
 absl::Status SupportsTypes(const Kernel& kernel, const Problem& problem);
 
 // SupportsTypes for a kernel with an instruction, whose sparsity, operation on bits and factors of

@@ -64,17 +64,16 @@ class Comparison {
   std::array<Bits, 256> equal_ = {};  // By byte: where the unknown name has it.
 };
 
-// Columns are kept for each length of the known name's beginning: what a name shares with the one
-// before it is not computed again. A name is given up as soon as it cannot be among the least: each
-// byte that is left brings the distance down by one at most, and one that the unknown name does not
-// have by nothing.
-// Returns how many columns it computed.
+// Columns are kept for each prefix length of the known name, so that the prefix shared with the
+// previous name is not recomputed. A name is abandoned once it cannot be among the nearest: each
+// remaining byte reduces the distance by at most one, and a byte that the unknown name lacks by
+// nothing. Returns how many columns it computed.
 template <typename Bits, typename Entries, typename Least>
 size_t FindLeast(const Entries& sorted, size_t longest, std::string_view name, Least& least) {
   const Comparison<Bits> comparison(name);
   std::vector<Column<Bits>> columns(longest + 1, comparison.First());
-  std::vector<int> common(longest + 1);  // Bytes of the beginning that the unknown name has, too.
-  size_t before = 0;                     // Bytes of the name before,
+  std::vector<int> common(longest + 1);  // Bytes of the prefix that also occur in the unknown name.
+  size_t before = 0;                     // Bytes of the previous name,
   size_t computed = 0;                   //   and columns of it.
   size_t steps = 0;
   for (const auto& entry : sorted) {
@@ -106,13 +105,13 @@ size_t SharedBytes(std::string_view a, std::string_view b) {
 
 }  // namespace
 
-// The least few of those that were offered.
+// Keeps the nearest few of the offered names.
 class NameIndex::Least {
  public:
-  // `most`: no less than the distance of any of them.
+  // `most`: an upper bound of all distances.
   Least(size_t count, int most) : count_(count), most_(most) {}
 
-  // Whether one that is no nearer than this may be among them.
+  // Whether a name at this distance may be among the nearest.
   bool MayHave(const Near& near) const {
     if (near.distance > most_) return false;
     return found_.size() < count_ || (count_ > 0 && near < found_.back());
@@ -129,7 +128,7 @@ class NameIndex::Least {
  private:
   const size_t count_;
   const int most_;
-  std::vector<Near> found_;  // Least first.
+  std::vector<Near> found_;  // Nearest first.
 };
 
 NameIndex::NameIndex(absl::Span<const std::string_view> names) : entries_(names.size()) {
@@ -164,7 +163,7 @@ std::vector<NameIndex::Near> NameIndex::FindNearest(std::string_view name, size_
     if (columns != nullptr) *columns += computed;
     return least.Take();
   };
-  // As many others are no further away than those beside which the name would stand.
+  // The neighbours in sorted order give an initial upper bound of the distances.
   const auto beside = std::lower_bound(
       sorted_.begin(), sorted_.end(), name,
       [](const Entry& entry, std::string_view wanted) { return entry.name < wanted; });

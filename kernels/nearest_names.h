@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Known names: finding one, and the error for an unknown one with the known names that look most
-// like it.
+// Look-up of known names, and the error for an unknown name, which lists the most similar known
+// names.
 #pragma once
 
 #include <compare>
@@ -16,22 +16,22 @@
 
 namespace gemmd {
 
-// Made once of names that do not change, so that an unknown name takes little of the daemon's time.
+// Built once from constant names, so that unknown names cost the daemon little time.
 class NameIndex {
  public:
   explicit NameIndex(absl::Span<const std::string_view> names);
 
-  // The name's position among those that the index was made of.
+  // The name's position in the list from which the index was built.
   std::optional<size_t> Find(std::string_view name) const;
 
   // The positions of the `count` names of the least edit distance (bytes inserted, deleted and
-  // replaced) to the first kMaxNameBytes of `name`, nearest first; of names as near as one another
-  // the one with the lower position first. Adds to `columns`, if not null, how many columns of the
-  // tables of edit distances it computed: each takes a few operations on 64 or 128 bits.
+  // replaced) to the first kMaxNameBytes of `name`, nearest first; equally near names in order of
+  // position. Adds to `columns`, if not null, the number of computed columns of edit-distance
+  // tables: each takes a few operations on 64 or 128 bits.
   std::vector<size_t> Nearest(std::string_view name, size_t count, size_t* columns = nullptr) const;
 
-  // The position of the nearest name if it looks like `name`: at most a third of its bytes, or two
-  // where they are few, are other ones.
+  // The position of the nearest name if it is similar to `name`: at most a third of the bytes
+  // differ, or two bytes of a short name.
   std::optional<size_t> Similar(std::string_view name) const;
 
   // NotFound: "field: got name, want WANTED (nearest: ...)". The message holds only the beginning
@@ -43,7 +43,7 @@ class NameIndex {
   struct Entry {
     std::string name;
     size_t position = 0;
-    size_t shared = 0;  // Bytes at its beginning that the name before it has too.
+    size_t shared = 0;  // Length of the prefix shared with the previous name.
   };
 
   struct Near {

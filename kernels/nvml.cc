@@ -18,8 +18,7 @@ constexpr int kCorrected = 0;         // NVML_MEMORY_ERROR_TYPE_CORRECTED
 constexpr int kUncorrected = 1;       // NVML_MEMORY_ERROR_TYPE_UNCORRECTED
 constexpr int kSinceDriverStart = 0;  // NVML_VOLATILE_ECC
 
-// The value that f(device, arguments..., T* value) gives; absent if the function is missing or
-// fails.
+// The value from f(device, arguments..., T* value); absent if the function is missing or fails.
 template <typename T, typename Function, typename... Arguments>
 std::optional<T> Ask(Function* function, void* device, Arguments... arguments) {
   T value = {};

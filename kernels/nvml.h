@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What NVIDIA's management library (NVML) tells of a GPU. The library is found at run time and its
-// functions are declared here. This class only reads, and needs no CUDA context.
+// Readings of a GPU from NVIDIA's management library (NVML). The library is found at run time and
+// its functions are declared here. This class only reads, and needs no CUDA context.
 #pragma once
 
 #include <cstdint>
@@ -14,7 +14,7 @@
 
 namespace gemmd {
 
-// The state of a GPU at one moment. A value that this GPU or its driver does not tell is absent.
+// The state of a GPU at one moment. Values that this GPU or its driver does not report are absent.
 struct GpuReading {
   std::optional<double> utilization;         // Share of the time with a kernel running, 0..1.
   std::optional<double> memory_utilization;  // Share of the time its memory is accessed, 0..1.
@@ -45,7 +45,7 @@ class Nvml {
 
   std::string driver_version() const;  // "580.159.04"; empty where it cannot be read.
   std::string uuid() const;            // "GPU-..."; empty where it cannot be read.
-  int sm_clock_mhz() const;            // The present clock; 0 where it cannot be read.
+  int sm_clock_mhz() const;            // The current clock; 0 if it cannot be read.
 
   // Takes some milliseconds on some GPUs, and never returns on one that hangs. Threads: any.
   GpuReading Read() const;
@@ -81,8 +81,8 @@ class Nvml {
   void FindFunctions();
 
   DynamicLibrary library_;
-  // nvmlShutdown, from when NVML is initialised: before the library goes, which forgets what it
-  // allocated.
+  // Calls nvmlShutdown once NVML is initialized, before the library is unloaded, which would leak
+  // its allocations.
   std::unique_ptr<int(), ShutDown> initialised_;
   void* device_ = nullptr;
   Functions functions_;

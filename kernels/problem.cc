@@ -171,7 +171,7 @@ absl::Status ValidateBias(const Problem& problem) {
                 "sizes in bytes below 2^63");
 }
 
-// The bytes of all matrices together, each of which has a size.
+// The total bytes of all matrices read.
 Checked AllBytesRead(const Problem& problem) {
   const auto bytes = [&](const MatrixLayout& layout) -> Checked {
     return BytesOf("", layout, problem.batch).value_or(ByteCount{}).least;
@@ -301,7 +301,7 @@ std::string_view NameOf(ShapeClass shape) {
 int64_t Operations(const Problem& problem) {
   const Checked operations = Checked(2) * problem.m * problem.n * problem.k * problem.batch;
   return operations.value().value_or(
-      0);  // Only products with a factor of 0 can overflow on the way.
+      0);  // Only products with a factor of 0 can overflow before that.
 }
 
 int64_t BytesRead(const Problem& problem) { return AllBytesRead(problem).value().value_or(0); }

@@ -2,9 +2,9 @@
 //
 // One matrix product, or a batch of them: D = activation(alpha * A B + beta * C + bias).
 //
-// A is m x k, B is k x n, and C and D are m x n, as the product uses them: a request's transposed
-// operand has become one of the other order. This is plain data; the bytes are elsewhere (kernel.h,
-// GemmArgs).
+// A is m x k, B is k x n, and C and D are m x n, as the product uses them: a transposed operand in
+// a request has become an operand of the other order. This is plain data; the bytes are elsewhere
+// (kernel.h, GemmArgs).
 #pragma once
 
 #include <cstddef>
@@ -28,11 +28,11 @@ struct Problem {
   int64_t batch = 1;
   MatrixLayout a;
   MatrixLayout b;
-  MatrixLayout c;  // Meaningless where beta is 0.
+  MatrixLayout c;  // Meaningless if beta is 0.
   MatrixLayout d;
   // Products are added in this type or a more precise one.
   ElementType accumulation = ElementType::kF32;
-  // Whether sums may be left to the tensor core alone, however few bits it keeps (promotion.h).
+  // Whether the tensor core may compute whole sums with the few bits that it keeps (promotion.h).
   bool fast_accumulation = false;
   BitOperation bit_operation = BitOperation::kAnd;
   double alpha = 1;
@@ -44,8 +44,8 @@ struct Problem {
   BlockScale a_blocks;  // Meaningless unless a_scale is kBlocks.
   BlockScale b_blocks;
   Activation activation = Activation::kNone;
-  // Whether the bytes of A and of B stay for further products, so that what a kernel derives from
-  // them (Kernel::derived) is made once. Changes what a product is expected to take, and no bit.
+  // Whether A and B are resident, so that data derived from them (Kernel::derived) is computed only
+  // once. Affects predicted times, but no bits.
   bool a_stays = false;
   bool b_stays = false;
 
@@ -53,12 +53,12 @@ struct Problem {
   // Whether A and B are read at all.
   bool has_product() const { return k > 0 && alpha != 0; }
   bool has_output() const { return batch > 0 && !d.empty(); }
-  // Whether the epilogue multiplies by factors. Those of blocks are a part of the product.
+  // Whether the epilogue multiplies by factors. (Block factors are a part of the product.)
   bool has_scales() const { return IsOfLines(a_scale) || IsOfLines(b_scale); }
   bool has_block_scales() const {
     return a_scale == ScaleKind::kBlocks || b_scale == ScaleKind::kBlocks;
   }
-  // Null where the operand has no factors of blocks.
+  // Null if the operand has no block factors.
   const BlockScale* blocks_of_a() const {
     return a_scale == ScaleKind::kBlocks ? &a_blocks : nullptr;
   }
@@ -97,8 +97,8 @@ absl::Status Validate(const Problem& problem);
 // different integers unless both have 8 or both have 4 bits).
 absl::StatusOr<ElementType> DefaultAccumulation(ElementType a, ElementType b);
 
-// Kinds of products for which a kernel behaves alike: its predictions are wrong for the same
-// reasons (Correction), and it fails on the same paths (DeviceTrust).
+// Classes of products for which a kernel behaves alike: its predictions err for the same reasons
+// (Correction), and it fails on the same code paths (DeviceTrust).
 enum class ShapeClass : uint8_t {
   kNoProduct,  // Nothing is multiplied.
   kSmall,      // One matrix that takes about as long as starting it.

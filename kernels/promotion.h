@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Promotion: sums of a part of k are made by the tensor core and added up in f32 beside it.
+// Promotion: the tensor core sums a part of k at a time, and these sums are added in f32 outside
+// it.
 //
 // The tensor cores of sm_89 and sm_90 keep 13 fraction bits of a sum of fp8 products, so that the
 // error of a long sum grows with k: 1.35e-1 of the largest D for 8192 products of numbers from 0 to
-// 1. With sums of 128 that are added in f32 it stays what one such sum has. 128 is one stage of the
-// kernels of warpgroups (128 bytes of a line), and what DeepGEMM takes.
+// 1. With sums over 128 of k that are added in f32, the error stays that of one such sum. 128 is
+//    one stage of warpgroup kernels (128 bytes of a line), and DeepGEMM's choice.
 #pragma once
 
 #include "kernels/mma/arithmetic.h"
@@ -23,8 +24,8 @@ constexpr bool HasPromotedRows(const mma::Instruction& instruction) {
          instruction.d == ElementType::kF32;
 }
 
-// Whether the chip's own sums of the instruction, which has promoted rows, are so short of bits
-// that they are promoted by default.
+// Whether the instruction, which has promoted rows, keeps so few bits on this chip that its sums
+// are promoted by default.
 constexpr bool NeedsPromotion(const mma::Instruction& instruction, mma::Chip chip) {
   return HasPromotedRows(instruction) &&
          mma::ArithmeticOf(instruction, chip).stored_bits < mma::model::kF32Bits;

@@ -24,7 +24,7 @@ double NoiseOf(const Kernel& kernel) {
   return kernel.device_kind == DeviceKind::kCuda ? 0.02 : 0.1;
 }
 
-// The rate that predictions for a kernel rest on.
+// The rate that predictions for a kernel are based on.
 struct Rate {
   enum class Of { kKernel, kEngine, kNothing };
   Of of = Of::kNothing;
@@ -49,7 +49,7 @@ bool Answers(const Kernel& kernel, const Kernel& wanted) {
   return ShareInstruction(kernel, wanted);
 }
 
-// The kernel whose bits the caller gets; null where it may be any, as on a device of libraries.
+// The kernel whose bits the caller gets; null if any may be used, as on a device with libraries.
 const Kernel* ModelOf(const Problem& problem, const Constraints& constraints,
                       const Target& target) {
   if (constraints.kernel != nullptr || target.kind == DeviceKind::kCpu) return nullptr;
@@ -164,8 +164,8 @@ std::string ExplainNearest(const std::vector<Refusal>& refusals, const Problem& 
   return text;
 }
 
-// Why the kernel that was asked for is not a candidate: its own refusal, or that of the first
-// kernel that would stand for it.
+// Why the requested kernel is not a candidate: its own refusal, or that of the first equivalent
+// kernel.
 std::string ExplainWanted(const Kernel& wanted, const Problem& problem, const Target& target,
                           const std::vector<Refusal>& refusals) {
   for (const Refusal& refusal : refusals) {
@@ -177,7 +177,7 @@ std::string ExplainWanted(const Kernel& wanted, const Problem& problem, const Ta
 }
 
 int64_t ToNanoseconds(double seconds) {
-  constexpr double kLongest = 0x1p57;  // Some four years; a few times that cannot overflow.
+  constexpr double kLongest = 0x1p57;  // About four years; a few times that cannot overflow.
   const double ns = std::max(std::ceil(seconds * 1e9), 0.0);
   return ns < kLongest ? static_cast<int64_t>(ns) : static_cast<int64_t>(kLongest);
 }

@@ -16,12 +16,12 @@ namespace gemmd {
 // A kernel that has misbehaved on a device.
 struct DistrustedKernel {
   const Kernel* kernel = nullptr;
-  absl::Status why;  // What a request is answered that no other kernel can serve.
+  absl::Status why;  // The error for a request that only this kernel could serve.
 };
 
-// What the caller asks of the kernel, in addition to the problem.
+// The caller's constraints on the kernel, in addition to the problem.
 struct Constraints {
-  // Null: any kernel. A kernel of another kind of device stands for all kernels of the same
+  // Null: any kernel. A kernel of another kind of device represents all kernels with its
   // instruction.
   const Kernel* kernel = nullptr;
   bool deterministic = false;
@@ -48,16 +48,15 @@ struct Selection {
 };
 
 // Ranks the kernels of `catalog` for a valid problem by predicted time. Among those within 10 % of
-// the fastest, on a GPU within 2 %, the first in the catalogue comes first, and so on with those
-// that remain. So noise in the measured rates does not change the choice, and the choice is within
-// that of the fastest.
-// On a GPU or a simulator, a kernel that is not asked for by name gives the bits of the chip's
-// default recipe (default_recipe.h), whichever it is; any other is refused.
+// the fastest (2 % on a GPU), the first in the catalogue comes first, and so on for the rest. So
+// noise in the measured rates does not change the choice, and the choice is within that margin of
+// the fastest. On a GPU or a simulator, unless a kernel is named, every candidate gives the bits of
+// the chip's default recipe (default_recipe.h); others are refused.
 Selection Select(absl::Span<const Kernel> catalog, const Problem& problem,
                  const Constraints& constraints, const DeviceProfile& profile);
 
-// The first candidate, or null if there is none. It is found on the path of every request: it makes
-// no text and asks only rows of the problem's types, which took 6 us for 76 rows.
+// The first candidate, or null if there is none. Every request calls this: it builds no text and
+// asks only rows of the problem's types, which took 6 us for 76 rows.
 const Kernel* FindBest(absl::Span<const Kernel> catalog, const Problem& problem,
                        const Constraints& constraints, const DeviceProfile& profile);
 
@@ -72,7 +71,7 @@ const Kernel& FindBestLike(const Kernel& like, absl::Span<const Kernel> catalog,
 absl::StatusOr<const Kernel*> Choose(absl::Span<const Kernel> catalog, const Problem& problem,
                                      const Constraints& constraints, const DeviceProfile& profile);
 
-// The time that a product should take on a device that does nothing else.
+// The predicted time of a product on an otherwise idle device.
 struct PredictedTime {
   int64_t kernel_ns = 0;
   int64_t copy_ns = 0;  // Its operands and result, to the device and back.
@@ -80,13 +79,13 @@ struct PredictedTime {
   int64_t total_ns() const { return kernel_ns + copy_ns; }
 };
 
-// The kernel's part is what its family says: at the kernel's own rate where the profile has one,
-// otherwise at its engine's, otherwise at 1e9 operations a second. A device of the host reads
-// operands where they lie; only the memory of D is made. Each part is at most 2^57.
+// The kernel's family predicts its part: at the kernel's own rate if the profile has one, else at
+// its engine's, else at 1e9 operations per second. A host device reads operands in place and only
+// allocates D. Each part is at most 2^57.
 PredictedTime Predict(const Kernel& kernel, const Problem& problem, const DeviceProfile& profile);
 
-// Whether predictions for the kernel rest on something measured: the kernel itself, or its engine
-// where only engines are measured.
+// Whether predictions for the kernel are based on a measurement: of the kernel itself, or of its
+// engine if only engines are measured.
 bool HasRate(const Kernel& kernel, const DeviceProfile& profile);
 
 }  // namespace gemmd

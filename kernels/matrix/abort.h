@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// How work that runs on several threads ends early: nobody wants it any more, or one of its threads
-// threw an exception.
+// How work on several threads ends early: it is aborted, or one of its threads throws an exception.
 #pragma once
 
 #include <atomic>
@@ -10,23 +9,22 @@
 
 namespace gemmd {
 
-// A flag that becomes true, from any thread, once nobody wants the work any more; null: somebody
-// always does.
+// A flag that any thread sets to abort the work. Null: never aborted.
 using AbortFlag = const std::atomic<bool>*;
 
 inline bool IsSet(AbortFlag abort) {
   return abort != nullptr && abort->load(std::memory_order_relaxed);
 }
 
-// The same for a launch on a GPU, in memory that the GPU reads: nobody wants the work any more once
-// the word has the value. Null: somebody always does.
+// The same for a launch on a GPU, in memory that the GPU reads: the work is aborted once the word
+// has the value. Null: never aborted.
 struct AbortWord {
   const uint64_t* word = nullptr;
   uint64_t value = 0;
 };
 
-// Hands the first exception of a loop's threads to the thread that called it. Without this an
-// exception that leaves a thread ends the process, and memory can run out on any of them.
+// Passes the first exception of a loop's threads to the calling thread. An exception that leaves a
+// thread would end the process, and any thread may run out of memory.
 class FirstException {
  public:
   // Calls body(), and keeps what it throws if it is the first. Threads: any.
@@ -39,10 +37,10 @@ class FirstException {
     }
   }
 
-  // Whether something was thrown, so that the rest is unnecessary. Threads: any.
+  // Whether a thread has thrown, so that the remaining work is unnecessary. Threads: any.
   bool is_there() const { return is_there_.load(std::memory_order_relaxed); }
 
-  // Throws it again, if there is one, once all threads have ended.
+  // Rethrows the exception, if any. Call once all threads have ended.
   void Rethrow() const {
     if (exception_ != nullptr) std::rethrow_exception(exception_);
   }

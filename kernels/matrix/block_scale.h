@@ -1,10 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Factors of blocks of an operand: one for so many rows of A, or columns of B, times so many
-// elements along k. An element counts as its value times the factor of its block.
-//
-// Factors lie k fastest: those of the first rows for k = 0, 1, 2 ... blocks, then those of the next
-// rows. The last block of either direction may be shorter. They need no alignment.
+// Block factors of an operand: one factor per block of `lines` rows of A (or columns of B) by
+// `depth` elements along k. An element stands for its value times the factor of its block. Factors
+// are stored with k fastest: those of the first rows for blocks 0, 1, 2 ... along k, then those of
+// the next rows. The last block in either direction may be shorter. Factors need no alignment.
 #pragma once
 
 #include <cstddef>
@@ -30,17 +29,16 @@ float DecodeFactor(FactorType type, const std::byte* factor);
 struct BlockScale {
   FactorType type = FactorType::kF32;
   int64_t lines = 1;        // Rows of A or columns of B that share a factor.
-  int64_t depth = 1;        // Elements along k that share it.
-  bool per_matrix = false;  // Each matrix of a batch has its own, one after the other.
+  int64_t depth = 1;        // Elements along k that share a factor.
+  bool per_matrix = false;  // Each matrix of a batch has its own factors, stored consecutively.
 
   int64_t line_blocks(int64_t extent) const { return extent / lines + (extent % lines != 0); }
   int64_t depth_blocks(int64_t k) const { return k / depth + (k % depth != 0); }
-  // From the factors of one matrix to those of the next. The product does not overflow in a valid
-  // problem.
+  // Bytes of one matrix's factors. The product does not overflow in a valid problem.
   int64_t matrix_bytes(int64_t extent, int64_t k) const {
     return per_matrix ? line_blocks(extent) * depth_blocks(k) * BytesOf(type) : 0;
   }
-  // The place of an element's factor among those of its matrix, in bytes.
+  // The offset of an element's factor in those of its matrix, in bytes.
   int64_t offset(int64_t line, int64_t depth_at, int64_t k) const {
     return (line / lines * depth_blocks(k) + depth_at / depth) * BytesOf(type);
   }
@@ -57,11 +55,11 @@ std::string NameOf(const BlockScale& blocks);
 absl::StatusOr<int64_t> FactorBytes(std::string_view field, const BlockScale& blocks,
                                     int64_t extent, int64_t k, int64_t batch);
 
-// Whether elements of a type may have such factors: floats of at most 8 bits.
+// Whether elements of a type may have block factors: floats of at most 8 bits.
 bool TakesBlockScale(ElementType type);
 
-// Where the part of k that begins at `first` ends: both factors of a product are the same within a
-// part. Null: that operand has none.
+// The end of the part of k that begins at `first`; within a part, both factors are constant. Null:
+// that operand has no factors.
 int64_t EndOfPart(const BlockScale* a, const BlockScale* b, int64_t first, int64_t k);
 
 }  // namespace gemmd

@@ -114,7 +114,7 @@ double Decode(ElementType type, uint64_t bits) {
 uint64_t LoadBits(ElementType type, const std::byte* line, int64_t index) {
   const int64_t width = BitsOf(type);
   const int64_t first = index * width;
-  uint64_t word = 0;  // An element narrower than a byte may lie in two of them.
+  uint64_t word = 0;  // An element narrower than a byte may span two bytes.
   std::memcpy(&word, line + first / 8, static_cast<size_t>((first % 8 + width + 7) / 8));
   return width == 64 ? word : word >> first % 8 & ((uint64_t{1} << width) - 1);
 }
@@ -143,8 +143,8 @@ namespace {
 constexpr int64_t kChunk =
     512;  // A multiple of 8, so that chunks of packed elements start on a byte.
 
-// Encodes types of whole bytes. There are two loops because compilers make vector code of each, but
-// not of both together.
+// Encodes types of whole bytes. Two separate loops, because compilers vectorize each but not a
+// fused one.
 template <ElementType kType, typename Word, typename T>
 void EncodeWords(const T* values, int64_t count, std::byte* line) {
   for (int64_t first = 0; first < count; first += kChunk) {

@@ -33,8 +33,8 @@ struct Wide<double> {
   }
 };
 
-// a < b ? x : y, for a and b whose top bit is 0. For f32 it uses a mask, which makes vector code;
-// baseline x86 cannot compare vectors of 64-bit words.
+// a < b ? x : y, for a and b whose top bit is 0. For f32 it uses a mask, which vectorizes; baseline
+// x86 cannot compare vectors of 64-bit words.
 template <typename Word>
 constexpr Word ChooseIfLess(Word a, Word b, Word x, Word y) {
   if constexpr (sizeof(Word) == 4) {
@@ -45,7 +45,7 @@ constexpr Word ChooseIfLess(Word a, Word b, Word x, Word y) {
   }
 }
 
-// The bits of a number; every NaN gives the bits of the one NaN that elements get.
+// The bits of a number; every NaN gives the bits of the canonical NaN.
 template <typename T>
 constexpr typename Wide<T>::Word BitsWithOneNan(T value) {
   using Word = typename Wide<T>::Word;
@@ -138,7 +138,7 @@ constexpr float DecodeNarrowFloat(uint32_t code) {
   constexpr int kShift = Wide<float>::kFractionBits - kFormat.fraction_bits;
   constexpr uint32_t kAllOnes = (uint32_t{1} << (kWidth - 1)) - 1;
   constexpr uint32_t kTopExponent = kAllOnes >> kFormat.fraction_bits << kFormat.fraction_bits;
-  // The first code that is no finite number, if there is one.
+  // The first code that is not a finite number, if there is one.
   constexpr uint32_t kFirstSpecial = kFormat.has_infinity ? kTopExponent : kAllOnes;
   const uint32_t magnitude = code & kAllOnes;
   const uint32_t sign = code >> (kWidth - 1) << 31;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Sizes of matrices in checked 64-bit arithmetic, and where their elements lie in memory.
+// Sizes of matrices in checked 64-bit arithmetic, and their layout in memory.
 #pragma once
 
 #include <cstddef>
@@ -17,7 +17,8 @@ namespace gemmd {
 // A product or sum of non-negative numbers; it is absent once it exceeds 63 bits.
 class Checked {
  public:
-  Checked(int64_t value) : value_(value) {}  // NOLINT(google-explicit-constructor): numbers mix in.
+  Checked(int64_t value)
+      : value_(value) {}  // NOLINT(google-explicit-constructor): mixes with plain numbers.
 
   friend Checked operator*(Checked a, Checked b) {
     Checked result(0);
@@ -47,11 +48,10 @@ inline Checked PackedBytes(ElementType type, int64_t count) {
   return Checked(count / 8) * Checked(bits) + Checked((count % 8 * bits + 7) / 8);
 }
 
-// How a batch of matrices of one shape lies in memory. A line is a row (row major) or a column.
-//
-// A sparse matrix is row major, and its rows, columns and leading dimension (= columns) are those
-// of the dense one. Its bytes lie as SparseLayoutOf(type, rows, columns) says; nothing said here
-// about lines is true of them.
+// The memory layout of a batch of matrices of one shape. A line is a row (row major) or a column. A
+// sparse matrix is row major, and its rows, columns and leading dimension (= columns) are those of
+// the dense matrix. SparseLayoutOf(type, rows, columns) describes its bytes; the functions about
+// lines do not apply to it.
 struct MatrixLayout {
   ElementType type = ElementType::kF32;
   Order order = Order::kRowMajor;
@@ -92,10 +92,10 @@ struct ByteCount {
 absl::StatusOr<ByteCount> BytesOf(std::string_view field, const MatrixLayout& layout,
                                   int64_t batch);
 
-// Elements of a batch of matrices; a matrix that all products share counts once.
+// Elements of a batch of matrices; a shared matrix counts once.
 double ElementsOf(const MatrixLayout& layout, int64_t batch);
 
-// A range of bytes, one of many that are copied together.
+// One of many ranges of bytes that are copied together.
 struct CopiedPart {
   const std::byte* from = nullptr;
   std::byte* to = nullptr;

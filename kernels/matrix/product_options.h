@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The choices that a product leaves. Without other headers: every file of device code includes
-// them.
+// Enumerations of a product's options. Includes no other headers, because every file of device code
+// includes this one.
 #pragma once
 
 #include <cstdint>

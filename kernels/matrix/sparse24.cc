@@ -131,7 +131,7 @@ int64_t PruneTile(const SparseJob& job, int64_t tile, int64_t group) {
   for (int i = 0; i < kUnits * kUnits; ++i) {
     squares[i] = MagnitudeOfSquare<Form>(job, tile, group, i / kUnits, i % kUnits);
   }
-  // Any order will do: a choice itself knows which of equals is preferred.
+  // The order does not matter: IsBetterThan breaks ties.
   int i = static_cast<int>(kPatterns.size()) - 1;
   Choice choice = {MagnitudeOfPattern<Form>(squares, kPatterns.back()), i};
   while (i-- > 0) {
@@ -146,7 +146,7 @@ int64_t PruneTile(const SparseJob& job, int64_t tile, int64_t group) {
   return cleared;
 }
 
-// Clears what is not marked of a group. Returns how many of its units are marked.
+// Clears the unmarked units of a group. Returns how many units are marked.
 template <typename Form>
 int KeepMarkedElements(const SparseJob& job, int64_t row, int64_t group,
                        const std::byte* mask_line) {
@@ -157,8 +157,8 @@ int KeepMarkedElements(const SparseJob& job, int64_t row, int64_t group,
   return marked.units;
 }
 
-// The refusals of a matrix that is not sparse, or not in the portable form, in the same words
-// wherever the fault was found.
+// Error texts for a matrix that is not sparse, or not in the portable form; the same for host and
+// GPU checks.
 absl::Status RefuseIndices(std::string_view field, const SparseLayout& layout, int64_t row,
                            int64_t group, uint64_t first, uint64_t last) {
   const std::string place = GroupName(field, row, group);

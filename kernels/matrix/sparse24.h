@@ -70,7 +70,7 @@ constexpr std::optional<SparseForm> SparseFormOf(ElementType type) {
   return std::nullopt;
 }
 
-// Where everything lies in a matrix, both compressed and dense (row major, without gaps).
+// The layout of a matrix, both compressed and dense (row major, without gaps).
 struct SparseLayout {
   ElementType type = ElementType::kF32;
   int64_t rows = 0;     // m
@@ -97,9 +97,9 @@ absl::StatusOr<SparseLayout> SparseLayoutOf(std::string_view field, ElementType 
                                             int64_t columns);
 
 // Checks what Expand and the kernels rely on: indices increase in every group, and what they place
-// beyond k is zero. Once the flag is set, the rest is not looked at.
-// Errors: InvalidArgument for the first bad group; `field` names the bytes ("a.data"):
-// "a.data: row 3, group 17: got indices 2, 2, want increasing".
+// beyond k is zero. Once the flag is set, the rest is not checked. Errors: InvalidArgument for the
+// first bad group; `field` names the bytes ("a.data"): "a.data: row 3, group 17: got indices 2, 2,
+// want increasing".
 absl::Status CheckCompressed(std::string_view field, const SparseLayout& layout,
                              const std::byte* compressed, AbortFlag abort = nullptr);
 
@@ -134,8 +134,8 @@ absl::Status CheckPruned(std::string_view field, const SparseLayout& layout,
 absl::Status Compress(std::string_view field, const SparseLayout& layout, const std::byte* dense,
                       std::byte* compressed);
 
-// What the checks record of a matrix: the first bad group, counted along rows and then down, and
-// what is wrong with it; kNoBadGroup if all groups are good.
+// The result of a check: the first bad group, counted along rows and then down, and what is wrong
+// with it; kNoBadGroup if all groups are valid.
 using BadGroup = uint64_t;
 inline constexpr BadGroup kNoBadGroup = ~uint64_t{0};
 
@@ -148,15 +148,15 @@ constexpr BadGroup MakeBadGroup(int64_t position, uint32_t detail) {
 inline constexpr uint32_t kIsBeyond = 0x80;
 inline constexpr uint32_t kIsIndices = 0x40;
 
-// The refusals with which CheckPruned and CheckCompressed report a bad group.
+// The errors with which CheckPruned and CheckCompressed report a bad group.
 absl::Status PrunedRefusal(std::string_view field, const SparseLayout& layout, BadGroup bad);
 absl::Status CompressedRefusal(std::string_view field, const SparseLayout& layout, BadGroup bad);
 
 // Pruning sets the smallest elements of a dense matrix to +0, so that it can be compressed.
 //
 // Elements are compared by magnitude; NaN is larger than infinity. The magnitude of several
-// elements is the sum of theirs, in f64. Among equals, the one at the lower index is kept. Kept
-// elements keep their bits.
+// elements is the sum of their magnitudes, in f64. Among equals, the one at the lower index is
+// kept. Kept elements keep their bits.
 
 // Keeps the largest units of every group along k.
 //
@@ -173,22 +173,21 @@ int64_t Prune(const SparseLayout& layout, std::byte* dense);
 // Returns how many nonzero elements became zero.
 int64_t PruneBothWays(const SparseLayout& layout, std::byte* dense);
 
-// Pruning by a mask instead of by magnitude: whoever trained a matrix knows which of its elements
-// are to be kept.
+// Pruning by a mask instead of by magnitude: training may have determined which elements to keep.
 
-// A group of which a mask marks more units than may be kept. A unit of two elements is marked if
-// one of them is.
+// A group in which a mask marks more units than may be kept. A unit of two elements is marked if
+// either element is.
 struct OverfullGroup {
   int64_t row = 0;
   int64_t group = 0;
-  int units = 0;  // That are marked.
+  int units = 0;  // Number of marked units.
 };
 
 // Sets all elements that the mask does not mark to +0; the others keep their bits. `mask` is a b1
 // matrix of the same rows and columns, row major without gaps, with a 1 for each element to be
 // kept.
 //
-// Returns the first group that the mask leaves too full; those behind it are as they were.
+// Returns the first group with too many marked units; the groups after it are unchanged.
 std::optional<OverfullGroup> KeepMarked(const SparseLayout& layout, const std::byte* mask,
                                         std::byte* dense);
 

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The portable sparse form (sparse24.h), one group at a time: what the host and the threads of
-// cuda/device/operands/sparse24.cu share. (The host expands with code of its own.) A group of a
-// dense line has at most 64 bits, its kept units at most 32. Functions are constexpr for nvcc; see
+// The portable sparse form (sparse24.h), one group at a time; shared by the host and
+// cuda/device/operands/sparse24.cu. (The host has separate code for expansion.) A group of a dense
+// line has at most 64 bits, its kept units at most 32. Functions are constexpr for nvcc; see
 // element_codes.h.
 #pragma once
 
@@ -224,7 +224,7 @@ constexpr void CompressGroups(const SparseJob& job, int64_t row, int64_t span,
   job.compressed[layout.indices_offset(row) + span] = static_cast<std::byte>(indices);
 }
 
-// The same of a dense matrix. Returns the first bad group.
+// The same for a dense matrix. Returns the first bad group.
 template <typename Form>
 constexpr BadGroup CompressSpan(const SparseJob& job, int64_t row, int64_t span) {
   BadGroup bad = kNoBadGroup;
@@ -303,10 +303,10 @@ constexpr uint32_t CompressedFault(const SparseJob& job, int64_t row, int64_t gr
   return 0;
 }
 
-// What a mask marks of one group.
+// The marks of one group.
 struct MarkedGroup {
   uint64_t elements = 0;  // All bits of each marked element of the group.
-  int units = 0;          // That have a marked element.
+  int units = 0;          // Units with a marked element.
 };
 
 // A group has 2, 4 or 8 elements, so its marks lie in one byte of the mask's line.
@@ -330,7 +330,7 @@ constexpr MarkedGroup MarkedGroupOf(const SparseLayout& layout, const std::byte*
   return marked;
 }
 
-// A sum of magnitudes in which an infinity hides nothing finite, and a NaN hides no infinity.
+// A sum of magnitudes that counts infinities and NaNs separately from the finite sum.
 struct Magnitude {
   int specials = 0;  // Infinities, plus 64 for each NaN: there are at most 16 terms.
   double finite = 0;
@@ -461,7 +461,8 @@ constexpr Magnitude MagnitudeOfSquare(const SparseJob& job, int64_t tile, int64_
   return sum;
 }
 
-// The magnitude of what a choice keeps; `squares` has those of the tile's units, row by row.
+// The magnitude of the units that a choice keeps; `squares` has those of the tile's units, row by
+// row.
 template <typename Form>
 constexpr Magnitude MagnitudeOfPattern(const Magnitude* squares, TilePattern pattern) {
   Magnitude sum;
@@ -499,22 +500,22 @@ constexpr int KeepLineOfTile(const SparseJob& job, int64_t tile, int64_t group, 
                          RowOfPattern(pattern, line / unit, Form::kGroupUnits));
 }
 
-// Pruning and compressing in one pass: the sparse form of dense matrices that are read as they lie
-// and stay as they are. The bytes are those that Prune or KeepMarked and then Compress give.
+// Pruning and compression in one pass: makes the sparse form of dense matrices, which are not
+// changed. The bytes equal those of Prune or KeepMarked followed by Compress.
 //
-// Row-major matrices, one after the other. The lines of all of them are counted: those of the
+// Row-major matrices, one after the other. Lines are numbered over all matrices: those of the
 // second matrix follow those of the first.
 struct CompressView {
   SparseLayout layout;  // Describes one matrix.
   const std::byte* dense = nullptr;
   int64_t dense_line_stride_bytes = 0;
   int64_t dense_matrix_stride_bytes = 0;
-  // A bit for each element that is kept; null: the units of the largest magnitude are.
+  // A bit for each element to keep; null: keep the units of the largest magnitude.
   const std::byte* mask = nullptr;
   int64_t mask_line_stride_bytes = 0;
   int64_t mask_matrix_stride_bytes = 0;
   std::byte* compressed = nullptr;  // Without gaps.
-  int64_t first_line = 0;           // These lines, and the byte of indices of each span of groups.
+  int64_t first_line = 0;           // First line to compress.
   int64_t end_line = 0;
 };
 
@@ -529,9 +530,9 @@ constexpr uint64_t LargestOf(const SparseJob& job, uint64_t elements) {
   return elements & mask;
 }
 
-// Prunes and compresses the groups of one byte of indices of a line. Returns the first group of
-// which the mask marks more units than may be kept: its number, counted over all lines, with how
-// many it marks. Its values then mean nothing.
+// Prunes and compresses the groups of one byte of indices of a line. Returns the first group in
+// which the mask marks too many units: its number over all lines, and the number of marked units.
+// The output for such a group is meaningless.
 template <typename Form>
 constexpr BadGroup CompressSpanOfView(const CompressView& view, int64_t line, int64_t span) {
   const SparseLayout& layout = view.layout;
@@ -543,7 +544,7 @@ constexpr BadGroup CompressSpanOfView(const CompressView& view, int64_t line, in
       view.mask == nullptr
           ? nullptr
           : view.mask + matrix * view.mask_matrix_stride_bytes + row * view.mask_line_stride_bytes;
-  // Groups are looked for in the line alone, which is read and not written.
+  // The job covers only this line, which is read but not written.
   const SparseJob job =
       SparseJobOf(layout, const_cast<std::byte*>(dense), view.compressed + matrix * layout.bytes);
   BadGroup bad = kNoBadGroup;
@@ -559,10 +560,10 @@ constexpr BadGroup CompressSpanOfView(const CompressView& view, int64_t line, in
   return bad;
 }
 
-// The lines of the view, on the calling thread. Returns the first bad group.
+// Compresses the lines of the view, on the calling thread. Returns the first bad group.
 BadGroup CompressLines(const CompressView& view);
 
-// The refusal of a mask that marks too much, which is found at this group of several matrices.
+// The error for a mask that marks too many units, at this group of several matrices.
 absl::Status RefuseMask(const SparseLayout& layout, int64_t matrices, BadGroup bad);
 
 }  // namespace gemmd

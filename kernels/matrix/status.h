@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// How functions leave with a status that is not OK. Names and meaning of the two macros are
-// Abseil's own, whose 2022 release does not ship them.
+// Macros that return early with a non-OK status. Their names and meaning are Abseil's, whose 2022
+// release lacks them.
 #pragma once
 
 #include <new>
@@ -34,8 +34,8 @@
 
 namespace gemmd {
 
-// Returns what `work` returns, a status, or a value or one; ResourceExhausted with the message if
-// it finds no memory.
+// Returns the result of `work` (absl::Status or absl::StatusOr), or ResourceExhausted with the
+// message if memory runs out.
 template <typename Work>
 auto OrNoMemory(std::string_view message, const Work& work) -> decltype(work()) {
   try {

@@ -4,7 +4,7 @@
 namespace gemmd {
 namespace {
 
-// A character of UTF-8 has at most so many bytes after its first one.
+// Max bytes of a UTF-8 character after the first.
 constexpr size_t kMaxFollowing = 3;
 
 bool IsFollowing(char byte) { return (static_cast<unsigned char>(byte) & 0xC0) == 0x80; }

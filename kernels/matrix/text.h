@@ -21,7 +21,7 @@ namespace gemmd {
 
 inline void AppendPart(std::string& text, std::string_view part) { text += part; }
 inline void AppendPart(std::string& text, std::integral auto part) { text += std::to_string(part); }
-// The fewest digits that say which number it is: "1", "0.001", "5e-324".
+// The fewest digits that identify the number: "1", "0.001", "5e-324".
 inline void AppendPart(std::string& text, double part) {
   std::array<char, 32> digits = {};
   text.append(digits.data(), std::to_chars(digits.data(), digits.data() + digits.size(), part).ptr);
@@ -39,7 +39,7 @@ inline std::string GotWant(std::string_view field, std::string_view got, std::st
   return Concat(field, ": got ", got, ", want ", want);
 }
 
-// A number as people write it; nullopt unless all of `text` is a number that the type has: digits,
+// Parses a plainly written number; nullopt unless all of `text` is a number of the type: digits,
 // with a minus before them if the type has a sign, and with a point and an exponent if it has
 // those, or inf or nan. strtoll, strtod and Abseil take more: a plus, spaces, octal and hexadecimal
 // digits, and the nearest limit in place of what is too large.
@@ -55,18 +55,18 @@ std::optional<Number> ParseDecimal(std::string_view text) {
 // The maximum length of names, ids and patterns in requests.
 inline constexpr size_t kMaxNameBytes = 128;
 
-// How much of a peer's text an error repeats at most.
+// Max bytes of a peer's text that an error repeats.
 inline constexpr size_t kShownBytes = 64;
 
 // The beginning of UTF-8 text, at most `most` bytes, that ends where a character ends. Text that is
 // not UTF-8 is cut anywhere.
 std::string_view CutAtCharacter(std::string_view text, size_t most);
 
-// What an error repeats of a peer's text: all of it, or its beginning and "...".
+// A peer's text as repeated in an error: all of it, or its beginning and "...".
 std::string Shown(std::string_view text);
 
-// Errors: InvalidArgument where a name has more than kMaxNameBytes: "kernel: got 5000 bytes, want
-// at most 128".
+// Errors: InvalidArgument if a name has more than kMaxNameBytes: "kernel: got 5000 bytes, want at
+// most 128".
 absl::Status CheckNameLength(std::string_view field, std::string_view name);
 
 }  // namespace gemmd

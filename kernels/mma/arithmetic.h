@@ -4,9 +4,9 @@
 //
 // A fused sum takes a block of products and one addend. Everything is aligned to M, the largest of
 // these exponents: those of the non-zero products, that of the addend, and `floor`. Magnitudes are
-// cut (toward zero) to multiples of 2^(M - fraction_bits) and added exactly, and the sum is
+// truncated (toward zero) to multiples of 2^(M - fraction_bits) and added exactly, and the sum is
 // rounded once: toward zero if the sums are f32, to nearest even if they are f16. Products are
-// neither rounded nor normalised, subnormals keep their exponent, and a zero takes no part. An
+// neither rounded nor normalised, subnormals keep their exponent, and zeros are ignored. An
 // instruction is a chain of such blocks; the result of each is the addend of the next.
 //
 // Sources: sm_90 was compared with recordings, bit for bit (tests/vectors). Other chips: Khattak
@@ -82,7 +82,7 @@ constexpr int FractionBitsOf(Chip chip) {
   return capability >= 75 ? 24 : 23;
 }
 
-// The most products that the tensor core sums at once in 16-bit types and tf32.
+// The max number of products that the tensor core sums at once in 16-bit types and tf32.
 constexpr int WidestBlock(Chip chip, ElementType operand) {
   const int capability = CapabilityOf(chip);
   const int wide = capability >= 90 ? 16 : capability >= 75 ? 8 : 4;

@@ -73,15 +73,14 @@ constexpr bool HasAsyncCopies(Chip chip) { return CapabilityOf(chip) >= 80; }
 constexpr bool HasTileCopies(Chip chip) { return CapabilityOf(chip) >= 90; }
 // Whether the engine writes a tile to several blocks of a cluster at once.
 constexpr bool HasMulticast(Chip chip) { return HasTileCopies(chip) && CapabilityOf(chip) < 120; }
-// Whether a kernel can begin before the one ahead of it in its stream has ended, and wait for it
-// itself.
+// Whether a kernel can begin before the previous kernel in its stream has ended, and wait for it.
 constexpr bool HasEarlyLaunches(Chip chip) { return CapabilityOf(chip) >= 90; }
 
 // How a chip executes an instruction of PTX.
 enum class Support : uint8_t {
   kUnavailable,  // ptxas refuses it.
   kEmulated,     // ptxas expands it into other instructions.
-  kNative,       // Instructions of the tensor core alone.
+  kNative,       // Executes as tensor-core instructions only.
 };
 
 constexpr std::string_view NameOf(Support support) {

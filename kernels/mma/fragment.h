@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Which element of a matrix each lane holds where: (lane, element) -> (row, column).
+// Which matrix element each lane holds in each place: (lane, element) -> (row, column).
 //
 // With lane = 4g + t, E elements to a 32-bit register and i counting a lane's elements low bits
 // first, one rule gives every warp-level operand of 16 x K, K x 8 and 16 x 8:
@@ -42,7 +42,7 @@ constexpr ElementType TypeOf(const Instruction& instruction, Operand operand) {
   return instruction.a;
 }
 
-// The shape of an operand as it is held.
+// The shape of an operand as held in registers.
 constexpr int RowsOf(const Instruction& instruction, Operand operand) {
   return operand == Operand::kB ? instruction.k : instruction.m;
 }
@@ -50,7 +50,7 @@ constexpr int ColumnsOf(const Instruction& instruction, Operand operand) {
   return operand == Operand::kA ? instruction.a_columns() : instruction.n;
 }
 
-// Bits that an element takes in a register: more than its own where fp6 and fp4 come in bytes.
+// Bits that an element occupies in a register: more than its width if fp6 and fp4 occupy bytes.
 constexpr int ContainerBits(const Instruction& instruction, Operand operand) {
   const bool is_in_bytes = instruction.kind == Kind::kF8f6f4 || instruction.kind == Kind::kMxf8f6f4;
   const bool is_factor = operand == Operand::kA || operand == Operand::kB;
@@ -63,8 +63,8 @@ constexpr int ContainerShift(const Instruction& instruction, Operand operand) {
                                                                                                : 0;
 }
 
-// How often a lane's fragment repeats elements of A and B: wmma fragments of f16 hold each element
-// in two lanes.
+// How often fragments repeat elements of A and B: wmma fragments of f16 hold each element in two
+// lanes.
 constexpr int CopiesOf(const Instruction& instruction, Operand operand) {
   const bool is_factor = operand == Operand::kA || operand == Operand::kB;
   const bool is_repeated =
@@ -160,7 +160,7 @@ constexpr Position Wmma(const Instruction& instruction, Operand operand, int e, 
 
 }  // namespace layout
 
-// Where element `i` of a lane (a thread of the warpgroup) belongs.
+// The matrix position of element `i` of a lane (a thread of the warpgroup).
 constexpr Position PositionOf(const Instruction& instruction, Operand operand, int lane, int i) {
   const int bits = ContainerBits(instruction, operand);
   const int e = bits >= 32 ? 1 : 32 / bits;
@@ -174,8 +174,8 @@ constexpr Position PositionOf(const Instruction& instruction, Operand operand, i
   }
 }
 
-// Where the metadata of a sparse A lies: which bits of which lane's register tell what each group
-// of each row keeps.
+// The layout of the metadata of a sparse A: which bits of which lane's register describe which
+// group of which row.
 //
 // A group of 4 elements along k (tf32: 2, 4-bit types: 8) has one nibble. It holds two 2-bit
 // indices, of elements (2:4) or of adjacent pairs (4:8), the lower element's first. 1:2 has only
@@ -195,8 +195,8 @@ constexpr int MetadataGroups(const Instruction& instruction) {
   return instruction.k / GroupSize(SparsityOf(instruction));
 }
 
-// The field that tells what `group` (0 .. MetadataGroups - 1) of `row` (0 .. m - 1) keeps. Lanes of
-// a quad that the selector leaves out hold nothing.
+// The field that describes `group` (0 .. MetadataGroups - 1) of `row` (0 .. m - 1). Lanes of a quad
+// that the selector excludes hold no metadata.
 constexpr MetadataField MetadataFieldOf(const Instruction& instruction, int selector, int row,
                                         int group) {
   const int groups = MetadataGroups(instruction);
@@ -225,7 +225,7 @@ constexpr MetadataField MetadataFieldOf(const Instruction& instruction, int sele
 // The group that nibble `nibble` of a lane's register describes: the inverse of MetadataFieldOf.
 // Nibbles 0 to 3 describe consecutive groups of one row, and so do nibbles 4 to 7.
 struct MetadataGroup {
-  bool is_held = false;  // Whether the instruction reads it at all.
+  bool is_held = false;  // Whether the instruction reads the nibble.
   int row = 0;
   int group = 0;
 };

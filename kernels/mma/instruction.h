@@ -15,7 +15,7 @@
 
 namespace gemmd {
 
-// Text put together by the compiler, for names that are derived and never typed.
+// Compile-time text, for derived names.
 template <size_t kCapacity>
 class StaticText {
  public:
@@ -47,7 +47,7 @@ namespace gemmd::mma {
 
 enum class Family : uint8_t { kMma, kMmaSparse, kWmma, kWgmma, kWgmmaSparse };
 
-// How a matrix lies if the name says it: in memory (wmma) or across lanes (m8n8k4).
+// The order of a matrix if the name contains it: in memory (wmma) or across lanes (m8n8k4).
 enum class Layout : uint8_t { kRow, kColumn };
 
 enum class Rounding : uint8_t { kNearestEven, kTowardZero, kDown, kUp };
@@ -94,7 +94,7 @@ struct Instruction {
   }
   // Threads that hold the operands.
   constexpr int lanes() const { return is_warpgroup() ? 128 : 32; }
-  // Columns of A as it is held.
+  // Columns of A as held in registers.
   constexpr int a_columns() const { return is_sparse() ? k / 2 : k; }
   // Independent products of one instruction: m8n8k4 with f16 multiplies four pairs of matrices.
   constexpr int products() const {

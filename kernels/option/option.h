@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Options of all programs: values that are numbers, and the refusal of values that are missing.
-// CLI11 itself reads 010 as 8 and 0x10 as 16, wraps or clamps what is too large, and lets NaN pass
-// any range.
+// Numeric options of all programs, and the error for missing values. CLI11 itself reads 010 as 8
+// and 0x10 as 16, wraps or clamps numbers that are too large, and accepts NaN in any range.
 #pragma once
 
 #include <CLI/CLI.hpp>
@@ -44,7 +43,7 @@ CLI::Validator NumberFrom(Number least, Number most) {
              (std::integral<Number> ? "whole number" : "number") +
              (range.empty() ? "" : " from " + range);
     }
-    // CLI11 would take zeros ahead of it for a sign of octal digits.
+    // CLI11 would read leading zeros as octal.
     if constexpr (std::integral<Number>) text = std::to_string(*number);
     return "";
   };

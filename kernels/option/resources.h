@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The files and the memory that a command line asks for.
+// Checks of the files and memory that a command line needs.
 #pragma once
 
 #include <algorithm>
@@ -35,8 +35,8 @@ inline std::string LinkTarget(const std::string& path) {
   return target;
 }
 
-// Whether two paths lead to one file, even if it is not there yet. A device such as /dev/null is no
-// file that two options could spoil.
+// Whether two paths lead to one file, even if it is not there yet. A device such as /dev/null does
+// not count: two options cannot corrupt it.
 inline bool IsSameFile(const std::string& a, const std::string& b) {
   namespace fs = std::filesystem;
   std::error_code error;
@@ -48,8 +48,8 @@ inline bool IsSameFile(const std::string& a, const std::string& b) {
   return place_of(a) == place_of(b);
 }
 
-// Bytes that the machine can give without swapping, and at most what the control group may have;
-// all bytes there are where neither says.
+// Free memory of the machine without swapping, limited by the control group; the maximum if neither
+// is known.
 inline int64_t FreeMemoryBytes() {
   int64_t free = std::numeric_limits<int64_t>::max();
   int64_t limit = 0;
@@ -63,8 +63,9 @@ inline int64_t FreeMemoryBytes() {
   return free;
 }
 
-// What is wrong with `what` that needs so many bytes, none standing for more than 63 bits; empty if
-// they are free: "got 9x9x9, which needs 4096 bytes of memory, want at most 1024, which are free".
+// The error for `what` if it needs more bytes than are free (nullopt: more than 63 bits); empty if
+// the bytes are free: "got 9x9x9, which needs 4096 bytes of memory, want at most 1024, which are
+// free".
 inline std::string RefuseMemory(const std::string& what, std::optional<int64_t> bytes,
                                 int64_t free = FreeMemoryBytes()) {
   if (bytes && *bytes <= free) return "";
@@ -82,9 +83,8 @@ struct OptionFile {
   std::string path;
 };
 
-// Checks that each output is a file of its own: neither another output nor one of the inputs, by
-// whatever path. A device such as /dev/null may be named twice.
-// Errors: InvalidArgument, naming both options.
+// Checks that each output differs from all other outputs and inputs, by any path. A device such as
+// /dev/null may be named twice. Errors: InvalidArgument, naming both options.
 inline absl::Status CheckOutputs(std::span<const OptionFile> outputs,
                                  std::span<const OptionFile> inputs) {
   std::vector<OptionFile> others(inputs.begin(), inputs.end());

@@ -22,8 +22,8 @@ namespace gemmd::verify {
 namespace {
 
 // A matrix times a vector. For each row i of a dense matrix x: sums[i] = sum of x_ij factors_j and
-// squares[i] = sum of x_ij^2 weights_j. Infinities and NaNs go through. Where the flag is set, they
-// are anything.
+// squares[i] = sum of x_ij^2 weights_j. Infinities and NaNs propagate. Unspecified once the flag is
+// set.
 struct LineSums {
   std::vector<double> sums;
   std::vector<double> squares;
@@ -130,8 +130,8 @@ absl::Status Refuse(std::string_view got, std::string_view want) {
   return absl::UnimplementedError(Concat("verify.mode: got CHECKSUM with ", got, ", want ", want));
 }
 
-// The unit of an accumulation: what one addition may lose, relative. Tensor cores cut off, and add
-// floats of 8 bits and less in 13 bits on some chips.
+// The max relative error of one addition. Tensor cores truncate, and some chips add floats of at
+// most 8 bits with 13 bits.
 double UnitOf(const Kernel& kernel) {
   switch (kernel.recipe.accumulation) {
     case ElementType::kF64: return 0x1p-53;
@@ -157,9 +157,10 @@ std::vector<double> DrawFactors(int64_t count, Draw& draw) {
 
 // One matrix of the batch of each operand, A expanded, and what the epilogue adds.
 struct OneProduct {
-  Problem problem;  // That of the whole batch, but for A, which is dense.
+  Problem problem;  // The problem of the whole batch, but with a dense A.
   int64_t batch = 0;
-  bool is_transposed = false;  // It is B transposed times A transposed, of the checked product.
+  bool is_transposed =
+      false;  // It is the transpose of the checked product: B transposed times A transposed.
   const std::byte* a = nullptr;
   const std::byte* b = nullptr;
   const std::byte* c = nullptr;
@@ -169,7 +170,7 @@ struct OneProduct {
   absl::Span<const float> b_scale;
 };
 
-// `expanded` holds a sparse A for as long as what is returned.
+// `expanded` receives a sparse A's dense form, and must outlive the result.
 OneProduct TakeOne(const CheckedProduct& product, int64_t batch, std::vector<std::byte>& expanded) {
   const Problem& problem = product.problem;
   OneProduct one = {
@@ -212,7 +213,7 @@ class Suspects {
     std::iota(columns_.begin(), columns_.end(), int64_t{0});
   }
 
-  // A row of one matrix, or a column where that is transposed.
+  // A row of one matrix, or a column if the product is transposed.
   absl::Status Add(const OneProduct& one, int64_t line) {
     ++result_.suspicions;
     if (result_.end == CheckEnd::kWrong) return absl::OkStatus();
@@ -231,7 +232,7 @@ class Suspects {
 
   void AddNonFinite() { is_nonfinite_ = true; }
 
-  // What remains to be said once all rows have been looked at.
+  // Completes the result after the last row.
   void End() {
     if (result_.end == CheckEnd::kWrong) return;
     if (is_undecided_ || is_nonfinite_) {
@@ -262,7 +263,7 @@ absl::Status CheckIntegers(const CheckedProduct& product, const OneProduct& one,
   const std::vector<IntegerFactor> want = IntegerSums(problem.a, one.a, b, product.abort);
   const std::vector<IntegerFactor> got = IntegerSums(problem.d, one.d, factors, product.abort);
   if (IsSet(product.abort)) return AbortedLaunch();
-  // The least and the most that a product can be, by the types alone.
+  // The range of a product, from the types.
   const double most = MagnitudeOf(problem.a.type) * MagnitudeOf(problem.b.type);
   const bool is_below_32_bits = most * static_cast<double>(problem.k) < 0x1p31;
   for (size_t i = 0; i < want.size(); ++i) {
@@ -293,7 +294,7 @@ RowTerms TermsOf(const OneProduct& product, int64_t row, double sum_of_factors,
   return terms;
 }
 
-// sum of r_j bias_j, where there is one value for each column.
+// sum of r_j bias_j, if the bias has one value per column.
 double ColumnsBias(const OneProduct& product, const std::vector<double>& factors) {
   const Problem& problem = product.problem;
   double sum = 0;
@@ -324,7 +325,7 @@ absl::Status CheckFloats(const CheckedProduct& product, const OneProduct& one, D
   const double columns_bias = ColumnsBias(one, factors);
   const double sum_of_factors = std::accumulate(factors.begin(), factors.end(), 0.0);
   const double steps = static_cast<double>(problem.k + 4);
-  // The sums of this check round too, once for each of their terms.
+  // The sums of this check also round, once per term.
   const double own = 0x1p-53 * std::sqrt(static_cast<double>(problem.k + problem.n));
   const double unit = UnitOf(product.kernel) * std::sqrt(steps) + own;
   const double output = OutputUnitOf(problem.d.type);
@@ -332,7 +333,7 @@ absl::Status CheckFloats(const CheckedProduct& product, const OneProduct& one, D
       problem.is_plain()
           ? 0
           : (product.kernel.recipe.accumulation == ElementType::kF64 ? 0x1p-52 : 0x1p-23);
-  // What rounds to a subnormal of D may lose so much of each element, however small it is.
+  // Rounding to a subnormal of D may lose this much of each element, however small it is.
   const FloatFormat format = FactsOf(problem.d.type).format;
   const double quantum = std::ldexp(1.0, 1 - format.bias - format.fraction_bits);
   for (int64_t row = 0; row < problem.m; ++row) {

@@ -2,16 +2,17 @@
 //
 // A check of the whole of D: each row of D times a random vector r against A (B r), as Freivalds,
 // Huang and Abraham compare, and for floating point each column likewise, since errors of one row
-// may cancel. It multiplies no two matrices.
+// may cancel. Needs no matrix-matrix product.
 //
 // Integers: modulo 2^32 with odd numbers r, which finds any single wrong element of a row, and
-// modulo 2^61 - 1, which misses any other pattern with a probability of 2^-61. (The second one only
-// where no sum can exceed 32 bits.)
+// modulo 2^61 - 1, which misses any other pattern with a probability of 2^-61. (The second check is
+// used only if no sum can exceed 32 bits.)
 //
 // Floating point: the rounding errors of a row's elements do not depend on r, which has random
 // signs; so their sum has about the variance of independent errors, whatever the data is. A row
 // whose sum is off by more than kDeviations of the standard deviation that its elements' magnitudes
-// explain is computed again (recompute.h), which decides: nothing right is ever called wrong.
+// explain is computed again (recompute.h), which decides: a correct result is never reported as
+// wrong.
 #pragma once
 
 #include <cstdint>
@@ -22,14 +23,13 @@
 namespace gemmd::verify {
 
 inline constexpr double kDeviations = 6;
-// So many rows and columns of D are computed again at most; where there are more, the result is
-// "undecided".
+// Max rows and columns of D to compute again; if more are suspicious, the result is "undecided".
 inline constexpr int64_t kMaxSuspicions = 8;
 
-// OK where the sums of the problem can be checked; otherwise Unimplemented: field, got, want.
+// OK if the sums of the problem can be checked; otherwise Unimplemented: field, got, want.
 absl::Status CanCheckSums(const Kernel& kernel, const Problem& problem);
 
-// Bytes that CheckSums takes beside the product, and its operations over those of the product while
+// Memory of CheckSums in addition to the product, and its operations relative to the product's if
 // nothing is suspicious.
 int64_t SumBytes(const Problem& problem);
 double SumCost(const Problem& problem);

@@ -14,11 +14,12 @@ namespace {
 constexpr double kF64Roundoff = 0x1p-53;
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
 
-// The arithmetic of one type, as far as bounds ask.
+// The properties of a type's arithmetic that bounds depend on.
 struct Precision {
-  double roundoff;  // Half the distance of neighbours, relative.
-  double tiny;      // What one operation may lose near zero, where small results may count as zero.
-  double largest;   // Largest finite value.
+  double roundoff;  // Unit roundoff.
+  double tiny;  // Max absolute error of one operation near zero, where small results may be flushed
+                // to zero.
+  double largest;  // Largest finite value.
 };
 
 Precision PrecisionOf(ElementType type) {
@@ -32,7 +33,7 @@ Precision PrecisionOf(ElementType type) {
 
 bool IsTiny(double value) { return value != 0 && std::fabs(value) < 0x1p-126; }
 
-// Multiplies and adds with the epilogue's rounding, keeping the bound.
+// Multiplies and adds with the epilogue's rounding, and maintains the error bound.
 class Epilogue {
  public:
   Epilogue(const Precision& precision, BoundedElement element)
@@ -40,7 +41,7 @@ class Epilogue {
 
   const BoundedElement& element() const { return element_; }
 
-  // A factor that may itself have been rounded `roundings` times.
+  // Multiplies by a factor that may have been rounded `roundings` times.
   void Multiply(double factor, int roundings) {
     element_.value *= factor;
     element_.error *= std::fabs(factor);
@@ -84,7 +85,7 @@ class Epilogue {
   BoundedElement element_;
 };
 
-// The accumulator that a machine of `precision` gets from the products, before the epilogue.
+// The accumulator before the epilogue on a machine of `precision`.
 BoundedElement Accumulated(const DotProduct& dot, int64_t k, const Precision& precision) {
   const double count = static_cast<double>(k);
   const double gamma = count * precision.roundoff / (1 - count * precision.roundoff);
@@ -112,13 +113,13 @@ void AddProduct(double a, double b, DotProduct& dot) {
     return;
   }
   dot.non_finite += product;
-  // An overflow, or infinity times what may count as zero: not the same on every machine.
+  // An overflow, or infinity times a value that may be flushed to zero: depends on the machine.
   if (has_tiny || (std::isfinite(a) && std::isfinite(b))) dot.magnitude = kInfinity;
 }
 
 BoundedElement BoundOf(const Recipe& recipe, const Problem& problem, const DotProduct& dot,
                        const EpilogueTerms& terms) {
-  // The accumulator may be more precise than was asked for, but never less.
+  // The accumulator may be more precise than requested, but never less.
   const bool is_wide = recipe.accumulation == ElementType::kF64;
   BoundedElement accumulated;
   if (problem.has_product()) {
@@ -145,7 +146,7 @@ bool IsWithin(ElementType type, uint64_t bits, const BoundedElement& element, ui
     return FactsOf(type).format.has_nan ? std::isnan(got) : got == Decode(type, nearest);
   }
   if (std::isinf(element.value)) {
-    // Whatever is finite has no part in it, and an infinite error none of its own.
+    // Finite terms do not affect an infinite or NaN result, so they add no error.
     nearest = Encode(type, element.value);
     const double want = Decode(type, nearest);
     return got == want || (std::isnan(got) && std::isnan(want));
@@ -153,7 +154,7 @@ bool IsWithin(ElementType type, uint64_t bits, const BoundedElement& element, ui
   double least = element.value - element.error;
   double most = element.value + element.error;
   if (element.error != 0) {
-    // The sums round in f64; one neighbour outwards keeps the range safe.
+    // The sums round in f64; widening by one neighbour keeps the range safe.
     least = std::nextafter(least, -kInfinity);
     most = std::nextafter(most, kInfinity);
   }

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What an element of D must be within where a library adds in an order of its own: the bound of
-// client/matrix/verify.h over the words of kernels/. The client knows no kernels and the server
-// no client, so the formulas stand in both.
+// The error bound of an element of D from a library with an unspecified order of summation: the
+// bound of client/matrix/verify.h in terms of kernels/. Client and server must not include each
+// other, so both have the formulas.
 #pragma once
 
 #include <cstdint>
@@ -15,9 +15,9 @@ namespace gemmd::verify {
 // The terms of one element of A B, in f64.
 struct DotProduct {
   double sum = 0;
-  double magnitude = 0;   // The sum of the absolute values; infinite where one overflows.
-  double flushable = 0;   // The part of it that has a factor below 2^-126.
-  double non_finite = 0;  // The infinite and NaN products; 0 where there are none.
+  double magnitude = 0;   // The sum of the absolute values; infinite if one overflows.
+  double flushable = 0;   // The part of `magnitude` with a factor below 2^-126.
+  double non_finite = 0;  // The infinite and NaN products; 0 if there are none.
 };
 void AddProduct(double a, double b, DotProduct& dot);
 
@@ -33,13 +33,13 @@ struct EpilogueTerms {
 struct BoundedElement {
   double value = 0;
   double error = 0;
-  bool is_decidable = true;  // Whether one order of summation overflows as each other does.
+  bool is_decidable = true;  // Whether overflow does not depend on the order of summation.
 };
 BoundedElement BoundOf(const Recipe& recipe, const Problem& problem, const DotProduct& dot,
                        const EpilogueTerms& terms);
 
-// Whether `bits` may be the conversion of such an element to D's type; where not, `nearest` is the
-// code nearest to them that may.
+// Whether `bits` may be the conversion of such an element to D's type; if not, sets `nearest` to
+// the nearest code that may be.
 bool IsWithin(ElementType type, uint64_t bits, const BoundedElement& element, uint64_t& nearest);
 
 }  // namespace gemmd::verify

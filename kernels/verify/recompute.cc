@@ -32,7 +32,7 @@ MatrixLayout TightLines(const MatrixLayout& from, Order order, int64_t rows, int
   return layout;
 }
 
-// Lines of one order out of a matrix. `is_along` says whether they are lines of it too.
+// Copies lines out of a matrix. `is_along`: whether they are also lines of the matrix in memory.
 void GatherLines(const MatrixLayout& layout, const std::byte* matrix, Indices lines, bool is_along,
                  GatheredMatrix& to) {
   const auto stride = static_cast<size_t>(to.layout.line_stride_bytes());
@@ -126,7 +126,7 @@ double FactorAt(const FactorLine& line, int64_t k) {
 }
 
 // The accumulator of one row of A and one column of B of a product with factors of blocks, step by
-// step as BlockScaling::kParts says (kernels/kernel.h): what the rows of the CPU are held against.
+// step as BlockScaling::kParts says (kernels/kernel.h): the reference for CPU rows.
 float SumOfParts(absl::Span<const double> a, absl::Span<const double> b, const FactorLine& of_a,
                  const FactorLine& of_b) {
   const auto k = static_cast<int64_t>(a.size());
@@ -188,7 +188,7 @@ std::vector<float> GatherScales(absl::Span<const float> scales, Indices indices)
   return gathered;
 }
 
-// The lines of factors of some rows or columns; then each has one of its own.
+// Copies the factor lines of some rows or columns, one line each.
 std::vector<std::byte> GatherFactors(absl::Span<const std::byte> factors, int64_t extent, int64_t k,
                                      int64_t batch, Indices indices, BlockScale& blocks) {
   const std::byte* const matrix = factors.data() + batch * blocks.matrix_bytes(extent, k);
@@ -233,7 +233,7 @@ absl::StatusOr<SmallProduct> Gather(const CheckedProduct& product, int64_t batch
   if (whole.has_c()) {
     const GatheredMatrix lines =
         GatherRows(whole.c, product.c.data() + batch * whole.c.batch_stride_bytes, rows);
-    // Rows of the columns: the lines are row major, and so is what is left of them.
+    // Selects columns from the gathered rows; the result is row major.
     const GatheredMatrix crossed = GatherColumns(lines.layout, lines.bytes.data(), columns);
     small.c = crossed;
     problem.c = small.c.layout;
@@ -258,7 +258,7 @@ absl::Status Simulate(const Kernel& kernel, const CheckedProduct& product, Small
   return kernel.launch(small.Args(target, {workspace, static_cast<size_t>(bytes)}, product.abort));
 }
 
-// The dense matrix that a gathered A in 2:4 form stands for.
+// The dense form of a gathered 2:4 A.
 GatheredMatrix Expanded(const GatheredMatrix& sparse) {
   const MatrixLayout& layout = sparse.layout;
   const SparseLayout sizes = SparseLayoutOf("a", layout.type, layout.rows, layout.columns).value();
@@ -471,8 +471,8 @@ absl::Status CanRecompute(const Kernel& kernel) {
 }
 
 int64_t RecomputeBytes(const Problem& problem, int64_t rows, int64_t columns) {
-  // Both operands as f64 and as they are, some 40 MiB of the simulator's for tiles (sim/rows.cc),
-  // and what the block has of C and D.
+  // Both operands as f64 and unconverted, some 40 MiB of the simulator for tiles (sim/rows.cc), and
+  // the block's part of C and D.
   constexpr int64_t kTiles = int64_t{2} << 20;
   const int64_t lines = std::min(rows, kMaxLines) + std::min(columns, kMaxLines);
   return kTiles + lines * 16 * problem.k + kMaxLines * kMaxLines * 32;

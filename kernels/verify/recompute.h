@@ -1,12 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Elements of D computed again: those where some rows and some columns cross. Kernels of matrix
-// instructions are computed by the simulator of the device's chip and exact ones in integers, both
-// to the bit; all others are held against their bound.
-//
-// An element of a row of any kernel is the same whatever product it is an element of, as long as
-// its row of A, its column of B and what the epilogue adds are the same: so the rows and columns
-// make a small product of their own.
+// Recomputes elements of D at the crossings of some rows and columns. Kernels of matrix
+// instructions are recomputed by the simulator of the device's chip, exact kernels in integers,
+// both bit for bit; all others are compared within their error bound. With any kernel, an element
+// depends only on its row of A, its column of B and the epilogue's terms, so the rows and columns
+// form a small separate product.
 #pragma once
 
 #include <cstddef>
@@ -24,14 +22,14 @@
 
 namespace gemmd::verify {
 
-// Where random numbers come from. Whoever computes D must not know them beforehand: seed it from
-// the system's randomness.
+// Source of random numbers. Faulty code must not be able to predict them: seed it from the system's
+// randomness.
 using Draw = std::mt19937_64;
 
-// A product that was computed and is to be checked. Everything is borrowed. Matrices lie as the
-// problem's layouts say; spans of operands that the problem does not read are empty.
+// A computed product to check. Everything is borrowed. Matrices have the problem's layouts; spans
+// of operands that are not read are empty.
 struct CheckedProduct {
-  const Kernel& kernel;  // That computed D,
+  const Kernel& kernel;  // The kernel that computed D,
   Target target;         // on this device.
   const Problem& problem;
   absl::Span<const std::byte> a;
@@ -41,8 +39,8 @@ struct CheckedProduct {
   absl::Span<const float> a_scale;
   absl::Span<const float> b_scale;
   absl::Span<const std::byte> d;
-  AbortFlag abort = nullptr;                   // Once it is set, the check ends with Cancelled.
-  absl::Span<const std::byte> a_factors = {};  // Those of blocks.
+  AbortFlag abort = nullptr;                   // Once set, the check ends with Cancelled.
+  absl::Span<const std::byte> a_factors = {};  // Block factors.
   absl::Span<const std::byte> b_factors = {};
 };
 
@@ -52,52 +50,52 @@ struct WrongElement {
   int64_t row = 0;
   int64_t column = 0;
   uint64_t got_bits = 0;
-  uint64_t want_bits = 0;  // Where a bound decides, the nearest that is right.
+  uint64_t want_bits = 0;  // If a bound decides, the nearest correct value.
 };
 
 enum class CheckEnd : uint8_t { kPassed, kWrong, kNotVerified };
 
-// What a check comes to.
+// The result of a check.
 struct CheckResult {
   CheckEnd end = CheckEnd::kPassed;
   std::string_view reason;            // Why it is kNotVerified: "nonfinite", "undecided".
-  int64_t elements_checked = 0;       // Elements that were computed again or compared.
-  int64_t wrong_elements = 0;         // Among those.
-  std::optional<WrongElement> wrong;  // The first of them.
-  double miss_probability = 0;        // That one wrong element, wherever it is, is not seen.
-  double cost = 0;                    // Operations of the check over those of the product.
+  int64_t elements_checked = 0;       // Elements recomputed or compared.
+  int64_t wrong_elements = 0;         // Wrong elements among the checked ones.
+  std::optional<WrongElement> wrong;  // The first wrong element.
+  double miss_probability = 0;        // Probability that a single wrong element anywhere is missed.
+  double cost = 0;                    // Operations of the check relative to the product's.
   double least_error = 0;  // For sums: miss_probability holds for errors above this. 0: for all.
-  int64_t suspicions = 0;  // For sums: rows and columns that were computed again.
+  int64_t suspicions = 0;  // For sums: rows and columns recomputed.
 };
 
 using Indices = absl::Span<const int64_t>;
 
-// Rows or columns of a matrix, taken out of it into one of their own without gaps.
+// Rows or columns of a matrix, copied to a matrix without gaps.
 struct GatheredMatrix {
   MatrixLayout layout;
   std::vector<std::byte> bytes;
 };
 
 // The rows of a matrix, dense or sparse, row by row, or the columns of a dense one, column by
-// column. `matrix` is the first byte of it.
+// column. `matrix`: its first byte.
 GatheredMatrix GatherRows(const MatrixLayout& layout, const std::byte* matrix, Indices rows);
 GatheredMatrix GatherColumns(const MatrixLayout& layout, const std::byte* matrix, Indices columns);
 
 // One element of a dense matrix.
 uint64_t BitsAt(const MatrixLayout& layout, const std::byte* matrix, int64_t row, int64_t column);
 
-// The elements of a packed vector, as they are.
+// Selected elements of a packed vector, unchanged.
 std::vector<std::byte> GatherVector(ElementType type, const std::byte* vector, Indices indices);
 
-// OK where elements of the kernel's can be computed again; otherwise Unimplemented.
+// OK if the kernel's elements can be recomputed; otherwise Unimplemented.
 absl::Status CanRecompute(const Kernel& kernel);
 
-// Bytes that Recompute takes beside what it is given, at most.
+// Max additional memory of Recompute.
 int64_t RecomputeBytes(const Problem& problem, int64_t rows, int64_t columns);
 
-// Checks the elements of matrix `batch` where the rows and the columns cross and adds what it finds
-// to `result`, the cost excepted. Blocks of them at a time, whatever their count is.
-// Errors: Cancelled where it was aborted; ResourceExhausted where memory ran out.
+// Checks the elements of matrix `batch` where the rows and the columns cross, in blocks, and adds
+// the findings to `result`, except the cost. Errors: Cancelled if aborted; ResourceExhausted if
+// memory runs out.
 absl::Status Recompute(const CheckedProduct& product, int64_t batch, Indices rows, Indices columns,
                        CheckResult& result);
 

@@ -14,8 +14,8 @@ namespace {
 
 constexpr int64_t kStripe = 128;
 
-// How many lines of a stripe of so many are drawn, where `share` of them are wanted. At least one,
-// and never less than the share, but for what the square root has rounded.
+// How many of a stripe's `lines` are drawn to cover `share` of them. At least one, and never less
+// than the share, except for rounding of the square root.
 int64_t DrawnOf(int64_t lines, double share) {
   const double wanted = std::ceil(static_cast<double>(lines) * share - 1e-9);
   return std::clamp(static_cast<int64_t>(wanted), int64_t{1}, lines);
@@ -23,7 +23,7 @@ int64_t DrawnOf(int64_t lines, double share) {
 
 struct Lines {
   int64_t drawn = 0;
-  double min_share = 1;  // The least likelihood of a line to be drawn.
+  double min_share = 1;  // The min probability that a line is drawn.
 };
 
 Lines PlanLines(int64_t extent, double share) {

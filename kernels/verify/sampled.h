@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// A check of elements of D that are drawn at random. In each stripe of 128 rows some rows are drawn
-// and in each stripe of 128 columns some columns; the elements where they cross are computed again.
-// So each tile of 128 x 128 has its share, each element is as likely to be drawn as any other of
-// its tile, and what is to be computed is one small product.
+// Checks random elements of D. In each stripe of 128 rows some rows are drawn and in each stripe of
+// 128 columns some columns; the elements where they cross are computed again. So each tile of 128 x
+// 128 has its share, all elements of a tile are equally likely, and the recomputation is one small
+// product.
 #pragma once
 
 #include <cstdint>
@@ -16,13 +16,13 @@ namespace gemmd::verify {
 // One element of each whole tile.
 inline constexpr double kDefaultRate = 1.0 / 16384;
 
-// What a check at a rate takes. The rate is above 0 and at most 1.
+// The cost of a check at a rate above 0 and at most 1.
 struct SamplePlan {
-  int64_t rows = 0;             // That are drawn, of one matrix;
-  int64_t columns = 0;          // likewise.
-  double miss_probability = 1;  // For one wrong element where it is least likely to be drawn.
-  double cost = 0;              // Operations over those of the product.
-  int64_t bytes = 0;            // Memory beside the product, at most.
+  int64_t rows = 0;             // Drawn rows per matrix.
+  int64_t columns = 0;          // Drawn columns per matrix.
+  double miss_probability = 1;  // For a wrong element in the least likely place.
+  double cost = 0;              // Operations relative to the product's.
+  int64_t bytes = 0;            // Max additional memory.
 };
 SamplePlan PlanSample(const Problem& problem, double rate);
 
