@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What a GPU kernel does with its accumulators, as plain data: an argument of the kernel. The
-// arithmetic is that of kernel.h, to the bit.
+// The epilogue of a GPU kernel as plain data, passed as a kernel argument. The arithmetic is that
+// of kernel.h, bit for bit.
 #pragma once
 
 #include <cstddef>
@@ -12,7 +12,7 @@
 
 namespace gemmd {
 
-// What a block of the kernel writes at a time that has nothing to multiply: long along D's lines.
+// The tile that a block of the epilogue-only kernel writes at a time: long along D's lines.
 struct EpilogueAloneTile {
   static constexpr int kLines = 8;
   static constexpr int kLength = 512;
@@ -22,7 +22,7 @@ struct EpilogueAloneTile {
 struct GemmArgs;  // kernels/kernel.h
 struct Problem;   // kernels/problem.h
 
-// Where the matrices of C or D lie. A line is a row (row major) or a column.
+// The layout of the matrices of C or D. A line is a row (row major) or a column.
 template <typename Byte>
 struct EpilogueMatrix {
   Byte* data = nullptr;
@@ -42,7 +42,7 @@ struct EpilogueParameters {
   int64_t m = 0;
   int64_t n = 0;
   EpilogueMatrix<std::byte> d;
-  EpilogueMatrix<const std::byte> c;  // No data where beta is 0.
+  EpilogueMatrix<const std::byte> c;  // No data if beta is 0.
   const std::byte* bias = nullptr;
   EpilogueScale a_scale;
   EpilogueScale b_scale;
@@ -54,7 +54,7 @@ struct EpilogueParameters {
   Activation activation = Activation::kNone;
   bool has_product = true;  // If false, x starts from 0; scales and alpha are not used.
   bool has_scales = false;
-  bool is_plain = true;  // D is the product alone, in any type.
+  bool is_plain = true;  // D D is the plain product, in any type.
   // Whether StoreDirectly (epilogue.cuh) does the whole epilogue.
   bool stores_directly = false;
   // Whether pairs of elements along D's line that start at an even one are aligned to their size.
@@ -64,8 +64,8 @@ struct EpilogueParameters {
 // Whether StoreDirectly does the whole epilogue of a product.
 bool StoresDirectly(const Problem& problem, ElementType accumulators);
 
-// Whether RegisterEpilogue (register_epilogue.cuh) does the epilogue of a product, alpha alone too,
-// if the row stores D's type.
+// Whether RegisterEpilogue (register_epilogue.cuh) can apply the epilogue (possibly only alpha), if
+// the row stores D's type.
 bool FitsRegisters(const Problem& problem);
 
 // `accumulators` is the type of the accumulators as the epilogue gets them: f32 (f16 is widened),

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The epilogue of a tile, of which each of several threads does its part; epilogue.cuh has the
-// functions that kernels call. Functions are constexpr for the sake of nvcc; see element_codes.h.
+// The epilogue of a tile, shared by several threads; epilogue.cuh has the functions that kernels
+// call. Functions are constexpr for nvcc; see element_codes.h.
 //
 // A thread applies the epilogue to one unit of D's line at a time: 8 bytes of it, or 8 elements
 // where those take fewer bytes; units start and end on a byte. Every step rounds on its own: no
@@ -20,7 +20,7 @@ namespace gemmd {
 // A tile of accumulators, row major, and its place in D.
 template <typename Accumulator>
 struct StagedTile {
-  const Accumulator* data = nullptr;  // Null where there is no product.
+  const Accumulator* data = nullptr;  // Null if there is no product.
   int rows = 0;                       // Rows and columns are multiples of 8.
   int columns = 0;
   int stride = 0;  // In elements.

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What follows from a row alone: how its tiles lie in shared memory, and how many of its blocks fit
-// into a multiprocessor. Host and device share these facts.
+// Properties that follow from a row: the layout of its tiles in shared memory, and how many of its
+// blocks fit a multiprocessor. Host and device share these facts.
 #pragma once
 
 #include <cstdint>
@@ -18,22 +18,22 @@ constexpr ElementType AccumulatorType(const CudaRow& row) {
 }
 
 // The stride of the accumulators' tile in shared memory, in elements: two more than its columns, so
-// that its columns as well as its rows lie in all banks.
+// that both columns and rows spread over all banks.
 constexpr int AccumulatorStride(const CudaRow& row) { return row.tile.n + 2; }
 
-// A warp has the metadata of so many rows of a sparse A, in an instruction of a warpgroup too.
+// The rows of a sparse A whose metadata a warp holds, also in a warpgroup instruction.
 inline constexpr int kMetadataRows = 16;
-// An instruction for types of 16 bits or more reads the metadata of half the lanes. Warpgroups have
-// the other half hold the metadata of the next instruction along k.
+// An instruction for types of 16 bits or more reads the metadata of half the lanes. In warpgroup
+// rows, the other half holds the metadata of the next instruction along k.
 constexpr int StepsOfMetadata(const CudaRow& row) {
   return HasWarpgroups(row) && BitsOf(row.instruction.a) >= 16 ? 2 : 1;
 }
-// The words that a lane takes from one tile lie together where warpgroups multiply.
+// In warpgroup rows, the words that a lane reads for one tile are contiguous.
 constexpr int MetadataWordsTogether(const CudaRow& row) {
   return HasWarpgroups(row) ? StepsOfTile(row) / StepsOfMetadata(row) : 1;
 }
-// Where there is a ring, a sparse A's metadata comes with the tile. A line holds the words that the
-// lanes of kMetadataRows rows take in the steps of the tile.
+// In ring rows, a sparse A's metadata is copied with the tile. A line holds the words of the lanes
+// for kMetadataRows rows and all steps of the tile.
 constexpr int MetadataLineBytes(const CudaRow& row) {
   return StepsOfTile(row) / StepsOfMetadata(row) * 32 * 4;
 }
@@ -45,10 +45,10 @@ constexpr int MetadataBytes(const CudaRow& row) {
 
 // One operand's tile of one stage in shared memory: lines of whole chunks of 16 bytes.
 //
-// Chunks of a line trade places (swizzle), so that a warp that reads one chunk of eight
-// neighbouring lines, or a lane's f64 of four, meets every bank once. wmma.load knows nothing of
-// that, so the lines that it reads are padded instead. The copy engine has no swizzle for f64:
-// where it copies, fragments take lines in another order (SpreadLine).
+// The chunks of a line are swizzled, so that a warp that reads one chunk of eight neighbouring
+// lines, or a lane's f64 of four, hits every bank once. wmma.load does not support that, so lines
+// that it reads are padded instead. The copy engine has no swizzle for f64: where it copies,
+// fragments use the lines in another order (SpreadLine).
 struct TileLines {
   LineAxis axis;
   int lines;
@@ -57,7 +57,7 @@ struct TileLines {
   bool is_padded;
 
   constexpr int chunks() const { return line_bytes / 16; }
-  // wmma.load wants lines to start on multiples of 32 bytes.
+  // wmma.load needs lines that start on multiples of 32 bytes.
   constexpr int stride() const { return is_padded ? line_bytes + 32 : line_bytes; }
   constexpr int bytes() const { return lines * stride(); }
   constexpr int SwizzleOf(int line) const {
@@ -66,7 +66,7 @@ struct TileLines {
     const int lines_of_banks = line_bytes < 128 ? 128 / line_bytes : 1;
     return line / lines_of_banks % (chunks() < 8 ? chunks() : 8);
   }
-  // Where byte `byte` of a line lies in the tile.
+  // The offset of byte `byte` of a line in the tile.
   constexpr int OffsetOf(int line, int byte) const {
     return line * stride() + (byte / 16 ^ SwizzleOf(line)) * 16 + byte % 16;
   }
@@ -83,18 +83,18 @@ constexpr TileLines TileLinesOf(const CudaRow& row, mma::Operand operand) {
           bits == 64 && !HasRing(row), row.instruction.family == mma::Family::kWmma};
 }
 
-// Whether fragments of f64 take the lines of every eight in the order of SpreadLine, so that a
-// lane's f64 of four lines meet every bank once although chunks trade places as the copy engine has
-// it. Rows and columns of D follow that order.
+// Whether f64 fragments use each eight lines in the order of SpreadLine, so that a lane's f64 of
+// four lines hit every bank once despite the copy engine's swizzle. Rows and columns of D follow
+// that order.
 constexpr bool TakesLinesSpread(const CudaRow& row) {
   return row.instruction.a == ElementType::kF64 && HasRing(row);
 }
 constexpr int SpreadLine(int line) { return line / 8 * 8 + line % 4 * 2 + line % 8 / 4; }
 
-// A stage holds A's tiles, B's tiles and the metadata. Where the copy engine writes it, the stage
-// starts on a multiple of the bytes from which the swizzle counts.
+// A stage holds A's tiles, B's tiles and the metadata. If the copy engine writes it, the stage is
+// aligned to the period of the swizzle.
 inline constexpr int kSwizzleBytes = 1024;
-// Where f32 are split, there are two tiles of each operand, of the high parts and of the low ones.
+// If f32 are split, each operand has two tiles: high parts and low parts.
 constexpr int PartsOfOperands(const CudaRow& row) { return row.splits_f32 ? 2 : 1; }
 constexpr int TileBytes(const CudaRow& row) {
   return (TileLinesOf(row, mma::Operand::kA).bytes() + TileLinesOf(row, mma::Operand::kB).bytes()) *
@@ -106,20 +106,19 @@ constexpr int StageBytes(const CudaRow& row) {
   return (TileBytes(row) + kSwizzleBytes - 1) / kSwizzleBytes * kSwizzleBytes;
 }
 
-// Shared memory holds the stages and what warps exchange; after the last step, the tile of
-// accumulators takes their place. Two barriers for each stage follow, beyond the tile: other blocks
-// may arrive at them to the end.
+// Shared memory holds the stages and data exchanged by warps; after the last step, the tile of
+// accumulators replaces them. Two barriers per stage follow, beyond the tile, because other blocks
+// may arrive at them until the end.
 inline constexpr int kBarrierBytes = 16;
-// So many tiles along k are between two looks for an abort (mainloop/abort.cuh): some 100 us of the
-// quickest ones, so that a look over the bus costs nothing, and less than 20 ms of the slowest.
+// Tiles along k between two abort checks (mainloop/abort.cuh): about 100 us for the fastest rows,
+// so that a read over the bus costs nothing, and less than 20 ms for the slowest.
 inline constexpr int kTilesBetweenLooks = 1024;
-// After the barriers of a ring: how its end is told before the last tile (TilePipe).
+// Bytes after a ring's barriers that signal an early stop (TilePipe).
 inline constexpr int kStopBytes = 16;
 //
-// Warpgroups keep the stages full while they store D: each has room of its own after the stages,
-// for as many columns of its instruction's rows as an instruction has in 16 bits.
-// The copy engine takes blocks of each row from there: of 128 bytes, or of 64 where those are 64
-// columns.
+// Stages stay full while warpgroups store D: each warpgroup has its own area after the stages, for
+// as many columns of its instruction's rows as an instruction has in 16 bits. The copy engine reads
+// blocks of each row from there: 128 bytes, or 64 if those are 64 columns.
 constexpr int BlockOfRowBytes(ElementType stored) { return BitsOf(stored) == 8 ? 64 : 128; }
 constexpr int StoreBytes(const CudaRow& row) {
   return HasWarpgroups(row) && !IsNarrow(row) ? row.instruction.n * 2 * row.instruction_rows() : 0;
@@ -145,15 +144,15 @@ constexpr bool LeavesRegisters(const CudaRow& row) {
   return InstructionsDown(row) * row.instruction.n / 2 <= 128;
 }
 
-// Whether a warpgroup's registers suffice to finish sums where they are (register_epilogue.cuh),
-// beside metadata or in f64.
+// Whether a warpgroup has enough registers to finish sums in place (register_epilogue.cuh),
+// together with metadata or in f64.
 constexpr bool HasRoomToFinish(const CudaRow& row) {
   const bool needs_more = row.instruction.is_sparse() || AccumulatorType(row) == ElementType::kS32;
   return HasWarpgroups(row) && (!needs_more || LeavesRegisters(row));
 }
 
-// Whether warpgroups can store elements of the type: sums as they are, usual floats, and of
-// products of bytes fp8 or s8, whatever their own types are.
+// Whether warpgroups can store elements of the type: unconverted sums, common floats, and fp8 or s8
+// for products of any 8-bit types.
 constexpr bool Stores(const CudaRow& row, ElementType type) {
   if (type == AccumulatorType(row)) return true;
   if (!HasRoomToFinish(row)) {
@@ -173,7 +172,7 @@ constexpr bool Stores(const CudaRow& row, ElementType type) {
   }
 }
 
-// Whether a narrow row computes D by its transpose, to put the longer side of D down.
+// Whether a narrow row computes the transpose of D, so that D's longer side is vertical.
 constexpr bool Transposes(const CudaRow& row, int64_t m, int64_t n) {
   return IsNarrow(row) && m < n;
 }
@@ -184,8 +183,8 @@ constexpr int64_t TilesDown(const CudaRow& row, int64_t m) {
   return (m + rows - 1) / rows * row.cluster;
 }
 
-// So many tiles above each other are successive: what runs at the same time then shares lines of A
-// and B. Blocks that stay on their multiprocessors run in step, so the tiles of one round should
+// The number of consecutive tiles in a column: tiles that run at the same time then share lines of
+// A and B. Blocks that stay on their multiprocessors run in step, so the tiles of one round should
 // form a square.
 constexpr int TilesOfGroup(const CudaRow& row) {
   constexpr int kMultiprocessors = 132;
@@ -227,8 +226,8 @@ constexpr int BlocksPerMultiprocessor(const CudaRow& row, mma::Chip chip) {
 }
 
 // Whether a launch of the row begins while the one before it ends (ptx::WaitForEarlierLaunches).
-// Where several blocks share a multiprocessor, those that begin early crowd where there is room,
-// and others stay without work: an H200 was up to 1.3 times slower.
+// If several blocks share a multiprocessor, blocks that begin early pile up on some multiprocessors
+// and leave others idle: an H200 was up to 1.3 times slower.
 constexpr bool BeginsEarly(const CudaRow& row, mma::Chip chip) {
   return HasRingOn(row, chip) && mma::HasEarlyLaunches(chip) &&
          BlocksPerMultiprocessor(row, chip) == 1;

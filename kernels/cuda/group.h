@@ -2,7 +2,7 @@
 //
 // Groups of rows. Each group has one source file (kernels/cuda/device/groups), so that their code
 // is compiled side by side. Every instruction belongs to exactly one group of rows that multiply
-// its own types without promotion; some have promoted rows and rows of f32, too.
+// its own types without promotion; some also have promoted rows and split-f32 rows.
 #pragma once
 
 #include <cstddef>
@@ -40,11 +40,11 @@ enum class CudaGroup : uint8_t {
   kWgmmaSparseBytes,   // wgmma.sp with e4m3, e5m2, s8 and u8.
   kWgmmaBits,          // wgmma with b1.
   kPromoted,           // All instructions with e4m3 and e5m2 whose sums are promoted.
-  kSplit,              // wgmma with f16 into which f32 are split.
+  kSplit,              // wgmma with f16, for split f32.
 };
 inline constexpr size_t kCudaGroups = static_cast<size_t>(CudaGroup::kSplit) + 1;
 
-// The group of the rows that add their own operands' products up without promotion.
+// The group of rows without promotion or split f32.
 constexpr CudaGroup GroupOf(const mma::Instruction& instruction) {
   using enum CudaGroup;
   const ElementType a = instruction.a;

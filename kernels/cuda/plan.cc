@@ -107,9 +107,8 @@ absl::Status PlanSparse(const CudaRow& row, const Problem& problem, Allocator& w
   return absl::OkStatus();
 }
 
-// Whether warpgroups write D themselves. Of most rows the copy engine writes what they lay out: it
-// writes whole chunks of 16 bytes, also at the end of a line, and what is between lines must stay
-// as it is.
+// Whether warpgroups can write D directly. In most rows the copy engine writes it, in whole 16-byte
+// chunks even at the end of a line, but bytes between lines must not change.
 bool StoresWhole(const CudaRow& row, const Problem& problem) {
   const ElementType accumulators = AccumulatorType(row);
   const bool is_finished = HasRoomToFinish(row) && FitsRegisters(problem) &&
@@ -121,7 +120,7 @@ bool StoresWhole(const CudaRow& row, const Problem& problem) {
          IsAligned(problem.d.line_stride_bytes()) && IsAligned(problem.d.batch_stride_bytes);
 }
 
-// Returns what all of it takes.
+// Returns the total size.
 Checked PlanSums(const CudaRow& row, const Problem& problem, SumsPlan& plan) {
   if (!HasWarpgroups(row) || StoresWhole(row, problem)) return Checked(0);
   plan.are_kept = true;
@@ -178,7 +177,7 @@ Multiplication MultiplicationOf(const CudaRow& row, const Problem& problem) {
 absl::StatusOr<CudaPlan> PlanOf(const CudaRow& row, const Problem& problem) {
   CudaPlan plan;
   if (!problem.has_output() || !problem.has_product()) return plan;
-  // Each part by itself, whatever precedes it.
+  // Each operand's part separately, independent of its offset.
   Allocator of_a;
   Allocator of_split;
   Allocator of_b;

@@ -20,7 +20,7 @@ double TilesOf(const CudaRow& row, const Problem& problem) {
          static_cast<double>(problem.batch);
 }
 
-// Tiles that the multiprocessors compute at once: so many on each of those that have one.
+// Tiles that are computed at once: `together` on each of `busy` multiprocessors.
 struct Round {
   double busy = 1;  // Multiprocessors.
   double together = 1;
@@ -47,7 +47,7 @@ double StepSeconds(const CudaRow& row, const CudaPlan& plan, const Round& round,
       {computing, is_ragged ? bytes / kRaggedBytesPerSecond : 0.0, kStageSeconds / row.stages});
 }
 
-// What a round takes beside its steps.
+// The time of a round in addition to its steps.
 double EndSeconds(const CudaRow& row, const Round& round) {
   const double of_element = IsNarrow(row) ? kNarrowElementSeconds : kTileElementSeconds;
   const double end = kTileSeconds + row.tile.m * row.tile.n * of_element;
@@ -66,19 +66,19 @@ double ComputeSeconds(const CudaRow& row, const CudaPlan& plan, const Problem& p
   return std::ceil(tiles / (multiprocessors * round.together)) * (steps + EndSeconds(row, round));
 }
 
-// A matrix that all products share is counted once.
+// A shared matrix counts once.
 double Bytes(const Problem& problem) {
   return static_cast<double>(BytesRead(problem)) + static_cast<double>(BytesWritten(problem));
 }
 
-// How many lines a tile brings for each that is in the matrices. From twice on it hardly matters.
+// Lines that a tile loads per line inside the matrices. Above 2, the ratio hardly matters.
 double LinesBrought(const CudaRow& row, const Problem& problem) {
   const double in_matrices = static_cast<double>(std::min<int64_t>(problem.m, row.tile.m) +
                                                  std::min<int64_t>(problem.n, row.tile.n));
   return std::min(2.0, (row.tile.m + row.tile.n) / in_matrices);
 }
 
-// Writing D where there is nothing to multiply.
+// Writing D if there is nothing to multiply.
 double AloneSeconds(const Problem& problem, double at_once) {
   const auto lines = static_cast<double>(problem.d.lines());
   const auto length = static_cast<double>(problem.d.line_length());
@@ -91,13 +91,13 @@ double AloneSeconds(const Problem& problem, double at_once) {
          kAloneElementSeconds;
 }
 
-// The kernel itself, and one for each operand that is packed; a sparse A's metadata always are.
-// What stays was packed before.
+// The kernel itself, and one per packed operand; a sparse A's metadata is always repacked. Resident
+// operands were packed before.
 double LaunchSeconds(const CudaPlan& plan, const Problem& problem) {
   const bool packs_a = plan.a.is_packed && !problem.a_stays;
   const bool packs_b = plan.b.is_packed && !problem.b_stays;
   const bool repacks = problem.a.is_sparse() && !problem.a_stays;
-  // Split f32 have marks to clear and to look at.
+  // Split f32 products clear and check marks.
   const int packs =
       (packs_a ? 1 : 0) + (packs_b ? 1 : 0) + (repacks ? 1 : 0) + (plan.split.is_used ? 2 : 0);
   return kLaunchSeconds + packs * kPackSeconds;
@@ -108,7 +108,7 @@ int64_t PackedBytes(const CudaPlan& plan, const Problem& problem) {
          (problem.b_stays ? 0 : plan.b_workspace_bytes);
 }
 
-// The kernel that makes D of sums that are kept.
+// The kernel that makes D from kept sums.
 double FinishSeconds(const CudaPlan& plan, const Problem& problem, double at_once) {
   return plan.sums.are_kept ? kPackSeconds + AloneSeconds(problem, at_once) : 0;
 }

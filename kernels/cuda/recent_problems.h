@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What was worked out for the problems of recent launches, so that the next launch of the same
-// problem need not work it out again. It has room for kCapacity problems: where that is taken, the
-// problem that came first gives way.
+// A cache of values computed for the problems of recent launches. It holds kCapacity problems; the
+// oldest is evicted first.
 #pragma once
 
 #include <array>
@@ -18,7 +17,7 @@
 
 namespace gemmd {
 
-// All that a launch depends on besides addresses; the problem is as the caller gives it.
+// Everything that a launch depends on except addresses; the caller's problem unchanged.
 struct LaunchKey {
   const CudaRow* row = nullptr;
   int gpu = 0;
@@ -45,12 +44,13 @@ class RecentProblems {
     Entry entry = {key.row, key.gpu, key.multiprocessors, *key.problem, std::move(value)};
     const absl::MutexLock lock(&mutex_);
     Set& set = sets_[SetOf(*key.problem)];
-    std::swap(set.entries[set.next], entry);  // What gives way ends after the lock.
+    std::swap(set.entries[set.next],
+              entry);  // The evicted value is destroyed after the lock is released.
     set.next = (set.next + 1) % kWays;
   }
 
  private:
-  // A problem has its place in one set alone, so few are compared with it.
+  // Set-associative: a problem belongs to one set, so look-up compares few entries.
   static constexpr size_t kWays = 4;
 
   struct Entry {

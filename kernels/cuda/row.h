@@ -1,15 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What a GPU kernel is made of, as plain constant data: host code derives names and limits from it,
-// device code its template arguments.
+// The parameters of a GPU kernel as plain constant data: host code derives names and limits from
+// them, device code its template arguments.
 //
 // A block of threads computes a tile of D; its warps compute parts of the tile side by side. The
-// block walks along k in steps of tile.k, several of which are on their way from memory at a time
-// (stages). The tiles of a cluster's blocks lie above each other in D: each block brings a part of
-// their common tile of B for all of them.
-//
-// Where warpgroups multiply, warps_m counts all of their warps. The warpgroups' parts of the tile
-// lie above each other, or each has a tile of its own and they take turns.
+// block walks along k in steps of tile.k, several of which are loaded from memory at a time
+// (stages). The tiles of a cluster's blocks are stacked vertically in D: each block loads a part of
+// their common tile of B for all of them. In warpgroup rows, warps_m counts the warps of all
+// warpgroups. The warpgroups' parts of the tile are stacked vertically, or each has its own tile
+// and they take turns.
 #pragma once
 
 #include <cstdint>
@@ -28,15 +27,14 @@ struct Tile {
   constexpr bool operator==(const Tile&) const = default;
 };
 
-// How tiles come into shared memory, and fragments out of it into registers.
+// How tiles are copied to shared memory, and fragments loaded from there.
 enum class Pipeline : uint8_t {
   kPlain,  // Threads copy the tiles, and fragments are loaded just before they are multiplied.
   kRing,   // The copy engine fills a ring of stages, and fragments are loaded ahead.
-  // The copy engine fills a ring of stages, and warpgroups multiply what lies there. Blocks stay
-  // for one tile of D after the other.
+  // The copy engine fills a ring of stages, which warpgroups multiply in place. Persistent blocks
+  // compute one tile of D after the other.
   kWarpgroups,
-  // The same, but each warpgroup has every second tile for itself, so that one multiplies while the
-  // other one stores what it has.
+  // The same, but warpgroups alternate tiles, so that one multiplies while the other stores.
   kTurns,
 };
 
@@ -52,17 +50,17 @@ struct CudaRow {
   bool splits_f32 = false;  // Recipe::splits_f32.
 
   constexpr int threads() const { return 32 * warps_m * warps_n; }
-  // The rows that one instruction computes, all its products together: they lie above each other.
+  // The rows that one instruction computes: its independent products are stacked vertically.
   constexpr int instruction_rows() const { return instruction.m * instruction.products(); }
 
   constexpr bool operator==(const CudaRow&) const = default;
 };
 
-// How the kernel wants the lines of an operand in memory: along k, or along m or n.
+// The axis of an operand's lines in memory that the kernel needs: along k, or along m or n.
 enum class LineAxis : uint8_t { kK, kMn };
 
-// Fragments hold elements that are neighbours in memory, and instructions whose names carry layouts
-// want their operands in that order.
+// Fragments hold elements that are neighbours in memory, and instructions with layouts in their
+// names need operands in that order.
 constexpr LineAxis LineAxisOf(const mma::Instruction& instruction, mma::Operand operand) {
   if (operand == mma::Operand::kA) {
     return instruction.a_layout == mma::Layout::kRow ? LineAxis::kK : LineAxis::kMn;
@@ -76,7 +74,7 @@ constexpr mma::Chip ShapedFor(const mma::Instruction& instruction) {
   const bool has_it = mma::SupportOn(instruction, kFirst) != mma::Support::kUnavailable;
   return has_it ? kFirst : mma::Chip::kSm120;
 }
-// Whether the tensor core of the chip that rows are shaped for has the instruction itself.
+// Whether the instruction is native on the chip that its rows are shaped for.
 constexpr bool IsShapedNative(const mma::Instruction& instruction) {
   return mma::SupportOn(instruction, ShapedFor(instruction)) == mma::Support::kNative;
 }

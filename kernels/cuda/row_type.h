@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// A row as a type: kernels are templates on what a row says, and profilers show it. The first row
-// of f16, for example, has the type
+// A row as a type: kernels are templates on a row's values, which profilers show. The first row of
+// f16, for example, has the type
 //   Row<Instruction<mma, 16, 8, 16, f32, f16, f16, f32, ...>, Tile<192, 256, 64>, Warps<2, 4>,
 //       Ring<4>, Cluster<2>, Promotion<0>, SplitsF32<false>>
 #pragma once

@@ -77,10 +77,10 @@ int64_t NearestFactor(int64_t count) {
   return factor;
 }
 
-// The problem has a tile for each block that the multiprocessors hold at once, as square as can be
-// so that operands come from the cache, operands as the kernel reads them, and so many steps along
-// k that the beginning and the end, some 5 us, hardly count: on an H200 a tile of 64 x 64 alone
-// takes 40 us, one of 128 x 256 110 us.
+// The problem has one tile for each block that fits the multiprocessors, as square as possible so
+// that operands come from the cache, operands that need no packing, and so many steps along k that
+// start and end, some 5 us, hardly matter: on an H200 a tile of 64 x 64 alone takes 40 us, one of
+// 128 x 256 110 us.
 absl::StatusOr<Problem> Sample(const Kernel& kernel, const Target& target) {
   const CudaRow& row = RowOf(kernel);
   constexpr int64_t kDepthBits = 8 * 16384;
@@ -101,9 +101,9 @@ absl::StatusOr<Problem> Sample(const Kernel& kernel, const Target& target) {
   return problem;
 }
 
-// What is made of a dense operand depends on which one it is, since k is the other way in A and in
-// B, on how its elements lie, and, where f32 are split, on whether the lines' ranges are before or
-// behind them. The metadata of a sparse one are a row's.
+// The data derived from a dense operand depend on whether it is A or B (k runs in different
+// directions), on the layout of its elements and, if f32 are split, on whether the lines' ranges
+// precede or follow them. The metadata of a sparse operand are specific to a row.
 uint32_t FormOf(const Kernel& kernel, const CudaRow& row, mma::Operand operand) {
   constexpr uint32_t kOfRow = uint32_t{1} << 31;
   const mma::Instruction& instruction = row.instruction;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The GPU kernels as rows of the catalogue: everything but their code, which a build with a CUDA
-// toolkit launches by kernels/cuda/device/launch.h.
+// The GPU kernels as rows of the catalogue: everything except their code, which builds with a CUDA
+// toolkit launch through kernels/cuda/device/launch.h.
 #pragma once
 
 #include "absl/types/span.h"
@@ -15,8 +15,8 @@ absl::Span<const Kernel> CudaKernels();
 // The row of a kernel of this family; null for a kernel of another family.
 const CudaRow* CudaRowOf(const Kernel& kernel);
 
-// The row that multiplies transposes as `row` multiplies the problem: `row` itself, or the one that
-// takes the types of A and B the other way round. Null if there is none.
+// The row for the transpose of a problem of `row`: `row` itself, or the row with the types of A and
+// B swapped. Null if there is none.
 const CudaRow* RowOfTranspose(const CudaRow& row);
 
 }  // namespace gemmd

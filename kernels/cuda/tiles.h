@@ -27,14 +27,14 @@ struct RowShape {
   int8_t warps_n;
   int8_t stages;
   int8_t cluster = 1;
-  bool takes_turns = false;  // Each warpgroup has tiles of its own.
+  bool takes_turns = false;  // Each warpgroup has its own tiles.
 };
 
 using RowShapes = std::span<const RowShape>;
 
 // The first tile is the largest one that registers hold, turned so that the operand with the
 // smaller fragments is kept. Smaller tiles for smaller matrices follow. The last one is for few
-// blocks, each of which has much of a long k under way.
+// blocks with a long k: it has many stages in flight.
 inline constexpr std::array<RowShape, 6> kDenseTiles = {{{192, 256, 128, 2, 4, 4, 2},
                                                          {128, 256, 128, 2, 4, 3},
                                                          {256, 128, 128, 4, 2, 3},
@@ -47,22 +47,21 @@ inline constexpr std::array<RowShape, 6> kSparseTiles = {{{256, 192, 128, 4, 2, 
                                                           {128, 128, 128, 2, 2, 3},
                                                           {64, 64, 128, 2, 2, 4},
                                                           {64, 64, 128, 2, 2, 12}}};
-// The tiles of warpgroups, by the n of their instruction. 256x192 brings the fewest bytes for its
-// operations; 128x256 and 256x128 divide more matrices well; 128x128 serves smaller ones, and
-// 128x64 those of which larger tiles would leave multiprocessors without work.
+// The tiles of warpgroups, by the n of their instruction. 256x192 loads the fewest bytes per
+// operation; 128x256 and 256x128 divide more matrices well; 128x128 serves smaller ones, and 128x64
+// those for which larger tiles would leave multiprocessors idle.
 inline constexpr std::array<RowShape, 1> kWarpgroupTilesOf256 = {{{128, 256, 128, 8, 1, 3}}};
 inline constexpr std::array<RowShape, 1> kWarpgroupTilesOf192 = {{{256, 192, 128, 8, 1, 3}}};
 inline constexpr std::array<RowShape, 3> kWarpgroupTilesOf128 = {
     {{256, 128, 128, 8, 1, 4}, {128, 128, 128, 8, 1, 6}, {128, 128, 128, 8, 1, 6, 1, true}}};
-// A stage is as short as the swizzle allows, and there are as many of them as fit: what counts in
-// narrow tiles is how many bytes are under way. The last one of 64 is for batches of tiny matrices
-// (IsTiny).
+// A stage is as short as the swizzle allows, and there are as many of them as fit: narrow tiles
+// need many bytes in flight. The last one of 64 is for batches of tiny matrices (IsTiny).
 inline constexpr std::array<RowShape, 3> kWarpgroupTilesOf64 = {
     {{128, 64, 128, 8, 1, 8}, {64, 64, 128, 4, 1, 14}, {64, 64, 128, 4, 1, 4}}};
 inline constexpr std::array<RowShape, 1> kNarrowTilesOf32 = {{{64, 32, 128, 4, 1, 18}}};
 inline constexpr std::array<RowShape, 1> kNarrowTilesOf16 = {{{64, 16, 128, 4, 1, 22}}};
 constexpr RowShapes WarpgroupTiles(const mma::Instruction& instruction) {
-  // The transpose of a product has its types the other way round.
+  // The transpose of a product swaps its types.
   if (instruction.n <= 64 && instruction.a != instruction.b) return {};
   const bool has_tiny = BitsOf(instruction.a) == 16;
   switch (instruction.n) {
@@ -76,7 +75,7 @@ constexpr RowShapes WarpgroupTiles(const mma::Instruction& instruction) {
   }
 }
 
-// The lines of a sparse A are half as long, so tall tiles bring the fewest bytes.
+// The lines of a sparse A are half as long, so tall tiles load the fewest bytes.
 inline constexpr std::array<RowShape, 1> kSparseWarpgroupTilesOf192 = {{{256, 192, 128, 8, 1, 4}}};
 inline constexpr std::array<RowShape, 2> kSparseWarpgroupTilesOf128 = {
     {{256, 128, 128, 8, 1, 5}, {128, 128, 128, 8, 1, 7}}};
@@ -89,7 +88,8 @@ constexpr RowShapes SparseWarpgroupTiles(const mma::Instruction& instruction) {
 }
 
 // The tiles of promoted sums: a warpgroup has the totals of all its rows and the sums of one
-// instruction, so an instruction has at most 192 columns, and 128 where it is one of two.
+// instruction, so an instruction has at most 192 columns, and 128 if there are two instructions per
+// warpgroup.
 inline constexpr std::array<RowShape, 1> kPromotedTilesOf192 = {{{128, 192, 128, 8, 1, 4}}};
 constexpr RowShapes PromotedTiles(const mma::Instruction& instruction) {
   if (instruction.n == 192) {
@@ -103,8 +103,8 @@ constexpr RowShapes PromotedTiles(const mma::Instruction& instruction) {
 inline constexpr std::array<RowShape, 2> kSaturatingTiles = {
     {{128, 128, 128, 2, 2, 3}, {64, 64, 128, 2, 2, 4}}};
 
-// Whether the instruction is the deepest one of its types that the tensor core of sm_90 has itself.
-// Large tiles are for that one.
+// Whether the instruction is the deepest native one of its types on sm_90. Only that one has large
+// tiles.
 constexpr bool IsDeepestOnHopper(const mma::Instruction& instruction) {
   if (mma::SupportOn(instruction, mma::Chip::kSm90) != mma::Support::kNative) return false;
   if (instruction.rounding != mma::Rounding::kNearestEven) return false;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What follows from a row alone for each warp: its instructions, the fragments that it holds and
-// loads ahead, and the threads and registers that this takes. Host and device share these facts.
+// Properties of a row per warp: its instructions, the fragments that it holds and loads ahead, and
+// the threads and registers needed. Host and device share these facts.
 #pragma once
 
 #include <cstdint>
@@ -20,7 +20,7 @@ constexpr bool HasWarpgroups(const CudaRow& row) {
 }
 inline constexpr int kThreadsOfWarpgroup = 128;
 constexpr int WarpgroupsOf(const CudaRow& row) { return row.threads() / kThreadsOfWarpgroup; }
-// Those that have parts of the same tile.
+// Warpgroups that share a tile.
 constexpr int WarpgroupsOfTile(const CudaRow& row) {
   return TakesTurns(row) ? 1 : WarpgroupsOf(row);
 }
@@ -30,12 +30,12 @@ constexpr int WarpsOfTile(const CudaRow& row) {
 }
 
 // Whether the row is for many tiny matrices: its blocks have few stages, so that several share a
-// multiprocessor, and each hides what another one waits for.
+// multiprocessor and hide each other's latency.
 constexpr bool IsTiny(const CudaRow& row) {
   return HasWarpgroups(row) && row.tile.m <= 64 && row.stages <= 4;
 }
-// Whether the row is for a D that is narrow one way: its instructions have few columns. One
-// warpgroup streams the wide operand through many small stages, and stores its sums itself.
+// Whether the row is for a narrow D: its instructions have few columns. One warpgroup streams the
+// wide operand through many small stages, and stores its sums itself.
 constexpr bool IsNarrow(const CudaRow& row) {
   return HasWarpgroups(row) && row.tile.m <= 64 && !IsTiny(row);
 }
@@ -53,7 +53,7 @@ constexpr int StepsOfTile(const CudaRow& row) { return row.tile.k / row.instruct
 
 // Whether an instruction whose A and B are all zeros may change an accumulator: chains of
 // multiply-adds turn -0 into +0, and where C and D have different types, D is rounded to become C.
-// Other instructions leave accumulators as they are, so that k can be filled up to whole tiles.
+// Other instructions leave accumulators unchanged, so that k can be padded to whole tiles.
 constexpr bool CountsEveryStep(const CudaRow& row) {
   const mma::Algorithm algorithm =
       mma::ArithmeticOf(row.instruction, ShapedFor(row.instruction)).algorithm;
@@ -62,8 +62,8 @@ constexpr bool CountsEveryStep(const CudaRow& row) {
           algorithm == mma::Algorithm::kMultiplyAddsF64 || row.instruction.c != row.instruction.d);
 }
 
-// Whether D's elements are in other lanes than C's, so that sums change lanes between instructions,
-// as in m8n8k4 from f16 to f32. Each warp has room for the sums after the stages.
+// Whether D's elements are in other lanes than C's, so that sums move between lanes after each
+// instruction, as in m8n8k4 from f16 to f32. Each warp has space for the sums after the stages.
 constexpr bool SumsChangeLanes(const CudaRow& row) {
   return row.instruction.products() == 4 && row.instruction.c != row.instruction.d;
 }
@@ -79,8 +79,8 @@ constexpr int FragmentRegisters(const CudaRow& row, mma::Operand operand) {
   return count * mma::WordsPerLane(row.instruction, operand);
 }
 
-// How many neighbouring instructions one load of an operand's fragments serves: ldmatrix brings
-// four matrices of 8 lines of 16 bytes, and f64 comes one element at a time.
+// How many neighbouring instructions one load of an operand's fragments serves: ldmatrix loads four
+// matrices of 8 lines of 16 bytes; f64 is loaded one element at a time.
 constexpr int InstructionsOfLoad(const CudaRow& row, mma::Operand operand) {
   const mma::Instruction& instruction = row.instruction;
   if (instruction.a == ElementType::kF64) return 1;
@@ -91,10 +91,10 @@ constexpr int InstructionsOfLoad(const CudaRow& row, mma::Operand operand) {
   return matrices < 1 || matrices > 4 ? 1 : 4 / matrices;
 }
 
-// Where fragments are loaded ahead, a thread holds one operand's fragments for a whole step. It
-// streams the other operand: it holds two parts of it at a time, the one that instructions take and
-// the one after it. A is streamed, so that successive instructions take the same registers of it;
-// but B is streamed where A's fragments are few (compressed) or B's are many (f64).
+// If fragments are loaded ahead, a thread keeps one operand's fragments for a whole step and
+// streams the other operand: it holds two parts of it at a time, the one in use and the next one. A
+// is streamed, so that successive instructions use the same registers of it; but B is streamed if
+// A's fragments are few (compressed) or B's are many (f64).
 constexpr mma::Operand StreamedOperand(const CudaRow& row) {
   return row.instruction.is_sparse() || row.instruction.a == ElementType::kF64 ? mma::Operand::kB
                                                                                : mma::Operand::kA;
@@ -113,14 +113,14 @@ constexpr int RegistersAhead(const CudaRow& row) {
          (row.instruction.is_sparse() ? InstructionsDown(row) : 0);
 }
 
-// The registers of a multiprocessor, the most that a thread which multiplies has, and those of a
-// thread that fills stages (MovesRegisters).
+// The registers of a multiprocessor, the max of a multiplying thread, and those of a thread that
+// fills stages (MovesRegisters).
 inline constexpr int kRegisters = 64 * 1024;
 inline constexpr int kMaxRegisters = 240;
 inline constexpr int kRegistersToFill = 24;
 
-// Whether a row can have the ring: its instructions must be the tensor core's own, and the
-// registers must suffice for fragments that are loaded ahead.
+// Whether a row can have the ring: its instructions must be native, and the registers must suffice
+// to load fragments ahead.
 constexpr bool CanLoadAhead(const CudaRow& row) {
   const mma::Instruction& instruction = row.instruction;
   if (!IsShapedNative(instruction) || instruction.family == mma::Family::kWmma ||
@@ -133,12 +133,12 @@ constexpr bool CanLoadAhead(const CudaRow& row) {
     if (InstructionsAlong(row, operand) % InstructionsOfLoad(row, operand) != 0) return false;
   }
   if (StepsOfTile(row) * StreamedParts(row) % 2 != 0) return false;
-  constexpr int kOthers = 10;  // For addresses and counts: the compiler was seen to manage with 10.
+  constexpr int kOthers = 10;  // For addresses and counts: 10 were seen to suffice.
   return FragmentRegisters(row, mma::Operand::kD) + RegistersAhead(row) + kOthers <= kMaxRegisters;
 }
 
-// Whether the copy engine fills a ring of stages. Then fragments are loaded ahead of the
-// instructions that take them, or warpgroups take operands where they lie.
+// Whether the copy engine fills a ring of stages. Then fragments are loaded ahead of their
+// instructions, or warpgroups read operands in place.
 constexpr bool HasRing(const CudaRow& row) { return row.pipeline != Pipeline::kPlain; }
 
 // The number of parts in which code that does not load ahead holds a warp's fragments of B, one
@@ -149,22 +149,22 @@ constexpr int PartsOfB(const CudaRow& row) {
              : 1;
 }
 
-// Whether the code for a chip has the ring. That takes the copy engine, and a chip whose assembler
-// expands the instruction has no registers left for it.
+// Whether the code for a chip has the ring. It needs the copy engine, and registers, which a chip
+// whose assembler expands the instruction lacks.
 constexpr bool HasRingOn(const CudaRow& row, mma::Chip chip) {
   return HasRing(row) && mma::HasTileCopies(chip) &&
          mma::SupportOn(row.instruction, chip) == mma::Support::kNative;
 }
 
-// The number of blocks that share their tile of B: more than one only where the copy engine can
-// write to several at once.
+// The number of blocks that share their tile of B: more than one only if the copy engine can write
+// to several at once.
 constexpr int ClusterOn(const CudaRow& row, mma::Chip chip) {
   return HasRingOn(row, chip) && mma::HasMulticast(chip) ? row.cluster : 1;
 }
 
-// Where fragments are loaded ahead, one more warp tells the copy engine what to bring. Eight warps
-// that multiply may need the registers of three groups of four warps: then three idle warps come
-// with that one, and these four leave their registers to the others.
+// If fragments are loaded ahead, an additional warp controls the copy engine. Eight multiplying
+// warps may need the registers of three groups of four warps: then three idle warps are added to
+// that warp, and these four give up their registers to the others.
 constexpr bool MovesRegisters(const CudaRow& row, mma::Chip chip) {
   return HasRingOn(row, chip) && row.threads() == 256;
 }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // The code of the kernels: the GPU function of each row of a group. Each source file of groups/ has
-// one group, so that groups build side by side.
+// one group, so that groups compile in parallel.
 #pragma once
 
 #include <span>

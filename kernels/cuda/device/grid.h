@@ -15,14 +15,14 @@ namespace gemmd {
 
 inline constexpr int kBlockThreads = 256;
 
-// The number of blocks for so many pieces: enough to fill any GPU of today several times over.
-// Block b takes pieces b, b + gridDim.x and so on.
+// The number of blocks for `pieces`: enough to fill any current GPU several times. Block b takes
+// pieces b, b + gridDim.x and so on.
 inline unsigned BlocksFor(int64_t pieces) {
   constexpr int64_t kMaxBlocks = 16 * 256;
   return static_cast<unsigned>(std::clamp<int64_t>(pieces, 1, kMaxBlocks));
 }
 
-// The number of blocks for pieces of which each takes one thread.
+// The number of blocks for pieces that take one thread each.
 inline unsigned BlocksOfThreads(int64_t pieces) {
   return BlocksFor(pieces / kBlockThreads + (pieces % kBlockThreads != 0 ? 1 : 0));
 }

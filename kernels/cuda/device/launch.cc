@@ -35,7 +35,8 @@ namespace {
 
 constexpr int64_t kMaxBlocks = std::numeric_limits<int32_t>::max();
 constexpr int kBytesOfStep = 32 * sizeof(uint32_t);  // Metadata of a row of instructions.
-constexpr int64_t kMaxBatches = 65535;  // A launch has no more: the grid's third extent.
+constexpr int64_t kMaxBatches =
+    65535;  // Max matrices per launch: the limit of the grid's third extent.
 
 using FunctionTable = std::unordered_map<const CudaRow*, const void*>;
 
@@ -75,7 +76,7 @@ absl::StatusOr<Code> FindCode(std::string_view name, const CudaRow& row) {
   cudaFuncAttributes attributes = {};
   RETURN_IF_ERROR(CudaStatus(cudaFuncGetAttributes(&attributes, function), name));
   const std::optional<mma::Chip> chip = mma::ChipFromCapability(attributes.ptxVersion);
-  // For a chip that lacks the instruction there is a function, but it is empty.
+  // The function for a chip that lacks the instruction is empty.
   if (!chip || !RunsOn(row, *chip)) {
     return absl::FailedPreconditionError(Concat("kernel: this build has no code of ", name,
                                                 ", which sm_", attributes.ptxVersion, " lacks"));
@@ -87,7 +88,7 @@ absl::StatusOr<Code> FindCode(std::string_view name, const CudaRow& row) {
   return Code{function, *chip};
 }
 
-// What was found once stays so: to ask CUDA takes as long as to launch.
+// Cached: asking CUDA takes as long as a launch.
 absl::StatusOr<Code> CodeOf(std::string_view name, const CudaRow& row) {
   using Found = std::map<std::pair<int, const CudaRow*>, Code>;
   static auto* const found = new Found();  // Never destroyed.
@@ -103,13 +104,13 @@ absl::StatusOr<Code> CodeOf(std::string_view name, const CudaRow& row) {
 
 int64_t DivideUp(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
-// Where a launch has what its plan says, on the GPU.
+// The GPU addresses of a launch's buffers.
 struct Places {
-  // What is made of A and of B: forms, or parts of the workspace.
+  // Data derived from A and B: in forms, or in the workspace.
   std::byte* a = nullptr;
   std::byte* b = nullptr;
-  SplitParameters split = {};  // Null where nothing is split.
-  SumsInMemory sums;           // Null where none are kept.
+  SplitParameters split = {};  // Null if nothing is split.
+  SumsInMemory sums;           // Null if no sums are kept.
 };
 
 Places PlacesOf(const GemmArgs& args, const CudaPlan& plan) {
@@ -155,7 +156,7 @@ absl::StatusOr<OperandLines> LinesOf(std::string_view field, const OperandPlan& 
                       .line_stride_bytes = static_cast<int>(plan.line_stride_bytes)};
 }
 
-// What launches of one problem by one kernel share: all but addresses.
+// Everything that launches of one problem by one kernel share, except addresses.
 struct PreparedLaunch {
   Multiplication multiplication;
   Code code;
@@ -174,7 +175,7 @@ std::byte* StoredAt(const GemmArgs& args, const Places& places) {
   return places.sums.data != nullptr ? const_cast<std::byte*>(places.sums.data) : args.d;
 }
 
-// Sums that a narrow row leaves in the workspace.
+// The epilogue of sums that a narrow row leaves in the workspace.
 EpilogueParameters EpilogueOfSums(const CudaRow& row, const Problem& problem,
                                   const SumsInMemory& sums) {
   EpilogueParameters parameters;
@@ -203,7 +204,7 @@ void SetAddresses(const CudaRow& row, const CudaPlan& plan, const GemmArgs& args
     return;
   }
   parameters.epilogue = EpilogueOf(args, AccumulatorType(row));
-  // What is finished has been multiplied by alpha.
+  // Finished sums already include alpha.
   if (parameters.finishes_sums) parameters.epilogue.alpha_f32 = 1;
 }
 
@@ -224,7 +225,7 @@ TileBox BoxOf(const TileLines& tile, int parts) {
   return {.line_bytes = tile.line_bytes, .lines = tile.lines / parts, .is_swizzled = true};
 }
 
-// Where f32 are split, each matrix is two for the copy engine.
+// If f32 are split, the copy engine sees each matrix as two.
 absl::StatusOr<TileMap> OperandMapOf(const CudaRow& row, const OperandPlan& plan,
                                      OperandLines lines, const TileBox& box, int64_t batch) {
   if (!row.splits_f32) return TileMapOf(lines, box, batch);
@@ -252,7 +253,7 @@ absl::Status MakeTileMaps(const CudaRow& row, mma::Chip chip, const CudaPlan& pl
   return absl::OkStatus();
 }
 
-// What the copy engine writes for a row of warpgroups.
+// Sets what the copy engine writes for a warpgroup row.
 absl::Status SetStore(const CudaRow& row, const GemmArgs& args, const CudaPlan& plan,
                       const Places& places, MmaParameters& parameters) {
   const Problem& problem = args.problem;
@@ -281,7 +282,8 @@ absl::Status SetStore(const CudaRow& row, const GemmArgs& args, const CudaPlan& 
   return absl::OkStatus();
 }
 
-// The tiles of all matrices, and the blocks that share them: as many as multiprocessors hold.
+// Sets the number of tiles of all matrices, and the number of blocks that share them: as many as
+// fit the multiprocessors.
 absl::Status SetTiles(const CudaRow& row, mma::Chip chip, const GemmArgs& args,
                       MmaParameters& parameters) {
   const int64_t tiles = int64_t{parameters.tiles_m} * parameters.tiles_n;
@@ -358,7 +360,7 @@ absl::Status Clear(std::byte* begin, std::byte* end, CUstream_st* stream) {
   return CudaStatus(cudaMemsetAsync(begin, 0, static_cast<size_t>(end - begin), stream), "split");
 }
 
-// Sets to zero what the split wants so: in the workspace, where that lies together, at once.
+// Zeroes the memory of the split; parts that are adjacent in the workspace with one call.
 absl::Status ClearForSplit(const GemmArgs& args, const CudaPlan& plan, const Places& places,
                            CUstream_st* stream) {
   const bool has_a_form = args.a_form.bytes != nullptr;
@@ -374,7 +376,7 @@ absl::Status ClearForSplit(const GemmArgs& args, const CudaPlan& plan, const Pla
   return Clear(places.b, b_end, stream);
 }
 
-// Makes what is to be made of A or B, unless an earlier launch did.
+// Derives data from A or B, unless an earlier launch did.
 absl::Status PrepareOperand(const PreparedLaunch& prepared, mma::Operand operand,
                             const GemmArgs& args, const Places& places, CUstream_st* stream) {
   const bool is_a = operand == mma::Operand::kA;
@@ -395,7 +397,8 @@ absl::Status PrepareOperand(const PreparedLaunch& prepared, mma::Operand operand
   return RepackMetadata(row, args.problem, prepared.plan, source, made, stream);
 }
 
-// Makes one launch for as many matrices as a grid has room for; changes `parameters` for each.
+// Launches the kernel, once for as many matrices as fit a grid; changes `parameters` for each
+// launch.
 absl::Status LaunchProduct(std::string_view name, const PreparedLaunch& prepared,
                            MmaParameters& parameters, int64_t batch, CUstream_st* stream) {
   const bool is_persistent = HasWarpgroups(prepared.row());
@@ -455,7 +458,7 @@ absl::StatusOr<std::shared_ptr<const PreparedLaunch>> Prepare(const Kernel& kern
   return prepared;
 }
 
-// To plan and to encode maps takes as long as to launch, so it is done once for each problem.
+// Planning and encoding maps takes as long as a launch, so it is cached per problem.
 absl::StatusOr<std::shared_ptr<const PreparedLaunch>> FindOrPrepare(const Kernel& kernel,
                                                                     const GemmArgs& args) {
   static auto* const recent = new RecentProblems<PreparedLaunch>();  // Never destroyed.
@@ -495,7 +498,7 @@ absl::Status LaunchPrepared(std::string_view name, const PreparedLaunch& prepare
 
 bool HasCode(const Kernel& kernel) {
   const bool has_code = CodeOf(kernel.name, *CudaRowOf(kernel)).ok();
-  cudaGetLastError();  // Clears the error: having no code is an answer.
+  cudaGetLastError();  // Clears the error: lacking the code is a valid answer.
   return has_code;
 }
 

@@ -10,12 +10,12 @@ struct CUstream_st;  // What cudaStream_t points at.
 
 namespace gemmd {
 
-// Puts everything that the product takes (packing of operands, the kernel) on `stream`, without
-// waiting. For most problems that is one kernel.
+// Enqueues the product (packing of operands, the kernel) on `stream`, without waiting. For most
+// problems that is one kernel.
 //
-// `args` is as for any launch, except that all of its pointers are to memory of the current GPU; a,
-// b, c, bias, d and the workspace are aligned to 256 bytes.
-// Errors:   FailedPrecondition for a kernel of which this build has no code; ResourceExhausted and
+// `args` is as for any launch, except that all of its pointers point to memory of the current GPU;
+// a, b, c, bias, d and the workspace are aligned to 256 bytes. Errors: FailedPrecondition if this
+// build lacks the kernel's code; ResourceExhausted and
 //           Internal as CUDA reports them.
 // Threads:  any.
 absl::Status LaunchOnStream(const Kernel& kernel, const GemmArgs& args, CUstream_st* stream);

@@ -26,8 +26,8 @@ struct alignas(128) TileMap {
   uint64_t words[16];
 };
 
-// Where a row that splits f32 finds the ranges of its lines, and where it says which sums have to
-// be exact (SplitPlan).
+// For a row that splits f32: where the ranges of its lines are, and where it marks sums that have
+// to be exact (SplitPlan).
 struct SplitParameters {
   const MagnitudeRange* a_ranges;
   const MagnitudeRange* b_ranges;
@@ -40,7 +40,7 @@ struct SplitParameters {
 };
 
 struct MmaParameters {
-  // The maps are set for rows whose tiles the copy engine copies. A block of a cluster copies its
+  // The maps are set only for rows that use the copy engine. Each block of a cluster copies its
   // part of B's tile.
   TileMap a_map;
   TileMap b_map;
@@ -58,8 +58,8 @@ struct MmaParameters {
   AbortWord abort;
   EpilogueParameters epilogue;
 
-  // For rows of warpgroups: the tiles of all matrices, and the blocks that share them. What they
-  // store is D, or the sums in the workspace.
+  // For warpgroup rows: the tiles of all matrices, and the blocks that share them. They store D, or
+  // sums in the workspace.
   TileMap d_map;
   int tiles;
   int blocks;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Owners of what CUDA's runtime hands out, and its errors as absl::Status.
+// Owners of CUDA runtime resources, and CUDA errors as absl::Status.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -19,13 +19,13 @@ namespace gemmd {
 // message "what: cudaErrorName: description".
 absl::Status CudaStatus(cudaError_t error, std::string_view what);
 
-// Whether the context is lost with this error, so that every later call on it fails.
+// Whether this error destroys the context, so that every later call on it fails.
 bool IsSticky(cudaError_t error);
 
 class DeviceBuffer {
  public:
-  // Takes memory of the current GPU, aligned to 256 bytes; none for 0 bytes.
-  // Errors: ResourceExhausted.
+  // Allocates memory of the current GPU, aligned to 256 bytes; nothing for 0 bytes. Errors:
+  // ResourceExhausted.
   static absl::StatusOr<DeviceBuffer> Allocate(int64_t bytes);
 
   DeviceBuffer() = default;
@@ -36,7 +36,7 @@ class DeviceBuffer {
   std::byte* data() const { return data_; }
   int64_t bytes() const { return bytes_; }
 
-  // Gives the memory to the caller, who frees it with cudaFree.
+  // Passes the memory to the caller, who frees it with cudaFree.
   std::byte* Release() { return std::exchange(data_, nullptr); }
 
  private:

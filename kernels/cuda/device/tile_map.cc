@@ -14,7 +14,7 @@ namespace {
 
 static_assert(sizeof(TileMap) == sizeof(CUtensorMap) && alignof(TileMap) >= alignof(CUtensorMap));
 
-// Finds a function by way of the runtime, so that nothing is linked with the driver.
+// Looks up a driver function through the runtime, so that nothing is linked with the driver.
 template <typename Function>
 absl::StatusOr<Function> FindInDriver(const char* name) {
   void* function = nullptr;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// How the copy engine of sm_90 finds the tiles of an operand in memory: which bytes of which lines
-// of which matrix, and how chunks trade places on the way to shared memory (geometry.h).
+// Maps for the copy engine of sm_90: how it finds the tiles of an operand in memory (which bytes of
+// which lines of which matrix), and how it swizzles chunks in shared memory (geometry.h).
 #pragma once
 
 #include <cstdint>
@@ -18,16 +18,15 @@ struct TileBox {
   int lines;
   bool is_swizzled;  // As TileLines describes it; then lines have at most 128 bytes.
   int element_bytes = 4;
-  int line_multiple = kLineAlignment;  // The map's lines end on a multiple of so many bytes.
+  int line_multiple = kLineAlignment;  // The map's lines end on a multiple of this many bytes.
 };
 
 // Maps a matrix by its lines: x counts elements in a line, y lines, z matrices of the batch (one
-// where all share it). The part of a box that lies beyond the matrix is read as zero, and not
-// written.
-// Errors: Internal as CUDA's driver reports it.
+// where all share it). Parts of a box beyond the matrix read as zero, and are not written. Errors:
+// Internal as CUDA's driver reports it.
 absl::StatusOr<TileMap> TileMapOf(const OperandLines& operand, const TileBox& box, int64_t batch);
 
-// Has the map be of a matrix elsewhere that lies in the same way, for a part of the time.
+// Points the map to another matrix with the same layout, which is faster than encoding a new map.
 absl::Status MoveTileMap(const void* data, TileMap& map);
 
 }  // namespace gemmd

@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Promoted sums (kernels/promotion.h): those of warpgroups have tiles; instructions of a warp have
-// the small one alone.
+// Promoted sums (kernels/promotion.h): warpgroup instructions have several tiles; warp instructions
+// only the small one.
 #pragma once
 
 #include "kernels/cuda/tiles.h"
 
 namespace gemmd {
 
-// Warpgroups do not take turns: while one adds sums, the other one has to multiply. With turns an
-// H200 had 0.62 of the speed.
+// Warpgroups do not take turns: while one adds sums, the other must multiply. With turns, an H200
+// reached 0.62 of the speed.
 inline constexpr std::array<RowShape, 2> kPromotedTilesOf128 = {
     {{256, 128, 128, 8, 1, 4}, {128, 128, 128, 8, 1, 6}}};
 

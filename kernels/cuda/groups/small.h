@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The groups whose instructions have only the small tile: wmma, and the instructions that the
-// tensor core of sm_90 does not have itself.
+// The groups whose instructions have only the small tile: wmma, and instructions that are not
+// native on sm_90.
 #pragma once
 
 #include "kernels/cuda/tiles.h"

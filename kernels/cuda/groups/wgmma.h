@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// wgmma: whole warpgroups multiply, out of shared memory, on sm_90 alone. Sums are 32 bits wide.
+// wgmma: whole warpgroups multiply from shared memory, on sm_90 only. Sums are 32 bits wide.
 #pragma once
 
 #include "kernels/cuda/tiles.h"
@@ -14,7 +14,7 @@ struct GroupTiles<CudaGroup::kWgmmaF16> {
   }
 };
 
-// Pairs of types that are seldom asked for have the smaller tiles alone.
+// Rarely used pairs of types have only the smaller tiles.
 template <>
 struct GroupTiles<CudaGroup::kWgmmaFp8> {
   static constexpr RowShapes Of(const mma::Instruction& instruction) {

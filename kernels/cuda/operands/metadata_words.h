@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // The metadata of a sparse A, from the portable indices (sparse24.h) to the words of lanes;
-// metadata.cu has the kernel. Functions are constexpr for the sake of nvcc; see element_codes.h.
+// metadata.cu has the kernel. Functions are constexpr for nvcc; see element_codes.h.
 #pragma once
 
 #include <cstddef>
@@ -43,14 +43,14 @@ constexpr MetadataLane MetadataLaneOf(const mma::Instruction& instruction, int s
 // The work on all matrices of a sparse A.
 struct MetadataJob {
   MetadataLane lanes[kLanes];
-  int rows_of_tile = 0;                // The rows that a warp has the metadata of.
+  int rows_of_tile = 0;                // Rows whose metadata a warp holds.
   bool has_two_indices = false;        // Each group has two indices, or else one.
   uint32_t nibbles_of_one_index = 0;   // For an index of 0 (lowest bits) and of 1.
   uint32_t nibble_beyond = 0;          // The nibble of groups beyond the matrix.
   const std::byte* indices = nullptr;  // The first line of the first matrix.
-  // A step, which is one instruction along k or several that share words, takes 32 words. These
-  // follow each other step by step, then tile of rows by tile, then matrix by matrix; but of
-  // 2^together_bits steps, the words of a lane lie together.
+  // A step, which is one instruction along k or several that share words, takes 32 words. They are
+  // ordered by step, then by tile of rows, then by matrix, except that the words of a lane for
+  // 2^together_bits steps are contiguous.
   uint32_t* words = nullptr;
   int64_t index_line_bytes = 0;
   int64_t source_batch_stride = 0;  // In bytes.
@@ -73,7 +73,7 @@ constexpr uint32_t NibbleOfPlaces(const mma::Instruction& instruction, const Spa
 }
 
 // The nibbles of four groups of a row, from group `first` on, which is a multiple of four; the
-// lowest bits hold the first nibble. Groups beyond the matrix keep the places that come first.
+// lowest bits hold the first nibble. Groups beyond the matrix keep the first places.
 constexpr uint32_t FourNibblesOf(const MetadataJob& job, int64_t matrix, int64_t row,
                                  int64_t first) {
   const std::byte* line =
@@ -83,7 +83,7 @@ constexpr uint32_t FourNibblesOf(const MetadataJob& job, int64_t matrix, int64_t
     const int64_t group = first + i;
     uint32_t nibble = job.nibble_beyond;
     if (row < job.rows && group < job.groups) {
-      // The two indices of a group, as they lie, are its nibble.
+      // The two stored indices of a group are its nibble.
       nibble = job.has_two_indices
                    ? LoadIndex(line, 2 * group) | LoadIndex(line, 2 * group + 1) << 2
                    : job.nibbles_of_one_index >> 4 * LoadIndex(line, group) & 0xf;
@@ -93,14 +93,14 @@ constexpr uint32_t FourNibblesOf(const MetadataJob& job, int64_t matrix, int64_t
   return nibbles;
 }
 
-// Where a lane finds its words of a tile of rows.
+// Where a lane's indices for a tile of rows are.
 struct LaneOfTile {
   MetadataLane lane;
   int64_t matrix = 0;
   int64_t tile = 0;
-  // Where the tile's rows are in the matrix and groups have two indices, the indices are nibbles as
-  // they lie: from `bytes` on, for `steps_of_bytes` steps. `masks` leave out what the lane does not
-  // hold.
+  // If the tile's rows are in the matrix and groups have two indices, the stored indices are the
+  // nibbles: from `bytes` on, for `steps_of_bytes` steps. `masks` clear the nibbles that the lane
+  // does not hold.
   const std::byte* bytes[2] = {nullptr, nullptr};
   uint32_t masks[2] = {0, 0};
   int64_t steps_of_bytes = 0;
@@ -147,7 +147,7 @@ constexpr uint32_t WordOfStep(const MetadataJob& job, const LaneOfTile& at, int6
   return step < at.steps_of_bytes ? WordOfIndexBytes(job, at, step) : WordOfGroups(job, at, step);
 }
 
-// Where a lane's word of a step is among those of its tile of rows.
+// The index of a lane's word of a step among those of its tile of rows.
 constexpr int64_t PlaceOfWord(const MetadataJob& job, int64_t step, int lane) {
   const int bits = job.together_bits;
   const int64_t in_group = step & ((1 << bits) - 1);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Makes the jobs of packing a problem's operands from the problem and its plan.
+// Creates the packing jobs of a problem's operands from the problem and its plan.
 #pragma once
 
 #include <cstddef>
@@ -19,7 +19,7 @@ struct OperandPacking {
   int bits = 0;             // Bits of an element.
   int container = 0;        // Bits of its container.
   int shift = 0;            // Bits below the element in its container.
-  bool lies_along = false;  // Its lines run as those of the target do.
+  bool lies_along = false;  // Source lines run along the target's lines.
 };
 
 // The arguments are those of PackOperand and RepackMetadata (kernels/cuda/device/operands).

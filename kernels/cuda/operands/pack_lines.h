@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The packing of operands, of which each thread does its part; pack.cu has the kernels. Functions
-// are constexpr for the sake of nvcc; see element_codes.h.
+// The packing of operands, shared by threads; pack.cu has the kernels. Functions are constexpr for
+// nvcc; see element_codes.h.
 //
 // Lines are written in chunks of 16 bytes, and read in such chunks as far as they are aligned.
-// Elements may take more bits than in their source: a container holds an element's bits, `shift`
-// bits up.
+// Elements may take more bits than in their source: a container holds an element's bits, shifted up
+// by `shift`.
 #pragma once
 
 #include <cstddef>
@@ -156,8 +156,8 @@ constexpr Chunk AlongChunk(const PackJob& job, const std::byte* line, int64_t in
   }
 }
 
-// Where source lines lie across those of the target, this is a tile of the target that begins at
-// line `line` and element `element`.
+// A tile of the target that begins at line `line` and element `element`, if source lines run across
+// the target's.
 struct PackTile {
   int64_t matrix = 0;
   int64_t line = 0;
@@ -239,8 +239,8 @@ constexpr void StoreTile(const PackJob& job, const PackTile& tile, int thread, i
                          const typename PackForm<kBits, kContainer>::Word* staged) {
   using Form = PackForm<kBits, kContainer>;
   constexpr int kChunks = Form::kTile / Form::kElements;
-  // Two neighbouring threads write the 32 bytes that memory moves together. All others take other
-  // lines, so that they read different banks.
+  // Two neighbouring threads write the 32 bytes that memory moves together. Other threads take
+  // other lines, so that they read different banks.
   constexpr int kTogether = kChunks < 2 ? 1 : 2;
   std::byte* matrix = job.target + tile.matrix * job.target_batch_stride;
   const int64_t first_byte = tile.element * kContainer / 8;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The way of a block's accumulators to D.
+// Stores a block's accumulators to D.
 #pragma once
 
 #include <cstddef>
@@ -16,13 +16,13 @@ class BlockEpilogue {
  public:
   using Sum = typename WarpSums<Row>::Sum;
 
-  // `shared` is free once every thread that multiplies has called Run.
+  // `shared` may be reused once every multiplying thread has called Run.
   __device__ BlockEpilogue(const EpilogueParameters& epilogue, const Place& place,
                            const WarpSums<Row>& sums, std::byte* shared)
       : epilogue_(epilogue), place_(place), sums_(sums), tile_(reinterpret_cast<Sum*>(shared)) {}
 
-  // Stores whole tiles of D from the registers. Other tiles go through shared memory, so that the
-  // code of the epilogue exists once and not for each register.
+  // Stores whole tiles of D from registers. Other tiles go through shared memory, so that the
+  // epilogue's code exists only once, not per register.
   __device__ void Run() const {
     if constexpr (kStoresPairs) {
       if (TakesWholePairs(epilogue_, place_.row, place_.column, kOf.tile.m, kOf.tile.n)) {
@@ -55,8 +55,7 @@ class BlockEpilogue {
   static constexpr mma::Instruction kInstruction = kOf.instruction;
   static constexpr int kStride = AccumulatorStride(kOf);
   // Whether pairs of accumulators that are neighbours in a lane and in D are stored from registers.
-  // The code has a store for each pair then, so only rows that load ahead, which are meant to be
-  // fast, do this.
+  // This needs code for each pair, so only the fast rows, those that load ahead, do it.
   static constexpr bool kStoresPairs =
       HasRingOn(kOf, ptx::kChip) && kInstruction.d != ElementType::kF64;
 
@@ -84,7 +83,7 @@ class BlockEpilogue {
     for (int i = 0; i < WarpSums<Row>::kDown; ++i) {
 #pragma unroll
       for (int e = 0; e < WarpSums<Row>::kElements; e += 2) {
-        // Relative to element 0, elements lie alike in all lanes.
+        // Positions relative to element 0 are the same in all lanes.
         const mma::Position at = PositionInFragment<Row, mma::Operand::kD>(0, e);
         std::byte* const row =
             target + (i * kOf.instruction_rows() + at.row) * epilogue_.d.line_stride_bytes +

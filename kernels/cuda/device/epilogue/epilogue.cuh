@@ -1,11 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The epilogue of GPU kernels, from accumulators to D: it gives the bits of ApplyEpilogue.
-//
-// Accumulators take one of three ways. Most products ask for the product alone, or times alpha, in
-// a usual type: then whole tiles of aligned rows go from the registers of the accumulators to
-// memory (StorePairOf), and other tiles go through shared memory and StoreDirectly. For all other
-// products ApplyEpilogueToTile, a function that is not inlined, takes the tile from shared memory.
+// The epilogue of GPU kernels, from accumulators to D, with the bits of ApplyEpilogue. Accumulators
+// take one of three paths. Most products need only the product, or the product times alpha, in a
+// common type: whole tiles of aligned rows then go from registers to memory (StorePairOf), and
+// other tiles go through shared memory and StoreDirectly. For all other products,
+// ApplyEpilogueToTile, which is not inlined, reads the tile from shared memory.
 //
 // A kernel takes the parameters as `const __grid_constant__`, so that their address is in the
 // constant bank: without it, ApplyEpilogueToTile would get a copy in local memory.
@@ -19,7 +18,7 @@
 
 namespace gemmd {
 
-// Encode two f32 as two f16 or bf16, the first in the low half; NaN becomes 0x7fff, as in Encode.
+// Encodes two f32 as two f16 or bf16, the first in the low half; NaN becomes 0x7fff, as in Encode.
 __device__ __forceinline__ uint32_t EncodeF16Pair(float x0, float x1) {
   uint32_t word;
   asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(word) : "f"(x1), "f"(x0));
@@ -31,8 +30,8 @@ __device__ __forceinline__ uint32_t EncodeBf16Pair(float x0, float x1) {
   return word;
 }
 
-// The same for 8 bits: what is too large becomes the largest finite number, and NaN 0x7f, or 0 as
-// an integer.
+// The same for 8 bits: overflow becomes the largest finite number; NaN becomes 0x7f, or 0 in an
+// integer type.
 template <ElementType kType>
 __device__ __forceinline__ uint16_t EncodeBytePair(float x0, float x1) {
   uint16_t pair;
@@ -69,7 +68,7 @@ __device__ __forceinline__ bool CanStoreDirectly(const EpilogueParameters& param
   return parameters.stores_directly;
 }
 
-// Stores the words of (row, column) and (row, column + 1), as far as they lie in D.
+// Stores the words of (row, column) and (row, column + 1), if they are inside D.
 template <typename Word>
 __device__ __forceinline__ void StorePair(const EpilogueParameters& parameters, int64_t batch_index,
                                           int64_t row, int64_t column, Word word0, Word word1) {
@@ -101,7 +100,7 @@ __device__ __forceinline__ bool TakesWholePairs(const EpilogueParameters& parame
          column + columns <= parameters.n;
 }
 
-// Where element (row, column) of a matrix of D lies, if D is row major.
+// The address of element (row, column) of a matrix of D, if D is row major.
 template <ElementType kType>
 __device__ __forceinline__ std::byte* ElementOfRow(const EpilogueParameters& parameters,
                                                    int64_t batch_index, int64_t row,

@@ -30,7 +30,7 @@ Tiling TilingOf(const Problem& problem) {
   return tiling;
 }
 
-// Without the 1, ptxas was seen to spill for the sake of more blocks.
+// Without the 1, ptxas was seen to spill registers to fit more blocks.
 template <typename Accumulator>
 __global__ void __launch_bounds__(kBlockThreads, 1)
     EpilogueKernel(const __grid_constant__ EpilogueParameters parameters,

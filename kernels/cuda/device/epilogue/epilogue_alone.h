@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The epilogue as a kernel of its own: for problems without a product, where k or alpha is 0, and
-// for sums that a kernel has left in memory.
+// The epilogue as a separate kernel: for problems without a product (k or alpha is 0), and for sums
+// that a kernel has left in memory.
 #pragma once
 
 #include "absl/status/status.h"

@@ -11,8 +11,8 @@
 namespace gemmd {
 namespace {
 
-// A block makes a tile of sums, by instructions for f64 that sum up as fused multiply-adds in
-// ascending k would. A warp has 16 rows and 32 columns of the tile.
+// A block computes a tile of sums with f64 instructions, which give the bits of fused multiply-adds
+// in ascending k. A warp has 16 rows and 32 columns of the tile.
 constexpr mma::Instruction FindInstruction() {
   for (const mma::Instruction& instruction : mma::kInstructions) {
     if (instruction.family == mma::Family::kMma && instruction.a == ElementType::kF64 &&
@@ -29,12 +29,12 @@ struct F64 {
 };
 
 constexpr int kTile = 64;
-constexpr int kStride = kTile + 4;  // So that a fragment's elements lie in all banks.
+constexpr int kStride = kTile + 4;  // Spreads a fragment's elements over all banks.
 constexpr int kDepth = kInstruction.k;
 constexpr int kAcross = 4;  // Instructions of a warp.
 constexpr int kWarpsDown = kTile / kInstruction.m;
 static_assert(kWarpsDown * kTile / (kAcross * kInstruction.n) * 32 == kBlockThreads);
-constexpr int kEach = kTile * kDepth / kBlockThreads;  // Elements that a thread brings.
+constexpr int kEach = kTile * kDepth / kBlockThreads;  // Elements that a thread loads.
 constexpr int kDepthsBetweenLooks = 256;               // For an abort.
 
 // One operand as lines along k.
@@ -58,7 +58,7 @@ struct ExactJob {
   AbortWord abort;
 };
 
-// What a thread brings of an operand's tile: neighbouring threads take neighbours in memory.
+// Loads a thread's part of an operand's tile: neighbouring threads load neighbours in memory.
 class Bringer {
  public:
   __device__ Bringer(const ExactLines& of, int64_t matrix, int64_t first_line, int64_t k)
@@ -95,7 +95,7 @@ class Bringer {
   int64_t k_;
 };
 
-// Writes a sum to where sums are kept, or the element of D that it makes.
+// Writes a sum to the kept sums, or the resulting element of D.
 __device__ void StoreSum(const EpilogueParameters& parameters, const SumsInMemory& sums,
                          int64_t matrix, int64_t row, int64_t column, float sum) {
   if (sums.data != nullptr) {

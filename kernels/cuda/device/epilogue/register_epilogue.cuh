@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The epilogue of sums that a warpgroup holds in registers, where it is one that products ask for
-// often (FitsRegisters): scales, alpha, C and bias in usual types, and no activation or ReLU. It
-// computes as ApplyEpilogueToElement does: sums in f32 in f32, sums in s32 in f64.
+// The epilogue of sums in a warpgroup's registers, if it is a common one (FitsRegisters): scales,
+// alpha, C and bias in common types, and no activation or ReLU. It computes as
+// ApplyEpilogueToElement does: sums in f32 in f32, sums in s32 in f64.
 #pragma once
 
 #include <cstddef>
@@ -27,8 +27,8 @@ __device__ __forceinline__ float UsualElement(const std::byte* line, int64_t ind
   }
 }
 
-// Calls body<type>(), once for all elements that it loads: a question for each would have each wait
-// for the one before.
+// Calls body<type>() once for all elements that it loads: branching per element would serialize the
+// loads.
 template <typename Body>
 __device__ __forceinline__ void WithUsualType(ElementType type, const Body& body) {
   if (type == ElementType::kF32) {
@@ -40,7 +40,7 @@ __device__ __forceinline__ void WithUsualType(ElementType type, const Body& body
   }
 }
 
-// What the epilogue takes of columns of D.
+// The epilogue's terms of some columns of D.
 template <int kCount>
 struct ColumnTerms {
   float scales[kCount];
@@ -84,9 +84,9 @@ __device__ __forceinline__ double Widened(int32_t sum) {
   return __hiloint2double(kHighWord, sum ^ static_cast<int32_t>(0x8000'0000)) - kOffset;
 }
 
-// A finished element in the register of its sum: an f32, or the bits of one. What is encoded in
-// fewer bits later is rounded to odd here (towards zero, and the last bit set where something was
-// lost), so that the two roundings give what one would.
+// A finished element in the register of its sum: an f32, or the bits of one. A value that is later
+// encoded in fewer bits is rounded to odd here (toward zero, with the last bit set if bits were
+// lost), so that the two roundings equal a single one.
 __device__ __forceinline__ float Finished(float x, bool) { return x; }
 __device__ __forceinline__ int32_t Finished(double x, bool is_encoded_later) {
   if (!is_encoded_later) return __float_as_int(__double2float_rn(x));
@@ -96,11 +96,9 @@ __device__ __forceinline__ int32_t Finished(double x, bool is_encoded_later) {
 }
 
 // The sums of one instruction: two by two neighbours in a line, those of `row` and then those of
-// row + 8, in every eighth column from `column` on. What lies beyond D takes what its neighbours in
-// D take, and is not stored.
-//
-// kPart sums take each step together, so that the loads of a step are under way together, and no
-// more of them than there are registers for.
+// row + 8, in every eighth column from `column` on. Sums beyond D use the terms of their neighbours
+// in D, and are not stored. Each step handles kPart sums together, so that their loads overlap, but
+// no more than fit the registers.
 template <typename Sum, int kSums, int kPart>
 class RegisterEpilogue {
  public:
@@ -169,9 +167,9 @@ class RegisterEpilogue {
  private:
   static_assert(kSums % kPart == 0 && kPart % 4 == 0);
 
-  // Both sides of D have fewer than 2^31 lines.
+  // D has fewer than 2^31 rows and columns.
   __device__ int WithinRows(int row) const { return min(row, static_cast<int>(parameters_.m) - 1); }
-  // How far column number `i` of a part is from the first column.
+  // The offset of column `i` of a part from the first column.
   static __device__ constexpr int OffsetOf(int part, int i) { return part * 2 + i / 2 * 8 + i % 2; }
 
   // body(which of the two rows, which of the part's columns, element)

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// From the sums of split f32 that a warpgroup holds to those of the f32 themselves, or to marks of
-// the elements whose sums exact_sums.cu makes (kernels/matrix/split_float.h).
+// Converts a warpgroup's sums of split f32 to f32 sums, or marks the elements whose sums
+// exact_sums.cu must compute (kernels/matrix/split_float.h).
 #pragma once
 
 #include <cstdint>

@@ -1,11 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The way of a narrow row's sums to memory: each thread stores its own. D is so small beside the
-// operands that nothing else is worth the shared memory.
-//
-// What is stored is D where its epilogue is alpha alone or RegisterEpilogue does it; for any other
-// product MmaParameters has the epilogue of the sums in the workspace, and LaunchEpilogueAlone
-// makes D of them.
+// Stores the sums of a narrow row: each thread stores its own, because D is too small, compared
+// with the operands, to justify shared memory. Stores D if its epilogue is only alpha, or
+// RegisterEpilogue applies; for any other product, stores the sums in the workspace, from which
+// LaunchEpilogueAlone makes D.
 #pragma once
 
 #include <cstdint>
@@ -35,7 +33,7 @@ class WarpgroupElements {
   struct Ahead {};
   __device__ Ahead Prepare(const Place&) const { return {}; }
 
-  // The sums are of no use afterwards.
+  // Overwrites the sums.
   __device__ void Run(const Place& place, const Ahead&, Sum (&sums)[kDown][kSums]) const {
     if constexpr (HasRoomToFinish(kOf)) {
       if (parameters_.finishes_sums) FinishSums(place, sums[0]);
@@ -69,7 +67,7 @@ class WarpgroupElements {
     StoreDirectly(epilogue, place.batch, row, column, x0, x1);
   }
 
-  // Where D is of that type. Only finished elements are.
+  // If D has that type, which only finished elements have.
   template <ElementType kType>
   __device__ __forceinline__ void StoreBytes(const Place& place, int64_t row, int64_t column,
                                              Sum x0, Sum x1) const {

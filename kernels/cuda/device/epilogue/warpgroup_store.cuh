@@ -1,10 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The way of a warpgroup's sums to memory: they are encoded, laid into the warpgroup's room in
-// shared memory, and written from there by the copy engine while the warpgroup multiplies on.
-//
-// What is stored is D where its epilogue is alpha alone or RegisterEpilogue does it; for any other
-// product the sums are stored as they are, and LaunchEpilogueAlone makes D of them.
+// Stores a warpgroup's sums: encodes them into the warpgroup's area of shared memory, from which
+// the copy engine writes them while the warpgroup continues to multiply. Stores D if its epilogue
+// is only alpha, or RegisterEpilogue applies; for any other product, stores the sums unchanged, and
+// LaunchEpilogueAlone makes D from them.
 #pragma once
 
 #include <cstdint>
@@ -34,8 +33,8 @@ class WarpgroupStore {
         warpgroup_(warpgroup),
         thread_(thread) {}
 
-  // What the epilogue takes of two columns of the tile. Threads that have the registers load it
-  // before the tile is multiplied: memory is far away while the copy engine is busy.
+  // The epilogue's terms of two columns of the tile. If registers suffice, threads load them before
+  // the tile is multiplied: memory latency is high while the copy engine is busy.
   using Ahead = ColumnTerms<2>;
   __device__ __forceinline__ Ahead Prepare(const Place& place) const {
     if constexpr (HasRoomToFinish(kOf) && !kHasFewRegisters) {
@@ -44,7 +43,7 @@ class WarpgroupStore {
     return {};
   }
 
-  // The sums are of no use afterwards.
+  // Overwrites the sums.
   __device__ void Run(const Place& place, const Ahead& ahead, Sum (&sums)[kDown][kSums]) const {
     if constexpr (HasRoomToFinish(kOf)) {
       if (parameters_.finishes_sums) FinishSums(place, ahead, sums);
@@ -53,14 +52,14 @@ class WarpgroupStore {
                ElementType::kE4m3, ElementType::kE5m2, ElementType::kS8>(place, sums);
   }
 
-  // To be called before the block ends.
+  // Call before the block ends.
   __device__ void Finish() const {
     if (thread_ == 0) ptx::WaitForStores();
   }
 
  private:
-  // Where all sums leave few registers, they are finished a few at a time; in f64 they take twice
-  // as many.
+  // If the sums leave few registers, they are finished a few at a time; f64 needs twice as many
+  // registers.
   static constexpr bool kHasFewRegisters = kDown * kSums > 128;
   static constexpr int kPart = kHasFewRegisters ? 4 : std::is_same_v<Sum, int32_t> ? 8 : 16;
 
@@ -70,7 +69,7 @@ class WarpgroupStore {
     });
   }
 
-  // The threads show each other the columns that they loaded, in the room of what is stored.
+  // Threads exchange the column terms that they loaded, through the store's area of shared memory.
   __device__ __forceinline__ void FinishSums(const Place& place, const Ahead& prepared,
                                              Sum (&sums)[kDown][kSums]) const {
     static_assert(kOf.tile.n <= 2 * kThreadsOfWarpgroup && kOf.tile.n * 8 <= kRoomBytes);
@@ -111,7 +110,7 @@ class WarpgroupStore {
   static constexpr int kRoomBytes = StoreBytes(kOf);
   static constexpr int kRows = kOf.instruction.m;
 
-  // Runs with the first of the types that is the stored one, of those that the row stores.
+  // Runs with the stored type, among the types that the row can store.
   template <ElementType kType, ElementType... kOthers>
   __device__ __forceinline__ void RunAsOneOf(const Place& place,
                                              const Sum (&sums)[kDown][kSums]) const {
@@ -124,10 +123,10 @@ class WarpgroupStore {
   template <ElementType kType>
   __device__ void RunAs(const Place& place, const Sum (&sums)[kDown][kSums]) const {
     constexpr int kBytes = BitsOf(kType) / 8;
-    constexpr int kColumns = BlockOfRowBytes(kType) / kBytes;  // A block has so many.
+    constexpr int kColumns = BlockOfRowBytes(kType) / kBytes;  // Columns per block.
     constexpr int kBlockBytes = kRows * BlockOfRowBytes(kType);
     constexpr int kBlocksOfTile = kOf.tile.n / kColumns;
-    // So many fit into the room.
+    // Blocks that fit into the area.
     constexpr int kBlocks =
         kRoomBytes / kBlockBytes < kBlocksOfTile ? kRoomBytes / kBlockBytes : kBlocksOfTile;
     static_assert(kOf.tile.n % kColumns == 0 && kBlocksOfTile % kBlocks == 0);
@@ -157,9 +156,8 @@ class WarpgroupStore {
     }
   }
 
-  // Lays the sums of a block of columns into its place in the room, swizzled as the copy engine
-  // takes them: 16 bytes trade places with the row's number modulo 8, and in blocks of 64 bytes
-  // with the pair of rows modulo 4.
+  // Writes the sums of a block of columns to shared memory, swizzled for the copy engine: 16-byte
+  // chunks are permuted by the row modulo 8, or in blocks of 64 bytes by the pair of rows modulo 4.
   template <ElementType kType>
   __device__ void LayBlock(const Sum (&sums)[kSums], int first, int block) const {
     constexpr int kBlockBytes = BlockOfRowBytes(kType);
@@ -167,7 +165,7 @@ class WarpgroupStore {
     const uint32_t target = room_ + block * kRows * kBlockBytes;
     const int lane = thread_ % 32;
     const int warp_row = thread_ / 32 * 16;
-    // Where chunk `chunk` of row `row` lies in the row's line.
+    // The offset of chunk `chunk` in row `row`.
     const auto offset_of = [](int row, int chunk) {
       return (chunk ^ (kBlockBytes == 128 ? row & 7 : row / 2 & 3)) << 4;
     };
@@ -207,7 +205,7 @@ class WarpgroupStore {
     }
   }
 
-  // 1 as alpha changes nothing but the bits of NaNs, of which there is one in the end.
+  // An alpha of 1 changes only the bits of NaNs, which are canonicalized later.
   __device__ float Element(float sum) const { return sum * parameters_.stored_alpha; }
   __device__ float Element(int32_t finished) const { return __int_as_float(finished); }
   template <ElementType kType>
@@ -227,7 +225,7 @@ class WarpgroupStore {
 
   const MmaParameters& parameters_;
   const uint32_t room_;
-  const int first_row_;  // Where the rows of the warpgroup begin in the tile.
+  const int first_row_;  // The warpgroup's first row in the tile.
   const int warpgroup_;
   const int thread_;
 };

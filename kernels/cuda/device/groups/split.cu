@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// wgmma with f16 into which f32 are split.
+// wgmma with f16, for split f32.
 #include "kernels/cuda/device/mainloop/group.cuh"
 #include "kernels/cuda/groups/split.h"
 

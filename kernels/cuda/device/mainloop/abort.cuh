@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// How a launch that nobody wants any more ends before its last tile. Panels keep launches short
-// (server/worker/run.h), but for a long k: a sum is not divided. So blocks look at the
-// word of the abort at every so many tiles along k. What an aborted launch leaves in D means
-// nothing.
+// How an aborted launch ends before its last tile. Panels keep launches short
+// (server/worker/run.h), except for a long k, because a sum is not divided. So blocks check the
+// abort word every kTilesBetweenLooks tiles along k. An aborted launch leaves meaningless data in
+// D.
 #pragma once
 
 #include "kernels/cuda/device/mma_parameters.h"

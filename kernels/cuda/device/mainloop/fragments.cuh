@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Fragments of A and B, from tiles in shared memory: loaded by ldmatrix where lanes hold words of
-// 32 bits along k, by loads of 8 bytes for f64 and m8n8k4, and by wmma's own loads for wmma.
+// Fragments of A and B, from tiles in shared memory: loaded by ldmatrix if lanes hold 32-bit words
+// along k, by 8-byte loads for f64 and m8n8k4, and by wmma's own loads for wmma.
 #pragma once
 
 #include <cstddef>
@@ -42,7 +42,7 @@ struct Fragments {
   typename Shape::Word words[kCount][Shape::kWords];
 };
 
-// Where a lane finds the fragments of an operand in a stage.
+// Loads a lane's fragments of an operand from a stage.
 template <typename Row, mma::Operand kOperand>
 class FragmentLoader {
  public:
@@ -86,7 +86,7 @@ class FragmentLoader {
     }
   }
 
-  // Loads those fragments of part `part` that load `load` of the part brings.
+  // Loads the fragments that load `load` of part `part` covers.
   template <int kCount>
   __device__ void LoadSome(int offset, int step, int part, int load, Target<kCount>& target) const {
     if constexpr (Shape::kIsF64) {
@@ -102,8 +102,8 @@ class FragmentLoader {
   static constexpr int kOfInstruction = Shape::kExtent / 8 * (Shape::kStepBytes / 16);
 
   // The address `byte` bytes further along k in the lines of this lane's first fragments. The bits
-  // of `byte` are 0 in the offsets of those along the line: however chunks trade places, they can
-  // be flipped instead of added.
+  // of `byte` are 0 in those fragments' offsets along the line, so with any swizzle they can be
+  // flipped instead of added.
   __device__ uint32_t AddressAlong(int offset, int byte) const {
     static_assert((kLines.line_bytes & (kLines.line_bytes - 1)) == 0);
     return (shared_ + offset) ^ byte;
@@ -128,7 +128,7 @@ class FragmentLoader {
   __device__ void LoadF64(int offset, int step, int part, int i, Target<kCount>& target) const {
 #pragma unroll
     for (int e = 0; e < Shape::kElements; ++e) {
-      // Relative to element 0, elements lie alike in all lanes.
+      // Positions relative to element 0 are the same in all lanes.
       const mma::Position at = PositionInFragment<Row, kOperand>(0, e);
       const int line = (part * kCount + i) * Shape::kExtent + (Shape::kIsA ? at.row : at.column);
       const int along = step * kInstruction.k + (Shape::kIsA ? at.column : at.row);

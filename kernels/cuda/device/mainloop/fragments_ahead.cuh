@@ -1,11 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Fragments that are loaded ahead of the instructions that take them.
-//
-// A thread holds the fragments of one operand for a whole step (kept), and two parts of the other
-// operand's (streamed). While instructions take one part, the next one is loaded. The instructions
-// of a step's last part are the last to take the kept fragments; after them, the kept fragments of
-// the next step come into the same registers.
+// Loads fragments ahead of the instructions that use them. A thread holds the fragments of one
+// operand for a whole step (kept), and two parts of the other operand's (streamed). While
+// instructions use one part, the next part is loaded. The instructions of a step's last part are
+// the last to use the kept fragments; after them, the kept fragments of the next step are loaded
+// into the same registers.
 #pragma once
 
 #include <cstddef>
@@ -91,7 +90,7 @@ class FragmentsAhead {
   }
 
   // Runs the instructions of part kAt with the kept fragments of one load. Neighbours in a row of D
-  // follow each other.
+  // are computed one after the other.
   template <int kAt>
   __device__ void Add(int load, WarpSums<Row>& sums) const {
     constexpr int kPart = kAt % kPartsOfStep;

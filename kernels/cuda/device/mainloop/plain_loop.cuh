@@ -75,8 +75,8 @@ class PlainLoop {
   static constexpr int kStageBytes = StageBytes(kOf);
   static constexpr int kSteps = StepsOfTile(kOf);
   static constexpr int kParts = PartsOfB(kOf);
-  // Steps that ptxas expands are long enough as they are. Sparse steps are unrolled all the same,
-  // since the step says which registers hold its metadata.
+  // Steps that ptxas expands are long enough without unrolling. Sparse steps are unrolled anyway,
+  // because the step determines the registers of its metadata.
   static constexpr int kUnroll =
       kInstruction.is_sparse() || mma::SupportOn(kInstruction, ptx::kChip) == mma::Support::kNative
           ? kSteps

@@ -1,11 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The kernel of every row but those of warpgroups: a multistage product on tensor cores.
-//
-// Tiles of A and B come into shared memory several stages ahead, by the copy engine (from sm_90 on)
-// or by cp.async. From there they come into fragments by ldmatrix, for f64 and m8n8k4 by loads of 8
-// bytes, and for wmma by its own loads: ahead of the instructions where registers are left. Each
-// accumulator starts from zero and gets the instructions in ascending k.
+// The kernel of all rows except warpgroup rows: a multistage product on tensor cores. Tiles of A
+// and B are copied to shared memory several stages ahead, by the copy engine (from sm_90 on) or by
+// cp.async. Fragments are loaded from there by ldmatrix, for f64 and m8n8k4 by 8-byte loads, and
+// for wmma by its own loads; ahead of the instructions if registers suffice. Each accumulator
+// starts from zero and gets the instructions in ascending k.
 #pragma once
 
 #include <cstddef>
@@ -86,7 +85,7 @@ class MmaBlock {
     return true;
   }
 
-  // Runs the instructions of the last part of the tile before, and of all parts of this tile but
+  // Runs the instructions of the previous tile's last part, and of all parts of this tile except
   // its last.
   template <int... kAt>
   __device__ void RunTile(std::integer_sequence<int, kAt...>, int offset,

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What device code knows of a row, given as a type (row_type.h), and what follows from it, as
-// constants that cost nothing.
+// Compile-time constants of a row, given as a type (row_type.h), for device code.
 #pragma once
 
 #include <cstddef>
@@ -36,8 +35,8 @@ struct WmmaLoadMnemonic {
   static constexpr mma::PtxMnemonic kSource = mma::WmmaLoadPtxOf(kRow<Row>.instruction, kIsA);
 };
 
-// Functions that pass a constant on make a copy of their own: device code cannot refer to constants
-// of a class or namespace.
+// Functions that pass such a constant on must copy it: device code cannot refer to constants of a
+// class or namespace.
 template <typename Row, mma::Operand kOperand>
 __device__ mma::Position PositionInFragment(int lane, int element) {
   constexpr mma::Instruction kInstruction = kRow<Row>.instruction;

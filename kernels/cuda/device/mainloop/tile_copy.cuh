@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The way of an operand's tiles to shared memory by cp.async, in which every thread takes part.
+// Copies an operand's tiles to shared memory with cp.async, using all threads.
 #pragma once
 
 #include <cstddef>
@@ -15,8 +15,8 @@ namespace gemmd {
 // Copies one operand's tiles, one after the other along k. Each thread copies the same chunk of
 // several lines, one line in each round of copies.
 //
-// Elements beyond k become zero. Lines of rows and columns beyond m and n become copies of the last
-// one, since no result of theirs is stored.
+// Elements beyond k become zero. Rows and columns beyond m and n become copies of the last one,
+// because their results are not stored.
 template <typename Row, mma::Operand kOperand>
 class TileCopy {
  public:
@@ -58,7 +58,7 @@ class TileCopy {
     }
   }
 
-  // Goes on to the next tile.
+  // Moves on to the next tile.
   __device__ void Advance() {
     if constexpr (kIsAlongK) {
       source_ += kLines.line_bytes;

@@ -1,14 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The way of A's and B's tiles to shared memory by the copy engine: one thread has a ring of stages
-// filled, and the warps that multiply empty it.
-//
-// Each stage has two barriers. `full` says that the stage's tiles are there; `empty` says that
-// every warp of the cluster has read them. So warps need not keep in step, and no warp that
-// multiplies waits for another one.
-//
-// The ring stops before its last tile once the launch is aborted: the thread that fills it says so
-// with a stage that it does not fill.
+// Copies tiles of A and B to shared memory with the copy engine: one thread fills a ring of stages,
+// and the multiplying warps empty it. Each stage has two barriers: `full` signals that the stage's
+// tiles have arrived, `empty` that every warp of the cluster has read them. So warps need not run
+// in step, and no multiplying warp waits for another. After an abort, the ring stops before its
+// last tile: the filling thread signals this with a stage that it does not fill.
 #pragma once
 
 #include <cstddef>
@@ -51,7 +47,7 @@ class TilePipe {
     if constexpr (BeginsEarly(kOf, ptx::kChip)) ptx::WaitForEarlierLaunches();
   }
 
-  // Where in the ring a tile is. Each round turns the parity of the barriers.
+  // The position of a tile in the ring. Each round flips the parity of the barriers.
   struct Cursor {
     int stage = 0;
     int parity = 0;
@@ -70,9 +66,9 @@ class TilePipe {
     __device__ int offset() const { return stage * kStageBytes; }
   };
 
-  // One thread calls this to have every tile along k brought as stages become empty; it moves on
-  // the place in the ring. It looks for an abort where IsLook says so, and before the first tile if
-  // asked to. False: the ring has stopped.
+  // One thread calls this to fill stages with every tile along k as they become empty, advancing
+  // `at`. Checks for an abort where IsLook says so, and before the first tile if `looks_first`.
+  // Returns false if the ring has stopped.
   __device__ bool Fill(const Place& place, Cursor& at, bool looks_first) const {
     for (int tile = 0; tile < parameters_.tiles_k; ++tile, at.Advance()) {
       // Every stage is empty at first.
@@ -86,8 +82,8 @@ class TilePipe {
     return true;
   }
 
-  // Waits until every arrival that another block sends to these barriers is there: the block must
-  // not exit before. `end` is the place after the last tile; warps release all tiles but the last.
+  // Waits for every arrival that other blocks send to these barriers: the block must not exit
+  // before. `end` is the place after the last tile; warps release all tiles but the last.
   __device__ void WaitForReleases(Cursor end) const {
     if constexpr (kCluster > 1) {
       for (int tile = 0; tile < kOf.stages; ++tile, end.Advance()) {
@@ -100,10 +96,10 @@ class TilePipe {
 
   __device__ void WaitFor(const Cursor& at) const { ptx::WaitForPhase(Full(at.stage), at.parity); }
 
-  // Whether the ring has stopped. A warp that waited for the stage that was not filled knows it.
+  // Whether the ring has stopped; reliable for a warp that has waited for the unfilled stage.
   __device__ bool HasStopped() const { return ptx::LoadShared32(Stopped()) != 0; }
 
-  // A warp says that it is done with a stage, to every block of the cluster, since each block
+  // A warp signals that it is done with a stage to every block of the cluster, because each block
   // writes to the stages of all.
   __device__ void Release(int stage) const {
     if (ptx::IsElected()) {
@@ -129,12 +125,12 @@ class TilePipe {
   __device__ uint32_t Empty(int stage) const { return Full(stage) + kBarrierBytes / 2; }
 
   __device__ uint32_t Stopped() const { return stages_ + StopOffset(kOf); }
-  // What the cluster's first block found at its last look, and the barrier that tells that it is
-  // there.
+  // The result of the last abort check by the cluster's first block, and the barrier that signals
+  // its arrival.
   __device__ uint32_t Found() const { return Stopped() + 4; }
   __device__ uint32_t Looked() const { return Stopped() + 8; }
 
-  // Warps may leave stages that were filled: the block must not exit before their bytes are there.
+  // Warps may leave filled stages unread: the block must not exit before their bytes have arrived.
   __device__ void Stop(Cursor& at) const {
     ptx::StoreShared32(Stopped(), 1);
     ptx::Arrive(Full(at.stage));
@@ -161,7 +157,7 @@ class TilePipe {
     return operand.batch_stride_bytes == 0 ? 0 : static_cast<int>(place.batch);
   }
 
-  // Each block of a cluster brings a part of B's tile for all of them.
+  // Each block of a cluster copies a part of B's tile to all of them.
   __device__ void Copy(const Place& place, int tile, const Cursor& at) const {
     constexpr TileLines kA = TileLinesOf(kOf, mma::Operand::kA);
     constexpr TileLines kB = TileLinesOf(kOf, mma::Operand::kB);

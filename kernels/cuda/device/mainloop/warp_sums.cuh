@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What a warp holds besides fragments: its accumulators, to which instructions add, and the
-// metadata of a sparse A.
+// A warp's accumulators, to which instructions add, and its metadata of a sparse A.
 #pragma once
 
 #include <cstddef>
@@ -32,7 +31,7 @@ struct WarpSums {
   static constexpr bool kPromotes = kOf.promotion_k > 0;
 
   Word words[kDown][kAcross][kWords];
-  // What was promoted.
+  // Sums promoted so far.
   Word totals[kPromotes ? kDown : 1][kPromotes ? kAcross : 1][kPromotes ? kWords : 1];
 
   __device__ void Clear() {
@@ -42,7 +41,7 @@ struct WarpSums {
     });
   }
 
-  // Adds the sums to the totals, and starts them anew.
+  // Adds the sums to the totals, and resets the sums.
   __device__ void Promote() {
     static_assert(kPromotes && kType == ElementType::kF32);
     ForEach([&](int i, int j, int w) {
@@ -50,7 +49,7 @@ struct WarpSums {
       words[i][j][w] = 0;
     });
   }
-  // The sums are the totals then.
+  // Moves the totals to the sums.
   __device__ void Finish() {
     Promote();
     ForEach([&](int i, int j, int w) { words[i][j][w] = totals[i][j][w]; });
@@ -98,7 +97,7 @@ struct WarpSums {
     }
   }
 
-  // Moves the sums from the lanes where D has them to the lanes where C wants them.
+  // Moves the sums from D's lanes to C's lanes.
   __device__ static void Exchange(const Word (&d)[kWords], float (&c)[kElements]) {
     constexpr bool kChanges = SumsChangeLanes(kRow<Row>);
     if constexpr (!kChanges) {
@@ -161,8 +160,8 @@ struct WarpSums {
 };
 
 // A warp's metadata of one tile of k, from the workspace, for loops that do not load fragments
-// ahead. As soon as the words of a step were used, those of the next tile's step replace them. For
-// a dense A this does nothing.
+// ahead. Once the words of a step are used, those of the same step of the next tile replace them.
+// For a dense A this does nothing.
 template <typename Row>
 class MetadataWords {
  public:

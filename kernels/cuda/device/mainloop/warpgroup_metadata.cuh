@@ -1,11 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The metadata of a sparse A on its way from a stage to the instructions of a warpgroup.
-//
-// An instruction reads the register of its word some time after it was issued, and the compiler
-// does not know that: it would give the register to what is loaded next. So there are two sets of
-// words, which stages take in turns, and Keep holds a set until its instructions are done. ptxas
-// says C7513 where it cannot tell, and has each product wait for the one before.
+// Loads the metadata of a sparse A from a stage for the instructions of a warpgroup. An instruction
+// reads its metadata register some time after it was issued. The compiler does not know that and
+// would reuse the register for the next load. So stages alternate between two sets of words, and
+// Keep preserves a set until its instructions are done. If ptxas cannot prove this safe, it warns
+// with C7513 and serializes the products.
 #pragma once
 
 #include <cstdint>
@@ -41,7 +40,7 @@ class WarpgroupMetadata {
         if constexpr (kWords == 1) {
           words[i][0] = ptx::LoadShared32(at);
         } else {
-          // ptxas was seen to delay the second one of two single loads.
+          // ptxas was seen to delay the second of two single loads.
           const uint64_t both = ptx::LoadShared64(at);
           words[i][0] = static_cast<uint32_t>(both);
           words[i][1] = static_cast<uint32_t>(both >> 32);

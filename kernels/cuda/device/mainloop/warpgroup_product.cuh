@@ -1,12 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The kernel of the rows of warpgroups: blocks stay on their multiprocessors and compute one tile
-// of D after the other.
-//
-// One thread has the ring of stages filled, tile after tile, without a pause between them. Each
-// warpgroup multiplies its rows of the tile by all of its columns, straight out of the stages, and
-// hands its part of D to the copy engine (WarpgroupStore), which writes it while the warpgroup
-// multiplies on. The sums of an element get the instructions in ascending k.
+// The kernel of warpgroup rows: persistent blocks compute one tile of D after the other. One thread
+// fills the ring of stages, tile after tile, without a pause in between. Each warpgroup multiplies
+// its rows of the tile by all columns, directly from the stages, and passes its part of D to the
+// copy engine (WarpgroupStore), which writes it while the warpgroup continues. The sums of an
+// element get the instructions in ascending k.
 #pragma once
 
 #include <cstddef>
@@ -71,7 +69,7 @@ class WarpgroupBlock {
   __device__ void Multiply(int thread) const {
     const int warpgroup = thread / kThreadsOfWarpgroup;
     const Store store(parameters_, shared_, warpgroup, thread % kThreadsOfWarpgroup);
-    const int part = kTakesTurns ? 0 : warpgroup;  // Its place in the tile, from above.
+    const int part = kTakesTurns ? 0 : warpgroup;  // Its position in the tile, from the top.
     const uint32_t a = shared_ + part * kDown * kInstructionBytes;
     const Metadata metadata(shared_ + kABytes + kBBytes, part, thread % kThreadsOfWarpgroup);
     Cursor at;
@@ -92,18 +90,18 @@ class WarpgroupBlock {
         if (!MultiplyTile(a, metadata, tile, at, sums)) break;
       }
       store.Run(PlaceOfTile<Row>(parameters_, tile), ahead, sums);
-      if constexpr (kTakesTurns) at.Advance(parameters_.tiles_k);  // The other one's tile.
+      if constexpr (kTakesTurns)
+        at.Advance(parameters_.tiles_k);  // Skips the other warpgroup's tile.
     }
     store.Finish();
   }
 
-  // Read anew, since it would stay in a register.
+  // Read again each time; otherwise the value would occupy a register.
   static __device__ int WarpgroupInBlock() { return ptx::ThreadInBlock() / kThreadsOfWarpgroup; }
 
-  // Where warpgroups take turns, the other one may look at the barriers of stages only once this
-  // one has seen the last stage of its tile: they tell two rounds of the ring apart, but not three.
-  //
-  // False: the ring has stopped, and the sums mean nothing.
+  // If warpgroups take turns, the other one may wait on the barriers of stages only after this one
+  // has seen the last stage of its tile: the parity distinguishes two rounds of the ring, but not
+  // three. Returns false if the ring has stopped; the sums are then meaningless.
   __device__ bool MultiplyTile(uint32_t a, const Metadata& metadata, int tile, Cursor& at,
                                Sum (&sums)[kDown][Store::kSums]) const {
     if constexpr (kPromotes) {
@@ -129,7 +127,7 @@ class WarpgroupBlock {
         for (int set = 0; set < Metadata::kSets; ++set) {
           if (set > 0 && k == next_look) break;
           MultiplyStage(a, metadata, at, words[set], k > 0, sums);
-          // The products of the stage before are done then.
+          // Then the products of the previous stage are done.
           ptx::WaitForProducts<1>();
           if (k > 0) {
             Metadata::Keep(words[Metadata::kSets - 1 - set]);
@@ -149,8 +147,7 @@ class WarpgroupBlock {
     return !has_stopped;
   }
 
-  // Promoted sums. The tensor core has no work of this warpgroup while sums are added; it
-  // has that of the other one then.
+  // Promoted sums. While this warpgroup adds sums, the tensor core works for the other one.
   __device__ bool MultiplyPromoted(uint32_t a, const Metadata& metadata, int tile, Cursor& at,
                                    Sum (&totals)[kDown][Store::kSums]) const {
 #pragma unroll
@@ -172,8 +169,8 @@ class WarpgroupBlock {
     return !has_stopped;
   }
 
-  // Products of f32 (kernels/matrix/split_float.h). While the tensor core makes the cross products
-  // of a stage, its main ones are added to the totals.
+  // Products of f32 (kernels/matrix/split_float.h). While the tensor core computes the cross
+  // products of a stage, the main sums are added to the totals.
   __device__ bool MultiplySplit(uint32_t a, int thread, const Place& place, Cursor& at,
                                 Sum (&totals)[kDown][Store::kSums]) const {
     static_assert(kDown == 1 && !kTakesTurns && kOf.promotion_k == kOf.tile.k);
@@ -202,7 +199,7 @@ class WarpgroupBlock {
         }
         ptx::CommitProducts();
         if (k > 0) {
-          // The cross products of the stage before are done then.
+          // Then the cross products of the previous stage are done.
           ptx::WaitForProducts<1>();
           pipe_.Release(released);
         }
@@ -227,8 +224,8 @@ class WarpgroupBlock {
     return true;
   }
 
-  // Adds the products of a stage to the totals: those of every promotion_k elements of k are summed
-  // up from zero, of one instruction's rows after the other's.
+  // Adds the products of a stage to the totals: sums each promotion_k elements of k from zero, for
+  // the rows of one instruction after another.
   __device__ void AddStage(uint32_t a, const Metadata& metadata, const Cursor& at,
                            Sum (&totals)[kDown][Store::kSums]) const {
     constexpr int kStepsOfSum = kOf.promotion_k / kOf.instruction.k;
@@ -257,21 +254,21 @@ class WarpgroupBlock {
     Metadata::Keep(words);
   }
 
-  // Where warpgroups take turns, hands the tensor core over after the tile's last stage.
+  // If warpgroups take turns, hands the tensor core over after the tile's last stage.
   static __device__ void GiveTurn(const MmaParameters& parameters, int tile) {
     if constexpr (kTakesTurns) {
       if (tile + parameters.blocks < parameters.tiles) ptx::GiveTurnTo(1 - WarpgroupInBlock());
     }
   }
 
-  // The other warpgroup may have had the stage that was not filled; the turn came after it.
+  // The other warpgroup may have met the unfilled stage; the turn was passed after that.
   __device__ bool HasStopped(const Cursor& at) const {
     if (kTakesTurns && pipe_.HasStopped()) return true;
     pipe_.WaitFor(at);
     return pipe_.HasStopped();
   }
 
-  // Has the products of a stage made, and does not wait for them.
+  // Issues the products of a stage, without waiting for them.
   __device__ void MultiplyStage(uint32_t a, const Metadata& metadata, const Cursor& at,
                                 typename Metadata::Words& words, bool adds,
                                 Sum (&sums)[kDown][Store::kSums]) const {

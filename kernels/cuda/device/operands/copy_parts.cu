@@ -5,7 +5,7 @@
 namespace gemmd {
 namespace {
 
-// What a block of threads copies of a part at once, where all is aligned.
+// Bytes that a block of threads copies at once if everything is aligned.
 constexpr int64_t kStrideBytes = int64_t{kBlockThreads} * sizeof(uint4);
 // Blocks for one part; there are many parts.
 constexpr int64_t kMaxBlocksOfPart = 64;

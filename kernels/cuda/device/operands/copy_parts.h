@@ -12,9 +12,9 @@ struct CUstream_st;  // What cudaStream_t points at.
 
 namespace gemmd {
 
-// Copies the parts on `stream`, without waiting. The list lies in memory of the current GPU, as all
-// that it points at does, and no part has more than `max_bytes`. No part overlaps what another one
-// writes.
+// Copies the parts on `stream`, without waiting. The list and everything that it points to are in
+// memory of the current GPU, and no part exceeds `max_bytes`. No part overlaps the target of
+// another.
 absl::Status CopyPartsOnStream(const CopiedPart* parts, int64_t count, int64_t max_bytes,
                                CUstream_st* stream);
 

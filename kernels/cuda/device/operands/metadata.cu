@@ -11,10 +11,10 @@ namespace {
 
 constexpr int kWordsOfThread = 8;
 constexpr int kAtOnce = 4;
-constexpr int64_t kMaxExtent = 65535;  // The most blocks along a grid's second or third axis.
+constexpr int64_t kMaxExtent = 65535;  // Max blocks along a grid's second or third axis.
 
-// Neighbouring blocks share the words of a tile of rows. A thread's words all belong to one lane,
-// and several of them are under way at a time.
+// Neighbouring blocks share the words of a tile of rows. A thread's words all belong to one lane;
+// several are in flight at a time.
 __global__ void __launch_bounds__(kBlockThreads)
     MetadataKernel(const __grid_constant__ MetadataJob job) {
   static_assert(kBlockThreads % kLanes == 0);
@@ -27,8 +27,8 @@ __global__ void __launch_bounds__(kBlockThreads)
       const LaneOfTile at = LaneOfTileOf(job, matrix, tile, lane);
       uint32_t* const words = WordsOfTile(job, matrix, tile);
       int64_t step = first;
-      // Words are loaded before any is stored: for all that the compiler knows, a store might
-      // change what is loaded after it.
+      // Words are loaded before any is stored: the compiler must assume that a store changes later
+      // loads.
       for (; step + (kAtOnce - 1) * stride < at.steps_of_bytes; step += kAtOnce * stride) {
         uint32_t loaded[kAtOnce];
 #pragma unroll

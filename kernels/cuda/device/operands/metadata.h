@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The metadata of a sparse A in the form that the lanes of a kernel take; see plan.h.
+// Repacks the metadata of a sparse A for the lanes of a kernel; see plan.h.
 #pragma once
 
 #include <cstddef>
@@ -17,8 +17,7 @@ namespace gemmd {
 // Writes the metadata of a sparse A at plan.metadata_offset of `made`, on `stream`, without
 // waiting: tile of kMetadataRows rows by tile, step by step, lane by lane (PlaceOfWord), where a
 // step is StepsOfMetadata instructions along k, which are numbered by their selectors. Rows and
-// groups beyond the matrix keep the places that come first.
-// Errors: Internal as CUDA reports it.
+// groups beyond the matrix keep the first places. Errors: Internal as CUDA reports it.
 absl::Status RepackMetadata(const CudaRow& row, const Problem& problem, const CudaPlan& plan,
                             const std::byte* a, std::byte* made, CUstream_st* stream);
 

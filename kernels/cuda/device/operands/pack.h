@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Copies of operands in the form that kernels want; see plan.h.
+// Copies operands to the form that kernels need; see plan.h.
 #pragma once
 
 #include <cstddef>

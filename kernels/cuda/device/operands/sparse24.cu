@@ -67,7 +67,7 @@ __device__ int BestPattern(Choice choice) {
   return choice.pattern;
 }
 
-// The blocks of PruneBothWaysKernel that share a multiprocessor: left to itself, the assembler for
+// The blocks of PruneBothWaysKernel that share a multiprocessor: without this bound, ptxas for
 // sm_120 makes room for more and spills.
 constexpr int kBlocksOfPruning = 4;
 
@@ -92,7 +92,7 @@ __global__ void __launch_bounds__(kBlockThreads, kBlocksOfPruning)
                                                     lane % Form::kGroupUnits);
     }
     __syncwarp();
-    // Lanes without a pattern of their own weigh the last one again.
+    // Lanes without a pattern weigh the last one again.
     Choice choice;
     choice.pattern = min(lane, kPatterns - 1);
     choice.magnitude = MagnitudeOfPattern<Form>(squares[warp], PatternAt<Form>(choice.pattern));
@@ -148,7 +148,7 @@ __global__ void __launch_bounds__(kBlockThreads)
             [&](int64_t row, int64_t group) { ExpandGroup<Form>(job, row, group); });
 }
 
-// Jobs hold pointers that may be written through, but kernels do not write to inputs.
+// Jobs hold non-const pointers, but kernels do not write to inputs.
 std::byte* Unconst(const std::byte* bytes) { return const_cast<std::byte*>(bytes); }
 
 bool IsEmpty(const SparseLayout& layout) { return layout.rows == 0 || layout.columns == 0; }

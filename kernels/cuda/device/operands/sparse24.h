@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The functions of kernels/matrix/sparse24.h on a GPU, equal to those byte for byte. All
-// pointers are to memory of the current GPU; `dense` and `compressed` are aligned to 256 bytes. No
-// function waits. Tensors.Compress calls CompressViewOnStream for tensors that are on a GPU; the
-// others are called by tests alone.
+// The functions of kernels/matrix/sparse24.h on a GPU, equal to those byte for byte. All pointers
+// point to memory of the current GPU; `dense` and `compressed` are aligned to 256 bytes. No
+// function waits. Tensors.Compress calls CompressViewOnStream for tensors that are on a GPU; only
+// tests call the others.
 #pragma once
 
 #include <cstddef>
@@ -33,8 +33,8 @@ absl::Status CheckCompressedOnStream(const SparseLayout& layout, const std::byte
 absl::Status CompressOnStream(const SparseLayout& layout, const std::byte* dense,
                               std::byte* compressed, BadGroup* bad, CUstream_st* stream);
 
-// Prunes and compresses some lines of several matrices (CompressView), which need no more than
-// the alignment of their elements. Writes to `bad` what CompressLines returns.
+// Prunes and compresses some lines of several matrices (CompressView), which need only be aligned
+// to their elements. Writes to `bad` what CompressLines returns.
 absl::Status CompressViewOnStream(const CompressView& view, BadGroup* bad, CUstream_st* stream);
 
 absl::Status ExpandOnStream(const SparseLayout& layout, const std::byte* compressed,

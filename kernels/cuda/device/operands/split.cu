@@ -34,7 +34,7 @@ __device__ __forceinline__ uint32_t BitsAt(const Chunk& chunk, int element) {
   return static_cast<uint32_t>(element % 2 == 0 ? half : half >> 32);
 }
 
-// The bits of neighbouring elements' parts.
+// The f16 bits of neighbouring elements.
 template <typename Conversions>
 struct Parts {
   uint64_t high = 0;
@@ -64,8 +64,8 @@ __device__ __forceinline__ Chunk ChunkOfLine(const PackJob& job, const std::byte
   return LoadChunk(line + chunk * kChunkBytes, bytes, job.source_end);
 }
 
-// Where lines lie along those of the target, a block splits a line. Its threads keep what they have
-// of up to 8,192 elements and read the rest of a longer line twice.
+// If source lines run along the target's, a block splits one line. Its threads keep up to 8,192
+// elements in registers, and read the rest of a longer line twice.
 __global__ void __launch_bounds__(kBlockThreads)
     SplitLinesKernel(const __grid_constant__ SplitJob job) {
   constexpr int kKept = 8;
@@ -89,7 +89,7 @@ __global__ void __launch_bounds__(kBlockThreads)
       range.Include(RangeOf(ChunkOfLine(pack, source, i)));
     }
     range = RangeOfWarp(range);
-    __syncthreads();  // The line before has been read.
+    __syncthreads();  // The previous line has been read.
     if (thread % 32 == 0) of_warps[thread / 32] = range;
     __syncthreads();
     for (int i = 0; i < kWarps; ++i) range.Include(of_warps[i]);
@@ -114,8 +114,8 @@ __global__ void __launch_bounds__(kBlockThreads)
   }
 }
 
-// Where they lie across, ranges come first. A warp reads 128 neighbouring lines' elements of one k
-// at a time, and a block those of kDepth.
+// If source lines run across the target's, the ranges are computed first. A warp reads 128
+// neighbouring lines' elements of one k at a time, and a block those of kDepth.
 constexpr int kLinesOfPiece = 32 * kElementsOfChunk;
 constexpr int kDepth = 128;
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Operands of f32 split into two f16 (kernels/matrix/split_float.h).
+// Splits f32 operands into two f16 parts (kernels/matrix/split_float.h).
 #pragma once
 
 #include <cstddef>
@@ -15,9 +15,9 @@ struct CUstream_st;  // What cudaStream_t points at.
 
 namespace gemmd {
 
-// Writes both parts of the lines of A or B at plan.offset of `made`, and the lines' ranges,
-// which are zeros before, RangesOf(plan.lines) of each matrix. It does so on `stream`, without
-// waiting. `plan` is that of the operand and says is_packed.
+// Writes both parts of the lines of A or B at plan.offset of `made`, and the lines' ranges
+// (initially zeros), RangesOf(plan.lines) per matrix, on `stream`, without waiting. `plan` is that
+// of the operand and says is_packed.
 //
 // Operands and `made` are aligned to 256 bytes; no byte after an operand's last one is read.
 // Errors: Internal as CUDA reports it.

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Instructions of the copy engine, of the barriers in shared memory that count what it brings, and
-// of clusters, whose blocks share what it brings.
+// Instructions of the copy engine, of the barriers in shared memory that count the bytes it copies,
+// and of clusters, whose blocks share its copies.
 //
 // Source: PTX ISA 9.0, sections 9.7.9.25 (copies) and 9.7.13.15 (mbarrier).
 #pragma once
@@ -22,8 +22,8 @@ __device__ inline void ShowBarriers() {
 __device__ inline void Arrive(uint32_t barrier) {
   asm volatile("mbarrier.arrive.shared.b64 _, [%0];" ::"r"(barrier) : "memory");
 }
-// Arrives at the barrier in the same place of a block of the cluster. This orders nothing but what
-// this block sees: a release for the cluster would wait for all of memory.
+// Arrives at the barrier at the same address in a block of the cluster. This orders only this
+// block's accesses: a cluster-wide release would wait for all memory accesses.
 __device__ inline void ArriveAt(int block, uint32_t barrier) {
   asm volatile(
       "{\n"
@@ -68,7 +68,7 @@ __device__ inline void StoreAt(int block, uint32_t shared, uint32_t value, uint3
       : "memory");
 }
 
-// Brings a map near the copy engine before its first use.
+// Prefetches a map for the copy engine.
 __device__ inline void FetchMap(const void* map) {
   asm volatile("prefetch.tensormap [%0];" ::"l"(map) : "memory");
 }

@@ -36,7 +36,8 @@ inline constexpr mma::Chip kChip = *mma::ChipFromCapability(__CUDA_ARCH__ / 10);
 inline constexpr mma::Chip kChip = mma::Chip::kSm90;
 #endif
 
-// These are read anew each time; threadIdx and blockIdx might stay in registers for a whole kernel.
+// These are read again each time; threadIdx and blockIdx might occupy registers for the whole
+// kernel.
 __device__ inline int ThreadInBlock() {
   int thread;
   asm volatile("mov.u32 %0, %%tid.x;" : "=r"(thread));
@@ -60,9 +61,9 @@ __device__ inline const T* Advance(const T* pointer, int a, int b) {
   return result;
 }
 
-// A launch may begin while the one before it still runs, and get ready meanwhile. It calls this
-// before it reads or writes memory: then all that was launched before it has ended, and what that
-// wrote is there. Once every block has called it, the launch after it may begin in the same way.
+// A launch may begin and prepare while the previous one still runs. It calls this function before
+// it reads or writes memory, to wait until all earlier launches have ended and their writes are
+// visible. Once every block has called it, the next launch may begin in the same way.
 __device__ inline void WaitForEarlierLaunches() {
   asm volatile(
       "griddepcontrol.launch_dependents;\n"
@@ -70,7 +71,7 @@ __device__ inline void WaitForEarlierLaunches() {
           : "memory");
 }
 
-// Reads what others write meanwhile, the host among them.
+// Reads a word that others, including the host, may write concurrently.
 __device__ inline uint64_t LoadOfSystem(const uint64_t* word) {
   uint64_t value;
   asm volatile("ld.relaxed.sys.global.u64 %0, [%1];" : "=l"(value) : "l"(word) : "memory");

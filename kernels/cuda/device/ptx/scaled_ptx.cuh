@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The instructions of PTX that multiply blocks along k by factors; see ptx.cuh. A word has one
-// factor for each block, low bits first. In a quad of lanes, the word of the first lane counts for
-// B, those of the first two lanes for A: this is what their selectors of 0 say.
+// PTX instructions with block factors along k; see ptx.cuh. A word has one factor for each block,
+// low bits first. In a quad of lanes, the word of the first lane counts for B, those of the first
+// two lanes for A: as selected by their selectors of 0.
 //
 // Source: PTX ISA 9.0, section 9.7.14.3.
 #pragma once

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// wgmma: a warpgroup multiplies matrices that lie in shared memory. It does so asynchronously: its
-// sums must not be touched until WaitForProducts says so.
+// wgmma: a warpgroup multiplies matrices in shared memory, asynchronously: its sums must not be
+// accessed before WaitForProducts returns.
 //
 // Source: PTX ISA 9.0, section 9.7.15.5.
 #pragma once
@@ -12,7 +12,7 @@
 
 namespace gemmd::ptx {
 
-// Orders what this thread did with registers and shared memory before the products that follow.
+// Orders this thread's accesses to registers and shared memory before the following products.
 __device__ inline void BeginProducts() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
 // The products since the last call are a group.
 __device__ inline void CommitProducts() {
@@ -38,11 +38,11 @@ __device__ inline uint64_t DescribeLines(uint32_t shared) {
   constexpr uint64_t kUnused = uint64_t{1} << 16;
   return kSwizzle | kStrideOfEightLines | kUnused | (shared & 0x3ffff) >> 4;
 }
-// How far descriptions are apart of what lies so many bytes apart.
+// The difference of descriptions for an address difference of `bytes`.
 constexpr uint64_t DescribedBytes(int bytes) { return static_cast<uint64_t>(bytes / 16); }
 
-// What follows the operands: for floats the signs of A and B, for 16 bits also that neither is
-// transposed.
+// Immediates after the operands: for floats the signs of A and B; for 16-bit types also that
+// neither is transposed.
 template <typename Source>
 struct WgmmaTail {
   static constexpr int kBits = Source::kOperandBits;
@@ -155,7 +155,7 @@ __device__ inline void StoreShared64(uint32_t shared, uint32_t low, uint32_t hig
 __device__ inline void ShowToCopyEngine() {
   asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
 }
-// Copies a box from shared memory to (x, y, z) of a map; what lies beyond the map is left out.
+// Copies a box from shared memory to (x, y, z) of a map; parts beyond the map are not written.
 __device__ inline void StoreTileAsync(const void* map, int x, int y, int z, uint32_t shared) {
   asm volatile("cp.async.bulk.tensor.3d.global.shared::cta.bulk_group [%0, {%1, %2, %3}], [%4];"
                :
@@ -171,11 +171,11 @@ __device__ inline void WaitUntilStoresHaveRead() {
 // Waits until all groups of this thread have written.
 __device__ inline void WaitForStores() { asm volatile("cp.async.bulk.wait_group 0;" ::: "memory"); }
 
-// A barrier for the 128 threads of one of the block's warpgroups, the number of which is `number`.
+// A barrier for the 128 threads of the block's warpgroup `number`.
 __device__ inline void SynchronizeWarpgroup(int number) {
   asm volatile("bar.sync %0, 128;" ::"r"(number + 1) : "memory");
 }
-// Where two warpgroups take turns, one waits until the other one has given it the turn.
+// If two warpgroups take turns, waits until the other one has passed the turn.
 __device__ inline void WaitForTurn(int number) {
   asm volatile("bar.sync %0, 256;" ::"r"(number + 3) : "memory");
 }

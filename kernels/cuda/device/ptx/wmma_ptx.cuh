@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Instructions of wmma; see ptx.cuh. wmma itself loads fragments of A and B; those of C and D are
-// as kernels/mma/fragment.h describes them, which was seen on sm_90.
+// as described in kernels/mma/fragment.h, as observed on sm_90.
 #pragma once
 
 #include "kernels/cuda/device/ptx/ptx.cuh"
