@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The only file of gemmbench that a new commit compiles anew.
+// The only file of gemmbench that is recompiled for each new commit.
 #include "kernels/bench/session.h"
 
 namespace gemmd::bench {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// gemmbench: the catalogue's rows beside their libraries.
+// gemmbench: measures the catalogue's rows beside the vendors' libraries.
 
 #include <CLI/CLI.hpp>
 #include <iostream>
@@ -33,7 +33,7 @@ Order BOrderOf(const Options& options) {
   return options.b_order == "row" ? Order::kRowMajor : Order::kColumnMajor;
 }
 
-// Ends a measurement. That this processor or this chip lacks something is no failure.
+// Ends a measurement. A missing feature of the processor or chip is not a failure.
 template <typename Measurement>
 void Finish(Session& session, const Kernel& kernel, const Shape& shape,
             const absl::StatusOr<Measurement>& measurement) {
@@ -46,7 +46,7 @@ void Finish(Session& session, const Kernel& kernel, const Shape& shape,
   }
 }
 
-// Where more was free than this process may have.
+// The error if the system had free memory, but this process may not use it.
 std::string NoMemoryFor(const Shape& shape) {
   return GotWant("--shapes", NameOf(shape), "a product for which there is memory");
 }
@@ -57,7 +57,7 @@ absl::StatusOr<CpuMeasurement> TryOnCpu(const Kernel& kernel, const Shape& shape
   return OrNoMemory(NoMemoryFor(shape), [&] { return MeasureOnCpu(kernel, shape, settings); });
 }
 
-// A row and a path of the simulator that has it.
+// A row and a path of the simulator for it.
 struct Way {
   const Kernel* kernel;
   sim::Path path;
@@ -74,8 +74,8 @@ std::vector<Way> WaysOf(const Options& options, const std::vector<const Kernel*>
   return ways;
 }
 
-// Measures the CPU's rows beside their libraries, prints, writes files. False if a result was wrong
-// or a row failed. Errors: as of Session::End.
+// Measures the CPU's rows beside their libraries, prints and writes files. Returns false if a
+// result was wrong or a row failed. Errors: those of Session::End.
 absl::StatusOr<bool> RunOnCpu(const Options& options, const std::vector<const Kernel*>& rows) {
   Fields facts = HostFacts(options);
   for (const LibraryVersion& library : CpuLibraries()) {
@@ -95,8 +95,8 @@ absl::StatusOr<bool> RunOnCpu(const Options& options, const std::vector<const Ke
   return session.is_right();
 }
 
-// Measures on the simulator of the options' chip, and does the same; also false if that has none of
-// the rows.
+// The same on the simulator of the options' chip; also returns false if the chip has none of the
+// rows.
 absl::StatusOr<bool> RunOnSimulator(const Options& options,
                                     const std::vector<const Kernel*>& rows) {
   const mma::Chip chip = *mma::ChipFromName(options.chip);
@@ -117,7 +117,7 @@ absl::StatusOr<bool> RunOnSimulator(const Options& options,
   return session.is_right() && !session.is_empty();
 }
 
-// The part of the catalogue that the options are about.
+// The part of the catalogue that the options select.
 absl::Span<const Kernel> CatalogOf(const Options& options, bool is_whole) {
   if (is_whole) return Catalog();
   if (options.gpu) return Catalog(DeviceKind::kCuda);
@@ -125,7 +125,7 @@ absl::Span<const Kernel> CatalogOf(const Options& options, bool is_whole) {
 }
 
 absl::StatusOr<bool> Measure(const Options& options, const std::vector<const Kernel*>& rows) {
-  SetThreads(options.threads);  // On a GPU those of the simulator, for the comparisons.
+  SetThreads(options.threads);  // On a GPU: threads of the simulator, for comparisons.
   if (options.gpu) return RunOnGpu(options, rows);
   return options.simulates() ? RunOnSimulator(options, rows) : RunOnCpu(options, rows);
 }

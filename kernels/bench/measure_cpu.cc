@@ -65,9 +65,9 @@ Sum Reference(const Problem& problem, const ProductBytes& bytes, int64_t row, in
   return sum;
 }
 
-// "ok" where a thousand elements of D, drawn at random, are as they should be: exact, or within the
-// bound (2 k + 4) u sum |a b| of the reference, u being the accumulation type's unit roundoff.
-// Otherwise names the first that is not.
+// Checks a thousand random elements of D: they must be exact, or within the bound (2 k + 4) u sum
+// |a b| of the reference, where u is the accumulation type's unit roundoff. Returns "ok", or the
+// first wrong element.
 std::string CheckElements(const Kernel& kernel, const Problem& problem, const ProductBytes& bytes) {
   if (!problem.has_output() || !problem.has_product()) return "ok";
   std::mt19937_64 random(1);
@@ -94,7 +94,7 @@ std::string CheckElements(const Kernel& kernel, const Problem& problem, const Pr
 // One way to call a library for D = A B on row-major A and D and a B of either order.
 struct DirectCall {
   std::string name;  // "dnnl_sgemm"
-  ElementType a;     // What the call takes.
+  ElementType a;     // The operand types of the call.
   ElementType b;
   ElementType d;
   std::function<void(const std::byte* a, const std::byte* b, std::byte* d)> run;
@@ -105,7 +105,7 @@ const T* As(const std::byte* data) {
   return reinterpret_cast<const T*>(data);
 }
 
-// A matmul primitive, made once and run many times.
+// A oneDNN matmul primitive, created once and run many times.
 DirectCall MatMul(const Shape& s, Order b_order, ElementType type) {
   using Descriptor = dnnl::memory::desc;
   const auto data_type =
@@ -186,8 +186,8 @@ DirectCall CblasF64(const Shape& s, Order b_order) {
   return {"cblas_dgemm", ElementType::kF64, ElementType::kF64, ElementType::kF64, run};
 }
 
-// The calls that do the work of an engine of the catalogue, of which the fastest counts.
-// `a_is_unsigned` says whether 8-bit integers of A are.
+// Direct calls equivalent to an engine of the catalogue; the fastest counts. `a_is_unsigned`:
+// whether A's 8-bit integers are unsigned.
 std::vector<DirectCall> DirectCalls(std::string_view engine, const Shape& shape, Order b_order,
                                     bool a_is_unsigned) {
   if (engine == "onednn.f32") {
@@ -202,8 +202,8 @@ std::vector<DirectCall> DirectCalls(std::string_view engine, const Shape& shape,
 
 using Clock = std::chrono::steady_clock;
 
-constexpr int kSets = 3;  // Operands take turns, so that no call finds its own in cache.
-constexpr double kSampleSeconds = 2e-4;  // A sample repeats short calls for as long.
+constexpr int kSets = 3;  // Operands alternate, so that no call finds its own in cache.
+constexpr double kSampleSeconds = 2e-4;  // A sample repeats short calls for this long.
 
 double SecondsSince(Clock::time_point start) {
   return std::chrono::duration<double>(Clock::now() - start).count();
@@ -239,7 +239,7 @@ struct Matrices {
   PageBytes d;
 };
 
-// One of those who take turns. call(set) multiplies once.
+// A contender that takes turns with others. call(set) multiplies once.
 struct HostContender {
   std::string name;
   std::function<void(int set)> call;
@@ -294,7 +294,7 @@ absl::StatusOr<std::vector<Matrices>> MakeSets(const Problem& problem,
   return sets;
 }
 
-// A library call with operands of its own, so that widening is not in its time.
+// A library call with separate operands, so that its time does not include widening.
 struct HostOpponent {
   DirectCall call;
   std::vector<Matrices> sets;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// One CPU row of the catalogue timed beside its library, in turns, on the same kind of data.
+// Times a CPU row of the catalogue and its library in turns, on the same kind of data.
 #pragma once
 
 #include <optional>
@@ -18,19 +18,19 @@ namespace gemmd::bench {
 struct CpuSettings {
   Order b_order = Order::kRowMajor;
   double seconds = 1;   // For each row and shape, warm-up not counted.
-  int min_samples = 5;  // For each contender, however long that takes.
+  int min_samples = 5;  // For each contender, regardless of the time.
 };
 
 struct CpuMeasurement {
   std::string kernel;
   Shape shape;
   double seconds;                      // Median of one call.
-  std::optional<LibraryTime> library;  // The fastest way of calling it; absent where it has none.
+  std::optional<LibraryTime> library;  // The fastest direct call; absent if there is none.
   int samples;
   std::string verdict;  // "ok", or the first element that is wrong.
 };
 
-// Errors: as of Kernel::supports, workspace_bytes and launch.
+// Errors: those of Kernel::supports, workspace_bytes and launch.
 absl::StatusOr<CpuMeasurement> MeasureOnCpu(const Kernel& kernel, const Shape& shape,
                                             const CpuSettings& settings);
 

@@ -19,7 +19,7 @@ namespace {
 constexpr int64_t kCheckedRows = 2;
 constexpr int kMinSamples = 3;
 
-// One product, and the accumulators of whoever multiplies it.
+// One product, and memory for accumulators.
 class Product {
  public:
   static absl::StatusOr<Product> Draw(const Kernel& kernel, mma::Chip chip,
@@ -62,7 +62,7 @@ class Product {
   Operands operands_;
 };
 
-// The first rows by the scalar path; of a product with few rows all of them.
+// Compares the first rows (or all, if few) with the scalar path.
 absl::StatusOr<std::string> Compare(const Kernel& kernel, mma::Chip chip, const Problem& problem,
                                     sim::Path path) {
   Problem few = problem;

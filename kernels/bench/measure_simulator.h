@@ -27,18 +27,18 @@ struct SimulatorMeasurement {
   Shape shape;
   double median_seconds;
   double fastest_seconds;
-  double multiplications;  // Done: of a sparse A half of m*n*k.
+  double multiplications;  // Multiplications done: half of m*n*k for a sparse A.
   int samples;
   std::string verdict;  // "ok", or what differs from the scalar path.
 };
 
-// The paths that the processor and the instruction have, by name; the fastest last.
+// The paths that the processor and the instruction support; the fastest last.
 std::vector<sim::Path> PathsOf(const Kernel& kernel, mma::Chip chip);
 std::string_view NameOf(sim::Path path);
 
-// Multiplies, and compares a few rows of the result with the scalar path, bit for bit. Threads as
-// SetThreads says.
-// Errors: FailedPrecondition where the chip lacks the instruction; as of MakeProblem.
+// Multiplies, and compares a few rows of the result with the scalar path, bit for bit. Uses the
+// threads set by SetThreads. Errors: FailedPrecondition if the chip lacks the instruction; those of
+// MakeProblem.
 absl::StatusOr<SimulatorMeasurement> MeasureOnSimulator(const Kernel& kernel, mma::Chip chip,
                                                         sim::Path path, const Shape& shape,
                                                         const SimulatorSettings& settings);

@@ -17,7 +17,7 @@
 namespace gemmd::bench {
 namespace {
 
-// Elements are drawn from so many normal variates, which is fast and as good for this purpose.
+// Elements are drawn from a table of this many normal variates, which is fast and good enough here.
 constexpr size_t kVariates = 1 << 16;
 
 std::vector<uint64_t> EncodedVariates(ElementType type, uint64_t seed) {
@@ -85,7 +85,7 @@ std::vector<std::byte> RandomDense(const MatrixLayout& layout, uint64_t seed, in
   const int64_t line_bytes = (layout.line_length() * BitsOf(layout.type) + 7) / 8;
   ShareLines(lines, [&](int64_t first, int64_t last) {
     for (int64_t i = first; i < last; ++i) {
-      // Each line has its own, so that the data do not depend on the number of threads.
+      // Each line has its own generator, so that the data do not depend on the number of threads.
       std::mt19937_64 random(seed * 1'000'003 + static_cast<uint64_t>(i));
       std::byte* const line = bytes.data() + i * layout.line_stride_bytes();
       if (is_integer) {
@@ -106,8 +106,7 @@ absl::StatusOr<PrunedOperand> RandomSparse(const MatrixLayout& layout, uint64_t 
   PrunedOperand operand;
   operand.dense = RandomDense(dense, seed);
   operand.compressed.resize(static_cast<size_t>(sparse.bytes));
-  // Some rows at a time, each as a matrix of its own: they share nothing but bits after the ends of
-  // lines.
+  // Processes groups of rows as separate matrices, which is valid because rows are independent.
   ShareLines(layout.rows, [&](int64_t first, int64_t last) {
     SparseLayout rows = sparse;
     rows.rows = last - first;
@@ -116,7 +115,7 @@ absl::StatusOr<PrunedOperand> RandomSparse(const MatrixLayout& layout, uint64_t 
     std::byte* const part = operand.dense.data() + first * rows.dense_line_bytes;
     Prune(rows, part);
     std::vector<std::byte> compressed(static_cast<size_t>(rows.bytes));
-    // It cannot fail: the rows have just been pruned.
+    // Cannot fail: the rows have just been pruned.
     Compress("a", rows, part, compressed.data()).IgnoreError();
     std::copy_n(compressed.begin(), rows.indices_offset(0),
                 operand.compressed.begin() + sparse.values_offset(first));

@@ -13,33 +13,33 @@
 
 namespace gemmd::bench {
 
-// So many matrices as their layout says, one after the other. What lies between lines is all ones,
+// `batch` random matrices of the layout, one after the other. Bytes between lines are all ones,
 // which is NaN as a float.
 std::vector<std::byte> RandomDense(const MatrixLayout& layout, uint64_t seed, int64_t matrices = 1);
 
-// A random dense matrix whose smaller half was set to zero, and the same in the portable form.
+// A random dense matrix with its smaller half set to zero, and its portable sparse form.
 struct PrunedOperand {
   std::vector<std::byte> dense;  // Row major, no gaps.
   std::vector<std::byte> compressed;
 };
 
-// Errors: InvalidArgument where the type has no sparse form.
+// Errors: InvalidArgument if the type has no sparse form.
 absl::StatusOr<PrunedOperand> RandomSparse(const MatrixLayout& layout, uint64_t seed);
 
-// Whether so many sets of A, B and D find memory, beside one more A and B while they are drawn and
-// `other_bytes`. Errors: ResourceExhausted, with what they need and what is free.
+// Checks that `sets` sets of A, B and D fit in memory, with one more A and B while drawing, and
+// `other_bytes`. Errors: ResourceExhausted, with the needed and free bytes.
 absl::Status CheckMemory(const Problem& problem, int64_t sets, int64_t other_bytes = 0);
 
-// The operands of one problem, as it has them: A compressed where it is sparse.
+// The operands of one problem in its layouts; a sparse A is compressed.
 struct Operands {
   std::vector<std::byte> a;
   std::vector<std::byte> b;
-  std::vector<std::byte> bias;     // Empty where it has none.
-  std::vector<std::byte> dense_a;  // What `a` holds where that is compressed; otherwise empty.
+  std::vector<std::byte> bias;     // Empty if there is none.
+  std::vector<std::byte> dense_a;  // The dense form of a compressed `a`; otherwise empty.
 };
 
-// Every `set` has other numbers.
-// Errors: InvalidArgument where A is sparse and its type has no sparse form.
+// Each `set` has different numbers. Errors: InvalidArgument if A is sparse and its type has no
+// sparse form.
 absl::StatusOr<Operands> DrawOperands(const Problem& problem, int set);
 
 }  // namespace gemmd::bench

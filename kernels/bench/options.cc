@@ -211,7 +211,7 @@ void AddGpuOptions(CLI::App& app, Options& options) {
       ->default_str("the loader's");
 }
 
-// As a shell takes it, roughly: what has other characters than names and numbers is quoted.
+// Roughly shell syntax: arguments with special characters are quoted.
 std::string CommandText(int argc, const char* const* argv) {
   constexpr std::string_view kPlain = "-_.,:/=+@%";
   std::string text = "gemmbench";

@@ -23,7 +23,7 @@ struct Options {
   std::vector<std::string> filters;  // Empty: DefaultFilters.
   std::string chip;                  // Empty: no simulator.
   std::string path;                  // A path of the simulator; empty: every one.
-  std::string shapes_text;           // Empty: 2048; of the simulator 1024; of a GPU 4096.
+  std::string shapes_text;           // Empty: 2048; simulator: 1024; GPU: 4096.
   std::string b_order = "row";
   std::string device = "cpu";
   int threads = 1;
@@ -31,7 +31,7 @@ struct Options {
   int repeat = 5;
   bool lists = false;
   // The report.
-  std::string json;  // - is the output, in place of the table.
+  std::string json;  // - is standard output, instead of the table.
   std::string csv;
   std::string save;
   bool shows_progress = false;
@@ -49,7 +49,7 @@ struct Options {
 
   std::string command;  // As it was typed.
 
-  // From the texts above.
+  // Parsed from the texts above.
   std::optional<int> gpu;
   std::vector<Shape> shapes;
   std::vector<Orders> orders;
@@ -58,10 +58,9 @@ struct Options {
   bool simulates() const { return !chip.empty(); }
 };
 
-// Fills in `options` from the arguments, with every text read and every default in place. The app
-// is for --help and for messages.
-// Throws CLI::ParseError where the app says so (help, wrong options).
-// Errors: InvalidArgument for texts that mean nothing.
+// Sets `options` from the arguments, with all texts parsed and all defaults filled in. The app is
+// for --help and for messages. Throws CLI::ParseError for help and wrong options. Errors:
+// InvalidArgument for malformed texts.
 absl::Status ParseOptions(int argc, const char* const* argv, CLI::App& app, Options& options);
 
 // Whether a pattern with * ? and [] matches the whole name.
@@ -71,7 +70,7 @@ bool Matches(const std::string& pattern, std::string_view name);
 std::vector<const Kernel*> ChooseRows(absl::Span<const Kernel> catalog,
                                       const std::vector<std::string>& patterns);
 
-// The patterns that match none.
+// The patterns that match no row.
 std::vector<std::string> IdlePatterns(absl::Span<const Kernel> catalog,
                                       const std::vector<std::string>& patterns);
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The problem that a row is timed with, on the CPU, in the simulator and on a GPU: its sizes, how
-// its matrices lie, what D is; and lists of these as options give them.
+// The problem that a row is timed with, on the CPU, in the simulator and on a GPU: its sizes, the
+// orders of its matrices, the form of D; and parsing of lists of these.
 #pragma once
 
 #include <cstdint>
@@ -19,7 +19,7 @@ struct Shape {
   int64_t m;
   int64_t n;
   int64_t k;
-  int64_t batch = 1;  // So many matrices.
+  int64_t batch = 1;  // Number of matrices.
 
   // 2*m*n*k of each matrix: multiplications and additions.
   double operations() const {
@@ -38,11 +38,11 @@ std::string NameOf(const Shape& shape);
 // Errors: InvalidArgument for the first part that is none of these.
 absl::StatusOr<std::vector<Shape>> ParseShapes(std::string_view text);
 
-// Cubes of 512 to 8192, few rows, little k, much k, and odd extents that no line is aligned for.
+// Cubes of 512 to 8192, few rows, small k, large k, and odd extents, for which no line is aligned.
 std::vector<Shape> Suite();
 
-// How matrices lie. "rcr": A row major, B column major, D row major: all lines along k, as the
-// kernels of GPUs read them.
+// The orders of matrices. "rcr": A row major, B column major, D row major: lines of A and B run
+// along k, as GPU kernels read them.
 struct Orders {
   Order a = Order::kRowMajor;
   Order b = Order::kColumnMajor;
@@ -60,25 +60,25 @@ std::vector<Orders> AllOrders();
 // Errors: InvalidArgument.
 absl::StatusOr<std::vector<Orders>> ParseOrders(std::string_view text);
 
-// What D is asked to be.
+// The requested form of D.
 struct Output {
-  std::optional<ElementType> type;  // Absent: that of the row's instruction or accumulators.
+  std::optional<ElementType> type;  // Absent: the type of the row's instruction or accumulators.
   bool has_bias = false;            // One number for each column, of D's type.
   bool has_relu = false;
 
   friend bool operator==(const Output&, const Output&) = default;
 };
 
-// "bf16 bias relu"; empty where nothing is asked for.
+// "bf16 bias relu"; empty for the defaults.
 std::string NameOf(const Output& output);
 
 // `leading_dimension_offset` elements lie between the lines of every dense matrix.
-// Errors: InvalidArgument for sizes; Unimplemented where the row does not take such a problem.
+// Errors: InvalidArgument for sizes; Unimplemented if the row does not support the problem.
 absl::StatusOr<Problem> MakeProblem(const Kernel& kernel, const Shape& shape, const Orders& orders,
                                     int64_t leading_dimension_offset = 0,
                                     const Output& output = {});
 
-// Bytes of one matrix, the last line's padding included.
+// Bytes of one matrix, including the last line's padding.
 int64_t BytesOf(const MatrixLayout& layout);
 
 }  // namespace gemmd::bench

@@ -118,7 +118,7 @@ std::string TableLine(const std::vector<Column>& columns, const std::vector<std:
   std::string line;
   for (size_t i = 0; i < columns.size(); ++i) {
     const int width = columns[i].width;
-    // A text after a number stands a little away from it.
+    // Leaves space between a number and a following text.
     const bool ends_at_the_right = i > 0 && columns[i - 1].width > 0;
     if (i > 0) line += ends_at_the_right && width < 0 ? "  " : " ";
     line += absl::StrFormat("%*s", width, cells[i]);
@@ -178,7 +178,7 @@ absl::Status WriteOutputFile(const std::string& path, std::string_view text) {
   }
   const std::string target = option::LinkTarget(path);
   if (access(target.c_str(), W_OK) != 0 && errno != ENOENT) return Failed(path);
-  constexpr int kMaxNames = 100;  // Processes that were killed have left some of them.
+  constexpr int kMaxNames = 100;  // Killed processes may have left some of these files.
   std::string fresh;
   int file = -1;
   for (int i = 0; i < kMaxNames && file < 0; ++i) {

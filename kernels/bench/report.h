@@ -30,33 +30,33 @@ using Fields = std::vector<Field>;
 // One column of a table.
 struct Column {
   std::string heading;
-  int width;  // Negative where texts start at the left.
+  int width;  // Negative: left-aligned.
 };
 
-// What a report has of one measurement.
+// One measurement in a report.
 struct Entry {
   std::string kernel;
   Shape shape = {};
   Fields fields;
   std::vector<std::string> cells;  // One for each column of the table.
-  bool is_right = true;            // Whether the results were.
+  bool is_right = true;            // Whether the results were correct.
 };
 
 struct Report {
-  Fields facts;  // Where and how everything was measured.
+  Fields facts;  // Where and how the measurements were made.
   std::vector<Fields> measurements;
 };
 
 std::string ToJson(const Report& report);
 
-// One line for each measurement, after a line of names, in which groups are set off by "_".
+// One line for each measurement, after a header line, in which "_" separates groups.
 std::string ToCsv(const Report& report);
 
 std::string TableHeader(const std::vector<Column>& columns);
 std::string TableLine(const std::vector<Column>& columns, const std::vector<std::string>& cells);
 
-// What a function or a member gives of something that may be absent: as a value, absent too, and as
-// the text of a cell, then "-".
+// The value of a member or function of an optional object: as a field (absent if the object is),
+// and as the text of a cell ("-" if absent).
 template <typename Whole, typename Of>
 Value ValueOf(const std::optional<Whole>& whole, const Of& of) {
   return whole ? Value(std::invoke(of, *whole)) : Value();
@@ -71,12 +71,12 @@ std::string TeraText(double rate);
 std::string GigaText(double rate);
 std::string PercentText(double share);
 
-// Whether the path leads to a pipe, a terminal or a device, or to what standard output goes to.
+// Whether the path names a pipe, a terminal, a device, or the file of standard output.
 bool IsStream(const std::string& path);
 
-// Writes a file that a user told a program to write. A stream is written into. Another file is
-// replaced by a new one once that is whole, and stays as it is if that fails. Links are followed,
-// even to a file that is not there yet. Errors: NotFound, with the path and why.
+// Writes an output file named by the user. A stream is written in place. A regular file is replaced
+// by a new one once that is complete, and is unchanged on failure. Links are followed, even to a
+// file that does not exist yet. Errors: NotFound, with the path and why.
 absl::Status WriteOutputFile(const std::string& path, std::string_view text);
 
 }  // namespace gemmd::bench

@@ -15,29 +15,27 @@ namespace gemmd::bench {
 
 class Session {
  public:
-  // Prints the head of the table. `facts` say where everything is measured; the session adds what
-  // was built, when, and the command. `total` is the number of measurements to come.
+  // Prints the head of the table. `facts` describe where the measurements are made; the session
+  // adds the build, the time and the command. `total` is the number of measurements to come.
   Session(const Options& options, std::vector<Column> columns, Fields facts, size_t total);
 
   // Says what runs now.
   void Begin(std::string_view kernel, const Shape& shape) const;
 
-  // One of these ends each measurement.
+  // Call one of these after each measurement.
   void Keep(Entry entry);
-  // It cannot be made here, which is no failure.
+  // The measurement is impossible here, which is not a failure.
   void Skip(std::string_view kernel, const Shape& shape, const absl::Status& why);
   void Fail(std::string_view kernel, const Shape& shape, const absl::Status& why);
 
   // A line on standard error.
   void Say(std::string_view text) const;
 
-  // Writes the report, as far as it is there, to the files that the options name, but into a pipe
-  // or a device only at the End.
-  // Errors: NotFound, of the first file that cannot be written.
+  // Writes the report so far to the files that the options name; pipes and devices are written only
+  // by End. Errors: NotFound, for the first file that cannot be written.
   absl::Status WriteFiles() const { return Write(false); }
 
-  // Writes the files; prints the report where it takes the place of the table.
-  // Errors: as of WriteFiles.
+  // Writes the files; prints the report if it replaces the table. Errors: those of WriteFiles.
   absl::Status End() const;
 
   bool is_empty() const { return report_.measurements.empty(); }
@@ -56,8 +54,8 @@ class Session {
   bool is_right_ = true;
 };
 
-// The commit that the program was built from, as git describes it; "unknown" where it was not built
-// in a repository.
+// The commit that the program was built from, as git describes it; "unknown" if it was not built in
+// a repository.
 std::string_view BuildCommit();
 
 }  // namespace gemmd::bench

@@ -11,8 +11,7 @@
 
 namespace gemmd::bench {
 
-// The value that a share of the others, 0 to 1, lies below; between two of them in proportion.
-// Precondition: there is a value.
+// The quantile at `share` (0 to 1), interpolated linearly. Precondition: there is a value.
 double Quantile(std::vector<double> values, double share);
 
 double Median(std::vector<double> values);
@@ -20,11 +19,11 @@ double Median(std::vector<double> values);
 // The middle half's width over the median. 0.01: half of the samples lie within about 1 %.
 double Spread(const std::vector<double>& values);
 
-// The median of above[i] / below[i]: of times that were taken in turns, so that what slows one turn
-// down slows both. As many values of each.
+// The median of above[i] / below[i]: for times taken in turns, so that disturbances affect both.
+// Both lists have the same length.
 double MedianRatio(const std::vector<double>& above, const std::vector<double>& below);
 
-// What a library took for the product of a row, in turns with it: on the CPU and on a GPU.
+// A library's time for a row's product, measured in turns with the row, on the CPU or a GPU.
 struct LibraryTime {
   std::string how;     // How the library was called: "dnnl_sgemm", "best of 8".
   double seconds = 0;  // Median of one call.

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The rows with factors of blocks: operands are widened to f32 in the workspace and laid out as
-// strips (block_sums.h) take them.
+// The rows with block factors: operands are widened to f32 in the workspace, in the layout of
+// strips (block_sums.h).
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
@@ -26,14 +26,14 @@
 namespace gemmd {
 namespace {
 
-// Where things lie in the workspace, in bytes; all of it is for one matrix of the batch.
+// Byte offsets in the workspace, which holds one matrix of the batch.
 struct BlockPlan {
-  int64_t dense_a = 0;    // A expanded, where it is sparse.
+  int64_t dense_a = 0;    // A expanded, if it is sparse.
   int64_t a = 0;          // m lines of k floats.
   int64_t b = 0;          // For each panel of columns, k lines of a panel's floats.
   int64_t a_factors = 0;  // For each block of rows, a float for each block of k.
   int64_t b_factors = 0;  // For each panel of columns, a line of floats for each block of k.
-  int64_t totals = 0;     // D in f32, in its own order, where it is of another type.
+  int64_t totals = 0;     // D D in f32, in its own order, if its type is not f32.
   int64_t bytes = 0;
 };
 
@@ -43,7 +43,7 @@ constexpr int64_t kAlignment = 64;
 // Elements that are decoded at once; whole bytes of any type.
 constexpr int64_t kChunk = 512;
 
-// Puts one part of the workspace after the other.
+// Allocates consecutive parts of the workspace.
 class Places {
  public:
   int64_t Take(Checked bytes) {
@@ -107,15 +107,14 @@ absl::StatusOr<BlockPlan> PlanBlocks(const Problem& problem) {
   return plan;
 }
 
-// The dense layout of A, expanded or as it is.
+// The dense layout of A, expanded if necessary.
 MatrixLayout DenseLayoutOf(const MatrixLayout& layout) {
   if (!layout.is_sparse()) return layout;
   return TightLayout("a", layout.type, Order::kRowMajor, layout.rows, layout.columns).value();
 }
 
-// Each of these four writes its part of the workspace, for one matrix, or some of it if it is
-// aborted meanwhile. Threads: parallel inside, on the calling thread's OpenMP threads, if
-// `is_shared`.
+// Each of these four functions writes its part of the workspace for one matrix, or less if aborted.
+// Threads: parallel inside, on the calling thread's OpenMP threads, if `is_shared`.
 void WidenA(const MatrixLayout& layout, const std::byte* matrix, float* lines, bool is_shared,
             AbortFlag abort) {
   const int64_t k = layout.columns;
@@ -140,7 +139,7 @@ void WidenB(const MatrixLayout& layout, const std::byte* matrix, float* panels, 
       (is_by_rows ? place(line, index) : place(index, line)) = value;
     });
   });
-  // Columns beyond the matrix, so that nothing is computed with what lay there before.
+  // Clears columns beyond the matrix, so that old data there is not used.
   if (n % kPanelColumns == 0) return;
   float* const last = panels + n / kPanelColumns * k * kPanelColumns;
   for (int64_t depth = 0; depth < k && !IsSet(abort); ++depth) {
@@ -202,7 +201,7 @@ class BlockProduct {
         a_(PlaceOf(args.a_form, plan.a)),
         b_(PlaceOf(args.b_form, plan.b)) {}
 
-  // What does not change from matrix to matrix stays in the workspace.
+  // Data shared by all matrices is kept in the workspace.
   void Prepare(int64_t index) {
     const BlockScale* const a_blocks = problem_.blocks_of_a();
     const BlockScale* const b_blocks = problem_.blocks_of_b();
@@ -237,7 +236,7 @@ class BlockProduct {
     return reinterpret_cast<T*>(args_.workspace.data() + offset);
   }
 
-  // Memory for what is derived, or its part of the workspace.
+  // Memory of the form, or its part of the workspace.
   float* PlaceOf(const OperandForm& form, int64_t offset) const {
     return form.bytes != nullptr ? reinterpret_cast<float*>(form.bytes) : At<float>(offset);
   }
@@ -257,7 +256,7 @@ class BlockProduct {
     WidenA(DenseLayoutOf(problem_.a), matrix, a_, is_shared_, args_.abort);
   }
 
-  // Rows beyond the matrix are computed with its last one, and not stored.
+  // Rows beyond the matrix are computed from its last row, and not stored.
   void MultiplyStrip(int64_t row, int64_t panel, std::byte* d, int64_t leading_dimension) const {
     float totals[kStripRows][kPanelColumns];
     Strip strip = {};
@@ -323,7 +322,7 @@ absl::Status Launch(const Kernel&, const GemmArgs& args) {
   return IsAborted(args) ? AbortedLaunch() : absl::OkStatus();
 }
 
-// The widened operand. The workspace holds one matrix at a time, so there is none of a batch.
+// The widened operand. The workspace holds one matrix at a time, so a batch has none.
 absl::StatusOr<DerivedOperand> Derived(const Kernel&, const Problem& problem,
                                        mma::Operand operand) {
   constexpr uint32_t kLinesOfA = 1u << 24;
@@ -342,7 +341,7 @@ absl::StatusOr<DerivedOperand> Derived(const Kernel&, const Problem& problem,
                         .form = kPanelsOfB};
 }
 
-// How often k is cut, at most.
+// The max number of parts of k.
 double PartsOf(const Problem& problem) {
   double parts = 0;
   for (const BlockScale* const blocks : {problem.blocks_of_a(), problem.blocks_of_b()}) {
@@ -351,11 +350,11 @@ double PartsOf(const Problem& problem) {
   return std::clamp(parts, 1.0, static_cast<double>(std::max<int64_t>(problem.k, 1)));
 }
 
-// Widening an operand of one matrix, which goes to strips element by element: what that takes, on
-// an Intel Xeon with AVX-512. Lines of A that lie across the strips' own are the dearest.
+// Predicts the time to widen an operand of one matrix element by element, with constants of an
+// Intel Xeon with AVX-512. Lines of A that run across those of the strips are the most expensive.
 double PreparingSeconds(const HostCosts& costs, const MatrixLayout& operand, bool is_across,
                         double element_seconds) {
-  constexpr double kAcrossSeconds = 7e-9;  // Once it does not fit a cache.
+  constexpr double kAcrossSeconds = 7e-9;  // If it does not fit a cache.
   constexpr double kCachedBytes = 2 * 1024 * 1024;
   double seconds = WideningSeconds(costs, DenseLayoutOf(operand), ElementType::kF32);
   if (operand.is_sparse()) seconds += ExpansionSeconds(costs, operand);
@@ -365,8 +364,8 @@ double PreparingSeconds(const HostCosts& costs, const MatrixLayout& operand, boo
   return seconds;
 }
 
-// Whole strips and panels are computed. Scaling a part's sum takes some eight times as long as a
-// multiplication, and a strip some time of its own.
+// Whole strips and panels are computed. Scaling a part's sum takes about eight times as long as a
+// multiplication, and each strip has an overhead.
 double MultiplyingSeconds(const Problem& problem, double rate) {
   constexpr double kScaling = 16;
   constexpr double kStripSeconds = 80e-9;
@@ -380,8 +379,8 @@ double MultiplyingSeconds(const Problem& problem, double rate) {
 double Predict(const Kernel&, const Problem& problem, const DeviceProfile& profile, double rate) {
   if (!problem.has_output()) return 0;
   if (profile.host == nullptr) return MultiplyingSeconds(problem, rate);
-  constexpr double kMatrixSeconds = 0.5e-6;  // Three loops over what there may be little of.
-  constexpr double kPanelSeconds = 0.45e-9;  // An element's place in a panel.
+  constexpr double kMatrixSeconds = 0.5e-6;  // Overhead of three loops.
+  constexpr double kPanelSeconds = 0.45e-9;  // Placing an element in a panel.
   const HostCosts& costs = *profile.host;
   const auto batch = static_cast<double>(problem.batch);
   double seconds = costs.launch;

@@ -7,7 +7,7 @@
 namespace gemmd {
 namespace {
 
-// From one look at the flag to the next: well below a millisecond.
+// Steps between two checks of the flag: well below a millisecond.
 constexpr int64_t kSteps = 1 << 16;
 
 using Floats = float __attribute__((vector_size(kPanelColumns * sizeof(float))));

@@ -53,7 +53,7 @@ void MatMul(const PlainProduct& p) {
     addition.append_sum(1);
     attributes.set_post_ops(addition);
   }
-  // oneDNN keeps the primitives it made: the next one like it costs some 2 us, the first some 200.
+  // oneDNN caches primitives: creating one costs some 200 us at first, some 2 us later.
 #if DNNL_VERSION_MAJOR < 3
   const dnnl::matmul matmul(
       dnnl::matmul::primitive_desc(dnnl::matmul::desc(x, y, d), attributes, engine));
@@ -77,9 +77,10 @@ absl::Status TryMatMul(const PlainProduct& p) {
   return absl::OkStatus();
 }
 
-// dnnl_sgemm first copies a transposed Y into another order, which takes longer than to multiply it
-// with a few rows: the matmul primitive takes 0.5 to 0.8 of its time for 8 to 128 rows. It is the
-// slower one for fewer rows, for small products, where each call costs some us, and for large ones.
+// dnnl_sgemm first copies a transposed Y into another order, which takes longer than multiplying it
+// with a few rows: the matmul primitive takes 0.5 to 0.8 of its time for 8 to 128 rows. The
+// primitive is slower for fewer rows, for small products (each call costs some us), and for large
+// ones.
 bool IsFewRowsOfTransposed(const PlainProduct& p) {
   return p.y.transposed && p.m >= 8 && p.m < 256 && p.n >= 1024 && p.k >= 64;
 }
@@ -91,23 +92,23 @@ bool IsVersion(int major, int first_minor, int last_minor) {
   return version.major == major && version.minor >= first_minor && version.minor <= last_minor;
 }
 
-// Before 3.1, brgemm rounds the rest of k up to an even number. Where that makes it as deep as a
-// whole block of k (k = 63: 31 after 32), it does not configure the tiles for the rest of m and of
-// n: products are wrong, or the processor raises SIGILL
+// Before 3.1, brgemm rounds the rest of k up to an even number. If that makes it as deep as a whole
+// block of k (k = 63: 31 after 32), it does not configure the tiles for the rest of m and of n:
+// products are wrong, or the processor raises SIGILL
 // (https://github.com/uxlfoundation/oneDNN/issues/1661). An even k is never rounded.
 bool KeepsTilesOfOddDepth() { return dnnl_version()->major < 3 || IsVersion(3, 0, 0); }
 
-// From 3.7 to 3.14, brgemm fills the last tiles of X with what lies behind the k elements of a row
-// and pairs it with zeros of Y: infinities and NaNs of one row become NaN in another
+// From 3.7 to 3.14, brgemm fills the last tiles of X with the bytes after the k elements of a row
+// and pairs them with zeros of Y: infinities and NaNs of one row become NaN in another
 // (https://github.com/uxlfoundation/oneDNN/issues/5717).
 bool ReadsTilesBeyondK() { return IsVersion(3, 7, 14); }
 
 }  // namespace
 
 // oneDNN multiplies bf16 in two ways. brgemm takes matrices without padding, on processors that
-// multiply bf16 themselves. The other way ("gemm:jit") pairs the last of an odd count of elements
-// of X with a zero of Y, so that infinities there give NaN (seen with oneDNN 2.6.3). brgemm without
-// AMX is right for every k; with AMX it has faults of its own.
+// multiply bf16 themselves. The other implementation ("gemm:jit") pairs the last element of an odd
+// k with a zero of Y, so that infinities there give NaN (seen with oneDNN 2.6.3). brgemm without
+// AMX is correct for every k; with AMX it has its own faults.
 int64_t SafeDepthOneDnnBf16(int64_t k, bool is_padded) {
   const auto isa = static_cast<unsigned>(dnnl_get_effective_cpu_isa());
   const auto has = [isa](unsigned wanted) { return (isa & wanted) == wanted; };

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // An engine: one library's product of one pair of types, as a plain call on row-major matrices.
-// The rows of the CPU (rows.h) put widening, transposition and the epilogue around an engine.
+// CPU rows (rows.h) add widening, transposition and the epilogue to an engine.
 #pragma once
 
 #include <cstddef>
@@ -14,7 +14,7 @@
 
 namespace gemmd {
 
-// A matrix as the libraries take it: row major, or (transposed) column major.
+// A matrix in the libraries' terms: row major, or (transposed) column major.
 struct Factor {
   const std::byte* data = nullptr;
   ElementType type = ElementType::kF32;
@@ -41,22 +41,22 @@ struct Engine {
   std::string_view library;   // "onednn": what kernel names begin with.
   std::string_view provider;  // "oneDNN"
   std::string_view call;      // "dnnl_sgemm"
-  ElementType operand;        // Operands of other types are widened into it.
+  ElementType operand;        // Operands of other types are widened to it.
   ElementType accumulator;    // The type of D.
-  bool takes_unsigned;        // Operands of type u8 are taken as they are.
+  bool takes_unsigned;        // Supports u8 operands directly.
   bool biases_unsigned_y;     // Y must be signed: its u8 elements become s8, less 128.
   bool flushes_subnormals;
   int64_t max_extent;  // The largest m, n, k or leading dimension.
-  // Operations a second of one thread by which one call is made short enough (panels.h). Half of
-  // this, as on a processor without AVX-512, still is.
+  // Operations per second of one thread, used to keep calls short (panels.h). Calls are still short
+  // at half this rate, as on a processor without AVX-512.
   double panel_rate;
-  // A processor with AMX does so many times as much.
+  // Factor of panel_rate on a processor with AMX.
   double panel_rate_gain_of_amx = 1;
-  // Whether panels along k cost less than panels of rows. A library that goes along k in blocks
-  // anyway has nothing to do twice then.
+  // Whether panels along k cost less than panels of rows. A library that works in blocks of k
+  // anyway does no work twice.
   bool prefers_panels_along_k;
-  // The least depth from k on for which the library is right; null: every k is. is_padded: leading
-  // dimensions are longer than lines.
+  // The smallest depth >= k for which the library is correct; null: correct for every k. is_padded:
+  // leading dimensions exceed line lengths.
   int64_t (*safe_depth)(int64_t k, bool is_padded);
   absl::Status (*available)(const Target& target);
   absl::Status (*multiply)(const PlainProduct& product);
@@ -78,7 +78,7 @@ inline constexpr int64_t kAnyExtent = INT64_MAX;
 inline constexpr int64_t kIntExtent = INT32_MAX;  // A BLAS with 32-bit integers.
 
 // dnnl_sgemm is faster here than the matmul primitive (508 against 437 GFLOP/s at 2048^3), except
-// for few rows times a transposed matrix, which are a layer's inputs and its weights.
+// for few rows times a transposed matrix, as in a layer's inputs times its weights.
 inline constexpr Engine kOneDnnF32 = {
     .name = "onednn.f32",
     .library = "onednn",
@@ -97,7 +97,7 @@ inline constexpr Engine kOneDnnF32 = {
     .multiply = MultiplyOneDnnF32,
 };
 
-// The matmul primitive. VDPBF16PS takes subnormals as zero and flushes them.
+// The matmul primitive. VDPBF16PS treats subnormals as zero and flushes them.
 inline constexpr Engine kOneDnnBf16 = {
     .name = "onednn.bf16",
     .library = "onednn",

@@ -74,8 +74,7 @@ namespace {
 // operations) and 334 against 253 at 80^3 (1.0e6).
 constexpr double kSharedOperations = 1e6;
 
-// However short its sum is, an element of D takes as long as this many multiplications and
-// additions.
+// The overhead of an element of D, in multiplications and additions.
 constexpr int64_t kMinDepth = 64;
 
 }  // namespace
@@ -90,8 +89,7 @@ int ThreadsOfLaunches() { return omp_get_max_threads(); }
 
 double MeasureSharing(int threads) {
   constexpr int kTimes = 20;
-  // Threads that wait for each other by spinning may share a core while this is measured; at work
-  // they have one each.
+  // Spinning threads may share a core during this measurement; in later use they have one each.
   double shortest = 2e-5;
   if (threads <= 1) return 0;
   for (int i = 0; i < kTimes; ++i) {

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The processor that this process runs on, as a target for kernels, and how many of its threads one
-// launch uses.
+// This machine's processor as a target for kernels, and the number of threads per launch.
 #pragma once
 
 #include <cstdint>
@@ -29,13 +28,13 @@ struct LibraryVersion {
 };
 std::vector<LibraryVersion> CpuLibraries();
 
-// Whether this many matrices of the problem are done before a second thread would have woken up.
+// Whether this many matrices of the problem finish before a second thread would wake up.
 bool IsTooSmallToShare(const Problem& problem, int64_t matrices);
 
 // How many threads launches of the calling thread may use (SetThreads).
 int ThreadsOfLaunches();
 
-// What handing work to so many OpenMP threads and waiting for them takes, in seconds of the wall.
+// The wall time to hand work to `threads` OpenMP threads and wait for them, in seconds.
 double MeasureSharing(int threads);
 
 // Restricts the calling thread's OpenMP to one thread for as long as this lives.

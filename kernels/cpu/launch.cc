@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What the rows of libraries do around their engines: expand a sparse A, widen operands, turn any
-// order and leading dimension into the engine's row-major call, loop over the batch, apply the
-// epilogue; and how long that should take.
+// The launch of library rows around their engines: expands a sparse A, widens operands, maps any
+// order and leading dimension to the engine's row-major call, loops over the batch and applies the
+// epilogue; and the prediction of its time.
 #include <omp.h>
 
 #include <algorithm>
@@ -27,23 +27,23 @@
 namespace gemmd {
 namespace {
 
-// A launch as it is planned.
+// The planned work of a launch.
 struct CpuWork {
   const Problem& problem;
   std::string_view engine;
   bool is_swapped;  // The engine computes B^T A^T.
-  // Y holds u8 values less 128; libraries then have no way of its own for one line.
+  // Y holds u8 values less 128; libraries then have no special path for a single line.
   bool is_biased;
-  int64_t depth;                         // k as the engine gets it.
-  std::optional<ElementType> a_widened;  // Into what; absent where it is taken in place.
+  int64_t depth;                         // k passed to the engine.
+  std::optional<ElementType> a_widened;  // Target type; absent if the operand is used in place.
   std::optional<ElementType> b_widened;
-  bool is_finished;     // The epilogue runs.
+  bool is_finished;     // Whether the epilogue runs.
   ElementType stored;   // The accumulators' type in memory.
   ElementType type;     // The type that they represent.
   bool is_independent;  // Matrices of the batch need no workspace.
 };
 
-// Operands of more than this many bytes come from memory each time.
+// Operands larger than this are read from memory each time.
 constexpr double kCachedBytes = 16.0 * 1024 * 1024;
 
 // The parts of one matrix's time on one thread.
@@ -71,7 +71,7 @@ double BytesOfMatrix(const MatrixLayout& layout) {
   return ElementsOf(layout, 1) * BitsOf(layout.type) / 8;
 }
 
-// The engine gets row-major factors X and Y, transposed where they are column major.
+// The engine gets row-major factors X and Y, transposed if they are column major.
 double Multiplying(const CpuWork& work, const HostCosts& costs, const EngineTimes& times) {
   const Problem& problem = work.problem;
   const bool a_is_column_major = problem.a.order == Order::kColumnMajor;
@@ -110,14 +110,14 @@ MatrixSeconds SecondsOfMatrix(const CpuWork& work, const HostCosts& costs,
   return seconds;
 }
 
-// How often an operand is prepared.
+// The number of times an operand is prepared.
 double Times(const MatrixLayout& operand, double batch) {
   return operand.batch_stride_bytes == 0 ? std::min(batch, 1.0) : batch;
 }
 
-// Adds what the launch does to each matrix of the batch: making A dense, widening, multiplying,
-// finishing. Threads share one matrix or the batch, as Launch does. Absent if the engine was not
-// measured.
+// Sums the times of the launch's work on each matrix of the batch: expanding A, widening,
+// multiplying, finishing. Threads share one matrix or the batch, as Launch does. Absent if the
+// engine was not measured.
 std::optional<double> PredictedSeconds(const CpuWork& work, const HostCosts& costs) {
   const EngineTimes* const times = Find(costs, work.engine);
   if (times == nullptr) return std::nullopt;
@@ -128,7 +128,7 @@ std::optional<double> PredictedSeconds(const CpuWork& work, const HostCosts& cos
   const double all = Times(problem.a, batch) * one.preparing_a +
                      Times(problem.b, batch) * one.preparing_b +
                      batch * (one.multiplying + one.finishing);
-  // The largest matrices are shared by threads one after the other, small ones side by side.
+  // Threads share large matrices one at a time, and process small ones side by side.
   const bool is_shared = !IsTooSmallToShare(problem, 1);
   const bool is_side_by_side =
       !is_shared && work.is_independent && !IsTooSmallToShare(problem, problem.batch);
@@ -139,16 +139,16 @@ std::optional<double> PredictedSeconds(const CpuWork& work, const HostCosts& cos
 
 // Sums of products of integers of at most 8 bits, each below 2^16, are exact in f64 below 2^53.
 constexpr int64_t kMaxExactDepth = int64_t{1} << 37;
-// Sums of signs must fit s32, since half of one is the result.
+// Sums of signs must fit s32, because the result is derived from half of the sum.
 constexpr int64_t kMaxSignDepth = INT32_MAX;
 constexpr int64_t kAlignment = 64;
 
-// An operand as the engine gets it: in place, or a copy in the workspace.
+// An operand as passed to the engine: in place, or a copy in the workspace.
 struct OperandPlan {
-  std::optional<SparseLayout> sparse;  // Absent if the operand is given dense.
+  std::optional<SparseLayout> sparse;  // Absent if the operand is dense.
   MatrixLayout dense;                  // As given, or expanded in the workspace.
   int64_t dense_offset = 0;
-  std::optional<Widening> widening;  // Absent if the operand is taken in place.
+  std::optional<Widening> widening;  // Absent if the operand is used in place.
   MatrixLayout layout;               // The layout that the engine gets.
   int64_t offset = 0;                // The copy's place in the workspace.
 };
@@ -184,7 +184,7 @@ absl::StatusOr<MatrixLayout> InWorkspace(ElementType type, Order order, int64_t 
   return layout;
 }
 
-// What must be done to an operand before the engine takes it, as Y or as X.
+// The conversion of an operand before the engine uses it as Y or X.
 std::optional<Widening> WideningOf(const CpuRow& row, const Problem& problem, ElementType from,
                                    ElementType compute, bool is_y) {
   const bool is_unsigned = compute == ElementType::kU8;
@@ -208,7 +208,7 @@ void SwapFactors(PlainProduct& product) {
   std::swap(product.x, product.y);
 }
 
-// Whether a launch on any number of threads gives the engine parts of the matrices.
+// Whether a launch on any number of threads may divide the matrices into panels.
 bool MayHavePanels(const CpuRow& row, const Problem& problem) {
   const bool is_swapped = IsSwapped(problem);
   PlainProduct product = {
@@ -223,8 +223,8 @@ bool MayHavePanels(const CpuRow& row, const Problem& problem) {
   return PanelOf(*row.engine, product, 1) != PanelShape{product.m, product.n, product.k};
 }
 
-// k, or more if the engine is wrong for this k; then both operands are copied with zeros at the
-// end. A panel is a matrix with padding.
+// k, or a larger depth if the engine is wrong for this k; both operands are then copied and
+// zero-padded. A panel is a matrix with padding.
 int64_t DepthOf(const CpuRow& row, const Problem& problem, const Plan& plan) {
   if (row.engine->safe_depth == nullptr) return problem.k;
   const bool is_padded = MayHavePanels(row, problem) || (!plan.a.widening && IsPadded(problem.a)) ||
@@ -299,7 +299,7 @@ absl::Status CheckExtents(const Engine& engine, const Problem& problem) {
 }
 
 // The operand of one matrix of the batch, expanded and copied first if the plan says so: into the
-// workspace, or into memory for its form.
+// workspace, or into its form's memory.
 const std::byte* Prepare(const OperandPlan& plan, const MatrixLayout& operand,
                          const std::byte* data, int64_t index, const OperandForm& form,
                          const GemmArgs& args) {
@@ -383,7 +383,7 @@ absl::Status RunInTurn(const CpuRow& row, const Plan& plan, const GemmArgs& args
   return absl::OkStatus();
 }
 
-// Gives each thread its share of the batch; the libraries start no threads of their own.
+// Distributes the batch to threads; the libraries use one thread each.
 absl::Status RunSideBySide(const CpuRow& row, const Plan& plan, const GemmArgs& args) {
   absl::Status first_error;
   ForEachUnlessAborted(args.abort, /*is_shared=*/true, args.problem.batch, [&](int64_t index) {
@@ -430,9 +430,9 @@ absl::StatusOr<int64_t> WorkspaceBytes(const Kernel& kernel, const Problem& prob
   return plan.workspace_bytes;
 }
 
-// The copy of an operand that the engine gets. The workspace holds one matrix at a time, so there
-// is none of a batch. The number of the form says what was done to the operand, whose k is the
-// other way in A and in B.
+// The copy of an operand for the engine. The workspace holds one matrix at a time, so a batch has
+// none. The form's number encodes the conversion, and whether the operand is A or B, where k runs
+// in different directions.
 absl::StatusOr<DerivedOperand> Derived(const Kernel& kernel, const Problem& problem,
                                        mma::Operand operand) {
   const bool is_a = operand == mma::Operand::kA;
@@ -454,7 +454,7 @@ absl::StatusOr<DerivedOperand> Derived(const Kernel& kernel, const Problem& prob
                                             : 2)};
 }
 
-// What an operand is widened into.
+// The type to which an operand is widened.
 std::optional<ElementType> WidenedType(const OperandPlan& plan) {
   return plan.widening ? std::optional(plan.layout.type) : std::nullopt;
 }
@@ -479,7 +479,7 @@ std::optional<double> PredictedOnHost(const Kernel& kernel, const Problem& probl
       costs);
 }
 
-// Where the host was not measured, a sparse A is made dense first.
+// If the host was not measured, assumes that a sparse A is expanded first.
 double Predict(const Kernel& kernel, const Problem& problem, const DeviceProfile& profile,
                double rate) {
   if (profile.host != nullptr) {

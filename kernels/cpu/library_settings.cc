@@ -42,8 +42,8 @@ constexpr std::pair<VectorIsa, std::string_view> kTried[] = {{VectorIsa::kAvx512
                                                              {VectorIsa::kAvx2, "Haswell"},
                                                              {VectorIsa::kAvx, "Sandybridge"}};
 
-// The vectors of a core of OpenBLAS 0.3.21. A name that is not known is a newer core, which needs
-// no correction.
+// The vectors of a core of OpenBLAS 0.3.21. An unknown name is a newer core, which needs no
+// correction.
 VectorIsa IsaOf(std::string_view core) {
   using enum VectorIsa;
   static constexpr std::pair<std::string_view, VectorIsa> kKnown[] = {
@@ -140,7 +140,7 @@ std::string BetterBlasCore() {
   unsetenv(kTimes);  // NOLINT(concurrency-mt-unsafe)
   const bool is_set = IsSetInEnvironment(kCore);
   if (is_set && times.empty()) return "";
-  // A core that OpenBLAS does not know by the name that it was asked for is measured under it.
+  // If OpenBLAS does not know the requested core, the measurement still counts for that name.
   const std::string core = is_set ? Environment(kCore) : openblas_get_corename();
   const VectorIsa processor = IsaOfProcessor();
   if (IsaOf(core) >= processor && times.empty()) return "";

@@ -13,17 +13,17 @@ namespace {
 
 constexpr double kMaxSeconds = 0.02;
 
-// What a processor reads in a second, whoever else uses its memory.
+// Memory bandwidth of a processor, even if others use the memory.
 constexpr double kBytesPerSecond = 2.5e9;
 constexpr int64_t kCacheLine = 64;
 
 // No extent is halved below this; a product of three such extents takes a few milliseconds on one
-// thread. OpenBLAS and oneDNN go along k in blocks of 192 to 384 elements.
+// thread. OpenBLAS and oneDNN work in blocks of k of 192 to 384 elements.
 constexpr int64_t kMinExtent = 256;
 constexpr int64_t kGranule = 64;  // Extents of panels are multiples of it: whole tiles and lines.
 
-// The bytes that a matrix of so many lines takes from memory. A short line of a large matrix still
-// takes a cache line.
+// The bytes that `lines` lines read from memory. A short line of a large matrix still reads a cache
+// line.
 double BytesOfLines(double lines, double length, ElementType type) {
   return lines * std::max<double>(kCacheLine, length * BitsOf(type) / 8);
 }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Panels: the parts of a product that a library is given one after the other, so that a product
-// that nobody wants any more ends soon. A call of a library cannot be stopped.
+// Panels: parts of a product that are passed to a library one at a time, so that an aborted product
+// ends soon. A library call cannot be interrupted.
 #pragma once
 
 #include <cstdint>
@@ -21,10 +21,10 @@ struct PanelShape {
   friend bool operator==(const PanelShape&, const PanelShape&) = default;
 };
 
-// Operations a second of one thread by which calls of the engine are made short on this processor.
+// Operations per second of one thread, used to keep the engine's calls short on this processor.
 double PanelRate(const Engine& engine);
 
-// The whole product if one call on so many threads takes no more than some 20 ms. The shape depends
+// The whole product if one call on `threads` threads takes at most about 20 ms. The shape depends
 // on nothing else, so that the same request gives the same bits. Panels along k add to D: exact
 // sums stay exact, and floats are rounded once more for each panel, as the libraries do for each of
 // their own blocks.

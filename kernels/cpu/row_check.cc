@@ -35,7 +35,8 @@ struct Shape {
   Order d;
 };
 
-// Large enough for several threads first; then a line more or less than tiles and vectors have.
+// First, shapes large enough for several threads; then one line more or less than tiles and
+// vectors.
 constexpr Shape kShapes[] = {
     {129, 65, 63, Order::kRowMajor, Order::kRowMajor, Order::kRowMajor},
     {33, 17, 95, Order::kColumnMajor, Order::kRowMajor, Order::kRowMajor},
@@ -44,7 +45,7 @@ constexpr Shape kShapes[] = {
     {65, 1, 7, Order::kColumnMajor, Order::kColumnMajor, Order::kRowMajor},
 };
 
-// The whole numbers that an operand has: those that its type holds, of either sign if it has signs.
+// The integers in an operand: those that its type holds.
 enum class Range : uint8_t { kBits, kUnsigned, kSigned };
 Range RangeOf(ElementType type) {
   if (type == ElementType::kB1) return Range::kBits;
@@ -56,7 +57,7 @@ int32_t ValueOf(Range range, int64_t index) {
   if (range == Range::kBits) return static_cast<int32_t>(index % 2);
   return static_cast<int32_t>(range == Range::kSigned ? index - 3 : index % 4);
 }
-// Which of the values an element has.
+// The index of an element's value.
 int64_t AIndex(int64_t i, int64_t l) { return (i * 3 + l * 5) % kValues; }
 int64_t BIndex(int64_t l, int64_t j) { return (l * 11 + j * 2) % kValues; }
 
@@ -79,7 +80,7 @@ std::vector<int32_t> ExpectedD(const Shape& shape, Range a, Range b) {
   return d;
 }
 
-// What the products of the shapes should be. Most rows have operands of the same ranges.
+// The expected products of the shapes, cached, because most rows have operands of the same ranges.
 class ExpectedProducts {
  public:
   const std::vector<int32_t>& Of(size_t shape, Range a, Range b) {
@@ -92,7 +93,7 @@ class ExpectedProducts {
   std::map<std::tuple<size_t, Range, Range>, std::vector<int32_t>> products_;
 };
 
-// `index` gives which of the values the element of a row and a column has.
+// `index` returns the index of an element's value from its row and column.
 template <typename Index>
 std::vector<std::byte> Encoded(const MatrixLayout& layout, const Index& index) {
   std::array<uint64_t, kValues> codes;
@@ -166,15 +167,15 @@ absl::Status CheckShape(const Kernel& kernel, const Target& target, size_t numbe
   return absl::OkStatus();
 }
 
-// Whether the row was not tried: it takes no such product, or memory was short.
+// Whether the row was not tried: it does not support the product, or memory was short.
 bool SaysNothing(const absl::Status& status) {
   return absl::IsUnimplemented(status) || absl::IsResourceExhausted(status);
 }
 
 std::string TextOf(const Shape& shape) { return Concat(shape.m, " x ", shape.n, " x ", shape.k); }
 
-// What the process that checks writes into its pipe: before each shape, after a row that is wrong,
-// and at the end.
+// A message of the checking process on its pipe: before each shape, after a wrong row, and at the
+// end.
 struct Report {
   enum class What : uint32_t { kBegins, kIsWrong, kEnd };
   What what;
@@ -183,7 +184,7 @@ struct Report {
   std::array<char, 192> reason;
 };
 
-// A file descriptor that is closed at the end.
+// An owned file descriptor.
 class PipeEnd {
  public:
   explicit PipeEnd(int fd) : fd_(fd) {}
@@ -200,13 +201,13 @@ class PipeEnd {
   int fd_;
 };
 
-constexpr int kNotChecked = 75;  // An exit code of the process that checks: EX_TEMPFAIL.
+constexpr int kNotChecked = 75;  // Exit code of the checking process: EX_TEMPFAIL.
 
 void Write(int pipe, Report::What what, size_t row, size_t shape, std::string_view reason) {
   Report report = {what, static_cast<uint32_t>(row), static_cast<uint32_t>(shape), {}};
   std::copy_n(reason.begin(), std::min(reason.size(), report.reason.size() - 1),
               report.reason.begin());
-  // Atomic, since it is shorter than PIPE_BUF. If the reader is gone, this process ends.
+  // Atomic, because it is shorter than PIPE_BUF. If the reader is gone, this process ends.
   if (write(pipe, &report, sizeof(report)) < 0) _exit(kNotChecked);
 }
 
@@ -237,9 +238,9 @@ void Write(int pipe, Report::What what, size_t row, size_t shape, std::string_vi
   _exit(0);
 }
 
-// The next report, or nothing where there is no further one or none came in time.
+// The next report; nullopt if there is none, or none arrived in time.
 std::optional<Report> Read(int pipe, bool& is_late) {
-  constexpr int kMaxMilliseconds = 30'000;  // No shape takes more than a few.
+  constexpr int kMaxMilliseconds = 30'000;  // No shape takes more than a few milliseconds.
   Report report;
   size_t have = 0;
   while (have < sizeof(report)) {
@@ -256,7 +257,7 @@ std::optional<Report> Read(int pipe, bool& is_late) {
   return report;
 }
 
-// Why the process ended in the middle of a row; empty if the row has no part in it.
+// Why the process ended in the middle of a row; empty if the row is not to blame.
 std::string EndOf(int how, bool is_late) {
   if (is_late) return "got no answer within 30 s";
   if (WIFEXITED(how)) {

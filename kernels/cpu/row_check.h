@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Whether the libraries compute rightly on this processor. Both choose their code by the processor,
-// and a release may be wrong, or end the process, on one that it was not tested on: for certain
-// depths, for what is left over at the end of m and n, on several threads.
+// Checks that the libraries compute correctly on this processor. Both choose code by processor, and
+// a release may give wrong results or crash on a processor it was not tested on: for certain
+// depths, for remainders of m and n, or on several threads.
 #pragma once
 
 #include <string>
@@ -21,15 +21,15 @@ struct RowFault {
 };
 
 // Computes some products of awkward shapes and of small integers, whose sums are exact in every
-// type, and compares every element. Products that the row does not take are left out.
-// Errors: DataLoss for a wrong product, otherwise the row's own.
-// Threads: on the calling thread's OpenMP threads (SetThreads).
+// type, and compares every element. Skips products that the row does not support. Errors: DataLoss
+// for a wrong product, otherwise the row's own. Threads: on the calling thread's OpenMP threads
+// (SetThreads).
 absl::Status CheckRow(const Kernel& kernel, const Target& target);
 
-// The rows for which that fails, or that end the process or do not come back while it is done. Rows
-// are checked in a process of their own, on `threads` threads, or on as many as there are cores if
-// that is 0. Where no process can be started or memory is short, rows count as right.
-// Threads: called before any other thread exists, and before OpenMP is used.
+// The rows that fail CheckRow, crash or hang in it. Rows are checked in a child process, on
+// `threads` threads (0: as many as there are cores). If no process can be started or memory is
+// short, rows count as correct. Threads: called before any other thread exists, and before OpenMP
+// is used.
 std::vector<RowFault> FindFaultyRows(absl::Span<const Kernel> kernels, const Target& target,
                                      int threads);
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // The rows of the CPU: from a row's template arguments to a Kernel, and the one table. launch.cc
-// has what the rows of libraries do, block_launch.cc what those with factors of blocks do.
+// launches library rows, block_launch.cc rows with block factors.
 #pragma once
 
 #include <array>
@@ -29,7 +29,7 @@ extern const KernelFamily kCpuFamily;
 
 using RowText = StaticText<160>;
 
-// The type in which an engine gets operands of `type`.
+// The type to which an engine's operands of `type` are converted.
 constexpr ElementType ComputeType(const Engine& engine, ElementType type) {
   return engine.takes_unsigned && type == ElementType::kU8 ? type : engine.operand;
 }
@@ -106,7 +106,7 @@ constexpr std::array<Kernel, 1> Row() {
                  .accumulation = kRow.accumulation,
                  .exact = kExact,
                  .flushes_subnormals = FlushesSubnormals(kRow)},
-      .deterministic = true,  // The libraries divide work by shape and thread count alone.
+      .deterministic = true,  // The libraries divide work by shape and thread count only.
       .batch_invariant =
           kExact,  // Libraries choose blocks of k by shape, so bits of floats depend on m.
       .family = &kCpuFamily,
@@ -137,7 +137,7 @@ constexpr auto Pairs() {
 }
 
 // The rows that multiply operands with factors of blocks: gemmd's own loops, because no library
-// adds in an order that it states.
+// specifies its order of summation.
 extern const KernelFamily kBlockFamily;
 
 constexpr RowText DeriveBlockName(ElementType a, ElementType b) {
@@ -188,7 +188,7 @@ constexpr auto BlockPairs() {
 inline constexpr auto kCpuRows = [] {
   using enum ElementType;
   return JoinRows(
-      // Operands as they are.
+      // Operands in place.
       Row<kOneDnnF32, kF32>(), Row<kOpenBlasF32, kF32>(), Row<kOpenBlasF64, kF64>(),
       Row<kOneDnnBf16, kBf16>(), Pairs<kOneDnnS8, kS8, kU8>(),
       // Floats, widened.

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Widening copies an operand into a type that its engine takes and that holds its values exactly.
+// Widening copies an operand to a type that its engine supports and that holds its values exactly.
 #pragma once
 
 #include <cstddef>
@@ -20,8 +20,8 @@ enum class Widening : uint8_t {
 
 // Copies one matrix, line by line; `to` has the shape and order of `from` and type f64, f32, bf16
 // or s8.
-// Once the flag is set, the rest is left as it is.
-// Threads: parallel inside, on the calling thread's OpenMP threads, if the matrix is large.
+// Once the flag is set, the rest is not written. Threads: parallel inside, on the calling thread's
+// OpenMP threads, if the matrix is large.
 void Widen(Widening widening, const MatrixLayout& from, const std::byte* source,
            const MatrixLayout& to, std::byte* copy, AbortFlag abort = nullptr);
 

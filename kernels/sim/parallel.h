@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Loops over independent parts on several threads. They do not use OpenMP, whose threads wait for
-// each other by spinning: on a machine with other work a product of 2 ms was seen to take 200 ms.
+// Loops over independent parts on several threads. Without OpenMP, whose threads spin while
+// waiting: on a busy machine, a product of 2 ms was seen to take 200 ms.
 #pragma once
 
 #include <atomic>
@@ -15,9 +15,9 @@
 namespace gemmd::sim {
 
 // Calls body(worker, index) once for every index from 0 to count - 1 and returns when all calls are
-// done; once the flag is set, the rest is left out. What a call throws, it throws itself, and the
-// rest is left out too. Each worker (0 .. threads - 1) has a thread of
-// its own; worker 0 has the calling one. Fewer threads do the work if the system gives no more.
+// done; once the flag is set, skips the rest. Rethrows an exception of a call, and skips the rest.
+// Each worker (0 .. threads - 1) has its own thread; worker 0 is the calling thread. Uses fewer
+// threads if the system refuses more.
 template <typename Body>
 void ParallelFor(int threads, int64_t count, AbortFlag abort, const Body& body) {
   std::atomic<int64_t> next{0};

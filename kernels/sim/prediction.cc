@@ -25,8 +25,8 @@ double DivideUp(int64_t a, int64_t b) { return static_cast<double>(a / b) + (a %
 
 double RoundUp(int64_t a, int64_t b) { return DivideUp(a, b) * static_cast<double>(b); }
 
-// Elements of A, B and D in the registers of one instruction, each counted by what it takes to find
-// its place. That is 1 for an element of mma, more in wmma, and next to nothing in shared memory.
+// Elements of A, B and D in the registers of one instruction, weighted by the cost of locating
+// each: 1 for an element of mma, more for wmma, almost 0 in shared memory.
 double MappedElements(const Instruction& instruction) {
   constexpr double kWmma = 2;
   constexpr double kSharedMemory = 0.2;
@@ -39,7 +39,7 @@ double MappedElements(const Instruction& instruction) {
   return elements;
 }
 
-// What is padded to whole tiles.
+// The shape padded to whole tiles.
 struct PaddedShape {
   double rows;
   double columns;
@@ -56,7 +56,7 @@ PaddedShape PaddedShapeOf(const Instruction& instruction, const Problem& problem
           RoundUp(problem.k, instruction.k)};
 }
 
-// A tile of the scalar path brings its operands along; a chunk of the vector path packs them once.
+// The scalar path packs operands for each tile; the vector path once per chunk.
 double PackedElements(const Instruction& instruction, const Problem& problem,
                       const PaddedShape& shape, Path path) {
   const double held = instruction.is_sparse() ? 0.5 : 1;
@@ -86,12 +86,12 @@ const SimulatorTimes* Find(const DeviceProfile& profile, std::string_view engine
   return nullptr;
 }
 
-// As many threads as there are tasks share a part.
+// A part is shared by at most as many threads as tasks.
 double Shared(double seconds, double threads, double tasks) {
   return seconds / std::clamp(tasks, 1.0, threads);
 }
 
-// One matrix without its epilogue.
+// The time of one matrix without its epilogue.
 double MultiplyingSeconds(const Instruction& instruction, const Problem& problem,
                           const SimulatedWork& work, const SimulatedWork& seconds,
                           const HostCosts& costs) {
@@ -130,13 +130,13 @@ Problem ProblemOf(const Kernel& kernel, int64_t m, int64_t n, int64_t k) {
   return problem;
 }
 
-// A product of f32 by way of f16: two products of f16, one of them twice as deep, which pack
-// codes that the split has made of f32. Sums in f64 take one multiplication after the other.
+// The time of a split-f32 product: two f16 products, one of them twice as deep, plus splitting.
+// Exact f64 sums take one multiplication after another.
 double SplittingSeconds(const Instruction& instruction, const Problem& problem,
                         const SimulatedWork& seconds, mma::Chip chip, const HostCosts& costs) {
-  constexpr double kSplitOverPacked = 12;  // An element that is split, over one that is packed.
-  constexpr double kJoinedOverPacked = 4;  // The same of an element of D that is joined.
-  constexpr double kExactOverPacked = 1;   // The same of a multiplication in f64.
+  constexpr double kSplitOverPacked = 12;  // Cost of splitting an element, relative to packing one.
+  constexpr double kJoinedOverPacked = 4;  // Cost of joining an element of D, relative to packing.
+  constexpr double kExactOverPacked = 1;   // Cost of an f64 multiplication, relative to packing.
   const double packed = seconds.parts[SimulatedWork::kPacked];
   const auto m = static_cast<double>(problem.m);
   const auto n = static_cast<double>(problem.n);
@@ -180,7 +180,7 @@ std::vector<Problem> SampleProblems(const Kernel& kernel, mma::Chip chip) {
   const int64_t n = instruction.n;
   const int64_t k = instruction.k;
   const int64_t lines = is_vector ? 128 : 16;
-  // One tile, shallow and deep; few columns, few rows, many of both, and a deep one of some size.
+  // One tile, shallow and deep; few columns, few rows, many of both, and a larger deep product.
   std::vector<Problem> problems = {
       ProblemOf(kernel, 1, 1, 1),         ProblemOf(kernel, 1, 1, 16 * k),
       ProblemOf(kernel, lines, 1, k),     ProblemOf(kernel, 1, lines, k),

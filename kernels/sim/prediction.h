@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// How long a simulated product should take, from what was measured of this host.
+// Predicts the time of a simulated product from measurements of this host.
 #pragma once
 
 #include <vector>
@@ -10,12 +10,11 @@
 
 namespace gemmd::sim {
 
-// The parts of one matrix of the problem: whole tiles and panels, however few elements of them the
-// problem has.
+// The parts of one matrix of the problem, rounded up to whole tiles and panels.
 SimulatedWork WorkOf(const mma::Instruction& instruction, mma::Chip chip, const Problem& problem);
 
-// Products that show what the parts cost, for kernels of one instruction. They take some hundred
-// microseconds each.
+// Products for measuring the cost of the parts, for kernels of one instruction. They take some
+// hundred microseconds each.
 std::vector<Problem> SampleProblems(const Kernel& kernel, mma::Chip chip);
 
 // The family's predicted_seconds.

@@ -100,7 +100,7 @@ class TileWorker {
     unit_.c_map().Scatter(matrix_.data(), c_);
   }
 
-  // Adds what the instructions have summed up to the totals.
+  // Adds the instructions' sums to the totals.
   void Promote() {
     unit_.d_map().Gather(d_, matrix_.data());
     for (size_t i = 0; i < totals_.size(); ++i) {
@@ -161,7 +161,7 @@ void MultiplyScalar(const Product2D& product, const AccumulatorMatrix& accumulat
   const int64_t tiles_along = DivideUp(product.problem.n, instruction.n);
   const int64_t tiles = tiles_down * tiles_along;
   const int threads = tiles > 1 ? omp_get_max_threads() : 1;
-  std::deque<TileWorker> workers;  // A deque, because workers must stay where they are.
+  std::deque<TileWorker> workers;  // A deque, because workers must not move.
   for (int i = 0; i < threads; ++i) workers.emplace_back(product);
   ParallelFor(threads, tiles, product.abort, [&](int worker, int64_t tile) {
     workers[static_cast<size_t>(worker)].Run(tile / tiles_along * rows,
@@ -195,10 +195,10 @@ void Multiply(Path path, const Product2D& product, const AccumulatorMatrix& accu
 
 namespace {
 
-// An instruction takes so many elements of k.
+// Elements of k per instruction.
 constexpr int64_t kStep = 16;
 
-// The threads that share so many elements: only one if starting more costs more than it saves.
+// The number of threads for `a` + `b` elements: one if starting more costs more than it saves.
 int ThreadsFor(int64_t a, int64_t b) {
   constexpr double kShared = 5e4;
   return static_cast<double>(a) * static_cast<double>(b) < kShared ? 1 : omp_get_max_threads();
@@ -226,8 +226,8 @@ class SplitOperand {
     return value;
   }
 
-  // Writes the elements' high parts into lines of PaddedDepth(k) f16, and into those of twice as
-  // many what the cross sums take: low before high in A, high before low in B, of each step of k.
+  // Writes the high parts to lines of PaddedDepth(k) f16, and the operands of the cross sums to
+  // lines of twice that length: for each step of k, low before high in A, high before low in B.
   void Split(uint16_t* high, uint16_t* cross) {
     const int64_t depth = PaddedDepth(k());
     line_of_.resize(static_cast<size_t>(lines()));
@@ -296,7 +296,7 @@ void MultiplySplit(Path path, const Product2D& product, const AccumulatorMatrix&
   const bool is_row_major = accumulators.order == Order::kRowMajor;
   const int64_t lines = is_row_major ? problem.m : problem.n;
   const int64_t length = is_row_major ? problem.n : problem.m;
-  // body(row, column, where the element is in accumulators of this leading dimension)
+  // body(row, column, index of the element in accumulators with this leading dimension)
   const auto for_each = [&](const auto& body) {
     ParallelFor(ThreadsFor(lines, length), lines, product.abort, [&](int, int64_t line) {
       for (int64_t i = 0; i < length && !IsSet(product.abort); ++i) {

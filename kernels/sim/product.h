@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// A whole matrix product as a GEMM kernel of one instruction computes it: one accumulator for each
+// A whole matrix product as computed by a GEMM kernel of one instruction: one accumulator for each
 // element, from zero, one instruction after the other in ascending k, tails padded with zeros. If C
 // and D of the instruction have different types, D becomes the next C exactly, or to nearest even.
 // With promotion, the accumulator of every promotion_k elements of k is added to a total in f32.
@@ -25,13 +25,13 @@ struct Product2D {
   const Problem& problem;
   const std::byte* a;
   const std::byte* b;
-  const std::byte* a_factors = nullptr;  // Those of blocks, where the problem has them.
+  const std::byte* a_factors = nullptr;  // Block factors, if the problem has them.
   const std::byte* b_factors = nullptr;
-  AbortFlag abort = nullptr;  // Once it is set, what was computed means nothing.
+  AbortFlag abort = nullptr;  // Once set, results are meaningless.
   int promotion_k = 0;        // Recipe::promotion_k; a multiple of the instruction's k.
 };
 
-// Where accumulators go: m x n in D's order without gaps, f16 ones as f32.
+// Destination of accumulators: m x n in D's order without gaps; f16 is stored as f32.
 struct AccumulatorMatrix {
   std::byte* data;
   ElementType type;  // f32, f64 or s32.
@@ -39,36 +39,35 @@ struct AccumulatorMatrix {
   int64_t leading_dimension;
 };
 
-// How the arithmetic is done. All paths give the same bits.
+// The implementation of the arithmetic. All paths give the same bits.
 enum class Path : uint8_t { kScalar, kAvx2, kAvx512 };
 
-// Whether this processor and this instruction can take a path.
+// Whether this processor and this instruction support a path.
 bool CanRun(Path path, const mma::Instruction& instruction, mma::Chip chip);
 
-// The fastest path that this processor and this instruction can take.
+// The fastest path that this processor and this instruction support.
 Path BestPath(const mma::Instruction& instruction, mma::Chip chip);
 
-// Computes the accumulators of a product, or some of them if it is aborted meanwhile.
-// Threads: parallel inside, as many as SetThreads gave the calling thread.
+// Computes the accumulators of a product, or some of them if aborted. Threads: parallel inside, as
+// many as SetThreads gave the calling thread.
 void Multiply(Path path, const Product2D& product, const AccumulatorMatrix& accumulators);
 
-// Computes what Multiply does, by the plain unit, tile by tile through registers.
+// The same as Multiply, with the plain unit, tile by tile through registers.
 void MultiplyScalar(const Product2D& product, const AccumulatorMatrix& accumulators);
 
-// The bits of a sum of one type as another: f16 and f32 are converted into each other, others stay
+// The bits of a sum of one type as another: converts between f16 and f32; other types are
 // unchanged.
 uint64_t ConvertSum(ElementType from, ElementType to, uint64_t bits);
 
 void StoreAccumulator(const AccumulatorMatrix& accumulators, int64_t row, int64_t column,
                       uint64_t bits);
 
-// Bytes of memory that MultiplySplit works in.
+// Bytes of scratch memory for MultiplySplit.
 Checked SplitBytes(const Problem& problem);
 
-// Computes the accumulators, f32, of a product whose A and B are f32, by way of two products of f16
-// (split_float.h), or some of them if it is aborted meanwhile. `memory` has
-// SplitBytes(product.problem) bytes and is aligned to 4.
-// Threads: as Multiply.
+// Computes the accumulators, f32, of a product whose A and B are f32, with two f16 products
+// (split_float.h), or some of them if aborted. `memory` has SplitBytes(product.problem) bytes and
+// is aligned to 4. Threads: as Multiply.
 void MultiplySplit(Path path, const Product2D& product, const AccumulatorMatrix& accumulators,
                    std::byte* memory);
 

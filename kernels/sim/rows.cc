@@ -116,7 +116,7 @@ std::string_view EngineOf(const Instruction& instruction) {
     return instruction.is_sparse() ? "sim.integers.sparse" : "sim.integers";
   }
   if (instruction.a == ElementType::kF64) return "sim.f64";
-  if (instruction.products() > 1) return "sim.quads";  // Multiply-adds on all chips but the first.
+  if (instruction.products() > 1) return "sim.quads";  // Multiply-adds on all chips except sm_70.
   if (instruction.scales > 0) return "sim.groups";
   const bool is_fp8 = BitsOf(instruction.a) <= 8;
   if (instruction.is_sparse()) return is_fp8 ? "sim.fused.sparse.fp8" : "sim.fused.sparse";
@@ -151,7 +151,7 @@ struct Rows {
   std::vector<Kernel> kernels;
 };
 
-// What a row does with its instruction.
+// How a row uses its instruction.
 struct Use {
   int promotion_k = 0;      // Recipe::promotion_k.
   bool splits_f32 = false;  // Recipe::splits_f32.
@@ -214,7 +214,8 @@ Rows MakeRows() {
 }  // namespace
 
 absl::Span<const Kernel> SimKernels() {
-  static const auto* const rows = new Rows(MakeRows());  // Never destroyed: kernels are forever.
+  static const auto* const rows =
+      new Rows(MakeRows());  // Never destroyed: kernels live until the process ends.
   return rows->kernels;
 }
 

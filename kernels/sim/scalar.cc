@@ -118,7 +118,7 @@ int ExponentOf(const Product& product) {
   return product.a.exponent + product.b.exponent + product.exponent;
 }
 
-// magnitude * 2^exponent in whole units of 2^unit; what is smaller is cut off.
+// magnitude * 2^exponent in whole units of 2^unit; smaller bits are truncated.
 int64_t CutToUnits(uint64_t magnitude, int exponent, int unit, bool negative) {
   const int shift = exponent - unit;
   uint64_t units = 0;
@@ -217,7 +217,7 @@ uint32_t SumOfGroups(const mma::Arithmetic& arithmetic, std::span<const ScaledGr
   const int unit = aligning - arithmetic.fraction_bits;
   int64_t sum = CutToUnits(c.significand, c.exponent - c.fraction_bits, unit, c.negative);
   for (const ScaledGroup& group : groups) {
-    if (group.sum == 0) continue;  // A zero sum has no part in `aligning`.
+    if (group.sum == 0) continue;  // A zero sum does not affect `aligning`.
     const bool negative = group.sum < 0;
     const uint64_t magnitude = static_cast<uint64_t>(negative ? -group.sum : group.sum);
     sum += CutToUnits(magnitude, group.exponent - group.fraction_bits, unit, negative);

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The arithmetic of one output element of one instruction, written to be compared with the
-// specification in kernels/mma/arithmetic.h. The vector code must agree with it bit for bit.
+// The arithmetic of one output element of one instruction, in the form of the specification in
+// kernels/mma/arithmetic.h. The vector code must agree with it bit for bit.
 #pragma once
 
 #include <cstdint>
@@ -15,9 +15,9 @@ namespace gemmd::sim {
 
 enum class NumberClass : uint8_t { kZero, kFinite, kInfinite, kNan };
 
-// A floating-point element taken apart, as the matrix units see it: never normalised.
-// (-1)^negative * significand * 2^(exponent - fraction_bits). A subnormal has the least exponent of
-// its format and a significand without the leading one.
+// A decoded floating-point element, as the matrix units see it: never normalised. (-1)^negative *
+// significand * 2^(exponent - fraction_bits). A subnormal has the lowest exponent of its format and
+// a significand without the leading 1.
 struct Number {
   NumberClass kind = NumberClass::kZero;
   bool negative = false;
@@ -26,7 +26,7 @@ struct Number {
   uint32_t significand = 0;
 };
 
-// Takes apart an element of any float type but f64. tf32 loses its low 13 bits before its class is
+// Decodes an element of any float type except f64. tf32 loses its low 13 bits before its class is
 // decided: 0x7f800001 is infinite.
 constexpr Number Decode(ElementType type, uint32_t bits) {
   const FloatFormat format = FactsOf(type).format;
@@ -111,8 +111,8 @@ struct ScaledGroup {
 uint32_t SumOfGroups(const mma::Arithmetic& arithmetic, std::span<const ScaledGroup> groups,
                      uint32_t addend);
 
-// Adds four products and an addend as m8n8k4 without a tensor core does: in the type of the sum, in
-// IEEE f32.
+// Adds four products and an addend as m8n8k4 without a tensor core does, in IEEE f32, with the type
+// of the sum.
 uint32_t MultiplyAdds(ElementType sum, std::span<const uint32_t, 4> a_f16,
                       std::span<const uint32_t, 4> b_f16, uint32_t addend);
 
@@ -127,7 +127,7 @@ uint32_t AddF16(uint32_t x, uint32_t y);
 // The addend plus an exact sum, modulo 2^32 or clamped once.
 uint32_t AddInteger(int64_t exact, uint32_t addend, bool saturates);
 
-// Sets the rounding mode of f64 for as long as it lives.
+// Sets the f64 rounding mode during its lifetime.
 class ScopedRounding {
  public:
   explicit ScopedRounding(mma::Rounding rounding);

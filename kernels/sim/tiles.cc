@@ -72,8 +72,7 @@ ATiles::ATiles(const Product2D& product)
   }
 }
 
-// Loads the kept elements of one group; for a group beyond the matrix, zeros at the places that
-// come first.
+// Loads the kept elements of one group; for a group beyond the matrix, zeros in the first places.
 template <typename Word>
 void ATiles::LoadGroup(int64_t row, int64_t group, Word* values, int* places) const {
   const SparseForm& form = sparse_.form;

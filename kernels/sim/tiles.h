@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Tiles of a problem's matrices as the raw bits of their elements, zero beyond the edges, and of
-// their factors of blocks.
+// Tiles of a problem's matrices as raw bits of elements, zero beyond the edges; and tiles of their
+// block factors.
 #pragma once
 
 #include <cstddef>
@@ -28,15 +28,15 @@ struct Tile {
 template <typename Word>
 void LoadTile(const MatrixLayout& layout, const std::byte* data, const Tile& tile, Word* out);
 
-// Tiles of A as an instruction holds it: dense, or the kept elements of a sparse A with their
-// places along k. Borrows the product.
+// Tiles of A as held by an instruction: dense, or the kept elements of a sparse A with their places
+// along k. Borrows the product.
 class ATiles {
  public:
   explicit ATiles(const Product2D& product);
 
-  // Loads the tile whose first element along k is `k`: as many rows as the instruction takes (all
-  // its products), a_columns wide. For a sparse A, `a_k` gets the logical k of each element,
-  // counted from `k`; otherwise it may be null.
+  // Loads the tile whose first element along k is `k`: with the rows of all the instruction's
+  // products, a_columns wide. For a sparse A, `a_k` gets the logical k of each element, counted
+  // from `k`; otherwise it may be null.
   template <typename Word>
   void Load(int64_t row, int64_t k, Word* values, int* a_k) const;
 
@@ -50,19 +50,19 @@ class ATiles {
   SparseLayout sparse_;  // Only for a sparse A.
 };
 
-// The factors of blocks that one instruction takes: one for each row of A, or column of B, and each
-// of the instruction's own blocks of k. A factor of the problem stands in for all of those that its
-// block covers.
+// The block factors for one instruction: one per row of A, or column of B, and per block of k of
+// the instruction. A factor of the problem is repeated for all of the instruction's blocks that it
+// covers.
 //
 // Borrows the product, whose blocks fit the instruction (SupportsInstruction).
 class FactorTiles {
  public:
   explicit FactorTiles(const Product2D& product);
 
-  // Takes the factors of a tile. Those beyond the matrices' edges are one.
+  // Loads the factors of a tile. Factors beyond the edges are 1.
   void Load(int64_t row, int64_t column, int64_t k);
 
-  // As OperandMatrices lays them out; empty where the product has none.
+  // In the layout of OperandMatrices; empty if the product has none.
   std::span<const uint8_t> a() const { return a_; }
   std::span<const uint8_t> b() const { return b_; }
 

@@ -144,7 +144,7 @@ uint32_t MatrixUnit::FusedChain(const View& view, int row, int column, uint32_t 
   return sum;
 }
 
-// Adds groups of 16 elements along k, the finest that factors are given for.
+// Adds groups of 16 elements along k, the finest granularity of factors.
 uint32_t MatrixUnit::ScaledGroups(const View& view, int row, int column, uint32_t c) {
   constexpr int kGroup = 16;
   constexpr int kMaxGroups = 8;

@@ -20,17 +20,17 @@ namespace gemmd::sim {
 // Raw bits of elements, row major. Independent products follow each other.
 struct OperandMatrices {
   std::span<const uint64_t> a;  // m x a_columns.
-  std::span<const int> a_k;     // The logical k of each element of a sparse A; empty where dense.
+  std::span<const int> a_k;     // The logical k of each element of a sparse A; empty if dense.
   std::span<const uint64_t> b;  // k x n.
   std::span<const uint64_t> c;  // m x n.
-  // Factors of blocks along k: m x scales and scales x n. Empty: all are one.
+  // Factors of blocks along k: m x scales and scales x n. Empty: all are 1.
   std::span<const uint8_t> a_factors;
   std::span<const uint8_t> b_factors;
 };
 
 // Multiplies the matrices of one instruction, element by element as the specification
 // (kernels/mma/arithmetic.h) says.
-// Threads: one call at a time, because it has scratch memory.
+// Threads: one call at a time, because the object has scratch memory.
 class MatrixUnit {
  public:
   // The chip must have the instruction.
@@ -69,17 +69,17 @@ class MatrixUnit {
 
   std::vector<int> dense_k_;
   // For the current row: the logical k of each product, and the places of the products in the order
-  // in which blocks take them.
+  // of the blocks.
   std::span<const int> row_k_;
   std::vector<int> places_;
-  // Operands taken apart; B lies column after column.
+  // Decoded operands; B is stored column by column.
   std::vector<Number> a_numbers_;
   std::vector<Number> b_numbers_;
   std::vector<Product> products_;
 };
 
-// Moves one operand between its matrix and the registers of the lanes that hold it, by a table of
-// what kernels/mma/fragment.h says. A matrix is the raw bits of its elements, row major;
+// Moves one operand between its matrix and the registers of the lanes that hold it, using a table
+// built from kernels/mma/fragment.h. A matrix is the raw bits of its elements, row major;
 // independent products follow each other. Registers are 32-bit words, lane by lane; for B of a
 // warpgroup they are shared memory, column after column, packed low bits first.
 class OperandMap {
@@ -136,12 +136,12 @@ struct OperandRegisters {
 void DecodeMetadata(const mma::Instruction& instruction, std::span<const uint32_t> metadata,
                     int selector, std::span<int> a_k);
 
-// The metadata registers for a sparse A whose elements have the given logical k. Lanes that hold
-// nothing get zero.
+// The metadata registers for a sparse A whose elements have the given logical k. Lanes without
+// metadata get zero.
 void EncodeMetadata(const mma::Instruction& instruction, std::span<const int> a_k, int selector,
                     std::span<uint32_t> metadata);
 
-// Registers in, registers out. Threads: one call at a time, because it has scratch memory.
+// Registers in, registers out. Threads: one call at a time, because the object has scratch memory.
 class Unit {
  public:
   // The chip must have the instruction.

@@ -1,10 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Operands as the vector code reads them. Every element passes through the registers of its lane on
-// the way, so that a wrong fragment gives a wrong product.
-//
-// A chunk is a stretch of k, whole instructions deep. Lines are rows of A and columns of B, in
-// whole tiles of an instruction; B lies in panels of kPanel columns.
+// Packs operands for the vector code. Every element passes through the registers of its lane, so
+// that a wrong fragment table gives a wrong product. A chunk is a range of k of whole instructions.
+// Lines are rows of A and columns of B, in whole tiles of an instruction; B is stored in panels of
+// kPanel columns.
 #include "kernels/sim/vector_product.h"
 
 #include <omp.h>
@@ -28,7 +27,7 @@
 namespace gemmd::sim {
 namespace {
 
-// What follows from the instruction and the chip alone.
+// Constants that follow from the instruction and the chip.
 struct PackingPlan {
   PackingPlan(const mma::Instruction& instruction, mma::Chip chip);
 
@@ -39,16 +38,16 @@ struct PackingPlan {
   const OperandMap d_map;
   const int tile_rows;  // m of all products of one instruction.
   const int depth;      // k of one instruction.
-  const int products;   // Elements of A along k that one instruction takes.
+  const int products;   // Elements of A along k per instruction.
   // Left shifts that give the products of fused sums their fraction bits.
   int a_shift = 0;
   int b_shift = 0;
-  // The places of an instruction's dense products in the order in which blocks take them; empty if
-  // that is the order of k.
+  // The places of an instruction's dense products in the order of the blocks; empty if that is the
+  // order of k.
   std::vector<int> dense_order;
 };
 
-// Reads tiles after their way through registers: raw bits, row major.
+// Reads tiles through the registers: raw bits, row major.
 template <typename Word>
 class TileReader {
  public:
@@ -72,10 +71,9 @@ class TileReader {
   std::vector<int> a_k_;
 };
 
-// What a chunk holds: `instructions` from `k` on, of `rows` rows of A and `columns` columns of B.
-// Each form of chunk below is packed to this shape.
+// The shape of a chunk: `instructions` from `k` on, `rows` rows of A and `columns` columns of B.
 struct ChunkShape {
-  int64_t k;  // Where the chunk begins.
+  int64_t k;  // Start of the chunk.
   int64_t instructions;
   int64_t first_row;
   int64_t rows;
@@ -87,8 +85,8 @@ struct ChunkShape {
 struct FusedChunk {
   std::vector<Term> a;  // rows x products.
   std::vector<uint32_t> a_bits;
-  // The row of B that each element of A meets: rows x products if A is sparse, one line for all
-  // rows if `dense_order` is not empty, otherwise nothing.
+  // The row of B for each element of A: rows x products if A is sparse, one line for all rows if
+  // `dense_order` is not empty, otherwise nothing.
   std::vector<int32_t> a_rows;
   std::vector<int32_t> b_significands;  // Panels x depth x kPanel.
   std::vector<int32_t> b_exponents;
@@ -126,7 +124,7 @@ struct BitChunk {
              TileReader<uint32_t>& reader);
 };
 
-// A chunk for multiply-adds: f64 as it is, f16 as f32.
+// A chunk for multiply-adds: f64, or f16 as f32.
 template <typename Float>
 struct FloatChunk {
   using Word = std::conditional_t<sizeof(Float) == 8, uint64_t, uint32_t>;
@@ -143,12 +141,12 @@ struct FloatChunk {
 
 using mma::Operand;
 
-// The format in which operands enter sums.
+// The format of operands in sums.
 ElementType SummedType(const PackingPlan& plan, ElementType type) {
   return plan.arithmetic.widens_to_f16 ? ElementType::kF16 : type;
 }
 
-// The place of row `row` of B, counted from the chunk's start, in the panel of a column.
+// The index of B's row `row` (from the chunk's start) in the panel of a column.
 int64_t PanelPlace(int64_t column, int64_t rows_of_chunk, int64_t row) {
   return (column / kPanel * rows_of_chunk + row) * kPanel + column % kPanel;
 }
@@ -422,14 +420,14 @@ void FloatChunk<Float>::PackB(const PackingPlan& plan, const ChunkShape& shape, 
   }
 }
 
-// The forms in which the vector code takes operands: how sums are kept, how deep chunks are, and
-// the work on a region of the result.
+// The operand forms of the vector code: storage of sums, depth of chunks, and the work on a region
+// of the result.
 
 // Elements along k that are packed at once: with 16 columns of 8 bytes each they fill half of a 64
-// KiB first-level cache. Bits take so little space that deeper chunks cost nothing.
+// KiB first-level cache. Bits need so little space that deeper chunks cost nothing.
 constexpr int64_t kChunkDepth = 256;
 constexpr int64_t kBitChunkDepth = 4096;
-// What one task computes: rows against one panel.
+// The work of one task: rows times one panel.
 struct Region {
   int64_t row;  // Counted from the chunk's first row.
   int64_t rows;
@@ -590,7 +588,7 @@ class VectorProduct {
   using Sum = typename Form::Sum;
   using Reader = TileReader<typename Form::Operand>;
 
-  // Rows of the smallest part that is whole both for tiles and for the vector code.
+  // The smallest number of rows that is a multiple for both tiles and vector code.
   int64_t RowStep() const { return std::lcm(int64_t{plan_.tile_rows}, int64_t{kIntegerRows}); }
 
   void RunSuper() {
@@ -613,7 +611,7 @@ class VectorProduct {
     Store();
   }
 
-  // Adds the sums to the totals, and starts them anew.
+  // Adds the sums to the totals, and resets the sums.
   void Promote() {
     if constexpr (std::is_same_v<Form, FusedForm>) {
       ParallelFor(Threads(), shape_.rows, product_.abort, [&](int, int64_t row) {
@@ -631,9 +629,9 @@ class VectorProduct {
     std::vector<uint32_t> registers;
   };
 
-  // The threads that share a chunk: only one if starting more costs more than it saves.
+  // The number of threads for a chunk: one if starting more costs more than it saves.
   int Threads() const {
-    constexpr double kShared = 2e5;  // In multiplications; some 100 us of one thread.
+    constexpr double kShared = 2e5;  // Multiplications; about 100 us of one thread.
     const double all = static_cast<double>(shape_.rows) * static_cast<double>(shape_.columns) *
                        static_cast<double>(product_.problem.k);
     return all < kShared ? 1 : omp_get_max_threads();
@@ -669,7 +667,7 @@ class VectorProduct {
     });
   }
 
-  // Sums leave through registers, too.
+  // Sums are also stored through registers.
   void Store() {
     const int threads = Threads();
     std::vector<Scratch> scratch(static_cast<size_t>(threads));

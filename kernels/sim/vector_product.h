@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// A whole product by the vector code: operands are packed in chunks of k and panels of columns, and
-// threads share the tiles of the result. The bits are those of the scalar path.
+// A whole product with vector code: packs operands in chunks of k and panels of columns, and
+// distributes the tiles of the result to threads. The bits are those of the scalar path.
 #pragma once
 
 #include "kernels/sim/product.h"
@@ -12,7 +12,7 @@ namespace gemmd::sim {
 // Whether there is vector code for the instruction.
 bool HasVectorCode(const mma::Instruction& instruction, mma::Chip chip);
 
-// Computes what Multiply of product.h does, by the vector code.
+// The same as Multiply in product.h, with vector code.
 void MultiplyVectors(const VectorCode& code, const Product2D& product,
                      const AccumulatorMatrix& accumulators);
 

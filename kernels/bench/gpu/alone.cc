@@ -11,8 +11,8 @@
 namespace gemmd::bench {
 namespace {
 
-constexpr double kPartSeconds = 0.05;  // Between two looks at the clock.
-constexpr double kShortest = 1e-7;     // A loop is never taken to be shorter.
+constexpr double kPartSeconds = 0.05;  // Between two checks of the time.
+constexpr double kShortest = 1e-7;     // The assumed min time of a loop.
 constexpr double kMaxTimes = 1e6;
 
 struct Ran {
@@ -35,7 +35,7 @@ absl::StatusOr<Ran> RunFor(Loop& loop, int times, double seconds) {
 }  // namespace
 
 absl::StatusOr<AloneTime> TimeAlone(Device& device, Loop& loop, double seconds) {
-  RETURN_IF_ERROR(loop.Run(1).status());  // Loads what is loaded at first use.
+  RETURN_IF_ERROR(loop.Run(1).status());  // Triggers lazy loading.
   ASSIGN_OR_RETURN(const double once, loop.Run(1));
   const int times = static_cast<int>(
       std::clamp(std::ceil(kPartSeconds / std::max(once, kShortest)), 1.0, kMaxTimes));

@@ -24,7 +24,7 @@ absl::Status LtStatus(cublasStatus_t status, std::string_view what) {
       Concat("cuBLASLt: ", what, ": status ", static_cast<int>(status)));
 }
 
-// A descriptor of the library, given back at the end.
+// An owned descriptor of the library.
 template <typename Object>
 class Descriptor {
  public:
@@ -54,13 +54,13 @@ struct Scalar {
   }
 };
 
-// A way of adding up.
+// A compute type and scale type.
 struct Arithmetic {
   cublasComputeType_t compute_type;
   ElementType scale;
 };
 
-// What gives results of the problem's type from its operands.
+// The arithmetics that give the problem's result type from its operands.
 std::vector<Arithmetic> ArithmeticsOf(const Problem& problem) {
   switch (problem.a.type) {
     case ElementType::kF64: return {{CUBLAS_COMPUTE_64F, ElementType::kF64}};
@@ -94,7 +94,7 @@ class CublasLtOpponent : public Opponent {
         one_(Scalar::Of(arithmetic.scale, 1)),
         zero_(Scalar::Of(arithmetic.scale, 0)) {}
 
-  // Time of one product, the fastest way that was found.
+  // The time of one product with the fastest algorithm found.
   absl::StatusOr<double> Search();
 
   std::string how() const override { return Concat("best of ", tried_); }
@@ -139,7 +139,7 @@ absl::Status CublasLtOpponent::DescribeMatrix(const Matrix& matrix, MatrixDescri
   if (!type) {
     return absl::UnimplementedError(Concat("cuBLASLt: no type ", NameOf(matrix.layout.type)));
   }
-  // Column major to the library: its rows are what lies in a line.
+  // The library's matrices are column major: its rows run along our lines.
   RETURN_IF_ERROR(LtStatus(
       api_.create_layout(layout.out(), *type, static_cast<uint64_t>(matrix.layout.line_length()),
                          static_cast<uint64_t>(matrix.layout.lines()),
@@ -156,8 +156,7 @@ absl::Status CublasLtOpponent::DescribeMatrix(const Matrix& matrix, MatrixDescri
                   "stride between matrices");
 }
 
-// The library's bias goes down the columns of its result, which is D's transpose where D is row
-// major.
+// The library's bias runs down the columns of its result, which is D's transpose if D is row major.
 absl::Status CublasLtOpponent::DescribeEpilogue() {
   const Problem& problem = operands_.problem();
   const bool has_bias = problem.bias_axis != BiasAxis::kNone;
@@ -262,7 +261,7 @@ absl::StatusOr<double> CublasLtOpponent::Search() {
     if (proposal.state != CUBLAS_STATUS_SUCCESS) continue;
     algorithm_ = proposal.algo;
     const absl::StatusOr<double> seconds = Time();
-    if (absl::IsUnimplemented(seconds.status())) continue;  // Not every proposal can be run.
+    if (absl::IsUnimplemented(seconds.status())) continue;  // Not every proposed algorithm can run.
     RETURN_IF_ERROR(seconds.status());
     ++tried_;
     if (*seconds < best) {

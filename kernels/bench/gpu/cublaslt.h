@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// cuBLASLt as an opponent: the best of what its heuristics propose, each timed.
+// cuBLASLt as an opponent: the fastest of the algorithms that its heuristics propose, each timed.
 #pragma once
 
 #include <memory>
@@ -11,11 +11,11 @@
 
 namespace gemmd::bench {
 
-// From `path`, or where the loader and the toolkit have it.
+// Loads the library from `path`, or from the loader's or the toolkit's path.
 //
 // Its opponents multiply the same operands, of the same layouts, into the same type of D; fp8 with
-// fast accumulation. An f16 D is added up in f16 or in f32, whichever is faster.
-// Errors: NotFound where there is no library; Internal where it does not start.
+// fast accumulation. Sums for an f16 D are f16 or f32, whichever is faster. Errors: NotFound if
+// there is no library; Internal if it fails to start.
 absl::StatusOr<std::unique_ptr<Library>> LoadCublasLt(const std::string& path);
 
 }  // namespace gemmd::bench

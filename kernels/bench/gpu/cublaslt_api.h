@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The functions of cuBLASLt that are called here, as the toolkit's header declares them, found at
-// run time: gemmbench starts without the library.
+// The functions of cuBLASLt used here, declared by the toolkit's header and looked up at run time:
+// gemmbench starts without the library.
 #pragma once
 
 #include <cublasLt.h>
@@ -14,8 +14,7 @@
 namespace gemmd::bench {
 
 struct CublasLtApi {
-  // From `path`, or where the loader and the toolkit have it.
-  // Errors: NotFound.
+  // Loads the library from `path`, or from the loader's or the toolkit's path. Errors: NotFound.
   static absl::StatusOr<CublasLtApi> Load(const std::string& path);
 
   DynamicLibrary library;

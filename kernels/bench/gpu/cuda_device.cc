@@ -16,7 +16,7 @@
 namespace gemmd::bench {
 namespace {
 
-// Times whatever Put puts on the stream.
+// Times the work that Put enqueues on the stream.
 class CudaLoop : public Loop {
  public:
   CudaLoop(CudaDevice& device, const Stream& stream, int calls)
@@ -32,7 +32,7 @@ class CudaLoop : public Loop {
     RETURN_IF_ERROR(begin_.Record(stream_));
     for (int i = 0; i < times; ++i) RETURN_IF_ERROR(Put());
     RETURN_IF_ERROR(end_.Record(stream_));
-    sm_clock_mhz_ = device_.ReadClockMhz();  // The GPU is at work now.
+    sm_clock_mhz_ = device_.ReadClockMhz();  // The GPU is busy now.
     RETURN_IF_ERROR(stream_.Wait());
     ASSIGN_OR_RETURN(const int64_t nanoseconds, end_.NanosecondsSince(begin_));
     return static_cast<double>(nanoseconds) * 1e-9;
@@ -66,7 +66,7 @@ class GraphLoop : public CudaLoop {
   CudaGraphInstance instance_;
 };
 
-// One launch after the other.
+// Launches calls one by one.
 class CallLoop : public CudaLoop {
  public:
   CallLoop(CudaDevice& device, const Stream& stream, int calls, Call call)
@@ -135,7 +135,7 @@ absl::Status CudaDevice::ReadFacts(int index) {
   RETURN_IF_ERROR(CudaStatus(cudaDeviceGetPCIBusId(bus.data(), static_cast<int>(bus.size()), index),
                              "bus of the GPU"));
   absl::StatusOr<Nvml> nvml = Nvml::Open(bus.data());
-  if (!nvml.ok()) return absl::OkStatus();  // Then clocks and driver stay unknown.
+  if (!nvml.ok()) return absl::OkStatus();  // Clocks and driver version remain unknown.
   facts_.driver = nvml->driver_version();
   nvml_.emplace(*std::move(nvml));
   return absl::OkStatus();

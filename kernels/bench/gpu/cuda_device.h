@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // A GPU as a device of the benchmark. Calls are timed as CUDA graphs, which leave no gaps between
-// launches, or one by one where a call cannot be captured.
+// launches, or one by one if a call cannot be captured.
 #pragma once
 
 #include <memory>
@@ -15,8 +15,8 @@ namespace gemmd::bench {
 
 class CudaDevice : public Device {
  public:
-  // Makes it the calling thread's current GPU.
-  // Errors: FailedPrecondition where there is none of that number, or of a chip nobody knows.
+  // Makes the GPU the calling thread's current one. Errors: FailedPrecondition if there is no GPU
+  // of that number, or its chip is unknown.
   static absl::StatusOr<std::unique_ptr<CudaDevice>> Open(int index);
 
   const DeviceFacts& facts() const override { return facts_; }
@@ -30,7 +30,7 @@ class CudaDevice : public Device {
   absl::StatusOr<std::unique_ptr<Loop>> MakeLoop(int calls, const Call& call) override;
   absl::StatusOr<std::unique_ptr<Loop>> MakeLastKernelLoop(int calls, const Call& call) override;
 
-  // The clock of the multiprocessors, now; 0 where nobody can tell.
+  // The current clock of the multiprocessors; 0 if unknown.
   std::optional<double> energy_joules() const override;
   int ReadClockMhz() const;
 

@@ -9,8 +9,8 @@
 namespace gemmd::bench {
 namespace {
 
-// Whether a node comes right after this one. A kernel may begin before the end of the one ahead of
-// it, and CUDA names it only to those who ask for that word, too.
+// Whether a node directly follows this one. A kernel may begin before the previous one ends; CUDA
+// lists such a dependency only if edge data is requested too.
 template <typename Node>
 cudaError_t HasDependent(Node node, bool& has_dependent) {
   Node dependent = nullptr;
@@ -42,7 +42,7 @@ absl::StatusOr<CudaGraph> CudaGraph::Capture(const Stream& stream,
   CudaGraph graph;
   const cudaError_t error = cudaStreamEndCapture(stream.get(), &graph.graph_);
   if (error != cudaSuccess) {
-    cudaGetLastError();  // A capture that failed leaves the context as it was.
+    cudaGetLastError();  // A failed capture does not damage the context.
     if (IsSticky(error)) return CudaStatus(error, "capture");
     return absl::UnimplementedError(Concat("capture: ", cudaGetErrorString(error)));
   }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// CUDA graphs, owned: what a stream was told, to be run again as a whole.
+// Owned CUDA graphs: recorded work of a stream, to be run again as a whole.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -18,8 +18,8 @@ namespace gemmd::bench {
 class CudaGraph {
  public:
   static absl::StatusOr<CudaGraph> Create();
-  // What `put` puts on the stream, which does not run.
-  // Errors: those of `put`; Unimplemented where it does what cannot be captured.
+  // Captures the work that `put` enqueues on the stream, without running it. Errors: those of
+  // `put`; Unimplemented if `put` does something that cannot be captured.
   static absl::StatusOr<CudaGraph> Capture(const Stream& stream,
                                            const std::function<absl::Status()>& put);
 
@@ -33,8 +33,8 @@ class CudaGraph {
   cudaGraph_t get() const { return graph_; }
   absl::StatusOr<std::vector<cudaGraphNode_t>> Nodes() const;
 
-  // Adds a copy of another graph's kernel, arguments included, to run after `after` where that is
-  // not null, and makes it the new `after`.
+  // Adds a copy of another graph's kernel, arguments included, to run after `after` if that is not
+  // null, and sets `after` to the copy.
   absl::Status AppendKernel(cudaGraphNode_t kernel, cudaGraphNode_t& after);
 
  private:
@@ -43,10 +43,10 @@ class CudaGraph {
   cudaGraph_t graph_ = nullptr;
 };
 
-// The kernel that nothing of the graph comes after; null where the graph ends otherwise.
+// The last kernel of the graph; null if the graph ends otherwise.
 absl::StatusOr<cudaGraphNode_t> LastKernelOf(const CudaGraph& graph);
 
-// A graph that can run.
+// An executable graph.
 class CudaGraphInstance {
  public:
   static absl::StatusOr<CudaGraphInstance> Create(const CudaGraph& graph);

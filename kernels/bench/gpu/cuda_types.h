@@ -11,7 +11,7 @@
 
 namespace gemmd::bench {
 
-// Absent for types that no dense or sparse product of the libraries takes. tf32 is f32 to them.
+// Absent for types that the libraries' products do not support. For them, tf32 is f32.
 constexpr std::optional<cudaDataType_t> CudaDataTypeOf(ElementType type) {
   switch (type) {
     case ElementType::kF64: return CUDA_R_64F;

@@ -15,7 +15,7 @@ namespace {
 
 constexpr float kOne = 1;
 constexpr float kZero = 0;
-constexpr uint32_t kAlignment = 16;  // What the library asks for, for every matrix.
+constexpr uint32_t kAlignment = 16;  // Required by the library for every matrix.
 
 cusparseOrder_t OrderOf(Order order) {
   return order == Order::kRowMajor ? CUSPARSE_ORDER_ROW : CUSPARSE_ORDER_COL;
@@ -51,7 +51,7 @@ class CusparseLtOpponent : public Opponent {
   Device& device_;
   const OperandSets& operands_;
   const ElementType d_type_;
-  std::vector<CusparseLtObject*> made_;  // Matrices to be given back.
+  std::vector<CusparseLtObject*> made_;  // Matrices to destroy.
   CusparseLtObject a_;
   CusparseLtObject b_;
   CusparseLtObject d_;
@@ -59,7 +59,7 @@ class CusparseLtOpponent : public Opponent {
   CusparseLtObject selection_;
   CusparseLtObject plan_;
   bool has_plan_ = false;
-  std::vector<DeviceBytes> compressed_;  // One of each set.
+  std::vector<DeviceBytes> compressed_;  // One per set.
   DeviceBytes workspace_;
   size_t workspace_bytes_ = 0;
 };
@@ -69,7 +69,8 @@ CusparseLtOpponent::~CusparseLtOpponent() {
   for (CusparseLtObject* matrix : made_) api_.destroy_matrix(matrix);
 }
 
-// All row major but D, which may be either: a column-major B is its transpose to the library.
+// All matrices are row major, except that D may have either order: a column-major B is the
+// transpose of a row-major one for the library.
 absl::Status CusparseLtOpponent::DescribeMatrices() {
   const Problem& problem = operands_.problem();
   const std::optional<cudaDataType_t> a_type = CudaDataTypeOf(problem.a.type);
@@ -135,7 +136,7 @@ absl::Status CusparseLtOpponent::Compress() {
   return device_.Wait();
 }
 
-// What the plan asks for may change with the algorithm that it holds.
+// The workspace of a plan may change with its algorithm.
 absl::Status CusparseLtOpponent::AllocateWorkspace() {
   size_t bytes = 0;
   RETURN_IF_ERROR(Check(api_.workspace_bytes(&handle_, &plan_, &bytes), "workspace"));

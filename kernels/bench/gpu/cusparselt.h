@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// cuSPARSELt as an opponent of kernels with a sparse A: what its own search finds fastest.
+// cuSPARSELt as an opponent of kernels with a sparse A: the fastest algorithm of its own search.
 #pragma once
 
 #include <memory>
@@ -11,11 +11,10 @@
 
 namespace gemmd::bench {
 
-// From `path`, or where the loader has it.
-//
-// Its opponents multiply the same A, which the library compressed beforehand. D has the problem's
-// type, or, where the library does not give it, the operands' own (for fp8: f16); how() says so.
-// Errors: NotFound where there is no library; Internal where it does not start.
+// Loads the library from `path`, or from the loader's path. Its opponents multiply the same A,
+// compressed by the library beforehand. D has the problem's type or, if the library does not
+// support that, the operands' type (for fp8: f16); how() says so. Errors: NotFound if there is no
+// library; Internal if it fails to start.
 absl::StatusOr<std::unique_ptr<Library>> LoadCusparseLt(const std::string& path);
 
 }  // namespace gemmd::bench

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The functions of cuSPARSELt that are called here, found at run time: gemmbench starts without the
-// library. They are declared anew, since cusparseLt.h is no part of the toolkit, and since the
-// sizes of its structures change with the version, which is known only when the library is loaded.
-// What it shares with cuSPARSE comes from the toolkit's header.
+// The functions of cuSPARSELt used here, looked up at run time: gemmbench starts without the
+// library. They are declared here, because cusparseLt.h is not in the toolkit, and the sizes of its
+// structures depend on the version, which is known only when the library is loaded. Types shared
+// with cuSPARSE come from the toolkit's header.
 //
 // Source: cuSPARSELt 0.8, API reference.
 #pragma once
@@ -23,8 +23,8 @@ enum class CusparseLtSparsity : int { k50Percent = 0 };
 enum class CusparseLtComputeType : int { k32I = 0, k32F = 2 };
 enum class CusparseLtAlgorithm : int { kDefault = 0 };
 
-// Any of the library's structures, of which only it knows the contents. They have 512 bytes in
-// version 0.8 and had up to 11 kB before; more does no harm.
+// Storage for any opaque structure of the library: 512 bytes in version 0.8, up to 11 kB before;
+// larger is harmless.
 struct alignas(16) CusparseLtObject {
   std::byte data[16 * 1024];
 };
@@ -32,13 +32,12 @@ struct alignas(16) CusparseLtObject {
 struct CusparseLtApi {
   using Object = CusparseLtObject;
   using Status = cusparseStatus_t;
-  // D = alpha A B + beta C, as both `search` and `multiply` are asked for it.
+  // D D = alpha A B + beta C; the signature of both `search` and `multiply`.
   using Multiply = Status(const Object* handle, Object* plan, const void* alpha, const void* a,
                           const void* b, const void* beta, const void* c, void* d, void* workspace,
                           cudaStream_t* streams, int32_t stream_count);
 
-  // From `path`, or where the loader has it.
-  // Errors: NotFound.
+  // Loads the library from `path`, or from the loader's path. Errors: NotFound.
   static absl::StatusOr<CusparseLtApi> Load(const std::string& path);
 
   DynamicLibrary library;
@@ -68,7 +67,7 @@ struct CusparseLtApi {
   Status (*compress)(const Object* handle, const Object* plan, const void* dense, void* compressed,
                      void* buffer, cudaStream_t stream) = nullptr;
   Multiply* search = nullptr;
-  Multiply* multiply = nullptr;  // Its plan is const to the library.
+  Multiply* multiply = nullptr;  // The library declares its plan const.
 };
 
 }  // namespace gemmd::bench

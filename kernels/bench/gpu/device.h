@@ -1,9 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What the benchmark of GPU kernels asks of a device. One is a GPU (cuda_device.h); the tests have
-// one that simulates.
-//
-// Everything is put on one stream, in order. One thread.
+// The interface of a device for the GPU benchmark: a GPU (cuda_device.h), or the tests' simulated
+// device. All work goes to one stream, in order. Not thread-safe.
 #pragma once
 
 #include <cstddef>
@@ -30,21 +28,21 @@ struct DeviceFacts {
   int max_sm_clock_mhz = 0;
 };
 
-// Memory of a device, given back at the end.
+// Owned memory of a device.
 using DeviceBytes = std::unique_ptr<std::byte, std::function<void(std::byte*)>>;
 
-// Calls that were put together once and are timed again and again.
+// A prepared sequence of calls that is timed repeatedly.
 class Loop {
  public:
   virtual ~Loop() = default;
-  // All calls, `times` over: their time in seconds by the device's own clock. Waits for them.
+  // Runs all calls `times` times, waits, and returns the total seconds by the device's own clock.
   virtual absl::StatusOr<double> Run(int times) = 0;
   virtual int calls() const = 0;
-  // The clock of the multiprocessors in the middle of the latest Run; 0 where nobody can tell.
+  // The clock of the multiprocessors in the middle of the latest Run; 0 if unknown.
   virtual int sm_clock_mhz() const = 0;
 };
 
-// Puts the work of call number `index` on the stream, without waiting.
+// Enqueues the work of call number `index`, without waiting.
 using Call = std::function<absl::Status(int index)>;
 
 class Device {
@@ -60,17 +58,17 @@ class Device {
   virtual absl::Status Read(std::byte* to, const std::byte* from, int64_t bytes) = 0;
   virtual absl::Status Fill(std::byte* to, uint8_t value, int64_t bytes) = 0;
   virtual absl::Status Wait() = 0;
-  // What the device has used since its driver was loaded; absent where nobody can tell.
+  // Energy used since the driver was loaded; absent if unknown.
   virtual std::optional<double> energy_joules() const = 0;
 
-  // As LaunchOnStream of kernels/cuda/device/launch.h.
+  // See LaunchOnStream in kernels/cuda/device/launch.h.
   virtual absl::Status Launch(const Kernel& kernel, const GemmArgs& args) = 0;
 
-  // Calls 0 .. calls-1, back to back. Each has been made before.
+  // A loop of calls 0 .. calls-1, back to back. Each call must have run before.
   virtual absl::StatusOr<std::unique_ptr<Loop>> MakeLoop(int calls, const Call& call) = 0;
 
-  // The last kernel of each call alone, without what prepares its operands, which has run before.
-  // Null where a call is one kernel anyhow, or cannot be taken apart.
+  // A loop of only the last kernel of each call, without the preparation of its operands, which has
+  // run before. Null if a call is a single kernel, or cannot be split.
   virtual absl::StatusOr<std::unique_ptr<Loop>> MakeLastKernelLoop(int calls, const Call& call) = 0;
 };
 

@@ -25,8 +25,8 @@ namespace {
 
 constexpr int64_t kDepths[] = {32, 128, 256, 1024, 4096, 8192, 16384, 65536};
 constexpr int64_t kCompared = 128;  // Rows and columns of D.
-// Rows and columns of D in all. Of f32 they are as many as tiles of large products ask for: the
-// library splits k where they are few, which no caller with large matrices gets.
+// Rows and columns of D. Large for f32, because the library splits k for a small D, unlike for
+// large matrices.
 constexpr int64_t ExtentOf(ElementType type) { return type == ElementType::kF32 ? 2048 : 128; }
 constexpr int64_t kMaxDepthOfF32 = 16384;
 
@@ -68,7 +68,7 @@ absl::StatusOr<Problem> ProblemOf(ElementType type, int64_t k, bool is_fast) {
   return problem;
 }
 
-// All lines along k, of A or of B.
+// Draws all lines along k of A or B.
 std::vector<std::byte> DrawLines(const Operand& operand, bool is_a, int64_t k,
                                  std::mt19937_64& random) {
   std::uniform_real_distribution<double> uniform(0, 1);
@@ -94,8 +94,8 @@ std::vector<std::byte> DrawLines(const Operand& operand, bool is_a, int64_t k,
   return bytes;
 }
 
-// The rows and columns that are compared. Products are exact in f64, and so many sums of them as
-// good as exact.
+// Computes the compared rows and columns. Products are exact in f64, and sums of this length nearly
+// so.
 std::vector<double> ExactProduct(ElementType type, const Operands& operands, int64_t k) {
   const auto decode = [type, k](const std::vector<std::byte>& bytes) {
     std::vector<double> values;
@@ -121,7 +121,7 @@ std::vector<double> ExactProduct(ElementType type, const Operands& operands, int
   return d;
 }
 
-// NaN where D has one.
+// NaN if D contains one.
 double ErrorOf(const std::vector<float>& got, const std::vector<double>& exact) {
   double largest = 0;
   double error = 0;
@@ -181,7 +181,7 @@ absl::StatusOr<std::vector<float>> MultiplyByLibrary(Device& device, Library& li
   return ReadD(device, operands);
 }
 
-// By default and, of e4m3, with fast accumulation; NaN where nothing was multiplied.
+// Errors by default and (e4m3) with fast accumulation; NaN if not measured.
 struct Errors {
   int64_t k = 0;
   Operand operand;

@@ -28,7 +28,7 @@ struct LoadedLibraries {
   Libraries borrowed() const { return {cublaslt.get(), cusparselt.get()}; }
 };
 
-// Null, and a line that says why, where it was not found.
+// Returns null and prints why if the library was not found.
 std::unique_ptr<Library> OrNone(const char* name,
                                 absl::StatusOr<std::unique_ptr<Library>> library) {
   if (library.ok()) return *std::move(library);
@@ -57,7 +57,7 @@ Fields FactsOf(const DeviceFacts& device, const LoadedLibraries& libraries) {
           {"cusparselt", VersionOf(libraries.cusparselt)}};
 }
 
-// The rows that the chip has; how many it has not is said once.
+// The rows that the chip supports; prints the number of the others once.
 absl::StatusOr<Rows> AvailableRows(const Rows& rows, const Target& target) {
   Rows available;
   absl::Status why;
@@ -90,7 +90,7 @@ GpuSettings SettingsOf(const Options& options) {
   return settings;
 }
 
-// Tells the session what happens to products of one shape.
+// Reports events for products of one shape to the session.
 Observer ObserverOf(Session& session, const Shape& shape) {
   return {.begins = [&](const Kernel& kernel) { session.Begin(kernel.name, shape); },
           .done =
@@ -98,7 +98,7 @@ Observer ObserverOf(Session& session, const Shape& shape) {
                 if (result.ok()) {
                   session.Keep(EntryOf(*result));
                 } else if (absl::IsUnimplemented(result.status())) {
-                  // A layout that the row does not take.
+                  // The row does not support this layout.
                   session.Skip(kernel.name, shape, result.status());
                 } else {
                   session.Fail(kernel.name, shape, result.status());

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// gemmbench on a GPU, as its options say. One of two files has this: that of builds with a CUDA
-// toolkit, or that of builds without, which know no GPU.
+// Runs gemmbench on a GPU. Implemented by one of two files, for builds with or without a CUDA
+// toolkit; the latter supports no GPU.
 #pragma once
 
 #include <vector>
@@ -12,9 +12,9 @@
 
 namespace gemmd::bench {
 
-// Measures, prints, writes files. False where a result was wrong or a row failed.
-// Errors: FailedPrecondition where this build or this machine has no such GPU; Internal where it
-// failed, after what was measured until then has been written; as of Session::End.
+// Measures, prints and writes files. Returns false if a result was wrong or a row failed. Errors:
+// FailedPrecondition if this build or machine has no such GPU; Internal if the GPU failed (after
+// writing the measurements so far); those of Session::End.
 absl::StatusOr<bool> RunOnGpu(const Options& options, const std::vector<const Kernel*>& rows);
 
 }  // namespace gemmd::bench

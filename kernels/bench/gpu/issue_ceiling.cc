@@ -9,7 +9,7 @@ namespace {
 using mma::Family;
 using mma::Instruction;
 
-// Types that the tensor core multiplies at one rate.
+// Types that the tensor core multiplies at the same rate.
 enum class Rate { kNone, kHalf, kTf32, kF64, kInt8, kAnd };
 
 Rate RateOf(const Instruction& instruction) {

@@ -13,13 +13,13 @@
 
 namespace gemmd::bench {
 
-// A library's fastest way of doing one problem.
+// A library's fastest implementation of one problem.
 class Opponent {
  public:
   virtual ~Opponent() = default;
-  // What there is to know of it: "best of 9", "D f16".
+  // Notes for the report: "best of 9", "D f16".
   virtual std::string how() const = 0;
-  // Puts the product of a set of operands on the device's stream.
+  // Enqueues the product of a set of operands on the device's stream.
   virtual absl::Status Multiply(int set) = 0;
 };
 
@@ -29,9 +29,9 @@ class Library {
   virtual std::string name() const = 0;     // "cuBLASLt"
   virtual std::string version() const = 0;  // "13.1.0"
 
-  // Tries the library's ways of doing the problem and keeps the fastest. It may write D. Device and
-  // operands outlive the opponent.
-  // Errors: Unimplemented where the library has no such product.
+  // Tries the library's implementations of the problem and keeps the fastest. May write D. Device
+  // and operands must outlive the opponent. Errors: Unimplemented if the library has no such
+  // product.
   virtual absl::StatusOr<std::unique_ptr<Opponent>> Prepare(Device& device,
                                                             const OperandSets& operands) = 0;
 };

@@ -3,8 +3,8 @@
 
 namespace gemmd::bench {
 
-// Read as column major, the bytes of a row-major matrix are its transpose's. So a row-major D asks
-// for D^T = B^T A^T.
+// Read as column major, the bytes of a row-major matrix are its transpose's. So for a row-major D,
+// compute D^T = B^T A^T.
 ColumnMajorProduct ColumnMajorProductOf(const Problem& problem) {
   const bool a_is_column_major = problem.a.order == Order::kColumnMajor;
   const bool b_is_column_major = problem.b.order == Order::kColumnMajor;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// How the vendors' libraries are asked for a problem.
+// Translates a problem to the vendors' libraries.
 #pragma once
 
 #include <cstdint>
@@ -9,8 +9,8 @@
 
 namespace gemmd::bench {
 
-// How a library to which all matrices are column major is asked for a product: for D or its
-// transpose, from A and B or from theirs in the other order.
+// A product for a library with column-major matrices: D from A and B, or D's transpose from their
+// transposes in swapped order.
 struct ColumnMajorProduct {
   bool is_swapped = false;  // B comes first, A second.
   bool transposes_first = false;
@@ -20,7 +20,7 @@ struct ColumnMajorProduct {
 };
 ColumnMajorProduct ColumnMajorProductOf(const Problem& problem);
 
-// The largest power of two, 256 at most, that a pointer is a multiple of.
+// The alignment of a pointer: a power of two, at most 256.
 uint32_t AlignmentOf(const void* pointer);
 
 }  // namespace gemmd::bench

@@ -20,14 +20,14 @@ namespace {
 
 using Bytes = std::vector<std::byte>;
 
-// A library that has the problem, and its loop over all sets.
+// A library that supports the problem, and its loop over all sets.
 struct Rival {
   std::unique_ptr<Opponent> opponent;
   std::unique_ptr<Loop> loop;
   std::optional<AloneTime> alone;
 };
 
-// What rows of one problem share.
+// Data shared by rows of one problem.
 struct Group {
   OperandSets operands;
   std::optional<Rival> cublaslt;
@@ -48,7 +48,7 @@ absl::StatusOr<Rival> MakeRival(Device& device, Library& library, const OperandS
   return rival;
 }
 
-// Absent where the library is not there or does not do the problem.
+// Absent if the library is missing or does not support the problem.
 std::optional<Rival> TryLibrary(
     Device& device, Library* library, const OperandSets& operands, double alone_seconds,
     const std::function<void(const Library&, const absl::Status&)>& refused) {
@@ -59,7 +59,7 @@ std::optional<Rival> TryLibrary(
   return std::nullopt;
 }
 
-// At an address of its own, which the opponents keep.
+// Heap-allocated, because the opponents keep its address.
 absl::StatusOr<std::unique_ptr<Group>> MakeGroup(Device& device, const Kernel& kernel,
                                                  const Problem& problem, double alone_seconds,
                                                  const Libraries& libraries,
@@ -86,7 +86,7 @@ class RowOnDevice {
                                           const OperandSets& operands) {
     RowOnDevice row(device, kernel, operands);
     ASSIGN_OR_RETURN(row.workspace_bytes_, kernel.workspace_bytes(operands.problem()));
-    // One for each set: what was packed by another call would lie in the cache.
+    // One per set: data packed by another call would be in the cache.
     for (int set = 0; set < operands.count(); ++set) {
       ASSIGN_OR_RETURN(DeviceBytes workspace, device.Allocate(row.workspace_bytes_));
       row.workspaces_.push_back(std::move(workspace));
@@ -123,14 +123,14 @@ class RowOnDevice {
     return d;
   }
 
-  // Each set once, so that every workspace is packed before a kernel is timed alone.
+  // Launches each set once, so that every workspace is packed before a kernel is timed alone.
   absl::Status LaunchAll() const {
     for (int set = 0; set < operands_.count(); ++set) RETURN_IF_ERROR(Launch(set));
     return device_.Wait();
   }
 
-  // The median of so many launches, each on the next set. The device has done all before kUnderWay
-  // more are put on its stream, so that none waits for room there.
+  // The median host time of `launches` launches, each on the next set. Synchronizes every kUnderWay
+  // launches, so that none waits for space in the stream.
   absl::StatusOr<double> HostSecondsOfLaunch(int launches) const {
     constexpr int kUnderWay = 64;
     using Clock = std::chrono::steady_clock;
@@ -166,7 +166,7 @@ absl::Status Time(Device& device, const RowOnDevice& row, const Group& group,
   const auto call = [&row](int set) { return row.Launch(set); };
   RETURN_IF_ERROR(row.LaunchAll());
   ASSIGN_OR_RETURN(const std::unique_ptr<Loop> whole, device.MakeLoop(sets, call));
-  // The last kernel of a row that splits f32 looks for exact sums.
+  // A row that splits f32 ends with the kernel for exact sums.
   std::unique_ptr<Loop> alone;
   if (!row.kernel().recipe.splits_f32) {
     ASSIGN_OR_RETURN(alone, device.MakeLastKernelLoop(sets, call));
@@ -238,13 +238,13 @@ absl::StatusOr<GpuMeasurement> MeasureRow(Device& device, const Kernel& kernel, 
   return m;
 }
 
-// A problem, and the rows that take it.
+// A problem, and the rows that support it.
 struct Sharing {
   Problem problem;
   std::vector<const Kernel*> rows;
 };
 
-// Puts those of one problem beside each other.
+// Groups the rows by problem.
 std::vector<Sharing> GroupRows(const std::vector<const Kernel*>& rows, const Shape& shape,
                                const GpuSettings& settings, const Observer& observer) {
   std::vector<Sharing> all;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Rows of one problem, checked and timed on a device beside the libraries.
+// Checks and times rows on a device beside the libraries.
 #pragma once
 
 #include <functional>
@@ -20,33 +20,33 @@ struct GpuSettings {
   int64_t leading_dimension_offset = 0;
   Output output;
   TurnSettings turns;
-  double alone_seconds = 0;  // 0: nobody runs alone.
-  int host_launches = 0;     // For the host's time of a launch; 0: it is not measured.
+  double alone_seconds = 0;  // 0: not measured alone.
+  int host_launches = 0;     // Launches for measuring host time; 0: not measured.
 };
 
-// Libraries, as far as they are there. Borrowed.
+// Available libraries. Borrowed.
 struct Libraries {
   Library* cublaslt = nullptr;
   Library* cusparselt = nullptr;
 };
 
-// Told what happens.
+// Callbacks for events.
 struct Observer {
-  // Before each row, and before the operands of the first of some.
+  // Called before each row, and before drawing operands for the first row of a group.
   std::function<void(const Kernel& kernel)> begins;
-  // After each: its measurement, or why there is none; Unimplemented where it does not take such a
-  // problem.
+  // Called after each row with its measurement, or an error; Unimplemented if the row does not
+  // support the problem.
   std::function<void(const Kernel& kernel, absl::StatusOr<GpuMeasurement> result)> done;
-  // A library does not do the problem of a row.
+  // Called if a library does not support the problem of a row.
   std::function<void(const Kernel& kernel, const Library& library, const absl::Status& why)>
       refused;
 };
 
-// Measures the rows, which the device has, with products of one shape. Rows that take the same
-// problem share operands and the libraries' search.
+// Measures rows that the device supports, with products of one shape. Rows with the same problem
+// share operands and the libraries' search.
 //
 // A row is checked before it is timed, on poisoned memory, and must give the same bits afterwards.
-// Errors: Internal where the device failed; nothing works on it then.
+// Errors: Internal if the device failed; it is then unusable.
 absl::Status MeasureRows(Device& device, const std::vector<const Kernel*>& rows, const Shape& shape,
                          const GpuSettings& settings, const Libraries& libraries,
                          const Observer& observer);

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The operands of one problem on a device, several times over, at different addresses: calls take
-// them in turns, so that none finds its own in the second-level cache.
+// Several copies of a problem's operands on a device, at different addresses: calls use them in
+// turn, so that none finds its operands in the L2 cache.
 #pragma once
 
 #include <cstdint>
@@ -16,9 +16,8 @@ namespace gemmd::bench {
 
 class OperandSets {
  public:
-  // So many sets that A and B of all of them are at least `min_bytes`, two or more; the same
-  // random data in each, or those of `host`.
-  // Errors: as of Device.
+  // Makes at least two sets, so many that their A and B have at least `min_bytes`; all with the
+  // same random data, or those of `host`. Errors: those of Device.
   static absl::StatusOr<OperandSets> Make(Device& device, const Problem& problem,
                                           int64_t min_bytes);
   static absl::StatusOr<OperandSets> Make(Device& device, const Problem& problem, Operands host,
@@ -29,7 +28,7 @@ class OperandSets {
   std::byte* a(int set) const { return at(set).a.get(); }
   std::byte* b(int set) const { return at(set).b.get(); }
   std::byte* d(int set) const { return at(set).d.get(); }
-  std::byte* bias() const { return bias_.get(); }  // All sets share it; null where there is none.
+  std::byte* bias() const { return bias_.get(); }  // Shared by all sets; null if there is none.
 
   // The same data on the host.
   const Operands& host() const { return host_; }

@@ -19,8 +19,8 @@ using Bytes = std::vector<std::byte>;
 using Places = std::vector<int64_t>;
 
 constexpr int64_t kMaxPlaces = 64;   // Rows, and columns, of a sample: 4096 elements.
-constexpr int64_t kMinPlaces = 16;   // However deep the product is.
-constexpr int64_t kMaxMatrices = 4;  // So many of a batch are looked at.
+constexpr int64_t kMinPlaces = 16;   // Min rows and columns, for any depth.
+constexpr int64_t kMaxMatrices = 4;  // Max matrices of a batch to check.
 
 uint64_t ElementAt(const MatrixLayout& layout, const std::byte* bytes, int64_t row,
                    int64_t column) {
@@ -29,8 +29,7 @@ uint64_t ElementAt(const MatrixLayout& layout, const std::byte* bytes, int64_t r
   return LoadBits(layout.type, line, is_row_major ? column : row);
 }
 
-// Some rows, or some columns, of a dense matrix, as lines of their own. `places` lie along the
-// other axis than k.
+// Copies some rows or columns of a dense matrix. `places` are indices along the axis other than k.
 Bytes GatherDense(const MatrixLayout& from, const std::byte* bytes, const Places& places,
                   bool takes_rows, const MatrixLayout& to) {
   Bytes gathered(static_cast<size_t>(to.lines() * to.line_stride_bytes()));
@@ -173,13 +172,13 @@ bool IsAll(const std::byte* bytes, int64_t count, std::byte value) {
   return std::all_of(bytes, bytes + count, [value](std::byte byte) { return byte == value; });
 }
 
-// Every element has lost its poison, and every byte between lines has kept it.
+// Checks that every element was overwritten, and no byte between lines was.
 void CheckPoison(const Problem& problem, const Bytes& d, OutputCheck& check) {
   const MatrixLayout& layout = problem.d;
   const auto poison = static_cast<std::byte>(PoisonOf(layout.type));
   const int64_t size = BitsOf(layout.type) / 8;
   const int64_t line_bytes = layout.line_length() * size;
-  // The lines of one matrix follow those of the one before.
+  // Lines are numbered over all matrices.
   for (int64_t i = 0; i < layout.lines() * problem.batch; ++i) {
     const std::byte* const line = d.data() + i * layout.line_stride_bytes();
     for (int64_t j = 0; j < layout.line_length(); ++j) {

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Whether D is, bit for bit, what the simulator computes: all of it where the product is small,
-// otherwise the elements where some rows and columns cross, drawn from everywhere. And whether
-// every element was written, and nothing between the lines.
+// Checks that D equals the simulator's, bit for bit: all of it for a small product, otherwise the
+// crossings of random rows and columns. Also checks that every element was written, and nothing
+// between the lines.
 #pragma once
 
 #include <cstddef>
@@ -17,21 +17,21 @@
 namespace gemmd::bench {
 
 struct OutputCheck {
-  int64_t elements = 0;  // How many D has.
-  int64_t compared = 0;  // With the simulator.
+  int64_t elements = 0;  // Elements of D.
+  int64_t compared = 0;  // Elements compared with the simulator.
   int64_t mismatches =
       0;              // Elements that differ or were not written; bytes between lines that were.
-  std::string first;  // What is wrong with the first of them.
+  std::string first;  // Describes the first wrong one.
 };
 
-// The byte that D is to be full of before the kernel runs. No sum of random operands looks so.
+// The byte with which to fill D before the kernel runs. No sum of random operands has this pattern.
 uint8_t PoisonOf(ElementType type);
 
-// Work that a comparison may take: multiplications.
+// Max multiplications of a comparison.
 inline constexpr int64_t kCheckBudget = int64_t{1} << 26;
 
-// `operands` and `d` are the host's copies as `problem` says; a bias is one number for each column.
-// Errors: NotFound where the simulator lacks the instruction; its own.
+// `operands` and `d` are the host's copies as `problem` says; a bias has one number per column.
+// Errors: NotFound if the simulator lacks the instruction; the simulator's own.
 absl::StatusOr<OutputCheck> CheckOutput(const Kernel& kernel, const Target& target,
                                         const Problem& problem, const Operands& operands,
                                         const std::vector<std::byte>& d,

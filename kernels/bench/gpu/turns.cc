@@ -9,12 +9,12 @@
 namespace gemmd::bench {
 namespace {
 
-constexpr double kShortestTurn = 1e-7;  // A loop is never taken to be shorter.
+constexpr double kShortestTurn = 1e-7;  // The assumed min time of a loop.
 constexpr double kMaxTimesInTurn = 1e5;
 
-// How often the loop runs in a sample.
+// Chooses how often the loop runs in a sample.
 absl::Status ChooseTimes(Contender& contender, double sample_seconds) {
-  RETURN_IF_ERROR(contender.loop->Run(1).status());  // Loads what is loaded at first use.
+  RETURN_IF_ERROR(contender.loop->Run(1).status());  // Triggers lazy loading.
   ASSIGN_OR_RETURN(const double seconds, contender.loop->Run(1));
   const double times = std::ceil(sample_seconds / std::max(seconds, kShortestTurn));
   contender.times = static_cast<int>(std::clamp(times, 1.0, kMaxTimesInTurn));

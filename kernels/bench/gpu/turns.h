@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Loops timed in turns, so that whatever changes the clock does it to all of them.
+// Times loops in turns, so that clock changes affect all of them alike.
 #pragma once
 
 #include <string>
@@ -14,8 +14,8 @@ namespace gemmd::bench {
 
 struct TurnSettings {
   double seconds = 1;          // Device time for all samples together, the warm-up not counted.
-  int min_samples = 5;         // For each loop, however long that takes.
-  double sample = 5e-3;        // Seconds that a sample takes at least.
+  int min_samples = 5;         // For each loop, regardless of the time.
+  double sample = 5e-3;        // Min seconds of a sample.
   double warm_up = 0.25;       // Seconds at least; ...
   double settled = 0.01;       // ... then until three samples differ by no more than this, ...
   double longest_warm_up = 2;  // ... or until so many seconds.
@@ -25,12 +25,12 @@ struct TurnSettings {
 struct Contender {
   Loop* loop;
   int times = 1;                     // How often a sample runs the loop.
-  std::vector<double> seconds = {};  // What one call took, sample by sample.
-  std::vector<double> clocks = {};   // In MHz, sample by sample.
+  std::vector<double> seconds = {};  // Seconds per call, by sample.
+  std::vector<double> clocks = {};   // MHz, by sample.
 };
 
-// Fills in the contenders' samples. The first one warms the device up.
-// Errors: as of Loop::Run.
+// Fills in the contenders' samples. The first contender warms up the device. Errors: those of
+// Loop::Run.
 absl::Status TakeTurns(absl::Span<Contender> contenders, const TurnSettings& settings);
 
 }  // namespace gemmd::bench

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Compiled for processors that the rest of the program need not have: nothing here runs before
-// code.cc has asked the processor.
+// Compiled for instruction sets that the rest of the program does not require: nothing here runs
+// before code.cc has checked the processor.
 #include <immintrin.h>
 
 #include <cstdint>

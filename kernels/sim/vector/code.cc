@@ -14,7 +14,7 @@ constexpr int kMaxProducts = 32;  // In one block.
 }  // namespace
 
 const VectorCode* Avx2Code() {
-  // Every processor with AVX2 converts f16, and clang 14 cannot ask about that.
+  // Every processor with AVX2 has F16C, for which clang 14 has no check.
   static const bool can_run = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") &&
                               __builtin_cpu_supports("popcnt");
   return can_run ? &kAvx2Code : nullptr;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Fused sums in vectors. Specification: kernels/mma/arithmetic.h. Lanes that the 32-bit arithmetic
-// here cannot serve are recognised and done by PlainBlock.
+// Fused sums in vectors. Specification: kernels/mma/arithmetic.h. Lanes that need more than 32-bit
+// arithmetic are detected and computed by PlainBlock.
 #pragma once
 
 #include <cstdint>
@@ -11,7 +11,7 @@
 
 namespace gemmd::sim {
 
-// The addend of a sum, taken apart.
+// The decoded addend of a sum.
 template <typename V>
 struct Addend {
   typename V::Int significand;
@@ -20,8 +20,8 @@ struct Addend {
   typename V::Int special;   // Sign bit set if the addend is infinite or NaN.
 };
 
-// kIsHalf: sums are f16. kBlock: products of a block. kIsIndexed: FusedRun::a_rows is given. All
-// lanes of a panel, kVectors vectors, go side by side. Everything on the way is inlined: passing
+// kIsHalf: sums are f16. kBlock: products of a block. kIsIndexed: FusedRun::a_rows is given.
+// Processes all lanes of a panel (kVectors vectors) together. Everything is inlined: passing
 // vectors through memory took twice the time.
 template <typename V, bool kIsHalf, int kBlock, bool kIsIndexed>
 class FusedCode {
@@ -83,7 +83,7 @@ class FusedCode {
     return V::Or(V::And(mask, yes), V::AndNot(mask, no));
   }
 
-  // The start of the row of B that the block's product number `i` takes.
+  // The start of the row of B for product `i` of the block.
   int64_t RowOf(int i, int row_base, int first_of_instruction) const {
     const int row = kIsIndexed ? run_.a_rows[i] : row_base + i - first_of_instruction;
     return int64_t{row} * kPanel;
@@ -162,7 +162,7 @@ class FusedCode {
     const Int zero = V::IsEqual(magnitude, V::Zero());
     addend.significand = V::Or(V::And(magnitude, V::Set((1 << kFraction) - 1)),
                                V::And(normal, V::Set(1 << kFraction)));
-    // A subnormal has the exponent of the least normal: the mask is -1 for normal ones.
+    // A subnormal has the exponent of the smallest normal; the mask is -1 for normal numbers.
     addend.exponent = V::Add(V::Add(field, V::Set(1 - kBias)), normal);
     addend.exponent = V::Add(addend.exponent, V::And(zero, V::Set(kZeroExponent)));
     addend.sign = V::SignMask(kIsHalf ? V::ShiftLeft(bits, 16) : bits);
@@ -194,7 +194,7 @@ class FusedCode {
       const Int sign = V::SignMask(total[v]);
       const Int magnitude = V::Sub(V::Xor(total[v], sign), sign);
       trouble[v] = V::Or(trouble[v], magnitude);  // -2^31 has no magnitude.
-      // Ones at the bits that do not fit a float of 24 bits.
+      // Ones at the bits that do not fit a 24-bit significand.
       Int lost = V::ShiftRight(magnitude, 24);
       lost = V::Or(lost, V::ShiftRight(lost, 1));
       lost = V::Or(lost, V::ShiftRight(lost, 2));
@@ -204,7 +204,8 @@ class FusedCode {
       const Int is_zero = V::IsEqual(magnitude, V::Zero());
       Int result;
       if constexpr (kIsHalf) {
-        // The lowest bit remembers what is lost, so that rounding once more is rounding once.
+        // Sticky bit: the lowest bit records lost bits, so that the second rounding has no effect
+        // of its own.
         const Int exact = V::IsEqual(V::And(lost, magnitude), V::Zero());
         bits = V::Or(bits, V::AndNot(exact, V::Set(1)));
         bits = V::AndNot(is_zero, V::Add(bits, V::ShiftLeft(scale, 23)));
@@ -264,7 +265,7 @@ void RunFusedSums(const FusedRun& run) {
     case 8: return RunFusedBlocks<V, kIsHalf, 8>(run);
     case 16: return RunFusedBlocks<V, kIsHalf, 16>(run);
     case 32: return RunFusedBlocks<V, kIsHalf, 32>(run);
-    default: return;  // HasVectorCode admits no other block.
+    default: return;  // HasVectorCode excludes other blocks.
   }
 }
 

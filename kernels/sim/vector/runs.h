@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What the vector code computes: rows of A against a panel of B, with one column in each lane. The
+// The interface of the vector code: rows of A times a panel of B, with one column per lane. The
 // code is compiled once for each kind of vector (avx2.cc, avx512.cc) and chosen at run time.
 //
 // A panel is 16 columns of B, row by row. Between instructions sums are kept as the bits of D's
@@ -17,15 +17,15 @@ namespace gemmd::sim {
 
 inline constexpr int kPanel = 16;
 
-// An element in the form that fused sums take. The significand is signed and shifted so that a
+// An element in the form used by fused sums. The significand is signed and shifted so that a
 // product has Arithmetic::fraction_bits fraction bits.
 struct Term {
   int32_t significand;
   int32_t exponent;
 };
 
-// Exponents of elements that take no part, and of infinities and NaNs: whatever they are added to,
-// zeros stay below every number and specials above.
+// Exponents of zeros, and of infinities and NaNs: after any addition, zeros stay below and specials
+// above all numbers.
 inline constexpr int32_t kZeroExponent = -6000;
 inline constexpr int32_t kSpecialExponent = 16000;
 inline constexpr int32_t kLargestExponent = 5000;  // Sums with specials are larger.
@@ -34,14 +34,14 @@ inline constexpr int32_t kLargestExponent = 5000;  // Sums with specials are lar
 struct FusedRun {
   const mma::Instruction* instruction;
   const mma::Arithmetic* arithmetic;
-  // Products of one instruction. They are not asked of the instruction: an inline function of a
-  // file that is compiled for vectors could take the place of that of all other files.
+  // Products of one instruction. Not computed from the instruction here: the linker could use an
+  // inline function compiled with vector instructions for all other files too.
   int products;
   int depth;
-  int instructions;             // Done one after the other.
-  const Term* a;                // In the order in which blocks take the products.
-  const uint32_t* a_bits;       // The raw bits of the elements.
-  const int32_t* a_rows;        // The row of B that each element meets; null if it is its place.
+  int instructions;        // Executed in order.
+  const Term* a;           // In the order of the blocks.
+  const uint32_t* a_bits;  // The raw bits of the elements.
+  const int32_t* a_rows;   // The row of B for each element; null if it equals the element's place.
   const int32_t* significands;  // B's: rows x kPanel.
   const int32_t* exponents;
   const uint32_t* b_bits;
@@ -104,9 +104,9 @@ struct VectorCode {
 const VectorCode* Avx2Code();
 const VectorCode* Avx512Code();
 
-// Computes one block of a fused sum for one lane by the plain code. It serves lanes with specials,
-// sums that leave 32 bits, and results that are subnormal or infinite. `first` counts products from
-// the start of the run.
+// Computes one block of a fused sum for one lane with the plain code: for lanes with specials, sums
+// beyond 32 bits, and subnormal or infinite results. `first` counts products from the start of the
+// run.
 uint32_t PlainBlock(const FusedRun& run, int first, int row_base, int lane, uint32_t addend);
 
 // The code for each kind of vector, whether or not this processor can run it.

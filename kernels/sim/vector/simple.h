@@ -15,7 +15,7 @@ template <typename V>
 typename V::Int AddClamped(typename V::Int sum, typename V::Int products) {
   const auto both = V::Add(sum, products);
   const auto overflow = V::SignMask(V::And(V::Xor(sum, both), V::Xor(products, both)));
-  // The largest or the least value, by the sign of the addends.
+  // The largest or the lowest value, by the sign of the addends.
   const auto bound = V::Xor(V::SignMask(sum), V::Set(INT32_MAX));
   return V::Or(V::And(overflow, bound), V::AndNot(overflow, both));
 }
@@ -30,7 +30,7 @@ void RunIntegers(const IntegerRun& run) {
       sums[i][v] = V::Load(run.sums + i * run.sums_stride + v * V::kLanes);
     }
   }
-  // One instruction's products fit 32 bits; those of many need not, and then they wrap.
+  // The products of one instruction fit 32 bits; those of many may wrap.
   const int64_t step = run.saturates ? run.pairs_per_instruction
                                      : int64_t{run.pairs_per_instruction} * run.instructions;
   const int64_t pairs = int64_t{run.pairs_per_instruction} * run.instructions;
@@ -77,7 +77,7 @@ void RunBits(const BitRun& run) {
   }
 }
 
-// Compiled apart from the change of the rounding mode, so that no step moves across it.
+// Not inlined where the rounding mode changes, so that no operation moves across the change.
 template <typename V>
 [[gnu::noinline]] bool ChainF64(const F64Run& run) {
   using Double = typename V::Double;
@@ -113,8 +113,7 @@ template <typename V>
   return true;
 }
 
-// Runs the plain code, since NaNs have rules of their own; a NaN in a result shows that one
-// occurred on the way.
+// Runs the plain code, because NaNs have special rules; a NaN result shows that a NaN occurred.
 void PlainF64(const F64Run& run);
 
 template <typename V>
