@@ -21,34 +21,30 @@ namespace {
 
 constexpr char kDescription[] =
     "Times rows of the kernel catalogue beside the libraries, on the same layout, in the same run\n"
-    "and in turns. Data are normal variates (integers: all values), operands take turns, times "
-    "are\n"
-    "medians after a warm-up, and results are checked.\n"
-    "\n"
-    "A thousand elements of a CPU row's result are compared with a reference. Of a GPU row's "
-    "result\n"
-    "every element where 64 rows and columns drawn from all of D cross, or all of a small D, must\n"
-    "equal the simulator's bit for bit, from memory poisoned before, and again after the timing.";
+    "and in turns. Data are normal variates (integers: all values), operands alternate, times are\n"
+    "medians after a warm-up, and results are checked.\n\n"
+    "For a CPU row, a thousand elements of the result are compared with a reference. For a GPU "
+    "row,\n"
+    "every element at the crossings of 64 random rows and columns, or all of a small D, must "
+    "equal\n"
+    "the simulator's bit for bit, in memory poisoned before, and again after the timing.";
 
 constexpr char kFooter[] =
     "The ratio is the row's speed over the library's: 1 is as fast. For a row that widens its\n"
-    "operands (.via_...) the library gets them widened already.\n"
-    "\n"
-    "On a GPU: T/s is 1e12 operations a second (2 m n k; of a sparse A, marked *, as if it were\n"
-    "dense) of the whole launch, packing of operands and metadata included; 'unpacked' is the\n"
-    "kernel alone where something is packed; 'ceiling' the part of what the instruction alone was\n"
-    "measured to reach; 'spread' the width of the middle half of the samples over the median. "
-    "Time\n"
-    "is CUDA's events around graphs of launches, operands rotate through more than twice the\n"
-    "second-level cache. cuBLASLt is the best of up to 16 heuristics, each timed, with 64 MiB of\n"
-    "workspace and the true alignments; cuSPARSELt its own search; both are loaded at run time.\n"
+    "operands (.via_...), the library gets widened operands.\n\n"
+    "On a GPU: T/s is 1e12 operations per second (2 m n k; a sparse A, marked *, counts as dense)\n"
+    "of the whole launch, including packing of operands and metadata; 'unpacked' is the kernel\n"
+    "without packing, if something is packed; 'ceiling' the share of the instruction's measured\n"
+    "peak rate; 'spread' the width of the middle half of the samples over the median. Times\n"
+    "are from CUDA events around graphs of launches; operands rotate through more than twice the "
+    "L2\n"
+    "cache. cuBLASLt is the best of up to 16 heuristics, each timed, with 64 MiB of workspace and\n"
+    "the true alignments; cuSPARSELt its own search; both are loaded at run time.\n"
     "'alone' and 'library' are T/s of --alone, each with the picojoules of an operation.\n"
-    "'host us' is what a launch takes of the host's time, the median of --host-launches.\n"
-    "\n"
-    "Shapes: N is a cube, MxNxK any product, 64*N and 64*MxNxK so many in one call (on a GPU, A\n"
+    "'host us' is the host time of a launch, the median of --host-launches.\n\n"
+    "Shapes: N is a cube, MxNxK any product, 64*N and 64*MxNxK a batch of 64 (on a GPU, A\n"
     "dense), and 'suite' stands for 512, 1024, 2048, 4096, 8192, 16x8192x8192, 64x8192x8192,\n"
-    "8192x8192x512, 512x512x32768, 4095x4097x4093.\n"
-    "\n"
+    "8192x8192x512, 512x512x32768, 4095x4097x4093.\n\n"
     "Examples:\n"
     "  gemmbench --filter 'openblas.f64*' --shapes 2048\n"
     "  gemmbench --filter '*.f32.f32,*.s8.s8' --shapes 64,512x512x4096 --threads 1\n"
@@ -56,9 +52,8 @@ constexpr char kFooter[] =
     "  gemmbench --chip sm_90 --threads 1 --path avx2\n"
     "  gemmbench --device cuda:0 --filter 'mma.*bf16*' --shapes 4096,8192x8192x512,suite\n"
     "  gemmbench --device cuda:0 --shapes suite --seconds 0.5 --save h200.json\n"
-    "  gemmbench --device cuda:0 --shapes 64 --orders rcr,rrr --host-launches 10000\n"
-    "\n"
-    "Exit status: 0; 1 where a result was wrong or a row failed; other numbers for wrong options.";
+    "  gemmbench --device cuda:0 --shapes 64 --orders rcr,rrr --host-launches 10000\n\n"
+    "Exit status: 0; 1 if a result was wrong or a row failed; other numbers for wrong options.";
 
 std::vector<std::string> DefaultFilters(const Options& options) {
   if (options.simulates()) {
@@ -118,47 +113,49 @@ std::string CheckChip(const std::string& name) {
 }
 
 void AddOptions(CLI::App& app, Options& options) {
-  app.add_option("--device", options.device, "What rows are for and run on: cpu or cuda:<number>")
+  app.add_option("--device", options.device, "Device of the rows: cpu or cuda:<number>")
       ->capture_default_str();
   app.add_option("--filter", options.filters,
-                 "Rows: patterns of names, separated by commas, or several times")
+                 "Patterns of row names, separated by commas; may be repeated")
       ->delimiter(',')
       ->default_str("one row of each library type, or of each kind of instruction");
   app.add_option("--shapes", options.shapes_text, "Products, separated by commas; see below")
-      ->default_str("2048; of the simulator 1024, of a GPU 4096");
+      ->default_str("2048; simulator: 1024; GPU: 4096");
   app.add_option("--seconds", options.seconds,
                  "Time for the samples of each row and shape; a GPU also warms up, for a quarter "
                  "of a second or more, until times settle")
       ->transform(option::NumberFrom(0.0, std::numeric_limits<double>::max()))
       ->capture_default_str();
-  app.add_option("--repeat", options.repeat, "Least number of samples")
+  app.add_option("--repeat", options.repeat, "Min number of samples")
       ->transform(option::NumberFrom(1, 1000000))
       ->capture_default_str();
   app.add_option("--threads", options.threads, "Threads of the CPU libraries and the simulator")
       ->transform(option::NumberFrom(1, 4096))
       ->capture_default_str();
-  app.add_flag("--list", options.lists,
-               "List the rows of the catalogue that the other options choose, all without any, and "
-               "end");
+  app.add_flag(
+      "--list", options.lists,
+      "List the rows of the catalogue that the other options select (default: all), and exit");
 }
 
 void AddReportOptions(CLI::App& app, Options& options) {
   CLI::Option_group& group = *app.add_option_group("Report");
   group.add_option("--json", options.json,
-                   "Write the report there as JSON, after each shape; - is the output, in place of "
-                   "the table");
-  group.add_option("--save", options.save, "Write the report there as JSON too, after each shape");
-  group.add_option("--csv", options.csv, "Write the measurements there as CSV, after each shape");
+                   "Write the report as JSON to this file, after each shape; - is standard output, "
+                   "instead of the table");
+  group.add_option("--save", options.save,
+                   "Also write the report as JSON to this file, after each shape");
+  group.add_option("--csv", options.csv,
+                   "Write the measurements as CSV to this file, after each shape");
   group.add_flag("--progress", options.shows_progress,
-                 "Say what runs on standard error even where that is no terminal");
+                 "Print progress to standard error even if it is not a terminal");
 }
 
 void AddHostOptions(CLI::App& app, Options& options) {
   CLI::Option_group& group = *app.add_option_group("CPU and simulator");
   group
       .add_option("--chip", options.chip,
-                  "Time the simulator of this chip (sm_90) in place of the libraries, and compare "
-                  "it with its own scalar path")
+                  "Time the simulator of this chip (such as sm_90) instead of the libraries, and "
+                  "compare it with its own scalar path")
       ->check(CheckChip);
   group.add_option("--path", options.path, "Time only this path of the simulator")
       ->check(CLI::IsMember({"scalar", "avx2", "avx512"}));
@@ -182,29 +179,28 @@ void AddGpuOptions(CLI::App& app, Options& options) {
       ->default_str("that of the row's accumulators");
   group
       .add_option("--epilogue", options.epilogue,
-                  "What follows the product: a bias of D's type for each column, and ReLU")
+                  "Epilogue: a bias of D's type per column, and ReLU")
       ->check(CLI::IsMember({"none", "bias", "relu", "bias-relu"}))
       ->capture_default_str();
   group
       .add_option("--alone", options.alone_seconds,
-                  "Seconds that each row and each library then has the GPU for itself, for its "
-                  "rate and its energy at the clock that it gets so; 0 leaves this out")
+                  "Seconds for which each row and each library then runs alone on the GPU, to "
+                  "measure its rate and energy at its own clock; 0 skips this")
       ->transform(option::NumberFrom(0.0, std::numeric_limits<double>::max()))
       ->capture_default_str();
   group
       .add_option("--host-launches", options.host_launches,
-                  "Launches of each row that the host then makes without waiting for any, for what "
-                  "one takes of its time; 0 leaves this out")
+                  "Launches of each row that the host then makes without waiting, to measure the "
+                  "host time of a launch; 0 skips this")
       ->transform(option::NumberFrom(0, 1 << 20))
       ->capture_default_str();
-  group.add_flag(
-      "--errors", options.measures_errors,
-      "In place of times: the largest error over the largest element of 128 x 128 elements "
-      "of D, for products of e4m3 and f32 of several k, by gemmd's choice and cuBLASLt's, each by "
-      "default "
-      "and, of e4m3, with fast accumulation. Fails where gemmd's default is worse than "
-      "cuBLASLt's");
-  group.add_flag("--no-libraries", options.leaves_libraries_out, "Neither cuBLASLt nor cuSPARSELt");
+  group.add_flag("--errors", options.measures_errors,
+                 "Instead of times, report the largest error relative to the largest of 128 x 128 "
+                 "elements of D, for e4m3 and f32 products of several k, by gemmd's choice and by "
+                 "cuBLASLt, each by default and (e4m3) with fast accumulation. Fails if gemmd's "
+                 "default is worse than cuBLASLt's");
+  group.add_flag("--no-libraries", options.leaves_libraries_out,
+                 "Use neither cuBLASLt nor cuSPARSELt");
   group.add_option("--cublaslt", options.cublaslt, "Path of libcublasLt.so")
       ->default_str("the loader's, or /usr/local/cuda's");
   group.add_option("--cusparselt", options.cusparselt, "Path of libcusparseLt.so")

@@ -33,7 +33,7 @@ absl::Status AvailableWithVnni(const Target& target) {
   if (target.has_avx512_vnni) return absl::OkStatus();
   return absl::FailedPreconditionError(
       GotWant("device", "a processor without AVX-512 VNNI",
-              "one with it, since oneDNN saturates 16-bit sums of 8-bit products elsewhere"));
+              "one with it, because oneDNN saturates 16-bit sums of 8-bit products elsewhere"));
 }
 
 void SetThreads(int threads) { omp_set_num_threads(std::max(1, threads)); }

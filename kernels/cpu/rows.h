@@ -62,9 +62,9 @@ constexpr RowText DeriveDescription(const CpuRow& row) {
     return RowText(call, " on operands without their low 13 bits");
   }
   if (!IsWidened(row) && row.b == ElementType::kU8 && row.engine->biases_unsigned_y) {
-    return RowText(call, " on the operands as they lie, u8 on the right less 128");
+    return RowText(call, " on the operands in place, u8 on the right less 128");
   }
-  if (!IsWidened(row)) return RowText(call, " on the operands as they lie");
+  if (!IsWidened(row)) return RowText(call, " on the operands in place");
   if (row.a == ElementType::kB1) {
     return RowText(call, " on bits as 0 and 1 in ", type, " (xor: 1 and -1), which is exact");
   }
