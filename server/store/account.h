@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// How many bytes tensors may take: one account for all of them, and one within it for each owner.
+// Quotas of tensor bytes: one account for all tensors, and one within it for each owner.
 #pragma once
 
 #include <cstdint>
@@ -38,30 +38,29 @@ class Account : public std::enable_shared_from_this<Account> {
 
   enum class Memory : uint8_t { kHost, kDevices };
 
-  // `name` and `option` are for messages: "all sessions" and "--tensor-bytes". Null as `within`:
-  // the account of all.
+  // `name` and `option` are for messages: "all sessions" and "--tensor-bytes". A null `within`: the
+  // account for all tensors.
   Account(const char* name, const char* option, int64_t limit, std::shared_ptr<Account> within,
           Memory memory = Memory::kHost)
       : name_(name), memory_(memory), within_(std::move(within)), option_(option), limit_(limit) {}
 
-  // Errors: ResourceExhausted, which names the account that is short, what of it is used and what
-  // is free.
+  // Errors: ResourceExhausted, with the exhausted account and its used and free bytes.
   absl::StatusOr<Charge> Take(int64_t bytes) ABSL_LOCKS_EXCLUDED(mutex_);
 
-  // What its tensors may take of devices; before anybody takes bytes. Null: as much as there is.
+  // Sets the quota for memory of devices; call before the first Take. Null: no limit.
   void SetOnDevices(std::shared_ptr<Account> account) { on_devices_ = std::move(account); }
-  // Its own, or that of the account that this one is within; null where neither has one.
+  // Its own, or that of the enclosing account; null if neither has one.
   Account* on_devices() const {
     if (on_devices_ != nullptr || within_ == nullptr) return on_devices_.get();
     return within_->on_devices();
   }
 
-  // An account whose tensors take more than that has nothing free until enough is given back.
+  // If more than the limit is used, nothing is free until enough is given back.
   void SetLimit(int64_t limit, const char* option) ABSL_LOCKS_EXCLUDED(mutex_);
   const char* name() const { return name_; }
   int64_t limit() const ABSL_LOCKS_EXCLUDED(mutex_);
   int64_t used() const ABSL_LOCKS_EXCLUDED(mutex_);
-  // What may be taken now, also of the account that this one is within; never negative.
+  // The bytes that may be taken now, limited also by the enclosing account; never negative.
   int64_t free() const ABSL_LOCKS_EXCLUDED(mutex_);
 
  private:

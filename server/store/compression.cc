@@ -13,11 +13,11 @@
 namespace gemmd {
 namespace {
 
-// A block within a row begins at a multiple of so many columns: in every form its values and its
-// indices then begin at whole bytes.
+// A block within a row begins at a multiple of this many columns, so that in every form its values
+// and indices begin at whole bytes.
 constexpr int64_t kColumnGranule = 1024;
 
-// A block counts as so many bytes at least, because it costs something however small it is.
+// The min cost of a block in bytes, because even a tiny block has overhead.
 constexpr int64_t kMinBlockBytes = 64;
 
 absl::Status Refuse(std::string_view field, std::string_view got, std::string_view want) {
@@ -42,7 +42,7 @@ absl::Status CheckMask(const TensorSpec& dense, const TensorSpec& mask) {
   return Refuse("mask", shape_of(mask), Concat("those of the tensor, ", shape_of(dense)));
 }
 
-// Copies a part of a matrix to where its lines follow each other.
+// Copies a part of a matrix to contiguous lines.
 void CopyLines(const std::byte* from, int64_t stride_bytes, int64_t rows, int64_t line_bytes,
                std::vector<std::byte>& to) {
   to.resize(static_cast<size_t>(rows * line_bytes));
@@ -56,7 +56,7 @@ void CopyLines(const std::byte* from, int64_t stride_bytes, int64_t rows, int64_
   }
 }
 
-// Where an element of a dense matrix lies; `column` begins at a whole byte.
+// The offset of an element of a dense matrix; `column` begins at a whole byte.
 int64_t OffsetOf(const MatrixLayout& layout, int64_t matrix, int64_t row, int64_t column) {
   return matrix * layout.batch_stride_bytes + row * layout.line_stride_bytes() +
          column / 8 * BitsOf(layout.type);
@@ -95,7 +95,7 @@ Compression::Compression(const CompressionPlan& plan, const std::byte* dense, co
 }
 
 absl::StatusOr<bool> Compression::Step(Scratch& scratch) {
-  // A block has about as many bytes, so what is left of a step is no room for another one.
+  // A block is about as large as a step, so the rest of a step never fits another block.
   int64_t left = kStepBytes;
   while (left > kStepBytes / 2 && matrix_ < plan_.result.matrices) {
     const Block block = NextBlock();
@@ -264,7 +264,7 @@ class Compressor::Place {
   const RandomId session_;
 };
 
-// What a task holds until it is over.
+// The resources of a task until it ends.
 struct Compressor::Task::Work {
   std::unique_ptr<Place> place;
   TensorStore::SessionUse session;
@@ -296,7 +296,7 @@ Compressor::Compressor(TensorStore& store, int64_t device_step_bytes)
 Compressor::~Compressor() {
   is_stopping_ = true;
   {
-    // Devices answer, and outlive this.
+    // Waits for the devices' answers; devices outlive this object.
     MutexLock lock(&mutex_);
     mutex_.Await([this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return being_brought_ == 0; });
   }
@@ -381,12 +381,12 @@ void Compressor::CompressOn(const std::shared_ptr<DeviceCopies>& place,
       ->Start();
 }
 
-// Where the device has no room, or is lost, the host does it, if it has the tensor.
+// If the device has no room, or is lost, the host compresses, if it has the tensor.
 void Compressor::EndOnDevice(const std::shared_ptr<Task>& task, const absl::Status& status) {
   const bool is_said = status.ok() || absl::IsInvalidArgument(status) || task->is_over() ||
                        is_stopping_ || store_.is_closed();
   if (!is_said) {
-    // What the device has of the result is of no use.
+    // The device's partial result is useless.
     PlacedBytes& result = *task->work_->draft.bytes;
     result.TakeWriting(nullptr, [] {});
     result.BeginWriting(nullptr);
@@ -398,7 +398,7 @@ void Compressor::EndOnDevice(const std::shared_ptr<Task>& task, const absl::Stat
   --being_brought_;
 }
 
-// What a device alone has comes to memory of the host first.
+// Tensors that only a device has are first copied to host memory.
 void Compressor::BringToHost(const std::shared_ptr<Task>& task) {
   task->work_->tensor->bytes->BringToHost([this, task](const absl::Status& status) {
     const Task::Work& work = *task->work_;
@@ -440,7 +440,7 @@ void Compressor::TakeTurn(std::shared_ptr<Task> task) {
 }
 
 void Compressor::End(Task& task, const absl::Status& result) {
-  // Whoever has begun another one by the time that this one is told has its room.
+  // Frees the resources before calling `done`, so that the next compression can use them.
   const std::shared_ptr<Task::Work> work = std::move(task.work_);
   Done done = task.TakeDone();
   if (!done) return;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Tensors.Compress: a 2:4 tensor of a dense one, on the device that has it or on the host.
+// Tensors.Compress: makes a 2:4 tensor from a dense one, on the device that has it or on the host.
 #pragma once
 
 #include <atomic>
@@ -25,39 +25,39 @@
 
 namespace gemmd {
 
-// What is compressed, and into what.
+// The input and output of a compression.
 struct CompressionPlan {
   MatrixLayout dense;
   std::optional<MatrixLayout> mask;
-  SparseLayout sparse;  // Each matrix by itself.
+  SparseLayout sparse;  // Of one matrix.
   TensorSpec result;
 };
 
-// Null as `mask`: the units of the largest magnitude are kept. Errors: InvalidArgument where there
-// is no sparse form of the tensor, where its factors would not hold, or where the mask does not
-// fit.
+// A null `mask`: keeps the units of the largest magnitude. Errors: InvalidArgument if the tensor
+// has no sparse form, if its factors would become invalid, or if the mask does not fit.
 absl::StatusOr<CompressionPlan> PlanCompression(const TensorSpec& dense, const TensorSpec* mask);
 
 // Compresses on the host in steps, so that the caller can stop between them.
 class Compression {
  public:
-  // A step reads about so many bytes: some milliseconds of work.
+  // About the bytes that a step reads: some milliseconds of work.
   static constexpr int64_t kStepBytes = int64_t{256} << 10;
 
-  // Memory of the steps, which compressions that take turns may share.
+  // Scratch memory of steps; may be shared by compressions that take turns.
   struct Scratch {
     std::vector<std::byte> dense;
     std::vector<std::byte> mask;
     std::vector<std::byte> compressed;
   };
 
-  // Borrows the bytes: all matrices of the plan's tensors; null as `mask` where there is none.
+  // Borrows the bytes of all matrices of the plan's tensors; `mask` is null if there is none.
   Compression(const CompressionPlan& plan, const std::byte* dense, const std::byte* mask,
               std::byte* compressed);
 
-  // Goes on. True once everything is done. What another thread writes into the tensor meanwhile is
-  // taken or not, element by element: the result is a valid 2:4 matrix all the same. Errors:
-  // InvalidArgument for a mask that keeps too much, by its first group; then it is over.
+  // Runs one step. Returns true once everything is done. Concurrent writes to the tensor may or may
+  // not be seen, element by element; the result is a valid 2:4 matrix anyway. Errors:
+  // InvalidArgument, with the first bad group, for a mask that keeps too much; the compression is
+  // then over.
   absl::StatusOr<bool> Step(Scratch& scratch);
 
  private:
@@ -79,37 +79,37 @@ class Compression {
   const std::byte* dense_;
   const std::byte* mask_;
   std::byte* compressed_;
-  int64_t matrix_ = 0;  // Where the next block begins.
+  int64_t matrix_ = 0;  // Position of the next block.
   int64_t row_ = 0;
   int64_t column_ = 0;
 };
 
-// Compresses on the device that has the tensor, in steps, so that it can end between them.
+// Compresses on the device that has the tensor, in steps, so that it can be stopped between them.
 class DeviceCompression : public std::enable_shared_from_this<DeviceCompression> {
  public:
-  // What a step usually reads, at least a line: a GPU takes some 0.1 ms for it.
+  // The usual bytes that a step reads (at least a line): some 0.1 ms on a GPU.
   static constexpr int64_t kStepBytes = int64_t{16} << 20;
 
   struct Tensors {
     std::shared_ptr<PlacedBytes> dense;
-    std::shared_ptr<PlacedBytes> mask;    // Null: the units of the largest magnitude are kept.
-    std::shared_ptr<PlacedBytes> result;  // Nobody else has it.
+    std::shared_ptr<PlacedBytes> mask;    // Null: keep the units of the largest magnitude.
+    std::shared_ptr<PlacedBytes> result;  // Not shared with anybody.
   };
   using Done = absl::AnyInvocable<void(const absl::Status&) &&>;
 
-  // `goes_on` is asked before each step; where it is not OK, that is how it ends. `done` is called
-  // once, from any thread, when the device has the result, or with why it has not: InvalidArgument
-  // for what the mask says, ResourceExhausted where the device has no room, and those of
-  // DeviceMemory. The result's bytes are then undefined everywhere.
+  // `goes_on` is called before each step; if it returns an error, the compression ends with it.
+  // `done` is called once, from any thread, when the device has the result, or with an error:
+  // InvalidArgument for a bad mask, ResourceExhausted if the device has no room, and those of
+  // DeviceMemory. After an error, the result's bytes are undefined.
   DeviceCompression(std::shared_ptr<DeviceCopies> place, const CompressionPlan& plan,
                     Tensors tensors, int64_t step_bytes, std::function<absl::Status()> goes_on,
                     Done done);
 
-  // Goes on by itself; whoever it waits for keeps it.
+  // Runs asynchronously; pending callbacks keep this object alive.
   void Start();
 
  private:
-  // Goes on with `next` once the device has the bytes.
+  // Continues with `next` once the device has the bytes.
   void Bring(const std::shared_ptr<PlacedBytes>& bytes, uint64_t& block, DeviceCopies::Use& use,
              void (*next)(DeviceCompression& self));
   void BringMask();
@@ -125,31 +125,31 @@ class DeviceCompression : public std::enable_shared_from_this<DeviceCompression>
   const std::function<absl::Status()> goes_on_;
   Done done_;
 
-  // One step after the other uses what follows.
+  // Used by one step at a time.
   CompressTask task_;
   DeviceCopies::Use dense_;
   DeviceCopies::Use mask_;
   DeviceCopies::Use result_;
-  bool has_taken_ = false;  // The right to write the result,
+  bool has_taken_ = false;  // Has the right to write the result,
   bool has_begun_ = false;  // and has begun to.
 };
 
-// Compresses tensors on the device that has them, or on a thread of its own, where several at once
-// take turns, a step each.
+// Compresses tensors on the device that has them, or on its own thread, where concurrent
+// compressions alternate steps.
 class Compressor {
  public:
-  // At work at once: of all sessions, and of one.
+  // Max concurrent compressions of all sessions, and of one.
   static constexpr int kMax = 64;
   static constexpr int kMaxOfSession = 8;
 
-  // Called once, from the compressor's thread or from that of Abort.
+  // Called once, from the compressor's thread or the thread that calls Abort.
   using Done = absl::AnyInvocable<void(absl::StatusOr<TensorState>) &&>;
 
-  // A tensor that is being compressed. It and its mask stay until it is over.
+  // A running compression. Keeps the tensor and its mask until it ends.
   class Task {
    public:
     explicit Task(Done done) : done_(std::move(done)) {}
-    // Ends it with Cancelled, now, unless it has ended; what it holds is given back at its next
+    // Ends it with Cancelled at once, unless it has ended; its resources are released at its next
     // turn. Threads: any.
     void Abort() ABSL_LOCKS_EXCLUDED(mutex_);
 
@@ -157,7 +157,7 @@ class Compressor {
     friend class Compressor;
     struct Work;
 
-    // Null from the second call on: the first one ends the task.
+    // Null from the second call on: the first call ends the task.
     Done TakeDone() ABSL_LOCKS_EXCLUDED(mutex_);
     bool is_over() const ABSL_LOCKS_EXCLUDED(mutex_);
 
@@ -172,22 +172,22 @@ class Compressor {
     Keeping keep = {};
   };
 
-  // Borrows the store. A device reads about so many bytes in one step.
+  // Borrows the store. `device_step_bytes`: about the bytes that a device reads per step.
   explicit Compressor(TensorStore& store,
                       int64_t device_step_bytes = DeviceCompression::kStepBytes);
-  // Ends what is under way with Unavailable.
+  // Ends running compressions with Unavailable.
   ~Compressor();
 
-  // Takes the new tensor's room and begins. Errors, after which `done` is not called: NotFound;
-  // InvalidArgument, as PlanCompression; ResourceExhausted a quota, or too many at once;
-  // Unavailable once the store is closed. It may still end with InvalidArgument for what the mask
-  // says, with FailedPrecondition where a tensor is lost, and with Unavailable once the store is
-  // closed. Threads: any.
+  // Reserves memory for the new tensor and begins. Errors, after which `done` is not called:
+  // NotFound; those of PlanCompression; ResourceExhausted for a quota, or too many compressions;
+  // Unavailable once the store is closed. The task may still end with InvalidArgument for a bad
+  // mask, FailedPrecondition if a tensor is lost, and Unavailable once the store is closed.
+  // Threads: any.
   absl::StatusOr<std::weak_ptr<Task>> Begin(TensorStore::SessionUse session, const Request& request,
                                             Done done) ABSL_LOCKS_EXCLUDED(mutex_);
 
  private:
-  // One of the places of those at work, given back by the destructor.
+  // A slot for a running compression, released by the destructor.
   class Place;
 
   absl::Status TakePlace(const RandomId& session) ABSL_LOCKS_EXCLUDED(mutex_);
@@ -201,7 +201,7 @@ class Compressor {
       ABSL_LOCKS_EXCLUDED(mutex_);
   void Post(std::shared_ptr<Task> task);
   void TakeTurn(std::shared_ptr<Task> task);
-  // Ends the task; where `result` is OK, the tensor is shown to its session first.
+  // Ends the task; if `result` is OK, publishes the tensor to its session first.
   void End(Task& task, const absl::Status& result);
 
   TensorStore& store_;
@@ -209,9 +209,9 @@ class Compressor {
   std::atomic<bool> is_stopping_ = false;
   Mutex mutex_;
   int at_work_ ABSL_GUARDED_BY(mutex_) = 0;
-  int being_brought_ ABSL_GUARDED_BY(mutex_) = 0;  // Devices are at work for them.
+  int being_brought_ ABSL_GUARDED_BY(mutex_) = 0;  // Tasks waiting for devices.
   absl::flat_hash_map<RandomId, int> of_sessions_ ABSL_GUARDED_BY(mutex_);
-  Compression::Scratch scratch_;  // Owned by the background's thread.
+  Compression::Scratch scratch_;  // Used only by the background thread.
   // The last member: its thread uses the others.
   ThreadPool background_;
 };

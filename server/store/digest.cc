@@ -12,7 +12,7 @@ namespace {
 
 constexpr std::string_view kDigits = "0123456789abcdef";
 
-// OpenSSL looks for it under a lock of the process, which takes longer than to hash a token.
+// Cached: OpenSSL looks it up under a process-wide lock, which takes longer than hashing a token.
 const EVP_MD* Algorithm() {
   static const EVP_MD* const sha256 = EVP_MD_fetch(nullptr, "SHA256", nullptr);
   return sha256;
@@ -32,7 +32,7 @@ struct Sha256::Context {
       throw std::bad_alloc();
     }
   }
-  // With a context that was set up these cannot fail.
+  // These cannot fail with an initialized context.
   void Add(absl::Span<const std::byte> bytes) { EVP_DigestUpdate(evp, bytes.data(), bytes.size()); }
   Sha256Digest Finish() {
     Sha256Digest digest = {};
@@ -52,7 +52,7 @@ void Sha256::Add(absl::Span<const std::byte> bytes) { context_->Add(bytes); }
 
 Sha256Digest Sha256::Finish() { return context_->Finish(); }
 
-// Each call brings a token, so each thread keeps a context.
+// Every call hashes a token, so each thread keeps a context.
 Sha256Digest Sha256::Of(absl::Span<const std::byte> bytes) {
   thread_local Context context;
   context.Begin();
@@ -62,7 +62,7 @@ Sha256Digest Sha256::Of(absl::Span<const std::byte> bytes) {
 
 absl::StatusOr<RandomId> RandomId::Make() {
   RandomId id;
-  // So few bytes come whole, or not at all.
+  // For so few bytes, getrandom returns all or none.
   if (getrandom(id.bytes.data(), id.bytes.size(), 0) != static_cast<ssize_t>(kBytes)) {
     return absl::UnavailableError("id: the system gives no random numbers");
   }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The names of bytes and of things: SHA-256 hashes, and random ids that nobody can guess.
+// SHA-256 hashes, and unguessable random ids.
 #pragma once
 
 #include <array>
@@ -18,7 +18,7 @@ namespace gemmd {
 
 using Sha256Digest = std::array<uint8_t, 32>;
 
-// SHA-256 (FIPS 180-4) of bytes that come one after the other. Threads: one at a time.
+// Incremental SHA-256 (FIPS 180-4). Not thread-safe.
 class Sha256 {
  public:
   Sha256();
@@ -28,7 +28,7 @@ class Sha256 {
 
   void Add(absl::Span<const std::byte> bytes);
 
-  // Once, after the last byte.
+  // Call once, after the last byte.
   Sha256Digest Finish();
 
   static Sha256Digest Of(absl::Span<const std::byte> bytes);
@@ -38,17 +38,16 @@ class Sha256 {
   std::unique_ptr<Context> context_;
 };
 
-// 128 bits that nobody can guess: the token of a session, the handle of a tensor, the id of an
-// upload.
+// 128 unguessable bits: the token of a session, the handle of a tensor, the id of an upload.
 struct RandomId {
   static constexpr size_t kBytes = 16;
 
   std::array<uint8_t, kBytes> bytes = {};
 
-  // From the system's generator. Errors: Unavailable where it gives none.
+  // From the system's generator. Errors: Unavailable if it fails.
   static absl::StatusOr<RandomId> Make();
 
-  // Nothing where there are not exactly kBytes bytes, or 32 hexadecimal digits.
+  // nullopt unless there are exactly kBytes bytes, or 32 hexadecimal digits.
   static std::optional<RandomId> FromBytes(std::string_view bytes);
   static std::optional<RandomId> FromHex(std::string_view digits);
 

@@ -26,9 +26,9 @@ absl::Status NoMemory(int64_t bytes) {
       Concat("tensor: got no memory of the host for ", bytes, " bytes, try again later"));
 }
 
-// New memory that begins at a huge page, so that as many of them as fit fill it: the system clears
-// and maps memory by the page, and an upload of small ones waits for that four fifths of its time.
-// Null where there is none.
+// Maps memory aligned to a huge page, so that huge pages back as much of it as possible: with small
+// pages, an upload spends four fifths of its time waiting for the system to clear and map pages.
+// Null on failure.
 std::byte* Map(size_t bytes) {
   const auto page = static_cast<size_t>(getpagesize());
   bytes = (bytes + page - 1) / page * page;
@@ -42,7 +42,7 @@ std::byte* Map(size_t bytes) {
   std::byte* const memory = first + before;
   if (before > 0) munmap(first, before);
   if (before < slack) munmap(memory + bytes, slack - before);
-  // Where the system has none, small pages do.
+  // Without huge pages, small pages are used.
   (void)madvise(memory, bytes, MADV_HUGEPAGE);
   return memory;
 }
@@ -118,8 +118,8 @@ void PlacedBytes::BringToHost(Done done) {
   Tell(std::move(answers));
 }
 
-// What is being read may be older than what the latest reader wants; where the host became current
-// meanwhile, it is still being written.
+// The current read may be older than the latest reader needs; and even if the host became current
+// meanwhile, that read is still writing to it.
 void PlacedBytes::ServeReaders(Answers& answers) {
   if (is_reading_ || readers_.empty()) return;
   if (!is_on_host_ && IsCurrentOnDevice()) {
@@ -127,7 +127,7 @@ void PlacedBytes::ServeReaders(Answers& answers) {
     if (!room.ok()) return AnswerReaders(room, answers);
     if (StartReading()) return;
   }
-  // The device is gone; where whoever writes there has not completed, the host's bytes may count
+  // The device is gone; if its writers have not completed, the host's bytes may become current
   // again.
   if (!is_on_host_ && begun_ > 0) return;
   AnswerReaders(is_on_host_ ? absl::OkStatus() : Lost(), answers);
@@ -156,7 +156,7 @@ bool PlacedBytes::ReadOnDevice(int64_t offset, absl::Span<std::byte> to, DeviceM
 void PlacedBytes::Read(int64_t offset, absl::Span<std::byte> to, Done done) {
   const auto told = std::make_shared<Done>(std::move(done));
   {
-    // What the device does not give, because it is lost meanwhile, may be elsewhere.
+    // If the device is lost meanwhile, the bytes may be elsewhere.
     DeviceMemory::Done read = [self = shared_from_this(), offset, to,
                                told](const absl::Status& status) {
       if (!status.ok()) return self->ReadOnHost(offset, to, std::move(*told));
@@ -183,7 +183,7 @@ void PlacedBytes::EndReading(const absl::Status& status) {
     MutexLock lock(&mutex_);
     is_reading_ = false;
     if (status.ok() && begun_ == 0 && version_ == read_version_) is_on_host_ = true;
-    // Those who came after a change want another reading.
+    // Readers that came after a change need another read.
     if (!is_on_host_ && (status.ok() || IsCurrentOnDevice())) {
       std::vector<Reader> later;
       for (Reader& reader : readers_) {
@@ -200,8 +200,8 @@ void PlacedBytes::EndReading(const absl::Status& status) {
   Tell(std::move(answers));
 }
 
-// What is being given back is as little to be read as what is being brought. Memory whose bytes are
-// outdated has room to give back, too.
+// Memory being given back must not be read, like memory being filled. Outdated host memory can be
+// given back too.
 bool PlacedBytes::BeginLeavingHost() {
   MutexLock lock(&mutex_);
   const bool is_used = is_reading_ || !readers_.empty() || writers_ > 0;
@@ -214,7 +214,7 @@ bool PlacedBytes::BeginLeavingHost() {
 }
 
 void PlacedBytes::EndLeavingHost() {
-  // Where the system refuses, the pages stay, and so does the room.
+  // If the system refuses, the pages stay, and so does their charge.
   if (host_.Clear()) GiveRoomBack();
   Answers answers;
   {
@@ -275,7 +275,7 @@ void PlacedBytes::EndWriting(Place place, bool has_begun, bool is_ok) {
     if (has_begun) {
       ++version_;
       --begun_;
-      // Copies that were made meanwhile may have some of the old bytes and some of the new ones.
+      // Copies made meanwhile may mix old and new bytes.
       outdated = TakeOthers(place);
       OutdateForms();
       if (is_ok) was_on_host_ = false;
@@ -288,7 +288,7 @@ void PlacedBytes::EndWriting(Place place, bool has_begun, bool is_ok) {
   for (Taken& taken : granted) std::move(taken)();
 }
 
-// The next one has the right, and those behind it that write at the same place.
+// Grants the right to the next writer, and to those after it that write at the same place.
 std::vector<PlacedBytes::Taken> PlacedBytes::GrantWriting() {
   std::vector<Taken> granted;
   while (!waiting_writers_.empty()) {
@@ -302,7 +302,7 @@ std::vector<PlacedBytes::Taken> PlacedBytes::GrantWriting() {
   return granted;
 }
 
-// Whoever uses a copy that is taken keeps it, and nobody else gets it.
+// Current users keep a removed copy, but no new user gets it.
 PlacedBytes::Copies PlacedBytes::TakeOthers(Place place) {
   Copies others;
   others.swap(copies_);
@@ -388,7 +388,7 @@ DeviceCopy::~DeviceCopy() {
   owner_->Drop(*this);
 }
 
-// Frees the block, where there is one and it is not lost.
+// Frees the block, unless there is none or it is lost.
 void DeviceCopies::Drop(DeviceCopy& copy) {
   for (const std::shared_ptr<DeviceForm>& form : copy.forms_) DropForm(*form);
   copy.forms_.clear();
@@ -396,7 +396,7 @@ void DeviceCopies::Drop(DeviceCopy& copy) {
   resident_.erase(&copy);
   --counts_.copies;
   counts_.bytes -= BlockBytes(copy.bytes_);
-  // Whatever reads the block was submitted before; a block that is lost is freed for nothing.
+  // All readers of the block were submitted before; freeing a lost block has no effect.
   if (!is_closed_) memory_.Free(copy.block_);
   copy.block_ = 0;
   copy.charge_ = Account::Charge();
@@ -458,7 +458,7 @@ DeviceCopies::FormUse DeviceCopies::TakeForm(const Use& copy, const FormKey& key
   using State = DeviceForm::State;
   std::shared_ptr<DeviceForm> form;
   {
-    // Whoever lets go of the last one needs the lock.
+    // Declared before the lock: releasing the last reference acquires it.
     const std::shared_ptr<PlacedBytes> tensor = copy.copy_->tensor_.lock();
     MutexLock lock(&mutex_);
     std::vector<std::shared_ptr<DeviceForm>>& forms = copy.copy_->forms_;
@@ -490,7 +490,7 @@ DeviceCopies::FormUse DeviceCopies::TakeForm(const Use& copy, const FormKey& key
   return {};
 }
 
-// The one that was wanted once and longest ago.
+// Forgets the form that was requested once, longest ago.
 void DeviceCopies::ForgetWanted(std::vector<std::shared_ptr<DeviceForm>>& forms) {
   auto oldest = forms.end();
   for (auto one = forms.begin(); one != forms.end(); ++one) {
@@ -549,7 +549,7 @@ void DeviceCopies::OutdateForms(DeviceCopy& copy) {
   }
 }
 
-// Whatever uses the block was submitted before.
+// All users of the block were submitted before.
 void DeviceCopies::DropForm(DeviceForm& form) {
   form.is_gone = true;
   if (form.block == 0) return;
@@ -597,7 +597,7 @@ bool DeviceCopies::GiveUpOneOf(const Account& account) {
     std::shared_ptr<DeviceCopy> copy;
     std::shared_ptr<PlacedBytes> tensor;
   };
-  // Whoever lets go of the last one needs the lock.
+  // Declared before the lock: releasing the last reference acquires it.
   std::vector<Held> held;
   {
     MutexLock lock(&mutex_);
@@ -630,7 +630,7 @@ void DeviceCopies::Allocate(Making making) {
   if (to_write_back != nullptr) {
     return to_write_back->BringToHost([self = shared_from_this(), making = std::move(making)](
                                           const absl::Status& status) mutable {
-      // What is lost needs no room any more.
+      // Lost bytes need no memory.
       const bool is_gone = absl::IsFailedPrecondition(status) && --making.tries > 0;
       status.ok() || is_gone ? self->Allocate(std::move(making)) : self->Finish(making, status);
     });
@@ -674,7 +674,7 @@ absl::Status DeviceCopies::MakeRoom(int64_t bytes, std::shared_ptr<PlacedBytes>&
 
 absl::Status DeviceCopies::FindOldest(int64_t bytes, std::shared_ptr<DeviceCopy>& oldest,
                                       std::shared_ptr<PlacedBytes>& tensor) {
-  // Whoever lets go of the last one needs the lock.
+  // Declared before the lock: releasing the last reference acquires it.
   std::vector<std::shared_ptr<const void>> passed;
   MutexLock lock(&mutex_);
   if (is_closed_) return absl::UnavailableError("the server is stopping");
@@ -692,7 +692,7 @@ absl::Status DeviceCopies::FindOldest(int64_t bytes, std::shared_ptr<DeviceCopy>
     oldest = found->weak_from_this().lock();
     tensor = found->tensor_.lock();
     if (oldest != nullptr && tensor != nullptr) return absl::OkStatus();
-    // It is about to go with its tensor.
+    // It is about to be destroyed with its tensor.
     Drop(*found);
     passed.push_back(std::move(oldest));
     passed.push_back(std::move(tensor));
@@ -716,7 +716,7 @@ void DeviceCopies::Fill(Making making, DeviceBlock block) {
     MutexLock lock(&mutex_);
     is_closed = is_closed_;
     copy.block_ = block;
-    // Where the block is of an earlier generation, the Write fails.
+    // If the block is of an earlier generation, the Write fails.
     copy.generation_ = is_closed ? 0 : memory_.generation();
     copy.charge_ = std::move(making.charge);
     resident_.insert(&copy);
@@ -769,7 +769,7 @@ bool DeviceCopies::Has(const DeviceCopy& copy) const {
   return HasLocked(copy);
 }
 
-// The block may be freed as soon as this returns: the device reads it before.
+// The block may be freed once this returns, because the device executes the read first.
 bool DeviceCopies::Read(const DeviceCopy& copy, int64_t offset, absl::Span<std::byte> to,
                         DeviceMemory::Done& done) {
   MutexLock lock(&mutex_);

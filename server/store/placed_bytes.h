@@ -1,12 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Bytes of a tensor that lie in memory of the host, in memory of devices, or in several of these
-// places at once: which of them have what was written last, and how the others get it.
-//
-// A place is current where its bytes are those that were written last. Whoever writes has the right
-// to do so at one place, and makes the others outdated; products that write at the same place share
-// the right, and others wait for it. Whoever reads has the bytes brought to where it reads, and
-// waits for no writer: it gets the elements of before or of after.
+// Bytes of a tensor in host memory, in memory of devices, or in several of these places: tracks
+// which places are up to date, and updates the others. A place is current if it has the bytes
+// written last. A writer needs the right to write at one place, and outdates the others; products
+// that write at the same place share the right, and others wait for it. A reader has the bytes
+// brought to its place and does not wait for writers: each element is from before or after a write.
 #pragma once
 
 #include <cstddef>
@@ -33,16 +31,15 @@ namespace gemmd {
 
 class SharedMemory;  // server/crossing/shared_memory.h
 
-// Memory of the host for the bytes of a tensor: where SharedMemory has tensors, in that, as long as
-// there is room. It reads as zeros until it is written, and goes back to the system at once.
+// Host memory for the bytes of a tensor: in SharedMemory if that holds tensors and has room. Reads
+// as zeros until written, and is returned to the system at once.
 class HostMemory {
  public:
-  // From so many bytes on, memory of the process's own is mapped for itself: the pages are there
-  // only once they are touched.
+  // From this size on, private memory is mapped separately: pages are allocated when touched.
   static constexpr int64_t kMappedBytes = int64_t{1} << 20;
 
-  // Aligned to 64 bytes at least. What is for workers lies in SharedMemory, wherever tensors are.
-  // Errors: ResourceExhausted.
+  // Aligned to at least 64 bytes. Memory for workers is in SharedMemory, regardless of where
+  // tensors are. Errors: ResourceExhausted.
   static absl::StatusOr<HostMemory> Allocate(int64_t bytes, bool is_for_workers = false);
 
   HostMemory() = default;
@@ -50,8 +47,8 @@ class HostMemory {
   HostMemory& operator=(HostMemory&& other) noexcept;
   ~HostMemory();
 
-  // Gives the pages back to the system; the memory reads as zeros again. False where it is not
-  // mapped for itself, and nothing has changed.
+  // Returns the pages to the system; the memory reads as zeros again. Returns false, without any
+  // change, if the memory is not mapped separately.
   bool Clear() const;
 
   std::byte* data() const { return data_; }
@@ -60,7 +57,7 @@ class HostMemory {
  private:
   HostMemory(std::byte* data, int64_t bytes) : data_(data), bytes_(bytes) {}
 
-  SharedMemory* shared() const;  // What the memory is of; null where that is none.
+  SharedMemory* shared() const;  // The SharedMemory that it is from, or null.
 
   std::byte* data_ = nullptr;
   int64_t bytes_ = 0;
@@ -70,80 +67,81 @@ class DeviceCopies;
 class DeviceCopy;
 struct DeviceForm;
 
-// What is derived, and from which part of the tensor.
+// Identifies derived data, and the part of the tensor that it is derived from.
 struct FormKey {
   uint32_t form = 0;  // DerivedOperand::form.
   int64_t bytes = 0;
-  int64_t offset = 0;  // Where the part begins in the tensor's bytes.
+  int64_t offset = 0;  // Offset of the part in the tensor's bytes.
   MatrixLayout layout;
   int64_t matrices = 1;
 
   friend bool operator==(const FormKey&, const FormKey&) = default;
 };
 
-// Held by shared pointers alone. Locked before any DeviceCopies. Threads: any.
+// Always owned by shared pointers. Lock order: before any DeviceCopies. Threads: any.
 class PlacedBytes : public std::enable_shared_from_this<PlacedBytes> {
  public:
-  // A device's memory; null: memory of the host.
+  // Memory of a device; null: host memory.
   using Place = const DeviceCopies*;
   using Done = absl::AnyInvocable<void(const absl::Status&) &&>;
   using Taken = absl::AnyInvocable<void() &&>;
 
-  // Memory of the host is always there; what is in it may be outdated, or nothing at all.
+  // Host memory always exists, but may be outdated or empty.
   std::byte* host() const { return host_.data(); }
   int64_t bytes() const { return host_.bytes(); }
 
-  // Calls `done` once, from any thread, perhaps before this returns, once memory of the host has
-  // what was written before the call. Errors: FailedPrecondition, "tensor lost: ...", where no
-  // place has it, and those of DeviceMemory::Read.
+  // Calls `done` once, from any thread, possibly before this returns, when host memory has
+  // everything written before the call. Errors: FailedPrecondition, "tensor lost: ...", if no place
+  // has it, and those of DeviceMemory::Read.
   void BringToHost(Done done) ABSL_LOCKS_EXCLUDED(mutex_);
 
-  // Copies the bytes from `offset` on to memory of the caller, which stays until `done` is called;
-  // the rest of a tensor that is on a device alone stays there. Errors: as BringToHost.
+  // Copies the bytes from `offset` on to the caller's memory, which must stay valid until `done` is
+  // called; the rest of a tensor that is only on a device stays there. Errors: those of
+  // BringToHost.
   void Read(int64_t offset, absl::Span<std::byte> to, Done done) ABSL_LOCKS_EXCLUDED(mutex_);
 
-  // Gives the host's pages and room back where a device has the bytes; whoever needs them on the
-  // host later has them read from there, and room taken for them. For the only one who holds the
-  // bytes: nobody else looks at memory of the host. False where it is not possible now; otherwise
-  // EndLeavingHost is to be called, which takes a while, and readers wait until then.
+  // Gives back the host's pages and their charge if a device has the bytes; later host readers read
+  // them from the device, and charge them again. Only for the sole holder of the bytes, so that
+  // nobody else accesses host memory. Returns false if impossible now; otherwise call
+  // EndLeavingHost, which takes a while; readers wait until then.
   bool BeginLeavingHost() ABSL_LOCKS_EXCLUDED(mutex_);
   void EndLeavingHost() ABSL_LOCKS_EXCLUDED(mutex_);
 
-  // Calls `taken` once the caller has the right to write at the place: perhaps before this returns.
+  // Calls `taken` once the caller has the right to write at the place, possibly before this
+  // returns.
   void TakeWriting(Place place, Taken taken) ABSL_LOCKS_EXCLUDED(mutex_);
-  // The same where it need not be waited for; false where it must.
+  // The same without waiting; returns false if waiting is necessary.
   bool TakeWritingAtOnce(Place place) ABSL_LOCKS_EXCLUDED(mutex_);
-  // From now on the place alone is current. Whoever has the right calls it once the place has all
-  // bytes, and, on a device, keeps a use of the copy until EndWriting.
+  // From now on only this place is current. The holder of the right calls this once the place has
+  // all bytes and, on a device, keeps a use of the copy until EndWriting.
   void BeginWriting(Place place) ABSL_LOCKS_EXCLUDED(mutex_);
-  // Gives the right back. `has_begun`: BeginWriting was called. Where what was written is lost with
-  // its device before any product could complete, the host's bytes count again.
+  // Gives the right back. `has_begun`: BeginWriting was called. If the written bytes are lost with
+  // their device before any product could complete, the host's bytes become current again.
   void EndWriting(Place place, bool has_begun, bool is_ok) ABSL_LOCKS_EXCLUDED(mutex_);
 
-  // Which bytes these are. While nobody has begun to write, the edition stays the same; each writer
-  // makes two of it, with its begin and with its end.
+  // A version of the bytes. Each writer changes it twice, at its begin and at its end.
   struct Edition {
     int64_t number = 0;
-    bool is_settled = true;  // Nobody writes.
+    bool is_settled = true;  // No writer is active.
   };
   Edition edition() const ABSL_LOCKS_EXCLUDED(mutex_);
 
   bool is_on_host() const ABSL_LOCKS_EXCLUDED(mutex_);
-  // No place is current: the only one was on a device that lost it.
+  // Whether no place is current: the only current copy was on a device that lost it.
   bool is_lost() const ABSL_LOCKS_EXCLUDED(mutex_);
   // Whether the device of this name has a copy.
   bool is_on(std::string_view device) const ABSL_LOCKS_EXCLUDED(mutex_);
-  // A device that has a copy; null where none has.
+  // A device that has a copy; null if none has.
   std::shared_ptr<DeviceCopies> FindDevice() const ABSL_LOCKS_EXCLUDED(mutex_);
   // Names of devices that have a copy.
   std::vector<std::string> Devices() const ABSL_LOCKS_EXCLUDED(mutex_);
 
-  // What copies on devices are charged to; null where nobody bounds them. Threads: any.
+  // The account charged for copies on devices; null if unlimited. Threads: any.
   virtual Account* device_account() const { return nullptr; }
 
-  // For DeviceCopies alone: the copy there, made where there is none yet.
+  // Only for DeviceCopies: returns the copy there, creating it if there is none.
   std::shared_ptr<DeviceCopy> CopyOn(DeviceCopies& place) ABSL_LOCKS_EXCLUDED(mutex_);
-  // Frees the copy's memory. It is needed where it is the only current place, or in use.
+  // Frees the copy's memory, unless it is the only current place or in use.
   enum class Leaving : uint8_t { kGone, kInUse, kIsOnlyPlace };
   Leaving GiveUp(DeviceCopies& place, DeviceCopy& copy) ABSL_LOCKS_EXCLUDED(mutex_);
 
@@ -151,18 +149,18 @@ class PlacedBytes : public std::enable_shared_from_this<PlacedBytes> {
   explicit PlacedBytes(HostMemory host) : host_(std::move(host)) {}
   ~PlacedBytes() = default;
 
-  // Memory of the host has other bytes than before: what was derived from it is of no use. Called
-  // without the lock, before anybody is told.
+  // Host memory has changed, so data derived from it is invalid. Called without the lock, before
+  // readers are notified.
   virtual void DropForms() {}
-  // The account's room for the bytes in memory of the host. Where there is room, or has been taken,
-  // taking it does nothing. Errors: ResourceExhausted.
+  // Charges the account for the bytes in host memory; no effect if already charged. Errors:
+  // ResourceExhausted.
   virtual absl::Status TakeRoom() { return absl::OkStatus(); }
   virtual void GiveRoomBack() {}
 
  private:
   using Copies = absl::flat_hash_map<const DeviceCopies*, std::shared_ptr<DeviceCopy>>;
 
-  // Waits for the bytes as they were at this count of changes, or later ones.
+  // Waits for the bytes of this version or a later one.
   struct Reader {
     int64_t version = 0;
     Done done;
@@ -172,18 +170,18 @@ class PlacedBytes : public std::enable_shared_from_this<PlacedBytes> {
     Taken taken;
   };
 
-  // What is to be told to whom, without the lock.
+  // Callbacks to run without the lock.
   using Answers = std::vector<std::pair<Done, absl::Status>>;
   static void Tell(Answers answers);
 
   bool MayWrite(Place place) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   bool IsCurrentOnDevice() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // Answers those who wait for the host's bytes, or has the bytes read for them.
+  // Answers readers that wait for the host's bytes, or starts a read for them.
   void ServeReaders(Answers& answers) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void AnswerReaders(const absl::Status& status, Answers& answers)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   bool StartReading() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // Reads where a device has what was written last; otherwise false, and `done` is as it was.
+  // Starts a read if a device is current; otherwise returns false and leaves `done` unchanged.
   bool ReadOnDevice(int64_t offset, absl::Span<std::byte> to, DeviceMemory::Done& done)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void ReadOnHost(int64_t offset, absl::Span<std::byte> to, Done done) ABSL_LOCKS_EXCLUDED(mutex_);
@@ -195,30 +193,29 @@ class PlacedBytes : public std::enable_shared_from_this<PlacedBytes> {
   const HostMemory host_;
   mutable Mutex mutex_;
   Copies copies_ ABSL_GUARDED_BY(mutex_);
-  int64_t version_ ABSL_GUARDED_BY(mutex_) = 0;  // Changes with the begin and the end of writing.
+  int64_t version_ ABSL_GUARDED_BY(mutex_) = 0;  // Incremented at the begin and end of writing.
   bool is_on_host_ ABSL_GUARDED_BY(mutex_) = true;
-  // Whether the host was current when those who write now began, none of whom has completed.
+  // Whether the host was current when the active writers began, and none of them has completed.
   bool was_on_host_ ABSL_GUARDED_BY(mutex_) = false;
 
   std::vector<Reader> readers_ ABSL_GUARDED_BY(mutex_);
   bool is_reading_ ABSL_GUARDED_BY(mutex_) = false;
-  int64_t read_version_ ABSL_GUARDED_BY(mutex_) = 0;  // When the reading began.
+  int64_t read_version_ ABSL_GUARDED_BY(mutex_) = 0;  // version_ when the read began.
 
   Place written_at_ ABSL_GUARDED_BY(mutex_) = nullptr;
-  int writers_ ABSL_GUARDED_BY(mutex_) = 0;  // They have the right.
-  int begun_ ABSL_GUARDED_BY(mutex_) = 0;    // Those of them who write.
+  int writers_ ABSL_GUARDED_BY(mutex_) = 0;  // Writers that have the right.
+  int begun_ ABSL_GUARDED_BY(mutex_) = 0;    // Writers that have begun.
   std::deque<Writer> waiting_writers_ ABSL_GUARDED_BY(mutex_);
 };
 
-// Copies of tensors in the memory of one device: made when a product first needs them or leaves its
-// result there, and evicted when another one needs the room. A copy that is the only current one is
-// written back to memory of the host first.
-//
-// A copy has forms: what kernels derive from it, in blocks of their own. They count as copies do,
-// take no room from those, and go first where one is to be made; and with their copy.
+// Copies of tensors in the memory of one device: created when a product first needs them or leaves
+// its result there, and evicted when another copy needs the space. The only current copy is written
+// back to host memory first. A copy has forms: data that kernels derive from it, in separate
+// blocks. Forms are charged like copies, never displace copies, and are evicted before copies, or
+// with their copy.
 class DeviceCopies : public std::enable_shared_from_this<DeviceCopies> {
  public:
-  // A copy is not given up while somebody uses it. Movable. Threads: one at a time.
+  // Keeps a copy from eviction. Movable. Not thread-safe.
   class Use {
    public:
     Use() = default;
@@ -238,22 +235,22 @@ class DeviceCopies : public std::enable_shared_from_this<DeviceCopies> {
   };
   using Done = absl::AnyInvocable<void(absl::StatusOr<Use>) &&>;
 
-  // A form that one job reads, or makes. It is not given up before EndForm.
+  // A form that one job reads or makes. It is not evicted before EndForm.
   struct FormUse {
-    std::shared_ptr<DeviceForm> form = {};  // Null: there is none for the job.
+    std::shared_ptr<DeviceForm> form = {};  // Null: the job has no form.
     DeviceBlock block = 0;
-    bool is_made = false;  // Otherwise the job makes it.
+    bool is_made = false;  // If false, the job makes it.
   };
 
   struct Counts {
     int64_t copies = 0;
     int64_t forms = 0;
-    int64_t bytes = 0;  // Of both.
+    int64_t bytes = 0;  // Bytes of copies and forms.
     // Since the start:
-    int64_t hits = 0;          // The copy was there.
-    int64_t made = 0;          // It had to be made.
-    int64_t evictions = 0;     // It was given up for another one,
-    int64_t written_back = 0;  // and had to be written to memory of the host for that.
+    int64_t hits = 0;          // Copies found.
+    int64_t made = 0;          // Copies created.
+    int64_t evictions = 0;     // Copies evicted for another one,
+    int64_t written_back = 0;  // evicted copies written back to host memory.
   };
 
   // Borrows the memory until Close. `device` is the device's name.
@@ -262,49 +259,49 @@ class DeviceCopies : public std::enable_shared_from_this<DeviceCopies> {
 
   const std::string& device() const { return device_; }
 
-  // The memory is about to go: it is not used any more, and nothing is brought.
+  // The memory is about to be destroyed: stops using it.
   void Close() ABSL_LOCKS_EXCLUDED(mutex_);
 
-  // Calls `done` once, from any thread, perhaps before this returns: with a use of the copy, or why
-  // there is none. Errors: ResourceExhausted where there is no room beside copies that are used, or
-  // the owner of the bytes may have no more of devices,
-  // FailedPrecondition where the bytes are lost, and those of DeviceMemory. Threads: any.
+  // Calls `done` once, from any thread, possibly before this returns, with a use of the copy or an
+  // error. Errors: ResourceExhausted if there is no space besides copies in use, or the owner's
+  // quota on devices is exhausted; FailedPrecondition if the bytes are lost; those of DeviceMemory.
+  // Threads: any.
   void Bring(const std::shared_ptr<PlacedBytes>& bytes, Done done) ABSL_LOCKS_EXCLUDED(mutex_) {
     BringAs(bytes, /*is_new=*/false, std::move(done));
   }
-  // The same for bytes that nobody has written yet, or can find: they are zeros.
+  // The same for new bytes that nobody else can find yet: they are zeros.
   void MakeNew(const std::shared_ptr<PlacedBytes>& bytes, Done done) ABSL_LOCKS_EXCLUDED(mutex_) {
     BringAs(bytes, /*is_new=*/true, std::move(done));
   }
 
-  // A use of the copy where it is there; of no block where it is not.
+  // A use of the copy if the device has it; otherwise a use without a block.
   Use TakeAtOnce(PlacedBytes& bytes) ABSL_LOCKS_EXCLUDED(mutex_);
 
-  // A form of a copy that is in use. Memory is taken for it from the second call on, since many
-  // operands are used once, and only where there is room beside all copies. None while it is not
-  // there yet or another job makes it, and none of a copy with kMaxForms others.
+  // A form of a copy in use. Memory is allocated from the second call on, because many operands are
+  // used once, and only if there is space besides all copies. Returns none while memory is pending
+  // or another job makes the form, or if the copy has kMaxForms other forms.
   FormUse TakeForm(const Use& copy, const FormKey& key) ABSL_LOCKS_EXCLUDED(mutex_);
-  // The job has ended. `is_made`: it has made the form, or found it made.
+  // Call when the job has ended. `is_made`: the form is valid.
   void EndForm(FormUse use, bool is_made) ABSL_LOCKS_EXCLUDED(mutex_);
-  // The bytes change: what was made of them, or is being made, is outdated.
+  // The bytes change: outdates all forms of the copy, including those being made.
   void OutdateForms(DeviceCopy& copy) ABSL_LOCKS_EXCLUDED(mutex_);
   static constexpr size_t kMaxForms = 8;
 
-  // Whether the copy is there, as far as is known.
+  // Whether the device has the copy, as far as known.
   bool Has(const DeviceCopy& copy) const ABSL_LOCKS_EXCLUDED(mutex_);
-  // Reads the copy from `offset` on where it is there, as DeviceMemory::Read does; false where it
-  // is not, and `done` is as it was.
+  // Reads the copy from `offset` on, as DeviceMemory::Read does; returns false and leaves `done`
+  // unchanged if the device does not have it.
   bool Read(const DeviceCopy& copy, int64_t offset, absl::Span<std::byte> to,
             DeviceMemory::Done& done) ABSL_LOCKS_EXCLUDED(mutex_);
-  // Compresses on the device, as DeviceMemory::Compress does; false where that is about to go.
+  // Compresses on the device, as DeviceMemory::Compress does; returns false if closed.
   bool Compress(const CompressTask& task, DeviceMemory::CompressDone done)
       ABSL_LOCKS_EXCLUDED(mutex_);
-  // False where somebody uses it.
+  // Returns false if the copy is in use.
   bool DropUnused(DeviceCopy& copy) ABSL_LOCKS_EXCLUDED(mutex_);
 
   Counts counts() const ABSL_LOCKS_EXCLUDED(mutex_);
 
-  // Another number once the device may have lost what was in its memory.
+  // Changes once the device may have lost its memory.
   uint64_t generation() const ABSL_LOCKS_EXCLUDED(mutex_) {
     MutexLock lock(&mutex_);
     return is_closed_ ? 0 : memory_.generation();
@@ -314,45 +311,45 @@ class DeviceCopies : public std::enable_shared_from_this<DeviceCopies> {
   friend class DeviceCopy;
   using Waiters = std::vector<Done>;
 
-  // A copy that is being made.
+  // A copy being created.
   struct Making {
     std::shared_ptr<DeviceCopy> copy;
     std::shared_ptr<PlacedBytes> bytes;
     bool is_new = false;
     int tries = kTries;
-    Account::Charge charge = {};  // To the bytes' own account, where there is one.
+    Account::Charge charge = {};  // Charge to the bytes' own account, if any.
   };
-  // Tries it so often: what was freed for it may be on its way.
+  // Max attempts: memory freed for the copy may not be available yet.
   static constexpr int kTries = 100;
 
   void BringAs(const std::shared_ptr<PlacedBytes>& bytes, bool is_new, Done done)
       ABSL_LOCKS_EXCLUDED(mutex_);
   void Allocate(Making making) ABSL_LOCKS_EXCLUDED(mutex_);
-  // Gives up copies of the same account, those that were used least recently first, until it has
-  // room for this one. What is nowhere else stays.
+  // Evicts copies of the same account, least recently used first, until its quota suffices for this
+  // copy. Keeps copies that exist nowhere else.
   absl::Status Charge(Making& making) ABSL_LOCKS_EXCLUDED(mutex_);
   bool GiveUpOneOf(const Account& account) ABSL_LOCKS_EXCLUDED(mutex_);
   void Fill(Making making, DeviceBlock block) ABSL_LOCKS_EXCLUDED(mutex_);
   void Finish(const Making& making, const absl::Status& status) ABSL_LOCKS_EXCLUDED(mutex_);
-  // Gives up copies, those that were used least recently first, until all that are being made fit,
-  // or until it comes to one that has to be written to memory of the host before.
+  // Evicts copies, least recently used first, until all copies being created fit, or until the next
+  // one must first be written to host memory.
   absl::Status MakeRoom(int64_t bytes, std::shared_ptr<PlacedBytes>& to_write_back)
       ABSL_LOCKS_EXCLUDED(mutex_);
-  // The copy that is to go next, and what it is a copy of; null where there is room.
+  // The next copy to evict, and its tensor; null if there is enough space.
   absl::Status FindOldest(int64_t bytes, std::shared_ptr<DeviceCopy>& oldest,
                           std::shared_ptr<PlacedBytes>& tensor) ABSL_LOCKS_EXCLUDED(mutex_);
   DeviceCopy* LeastRecentlyUsed() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   bool HasLocked(const DeviceCopy& copy) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void Drop(DeviceCopy& copy) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // Takes the memory of a form; false where there is no room.
+  // Allocates the memory of a form; returns false if there is no space.
   bool BeginForm(const std::shared_ptr<DeviceForm>& form, Account* account)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void FinishForm(const std::shared_ptr<DeviceForm>& form, absl::StatusOr<DeviceBlock> block)
       ABSL_LOCKS_EXCLUDED(mutex_);
   static void ForgetWanted(std::vector<std::shared_ptr<DeviceForm>>& forms);
   void DropForm(DeviceForm& form) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // Gives up the least recently used of the idle forms; if `account` is not null, of those that it
-  // pays for. False if there is none.
+  // Evicts the least recently used idle form; if `account` is not null, among the forms charged to
+  // it. Returns false if there is none.
   bool GiveUpForm(const Account* account) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   DeviceMemory& memory_;
@@ -360,29 +357,30 @@ class DeviceCopies : public std::enable_shared_from_this<DeviceCopies> {
   mutable Mutex mutex_;
   bool is_closed_ ABSL_GUARDED_BY(mutex_) = false;
   int64_t last_turn_ ABSL_GUARDED_BY(mutex_) = 0;
-  int64_t promised_bytes_ ABSL_GUARDED_BY(mutex_) = 0;     // To copies that have no block yet.
-  int64_t promised_to_forms_ ABSL_GUARDED_BY(mutex_) = 0;  // Copies have that where they need it.
-  absl::flat_hash_set<DeviceCopy*> resident_ ABSL_GUARDED_BY(mutex_);  // Those with a block.
+  int64_t promised_bytes_ ABSL_GUARDED_BY(mutex_) =
+      0;  // Bytes reserved for copies without a block.
+  int64_t promised_to_forms_ ABSL_GUARDED_BY(mutex_) =
+      0;  // Bytes reserved for forms; copies may take them.
+  absl::flat_hash_set<DeviceCopy*> resident_ ABSL_GUARDED_BY(mutex_);  // Copies with a block.
   Counts counts_ ABSL_GUARDED_BY(mutex_);
 };
 
-// What a kernel derives from a copy, once the copy has been used for it. All of it is guarded by
-// the lock of the copy's owner.
+// Data that a kernel derives from a copy. Guarded by the lock of the copy's owner.
 struct DeviceForm {
   enum class State : uint8_t { kWanted, kAllocating, kEmpty, kBeingMade, kMade };
 
   const FormKey key;
   State state = State::kWanted;
-  DeviceBlock block = 0;  // From kEmpty on.
+  DeviceBlock block = 0;  // Set from kEmpty on.
   Account::Charge charge = {};
   int64_t turn = 0;
   int users = 0;
-  bool is_gone = false;      // Its copy does not have it any longer.
-  bool is_outdated = false;  // What is being made is of earlier bytes.
+  bool is_gone = false;      // Removed from its copy.
+  bool is_outdated = false;  // The form being made is from outdated bytes.
 };
 
-// The copy of one tensor on one device, which the tensor keeps. What changes is guarded by the lock
-// of its owner.
+// The copy of one tensor on one device, owned by the tensor. Mutable members are guarded by the
+// lock of its DeviceCopies.
 class DeviceCopy : public std::enable_shared_from_this<DeviceCopy> {
  public:
   DeviceCopy(std::shared_ptr<DeviceCopies> owner, std::weak_ptr<PlacedBytes> tensor, int64_t bytes)
@@ -398,13 +396,13 @@ class DeviceCopy : public std::enable_shared_from_this<DeviceCopy> {
   const std::shared_ptr<DeviceCopies> owner_;
   const std::weak_ptr<PlacedBytes> tensor_;
   const int64_t bytes_;
-  DeviceBlock block_ = 0;  // Once it is filled.
+  DeviceBlock block_ = 0;  // Set once filled.
   uint64_t generation_ = 0;
-  Account::Charge charge_;  // While there is a block.
-  int64_t turn_ = 0;        // When it was used last, counted in uses.
+  Account::Charge charge_;  // Held while there is a block.
+  int64_t turn_ = 0;        // Time of the last use, counted in uses.
   int users_ = 0;
   bool is_being_made_ = false;
-  bool is_promised_ = false;  // It counts in promised_bytes_.
+  bool is_promised_ = false;  // Included in promised_bytes_.
   DeviceCopies::Waiters waiters_;
   std::vector<std::shared_ptr<DeviceForm>> forms_;
 };

@@ -24,7 +24,7 @@ std::unique_ptr<ProductTensors> ProductTensors::In(
   return std::unique_ptr<ProductTensors>(new ProductTensors(store, std::move(session)));
 }
 
-// One after the other they would each wait for the store.
+// Ended together: each separate End would wait for the store's lock.
 ProductTensors::~ProductTensors() {
   const std::array uses = {&parts_[0].use, &parts_[1].use, &parts_[2].use, &d_use_};
   store_.End(uses);
@@ -88,7 +88,7 @@ Source ProductTensors::SourceOf(OperandRole operand) {
   Source source;
   if (part.bytes == 0) return source;
   const Piece whole(part.use->bytes->host() + part.offset, static_cast<size_t>(part.bytes));
-  // A matrix in two pieces is put together elsewhere before the launch.
+  // A matrix in two pieces is assembled elsewhere before the launch.
   const bool is_copied = operand == OperandRole::kC && is_in_place() && part.bytes > 1;
   const size_t first = is_copied ? whole.size() / 2 : whole.size();
   part.pieces = {whole.first(first), whole.subspan(first)};
@@ -122,8 +122,8 @@ void ProductTensors::MarkStaying(Problem& problem) const {
   problem.b_stays = read(OperandRole::kB) != nullptr;
 }
 
-// What D overwrites comes with D. Where several products run as one, a matrix may be made of those
-// of all of them.
+// A tensor that D overwrites is handled with D. If several products run as one, a matrix may be
+// assembled from all of theirs.
 bool ProductTensors::IsReadAlone(const Part& part, const Source& source) const {
   return part.bytes > 0 && source.pieces.data() == part.pieces.data() &&
          part.use.tensor() != d_use_.tensor();
@@ -316,7 +316,7 @@ void ProductTensors::BringToHost(absl::AnyInvocable<void(const absl::Status&) &&
 }
 
 bool ProductTensors::is_unchanged() const {
-  // The job's own writing has made two editions.
+  // The job's own write changed the edition twice.
   const auto is_same = [](const TensorBytes& bytes, PlacedBytes::Edition before, bool was_written) {
     const PlacedBytes::Edition now = bytes.edition();
     return before.is_settled && now.is_settled &&
@@ -333,7 +333,7 @@ bool ProductTensors::is_unchanged() const {
 OperandForm ProductTensors::TakeForm(const Source& source, const MatrixLayout& layout,
                                      const DerivedOperand& derived) {
   for (Part& part : parts_) {
-    // One part is A and B where both are the same source.
+    // A and B share a part if both are the same source.
     if (!IsReadAlone(part, source) || part.form.form != nullptr) continue;
     part.form = store_.TakeForm(
         part.use,
@@ -357,8 +357,8 @@ void ProductTensors::TakeFormsOn(DeviceCopies& copies, Job& job) {
                         const MatrixLayout& layout, FormPlace& place) {
     Part& part = At(role);
     const bool is_whole = source.block != 0 && part.copy.block() == source.block;
-    // What a kernel makes of a sparse A is read beside the values in their tensor, which somebody
-    // else may overwrite between the two.
+    // The form of a sparse A is used together with the values in the tensor, which somebody may
+    // overwrite in between.
     if (!is_whole || layout.is_sparse()) return;
     const absl::StatusOr<DerivedOperand> derived = job.kernel->derived(job.problem, operand);
     if (!derived.ok() || derived->bytes == 0) return;
@@ -400,18 +400,18 @@ absl::StatusOr<std::optional<TensorState>> ProductTensors::Finish(bool is_ok) {
 
 namespace {
 
-// The members of a joined job with their tensors at a device, if all of them are there already:
-// what has to be moved, or waited for, would keep the others waiting.
+// The members of a joined job whose tensors are all on a device already: moving tensors, or
+// waiting, would delay the other members.
 class BroughtJobs {
  public:
-  // The job has members. `place` is null where the device reads memory of the host. Null where a
-  // tensor is not there, or others have the right to overwrite it elsewhere; nothing is taken then.
+  // The job has members. `place` is null if the device reads host memory. Returns null, without any
+  // effect, if a tensor is not there, or others have the right to overwrite it elsewhere.
   static std::unique_ptr<BroughtJobs> TakeAtOnce(DeviceCopies* place, const Job& job);
 
-  // What the device is to do, which borrows this.
+  // The job for the device; borrows this object.
   Job TakeJob();
 
-  // It has ended: adds how each member did. Once.
+  // Call once when the job has ended: adds the outcome of each member.
   void End(JobOutcome& outcome);
 
  private:
@@ -438,7 +438,7 @@ bool BroughtJobs::TakeAll(DeviceCopies* place, const Job& job) {
   bool are_there = true;
   for (const Job* const one : job.members) {
     Job& member = members_.emplace_back(*one);
-    // What all of them read is brought once.
+    // An operand shared by all members is brought once.
     for (const OperandRole role : kMatrixRoles) {
       if (one != &first && IsSamePlace(member[role], first[role])) {
         member[role] = members_.front()[role];
@@ -461,7 +461,7 @@ bool BroughtJobs::TakeAll(DeviceCopies* place, const Job& job) {
   return false;
 }
 
-// An operand of all is the first one's.
+// A shared operand is taken from the first member.
 Job BroughtJobs::TakeJob() {
   Job job = joined_->job();
   ProductTensors* const first = members_.front().tensors;
@@ -498,9 +498,9 @@ ResidentDevice::~ResidentDevice() {
     MutexLock lock(&mutex_);
     is_stopping_ = true;
   }
-  // Tensors that outlive the device free nothing there.
+  // Tensors that outlive the device must not free memory there.
   if (copies_ != nullptr) copies_->Close();
-  // Another device's thread may have brought a tensor here whose job has ended meanwhile.
+  // A thread of another device may have brought a tensor here for a job that has ended meanwhile.
   MutexLock lock(&mutex_);
   mutex_.Await([this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return on_their_way_.empty(); });
 }
@@ -535,7 +535,7 @@ void ResidentDevice::SubmitJoined(const Job& job, Done done) {
       });
 }
 
-// Each member by itself, as if it had never been joined.
+// Submits each member separately, as if never joined.
 void ResidentDevice::SubmitApart(const Job& job, Done done) {
   auto apart = std::make_shared<Apart>();
   apart->left = job.members.size();
@@ -588,7 +588,7 @@ void ResidentDevice::SubmitBrought(std::unique_ptr<Bringing> bringing, const abs
   bool is_aborted = false;
   {
     MutexLock lock(&mutex_);
-    // It may have been aborted since the last look, when the device did not know it yet.
+    // The job may have been aborted before the device knew it.
     is_aborted = on_their_way_[id];
   }
   if (is_aborted) device_->Abort(id);

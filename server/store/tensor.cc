@@ -70,8 +70,8 @@ absl::StatusOr<std::shared_ptr<TensorBytes>> TensorBytes::Allocate(
   const auto give_back = [background, freed_at_once_bytes](TensorBytes* tensor) {
     std::unique_ptr<TensorBytes> owned(tensor);
     if (owned->bytes() <= freed_at_once_bytes) return;
-    // The room is free at once for whoever comes next: the system takes memory back many times
-    // faster than anybody can fill it.
+    // The charge is released at once: the system reclaims memory many times faster than it can be
+    // filled.
     owned->GiveRoomBack();
     background->Run([owned = std::move(owned)]() mutable { owned.reset(); });
   };
@@ -142,7 +142,7 @@ void KeptForms::MakeRoom(const Account& account, int64_t bytes) {
   if (account.free() >= bytes) return;
   struct Evictable {
     bool is_others;
-    int64_t last_use;  // As it was: it changes while others use the form.
+    int64_t last_use;  // A snapshot: it changes while others use the form.
     std::shared_ptr<KeptForm> form;
   };
   std::vector<Evictable> evictable;
@@ -156,7 +156,7 @@ void KeptForms::MakeRoom(const Account& account, int64_t bytes) {
   });
   for (Evictable& one : evictable) {
     Drop(one.form);
-    one.form = nullptr;  // Its room is free now, unless a product still uses it.
+    one.form = nullptr;  // Frees its memory, unless a product still uses it.
     if (account.free() >= bytes) return;
   }
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What a resident tensor is, its bytes, and what kernels of the host derive from them.
+// Resident tensors: specification, bytes, and the data that host kernels derive from them.
 #pragma once
 
 #include <atomic>
@@ -25,16 +25,16 @@ namespace gemmd {
 
 class KeptForm;
 
-// A matrix, or a batch of matrices of one shape that follow each other without a gap.
+// A matrix, or a batch of matrices of one shape without gaps in between.
 struct TensorSpec {
-  MatrixLayout layout;  // As it is stored.
+  MatrixLayout layout;  // The stored layout.
   int64_t matrices = 1;
-  std::vector<float> scale;  // None, one, or one for each row or column.
-  int64_t bytes = 0;         // What all matrices take, with the padding of the last line.
+  std::vector<float> scale;  // No factor, one, or one per row or column.
+  int64_t bytes = 0;         // Size of all matrices, with the padding of the last line.
 };
 
-// Completes the specification of a valid layout. Errors: InvalidArgument where the matrices take
-// 2^63 bytes or more.
+// Completes the specification of a valid layout. Errors: InvalidArgument if the matrices take 2^63
+// bytes or more.
 absl::StatusOr<TensorSpec> MakeTensorSpec(const MatrixLayout& layout, int64_t matrices,
                                           std::vector<float> scale);
 
@@ -45,16 +45,16 @@ struct Keeping {
   bool pinned = false;
 };
 
-// The bytes of a tensor, or of several tensors of one content. They are there as long as somebody
-// holds them: the session, a product, an answer that is being sent. Their room in memory of the
-// host is charged from the beginning, wherever they are: what leaves a device finds it, unless it
+// The bytes of a tensor, or of several tensors with the same content. They exist as long as
+// somebody holds them: the session, a product, an answer being sent. Host memory is charged from
+// the beginning, wherever the bytes are, so that copies evicted from a device have space, unless it
 // has been given back.
 class TensorBytes final : public PlacedBytes {
  public:
-  // Longer memory is given back to the system by the background: it takes a millisecond for 16 MiB.
+  // Larger memory is returned to the system in the background: 16 MiB take a millisecond.
   static constexpr int64_t kFreedAtOnceBytes = int64_t{16} << 20;
 
-  // Errors: ResourceExhausted where the account or the machine has no room.
+  // Errors: ResourceExhausted if the account or the machine has no memory left.
   static absl::StatusOr<std::shared_ptr<TensorBytes>> Allocate(
       int64_t bytes, Account& account, const std::shared_ptr<ThreadPool>& background,
       int64_t freed_at_once_bytes = kFreedAtOnceBytes, bool is_for_workers = false);
@@ -62,27 +62,25 @@ class TensorBytes final : public PlacedBytes {
   int64_t charged_bytes() const ABSL_LOCKS_EXCLUDED(room_mutex_);
   Account* device_account() const override { return account_->on_devices(); }
 
-  // What kernels of the host derive from the bytes, and what they would have used once; made by
-  // KeptForms alone.
+  // Forms that host kernels derive from the bytes, and forms requested once; managed by KeptForms.
   Mutex forms_mutex;
   std::vector<std::shared_ptr<KeptForm>> forms ABSL_GUARDED_BY(forms_mutex);
   std::vector<FormKey> wanted_forms ABSL_GUARDED_BY(forms_mutex);
-  // What the forms take.
+  // Bytes of the forms.
   int64_t form_bytes() ABSL_LOCKS_EXCLUDED(forms_mutex);
   ~TensorBytes();
 
-  // The hash of the bytes, where they were hashed and nobody has changed them since. Guarded by the
-  // store's lock.
+  // The hash of the bytes, if they were hashed and not changed since. Guarded by the store's lock.
   std::optional<Sha256Digest> digest;
-  // Whether several tensors have had the bytes. Guarded by the store's lock.
+  // Whether several tensors share, or shared, the bytes. Guarded by the store's lock.
   bool are_shared = false;
-  // Whether memory of the host gives the bytes up as soon as a device has them. Guarded by the
-  // store's lock.
+  // Whether host memory is given back as soon as a device has the bytes. Guarded by the store's
+  // lock.
   bool shall_leave_host = false;
 
  private:
   TensorBytes(HostMemory host, Account& account, Account::Charge charge);
-  // Whoever uses a form keeps it, and nobody else gets it.
+  // Current users keep their form, but no new user gets it.
   void DropForms() override ABSL_LOCKS_EXCLUDED(forms_mutex);
 
   absl::Status TakeRoom() override ABSL_LOCKS_EXCLUDED(room_mutex_);
@@ -93,25 +91,25 @@ class TensorBytes final : public PlacedBytes {
   Account::Charge charge_ ABSL_GUARDED_BY(room_mutex_);
 };
 
-// A tensor that is being made: its room is taken, and nobody can find it yet.
+// A tensor being created: its bytes are charged, but it cannot be found yet.
 struct TensorDraft {
   TensorSpec spec;
   Keeping keep;
   std::shared_ptr<TensorBytes> bytes;
-  Account::Charge charge;  // What it takes beside its bytes.
+  Account::Charge charge;  // Its overhead besides its bytes.
 };
 
-// Constant, but for its bytes.
+// Constant, except its bytes.
 struct Tensor {
   RandomId handle;
-  int64_t number = 0;  // Later ones have higher numbers.
-  std::string name;    // Empty where it has none.
+  int64_t number = 0;  // Increases with creation.
+  std::string name;    // Empty if it has none.
   TensorSpec spec;
   std::shared_ptr<TensorBytes> bytes;
-  Account::Charge charge;  // What it takes beside its bytes.
+  Account::Charge charge;  // Its overhead besides its bytes.
 };
 
-// Names the tensor where the status says that it is lost.
+// Adds the tensor's name to a "tensor lost" status.
 absl::Status WithName(const absl::Status& status, const Tensor& tensor);
 
 // Where the bytes of a tensor are.
@@ -120,7 +118,7 @@ struct TensorPlace {
   int64_t bytes = 0;
 };
 
-// A tensor at one moment.
+// A snapshot of a tensor's state.
 struct TensorState {
   std::shared_ptr<const Tensor> tensor;
   int64_t kept_bytes = 0;
@@ -132,7 +130,7 @@ struct TensorState {
   int64_t products = 0;
 };
 
-// One form. The tensor has it as long as it is valid, and a product as long as it uses it.
+// One form. Held by the tensor while it is valid, and by products while they use it.
 class KeptForm {
  public:
   KeptForm(const FormKey& key, std::weak_ptr<TensorBytes> tensor, const Account* account,
@@ -149,41 +147,41 @@ class KeptForm {
   const Account* const account_;  // For comparison only.
   const std::shared_ptr<TensorBytes> memory_;
   std::atomic<bool> is_made_ = false;
-  std::atomic<int64_t> last_use_ = 0;  // Counted in uses of all forms.
+  std::atomic<int64_t> last_use_ = 0;  // Time of the last use, counted in uses of all forms.
 };
 
-// A cache of what kernels of the host derive from tensors: a weight is widened or made dense once
-// and not for every product. Forms count in their session's account, and are dropped if a tensor
-// needs the room, if memory is short, and if the tensor's bytes change.
+// A cache of data that host kernels derive from tensors: a weight is widened or expanded once, not
+// for every product. Forms are charged to their session's account, and are dropped if a tensor
+// needs the space, if memory is short, or if the tensor's bytes change.
 class KeptForms {
  public:
-  // A tensor has so many forms at most: of its parts, and for several kernels.
+  // Max forms of a tensor, for all its parts and kernels.
   static constexpr size_t kMaxOfTensor = 8;
 
-  // `background` gives memory back.
+  // `background` returns memory to the system.
   explicit KeptForms(std::shared_ptr<ThreadPool> background) : background_(std::move(background)) {}
 
   struct Use {
-    std::shared_ptr<KeptForm> form;  // Null: it is not kept.
-    bool is_made = false;            // Otherwise the user makes it, and calls End.
+    std::shared_ptr<KeptForm> form;  // Null: no form is kept.
+    bool is_made = false;            // If false, the user makes it, and calls End.
   };
-  // A form is kept from the second use on: many tensors are used once. There is none where the
-  // account has no room, or where another user is making it. Threads: any.
+  // A form is kept from the second use on, because many tensors are used once. Returns none if the
+  // account has no space, or another user is making the form. Threads: any.
   Use Take(const std::shared_ptr<TensorBytes>& tensor, Account& account, const FormKey& key)
       ABSL_LOCKS_EXCLUDED(mutex_);
-  // The form is made, or never will be.
+  // Reports whether the form was made.
   void End(const std::shared_ptr<KeptForm>& form, bool is_made) ABSL_LOCKS_EXCLUDED(mutex_);
 
-  // Gives forms up where the account has less room than so many bytes: those that were used least
-  // recently, first the account's own.
+  // Drops forms, least recently used first and the account's own first, until the account has
+  // `bytes` free.
   void MakeRoom(const Account& account, int64_t bytes) ABSL_LOCKS_EXCLUDED(mutex_);
   void DropAll() ABSL_LOCKS_EXCLUDED(mutex_);
 
-  // What the forms that the account pays for take.
+  // Bytes of the forms charged to the account.
   int64_t BytesOf(const Account& account) const ABSL_LOCKS_EXCLUDED(mutex_);
 
  private:
-  // Those that are there.
+  // All existing forms.
   std::vector<std::shared_ptr<KeptForm>> All() const ABSL_LOCKS_EXCLUDED(mutex_);
   static void Drop(const std::shared_ptr<KeptForm>& form);
 

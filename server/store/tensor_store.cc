@@ -18,7 +18,7 @@
 namespace gemmd {
 namespace {
 
-// How often the store looks for what has expired.
+// How often the store checks for expired entries.
 constexpr absl::Duration kPause = absl::Milliseconds(250);
 
 absl::Status NoSuchTensor() {
@@ -27,15 +27,15 @@ absl::Status NoSuchTensor() {
       "has not ended");
 }
 
-// One peer may have so many times as many sessions as places are free, so that others find one.
+// A peer may have at most this many times as many sessions as there are free places, so that others
+// find one.
 constexpr int64_t kShare = 7;
 
-// Of what is due, the looks of one call, and of the store itself before it lets others have the
-// lock.
+// Max due entries checked by one call, and by the store itself before it releases the lock.
 constexpr int kLooksOfCall = 64;
 constexpr int kLooksAtOnce = 256;
 
-// No time is negative, and a lease may be as long as one likes.
+// Saturating sum: times are not negative, and a lease may be arbitrarily long.
 int64_t After(int64_t from_ns, int64_t span_ns) {
   return span_ns > kNever - from_ns ? kNever : from_ns + span_ns;
 }
@@ -57,14 +57,14 @@ absl::Status NoSuchSession() {
       "Tensors.OpenSession gave");
 }
 
-// Hashed by the thread that brings a chunk: more than it brings, so that a gap that has closed is
-// caught up with, and less than takes a gRPC thread 5 ms.
+// Max bytes hashed by the thread that writes a chunk: more than the chunk, to catch up after a gap
+// has closed, but less than 5 ms of a gRPC thread.
 constexpr int64_t kHashedByCaller = int64_t{3} << 19;
 
-// Hashed by the background at once, between other tasks.
+// Bytes hashed by the background at a time, between other tasks.
 constexpr int64_t kHashedByBackground = int64_t{8} << 20;
 
-// Bytes of a sparse tensor whose indices it looks at, likewise.
+// Bytes of a sparse tensor whose indices are checked at a time, likewise.
 constexpr int64_t kCheckedByBackground = int64_t{16} << 20;
 
 }  // namespace
@@ -75,8 +75,8 @@ std::string Session::IdOf(const Sha256Digest& digest) {
   return id;
 }
 
-// Holds what a change of the store leaves behind. It is freed, and those who wait are told, once
-// the store's lock is released: declare it before the lock.
+// Collects garbage and pending notifications of a change. They are processed once the store's lock
+// is released: declare it before the lock.
 struct TensorStore::Leftovers {
   Leftovers() = default;
   Leftovers(const Leftovers&) = delete;
@@ -85,7 +85,7 @@ struct TensorStore::Leftovers {
     for (const auto& upload : uploads) upload->End(NoSuchUpload());
   }
 
-  // The same words whether there never was such an upload, or it has expired.
+  // The same text whether the upload never existed or has expired.
   static absl::Status NoSuchUpload() {
     return absl::NotFoundError(
         "upload: got an unknown id, want that of an upload of this session whose lease has not "
@@ -132,7 +132,7 @@ void TensorStore::End(absl::Span<TensorUse* const> uses) {
     Session& session = *use->session_;
     EndUse(session, now_ns);
     const auto found = session.tensors.find((*use)->handle);
-    if (found == session.tensors.end()) continue;  // It was deleted or replaced meanwhile.
+    if (found == session.tensors.end()) continue;  // The tensor was deleted or replaced meanwhile.
     TensorEntry& entry = found->second;
     entry.used_ns = now_ns;
     NoteMayLeave(use->session_, entry);
@@ -206,7 +206,7 @@ absl::StatusOr<TensorDraft> TensorStore::MakeDraft(const Session& session, Tenso
                                                    Keeping keep,
                                                    std::shared_ptr<TensorBytes> bytes) {
   const auto scale_bytes = static_cast<int64_t>(spec.scale.size() * sizeof(float));
-  // What an upload takes on its way counts too: it is taken next.
+  // Includes the overhead of an upload, which is charged next.
   forms_.MakeRoom(*session.account, kTensorBytes + scale_bytes + Upload::kOverheadBytes +
                                         (bytes == nullptr ? spec.bytes : 0));
   TensorDraft draft;
@@ -338,7 +338,7 @@ absl::Status TensorStore::BeginProduct(absl::Span<const TensorUse* const> read,
           "d.tensor: got a tensor whose bytes were those of another one of the same hash, want "
           "one that was uploaded without a hash or made by a product");
     }
-    // Nobody shares the bytes from now on.
+    // The bytes cannot be shared from now on.
     bytes.digest.reset();
   }
   bool is_counted = written.tensor() == nullptr;
@@ -422,7 +422,7 @@ absl::StatusOr<TensorState> TensorStore::KeepAlive(const SessionUse& session,
     if (lease_ns) entry->lease_ns = LeaseOf(keep);
     if (pinned) entry->pinned = *pinned;
     entry->used_ns = clock_.NowNs();
-    // One that is in use is looked at once it no longer is.
+    // An entry in use is checked when its use ends.
     const bool is_due_later = entry->pinned || entry->users > 0;
     LookAt(is_due_later ? kNever : After(entry->used_ns, entry->lease_ns), *session.session_,
            *entry);
@@ -445,7 +445,7 @@ int64_t TensorStore::FreeBytes(const SessionUse& session) const {
 KeptForms::Use TensorStore::TakeForm(const TensorUse& use, const FormKey& key) {
   {
     MutexLock lock(&mutex_);
-    if (max_new_bytes_ < std::numeric_limits<int64_t>::max()) return {};  // Memory is short.
+    if (max_new_bytes_ < std::numeric_limits<int64_t>::max()) return {};  // Memory is short now.
   }
   return forms_.Take(use->bytes, *use.session_->account, key);
 }
@@ -497,7 +497,7 @@ std::shared_ptr<Session> TensorStore::FindSession(const std::optional<Sha256Dige
   const auto found = key ? sessions_.find(*key) : sessions_.end();
   if (found == sessions_.end()) return nullptr;
   std::shared_ptr<Session> session = found->second;
-  // Where very much is due, it may not have been looked at yet.
+  // If many entries are due, this one may not have been checked yet.
   const bool is_over = IsIdle(*session, now_ns) && ExpireSession(*session, now_ns, left);
   return is_over ? nullptr : session;
 }
@@ -508,14 +508,14 @@ void TensorStore::Forget(Session& session) {
   sessions_.erase(KeyOf(session.token));
 }
 
-// The one session of an owner who has one, unless it has ended.
+// The single session of an owner, unless it has ended.
 std::shared_ptr<Session> TensorStore::FindSessionOf(std::string_view owner, Leftovers& left) {
   const auto found = keys_of_owners_.find(owner);
   return found == keys_of_owners_.end() ? nullptr : FindSession(Sha256Digest(found->second), left);
 }
 
-// One account for all sessions of an owner who has several. It lives as long as they and their
-// tensors, so another limit holds once the last of them has gone.
+// One account for all sessions of an owner with several. It lives as long as they and their
+// tensors, so a new limit applies once the last of them is gone.
 std::shared_ptr<Account> TensorStore::AccountOf(std::string_view name, const SessionOwner& owner) {
   if (owner.max_bytes == kNoLimit && owner.max_device_bytes == kNoLimit) return account_;
   std::erase_if(accounts_of_owners_, [](const auto& named) { return named.second.expired(); });
@@ -539,7 +539,7 @@ int64_t TensorStore::DeviceBytesOfSession() const {
   return bytes > 0 ? bytes : kNoLimit;
 }
 
-// What the rules do not limit for such an owner has the limit of anybody's session.
+// Limits that the rules do not set are those of any session.
 void TensorStore::SetLimits(Account& account, const SessionOwner& owner) const {
   const bool is_ruled = owner.max_bytes < kNoLimit;
   account.SetLimit(is_ruled ? owner.max_bytes : options_.max_session_bytes,
@@ -630,7 +630,8 @@ absl::StatusOr<TensorStore::SessionUse> TensorStore::OpenSession(std::string_vie
 
 absl::StatusOr<TensorStore::SessionUse> TensorStore::Use(std::string_view token,
                                                          std::string_view owner) {
-  const std::optional<Sha256Digest> key = KeyOf(token);  // Calls do not wait for each other's hash.
+  const std::optional<Sha256Digest> key =
+      KeyOf(token);  // Hashed outside the lock, so that calls do not wait for each other.
   Leftovers left;
   MutexLock lock(&mutex_);
   const std::shared_ptr<Session> session =
@@ -644,8 +645,9 @@ bool TensorStore::IsIdle(const Session& session, int64_t now_ns) const {
          now_ns - session.used_ns >= absl::ToInt64Nanoseconds(options_.linger);
 }
 
-// Ends what is left of a session that was unused for its linger. Pinned tensors stay for longer,
-// and what an owner keeps stays for its leases. True if the session has ended, too.
+// Deletes the expired contents of a session that was unused for its linger time. Pinned tensors
+// stay longer, and tensors of a known owner stay for their leases. Returns true if the session
+// itself has ended.
 bool TensorStore::ExpireSession(Session& session, int64_t now_ns, Leftovers& left) {
   const int64_t ends_pinned_ns =
       After(session.used_ns, absl::ToInt64Nanoseconds(options_.pinned_linger));
@@ -682,7 +684,7 @@ void TensorStore::ExpireTensor(Session& session, const RandomId& handle, int64_t
                                Leftovers& left) {
   TensorEntry& entry = session.tensors.at(handle);
   entry.look_ns = kNever;
-  if (entry.users > 0) return;  // The end of its use has it looked at.
+  if (entry.users > 0) return;  // It is checked at the end of its use.
   if (!entry.HasExpired(now_ns))
     return LookAt(After(entry.used_ns, entry.lease_ns), session, entry);
   ++counts_.tensors_expired;
@@ -709,8 +711,8 @@ bool TensorStore::ExpireDue(int64_t now_ns, int most, Leftovers& left) {
       case Due::Kind::kUpload: ExpireUpload(session, due.id, now_ns, left); break;
     }
     if (session.users > 0) continue;
-    // Each ends with the last that it has, others than those of owners some time after their last
-    // use, too.
+    // A session ends with its last tensor; sessions without a known owner also end some time after
+    // their last use.
     const bool is_due = due.kind == Due::Kind::kSession && session.look_ns == kNever;
     if (!is_due && !IsEmpty(session)) continue;
     if (IsIdle(session, now_ns)) {
@@ -725,7 +727,7 @@ bool TensorStore::ExpireDue(int64_t now_ns, int most, Leftovers& left) {
 void TensorStore::Expire() {
   const int64_t now_ns = clock_.NowNs();
   for (bool is_more = true; is_more;) {
-    // The lock is free in between, so that other calls do not wait for all that is due.
+    // Releases the lock in between, so that other calls do not wait for all due entries.
     Leftovers left;
     MutexLock lock(&mutex_);
     is_more = ExpireDue(now_ns, kLooksAtOnce, left);
@@ -918,7 +920,7 @@ absl::StatusOr<TensorStore::Beginning> TensorStore::Begin(const SessionUse& sess
     pending = {.upload = beginning.upload, .number = ++last_number_};
     LookAt(beginning.upload->expires_ns(), owner, pending);
   }
-  Advance(session.session_, beginning.upload, 0);  // A tensor without bytes is complete.
+  Advance(session.session_, beginning.upload, 0);  // An empty tensor is complete.
   return beginning;
 }
 
@@ -950,7 +952,7 @@ absl::Status TensorStore::Write(const SessionUse& session, const std::shared_ptr
                                 absl::Span<const absl::Span<const std::byte>> pieces) {
   {
     MutexLock lock(&mutex_);
-    RETURN_IF_ERROR(CheckMemory(0));  // Its memory is counted, but used only now.
+    RETURN_IF_ERROR(CheckMemory(0));  // Its memory was charged before, but is used only now.
   }
   RETURN_IF_ERROR(upload->Write(offset, pieces, clock_.NowNs()));
   Advance(session.session_, upload, kHashedByCaller);
@@ -1013,7 +1015,7 @@ void TensorStore::Complete(const std::shared_ptr<Session>& session,
       ++counts_.uploads_complete;
       if (upload->digest()) {
         draft.bytes->digest = upload->digest();
-        // Those of bytes that are gone go before they are more than there are tensors.
+        // Removes entries of destroyed bytes before they outnumber the tensors.
         if (session->contents.size() > 2 * session->tensors.size() + 16) {
           absl::erase_if(session->contents, [](const auto& one) { return one.second.expired(); });
         }
@@ -1040,7 +1042,7 @@ absl::Status TensorStore::CheckDevice(std::string_view device) {
   return absl::NotFoundError(GotWant("device", Shown(device), "one of ListDevices, or none"));
 }
 
-// As far as there is room: whoever needs it first brings it otherwise.
+// Only if there is space; otherwise the first user brings it.
 void TensorStore::BringTo(const std::string& device, const std::shared_ptr<TensorBytes>& bytes) {
   std::shared_ptr<DeviceCopies> copies;
   {
@@ -1054,7 +1056,7 @@ void TensorStore::BringTo(const std::string& device, const std::shared_ptr<Tenso
 void TensorStore::KeepOnHost(const TensorState& tensor) const {
   const bool is_kept = options_.host_copies == HostCopies::kAll ||
                        (options_.host_copies == HostCopies::kPinned && tensor.pinned);
-  // Where it fails, whoever needs the bytes learns of it.
+  // If this fails, the next user of the bytes gets the error.
   if (is_kept) tensor.tensor->bytes->BringToHost([](const absl::Status&) {});
 }
 
@@ -1083,13 +1085,13 @@ void TensorStore::LeaveHost() {
     if (found == session->tensors.end()) continue;
     TensorEntry& entry = found->second;
     const std::shared_ptr<TensorBytes>& bytes = entry.tensor->bytes;
-    // Whoever looks at memory of the host has the tensor, or its bytes, and gets them under the
-    // lock.
+    // Anybody who accesses host memory holds the tensor or its bytes, which are handed out under
+    // the lock.
     if (bytes->shall_leave_host && (entry.tensor.use_count() > 1 || bytes.use_count() > 1)) {
       may_leave_.push_back(std::move(candidate));
       continue;
     }
-    // One that is on no device is looked at again after its next use.
+    // A tensor that is on no device is checked again after its next use.
     entry.may_leave = false;
     if (!bytes->shall_leave_host || !bytes->BeginLeavingHost()) continue;
     bytes->shall_leave_host = false;

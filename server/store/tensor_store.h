@@ -2,8 +2,8 @@
 //
 // The resident tensors: sessions, which own them, uploads, names, leases and quotas.
 //
-// A tensor is found by its owner alone; for everybody else it is as if it were not there. Whoever
-// holds a use of a tensor has its bytes, whatever becomes of its name, its lease or its session.
+// Only its owner can find a tensor; for everybody else it does not exist. A holder of a use keeps
+// the tensor's bytes, whatever happens to its name, lease or session.
 #pragma once
 
 #include <cstdint>
@@ -36,41 +36,41 @@
 
 namespace gemmd {
 
-// The time of what does not come.
+// A time that never comes.
 inline constexpr int64_t kNever = std::numeric_limits<int64_t>::max();
 
-// What the store knows of a tensor of a session.
+// A session's entry for a tensor.
 struct TensorEntry {
   std::shared_ptr<const Tensor> tensor;
   int64_t lease_ns = 0;
   bool pinned = false;
   int64_t used_ns = 0;  // When its last use ended.
-  int users = 0;        // Products and answers that have it now.
+  int users = 0;        // Products and answers that use it now.
   int64_t products = 0;
-  int64_t lost_edition = -1;  // That with which it was counted among those that were lost.
-  int64_t look_ns = kNever;   // When the store looks whether its lease has ended.
-  bool may_leave = false;     // It is among those that may leave memory of the host.
+  int64_t lost_edition = -1;  // The edition with which it was counted as lost.
+  int64_t look_ns = kNever;   // When the store checks whether its lease has ended.
+  bool may_leave = false;     // A candidate for leaving host memory.
 
   bool HasExpired(int64_t now_ns) const {
     return !pinned && users == 0 && now_ns - used_ns >= lease_ns;
   }
 };
 
-// Who opens a session, where owners are known by name.
+// The owner of a session, if owners are known by name.
 struct SessionOwner {
   bool is_known = false;
-  // Has shown who it is, so its tensors are its own, not a session's: all that it opens are one.
+  // Authenticated: the owner has a single session, which all its OpenSession calls share.
   bool has_one_session = false;
-  std::string rule = {};  // That of the rules by which it is known.
-  int64_t max_bytes = std::numeric_limits<int64_t>::max();         // All its sessions together.
-  int64_t max_device_bytes = std::numeric_limits<int64_t>::max();  // On all devices, likewise.
+  std::string rule = {};                                    // The rule that names the owner.
+  int64_t max_bytes = std::numeric_limits<int64_t>::max();  // Limit for all its sessions together.
+  int64_t max_device_bytes =
+      std::numeric_limits<int64_t>::max();  // Limit on all devices, likewise.
 };
 
-// The owner of tensors, as the store keeps it. All of it is guarded by the store's lock,
-// except for what is constant.
+// A session, which owns tensors. Non-constant members are guarded by the store's lock.
 struct Session {
-  // What tensors share. Sparse ones share memory only where their shape and type are the same too:
-  // which indices are good depends on them. They are 0 for dense ones.
+  // The key of shared bytes. Sparse tensors share bytes only if shape and type are equal too,
+  // because the validity of indices depends on them; these are 0 for dense tensors.
   using Content = std::tuple<Sha256Digest, Sparsity, ElementType, int64_t, int64_t>;
   static Content ContentOf(const TensorSpec& spec, const Sha256Digest& digest) {
     const MatrixLayout& layout = spec.layout;
@@ -93,59 +93,58 @@ struct Session {
         used_ns(now_ns) {}
 
   const RandomId token;
-  // How others name it: who knows the token itself has the session.
+  // Public name: the token itself would grant access.
   const std::string id;
   const int64_t opened_ns;
   const std::string peer;  // A host, or the name of a known owner.
   const bool is_of_known_owner;
-  // It is all sessions of an owner in one: its tensors do not go because nobody is connected.
+  // The single session of an owner: its tensors are not deleted when nobody is connected.
   const bool is_all_of_owner;
-  std::string rule;  // Empty where owners are not known by name.
+  std::string rule;  // Empty if owners are not known by name.
   const std::shared_ptr<Account> account;
-  int64_t number = 0;        // Among sessions, tensors and uploads.
+  int64_t number = 0;        // Unique among sessions, tensors and uploads.
   int64_t used_ns;           // When its last use ended.
-  int64_t look_ns = kNever;  // When the store checks whether it is still in use.
+  int64_t look_ns = kNever;  // When the store checks whether it is idle.
   int users = 0;             // Streams, calls and products.
-  // The streams that keep it open, by number, and what tells each that an operator has dropped it.
+  // The streams that keep it open, by number, with their callbacks for a drop by an operator.
   absl::flat_hash_map<int64_t, std::function<void()>> streams;
-  bool is_over = false;  // Nobody finds it any more, and nothing is added to it.
+  bool is_over = false;  // It cannot be found, and nothing can be added to it.
   absl::flat_hash_map<RandomId, TensorEntry> tensors;
   absl::flat_hash_map<std::string, RandomId> names;
   struct PendingUpload {
     std::shared_ptr<Upload> upload;
     int64_t number = 0;
-    int64_t look_ns = kNever;  // When the store looks whether its lease has ended.
+    int64_t look_ns = kNever;  // When the store checks whether its lease has ended.
   };
   absl::flat_hash_map<RandomId, PendingUpload> uploads;
   absl::flat_hash_map<Content, std::weak_ptr<TensorBytes>> contents;
 };
 
-// Which tensors memory of the host gets a copy of where a product has left them on a device: a
-// device that is lost takes the others with it.
+// Which results left on a device are also copied to host memory: the others are lost with the
+// device.
 enum class HostCopies : uint8_t { kPinned, kAll, kNone };
 
 struct StoreOptions {
   int64_t max_sessions = 1000;
-  int64_t max_bytes = int64_t{1} << 30;          // What all tensors may take.
-  int64_t max_session_bytes = int64_t{1} << 29;  // What those of one session may take,
+  int64_t max_bytes = int64_t{1} << 30;          // Limit for all tensors.
+  int64_t max_session_bytes = int64_t{1} << 29;  // Limit for one session,
   int64_t max_session_device_bytes = 0;          // and of all devices together; 0: no limit.
   absl::Duration linger = absl::Seconds(30);
-  absl::Duration pinned_linger = absl::Hours(24);  // That of pinned tensors.
+  absl::Duration pinned_linger = absl::Hours(24);  // Linger time of pinned tensors.
   absl::Duration lease = absl::Minutes(10);
   HostCopies host_copies = HostCopies::kPinned;
 };
 
-// How a caller names a tensor: by its handle or by its name.
+// A tensor's handle or name, as given by a caller.
 using TensorName = std::variant<RandomId, std::string>;
 
 class TensorStore {
  public:
-  // Tensors and uploads of one session; each takes kTensorBytes at least.
+  // Max tensors and uploads of one session; each takes at least kTensorBytes.
   static constexpr size_t kMaxTensors = 4096;
   static constexpr int64_t kTensorBytes = 1024;
 
-  // A session stays while somebody uses it. Movable. Threads: one at a time; where it is const,
-  // any.
+  // Keeps a session alive. Movable. Threads: one at a time; const functions: any.
   class SessionUse {
    public:
     SessionUse() = default;
@@ -153,7 +152,7 @@ class TensorStore {
     SessionUse& operator=(SessionUse&& other) noexcept;
     ~SessionUse();
 
-    // Only where it is the use of a session.
+    // Precondition: this is a use of a session.
     const RandomId& token() const { return session_->token; }
     const Account& account() const { return *session_->account; }
 
@@ -167,8 +166,7 @@ class TensorStore {
     int64_t stream_ = 0;  // Its number among the session's streams; 0 for a call.
   };
 
-  // The tensor stays while somebody uses it, and its lease begins anew at the end. Movable.
-  // Threads: one at a time.
+  // Keeps a tensor alive, and restarts its lease at the end. Movable. Not thread-safe.
   class TensorUse {
    public:
     TensorUse() = default;
@@ -190,34 +188,34 @@ class TensorStore {
     std::shared_ptr<const Tensor> tensor_;
   };
 
-  // What one session has.
+  // The load of one session.
   struct OwnerLoad {
     std::string name;  // Session::id.
     int64_t tensors = 0;
     int64_t bytes = 0;
-    // The rule by which its owner is known, or the host or user of its peer.
+    // The rule that names its owner, or the host or user of its peer.
     std::string caller = {};
   };
   static constexpr size_t kMaxOwners = 10;
 
-  // What is counted, and what there is now.
+  // Counters and current values.
   struct Load {
     int64_t sessions = 0;
     int64_t max_sessions = 0;
     int64_t tensors = 0;
     int64_t uploads = 0;
-    int64_t bytes = 0;  // In the account of all.
+    int64_t bytes = 0;  // Bytes in the account for all tensors.
     int64_t max_bytes = 0;
     // Since the start:
     int64_t uploads_complete = 0;
-    int64_t uploads_known = 0;       // Nothing had to be sent.
-    int64_t uploads_resumed = 0;     // Gone on with after all streams had gone.
-    int64_t uploads_mismatched = 0;  // Had another hash.
+    int64_t uploads_known = 0;       // Uploads for which nothing had to be sent.
+    int64_t uploads_resumed = 0;     // Uploads resumed after all streams had ended.
+    int64_t uploads_mismatched = 0;  // Uploads with a wrong hash.
     int64_t tensors_expired = 0;
     int64_t sessions_dropped = 0;        // By operators.
-    int64_t tensors_lost = 0;            // Were on a device alone that lost them.
-    std::vector<OwnerLoad> owners = {};  // Those with the most bytes, at most kMaxOwners.
-    // By the rule of those who own it, where owners are known by name.
+    int64_t tensors_lost = 0;            // Tensors lost with the only device that had them.
+    std::vector<OwnerLoad> owners = {};  // The largest, at most kMaxOwners.
+    // By the owners' rule, if owners are known by name.
     std::map<std::string, int64_t> bytes_of_rules = {};
   };
 
@@ -227,29 +225,28 @@ class TensorStore {
 
   const StoreOptions& options() const { return options_; }
 
-  // A device on which products run, with the copies in its memory; null where it has none of its
-  // own. Before anything else is called.
+  // Adds a device on which products run, with the copies in its memory; null if it has no memory of
+  // its own. Call before any other function.
   void AddDevice(std::string name, std::shared_ptr<DeviceCopies> copies)
       ABSL_LOCKS_EXCLUDED(mutex_);
-  // Has the bytes of a tensor that a product has left on a device copied to memory of the host,
-  // where the options say so.
+  // Copies a result left on a device to host memory, if the options say so.
   void KeepOnHost(const TensorState& tensor) const;
 
-  // Opens a session, or joins the one of the token, or that of an owner who has only one. `peer` is
-  // whoever asks, as far as places are shared; of an owner, its name. The limits of an owner who
-  // has one session are those that it came with last. The use is a stream's; `on_drop` tells the
-  // stream, on any thread and possibly after the use has ended, that the session was dropped.
-  // Errors: Unauthenticated an unknown token, or that of another owner's session;
-  // ResourceExhausted too many sessions; Unavailable once the store is closed.
+  // Opens a session, or joins the token's session, or the single session of an owner. `peer`
+  // identifies the caller for sharing places; for an owner, its name. The limits of a single
+  // session are those given last. The use belongs to a stream; `on_drop` tells the stream, on any
+  // thread and possibly after the use has ended, that the session was dropped. Errors:
+  // Unauthenticated for an unknown token, or one of another owner's session; ResourceExhausted for
+  // too many sessions; Unavailable once the store is closed.
   absl::StatusOr<SessionUse> OpenSession(
       std::string_view token, std::string_view peer, const SessionOwner& owner = {},
       std::function<void()> on_drop = [] {}) ABSL_LOCKS_EXCLUDED(mutex_);
-  // `owner` is empty where whoever has a token owns its session. Without a token, the session of an
-  // owner who has one session. Errors: Unauthenticated.
+  // `owner` is empty if the token alone grants access. Without a token, uses the owner's single
+  // session. Errors: Unauthenticated.
   absl::StatusOr<SessionUse> Use(std::string_view token, std::string_view owner = {})
       ABSL_LOCKS_EXCLUDED(mutex_);
 
-  // A session at one moment, for operators.
+  // A snapshot of a session, for operators.
   struct SessionState {
     struct OwnTensor {
       std::string name;
@@ -263,59 +260,59 @@ class TensorStore {
     int64_t age_ns = 0;
     int64_t streams = 0;
     bool is_in_use = false;
-    int64_t lingers_ns = 0;  // 0 while it is in use, and once the time has passed.
+    int64_t lingers_ns = 0;  // 0 while it is in use, and after the linger time.
     int64_t tensors = 0;
     int64_t pinned = 0;
     int64_t uploads = 0;
-    int64_t bytes = 0;               // In its account.
-    std::vector<OwnTensor> largest;  // At most kMaxLargest, the largest first.
+    int64_t bytes = 0;               // Bytes in its account.
+    std::vector<OwnTensor> largest;  // At most kMaxLargest, largest first.
   };
   struct SessionList {
     std::vector<SessionState> sessions;
     int64_t left_out = 0;
   };
-  // Those with the most bytes, at most so many. The lock is free between one session and the next.
+  // At most `limit` sessions, largest first. Releases the lock between sessions.
   SessionList ListSessions(size_t limit) const ABSL_LOCKS_EXCLUDED(mutex_);
 
   struct Dropped {
     std::string caller;
     int64_t tensors = 0;
     int64_t freed_bytes = 0;
-    int64_t held_bytes = 0;  // By calls under way, until they end.
+    int64_t held_bytes = 0;  // Held by running calls until they end.
   };
-  // What calls under way that would add to the session are told, and its streams.
+  // The status for the session's streams, and for running calls that would add to it.
   static absl::Status SessionDropped();
-  // Ends a session with its tensors, also pinned ones, and its uploads. Whoever uses one of the
-  // tensors keeps its bytes. Errors: NotFound.
+  // Ends a session with its uploads and all its tensors, including pinned ones. Current users of a
+  // tensor keep its bytes. Errors: NotFound.
   absl::StatusOr<Dropped> DropSession(std::string_view id) ABSL_LOCKS_EXCLUDED(mutex_);
 
-  // What an upload begins with: the tensor where its bytes were there already, or the upload.
+  // The result of Begin: the tensor if its bytes were already there, or the upload.
   struct Beginning {
     std::optional<TensorState> tensor;
     std::shared_ptr<Upload> upload;
   };
-  // The complete tensor is brought to the memory of `device`, where that is not empty and has room.
-  // Errors: InvalidArgument a name too long or a negative lease; NotFound a device that there is
-  // not; ResourceExhausted a quota, or too many tensors; Unavailable once the store is closed.
+  // The complete tensor is brought to `device`, if given and if it has space. Errors:
+  // InvalidArgument for too long a name or a negative lease; NotFound for an unknown device;
+  // ResourceExhausted for a quota, or too many tensors; Unavailable once the store is closed.
   absl::StatusOr<Beginning> Begin(const SessionUse& session, TensorSpec spec, Keeping keep,
                                   const std::optional<Sha256Digest>& digest,
                                   std::string_view device = "") ABSL_LOCKS_EXCLUDED(mutex_);
-  // Errors: NotFound; Unavailable once the store is closed; ResourceExhausted where memory is
-  // short.
+  // Errors: NotFound; Unavailable once the store is closed; ResourceExhausted if memory is short.
   absl::StatusOr<std::shared_ptr<Upload>> Join(const SessionUse& session, std::string_view id)
       ABSL_LOCKS_EXCLUDED(mutex_);
-  // Serves an upload from now on: the listener learns how it ended. Leave takes it back.
+  // Attaches a stream to an upload: the listener is told how the upload ended. Leave detaches it.
   Upload::StreamId Attach(const std::shared_ptr<Upload>& upload, Upload::Listener listener);
   void Leave(const std::shared_ptr<Upload>& upload, Upload::StreamId stream);
-  // Errors: as Upload::Write; ResourceExhausted where memory is short, and the upload can be joined
-  // later.
+  // Errors: those of Upload::Write; ResourceExhausted if memory is short (the upload can be joined
+  // later).
   absl::Status Write(const SessionUse& session, const std::shared_ptr<Upload>& upload,
                      int64_t offset, absl::Span<const absl::Span<const std::byte>> pieces);
 
   // Uses a tensor. Errors: NotFound.
   absl::StatusOr<TensorUse> Find(const SessionUse& session, const TensorName& name)
       ABSL_LOCKS_EXCLUDED(mutex_);
-  // Uses several at once, in uses of no tensor yet. Errors: NotFound; those before it are used.
+  // Uses several tensors at once; the TensorUses must be empty. Errors: NotFound; the tensors
+  // before it are then in use.
   struct Wanted {
     const TensorName* name;
     TensorUse* use;
@@ -333,55 +330,56 @@ class TensorStore {
                                         std::optional<int64_t> lease_ns, std::optional<bool> pinned)
       ABSL_LOCKS_EXCLUDED(mutex_);
 
-  // Memory for a while, in the account of the tensor's session. Errors: ResourceExhausted.
+  // Temporary memory, charged to the tensor's session. Errors: ResourceExhausted.
   absl::StatusOr<std::shared_ptr<TensorBytes>> Lend(const TensorUse& use, int64_t bytes) const;
 
-  // A product is about to read tensors, and to write another one or one of them, where there is
-  // one. Uses without a tensor are left out. Errors: FailedPrecondition where other tensors have
-  // had the bytes of the one that it writes.
+  // Call before a product reads tensors and writes `written`, if any (possibly one of them).
+  // Ignores uses without a tensor. Errors: FailedPrecondition if other tensors share, or shared,
+  // the bytes to be written.
   absl::Status BeginProduct(absl::Span<const TensorUse* const> read, const TensorUse& written)
       ABSL_LOCKS_EXCLUDED(mutex_);
-  // Ends the uses that are of a tensor, all at once. Their tensors are still there until they go.
+  // Ends the uses that have a tensor, all at once. The uses keep their tensors until destroyed.
   void End(absl::Span<TensorUse* const> uses) ABSL_LOCKS_EXCLUDED(mutex_);
-  // What a kernel derives from the tensor, where it is kept.
+  // The kept form that a kernel derives from the tensor, if any.
   KeptForms::Use TakeForm(const TensorUse& use, const FormKey& key) ABSL_LOCKS_EXCLUDED(mutex_);
   KeptForms& forms() { return forms_; }
-  // What another tensor of the session may take now: forms make room for it.
+  // Bytes that another tensor of the session may take now, including the space of forms.
   int64_t FreeBytes(const SessionUse& session) const;
-  // The tensor as it is now, also where nobody can find it any more.
+  // The tensor's current state, even if it can no longer be found.
   TensorState StateOf(const TensorUse& use) ABSL_LOCKS_EXCLUDED(mutex_);
-  // Room for a tensor that is to be made. Errors: as Begin.
+  // Reserves memory for a new tensor. Errors: those of Begin.
   absl::StatusOr<TensorDraft> MakeDraft(const SessionUse& session, TensorSpec spec, Keeping keep)
       ABSL_LOCKS_EXCLUDED(mutex_);
-  // Shows it to its session. Errors: Unavailable where the system gives no random numbers.
+  // Publishes it to its session. Errors: Unavailable if the system has no random numbers.
   absl::StatusOr<TensorState> Publish(const SessionUse& session, TensorDraft draft)
       ABSL_LOCKS_EXCLUDED(mutex_);
 
   // Refuses new sessions and uploads from now on.
   void Close() ABSL_LOCKS_EXCLUDED(mutex_);
   bool is_closed() const ABSL_LOCKS_EXCLUDED(mutex_);
-  // Refuses tensors of more bytes until it is told otherwise, because memory is short; with a
-  // negative number also to join uploads and what they bring.
+  // Refuses larger tensors until changed, because memory is short; a negative number also refuses
+  // joining and writing uploads.
   void SetMaxNewBytes(int64_t bytes) ABSL_LOCKS_EXCLUDED(mutex_);
 
-  // Ends what has expired; the store does it by itself now and then. What is held and not due costs
+  // Ends expired entries; the store also does so periodically. Entries that are not due cost
   // nothing.
   void Expire() ABSL_LOCKS_EXCLUDED(mutex_);
-  // How many sessions, tensors and uploads were looked at for that, by calls too, since the start.
+  // The number of sessions, tensors and uploads checked for expiry since the start, including by
+  // calls.
   int64_t looks() const ABSL_LOCKS_EXCLUDED(mutex_);
 
-  // Looks at every session, for whoever shows it.
+  // Visits every session; for display.
   Load load() const ABSL_LOCKS_EXCLUDED(mutex_);
-  // What all tensors and uploads take.
+  // Bytes of all tensors and uploads.
   int64_t used_bytes() const { return account_->used(); }
 
  private:
   struct Leftovers;
 
-  // What is to be looked at when its time has come: a session, or one of its tensors or uploads.
+  // An entry to check at a certain time: a session, or one of its tensors or uploads.
   struct Due {
     enum class Kind : uint8_t { kSession, kTensor, kUpload };
-    Session* session = nullptr;  // Has what is due as long as it is open.
+    Session* session = nullptr;  // Owns the due entry while it is open.
     Kind kind = Kind::kSession;
     RandomId id = {};
   };
@@ -390,7 +388,7 @@ class TensorStore {
     RandomId handle;
   };
 
-  // Has it looked at then, and at no other time; `look_ns` is where it keeps that.
+  // Schedules the check of an entry, replacing an earlier schedule; `look_ns` stores the time.
   void LookAt(int64_t at_ns, int64_t number, int64_t& look_ns, const Due& due)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void LookAt(int64_t at_ns, Session& session) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
@@ -400,7 +398,7 @@ class TensorStore {
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void LookAt(int64_t at_ns, Session& session, Session::PendingUpload& pending)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // Looks at up to `most` of what is due; true if more is.
+  // Checks up to `most` due entries; returns true if more are due.
   bool ExpireDue(int64_t now_ns, int most, Leftovers& left) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void ExpireTensor(Session& session, const RandomId& handle, int64_t now_ns, Leftovers& left)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
@@ -410,7 +408,8 @@ class TensorStore {
   void EraseUpload(Session& session, Uploads::iterator upload, Leftovers& left)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void EndUse(Session& session, int64_t now_ns) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // Has an unused session looked at when its linger ends, unless it is looked at earlier.
+  // Schedules the check of an unused session at the end of its linger time, unless it is checked
+  // earlier.
   void LookOnceIdle(Session& session) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   static bool IsEmpty(const Session& session) {
     return session.tensors.empty() && session.uploads.empty();
@@ -461,15 +460,15 @@ class TensorStore {
   absl::Status CheckDevice(std::string_view device) ABSL_LOCKS_EXCLUDED(mutex_);
   void BringTo(const std::string& device, const std::shared_ptr<TensorBytes>& bytes)
       ABSL_LOCKS_EXCLUDED(mutex_);
-  // Where the options say so, tensors that are on a device leave memory of the host: the store
-  // looks at those that have come or were used since.
+  // If the options say so, tensors on a device leave host memory: the store checks tensors that are
+  // new, or were used since.
   void NoteMayLeave(const std::shared_ptr<Session>& session, TensorEntry& entry)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void LeaveHost() ABSL_LOCKS_EXCLUDED(mutex_);
-  // Counts what devices have lost since the last call.
+  // Counts tensors lost by devices since the last call.
   void CountLost() ABSL_LOCKS_EXCLUDED(mutex_);
   bool HasLostMemory() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // False while the tensor is being written, since it is not known yet.
+  // Returns false while the tensor is being written, because its state is not known yet.
   bool CountIfLost(TensorEntry& entry) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void End(Session& session, int64_t stream) ABSL_LOCKS_EXCLUDED(mutex_);
   SessionState StateOf(const Session& session) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
@@ -478,25 +477,26 @@ class TensorStore {
   const Clock& clock_;
   const std::shared_ptr<Account> account_;
   mutable Mutex mutex_;
-  // By the hash of its token: what a search for a token takes tells nothing about other tokens.
+  // By the hash of the token, so that the time of a search reveals nothing about other tokens.
   absl::flat_hash_map<Sha256Digest, std::shared_ptr<Session>> sessions_ ABSL_GUARDED_BY(mutex_);
-  // The keys of those sessions that are all of an owner in one.
+  // The keys of single sessions, by owner.
   std::map<std::string, Sha256Digest, std::less<>> keys_of_owners_ ABSL_GUARDED_BY(mutex_);
   std::map<std::string, std::weak_ptr<Account>> accounts_of_owners_ ABSL_GUARDED_BY(mutex_);
   struct StoreDevice {
     std::shared_ptr<DeviceCopies> copies;
-    uint64_t generation = 0;  // With which losses were counted last.
+    uint64_t generation = 0;  // The generation when losses were last counted.
   };
   absl::flat_hash_map<std::string, StoreDevice> devices_ ABSL_GUARDED_BY(mutex_);
-  std::map<std::pair<int64_t, int64_t>, Due> due_ ABSL_GUARDED_BY(mutex_);  // By time and number.
+  std::map<std::pair<int64_t, int64_t>, Due> due_
+      ABSL_GUARDED_BY(mutex_);  // Sorted by time and number.
   int64_t looks_ ABSL_GUARDED_BY(mutex_) = 0;
   std::vector<TensorOfSession> may_leave_ ABSL_GUARDED_BY(mutex_);
-  std::vector<TensorOfSession> unsettled_ ABSL_GUARDED_BY(mutex_);  // They may be lost.
+  std::vector<TensorOfSession> unsettled_ ABSL_GUARDED_BY(mutex_);  // Tensors that may be lost.
   bool is_closed_ ABSL_GUARDED_BY(mutex_) = false;
   int64_t max_new_bytes_ ABSL_GUARDED_BY(mutex_);
-  Load counts_ ABSL_GUARDED_BY(mutex_);              // What is counted.
-  int64_t last_number_ ABSL_GUARDED_BY(mutex_) = 0;  // The last of all that have one.
-  // Its thread uses the other members: it is stopped first.
+  Load counts_ ABSL_GUARDED_BY(mutex_);              // Counters.
+  int64_t last_number_ ABSL_GUARDED_BY(mutex_) = 0;  // The last number assigned.
+  // The last member, because its thread uses the others.
   std::shared_ptr<ThreadPool> background_;
   KeptForms forms_;
 };

@@ -143,7 +143,7 @@ std::vector<ByteRange> Upload::Missing() const {
 }
 
 Upload::Progress Upload::Advance(int64_t max_bytes) {
-  // So that a caller never waits for long for what another one hashes.
+  // Small, so that a caller never waits long for another one's hashing.
   constexpr int64_t kHashedAtOnce = int64_t{256} << 10;
   while (true) {
     absl::Span<const std::byte> next;
@@ -196,7 +196,7 @@ Upload::StreamId Upload::Attach(Listener listener, int64_t now_ns) {
 }
 
 void Upload::Detach(StreamId stream, int64_t now_ns) {
-  // Destroyed once the lock is free: it may hold the last of a call.
+  // Destroyed after the lock is released: it may hold the last reference to a call.
   Listener listener;
   MutexLock lock(&mutex_);
   used_ns_ = now_ns;

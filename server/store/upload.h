@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// A tensor on its way in: several streams bring its bytes, in any order and at the same time. The
-// indices of a sparse one are checked at the end.
+// An upload of a tensor: several streams write its bytes, in any order and at the same time. The
+// indices of a sparse tensor are checked at the end.
 #pragma once
 
 #include <cstddef>
@@ -34,37 +34,37 @@ struct ByteRange {
   friend bool operator==(const ByteRange&, const ByteRange&) = default;
 };
 
-// Which bytes of a tensor there are: ranges that neither touch nor overlap.
+// The received bytes of a tensor, as ranges that neither touch nor overlap.
 class ByteRanges {
  public:
-  // Adds the range and gives those parts of it that were not there, in order.
+  // Adds the range and returns its new parts, in order.
   std::vector<ByteRange> Add(ByteRange range);
 
-  // Whether the range overlaps what is there, or follows or precedes it without a gap.
+  // Whether the range overlaps or adjoins an existing range.
   bool Touches(ByteRange range) const;
 
-  // What is not there of the first `bytes` bytes, in order.
+  // The missing ranges of the first `bytes` bytes, in order.
   std::vector<ByteRange> Missing(int64_t bytes) const;
 
-  // How many bytes are there from the first one on.
+  // The number of contiguous bytes from the first one on.
   int64_t PrefixBytes() const;
 
   bool Covers(int64_t bytes) const { return PrefixBytes() >= bytes; }
   size_t count() const { return ends_.size(); }
 
  private:
-  absl::btree_map<int64_t, int64_t> ends_;  // From the offset of each range.
+  absl::btree_map<int64_t, int64_t> ends_;  // Ends of ranges, by offset.
 };
 
-// Checks the indices of a sparse tensor once, when all of it has come: products rely on them
-// wherever its bytes are.
+// Checks the indices of a sparse tensor once it is complete: products rely on them.
 class SparseCheck {
  public:
-  // Borrows the tensor's bytes, all of which are there.
+  // Borrows the complete tensor's bytes.
   SparseCheck(const TensorSpec& spec, const std::byte* bytes) : spec_(spec), bytes_(bytes) {}
 
-  // Looks at rows of about so many bytes more, one at least. True once it has seen all.
-  // Errors: InvalidArgument "chunk: matrix 1: row 3, group 17: got indices 2, 2, want increasing".
+  // Checks further rows of about `max_bytes` bytes, at least one. Returns true once all rows are
+  // checked. Errors: InvalidArgument "chunk: matrix 1: row 3, group 17: got indices 2, 2, want
+  // increasing".
   absl::StatusOr<bool> Advance(int64_t max_bytes);
 
  private:
@@ -76,16 +76,16 @@ class SparseCheck {
 
 class Upload {
  public:
-  // Told once how the upload ended, from any thread.
+  // Called once when the upload ends, from any thread.
   using Listener = absl::AnyInvocable<void(const absl::StatusOr<TensorState>&) &&>;
   using StreamId = int64_t;
 
-  // What has come is remembered as ranges: whoever leaves more gaps sends at random.
+  // Max ranges of received bytes: more gaps mean that the client sends at random.
   static constexpr size_t kMaxRanges = 1024;
-  // What an upload takes beside the tensor's bytes.
+  // Memory of an upload besides the tensor's bytes.
   static constexpr int64_t kOverheadBytes = int64_t{64} << 10;
 
-  // Without a digest the bytes are not hashed.
+  // Without a digest, bytes are not hashed.
   Upload(const RandomId& id, int64_t lease_ns, TensorDraft draft, Account::Charge overhead,
          const std::optional<Sha256Digest>& digest, int64_t now_ns, std::string_view device = "");
 
@@ -93,57 +93,57 @@ class Upload {
   bool pinned() const { return pinned_; }
   int64_t lease_ns() const { return lease_ns_; }
   const std::optional<Sha256Digest>& digest() const { return wanted_; }
-  // Where the tensor is brought once it is complete; empty: nowhere.
+  // The device to bring the complete tensor to; empty: none.
   const std::string& device() const { return device_; }
 
-  // What came, for whoever was told that it is complete, until the draft is taken.
+  // The received tensor, for the caller that was told of completion, until the draft is taken.
   const TensorSpec& spec() const { return draft_.spec; }
   const std::byte* bytes() const { return bytes_->host(); }
 
-  // What the upload becomes, for the one caller who was told that it is complete.
+  // The resulting tensor, for the one caller that was told of completion.
   TensorDraft TakeDraft() { return std::move(draft_); }
 
-  // Copies the pieces, which follow each other, to where nothing was before; what comes twice is
-  // left out. Errors: InvalidArgument outside of the tensor, or too many gaps. Threads: any.
+  // Copies consecutive pieces, except bytes received before. Errors: InvalidArgument if outside the
+  // tensor, or for too many gaps. Threads: any.
   absl::Status Write(int64_t offset, absl::Span<const absl::Span<const std::byte>> pieces,
                      int64_t now_ns) ABSL_LOCKS_EXCLUDED(mutex_);
 
   std::vector<ByteRange> Missing() const ABSL_LOCKS_EXCLUDED(mutex_);
 
   enum class Progress : uint8_t {
-    kWaiting,   // For bytes, or for another thread that hashes.
-    kBehind,    // There is more to be hashed: call it again.
-    kComplete,  // Everything is there and was hashed. Told to one caller.
-    kMismatch,  // The same, but the hash is another one.
+    kWaiting,   // Waiting for bytes, or for another hashing thread.
+    kBehind,    // There is more to hash: call Advance again.
+    kComplete,  // Everything is received and hashed. Returned to one caller only.
+    kMismatch,  // The same, but the hash is wrong.
   };
-  // Hashes what has come in order, at most about `max_bytes`. Threads: any.
+  // Hashes contiguous received bytes, at most about `max_bytes`. Threads: any.
   Progress Advance(int64_t max_bytes) ABSL_LOCKS_EXCLUDED(mutex_);
-  // Whether the caller is the one that goes on with an upload that is behind.
+  // Whether this caller is to continue an upload that is behind.
   bool ClaimCatchingUp() ABSL_LOCKS_EXCLUDED(mutex_);
   void EndCatchingUp() ABSL_LOCKS_EXCLUDED(mutex_);
 
-  // A stream that serves the upload; where the upload has ended, the listener is called at once.
+  // Attaches a stream; if the upload has ended, the listener is called at once.
   StreamId Attach(Listener listener, int64_t now_ns) ABSL_LOCKS_EXCLUDED(mutex_);
-  // From now on the listener is not called, unless it already is.
+  // Afterwards the listener is not called, unless a call is already running.
   void Detach(StreamId stream, int64_t now_ns) ABSL_LOCKS_EXCLUDED(mutex_);
-  // Tells the listeners; the first end counts.
+  // Notifies the listeners; only the first call counts.
   void End(const absl::StatusOr<TensorState>& result) ABSL_LOCKS_EXCLUDED(mutex_);
 
   bool HasExpired(int64_t now_ns) const { return now_ns - used_ns() >= lease_ns_; }
-  // When it expires if nothing else comes.
+  // When it expires if nothing more arrives.
   int64_t expires_ns() const { return used_ns() + lease_ns_; }
   bool has_streams() const ABSL_LOCKS_EXCLUDED(mutex_);
-  // Whether one more stream may join: whoever ends the upload tells them all.
-  // Errors: ResourceExhausted.
+  // Checks whether one more stream may join; limited because ending the upload notifies all
+  // streams. Errors: ResourceExhausted.
   static constexpr size_t kMaxStreams = 64;
   absl::Status CheckRoom() const ABSL_LOCKS_EXCLUDED(mutex_);
 
  private:
-  // When something came last.
+  // When data last arrived.
   int64_t used_ns() const ABSL_LOCKS_EXCLUDED(mutex_);
 
   const RandomId id_;
-  const int64_t lease_ns_;  // From one sign of life to its end without another one.
+  const int64_t lease_ns_;  // Time from the last activity to expiry.
   const bool pinned_;
   const int64_t size_;  // The tensor's bytes.
   const std::shared_ptr<TensorBytes> bytes_;
@@ -154,10 +154,10 @@ class Upload {
 
   mutable Mutex mutex_;
   int64_t used_ns_ ABSL_GUARDED_BY(mutex_);
-  // A range is claimed by whoever copies it, and received once that is done.
+  // A range is claimed by the thread that copies it, and received when the copy is done.
   ByteRanges claimed_ ABSL_GUARDED_BY(mutex_);
   ByteRanges received_ ABSL_GUARDED_BY(mutex_);
-  Sha256 hash_;  // Used by whoever has set is_hashing_.
+  Sha256 hash_;  // Used by the thread that has set is_hashing_.
   bool is_hashing_ ABSL_GUARDED_BY(mutex_) = false;
   bool is_catching_up_ ABSL_GUARDED_BY(mutex_) = false;
   bool is_complete_ ABSL_GUARDED_BY(mutex_) = false;
