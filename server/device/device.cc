@@ -45,7 +45,7 @@ int64_t ExpectedValue(int64_t i, int64_t j) {
   return sum;
 }
 
-// What one canary needs, shared with the device's callback, which may come after the deadline.
+// The state of one canary, shared with the device's callback, which may come after the deadline.
 struct Attempt {
   std::unique_ptr<CanaryProduct> product;
 
@@ -72,7 +72,7 @@ absl::StatusOr<Problem> CanaryProblem(ElementType a, ElementType b) {
   return problem;
 }
 
-// Completes the product of a problem that the kernel supports.
+// Builds the canary product of a problem that the kernel supports.
 absl::StatusOr<std::unique_ptr<CanaryProduct>> CanaryOf(const Kernel& kernel,
                                                         const Problem& problem) {
   auto product = std::make_unique<CanaryProduct>();
@@ -193,7 +193,7 @@ absl::Status CanaryProduct::Check(absl::Span<const std::byte> d) const {
   const ElementType type = job.problem.d.type;
   bool is_right = static_cast<int64_t>(d.size()) == job.d_bytes;
   for (int64_t i = 0; is_right && i < kM * kN; ++i) {
-    // By value: a kernel that rounds down makes a zero of differences that is negative.
+    // Compared by value: a kernel that rounds down yields -0 for a zero difference.
     const double got = Decode(type, LoadBits(type, d.data(), i));
     is_right = got == static_cast<double>(ExpectedValue(i / kN, i % kN));
   }
@@ -202,7 +202,7 @@ absl::Status CanaryProduct::Check(absl::Span<const std::byte> d) const {
 }
 
 absl::StatusOr<std::unique_ptr<CanaryProduct>> MakeCanary(const Kernel& kernel) {
-  // Its values are whole numbers that the narrowest types and sums of f16 hold, with signs.
+  // Its values are signed integers that the narrowest types and f16 sums hold.
   const auto holds = [](ElementType type) {
     return FactsOf(type).is_signed && BitsOf(type) >= 4 && type != ElementType::kS32;
   };
@@ -216,7 +216,7 @@ absl::StatusOr<std::unique_ptr<CanaryProduct>> MakeCanary(const Kernel& kernel) 
 }
 
 absl::Status RunCanary(Device& device, absl::Duration timeout) {
-  // Tensor cores multiply no f32.
+  // Tensor cores do not multiply f32.
   const ElementType single =
       HasKernelFor(device, ElementType::kF32) ? ElementType::kF32 : ElementType::kF16;
   for (const ElementType type : {single, ElementType::kF64, ElementType::kS8}) {

@@ -25,25 +25,26 @@ namespace {
 
 struct NamedDevice {
   std::string name;
-  bool must_be_there = true;  // Otherwise it is left out where it starts with NotFound.
+  bool must_be_there = true;  // If false, the device is skipped if it fails with NotFound.
 };
 
-// How one kind of device comes from its names.
+// Creates devices of one kind from names.
 struct DeviceFactory {
-  // For people: "sim:sm_90 and the like, or sim, every chip that is known".
+  // Help text: "sim:sm_90 and the like, or sim, every chip that is known".
   std::string_view help;
 
-  // The names and words that it knows, for the message about one that nobody knows.
+  // The names and words that it accepts, for the message about an unknown one.
   std::string (*known)();
 
-  // The devices that the name or word stands for; none where this factory does not know it.
+  // The devices for a name or word; empty if it is not of this kind.
   std::vector<NamedDevice> (*expand)(std::string_view name);
 
-  // Begins to make the device, which Device::WaitUntilStarted waits for. The name is of `expand`.
+  // Starts creating the device; Device::WaitUntilStarted waits for it. The name comes from
+  // `expand`.
   std::unique_ptr<Device> (*make)(std::string_view name, const DeviceOptions& options);
 
-  // What the machine lacks for devices of the kind, for the message where one does not start;
-  // empty: nothing that is known.
+  // What the machine lacks for this kind of device, for the message if one does not start; empty if
+  // unknown.
   std::string (*missing)() = [] { return std::string(); };
 };
 
@@ -64,7 +65,7 @@ std::vector<NamedDevice> ExpandCpu(std::string_view name) {
   return {{std::string(name)}};
 }
 
-// Of this process's own folder.
+// The path of a program in this process's own folder.
 std::string Beside(std::string_view program) {
   std::error_code error;
   const std::filesystem::path self = std::filesystem::read_symlink("/proc/self/exe", error);
@@ -119,7 +120,7 @@ std::optional<int> OrdinalOf(std::string_view name) {
   return ordinal;
 }
 
-// As the driver shows them; more than CUDA has where some are hidden from it.
+// GPUs shown by the driver; may exceed those visible to CUDA.
 int CountGpus() {
   int count = 0;
   std::error_code error;
@@ -142,7 +143,7 @@ std::vector<NamedDevice> ExpandGpus(std::string_view name) {
   if (OrdinalOf(name).has_value()) return {{std::string(name)}};
   if (name != kEveryGpu) return {};
   std::vector<NamedDevice> all;
-  // The first one must be there: who asks for all of them does not mean none.
+  // The first one must exist: `cuda` does not mean none.
   const int count = std::max(1, CountGpus());
   for (int i = 0; i < count; ++i) all.push_back({Concat(kGpu, i), i == 0});
   return all;
@@ -163,14 +164,13 @@ std::unique_ptr<Device> BeginGpu(std::string_view name, const DeviceOptions& opt
   return std::make_unique<WorkerDevice>(std::move(worker));
 }
 
-// The word for every GPU, where this machine shows any and there is a worker for them; otherwise
-// empty.
+// The word for every GPU, if this machine has any and there is a worker for them; otherwise empty.
 std::string EveryUsableGpu(const DeviceOptions& options) {
   const bool has_worker = access(WorkerBinary(options).c_str(), X_OK) == 0;
   return has_worker && CountGpus() > 0 ? std::string(kEveryGpu) : "";
 }
 
-// Every kind of device that there is.
+// All kinds of devices.
 constexpr DeviceFactory kFactories[] = {
     {.help = "cpu",
      .known = [] { return std::string(kCpu); },
@@ -201,7 +201,7 @@ struct Wanted {
   const DeviceFactory* factory = nullptr;
 };
 
-// The devices that the name stands for.
+// The devices for a name.
 absl::StatusOr<std::vector<Wanted>> Expand(std::string_view name) {
   std::vector<Wanted> wanted;
   for (const DeviceFactory& factory : kFactories) {
@@ -261,7 +261,7 @@ absl::StatusOr<std::vector<std::unique_ptr<Device>>> MakeDevices(const DeviceOpt
   for (const Wanted& wanted : all) {
     devices.push_back(wanted.factory->make(wanted.device.name, options));
   }
-  // All of them start at once; now each is waited for.
+  // All start concurrently; now waits for each.
   for (size_t i = all.size(); i-- > 0;) {
     const auto& [name, must_be_there] = all[i].device;
     const absl::Status started = devices[i]->WaitUntilStarted();
@@ -286,7 +286,7 @@ std::vector<RowFault> FindCpuFaults(const DeviceOptions& options) {
 
 std::string MissingDriver(const std::string& devices) {
   std::error_code error;
-  // What the driver of Linux makes, or WSL's.
+  // Device files of the Linux driver, or of WSL's.
   for (const char* const file : {"nvidiactl", "dxg"}) {
     if (std::filesystem::exists(std::filesystem::path(devices) / file, error)) return "";
   }

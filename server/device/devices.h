@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// From the names of devices to devices: `cpu`; `sim:sm_90` and the other chips, or `sim` for all of
-// them; `cuda:0` and so on, or `cuda` for every GPU. A new kind is a Device class and one entry in
-// the table of devices.cc.
+// Creates devices from names: `cpu`; `sim:sm_90` and the other chips, or `sim` for all of them;
+// `cuda:0` and so on, or `cuda` for every GPU. A new kind is a Device class and one entry in the
+// table of devices.cc.
 #pragma once
 
 #include <cstdint>
@@ -19,14 +19,14 @@
 namespace gemmd {
 
 struct DeviceOptions {
-  // Names of devices, or words that stand for several of them, as CheckDeviceName knows them. None:
+  // Names of devices, or words for several, as accepted by CheckDeviceName. Empty:
   // DefaultDeviceNames.
   std::vector<std::string> names;
-  int cpu_threads = 0;               // For each device of the host; 0: every core that it may use.
-  std::vector<RowFault> cpu_faults;  // Target::faulty_rows of the device `cpu`, which it borrows.
+  int cpu_threads = 0;               // For each host device; 0: every core that it may use.
+  std::vector<RowFault> cpu_faults;  // Target::faulty_rows of the device `cpu`. Borrowed.
   std::string worker_binary;         // Empty: `gemmd-worker` beside this process's own binary.
   bool is_worker_confined = true;    // WorkerProgram::is_confined.
-  bool poisons_freed = false;        // Memory of the host: server/device/held_bytes.h.
+  bool poisons_freed = false;        // Host memory: see server/device/held_bytes.h.
   int64_t gpu_staging_bytes = int64_t{768} << 20;     // WorkerDeviceOptions::staging_bytes.
   int64_t gpu_memory_bytes = 0;                       // WorkerDeviceOptions::memory_limit_bytes.
   int64_t gpu_tensor_bytes = 0;                       // WorkerDeviceOptions::tensor_limit_bytes.
@@ -35,14 +35,14 @@ struct DeviceOptions {
   absl::Duration watchdog_max = absl::Minutes(5);     // WorkerDeviceOptions::watchdog_max.
 };
 
-// The names of every kind of device, for people: "cuda:0 and the like, ...; cpu; ...".
+// Help text with the names of every kind of device: "cuda:0 and the like, ...; cpu; ...".
 std::string DeviceNamesHelp();
 
 // Errors: InvalidArgument for a name that MakeDevices does not know.
 absl::Status CheckDeviceName(std::string_view name);
 
-// Every GPU, where this machine has any and there is a worker for them; the CPU; and the simulator
-// of sm_90.
+// Every GPU (if this machine has any and there is a worker for them), the CPU, and the simulator of
+// sm_90.
 std::vector<std::string> DefaultDeviceNames(const DeviceOptions& options);
 
 // Errors: InvalidArgument for a name that is unknown or given twice; those of a device that does
@@ -50,12 +50,12 @@ std::vector<std::string> DefaultDeviceNames(const DeviceOptions& options);
 absl::StatusOr<std::vector<std::unique_ptr<Device>>> MakeDevices(const DeviceOptions& options);
 
 // The rows that fail their check on this processor (kernels/cpu/row_check.h), for
-// DeviceOptions::cpu_faults; none where the options ask for no device `cpu`.
-// Threads: called before any other thread exists.
+// DeviceOptions::cpu_faults; empty if the options have no device `cpu`. Threads: called before any
+// other thread exists.
 std::vector<RowFault> FindCpuFaults(const DeviceOptions& options);
 
-// Says that there is no driver where the folder, /dev, has none of the devices that one makes;
-// otherwise empty.
+// A message that there is no driver if the folder (/dev) has none of its device files; otherwise
+// empty.
 std::string MissingDriver(const std::string& devices);
 
 }  // namespace gemmd

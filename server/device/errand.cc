@@ -20,7 +20,7 @@ JobPlace PlaceOf(const Source& source) {
           .parts = static_cast<int64_t>(source.parts.size())};
 }
 
-// D in parts that lie in memory of the host is staged as a whole.
+// D A D with parts in host memory is staged as a whole.
 bool IsInBlocks(absl::Span<const DestinationPart> parts) {
   return std::any_of(parts.begin(), parts.end(),
                      [](const DestinationPart& part) { return part.block != 0; });
@@ -43,7 +43,7 @@ std::vector<PlacedPart> PartsOf(const Job& job) {
   return placed;
 }
 
-// So many are looked at for one that may begin: what waits for a block seldom waits long.
+// Max errands examined for one that may begin: waits for blocks are usually short.
 constexpr size_t kMaxLookedAt = 64;
 
 }  // namespace
@@ -86,7 +86,7 @@ JobPlaces JobErrand::PlacesOf(const Job& job) {
   return places;
 }
 
-// A source that were too short would leave bytes of an earlier job in its place.
+// A source that is too short would leave bytes of an earlier job in its place.
 absl::Status JobErrand::CheckSources(const Job& job, const JobLayout& layout) {
   for (const OperandRole role : kOperandRoles) {
     const Source& source = job[role];
@@ -153,11 +153,11 @@ std::vector<CopiedBytes> JobErrand::CopiesIn() const {
       copies.push_back({to, bytes.data(), bytes.size(), source.keeper, piece});
       to += bytes.size();
     }
-    // Leaves nothing of an earlier job between this matrix and the next one.
+    // Clears data of an earlier job between this matrix and the next.
     const auto bytes = static_cast<size_t>(range.bytes);
     std::memset(to, 0, -bytes % static_cast<size_t>(kJobAlignment));
   }
-  // Nor is anything of it left in D, should a kernel leave out a part.
+  // Also in D, in case a kernel does not write a part.
   if (layout_.is_d_in_place) std::memset(out.bytes().data(), 0, out.bytes().size());
   if (!parts_.empty()) {
     const auto bytes = static_cast<size_t>(layout_.parts.bytes);

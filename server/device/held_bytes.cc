@@ -20,7 +20,8 @@ constexpr int64_t kLargeBytes = int64_t{1} << 20;
 
 constexpr size_t kHugePage = size_t{2} << 20;
 
-// A mapping is used for what takes half of it at least, so that what is counted is what is used.
+// A mapping is reused only for requests of at least half its size, so that accounting stays close
+// to actual use.
 constexpr size_t kMaxWaste = 2;
 
 struct Mapping {
@@ -43,7 +44,7 @@ Mapping Map(size_t bytes, SharedMemory* shared) {
     munmap(memory, bytes);
     return {};
   }
-  // Where the system has none, small pages do.
+  // Without huge pages, small pages are used.
   (void)madvise(memory, bytes, MADV_HUGEPAGE);
   return {static_cast<std::byte*>(memory), bytes};
 }
@@ -53,7 +54,7 @@ Mapping Map(size_t bytes, SharedMemory* shared) {
 std::optional<HeldBytes> HeldBytes::Zeros(int64_t bytes) {
   if (bytes == 0) return HeldBytes();
   const auto size = static_cast<size_t>(bytes);
-  // Where malloc maps a block for it, the zeros are the system's, and no byte is written twice.
+  // If malloc maps a new block, the zeros come from the system, and no byte is written twice.
   auto* const memory = static_cast<std::byte*>(std::calloc(size, 1));
   if (memory == nullptr) return std::nullopt;
   if (bytes >= kLargeBytes && !HasSpareAddresses()) {
@@ -71,7 +72,7 @@ class WarmMemory::Kept {
 
   SharedMemory* const shared;
 
-  // The shortest mapping that is long enough. Nothing where there is none.
+  // The shortest mapping that is long enough; empty if there is none.
   Mapping Find(size_t bytes) ABSL_LOCKS_EXCLUDED(mutex_) {
     MutexLock lock(&mutex_);
     is_cool_ = false;
@@ -90,7 +91,7 @@ class WarmMemory::Kept {
       MutexLock lock(&mutex_);
       free_.emplace(mapping.bytes, mapping.memory);
       bytes_ += mapping.bytes;
-      // The shortest first: they are the soonest made anew.
+      // Frees the shortest first, because they are the fastest to recreate.
       while (bytes_ > (is_cool_ ? 0 : max_bytes_)) {
         surplus.push_back({free_.begin()->second, free_.begin()->first});
         bytes_ -= free_.begin()->first;
@@ -131,9 +132,9 @@ class WarmMemory::Kept {
   const size_t max_bytes_;
   const bool poisons_freed_;
   mutable Mutex mutex_;
-  std::multimap<size_t, std::byte*> free_ ABSL_GUARDED_BY(mutex_);  // By their bytes.
+  std::multimap<size_t, std::byte*> free_ ABSL_GUARDED_BY(mutex_);  // By size.
   size_t bytes_ ABSL_GUARDED_BY(mutex_) = 0;
-  bool is_cool_ ABSL_GUARDED_BY(mutex_) = false;  // Nothing was taken since.
+  bool is_cool_ ABSL_GUARDED_BY(mutex_) = false;  // Cool was called, and nothing taken since.
 };
 
 WarmMemory::WarmMemory(int64_t max_kept_bytes, bool poisons_freed, SharedMemory* shared)

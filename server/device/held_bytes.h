@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Memory of the host for matrices and results: held until it is let go, used again, or poisoned.
+// Host memory for matrices and results: held until released, then reused or poisoned.
 #pragma once
 
 #include <cstddef>
@@ -16,16 +16,14 @@
 
 namespace gemmd {
 
-// Bytes of a result that are there until they are let go, wherever they lie: memory of the heap, or
-// a range of an area that several results share.
-//
-// Movable; what was moved from holds nothing. Threads: one at a time, but any may be the last.
+// Owner of a result's bytes, on the heap or in an area shared by several results. Movable; empty
+// after a move. Threads: one at a time; any thread may release it.
 class HeldBytes {
  public:
   using Release = absl::AnyInvocable<void() &&>;
 
   HeldBytes() = default;
-  // `release` is called once, when the bytes are let go, by the thread that does so.
+  // `release` is called once, by the thread that releases the bytes.
   HeldBytes(absl::Span<std::byte> bytes, Release release)
       : bytes_(bytes), release_(std::move(release)) {}
   HeldBytes(HeldBytes&& other) noexcept { *this = std::move(other); }
@@ -37,7 +35,7 @@ class HeldBytes {
   }
   ~HeldBytes() { LetGo(); }
 
-  // Zeros of the heap. None where there is no memory.
+  // Zeroed heap memory; nullopt if there is no memory.
   static std::optional<HeldBytes> Zeros(int64_t bytes);
 
   absl::Span<std::byte> bytes() const { return bytes_; }
@@ -53,29 +51,26 @@ class HeldBytes {
   Release release_;
 };
 
-// Memory for large matrices that is used again. The system gives new memory by the page, and clears
-// each at its first use: on a virtual machine that takes 50 ms for 64 MiB, ten times as long as
-// writing them.
-//
-// What was taken may outlive this. Threads: any.
+// Reused memory for large matrices. The system allocates and clears new memory page by page on
+// first use: on a virtual machine that takes 50 ms for 64 MiB, ten times as long as writing them.
+// Taken memory may outlive this object. Threads: any.
 class WarmMemory {
  public:
-  // Shorter pieces of memory come from malloc, which keeps them warm itself, unless workers are to
-  // see them.
+  // Shorter memory comes from malloc, which reuses it itself, unless workers need access.
   static constexpr int64_t kMinBytes = int64_t{1} << 20;
-  // What a device keeps for the next product, and for how long where there is none.
+  // The bytes that a device keeps for the next product, and for how long without one.
   static constexpr int64_t kKeptBytes = int64_t{128} << 20;
   static constexpr absl::Duration kKeptFor = absl::Seconds(1);
 
-  // At most so many bytes that nobody uses are kept, full of kPoison where that is wanted. With
-  // `shared`, memory is taken there as long as there is room, from SharedMemory::kMinBytes on.
+  // Keeps at most `max_kept_bytes` unused bytes, filled with kPoison if `poisons_freed`. With
+  // `shared`, memory of at least SharedMemory::kMinBytes is taken there while there is space.
   explicit WarmMemory(int64_t max_kept_bytes, bool poisons_freed = false,
                       SharedMemory* shared = nullptr);
 
-  // Bytes of any value. None where there is no memory.
+  // Uninitialized bytes; nullopt if there is no memory.
   std::optional<HeldBytes> Take(int64_t bytes);
 
-  // Gives back all that nobody uses, and what comes back later, until more is taken.
+  // Frees all unused memory, and memory returned later, until more is taken.
   void Cool();
   int64_t kept_bytes() const;
 

@@ -33,7 +33,7 @@ namespace {
 constexpr int64_t kScratchKeptBytes = int64_t{4} << 20;
 constexpr int64_t kScratchAlignment = 64;
 
-// For what takes longer no processor is kept busy: the kernel's threads may need it.
+// Longer waits do not spin: the kernel's threads may need the processor.
 constexpr int64_t kLongestToSpinForNs = 100'000;
 
 WorkerProcess::Options Supervised(const ProcessLauncher::Options& options) {
@@ -58,8 +58,8 @@ class ProcessLauncher::Passed {
  public:
   explicit Passed(ProcessLauncher& launcher) : launcher_(launcher) {}
 
-  // Notes a matrix; it is copied to the worker before the launch where it is not in shared memory
-  // and `is_read`, and back after it where it `is_written`.
+  // Registers a matrix. If it is not in shared memory, it is copied to the worker before the launch
+  // if `is_read`, and back after it if `is_written`.
   void Add(SharedRange& range, const std::byte* memory, int64_t bytes, bool is_read,
            bool is_written) {
     if (memory == nullptr || bytes == 0) return;
@@ -138,11 +138,11 @@ pid_t ProcessLauncher::pid() const {
 }
 
 absl::Status ProcessLauncher::Start() {
-  // One that is gone or stopped shows when it is asked.
+  // A worker that has exited or stopped is detected when asked.
   if (worker_.channel().is_open()) return absl::OkStatus();
   if (worker_.pid() != 0) {
     const std::string end = End();
-    // It would write into memory of the next one's launches.
+    // Otherwise it could write to memory of the next worker's launches.
     if (worker_.pid() != 0) {
       return absl::UnavailableError(Concat("device: ", options_.program.device,
                                            " is out of service: its worker was killed, and ", end));
@@ -196,13 +196,13 @@ absl::StatusOr<std::vector<double>> ProcessLauncher::TakeNumbers() {
   return std::move(rates.kernel_rates);
 }
 
-// Ends the worker, and tells how it ended.
+// Ends the worker, and returns how it ended.
 std::string ProcessLauncher::End() {
   worker_.Kill();
   return worker_.AwaitEnd(WorkerProcess::kTimeToDie).value_or("it does not die");
 }
 
-// Ends a worker that is of no more use, as the log says, and tells why and how it ended.
+// Ends an unusable worker, logs it, and returns why and how it ended.
 std::string ProcessLauncher::Lose(const std::string& reason) {
   const std::string why = Concat(reason, " (", End(), ")");
   is_lost_ = true;
@@ -252,7 +252,7 @@ absl::Status ProcessLauncher::Launch(const LaunchTask& task) {
              !args.a_form.is_made);
   passed.Add(request.b_form, args.b_form.bytes, task.b_form_bytes, args.b_form.is_made,
              !args.b_form.is_made);
-  // What lies between the lines of D stays as it is.
+  // D is read too, to preserve the bytes between its lines.
   passed.Add(request.d, args.d, task.d_bytes, /*is_read=*/true, /*is_written=*/true);
   RETURN_IF_ERROR(passed.CopyIn());
   const absl::Duration most =
@@ -268,8 +268,8 @@ absl::Status ProcessLauncher::Launch(const LaunchTask& task) {
   return status;
 }
 
-// Has a worker answer the request. One that is lost before it begins has a successor, which is
-// asked instead.
+// Sends the request to a worker and waits. If the worker is lost before it begins, asks its
+// successor instead.
 absl::StatusOr<Result> ProcessLauncher::Ask(LaunchRequest& request, int64_t spin_ns,
                                             absl::Duration most) {
   constexpr int kMaxTries = 3;
@@ -314,7 +314,7 @@ absl::Status ProcessLauncher::Wait(int64_t until_ns) {
 
 namespace {
 
-// What tools show: 15 bytes at most.
+// The name in tools: at most 15 bytes.
 std::string ThreadName(const std::string& device) {
   constexpr size_t kLongest = 15;
   return absl::StrCat("gemmd-", device).substr(0, kLongest);
@@ -338,7 +338,7 @@ DeviceInfo DescribeSimulator(mma::Chip chip) {
   return info;
 }
 
-// Takes D to where its parts belong.
+// Copies D's parts to their destinations.
 void PutParts(absl::Span<const DestinationPart> parts, JobOutcome& outcome) {
   const HeldBytes d = std::move(outcome.d);
   const std::byte* from = d.bytes().data();
@@ -352,8 +352,8 @@ void PutParts(absl::Span<const DestinationPart> parts, JobOutcome& outcome) {
 
 }  // namespace
 
-// What launches derive from A and B that stay (FormKeeper): what the kernel tells of, or, where
-// that is nothing and the bytes are not where a worker sees them, the bytes themselves.
+// Forms of resident A and B (FormKeeper): the kernel's derived data or, if there is none and the
+// worker cannot access the bytes, a copy of the bytes.
 class HostDevice::TakenForms {
  public:
   // Borrows the job.
@@ -364,9 +364,8 @@ class HostDevice::TakenForms {
   TakenForms(const TakenForms&) = delete;
   TakenForms& operator=(const TakenForms&) = delete;
 
-  // Copies the bytes of the operands for `shared`, unless they are there. The job is the one to run
-  // from then on, for as long as this lives.
-  // Errors: Cancelled where it was aborted.
+  // Copies the operands' bytes to `shared`, unless they are there. Returns the job to run, valid
+  // during the lifetime of this object. Errors: Cancelled if aborted.
   absl::StatusOr<Job> Take(const SharedMemory* shared, int threads, AbortFlag abort) {
     Job job = job_;
     RETURN_IF_ERROR(Take(job.a, job.problem.a, mma::Operand::kA, a_, shared, threads, abort));
@@ -374,7 +373,7 @@ class HostDevice::TakenForms {
     return job;
   }
 
-  // For the launch, what the kernel derives.
+  // Sets the derived data of the launch.
   void Fill(GemmArgs& args, LaunchTask& task) const {
     if (!a_.is_copy) args.a_form = a_.form;
     if (!b_.is_copy) args.b_form = b_.form;
@@ -382,7 +381,7 @@ class HostDevice::TakenForms {
     task.b_form_bytes = b_.bytes;
   }
 
-  // All that was to be made is made.
+  // All forms were made.
   void SetMade() { is_ok_ = true; }
 
  private:
@@ -392,7 +391,7 @@ class HostDevice::TakenForms {
     bool is_copy = false;
     Piece piece;  // The copy.
   };
-  // The number of no other form.
+  // Not the number of any other form.
   static constexpr uint32_t kCopy = ~uint32_t{0};
 
   absl::Status Take(Source& source, const MatrixLayout& layout, mma::Operand operand, Taken& taken,
@@ -403,7 +402,7 @@ class HostDevice::TakenForms {
     if (derived->bytes > 0) {
       taken.bytes = derived->bytes;
       taken.form = job_.forms->TakeForm(source, layout, *derived);
-      if (taken.form.is_made) source = Source();  // Nobody looks at it.
+      if (taken.form.is_made) source = Source();  // Not used.
       return absl::OkStatus();
     }
     const bool is_seen = shared == nullptr || source.bytes < SharedMemory::kMinBytes ||
@@ -476,13 +475,13 @@ void HostDevice::Abort(JobId id) {
   }
 }
 
-// The worker has a flag of its own.
+// The worker has its own flag.
 void HostDevice::SetAborted(bool is_aborted) {
   abort_.store(is_aborted, std::memory_order_relaxed);
   if (process_ != nullptr) process_->SetAborted(is_aborted);
 }
 
-// Where there is a worker, what measuring does to its process costs the daemon nothing.
+// If there is a worker, it measures, so that a crash does not affect the daemon.
 absl::Status HostDevice::Measure(const Target& target) {
   profile_.target = target;
   if (process_ == nullptr) {
@@ -519,7 +518,8 @@ void HostDevice::Run(const Target& target) {
       needs_worker = needs_worker && !stopping_;
     }
     std::move(next.done)(std::move(outcome));
-    if (needs_worker) process_->Start().IgnoreError();  // The next launch tries again, and tells.
+    if (needs_worker)
+      process_->Start().IgnoreError();  // The next launch retries and reports the error.
   }
   launcher_.reset();  // The worker ends with this thread.
 }
@@ -542,7 +542,7 @@ absl::Status HostDevice::RestartWorker() {
   return absl::OkStatus();
 }
 
-// Waits for a job. False where there is none left and the device stops.
+// Waits for a job. Returns false if the device stops and no job is left.
 bool HostDevice::TakeNext(Pending& next) {
   MutexLock lock(&mutex_);
   const auto has_work = [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
@@ -555,7 +555,7 @@ bool HostDevice::TakeNext(Pending& next) {
   }
   while (std::exchange(is_restart_asked_, false)) {
     mutex_.Unlock();
-    process_->Restart().IgnoreError();  // The next launch tries again, and tells.
+    process_->Restart().IgnoreError();  // The next launch retries and reports the error.
     mutex_.Lock();
     mutex_.Await(has_work);
   }
@@ -613,7 +613,7 @@ absl::Status HostDevice::Launch(const Job& job, const TakenForms& forms, GemmArg
   return absl::ResourceExhaustedError(absl::StrCat(status.message(), " on device ", info_.name));
 }
 
-// What a launch needs beside its code.
+// The arguments of a launch.
 absl::StatusOr<GemmArgs> HostDevice::Prepare(const Job& job, Gathering& gathering, HeldBytes& d) {
   ASSIGN_OR_RETURN(std::byte* const to, PlaceOutput(job, d));
   ASSIGN_OR_RETURN(GemmArgs args, ArgsOf(job, profile_.target, {}, to, &abort_, gathering));
@@ -622,14 +622,14 @@ absl::StatusOr<GemmArgs> HostDevice::Prepare(const Job& job, Gathering& gatherin
   return args;
 }
 
-// Where the kernel leaves D.
+// Where the kernel writes D.
 absl::StatusOr<std::byte*> HostDevice::PlaceOutput(const Job& job, HeldBytes& d) {
   const auto is_in_block = [](const DestinationPart& part) { return part.block != 0; };
   if (job.d.block != 0 || std::any_of(job.d.parts.begin(), job.d.parts.end(), is_in_block)) {
     return absl::InternalError("job: a block is no memory of the host");
   }
   if (job.d.memory != nullptr) return job.d.memory;
-  // The kernel writes all of D but its gaps. Zeros that the system gives are not written at all.
+  // The kernel writes all of D except its gaps. Zeros from the system cost no writes.
   std::optional<HeldBytes> memory =
       HasGaps(job.problem) ? HeldBytes::Zeros(job.d_bytes) : memory_.Take(job.d_bytes);
   if (!memory.has_value()) {

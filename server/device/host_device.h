@@ -1,11 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // The devices of the host: `cpu` runs the rows of the libraries, `sim:<chip>` those of the
-// simulator. Each has one thread of its own, which prepares one job after the other, and a worker
-// process, in which kernels run on the threads that they are given. What a kernel or a library does
-// to its process ends no more than the job that runs; the next one has another worker.
-//
-// Operands are read where they lie in shared memory, or are put together there first.
+// simulator. Each has its own thread, which prepares one job after the other, and a worker process,
+// in which kernels run on several threads. A crash of a kernel or library ends only the running
+// job; the next job gets another worker. Operands are read in place from shared memory, or
+// assembled there first.
 #pragma once
 
 #include <sys/types.h>
@@ -35,52 +34,51 @@
 
 namespace gemmd {
 
-// Runs kernels of the host in a worker, which is started with the first launch and again after it
-// was lost. What is not in shared memory is copied there for a launch.
+// Runs host kernels in a worker process, which is started with the first launch and restarted after
+// a loss. Matrices outside shared memory are copied there for a launch.
 class ProcessLauncher final : public Launcher {
  public:
   struct Options {
-    WorkerProgram program;  // But for its kind_arguments.
+    WorkerProgram program;  // Without kind_arguments.
     uint64_t catalog = 0;   // CatalogFingerprint of the kind of device.
     int threads = 1;
     bool poisons_freed = false;
-    // A launch may take this many times its predicted time, but at least watchdog_min: the
-    // processors may be busy with others.
+    // A launch may take this many times its predicted time, but at least watchdog_min, because the
+    // processors may be busy.
     double watchdog_factor = 20;
     absl::Duration watchdog_min = absl::Minutes(1);
   };
 
-  // Borrows the memory. Calls of Start, Launch and Cool come from one thread, with which the worker
-  // ends.
+  // Borrows the memory. Call Start, Launch and Cool from one thread; the worker ends with that
+  // thread.
   ProcessLauncher(Options options, SharedMemory& memory);
   ~ProcessLauncher() override;
 
-  // Starts a worker where there is none. A worker that was lost has a successor at once, or, where
-  // others were lost shortly before, after a pause of up to a second.
-  // Errors: why there is none: FailedPrecondition, Unavailable, DeadlineExceeded.
+  // Starts a worker if there is none. A lost worker is replaced at once or, after recent losses,
+  // after a pause of up to a second. Errors: FailedPrecondition, Unavailable, DeadlineExceeded.
   absl::Status Start();
   // Replaces the worker. Errors: as Start.
   absl::Status Restart();
 
-  // Has the worker measure the device: the numbers of its profile (kernels/host_rates.h). Errors:
-  // as Start; Unavailable where it does not tell them.
+  // Makes the worker measure the device; returns the numbers of its profile (kernels/host_rates.h).
+  // Errors: those of Start; Unavailable if the worker does not return them.
   absl::StatusOr<std::vector<double>> Measure();
 
   absl::Status Launch(const LaunchTask& task) override;
   void Cool() override;
 
-  // Whether the launch that runs, or else the next one, is to end. Threads: any.
+  // Sets whether the running launch, or else the next one, must end. Threads: any.
   void SetAborted(bool is_aborted) ABSL_LOCKS_EXCLUDED(mutex_);
 
-  // Whether the worker died of the last launch, which is Aborted: it crashed, or gave no answer in
-  // time. One that a signal from outside stopped or killed did not.
+  // Whether the last launch (which is Aborted) crashed the worker or timed out. False if an
+  // external signal stopped or killed the worker.
   bool died_of_launch() const { return died_of_launch_; }
 
-  // What the worker said of itself when it started.
+  // The worker's greeting at its start.
   const Hello& hello() const { return hello_; }
 
   // Threads: any.
-  pid_t pid() const ABSL_LOCKS_EXCLUDED(mutex_);  // 0: there is none.
+  pid_t pid() const ABSL_LOCKS_EXCLUDED(mutex_);  // 0: none.
   int64_t restarts() const { return worker_.restarts(); }
 
  private:
@@ -100,7 +98,7 @@ class ProcessLauncher final : public Launcher {
   mutable Mutex mutex_;  // WorkerProcess's.
   bool is_aborted_ ABSL_GUARDED_BY(mutex_) = false;
   WorkerProcess worker_;
-  bool is_lost_ = false;  // As the log says, until there is a worker again.
+  bool is_lost_ = false;  // A loss was logged, and there is no worker yet.
   bool died_of_launch_ = false;
   Hello hello_;
   uint64_t last_id_ = 0;
@@ -109,18 +107,18 @@ class ProcessLauncher final : public Launcher {
   int64_t scratch_bytes_ = 0;
 };
 
-// Final: its thread may call the device until the destructor has joined it, so there must be no
-// destructor of a derived class before.
+// Final: its thread may use the device until the destructor joins it, so no derived destructor may
+// run before.
 class HostDevice final : public Device {
  public:
-  // Starts the thread and has the rates of the target's kernels measured: HostTarget() makes `cpu`,
-  // a simulator's target `sim:<chip>`. `threads` computing threads; 0 takes every core that
-  // this process may run on. `poisons_freed`: server/device/held_bytes.h.
-  // Kernels run in a process of the program; without one, on the device's own thread.
+  // Starts the thread and measures the rates of the target's kernels: HostTarget() makes `cpu`, a
+  // simulator's target `sim:<chip>`. `threads`: computing threads; 0: every core that this process
+  // may use. `poisons_freed`: see server/device/held_bytes.h. Kernels run in a worker process of
+  // `program`; without a program, on the device's own thread.
   HostDevice(const Target& target, int threads, bool poisons_freed = false,
              const WorkerProgram* program = nullptr);
 
-  // Finishes what was submitted.
+  // Finishes submitted jobs.
   ~HostDevice() override;
 
   // Errors: those of ProcessLauncher::Measure.
@@ -130,12 +128,12 @@ class HostDevice final : public Device {
   const DeviceProfile& profile() const override { return profile_; }
   DeviceCondition condition() const override;
   int64_t worker_memory_bytes() const override;
-  // The worker is replaced after the job that runs.
+  // The worker is replaced after the running job.
   absl::Status RestartWorker() override ABSL_LOCKS_EXCLUDED(mutex_);
-  // The process of the worker; 0 where there is none now. Threads: any.
+  // The process id of the worker; 0 if there is none. Threads: any.
   pid_t worker_pid() const { return process_ == nullptr ? 0 : process_->pid(); }
   void Submit(const Job& job, Done done) override ABSL_LOCKS_EXCLUDED(mutex_);
-  // A job that waits is answered in its turn, without work.
+  // A waiting job is answered in its turn, without work.
   void Abort(JobId id) override ABSL_LOCKS_EXCLUDED(mutex_);
 
  private:
@@ -158,26 +156,26 @@ class HostDevice final : public Device {
   // Constant after construction.
   const SteadyClock clock_;
   DeviceInfo info_;
-  SharedMemory* const shared_;  // Null where kernels run here.
+  SharedMemory* const shared_;  // Null if kernels run in this process.
   WarmMemory memory_;
   DeviceProfile profile_;
   absl::Status started_;
 
   Mutex mutex_;
   std::list<Pending> pending_ ABSL_GUARDED_BY(mutex_);
-  std::list<Pending> spare_ ABSL_GUARDED_BY(mutex_);  // Entries of jobs that no longer wait.
+  std::list<Pending> spare_ ABSL_GUARDED_BY(mutex_);  // Reusable list entries.
   JobId running_id_ ABSL_GUARDED_BY(mutex_) = 0;      // 0: none, or one that is never aborted.
   bool measured_ ABSL_GUARDED_BY(mutex_) = false;
   bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
 
   bool is_restart_asked_ ABSL_GUARDED_BY(mutex_) = false;
 
-  // Ends the job that runs.
+  // Ends the running job.
   std::atomic<bool> abort_ = false;
 
-  // The device's thread uses it.
+  // Used by the device's thread.
   std::unique_ptr<Launcher> launcher_;
-  ProcessLauncher* process_ = nullptr;  // The same one, where kernels run in a process.
+  ProcessLauncher* process_ = nullptr;  // The same object, if kernels run in a worker process.
 
   std::thread thread_;
 };

@@ -92,7 +92,7 @@ void JoinedJob::Stack() {
     layout->rows = problem.m;
     layout->batch_stride_bytes = problem.m * layout->line_stride_bytes();
   }
-  problem.a_stays = false;  // What is put together for one launch does not.
+  problem.a_stays = false;  // Operands assembled for one launch are not resident.
 }
 
 void JoinedJob::Batch() {
@@ -106,7 +106,7 @@ void JoinedJob::Batch() {
   if (problem.has_c()) ShareIfOne(OperandRole::kC);
 }
 
-// Where the matrices of all members are the same, the operand is that one matrix.
+// If all members have the same matrix, the operand is that one matrix.
 void JoinedJob::ShareIfOne(OperandRole role) {
   MatrixLayout& layout = LayoutOf(job_.problem, role);
   const Source& first = (*members_.front())[role];
@@ -117,13 +117,13 @@ void JoinedJob::ShareIfOne(OperandRole role) {
   if (is_one) layout.batch_stride_bytes = 0;
 }
 
-// Whether the operand is that of each member.
+// Whether all members share the operand.
 bool JoinedJob::IsOne(OperandRole role) const {
   if (job_.joining == Joining::kStacked) return role == OperandRole::kB;
   return LayoutOf(job_.problem, role).batch_stride_bytes == 0;
 }
 
-// The pieces or the blocks of all members, in their order.
+// Concatenates the pieces or blocks of all members, in order.
 absl::Status JoinedJob::Concatenate(OperandRole role) {
   const bool is_in_blocks = (*members_.front())[role].block != 0;
   PieceList pieces;
@@ -150,8 +150,7 @@ absl::Status JoinedJob::Concatenate(OperandRole role) {
   return absl::OkStatus();
 }
 
-// Where several members overwrite the same bytes, those of the last one are left, as if it had run
-// after the others.
+// If several members overwrite the same bytes, the last one's remain, as if it had run last.
 void JoinedJob::Scatter() {
   d_parts_.resize(members_.size());
   absl::flat_hash_set<std::pair<DeviceBlock, int64_t>> in_blocks;

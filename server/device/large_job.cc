@@ -20,16 +20,16 @@ using Extent = Panel::Extent;
 
 int64_t BytesBefore(ElementType type, int64_t elements) { return elements / 8 * BitsOf(type); }
 
-// Shrinks the layout to a part, and moves the place to where it begins.
+// Shrinks the layout to a part, and moves the place to the part's beginning.
 void Narrow(MatrixLayout& layout, JobPlace& place, const Extent& matrices, const Extent& rows,
             const Extent& columns) {
   const MatrixLayout whole = layout;
   layout.rows = rows.count;
   layout.columns = columns.count;
-  // Nothing bounds the strides of what has no elements.
+  // The strides of an empty matrix are unbounded.
   if (whole.empty()) return;
   place.offset += matrices.first * whole.batch_stride_bytes;
-  // The values and the indices of sparse rows lie apart.
+  // Values and indices of sparse rows are stored separately.
   if (whole.is_sparse()) {
     const bool is_divided = rows.count < whole.rows;
     const auto part = SparseLayoutOf("a", whole.type, rows.count, columns.count);
@@ -70,7 +70,7 @@ class PieceReader {
  private:
   absl::Span<const Piece> pieces_;
   std::vector<Piece>& to_;
-  int64_t begin_ = 0;  // Bytes before the first piece that is left.
+  int64_t begin_ = 0;  // Bytes before the first remaining piece.
 };
 
 void TakeSparseRows(const MatrixLayout& whole, int64_t offset, const Extent& rows,
@@ -81,7 +81,7 @@ void TakeSparseRows(const MatrixLayout& whole, int64_t offset, const Extent& row
   reader.Take(offset + layout->indices_offset(rows.first), rows.count * layout->index_line_bytes);
 }
 
-// The part of a matrix that is in memory of the host.
+// Takes the part of a matrix in host memory.
 void TakeMatrix(const MatrixLayout& whole, const MatrixLayout& part, int64_t offset, int64_t bytes,
                 const Extent& rows, PieceReader& reader) {
   if (part.is_sparse() && part.rows < whole.rows) {
@@ -93,8 +93,8 @@ void TakeMatrix(const MatrixLayout& whole, const MatrixLayout& part, int64_t off
   }
 }
 
-// Multiples of the first are aligned in blocks as kernels want it, whatever the type; tiles of
-// kernels divide the second; the last fills bytes.
+// Multiples of the first are aligned in blocks for kernels, for any type; multiples of the second
+// are whole tiles; multiples of the last are whole bytes.
 constexpr std::array<int64_t, 3> kGranules = {2048, 256, 8};
 
 int64_t PanelsAlong(int64_t extent, int64_t step) { return (extent - 1) / step + 1; }
@@ -104,7 +104,7 @@ int64_t Half(int64_t step, int64_t granule) {
   return std::min(step, ((half - 1) / granule + 1) * granule);
 }
 
-// Whether the worker makes a copy of a matrix in a block for the kernel.
+// Whether the worker copies a matrix in a block for the kernel.
 bool IsCopied(const PlacedRange& matrix, const PlacedRange& d) {
   if (matrix.place.offset % kJobAlignment != 0) return true;
   return matrix.place.block == d.place.block && &matrix != &d &&
@@ -112,7 +112,7 @@ bool IsCopied(const PlacedRange& matrix, const PlacedRange& d) {
          d.place.offset < matrix.place.offset + matrix.range.bytes;
 }
 
-// Between two slices it may be aborted: copying one takes some 5 ms.
+// The job may be aborted between slices: copying one takes about 5 ms.
 constexpr int64_t kSliceBytes = int64_t{32} << 20;
 
 // Takes a slice from the front of the pieces.
@@ -163,17 +163,17 @@ Job JobOfPanel(const Job& whole, const JobPlaces& places, const Panel& panel, Pa
   const PanelProblem part = ProblemOfPanel(whole.problem, places, panel);
   Job job = whole;
   job.problem = part.problem;
-  job.a_form = job.b_form = {};  // They are of the whole.
+  job.a_form = job.b_form = {};  // Forms are of the whole.
   job.workspace_bytes = whole.kernel->workspace_bytes(part.problem).value_or(0);
   job.d_bytes = BytesWritten(part.problem);
-  // Every element of D takes as long as any other.
+  // Scales predicted times by the elements of D.
   const auto elements = [](const Problem& problem) { return ElementsOf(problem.d, problem.batch); };
   const double share = elements(part.problem) / std::max(elements(whole.problem), 1.0);
   for (int64_t PredictedTime::*const ns : {&PredictedTime::kernel_ns, &PredictedTime::copy_ns}) {
     job.predicted.*ns = static_cast<int64_t>(share * static_cast<double>(whole.predicted.*ns));
   }
   const absl::StatusOr<JobLayout> layout = LayOutJob(part.problem, part.places);
-  if (!layout.ok()) return job;  // It is no larger than that of the whole.
+  if (!layout.ok()) return job;  // Cannot fail: it is no larger than that of the whole.
   for (const OperandRole role : kOperandRoles) {
     Source& source = job[role];
     const int64_t bytes = (*layout)[role].bytes;
@@ -249,7 +249,7 @@ class PanelPlan::Search {
         PanelPlan other = plan;
         other.steps_ = steps;
         ASSIGN_OR_RETURN(const int64_t other_bytes, BytesOf(other));
-        // A batch is divided into matrices before these are, whether that alone helps or not.
+        // Divides a batch into matrices before dividing matrices.
         if (other_bytes >= bytes && steps.matrices == plan.steps_.matrices) continue;
         best = other;
         bytes = other_bytes;
@@ -264,7 +264,7 @@ class PanelPlan::Search {
   std::vector<Steps> Smaller(const Steps& steps, int64_t granule) const {
     if (steps.matrices > 1) return {{Half(steps.matrices, 1), steps.rows, steps.columns}};
     std::vector<Steps> smaller;
-    // The values and the indices of a sparse A in a block lie apart.
+    // Values and indices of a sparse A in a block are stored separately.
     const bool may_divide_rows = !problem_.a.is_sparse() || places_.a.block == 0;
     const int64_t rows = may_divide_rows ? Half(steps.rows, granule) : steps.rows;
     const int64_t columns = Half(steps.columns, granule);
@@ -273,7 +273,7 @@ class PanelPlan::Search {
     return smaller;
   }
 
-  // The first panel is the largest; others may lie where less is aligned.
+  // The first panel is the largest; others may be less aligned and need copies.
   absl::StatusOr<int64_t> BytesOf(const PanelPlan& plan) const {
     const int64_t across = PanelsAlong(plan.whole_.columns, plan.steps_.columns);
     const int64_t down = PanelsAlong(plan.whole_.rows, plan.steps_.rows);
@@ -337,7 +337,7 @@ void PaneledJob::RunNext() {
   calls_.submit(panel, [self = shared_from_this()](JobOutcome outcome) {
     self->EndPanel(std::move(outcome));
   });
-  // It may have been aborted since the last look, when the device did not know the panel yet.
+  // The job may have been aborted before the device knew the panel.
   if (is_aborted_) calls_.abort(id);
 }
 
@@ -389,7 +389,7 @@ bool StreamedJob::GoesOn(const absl::Status& status) {
     return false;
   }
   if (status.ok()) return true;
-  // Its own blocks are lost with the worker alone.
+  // Its own blocks are lost only with the worker.
   const bool is_lost = absl::IsFailedPrecondition(status);
   const std::string message(status.message());
   if (is_lost && ran_ns_ != 0) {

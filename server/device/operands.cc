@@ -21,16 +21,16 @@ namespace gemmd {
 
 namespace {
 
-// Copying so much takes about a millisecond.
+// Copying this much takes about a millisecond.
 constexpr size_t kMaxInPart = size_t{4} << 20;
 
-// What one thread copies at a time: a range of one long piece, or several whole pieces.
+// The unit of a thread's work: a range of one long piece, or several whole pieces.
 struct Part {
   size_t first = 0;  // Piece.
   size_t count = 0;
-  size_t begin = 0;  // Within the piece, where it is not whole.
+  size_t begin = 0;  // Offset in the piece, if not whole.
   size_t bytes = 0;
-  size_t offset = 0;  // Where it goes.
+  size_t offset = 0;  // Offset in the destination.
   bool is_whole = true;
 };
 
@@ -77,7 +77,7 @@ void CopyPart(const Source& source, const Part& part, std::byte* to) {
   if (source.keeper != nullptr) source.keeper->LetGo(part.first, part.count);
 }
 
-// As many as the system gives.
+// Starts as many threads as the system allows.
 void StartThreads(int count, const std::function<void()>& work, std::vector<std::thread>& threads) {
   if (count > 0) threads.reserve(static_cast<size_t>(count));
   for (int i = 0; i < count; ++i) {

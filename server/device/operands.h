@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The matrices of a job as kernels of the host take them: each in one piece, and looked at where
-// only their bytes show whether they are valid.
+// Prepares a job's matrices for host kernels: assembles each in one piece, and checks operand
+// contents.
 #pragma once
 
 #include <cstddef>
@@ -20,31 +20,29 @@
 
 namespace gemmd {
 
-// From so many bytes on, several threads copy: one alone does not use the memory's bandwidth, but
-// starting another takes as long as copying some hundred kilobytes.
+// From this size on, several threads copy: one does not saturate the memory bandwidth, but starting
+// another costs as much as copying some hundred kilobytes.
 inline constexpr int64_t kParallelCopyBytes = int64_t{8} << 20;
 
-// Copies the pieces one after the other to `to`, which has room for all, and tells their keeper of
-// those that are copied. At most `threads` threads copy, this one among them. `is_aborted` is asked
-// every few milliseconds, by any of them.
-// False where it said so; the rest is then not copied.
+// Copies the pieces consecutively to `to`, and tells their keeper which ones are copied. Uses at
+// most `threads` threads, including this one. Calls `is_aborted` every few milliseconds, from any
+// of them. Returns false if aborted; the rest is then not copied.
 bool CopyPieces(const Source& source, std::byte* to, int threads,
                 absl::FunctionRef<bool()> is_aborted);
 
-// Matrices that were not in one piece, put together.
+// Assembles matrices that are not in one piece.
 class Gathering {
  public:
-  // At most so many threads copy. Borrows the memory's owner. With `shared`, what a worker is to
-  // see is put there, unless it is so short that it is copied for each launch.
+  // Uses at most `threads` threads to copy. Borrows `memory`. With `shared`, matrices for a worker
+  // are put there, unless they are so small that they are copied for each launch.
   Gathering(WarmMemory& memory, int threads, const SharedMemory* shared = nullptr)
       : memory_(memory), threads_(threads), shared_(shared) {}
 
-  // Where the matrix begins; null where there is none. What lies in one piece at a multiple of
-  // `alignment` stays where it is.
-  // Errors: ResourceExhausted where there is no memory; Cancelled where the job was aborted;
-  // Internal for a source in memory of a device.
+  // The address of the matrix; null if there is none. An aligned matrix in one piece is used in
+  // place. Errors: ResourceExhausted if there is no memory; Cancelled if the job was aborted;
+  // Internal for a source in device memory.
   absl::StatusOr<const std::byte*> Take(const Source& source, size_t alignment, AbortFlag abort);
-  // All operands of a job, as kernels want them aligned. Errors: as Take.
+  // All operands of a job, aligned for kernels. Errors: those of Take.
   absl::StatusOr<PerOperand<Piece>> TakeAll(const Job& job, AbortFlag abort);
 
  private:
@@ -56,22 +54,20 @@ class Gathering {
   std::vector<HeldBytes> copies_;
 };
 
-// The launch of a job on memory of the host, whose D goes to `d`. What it points at is the job's,
-// or lives in `gathering`. Errors: as Gathering.
+// The launch arguments of a job in host memory, whose D goes to `d`. They point to the job's
+// memory, or to `gathering`. Errors: those of Gathering.
 absl::StatusOr<GemmArgs> ArgsOf(const Job& job, const Target& target,
                                 absl::Span<std::byte> workspace, std::byte* d, AbortFlag abort,
                                 Gathering& gathering);
 
-// Looks at what only the bytes of a job's operands show. It takes as long as they are large, so the
-// device's own thread does it, and not the thread of gRPC that took the request.
-// Errors: InvalidArgument where a sparse A is not in the portable 2:4 form: "a.data: row 3, group
-// 17: got indices 2, 2, want increasing".
-// Once the flag is set, the rest is not looked at.
+// Checks operand contents. Takes time linear in their size, so the device's own thread does it, not
+// the gRPC thread of the request. Errors: InvalidArgument if a sparse A is not in the portable 2:4
+// form: "a.data: row 3, group 17: got indices 2, 2, want increasing". Once the flag is set, the
+// rest is not checked.
 absl::Status CheckOperands(const Problem& problem, const std::byte* a, AbortFlag abort);
 
-// The same for a job. An A in pieces is put together for it; one in a block was looked at when it
-// came there.
-// Errors: ResourceExhausted besides; Cancelled where it was aborted while A was put together.
+// The same for a job. Assembles an A in pieces; an A in a block was checked when it was uploaded.
+// Errors: also ResourceExhausted; Cancelled if aborted while assembling A.
 absl::Status CheckOperands(const Job& job, AbortFlag abort);
 
 }  // namespace gemmd

@@ -15,7 +15,7 @@
 namespace gemmd {
 namespace {
 
-// Copying so much takes half a millisecond.
+// Copying this much takes half a millisecond.
 constexpr size_t kCopiedAtOnce = size_t{2} << 20;
 
 }  // namespace
@@ -130,7 +130,7 @@ void CopyAll(const std::vector<CopiedBytes>& copies) {
   }
 }
 
-// Parts that several threads take one after the other; the last one that is copied ends it.
+// Parts that several threads take one after the other; the thread that copies the last one ends it.
 struct CopyThreads::Copying {
   // Some whole copies, or a range of a long one.
   struct Part {
@@ -177,7 +177,7 @@ struct CopyThreads::Copying {
     }
   }
 
-  // Takes part after part until none is left.
+  // Copies parts until none is left.
   void CopyParts() {
     for (size_t i = next++; i < parts.size(); i = next++) {
       if (!is_aborted.load(std::memory_order_relaxed)) CopyPart(parts[i]);

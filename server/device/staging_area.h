@@ -1,10 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The staging area of a GPU in ranges: what jobs under way need, and results that wait to be sent.
-//
-// A third of the area is for results alone, which stay there until their callers have read them.
-// Where that is full, D gets a range among those of jobs and is copied to memory of the heap once
-// it is there. So jobs never wait for a caller that reads slowly.
+// Allocates ranges of a GPU's staging area, for running jobs and for results that wait to be sent.
+// A third of the area is reserved for results, which stay there until their callers have read them.
+// If that third is full, D gets a range in the part for jobs and is then copied to the heap. So
+// jobs never wait for a slow caller.
 #pragma once
 
 #include <sys/eventfd.h>
@@ -36,22 +35,22 @@ class Waker {
   Waker() : file_(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {}
 
   bool is_open() const { return file_.is_open(); }
-  // Readable once it was woken.
+  // Readable after a wake-up.
   int descriptor() const { return file_.get(); }
 
   // Threads: any.
   void Wake() const {
     if (is_woken_.exchange(true)) return;
     const uint64_t one = 1;
-    // It fails only where the count is full, and then the thread is awake.
+    // Fails only if the counter is full, and then the thread is awake.
     [[maybe_unused]] const ssize_t written = write(file_.get(), &one, sizeof(one));
   }
-  // Whether it was woken since the last time.
+  // Whether it was woken since the last call.
   bool TakeWake() const {
     if (!is_woken_.load(std::memory_order_relaxed)) return false;
     uint64_t count = 0;
     [[maybe_unused]] const ssize_t size = read(file_.get(), &count, sizeof(count));
-    // Whoever wakes it from here on writes again.
+    // Later wake-ups write again.
     return is_woken_.exchange(false);
   }
 
@@ -62,7 +61,7 @@ class Waker {
 
 class StagingArea;
 
-// A range of the area, free again once this goes. Threads: one at a time, but any may be the last.
+// A range of the area, freed by the destructor. Threads: one at a time; any thread may destroy it.
 class StagingRange {
  public:
   StagingRange() = default;
@@ -75,9 +74,9 @@ class StagingRange {
   }
   ~StagingRange();
 
-  int64_t offset() const { return offset_; }  // In the area; 0 where there are no bytes.
+  int64_t offset() const { return offset_; }  // Offset in the area; 0 if empty.
   absl::Span<std::byte> bytes() const;
-  // Whether results may stay in it.
+  // Whether the range is in the part for results.
   bool is_for_results() const;
 
  private:
@@ -90,21 +89,20 @@ class StagingRange {
   int64_t bytes_ = 0;
 };
 
-// Lives as long as any of its ranges.
+// Kept alive by its ranges.
 class StagingArea : public std::enable_shared_from_this<StagingArea> {
  public:
-  // Free ranges are full of kPoison once they were used, where that is wanted.
-  // Errors: ResourceExhausted.
+  // If `poisons_freed`, freed ranges are filled with kPoison. Errors: ResourceExhausted.
   static absl::StatusOr<std::shared_ptr<StagingArea>> Create(int64_t bytes,
                                                              std::shared_ptr<const Waker> waker,
                                                              bool poisons_freed = false);
 
-  // What one job may need together: inputs and D.
+  // The max total of one job's inputs and D.
   static int64_t BytesForJobs(int64_t bytes);
 
-  // Takes ranges for what a job reads and for D, each of so many bytes and aligned to
-  // kJobAlignment. D gets one where results stay, if it may and there is room. False where there is
-  // no room for both; the waker is then woken as soon as a range is free again. Threads: any.
+  // Takes ranges of these sizes for a job's inputs and D, aligned to kJobAlignment. D's range is in
+  // the part for results if `out_may_stay` and there is space. Returns false if there is no space
+  // for both; the waker is then woken once a range is freed. Threads: any.
   bool Take(int64_t in_bytes, int64_t out_bytes, bool out_may_stay, StagingRange& in,
             StagingRange& out) ABSL_LOCKS_EXCLUDED(mutex_);
 
@@ -129,10 +127,10 @@ class StagingArea : public std::enable_shared_from_this<StagingArea> {
   bool is_wanted_ ABSL_GUARDED_BY(mutex_) = false;
 };
 
-// Marks that a worker must have overwritten once it says that a result is there. They lie at the
-// beginning of every page of what it writes in the staging area, so that neither a worker that only
-// says OK is believed nor one that left out a page, and what an earlier job left there is never
-// sent to another caller. What was left out within a page does not show.
+// Marks that a worker must overwrite before it reports a result. They are at the beginning of every
+// page that it writes in the staging area, which detects a worker that reports OK without writing,
+// or skips a page, so that old data is never sent to another caller. Omissions within a page are
+// not detected.
 class ResultStamps {
  public:
   static constexpr size_t kBytes = kMarkBytes;
@@ -142,22 +140,22 @@ class ResultStamps {
   // Random, so that no result has such bytes.
   ResultStamps();
 
-  // Marks the pages, and clears the last one where it is too short for a mark.
+  // Marks the pages, and clears the last one if it is too short for a mark.
   void Put(absl::Span<std::byte> d) const;
 
-  // Whether a mark is left; of the first one, so many bytes count.
+  // Whether a mark is left; only `first_bytes` of the first one count.
   bool AreLeft(absl::Span<const std::byte> d, size_t first_bytes = kBytes) const;
 
  private:
   std::array<std::byte, kBytes> stamp_;
 };
 
-// Bytes that are copied.
+// One copy of bytes.
 struct CopiedBytes {
   std::byte* to = nullptr;
   const std::byte* from = nullptr;
   size_t bytes = 0;
-  // Not null: is told that this piece of its source has been copied, unless it is a long one.
+  // If not null: is told when this piece of its source has been copied, unless the piece is long.
   PieceKeeper* keeper = nullptr;
   size_t piece = 0;
 };
@@ -165,21 +163,21 @@ struct CopiedBytes {
 // Copies on the calling thread.
 void CopyAll(const std::vector<CopiedBytes>& copies);
 
-// Threads that copy large matrices, several at once: one alone does not use all of the bandwidth
-// that the memory of the host has.
+// Threads that copy large matrices together, because one does not saturate the host's memory
+// bandwidth.
 class CopyThreads {
  public:
   using Work = ThreadPool::Work;
 
-  // One for four processors, at most four.
+  // One per four processors, at most four.
   static int DefaultThreads();
 
   explicit CopyThreads(int threads) : pool_("gemmd-copy", threads) {}
 
-  // Does the work.
+  // Runs the work on one of the threads.
   void Run(Work work) { pool_.Run(std::move(work)); }
-  // Copies, until `is_aborted`; then calls `done` from one of the threads. Borrows the flag. In the
-  // order of the calls, each with all threads.
+  // Copies until done or `is_aborted`; then calls `done` from one of the threads. Borrows the flag.
+  // Calls are processed in order, each with all threads.
   void Copy(std::vector<CopiedBytes> copies, const std::atomic<bool>& is_aborted, Work done);
 
  private:

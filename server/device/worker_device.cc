@@ -20,12 +20,12 @@
 namespace gemmd {
 namespace {
 
-// How long a worker may take to end a job that nobody wants any more. A GPU should take less than
-// 50 ms; with the worker all tensors on its GPU would be lost.
+// How long a worker may take to end an aborted job. A GPU should take less than 50 ms; the limit is
+// generous because replacing the worker loses all tensors on its GPU.
 constexpr int64_t kTimeToAbortNs = 1'000'000'000;
 
-// Copying so much takes no longer than waking a thread: the thread that submits a job copies its
-// operands, and that of the device a result.
+// Copying this much takes no longer than waking a thread: the submitting thread copies operands,
+// and the device's thread results.
 constexpr int64_t kMaxCopiedIn = int64_t{512} << 10;
 constexpr size_t kMaxCopiedHere = size_t{256} << 10;
 
@@ -37,12 +37,12 @@ size_t BytesOf(const std::vector<CopiedBytes>& copies) {
   return bytes;
 }
 
-// A panel leaves so much of the memory to small jobs and to canaries beside it.
+// A panel leaves 1/16 of the memory to concurrent small jobs and canaries.
 int64_t PanelBytes(int64_t bytes) { return bytes - bytes / 16; }
 
 constexpr absl::Duration kTimeToEnd = absl::Seconds(5);
 
-// A third of what is for jobs at most is under way in chunks.
+// Chunks in flight take at most a third of the part for jobs.
 int64_t ChunkBytes(int64_t staging_bytes) {
   constexpr int64_t kMaxBytes = int64_t{4} << 20;
   constexpr int64_t kChunks = 24;
@@ -94,11 +94,11 @@ absl::Status WorkerDevice::WaitUntilStarted() {
   return *started_;
 }
 
-// What callers ask for, and waiting.
+// Requests of callers, and waiting.
 
 void WorkerDevice::Submit(const Job& job, Done done) {
   absl::Status refused = CheckLosses(job);
-  // What is in parts is small (JoinLimits), and what is small goes as a whole.
+  // Jobs in parts are small (JoinLimits), and small jobs are not divided.
   const bool is_in_parts =
       !job.d.parts.empty() || !job.a.parts.empty() || !job.b.parts.empty() || !job.c.parts.empty();
   if (refused.ok() && !is_in_parts &&
@@ -109,7 +109,7 @@ void WorkerDevice::Submit(const Job& job, Done done) {
   std::unique_ptr<Errand> errand = MakeJobErrand(job, std::move(done));
   if (!refused.ok()) errand->verdict = std::move(refused);
   errand->submitted_ns = submitted_ns;
-  Errand* begun = nullptr;  // Its operands are still to be copied.
+  Errand* begun = nullptr;  // Its operands must still be copied.
   {
     MutexLock lock(&mutex_);
     const bool may_begin = readiness_.ok() && !is_checking_ && !errand->verdict &&
@@ -118,7 +118,7 @@ void WorkerDevice::Submit(const Job& job, Done done) {
                            TakeRoom(*errand) == ErrandQueue::Room::kTaken;
     if (may_begin) {
       queue_.Enter(*errand);
-      errand->begun_ns = submitted_ns;  // It has waited for nothing.
+      errand->begun_ns = submitted_ns;  // It did not wait.
       if (errand->is_small()) return BeginSmall(std::move(errand));
       begun = errand.get();
       copied_[begun] = std::move(errand);
@@ -183,13 +183,13 @@ std::unique_ptr<Errand> WorkerDevice::MakeJobErrand(const Job& job, Done done) {
 
 void WorkerDevice::End(std::unique_ptr<Errand> errand, const absl::Status& status) const {
   if (!status.ok()) errand->times = {.wait_ns = clock_.NowNs() - errand->submitted_ns};
-  // The caller may ask for room at once.
+  // Freed first: the caller may need the space at once.
   errand->in = StagingRange();
   errand->out = StagingRange();
   if (!errand->is_ended) errand->End(status, errand->times);
 }
 
-// Answers all that waits, and what comes in meanwhile.
+// Refuses all waiting errands, including new ones.
 void WorkerDevice::RefuseWaiting() {
   EndAborted();
   while (true) {
@@ -201,7 +201,7 @@ void WorkerDevice::RefuseWaiting() {
       if (refused == nullptr) return;
       status = readiness_.ok() ? absl::UnavailableError("stopping") : readiness_;
     }
-    // What waited for a worker that is lost may have named its blocks.
+    // Errands waiting for a lost worker may have named its blocks.
     for (const BlockUse& use : refused->uses) {
       const absl::Status now = memory_.ledger().Check(use.block, 0, 0);
       if (absl::IsFailedPrecondition(now)) status = now;
@@ -211,8 +211,8 @@ void WorkerDevice::RefuseWaiting() {
   }
 }
 
-// Answers the jobs that were aborted while they waited, here or at the worker, which need not have
-// time for them soon.
+// Answers jobs that were aborted while waiting, here or at the worker, which may not reach them
+// soon.
 void WorkerDevice::EndAborted() {
   Errands aborted;
   std::vector<Errand*> at_worker;
@@ -226,7 +226,7 @@ void WorkerDevice::EndAborted() {
     }
   }
   for (std::unique_ptr<Errand>& one : aborted) End(std::move(one), AbortedLaunch());
-  // Only this thread takes them from the worker.
+  // Only this thread removes errands from the worker's list.
   for (Errand* const one : at_worker) {
     one->End(AbortedLaunch(), {.wait_ns = clock_.NowNs() - one->submitted_ns});
   }
@@ -237,13 +237,13 @@ bool WorkerDevice::WasStarted(const Errand& errand) const {
   return started.load(std::memory_order_acquire) == errand.id;
 }
 
-// Whether nothing is under way.
+// Whether no errand is in progress.
 bool WorkerDevice::IsIdle() const {
   MutexLock lock(&mutex_);
   return jobs_under_way_ == 0 && memory_under_way_ == 0 && finishing_ == 0;
 }
 
-// Whether nothing waits, either.
+// Whether no errand is in progress or waiting.
 bool WorkerDevice::IsFinished() const {
   if (!IsIdle()) return false;
   MutexLock lock(&mutex_);
@@ -282,8 +282,8 @@ void WorkerDevice::SetReadiness(absl::Status new_readiness) {
   if (listener_) listener_(new_readiness);
 }
 
-// Waits until the worker has sent something, somebody woke the thread, or the time is reached; at
-// most a tick.
+// Waits until the worker sends something, the thread is woken, or the time is reached; at most a
+// tick.
 WorkerDevice::Event WorkerDevice::WaitForEvent(int64_t until_ns) {
   turn_ns_ = clock_.NowNs();
   const Channel& channel = worker_.channel();
@@ -298,7 +298,7 @@ WorkerDevice::Event WorkerDevice::WaitForEvent(int64_t until_ns) {
   return waker_->TakeWake() ? Event::kWoken : Event::kTime;
 }
 
-// How errands begin: room for them, their operands, their record.
+// Beginning errands: space, operands, record.
 
 ErrandQueue::Room WorkerDevice::TakeRoom(Errand& errand) {
   const bool is_job = errand.kind == Errand::Kind::kJob;
@@ -320,7 +320,7 @@ void WorkerDevice::FreeSlot(const Errand& errand) {
   --(errand.kind == Errand::Kind::kJob ? jobs_under_way_ : memory_under_way_);
 }
 
-// Begins what there is room for.
+// Begins errands while there is space.
 void WorkerDevice::BeginNext() {
   EndAborted();
   while (std::unique_ptr<Errand> next = TakeNext()) {
@@ -342,8 +342,8 @@ std::unique_ptr<Errand> WorkerDevice::TakeNext() {
   return next;
 }
 
-// Copies the operands where the worker finds them and tells it of the errand. A worker that is gone
-// shows in the socket.
+// Copies the operands to the staging area and sends the errand to the worker. The socket reveals a
+// dead worker.
 void WorkerDevice::Begin(std::unique_ptr<Errand> errand) {
   if (!errand->is_small()) return BeginLarge(std::move(errand));
   MutexLock lock(&mutex_);
@@ -379,7 +379,7 @@ void WorkerDevice::BeginLarge(std::unique_ptr<Errand> owner) {
   });
 }
 
-// It is among those that are copied.
+// It is in `copied_`.
 void WorkerDevice::CopyHere(Errand& errand) {
   const absl::Status checked = errand.CheckOperands();
   if (checked.ok()) {
@@ -389,7 +389,7 @@ void WorkerDevice::CopyHere(Errand& errand) {
   OnCopiedIn(&errand, checked);
 }
 
-// Calls from threads that copy.
+// Called from copy threads.
 void WorkerDevice::OnCopiedIn(Errand* errand, const absl::Status& checked) {
   std::unique_ptr<Errand> ended;
   absl::Status status = checked;
@@ -419,10 +419,10 @@ void WorkerDevice::Send(std::unique_ptr<Errand> errand) {
   sent_[errand->slot] = std::move(errand);
 }
 
-// What the worker answers: whether it can be true, where results go, and what becomes of those who
-// wait for an answer that does not come.
+// Answers of the worker: plausibility, placement of results, and errands whose answer does not
+// come.
 
-// Takes all that is there. Errors: the reason for which the worker cannot go on.
+// Takes all available results. Errors: why the worker cannot continue.
 absl::Status WorkerDevice::TakeResults() {
   Packet packet;
   while (true) {
@@ -470,9 +470,9 @@ absl::Status WorkerDevice::TakeAnswer(const Result& result) {
   return absl::OkStatus();
 }
 
-// Errors: the answer cannot be true.
+// Errors if the answer is implausible.
 absl::Status WorkerDevice::CheckTimes(const Errand& errand, const Result& result) const {
-  // A GPU's clock and that of the host differ a little.
+  // Clocks of GPU and host differ slightly.
   constexpr int64_t kSlackNs = 1'000'000;
   constexpr int64_t kSlackPart = 100;
   const int64_t passed_ns = clock_.NowNs() - errand.sent_ns;
@@ -486,7 +486,7 @@ absl::Status WorkerDevice::CheckTimes(const Errand& errand, const Result& result
   return absl::OkStatus();
 }
 
-// Takes the result, which a thread that copies does where it is large.
+// Takes the result; a copy thread does so if it is large.
 void WorkerDevice::Finish(std::unique_ptr<Errand> errand, const absl::Status& answer) {
   absl::Status status = answer;
   std::vector<CopiedBytes> copies;
@@ -532,15 +532,15 @@ void WorkerDevice::FinishLarge(std::unique_ptr<Errand> errand, absl::Span<const 
   });
 }
 
-// How long the worker may take over what should take so long.
+// The timeout of work with this predicted time.
 absl::Duration WorkerDevice::LongestRun(int64_t predicted_ns) const {
   const absl::Duration wanted =
       absl::Nanoseconds(options_.watchdog_factor * static_cast<double>(predicted_ns));
   return std::max(std::min(wanted, options_.watchdog_max), options_.watchdog_min);
 }
 
-// The worker works on all that it has; what it has had for the longest must end in the time that
-// all of it may take. Errors: the worker has not answered in time, or not truly.
+// The worker may work on all its errands at once, so the oldest must end within the time allowed
+// for all. Errors: the worker did not answer in time, or answered falsely.
 absl::Status WorkerDevice::CheckTime() {
   MutexLock lock(&mutex_);
   if (!false_.empty()) return absl::InternalError(kNotWritten);
@@ -570,7 +570,7 @@ absl::Status WorkerDevice::CheckTime() {
              limit));
 }
 
-// The job that the worker had begun. Null if it had begun several errands, or if the job was
+// The only job that the worker had begun; null if it had begun several errands, or the job was
 // aborted.
 std::unique_ptr<const Job> WorkerDevice::OnlyStarted() const {
   MutexLock lock(&mutex_);
@@ -581,12 +581,13 @@ std::unique_ptr<const Job> WorkerDevice::OnlyStarted() const {
     only = sent.get();
   }
   if (only == nullptr || only->kind != Errand::Kind::kJob || !false_.empty()) return nullptr;
-  // It may only have taken long to end: so a caller could have a kernel refused to everybody.
+  // It may only have been slow to end; blaming it would let a caller get a kernel refused for
+  // everybody.
   if (only->is_aborted) return nullptr;
   return std::make_unique<const Job>(static_cast<const JobErrand&>(*only).job());
 }
 
-// Answers what a worker had that has ended.
+// Answers the errands of a worker that has ended.
 void WorkerDevice::EndLost(std::string_view reason) {
   const absl::Status not_started = worker_.LostProduct(/*was_started=*/false, reason);
   const absl::Status started = worker_.LostProduct(/*was_started=*/true, reason);
@@ -608,8 +609,8 @@ void WorkerDevice::EndLost(std::string_view reason) {
   }
 }
 
-// Jobs that are larger than the staging area, through which they go in parts, and jobs that are
-// larger than the GPU's memory, which are computed in panels.
+// Jobs larger than the staging area, which go through it in parts, and jobs larger than the GPU's
+// memory, which are computed in panels.
 
 absl::Status WorkerDevice::Fits(const Problem& problem, const JobPlaces& places,
                                 const Kernel* kernel, int64_t max_bytes) const {
@@ -628,7 +629,7 @@ absl::Status WorkerDevice::CheckSize(const Problem& problem) const {
   return Fits(problem, {}, nullptr, info_.memory_limit_bytes);
 }
 
-// Errors: ResourceExhausted where the staging area is too small.
+// Errors: ResourceExhausted if the staging area is too small.
 absl::Status WorkerDevice::CheckStaged(int64_t bytes) const {
   const int64_t most = StagingArea::BytesForJobs(options_.staging_bytes);
   if (bytes <= most) return absl::OkStatus();
@@ -637,8 +638,8 @@ absl::Status WorkerDevice::CheckStaged(int64_t bytes) const {
       " bytes of operands and result at once (two thirds of --gpu-staging-bytes), got ", bytes));
 }
 
-// What tensors leave to jobs at any time comes first: panels of that size are not in the way of
-// tensors that come meanwhile. What they leave now is next.
+// First tries the memory that tensors can never take: such panels do not displace new tensors. Then
+// tries the memory that tensors leave now.
 absl::StatusOr<PanelPlan> WorkerDevice::PlanPanels(const Job& job, int64_t left_bytes) const {
   const JobPlaces places = JobErrand::PlacesOf(job);
   const int64_t sure_bytes = info_.memory_limit_bytes - memory_.capacity_bytes();
@@ -650,12 +651,12 @@ absl::StatusOr<PanelPlan> WorkerDevice::PlanPanels(const Job& job, int64_t left_
   return Fits(job.problem, places, job.kernel, left_bytes);
 }
 
-// False, and nothing is done, where the job fits into the memory that tensors leave, or where it
-// never will, as `size` then says.
+// Returns false, without effect, if the job fits the memory that tensors leave, or if it never
+// will; `size` then says so.
 bool WorkerDevice::SubmitPaneled(const Job& job, Done& done, absl::Status& size) {
   const int64_t left_bytes = info_.memory_limit_bytes - memory_.used_bytes();
   const absl::StatusOr<JobLayout> all = LayOutJob(job.problem);
-  // Most jobs are small: all of their matrices would fit twice.
+  // Shortcut for small jobs, whose matrices would fit twice.
   if (!all.ok() || all->end <= (left_bytes - job.workspace_bytes) / 2) return false;
   const JobPlaces places = JobErrand::PlacesOf(job);
   const absl::StatusOr<JobLayout> layout = LayOutJob(job.problem, places);
@@ -663,7 +664,7 @@ bool WorkerDevice::SubmitPaneled(const Job& job, Done& done, absl::Status& size)
   const absl::StatusOr<int64_t> bytes = MemoryOf(job.problem, places, job.kernel);
   if (bytes.ok() && *bytes <= left_bytes) return false;
   const absl::StatusOr<PanelPlan> plan = PlanPanels(job, left_bytes);
-  // One panel alone is the job itself, which the worker then answers.
+  // A single panel is the job itself, which the worker then answers.
   if (!plan.ok() || plan->count() <= 1) {
     size = plan.status();
     return false;
@@ -693,7 +694,7 @@ PaneledJob::Calls WorkerDevice::PanelCalls() {
               }};
 }
 
-// False, and nothing is done, where the job fits into the staging area, or not into the memory.
+// Returns false, without effect, if the job fits the staging area, or does not fit the memory.
 bool WorkerDevice::SubmitStreamed(const Job& job, Done& done) {
   const absl::StatusOr<JobLayout> layout = LayOutJob(job.problem, JobErrand::PlacesOf(job));
   if (!layout.ok() || layout->end > info_.memory_limit_bytes) return false;
@@ -722,7 +723,7 @@ bool WorkerDevice::SubmitStreamed(const Job& job, Done& done) {
   return true;
 }
 
-// Begins with the next one that there is memory for beside the others.
+// Begins the next streamed job for which there is memory besides the others.
 void WorkerDevice::StartStreamed() {
   std::shared_ptr<StreamedJob> next;
   {
@@ -739,9 +740,9 @@ void WorkerDevice::StartStreamed() {
   copy_threads_->Run([next = std::move(next)] { next->Start(); });
 }
 
-// The life of workers, one after the other.
+// The life cycle of workers.
 
-// The device as the canary sees it before anybody else does: on the device's own thread.
+// The device as used by the canary before all others, on the device's own thread.
 class WorkerDevice::Checked final : public Device {
  public:
   explicit Checked(WorkerDevice& device) : device_(device) {}
@@ -763,7 +764,7 @@ class WorkerDevice::Checked final : public Device {
         device_.BeginSmall(std::move(errand));
       }
     }
-    // Nothing else is under way, so there is room.
+    // Nothing else is in progress, so there is space.
     if (errand != nullptr) device_.End(std::move(errand), absl::InternalError("canary: no room"));
     while (!device_.IsIdle()) {
       const absl::Status status = device_.Step();
@@ -811,8 +812,7 @@ void WorkerDevice::Run() {
   RefuseWaiting();
 }
 
-// Errors: the reason for which the worker is of no more use. OK where all is done and the device
-// stops.
+// Errors: why the worker is unusable. OK if the device stops and everything is done.
 absl::Status WorkerDevice::Serve() {
   while (true) {
     if (TakeRestartRequest()) return absl::CancelledError("an operator wants another worker");
@@ -839,8 +839,8 @@ absl::Status WorkerDevice::Step() {
   return CheckTime();
 }
 
-// Ends the worker, answers its errands and those that wait, and starts another one when that is
-// allowed. False where the device stops before.
+// Ends the worker, answers its errands and waiting ones, and starts another worker when allowed.
+// Returns false if the device stops before.
 bool WorkerDevice::Restart(absl::Status reason) {
   while (true) {
     const bool was_stopped = worker_.IsStopped();
@@ -861,17 +861,17 @@ bool WorkerDevice::Restart(absl::Status reason) {
         absl::IsCancelled(reason) || was_stopped ? nullptr : OnlyStarted();
     EndLost(why);
     RefuseWaiting();
-    // One that hangs in the driver may never die, and holds the GPU until then.
+    // A worker that hangs in the driver may never die, and holds the GPU until then.
     while (!end && !worker_.AwaitEnd(WorkerProcess::kTimeToDie)) {
       SetReadiness(absl::UnavailableError(
           Concat("device: ", info_.name, " is out of service: its worker does not die: ", why)));
       if (!Pause(worker_.policy().rest_ns())) return false;
     }
-    // The socket closes where the worker ends by itself, or where SIGKILL from outside ends it.
+    // The socket closes if the worker exits on its own, or is killed by an external SIGKILL.
     const bool was_killed = absl::IsUnavailable(reason) && worker_.was_killed();
     if (suspect != nullptr && !was_killed) AddLoss(*suspect->kernel, suspect->problem);
     if (!Pause(pause.ns)) return false;
-    TakeRestartRequest();  // This is the one.
+    TakeRestartRequest();  // This restart fulfils the request.
     reason = StartWorker();
     if (reason.ok()) {
       SetReadiness(absl::OkStatus());
@@ -880,7 +880,7 @@ bool WorkerDevice::Restart(absl::Status reason) {
   }
 }
 
-// Starts a worker. OK once it has its GPU and gave the right products.
+// Starts a worker. OK once it has opened its GPU and passed the canary.
 absl::Status WorkerDevice::StartWorker() {
   if (!waker_->is_open()) return absl::ResourceExhaustedError("no file descriptor is left");
   if (staging_ == nullptr) {
@@ -908,8 +908,8 @@ absl::Status WorkerDevice::CheckCanary() {
   return canary;
 }
 
-// Lets nothing begin once it is due, and gives it once nothing is under way.
-// Errors: as RunCanary. The worker is then of no more use.
+// Once the canary is due, holds back errands, and runs the canary when nothing is in progress.
+// Errors: those of RunCanary; the worker is then unusable.
 absl::Status WorkerDevice::CheckCanaryIfDue() {
   if (clock_.NowNs() < next_canary_ns_) return absl::OkStatus();
   {
@@ -984,7 +984,7 @@ absl::Status WorkerDevice::Measure() {
   profile_.kernel_rates = std::move(rates.kernel_rates);
   profile_.memory_bytes_per_second = rates.memory_bytes_per_second;
   profile_.copied_bytes_per_second = rates.copied_bytes_per_second;
-  // An engine is as fast as its fastest kernel; the kernels of an engine lie together.
+  // An engine is as fast as its fastest kernel; the kernels of an engine are adjacent.
   for (const Kernel& kernel : kernels) {
     const double rate = profile_.kernel_rates[kernel.position];
     if (!(rate > 0)) continue;
@@ -997,21 +997,21 @@ absl::Status WorkerDevice::Measure() {
   return absl::OkStatus();
 }
 
-// Lets the worker end by itself, for so long.
+// Waits up to `patience` for the worker to exit on its own.
 void WorkerDevice::EndWorker(absl::Duration patience) {
   if (worker_.AwaitEnd(patience)) return;
   worker_.Kill();
   worker_.AwaitEnd(WorkerProcess::kTimeToDie);
 }
 
-// Errors: Unavailable where the device stops.
+// Errors: Unavailable if the device stops.
 absl::Status WorkerDevice::WaitForWorker(int64_t until_ns) {
   WaitForEvent(until_ns);
   if (!readiness().ok()) RefuseWaiting();
   return stopping() ? absl::UnavailableError("stopping") : absl::OkStatus();
 }
 
-// False where the device stops meanwhile. An operator's wish for a worker ends it.
+// Returns false if the device stops meanwhile. An operator's restart request ends the pause.
 bool WorkerDevice::Pause(int64_t pause_ns) {
   const int64_t until_ns = clock_.NowNs() + pause_ns;
   while (!stopping()) {

@@ -1,14 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// A GPU as a device: its worker process, kept running.
-//
-// What the worker is asked for are errands (errand.h), many at once: while it computes one job,
-// operands of the next are copied into the staging area and the result of the one before out of it.
-// A thread of the device's own begins them, takes the answers and watches the time; large matrices
-// are copied by other threads, and a job of up to 512 KiB is handed over by the thread that submits
-// it. A worker that ends, that loses its GPU or that does not answer in time is killed and started
-// again; what ran is answered Aborted, what waits Unavailable, and its blocks are lost. After too
-// many restarts the device rests before the next one.
+// A GPU as a device, computed by a worker process. Requests to the worker are errands (errand.h),
+// many at once: while it computes one job, operands of the next are copied into the staging area,
+// and the previous result out of it. The device's own thread begins errands, takes answers and
+// watches timeouts; other threads copy large matrices, and the submitting thread sends jobs of up
+// to 512 KiB itself. A worker that exits, loses its GPU or does not answer in time is killed and
+// replaced; running jobs end with Aborted, waiting ones with Unavailable, and its blocks are lost.
+// After too many restarts, the device pauses before the next one.
 #pragma once
 
 #include <array>
@@ -40,38 +38,37 @@
 namespace gemmd {
 
 struct WorkerDeviceOptions {
-  WorkerProgram program;  // But for its device and kind_arguments.
+  WorkerProgram program;  // Without device and kind_arguments.
   int ordinal = 0;
-  int64_t memory_limit_bytes = 0;  // As WorkerOptions.
-  int64_t tensor_limit_bytes = 0;  // As WorkerOptions.
-  // The length of the staging area. Two thirds are for the operands and results of jobs under way;
-  // larger jobs go through it in parts, and those that are larger than the GPU's memory in panels.
+  int64_t memory_limit_bytes = 0;  // See WorkerOptions.
+  int64_t tensor_limit_bytes = 0;  // See WorkerOptions.
+  // The size of the staging area. Two thirds are for operands and results of running jobs; larger
+  // jobs go through it in parts, and jobs larger than the GPU's memory in panels.
   int64_t staging_bytes = int64_t{768} << 20;
   bool poisons_freed = false;  // Memory of the host: server/device/held_bytes.h.
   int copy_threads = CopyThreads::DefaultThreads();
-  absl::Duration start_timeout = absl::Seconds(60);  // Until the worker has its GPU.
+  absl::Duration start_timeout = absl::Seconds(60);  // Until the worker has opened its GPU.
   absl::Duration canary_timeout = absl::Seconds(10);
-  // A job may take this many times its predicted time, but at most watchdog_max, so that a
-  // prediction that is far too long keeps no dead worker, and at least watchdog_min.
+  // A job may take this many times its predicted time, but at least watchdog_min, and at most
+  // watchdog_max, so that an overlong prediction does not keep a dead worker.
   double watchdog_factor = 10;
   absl::Duration watchdog_min = absl::Seconds(2);
   absl::Duration watchdog_max = absl::Minutes(5);
   RestartPolicy::Limits restarts;
-  // The answers to the jobs of a worker that is lost wait so long for how it ended, and tell it.
+  // Answers to the jobs of a lost worker wait this long for its exit status, to include it.
   absl::Duration time_to_tell = absl::Milliseconds(50);
-  // After this time without one, the worker is given the canary again, between two jobs.
+  // The interval of canaries, which run between two jobs.
   absl::Duration canary_interval = absl::Minutes(1);
 };
 
 class WorkerDevice final : public Device {
  public:
-  // Begins to start the worker.
+  // Starts the worker asynchronously.
   explicit WorkerDevice(WorkerDeviceOptions options);
-  // Finishes what was submitted, and ends the worker.
+  // Finishes submitted jobs, and ends the worker.
   ~WorkerDevice() override;
 
-  // Errors: NotFound where there is no such GPU, FailedPrecondition where there is no worker, and
-  // others.
+  // Errors: NotFound if there is no such GPU, FailedPrecondition if there is no worker, and others.
   absl::Status WaitUntilStarted() override ABSL_LOCKS_EXCLUDED(mutex_);
 
   const DeviceInfo& info() const override { return info_; }
@@ -87,7 +84,7 @@ class WorkerDevice final : public Device {
   absl::Status RestartWorker() override ABSL_LOCKS_EXCLUDED(mutex_);
   void WatchReadiness(Listener listener) override ABSL_LOCKS_EXCLUDED(listener_mutex_, mutex_);
 
-  // The process of the worker; 0 where there is none. Threads: any.
+  // The process id of the worker; 0 if there is none. Threads: any.
   pid_t worker_pid() const ABSL_LOCKS_EXCLUDED(mutex_);
 
  private:
@@ -95,7 +92,7 @@ class WorkerDevice final : public Device {
   enum class Event { kRecord, kWoken, kTime };
   using Errands = std::vector<std::unique_ptr<Errand>>;
 
-  // Jobs that the worker has at once, and errands of blocks beside them.
+  // Max concurrent jobs at the worker, and max errands of blocks in addition.
   static constexpr int kDepth = 24;
   static constexpr int kMemoryErrands = static_cast<int>(kMaxInFlight) - kDepth;
 
@@ -109,7 +106,7 @@ class WorkerDevice final : public Device {
   bool SubmitStreamed(const Job& job, Done& done) ABSL_LOCKS_EXCLUDED(mutex_);
   void StartStreamed() ABSL_LOCKS_EXCLUDED(mutex_);
 
-  // The life of errands.
+  // Life cycle of errands.
   std::unique_ptr<Errand> MakeJobErrand(const Job& job, Done done);
   void Give(Errands errands) ABSL_LOCKS_EXCLUDED(mutex_);
   ErrandQueue::Room TakeRoom(Errand& errand) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
@@ -143,7 +140,7 @@ class WorkerDevice final : public Device {
   std::unique_ptr<const Job> OnlyStarted() const ABSL_LOCKS_EXCLUDED(mutex_);
   void EndLost(std::string_view reason) ABSL_LOCKS_EXCLUDED(mutex_);
 
-  // The life of workers.
+  // Life cycle of workers.
   void Run() ABSL_LOCKS_EXCLUDED(mutex_);
   absl::Status Serve() ABSL_LOCKS_EXCLUDED(mutex_);
   absl::Status Step() ABSL_LOCKS_EXCLUDED(mutex_);
@@ -156,7 +153,7 @@ class WorkerDevice final : public Device {
   bool TakeRestartRequest() ABSL_LOCKS_EXCLUDED(mutex_);
   void EndWorker(absl::Duration patience) ABSL_LOCKS_EXCLUDED(mutex_);
 
-  // Waiting. While the device is not ready, jobs that come in meanwhile are refused.
+  // Waiting. While the device is not ready, new jobs are refused.
   Event WaitForEvent(int64_t until_ns);
   absl::Status WaitForWorker(int64_t until_ns) ABSL_LOCKS_EXCLUDED(mutex_);
   bool Pause(int64_t pause_ns) ABSL_LOCKS_EXCLUDED(mutex_);
@@ -173,56 +170,56 @@ class WorkerDevice final : public Device {
   std::shared_ptr<StagingArea> staging_;
   WorkerMemory memory_;
 
-  // Held while the readiness changes and is told; taken before mutex_.
+  // Held while the readiness changes and is reported; acquired before mutex_.
   mutable Mutex listener_mutex_;
   Listener listener_ ABSL_GUARDED_BY(listener_mutex_);
 
   mutable Mutex mutex_;
   absl::Status readiness_ ABSL_GUARDED_BY(mutex_) = absl::UnavailableError("starting");
-  std::atomic<bool> is_ready_ = false;  // That is OK: each product that comes in asks.
+  std::atomic<bool> is_ready_ = false;  // Whether readiness is OK; read for each incoming product.
   std::optional<absl::Status> started_ ABSL_GUARDED_BY(mutex_);
   ErrandQueue queue_ ABSL_GUARDED_BY(mutex_);
-  Errands aborted_ ABSL_GUARDED_BY(mutex_);  // They waited.
-  // Their operands are being copied; with why they end where the worker is lost meanwhile.
+  Errands aborted_ ABSL_GUARDED_BY(mutex_);  // Aborted while waiting.
+  // Errands whose operands are being copied.
   std::map<Errand*, std::unique_ptr<Errand>> copied_ ABSL_GUARDED_BY(mutex_);
-  // What the worker has; a slot is taken from the beginning of the copy on.
+  // Errands at the worker; a slot is taken from the beginning of the copy on.
   std::array<std::unique_ptr<Errand>, kMaxInFlight> sent_ ABSL_GUARDED_BY(mutex_);
   std::array<bool, kMaxInFlight> is_slot_taken_ ABSL_GUARDED_BY(mutex_) = {};
   int jobs_under_way_ ABSL_GUARDED_BY(mutex_) = 0;
   int memory_under_way_ ABSL_GUARDED_BY(mutex_) = 0;
-  // Jobs that go through the staging area in parts: those that wait, and those under way.
+  // Jobs that go through the staging area in parts: waiting, and in progress.
   std::deque<std::shared_ptr<StreamedJob>> streams_waiting_ ABSL_GUARDED_BY(mutex_);
   std::vector<std::shared_ptr<StreamedJob>> streams_ ABSL_GUARDED_BY(mutex_);
-  // Jobs that are computed in panels, which are jobs and streams themselves.
+  // Jobs computed in panels, which are jobs and streams themselves.
   std::vector<std::shared_ptr<PaneledJob>> paneled_ ABSL_GUARDED_BY(mutex_);
-  int finishing_ ABSL_GUARDED_BY(mutex_) = 0;  // Their results are being copied.
-  Errands false_ ABSL_GUARDED_BY(mutex_);      // Answered, and nothing was written.
+  int finishing_ ABSL_GUARDED_BY(mutex_) = 0;  // Errands whose results are being copied.
+  Errands false_ ABSL_GUARDED_BY(mutex_);      // Answered OK without a result.
   uint64_t last_id_ ABSL_GUARDED_BY(mutex_) = 0;
   bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
   bool is_restart_asked_ ABSL_GUARDED_BY(mutex_) = false;
-  // While a canary waits for the worker between two jobs, or has it, all errands wait.
+  // While a canary waits or runs, all errands wait.
   bool is_checking_ ABSL_GUARDED_BY(mutex_) = false;
   DeviceCondition condition_ ABSL_GUARDED_BY(mutex_);
-  // Owned by the device's thread; any thread that hands over sends through its channel.
+  // Owned by the device's thread; submitting threads may send through its channel.
   WorkerProcess worker_;
 
-  // Written by the device's thread alone.
+  // Written only by the device's thread.
   mutable std::atomic<int64_t> turn_ns_ = clock_.NowNs();
 
   // Owned by the device's thread.
   bool is_measured_ = false;
-  // The errand that the worker has had for the longest, and since when that is so.
+  // The oldest errand at the worker, and since when it is the oldest.
   uint64_t oldest_id_ = 0;
   int64_t oldest_since_ns_ = 0;
   int64_t last_answer_ns_ = 0;
   int64_t spin_until_ns_ = 0;
   int64_t next_canary_ns_ = 0;
 
-  // Results for which there is no room in the staging area.
+  // Memory for results that do not fit the staging area.
   WarmMemory results_{WarmMemory::kKeptBytes, options_.poisons_freed};
 
   std::thread thread_;
-  // Their work ends before anything else goes.
+  // The last member, because its work uses the others.
   std::unique_ptr<CopyThreads> copy_threads_;
 };
 

@@ -79,7 +79,7 @@ uint64_t BlockLedger::generation() const {
 
 namespace {
 
-// A request with which nothing is copied: to take a block, or to give it back.
+// A request without copies: to allocate or free a block.
 class BlockErrand final : public Errand {
  public:
   using Done = absl::AnyInvocable<void(absl::Status) &&>;
@@ -104,13 +104,13 @@ class BlockErrand final : public Errand {
   Done done_;
 };
 
-// The chunks of one Write or Read end together.
+// Collects the ends of the chunks of one Write or Read.
 class Transfer {
  public:
   using Done = absl::AnyInvocable<void(absl::Status) &&>;
   Transfer(int64_t chunks, Done done) : left_(chunks), done_(std::move(done)) {}
 
-  // One of them has ended. Threads: any.
+  // One chunk has ended. Threads: any.
   void EndOne(const absl::Status& status) ABSL_LOCKS_EXCLUDED(mutex_) {
     absl::Status end;
     {
@@ -129,7 +129,7 @@ class Transfer {
   Done done_;
 };
 
-// A chunk of it: of `pieces`, to the block, or from the block to `to`.
+// A chunk: from `pieces` to the block, or from the block to `to`.
 class CopyErrand final : public Errand {
  public:
   CopyErrand(const MemoryRequest& request, std::vector<Piece> pieces, absl::Span<std::byte> to,
@@ -141,9 +141,9 @@ class CopyErrand final : public Errand {
         transfer_(std::move(transfer)) {
     const bool is_write = request.action == MemoryAction::kWrite;
     (is_write ? in_bytes : out_bytes) = request.bytes;
-    predicted_ns = request.bytes / 5;  // At 5 GB/s, as a slow link has.
+    predicted_ns = request.bytes / 5;  // At 5 GB/s, the rate of a slow link.
     uses.push_back({.block = request.block, .is_write = is_write});
-    // Each Write and Read has a number of its own: its block can be in two of them.
+    // A separate group for each Write and Read, because a block can be in several.
     group = reinterpret_cast<uintptr_t>(transfer_.get());
   }
 
@@ -178,7 +178,7 @@ class CopyErrand final : public Errand {
   const std::shared_ptr<Transfer> transfer_;
 };
 
-// The errands of a Write or a Read of the range, in chunks of at most so many bytes.
+// The errands of a Write or Read of the range, in chunks of at most `chunk_bytes`.
 std::vector<std::unique_ptr<Errand>> WriteErrands(DeviceBlock block, int64_t offset,
                                                   const std::vector<Piece>& pieces,
                                                   int64_t chunk_bytes, Transfer::Done done) {
@@ -187,7 +187,7 @@ std::vector<std::unique_ptr<Errand>> WriteErrands(DeviceBlock block, int64_t off
   auto transfer = std::make_shared<Transfer>((left - 1) / chunk_bytes + 1, std::move(done));
   std::vector<std::unique_ptr<Errand>> errands;
   size_t index = 0;
-  size_t at = 0;  // In the piece.
+  size_t at = 0;  // Offset in the piece.
   while (left > 0) {
     MemoryRequest request;
     request.action = MemoryAction::kWrite;
@@ -239,7 +239,7 @@ class CompressErrand final : public Errand {
                  DeviceMemory::CompressDone done)
       : Errand(Kind::kMemory), task_(task), done_(std::move(done)) {
     out_bytes = kJobAlignment;
-    // At 200 GB/s of what is read: magnitudes are compared in f64.
+    // At 200 GB/s read, because magnitudes are compared in f64.
     predicted_ns = (task.end_line - task.first_line) * task.dense.line_stride_bytes() / 200;
     uses.push_back({.block = task.result_block, .is_write = true});
     uses.push_back({.block = task.dense_block});
@@ -259,7 +259,7 @@ class CompressErrand final : public Errand {
   absl::Span<std::byte> written() const override { return out.bytes().first(sizeof(bad_)); }
   absl::Status PlaceResult(std::vector<CopiedBytes>&) override {
     std::memcpy(&bad_, written().data(), sizeof(bad_));
-    // No group is bad for nothing: what was cleared before was not written.
+    // The cleared value was not overwritten.
     if (bad_ == 0) return absl::InternalError("compress: the worker did not tell how it ended");
     return absl::OkStatus();
   }
@@ -273,7 +273,7 @@ class CompressErrand final : public Errand {
   BadGroup bad_ = kNoBadGroup;
 };
 
-// What takes memory and what gives it back keep their order: no block has this number.
+// A pseudo block that keeps allocations and frees in order; no real block has this number.
 constexpr BlockUse kAnyMemory = {.block = 0, .is_write = true};
 
 std::vector<std::unique_ptr<Errand>> One(std::unique_ptr<Errand> errand) {

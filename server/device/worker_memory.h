@@ -20,25 +20,24 @@
 
 namespace gemmd {
 
-// The front's record of the blocks in a GPU's memory and of what they take together. It may be used
-// by any thread.
+// The front's record of the blocks in a GPU's memory, and their total size. Threads: any.
 class BlockLedger {
  public:
-  // What tensors may take together. Set once.
+  // The limit on tensors. Set once.
   void SetCapacity(int64_t bytes) ABSL_LOCKS_EXCLUDED(mutex_);
   int64_t capacity_bytes() const ABSL_LOCKS_EXCLUDED(mutex_);
   int64_t used_bytes() const ABSL_LOCKS_EXCLUDED(mutex_);
 
-  // A new number, and its bytes, which are counted from now on but for scratch.
-  // Errors: as DeviceMemory::Allocate.
+  // Returns a new number, and counts its bytes unless it is scratch. Errors: those of
+  // DeviceMemory::Allocate.
   absl::StatusOr<DeviceBlock> Add(int64_t bytes, bool is_scratch) ABSL_LOCKS_EXCLUDED(mutex_);
-  // False where there is no such block.
+  // Returns false if there is no such block.
   bool Remove(DeviceBlock block) ABSL_LOCKS_EXCLUDED(mutex_);
   // Errors: FailedPrecondition for a lost block, InvalidArgument.
   absl::Status Check(DeviceBlock block, int64_t offset, int64_t bytes) const
       ABSL_LOCKS_EXCLUDED(mutex_);
 
-  // All of them are gone.
+  // All blocks are lost.
   void Lose() ABSL_LOCKS_EXCLUDED(mutex_);
   uint64_t generation() const ABSL_LOCKS_EXCLUDED(mutex_);
 
@@ -59,10 +58,10 @@ class BlockLedger {
 
 class WorkerMemory final : public DeviceMemory {
  public:
-  // Gives an errand to the worker; in order.
+  // Submits errands to the worker, in order.
   using Give = std::function<void(std::vector<std::unique_ptr<Errand>>)>;
 
-  // Chunks of copies have at most so many bytes.
+  // `chunk_bytes`: max size of a copy's chunks.
   WorkerMemory(Give give, int64_t chunk_bytes)
       : give_(std::move(give)), chunk_bytes_(chunk_bytes) {}
 
@@ -78,7 +77,7 @@ class WorkerMemory final : public DeviceMemory {
   void Compress(const CompressTask& task, CompressDone done) override;
   uint64_t generation() const override { return ledger_.generation(); }
 
-  // A block for one product: of the memory of jobs.
+  // A block for one product, from the memory of jobs.
   void AllocateScratch(int64_t bytes, AllocateDone done) {
     AllocateAs(/*is_scratch=*/true, bytes, std::move(done));
   }
@@ -88,11 +87,11 @@ class WorkerMemory final : public DeviceMemory {
 
  private:
   void AllocateAs(bool is_scratch, int64_t bytes, AllocateDone done);
-  // Tells of it from the device's thread.
+  // Calls `done` from the device's thread.
   void EndWith(const absl::Status& status, Done done);
-  // OK where the task's blocks are there, and large enough.
+  // OK if the task's blocks exist and are large enough.
   absl::Status Check(const CompressTask& task, const CompressBytes& bytes) const;
-  // A failure of a block that is lost is that it is lost.
+  // Reports failures on a lost block as its loss.
   Done WithLoss(DeviceBlock block, Done done);
 
   const Give give_;

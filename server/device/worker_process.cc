@@ -27,15 +27,15 @@ absl::Status Failed(std::string_view what, int error) {
   return absl::UnavailableError(Concat("worker: ", what, ": ", strerror(error)));
 }
 
-// A copy above the numbers that the worker finds its files under, so that putting one in place does
-// not close the other.
+// Duplicates a descriptor above the worker's fixed numbers, so that dup2 of one does not close
+// another.
 absl::StatusOr<FileDescriptor> OutOfTheWay(int descriptor) {
   FileDescriptor copy(fcntl(descriptor, F_DUPFD_CLOEXEC, kLastWorkerFile + 1));
   if (!copy.is_open()) return Failed("copy of a file descriptor", errno);
   return copy;
 }
 
-// What posix_spawn does in the child before the program runs.
+// Actions of posix_spawn in the child before the program runs.
 class Preparation {
  public:
   Preparation() {
@@ -57,7 +57,7 @@ class Preparation {
                       : posix_spawn_file_actions_addclosefrom_np(&actions_, kLastWorkerFile + 1);
   }
 
-  // What the front does with signals is not for the worker.
+  // Resets the front's signal handling for the worker.
   int ForgetSignals() {
     sigset_t none;
     sigset_t all;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// A worker that is started, greeted, watched and ended by a thread of its device, and started
-// again. How that thread waits is its own affair: it may have others to answer meanwhile.
+// Starts, greets, watches, ends and restarts a worker, on a thread of its device. That thread
+// provides its own way of waiting, because it may have other work meanwhile.
 #pragma once
 
 #include <poll.h>
@@ -29,35 +29,37 @@
 
 namespace gemmd {
 
-// Half a millisecond; less on a machine of few processors, and nothing below four.
+// Half a millisecond; less with few processors, and 0 below four.
 int64_t DefaultSpinNs();
 
-// A worker's program, and how it is called.
+// A worker's program and arguments.
 struct WorkerProgram {
   std::string binary;
   std::string device = {};  // The first argument.
-  // The third and the fourth one: the limits of a GPU's memory and of the tensors in it, or the
-  // threads of the host and whether freed memory is poisoned.
+  // The third and fourth arguments: for a GPU, the limits of its memory and of tensors in it; for
+  // the host, the threads and whether freed memory is poisoned.
   std::array<int64_t, 2> kind_arguments = {};
-  // Between jobs, the front's thread and the worker look for the next record for so long before
-  // they sleep: waking them takes longer than a small job.
+  // How long the front's thread and the worker spin for the next record before they sleep: waking
+  // them takes longer than a small job.
   int64_t spin_ns = DefaultSpinNs();
-  // Whether it gives up its rights and gets WorkerEnvironment() in place of all of the front's.
+  // Whether it is confined and gets WorkerEnvironment() instead of the front's environment.
   bool is_confined = true;
 };
 
-// The variables that a confined worker gets: those of the GPU's driver and its libraries, those of
-// libraries for the CPU and their threads, the loader's folders, and the tests' own.
+// The environment variables of a confined worker: those of the GPU driver and its libraries, of CPU
+// libraries and their threads, of the loader, and of the tests.
 std::vector<std::string> WorkerEnvironment(char** environment);
 
-// Decides when to restart a worker that ended. After too many restarts in a short time it rests.
+// Decides when to restart a worker that ended. After too many restarts in a short time, it pauses
+// longer.
 class RestartPolicy {
  public:
   struct Limits {
-    int restarts = 5;  // After this many within the window there is a rest, and no history.
+    int restarts =
+        5;  // After this many within the window, there is a rest, and the history is cleared.
     int64_t window_ns = 60'000'000'000;
     int64_t rest_ns = 300'000'000'000;
-    int64_t first_pause_ns = 100'000'000;  // Before the second one; twice as long each time.
+    int64_t first_pause_ns = 100'000'000;  // Before the second restart; doubles each time.
     int64_t longest_pause_ns = 5'000'000'000;
   };
 
@@ -96,7 +98,7 @@ class RestartPolicy {
   std::deque<int64_t> restarts_ns_;
 };
 
-// The process of a worker, and its successors. Threads: one, but for restarts().
+// A worker process and its successors. Threads: one, except restarts().
 class WorkerProcess {
  public:
   struct Options {
@@ -107,55 +109,55 @@ class WorkerProcess {
     RestartPolicy::Limits restarts;
   };
 
-  // Waits for news of the worker, at most until the time. Errors: the reason to wait no longer.
+  // Waits for an event of the worker, at most until the time. Errors: the reason to stop waiting.
   using Wait = std::function<absl::Status(int64_t until_ns)>;
 
-  // A worker that was killed is gone at once, or after the driver has cleaned up.
+  // A killed worker exits at once, or after the driver has cleaned up.
   static constexpr absl::Duration kTimeToDie = absl::Seconds(10);
 
   // Holds the mutex while the process or its channel changes, so that other threads may use them
-  // while they hold it.
+  // under it.
   WorkerProcess(Options options, Mutex& mutex, Wait wait)
       : options_(std::move(options)),
         wait_(std::move(wait)),
         mutex_(mutex),
         policy_(options_.restarts) {}
 
-  // Starts a process, which must know the same kernels; the last one has ended. It sees the
-  // worker's end of the channel and, as kWorkerStaging, the file `staging`, and no other file of
-  // the front but standard input, output and error. The kernel ends it with the calling thread.
-  // Errors: FailedPrecondition where there is no such binary or it has other kernels; Unavailable;
-  // those of its Hello; as Receive.
+  // Starts a process, which must have the same kernels; the previous one must have ended. It
+  // inherits the worker's end of the channel and, as kWorkerStaging, the file `staging`, and no
+  // other file of the front except standard input, output and error. The kernel ends it with the
+  // calling thread. Errors: FailedPrecondition if there is no such binary, or it has other kernels;
+  // Unavailable; those of its Hello and of Receive.
   absl::StatusOr<Hello> Start(int staging);
 
-  // The next record. Errors: DeadlineExceeded where none comes in time; Unavailable where the
-  // worker is gone; those of the wait.
+  // The next record. Errors: DeadlineExceeded on a timeout; Unavailable if the worker is gone;
+  // those of `wait`.
   absl::StatusOr<Packet> Receive(absl::Duration timeout);
 
-  // Sleeps until there is news of the worker or of `other`, at most until the time or for a tick.
+  // Sleeps until an event of the worker or of `other`, at most until the time or for a tick.
   void Sleep(int64_t until_ns, pollfd* other = nullptr);
 
   void Kill();
-  // Asks the process to end, and waits. Returns how it ended, "exit code 1" or "signal 9"; nothing
-  // where it did not in time.
+  // Asks the process to end, and waits. Returns how it ended, "exit code 1" or "signal 9"; nullopt
+  // on a timeout.
   std::optional<std::string> AwaitEnd(absl::Duration patience);
 
-  // What callers are told while there is no worker.
+  // The status for callers while there is no worker.
   absl::Status NotReady(std::string_view why, const RestartPolicy::Pause& pause = {}) const;
-  // What they are told of a product that the worker had.
+  // The status of a product lost with its worker.
   absl::Status LostProduct(bool was_started, std::string_view why) const;
 
   // Closing it asks the process to end.
   Channel& channel() { return channel_; }
-  pid_t pid() const { return pid_; }  // 0: there is none, or it has ended.
-  // Whether SIGKILL ended it: this process, an operator, or a system that is short of memory.
+  pid_t pid() const { return pid_; }  // 0: none, or ended.
+  // Whether SIGKILL ended it: from this process, an operator, or a system short of memory.
   bool was_killed() const { return was_killed_; }
-  // Whether it was stopped by a signal, and so works no more. Does not wait.
+  // Whether it is stopped by a signal. Does not wait.
   bool IsStopped() const;
 
   RestartPolicy& policy() { return policy_; }
   bool was_started() const { return was_started_; }
-  // How many processes have followed the first one. Threads: any.
+  // The number of processes after the first one. Threads: any.
   int64_t restarts() const { return restarts_; }
 
  private:

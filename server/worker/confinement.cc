@@ -25,7 +25,7 @@
 #include "kernels/matrix/text.h"
 #include "server/system/files.h"
 
-// LeakSanitizer stops the threads of its own process with ptrace when that ends.
+// LeakSanitizer uses ptrace to stop the threads of its own process at exit.
 #if defined(__SANITIZE_ADDRESS__)
 #define GEMMD_NEEDS_PTRACE 1
 #elif defined(__has_feature)
@@ -37,22 +37,23 @@
 namespace gemmd {
 namespace {
 
-// What a worker may change outside of itself, by landlock: nothing but what it is given.
+// Landlock: limits what a worker may change outside its process.
 
-// linux/landlock.h of Debian 12 knows only the first of its versions, so these are written here.
+// linux/landlock.h of Debian 12 has only version 1, so these are defined here.
 constexpr int kCreateRuleset = 444;
 constexpr int kAddRule = 445;
 constexpr int kRestrictSelf = 446;
 constexpr uint32_t kAskVersion = 1;
 constexpr uint32_t kRuleOfPath = 1;
 
-// Rights of files: writing, removing and making of all kinds, but neither reading nor execution.
+// File rights: all kinds of writing, removing and creating, but neither reading nor execution.
 constexpr uint64_t kWriteFile = uint64_t{1} << 1;
-constexpr uint64_t kRemoveAndMake = 0x1ff0;        // Bits 4 to 12.
-constexpr uint64_t kRefer = uint64_t{1} << 13;     // To move and link between folders, from 2 on.
-constexpr uint64_t kTruncate = uint64_t{1} << 14;  // From 3 on.
-constexpr uint64_t kBindAndConnectTcp = 3;         // From 4 on.
-constexpr uint64_t kSignal = 2;                    // From 6 on.
+constexpr uint64_t kRemoveAndMake = 0x1ff0;  // Bits 4 to 12.
+constexpr uint64_t kRefer = uint64_t{1}
+                            << 13;  // Moving and linking between folders, from version 2 on.
+constexpr uint64_t kTruncate = uint64_t{1} << 14;  // From version 3 on.
+constexpr uint64_t kBindAndConnectTcp = 3;         // From version 4 on.
+constexpr uint64_t kSignal = 2;                    // From version 6 on.
 
 struct Ruleset {
   uint64_t files = 0;
@@ -74,7 +75,7 @@ Ruleset RulesetOf(int version) {
   return rules;
 }
 
-// As much of Ruleset as the version has; older kernels take no more.
+// The part of Ruleset that the version has; older kernels accept no more.
 size_t SizeOf(int version) {
   if (version >= 6) return sizeof(Ruleset);
   return version >= 4 ? 2 * sizeof(uint64_t) : sizeof(uint64_t);
@@ -94,8 +95,8 @@ absl::Status Allow(int ruleset, const std::string& path, uint64_t rights) {
   return syscall(kAddRule, ruleset, kRuleOfPath, &rule, 0) == 0 ? absl::OkStatus() : Failed(path);
 }
 
-// Returns the version of landlock. Errors: Unimplemented where the kernel has none, Unavailable
-// where it does not take the rules; the process has all of its rights then.
+// Returns the version of landlock. Errors: Unimplemented if the kernel lacks landlock, Unavailable
+// if it refuses the rules; the process then keeps all its rights.
 absl::StatusOr<int> LimitWriting(const std::vector<std::string>& writable) {
   const auto version = static_cast<int>(syscall(kCreateRuleset, nullptr, 0, kAskVersion));
   if (version < 1) return absl::UnimplementedError("landlock: the kernel has none");
@@ -106,15 +107,14 @@ absl::StatusOr<int> LimitWriting(const std::vector<std::string>& writable) {
   for (const std::string& path : writable) {
     RETURN_IF_ERROR(Allow(ruleset.get(), path, rules.files));
   }
-  // Without this, only processes with privileges may limit themselves.
+  // Without this, only privileged processes may restrict themselves.
   if (prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) != 0) return Failed("no_new_privs");
   if (syscall(kRestrictSelf, ruleset.get(), 0) != 0) return Failed("limits");
   return version;
 }
 
-// What a worker may not ask of the kernel once it has its GPU, by seccomp: a list of what no GPU's
-// worker needs, because what the driver needs differs from one release to the next and is written
-// down nowhere.
+// Seccomp: system calls refused once a worker has opened its GPU. A list of calls that no GPU
+// worker needs, because those that the driver needs vary by release and are not documented.
 
 #if defined(__x86_64__)
 constexpr uint32_t kArchitecture = AUDIT_ARCH_X86_64;
@@ -124,10 +124,11 @@ constexpr uint32_t kArchitecture = AUDIT_ARCH_AARCH64;
 constexpr uint32_t kArchitecture = 0;
 #endif
 
-// Calls of the x32 form of x86-64, which go by other numbers.
+// Calls of the x32 ABI, which have other numbers.
 constexpr uint32_t kX32 = 0x40000000;
 
-// Calls that the headers of Linux 6.1 may not name have their number, the same on all processors.
+// Calls missing from the headers of Linux 6.1 are given by number, which is the same on all
+// processors.
 constexpr int kRefused[] = {
     // Other programs.
     SYS_execve,
@@ -140,7 +141,7 @@ constexpr int kRefused[] = {
     SYS_process_vm_writev,
     SYS_pidfd_getfd,
     SYS_kcmp,
-    // Another view of the files.
+    // Changing the view of the file system.
     SYS_mount,
     SYS_umount2,
     SYS_pivot_root,
@@ -193,14 +194,15 @@ constexpr int kRefused[] = {
 #endif
 };
 
-// A program for the kernel's filter machine: it has one number at a time, and jumps forward only.
+// A program for the kernel's BPF filter machine, which has one accumulator and jumps only forward.
 class Filter {
  public:
   void Load(size_t offset) {
     Add(BPF_STMT(BPF_LD | BPF_W | BPF_ABS, static_cast<uint32_t>(offset)));
   }
   void Answer(uint32_t action) { Add(BPF_STMT(BPF_RET | BPF_K, action)); }
-  // Skips the next instruction where the number is this one, or so many where it is not.
+  // Conditional skips: of the next instruction if the accumulator equals the value, or of several
+  // if it does not.
   void SkipOneIf(uint32_t value) { Add(BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, value, 1, 0)); }
   void SkipUnless(uint32_t value, uint8_t instructions) {
     Add(BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, value, 0, instructions));
@@ -242,19 +244,19 @@ Filter MakeFilter() {
   return filter;
 }
 
-// Errors: Unimplemented on processors of other instruction sets; Unavailable where the kernel does
-// not take the filter; the process has all of its rights then.
+// Errors: Unimplemented on other instruction sets; Unavailable if the kernel refuses the filter;
+// the process then keeps all its rights.
 absl::Status FilterCalls() {
   if (kArchitecture == 0) {
     return absl::UnimplementedError("seccomp: this processor's calls are not known");
   }
-  // Without this, only processes with privileges may have a filter.
+  // Without this, only privileged processes may install a filter.
   if (prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) != 0) {
     return absl::UnavailableError(Concat("no_new_privs: ", strerror(errno)));
   }
   Filter filter = MakeFilter();
   sock_fprog program = filter.program();
-  // The driver has threads of its own by now, and all of them get the filter or none does.
+  // The driver already has threads; the filter applies to all of them or none.
   if (syscall(SYS_seccomp, SECCOMP_SET_MODE_FILTER, SECCOMP_FILTER_FLAG_TSYNC, &program) != 0) {
     return absl::UnavailableError(Concat("seccomp: ", strerror(errno)));
   }

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The rights that a worker gives up, in two steps: what the driver's threads inherit before there
-// are any, and what the driver may still have needed after it has opened the GPU. Where the kernel
-// lacks a means the worker goes on without it, and says so.
+// Drops a worker's rights in two steps: before there are threads, so that the driver's threads
+// inherit the limits; and after the GPU is open, for rights that opening may need. If the kernel
+// lacks a mechanism, the worker continues without it, and reports that.
 #pragma once
 
 #include <string>
@@ -12,22 +12,21 @@ namespace gemmd {
 
 class Confinement {
  public:
-  // Before the first thread, by landlock: this thread, and those that it starts, may write, make
-  // and remove files in these folders (or write these files) only; what there is not of them is
-  // left out. Reading is as before. Where the kernel knows how, they may neither use TCP nor signal
+  // Landlock; call before starting threads: this thread, and threads that it starts, may write,
+  // create and remove files only in these folders (or write these files); missing paths are
+  // ignored. Reading is not limited. If the kernel supports it, they may neither use TCP nor signal
   // other processes.
   void LimitFiles(const std::vector<std::string>& writable);
-  // Once the GPU is open, by seccomp: every thread of the process gets EPERM for other programs
-  // (execve), other processes (ptrace, process_vm_readv), sockets that are not of AF_UNIX,
-  // namespaces, mounts, kernel modules, keys, BPF, performance events, io_uring, clocks and their
-  // like. The threads that there are keep their other rights, and children have no more. What the
-  // process holds, operands among it, is in no core dump, and other processes of the same user
-  // cannot read it.
+  // Seccomp; call once the GPU is open: every thread of the process gets EPERM for other programs
+  // (execve), other processes (ptrace, process_vm_readv), sockets other than AF_UNIX, namespaces,
+  // mounts, kernel modules, keys, BPF, performance events, io_uring, clocks and similar calls.
+  // Children are limited alike. The process's memory, including operands, is excluded from core
+  // dumps, and other processes of the same user cannot read it.
   void LimitCalls();
 
-  // For people: "seccomp, landlock 7"; empty where there is none.
+  // The mechanisms in effect: "seccomp, landlock 7"; empty if none.
   const std::string& means() const { return means_; }
-  // Why one is missing: "landlock: the kernel has none".
+  // Why a mechanism is missing: "landlock: the kernel has none".
   const std::string& missing() const { return missing_; }
 
  private:

@@ -12,7 +12,8 @@
 namespace gemmd {
 namespace {
 
-// Slabs are multiples of this: taking one takes longer than most jobs.
+// Slab sizes are multiples of this. Few large slabs, because allocating one takes longer than most
+// jobs.
 constexpr int64_t kGranuleBytes = int64_t{2} << 20;
 
 bool IsAligned(const std::byte* at) {
@@ -50,7 +51,8 @@ absl::StatusOr<DeviceArena::Range> DeviceArena::Reserve(int64_t bytes) {
   return Range{.memory = slab->memory + *offset, .bytes = bytes};
 }
 
-// The slab with the least room that suffices, so that small jobs leave room for large ones.
+// The slab with the smallest sufficient space (best fit), so that small jobs leave space for large
+// ones.
 DeviceArena::Slab* DeviceArena::FindRoom(int64_t bytes) {
   Slab* best = nullptr;
   for (Slab& slab : slabs_) {
@@ -218,7 +220,7 @@ absl::Status JobMemory::Place(const JobRequest& request, const BlockTable& block
       continue;
     }
     ASSIGN_OR_RETURN(matrix.at, blocks.Find(place.block, place.offset, range.bytes));
-    // A kernel writes D while it still reads.
+    // A kernel writes D while it still reads operands.
     const bool is_written = d != nullptr && Overlap(matrix.at, range.bytes, d, layout_.d.bytes);
     if (!IsAligned(matrix.at) || is_written) matrix.in_range = taken.Take(range.bytes);
   }
@@ -308,7 +310,7 @@ std::vector<MemoryLines> JobMemory::CopiesIn(std::byte* range) const {
   return copies;
 }
 
-// What lies between the lines in the block is not D's.
+// Bytes between the lines in the block do not belong to D.
 std::vector<MemoryLines> JobMemory::CopiesOut(std::byte* range, const Problem& problem) const {
   std::vector<MemoryLines> copies;
   const Matrix& d = matrices_.d;

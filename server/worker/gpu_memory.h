@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The memory of a GPU, as its worker gives it out: an arena for jobs, blocks that outlive jobs, and
-// where the matrices of a job lie in both.
+// Allocation of a GPU's memory by its worker: an arena for jobs, blocks that outlive jobs, and the
+// places of a job's matrices in both.
 #pragma once
 
 #include <array>
@@ -20,8 +20,8 @@
 
 namespace gemmd {
 
-// The GPU's memory for jobs: a few slabs that are kept from job to job, in which each job under way
-// has a range. There are as many and as large ones as jobs at once have needed.
+// The GPU's memory for jobs: a few slabs, kept between jobs, in which each running job has a range.
+// Their number and sizes grow to the needs of concurrent jobs.
 class DeviceArena {
  public:
   struct Range {
@@ -36,17 +36,17 @@ class DeviceArena {
   DeviceArena(const DeviceArena&) = delete;
   DeviceArena& operator=(const DeviceArena&) = delete;
 
-  // Takes a range of so many bytes, aligned to 256, with arbitrary content; null for 0 bytes.
-  // Errors: Unavailable where there will be room once others have given theirs back;
-  // ResourceExhausted over the limit, or where the GPU has no more.
+  // Takes a range of `bytes` bytes, aligned to 256, uninitialized; null for 0 bytes. Errors:
+  // Unavailable if there will be space once other ranges are freed; ResourceExhausted over the
+  // limit, or if the GPU has no memory left.
   absl::StatusOr<Range> Reserve(int64_t bytes);
-  // Nothing uses the range any longer.
+  // Frees a range that is no longer used.
   void GiveBack(const Range& range);
 
-  // What the slabs may take together from now on. They may take more already.
+  // Sets the limit on all slabs. They may already exceed it.
   void SetLimit(int64_t limit_bytes) { limit_bytes_ = limit_bytes; }
-  int64_t bytes() const { return bytes_; }  // What all slabs take.
-  // Frees the slabs in which no range is taken.
+  int64_t bytes() const { return bytes_; }  // Size of all slabs.
+  // Frees slabs without ranges in use.
   void FreeIdle();
 
  private:
@@ -65,7 +65,7 @@ class DeviceArena {
   int64_t bytes_ = 0;
 };
 
-// The blocks of a GPU's memory. A lane follows what other lanes do with a block.
+// The blocks of a GPU's memory. Lanes synchronize on their use of blocks.
 class BlockTable {
  public:
   // Borrows the runtime.
@@ -74,22 +74,22 @@ class BlockTable {
   BlockTable(const BlockTable&) = delete;
   BlockTable& operator=(const BlockTable&) = delete;
 
-  // Takes memory for a block, which is `is_scratch` where it belongs to one product.
-  // Errors: InvalidArgument where the number is in use; those of the runtime.
+  // Allocates memory for a block; `is_scratch`: it belongs to one product. Errors: InvalidArgument
+  // if the number is in use; those of the runtime.
   absl::StatusOr<std::byte*> Add(uint64_t block, int64_t bytes, bool is_scratch);
-  // Gives it back. Nothing uses it any longer.
+  // Frees a block that is no longer used.
   void Remove(uint64_t block);
 
   // The memory of a range of a block.
-  // Errors: FailedPrecondition where there is no such block, InvalidArgument where the range is not
-  // within it.
+  // Errors: FailedPrecondition if there is no such block, InvalidArgument if the range is outside
+  // of it.
   absl::StatusOr<std::byte*> Find(uint64_t block, int64_t offset, int64_t bytes) const;
 
-  // Has the lane wait for what other lanes do with the blocks.
+  // Makes the lane wait for other lanes' uses of the blocks.
   absl::Status Follow(Lanes& lanes, Lane lane, const std::vector<BlockUse>& uses) const;
-  // The blocks are in use until the point.
+  // Marks the blocks as in use until the point.
   void SetUsedUntil(const LanePoint& point, const std::vector<BlockUse>& uses);
-  // Whether no lane uses the block any longer.
+  // Whether no lane uses the block.
   bool IsUnused(const Lanes& lanes, uint64_t block) const;
 
   int64_t tensor_bytes() const { return tensor_bytes_; }
@@ -113,42 +113,42 @@ class BlockTable {
   int64_t scratch_bytes_ = 0;
 };
 
-// Operands of no more bytes together are read by a kernel where they are staged: to begin a copy
-// would take longer than the copy.
+// Operands of at most this total size are read by kernels directly from the staging area: starting
+// a copy would take longer than the copy.
 inline constexpr int64_t kMaxReadInPlace = int64_t{32} << 10;
 
-// Where a kernel finds the matrices of a job: staged ones where they are staged, if they are small,
-// and otherwise in a range of the arena, those of blocks there, or as copies in the range where a
-// kernel cannot read or write them as they lie, or where they are in parts.
+// The places of a job's matrices for its kernel. Small staged matrices are used in the staging
+// area, others in a range of the arena. Matrices in blocks are used there, or copied to the range
+// if the kernel cannot use them in place, or if they are in parts.
 class JobMemory {
  public:
-  // Works out what the job needs; nothing is taken. `staging`: where kernels find what is staged.
-  // `parts` are those of the request. Errors: FailedPrecondition and InvalidArgument for places in
-  // blocks; ResourceExhausted.
+  // Computes the job's needs, without allocating. `staging`: the staging area's address for
+  // kernels. `parts`: those of the request. Errors: FailedPrecondition and InvalidArgument for
+  // places in blocks; ResourceExhausted.
   static absl::StatusOr<JobMemory> Of(const JobRequest& request, absl::Span<const PlacedPart> parts,
                                       int64_t workspace_bytes, const BlockTable& blocks,
                                       std::byte* staging);
 
-  // What the range of the arena takes. It begins as the staged matrices do in their layout, as far
-  // as they are copied.
+  // The size of the arena range. It begins with the staged matrices in their layout, if they are
+  // copied.
   int64_t bytes() const { return bytes_; }
-  // What of the staged inputs is copied to the beginning of the range.
+  // The bytes of staged inputs copied to the beginning of the range.
   int64_t copied_in_bytes() const { return are_inputs_in_place() ? 0 : layout_.input_bytes; }
-  // What follows those in the range and is to be zeros before the launch: D, unless it is made
-  // elsewhere, and the workspace.
+  // The bytes after those that must be zeroed before the launch: D (unless it is elsewhere) and the
+  // workspace.
   int64_t cleared_bytes() const { return copies_begin_ - copied_in_bytes(); }
   const JobLayout& layout() const { return layout_; }
 
-  // With the range at this address. Borrows the problem of the request.
+  // The launch arguments with the range at this address. Borrows the request's problem.
   GemmArgs ArgsIn(std::byte* range, const Problem& problem, const Target& target) const;
-  // Before the launch: operands that do not lie where a kernel reads them.
+  // Copies before the launch: of operands that the kernel cannot read in place.
   std::vector<MemoryLines> CopiesIn(std::byte* range) const;
-  // After it: D, to where it belongs.
+  // Copies after the launch: of D, to its destination.
   std::vector<MemoryLines> CopiesOut(std::byte* range, const Problem& problem) const;
-  // Copies of parts, in their order: those of the operands into the range, before the launch, and
-  // those of D out of it, after it.
+  // Copies of parts, in order: operands into the range before the launch, and D out of it after the
+  // launch.
   std::vector<CopiedPart> PartCopies(std::byte* range) const;
-  // Where they are to be, with the other inputs.
+  // Where the list of parts is placed, among the other inputs.
   const CopiedPart* PartList(const std::byte* range) const {
     const std::byte* const inputs = staged_inputs_ != nullptr ? staged_inputs_ : range;
     return reinterpret_cast<const CopiedPart*>(inputs + layout_.parts.offset);
@@ -161,10 +161,10 @@ class JobMemory {
   std::byte* StagedD(std::byte* range) const { return range + layout_.input_bytes; }
 
   const JobMark& mark() const { return mark_; }
-  // What of the mark comes with the staged inputs: a D that is copied follows those in the range.
+  // The bytes of the mark that come with the staged inputs: a copied D follows them in the range.
   int64_t staged_mark_bytes() const { return layout_.is_d_copied() ? mark_.bytes : 0; }
-  // The marked bytes where the kernel writes them, and where they then stay. Where D bears no mark,
-  // those that stay are kMarkBytes zeros.
+  // The marked bytes at the kernel's output, and at their final place. If D has no mark, the latter
+  // are kMarkBytes zeros.
   std::byte* MarkedIn(std::byte* range) const { return At(matrices_.d, range) + mark_.offset; }
   std::byte* KeptIn(std::byte* range) const;
 
@@ -173,7 +173,7 @@ class JobMemory {
     return layout_.input_bytes <= kMaxReadInPlace && !layout_.is_d_copied();
   }
 
-  // One matrix: at an address, in a block or where it is staged, or at an offset of the range, into
+  // One matrix: at an address (in a block or the staging area), or at an offset of the range, to
   // which it may have to be copied.
   struct Matrix {
     std::byte* at = nullptr;
@@ -189,7 +189,7 @@ class JobMemory {
     return matrix.in_range >= 0 ? range + matrix.in_range : matrix.at;
   }
   struct Part {
-    std::byte* in_block = nullptr;  // Null: nobody wants it.
+    std::byte* in_block = nullptr;  // Null: discarded.
     int64_t in_range = 0;
     int64_t bytes = 0;
   };
@@ -201,7 +201,7 @@ class JobMemory {
   JobLayout layout_;
   Matrices matrices_;
   JobMark mark_;
-  std::byte* staged_inputs_ = nullptr;  // Not null: they are read there.
+  std::byte* staged_inputs_ = nullptr;  // If not null, inputs are read there.
   int64_t zeros_begin_ = 0;
   int64_t workspace_begin_ = 0;
   int64_t workspace_bytes_ = 0;

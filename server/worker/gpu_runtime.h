@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What a worker asks of its GPU, and how far the lanes of that have come.
+// The worker's interface to its GPU, and the progress of the GPU's lanes.
 #pragma once
 
 #include <array>
@@ -33,14 +33,15 @@ struct GpuDescription {
   std::string pci_bus_id;  // "0000:01:00.0".
 };
 
-// Copies from the host, kernels, copies to the host; what is small may go through one lane alone.
+// Lanes for copies from the host, kernels, and copies to the host; small work may use a single
+// lane.
 enum class Lane : uint8_t { kIn, kCompute, kOut };
 inline constexpr std::array<Lane, 3> kAllLanes = {Lane::kIn, Lane::kCompute, Lane::kOut};
 
-// The number of a moment: any small number. A moment is marked again and again.
+// The number of a moment: any small number. Moments are reused.
 using Moment = uint32_t;
 
-// Lines in memory of the GPU: so many, each of so many bytes.
+// Lines in GPU memory.
 struct MemoryLines {
   std::byte* to = nullptr;
   int64_t to_stride_bytes = 0;
@@ -54,17 +55,16 @@ class GpuRuntime {
  public:
   virtual ~GpuRuntime() = default;
 
-  // Takes the GPU of this number for all that follows.
-  // Errors: NotFound where there are fewer GPUs; Internal with CUDA's own message.
+  // Opens the GPU of this number. Errors: NotFound if there are fewer GPUs; Internal with CUDA's
+  // message.
   virtual absl::StatusOr<GpuDescription> Open(int ordinal) = 0;
 
-  // Lets the GPU copy from and to this memory without waiting for the host, and kernels read and
-  // write it, at the address that this gives.
+  // Registers host memory for asynchronous copies and kernel access; returns its address for
+  // kernels.
   virtual absl::StatusOr<std::byte*> RegisterStaging(absl::Span<std::byte> staging) = 0;
 
-  // Memory of the GPU, aligned to 256 bytes. What is freed is no longer in use by any lane. Neither
-  // waits for what the lanes do.
-  // Errors: ResourceExhausted.
+  // Allocates GPU memory, aligned to 256 bytes. Freed memory must not be in use by any lane.
+  // Neither function waits for lanes. Errors: ResourceExhausted.
   virtual absl::StatusOr<std::byte*> Allocate(int64_t bytes) = 0;
   virtual void Free(std::byte* memory) = 0;
 
@@ -72,67 +72,67 @@ class GpuRuntime {
   virtual absl::Status CopyIn(Lane lane, std::byte* to, absl::Span<const std::byte> from) = 0;
   virtual absl::Status CopyOut(Lane lane, absl::Span<std::byte> to, const std::byte* from) = 0;
   virtual absl::Status CopyLines(Lane lane, const MemoryLines& lines) = 0;
-  // The list lies where kernels read it, as all that it points at. No part has more than so many
-  // bytes, and none overlaps what another one writes.
+  // Kernels must be able to read the list and everything that it points to. No part exceeds
+  // `max_bytes`, or overlaps the target of another.
   virtual absl::Status CopyParts(Lane lane, const CopiedPart* parts, int64_t count,
                                  int64_t max_bytes) = 0;
   virtual absl::Status Clear(Lane lane, std::byte* memory, int64_t bytes) = 0;
-  // Does what LaunchOnStream does (kernels/cuda/device/launch.h), in the lane kCompute.
+  // LaunchOnStream (kernels/cuda/device/launch.h) in the lane kCompute.
   virtual absl::Status Launch(const Kernel& kernel, const GemmArgs& args) = 0;
-  // Does what CompressViewOnStream does (kernels/cuda/device/operands/sparse24.h), in kCompute.
+  // CompressViewOnStream (kernels/cuda/device/operands/sparse24.h) in kCompute.
   virtual absl::Status Compress(const CompressView& view, BadGroup* bad) = 0;
-  // The moment is reached once everything that the lane was asked for is done.
+  // Marks a moment, reached once all work enqueued in the lane so far is done.
   virtual absl::Status Mark(Lane lane, Moment moment) = 0;
-  // What the lane is asked for from now on begins once the moment is reached. It was marked.
+  // Work enqueued in the lane from now on begins once the (marked) moment is reached.
   virtual absl::Status Follow(Lane lane, Moment moment) = 0;
 
-  // Whether a moment that was marked is reached. Returns at once.
+  // Whether a marked moment is reached. Returns at once.
   virtual absl::StatusOr<bool> IsReached(Moment moment) = 0;
 
   // Waits until everything is done.
   virtual absl::Status Wait() = 0;
 
-  // The time between two moments that were marked and reached.
+  // The time between two reached moments.
   virtual absl::StatusOr<int64_t> NanosecondsBetween(Moment start, Moment end) = 0;
 
-  // After a failed call: whether every later call will fail, too, until the process ends. Returns
-  // at once.
+  // After a failed call: whether every later call will fail too, until the process ends. Returns at
+  // once.
   virtual bool IsLost() = 0;
 };
 
-// A place in the order of a lane. The number 0 was reached before anything was asked for.
+// A position in a lane. The number 0 is reached before any work.
 struct LanePoint {
   Lane lane = Lane::kIn;
   uint64_t number = 0;
   Moment moment = 0;
 };
 
-// How far the lanes of a GPU have come: the moments that were marked in them, which lane has to
-// follow which, and how much is still to be done.
+// The progress of a GPU's lanes: their marked moments, dependencies between lanes, and outstanding
+// work.
 class Lanes {
  public:
   // Borrows the runtime.
   explicit Lanes(GpuRuntime& runtime) : runtime_(runtime) {}
 
-  // Marks a point after everything that the lane was asked for. What was asked for since the last
-  // point should take so long. The caller keeps the point until Release.
+  // Marks a point after all work enqueued in the lane. `cost_ns`: the predicted time of the work
+  // since the last point. The caller keeps the point until Release.
   absl::StatusOr<LanePoint> Mark(Lane lane, int64_t cost_ns);
   void Release(const LanePoint& point);
 
-  // Has the lane wait for a point of another lane. Asks for nothing where that is reached.
+  // Makes the lane wait for a point of another lane. No effect if it is reached.
   absl::Status Follow(Lane lane, Lane other, uint64_t number);
 
-  // Looks which points are reached.
+  // Updates which points are reached.
   absl::Status Update();
-  // The runtime has waited for all.
+  // Call after the runtime has waited for all work.
   void ReachAll();
 
   bool IsReached(Lane lane, uint64_t number) const { return number <= StateOf(lane).reached; }
   bool IsReached(const LanePoint& point) const { return IsReached(point.lane, point.number); }
-  // What the lane is still to do should take so long.
+  // The predicted time of the lane's outstanding work.
   int64_t outstanding_ns(Lane lane) const { return StateOf(lane).outstanding_ns; }
 
-  // Between two points that were reached and not released.
+  // The time between two reached, unreleased points.
   absl::StatusOr<int64_t> NanosecondsBetween(const LanePoint& start, const LanePoint& end) {
     return runtime_.NanosecondsBetween(start.moment, end.moment);
   }
@@ -149,7 +149,7 @@ class Lanes {
     uint64_t reached = 0;
     int64_t outstanding_ns = 0;
   };
-  // A moment is free once it is neither awaited nor kept.
+  // A moment can be reused once it is neither awaited nor kept.
   struct Use {
     bool is_awaited = false;
     bool is_kept = false;

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// gemmd-host-worker: the worker of `cpu` or of a simulator. gemmd starts it and speaks with it
-// (protocol.h). It runs one launch after the other for the front, in memory that both share, until
-// the front is gone. What ends it ends no more than the product that it runs.
+// gemmd-host-worker: the worker of `cpu` or of a simulator, started by gemmd (see protocol.h). It
+// runs launches for the front, one at a time, in shared memory, until the front is gone. A crash
+// ends only the running product.
 #include <signal.h>
 #include <time.h>
 
@@ -35,14 +35,14 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-// After so long without a launch, memory that is kept for the next one goes.
+// After this time without a launch, memory kept for the next one is freed.
 constexpr timespec kKeptFor = {.tv_sec = 1, .tv_nsec = 0};
 
 struct HostWorkerOptions {
   Target target;
   int threads = 0;
   bool poisons_freed = false;
-  int64_t spin_ns = 0;  // Time to look for the next record before it sleeps.
+  int64_t spin_ns = 0;  // Time to spin for the next record before sleeping.
   bool is_confined = false;
 };
 
@@ -54,16 +54,16 @@ class HostWorker {
         kernels_(Catalog(options.target.kind)),
         launcher_(options.poisons_freed) {}
 
-  // Says Hello, whether it can work or not.
+  // Sends Hello, whether it can work or not.
   absl::Status Start();
-  // Errors: Unavailable where the front is gone.
+  // Errors: Unavailable if the front is gone.
   absl::Status Serve();
 
  private:
   absl::StatusOr<Hello> Open();
   absl::Status Launch(const LaunchRequest& request, Result& result);
 
-  // A matrix in this process; null where there is none.
+  // The address of a matrix in this process; null if there is none.
   absl::Span<std::byte> At(const SharedRange& range) const {
     if (range.bytes == 0) return {};
     return memory_.matrices().subspan(static_cast<size_t>(range.offset),
@@ -154,14 +154,13 @@ std::optional<Target> TargetOf(std::string_view device) {
 
 // usage: WORKER DEVICE PARENT_PID THREADS POISONS SPIN_NS CONFINED, started by the front with
 // kWorkerSocket, kWorkerRings and, at kWorkerStaging, SharedMemory open. DEVICE is "cpu" or
-// "sim:sm_90" and the like. POISONS is 1 where no launch is to leave anything in the memory of its
-// scratch. CONFINED is 1 for a worker that gives up its rights (confinement.h) but those to write
-// to its own files of /proc. The process ends with its parent, and ignores the signals that a
-// terminal or an init system sends to all processes of a service.
+// "sim:sm_90" and the like. POISONS is 1 if scratch memory must be overwritten after each launch.
+// CONFINED is 1 for a confined worker (confinement.h), which may write only to its own files in
+// /proc. The process ends with its parent, and ignores the signals that a terminal or an init
+// system sends to all processes of a service.
 //
-// With --version it prints what it is, and that is all.
-//
-// Returns the exit code: 0 where the front asked for the end, 1 otherwise, 2 for bad arguments.
+// With --version it only prints its version. Returns the exit code: 0 if the front asked it to end,
+// 1 otherwise, 2 for bad arguments.
 int EnterHostWorker(int argc, const char* const* argv) {
   if (argc == 2 && std::string_view(argv[1]) == "--version") {
     std::puts(VersionText("gemmd-host-worker").c_str());

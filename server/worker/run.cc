@@ -25,7 +25,7 @@ int64_t StepOf(int64_t extent, int64_t parts, int64_t granule) {
   return std::min(extent, std::max<int64_t>(1, (wanted + granule / 2) / granule) * granule);
 }
 
-// How many matrices further on a matrix is aligned as the first one is.
+// After how many matrices the alignment repeats.
 int64_t BatchGranule(const Problem& problem) {
   const auto is_aligned = [](const MatrixLayout& layout) {
     return layout.batch_stride_bytes % kAlignment == 0;
@@ -36,8 +36,8 @@ int64_t BatchGranule(const Problem& problem) {
   return are_aligned ? 1 : kAlignment;
 }
 
-// So many lines of any length are aligned, and so many elements of each type that is there. Tiles
-// of kernels divide it.
+// A multiple of lines (of any length) and of elements (of each type) that keeps alignment. A
+// multiple of kernel tiles.
 int64_t MatrixGranule(const Problem& problem) {
   int64_t granule = kAlignment;
   const auto heed = [&](ElementType type) {
@@ -62,7 +62,7 @@ int64_t OffsetOf(const MatrixLayout& layout, Axis axis, int64_t first) {
 // The number of the panel's first matrix, row or column.
 int64_t FirstOf(const GpuPanels& panels, int64_t index) { return index * panels.step; }
 
-// A block that is allocated is not there yet, and nobody else can know its number.
+// A block being allocated is not in use: nobody else knows its number.
 std::vector<BlockUse> UsesOf(const MemoryRequest& request) {
   if (request.action == MemoryAction::kAllocate) return {};
   return {{.block = request.block, .is_write = request.action != MemoryAction::kRead}};
@@ -76,15 +76,15 @@ std::vector<BlockUse> UsesOf(const CompressTask& task) {
   return UsesOf(places);
 }
 
-// A link of 12 GB/s, as that of PCIe 3, takes 11 ms for it.
+// Takes 11 ms over a 12 GB/s link (PCIe 3).
 constexpr int64_t kCopiedAtOnce = int64_t{128} << 20;
 
-// Copying so much takes no longer than two lanes take to follow each other. Where nothing else is
-// under way, it keeps nobody waiting, either.
+// Copying this much takes no longer than synchronizing two lanes. If nothing else is in progress,
+// it delays nobody either.
 constexpr int64_t kMaxInOneLane = int64_t{256} << 10;
 constexpr int64_t kMaxInOneLaneAlone = int64_t{1} << 20;
 
-// Taken out of the staging area once, so that what is checked is what is used.
+// Copied out of the staging area once, so that the checked values are the used ones.
 std::vector<PlacedPart> StagedParts(const Staging& staging, const JobRequest& request) {
   std::vector<PlacedPart> parts(static_cast<size_t>(CountParts(request.places)));
   const absl::StatusOr<JobLayout> layout = LayOutJob(request.problem, request.places);
@@ -168,7 +168,7 @@ void Run::End(const absl::Status& status) {
 }
 
 absl::Status Run::AwaitAll() {
-  // Later requests that use the same blocks follow, too.
+  // Later requests that use the same blocks must wait too.
   for (const Lane lane : kAllLanes) {
     ASSIGN_OR_RETURN(const LanePoint point, Mark(lane, 0));
     context_.blocks.SetUsedUntil(point, uses_);
@@ -185,7 +185,7 @@ bool Run::IsDone() const {
 Result Run::MakeResult() {
   Result result;
   result.id = id_;
-  // A kernel may have left D as it was.
+  // An aborted kernel may not have written D.
   if (outcome_.ok() && IsAborted()) outcome_ = AbortedLaunch();
   if (outcome_.ok()) outcome_ = FillTimes(result);
   result.status.Set(outcome_);
@@ -197,7 +197,7 @@ GpuPanels DivideLaunch(const Problem& problem, int64_t predicted_ns) {
   if (parts == 1) return {Axis::kBatch, problem.batch, problem.batch};
   const GpuPanels over_batch = {Axis::kBatch, problem.batch,
                                 StepOf(problem.batch, parts, BatchGranule(problem))};
-  // The values and the indices of a sparse A lie apart, so its rows stay together.
+  // Values and indices of a sparse A are stored separately, so its rows are not divided.
   const bool is_over_rows = problem.m > problem.n && !problem.a.is_sparse();
   const int64_t extent = is_over_rows ? problem.m : problem.n;
   const GpuPanels over_matrix = {is_over_rows ? Axis::kRows : Axis::kColumns, extent,
@@ -266,7 +266,7 @@ absl::Status MemoryRun::Issue() {
   return absl::InternalError("action: unknown");
 }
 
-// OK where there is room, Unavailable where there may be once earlier requests are done.
+// OK if there is space, Unavailable if there may be once earlier requests are done.
 absl::Status MemoryRun::CheckRoom() {
   RunContext& context = this->context();
   const int64_t bytes = request_.bytes;
@@ -293,7 +293,7 @@ absl::Status MemoryRun::Allocate() {
       context.blocks.Add(request_.block, request_.bytes, request_.is_scratch != 0);
   if (absl::IsResourceExhausted(memory.status()) && !context.is_first) return absl::OkStatus();
   RETURN_IF_ERROR(memory.status());
-  // Nothing of whoever had the memory before is left to the next one.
+  // Clears the previous owner's data.
   const absl::Status cleared = context.runtime.Clear(Lane::kIn, *memory, request_.bytes);
   if (!cleared.ok()) {
     context.blocks.Remove(request_.block);
@@ -363,7 +363,7 @@ absl::Status CompressRun::Issue() {
   }
   ASSIGN_OR_RETURN(std::byte* const result,
                    context.blocks.Find(task.result_block, 0, bytes.result));
-  // For the first group that a mask leaves too full.
+  // For the result: the first bad group.
   bool has_memory = range() != nullptr;
   if (!has_memory) {
     ASSIGN_OR_RETURN(has_memory, TakeRange(kJobAlignment));
@@ -407,7 +407,7 @@ absl::Span<std::byte> JobRun::Staged(int64_t offset, int64_t bytes) const {
                                               static_cast<size_t>(bytes));
 }
 
-// Goes on as long as stages come to their end.
+// Continues while stages complete.
 absl::Status JobRun::Issue() {
   Stage before = Stage::kIssued;
   while (stage_ != before && stage_ != Stage::kIssued) {
@@ -447,7 +447,7 @@ absl::Status JobRun::TakeMemory() {
   return absl::OkStatus();
 }
 
-// A part of a launch has no use for what is made of the whole of A or B.
+// Panels of a launch cannot use forms of the whole A or B.
 absl::Status JobRun::FindForms() {
   panels_ = DivideLaunch(request_.problem, request_.predicted_ns);
   form_bytes_ = 0;
@@ -506,8 +506,8 @@ absl::Status JobRun::IssueIn() {
     copied_ += bytes;
     if (copied_ < input_bytes) RETURN_IF_ERROR(Mark(in_lane_, CopyNs(bytes)).status());
   }
-  // All that the copy did not overwrite: nothing of an earlier job, which may have been another
-  // caller's, is left to this one.
+  // Clears everything that the copy did not overwrite: no data of an earlier job, possibly another
+  // caller's, may remain.
   if (cleared_bytes > 0) {
     RETURN_IF_ERROR(gpu.Clear(in_lane_, range() + input_bytes, cleared_bytes));
   }
@@ -533,13 +533,13 @@ absl::Status JobRun::BeginCompute() {
     RETURN_IF_ERROR(context.runtime.CopyLines(Lane::kCompute, lines));
   }
   RETURN_IF_ERROR(CopyParts(0, memory_.operand_parts()));
-  // Operands that D overlaps were copied: what the mark overwrites is only D. The first launch,
-  // which is made at once, writes over it, so that nobody reads the mark of what is cut short.
+  // Operands that overlap D were copied, so the mark overwrites only D. The first launch follows at
+  // once and overwrites the mark, so that nobody reads it after an abort.
   if (memory_.layout().has_receipt()) RETURN_IF_ERROR(MarkD(memory_.MarkedIn(range())));
   return absl::OkStatus();
 }
 
-// The mark waits in the receipt.
+// The mark is in the receipt.
 absl::Status JobRun::MarkD(std::byte* at) {
   if (memory_.mark().bytes == 0) return absl::OkStatus();
   return context().runtime.CopyIn(Lane::kCompute, at,
@@ -547,7 +547,7 @@ absl::Status JobRun::MarkD(std::byte* at) {
 }
 
 absl::Status JobRun::IssueCompute() {
-  // What has begun in this lane is not divided from the rest.
+  // Work already begun in this lane is not separated.
   if (compute_begin_.number == 0) {
     if (context().computing != id() && !MayCompute()) return absl::OkStatus();
     RETURN_IF_ERROR(BeginCompute());
@@ -569,7 +569,7 @@ absl::Status JobRun::IssueCompute() {
     }
     ++panel_;
     if (panel_ < count) RETURN_IF_ERROR(Mark(Lane::kCompute, panel_ns).status());
-    // Whether anybody still wants the rest.
+    // Checks for an abort before the rest.
     if (panel_ < count) return absl::OkStatus();
   }
   return EndCompute();

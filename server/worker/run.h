@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// One request on its way through the lanes of a GPU. It asks for as much as may be under way, and
-// is looked at again until all is done; nothing waits.
+// One request on its way through the lanes of a GPU. It enqueues as much work as allowed, and is
+// polled until all is done; nothing blocks.
 #pragma once
 
 #include <cstdint>
@@ -18,33 +18,34 @@
 
 namespace gemmd {
 
-// What all requests share. Borrows all of it.
+// Objects shared by all requests. All borrowed.
 struct RunContext {
   GpuRuntime& runtime;
   Lanes& lanes;
   BlockTable& blocks;
   DeviceArena& arena;
   const Staging& staging;
-  std::byte* const seen_staging;  // The whole of it, where kernels find it.
+  std::byte* const seen_staging;  // The staging area's address for kernels.
   const Target target;
   const int64_t memory_limit_bytes;
   const int64_t tensor_limit_bytes;
 
-  BlockTurns turns = {};  // Of the requests, which have them from the start to LeaveTurns.
-  // The request whose kernels are being launched, so that those of two do not mix; 0: none.
+  BlockTurns turns = {};  // Turns of the requests, from the start to LeaveTurns.
+  // The request whose kernels are being launched, so that kernels of two requests do not
+  // interleave; 0: none.
   uint64_t computing = 0;
-  // In this look at the requests: whether an earlier one waits for memory, which the later ones
-  // then do not take before it, and whether there is any earlier one.
+  // In the current poll of the requests: whether an earlier request waits for memory (later ones
+  // must then not take it), and whether there is an earlier one.
   bool is_memory_short = false;
   bool is_first = true;
 
-  // Where kernels find a byte of the staging area.
+  // A kernel's address of a byte of the staging area.
   std::byte* Seen(const std::byte* staged) const;
-  // What jobs and blocks take together may grow by so much.
+  // The bytes by which jobs and blocks together may grow.
   int64_t free_bytes() const;
 };
 
-// No lane is given more than this ahead, so that what is aborted ends soon.
+// Max work enqueued ahead per lane, so that an aborted request ends soon.
 inline constexpr int64_t kMaxAheadNs = 10'000'000;
 
 class Run {
@@ -54,17 +55,16 @@ class Run {
   Run(const Run&) = delete;
   Run& operator=(const Run&) = delete;
 
-  // Asks for what may be under way now.
-  // Errors: the request fails with them. Cancelled once nobody wants it any more.
+  // Enqueues the work allowed now. Errors: the request fails with them; Cancelled if aborted.
   absl::Status Advance();
-  // Nothing more is asked for, and the answer is this status.
+  // Stops enqueuing work; the answer is this status.
   void End(const absl::Status& status);
-  // Makes IsDone wait for all that was asked for; before End.
-  // Errors: those of the runtime; nobody then knows what is under way.
+  // Makes IsDone wait for all enqueued work; call before End. Errors: those of the runtime; the
+  // state of the work is then unknown.
   absl::Status AwaitAll();
-  // Whether all is done that was asked for, and no more will be.
+  // Whether all work is done, and no more will be enqueued.
   bool IsDone() const;
-  // Whether anything was asked for.
+  // Whether any work was enqueued.
   bool is_started() const { return is_started_; }
   uint64_t id() const { return id_; }
 
@@ -72,23 +72,23 @@ class Run {
   Result MakeResult();
 
  protected:
-  // Asks for more, with Start before the first of it and SetIssued after the last.
+  // Enqueues more work, with Start before the first and SetIssued after the last.
   virtual absl::Status Issue() = 0;
-  // Fills in the times of a request that went well.
+  // Sets the times of a successful request.
   virtual absl::Status FillTimes(Result& result) = 0;
 
   RunContext& context() const { return context_; }
   const std::vector<BlockUse>& uses() const { return uses_; }
-  // What kernels look at to see that nobody wants the request any more.
+  // The abort word that kernels check.
   AbortWord abort_word() const;
-  // Tells the front that the GPU is given something.
+  // Tells the front that the request has started on the GPU.
   void Start();
   void SetIssued() { is_issued_ = true; }
-  // Marks a point that is kept until this goes.
+  // Marks a point that is kept until this object is destroyed.
   absl::StatusOr<LanePoint> Mark(Lane lane, int64_t cost_ns);
   bool HasTurn() const { return context_.turns.HasTurn(id_, uses_); }
   void LeaveTurns() { context_.turns.Leave(id_, uses_); }
-  // Takes a range of the arena, which the request has until it goes. False where there will be
+  // Takes a range of the arena for the lifetime of the request. Returns false if there will be
   // memory later.
   absl::StatusOr<bool> TakeRange(int64_t bytes);
   std::byte* range() const { return range_.memory; }
@@ -111,24 +111,23 @@ class Run {
 // At 12 GB/s, as over PCIe 3.
 constexpr int64_t CopyNs(int64_t bytes) { return bytes / 12; }
 
-// Panels: the parts of a launch that would keep a GPU busy for too long, because nothing stops a
-// launch between two tiles of D. Every element of D is a sum of its own, so panels do not change a
-// bit. A sum is not divided: the kernels begin it with zero. They look for an abort while they
-// make a long one (kernels/cuda/device/mainloop/abort.cuh).
-//
-// How a launch is divided: over the batch first, because a panel packs again what it shares with
-// others; a single matrix over columns, or over rows where D has more of those.
+// Panels: parts of a launch that would occupy a GPU for too long, because a launch cannot be
+// interrupted between tiles of D. Every element of D is a separate sum, so panels do not change any
+// bit. Sums are not divided, because kernels begin them at zero; kernels check for an abort during
+// long sums (kernels/cuda/device/mainloop/abort.cuh). A launch is divided over the batch first,
+// because each panel packs shared operands again; a single matrix is divided over columns, or over
+// rows if D has more rows.
 struct GpuPanels {
   enum class Axis : uint8_t { kBatch, kRows, kColumns };
   Axis axis = Axis::kBatch;
-  int64_t extent = 0;  // The problem is so long along the axis.
-  int64_t step = 0;    // Every panel but the last is so long.
+  int64_t extent = 0;  // Extent of the problem along the axis.
+  int64_t step = 0;    // Extent of every panel except the last.
 
   int64_t count() const { return extent == 0 ? 0 : (extent - 1) / step + 1; }
 };
 
 // Divides a problem that should take `predicted_ns` into panels of some 10 ms. There may be fewer
-// where lines would not begin where LaunchOnStream wants them.
+// panels, to keep lines aligned for LaunchOnStream.
 GpuPanels DivideLaunch(const Problem& problem, int64_t predicted_ns);
 
 // The problem of one panel, and its launch: pointers into the matrices of `args`. The panel's
@@ -137,7 +136,7 @@ Problem ProblemOfGpuPanel(const Problem& problem, const GpuPanels& panels, int64
 GemmArgs PanelArgs(const GemmArgs& args, const GpuPanels& panels, int64_t index,
                    const Problem& panel);
 
-// A request about a block: to take it, to give it back, to copy into it or out of it.
+// A request about a block: to allocate or free it, or to copy into or out of it.
 class MemoryRun final : public Run {
  public:
   MemoryRun(RunContext& context, const MemoryRequest& request);
@@ -174,8 +173,8 @@ class CompressRun final : public Run {
   LanePoint end_;
 };
 
-// A product on its way through a GPU: its operands in, its kernels, its result out. What is small
-// goes through the lane of kernels alone, where nothing has to follow another lane.
+// A product on its way through a GPU: operands in, kernels, result out. Small products use only the
+// kernel lane, which avoids synchronization of lanes.
 class JobRun final : public Run {
  public:
   // The request was checked (CheckJob).
@@ -190,7 +189,7 @@ class JobRun final : public Run {
 
   JobRun(RunContext& context, const JobRequest& request, std::vector<PlacedPart> parts);
 
-  // Each asks for what there is room for, and goes on to the next stage once that is all.
+  // Each stage enqueues as much as allowed, and moves to the next stage when finished.
   absl::Status TakeMemory();
   absl::Status FindForms();
   absl::Status IssueIn();
@@ -200,7 +199,7 @@ class JobRun final : public Run {
   absl::Status MarkD(std::byte* at);
   absl::Status IssueOut();
   absl::Status IssueStage();
-  // The copies of the matrices that lie in parts go where the list of those was staged.
+  // Writes the copies of matrices in parts to where their list was staged.
   void StagePartCopies() const;
   absl::Status CopyParts(int64_t first, int64_t count);
 
@@ -215,14 +214,14 @@ class JobRun final : public Run {
   Lane in_lane_ = Lane::kIn;
   Lane out_lane_ = Lane::kOut;
   Stage stage_ = Stage::kMemory;
-  int64_t copied_ = 0;  // Bytes of this stage.
+  int64_t copied_ = 0;  // Bytes copied in this stage.
   GpuPanels panels_;
   int64_t panel_ = 0;
-  // The forms of A and B, unless the launch is divided, and their bytes together.
+  // The forms of A and B, unless the launch is divided, and their total size.
   OperandForm a_form_;
   OperandForm b_form_;
   int64_t form_bytes_ = 0;
-  // Zero where the stage has nothing to do.
+  // Zero if the stage has nothing to do.
   LanePoint in_begin_;
   LanePoint in_end_;
   LanePoint compute_begin_;

@@ -33,8 +33,8 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-// While the GPU works the worker looks all the time, where there are processors to spare, and after
-// this time at intervals.
+// While the GPU works, the worker polls continuously for this time if there are spare processors,
+// and then at intervals.
 constexpr std::chrono::milliseconds kTimeToLook(5);
 constexpr timespec kLookInterval = {.tv_sec = 0, .tv_nsec = 50'000};
 
@@ -43,9 +43,9 @@ class Worker {
   Worker(const WorkerOptions& options, GpuRuntime& runtime, Channel& channel)
       : options_(options), runtime_(runtime), channel_(channel) {}
 
-  // Takes the GPU, and says Hello whether it could or not.
+  // Opens the GPU, and sends Hello with the result.
   absl::Status Start(int staging_file);
-  // Answers requests. Errors: Unavailable where the front is gone.
+  // Answers requests. Errors: Unavailable if the front is gone.
   absl::Status Serve();
 
  private:
@@ -71,12 +71,12 @@ class Worker {
   Staging staging_;
   GpuDescription gpu_;
   Confinement confinement_;
-  // Set once the GPU is open. Requests go before what they use.
+  // Set once the GPU is open. Requests are destroyed before the objects they use.
   std::unique_ptr<Lanes> lanes_;
   std::unique_ptr<BlockTable> blocks_;
   std::unique_ptr<DeviceArena> arena_;
   std::unique_ptr<RunContext> context_;
-  std::list<std::unique_ptr<Run>> runs_;  // In the order in which they came.
+  std::list<std::unique_ptr<Run>> runs_;  // In order of arrival.
   Clock::time_point last_progress_;
 };
 
@@ -163,7 +163,7 @@ absl::Status Worker::Take(const Packet& packet) {
   return TakeJob(request);
 }
 
-// Takes what has come in while the GPU works; waits for it now and then.
+// Takes new requests while the GPU works; sleeps at intervals.
 absl::Status Worker::TakeMore() {
   Packet packet;
   while (runs_.size() < kMaxInFlight) {
@@ -228,8 +228,8 @@ void Worker::AdvanceAll() {
   }
 }
 
-// What it was given before may still be under way, and must not touch the memory of the next one:
-// where that cannot be marked, everything is waited for.
+// Its enqueued work may still run, and must not touch memory of the next request: if its end cannot
+// be marked, waits for everything.
 void Worker::Fail(Run& run, const absl::Status& status) {
   const bool is_marked = absl::IsCancelled(status) && run.is_started() && run.AwaitAll().ok();
   if (run.is_started() && !is_marked) {
@@ -239,7 +239,7 @@ void Worker::Fail(Run& run, const absl::Status& status) {
   run.End(status);
 }
 
-// A failure shows in any of the requests that are under way: it is the first one's.
+// A failure may show in any running request; it is attributed to the first one.
 void Worker::LookAtLanes() {
   const absl::Status status = lanes_->Update();
   if (status.ok()) return;
@@ -248,7 +248,7 @@ void Worker::LookAtLanes() {
   }
 }
 
-// Errors: the GPU is lost, or the front is.
+// Errors if the GPU or the front is lost.
 absl::Status Worker::AnswerDone() {
   for (auto run = runs_.begin(); run != runs_.end();) {
     if (!(*run)->IsDone()) {
@@ -270,13 +270,13 @@ absl::Status Worker::AnswerDone() {
 constexpr int kRuns = 3;
 constexpr std::chrono::seconds kTimeForKernels(3);
 constexpr int64_t kMaxCopiedBytes = int64_t{64} << 20;
-constexpr int64_t kArenaBytes = int64_t{256} << 20;  // More than a cache holds, and than a sample.
+constexpr int64_t kArenaBytes = int64_t{256} << 20;  // Larger than any cache, and than a sample.
 
 constexpr Lane kLane = Lane::kCompute;
 constexpr Moment kStart = 0;
 constexpr Moment kEnd = 1;
 
-// How long the shortest of some runs takes of what `start` puts under way.
+// The shortest time of several runs of the work that `start` enqueues.
 template <typename Start>
 absl::StatusOr<double> ShortestSeconds(GpuRuntime& runtime, const Start& start) {
   int64_t shortest_ns = std::numeric_limits<int64_t>::max();
@@ -302,8 +302,8 @@ absl::Status CopyNumbers(GpuRuntime& runtime, std::byte* block, absl::Span<const
   return runtime.Wait();
 }
 
-// The operands are what the range holds, numbers or results of other kernels, but for f32, where a
-// result in another type may be anything (FillWithNumbers).
+// Operands are whatever the range contains (numbers or results of other kernels), except for f32,
+// for which results of other types would be arbitrary (FillWithNumbers).
 absl::StatusOr<double> KernelRate(const Kernel& kernel, const GpuDescription& gpu,
                                   GpuRuntime& runtime, const DeviceArena::Range& range,
                                   absl::Span<const std::byte> numbers) {
@@ -325,13 +325,14 @@ absl::StatusOr<double> KernelRate(const Kernel& kernel, const GpuDescription& gp
   return static_cast<double>(Operations(problem)) / seconds;
 }
 
-// Fills in f32 from 0.5 to 2 and their negatives. Other types find nearly random bits in them,
-// which cost what any data do; random bits as f32 would be of all magnitudes, and infinite now and
-// then, which takes kernels that split f32 many times as long (split_float.h).
+// Fills with f32 numbers of magnitude 0.5 to 2. For other types they are nearly random bits, which
+// is representative; random bits as f32 would have all magnitudes, and sometimes be infinite, which
+// slows down split-f32 kernels many times (split_float.h).
 void FillWithNumbers(absl::Span<std::byte> memory) {
   constexpr size_t kBytes = sizeof(float);
   constexpr std::byte kSign{0x80};
-  constexpr std::byte kExponent{0x3f};  // Its upper bits; the lowest one is in the next byte.
+  constexpr std::byte kExponent{
+      0x3f};  // Upper bits of the exponent; its lowest bit is in the next byte.
   std::mt19937_64 random(1);
   for (size_t i = 0; i < memory.size(); ++i) {
     memory[i] = static_cast<std::byte>(random());
@@ -349,7 +350,7 @@ absl::Status MeasureMemory(GpuRuntime& runtime, std::byte* block,
   ASSIGN_OR_RETURN(const double copying,
                    ShortestSeconds(runtime, [&] { return runtime.CopyIn(kLane, block, numbers); }));
   rates.copied_bytes_per_second = bytes / copying;
-  return CopyNumbers(runtime, block, numbers);  // What the samples will find.
+  return CopyNumbers(runtime, block, numbers);  // Operands for the samples.
 }
 
 }  // namespace

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The worker of one GPU: does what the front asks for, until the front is gone or the GPU is lost.
-// It knows neither gRPC nor queues. Many requests are under way at once (run.h): one thread gives
-// the GPU what there is room for, looks how far it has come, and answers what is done.
+// The worker of one GPU: executes requests of the front, until the front is gone or the GPU is
+// lost. Without gRPC or queues. Many requests run concurrently (run.h): one thread enqueues work on
+// the GPU, polls its progress, and answers finished requests.
 #pragma once
 
 #include <cstdint>
@@ -18,50 +18,48 @@
 
 namespace gemmd {
 
-// Measures the open GPU, with the staging area to work in, and fills in the record.
+// Measures the open GPU, using the staging area, and fills in the record.
 using MeasureGpu = std::function<absl::Status(GpuRuntime&, const GpuDescription&,
                                               absl::Span<std::byte> staging, GpuRates&)>;
 
 struct WorkerOptions {
   int ordinal = 0;
-  // For jobs and blocks; 0: nine tenths of what is free at the start.
+  // For jobs and blocks; 0: nine tenths of the memory free at the start.
   int64_t memory_limit_bytes = 0;
-  // For blocks, of that; 0: four fifths of it.
+  // The part for blocks; 0: four fifths.
   int64_t tensor_limit_bytes = 0;
-  int64_t spin_ns = 0;  // Time to look for the next record before it sleeps.
+  int64_t spin_ns = 0;  // Time to spin for the next record before sleeping.
   MeasureGpu measure;
-  // Whether it gives up rights, and in which folders it may write all the same.
+  // Whether it is confined, and in which folders it may still write.
   bool is_confined = false;
   std::vector<std::string> writable = {};
 };
 
-// Errors: the reason for which the worker cannot go on; OK where the front closed its end.
+// Errors: why the worker cannot continue; OK if the front closed its end.
 absl::Status RunWorker(const WorkerOptions& options, GpuRuntime& runtime, Channel& channel,
                        int staging_file);
 
 // How fast a GPU is: each kernel with every multiprocessor full, its memory, and the way to it.
 // Takes a second or two: one product for each kernel that the GPU can run and that this build has
-// code for. Kernels that there is no time for keep the rate 0, which says so.
-//
-// Errors: those of the runtime, but for launches that are refused.
+// code for. Kernels for which there is no time keep the rate 0. Errors: those of the runtime,
+// except refused launches.
 absl::Status MeasureGpuRates(GpuRuntime& runtime, const GpuDescription& gpu,
                              absl::Span<std::byte> staging, GpuRates& rates);
 
-// Has the system kill this process when the thread that started it ends. False where the parent is
-// another process already, because it ended before.
+// Makes the system kill this process when the thread that started it ends. Returns false if that
+// parent has already ended.
 bool DieWithParent(int64_t parent);
 
-// The main function of a GPU's worker, whatever its runtime is.
+// The main function of a GPU's worker, for any runtime.
 //
 // usage: WORKER ORDINAL PARENT_PID MEMORY_LIMIT_BYTES TENSOR_LIMIT_BYTES SPIN_NS CONFINED, started
-// by the front with kWorkerSocket, kWorkerRings and kWorkerStaging open. CONFINED is 1 for a worker
-// that gives up its rights (confinement.h) but those to write to /dev, to its own files of /proc
-// and to `writable`. The process ends with its parent. It ignores the signals that a terminal or an
-// init system sends to all processes of a service, so that the front can finish its work first.
+// by the front with kWorkerSocket, kWorkerRings and kWorkerStaging open. CONFINED is 1 for a
+// confined worker (confinement.h), which may write only to /dev, its own files in /proc, and
+// `writable`. The process ends with its parent. It ignores the signals that a terminal or an init
+// system sends to all processes of a service, so that the front can finish its work first.
 //
-// With --version it prints what it is, and that is all.
-//
-// Returns the exit code: 0 where the front asked for the end, 1 otherwise, 2 for bad arguments.
+// With --version it only prints its version. Returns the exit code: 0 if the front asked it to end,
+// 1 otherwise, 2 for bad arguments.
 int EnterWorker(int argc, const char* const* argv, GpuRuntime& runtime, MeasureGpu measure,
                 std::vector<std::string> writable);
 

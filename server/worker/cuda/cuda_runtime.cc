@@ -53,8 +53,8 @@ absl::StatusOr<std::string> NameOfGpu(int ordinal) {
   return std::string(properties.name);
 }
 
-// Memory that the driver keeps for this process once it had it: taking it and giving it back then
-// waits for no stream, as cudaMalloc and cudaFree do.
+// A memory pool that the driver keeps for this process: unlike cudaMalloc and cudaFree, allocating
+// and freeing do not wait for streams.
 class MemoryPool {
  public:
   absl::Status Open(int ordinal) {
@@ -75,7 +75,7 @@ class MemoryPool {
     RETURN_IF_ERROR(CudaStatus(
         cudaMallocFromPoolAsync(&memory, static_cast<size_t>(bytes), pool_, stream_.get()),
         "memory of the GPU"));
-    // The stream does nothing else, and then every stream may use the memory.
+    // The stream has no other work; after the wait, every stream may use the memory.
     if (absl::Status status = stream_.Wait(); !status.ok()) {
       cudaFreeAsync(memory, stream_.get());
       return status;
@@ -86,7 +86,7 @@ class MemoryPool {
   void GiveBack(std::byte* memory) { cudaFreeAsync(memory, stream_.get()); }
 
  private:
-  cudaMemPool_t pool_ = nullptr;  // Goes with the process.
+  cudaMemPool_t pool_ = nullptr;  // Freed with the process.
   Stream stream_;
 };
 
@@ -185,7 +185,7 @@ class CudaRuntime final : public GpuRuntime {
   }
 
   bool IsLost() override {
-    cudaGetLastError();  // Forget what is not sticky.
+    cudaGetLastError();  // Clears non-sticky errors.
     return std::any_of(streams_.begin(), streams_.end(), [](const Stream& stream) {
       return IsSticky(cudaStreamQuery(stream.get()));
     });

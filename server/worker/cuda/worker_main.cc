@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// gemmd-worker: one GPU's worker. gemmd starts it and speaks with it (protocol.h).
+// gemmd-worker: the worker of one GPU, started by gemmd (see protocol.h).
 #include <cstdlib>
 #include <memory>
 #include <string>
@@ -10,7 +10,7 @@
 
 namespace {
 
-// Where the server of CUDA's Multi-Process Service (MPS) has its pipes, if there is one.
+// The folder of the pipes of CUDA's Multi-Process Service (MPS), if any.
 std::string PipesOfMps() {
   const char* folder = std::getenv("CUDA_MPS_PIPE_DIRECTORY");  // NOLINT(concurrency-mt-unsafe)
   return folder == nullptr ? "/tmp/nvidia-mps" : folder;
