@@ -21,10 +21,10 @@ namespace {
 
 constexpr size_t kCacheLine = 64;
 
-// What wakes the other side; a record is longer.
+// The byte that wakes the other side. Every record is longer.
 constexpr std::byte kWake{0};
 
-// At most so many wake-ups are read in one call: the other side may send them without end.
+// Max wake-ups read per call: the other side may send them endlessly.
 constexpr int kMaxWakesAtOnce = 64;
 
 absl::Status IsGone(std::string_view why) {
@@ -47,7 +47,7 @@ struct Channel::Ring {
 
   alignas(kCacheLine) std::atomic<uint64_t> sent;
   alignas(kCacheLine) std::atomic<uint64_t> received;
-  std::atomic<uint32_t> is_asleep;  // Who sends is to wake who receives.
+  std::atomic<uint32_t> is_asleep;  // The sender must wake the receiver.
   std::array<Slot, kSlots> slots;
 };
 
@@ -98,7 +98,7 @@ absl::Status Channel::Send(absl::Span<const std::byte> bytes) {
   Ring::Slot& slot = ring.slots[sent_ % kSlots];
   std::copy(bytes.begin(), bytes.end(), slot.bytes.begin());
   slot.size.store(bytes.size(), std::memory_order_relaxed);
-  // Either this side sees that the other one sleeps, or that one sees the record (Sleep).
+  // Either this side sees that the other one is asleep, or the other one sees the record (Sleep).
   ring.sent.store(++sent_, std::memory_order_seq_cst);
   if (ring.is_asleep.load(std::memory_order_seq_cst) == 0) return absl::OkStatus();
   if (ring.is_asleep.exchange(0, std::memory_order_relaxed) == 0) return absl::OkStatus();
@@ -123,7 +123,7 @@ absl::Status Channel::TryReceive(Packet& packet) {
     if (is_over_) return IsGone("");
     if (!is_socket_ready_) break;
     const absl::Status taken = TakeFromSocket(packet);
-    // A wake-up, or the end: what was sent before lies in the ring.
+    // A wake-up, or the end: records sent earlier are in the ring.
     if (!absl::IsNotFound(taken)) return taken;
   }
   return absl::NotFoundError("no record");
@@ -144,9 +144,9 @@ absl::Status Channel::TakeFromRing(uint64_t sent, Packet& packet) {
   return absl::OkStatus();
 }
 
-// Errors: NotFound where it was no record.
+// Errors: NotFound if it was not a record.
 absl::Status Channel::TakeFromSocket(Packet& packet) {
-  // With MSG_TRUNC the packet's own length is returned, though less of it fits.
+  // With MSG_TRUNC the full length of the packet is returned even if the buffer is shorter.
   const ssize_t size =
       recv(socket_.get(), packet.bytes.data(), packet.bytes.size(), MSG_TRUNC | MSG_DONTWAIT);
   if (size > static_cast<ssize_t>(packet.bytes.size())) return IsTooLong(size);
@@ -183,7 +183,7 @@ void Channel::Sleep(const timespec* limit, pollfd* other) {
   pollfd nobody = {.fd = -1, .events = 0, .revents = 0};
   pollfd& second = other == nullptr ? nobody : *other;
   second.revents = 0;
-  // A closed socket has the number -1, which is left out.
+  // A closed socket has the number -1, which poll ignores.
   std::array<pollfd, 2> files = {pollfd{.fd = socket_.get(), .events = POLLIN, .revents = 0},
                                  second};
   if (!socket_.is_open()) {

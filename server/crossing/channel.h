@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// One end of the way between the front and a worker. Records go through rings in memory that both
-// see, one for each direction. The socket beside them wakes the side that sleeps, carries the
-// worker's first record, which a front of another build understands as well, and closes with either
-// process. Nothing in the rings is trusted: the other side can write what it likes there.
+// One end of the channel between the front and a worker. Records go through ring buffers in shared
+// memory, one for each direction. A socket wakes the side that sleeps, carries the worker's first
+// record, which a front of another build also understands, and closes when either process ends.
+// Nothing in the rings is trusted: the other side can write anything there.
 #pragma once
 
 #include <poll.h>
@@ -23,10 +23,10 @@
 
 namespace gemmd {
 
-// What the front and a worker of the host must know of each other while they say nothing.
+// State that the front and a worker of the host share without exchanging records.
 struct LaunchControl {
-  std::atomic<uint64_t> started_id = 0;  // The last request that the worker began.
-  std::atomic<bool> is_aborted = false;  // Set by the front: its result is not wanted.
+  std::atomic<uint64_t> started_id = 0;  // The last request that the worker started.
+  std::atomic<bool> is_aborted = false;  // Set by the front: the result is no longer needed.
 };
 
 // Threads: one sends and one receives at a time; both may close it, one after the other.
@@ -36,38 +36,38 @@ class Channel {
   // Errors: ResourceExhausted, Unavailable.
   static absl::StatusOr<Channel> Create(FileDescriptor& other);
   // The worker's end. `rings` is the file of the front's rings, which the caller keeps.
-  // Errors: InvalidArgument where it is another file.
+  // Errors: InvalidArgument if it is another file.
   static absl::StatusOr<Channel> Open(FileDescriptor socket, int rings);
 
   Channel() = default;
 
-  // Sends without waiting. Errors: Unavailable where the other side is known to be gone, or has
-  // left kSlots records where they are.
+  // Sends without waiting. Errors: Unavailable if the other side is known to be gone, or has not
+  // taken kSlots records.
   absl::Status Send(absl::Span<const std::byte> bytes);
-  // The same through the socket, as it is meant for a worker's first record.
+  // The same through the socket; only for a worker's first record.
   absl::Status SendThroughSocket(absl::Span<const std::byte> bytes) const;
 
-  // Takes a record. Errors: NotFound where there is none; Unavailable where the other side is gone
-  // and all that it sent was taken; InvalidArgument for what is longer than any record.
+  // Takes a record. Errors: NotFound if there is none; Unavailable if the other side is gone and
+  // everything that it sent was taken; InvalidArgument for anything longer than a record.
   absl::Status TryReceive(Packet& packet);
-  // Waits for it; looks for so long before it sleeps, at most for `limit`, null for ever. Errors:
-  // as TryReceive; NotFound only after the limit.
+  // Waits for a record: spins for `spin_ns`, then sleeps for at most `limit` (null: no limit).
+  // Errors: as TryReceive; NotFound only after the limit.
   absl::Status Receive(Packet& packet, int64_t spin_ns = 0, const timespec* limit = nullptr);
 
   // Whether TryReceive may find something. Makes no system call.
   bool HasNews() const;
-  // Waits for news, or for `other`, whose `revents` it sets; at most for `limit`, null for ever.
+  // Waits for news, or for `other`, whose `revents` it sets, for at most `limit` (null: no limit).
   void Sleep(const timespec* limit, pollfd* other = nullptr);
 
   // The other side sees that this one is gone.
   void Close();
   bool is_open() const { return socket_.is_open(); }
 
-  // Lies beside the rings; stays where it is when the channel is closed. Only of a channel that was
+  // In the memory of the rings; stays valid when the channel is closed. Only for a channel that was
   // open.
   LaunchControl& control() const;
 
-  int rings() const { return memory_.descriptor(); }  // Only of the front's end.
+  int rings() const { return memory_.descriptor(); }  // Only for the front's end.
 
   static constexpr size_t kSlots = 64;
 
@@ -104,7 +104,7 @@ absl::Status SendRecord(Channel& channel, const Record& record) {
   return channel.Send(BytesOfRecord(record));
 }
 
-// Sends all parts of the rates. Errors: as Send.
+// Sends the rates, in parts. Errors: as Send.
 absl::Status SendRates(Channel& channel, const GpuRates& rates);
 
 }  // namespace gemmd

@@ -13,7 +13,7 @@ int64_t Factors(ScaleKind kind, int64_t extent) {
     case ScaleKind::kNone: return 0;
     case ScaleKind::kTensor: return 1;
     case ScaleKind::kVector: return extent;
-    case ScaleKind::kBlocks: return 0;  // No kernel of a GPU takes them.
+    case ScaleKind::kBlocks: return 0;  // No GPU kernel supports them.
   }
   return 0;
 }

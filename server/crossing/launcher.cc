@@ -14,10 +14,10 @@ namespace {
 
 constexpr size_t kWorkspaceAlignment = 64;  // GemmArgs::workspace.
 
-// A workspace larger than this goes back to the system after the launch that needed it.
+// A workspace larger than this is returned to the system after the launch that needed it.
 constexpr int64_t kKeptWorkspaceBytes = int64_t{64} << 20;
 
-// From so many bytes on, the addresses that it leaves are looked at.
+// From this size, the remaining address space is checked.
 constexpr int64_t kLargeBytes = int64_t{1} << 20;
 
 }  // namespace

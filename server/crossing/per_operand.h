@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The operands of a product by their roles, and what each of them has. D is no operand: it stands
-// beside them.
+// The operands of a product by role, and values for each operand. D is not an operand: it is kept
+// separately.
 #pragma once
 
 #include <array>
@@ -38,7 +38,7 @@ inline bool IsRead(const Problem& problem, OperandRole role) {
   return role == OperandRole::kC ? problem.has_c() : problem.has_product();
 }
 
-// One T for each operand, as a member and by its role. The factors of an operand, of lines or of
+// One T for each operand, as a member and by role. The factors of an operand, of lines or of
 // blocks, are its scale.
 template <typename T>
 struct PerOperand {

@@ -1,23 +1,23 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What the front and the worker of a GPU say to each other: records of plain data, which go through
-// a Channel (channel.h). Matrices do not travel: they lie in the staging area (shared_memory.h), at
-// places that both sides work out from the problem (job_layout.h), or in blocks, which are memory
-// of the GPU that outlives jobs.
+// The protocol between the front and the worker of a GPU: records of plain data, sent through a
+// Channel (channel.h). Matrices are not sent: they are in the staging area (shared_memory.h), at
+// offsets that both sides compute from the problem (job_layout.h), or in blocks, which are GPU
+// memory that outlives jobs.
 //
 //   worker: Hello, or a Hello with an error and the end
-//   front:  MeasureRequest   worker: RatesPart, until all are told
+//   front:  MeasureRequest   worker: RatesPart, until all are sent
 //   front:  JobRequest       worker: Result     StagingControl ends one early
 //   front:  MemoryRequest    worker: Result
 //   front:  CompressRequest  worker: Result
 //   either: closes the channel, and the worker ends
 //
-// The worker of a device of the host says Hello and answers a MeasureRequest, too, and then gets a
-// LaunchRequest at a time, which it answers with a Result. Its matrices lie in SharedMemory
+// The worker of a device of the host also sends Hello and answers a MeasureRequest. Then it gets
+// one LaunchRequest at a time, which it answers with a Result. Its matrices are in SharedMemory
 // (shared_memory.h).
 //
-// Requests have a slot each, of kMaxInFlight, until they are answered. Those that name the same
-// block are done in the order in which they were sent; others may overtake, and answers come in any
+// Each request has one of kMaxInFlight slots until it is answered. Requests that name the same
+// block run in the order in which they were sent; others can overtake, and answers come in any
 // order.
 #pragma once
 
@@ -41,8 +41,8 @@
 
 namespace gemmd {
 
-// The file descriptors under which a worker finds the socket and the rings of its channel, and the
-// staging area.
+// The file descriptors of a worker for the socket and the rings of its channel, and for the staging
+// area.
 inline constexpr int kWorkerSocket = 3;
 inline constexpr int kWorkerStaging = 4;
 inline constexpr int kWorkerRings = 5;
@@ -66,7 +66,7 @@ struct RecordHeader {
   RecordKind kind = {};
 };
 
-// Text of at most kSize - 1 bytes; what is longer is cut where a character ends.
+// Text of at most kSize - 1 bytes; longer text is cut at the end of a character.
 template <size_t kSize>
 struct RecordText {
   std::array<char, kSize> bytes = {};
@@ -92,13 +92,13 @@ struct RecordStatus {
 struct Hello {
   static constexpr RecordKind kKind = RecordKind::kHello;
   RecordHeader header = {.kind = kKind};
-  RecordStatus status;          // Where it is not OK, the rest means nothing.
+  RecordStatus status;          // If it is not OK, the rest is meaningless.
   uint64_t catalog = 0;         // CatalogFingerprint().
   RecordText<128> description;  // "NVIDIA H200".
   int32_t capability = 0;       // 90.
   int32_t multiprocessors = 0;
   int64_t memory_bytes = 0;
-  int64_t memory_limit_bytes = 0;  // What jobs and blocks may use of it.
+  int64_t memory_limit_bytes = 0;  // Limit for jobs and blocks.
   int64_t tensor_limit_bytes = 0;  // What blocks may use of that.
   int64_t clock_khz = 0;           // The highest clock of the multiprocessors.
   int64_t memory_clock_khz = 0;
@@ -122,9 +122,9 @@ struct GpuRates {
   double copied_bytes_per_second = 0;
 };
 
-// A part of the rates: those of `count` kernels from position `first` on. The parts follow each
-// other until every kernel of the catalogue has been told of. From a device of the host come the
-// numbers of its profile in their place (kernels/host_rates.h).
+// A part of the rates: those of `count` kernels from position `first`. Parts are sent until every
+// kernel of the catalogue is covered. A device of the host sends the numbers of its profile instead
+// (kernels/host_rates.h).
 struct RatesPart {
   static constexpr RecordKind kKind = RecordKind::kRates;
   static constexpr size_t kMaxRates = 256;
@@ -143,9 +143,9 @@ struct JobRequest {
   uint64_t id = 0;           // Ascending from 1, over all requests.
   uint32_t slot = 0;         // Less than kMaxInFlight.
   uint32_t kernel = 0;       // Position in Catalog(DeviceKind::kCuda).
-  int64_t predicted_ns = 0;  // What the launch should take; a long one is made in panels.
-  // Offsets in the staging area, aligned to kJobAlignment: of what is read, and of D or, where it
-  // lies in blocks, of the receipt (JobLayout), which holds the mark until D is written.
+  int64_t predicted_ns = 0;  // Predicted time of the launch; a long launch is split into panels.
+  // Offsets in the staging area, aligned to kJobAlignment: of the inputs, and of D or, if D is in
+  // blocks, of the receipt (JobLayout), which holds the mark until D is written.
   int64_t staged_inputs = 0;
   int64_t staged_d = 0;
   JobPlaces places;
@@ -154,23 +154,23 @@ struct JobRequest {
 
 enum class MemoryAction : uint32_t { kAllocate, kFree, kWrite, kRead };
 
-// Something to do with a block. A block is zeros at first.
+// An operation on a block. A new block is filled with zeros.
 struct MemoryRequest {
   static constexpr RecordKind kKind = RecordKind::kMemory;
   RecordHeader header = {.kind = kKind};
   uint64_t id = 0;
   uint32_t slot = 0;
   MemoryAction action = {};
-  uint64_t block = 0;  // The front's number for it, never 0 and never used again.
-  // kAllocate alone: the block is for a product that goes through the GPU's memory in parts, and
+  uint64_t block = 0;  // The front's number for it, never 0 and never reused.
+  // Only for kAllocate: the block is for a product that goes through GPU memory in parts, and
   // counts as memory of jobs.
   uint32_t is_scratch = 0;
   int64_t offset = 0;  // In the block.
-  int64_t bytes = 0;   // How long the new block is, or how much is copied.
-  int64_t staged = 0;  // Where in the staging area they come from or go to.
+  int64_t bytes = 0;   // Length of the new block, or of the copy.
+  int64_t staged = 0;  // Source or destination in the staging area.
 };
 
-// Compresses lines of a block into another one.
+// Compresses lines of a block into another block.
 struct CompressRequest {
   static constexpr RecordKind kKind = RecordKind::kCompress;
   RecordHeader header = {.kind = kKind};
@@ -179,16 +179,16 @@ struct CompressRequest {
   CompressTask task;
   int64_t predicted_ns = 0;
   int64_t staged =
-      0;  // Where in the staging area the first bad group is told (kernels/matrix/sparse24.h).
+      0;  // Where in the staging area the first bad group is reported (kernels/matrix/sparse24.h).
 };
 
-// Where a matrix of a launch lies in the shared memory.
+// Where a matrix of a launch is in the shared memory.
 struct SharedRange {
   int64_t offset = 0;
-  int64_t bytes = 0;  // 0: there is no such matrix.
+  int64_t bytes = 0;  // 0: no such matrix.
 };
 
-// A launch on the host. The ranges are those that GemmArgs tells of.
+// A launch on the host. The ranges are those of GemmArgs.
 struct LaunchRequest {
   static constexpr RecordKind kKind = RecordKind::kLaunch;
   RecordHeader header = {.kind = kKind};
@@ -210,41 +210,40 @@ struct Result {
   RecordHeader header = {.kind = kKind};
   uint64_t id = 0;
   RecordStatus status;
-  uint32_t is_lost = 0;     // 1: the GPU's context is gone, and the worker ends.
-  uint32_t made_forms = 0;  // 1: what the job was to make of A and B (FormPlace) is made.
+  uint32_t is_lost = 0;  // 1: the GPU's context is gone, and the worker ends.
+  uint32_t made_forms =
+      0;  // 1: the forms of A and B that the job had to make (FormPlace) are made.
   int64_t copy_in_ns = 0;
   int64_t compute_ns = 0;
   int64_t copy_out_ns = 0;
 };
 
-// A hash of the catalogue: where it is the same, positions of kernels mean the same.
+// A hash of the catalogue: if it is equal, positions of kernels have the same meaning.
 uint64_t CatalogFingerprint(DeviceKind kind = DeviceKind::kCuda);
 
-// Appends a part to the rates before it.
-// Errors: InvalidArgument where it is not the next one, or of another number of kernels.
+// Appends a part to the rates received before. Errors: InvalidArgument if it is not the next part,
+// or has another number of kernels.
 absl::Status AppendRates(const RatesPart& part, size_t kernels, GpuRates& rates);
 
-// OK where every enumerator is known, the problem valid, the kernel is there and supports it, and
-// what is staged lies within so many bytes of a staging area. Blocks and the parts of matrices are
-// looked at by who has the blocks.
-// Errors: InvalidArgument, Unimplemented.
+// OK if every enumerator is known, the problem is valid, the kernel exists and supports it, and the
+// staged ranges are within `staging_bytes`. Blocks and parts of matrices are checked by the owner
+// of the blocks. Errors: InvalidArgument, Unimplemented.
 absl::Status CheckJob(const JobRequest& request, int64_t staging_bytes);
 
-// The same for what is asked of a block.
+// The same for an operation on a block.
 absl::Status CheckMemoryRequest(const MemoryRequest& request, int64_t staging_bytes);
 
 // The same for a compression.
 absl::Status CheckCompressRequest(const CompressRequest& request, int64_t staging_bytes);
 
-// OK where the kernel is there and every range lies within so many bytes of shared memory.
-// Errors: InvalidArgument.
+// OK if the kernel exists and every range is within that many bytes of shared memory. Errors:
+// InvalidArgument.
 absl::Status CheckLaunch(const LaunchRequest& request, size_t kernels, int64_t shared_bytes);
 
-// OK where the range lies within so many bytes, which `of` names.
-// Errors: InvalidArgument.
+// OK if the range is within that many bytes. `of` names it in errors. Errors: InvalidArgument.
 absl::Status CheckRange(std::string_view of, int64_t offset, int64_t bytes, int64_t all_bytes);
 
-// A record as it came in.
+// A record as received.
 struct Packet {
   std::array<std::byte,
              std::max({sizeof(Hello), sizeof(RatesPart), sizeof(JobRequest), sizeof(MemoryRequest),
@@ -253,7 +252,7 @@ struct Packet {
   size_t size = 0;
 };
 
-// Errors: InvalidArgument for a packet that is no record of this protocol.
+// Errors: InvalidArgument for a packet that is not a record of this protocol.
 absl::StatusOr<RecordKind> KindOf(const Packet& packet);
 
 absl::Status RefuseRecord(const Packet& packet, RecordKind want, size_t want_bytes);

@@ -37,7 +37,7 @@ int64_t Rounded(int64_t bytes) {
   return bytes / kAlignment * kAlignment + (bytes % kAlignment == 0 ? 0 : kAlignment);
 }
 
-// Those that Create made and that are still there.
+// The areas that Create made and that still exist.
 struct Areas {
   Mutex mutex;
   std::set<int> descriptors ABSL_GUARDED_BY(mutex);
@@ -127,8 +127,7 @@ void FreeRanges::Remove(std::map<int64_t, int64_t>::iterator range) {
 
 namespace {
 
-// Moves a free range to another place. Allocates nothing: what is taken and given back in turn
-// mostly changes one range.
+// Changes a free range. Allocates nothing: alternating takes and returns mostly change one range.
 void Change(std::map<int64_t, int64_t>& free, std::set<std::pair<int64_t, int64_t>>& by_length,
             std::map<int64_t, int64_t>::iterator range, int64_t offset, int64_t length) {
   auto of_length = by_length.extract({range->second, range->first});
@@ -204,7 +203,7 @@ absl::Status SharedMemory::OpenForProcess(bool has_tensors) {
   ASSIGN_OR_RETURN(std::unique_ptr<SharedMemory> memory, Create(bytes / kPageBytes * kPageBytes));
   memory->has_tensors_ = has_tensors;
   SharedMemory* nobody = nullptr;
-  // Whoever has a range of it may be the last to go.
+  // The owner of a range may be the last to be destroyed.
   if (of_process.compare_exchange_strong(nobody, memory.get())) (void)memory.release();
   return absl::OkStatus();
 }

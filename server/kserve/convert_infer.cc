@@ -107,12 +107,12 @@ using google::protobuf::io::CodedInputStream;
 using google::protobuf::io::CodedOutputStream;
 using Contents = inference::InferTensorContents;
 
-// How a datatype's elements come.
+// The encoding of a datatype's elements.
 struct Coding {
   std::string_view datatype;
   int field;
-  size_t bytes;   // Each element's.
-  int64_t least;  // The range of those that come as varints.
+  size_t bytes;   // Of each element.
+  int64_t least;  // The range of elements sent as varints.
   int64_t most;
   WireFormatLite::WireType wire_type;
 };
@@ -144,7 +144,7 @@ int64_t BytesOf(const SliceList& slices) {
   return bytes;
 }
 
-// Keeps the bytes from `begin` on.
+// Removes the bytes before `begin`.
 void RemoveBeginning(size_t begin, ReceivedSlices& slices) {
   size_t whole = 0;
   while (whole < slices.size() && slices[whole].size() <= begin) begin -= slices[whole++].size();
@@ -185,7 +185,7 @@ class Decoder {
     return absl::OkStatus();
   }
 
-  // Reads elements until it has come to `end`.
+  // Reads elements up to `end`.
   absl::Status Elements(int end) {
     const bool are_varints = coding_.wire_type == WireFormatLite::WIRETYPE_VARINT;
     while (input_.CurrentPosition() < end) {
@@ -258,7 +258,7 @@ absl::StatusOr<std::string> DecodeContents(std::string_view field, std::string_v
 
 namespace {
 
-// The parameters of a request, as far as they are not fields of the product.
+// The parameters of a request that are not fields of the product.
 struct InferOptions {
   bool transpose_a = false;
   bool transpose_b = false;
@@ -268,11 +268,11 @@ struct InferOptions {
   int64_t timeout_ns = 0;  // 0: none.
 };
 
-// Priorities of Triton: 1 is the first, 0 the default.
+// Priorities of Triton: 1 is the highest, 0 the default.
 constexpr int64_t kLastNormalPriority = 1;
 
-// The value of an enumeration whose names are PREFIX_NAME: "gelu_erf" of ACTIVATION_GELU_ERF. Those
-// that are unspecified are no names.
+// The value of an enumeration whose names are PREFIX_NAME: "gelu_erf" of ACTIVATION_GELU_ERF.
+// Unspecified values have no name.
 template <typename Enum>
 absl::StatusOr<std::optional<Enum>> Choice(const Parameters& parameters, std::string_view name,
                                            std::string_view prefix, std::string_view want,
@@ -338,7 +338,7 @@ absl::Status ReadScalars(const Parameters& parameters, v1::MultiplyRequest& prod
   return absl::OkStatus();
 }
 
-// How it is computed, and when.
+// How and when the product is computed.
 absl::Status ReadConditions(const Parameters& parameters, v1::MultiplyRequest& product,
                             InferOptions& options) {
   ASSIGN_OR_RETURN(const std::optional<std::string> kernel, parameters.Text("kernel"));
@@ -359,8 +359,8 @@ absl::Status ReadConditions(const Parameters& parameters, v1::MultiplyRequest& p
   return absl::OkStatus();
 }
 
-// Writes what it can into the product, and returns the rest. Errors: InvalidArgument:
-// "parameters.alpha: got a string, want a number".
+// Writes the parameters that are fields of the product into it, and returns the others. Errors:
+// InvalidArgument: "parameters.alpha: got a string, want a number".
 absl::StatusOr<InferOptions> ReadOptions(const inference::ModelInferRequest& request,
                                          v1::MultiplyRequest& product) {
   const Parameters parameters("parameters", request.parameters());
@@ -396,7 +396,7 @@ absl::StatusOr<InferOptions> ReadOptions(const inference::ModelInferRequest& req
 constexpr std::array<std::string_view, kOperandRoles.size()> kNames = {
     "A", "B", "C", "BIAS", "A_SCALE", "B_SCALE"};
 
-// Fields of a product that are parameters here, under the names that they have there or other ones.
+// Fields of a product that are parameters here, under the same name or another one.
 constexpr std::pair<std::string_view, std::string_view> kParameters[] = {
     {"alpha", "alpha"},
     {"beta", "beta"},
@@ -451,7 +451,7 @@ std::string InferPlaces::FieldOf(OperandRole input) const {
   return place ? Concat("inputs[", *place, "]") : Concat("model.", InputNameOf(input));
 }
 
-// What stands for "a.data", "a.type" and so on.
+// The name here of "a.data", "a.type" and so on.
 std::string InferPlaces::NameOfOperand(OperandRole operand, std::optional<OperandRole> scale,
                                        std::string_view member) const {
   const std::optional<int> place = At(operand);
@@ -501,7 +501,7 @@ using inference::ModelInferRequest;
 using WireInput = ModelInferRequest::InferInputTensor;
 using Form = InputContents::Form;
 
-// Factors are copied; copying as many takes less than a millisecond.
+// Factors are copied; copying this many takes less than a millisecond.
 constexpr int64_t kMaxFactors = int64_t{1} << 20;
 
 std::string TextOf(const google::protobuf::RepeatedField<int64_t>& shape) {
@@ -598,7 +598,7 @@ class Conversion {
     return ParseInputType(field, wire.datatype(), name.value_or(""), own);
   }
 
-  // How many elements a row of an input has.
+  // The number of elements in a row of an input.
   absl::StatusOr<int64_t> ReadColumns(OperandRole input, ElementType type, int64_t extent) const {
     const std::string field = FieldOf(input) + ".parameters";
     const Parameters parameters(field, InputOf(input).parameters());
@@ -662,7 +662,7 @@ class Conversion {
     return absl::OkStatus();
   }
 
-  // The B that the model has.
+  // The B of the model.
   absl::StatusOr<Extents> UseOwnB() {
     const TensorSpec& spec = model_.b->spec;
     v1::Operand& operand = *product_.mutable_b();
@@ -739,7 +739,7 @@ class Conversion {
     const auto wanted = static_cast<int64_t>(count * sizeof(float));
     std::string bytes;
     int64_t got = ContentsOf(input).bytes;
-    // Nothing is copied that would not do.
+    // Avoids an unnecessary copy.
     if (ContentsOf(input).form == Form::kTyped || got == wanted) {
       RETURN_IF_ERROR(Decode(input, bytes));
       got = static_cast<int64_t>(bytes.size());

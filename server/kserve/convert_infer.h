@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The product that a ModelInferRequest asks for. What KServe has words of its own for is checked
-// here: names, datatypes, parameters and how extents fit each other. All else is checked where
-// every product is.
+// Converts a ModelInferRequest to a product. Things specific to KServe are checked here: names,
+// datatypes, parameters and whether extents match. Everything else is checked as for every product.
 #pragma once
 
 #include <cstdint>
@@ -23,54 +22,56 @@
 
 namespace gemmd {
 
-// The datatype in which elements travel: FP32 for f32 and tf32, UINT8 for all that has no other.
+// The datatype in which elements are sent: FP32 for f32 and tf32, UINT8 for types without a
+// datatype.
 std::string_view DatatypeOf(ElementType type);
 inference::DataType ConfigDatatypeOf(ElementType type);
 
-// Whether the datatype alone tells the type.
+// Whether the datatype alone determines the type.
 bool IsToldByDatatype(ElementType type);
 
-// How many of the datatype's values a row of so many elements takes: as many, or its bytes where
-// these are narrower than a byte.
+// The number of the datatype's values in a row of `elements` elements: the same number, or the
+// bytes of the row if elements are narrower than a byte.
 int64_t RowExtent(ElementType type, int64_t elements);
 
-// The type of an input: what its datatype tells, or `name`, gemmd's name of it, where that is not
-// empty. `field` is the input: "inputs[0]". Where neither a name is given nor another type is
-// meant, bytes are elements of `own`.
-// Errors: InvalidArgument a datatype that no type travels in, or not this one.
+// The type of an input: `name`, gemmd's name of it, if that is not empty, otherwise the type of its
+// datatype. `field` is the input: "inputs[0]". Without a name, values in the datatype of `own` have
+// the type `own`. Errors: InvalidArgument for a datatype that no type, or not this type, is sent
+// in.
 absl::StatusOr<ElementType> ParseInputType(std::string_view field, std::string_view datatype,
                                            std::string_view name, std::optional<ElementType> own);
 
-// The type that gemmd's own messages name; theirs is one that there is.
+// The type for a valid type of gemmd's own messages.
 ElementType TypeOfWire(v1::ElementType type);
 
-// A type by gemmd's name, or by that of a datatype. Errors: InvalidArgument.
+// A type by gemmd's name, or by the name of a datatype. Errors: InvalidArgument.
 absl::StatusOr<ElementType> ParseTypeName(std::string_view field, std::string_view name);
 
-// Numbers that have to be decoded one by one, of all inputs of a request.
+// Max bytes, over all inputs of a request, of numbers that must be decoded one by one.
 inline constexpr int64_t kMaxDecodedBytes = int64_t{16} << 10;
 
-// The most bytes of elements that a byte of such numbers becomes.
+// Max bytes of elements decoded from one byte of such numbers.
 inline constexpr int64_t kDecodedGrowth = 4;
 
-// Where numbers lie on the wire as the bytes of their elements, which is how every encoder has FP32
-// and FP64: removes what is around them, and returns whether it did.
+// If numbers are on the wire as the bytes of their elements, as every encoder writes FP32 and FP64:
+// removes everything around them, and returns whether it did.
 bool StripPackedFloats(std::string_view datatype, ReceivedSlices& contents);
 
-// The elements of an InferTensorContents as bytes. `field` is the input's. Errors: InvalidArgument
-// numbers of another datatype's field, or beyond its range; FP16 and BF16 have no field.
+// The elements of an InferTensorContents as bytes. `field` is that of the input. Errors:
+// InvalidArgument for numbers in the field of another datatype, or out of range; FP16 and BF16 have
+// no field.
 absl::StatusOr<std::string> DecodeContents(std::string_view field, std::string_view datatype,
                                            ReceivedSlices& contents);
 
-// Which input of a request is which matrix of the product, and how errors name it.
+// Maps the inputs of a request to the matrices of the product, with their names in errors.
 class InferPlaces {
  public:
-  // Errors: InvalidArgument an unknown name, one that comes twice, no A; no B, or one beside that
-  // of the model.
+  // Errors: InvalidArgument for an unknown or repeated name, a missing A or B, or a B in addition
+  // to the model's.
   static absl::StatusOr<InferPlaces> Find(const inference::ModelInferRequest& request,
                                           bool has_own_b);
 
-  // The position among the request's inputs; none where it is not there.
+  // The position among the request's inputs; nullopt if it is missing.
   std::optional<int> At(OperandRole input) const { return places_[input]; }
 
   // "inputs[1]"; "model.B" for a B that the request does not bring.
@@ -78,8 +79,8 @@ class InferPlaces {
 
   void SetTyped() { is_typed_ = true; }
 
-  // A refusal of the product, whose fields are those of gemmd.v1.MultiplyRequest, in the words of
-  // this request. Others stay as they are.
+  // Changes a refusal of the product, which names fields of gemmd.v1.MultiplyRequest, to name
+  // fields of this request. Other errors are unchanged.
   absl::Status Rename(const absl::Status& status) const;
 
  private:
@@ -88,24 +89,24 @@ class InferPlaces {
   std::optional<std::string> NameOfField(std::string_view field) const;
 
   PerOperand<std::optional<int>> places_;
-  bool is_typed_ = false;  // Elements came as numbers.
+  bool is_typed_ = false;  // Elements were sent as numbers.
 };
 
-// What an answer needs to know of its request, beside the product.
+// The data of a request that its answer needs, apart from the product.
 struct InferAsked {
   InferPlaces places;
-  bool has_batch = false;  // D has a first extent for it.
+  bool has_batch = false;  // D The first extent of D is the batch.
   int64_t timeout_ns = 0;  // From the arrival; 0: none.
 };
 
-// Brings the contents of the inputs into the form in which ConvertInfer takes them, and returns the
-// most bytes that it takes beside the message. Errors: InvalidArgument too many numbers that are to
-// be decoded.
+// Converts the contents of the inputs to the form that ConvertInfer takes, and returns the max
+// bytes that it allocates beside the message. Errors: InvalidArgument for too many numbers to
+// decode.
 absl::StatusOr<int64_t> PrepareContents(InferMessage& message);
 
 // Fills the request of the product. Long contents stay in their slices, with `held`, which borrows
 // the quota. Errors: InvalidArgument, which names the field of the ModelInferRequest; Unimplemented
-// what only other servers have.
+// for features that only other servers have.
 absl::StatusOr<InferAsked> ConvertInfer(InferMessage& message, const Model& model,
                                         ReceiveQuota& quota, v1::MultiplyRequest& product,
                                         HeldFields& held);

@@ -31,7 +31,7 @@ std::string_view KindOf(const InferParameter& value) {
   }
 }
 
-// What clients of other servers ask for by a name that means nothing here.
+// Features of other servers that clients request by a name unknown here.
 absl::Status CheckForeign(const std::string& field, std::string_view name) {
   if (name.starts_with("shared_memory_")) {
     return absl::UnimplementedError(
@@ -142,7 +142,7 @@ absl::Status TooMany(std::string_view field) {
       GotWant(field, "more", Concat("at most ", kMaxInferInputs, " in one request")));
 }
 
-// The range of a field whose length is read next.
+// Reads the length of a field and returns its range.
 bool ReadRange(CodedInputStream& input, WireRange& range) {
   uint32_t bytes = 0;
   if (!input.ReadVarint32(&bytes)) return false;
@@ -189,7 +189,7 @@ absl::Status InferMessage::Scan() {
       RETURN_IF_ERROR(AddRest(input, tag, rest_));
     }
   }
-  // NextTag gives 0 at the end, and for what cannot be a tag.
+  // NextTag returns 0 at the end and for an invalid tag.
   return input.ConsumedEntireMessage() ? absl::OkStatus() : MalformedMessage();
 }
 
@@ -212,7 +212,7 @@ absl::Status InferMessage::AddInput(Input& input) {
   while (const uint32_t tag = NextTag(input)) {
     RETURN_IF_ERROR(tag == kContentsTag ? AddContents(input, position) : AddRest(input, tag, rest));
   }
-  // The last byte may be a 0 that cannot be a tag.
+  // The last byte may be a 0, which is not a valid tag.
   if (!input.ConsumedEntireMessage()) return MalformedMessage();
   input.PopLimit(limit);
   AppendFieldStart(ModelInferRequest::kInputsFieldNumber, rest.size(), rest_);
@@ -233,7 +233,7 @@ absl::Status InferMessage::AddContents(Input& input, int position) {
   return absl::OkStatus();
 }
 
-// Copies a field, and no more of it than there may be.
+// Copies a field, up to the limit.
 absl::Status InferMessage::AddRest(Input& input, uint32_t tag, std::string& rest) {
   const size_t before = &rest == &rest_ ? rest.size() : rest.size() + rest_.size();
   const int64_t room = kMaxInferRestBytes - static_cast<int64_t>(before);
@@ -261,7 +261,7 @@ absl::Status InferMessage::ParseRest() {
   Incoming rest(ReceivedSlices({grpc::Slice(rest_)}));
   RETURN_IF_ERROR(rest.Examine(request_).status());
   request_.Clear();
-  // Text that is no UTF-8 shows only now.
+  // Invalid UTF-8 is detected only now.
   if (!request_.ParseFromString(rest_)) {
     request_.Clear();
     return MalformedMessage();
@@ -270,7 +270,7 @@ absl::Status InferMessage::ParseRest() {
   return absl::OkStatus();
 }
 
-// Whether each input has contents, all in the same form. None are needed for what is empty.
+// Whether each input has contents, all in the same form. Empty inputs need none.
 absl::Status InferMessage::Match() {
   contents_.resize(static_cast<size_t>(inputs_));
   if (raw_ == 0) return absl::OkStatus();
@@ -281,7 +281,7 @@ absl::Status InferMessage::Match() {
                                               "either of them"));
   }
   if (raw_ == inputs_) return absl::OkStatus();
-  // Who shares memory elsewhere sends fewer.
+  // Clients that use shared memory send fewer.
   for (int i = 0; i < inputs_; ++i) {
     const std::string field = Concat("inputs[", i, "].parameters");
     RETURN_IF_ERROR(
@@ -291,7 +291,7 @@ absl::Status InferMessage::Match() {
       GotWant("raw_input_contents", Concat(raw_), Concat("one for each input = ", inputs_)));
 }
 
-// Gives each input its part of the slices; the places follow each other.
+// Gives each input its part of the slices; the places are consecutive.
 void InferMessage::Cut() {
   size_t next = 0;
   int64_t begin = 0;
@@ -316,7 +316,7 @@ void InferMessage::Cut() {
 }
 
 std::string InferMessage::UnparsedId() const {
-  // What was read of it is gone once the tensors are cut out.
+  // The message that was read is gone once the tensors are cut out.
   if (!request_.id().empty()) return std::string(CutAtCharacter(request_.id(), kMaxNameBytes));
   Incoming again(slices_);
   return gemmd::UnparsedId(again, ModelInferRequest::kIdFieldNumber);

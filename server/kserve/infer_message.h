@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// A ModelInferRequest as it has arrived. Its tensors stay in the slices that gRPC received them in;
-// only the rest, which is short, becomes a message.
+// A received ModelInferRequest. Its tensors stay in the slices in which gRPC received them; only
+// the rest, which is short, is parsed as a message.
 #pragma once
 
 #include <google/protobuf/io/coded_stream.h>
@@ -23,7 +23,7 @@
 
 namespace gemmd {
 
-// The parameters of a request or of one of its tensors, each asked for once by name and kind.
+// The parameters of a request or of one of its tensors. Each is read once, by name and kind.
 class Parameters {
  public:
   using Map = google::protobuf::Map<std::string, inference::InferParameter>;
@@ -31,15 +31,15 @@ class Parameters {
   // `field` names them: "inputs[0].parameters". Borrows both.
   Parameters(std::string_view field, const Map& map) : field_(field), map_(map) {}
 
-  // What is asked for may be absent. A value is never empty where there is one. Errors:
-  // InvalidArgument, another kind of value: "parameters.alpha: got a string, want a number".
+  // A parameter may be absent; a present value is never empty. Errors: InvalidArgument for another
+  // kind of value: "parameters.alpha: got a string, want a number".
   absl::StatusOr<std::optional<std::string>> Text(std::string_view name) const;
   absl::StatusOr<std::optional<double>> Number(std::string_view name) const;
   absl::StatusOr<std::optional<int64_t>> Count(std::string_view name) const;  // 0 or more.
   absl::StatusOr<bool> Flag(std::string_view name) const;                     // Absent: false.
 
-  // Errors: InvalidArgument a name that is none of these; Unimplemented one of shared memory, of
-  // sequences or of classification.
+  // Errors: InvalidArgument for a name not in the list; Unimplemented for a name of shared memory,
+  // sequences or classification.
   absl::Status CheckNames(std::initializer_list<std::string_view> known) const;
 
   std::string FieldOf(std::string_view name) const;
@@ -53,11 +53,11 @@ class Parameters {
   const Map& map_;
 };
 
-// What one request may hold. The model that takes most takes six inputs.
+// Limits of one request. The model with the most inputs has six.
 inline constexpr int kMaxInferInputs = 8;
-inline constexpr int64_t kMaxInferRestBytes = int64_t{16} << 10;  // Beside contents.
+inline constexpr int64_t kMaxInferRestBytes = int64_t{16} << 10;  // Without contents.
 
-// The bytes of one input where they lie.
+// The bytes of one input in the received slices.
 struct InputContents {
   enum class Form : uint8_t {
     kNone,
@@ -68,7 +68,7 @@ struct InputContents {
   ReceivedSlices slices = {};
   int64_t bytes = 0;
 
-  // Whether they stay where they are: long enough, and not in scraps.
+  // Whether they stay in place: they are long enough and not in many short slices.
   bool ShallStay() const {
     return bytes >= kHeldFromBytes && bytes / kMinSliceBytes >= static_cast<int64_t>(slices.size());
   }
@@ -79,9 +79,9 @@ class InferMessage {
   // Takes the bytes out of `buffer`.
   explicit InferMessage(grpc::ByteBuffer& buffer);
 
-  // Finds the tensors and parses the rest, once, before anything else. It takes no more than
-  // kMaxInferRestBytes allow. Errors: InvalidArgument where the bytes are no such message, or it
-  // is against its bounds, or where inputs and contents are not of one number and form.
+  // Finds the tensors and parses the rest; call it once, first. The rest is at most
+  // kMaxInferRestBytes. Errors: InvalidArgument if the bytes are not such a message, a limit is
+  // exceeded, or inputs and contents differ in number or form.
   absl::Status Read();
 
   // The request without the contents of its inputs.
@@ -89,14 +89,14 @@ class InferMessage {
   // One for each input.
   std::vector<InputContents>& contents() { return contents_; }
 
-  // Whether contents came as bytes.
+  // Whether contents were sent as bytes.
   bool has_raw() const { return raw_ > 0; }
 
   int64_t wire_bytes() const { return wire_bytes_; }
-  // The most that request() takes.
+  // Max memory of request().
   int64_t request_bytes() const;
 
-  // The id of a request that could not be read; empty where it is no text.
+  // The id of a request that could not be read; empty if it is not text.
   std::string UnparsedId() const;
 
  private:
@@ -111,10 +111,10 @@ class InferMessage {
   absl::Status Match();
   void Cut();
 
-  // Contents of a kind, in the order in which they came.
+  // Contents of one kind, in order of arrival.
   struct Place {
     InputContents::Form form;
-    int position;  // The input's, or that among the raw contents.
+    int position;  // Of the input, or among the raw contents.
     WireRange range;
   };
 

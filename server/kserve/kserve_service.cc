@@ -33,7 +33,7 @@ namespace {
 
 // The calls that compute: one product, or a stream of them.
 
-// What they share. Borrowed.
+// Shared by these calls. Borrowed.
 struct InferSetting : ServiceParts {
   const Models& models;
   ModelCounts& counts;
@@ -44,7 +44,7 @@ using inference::ModelStreamInferResponse;
 
 constexpr int kRaw = ModelInferResponse::kRawOutputContentsFieldNumber;
 
-// What an answer repeats of its request.
+// The parts of the request that its answer repeats.
 struct InferSubject {
   std::string model;
   std::string id;
@@ -91,8 +91,8 @@ ModelInferResponse WithoutD(const InferSubject& subject, const v1::MultiplyRespo
   return answer;
 }
 
-// The bytes of a ModelInferResponse. `product` lacks the bytes of D, which is not copied: gRPC
-// borrows the memory of the result.
+// The bytes of a ModelInferResponse. `product` is without the bytes of D, which are not copied:
+// gRPC borrows the memory of the result.
 grpc::ByteBuffer InferAnswer(const InferSubject& subject, const v1::MultiplyResponse& product,
                              HeldBytes d) {
   std::string head = WithoutD(subject, product).SerializeAsString();
@@ -127,15 +127,15 @@ grpc::ByteBuffer StreamedRefusal(const std::string& id, const absl::Status& stat
 
 constexpr std::string_view kNoMemory = "message: no memory to parse it in, try again later";
 
-// One product that was asked for in the words of KServe, from the bytes of its request to those of
-// its answer: the same for unary calls and streams.
+// One product of the KServe protocol, from the bytes of its request to the bytes of its answer; the
+// same for unary calls and streams.
 class InferExchange {
  public:
   using Answer = ProductExchange::Answer;
 
   explicit InferExchange(const InferSetting& setting) : setting_(setting) {}
 
-  // As ProductExchange::Start; errors, here and those that `answer` gets, are in the words of
+  // As ProductExchange::Start; the errors returned and those passed to `answer` use the terms of
   // KServe.
   absl::Status Start(JobId id, grpc::ByteBuffer& request, Arrival arrival, Answer answer);
 
@@ -143,7 +143,7 @@ class InferExchange {
   int64_t answer_bytes() const { return product_.answer_bytes(); }
   void LeaveQueue() { product_.LeaveQueue(); }
 
-  // The answer to a product that is OK and has left the queue, once.
+  // The answer to a product that is OK and has left the queue. Call it once.
   grpc::ByteBuffer TakeUnaryAnswer();
   grpc::ByteBuffer TakeStreamedAnswer();
 
@@ -175,7 +175,7 @@ class InferExchange::Request final : public ArrivedRequest {
     return message_.wire_bytes() + message_.request_bytes() + prepared;
   }
 
-  // Contents that came in scraps are put together.
+  // Joins contents that arrived in many short slices.
   absl::Status Parse(v1::MultiplyRequest& message, ReceiveQuota& quota, HeldFields& held,
                      Arrival& arrival) override {
     return OrNoMemory(kNoMemory, [&] { return Convert(message, quota, held, arrival); });
@@ -218,7 +218,7 @@ absl::Status InferExchange::Start(JobId id, grpc::ByteBuffer& request, Arrival a
   return status.ok() ? status : End(status, arrived_ns);
 }
 
-// Counts the product, and gives its status in the words of its request.
+// Counts the product, and returns its status in the terms of its request.
 absl::Status InferExchange::End(const absl::Status& status, int64_t arrived_ns) {
   if (!known_) return status;
   if (!status.ok()) {
@@ -243,12 +243,12 @@ grpc::ByteBuffer InferExchange::TakeStreamedAnswer() {
   return StreamedInferAnswer(Subject(), product_.TakeResponse(), product_.TakeD());
 }
 
-// What is to be written: the answer of a product, or a refusal, of which nothing else is kept.
+// A message to write: the answer of a product, or a refusal, for which nothing else is kept.
 struct EndedInfer {
   std::shared_ptr<InferExchange> exchange;
   grpc::ByteBuffer refusal;
 
-  int64_t bytes() const { return 0; }  // Each has a message of its own.
+  int64_t bytes() const { return 0; }  // Each has its own message.
 };
 
 // One ModelStreamInfer call: a message asks for one product, or answers one.
@@ -300,9 +300,9 @@ class InferStreamReactor final : public ProductStream<EndedInfer> {
   const InferSetting& setting_;
 };
 
-// Its other parts.
+// The other parts of the service.
 
-// What answers hold at most for readers that do not read.
+// Max bytes of answers that clients have not read.
 constexpr int64_t kMaxUnreadBytes = int64_t{32} << 20;
 
 // The numbers of the methods in the order of the service's declaration.
@@ -356,7 +356,7 @@ constexpr Unsupported kUnsupported[] = {
     {kLogSettings, kNoSettings},
 };
 
-// What operators and their probes ask a server that is short of memory.
+// Methods that operators and their probes need even if the server is short of memory.
 bool IsForOperators(Method method) {
   return method == kServerLive || method == kServerReady || method == kModelStatistics;
 }
@@ -401,7 +401,7 @@ class KserveService final : public inference::GRPCInferenceService::Service {
 
   grpc::ServerUnaryReactor* StartInfer(Context& context, const WireBytes& request,
                                        WireBytes& response) {
-    // gRPC calls this as soon as the last byte is there.
+    // gRPC calls this as soon as the last byte has arrived.
     const int64_t arrived_ns = setting_.clock.NowNs();
     const HandlerTimer timer(setting_.times, setting_.clock, Handler::kModelInfer, arrived_ns);
     auto* const call = new UnaryProduct<InferExchange>(setting_, Handler::kModelInfer, context,
@@ -510,7 +510,7 @@ class KserveService final : public inference::GRPCInferenceService::Service {
     return AnswerOf(response);
   }
 
-  // Answers a method with what `make` gives for its parsed request.
+  // Answers a method with the result of `make` for its parsed request.
   template <typename Request, typename Make>
   void Add(Method method, Make make) {
     AddAnswer(method,

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // The service inference.GRPCInferenceService: KServe's v2 protocol, for clients that were written
-// for other servers. Its products go the way of all others.
+// for other servers. Its products are processed like all others.
 #pragma once
 
 #include <functional>
@@ -12,7 +12,7 @@
 
 namespace gemmd {
 
-// `is_ready` tells whether the server takes products; threads: any.
+// `is_ready` returns whether the server takes products; threads: any.
 std::unique_ptr<grpc::Service> MakeKserveService(const ServiceParts& parts,
                                                  std::function<bool()> is_ready);
 

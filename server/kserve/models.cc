@@ -108,7 +108,7 @@ using inference::ModelMetadataResponse;
 constexpr char kPlatform[] = "gemmd";
 constexpr int64_t kAny = -1;
 
-// One tensor of a model, as metadata and configuration both tell it.
+// One tensor of a model, for both metadata and configuration.
 struct DescribedTensor {
   std::string_view name;
   ElementType type = ElementType::kF32;
@@ -121,7 +121,7 @@ struct DescribedModel {
   DescribedTensor d;
 };
 
-// The product takes any types; of those that a model may have, one can be told.
+// The product takes any types, but metadata can name only one.
 DescribedModel DescribeGemm() {
   constexpr ElementType kType = ElementType::kF32;
   return {{{"A", kType, {kAny, kAny}},
@@ -135,7 +135,7 @@ DescribedModel DescribeGemm() {
 
 DescribedModel DescribeTensor(const TensorSpec& spec) {
   const MatrixLayout& b = spec.layout;
-  // Where A has the type of B.
+  // For an A of the same type as B.
   const ElementType d_type = DefaultAccumulation(b.type, b.type).value_or(ElementType::kF32);
   DescribedModel model;
   std::vector<int64_t> batch;
@@ -168,9 +168,9 @@ void Fill(const DurationSum& sum, inference::StatisticDuration& wire) {
   wire.set_ns(static_cast<uint64_t>(sum.ns));
 }
 
-// What neither inputs nor outputs tell, by name. Of an optional input the lists of inputs would say
-// that each request needs it: metadata has no word for it, and perf_analyzer takes no input of the
-// configuration that is not in the metadata.
+// Properties that neither inputs nor outputs show, by name. Optional inputs are not in the lists of
+// inputs, which would make them required: metadata cannot mark them optional, and perf_analyzer
+// rejects an input of the configuration that is not in the metadata.
 std::map<std::string, std::string> PropertiesOf(const Model& model, const DescribedModel& told) {
   std::vector<std::string> optional;
   for (const DescribedTensor& input : told.inputs) {

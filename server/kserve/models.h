@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What KServe calls models: the product itself, and each of a caller's resident tensors that may be
-// a B. Nothing is told of somebody else's tensors, not even that they are there.
+// The models of KServe: the product itself, and each of a caller's resident tensors that can be a
+// B. Nothing is revealed about other callers' tensors, not even that they exist.
 #pragma once
 
 #include <cstddef>
@@ -29,17 +29,17 @@ namespace gemmd {
 inline constexpr std::string_view kGemmModel = "gemm";
 inline constexpr std::string_view kModelVersion = "1";
 
-// In whose name models are looked for.
+// The user for whom models are looked up.
 struct ModelUser {
-  std::string session;                     // The token; empty where there is none.
-  std::shared_ptr<const Identity> caller;  // Null where there are no rules.
+  std::string session;                     // The token; empty if there is none.
+  std::shared_ptr<const Identity> caller;  // Null if there are no rules.
 };
 
 struct Model {
   std::string name;
-  std::shared_ptr<const Tensor> b;  // Null: the request brings its own.
+  std::shared_ptr<const Tensor> b;  // Null: the request has its own.
 
-  // The tensor's own, whatever becomes of its name.
+  // The tensor's own handle, even if its name changes.
   std::optional<RandomId> handle() const {
     return b == nullptr ? std::nullopt : std::optional<RandomId>(b->handle);
   }
@@ -50,12 +50,12 @@ class Models {
   // Borrows it.
   explicit Models(TensorStore& store) : store_(store) {}
 
-  // Errors: InvalidArgument a name of too many bytes; NotFound, in the same words for all that the
-  // user does not have; FailedPrecondition a sparse tensor of the user's.
+  // Errors: InvalidArgument for a name that is too long; NotFound, with the same message for
+  // everything that the user does not have; FailedPrecondition for a sparse tensor of the user.
   absl::StatusOr<Model> Find(const ModelUser& user, std::string_view name,
                              std::string_view version) const;
 
-  // `gemm`, then the user's tensors that have a name, in its order; sparse ones too.
+  // `gemm`, then the user's named tensors, sorted by name; also sparse ones.
   std::vector<Model> List(const ModelUser& user) const;
 
  private:
@@ -64,10 +64,10 @@ class Models {
   TensorStore& store_;
 };
 
-// Why a model of the list does not serve; OK where it does.
+// The reason why a listed model cannot serve; OK if it can.
 absl::Status CheckServes(const Model& model);
 
-// So many durations, and their sum.
+// A number of durations, and their sum.
 struct DurationSum {
   int64_t count = 0;
   int64_t ns = 0;
@@ -79,8 +79,8 @@ struct DurationSum {
 };
 
 struct ModelTotals {
-  int64_t last_ms = 0;   // Since 1970; 0 where there was none.
-  int64_t matrices = 0;  // Those of D.
+  int64_t last_ms = 0;   // Since 1970; 0 if there was none.
+  int64_t matrices = 0;  // Matrices of D.
   DurationSum success;
   DurationSum fail;
   DurationSum queue;
@@ -89,14 +89,14 @@ struct ModelTotals {
   DurationSum copy_out;
 };
 
-// What the products of each model have taken, as clients of KServe ask for it: the counts of all
-// parts of one model are of the same moment.
+// Counts and durations of the products of each model, for clients of KServe. All counts of one
+// model are consistent.
 class ModelCounts {
  public:
-  // Tensors that are counted; of more, those are forgotten that were used the longest ago.
+  // Max tensors with counts; beyond that, the least recently used are forgotten.
   static constexpr size_t kMaxTensors = 1024;
 
-  // `model` is the handle of the tensor that is the model's B; none stands for the product itself.
+  // `model` is the handle of the tensor that is the model's B; nullopt is the product itself.
   // Threads: any.
   using Key = std::optional<RandomId>;
   void AddSuccess(const Key& model, const v1::Timing& timing, int64_t matrices, int64_t now_ms)
@@ -117,7 +117,7 @@ class ModelCounts {
   int64_t uses_ ABSL_GUARDED_BY(mutex_) = 0;
 };
 
-// These tell of models in the words of KServe's messages.
+// These describe models in KServe's messages.
 inference::ModelMetadataResponse MetadataOf(const Model& model);
 inference::ModelConfigResponse ConfigOf(const Model& model);
 inference::ModelStatistics StatisticsOf(const Model& model, const ModelTotals& totals);
