@@ -39,7 +39,7 @@ prometheus::ClientMetric::Histogram ToSeconds(const LatencyHistogram::Snapshot& 
   seconds.sample_sum = static_cast<double>(histogram.sum_ns) / kNsInSecond;
   for (size_t i = 0; i < histogram.counts.size(); ++i) {
     seconds.sample_count += static_cast<uint64_t>(histogram.counts[i]);
-    // The serializer itself adds the bucket without a bound.
+    // The serializer adds the bucket without a bound.
     if (i == LatencyHistogram::kBounds) break;
     const auto bound = static_cast<double>(LatencyHistogram::kBoundsNs[i]) / kNsInSecond;
     seconds.bucket.push_back({seconds.sample_count, bound});
@@ -60,7 +60,8 @@ prometheus::ClientMetric ToPrometheus(const Metric& metric, const Samples::Sampl
   return made;
 }
 
-// Texts of metrics need no escaping: a test asks for letters that stand for themselves in JSON.
+// Texts of metrics need no escaping: a test checks that they have only characters that JSON does
+// not escape.
 std::string Quoted(std::string_view text) { return Concat("\"", text, "\""); }
 
 void AddLines(std::string_view path, absl::Span<const Metric> metrics,

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What is served by HTTP: the daemon's metrics on two paths, for Prometheus, and two probes. The
-// metrics are also there as a list for programs.
+// Served over HTTP: the daemon's metrics on two paths, for Prometheus, and two probes. Programs can
+// also get a list of the metrics.
 #pragma once
 
 #include <prometheus/metric_family.h>
@@ -26,10 +26,10 @@ std::vector<prometheus::MetricFamily> Families(absl::Span<const Metric> metrics,
                                                const Snapshot& snapshot);
 
 // Every metric of every path as JSON: an array of objects with path, name, type, unit, labels and
-// help, one object a line.
+// help, one object per line.
 std::string MetricsJson();
 
-// What the probes say; an error is 503 with its message. Threads: any.
+// The results of the probes; an error is 503 with its message. Threads: any.
 struct Probes {
   std::function<absl::Status()> health = [] { return absl::OkStatus(); };
   std::function<absl::Status()> readiness = [] { return absl::OkStatus(); };

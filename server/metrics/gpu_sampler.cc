@@ -104,7 +104,7 @@ GpuSampler::~GpuSampler() {
                              ABSL_EXCLUSIVE_LOCKS_REQUIRED(state.mutex) { return state.has_ended; };
     has_ended = state.mutex.AwaitWithTimeout(is_over, state.options.patience);
   }
-  // A call into a driver that hangs cannot be ended; the thread holds nothing but the shared state.
+  // A call into a hung driver cannot be ended; the thread holds only the shared state.
   if (has_ended) {
     thread_.join();
   } else {

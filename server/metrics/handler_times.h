@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// How long calls hold a thread of gRPC's: while one does, the calls that the thread polls for wait.
+// How long calls hold a thread of gRPC: meanwhile, the other calls that the thread polls for wait.
 #pragma once
 
 #include <array>
@@ -17,7 +17,7 @@
 
 namespace gemmd {
 
-// What holds a thread: the code that gRPC calls for a method.
+// The code that gRPC calls for a method, which holds a thread.
 enum class Handler : uint8_t {
   kMultiply,
   kMultiplyStream,  // For each message of a stream.
@@ -54,9 +54,9 @@ class HandlerTimes {
  public:
   using Snapshot = std::array<LatencyHistogram::Snapshot, kHandlers>;  // Indexed by Handler.
 
-  // The two longest processor times of a method, 0 where there are fewer. A virtual machine counts
-  // as a thread's own what its host takes to find the page that the thread touches, seen to be 23
-  // ms for a single one: the second tells what is the method's.
+  // The two longest processor times of a method, 0 if there are fewer. A virtual machine counts the
+  // time in which its host finds a page for the thread, measured as up to 23 ms per page: the
+  // second longest time shows the method itself.
   struct Longest {
     int64_t first_ns = 0;
     int64_t second_ns = 0;
@@ -66,30 +66,30 @@ class HandlerTimes {
   // How long a thread was held, and its processor time for that. Threads: any.
   void Add(Handler handler, int64_t held_ns, int64_t cpu_ns) ABSL_LOCKS_EXCLUDED(mutex_);
   Snapshot Read() const;
-  // Where other work takes the processors, processor times tell more.
+  // On a busy machine, processor times are more useful.
   LongestTimes ReadLongestCpu() const ABSL_LOCKS_EXCLUDED(mutex_);
 
-  // A handler that holds a thread of gRPC's now, since `since_ns`. Where more than kMaxHolds do at
-  // once the others are not noted, and there is no hold.
-  // Threads: any. Let go of by the one that took it.
+  // Notes that a handler holds a thread of gRPC since `since_ns`. If more than kMaxHolds do at
+  // once, the others are not noted and have no hold. Threads: any. Released by the one that took
+  // it.
   using Hold = std::atomic<int64_t>*;
   Hold Take(int64_t since_ns);
   static void LetGo(Hold hold);
   static constexpr size_t kMaxHolds = 256;
 
-  // Since when the one that holds its thread for the longest does; nothing where none does.
+  // The start of the longest current hold; nullopt if there is none.
   std::optional<int64_t> oldest_hold_ns() const;
 
  private:
   std::array<LatencyHistogram, kHandlers> times_;
-  // A time that is no longer than this one changes nothing.
+  // Shorter or equal times change nothing.
   std::array<std::atomic<int64_t>, kHandlers> second_longest_ns_ = {};
   mutable Mutex mutex_;
   LongestTimes longest_ ABSL_GUARDED_BY(mutex_) = {};
   std::array<std::atomic<int64_t>, kMaxHolds> holds_ = {};  // 0: free.
 };
 
-// Adds the time from `since_ns` to its own end.
+// Adds the time from `since_ns` to its destruction.
 class HandlerTimer {
  public:
   HandlerTimer(HandlerTimes& times, const Clock& clock, Handler handler, int64_t since_ns)
@@ -118,7 +118,7 @@ class HandlerTimer {
   const HandlerTimes::Hold hold_;
 };
 
-// What the reactor of a call times each of its reactions with. Borrows both.
+// Used by the reactor of a call to time each of its reactions. Borrows both.
 struct HandlerTiming {
   HandlerTimes& times;
   const Clock& clock;

@@ -125,7 +125,7 @@ class PlainStream final : public HttpStream {
     awaited_ = POLLOUT;
     return ResultOf(send(socket_, bytes.data(), bytes.size(), MSG_NOSIGNAL));
   }
-  // The listener ends its side of the connection, which says it all.
+  // Nothing to do: the listener ends its side of the connection.
   Progress End() override { return Progress::kMoved; }
   short awaited() const override { return awaited_; }
 
@@ -148,7 +148,7 @@ std::unique_ptr<HttpStream> MakePlainStream(int socket) {
 
 namespace {
 
-// How much a peer may send of certificates, those between its own and a root included.
+// Max bytes of certificates from a peer, including intermediate certificates.
 constexpr long kMaxCertificateBytes = 65536;
 
 using openssl::Bio;
@@ -163,7 +163,7 @@ Certificate NextOf(const Bio& reader) {
   return Certificate(PEM_read_bio_X509_AUX(reader.get(), nullptr, nullptr, nullptr));
 }
 
-// OpenSSL's own reason: the certificates of a file are no secret, and the reason says nothing of
+// With OpenSSL's reason: the certificates of a file are not secret, and the reason does not reveal
 // keys.
 absl::Status Refused(std::string_view option) {
   const char* const reason = ERR_reason_error_string(ERR_peek_last_error());
@@ -265,8 +265,8 @@ class TlsStream final : public HttpStream {
   TlsStream(std::shared_ptr<const TlsContext> context, Connection connection)
       : context_(std::move(context)), connection_(std::move(connection)) {}
 
-  // One call reads at most one record, of 16 KB, for the listener, and OpenSSL bounds how many
-  // records without bytes for it may come first.
+  // One call reads at most one record, of 16 KB, and OpenSSL limits the number of records without
+  // data before it.
   Result Receive(absl::Span<char> bytes) override {
     size_t moved = 0;
     ERR_clear_error();
@@ -282,7 +282,7 @@ class TlsStream final : public HttpStream {
   Progress End() override {
     ERR_clear_error();
     const int outcome = SSL_shutdown(connection_.get());
-    // The peer's own word is not waited for.
+    // Does not wait for the peer's close_notify.
     if (outcome >= 0) return Progress::kMoved;
     return ResultOf(outcome, 0).progress;
   }
@@ -299,7 +299,8 @@ class TlsStream final : public HttpStream {
     }
   }
 
-  const std::shared_ptr<const TlsContext> context_;  // Holds what the check of clients needs.
+  const std::shared_ptr<const TlsContext>
+      context_;  // Keeps the data for the check of clients alive.
   const Connection connection_;
   short awaited_ = POLLIN;
 };
@@ -328,7 +329,8 @@ struct RequestLine {
   std::string_view path;  // Without a query.
 };
 
-// Gives "/metrics" for "http://host:port/metrics" too, which a server must take (RFC 9112, 3.2.2).
+// Also returns "/metrics" for "http://host:port/metrics", which a server must accept (RFC 9112,
+// 3.2.2).
 std::string_view WithoutAuthority(std::string_view target) {
   constexpr std::string_view kScheme = "http://";
   if (!target.starts_with(kScheme)) return target;
@@ -336,7 +338,7 @@ std::string_view WithoutAuthority(std::string_view target) {
   return path == target.npos ? "/" : target.substr(path);
 }
 
-// Parses a line such as "GET /metrics?x=y HTTP/1.1"; gives nothing for anything else.
+// Parses a line such as "GET /metrics?x=y HTTP/1.1"; returns nullopt for anything else.
 std::optional<RequestLine> ParseRequestLine(std::string_view head) {
   const std::string_view line = head.substr(0, head.find(kLineEnd));
   const size_t method_end = line.find(' ');
@@ -385,14 +387,14 @@ std::string AnswerTo(std::string_view head, const PageMaker& make_page) {
 
 namespace {
 
-// The pause before the next try where no file descriptor is left.
+// The pause before the next try if no file descriptor is left.
 constexpr int64_t kAcceptPauseNs = 100'000'000;
 
 using Progress = HttpStream::Progress;
 
 bool MustWait() { return errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR; }
 
-// Whether the peer has more to say, of which nothing counts any longer.
+// Discards what the peer still sends. Returns whether more may come.
 bool Discard(int socket) {
   char part[4096];
   const ssize_t bytes = recv(socket, part, sizeof(part), 0);
@@ -433,7 +435,7 @@ HttpListener::~HttpListener() {
 
 void HttpListener::Run() {
   pthread_setname_np(pthread_self(), "gemmd-metrics");
-  // OpenSSL writes without MSG_NOSIGNAL; a peer that has gone is seen by the error.
+  // OpenSSL writes without MSG_NOSIGNAL; the error shows that the peer is gone.
   sigset_t broken_pipe;
   sigemptyset(&broken_pipe);
   sigaddset(&broken_pipe, SIGPIPE);
@@ -443,7 +445,7 @@ void HttpListener::Run() {
     const int64_t now_ns = clock_.NowNs();
     const bool may_accept = now_ns >= accept_again_ns_;
     int64_t until_ns = now_ns < accept_again_ns_ ? accept_again_ns_ : kNoDeadlineNs;
-    // poll leaves out a negative file descriptor.
+    // poll ignores a negative file descriptor.
     files = {{.fd = wake_.get(), .events = POLLIN, .revents = 0},
              {.fd = may_accept ? socket_.socket.get() : -1, .events = POLLIN, .revents = 0}};
     for (const Connection& connection : connections_) {
@@ -478,8 +480,8 @@ void HttpListener::Accept() {
     connection.stream = std::move(stream);
     connection.deadline_ns = clock_.NowNs() + absl::ToInt64Nanoseconds(limits_.duration);
     if (connections_.size() <= limits_.connections) return;
-    // The oldest connection without an answer under way is closed, so that silent peers are evicted
-    // before they delay others. Where all have one, this finds the new connection.
+    // Closes the oldest connection that is not being answered, so that silent peers do not delay
+    // others. If all are being answered, this is the new connection.
     connections_.erase(std::find_if(connections_.begin(), connections_.end(),
                                     [](const auto& c) { return c.stage != Stage::kAnswer; }));
   } else if (!MustWait() && errno != ECONNABORTED) {
@@ -493,8 +495,8 @@ bool HttpListener::Advance(Connection& connection) const {
   return connection.stage != Stage::kAnswer || Send(connection);
 }
 
-// Takes all that has come of the head, since what lies in a record of TLS that was read wakes no
-// poll; a head's greatest length bounds it.
+// Reads everything that has arrived of the head, because data of a TLS record already read does not
+// wake poll. The max length of a head limits it.
 bool HttpListener::Receive(Connection& connection) const {
   char part[4096];
   while (!IsWholeHead(connection.received)) {

@@ -50,7 +50,7 @@ void CollectCertificateLoads(const Snapshot& now, Samples& samples) {
   samples.Add({"refused"}, now.certificate.refusals);
 }
 
-// Those that there are, without that of no check.
+// All modes except none.
 void CollectVerifications(const Snapshot& now, Samples& samples) {
   for (size_t mode = 1; mode < kVerifyModes; ++mode) {
     for (size_t end = 0; end < kVerifyEnds; ++end) {
@@ -60,7 +60,7 @@ void CollectVerifications(const Snapshot& now, Samples& samples) {
   }
 }
 
-// A sum of each way to check.
+// A sum for each mode except none.
 template <double (*kSum)(const VerifyTotals&)>
 void CollectOfModes(const Snapshot& now, Samples& samples) {
   for (size_t mode = 1; mode < kVerifyModes; ++mode) {
@@ -78,7 +78,7 @@ void CollectSpans(const Snapshot& now, Samples& samples) {
   samples.Add({"lost"}, now.spans.lost);
 }
 
-// Those that were called: most daemons are asked for a few methods alone, and each has 27 series.
+// Only methods that were called: most daemons serve only a few methods, and each has 27 series.
 void CollectHandlers(const Snapshot& now, Samples& samples) {
   for (size_t i = 0; i < kHandlers; ++i) {
     if (now.handlers[i].count() == 0) continue;
@@ -95,19 +95,18 @@ void CollectHandlersCpu(const Snapshot& now, Samples& samples) {
   }
 }
 
-// The metrics of the daemon as a whole: admission, and what was admitted.
+// The metrics of the daemon as a whole: admission, and admitted products.
 constexpr Metric kDaemonMetrics[] = {
     {.name = "gemmd_build_info",
      .labels = {"version", "commit", "grpc", "protobuf"},
-     .help =
-         "1; labels tell the version and the commit of the daemon, and the versions of gRPC and "
-         "protobuf",
+     .help = "1; the labels are the version and the commit of the daemon, and the versions of gRPC "
+             "and protobuf",
      .collect =
          [](const Snapshot&, Samples& s) {
            s.Add({kVersion, kCommit, kGrpcVersion, kProtobufVersion}, 1.0);
          }},
     {.name = "gemmd_draining",
-     .help = "1 while the daemon ends and refuses new products, otherwise 0",
+     .help = "1 while the daemon drains and refuses new products, otherwise 0",
      .collect = [](const Snapshot& now, Samples& s) { s.Add({}, now.is_draining ? 1.0 : 0.0); }},
     {.name = "gemmd_admissions_total",
      .type = MetricType::kCounter,
@@ -116,26 +115,23 @@ constexpr Metric kDaemonMetrics[] = {
     {.name = "gemmd_refusals_total",
      .type = MetricType::kCounter,
      .labels = {"reason"},
-     .help =
-         "Products refused: queue_requests or queue_bytes (the queue has no room now), "
-         "draining, memory (the process has little left), invalid, not_found (kernel or device), "
-         "unsupported (by every kernel), "
-         "too_large (at any time), not_ready (the device), internal, too_long "
-         "(--max-product-seconds), deadline (too short for the product), backlog (too much waits "
-         "ahead of the product), share (the caller has too many of the places), kernel_refused "
-         "(workers of the device died of the kernel); messages that "
-         "gRPC refuses before the daemon reads a field are not counted",
+     .help = "Products refused: queue_requests or queue_bytes (the queue has no room now), "
+             "draining, memory (the process is short of memory), invalid, not_found (kernel or "
+             "device), unsupported (by every kernel), too_large (at any time), not_ready (the "
+             "device), internal, too_long (--max-product-seconds), deadline (too short for the "
+             "product), backlog (too much work is ahead of the product), share (the caller has too "
+             "many of the places), kernel_refused (the kernel ended workers of the device); "
+             "without messages that gRPC refuses before the daemon reads them",
      .collect = CollectRefusals},
     {.name = "gemmd_admitted_requests",
      .help = "Products admitted and not yet answered",
      .collect = [](const Snapshot& now, Samples& s) { s.Add({}, now.admission.requests); }},
     {.name = "gemmd_admitted_requests_limit",
-     .help = "The most products that may be admitted and not yet answered "
-             "(--max-queued-requests)",
+     .help = "Max products that are admitted and not yet answered (--max-queued-requests)",
      .collect = [](const Snapshot& now, Samples& s) { s.Add({}, now.limits.max_requests); }},
     {.name = "gemmd_silent_calls_total",
      .type = MetricType::kCounter,
-     .help = "Calls ended because clients read nothing of an answer for too long (--send-timeout)",
+     .help = "Calls ended because the client did not read the answer for too long (--send-timeout)",
      .collect = [](const Snapshot& now, Samples& s) { s.Add({}, now.silent_calls); }},
     {.name = "gemmd_memory_pressure",
      .help = "0 while resident memory, with that of workers, is below 85 % of "
@@ -147,25 +143,24 @@ constexpr Metric kDaemonMetrics[] = {
     {.name = "gemmd_memory_pressure_changes_total",
      .type = MetricType::kCounter,
      .labels = {"level"},
-     .help = "How often gemmd_memory_pressure has become 0 (none), 1 (high), 2 (severe) or 3 "
-             "(critical); the log has a line for each change",
+     .help = "Number of times that gemmd_memory_pressure became 0 (none), 1 (high), 2 (severe) or "
+             "3 (critical); the log has a line for each change",
      .collect = CollectPressureChanges},
     {.name = "gemmd_admitted_bytes",
      .unit = "bytes",
-     .help = "Bytes of products whose answer has not left: messages, results and scratch memory",
+     .help = "Bytes of products whose answer is not sent yet: messages, results and scratch memory",
      .collect = [](const Snapshot& now, Samples& s) { s.Add({}, now.admission.bytes); }},
     {.name = "gemmd_admitted_bytes_limit",
      .unit = "bytes",
-     .help = "The most bytes that messages, results and scratch memory may take "
-             "(--max-queued-bytes)",
+     .help = "Max bytes of messages, results and scratch memory (--max-queued-bytes)",
      .collect = [](const Snapshot& now, Samples& s) { s.Add({}, now.limits.max_bytes); }},
     {.name = "gemmd_connections",
-     .help = "Connections that are open, without connections to the metrics",
+     .help = "Open connections, without connections to the metrics",
      .collect = [](const Snapshot& now, Samples& s) { s.Add({}, now.connections.open); }},
     {.name = "gemmd_connections_limit",
      .labels = {"scope"},
-     .help = "The most connections that may be open: of all peers (--max-connections) and of one "
-             "peer (--max-connections-per-peer)",
+     .help = "Max open connections: of all peers (--max-connections) and of one peer "
+             "(--max-connections-per-peer)",
      .collect = CollectConnectionLimits},
     {.name = "gemmd_connections_accepted_total",
      .type = MetricType::kCounter,
@@ -174,27 +169,25 @@ constexpr Metric kDaemonMetrics[] = {
     {.name = "gemmd_connections_refused_total",
      .type = MetricType::kCounter,
      .labels = {"reason"},
-     .help = "Connections closed at once: connections (as many as --max-connections are open), "
-             "peer (as many as --max-connections-per-peer are open of one peer), open_files (no "
-             "file descriptor was left)",
+     .help = "Connections closed at once: connections (--max-connections are open), peer (the peer "
+             "has --max-connections-per-peer open), open_files (no file descriptor was left)",
      .collect = CollectRefusedConnections},
     {.name = "gemmd_tls_certificate_not_after_timestamp_seconds",
      .unit = "seconds",
-     .help = "When the certificate of --tls-cert ends, in seconds since 1970; 0 without TLS",
+     .help = "Expiry of the certificate of --tls-cert, in seconds since 1970; 0 without TLS",
      .collect = [](const Snapshot& now, Samples& s) { s.Add({}, now.certificate.not_after_s); }},
     {.name = "gemmd_tls_certificate_loads_total",
      .type = MetricType::kCounter,
      .labels = {"outcome"},
-     .help =
-         "Times that files of certificates were read: loaded, at the start and after changes, or "
-         "refused because the content makes no sense, so that the certificate of before stays",
+     .help = "Reads of the certificate files: loaded, at the start and after changes, or refused "
+             "because the content is invalid, so that the previous certificate stays",
      .collect = CollectCertificateLoads},
     {.name = "gemmd_verifications_total",
      .type = MetricType::kCounter,
      .labels = {"mode", "outcome"},
-     .help =
-         "Checks of answers: passed, failed (a wrong answer was not given), or not_verified "
-         "(nothing could be said, or a tensor of the product was overwritten or could not be read)",
+     .help = "Checks of answers: passed, failed (the answer was wrong and was not sent), or "
+             "not_verified (the check was inconclusive, or a tensor of the product was overwritten "
+             "or could not be read)",
      .collect = CollectVerifications},
     {.name = "gemmd_verification_seconds_total",
      .type = MetricType::kCounter,
@@ -226,36 +219,37 @@ constexpr Metric kDaemonMetrics[] = {
      .collect = [](const Snapshot& now, Samples& s) { s.Add({}, now.log.audit_lost); }},
     {.name = "gemmd_log_lines_suppressed_total",
      .type = MetricType::kCounter,
-     .help = "Warnings and errors that were too many of one kind to be logged; the log tells how "
-             "many of each kind",
+     .help = "Warnings and errors not logged because there were too many of one kind; the log has "
+             "the number of each kind",
      .collect = [](const Snapshot& now, Samples& s) { s.Add({}, now.log.suppressed); }},
     {.name = "gemmd_trace_spans_total",
      .type = MetricType::kCounter,
      .labels = {"outcome"},
      .help = "Spans of sampled products: written to the file of --traces, or lost because too many "
-             "waited or the file could not be written",
+             "were waiting or the file could not be written",
      .collect = CollectSpans},
     {.name = "gemmd_handler_seconds",
      .type = MetricType::kHistogram,
      .labels = {"method"},
      .unit = "seconds",
-     .help = "Time for which a call holds a thread of gRPC, so that no other call has the thread: "
-             "the code of the method, with the parsing of a unary product; each message and the "
-             "end of a call count too. A method that was never called has no series",
+     .help =
+         "Time for which a call holds a thread of gRPC, so that other calls cannot use the thread: "
+         "the code of the method, including the parsing of a unary product; each message and the "
+         "end of a call also count. A method that was never called has no series",
      .collect = CollectHandlers},
     {.name = "gemmd_handler_longest_cpu_seconds",
      .type = MetricType::kGauge,
      .labels = {"method"},
      .unit = "seconds",
-     .help = "Longest processor time that a call has held a thread of gRPC for since the start, "
-             "which other work on the machine does not lengthen",
+     .help = "Longest processor time for which a call held a thread of gRPC since the start; other "
+             "work on the machine does not affect it",
      .collect = CollectHandlersCpu<&HandlerTimes::Longest::first_ns>},
     {.name = "gemmd_handler_second_longest_cpu_seconds",
      .type = MetricType::kGauge,
      .labels = {"method"},
      .unit = "seconds",
-     .help = "Second longest of the same times: the longest may be the machine's, such as a page "
-             "of memory for which a virtual machine waits",
+     .help = "Second longest of the same times: the longest may be caused by the machine, such as "
+             "a virtual machine that waits for a page of memory",
      .collect = CollectHandlersCpu<&HandlerTimes::Longest::second_ns>},
 };
 
@@ -281,8 +275,8 @@ void CollectTensors(const Snapshot& now, Samples& samples) {
   }
 }
 
-// The metrics of callers, by the rule that each is known by (--rules): callers that a pattern
-// stands for are as many as they like, rules are not.
+// The metrics of callers, by the rule that matches each caller (--rules): the number of callers
+// that match a pattern is unlimited, the number of rules is not.
 constexpr Metric kCallerMetrics[] = {
     {.name = "gemmd_caller_products_total",
      .type = MetricType::kCounter,
@@ -317,7 +311,7 @@ void OfEach(const Snapshot& now, Samples& samples, Number number) {
   }
 }
 
-// Adds one number for each GPU. Other devices have no such number, and a 0 would not say so.
+// Adds one number for each GPU. Other devices have no such number, and a 0 would be misleading.
 template <typename Number>
 void OfEachGpu(const Snapshot& now, Samples& samples, Number number) {
   for (const DeviceSnapshot& device : now.devices) {
@@ -335,7 +329,7 @@ void CollectInfo(const Snapshot& now, Samples& samples) {
 
 void CollectEnds(const Snapshot& now, Samples& samples) {
   for (const DeviceSnapshot& device : now.devices) {
-    // Every code has a sample from the start: a rate needs the 0 before the first end.
+    // Every code has a sample from the start: a rate needs the 0 before the first ended product.
     for (size_t code = 0; code < kStatusCodes; ++code) {
       samples.Add(
           {device.info->name, absl::StatusCodeToString(static_cast<absl::StatusCode>(code))},
@@ -396,8 +390,8 @@ void CollectKernelSeconds(const Snapshot& now, Samples& samples) {
 
 static_assert(Stats::kMaxKernels == 48, "as the help below says");
 
-// The metrics of devices, their queues and workers, and the kernels that ran on them. The label
-// `device` has the names of served devices, `kernel` those of the first kernels that ran
+// The metrics of devices, their queues and workers, and the kernels that ran on them. The values of
+// the label `device` are the served devices, those of `kernel` the first kernels that ran
 // (Stats::kMaxKernels): callers cannot add values to either.
 constexpr Metric kDeviceMetrics[] = {
     {.name = "gemmd_products_total",
@@ -429,8 +423,8 @@ constexpr Metric kDeviceMetrics[] = {
      .type = MetricType::kCounter,
      .labels = {"device_kind", "kernel"},
      .unit = "seconds",
-     .help = "Time that kernels ran for products that are OK, which is once for products that ran "
-             "as one, with the names of gemmd_kernel_products_total",
+     .help = "Time that kernels ran for products that are OK, counted once for products of one "
+             "launch, with the names of gemmd_kernel_products_total",
      .collect = CollectKernelSeconds},
     {.name = "gemmd_operations_total",
      .type = MetricType::kCounter,
@@ -462,8 +456,8 @@ constexpr Metric kDeviceMetrics[] = {
      .type = MetricType::kCounter,
      .labels = {"device"},
      .unit = "seconds",
-     .help = "Time that the device had a product, from the launch to the end, whatever the end "
-             "was; counts the running product up to now",
+     .help = "Time that the device had a product, from the launch to the end, with any status; "
+             "includes the running product up to now",
      .collect =
          [](const Snapshot& now, Samples& s) {
            OfEach(now, s, [](const auto& device) { return Seconds(device.load.busy_ns); });
@@ -472,8 +466,8 @@ constexpr Metric kDeviceMetrics[] = {
      .type = MetricType::kHistogram,
      .labels = {"device"},
      .unit = "seconds",
-     .help = "Time for which the device went on with a product that had been cancelled or stopped, "
-             "or whose deadline had passed",
+     .help = "Time for which the device continued a product after it was cancelled or stopped, or "
+             "its deadline passed",
      .collect =
          [](const Snapshot& now, Samples& s) {
            OfEach(now, s, [](const auto& device) { return device.load.aborts; });
@@ -481,12 +475,12 @@ constexpr Metric kDeviceMetrics[] = {
     {.name = "gemmd_launches_total",
      .type = MetricType::kCounter,
      .labels = {"device", "products"},
-     .help = "Launches on the device, by how many products ran as one",
+     .help = "Launches on the device, by number of products in the launch",
      .collect = CollectLaunches},
     {.name = "gemmd_joined_products_total",
      .type = MetricType::kCounter,
      .labels = {"device", "how"},
-     .help = "Products of launches that had more than one: stacked, with one B for all, or "
+     .help = "Products of launches with more than one product: stacked, with one B for all, or "
              "batched, with one shape for all",
      .collect = CollectJoined},
     {.name = "gemmd_queue_requests",
@@ -515,11 +509,11 @@ constexpr Metric kDeviceMetrics[] = {
          }},
     {.name = "gemmd_device_info",
      .labels = {"device", "device_kind", "chip", "description"},
-     .help = "1; the labels tell what the device is",
+     .help = "1; the labels describe the device",
      .collect = CollectInfo},
     {.name = "gemmd_device_ready",
      .labels = {"device"},
-     .help = "1 where the device takes products, otherwise 0",
+     .help = "1 if the device takes products, otherwise 0",
      .collect =
          [](const Snapshot& now, Samples& s) {
            OfEach(now, s, [](const auto& device) { return device.is_ready ? 1.0 : 0.0; });
@@ -527,7 +521,7 @@ constexpr Metric kDeviceMetrics[] = {
     {.name = "gemmd_device_memory_bytes",
      .labels = {"device"},
      .unit = "bytes",
-     .help = "Memory that the device computes in",
+     .help = "Memory in which the device computes",
      .collect =
          [](const Snapshot& now, Samples& s) {
            OfEach(now, s, [](const auto& device) { return device.info->memory_bytes; });
@@ -544,7 +538,7 @@ constexpr Metric kDeviceMetrics[] = {
     {.name = "gemmd_device_staging_bytes",
      .labels = {"device"},
      .unit = "bytes",
-     .help = "Memory of the host through which a GPU gets operands; other devices have none",
+     .help = "Memory of the host for the transfer of operands to a GPU; other devices have none",
      .collect =
          [](const Snapshot& now, Samples& s) {
            OfEachGpu(now, s, [](const auto& device) { return device.condition.staging_bytes; });
@@ -562,7 +556,7 @@ constexpr Metric kDeviceMetrics[] = {
     {.name = "gemmd_worker_restarts_total",
      .type = MetricType::kCounter,
      .labels = {"device"},
-     .help = "Times that the worker process of the device was started again",
+     .help = "Restarts of the worker process of the device",
      .collect =
          [](const Snapshot& now, Samples& s) {
            for (const DeviceSnapshot& device : now.devices) {
@@ -572,8 +566,8 @@ constexpr Metric kDeviceMetrics[] = {
     {.name = "gemmd_canaries_total",
      .type = MetricType::kCounter,
      .labels = {"device", "result"},
-     .help = "Products with known bits that the device was given at the start and, on a GPU, from "
-             "time to time: passed, failed",
+     .help = "Products with a known result that the device computed at the start and, on a GPU, "
+             "from time to time: passed, failed",
      .collect = CollectCanaries},
 };
 
@@ -602,13 +596,13 @@ void CollectEcc(const Snapshot& now, Samples& samples) {
   }
 }
 
-// The metrics of GPUs, as NVML tells them: what NVML does not tell has no samples.
+// The metrics of GPUs from NVML. Values that NVML does not report have no samples.
 constexpr Metric kGpuMetrics[] = {
     {.name = "gemmd_gpu_utilization_ratio",
      .labels = {"device", "gpu_uuid"},
      .unit = "ratio",
-     .help = "Share of the time in which some kernel ran on the GPU, 0 to 1; read once a "
-             "second, as all metrics of gemmd_gpu_ are",
+     .help = "Share of the time in which a kernel ran on the GPU, 0 to 1; read once a second, like "
+             "all metrics of gemmd_gpu_",
      .collect =
          [](const Snapshot& now, Samples& s) {
            OfEachReading(now, s, [](const GpuSample& gpu) { return gpu.reading.utilization; });
@@ -643,7 +637,7 @@ constexpr Metric kGpuMetrics[] = {
      .type = MetricType::kCounter,
      .labels = {"device", "gpu_uuid"},
      .unit = "joules",
-     .help = "Energy that the GPU has taken since the driver was loaded",
+     .help = "Energy that the GPU has used since the driver was loaded",
      .collect =
          [](const Snapshot& now, Samples& s) {
            OfEachReading(now, s, [](const GpuSample& gpu) { return gpu.reading.energy_joules; });
@@ -711,8 +705,8 @@ void CollectCopies(const Snapshot& now, Samples& samples) {
   }
 }
 
-// The metrics of resident tensors. Sessions are no label: their owners would choose how many there
-// are.
+// The metrics of resident tensors. Sessions are not a label: clients could create any number of
+// them.
 constexpr Metric kTensorMetrics[] = {
     {.name = "gemmd_sessions",
      .help = "Sessions, which own resident tensors",
@@ -722,7 +716,7 @@ constexpr Metric kTensorMetrics[] = {
      .help = "Sessions that operators ended (gemmctl drop-session)",
      .collect = [](const Snapshot& now, Samples& s) { s.Add({}, now.tensors.sessions_dropped); }},
     {.name = "gemmd_sessions_limit",
-     .help = "The most sessions that may be open (--max-sessions)",
+     .help = "Max open sessions (--max-sessions)",
      .collect = [](const Snapshot& now, Samples& s) { s.Add({}, now.tensors.max_sessions); }},
     {.name = "gemmd_tensors",
      .help = "Resident tensors of all sessions",
@@ -731,31 +725,28 @@ constexpr Metric kTensorMetrics[] = {
      .labels = {"place"},
      .unit = "bytes",
      .help = "Bytes of resident tensors and of uploads in memory of the host, and, in memory of "
-             "each GPU, "
-             "of copies of tensors and of what kernels derive from tensors",
+             "each GPU, of copies of tensors and of forms that kernels derive from tensors",
      .collect = CollectBytes},
     {.name = "gemmd_tensor_bytes_limit",
      .unit = "bytes",
-     .help = "The most bytes that resident tensors and uploads may take in memory of the host "
-             "(--tensor-bytes)",
+     .help = "Max bytes of resident tensors and uploads in memory of the host (--tensor-bytes)",
      .collect = [](const Snapshot& now, Samples& s) { s.Add({}, now.tensors.max_bytes); }},
     {.name = "gemmd_tensor_uploads",
-     .help = "Uploads of tensors that are under way or wait for the client",
+     .help = "Uploads of tensors that are in progress or wait for the client",
      .collect = [](const Snapshot& now, Samples& s) { s.Add({}, now.tensors.uploads); }},
     {.name = "gemmd_tensor_uploads_total",
      .type = MetricType::kCounter,
      .labels = {"outcome"},
-     .help =
-         "Uploads of tensors that ended: complete, known (the session had the bytes, and nothing "
-         "was sent) or mismatch (the bytes had another hash)",
+     .help = "Uploads of tensors that ended: complete, known (the session already had the bytes, "
+             "and nothing was sent) or mismatch (the bytes had another hash)",
      .collect = CollectUploads},
     {.name = "gemmd_tensor_uploads_resumed_total",
      .type = MetricType::kCounter,
-     .help = "Uploads of tensors that were gone on with after all streams had broken",
+     .help = "Uploads of tensors that were resumed after all streams had ended",
      .collect = [](const Snapshot& now, Samples& s) { s.Add({}, now.tensors.uploads_resumed); }},
     {.name = "gemmd_tensors_expired_total",
      .type = MetricType::kCounter,
-     .help = "Tensors deleted because the lease or the session had ended",
+     .help = "Tensors deleted because the lease or the session ended",
      .collect = [](const Snapshot& now, Samples& s) { s.Add({}, now.tensors.tensors_expired); }},
     {.name = "gemmd_tensors_lost_total",
      .type = MetricType::kCounter,
@@ -770,8 +761,8 @@ constexpr Metric kTensorMetrics[] = {
      .collect = CollectCopies},
 };
 
-// A field of /proc/self/stat after the program's name, which may hold anything. Fields have the
-// numbers of proc(5); the first after the name is 3.
+// A field of /proc/self/stat after the program's name, which may contain anything. Fields are
+// numbered as in proc(5); the first after the name is 3.
 std::optional<int64_t> StatField(int number) {
   std::ifstream file("/proc/self/stat");
   const std::string text((std::istreambuf_iterator<char>(file)), std::istreambuf_iterator<char>());
@@ -814,8 +805,8 @@ std::optional<double> ComputeStartSeconds() {
   return Seconds(wall) - Seconds(since_boot) + *start;
 }
 
-// Computed once: the two clocks drift apart and are never read at the same moment, but a start that
-// moves looks like a restart.
+// Computed once: the two clocks drift apart and cannot be read at the same moment, and a start time
+// that changes looks like a restart.
 std::optional<double> StartSeconds() {
   static const std::optional<double> start = ComputeStartSeconds();
   return start;
@@ -839,7 +830,7 @@ std::optional<int64_t> MaxOpenFiles() {
   return static_cast<int64_t>(limit.rlim_cur);
 }
 
-// What every Prometheus client library tells about its process, under the names that they share.
+// The process metrics that every Prometheus client library has, under their common names.
 constexpr Metric kProcessMetrics[] = {
     {.name = "process_cpu_seconds_total",
      .type = MetricType::kCounter,
@@ -851,10 +842,10 @@ constexpr Metric kProcessMetrics[] = {
      .help = "Resident memory of the daemon",
      .collect = [](const Snapshot&, Samples& s) { s.Add({}, ResidentBytes()); }},
     {.name = "process_open_fds",
-     .help = "Files that the daemon has open",
+     .help = "Open files of the daemon",
      .collect = [](const Snapshot&, Samples& s) { s.Add({}, OpenFiles()); }},
     {.name = "process_max_fds",
-     .help = "The most files that the daemon may have open",
+     .help = "Max open files of the daemon",
      .collect = [](const Snapshot&, Samples& s) { s.Add({}, MaxOpenFiles()); }},
     {.name = "process_start_time_seconds",
      .unit = "seconds",
@@ -874,10 +865,10 @@ int64_t Ends(const Snapshot& now, absl::StatusCode code) {
 }
 
 void CollectFailures(const Snapshot& now, Samples& samples) {
-  // Products with either status were dropped while they waited, or aborted.
+  // Products with either status were dropped from the queue, or aborted.
   const int64_t dropped =
       Ends(now, absl::StatusCode::kDeadlineExceeded) + Ends(now, absl::StatusCode::kUnavailable);
-  // What Triton would refuse, too, because its queue is full or the time too short.
+  // Products that Triton would also refuse, because its queue is full or the time is too short.
   int64_t busy = 0;
   for (const RefusalReason reason :
        {RefusalReason::kDeadline, RefusalReason::kBacklog, RefusalReason::kShare}) {
@@ -916,13 +907,13 @@ void SumOfStage(const Snapshot& now, Samples& samples, Stage stage) {
 template <typename Number>
 void OfEachGpuWithUuid(const Snapshot& now, Samples& samples, Number number) {
   for (const DeviceSnapshot& device : now.devices) {
-    // Two GPUs without a UUID would be the same series.
+    // Two GPUs without a UUID would have the same series.
     if (!device.gpu || device.gpu->uuid.empty()) continue;
     samples.Add({device.gpu->uuid}, number(*device.gpu));
   }
 }
 
-// The energy since the daemon's start, as Triton counts it.
+// The energy since the daemon's start, as in Triton.
 std::optional<double> EnergySinceStart(const GpuSample& gpu) {
   if (!gpu.reading.energy_joules || !gpu.joules_at_start) return std::nullopt;
   return *gpu.reading.energy_joules - *gpu.joules_at_start;
@@ -930,7 +921,7 @@ std::optional<double> EnergySinceStart(const GpuSample& gpu) {
 
 // The names of NVIDIA Triton Inference Server, for dashboards and autoscalers that know them. The
 // daemon is one model, `gemm`, in one version; a product is a request, and a matrix of a batch is
-// an inference. The names break Prometheus's rules for names, so they have a path of their own.
+// an inference. The names break Prometheus's rules for names, so they are on a separate path.
 constexpr Metric kTritonMetrics[] = {
     {.name = "nv_inference_request_success",
      .type = MetricType::kCounter,
@@ -945,13 +936,12 @@ constexpr Metric kTritonMetrics[] = {
      .labels = {"model", "version", "reason"},
      .help = "Products that are not OK: REJECTED (queue full, no time before the deadline, "
              "draining, dropped from the queue, aborted at the deadline), CANCELED, BACKEND (the "
-             "device failed), OTHER (refused because the "
-             "request is wrong)",
+             "device failed), OTHER (refused because the request is invalid)",
      .collect = CollectFailures},
     {.name = "nv_inference_count",
      .type = MetricType::kCounter,
      .labels = {"model", "version"},
-     .help = "Matrices multiplied, each of a batch",
+     .help = "Matrices multiplied, counting each matrix of a batch",
      .collect =
          [](const Snapshot& now, Samples& s) {
            SumOfDevices(now, s, [](const auto& device) { return device.totals.matrices; });
@@ -959,7 +949,7 @@ constexpr Metric kTritonMetrics[] = {
     {.name = "nv_inference_exec_count",
      .type = MetricType::kCounter,
      .labels = {"model", "version"},
-     .help = "Launches, a batch as one",
+     .help = "Launches, counting a batch once",
      .collect =
          [](const Snapshot& now, Samples& s) {
            SumOfDevices(now, s, [](const auto& device) { return device.totals.ends[0]; });
@@ -1008,8 +998,7 @@ constexpr Metric kTritonMetrics[] = {
     {.name = "nv_gpu_utilization",
      .labels = {"gpu_uuid"},
      .unit = "ratio",
-     .help = "Share of the time in which some kernel ran on the GPU, as "
-             "gemmd_gpu_utilization_ratio",
+     .help = "Share of the time in which a kernel ran on the GPU, as gemmd_gpu_utilization_ratio",
      .collect =
          [](const Snapshot& now, Samples& s) {
            OfEachGpuWithUuid(now, s, [](const GpuSample& gpu) { return gpu.reading.utilization; });
@@ -1052,7 +1041,7 @@ constexpr Metric kTritonMetrics[] = {
      .type = MetricType::kCounter,
      .labels = {"gpu_uuid"},
      .unit = "joules",
-     .help = "Energy that the GPU has taken since the daemon's start",
+     .help = "Energy that the GPU has used since the daemon's start",
      .collect = [](const Snapshot& now,
                    Samples& s) { OfEachGpuWithUuid(now, s, EnergySinceStart); }},
 };

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// One metric as data: its name, what it means, and how its samples follow from a snapshot. What is
-// served and what is documented are both made of lists of these.
+// One metric as data: its name, its meaning, and how its samples are computed from a snapshot. Both
+// the served pages and the documentation are made from lists of these.
 #pragma once
 
 #include <array>
@@ -21,7 +21,7 @@ namespace gemmd {
 
 enum class MetricType : uint8_t { kCounter, kGauge, kHistogram };
 
-// What one metric gives at one moment: values, each with the values of its labels in their order.
+// The samples of one metric at one moment: values, each with the values of its labels in order.
 class Samples {
  public:
   struct Sample {
@@ -40,7 +40,7 @@ class Samples {
            const LatencyHistogram::Snapshot& histogram) {
     all_.push_back({{labels.begin(), labels.end()}, 0, histogram});
   }
-  // Adds nothing where there is no value.
+  // Adds nothing if there is no value.
   template <typename T>
   void Add(std::initializer_list<std::string_view> labels, const std::optional<T>& value) {
     if (value) Add(labels, *value);
@@ -67,12 +67,12 @@ struct Metric {
 inline constexpr std::string_view kMetricsPath = "/metrics";        // gemmd's own metrics.
 inline constexpr std::string_view kTritonPath = "/metrics/triton";  // Triton's names.
 
-// The paths of probes: whether the process does its work, and whether it takes products.
+// The paths of probes: whether the process is alive, and whether it takes products.
 inline constexpr std::string_view kHealthPath = "/healthz";
 inline constexpr std::string_view kReadinessPath = "/readyz";
 
-// gemmd's own metrics in six lists: the daemon, its callers, its devices and kernels, GPUs,
-// resident tensors, the process.
+// gemmd's own metrics in six lists: the daemon, callers, devices and kernels, GPUs, resident
+// tensors, the process.
 std::vector<absl::Span<const Metric>> OwnMetrics();
 
 // The metrics of NVIDIA Triton Inference Server whose meaning is the same here.

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The daemon at one moment: what it counts, what is queued, how its devices are. All numbers that
-// are shown come from here.
+// The daemon at one moment: its counts, its queues, the state of its devices. All published numbers
+// come from here.
 #pragma once
 
 #include <array>
@@ -25,23 +25,23 @@
 
 namespace gemmd {
 
-// What has become of connections.
+// Counts of connections.
 struct ConnectionCounts {
   int64_t open = 0;
   int64_t limit = 0;          // For all peers.
   int64_t limit_of_peer = 0;  // For one peer.
   int64_t accepted = 0;
   // Closed at once:
-  int64_t refused_of_all = 0;     // There were as many as there may be.
-  int64_t refused_of_peer = 0;    // Its peer had as many as one may have.
+  int64_t refused_of_all = 0;     // The limit for all peers was reached.
+  int64_t refused_of_peer = 0;    // The limit of its peer was reached.
   int64_t refused_for_files = 0;  // No file descriptor was left.
 };
 
-// The daemon's certificate for TLS; nothing but zeros where it has none.
+// The daemon's certificate for TLS; zeros if it has none.
 struct CertificateCounts {
-  int64_t not_after_s = 0;  // When it ends, in seconds since 1970.
+  int64_t not_after_s = 0;  // Its expiry, in seconds since 1970.
   int64_t loads = 0;
-  int64_t refusals = 0;  // Files that have changed and make no sense.
+  int64_t refusals = 0;  // Changed files with invalid content.
 };
 
 struct DeviceSnapshot {
@@ -53,11 +53,11 @@ struct DeviceSnapshot {
   std::optional<GpuSample> gpu;
 };
 
-// Checks of answers in one way.
+// Checks of answers in one mode.
 struct VerifyTotals {
   std::array<int64_t, kVerifyEnds> ends = {};  // Indexed by VerifyEnd.
-  int64_t took_ns = 0;                         // From D to their ends.
-  double miss_probability = 0;                 // Sums over those that passed.
+  int64_t took_ns = 0;                         // From D to the end of the check.
+  double miss_probability = 0;                 // Sums over passed checks.
   double cost = 0;
 };
 
@@ -71,12 +71,12 @@ struct Snapshot {
   LogCounts log;
   LineFile::Counts spans;  // Written for --traces.
   TensorStore::Load tensors;
-  int64_t silent_calls = 0;  // Ended because their peer did not read the answer.
+  int64_t silent_calls = 0;  // Calls ended because the peer did not read the answer.
   std::array<VerifyTotals, kVerifyModes> verifications = {};  // Indexed by VerifyMode.
   std::vector<DeviceSnapshot> devices;
   std::vector<Stats::KernelTotals> kernels;
-  std::vector<RuleUse::Totals> callers;  // By rule; empty where callers are not known by name.
-  // Filled by ObserveForScrape alone:
+  std::vector<RuleUse::Totals> callers;  // By rule; empty if callers are not known by name.
+  // Filled only by ObserveForScrape:
   std::vector<Stats::KindTotals> kinds;
   HandlerTimes::Snapshot handlers;
   HandlerTimes::LongestTimes handlers_cpu;
@@ -92,7 +92,7 @@ std::vector<RefusalCount> RefusalCounts(const Snapshot& snapshot);
 
 class Observer {
  public:
-  // Borrows everything. `add` adds what is known elsewhere; called by any thread.
+  // Borrows everything. `add` adds values from elsewhere; called by any thread.
   Observer(const std::vector<ServedDevice>& devices, const Scheduler& scheduler,
            const Admission& admission, const Stats& stats, const HandlerTimes& handlers,
            const GpuSampler& gpus, std::function<void(Snapshot&)> add)
@@ -104,9 +104,9 @@ class Observer {
         gpus_(gpus),
         add_(std::move(add)) {}
 
-  // These hold locks of other parts only while they copy a few numbers. Threads: any.
+  // These hold locks of other components only while they copy a few numbers. Threads: any.
   Snapshot Observe() const;
-  // With kinds of devices and handlers: a thousand more numbers.
+  // Also with kinds of devices and handlers, about a thousand more numbers.
   Snapshot ObserveForScrape() const;
   bool is_draining() const { return admission_.closed(); }
 
