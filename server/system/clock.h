@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Monotone time, behind an interface so that tests can hold it still.
+// Monotonic time, behind an interface so that tests can stop it.
 #pragma once
 
 #include <chrono>

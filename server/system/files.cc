@@ -47,12 +47,12 @@ absl::StatusOr<FileDescriptor> OpenRegularFile(const std::string& path, int flag
     return absl::InvalidArgumentError(absl::StrCat("got ", path, ", want a regular file"));
   };
   struct stat status = {};
-  // To open a device may have an effect; to open a pipe wakes a process that waits for a reader.
+  // Opening a device may have an effect; opening a pipe wakes a process that waits for a reader.
   if (stat(path.c_str(), &status) == 0 && !S_ISREG(status.st_mode)) return refuse();
   FileDescriptor file(
       open(path.c_str(), flags | O_CLOEXEC | O_NONBLOCK | O_NOCTTY, kReadableForOthers));
   if (!file.is_open() || fstat(file.get(), &status) != 0) return CannotOpen(path);
-  if (!S_ISREG(status.st_mode)) return refuse();  // It is another one by now.
+  if (!S_ISREG(status.st_mode)) return refuse();  // It was replaced meanwhile.
   return file;
 }
 
@@ -126,7 +126,7 @@ void LineFile::Run() {
   }
 }
 
-// Whole, or not at all: what follows the file reads line by line.
+// Writes all of the line or nothing: programs that follow the file read line by line.
 bool LineFile::Write(const std::string& line) {
   if (!MakeRoom(static_cast<int64_t>(line.size()))) return false;
   std::string_view left = line;
@@ -134,7 +134,7 @@ bool LineFile::Write(const std::string& line) {
     const ssize_t written = write(file_.get(), left.data(), left.size());
     if (written < 0 && errno == EINTR) continue;
     if (written <= 0) {
-      // A disk is full, for example. Where not even this works, the next line ends this one.
+      // For example, the disk is full. If this fails too, the next line ends the partial one.
       [[maybe_unused]] const int cut = ftruncate(file_.get(), bytes_);
       return false;
     }
@@ -144,7 +144,7 @@ bool LineFile::Write(const std::string& line) {
   return true;
 }
 
-// Begins a new file where this one has no room.
+// Starts a new file if this one has no room.
 bool LineFile::MakeRoom(int64_t bytes) {
   if (file_.is_open() && (bytes_ == 0 || bytes_ + bytes <= options_.max_bytes)) return true;
   if (file_.is_open() && std::rename(path_.c_str(), absl::StrCat(path_, ".1").c_str()) != 0) {
@@ -165,7 +165,7 @@ bool IsLoopback(const in_addr& address) {
 }
 
 bool IsLoopback(const in6_addr& address) {
-  constexpr size_t kMapped = 12;  // Where an address of IPv4 lies in one of IPv6.
+  constexpr size_t kMapped = 12;  // Offset of an IPv4 address within an IPv6 address.
   if (!IN6_IS_ADDR_V4MAPPED(&address)) return IN6_IS_ADDR_LOOPBACK(&address);
   in_addr v4 = {};
   std::memcpy(&v4, address.s6_addr + kMapped, sizeof(v4));
@@ -190,7 +190,7 @@ int PortOf(int socket) {
   sockaddr_storage storage = {};
   socklen_t bytes = sizeof(storage);
   getsockname(socket, reinterpret_cast<sockaddr*>(&storage), &bytes);
-  // The port lies at the same place in addresses of IPv4 and of IPv6.
+  // The port has the same offset in IPv4 and IPv6 addresses.
   sockaddr_in v4 = {};
   std::memcpy(&v4, &storage, sizeof(v4));
   return ntohs(v4.sin_port);
@@ -201,16 +201,16 @@ FileDescriptor ListenOn(const sockaddr* address, socklen_t bytes) {
   if (!made.is_open()) return {};
   const int on = 1;
   const int off = 0;
-  // A daemon that starts again need not wait for the end of old connections. SO_REUSEPORT stays
-  // off: with it a second daemon would share the port silently.
+  // A restarted daemon need not wait for the end of old connections. SO_REUSEPORT stays off: with
+  // it, a second daemon would share the port silently.
   if (address->sa_family != AF_UNIX) {
     setsockopt(made.get(), SOL_SOCKET, SO_REUSEADDR, &on, sizeof(on));
   }
   if (address->sa_family == AF_INET6) {
     setsockopt(made.get(), IPPROTO_IPV6, IPV6_V6ONLY, &off, sizeof(off));
   }
-  // The file of a unix socket has the socket's own mode, less the umask: from its first moment on
-  // it is its owner's alone.
+  // The file of a unix socket has the mode of the socket, less the umask: this makes it private to
+  // its owner from the start.
   if (address->sa_family == AF_UNIX) fchmod(made.get(), S_IRUSR | S_IWUSR);
   if (bind(made.get(), address, bytes) != 0 || listen(made.get(), SOMAXCONN) != 0) return {};
   return made;

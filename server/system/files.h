@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// File descriptors, files that a user names, files of lines that another program follows, and
-// sockets that listen.
+// File descriptors, files named by a user, files of lines that other programs follow, and listening
+// sockets.
 #pragma once
 
 #include <sys/socket.h>
@@ -24,7 +24,7 @@
 
 namespace gemmd {
 
-// A file descriptor that is closed with its owner.
+// A file descriptor that is closed on destruction.
 class FileDescriptor {
  public:
   FileDescriptor() = default;
@@ -38,7 +38,7 @@ class FileDescriptor {
     if (number_ >= 0) close(number_);
   }
 
-  // Whoever calls this closes it.
+  // The caller must close it.
   int Release() { return std::exchange(number_, -1); }
 
   int get() const { return number_; }
@@ -51,41 +51,38 @@ class FileDescriptor {
 // The number of the group that has this name on the machine, if there is one.
 std::optional<uint32_t> FindGroup(const std::string& name);
 
-// Opens a file that a user names with the flags of open(2); a new file can be read by others.
-// Symbolic links are followed. A pipe or a device that is named by mistake is refused at once:
-// opening or reading one may last for ever.
+// Opens a file named by a user with the flags of open(2); others can read a new file. Symbolic
+// links are followed. A pipe or a device is refused at once: opening or reading one may never end.
 // Errors: InvalidArgument: "cannot open FILE: No such file or directory", "got FILE, want a regular
 // file".
 absl::StatusOr<FileDescriptor> OpenRegularFile(const std::string& path, int flags);
 
-// The bytes of a file, but no more than one beyond `max_bytes`. Errors: as above, and where
-// reading fails.
+// The bytes of a file, but at most `max_bytes` + 1. Errors: as above, or if reading fails.
 absl::StatusOr<std::string> ReadRegularFile(const std::string& path, size_t max_bytes);
 
-// A file of lines that another program follows. Nobody who adds a line waits: a thread of the
-// file's own makes the lines and writes them, those for which there is no room are lost, and
-// counted. A file that is full is renamed to PATH.1, in place of the one before.
+// A file of lines that another program follows. Adding a line never waits: the file's own thread
+// makes and writes the lines; lines without room are lost, and counted. A full file is renamed to
+// PATH.1, replacing the previous one.
 class LineFile {
  public:
   struct Options {
-    int64_t max_bytes = int64_t{64} << 20;  // A longer line has a file to itself.
-    size_t max_kept = 4096;                 // Lines that may wait for the thread.
+    int64_t max_bytes = int64_t{64} << 20;  // A longer line gets its own file.
+    size_t max_kept = 4096;                 // Max lines waiting for the thread.
   };
   struct Counts {
     int64_t written = 0;
     int64_t lost = 0;
   };
 
-  // Appends to the file, and makes it where it is missing.
-  // Errors: InvalidArgument where it cannot be opened.
+  // Appends to the file, and creates it if missing. Errors: InvalidArgument if it cannot be opened.
   static absl::StatusOr<std::unique_ptr<LineFile>> Open(const std::string& path,
                                                         const Options& options);
 
-  // Writes what was added.
+  // Writes the lines that were added.
   ~LineFile();
 
-  // The line that `make` gives, without its end; it counts as so many. `make` runs on the file's
-  // thread, and owns what it needs. Threads: any.
+  // Adds the line that `make` returns, without its line end; it counts as `count` lines. `make`
+  // runs on the file's thread, and must own its data. Threads: any.
   void Add(absl::AnyInvocable<std::string() &&> make, int64_t count) ABSL_LOCKS_EXCLUDED(mutex_);
 
   // Threads: any.
@@ -107,7 +104,7 @@ class LineFile {
 
   const std::string path_;
   const Options options_;
-  FileDescriptor file_;  // This one and the next are the thread's.
+  FileDescriptor file_;  // This one and the next are used only by the thread.
   int64_t bytes_;
   std::atomic<int64_t> written_ = 0;
   std::atomic<int64_t> lost_ = 0;
@@ -117,15 +114,15 @@ class LineFile {
   std::thread thread_;
 };
 
-// Whether an IP address is reached from this machine alone: 127.0.0.0/8, also within IPv6, or ::1.
+// Whether an IP address is reachable only from this machine: 127.0.0.0/8, also within IPv6, or ::1.
 bool IsLoopback(const sockaddr* address);
 
 // The port that a TCP socket is bound to.
 int PortOf(int socket);
 
-// A socket that listens, and neither blocks nor lives on in children; closed, with errno, where
-// that failed. An address of IPv6 that stands for all takes IPv4 too. The file of a unix socket is
-// open to its owner alone (0600).
+// A listening socket, non-blocking and not inherited by children; on failure it is closed, with
+// errno set. The IPv6 wildcard address also accepts IPv4. Only its owner can use the file of a unix
+// socket (0600).
 FileDescriptor ListenOn(const sockaddr* address, socklen_t bytes);
 
 }  // namespace gemmd

@@ -30,7 +30,7 @@ namespace gemmd {
 
 namespace {
 
-// Takes digits off the front; false where there is none.
+// Removes digits from the front; false if there are none.
 bool TakeDigits(std::string_view& text) {
   const size_t end = std::min(text.find_first_not_of("0123456789"), text.size());
   text.remove_prefix(end);
@@ -43,7 +43,7 @@ bool TakeOne(std::string_view& text, std::string_view any_of) {
   return true;
 }
 
-// The length of a quoted value with both quotes; nothing where the second is missing.
+// The length of a quoted value with both quotes; nullopt if the second is missing.
 std::optional<size_t> QuotedLength(std::string_view text) {
   for (size_t i = 1; i < text.size(); ++i) {
     if (text[i] == '\\') {
@@ -55,7 +55,7 @@ std::optional<size_t> QuotedLength(std::string_view text) {
   return std::nullopt;
 }
 
-// Takes one pair and the space after it; false where there is none.
+// Removes one pair and the space after it; false if there is none.
 bool TakeField(std::string_view& pairs, std::vector<LogField>& fields) {
   const size_t equals = pairs.find('=');
   if (equals == pairs.npos || equals == 0) return false;
@@ -82,8 +82,8 @@ bool TakeField(std::string_view& pairs, std::vector<LogField>& fields) {
   return pairs.empty() || TakeOne(pairs, " ");
 }
 
-// The length of the character of UTF-8 at the front; 0 where what is there is none. Overlong forms
-// and surrogates are none (RFC 3629).
+// The length of the UTF-8 character at the front; 0 if it is invalid. Overlong forms and surrogates
+// are invalid (RFC 3629).
 size_t CharacterLength(std::string_view text) {
   const auto byte = [&text](size_t i) { return static_cast<unsigned char>(text[i]); };
   const auto follows = [&](size_t i, int least = 0x80, int most = 0xBF) {
@@ -194,14 +194,14 @@ bool IsRegular(int descriptor) {
 
 bool HasRoom(int descriptor) {
   pollfd file = {.fd = descriptor, .events = POLLOUT, .revents = 0};
-  return poll(&file, 1, 0) > 0;  // An error is for the write to find.
+  return poll(&file, 1, 0) > 0;  // The write reports any error.
 }
 
 }  // namespace
 
 absl::StatusOr<LogFile> LogFile::Open(const std::string& path) {
   constexpr mode_t kReadableForOthers = 0644;
-  std::error_code ignored;  // The open says what is wrong.
+  std::error_code ignored;  // The open reports the error.
   const std::filesystem::path folder = std::filesystem::path(path).parent_path();
   if (!folder.empty()) std::filesystem::create_directories(folder, ignored);
   FileDescriptor file(open(path.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC | O_NONBLOCK,
@@ -222,8 +222,8 @@ LogFile LogFile::Of(int descriptor) {
   if (S_ISREG(status.st_mode)) return {descriptor, {}, Kind::kStalls};
   if (S_ISSOCK(status.st_mode)) return {descriptor, {}, Kind::kSocket};
   if (S_ISFIFO(status.st_mode)) {
-    // Opened once more, because O_NONBLOCK would otherwise hold for all processes that share the
-    // pipe. Another user's pipe cannot be opened.
+    // Opened again, because O_NONBLOCK would otherwise apply to all processes that share the pipe.
+    // Another user's pipe cannot be opened.
     FileDescriptor again(open(absl::StrCat("/proc/self/fd/", descriptor).c_str(),
                               O_WRONLY | O_CLOEXEC | O_NONBLOCK));
     if (again.is_open()) {
@@ -242,7 +242,7 @@ std::optional<size_t> LogFile::TryWrite(std::string_view text) const {
   } else if (kind_ != Kind::kMayWait) {
     written = write(descriptor_, text.data(), text.size());
   } else if (HasRoom(descriptor_)) {
-    // Where poll sees room in a pipe, there is room for so much.
+    // If poll reports room in a pipe, there is room for PIPE_BUF bytes.
     written = write(descriptor_, text.data(), std::min<size_t>(text.size(), PIPE_BUF));
   }
   if (written >= 0) return static_cast<size_t>(written);
@@ -259,7 +259,7 @@ bool RepeatLimit::Admit(std::string_view event, std::string_view reason, int64_t
   Kind kind(event, reason);
   if (windows_.size() >= limits_.kinds && !windows_.contains(kind)) kind.second.clear();
   Window& window = windows_[kind];
-  // A window in which lines were left out goes on until TakeEnded has told of them.
+  // A window with suppressed lines continues until TakeEnded has returned it.
   if (window.end_ns <= now_ns && left_out(window) <= 0) {
     window = {.end_ns = now_ns + limits_.window_ns, .lines = 0};
   }
@@ -286,10 +286,10 @@ int64_t RepeatLimit::next_end_ns() const {
 
 namespace {
 
-// The thread looks around so often even where nobody can wake it, since no descriptor was left.
+// The thread checks this often even if nobody can wake it because no descriptor was left.
 constexpr int64_t kLongestRestNs = 1'000'000'000;
 
-// A disk that takes lines takes them sooner.
+// A working disk takes lines sooner.
 constexpr absl::Duration kLongestWait = absl::Milliseconds(5);
 
 std::string_view View(spdlog::string_view_t text) { return {text.data(), text.size()}; }
@@ -322,7 +322,7 @@ void LogSink::log(const spdlog::details::log_msg& message) {
   AwaitWritten();
 }
 
-// Writes the line, or keeps it, or loses it.
+// Writes, keeps or drops the line.
 void LogSink::Add(std::string line) {
   WriteKept();
   TellLost();
@@ -343,7 +343,7 @@ void LogSink::Keep(std::string line) {
 }
 
 void LogSink::WriteKept() {
-  // After the end there is no other thread.
+  // After Close there is no other thread.
   if (file_.may_stall() && !is_closed_) return;
   while (!kept_.empty() && TakeWritten(file_.TryWrite(kept_.front()))) {
   }
@@ -351,7 +351,7 @@ void LogSink::WriteKept() {
 
 void LogSink::WriteApart() {
   while (!kept_.empty()) {
-    // Others only add lines behind it.
+    // Other threads only add lines behind it.
     const std::string_view line = kept_.front();
     mutex_.Unlock();
     const std::optional<size_t> written = file_.TryWrite(line);
@@ -361,7 +361,7 @@ void LogSink::WriteApart() {
   }
 }
 
-// So much of the first line was written. False where it takes no more now.
+// `written` bytes of the first line were written. False if the file takes no more now.
 bool LogSink::TakeWritten(std::optional<size_t> written) {
   if (!written) {
     LoseKept();
@@ -385,8 +385,8 @@ void LogSink::AwaitWritten() {
   if (!mutex_.AwaitWithTimeout(is_gone, kLongestWait)) is_stalled_ = true;
 }
 
-// Puts a line before the next one where lines were lost and half of the room is free again: where
-// each line made room for one, half of all lines would tell of the others.
+// If lines were lost and half of the room is free again, inserts a line that reports them before
+// the next one. If it did not wait for half of the room, half of all lines would be such reports.
 void LogSink::TellLost() {
   if (lost_untold_ == 0 || kept_bytes_ > options_.max_kept_bytes / 2) return;
   const int64_t untold = std::exchange(lost_untold_, 0);
@@ -394,7 +394,7 @@ void LogSink::TellLost() {
   Keep(std::move(line));
   WriteKept();
   if (lost_untold_ == 0) return;
-  lost_untold_ += untold - 1;  // The line that tells of them is itself lost, and none of them.
+  lost_untold_ += untold - 1;  // The reporting line itself is lost, but is not one of them.
   --lost_;
 }
 
@@ -427,7 +427,7 @@ void LogSink::Run() {
     const bool is_ending = end_ns_ != kNoDeadlineNs;
     TellSuppressed(is_ending ? kNoDeadlineNs : now_ns);
     file_.may_stall() ? WriteApart() : WriteKept();
-    TellLost();  // No further line may come.
+    TellLost();  // There may be no further line.
     if (file_.may_stall()) WriteApart();
     if (is_ending && (kept_.empty() || now_ns >= end_ns_)) break;
     const int64_t until_ns = std::min(repeats_.next_end_ns(), end_ns_);
@@ -441,18 +441,18 @@ void LogSink::Run() {
 
 void LogSink::Wake() const {
   const uint64_t one = 1;
-  // It fails only where the count is full, and then the thread is awake.
+  // It fails only if the counter is full, and then the thread is awake.
   [[maybe_unused]] const ssize_t written = write(wake_.get(), &one, sizeof(one));
 }
 
-// Sleeps until the time, until somebody woke the thread, or until the file may take something.
+// Sleeps until the time, until the thread is woken, or until the file may take something.
 void LogSink::Rest(int64_t until_ns, bool is_room_awaited) const {
-  // poll leaves out a negative file descriptor.
+  // poll ignores a negative file descriptor.
   pollfd files[] = {
       {.fd = wake_.get(), .events = POLLIN, .revents = 0},
       {.fd = is_room_awaited ? file_.descriptor() : -1, .events = POLLOUT, .revents = 0}};
   const int64_t wait_ns = std::clamp(until_ns - clock_.NowNs(), int64_t{0}, kLongestRestNs);
-  // Rounded up, so that the thread does not turn around the last millisecond.
+  // Rounded up, so that the thread does not spin in the last millisecond.
   poll(files, std::size(files), static_cast<int>((wait_ns + 999'999) / 1'000'000));
   uint64_t count = 0;
   [[maybe_unused]] const ssize_t size = read(wake_.get(), &count, sizeof(count));
@@ -482,12 +482,12 @@ LogSink::Options JsonLines() {
   return options;
 }
 
-// Whether nothing was done for the caller. The status stands last.
+// Whether nothing was done for the caller. The status is the last field.
 bool IsRefusal(std::string_view pairs) {
   if (pairs.starts_with("event=call_refused ") || pairs.starts_with("event=product_refused ")) {
     return true;
   }
-  if (pairs.starts_with("event=product ")) return false;  // It was let in, and may have run.
+  if (pairs.starts_with("event=product ")) return false;  // It was admitted, and may have run.
   constexpr std::string_view kStatus = " status=";
   const size_t at = pairs.rfind(kStatus);
   if (at == pairs.npos) return false;
@@ -499,7 +499,7 @@ bool IsRefusal(std::string_view pairs) {
          std::end(kRefusals);
 }
 
-// The host of the peer, or the user of a unix socket; where the line does not tell, the identity.
+// The host of the peer, or the user of a unix socket; if the line has neither, the identity.
 std::string WhoOf(const std::vector<LogField>& fields) {
   const std::string_view peer = ValueOf(fields, "peer");
   if (peer.empty()) return std::string(ValueOf(fields, "identity"));

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // The daemon's log. Each event is one line of key=value pairs, `event=` first, and is written with
-// spdlog; a line's form, as text or as JSON, is known here alone. LogSink takes the lines and never
-// makes a caller wait for whoever reads them. The audit log is a second log, of what callers asked
-// for and got.
+// spdlog. Only this file knows the format of a line, text or JSON. LogSink takes the lines and
+// never makes a caller wait for the reader of the log. The audit log is a second log, of the calls
+// and their results.
 #pragma once
 
 #include <spdlog/logger.h>
@@ -44,49 +44,48 @@ struct LogField {
   bool is_number = false;
 };
 
-// Whether a text is a number as JSON writes them.
+// Whether a text is a JSON number.
 bool IsNumber(std::string_view text);
 
-// The fields of "event=x key=word key="some text"", in their order. A line of any other form, as a
-// library may log it, is one field: message.
+// The fields of "event=x key=word key="some text"", in their order. A line of another form, for
+// example from a library, is one field: message.
 std::vector<LogField> FieldsOf(std::string_view pairs);
 
-// The value of a field; empty where there is none.
+// The value of a field; empty if there is none.
 std::string_view ValueOf(const std::vector<LogField>& fields, std::string_view key);
 
-// The whole line with its end. In JSON, numbers are numbers, everything else is a string, and what
-// is no UTF-8 becomes U+FFFD.
+// The whole line with its line end. In JSON, numbers are numbers, everything else is a string, and
+// invalid UTF-8 becomes U+FFFD.
 std::string FormatLine(LogFormat format, absl::Time time, std::string_view level,
                        std::string_view pairs);
 
-// `value` as it stands in a log line: bare where it is a plain word, otherwise in double quotes
-// with quotes, backslashes and control characters escaped, so that a caller's text cannot forge a
-// line. A text that reads like a number is quoted too: bare numbers are numbers.
+// `value` as written in a log line: bare if it is a plain word, otherwise in double quotes with
+// quotes, backslashes and control characters escaped, so that a caller's text cannot forge a line.
+// A text that looks like a number is quoted too: unquoted numbers are numbers.
 std::string LogValue(std::string_view value);
 
-// Where log lines go: a file, or standard error, whoever reads it and however slowly.
+// The destination of log lines: a file, or standard error, with any reader, however slow.
 class LogFile {
  public:
-  // Appends to the file, and makes it and its folder where they are missing.
-  // Errors: InvalidArgument where it cannot be opened.
+  // Appends to the file, and creates it and its folder if missing. Errors: InvalidArgument if it
+  // cannot be opened.
   static absl::StatusOr<LogFile> Open(const std::string& path);
 
-  // Whatever standard error is. Borrows it.
+  // Standard error of any kind. Borrows it.
   static LogFile StandardError() { return Of(2); }
 
   // Borrows the descriptor.
   static LogFile Of(int descriptor);
 
-  // One that is written by this function, as TryWrite is, which may take any time.
+  // A file written by this function, with the contract of TryWrite; it may take any time.
   using Write = std::function<std::optional<size_t>(std::string_view text)>;
   static LogFile Stalling(Write write) { return {-1, {}, Kind::kStalls, std::move(write)}; }
 
-  // Whether a write may take any time: that of a disk does, and nothing tells beforehand.
+  // Whether a write may take any time, as on a disk, where this cannot be known beforehand.
   bool may_stall() const { return kind_ == Kind::kStalls; }
 
-  // Writes as much of the text as is taken at once, and returns how much that is: 0 where whoever
-  // reads stands still. Nothing where the file cannot be written: the reader has gone, no space is
-  // left on the disk.
+  // Writes as much of the text as possible without waiting, and returns its length: 0 if the reader
+  // is stalled. nullopt if the file cannot be written: the reader is gone, or the disk is full.
   std::optional<size_t> TryWrite(std::string_view text) const;
 
   int descriptor() const { return descriptor_; }
@@ -103,14 +102,14 @@ class LogFile {
   Write write_;  // Null: `descriptor_` is written.
 };
 
-// How often a line that repeats is logged: the first few in each second, then how many there were.
-// Lines are the same if event and reason are. Not safe for threads.
+// Limits repeated lines: the first few in each second are logged, then the number of the others.
+// Lines are the same if their event and reason are the same. Not safe for threads.
 class RepeatLimit {
  public:
   struct Limits {
     int64_t lines = 10;  // In each window.
     int64_t window_ns = 1'000'000'000;
-    // How many kinds of lines are told apart; beyond, all of one event count as one.
+    // Max kinds of lines that are distinguished; beyond that, all lines of one event are one kind.
     size_t kinds = 256;
   };
   struct Suppressed {
@@ -122,19 +121,19 @@ class RepeatLimit {
   RepeatLimit() = default;
   explicit RepeatLimit(const Limits& limits) : limits_(limits) {}
 
-  // Whether a line of that kind is to be written now.
+  // Whether to write a line of that kind now.
   bool Admit(std::string_view event, std::string_view reason, int64_t now_ns);
 
-  // What was left out in windows that have ended; each window once.
+  // The suppressed lines of windows that have ended; each window once.
   std::vector<Suppressed> TakeEnded(int64_t now_ns);
 
-  // When TakeEnded next has something; kNoDeadlineNs where nothing was left out.
+  // When TakeEnded next has something; kNoDeadlineNs if nothing was suppressed.
   int64_t next_end_ns() const;
 
  private:
   struct Window {
     int64_t end_ns = 0;
-    int64_t lines = 0;  // Those left out included.
+    int64_t lines = 0;  // Including suppressed lines.
   };
   using Kind = std::pair<std::string, std::string>;
 
@@ -145,19 +144,19 @@ class RepeatLimit {
 };
 
 struct LogCounts {
-  int64_t lost = 0;        // The reader was too slow, or had gone.
+  int64_t lost = 0;        // The reader was too slow or gone.
   int64_t suppressed = 0;  // They repeated too often.
-  int64_t audit_lost = 0;  // Lines of the audit log, for whatever reason.
+  int64_t audit_lost = 0;  // Lines of the audit log, for any reason.
 };
 
-// Nothing that logs ever waits for whoever reads the log: lines are
-// written at once where they are taken at once, otherwise they are kept, up to a bound, for a
-// thread of the log's own. Lines beyond the bound are lost, and counted. Warnings and errors that
-// repeat are limited; the log says how many were left out.
+// Logging never waits for the reader of the log: lines are written at once if possible, otherwise
+// they are kept, up to a limit, for the log's own thread. Lines beyond the limit are lost, and
+// counted. Repeated warnings and errors are limited; the log reports how many were suppressed.
 //
-// Nobody knows whether a disk takes a line at once, so that thread writes all lines of a file. A
-// line waits for it for a few milliseconds, so that it is there when what follows it is seen; once
-// a wait was too short, no line waits until the disk has taken one.
+// It is unknown whether a disk takes a line at once, so that thread writes all lines of a file.
+// Logging a line waits a few milliseconds for the thread, so that the line is in the file before
+// its consequences are visible; after a wait that was too short, no line waits until the disk has
+// taken one.
 class LogSink final : public spdlog::sinks::sink {
  public:
   struct Options {
@@ -170,9 +169,9 @@ class LogSink final : public spdlog::sinks::sink {
   LogSink(LogFile file, const Options& options, const Clock& clock);
   ~LogSink() override { Close(absl::ZeroDuration()); }
 
-  // Tells what was left out, and waits at most for `patience` until everything is written; what is
-  // left then is lost. Later lines are written only where they are taken at once, without limit;
-  // the clock may be gone then.
+  // Reports suppressed lines, and waits at most `patience` until everything is written; the rest is
+  // lost. Later lines are written only if possible at once, without a limit on repeats; the clock
+  // may be destroyed then.
   void Close(absl::Duration patience) ABSL_LOCKS_EXCLUDED(mutex_);
 
   // Threads: any.
@@ -181,7 +180,7 @@ class LogSink final : public spdlog::sinks::sink {
   // Threads: any.
   void log(const spdlog::details::log_msg& message) override ABSL_LOCKS_EXCLUDED(mutex_);
 
-  // Lines are never held back, and their form is that of FormatLine.
+  // Lines are never buffered, and their format is that of FormatLine.
   void flush() override {}
   void set_pattern(const std::string& /*pattern*/) override {}
   void set_formatter(std::unique_ptr<spdlog::formatter> /*formatter*/) override {}
@@ -191,7 +190,7 @@ class LogSink final : public spdlog::sinks::sink {
   void Add(std::string line) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void Keep(std::string line) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void WriteKept() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // For the thread: lets go of the lock while it writes.
+  // For the thread: releases the lock while it writes.
   void WriteApart() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   bool TakeWritten(std::optional<size_t> written) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void AwaitWritten() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
@@ -211,26 +210,26 @@ class LogSink final : public spdlog::sinks::sink {
 
   Mutex mutex_;
   RepeatLimit repeats_ ABSL_GUARDED_BY(mutex_);
-  std::deque<std::string> kept_ ABSL_GUARDED_BY(mutex_);  // The first without what was written.
+  std::deque<std::string> kept_ ABSL_GUARDED_BY(mutex_);  // The first without its written part.
   size_t kept_bytes_ ABSL_GUARDED_BY(mutex_) = 0;
   int64_t added_ ABSL_GUARDED_BY(mutex_) = 0;  // Lines that were kept, and those of them that are
   int64_t gone_ ABSL_GUARDED_BY(mutex_) = 0;   //   kept no more.
   bool is_stalled_ ABSL_GUARDED_BY(mutex_) = false;
   int64_t lost_untold_ ABSL_GUARDED_BY(mutex_) = 0;
   bool is_closed_ ABSL_GUARDED_BY(mutex_) = false;
-  int64_t end_ns_ ABSL_GUARDED_BY(mutex_) = kNoDeadlineNs;  // When the thread ends at the latest.
+  int64_t end_ns_ ABSL_GUARDED_BY(mutex_) = kNoDeadlineNs;  // Latest end of the thread.
 
   std::thread thread_;
 };
 
-// The audit log: JSON, a line for each product, for each call of another kind that has ended, and
-// for each that was refused. It has no operands and no tokens.
+// The audit log: a line of JSON for each product, for each other call that has ended, and for each
+// refused call. It contains no operands and no tokens.
 //
-// The sink bounds how many lines a second are written of what was done, and as many of what was
-// refused, so that refusals never take the place of what was done; the next second's first line
-// says how many were not. Of the refusals of one peer, or of one identity where the peer is not
-// known, the first of each second are written, and a later line has the sum of the others. What was
-// lost for any reason, as on a full disk, the daemon's own log says, once a second at most.
+// The sink limits the lines per second for work done, and separately, with the same limit, for
+// refusals, so that refusals never displace work done; the first line of the next second reports
+// how many were omitted. For the refusals of one peer, or of one identity if the peer is not known,
+// the first of each second are written, and a later line has the sum of the others. The daemon's
+// own log reports lines lost for any reason, such as a full disk, at most once a second.
 class AuditSink final : public spdlog::sinks::sink {
  public:
   // Borrows the clock.
@@ -238,7 +237,7 @@ class AuditSink final : public spdlog::sinks::sink {
 
   void Close(absl::Duration patience) ABSL_LOCKS_EXCLUDED(mutex_);
 
-  // Lines that were not written, for whatever reason. Threads: any.
+  // Lines that were not written, for any reason. Threads: any.
   int64_t lost() const { return left_out_ + sink_.counts().lost; }
 
   void log(const spdlog::details::log_msg& message) override ABSL_LOCKS_EXCLUDED(mutex_);
@@ -260,13 +259,13 @@ class AuditSink final : public spdlog::sinks::sink {
   int64_t refused_ ABSL_GUARDED_BY(mutex_) = 0;  // Likewise.
   RepeatLimit refusals_ ABSL_GUARDED_BY(mutex_);
   int64_t untold_ ABSL_GUARDED_BY(mutex_) = 0;
-  int64_t warned_of_ ABSL_GUARDED_BY(mutex_) = 0;  // How much of lost().
+  int64_t warned_of_ ABSL_GUARDED_BY(mutex_) = 0;  // The part of lost() that was reported.
 };
 
-// Makes the sink the audit log of the process, until the sink is given back with null.
+// Makes the sink the audit log of the process, until a call with null.
 void SetAuditLog(std::shared_ptr<AuditSink> sink);
 
-// Null where there is no audit log. Threads: any.
+// Null if there is no audit log. Threads: any.
 std::shared_ptr<spdlog::logger> AuditLog();
 
 }  // namespace gemmd

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// A mutex that clang's -Wthread-safety knows and on which conditions can be awaited, like
-// absl::Mutex. It stands on std::mutex, because ThreadSanitizer cannot see into the Abseil of a
-// distribution and would report every field that an absl::Mutex guards.
+// A mutex that supports clang's -Wthread-safety and waiting for conditions, like absl::Mutex. It is
+// based on std::mutex, because ThreadSanitizer cannot see into the Abseil of a distribution and
+// would report every field that an absl::Mutex guards.
 #pragma once
 
 #include <algorithm>
@@ -14,8 +14,7 @@
 
 namespace gemmd {
 
-// For a thread that looks for something again and again: leaves the processor to its sibling for
-// some nanoseconds.
+// For a thread that polls: yields the core to its hyperthread sibling for a few nanoseconds.
 inline void PauseProcessor() {
 #if defined(__x86_64__)
   __builtin_ia32_pause();
@@ -28,8 +27,8 @@ class ABSL_LOCKABLE Mutex {
   Mutex(const Mutex&) = delete;
   Mutex& operator=(const Mutex&) = delete;
 
-  // Most holders are done within a microsecond, and to sleep takes many: it tries for a while
-  // first, with longer and longer pauses, because each try disturbs the holder.
+  // Most holders are done within a microsecond, and sleeping takes many: so it first tries for a
+  // while, with increasing pauses, because each try disturbs the holder.
   void Lock() ABSL_EXCLUSIVE_LOCK_FUNCTION() ABSL_NO_THREAD_SAFETY_ANALYSIS {
     for (int pauses = 1, tries = 0; tries < kTries; ++tries) {
       if (mutex_.try_lock()) return;
@@ -39,7 +38,7 @@ class ABSL_LOCKABLE Mutex {
     mutex_.lock();
   }
 
-  // Every waiter looks at its condition again. Waiters are notified while the mutex is locked,
+  // Every waiter checks its condition again. Waiters are notified while the mutex is locked,
   // because a waiter may destroy the mutex as soon as it has locked it.
   void Unlock() ABSL_UNLOCK_FUNCTION() {
     changed_.notify_all();
@@ -47,7 +46,7 @@ class ABSL_LOCKABLE Mutex {
   }
 
   // Unlocks while it waits until `condition()`, which is called with the mutex locked, is true.
-  // Other waiters look at theirs first, as after Unlock.
+  // Other waiters check theirs first, as after Unlock.
   template <typename Condition>
   void Await(Condition condition) ABSL_EXCLUSIVE_LOCKS_REQUIRED(this) {
     changed_.notify_all();
@@ -70,7 +69,7 @@ class ABSL_LOCKABLE Mutex {
   }
 
  private:
-  // Some microseconds of them.
+  // A few microseconds in total.
   static constexpr int kTries = 12;
   static constexpr int kLongestPause = 16;
   std::mutex mutex_;

@@ -29,7 +29,7 @@ namespace {
 struct Usage {
   int64_t mapped_bytes = 0;
   int64_t resident_bytes = 0;
-  int64_t shared_bytes = 0;  // Those of the resident ones that are of files or shared.
+  int64_t shared_bytes = 0;  // The resident bytes that belong to files or are shared.
 };
 
 std::optional<Usage> ReadUsage(const std::string& process = "self") {
@@ -42,7 +42,7 @@ std::optional<Usage> ReadUsage(const std::string& process = "self") {
   return Usage{mapped_pages * page_bytes, resident_pages * page_bytes, shared_pages * page_bytes};
 }
 
-// The resident pages of memory that is shared and of no file of a disk.
+// The resident pages of shared memory that is not a file on disk.
 int64_t ResidentSharedMemory() {
   std::ifstream file("/proc/self/status");
   std::string key;
@@ -91,9 +91,9 @@ std::optional<int64_t> UsedBytes(int64_t limit_bytes, int64_t shared_bytes) {
 
 void KeepLittleFreeMemory(int cores) {
   constexpr int kMmapBytes = 1 << 20;
-  // Whatever lies free at the end of an arena stays up to this size, malloc_trim or not. All arenas
-  // together may so keep 48 MiB: with 16 of 32 MiB, 78 MiB were seen. With 8 MiB in each, every
-  // page that gRPC receives into was given back and cleared anew for the next message.
+  // Free memory at the end of an arena stays up to this size, even after malloc_trim, so all arenas
+  // together may keep 48 MiB: with 16 arenas of 32 MiB, 78 MiB were measured. With 8 MiB each,
+  // every page into which gRPC receives was returned, and cleared again for the next message.
   constexpr int kKeptBytes = 12 << 20;
   constexpr int kMaxArenas = 4;
   mallopt(M_ARENA_MAX, std::clamp(cores, 2, kMaxArenas));
@@ -121,7 +121,7 @@ void UseSmallerStacks() {
 
 bool HasSpareAddresses() {
   rlimit limit = {};
-  // The usual case: a mapping would hold up all threads that wait for pages.
+  // The usual case. A mapping would delay all threads that wait for pages.
   if (getrlimit(RLIMIT_AS, &limit) == 0 && limit.rlim_cur == RLIM_INFINITY) return true;
   void* const probe =
       mmap(nullptr, kSpareAddresses, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
@@ -147,7 +147,7 @@ namespace {
 
 constexpr int64_t kNoMemoryLimit = std::numeric_limits<int64_t>::max();
 
-// Version 2 writes "max" where there is no limit, version 1 the largest number of whole pages.
+// Without a limit, version 2 writes "max", and version 1 the largest number of whole pages.
 int64_t MemoryLimitInFile(const std::string& path) {
   constexpr int64_t kMinOfNoLimit = int64_t{1} << 62;
   std::ifstream file(path);
@@ -158,9 +158,8 @@ int64_t MemoryLimitInFile(const std::string& path) {
   return is_limit ? limit : kNoMemoryLimit;
 }
 
-// The least limit of a group and of those that contain it, up to the folder of all groups. In a
-// container the path may be the host's and missing; then the folder of all groups is the
-// container's.
+// The lowest limit of a group and its parents, up to the folder of all groups. In a container the
+// path may be that of the host and missing; then the folder of all groups is that of the container.
 int64_t MinMemoryLimit(const std::string& all_groups, std::string group, const char* file) {
   int64_t least = kNoMemoryLimit;
   while (true) {
@@ -171,7 +170,7 @@ int64_t MinMemoryLimit(const std::string& all_groups, std::string group, const c
   }
 }
 
-// A process outside its control group namespace has a path like "/../..", which leads out of the
+// A process outside its control group namespace has a path like "/../..", which leads outside the
 // folder of all groups.
 bool IsWithinAllGroups(std::string_view group) {
   const auto up = [](const std::filesystem::path& part) { return part == ".."; };
@@ -185,7 +184,7 @@ struct MemoryGroups {
 };
 
 // From lines "NUMBER:CONTROLLERS:PATH"; those of version 2 have the number 0 and no controllers.
-// A group that no line names is the folder of all groups, "".
+// A group that is not in any line is the folder of all groups, "".
 MemoryGroups MemoryGroupsOfProcess(const std::string& path) {
   MemoryGroups groups;
   std::ifstream file(path);
@@ -219,7 +218,7 @@ std::optional<int64_t> ControlGroupMemoryLimit(const std::string& root) {
 
 int UsableProcessors() {
   cpu_set_t usable;
-  // Fails where the machine has more than the set has room for.
+  // Fails if the machine has more processors than the set has room for.
   if (sched_getaffinity(0, sizeof(usable), &usable) == 0) return CPU_COUNT(&usable);
   return std::max(1, static_cast<int>(std::thread::hardware_concurrency()));
 }

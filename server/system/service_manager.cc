@@ -83,7 +83,7 @@ std::string TextOf(const std::string& path) {
   return {std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
 }
 
-// What stands at the path and is not gemmd's; empty: nothing is there, or what gemmd wrote.
+// The kind of file at the path that gemmd did not write; empty if there is none or gemmd wrote it.
 std::string_view WhatIsAt(const std::string& path) {
   struct stat facts = {};
   if (lstat(path.c_str(), &facts) != 0) return "";

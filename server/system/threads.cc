@@ -40,7 +40,7 @@ void ThreadPool::Run(Work work) {
       if (is_enough || is_stopping_ || static_cast<int>(threads_.size()) == max_threads_) return;
       try {
         StartThread();
-      } catch (const std::system_error&) {  // Those that run do it, later.
+      } catch (const std::system_error&) {  // The running threads do it later.
       } catch (const std::bad_alloc&) {
       }
       return;
@@ -82,7 +82,7 @@ void ThreadPool::Serve() {
     if (work) {
       std::move(work)();
       work = nullptr;
-      --busy_;  // Without the lock, whose end would wake every idle thread.
+      --busy_;  // Without the lock, because unlocking would wake every idle thread.
     }
     if (now_and_then_ == nullptr) continue;
     const auto now = std::chrono::steady_clock::now();

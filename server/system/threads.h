@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Threads that do what they are given, whenever they are asked or again and again; work that a
-// thread puts off; and the check that the daemon lives.
+// Threads that run work on request or periodically; work that a thread defers; and the check that
+// the daemon is alive.
 #pragma once
 
 #include <algorithm>
@@ -25,17 +25,18 @@
 
 namespace gemmd {
 
-// Threads that do what they are given, in its order.
+// Threads that run work in order of submission.
 class ThreadPool {
  public:
   using Work = absl::AnyInvocable<void() &&>;
-  // All threads start at once; or one, and others with the work and where the system has them.
+  // All threads start at once; or one thread, and others when there is work and if the system
+  // allows it.
   enum class Start : uint8_t { kAtOnce, kWithWork };
 
-  // `name` is that of the threads, of at most 15 characters. Borrowed.
+  // `name` is the name of the threads, of at most 15 characters. Borrowed.
   ThreadPool(const char* name, int threads, Start start = Start::kAtOnce);
-  // One thread, which calls `now_and_then` between its work, after each `pause` without any at the
-  // latest.
+  // One thread, which calls `now_and_then` between pieces of work, at most `pause` apart while
+  // idle.
   ThreadPool(const char* name, absl::Duration pause, std::function<void()> now_and_then);
   ~ThreadPool() { Stop(); }
   ThreadPool(const ThreadPool&) = delete;
@@ -44,10 +45,11 @@ class ThreadPool {
   // Most threads.
   int size() const { return max_threads_; }
 
-  // Calls `work` once, from one of the threads; once they have ended, at once. Threads: any.
+  // Calls `work` once, from one of the threads; after they have ended, in the calling thread.
+  // Threads: any.
   void Run(Work work) ABSL_LOCKS_EXCLUDED(mutex_);
 
-  // Does what is left and ends the threads. Threads: one at a time, none of the pool's own.
+  // Does the remaining work and ends the threads. Threads: one at a time, none of the pool's own.
   void Stop() ABSL_LOCKS_EXCLUDED(mutex_);
 
  private:
@@ -62,20 +64,20 @@ class ThreadPool {
   std::deque<Work> waiting_ ABSL_GUARDED_BY(mutex_);
   std::atomic<size_t> busy_ = 0;  // Threads with work.
   bool is_stopping_ ABSL_GUARDED_BY(mutex_) = false;
-  bool is_over_ ABSL_GUARDED_BY(mutex_) = false;  // A thread has found the last work done.
+  bool is_over_ ABSL_GUARDED_BY(mutex_) = false;  // A thread has seen the end of all work.
   std::vector<std::thread> threads_ ABSL_GUARDED_BY(mutex_);
 };
 
-// Work that many events on one thread cause, and that is done once for all of them, at the end of a
-// Deferral: several products of a stream that end together are one message to send.
+// Work that is caused by many events on one thread and done once for all of them, at the end of a
+// Deferral: for example, several products of a stream that end together are sent as one message.
 class Deferred {
  public:
   virtual ~Deferred() = default;
   virtual void RunDeferred() = 0;
 };
 
-// Until its end, what this thread puts off waits. One within another changes nothing. Whatever
-// lasts long, or waits for others, has no place in it.
+// Until its end, work that this thread defers waits. A nested one has no effect. Keep it short: no
+// long or blocking operations within it.
 class Deferral {
  public:
   Deferral();
@@ -83,8 +85,8 @@ class Deferral {
   Deferral(const Deferral&) = delete;
   Deferral& operator=(const Deferral&) = delete;
 
-  // Has the thread's deferral run it, once, however often it is put off. False where there is no
-  // deferral, or it has as many others as it may: the caller then does the work itself.
+  // Makes the thread's deferral run it, once, however often it is deferred. False if there is no
+  // deferral, or it is full: the caller then does the work itself.
   static bool PutOff(std::shared_ptr<Deferred> work);
 
  private:
@@ -93,9 +95,9 @@ class Deferral {
   bool is_outermost_ = false;
 };
 
-// Calls a function once for each request, on a thread of its own, so that requests do not wait.
-// Requests that come during a call are answered by one more. The destructor waits for a call that
-// is under way, and makes none for requests that are left.
+// Calls a function on its own thread when requested, so that requests do not wait. Requests during
+// a call lead to one more call. The destructor waits for a running call, and ignores pending
+// requests.
 class OnRequest {
  public:
   explicit OnRequest(std::function<void()> call) : call_(std::move(call)) {}
@@ -117,31 +119,31 @@ class OnRequest {
   ThreadPool thread_{"gemmd-request", 1};  // The last member: it uses the others.
 };
 
-// Asks again and again whether the daemon does its work, and knows when it last did.
+// Checks periodically whether the daemon is alive, and remembers when it last was.
 class LifeCheck {
  public:
   struct Options {
     absl::Duration interval = absl::Seconds(5);
     absl::Duration longest_silence = absl::Seconds(30);
-    // For the check: a thread that is in one turn for longer stands still.
+    // For the check: a thread that takes longer for one turn counts as stalled.
     absl::Duration longest_turn = absl::Seconds(30);
     // Called after each check that passed, from the thread of the checks.
     std::function<void()> on_alive = [] {};
 
-    // For who ends the process where on_alive is not called for so long: checks come three times in
-    // that time, so that one late check does no harm, and a thread that stands still ends the
-    // process within one and a half of it.
+    // For a watchdog that ends the process if on_alive is not called for that long: there are three
+    // checks in that time, so that one late check does no harm, and a stalled thread ends the
+    // process within one and a half times that time.
     void TieTo(absl::Duration watchdog) {
       interval = std::min(interval, watchdog / 3);
       longest_turn = std::min(longest_turn, watchdog / 2);
     }
   };
 
-  // Calls `check` in a thread of its own, at once and then after each interval, until the end of
-  // the check that runs as this is destroyed. Borrows the clock.
+  // Calls `check` in its own thread, at once and then after each interval, until destroyed; the
+  // destructor waits for a running check. Borrows the clock.
   LifeCheck(Options options, std::function<absl::Status()> check, const Clock& clock);
 
-  // Errors: Unavailable where no check has passed for too long, with what the last one said.
+  // Errors: Unavailable if no check has passed for too long, with the message of the last one.
   // Threads: any.
   absl::Status status() const ABSL_LOCKS_EXCLUDED(mutex_);
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The only file of the daemon that a new commit compiles anew.
+// The only file of the daemon that is recompiled for a new commit.
 #include "server/system/version.h"
 
 namespace gemmd {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Sizes in 128 bits, against which tests hold those that are reckoned in 64.
+// Sizes in 128 bits, with which tests check sizes computed in 64 bits.
 #pragma once
 
 #include <algorithm>
@@ -9,11 +9,12 @@
 
 namespace gemmd {
 
-// A number that is not negative. Sums and products stop at 2^63, which stands for all that no
-// int64_t holds; so no product of two leaves 128 bits.
+// A non-negative number. Sums and products saturate at 2^63, which means "does not fit an int64_t";
+// so a product of two never overflows 128 bits.
 class BigSize {
  public:
-  BigSize(int64_t value) : value_(value) {}  // NOLINT(google-explicit-constructor): numbers mix in.
+  BigSize(int64_t value)
+      : value_(value) {}  // NOLINT(google-explicit-constructor): allows mixing with numbers.
 
   bool fits() const { return value_ < kTooMuch; }
   // Precondition: it fits.

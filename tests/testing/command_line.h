@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The command lines of the programs that check and record.
+// The command lines of the checking and recording programs.
 #pragma once
 
 #include <CLI/CLI.hpp>
@@ -8,7 +8,7 @@
 
 namespace gemmd {
 
-// Reads the arguments. Gives an exit code where the program ends at that: 0 after --help, 2 after a
+// Reads the arguments. Returns an exit code if the program must end: 0 after --help, 2 after a
 // message about wrong arguments.
 inline std::optional<int> ReadArguments(CLI::App& app, int argc, const char* const* argv) {
   try {

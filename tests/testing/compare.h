@@ -37,7 +37,8 @@ struct MatrixView {
   }
 };
 
-// Collects what differs between two batches of one shape and says where it begins.
+// Counts the differences between two batches of one shape and reports their number and the first
+// one.
 class Differences {
  public:
   explicit Differences(const MatrixView& view) : view_(view) {}
@@ -93,8 +94,8 @@ inline ::testing::AssertionResult BitEqual(const MatrixView& got, const MatrixVi
   return differences.Result();
 }
 
-// Whether `got` is as `want` in kind (NaN, infinity of one sign) and, where finite, within the
-// bound. NaN as a bound or as an error fails.
+// Whether `got` matches `want` in kind (NaN, infinity of the same sign) and, if finite, is within
+// the bound. NaN as a bound or as an error fails.
 inline bool IsWithin(double got, double want, double bound) {
   if (std::isnan(want)) return std::isnan(got);
   if (std::isinf(want)) return got == want;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// A clock that stands still until the test moves it. Threads: any.
+// A clock that moves only when the test moves it. Threads: any.
 #pragma once
 
 #include <atomic>

@@ -10,13 +10,13 @@
 
 namespace gemmd {
 
-// Leaves so much to be mapped, until the end.
+// Limits the address space that can still be mapped, until destroyed.
 class LoweredAddressSpace {
  public:
   explicit LoweredAddressSpace(int64_t left_bytes) {
     EXPECT_EQ(getrlimit(RLIMIT_AS, &before_), 0);
     rlimit low = before_;
-    low.rlim_cur = rlim_t{1} << 50;  // So that it is told what is left.
+    low.rlim_cur = rlim_t{1} << 50;  // So that the remaining space is reported.
     EXPECT_EQ(setrlimit(RLIMIT_AS, &low), 0);
     low.rlim_cur -= static_cast<rlim_t>(AddressSpaceLeft().value_or(0) - left_bytes);
     EXPECT_EQ(setrlimit(RLIMIT_AS, &low), 0);

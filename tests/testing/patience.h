@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Waits of tests for what other threads and processes do. Every wait has an end, so that what hangs
-// is a failure with a message.
+// Waits of tests for other threads and processes. Every wait has a limit, so that a hang is a
+// failure with a message.
 #pragma once
 
 #include <sched.h>
@@ -18,11 +18,11 @@
 
 namespace gemmd {
 
-// Time for everything that must happen in the end: slow machines are no failure.
+// The limit for anything that must happen eventually: slow machines are not a failure.
 inline constexpr absl::Duration kPatience = absl::Seconds(60);
 
-// Whether the condition came to hold before the limit. What takes long is asked for once a
-// millisecond, so that it has the processors.
+// Whether the condition became true before the limit. After a while it is checked only once a
+// millisecond, to leave the processors to the work.
 template <typename Condition>
 bool Eventually(Condition condition, absl::Duration limit = kPatience) {
   using SteadyTime = std::chrono::steady_clock;
@@ -40,9 +40,9 @@ bool Eventually(Condition condition, absl::Duration limit = kPatience) {
   return true;
 }
 
-// The value of a future. Where it does not come in time, the process ends: what the other side has
-// borrowed must not go away. The limit is longer than kPatience, after which servers and watchdogs
-// of the tests give up by themselves and say why.
+// The value of a future. If it does not arrive in time, the process ends, because the other side
+// may still use borrowed data. The limit is longer than kPatience, after which servers and
+// watchdogs of the tests fail by themselves with a reason.
 template <typename T>
 T Awaited(std::future<T> future, std::string_view what) {
   constexpr absl::Duration kLimit = absl::Seconds(90);

@@ -20,14 +20,14 @@ struct Product {
   std::vector<std::byte> bias;
   std::vector<float> a_scale;
   std::vector<float> b_scale;
-  std::vector<std::byte> a_factors = {};  // Those of blocks.
+  std::vector<std::byte> a_factors = {};  // The factors of blocks.
   std::vector<std::byte> b_factors = {};
 };
 
-// Bytes before D and after it, which nobody may write. D stays aligned to 256.
+// Bytes before and after D that must not be written. D stays aligned to 256.
 inline constexpr int64_t kGuardBytes = 256;
 
-// What an epilogue alone is given of it, to write D.
+// The arguments of the product for an epilogue alone, which writes D.
 inline GemmArgs EpilogueArgs(const Product& product, std::byte* d) {
   return {.problem = product.problem,
           .target = {},

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Random numbers for tests: the same in every run unless the environment variable GEMMD_TEST_SEED
-// says otherwise. Each source prints its seed, and so stands above what fails after it.
-// GEMMD_TEST_TIMES=100 has tests that count their cases try a hundred times as many.
+// says otherwise. Each source prints its seed, so that the seed is above any failure. With
+// GEMMD_TEST_TIMES=100, tests that use Cases() try a hundred times as many cases.
 #pragma once
 
 #include <algorithm>
@@ -31,14 +31,14 @@ class RandomSource {
   int64_t Between(int64_t low, int64_t high) {
     return std::uniform_int_distribution<int64_t>(low, high)(engine_);
   }
-  // How many cases a test tries that usually tries so many.
+  // The number of cases to try, for a test that usually tries `usual`.
   static int64_t Cases(int64_t usual) {
     const char* text = std::getenv("GEMMD_TEST_TIMES");  // NOLINT(concurrency-mt-unsafe)
     return text == nullptr ? usual : usual * std::max<int64_t>(1, std::strtoll(text, nullptr, 10));
   }
   bool Flip() { return (Bits() & 1) != 0; }
   double Normal() { return std::normal_distribution<double>()(engine_); }
-  // A finite double of any sign and magnitude within the exponents.
+  // A finite double of any sign, with a magnitude between the exponents.
   double AnyMagnitude(int low_exponent, int high_exponent) {
     const double fraction = 1 + std::uniform_real_distribution<double>()(engine_);
     const double magnitude =

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Whether this is a build with AddressSanitizer or ThreadSanitizer, which takes ten times as long:
-// there, tests of great volume leave out what repeats the same accesses with other numbers. The
-// release build runs all of it.
+// Whether this is a build with AddressSanitizer or ThreadSanitizer, which are ten times slower: in
+// such a build, large tests omit cases that repeat the same accesses with other numbers. The
+// release build runs all cases.
 #pragma once
 
 namespace gemmd {

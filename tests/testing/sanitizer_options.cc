@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Options of the sanitizers, read by their run-time libraries where a test is built with one: an
-// allocation that is too large returns null, as it does without them.
+// Options of the sanitizers, read by their run-time libraries in tests built with one: an
+// allocation that is too large returns null, as without sanitizers.
 extern "C" {
 const char* __asan_default_options();  // NOLINT: the names are the sanitizers'.
 const char* __tsan_default_options();  // NOLINT

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// A folder of one test's own, gone with it: tests run side by side, in several builds at once.
+// A private folder of one test, removed with it: tests run in parallel, in several builds at once.
 #pragma once
 
 #include <gtest/gtest.h>

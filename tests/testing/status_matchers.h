@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Matchers for absl::Status and absl::StatusOr, with the names and meaning of Abseil's own, which
-// its 2022 release does not have.
+// Matchers for absl::Status and absl::StatusOr, with the names and meaning of those in Abseil,
+// which are missing in its 2022 release.
 #pragma once
 
 #include <gmock/gmock.h>

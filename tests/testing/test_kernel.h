@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// A kernel row for tests of what surrounds kernels: it takes everything and fills D with ones bits.
+// A kernel row for tests of the code around kernels: it supports everything and fills D with one
+// bits.
 #pragma once
 
 #include <cstring>

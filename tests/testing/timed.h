@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Checks of what only a clock or the resident size of a process can show. They stand in suites
-// whose names end in `Timed`, which only `tests/run.sh timed` runs, one test at a time.
+// Checks of times and of the resident size of a process. They are in suites whose names end in
+// `Timed`, which only `tests/run.sh timed` runs, one test at a time.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -33,7 +33,7 @@ inline void AddTimedRow(const std::string& what, const std::string& bound, const
       << "\n";
 }
 
-// Demands that what was seen is at most the bound. NaN is not.
+// Checks that the measured value is at most the bound. NaN fails.
 inline void HoldsTimed(const std::string& what, double max, double seen, const std::string& unit) {
   const bool held = seen <= max;
   AddTimedRow(what, absl::StrFormat("<= %g %s", max, unit), absl::StrFormat("%.4g %s", seen, unit),
@@ -41,7 +41,7 @@ inline void HoldsTimed(const std::string& what, double max, double seen, const s
   EXPECT_TRUE(held) << what << ": got " << seen << " " << unit << ", want at most " << max;
 }
 
-// Demands that what was seen is at least the bound. NaN is not.
+// Checks that the measured value is at least the bound. NaN fails.
 inline void HoldsTimedAtLeast(const std::string& what, double min, double seen,
                               const std::string& unit) {
   const bool held = seen >= min;
