@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Deadlines of gRPC's, for server and client, that no jump of the wall clock moves. gRPC compares a
-// deadline of that clock with its own reading of it, and absl::Now() follows a jump up to two
-// seconds late: made of both, a deadline would be off by as much as the clock jumped.
+// gRPC deadlines, for server and client, that jumps of the wall clock do not move. gRPC compares a
+// deadline on that clock with its own reading of it, but absl::Now() follows a jump up to two
+// seconds late: a deadline from absl::Now() would be off by the jump.
 #pragma once
 
 #include <grpc/support/time.h>
@@ -11,7 +11,7 @@
 
 namespace gemmd {
 
-// So long from now, on the steady clock; within a year.
+// `timeout` from now, on the steady clock; at most a year.
 gpr_timespec DeadlineAfter(absl::Duration timeout);
 
 }  // namespace gemmd

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Fields that server and client read and write by hand, because protobuf would copy what they hold.
+// Fields that server and client read and write by hand, because protobuf would copy their contents.
 #pragma once
 
 #include <google/protobuf/io/coded_stream.h>
@@ -14,14 +14,14 @@ namespace gemmd {
 // The tag of a field of bytes, of a string or of a message.
 uint32_t DelimitedTag(int number);
 
-// The beginning of such a field that has so many bytes.
+// Appends the start of such a field with `bytes` bytes.
 void AppendFieldStart(int number, size_t bytes, std::string& to);
 
-// The next tag; 0 at the end, and for what protobuf's own parser takes for none: CodedInputStream
-// takes tags of 10 bytes, too, and leaves out what does not fit.
+// The next tag; 0 at the end, and for a tag that protobuf's own parser rejects: CodedInputStream
+// also accepts tags of 10 bytes, and truncates them.
 uint32_t NextTag(google::protobuf::io::CodedInputStream& input);
 
-// The bytes of a field of so many bytes with its beginning.
+// The length of a field with `bytes` bytes, including its start.
 size_t EncodedFieldBytes(int number, size_t bytes);
 
 }  // namespace gemmd
