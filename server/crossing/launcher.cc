@@ -28,8 +28,8 @@ absl::Status LocalLauncher::Launch(const LaunchTask& task) {
   RETURN_IF_ERROR(Reserve(task.workspace_bytes));
   GemmArgs args = task.args;
   args.workspace = absl::MakeSpan(workspace_.get(), static_cast<size_t>(workspace_bytes_));
-  const absl::Status status =
-      OrNoMemory("kernel: no memory for its scratch", [&] { return task.kernel.launch(args); });
+  const absl::Status status = OrNoMemory("kernel: no memory for its scratch buffers",
+                                         [&] { return task.kernel.launch(args); });
   if (workspace_bytes_ > kKeptWorkspaceBytes) Cool();
   if (poisons_freed_) Poison({workspace_.get(), static_cast<size_t>(workspace_bytes_)});
   return status;

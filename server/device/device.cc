@@ -112,7 +112,7 @@ absl::Status RunOne(Device& device, ElementType type, absl::Duration timeout) {
 
 std::string ReasonAfterLosses(ShapeClass shape, std::string_view device) {
   return Concat("kernel: got one that is refused for ", NameOf(shape), " products on ", device,
-                " because two of them ended its worker (`gemmctl restart-device ", device,
+                " because two such products ended its worker (`gemmctl restart-device ", device,
                 "` clears this), want another one");
 }
 
@@ -207,7 +207,8 @@ absl::StatusOr<std::unique_ptr<CanaryProduct>> MakeCanary(const Kernel& kernel) 
     return FactsOf(type).is_signed && BitsOf(type) >= 4 && type != ElementType::kS32;
   };
   if (!holds(kernel.a) || !holds(kernel.b)) {
-    return absl::UnimplementedError("canary: got a kernel of types without signs, want others");
+    return absl::UnimplementedError(
+        "canary: got a kernel for unsigned types, want a kernel for signed types");
   }
   ASSIGN_OR_RETURN(Problem problem, CanaryProblem(kernel.a, kernel.b));
   if (kernel.recipe.accumulation == ElementType::kF16) problem.accumulation = ElementType::kF16;

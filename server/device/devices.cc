@@ -176,12 +176,12 @@ constexpr DeviceFactory kFactories[] = {
      .known = [] { return std::string(kCpu); },
      .expand = ExpandCpu,
      .make = MakeCpu},
-    {.help = "sim:sm_90 and the like, which give the very bits of a chip's matrix instructions, or "
-             "sim, every chip that is known",
+    {.help = "sim:sm_90 and so on, which give exactly the bits of a chip's matrix instructions, or "
+             "sim, every known chip",
      .known = KnownSimulators,
      .expand = ExpandSimulators,
      .make = MakeSimulator},
-    {.help = "cuda:0 and the like, or cuda, every GPU",
+    {.help = "cuda:0 and so on, or cuda, every GPU",
      .known = [] { return std::string("cuda:0 and so on, or cuda"); },
      .expand = ExpandGpus,
      .make = BeginGpu,

@@ -78,7 +78,7 @@ class ProcessLauncher::Passed {
     std::byte* at = launcher_.TakeScratch(scratch_bytes_);
     if (at == nullptr) {
       return absl::ResourceExhaustedError(
-          Concat("job: no memory for ", scratch_bytes_, " bytes that a worker is to see"));
+          Concat("job: no memory for ", scratch_bytes_, " bytes shared with the worker"));
     }
     for (const Copy& copy : absl::MakeSpan(copies_).first(used_)) {
       const auto bytes = static_cast<size_t>(copy.range->bytes);
@@ -199,7 +199,7 @@ absl::StatusOr<std::vector<double>> ProcessLauncher::TakeNumbers() {
 // Ends the worker, and returns how it ended.
 std::string ProcessLauncher::End() {
   worker_.Kill();
-  return worker_.AwaitEnd(WorkerProcess::kTimeToDie).value_or("it does not die");
+  return worker_.AwaitEnd(WorkerProcess::kTimeToDie).value_or("it could not be killed");
 }
 
 // Ends an unusable worker, logs it, and returns why and how it ended.
@@ -578,7 +578,7 @@ JobOutcome HostDevice::Execute(const Pending& pending) {
   absl::StatusOr<Job> placed = forms.Take(shared_, info_.threads, &abort_);
   Gathering gathering(memory_, info_.threads, shared_);
   absl::StatusOr<GemmArgs> args =
-      OrNoMemory(absl::StrCat("job: no memory to put matrices together on device ", info_.name),
+      OrNoMemory(absl::StrCat("job: no memory to join matrices on device ", info_.name),
                  [&]() -> absl::StatusOr<GemmArgs> {
                    RETURN_IF_ERROR(placed.status());
                    return Prepare(*placed, gathering, outcome.d);
@@ -626,7 +626,7 @@ absl::StatusOr<GemmArgs> HostDevice::Prepare(const Job& job, Gathering& gatherin
 absl::StatusOr<std::byte*> HostDevice::PlaceOutput(const Job& job, HeldBytes& d) {
   const auto is_in_block = [](const DestinationPart& part) { return part.block != 0; };
   if (job.d.block != 0 || std::any_of(job.d.parts.begin(), job.d.parts.end(), is_in_block)) {
-    return absl::InternalError("job: a block is no memory of the host");
+    return absl::InternalError("job: got a block, want host memory");
   }
   if (job.d.memory != nullptr) return job.d.memory;
   // The kernel writes all of D except its gaps. Zeros from the system cost no writes.

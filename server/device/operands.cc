@@ -120,7 +120,7 @@ bool Gathering::IsSeen(const Source& source) const {
 absl::StatusOr<const std::byte*> Gathering::Take(const Source& source, size_t alignment,
                                                  AbortFlag abort) {
   if (source.block != 0 || !source.parts.empty())
-    return absl::InternalError("job: a block is no memory of the host");
+    return absl::InternalError("job: got a block, want host memory");
   if (source.bytes == 0) return nullptr;
   const std::byte* const first = source.pieces.front().data();
   const bool is_aligned = reinterpret_cast<uintptr_t>(first) % alignment == 0;
@@ -128,7 +128,7 @@ absl::StatusOr<const std::byte*> Gathering::Take(const Source& source, size_t al
   std::optional<HeldBytes> copy = memory_.Take(source.bytes);
   if (!copy.has_value()) {
     return absl::ResourceExhaustedError(
-        Concat("job: no memory to put ", source.bytes, " bytes of a matrix together"));
+        Concat("job: no memory to join ", source.bytes, " bytes of parts of a matrix"));
   }
   const auto is_aborted = [abort] { return IsSet(abort); };
   if (!CopyPieces(source, copy->bytes().data(), threads_, is_aborted)) return AbortedLaunch();

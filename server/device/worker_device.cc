@@ -620,7 +620,7 @@ absl::Status WorkerDevice::Fits(const Problem& problem, const JobPlaces& places,
   return absl::ResourceExhaustedError(
       Concat("device: ", info_.name, " has ", info_.memory_limit_bytes,
              " bytes for products and tensors (--gpu-memory-bytes), ", max_bytes,
-             " of them for this one: ", std::string(planned.message())));
+             " of them for this product: ", std::string(planned.message())));
 }
 
 absl::Status WorkerDevice::CheckSize(const Problem& problem) const {
@@ -634,7 +634,7 @@ absl::Status WorkerDevice::CheckStaged(int64_t bytes) const {
   const int64_t most = StagingArea::BytesForJobs(options_.staging_bytes);
   if (bytes <= most) return absl::OkStatus();
   return absl::ResourceExhaustedError(Concat(
-      "device: ", info_.name, " is given at most ", most,
+      "device: ", info_.name, " takes at most ", most,
       " bytes of operands and result at once (two thirds of --gpu-staging-bytes), got ", bytes));
 }
 
@@ -863,8 +863,8 @@ bool WorkerDevice::Restart(absl::Status reason) {
     RefuseWaiting();
     // A worker that hangs in the driver may never die, and holds the GPU until then.
     while (!end && !worker_.AwaitEnd(WorkerProcess::kTimeToDie)) {
-      SetReadiness(absl::UnavailableError(
-          Concat("device: ", info_.name, " is out of service: its worker does not die: ", why)));
+      SetReadiness(absl::UnavailableError(Concat(
+          "device: ", info_.name, " is out of service: its worker could not be killed: ", why)));
       if (!Pause(worker_.policy().rest_ns())) return false;
     }
     // The socket closes if the worker exits on its own, or is killed by an external SIGKILL.

@@ -260,7 +260,7 @@ class CompressErrand final : public Errand {
   absl::Status PlaceResult(std::vector<CopiedBytes>&) override {
     std::memcpy(&bad_, written().data(), sizeof(bad_));
     // The cleared value was not overwritten.
-    if (bad_ == 0) return absl::InternalError("compress: the worker did not tell how it ended");
+    if (bad_ == 0) return absl::InternalError("compress: the worker did not report a result");
     return absl::OkStatus();
   }
   void End(const absl::Status& status, const Times&) override {

@@ -203,7 +203,7 @@ absl::StatusOr<Packet> WorkerProcess::Receive(absl::Duration timeout) {
     if (!absl::IsNotFound(received)) return received;
     if (clock_.NowNs() >= until_ns) {
       return absl::DeadlineExceededError(
-          Concat("the worker said nothing for ", absl::FormatDuration(timeout)));
+          Concat("no message from the worker for ", absl::FormatDuration(timeout)));
     }
     RETURN_IF_ERROR(wait_(until_ns));
   }

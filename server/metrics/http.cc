@@ -96,10 +96,10 @@ absl::StatusOr<HttpSocket> ListenForHttp(std::string_view address, PlainHttpReac
   const std::optional<Endpoint> endpoint = ParseEndpoint(address);
   if (HttpSecurityOf(address) == HttpSecurity::kNone && reach == PlainHttpReach::kLoopback &&
       !IsLoopback(endpoint->address())) {
-    return absl::FailedPreconditionError(
-        GotWant("metrics-listen", address,
-                "a loopback address, tls:ADDRESS or mtls:ADDRESS: whoever reaches a plain address "
-                "may read the metrics, and others on the way; --insecure-allow-remote allows it"));
+    return absl::FailedPreconditionError(GotWant(
+        "metrics-listen", address,
+        "a loopback address, tls:ADDRESS or mtls:ADDRESS: anyone who can reach a plain address, or "
+        "is on the path, can read the metrics; --insecure-allow-remote allows it"));
   }
   FileDescriptor socket = ListenOn(endpoint->address(), endpoint->bytes);
   if (!socket.is_open()) {
@@ -169,7 +169,7 @@ absl::Status Refused(std::string_view option) {
   const char* const reason = ERR_reason_error_string(ERR_peek_last_error());
   ERR_clear_error();
   return absl::InvalidArgumentError(
-      Concat(option, ": OpenSSL does not take it: ", reason == nullptr ? "no reason" : reason));
+      Concat(option, ": rejected by OpenSSL: ", reason == nullptr ? "no reason" : reason));
 }
 
 absl::Status Show(SSL_CTX* context, const std::string& key_and_chain) {

@@ -119,8 +119,8 @@ constexpr Metric kDaemonMetrics[] = {
              "draining, memory (the process is short of memory), invalid, not_found (kernel or "
              "device), unsupported (by every kernel), too_large (at any time), not_ready (the "
              "device), internal, too_long (--max-product-seconds), deadline (too short for the "
-             "product), backlog (too much work is ahead of the product), share (the caller has too "
-             "many of the places), kernel_refused (the kernel ended workers of the device); "
+             "product), backlog (too much work is ahead of the product), share (the caller has its "
+             "share of the queue), kernel_refused (the kernel ended workers of the device); "
              "without messages that gRPC refuses before the daemon reads them",
      .collect = CollectRefusals},
     {.name = "gemmd_admitted_requests",
@@ -209,13 +209,12 @@ constexpr Metric kDaemonMetrics[] = {
      .collect = CollectOfModes<VerifyCost>},
     {.name = "gemmd_log_lines_lost_total",
      .type = MetricType::kCounter,
-     .help = "Lines of the log that were lost because the reader was too slow or had gone",
+     .help = "Lines of the log that were lost because the reader was too slow or was gone",
      .collect = [](const Snapshot& now, Samples& s) { s.Add({}, now.log.lost); }},
     {.name = "gemmd_audit_lines_lost_total",
      .type = MetricType::kCounter,
-     .help =
-         "Lines of the audit log that were lost: beyond --audit-lines-per-second, or because the "
-         "file took no more, as on a full disk",
+     .help = "Lines of the audit log that were lost: beyond --audit-lines-per-second, or because "
+             "the file could not be written, as on a full disk",
      .collect = [](const Snapshot& now, Samples& s) { s.Add({}, now.log.audit_lost); }},
     {.name = "gemmd_log_lines_suppressed_total",
      .type = MetricType::kCounter,
@@ -283,8 +282,7 @@ constexpr Metric kCallerMetrics[] = {
      .labels = {"rule", "outcome"},
      .help =
          "Products of the callers of a rule (--rules): answered, failed after admission, or "
-         "refused; a rule that had no caller has no series, and rules beyond the first 48 share "
-         "one",
+         "refused; a rule without callers has no series, and rules beyond the first 48 share one",
      .collect = CollectProducts},
     {.name = "gemmd_caller_compute_seconds_total",
      .type = MetricType::kCounter,
@@ -619,7 +617,7 @@ constexpr Metric kGpuMetrics[] = {
     {.name = "gemmd_gpu_power_watts",
      .labels = {"device", "gpu_uuid"},
      .unit = "watts",
-     .help = "Power that the GPU takes",
+     .help = "Power that the GPU uses",
      .collect =
          [](const Snapshot& now, Samples& s) {
            OfEachReading(now, s, [](const GpuSample& gpu) { return gpu.reading.power_watts; });
@@ -627,7 +625,7 @@ constexpr Metric kGpuMetrics[] = {
     {.name = "gemmd_gpu_power_limit_watts",
      .labels = {"device", "gpu_uuid"},
      .unit = "watts",
-     .help = "Power that the GPU may take",
+     .help = "Power limit of the GPU",
      .collect =
          [](const Snapshot& now, Samples& s) {
            OfEachReading(now, s,
@@ -1023,7 +1021,7 @@ constexpr Metric kTritonMetrics[] = {
     {.name = "nv_gpu_power_usage",
      .labels = {"gpu_uuid"},
      .unit = "watts",
-     .help = "Power that the GPU takes, as gemmd_gpu_power_watts",
+     .help = "Power that the GPU uses, as gemmd_gpu_power_watts",
      .collect =
          [](const Snapshot& now, Samples& s) {
            OfEachGpuWithUuid(now, s, [](const GpuSample& gpu) { return gpu.reading.power_watts; });
@@ -1031,7 +1029,7 @@ constexpr Metric kTritonMetrics[] = {
     {.name = "nv_gpu_power_limit",
      .labels = {"gpu_uuid"},
      .unit = "watts",
-     .help = "Power that the GPU may take, as gemmd_gpu_power_limit_watts",
+     .help = "Power limit of the GPU, as gemmd_gpu_power_limit_watts",
      .collect =
          [](const Snapshot& now, Samples& s) {
            OfEachGpuWithUuid(now, s,

@@ -277,7 +277,7 @@ struct Compressor::Task::Work {
 
 void Compressor::Task::Abort() {
   Done done = TakeDone();
-  if (done) std::move(done)(absl::CancelledError("compress: the caller gave it up"));
+  if (done) std::move(done)(absl::CancelledError("compress: cancelled by the caller"));
 }
 
 Compressor::Done Compressor::Task::TakeDone() {
@@ -371,7 +371,7 @@ void Compressor::CompressOn(const std::shared_ptr<DeviceCopies>& place,
       .dense = work.tensor->bytes, .mask = nullptr, .result = work.draft.bytes};
   if (work.mask.tensor() != nullptr) tensors.mask = work.mask->bytes;
   auto goes_on = [this, task] {
-    if (task->is_over()) return absl::CancelledError("compress: the caller gave it up");
+    if (task->is_over()) return absl::CancelledError("compress: cancelled by the caller");
     if (is_stopping_ || store_.is_closed()) return Draining();
     return absl::OkStatus();
   };

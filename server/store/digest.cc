@@ -64,7 +64,7 @@ absl::StatusOr<RandomId> RandomId::Make() {
   RandomId id;
   // For so few bytes, getrandom returns all or none.
   if (getrandom(id.bytes.data(), id.bytes.size(), 0) != static_cast<ssize_t>(kBytes)) {
-    return absl::UnavailableError("id: the system gives no random numbers");
+    return absl::UnavailableError("id: got no random numbers from the system");
   }
   return id;
 }

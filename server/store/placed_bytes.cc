@@ -23,7 +23,7 @@ constexpr size_t kHugePage = size_t{2} << 20;
 
 absl::Status NoMemory(int64_t bytes) {
   return absl::ResourceExhaustedError(
-      Concat("tensor: got no memory of the host for ", bytes, " bytes, try again later"));
+      Concat("tensor: got no host memory for ", bytes, " bytes, try again later"));
 }
 
 // Maps memory aligned to a huge page, so that huge pages back as much of it as possible: with small

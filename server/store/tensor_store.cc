@@ -53,8 +53,8 @@ std::optional<Sha256Digest> KeyOf(std::string_view token) {
 
 absl::Status NoSuchSession() {
   return absl::UnauthenticatedError(
-      "gemmd-session: got no token of a session in the metadata, want the one that "
-      "Tensors.OpenSession gave");
+      "gemmd-session: got no token of a session in the metadata, want the one from "
+      "Tensors.OpenSession");
 }
 
 // Max bytes hashed by the thread that writes a chunk: more than the chunk, to catch up after a gap
@@ -844,7 +844,7 @@ absl::StatusOr<TensorStore::Dropped> TensorStore::DropSession(std::string_view i
     const auto found = std::find_if(sessions_.begin(), sessions_.end(),
                                     [&](const auto& other) { return other.second->id == id; });
     if (found == sessions_.end()) {
-      return absl::NotFoundError(GotWant("id", Shown(id), "one that ListSessions gives"));
+      return absl::NotFoundError(GotWant("id", Shown(id), "an id from ListSessions"));
     }
     session = found->second;
     bytes = session->account->used();

@@ -91,7 +91,7 @@ std::string_view WhatIsAt(const std::string& path) {
   if (S_ISDIR(facts.st_mode)) return "a folder";
   if (!S_ISREG(facts.st_mode)) return "a device, a pipe or a socket";
   const bool is_ours = facts.st_size <= kMaxBytes && IsOfAddresses(TextOf(path));
-  return is_ours ? "" : "a file with another text than addresses";
+  return is_ours ? "" : "a file with text other than addresses";
 }
 
 bool WriteNew(const std::string& path, const std::string& text, struct stat& facts) {

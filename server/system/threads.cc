@@ -135,9 +135,9 @@ absl::Status LifeCheck::status() const {
   const absl::Duration silence = absl::Nanoseconds(clock_.NowNs() - alive_ns_);
   if (silence <= options_.longest_silence) return absl::OkStatus();
   return absl::UnavailableError(
-      absl::StrCat("no check of life has passed for ",
+      absl::StrCat("no liveness check has passed for ",
                    absl::FormatDuration(absl::Trunc(silence, absl::Seconds(1))), ": ",
-                   last_.ok() ? "the last one goes on" : last_.message()));
+                   last_.ok() ? "the last one is still running" : last_.message()));
 }
 
 void LifeCheck::Check() {

@@ -99,7 +99,7 @@ absl::Status Allow(int ruleset, const std::string& path, uint64_t rights) {
 // if it refuses the rules; the process then keeps all its rights.
 absl::StatusOr<int> LimitWriting(const std::vector<std::string>& writable) {
   const auto version = static_cast<int>(syscall(kCreateRuleset, nullptr, 0, kAskVersion));
-  if (version < 1) return absl::UnimplementedError("landlock: the kernel has none");
+  if (version < 1) return absl::UnimplementedError("landlock: not supported by the kernel");
   const Ruleset rules = RulesetOf(version);
   const FileDescriptor ruleset(
       static_cast<int>(syscall(kCreateRuleset, &rules, SizeOf(version), 0)));
@@ -248,7 +248,7 @@ Filter MakeFilter() {
 // the process then keeps all its rights.
 absl::Status FilterCalls() {
   if (kArchitecture == 0) {
-    return absl::UnimplementedError("seccomp: this processor's calls are not known");
+    return absl::UnimplementedError("seccomp: the system calls of this processor are unknown");
   }
   // Without this, only privileged processes may install a filter.
   if (prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) != 0) {

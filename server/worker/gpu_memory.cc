@@ -47,7 +47,7 @@ absl::StatusOr<DeviceArena::Range> DeviceArena::Reserve(int64_t bytes) {
     ASSIGN_OR_RETURN(slab, AddSlab(bytes));
   }
   const std::optional<int64_t> offset = slab->ranges.Take(bytes);
-  if (!offset) return absl::InternalError("arena: a slab has less room than it told of");
+  if (!offset) return absl::InternalError("arena: a slab has less room than it reported");
   return Range{.memory = slab->memory + *offset, .bytes = bytes};
 }
 
@@ -68,7 +68,7 @@ absl::StatusOr<DeviceArena::Slab*> DeviceArena::AddSlab(int64_t bytes) {
   constexpr int64_t kAlignment = FreeRanges::kAlignment;
   const int64_t least = ((bytes - 1) / kAlignment + 1) * kAlignment;
   const int64_t size = std::min(rounded, (limit_bytes_ - bytes_) / kAlignment * kAlignment);
-  const absl::Status later = absl::UnavailableError("device memory: other jobs have it");
+  const absl::Status later = absl::UnavailableError("device memory: in use by other jobs");
   if (size < least && !is_idle()) return later;
   // The limit need not be a multiple of the alignment.
   const int64_t wanted = std::max(size, least);

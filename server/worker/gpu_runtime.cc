@@ -47,7 +47,8 @@ absl::Status Lanes::Follow(Lane lane, Lane other, uint64_t number) {
   const auto first =
       std::find_if(state.marked.begin(), state.marked.end(),
                    [number](const Marked& marked) { return marked.number >= number; });
-  if (first == state.marked.end()) return absl::InternalError("lane: got a point of the future");
+  if (first == state.marked.end())
+    return absl::InternalError("lane: got a point that is not marked yet");
   return runtime_.Follow(lane, first->moment);
 }
 

@@ -276,7 +276,7 @@ absl::Status MemoryRun::CheckRoom() {
   if (bytes <= context.free_bytes() && (!is_tensor || bytes <= tensors_left)) {
     return absl::OkStatus();
   }
-  if (!context.is_first) return absl::UnavailableError("device memory: earlier requests have it");
+  if (!context.is_first) return absl::UnavailableError("device memory: in use by earlier requests");
   return absl::ResourceExhaustedError(GotWant(
       "device memory", Concat("a block of ", bytes, " bytes"),
       Concat("at most ",
