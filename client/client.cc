@@ -555,9 +555,9 @@ v1::TensorRef MessageOf(const TensorRef& ref) {
   return message;
 }
 
-// Where a part of a range begins in the tensor. The server reports a range that exceeds the tensor.
-// It cannot see that a range leaves the part that it was taken from, so such a range gets a start
-// that the server refuses.
+// The start, within the tensor, of a part of a range. The server reports a range that exceeds the
+// tensor. It cannot detect that a part exceeds the range that it was taken from, so such a part
+// gets a start that the server refuses.
 int64_t BeginOf(const TensorView& outer, int64_t outer_first, int64_t outer_count, int64_t first,
                 int64_t count) {
   if (outer.is_whole) return first;

@@ -45,7 +45,7 @@ struct KernelRates {
 struct CallerRates {
   std::string rule;
   double products_per_second = 0;  // Answered ones.
-  double failures_per_second = 0;  // Admitted products that failed, whoever was to blame.
+  double failures_per_second = 0;  // Admitted products that failed, for any reason.
   double refusals_per_second = 0;
   double computing = 0;  // Seconds of computing in a second, on all devices.
   double share = 0;      // Their share, 0 to 1, of the computing for all callers.

@@ -155,8 +155,8 @@ class Client {
   // is created or destroyed. Streams stay open.
   ~Client();
 
-  // Computes D. Blocks. The matrices are sent from where they lie; they are not copied.
-  // Shapes: see product.h. Errors: also InvalidArgument found before sending, see BuildRequest.
+  // Computes D. Blocks. The matrices are sent without copying. Shapes: see product.h. Errors: also
+  // InvalidArgument found before sending, see BuildRequest.
   absl::StatusOr<MultiplyResult> Multiply(const MatrixView& a, const MatrixView& b,
                                           const ProductOptions& product_options = {},
                                           const CallOptions& call_options = {});

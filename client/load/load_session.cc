@@ -298,8 +298,8 @@ class Session {
     return absl::OkStatus();
   }
 
-  // Places the operands as the product, or else the flag, says: on each client's server, in each
-  // client's session.
+  // Places the operands as set in the product, or else by the flag: on each client's server, in
+  // each client's session.
   absl::Status Place(const LoadProduct& product, Payload& payload) {
     const OperandPlace* const place =
         FindOperandPlace(product.operands.empty() ? flags_.operands : product.operands);

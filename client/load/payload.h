@@ -31,7 +31,7 @@ struct GivenOperands {
 };
 
 // Reads the files that the product names, and sets its unspecified (0) sizes, batch and type. The
-// product's type, if given, tells which narrow type a file holds. Errors: NotFound or
+// product's type, if given, determines which narrow type a file holds. Errors: NotFound or
 // InvalidArgument if a file cannot be used, does not fit the product or the other file, or if a
 // size remains unspecified.
 absl::StatusOr<GivenOperands> ReadOperands(LoadProduct& product);

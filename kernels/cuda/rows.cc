@@ -78,8 +78,8 @@ int64_t NearestFactor(int64_t count) {
 }
 
 // The problem has one tile for each block that fits the multiprocessors, as square as possible so
-// that operands come from the cache, operands that need no packing, and so many steps along k that
-// start and end, some 5 us, hardly matter: on an H200 a tile of 64 x 64 alone takes 40 us, one of
+// that operands come from the cache, operands that need no packing, and enough steps along k that
+// start and end, about 5 us, hardly matter: on an H200 a tile of 64 x 64 alone takes 40 us, one of
 // 128 x 256 110 us.
 absl::StatusOr<Problem> Sample(const Kernel& kernel, const Target& target) {
   const CudaRow& row = RowOf(kernel);

@@ -115,7 +115,8 @@ class PieceKeeper {
 // of the device.
 struct Source {
   absl::Span<const Piece> pieces;  // None is empty. Borrowed until the job is done.
-  PieceKeeper* keeper = nullptr;   // If not null, may be told of pieces that are no longer needed.
+  PieceKeeper* keeper =
+      nullptr;  // If not null, may be notified of pieces that are no longer needed.
   DeviceBlock block =
       0;  // If not 0: in this block, from `offset` on; only for devices with their own memory.
   int64_t offset = 0;

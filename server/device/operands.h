@@ -24,9 +24,9 @@ namespace gemmd {
 // another costs as much as copying some hundred kilobytes.
 inline constexpr int64_t kParallelCopyBytes = int64_t{8} << 20;
 
-// Copies the pieces consecutively to `to`, and tells their keeper which ones are copied. Uses at
-// most `threads` threads, including this one. Calls `is_aborted` every few milliseconds, from any
-// of them. Returns false if aborted; the rest is then not copied.
+// Copies the pieces consecutively to `to`, and notifies their keeper of copied pieces. Uses at most
+// `threads` threads, including this one. Calls `is_aborted` every few milliseconds, from any of
+// them. Returns false if aborted; the rest is then not copied.
 bool CopyPieces(const Source& source, std::byte* to, int threads,
                 absl::FunctionRef<bool()> is_aborted);
 

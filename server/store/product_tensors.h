@@ -233,7 +233,7 @@ class ResidentDevice final : public Device {
   // Members that run separately, by the id of the joined job.
   absl::flat_hash_map<JobId, std::vector<JobId>> apart_ ABSL_GUARDED_BY(mutex_);
   bool is_stopping_ ABSL_GUARDED_BY(mutex_) = false;
-  const std::shared_ptr<DeviceCopies> copies_;  // Null where the device has no memory of its own.
+  const std::shared_ptr<DeviceCopies> copies_;  // Null if the device has no memory of its own.
   std::unique_ptr<Device> device_;  // The last member, because its threads use the others.
 };
 

@@ -96,11 +96,11 @@ class Upload {
   // The device to bring the complete tensor to; empty: none.
   const std::string& device() const { return device_; }
 
-  // The received tensor, for the caller that was told of completion, until the draft is taken.
+  // The received tensor, for the caller that was notified of completion, until the draft is taken.
   const TensorSpec& spec() const { return draft_.spec; }
   const std::byte* bytes() const { return bytes_->host(); }
 
-  // The resulting tensor, for the one caller that was told of completion.
+  // The resulting tensor, for the one caller that was notified of completion.
   TensorDraft TakeDraft() { return std::move(draft_); }
 
   // Copies consecutive pieces, except bytes received before. Errors: InvalidArgument if outside the

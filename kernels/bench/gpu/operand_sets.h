@@ -16,8 +16,8 @@ namespace gemmd::bench {
 
 class OperandSets {
  public:
-  // Makes at least two sets, so many that their A and B have at least `min_bytes`; all with the
-  // same random data, or those of `host`. Errors: those of Device.
+  // Makes at least two sets, enough that their A and B have at least `min_bytes`; all with the same
+  // random data, or those of `host`. Errors: those of Device.
   static absl::StatusOr<OperandSets> Make(Device& device, const Problem& problem,
                                           int64_t min_bytes);
   static absl::StatusOr<OperandSets> Make(Device& device, const Problem& problem, Operands host,

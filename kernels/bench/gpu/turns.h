@@ -18,7 +18,7 @@ struct TurnSettings {
   double sample = 5e-3;        // Min seconds of a sample.
   double warm_up = 0.25;       // Seconds at least; ...
   double settled = 0.01;       // ... then until three samples differ by no more than this, ...
-  double longest_warm_up = 2;  // ... or until so many seconds.
+  double longest_warm_up = 2;  // ... or for at most this many seconds.
 };
 
 // A loop that takes turns with others.

@@ -113,8 +113,8 @@ class RegisterEpilogue {
         rows_{WithinRows(row), WithinRows(row + 8)},
         column_(column) {}
 
-  // terms_of(offsets) gives the terms of a part's columns, which are `offsets(i)` from `column`.
-  // Sums become what Finished says.
+  // terms_of(offsets) returns the terms of a part's columns, which are `offsets(i)` from `column`.
+  // Sums are replaced by the result of Finished.
   template <typename TermsOf>
   __device__ __forceinline__ void Run(const TermsOf& terms_of, Sum (&sums)[kSums]) const {
     const bool has_bias_of_rows = parameters_.bias_axis == BiasAxis::kRows;

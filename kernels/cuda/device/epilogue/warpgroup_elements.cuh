@@ -67,7 +67,7 @@ class WarpgroupElements {
     StoreDirectly(epilogue, place.batch, row, column, x0, x1);
   }
 
-  // If D has that type, which only finished elements have.
+  // Stores the pair if D has the type kType, one of those that only finished elements have.
   template <ElementType kType>
   __device__ __forceinline__ void StoreBytes(const Place& place, int64_t row, int64_t column,
                                              Sum x0, Sum x1) const {

@@ -75,8 +75,8 @@ class MmaBlock {
     fragments.Finish(sums_);
   }
 
-  // Where a look is due: whether the ring has stopped, so that only the stage before is to be
-  // released any more.
+  // Waits for the stage and checks whether the ring has stopped. If so, releases the previous
+  // stage, the last one to release.
   __device__ static bool HasStopped(const TilePipe<Row>& pipe,
                                     const typename TilePipe<Row>::Cursor& at, int before) {
     pipe.WaitFor(at);

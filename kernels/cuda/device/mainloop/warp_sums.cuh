@@ -178,7 +178,7 @@ class MetadataWords {
 
   __device__ const uint32_t* OfStep(int step) const { return words_[kIsSparse ? step : 0]; }
 
-  // Loads the step's words of the next tile, where there is one.
+  // Loads the step's words of the next tile, if there is one.
   __device__ void Replace(int step, bool has_next_tile) {
     if constexpr (kIsSparse) {
       if (has_next_tile) Load(step);
