@@ -70,7 +70,7 @@ absl::StatusOr<LentRequest> BuildLentChainRequest(const Operand& a, const Operan
 // Serializes the request; `lender` lends the bytes of long matrices.
 grpc::ByteBuffer ToByteBuffer(LentRequest request, LentBytes& lender);
 
-// Reads a MultiplyResponse. D D goes to `into`, which has exactly D's size, unless `into` is empty.
+// Reads a MultiplyResponse. D goes to `into`, which has exactly D's size, unless `into` is empty.
 // Errors: DataLoss for a malformed answer; InvalidArgument if `into` has another size.
 absl::StatusOr<MultiplyResult> ReadProductAnswer(grpc::ByteBuffer& answer,
                                                  std::span<std::byte> into);

@@ -100,7 +100,7 @@ struct GemmArgs {
   const std::byte* bias;            // m or n packed elements; null if there is no bias.
   absl::Span<const float> a_scale;  // Empty, 1 or m values.
   absl::Span<const float> b_scale;  // Empty, 1 or n values.
-  std::byte* d;                     // D All of D is written; padding between lines is not.
+  std::byte* d;                     // All of D is written; padding between lines is not.
   // At least workspace_bytes(problem), 64-byte aligned; on GPUs, less the parts stored in forms.
   absl::Span<std::byte> workspace;
   // Set by any thread once D is no longer needed. Null: the launch is never aborted.

@@ -36,7 +36,8 @@ namespace gemmd {
 // Encryption and certificates of connections. Files are PEM and are read when the client is
 // created. Setting any field turns TLS on, as the address prefix `tls:` does.
 struct TlsOptions {
-  // Who may have signed the server's certificate; broken ones are left out. Empty: the system's.
+  // The CAs that may sign the server's certificate, in PEM; malformed certificates are ignored.
+  // Empty: the system's CAs.
   std::string ca_file = {};
 
   // The client's certificate chain (its own certificate first, then the intermediate ones), and its

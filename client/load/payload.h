@@ -71,7 +71,7 @@ struct Payload {
   int64_t operations = 0;
   int64_t sent_bytes = 0;      // Per call.
   int64_t answer_bytes = 0;    // Bytes of D.
-  bool answers_inline = true;  // D Each answer contains D.
+  bool answers_inline = true;  // Each answer contains D.
 
   // Bytes of a call and its answer on the wire, without headers.
   int64_t wire_bytes() const { return sent_bytes + (answers_inline ? answer_bytes : 0); }

@@ -33,7 +33,7 @@ struct BlockPlan {
   int64_t b = 0;          // For each panel of columns, k lines of a panel's floats.
   int64_t a_factors = 0;  // For each block of rows, a float for each block of k.
   int64_t b_factors = 0;  // For each panel of columns, a line of floats for each block of k.
-  int64_t totals = 0;     // D D in f32, in its own order, if its type is not f32.
+  int64_t totals = 0;     // D in f32, in its own order, if its type is not f32.
   int64_t bytes = 0;
 };
 

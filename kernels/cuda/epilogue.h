@@ -54,7 +54,7 @@ struct EpilogueParameters {
   Activation activation = Activation::kNone;
   bool has_product = true;  // If false, x starts from 0; scales and alpha are not used.
   bool has_scales = false;
-  bool is_plain = true;  // D D is the plain product, in any type.
+  bool is_plain = true;  // D is the plain product, in any type.
   // Whether StoreDirectly (epilogue.cuh) does the whole epilogue.
   bool stores_directly = false;
   // Whether pairs of elements along D's line that start at an even one are aligned to their size.

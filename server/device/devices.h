@@ -35,7 +35,7 @@ struct DeviceOptions {
   absl::Duration watchdog_max = absl::Minutes(5);     // WorkerDeviceOptions::watchdog_max.
 };
 
-// Help text with the names of every kind of device: "cuda:0 and the like, ...; cpu; ...".
+// Help text with the names of every kind of device: "cuda:0 and so on, ...; cpu; ...".
 std::string DeviceNamesHelp();
 
 // Errors: InvalidArgument for a name that MakeDevices does not know.

@@ -20,7 +20,7 @@ JobPlace PlaceOf(const Source& source) {
           .parts = static_cast<int64_t>(source.parts.size())};
 }
 
-// D A D with parts in host memory is staged as a whole.
+// A D with parts in host memory is staged as a whole.
 bool IsInBlocks(absl::Span<const DestinationPart> parts) {
   return std::any_of(parts.begin(), parts.end(),
                      [](const DestinationPart& part) { return part.block != 0; });

@@ -202,7 +202,7 @@ struct Job : PerOperand<Source> {
   Problem problem;
   const Kernel* kernel = nullptr;
   bool keeps_kernel = false;  // If false, a joined job may use another kernel with the same bits.
-  bool may_vary = false;      // D Joining may change D's bits (MayVaryJoined).
+  bool may_vary = false;      // Joining may change D's bits (MayVaryJoined).
   int64_t workspace_bytes = 0;
   PredictedTime predicted;  // For panels, watchdogs and spinning; 0: short.
   int64_t d_bytes = 0;

@@ -95,7 +95,7 @@ class InferPlaces {
 // The data of a request that its answer needs, apart from the product.
 struct InferAsked {
   InferPlaces places;
-  bool has_batch = false;  // D The first extent of D is the batch.
+  bool has_batch = false;  // The first extent of D is the batch.
   int64_t timeout_ns = 0;  // From the arrival; 0: none.
 };
 

@@ -154,7 +154,7 @@ class ProductTensors final : public FormKeeper {
   void NoteEditions();
   void BeginWritingD();
   void EndBringing(const absl::Status& status) ABSL_LOCKS_EXCLUDED(mutex_);
-  // D D comes last, so that a holder of the right to write waits for nothing else.
+  // D comes last, so that a holder of the right to write waits for nothing else.
   void TakeD(DeviceCopies* place);
   void BringD();
   void BeginD(const absl::Status& status);
