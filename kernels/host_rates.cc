@@ -157,7 +157,7 @@ double MeasureActivation(ElementType type, Activation activation, double seconds
 }
 
 // Measures the conversion of operands to the types that CPU rows compute in. These functions
-// measure the calling thread, which must have one thread (SetThreads), and take some milliseconds.
+// measure the calling thread, which must have one thread (SetThreads), and take a few milliseconds.
 CopyCosts MeasureCopies() {
   CopyCosts costs;
   constexpr int64_t kLong = 4096;

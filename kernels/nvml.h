@@ -47,7 +47,7 @@ class Nvml {
   std::string uuid() const;            // "GPU-..."; empty where it cannot be read.
   int sm_clock_mhz() const;            // The current clock; 0 if it cannot be read.
 
-  // Takes some milliseconds on some GPUs, and never returns on one that hangs. Threads: any.
+  // Takes a few milliseconds on some GPUs, and never returns on a hung GPU. Threads: any.
   GpuReading Read() const;
 
  private:

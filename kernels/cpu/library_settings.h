@@ -52,7 +52,7 @@ std::string FormatBlasCoreTimes(absl::Span<const BlasCoreTime> times);
 std::vector<BlasCoreTime> ParseBlasCoreTimes(std::string_view text);
 
 // The value for OPENBLAS_CORETYPE before this program is restarted, or an empty string if OpenBLAS
-// already has the right core, which may be the user's choice. Measures a product of some
+// already has the right core, which may be the user's choice. Measures a product of a few
 // milliseconds if the core has narrower vectors than the processor. Threads: called by main
 // functions, before any other thread exists; changes the environment.
 std::string BetterBlasCore();

@@ -40,7 +40,7 @@ absl::StatusOr<CompressionPlan> PlanCompression(const TensorSpec& dense, const T
 // Compresses on the host in steps, so that the caller can stop between them.
 class Compression {
  public:
-  // About the bytes that a step reads: some milliseconds of work.
+  // About the bytes that a step reads: a few milliseconds of work.
   static constexpr int64_t kStepBytes = int64_t{256} << 10;
 
   // Scratch memory of steps; may be shared by compressions that take turns.
