@@ -15,7 +15,8 @@ table='
 proto:                      <std> <absl> <grpc> <protobuf>
 proto/gemmd/v1:
 proto/kserve/v2:
-proto/reflection/v1alpha:
+proto/reflection/v1:
+proto/reflection/v1alpha:   proto/reflection/v1
 proto/health/v1:
 
 kernels/mma:                <small>
@@ -71,7 +72,7 @@ server/metrics:             server/product server/trust server/store server/devi
                             <std> <posix> <absl> <prometheus> <crypto>
 server/wire:                server/metrics server/product server/trust server/store
                             server/device server/crossing server/system kernels kernels/matrix kernels/mma kernels/cpu kernels/option proto
-                            proto/gemmd/v1 proto/health/v1 proto/reflection/v1alpha
+                            proto/gemmd/v1 proto/health/v1 proto/reflection/v1 proto/reflection/v1alpha
                             <std> <posix> <absl> <grpc> <protobuf> <crypto>
 server/kserve:              server/wire server/metrics server/product server/trust server/store
                             server/device server/crossing server/system kernels kernels/matrix kernels/mma
@@ -189,7 +190,7 @@ includes |
       from = line_of(folder_of(path))
       # Includes of messages and of the public headers of the client do not name their whole path.
       target = header
-      if (header ~ "^(gemmd/v1|kserve/v2|health/v1|reflection/v1alpha)/") target = "proto/" header
+      if (header ~ "^(gemmd/v1|kserve/v2|health/v1|reflection/v1|reflection/v1alpha)/") target = "proto/" header
       else if (header ~ "^gemmd/") target = "client/" header
       if (from == "") why = "a folder without a line in the table"
       else if (target ~ "^(proto|kernels|server|client|tests|deploy)/") {

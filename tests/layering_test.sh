@@ -67,7 +67,8 @@ wall() {
   done
   ((pairs > 0)) || fail "no folder and header fit the wall $*"
 }
-wall 'proto/*' '*'
+wall 'proto/*' '*' proto/reflection/v1alpha
+wall proto/reflection/v1alpha '[!p]*'
 wall 'kernels*' 'server*'
 wall 'kernels*' 'client*'
 wall 'kernels*' 'proto*'

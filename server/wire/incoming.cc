@@ -579,10 +579,11 @@ grpc::ByteBuffer TakeRequest(const grpc::ByteBuffer& request) {
   return taken;
 }
 
-absl::Status ReadRequest(const grpc::ByteBuffer& bytes, google::protobuf::Message& request) {
-  if (bytes.Length() > kMaxRequestBytes) {
+absl::Status ReadRequest(const grpc::ByteBuffer& bytes, google::protobuf::Message& request,
+                         size_t max_bytes) {
+  if (bytes.Length() > max_bytes) {
     return absl::ResourceExhaustedError(
-        GotWant("request", Concat(bytes.Length(), " bytes"), Concat("at most ", kMaxRequestBytes)));
+        GotWant("request", Concat(bytes.Length(), " bytes"), Concat("at most ", max_bytes)));
   }
   grpc::ByteBuffer references(bytes);  // To the same memory: they are taken out of a buffer.
   Incoming incoming(references);

@@ -396,6 +396,7 @@ grpc::ByteBuffer TakeRequest(const grpc::ByteBuffer& request);
 // Errors: ResourceExhausted, as gRPC has it, for too many bytes, or no memory to parse them in;
 // InvalidArgument for bytes that are no such message, or have more unknown fields than Incoming
 // allows.
-absl::Status ReadRequest(const grpc::ByteBuffer& bytes, google::protobuf::Message& request);
+absl::Status ReadRequest(const grpc::ByteBuffer& bytes, google::protobuf::Message& request,
+                         size_t max_bytes = kMaxRequestBytes);
 
 }  // namespace gemmd

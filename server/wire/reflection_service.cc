@@ -15,6 +15,7 @@
 #include "absl/container/flat_hash_set.h"
 #include "kernels/matrix/status.h"
 #include "kernels/matrix/text.h"
+#include "reflection/v1/reflection.grpc.pb.h"
 #include "reflection/v1alpha/reflection.grpc.pb.h"
 #include "server/wire/calls.h"
 #include "server/wire/incoming.h"
@@ -130,19 +131,23 @@ absl::StatusOr<ReflectionReply> AnswerReflection(ReflectionQuestion question,
 
 namespace {
 
-using grpc::reflection::v1alpha::ServerReflection;
-
 // What answers hold at most for readers that do not read.
 constexpr int64_t kMaxUnreadReflectionBytes = int64_t{8} << 20;
 
 // What all streams of the service have.
 struct ReflectionSetting {
-  std::vector<std::string> services;
+  explicit ReflectionSetting(const ServiceParts& parts)
+      : runner(parts.runner),
+        gate(parts.gate),
+        watch(parts.watch),
+        timing{parts.times, parts.clock, Handler::kReflection} {}
+
+  std::vector<std::string> services;  // Before the first call.
   const ProductRunner& runner;
   const Gate& gate;
   SendWatch& watch;
   HandlerTiming timing;
-  UnreadAnswers unread;
+  UnreadAnswers unread{kMaxUnreadReflectionBytes};
 };
 
 // One thing is under way at a time: a read, the write of its answer, or the end.
@@ -187,7 +192,7 @@ class ReflectionReactor final : public grpc::ServerBidiReactor<grpc::ByteBuffer,
     // Who was allowed to begin a stream may have lost that since.
     RETURN_IF_ERROR(setting_.gate.CallerOf(context_, Role::kReflection).status());
     ReflectionQuestion question;
-    RETURN_IF_ERROR(ReadRequest(request_, question));
+    RETURN_IF_ERROR(ReadRequest(request_, question, kMaxReflectionBytes));
     ASSIGN_OR_RETURN(const ReflectionReply reply,
                      AnswerReflection(std::move(question), setting_.services));
     RegistryAnswer answer = AnswerOf(reply);
@@ -204,64 +209,63 @@ class ReflectionReactor final : public grpc::ServerBidiReactor<grpc::ByteBuffer,
   UnreadAnswers::Room room_;
 };
 
-class ReflectionService final : public ServerReflection::WithRawCallbackMethod_ServerReflectionInfo<
-                                    ServerReflection::Service> {
+template <typename Version>
+class ReflectionService final : public Version::template WithRawCallbackMethod_ServerReflectionInfo<
+                                    typename Version::Service> {
  public:
-  explicit ReflectionService(const ServiceParts& parts)
-      : setting_{.services = {},
-                 .runner = parts.runner,
-                 .gate = parts.gate,
-                 .watch = parts.watch,
-                 .timing = {parts.times, parts.clock, Handler::kReflection},
-                 .unread = UnreadAnswers(kMaxUnreadReflectionBytes)} {}
-
-  // Before the first call.
-  void SetServices(const std::vector<std::string>& services) { setting_.services = services; }
+  explicit ReflectionService(std::shared_ptr<ReflectionSetting> setting)
+      : setting_(std::move(setting)) {}
 
   grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer>* ServerReflectionInfo(
       grpc::CallbackServerContext* context) override {
-    return new ReflectionReactor(setting_, *context);
+    return new ReflectionReactor(*setting_, *context);
   }
 
  private:
-  ReflectionSetting setting_;
+  const std::shared_ptr<ReflectionSetting> setting_;
 };
 
-// Tells the service of all that were added to the server, which is known at its start alone.
+// Adds the service, and tells it of all that were added to the server, which is known at its start
+// alone.
 class ReflectionPlugin final : public grpc::ServerBuilderPlugin {
  public:
-  explicit ReflectionPlugin(std::shared_ptr<ReflectionService> service)
-      : service_(std::move(service)) {}
+  explicit ReflectionPlugin(std::shared_ptr<ReflectionSetting> setting)
+      : setting_(std::move(setting)) {}
 
   std::string name() override { return "reflection"; }
-  void InitServer(grpc::ServerInitializer* server) override { server->RegisterService(service_); }
+  void InitServer(grpc::ServerInitializer* server) override {
+    using grpc::reflection::v1::ServerReflection;
+    using Older = grpc::reflection::v1alpha::ServerReflection;
+    server->RegisterService(std::make_shared<ReflectionService<ServerReflection>>(setting_));
+    server->RegisterService(std::make_shared<ReflectionService<Older>>(setting_));
+  }
   void Finish(grpc::ServerInitializer* server) override {
-    service_->SetServices(*server->GetServiceList());
+    setting_->services = *server->GetServiceList();
   }
   void ChangeArguments(const std::string&, void*) override {}
 
  private:
-  const std::shared_ptr<ReflectionService> service_;
+  const std::shared_ptr<ReflectionSetting> setting_;
 };
 
 class ReflectionOption final : public grpc::ServerBuilderOption {
  public:
-  explicit ReflectionOption(std::shared_ptr<ReflectionService> service)
-      : service_(std::move(service)) {}
+  explicit ReflectionOption(std::shared_ptr<ReflectionSetting> setting)
+      : setting_(std::move(setting)) {}
 
   void UpdateArguments(grpc::ChannelArguments*) override {}
   void UpdatePlugins(std::vector<std::unique_ptr<grpc::ServerBuilderPlugin>>* plugins) override {
-    plugins->push_back(std::make_unique<ReflectionPlugin>(service_));
+    plugins->push_back(std::make_unique<ReflectionPlugin>(setting_));
   }
 
  private:
-  const std::shared_ptr<ReflectionService> service_;
+  const std::shared_ptr<ReflectionSetting> setting_;
 };
 
 }  // namespace
 
 std::unique_ptr<grpc::ServerBuilderOption> Reflection(const ServiceParts& parts) {
-  return std::make_unique<ReflectionOption>(std::make_shared<ReflectionService>(parts));
+  return std::make_unique<ReflectionOption>(std::make_shared<ReflectionSetting>(parts));
 }
 
 }  // namespace gemmd

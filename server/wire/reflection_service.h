@@ -6,12 +6,13 @@
 
 #include <grpcpp/impl/server_builder_option.h>
 
+#include <cstddef>
 #include <memory>
 #include <string>
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "reflection/v1alpha/reflection.pb.h"
+#include "reflection/v1/reflection.pb.h"
 #include "server/metrics/handler_times.h"
 #include "server/product/product_runner.h"
 #include "server/system/clock.h"
@@ -20,15 +21,18 @@
 
 namespace gemmd {
 
-using ReflectionQuestion = grpc::reflection::v1alpha::ServerReflectionRequest;
-using ReflectionReply = grpc::reflection::v1alpha::ServerReflectionResponse;
+using ReflectionQuestion = grpc::reflection::v1::ServerReflectionRequest;
+using ReflectionReply = grpc::reflection::v1::ServerReflectionResponse;
+
+// What one question has at most: its longest text is a name of kMaxNameBytes.
+inline constexpr size_t kMaxReflectionBytes = size_t{64} << 10;
 
 // Errors: InvalidArgument for a name that is too long. That something is not there is an answer.
 absl::StatusOr<ReflectionReply> AnswerReflection(ReflectionQuestion question,
                                                  const std::vector<std::string>& services);
 
-// Adds the service to a server. It lists all services of that, itself included, and describes what
-// this program has descriptors of.
+// Adds the service to a server, as v1 and v1alpha. It lists all services of that, itself included,
+// and describes what this program has descriptors of.
 std::unique_ptr<grpc::ServerBuilderOption> Reflection(const ServiceParts& parts);
 
 }  // namespace gemmd

@@ -296,6 +296,7 @@ def test_headers_are_bounded(edge, channel, headers):
         "//gemmd.v1.Admin/ListIncidents",
         "/gemmd.v1.Gemm/%2e%2e/gemmd.v1.Admin/ListIncidents",
         "/gemmd.v1.Gemm%2f..%2fgemmd.v1.Admin/ListIncidents",
+        "/grpc.reflection.v1.ServerReflection/ServerReflectionInfo",
         "/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo",
         "/gemmd.v1.Nothing/Nothing",
     ],

@@ -10,11 +10,14 @@ import grpc
 import pytest
 from elements import ELEMENTS
 from gemmd.v1 import gemm_pb2, gemm_pb2_grpc, registry_pb2, registry_pb2_grpc, tensors_pb2
+from google.protobuf import descriptor_pb2
 from google.protobuf.descriptor_pool import DescriptorPool
 from grpc_health.v1 import health_pb2, health_pb2_grpc
+from grpc_reflection.v1alpha import reflection_pb2
 from grpc_reflection.v1alpha.proto_reflection_descriptor_database import (
     ProtoReflectionDescriptorDatabase,
 )
+from grpc_reflection.v1alpha.reflection import ReflectionServicer
 from product import DEADLINE_S, Product, check_bytes, small_integers
 from streams import answers_in, joint
 
@@ -279,3 +282,73 @@ def test_reflection_gives_the_contract(channel):
     assert [(f.name, f.number, f.type) for f in reflected.fields] == [
         (f.name, f.number, f.type) for f in fields
     ]
+
+
+Question = reflection_pb2.ServerReflectionRequest
+Extension = reflection_pb2.ExtensionRequest
+QUESTIONS = [
+    Question(host="h", list_services="x"),
+    Question(file_by_filename="gemmd/v1/gemm.proto"),
+    Question(file_by_filename="gemmd/v1/tensors.proto"),
+    Question(file_by_filename="gemmd/v1/nothing.proto"),
+    Question(file_containing_symbol="gemmd.v1.Gemm"),
+    Question(file_containing_symbol="gemmd.v1.MultiplyRequest"),
+    Question(file_containing_symbol="gemmd.v1.MultiplyRequest.request_id"),
+    Question(file_containing_symbol="gemmd.v1.ElementType"),
+    Question(file_containing_symbol="gemmd.v1.Nothing"),
+    Question(file_containing_symbol=""),
+    Question(all_extension_numbers_of_type="gemmd.v1.MultiplyRequest"),
+    Question(all_extension_numbers_of_type="google.protobuf.FieldOptions"),
+    Question(all_extension_numbers_of_type="gemmd.v1.Nothing"),
+    Question(file_containing_extension=Extension(containing_type="gemmd.v1.MultiplyRequest", extension_number=1)),
+    Question(file_containing_extension=Extension(containing_type="gemmd.v1.Nothing", extension_number=1)),
+    Question(),
+]
+
+
+def contents(answer):
+    """What it tells: files by name, services in any order, errors by their code."""
+    kind = answer.WhichOneof("message_response")
+    if kind == "file_descriptor_response":
+        described = answer.file_descriptor_response.file_descriptor_proto
+        files = [descriptor_pb2.FileDescriptorProto.FromString(data) for data in described]
+        return kind, {file.name: file for file in files}, len(files)
+    if kind == "list_services_response":
+        return kind, sorted(service.name for service in answer.list_services_response.service)
+    if kind == "error_response":
+        return kind, answer.error_response.error_code
+    return kind, answer.all_extension_numbers_response
+
+
+@pytest.mark.parametrize("version", ["v1", "v1alpha"])
+def test_reflection_answers_as_that_of_grpc(channel, version):
+    ask = channel.stream_stream(
+        f"/grpc.reflection.{version}.ServerReflection/ServerReflectionInfo",
+        Question.SerializeToString,
+        reflection_pb2.ServerReflectionResponse.FromString,
+    )
+    answers = list(ask(iter(QUESTIONS), timeout=DEADLINE_S))
+    services = contents(answers[0])[1]
+    assert {f"grpc.reflection.{name}.ServerReflection" for name in ("v1", "v1alpha")} < set(services)
+    known = ReflectionServicer(services).ServerReflectionInfo(iter(QUESTIONS), None)
+    for question, answer, other in zip(QUESTIONS, answers, known, strict=True):
+        assert answer.original_request == other.original_request == question
+        assert contents(answer) == contents(other), question
+    # grpcurl asks for methods, too, which Python's own pool does not find.
+    methods = [Question(file_containing_symbol=name) for name in ("gemmd.v1.Gemm", "gemmd.v1.Gemm.Multiply")]
+    service, method = map(contents, ask(iter(methods), timeout=DEADLINE_S))
+    assert service == method
+
+
+def test_a_question_to_reflection_is_short(channel):
+    ask = channel.stream_stream(
+        "/grpc.reflection.v1.ServerReflection/ServerReflectionInfo",
+        lambda data: data,
+        reflection_pb2.ServerReflectionResponse.FromString,
+    )
+    longest = 64 << 10
+    listing = Question(list_services="").SerializeToString()
+    with pytest.raises(grpc.RpcError) as refused:
+        list(ask(iter([listing + bytes(longest)]), timeout=DEADLINE_S))
+    assert refused.value.code() == grpc.StatusCode.RESOURCE_EXHAUSTED
+    assert refused.value.details() == f"request: got {longest + len(listing)} bytes, want at most {longest}"

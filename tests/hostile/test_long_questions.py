@@ -34,7 +34,10 @@ def paths(*modules):
                 yield f"/{service.full_name}/{method.name}"
 
 
-ALL = set(paths(admin_pb2, gemm_pb2, registry_pb2, resident_pb2, inference_pb2, health_pb2, reflection_pb2))
+ALL = {
+    *paths(admin_pb2, gemm_pb2, registry_pb2, resident_pb2, inference_pb2, health_pb2, reflection_pb2),
+    "/grpc.reflection.v1.ServerReflection/ServerReflectionInfo",
+}
 QUESTIONS = sorted(ALL - WITH_OPERANDS)
 
 # One text, as most of these methods take one; and groups, of which protobuf makes 16 times as much.

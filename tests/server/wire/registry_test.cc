@@ -301,7 +301,10 @@ TEST(ReadinessTest, HealthProductsAndListsFollowTheDevice) {
   EXPECT_EQ(HealthOf(running, "fake"), 2);
 }
 
-TEST_F(RegistryTest, ReflectionListsTheServices) {
+// With the version of the service.
+class ReflectionTest : public RegistryTest, public ::testing::WithParamInterface<std::string> {};
+
+TEST_P(ReflectionTest, ListsTheServices) {
   // ServerReflectionRequest{list_services = 7: ""} on a stream of one message.
   grpc::GenericStub stub(running_.channel());
   grpc::ClientContext context;
@@ -310,7 +313,8 @@ TEST_F(RegistryTest, ReflectionListsTheServices) {
   void* tag = nullptr;
   bool ok = false;
   const auto call = stub.PrepareCall(
-      &context, "/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo", &queue);
+      &context, "/grpc.reflection." + GetParam() + ".ServerReflection/ServerReflectionInfo",
+      &queue);
   call->StartCall(nullptr);
   ASSERT_TRUE(queue.Next(&tag, &ok) && ok);
   const grpc::Slice request("\x3a\x00", 2);
@@ -325,11 +329,15 @@ TEST_F(RegistryTest, ReflectionListsTheServices) {
   EXPECT_THAT(text, HasSubstr("gemmd.v1.Gemm"));
   EXPECT_THAT(text, HasSubstr("gemmd.v1.Registry"));
   EXPECT_THAT(text, HasSubstr("grpc.health.v1.Health"));
+  EXPECT_THAT(text, HasSubstr("grpc.reflection.v1.ServerReflection"));
+  EXPECT_THAT(text, HasSubstr("grpc.reflection.v1alpha.ServerReflection"));
   grpc::Status status;
   call->Finish(&status, nullptr);
   ASSERT_TRUE(queue.Next(&tag, &ok));
   EXPECT_TRUE(status.ok());
 }
+
+INSTANTIATE_TEST_SUITE_P(Versions, ReflectionTest, ::testing::Values("v1", "v1alpha"));
 
 }  // namespace
 }  // namespace gemmd
