@@ -235,8 +235,10 @@ void Server::ReadGpus() {
                                            snapshot.log = log_counts_();
                                            if (spans_ != nullptr) snapshot.spans = spans_->counts();
                                            snapshot.tensors = tensors_.load();
-                                           if (callers_ != nullptr)
+                                           if (callers_ != nullptr) {
                                              snapshot.callers = callers_->uses();
+                                             snapshot.signed_tokens = callers_->signed_tokens();
+                                           }
                                          });
 }
 

@@ -274,6 +274,12 @@ void CollectTensors(const Snapshot& now, Samples& samples) {
   }
 }
 
+void CollectSignedTokens(const Snapshot& now, Samples& samples) {
+  samples.Add({"good"}, now.signed_tokens.good);
+  samples.Add({"bad"}, now.signed_tokens.bad);
+  samples.Add({"unexamined"}, now.signed_tokens.unexamined);
+}
+
 // The metrics of callers, by the rule that matches each caller (--rules): the number of callers
 // that match a pattern is unlimited, the number of rules is not.
 constexpr Metric kCallerMetrics[] = {
@@ -295,6 +301,13 @@ constexpr Metric kCallerMetrics[] = {
      .unit = "bytes",
      .help = "Bytes of resident tensors and of uploads that the callers of a rule own (--rules)",
      .collect = CollectTensors},
+    {.name = "gemmd_signed_tokens_total",
+     .type = MetricType::kCounter,
+     .labels = {"outcome"},
+     .help =
+         "Signed tokens (--jwt-keys) that the daemon did not remember as good: examined and good, "
+         "examined and bad, or refused unexamined because too many before them were bad",
+     .collect = CollectSignedTokens},
 };
 
 constexpr double kNsPerSecond = 1e9;

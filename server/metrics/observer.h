@@ -21,7 +21,7 @@
 #include "server/store/tensor_store.h"
 #include "server/system/files.h"
 #include "server/system/log.h"
-#include "server/trust/identity.h"
+#include "server/trust/trust.h"
 
 namespace gemmd {
 
@@ -76,6 +76,7 @@ struct Snapshot {
   std::vector<DeviceSnapshot> devices;
   std::vector<Stats::KernelTotals> kernels;
   std::vector<RuleUse::Totals> callers;  // By rule; empty if callers are not known by name.
+  SignedTokenCounts signed_tokens;
   // Filled only by ObserveForScrape:
   std::vector<Stats::KindTotals> kinds;
   HandlerTimes::Snapshot handlers;

@@ -173,7 +173,7 @@ class Trust::Snapshot {
     return keys_ ? keys_->left_out() : std::vector<std::string>();
   }
 
-  Found ByToken(std::string_view token) {
+  Found ByToken(std::string_view token, TokenDebt* debt) {
     if (token.empty() || token.size() > kMaxTokenBytes) return Unauthenticated("token: too long");
     const TextDigest digest = TextDigest::Of(token);
     const int64_t now_s = absl::ToUnixSeconds(trust_.now_());
@@ -185,7 +185,7 @@ class Trust::Snapshot {
         return known->second.identity;
       }
     }
-    ASSIGN_OR_RETURN(const WebToken good, Examine(token, digest, now_s));
+    ASSIGN_OR_RETURN(const WebToken good, Examine(token, digest, debt, now_s));
     std::shared_ptr<const Identity> identity = ByName(good.name);
     MutexLock lock(&mutex_);
     MakeRoom(now_s);
@@ -233,14 +233,14 @@ class Trust::Snapshot {
   };
 
   absl::StatusOr<WebToken> Examine(std::string_view token, const TextDigest& digest,
-                                   int64_t now_s) const {
+                                   TokenDebt* debt, int64_t now_s) const {
     if (const std::optional<std::string> name = tokens_.Find(digest)) {
       return WebToken{.name = *name,
                       .begins_s = std::numeric_limits<int64_t>::min(),
                       .ends_s = std::numeric_limits<int64_t>::max()};
     }
     if (!keys_ || !LooksLikeWebToken(token)) return Unauthenticated("token: it is not known");
-    return VerifyWebToken(token, *keys_, trust_.options_.jwt, now_s);
+    return trust_.Examine(token, *keys_, debt, now_s);
   }
 
   void MakeRoom(int64_t now_s) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
@@ -261,7 +261,13 @@ class Trust::Snapshot {
 
 Trust::~Trust() = default;
 
-absl::StatusOr<std::unique_ptr<Trust>> Trust::Load(TrustOptions options, WallClock now) {
+const Clock& Trust::Steady() {
+  static const SteadyClock clock;
+  return clock;
+}
+
+absl::StatusOr<std::unique_ptr<Trust>> Trust::Load(TrustOptions options, WallClock now,
+                                                   const Clock& clock) {
   if (!options.jwt_keys_file.empty() && options.jwt.audience.empty()) {
     return absl::InvalidArgumentError(
         "jwt-audience: got nothing, want whom tokens are for, beside --jwt-keys");
@@ -270,7 +276,7 @@ absl::StatusOr<std::unique_ptr<Trust>> Trust::Load(TrustOptions options, WallClo
     return absl::InvalidArgumentError(absl::StrCat("jwt-clock-skew: got ", options.jwt.clock_skew_s,
                                                    " seconds, want 0 to ", kMaxClockSkewS));
   }
-  std::unique_ptr<Trust> trust(new Trust(std::move(options), std::move(now)));
+  std::unique_ptr<Trust> trust(new Trust(std::move(options), std::move(now), clock));
   RETURN_IF_ERROR(trust->Reload());
   return trust;
 }
@@ -316,7 +322,7 @@ absl::StatusOr<std::shared_ptr<const Identity>> Trust::Identify(const Evidence& 
         evidence.authorization.size() == 1 && value.size() > kBearer.size() &&
         absl::EqualsIgnoreCase({value.data(), kBearer.size()}, {kBearer.data(), kBearer.size()});
     if (!is_bearer) return Unauthenticated("authorization: want one bearer token");
-    return snapshot->ByToken(value.substr(kBearer.size()));
+    return snapshot->ByToken(value.substr(kBearer.size()), evidence.debt);
   }
   if (!evidence.names.empty()) return snapshot->ByCertificate(evidence.names);
   // A user without a rule is as good as anybody else who shows nothing.
@@ -325,6 +331,60 @@ absl::StatusOr<std::shared_ptr<const Identity>> Trust::Identify(const Evidence& 
   }
   if (snapshot->Knows(kAnonymous)) return snapshot->ByName(std::string(kAnonymous));
   return Unauthenticated("caller: it shows nothing that is known");
+}
+
+namespace {
+
+constexpr int64_t kSecondNs = 1'000'000'000;
+
+// The time that pays for one bad token, and the longest time that may be owed.
+struct DebtLimit {
+  int64_t price_ns;
+  int64_t max_ns;
+};
+constexpr DebtLimit kLimitOfConnection = {.price_ns = kSecondNs,
+                                          .max_ns = Trust::kBadTokensOfConnection * kSecondNs};
+constexpr DebtLimit kLimitOfAll = {.price_ns = kSecondNs / Trust::kBadTokensOfAll,
+                                   .max_ns = kSecondNs};
+
+bool MayOweMore(TokenDebt& debt, const DebtLimit& limit, int64_t now_ns) {
+  const int64_t until_ns = std::atomic_ref(debt.until_ns).load();
+  return std::max(until_ns, now_ns) + limit.price_ns <= now_ns + limit.max_ns;
+}
+
+void Charge(TokenDebt& debt, const DebtLimit& limit, int64_t now_ns) {
+  const std::atomic_ref until_ns(debt.until_ns);
+  int64_t before_ns = until_ns.load();
+  while (!until_ns.compare_exchange_weak(before_ns, std::max(before_ns, now_ns) + limit.price_ns)) {
+  }
+}
+
+}  // namespace
+
+absl::StatusOr<WebToken> Trust::Examine(std::string_view token, const SigningKeys& keys,
+                                        TokenDebt* debt, int64_t now_s) {
+  const int64_t now_ns = clock_.NowNs();
+  TokenDebt unknown = {.until_ns = 1};
+  TokenDebt& own = debt == nullptr ? unknown : *debt;
+  const bool had_bad_ones = std::atomic_ref(own.until_ns).load() != 0;
+  if (had_bad_ones && !(MayOweMore(own, kLimitOfConnection, now_ns) &&
+                        MayOweMore(debt_of_all_, kLimitOfAll, now_ns))) {
+    ++unexamined_tokens_;
+    return absl::ResourceExhaustedError("token: not examined, too many before it were not good");
+  }
+  absl::StatusOr<WebToken> examined = VerifyWebToken(token, keys, options_.jwt, now_s);
+  if (examined.ok()) {
+    ++good_tokens_;
+    return examined;
+  }
+  ++bad_tokens_;
+  Charge(own, kLimitOfConnection, now_ns);
+  if (had_bad_ones) Charge(debt_of_all_, kLimitOfAll, now_ns);
+  return examined;
+}
+
+SignedTokenCounts Trust::signed_tokens() const {
+  return {.good = good_tokens_, .bad = bad_tokens_, .unexamined = unexamined_tokens_};
 }
 
 std::shared_ptr<RuleUse> Trust::UseOf(const std::string& rule) {

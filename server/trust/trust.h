@@ -5,6 +5,7 @@
 #pragma once
 
 #include <array>
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
@@ -21,6 +22,7 @@
 #include "absl/status/statusor.h"
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
+#include "server/system/clock.h"
 #include "server/system/mutex.h"
 #include "server/trust/identity.h"
 #include "server/trust/web_token.h"
@@ -76,20 +78,45 @@ struct TrustOptions {
   WebTokenRules jwt;
 };
 
-// What a caller shows. Borrows the texts.
+// What a connection, or all of them together, owes for signed tokens that were examined and not
+// good: the steady time at which all is paid; 0 if there was no such token. Threads read and write
+// it through std::atomic_ref. It is plain bytes because gRPC keeps that of a connection.
+struct TokenDebt {
+  int64_t until_ns = 0;
+};
+
+// What a caller shows. Borrows the texts and the debt.
 struct Evidence {
   std::vector<std::string_view> authorization = {};  // The values of that metadata.
   std::vector<std::string_view> names = {};          // Those in its certificate: URIs, then hosts.
   std::string_view user = {};  // Who opened a unix socket: "uid:1000"; otherwise empty.
+  TokenDebt* debt = nullptr;   // That of its connection; null if that is not known.
+};
+
+// Signed tokens that were not remembered, by what became of them.
+struct SignedTokenCounts {
+  int64_t good = 0;
+  int64_t bad = 0;
+  int64_t unexamined = 0;  // Refused because of the bad ones before them.
 };
 
 class Trust {
  public:
   using WallClock = std::function<absl::Time()>;
 
-  // Errors: InvalidArgument, which names the option or the file, and what is wrong.
+  // The examination of a signed token takes 0.05 to 0.5 ms of a processor, and anybody can ask for
+  // one. A connection that has shown no bad token has all of its tokens examined. Any other may
+  // show kBadTokensOfConnection bad ones at once and one more each second, and all of those
+  // together kBadTokensOfAll at once and each second. Beyond that, tokens that are not remembered
+  // are refused unexamined. Each of gRPC's threads may exceed the bounds by one token.
+  static constexpr int64_t kBadTokensOfConnection = 8;
+  static constexpr int64_t kBadTokensOfAll = 100;
+
+  // Borrows the clock. Errors: InvalidArgument, which names the option or the file, and what is
+  // wrong.
   static absl::StatusOr<std::unique_ptr<Trust>> Load(TrustOptions options,
-                                                     WallClock now = absl::Now);
+                                                     WallClock now = absl::Now,
+                                                     const Clock& clock = Steady());
   ~Trust();
 
   // Reads the files again. Where one of them is bad, everything stays as it was. Callers are held
@@ -100,10 +127,13 @@ class Trust {
   // A bearer token stands above a certificate, and that above the user of a unix socket; a bad
   // token is never made good by them. Whoever shows nothing is `anonymous`.
   //
-  // Errors: Unauthenticated, with a reason that is not for the caller: it would help to guess.
-  // Threads: any.
+  // Errors: Unauthenticated, with a reason that is not for the caller: it would help to guess;
+  // ResourceExhausted for a signed token that was not examined. Threads: any.
   absl::StatusOr<std::shared_ptr<const Identity>> Identify(const Evidence& evidence)
       ABSL_LOCKS_EXCLUDED(mutex_);
+
+  // Threads: any.
+  SignedTokenCounts signed_tokens() const;
 
   // How many identities and patterns the rules name.
   size_t size() const ABSL_LOCKS_EXCLUDED(mutex_);
@@ -122,7 +152,11 @@ class Trust {
  private:
   class Snapshot;
 
-  Trust(TrustOptions options, WallClock now) : options_(std::move(options)), now_(std::move(now)) {}
+  Trust(TrustOptions options, WallClock now, const Clock& clock)
+      : options_(std::move(options)), now_(std::move(now)), clock_(clock) {}
+  static const Clock& Steady();
+  absl::StatusOr<WebToken> Examine(std::string_view token, const SigningKeys& keys, TokenDebt* debt,
+                                   int64_t now_s);
   absl::StatusOr<std::shared_ptr<Snapshot>> Read();
   std::shared_ptr<Meter> MeterOf(const std::string& name) ABSL_LOCKS_EXCLUDED(meters_mutex_);
   std::shared_ptr<RuleUse> UseOf(const std::string& rule) ABSL_LOCKS_EXCLUDED(uses_mutex_);
@@ -130,6 +164,11 @@ class Trust {
 
   const TrustOptions options_;
   const WallClock now_;
+  const Clock& clock_;
+  TokenDebt debt_of_all_;
+  std::atomic<int64_t> good_tokens_ = 0;
+  std::atomic<int64_t> bad_tokens_ = 0;
+  std::atomic<int64_t> unexamined_tokens_ = 0;
   mutable Mutex mutex_;
   std::shared_ptr<Snapshot> snapshot_ ABSL_GUARDED_BY(mutex_);
   Mutex meters_mutex_;

@@ -23,6 +23,7 @@ namespace {
 
 constexpr char kUserProperty[] = "gemmd_user";
 constexpr char kOperatorProperty[] = "gemmd_operator";  // Only operators have it.
+constexpr char kDebtProperty[] = "gemmd_debt";          // The bytes of a TokenDebt.
 
 struct Service {
   std::string_view prefix;
@@ -55,6 +56,17 @@ absl::Status Unknown() {
       "caller: got one that is not known, want a certificate, a token or a user of the rules");
 }
 
+absl::Status Unexamined() {
+  return absl::ResourceExhaustedError(
+      "caller: got a signed token after too many on this connection that are not good, want "
+      "another connection, or this one a second later");
+}
+
+// What whoever is not identified may know of the reason.
+absl::Status StatusForCaller(const absl::Status& reason) {
+  return absl::IsResourceExhausted(reason) ? Unexamined() : Unknown();
+}
+
 absl::Status Forbidden() {
   return absl::PermissionDeniedError(
       "method: got one that the rules do not allow to this caller, want another");
@@ -73,6 +85,15 @@ void Audit(std::string_view path, std::string_view identity, std::string_view re
   if (log == nullptr) return;
   log->info("event=call_refused identity={} method={} reason={}", LogValue(identity),
             LogValue(Shown(path)), LogValue(reason));
+}
+
+// gRPC has copied the property's value into memory from malloc, which is aligned for any type, and
+// never changes it.
+TokenDebt* FindDebt(const grpc_auth_context& connection) {
+  grpc_auth_property_iterator each =
+      grpc_auth_context_find_properties_by_name(&connection, kDebtProperty);
+  const grpc_auth_property* const debt = grpc_auth_property_iterator_next(&each);
+  return debt == nullptr ? nullptr : reinterpret_cast<TokenDebt*>(debt->value);
 }
 
 struct ReleaseConnection {
@@ -109,7 +130,7 @@ absl::Status Gate::Admit(std::string_view path, const Evidence& evidence) const 
   const absl::StatusOr<Caller> caller = trust_->Identify(evidence);
   if (!caller.ok()) {
     Audit(path, evidence.user, std::string(caller.status().message()));
-    return Unknown();
+    return StatusForCaller(caller.status());
   }
   if (requirement.role && (*caller)->grant.roles.Has(*requirement.role)) return absl::OkStatus();
   Audit(path, (*caller)->name, "the rules do not allow it");
@@ -126,13 +147,14 @@ absl::StatusOr<Gate::Caller> Gate::Identify(grpc::ServerContextBase& context) co
     evidence.authorization.emplace_back(value->second.data(), value->second.size());
   }
   std::string user;
+  evidence.debt = FindDebt(*connection);
   if (evidence.authorization.empty()) {
     evidence.names = NamesOf(*connection);
     user = UserOf(*connection);
     evidence.user = user;
   }
   absl::StatusOr<Caller> caller = trust_->Identify(evidence);
-  if (!caller.ok()) return Unknown();
+  if (!caller.ok()) return StatusForCaller(caller.status());
   return caller;
 }
 
@@ -165,6 +187,27 @@ void Gate::NoteUser(grpc_auth_context& connection, const std::string& user,
   if (grpc_auth_property_iterator_next(&each) != nullptr) return;
   if (is_operator) grpc_auth_context_add_property(&connection, kOperatorProperty, "", 0);
   grpc_auth_context_add_property(&connection, kUserProperty, user.data(), user.size());
+}
+
+TokenDebt* Gate::DebtOf(grpc_auth_context& connection) const {
+  MutexLock lock(&users_mutex_);
+  if (TokenDebt* const debt = FindDebt(connection)) return debt;
+  constexpr char kNone[sizeof(TokenDebt)] = {};
+  grpc_auth_context_add_property(&connection, kDebtProperty, kNone, sizeof(kNone));
+  return FindDebt(connection);
+}
+
+TokenDebt* Gate::DebtOf(grpc::AuthContext& connection) const {
+  MutexLock lock(&users_mutex_);
+  std::vector<grpc::string_ref> values = connection.FindPropertyValues(kDebtProperty);
+  if (values.empty()) {
+    constexpr char kNone[sizeof(TokenDebt)] = {};
+    connection.AddProperty(kDebtProperty, {kNone, sizeof(kNone)});
+    values = connection.FindPropertyValues(kDebtProperty);
+  }
+  // As in FindDebt: the text is where gRPC keeps the property.
+  return values.empty() ? nullptr
+                        : reinterpret_cast<TokenDebt*>(const_cast<char*>(values.front().data()));
 }
 
 // Whoever asks comes after NoteUser of the same call, and nothing is added after the first note.

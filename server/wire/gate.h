@@ -40,8 +40,8 @@ class Gate {
   bool is_open() const { return trust_ == nullptr; }
 
   // Whether the call may go on.
-  // Errors: Unauthenticated and PermissionDenied, with the same words for all that the caller may
-  // not call, whether or not it exists. Threads: any.
+  // Errors: Unauthenticated, ResourceExhausted (Trust::Identify) and PermissionDenied, with the
+  // same words for all that the caller may not call, whether or not it exists. Threads: any.
   absl::Status Admit(std::string_view path, const Evidence& evidence) const;
 
   // Who makes a call that was admitted, or sends one more message on it; null where the gate is
@@ -62,6 +62,12 @@ class Gate {
   // keeps of the connection.
   void NoteUser(grpc_auth_context& connection, const std::string& user, bool is_operator) const
       ABSL_LOCKS_EXCLUDED(users_mutex_);
+
+  // What a connection owes for bad tokens (Evidence), in bytes that gRPC keeps with the connection.
+  // Adds them at its first call, so call it before anything reads what gRPC keeps of the
+  // connection. Threads: any.
+  TokenDebt* DebtOf(grpc_auth_context& connection) const ABSL_LOCKS_EXCLUDED(users_mutex_);
+  TokenDebt* DebtOf(grpc::AuthContext& connection) const ABSL_LOCKS_EXCLUDED(users_mutex_);
 
   // Whether the call comes from an operator: who may operate the daemon where no rules say it.
   // Errors: PermissionDenied, with who called. Threads: any.

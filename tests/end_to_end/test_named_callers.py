@@ -12,12 +12,13 @@ import time
 import certificates
 import grpc
 import pytest
-from callers import PERMISSION_DENIED, UNAUTHENTICATED, call, multiply
+from callers import PERMISSION_DENIED, RESOURCE_EXHAUSTED, UNAUTHENTICATED, call, multiply
 from daemon import wait_until
 from signed_tokens import Signer
 from tensors import DEADLINE_S, refusal
 
 SKEW_S = 100
+AT_ONCE = 8  # Bad tokens on a connection, and one a second: Trust::kBadTokensOfConnection.
 TEAM = "spiffe://corp/team"
 MULTIPLY = "/gemmd.v1.Gemm/Multiply"
 STATISTICS = "/gemmd.v1.Registry/GetStatistics"
@@ -159,6 +160,23 @@ def test_the_clock_of_the_issuer_may_differ_so_much_and_no_more(site):
         assert code(exp=now - SKEW_S - 1) == UNAUTHENTICATED
         assert code(nbf=now + SKEW_S - 1) == grpc.StatusCode.OK
         assert code(nbf=now + SKEW_S + margin) == UNAUTHENTICATED
+
+
+@pytest.mark.parametrize("kind", ["tls", "mtls"])
+def test_bad_tokens_on_a_connection_are_examined_a_few_times(site, kind):
+    impostor = Signer("first")
+    pair = site.authority.sign("pretender") if kind == "mtls" else None
+    good = bearer(site.signer.token())
+    with site.channel(kind, pair) as made:
+        assert multiply(made, good).d
+        began = time.monotonic()
+        codes = [refusal(multiply, made, bearer(impostor.token(jti=i)))[0] for i in range(40)]
+        examined = codes.count(UNAUTHENTICATED)
+        assert AT_ONCE <= examined <= AT_ONCE + time.monotonic() - began
+        assert examined + codes.count(RESOURCE_EXHAUSTED) == len(codes)
+        assert multiply(made, good).d  # It is remembered.
+    with site.channel(kind, pair) as made:
+        assert multiply(made, bearer(site.signer.token(jti="new"))).d
 
 
 def test_keys_of_tokens_change_under_load_and_no_good_call_is_lost(site):

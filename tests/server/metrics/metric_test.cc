@@ -122,6 +122,9 @@ TEST_F(MetricValueTest, OfCallers) {
               UnorderedElementsAre(Pair("a", 4), Pair("b/*", 0)));
   EXPECT_THAT(ValuesOf("gemmd_caller_tensor_bytes", snapshot_),
               UnorderedElementsAre(Pair("a", 0), Pair("b/*", 6)));
+  snapshot_.signed_tokens = {.good = 1, .bad = 2, .unexamined = 3};
+  EXPECT_THAT(ValuesOf("gemmd_signed_tokens_total", snapshot_),
+              UnorderedElementsAre(Pair("good", 1), Pair("bad", 2), Pair("unexamined", 3)));
 }
 
 TEST_F(MetricValueTest, OfAdmission) {

@@ -15,6 +15,7 @@
 
 #include "absl/strings/escaping.h"
 #include "tests/server/trust/token_signer.h"
+#include "tests/testing/fake_clock.h"
 #include "tests/testing/status_matchers.h"
 
 namespace gemmd {
@@ -53,8 +54,8 @@ class TrustTest : public ::testing::Test {
   }
 
   std::unique_ptr<Trust> Load() {
-    absl::StatusOr<std::unique_ptr<Trust>> trust =
-        Trust::Load(options_, [this] { return absl::FromUnixSeconds(now_s_); });
+    absl::StatusOr<std::unique_ptr<Trust>> trust = Trust::Load(
+        options_, [this] { return absl::FromUnixSeconds(now_s_); }, clock_);
     EXPECT_THAT(trust, IsOk());
     return trust.ok() ? *std::move(trust) : nullptr;
   }
@@ -67,6 +68,7 @@ class TrustTest : public ::testing::Test {
   const TokenSigner signer_{TokenSigner::Kind::kEd25519, "e"};
   TrustOptions options_;
   int64_t now_s_ = 1000;
+  FakeClock clock_;
 };
 
 TEST_F(TrustTest, KnowsCallersByWhatTheyShow) {
@@ -103,6 +105,91 @@ TEST_F(TrustTest, RemembersATokenOnlyAsLongAsItIsGood) {
   EXPECT_THAT(trust->Identify({.authorization = {value}}), Not(IsOk()));
   now_s_ = 100;  // The clock was set back.
   EXPECT_THAT(trust->Identify({.authorization = {value}}), Not(IsOk()));
+  EXPECT_EQ(trust->signed_tokens().good, 1);
+  EXPECT_EQ(trust->signed_tokens().bad, 2);
+  now_s_ = 1000;
+  ASSERT_THAT(trust->Reload(), IsOk());
+  EXPECT_EQ(NameOf(trust->Identify({.authorization = {value}})), "alice");
+  EXPECT_EQ(trust->signed_tokens().good, 2);
+}
+
+// Calls with signed tokens, each another one.
+class SignedTokensTest : public TrustTest {
+ protected:
+  using Code = absl::StatusCode;
+
+  std::string GoodToken() {
+    return "Bearer " + signer_.Sign(R"({"sub":"alice","aud":"gemmd","exp":2000,"jti":)" +
+                                    std::to_string(++tokens_) + "}");
+  }
+
+  // The same with a signature of nobody.
+  Code ShowBad(TokenDebt* debt) {
+    std::string token = GoodToken();
+    const size_t signature = token.rfind('.') + 1;
+    token.replace(signature, 4, token.substr(signature, 4) == "AAAA" ? "BBBB" : "AAAA");
+    return Show(token, debt);
+  }
+
+  Code Show(const std::string& token, TokenDebt* debt) {
+    return trust_->Identify({.authorization = {token}, .debt = debt}).status().code();
+  }
+
+  int ShowBad(int times, TokenDebt* debt) {
+    int examined = 0;
+    for (int i = 0; i < times; ++i) examined += ShowBad(debt) == Code::kUnauthenticated ? 1 : 0;
+    return examined;
+  }
+
+  const std::unique_ptr<Trust> trust_ = Load();
+  int tokens_ = 0;
+};
+
+TEST_F(SignedTokensTest, AConnectionLeavesBadOnesAtOnceAndThenOneASecond) {
+  TokenDebt debt;
+  const std::string known = GoodToken();
+  ASSERT_EQ(Show(known, &debt), Code::kOk);
+  EXPECT_EQ(ShowBad(100, &debt), Trust::kBadTokensOfConnection);
+  EXPECT_EQ(ShowBad(&debt), Code::kResourceExhausted);
+  EXPECT_EQ(trust_->signed_tokens().good, 1);
+  EXPECT_EQ(trust_->signed_tokens().bad, Trust::kBadTokensOfConnection);
+  EXPECT_EQ(trust_->signed_tokens().unexamined, 101 - Trust::kBadTokensOfConnection);
+  // Tokens that are known go on, and so do new ones on other connections.
+  EXPECT_EQ(Show(known, &debt), Code::kOk);
+  EXPECT_EQ(Show(GoodToken(), &debt), Code::kResourceExhausted);
+  TokenDebt other;
+  EXPECT_EQ(Show(GoodToken(), &other), Code::kOk);
+  EXPECT_EQ(Show("Bearer secret", &debt), Code::kOk);
+
+  clock_.Advance(999'999'999);
+  EXPECT_EQ(ShowBad(&debt), Code::kResourceExhausted);
+  clock_.Advance(1);
+  // Good ones cost nothing.
+  for (int i = 0; i < 3; ++i) EXPECT_EQ(Show(GoodToken(), &debt), Code::kOk);
+  EXPECT_EQ(ShowBad(10, &debt), 1);
+  clock_.Advance(3'600'000'000'000);
+  EXPECT_EQ(ShowBad(100, &debt), Trust::kBadTokensOfConnection);
+}
+
+TEST_F(SignedTokensTest, ConnectionsWithABadOneShareABound) {
+  constexpr int kConnections = 3 * Trust::kBadTokensOfAll;
+  std::vector<TokenDebt> debts(kConnections);
+  const auto show_on_each = [&] {
+    int examined = 0;
+    for (TokenDebt& debt : debts) examined += ShowBad(1, &debt);
+    return examined;
+  };
+  EXPECT_EQ(show_on_each(), kConnections);  // The first one on each.
+  EXPECT_EQ(show_on_each(), Trust::kBadTokensOfAll);
+  EXPECT_EQ(show_on_each(), 0);
+  // Whose connection is not known is as one that had a bad one.
+  EXPECT_EQ(Show(GoodToken(), nullptr), Code::kResourceExhausted);
+  // A connection without a bad one has nothing to do with them.
+  TokenDebt fresh;
+  EXPECT_EQ(Show(GoodToken(), &fresh), Code::kOk);
+  clock_.Advance(500'000'000);
+  EXPECT_EQ(show_on_each(), Trust::kBadTokensOfAll / 2);
+  EXPECT_EQ(Show(GoodToken(), &fresh), Code::kOk);
 }
 
 TEST_F(TrustTest, ReadsItsFilesAgainAndKeepsThemWhereOneIsBad) {
