@@ -131,21 +131,9 @@ void AllowNothingBelowTls13() {
 // The log, which is written out, as far as somebody takes it, when this ends.
 class Logging {
  public:
-  static absl::StatusOr<std::unique_ptr<Logging>> Start(const Options& options,
-                                                        const Clock& clock) {
-    LogFile file = LogFile::StandardError();
-    if (!options.log_file.empty()) {
-      ASSIGN_OR_RETURN(file, LogFile::Open(options.log_file));
-    }
-    LogSink::Options sink_options;
-    sink_options.format = options.log_format;
-    return std::make_unique<Logging>(
-        std::make_shared<LogSink>(std::move(file), sink_options, clock), options.log_level);
-  }
-
-  Logging(std::shared_ptr<LogSink> sink, const std::string& level) : sink_(std::move(sink)) {
+  Logging(const Options& options, const Clock& clock) : sink_(MakeSink(options, clock)) {
     auto logger = std::make_shared<spdlog::logger>("gemmd", sink_);
-    logger->set_level(spdlog::level::from_str(level));
+    logger->set_level(spdlog::level::from_str(options.log_level));
     spdlog::set_default_logger(std::move(logger));
     RouteGrpcLog();
     RouteProtobufLog();
@@ -160,12 +148,21 @@ class Logging {
   LogCounts counts() const { return sink_->counts(); }
 
  private:
+  static std::shared_ptr<LogSink> MakeSink(const Options& options, const Clock& clock) {
+    LogSink::Options sink_options;
+    sink_options.format = options.log_format;
+    return std::make_shared<LogSink>(LogFile::StandardError(), sink_options, clock);
+  }
+
   const std::shared_ptr<LogSink> sink_;
 };
 
 // The log of what callers did, where one is asked for, for as long as this lives.
 class Auditing {
  public:
+  // Some 400 KB: a disk takes it, and few daemons answer more in a second for long.
+  static constexpr int64_t kLinesPerSecond = 1000;
+
   static absl::StatusOr<std::unique_ptr<Auditing>> Start(const Options& options,
                                                          const Clock& clock) {
     if (options.audit_log.empty()) return std::make_unique<Auditing>(nullptr);
@@ -174,7 +171,7 @@ class Auditing {
       ASSIGN_OR_RETURN(file, LogFile::Open(options.audit_log));
     }
     return std::make_unique<Auditing>(
-        std::make_shared<AuditSink>(std::move(file), options.audit_lines_per_second, clock));
+        std::make_shared<AuditSink>(std::move(file), kLinesPerSecond, clock));
   }
 
   explicit Auditing(std::shared_ptr<AuditSink> sink) : sink_(std::move(sink)) {
@@ -401,11 +398,7 @@ int Main(int argc, char** argv) {
 
   const Supervision supervision;
   const SteadyClock clock;
-  const auto logging = Logging::Start(parsed.options, clock);
-  if (!logging.ok()) {
-    std::fprintf(stderr, "gemmd: %s\n", std::string(logging.status().message()).c_str());
-    return 2;
-  }
+  const Logging logging(parsed.options, clock);
   const auto auditing = Auditing::Start(parsed.options, clock);
   if (!auditing.ok()) {
     std::fprintf(stderr, "gemmd: audit-log: %s\n",
@@ -417,7 +410,7 @@ int Main(int argc, char** argv) {
     // Never taken back: the last user of gRPC waits for gRPC's threads, and in gRPC 1.51 one of
     // them may poll for up to 10 s for a write that was done long ago.
     grpc_init();
-    status = Run(parsed.options, **logging, **auditing, supervision, signals);
+    status = Run(parsed.options, logging, **auditing, supervision, signals);
   }
   if (!status.ok()) {
     spdlog::error("event=stop code={} reason={}", absl::StatusCodeToString(status.code()),

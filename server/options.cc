@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <filesystem>
 #include <fstream>
+#include <iterator>
 #include <limits>
 #include <optional>
 #include <sstream>
@@ -13,11 +14,14 @@
 #include <string_view>
 #include <system_error>
 #include <type_traits>
+#include <utility>
 #include <vector>
 
+#include "absl/algorithm/container.h"
 #include "absl/strings/ascii.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_join.h"
+#include "absl/strings/str_split.h"
 #include "absl/strings/strip.h"
 #include "kernels/nearest_names.h"
 #include "kernels/option/option.h"
@@ -58,6 +62,50 @@ std::string DidYouMean(const CLI::App& app, std::string_view name, const std::st
   const std::optional<size_t> similar = NameIndex(names).Similar(name);
   if (!similar) return "";
   return ": did you mean " + prefix + std::string(names[*similar]) + "?";
+}
+
+// Options of earlier versions, and what holds instead: operators upgrade with their old command
+// lines and files.
+struct GoneOption {
+  std::string_view name;
+  std::string_view instead;
+};
+
+constexpr GoneOption kGoneOptions[] = {
+    {"audit-lines-per-second", "the audit log has at most 1000 lines per second"},
+    {"batch-most", "--batch=COUNT says how many products may run as one"},
+    {"batch-window-us", "--batch=COUNT:DURATION has the time to wait for others"},
+    {"canary-interval", "a GPU gets a canary after a minute without one"},
+    {"gpu-tensor-bytes", "tensors may take four fifths of --gpu-memory-bytes"},
+    {"incidents", "the log has a line event=wrong_answer for each, gemmctl incidents the details"},
+    {"jwt-clock-skew", "clocks may differ by 60 s"},
+    {"keepalive-timeout", "a ping is to be answered within 10 s"},
+    {"kserve", "--services=reflection leaves out KServe's protocol"},
+    {"log-file", "the log goes to standard error, which the shell or service manager redirects"},
+    {"max-connection-age-grace", "calls on an old connection have 30 s to finish"},
+    {"max-connection-idle", "a connection without calls is closed after 10 minutes"},
+    {"max-connections-per-peer", "one peer may have half of --max-connections"},
+    {"min-ping-interval", "a client may ping every 10 s"},
+    {"pinned-linger", "pinned tensors stay for a day after their session's last connection"},
+    {"reflection", "--services=kserve leaves out reflection"},
+    {"send-least-rate", "--send-timeout=DURATION:BYTES has the least rate"},
+    {"session-gpu-tensor-bytes", "device_tensor_bytes of --rules limits what a caller may take"},
+    {"session-tensor-bytes", "--tensor-bytes=BYTES:BYTES has the limit of a session"},
+    {"tensor-lease",
+     "a tensor stays 10 minutes after its last use unless its owner asks otherwise"},
+    {"traces-bytes", "the file of --traces is renamed at 64 MiB"},
+    {"traces-share", "--traces=FILE:SHARE has the share"},
+    {"verify-retry", "--verify=CHECK,retry computes wrong answers again"},
+    {"watchdog-most", "a GPU's worker has at most five times --max-product-seconds"},
+    {"worker-rest", "a GPU rests for 5 minutes, which gemmctl restart-device ends"},
+};
+
+// ", which is gone: ..." for the name of an option of an earlier version; otherwise empty.
+std::string WhyGone(std::string_view name) {
+  for (const GoneOption& option : kGoneOptions) {
+    if (option.name == name) return ", which is gone: " + std::string(option.instead);
+  }
+  return "";
 }
 
 }  // namespace
@@ -117,6 +165,8 @@ namespace {
 std::string TextOf(const CLI::App& app, const CLI::ConfigError& mistake,
                    const ConfigPlaces& places) {
   const std::string name = OptionOf(mistake.what());
+  const std::string gone = WhyGone(name);
+  if (!gone.empty()) return places.Of(mistake.what()) + "got " + name + gone + kMore;
   return places.Of(mistake.what()) + "got " + (name.empty() ? mistake.what() : name) +
          ", want the name of an option without --, = and the option's value" +
          DidYouMean(app, name, "") + kMore;
@@ -128,6 +178,8 @@ std::string TextOf(const CLI::App& app, const CLI::ExtrasError& mistake) {
   for (const std::string& left : app.remaining()) {
     if (!left.starts_with("--")) continue;
     const std::string name = left.substr(0, left.find('='));
+    const std::string gone = WhyGone(std::string_view(name).substr(2));
+    if (!gone.empty()) return "option: got " + name + gone + kMore;
     return "option: got " + name + ", want an option of gemmd" +
            DidYouMean(app, std::string_view(name).substr(2), "--") + kMore;
   }
@@ -139,15 +191,27 @@ std::string TextOf(const CLI::App& app, const CLI::ExtrasError& mistake) {
 // Ten years, which can be added to any time of a clock in nanoseconds.
 constexpr absl::Duration kLongest = absl::Hours(10 * 365 * 24);
 
-// Adds an option whose value is a duration such as 250ms, 5s or 1m30s, from `least` to ten years.
+std::string RangeText(absl::Duration min, absl::Duration max) {
+  return "a duration from " + absl::FormatDuration(min) + " to " + absl::FormatDuration(max) +
+         ": 250ms, 5s, 1m30s";
+}
+
+// Parses a duration such as 250ms, 5s or 1m30s; false outside of the range.
+bool ParseDurationFrom(const std::string& text, absl::Duration min, absl::Duration max,
+                       absl::Duration& value) {
+  absl::Duration parsed;
+  if (!absl::ParseDuration(text, &parsed) || parsed < min || parsed > max) return false;
+  value = parsed;
+  return true;
+}
+
+// Adds an option whose value is a duration from `min` to ten years.
 void AddDuration(CLI::App& app, const std::string& name, absl::Duration& value,
                  const std::string& description, const std::string& group,
-                 absl::Duration least = absl::ZeroDuration()) {
-  const auto parse = [&value, name, least](const std::string& text) {
-    if (absl::ParseDuration(text, &value) && value >= least && value <= kLongest) return;
-    throw CLI::ValidationError(name, "got " + text + ", want a duration from " +
-                                         absl::FormatDuration(least) + " to " +
-                                         absl::FormatDuration(kLongest) + ": 250ms, 5s, 1m30s");
+                 absl::Duration min = absl::ZeroDuration()) {
+  const auto parse = [&value, name, min](const std::string& text) {
+    if (ParseDurationFrom(text, min, kLongest, value)) return;
+    throw CLI::ValidationError(name, "got " + text + ", want " + RangeText(min, kLongest));
   };
   app.add_option_function<std::string>(name, parse, description)
       ->default_str(absl::FormatDuration(value))
@@ -155,54 +219,86 @@ void AddDuration(CLI::App& app, const std::string& name, absl::Duration& value,
       ->group(group);
 }
 
-// A count of bytes in digits for one with a unit.
-std::string TransformBytes(std::string& text) {
-  constexpr char kWant[] = ", want a number of bytes: 4096, 512MiB, 4GiB";
-  const std::string given = text;
-  int64_t bytes = 0;
+constexpr char kWantBytes[] = ", want a number of bytes: 4096, 512MiB, 4GiB";
+
+// The count of bytes in digits with or without a unit, or nullopt.
+std::optional<int64_t> ParseBytes(const std::string& given) {
   // CLI11 would read octal and hexadecimal digits.
   constexpr char kDigits[] = "0123456789";
-  const size_t unit = std::min(text.find_first_not_of(kDigits), text.size());
-  const std::optional<int64_t> number = ParseDecimal<int64_t>(text.substr(0, unit));
-  if (!number || text.find_first_of(kDigits, unit) != text.npos) return "got " + given + kWant;
-  text = std::to_string(*number) + text.substr(unit);
+  const size_t unit = std::min(given.find_first_not_of(kDigits), given.size());
+  const std::optional<int64_t> number = ParseDecimal<int64_t>(given.substr(0, unit));
+  if (!number || given.find_first_of(kDigits, unit) != given.npos) return std::nullopt;
+  std::string text = std::to_string(*number) + given.substr(unit);
   try {
     CLI::AsSizeValue(false)(text);
   } catch (const CLI::ValidationError&) {
-    return "got " + given + kWant;
+    return std::nullopt;
   }
-  const bool is_count = absl::SimpleAtoi(text, &bytes) && bytes >= 0;
-  return is_count ? "" : "got " + given + kWant;
+  int64_t bytes = 0;
+  if (!absl::SimpleAtoi(text, &bytes) || bytes < 0) return std::nullopt;
+  return bytes;
 }
 
-// Adds an option whose value is a count of bytes such as 4096, 512MiB or 4GiB: 0, or from `least`.
+// A count of bytes as an operator would write it: 512MiB rather than 536870912.
+std::string BytesText(int64_t bytes) {
+  constexpr std::string_view kUnits[] = {"", "KiB", "MiB", "GiB"};
+  size_t unit = 0;
+  for (; bytes > 0 && bytes % 1024 == 0 && unit + 1 < std::size(kUnits); ++unit) bytes /= 1024;
+  return std::to_string(bytes) + std::string(kUnits[unit]);
+}
+
+// Adds an option whose value is a count of bytes such as 4096, 512MiB or 4GiB: 0, or from `min`.
 void AddBytes(CLI::App& app, const std::string& name, int64_t& value,
-              const std::string& description, const std::string& group, int64_t least = 0) {
-  const auto transform = [least](std::string& text) {
-    const std::string given = text;
-    std::string fault = TransformBytes(text);
-    int64_t bytes = 0;
-    if (fault.empty() && absl::SimpleAtoi(text, &bytes) && bytes > 0 && bytes < least) {
-      fault = "got " + given + ", want 0 or at least " + std::to_string(least) + " bytes";
+              const std::string& description, const std::string& group, int64_t min = 0) {
+  const auto transform = [min](std::string& text) -> std::string {
+    const std::optional<int64_t> bytes = ParseBytes(text);
+    if (!bytes) return "got " + text + kWantBytes;
+    if (*bytes > 0 && *bytes < min) {
+      return "got " + text + ", want 0 or at least " + std::to_string(min) + " bytes";
     }
-    return fault;
+    text = std::to_string(*bytes);
+    return "";
   };
   app.add_option(name, value, description)
-      ->transform(CLI::Validator(transform, "SIZE [b, kb(=1024b), ...]"))
-      ->default_str(std::to_string(value))
+      ->transform(CLI::Validator(transform, ""))
+      ->default_str(BytesText(value))
       ->type_name("BYTES")
+      ->group(group);
+}
+
+// The parts of "FIRST:SECOND"; the second is nullopt without a colon.
+std::pair<std::string, std::optional<std::string>> SplitAtColon(const std::string& text) {
+  const size_t colon = text.rfind(':');
+  if (colon == text.npos) return {text, std::nullopt};
+  return {text.substr(0, colon), text.substr(colon + 1)};
+}
+
+// Adds an option whose value, or first part and, after a colon, second part, `parse` takes. `parse`
+// returns what it wants if it takes no such value.
+template <typename Parse>
+void AddPair(CLI::App& app, const std::string& name, const Parse& parse,
+             const std::string& description, const std::string& group, const std::string& type,
+             const std::string& default_text) {
+  const auto read = [parse, name](const std::string& text) {
+    const auto [first, second] = SplitAtColon(text);
+    const std::string want = parse(first, second);
+    if (!want.empty()) throw CLI::ValidationError(name, "got " + text + ", want " + want);
+  };
+  app.add_option_function<std::string>(name, read, description)
+      ->default_str(default_text)
+      ->type_name(type)
       ->group(group);
 }
 
 // Adds an option whose value is a whole number.
 template <typename Number>
 void AddCount(CLI::App& app, const std::string& name, Number& value, const std::string& description,
-              const std::string& group, std::type_identity_t<Number> least,
-              std::type_identity_t<Number> most, const std::string& type = "COUNT") {
+              const std::string& group, std::type_identity_t<Number> min,
+              std::type_identity_t<Number> max) {
   app.add_option(name, value, description)
-      ->transform(option::NumberFrom(least, most))
+      ->transform(option::NumberFrom(min, max).description(""))
       ->default_str(std::to_string(value))
-      ->type_name(type)
+      ->type_name("COUNT")
       ->group(group);
 }
 
@@ -218,7 +314,7 @@ void AddSwitch(CLI::App& app, const std::string& name, bool& value, const std::s
                const std::string& group) {
   app.add_option_function<std::string>(
          name, [&value](const std::string& text) { value = text == "on"; }, description)
-      ->check(CLI::IsMember({"on", "off"}))
+      ->check(CLI::IsMember({"on", "off"}).description(""))
       ->default_str(value ? "on" : "off")
       ->type_name("on|off")
       ->group(group);
@@ -247,9 +343,9 @@ void AddUnixSockets(CLI::App& app, SocketAccess& access) {
   constexpr char kGroup[] = "Listening";
   app.add_option_function<std::string>(
          "--operators-group", [&access](const std::string& name) { access.group = GroupOf(name); },
-         "Group, by name or number, whose members may operate the daemon over unix sockets "
-         "(gemmctl sessions, drop-session, incidents, replay, restart-device) as root and the "
-         "daemon's own user may; --rules say it instead. The sockets' files get the group")
+         "Group, by name or number, that owns the unix sockets. Its members may run gemmctl "
+         "sessions, drop-session, incidents, replay and restart-device over them, as root and the "
+         "daemon's user may. With --rules, the rules decide instead")
       ->check([](const std::string& name) {
         return GroupOf(name) ? "" : "got " + name + ", want the name or number of a group";
       })
@@ -258,8 +354,7 @@ void AddUnixSockets(CLI::App& app, SocketAccess& access) {
   app.add_option_function<std::string>(
          "--socket-mode",
          [&access](const std::string& digits) { access.mode = std::stoul(digits, nullptr, 8); },
-         "Mode of the file of each unix socket, in octal digits: 0666 for products of all users of "
-         "the machine")
+         "File mode of unix sockets, in octal. With 0666, all users of the machine may multiply")
       ->check([](const std::string& digits) {
         const bool is_mode = digits.size() >= 3 && digits.size() <= 4 &&
                              digits.find_first_not_of("01234567") == digits.npos &&
@@ -274,122 +369,130 @@ void AddUnixSockets(CLI::App& app, SocketAccess& access) {
 void AddCertificates(CLI::App& app, TransportOptions& transport) {
   constexpr char kGroup[] = "Listening";
   AddText(app, "--tls-cert", transport.certificates.certificate,
-          "Certificate of the daemon for tls: and mtls: addresses, in PEM, followed by "
-          "those between it and a root. This file and the next three are looked at "
-          "each second: what has changed and makes sense serves new connections, and the "
-          "others live on",
+          "Certificate of the daemon for tls: and mtls: addresses, followed by its intermediate "
+          "certificates, in PEM. The daemon checks this file, --tls-key, --client-ca and "
+          "--client-crl for changes each second; new connections use the new contents if they "
+          "are valid, and open connections continue",
           kGroup);
   AddText(app, "--tls-key", transport.certificates.key,
-          "Private key of that certificate, in PEM, without a passphrase", kGroup);
+          "Private key of --tls-cert, in PEM, without a passphrase", kGroup);
   AddText(app, "--client-ca", transport.certificates.client_ca,
-          "Authorities, in PEM, that may sign certificates of clients, for mtls: addresses",
+          "Certificate authorities that may sign client certificates for mtls: addresses, in PEM",
           kGroup);
   AddText(app, "--client-crl", transport.certificates.client_crl,
-          "Lists of revoked certificates of clients, in PEM, each signed by an authority of "
-          "--client-ca; looked at as the other files are",
+          "Revocation lists of client certificates, in PEM, each signed by an authority in "
+          "--client-ca",
           kGroup);
   app.add_flag("--insecure-allow-remote", transport.insecure_allow_remote,
-               "Allow plain addresses of --listen and --metrics-listen to be reached from other "
-               "machines without encryption: behind a proxy that adds it, or in a network of its "
-               "own, as a container's")
+               "Allow addresses without encryption in --listen and --metrics-listen that other "
+               "machines can reach. Use it behind a proxy that encrypts, or in a private network "
+               "such as a container's")
       ->group(kGroup);
+}
+
+// The services that may be left out, by the names that --services has for them.
+void AddServices(CLI::App& app, ServerOptions& options, const std::string& group) {
+  const auto parse = [&options](const std::string& text) {
+    const std::vector<std::string> names = absl::StrSplit(text, ',');
+    options.speaks_kserve = absl::c_linear_search(names, "kserve");
+    options.has_reflection = absl::c_linear_search(names, "reflection");
+    const size_t known = options.speaks_kserve + options.has_reflection;
+    if (text == "none" || (known > 0 && known == names.size())) return;
+    throw CLI::ValidationError(
+        "--services", "got " + text + ", want kserve, reflection, kserve,reflection or none");
+  };
+  app.add_option_function<std::string>(
+         "--services", parse,
+         "Services on the same addresses beside gemmd's own: kserve is KServe's v2 protocol, by "
+         "which clients of NVIDIA Triton multiply (model gemm with inputs A and B, or the name of "
+         "a resident tensor with input A); reflection lists the methods for tools such as "
+         "grpcurl; none leaves out both")
+      ->default_str("kserve,reflection")
+      ->type_name("NAME,...")
+      ->group(group);
 }
 
 void AddCallers(CLI::App& app, Options& options) {
   constexpr char kGroup[] = "Callers (files are read again on SIGHUP)";
   TrustOptions& trust = options.server.trust;
   AddText(app, "--rules", trust.rules_file,
-          "Know callers by name, and allow them what this file says, in JSON or, where its name "
-          "ends with .yaml or .yml, in YAML (server/trust/README.md has its form); all else is "
-          "refused with UNAUTHENTICATED or PERMISSION_DENIED. Without it, "
-          "whoever reaches an address may multiply, hold tensors and read all lists",
+          "Identify callers, and allow only what this file says, in JSON, or in YAML if its name "
+          "ends in .yaml or .yml (server/trust/README.md describes it). All other calls are "
+          "refused with UNAUTHENTICATED or PERMISSION_DENIED. Without rules, everyone who can "
+          "connect may multiply, keep tensors and read all lists",
           kGroup);
   AddText(app, "--tokens", trust.tokens_file,
-          "Take bearer tokens whose SHA-256 stands in this file: IDENTITY: HEXADECIMAL, one a "
-          "line",
+          "Accept the bearer tokens in this file: one IDENTITY: SHA256 per line, the digest of "
+          "the token in hexadecimal",
           kGroup);
   AddText(app, "--jwt-keys", trust.jwt_keys_file,
-          "Take bearer tokens that are signed by a key of this set (JWKS; RS256, ES256, EdDSA). "
-          "The subject is the identity",
+          "Accept JSON web tokens signed by a key in this set (JWKS; RS256, ES256 or EdDSA). "
+          "The subject of the token is the caller's identity. Clocks may differ by 60 s",
           kGroup);
   AddText(app, "--jwt-audience", trust.jwt.audience,
-          "Whom signed tokens must be for; needed beside --jwt-keys", kGroup, "TEXT");
+          "Audience that JSON web tokens must have; needed with --jwt-keys", kGroup, "TEXT");
   AddText(app, "--jwt-issuer", trust.jwt.issuer,
-          "Who must have issued signed tokens (default: anybody whose key is in --jwt-keys)",
+          "Issuer that JSON web tokens must have (default: any issuer with a key in --jwt-keys)",
           kGroup, "TEXT");
-  AddCount(app, "--jwt-clock-skew", trust.jwt.clock_skew_s,
-           "By how much the clock of whoever issues signed tokens may differ", kGroup, 0,
-           kMaxClockSkewS, "SECONDS");
 }
 
 void AddVerification(CLI::App& app, Options& options) {
   constexpr char kGroup[] = "Checks of answers";
-  VerifyOptions& verify = options.server.verify;
+  const auto parse = [&verify = options.server.verify](const std::string& text) {
+    constexpr std::string_view kRetry = ",retry";
+    std::string_view rule = text;
+    verify.retry = rule.ends_with(kRetry);
+    if (verify.retry) rule.remove_suffix(kRetry.size());
+    const absl::StatusOr<VerifyRule> parsed = ParseVerifyRule("--verify", rule);
+    if (!parsed.ok()) {
+      throw CLI::ValidationError(
+          "--verify", std::string(parsed.status().message()) + "; ,retry may follow each of them");
+    }
+    verify.rule = *parsed;
+  };
   app.add_option_function<std::string>(
-         "--verify",
-         [&verify](const std::string& text) {
-           verify.rule = ParseVerifyRule("--verify", text).value_or(VerifyRule());
-         },
-         "Check each answer before it is given, unless its product asks for another check: none, "
-         "sampled[:RATE] (a part of its elements, drawn at random, is computed again; the default "
-         "rate is 1/16384, one element of each 128 x 128), checksum (all of it, by sums), "
-         "duplicate (computed twice). A wrong answer ends its product with DATA_LOSS, its kernel "
-         "is not used "
-         "on that device any more, and a second one takes the device out of service")
-      ->check([](const std::string& text) {
-        return std::string(ParseVerifyRule("--verify", text).status().message());
-      })
+         "--verify", parse,
+         "Check each answer before it is sent, unless its request asks for another check: none; "
+         "sampled:RATE computes that share of the elements again (1/16384 if RATE is left out); "
+         "checksum checks all elements by sums; duplicate computes the product twice. A wrong "
+         "answer fails with DATA_LOSS and its kernel is no longer used on that device; a second "
+         "one takes the device out of service. With ,retry after it, a wrong answer is computed "
+         "again by another kernel or device instead of failing: sampled,retry")
       ->default_str("none")
-      ->type_name("HOW")
+      ->type_name("CHECK[:RATE][,retry]")
       ->group(kGroup);
-  app.add_flag("--verify-retry", verify.retry,
-               "Compute a product whose answer was wrong again, with another kernel or on another "
-               "device, instead of ending it with DATA_LOSS")
-      ->group(kGroup);
-  AddText(app, "--incidents", options.server.incidents.file,
-          "Append a line of JSON to this file for each wrong answer, up to 16 MiB; gemmctl "
-          "incidents shows the last ones without it",
-          kGroup);
 }
 
 void AddTensors(CLI::App& app, Options& options) {
   constexpr char kGroup[] = "Resident tensors";
   StoreOptions& tensors = options.server.tensors;
-  AddBytes(
-      app, "--tensor-bytes", tensors.max_bytes,
-      "Memory of the host for the tensors of all sessions, uploads included; a tensor that "
-      "finds no room is refused with RESOURCE_EXHAUSTED. 0 takes an eighth of the memory limit "
-      "of the process, so that it holds beside the defaults of the other limits: where weights "
-      "are to stay, raise this and lower --max-queued-bytes",
-      kGroup);
-  AddBytes(app, "--session-tensor-bytes", tensors.max_session_bytes,
-           "Memory of the host for the tensors of one session, or of a caller whom --rules know "
-           "and give no tensor_bytes; 0 takes half of --tensor-bytes",
-           kGroup);
-  AddBytes(app, "--session-gpu-tensor-bytes", tensors.max_session_device_bytes,
-           "Memory of all GPUs together for the tensors of one session, or of a caller whom "
-           "--rules know and give no device_tensor_bytes: beyond it, its tensors that were used "
-           "least recently leave the GPU, and what then finds no room is read from the host. 0 "
-           "is no limit",
-           kGroup);
+  const auto parse_bytes = [&tensors](const std::string& all,
+                                      const std::optional<std::string>& session) -> std::string {
+    const std::optional<int64_t> of_all = ParseBytes(all);
+    const std::optional<int64_t> of_session = session ? ParseBytes(*session) : 0;
+    if (!of_all || !of_session) {
+      return "a number of bytes, or two with a colon: 4096, 512MiB, 4GiB:1GiB";
+    }
+    tensors.max_bytes = *of_all;
+    tensors.max_session_bytes = *of_session;
+    return "";
+  };
+  AddPair(app, "--tensor-bytes", parse_bytes,
+          "Host memory for the tensors of all sessions, uploads included. After a colon, host "
+          "memory for those of one session, or of a caller without tensor_bytes in --rules: "
+          "4GiB:1GiB. A tensor that does not fit is refused with RESOURCE_EXHAUSTED. 0 takes an "
+          "eighth of --memory-limit-bytes, and for one session half of all. To keep more weights, "
+          "raise this and lower --max-queued-bytes",
+          kGroup, "BYTES[:BYTES]", BytesText(tensors.max_bytes));
   AddCount(app, "--max-sessions", tensors.max_sessions,
-           "Most sessions at once; one host may have seven times as many of them as are free, "
-           "so that others find one. One more is refused with RESOURCE_EXHAUSTED",
+           "Sessions open at once; one more is refused with RESOURCE_EXHAUSTED. One host or user "
+           "may have at most seven times as many as are still free, so that others can open one",
            kGroup, 1, int64_t{1} << 20);
   AddDuration(app, "--session-linger", tensors.linger,
-              "Delete the tensors of a session, but for pinned ones, this long after its last "
-              "connection has gone and its last call has ended; until then a client can come back. "
-              "Those of a caller whom --rules know stay for their leases",
+              "Delete a session's tensors this long after its last connection and call have "
+              "ended; until then its client can return. Pinned tensors stay for a day. Tensors of "
+              "callers known by --rules stay until their leases end",
               kGroup);
-  AddDuration(
-      app, "--pinned-linger", tensors.pinned_linger,
-      "Delete the pinned tensors of a session, too, this long after its last connection has "
-      "gone and its last call has ended. Those of a caller whom --rules know stay",
-      kGroup);
-  AddDuration(app, "--tensor-lease", tensors.lease,
-              "Delete a tensor this long after its last use, where its owner asked for no other "
-              "time and has not pinned it, and an upload this long after its last byte",
-              kGroup, absl::Milliseconds(1));
   const auto set_copies = [&tensors](const std::string& which) {
     tensors.host_copies = which == "all"    ? HostCopies::kAll
                           : which == "none" ? HostCopies::kNone
@@ -397,15 +500,14 @@ void AddTensors(CLI::App& app, Options& options) {
   };
   app.add_option_function<std::string>(
          "--host-copies", set_copies,
-         "Results in memory of a GPU that are copied to memory of the host as well, in the "
-         "background: pinned tensors, all, or none but those that are read there; with none, "
-         "tensors of 1 MiB and more that are on a GPU, uploads and results, also give back their "
-         "memory of the host, which then no longer counts in --tensor-bytes. What a "
-         "GPU alone has is lost with its worker. With all, a tensor that products overwrite "
-         "again and again is copied each time, which takes longer than to compute it")
-      ->check(CLI::IsMember({"pinned", "all", "none"}))
+         "Results in GPU memory that are also copied to host memory, in the background: those of "
+         "pinned tensors, all, or none. With none, tensors of 1 MiB and more that are on a GPU "
+         "also give back their host memory, which then does not count in --tensor-bytes. A "
+         "tensor that only a GPU has is lost if the GPU's worker ends. With all, a tensor that "
+         "products overwrite repeatedly is copied each time, which takes longer than computing it")
+      ->check(CLI::IsMember({"pinned", "all", "none"}).description(""))
       ->default_str("pinned")
-      ->type_name("WHICH")
+      ->type_name("pinned|all|none")
       ->group(kGroup);
 }
 
@@ -415,31 +517,23 @@ constexpr int64_t kMinQuotaBytes = int64_t{4} << 20;
 void AddListening(CLI::App& app, Options& options) {
   constexpr char kGroup[] = "Listening";
   AddList(app, "--listen", options.server.transport.listen,
-          "Addresses to listen on: HOST:PORT on loopback or unix:PATH without encryption; "
-          "tls:HOST:PORT with TLS 1.3; mtls:HOST:PORT for clients that show a certificate of "
-          "--client-ca. Port 0 takes a free one")
+          "Addresses to listen on. HOST:PORT, on loopback, and unix:PATH are not encrypted; "
+          "tls:HOST:PORT has TLS 1.3; mtls:HOST:PORT also demands a client certificate signed by "
+          "an authority in --client-ca. Port 0 takes a free port")
       ->type_name("ADDRESS,...")
       ->group(kGroup);
   AddUnixSockets(app, options.server.transport.unix_sockets);
   AddCertificates(app, options.server.transport);
-  AddSwitch(
-      app, "--kserve", options.server.speaks_kserve,
-      "With on, the same addresses serve KServe's v2 protocol (inference.GRPCInferenceService): "
-      "clients of NVIDIA Triton multiply by the model gemm, inputs A and B, or by a resident "
-      "tensor's name, input A",
-      kGroup);
-  AddSwitch(app, "--reflection", options.server.has_reflection,
-            "With on, the same addresses tell tools such as grpcurl which methods there are",
-            kGroup);
+  AddServices(app, options.server, kGroup);
   app.add_option_function<std::string>(
          "--metrics-listen",
          [&options](const std::string& text) {
            options.server.metrics_listen = text == "off" ? "" : text;
          },
-         "Address at which Prometheus finds /metrics and, under the names of NVIDIA Triton, "
-         "/metrics/triton, and probes find /healthz and /readyz, by HTTP: an IP address and a "
-         "port, 0 for a free one, on loopback (127.0.0.1:8471 is usual); after tls: or mtls: any, "
-         "with the certificates and the TLS of --listen")
+         "HTTP address for Prometheus (/metrics, and /metrics/triton with the names of NVIDIA "
+         "Triton) and for probes (/healthz, /readyz): IP:PORT on loopback, usually "
+         "127.0.0.1:8471, or tls:IP:PORT or mtls:IP:PORT with the certificates of --listen. "
+         "Port 0 takes a free port")
       ->check([](const std::string& text) {
         return text == "off" ? "" : std::string(CheckHttpAddress(text).message());
       })
@@ -447,70 +541,55 @@ void AddListening(CLI::App& app, Options& options) {
       ->type_name("ADDRESS|off")
       ->group(kGroup);
   AddText(app, "--ready-file", options.ready_file,
-          "Write the addresses, one a line, to this file once the daemon serves; it is removed "
-          "when the daemon ends",
+          "Write the addresses to this file, one per line, once the daemon serves. The file is "
+          "removed when the daemon ends",
           kGroup);
 }
 
 void AddDevices(CLI::App& app, Options& options) {
   constexpr char kGroup[] = "Devices";
   AddList(app, "--devices", options.devices.names,
-          "Devices to serve, in the order of preference: " + DeviceNamesHelp() +
-              ". A product that names none runs on the first that has a kernel for it")
+          "Devices to serve, in order of preference: " + DeviceNamesHelp() +
+              ". A product that names no device runs on the first one that has a kernel for it")
       ->check([](const std::string& name) { return std::string(CheckDeviceName(name).message()); })
       ->default_str("cuda where there is a GPU,cpu,sim:sm_90")
       ->type_name("DEVICE,...")
       ->group(kGroup);
   AddCount(app, "--cpu-threads", options.devices.cpu_threads,
-           "Threads that compute on each of cpu and sim; 0 takes every core the process may use",
+           "Threads that compute on cpu, and as many on each sim device; 0 takes one per core "
+           "that the process may use",
            kGroup, 0, 4096);
   AddBytes(app, "--gpu-staging-bytes", options.devices.gpu_staging_bytes,
-           "Memory of the host through which operands and results go to and from each GPU: two "
-           "thirds for products under way, a third for results until they are sent; a product "
-           "that needs more than the two thirds goes through it in parts",
+           "Host memory for transfers to and from each GPU: two thirds for products in progress, "
+           "one third for results until they are sent. A product that needs more than two thirds "
+           "is transferred in parts",
            kGroup);
   AddBytes(app, "--gpu-memory-bytes", options.devices.gpu_memory_bytes,
-           "Memory of each GPU that products and tensors may use; 0 takes nine tenths of what is "
-           "free. A product that needs more is computed in parts, as long as 8 rows of A fit with "
-           "8 columns of B",
+           "Memory of each GPU for products and tensors, of which tensors take at most four "
+           "fifths; 0 takes nine tenths of the free memory. A product that needs more is computed "
+           "in parts, as long as 8 rows of A fit with 8 columns of B",
            kGroup);
-  AddBytes(
-      app, "--gpu-tensor-bytes", options.devices.gpu_tensor_bytes,
-      "How much of the memory of each GPU tensors may take that stay there; 0 takes four fifths "
-      "of --gpu-memory-bytes. What they leave is for products",
-      kGroup);
-  AddDuration(app, "--worker-rest", options.devices.worker_rest,
-              "After five restarts of its worker in a minute a GPU stays out of service for this "
-              "time and is then tried again; gemmctl restart-device ends the rest",
-              kGroup);
-  AddDuration(app, "--canary-interval", options.devices.canary_interval,
-              "Give each GPU a product with known bits after this time without one, between two "
-              "products; a worker that gets it wrong is replaced",
-              kGroup, absl::Milliseconds(1));
-  AddDuration(app, "--watchdog-most", options.devices.watchdog_max,
-              "Longest time that a product may take on a GPU. A worker that gives no answer in ten "
-              "times the predicted time is replaced, at the earliest after 2 s and at the latest "
-              "after this, and its product is ABORTED. Raise it where products take minutes",
-              kGroup, absl::Milliseconds(1));
   AddSwitch(
       app, "--worker-sandbox", options.devices.is_worker_confined,
-      "With on, the worker of a device gives up what it does not need: it can open no connection, "
-      "start no program, trace no process, write no file outside of /dev where the kernel has "
-      "landlock, and gain no privilege, nor can the daemon; it leaves no core dump, and gets "
-      "the variables of CUDA, of libraries for the CPU and LD_LIBRARY_PATH alone. The devices of "
-      "the driver in /dev must be there, because a setuid nvidia-modprobe cannot make them. Turn "
-      "it off for "
-      "debuggers and profilers",
+      "With on, the worker process of a device cannot open connections, start programs, trace "
+      "processes or, on kernels with landlock, write files outside /dev; it leaves no core dump "
+      "and gets only the environment variables of CUDA and CPU libraries and LD_LIBRARY_PATH. "
+      "Neither it nor the daemon can gain privileges, so the driver's files in /dev must exist "
+      "beforehand: a setuid nvidia-modprobe cannot make them. Use off for debuggers and profilers",
       kGroup);
   AddSwitch(app, "--poison-freed-memory", options.devices.poisons_freed,
-            "With on, memory of the host for matrices that is used again is overwritten as soon as "
-            "nobody uses it: the staging memory of GPUs, and what devices keep for the next "
-            "product. No answer needs that; it makes a fault in this program harmless, or visible, "
-            "and costs the time to write those bytes once more",
+            "With on, host memory that held matrices is overwritten when it is freed: the staging "
+            "memory of GPUs and the memory that devices keep for the next product. No answer "
+            "depends on it; it limits the effect of a fault in gemmd, and costs the time to write "
+            "those bytes once more",
             kGroup);
   AddText(app, "--worker-binary", options.devices.worker_binary,
-          "Program that works for each GPU (default: gemmd-worker in the folder of gemmd)", kGroup);
+          "Worker program for GPUs (default: gemmd-worker in the folder of gemmd)", kGroup);
 }
+
+// What a GPU's worker may take for a product, in times of the longest predicted time of one: more
+// than a prediction is wrong by, and little enough that a GPU that hangs is soon replaced.
+constexpr int kWatchdogFactor = 5;
 
 void AddLimits(CLI::App& app, Options& options) {
   constexpr char kGroup[] = "Limits";
@@ -519,158 +598,162 @@ void AddLimits(CLI::App& app, Options& options) {
            "Longest message received or sent; a longer one is refused with RESOURCE_EXHAUSTED",
            kGroup);
   AddCount(app, "--max-queued-requests", options.server.admission.max_requests,
-           "Requests accepted and not yet answered; more are refused with RESOURCE_EXHAUSTED and "
-           "told when to try again",
+           "Products accepted and not yet answered; one more is refused with RESOURCE_EXHAUSTED "
+           "and the time after which to try again",
            kGroup, 1, int64_t{1} << 40);
-  AddBytes(
-      app, "--max-queued-bytes", options.server.admission.max_bytes,
-      "Bytes of all messages that have arrived, and of results and scratch memory of their "
-      "products until "
-      "the answer has left; a request that finds no room is refused with RESOURCE_EXHAUSTED "
-      "and told when to try again. 0 takes three eighths of --memory-limit-bytes, but at most 4 "
-      "GiB",
-      kGroup);
+  AddBytes(app, "--max-queued-bytes", options.server.admission.max_bytes,
+           "Memory for received messages, and for results and scratch memory of products until "
+           "their answers are sent. A request that does not fit is refused with "
+           "RESOURCE_EXHAUSTED and the time after which to try again. 0 takes three eighths of "
+           "--memory-limit-bytes, at most 4 GiB",
+           kGroup);
   app.add_option_function<double>(
          "--max-product-seconds",
          [&options](double seconds) {
            options.server.admission.max_product_ns = static_cast<int64_t>(seconds * 1e9);
          },
-         "Longest product, by its predicted time; a longer one is refused with RESOURCE_EXHAUSTED")
-      ->transform(option::NumberFrom(1e-3, 1e6))
-      ->default_str("60")
+         "Longest predicted time of a product; a longer one is refused with RESOURCE_EXHAUSTED. "
+         "A GPU's worker that has not answered after ten times the predicted time, at least 2 s "
+         "and at most five times this limit, is replaced, and its product ends with ABORTED")
+      ->transform(option::NumberFrom(1e-3, 1e6).description(""))
+      ->default_str(std::to_string(options.server.admission.max_product_ns / 1'000'000'000))
       ->type_name("SECONDS")
       ->group(kGroup);
-  app.add_option_function<int64_t>(
-         "--batch-window-us",
-         [&options](int64_t us) { options.server.joins.window_ns = us * 1000; },
-         "How long a product that finds its device idle waits for others with which it can run as "
-         "one. Products that wait anyway run as one without it, and no deadline is risked for it")
-      ->transform(option::NumberFrom(0, 1'000'000))
-      ->default_str("0")
-      ->type_name("MICROSECONDS")
-      ->group(kGroup);
-  AddCount(app, "--batch-most", options.server.joins.limits.max_jobs,
-           "Most products that run as one; 1 lets each run alone", kGroup, 1, 4096);
+  const auto parse_batch = [&joins = options.server.joins](
+                               const std::string& count,
+                               const std::optional<std::string>& window) -> std::string {
+    const std::optional<int64_t> jobs = ParseDecimal<int64_t>(count);
+    absl::Duration wait;
+    if (!jobs || *jobs < 1 || *jobs > 4096 ||
+        (window && !ParseDurationFrom(*window, absl::ZeroDuration(), absl::Seconds(1), wait))) {
+      return "a whole number from 1 to 4096, and after a colon a duration from 0 to 1s: 64:2ms";
+    }
+    joins.limits.max_jobs = *jobs;
+    joins.window_ns = absl::ToInt64Nanoseconds(wait);
+    return "";
+  };
+  AddPair(app, "--batch", parse_batch,
+          "Products that may run as one; 1 runs each alone. After a colon, how long a product "
+          "whose device is idle waits for others to join it, from 0, the default, to 1s: 64:2ms. "
+          "No deadline is missed for it. Products that wait for a busy device join anyway",
+          kGroup, "COUNT[:DURATION]", std::to_string(options.server.joins.limits.max_jobs));
   AddDuration(app, "--max-backlog", options.max_backlog,
-              "Longest wait of a product for others that wait for its device before it, by their "
-              "predicted times; a product that would wait longer is refused with "
-              "RESOURCE_EXHAUSTED and told when to try again. The default is that of --grace, so "
-              "that a drain can finish what waits",
+              "Longest predicted wait of a product for the products before it on its device; a "
+              "product that would wait longer is refused with RESOURCE_EXHAUSTED and the time "
+              "after which to try again. At most --grace lets a drain finish all that waits",
               kGroup);
   AddBytes(app, "--memory-quota-bytes", transport.memory_quota_bytes,
-           "Memory for the buffers of gRPC; 0 takes a quarter of the memory limit of the process",
-           kGroup, kMinQuotaBytes);
-  AddBytes(
-      app, "--memory-limit-bytes", options.server.memory_limit_bytes,
-      "Memory that the daemon may have resident; 0 takes the limit of its control group, or the "
-      "machine's memory, and never more than the address space (ulimit -v) has room for. From 85 % "
-      "large products are refused with RESOURCE_EXHAUSTED, from "
-      "92 % all products and questions but those for health, devices and statistics, and from 95 % "
-      "calls end whose client does not read",
-      kGroup);
+           "Memory for the buffers of gRPC; 0 takes a quarter of --memory-limit-bytes", kGroup,
+           kMinQuotaBytes);
+  AddBytes(app, "--memory-limit-bytes", options.server.memory_limit_bytes,
+           "Resident memory of the daemon; 0 takes the limit of its control group or the memory "
+           "of the machine, at most its address space (ulimit -v). From 85 % large products are "
+           "refused with RESOURCE_EXHAUSTED, from 92 % all calls except for health, devices and "
+           "statistics, and from 95 % calls whose clients do not read are ended",
+           kGroup);
   AddCount(app, "--max-concurrent-streams", transport.max_concurrent_streams,
-           "Most calls at once on one connection", kGroup, 1, 1 << 20);
+           "Calls at once on one connection; further calls wait in the client", kGroup, 1, 1 << 20);
 }
 
 void AddConnections(CLI::App& app, Options& options) {
   constexpr char kGroup[] = "Connections";
   TransportOptions& transport = options.server.transport;
-  AddCount(
-      app, "--max-connections", transport.max_connections,
-      "Most connections at once; one more is closed as soon as it is made. 0 takes half "
-      "of the limit of open files, which the daemon raises as far as it may, and at most "
-      "32768, or as many as may have --max-concurrent-streams idle calls of 24 KiB in an eighth "
-      "of --memory-limit-bytes",
-      kGroup, 0, int64_t{1} << 30);
-  AddCount(app, "--max-connections-per-peer", transport.max_connections_per_peer,
-           "Most connections at once of one peer: an IPv4 address, a /64 network of IPv6, a "
-           "user of a unix socket. 0 takes half of --max-connections",
+  AddCount(app, "--max-connections", transport.max_connections,
+           "Connections at once, of which one peer (an IPv4 address, a /64 network of IPv6, or a "
+           "user of a unix socket) may have half; one more is closed at once. 0 takes half of the "
+           "limit of open files, which the daemon raises as far as it may, at most 32768, and at "
+           "most as many as keep their idle calls (24 KiB each, --max-concurrent-streams per "
+           "connection) within an eighth of --memory-limit-bytes",
            kGroup, 0, int64_t{1} << 30);
   AddDuration(app, "--handshake-timeout", transport.handshake_timeout,
-              "Close a connection that does not begin to speak HTTP/2 within this time", kGroup);
-  AddDuration(app, "--max-connection-idle", transport.max_connection_idle,
-              "Close a connection without calls after this time", kGroup);
+              "Close a connection that has not begun to speak HTTP/2 after this time", kGroup);
   AddDuration(app, "--max-connection-age", transport.max_connection_age,
-              "Ask a client to reconnect after this time, so that load spreads", kGroup);
-  AddDuration(app, "--max-connection-age-grace", transport.max_connection_age_grace,
-              "Time that calls have to finish on a connection that is too old", kGroup);
-  AddDuration(
-      app, "--send-timeout", options.server.sending.timeout,
-      "End a call with CANCELLED whose client has taken nothing of an answer for this time, or has "
-      "not read all of it after this time and the time that its bytes take at --send-least-rate",
-      kGroup, absl::Milliseconds(1));
-  AddBytes(
-      app, "--send-least-rate", options.server.sending.min_bytes_per_second,
-      "Bytes of an answer that a client must read in a second, beside --send-timeout: with the "
-      "defaults, a client has 42 s for an answer of 256 MiB",
-      kGroup);
+              "Ask a client to reconnect after this time, so that load spreads over replicas. Its "
+              "calls have another 30 s to finish",
+              kGroup);
+  const auto parse_sending = [&sending = options.server.sending](
+                                 const std::string& time,
+                                 const std::optional<std::string>& rate) -> std::string {
+    const std::optional<int64_t> bytes = rate ? ParseBytes(*rate) : sending.min_bytes_per_second;
+    if (!bytes || !ParseDurationFrom(time, absl::Milliseconds(1), kLongest, sending.timeout)) {
+      return RangeText(absl::Milliseconds(1), kLongest) +
+             ", and after a colon a number of bytes: 10s:8MiB";
+    }
+    sending.min_bytes_per_second = *bytes;
+    return "";
+  };
+  AddPair(app, "--send-timeout", parse_sending,
+          "End a call with CANCELLED if its client takes no byte of an answer for this time. After "
+          "a colon, the bytes per second at which a client must read: a call also ends if its "
+          "answer is not read after this time and the time for its bytes at that rate. With "
+          "10s:8MiB, an answer of 256 MiB has 42 s",
+          kGroup, "DURATION[:BYTES]",
+          absl::FormatDuration(options.server.sending.timeout) + ":" +
+              BytesText(options.server.sending.min_bytes_per_second));
   AddDuration(app, "--keepalive-time", transport.keepalive_time,
-              "Ask a silent client for a sign of life after this time", kGroup);
-  AddDuration(app, "--keepalive-timeout", transport.keepalive_timeout,
-              "Close the connection of a client that gave no sign of life for this time", kGroup);
-  AddDuration(app, "--min-ping-interval", transport.min_ping_interval,
-              "Close the connection of a client that asks for signs of life more often", kGroup);
+              "Ping a silent client after this time, and close its connection if it does not "
+              "answer within 10 s",
+              kGroup);
 }
 
 void AddShutdown(CLI::App& app, Options& options) {
   constexpr char kGroup[] = "Shutdown (on SIGTERM or SIGINT; a second signal skips the waiting)";
-  AddDuration(
-      app, "--lame-duck", options.lame_duck,
-      "Keep working for this time after health turned NOT_SERVING, so that load balancers notice",
-      kGroup);
+  AddDuration(app, "--lame-duck", options.lame_duck,
+              "Serve for this time after health has turned NOT_SERVING, so that load balancers "
+              "notice",
+              kGroup);
   AddDuration(app, "--grace", options.grace,
-              "Time that accepted requests have to finish after the lame-duck pause", kGroup);
+              "Time for accepted products to finish after --lame-duck; those left are aborted and "
+              "end with UNAVAILABLE",
+              kGroup);
 }
 
 void AddLogging(CLI::App& app, Options& options) {
-  constexpr char kGroup[] = "Logging";
+  constexpr char kGroup[] = "Logging (to standard error)";
   app.add_option("--log-level", options.log_level,
-                 "Least severe lines to log: debug has a line per request, info a line per event "
-                 "of the daemon's life")
-      ->check(CLI::IsMember({"debug", "info", "warning", "error", "off"}))
+                 "Least severe lines to log: info has a line per event of the daemon, such as a "
+                 "start or a lost device; debug also has a line per request")
+      ->check(CLI::IsMember({"debug", "info", "warning", "error", "off"}).description(""))
       ->default_str(options.log_level)
-      ->type_name("LEVEL")
+      ->type_name("debug|info|warning|error|off")
       ->group(kGroup);
   app.add_option_function<std::string>(
          "--log-format",
          [&options](const std::string& name) {
            options.log_format = name == "json" ? LogFormat::kJson : LogFormat::kText;
          },
-         "Form of the log: text has key=value pairs, json an object on each line. Both have time, "
-         "level, event and the event's fields")
-      ->check(CLI::IsMember({"text", "json"}))
+         "Format of log lines: text has key=value pairs, json an object per line. Both have the "
+         "time, the level, the event and the event's fields")
+      ->check(CLI::IsMember({"text", "json"}).description(""))
       ->default_str("text")
-      ->type_name("FORMAT")
+      ->type_name("text|json")
       ->group(kGroup);
-  AddText(app, "--log-file", options.log_file,
-          "Append log lines to this file (default: standard error)", kGroup);
-  AddText(app, "--traces", options.server.spans.file,
-          "Append a line of OTLP in JSON with the spans of each product and its stages to "
-          "this file, which the OpenTelemetry collector's receiver otlpjsonfile follows: "
-          "products whose caller sends a sampled traceparent, and --traces-share (default: "
-          "none)",
-          kGroup);
-  app.add_option("--traces-share", options.server.spans.share,
-                 "Part of the products without a traceparent that have spans in --traces, 0 to 1")
-      ->transform(option::NumberFrom(0.0, 1.0))
-      ->capture_default_str()
-      ->type_name("SHARE")
-      ->group(kGroup);
-  AddBytes(app, "--traces-bytes", options.server.spans.max_bytes,
-           "Most bytes of the file of --traces, which is then renamed to FILE.1, in place of the "
-           "one before",
-           kGroup);
+  const auto parse_traces = [&spans = options.server.spans](
+                                const std::string& file,
+                                const std::optional<std::string>& share) -> std::string {
+    const std::optional<double> number = share ? ParseDecimal<double>(*share) : std::nullopt;
+    if (number && !(*number >= 0 && *number <= 1)) {
+      return "a file, and after a colon a share from 0 to 1";
+    }
+    spans.file = share && !number ? file + ":" + *share : file;
+    spans.share = number.value_or(0);
+    return "";
+  };
+  AddPair(app, "--traces", parse_traces,
+          "Append the spans of products to this file, a line of OTLP in JSON for each, which the "
+          "OpenTelemetry collector's receiver otlpjsonfile follows. Products have spans if their "
+          "callers send a sampled traceparent; after a colon, a share from 0 to 1 of the products "
+          "without a traceparent has spans, too: FILE:0.01. At 64 MiB the file is renamed to "
+          "FILE.1",
+          kGroup, "FILE[:SHARE]", "");
   app.add_option("--audit-log", options.audit_log,
-                 "Append a line of JSON for each product, each other call that has ended and each "
-                 "that was refused to this file, or to standard error: identity, peer, method, "
-                 "problem, kernel, device, bytes and status, never operands nor tokens (default: "
-                 "none)")
+                 "Append a line of JSON to this file, or to standard error, for each product, for "
+                 "each other call that has ended and for each refused call: identity, peer, "
+                 "method, problem, kernel, device, bytes and status, never operands or tokens. At "
+                 "most 1000 lines are written in a second for what was done, and as many for what "
+                 "was refused; the log counts the others")
       ->type_name("FILE|stderr")
       ->group(kGroup);
-  AddCount(app, "--audit-lines-per-second", options.audit_lines_per_second,
-           "Most lines of the audit log in a second of what was done, and as many of what was "
-           "refused; it says how many were left out",
-           kGroup, 1, int64_t{1} << 40);
 }
 
 // An empty value is a shell's variable that is not set, or half a line. It must not stand for an
@@ -698,9 +781,7 @@ void RefuseSharedFiles(const CLI::App& app, const Options& options) {
   const std::string& traces = options.server.spans.file;
   const OptionFile outputs[] = {
       {"--ready-file", RegularFile(options.ready_file)},
-      {"--log-file", RegularFile(options.log_file)},
       {"--audit-log", options.audit_log == "stderr" ? "" : RegularFile(options.audit_log)},
-      {"--incidents", RegularFile(options.server.incidents.file)},
       {"--traces", RegularFile(traces)},
       {"--traces", traces.empty() ? "" : traces + ".1"}};
   const CLI::Option& config = *app.get_config_ptr();
@@ -725,15 +806,16 @@ ParsedOptions ParseOptions(int argc, const char* const* argv) {
   ParsedOptions parsed;
   CLI::App app(
       "gemmd, the GEMM daemon: multiplies matrices for clients over gRPC and answers with the "
-      "timing of "
-      "every stage.\n\nExample: gemmd --listen=127.0.0.1:8470,unix:/run/gemmd.sock --cpu-threads=8",
+      "timing of every stage.\n\nExample: gemmd --listen=127.0.0.1:8470,unix:/run/gemmd.sock "
+      "--cpu-threads=8",
       "gemmd");
   app.set_version_flag("--version", VersionText("gemmd"));
   app.add_flag_callback(
       "--list-metrics", [] { throw CLI::CallForVersion(MetricsJson(), 0); },
-      "Print a list of all metrics as JSON and exit");
+      "Print all metrics, with their labels and what they mean, as JSON and exit");
   app.set_config("--config", "",
-                 "Read options from this file, one name=value a line, names without --")
+                 "Read options from this file, one NAME=VALUE per line, names without --. Options "
+                 "on the command line win")
       ->type_name("FILE");
   app.allow_config_extras(CLI::config_extras_mode::error);
   AddListening(app, parsed.options);
@@ -751,8 +833,10 @@ ParsedOptions ParseOptions(int argc, const char* const* argv) {
     app.parse(argc, argv);
     RefuseEmptyValues(app);
     RefuseSharedFiles(app, parsed.options);
-    parsed.options.server.admission.max_backlog_ns =
-        absl::ToInt64Nanoseconds(parsed.options.max_backlog);
+    Admission::Limits& admission = parsed.options.server.admission;
+    admission.max_backlog_ns = absl::ToInt64Nanoseconds(parsed.options.max_backlog);
+    parsed.options.devices.watchdog_max =
+        kWatchdogFactor * absl::Nanoseconds(admission.max_product_ns);
     parsed.should_run = true;
     parsed.places = ConfigPlaces(app, argc, argv);
   } catch (const CLI::ConfigError& error) {

@@ -28,9 +28,7 @@ struct Options {
   absl::Duration max_backlog = absl::Nanoseconds(Admission::Limits().max_backlog_ns);
   std::string log_level = "info";
   LogFormat log_format = LogFormat::kText;
-  std::string log_file;   // Empty means standard error.
   std::string audit_log;  // A file, or stderr; empty means none.
-  int64_t audit_lines_per_second = 1000;
 };
 
 // Which line of the file that --config names gives which option.

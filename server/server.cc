@@ -193,7 +193,7 @@ Server::Server(const ServerOptions& options, std::unique_ptr<Trust> trust,
       devices_(WithTensors(std::move(devices), tensors_)),
       is_out_(devices_.size()),
       health_(v1::Gemm::service_full_name(), devices_.front()->info().name),
-      incidents_(options.incidents),
+      incidents_(IncidentLog::Options()),
       stats_(devices_.size()),
       spans_(std::move(spans)),
       memory_(

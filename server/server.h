@@ -61,7 +61,6 @@ struct ServerOptions {
   std::function<LogCounts()> log_counts = [] { return LogCounts(); };  // For metrics.
   LifeCheck::Options life_check;
   VerifyOptions verify;
-  IncidentLog::Options incidents;
   SpanOptions spans;
   bool speaks_kserve = true;   // Whether KServe's protocol is served too.
   bool has_reflection = true;  // Whether gRPC tells of the services.

@@ -125,9 +125,8 @@ def running(gemmd):
         ready = pathlib.Path(folder, "ready")
         address = f"unix:{folder}/gemmd.sock"
         command = [gemmd, "--devices=cpu", f"--listen={address}", "--lame-duck=0s"]
-        daemon = subprocess.Popen(
-            [*command, f"--ready-file={ready}", f"--log-file={folder}/log"]
-        )
+        with open(pathlib.Path(folder, "log"), "wb") as log:
+            daemon = subprocess.Popen([*command, f"--ready-file={ready}"], stderr=log)
         try:
             end = time.monotonic() + START_DEADLINE_S
             while not ready.exists():

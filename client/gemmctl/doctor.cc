@@ -207,7 +207,7 @@ Check CheckServer(const v1::GetServerInfoResponse& info, absl::string_view clien
 
 Check CheckClock(int64_t server_unix_ns, absl::Time sent, absl::Time received) {
   constexpr absl::Duration kMuch = absl::Seconds(1);
-  // The default of the server's --jwt-clock-skew.
+  // By which the clock of an issuer of JSON web tokens may differ from the daemon's.
   constexpr absl::Duration kTooMuch = absl::Seconds(60);
   Check check = {.name = "clock", .seen = "the server does not report its time"};
   if (server_unix_ns == 0) {

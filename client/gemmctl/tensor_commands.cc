@@ -419,7 +419,7 @@ constexpr char kSessionsHelp[] =
     "it open, and `in use` while only calls use it. A session that `lingers` loses its tensors\n"
     "after the time shown, except pinned ones and those of callers that the rules name, which "
     "stay\n"
-    "for the server's --pinned-linger. `idle`: only such tensors are left.\n"
+    "for a day. `idle`: only such tensors are left.\n"
     "`gemmctl drop-session ID` ends a session. The server allows this over a unix socket only, "
     "for\n"
     "root, its own user and members of its --operators-group, or for a caller with the role\n"

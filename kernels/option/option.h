@@ -52,7 +52,7 @@ CLI::Validator NumberFrom(Number least, Number most) {
 
 // The message for an option without a value, or with too many, in the form of all other refusals:
 // "--rate: got nothing, want R,...", "--type: got 2 values, want 1"; CLI11's words for all else.
-// CLI11 says "--batch-most: 1 required COUNT:1 to 4096 missing".
+// CLI11 says "--max-sessions: 1 required COUNT:1 to 4096 missing".
 inline std::string TextOf(const CLI::Error& error) {
   const std::string text = error.what();
   const size_t end = text.find(": ");
@@ -60,10 +60,13 @@ inline std::string TextOf(const CLI::Error& error) {
   const std::string name = text.substr(0, end);
   const std::string rest = text.substr(end);
   const std::string missing = " missing";
-  const std::string one = ": 1 required ";  // A type follows, and after a colon its range.
+  // A type follows, such as COUNT or COUNT[:DURATION], and after a colon its range.
+  const std::string one = ": 1 required ";
   if (rest.starts_with(one) && rest.ends_with(missing)) {
     const std::string type = rest.substr(one.size(), rest.size() - one.size() - missing.size());
-    return name + ": got nothing, want " + type.substr(0, type.find(':'));
+    const size_t optional_part = type.find("[:");
+    const size_t range = type.find(':', optional_part == type.npos ? 0 : optional_part + 2);
+    return name + ": got nothing, want " + type.substr(0, range);
   }
   const std::string most = ": At Most 1 required but received ";
   if (rest.starts_with(most)) {

@@ -154,12 +154,9 @@ std::unique_ptr<Device> BeginGpu(std::string_view name, const DeviceOptions& opt
   worker.program.binary = WorkerBinary(options);
   worker.ordinal = *OrdinalOf(name);
   worker.memory_limit_bytes = options.gpu_memory_bytes;
-  worker.tensor_limit_bytes = options.gpu_tensor_bytes;
   worker.program.is_confined = options.is_worker_confined;
   worker.staging_bytes = options.gpu_staging_bytes;
   worker.poisons_freed = options.poisons_freed;
-  worker.restarts.rest_ns = absl::ToInt64Nanoseconds(options.worker_rest);
-  worker.canary_interval = options.canary_interval;
   worker.watchdog_max = options.watchdog_max;
   return std::make_unique<WorkerDevice>(std::move(worker));
 }

@@ -26,13 +26,10 @@ struct DeviceOptions {
   std::vector<RowFault> cpu_faults;  // Target::faulty_rows of the device `cpu`. Borrowed.
   std::string worker_binary;         // Empty: `gemmd-worker` beside this process's own binary.
   bool is_worker_confined = true;    // WorkerProgram::is_confined.
-  bool poisons_freed = false;        // Host memory: see server/device/held_bytes.h.
-  int64_t gpu_staging_bytes = int64_t{768} << 20;     // WorkerDeviceOptions::staging_bytes.
-  int64_t gpu_memory_bytes = 0;                       // WorkerDeviceOptions::memory_limit_bytes.
-  int64_t gpu_tensor_bytes = 0;                       // WorkerDeviceOptions::tensor_limit_bytes.
-  absl::Duration worker_rest = absl::Minutes(5);      // RestartPolicy::Limits::rest_ns.
-  absl::Duration canary_interval = absl::Minutes(1);  // WorkerDeviceOptions::canary_interval.
-  absl::Duration watchdog_max = absl::Minutes(5);     // WorkerDeviceOptions::watchdog_max.
+  bool poisons_freed = false;        // Memory of the host: server/device/held_bytes.h.
+  int64_t gpu_staging_bytes = int64_t{768} << 20;  // WorkerDeviceOptions::staging_bytes.
+  int64_t gpu_memory_bytes = 0;                    // WorkerDeviceOptions::memory_limit_bytes.
+  absl::Duration watchdog_max = absl::Minutes(5);  // WorkerDeviceOptions::watchdog_max.
 };
 
 // Help text with the names of every kind of device: "cuda:0 and so on, ...; cpu; ...".

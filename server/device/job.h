@@ -46,8 +46,8 @@ class DeviceMemory {
 
   virtual ~DeviceMemory() = default;
 
-  // The limit on the bytes of all blocks (--gpu-tensor-bytes). A block takes its size rounded up to
-  // a multiple of kBlockGranuleBytes. Constant once the device has started.
+  // The limit on the bytes of all blocks (four fifths of --gpu-memory-bytes). A block takes its
+  // size rounded up to a multiple of kBlockGranuleBytes. Constant once the device has started.
   virtual int64_t capacity_bytes() const = 0;
   // The bytes that blocks take now.
   virtual int64_t used_bytes() const = 0;

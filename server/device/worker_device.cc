@@ -562,9 +562,10 @@ absl::Status WorkerDevice::CheckTime() {
   }
   const absl::Duration waited = absl::Nanoseconds(now_ns - oldest_since_ns_);
   if (waited < LongestRun(predicted_ns)) return absl::OkStatus();
-  const std::string_view limit = waited >= options_.watchdog_max
-                                     ? ", the most that a product may take (--watchdog-most)"
-                                     : ", ten times what was predicted or more";
+  const std::string_view limit =
+      waited >= options_.watchdog_max
+          ? ", the most that a product may take (five times --max-product-seconds)"
+          : ", ten times what was predicted or more";
   return absl::DeadlineExceededError(
       Concat("no answer within ", absl::FormatDuration(absl::Trunc(waited, absl::Milliseconds(1))),
              limit));

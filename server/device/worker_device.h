@@ -57,7 +57,8 @@ struct WorkerDeviceOptions {
   RestartPolicy::Limits restarts;
   // Answers to the jobs of a lost worker wait this long for its exit status, to include it.
   absl::Duration time_to_tell = absl::Milliseconds(50);
-  // The interval of canaries, which run between two jobs.
+  // The interval of canaries, which run between two jobs. A canary takes less than a millisecond,
+  // so one a minute costs nothing.
   absl::Duration canary_interval = absl::Minutes(1);
 };
 

@@ -32,10 +32,10 @@ absl::StatusOr<DeviceBlock> BlockLedger::Add(int64_t bytes, bool is_scratch) {
   MutexLock lock(&mutex_);
   const int64_t left = capacity_bytes_ - used_bytes_;
   if (!is_scratch && (bytes > left || BlockBytes(bytes) > left)) {
-    return absl::ResourceExhaustedError(GotWant("device memory",
-                                                Concat("a block of ", bytes, " bytes"),
-                                                Concat("at most ", left, ", which are free of ",
-                                                       capacity_bytes_, " (--gpu-tensor-bytes)")));
+    return absl::ResourceExhaustedError(
+        GotWant("device memory", Concat("a block of ", bytes, " bytes"),
+                Concat("at most ", left, ", which are free of ", capacity_bytes_,
+                       " (four fifths of --gpu-memory-bytes)")));
   }
   blocks_[++last_] = {.bytes = bytes, .is_scratch = is_scratch};
   if (!is_scratch) used_bytes_ += BlockBytes(bytes);

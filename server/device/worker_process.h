@@ -58,6 +58,7 @@ class RestartPolicy {
     int restarts =
         5;  // After this many within the window, there is a rest, and the history is cleared.
     int64_t window_ns = 60'000'000'000;
+    // Long enough for a GPU that was reset, or an operator, to be there; an operator can end it.
     int64_t rest_ns = 300'000'000'000;
     int64_t first_pause_ns = 100'000'000;  // Before the second restart; doubles each time.
     int64_t longest_pause_ns = 5'000'000'000;

@@ -160,7 +160,7 @@ constexpr Metric kDaemonMetrics[] = {
     {.name = "gemmd_connections_limit",
      .labels = {"scope"},
      .help = "Max open connections: of all peers (--max-connections) and of one peer "
-             "(--max-connections-per-peer)",
+             "(half of them)",
      .collect = CollectConnectionLimits},
     {.name = "gemmd_connections_accepted_total",
      .type = MetricType::kCounter,
@@ -170,7 +170,7 @@ constexpr Metric kDaemonMetrics[] = {
      .type = MetricType::kCounter,
      .labels = {"reason"},
      .help = "Connections closed at once: connections (--max-connections are open), peer (the peer "
-             "has --max-connections-per-peer open), open_files (no file descriptor was left)",
+             "has half as many open), open_files (no file descriptor was left)",
      .collect = CollectRefusedConnections},
     {.name = "gemmd_tls_certificate_not_after_timestamp_seconds",
      .unit = "seconds",
@@ -213,7 +213,7 @@ constexpr Metric kDaemonMetrics[] = {
      .collect = [](const Snapshot& now, Samples& s) { s.Add({}, now.log.lost); }},
     {.name = "gemmd_audit_lines_lost_total",
      .type = MetricType::kCounter,
-     .help = "Lines of the audit log that were lost: beyond --audit-lines-per-second, or because "
+     .help = "Lines of the audit log that were lost: beyond 1000 in a second, or because "
              "the file could not be written, as on a full disk",
      .collect = [](const Snapshot& now, Samples& s) { s.Add({}, now.log.audit_lost); }},
     {.name = "gemmd_log_lines_suppressed_total",

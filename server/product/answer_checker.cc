@@ -336,16 +336,17 @@ void AnswerChecker::EndWrong(std::unique_ptr<Product> product, Place place,
   DeviceTrust& trust = place.served->device->trust();
   const bool took_out = trust.AddWrongAnswer(*place.kernel);
   stats_.AddVerification(mode, VerifyEnd::kFailed, clock_.NowNs() - product->check_begun_ns);
+  std::string details;
   const absl::Status noted = OrNoMemory("no memory for a copy of the operands", [&] {
-    Note(*product, place, check, took_out);
+    details = Note(*product, place, check, took_out);
     return absl::OkStatus();
   });
   if (!noted.ok()) {
     spdlog::error("event=incident_not_kept reason={}", LogValue(std::string(noted.message())));
   }
-  spdlog::error("event=wrong_answer device={} kernel={} problem={} element={} mode={} out={}",
+  spdlog::error("event=wrong_answer device={} kernel={} problem={} element={} mode={} out={}{}",
                 LogValue(device), place.kernel->name, LogValue(Describe(product->job.problem)),
-                LogValue(WhereOf(*check.wrong)), NameOf(mode), took_out);
+                LogValue(WhereOf(*check.wrong)), NameOf(mode), took_out, details);
   if (trust.status().ok()) RunCanaries(*place.served);
   ++product->wrong_answers;
   // A tensor is not written once more: others may have read it.
@@ -363,9 +364,9 @@ void AnswerChecker::EndWrong(std::unique_ptr<Product> product, Place place,
   EndWith(std::move(product), std::move(status));
 }
 
-void AnswerChecker::Note(const Product& product, Place place, const verify::CheckResult& check,
-                         bool took_out_device) {
-  if (log_ == nullptr) return;
+std::string AnswerChecker::Note(const Product& product, Place place,
+                                const verify::CheckResult& check, bool took_out_device) {
+  if (log_ == nullptr) return "";
   const Job& job = product.job;
   Incident incident;
   incident.time_unix_ns = absl::ToUnixNanos(absl::Now());
@@ -383,7 +384,8 @@ void AnswerChecker::Note(const Product& product, Place place, const verify::Chec
   incident.took_out_device = took_out_device;
   // Where there is no memory for the operands in one piece, the incident is noted without them.
   absl::StatusOr<std::shared_ptr<KeptProduct>> kept = Keep(job, incident);
-  log_->Add(std::move(incident), kept.ok() ? *std::move(kept) : nullptr);
+  incident.id = log_->Add(incident, kept.ok() ? *std::move(kept) : nullptr);
+  return LogFieldsOf(incident);
 }
 
 absl::StatusOr<std::shared_ptr<KeptProduct>> AnswerChecker::Keep(const Job& job,

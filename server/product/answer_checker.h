@@ -82,8 +82,9 @@ class AnswerChecker {
   void EndEarly(std::unique_ptr<Product> product, const absl::Status& status);
   // The result of `place` is wrong, as `check` says.
   void EndWrong(std::unique_ptr<Product> product, Place place, const verify::CheckResult& check);
-  void Note(const Product& product, Place place, const verify::CheckResult& check,
-            bool took_out_device);
+  // Keeps the incident; returns its fields for the log.
+  std::string Note(const Product& product, Place place, const verify::CheckResult& check,
+                   bool took_out_device);
   // What is kept of the product; its hashes go to the incident.
   absl::StatusOr<std::shared_ptr<KeptProduct>> Keep(const Job& job, Incident& incident) const;
   void ComputeElsewhere(std::unique_ptr<Product> product, Place place);

@@ -1,14 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "server/product/verification.h"
 
-#include <fcntl.h>
-#include <unistd.h>
-
 #include <algorithm>
 #include <charconv>
 #include <cstring>
 #include <new>
-#include <nlohmann/json.hpp>
 #include <system_error>
 #include <utility>
 
@@ -18,7 +14,6 @@
 #include "kernels/matrix/text.h"
 #include "kernels/verify/checksum.h"
 #include "kernels/verify/recompute.h"
-#include "server/system/files.h"
 #include "server/system/log.h"
 
 namespace gemmd {
@@ -142,7 +137,6 @@ int64_t IncidentLog::Add(Incident incident, std::shared_ptr<const KeptProduct> p
   if (has_too_many_factors) product = nullptr;
   MutexLock lock(&mutex_);
   incident.id = ++found_;
-  Write(incident);
   entries_.push_back({std::move(incident), std::move(product)});
   if (entries_.back().has_operands()) kept_bytes_ += entries_.back().product->bytes();
   if (entries_.size() > options_.max_incidents) {
@@ -173,19 +167,6 @@ void IncidentLog::DropOperands(Entry& entry) {
   entry.product = std::move(kept);
 }
 
-void IncidentLog::Write(const Incident& incident) {
-  if (options_.file.empty()) return;
-  const absl::StatusOr<FileDescriptor> file =
-      OpenRegularFile(options_.file, O_WRONLY | O_CREAT | O_APPEND);
-  const std::string line = JsonOf(incident) + "\n";
-  if (file.ok()) {
-    const auto bytes = static_cast<int64_t>(line.size());
-    const bool has_room = lseek(file->get(), 0, SEEK_END) + bytes <= options_.max_file_bytes;
-    if (has_room && write(file->get(), line.data(), line.size()) == bytes) return;
-  }
-  spdlog::warn("event=incident_not_written id={} file={}", incident.id, LogValue(options_.file));
-}
-
 std::vector<IncidentLog::Entry> IncidentLog::entries() const {
   MutexLock lock(&mutex_);
   return {entries_.rbegin(), entries_.rend()};
@@ -196,29 +177,19 @@ int64_t IncidentLog::found() const {
   return found_;
 }
 
-std::string JsonOf(const Incident& incident) {
-  const nlohmann::ordered_json json = {{"id", incident.id},
-                                       {"time_unix_ns", incident.time_unix_ns},
-                                       {"device", incident.device},
-                                       {"kernel", incident.kernel},
-                                       {"problem", incident.problem},
-                                       {"mode", NameOf(incident.mode)},
-                                       {"batch", incident.element.batch},
-                                       {"row", incident.element.row},
-                                       {"column", incident.element.column},
-                                       {"element_type", NameOf(incident.element_type)},
-                                       {"got_bits", Hexadecimal(incident.element.got_bits)},
-                                       {"want_bits", Hexadecimal(incident.element.want_bits)},
-                                       {"wrong_elements", incident.wrong_elements},
-                                       {"a_sha256", incident.a_sha256},
-                                       {"b_sha256", incident.b_sha256},
-                                       {"c_sha256", incident.c_sha256},
-                                       {"bias_sha256", incident.bias_sha256},
-                                       {"chip_state", incident.chip_state},
-                                       {"request_id", incident.request_id},
-                                       {"took_out_device", incident.took_out_device}};
-  // What a caller sent need not be UTF-8.
-  return json.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
+std::string LogFieldsOf(const Incident& incident) {
+  std::string fields = Concat(" id=", incident.id, " element_type=", NameOf(incident.element_type),
+                              " got_bits=", Hexadecimal(incident.element.got_bits),
+                              " want_bits=", Hexadecimal(incident.element.want_bits),
+                              " wrong_elements=", incident.wrong_elements);
+  const std::pair<const char*, const std::string&> texts[] = {
+      {"a_sha256", incident.a_sha256},     {"b_sha256", incident.b_sha256},
+      {"c_sha256", incident.c_sha256},     {"bias_sha256", incident.bias_sha256},
+      {"chip_state", incident.chip_state}, {"request_id", incident.request_id}};
+  for (const auto& [name, text] : texts) {
+    if (!text.empty()) fields += Concat(" ", name, "=", LogValue(text));
+  }
+  return fields;
 }
 
 }  // namespace gemmd

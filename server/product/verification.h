@@ -106,13 +106,11 @@ struct KeptProduct : PerOperand<std::vector<std::byte>> {
 class IncidentLog {
  public:
   struct Options {
-    std::string file;  // Each incident becomes a line of JSON at its end. Empty: none.
-    int64_t max_file_bytes = int64_t{16} << 20;  // Lines that do not fit are left out.
-    int64_t max_kept_bytes = int64_t{64} << 20;  // Operands in memory, the latest ones.
-    size_t max_incidents = 256;                  // In memory.
+    int64_t max_kept_bytes = int64_t{64} << 20;  // Operands, the latest ones.
+    size_t max_incidents = 256;
   };
 
-  explicit IncidentLog(Options options) : options_(std::move(options)) {}
+  explicit IncidentLog(const Options& options) : options_(options) {}
 
   // Gives the incident its id, which is returned. Operands that do not fit are not kept. Threads:
   // any.
@@ -138,7 +136,6 @@ class IncidentLog {
  private:
   // The operands of the entry are not kept any more.
   void DropOperands(Entry& entry) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  void Write(const Incident& incident) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   const Options options_;
   mutable Mutex mutex_;
@@ -147,7 +144,8 @@ class IncidentLog {
   int64_t kept_bytes_ ABSL_GUARDED_BY(mutex_) = 0;
 };
 
-// One line of JSON, without its end.
-std::string JsonOf(const Incident& incident);
+// What a line of the daemon's log says of an incident beside where it was: key=value pairs, each
+// after a space.
+std::string LogFieldsOf(const Incident& incident);
 
 }  // namespace gemmd

@@ -426,7 +426,7 @@ void DeviceCopies::BringAs(const std::shared_ptr<PlacedBytes>& bytes, bool is_ne
       refused = absl::ResourceExhaustedError(
           Concat("quota: got ", copy.bytes_, " bytes of device memory, want at most the ",
                  memory_.capacity_bytes(), " of ", device_,
-                 " that all tensors may take (--gpu-tensor-bytes)"));
+                 " that all tensors may take (four fifths of --gpu-memory-bytes)"));
     } else {
       copy.waiters_.push_back(std::move(done));
       if (std::exchange(copy.is_being_made_, true)) return;
@@ -684,10 +684,10 @@ absl::Status DeviceCopies::FindOldest(int64_t bytes, std::shared_ptr<DeviceCopy>
     DeviceCopy* const found = LeastRecentlyUsed();
     if (found == nullptr) {
       const int64_t used = counts_.bytes + promised_bytes_ - BlockBytes(bytes);
-      return absl::ResourceExhaustedError(
-          Concat("quota: got ", bytes, " bytes of device memory, want at most the ",
-                 std::max<int64_t>(0, capacity - used), " that are free of all tensors of ",
-                 device_, ": ", used, " of ", capacity, " are in use (--gpu-tensor-bytes)"));
+      return absl::ResourceExhaustedError(Concat(
+          "quota: got ", bytes, " bytes of device memory, want at most the ",
+          std::max<int64_t>(0, capacity - used), " that are free of all tensors of ", device_, ": ",
+          used, " of ", capacity, " are in use (four fifths of --gpu-memory-bytes)"));
     }
     oldest = found->weak_from_this().lock();
     tensor = found->tensor_.lock();

@@ -534,20 +534,12 @@ std::shared_ptr<Account> TensorStore::AccountOf(std::string_view name, const Ses
   return account;
 }
 
-int64_t TensorStore::DeviceBytesOfSession() const {
-  const int64_t bytes = options_.max_session_device_bytes;
-  return bytes > 0 ? bytes : kNoLimit;
-}
-
-// Limits that the rules do not set are those of any session.
+// Host memory that the rules do not limit for such an owner has the limit of anybody's session.
 void TensorStore::SetLimits(Account& account, const SessionOwner& owner) const {
   const bool is_ruled = owner.max_bytes < kNoLimit;
   account.SetLimit(is_ruled ? owner.max_bytes : options_.max_session_bytes,
-                   is_ruled ? "tensor_bytes of --rules" : "--session-tensor-bytes");
-  const bool is_ruled_on_devices = owner.max_device_bytes < kNoLimit;
-  account.on_devices()->SetLimit(
-      is_ruled_on_devices ? owner.max_device_bytes : DeviceBytesOfSession(),
-      is_ruled_on_devices ? "device_tensor_bytes of --rules" : "--session-gpu-tensor-bytes");
+                   is_ruled ? "tensor_bytes of --rules" : "--tensor-bytes of a session");
+  account.on_devices()->SetLimit(owner.max_device_bytes, "device_tensor_bytes of --rules");
 }
 
 std::shared_ptr<Account> TensorStore::AccountOfSession(std::string_view peer,
@@ -560,15 +552,8 @@ std::shared_ptr<Account> TensorStore::AccountOfSession(std::string_view peer,
     return account;
   }
   const std::shared_ptr<Account> within = owner.is_known ? AccountOf(peer, owner) : account_;
-  auto account = std::make_shared<Account>("the session", "--session-tensor-bytes",
-                                           options_.max_session_bytes, within);
-  if (DeviceBytesOfSession() < kNoLimit) {
-    Account* const shared = within->on_devices();
-    account->SetOnDevices(std::make_shared<Account>(
-        "the session", "--session-gpu-tensor-bytes", DeviceBytesOfSession(),
-        shared == nullptr ? nullptr : shared->shared_from_this(), kDevices));
-  }
-  return account;
+  return std::make_shared<Account>("the session", "--tensor-bytes of a session",
+                                   options_.max_session_bytes, within);
 }
 
 absl::Status TensorStore::CheckPlaces(std::string_view peer) const {
@@ -588,10 +573,10 @@ absl::Status TensorStore::CheckPlaces(std::string_view peer) const {
     if (IsIdle(*other, now_ns)) ++left_behind;
   }
   if (own < kShare * free) return absl::OkStatus();
-  return absl::ResourceExhaustedError(Concat(
-      "session: got ", own, " sessions of the caller's host or user, ", left_behind,
-      " of them left with pinned tensors, want fewer: the last ", free,
-      " places are kept for others (--max-sessions, --pinned-linger, gemmctl drop-session)"));
+  return absl::ResourceExhaustedError(
+      Concat("session: got ", own, " sessions of the caller's host or user, ", left_behind,
+             " of them left with pinned tensors, want fewer: the last ", free,
+             " places are kept for others (--max-sessions, gemmctl drop-session)"));
 }
 
 absl::StatusOr<TensorStore::SessionUse> TensorStore::OpenSession(std::string_view token,

@@ -126,11 +126,12 @@ enum class HostCopies : uint8_t { kPinned, kAll, kNone };
 
 struct StoreOptions {
   int64_t max_sessions = 1000;
-  int64_t max_bytes = int64_t{1} << 30;          // Limit for all tensors.
-  int64_t max_session_bytes = int64_t{1} << 29;  // Limit for one session,
-  int64_t max_session_device_bytes = 0;          // and of all devices together; 0: no limit.
+  int64_t max_bytes = int64_t{1} << 30;          // What all tensors may take.
+  int64_t max_session_bytes = int64_t{1} << 29;  // What those of one session may take.
   absl::Duration linger = absl::Seconds(30);
-  absl::Duration pinned_linger = absl::Hours(24);  // Linger time of pinned tensors.
+  // Pinned tensors outlive a night without their client, and not a client that never returns.
+  absl::Duration pinned_linger = absl::Hours(24);
+  // For tensors whose owner asks for no time of its own.
   absl::Duration lease = absl::Minutes(10);
   HostCopies host_copies = HostCopies::kPinned;
 };
@@ -425,7 +426,6 @@ class TensorStore {
   std::shared_ptr<Account> AccountOfSession(std::string_view peer, const SessionOwner& owner)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void SetLimits(Account& account, const SessionOwner& owner) const;
-  int64_t DeviceBytesOfSession() const;
   absl::Status CheckPlaces(std::string_view peer) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   SessionUse UseLocked(const std::shared_ptr<Session>& session)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);

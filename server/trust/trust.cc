@@ -272,10 +272,6 @@ absl::StatusOr<std::unique_ptr<Trust>> Trust::Load(TrustOptions options, WallClo
     return absl::InvalidArgumentError(
         "jwt-audience: got nothing, want whom tokens are for, beside --jwt-keys");
   }
-  if (options.jwt.clock_skew_s < 0 || options.jwt.clock_skew_s > kMaxClockSkewS) {
-    return absl::InvalidArgumentError(absl::StrCat("jwt-clock-skew: got ", options.jwt.clock_skew_s,
-                                                   " seconds, want 0 to ", kMaxClockSkewS));
-  }
   std::unique_ptr<Trust> trust(new Trust(std::move(options), std::move(now), clock));
   RETURN_IF_ERROR(trust->Reload());
   return trust;

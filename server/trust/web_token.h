@@ -69,11 +69,12 @@ class SigningKeys {
 };
 
 struct WebTokenRules {
-  std::string audience;       // That a token must be for.
-  std::string issuer;         // Whose tokens are taken; empty takes any that a key has signed.
-  int64_t clock_skew_s = 60;  // By which the clocks of both sides may differ.
+  std::string audience;  // That a token must be for.
+  std::string issuer;    // Whose tokens are taken; empty takes any that a key has signed.
+  // By which the clocks of both sides may differ: more than synchronised ones do, and little beside
+  // the time that a token is good for.
+  int64_t clock_skew_s = 60;
 };
-inline constexpr int64_t kMaxClockSkewS = 300;
 
 // A token that was good when it was looked at.
 struct WebToken {

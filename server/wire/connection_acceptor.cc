@@ -557,7 +557,7 @@ void ConnectionAcceptor::Give(ConnectionKind kind, FileDescriptor accepted,
       return LogRefusal(peer, "as many as --max-connections");
     case ConnectionTable::Verdict::kTooManyOfPeer:
       ++refused_of_peer_;
-      return LogRefusal(peer, "as many as --max-connections-per-peer");
+      return LogRefusal(peer, "as many as one peer may have, half of --max-connections");
     case ConnectionTable::Verdict::kAdmitted: break;
   }
   ++accepted_;

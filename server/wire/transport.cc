@@ -394,14 +394,13 @@ absl::StatusOr<ConnectionLimits> ConnectionLimitsOf(const TransportOptions& opti
                 Concat("at most ", most, ", the limit of open files (", open_files, ") less ",
                        kFilesOfDaemon, " for the daemon's own")));
   }
-  ConnectionLimits limits = {.all = options.max_connections,
-                             .of_peer = options.max_connections_per_peer};
+  ConnectionLimits limits = {.all = options.max_connections};
   if (limits.all == 0) {
     const int64_t of_memory =
         memory_limit_bytes / 8 / (kIdleCallBytes * std::max(options.max_concurrent_streams, 1));
     limits.all = std::clamp(std::min(open_files / 2, of_memory), int64_t{1}, kMaxByDefault);
   }
-  if (limits.of_peer == 0) limits.of_peer = std::max(limits.all / 2, int64_t{1});
+  limits.of_peer = std::max(limits.all / 2, int64_t{1});
   return limits;
 }
 

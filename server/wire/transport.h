@@ -121,15 +121,18 @@ struct TransportOptions {
   int64_t max_message_bytes = int64_t{512} << 20;
   int64_t memory_quota_bytes = 0;  // For gRPC's buffers; 0 takes a quarter of the memory limit.
   int max_concurrent_streams = 100;
-  // How many connections there are at once, of all peers and of one; 0: see ConnectionLimitsOf.
+  // How many connections there are at once; 0: see ConnectionLimitsOf.
   int64_t max_connections = 0;
-  int64_t max_connections_per_peer = 0;
   absl::Duration handshake_timeout = absl::Seconds(5);
+  // Longer than the pauses of most clients, so that few have to connect again.
   absl::Duration max_connection_idle = absl::Minutes(10);
   absl::Duration max_connection_age = absl::Minutes(30);
+  // Longer than nearly all products take; clients try calls that are cut again.
   absl::Duration max_connection_age_grace = absl::Seconds(30);
   absl::Duration keepalive_time = absl::Seconds(20);
+  // More than the round trip of any network, even when packets are lost and sent again.
   absl::Duration keepalive_timeout = absl::Seconds(10);
+  // Clients of grpc-go never ping more often.
   absl::Duration min_ping_interval = absl::Seconds(10);
 };
 

@@ -96,7 +96,7 @@ def main():
     options = parse_arguments()
     devices = "cpu" if options.device == "cpu" else f"{options.device},cpu"
     room = f"{2 * options.transfer_mib + 4096}MiB"
-    tensors = [f"--tensor-bytes={room}", f"--session-tensor-bytes={room}"]
+    tensors = [f"--tensor-bytes={room}:{room}"]
     folder = pathlib.Path(tempfile.mkdtemp(prefix="gemmd-bench-"))
     daemons = []
 
@@ -110,7 +110,7 @@ def main():
     rows = []
     try:
         now = start("now", options.bin, *tensors)
-        alone = start("alone", options.bin, *tensors, "--batch-most=1")
+        alone = start("alone", options.bin, *tensors, "--batch=1")
         command += [f"--tcp={now.tcp}", f"--unix={now.unix}", f"--alone={alone.unix}"]
         if options.baseline:
             # Builds of then refuse what is larger than their staging area.

@@ -38,8 +38,8 @@ def joint_bytes(*products):
     return b"".join(b"\x0a" + varint(len(product)) + product for product in products)
 
 
-def open_socket(address, limit_s=PATIENCE_S):
-    """`address` as gemmd writes it into its ready file."""
+def open_socket(address, limit_s=PATIENCE_S, own_host=""):
+    """`address` as gemmd writes it into its ready file; of TCP, from the host `own_host`, if that is given."""
     if address.startswith("unix:"):
         peer = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         target = address.removeprefix("unix:")
@@ -47,6 +47,8 @@ def open_socket(address, limit_s=PATIENCE_S):
         host, port = address.rsplit(":", 1)
         assert host == "127.0.0.1"
         peer = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+        if own_host:
+            peer.bind((own_host, 0))
         target = (host, int(port))
     peer.settimeout(limit_s)
     peer.connect(target)

@@ -66,7 +66,7 @@ def main():
     daemons, weights, local = [], {}, {}
     for i, binary in enumerate(options.gemmd):
         folder = pathlib.Path(tempfile.mkdtemp(prefix="gemmd-bench-"))
-        flags = ["--devices=cpu", "--tensor-bytes=2GiB", "--session-tensor-bytes=2GiB"]
+        flags = ["--devices=cpu", "--tensor-bytes=2GiB:2GiB"]
         daemons.append(Daemon(binary.resolve(), folder, *flags).wait_until_ready())
         channel = grpc.insecure_channel(
             daemons[-1].unix, options=[("grpc.max_receive_message_length", -1)]

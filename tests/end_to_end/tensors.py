@@ -14,7 +14,7 @@ DEADLINE_S = 60
 MIB = 1 << 20
 
 # A daemon whose tensors have little room.
-FLAGS = ["--devices=cpu,sim:sm_90", "--tensor-bytes=256MiB", "--session-tensor-bytes=64MiB"]
+FLAGS = ["--devices=cpu,sim:sm_90", "--tensor-bytes=256MiB:64MiB"]
 
 
 def refusal(call, *arguments, **keywords):

@@ -98,7 +98,7 @@ BAD_UPLOADS = {
         INVALID_ARGUMENT,
         "message: got 20971",
     ),
-    "more than the session's": ([begun(bytes_spec(65 * MIB))], RESOURCE_EXHAUSTED, "--session-tensor-bytes"),
+    "more than the session's": ([begun(bytes_spec(65 * MIB))], RESOURCE_EXHAUSTED, "--tensor-bytes of a session"),
 }
 
 
@@ -121,7 +121,7 @@ def test_quotas_say_what_is_free(daemon, channel, session):
     free = session.settled().free_bytes
     told = re.search(
         r"got 10485760 bytes of host memory, want at most the (\d+) that are free of the session: "
-        r"(\d+) of 67108864 are used \(--session-tensor-bytes\)",
+        r"(\d+) of 67108864 are used \(--tensor-bytes of a session\)",
         text,
     )
     assert free - 4096 < int(told[1]) <= free

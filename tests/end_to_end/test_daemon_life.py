@@ -11,7 +11,7 @@ import grpc
 import numpy as np
 import pytest
 from bystander import DEADLINE_S
-from daemon import parse_log_line
+from daemon import parse_log_line, wait_until
 from gemmd.v1 import gemm_pb2_grpc, registry_pb2, registry_pb2_grpc
 from product import Product, check_bytes
 
@@ -135,7 +135,8 @@ def test_the_socket_of_a_killed_daemon_is_taken_over(daemons):
         ("--log-level=loud", "--log-level"),
         ("--listen=", "--listen"),
         ("--config=/dev/null/config", "/dev/null/config"),
-        ("--log-file=/dev/null/log", "log-file"),
+        ("--audit-log=/dev/null/log", "audit-log"),
+        ("--log-file=/dev/null", "--log-file, which is gone: "),
     ],
 )
 def test_bad_flags_end_with_2(gemmd, argument, named):
@@ -286,14 +287,20 @@ def test_a_debug_line_for_each_request(daemons):
             assert line["peer"].startswith("ipv4:127.0.0.1:")
 
 
-def test_log_file(daemons, tmp_path):
-    """Appended to, and nothing on standard error."""
-    log_file = tmp_path / "log"
+def test_the_log_is_appended_to_a_file_by_the_shell(gemmd, tmp_path):
+    """Standard error has all of it, and standard output nothing."""
+    log_file, ready = tmp_path / "log", tmp_path / "ready"
+    address = f"unix:{tmp_path / 'socket'}"
+    command = [gemmd, "--devices=cpu", "--lame-duck=1ms", f"--listen={address}", f"--ready-file={ready}"]
     for _ in range(2):
-        daemon = daemons.start("--devices=cpu", "--lame-duck=1ms", f"--log-file={log_file}")
-        multiply(daemon.tcp)
-        daemon.stop()
-        assert daemon.stderr() == ""
+        daemon = subprocess.Popen(
+            ["bash", "-c", 'exec "$@" 2>>"$0"', log_file, *command], stdout=subprocess.PIPE, text=True
+        )
+        wait_until(lambda daemon=daemon: ready.exists() or daemon.poll() is not None, START_LIMIT_S, "ready")
+        multiply(address)
+        daemon.send_signal(signal.SIGTERM)
+        output, _ = daemon.communicate(timeout=START_LIMIT_S)
+        assert (daemon.returncode, output) == (0, "")
     events = [parse_log_line(line)["event"] for line in log_file.read_text().splitlines()]
     assert events.count("start") == events.count("stop") == 2
     assert events[-1] == "stop"

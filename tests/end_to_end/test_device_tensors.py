@@ -104,7 +104,7 @@ def test_uploads_leave_the_host(gpu, session_of, is_timed, timed):
     """With --host-copies=none: their room and pages are free once they are on a GPU. They come back
     where they are read as a whole, as far as there is room, and are lost with the worker."""
     size = 20 << 20  # The GPU has room for two of them, the host for one.
-    daemon = gpu("--host-copies=none", "--tensor-bytes=30MiB", "--session-tensor-bytes=30MiB")
+    daemon = gpu("--host-copies=none", "--tensor-bytes=30MiB:30MiB")
     session = session_of(daemon)
     data = os.urandom(size)
     before = daemon.anonymous_bytes()
@@ -142,7 +142,7 @@ def test_results_take_no_room_of_the_host(gpu, session_of):
     """With --host-copies=none: those of a chain count against the GPU alone, so that all of them
     together are larger than the host's quota; they are lost with the worker."""
     rows, columns = 6, 1 << 19  # 6 MiB; the host has room for one.
-    daemon = gpu("--host-copies=none", "--tensor-bytes=10MiB", "--session-tensor-bytes=10MiB")
+    daemon = gpu("--host-copies=none", "--tensor-bytes=10MiB:10MiB")
     session = session_of(daemon)
     a = np.arange(1, rows + 1).reshape(rows, 1)
     ones = np.ones((1, columns))
@@ -178,7 +178,7 @@ def test_a_range_of_a_lost_tensor(gpu, session_of):
 def test_what_a_kernel_packs_is_kept_with_its_tensor(gpu, session_of):
     """A row-major B, which kernels of GPUs pack, has a form on the GPU from the third product on. It is made anew where
     the tensor changes, and leaves room for others."""
-    daemon = gpu("--gpu-tensor-bytes=8MiB", "--metrics-listen=127.0.0.1:0")
+    daemon = gpu("--gpu-memory-bytes=10MiB", "--metrics-listen=127.0.0.1:0")
     session = session_of(daemon)
     rows, depth, columns = 4, 64, 1024
     random = np.random.default_rng()
@@ -229,10 +229,13 @@ def test_what_a_kernel_packs_is_kept_with_its_tensor(gpu, session_of):
         product("b", 2 * b)
     assert on_gpu() == 2 * alone
 
-    # Another tensor has the room once it needs it.
-    other_columns = 4
+    # Another tensor has the room once it needs it. By columns, a kernel reads it where it is: packed, it would need as
+    # much of the fifth of the memory that is for products.
+    other_columns = 64
     other_rows = ((8 << 20) - int(alone)) // (2 * other_columns)
-    other = resident_pb2.TensorSpec(type=F16, rows=other_rows, columns=other_columns)
+    other = resident_pb2.TensorSpec(
+        type=F16, order=tensors_pb2.ORDER_COLUMN_MAJOR, rows=other_rows, columns=other_columns
+    )
     session.put(bytes(2 * other_rows * other_columns), spec=other, name="other", hashed=False)
     request = gemm_pb2.MultiplyRequest(
         m=1,

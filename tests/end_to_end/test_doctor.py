@@ -129,7 +129,7 @@ def test_mutual_tls(daemons, tmp_path, doctor):
 def test_tensors_near_the_limit(daemons, doctor):
     daemon = daemons.start(
         "--devices=cpu", "--cpu-threads=1", "--lame-duck=1ms",
-        "--tensor-bytes=1000000", "--session-tensor-bytes=1000000",
+        "--tensor-bytes=1000000:1000000",
     )
     options = [("grpc.use_local_subchannel_pool", 1)]
     with grpc.insecure_channel(daemon.unix, options=options) as channel, Session(channel) as session:

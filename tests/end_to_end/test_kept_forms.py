@@ -9,7 +9,7 @@ from elements import ELEMENTS, convert, store
 from gemmd.v1 import gemm_pb2, resident_pb2
 from tensors import MIB, Session, by_handle, by_name
 
-GEMMD_FLAGS = ["--devices=cpu", "--tensor-bytes=64MiB", "--session-tensor-bytes=32MiB"]
+GEMMD_FLAGS = ["--devices=cpu", "--tensor-bytes=64MiB:32MiB"]
 M, N, K = 5, 300, 130
 
 

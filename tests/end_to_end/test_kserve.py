@@ -341,6 +341,6 @@ def config_stubs_descriptors(tmp_path):
 
 
 def test_it_can_be_turned_off(daemons):
-    daemon = daemons.start("--lame-duck=1ms", "--devices=cpu", "--kserve=off")
+    daemon = daemons.start("--lame-duck=1ms", "--devices=cpu", "--services=reflection")
     with triton.InferenceServerClient(daemon.tcp) as client:
         assert refusal(client.is_server_live)[0] == "UNIMPLEMENTED"

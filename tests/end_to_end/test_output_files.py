@@ -29,7 +29,7 @@ GEMMCTL = {
 }
 GEMMLOAD = (["--json", "--csv", "--html"], ["--mix", "--replay", *SECURITY])
 GEMMD = (
-    ["--ready-file", "--log-file", "--audit-log", "--incidents", "--traces"],
+    ["--ready-file", "--audit-log", "--traces"],
     ["--rules", "--tokens", "--jwt-keys", "--tls-cert", "--tls-key", "--client-ca", "--client-crl", "--worker-binary"],
 )
 # What a command needs besides, and the order of what has no name.
@@ -106,7 +106,7 @@ def test_gemmd_refuses_one_file_for_two_options(gemmd, tmp_path, one, other):
 
 
 def test_gemmd_may_write_two_logs_to_one_pipe(gemmd, tmp_path):
-    command = [gemmd, "--log-file=/dev/stdout", "--audit-log=/dev/stdout", "--listen=nonsense"]
+    command = [gemmd, "--traces=/dev/stdout", "--audit-log=/dev/stdout", "--listen=nonsense"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=LIMIT_S, check=False)
     assert "another file" not in done.stderr + done.stdout
 

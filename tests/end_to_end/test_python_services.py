@@ -258,7 +258,7 @@ def test_health_watch(health):
 
 
 def test_reflection_can_be_off(daemons):
-    daemon = daemons.start("--devices=cpu", "--reflection=off", "--lame-duck=1ms")
+    daemon = daemons.start("--devices=cpu", "--services=kserve", "--lame-duck=1ms")
     with grpc.insecure_channel(daemon.tcp, [("grpc.use_local_subchannel_pool", 1)]) as channel:
         grpc.channel_ready_future(channel).result(DEADLINE_S)
         with pytest.raises(grpc.RpcError) as raised:

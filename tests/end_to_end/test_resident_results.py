@@ -136,11 +136,11 @@ def test_a_chain_stays_on_the_gpu(gpus, open_session):
 
 
 def test_results_that_find_no_room_are_written_back(gpus, open_session):
-    daemon = gpus("--gpu-tensor-bytes=2KiB")  # Four of the tensors.
+    daemon = gpus("--gpu-memory-bytes=40KiB")  # Tensors may take 32 KiB of it: 64 of them.
     session = open_session(daemon)
     x = np.ones((SIZE, SIZE), np.float16)
     put(session, x, "y0")
-    for i in range(12):
+    for i in range(72):
         plus_identity(session, f"y{i}", f"y{i + 1}", "cuda:0")
     assert (
         metrics_page.scrape(daemon).value(
@@ -148,7 +148,7 @@ def test_results_that_find_no_room_are_written_back(gpus, open_session):
         )
         >= 8
     )
-    for i in range(13):
+    for i in range(73):
         assert (download(session, f"y{i}") == x + i * IDENTITY).all()
 
 
@@ -310,7 +310,7 @@ def test_products_go_where_their_tensors_are(gpus, open_session):
 def test_workers_die_under_chains_of_products(gpus, open_session):
     """Each product is answered once: with D, with what it may try again after, or with the name of what
     is lost; and what can be read is what some product left there."""
-    daemon = gpus("--gpu-tensor-bytes=64KiB", devices="cuda:0,cuda:1,cpu")
+    daemon = gpus("--gpu-memory-bytes=80KiB", devices="cuda:0,cuda:1,cpu")
     x = np.ones((SIZE, SIZE), np.float16)
     is_over = threading.Event()
     ended = {"ok": 0, "lost": 0, "again": 0}

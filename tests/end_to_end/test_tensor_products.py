@@ -261,18 +261,18 @@ def test_a_gpu_keeps_copies(daemons, fake_worker, rng):
         "--lame-duck=1ms",
         "--devices=cuda:0,cpu",
         f"--worker-binary={fake_worker}",
-        "--gpu-tensor-bytes=8KiB",
+        "--gpu-memory-bytes=80KiB",  # Tensors may take 64 KiB of it.
         "--metrics-listen=127.0.0.1:0",
     )
-    x = integers(rng, 1, 16, 32, dtype=np.float16)
-    weights = [integers(rng, 1, 32, 48, dtype=np.float16) for _ in range(4)]  # 3 KiB each.
+    x = integers(rng, 1, 16, 96, dtype=np.float16)
+    weights = [integers(rng, 1, 96, 128, dtype=np.float16) for _ in range(4)]  # 24 KiB each.
     with grpc.insecure_channel(daemon.unix) as channel, Session(channel) as session:
         refs = [by_handle(put_array(session, array)) for array in weights]
         left = tensors_pb2.Operand(type=tensors_pb2.ELEMENT_TYPE_F16, data=x.tobytes())
 
         def multiply(i, **fields):
-            columns = fields.get("columns", 48)
-            asked = product(16, columns, 32, left, operand(refs[i], **fields), device="cuda:0")
+            columns = fields.get("columns", 128)
+            asked = product(16, columns, 96, left, operand(refs[i], **fields), device="cuda:0")
             first = fields.get("first_column", 0)
             answer = session.multiply(asked)
             assert answer.device == "cuda:0"
@@ -304,25 +304,25 @@ def test_a_gpu_keeps_copies(daemons, fake_worker, rng):
         wait_until(works_again, DEADLINE_S, "there is a new worker")
         assert copies(daemon, "made") > made
         # A tensor that is larger than the room for all is read from the host.
-        big = integers(rng, 1, 32, 256, dtype=np.float16)
+        big = integers(rng, 1, 96, 512, dtype=np.float16)
         weights.append(big)
         refs.append(by_handle(put_array(session, big)))
-        multiply(4, columns=256)
+        multiply(4, columns=512)
         # A result that overwrites a tensor leaves no stale copy of it.
         into = by_handle(put_array(session, weights[1], hashed=False))
         refs.append(into)
         weights.append(weights[1].copy())
         multiply(5)
-        square = integers(rng, 1, 32, 32, dtype=np.float16) % 2
+        square = integers(rng, 1, 96, 96, dtype=np.float16) % 2
         left_square = tensors_pb2.Operand(type=tensors_pb2.ELEMENT_TYPE_F16, data=square.tobytes())
-        asked = product(32, 48, 32, left_square, operand(refs[2]), device="cuda:0")
+        asked = product(96, 128, 96, left_square, operand(refs[2]), device="cuda:0")
         asked.d.tensor.CopyFrom(part(into))
         session.multiply(asked)
         weights[5] = (square.astype(np.float32) @ weights[2]).astype(np.float16)
         multiply(5)
 
 
-JOINING = ["--devices=cpu", "--batch-window-us=300000", "--metrics-listen=127.0.0.1:0", "--lame-duck=1ms"]
+JOINING = ["--devices=cpu", "--metrics-listen=127.0.0.1:0", "--lame-duck=1ms"]
 DUPLICATE = gemm_pb2.Verify(mode=gemm_pb2.VERIFY_MODE_DUPLICATE)
 WHOLE = gemm_pb2.Verify(mode=gemm_pb2.VERIFY_MODE_SAMPLED, rate=1)
 
@@ -384,8 +384,8 @@ class SharedB:
 def shared_b(daemons, rng):
     with contextlib.ExitStack() as stack:
 
-        def start(*flags):
-            daemon = daemons.start(*JOINING, *flags)
+        def start(batch="256:300ms"):
+            daemon = daemons.start(*JOINING, f"--batch={batch}")
             channel = stack.enter_context(grpc.insecure_channel(daemon.unix))
             return daemon, SharedB(stack.enter_context(Session(channel)), rng)
 
@@ -443,6 +443,6 @@ def test_explain_tells_whether_bits_may_vary(shared_b):
 
 
 def test_products_run_alone_where_the_server_joins_none(shared_b):
-    _, products = shared_b("--batch-most=1")
+    _, products = shared_b(batch="1")
     assert {answer.joined for answer in products.together()} == {1}
     assert not products.may_vary(products.request(products.a[0]))

@@ -8,10 +8,8 @@ import time
 import grpc
 import numpy as np
 import pytest
-from daemon import wait_until
 from gemmd.v1 import gemm_pb2_grpc
 from google.protobuf import json_format
-from metrics_page import scrape
 from opentelemetry.proto.trace.v1 import trace_pb2
 from product import Product
 
@@ -24,11 +22,9 @@ NOT_SAMPLED = f"00-{TRACE}-{PARENT}-00"
 
 @pytest.fixture
 def start(daemons, tmp_path):
-    def start(*flags):
-        daemon = daemons.start(
-            "--devices=cpu", "--cpu-threads=1", "--lame-duck=1ms",
-            "--metrics-listen=127.0.0.1:0", f"--traces={tmp_path / 'traces'}", *flags,
-        )  # fmt: skip
+    def start(share=""):
+        traces = f"--traces={tmp_path / 'traces'}{share}"
+        daemon = daemons.start("--devices=cpu", "--cpu-threads=1", "--lame-duck=1ms", traces)
         daemon.traces = tmp_path / "traces"
         return daemon
 
@@ -82,13 +78,6 @@ def products_in(*paths):
     return found
 
 
-def written(daemon, count):
-    def is_there():
-        return scrape(daemon).value("gemmd_trace_spans_total", outcome="written") >= count
-
-    wait_until(is_there, DEADLINE_S, f"{count} spans are written")
-
-
 def attributes(span):
     return {each.key: each.value.string_value for each in span.attributes}
 
@@ -124,7 +113,7 @@ def test_a_sampled_product_has_a_span_for_each_stage(start):
 
 
 def test_a_share_of_products_without_a_trace(start):
-    daemon = start("--traces-share=1")
+    daemon = start(share=":1")
     multiply(daemon, count=3)
     multiply(daemon, NOT_SAMPLED)
     daemon.stop()
@@ -132,33 +121,6 @@ def test_a_share_of_products_without_a_trace(start):
     assert len(products) == 3
     assert len({own.trace_id for own, *_ in products}) == 3
     assert not any(own.parent_span_id for own, *_ in products)
-
-
-def test_the_file_is_bounded_and_nothing_is_lost_or_cut(start):
-    daemon = start("--traces-bytes=64KiB")
-    for _ in range(4):
-        multiply(daemon, SAMPLED, count=30)
-    old = daemon.traces.with_name("traces.1")
-    written(daemon, 120)
-    page = scrape(daemon)
-    assert page.value("gemmd_trace_spans_total", outcome="lost") == 0
-    daemon.stop()
-    assert old.stat().st_size <= 65536 and daemon.traces.stat().st_size <= 65536
-    assert 0 < len(products_in(old, daemon.traces)) <= 120
-
-
-def test_a_disk_that_takes_nothing_costs_spans_alone(start, tmp_path):
-    (tmp_path / "traces.1").mkdir()
-    (tmp_path / "traces.1" / "occupied").touch()  # The full file cannot be renamed.
-    daemon = start("--traces-bytes=4KiB")
-    multiply(daemon, SAMPLED, count=20)
-
-    def is_lost():
-        return scrape(daemon).value("gemmd_trace_spans_total", outcome="lost") > 0
-
-    wait_until(is_lost, DEADLINE_S, "spans are lost")
-    assert 0 < len(products_in(daemon.traces)) < 20
-    multiply(daemon, SAMPLED)
 
 
 def test_a_file_that_cannot_be_had_is_told_at_the_start(daemons, tmp_path):

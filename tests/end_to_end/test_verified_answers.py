@@ -185,7 +185,7 @@ def test_incidents_of_batches_are_replayed(serve, gemmctl, tmp_path, form):
 
 
 def test_a_wrong_answer_is_computed_elsewhere_where_that_is_wanted(serve):
-    server = serve("--verify=sampled:1", "--verify-retry")
+    server = serve("--verify=sampled:1,retry")
     kernel = server.multiply().kernel
     server.flip(1)
     answer = server.multiply()
@@ -194,24 +194,24 @@ def test_a_wrong_answer_is_computed_elsewhere_where_that_is_wanted(serve):
     assert server.incidents().found == 1
 
 
-def test_a_second_wrong_answer_takes_the_device_out_of_service(serve, tmp_path):
-    file = tmp_path / "incidents"
-    server = serve("--verify=checksum", f"--incidents={file}")
+def test_a_second_wrong_answer_takes_the_device_out_of_service(serve):
+    server = serve("--verify=checksum")
     server.flip(1)
     assert server.code_of() == DATA_LOSS
     # Canaries may follow still: whichever of them and the next products is wrong is the second.
     server.flip(*range(1, 1000))
     wait_until(lambda: server.code_of() == UNAVAILABLE, DEADLINE_S, "the device to be out of service")
     wait_until(lambda: server.daemon.events("device_not_ready"), DEADLINE_S, "health to know")
-    lines = [json.loads(line) for line in file.read_text().splitlines()]
-    assert [line["id"] for line in lines] == list(range(1, len(lines) + 1))
-    assert not lines[0]["took_out_device"]
+    lines = server.daemon.events("wrong_answer")
+    assert [line["id"] for line in lines] == [str(id) for id in range(1, len(lines) + 1)]
+    assert lines[0]["out"] == "false"
+    assert lines[0]["got_bits"] != lines[0]["want_bits"] and len(lines[0]["a_sha256"]) == 64
     assert server.multiply(device="cpu").device == "cpu"
 
 
 def test_joined_products_are_checked_one_by_one(serve):
     """Of products that run as one, the wrong one alone is refused."""
-    server = serve("--verify=sampled:1", "--batch-window-us=300000")
+    server = serve("--verify=sampled:1", "--batch=256:300ms")
     server.flip(1)
     product = some_product()
     calls = []
@@ -228,7 +228,7 @@ def test_joined_products_are_checked_one_by_one(serve):
 
 
 def test_what_is_computed_again_is_joined_no_longer(serve):
-    server = serve("--verify=sampled:1", "--verify-retry", "--batch-window-us=300000")
+    server = serve("--verify=sampled:1,retry", "--batch=256:300ms")
     server.flip(1)
     request = some_product().request()
     request.device = "cuda:0"
@@ -248,7 +248,7 @@ def test_a_product_is_computed_once_more_where_its_caller_may(serve, tmp_path):
         {"all": {"may": ["multiply"]}, "first": {"may": ["multiply"], "devices": ["cuda:0"]}}
     )
     flags = [flag for flag in trust.flags if "lame-duck" not in flag]
-    server = serve(*flags, "--verify-retry", devices="cuda:0,cuda:1")
+    server = serve(*flags, "--verify=none,retry", devices="cuda:0,cuda:1")
     product = some_product()
 
     def multiply(who, verify, kernel=""):

@@ -130,7 +130,7 @@ def test_a_wrong_answer_of_tensors_is_not_given(resident, verify, d):
 
 
 def test_a_wrong_answer_of_tensors_is_computed_elsewhere(resident):
-    own = resident("--verify=sampled:1", "--verify-retry")
+    own = resident("--verify=sampled:1,retry")
     kernel = own.multiply().kernel
     own.server.flip(1)
     answer = own.multiply()
@@ -141,7 +141,7 @@ def test_a_wrong_answer_of_tensors_is_computed_elsewhere(resident):
 
 def test_what_went_into_a_tensor_is_not_computed_elsewhere(resident):
     """Others may have read it."""
-    own = resident("--verify=sampled:1", "--verify-retry")
+    own = resident("--verify=sampled:1,retry")
     own.multiply(d=new_tensor("d"))
     own.server.flip(1)
     assert own.refusal(d=over("d"))[0] == DATA_LOSS

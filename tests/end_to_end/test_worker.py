@@ -432,7 +432,7 @@ def restart_device(gemmctl, daemon, device):
 
 
 def test_a_kernel_of_which_two_workers_died_is_refused(gpus, client, tmp_path, gemmctl):
-    daemon = gpus("--watchdog-most=2s")
+    daemon = gpus()
     one = client(daemon)
     kernel = one.multiply().kernel
     for death in ("abort", "hang"):

@@ -22,7 +22,6 @@ LIMIT_FLAGS = [
     f"--memory-limit-bytes={300 * MIB}",
     "--max-queued-bytes=2GiB",
     "--max-connections=80",
-    "--max-connections-per-peer=40",
 ]
 LARGE = 64 * MIB
 MAX_UNREAD = 6

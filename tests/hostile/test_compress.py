@@ -19,8 +19,7 @@ GEMMD_FLAGS = [
     "--devices=cpu",
     "--max-queued-bytes=16MiB",
     "--metrics-listen=127.0.0.1:0",
-    "--tensor-bytes=512MiB",
-    "--session-tensor-bytes=256MiB",
+    "--tensor-bytes=512MiB:256MiB",
     "--session-linger=0.5s",
 ]
 RESOURCE_EXHAUSTED = grpc.StatusCode.RESOURCE_EXHAUSTED

@@ -69,11 +69,11 @@ def seconds_until_served(address):
     return time.monotonic() - start
 
 
-def flood(stack, daemon, count):
-    """Connections that the daemon may keep or close, as long as the stack is not closed."""
+def flood(stack, daemon, count, peer="127.0.0.1"):
+    """Connections of one peer that the daemon may keep or close, as long as the stack is not closed."""
     for _ in range(count):
         with contextlib.suppress(ConnectionError):
-            stack.enter_context(open_socket(daemon.tcp))
+            stack.enter_context(open_socket(daemon.tcp, own_host=peer))
 
 
 def settled_files(daemon, before, count, margin):
@@ -95,7 +95,7 @@ def test_a_flood_of_connections(daemons, battery, is_sanitized):
         with contextlib.ExitStack() as stack:
             flood(stack, daemon, 10 * most)
             refused = wait_until(lambda: daemon.events("connection_refused"), PATIENCE_S, "refusals")
-            assert refused[0]["reason"] == "as many as --max-connections-per-peer"
+            assert refused[0]["reason"] == "as many as one peer may have, half of --max-connections"
             assert not is_served(daemon.tcp)
             others_s = seconds_until_served(daemon.unix)
             battery.timed("flood of connections: other peers served", most=soon_s, seen=others_s, unit="s")
@@ -111,11 +111,15 @@ def test_a_flood_of_connections(daemons, battery, is_sanitized):
 def test_connections_of_all_peers_together(daemons, battery):
     most = 32
     daemon = daemons.start(
-        "--lame-duck=1ms", "--handshake-timeout=120s", f"--max-connections={most}", f"--max-connections-per-peer={most}"
+        "--lame-duck=1ms", "--handshake-timeout=120s", f"--max-connections={most}"
     )
     before = daemon.open_files()
     with contextlib.ExitStack() as stack:
-        flood(stack, daemon, 4 * most)
+        # No peer has half of them, which is as many as one may have.
+        for peer in ("127.0.0.1", "127.0.0.2"):
+            flood(stack, daemon, most // 2 - 1, peer)
+        assert not daemon.events("connection_refused")
+        flood(stack, daemon, 4 * most, "127.0.0.3")
         refused = wait_until(lambda: daemon.events("connection_refused"), PATIENCE_S, "refusals")
         assert refused[0]["reason"] == "as many as --max-connections"
         kept = settled_files(daemon, before, most, 4)

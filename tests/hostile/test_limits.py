@@ -85,8 +85,9 @@ def test_a_gpu_that_hangs_longer_than_a_product_may_take(
     """Ten times what was predicted would be more."""
     script = tmp_path / "script"
     monkeypatch.setenv("GEMMD_WORKER_SCRIPT", str(script))
-    max_s = 3
-    flags = ["--devices=cuda:0", f"--worker-binary={fake_worker}", f"--watchdog-most={max_s}s"]
+    product_s = 0.7
+    max_s = 5 * product_s
+    flags = ["--devices=cuda:0", f"--worker-binary={fake_worker}", f"--max-product-seconds={product_s}"]
     daemon = daemons.start(*flags, *FLAGS)
     # One tile, whose long k takes 0.6 s at the rates of the tests' worker.
     long = Product(a=np.ones((1, 8, 40_000)), b=np.ones((1, 40_000, 8)), a_type="f16", b_type="f16")
@@ -98,13 +99,13 @@ def test_a_gpu_that_hangs_longer_than_a_product_may_take(
             gemm_pb2_grpc.GemmStub(channel).Multiply(long.request(), timeout=600)
         seen_s = time.monotonic() - start
     assert ended.value.code() == grpc.StatusCode.ABORTED
-    assert "the most that a product may take (--watchdog-most)" in ended.value.details()
+    assert "the most that a product may take (five times --max-product-seconds)" in ended.value.details()
 
     def restarts():
         return sum(count for _, count in scrape(daemon).with_labels("gemmd_worker_restarts_total"))
 
     wait_until(restarts, PATIENCE_S, "another worker")
-    battery.holds("a GPU hangs, --watchdog-most=3s: workers replaced", least=1, seen=restarts())
+    battery.holds("a GPU hangs, --max-product-seconds=0.7: workers replaced", least=1, seen=restarts())
     battery.timed("a GPU hangs: its product lives", least=max_s, seen=seen_s, unit="s")
     max_s += 5 if is_sanitized else 1
-    battery.timed("a GPU hangs, --watchdog-most=3s: its product ends", most=max_s, seen=seen_s, unit="s")
+    battery.timed("a GPU hangs, --max-product-seconds=0.7: its product ends", most=max_s, seen=seen_s, unit="s")

@@ -268,7 +268,7 @@ def test_the_turn_of_a_light_caller_on_one_unix_socket(daemons, battery, told_ap
     counted: one call of the hog's is even with the light caller's. The hog's first call, which found nothing of the
     hog inside and so would share the light caller's turns by its time, is cancelled. Tokens that open no session tell
     nobody apart."""
-    daemon = daemons.start(*SIM_FLAGS, "--batch-most=1", f"--max-concurrent-streams={2 * HOGS_CALLS}")
+    daemon = daemons.start(*SIM_FLAGS, "--batch=1", f"--max-concurrent-streams={2 * HOGS_CALLS}")
     is_one_connection = told_apart_by == "sessions"
     with contextlib.ExitStack() as stack:
         hogs = stack.enter_context(open_channel(daemon.unix))

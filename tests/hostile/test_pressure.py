@@ -20,7 +20,7 @@ pytestmark = pytest.mark.own_device  # A GPU's staging memory is resident, too.
 
 MIB = 1 << 20
 LIMIT = 600 * MIB
-LARGE_TENSORS = ["--tensor-bytes=2GiB", "--session-tensor-bytes=2GiB"]
+LARGE_TENSORS = ["--tensor-bytes=2GiB:2GiB"]
 ANY_LIMIT_FLAGS = ["--lame-duck=1ms", "--devices=cpu", "--max-queued-bytes=2GiB", *LARGE_TENSORS]
 FLAGS = [*ANY_LIMIT_FLAGS, f"--memory-limit-bytes={LIMIT}"]
 DEADLINE_S = 120
@@ -138,7 +138,7 @@ def check_severe(daemon, channel, battery, attack):
 
 def test_what_is_answered_beyond_the_limit(daemons, battery):
     """A daemon that has never as little as its limit. test_levels comes to the same by what it takes."""
-    room = ["--memory-quota-bytes=256MiB", "--max-connections=100", "--max-connections-per-peer=100"]
+    room = ["--memory-quota-bytes=256MiB", "--max-connections=200"]
     daemon = daemons.start(*ANY_LIMIT_FLAGS, *room, "--memory-limit-bytes=8MiB")
     wait_until(lambda: levels(daemon), 60, "the level noticed")
     with grpc.insecure_channel(daemon.tcp) as channel:
@@ -206,7 +206,7 @@ def test_the_memory_of_workers_counts(daemons, battery):
     """A tensor on the tests' GPU is memory of its worker, beside the copy that the daemon keeps: both share the
     limit."""
     limit, size = 160 * MIB, 40 * MIB
-    flags = ["--lame-duck=1ms", "--devices=cuda:0", "--gpu-tensor-bytes=50MiB", *LARGE_TENSORS]
+    flags = ["--lame-duck=1ms", "--devices=cuda:0", "--gpu-memory-bytes=64000KiB", *LARGE_TENSORS]
     daemon = daemons.start(*flags, f"--memory-limit-bytes={limit}")
     with grpc.insecure_channel(daemon.tcp) as channel, Session(channel) as session:
         session.put(bytes(size), device="cuda:0")

@@ -5,7 +5,6 @@ watches it. Each can fail; none may end it, or stop it."""
 import collections
 import concurrent.futures
 import contextlib
-import datetime
 import os
 import pathlib
 import signal
@@ -98,11 +97,9 @@ def test_names_for_operators_are_short(daemons, battery):
             battery.holds(name, most=199, seen=len(raised.value.details()), unit="characters")
 
 
-def test_a_gpu_that_failed_too_often_is_tried_again(daemons, battery):
+def test_a_gpu_that_failed_too_often_rests_until_an_operator_ends_it(daemons, battery):
     """Its worker is killed more often in a minute than it is started again."""
-    daemon = daemons.start(
-        "--lame-duck=1ms", "--devices=cuda:0,cpu", "--worker-rest=2s"
-    )
+    daemon = daemons.start("--lame-duck=1ms", "--devices=cuda:0,cpu")
 
     def kill_worker():
         found = wait_until(lambda: daemon.gpu_workers() or rests(), DEADLINE_S, "a worker")
@@ -122,14 +119,15 @@ def test_a_gpu_that_failed_too_often_is_tried_again(daemons, battery):
         kill_worker()
         time.sleep(0.05)  # Until the daemon has seen it, it tells of nothing.
 
+    assert "too many starts, for 5m: " in rests()[0]["reason"]
+    assert not daemon.gpu_workers()
+    assert restart_device(daemon.unix, "cuda:0") == grpc.StatusCode.OK
+
     def starts():
         return [line for line in daemon.events("device_ready") if line["time"] > rests()[-1]["time"]]
 
     wait_until(starts, DEADLINE_S, "it again")
-    battery.holds("a GPU that rests 2 s: tried again", least=1, seen=len(starts()), unit="times")
-    ends = [datetime.datetime.fromisoformat(line["time"]) for line in (rests()[-1], starts()[0])]
-    rested_s = (ends[1] - ends[0]).total_seconds()
-    battery.timed("a GPU that rests 2 s: not before", least=1.99, seen=rested_s, unit="s")
+    battery.holds("a GPU that rests, once an operator ends it: tried again", least=1, seen=len(starts()), unit="times")
 
 
 @pytest.fixture
@@ -285,19 +283,3 @@ def test_a_worker_that_only_says_that_it_is_done(
         ):
             believed = answers_believed(session, script, size, **fields)
             battery.holds(f"a worker that only says OK: believed of {what}", most=0, seen=believed)
-
-
-def test_canaries_come_each_interval(daemons, battery):
-    """Where a GPU has nothing else, too."""
-    daemon = daemons.start("--lame-duck=1ms", "--devices=cuda:0,cpu", "--canary-interval=100ms")
-
-    def canaries():
-        page = metrics_page.scrape(daemon)
-        return sum(value for _, value in page.with_labels("gemmd_canaries_total"))
-
-    before, began = canaries(), time.monotonic()
-    wait_until(lambda: canaries() >= before + 20, 120, "canaries")
-    took_s = time.monotonic() - began
-    battery.holds("a GPU that has nothing to do: canaries", least=20, seen=canaries() - before)
-    battery.timed("20 canaries, one each 0.1 s", least=1.8, seen=took_s, unit="s")
-    battery.timed("20 canaries, one each 0.1 s", most=20, seen=took_s, unit="s")

@@ -12,7 +12,7 @@ import pytest
 from gemmd.v1 import gemm_pb2, resident_pb2, tensors_pb2
 from tensors import Session, bytes_spec, refusal
 
-GEMMD_FLAGS = ["--devices=cpu", "--tensor-bytes=64MiB", "--session-tensor-bytes=16MiB"]
+GEMMD_FLAGS = ["--devices=cpu", "--tensor-bytes=64MiB:16MiB"]
 DEADLINE_S = 60
 SIZE = 64
 NAME = "of another tenant"

@@ -22,10 +22,8 @@ GEMMD_FLAGS = [
     "--devices=cpu",
     "--max-queued-bytes=48MiB",
     "--metrics-listen=127.0.0.1:0",
-    "--tensor-bytes=256MiB",
-    "--session-tensor-bytes=128MiB",
+    "--tensor-bytes=256MiB:128MiB",
     f"--session-linger={LINGER_S}s",
-    f"--tensor-lease={LEASE_S}s",
     "--max-sessions=200",
 ]
 RESOURCE_EXHAUSTED = grpc.StatusCode.RESOURCE_EXHAUSTED
@@ -76,10 +74,11 @@ def test_uploads_that_never_send_hold_no_room(attacked, battery, is_sanitized):
     with grpc.insecure_channel(daemon.tcp) as channel, Session(channel) as session:
         resident = daemon.rss_bytes()
         streams, longest = [], 0
+        keep = tensors_pb2.NewTensor(lease_ns=LEASE_S * 10**9)
         # On a slow machine the first of them lose their room before there are seven.
         while len(streams) < 20:
             stream = session.put_stream()
-            stream.send(begin=resident_pb2.PutBegin(spec=bytes_spec(16 * MIB)))
+            stream.send(begin=resident_pb2.PutBegin(spec=bytes_spec(16 * MIB), keep=keep))
             try:
                 stream.state()
             except grpc.RpcError as error:

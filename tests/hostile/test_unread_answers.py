@@ -164,9 +164,9 @@ def test_answers_that_nobody_reads_end(daemons, battery, is_timed, path):
     """Each ends after the send timeout, whatever its length."""
     answer, count = answer_bytes(is_timed), 6
     timeout_s = 1
-    flags = ["--devices=cpu", f"--max-queued-bytes={answer * 25 // 4}", f"--send-timeout={timeout_s}s"]
+    flags = ["--devices=cpu", f"--max-queued-bytes={answer * 25 // 4}", f"--send-timeout={timeout_s}s:4KiB"]
     # By the bytes beside it each would have hours.
-    daemon = daemons.start("--lame-duck=1ms", *flags, "--send-least-rate=4KiB")
+    daemon = daemons.start("--lame-duck=1ms", *flags)
     with Bystander(daemon) as bystander:
         with contextlib.ExitStack() as stack:
             calls = send_zeros(stack, daemon, path, answer, count)
@@ -194,7 +194,7 @@ def test_an_answer_that_nobody_reads_over_tls(daemons, battery, tmp_path):
     have at the least rate."""
     timeout_s = 1
     world = certificates.World(tmp_path)
-    flags = ["--devices=cpu", f"--send-timeout={timeout_s}s", "--send-least-rate=4KiB", *world.flags]
+    flags = ["--devices=cpu", f"--send-timeout={timeout_s}s:4KiB", *world.flags]
     daemon = daemons.start("--lame-duck=1ms", *flags, listen="tls:127.0.0.1:0")
     [address] = daemon.addresses
     credentials = grpc.ssl_channel_credentials(world.authority.cert_pem)
@@ -228,7 +228,7 @@ def read_at(peer, stream, bytes_per_s, is_over, limit_s=120):
 def test_who_reads_slowly_is_served(daemons, battery):
     """The answer takes several send timeouts, but is read at more than the least rate. Whoever stands still for one
     of them, as on a busy machine, loses the call; SendWatchTest has the same by a clock of its own."""
-    flags = ["--devices=cpu", "--max-queued-bytes=64MiB", "--send-timeout=1s", "--send-least-rate=512KiB"]
+    flags = ["--devices=cpu", "--max-queued-bytes=64MiB", "--send-timeout=1s:512KiB"]
     daemon = daemons.start("--lame-duck=1ms", *flags)
     with Http2Peer(daemon.tcp) as peer:
         stream = peer.start()
@@ -243,7 +243,7 @@ def test_who_reads_slowly_is_served(daemons, battery):
 def test_who_reads_too_slowly_loses_the_call(daemons, battery, listener):
     """Always something, but less than the least rate: the call has the time of its bytes and the send timeout, where
     the system tells what is read, as over TCP, and where it does not, as over unix sockets."""
-    flags = ["--devices=cpu", "--max-queued-bytes=64MiB", "--send-timeout=1s", "--send-least-rate=8MiB"]
+    flags = ["--devices=cpu", "--max-queued-bytes=64MiB", "--send-timeout=1s:8MiB"]
     daemon = daemons.start("--lame-duck=1ms", *flags)
     with Http2Peer(getattr(daemon, listener)) as peer:
         stream = peer.start()
@@ -261,7 +261,7 @@ def test_who_reads_too_slowly_loses_the_call(daemons, battery, listener):
 
 def test_an_answer_that_nobody_reads_over_a_unix_socket(daemons, battery):
     """Nothing tells that nothing is read, so it has the time of its bytes, too."""
-    flags = ["--devices=cpu", "--max-queued-bytes=64MiB", "--send-timeout=1s", "--send-least-rate=16MiB"]
+    flags = ["--devices=cpu", "--max-queued-bytes=64MiB", "--send-timeout=1s:16MiB"]
     daemon = daemons.start("--lame-duck=1ms", *flags)
     with open_with_closed_windows(daemon.unix) as peer:
         stream = peer.start()

@@ -13,10 +13,12 @@
 namespace gemmd {
 namespace {
 
+using ::testing::ContainsRegex;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 using ::testing::MatchesRegex;
+using ::testing::Not;
 using ::testing::StartsWith;
 
 ParsedOptions Parse(std::vector<const char*> arguments) {
@@ -103,25 +105,20 @@ TEST(OptionsTest, EachLimitAndTimeoutIsSetByItsOwnOption) {
                                       "--max-concurrent-streams=1005",
                                       "--gpu-staging-bytes=1006",
                                       "--gpu-memory-bytes=1007",
-                                      "--gpu-tensor-bytes=1008",
-                                      "--tensor-bytes=1010",
-                                      "--session-tensor-bytes=1011",
-                                      "--session-gpu-tensor-bytes=1012",
+                                      "--tensor-bytes=1010:1011",
                                       "--handshake-timeout=1s",
-                                      "--max-connection-idle=2s",
                                       "--max-connection-age=3s",
-                                      "--max-connection-age-grace=4s",
                                       "--keepalive-time=5s",
-                                      "--keepalive-timeout=6s",
-                                      "--min-ping-interval=7s",
+                                      "--session-linger=7s",
                                       "--lame-duck=8s",
                                       "--grace=9s",
-                                      "--watchdog-most=10s",
                                       "--poison-freed-memory=on",
                                       "--max-product-seconds=0.01",
                                       "--max-backlog=11s",
-                                      "--send-timeout=11s",
-                                      "--send-least-rate=1008",
+                                      "--send-timeout=12s:1008",
+                                      "--batch=1013:14ms",
+                                      "--max-sessions=1014",
+                                      "--max-connections=1015",
                                       "--memory-limit-bytes=1009"});
   ASSERT_TRUE(parsed.should_run) << parsed.text;
   const Options& options = parsed.options;
@@ -133,23 +130,22 @@ TEST(OptionsTest, EachLimitAndTimeoutIsSetByItsOwnOption) {
   EXPECT_EQ(transport.max_concurrent_streams, 1005);
   EXPECT_EQ(options.devices.gpu_staging_bytes, 1006);
   EXPECT_EQ(options.devices.gpu_memory_bytes, 1007);
-  EXPECT_EQ(options.devices.gpu_tensor_bytes, 1008);
   EXPECT_EQ(options.server.tensors.max_bytes, 1010);
   EXPECT_EQ(options.server.tensors.max_session_bytes, 1011);
-  EXPECT_EQ(options.server.tensors.max_session_device_bytes, 1012);
   EXPECT_EQ(transport.handshake_timeout, absl::Seconds(1));
-  EXPECT_EQ(transport.max_connection_idle, absl::Seconds(2));
   EXPECT_EQ(transport.max_connection_age, absl::Seconds(3));
-  EXPECT_EQ(transport.max_connection_age_grace, absl::Seconds(4));
   EXPECT_EQ(transport.keepalive_time, absl::Seconds(5));
-  EXPECT_EQ(transport.keepalive_timeout, absl::Seconds(6));
-  EXPECT_EQ(transport.min_ping_interval, absl::Seconds(7));
-  EXPECT_EQ(options.server.sending.timeout, absl::Seconds(11));
+  EXPECT_EQ(options.server.tensors.linger, absl::Seconds(7));
+  EXPECT_EQ(options.server.sending.timeout, absl::Seconds(12));
   EXPECT_EQ(options.server.sending.min_bytes_per_second, 1008);
   EXPECT_EQ(options.server.memory_limit_bytes, 1009);
   EXPECT_EQ(options.lame_duck, absl::Seconds(8));
   EXPECT_EQ(options.grace, absl::Seconds(9));
-  EXPECT_EQ(options.devices.watchdog_max, absl::Seconds(10));
+  EXPECT_EQ(options.devices.watchdog_max, absl::Milliseconds(50)) << "five times the product's";
+  EXPECT_EQ(options.server.joins.limits.max_jobs, 1013);
+  EXPECT_EQ(options.server.joins.window_ns, 14'000'000);
+  EXPECT_EQ(options.server.tensors.max_sessions, 1014);
+  EXPECT_EQ(transport.max_connections, 1015);
   EXPECT_TRUE(options.devices.poisons_freed);
   EXPECT_EQ(options.server.admission.max_product_ns, 10'000'000);
   EXPECT_EQ(options.server.admission.max_backlog_ns, 11'000'000'000);
@@ -158,17 +154,22 @@ TEST(OptionsTest, EachLimitAndTimeoutIsSetByItsOwnOption) {
 // CLI11 alone reads octal and hexadecimal digits, and the nearest limit for what is too large.
 TEST(OptionsTest, NumbersAreDecimal) {
   const ParsedOptions parsed =
-      Parse({"--batch-most=010", "--max-queued-bytes=010", "--tensor-bytes=00010KiB",
-             "--max-connections=0", "--batch-window-us=007"});
+      Parse({"--batch=010:007ms", "--max-queued-bytes=010", "--tensor-bytes=00010KiB:003",
+             "--max-connections=0", "--max-sessions=012"});
   ASSERT_TRUE(parsed.should_run) << parsed.text;
   EXPECT_EQ(parsed.options.server.joins.limits.max_jobs, 10);
   EXPECT_EQ(parsed.options.server.admission.max_bytes, 10);
   EXPECT_EQ(parsed.options.server.tensors.max_bytes, 10 << 10);
-  EXPECT_EQ(parsed.options.server.joins.window_ns, 7000);
-  for (const std::string text : {"0x10", "+5", " 5", "5 ", "1e3", "2.0", "0", "4097", "4294967297",
+  EXPECT_EQ(parsed.options.server.joins.window_ns, 7'000'000);
+  EXPECT_EQ(parsed.options.server.tensors.max_session_bytes, 3);
+  EXPECT_EQ(parsed.options.server.tensors.max_sessions, 12);
+  for (const std::string text : {"0x10", "+5", " 5", "5 ", "1e3", "2.0", "4097", "4294967297",
                                  "18446744073709551617", "-1", "nan", "b"}) {
-    EXPECT_THAT(Parse({("--batch-most=" + text).c_str()}).text,
-                HasSubstr("--batch-most: got " + text + ", want a whole number from 1 to 4096"))
+    EXPECT_THAT(Parse({("--cpu-threads=" + text).c_str()}).text,
+                HasSubstr("--cpu-threads: got " + text + ", want a whole number from 0 to 4096"))
+        << text;
+    EXPECT_THAT(Parse({("--batch=" + text).c_str()}).text,
+                HasSubstr("--batch: got " + text + ", want a whole number from 1 to 4096"))
         << text;
   }
   for (const std::string text : {"0x10", "0x1KiB", "+5", "18446744073709551617", "1.5KiB", "KiB"}) {
@@ -176,8 +177,108 @@ TEST(OptionsTest, NumbersAreDecimal) {
                 HasSubstr("--tensor-bytes: got " + text + ", want a number of bytes"))
         << text;
   }
-  EXPECT_THAT(Parse({"--traces-share=1.5"}).text,
-              HasSubstr("--traces-share: got 1.5, want a number from 0 to 1"));
+}
+
+TEST(OptionsTest, AColonDividesTheTwoPartsOfAValue) {
+  const Options options =
+      Parse({"--batch=8", "--send-timeout=3s", "--tensor-bytes=1GiB", "--traces=/a:b:0.25"})
+          .options;
+  EXPECT_EQ(options.server.joins.limits.max_jobs, 8);
+  EXPECT_EQ(options.server.joins.window_ns, 0);
+  EXPECT_EQ(options.server.sending.timeout, absl::Seconds(3));
+  EXPECT_EQ(options.server.sending.min_bytes_per_second, 8 << 20);
+  EXPECT_EQ(options.server.tensors.max_session_bytes, 0) << "half of all";
+  EXPECT_EQ(options.server.spans.file, "/a:b");
+  EXPECT_EQ(options.server.spans.share, 0.25);
+  EXPECT_EQ(Parse({"--traces=/a:b"}).options.server.spans.file, "/a:b");
+  EXPECT_EQ(Parse({"--traces=/a:b"}).options.server.spans.share, 0);
+  for (const std::string bad :
+       {"--batch=0", "--batch=4097:1ms", "--batch=8:", "--batch=:1ms", "--batch=8:2s",
+        "--batch=8:-1ms", "--batch=8:1ms:1ms", "--send-timeout=0", "--send-timeout=1s:",
+        "--send-timeout=1s:-5", "--send-timeout=:8MiB", "--send-timeout=inf:8MiB",
+        "--tensor-bytes=1GiB:", "--tensor-bytes=:1GiB", "--tensor-bytes=1GiB:1GiB:1GiB",
+        "--traces=/a:1.5", "--traces=/a:-0.1", "--traces=/a:nan", "--traces=/a:-nan"}) {
+    const size_t equals = bad.find('=');
+    EXPECT_THAT(Parse({bad.c_str()}).text, StartsWith(bad.substr(0, equals) + ": got " +
+                                                      bad.substr(equals + 1) + ", want a "));
+  }
+}
+
+TEST(OptionsTest, SaysWhichServicesThereAre) {
+  const auto services = [](std::vector<const char*> arguments) {
+    const ServerOptions server = Parse(std::move(arguments)).options.server;
+    return std::pair(server.speaks_kserve, server.has_reflection);
+  };
+  EXPECT_EQ(services({}), std::pair(true, true));
+  EXPECT_EQ(services({"--services=kserve"}), std::pair(true, false));
+  EXPECT_EQ(services({"--services=reflection"}), std::pair(false, true));
+  EXPECT_EQ(services({"--services=reflection,kserve"}), std::pair(true, true));
+  EXPECT_EQ(services({"--services=none"}), std::pair(false, false));
+  for (const std::string bad : {"off", "kserve,none", "kserve,kserve", "kserve,", "all"}) {
+    EXPECT_THAT(Parse({("--services=" + bad).c_str()}).text,
+                HasSubstr("--services: got " + bad + ", want kserve, reflection"));
+  }
+}
+
+TEST(OptionsTest, ARetryFollowsTheCheck) {
+  const auto verify = [](const char* argument) { return Parse({argument}).options.server.verify; };
+  EXPECT_FALSE(verify("--verify=checksum").retry);
+  EXPECT_TRUE(verify("--verify=checksum,retry").retry);
+  EXPECT_EQ(verify("--verify=checksum,retry").rule.mode, VerifyMode::kChecksum);
+  EXPECT_TRUE(verify("--verify=none,retry").retry);
+  EXPECT_EQ(verify("--verify=sampled:0.5,retry").rule.rate, 0.5);
+  for (const char* bad : {"--verify=retry", "--verify=,retry", "--verify=checksum,again",
+                          "--verify=sampled,retry:0.5"}) {
+    EXPECT_FALSE(Parse({bad}).should_run) << bad;
+  }
+}
+
+// Whoever upgrades reads what holds now, rather than that there never was such an option.
+TEST(OptionsTest, OptionsOfEarlierVersionsSayWhatHoldsInstead) {
+  const std::string path = ::testing::TempDir() + "/gemmd_options_gone.conf";
+  const std::string help = Parse({"--help"}).text;
+  const std::pair<std::string, std::string> gone[] = {
+      {"audit-lines-per-second", "1000"},
+      {"batch-most", "--batch"},
+      {"batch-window-us", "--batch"},
+      {"canary-interval", "minute"},
+      {"gpu-tensor-bytes", "--gpu-memory-bytes"},
+      {"incidents", "wrong_answer"},
+      {"jwt-clock-skew", "60 s"},
+      {"keepalive-timeout", "10 s"},
+      {"kserve", "--services=reflection"},
+      {"log-file", "standard error"},
+      {"max-connection-age-grace", "30 s"},
+      {"max-connection-idle", "10 minutes"},
+      {"max-connections-per-peer", "half of --max-connections"},
+      {"min-ping-interval", "10 s"},
+      {"pinned-linger", "a day"},
+      {"reflection", "--services=kserve"},
+      {"send-least-rate", "--send-timeout"},
+      {"session-gpu-tensor-bytes", "device_tensor_bytes"},
+      {"session-tensor-bytes", "--tensor-bytes"},
+      {"tensor-lease", "10 minutes"},
+      {"traces-bytes", "64 MiB"},
+      {"traces-share", "--traces"},
+      {"verify-retry", "retry"},
+      {"watchdog-most", "--max-product-seconds"},
+      {"worker-rest", "5 minutes"}};
+  for (const auto& [name, instead] : gone) {
+    const std::string flag = "--" + name;
+    const std::string with_value = flag + "=1s";
+    for (const std::vector<const char*>& arguments :
+         {std::vector{with_value.c_str()}, std::vector{flag.c_str(), "1s"}}) {
+      const ParsedOptions parsed = Parse(arguments);
+      EXPECT_EQ(parsed.exit_code, 2) << name;
+      EXPECT_THAT(parsed.text, StartsWith("option: got --" + name + ", which is gone: "));
+      EXPECT_THAT(parsed.text, HasSubstr(instead));
+    }
+    std::ofstream(path) << "grace=1s\n" << name << "=1s\n";
+    const ParsedOptions parsed = Parse({"--config", path.c_str()});
+    EXPECT_EQ(parsed.exit_code, 2) << name;
+    EXPECT_THAT(parsed.text, StartsWith(path + ":2: got " + name + ", which is gone: "));
+    EXPECT_THAT(help, Not(ContainsRegex("--" + name + "[ =\n]"))) << "it is there";
+  }
 }
 
 TEST(OptionsTest, ConfigFileHasTheSameNamesAndTheCommandLineWins) {
@@ -217,19 +318,21 @@ TEST(OptionsTest, MistakesAreNamedAndEndWithTwo) {
       {{"--max-message-bytes=many"}, "got many, want a number of bytes"},
       {{"--tensor-bytes=-5"}, "got -5, want a number of bytes"},
       {{"--tensor-bytes=9EiB"}, "got 9EiB, want a number of bytes"},
+      {{"--max-queued-bytes=9EiB"}, "got 9EiB, want a number of bytes"},
       {{"--session-linger=-5s"}, "got -5s, want a duration from 0 to 87600h"},
       {{"--lame-duck=inf"}, "--lame-duck: got inf, want a duration from 0 to 87600h"},
-      {{"--tensor-lease=0"}, "--tensor-lease: got 0, want a duration from 1ms to 87600h"},
+      {{"--send-timeout=0"}, "--send-timeout: got 0, want a duration from 1ms to 87600h"},
       {{"--memory-quota-bytes=1"}, "--memory-quota-bytes: got 1, want 0 or at least 4194304 bytes"},
       {{"--listen=127.0.0.1:1", "stray"}, "stray"},
       {{"--listen", "127.0.0.1:1", "stray"}, "stray"},
       {{"--devices", "cpu", "stray"}, "stray"},
       {{"--max-product-seconds=nan"}, "--max-product-seconds: got nan, want a number"},
-      {{"--traces-share=-nan"}, "--traces-share: got -nan, want a number"},
       {{"--rules", ""}, "--rules: got nothing, want FILE"},
       {{"--devices=cpu", "--tokens", ""}, "--tokens: got nothing, want FILE"},
-      {{"--batch-most="}, "--batch-most: got nothing, want COUNT\nRun with"},
-      {{"--tensor-bytes="}, "--tensor-bytes: got nothing, want BYTES\nRun with"},
+      {{"--cpu-threads="}, "--cpu-threads: got nothing, want COUNT\nRun with"},
+      {{"--batch="}, "--batch: got nothing, want COUNT"},
+      {{"--max-queued-bytes="}, "--max-queued-bytes: got nothing, want BYTES\nRun with"},
+      {{"--tensor-bytes="}, "--tensor-bytes: got nothing, want BYTES"},
       {{"--config", "/no/such/file"}, "/no/such/file"},
       {{"--config", path.c_str()}, "cpu-thread"},
   };
@@ -316,10 +419,17 @@ TEST(OptionsTest, HelpHasGroupsAndTeaches) {
   EXPECT_FALSE(parsed.should_run);
   EXPECT_EQ(parsed.exit_code, 0);
   for (const char* group :
-       {"Listening:", "Devices:", "Limits:", "Connections:", "Shutdown", "Logging:"}) {
+       {"Listening:", "Devices:", "Limits:", "Connections:", "Shutdown", "Logging"}) {
     EXPECT_THAT(parsed.text, HasSubstr(group));
   }
   EXPECT_THAT(parsed.text, HasSubstr("Example: gemmd"));
+  // Defaults are those of the options, in an operator's units.
+  for (const char* text :
+       {"--max-message-bytes BYTES=512MiB ", "--send-timeout DURATION[:BYTES]=10s:8MiB",
+        "--batch COUNT[:DURATION]=256 ", "--worker-sandbox on|off=on ",
+        "--log-level debug|info|warning|error|off=info"}) {
+    EXPECT_THAT(parsed.text, HasSubstr(text));
+  }
   EXPECT_THAT(Parse({"--version"}).text,
               MatchesRegex("gemmd [0-9.]+\ncommit [-0-9a-z]+\ngRPC [0-9.]+\nprotobuf [0-9.]+\n"));
 }

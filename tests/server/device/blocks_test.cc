@@ -135,8 +135,8 @@ TEST_F(BlocksTest, RangesOutsideAndBlocksThatAreNoneAreRefused) {
 
 TEST_F(BlocksTest, TakeNoMoreThanTheCapacity) {
   const DeviceBlock half = Allocate(600 << 10).value();
-  EXPECT_THAT(Allocate((424 << 10) + 1),
-              StatusIs(absl::StatusCode::kResourceExhausted, HasSubstr("--gpu-tensor-bytes")));
+  EXPECT_THAT(Allocate((424 << 10) + 1), StatusIs(absl::StatusCode::kResourceExhausted,
+                                                  HasSubstr("four fifths of --gpu-memory-bytes")));
   EXPECT_THAT(Allocate(int64_t{1} << 62), StatusIs(absl::StatusCode::kResourceExhausted));
   EXPECT_THAT(Allocate(424 << 10), IsOk());
   memory().Free(half);

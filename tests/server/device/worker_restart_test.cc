@@ -167,6 +167,23 @@ TEST(WorkerFailureTest, AKernelWithAWrongBitIsFoundByACanary) {
   ExpectRightProduct(rig);
 }
 
+TEST(WorkerFailureTest, CanariesComeEachIntervalWithoutProductsToo) {
+  WorkerDeviceOptions options = QuickOptions();
+  options.canary_interval = absl::Milliseconds(1);
+  WorkerRig rig(options);
+  const int64_t before = rig.device().condition().canaries_passed;
+  EXPECT_TRUE(Eventually([&] { return rig.device().condition().canaries_passed >= before + 20; }));
+}
+
+TEST(WorkerFailureTest, WithinAnIntervalProductsBringNoCanary) {
+  WorkerDeviceOptions options = QuickOptions();
+  options.canary_interval = absl::Hours(1);
+  WorkerRig rig(options);
+  const int64_t before = rig.device().condition().canaries_passed;
+  for (int i = 0; i < 20; ++i) ExpectRightProduct(rig);
+  EXPECT_EQ(rig.device().condition().canaries_passed, before);
+}
+
 TEST(WorkerFailureTest, JobsDuringARestartAreRefusedAtOnce) {
   WorkerDeviceOptions options = QuickOptions();
   options.restarts.first_pause_ns = options.restarts.longest_pause_ns = 3600'000'000'000;

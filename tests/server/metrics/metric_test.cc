@@ -198,6 +198,12 @@ TEST_F(MetricValueTest, OfHandlers) {
               ElementsAre(Pair("ListKernels", 3'000'000)));
 }
 
+TEST_F(MetricValueTest, OfSpans) {
+  snapshot_.spans = {.written = 7, .lost = 3};
+  EXPECT_THAT(ValuesOf("gemmd_trace_spans_total", snapshot_),
+              UnorderedElementsAre(Pair("written", 7), Pair("lost", 3)));
+}
+
 TEST_F(MetricValueTest, OfAborts) {
   snapshot_.devices[1].load.aborts = {.counts = {0, 2}, .sum_ns = 3'500};
   EXPECT_THAT(SumsOf("gemmd_abort_seconds", snapshot_),

@@ -34,7 +34,7 @@ std::string Kept(const IncidentLog& log) {
 }
 
 TEST(IncidentLogTest, KeepsTheLatestOperandsAndAllElseOfTheOthers) {
-  IncidentLog log({.file = "", .max_kept_bytes = 100});
+  IncidentLog log({.max_kept_bytes = 100});
   EXPECT_EQ(log.Add({}, Operands(40)), 1);
   log.Add({}, Operands(50));
   EXPECT_EQ(Kept(log), "++");
@@ -52,7 +52,7 @@ TEST(IncidentLogTest, KeepsTheLatestOperandsAndAllElseOfTheOthers) {
 
 TEST(IncidentLogTest, KeepsFactorsUpToABound) {
   constexpr size_t kMax = IncidentLog::kMaxScaleBytes / sizeof(float);
-  IncidentLog log({.file = "", .max_kept_bytes = 1000});
+  IncidentLog log({.max_kept_bytes = 1000});
   log.Add({}, Operands(1, kMax));
   log.Add({}, Operands(1, kMax + 1));
   EXPECT_EQ(Kept(log), "0-");
@@ -61,7 +61,7 @@ TEST(IncidentLogTest, KeepsFactorsUpToABound) {
 
 // What is left of a product with operands that are too long to be kept may be factors of blocks.
 TEST(IncidentLogTest, KeepsFactorsAloneUpToTheSameBound) {
-  IncidentLog log({.file = ""});
+  IncidentLog log((IncidentLog::Options()));
   const auto factors_of_blocks = [](size_t bytes) {
     auto product = std::make_shared<KeptProduct>();
     product->has_operands = false;
@@ -74,36 +74,26 @@ TEST(IncidentLogTest, KeepsFactorsAloneUpToTheSameBound) {
 }
 
 TEST(IncidentLogTest, ForgetsTheOldestAndItsBytes) {
-  IncidentLog log({.file = "", .max_kept_bytes = 100, .max_incidents = 3});
+  IncidentLog log({.max_kept_bytes = 100, .max_incidents = 3});
   for (int i = 0; i < 50; ++i) log.Add({}, Operands(30));
   EXPECT_EQ(Kept(log), "+++");
   EXPECT_EQ(log.found(), 50);
   EXPECT_EQ(log.entries().front().incident.id, 50);
 }
 
-TEST(IncidentLogTest, WritesLinesWhileThereIsRoom) {
-  const ScratchFolder folder;
-  const std::string path = folder.Path("incidents");
-  const auto size = [&path] { return std::filesystem::file_size(path); };
-  IncidentLog log({.file = path, .max_file_bytes = 1000});
-  log.Add({}, nullptr);
-  const auto line = size();
-  log.Add({}, nullptr);
-  EXPECT_EQ(size(), 2 * line);
-  for (int i = 0; i < 20; ++i) log.Add({}, nullptr);
-  EXPECT_LE(size(), 1000);
-  EXPECT_GE(size(), 1000 - line);
-  EXPECT_EQ(log.found(), 22);
-}
-
-// Opening it to write would last until somebody reads it.
-TEST(IncidentLogTest, APipeHoldsUpNobody) {
-  const ScratchFolder folder;
-  const std::string pipe = folder.Path("pipe");
-  ASSERT_EQ(mkfifo(pipe.c_str(), 0600), 0);
-  IncidentLog log({.file = pipe});
-  EXPECT_EQ(log.Add({}, nullptr), 1);
-  EXPECT_EQ(log.found(), 1);
+TEST(IncidentLogTest, TheLogSaysWhatWasWrong) {
+  Incident incident;
+  incident.id = 7;
+  incident.element.got_bits = 0x3f800001;
+  incident.element.want_bits = 0x3f800000;
+  incident.wrong_elements = 2;
+  incident.b_sha256 = "b0b1";
+  incident.chip_state = "71 C";
+  // What a caller sent forges no field.
+  incident.request_id = "x out=true";
+  EXPECT_EQ(LogFieldsOf(incident),
+            " id=7 element_type=f32 got_bits=0x3f800001 want_bits=0x3f800000 wrong_elements=2 "
+            "b_sha256=b0b1 chip_state=\"71 C\" request_id=\"x out=true\"");
 }
 
 }  // namespace

@@ -14,6 +14,7 @@
 #include "server/product/product.h"
 #include "server/product/spans.h"
 #include "tests/server/device/fake_device.h"
+#include "tests/testing/patience.h"
 #include "tests/testing/scratch_folder.h"
 #include "tests/testing/status_matchers.h"
 
@@ -121,6 +122,47 @@ TEST_F(SpanExportTest, AFailureIsAnErrorOfTheSpan) {
   ASSERT_EQ(lines.size(), 1U);
   EXPECT_EQ(SpansOf(lines[0])[0]["status"]["code"], 2);
   EXPECT_THAT(lines[0].dump(), testing::HasSubstr("ABORTED"));
+}
+
+TEST_F(SpanExportTest, TheFileIsBoundedAndNothingIsLostOrCut) {
+  constexpr int64_t kMaxBytes = 64 << 10;
+  constexpr size_t kProducts = 120;
+  {
+    auto exported = SpanExport::Open({.file = folder_.Path("traces"), .max_bytes = kMaxBytes});
+    ASSERT_TRUE(exported.ok()) << exported.status();
+    for (size_t i = 0; i < kProducts; ++i) {
+      product_.arrival.span = Caller(true);
+      (*exported)->Add(product_);
+    }
+    ASSERT_TRUE(Eventually([&] { return (*exported)->counts().written >= 4 * 120; }));
+    EXPECT_EQ((*exported)->counts().lost, 0);
+  }
+  size_t lines = 0;
+  for (const char* name : {"traces.1", "traces"}) {
+    EXPECT_LE(std::filesystem::file_size(folder_.Path(name)), static_cast<uint64_t>(kMaxBytes));
+    std::ifstream file(folder_.Path(name));
+    for (std::string line; std::getline(file, line); ++lines) {
+      EXPECT_EQ(SpansOf(json::parse(line)).size(), 4U);
+    }
+  }
+  EXPECT_GT(lines, 0U);
+  EXPECT_LE(lines, kProducts);
+}
+
+TEST_F(SpanExportTest, ADiskThatTakesNothingCostsSpansAlone) {
+  // The full file cannot be renamed.
+  std::filesystem::create_directories(folder_.Path("traces.1") + "/occupied");
+  auto exported = SpanExport::Open({.file = folder_.Path("traces"), .max_bytes = 4 << 10});
+  ASSERT_TRUE(exported.ok()) << exported.status();
+  constexpr int kProducts = 20;
+  for (int i = 0; i < kProducts; ++i) {
+    product_.arrival.span = Caller(true);
+    (*exported)->Add(product_);
+  }
+  const auto ended = [&] { return (*exported)->counts().written + (*exported)->counts().lost; };
+  ASSERT_TRUE(Eventually([&] { return ended() == 4 * kProducts; }));
+  EXPECT_GT((*exported)->counts().written, 0);
+  EXPECT_GT((*exported)->counts().lost, 0);
 }
 
 TEST_F(SpanExportTest, WithoutAFileThereIsNone) {

@@ -138,8 +138,9 @@ TEST_F(CompressorTest, WhatFailsLeavesNothing) {
   EXPECT_THAT(Compress(session, {.tensor = "f64"}), StatusIs(absl::StatusCode::kInvalidArgument));
   EXPECT_THAT(Compress(session, {.tensor = "w", .keep = {.name = "", .lease_ns = -1}}),
               StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("lease_ns: got -1")));
-  EXPECT_THAT(Compress(session, {.tensor = "most"}),
-              StatusIs(absl::StatusCode::kResourceExhausted, HasSubstr("--session-tensor-bytes")));
+  EXPECT_THAT(
+      Compress(session, {.tensor = "most"}),
+      StatusIs(absl::StatusCode::kResourceExhausted, HasSubstr("--tensor-bytes of a session")));
   EXPECT_EQ(session.account().used(), used);
   EXPECT_EQ(store_.List(session).size(), 4u);
 }

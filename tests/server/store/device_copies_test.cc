@@ -365,10 +365,11 @@ TEST_F(DeviceCopiesTest, WhatIsUsedStays) {
   const absl::StatusOr<Use> used = Bring(a);
   absl::StatusOr<Use> also_used = Bring(large);
   ASSERT_THAT(also_used, IsOk());
-  EXPECT_THAT(Bring(other), StatusIs(absl::StatusCode::kResourceExhausted,
-                                     HasSubstr("quota: got 512 bytes of device memory, want at "
-                                               "most the 0 that are free of all tensors of fake:0: "
-                                               "768 of 768 are in use (--gpu-tensor-bytes)")));
+  EXPECT_THAT(Bring(other),
+              StatusIs(absl::StatusCode::kResourceExhausted,
+                       HasSubstr("quota: got 512 bytes of device memory, want at "
+                                 "most the 0 that are free of all tensors of fake:0: "
+                                 "768 of 768 are in use (four fifths of --gpu-memory-bytes)")));
   also_used = absl::UnknownError("");
   EXPECT_THAT(Bring(other), IsOk());
   EXPECT_EQ(Text(*used, 1), "a");
@@ -377,10 +378,11 @@ TEST_F(DeviceCopiesTest, WhatIsUsedStays) {
 TEST_F(DeviceCopiesTest, WhatNeverFitsEvictsNothing) {
   const auto a = Bytes("a");
   ASSERT_THAT(Bring(a), IsOk());
-  EXPECT_THAT(Bring(Bytes("x", 4 * kBlock)),
-              StatusIs(absl::StatusCode::kResourceExhausted,
-                       HasSubstr("quota: got 1024 bytes of device memory, want at most the 768 of "
-                                 "fake:0 that all tensors may take (--gpu-tensor-bytes)")));
+  EXPECT_THAT(
+      Bring(Bytes("x", 4 * kBlock)),
+      StatusIs(absl::StatusCode::kResourceExhausted,
+               HasSubstr("quota: got 1024 bytes of device memory, want at most the 768 of "
+                         "fake:0 that all tensors may take (four fifths of --gpu-memory-bytes)")));
   EXPECT_EQ(copies_->counts().evictions, 0);
 }
 

@@ -527,7 +527,7 @@ TEST_F(TensorStoreTest, QuotasHoldForTheSessionAndForAll) {
               StatusIs(absl::StatusCode::kResourceExhausted,
                        HasSubstr("quota: got 8388608 bytes of host memory, want at most the "
                                  "8387584 that are free of the session: 1024 of 8388608 are used "
-                                 "(--session-tensor-bytes)")));
+                                 "(--tensor-bytes of a session)")));
   EXPECT_EQ(store_.load().bytes, 0) << "what was refused takes nothing";
   ASSERT_THAT(begin(first, 6 * kMebi), IsOk());
   EXPECT_THAT(begin(first, 2 * kMebi), StatusIs(absl::StatusCode::kResourceExhausted));
