@@ -612,7 +612,8 @@ void AddLimits(CLI::App& app, Options& options) {
          [&options](double seconds) {
            options.server.admission.max_product_ns = static_cast<int64_t>(seconds * 1e9);
          },
-         "Longest predicted time of a product; a longer one is refused with RESOURCE_EXHAUSTED. "
+         "Longest predicted time of a product, the check of its answer included; a longer one is "
+         "refused with RESOURCE_EXHAUSTED. "
          "A GPU's worker that has not answered after ten times the predicted time, at least 2 s "
          "and at most five times this limit, is replaced, and its product ends with ABORTED")
       ->transform(option::NumberFrom(1e-3, 1e6).description(""))
