@@ -105,14 +105,14 @@ def instructions_table(instructions):
         families.setdefault(instruction["family"], []).append(instruction)
 
     def count(family, chip, support):
-        wanted = {"chip": chip, "support": f"INSTRUCTION_SUPPORT_{support}"}
+        wanted = {"chip": chip, "support": support}
         return sum(
             wanted.items() <= at.items() for instruction in family for at in instruction["chips"]
         )
 
     rows = [
         [name, f"{len(family):,}"]
-        + [support_text(*(count(family, chip, s) for s in ("NATIVE", "EMULATED"))) for chip in chips]
+        + [support_text(*(count(family, chip, s) for s in ("native", "emulated"))) for chip in chips]
         for name, family in families.items()
     ]
     return table(["family", ">instructions", *(f">{chip}" for chip in chips)], rows)

@@ -245,14 +245,14 @@ class InstructionsTableTest(unittest.TestCase):
     def test_counts_by_family_and_chip(self):
         def instruction(family, *support):
             chips = [
-                {"chip": chip, "support": f"INSTRUCTION_SUPPORT_{word}"}
+                {"chip": chip, "support": word}
                 for chip, word in zip(("sm_80", "sm_90"), support)
             ]
             return {"family": family, "chips": chips}
 
         text = tables.instructions_table(
-            [instruction("mma", "NATIVE", "EMULATED")] * 1000
-            + [instruction("mma", "NATIVE", "NATIVE"), instruction("wgmma", "UNAVAILABLE", "EMULATED")]
+            [instruction("mma", "native", "emulated")] * 1000
+            + [instruction("mma", "native", "native"), instruction("wgmma", "unavailable", "emulated")]
         )
         self.assertEqual(
             text,
