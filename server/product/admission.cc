@@ -250,8 +250,7 @@ bool Admission::WaitUntilIdle(absl::Duration timeout) {
 
 bool Admission::Pause(absl::Duration duration) {
   MutexLock lock(&mutex_);
-  const auto is_over = [this]()
-                           ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return waits_no_more_; };
+  const auto is_over = [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return waits_no_more_; };
   return !mutex_.AwaitWithTimeout(is_over, duration);
 }
 
