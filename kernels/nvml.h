@@ -81,8 +81,8 @@ class Nvml {
   void FindFunctions();
 
   DynamicLibrary library_;
-  // Calls nvmlShutdown once NVML is initialized, before the library is unloaded, which would leak
-  // its allocations.
+  // Set once NVML is initialized: its destructor calls nvmlShutdown before the library is unloaded,
+  // which would leak its allocations.
   std::unique_ptr<int(), ShutDown> initialised_;
   void* device_ = nullptr;
   Functions functions_;

@@ -4,9 +4,9 @@
 // it.
 //
 // The tensor cores of sm_89 and sm_90 keep 13 fraction bits of a sum of fp8 products, so that the
-// error of a long sum grows with k: 1.35e-1 of the largest D for 8192 products of numbers from 0 to
-// 1. With sums over 128 of k that are added in f32, the error stays that of one such sum. 128 is
-//    one stage of warpgroup kernels (128 bytes of a line), and DeepGEMM's choice.
+// error of a long sum grows with k: 1.35e-1 of the largest D for 8192 products of numbers up to 1.
+// With sums over 128 of k that are added in f32, the error stays that of one such sum. 128 is one
+// stage of warpgroup kernels (128 bytes of a line), and DeepGEMM's choice.
 #pragma once
 
 #include "kernels/mma/arithmetic.h"

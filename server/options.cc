@@ -77,7 +77,8 @@ constexpr GoneOption kGoneOptions[] = {
     {"batch-window-us", "--batch=COUNT:DURATION has the time to wait for others"},
     {"canary-interval", "a GPU gets a canary after a minute without one"},
     {"gpu-tensor-bytes", "tensors may take four fifths of --gpu-memory-bytes"},
-    {"incidents", "the log has a line event=wrong_answer for each, gemmctl incidents the details"},
+    {"incidents",
+     "the log has event=wrong_answer, ten a second at most, gemmctl incidents the last"},
     {"jwt-clock-skew", "clocks may differ by 60 s"},
     {"keepalive-timeout", "a ping is to be answered within 10 s"},
     {"kserve", "--services=reflection leaves out KServe's protocol"},
@@ -408,6 +409,7 @@ void AddServices(CLI::App& app, ServerOptions& options, const std::string& group
          "a resident tensor with input A); reflection lists the methods for tools such as "
          "grpcurl; none leaves out both")
       ->default_str("kserve,reflection")
+      ->join(',')
       ->type_name("NAME,...")
       ->group(group);
 }
@@ -459,6 +461,7 @@ void AddVerification(CLI::App& app, Options& options) {
          "one takes the device out of service. With ,retry after it, a wrong answer is computed "
          "again by another kernel or device instead of failing: sampled,retry")
       ->default_str("none")
+      ->join(',')  // Which a configuration file divides.
       ->type_name("CHECK[:RATE][,retry]")
       ->group(kGroup);
 }
@@ -676,7 +679,8 @@ void AddConnections(CLI::App& app, Options& options) {
                                  const std::string& time,
                                  const std::optional<std::string>& rate) -> std::string {
     const std::optional<int64_t> bytes = rate ? ParseBytes(*rate) : sending.min_bytes_per_second;
-    if (!bytes || !ParseDurationFrom(time, absl::Milliseconds(1), kLongest, sending.timeout)) {
+    if (!bytes || *bytes < 1 ||
+        !ParseDurationFrom(time, absl::Milliseconds(1), kLongest, sending.timeout)) {
       return RangeText(absl::Milliseconds(1), kLongest) +
              ", and after a colon a number of bytes: 10s:8MiB";
     }
@@ -733,7 +737,9 @@ void AddLogging(CLI::App& app, Options& options) {
                                 const std::string& file,
                                 const std::optional<std::string>& share) -> std::string {
     const std::optional<double> number = share ? ParseDecimal<double>(*share) : std::nullopt;
-    if (number && !(*number >= 0 && *number <= 1)) {
+    // A colon before a folder is part of the file's name.
+    const bool is_share = share && share->find('/') == std::string::npos;
+    if (file.empty() || (is_share && !(number && *number >= 0 && *number <= 1))) {
       return "a file, and after a colon a share from 0 to 1";
     }
     spans.file = share && !number ? file + ":" + *share : file;

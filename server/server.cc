@@ -146,7 +146,7 @@ absl::StatusOr<std::unique_ptr<Server>> Server::Start(
                      ", want at least ", absl::FormatDuration(kMinSendTimeout)));
   }
   if (options.sending.min_bytes_per_second < 1) {
-    return absl::InvalidArgumentError(absl::StrCat("send-least-rate: got ",
+    return absl::InvalidArgumentError(absl::StrCat("send-timeout: got ",
                                                    options.sending.min_bytes_per_second,
                                                    ", want at least 1 byte a second"));
   }
@@ -355,26 +355,29 @@ void Server::StopAccepting() {
   acceptor = std::move(acceptor_);
 }
 
-// The bytes of all connections; nothing where there is none.
-std::optional<int64_t> Server::ReceivedBytes() {
+std::map<int, int64_t> Server::ReceivedBytes() {
   MutexLock lock(&acceptor_mutex_);
-  if (acceptor_ == nullptr || acceptor_->counts().open == 0) return std::nullopt;
-  return acceptor_->ReceivedBytes();
+  return acceptor_ == nullptr ? std::map<int, int64_t>() : acceptor_->ReceivedBytes();
 }
 
 void Server::RefuseArrivals(absl::Duration longest) {
   // Less than that are pings and small calls, which are refused as soon as they are there.
   constexpr int64_t kMinBytes = int64_t{64} << 10;
-  constexpr absl::Duration kMaxRefusing = absl::Seconds(5);
+  // A client's tries are not used up by then, and those that come later are not held up.
+  const absl::Duration max_refusing = 3 * kRefusing;
+  if (connection_counts().open == 0) return;
   const int64_t start_ns = clock_.NowNs();
-  const absl::Duration left = std::min(longest, kMaxRefusing);
-  std::optional<int64_t> before = ReceivedBytes();
-  while (before) {
+  const absl::Duration left = std::min(longest, max_refusing);
+  std::map<int, int64_t> before = ReceivedBytes();
+  while (true) {
     const absl::Duration rest = left - absl::Nanoseconds(clock_.NowNs() - start_ns);
     if (rest <= absl::ZeroDuration() || !admission_.Pause(std::min(kRefusing, rest))) return;
-    const std::optional<int64_t> now = ReceivedBytes();
-    if (!now || *now - *before < kMinBytes) return;
-    before = now;
+    std::map<int, int64_t> now = ReceivedBytes();
+    const bool is_receiving = std::any_of(now.begin(), now.end(), [&](const auto& connection) {
+      return connection.second - before[connection.first] >= kMinBytes;
+    });
+    if (!is_receiving) return;
+    before = std::move(now);
   }
 }
 

@@ -11,6 +11,7 @@
 
 #include <atomic>
 #include <functional>
+#include <map>
 #include <memory>
 #include <optional>
 #include <string>
@@ -92,9 +93,10 @@ class Server {
 
   // Refuses new products, waits for the accepted ones and stops. A product that is left after
   // `grace` is dropped or aborted, and answered Unavailable; a device that does not let go of it is
-  // waited for. Where there are connections, products are refused for kRefusing at least, and as
-  // long as messages arrive, within the grace: what gRPC has not received when it stops is
-  // cancelled, and its caller cannot tell whether it was computed.
+  // waited for. If there are connections, products are refused for kRefusing at least, and for up
+  // to three times as long while a message of some size arrives over TCP, within the grace: gRPC
+  // cancels what it has received in part when it stops, and its caller cannot tell whether it was
+  // computed.
   // Errors: DeadlineExceeded where the grace did not suffice.
   absl::Status Drain(absl::Duration grace);
   static constexpr absl::Duration kRefusing = absl::Milliseconds(200);
@@ -125,7 +127,7 @@ class Server {
   ConnectionCounts connection_counts() ABSL_LOCKS_EXCLUDED(acceptor_mutex_);
   std::optional<int64_t> AcknowledgedBytes(const std::string& peer)
       ABSL_LOCKS_EXCLUDED(acceptor_mutex_);
-  std::optional<int64_t> ReceivedBytes() ABSL_LOCKS_EXCLUDED(acceptor_mutex_);
+  std::map<int, int64_t> ReceivedBytes() ABSL_LOCKS_EXCLUDED(acceptor_mutex_);
   CertificateCounts certificate_counts() const;
   void WatchDevices();
   void WatchMemory();

@@ -129,7 +129,7 @@ std::string ExplanationTable(const v1::MultiplyRequest& request,
       " written, ", FormatBytes(explanation.workspace_bytes()), " of workspace\n",
       explanation.recipe().empty() ? "" : absl::StrCat("recipe   ", explanation.recipe(), "\n"),
       explanation.bits_may_vary()
-          ? "bits     may depend on the products batched with it (--deterministic: never)\n"
+          ? "bits     may depend on the products that run as one with it (--deterministic: never)\n"
           : "",
       "\n", Candidates(explanation, is_complete));
   if (explanation.refusals().empty()) return text;

@@ -150,8 +150,8 @@ void AddChoiceFlags(CLI::App& app, ProductFlags& flags) {
       .ShowDefault()
       .Group(group);
   AddFlag(app, "--deterministic", flags.deterministic,
-          "Give the same bits every time: use only deterministic kernels, and do not batch "
-          "floating-point products on cpu")
+          "Give the same bits every time: use only deterministic kernels, and do not run "
+          "floating-point products on cpu as one with others")
       .Group(group);
   AddFlag(app, "--batch-invariant", flags.batch_invariant,
           "Use only kernels whose rows depend neither on m nor on the batch")

@@ -114,9 +114,11 @@ absl::Status ForgetToken(const GlobalFlags& flags, const std::string& token) {
   }
   const std::string path = SessionPath(flags);
   const auto kept = ReadToken(path);
-  if (kept.ok() && kept->has_value() && **kept == token) unlink(path.c_str());
+  absl::Status status = kept.status();
+  const bool is_same = kept.ok() && kept->has_value() && **kept == token;
+  if (is_same && unlink(path.c_str()) != 0 && errno != ENOENT) status = Failed(path, "remove");
   close(lock);
-  return kept.status();
+  return status;
 }
 
 absl::StatusOr<Client> Join(const GlobalFlags& flags, const std::string& token) {

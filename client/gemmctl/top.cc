@@ -379,7 +379,7 @@ std::string KernelsText(const ActivityRates& rates, int columns) {
   return absl::StrCat("\n", table.Print(columns), MoreText(rates.kernels.size() - shown, "kernel"));
 }
 
-// Empty if no products were batched.
+// Empty if no products were joined.
 std::string JoinedText(const v1::GetStatisticsResponse& now, int columns) {
   FittedTable table({{{"ran as one"}},
                      Number("launches", 0),

@@ -193,10 +193,10 @@ class Client {
   absl::StatusOr<SessionInfo> OpenSession(absl::string_view token = "",
                                           const CallOptions& options = {});
 
-  // Uploads the matrix as it is stored (`transpose` is ignored). Blocks until the server has all of
-  // it. gRPC threads read the bytes in place until Put returns. Bytes lost with a broken connection
-  // are sent again. Errors: those of Tensors.Put; InvalidArgument if the bytes do not fit the
-  // shape.
+  // Uploads the matrix as it is stored. Blocks until the server has all of it. gRPC threads read
+  // the bytes in place until Put returns. Bytes lost with a broken connection are sent again.
+  // Errors: those of Tensors.Put; InvalidArgument if `transpose` or `batch_stride` is set, or if
+  // the bytes do not fit the shape.
   absl::StatusOr<ResidentTensor> Put(const MatrixView& matrix, const PutOptions& options = {});
 
   // Downloads the bytes of a tensor, or a range of them, to memory of exactly that size, or to a

@@ -23,7 +23,8 @@ double ElementValue(v1::ElementType type, uint64_t pattern);
 uint64_t ElementPattern(v1::ElementType type, double value);
 
 // Whether `value` exceeds the type's finite range by so much that it would not round to the largest
-// finite magnitude if the exponent range were unbounded. True for infinities, false for NaN.
+// or lowest finite value if the type had further values beyond it. True for infinities, false for
+// NaN.
 bool ExceedsRange(v1::ElementType type, double value);
 
 // ElementValue(ElementPattern(value)): the value that D holds for an exact result of `value`.

@@ -102,7 +102,7 @@ struct ProductOptions {
   v1::Order output_order = v1::kRowMajor;
   std::string kernel = {};  // Empty: the server chooses.
   std::string device = {};  // Empty: the server's first device with a kernel for the product.
-  // If both are false, floating-point results on `cpu` may depend on which products are batched
+  // If both are false, floating-point results on `cpu` may depend on which products run as one
   // with this one.
   bool require_deterministic = false;
   bool require_batch_invariant = false;

@@ -34,7 +34,7 @@ int main(int argc, char** argv) {
   absl::SetMutexDeadlockDetectionMode(absl::OnDeadlockCycle::kIgnore);
   struct sigaction action = {};
   action.sa_handler = RequestStop;
-  action.sa_flags = SA_RESTART;  // Signals do not interrupt system calls.
+  action.sa_flags = SA_RESTART;  // Signals do not interrupt reads and writes.
   sigaction(SIGINT, &action, nullptr);
   sigaction(SIGTERM, &action, nullptr);
   // Reports are written even when the reader of the live view or of the text has gone.

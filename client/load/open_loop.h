@@ -21,7 +21,7 @@ namespace gemmd {
 
 // Due times of an open loop are fixed before the first call, independent of the server.
 
-// Calls per second: rises linearly from `from` at the start to `to` at `ramp_ns`, then constant.
+// Calls per second: changes linearly from `from` at the start to `to` at `ramp_ns`, then constant.
 // Both positive.
 struct RateCurve {
   double from = 0;

@@ -113,7 +113,8 @@ struct CallCount {
   absl::Duration elapsed = {};
 };
 
-// "multiply [#### ] call 5 of 10 4.1 s 5.2 s left"; during the first call, only its elapsed time.
+// "multiply  [####      ]  call 5 of 10  4.1 s  5.2 s left"; during the first call, only its
+// elapsed time.
 std::string CallsText(const std::string& what, const CallCount& calls);
 
 // A progress line for calls, which report no progress themselves: a separate thread rewrites it ten

@@ -147,9 +147,6 @@ float SumOfParts(absl::Span<const double> a, absl::Span<const double> b, const F
   return total;
 }
 
-// Rows and columns that are computed at once.
-constexpr int64_t kMaxLines = 256;
-
 // The small product of some rows and some columns of one matrix.
 struct SmallProduct {
   Problem problem;

@@ -87,6 +87,9 @@ uint64_t BitsAt(const MatrixLayout& layout, const std::byte* matrix, int64_t row
 // Selected elements of a packed vector, unchanged.
 std::vector<std::byte> GatherVector(ElementType type, const std::byte* vector, Indices indices);
 
+// The maximum numbers of rows and of columns that are recomputed at once.
+inline constexpr int64_t kMaxLines = 256;
+
 // OK if the kernel's elements can be recomputed; otherwise Unimplemented.
 absl::Status CanRecompute(const Kernel& kernel);
 

@@ -13,7 +13,6 @@
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
 #include "kernels/cpu/host.h"
-#include "kernels/default_recipe.h"
 #include "kernels/kernel.h"
 #include "kernels/matrix/status.h"
 #include "kernels/matrix/text.h"
@@ -151,15 +150,9 @@ void AnswerChecker::Check(std::unique_ptr<Product> product) {
   });
 }
 
-Correction& AnswerChecker::CorrectionOf(const Product& product) {
-  const Kernel& kernel = *product.job.kernel;
-  const size_t way = SimulatedKernel(kernel) != nullptr ? 0 : kernel.recipe.exact ? 1 : 2;
-  return corrections_[static_cast<size_t>(product.check.mode)][way];
-}
-
 void AnswerChecker::Claim(Product& product, int64_t predicted_ns) {
   product.check_predicted_ns = predicted_ns;
-  product.after_ns = ExpectedNs(predicted_ns, &CorrectionOf(product));
+  product.after_ns = predicted_ns;
   product.check_claim = checks_.Enter(product.arrival.flow(), product.priority, product.after_ns,
                                       product.after_wait_ns);
 }
@@ -168,7 +161,6 @@ void AnswerChecker::Post(std::unique_ptr<Product> product, Step step) {
   auto check = std::make_unique<CheckQueue::Check>();
   check->id = product->id;
   check->predicted_ns = product->check_predicted_ns;
-  check->correction = &CorrectionOf(*product);
   check->deadline_ns = product->deadline_ns;
   check->priority = product->priority;
   check->share = product->share;
@@ -211,6 +203,9 @@ void AnswerChecker::Verify(std::unique_ptr<Product> product, AbortFlag abort) {
 // A check that was ended early: by the caller, or because its deadline passed.
 void AnswerChecker::EndEarly(std::unique_ptr<Product> product, const absl::Status& status) {
   if (!absl::IsCancelled(status)) return EndWith(std::move(product), status);
+  if (is_stopped_) {
+    return EndWith(std::move(product), absl::UnavailableError("the server stopped"));
+  }
   const bool is_late = product->deadline_ns <= clock_.NowNs();
   EndWith(std::move(product),
           is_late ? absl::DeadlineExceededError("the deadline passed while D was checked")

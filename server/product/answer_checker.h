@@ -5,7 +5,7 @@
 // and has the product computed again elsewhere where the server's operator wants that.
 #pragma once
 
-#include <array>
+#include <atomic>
 #include <functional>
 #include <memory>
 #include <string>
@@ -52,7 +52,10 @@ class AnswerChecker {
   // Ends checks early, whether they wait or run. Threads: any.
   void Cancel(absl::Span<const JobId> ids) { checks_.Cancel(ids); }
   // All, and those that come later. Threads: any.
-  void Stop() { checks_.Stop(); }
+  void Stop() {
+    is_stopped_ = true;
+    checks_.Stop();
+  }
 
  private:
   struct Place {
@@ -64,7 +67,6 @@ class AnswerChecker {
   using Step = void (AnswerChecker::*)(std::unique_ptr<Product>, AbortFlag);
 
   void Post(std::unique_ptr<Product> product, Step step);
-  Correction& CorrectionOf(const Product& product);
   void Begin(std::unique_ptr<Product> product);
   void Verify(std::unique_ptr<Product> product, AbortFlag abort);
   static absl::StatusOr<verify::CheckResult> CheckOnce(const Product& product, verify::Draw& draw,
@@ -108,10 +110,8 @@ class AnswerChecker {
   const std::function<std::string(size_t device)> chip_state_;
   const Done done_;
   Mutex mutex_;
+  std::atomic<bool> is_stopped_ = false;
   int canaries_ ABSL_GUARDED_BY(mutex_) = 0;  // That are under way.
-  // What checks took over what was predicted, by mode and by what computes: the simulator, integers
-  // or floats.
-  std::array<std::array<Correction, 3>, kVerifyModes> corrections_;
   // Neither the devices' own threads nor gRPC's check answers. Its threads end first.
   CheckQueue checks_;
 };

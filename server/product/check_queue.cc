@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <limits>
+#include <string_view>
 
 #include "absl/algorithm/container.h"
 #include "kernels/cpu/host.h"
@@ -28,20 +29,31 @@ CheckQueue::Claim CheckQueue::Enter(const FlowId& flow, Priority priority, int64
   // Small enough for sums of all that can be inside, and never 0, which would leave no trace.
   constexpr int64_t kMaxNs = std::numeric_limits<int64_t>::max() >> 24;
   Claim claim;
-  claim.flow_ = {priority, std::string(flow.caller), flow.connection};
   claim.expected_ns_ = std::clamp<int64_t>(expected_ns, 1, kMaxNs);
+  const bool is_long = claim.expected_ns_ > kShortNs;
+  claim.flow_ = {is_long, priority, std::string(flow.caller), flow.connection};
   MutexLock lock(&mutex_);
   const auto own = claimed_ns_.try_emplace(claim.flow_, 0).first;
   const int64_t own_ns = own->second + claim.expected_ns_;
   int64_t ahead_ns = own->second;
+  std::string_view caller;
+  int64_t callers_ns = 0;  // What comes first of that caller's other connections.
   for (const auto& [other, other_ns] : claimed_ns_) {
-    if (other == claim.flow_) continue;
-    const Priority others = std::get<Priority>(other);
-    if (others == priority) ahead_ns += std::min(other_ns, own_ns);
-    if (others == Priority::kNormal && priority == Priority::kLow) ahead_ns += other_ns;
+    const auto& [other_is_long, other_priority, other_caller, connection] = other;
+    if (other_is_long != is_long || other == claim.flow_) continue;
+    if (other_priority != priority) {
+      if (priority == Priority::kLow) ahead_ns += other_ns;
+      continue;
+    }
+    if (caller != other_caller) callers_ns = 0;
+    caller = other_caller;
+    const int64_t first_ns = std::min(other_ns, own_ns);
+    const int64_t max_ns = caller == flow.caller ? first_ns : own_ns - callers_ns;
+    ahead_ns += std::min(first_ns, max_ns);
+    callers_ns += std::min(first_ns, max_ns);
   }
   own->second = own_ns;
-  wait_ns = ahead_ns / LaneOf(claim.expected_ns_ > kShortNs).threads.size();
+  wait_ns = ahead_ns / LaneOf(is_long).threads.size();
   claim.queue_ = this;
   return claim;
 }
@@ -51,7 +63,7 @@ void CheckQueue::Add(std::unique_ptr<Check> check) {
   {
     MutexLock lock(&mutex_);
     if (!is_stopped_) {
-      check->is_long = check->expected_ns() > kShortNs;
+      check->is_long = check->predicted_ns > kShortNs;
       lane = &LaneOf(check->is_long);
       Check& added = **checks_.insert(checks_.end(), std::move(check));
       added.place = std::prev(checks_.end());
@@ -85,9 +97,6 @@ void CheckQueue::RunNext(Lane& lane) {
   const int64_t ran_ns = clock_.NowNs() - begun_ns;
   Checks ended;
   MutexLock lock(&mutex_);
-  if (next->correction != nullptr) {
-    next->correction->Observe(next->predicted_ns, ran_ns, /*is_whole=*/!next->abort);
-  }
   lane.queue.End(*next, ran_ns);
   ended.splice(ended.end(), checks_, next->place);
 }

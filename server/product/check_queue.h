@@ -17,7 +17,7 @@
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
-#include "absl/container/flat_hash_map.h"
+#include "absl/container/btree_map.h"
 #include "absl/functional/any_invocable.h"
 #include "absl/status/status.h"
 #include "absl/types/span.h"
@@ -58,15 +58,17 @@ class CheckQueue {
 
    private:
     friend class CheckQueue;
-    using Flow = std::tuple<Priority, std::string, uint64_t>;  // Caller and connection.
+    // Whether the check is long, its priority, caller and connection.
+    using Flow = std::tuple<bool, Priority, std::string, uint64_t>;
     CheckQueue* queue_ = nullptr;
     Flow flow_;
     int64_t expected_ns_ = 0;
   };
 
   // Claims the time of a check whose product is not computed yet. `wait_ns` becomes the time that
-  // the check is expected to wait for others: those of its own connection, of each other one as
-  // much as comes before it in fair turns, and of normal priority where its own is low.
+  // the check is expected to wait for others of its length: all those of its own connection, as
+  // much of each other connection and each other caller as comes before it in fair turns, and all
+  // of normal priority if its own is low.
   Claim Enter(const FlowId& flow, Priority priority, int64_t expected_ns, int64_t& wait_ns)
       ABSL_LOCKS_EXCLUDED(mutex_);
 
@@ -111,7 +113,7 @@ class CheckQueue {
   const Clock& clock_;
   Mutex mutex_;
   Checks checks_ ABSL_GUARDED_BY(mutex_);
-  absl::flat_hash_map<Claim::Flow, int64_t> claimed_ns_ ABSL_GUARDED_BY(mutex_);
+  absl::btree_map<Claim::Flow, int64_t> claimed_ns_ ABSL_GUARDED_BY(mutex_);
   bool is_stopped_ ABSL_GUARDED_BY(mutex_) = false;
   // Their queues are guarded by the mutex. The threads end before all else.
   Lane short_;

@@ -160,7 +160,9 @@ absl::StatusOr<VerifyNeeds> ProductRunner::PlanVerify(Product& product) {
           : NeedsOf(rule, *job.kernel, job.problem);
   const int64_t left_ns =
       std::max<int64_t>(admission_.limits().max_product_ns - product.predicted_ns, 0);
-  if (!needs.ok() || (!asked && needs->predicted_ns > left_ns)) {
+  // A check by duplicate has the device once more.
+  const int64_t again_ns = rule.mode == VerifyMode::kDuplicate ? product.expected_ns() : 0;
+  if (!needs.ok() || (!asked && needs->predicted_ns + again_ns > left_ns)) {
     if (asked) return needs.status();
     product.verification =
         AnswerVerification{.mode = rule.mode, .reason = is_in_place ? "in_place" : "unsupported"};
@@ -168,8 +170,7 @@ absl::StatusOr<VerifyNeeds> ProductRunner::PlanVerify(Product& product) {
   }
   product.check = rule;
   checker_.Claim(product, needs->predicted_ns);
-  // It has the device twice.
-  if (rule.mode == VerifyMode::kDuplicate) product.after_ns += product.expected_ns();
+  product.after_ns += again_ns;
   // Tensors are read where they are.
   if (tensors != nullptr) {
     needs->bytes = std::max(needs->bytes - tensors->resident_bytes(), int64_t{0});
@@ -188,6 +189,7 @@ absl::Status ProductRunner::Refuse(const Product& product, ProductRefusal why, i
 // Its outcome says why it was not let in.
 std::unique_ptr<Product> ProductRunner::Refuse(Scheduler::Refused refused) {
   std::unique_ptr<Product> product(static_cast<Product*>(refused.job.release()));
+  product->check_claim.Release();
   // Where there was a place, the log tells how much room that would have been.
   const bool had_place = refused.why >= Verdict::kTooLong;
   product->outcome.status =
@@ -222,7 +224,10 @@ absl::Status ProductRunner::StartWith(Company& company, std::unique_ptr<Product>
     status = EnterMeter(*arrival.caller, *product, clock_.NowNs());
     if (!status.ok()) refusal.reason = RefusalReason::kShare;
   }
-  if (!status.ok()) return Refuse(*product, std::move(refusal), product->ticket.bytes());
+  if (!status.ok()) {
+    product->check_claim.Release();
+    return Refuse(*product, std::move(refusal), product->ticket.bytes());
+  }
   MakeReady(*product);
   company.push_back(std::move(product));
   return absl::OkStatus();
@@ -480,10 +485,11 @@ void CountEnd(Product& product) {
   if (caller == nullptr) return;
   const bool is_ok = product.outcome.status.ok();
   const int64_t compute_ns = product.timing[Stage::kCompute];
-  if (is_ok) {
+  // To the end or not: a caller who cancels pays for what ran.
+  const bool was_checked = product.check_ran_ns > 0;
+  if (is_ok || was_checked) {
     // Several that ran as one all took the time of the whole, so that the caller would pay it anew
-    // for each of them.
-    // A check has a thread of the host for itself, or the device once more.
+    // for each of them. A check has a thread of the host for itself, or the device once more.
     const bool is_twice = product.check.mode == VerifyMode::kDuplicate;
     product.entry.Took((is_twice ? 2 : 1) * std::min(compute_ns / 2, product.expected_ns()) * 2 +
                        product.check_ran_ns);

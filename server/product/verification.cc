@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <charconv>
+#include <cmath>
 #include <cstring>
 #include <new>
 #include <system_error>
@@ -22,16 +23,24 @@ namespace {
 
 // What a thread of a server of 2020 takes for a multiplication of the simulator, of integers, and
 // of an element with its bound; for one of sums of integers and of floats; and for a byte of an
-// operand or a result. What checks take corrects it (CheckQueue).
+// operand or a result; for a check, for each block of rows and columns of a matrix that is
+// gathered, and for each element that is compared.
 constexpr double kSimulatedNs = 0.5;
 constexpr double kExactNs = 1.2;
 constexpr double kBoundedNs = 5;
 constexpr double kIntegerSumNs = 8;
 constexpr double kFloatSumNs = 2;
 constexpr double kByteNs = 0.25;
+constexpr double kCheckNs = 50'000;
+constexpr double kBlockNs = 2'000;
+constexpr double kElementNs = 50;
 
 // However large the problem is, as a number that sums of many do not exceed.
-int64_t Nanoseconds(double ns) { return static_cast<int64_t>(std::clamp(ns, 1.0, 0x1p60)); }
+int64_t Nanoseconds(double ns) { return static_cast<int64_t>(std::min(ns, 0x1p56)); }
+
+double Blocks(int64_t lines) {
+  return std::ceil(static_cast<double>(lines) / static_cast<double>(verify::kMaxLines));
+}
 
 }  // namespace
 
@@ -88,32 +97,36 @@ absl::StatusOr<VerifyNeeds> NeedsOf(const VerifyRule& rule, const Kernel& kernel
                  ", want a kernel that gives the same bits every time"));
     }
     needs.bytes = BytesWritten(problem);
-    needs.predicted_ns = Nanoseconds(2 * kByteNs * static_cast<double>(needs.bytes));
+    needs.predicted_ns = Nanoseconds(kCheckNs + 2 * kByteNs * static_cast<double>(needs.bytes));
     return needs;
   }
-  double multiplication_ns = 0;  // For each of the product's own.
+  const auto m = static_cast<double>(problem.m);
+  const auto n = static_cast<double>(problem.n);
+  const auto k = static_cast<double>(problem.k);
+  double matrix_ns = 0;  // For one of the batch.
   if (rule.mode == VerifyMode::kSampled) {
     RETURN_IF_ERROR(verify::CanRecompute(kernel));
     const verify::SamplePlan plan = verify::PlanSample(problem, rule.rate);
     needs.bytes = plan.bytes;
     const bool is_simulated = SimulatedKernel(kernel) != nullptr;
-    multiplication_ns = plan.cost * (is_simulated          ? kSimulatedNs
+    const double multiplication_ns = is_simulated          ? kSimulatedNs
                                      : kernel.recipe.exact ? kExactNs
-                                                           : kBoundedNs);
+                                                           : kBoundedNs;
+    const double elements = static_cast<double>(plan.rows) * static_cast<double>(plan.columns);
+    matrix_ns = elements * (k * multiplication_ns + kElementNs) +
+                Blocks(plan.rows) * Blocks(plan.columns) * kBlockNs;
   } else {
     RETURN_IF_ERROR(verify::CanCheckSums(kernel, problem));
     needs.bytes = verify::SumBytes(problem);
-    multiplication_ns =
-        verify::SumCost(problem) * (IsInteger(problem.a.type) ? kIntegerSumNs : kFloatSumNs);
+    // Sums of floats are taken of rows and of columns.
+    const double sum_ns = IsInteger(problem.a.type) ? kIntegerSumNs : 2 * kFloatSumNs;
+    matrix_ns = (m * n + m * k + n * k) * sum_ns + kBlockNs;
   }
   // The operands in one piece each.
   const int64_t read_bytes = BytesRead(problem);
   needs.bytes += read_bytes;
-  const double multiplications = static_cast<double>(problem.m) * static_cast<double>(problem.n) *
-                                 static_cast<double>(problem.k) *
-                                 static_cast<double>(problem.batch);
-  needs.predicted_ns =
-      Nanoseconds(multiplication_ns * multiplications + kByteNs * static_cast<double>(read_bytes));
+  needs.predicted_ns = Nanoseconds(kCheckNs + static_cast<double>(problem.batch) * matrix_ns +
+                                   kByteNs * static_cast<double>(read_bytes));
   return needs;
 }
 

@@ -496,7 +496,7 @@ class TensorStore {
   int64_t max_new_bytes_ ABSL_GUARDED_BY(mutex_);
   Load counts_ ABSL_GUARDED_BY(mutex_);              // Counters.
   int64_t last_number_ ABSL_GUARDED_BY(mutex_) = 0;  // The last number assigned.
-  // The last member, because its thread uses the others.
+  // Its thread uses the other members: the destructor stops it first.
   std::shared_ptr<ThreadPool> background_;
   KeptForms forms_;
 };

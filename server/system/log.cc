@@ -207,9 +207,8 @@ absl::StatusOr<LogFile> LogFile::Open(const std::string& path) {
   FileDescriptor file(open(path.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC | O_NONBLOCK,
                            kReadableForOthers));
   if (!file.is_open()) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("log-file: cannot open ", path, ": ",
-                     std::error_code(errno, std::generic_category()).message()));
+    return absl::InvalidArgumentError(absl::StrCat(
+        "cannot open ", path, ": ", std::error_code(errno, std::generic_category()).message()));
   }
   const int descriptor = file.get();
   return LogFile(descriptor, std::move(file),

@@ -180,9 +180,11 @@ class Trust::Snapshot {
     {
       MutexLock lock(&mutex_);
       const auto known = by_token_.find(digest.Key());
-      if (known != by_token_.end() && known->second.digest.Equals(digest) &&
-          known->second.token.IsGoodAt(now_s)) {
-        return known->second.identity;
+      if (known != by_token_.end() && known->second.digest.Equals(digest)) {
+        const WebToken& token_seen = known->second.token;
+        if (token_seen.IsGoodAt(now_s)) return known->second.identity;
+        // It was good: whoever shows it on until it is renewed pays for no examination.
+        if (now_s >= token_seen.ends_s) return Unauthenticated("token: it has ended");
       }
     }
     ASSIGN_OR_RETURN(const WebToken good, Examine(token, digest, debt, now_s));
@@ -371,6 +373,9 @@ absl::StatusOr<WebToken> Trust::Examine(std::string_view token, const SigningKey
   absl::StatusOr<WebToken> examined = VerifyWebToken(token, keys, options_.jwt, now_s);
   if (examined.ok()) {
     ++good_tokens_;
+    // Who has paid and shows a good one is as if there had been no bad one.
+    int64_t paid_ns = std::atomic_ref(own.until_ns).load();
+    if (paid_ns <= now_ns) std::atomic_ref(own.until_ns).compare_exchange_strong(paid_ns, 0);
     return examined;
   }
   ++bad_tokens_;

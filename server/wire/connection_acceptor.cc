@@ -313,11 +313,12 @@ std::optional<int64_t> ConnectionTable::AcknowledgedBytes(const std::string& nam
   return static_cast<int64_t>(info->bytes_acked);
 }
 
-int64_t ConnectionTable::ReceivedBytes() const {
-  int64_t received = 0;
+std::map<int, int64_t> ConnectionTable::ReceivedBytes() const {
+  std::map<int, int64_t> received;
   for (const auto& [descriptor, connection] : connections_) {
     const std::optional<TcpInfo> info = InfoOf(descriptor);
-    if (info && connection.IsOf(descriptor)) received += static_cast<int64_t>(info->bytes_received);
+    if (!info || !connection.IsOf(descriptor)) continue;
+    received[descriptor] = static_cast<int64_t>(info->bytes_received);
   }
   return received;
 }
@@ -471,7 +472,7 @@ std::optional<int64_t> ConnectionAcceptor::AcknowledgedBytes(const std::string& 
   return table_.AcknowledgedBytes(name);
 }
 
-int64_t ConnectionAcceptor::ReceivedBytes() {
+std::map<int, int64_t> ConnectionAcceptor::ReceivedBytes() {
   MutexLock lock(&mutex_);
   return table_.ReceivedBytes();
 }

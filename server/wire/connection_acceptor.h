@@ -111,7 +111,7 @@ class ConnectionTable {
   // where there is no such connection, or the system does not tell.
   std::optional<int64_t> AcknowledgedBytes(const std::string& name) const;
   // The bytes that have come over all connections that are open and of TCP.
-  int64_t ReceivedBytes() const;
+  std::map<int, int64_t> ReceivedBytes() const;
 
   // Forgets connections that have ended, at most so often that it takes a tenth of the time; the
   // count is right as of then.
@@ -168,7 +168,7 @@ class ConnectionAcceptor {
 
   // As of ConnectionTable. Threads: any.
   std::optional<int64_t> AcknowledgedBytes(const std::string& name) ABSL_LOCKS_EXCLUDED(mutex_);
-  int64_t ReceivedBytes() ABSL_LOCKS_EXCLUDED(mutex_);
+  std::map<int, int64_t> ReceivedBytes() ABSL_LOCKS_EXCLUDED(mutex_);
 
  private:
   ConnectionAcceptor(std::vector<ListeningSocket> sockets, const ConnectionLimits& limits,

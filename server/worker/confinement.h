@@ -26,7 +26,7 @@ class Confinement {
 
   // The mechanisms in effect: "seccomp, landlock 7"; empty if none.
   const std::string& means() const { return means_; }
-  // Why a mechanism is missing: "landlock: the kernel has none".
+  // Why a mechanism is missing: "landlock: not supported by the kernel".
   const std::string& missing() const { return missing_; }
 
  private:

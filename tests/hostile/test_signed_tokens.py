@@ -72,7 +72,8 @@ def test_signatures_of_nobody(daemons, battery, tmp_path, kind):
     with contextlib.ExitStack() as stack:
         peers = [stack.enter_context(Http2Peer(getattr(daemon, kind))) for _ in range(CONNECTIONS)]
         known = issuer.good()
-        served = call_each(peers, lambda: [known])
+        # Connections that show a new token at once may each have it examined.
+        served = call_each(peers[:1], lambda: [known])
         began = time.monotonic()
         statuses = []
         for _ in range(ROUNDS):

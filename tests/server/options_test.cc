@@ -283,12 +283,16 @@ TEST(OptionsTest, OptionsOfEarlierVersionsSayWhatHoldsInstead) {
 
 TEST(OptionsTest, ConfigFileHasTheSameNamesAndTheCommandLineWins) {
   const std::string path = ::testing::TempDir() + "/gemmd_options_test.conf";
-  std::ofstream(path) << "# comment\nlisten=127.0.0.1:1,127.0.0.1:2\ncpu-threads=5\ngrace=7s\n";
+  std::ofstream(path) << "# comment\nlisten=127.0.0.1:1,127.0.0.1:2\ncpu-threads=5\ngrace=7s\n"
+                      << "verify=sampled,retry\nservices=kserve,reflection\n";
   const ParsedOptions parsed = Parse({"--config", path.c_str(), "--cpu-threads=6"});
   ASSERT_TRUE(parsed.should_run) << parsed.text;
   EXPECT_THAT(parsed.options.server.transport.listen, ElementsAre("127.0.0.1:1", "127.0.0.1:2"));
   EXPECT_EQ(parsed.options.devices.cpu_threads, 6);
   EXPECT_EQ(parsed.options.grace, absl::Seconds(7));
+  EXPECT_EQ(parsed.options.server.verify.rule.mode, VerifyMode::kSampled);
+  EXPECT_TRUE(parsed.options.server.verify.retry);
+  EXPECT_TRUE(parsed.options.server.speaks_kserve && parsed.options.server.has_reflection);
 }
 
 TEST(OptionsTest, ListsHaveCommasAndAppendWhenGivenAgain) {

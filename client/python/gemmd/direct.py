@@ -277,7 +277,7 @@ class Connection:
                 self._socket.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
 
     def _check_status(self) -> None:
-        """Raises the error in the trailers. On UNAVAILABLE, leaves the call to grpcio, which retries."""
+        """Raises the error in the trailers. Leaves the call to grpcio where that retries."""
         if self._fields.get(":status") != "200":
             raise Unusable(f"status {self._fields.get(':status')}")
         status, message = self._fields.get("grpc-status"), self._fields.get("grpc-message", "")
@@ -286,7 +286,8 @@ class Connection:
         if int(status) == 0:
             return
         code = next((c for c in grpc.StatusCode if c.value[0] == int(status)), grpc.StatusCode.UNKNOWN)
-        if code in (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.UNIMPLEMENTED):
+        is_retried = code is grpc.StatusCode.CANCELLED and self._settings.wait_for_ready
+        if is_retried or code in (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.UNIMPLEMENTED):
             raise Lost(message)
         pushback = self._fields.get("grpc-retry-pushback-ms") or ""
         raise error_of(code, urllib.parse.unquote(message), int(pushback) / 1000 if pushback.isdigit() else None)

@@ -75,7 +75,7 @@ class ProductOptions(TypedDict, total=False):
     bit_operation: str  #: ``and`` or ``xor``, for arrays of bool.
     kernel: str  #: A name from `Client.kernels`; the server chooses unless given.
     device: str  #: A name from `Client.devices`; the server chooses unless given.
-    deterministic: bool  #: True: always the same bits; by default, floats on ``cpu`` may be batched.
+    deterministic: bool  #: True: always the same bits; by default, floats on ``cpu`` may be joined.
     batch_invariant: bool  #: True: only kernels whose rows of D depend neither on m nor the batch.
     priority: str  #: ``normal`` or ``low``.
     verify: str  #: How the server checks D: ``none``, ``sampled[:RATE]``, ``checksum``, ``duplicate``.

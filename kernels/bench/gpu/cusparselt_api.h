@@ -32,7 +32,7 @@ struct alignas(16) CusparseLtObject {
 struct CusparseLtApi {
   using Object = CusparseLtObject;
   using Status = cusparseStatus_t;
-  // D Computes D = alpha A B + beta C; the signature of both `search` and `multiply`.
+  // Computes D = alpha A B + beta C; the signature of both `search` and `multiply`.
   using Multiply = Status(const Object* handle, Object* plan, const void* alpha, const void* a,
                           const void* b, const void* beta, const void* c, void* d, void* workspace,
                           cudaStream_t* streams, int32_t stream_count);

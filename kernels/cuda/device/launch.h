@@ -15,9 +15,9 @@ namespace gemmd {
 //
 // `args` is as for any launch, except that all of its pointers point to memory of the current GPU;
 // a, b, c, bias, d and the workspace are aligned to 256 bytes. Errors: FailedPrecondition if this
-// build lacks the kernel's code; ResourceExhausted and
-//           Internal as CUDA reports them.
-// Threads:  any.
+// build lacks the kernel's code; ResourceExhausted and Internal as
+// CUDA reports them.
+// Threads: any.
 absl::Status LaunchOnStream(const Kernel& kernel, const GemmArgs& args, CUstream_st* stream);
 
 // Whether this build has code of the kernel for the current GPU.

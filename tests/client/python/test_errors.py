@@ -7,6 +7,7 @@ import math
 import os
 import pathlib
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -271,12 +272,17 @@ def test_nobody_there(tmp_path):
 
 
 @pytest.mark.parametrize("restarts", [2, pytest.param(20, marks=pytest.mark.exhaustive)])
-def test_restarts_lose_no_call(daemons, gemmload, tmp_path, restarts):
+@pytest.mark.parametrize("kind", ["unix", "tcp"])
+def test_restarts_lose_no_call(daemons, gemmload, tmp_path, restarts, kind):
     """The daemon starts again and again at one address, while a Python client and gemmload, which uses the C++ client,
     multiply. Calls that wait for a server all get their answers."""
-    listen = f"unix:{tmp_path}/gemmd.sock"
     flags = ["--devices=cpu", "--lame-duck=50ms"]
+    listen = f"unix:{tmp_path}/gemmd.sock"
+    if kind == "tcp":
+        with socket.create_server(("127.0.0.1", 0)) as server:
+            listen = f"127.0.0.1:{server.getsockname()[1]}"
     daemon = daemons.start(*flags, listen=listen)
+    long = np.ones((256, 2048), np.float32)  # Goes over a socket of the client's own.
     report = tmp_path / "report.json"
     command = [gemmload, f"--address={listen}", "--shape=64,64,64", "--rate=50", "--duration=1h", "--warmup=0s"]
     command += ["--retries=4", "--wait-for-ready", f"--timeout={PATIENCE_S}s", "--quiet", f"--json={report}"]
@@ -288,6 +294,7 @@ def test_restarts_lose_no_call(daemons, gemmload, tmp_path, restarts):
         with gemmd.Client(listen, wait_for_ready=True, timeout=PATIENCE_S) as client:
             while not is_over.is_set():
                 assert client.matmul(ONE, ONE) == 1
+                assert (client.matmul(long, long[:1].T) == 2048).all()
                 answered.append(time.monotonic())
 
     with futures.ThreadPoolExecutor() as threads:

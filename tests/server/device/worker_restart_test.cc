@@ -238,7 +238,8 @@ TEST_F(RogueWorkerTest, TalksNonsense) {
 
 TEST_F(RogueWorkerTest, SaysNothing) {
   EXPECT_THAT(StartOf("exec sleep 1000", absl::Milliseconds(300)),
-              StatusIs(absl::StatusCode::kDeadlineExceeded, HasSubstr("said nothing for 300ms")));
+              StatusIs(absl::StatusCode::kDeadlineExceeded,
+                       HasSubstr("no message from the worker for 300ms")));
 }
 
 TEST(WorkerFailureTest, WithoutABinaryThereIsNoDevice) {

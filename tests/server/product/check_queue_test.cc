@@ -41,13 +41,12 @@ class CheckQueueTest : public ::testing::Test {
     return check;
   }
 
-  // A check that has a thread of its lane until `end`.
-  std::unique_ptr<CheckQueue::Check> Holding(int64_t predicted_ns, absl::Notification& begun,
-                                             absl::Notification& end) {
+  // A check that has a thread until `end_`.
+  std::unique_ptr<CheckQueue::Check> Holding(int64_t predicted_ns) {
     std::unique_ptr<CheckQueue::Check> check = Named("", "holder", predicted_ns);
-    check->work = [&](const absl::Status&, AbortFlag) {
-      begun.Notify();
-      end.WaitForNotification();
+    check->work = [this](const absl::Status&, AbortFlag) {
+      begun_.Notify();
+      end_.WaitForNotification();
     };
     return check;
   }
@@ -63,55 +62,52 @@ class CheckQueueTest : public ::testing::Test {
   absl::Mutex mutex_;
   std::vector<std::string> seen_;
   JobId last_id_ = 0;
+  absl::Notification begun_;
+  absl::Notification end_;
+  absl::Notification aborted_;
   CheckQueue queue_{1, clock_};
 };
 
 TEST_F(CheckQueueTest, ShortChecksDoNotWaitForALongOne) {
-  absl::Notification begun;
-  absl::Notification end;
-  queue_.Add(Holding(kLong, begun, end));
-  begun.WaitForNotification();
+  queue_.Add(Holding(kLong));
+  begun_.WaitForNotification();
   queue_.Add(Named("long", "a", kLong));
   queue_.Add(Named("short", "b", kShort));
   queue_.Add(Named("shorter", "b", kShort / 2));
   EXPECT_THAT(WaitForSeen(2), ElementsAre("short", "shorter"));
-  end.Notify();
+  end_.Notify();
   EXPECT_THAT(WaitForSeen(3), ElementsAre("short", "shorter", "long"));
 }
 
 TEST_F(CheckQueueTest, CallersTakeTurnsAndLowPriorityComesLast) {
-  absl::Notification begun;
-  absl::Notification end;
-  queue_.Add(Holding(kLong, begun, end));
-  begun.WaitForNotification();
+  queue_.Add(Holding(kLong));
+  begun_.WaitForNotification();
   queue_.Add(Named("low", "patient", kLong, Priority::kLow));
   for (int i = 0; i < 3; ++i) queue_.Add(Named("heavy", "heavy", kLong));
   queue_.Add(Named("light", "light", kLong));
-  end.Notify();
+  end_.Notify();
   EXPECT_THAT(WaitForSeen(5), ElementsAre("heavy", "light", "heavy", "heavy", "low"));
 }
 
 TEST_F(CheckQueueTest, WhatWaitsIsCancelledAtOnceAndWhatRunsIsAborted) {
-  absl::Notification begun;
-  absl::Notification aborted;
   std::unique_ptr<CheckQueue::Check> running = Named("", "a", kShort);
-  running->work = [&](const absl::Status&, AbortFlag abort) {
-    begun.Notify();
+  running->work = [this](const absl::Status&, AbortFlag abort) {
+    begun_.Notify();
     while (!IsSet(abort)) absl::SleepFor(absl::Milliseconds(1));
-    aborted.Notify();
+    aborted_.Notify();
   };
   const JobId running_id = running->id;
   queue_.Add(std::move(running));
-  begun.WaitForNotification();
+  begun_.WaitForNotification();
   std::unique_ptr<CheckQueue::Check> waiting = Named("waiting", "a", kShort);
   const JobId waiting_id = waiting->id;
   queue_.Add(std::move(waiting));
   queue_.Add(Named("next", "a", kShort));
   queue_.Cancel({waiting_id});
   EXPECT_THAT(WaitForSeen(1), ElementsAre("waiting CANCELLED"));
-  EXPECT_FALSE(aborted.HasBeenNotified());
+  EXPECT_FALSE(aborted_.HasBeenNotified());
   queue_.Cancel({running_id});
-  aborted.WaitForNotification();
+  aborted_.WaitForNotification();
   EXPECT_THAT(WaitForSeen(2), ElementsAre("waiting CANCELLED", "next"));
 }
 
@@ -123,29 +119,13 @@ TEST_F(CheckQueueTest, WhatCannotBeInTimeNeverBegins) {
 }
 
 TEST_F(CheckQueueTest, StopEndsAllAndWhatComesLater) {
-  absl::Notification begun;
-  absl::Notification end;
-  queue_.Add(Holding(kLong, begun, end));
-  begun.WaitForNotification();
+  queue_.Add(Holding(kLong));
+  begun_.WaitForNotification();
   queue_.Add(Named("first", "a", kLong));
   queue_.Stop();
   queue_.Add(Named("second", "a", kShort));
   EXPECT_THAT(WaitForSeen(2), ElementsAre("first CANCELLED", "second CANCELLED"));
-  end.Notify();
-}
-
-TEST_F(CheckQueueTest, PredictionsLearnWhatChecksTake) {
-  Correction correction;
-  absl::Notification done;
-  std::unique_ptr<CheckQueue::Check> check = Named("", "a", kMs);
-  check->correction = &correction;
-  check->work = [&](const absl::Status&, AbortFlag) { clock_.Advance(4 * kMs); };
-  queue_.Add(std::move(check));
-  // The only thread for short checks has ended the first one when it begins the second.
-  queue_.Add(Named("second", "a", kMs));
-  WaitForSeen(1);
-  EXPECT_GT(correction.factor(), 1.3);
-  EXPECT_LT(correction.factor(), 1.5);
+  end_.Notify();
 }
 
 TEST_F(CheckQueueTest, TheWaitIsThatOfFairTurns) {
@@ -164,10 +144,17 @@ TEST_F(CheckQueueTest, TheWaitIsThatOfFairTurns) {
     claims.push_back(queue_.Enter(heavy, Priority::kNormal, kLong, wait_ns));
     EXPECT_EQ(wait_ns, i * kLong);
   }
-  EXPECT_EQ(wait_of(heavy, kShort), 10 * kLong);
-  EXPECT_EQ(wait_of(light, kShort), kShort);
-  EXPECT_EQ(wait_of({.caller = "heavy", .connection = 3}, kShort), kShort);
-  EXPECT_EQ(wait_of(light, kShort, Priority::kLow), 10 * kLong);
+  // Of another length, another caller's, of another connection, of low priority.
+  EXPECT_EQ(wait_of(heavy, kShort), 0);
+  EXPECT_EQ(wait_of(light, kLong), kLong);
+  EXPECT_EQ(wait_of({.caller = "heavy", .connection = 3}, kLong), kLong);
+  EXPECT_EQ(wait_of(light, kLong, Priority::kLow), 10 * kLong);
+  // However many connections a caller has, it has one turn before that of another.
+  claims.push_back(
+      queue_.Enter({.caller = "heavy", .connection = 4}, Priority::kNormal, kLong, wait_ns));
+  EXPECT_EQ(wait_of(light, kLong), kLong);
+  EXPECT_EQ(wait_of({.caller = "heavy", .connection = 3}, kLong), 2 * kLong);
+  claims.pop_back();
   claims.erase(claims.begin(), claims.begin() + 9);
   EXPECT_EQ(wait_of(heavy, kLong), kLong);
   claims.clear();

@@ -199,7 +199,7 @@ TEST(ReportTest, EveryFormTellsASearch) {
               HasSubstr("inconclusive: the highest rate that holds is somewhere in 980.0/s to"));
   EXPECT_EQ(verdict_of(SloAnswer::End::kNoRate), "no rate holds");
   EXPECT_THAT(verdict_of(SloAnswer::End::kHopeless), HasSubstr("no rate holds: 3.00 ms where"));
-  EXPECT_THAT(verdict_of(SloAnswer::End::kEveryRate), HasSubstr("every rate holds"));
+  EXPECT_THAT(verdict_of(SloAnswer::End::kEveryRate), HasSubstr("every tried rate holds"));
   slo.answer = {};
   EXPECT_TRUE(ReportJson(report)["slo"]["interval_per_s"].is_null());
 }
