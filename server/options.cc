@@ -21,6 +21,7 @@
 #include "absl/strings/ascii.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_join.h"
+#include "absl/strings/str_replace.h"
 #include "absl/strings/str_split.h"
 #include "absl/strings/strip.h"
 #include "kernels/nearest_names.h"
@@ -391,9 +392,16 @@ void AddCertificates(CLI::App& app, TransportOptions& transport) {
       ->group(kGroup);
 }
 
+// The value of an option with MultiOptionPolicy::Join. CLI11 splits values in configuration files
+// at commas, and joins the parts by line feeds.
+std::string WithCommas(const std::string& value) {
+  return absl::StrReplaceAll(value, {{"\n", ","}});
+}
+
 // The services that may be left out, by the names that --services has for them.
 void AddServices(CLI::App& app, ServerOptions& options, const std::string& group) {
-  const auto parse = [&options](const std::string& text) {
+  const auto parse = [&options](const std::string& value) {
+    const std::string text = WithCommas(value);
     const std::vector<std::string> names = absl::StrSplit(text, ',');
     options.speaks_kserve = absl::c_linear_search(names, "kserve");
     options.has_reflection = absl::c_linear_search(names, "reflection");
@@ -409,7 +417,7 @@ void AddServices(CLI::App& app, ServerOptions& options, const std::string& group
          "a resident tensor with input A); reflection lists the methods for tools such as "
          "grpcurl; none leaves out both")
       ->default_str("kserve,reflection")
-      ->join(',')
+      ->multi_option_policy(CLI::MultiOptionPolicy::Join)
       ->type_name("NAME,...")
       ->group(group);
 }
@@ -440,7 +448,8 @@ void AddCallers(CLI::App& app, Options& options) {
 
 void AddVerification(CLI::App& app, Options& options) {
   constexpr char kGroup[] = "Checks of answers";
-  const auto parse = [&verify = options.server.verify](const std::string& text) {
+  const auto parse = [&verify = options.server.verify](const std::string& value) {
+    const std::string text = WithCommas(value);
     constexpr std::string_view kRetry = ",retry";
     std::string_view rule = text;
     verify.retry = rule.ends_with(kRetry);
@@ -461,7 +470,7 @@ void AddVerification(CLI::App& app, Options& options) {
          "one takes the device out of service. With ,retry after it, a wrong answer is computed "
          "again by another kernel or device instead of failing: sampled,retry")
       ->default_str("none")
-      ->join(',')  // Which a configuration file divides.
+      ->multi_option_policy(CLI::MultiOptionPolicy::Join)
       ->type_name("CHECK[:RATE][,retry]")
       ->group(kGroup);
 }
@@ -737,9 +746,11 @@ void AddLogging(CLI::App& app, Options& options) {
                                 const std::string& file,
                                 const std::optional<std::string>& share) -> std::string {
     const std::optional<double> number = share ? ParseDecimal<double>(*share) : std::nullopt;
-    // A colon before a folder is part of the file's name.
-    const bool is_share = share && share->find('/') == std::string::npos;
-    if (file.empty() || (is_share && !(number && *number >= 0 && *number <= 1))) {
+    // What looks like no number is part of the file's name.
+    const bool is_share = share && (share->empty() || (share->find('/') == std::string::npos &&
+                                                       share->find_first_of("0123456789.-") == 0));
+    const bool is_wrong = number ? !(*number >= 0 && *number <= 1) : is_share;
+    if (file.empty() || is_wrong) {
       return "a file, and after a colon a share from 0 to 1";
     }
     spans.file = share && !number ? file + ":" + *share : file;

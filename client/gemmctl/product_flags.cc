@@ -145,7 +145,7 @@ void AddChoiceFlags(CLI::App& app, ProductFlags& flags) {
             "Name of the request, repeated in the answer and in the server's log")
       .Group(group);
   AddChoice(app, "--priority", flags.priority,
-            "low: run only when no product of normal priority waits for the device",
+            "With low, run only when no product of normal priority waits for the device",
             {"normal", "low"})
       .ShowDefault()
       .Group(group);

@@ -728,7 +728,7 @@ CommandRun AddTop(CLI::App& app) {
       .ShowDefault()
       .TypeName("TIME");
   AddFlag(app, "--once", flags->once, "Show one view and exit");
-  AddFlag(app, "--all", flags->all, "Also show idle simulators");
+  AddFlag(app, "--all", flags->all, "Show idle simulators, too");
   AddChoice(app, "--sort", flags->sort,
             "Order of the devices: by this figure, largest first, or the server's order",
             {"server", "busy", "products", "waiting"})
