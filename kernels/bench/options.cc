@@ -179,8 +179,8 @@ void AddGpuOptions(CLI::App& app, Options& options) {
       ->default_str("that of the row's accumulators");
   group
       .add_option("--epilogue", options.epilogue,
-                  "Epilogue: a bias of D's type per column, and ReLU")
-      ->check(CLI::IsMember({"none", "bias", "relu", "bias-relu"}))
+                  "Epilogue: bias (of D's type, per column), relu, gelu-erf, gelu-tanh or silu, or "
+                  "both as in bias-relu. cuBLASLt has relu and gelu-tanh")
       ->capture_default_str();
   group
       .add_option("--alone", options.alone_seconds,
@@ -224,9 +224,8 @@ std::string CommandText(int argc, const char* const* argv) {
 }
 
 absl::StatusOr<Output> ParseOutput(const Options& options) {
-  Output output = {.type = std::nullopt,
-                   .has_bias = options.epilogue.starts_with("bias"),
-                   .has_relu = options.epilogue.ends_with("relu")};
+  Output output;
+  RETURN_IF_ERROR(ParseEpilogue(options.epilogue, output));
   if (options.output_type.empty()) return output;
   output.type = ElementTypeFromName(options.output_type);
   if (output.type) return output;

@@ -137,6 +137,17 @@ absl::StatusOr<std::vector<Orders>> ParseOrders(std::string_view text) {
   }
 }
 
+std::string_view NameOf(Activation activation) {
+  switch (activation) {
+    case Activation::kNone: return "none";
+    case Activation::kRelu: return "relu";
+    case Activation::kGeluErf: return "gelu-erf";
+    case Activation::kGeluTanh: return "gelu-tanh";
+    case Activation::kSilu: return "silu";
+  }
+  return "";
+}
+
 std::string NameOf(const Output& output) {
   std::string name(output.type ? gemmd::NameOf(*output.type) : "");
   const auto add = [&name](std::string_view word) {
@@ -144,8 +155,23 @@ std::string NameOf(const Output& output) {
     name += word;
   };
   if (output.has_bias) add("bias");
-  if (output.has_relu) add("relu");
+  if (output.activation != Activation::kNone) add(NameOf(output.activation));
   return name;
+}
+
+absl::Status ParseEpilogue(std::string_view text, Output& output) {
+  for (const Activation activation : {Activation::kNone, Activation::kRelu, Activation::kGeluErf,
+                                      Activation::kGeluTanh, Activation::kSilu}) {
+    const std::string_view name = NameOf(activation);
+    const std::string with_bias = activation == Activation::kNone ? "bias" : Concat("bias-", name);
+    if (text != name && text != with_bias) continue;
+    output.has_bias = text == with_bias;
+    output.activation = activation;
+    return absl::OkStatus();
+  }
+  return absl::InvalidArgumentError(
+      GotWant("--epilogue", text,
+              "none, bias, or relu, gelu-erf, gelu-tanh or silu, alone or as in bias-relu"));
 }
 
 absl::StatusOr<Problem> MakeProblem(const Kernel& kernel, const Shape& shape, const Orders& orders,
@@ -164,7 +190,7 @@ absl::StatusOr<Problem> MakeProblem(const Kernel& kernel, const Shape& shape, co
       instruction != nullptr && HasPromotedRows(*instruction) && kernel.recipe.promotion_k == 0;
   problem.bias_axis = output.has_bias ? BiasAxis::kColumns : BiasAxis::kNone;
   problem.bias_type = d_type;
-  problem.activation = output.has_relu ? Activation::kRelu : Activation::kNone;
+  problem.activation = output.activation;
   if (instruction != nullptr && instruction->bit_count == mma::BitCount::kXor) {
     problem.bit_operation = BitOperation::kXor;
   }

@@ -64,13 +64,17 @@ absl::StatusOr<std::vector<Orders>> ParseOrders(std::string_view text);
 struct Output {
   std::optional<ElementType> type;  // Absent: the type of the row's instruction or accumulators.
   bool has_bias = false;            // One number for each column, of D's type.
-  bool has_relu = false;
+  Activation activation = Activation::kNone;
 
   friend bool operator==(const Output&, const Output&) = default;
 };
 
 // "bf16 bias relu"; empty for the defaults.
 std::string NameOf(const Output& output);
+
+// Sets bias and activation: "none", "bias", "relu", "bias-relu", "gelu-tanh" and so on. Errors:
+// InvalidArgument.
+absl::Status ParseEpilogue(std::string_view text, Output& output);
 
 // `leading_dimension_offset` elements lie between the lines of every dense matrix.
 // Errors: InvalidArgument for sizes; Unimplemented if the row does not support the problem.

@@ -160,14 +160,23 @@ absl::Status CublasLtOpponent::DescribeMatrix(const Matrix& matrix, MatrixDescri
 absl::Status CublasLtOpponent::DescribeEpilogue() {
   const Problem& problem = operands_.problem();
   const bool has_bias = problem.bias_axis != BiasAxis::kNone;
-  const bool has_relu = problem.activation == Activation::kRelu;
-  if (!has_bias && !has_relu) return absl::OkStatus();
+  cublasLtEpilogue_t epilogue = CUBLASLT_EPILOGUE_DEFAULT;
+  switch (problem.activation) {
+    case Activation::kNone:
+      if (!has_bias) return absl::OkStatus();
+      epilogue = CUBLASLT_EPILOGUE_BIAS;
+      break;
+    case Activation::kRelu:
+      epilogue = has_bias ? CUBLASLT_EPILOGUE_RELU_BIAS : CUBLASLT_EPILOGUE_RELU;
+      break;
+    case Activation::kGeluTanh:
+      epilogue = has_bias ? CUBLASLT_EPILOGUE_GELU_BIAS : CUBLASLT_EPILOGUE_GELU;
+      break;
+    default: return absl::UnimplementedError("cuBLASLt: no such activation");
+  }
   if (has_bias && !form_.is_swapped) {
     return absl::UnimplementedError("cuBLASLt: no bias along the lines of a column-major D");
   }
-  const cublasLtEpilogue_t epilogue = !has_bias  ? CUBLASLT_EPILOGUE_RELU
-                                      : has_relu ? CUBLASLT_EPILOGUE_RELU_BIAS
-                                                 : CUBLASLT_EPILOGUE_BIAS;
   RETURN_IF_ERROR(LtStatus(
       api_.set_product(product_.get(), CUBLASLT_MATMUL_DESC_EPILOGUE, &epilogue, sizeof(epilogue)),
       "epilogue"));

@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include <CLI/CLI.hpp>
+#include <algorithm>
 #include <set>
 
 #include "kernels/bench/options.h"
@@ -73,6 +74,22 @@ TEST(OrdersTest, ReadsListsAndAll) {
   EXPECT_THAT(names, SizeIs(8));
   for (const char* text : {"", "rc", "rcrr", "rcx", "rcr,", "RCR"}) {
     EXPECT_THAT(ParseOrders(text), StatusIs(absl::StatusCode::kInvalidArgument)) << text;
+  }
+}
+
+TEST(EpilogueTest, HasABiasAnActivationOrBoth) {
+  for (const char* text : {"bias", "relu", "gelu-erf", "gelu-tanh", "silu", "bias-gelu-tanh"}) {
+    Output output;
+    ASSERT_THAT(ParseEpilogue(text, output), IsOk());
+    std::string name = NameOf(output);  // "bias gelu-tanh".
+    std::replace(name.begin(), name.end(), ' ', '-');
+    EXPECT_EQ(name, text);
+  }
+  Output output;
+  ASSERT_THAT(ParseEpilogue("none", output), IsOk());
+  EXPECT_EQ(output, Output());
+  for (const char* text : {"", "biasrelu", "bias-", "bias-none", "relu-bias", "gelu", "Relu"}) {
+    EXPECT_THAT(ParseEpilogue(text, output), StatusIs(absl::StatusCode::kInvalidArgument)) << text;
   }
 }
 

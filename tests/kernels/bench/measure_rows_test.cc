@@ -257,7 +257,8 @@ TEST(MeasureRowsTest, ChecksTheMatricesOfABatch) {
 }
 
 TEST(MeasureRowsTest, ChecksWhatFollowsTheProduct) {
-  const Output output = {.type = ElementType::kBf16, .has_bias = true, .has_relu = true};
+  const Output output = {
+      .type = ElementType::kBf16, .has_bias = true, .activation = Activation::kRelu};
   SimulatingDevice device;
   FakeLibrary library;
   const Outcome right =
