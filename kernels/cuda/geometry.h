@@ -55,6 +55,9 @@ struct TileLines {
   int line_bytes;
   bool is_f64;  // Whether chunks have the swizzle for f64.
   bool is_padded;
+  // Warpgroups read lines of at most 128 bytes. Longer ones, across k, are cut into parts of that
+  // length; `lines` counts parts, and the first part of every line precedes the second ones.
+  int parts = 1;
 
   constexpr int chunks() const { return line_bytes / 16; }
   // wmma.load needs lines that start on multiples of 32 bytes.
@@ -77,8 +80,14 @@ constexpr TileLines TileLinesOf(const CudaRow& row, mma::Operand operand) {
   const int bits = mma::ContainerBits(row.instruction, operand);
   const int across = is_a ? row.tile.m : row.tile.n;
   const int along = is_a && row.instruction.is_sparse() ? row.tile.k / 2 : row.tile.k;
-  const LineAxis axis = LineAxisOf(row.instruction, operand);
+  const LineAxis axis = LineAxisOf(row, operand);
   const bool is_along_k = axis == LineAxis::kK;
+  if (!is_along_k && HasWarpgroups(row)) {
+    constexpr int kSwizzled = 128;
+    const int bytes = across * bits / 8;
+    const int parts = bytes > kSwizzled ? bytes / kSwizzled : 1;
+    return {axis, along * parts, bytes / parts, false, false, parts};
+  }
   return {axis, is_along_k ? across : along, (is_along_k ? along : across) * bits / 8,
           bits == 64 && !HasRing(row), row.instruction.family == mma::Family::kWmma};
 }

@@ -57,19 +57,35 @@ void Pack(OperandPlan& plan, int parts, bool is_shared, int64_t batch, Allocator
 
 bool IsAligned(int64_t bytes) { return bytes % kLineAlignment == 0; }
 
+// Whether a dense operand can be read in place: it has the type and the axis of the row's lines,
+// and these are aligned.
+bool LiesRight(const CudaRow& row, mma::Operand operand, const Problem& problem) {
+  const MatrixLayout& layout = operand == mma::Operand::kA ? problem.a : problem.b;
+  const int64_t bits = mma::ContainerBits(row.instruction, operand);
+  const Lines lines = LinesAlong(LineAxisOf(row, operand), operand, problem);
+  return AxisInMemory(operand, layout) == lines.axis && bits == BitsOf(layout.type) &&
+         lines.length * bits % (8 * kLineAlignment) == 0 && IsAligned(layout.line_stride_bytes()) &&
+         layout.line_stride_bytes() <= kMaxLineBytes && IsAligned(layout.batch_stride_bytes);
+}
+
+// The operands that lie across k and can be read so.
+Across AcrossOf(CudaRow row, const Problem& problem) {
+  if (!CanReadAcross(row)) return Across::kNone;
+  row.across = Across::kBoth;
+  const bool a = LiesRight(row, mma::Operand::kA, problem);
+  const bool b = LiesRight(row, mma::Operand::kB, problem);
+  return a ? (b ? Across::kBoth : Across::kA) : (b ? Across::kB : Across::kNone);
+}
+
 OperandPlan PlanDense(const CudaRow& row, mma::Operand operand, const Problem& problem,
                       Allocator& workspace) {
   const MatrixLayout& layout = operand == mma::Operand::kA ? problem.a : problem.b;
   const int64_t bits = mma::ContainerBits(row.instruction, operand);
-  const Lines lines = LinesAlong(LineAxisOf(row.instruction, operand), operand, problem);
+  const Lines lines = LinesAlong(LineAxisOf(row, operand), operand, problem);
   OperandPlan plan;
   plan.lines = lines.lines;
   plan.line_bytes = (lines.length * bits + 7) / 8;
-  const bool lies_right =
-      AxisInMemory(operand, layout) == lines.axis && bits == BitsOf(layout.type) &&
-      lines.length * bits % (8 * kLineAlignment) == 0 && IsAligned(layout.line_stride_bytes()) &&
-      layout.line_stride_bytes() <= kMaxLineBytes && IsAligned(layout.batch_stride_bytes);
-  if (lies_right) {
+  if (LiesRight(row, operand, problem)) {
     plan.line_stride_bytes = layout.line_stride_bytes();
     plan.batch_stride_bytes = layout.batch_stride_bytes;
   } else {
@@ -169,9 +185,11 @@ LineAxis AxisInMemory(mma::Operand operand, const MatrixLayout& layout) {
 Multiplication MultiplicationOf(const CudaRow& row, const Problem& problem) {
   const bool transposes =
       IsNarrow(row) ? Transposes(row, problem.m, problem.n) : StoresColumns(row, problem);
-  const CudaRow* const other = transposes ? RowOfTranspose(row) : nullptr;
-  if (other == nullptr) return {row, problem};
-  return {*other, Transposed(problem), true};
+  const std::optional<CudaRow> other = transposes ? RowOfTranspose(row) : std::nullopt;
+  Multiplication multiplication =
+      other ? Multiplication{*other, Transposed(problem), true} : Multiplication{row, problem};
+  multiplication.row.across = AcrossOf(multiplication.row, multiplication.problem);
+  return multiplication;
 }
 
 absl::StatusOr<CudaPlan> PlanOf(const CudaRow& row, const Problem& problem) {

@@ -78,9 +78,10 @@ struct CudaPlan {
 LineAxis AxisInMemory(mma::Operand operand, const MatrixLayout& layout);
 
 // How a row computes a problem: directly, or as its transpose, whose D is the problem's D
-// transposed. The transpose uses the row with the types of A and B swapped.
+// transposed. The transpose uses the row with the types of A and B swapped. `row.across` is as the
+// operands lie in memory, if the row can read them so.
 struct Multiplication {
-  const CudaRow& row;
+  CudaRow row;
   Problem problem;
   bool is_transposed = false;
 };

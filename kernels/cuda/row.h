@@ -38,6 +38,12 @@ enum class Pipeline : uint8_t {
   kTurns,
 };
 
+// The axis of an operand's lines in memory that the kernel needs: along k, or along m or n.
+enum class LineAxis : uint8_t { kK, kMn };
+
+// The operands whose lines run across k, along m or n, where the instruction's run along k.
+enum class Across : uint8_t { kNone, kA, kB, kBoth };
+
 struct CudaRow {
   mma::Instruction instruction;
   Tile tile;  // In elements; for a sparse A, in elements of the dense one.
@@ -48,6 +54,8 @@ struct CudaRow {
   Pipeline pipeline = Pipeline::kPlain;
   int16_t promotion_k = 0;  // Recipe::promotion_k; a part of the tile's k.
   bool splits_f32 = false;  // Recipe::splits_f32.
+  // kNone for rows of the catalogue. Their kernels have code for each value if CanReadAcross.
+  Across across = Across::kNone;
 
   constexpr int threads() const { return 32 * warps_m * warps_n; }
   // The rows that one instruction computes: its independent products are stacked vertically.
@@ -56,9 +64,6 @@ struct CudaRow {
   constexpr bool operator==(const CudaRow&) const = default;
 };
 
-// The axis of an operand's lines in memory that the kernel needs: along k, or along m or n.
-enum class LineAxis : uint8_t { kK, kMn };
-
 // Fragments hold elements that are neighbours in memory, and instructions with layouts in their
 // names need operands in that order.
 constexpr LineAxis LineAxisOf(const mma::Instruction& instruction, mma::Operand operand) {
@@ -66,6 +71,21 @@ constexpr LineAxis LineAxisOf(const mma::Instruction& instruction, mma::Operand 
     return instruction.a_layout == mma::Layout::kRow ? LineAxis::kK : LineAxis::kMn;
   }
   return instruction.b_layout == mma::Layout::kColumn ? LineAxis::kK : LineAxis::kMn;
+}
+
+constexpr bool IsAcross(Across across, mma::Operand operand) {
+  return across == Across::kBoth ||
+         across == (operand == mma::Operand::kA ? Across::kA : Across::kB);
+}
+constexpr LineAxis LineAxisOf(const CudaRow& row, mma::Operand operand) {
+  return IsAcross(row.across, operand) ? LineAxis::kMn : LineAxisOf(row.instruction, operand);
+}
+// Whether the row's kernel reads either operand in either order: warpgroup instructions transpose
+// operands of 16 bits. The transposition is a part of the instruction, so there is code for each
+// case. Split f32 are packed in any case, and so is the metadata of a sparse A.
+constexpr bool CanReadAcross(const CudaRow& row) {
+  return row.instruction.family == mma::Family::kWgmma && BitsOf(row.instruction.a) == 16 &&
+         BitsOf(row.instruction.b) == 16 && !row.splits_f32;
 }
 
 // The chip for which the rows of an instruction are shaped.

@@ -3,7 +3,7 @@
 // A row as a type: kernels are templates on a row's values, which profilers show. The first row of
 // f16, for example, has the type
 //   Row<Instruction<mma, 16, 8, 16, f32, f16, f16, f32, ...>, Tile<192, 256, 64>, Warps<2, 4>,
-//       Ring<4>, Cluster<2>, Promotion<0>, SplitsF32<false>>
+//       Ring<4>, Cluster<2>, Promotion<0>, SplitsF32<false>, LinesAcross<Across::kNone>>
 #pragma once
 
 #include <cstddef>
@@ -172,8 +172,13 @@ struct SplitsF32 {
   static constexpr bool kValue = kOf;
 };
 
+template <Across kOf>
+struct LinesAcross {
+  static constexpr Across kValue = kOf;
+};
+
 template <typename InstructionType, typename TileType, typename WarpsType, typename Stages,
-          typename ClusterType, typename PromotionType, typename SplitType>
+          typename ClusterType, typename PromotionType, typename SplitType, typename AcrossType>
 struct Row {
   static constexpr CudaRow Make() {
     CudaRow row;
@@ -186,6 +191,7 @@ struct Row {
     row.pipeline = Stages::kPipeline;
     row.promotion_k = PromotionType::kK;
     row.splits_f32 = SplitType::kValue;
+    row.across = AcrossType::kValue;
     return row;
   }
 };
@@ -201,7 +207,7 @@ struct RowAt {
                   TypeWord<kInstruction.c>, QualifiersOf(kInstruction)>,
       Tile<kOf.tile.m, kOf.tile.n, kOf.tile.k>, Warps<kOf.warps_m, kOf.warps_n>,
       typename StagesOf<kOf.pipeline, kOf.stages>::Type, Cluster<kOf.cluster>,
-      Promotion<kOf.promotion_k>, SplitsF32<kOf.splits_f32>>;
+      Promotion<kOf.promotion_k>, SplitsF32<kOf.splits_f32>, LinesAcross<kOf.across>>;
   static_assert(Type::Make() == kOf, "the type says all of the row");
 };
 

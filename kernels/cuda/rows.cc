@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -111,7 +112,7 @@ uint32_t FormOf(const Kernel& kernel, const CudaRow& row, mma::Operand operand) 
   if (is_a && instruction.is_sparse()) return kOfRow + static_cast<uint32_t>(kernel.position);
   const auto container = static_cast<uint32_t>(mma::ContainerBits(instruction, operand));
   const auto shift = static_cast<uint32_t>(mma::ContainerShift(instruction, operand));
-  const uint32_t axis = LineAxisOf(instruction, operand) == LineAxis::kK ? 1 : 2;
+  const uint32_t axis = LineAxisOf(row, operand) == LineAxis::kK ? 1 : 2;
   const uint32_t split = !row.splits_f32 ? 0 : is_a ? 1 : 2;
   return axis + 4 * split + 16 * shift + 256 * container;
 }
@@ -205,12 +206,12 @@ const CudaRow* CudaRowOf(const Kernel& kernel) {
   return kernel.family == &kCudaFamily ? &RowOf(kernel) : nullptr;
 }
 
-const CudaRow* RowOfTranspose(const CudaRow& row) {
-  if (row.instruction.a == row.instruction.b) return &row;
-  CudaRow other = row;
-  std::swap(other.instruction.a, other.instruction.b);
-  const auto* const found = std::find(kCudaRows.begin(), kCudaRows.end(), other);
-  return found != kCudaRows.end() ? &*found : nullptr;
+std::optional<CudaRow> RowOfTranspose(CudaRow row) {
+  row.across = Across::kNone;
+  if (row.instruction.a == row.instruction.b) return row;
+  std::swap(row.instruction.a, row.instruction.b);
+  const bool is_known = std::find(kCudaRows.begin(), kCudaRows.end(), row) != kCudaRows.end();
+  return is_known ? std::optional(row) : std::nullopt;
 }
 
 absl::Span<const Kernel> CudaKernels() {

@@ -4,6 +4,8 @@
 // toolkit launch through kernels/cuda/device/launch.h.
 #pragma once
 
+#include <optional>
+
 #include "absl/types/span.h"
 #include "kernels/cuda/row.h"
 #include "kernels/kernel.h"
@@ -15,8 +17,8 @@ absl::Span<const Kernel> CudaKernels();
 // The row of a kernel of this family; null for a kernel of another family.
 const CudaRow* CudaRowOf(const Kernel& kernel);
 
-// The row for the transpose of a problem of `row`: `row` itself, or the row with the types of A and
-// B swapped. Null if there is none.
-const CudaRow* RowOfTranspose(const CudaRow& row);
+// The row for the transpose of a problem of `row`: the same, or the row with the types of A and B
+// swapped. Nothing if there is none.
+std::optional<CudaRow> RowOfTranspose(CudaRow row);
 
 }  // namespace gemmd

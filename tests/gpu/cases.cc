@@ -52,6 +52,24 @@ void AddBatches(const Kernel& kernel, const Tile& tile, std::vector<CaseSpec>& c
   }
 }
 
+// Extents and distances of lines are whole chunks; tiles hang over the ends of both.
+void AddWholeOperands(const Kernel& kernel, const Tile& tile, bool is_quick,
+                      std::vector<CaseSpec>& cases) {
+  const ElementType d = kernel.instruction->d;
+  const int64_t k = 2 * tile.k + 16;
+  cases.push_back(
+      {Topic::kOrders, tile.m + 16, tile.n + 48, k, Family::kNormal, 2, true, false, d});
+  if (is_quick) return;
+  for (const int64_t m : {int64_t{16}, int64_t{tile.m}, int64_t{2 * tile.m - 16}}) {
+    for (const int64_t n : {int64_t{16}, int64_t{tile.n}, int64_t{2 * tile.n - 16}}) {
+      const Family family = FamilyAt(cases.size());
+      cases.push_back({Topic::kOrders, m, n, k, family, 1, false, false, d});
+    }
+  }
+  cases.push_back({Topic::kOrders, 48, 32, 9 * tile.k + 3, Family::kAnyBits, 1, false, false, d});
+  cases.push_back({Topic::kOrders, 48, 32, 5, Family::kNormal, 3, false, true, d});
+}
+
 // Few elements, since each takes the simulator as long as a whole product of other cases.
 void AddLong(const Kernel& kernel, const Tile& tile, std::vector<CaseSpec>& cases) {
   const int64_t k = (2 * kTilesBetweenLooks + 1) * tile.k + 3;
@@ -97,7 +115,10 @@ std::vector<CaseSpec> QuickCases(const Kernel& kernel, const Tile& tile) {
        ElementType::kF16},
       {Topic::kEpilogues, 17, tile.n + 1, 5, Family::kNormal, 1, false, false, ElementType::kE2m1},
   };
-  if (HasWarpgroups(*CudaRowOf(kernel))) AddWholeLines(*CudaRowOf(kernel), 2, cases);
+  if (HasWarpgroups(*CudaRowOf(kernel))) {
+    AddWholeLines(*CudaRowOf(kernel), 2, cases);
+    AddWholeOperands(kernel, tile, true, cases);
+  }
   return cases;
 }
 
@@ -142,14 +163,15 @@ void MakeOperands(const Kernel& kernel, const CaseSpec& spec, RandomSource& rand
   }
 }
 
-Spacing RandomSpacing(RandomSource& random) {
+Spacing RandomSpacing(bool is_whole, RandomSource& random) {
   constexpr std::array kSpacings = {Spacing::kTight, Spacing::kAligned, Spacing::kOdd};
-  return kSpacings[static_cast<size_t>(random.Between(0, 2))];
+  return kSpacings[static_cast<size_t>(random.Between(0, is_whole ? 1 : 2))];
 }
 
-MatrixLayout LayoutOf(ElementType type, Order order, int64_t rows, int64_t columns, bool is_shared,
-                      RandomSource& random) {
-  MatrixLayout layout = SpacedLayout(type, order, rows, columns, RandomSpacing(random));
+MatrixLayout LayoutOf(const CaseSpec& spec, ElementType type, Order order, int64_t rows,
+                      int64_t columns, bool is_shared, RandomSource& random) {
+  const Spacing spacing = RandomSpacing(spec.topic == Topic::kOrders, random);
+  MatrixLayout layout = SpacedLayout(type, order, rows, columns, spacing);
   if (is_shared) layout.batch_stride_bytes = 0;
   return layout;
 }
@@ -170,7 +192,7 @@ std::vector<Orders> OrdersOf(const Kernel& kernel, const CaseSpec& spec, bool is
       for (const Order d : {Order::kRowMajor, Order::kColumnMajor}) all.push_back({a, b, d});
     }
   }
-  if (spec.topic == Topic::kShapes && !is_quick) return all;
+  if (spec.topic == Topic::kOrders || (spec.topic == Topic::kShapes && !is_quick)) return all;
   const auto first = static_cast<size_t>(random.Between(0, static_cast<int64_t>(all.size()) - 1));
   return {all[first], all[all.size() - 1 - first]};  // Opposites: each order of each matrix.
 }
@@ -198,10 +220,10 @@ Problem MakeProblem(const Kernel& kernel, const CaseSpec& spec, const Orders& or
     problem.a = TightSparseLayout("a", kernel.a, spec.m, spec.k).value();
     if (spec.shares_a) problem.a.batch_stride_bytes = 0;
   } else {
-    problem.a = LayoutOf(kernel.a, orders.a, spec.m, spec.k, spec.shares_a, random);
+    problem.a = LayoutOf(spec, kernel.a, orders.a, spec.m, spec.k, spec.shares_a, random);
   }
-  problem.b = LayoutOf(kernel.b, orders.b, spec.k, spec.n, spec.shares_b, random);
-  problem.d = LayoutOf(spec.d, orders.d, spec.m, spec.n, false, random);
+  problem.b = LayoutOf(spec, kernel.b, orders.b, spec.k, spec.n, spec.shares_b, random);
+  problem.d = LayoutOf(spec, spec.d, orders.d, spec.m, spec.n, false, random);
   return problem;
 }
 
@@ -211,6 +233,7 @@ std::string_view NameOf(Topic topic) {
   switch (topic) {
     case Topic::kShapes: return "shapes";
     case Topic::kFamilies: return "families";
+    case Topic::kOrders: return "orders";
     case Topic::kBatches: return "batches";
     case Topic::kLong: return "long k";
     case Topic::kOutputs: return "outputs";
@@ -231,8 +254,10 @@ std::vector<CaseSpec> CasesOf(const Kernel& kernel, size_t round, bool is_quick)
   AddLong(kernel, tile, cases);
   AddOutputs(tile, Topic::kOutputs, 1, cases);
   AddOutputs(tile, Topic::kEpilogues, kEpiloguesOfAType, cases);
-  if (HasWarpgroups(*CudaRowOf(kernel)))
+  if (HasWarpgroups(*CudaRowOf(kernel))) {
     AddWholeLines(*CudaRowOf(kernel), kWholeLinesOfAType, cases);
+    AddWholeOperands(kernel, tile, false, cases);
+  }
   return cases;
 }
 

@@ -17,6 +17,7 @@ namespace gemmd {
 enum class Topic {
   kShapes,     // Every m, n, k about the tile; all orders of A, B and D.
   kFamilies,   // Every family of operands, on a shape that leaves parts of tiles.
+  kOrders,     // Operands whose lines are whole chunks, so that kernels may read either order.
   kBatches,    // Batches of 0, 2 and 3, matrices shared or not.
   kLong,       // A k during which the kernel looks for an abort.
   kOutputs,    // Every type of D, nothing else done to the result.

@@ -16,8 +16,9 @@ struct CudaFunction {
   const void* function = nullptr;  // Null if no chip of this build runs the row.
 };
 
-// The functions are in the order of the table. A group without a source file does not link.
-template <CudaGroup kGroup>
+// The functions are in the order of the table; with `kAcross`, those of the group's rows that can
+// read across k. A group without a source file does not link.
+template <CudaGroup kGroup, Across kAcross = Across::kNone>
 std::span<const CudaFunction> FunctionsOf();
 
 }  // namespace gemmd

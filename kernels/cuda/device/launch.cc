@@ -4,13 +4,12 @@
 #include <algorithm>
 #include <array>
 #include <limits>
-#include <map>
 #include <memory>
 #include <mutex>
 #include <optional>
 #include <span>
-#include <unordered_map>
 #include <utility>
+#include <vector>
 
 #include "kernels/cuda/device/epilogue/epilogue_alone.h"
 #include "kernels/cuda/device/epilogue/exact_sums.h"
@@ -38,28 +37,27 @@ constexpr int kBytesOfStep = 32 * sizeof(uint32_t);  // Metadata of a row of ins
 constexpr int64_t kMaxBatches =
     65535;  // Max matrices per launch: the limit of the grid's third extent.
 
-using FunctionTable = std::unordered_map<const CudaRow*, const void*>;
-
-FunctionTable MakeFunctionTable() {
-  FunctionTable table;
+std::vector<CudaFunction> MakeFunctionTable() {
+  std::vector<CudaFunction> table;
   const auto add = [&](std::span<const CudaFunction> group) {
-    for (const CudaFunction& entry : group) {
-      for (const CudaRow& row : kCudaRows) {
-        if (row == entry.row) table[&row] = entry.function;
-      }
-    }
+    table.insert(table.end(), group.begin(), group.end());
   };
   const auto add_all = [&]<size_t... kAt>(std::index_sequence<kAt...>) {
     (add(FunctionsOf<static_cast<CudaGroup>(kAt)>()), ...);
   };
   add_all(std::make_index_sequence<kCudaGroups>());
+  add(FunctionsOf<CudaGroup::kWgmmaF16, Across::kA>());
+  add(FunctionsOf<CudaGroup::kWgmmaF16, Across::kB>());
+  add(FunctionsOf<CudaGroup::kWgmmaF16, Across::kBoth>());
   return table;
 }
 
 const void* FunctionOf(const CudaRow& row) {
-  static const auto* const table = new FunctionTable(MakeFunctionTable());  // Never destroyed.
-  const auto entry = table->find(&row);
-  return entry == table->end() ? nullptr : entry->second;
+  static const auto* const table =
+      new std::vector<CudaFunction>(MakeFunctionTable());  // Never destroyed.
+  const auto found = std::find_if(table->begin(), table->end(),
+                                  [&row](const CudaFunction& entry) { return entry.row == row; });
+  return found == table->end() ? nullptr : found->function;
 }
 
 // The code that the current GPU runs.
@@ -90,15 +88,22 @@ absl::StatusOr<Code> FindCode(std::string_view name, const CudaRow& row) {
 
 // Cached: asking CUDA takes as long as a launch.
 absl::StatusOr<Code> CodeOf(std::string_view name, const CudaRow& row) {
-  using Found = std::map<std::pair<int, const CudaRow*>, Code>;
-  static auto* const found = new Found();  // Never destroyed.
+  struct Found {
+    int gpu;
+    CudaRow row;
+    Code code;
+  };
+  static auto* const found = new std::vector<Found>();  // Never destroyed.
   static std::mutex mutex;
   int gpu = 0;
   RETURN_IF_ERROR(CudaStatus(cudaGetDevice(&gpu), "GPU"));
   const std::lock_guard lock(mutex);
-  if (const auto known = found->find({gpu, &row}); known != found->end()) return known->second;
+  const auto known = std::find_if(found->begin(), found->end(), [&](const Found& entry) {
+    return entry.gpu == gpu && entry.row == row;
+  });
+  if (known != found->end()) return known->code;
   ASSIGN_OR_RETURN(const Code code, FindCode(name, row));
-  found->emplace(std::pair(gpu, &row), code);
+  found->push_back({gpu, row, code});
   return code;
 }
 
@@ -221,8 +226,11 @@ absl::Status MoveMaps(const PreparedLaunch& prepared, const GemmArgs& args, cons
   return MoveTileMap(StoredAt(args, places), parameters.d_map);
 }
 
-TileBox BoxOf(const TileLines& tile, int parts) {
-  return {.line_bytes = tile.line_bytes, .lines = tile.lines / parts, .is_swizzled = true};
+// The box of one copy, `copies` of which make the tile, or a part of its lines.
+TileBox BoxOf(const TileLines& tile, int copies) {
+  return {.line_bytes = tile.line_bytes,
+          .lines = tile.lines / tile.parts / copies,
+          .is_swizzled = true};
 }
 
 // If f32 are split, the copy engine sees each matrix as two.

@@ -13,7 +13,7 @@ absl::StatusOr<OperandPacking> PackingOf(const CudaRow& row, mma::Operand operan
                                          const std::byte* source, std::byte* made) {
   const bool is_a = operand == mma::Operand::kA;
   const MatrixLayout& layout = is_a ? problem.a : problem.b;
-  const LineAxis axis = LineAxisOf(row.instruction, operand);
+  const LineAxis axis = LineAxisOf(row, operand);
   ASSIGN_OR_RETURN(const ByteCount bytes, BytesOf(is_a ? "a" : "b", layout, problem.batch));
   OperandPacking packing;
   PackJob& job = packing.job;

@@ -80,6 +80,51 @@ TEST(CudaPlanTest, WhatIsSeldomAskedForLeavesSums) {
   EXPECT_TRUE(KeepsSums(WideRow(), problem));
 }
 
+// An operand of 16 bits is read in place in both orders if its lines are whole chunks. Rows of
+// other types pack what lies across k, and so do rows of 16 bits if lines are ragged.
+TEST(CudaPlanTest, OperandsOf16BitsAreReadInEitherOrder) {
+  constexpr int64_t kOthers = 136;  // Not whole tiles.
+  int of_16_bits = 0;
+  for (const Kernel& kernel : Catalog(DeviceKind::kCuda)) {
+    const CudaRow& row = *CudaRowOf(kernel);
+    if (!HasWarpgroups(row) || row.instruction.is_sparse()) continue;
+    const bool can = CanReadAcross(row);
+    EXPECT_EQ(can, !row.splits_f32 && BitsOf(kernel.a) == 16) << kernel.name;
+    if (can) ++of_16_bits;
+    for (const bool a_is_across : {false, true}) {
+      for (const bool b_is_across : {false, true}) {
+        Problem problem;
+        problem.m = problem.n = kOthers;
+        problem.k = 96;
+        problem.accumulation = kernel.recipe.accumulation;
+        problem.a = TightLayout("a", kernel.a, a_is_across ? Order::kColumnMajor : Order::kRowMajor,
+                                kOthers, 96)
+                        .value();
+        problem.b = TightLayout("b", kernel.b, b_is_across ? Order::kRowMajor : Order::kColumnMajor,
+                                96, kOthers)
+                        .value();
+        problem.d =
+            TightLayout("d", problem.accumulation, Order::kRowMajor, kOthers, kOthers).value();
+        const Multiplication multiplied = MultiplicationOf(row, problem);
+        EXPECT_EQ(IsAcross(multiplied.row.across, mma::Operand::kA), can && a_is_across);
+        EXPECT_EQ(IsAcross(multiplied.row.across, mma::Operand::kB), can && b_is_across);
+        const CudaPlan plan = PlanOf(multiplied.row, problem).value();
+        EXPECT_EQ(plan.a.is_packed, row.splits_f32 || (a_is_across && !can)) << kernel.name;
+        EXPECT_EQ(plan.b.is_packed, row.splits_f32 || (b_is_across && !can)) << kernel.name;
+        if (!can || !a_is_across) continue;
+        EXPECT_EQ(plan.a.lines, 96);
+        EXPECT_EQ(plan.a.line_bytes, 2 * kOthers);
+        problem.a.leading_dimension = kOthers + 1;
+        const CudaRow ragged = MultiplicationOf(row, problem).row;
+        EXPECT_FALSE(IsAcross(ragged.across, mma::Operand::kA)) << kernel.name;
+        EXPECT_TRUE(PlanOf(ragged, problem)->a.is_packed) << kernel.name;
+        EXPECT_EQ(PlanOf(ragged, problem)->a.lines, kOthers) << kernel.name;
+      }
+    }
+  }
+  EXPECT_GE(of_16_bits, 20);
+}
+
 // The copy engine writes whole chunks of 16 bytes.
 TEST(CudaPlanTest, LinesThatAreNoWholeChunksLeaveSums) {
   EXPECT_TRUE(KeepsSums(WideRow(), Usual(kExtent + 4)));
@@ -134,7 +179,7 @@ TEST(CudaPlanTest, WideRowsStoreColumnsByTheTranspose) {
     EXPECT_EQ(multiplied.problem, Transposed(problem));
     EXPECT_EQ(multiplied.row.instruction.a, kernel.b);
     EXPECT_EQ(multiplied.row.instruction.b, kernel.a);
-    EXPECT_EQ(&MultiplicationOf(multiplied.row, problem).row, &row) << "and back";
+    EXPECT_TRUE(RowOfTranspose(multiplied.row) == row) << "and back";
     EXPECT_TRUE(multiplied.row.tile == row.tile && multiplied.row.promotion_k == row.promotion_k);
     EXPECT_FALSE(KeepsSums(multiplied.row, multiplied.problem)) << kernel.name;
     if (kernel.a == kernel.b) {

@@ -18,10 +18,14 @@
 
 namespace gemmd {
 
-template <CudaGroup kGroup>
+template <CudaGroup kGroup, Across kAcross>
 inline constexpr auto kGroupRows = CollectRows([](const auto& add) {
+  const auto add_across = [&add](CudaRow row) {
+    row.across = kAcross;
+    if (kAcross == Across::kNone || CanReadAcross(row)) add(row);
+  };
   for (const mma::Instruction& instruction : mma::kInstructions) {
-    ForEachRowIn<kGroup>(instruction, add);
+    ForEachRowIn<kGroup>(instruction, add_across);
   }
 });
 
@@ -57,9 +61,9 @@ std::span<const CudaFunction> FunctionsOfRows() {
   return functions;
 }
 
-template <CudaGroup kGroup>
+template <CudaGroup kGroup, Across kAcross>
 std::span<const CudaFunction> FunctionsOf() {
-  return FunctionsOfRows<kGroupRows<kGroup>>();
+  return FunctionsOfRows<kGroupRows<kGroup, kAcross>>();
 }
 
 }  // namespace gemmd

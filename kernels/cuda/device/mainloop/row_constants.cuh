@@ -21,6 +21,8 @@ struct RowMnemonic {
   static constexpr mma::PtxMnemonic kSource = mma::PtxOf(kRow<Row>.instruction);
   static constexpr int kOperandBits = BitsOf(kRow<Row>.instruction.a);
   static constexpr bool kIsInteger = IsInteger(kRow<Row>.instruction.a);
+  static constexpr bool kTransposesA = IsAcross(kRow<Row>.across, mma::Operand::kA);
+  static constexpr bool kTransposesB = IsAcross(kRow<Row>.across, mma::Operand::kB);
 };
 
 // The sums of an instruction of warpgroups: their type, and how many of them a thread has.

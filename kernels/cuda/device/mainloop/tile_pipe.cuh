@@ -157,6 +157,24 @@ class TilePipe {
     return operand.batch_stride_bytes == 0 ? 0 : static_cast<int>(place.batch);
   }
 
+  // Copies the tile of the rows or columns from `first` on.
+  template <mma::Operand kOperand>
+  static __device__ void CopyOperand(uint32_t shared, const TileMap* map, int tile, int first,
+                                     int matrix, uint32_t barrier) {
+    constexpr TileLines kLines = TileLinesOf(kOf, kOperand);
+    constexpr int kWords = kLines.line_bytes / 4;
+    if constexpr (kLines.axis == LineAxis::kK) {
+      ptx::CopyTileAsync(shared, map, tile * kWords, first, matrix, barrier);
+    } else {
+      const int word = first * mma::ContainerBits(kOf.instruction, kOperand) / 32;
+#pragma unroll
+      for (int part = 0; part < kLines.parts; ++part) {
+        ptx::CopyTileAsync(shared + part * (kLines.bytes() / kLines.parts), map,
+                           word + part * kWords, tile * kOf.tile.k, matrix, barrier);
+      }
+    }
+  }
+
   // Each block of a cluster copies a part of B's tile to all of them.
   __device__ void Copy(const Place& place, int tile, const Cursor& at) const {
     constexpr TileLines kA = TileLinesOf(kOf, mma::Operand::kA);
@@ -183,15 +201,14 @@ class TilePipe {
       }
       return;
     }
-    ptx::CopyTileAsync(stage, &parameters_.a_map, tile * (kA.line_bytes / 4), row, a_matrix,
-                       barrier);
+    CopyOperand<mma::Operand::kA>(stage, &parameters_.a_map, tile, row, a_matrix, barrier);
     if constexpr (kOf.instruction.is_sparse()) {
       ptx::CopyTileAsync(stage + kABytes + kBBytes, &parameters_.metadata_map,
                          tile * (kMetadataLineBytes / 4), row / kMetadataRows, a_matrix, barrier);
     }
     if constexpr (kCluster == 1) {
-      ptx::CopyTileAsync(stage + kABytes, &parameters_.b_map, tile * (kB.line_bytes / 4), column,
-                         b_matrix, barrier);
+      CopyOperand<mma::Operand::kB>(stage + kABytes, &parameters_.b_map, tile, column, b_matrix,
+                                    barrier);
     } else {
       constexpr int kLines = kB.lines / kCluster;
       const int first = ptx::BlockInCluster() * kLines;

@@ -46,7 +46,17 @@ class WarpgroupBlock {
   static constexpr int kBBytes = TileLinesOf(kOf, mma::Operand::kB).bytes();
   static constexpr int kALineBytes = TileLinesOf(kOf, mma::Operand::kA).line_bytes;
   static constexpr int kBLineBytes = TileLinesOf(kOf, mma::Operand::kB).line_bytes;
-  static constexpr int kInstructionBytes = kOf.instruction.m * kALineBytes;
+  // From the rows of one instruction to those of the next.
+  static constexpr int kInstructionBytes = kABytes / (kOf.tile.m / kOf.instruction.m);
+  static constexpr TileLines kALines = TileLinesOf(kOf, mma::Operand::kA);
+  static constexpr TileLines kBLines = TileLinesOf(kOf, mma::Operand::kB);
+  static_assert(kALines.axis == LineAxis::kK || kALines.parts * kOf.instruction.m == kOf.tile.m);
+  static constexpr int kBPartBytes = kBLines.axis == LineAxis::kK ? 16 : kBBytes / kBLines.parts;
+  // From the elements of one instruction to the next ones along k.
+  static constexpr int BytesOfStep(const TileLines& tile) {
+    return tile.axis == LineAxis::kK ? tile.line_bytes / kSteps
+                                     : kOf.instruction.k * tile.line_bytes;
+  }
   using Metadata = WarpgroupMetadata<Row>;
   static_assert(!TakesTurns(kOf) || (WarpgroupsOf(kOf) == 2 && !Metadata::kIsSparse));
   static constexpr bool kMovesRegisters = MovesRegisters(kOf, ptx::kChip);
@@ -275,7 +285,8 @@ class WarpgroupBlock {
     pipe_.WaitFor(at);
     metadata.Load(at.offset(), words);
     const uint64_t a_lines = ptx::DescribeLines<kALineBytes>(a + at.offset());
-    const uint64_t b_lines = ptx::DescribeLines<kBLineBytes>(shared_ + at.offset() + kABytes);
+    const uint64_t b_lines =
+        ptx::DescribeLines<kBLineBytes, kBPartBytes>(shared_ + at.offset() + kABytes);
     ptx::BeginProducts();
 #pragma unroll
     for (int step = 0; step < kSteps; ++step) {
@@ -293,8 +304,8 @@ class WarpgroupBlock {
                                                       const typename Metadata::Words& words, int i,
                                                       int step, bool adds) {
     const uint64_t a =
-        a_lines + ptx::DescribedBytes(i * kInstructionBytes + step * kALineBytes / kSteps);
-    const uint64_t b = b_lines + ptx::DescribedBytes(step * kBLineBytes / kSteps);
+        a_lines + ptx::DescribedBytes(i * kInstructionBytes + step * BytesOfStep(kALines));
+    const uint64_t b = b_lines + ptx::DescribedBytes(step * BytesOfStep(kBLines));
     if constexpr (Metadata::kIsSparse) {
       MultiplySparse(sums, a, b, words[i][step / Metadata::kStepsOfWord],
                      step % Metadata::kStepsOfWord, adds);

@@ -27,30 +27,31 @@ __device__ inline void WaitForProducts() {
 // Keeps the compiler from using the value's register for something else before this.
 __device__ inline void KeepRegister(uint32_t value) { asm volatile("" ::"r"(value) : "memory"); }
 
-// Describes lines of 64 or 128 bytes along k in shared memory, swizzled by the copy engine: eight
-// lines follow each other, and the eight after them follow those. `shared` lies within the first
-// line.
-template <int kLineBytes>
+// Describes lines of 32, 64 or 128 bytes in shared memory, swizzled by the copy engine: eight lines
+// follow each other, and the eight after them follow those. `shared` lies within the first line. If
+// lines run across k, their next parts begin kPartBytes later; along k, kPartBytes is not used.
+template <int kLineBytes, int kPartBytes = 16>
 __device__ inline uint64_t DescribeLines(uint32_t shared) {
-  static_assert(kLineBytes == 64 || kLineBytes == 128);
-  constexpr uint64_t kSwizzle = uint64_t{kLineBytes == 128 ? 1 : 2} << 62;
+  static_assert(kLineBytes == 32 || kLineBytes == 64 || kLineBytes == 128);
+  constexpr uint64_t kSwizzle = uint64_t{kLineBytes == 128 ? 1 : kLineBytes == 64 ? 2 : 3} << 62;
   constexpr uint64_t kStrideOfEightLines = uint64_t{8 * kLineBytes / 16} << 32;
-  constexpr uint64_t kUnused = uint64_t{1} << 16;
-  return kSwizzle | kStrideOfEightLines | kUnused | (shared & 0x3ffff) >> 4;
+  constexpr uint64_t kStrideOfParts = uint64_t{kPartBytes / 16} << 16;
+  return kSwizzle | kStrideOfEightLines | kStrideOfParts | (shared & 0x3ffff) >> 4;
 }
 // The difference of descriptions for an address difference of `bytes`.
 constexpr uint64_t DescribedBytes(int bytes) { return static_cast<uint64_t>(bytes / 16); }
 
-// Immediates after the operands: for floats the signs of A and B; for 16-bit types also that
-// neither is transposed.
+// Immediates after the operands: for floats the signs of A and B; for 16-bit types also whether
+// their lines run across k.
 template <typename Source>
 struct WgmmaTail {
   static constexpr int kBits = Source::kOperandBits;
   static constexpr bool kIsInteger = Source::kIsInteger;
+  static constexpr char Flag(bool is_set) { return kBits != 16 ? ' ' : is_set ? '1' : '0'; }
   static constexpr char kText[] = {
       kIsInteger ? ' ' : ',',  kIsInteger ? ' ' : '1',  kIsInteger ? ' ' : ',',
-      kIsInteger ? ' ' : '1',  kBits == 16 ? ',' : ' ', kBits == 16 ? '0' : ' ',
-      kBits == 16 ? ',' : ' ', kBits == 16 ? '0' : ' ', '\0'};
+      kIsInteger ? ' ' : '1',  kBits == 16 ? ',' : ' ', Flag(Source::kTransposesA),
+      kBits == 16 ? ',' : ' ', Flag(Source::kTransposesB), '\0'};
 };
 
 // clang-format off
