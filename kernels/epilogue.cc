@@ -78,7 +78,7 @@ class Finisher {
       if (problem_.bias_axis != BiasAxis::kNone) AddBias(line + i, first, count, x);
       if (problem_.activation != Activation::kNone) {
         for (int64_t j = 0; j < count; ++j) {
-          x[j] = static_cast<T>(Activate(problem_.activation, static_cast<double>(x[j])));
+          x[j] = Activate(problem_.activation, x[j]);
         }
       }
       StoreLine(x, count, Output(line + i, first));

@@ -8,7 +8,7 @@
 //   x = accumulator; x *= a_scale[i] * b_scale[j] (if scaled); x *= alpha; x += beta * C[i][j]
 //   (if beta is not 0); x += bias; x = activation(x); D[i][j] = Encode(x).
 // If k or alpha is 0 there is no product: x starts as 0, and A, B, scales and alpha have no part.
-// Activations are evaluated in f64 (activation.h), then rounded. If no step applies, the
+// Activations are defined in activation.h, operation by operation. If no step applies, the
 // accumulator is stored unchanged in a D of its type (s32 and f64). Any other NaN is stored as
 // Encode's one NaN, because processors differ in the bits of the NaNs that they make.
 // Factors of blocks are a part of the accumulators (BlockScaling), not of the epilogue.

@@ -48,8 +48,7 @@ bool FitsRegisters(const Problem& problem) {
     return type == ElementType::kF32 || type == ElementType::kF16 || type == ElementType::kBf16;
   };
   return problem.has_product() && (!problem.has_c() || is_usual(problem.c.type)) &&
-         (problem.bias_axis == BiasAxis::kNone || is_usual(problem.bias_type)) &&
-         (problem.activation == Activation::kNone || problem.activation == Activation::kRelu);
+         (problem.bias_axis == BiasAxis::kNone || is_usual(problem.bias_type));
 }
 
 EpilogueParameters EpilogueOf(const GemmArgs& args, ElementType accumulators) {

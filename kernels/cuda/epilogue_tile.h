@@ -76,8 +76,7 @@ constexpr T ApplyEpilogueToElement(const EpilogueParameters& parameters, int64_t
     const int64_t index = parameters.bias_axis == BiasAxis::kRows ? row : column;
     x = x + LoadElement<T>(parameters.bias_type, parameters.bias, index);
   }
-  if (parameters.activation == Activation::kNone) return x;
-  return static_cast<T>(Activate(parameters.activation, static_cast<double>(x)));
+  return Activate(parameters.activation, x);
 }
 
 // The code of an element of D.

@@ -160,6 +160,13 @@ constexpr bool HasRoomToFinish(const CudaRow& row) {
   return HasWarpgroups(row) && (!needs_more || LeavesRegisters(row));
 }
 
+// Whether a warpgroup applies GELU and SiLU in registers. Their code is repeated for each sum of a
+// thread, so these should be few, unless the other warpgroup multiplies meanwhile.
+constexpr bool HasRoomToActivate(const CudaRow& row) {
+  return HasRoomToFinish(row) && AccumulatorType(row) == ElementType::kF32 &&
+         (TakesTurns(row) || InstructionsDown(row) * row.instruction.n / 2 <= 64);
+}
+
 // Whether warpgroups can store elements of the type: unconverted sums, common floats, and fp8 or s8
 // for products of any 8-bit types.
 constexpr bool Stores(const CudaRow& row, ElementType type) {

@@ -127,8 +127,11 @@ absl::Status PlanSparse(const CudaRow& row, const Problem& problem, Allocator& w
 // chunks even at the end of a line, but bytes between lines must not change.
 bool StoresWhole(const CudaRow& row, const Problem& problem) {
   const ElementType accumulators = AccumulatorType(row);
-  const bool is_finished = HasRoomToFinish(row) && FitsRegisters(problem) &&
-                           problem.d.type != ElementType::kS32 && Stores(row, problem.d.type);
+  const bool fits = HasRoomToFinish(row) && FitsRegisters(problem) &&
+                    (problem.activation == Activation::kNone ||
+                     problem.activation == Activation::kRelu || HasRoomToActivate(row));
+  const bool is_finished =
+      fits && problem.d.type != ElementType::kS32 && Stores(row, problem.d.type);
   if (!StoresDirectly(problem, accumulators) && !is_finished) return false;
   if (IsNarrow(row)) return true;
   return problem.d.order == Order::kRowMajor &&

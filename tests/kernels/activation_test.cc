@@ -1,11 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Our own exp and erfc against those of the C library in 80 bits.
+// Our own exp and erfc against those of the C library in 80 bits, and activations in f32 against
+// their definitions.
 #include "kernels/activation.h"
 
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <bit>
 #include <cmath>
 #include <limits>
 
@@ -73,6 +75,53 @@ TEST(ActivationExhaustive, ExpIsWithinOnePlace) { ExpectExpWithinOnePlace(200000
 TEST(ActivationTest, ErfcIsWithinFourPlaces) { ExpectErfcWithinFourPlaces(20000); }
 TEST(ActivationExhaustive, ErfcIsWithinFourPlaces) { ExpectErfcWithinFourPlaces(200000); }
 
+constexpr Activation kCurved[] = {Activation::kGeluErf, Activation::kGeluTanh, Activation::kSilu};
+
+long double ExactActivation(Activation activation, long double x) {
+  const long double pi = std::acos(-1.0L);
+  switch (activation) {
+    case Activation::kGeluErf: return x / 2 * std::erfc(-x / std::sqrt(2.0L));
+    case Activation::kGeluTanh:
+      return x / (1 + std::exp(-2 * std::sqrt(2 / pi) * (x + 0.044715L * x * x * x)));
+    default: return x / (1 + std::exp(-x));
+  }
+}
+
+// Checks every `step`th f32.
+void ExpectActivationsInF32AreNear(uint32_t step) {
+  RandomSource random;
+  SCOPED_TRACE(random.trace());
+  const auto first = static_cast<uint64_t>(random.Between(0, step - 1));
+  for (const Activation activation : kCurved) {
+    for (uint64_t bits = first; bits >> 32 == 0; bits += step) {
+      const auto x = std::bit_cast<float>(static_cast<uint32_t>(bits));
+      if (!std::isfinite(x)) continue;
+      const long double error = Activate(activation, x) - ExactActivation(activation, x);
+      ASSERT_TRUE(std::fabs(error) <= 6 * 0x1p-24L * std::fabs(x) + 0x1p-149L)
+          << static_cast<int>(activation) << " of " << x;
+    }
+  }
+}
+
+TEST(ActivationTest, InF32IsNear) { ExpectActivationsInF32AreNear(30011); }
+TEST(ActivationExhaustive, InF32IsNear) { ExpectActivationsInF32AreNear(97); }
+
+TEST(ActivationTest, SpecialsOfF32) {
+  constexpr float kLarge = std::numeric_limits<float>::max();
+  for (const Activation activation : kCurved) {
+    EXPECT_TRUE(std::isnan(Activate(activation, std::numeric_limits<float>::quiet_NaN())));
+    EXPECT_TRUE(std::isnan(Activate(activation, -std::numeric_limits<float>::infinity())));
+    EXPECT_EQ(Activate(activation, std::numeric_limits<float>::infinity()),
+              std::numeric_limits<float>::infinity());
+    EXPECT_EQ(Activate(activation, kLarge), kLarge);
+    EXPECT_EQ(Activate(activation, -kLarge), 0);
+    EXPECT_EQ(std::bit_cast<uint32_t>(Activate(activation, 0.0F)), 0);
+    EXPECT_EQ(std::bit_cast<uint32_t>(Activate(activation, -0.0F)), 0x8000'0000);
+  }
+  EXPECT_EQ(Activate(Activation::kRelu, -3.0F), 0);
+  EXPECT_EQ(Activate(Activation::kRelu, 3.0F), 3);
+}
+
 TEST(ActivationTest, EndsOfExp) {
   EXPECT_EQ(Exp(0.0), 1);
   EXPECT_EQ(Exp(-0.0), 1);
@@ -110,7 +159,7 @@ TEST(ActivationTest, Specials) {
     EXPECT_EQ(Activate(activation, 0.0), 0);
     EXPECT_EQ(Activate(activation, 1e300), 1e300);
   }
-  EXPECT_EQ(Activate(Activation::kRelu, -3), 0);
+  EXPECT_EQ(Activate(Activation::kRelu, -3.0), 0);
   EXPECT_EQ(Activate(Activation::kSilu, -1e3), 0);
 }
 

@@ -18,8 +18,9 @@
 // Epilogue. A value x with error e, in the epilogue's type: multiplied by an exact c it has the
 // error |c| e, plus u |c x| + eta for rounding; added to y with error f it has e + f, plus u |x +
 // y| for rounding. An activation multiplies errors by at most 1.2, the largest slope among them
-// (gelu 1.13, silu 1.10), and is evaluated in f64, where exp and erfc magnify the rounding of an
-// argument below 746 by less than 2048. Conversion to D adds half a step of D.
+// (gelu 1.13, silu 1.10). In f64, exp and erfc magnify the rounding of an argument below 746 by
+// less than 2048. In f32, activations are within 6 u |x|, as kernels/activation.h promises and
+// activation_test.cc checks. Conversion to D adds half a step of D.
 #include "tests/kernels/reference.h"
 
 #include <algorithm>
@@ -156,7 +157,11 @@ class Steps {
   Estimate Activated(Activation activation, Estimate x) const {
     if (activation == Activation::kNone) return x;
     const long double y = Activate(activation, x.value);
-    return Rounded({y, 1.2L * x.error + 2048 * 0x1p-53L * std::fabs(y)});
+    const bool is_curved = activation != Activation::kRelu;
+    const long double evaluation = !is_curved   ? 0
+                                   : is_single_ ? 6 * 0x1p-24L * std::fabs(x.value)
+                                                : 2048 * 0x1p-53L * std::fabs(y);
+    return Rounded({y, 1.2L * x.error + evaluation});
   }
 
  private:

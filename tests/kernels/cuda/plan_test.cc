@@ -64,10 +64,6 @@ TEST(CudaPlanTest, WarpgroupsFinishUsualProducts) {
 
 TEST(CudaPlanTest, WhatIsSeldomAskedForLeavesSums) {
   Problem problem = Usual();
-  problem.activation = Activation::kSilu;
-  EXPECT_TRUE(KeepsSums(WideRow(), problem));
-
-  problem = Usual();
   problem.bias_type = ElementType::kS8;
   EXPECT_TRUE(KeepsSums(WideRow(), problem));
 
@@ -78,6 +74,23 @@ TEST(CudaPlanTest, WhatIsSeldomAskedForLeavesSums) {
   problem = Usual();
   problem.d = TightLayout("d", ElementType::kE4m3, Order::kRowMajor, kExtent, kExtent).value();
   EXPECT_TRUE(KeepsSums(WideRow(), problem));
+}
+
+// Their code is repeated for each of a thread's sums: 64 of a tile of 128 x 128, 128 of wide ones
+// and of those that take turns.
+TEST(CudaPlanTest, WarpgroupsWithFewSumsApplyEveryActivation) {
+  for (const Activation activation :
+       {Activation::kGeluErf, Activation::kGeluTanh, Activation::kSilu}) {
+    Problem problem = Usual();
+    problem.activation = activation;
+    EXPECT_TRUE(KeepsSums(WideRow(), problem));
+    for (const char* name : {"wgmma.m64n128k16.f32.bf16.bf16_128x128x64_w8x1_s6",
+                             "wgmma.m64n128k16.f32.bf16.bf16_128x128x64_w8x1_s6_turns",
+                             "wgmma.m64n64k16.f32.bf16.bf16_128x64x64_w8x1_s8",
+                             "wgmma.m64n16k16.f32.bf16.bf16_64x16x64_w4x1_s22"}) {
+      EXPECT_FALSE(KeepsSums(RowNamed(name), problem)) << name;
+    }
+  }
 }
 
 // An operand of 16 bits is read in place in both orders if its lines are whole chunks. Rows of

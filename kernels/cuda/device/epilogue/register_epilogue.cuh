@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // The epilogue of sums in a warpgroup's registers, if it is a common one (FitsRegisters): scales,
-// alpha, C and bias in common types, and no activation or ReLU. It computes as
-// ApplyEpilogueToElement does: sums in f32 in f32, sums in s32 in f64.
+// alpha, C and bias in common types, and an activation. It computes as ApplyEpilogueToElement does:
+// sums in f32 in f32, sums in s32 in f64.
 #pragma once
 
 #include <cstddef>
@@ -99,7 +99,7 @@ __device__ __forceinline__ int32_t Finished(double x, bool is_encoded_later) {
 // row + 8, in every eighth column from `column` on. Sums beyond D use the terms of their neighbours
 // in D, and are not stored. Each step handles kPart sums together, so that their loads overlap, but
 // no more than fit the registers.
-template <typename Sum, int kSums, int kPart>
+template <typename Sum, int kSums, int kPart, bool kActivates>
 class RegisterEpilogue {
  public:
   using T = EpilogueType<Sum>;
@@ -162,6 +162,15 @@ class RegisterEpilogue {
 #pragma unroll
       for (int i = 0; i < kPart; ++i) sums[part + i] = Finished(elements[i], is_encoded_later);
     }
+    // At the end, so that other products skip all of this code at once.
+    if constexpr (kActivates) {
+      switch (parameters_.activation) {
+        case Activation::kGeluErf: Activate<Activation::kGeluErf>(sums); break;
+        case Activation::kGeluTanh: Activate<Activation::kGeluTanh>(sums); break;
+        case Activation::kSilu: Activate<Activation::kSilu>(sums); break;
+        default: break;
+      }
+    }
   }
 
  private:
@@ -180,6 +189,12 @@ class RegisterEpilogue {
 #pragma unroll
       for (int row = 0; row < 2; ++row) body(row, i, elements[i / 2 * 4 + row * 2 + i % 2]);
     }
+  }
+
+  template <Activation kActivation>
+  static __device__ __forceinline__ void Activate(Sum (&elements)[kSums]) {
+#pragma unroll
+    for (int i = 0; i < kSums; ++i) elements[i] = gemmd::Activate(kActivation, elements[i]);
   }
 
   __device__ __forceinline__ void AddC(int part, T (&elements)[kPart]) const {

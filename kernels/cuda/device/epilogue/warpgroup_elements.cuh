@@ -83,7 +83,7 @@ class WarpgroupElements {
   static __device__ float Element(int32_t finished) { return __int_as_float(finished); }
 
   __device__ __forceinline__ void FinishSums(const Place& place, Sum (&sums)[kSums]) const {
-    using Epilogue = RegisterEpilogue<Sum, kSums, 8>;
+    using Epilogue = RegisterEpilogue<Sum, kSums, 8, HasRoomToActivate(kOf)>;
     const mma::Position first = PositionInFragment<Row, mma::Operand::kD>(thread_, 0);
     const int column = static_cast<int>(place.column) + first.column;
     const auto terms_of = [&](const auto& offset_of) {

@@ -85,7 +85,7 @@ class WarpgroupStore {
       }
     }
     ptx::SynchronizeWarpgroup(warpgroup_);
-    using Epilogue = RegisterEpilogue<Sum, kSums, kPart>;
+    using Epilogue = RegisterEpilogue<Sum, kSums, kPart, HasRoomToActivate(kOf)>;
     const int first = thread_ % 4 * 2;
     const auto terms_of = [&](const auto& offset_of) {
       typename Epilogue::Terms terms;
