@@ -23,7 +23,7 @@ using nlohmann::json;
 constexpr size_t kMaxDepth = 8;
 constexpr size_t kMaxShownOfName = 64;
 
-// Looks for what nlohmann::json would take silently.
+// Finds what nlohmann::json would accept silently.
 class Examiner final : public nlohmann::json_sax<json> {
  public:
   explicit Examiner(std::string_view text) : text_(text) {}
@@ -64,11 +64,11 @@ class Examiner final : public nlohmann::json_sax<json> {
   }
 
  private:
-  // An object or a list that is not over.
+  // An unfinished object or list.
   struct Level {
     bool is_array;
     size_t elements = 0;
-    std::string name = {};  // The last one in an object.
+    std::string name = {};  // The latest name in an object.
     std::set<std::string> names = {};
   };
 
@@ -95,7 +95,7 @@ class Examiner final : public nlohmann::json_sax<json> {
   std::string problem_;
 };
 
-// One event of libyaml's, which frees what belongs to it.
+// One event of libyaml. Frees the event's memory.
 class Event {
  public:
   Event() = default;
@@ -110,7 +110,7 @@ class Event {
   yaml_event_t event_ = {};
 };
 
-// What a scalar without quotes is.
+// The value of an unquoted scalar.
 json ValueOf(std::string text) {
   json value = json::parse(text, nullptr, /*allow_exceptions=*/false);
   if (value.is_number() || value.is_boolean() || value.is_null()) return value;
@@ -121,7 +121,7 @@ class Reader {
  public:
   Reader(std::string_view what, std::string_view text) : what_(what) {
     yaml_parser_initialize(&parser_);
-    // Otherwise a mark at its beginning could say that the text is UTF-16.
+    // Otherwise a byte order mark could declare the text to be UTF-16.
     yaml_parser_set_encoding(&parser_, YAML_UTF8_ENCODING);
     yaml_parser_set_input_string(&parser_, reinterpret_cast<const unsigned char*>(text.data()),
                                  text.size());
@@ -145,7 +145,7 @@ class Reader {
   }
 
  private:
-  // An object or a list that is not over, and the name in an object that has no value yet.
+  // An unfinished object or list, and the name in an object that has no value yet.
   struct Open {
     json value;
     std::string name = {};
@@ -223,7 +223,7 @@ class Reader {
     return !open_.empty() && open_.back().value.is_object() && !open_.back().has_name;
   }
 
-  // To where the value belongs.
+  // Adds a value to the innermost unfinished object or list.
   void Add(json value) {
     if (open_.empty()) {
       document_ = std::move(value);

@@ -95,7 +95,7 @@ EVP_PKEY* KeyOf(const char* kind, OSSL_PARAM_BLD* builder) {
   return key;
 }
 
-// With an exponent of 1 everybody could sign.
+// With an exponent of 1, anybody could sign.
 bool IsExponent(const BIGNUM* number) {
   constexpr int kMaxBits = 32;
   return number != nullptr && BN_is_odd(number) == 1 && BN_is_one(number) == 0 &&
@@ -127,7 +127,8 @@ EVP_PKEY* P256Key(std::string_view x, std::string_view y) {
   return KeyOf("EC", builder.get());
 }
 
-// A signature of RFC 7518, 3.4, as OpenSSL takes it; empty where it is none.
+// Converts a signature of RFC 7518, section 3.4, to the form that OpenSSL takes; empty if it is
+// invalid.
 std::string DerOf(std::string_view signature) {
   if (signature.size() != 2 * kCoordinateBytes) return "";
   Number r = NumberOf(signature.substr(0, kCoordinateBytes));
@@ -137,7 +138,7 @@ std::string DerOf(std::string_view signature) {
       ECDSA_SIG_set0(pair.get(), r.get(), s.get()) != 1) {
     return "";
   }
-  (void)r.release();  // The pair owns both now.
+  (void)r.release();  // The pair now owns both.
   (void)s.release();
   uint8_t* der = nullptr;
   const int bytes = i2d_ECDSA_SIG(pair.get(), &der);
@@ -175,15 +176,15 @@ std::optional<Signing> SigningOf(std::string_view algorithm) {
 
 void SigningKeys::FreeKey::operator()(evp_pkey_st* key) const { EVP_PKEY_free(key); }
 
-// One key of a set.
+// Reads one key of a set.
 class KeyReader {
  public:
   KeyReader(std::string field, const json& key) : field_(std::move(field)), key_(key) {}
 
-  // Nothing where the key is not for what it is looked for here.
+  // nullopt if the key is of a kind, or for a use, that is not supported here.
   absl::StatusOr<std::optional<SigningKeys::Key>> Read() const {
     if (!key_.is_object()) return BadKey(field_, "no object", "a key");
-    // Whoever can read the file of such a key can sign.
+    // Anybody who can read the file of such a key could sign with it.
     if (Text("kty") == "oct" || key_.contains("d") || key_.contains("k")) {
       return BadKey(field_, "a private or symmetric key", "a public one");
     }
@@ -278,7 +279,7 @@ absl::StatusOr<SigningKeys> SigningKeys::Parse(std::string_view text) {
 absl::Status SigningKeys::Add(const std::string& field, const json& member) {
   ASSIGN_OR_RETURN(std::optional<Key> key, KeyReader(field, member).Read());
   if (!key) return absl::OkStatus();
-  // Keys of other algorithms may have the same kid (RFC 7517, 4.5).
+  // Keys of other algorithms may have the same kid (RFC 7517, section 4.5).
   const bool is_second =
       key->id && std::any_of(keys_.begin(), keys_.end(), [&key](const Key& other) {
         return other.id == key->id && other.algorithm == key->algorithm;
@@ -293,7 +294,7 @@ bool SigningKeys::Verify(Signing algorithm, const std::optional<std::string>& ke
   const Key* found = nullptr;
   for (const Key& key : keys_) {
     if (key.algorithm != algorithm || (key_id && key.id != key_id)) continue;
-    if (found != nullptr) return false;  // It does not say which one.
+    if (found != nullptr) return false;  // The key is ambiguous.
     found = &key;
   }
   if (found == nullptr) return false;
@@ -320,7 +321,7 @@ absl::StatusOr<json> ObjectOf(std::string_view part) {
   return *object;
 }
 
-// The seconds of a time since 1970, rounded down; nothing where the member is no such time.
+// The seconds of a time since 1970, rounded down; nullopt if the member is not a valid time.
 std::optional<int64_t> TimeOf(const json& member) {
   constexpr double kMaxSeconds = 253402300800;  // The year 10000.
   const double seconds = member.is_number() ? member.get<double>() : -1;
@@ -375,7 +376,8 @@ absl::StatusOr<WebToken> VerifyWebToken(std::string_view token, const SigningKey
   const size_t first = token.find('.');
   const size_t second = token.find('.', first + 1);
   ASSIGN_OR_RETURN(const json header, ObjectOf(token.substr(0, first)));
-  // What a header calls critical must be understood (RFC 7515, 4.1.11), and nothing is.
+  // Extensions that a header lists as critical must be understood (RFC 7515, section 4.1.11), and
+  // none is.
   if (header.contains("crit")) return Bad("its header asks for what is not known");
   const auto name = header.find("alg");
   const std::optional<Signing> algorithm = name != header.end() && name->is_string()
