@@ -289,7 +289,7 @@ class EndWatch {
       WaitForSignal(signals_, absl::Nanoseconds(left_ns));
     }
     if (is_over_) return;
-    spdlog::error("event=stop code=DEADLINE_EXCEEDED reason=\"a {} does not let go\"",
+    spdlog::error("event=stop code=DEADLINE_EXCEEDED reason=\"a {} does not respond\"",
                   is_drained_ ? "device or file" : "device");
     ready_file_.Remove();
     logging_.WriteOut(kLongestWriting);
@@ -340,7 +340,7 @@ absl::Status Run(Options options, const Logging& logging, const Auditing& auditi
   ReadyFile ready_file(options.ready_file);
   RETURN_IF_ERROR(ready_file.Check());
   RETURN_IF_ERROR(Server::CheckAddresses(options.server));
-  manager.Tell("STATUS=Checks its devices");
+  manager.Tell("STATUS=Checking the devices");
   FeedWatchdog(supervision, options.server.life_check);
   // A joined launch is copied to the staging area at once.
   int64_t& joined_bytes = options.server.joins.limits.max_bytes;
@@ -354,7 +354,7 @@ absl::Status Run(Options options, const Logging& logging, const Auditing& auditi
   sigset_t awaited = signals;
   if (!options.server.trust.rules_file.empty()) sigaddset(&awaited, SIGHUP);
   manager.Tell(
-      absl::StrCat("READY=1\nSTATUS=Serves on ", absl::StrJoin(server->addresses(), ", ")));
+      absl::StrCat("READY=1\nSTATUS=Serving on ", absl::StrJoin(server->addresses(), ", ")));
   spdlog::info("event=serving");
 
   int signal = SIGHUP;
@@ -364,12 +364,12 @@ absl::Status Run(Options options, const Logging& logging, const Auditing& auditi
   }
   spdlog::info("event=lame_duck signal={} duration={}", signal,
                absl::FormatDuration(options.lame_duck));
-  manager.Tell("STOPPING=1\nSTATUS=Serves on in its lame-duck pause");
+  manager.Tell("STOPPING=1\nSTATUS=Serving for --lame-duck, then stopping");
   server->EnterLameDuck();
   const bool is_urgent = WaitForSignal(signals, options.lame_duck) != 0;
   const absl::Duration grace = is_urgent ? absl::ZeroDuration() : options.grace;
   spdlog::info("event=drain grace={}", absl::FormatDuration(grace));
-  manager.Tell("STATUS=Finishes what was accepted");
+  manager.Tell("STATUS=Finishing accepted products");
   return end_watch.Drain(*server, grace);
 }
 

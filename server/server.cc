@@ -88,8 +88,8 @@ absl::StatusOr<std::unique_ptr<Trust>> LoadTrust(const TrustOptions& options) {
   }
   if (!options.tokens_file.empty() || !options.jwt_keys_file.empty()) {
     return absl::InvalidArgumentError(
-        "rules: got nothing, want a file beside --tokens and --jwt-keys: without rules nobody may "
-        "do more by a token");
+        "rules: got nothing, want a file beside --tokens and --jwt-keys: without rules a token "
+        "grants nothing");
   }
   return nullptr;
 }
@@ -556,13 +556,13 @@ absl::Status Server::CheckLife(absl::Duration longest_turn) {
   };
   const std::optional<int64_t> hold_ns = handler_times_.oldest_hold_ns();
   if (hold_ns && is_too_long(*hold_ns)) {
-    return absl::InternalError("a thread of gRPC stands still in a handler");
+    return absl::InternalError("a thread of gRPC is stuck in a handler");
   }
   for (const auto& device : devices_) {
     const int64_t turn_ns = device->condition().thread_turn_ns;
     if (turn_ns != 0 && is_too_long(turn_ns)) {
       return absl::InternalError(
-          absl::StrCat("the thread of device ", device->info().name, " stands still"));
+          absl::StrCat("the thread of device ", device->info().name, " is stuck"));
     }
   }
   const auto take = [this](int descriptor) {

@@ -226,7 +226,7 @@ absl::Status Admission::CheckQuestion() {
   if (load_.pressure < Pressure::kSevere) return absl::OkStatus();
   ++load_.refused_for_memory;
   return absl::ResourceExhaustedError(
-      "memory: the server has little left, and tells its health and statistics alone: try again "
+      "memory: the server has little left, and answers only its health and statistics: try again "
       "later");
 }
 
@@ -326,7 +326,7 @@ ProductRefusal RefusalOf(Verdict verdict, const Asked& asked, const Admission::L
     case Verdict::kDraining: return {absl::UnavailableError("the server is draining"), {}};
     case Verdict::kRequests:
       return {Busy(StrCat("queue: ", limits.max_requests - asked.free_requests,
-                          " requests are inside, the limit"),
+                          " requests are in progress, the limit"),
                    asked.backlog_ns),
               {}};
     case Verdict::kMemory:
@@ -340,14 +340,14 @@ ProductRefusal RefusalOf(Verdict verdict, const Asked& asked, const Admission::L
                    asked.backlog_ns),
               {}};
     case Verdict::kConnectionShare:
-      return {
-          Busy(StrCat("queue: the connection has ", asked.own.of_connection, " requests inside, ",
-                      PlacesLeft(asked.own.of_caller, asked.free_requests),
-                      " places of its caller are kept for others of its connections"),
-               asked.backlog_ns),
-          RefusalReason::kShare};
+      return {Busy(StrCat("queue: the connection has ", asked.own.of_connection,
+                          " requests in progress, ",
+                          PlacesLeft(asked.own.of_caller, asked.free_requests),
+                          " places of its caller are kept for others of its connections"),
+                   asked.backlog_ns),
+              RefusalReason::kShare};
     case Verdict::kCallerShare:
-      return {Busy(StrCat("queue: the caller has ", asked.own.of_caller, " requests inside, ",
+      return {Busy(StrCat("queue: the caller has ", asked.own.of_caller, " requests in progress, ",
                           asked.free_requests, " of ", limits.max_requests,
                           " places are kept for others"),
                    asked.backlog_ns),
@@ -369,7 +369,7 @@ ProductRefusal RefusalOf(Verdict verdict, const Asked& asked, const Admission::L
       const std::string reckoned =
           needed_ns == asked.predicted_ns
               ? ""
-              : StrCat(" (reckoned with ", Text(needed_ns), ", because predictions err)");
+              : StrCat(" (reserved: ", Text(needed_ns), ", because predictions err)");
       return {Busy(StrCat("queue: predicted to wait ", Text(wait_ns), " and to take ",
                           Text(asked.predicted_ns), reckoned, ", ", Text(asked.left_ns),
                           " are left until the deadline"),
@@ -377,8 +377,8 @@ ProductRefusal RefusalOf(Verdict verdict, const Asked& asked, const Admission::L
               RefusalReason::kBacklog};
     }
     case Verdict::kBacklog:
-      return {Busy(StrCat("queue: products of ", Text(asked.ahead_ns),
-                          " wait ahead of it by prediction, at most ", Text(limits.max_backlog_ns),
+      return {Busy(StrCat("queue: products predicted to take ", Text(asked.ahead_ns),
+                          " wait ahead of it, at most ", Text(limits.max_backlog_ns),
                           " may (--max-backlog)"),
                    asked.ahead_ns - limits.max_backlog_ns),
               RefusalReason::kBacklog};

@@ -461,7 +461,7 @@ absl::Status RestrictToGrant(const Grant& grant, const std::vector<ServedDevice>
   product.wanted_device = first;  // Its reason for having no kernel is the most specific.
   if (!first.empty()) return absl::OkStatus();
   return absl::PermissionDeniedError(
-      Concat("device: got one that the rules do not allow to this caller, want one of ",
+      Concat("device: got one that the rules do not allow this caller, want one of ",
              absl::StrJoin(grant.devices, ", ")));
 }
 

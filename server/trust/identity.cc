@@ -69,11 +69,11 @@ absl::StatusOr<Meter::Entry> Meter::Enter(const MeterLimits& limits, int64_t byt
   Earn(limits.device_ns_a_minute, now_ns);
   if (requests_ >= limits.requests) {
     return absl::ResourceExhaustedError(absl::StrCat(
-        "caller: has ", requests_, " requests inside, its rules allow ", limits.requests));
+        "caller: has ", requests_, " requests in progress, its rules allow ", limits.requests));
   }
   if (bytes > limits.bytes - bytes_) {
     return absl::ResourceExhaustedError(absl::StrCat("caller: has ", bytes_,
-                                                     " bytes inside and asks for ", bytes,
+                                                     " bytes in progress and asks for ", bytes,
                                                      " more, its rules allow ", limits.bytes));
   }
   if (spent_ns_ >= limits.device_ns_a_minute) {
@@ -81,7 +81,7 @@ absl::StatusOr<Meter::Entry> Meter::Enter(const MeterLimits& limits, int64_t byt
     const double wait_ns = static_cast<double>(spent_ns_ - limits.device_ns_a_minute + 1) / rate;
     *retry_after_ns = static_cast<int64_t>(std::min(wait_ns, 9e18));
     return absl::ResourceExhaustedError(
-        absl::StrCat("caller: has used up its time of devices, its rules allow ",
+        absl::StrCat("caller: has used up its device time, its rules allow ",
                      limits.device_ns_a_minute / 1'000'000, " ms a minute"));
   }
   ++requests_;

@@ -59,7 +59,7 @@ class Examiner final : public nlohmann::json_sax<json> {
                    const nlohmann::detail::exception& /*error*/) override {
     const std::string_view before = text_.substr(0, std::min(position, text_.size()));
     problem_ = absl::StrCat("line ", 1 + std::count(before.begin(), before.end(), '\n'),
-                            ": got what is no JSON, want JSON");
+                            ": got text that is not JSON, want JSON");
     return false;
   }
 
@@ -136,7 +136,8 @@ class Reader {
       Event event;
       if (yaml_parser_parse(&parser_, event.get()) != 1) {
         const bool is_of_text = parser_.error == YAML_READER_ERROR;
-        return Bad(is_of_text ? parser_.mark : parser_.problem_mark, "what is no YAML", "YAML");
+        return Bad(is_of_text ? parser_.mark : parser_.problem_mark, "text that is not YAML",
+                   "YAML");
       }
       is_over = event->type == YAML_STREAM_END_EVENT;
       RETURN_IF_ERROR(Take(event));
@@ -163,7 +164,7 @@ class Reader {
       case YAML_DOCUMENT_START_EVENT:
         if (++documents_ == 1) return absl::OkStatus();
         return Bad(event->start_mark, "a second document", "one");
-      case YAML_ALIAS_EVENT: return Bad(event->start_mark, "an alias", "what it stands for");
+      case YAML_ALIAS_EVENT: return Bad(event->start_mark, "an alias", "its value");
       case YAML_SCALAR_EVENT: return TakeScalar(event);
       case YAML_SEQUENCE_START_EVENT:
         return Begin(event, json::array(), event->data.sequence_start.anchor,
@@ -192,7 +193,7 @@ class Reader {
   absl::Status Begin(const Event& event, json value, const unsigned char* anchor,
                      const unsigned char* tag) {
     RETURN_IF_ERROR(CheckPlain(event, anchor, tag));
-    if (AwaitsName()) return Bad(event->start_mark, "a name that is no text", "text");
+    if (AwaitsName()) return Bad(event->start_mark, "a name that is not a string", "text");
     if (open_.size() >= kMaxDepth) {
       return Bad(event->start_mark, absl::StrCat("more than ", kMaxDepth, " levels"), "fewer");
     }

@@ -104,10 +104,10 @@ absl::StatusOr<TokenHashes> TokenHashes::Parse(std::string_view text) {
     const std::string_view name = Stripped(entry.substr(0, colon));
     const std::optional<TextDigest> digest = TextDigest::FromHex(Stripped(entry.substr(colon + 1)));
     if (!IsOutsideName(name)) {
-      return BadLine(line, "a name that no token may give", "up to 256 printable characters");
+      return BadLine(line, "a name that no token may have", "up to 256 printable characters");
     }
     if (!digest) return BadLine(line, "no SHA-256", "64 hexadecimal digits");
-    if (hashes.Find(*digest)) return BadLine(line, "a hash for the second time", "each one once");
+    if (hashes.Find(*digest)) return BadLine(line, "the hash of an earlier line", "each hash once");
     hashes.by_key_.emplace(digest->Key(), Known{*digest, std::string(name)});
   }
   return hashes;
@@ -185,7 +185,7 @@ class Trust::Snapshot {
         if (token_seen.IsGoodAt(now_s)) return known->second.identity;
         // Valid when examined: a client that shows the same token until it is renewed causes no
         // further examination.
-        if (now_s >= token_seen.ends_s) return Unauthenticated("token: it has ended");
+        if (now_s >= token_seen.ends_s) return Unauthenticated("token: expired");
       }
     }
     ASSIGN_OR_RETURN(const WebToken good, Examine(token, digest, debt, now_s));
@@ -222,7 +222,7 @@ class Trust::Snapshot {
       if (rules_.Find(name) != nullptr) return ByName(std::string(name));
       if (first.empty()) first = name;
     }
-    if (first.empty()) return Unauthenticated("certificate: it has no name");
+    if (first.empty()) return Unauthenticated("certificate: no name");
     return ByName(first);
   }
 
@@ -242,7 +242,7 @@ class Trust::Snapshot {
                       .begins_s = std::numeric_limits<int64_t>::min(),
                       .ends_s = std::numeric_limits<int64_t>::max()};
     }
-    if (!keys_ || !LooksLikeWebToken(token)) return Unauthenticated("token: it is not known");
+    if (!keys_ || !LooksLikeWebToken(token)) return Unauthenticated("token: unknown");
     return trust_.Examine(token, *keys_, debt, now_s);
   }
 
@@ -273,7 +273,7 @@ absl::StatusOr<std::unique_ptr<Trust>> Trust::Load(TrustOptions options, WallClo
                                                    const Clock& clock) {
   if (!options.jwt_keys_file.empty() && options.jwt.audience.empty()) {
     return absl::InvalidArgumentError(
-        "jwt-audience: got nothing, want whom tokens are for, beside --jwt-keys");
+        "jwt-audience: got nothing, want the audience of the tokens, with --jwt-keys");
   }
   std::unique_ptr<Trust> trust(new Trust(std::move(options), std::move(now), clock));
   RETURN_IF_ERROR(trust->Reload());
@@ -329,7 +329,7 @@ absl::StatusOr<std::shared_ptr<const Identity>> Trust::Identify(const Evidence& 
     return snapshot->ByName(std::string(evidence.user));
   }
   if (snapshot->Knows(kAnonymous)) return snapshot->ByName(std::string(kAnonymous));
-  return Unauthenticated("caller: it shows nothing that is known");
+  return Unauthenticated("caller: no known evidence");
 }
 
 namespace {
@@ -369,7 +369,7 @@ absl::StatusOr<WebToken> Trust::Examine(std::string_view token, const SigningKey
   if (had_bad_ones && !(MayOweMore(own, kLimitOfConnection, now_ns) &&
                         MayOweMore(debt_of_all_, kLimitOfAll, now_ns))) {
     ++unexamined_tokens_;
-    return absl::ResourceExhaustedError("token: not examined, too many before it were not good");
+    return absl::ResourceExhaustedError("token: not examined after too many bad ones");
   }
   absl::StatusOr<WebToken> examined = VerifyWebToken(token, keys, options_.jwt, now_s);
   if (examined.ok()) {

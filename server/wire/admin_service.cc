@@ -33,7 +33,7 @@ absl::Status FillStride(std::string_view field, const MatrixLayout& layout, v1::
     return absl::OkStatus();
   }
   return absl::FailedPreconditionError(
-      Concat("id: matrices of ", field, " were a part of a tensor that no request can describe"));
+      Concat("id: ", field, " was a part of a tensor whose batch stride a request cannot express"));
 }
 
 void Fill(const MatrixLayout& layout, const std::vector<std::byte>& bytes, v1::Operand& wire) {
@@ -90,7 +90,7 @@ absl::StatusOr<v1::MultiplyRequest> ProductOf(const IncidentLog::Entry& entry,
                                               bool without_operands) {
   if (entry.product == nullptr || (!without_operands && !entry.has_operands())) {
     return absl::FailedPreconditionError(
-        without_operands ? "id: the factors of this incident's scales were not kept"
+        without_operands ? "id: the scale factors of this incident were not kept"
                          : "id: the operands of this incident were not kept");
   }
   const KeptProduct& kept = *entry.product;
@@ -200,7 +200,7 @@ constexpr int64_t kMaxUnreadAdminBytes = int64_t{1} << 20;
 absl::Status CheckIsLocal(const std::string& peer) {
   if (absl::StartsWith(peer, "unix:")) return absl::OkStatus();
   return absl::PermissionDeniedError(
-      Concat("peer: got ", peer, ", want one of a unix socket (--listen=unix:PATH)"));
+      Concat("peer: got ", peer, ", want a unix socket (--listen=unix:PATH)"));
 }
 
 class AdminService final : public AnsweredService<v1::Admin::Service> {

@@ -109,11 +109,10 @@ absl::StatusOr<UnreadAnswers::Room> UnreadAnswers::Hold(int64_t bytes) {
   MutexLock lock(&mutex_);
   const int64_t free = max_bytes_ - bytes_;
   if (bytes > free) {
-    return WithRetryAfterMs(
-        absl::ResourceExhaustedError(
-            GotWant("registry", Concat("an answer of ", bytes, " bytes"),
-                    Concat("at most ", free, " now: ", bytes_, " wait for their readers"))),
-        kRetryAfterMs);
+    return WithRetryAfterMs(absl::ResourceExhaustedError(GotWant(
+                                "registry", Concat("an answer of ", bytes, " bytes"),
+                                Concat("at most ", free, " now: unread answers hold ", bytes_))),
+                            kRetryAfterMs);
   }
   bytes_ += bytes;
   return Room(this, bytes);

@@ -87,7 +87,7 @@ absl::StatusOr<std::shared_ptr<const Revocations>> Revocations::Read(const std::
     read->all.push_back(std::move(next));
   }
   if (!WasReadToTheEnd() || read->all.empty()) {
-    return bad("lists of revoked certificates in PEM, all of them whole");
+    return bad("complete revocation lists in PEM");
   }
   return std::shared_ptr<const Revocations>(new Revocations(std::move(read)));
 }
@@ -123,9 +123,9 @@ absl::StatusOr<std::string> ReadFile(std::string_view option, const std::string&
   absl::StatusOr<std::string> bytes = ReadRegularFile(path, kMaxBytes);
   if (!bytes.ok()) {
     const std::string why(bytes.status().message());
-    return Bad(option, path, Concat("a file that can be read (", why, ")"));
+    return Bad(option, path, Concat("a readable file (", why, ")"));
   }
-  if (bytes->size() > kMaxBytes) return Bad(option, path, "a file of at most a megabyte");
+  if (bytes->size() > kMaxBytes) return Bad(option, path, "a file of at most 1 MiB");
   return bytes;
 }
 
@@ -144,7 +144,7 @@ absl::StatusOr<std::vector<Certificate>> ReadChain(std::string_view option,
   const bool is_end =
       ERR_GET_LIB(error) == ERR_LIB_PEM && ERR_GET_REASON(error) == PEM_R_NO_START_LINE;
   ERR_clear_error();
-  if (chain.empty() || !is_end) return Bad(option, file, "certificates in PEM, all of them whole");
+  if (chain.empty() || !is_end) return Bad(option, file, "complete certificates in PEM");
   return chain;
 }
 
@@ -155,7 +155,7 @@ absl::StatusOr<Key> ReadKey(const std::string& bytes, const std::string& file) {
   const Bio reader = Reader(bytes);
   Key key(PEM_read_bio_PrivateKey(reader.get(), nullptr, NoPassphrase, nullptr));
   if (key == nullptr)
-    return Bad("tls-key", file, "a private key in PEM, whole and without a passphrase");
+    return Bad("tls-key", file, "a complete private key in PEM without a passphrase");
   return key;
 }
 

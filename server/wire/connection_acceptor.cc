@@ -50,8 +50,8 @@ absl::Status CannotListen(const std::string& address, std::string_view reason) {
 absl::Status NotLoopback(const std::string& address) {
   return absl::FailedPreconditionError(GotWant(
       "listen", address,
-      "a loopback address, unix:PATH, tls:HOST:PORT or mtls:HOST:PORT: whoever reaches a plain "
-      "address may use and watch the daemon; --insecure-allow-remote allows it"));
+      "a loopback address, unix:PATH, tls:HOST:PORT or mtls:HOST:PORT: anybody who reaches a "
+      "plain address may use and watch the daemon; --insecure-allow-remote permits it"));
 }
 
 std::string LastError() { return std::error_code(errno, std::generic_category()).message(); }
@@ -556,10 +556,10 @@ void ConnectionAcceptor::Give(ConnectionKind kind, FileDescriptor accepted,
   switch (verdict) {
     case ConnectionTable::Verdict::kTooMany:
       ++refused_of_all_;
-      return LogRefusal(peer, "as many as --max-connections");
+      return LogRefusal(peer, "--max-connections reached");
     case ConnectionTable::Verdict::kTooManyOfPeer:
       ++refused_of_peer_;
-      return LogRefusal(peer, "as many as one peer may have, half of --max-connections");
+      return LogRefusal(peer, "limit of one peer reached, half of --max-connections");
     case ConnectionTable::Verdict::kAdmitted: break;
   }
   ++accepted_;

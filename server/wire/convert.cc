@@ -680,9 +680,9 @@ class TensorOperands {
       const bool is_same = resident.part == *d_ && !resident.wire->transpose();
       if (resident.role == OperandRole::kC && is_same) continue;
       if (!Overlap(resident.part, *d_)) continue;
-      return absl::InvalidArgumentError(
-          Concat("d.tensor: got bytes of ", resident.field(),
-                 ".tensor, want others, or exactly those of C, which is not transposed"));
+      return absl::InvalidArgumentError(Concat(
+          "d.tensor: got bytes of ", resident.field(),
+          ".tensor, want bytes of no operand, or exactly those of a C that is not transposed"));
     }
     return absl::OkStatus();
   }
@@ -707,7 +707,8 @@ absl::Status ParseWithTensors(TensorStore& store, const TensorCaller& caller,
                               Product& product) {
   if (!HasTensors(request)) return ParseMultiply(request, held, product);
   if (caller.identity != nullptr && !caller.identity->grant.roles.Has(Role::kTensors)) {
-    return absl::PermissionDeniedError("tensor: got a caller that the rules allow no tensors");
+    return absl::PermissionDeniedError(
+        "tensor: got one, want none: the rules allow this caller no tensors");
   }
   std::unique_ptr<ProductTensors>& tensors = product.tensors;
   if (caller.session != nullptr) {
@@ -984,7 +985,7 @@ absl::StatusOr<grpc::ByteBuffer> InstructionAnswers::List(
     return listing_.Answer([&](size_t, std::string_view name) { return pattern.Matches(name); });
   }
   const std::optional<mma::Chip> chip = mma::ChipFromName(request.chip());
-  if (!chip) return chips_.Unknown("chip", request.chip(), "a chip that is known here");
+  if (!chip) return chips_.Unknown("chip", request.chip(), "a known chip");
   return listing_.Answer([&](size_t position, std::string_view name) {
     return mma::SupportOn(mma::kInstructions[position], *chip) != mma::Support::kUnavailable &&
            (all_names || pattern.Matches(name));

@@ -53,13 +53,13 @@ constexpr Service kServices[] = {
 
 absl::Status Unknown() {
   return absl::UnauthenticatedError(
-      "caller: got one that is not known, want a certificate, a token or a user of the rules");
+      "caller: got an unknown one, want a known certificate or token, or a user in the rules");
 }
 
 absl::Status Unexamined() {
   return absl::ResourceExhaustedError(
-      "caller: got a signed token after too many on this connection that are not good, want "
-      "another connection, or this one a second later");
+      "caller: got a signed token after too many bad ones on this connection, want another "
+      "connection, or a retry after a second");
 }
 
 // What a caller that is not identified may learn of the reason.
@@ -69,7 +69,7 @@ absl::Status StatusForCaller(const absl::Status& reason) {
 
 absl::Status Forbidden() {
   return absl::PermissionDeniedError(
-      "method: got one that the rules do not allow to this caller, want another");
+      "method: got one that the rules do not allow this caller, want another");
 }
 
 void AppendProperties(const grpc_auth_context& connection, const char* name,

@@ -47,7 +47,7 @@ void Health::SetReady(const std::string& name, bool is_ready) {
 
 absl::Status Health::serving() const {
   MutexLock lock(&mutex_);
-  if (is_lame_duck_) return absl::UnavailableError("the server stops");
+  if (is_lame_duck_) return absl::UnavailableError("the server is stopping");
   if (is_default_ready_) return absl::OkStatus();
   return absl::UnavailableError("the default device, " + default_device_ + ", is not ready");
 }

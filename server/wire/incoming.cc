@@ -171,12 +171,12 @@ bool IsTypeOf(const FieldDescriptor& field, uint32_t tag) {
 }  // namespace
 
 absl::Status MalformedMessage() {
-  return absl::InvalidArgumentError("message: got bytes that are no message of this method");
+  return absl::InvalidArgumentError("message: got bytes that are not a message of this method");
 }
 
 absl::Status TooManyFields() {
-  return absl::InvalidArgumentError(
-      GotWant("message", Concat("more than ", kMaxFields, " fields"), "no more"));
+  return absl::InvalidArgumentError(GotWant("message", Concat("more than ", kMaxFields, " fields"),
+                                            Concat("at most ", kMaxFields)));
 }
 
 absl::Status Examination::Run(Message& message) {
@@ -536,7 +536,7 @@ absl::Status JointRequest::Cut() {
   if (!input.ConsumedEntireMessage()) return MalformedMessage();
   if (products_.size() > 1 && wire_bytes_ > kMaxJointBytes) {
     return absl::InvalidArgumentError(Concat("requests: got ", products_.size(), " in ",
-                                             wire_bytes_, " bytes, want one alone, or at most ",
+                                             wire_bytes_, " bytes, want a single one, or at most ",
                                              kMaxJointBytes, " bytes"));
   }
   return absl::OkStatus();
@@ -594,7 +594,7 @@ absl::Status ReadRequest(const grpc::ByteBuffer& bytes, google::protobuf::Messag
   grpc::ProtoBufferReader reader(&parsed);
   // Only the parser notices text that is not UTF-8.
   if (!reader.status().ok() || !request.ParseFromZeroCopyStream(&reader)) {
-    return absl::InvalidArgumentError("message: got bytes that are no message of this method");
+    return absl::InvalidArgumentError("message: got bytes that are not a message of this method");
   }
   request.DiscardUnknownFields();
   return absl::OkStatus();

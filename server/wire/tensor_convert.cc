@@ -27,8 +27,8 @@ absl::Status ParseExtent(std::string_view field, std::string_view name, int64_t 
   if (first >= 0 && first <= extent && count >= 0 && count <= extent - first) {
     return absl::OkStatus();
   }
-  return absl::OutOfRangeError(Concat(field, ": got ", name, " ", first, " and on, ", count,
-                                      " of them, want some of the ", extent, " of the tensor"));
+  return absl::OutOfRangeError(Concat(field, ": got ", count, " ", name, " from ", first,
+                                      " on, want a range within the tensor's ", extent));
 }
 
 bool Meet(int64_t first, int64_t count, int64_t other_first, int64_t other_count) {
@@ -66,8 +66,8 @@ absl::StatusOr<PartOfTensor> ParsePart(std::string_view field, const v1::TensorP
   const int64_t first_element = is_row_major ? part.first_column : part.first_row;
   const int64_t first_bit = first_element * BitsOf(layout.type);
   if (first_bit % 8 != 0) {
-    return absl::InvalidArgumentError(Concat(field, ": got lines from element ", first_element,
-                                             " on, want a start on a whole byte"));
+    return absl::InvalidArgumentError(Concat(field, ": got lines that start at element ",
+                                             first_element, ", want a start on a whole byte"));
   }
   part.offset_bytes += first_line * layout.line_stride_bytes() + first_bit / 8;
   return part;
@@ -80,7 +80,7 @@ absl::Status CheckWholeBytes(std::string_view field, const PartOfTensor& part,
   const int64_t end = is_row_major ? part.first_column + part.columns : part.first_row + part.rows;
   if (end == layout.line_length() || end * BitsOf(layout.type) % 8 == 0) return absl::OkStatus();
   return absl::InvalidArgumentError(
-      Concat(field, ": got lines up to element ", end, ", want an end on a whole byte"));
+      Concat(field, ": got lines that end at element ", end, ", want an end on a whole byte"));
 }
 
 absl::Status CheckShape(std::string_view field, const PartOfTensor& part, int64_t rows,
@@ -231,7 +231,7 @@ absl::StatusOr<PutMessage> ReadPutRequest(const grpc::ByteBuffer& bytes) {
     grpc::ByteBuffer copy(bytes);  // References only; the reader needs a buffer that it may change.
     grpc::ProtoBufferReader reader(&copy);
     if (!reader.status().ok() || !message.other.ParseFromZeroCopyStream(&reader)) {
-      return absl::InvalidArgumentError("message: got bytes that are no message of this method");
+      return absl::InvalidArgumentError("message: got bytes that are not a message of this method");
     }
     if (message.other.step_case() == v1::PutRequest::kChunk) {
       message.slices->clear();
@@ -392,7 +392,7 @@ absl::StatusOr<ByteRange> ParseRange(const v1::GetRequest& request, int64_t size
   const int64_t offset = request.offset();
   if (offset < 0 || offset > size) {
     return absl::OutOfRangeError(
-        Concat("offset: got ", offset, ", want 0 to the tensor's bytes, ", size));
+        Concat("offset: got ", offset, ", want 0 to ", size, ", the tensor's bytes"));
   }
   const int64_t bytes = request.has_bytes() ? request.bytes() : size - offset;
   if (bytes < 0 || bytes > size - offset) {

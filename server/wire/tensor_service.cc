@@ -422,7 +422,8 @@ class PutReactor final : public grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::
     switch (message.other.step_case()) {
       case v1::PutRequest::kBegin: return Begin(message.other.begin());
       case v1::PutRequest::kJoin: return Join(message.other.join());
-      default: return absl::FailedPreconditionError("put: got neither first, want begin or join");
+      default:
+        return absl::FailedPreconditionError("put: got an empty first request, want begin or join");
     }
   }
 
@@ -486,7 +487,7 @@ class PutReactor final : public grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::
   // upload. If there is no room for the factors, they are left out.
   void TellEnd(const TensorState& tensor) {
     const auto tell = [&](Scales scales) {
-      return OrNoMemory("put: no memory to tell of the tensor", [&] {
+      return OrNoMemory("put: no memory for the tensor's description", [&] {
         v1::PutResponse response;
         *response.mutable_tensor() = ToWire(tensor, scales);
         return Queue(response, grpc::Status::OK);
@@ -620,7 +621,7 @@ class CompressReactor final : public grpc::ServerUnaryReactor {
 
   void Answer(const absl::StatusOr<TensorState>& state) {
     Finish(
-        ToGrpcStatus(OrNoMemory("tensor: no memory for its description, ask Describe later", [&] {
+        ToGrpcStatus(OrNoMemory("tensor: no memory for its description, call Describe later", [&] {
           return state.ok() ? Take(AnswerOf(ToWire(*state))) : state.status();
         })));
   }

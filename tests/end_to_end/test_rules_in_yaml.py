@@ -56,4 +56,4 @@ def test_a_bad_file_is_told_at_the_start(daemons, tmp_path):
     daemon = daemons.launch("--devices=cpu", f"--rules={rules}")
     assert daemon.wait() == 1
     [stop] = daemon.events("stop")
-    assert "rules: line 5, column 1: got what is no YAML, want YAML" in stop["reason"]
+    assert "rules: line 5, column 1: got text that is not YAML, want YAML" in stop["reason"]

@@ -412,7 +412,7 @@ def test_a_broken_authority_hides_no_other_from_gemmctl(site, gemmctl, tmp_path,
     own = [f"--tls-cert={bundle}", f"--tls-key={site.client.key_path}"]
     ca = f"--tls-ca={site.authority.cert_path}"
     refused = run(gemmctl, f"--address={site.address('mtls')}", ca, *own)
-    assert refused.returncode == 2 and "all of them whole" in refused.stderr
+    assert refused.returncode == 2 and "complete certificates" in refused.stderr
 
 
 def test_a_client_takes_no_certificate_that_has_expired(site, daemons, gemmctl):

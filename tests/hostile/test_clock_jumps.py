@@ -189,7 +189,7 @@ def test_the_end(start, wall_clock, battery, monkeypatch, tmp_path, hours):
         assert call.exception() is not None
     assert code == 1
     stops = [line["reason"] for line in daemon.events("stop")]
-    assert stops[-1] == "a device does not let go"
+    assert stops[-1] == "a device does not respond"
     battery.holds(f"SIGTERM, {hours} hours on again and again: ends", least=1, seen=len(stops))
     battery.timed(f"SIGTERM, {hours} hours on again and again: ended", most=1 + LATE_S, seen=seen_s, unit="s")
     battery.timed(f"SIGTERM, {hours} hours on again and again: not before", least=0.9, seen=seen_s, unit="s")

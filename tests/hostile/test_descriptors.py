@@ -95,7 +95,7 @@ def test_a_flood_of_connections(daemons, battery, is_sanitized):
         with contextlib.ExitStack() as stack:
             flood(stack, daemon, 10 * most)
             refused = wait_until(lambda: daemon.events("connection_refused"), PATIENCE_S, "refusals")
-            assert refused[0]["reason"] == "as many as one peer may have, half of --max-connections"
+            assert refused[0]["reason"] == "limit of one peer reached, half of --max-connections"
             assert not is_served(daemon.tcp)
             others_s = seconds_until_served(daemon.unix)
             battery.timed("flood of connections: other peers served", most=soon_s, seen=others_s, unit="s")
@@ -121,7 +121,7 @@ def test_connections_of_all_peers_together(daemons, battery):
         assert not daemon.events("connection_refused")
         flood(stack, daemon, 4 * most, "127.0.0.3")
         refused = wait_until(lambda: daemon.events("connection_refused"), PATIENCE_S, "refusals")
-        assert refused[0]["reason"] == "as many as --max-connections"
+        assert refused[0]["reason"] == "--max-connections reached"
         kept = settled_files(daemon, before, most, 4)
         battery.holds("--max-connections=32: descriptors of 128 connections", most=most + 4, seen=kept)
         battery.holds("--max-connections=32: descriptors of 128 connections", least=most - 4, seen=kept)

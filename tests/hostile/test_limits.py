@@ -71,7 +71,7 @@ def test_a_backlog_that_is_too_long(daemons, device, is_slow_device, battery, is
         launched = launches(daemon) - before
         for call in calls:
             call.cancel()
-    text = r"queue: products of [0-9a-z.]+ wait ahead of it by prediction, at most 1.5s may \(--max-backlog\)"
+    text = r"queue: products predicted to take [0-9a-z.]+ wait ahead of it, at most 1.5s may \(--max-backlog\)"
     assert re.fullmatch(text, refused.details())
     [retry_ms] = [int(v) for key, v in refused.trailing_metadata() if key == "grpc-retry-pushback-ms"]
     assert retry_ms == 10_000  # More has to be done first, and no more is ever said.

@@ -232,7 +232,7 @@ def test_a_gpu_that_hangs_does_not_outlive_the_grace(
     battery.timed(attack, most=grace_s + 1 + slack(is_sanitized), seen=seen_s, unit="s")
     assert code == 1
     stop = daemon.events("stop")[-1]
-    assert (stop["code"], stop["reason"]) == ("DEADLINE_EXCEEDED", "a device does not let go")
+    assert (stop["code"], stop["reason"]) == ("DEADLINE_EXCEEDED", "a device does not respond")
     assert not daemon.ready_file.exists()
 
 

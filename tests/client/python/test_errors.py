@@ -533,7 +533,7 @@ def test_a_broken_authority_hides_no_other(serve, tmp_path, state):
     bundle.write_bytes(server.cert_pem + broken)
     own = {"tls_cert": str(bundle), "tls_key": str(server.key_path)}
     error = refused(gemmd.InvalidArgument, gemmd.Client, "h:1", **own)
-    assert error.field == "tls_cert" and "all of them whole" in error.want
+    assert error.field == "tls_cert" and "complete certificates" in error.want
 
 
 def test_mutual_tls(serve, tmp_path):

@@ -211,7 +211,7 @@ TEST(ProbesTest, FollowHealth) {
   server.server().EnterLameDuck();
   EXPECT_THAT(Get(address, "/healthz"), HasSubstr(" 200 OK"));
   EXPECT_THAT(Get(address, "/readyz"), HasSubstr(" 503 "));
-  EXPECT_THAT(Get(address, "/readyz"), HasSubstr("the server stops"));
+  EXPECT_THAT(Get(address, "/readyz"), HasSubstr("the server is stopping"));
 }
 
 // A device whose thread looked around when the machine started, and not since.
@@ -246,7 +246,7 @@ TEST(ProbesTest, SeeAThreadThatStandsStill) {
   std::string answer;
   EXPECT_TRUE(Eventually([&] {
     answer = Get(address, "/healthz");
-    return absl::StrContains(answer, "the thread of device cpu stands still");
+    return absl::StrContains(answer, "the thread of device cpu is stuck");
   })) << answer;
   EXPECT_THAT(answer, HasSubstr(" 503 "));
   EXPECT_EQ(passed, 0);
@@ -291,7 +291,7 @@ TEST(ProbesTest, SeeAHandlerThatStandsStill) {
   std::string answer;
   EXPECT_TRUE(Eventually([&] {
     answer = Get((*server)->metrics_address(), "/healthz");
-    return absl::StrContains(answer, "stands still in a handler");
+    return absl::StrContains(answer, "is stuck in a handler");
   })) << answer;
   EXPECT_THAT(answer, HasSubstr(" 503 "));
   keeping.Release();

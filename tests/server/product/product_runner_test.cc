@@ -446,9 +446,10 @@ TEST_F(ProductRunnerTest, OneCallerDoesNotTakeAllPlaces) {
     taken += refused.ok() ? 1 : 0;
   }
   EXPECT_EQ(taken, kPlaces * 7 / 8);
-  EXPECT_THAT(refused, StatusIs(absl::StatusCode::kResourceExhausted,
-                                "queue: the caller has 56 requests inside, 8 of 64 places are kept "
-                                "for others"));
+  EXPECT_THAT(refused,
+              StatusIs(absl::StatusCode::kResourceExhausted,
+                       "queue: the caller has 56 requests in progress, 8 of 64 places are kept "
+                       "for others"));
   EXPECT_NE(RetryAfterMs(refused), std::nullopt);
   EXPECT_EQ(stats_.refusals()[static_cast<size_t>(RefusalReason::kShare)], 1);
   Arrival light;
@@ -486,7 +487,7 @@ TEST_F(ProductRunnerTest, AListDoesNotTakeAllPlaces) {
   EXPECT_EQ(admission_->load().requests, kTaken);
   ASSERT_EQ(refused.size(), 1u);
   EXPECT_THAT(refused[0], StatusIs(absl::StatusCode::kResourceExhausted,
-                                   HasSubstr("the connection has 49 requests inside")));
+                                   HasSubstr("the connection has 49 requests in progress")));
   EXPECT_EQ(stats_.refusals()[static_cast<size_t>(RefusalReason::kShare)], 1);
   scheduler_.Stop(absl::UnavailableError("over"));
 }
@@ -509,7 +510,7 @@ TEST_F(ProductRunnerTest, UsersOfOneUnixSocketHavePlacesOfTheirOwn) {
   }
   EXPECT_EQ(taken, kPlaces * 7 / 8);
   EXPECT_THAT(refused, StatusIs(absl::StatusCode::kResourceExhausted,
-                                HasSubstr("the caller has 56 requests inside")));
+                                HasSubstr("the caller has 56 requests in progress")));
   EXPECT_THAT(start("unix:uid:1000", 10), StatusIs(absl::StatusCode::kResourceExhausted));
   EXPECT_THAT(start("unix:uid:1001", 11), IsOk());
   device_.End({});  // The one that ran; the next turn is the other user's.
@@ -533,9 +534,10 @@ TEST_F(ProductRunnerTest, OneConnectionDoesNotTakeAllPlacesOfItsCaller) {
   };
   absl::Status refused;
   EXPECT_EQ(take(1, refused), kPlaces * 7 / 8 * 7 / 8);
-  EXPECT_THAT(refused, StatusIs(absl::StatusCode::kResourceExhausted,
-                                "queue: the connection has 392 requests inside, 56 places of its "
-                                "caller are kept for others of its connections"));
+  EXPECT_THAT(refused,
+              StatusIs(absl::StatusCode::kResourceExhausted,
+                       "queue: the connection has 392 requests in progress, 56 places of its "
+                       "caller are kept for others of its connections"));
   EXPECT_NE(RetryAfterMs(refused), std::nullopt);
   EXPECT_EQ(stats_.refusals()[static_cast<size_t>(RefusalReason::kShare)], 1);
   EXPECT_EQ(take(2, refused), 56 * 7 / 8);

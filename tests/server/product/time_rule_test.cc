@@ -68,7 +68,7 @@ TEST(TimeRuleTest, WhatIsToComeIsWaitedFor) {
   const ProductRefusal refusal = Check(asked);
   EXPECT_THAT(refusal.status,
               StatusIs(absl::StatusCode::kResourceExhausted,
-                       HasSubstr("queue: predicted to wait 210ms and to take 100ms (reckoned with "
+                       HasSubstr("queue: predicted to wait 210ms and to take 100ms (reserved: "
                                  "253ms, because predictions err), 452ms are left")));
   EXPECT_EQ(refusal.reason, RefusalReason::kBacklog);
 }
@@ -92,7 +92,7 @@ TEST(TimeRuleTest, TheBacklogIsBoundedWithoutADeadline) {
   asked.ahead_ns += 70 * kMs;
   const ProductRefusal refusal = Check(asked);
   EXPECT_THAT(refusal.status, StatusIs(absl::StatusCode::kResourceExhausted,
-                                       "queue: products of 1.07s wait ahead of it by prediction, "
+                                       "queue: products predicted to take 1.07s wait ahead of it, "
                                        "at most 1s may (--max-backlog)"));
   EXPECT_EQ(RetryAfterMs(refusal.status), 70);
 }

@@ -218,9 +218,9 @@ TEST_F(TrustTest, SaysWhichFileIsBad) {
                 StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr(why)));
   };
   Write("tokens", std::string("batch: ") + kSecretHash + "\nother: " + kSecretHash);
-  refused("line 2: got a hash for the second time");
+  refused("line 2: got the hash of an earlier line");
   Write("tokens", std::string("uid:0: ") + kSecretHash);
-  refused("a name that no token may give");
+  refused("a name that no token may have");
   Write("tokens", "word");
   refused("no colon");
   options_.jwt.audience = "";
@@ -248,7 +248,7 @@ TEST_F(TrustTest, TheNameOfAFileOfRulesSaysItsForm) {
   options_.rules_file = Write("rules.json", "identities: {}\n");
   EXPECT_THAT(Trust::Load(options_).status(),
               StatusIs(absl::StatusCode::kInvalidArgument,
-                       HasSubstr("rules: line 1: got what is no JSON")));
+                       HasSubstr("rules: line 1: got text that is not JSON")));
 }
 
 // However many callers come, the daemon remembers some thousands at most.

@@ -56,9 +56,10 @@ TEST(YamlTextTest, GuessesNoTypes) {
 }
 
 TEST(YamlTextTest, SaysWhereItIsWrong) {
-  ExpectError("a: 1\nb: [1, 2\nc: 3\n", "file: line 3, column 2: got what is no YAML, want YAML");
-  ExpectError("a:\n\t- 1\n", "file: line 2, column 1: got what is no YAML");
-  ExpectError("a: 1\n  b: 2\n", "file: line 2, column 4: got what is no YAML");
+  ExpectError("a: 1\nb: [1, 2\nc: 3\n",
+              "file: line 3, column 2: got text that is not YAML, want YAML");
+  ExpectError("a:\n\t- 1\n", "file: line 2, column 1: got text that is not YAML");
+  ExpectError("a: 1\n  b: 2\n", "file: line 2, column 4: got text that is not YAML");
   ExpectError("a: 1\nb: 2\na: 3\n", "file: line 3, column 1: got a twice, want each name once");
   ExpectError("a: \"\xff\"\n", "file: line 1, column ");
   ExpectError("a: \"\x01\"\n", "file: line 1, column ");
@@ -75,7 +76,7 @@ TEST(YamlTextTest, TakesNoAnchorsAndNoAliases) {
   ExpectError("a: &x [1]\n", "file: line 1, column 4: got an anchor, want none");
   ExpectError("a: &x 1\n", "got an anchor");
   ExpectError("a: &x {b: 1}\n", "got an anchor");
-  ExpectError("a: *x\n", "file: line 1, column 4: got an alias, want what it stands for");
+  ExpectError("a: *x\n", "file: line 1, column 4: got an alias, want its value");
   ExpectError("<<: *x\n", "got an alias");
 }
 

@@ -193,7 +193,7 @@ TEST(MultiplyStreamTest, AMessageBeyondItsBoundsEndsTheStream) {
             "requests: got more, want at most 256 in one message");
   v1::MultiplyStreamRequest large = Together(1, 2);
   large.mutable_requests(0)->mutable_a()->set_data(std::string(kMaxJointBytes, 'x'));
-  EXPECT_THAT(ends_with(large), HasSubstr("want one alone, or at most 4194304 bytes"));
+  EXPECT_THAT(ends_with(large), HasSubstr("want a single one, or at most 4194304 bytes"));
   v1::MultiplyStreamRequest unknown = Together(1, 1);
   unknown.GetReflection()->MutableUnknownFields(&unknown)->AddLengthDelimited(
       99, std::string(2000, 'x'));

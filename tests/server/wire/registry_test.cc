@@ -215,7 +215,7 @@ TEST_F(RegistryTest, RefusesWhatItCannotRead) {
   std::string response;
   grpc::Status status = CallRaw(running_.channel(), method, "\xff\xff", &response);
   EXPECT_EQ(status.error_code(), grpc::StatusCode::INVALID_ARGUMENT);
-  EXPECT_EQ(status.error_message(), "message: got bytes that are no message of this method");
+  EXPECT_EQ(status.error_message(), "message: got bytes that are not a message of this method");
   v1::ListKernelsRequest request;
   google::protobuf::UnknownFieldSet* const unknown =
       request.GetReflection()->MutableUnknownFields(&request);
