@@ -17,7 +17,16 @@ SOURCES = re.compile(r"[\w-]+\.(cc|cu|cuh|h|proto|py|sh)")
 LEANING = re.compile(
     r"^(Of|The same|And|Or|But|That|Which|Also|Other|Others|As|By)\b", re.IGNORECASE
 )
-# What running and building leave beside the sources.
+# Additions that CONTRIBUTING.md must describe, each with the maximum number of paths that it names.
+ADDITIONS = {
+    "A kernel row": 4,
+    "An element type": 21,
+    "An epilogue": 21,
+    "An RPC": 15,
+    "A metric": 6,
+    "An option of the daemon": 3,
+}
+# Folders that running and building leave beside the sources.
 LEFT_BEHIND = {"__pycache__", "build", "gemmd.egg-info"}
 
 
@@ -41,6 +50,23 @@ def named_paths(text):
     blocks = re.findall(r"```\w*\n(.*?)```", text, flags=re.DOTALL)
     for word in " ".join(inline + blocks).split():
         yield word.strip("(),;").removesuffix("/")
+
+
+def additions(text):
+    """The sections of CONTRIBUTING.md by title, each with the set of paths that it names."""
+    sections = re.findall(r"^### (.+?)\n(.*?)(?=^###? |\Z)", text, re.MULTILINE | re.DOTALL)
+    return {title: {word for word in named_paths(body) if "/" in word} for title, body in sections}
+
+
+def bad_additions(text):
+    """Titles of ADDITIONS without a section whose paths are few and all checked by missing_paths."""
+    found = additions(text)
+    return [
+        title
+        for title, max_paths in ADDITIONS.items()
+        if not 1 <= len(found.get(title, ())) <= max_paths
+        or any(path.split("/")[0] not in TOP_FOLDERS for path in found[title])
+    ]
 
 
 def file_names(root):
@@ -123,6 +149,9 @@ class DocumentsTest(unittest.TestCase):
     def test_every_folder_is_named(self):
         self.assertEqual(unnamed_folders(ROOT), [])
 
+    def test_contributing_tells_how_to_add_things(self):
+        self.assertEqual(bad_additions((ROOT / "CONTRIBUTING.md").read_text()), [])
+
     def test_what_operators_read_stands_alone(self):
         texts = list(operator_texts(ROOT))
         self.assertGreater(len(texts), 80)
@@ -171,6 +200,17 @@ class PlantedFaultsTest(unittest.TestCase):
         self.write("tests/server/new/a_test.cc", "")  # Mirrors the tree.
         self.write("tests/other/a_test.cc", "")
         self.assertEqual(unnamed_folders(self.root), ["server/new", "tests/other"])
+
+    def test_additions(self):
+        good = "".join(f"### {title}\n\n1. `server/main.cc`: it.\n\n" for title in ADDITIONS)
+        self.assertEqual(bad_additions(good), [])
+        self.assertEqual(bad_additions(good.replace("### An RPC", "### A call")), ["An RPC"])
+        unnamed = good.replace("### A metric\n\n1. `server/main.cc`", "### A metric\n\n1. Somewhere")
+        self.assertEqual(bad_additions(unnamed), ["A metric"])
+        unchecked = good.replace("### A metric\n\n1. `server/", "### A metric\n\n1. `metrics/")
+        self.assertEqual(bad_additions(unchecked), ["A metric"])
+        many = "### A kernel row\n\n" + " ".join(f"`kernels/{i}.h`" for i in range(5))
+        self.assertEqual(bad_additions(good.replace("### A kernel row", many)), ["A kernel row"])
 
     def test_leaning_texts(self):
         for text in (
