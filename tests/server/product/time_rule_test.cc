@@ -73,7 +73,7 @@ TEST(TimeRuleTest, WhatIsToComeIsWaitedFor) {
   EXPECT_EQ(refusal.reason, RefusalReason::kBacklog);
 }
 
-// Where a queue is ahead, its prediction may be wrong by a quarter, and the product's own by half.
+// If anything waits ahead, its prediction may be wrong by a quarter, and the product's own by half.
 TEST(TimeRuleTest, AQueueAheadTakesRoomForErrors) {
   Asked asked = {.predicted_ns = 100 * kMs,
                  .expected_ns = 100 * kMs,
@@ -87,7 +87,7 @@ TEST(TimeRuleTest, AQueueAheadTakesRoomForErrors) {
 
 TEST(TimeRuleTest, TheBacklogIsBoundedWithoutADeadline) {
   Asked asked = {.predicted_ns = kMs, .left_ns = kNoDeadlineNs, .ahead_ns = 1000 * kMs};
-  asked.running_ns = 2000 * kMs;  // Does not count: the next one may always wait.
+  asked.running_ns = 2000 * kMs;  // Does not count: the next product may always wait.
   EXPECT_THAT(Check(asked).status, IsOk());
   asked.ahead_ns += 70 * kMs;
   const ProductRefusal refusal = Check(asked);

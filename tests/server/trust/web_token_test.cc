@@ -73,7 +73,7 @@ TEST_F(WebTokenTest, TakesThreeAlgorithms) {
     EXPECT_EQ(token->name, "alice");
     EXPECT_TRUE(token->IsGoodAt(kNow + 159));
     EXPECT_FALSE(token->IsGoodAt(kNow + 160));
-    // Without the id of a key, the only one of the algorithm is meant.
+    // Without a key id, the only key of the algorithm is used.
     EXPECT_THAT(Verify(signer->Sign(R"({"alg":")" + signer->algorithm() + "\"}", Claims(""))),
                 IsOk());
   }
@@ -203,10 +203,10 @@ TEST_F(WebTokenTest, ABadKeyOfASetIsLeftOut) {
       {R"({"kty":"OKP","crv":"Ed25519"})", ".x: got no base64url"},
       {R"({"kty":"EC","crv":"P-256","x":"AAAA","y":"AAAA"})", "no key"},
       {R"({"kty":"OKP","crv":"Ed25519","kid":7,"x":"AA"})", ".kid: got no text"},
-      {second.PublicKey(), ".kid: got one for the second time"},
+      {second.PublicKey(), ".kid: got a kid that an earlier key has"},
   };
   for (const auto& [bad, why] : bad_keys) {
-    // The one that stands first has a kid that stands twice.
+    // Of two keys with the same kid, only the second is bad.
     const bool is_second = bad == second.PublicKey();
     for (const bool is_first : {true, false}) {
       if (is_first && is_second) continue;

@@ -46,7 +46,7 @@ TEST(YamlTextTest, IsTheJsonThatItStandsFor) {
   ExpectValue("a: {}", R"({"a": {}})");
 }
 
-// The Norway problem: what other versions of YAML take for a truth or a number is text.
+// The Norway problem: scalars that other versions of YAML take for booleans or numbers are strings.
 TEST(YamlTextTest, GuessesNoTypes) {
   ExpectValue(
       "[no, yes, on, True, 0x10, 010, 1_000, .5, +1, .inf, 12:30, 2026-01-01, '1', \"true\"]",
@@ -71,7 +71,7 @@ TEST(YamlTextTest, SaysWhereItIsWrong) {
   ExpectError("!x {a: 1}\n", "got a tag");
 }
 
-// A few lines of these can stand for gigabytes.
+// A few lines with these can expand to gigabytes.
 TEST(YamlTextTest, TakesNoAnchorsAndNoAliases) {
   ExpectError("a: &x [1]\n", "file: line 1, column 4: got an anchor, want none");
   ExpectError("a: &x 1\n", "got an anchor");
@@ -90,7 +90,7 @@ TEST(YamlTextTest, IsBounded) {
   ExpectError(std::string(kMaxBytes + 1, ' '), "file: got 4097 bytes, want at most 4096");
 }
 
-// What takes most of the parser's time.
+// A text that takes the parser the longest.
 void ParseSlowText(size_t bytes) {
   std::string many = "a: [";
   while (many.size() < bytes - 8) many += "1,? ";
@@ -102,7 +102,7 @@ void ParseSlowText(size_t bytes) {
 
 TEST(YamlTextTest, ReadsWhatTakesTheParserLong) { ParseSlowText(size_t{32} << 10); }
 
-// Ends soon.
+// Must end soon.
 TEST(YamlTextExhaustive, ReadsAMegabyteOfWhatTakesTheParserLong) {
   ParseSlowText(Rules::kMaxBytes);
 }
