@@ -2,7 +2,8 @@
 //
 // The cost of counting and scraping for small products: one stream of 64 x 64 x 64 over loopback,
 // alternately with and without a scraper that never pauses, and the time that counting one product
-// takes by itself. usage: gemmd-metrics-overhead [SECONDS]
+// takes by itself.
+// usage: gemmd-metrics-overhead [SECONDS]
 #include <arpa/inet.h>
 #include <grpc/grpc.h>
 #include <spdlog/spdlog.h>

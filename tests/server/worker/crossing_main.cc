@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // gemmd-crossing: prints the latency to a worker's process and back, with one job at a time: the
-// time from Submit to the end, without the worker's time for the job itself. usage: gemmd-crossing
-// WORKER_BINARY [JOBS [SPIN_US]]
+// time from Submit to the end, without the worker's time for the job itself.
+// usage: gemmd-crossing WORKER_BINARY [JOBS [SPIN_US]]
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
