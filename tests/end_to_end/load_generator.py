@@ -15,7 +15,7 @@ import grpc
 
 
 def closed_loop(address, request, concurrency, count):
-    """Calls per second, and the latencies of all calls in seconds, in order of size."""
+    """Calls per second, and the sorted latencies of all calls in seconds."""
     from gemmd.v1 import gemm_pb2_grpc
 
     latencies = []

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Rules in YAML: taken at the start, and kept where what is read again makes no sense."""
+"""Rules in YAML: read at the start, and kept if a reloaded file is invalid."""
 
 import signal
 
@@ -11,7 +11,7 @@ from tensors import DEADLINE_S
 
 RULES = """\
 identities:
-  anonymous:          # Whoever shows nothing.
+  anonymous:          # Callers that show nothing.
     may: [multiply]
     devices: [cpu]
 """
