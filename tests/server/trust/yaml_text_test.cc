@@ -63,8 +63,8 @@ TEST(YamlTextTest, SaysWhereItIsWrong) {
   ExpectError("a: 1\nb: 2\na: 3\n", "file: line 3, column 1: got a twice, want each name once");
   ExpectError("a: \"\xff\"\n", "file: line 1, column ");
   ExpectError("a: \"\x01\"\n", "file: line 1, column ");
-  ExpectError("? [a]\n: 1\n", "file: line 1, column 3: got a name that is no text, want text");
-  ExpectError("? {a: 1}\n: 1\n", "file: line 1, column 3: got a name that is no text");
+  ExpectError("? [a]\n: 1\n", "file: line 1, column 3: got a name that is not a string, want text");
+  ExpectError("? {a: 1}\n: 1\n", "file: line 1, column 3: got a name that is not a string");
   ExpectError("a: 1\n---\nb: 2\n", "file: line 2, column 1: got a second document, want one");
   ExpectError("a: !!int 1\n", "file: line 1, column 4: got a tag, want none");
   ExpectError("a: !x [1]\n", "got a tag");
