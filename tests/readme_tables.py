@@ -154,7 +154,7 @@ def daemon_tables(gemmd, gemmctl):
     }
 
 
-# ---- What the daemon says that it counts.
+# ---- The metrics that the daemon describes.
 
 
 def metrics_table(metrics):

@@ -22,7 +22,7 @@ SIZES = (64, 256, 1024)
 MAX_SECONDS = 0.05  # Shorter calls are made several times for one answer.
 UP, DOWN = (16, 1 << 20, 1), (4096, 1, 4096)  # m, k, n: 68 MiB of operands, and a D of 64 MiB, in f32.
 LANES = 4
-CHUNK_BYTES = 1 << 20  # Of Arrow Flight, as gemmd has it.
+CHUNK_BYTES = 1 << 20  # Of Arrow Flight, the same as gemmd's.
 
 
 def shape_of(name):

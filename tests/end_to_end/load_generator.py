@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A closed loop in a few lines that share nothing with gemmload: what it finds must agree.
+"""A closed loop in a few lines that share no code with gemmload; the two must measure the same.
 
 By hand, beside `gemmload --shape 64,64,64 --concurrency 4 --count 4000 --warmup 0`:
 python load_generator.py 127.0.0.1:8470 --shape 64,64,64 --concurrency 4 --count 4000"""

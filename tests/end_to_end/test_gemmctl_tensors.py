@@ -69,7 +69,7 @@ def test_compress(ctl, tmp_path):
 
 
 def test_commands_share_a_session_without_a_login(gemmctl, daemon, tmp_path, rng):
-    """As in containers, and after su."""
+    """Containers, and shells after su, have no login session."""
     np.save(tmp_path / "w.npy", random_matrix(rng, 3, 4))
     kept = pathlib.Path(f"/tmp/gemmd-{os.geteuid()}")
     kept /= hashlib.sha256(daemon.unix.encode()).hexdigest()[:32] + ".session"

@@ -32,7 +32,7 @@ def start(daemons, fake_worker, request, monkeypatch, tmp_path):
 
     def start(*flags, devices="cuda:0,cpu", has_nvml=True, lame_duck="1ms"):
         folder = os.path.dirname(nvml)
-        if not has_nvml:  # Nor the one of this machine.
+        if not has_nvml:  # Hides the library of this machine too.
             folder = tmp_path
             (folder / "libnvidia-ml.so.1").touch()
         monkeypatch.setenv("LD_LIBRARY_PATH", str(folder))

@@ -50,7 +50,7 @@ def half_uploaded(address, request):
 
 
 def uploaded(address, request):
-    """Its product waits or runs."""
+    """A client whose product waits or runs."""
     peer = Http2Peer(address)
     peer.send(peer.start(), request, end=True)
     return peer

@@ -319,7 +319,7 @@ def test_unread_answers_take_bounded_memory(daemons, battery, is_timed):
 
 
 def test_unread_answers_end(daemons, battery):
-    """After the time to read them, although their peer is still connected."""
+    """Their calls end once the time to read them is over, although the peer is still connected."""
     timeout_s = 1
     daemon = daemons.start("--lame-duck=1ms", *GEMMD_FLAGS, f"--send-timeout={timeout_s}s")
     with open_with_closed_windows(daemon.tcp) as peer:

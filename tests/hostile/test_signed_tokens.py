@@ -23,7 +23,7 @@ DEADLINE_S = 60
 RESOURCE_EXHAUSTED = 8
 UNAUTHENTICATED = 16
 CONNECTIONS = 4
-STREAMS = 90  # At a time on each.
+STREAMS = 90  # At a time on each connection.
 ROUNDS = 5
 AT_ONCE = 8  # Trust::kBadTokensOfConnection, and one a second.
 

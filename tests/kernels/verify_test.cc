@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Checks of computed products find every fault and nothing else. gemmd-verify-figures has the
-// figures of long runs.
+// Checks of computed products find every fault and nothing else. gemmd-verify-figures
+// measures the same over long runs.
 #include <gtest/gtest.h>
 
 #include <array>

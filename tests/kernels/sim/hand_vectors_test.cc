@@ -84,7 +84,7 @@ TEST(HandVectors, FloorOfF32) {
                          {"G9", {{0x1a7fc000, 0x15800000}, b}, 0}});
 }
 
-// 1 where the floor is at most -19 to -23.
+// Not 0 where the exponent below which bits are dropped is at most -19, -20, -21, -22 and -23.
 TEST(HandVectors, FloorOfF16) {
   const uint64_t steps[] = {0x0010, 0x0008, 0x0004, 0x0002, 0x0001};
   const uint64_t results[] = {0x0001, 0x0001, 0x0001, 0x0000, 0x0000};

@@ -74,7 +74,7 @@ TEST_F(SendWatchTest, WhoTakesNothingLosesTheCallWhateverItsLength) {
 }
 
 TEST_F(SendWatchTest, WhoTakesSomethingHasTheTimeOfTheBytes) {
-  told_.Begin(512 * kMebi);  // 64 s, and 10.
+  told_.Begin(512 * kMebi);  // May take 64 s for its bytes and 10 s more.
   EXPECT_EQ(After(absl::Milliseconds(1)), 0);
   for (int i = 0; i < 8; ++i) {
     taken_bytes_ += SendWatch::kMinProgressBytes;
