@@ -64,7 +64,7 @@ def bad_products(session, rng):
     request.a.CopyFrom(operand(a))
     yield "batch", request, INVALID_ARGUMENT, "a.tensor: got 2 matrices, want 1 or batch = 3"
     request = product(4, 4, 3, operand(halves, first_column=1), operand(halves, rows=3))
-    yield "half a byte", request, INVALID_ARGUMENT, "a.tensor: got lines from element 1 on"
+    yield "half a byte", request, INVALID_ARGUMENT, "a.tensor: got lines that start at element 1"
 
     def overwriting(into, **fields):
         request = product(4, 4, 4, operand(square, rows=4, columns=4),

@@ -456,12 +456,13 @@ def test_a_token_goes_where_nobody_else_reads_it(site, gemmctl, tmp_path):
         (["--listen=127.0.0.1:0", "--tls-cert={cert}", "--tls-key={key}"], "has an address with tls:"),
         (["--listen=tls:127.0.0.1:0", "--tls-cert={cert}", "--tls-key={other}"], "want the key of"),
         (["--listen=tls:127.0.0.1:0", "--tls-cert={cert}", "--tls-key={locked}"], "without a passphrase"),
-        (["--listen=tls:127.0.0.1:0", "--tls-cert={key}", "--tls-key={key}"], "want certificates in PEM"),
-        (["--listen=tls:127.0.0.1:0", "--tls-cert=/", "--tls-key={key}"], "a file that can be read"),
+        (["--listen=tls:127.0.0.1:0", "--tls-cert={key}", "--tls-key={key}"],
+         "want complete certificates in PEM"),
+        (["--listen=tls:127.0.0.1:0", "--tls-cert=/", "--tls-key={key}"], "a readable file"),
         (["--listen=tls:127.0.0.1:0", "--tls-cert={cert}", "--tls-key={key}", "--client-crl={cert}"],
          "client-ca: got none"),
         (["--listen=mtls:127.0.0.1:0", "--tls-cert={cert}", "--tls-key={key}", "--client-ca={cert}",
-          "--client-crl={cert}"], "want lists of revoked certificates"),
+          "--client-crl={cert}"], "want complete revocation lists in PEM"),
     ],
 )  # fmt: skip
 def test_the_daemon_does_not_start(site, daemons, tmp_path, flags, reason):

@@ -81,7 +81,7 @@ QUEUED_BYTES = 512 * MIB
 # By the reason for the refusal: the request, its deadline, and the beginning of the refusal.
 REASONS = {
     "deadline": (SMALL.request, 300, "queue: predicted to wait "),
-    "backlog": (SMALL.request, 36_000, "queue: products of "),
+    "backlog": (SMALL.request, 36_000, "queue: products predicted to take "),
     "bytes": (all_of_the_queue, 36_000, "queue: the request needs "),
 }
 

@@ -129,7 +129,7 @@ TEST(StatsTest, OnlyKernelsOfTheCatalogueHaveSeries) {
   EXPECT_TRUE(stats.kernels().empty());
 }
 
-// not even a caller that names every kernel of the catalogue.
+// Even if a caller names every kernel of the catalogue.
 TEST(StatsTest, OnlyTheFirstKernelsHaveSeriesOfTheirOwn) {
   Stats stats(2);
   const absl::Span<const Kernel> catalog = Catalog();
