@@ -32,12 +32,13 @@ RUN --mount=type=cache,target=/root/.cache/ccache \
     cmake --build --preset release && \
     cmake --install build/release --component runtime --strip --prefix /opt/gemmd
 
-# Whatever version of CUDA the base has, at one place.
+# Moves CUDA to a fixed path, whatever its version.
 FROM ${CUDA} AS toolkit
 RUN mv "$(readlink -f /usr/local/cuda)" /toolkit
 
-# nvcc of NVIDIA's image on Debian, whose gRPC the programs are built with. The worker has the CUDA
-# runtime inside, and the driver's libraries come from the host: no other CUDA library is needed.
+# nvcc of NVIDIA's image on Debian, with whose gRPC the programs are built. The worker links the
+# CUDA runtime statically, and the driver's libraries come from the host: no other CUDA library is
+# needed.
 FROM packages AS configure-cuda
 ARG CUDA_ARCHITECTURES=90a-real
 COPY --from=toolkit /toolkit /usr/local/cuda
@@ -66,7 +67,7 @@ FROM pick AS load-tree
 COPY --from=build-cpu /opt/gemmd /programs
 RUN pick-programs.sh /programs /opt/gemmd gemmload
 
-# What all images have, then what both daemons have.
+# The base of all images, then that of both daemon images.
 FROM ${RUNTIME} AS program
 ARG VERSION=development
 ARG REVISION=unknown
@@ -81,7 +82,7 @@ FROM program AS daemon
 ENV GEMMD_ADDRESS=127.0.0.1:8470
 EXPOSE 8470 8471
 ENTRYPOINT ["/opt/gemmd/bin/gemmd"]
-# The network is the container's own: who publishes the port decides who reaches it.
+# The container has its own network: whoever publishes the port decides who can reach it.
 CMD ["--listen=[::]:8470", "--insecure-allow-remote", "--metrics-listen=[::]:8471"]
 HEALTHCHECK --interval=10s --timeout=5s --start-period=60s --retries=3 \
   CMD ["/opt/gemmd/bin/gemmctl", "--timeout=3s", "health"]
@@ -96,11 +97,11 @@ CMD ["--help"]
 FROM daemon AS cuda
 LABEL org.opencontainers.image.title="gemmd" \
       org.opencontainers.image.description="The GEMM daemon, with GPUs"
-# What NVIDIA's container runtime brings in: the driver's CUDA and management libraries.
+# Requested from NVIDIA's container runtime: the driver's CUDA and management libraries.
 ENV NVIDIA_VISIBLE_DEVICES=all NVIDIA_DRIVER_CAPABILITIES=compute,utility
 COPY --from=cuda-tree /opt/gemmd /opt/gemmd
 
-# The last one, which is built where no target is named.
+# The last stage is built if no target is named.
 FROM daemon AS cpu
 LABEL org.opencontainers.image.title="gemmd" \
       org.opencontainers.image.description="The GEMM daemon, on the CPU"

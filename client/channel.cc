@@ -258,7 +258,7 @@ absl::Status ReadOwn(const TlsOptions& tls, grpc::SslCredentialsOptions& made) {
   const Certificate own = FirstCertificate(*chain);
   if (own == nullptr || !BlocksOf(*chain).broken.empty()) {
     return Bad("options.tls.certificate_file", tls.certificate_file,
-               "certificates in PEM, all of them whole");
+               "complete certificates in PEM");
   }
   const Key key = FirstKey(*key_pem);
   if (key == nullptr) {
@@ -317,7 +317,7 @@ absl::StatusOr<std::string> ReadAuthorities(const std::string& path) {
   if (!blocks.broken.empty()) {
     WarnOnce(absl::StrCat("options.tls.ca_file: got \"", absl::CEscape(path),
                           "\", whose certificate ", absl::StrJoin(blocks.broken, ", "),
-                          " is broken and left out, want certificates in PEM, all of them whole"));
+                          " is broken and left out, want complete certificates in PEM"));
   }
   return std::move(blocks.whole);
 }

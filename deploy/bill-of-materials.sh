@@ -23,7 +23,7 @@ tree=$(readlink -f "$2")
 documents=$tree/share/doc/gemmd
 document=$documents/sbom.spdx.json
 table=$documents/libraries.tsv
-# Packages of headers whose code is in the programs.
+# Header-only packages whose code is compiled into the programs.
 headers=(libcli11-dev nlohmann-json3-dev)
 
 # Names of licences in Debian's files, and those of SPDX.
@@ -31,7 +31,7 @@ declare -A spdx_licences=(
   [apache-2.0]=Apache-2.0 [bsd-2-clause]=BSD-2-Clause [bsd-3-clause]=BSD-3-Clause [expat]=MIT [mit]=MIT
   [zlib]=Zlib [isc]=ISC [gpl-2+]=GPL-2.0-or-later [gpl-3+]=GPL-3.0-or-later [lgpl-2.1+]=LGPL-2.1-or-later)
 
-# What a package's copyright file names, but for what Debian added: NAME;NAME.
+# The licences that a package's copyright file names, except for Debian's own additions: NAME;NAME.
 licences_of() {
   local copyright=/usr/share/doc/$1/copyright
   [[ -r $copyright ]] || return 0
@@ -41,8 +41,9 @@ licences_of() {
     }' "$copyright" | sed 's/["\\\t;]//g; s/ *$//' | sort -u | paste -sd';'
 }
 
-# The package's columns of the table: name, version, architecture, homepage, licences as Debian names
-# them. What is not known is a hyphen. They are kept, as some packages have dozens of libraries.
+# Sets the package's columns of the table: name, version, architecture, homepage, licences as Debian
+# names them. Unknown values are a hyphen. The columns are cached, as some packages have dozens of
+# libraries.
 declare -A columns=()
 set_columns() {
   local facts licences
@@ -53,7 +54,7 @@ set_columns() {
   columns[$1]=$facts$'\t'${licences:--}
 }
 
-# A package may have a file of the same name that is another one.
+# A package may contain a different file with the same name.
 find_libraries() {
   local files=() owners="" file name owner path package
   mapfile -t files < <(cd "$tree" && find lib/gemmd -type f 2>/dev/null | sort)
@@ -104,7 +105,7 @@ quote() {
   quoted=\"${quoted//\"/\\\"}\"
 }
 
-# Prints what is in front of it, between the brackets of a list.
+# Prints its input lines as a JSON list that is a member called $1.
 listed() { printf '  "%s": [\n' "$1" && sed '$!s/$/,/; s/^/    /' && printf '  ]'; }
 
 package_entry() {
@@ -192,7 +193,7 @@ mkdir -p "$documents"
 if [[ $1 == find ]]; then find_libraries >"$table"; fi
 [[ -r $table ]] || fail "$table: got none, want the table that 'find' makes where the tree is built"
 rm -f "$document"
-# The lines of the table for what is there, and SHA-1, path and SHA-256 of each file.
+# The table's lines for the files that exist, and SHA-1, path and SHA-256 of each file.
 kept=$(while IFS=$'\t' read -r path package rest; do
   if [[ $path == inside && ($package != cuda-runtime || -e $tree/bin/gemmd-worker) || -f $tree/$path ]]; then
     printf '%s\t%s\t%s\n' "$path" "$package" "$rest"

@@ -11,7 +11,7 @@ build_packages=(
   libabsl-dev libcli11-dev libdnnl-dev libfmt-dev libgrpc++-dev libopenblas-openmp-dev
   libprotobuf-dev libspdlog-dev libssl-dev libyaml-dev nlohmann-json3-dev prometheus-cpp-dev protobuf-compiler
   protobuf-compiler-grpc)
-# The package prometheus has promtool, which checks the metrics.
+# The package prometheus contains promtool, which checks the metrics.
 test_packages=(
   chromium clang-14 clang-format-14 clang-tidy-14 git libclang-rt-14-dev libgmock-dev libgtest-dev
   libomp-14-dev llvm-14 prometheus python3 python3-pip python3-venv xz-utils)

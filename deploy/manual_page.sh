@@ -8,7 +8,7 @@ set -eu
 program=$1
 section=$2
 
-# The help of the program, then that of each command after a line that names it.
+# The help of the program, then that of each command after a line with its name.
 texts() {
   "$program" --help
   "$program" --help | awk '/^Subcommands:$/ { is_list = 1; next } /^ *$/ { is_list = 0 } is_list && /^  [a-z]/ { print $1 }' |
@@ -19,7 +19,7 @@ texts() {
 }
 
 texts | awk -v name="$(basename "$program")" -v section="$section" -v version="$("$program" --version | sed -n '1s/^[^ ]* //p')" '
-  # Text that troff takes as it is.
+  # Escapes text so that troff prints it unchanged.
   function plain(text) {
     gsub(/\\/, "\\e", text)
     gsub(/-/, "\\-", text)
@@ -63,7 +63,7 @@ texts | awk -v name="$(basename "$program")" -v section="$section" -v version="$
     next
   }
   /-h,--help/ { column = index($0, "Print this help") }
-  # In a command, the help of the program would be repeated.
+  # Leaves out the help of the program, which each command would repeat.
   command != "" && /^  (-h,--help|--help-all) / { next }
   command != "" && /^Options:$/ { is_list = 1; next }
   /^[^ ].*:$/ && !/^(Examples|Exit codes):$/ { heading(substr($0, 1, length($0) - 1)); is_list = 1; next }
@@ -74,8 +74,8 @@ texts | awk -v name="$(basename "$program")" -v section="$section" -v version="$
   {
     entry = substr($0, 1, column - 1)
     text = substr($0, column)
-    # A name that leaves no room reaches into the column of texts, which begin with a capital letter,
-    # and has its text on the next line.
+    # A name too long for its column extends into the column of texts, which begin with a capital
+    # letter, and its text is on the next line.
     if (entry ~ /[^ ]$/ || (entry ~ /[^ ]/ && text !~ /^[A-Z]/)) { entry = $0; text = "" }
     sub(/^ +/, "", entry)
     sub(/ +$/, "", entry)

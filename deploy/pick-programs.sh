@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
 #
-# Makes a smaller tree from an installed tree: the named programs, the libraries that the loader finds
-# for them, at the same places, and a bill of materials of these. Every file has the time of
-# SOURCE_DATE_EPOCH (0: the year 1970).
+# Makes a smaller tree from an installed tree: the named programs, the libraries that the loader
+# finds for them, at the same places, and a bill of materials of the new tree. Every file gets the
+# time of SOURCE_DATE_EPOCH (0: the year 1970).
 # usage: pick-programs.sh TREE NEW_TREE PROGRAM...
 set -euo pipefail
 
@@ -29,13 +29,13 @@ for name in "$@"; do
   missing=$(sed -n 's/^\t*\(.*\) => not found/\1/p' <<<"$libraries")
   [[ -z $missing ]] || fail "bin/$name needs $missing, which is nowhere"
   while read -r path; do
-    # Copied under the name that the loader asks for. Libraries outside the tree belong to the machine's
-    # own glibc.
+    # Copied under the name that the loader asks for. Libraries outside the tree belong to the
+    # target machine's own glibc.
     [[ $path == "$tree"/* ]] && cp --dereference "$tree/lib/gemmd/${path##*/}" "$new_tree/lib/gemmd/"
   done < <(sed -n 's/.* => \(.*\) (0x.*/\1/p' <<<"$libraries")
 done
 if [[ -d $tree/share ]]; then cp -r "$tree/share" "$new_tree/"; fi
-# Where libraries are from is known by the names of the files, which have others now.
+# The table gives the origin of libraries by file name, and some names have changed.
 table=share/doc/gemmd/libraries.tsv
 [[ -r $tree/$table ]] || fail "$table: the installed tree has none, want one of a build with GEMMD_BUNDLE_LIBRARIES"
 {

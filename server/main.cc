@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// gemmd: reads options, starts the server, waits for a signal, drains.
-// Exit codes: 0 it stopped as asked; 1 it could not start, or products were left at the end of the
-// grace period; 2 the options are wrong.
+// gemmd: parses options, starts the server, waits for a signal, drains. Exit codes: 0 stopped as
+// asked; 1 could not start, or products were left at the end of the grace period; 2 invalid
+// options.
 #include <dlfcn.h>
 #include <grpc/grpc.h>
 #include <linux/futex.h>
@@ -44,12 +44,12 @@
 #include "server/system/version.h"
 #include "server/wire/transport.h"
 
-// Has the libraries' timed waits go by the steady clock. Abseil 20220623, and with it all of gRPC
-// 1.51, waits until a time of the wall clock: were that set back by an hour, gRPC's timers, which
-// see to handshakes, pings and the ages of connections, would stand still for an hour.
+// Makes timed waits in libraries use the steady clock. Abseil 20220623, and with it all of gRPC
+// 1.51, waits until a time of the wall clock. If the wall clock were set back by an hour, gRPC's
+// timers for handshakes, pings and the ages of connections would stop for an hour.
 //
-// Abseil asks the kernel through the C library's function `syscall`. This program has its own,
-// which all libraries find first; it changes those waits alone and passes on everything else.
+// Abseil waits through the C library's function `syscall`. This program defines its own `syscall`,
+// which all libraries use in its place. It changes only those waits and passes everything else on.
 namespace {
 
 using Word = long;  // NOLINT(google-runtime-int): as the C library declares it.
@@ -65,8 +65,8 @@ int64_t TimeNs(clockid_t clock) {
   return InNs(now);
 }
 
-// When the steady clock will be as far on as the wall clock is at `until`, unless that is set
-// meanwhile.
+// The time that the steady clock will show when the wall clock shows `until`, unless the wall clock
+// is set meanwhile.
 timespec OnSteadyClock(const timespec& until) {
   const int64_t left_ns = InNs(until) - TimeNs(CLOCK_REALTIME);
   const int64_t ns = std::max(TimeNs(CLOCK_MONOTONIC) + left_ns, int64_t{0});
@@ -78,7 +78,7 @@ bool IsUntilWallTime(Word operation) {
 }
 
 Syscall LibrarysSyscall() {
-  // No static variable of a function: what guards those may wait by a call of `syscall`.
+  // Not a static local variable: the guard of one may itself wait by calling `syscall`.
   static constinit Syscall found = nullptr;
   Syscall known = __atomic_load_n(&found, __ATOMIC_RELAXED);
   if (known == nullptr) {
@@ -90,7 +90,7 @@ Syscall LibrarysSyscall() {
 
 }  // namespace
 
-// Callers pass as many words as their call has; what is read beyond them is passed on and ignored.
+// Callers pass as many words as their call has. What is read beyond those is passed on and ignored.
 extern "C" [[gnu::no_sanitize_address]] Word syscall(Word number, ...) noexcept {
   Word words[6];
   va_list rest;
@@ -111,24 +111,24 @@ namespace gemmd {
 namespace {
 
 void PreferBetterLibrarySettings(char** argv) {
-  // Threads without work sleep, where by default they spin for a while, after each product: on 16
-  // processors 2,000 small products a second took 22 times as much processor time, and their p99
-  // was 11 times as long.
+  // Threads without work sleep. By default they spin for a while after each product: on 16
+  // processors, with 2,000 small products a second, that took 22 times as much processor time and
+  // made the p99 11 times as long.
   const bool user_says_how_to_wait = IsSetInEnvironment("GOMP_SPINCOUNT");
   const LibrarySetting settings[] = {{"OPENBLAS_CORETYPE", BetterBlasCore()},
                                      {"OMP_WAIT_POLICY", user_says_how_to_wait ? "" : "passive"}};
   PreferSettings(settings, argv);
 }
 
-// gRPC 1.51 knows no least version of TLS but 1.2. Of TLS 1.2 it is given one cipher, which needs a
-// secret that both sides know beforehand; nobody has one, so only TLS 1.3 is left, whose ciphers
-// OpenSSL chooses. To let the environment decide would be to let it weaken the daemon.
-// Threads: called before any other thread exists.
+// gRPC 1.51 supports no minimum version of TLS other than 1.2. So for TLS 1.2 it gets a single
+// cipher, which needs a pre-shared key; no peer has one, so only TLS 1.3 is left, whose ciphers
+// OpenSSL chooses. Overwrites the environment, which otherwise could weaken the daemon. Threads:
+// called before any other thread exists.
 void AllowNothingBelowTls13() {
   setenv("GRPC_SSL_CIPHER_SUITES", "PSK-AES256-GCM-SHA384", 1);  // NOLINT(concurrency-mt-unsafe)
 }
 
-// The log, which is written out, as far as somebody takes it, when this ends.
+// The log. The destructor writes it out, as far as its reader takes it.
 class Logging {
  public:
   Logging(const Options& options, const Clock& clock) : sink_(MakeSink(options, clock)) {
@@ -139,10 +139,10 @@ class Logging {
     RouteProtobufLog();
   }
 
-  // A reader that stands still does not hold up the end.
+  // A reader that does not read must not delay the exit.
   ~Logging() { WriteOut(absl::Seconds(1)); }
 
-  // Waits at most for `patience` until somebody has taken what was logged.
+  // Waits up to `patience` until the reader has taken what was logged.
   void WriteOut(absl::Duration patience) const { sink_->Close(patience); }
 
   LogCounts counts() const { return sink_->counts(); }
@@ -157,10 +157,10 @@ class Logging {
   const std::shared_ptr<LogSink> sink_;
 };
 
-// The log of what callers did, where one is asked for, for as long as this lives.
+// The audit log, if one was requested, for as long as this object lives.
 class Auditing {
  public:
-  // Some 400 KB: a disk takes it, and few daemons answer more in a second for long.
+  // About 400 KB: a disk can write that, and few daemons answer more calls per second for long.
   static constexpr int64_t kLinesPerSecond = 1000;
 
   static absl::StatusOr<std::unique_ptr<Auditing>> Start(const Options& options,
@@ -199,7 +199,7 @@ std::string Environment(const char* name) {
   return value == nullptr ? "" : value;
 }
 
-// The service manager that started the daemon, if one did.
+// The service manager that started the daemon, if any.
 struct Supervision {
   ServiceManager manager{Environment("NOTIFY_SOCKET")};
   absl::Duration watchdog = WatchdogTime(Environment("WATCHDOG_USEC"), Environment("WATCHDOG_PID"));
@@ -210,19 +210,19 @@ void FeedWatchdog(const Supervision& supervision, LifeCheck::Options& life_check
   life_check.on_alive = [&supervision] { supervision.manager.Tell("WATCHDOG=1"); };
 }
 
-// Waits for one of the signals, for at most `timeout`; gives 0 where none came.
+// Waits for one of the signals, for at most `timeout`. Returns 0 if none came.
 int WaitForSignal(const sigset_t& signals, absl::Duration timeout) {
   const timespec limit = absl::ToTimespec(timeout);
   const int signal = sigtimedwait(&signals, nullptr, &limit);
   return signal > 0 ? signal : 0;
 }
 
-// Sees to it that the process ends soon after the grace where products are left, and not much later
-// where none are. A signal ends the grace. Where a device does not let go of what is aborted then,
-// or a disk of a file that is read again, the process ends without it.
+// Ensures that the process ends soon after the grace if products are left, and little later if none
+// are. A signal ends the grace. If a device then does not release an aborted job, or if the disk of
+// a file being reloaded does not respond, the process exits without waiting for it.
 class EndWatch {
  public:
-  // Borrows all. The thread is there from now on: when the end comes, memory may be short.
+  // Borrows all arguments. Starts its thread right away, because memory may be short at the end.
   EndWatch(const sigset_t& signals, ReadyFile& ready_file, const Logging& logging,
            const Auditing& auditing)
       : signals_(signals),
@@ -232,7 +232,8 @@ class EndWatch {
         thread_([this] { Run(); }) {}
   ~EndWatch() { End(); }
 
-  // Drains the server, and goes on watching until this is destroyed, after the server.
+  // Drains the server. Keeps watching until this object is destroyed, which must be after the
+  // server.
   absl::Status Drain(Server& server, absl::Duration grace) {
     {
       MutexLock lock(&mutex_);
@@ -246,18 +247,18 @@ class EndWatch {
     }
     if (status.ok()) {
       is_drained_ = true;
-      pthread_kill(thread_.native_handle(), SIGTERM);  // It waits no longer for the grace.
+      pthread_kill(thread_.native_handle(), SIGTERM);  // Ends its wait for the end of the grace.
     }
     return status;
   }
 
  private:
-  // Devices abort within 50 ms and the last answers have 100 ms to leave; the rest is for slow
+  // Devices abort within 50 ms, and the last answers have 100 ms to leave; the rest is for slow
   // machines.
   static constexpr absl::Duration kLongestEnd = absl::Milliseconds(750);
-  // Where nothing is left, workers end by themselves.
+  // For workers to exit by themselves when no product is left.
   static constexpr absl::Duration kLongestEndOfDrained = absl::Seconds(10);
-  // For each log: nothing else writes them out where the process ends without its destructors.
+  // Per log: nothing else writes the logs out if the process exits without its destructors.
   static constexpr absl::Duration kLongestWriting = absl::Milliseconds(100);
 
   void Run() ABSL_LOCKS_EXCLUDED(mutex_) {
@@ -281,14 +282,14 @@ class EndWatch {
     const SteadyClock clock;
     const int64_t begun_ns = clock.NowNs();
     while (!is_over_) {
-      // It may be drained meanwhile.
+      // Whether the server is drained may change during the wait.
       const absl::Duration longest = is_drained_ ? kLongestEndOfDrained : kLongestEnd;
       const int64_t left_ns = begun_ns + absl::ToInt64Nanoseconds(longest) - clock.NowNs();
       if (left_ns <= 0) break;
       WaitForSignal(signals_, absl::Nanoseconds(left_ns));
     }
     if (is_over_) return;
-    spdlog::error("event=stop code=DEADLINE_EXCEEDED reason=\"a {} does not let go\"",
+    spdlog::error("event=stop code=DEADLINE_EXCEEDED reason=\"a {} does not respond\"",
                   is_drained_ ? "device or file" : "device");
     ready_file_.Remove();
     logging_.WriteOut(kLongestWriting);
@@ -302,7 +303,7 @@ class EndWatch {
       MutexLock lock(&mutex_);
       is_over_ = true;
     }
-    pthread_kill(thread_.native_handle(), SIGTERM);  // It waits for one.
+    pthread_kill(thread_.native_handle(), SIGTERM);  // Ends its wait for a signal.
     thread_.join();
   }
 
@@ -313,8 +314,8 @@ class EndWatch {
   std::atomic<bool> is_over_ = false;
   std::atomic<bool> is_drained_ = false;  // No product was left.
   Mutex mutex_;
-  Server* server_ ABSL_GUARDED_BY(mutex_) = nullptr;             // While it drains.
-  std::optional<absl::Duration> grace_ ABSL_GUARDED_BY(mutex_);  // Once it drains.
+  Server* server_ ABSL_GUARDED_BY(mutex_) = nullptr;             // While the server drains.
+  std::optional<absl::Duration> grace_ ABSL_GUARDED_BY(mutex_);  // Set when the drain starts.
   std::thread thread_;
 };
 
@@ -334,14 +335,14 @@ absl::Status Run(Options options, const Logging& logging, const Auditing& auditi
     spdlog::error("event=kernel_left_out device=cpu kernel={} reason={}", fault.kernel->name,
                   LogValue(fault.reason));
   }
-  // Making devices takes seconds: what can be said before it is.
+  // Reports whatever can be checked before the devices are made, which takes seconds.
   RETURN_IF_ERROR(CheckTls(options.server.transport, options.server.metrics_listen));
   ReadyFile ready_file(options.ready_file);
   RETURN_IF_ERROR(ready_file.Check());
   RETURN_IF_ERROR(Server::CheckAddresses(options.server));
-  manager.Tell("STATUS=Checks its devices");
+  manager.Tell("STATUS=Checking the devices");
   FeedWatchdog(supervision, options.server.life_check);
-  // What runs as one goes through the staging area at once.
+  // A joined launch is copied to the staging area at once.
   int64_t& joined_bytes = options.server.joins.limits.max_bytes;
   joined_bytes = std::min(joined_bytes, options.devices.gpu_staging_bytes / 4);
   EndWatch end_watch(signals, ready_file, logging, auditing);
@@ -349,11 +350,11 @@ absl::Status Run(Options options, const Logging& logging, const Auditing& auditi
   ASSIGN_OR_RETURN(const std::unique_ptr<Server> server,
                    Server::Start(options.server, std::move(devices)));
   RETURN_IF_ERROR(ready_file.Write(server->addresses()));
-  // Without rules the signal has its usual meaning: the terminal has gone.
+  // Without rules, SIGHUP keeps its default meaning: the terminal has gone.
   sigset_t awaited = signals;
   if (!options.server.trust.rules_file.empty()) sigaddset(&awaited, SIGHUP);
   manager.Tell(
-      absl::StrCat("READY=1\nSTATUS=Serves on ", absl::StrJoin(server->addresses(), ", ")));
+      absl::StrCat("READY=1\nSTATUS=Serving on ", absl::StrJoin(server->addresses(), ", ")));
   spdlog::info("event=serving");
 
   int signal = SIGHUP;
@@ -363,12 +364,12 @@ absl::Status Run(Options options, const Logging& logging, const Auditing& auditi
   }
   spdlog::info("event=lame_duck signal={} duration={}", signal,
                absl::FormatDuration(options.lame_duck));
-  manager.Tell("STOPPING=1\nSTATUS=Serves on in its lame-duck pause");
+  manager.Tell("STOPPING=1\nSTATUS=Serving for --lame-duck, then stopping");
   server->EnterLameDuck();
   const bool is_urgent = WaitForSignal(signals, options.lame_duck) != 0;
   const absl::Duration grace = is_urgent ? absl::ZeroDuration() : options.grace;
   spdlog::info("event=drain grace={}", absl::FormatDuration(grace));
-  manager.Tell("STATUS=Finishes what was accepted");
+  manager.Tell("STATUS=Finishing accepted products");
   return end_watch.Drain(*server, grace);
 }
 
@@ -378,13 +379,13 @@ int Main(int argc, char** argv) {
     std::fputs(parsed.text.c_str(), parsed.exit_code == 0 ? stdout : stderr);
     return parsed.exit_code;
   }
-  // Before any thread exists, so that all of them and the workers have it.
+  // Before any thread exists, so that it applies to all threads and to the workers.
   if (parsed.options.devices.is_worker_confined) prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0);
   PreferBetterLibrarySettings(argv);
   parsed.options.devices.cpu_faults = FindCpuFaults(parsed.options.devices);
   AllowNothingBelowTls13();
   KeepLittleFreeMemory(UsableProcessors());
-  // Blocked before any thread exists, so that only a thread that waits for a signal gets it.
+  // Blocked before any thread exists, so that only a thread that waits for signals receives them.
   sigset_t signals;
   sigemptyset(&signals);
   sigaddset(&signals, SIGTERM);
@@ -393,7 +394,7 @@ int Main(int argc, char** argv) {
   if (!parsed.options.server.trust.rules_file.empty()) sigaddset(&blocked, SIGHUP);
   pthread_sigmask(SIG_BLOCK, &blocked, nullptr);
 
-  // Whoever reads the log may go away; then writing fails, and nothing else.
+  // The reader of the log may go away; then writing fails, with no other effect.
   signal(SIGPIPE, SIG_IGN);
 
   const Supervision supervision;
@@ -407,8 +408,8 @@ int Main(int argc, char** argv) {
   }
   absl::Status status = PrepareForFewAddresses();
   if (status.ok()) {
-    // Never taken back: the last user of gRPC waits for gRPC's threads, and in gRPC 1.51 one of
-    // them may poll for up to 10 s for a write that was done long ago.
+    // Never undone: the last user of gRPC waits for gRPC's threads, and in gRPC 1.51 one of them
+    // may poll for up to 10 s for a write that finished long ago.
     grpc_init();
     status = Run(parsed.options, logging, **auditing, supervision, signals);
   }
@@ -425,8 +426,8 @@ int Main(int argc, char** argv) {
 }  // namespace gemmd
 
 int main(int argc, char** argv) {
-  // gRPC's mutexes are Abseil's, and Debian's Abseil is built with the detection: it takes one lock
-  // of the process for each mutex.
+  // gRPC uses Abseil's mutexes, and Debian's Abseil is built with deadlock detection, which takes a
+  // lock of the whole process for each mutex.
   absl::SetMutexDeadlockDetectionMode(absl::OnDeadlockCycle::kIgnore);
   return gemmd::Main(argc, argv);
 }

@@ -36,12 +36,12 @@ namespace gemmd {
 
 namespace {
 
-// What stands for a section in CLI11's names of what it read.
+// What CLI11 reports in place of a name where a section begins or ends.
 constexpr char kSection[] = ".++";
 
-// The name of the option that a message is about: "grace" for "--grace: ..." and "grace: ..." and
-// for CLI11's own "INI was not able to parse grace" and "Could not convert: --grace = 1"; empty:
-// none.
+// The name of the option that a message is about: "grace" for "--grace: ...", for "grace: ..." and
+// for CLI11's own "INI was not able to parse grace" and "Could not convert: --grace = 1". Empty if
+// there is none.
 std::string OptionOf(absl::string_view message) {
   if (absl::ConsumePrefix(&message, "INI was not able to parse ")) {
     return std::string(absl::StripSuffix(message, kSection));
@@ -53,8 +53,8 @@ std::string OptionOf(absl::string_view message) {
 
 constexpr char kMore[] = "\nRun with --help for more information.\n";
 
-// ": did you mean --grace?", with what precedes names where they are written; empty where no option
-// is named like this.
+// ": did you mean --grace?", where `prefix` is what precedes names at the place of the error; empty
+// if no option has a similar name.
 std::string DidYouMean(const CLI::App& app, std::string_view name, const std::string& prefix) {
   std::vector<std::string_view> names;
   for (const CLI::Option* option : app.get_options()) {
@@ -65,7 +65,7 @@ std::string DidYouMean(const CLI::App& app, std::string_view name, const std::st
   return ": did you mean " + prefix + std::string(names[*similar]) + "?";
 }
 
-// Options of earlier versions, and what holds instead: operators upgrade with their old command
+// Options of earlier versions and their replacements: operators upgrade with their old command
 // lines and files.
 struct GoneOption {
   std::string_view name;
@@ -162,8 +162,8 @@ std::string TextOf(const ConfigPlaces& places, const std::string& text) {
 
 namespace {
 
-// What is wrong with a file that names an option that there is not, where, and which names are like
-// it.
+// The text of an error about an unknown option in a file: where it is, and which options have
+// similar names.
 std::string TextOf(const CLI::App& app, const CLI::ConfigError& mistake,
                    const ConfigPlaces& places) {
   const std::string name = OptionOf(mistake.what());
@@ -174,8 +174,8 @@ std::string TextOf(const CLI::App& app, const CLI::ConfigError& mistake,
          DidYouMean(app, name, "") + kMore;
 }
 
-// The same for a command line that has an option that there is not; CLI11's own text where what is
-// left over is no option.
+// The same for an unknown option on the command line. If what is left over is not an option,
+// CLI11's own text.
 std::string TextOf(const CLI::App& app, const CLI::ExtrasError& mistake) {
   for (const std::string& left : app.remaining()) {
     if (!left.starts_with("--")) continue;
@@ -188,9 +188,9 @@ std::string TextOf(const CLI::App& app, const CLI::ExtrasError& mistake) {
   return mistake.what() + std::string(kMore);
 }
 
-// Options by what their values are.
+// Options by the type of their values.
 
-// Ten years, which can be added to any time of a clock in nanoseconds.
+// Ten years, which can be added to any clock's time in nanoseconds.
 constexpr absl::Duration kLongest = absl::Hours(10 * 365 * 24);
 
 std::string RangeText(absl::Duration min, absl::Duration max) {
@@ -198,7 +198,7 @@ std::string RangeText(absl::Duration min, absl::Duration max) {
          ": 250ms, 5s, 1m30s";
 }
 
-// Parses a duration such as 250ms, 5s or 1m30s; false outside of the range.
+// Parses a duration such as 250ms, 5s or 1m30s. Returns false if it is out of range.
 bool ParseDurationFrom(const std::string& text, absl::Duration min, absl::Duration max,
                        absl::Duration& value) {
   absl::Duration parsed;
@@ -223,9 +223,9 @@ void AddDuration(CLI::App& app, const std::string& name, absl::Duration& value,
 
 constexpr char kWantBytes[] = ", want a number of bytes: 4096, 512MiB, 4GiB";
 
-// The count of bytes in digits with or without a unit, or nullopt.
+// A number of bytes in digits with or without a unit, or nullopt.
 std::optional<int64_t> ParseBytes(const std::string& given) {
-  // CLI11 would read octal and hexadecimal digits.
+  // CLI11 would accept octal and hexadecimal digits.
   constexpr char kDigits[] = "0123456789";
   const size_t unit = std::min(given.find_first_not_of(kDigits), given.size());
   const std::optional<int64_t> number = ParseDecimal<int64_t>(given.substr(0, unit));
@@ -241,7 +241,7 @@ std::optional<int64_t> ParseBytes(const std::string& given) {
   return bytes;
 }
 
-// A count of bytes as an operator would write it: 512MiB rather than 536870912.
+// A number of bytes as an operator would write it: 512MiB rather than 536870912.
 std::string BytesText(int64_t bytes) {
   constexpr std::string_view kUnits[] = {"", "KiB", "MiB", "GiB"};
   size_t unit = 0;
@@ -249,7 +249,8 @@ std::string BytesText(int64_t bytes) {
   return std::to_string(bytes) + std::string(kUnits[unit]);
 }
 
-// Adds an option whose value is a count of bytes such as 4096, 512MiB or 4GiB: 0, or from `min`.
+// Adds an option whose value is a number of bytes such as 4096, 512MiB or 4GiB: 0, or at least
+// `min`.
 void AddBytes(CLI::App& app, const std::string& name, int64_t& value,
               const std::string& description, const std::string& group, int64_t min = 0) {
   const auto transform = [min](std::string& text) -> std::string {
@@ -268,15 +269,15 @@ void AddBytes(CLI::App& app, const std::string& name, int64_t& value,
       ->group(group);
 }
 
-// The parts of "FIRST:SECOND"; the second is nullopt without a colon.
+// The parts of "FIRST:SECOND". The second is nullopt if there is no colon.
 std::pair<std::string, std::optional<std::string>> SplitAtColon(const std::string& text) {
   const size_t colon = text.rfind(':');
   if (colon == text.npos) return {text, std::nullopt};
   return {text.substr(0, colon), text.substr(colon + 1)};
 }
 
-// Adds an option whose value, or first part and, after a colon, second part, `parse` takes. `parse`
-// returns what it wants if it takes no such value.
+// Adds an option whose value `parse` accepts, either as a whole or as a first and a second part
+// separated by a colon. If `parse` does not accept a value, it returns the text of what it wants.
 template <typename Parse>
 void AddPair(CLI::App& app, const std::string& name, const Parse& parse,
              const std::string& description, const std::string& group, const std::string& type,
@@ -304,7 +305,7 @@ void AddCount(CLI::App& app, const std::string& name, Number& value, const std::
       ->group(group);
 }
 
-// Adds an option whose value is the name of a file, or another text.
+// Adds an option whose value is a text, such as the name of a file.
 void AddText(CLI::App& app, const std::string& name, std::string& value,
              const std::string& description, const std::string& group,
              const std::string& type = "FILE") {
@@ -322,18 +323,17 @@ void AddSwitch(CLI::App& app, const std::string& name, bool& value, const std::s
       ->group(group);
 }
 
-// Adds an option whose value is a list with commas; where the option is repeated, the lists are
-// joined.
+// Adds an option whose value is a comma-separated list. Lists of a repeated option are joined.
 CLI::Option* AddList(CLI::App& app, const std::string& name, std::vector<std::string>& values,
                      const std::string& description) {
-  // No extra arguments: otherwise a word after the list would silently become a part of the list.
+  // No extra arguments: otherwise a word after the list would silently become a part of it.
   return app.add_option(name, values, description)
       ->delimiter(',')
       ->allow_extra_args(false)
       ->default_str(absl::StrJoin(values, ","));
 }
 
-// By its name or its number.
+// Looks a group up by name or number.
 std::optional<uint32_t> GroupOf(const std::string& name) {
   const std::optional<uint32_t> named = FindGroup(name);
   if (named) return named;
@@ -393,12 +393,12 @@ void AddCertificates(CLI::App& app, TransportOptions& transport) {
 }
 
 // The value of an option with MultiOptionPolicy::Join. CLI11 splits values in configuration files
-// at commas, and joins the parts by line feeds.
+// at commas and joins the parts with line feeds.
 std::string WithCommas(const std::string& value) {
   return absl::StrReplaceAll(value, {{"\n", ","}});
 }
 
-// The services that may be left out, by the names that --services has for them.
+// Adds --services, with the names of the services that may be left out.
 void AddServices(CLI::App& app, ServerOptions& options, const std::string& group) {
   const auto parse = [&options](const std::string& value) {
     const std::string text = WithCommas(value);
@@ -523,7 +523,7 @@ void AddTensors(CLI::App& app, Options& options) {
       ->group(kGroup);
 }
 
-// With a quarter of it, gRPC refused a product of 512 x 512 matrices.
+// With a quarter of this, gRPC refused a product of 512 x 512 matrices.
 constexpr int64_t kMinQuotaBytes = int64_t{4} << 20;
 
 void AddListening(CLI::App& app, Options& options) {
@@ -599,8 +599,9 @@ void AddDevices(CLI::App& app, Options& options) {
           "Worker program for GPUs (default: gemmd-worker in the folder of gemmd)", kGroup);
 }
 
-// What a GPU's worker may take for a product, in times of the longest predicted time of one: more
-// than a prediction is wrong by, and little enough that a GPU that hangs is soon replaced.
+// How long a GPU's worker may take for a product, as a multiple of the longest predicted time
+// allowed: more than predictions are wrong by, but short enough that a hanging GPU is soon
+// replaced.
 constexpr int kWatchdogFactor = 5;
 
 void AddLimits(CLI::App& app, Options& options) {
@@ -746,7 +747,7 @@ void AddLogging(CLI::App& app, Options& options) {
                                 const std::string& file,
                                 const std::optional<std::string>& share) -> std::string {
     const std::optional<double> number = share ? ParseDecimal<double>(*share) : std::nullopt;
-    // What looks like no number is part of the file's name.
+    // A part that does not look like a number belongs to the file's name.
     const bool is_share = share && (share->empty() || (share->find('/') == std::string::npos &&
                                                        share->find_first_of("0123456789.-") == 0));
     const bool is_wrong = number ? !(*number >= 0 && *number <= 1) : is_share;
@@ -774,8 +775,8 @@ void AddLogging(CLI::App& app, Options& options) {
       ->group(kGroup);
 }
 
-// An empty value is a shell's variable that is not set, or half a line. It must not stand for an
-// option that is not given: without its rules, gemmd would serve everybody.
+// An empty value usually comes from an unset shell variable or an unfinished line. It must not be
+// treated as an absent option: without its rules, gemmd would serve everybody.
 void RefuseEmptyValues(const CLI::App& app) {
   for (const CLI::Option* option : app.get_options()) {
     const std::vector<std::string>& values = option->results();
@@ -788,7 +789,7 @@ void RefuseEmptyValues(const CLI::App& app) {
   }
 }
 
-// What is no regular file, such as /dev/stdout, takes the lines of several options.
+// Anything but a regular file, such as /dev/stdout, may receive the lines of several options.
 std::string RegularFile(const std::string& path) {
   std::error_code error;
   const std::filesystem::file_status status = std::filesystem::status(path, error);

@@ -22,7 +22,7 @@ namespace gemmd {
 struct Options {
   ServerOptions server;
   DeviceOptions devices;
-  std::string ready_file;  // Written with the addresses once the daemon serves.
+  std::string ready_file;  // Written once the daemon serves; contains its addresses.
   absl::Duration lame_duck = absl::Seconds(1);
   absl::Duration grace = absl::Seconds(20);
   absl::Duration max_backlog = absl::Nanoseconds(Admission::Limits().max_backlog_ns);
@@ -31,17 +31,17 @@ struct Options {
   std::string audit_log;  // A file, or stderr; empty means none.
 };
 
-// Which line of the file that --config names gives which option.
+// The lines of the --config file on which options are set.
 class ConfigPlaces {
  public:
   ConfigPlaces() = default;  // There is no file.
 
-  // Options that are on the command line are not of the file: they are taken from there.
+  // Leaves out options that are on the command line, which override the file.
   ConfigPlaces(const CLI::App& app, int argc, const char* const* argv);
 
-  // "FILE:LINE: " where a message is about an option of the file: "--grace: got soon, want ...",
-  // "tls-cert: got ...", or CLI11's own words; otherwise empty. Of several lines of an option the
-  // one whose value the message says it got, or else the first.
+  // "FILE:LINE: " if a message is about an option from the file: "--grace: got soon, want ...",
+  // "tls-cert: got ...", or CLI11's own text; otherwise empty. If several lines set the option,
+  // prefers the line whose value the message quotes, then the first.
   std::string Of(std::string_view message) const;
 
  private:
@@ -55,10 +55,10 @@ class ConfigPlaces {
   std::vector<Line> lines_;
 };
 
-// What is wrong with a value, where, without the option's name a second time.
+// The text of an error: where, and what is wrong with a value, without repeating the option's name.
 std::string TextOf(const ConfigPlaces& places, const std::string& text);
 
-// How parsing ended: with options to run with, or with text to show and the exit code.
+// The result of parsing: options to run with, or a text to print and the exit code.
 struct ParsedOptions {
   Options options;
   bool should_run = false;
@@ -67,7 +67,8 @@ struct ParsedOptions {
   ConfigPlaces places;
 };
 
-// Parses the command line. `--config FILE` gives options by the same names; the command line wins.
+// Parses the command line. The file of `--config FILE` sets options by the same names; the command
+// line overrides it.
 ParsedOptions ParseOptions(int argc, const char* const* argv);
 
 }  // namespace gemmd

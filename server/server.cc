@@ -36,13 +36,13 @@ constexpr absl::Duration kFarewell = absl::Milliseconds(100);
 
 constexpr absl::Duration kMinSendTimeout = absl::Milliseconds(100);
 
-// The longest pause between two looks at the peers and at the memory.
+// The longest pause between two checks of the peers and of the memory.
 constexpr absl::Duration kMaxPause = absl::Milliseconds(250);
 
-// Four of them answer as many small products as the rest of a large machine can parse.
+// Four threads can answer as many small products as the rest of a large machine can parse.
 int DefaultAnsweringThreads() { return std::clamp(UsableProcessors() / 4, 0, 4); }
 
-// The pause between two looks at the files of certificates.
+// The pause between two checks of the certificate files.
 constexpr absl::Duration kCertificatePause = absl::Seconds(1);
 
 absl::StatusOr<std::vector<ListeningSocket>> OpenAll(const TransportOptions& options) {
@@ -57,7 +57,7 @@ absl::StatusOr<std::vector<ListeningSocket>> OpenAll(const TransportOptions& opt
   return sockets;
 }
 
-// Not open where no metrics are asked for.
+// Not open if no metrics are requested.
 absl::StatusOr<HttpSocket> OpenMetrics(const ServerOptions& options) {
   if (options.metrics_listen.empty()) return HttpSocket();
   return ListenForHttp(options.metrics_listen, options.transport.insecure_allow_remote
@@ -79,7 +79,7 @@ void WarnOfKeys(const Trust& trust) {
   }
 }
 
-// Null where there are no rules.
+// Null if there are no rules.
 absl::StatusOr<std::unique_ptr<Trust>> LoadTrust(const TrustOptions& options) {
   if (!options.rules_file.empty()) {
     ASSIGN_OR_RETURN(std::unique_ptr<Trust> trust, Trust::Load(options));
@@ -88,8 +88,8 @@ absl::StatusOr<std::unique_ptr<Trust>> LoadTrust(const TrustOptions& options) {
   }
   if (!options.tokens_file.empty() || !options.jwt_keys_file.empty()) {
     return absl::InvalidArgumentError(
-        "rules: got nothing, want a file beside --tokens and --jwt-keys: without rules nobody may "
-        "do more by a token");
+        "rules: got nothing, want a file beside --tokens and --jwt-keys: without rules a token "
+        "grants nothing");
   }
   return nullptr;
 }
@@ -119,7 +119,7 @@ class Server::Services {
   std::unique_ptr<grpc::Service> tensors;
   std::unique_ptr<grpc::Service> admin;
   std::unique_ptr<grpc::Service> health;
-  std::unique_ptr<grpc::Service> kserve;  // Null where it is off.
+  std::unique_ptr<grpc::Service> kserve;  // Null if it is switched off.
 
  private:
   static v1::Limits LimitsOf(const ServerOptions& options) {
@@ -155,7 +155,8 @@ absl::StatusOr<std::unique_ptr<Server>> Server::Start(
   if (!options.transport.certificates.certificate.empty()) {
     ASSIGN_OR_RETURN(certificates, ServedCertificates::Load(options.transport.certificates));
   }
-  // The check of the devices takes longer: an address that cannot be had is told before it.
+  // Before the check of the devices, which takes longer, so that an unavailable address is reported
+  // at once.
   ASSIGN_OR_RETURN(HttpSocket metrics_socket, OpenMetrics(options));
   ASSIGN_OR_RETURN(std::unique_ptr<Trust> trust, LoadTrust(options.trust));
   ASSIGN_OR_RETURN(std::unique_ptr<SpanExport> spans, SpanExport::Open(options.spans));
@@ -265,7 +266,7 @@ absl::Status Server::Listen(const ServerOptions& options) {
   grpc_server_ = builder.BuildAndStart();
   if (grpc_server_ == nullptr) return absl::InternalError("listen: gRPC did not start");
   WatchDevices();
-  // What is resident before anybody has come is what is to stay.
+  // Memory that is resident before the first call will stay resident.
   WatchMemory();
   for (const ListeningSocket& socket : sockets) {
     addresses_.push_back(socket.address());
@@ -361,9 +362,9 @@ std::map<int, int64_t> Server::ReceivedBytes() {
 }
 
 void Server::RefuseArrivals(absl::Duration longest) {
-  // Less than that are pings and small calls, which are refused as soon as they are there.
+  // Anything smaller is a ping or a small call, which is refused as soon as it arrives.
   constexpr int64_t kMinBytes = int64_t{64} << 10;
-  // A client's tries are not used up by then, and those that come later are not held up.
+  // Short enough that clients have retries left, and that clients which come later are not delayed.
   const absl::Duration max_refusing = 3 * kRefusing;
   if (connection_counts().open == 0) return;
   const int64_t start_ns = clock_.NowNs();
@@ -397,16 +398,16 @@ absl::Status Server::Drain(absl::Duration grace) {
     runner_->StopChecks();
   }
   RefuseArrivals(grace - waited);
-  // The calls that are left have no product: open streams, watchers of health. gRPC also waits for
-  // a product that its device has not let go of. To shut down before the wait would send clients
-  // elsewhere sooner (GOAWAY), but gRPC 1.51 then closes a connection as soon as its last answer is
-  // written, and a client that still reads that answer may lose it (this happened in one of 100
-  // drains under load).
+  // The calls that are left have no product: open streams, and watchers of health. gRPC also waits
+  // for a product that its device has not released. Shutting down before the wait would send
+  // clients elsewhere sooner (GOAWAY). But gRPC 1.51 then closes a connection as soon as its last
+  // answer is written, and a client that still reads that answer may lose it (as happened in one of
+  // 100 drains under load).
   StopAccepting();
   EndCalls(*grpc_server_, kFarewell);
   watch_.reset();
   certificate_watch_.reset();
-  // Up to here a scrape sees how far the drain is.
+  // Until here, a scrape shows how far the drain has come.
   metrics_.reset();
   if (finished) return absl::OkStatus();
   return absl::DeadlineExceededError(
@@ -422,11 +423,12 @@ Server::~Server() {
   grpc_server_.reset();
 }
 
-// What the server makes sure of before it serves: that its devices compute, and how fast.
+// What the server makes sure of before it serves: that its devices compute correctly, and how fast
+// they are.
 
 namespace {
 
-// Kernels without a measured rate are chosen by a guess: whoever runs the daemon should know.
+// Kernels without a measured rate are chosen by an estimate, which the operator should know.
 void LogUnmeasured(const std::string& device, const DeviceProfile& profile) {
   size_t available = 0;
   size_t unmeasured = 0;
@@ -472,14 +474,14 @@ absl::Status Server::CheckDevices(absl::Duration timeout) {
   return absl::OkStatus();
 }
 
-// What the server looks at while it serves: memory, peers, devices and its own life.
+// What the server watches while it serves: memory, peers, devices and its own liveness.
 
 namespace {
 
-// Where memory is nearly used up, this stands for --send-timeout.
+// Replaces --send-timeout when memory is nearly used up.
 constexpr absl::Duration kSendTimeoutUnderPressure = absl::Seconds(1);
 
-// As admission has it for products.
+// The same limit as admission's for products.
 int64_t LargestTensor(Pressure pressure) {
   if (pressure == Pressure::kNone) return std::numeric_limits<int64_t>::max();
   return pressure == Pressure::kHigh ? Admission::kLargeBytes : -1;
@@ -487,8 +489,8 @@ int64_t LargestTensor(Pressure pressure) {
 
 }  // namespace
 
-// With that of the workers, which share the limit. Memory that they share with the daemon counts
-// once, whichever process wrote it.
+// Includes the memory of the workers, which share the limit. Memory that workers share with the
+// daemon counts once, whichever process wrote it.
 std::optional<int64_t> Server::UsedMemory(int64_t limit_bytes) const {
   std::optional<int64_t> used = UsedBytes(limit_bytes, Staging::ResidentBytesOfAll());
   if (!used) return used;
@@ -514,7 +516,8 @@ void Server::WatchPeers() {
   spdlog::info("event=silent_calls_ended calls={}", ended);
 }
 
-// A device that gave wrong answers serves no longer: health tells that as it does of others.
+// A device that gave wrong answers is taken out of service, and health reports it like any other
+// device that is not ready.
 void Server::WatchTrust() {
   for (size_t i = 0; i < served_.size(); ++i) {
     const absl::Status status = served_[i].device->trust().status();
@@ -527,7 +530,7 @@ void Server::WatchTrust() {
   }
 }
 
-// What NVML last said of the chip, for the record of an incident.
+// What NVML last reported of the chip, for the record of an incident.
 std::string Server::ChipStateOf(size_t device) const {
   const std::optional<GpuSample> sample = gpus_ == nullptr ? std::nullopt : gpus_->sample(device);
   if (!sample) return "";
@@ -546,27 +549,27 @@ std::string Server::ChipStateOf(size_t device) const {
 }
 
 absl::Status Server::CheckLife(absl::Duration longest_turn) {
-  // On a machine with too much to do an answer may take seconds, and nothing is wrong.
+  // On an overloaded machine an answer may take seconds without anything being wrong.
   constexpr absl::Duration kPatience = absl::Seconds(10);
   const auto is_too_long = [&](int64_t since_ns) {
     return absl::Nanoseconds(clock_.NowNs() - since_ns) > longest_turn;
   };
   const std::optional<int64_t> hold_ns = handler_times_.oldest_hold_ns();
   if (hold_ns && is_too_long(*hold_ns)) {
-    return absl::InternalError("a thread of gRPC stands still in a handler");
+    return absl::InternalError("a thread of gRPC is stuck in a handler");
   }
   for (const auto& device : devices_) {
     const int64_t turn_ns = device->condition().thread_turn_ns;
     if (turn_ns != 0 && is_too_long(turn_ns)) {
       return absl::InternalError(
-          absl::StrCat("the thread of device ", device->info().name, " stands still"));
+          absl::StrCat("the thread of device ", device->info().name, " is stuck"));
     }
   }
   const auto take = [this](int descriptor) {
     connections_.Give(ConnectionKind::kSelf, descriptor);
   };
   const absl::Status answer = CallSelf(take, kPatience);
-  // To have no room is no reason to be started again.
+  // A lack of room is no reason for a restart.
   return absl::IsResourceExhausted(answer) ? absl::OkStatus() : answer;
 }
 
@@ -579,7 +582,7 @@ absl::Status Server::serving() const {
   return is_listening_ ? health_.serving() : absl::UnavailableError("not listening yet");
 }
 
-// From now on the log and health tell when a device becomes ready or stops being so.
+// From now on the log and health report when a device becomes ready or stops being ready.
 void Server::WatchDevices() {
   health_.SetReady(v1::Registry::service_full_name(), true);
   for (const ServedDevice& served : served_) {
@@ -616,7 +619,7 @@ void SetUnasked(int64_t& bytes, int64_t share_bytes) {
 ServerOptions WithMemoryShares(ServerOptions options) {
   int64_t& limit = options.memory_limit_bytes;
   SetUnasked(limit, MemoryLimitBytes());
-  // Whatever was asked for, no more can be mapped.
+  // Whatever the limit, no more than this can be mapped.
   const std::optional<int64_t> left_bytes = AddressSpaceLeft();
   if (left_bytes) limit = std::min(limit, ResidentBytes().value_or(0) + *left_bytes);
   SetUnasked(options.admission.max_bytes, std::min(kMaxAdmittedBytes, limit / 8 * 3));

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The daemon without its main: devices, scheduler and services behind one gRPC server.
+// The daemon without its main function: devices, scheduler and services behind one gRPC server.
 //
-// A server lives in this order: Start (canaries, then metrics, then listening, then health as the
-// devices are), EnterLameDuck (health is NOT_SERVING, everything still works), Drain (refuses,
-// finishes what was accepted, stops listening, and last of all stops serving metrics).
+// The order of a server's life: Start (canaries, then metrics, then listening, then health
+// according to the devices), EnterLameDuck (health is NOT_SERVING, everything still works), Drain
+// (refuses new products, finishes accepted ones, stops listening, and last stops serving metrics).
 #pragma once
 
 #include <grpcpp/grpcpp.h>
@@ -48,64 +48,64 @@ struct ServerOptions {
   TrustOptions trust;
   Admission::Limits admission = {.max_requests = 4096, .max_bytes = 0};
   JoinRules joins;
-  // Threads that answer products which ran together (Scheduler). Default: one for four processors,
+  // Threads that answer the jobs of large launches (Scheduler). Default: one per four processors,
   // at most four.
   std::optional<int> answering_threads;
   absl::Duration canary_timeout = absl::Seconds(30);
   SendWatch::Limits sending;
   StoreOptions tensors = {.max_bytes = 0, .max_session_bytes = 0};
-  // 0 takes that of the control group or of the machine. Where another limit of bytes is 0, it
-  // takes a share of this one (WithMemoryShares).
+  // 0: the limit of the control group or the memory of the machine. Other byte limits that are 0
+  // become shares of this one (WithMemoryShares).
   int64_t memory_limit_bytes = 0;
-  // [tls:|mtls:]host:port; metrics are not served where it is empty.
+  // [tls:|mtls:]host:port; if empty, metrics are not served.
   std::string metrics_listen;
   std::function<LogCounts()> log_counts = [] { return LogCounts(); };  // For metrics.
   LifeCheck::Options life_check;
   VerifyOptions verify;
   SpanOptions spans;
-  bool speaks_kserve = true;   // Whether KServe's protocol is served too.
-  bool has_reflection = true;  // Whether gRPC tells of the services.
+  bool speaks_kserve = true;   // Whether to serve KServe's protocol too.
+  bool has_reflection = true;  // Whether to serve gRPC reflection.
 };
 
 class Server {
  public:
-  // The first device is the default one.
-  // Errors: InvalidArgument for options that make no sense; Unavailable where no device is ready or
-  // an address cannot be listened on; the message names it.
+  // The first device is the default one. Errors: InvalidArgument for invalid options; Unavailable
+  // if no device is ready or listening on an address fails. The message names the option, device or
+  // address.
   static absl::StatusOr<std::unique_ptr<Server>> Start(
       const ServerOptions& options, std::vector<std::unique_ptr<Device>> devices);
 
-  // Whether all addresses can be listened on, before devices are made, which takes seconds: opens
-  // and closes them. Errors: as Start.
+  // Checks that all addresses can be listened on, by opening and closing them. For use before
+  // devices are made, which takes seconds. Errors: as Start.
   static absl::Status CheckAddresses(const ServerOptions& options);
 
-  // Where Drain was not called, stops at once, as Drain without grace does.
+  // If Drain was not called, stops at once, like Drain with a grace of 0.
   ~Server();
 
-  // The addresses that the server listens on, with the ports that were chosen for port 0.
+  // The addresses that the server listens on, with the ports chosen in place of 0.
   const std::vector<std::string>& addresses() const { return addresses_; }
 
-  // Where metrics are served, with the port that was chosen; empty where they are not served.
+  // The address at which metrics are served, with the chosen port; empty if they are not served.
   std::string metrics_address() const { return metrics_ ? metrics_->address() : ""; }
 
-  // Health says NOT_SERVING; everything else goes on.
+  // Makes health NOT_SERVING; everything else continues.
   void EnterLameDuck();
 
-  // Refuses new products, waits for the accepted ones and stops. A product that is left after
-  // `grace` is dropped or aborted, and answered Unavailable; a device that does not let go of it is
-  // waited for. If there are connections, products are refused for kRefusing at least, and for up
-  // to three times as long while a message of some size arrives over TCP, within the grace: gRPC
-  // cancels what it has received in part when it stops, and its caller cannot tell whether it was
-  // computed.
-  // Errors: DeadlineExceeded where the grace did not suffice.
+  // Refuses new products, waits for the accepted ones and stops. A product that is not done after
+  // `grace` is dropped or aborted and answered with Unavailable; if a device does not release it,
+  // Drain waits for the device. If there are connections, products are refused for at least
+  // kRefusing, and for up to three times as long while a message of some size arrives over TCP,
+  // within the grace: when gRPC stops, it cancels calls whose messages it has received in part, and
+  // the caller cannot tell whether the product was computed. Errors: DeadlineExceeded if the grace
+  // did not suffice.
   absl::Status Drain(absl::Duration grace);
   static constexpr absl::Duration kRefusing = absl::Milliseconds(200);
 
-  // Has rules, tokens and keys read again; where they are bad, everything stays as it was. Both are
-  // logged. Does not wait: a file may be on a disk that does not answer. Threads: any.
+  // Starts reading rules, tokens and keys again. If they are invalid, nothing changes. Both results
+  // are logged. Does not wait, because a file may be on a disk that does not respond. Threads: any.
   void ReloadRules();
 
-  // Ends the grace of a Drain, whether it waits now or is called later. Threads: any.
+  // Ends the grace of a Drain, in progress or later. Threads: any.
   void EndGrace() { admission_.StopWaiting(); }
 
  private:
@@ -139,7 +139,7 @@ class Server {
   const SteadyClock clock_;
   const std::function<LogCounts()> log_counts_;
   // Threads of devices, of checks and of the store may hold the last reference to a call that has
-  // ended, and with it what is borrowed from these: they are destroyed after all threads.
+  // ended, and so to these members, which the call borrows. They are destroyed after all threads.
   SendWatch sends_;
   Admission admission_;
   ReceiveQuota receiving_;
@@ -147,7 +147,7 @@ class Server {
   // Destroyed after the devices, whose threads call into it.
   std::unique_ptr<Scheduler> scheduler_;
   std::vector<std::unique_ptr<Device>> devices_;
-  std::vector<bool> is_out_;  // Whether it was logged that the device serves no longer.
+  std::vector<bool> is_out_;  // Whether the log already says that the device has been taken out.
   std::vector<ServedDevice> served_;
   Health health_;
   IncidentLog incidents_;
@@ -155,7 +155,7 @@ class Server {
   HandlerTimes handler_times_;
   std::unique_ptr<GpuSampler> gpus_;
   std::unique_ptr<Observer> observer_;
-  const std::unique_ptr<SpanExport> spans_;  // Null where no spans are written.
+  const std::unique_ptr<SpanExport> spans_;  // Null if no spans are written.
   std::unique_ptr<ProductRunner> runner_;
   std::unique_ptr<ExpiryTimer> expiry_timer_;
   MemoryPressure memory_;
@@ -163,26 +163,26 @@ class Server {
   std::vector<std::string> addresses_;
   std::unique_ptr<ServedCertificates> certificates_;  // Null without TLS.
   GrpcAcceptors connections_;
-  const std::unique_ptr<Trust> callers_;  // Null where there are no rules.
+  const std::unique_ptr<Trust> callers_;  // Null if there are no rules.
   const Gate gate_;
   UserAcceptors users_;
   std::unique_ptr<grpc::Server> grpc_server_;
-  // Accepts for the server, and ends before it.
-  Mutex acceptor_mutex_;  // Metrics are read while these come and go.
+  // Accepts connections for the gRPC server, and ends before it.
+  Mutex acceptor_mutex_;  // Needed since metrics are read while these members are set and reset.
   std::unique_ptr<ConnectionAcceptor> acceptor_ ABSL_GUARDED_BY(acceptor_mutex_);
   std::unique_ptr<LifeCheck> life_ ABSL_GUARDED_BY(acceptor_mutex_);
   std::atomic<bool> is_listening_ = false;
-  // Ends first, since it looks at everything above.
+  // Ends first, since it reads everything above.
   std::unique_ptr<HttpListener> metrics_;
-  std::unique_ptr<ThreadPool> watch_;  // Looks at peers and memory while there are calls.
+  std::unique_ptr<ThreadPool> watch_;  // Watches peers and memory while calls are served.
   std::unique_ptr<ThreadPool> certificate_watch_;
-  std::unique_ptr<OnRequest> reload_;  // Null where there are no rules.
+  std::unique_ptr<OnRequest> reload_;  // Null if there are no rules.
   bool drained_ = false;
 };
 
-// The options with each limit of memory that was left to the server (0) as a share of what the
-// process may have: three eighths, but at most 4 GiB, are admitted, a quarter is for the buffers of
-// gRPC and an eighth for tensors. The last quarter is for the daemon itself and its threads.
+// The options, with each memory limit that is 0 replaced by a share of the process's memory: three
+// eighths, at most 4 GiB, for admission; a quarter for gRPC's buffers; an eighth for tensors. The
+// last quarter is for the daemon itself and its threads.
 ServerOptions WithMemoryShares(ServerOptions options);
 
 }  // namespace gemmd

@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""What the READMEs name is there, every folder is named, and texts can be read alone."""
+"""Checks that files named in READMEs exist, that every folder is named, and that texts for
+operators can be understood alone."""
 
 import json
 import pathlib
@@ -13,34 +14,61 @@ MAX_README_BYTES = 12288
 TOP_FOLDERS = ("client", "deploy", "kernels", "proto", "server", "tests")
 SOURCES = re.compile(r"[\w-]+\.(cc|cu|cuh|h|proto|py|sh)")
 
-# A text leans on another one, above or beside it, if it begins as the second half of a sentence.
+# A text that begins like the second half of a sentence cannot be understood without another one
+# above or beside it.
 LEANING = re.compile(
     r"^(Of|The same|And|Or|But|That|Which|Also|Other|Others|As|By)\b", re.IGNORECASE
 )
-# What running and building leave beside the sources.
+# Additions that CONTRIBUTING.md must describe, each with the maximum number of paths that it names.
+ADDITIONS = {
+    "A kernel row": 4,
+    "An element type": 21,
+    "An epilogue": 21,
+    "An RPC": 15,
+    "A metric": 6,
+    "An option of the daemon": 3,
+}
+# Folders that running and building leave beside the sources.
 LEFT_BEHIND = {"__pycache__", "build", "gemmd.egg-info"}
 
 
 def documents(root):
-    """The top documents, and the README of every folder; and what is written for operators."""
+    """The top documents, the README of every folder, and documents for operators."""
     names = ("README.md", "RUNBOOK.md")
     folders = [path for top in TOP_FOLDERS for name in names for path in (root / top).rglob(name)]
     return sorted([*root.glob("*.md"), *folders])
 
 
 def is_there(root, path):
-    """Also with NAME for a part of a name: then one such file has to be there."""
+    """Whether the path exists. If NAME stands for a part of it, one such file must exist."""
     if "NAME" in path or "*" in path:
         return any(root.glob(path.replace("NAME", "*")))
     return (root / path).exists()
 
 
 def named_paths(text):
-    """What stands in back-ticks or in an example, word by word."""
+    """The words in back-ticks or in examples."""
     inline = re.findall(r"`([^`\n]+)`", re.sub(r"```.*?```", "", text, flags=re.DOTALL))
     blocks = re.findall(r"```\w*\n(.*?)```", text, flags=re.DOTALL)
     for word in " ".join(inline + blocks).split():
         yield word.strip("(),;").removesuffix("/")
+
+
+def additions(text):
+    """The sections of CONTRIBUTING.md by title, each with the set of paths that it names."""
+    sections = re.findall(r"^### (.+?)\n(.*?)(?=^###? |\Z)", text, re.MULTILINE | re.DOTALL)
+    return {title: {word for word in named_paths(body) if "/" in word} for title, body in sections}
+
+
+def bad_additions(text):
+    """Titles of ADDITIONS without a section whose paths are few and all checked by missing_paths."""
+    found = additions(text)
+    return [
+        title
+        for title, max_paths in ADDITIONS.items()
+        if not 1 <= len(found.get(title, ())) <= max_paths
+        or any(path.split("/")[0] not in TOP_FOLDERS for path in found[title])
+    ]
 
 
 def file_names(root):
@@ -48,7 +76,7 @@ def file_names(root):
 
 
 def missing_paths(root, document):
-    """Paths that a document names and that are not there, from the root or from its own folder."""
+    """Paths named in a document that exist neither from the root nor from the document's folder."""
     text = document.read_text()
     names = file_names(root)
     missing = []
@@ -83,8 +111,8 @@ def folders_with_files(root):
 
 
 def unnamed_folders(root):
-    """Folders that neither have a README nor are named in one above them. Folders of the tests that
-    mirror the tree need no name."""
+    """Folders that have no README and are not named in one above them. Folders of tests that mirror
+    the tree need no name."""
     named = {document.parent.relative_to(root) for document in documents(root)}
     for document in documents(root):
         parent = document.parent.relative_to(root)
@@ -98,7 +126,7 @@ def unnamed_folders(root):
 
 
 def operator_texts(root):
-    """What alerts and the dashboard tell, with where it stands."""
+    """The texts of alerts and of the dashboard, each with its place."""
     rules = root / "deploy/prometheus/rules.yaml"
     for key, text in re.findall(r"^ +(summary|description): (.+)$", rules.read_text(), re.MULTILINE):
         yield f"{rules.name}: {key}", text.strip('"')
@@ -123,6 +151,9 @@ class DocumentsTest(unittest.TestCase):
     def test_every_folder_is_named(self):
         self.assertEqual(unnamed_folders(ROOT), [])
 
+    def test_contributing_tells_how_to_add_things(self):
+        self.assertEqual(bad_additions((ROOT / "CONTRIBUTING.md").read_text()), [])
+
     def test_what_operators_read_stands_alone(self):
         texts = list(operator_texts(ROOT))
         self.assertGreater(len(texts), 80)
@@ -130,7 +161,7 @@ class DocumentsTest(unittest.TestCase):
 
 
 class PlantedFaultsTest(unittest.TestCase):
-    """Each check finds what is planted in a small repository."""
+    """Each check finds faults planted in a small repository."""
 
     def setUp(self):
         folder = tempfile.TemporaryDirectory()
@@ -171,6 +202,17 @@ class PlantedFaultsTest(unittest.TestCase):
         self.write("tests/server/new/a_test.cc", "")  # Mirrors the tree.
         self.write("tests/other/a_test.cc", "")
         self.assertEqual(unnamed_folders(self.root), ["server/new", "tests/other"])
+
+    def test_additions(self):
+        good = "".join(f"### {title}\n\n1. `server/main.cc`: it.\n\n" for title in ADDITIONS)
+        self.assertEqual(bad_additions(good), [])
+        self.assertEqual(bad_additions(good.replace("### An RPC", "### A call")), ["An RPC"])
+        unnamed = good.replace("### A metric\n\n1. `server/main.cc`", "### A metric\n\n1. Somewhere")
+        self.assertEqual(bad_additions(unnamed), ["A metric"])
+        unchecked = good.replace("### A metric\n\n1. `server/", "### A metric\n\n1. `metrics/")
+        self.assertEqual(bad_additions(unchecked), ["A metric"])
+        many = "### A kernel row\n\n" + " ".join(f"`kernels/{i}.h`" for i in range(5))
+        self.assertEqual(bad_additions(good.replace("### A kernel row", many)), ["A kernel row"])
 
     def test_leaning_texts(self):
         for text in (

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 #
-# The target `headers` shows that each header of a library compiles with nothing included before it. A
-# header that its own source includes first is shown to by the compilation of that source alone, as by
-# tests/run.sh clang; the others are compiled here, without code being made.
+# The target `headers` checks that each header of a library compiles with nothing included before
+# it. If a header's own source includes it first, compiling that source alone shows this
+# (tests/run.sh clang); the others are compiled here, without generating code.
 
-# Sets `result` to whether one of the `sources` is named as `header` and includes it first.
+# Sets `result` to whether one of the `sources` has the same name as `header` and includes it first.
 function(gemmd_is_included_first header sources result)
   set(${result} FALSE PARENT_SCOPE)
   cmake_path(REPLACE_EXTENSION header LAST_ONLY .cc OUTPUT_VARIABLE source)
@@ -18,7 +18,7 @@ function(gemmd_is_included_first header sources result)
   endif()
 endfunction()
 
-# Appends to the property GEMMD_HEADER_STAMPS what is to be built for the headers of `target`.
+# Appends the checks of the headers of `target` to the property GEMMD_HEADER_STAMPS.
 function(gemmd_check_headers_of target)
   get_target_property(headers ${target} HEADER_SET)
   if(NOT headers)
@@ -48,7 +48,7 @@ function(gemmd_check_headers_of target)
     set(stamp ${PROJECT_BINARY_DIR}/headers/${name}.stamp)
     cmake_path(GET stamp PARENT_PATH stamp_folder)
     file(MAKE_DIRECTORY ${stamp_folder})
-    # No warnings: that a variable or a function is unused says nothing of a header alone.
+    # Without warnings: an unused variable or function in a header alone is no fault.
     add_custom_command(OUTPUT ${stamp}
       COMMAND ${CMAKE_CXX_COMPILER} ${flags} ${CMAKE_CXX20_STANDARD_COMPILE_OPTION} -fPIC -w -fsyntax-only
         "$<$<BOOL:${include_directories}>:-I$<JOIN:${include_directories},;-I>>"
@@ -64,7 +64,7 @@ function(gemmd_check_headers_of target)
   endforeach()
 endfunction()
 
-# Does so for every target of `folder` and of the folders that it adds.
+# Does so for every target of `folder` and of its subfolders.
 function(gemmd_check_headers_in folder)
   get_directory_property(targets DIRECTORY ${folder} BUILDSYSTEM_TARGETS)
   foreach(target ${targets})
@@ -79,5 +79,5 @@ endfunction()
 gemmd_check_headers_in(${PROJECT_SOURCE_DIR})
 get_property(stamps GLOBAL PROPERTY GEMMD_HEADER_STAMPS)
 add_custom_target(headers DEPENDS ${stamps})
-# The generated headers, which many include.
+# The generated headers, which many headers include.
 add_dependencies(headers gemmd_proto)

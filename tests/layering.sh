@@ -100,8 +100,8 @@ client/load/report:         client client/gemmd client/matrix client/terminal pr
                             <std> <posix> <absl> <json>
 '
 
-# GROUP, a header of it, and the pattern of all of them. <small> is the part of <std> that compiles
-# in device code too and brings little with it.
+# GROUP, a header in it, and the pattern of all its headers. <small> is the part of <std> that also
+# compiles in device code and includes little.
 groups='
 small       cstdint              ^(array|bit|cstddef|cstdint|limits|optional|string_view|type_traits|utility)$
 std         vector               ^[a-z_]+$
@@ -148,7 +148,7 @@ sources() {
   find "${folders[@]}" -type f \
     \( -name '*.h' -o -name '*.cc' -o -name '*.cuh' -o -name '*.cu' -o -name '*.proto' \) | sort
 }
-# A part of the list may be without includes, which is no failure.
+# A part of the list may have no includes, which is not a failure.
 includes() { sources | xargs grep -HnE '^[ \t]*(#[ \t]*include[ \t]*[<"]|import .*")' || true; }
 includes |
   awk -v table="$(flat_table)" -v groups="$groups" '
@@ -168,7 +168,7 @@ includes |
         group_pattern[group_count] = word[3]
       }
     }
-    # The line of the table that a folder is under; empty where there is none.
+    # The line of the table that applies to a folder; empty if there is none.
     function line_of(folder) {
       if (folder in known) return folder
       while (folder != "") {
@@ -188,7 +188,7 @@ includes |
       path = $0; sub(":.*", "", path)
       header = $0; sub("^[^<\"]*[<\"]", "", header); sub("[>\"].*", "", header)
       from = line_of(folder_of(path))
-      # Includes of messages and of the public headers of the client do not name their whole path.
+      # Includes of messages and of public headers of the client do not give the whole path.
       target = header
       if (header ~ "^(gemmd/v1|kserve/v2|health/v1|reflection/v1|reflection/v1alpha)/") target = "proto/" header
       else if (header ~ "^gemmd/") target = "client/" header

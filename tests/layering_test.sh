@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
 #
-# The tree keeps its walls; the table of layering.sh has the walls that the design wants; and the
-# check finds whatever crosses one: each kind of header is planted in each folder.
+# The tree respects its walls; the table of layering.sh has the walls that the design requires; and
+# the check finds every violation: each kind of header is planted in each folder.
 set -euo pipefail
 tests=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 "$tests/layering.sh" "$tests/.."
@@ -26,12 +26,12 @@ while read -r group example; do
   targets+=("<$group>")
   header["<$group>"]=$example
 done < <("$tests/layering.sh" --groups)
-# For FOLDER/** a folder that has no line of its own.
+# For FOLDER/**, a folder that has no line of its own.
 folder_of() { echo "${1/%\/\*\*//never_named}"; }
 for folder in "${folders[@]}"; do
   targets+=("$folder")
   path=$(folder_of "$folder")/part.h
-  # Files do not name the whole path of messages and of the client's public headers.
+  # Files do not give the whole path of messages and of the client's public headers.
   case $path in
     proto/*/*) path=${path#proto/} ;;
     client/gemmd/*) path=${path#client/} ;;
@@ -47,8 +47,8 @@ is_allowed() {
   [[ -n ${may[$1 $2]:-} || ($2 == "<small>" && -n ${may[$1 <std>]:-}) ]]
 }
 
-# wall FROM TO [EXCEPT...]: no folder that fits FROM, but for those that fit an EXCEPT, may include
-# what fits TO. All are patterns, and must fit something.
+# wall FROM TO [EXCEPT...]: no folder that matches FROM, except those that match an EXCEPT, may
+# include one that matches TO. All are patterns, and each must match something.
 wall() {
   local from to except pairs=0
   for from in "${folders[@]}"; do
@@ -97,7 +97,7 @@ wall 'client*' kernels
 wall 'client*' 'kernels/[!mo]*'
 wall 'client*' kernels/mma
 wall 'client*' 'server*'
-# Of the daemon's folders each knows only those before it, and nobody knows the worker.
+# Each of the daemon's folders may include only those before it, and none may include the worker.
 wall '*' 'server/worker*' 'server/worker/*'
 order=(server/{system,trust,crossing,device,store,product,metrics,wire,kserve} server)
 for ((low = 0; low < ${#order[@]}; ++low)); do
@@ -105,7 +105,7 @@ for ((low = 0; low < ${#order[@]}; ++low)); do
 done
 for other in device store product metrics wire; do wall 'server/worker*' "server/$other"; done
 wall 'server/worker*' server
-# Of the client's too; its two programs do not know each other.
+# The same for the client's; its two programs do not include each other.
 for folder in 'client/*' client; do wall client/gemmd "$folder"; done
 for folder in matrix terminal gemmctl 'load*'; do wall client "client/$folder"; done
 for program in gemmctl 'load*'; do
@@ -114,7 +114,7 @@ done
 wall client/gemmctl 'client/load*'
 wall 'client/load*' client/gemmctl
 
-# Each kind of header in each folder, in files of changing names, which must not matter.
+# Each kind of header in each folder, in files with changing names, which must not matter.
 names=(catalog.h main.cc gemm_service.h launch.cu product_runner.cc product.cuh version.h x.cc)
 count=0
 for from in "${folders[@]}"; do
@@ -126,7 +126,7 @@ for from in "${folders[@]}"; do
     ((++count))
   done
 done
-# A folder that the table does not know.
+# A folder that is not in the table.
 mkdir -p "$planted/server/unheard_of"
 echo '#include <vector>' >"$planted/server/unheard_of/x.h"
 echo server/unheard_of/x.h >>"$planted/expected"

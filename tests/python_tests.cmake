@@ -6,19 +6,19 @@ if(NOT GEMMD_TEST_PYTHON)
   message(STATUS "GEMMD_TEST_PYTHON is empty: no end-to-end tests")
 endif()
 
-# A browser that draws the load tester's page; without one that test fails.
+# A browser that draws the load tester's page; without one, that test fails.
 find_program(CHROMIUM chromium)
 if(NOT CHROMIUM)
   message(WARNING "No chromium found: end_to_end.gemmload_page will fail")
   set(CHROMIUM "")
 endif()
 
-# Registers each test_<name>.py of this folder as <label>.<name>, except for the names after EXCEPT. After PARTS
-# stand, as <name>=<count>, those that would take too long as one: they are <label>.<name>.0 and so on.
-# What follows ARGUMENTS is given to each. A file with marks or checks of its own for the timed or the
-# exhaustive run is registered for it too, as <label>.<name>.timed and <label>.<name>.exhaustive, with that label;
-# a file whose `pytestmark` is one of the two has nothing for the default run.
-# pytest ends with 5, not 0, where a file holds no test.
+# Registers each test_<name>.py of this folder as <label>.<name>, except the names after EXCEPT.
+# Names after PARTS, as <name>=<count>, would take too long as one test: they become
+# <label>.<name>.0 and so on. ARGUMENTS are passed to each. A file with marks or checks for the
+# timed or the exhaustive run is also registered for that run, as <label>.<name>.timed or
+# <label>.<name>.exhaustive, with that label; a file whose `pytestmark` is one of the two has no
+# tests for the default run. pytest exits with 5, not 0, if a file contains no test.
 function(gemmd_add_python_tests label)
   cmake_parse_arguments(arg "" "" "EXCEPT;PARTS;ARGUMENTS" ${ARGN})
   if(NOT GEMMD_TEST_PYTHON)

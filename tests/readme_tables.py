@@ -21,8 +21,8 @@ import time
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 START_DEADLINE_S = 60
 
-# What README.md shows of the GPU report: what a reader calls a product, and the instructions of kernels
-# that compute it.
+# The rows of README.md from the GPU report: the reader's name of a product, and the instructions of
+# the kernels that compute it.
 HEADLINES = {
     "f16 into f32": r"wgmma\.m64n\d+k16\.f32\.f16\.f16",
     "bf16 into f32": r"wgmma\.m64n\d+k16\.f32\.bf16\.bf16",
@@ -36,18 +36,18 @@ HEADLINES = {
 HEADLINE_EXTENT = 8192
 HEADLINE_REPORT = "h200.json"
 ERRORS_REPORT = "errors.json"
-# Rows of every recipe beside those of the default one, and what part of the fastest one's speed the
-# fastest of the default recipe must have.
+# Kernels of every recipe beside those of the default one, and the minimum ratio of the fastest
+# default kernel's speed to the fastest of all.
 RECIPES_REPORT = "h200_recipes.json"
 MIN_SPEED_OF_DEFAULT = 0.97
-# The rows of the libraries on a CPU and the simulator's, on the host of that GPU.
+# Rows of libraries on a CPU and of the simulator, measured on that GPU's host.
 CPU_REPORT = "cpu.json"
 SIMULATOR_REPORT = "simulator.json"
 DATA_PLANE_REPORT = "tests/data_plane/reports/h200.json"
 
 
 class BadTable(Exception):
-    """A table cannot be made, or has no place."""
+    """Raised if a table cannot be made, or has no place."""
 
 
 def row(cells):
@@ -55,7 +55,7 @@ def row(cells):
 
 
 def table(columns, rows):
-    """Markdown. A column whose name begins with `>` is aligned to the right."""
+    """A Markdown table. A column whose name begins with `>` is right-aligned."""
     names = [name.removeprefix(">") for name in columns]
     lines = ["---:" if name.startswith(">") else "---" for name in columns]
     return row(names) + row(lines) + "".join(row(cells) for cells in rows)
@@ -98,7 +98,7 @@ def support_text(native, emulated):
 
 
 def instructions_table(instructions):
-    """How many instructions of each family each chip has."""
+    """The number of instructions of each family that each chip has."""
     chips = [chip["chip"] for chip in instructions[0]["chips"]]
     families = {}
     for instruction in instructions:
@@ -120,7 +120,7 @@ def instructions_table(instructions):
 
 @contextlib.contextmanager
 def running(gemmd):
-    """A daemon with the CPU alone; gives its address."""
+    """Runs a daemon with only the CPU. Yields its address."""
     with tempfile.TemporaryDirectory() as folder:
         ready = pathlib.Path(folder, "ready")
         address = f"unix:{folder}/gemmd.sock"
@@ -154,7 +154,7 @@ def daemon_tables(gemmd, gemmctl):
     }
 
 
-# ---- What the daemon says that it counts.
+# ---- The metrics that the daemon describes.
 
 
 def metrics_table(metrics):
@@ -190,7 +190,7 @@ def product_of(m):
 
 
 def rate_of(m, seconds):
-    """Operations a second; those of a sparse A count as if it were dense."""
+    """Operations per second; those of a sparse A count as if it were dense."""
     return 2.0 * m["m"] * m["n"] * m["k"] * m["batch"] / seconds
 
 
@@ -205,7 +205,7 @@ def library_cells(m, name):
 
 
 def alone_cells(m, name):
-    """T/s with the GPU for itself, and picojoules of an operation."""
+    """T/s without other work on the GPU, and picojoules per operation."""
     if m[name] is None:
         return ["-", "-"]
     joules = m[name].get("joules")
@@ -233,7 +233,7 @@ def measurement_cells(m, has_alone):
 
 
 def fastest(report):
-    """The fastest kernel of each product, where the first one of the product stood."""
+    """The fastest kernel of each product, in the position of the product's first kernel."""
     best = {}
     for m in report["measurements"]:
         other = best.setdefault(product_of(m), m)
@@ -243,7 +243,8 @@ def fastest(report):
 
 
 def read_report(path):
-    """Refuses what must not be published: no measurement, or one that was not found right."""
+    """Refuses reports that must not be published: without measurements, or with a result that was
+    not checked."""
     report = json.loads(path.read_text())
     if not report["measurements"]:
         raise BadTable(f"{path}: got no measurement, want one or more")
@@ -286,7 +287,7 @@ def gpu_table(report):
 
 
 def headline_of(report, words, pattern):
-    """The fastest kernel of these instructions for the product that README.md shows."""
+    """The fastest kernel with these instructions for the product that README.md shows."""
     cube = (HEADLINE_EXTENT,) * 3
     found = [
         m
@@ -326,7 +327,7 @@ def errors_table(report):
 
 
 def recipes_table(report):
-    """For each product the fastest kernel of the default recipe, and the fastest of any."""
+    """For each product the fastest kernel of the default recipe, and the fastest of any recipe."""
     if report["chip"] != "sm_90":
         raise BadTable(f"{RECIPES_REPORT}: got {report['chip']}, want sm_90")
     products = {}
@@ -413,7 +414,7 @@ def show(value):
 
 
 def data_plane_table(report, begins):
-    """The rows whose names begin so."""
+    """The rows whose names begin with `begins`."""
     rows = [
         [r["row"], f"{show(r['seen'])} {r['unit']}", f"{r['measure']}: {show(r['by'])}", f"{r['ratio']:.2f}"]
         for r in report["rows"]
@@ -429,7 +430,7 @@ def data_plane_table(report, begins):
 
 
 def check_figures(root):
-    """What the READMEs say in their own words of gpu_check's report."""
+    """Checks the sentences in READMEs about gpu_check's report."""
     report = json.loads((root / "tests/gpu/reports/h200.json").read_text())
     if not report["passed"] or report["mismatches"] or report["cases_left"]:
         raise BadTable("tests/gpu/reports/h200.json: got a check that did not pass, want one that did")
@@ -477,7 +478,7 @@ def replace(path, text, name, made):
 
 
 def all_tables(root, gemmd=None, gemmctl=None):
-    """Of each table its file, its name and its text."""
+    """The file, the name and the text of each table."""
     tables = report_tables(root)
     if gemmd:
         tables["server/metrics/README.md", "metrics"] = metrics_table(output(gemmd, "--list-metrics"))
@@ -487,7 +488,7 @@ def all_tables(root, gemmd=None, gemmctl=None):
 
 
 def with_tables(root, tables):
-    """The text of each file as it is, and as the tables make it."""
+    """The present text of each file, and its text with the new tables."""
     files = {}
     for (path, name), made in tables.items():
         old, new = files.get(path) or 2 * ((root / path).read_text(),)
@@ -496,7 +497,7 @@ def with_tables(root, tables):
 
 
 def difference(root, tables):
-    """What differs from the tables, as lines of a diff; empty where nothing does."""
+    """The differences from the tables as lines of a diff; empty if there are none."""
     lines = []
     for path, (old, new) in with_tables(root, tables).items():
         lines += difflib.unified_diff(

@@ -264,7 +264,7 @@ class InstructionsTableTest(unittest.TestCase):
 
 
 class CheckTest(unittest.TestCase):
-    """On a copy of the READMEs as they are."""
+    """Works on a copy of the READMEs."""
 
     @classmethod
     def setUpClass(cls):

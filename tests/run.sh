@@ -61,23 +61,25 @@ for stage in "${stages[@]}"; do
   fi
 done
 
-# Tests run side by side: threads that spin until there is work would take the others' time.
+# Tests run in parallel: threads that spin while they wait for work would take processor time from
+# others.
 export OMP_WAIT_POLICY=passive
 
 jobs=$(nproc)
-# Tests wait at times, for a deadline or a process that ends: one more of them keeps all processors at work.
+# Tests sometimes wait, for a deadline or for a process to end, so one more than there are
+# processors keeps all processors busy.
 tests_at_a_time=$((jobs + 1))
 venv="$root/build/venv"
 
 configure() { cmake --preset "$@" -DGEMMD_TEST_PYTHON="$venv/bin/python"; }
 
-# Runs the tests of a preset in so many at a time and keeps how long each took.
+# Runs the tests of a preset, this many at a time, and keeps how long each took.
 run_tests() {
   local build=$1 preset=$2 parallel=$3
   ctest --preset "$preset" --parallel "$parallel" --output-junit "$root/build/$build/tests_$preset.xml"
 }
 
-# The same, and then what the battery of hostile peers counted.
+# The same, and then prints the hostile peers' table.
 run_tests_and_battery() {
   local rows="$root/build/$1/hostile_rows"
   local status=0
@@ -99,7 +101,7 @@ prepare_python() {
   cp "$wanted" "$venv/installed.txt"
 }
 
-# Other random numbers in each run, unless the environment says which.
+# New random numbers in each run, unless the environment gives a seed.
 choose_seed() {
   export GEMMD_TEST_SEED=${GEMMD_TEST_SEED:-$((RANDOM << 15 | RANDOM))}
   echo "The tests take their random numbers from GEMMD_TEST_SEED=$GEMMD_TEST_SEED."
@@ -124,7 +126,7 @@ stage_exhaustive() {
   run_tests release exhaustive "$tests_at_a_time"
 }
 
-# One test at a time; the table names machine, commit and date.
+# One test at a time; the table has machine, commit and date.
 stage_timed() {
   local rows="$root/build/release/timed_rows" table="$root/build/timed.txt"
   local status=0
@@ -143,7 +145,7 @@ stage_timed() {
   return "$(tail -n 1 "$table" | cut -d' ' -f3)"
 }
 
-# As it is unless somebody asks for more: with no library of its own.
+# The default installation, without libraries of its own.
 stage_unbundled() {
   prepare_python
   configure release -DGEMMD_BUILD_TESTS=ON -DGEMMD_BUNDLE_LIBRARIES=OFF
@@ -151,7 +153,7 @@ stage_unbundled() {
   tests/end_to_end/install_test.sh "$root/build/release" alone
 }
 
-# Which ones depends on the commit alone.
+# The commit alone selects the mutants.
 stage_mutants() {
   local turn
   turn=$((16#$(git rev-parse HEAD | cut -c 1-7)))
@@ -220,7 +222,7 @@ stage_nocuda() {
 
 stage_quickstart() { deploy/quickstart.sh; }
 
-# kustomize's wheel is for newer Pythons by its own word alone: what it holds is a Go library.
+# kustomize's wheel only claims to need a newer Python: it contains a Go library.
 prepare_deploy_python() {
   local wanted="$root/tests/deploy/requirements.txt"
   local kustomize="$root/tests/deploy/requirements_kustomize.txt"
@@ -280,7 +282,8 @@ print_failed() {
   done
 }
 
-# Where `all` keeps that a stage has passed on this commit; nowhere where files differ from the commit.
+# The file that records that a stage of `all` has passed on this commit; none if files differ from
+# the commit.
 passed_file() {
   [[ $report && -z $(git status --porcelain -- . ":!$report") ]] || return 1
   echo "build/passed/$(git rev-parse HEAD)/$1"
@@ -303,7 +306,7 @@ for stage in "${stages[@]}"; do
     continue
   fi
   start=$SECONDS
-  # A process of its own, not a condition: `set -e` must hold inside.
+  # In a separate process, not as a condition: `set -e` must apply inside.
   set +e
   (set -e; "stage_$stage")
   status=$?

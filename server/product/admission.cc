@@ -14,11 +14,12 @@ namespace gemmd {
 
 namespace {
 
-// Memory is given back where at least so much has come since the last time and is held by nobody.
+// Memory is given back if at least this much has been allocated since the last time and is not
+// held.
 constexpr int64_t kWorthGivingBack = int64_t{16} << 20;
 
-// What could not be given back may have been in use by gRPC, which says nothing of it: so it is
-// tried again after this many measurements.
+// Memory that was not given back may have been in use by gRPC, which does not report its use. So
+// giving back is tried again after this many measurements.
 constexpr int kMeasuresToNextTry = 20;
 
 constexpr int64_t kHighPercent = 85;
@@ -34,7 +35,7 @@ MemoryPressure::MemoryPressure(int64_t limit_bytes, ReadResidentBytes read,
                                std::function<void()> give_back)
     : limit_bytes_(limit_bytes), read_(std::move(read)), give_back_(std::move(give_back)) {}
 
-// In a hundredth of the limit, which so cannot overflow.
+// In hundredths of the limit, which cannot overflow.
 int64_t MemoryPressure::PercentOf(int64_t bytes) const {
   return bytes / std::max<int64_t>(1, limit_bytes_ / 100);
 }
@@ -48,7 +49,7 @@ Pressure MemoryPressure::Measure(int64_t held_bytes) {
   ++measures_;
   const bool is_retried = measures_ >= kMeasuresToNextTry;
   const int64_t usual_bytes = is_retried ? lowest_bytes_ : floor_bytes_;
-  // What is held may not be resident yet, and so hides what is free.
+  // Held bytes may not be resident yet, which hides free memory.
   const bool is_short = is_retried && PercentOf(*resident) >= kHighPercent;
   if (is_short || *resident - usual_bytes - held_bytes >= kWorthGivingBack) {
     give_back_();
@@ -110,20 +111,20 @@ void Admission::Ticket::MarkAnswered(int64_t bytes) {
 
 namespace {
 
-// A caller may have so many times as many requests inside as there are places free: alone it gets
-// seven eighths of them, and whoever comes next finds one. In the same way a connection may have so
-// many times as many as its caller may still have.
+// A caller may have up to kShare times as many requests inside as there are free places. Alone it
+// gets seven eighths of all places, and the next caller still finds one. In the same way a
+// connection may have up to kShare times as many as its caller may still add.
 constexpr int64_t kShare = 7;
 
-// The requests that may still come of somebody who has so many inside and takes free places only.
+// The number of requests that somebody with `own` requests inside may still add to `free` places.
 int64_t PlacesLeft(int64_t own, int64_t free) {
   return std::max((kShare * free - own + kShare) / (kShare + 1), int64_t{0});
 }
 
 }  // namespace
 
-// Refuses the product of a caller that would leave no place for another one, or of a connection
-// that would leave none for the caller's others.
+// Refuses the product of a caller that would leave no place for another caller, or of a connection
+// that would leave none for the caller's other connections.
 Verdict Admission::CheckShare(Asked& asked, absl::FunctionRef<FairQueue::Inside()> own) const {
   const int64_t free = asked.free_requests;
   const int64_t inside = limits_.max_requests - free;
@@ -176,7 +177,7 @@ Verdict Admission::Admit(Ticket& ticket, int64_t bytes, Asked& asked,
   asked.more_bytes = std::max<int64_t>(0, bytes - ticket.bytes_);
   asked.free_requests = limits_.max_requests - load_.requests;
   Verdict verdict = Verdict::kIn;
-  // A server that drains says so, whatever else it would say.
+  // While the server drains, that is the reason given, whatever else applies.
   if (!load_.is_closed) {
     verdict = CheckShare(asked, own);
     if (asked.free_requests <= 0) {
@@ -225,7 +226,7 @@ absl::Status Admission::CheckQuestion() {
   if (load_.pressure < Pressure::kSevere) return absl::OkStatus();
   ++load_.refused_for_memory;
   return absl::ResourceExhaustedError(
-      "memory: the server has little left, and tells its health and statistics alone: try again "
+      "memory: the server has little left, and answers only its health and statistics: try again "
       "later");
 }
 
@@ -269,14 +270,14 @@ namespace {
 constexpr int64_t kMaxRetryMs = 10'000;
 
 std::string Text(int64_t ns) {
-  // No more digits than a prediction is worth.
+  // Rounded to the precision of a prediction.
   const absl::Duration exact = absl::Nanoseconds(ns);
   const absl::Duration unit =
       exact < absl::Milliseconds(10) ? absl::Microseconds(1) : absl::Milliseconds(1);
   return absl::FormatDuration(absl::Trunc(exact, unit));
 }
 
-// The wait may be longer by one part of so many.
+// The wait may be longer by this part, one quarter.
 constexpr int64_t kPartOfWait = 4;
 
 absl::Status Busy(const std::string& message, int64_t wait_ns) {
@@ -297,10 +298,10 @@ absl::Status TooLateForDeadline(int64_t predicted_ns, int64_t left_ns) {
 
 namespace {
 
-// Where nothing waits ahead of it, the product has the next turn and the prediction is taken at its
-// word. Where something does, its wait may be longer, too: what is let in at the edge is no longer
-// safe at its turn, others go before it until its time is up, and its caller has waited for
-// nothing.
+// If nothing waits ahead of it, the product has the next turn, and the prediction is used as it is.
+// Otherwise its wait may be longer than predicted: a product that is barely admitted may no longer
+// be safe at its turn, other products then precede it until its time is up, and its caller has
+// waited for nothing.
 int64_t WaitNs(const Asked& asked) { return asked.running_ns + asked.ahead_ns + asked.to_come_ns; }
 int64_t NeededNs(const Asked& asked) {
   return asked.ahead_ns == 0 ? asked.predicted_ns
@@ -325,7 +326,7 @@ ProductRefusal RefusalOf(Verdict verdict, const Asked& asked, const Admission::L
     case Verdict::kDraining: return {absl::UnavailableError("the server is draining"), {}};
     case Verdict::kRequests:
       return {Busy(StrCat("queue: ", limits.max_requests - asked.free_requests,
-                          " requests are inside, the limit"),
+                          " requests are in progress, the limit"),
                    asked.backlog_ns),
               {}};
     case Verdict::kMemory:
@@ -339,14 +340,14 @@ ProductRefusal RefusalOf(Verdict verdict, const Asked& asked, const Admission::L
                    asked.backlog_ns),
               {}};
     case Verdict::kConnectionShare:
-      return {
-          Busy(StrCat("queue: the connection has ", asked.own.of_connection, " requests inside, ",
-                      PlacesLeft(asked.own.of_caller, asked.free_requests),
-                      " places of its caller are kept for others of its connections"),
-               asked.backlog_ns),
-          RefusalReason::kShare};
+      return {Busy(StrCat("queue: the connection has ", asked.own.of_connection,
+                          " requests in progress, ",
+                          PlacesLeft(asked.own.of_caller, asked.free_requests),
+                          " places of its caller are kept for others of its connections"),
+                   asked.backlog_ns),
+              RefusalReason::kShare};
     case Verdict::kCallerShare:
-      return {Busy(StrCat("queue: the caller has ", asked.own.of_caller, " requests inside, ",
+      return {Busy(StrCat("queue: the caller has ", asked.own.of_caller, " requests in progress, ",
                           asked.free_requests, " of ", limits.max_requests,
                           " places are kept for others"),
                    asked.backlog_ns),
@@ -364,11 +365,11 @@ ProductRefusal RefusalOf(Verdict verdict, const Asked& asked, const Admission::L
     case Verdict::kWait: {
       const int64_t wait_ns = WaitNs(asked);
       const int64_t needed_ns = NeededNs(asked);
-      // What decides is told too.
+      // The text also gives the number that decided.
       const std::string reckoned =
           needed_ns == asked.predicted_ns
               ? ""
-              : StrCat(" (reckoned with ", Text(needed_ns), ", because predictions err)");
+              : StrCat(" (reserved: ", Text(needed_ns), ", because predictions err)");
       return {Busy(StrCat("queue: predicted to wait ", Text(wait_ns), " and to take ",
                           Text(asked.predicted_ns), reckoned, ", ", Text(asked.left_ns),
                           " are left until the deadline"),
@@ -376,8 +377,8 @@ ProductRefusal RefusalOf(Verdict verdict, const Asked& asked, const Admission::L
               RefusalReason::kBacklog};
     }
     case Verdict::kBacklog:
-      return {Busy(StrCat("queue: products of ", Text(asked.ahead_ns),
-                          " wait ahead of it by prediction, at most ", Text(limits.max_backlog_ns),
+      return {Busy(StrCat("queue: products predicted to take ", Text(asked.ahead_ns),
+                          " wait ahead of it, at most ", Text(limits.max_backlog_ns),
                           " may (--max-backlog)"),
                    asked.ahead_ns - limits.max_backlog_ns),
               RefusalReason::kBacklog};

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// How much work the server takes on at once: requests, bytes of messages, results and scratch, as
-// much memory as is left, and what can be in time.
+// Decides how much work the server takes on at once: requests, and the bytes of messages, results
+// and scratch memory. Also refuses products while memory is short, and products that cannot finish
+// in time.
 #pragma once
 
 #include <array>
@@ -22,30 +23,30 @@
 
 namespace gemmd {
 
-// How near the process is to the limit of its memory, by what is resident, whatever the account of
-// admission says.
+// How close the process is to its memory limit, by its resident memory and not by what admission
+// has counted.
 enum class Pressure : uint8_t {
   kNone,
-  kHigh,      // From 85 % of the limit: no new large products and tensors.
-  kSevere,    // From 92 %: no new products, bytes of tensors or sessions; questions of operators
-              // alone.
-  kCritical,  // From 95 %: whoever does not read an answer loses the call.
+  kHigh,      // From 85 % of the limit: refuse large new products and tensors.
+  kSevere,    // From 92 %: refuse all new products, tensor bytes and sessions; answer operators
+              // only.
+  kCritical,  // From 95 %: also end calls whose peers do not read an answer.
 };
 inline constexpr size_t kPressures = 4;
-std::string_view NameOf(Pressure pressure);  // "high"
+std::string_view NameOf(Pressure pressure);  // For example "high".
 
 class MemoryPressure {
  public:
   using ReadResidentBytes = std::function<std::optional<int64_t>()>;
 
-  // `give_back` is called where much of what is resident may be free memory.
+  // Calls `give_back` when much of the resident memory may be free memory that the allocator keeps.
   MemoryPressure(int64_t limit_bytes, ReadResidentBytes read, std::function<void()> give_back);
 
-  // Reads what is resident and tells the pressure; without a reading, the last one. `held_bytes`
-  // are those that admission knows of. Threads: one at a time.
+  // Reads the resident memory and returns the pressure; if it cannot be read, the previous
+  // pressure. `held_bytes` are those that admission has counted. Threads: one at a time.
   Pressure Measure(int64_t held_bytes);
 
-  // What was read last. Threads: as Measure.
+  // The last reading. Threads: as Measure.
   int64_t used_bytes() const { return used_bytes_; }
 
  private:
@@ -54,70 +55,70 @@ class MemoryPressure {
   const int64_t limit_bytes_;
   const ReadResidentBytes read_;
   const std::function<void()> give_back_;
-  int64_t floor_bytes_ = 0;   // What was resident when memory was given back, or later and less.
-  int64_t lowest_bytes_ = 0;  // What was resident at the least.
+  int64_t floor_bytes_ = 0;   // The smallest reading since memory was last given back.
+  int64_t lowest_bytes_ = 0;  // The smallest reading.
   int measures_ = 0;          // Since memory was given back.
   int64_t used_bytes_ = 0;
   Pressure last_ = Pressure::kNone;
 };
 
-// The status as a refusal that says when to try again, beside its message.
+// Adds to a refusal the time after which to try again.
 absl::Status WithRetryAfterMs(absl::Status status, int64_t retry_after_ms);
 std::optional<int64_t> RetryAfterMs(const absl::Status& status);
 
-// Why a request is not let in; kIn if it is.
+// Why a request is refused, or kIn if it is admitted.
 enum class Verdict : uint8_t {
   kIn,
-  // There is no place for it:
+  // There is no room:
   kDraining,
   kRequests,
   kMemory,
   kBytes,
-  // The places that are left are kept for others:
+  // The room left is reserved for others:
   kConnectionShare,
   kCallerShare,
-  // It cannot be in time:
+  // It cannot finish in time:
   kTooLong,
   kTooLate,
   kWait,
   kBacklog
 };
 
-// All that decides whether a product is let in. The refusal repeats these numbers.
+// Everything that decides whether a product is admitted. The refusal's text repeats these numbers.
 struct Asked {
   int64_t predicted_ns = 0;
-  int64_t expected_ns = 0;  // The same, by how the predictions of its caller's last products were.
-  int64_t after_ns = 0;     // The part of both that is the check of its D.
-  int64_t left_ns = 0;      // Until its deadline; kNoDeadlineNs where it has none.
-  // The rest of what runs, what waits and would be launched before it, and what others are expected
-  // to put there while it waits.
+  int64_t expected_ns = 0;  // The prediction corrected by the caller's last products.
+  int64_t after_ns = 0;     // The part of both for the check of D.
+  int64_t left_ns = 0;      // Until its deadline; kNoDeadlineNs without one.
+  // The remaining time of running jobs, the time of waiting jobs that would be launched before this
+  // one, and the time of jobs that others are expected to add ahead of it while it waits.
   int64_t running_ns = 0;
   int64_t ahead_ns = 0;
   int64_t to_come_ns = 0;
-  int64_t backlog_ns = 0;  // All that its device has to do.
+  int64_t backlog_ns = 0;  // All work of the device, waiting and running.
 
   // Set by Admission:
-  int64_t more_bytes = 0;  // Beside those of its ticket.
+  int64_t more_bytes = 0;  // In addition to those of its ticket.
   int64_t free_bytes = 0;
   int64_t free_requests = 0;
   FairQueue::Inside own = {};  // Requests of its caller and of its connection.
 };
 
-// How much work the server takes on at once: requests, bytes of messages, results and scratch, and
-// the time that all of it takes.
+// Limits how much work the server takes on at once: the number of requests, the bytes of messages,
+// results and scratch memory, and the time that the products take.
 //
 // A ticket is held from the arrival of a message, which may become a request, until the answer has
-// left the server, so that slow readers count. A drain closes the admission: there are no more
-// tickets, and the server is idle when the last one is back.
+// left the server, so that slow readers count. A drain closes the admission: no more tickets are
+// given, and the server is idle when the last one has been returned.
 class Admission {
  public:
   struct Limits {
     int64_t max_requests = 0;
     int64_t max_bytes = 0;
-    // The longest product, by prediction.
+    // The maximum predicted time of a product.
     int64_t max_product_ns = 60'000'000'000;
-    // What may wait ahead of a product, by prediction; what runs does not count. As long as the
-    // default of --grace, so that a drain can finish what waits.
+    // The maximum predicted time of the jobs ahead of a product, running jobs not counted. As long
+    // as the default of --grace, so that a drain can finish what waits.
     int64_t max_backlog_ns = 20'000'000'000;
   };
   struct Load {
@@ -131,13 +132,13 @@ class Admission {
     int64_t refused_when_closed = 0;
     int64_t refused_for_memory = 0;
     Pressure pressure = Pressure::kNone;
-    // How often each pressure, by its number, has become that of the process.
+    // By Pressure: how often the process entered it.
     std::array<int64_t, kPressures> pressure_changes = {};
     bool is_closed = false;
   };
 
-  // The right to hold bytes and, once admitted, to be one of the requests inside; given back by the
-  // destructor. Movable. Threads: one at a time.
+  // The right to hold bytes and, once admitted, to be one of the counted requests. The destructor
+  // returns both. Movable. Threads: one at a time.
   class Ticket {
    public:
     Ticket() = default;
@@ -145,8 +146,8 @@ class Admission {
     Ticket& operator=(Ticket&& other) noexcept;
     ~Ticket();
 
-    // The answer is about to be sent: gives up the place in the count of requests, and all bytes
-    // but `bytes`, where it holds more.
+    // The answer is about to be sent: stops counting as a request, and returns all bytes above
+    // `bytes`.
     void MarkAnswered(int64_t bytes);
 
     int64_t bytes() const { return bytes_; }
@@ -157,42 +158,41 @@ class Admission {
 
     Admission* admission_ = nullptr;
     int64_t bytes_ = 0;
-    bool is_request_ = false;  // It counts as one of the requests inside.
+    bool is_request_ = false;  // Counts as one of the requests.
   };
 
   explicit Admission(Limits limits) : limits_(limits) {}
 
-  // Room for a message that has arrived, which is no request yet.
-  // Errors: Unavailable while closed; ResourceExhausted where there is no room.
-  // Threads: any. Outlives its tickets.
+  // Holds the bytes of a message that has arrived and is not a request yet. Errors: Unavailable
+  // while closed; ResourceExhausted if there is no room. Threads: any. Outlives its tickets.
   absl::StatusOr<Ticket> Hold(int64_t bytes) ABSL_LOCKS_EXCLUDED(mutex_);
 
-  // Makes the holder of the ticket, which may be empty, one of the requests, if there is a place
-  // for it and it can be in time; it then holds `bytes`, or as many as it held where that is more.
-  // Nothing changes where it is refused. `own` is called where places are scarce. Allocates nothing
-  // and is called with the scheduler's lock held. Threads: any.
+  // Counts the holder of the ticket, which may be empty, as a request if there is room for it and
+  // it can finish in time. It then holds `bytes`, or what it held before if that is more. A refusal
+  // changes nothing. `own` is called when little room is left. Allocates nothing, and is called
+  // with the scheduler's lock held. Threads: any.
   Verdict Admit(Ticket& ticket, int64_t bytes, Asked& asked,
                 absl::FunctionRef<FairQueue::Inside()> own) ABSL_LOCKS_EXCLUDED(mutex_);
 
-  // How short the process is of memory: with high pressure what is larger than kLargeBytes is
-  // refused with ResourceExhausted, with more of it everything. Returns whether it has changed.
+  // Sets the memory pressure. At kHigh, everything larger than kLargeBytes is refused with
+  // ResourceExhausted; above kHigh, everything. Returns whether the pressure has changed.
   bool SetPressure(Pressure pressure) ABSL_LOCKS_EXCLUDED(mutex_);
   static constexpr int64_t kLargeBytes = int64_t{1} << 20;
 
-  // Whether there is memory for a question that nobody needs in order to mend that.
-  // Errors: ResourceExhausted from severe pressure on. Threads: any.
+  // Checks that there is memory for a question. Not asked for those questions by which an operator
+  // can relieve the pressure. Errors: ResourceExhausted from kSevere on. Threads: any.
   absl::Status CheckQuestion() ABSL_LOCKS_EXCLUDED(mutex_);
 
   // Refuses everything from now on.
   void Close() ABSL_LOCKS_EXCLUDED(mutex_);
   bool closed() const ABSL_LOCKS_EXCLUDED(mutex_);
 
-  // Waits until no ticket is out. Returns false where that takes longer than `timeout`, or until
-  // StopWaiting is called.
+  // Waits until no ticket is held. Returns false if that takes longer than `timeout` or StopWaiting
+  // is called.
   bool WaitUntilIdle(absl::Duration timeout) ABSL_LOCKS_EXCLUDED(mutex_);
-  // Waits so long. Returns false where StopWaiting has ended that.
+  // Waits for `duration`. Returns false if StopWaiting has ended the wait.
   bool Pause(absl::Duration duration) ABSL_LOCKS_EXCLUDED(mutex_);
-  // Ends a WaitUntilIdle or Pause that waits now, and each that is called later.
+  // Ends every WaitUntilIdle and Pause, those in progress and later ones.
   void StopWaiting() ABSL_LOCKS_EXCLUDED(mutex_);
 
   Load load() const ABSL_LOCKS_EXCLUDED(mutex_);
@@ -210,24 +210,26 @@ class Admission {
   bool waits_no_more_ ABSL_GUARDED_BY(mutex_) = false;
 };
 
-// Whether a product can be in time: by its predicted time, what is ahead of it and its deadline. A
-// product that cannot be is refused at once, which costs its caller nothing and the device nothing.
+// Whether a product can finish in time, by its predicted time, the work ahead of it and its
+// deadline. A product that cannot is refused at once, which costs neither its caller nor the device
+// any time.
 Verdict CheckTime(const Asked& asked, const Admission::Limits& limits);
 
-// The refusal of a request; its status is OK where there is none.
+// The refusal of a request; its status is OK if there is none.
 struct ProductRefusal {
   absl::Status status;
-  std::optional<RefusalReason> reason;  // Nothing for what Admission counts.
+  std::optional<RefusalReason> reason;  // Absent for refusals that Admission counts itself.
 };
 
-// Errors: Unavailable while the server drains; DeadlineExceeded where the product is too long for
-// its deadline; otherwise ResourceExhausted, which says when to try again where that helps.
+// Errors: Unavailable while the server drains; DeadlineExceeded if the product takes longer than
+// its deadline allows; otherwise ResourceExhausted, with a time after which to try again if that
+// can help.
 ProductRefusal RefusalOf(Verdict verdict, const Asked& asked, const Admission::Limits& limits);
 
-// The refusal of a product that is too long for its deadline.
+// The refusal of a product that takes longer than its deadline allows.
 absl::Status TooLateForDeadline(int64_t predicted_ns, int64_t left_ns);
 
-// Milliseconds after which to try again, for a wait of so long: 1 ms to 10 s.
+// The milliseconds after which to try again, for a wait of `wait_ns`: 1 ms to 10 s.
 int64_t RetryMs(int64_t wait_ns);
 
 }  // namespace gemmd

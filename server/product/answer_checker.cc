@@ -32,7 +32,7 @@ namespace gemmd {
 
 namespace {
 
-// A wrong answer is computed again so often.
+// How often a wrong answer is computed again.
 constexpr int kMaxRetries = 2;
 
 std::string HashOf(Piece bytes) {
@@ -41,14 +41,14 @@ std::string HashOf(Piece bytes) {
   return absl::BytesToHexString({reinterpret_cast<const char*>(digest.data()), digest.size()});
 }
 
-// D, in memory of the host.
+// D in host memory.
 Piece ResultOf(const Product& product) {
   const Job& job = product.job;
   if (job.d.memory != nullptr) return {job.d.memory, static_cast<size_t>(job.d_bytes)};
   return product.outcome.d.bytes();
 }
 
-// What a check is given: borrows the operands.
+// The arguments of a check. Borrows the operands.
 verify::CheckedProduct CheckedProductOf(const Product& product, const PerOperand<Piece>& operands,
                                         AbortFlag abort) {
   const Problem& problem = product.job.problem;
@@ -69,8 +69,8 @@ verify::CheckedProduct CheckedProductOf(const Product& product, const PerOperand
           .b_factors = args.b_factors != nullptr ? operands.b_scale : Piece()};
 }
 
-// What `work` returns when it is given the operands of a job in one piece each.
-// Errors: ResourceExhausted; Cancelled where it was aborted while they were put together.
+// Calls `work` with the operands of a job, each in one piece, and returns its result. Errors:
+// ResourceExhausted; Cancelled if aborted while the pieces were joined.
 template <typename Work>
 auto WithOperands(const Job& job, AbortFlag abort, const Work& work)
     -> decltype(work(PerOperand<Piece>())) {
@@ -85,7 +85,8 @@ auto WithOperands(const Job& job, AbortFlag abort, const Work& work)
   return OrNoMemory("verify: no memory for the operands in one piece", gather);
 }
 
-// Whether another product has written what this one reads or made: then nothing can be said of it.
+// Whether another product has overwritten an operand or the result: then the result cannot be
+// judged.
 bool IsOverwritten(const Job& job) {
   return job.tensors != nullptr && !job.tensors->is_unchanged();
 }
@@ -94,7 +95,7 @@ std::string WhereOf(const verify::WrongElement& element) {
   return Concat("row ", element.row, ", column ", element.column, " of matrix ", element.batch);
 }
 
-// Seeded from the system's randomness: no device knows what is drawn.
+// Seeded from the system's randomness, so that no device can know what is drawn.
 verify::Draw MakeDraw() {
   std::random_device device;
   std::array<uint32_t, 8> words;
@@ -200,7 +201,7 @@ void AnswerChecker::Verify(std::unique_ptr<Product> product, AbortFlag abort) {
   EndWrong(std::move(product), place, *check);
 }
 
-// A check that was ended early: by the caller, or because its deadline passed.
+// Ends a check early, because the caller cancelled or the deadline passed.
 void AnswerChecker::EndEarly(std::unique_ptr<Product> product, const absl::Status& status) {
   if (!absl::IsCancelled(status)) return EndWith(std::move(product), status);
   if (is_stopped_) {
@@ -250,7 +251,8 @@ void AnswerChecker::EndNotVerified(std::unique_ptr<Product> product, std::string
                              .miss_probability = 1});
 }
 
-// The scheduler gives each id to one job at a time: the product's own has ended.
+// Reuses the product's id: its own job has ended, and the scheduler only requires that no two jobs
+// have an id at the same time.
 std::unique_ptr<Submission> AnswerChecker::SubmissionFor(const Product& product,
                                                          Place place) const {
   auto submission = std::make_unique<Submission>();
@@ -260,7 +262,7 @@ std::unique_ptr<Submission> AnswerChecker::SubmissionFor(const Product& product,
   job = product.job;
   job.kernel = place.kernel;
   job.keeps_kernel = true;
-  // From memory of the host, into memory of its own.
+  // Reads host memory and writes to memory of its own.
   job.tensors = nullptr;
   job.forms = nullptr;
   job.d = Destination();
@@ -344,13 +346,13 @@ void AnswerChecker::EndWrong(std::unique_ptr<Product> product, Place place,
                 LogValue(WhereOf(*check.wrong)), NameOf(mode), took_out, details);
   if (trust.status().ok()) RunCanaries(*place.served);
   ++product->wrong_answers;
-  // A tensor is not written once more: others may have read it.
+  // A tensor is not overwritten: others may have read it.
   const Destination& d = product->job.d;
   const bool is_tried =
       options_.retry && product->wrong_answers <= kMaxRetries && d.memory == nullptr;
   const Place elsewhere = is_tried ? PlaceForRetry(*product) : Place();
   if (elsewhere.kernel != nullptr) return ComputeElsewhere(std::move(product), elsewhere);
-  // A new tensor is never shown.
+  // A new tensor is never shown to its owner.
   const bool is_left = d.memory != nullptr && !d.is_new;
   absl::Status status = absl::DataLossError(
       Concat("d: ", place.kernel->name, " on ", device, " gave a wrong element at ",
@@ -377,7 +379,7 @@ std::string AnswerChecker::Note(const Product& product, Place place,
   }
   incident.request_id = product.arrival.request_id;
   incident.took_out_device = took_out_device;
-  // Where there is no memory for the operands in one piece, the incident is noted without them.
+  // If there is no memory to join the operands' pieces, the incident is recorded without operands.
   absl::StatusOr<std::shared_ptr<KeptProduct>> kept = Keep(job, incident);
   incident.id = log_->Add(incident, kept.ok() ? *std::move(kept) : nullptr);
   return LogFieldsOf(incident);
@@ -420,7 +422,7 @@ void AnswerChecker::ComputeElsewhere(std::unique_ptr<Product> product, Place pla
   scheduler_.Submit(std::move(other));
 }
 
-// Where a product is computed once more, and what a device that gave a wrong answer is given.
+// Where a product is computed again, and the canaries of a device that gave a wrong answer.
 bool AnswerChecker::CanRun(Place place, const Problem& problem) const {
   const Device& device = *place.served->device;
   if (!place.served->readiness().ok() || !device.CheckSize(problem).ok()) return false;
@@ -436,8 +438,8 @@ bool AnswerChecker::MayUse(const Product& product, const ServedDevice& served) {
   return caller == nullptr || caller->grant.MayUse(served.device->info().name);
 }
 
-// Where the same bits come from: an equal device, another kernel of the same instruction, or, where
-// there is neither, the same kernel again.
+// A place with the same bits: an equal device, another kernel of the same instruction, or, if there
+// is neither, the same kernel again.
 AnswerChecker::Place AnswerChecker::EqualPlace(const Product& product) const {
   const DeviceInfo& own = product.served->device->info();
   const Kernel& kernel = product.kernel();
@@ -475,7 +477,7 @@ AnswerChecker::Place AnswerChecker::PlaceForRetry(const Product& product) const 
   return {};
 }
 
-// One product of known answer for each engine of the device.
+// Runs one product with a known answer for each engine of the device.
 void AnswerChecker::RunCanaries(const ServedDevice& served) {
   std::set<std::string_view> engines;
   for (const Kernel& kernel : Catalog(served.device->info().kind)) {

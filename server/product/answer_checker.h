@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Checks the results of jobs before they become answers, and does what a wrong one asks for: notes
-// the incident, quarantines the kernel on its device, gives the device canaries of all its engines,
-// and has the product computed again elsewhere where the server's operator wants that.
+// Checks the results of jobs before they become answers. For a wrong result it records the
+// incident, quarantines the kernel on its device, runs canaries of all the device's engines, and
+// computes the product again elsewhere if the server's operator wants that.
 #pragma once
 
 #include <atomic>
@@ -29,29 +29,28 @@ namespace gemmd {
 
 class AnswerChecker {
  public:
-  // Gives a product back at its end: its status is DataLoss where the result was wrong, and
-  // Cancelled or DeadlineExceeded where the check was ended early.
+  // Gets the product when its check has ended. The product's status is DataLoss if the result was
+  // wrong, and Cancelled or DeadlineExceeded if the check was ended early.
   using Done = std::function<void(std::unique_ptr<Product>)>;
 
-  // Borrows everything; `log` may be null. `chip_state` gives what is known of a device's chip.
+  // Borrows all arguments; `log` may be null. `chip_state` describes the state of a device's chip.
   AnswerChecker(const std::vector<ServedDevice>& devices, Scheduler& scheduler, Stats& stats,
                 const Clock& clock, const VerifyOptions& options, IncidentLog* log,
                 std::function<std::string(size_t device)> chip_state, Done done);
-  // There must be no check left. Ends canaries that are under way.
+  // No check may be left. Ends canaries in progress.
   ~AnswerChecker();
 
-  // Claims the time of the product's check, which is predicted to take so long, before the product
-  // is queued: what it takes and waits for is set in the product. Threads: any.
+  // Claims time for the check of a product, before the product is queued, and sets in the product
+  // how long the check is predicted to take and to wait. Threads: any.
   void Claim(Product& product, int64_t predicted_ns);
 
-  // Checks the result of a product that is OK; `done` is called once, from another thread. The
-  // job's operands and its tensors live until then; the job says where they lie in memory of the
-  // host. Threads: any.
+  // Checks the result of a product that is OK. Calls `done` once, from another thread. The job's
+  // operands and tensors live until then; the job says where they lie in host memory. Threads: any.
   void Check(std::unique_ptr<Product> product);
 
-  // Ends checks early, whether they wait or run. Threads: any.
+  // Ends checks early, waiting or running. Threads: any.
   void Cancel(absl::Span<const JobId> ids) { checks_.Cancel(ids); }
-  // All, and those that come later. Threads: any.
+  // Ends all checks early, present and later ones. Threads: any.
   void Stop() {
     is_stopped_ = true;
     checks_.Stop();
@@ -60,10 +59,10 @@ class AnswerChecker {
  private:
   struct Place {
     const ServedDevice* served = nullptr;
-    const Kernel* kernel = nullptr;  // Null: there is none.
+    const Kernel* kernel = nullptr;  // Null if there is no place.
   };
 
-  // One of the members that check.
+  // A member function that does one step of a check.
   using Step = void (AnswerChecker::*)(std::unique_ptr<Product>, AbortFlag);
 
   void Post(std::unique_ptr<Product> product, Step step);
@@ -73,21 +72,21 @@ class AnswerChecker {
                                                        AbortFlag abort);
   void ComputeOnceMore(std::unique_ptr<Product> product);
   void Compare(std::unique_ptr<Product> product, AbortFlag abort);
-  // Whether the first of two results that differ has the element right.
+  // Whether the element is right in the first of two results that differ.
   static absl::StatusOr<bool> IsElementRight(const Product& product,
                                              const verify::WrongElement& element, AbortFlag abort);
   void EndOk(std::unique_ptr<Product> product, const verify::CheckResult& check);
-  // Nothing can be said of the result.
+  // Ends the check without a verdict about the result.
   void EndNotVerified(std::unique_ptr<Product> product, std::string_view reason);
   void EndWith(std::unique_ptr<Product> product, absl::Status status);
   void End(std::unique_ptr<Product> product);
   void EndEarly(std::unique_ptr<Product> product, const absl::Status& status);
-  // The result of `place` is wrong, as `check` says.
+  // The result from `place` is wrong; `check` says where.
   void EndWrong(std::unique_ptr<Product> product, Place place, const verify::CheckResult& check);
-  // Keeps the incident; returns its fields for the log.
+  // Records the incident and returns its fields for the log.
   std::string Note(const Product& product, Place place, const verify::CheckResult& check,
                    bool took_out_device);
-  // What is kept of the product; its hashes go to the incident.
+  // Copies what is to be kept of the product, and sets the incident's hashes.
   absl::StatusOr<std::shared_ptr<KeptProduct>> Keep(const Job& job, Incident& incident) const;
   void ComputeElsewhere(std::unique_ptr<Product> product, Place place);
   std::unique_ptr<Submission> SubmissionFor(const Product& product, Place place) const;
@@ -111,8 +110,9 @@ class AnswerChecker {
   const Done done_;
   Mutex mutex_;
   std::atomic<bool> is_stopped_ = false;
-  int canaries_ ABSL_GUARDED_BY(mutex_) = 0;  // That are under way.
-  // Neither the devices' own threads nor gRPC's check answers. Its threads end first.
+  int canaries_ ABSL_GUARDED_BY(mutex_) = 0;  // In progress.
+  // Answers are checked on threads of this queue, not on the devices' or gRPC's. They end before
+  // all other members are destroyed.
   CheckQueue checks_;
 };
 

@@ -26,7 +26,8 @@ void CheckQueue::Claim::Release() {
 
 CheckQueue::Claim CheckQueue::Enter(const FlowId& flow, Priority priority, int64_t expected_ns,
                                     int64_t& wait_ns) {
-  // Small enough for sums of all that can be inside, and never 0, which would leave no trace.
+  // Small enough that the sum of everything inside cannot overflow, and never 0, which would not
+  // count.
   constexpr int64_t kMaxNs = std::numeric_limits<int64_t>::max() >> 24;
   Claim claim;
   claim.expected_ns_ = std::clamp<int64_t>(expected_ns, 1, kMaxNs);
@@ -37,7 +38,7 @@ CheckQueue::Claim CheckQueue::Enter(const FlowId& flow, Priority priority, int64
   const int64_t own_ns = own->second + claim.expected_ns_;
   int64_t ahead_ns = own->second;
   std::string_view caller;
-  int64_t callers_ns = 0;  // What comes first of that caller's other connections.
+  int64_t callers_ns = 0;  // The checks of that caller's other connections that come first.
   for (const auto& [other, other_ns] : claimed_ns_) {
     const auto& [other_is_long, other_priority, other_caller, connection] = other;
     if (other_is_long != is_long || other == claim.flow_) continue;
@@ -101,7 +102,7 @@ void CheckQueue::RunNext(Lane& lane) {
   ended.splice(ended.end(), checks_, next->place);
 }
 
-// Takes out of the queue what waits and aborts what runs.
+// Removes waiting checks from the queue and aborts running ones.
 template <typename IsMeant>
 void CheckQueue::End(const IsMeant& is_meant, Checks& dropped) {
   for (auto place = checks_.begin(); place != checks_.end();) {

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Checks of answers are work like products: they wait for threads of the host in fair turns of
-// their callers, by priority and deadline (DeviceQueue), and each has a predicted time, which its
-// product is admitted with.
+// Queues checks of answers for threads of the host. Checks are scheduled like products: in fair
+// turns of their callers, by priority and deadline (DeviceQueue). Each has a predicted time, which
+// counts when its product is admitted.
 #pragma once
 
 #include <array>
@@ -33,14 +33,15 @@ namespace gemmd {
 // Threads: any.
 class CheckQueue {
  public:
-  // Checks that are expected to take longer have threads of their own, so that no short one waits
-  // for the end of a long one.
+  // Checks that are expected to take longer have their own threads, so that no short check waits
+  // for a long one.
   static constexpr int64_t kShortNs = 100'000'000;
 
-  // With so many threads, at least one for short and one for long checks. Borrows the clock.
+  // Runs `threads` threads, at least one each for short and for long checks. Borrows the clock.
   CheckQueue(int threads, const Clock& clock);
 
-  // The time of a check that is still to come or that runs. Given back by the destructor. Movable.
+  // The claimed time of a check that waits for its product or runs. The destructor releases it.
+  // Movable.
   class Claim {
    public:
     Claim() = default;
@@ -58,42 +59,42 @@ class CheckQueue {
 
    private:
     friend class CheckQueue;
-    // Whether the check is long, its priority, caller and connection.
+    // Whether the check is long; its priority, caller and connection.
     using Flow = std::tuple<bool, Priority, std::string, uint64_t>;
     CheckQueue* queue_ = nullptr;
     Flow flow_;
     int64_t expected_ns_ = 0;
   };
 
-  // Claims the time of a check whose product is not computed yet. `wait_ns` becomes the time that
-  // the check is expected to wait for others of its length: all those of its own connection, as
-  // much of each other connection and each other caller as comes before it in fair turns, and all
-  // of normal priority if its own is low.
+  // Claims the time of a check whose product is not computed yet. Sets `wait_ns` to the time that
+  // the check is expected to wait for checks of its length: for all those of its own connection;
+  // for those of other connections and callers as far as they precede it in fair turns; and, if its
+  // priority is low, for all those of normal priority.
   Claim Enter(const FlowId& flow, Priority priority, int64_t expected_ns, int64_t& wait_ns)
       ABSL_LOCKS_EXCLUDED(mutex_);
 
   struct Check : DeviceQueue::Job {
-    // Called once: with OK from a thread of the queue, to check until the flag is set; otherwise
-    // with the reason why the check never begins, Cancelled or DeadlineExceeded.
+    // Called once. Either with OK, from a thread of the queue, to do the check until the flag is
+    // set; or with Cancelled or DeadlineExceeded, if the check is never started.
     using Work = absl::AnyInvocable<void(const absl::Status& status, AbortFlag abort) &&>;
 
     std::string caller;
     Work work;
 
-    // The queue's own.
+    // Used by the queue itself.
     bool is_long = false;
     bool is_running = false;
     std::atomic<bool> abort = false;
     std::list<std::unique_ptr<Check>>::iterator place;
   };
 
-  // The check waits for its turn. Its id, predicted time, deadline, priority, share, flow and work
-  // are set.
+  // Queues the check, whose id, predicted time, deadline, priority, share, flow and work are set.
   void Add(std::unique_ptr<Check> check) ABSL_LOCKS_EXCLUDED(mutex_);
 
-  // Ends checks early: those that wait before this returns, those that run as soon as they look.
+  // Ends checks early: waiting ones before this returns, running ones when they next look at their
+  // abort flag.
   void Cancel(absl::Span<const JobId> ids) ABSL_LOCKS_EXCLUDED(mutex_);
-  // All, and those that come later.
+  // Ends all checks early, present and later ones.
   void Stop() ABSL_LOCKS_EXCLUDED(mutex_);
 
  private:
@@ -115,7 +116,8 @@ class CheckQueue {
   Checks checks_ ABSL_GUARDED_BY(mutex_);
   absl::btree_map<Claim::Flow, int64_t> claimed_ns_ ABSL_GUARDED_BY(mutex_);
   bool is_stopped_ ABSL_GUARDED_BY(mutex_) = false;
-  // Their queues are guarded by the mutex. The threads end before all else.
+  // Their queues are guarded by the mutex. Their threads end before all other members are
+  // destroyed.
   Lane short_;
   Lane long_;
 };

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What the daemon counts about products, in counters and histograms to which many threads add
-// without a lock.
+// What the daemon counts about products: counters and histograms to which many threads add without
+// a lock.
 #pragma once
 
 #include <algorithm>
@@ -22,10 +22,10 @@
 
 namespace gemmd {
 
-// Counters that stop at their largest value: one that has wrapped around would be negative, and to
-// whoever scrapes it, a restart.
+// Counters that saturate: one that wrapped around would be negative, which looks like a restart to
+// a scraper.
 //
-// The sum of two counts; a negative one counts as none.
+// The sum of two counts. A negative count is treated as 0.
 inline int64_t SaturatingSum(int64_t x, int64_t y) {
   int64_t sum = 0;
   const bool overflows = __builtin_add_overflow(x < 0 ? 0 : x, y < 0 ? 0 : y, &sum);
@@ -40,12 +40,12 @@ inline void AddSaturating(std::atomic<int64_t>& counter, int64_t amount) {
   }
 }
 
-// How many durations fell into which bucket. Many threads add without a lock while others read. A
-// reader sees each number at some moment; the count is always the sum of the buckets.
+// A histogram of durations. Many threads add without a lock while others read. A reader may see the
+// buckets at slightly different moments; the count is always the sum of the buckets.
 class LatencyHistogram {
  public:
-  // The largest duration of each bucket, 1 us to 50 s in steps of 1, 2, 5. One more bucket is for
-  // all longer durations.
+  // The upper bound of each bucket, 1 us to 50 s in steps of 1, 2, 5. One more bucket holds all
+  // longer durations.
   static constexpr size_t kBounds = 24;
   static constexpr std::array<int64_t, kBounds> kBoundsNs = [] {
     std::array<int64_t, kBounds> bounds = {};
@@ -59,7 +59,7 @@ class LatencyHistogram {
   }();
 
   struct Snapshot {
-    std::array<int64_t, kBounds + 1> counts = {};  // Each bucket's own, not cumulative.
+    std::array<int64_t, kBounds + 1> counts = {};  // Per bucket, not cumulative.
     int64_t sum_ns = 0;
 
     int64_t count() const { return std::accumulate(counts.begin(), counts.end(), int64_t{0}); }
@@ -87,7 +87,7 @@ class LatencyHistogram {
   std::atomic<int64_t> sum_ns_ = 0;
 };
 
-// Why a product was refused before admission saw it; Admission counts its own refusals.
+// Why a product was refused before admission, which counts its own refusals.
 enum class RefusalReason : uint8_t {
   kInvalid,
   kNotFound,
@@ -95,22 +95,22 @@ enum class RefusalReason : uint8_t {
   kTooLarge,
   kNotReady,
   kInternal,
-  kTooLong,       // Longer than a product may take here.
-  kDeadline,      // Longer than its own deadline.
-  kBacklog,       // Too much is ahead of it.
-  kShare,         // Its caller has more than its share of the places.
+  kTooLong,       // Longer than the maximum of this server.
+  kDeadline,      // Longer than its own deadline allows.
+  kBacklog,       // Too much work is ahead of it.
+  kShare,         // Its caller has used up its share of the room.
   kKernelRefused  // Workers of the device died of its kernel.
 };
 inline constexpr size_t kRefusalReasons = 11;
-std::string_view NameOf(RefusalReason reason);  // "not_ready"
+std::string_view NameOf(RefusalReason reason);  // For example "not_ready".
 
-// The reason that a status stands for where it refuses a product before admission.
+// The reason for a status that refuses a product before admission.
 RefusalReason ReasonOf(const absl::Status& status);
 
-// The stages of a product in their order, as Timing of the wire contract has them.
+// The stages of a product in their order, as in Timing of the wire contract.
 enum class Stage : uint8_t { kReceive, kQueue, kCopyIn, kCompute, kCopyOut, kSendPrepare };
 inline constexpr size_t kStages = 6;
-std::string_view NameOf(Stage stage);  // "copy_in"
+std::string_view NameOf(Stage stage);  // For example "copy_in".
 
 struct ProductTiming {
   std::array<int64_t, kStages> stage_ns = {};  // Indexed by Stage.
@@ -120,24 +120,24 @@ struct ProductTiming {
   int64_t operator[](Stage stage) const { return stage_ns[static_cast<size_t>(stage)]; }
 };
 
-inline constexpr size_t kStatusCodes = 17;  // gRPC and absl::StatusCode have the same ones.
+inline constexpr size_t kStatusCodes = 17;  // The codes are the same in gRPC and absl::StatusCode.
 
 // How an admitted product ended.
 struct Completion {
-  size_t device = 0;  // The position among the served devices.
+  size_t device = 0;  // The index in the list of served devices.
   const Kernel* kernel = nullptr;
   absl::StatusCode code = absl::StatusCode::kOk;
-  // Only used where the product is OK:
+  // Used only if the product is OK:
   ProductTiming timing;
-  int64_t joined = 1;  // So many products ran as one, this one among them.
+  int64_t joined = 1;  // The number of products that ran as one, this one included.
   int64_t operations = 0;
   int64_t bytes_read = 0;
   int64_t bytes_written = 0;
   int64_t batch = 0;
 };
 
-// Refusals by reason, ends by status, durations by kind of device and stage, and what each kernel
-// did. Adding takes no lock, except for a kernel's first product, so that readers never delay a
+// Counts refusals by reason, ends by status, durations by kind of device and stage, and what each
+// kernel did. Adding takes no lock, except for a kernel's first product, so readers never delay a
 // product.
 class Stats {
  public:
@@ -158,11 +158,11 @@ class Stats {
     DeviceKind device_kind = DeviceKind::kCpu;
     std::string_view kernel;  // The kernel's name, or kOtherKernels.
     int64_t products = 0;
-    int64_t compute_ns = 0;  // How long it ran; products that ran as one have equal parts of it.
+    int64_t compute_ns = 0;  // Products that ran as one each add an equal part.
   };
 
-  // The first kernels that run, up to this number, are counted one by one, and all others together:
-  // a caller can name every kernel of the catalogue, and each has series of its own.
+  // The first kMaxKernels kernels that run are counted each on its own, all others together. A
+  // caller can name every kernel of the catalogue, and each has its own time series.
   static constexpr size_t kMaxKernels = 48;
   static constexpr std::string_view kOtherKernels = "other";
 
@@ -177,7 +177,8 @@ class Stats {
     ++counters.ends[static_cast<size_t>(end)];
     counters.took_ns += took_ns;
   }
-  // The same for an answer that is given, with what its check could miss and cost where it passed.
+  // The same for an answer that was sent. If its check passed, also adds the check's miss
+  // probability and cost.
   void AddVerification(const AnswerVerification& given) {
     AddVerification(given.mode, given.end, given.verify_ns);
     if (given.end != VerifyEnd::kPassed) return;
@@ -190,14 +191,14 @@ class Stats {
   std::array<int64_t, kRefusalReasons> refusals() const;  // Indexed by RefusalReason.
   // Calls that were ended because their peer did not read the answer.
   int64_t silent_calls() const { return silent_calls_; }
-  // Checks of answers by how they ended, and the time from D to their ends.
+  // Checks of answers by result, and the time from D to the end of the check.
   int64_t verifications(VerifyMode mode, VerifyEnd end) const {
     return verifications_[static_cast<size_t>(mode)].ends[static_cast<size_t>(end)];
   }
   int64_t verify_ns(VerifyMode mode) const {
     return verifications_[static_cast<size_t>(mode)].took_ns;
   }
-  // Sums over those that passed, of AnswerVerification's members of the same names.
+  // Sums, over the checks that passed, of the members of AnswerVerification with these names.
   double miss_probability(VerifyMode mode) const {
     return verifications_[static_cast<size_t>(mode)].miss_probability;
   }
@@ -205,10 +206,10 @@ class Stats {
     return verifications_[static_cast<size_t>(mode)].cost;
   }
   DeviceTotals device(size_t position) const;
-  // The kinds of devices that have computed.
+  // The kinds of devices that have computed products.
   std::vector<KindTotals> kinds() const;
-  // The kernels that have run and are counted one by one, in the order in which they first ran;
-  // then the other kernels of each kind of device.
+  // The kernels that are counted each on its own, in the order in which they first ran; then the
+  // other kernels, by kind of device.
   std::vector<KernelTotals> kernels() const ABSL_LOCKS_EXCLUDED(mutex_);
 
  private:
@@ -233,7 +234,7 @@ class Stats {
   static constexpr size_t kDeviceKinds = 3;
   static_assert(static_cast<size_t>(DeviceKind::kCuda) + 1 == kDeviceKinds);
 
-  // Where a kernel is counted: a position in kernels_.
+  // Where a kernel is counted: an index of kernels_.
   using Place = uint8_t;
   static constexpr Place kNoPlace = 255;  // The kernel has not run.
   static_assert(kMaxKernels + kDeviceKinds <= kNoPlace);
@@ -253,9 +254,9 @@ class Stats {
   std::vector<DeviceCounters> devices_;
   std::array<KindHistograms, kDeviceKinds> kinds_;
   std::array<KernelCounters, kMaxKernels + kDeviceKinds> kernels_;
-  std::vector<std::atomic<Place>> places_;  // One for each row of the catalogue.
+  std::vector<std::atomic<Place>> places_;  // One per row of the catalogue.
 
-  mutable Mutex mutex_;  // Taken for a kernel that runs for the first time.
+  mutable Mutex mutex_;  // Locked for a kernel that runs for the first time.
   std::vector<const Kernel*> taken_ ABSL_GUARDED_BY(mutex_);  // Indexed by place.
 };
 

@@ -11,7 +11,7 @@ namespace gemmd {
 
 namespace {
 
-// Products differ in these most.
+// Hashes the members in which products differ most.
 size_t PlaceOf(const KernelChoices::Question& question) {
   const Problem& problem = question.problem;
   return absl::HashOf(problem.m, problem.n, problem.k, problem.batch, problem.a.type,
@@ -44,9 +44,9 @@ KernelChoices::Choice KernelChoices::Find(const Question& question,
 }
 
 void Correction::Observe(int64_t predicted_ns, int64_t taken_ns, bool is_whole) {
-  constexpr double kMaxWrong = 4;       // How wrong one product may seem.
-  constexpr double kPart = 0.25;        // One product moves the factor so far on its way.
-  constexpr double kShortestNs = 1000;  // Shorter times are those of clocks and of handing over.
+  constexpr double kMaxWrong = 4;       // The maximum ratio of one observation.
+  constexpr double kPart = 0.25;        // The part of the way that one product moves the factor.
+  constexpr double kShortestNs = 1000;  // Shorter times are dominated by clocks and overhead.
   const double predicted = std::max(static_cast<double>(predicted_ns), kShortestNs);
   const double taken = std::max(static_cast<double>(taken_ns), kShortestNs);
   const double old = factor();

@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// How long products take: the one place where admission, deadlines, fair turns and joining ask.
+// How long products take. Admission, deadlines, fair turns and joining all use these predictions.
 //
-// A product's time is predicted once, together with the choice of its kernel, from rates that were
-// measured on a device that does nothing else (kernels/select.h); the product keeps it. Where a
-// device shares a machine, where clocks are low or where a library knows a shape badly, products
-// take another time: what those of the same kernel and shape class took corrects the prediction
-// whenever somebody asks. The choice of a kernel does not rest on that: the same request has the
-// same kernel on the same server.
+// The time of a product is predicted once, when its kernel is chosen, from rates measured on the
+// idle device (kernels/select.h), and kept in the product. The real time may differ, for example if
+// the machine is shared, if clocks are low, or if a library handles a shape badly. So each use of
+// the prediction corrects it by the times that recent products of the same kernel and shape class
+// took. The choice of a kernel does not depend on the correction: the same request gets the same
+// kernel on the same server.
 #pragma once
 
 #include <array>
@@ -26,17 +26,17 @@
 
 namespace gemmd {
 
-// The kernels that were chosen for the problems that a device had lately, with the predicted times.
-// Most products are like one of those, and to ask every row of a catalogue takes longer than to
-// compute a small one.
+// A cache of the kernels that a device chose for recent problems, with the predicted times. Most
+// products repeat a recent problem, and evaluating every row of a catalogue takes longer than
+// computing a small product.
 //
-// For one device, whose catalogue and profile stay as they are. Threads: any.
+// For one device, whose catalogue and profile are constant. Threads: any.
 class KernelChoices {
  public:
-  // All that a choice depends on.
+  // Everything that a choice depends on.
   struct Question {
     Problem problem;
-    // The one that was asked for, or whose bits are wanted; null where it may be any.
+    // The kernel that was requested or whose bits are required; null if any kernel may run.
     const Kernel* kernel = nullptr;
     bool deterministic = false;
     bool batch_invariant = false;
@@ -44,19 +44,19 @@ class KernelChoices {
     friend bool operator==(const Question&, const Question&) = default;
   };
   struct Choice {
-    const Kernel* kernel = nullptr;  // Null if there is none.
+    const Kernel* kernel = nullptr;  // Null if no kernel fits.
     PredictedTime predicted;
   };
 
-  // Predicts the time of a choice that has a kernel.
+  // A choice with the time predicted for its kernel.
   static Choice Make(const Kernel* kernel, const Problem& problem, const DeviceProfile& profile);
 
-  // What `choose` gave for the same question, or else what it gives now. A choice of null is not
-  // remembered.
+  // The cached choice for the question, or else the result of `choose`. A null choice is not
+  // cached.
   Choice Find(const Question& question, absl::FunctionRef<Choice()> choose)
       ABSL_LOCKS_EXCLUDED(mutex_);
 
-  // So many questions are remembered at most; one takes the place of another with the same hash.
+  // The size of the cache. A question replaces another one with the same hash.
   static constexpr size_t kPlaces = 64;
 
  private:
@@ -69,38 +69,41 @@ class KernelChoices {
   std::array<Place, kPlaces> places_ ABSL_GUARDED_BY(mutex_);
 };
 
-// What products of one kernel and shape class lately took on a device over what was predicted.
+// The ratio of the times that recent products of one kernel and shape class took on a device to
+// their predictions.
 //
-// Threads: any; nothing waits. Two observations at once may count as one.
+// Threads: any, without waiting. Of two simultaneous observations one may be lost.
 class Correction {
  public:
-  // The most that a prediction is corrected by, as a factor and its inverse.
+  // The maximum correction, as a factor and as its inverse.
   static constexpr double kMax = 16;
 
   double factor() const { return factor_.load(std::memory_order_relaxed); }
 
-  // A product has taken so long. One product moves the factor a part of the way, and a product that
-  // took very long moves it no further than one that took four times as long as expected. One that
-  // is not whole was given up after that time, and says no more than that it takes longer.
+  // Records the time that a product took. One product moves the factor only part of the way, and a
+  // very slow product moves it no further than one that took four times its expected time. If
+  // `is_whole` is false the product was aborted after `taken_ns`, which only shows that it takes
+  // longer.
   void Observe(int64_t predicted_ns, int64_t taken_ns, bool is_whole);
 
  private:
   std::atomic<double> factor_ = 1;
 };
 
-// A prediction times the factor of its correction, if there is one; at most 2^62.
+// The prediction times its correction factor, if there is one; at most 2^62.
 int64_t ExpectedNs(int64_t predicted_ns, const Correction* correction);
 
-// Those of one device: nothing that peers send makes them grow.
+// The corrections of one device. Their number is fixed, so requests cannot make them grow.
 class Corrections {
  public:
   explicit Corrections(const Device& device);
 
-  // Lives as long as this. Null for a kernel that is not of the device's catalogue.
+  // The correction lives as long as this object. Null for a kernel that is not in the device's
+  // catalogue.
   Correction* Find(const Kernel& kernel, const Problem& problem);
 
  private:
-  // By the position of the kernel and the class.
+  // By the kernel's index and the shape class.
   std::vector<std::array<Correction, kShapeClasses>> rows_;
 };
 

@@ -14,7 +14,7 @@ FlowId Arrival::flow() const {
 
 void Product::WaitAgain() {
   is_doubtful = false;
-  // GCC 12 takes an assignment to it for a read of uninitialised memory.
+  // GCC 12 takes an assignment for a read of uninitialised memory.
   std::destroy_at(&own_launch);
   std::construct_at(&own_launch);
   launch = nullptr;
@@ -23,14 +23,14 @@ void Product::WaitAgain() {
 
 namespace {
 
-// Gives " trace_id=... span_id=... parent_id=...", or nothing where the caller has no trace.
+// " trace_id=... span_id=... parent_id=...", or empty if the caller has no trace.
 std::string TraceFields(const std::optional<TraceSpan>& span) {
   if (!span) return "";
   return Concat(" trace_id=", LogValue(span->trace_id), " span_id=", LogValue(span->span_id),
                 " parent_id=", LogValue(span->parent_id));
 }
 
-// Whether the operator should see it at once, because the caller can do nothing about it.
+// Whether the operator must see it at once, because the caller can do nothing about it.
 bool IsFailure(absl::StatusCode code) {
   return code == absl::StatusCode::kAborted || code == absl::StatusCode::kDataLoss ||
          code == absl::StatusCode::kInternal || code == absl::StatusCode::kUnavailable ||

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// A product as the daemon works with it between the wire and the devices. It is allocated once:
-// each stage from the parsed request to the answer adds what it learns.
+// A product on its way between the wire and the devices. It is allocated once. Each stage, from the
+// parsed request to the answer, adds its results to it.
 #pragma once
 
 #include <cstddef>
@@ -29,81 +29,81 @@
 
 namespace gemmd {
 
-// What an answer holds beside the matrix: names, timing and lengths, rounded up generously.
+// The size of an answer without its matrix: names, timing and lengths, rounded up generously.
 inline constexpr int64_t kAnswerOverheadBytes = 4096;
 
-// What is known of a request besides its product.
+// What is known about a request besides its product.
 struct Arrival {
-  int64_t arrived_ns = 0;  // When the last byte of the request was there.
+  int64_t arrived_ns = 0;  // When the last byte of the request arrived.
   int64_t deadline_ns = kNoDeadlineNs;
   std::string request_id;
-  // "ipv4:192.0.2.1:50123" or "unix:uid:1000" (Gate::PeerOf). One text for all products of a
-  // message; null if it is not known.
+  // "ipv4:192.0.2.1:50123" or "unix:uid:1000" (Gate::PeerOf). All products of a message share one
+  // string. Null if the peer is not known.
   std::shared_ptr<const std::string> peer_name;
   std::string_view method;  // "MultiplyStream": a literal.
-  uint64_t connection = 0;  // Another number for each open connection, and each session on it.
-  std::string session;      // The token of the caller's session; empty where there is none.
+  uint64_t connection = 0;  // Unique per open connection and session on it.
+  std::string session;      // The token of the caller's session; may be empty.
   std::optional<TraceSpan> span;
-  // The session of that token, where it has been found before.
+  // The session of that token, if it has already been found.
   std::shared_ptr<const TensorStore::SessionUse> used_session;
-  std::shared_ptr<const Identity> caller;  // Null where there are no rules.
+  std::shared_ptr<const Identity> caller;  // Null if there are no rules.
 
   std::string_view peer() const { return peer_name == nullptr ? std::string_view() : *peer_name; }
-  // Who shares a turn with it.
+  // The flow whose turns the product takes.
   FlowId flow() const;
 };
 
 struct Product : Submission {
-  // Makes it one that has not been launched. It has ended, and may be queued once more.
+  // Resets a product that has ended so that it can be queued again.
   void WaitAgain();
 
-  // The kernel that computed D, or is to do so.
+  // The kernel that computed D, or that will compute it.
   const Kernel& kernel() const { return outcome.kernel != nullptr ? *outcome.kernel : *job.kernel; }
   const std::string& device_name() const { return served->device->info().name; }
 
-  // What was asked for and by whom. The job borrows the operands.
+  // The request and its caller. The job borrows the operands.
   Arrival arrival;
-  SourcePieces pieces;                      // What the job's sources point into.
+  SourcePieces pieces;                      // The pieces that the job's sources point to.
   std::unique_ptr<ProductTensors> tensors;  // Null if no matrix is a resident tensor.
   Constraints constraints;
   std::string wanted_device;  // Empty if the request names none.
-  // How D is to be checked. Absent if the request leaves that to the server; a rate of 0 is also
-  // left to it.
+  // How to check D. Absent, or with a rate of 0, to the extent that the request leaves the choice
+  // to the server.
   std::optional<VerifyRule> asked_check;
 
-  // Gives it back at its end to whoever asked for it.
+  // Returns the product to its submitter at its end.
   absl::AnyInvocable<void(std::unique_ptr<Product>) &&> answer;
 
-  // Where it runs and what it takes.
+  // The device and the resources of the product.
   const ServedDevice* served = nullptr;
   VerifyRule check;    // How D is checked; kNone if it is not.
-  Meter::Entry entry;  // Among the products of its caller.
+  Meter::Entry entry;  // Counts the product among those of its caller.
   int64_t admitted_ns = 0;
 
   // The check of D.
-  int64_t check_predicted_ns = 0;  // For one thread of the host.
-  CheckQueue::Claim check_claim;   // From before the product is queued until its end.
+  int64_t check_predicted_ns = 0;  // On one thread of the host.
+  CheckQueue::Claim check_claim;   // Held from before the product is queued until its end.
   int64_t check_begun_ns = 0;
-  int64_t check_ran_ns = 0;  // The time that it had a thread.
+  int64_t check_ran_ns = 0;  // The time for which it had a thread.
   int wrong_answers = 0;
-  // For a check that computes D once more: where, and what came of it.
+  // For a check that computes D a second time: the place and the outcome.
   const ServedDevice* again_served = nullptr;
   const Kernel* again_kernel = nullptr;
   HeldBytes again;
 
-  // How it ended, beside `outcome`. If that is OK, D is complete.
-  std::optional<TensorState> tensor;               // Into which D went.
-  std::optional<AnswerVerification> verification;  // Absent if no check was asked for.
-  ProductTiming timing;                            // As far as the stages are known.
+  // How the product ended, in addition to `outcome`. If that is OK, D is complete.
+  std::optional<TensorState> tensor;               // The tensor that holds D.
+  std::optional<AnswerVerification> verification;  // Absent if no check was requested.
+  ProductTiming timing;                            // For the stages completed so far.
 };
 
 // A message was refused before it was read.
 void LogRefusal(const Arrival& arrival, const absl::Status& status);
 
-// A product was refused, perhaps before it was known what it is: its message has so many bytes.
+// A product was refused, perhaps before it was parsed. `bytes` is the size of its message.
 void LogRefusal(const Arrival& arrival, int64_t bytes, const absl::Status& status);
 
-// A product that was let in has ended.
+// An admitted product has ended.
 void LogProduct(const Product& product);
 
 }  // namespace gemmd

@@ -17,7 +17,7 @@ namespace gemmd {
 
 namespace {
 
-// The timing so far: the last stage is still to come.
+// The timing so far; the last stage is still to come.
 ProductTiming TimingOf(const Product& product) {
   ProductTiming timing;
   timing[Stage::kReceive] = product.admitted_ns - product.arrival.arrived_ns;
@@ -41,19 +41,19 @@ Completion CompletionOf(const Product& product, size_t device) {
           .batch = problem.batch};
 }
 
-// Whether the chosen device has kernels for the product, but each of them has ended workers.
+// Whether the chosen device has kernels for the product, but all of them have killed workers.
 bool IsForLosses(const absl::Status& refusal, const Product& product) {
   return absl::IsFailedPrecondition(refusal) && product.served != nullptr &&
          product.job.kernel == nullptr;
 }
 
-// Whether workers died of such products on the product's device.
+// Whether such products have killed workers of the product's device.
 bool IsKernelRefused(const Product& product) {
   const DeviceTrust& trust = product.device->trust();
   return !trust.CheckLosses(*product.job.kernel, product.job.problem, product.device_name()).ok();
 }
 
-// Shows the tensor of D to its owner.
+// Makes the tensor with D visible to its owner.
 void KeepResult(Product& product) {
   absl::Status& status = product.outcome.status;
   absl::StatusOr<std::optional<TensorState>> kept = product.tensors->Finish(status.ok());
@@ -84,7 +84,7 @@ ProductRunner::ProductRunner(const std::vector<ServedDevice>& devices, Scheduler
                std::move(verify.chip_state),
                [this](std::unique_ptr<Product> product) { End(std::move(product)); }) {}
 
-// A request that no free room would be enough for.
+// Refuses a request that would not fit even if the server were empty.
 absl::Status ProductRunner::CheckAdmissible(int64_t bytes) const {
   const int64_t max_bytes = admission_.limits().max_bytes;
   if (bytes <= max_bytes) return absl::OkStatus();
@@ -107,7 +107,8 @@ absl::StatusOr<Admission::Ticket> ProductRunner::Hold(int64_t message_bytes,
   CountRefusal(arrival);
   LogRefusal(arrival, ticket.status());
   if (!absl::IsResourceExhausted(ticket.status())) return ticket;
-  // Which device the request is for is not known yet: the first one to be done makes room.
+  // The request's device is not known yet, so the wait is that of the first device to finish its
+  // work.
   int64_t backlog_ns = std::numeric_limits<int64_t>::max();
   for (const ServedDevice& served : devices_) {
     backlog_ns = std::min(backlog_ns, scheduler_.load(*served.device).backlog_ns);
@@ -124,7 +125,7 @@ absl::Status ProductRunner::Prepare(Product& product, int64_t message_bytes) {
   const int64_t resident_bytes =
       tensors == nullptr ? 0 : tensors->resident_bytes() - tensors->copied_bytes();
   const int64_t d_bytes = tensors != nullptr && tensors->takes_d() ? 0 : job.d_bytes;
-  // A GPU's is its own memory, whose bounds the worker keeps.
+  // A GPU's workspace is in its own memory, which its worker limits.
   const int64_t workspace_bytes =
       job.kernel->device_kind == DeviceKind::kCuda ? 0 : job.workspace_bytes;
   int64_t& bytes = product.room_bytes;
@@ -137,7 +138,7 @@ absl::Status ProductRunner::Prepare(Product& product, int64_t message_bytes) {
   return CheckAdmissible(bytes);
 }
 
-// How D will be checked. Operands have to stay as they are until it has been.
+// Decides how D will be checked. Operands must stay unchanged until the check.
 absl::StatusOr<VerifyNeeds> ProductRunner::PlanVerify(Product& product) {
   product.check = VerifyRule();
   product.check_claim.Release();
@@ -160,7 +161,7 @@ absl::StatusOr<VerifyNeeds> ProductRunner::PlanVerify(Product& product) {
           : NeedsOf(rule, *job.kernel, job.problem);
   const int64_t left_ns =
       std::max<int64_t>(admission_.limits().max_product_ns - product.predicted_ns, 0);
-  // A check by duplicate has the device once more.
+  // A check by duplicate uses the device a second time.
   const int64_t again_ns = rule.mode == VerifyMode::kDuplicate ? product.expected_ns() : 0;
   if (!needs.ok() || (!asked && needs->predicted_ns + again_ns > left_ns)) {
     if (asked) return needs.status();
@@ -171,7 +172,7 @@ absl::StatusOr<VerifyNeeds> ProductRunner::PlanVerify(Product& product) {
   product.check = rule;
   checker_.Claim(product, needs->predicted_ns);
   product.after_ns += again_ns;
-  // Tensors are read where they are.
+  // Tensors are read in place.
   if (tensors != nullptr) {
     needs->bytes = std::max(needs->bytes - tensors->resident_bytes(), int64_t{0});
   }
@@ -186,11 +187,11 @@ absl::Status ProductRunner::Refuse(const Product& product, ProductRefusal why, i
   return std::move(why.status);
 }
 
-// Its outcome says why it was not let in.
+// Sets the product's outcome to the reason why it was not admitted.
 std::unique_ptr<Product> ProductRunner::Refuse(Scheduler::Refused refused) {
   std::unique_ptr<Product> product(static_cast<Product*>(refused.job.release()));
   product->check_claim.Release();
-  // Where there was a place, the log tells how much room that would have been.
+  // If there was room for the product, the log shows how many bytes it would have taken.
   const bool had_place = refused.why >= Verdict::kTooLong;
   product->outcome.status =
       Refuse(*product, RefusalOf(refused.why, refused.asked, admission_.limits()),
@@ -242,7 +243,7 @@ void ProductRunner::StartTogether(Company company) {
   }
 }
 
-// It can be queued.
+// Completes what the queue needs.
 void ProductRunner::MakeReady(Product& product) {
   const Arrival& arrival = product.arrival;
   product.admitted_ns = clock_.NowNs();
@@ -265,7 +266,8 @@ void ProductRunner::MakeReady(Product& product) {
   };
 }
 
-// The device refused the product's kernel while it waited: another kernel or device may serve.
+// The device refused the product's kernel while the product waited: another kernel or device may
+// serve it.
 void ProductRunner::QueueAgain(std::unique_ptr<Product> product) {
   const ServedDevice* const served = product->served;
   const Kernel* const kernel = product->job.kernel;
@@ -282,7 +284,7 @@ void ProductRunner::QueueAgain(std::unique_ptr<Product> product) {
   scheduler_.Submit(std::move(product));
 }
 
-// Tells the caller how its product has ended.
+// Reports to the caller how its product has ended.
 void ProductRunner::End(std::unique_ptr<Product> ended) {
   Product& product = *ended;
   if (product.tensors != nullptr) KeepResult(product);
@@ -298,13 +300,14 @@ void ProductRunner::End(std::unique_ptr<Product> ended) {
   product.check_claim.Release();
   LogProduct(product);
   if (spans_ != nullptr) spans_->Add(product);
-  // The product lives on until its answer has left, its tensors until that is on its way.
+  // The product lives until its answer has left, but its tensors only until the answer is being
+  // sent.
   const std::unique_ptr<ProductTensors> tensors = std::move(product.tensors);
   auto answer = std::move(product.answer);
   std::move(answer)(std::move(ended));
 }
 
-// Where a product runs.
+// The choice of the device.
 
 namespace {
 
@@ -318,7 +321,7 @@ absl::Status NoSuchDevice(std::string_view name, const std::vector<ServedDevice>
 
 }  // namespace
 
-// The device, with its best kernel for the product that may be trusted.
+// The device, with its best trusted kernel for the product.
 ProductRunner::Placement ProductRunner::PlaceOn(const ServedDevice& served,
                                                 const Product& product) const {
   const Problem& problem = product.job.problem;
@@ -346,8 +349,8 @@ ProductRunner::Placement ProductRunner::PlaceOn(const ServedDevice& served,
 
 absl::StatusOr<ProductRunner::Placement> ProductRunner::FindPlace(const Product& product) const {
   const Kernel* const wanted = product.constraints.kernel;
-  // How well a device that does not serve says why: best where the wanted kernel is one of its
-  // kind, and would run the product if it were trusted.
+  // How specific the reason of a device is that cannot serve: most specific if it has the wanted
+  // kernel and could run the product if the kernel were trusted.
   const auto says = [&](const Placement& place) {
     const Device& device = *place.served->device;
     if (wanted != nullptr && device.info().kind != wanted->device_kind) return 0;
@@ -376,7 +379,7 @@ absl::StatusOr<ProductRunner::Placement> ProductRunner::FindPlace(const Product&
   return place;
 }
 
-// Bringing a tensor to a GPU takes longer than most products with it.
+// Copying a tensor to a GPU takes longer than most products with it.
 ProductRunner::Placement ProductRunner::NearTensors(const Product& product,
                                                     Placement nearest) const {
   const DeviceInfo& wanted = nearest.served->device->info();
@@ -396,21 +399,21 @@ ProductRunner::Placement ProductRunner::NearTensors(const Product& product,
   return nearest;
 }
 
-// A check by duplicate compares D with that of the product alone.
+// A check by duplicate compares D with the D of the product alone.
 bool ProductRunner::MayVary(const Product& product) const {
   const Constraints& asked = product.constraints;
   return !asked.deterministic && !asked.batch_invariant && scheduler_.joins() &&
          product.asked_check.value_or(verify_.rule).mode != VerifyMode::kDuplicate;
 }
 
-// Chooses device and kernel and completes the job with the sizes that follow from them.
+// Chooses device and kernel, and completes the job with the sizes that follow.
 absl::Status ProductRunner::Place(Product& product) const {
   Job& job = product.job;
   ASSIGN_OR_RETURN(const Placement place, FindPlace(product));
   product.served = place.served;
   product.device = place.served->device;
   job.kernel = place.kernel;
-  // Nor may what runs as one with others take a kernel that is distrusted.
+  // A launch of joined jobs must not switch to a distrusted kernel either.
   job.keeps_kernel = product.constraints.kernel != nullptr || !place.distrusted.empty();
   job.may_vary = MayVary(product);
   const DeviceProfile& profile = product.device->profile();
@@ -455,10 +458,10 @@ absl::Status RestrictToGrant(const Grant& grant, const std::vector<ServedDevice>
     if (place.ok() && place->kernel != nullptr) return absl::OkStatus();
     product.wanted_device.clear();
   }
-  product.wanted_device = first;  // It says best why it has no kernel.
+  product.wanted_device = first;  // Its reason for having no kernel is the most specific.
   if (!first.empty()) return absl::OkStatus();
   return absl::PermissionDeniedError(
-      Concat("device: got one that the rules do not allow to this caller, want one of ",
+      Concat("device: got one that the rules do not allow this caller, want one of ",
              absl::StrJoin(grant.devices, ", ")));
 }
 
@@ -485,11 +488,11 @@ void CountEnd(Product& product) {
   if (caller == nullptr) return;
   const bool is_ok = product.outcome.status.ok();
   const int64_t compute_ns = product.timing[Stage::kCompute];
-  // To the end or not: a caller who cancels pays for what ran.
+  // Charged even if not completed: a caller that cancels pays for what ran.
   const bool was_checked = product.check_ran_ns > 0;
   if (is_ok || was_checked) {
-    // Several that ran as one all took the time of the whole, so that the caller would pay it anew
-    // for each of them. A check has a thread of the host for itself, or the device once more.
+    // The time of products that ran as one is split among them; otherwise the caller would pay the
+    // whole for each. A check has a host thread to itself, or the device a second time.
     const bool is_twice = product.check.mode == VerifyMode::kDuplicate;
     product.entry.Took((is_twice ? 2 : 1) * std::min(compute_ns / 2, product.expected_ns()) * 2 +
                        product.check_ran_ns);

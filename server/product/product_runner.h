@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The life of one product between the wire and the devices, the same for unary calls and streams:
-// choose device and kernel, admit, queue; then tell how it went.
+// Runs one product between the wire and the devices, for unary calls and streams alike: chooses
+// device and kernel, admits and queues the product, and reports how it ended.
 #pragma once
 
 #include <cstdint>
@@ -28,7 +28,7 @@
 
 namespace gemmd {
 
-// How answers are checked, and what is known of the chips that gave wrong ones. Borrowed.
+// How answers are checked, and how incidents are recorded. Borrowed.
 struct VerifySetup {
   VerifyOptions options;
   IncidentLog* log = nullptr;  // Null: incidents are not kept.
@@ -37,70 +37,72 @@ struct VerifySetup {
 
 class ProductRunner {
  public:
-  // Borrows everything; the first device is the default one.
+  // Borrows all arguments. The first device is the default one.
   ProductRunner(const std::vector<ServedDevice>& devices, Scheduler& scheduler,
                 Admission& admission, Stats& stats, const Clock& clock, int64_t max_message_bytes,
                 TensorStore* tensors = nullptr, VerifySetup verify = {},
                 SpanExport* spans = nullptr);
 
-  // Those that requests may name; only where there are any.
+  // The tensors that requests may name. Call it only if there is a store.
   TensorStore& tensors() const { return *tensors_; }
 
-  // Room for a message that has arrived and may ask for a product. Its ticket is for Start.
-  // Errors: Unavailable while the server drains, ResourceExhausted where there is no room.
+  // Holds the bytes of a message that has arrived and may become a product. The ticket is for
+  // Start. Errors: Unavailable while the server drains; ResourceExhausted if there is no room.
   // Threads: any.
   absl::StatusOr<Admission::Ticket> Hold(int64_t message_bytes, const Arrival& arrival);
 
-  // A number for a product that is started later, by which it can be cancelled. Threads: any.
+  // An id for a product that is started later, by which it can be cancelled. Threads: any.
   JobId NewId() { return scheduler_.NewId(); }
 
-  // Starts a product whose id, job, wishes, arrival and `answer` are set. If this returns OK, the
-  // product is taken, and its `answer` is called exactly once from another thread (or from Cancel);
-  // operands must live until then. The product's ticket holds the bytes of the message, and gets
-  // those of result and scratch. A request that could not be parsed, as `parsed` says, is counted
-  // and logged here like any other refusal, and its status is returned.
+  // Starts a product whose id, job, constraints, arrival and `answer` are set. If this returns OK,
+  // the product is taken, and its `answer` is called exactly once, from another thread or from
+  // Cancel; the operands must live until then. The product's ticket holds the bytes of the message,
+  // and then also those of result and scratch memory. If `parsed` is an error, the request could
+  // not be parsed: it is counted and logged like any other refusal, and the status is returned.
   //
   // Errors: as Gemm.Multiply of the wire contract; the caller then keeps the product, and `answer`
   // is never called. Threads: any.
   absl::Status Start(std::unique_ptr<Product>& product, absl::Status parsed);
 
-  // The same for one of several products that came together: it waits in the list until that is
-  // started, and counts among its caller's products meanwhile. Only then is it known whether it is
-  // let in, and its `answer` may tell that it is not.
+  // The same for one of several products that arrived together. It waits in `company` until
+  // StartTogether, and counts among its caller's products meanwhile. Only StartTogether admits it,
+  // so its `answer` may report a refusal.
   absl::Status StartWith(Company& company, std::unique_ptr<Product>& product, absl::Status parsed);
   void StartTogether(Company company);
 
-  // Drops the product where it waits, and aborts it where it runs or is checked. One that goes from
-  // the one to the other at this moment may go on to the end of its check.
+  // Drops the product if it waits, and aborts it if it runs or is being checked. A product that
+  // passes from one to the other at this moment may continue to the end of its check.
   void Cancel(JobId id) { Cancel(absl::MakeConstSpan(&id, 1)); }
   void Cancel(absl::Span<const JobId> ids) {
     scheduler_.Cancel(ids);
     checker_.Cancel(ids);
   }
-  // Ends all checks of answers early, and those that come later.
+  // Ends all checks of answers early, present and later ones.
   void StopChecks() { checker_.Stop(); }
 
   // Where a product runs: on the device that it names, otherwise on the first device that has a
-  // kernel for it, or on an equal GPU that has more of its tensors. Where no device has one, the
-  // device that best says why.
+  // kernel for it, or on an equal GPU that holds more of its tensors. If no device has a kernel,
+  // the device with the most specific reason.
   struct Placement {
     const ServedDevice* served = nullptr;
-    const Kernel* kernel = nullptr;  // Null where no kernel of the device runs the product.
+    const Kernel* kernel = nullptr;  // Null if no kernel of the device can run the product.
     PredictedTime predicted = {};
-    std::vector<DistrustedKernel> distrusted = {};  // The device's, for such products.
+    std::vector<DistrustedKernel> distrusted = {};  // Kernels of the device, for products like
+                                                    // this.
   };
 
-  // As Admission::CheckQuestion.
+  // See Admission::CheckQuestion.
   absl::Status CheckQuestion() const { return admission_.CheckQuestion(); }
 
-  // Errors: NotFound, which names the devices; Unavailable where the device is not ready.
+  // Errors: NotFound, naming the devices; Unavailable if the device is not ready.
   absl::StatusOr<Placement> FindPlace(const Product& product) const;
 
-  // Whether D may have other bits than the product gives alone: neither the request nor its check
-  // needs them, and products run as one.
+  // Whether D may have other bits than the product has when it runs alone: products may run as one,
+  // and neither the request nor the check requires those bits.
   bool MayVary(const Product& product) const;
 
-  // What is predicted for a kernel on a device, corrected by what products like this one took.
+  // The time predicted for a kernel on a device, corrected by the times of recent products like
+  // this one.
   int64_t ExpectedNs(const ServedDevice& served, const Kernel& kernel, const Problem& problem,
                      int64_t predicted_ns) const {
     return gemmd::ExpectedNs(predicted_ns,
@@ -117,7 +119,7 @@ class ProductRunner {
   absl::Status CheckAdmissible(int64_t bytes) const;
   absl::Status Place(Product& product) const;
   absl::StatusOr<VerifyNeeds> PlanVerify(Product& product);
-  // What is refused is counted and logged.
+  // Counts and logs a refusal.
   absl::Status Refuse(const Product& product, ProductRefusal why, int64_t bytes);
   std::unique_ptr<Product> Refuse(Scheduler::Refused refused);
   void MakeReady(Product& product);
@@ -132,25 +134,25 @@ class ProductRunner {
   const int64_t max_message_bytes_;
   TensorStore* const tensors_;
   const VerifyOptions verify_;
-  SpanExport* const spans_;                     // Null where no spans are written.
+  SpanExport* const spans_;                     // Null if no spans are written.
   mutable std::vector<KernelChoices> choices_;  // By device.
   AnswerChecker checker_;
 };
 
-// Errors: ResourceExhausted where the message is longer than the caller's may be.
+// Errors: ResourceExhausted if the message is longer than its caller's may be.
 absl::Status CheckMessage(int64_t bytes, const Arrival& arrival);
 
-// Holds a request to its priority and to the devices that its caller may use.
-// Errors: PermissionDenied where there is none.
+// Applies the caller's priority, and restricts the product to the devices that the caller may use.
+// Errors: PermissionDenied if there is none.
 absl::Status RestrictToGrant(const Grant& grant, const std::vector<ServedDevice>& devices,
                              const ProductRunner& runner, Product& product);
 
-// Counts the product among those of its caller until it is done.
-// Errors: as Meter::Enter, with the time after which to try again.
+// Counts the product among those of its caller until its end. Errors: as Meter::Enter, with the
+// time after which to try again.
 absl::Status EnterMeter(const Identity& identity, Product& product, int64_t now_ns);
 
-// Counts what became of a product for the rule of its caller: it was not let in, or it has ended.
-// Several that ran as one share the time that they all took.
+// Count the refusal or the end of a product for its caller's rule. Products that ran as one share
+// the time that they took together.
 void CountRefusal(const Arrival& arrival);
 void CountEnd(Product& product);
 

@@ -30,9 +30,9 @@ int64_t InsideOfFlow(const Flow* caller, uint64_t key, uint64_t connection) {
   return flow == nullptr ? 0 : flow->inside;
 }
 
-// Most idle flows owe nothing, because the others have caught up. The debts of the rest are given
-// up where there are too many: whoever has a thousand addresses has a thousand shares anyway. What
-// is left is so little that a further flow seldom has to look at all of them.
+// Most idle flows owe nothing, because the others have caught up. If too many still owe, their
+// debts are forgiven: a caller with a thousand addresses has a thousand shares anyway. So few
+// remain that adding a flow rarely has to visit all of them.
 template <typename Flows>
 void ForgetIdle(Flows& flows, const Flow& parent, size_t max_idle) {
   if (flows.size() < parent.busy_flows + max_idle) return;
@@ -73,13 +73,14 @@ FairQueue::Job& FairQueue::FirstOf(const Flow& flow) {
   return *next->waiting.first();
 }
 
-// Where the flow's next job starts. The tag of a flow that waits stands for its place in the order;
-// one that had nothing to do has lost the turns that it did not take.
+// The virtual time at which the flow's next job starts. The tag of a waiting flow is its place in
+// the order. A flow that had nothing to do loses the turns that it did not take.
 int64_t FairQueue::StartNs(const Flow& flow) {
   return flow.waits() ? flow.tag_ns : std::max(flow.tag_ns, flow.parent->virtual_ns);
 }
 
-// No connection of the one flow has less than one of the other.
+// Weighs the lone flow so that a connection of either flow gets at least as much as one of the
+// other.
 void FairQueue::WeighLone(Flow& caller) {
   Flow& lone = FlowWithin(caller, kLone, 2);
   const Flow& joining = FlowWithin(caller, kJoining, 2);
@@ -124,7 +125,7 @@ void FairQueue::Leave(Job& job) {
     if (--flow->inside == 0) --flow->parent->busy_flows;
   }
   if (caller.inside > 0) return;
-  // Where nobody wants anything, nobody owes anything to others.
+  // If nothing waits or runs, all debts are forgotten.
   for (auto& [key, within] : caller.flows) {
     within.flows.clear();
     within.tag_ns = within.virtual_ns = 0;
@@ -164,15 +165,15 @@ void FairQueue::Correct(Job& job, int64_t more_ns) {
 void FairQueue::Move(Flow& flow, int64_t tag_ns) {
   Flow::Order& order = flow.parent->order;
   Flow::Order::node_type node;
-  const bool is_alone = order.size() == 1;  // Any tag is in its place.
+  const bool is_alone = order.size() == 1;  // A lone flow is in order whatever its tag is.
   if (flow.waits() && !is_alone) node = order.extract(&flow);
   flow.tag_ns = tag_ns;
   flow.turn = ++last_turn_;
   if (!node.empty()) order.insert(std::move(node));
 }
 
-// Adds to what is ahead within a flow, null where it is not known, what other flows of the parent
-// have before it; what they are expected to add to that.
+// Adds to `ahead_ns` the jobs of other flows of the parent that precede a further job of `own`,
+// which is null if that flow is not in memory. Returns what those flows are expected to add.
 int64_t FairQueue::AddAhead(const Flow& parent, const Flow* own, int64_t enough_ns,
                             int64_t& ahead_ns) {
   const int64_t own_ns = ahead_ns;
@@ -182,7 +183,8 @@ int64_t FairQueue::AddAhead(const Flow& parent, const Flow* own, int64_t enough_
   for (const Flow* const other : parent.order) {
     if (other->tag_ns > start_ns || ahead_ns > enough_ns) break;
     if (other == own) continue;
-    // Its jobs start until its tag is beyond the further job's; the last of them runs to its end.
+    // A flow's jobs start until its tag passes that of the further job, and the last of them runs
+    // to its end.
     const double turn_ns = static_cast<double>(start_ns - other->tag_ns) * other->share +
                            static_cast<double>(FirstOf(*other).cost_ns);
     const auto waiting_ns = static_cast<double>(other->waiting_ns);
@@ -209,7 +211,8 @@ FairQueue::Ahead FairQueue::AheadOf(const FlowId& id, int64_t enough_ns) const {
   if (within != nullptr) {
     ahead.to_come_ns += AddAhead(*within, connection, enough_ns, ahead.waiting_ns);
   }
-  // The two flows within a caller have the same connections, which add nothing before themselves.
+  // The two flows within a caller have the same connections, so no arrivals between them are
+  // expected.
   if (caller != nullptr) AddAhead(*caller, within, enough_ns, ahead.waiting_ns);
   ahead.to_come_ns += AddAhead(all_, caller, enough_ns, ahead.waiting_ns);
   return ahead;
@@ -262,7 +265,7 @@ void DeviceQueue::SetAside(Class& of, Job& job) {
 
 bool DeviceQueue::empty() const { return classes_[kNormal].empty() && classes_[kLow].empty(); }
 
-// The class whose turn it is; null where nothing waits.
+// The class whose turn it is; null if nothing waits.
 DeviceQueue::Class* DeviceQueue::NextClass() {
   Class& normal = classes_[kNormal];
   Class& low = classes_[kLow];
@@ -301,7 +304,7 @@ void DeviceQueue::Launch(Class& of, Job& job) {
   Owe(job, job.cost_ns);
 }
 
-// The job had the device for so long while the other priority waited.
+// The job had the device for `had_ns` while the other priority waited.
 void DeviceQueue::Owe(const Job& job, int64_t had_ns) {
   if (!job.is_owed_for) return;
   owed_to_low_ns_ += job.priority == Priority::kNormal ? had_ns / (kLowPart - 1) : -had_ns;
@@ -310,7 +313,7 @@ void DeviceQueue::Owe(const Job& job, int64_t had_ns) {
 void DeviceQueue::End(Job& job, int64_t ran_ns) {
   FairQueue& fair = ClassOf(job).fair;
   fair.Correct(job, ran_ns - job.cost_ns);
-  // What is owed is forgotten where no job of low priority waits.
+  // What is owed is forgotten if no job of low priority waits.
   if (!classes_[kLow].empty()) Owe(job, ran_ns - job.cost_ns);
   fair.Leave(job);
 }
@@ -347,7 +350,7 @@ void LightFlows::Add(const FlowId& flow, int64_t predicted_ns, int64_t now_ns) {
     heaviest = {.caller = std::string(flow.caller), .connection = flow.connection};
     place = &heaviest;
   }
-  // Its larger products do not make the memory of a small one last.
+  // Larger products do not extend the time for which a small one counts.
   if (predicted_ns > place->min_ns) return;
   place->min_ns = predicted_ns;
   place->until_ns = now_ns + kMemoryNs;

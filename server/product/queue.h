@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Which of the jobs that wait for a device is next: in fair turns of callers and of their
-// connections, by priority, and by what can still be in time. Knows no clock and no lock.
+// Chooses which of the jobs that wait for a device is next: in fair turns of callers and of their
+// connections, by priority, and by which deadlines can still be met. Has no clock and no lock.
 #pragma once
 
 #include <array>
@@ -21,26 +21,26 @@
 
 namespace gemmd {
 
-// Who shares a turn: a caller and, within its turn, one of its connections.
+// Who takes turns: callers and, within a caller's turn, its connections.
 //
-// Whom a job is for. Borrows the name.
+// The flow that a job belongs to. Borrows the name.
 struct FlowId {
   std::string_view caller;  // An identity of the rules, a user of unix sockets or a host.
-  // Another number for each connection of the caller and each session on it.
+  // Unique per connection of the caller and per session on it.
   uint64_t connection = 0;
 };
 
-// The part of a peer's name (Gate::PeerOf) that its connections have in common: "ipv4:192.0.2.1" of
-// "ipv4:192.0.2.1:50123", and "uid:1000", the user, of "unix:uid:1000".
+// The part of a peer's name (Gate::PeerOf) that all its connections share: "ipv4:192.0.2.1" of
+// "ipv4:192.0.2.1:50123", and the user, "uid:1000", of "unix:uid:1000".
 std::string_view HostOf(std::string_view peer);
 
-// Whether a product may wait for others.
+// Products of low priority wait for those of normal priority.
 enum class Priority : uint8_t { kNormal, kLow };
 inline constexpr size_t kPriorities = 2;
 
-// Lists of jobs that link themselves, so that a job that waits allocates nothing.
+// Intrusive lists of jobs, so that a waiting job allocates nothing.
 //
-// A job's place in one list. A list is never copied together with its jobs' places.
+// A job's links in one list. Must not be copied to another job.
 template <typename Job>
 struct JobLinks {
   Job* before = nullptr;
@@ -48,7 +48,7 @@ struct JobLinks {
   bool is_listed = false;
 };
 
-// Jobs in the order of their ids. Borrows them until Remove.
+// A list of jobs in the order of their ids. Borrows them until Remove.
 template <typename Job, JobLinks<Job> Job::*kLinks>
 class LinkedJobs {
  public:
@@ -57,7 +57,7 @@ class LinkedJobs {
   Job* first() const { return first_; }
   static Job* After(const Job& job) { return (job.*kLinks).after; }
 
-  // Quick for ids that ascend.
+  // Fast if ids ascend.
   void Insert(Job& job) {
     assert(!(job.*kLinks).is_listed);
     Job* before = last_;
@@ -69,7 +69,7 @@ class LinkedJobs {
     ++size_;
   }
 
-  // False where the job is in no list of this kind.
+  // Returns false if the job is in no list of this kind.
   bool Remove(Job& job) {
     const JobLinks<Job> links = job.*kLinks;
     if (!links.is_listed) return false;
@@ -86,93 +86,96 @@ class LinkedJobs {
   size_t size_ = 0;
 };
 
-// The jobs that wait for one device, in an order that shares its time among the callers that want
-// it, equally or by their shares: start-time fair queueing (Goyal, Vin, Cheng 1996) over flows, by
-// expected time. Each caller's time is shared in the same way by the flows within it.
+// The jobs that wait for one device, in an order that shares its time among callers, equally or by
+// their shares: start-time fair queueing (Goyal, Vin, Cheng 1996) over flows, by expected time. The
+// flows within a caller share its time in the same way.
 //
-// Each flow has a tag, the virtual time at which its next job starts, and the flow of the smallest
-// tag is next. A job that is launched moves its flow's tag on by its cost over the flow's share, so
-// a flow with a thousand jobs has no more than its turn. What never ran is never charged.
+// Each flow has a tag, the virtual time at which its next job starts, and the flow with the
+// smallest tag is next. Launching a job advances its flow's tag by the job's cost divided by the
+// flow's share, so a flow with a thousand jobs gets no more than its turn. Jobs that never ran are
+// never charged.
 //
-// A caller has two flows within it, and they have its connections. One is for jobs that came while
-// their connection had nothing else inside, the other one for those that joined others. Their parts
-// are equal, so that whoever waits for each answer before the next call waits for one job of those
-// who do not, however many connections they have. Where more connections wait for each answer, the
-// first flow has as much more, so that none of its connections has less than one of the others.
+// Each caller has two flows, which in turn contain its connections. One is for jobs that came while
+// their connection had no other job inside (lone jobs), the other for jobs that joined others of
+// their connection. Both flows have equal shares, so that a connection that waits for each answer
+// before its next call waits for one job of those that do not, however many connections those have.
+// If more connections wait for each answer, the first flow's share is raised, so that none of them
+// gets less than a connection of the other flow.
 //
-// Knows no clock and no lock. Adding and taking cost O(log flows + log jobs of the flow).
+// Adding and taking cost O(log flows + log jobs of the flow).
 class FairQueue {
  public:
   struct Flow;
   struct Job {
     JobId id = 0;
-    int64_t cost_ns = 0;  // The time that it is expected to take.
-    double share = 1;     // Its caller's part of the device's time, beside the 1 of others.
+    int64_t cost_ns = 0;  // The expected time.
+    double share = 1;     // The caller's share of the device's time; the default is 1.
 
-    // The queue's own.
+    // Used by the queue itself.
     Flow* flow = nullptr;
     uint64_t connection = 0;
-    bool is_lone = false;  // Its connection had nothing else inside when it came.
+    bool is_lone = false;  // Its connection had no other job inside when it came.
     JobLinks<Job> waiting;
   };
 
   struct IsEarlier {
     bool operator()(const Flow* a, const Flow* b) const;
   };
-  // A caller, one of the two flows within it, or one connection of those. Lives at least until each
-  // job that entered has left.
+  // A caller, one of the two flows within it, or a connection in one of those. Lives at least until
+  // each job that entered has left.
   struct Flow {
     bool waits() const { return !waiting.empty() || !order.empty(); }
 
     Flow* parent = nullptr;
-    int64_t tag_ns = 0;      // Among the flows of the parent.
-    uint64_t turn = 0;       // The older one of two equal tags is first.
-    double share = 1;        // A caller's is that of the last job that entered.
-    int64_t waiting_ns = 0;  // The cost of those that wait.
+    int64_t tag_ns = 0;      // The position among the flows of the parent.
+    uint64_t turn = 0;       // Breaks ties between equal tags: the older is first.
+    double share = 1;        // Of a caller: the share of the last job that entered.
+    int64_t waiting_ns = 0;  // The cost of the waiting jobs.
     int64_t inside = 0;      // Jobs that entered and have not left.
 
-    LinkedJobs<Job, &Job::waiting> waiting;  // A connection's jobs.
+    LinkedJobs<Job, &Job::waiting> waiting;  // The jobs of a connection.
 
-    // The flows within, those of them that wait, and how many have jobs inside.
+    // The child flows, those of them that wait, and the number of those that have jobs inside.
     using Order = std::set<Flow*, IsEarlier>;
     std::map<uint64_t, Flow> flows;
     Order order;
-    Order::node_type spare;  // For the next one that waits.
+    Order::node_type spare;  // Reused for the next child that waits.
     size_t busy_flows = 0;
     int64_t virtual_ns = 0;
   };
 
-  // The job waits, behind those that the connection added before. Borrows it until Leave.
+  // Queues the job behind earlier ones of its connection. Borrows it until Leave.
   void Enter(const FlowId& id, Job& job);
   void Leave(Job& job);
 
-  // The job does not wait any longer; it has been launched or not.
+  // The job no longer waits, whether or not it was launched.
   void Remove(Job& job);
 
   bool empty() const { return all_.order.empty(); }
-  // The next job. There must be one.
+  // The next job. The queue must not be empty.
   Job& first() const { return FirstOf(all_); }
 
-  // The job is launched and expected to take so long. It waits, or has been removed.
+  // The job is launched and expected to take `cost_ns`. It waits, or has been removed.
   void Launch(Job& job, int64_t cost_ns);
 
-  // The job had this much more of the device than was expected; less where negative.
+  // The job had the device for this much longer than expected, or for less if negative.
   void Correct(Job& job, int64_t more_ns);
 
-  // What is before a further job of a connection.
+  // What precedes a further job of a connection.
   struct Ahead {
-    // The cost of the jobs that would be launched first, if no flow added anything else.
+    // The cost of the jobs that would be launched first if no flow added any.
     int64_t waiting_ns = 0;
-    // What other flows are expected to add to that: each of those that are ahead as much again as
-    // waits there, as far as it is their turn, but all of them no more than kMaxToCome times what
-    // the job's own flow has before it. Where that has nothing, a further job has the next turn,
-    // and nobody passes it.
+    // The cost of jobs that other flows are expected to add ahead: each flow that is ahead adds as
+    // much again as it has waiting, limited by its turn, and all of them together at most
+    // kMaxToCome times the cost that precedes the job in its own flow. If nothing precedes it
+    // there, the job has the next turn of its flow, and nothing is added.
     int64_t to_come_ns = 0;
   };
-  // Stops counting where more than `enough_ns` waits; visits only flows that are ahead.
+  // Stops adding above `enough_ns`. Visits only flows that are ahead.
   Ahead AheadOf(const FlowId& id, int64_t enough_ns) const;
 
-  // With more, a device with many callers is refused work for which it would have had time.
+  // With a larger factor, a device with many callers is refused work for which it would have had
+  // time.
   static constexpr int64_t kMaxToCome = 3;
 
   // The cost of all jobs that wait.
@@ -181,14 +184,14 @@ class FairQueue {
     int64_t of_caller = 0;
     int64_t of_connection = 0;
   };
-  // Jobs that are inside.
+  // The numbers of jobs inside.
   Inside InsideOf(const FlowId& id) const;
-  // Those that are remembered. A connection counts twice where it is in both flows of its caller.
+  // The flows in memory. A connection counts twice if it is in both flows of its caller.
   size_t callers() const { return callers_.size(); }
   size_t connections() const;
 
-  // Callers without jobs are remembered for what they had lately, up to this number, and
-  // connections without jobs up to the other one while their caller has jobs.
+  // The maximum numbers of flows that are remembered without jobs, because of the time that they
+  // had recently: of callers, and of connections whose caller has jobs.
   static constexpr size_t kMaxIdle = 1024;
   static constexpr size_t kMaxIdleConnections = 64;
 
@@ -199,7 +202,7 @@ class FairQueue {
   static constexpr uint64_t kLone = 0;
   static constexpr uint64_t kJoining = 1;
 
-  // The flows that a further job would belong to; null where they are not known.
+  // The flows that a further job would belong to; null if they are not in memory.
   struct Path {
     const Flow* caller = nullptr;
     const Flow* within = nullptr;
@@ -220,47 +223,49 @@ class FairQueue {
   void Move(Flow& flow, int64_t tag_ns);
 
   std::map<std::string, Flow, std::less<>> callers_;
-  Flow all_;  // The callers' parent. Its own map of flows is empty, since callers have names.
+  Flow all_;  // The parent of the callers. Its own map of flows is empty, since callers are keyed
+              // by name.
   uint64_t last_turn_ = 0;
 };
 
-// A job takes at most this many times the time that is expected of it.
+// The maximum ratio of a job's real time to its expected time that is planned for.
 inline constexpr int64_t kDoubt = 2;
-// An answer takes this long to its caller, at most, where nothing goes wrong.
+// The maximum time for an answer to reach its caller when nothing goes wrong.
 inline constexpr int64_t kAnswerNs = 1'000'000;
 
-// The time that a job needs to be in time however the expectation errs.
+// The time to reserve so that a job meets its deadline even if the expectation is wrong.
 inline int64_t SafeNs(int64_t expected_ns) { return kDoubt * expected_ns + kAnswerNs; }
 
-// The time until the deadline; where there is none, more than any sum of predictions.
+// The time until the deadline; without a deadline, a time longer than any sum of predictions.
 inline int64_t LeftNs(int64_t deadline_ns, int64_t now_ns) {
   return deadline_ns == kNoDeadlineNs ? kNoDeadlineNs : deadline_ns - now_ns;
 }
 
-// What waits for one device, and which of it is launched next.
+// The jobs that wait for one device. Decides which is launched next.
 //
-// Jobs of normal priority go before those of low priority, but where both wait, low priority has a
-// twentieth of the device's time. Within a priority the callers take fair turns. What a job is
-// expected to take is asked when it comes and again at its launch: meanwhile the device may have
-// turned out to be slower than it was when it was measured. A job that by its prediction can no
-// longer be in time is not launched at all. One that is in time only if what is expected comes true
-// to the point waits until there is no safe one: under overload, time for a doubtful job is time
-// taken from a safe one. A job to which the device was promised at once is not doubted.
+// Jobs of normal priority precede those of low priority, but while both wait, low priority gets a
+// twentieth of the device's time. Within a priority, callers take fair turns. A job's expected time
+// is computed when the job comes and again at its launch, because meanwhile the device may have
+// turned out slower than its measured rates. A job whose predicted time exceeds the time until its
+// deadline is not launched at all. A job that meets its deadline only if the expectation is exact
+// is doubtful, and waits until no safe job is left: under overload, time for a doubtful job is
+// taken from a safe one. A job that found nothing waiting when it came was promised the device and
+// is never doubtful.
 //
-// Knows no clock and no lock.
+// Has no clock and no lock.
 class DeviceQueue {
  public:
   struct Job : FairQueue::Job {
-    // The predicted time on the device. Whether the job can be in time at all rests on this alone:
-    // a job that is not run corrects no prediction.
+    // The predicted time on the device. Only this decides whether the deadline can be met at all: a
+    // job that is not run could never correct a wrong prediction.
     int64_t predicted_ns = 0;
-    // What jobs like this one took beside that; null: as predicted.
+    // The correction by recent jobs like this one; null: none.
     Correction* correction = nullptr;
     int64_t deadline_ns = kNoDeadlineNs;
     Priority priority = Priority::kNormal;
     bool is_promised = false;  // Nothing that waited was ahead of it when it came.
 
-    // The queue's own.
+    // Used by the queue itself.
     bool is_doubtful = false;
     JobLinks<Job> doubtful;
     bool is_owed_for = false;  // Both priorities waited when it was launched.
@@ -268,45 +273,45 @@ class DeviceQueue {
     int64_t expected_ns() const { return ExpectedNs(predicted_ns, correction); }
   };
 
-  // The job waits. Borrows it until End or Remove.
+  // Queues the job. Borrows it until End or Remove.
   void Add(const FlowId& flow, Job& job);
 
-  // A waiting job is to be dropped.
+  // Drops a waiting job.
   void Remove(Job& job);
 
-  // What is to be launched now, which no longer waits, and what can no longer be in time, which is
-  // removed.
+  // The job to launch, which no longer waits, and the jobs that can no longer meet their deadlines,
+  // which are removed.
   struct Choice {
-    Job* next = nullptr;  // Null where nothing is left.
+    Job* next = nullptr;  // Null if no job is left.
     std::vector<Job*> too_late;
   };
   Choice TakeNext(int64_t now_ns);
 
-  // A waiting job is launched together with the one that TakeNext gave.
+  // A waiting job is launched together with the one from TakeNext.
   void TakeAlso(Job& job) { Launch(ClassOf(job), job); }
 
   bool empty() const;
-  // The job that TakeNext would look at first. There must be one.
+  // The job that TakeNext would consider first. The queue must not be empty.
   const Job& first() { return NextClass()->first(); }
 
-  // A job that was launched has ended, and had the device for `ran_ns`.
+  // A launched job has ended after having the device for `ran_ns`.
   void End(Job& job, int64_t ran_ns);
 
-  // The expected time of what would be launched before a further job.
+  // The expected time of the jobs that would be launched before a further job.
   FairQueue::Ahead AheadOf(const FlowId& flow, Priority priority, int64_t enough_ns) const;
 
-  // The expected time of all jobs that wait.
+  // The expected time of all waiting jobs.
   int64_t waiting_ns() const;
   // Jobs that wait or run.
   FairQueue::Inside InsideOf(const FlowId& flow) const;
 
-  // One part in this many of the device's time is for low priority where it is wanted.
+  // If both priorities wait, low priority gets 1/kLowPart of the device's time.
   static constexpr int64_t kLowPart = 20;
 
  private:
   struct Class {
     FairQueue fair;
-    LinkedJobs<Job, &Job::doubtful> doubtful;  // They wait until `fair` is empty.
+    LinkedJobs<Job, &Job::doubtful> doubtful;  // Wait until `fair` is empty.
     int64_t doubtful_ns = 0;
 
     bool empty() const { return fair.empty() && doubtful.empty(); }
@@ -325,25 +330,24 @@ class DeviceQueue {
   void Owe(const Job& job, int64_t had_ns);
 
   std::array<Class, kPriorities> classes_;
-  int64_t owed_to_low_ns_ = 0;  // For the time that normal priority had while low waited.
+  int64_t owed_to_low_ns_ = 0;  // For the time that normal priority had while low priority waited.
 };
 
-// Whose products are light: how much work a device may have ahead of time depends on who could come
-// while it has it.
+// Which flows have short products. The length of the shortest product that another flow might send
+// limits how much work a device may be given in advance.
 //
-// Knows no clock and no lock.
-//
-// Remembers the two flows with the least products, so that there is another one for each flow.
+// Has no clock and no lock. Remembers the two flows with the shortest products, so that for any
+// flow there is another one.
 class LightFlows {
  public:
-  // For so long a flow counts that sends nothing.
+  // How long a flow's shortest product counts.
   static constexpr int64_t kMemoryNs = 10'000'000'000;
 
-  // A job of the flow has come, which is predicted to take so long.
+  // A job of the flow has come, with a predicted time of `predicted_ns`.
   void Add(const FlowId& flow, int64_t predicted_ns, int64_t now_ns);
 
-  // The least time that a job of another flow was predicted to take of late; the largest number
-  // where there was none.
+  // The smallest predicted time among recent jobs of other flows, or the largest number if there
+  // were none.
   int64_t MinOfOthers(const FlowId& flow, int64_t now_ns) const;
 
  private:

@@ -21,10 +21,11 @@ namespace gemmd {
 
 namespace {
 
-// Vectors of up to so many bytes are compared as a part of the key.
+// Vectors of up to this many bytes are compared as a part of the key.
 constexpr int64_t kMaxVectorBytes = int64_t{16} << 10;
 
-// What says where the matrices of a job lie, at most (PlacedPart), and what lies between them.
+// The maximum bytes that describe where a job's matrices lie (PlacedPart), and those of the gaps
+// between matrices.
 constexpr int64_t kListedBytes = 128;
 
 // Plain values, one after the other.
@@ -44,11 +45,11 @@ class Key {
   JoinKey bytes_;
 };
 
-// Jobs are put together of pieces of the host's memory, or of tensors, which have such pieces
-// wherever they are. A matrix that all of them read as it is may be elsewhere.
+// Joined jobs are assembled from pieces of host memory, or from tensors, which have such pieces
+// wherever they are. A matrix that all jobs read unchanged may be elsewhere.
 bool IsOnHost(const Source& source) { return source.block == 0; }
 
-// Vectors are compared byte by byte: bias and scales come with each product anew.
+// Vectors are compared byte by byte, because each product brings its own copy of bias and scales.
 bool AddVector(const Source& source, Key& key) {
   key.Add(source.bytes);
   if (!IsOnHost(source) || source.bytes > kMaxVectorBytes) return false;
@@ -63,7 +64,7 @@ void AddPlace(const Source& source, Key& key) {
   if (IsOnHost(source) && !source.pieces.empty()) key.Add(source.pieces.front().data());
 }
 
-// All of a layout but the count of lines and the batch.
+// Adds a layout without its number of lines and its batch.
 void AddForm(const MatrixLayout& layout, Key& key) {
   key.Add(layout.type);
   key.Add(layout.order);
@@ -76,7 +77,8 @@ void AddLayout(const MatrixLayout& layout, Key& key) {
   key.Add(layout.columns);
 }
 
-// Which matrices are tensors: a device brings those together to its own memory, and the others not.
+// Which matrices are tensors. A device gathers those in its own memory; the others are gathered on
+// the host.
 Key KeyOfPlaces(const Job& job) {
   Key key;
   for (const OperandRole role : kMatrixRoles) key.Add(job[role].is_resident);
@@ -102,14 +104,15 @@ bool AddEpilogue(const Job& job, Key& key) {
   return AddVector(job.bias, key) && AddVector(job.a_scale, key) && AddVector(job.b_scale, key);
 }
 
-// Whether nothing lies between the lines of a matrix.
+// Whether the matrix has no gaps between its lines.
 bool IsWhole(const MatrixLayout& layout) {
   return layout.leading_dimension == layout.line_length() &&
          layout.line_length() * BitsOf(layout.type) % 8 == 0;
 }
 
-// The bytes of an operand's indices are checked for each job, and a wrong one is no other's fault.
-// A new tensor has no memory of a device yet. Factors of blocks belong to rows of one product.
+// Not sparse: operands' indices are checked for each job, and a wrong index must not fail other
+// jobs. Not a new tensor: it has no device memory yet. No block factors: they belong to the rows of
+// one product.
 bool CanJoin(const Job& job) {
   const Problem& problem = job.problem;
   if (!problem.has_output() || !problem.has_product() || problem.has_block_scales()) return false;
@@ -117,7 +120,7 @@ bool CanJoin(const Job& job) {
   return job.d.memory == nullptr || IsWhole(problem.d);
 }
 
-// Whether the bytes are rows without gaps, to which further rows can be added.
+// Whether the bytes are rows without gaps, to which further rows can be appended.
 bool IsRows(const MatrixLayout& layout, int64_t bytes) {
   return layout.order == Order::kRowMajor && layout.leading_dimension == layout.columns &&
          layout.columns * BitsOf(layout.type) % 8 == 0 &&
@@ -141,8 +144,8 @@ JoinKey StackedKeyOf(const Job& job) {
   return AddEpilogue(job, key) ? key.Take() : JoinKey();
 }
 
-// Whether the operands of several jobs make one batch: matrices that follow each other without a
-// gap, or one matrix of the device's for all.
+// Whether the operands of several jobs form one batch: matrices that follow each other without a
+// gap, or one matrix on the device for all.
 bool AddBatched(const Source& source, const MatrixLayout& layout, int64_t batch, Key& key) {
   AddLayout(layout, key);
   if (IsOnHost(source)) return source.bytes == batch * layout.batch_stride_bytes;
@@ -206,7 +209,7 @@ absl::Status Annotated(const absl::Status& why, std::string_view when) {
   return absl::Status(why.code(), Concat(std::string(why.message()), when));
 }
 
-// How one of several jobs ended that ran as one, but for its part of the D that the device gave.
+// How one of several joined jobs ended, except for its part of D.
 JobOutcome OutcomeOfMember(JobOutcome& whole, size_t index) {
   if (!whole.members.empty()) return std::move(whole.members[index]);
   return {.status = whole.status,
@@ -217,7 +220,7 @@ JobOutcome OutcomeOfMember(JobOutcome& whole, size_t index) {
           .kernel = whole.kernel};
 }
 
-// The job's submitter gets it back.
+// Returns the job to its submitter.
 void GiveBack(std::unique_ptr<Submission> job) {
   Submission::Done done = std::move(job->done);
   std::move(done)(std::move(job));
@@ -240,15 +243,15 @@ bool Scheduler::IsEnded(const Launch& launch) {
                      [](const Submission* held) { return !held->end.ok(); });
 }
 
-// When the device began with what it has had for the longest: it works on one after the other, as
-// far as the times of jobs go.
+// When the device began its oldest launch. For the times of jobs, it works on one launch after the
+// other.
 int64_t Scheduler::BeginNs(const State& state) {
   return std::max(state.running.front()->launched_ns, state.last_end_ns);
 }
 
-// The rest of what runs. A job that has taken longer than predicted is expected to go on for as
-// long again as it is late: the longer a prediction has been wrong, the less it is worth. An abort
-// takes next to no time.
+// The remaining time of running launches. A launch that exceeds its prediction is expected to take
+// as long again as it is late: the longer a prediction has been wrong, the less it is worth. An
+// abort takes almost no time.
 int64_t Scheduler::RestNs(const State& state, int64_t now_ns) {
   int64_t rest_ns = 0;
   for (const Launch* const launch : state.running) {
@@ -260,7 +263,7 @@ int64_t Scheduler::RestNs(const State& state, int64_t now_ns) {
   return rest_ns;
 }
 
-// Whether the device is to have the next of the jobs that wait.
+// Whether to give the device another of the waiting jobs.
 bool Scheduler::HasRoom(State& state, int64_t now_ns) const {
   if (state.queue.empty()) return false;
   if (state.running.empty()) return true;
@@ -273,8 +276,8 @@ bool Scheduler::HasRoom(State& state, int64_t now_ns) const {
   return RestNs(state, now_ns) <= std::clamp(min_ns, kMinAheadNs, kMaxAheadNs);
 }
 
-// The one step that lets a product in: there is a place for it, which it takes, it is not beyond
-// its caller's share, and it can be in time.
+// Admits a product in one step: there is room for it, which it takes, it is within its caller's
+// share, and it can finish in time.
 Verdict Scheduler::LetIn(const State& state, Submission& job, const FairQueue::Ahead& ahead,
                          Admission& admission, Asked& asked, int64_t now_ns) const {
   const int64_t running_ns = RestNs(state, now_ns);
@@ -326,7 +329,7 @@ std::vector<Scheduler::Refused> Scheduler::SubmitTogether(Company jobs, Admissio
     const int64_t now_ns = clock_.NowNs();
     for (std::unique_ptr<Submission>& job : jobs) {
       State& state = states_.at(job->device);
-      // More does not have to be counted of what is ahead.
+      // More than this need not be added up.
       const int64_t enough_ns = admission == nullptr ? 0
                                                      : std::min(LeftNs(job->deadline_ns, now_ns),
                                                                 admission->limits().max_backlog_ns);
@@ -355,7 +358,7 @@ std::vector<Scheduler::Refused> Scheduler::SubmitTogether(Company jobs, Admissio
   return refused;
 }
 
-// The job waits from now on. Whether EndExpired is wanted earlier for it.
+// Puts the job into the queue. Returns whether EndExpired must be called earlier for it.
 bool Scheduler::Queue(State& state, std::unique_ptr<Submission> job, bool is_promised,
                       int64_t now_ns) {
   Submission& held = *job;
@@ -378,7 +381,7 @@ bool Scheduler::Queue(State& state, std::unique_ptr<Submission> job, bool is_pro
   return is_earlier;
 }
 
-// The job does not wait any longer.
+// The job no longer waits.
 void Scheduler::LeaveQueue(State& state, Submission& held) {
   --state.load.queued_requests;
   state.load.queued_bytes -= held.bytes;
@@ -401,7 +404,7 @@ std::unique_ptr<Submission> Scheduler::Take(Submission& held) {
   return taken;
 }
 
-// Ends a job early: at once where it waits, and by its device where it runs.
+// Ends a job early: at once if it waits, through its device if it runs.
 void Scheduler::End(Submission& held, const absl::Status& why, Ended& ended) {
   if (held.launch == nullptr) {
     states_.at(held.device).queue.Remove(held);
@@ -411,8 +414,8 @@ void Scheduler::End(Submission& held, const absl::Status& why, Ended& ended) {
   }
   if (!held.end.ok()) return;  // It is being aborted already.
   held.end = Annotated(why, " while it ran");
-  // A job that is on its way to the device is aborted once it is there, and several that run as one
-  // once nobody waits for any of them.
+  // A job on its way to the device is aborted once it is there, and joined jobs once nobody waits
+  // for any of them.
   Launch& launch = *held.launch;
   if (!IsEnded(launch)) return;
   launch.unwanted_ns = clock_.NowNs();
@@ -486,7 +489,7 @@ void Scheduler::Stop(const absl::Status& status) {
   Finish(std::move(ended));
 }
 
-// The device has the job from now on. Somebody may have ended it on its way there.
+// The device has the job from now on. It may have been ended on its way there.
 void Scheduler::NoteOnDevice(State& state, JobId id, Ended& ended) {
   const std::vector<Launch*>& all = state.running;
   const auto position =
@@ -496,12 +499,12 @@ void Scheduler::NoteOnDevice(State& state, JobId id, Ended& ended) {
   if (IsEnded(**position)) ended.aborted.emplace_back(state.device, id);
 }
 
-// What the launch took of the device corrects the next predictions.
+// The time that the launch took corrects later predictions.
 void Scheduler::Learn(const Launch& launch, const JobOutcome& outcome, int64_t begun_ns,
                       int64_t ended_ns) {
   if (launch.correction == nullptr || !outcome.members.empty()) return;
   if (outcome.status.ok()) {
-    // Without the way to the device and back, and what ran beside others counts once.
+    // Excludes the latency of reaching the device, and counts overlapping time once.
     const int64_t stages_ns = outcome.copy_in_ns + outcome.compute_ns + outcome.copy_out_ns;
     const int64_t taken_ns = std::min(stages_ns, ended_ns - begun_ns);
     launch.correction->Observe(launch.predicted_ns, taken_ns, /*is_whole=*/true);
@@ -521,7 +524,7 @@ void Scheduler::OnDone(Launch& launch, JobOutcome outcome) {
     State& state = states_.at(&device);
     std::erase(state.running, &launch);
     const int64_t now_ns = clock_.NowNs();
-    // What the device had beside it counts once.
+    // Overlapping time counts once.
     const int64_t ran_ns = now_ns - std::max(launch.launched_ns, state.last_end_ns);
     state.last_end_ns = now_ns;
     if (launch.unwanted_ns.has_value()) state.aborts.Add(now_ns - *launch.unwanted_ns);
@@ -549,7 +552,7 @@ void Scheduler::OnDone(Launch& launch, JobOutcome outcome) {
   Answer(std::move(ended));
 }
 
-// To answer so many takes as long as to have a thread do it.
+// Answering fewer takes no longer than waking a thread to do it.
 constexpr size_t kMinAnsweredElsewhere = 8;
 
 void Scheduler::Answer(EndedLaunch ended) {
@@ -557,7 +560,8 @@ void Scheduler::Answer(EndedLaunch ended) {
   const size_t parts =
       std::min(static_cast<size_t>(answering_.size()), count / kMinAnsweredElsewhere);
   if (parts == 0) return AnswerSome(ended, 0, count, 0);
-  // The device's own thread goes on: it is the only one that takes what the device has done.
+  // The device's own thread must not wait: it is the only one that receives what the device has
+  // finished.
   const auto shared = std::make_shared<EndedLaunch>(std::move(ended));
   size_t d_offset = 0;
   for (size_t part = 0; part < parts; ++part) {
@@ -589,7 +593,7 @@ void Scheduler::AnswerSome(EndedLaunch& ended, size_t first, size_t count, size_
       }
       d_offset += d_bytes;
     }
-    // Where the abort came too late, or the device was lost first, its own answer is the truth.
+    // If the abort came too late, or the device was lost first, the device's own status stands.
     if (absl::IsCancelled(status) && !held.end.ok()) status = std::move(held.end);
     held.queue_ns += held.outcome.wait_ns;
     GiveBack(std::move(ended.jobs[i]));
@@ -607,11 +611,11 @@ DeviceLoad Scheduler::load(const Device& device) const {
   return load;
 }
 
-// What a device is given next, and what runs with it as one.
+// The choice of what a device is given next, and of the jobs joined to it.
 
 namespace {
 
-// What is best for few rows of D is not so for those of many jobs together.
+// The best kernel for the few rows of one job may not be the best for all jobs together.
 void ChooseKernel(const DeviceProfile& profile, KernelChoices& choices, JoinedJob& joined) {
   const Job& job = joined.job();
   const auto make = [&](const Kernel& kernel) {
@@ -621,7 +625,7 @@ void ChooseKernel(const DeviceProfile& profile, KernelChoices& choices, JoinedJo
   KernelChoices::Choice best = choices.Find({.problem = job.problem, .kernel = job.kernel}, [&] {
     return make(FindBestLike(*job.kernel, Catalog(job.kernel->device_kind), job.problem, profile));
   });
-  // Where its workspace would be too large, that of the members runs the whole.
+  // If the workspace of the best kernel would be too large, the members' kernel runs the whole.
   const bool is_set = best.kernel == job.kernel || joined.SetKernel(*best.kernel).ok();
   joined.SetPredicted(is_set ? best.predicted : make(*job.kernel).predicted);
 }
@@ -637,17 +641,18 @@ void Scheduler::LaunchAll(Device& device) {
   LaunchFrom(device, std::move(next));
 }
 
-// What was taken, and as many after it as the device has room for.
+// Launches `next`, and then as many jobs as the device has room for.
 void Scheduler::LaunchFrom(Device& device, Next next) {
   while (true) {
     if (next.is_earlier && deadline_listener_) deadline_listener_();
     if (next.launch == nullptr) break;
     Launch* const launch = next.launch;
-    // The whole of jobs with tensors is put together once those are on the device.
+    // Joined jobs with tensors are gathered once the tensors are on the device.
     if (launch->joined != nullptr && launch->members.front()->job.tensors == nullptr) {
-      launch->joined->Gather().IgnoreError();  // Jobs of one key lie in one kind of place.
+      launch->joined->Gather().IgnoreError();  // Jobs with one key are all in the same kind of
+                                               // place.
     }
-    // A copy: once the device has it, it may be done at any time.
+    // A copy: once the device has the job, it may end at any time.
     const Job job =
         launch->joined != nullptr ? launch->joined->job() : launch->members.front()->job;
     device.Submit(job, [this, launch](JobOutcome outcome) { OnDone(*launch, std::move(outcome)); });
@@ -666,12 +671,12 @@ void Scheduler::TakeNext(State& state, Next& next) {
   if (next.is_earlier) watched_ns_ = state.held_until_ns;
 }
 
-// What is to be launched now; null where the device has enough, or nothing waits.
+// The next launch; null if the device has enough work, or nothing waits.
 Launch* Scheduler::TakeNext(State& state, Ended& ended) {
   const int64_t now_ns = clock_.NowNs();
   if (!HasRoom(state, now_ns)) return nullptr;
   if (IsHeldBack(state, now_ns)) return nullptr;
-  // It begins once the device has done what it has.
+  // It starts when the device has finished its present work.
   const int64_t begin_ns = now_ns + RestNs(state, now_ns);
   const DeviceQueue::Choice choice = state.queue.TakeNext(begin_ns);
   for (DeviceQueue::Job* const job : choice.too_late) {
@@ -700,7 +705,7 @@ Launch* Scheduler::TakeNext(State& state, Ended& ended) {
   return &launch;
 }
 
-// Whether the device stays idle for a while, because jobs may come that run with the next one.
+// Whether the device stays idle for a while, because more jobs may come that can join the next one.
 bool Scheduler::IsHeldBack(State& state, int64_t now_ns) {
   state.held_until_ns = kNoDeadlineNs;
   if (joins_.window_ns == 0 || !state.running.empty() || state.queue.empty()) return false;
@@ -721,7 +726,7 @@ bool Scheduler::IsHeldBack(State& state, int64_t now_ns) {
   return true;
 }
 
-// The waiting jobs that can run with the first one, oldest first, as many as the limits allow.
+// The waiting jobs that can be joined with `first`, oldest first, within the limits.
 std::vector<Submission*> Scheduler::MatesOf(Joining joining, State& state,
                                             const Submission& first) {
   std::vector<Submission*> mates;
@@ -749,10 +754,10 @@ std::vector<Submission*> Scheduler::MatesOf(Joining joining, State& state,
   return mates;
 }
 
-// Adds jobs that wait to one that is about to run, where there are any.
+// Adds waiting jobs to one that is about to be launched.
 void Scheduler::Join(Joining joining, State& state, Launch& launch) {
   std::vector<Submission*> mates = MatesOf(joining, state, *launch.members.front());
-  // Where that would take too long, half of them wait for the next turn.
+  // If the whole would take too long, half of them wait for the next turn.
   for (; !mates.empty(); mates.resize(mates.size() / 2)) {
     std::vector<const Job*> jobs = {&launch.members.front()->job};
     for (const Submission* const mate : mates) jobs.push_back(&mate->job);
@@ -783,8 +788,8 @@ void Scheduler::Join(Joining joining, State& state, Launch& launch) {
   }
 }
 
-// Whether all deadlines are safe, nothing else waits for the device much longer, and the device is
-// trusted with the whole, which may be of another shape class than its members.
+// Whether all deadlines remain safe, nothing else waits much longer for the device, and the device
+// is trusted with the whole, which may be of another shape class than its members.
 bool Scheduler::CanRunAs(const State& state, const Launch& launch,
                          absl::Span<Submission* const> mates, const JoinedJob& joined,
                          int64_t cost_ns) const {

@@ -1,21 +1,22 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Queues jobs per device, in fair turns of their callers, hands each device as many as it works on
-// at once, and ends those that nobody waits for any longer. Jobs that wait together and can run as
-// one are handed over as one (JoinedJob).
+// Queues jobs per device in fair turns of their callers, hands each device as many jobs as it can
+// work on at once, and ends jobs that nobody waits for any longer. Waiting jobs that can run as one
+// are launched as one (JoinedJob).
 //
-// A device that takes several (Device::depth) has little work beside the job that it began first,
-// because what it has is no longer in turns: no more than kMaxAheadNs, and where other callers are
-// there, or connections of the same one that wait for each answer, no more than the lightest
-// product of theirs takes, so that this one waits no longer for that than it takes itself. Its jobs
-// count as if it worked on them one after the other: each has the time from the end of the one
-// before, so that what overlaps shows as shorter jobs, and predictions learn that.
+// Jobs that a device has been given no longer take turns. So a device that takes several jobs
+// (Device::depth) is given little work in addition to the job that it began first: at most
+// kMaxAheadNs, and if there are other callers, or connections of the same caller that wait for each
+// answer, at most as much as their shortest product takes, so that this product waits for that work
+// no longer than it takes itself. Times are measured as if the device worked on its jobs one after
+// the other: each job's time starts at the end of the one before, so overlap shows as shorter jobs,
+// from which predictions learn.
 //
-// A job waits, then is launched, then is done. It is dropped while it waits, or aborted while it
-// runs, where its caller cancels, its deadline passes or the server stops; it is also dropped where
-// it can no longer be in time. Its callback is called exactly once in every case, never under a
-// lock. The scheduler has no thread: it runs in its functions and in the devices' callbacks.
-// ExpiryTimer calls EndExpired when a deadline passes.
+// A job waits, then is launched, then is done. If its caller cancels, its deadline passes or the
+// server stops, a waiting job is dropped and a running one is aborted. A job that can no longer
+// meet its deadline is dropped too. Its callback is always called exactly once, never under a lock.
+// The scheduler has no thread: it runs in its callers and in the devices' callbacks. ExpiryTimer
+// calls EndExpired when a deadline passes.
 #pragma once
 
 #include <array>
@@ -50,19 +51,20 @@
 
 namespace gemmd {
 
-// Jobs that run as one. These parts know no queue, no clock and no lock.
+// Jobs that run as one. This part has no queue, no clock and no lock.
 
-// What one job of several may take together. A longer one would keep the device from an abort, and
-// a larger one gains nothing.
+// The limits of one job made of several. A longer one would delay aborts on the device, and a
+// larger one gains nothing.
 struct JoinLimits {
   int64_t max_jobs = 256;
-  int64_t max_bytes = int64_t{16} << 20;  // Operands that are copied, and D.
-  // All of them are expected to take at most so long, or twice as long as the first one alone.
+  int64_t max_bytes = int64_t{16} << 20;  // Of operands that are copied, and of D.
+  // The maximum expected time of the whole; if the first job alone takes longer than half of this,
+  // twice its time.
   int64_t max_expected_ns = 5'000'000;
 };
 
-// What jobs that run as one have in common: equal keys mean that they can. Empty if a job cannot
-// run with others in this way. Keys without vectors fit in without an allocation.
+// What jobs that run as one must have in common: jobs with equal keys can run as one. Empty if a
+// job cannot run with others in this way. Keys without vectors fit in without an allocation.
 using JoinKey = absl::InlinedVector<char, 320>;
 struct JoinKeys {
   JoinKey stacked;
@@ -70,43 +72,44 @@ struct JoinKeys {
 };
 JoinKeys JoinKeysOf(const Job& job);
 
-// Whether the bits of a D that may vary (Job::may_vary) depend on what is stacked with it, where B
-// is a tensor: on `cpu`, for kernels whose bits depend on m. To read a B once for many rows is
-// worth more to most callers than the order in which a library adds. Such products are never
-// batched.
+// Whether the bits of a D that may vary (Job::may_vary) depend on the jobs that are stacked with
+// it, if B is a tensor. True on `cpu`, for kernels whose bits depend on m. Reading a B once for
+// many rows is worth more to most callers than the order in which a library adds. Such products are
+// never batched.
 bool MayVaryJoined(const Kernel& kernel);
 
-// The bytes of a job that count against JoinLimits.
+// The bytes of a job that count towards JoinLimits.
 int64_t JoinBytesOf(const Job& job, Joining joining);
 
-// Places of the host's memory that D's of several jobs overwrite together.
+// The memory ranges on the host that several jobs overwrite with their D's.
 class OverwrittenPlaces {
  public:
-  // Notes the place of the job's D, if it is given one. False, and nothing is noted, where that
-  // shares bytes with another place but is not the same.
+  // Adds the range of the job's D, if it was given one. Returns false and adds nothing if the range
+  // overlaps another one without being the same.
   bool Add(const Job& job);
 
  private:
-  std::map<const std::byte*, const std::byte*> ends_;  // By where they begin.
+  std::map<const std::byte*, const std::byte*> ends_;  // By beginning.
 };
 
 struct Submission;
 
-// What a device was given at once. It is kept by the first of its jobs.
+// What a device is given as one: a job, or several joined. Owned by its first member.
 struct Launch {
-  JobId id = 0;  // The device's: that of the job, or a new one for several.
+  JobId id = 0;  // The device's id for it: that of the job, or a new one for several.
   absl::InlinedVector<Submission*, 1> members;  // Empty while the job waits.
-  std::unique_ptr<JoinedJob> joined;            // Null for one job.
+  std::unique_ptr<JoinedJob> joined;            // Null for a single job.
   int64_t launched_ns = 0;
-  int64_t begin_ns = 0;                // When the device should have done what it has.
-  int64_t predicted_ns = 0;            // For all members as one,
-  Correction* correction = nullptr;    //   with that of such products.
-  int64_t cost_ns = 0;                 // The time that it is expected to take.
-  bool is_on_device = false;           // It is not on its way there any longer.
+  int64_t begin_ns = 0;                // When the device should have finished its earlier work.
+  int64_t predicted_ns = 0;            // For all members as one.
+  Correction* correction = nullptr;    // For products like the whole.
+  int64_t cost_ns = 0;                 // The expected time.
+  bool is_on_device = false;           // The device has it; false on the way there.
   std::optional<int64_t> unwanted_ns;  // Since when nobody waits for any member.
 };
 
-// A job, from Submit to its end. Its first members are set before, the last ones at its end.
+// A job, from Submit to its end. The submitter sets the first members; the last ones are set at its
+// end.
 struct Submission : DeviceQueue::Job {
   using Done = absl::AnyInvocable<void(std::unique_ptr<Submission>) &&>;
 
@@ -117,31 +120,31 @@ struct Submission : DeviceQueue::Job {
   Device* device = nullptr;  // One of the scheduler's devices.
   gemmd::Job job;            // Its time is set with Scheduler::SetTime.
   int64_t bytes = 0;         // Only for the statistics.
-  // Its room among the requests, and how many bytes it is to have: message, result and scratch
-  // together.
+  // Its ticket from admission, and how many bytes the ticket is to hold: message, result and
+  // scratch memory together.
   Admission::Ticket ticket;
   int64_t room_bytes = 0;
-  // What its answer takes after the device, a check of D, is expected to take, and to wait for.
+  // The expected time, and the expected wait, of what follows on the host: a check of D.
   int64_t after_ns = 0;
   int64_t after_wait_ns = 0;
-  std::string caller;  // Whose turn it takes. `connection` is the one that has a part of it.
+  std::string caller;  // The caller and the connection whose turns it takes.
   Done done;
 
-  // The scheduler's own.
+  // Used by the scheduler itself.
   JoinKeys keys;
-  JobLinks<Submission> stacked;  // Among the jobs that wait, by the same keys.
+  JobLinks<Submission> stacked;  // Links among the waiting jobs with the same key.
   JobLinks<Submission> batched;
   int64_t submitted_ns = 0;
   Launch own_launch;
   Launch* launch = nullptr;  // Null while it waits.
-  absl::Status end;          // Why it is aborted; OK if it is not.
+  absl::Status end;          // Why it is being aborted; OK if it is not.
 
-  // How it ended: as the device says, or Cancelled, DeadlineExceeded, or the status of Stop. The
-  // message says whether it had been launched; what was aborted has no result.
+  // How it ended: as the device reports, or Cancelled, DeadlineExceeded, or the status of Stop. The
+  // message says whether it had been launched. An aborted job has no result.
   JobOutcome outcome;
-  int64_t queue_ns = 0;  // From Submit to the start on the device, or to the drop.
-  int64_t ended_ns = 0;  // When the device was done with it, or it was dropped.
-  int64_t joined = 1;    // So many jobs ran as one, whose stages these are.
+  int64_t queue_ns = 0;  // From Submit to the start on the device or to the drop.
+  int64_t ended_ns = 0;  // When the device finished it or it was dropped.
+  int64_t joined = 1;    // The number of jobs that ran as one; the stages are those of the whole.
 };
 
 // Jobs that are submitted together.
@@ -157,50 +160,53 @@ inline constexpr size_t kLaunchSizes = 9;
 struct DeviceLoad {
   int64_t queued_requests = 0;
   int64_t queued_bytes = 0;
-  int64_t backlog_ns = 0;  // The expected time of waiting jobs, and the rest of those that run.
+  int64_t backlog_ns = 0;  // The expected time of waiting jobs and the remaining time of running
+                           // ones.
   int64_t completed_requests = 0;
-  int64_t busy_ns = 0;  // The time that jobs had the device, up to now.
-  // From when nobody wanted any more what the device had, to when it was done with it.
+  int64_t busy_ns = 0;  // The time for which jobs have had the device so far.
+  // From the moment that nobody waited for a launch any more until the device had finished it.
   LatencyHistogram::Snapshot aborts = {};
-  // Launches by how many jobs ran as one: 1, 2, 3 to 4, 5 to 8 and so on; the last counts all more.
+  // Launches by the number of jobs that ran as one: 1, 2, 3 to 4, 5 to 8 and so on; the last
+  // element counts all larger ones.
   std::array<int64_t, kLaunchSizes> launches = {};
-  int64_t stacked_requests = 0;  // That ran as one with others, in either way.
+  int64_t stacked_requests = 0;  // Products that ran as one with others, stacked or batched.
   int64_t batched_requests = 0;
 };
 
-// How long jobs may wait for others with which they run as one.
+// How jobs are joined to run as one.
 struct JoinRules {
   JoinLimits limits;
-  // A job that finds its device idle waits so long for others. 0: only what waits anyway joins.
+  // How long a job that finds its device idle waits for others. 0: only jobs that wait anyway are
+  // joined.
   int64_t window_ns = 0;
 };
 
 class Scheduler {
  public:
-  // Borrows the devices and the clock; both outlive it. There must be no job left when it is
-  // destroyed. `answering_threads` answer the jobs of launches of many; with none of them, a
+  // Borrows the devices and the clock, which must outlive the scheduler. No job may be left when it
+  // is destroyed. `answering_threads` threads answer the jobs of large launches; if 0, each
   // device's own thread answers all of its jobs.
   Scheduler(absl::Span<Device* const> devices, const Clock& clock, JoinRules joins = {},
             int answering_threads = 0);
 
-  // A number that no other job has.
+  // An id that no other job has.
   JobId NewId() { return ++last_id_; }
 
-  // What products of the kernel and the problem's shape class took on one of the devices; null for
-  // a kernel of others. Threads: any.
+  // The correction from the times that products of the kernel and the problem's shape class took on
+  // one of the devices; null for a kernel of another device. Threads: any.
   Correction* CorrectionOf(const Device& device, const Kernel& kernel,
                            const Problem& problem) const {
     return corrections_.at(&device)->Find(kernel, problem);
   }
-  // The job's device, kernel and problem are set. All that asks for its time from then on gets this
-  // prediction, or what it is by the products of the day. Threads: any.
+  // Sets the predicted time of a job whose device, kernel and problem are set. From then on, its
+  // expected time is this prediction with its current correction. Threads: any.
   void SetTime(Submission& submission, const PredictedTime& predicted) const;
 
-  // Queues jobs before it launches any, so that those that can run as one do; each goes to its
-  // `done` at its end. Their ids are 0, to be set here, or those of jobs that are done. A job takes
-  // its place of `admission` as it is queued, behind those before it. One that is not let in is
-  // given back with what RefusalOf needs, and its `done` is not called. Null: the jobs are the
-  // daemon's own or have their places. Threads: any.
+  // Queues all jobs before it launches any, so that those that can run as one do. Each job is
+  // passed to its `done` at its end. Their ids are 0, to be set here, or those of jobs that have
+  // ended. Each job is admitted by `admission` as it is queued, after those before it. A job that
+  // is not admitted is returned with what RefusalOf needs, and its `done` is not called. Null: the
+  // jobs are the daemon's own or have been admitted. Threads: any.
   struct Refused {
     std::unique_ptr<Submission> job;
     Verdict why = Verdict::kIn;
@@ -209,64 +215,66 @@ class Scheduler {
   std::vector<Refused> SubmitTogether(Company jobs, Admission* admission)
       ABSL_LOCKS_EXCLUDED(mutex_);
 
-  // The same for one job that needs no place. Returns its id.
+  // The same for one job that needs no admission. Returns its id.
   JobId Submit(std::unique_ptr<Submission> job) ABSL_LOCKS_EXCLUDED(mutex_);
 
-  // Ends the job: where it waits, its callback is called with Cancelled before this returns; where
-  // it runs, the device is told to abort it. Does nothing for other jobs. Threads: any.
+  // Ends the job. If it waits, its callback is called with Cancelled before this returns; if it
+  // runs, the device is told to abort it. Does nothing for other jobs. Threads: any.
   void Cancel(JobId id) ABSL_LOCKS_EXCLUDED(mutex_) { Cancel(absl::MakeConstSpan(&id, 1)); }
-  // All at once, so that none of them is launched in place of another.
+  // Ends all at once, so that none of them is launched in place of another.
   void Cancel(absl::Span<const JobId> ids) ABSL_LOCKS_EXCLUDED(mutex_);
 
-  // Ends every job whose deadline has passed, as Cancel does, with DeadlineExceeded, and launches
-  // what has waited long enough for others. Returns when it is to be called again. Threads: any.
+  // Ends every job whose deadline has passed, as Cancel does but with DeadlineExceeded, and
+  // launches jobs that have waited long enough for others. Returns the time at which it must be
+  // called again. Threads: any.
   int64_t EndExpired() ABSL_LOCKS_EXCLUDED(mutex_);
 
-  // Calls the listener when EndExpired is wanted earlier than its last call said. Set before the
-  // first Submit; called from any thread.
+  // `listener` is called when EndExpired must be called earlier than its last call returned. Set it
+  // before the first Submit. It is called from any thread.
   void WatchDeadlines(std::function<void()> listener) { deadline_listener_ = std::move(listener); }
 
-  // Drops every waiting job and aborts every running one; their callbacks get `status`, and so does
-  // what is submitted later.
+  // Drops every waiting job and aborts every running one. Their callbacks get `status`, and so do
+  // those of jobs submitted later.
   void Stop(const absl::Status& status) ABSL_LOCKS_EXCLUDED(mutex_);
 
-  // Whether jobs run as one at all.
+  // Whether jobs are joined at all.
   bool joins() const { return joins_.limits.max_jobs > 1; }
 
   DeviceLoad load(const Device& device) const ABSL_LOCKS_EXCLUDED(mutex_);
 
  private:
   using Jobs = absl::flat_hash_map<JobId, std::unique_ptr<Submission>>;
-  // Jobs that wait and have a key.
+  // Waiting jobs that have a key.
   template <JobLinks<Submission> Submission::*kLinks>
   using Waiting = absl::flat_hash_map<JoinKey, LinkedJobs<Submission, kLinks>>;
   struct State {
     Device* device = nullptr;
     DeviceQueue queue;
-    LightFlows light;              // The lightest callers,
-    LightFlows lone;               // and of connections that wait for each answer.
+    LightFlows light;              // The shortest products by caller,
+    LightFlows lone;               // and by connection, of those that wait for each answer.
     std::vector<Launch*> running;  // In the order of their launches.
     Waiting<&Submission::stacked> stacked;
     Waiting<&Submission::batched> batched;
     int64_t last_end_ns = 0;
-    int64_t held_until_ns = kNoDeadlineNs;  // The device is idle so long, for jobs to come.
+    int64_t held_until_ns = kNoDeadlineNs;  // Until then the device stays idle, for jobs to join.
     DeviceLoad load;
     LatencyHistogram aborts;
-    KernelChoices choices;  // For several jobs as one.
+    KernelChoices choices;  // For joined jobs.
   };
-  // What has to be done once the lock is given up.
+  // What has to be done after the lock is released.
   struct Ended {
     std::vector<std::unique_ptr<Submission>> dropped;
     std::vector<std::pair<Device*, JobId>> aborted;
   };
 
-  // As long as the work that a device has is expected to take less than this, it gets more.
+  // A device is given more work while its work is expected to take less than this.
   static constexpr int64_t kMaxAheadNs = 20'000'000;
-  // It gets so much however light the products of other callers are, to hide the way to it.
+  // A device is always given this much, however short the products of other callers are, to hide
+  // the latency of reaching the device.
   static constexpr int64_t kMinAheadNs = 300'000;
-  // With so many launches it does all that it can at once: copies in, computes, copies out. What
-  // could run as one with others waits for more of them meanwhile, because a launch of a few costs
-  // the thread of the device as much as one of many.
+  // With this many launches a device does all that it can at once: it copies in, computes and
+  // copies out. Jobs that could be joined wait for more of them meanwhile, because a small launch
+  // costs the device's thread as much time as a large one.
   static constexpr size_t kEnoughRunning = 3;
 
   Verdict LetIn(const State& state, Submission& job, const FairQueue::Ahead& ahead,
@@ -274,10 +282,10 @@ class Scheduler {
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   bool Queue(State& state, std::unique_ptr<Submission> job, bool is_promised, int64_t now_ns)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // What is to be launched now, if anything.
+  // The launch to make now, if any.
   struct Next {
     Launch* launch = nullptr;
-    bool is_earlier = false;  // EndExpired is wanted earlier than its last call said.
+    bool is_earlier = false;  // EndExpired must be called earlier than its last call returned.
     Ended ended;
   };
   void LaunchAll(Device& device) ABSL_LOCKS_EXCLUDED(mutex_);
@@ -300,13 +308,13 @@ class Scheduler {
   // Jobs that ended together.
   struct EndedLaunch {
     EndedJobs jobs;
-    JobOutcome outcome;  // With the D of them all, if there are several.
+    JobOutcome outcome;  // With the D's of all jobs, if there are several.
   };
   void Answer(EndedLaunch ended);
-  // Answers jobs from `first` on. The part of the first of them in D begins at `d_offset`.
+  // Answers `count` jobs from `first` on. The first one's part of D begins at `d_offset`.
   static void AnswerSome(EndedLaunch& ended, size_t first, size_t count, size_t d_offset);
   static bool IsEnded(const Launch& launch);
-  // Takes a job out of everything; it has been taken out of its queue.
+  // Removes a job, already removed from its queue, from all other tables.
   std::unique_ptr<Submission> Take(Submission& held) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void End(Submission& held, const absl::Status& why, Ended& ended)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
@@ -322,20 +330,20 @@ class Scheduler {
   mutable Mutex mutex_;
   Jobs jobs_ ABSL_GUARDED_BY(mutex_);
   std::map<const Device*, State> states_ ABSL_GUARDED_BY(mutex_);
-  // Those of jobs that have not been ended, in order of time.
+  // Of jobs that have not been ended, in the order of time.
   absl::btree_set<std::pair<int64_t, JobId>> deadlines_ ABSL_GUARDED_BY(mutex_);
-  int64_t watched_ns_ ABSL_GUARDED_BY(mutex_) = kNoDeadlineNs;  // What EndExpired returned last.
+  int64_t watched_ns_ ABSL_GUARDED_BY(mutex_) = kNoDeadlineNs;  // The last result of EndExpired.
   absl::Status stopped_ ABSL_GUARDED_BY(mutex_);                // OK until Stop.
   std::atomic<JobId> last_id_ = 0;
-  ThreadPool answering_;  // Ends first.
+  ThreadPool answering_;  // Destroyed first.
 };
 
-// Ends jobs when their deadlines pass, with no other event needed: a thread that calls
-// Scheduler::EndExpired.
+// A thread that calls Scheduler::EndExpired when deadlines pass, so that jobs end without another
+// event.
 class ExpiryTimer {
  public:
-  // Borrows the scheduler, to which nothing has been submitted yet, and its clock; both outlive the
-  // timer. The clock must tell true time, since the timer sleeps by it.
+  // Borrows the scheduler, to which nothing has been submitted yet, and its clock. Both must
+  // outlive the timer. The clock must run in real time, since the timer sleeps by it.
   ExpiryTimer(Scheduler& scheduler, const Clock& clock);
 
   // Nothing may be submitted any longer.

@@ -20,7 +20,7 @@ namespace gemmd {
 
 namespace {
 
-// A traceparent has version, trace, parent and flags, with hyphens between them.
+// A traceparent consists of version, trace, parent and flags, separated by hyphens.
 constexpr size_t kVersionDigits = 2;
 constexpr size_t kTraceDigits = 32;
 constexpr size_t kSpanDigits = 16;
@@ -50,7 +50,7 @@ bool IsValid(std::string_view text) {
   return text.size() == kLength || (version != "00" && text[kLength] == '-');
 }
 
-// Empty where the system gives no random bytes: no number is better than one that others have.
+// Empty if the system gives no random bytes: no id is better than one that others use.
 std::string NewSpanId() {
   std::array<unsigned char, kSpanDigits / 2> bytes = {};
   do {
@@ -106,7 +106,7 @@ using nlohmann::ordered_json;
 constexpr int kInternal = 1, kServer = 2;
 constexpr int kError = 2;
 
-// What is told of a product, apart from the product, which has ended when it is written.
+// A copy of the product's data for its spans: the product has ended by the time they are written.
 struct Told {
   TraceSpan span;
   int64_t end_unix_ns = 0;
@@ -122,7 +122,7 @@ ordered_json Text(const char* key, const std::string& value) {
   return {{"key", key}, {"value", {{"stringValue", value}}}};
 }
 
-// In protobuf's mapping to JSON, integers of 64 bits are texts, and OTLP has ids in hexadecimal.
+// In protobuf's JSON mapping, 64-bit integers are strings, and OTLP writes ids in hexadecimal.
 ordered_json SpanJson(const TraceSpan& span, std::string name, int kind, int64_t start_ns,
                       int64_t end_ns) {
   ordered_json json = {{"traceId", span.trace_id}, {"spanId", span.span_id}};
@@ -171,7 +171,8 @@ std::string Line(const Told& told) {
   return request.dump(-1, ' ', false, ordered_json::error_handler_t::replace);
 }
 
-// Whether a new trace is in the share: as the trace id says, so that all who see it agree.
+// Whether a new trace falls into the share. Depends only on the trace id, so all participants
+// agree.
 bool IsInShare(const TraceSpan& span, double share) {
   uint64_t low = 0;
   const char* const digits = span.trace_id.data();
@@ -179,7 +180,7 @@ bool IsInShare(const TraceSpan& span, double share) {
   return static_cast<double>(low >> 11) * 0x1p-53 < share;
 }
 
-// The span of a product that is to be written, if it is.
+// The span of a product, if it is to be written.
 std::optional<TraceSpan> SampledSpan(const std::optional<TraceSpan>& callers, double share) {
   if (callers) return callers->is_sampled ? callers : std::nullopt;
   if (share <= 0) return std::nullopt;
@@ -204,7 +205,7 @@ void SpanExport::Add(const Product& product) {
   const auto& stages = product.timing.stage_ns;
   const auto count =
       1 + std::count_if(stages.begin(), stages.end(), [](int64_t ns) { return ns > 0; });
-  // The rest is left to the file's thread: this one has other products to answer.
+  // The file's thread does the rest: this thread has other products to answer.
   Told told = {.span = *std::move(span),
                .end_unix_ns = absl::GetCurrentTimeNanos(),
                .timing = product.timing,

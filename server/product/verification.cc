@@ -21,10 +21,10 @@ namespace gemmd {
 
 namespace {
 
-// What a thread of a server of 2020 takes for a multiplication of the simulator, of integers, and
-// of an element with its bound; for one of sums of integers and of floats; and for a byte of an
-// operand or a result; for a check, for each block of rows and columns of a matrix that is
-// gathered, and for each element that is compared.
+// Nanoseconds that one thread of a server of 2020 takes. For one multiplication: in the simulator,
+// of integers, and while computing an element with its bound. For one addition: of integers and of
+// floats. For one byte of an operand or result, one check, one block of rows and columns of a
+// gathered matrix, and one compared element.
 constexpr double kSimulatedNs = 0.5;
 constexpr double kExactNs = 1.2;
 constexpr double kBoundedNs = 5;
@@ -35,7 +35,7 @@ constexpr double kCheckNs = 50'000;
 constexpr double kBlockNs = 2'000;
 constexpr double kElementNs = 50;
 
-// However large the problem is, as a number that sums of many do not exceed.
+// Limited, so that sums of many cannot overflow however large the problem is.
 int64_t Nanoseconds(double ns) { return static_cast<int64_t>(std::min(ns, 0x1p56)); }
 
 double Blocks(int64_t lines) {
@@ -103,7 +103,7 @@ absl::StatusOr<VerifyNeeds> NeedsOf(const VerifyRule& rule, const Kernel& kernel
   const auto m = static_cast<double>(problem.m);
   const auto n = static_cast<double>(problem.n);
   const auto k = static_cast<double>(problem.k);
-  double matrix_ns = 0;  // For one of the batch.
+  double matrix_ns = 0;  // For one matrix of the batch.
   if (rule.mode == VerifyMode::kSampled) {
     RETURN_IF_ERROR(verify::CanRecompute(kernel));
     const verify::SamplePlan plan = verify::PlanSample(problem, rule.rate);
@@ -118,7 +118,7 @@ absl::StatusOr<VerifyNeeds> NeedsOf(const VerifyRule& rule, const Kernel& kernel
   } else {
     RETURN_IF_ERROR(verify::CanCheckSums(kernel, problem));
     needs.bytes = verify::SumBytes(problem);
-    // Sums of floats are taken of rows and of columns.
+    // Sums of floats are taken over rows and over columns.
     const double sum_ns = IsInteger(problem.a.type) ? kIntegerSumNs : 2 * kFloatSumNs;
     matrix_ns = (m * n + m * k + n * k) * sum_ns + kBlockNs;
   }
@@ -156,7 +156,8 @@ int64_t IncidentLog::Add(Incident incident, std::shared_ptr<const KeptProduct> p
     DropOperands(entries_.front());
     entries_.pop_front();
   }
-  // The oldest operands go first; those of the newest alone may be too many, too.
+  // The oldest operands are dropped first; those of the newest incident alone may be too many as
+  // well.
   for (Entry& entry : entries_) {
     if (kept_bytes_ <= options_.max_kept_bytes) break;
     DropOperands(entry);

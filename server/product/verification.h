@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The check of answers before they are given: what was asked for, what came of it, and what is kept
-// of wrong answers.
+// The check of answers before they are sent: its settings, its results, and what is kept of wrong
+// answers.
 #pragma once
 
 #include <cstddef>
@@ -24,32 +24,32 @@
 
 namespace gemmd {
 
-// How answers are checked before they are given: what was asked for, and what came of it.
+// Settings and results of the check.
 enum class VerifyMode : uint8_t { kNone, kSampled, kChecksum, kDuplicate };
 inline constexpr size_t kVerifyModes = 4;
-std::string_view NameOf(VerifyMode mode);  // "sampled"
+std::string_view NameOf(VerifyMode mode);  // For example "sampled".
 
 struct VerifyRule {
   VerifyMode mode = VerifyMode::kNone;
   double rate = verify::kDefaultRate;  // For kSampled: above 0 and at most 1.
 };
 
-// "none", "sampled", "sampled:0.001", "checksum", "duplicate".
-// Errors: InvalidArgument, with `field` in front.
+// Accepts "none", "sampled", "sampled:0.001", "checksum", "duplicate". Errors: InvalidArgument,
+// beginning with `field`.
 absl::StatusOr<VerifyRule> ParseVerifyRule(std::string_view field, std::string_view text);
 
-// What the server does where a product asks for nothing, and where it finds a wrong answer.
+// What the server does with products that request no check, and with wrong answers.
 struct VerifyOptions {
   VerifyRule rule;
-  bool retry = false;  // Computes it again elsewhere instead of refusing.
-  int threads = 0;     // That check. 0: a quarter of the processors, at least one.
+  bool retry = false;  // Computes the product again elsewhere instead of refusing it.
+  int threads = 0;     // For checks. 0: a quarter of the processors, at least one.
 };
 
 enum class VerifyEnd : uint8_t { kPassed, kFailed, kNotVerified };
 inline constexpr size_t kVerifyEnds = 3;
-std::string_view NameOf(VerifyEnd end);  // "not_verified"
+std::string_view NameOf(VerifyEnd end);  // For example "not_verified".
 
-// What the check of an answer that was given came to.
+// The result of the check of an answer that was sent.
 struct AnswerVerification {
   VerifyMode mode = VerifyMode::kNone;
   VerifyEnd end = VerifyEnd::kNotVerified;  // Never kFailed.
@@ -59,13 +59,14 @@ struct AnswerVerification {
   double cost = 0;
   double least_error = 0;
   int64_t verify_ns = 0;
-  std::string_view kernel = {};  // For kDuplicate: those that computed it once more.
+  std::string_view kernel = {};  // For kDuplicate: the kernel and the device of the second
+                                 // computation.
   std::string_view device = {};
-  int wrong_answers = 0;  // That this product had before this one.
+  int wrong_answers = 0;  // Wrong answers that this product had before.
 };
 
-// Whether a product can be checked so by its kernel, and the bytes and the time of one thread of
-// the host that this takes beside it. Errors: Unimplemented.
+// Whether a product of this kernel can be checked in this mode, and the additional memory and the
+// time on one host thread that the check takes. Errors: Unimplemented.
 struct VerifyNeeds {
   int64_t bytes = 0;
   int64_t predicted_ns = 0;
@@ -73,10 +74,10 @@ struct VerifyNeeds {
 absl::StatusOr<VerifyNeeds> NeedsOf(const VerifyRule& rule, const Kernel& kernel,
                                     const Problem& problem);
 
-// The wrong answers that were found: the last ones in memory, with the operands of some, and all in
-// a file as far as its bound goes.
+// A record of the wrong answers that were found: the latest ones in memory, some with their
+// operands, and all in a file as long as it has room.
 struct Incident {
-  int64_t id = 0;  // The log's.
+  int64_t id = 0;  // Set by the log.
   int64_t time_unix_ns = 0;
   std::string device;
   std::string kernel;
@@ -85,7 +86,7 @@ struct Incident {
   verify::WrongElement element;
   int64_t wrong_elements = 0;
   ElementType element_type = ElementType::kF32;
-  std::string a_sha256;  // In hexadecimal; empty where there is no such operand.
+  std::string a_sha256;  // In hexadecimal; empty if there is no such operand.
   std::string b_sha256;
   std::string c_sha256;
   std::string bias_sha256;
@@ -94,10 +95,10 @@ struct Incident {
   bool took_out_device = false;
 };
 
-// A product, to compute it again.
+// What is needed to compute a product again.
 struct KeptProduct : PerOperand<std::vector<std::byte>> {
   Problem problem;
-  bool has_operands = true;  // Otherwise A, B, C and the bias are empty, whatever the problem says.
+  bool has_operands = true;  // If false, A, B, C and the bias are empty, whatever the problem says.
 
   int64_t scale_bytes() const;
   int64_t bytes() const;
@@ -106,19 +107,18 @@ struct KeptProduct : PerOperand<std::vector<std::byte>> {
 class IncidentLog {
  public:
   struct Options {
-    int64_t max_kept_bytes = int64_t{64} << 20;  // Operands, the latest ones.
+    int64_t max_kept_bytes = int64_t{64} << 20;  // For the operands of the latest incidents.
     size_t max_incidents = 256;
   };
 
   explicit IncidentLog(const Options& options) : options_(options) {}
 
-  // Gives the incident its id, which is returned. Operands that do not fit are not kept. Threads:
-  // any.
+  // Sets the incident's id and returns it. Operands that do not fit are not kept. Threads: any.
   int64_t Add(Incident incident, std::shared_ptr<const KeptProduct> product)
       ABSL_LOCKS_EXCLUDED(mutex_);
 
-  // What is kept of a product whose operands are not: nothing where its scales take more bytes, so
-  // that those of all incidents take 16 MiB at most, beside the operands.
+  // The maximum size of the scale factors that are kept of a product whose operands are not. Larger
+  // ones are dropped, so those of all incidents take at most 16 MiB in addition to the operands.
   static constexpr int64_t kMaxScaleBytes = 65536;
 
   struct Entry {
@@ -127,25 +127,25 @@ class IncidentLog {
 
     bool has_operands() const { return product != nullptr && product->has_operands; }
   };
-  // The newest first. Threads: any.
+  // Newest first. Threads: any.
   std::vector<Entry> entries() const ABSL_LOCKS_EXCLUDED(mutex_);
-  // Since the start. Threads: any.
+  // Incidents since the start. Threads: any.
   int64_t found() const ABSL_LOCKS_EXCLUDED(mutex_);
   int64_t max_kept_bytes() const { return options_.max_kept_bytes; }
 
  private:
-  // The operands of the entry are not kept any more.
+  // Drops the operands of the entry.
   void DropOperands(Entry& entry) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   const Options options_;
   mutable Mutex mutex_;
-  std::deque<Entry> entries_ ABSL_GUARDED_BY(mutex_);  // The oldest first.
+  std::deque<Entry> entries_ ABSL_GUARDED_BY(mutex_);  // Oldest first.
   int64_t found_ ABSL_GUARDED_BY(mutex_) = 0;
   int64_t kept_bytes_ ABSL_GUARDED_BY(mutex_) = 0;
 };
 
-// What a line of the daemon's log says of an incident beside where it was: key=value pairs, each
-// after a space.
+// The incident's fields for a line of the daemon's log, except where it happened: key=value pairs,
+// each after a space.
 std::string LogFieldsOf(const Incident& incident);
 
 }  // namespace gemmd

@@ -46,14 +46,14 @@ void Meter::Entry::Leave() {
   meter->spent_ns_ = std::max(meter->spent_ns_ - charged_ns_, int64_t{0});
 }
 
-// What was spent is earned again at the rate of `max_ns` a minute.
+// Earns back used time at the rate of `max_ns` per minute.
 void Meter::Earn(int64_t max_ns, int64_t now_ns) {
   const int64_t passed_ns = std::clamp(now_ns - earned_until_ns_, int64_t{0}, kMinuteNs);
   const double earned_ns =
       static_cast<double>(max_ns) * static_cast<double>(passed_ns) / static_cast<double>(kMinuteNs);
-  // So little that it rounds to nothing is earned later.
+  // An amount that rounds to nothing is earned later.
   if (earned_ns < 1) return;
-  // A rate without a bound earns whatever was spent.
+  // Without a limit, all used time is earned back.
   const auto whole_ns = static_cast<int64_t>(std::min(earned_ns, 9e18));
   spent_ns_ = std::max(spent_ns_ - whole_ns, int64_t{0});
   earned_until_ns_ = now_ns;
@@ -69,11 +69,11 @@ absl::StatusOr<Meter::Entry> Meter::Enter(const MeterLimits& limits, int64_t byt
   Earn(limits.device_ns_a_minute, now_ns);
   if (requests_ >= limits.requests) {
     return absl::ResourceExhaustedError(absl::StrCat(
-        "caller: has ", requests_, " requests inside, its rules allow ", limits.requests));
+        "caller: has ", requests_, " requests in progress, its rules allow ", limits.requests));
   }
   if (bytes > limits.bytes - bytes_) {
     return absl::ResourceExhaustedError(absl::StrCat("caller: has ", bytes_,
-                                                     " bytes inside and asks for ", bytes,
+                                                     " bytes in progress and asks for ", bytes,
                                                      " more, its rules allow ", limits.bytes));
   }
   if (spent_ns_ >= limits.device_ns_a_minute) {
@@ -81,7 +81,7 @@ absl::StatusOr<Meter::Entry> Meter::Enter(const MeterLimits& limits, int64_t byt
     const double wait_ns = static_cast<double>(spent_ns_ - limits.device_ns_a_minute + 1) / rate;
     *retry_after_ns = static_cast<int64_t>(std::min(wait_ns, 9e18));
     return absl::ResourceExhaustedError(
-        absl::StrCat("caller: has used up its time of devices, its rules allow ",
+        absl::StrCat("caller: has used up its device time, its rules allow ",
                      limits.device_ns_a_minute / 1'000'000, " ms a minute"));
   }
   ++requests_;
@@ -131,17 +131,17 @@ namespace {
 
 using nlohmann::json;
 
-constexpr int64_t kMaxCount = int64_t{1} << 53;  // Every reader of JSON has these exactly.
+constexpr int64_t kMaxCount = int64_t{1} << 53;  // Every JSON parser represents these exactly.
 constexpr size_t kMaxShown = 64;
 
-// The value as an error repeats it.
+// The value as an error shows it.
 std::string Shown(const json& value) {
   std::string text = value.dump(-1, ' ', /*ensure_ascii=*/true);
   if (text.size() > kMaxShown) text = text.substr(0, kMaxShown) + "...";
   return text;
 }
 
-// A name as it stands in the path of a field.
+// A name as part of a field's path.
 std::string ShownName(const std::string& name) {
   return IsIdentityName(name) && name.size() <= kMaxShown ? name : Shown(json(name));
 }
@@ -264,7 +264,7 @@ absl::StatusOr<Rules> Rules::Parse(std::string_view text, Format format) {
     const std::string field = absl::StrCat("identities.", ShownName(name));
     const bool is_pattern = name.ends_with('*');
     const std::string beginning = is_pattern ? name.substr(0, name.size() - 1) : name;
-    // A pattern of nothing but the asterisk would be for whoever has a certificate of any kind.
+    // A lone asterisk would apply to every holder of any certificate.
     if (!IsIdentityName(beginning) || beginning.find('*') != beginning.npos) {
       return BadRule(field, "no name",
                      "1 to 256 printable characters without spaces, of which the last may be *");

@@ -23,7 +23,7 @@ using nlohmann::json;
 constexpr size_t kMaxDepth = 8;
 constexpr size_t kMaxShownOfName = 64;
 
-// Looks for what nlohmann::json would take silently.
+// Finds what nlohmann::json would accept silently.
 class Examiner final : public nlohmann::json_sax<json> {
  public:
   explicit Examiner(std::string_view text) : text_(text) {}
@@ -59,16 +59,16 @@ class Examiner final : public nlohmann::json_sax<json> {
                    const nlohmann::detail::exception& /*error*/) override {
     const std::string_view before = text_.substr(0, std::min(position, text_.size()));
     problem_ = absl::StrCat("line ", 1 + std::count(before.begin(), before.end(), '\n'),
-                            ": got what is no JSON, want JSON");
+                            ": got text that is not JSON, want JSON");
     return false;
   }
 
  private:
-  // An object or a list that is not over.
+  // An unfinished object or list.
   struct Level {
     bool is_array;
     size_t elements = 0;
-    std::string name = {};  // The last one in an object.
+    std::string name = {};  // The latest name in an object.
     std::set<std::string> names = {};
   };
 
@@ -95,7 +95,7 @@ class Examiner final : public nlohmann::json_sax<json> {
   std::string problem_;
 };
 
-// One event of libyaml's, which frees what belongs to it.
+// One event of libyaml. Frees the event's memory.
 class Event {
  public:
   Event() = default;
@@ -110,7 +110,7 @@ class Event {
   yaml_event_t event_ = {};
 };
 
-// What a scalar without quotes is.
+// The value of an unquoted scalar.
 json ValueOf(std::string text) {
   json value = json::parse(text, nullptr, /*allow_exceptions=*/false);
   if (value.is_number() || value.is_boolean() || value.is_null()) return value;
@@ -121,7 +121,7 @@ class Reader {
  public:
   Reader(std::string_view what, std::string_view text) : what_(what) {
     yaml_parser_initialize(&parser_);
-    // Otherwise a mark at its beginning could say that the text is UTF-16.
+    // Otherwise a byte order mark could declare the text to be UTF-16.
     yaml_parser_set_encoding(&parser_, YAML_UTF8_ENCODING);
     yaml_parser_set_input_string(&parser_, reinterpret_cast<const unsigned char*>(text.data()),
                                  text.size());
@@ -136,7 +136,8 @@ class Reader {
       Event event;
       if (yaml_parser_parse(&parser_, event.get()) != 1) {
         const bool is_of_text = parser_.error == YAML_READER_ERROR;
-        return Bad(is_of_text ? parser_.mark : parser_.problem_mark, "what is no YAML", "YAML");
+        return Bad(is_of_text ? parser_.mark : parser_.problem_mark, "text that is not YAML",
+                   "YAML");
       }
       is_over = event->type == YAML_STREAM_END_EVENT;
       RETURN_IF_ERROR(Take(event));
@@ -145,7 +146,7 @@ class Reader {
   }
 
  private:
-  // An object or a list that is not over, and the name in an object that has no value yet.
+  // An unfinished object or list, and the name in an object that has no value yet.
   struct Open {
     json value;
     std::string name = {};
@@ -163,7 +164,7 @@ class Reader {
       case YAML_DOCUMENT_START_EVENT:
         if (++documents_ == 1) return absl::OkStatus();
         return Bad(event->start_mark, "a second document", "one");
-      case YAML_ALIAS_EVENT: return Bad(event->start_mark, "an alias", "what it stands for");
+      case YAML_ALIAS_EVENT: return Bad(event->start_mark, "an alias", "its value");
       case YAML_SCALAR_EVENT: return TakeScalar(event);
       case YAML_SEQUENCE_START_EVENT:
         return Begin(event, json::array(), event->data.sequence_start.anchor,
@@ -192,7 +193,7 @@ class Reader {
   absl::Status Begin(const Event& event, json value, const unsigned char* anchor,
                      const unsigned char* tag) {
     RETURN_IF_ERROR(CheckPlain(event, anchor, tag));
-    if (AwaitsName()) return Bad(event->start_mark, "a name that is no text", "text");
+    if (AwaitsName()) return Bad(event->start_mark, "a name that is not a string", "text");
     if (open_.size() >= kMaxDepth) {
       return Bad(event->start_mark, absl::StrCat("more than ", kMaxDepth, " levels"), "fewer");
     }
@@ -223,7 +224,7 @@ class Reader {
     return !open_.empty() && open_.back().value.is_object() && !open_.back().has_name;
   }
 
-  // To where the value belongs.
+  // Adds a value to the innermost unfinished object or list.
   void Add(json value) {
     if (open_.empty()) {
       document_ = std::move(value);

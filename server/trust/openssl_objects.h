@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Objects of OpenSSL, which free themselves.
+// OpenSSL objects that free themselves.
 #pragma once
 
 #include <openssl/bio.h>
@@ -28,7 +28,7 @@ using Context = std::unique_ptr<SSL_CTX, Free>;
 using Certificate = std::unique_ptr<X509, Free>;
 using RevocationList = std::unique_ptr<X509_CRL, Free>;
 
-// Reads bytes that outlive it.
+// Reads `bytes`, which must outlive the reader.
 inline Bio Reader(std::string_view bytes) {
   return Bio(BIO_new_mem_buf(bytes.data(), static_cast<int>(bytes.size())));
 }

@@ -28,7 +28,7 @@ struct FreeDigest {
   void operator()(EVP_MD* digest) const { EVP_MD_free(digest); }
 };
 
-// To look the algorithm up takes longer than to digest a token, so it is done once.
+// Looked up once, because the look-up takes longer than digesting a token.
 const EVP_MD* Algorithm() {
   static const std::unique_ptr<EVP_MD, FreeDigest> sha256(EVP_MD_fetch(nullptr, "SHA256", nullptr));
   return sha256.get();
@@ -104,10 +104,10 @@ absl::StatusOr<TokenHashes> TokenHashes::Parse(std::string_view text) {
     const std::string_view name = Stripped(entry.substr(0, colon));
     const std::optional<TextDigest> digest = TextDigest::FromHex(Stripped(entry.substr(colon + 1)));
     if (!IsOutsideName(name)) {
-      return BadLine(line, "a name that no token may give", "up to 256 printable characters");
+      return BadLine(line, "a name that no token may have", "up to 256 printable characters");
     }
     if (!digest) return BadLine(line, "no SHA-256", "64 hexadecimal digits");
-    if (hashes.Find(*digest)) return BadLine(line, "a hash for the second time", "each one once");
+    if (hashes.Find(*digest)) return BadLine(line, "the hash of an earlier line", "each hash once");
     hashes.by_key_.emplace(digest->Key(), Known{*digest, std::string(name)});
   }
   return hashes;
@@ -123,7 +123,7 @@ std::optional<std::string> TokenHashes::Find(const TextDigest& digest) const {
 
 namespace {
 
-// What is remembered of callers, so that most calls cost one look into a table.
+// The size of the caches of callers, with which most calls take a single look-up.
 constexpr size_t kMaxKnown = 4096;
 
 constexpr size_t kMaxTokenBytes = kMaxWebTokenBytes;
@@ -156,7 +156,7 @@ absl::Status Unauthenticated(const char* why) { return absl::UnauthenticatedErro
 
 }  // namespace
 
-// The files as they were read once, and what was found out with them: all of it is forgotten
+// The files' contents as read at one time, and everything derived from them: all of it is discarded
 // together.
 class Trust::Snapshot {
  public:
@@ -183,8 +183,9 @@ class Trust::Snapshot {
       if (known != by_token_.end() && known->second.digest.Equals(digest)) {
         const WebToken& token_seen = known->second.token;
         if (token_seen.IsGoodAt(now_s)) return known->second.identity;
-        // It was good: whoever shows it on until it is renewed pays for no examination.
-        if (now_s >= token_seen.ends_s) return Unauthenticated("token: it has ended");
+        // Valid when examined: a client that shows the same token until it is renewed causes no
+        // further examination.
+        if (now_s >= token_seen.ends_s) return Unauthenticated("token: expired");
       }
     }
     ASSIGN_OR_RETURN(const WebToken good, Examine(token, digest, debt, now_s));
@@ -195,7 +196,7 @@ class Trust::Snapshot {
     return identity;
   }
 
-  // The name is one that something outside the rules vouches for.
+  // The name must come from a source other than the rules.
   std::shared_ptr<const Identity> ByName(const std::string& name) {
     MutexLock lock(&mutex_);
     const auto known = by_name_.find(name);
@@ -207,13 +208,13 @@ class Trust::Snapshot {
       identity->use = trust_.UseOf(grant->rule);
     }
     identity->meter = trust_.MeterOf(name);
-    // Those that somebody still holds stay valid.
+    // Identities that somebody still holds stay valid.
     if (by_name_.size() >= kMaxKnown) by_name_.clear();
     by_name_.emplace(name, identity);
     return identity;
   }
 
-  // The first name that a rule is for, otherwise the first that is one at all.
+  // The first name to which a rule applies, otherwise the first valid name.
   Found ByCertificate(const std::vector<std::string_view>& names) {
     std::string first;
     for (const std::string_view name : names) {
@@ -221,7 +222,7 @@ class Trust::Snapshot {
       if (rules_.Find(name) != nullptr) return ByName(std::string(name));
       if (first.empty()) first = name;
     }
-    if (first.empty()) return Unauthenticated("certificate: it has no name");
+    if (first.empty()) return Unauthenticated("certificate: no name");
     return ByName(first);
   }
 
@@ -241,7 +242,7 @@ class Trust::Snapshot {
                       .begins_s = std::numeric_limits<int64_t>::min(),
                       .ends_s = std::numeric_limits<int64_t>::max()};
     }
-    if (!keys_ || !LooksLikeWebToken(token)) return Unauthenticated("token: it is not known");
+    if (!keys_ || !LooksLikeWebToken(token)) return Unauthenticated("token: unknown");
     return trust_.Examine(token, *keys_, debt, now_s);
   }
 
@@ -272,7 +273,7 @@ absl::StatusOr<std::unique_ptr<Trust>> Trust::Load(TrustOptions options, WallClo
                                                    const Clock& clock) {
   if (!options.jwt_keys_file.empty() && options.jwt.audience.empty()) {
     return absl::InvalidArgumentError(
-        "jwt-audience: got nothing, want whom tokens are for, beside --jwt-keys");
+        "jwt-audience: got nothing, want the audience of the tokens, with --jwt-keys");
   }
   std::unique_ptr<Trust> trust(new Trust(std::move(options), std::move(now), clock));
   RETURN_IF_ERROR(trust->Reload());
@@ -315,7 +316,7 @@ absl::StatusOr<std::shared_ptr<const Identity>> Trust::Identify(const Evidence& 
   if (!evidence.authorization.empty()) {
     constexpr std::string_view kBearer = "Bearer ";
     const std::string_view value = evidence.authorization.front();
-    // Schemes are the same in any case (RFC 9110, 11.1).
+    // Schemes are case-insensitive (RFC 9110, section 11.1).
     const bool is_bearer =
         evidence.authorization.size() == 1 && value.size() > kBearer.size() &&
         absl::EqualsIgnoreCase({value.data(), kBearer.size()}, {kBearer.data(), kBearer.size()});
@@ -323,12 +324,12 @@ absl::StatusOr<std::shared_ptr<const Identity>> Trust::Identify(const Evidence& 
     return snapshot->ByToken(value.substr(kBearer.size()), evidence.debt);
   }
   if (!evidence.names.empty()) return snapshot->ByCertificate(evidence.names);
-  // A user without a rule is as good as anybody else who shows nothing.
+  // A user without a rule is treated like any caller without evidence.
   if (!evidence.user.empty() && snapshot->Knows(evidence.user)) {
     return snapshot->ByName(std::string(evidence.user));
   }
   if (snapshot->Knows(kAnonymous)) return snapshot->ByName(std::string(kAnonymous));
-  return Unauthenticated("caller: it shows nothing that is known");
+  return Unauthenticated("caller: no known evidence");
 }
 
 namespace {
@@ -368,12 +369,13 @@ absl::StatusOr<WebToken> Trust::Examine(std::string_view token, const SigningKey
   if (had_bad_ones && !(MayOweMore(own, kLimitOfConnection, now_ns) &&
                         MayOweMore(debt_of_all_, kLimitOfAll, now_ns))) {
     ++unexamined_tokens_;
-    return absl::ResourceExhaustedError("token: not examined, too many before it were not good");
+    return absl::ResourceExhaustedError("token: not examined after too many bad ones");
   }
   absl::StatusOr<WebToken> examined = VerifyWebToken(token, keys, options_.jwt, now_s);
   if (examined.ok()) {
     ++good_tokens_;
-    // Who has paid and shows a good one is as if there had been no bad one.
+    // A connection that has paid its debt and shows a good token is again treated as one without
+    // bad tokens.
     int64_t paid_ns = std::atomic_ref(own.until_ns).load();
     if (paid_ns <= now_ns) std::atomic_ref(own.until_ns).compare_exchange_strong(paid_ns, 0);
     return examined;
@@ -394,7 +396,7 @@ std::shared_ptr<RuleUse> Trust::UseOf(const std::string& rule) {
     if (use->rule() == rule) return use;
   }
   if (uses_.size() < kMaxCounted) return uses_.emplace_back(std::make_shared<RuleUse>(rule));
-  // That of all others stands last.
+  // The element for all other rules is last.
   if (uses_.size() == kMaxCounted) {
     uses_.push_back(std::make_shared<RuleUse>(std::string(kOtherRules)));
   }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Who a caller is, by what it shows, and what the rules give to it. Rules, tokens and keys come
-// from files, which may be read again while calls go on.
+// Identifies a caller by the evidence that it shows, and finds what the rules grant to it. Rules,
+// tokens and keys come from files, which may be read again while calls are in progress.
 #pragma once
 
 #include <array>
@@ -29,19 +29,19 @@
 
 namespace gemmd {
 
-// SHA-256 of a short secret, by which it is known without being kept.
+// SHA-256 of a short secret, which allows recognizing the secret without storing it.
 struct TextDigest {
   std::array<uint8_t, 32> bytes = {};
 
   static TextDigest Of(std::string_view text);
 
-  // Nothing where there are not exactly 64 hexadecimal digits.
+  // nullopt unless there are exactly 64 hexadecimal digits.
   static std::optional<TextDigest> FromHex(std::string_view digits);
 
-  // Takes the same time wherever the two differ.
+  // Takes the same time wherever the digests differ.
   bool Equals(const TextDigest& other) const;
 
-  // Eight bytes of it, to find it by.
+  // Eight bytes of the digest, as a key for look-ups.
   uint64_t Key() const {
     uint64_t key = 0;
     std::memcpy(&key, bytes.data(), sizeof(key));
@@ -49,18 +49,17 @@ struct TextDigest {
   }
 };
 
-// Tokens that never change, known by their hashes alone. One identity may have several, so that a
-// token can be replaced without a gap.
+// Constant tokens, stored only as hashes. An identity may have several tokens, so that one can be
+// replaced without an interruption.
 class TokenHashes {
  public:
   static constexpr size_t kMaxBytes = size_t{1} << 20;
 
-  // A line for each token: "IDENTITY: SHA-256 in hexadecimal digits". Empty lines, and those that
-  // begin with #, are left out.
-  // Errors: InvalidArgument, which names the line and repeats no hash.
+  // One line per token: "IDENTITY: SHA-256 in hexadecimal digits". Empty lines and lines that begin
+  // with # are skipped. Errors: InvalidArgument, naming the line and repeating no hash.
   static absl::StatusOr<TokenHashes> Parse(std::string_view text);
 
-  // Whose token has this digest; nothing where nobody's has.
+  // The identity whose token has this digest, or nullopt.
   std::optional<std::string> Find(const TextDigest& digest) const;
 
  private:
@@ -72,81 +71,82 @@ class TokenHashes {
 };
 
 struct TrustOptions {
-  std::string rules_file;     // There are no rules where it is empty.
-  std::string tokens_file;    // Hashes of tokens; empty where there are none.
-  std::string jwt_keys_file;  // A set of public keys; empty where no signed tokens are taken.
+  std::string rules_file;     // If empty, there are no rules.
+  std::string tokens_file;    // Hashes of tokens; may be empty.
+  std::string jwt_keys_file;  // A set of public keys; if empty, no signed tokens are accepted.
   WebTokenRules jwt;
 };
 
-// What a connection, or all of them together, owes for signed tokens that were examined and not
-// good: the steady time at which all is paid; 0 if there was no such token. Threads read and write
-// it through std::atomic_ref. It is plain bytes because gRPC keeps that of a connection.
+// The debt of one connection, or of all connections together, for invalid signed tokens that were
+// examined: the steady time at which it is paid off, or 0 if there was no such token. Threads
+// access it through std::atomic_ref. It is plain bytes because gRPC stores that of a connection.
 struct TokenDebt {
   int64_t until_ns = 0;
 };
 
-// What a caller shows. Borrows the texts and the debt.
+// What a caller shows of its identity. Borrows the texts and the debt.
 struct Evidence {
-  std::vector<std::string_view> authorization = {};  // The values of that metadata.
-  std::vector<std::string_view> names = {};          // Those in its certificate: URIs, then hosts.
-  std::string_view user = {};  // Who opened a unix socket: "uid:1000"; otherwise empty.
-  TokenDebt* debt = nullptr;   // That of its connection; null if that is not known.
+  std::vector<std::string_view> authorization = {};  // The values of the `authorization` metadata.
+  std::vector<std::string_view> names = {};          // Names in its certificate: URIs, then hosts.
+  std::string_view user = {};  // The user who opened a unix socket: "uid:1000"; otherwise empty.
+  TokenDebt* debt = nullptr;   // Of its connection; null if that is not known.
 };
 
-// Signed tokens that were not remembered, by what became of them.
+// Signed tokens that were not in the cache, by result.
 struct SignedTokenCounts {
   int64_t good = 0;
   int64_t bad = 0;
-  int64_t unexamined = 0;  // Refused because of the bad ones before them.
+  int64_t unexamined = 0;  // Refused without examination because of earlier bad tokens.
 };
 
 class Trust {
  public:
   using WallClock = std::function<absl::Time()>;
 
-  // The examination of a signed token takes 0.05 to 0.5 ms of a processor, and anybody can ask for
-  // one. A connection that has shown no bad token has all of its tokens examined. Any other may
-  // show kBadTokensOfConnection bad ones at once and one more each second, and all of those
-  // together kBadTokensOfAll at once and each second. Beyond that, tokens that are not remembered
-  // are refused unexamined. Each of gRPC's threads may exceed the bounds by one token.
+  // Examining a signed token takes 0.05 to 0.5 ms of processor time, and anybody can cause it. All
+  // tokens of a connection that has shown no bad token are examined. A connection that has shown
+  // one may show kBadTokensOfConnection bad tokens at once and one more each second, and all such
+  // connections together kBadTokensOfAll at once and as many each second. Beyond these limits,
+  // tokens that are not in the cache are refused without examination. Each of gRPC's threads may
+  // exceed the limits by one token.
   static constexpr int64_t kBadTokensOfConnection = 8;
   static constexpr int64_t kBadTokensOfAll = 100;
 
-  // Borrows the clock. Errors: InvalidArgument, which names the option or the file, and what is
-  // wrong.
+  // Borrows the clock. Errors: InvalidArgument, naming the option or the file, and the fault.
   static absl::StatusOr<std::unique_ptr<Trust>> Load(TrustOptions options,
                                                      WallClock now = absl::Now,
                                                      const Clock& clock = Steady());
   ~Trust();
 
-  // Reads the files again. Where one of them is bad, everything stays as it was. Callers are held
-  // to the new rules from their next call on, and what they have under way still counts.
-  // Errors: as Load. Threads: any.
+  // Reads the files again. If one of them is invalid, nothing changes. The new rules apply from
+  // each caller's next call on, and products in progress still count. Errors: as Load. Threads:
+  // any.
   absl::Status Reload() ABSL_LOCKS_EXCLUDED(mutex_);
 
-  // A bearer token stands above a certificate, and that above the user of a unix socket; a bad
-  // token is never made good by them. Whoever shows nothing is `anonymous`.
+  // A bearer token takes precedence over a certificate, and a certificate over the user of a unix
+  // socket; none of the others replaces a bad token. A caller that shows nothing is `anonymous`.
   //
-  // Errors: Unauthenticated, with a reason that is not for the caller: it would help to guess;
-  // ResourceExhausted for a signed token that was not examined. Threads: any.
+  // Errors: Unauthenticated, with a reason that must not be sent to the caller, as it would help
+  // guessing; ResourceExhausted for a signed token that was not examined. Threads: any.
   absl::StatusOr<std::shared_ptr<const Identity>> Identify(const Evidence& evidence)
       ABSL_LOCKS_EXCLUDED(mutex_);
 
   // Threads: any.
   SignedTokenCounts signed_tokens() const;
 
-  // How many identities and patterns the rules name.
+  // The number of identities and patterns in the rules.
   size_t size() const ABSL_LOCKS_EXCLUDED(mutex_);
 
-  // What is wrong with each key of --jwt-keys that counts for nothing (SigningKeys::left_out).
+  // For each unusable key of --jwt-keys, what is wrong with it (SigningKeys::left_out).
   std::vector<std::string> left_out_keys() const ABSL_LOCKS_EXCLUDED(mutex_);
 
-  // The first rules that had a caller, up to this number, are counted one by one, and all others
-  // together: each has metrics of its own, and rules may be read again with other names.
+  // The first kMaxCounted rules that have a caller are counted each on its own, all others
+  // together: each has its own metrics, and reloaded rules may bring ever new names.
   static constexpr size_t kMaxCounted = 48;
   static constexpr std::string_view kOtherRules = "other rules";
 
-  // What callers had, by rule, in the order in which rules had their first one. Threads: any.
+  // What callers used, by rule, in the order in which the rules had their first caller. Threads:
+  // any.
   std::vector<RuleUse::Totals> uses() const ABSL_LOCKS_EXCLUDED(uses_mutex_);
 
  private:

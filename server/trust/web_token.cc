@@ -95,7 +95,7 @@ EVP_PKEY* KeyOf(const char* kind, OSSL_PARAM_BLD* builder) {
   return key;
 }
 
-// With an exponent of 1 everybody could sign.
+// With an exponent of 1, anybody could sign.
 bool IsExponent(const BIGNUM* number) {
   constexpr int kMaxBits = 32;
   return number != nullptr && BN_is_odd(number) == 1 && BN_is_one(number) == 0 &&
@@ -127,7 +127,8 @@ EVP_PKEY* P256Key(std::string_view x, std::string_view y) {
   return KeyOf("EC", builder.get());
 }
 
-// A signature of RFC 7518, 3.4, as OpenSSL takes it; empty where it is none.
+// Converts a signature of RFC 7518, section 3.4, to the form that OpenSSL takes; empty if it is
+// invalid.
 std::string DerOf(std::string_view signature) {
   if (signature.size() != 2 * kCoordinateBytes) return "";
   Number r = NumberOf(signature.substr(0, kCoordinateBytes));
@@ -137,7 +138,7 @@ std::string DerOf(std::string_view signature) {
       ECDSA_SIG_set0(pair.get(), r.get(), s.get()) != 1) {
     return "";
   }
-  (void)r.release();  // The pair owns both now.
+  (void)r.release();  // The pair now owns both.
   (void)s.release();
   uint8_t* der = nullptr;
   const int bytes = i2d_ECDSA_SIG(pair.get(), &der);
@@ -175,15 +176,15 @@ std::optional<Signing> SigningOf(std::string_view algorithm) {
 
 void SigningKeys::FreeKey::operator()(evp_pkey_st* key) const { EVP_PKEY_free(key); }
 
-// One key of a set.
+// Reads one key of a set.
 class KeyReader {
  public:
   KeyReader(std::string field, const json& key) : field_(std::move(field)), key_(key) {}
 
-  // Nothing where the key is not for what it is looked for here.
+  // nullopt if the key is of a kind, or for a use, that is not supported here.
   absl::StatusOr<std::optional<SigningKeys::Key>> Read() const {
     if (!key_.is_object()) return BadKey(field_, "no object", "a key");
-    // Whoever can read the file of such a key can sign.
+    // Anybody who can read the file of such a key could sign with it.
     if (Text("kty") == "oct" || key_.contains("d") || key_.contains("k")) {
       return BadKey(field_, "a private or symmetric key", "a public one");
     }
@@ -260,7 +261,7 @@ absl::StatusOr<SigningKeys> SigningKeys::Parse(std::string_view text) {
   ASSIGN_OR_RETURN(const json document, ParseJson("jwt-keys", text, kMaxBytes));
   const auto keys = document.is_object() ? document.find("keys") : document.end();
   if (keys == document.end() || !keys->is_array() || keys->size() > kMaxKeys) {
-    return BadSet("no such list", absl::StrCat("a list of at most ", kMaxKeys, " keys"));
+    return BadSet("no list of keys", absl::StrCat("a list of at most ", kMaxKeys, " keys"));
   }
   SigningKeys result;
   for (size_t i = 0; i < keys->size(); ++i) {
@@ -278,12 +279,12 @@ absl::StatusOr<SigningKeys> SigningKeys::Parse(std::string_view text) {
 absl::Status SigningKeys::Add(const std::string& field, const json& member) {
   ASSIGN_OR_RETURN(std::optional<Key> key, KeyReader(field, member).Read());
   if (!key) return absl::OkStatus();
-  // Keys of other algorithms may have the same kid (RFC 7517, 4.5).
+  // Keys of other algorithms may have the same kid (RFC 7517, section 4.5).
   const bool is_second =
       key->id && std::any_of(keys_.begin(), keys_.end(), [&key](const Key& other) {
         return other.id == key->id && other.algorithm == key->algorithm;
       });
-  if (is_second) return BadKey(field + ".kid", "one for the second time", "each one once");
+  if (is_second) return BadKey(field + ".kid", "a kid that an earlier key has", "each kid once");
   keys_.push_back(*std::move(key));
   return absl::OkStatus();
 }
@@ -293,7 +294,7 @@ bool SigningKeys::Verify(Signing algorithm, const std::optional<std::string>& ke
   const Key* found = nullptr;
   for (const Key& key : keys_) {
     if (key.algorithm != algorithm || (key_id && key.id != key_id)) continue;
-    if (found != nullptr) return false;  // It does not say which one.
+    if (found != nullptr) return false;  // The key is ambiguous.
     found = &key;
   }
   if (found == nullptr) return false;
@@ -314,13 +315,13 @@ absl::Status Bad(const char* what) {
 
 absl::StatusOr<json> ObjectOf(std::string_view part) {
   const std::optional<std::string> text = FromBase64Url(part);
-  if (!text) return Bad("a part is no base64url");
+  if (!text) return Bad("a part is not base64url");
   const absl::StatusOr<json> object = ParseJson("token", *text, kMaxWebTokenBytes);
-  if (!object.ok() || !object->is_object()) return Bad("a part is no JSON object");
+  if (!object.ok() || !object->is_object()) return Bad("a part is not a JSON object");
   return *object;
 }
 
-// The seconds of a time since 1970, rounded down; nothing where the member is no such time.
+// The seconds of a time since 1970, rounded down; nullopt if the member is not a valid time.
 std::optional<int64_t> TimeOf(const json& member) {
   constexpr double kMaxSeconds = 253402300800;  // The year 10000.
   const double seconds = member.is_number() ? member.get<double>() : -1;
@@ -341,24 +342,24 @@ absl::StatusOr<WebToken> ReadClaims(const json& claims, const WebTokenRules& rul
   WebToken token;
   const auto ends = claims.find("exp");
   const std::optional<int64_t> ends_s = ends == claims.end() ? std::nullopt : TimeOf(*ends);
-  if (!ends_s) return Bad("it does not say until when it is good");
+  if (!ends_s) return Bad("it has no expiry time (exp)");
   token.ends_s = *ends_s + rules.clock_skew_s;
   token.begins_s = std::numeric_limits<int64_t>::min();
   if (const auto begins = claims.find("nbf"); begins != claims.end()) {
     const std::optional<int64_t> begins_s = TimeOf(*begins);
-    if (!begins_s) return Bad("its beginning is no time");
+    if (!begins_s) return Bad("its nbf is not a time");
     token.begins_s = *begins_s - rules.clock_skew_s;
   }
   if (now_s >= token.ends_s) return Bad("it has expired");
-  if (now_s < token.begins_s) return Bad("it is not good yet");
+  if (now_s < token.begins_s) return Bad("it is not valid yet");
   if (!IsFor(claims, rules.audience)) return Bad("it is for another audience");
   const auto issuer = claims.find("iss");
   const bool is_issuer = issuer != claims.end() && *issuer == rules.issuer;
-  if (!rules.issuer.empty() && !is_issuer) return Bad("it is another issuer's");
+  if (!rules.issuer.empty() && !is_issuer) return Bad("it is from another issuer");
   const auto subject = claims.find("sub");
   if (subject == claims.end() || !subject->is_string()) return Bad("it has no subject");
   token.name = subject->get<std::string>();
-  if (!IsOutsideName(token.name)) return Bad("its subject is no name");
+  if (!IsOutsideName(token.name)) return Bad("its subject is not a valid name");
   return token;
 }
 
@@ -371,25 +372,26 @@ bool LooksLikeWebToken(std::string_view token) {
 absl::StatusOr<WebToken> VerifyWebToken(std::string_view token, const SigningKeys& keys,
                                         const WebTokenRules& rules, int64_t now_s) {
   if (token.size() > kMaxWebTokenBytes) return Bad("it is too long");
-  if (!LooksLikeWebToken(token)) return Bad("it has not three parts");
+  if (!LooksLikeWebToken(token)) return Bad("it does not have three parts");
   const size_t first = token.find('.');
   const size_t second = token.find('.', first + 1);
   ASSIGN_OR_RETURN(const json header, ObjectOf(token.substr(0, first)));
-  // What a header calls critical must be understood (RFC 7515, 4.1.11), and nothing is.
-  if (header.contains("crit")) return Bad("its header asks for what is not known");
+  // Extensions that a header lists as critical must be understood (RFC 7515, section 4.1.11), and
+  // none is.
+  if (header.contains("crit")) return Bad("its header has critical extensions");
   const auto name = header.find("alg");
   const std::optional<Signing> algorithm = name != header.end() && name->is_string()
                                                ? SigningOf(name->get_ref<const std::string&>())
                                                : std::nullopt;
-  if (!algorithm) return Bad("its algorithm is not taken");
+  if (!algorithm) return Bad("its algorithm is not supported");
   std::optional<std::string> key_id;
   if (const auto id = header.find("kid"); id != header.end()) {
-    if (!id->is_string()) return Bad("its key's id is no text");
+    if (!id->is_string()) return Bad("its kid is not a string");
     key_id = id->get<std::string>();
   }
   const std::optional<std::string> signature = FromBase64Url(token.substr(second + 1));
   if (!signature || !keys.Verify(*algorithm, key_id, token.substr(0, second), *signature)) {
-    return Bad("no key has signed it");
+    return Bad("no key of the set has signed it");
   }
   ASSIGN_OR_RETURN(const json claims, ObjectOf(token.substr(first + 1, second - first - 1)));
   return ReadClaims(claims, rules, now_s);

@@ -17,8 +17,8 @@ namespace gemmd {
 
 namespace {
 
-// The step from one matrix of a batch to the next, in elements.
-// Errors: FailedPrecondition where requests have no words for it.
+// Sets the step from one matrix of a batch to the next, in elements. Errors: FailedPrecondition if
+// a request cannot express it.
 absl::Status FillStride(std::string_view field, const MatrixLayout& layout, v1::Operand& wire) {
   const int64_t stride = layout.batch_stride_bytes;
   if (layout.is_sparse()) {
@@ -33,7 +33,7 @@ absl::Status FillStride(std::string_view field, const MatrixLayout& layout, v1::
     return absl::OkStatus();
   }
   return absl::FailedPreconditionError(
-      Concat("id: matrices of ", field, " were a part of a tensor that no request can describe"));
+      Concat("id: ", field, " was a part of a tensor whose batch stride a request cannot express"));
 }
 
 void Fill(const MatrixLayout& layout, const std::vector<std::byte>& bytes, v1::Operand& wire) {
@@ -47,7 +47,7 @@ void Fill(const MatrixLayout& layout, const std::vector<std::byte>& bytes, v1::O
   }
 }
 
-// Factors of blocks, or floats where `blocks` is null.
+// Sets block factors, or plain floats if `blocks` is null.
 void FillScale(const BlockScale* blocks, const std::vector<std::byte>& factors, v1::Operand& wire) {
   if (blocks != nullptr) return Fill(*blocks, factors, *wire.mutable_scale()->mutable_blocks());
   for (size_t at = 0; at < factors.size(); at += sizeof(float)) {
@@ -90,7 +90,7 @@ absl::StatusOr<v1::MultiplyRequest> ProductOf(const IncidentLog::Entry& entry,
                                               bool without_operands) {
   if (entry.product == nullptr || (!without_operands && !entry.has_operands())) {
     return absl::FailedPreconditionError(
-        without_operands ? "id: the factors of this incident's scales were not kept"
+        without_operands ? "id: the scale factors of this incident were not kept"
                          : "id: the operands of this incident were not kept");
   }
   const KeptProduct& kept = *entry.product;
@@ -194,13 +194,13 @@ absl::StatusOr<TensorStore::Dropped> DropSession(TensorStore& store,
 
 namespace {
 
-// What answers hold for readers that do not read, beside the operands of one incident.
+// The maximum bytes of unread answers, in addition to the operands of one incident.
 constexpr int64_t kMaxUnreadAdminBytes = int64_t{1} << 20;
 
 absl::Status CheckIsLocal(const std::string& peer) {
   if (absl::StartsWith(peer, "unix:")) return absl::OkStatus();
   return absl::PermissionDeniedError(
-      Concat("peer: got ", peer, ", want one of a unix socket (--listen=unix:PATH)"));
+      Concat("peer: got ", peer, ", want a unix socket (--listen=unix:PATH)"));
 }
 
 class AdminService final : public AnsweredService<v1::Admin::Service> {
@@ -212,8 +212,9 @@ class AdminService final : public AnsweredService<v1::Admin::Service> {
         incidents_(incidents),
         store_(parts.runner.tensors()),
         max_message_bytes_(max_message_bytes) {
-    // Where rules know callers, the gate has asked for their role. Otherwise operators are those
-    // whom the kernel names at the other end of a unix socket, which others may use for products.
+    // With rules, the gate has already checked the caller's role. Without rules, operators are
+    // recognized by the user that the kernel reports at the other end of a unix socket; other users
+    // may use the socket for products.
     const auto may_change = [this](Context& context) {
       RETURN_IF_ERROR(CheckIsLocal(context.peer()));
       return parts_.gate.is_open() ? parts_.gate.CheckOperator(context) : absl::OkStatus();
@@ -221,8 +222,8 @@ class AdminService final : public AnsweredService<v1::Admin::Service> {
     const auto may_look = [this, may_change](Context& context) {
       return parts_.gate.is_open() ? may_change(context) : absl::OkStatus();
     };
-    // A server that is short of memory gives no operands. All else is small, and a new worker, or
-    // one session fewer, may be what is needed.
+    // A server that is short of memory returns no operands. All other answers are small, and
+    // restarting a worker or dropping a session may be what relieves the shortage.
     const auto may_take = [this, may_look](Context& context) {
       const absl::Status status = may_look(context);
       return status.ok() ? parts_.runner.CheckQuestion() : status;

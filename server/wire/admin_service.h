@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What an operator does to a running server: over a local socket only, or in the role that rules
-// have for it.
+// The Admin service, for operators of a running server. Callers need a local socket, or the role
+// that the rules require for it.
 #pragma once
 
 #include <grpcpp/grpcpp.h>
@@ -26,26 +26,26 @@ namespace gemmd {
 
 v1::Incident ToWire(const IncidentLog::Entry& entry);
 
-// The product that gave the wrong answer, with its operands unless they are not wanted.
-// Errors: FailedPrecondition where what is wanted was not kept.
+// The product that gave the wrong answer, with its operands unless `without_operands`. Errors:
+// FailedPrecondition if the operands, or the scale factors, were not kept.
 absl::StatusOr<v1::MultiplyRequest> ProductOf(const IncidentLog::Entry& entry,
                                               bool without_operands);
 
-// Finds the product that the request is for. Errors: NotFound; ResourceExhausted where the answer
-// takes more than `max_bytes`; those of ProductOf.
+// Finds the product of the incident that the request names. Errors: NotFound; ResourceExhausted if
+// the answer takes more than `max_bytes`; those of ProductOf.
 absl::StatusOr<v1::GetIncidentProductResponse> FindProduct(
     const std::vector<IncidentLog::Entry>& entries, const v1::GetIncidentProductRequest& request,
     int64_t max_bytes);
 
-// Errors: InvalidArgument a limit that is out of range.
+// Errors: InvalidArgument if the limit is out of range.
 absl::StatusOr<v1::ListSessionsResponse> ListSessions(const TensorStore& store,
                                                       const v1::ListSessionsRequest& request);
 
-// Errors: InvalidArgument an id too long; NotFound one that no session has.
+// Errors: InvalidArgument if the id is too long; NotFound if no session has the id.
 absl::StatusOr<TensorStore::Dropped> DropSession(TensorStore& store,
                                                  const v1::DropSessionRequest& request);
 
-// Borrows all of them. A message holds at most so many bytes.
+// Borrows all arguments. A message holds at most `max_message_bytes`.
 std::unique_ptr<grpc::Service> MakeAdminService(const std::vector<ServedDevice>& devices,
                                                 const ServiceParts& parts,
                                                 const IncidentLog& incidents,

@@ -19,11 +19,11 @@ namespace gemmd {
 
 namespace {
 
-// The trailer by which gRPC's clients learn after how many milliseconds to try again.
+// The trailing metadata by which gRPC's clients learn how many milliseconds to wait before a retry.
 constexpr char kPushbackKey[] = "grpc-retry-pushback-ms";
 
-// An answer that finds no room is tried again after this: if its reader reads, one that waits is
-// gone long before.
+// When to retry an answer for which there is no room: if readers read, a waiting answer is gone
+// long before.
 constexpr int64_t kRetryAfterMs = 100;
 
 }  // namespace
@@ -75,8 +75,8 @@ int SendWatch::EndSilent(absl::Duration timeout) {
   const int64_t now_ns = clock_.NowNs();
   absl::flat_hash_map<std::string, std::optional<int64_t>> taken;
   int ended = 0;
-  // The lock is held while gRPC is told, because the context of a call must not end meanwhile. gRPC
-  // then calls no reaction on this thread.
+  // The lock is held while gRPC cancels the call, because the call's context must not be destroyed
+  // meanwhile. gRPC runs no reaction on this thread.
   MutexLock lock(&mutex_);
   for (auto next = sending_.begin(); next != sending_.end();) {
     const auto position = next++;
@@ -109,11 +109,10 @@ absl::StatusOr<UnreadAnswers::Room> UnreadAnswers::Hold(int64_t bytes) {
   MutexLock lock(&mutex_);
   const int64_t free = max_bytes_ - bytes_;
   if (bytes > free) {
-    return WithRetryAfterMs(
-        absl::ResourceExhaustedError(
-            GotWant("registry", Concat("an answer of ", bytes, " bytes"),
-                    Concat("at most ", free, " now: ", bytes_, " wait for their readers"))),
-        kRetryAfterMs);
+    return WithRetryAfterMs(absl::ResourceExhaustedError(GotWant(
+                                "registry", Concat("an answer of ", bytes, " bytes"),
+                                Concat("at most ", free, " now: unread answers hold ", bytes_))),
+                            kRetryAfterMs);
   }
   bytes_ += bytes;
   return Room(this, bytes);
@@ -135,7 +134,7 @@ constexpr std::string_view kNoMemory = "message: no memory for the answer, try a
 
 void FreeText(void* text) { delete static_cast<std::string*>(text); }
 
-// Keeps the room of its answer until gRPC has let go of it.
+// Keeps the room of its answer until gRPC has released the answer.
 class Reactor final : public grpc::ServerUnaryReactor {
  public:
   Reactor(const HandlerTiming& timing, SendWatch& watch, grpc::CallbackServerContext& context)
@@ -165,7 +164,7 @@ class Reactor final : public grpc::ServerUnaryReactor {
 RegistryAnswer AnswerOf(const google::protobuf::MessageLite& message) {
   auto text = std::make_unique<std::string>(message.SerializeAsString());
   const size_t size = text->size();
-  // A short one is sooner copied. gRPC ends the process where it has no memory for a copy.
+  // A short answer is cheaper to copy. gRPC aborts the process if it has no memory for a copy.
   if (size <= UnreadAnswers::kUncountedBytes) {
     const grpc::Slice copy(*text);
     return {grpc::ByteBuffer(&copy, 1), static_cast<int64_t>(size)};

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What calls of all services share: how a status becomes gRPC's, the answer to a call that has one,
-// and the bounds on answers whose peers do not read them.
+// What calls of all services share: the conversion of a status to gRPC's, the answering of unary
+// calls, and the limits on answers that their peers do not read.
 #pragma once
 
 #include <google/protobuf/message.h>
@@ -37,7 +37,7 @@ class Gate;
 class ProductRunner;
 class SendWatch;
 
-// The parts of the server that its services share. Borrowed.
+// The parts of the server that its services share, borrowed.
 struct ServiceParts {
   ProductRunner& runner;
   const Gate& gate;
@@ -47,57 +47,58 @@ struct ServiceParts {
   const Clock& clock;
 };
 
-// The one place where absl::Status becomes grpc::Status. The codes have the same numbers in both.
+// The only place where absl::Status becomes grpc::Status. The codes have the same numbers in both.
 grpc::Status ToGrpcStatus(const absl::Status& status);
 
-// Tells the client, beside a refusal that says so, after how many milliseconds to try again. Call
-// it before the call is finished.
+// Adds to the trailing metadata how many milliseconds to wait before a retry, if the status has
+// such a time. Call it before the call is finished.
 void TellRetryAfter(const absl::Status& status, grpc::CallbackServerContext& context);
 
-// Ends calls whose peer does not read its answers, so that what they hold is free again.
+// Ends calls whose peer does not read its answers, which frees the memory that the calls hold.
 //
-// gRPC tells nothing of a message that is on its way: neither how much of it has left, nor, before
-// the end of the call, that its memory is no longer needed. So a peer has a time to begin and a
-// rate at which it must read. Where the system tells what the peer of a connection has taken, a
-// call ends sooner than by that: once nothing was taken for the time to begin.
+// gRPC reports no progress of a message being sent: neither how much of it has left nor, before the
+// end of the call, that its memory is no longer needed. So a peer must start to read within a
+// timeout and then read at a minimum rate. Where the system reports how many bytes the peer of a
+// connection has acknowledged, a call is ended earlier: once nothing was acknowledged for the
+// timeout.
 class SendWatch {
  public:
   struct Limits {
-    // Without progress, and beside the time that the bytes take.
+    // The time allowed without progress, added to the time that the bytes take at the minimum rate.
     absl::Duration timeout = absl::Seconds(10);
-    int64_t min_bytes_per_second = int64_t{8} << 20;  // At which they must be read.
+    int64_t min_bytes_per_second = int64_t{8} << 20;  // The minimum rate of reading.
   };
 
-  // The bytes that a peer, as gRPC names it, has taken of its connection since that began; nothing
-  // where the system does not tell. Bytes may rest in buffers of the peer's system.
+  // The bytes that a peer, named as gRPC names it, has acknowledged since its connection began, or
+  // nullopt if the system does not report them. The bytes may still be in buffers of the peer's
+  // system.
   using BytesTaken = std::function<std::optional<int64_t>(const std::string& peer)>;
 
-  // So little is taken by whoever answers pings and reads nothing.
+  // Fewer bytes are no progress: a peer that answers pings and reads nothing acknowledges this few.
   static constexpr int64_t kMinProgressBytes = int64_t{64} << 10;
 
-  // What one call is sending. Watched from Begin to End.
-  // Threads: one at a time.
+  // The answer that one call is sending. Watched from Begin to End. Threads: one at a time.
   class Call {
    public:
-    // Borrows both, which live until End: whoever holds a call that has ended may outlive them.
+    // Borrows both until End. After End the call may outlive them.
     Call(SendWatch& watch, grpc::CallbackServerContext& context)
         : watch_(watch), context_(context) {}
     virtual ~Call() { End(); }
     Call(const Call&) = delete;
     Call& operator=(const Call&) = delete;
 
-    // An answer of so many bytes is about to be handed to gRPC.
+    // An answer of `bytes` is about to be handed to gRPC.
     void Begin(int64_t bytes) {
       is_sending_ = true;
       watch_.Begin(*this, bytes);
     }
-    // It has left, or the call has ended.
+    // The answer has left, or the call has ended.
     void End() {
       if (std::exchange(is_sending_, false)) watch_.End(*this);
     }
 
    protected:
-    // For tests, whose contexts have no call.
+    // Virtual for tests, whose contexts have no call.
     virtual std::string peer() const { return context_.peer(); }
     virtual void Cancel() { context_.TryCancel(); }
 
@@ -108,9 +109,9 @@ class SendWatch {
     bool is_sending_ = false;
     // Guarded by the watch's lock:
     int64_t begun_ns_ = 0;
-    int64_t due_ns_ = 0;       // When it should have left, had it begun at once.
-    int64_t moved_ns_ = 0;     // When the connection's progress was last seen.
-    int64_t taken_bytes_ = 0;  // As of then; -1 before the first look.
+    int64_t due_ns_ = 0;       // The deadline for the whole answer if sending began at once.
+    int64_t moved_ns_ = 0;     // When the connection last made progress.
+    int64_t taken_bytes_ = 0;  // The bytes acknowledged at that time; -1 before the first check.
   };
 
   // Borrows the clock.
@@ -119,9 +120,10 @@ class SendWatch {
       BytesTaken taken = [](const std::string&) { return std::nullopt; })
       : limits_(limits), clock_(clock), taken_(std::move(taken)) {}
 
-  // Cancels each call of whose answer nothing was taken for the time of the limits, or that should
-  // have left, and returns how many those were. Where `timeout` is shorter it stands for that of
-  // the limits, and where it is not known what is taken, no answer has longer.
+  // Cancels each call whose peer has acknowledged nothing for the timeout, or whose answer should
+  // have left by now. Returns how many calls it cancelled. A `timeout` shorter than that of the
+  // limits replaces it, and then also limits the whole answer where acknowledged bytes are not
+  // known.
   int EndSilent(absl::Duration timeout = absl::InfiniteDuration()) ABSL_LOCKS_EXCLUDED(mutex_);
 
   const Limits& limits() const { return limits_; }
@@ -139,17 +141,17 @@ class SendWatch {
   absl::flat_hash_set<Call*> sending_ ABSL_GUARDED_BY(mutex_);
 };
 
-// How much memory answers of the Registry hold until their readers have taken them. It is a bound
-// apart from Admission's: who asks much about the server takes no room from products, and the other
-// way round. Calls at work need no bound of their own: their answers are prepared, so there are as
-// many as gRPC has threads.
+// Limits the memory that answers of the Registry hold until their readers have taken them. The
+// limit is separate from Admission's, so that callers who ask much about the server take no room
+// from products, and vice versa. Calls in progress need no limit of their own: their answers are
+// prepared, so there are at most as many as gRPC has threads.
 class UnreadAnswers {
  public:
-  // An answer of at most so many bytes is not counted and never refused: the call itself takes
+  // An answer of at most this many bytes is not counted and never refused: the call itself takes
   // more.
   static constexpr int64_t kUncountedBytes = 4096;
 
-  // The room of one answer, given back by the destructor. Movable. Threads: one at a time.
+  // The room reserved for one answer, released by the destructor. Movable. Threads: one at a time.
   class Room {
    public:
     Room() = default;
@@ -167,8 +169,8 @@ class UnreadAnswers {
 
   explicit UnreadAnswers(int64_t max_bytes) : max_bytes_(max_bytes) {}
 
-  // Errors: ResourceExhausted, to be tried again, where all answers would hold too many bytes.
-  // Threads: any. Outlives the rooms.
+  // Errors: ResourceExhausted, to be tried again, if all answers together would hold too many
+  // bytes. Threads: any. Outlives the rooms.
   absl::StatusOr<Room> Hold(int64_t bytes) ABSL_LOCKS_EXCLUDED(mutex_);
 
   int64_t bytes() const ABSL_LOCKS_EXCLUDED(mutex_);
@@ -181,28 +183,28 @@ class UnreadAnswers {
   int64_t bytes_ ABSL_GUARDED_BY(mutex_) = 0;
 };
 
-// An answer, and how many of its bytes nobody else keeps.
+// An answer, and how many of its bytes nothing else keeps.
 struct RegistryAnswer {
   grpc::ByteBuffer bytes;
   int64_t own_bytes = 0;
 };
 
-// The answer that a message is.
+// Serializes the message as an answer.
 RegistryAnswer AnswerOf(const google::protobuf::MessageLite& message);
 
-// The place of a method in the declaration of its service.
+// The index of a method in the declaration of its service.
 int MethodNumber(std::string_view service, std::string_view method);
 
-// Answers a call, of the Registry for example, with what `answer` gives: bytes come in, bytes go
-// out. gRPC's typed methods would read a request of any length before the service sees it, and
-// write every answer anew. The reactor owns itself. The watch ends the call where nobody reads the
-// answer: a short one takes little, but its call takes more.
+// Answers a call, for example of the Registry, with what `answer` makes of the request's bytes.
+// gRPC's typed methods would read a request of any length before the service sees it, and would
+// serialize every answer anew. The reactor owns itself. The watch ends the call if its peer does
+// not read the answer, even a short one: the call itself takes more memory than the answer.
 grpc::ServerUnaryReactor* AnswerRegistryCall(
     const HandlerTiming& timing, grpc::CallbackServerContext& context, UnreadAnswers& unread,
     SendWatch& watch, absl::FunctionRef<absl::StatusOr<RegistryAnswer>()> answer,
     grpc::ByteBuffer& response);
 
-// A service with methods that are answered at once, one message by another.
+// A service whose unary methods are answered at once.
 template <typename Base>
 class AnsweredService : public Base {
  protected:
@@ -211,8 +213,8 @@ class AnsweredService : public Base {
   AnsweredService(const ServiceParts& parts, int64_t max_unread_bytes)
       : parts_(parts), unread_(max_unread_bytes) {}
 
-  // Answers the method of the handler's name with what `make` gives for its request, which is
-  // looked at if `check` says OK.
+  // Answers the method that `handler` names with what `make` returns for its request. The request
+  // is read only if `check` returns OK.
   template <typename Service, typename Request, typename Check>
   void Add(std::string_view service, Handler handler, Check check,
            absl::StatusOr<RegistryAnswer> (Service::*make)(Context&, Request&)) {
@@ -238,12 +240,12 @@ class AnsweredService : public Base {
   UnreadAnswers unread_;
 };
 
-// The bytes of one message as gRPC has them, taken over and handed over without a copy.
+// The bytes of one message as gRPC has them, moved in and out without a copy.
 //
-// grpc::ByteBuffer as the type of a message would stay beside the one that gRPC sends until the
-// call ends, and so keep every slice.
+// If grpc::ByteBuffer itself were the message type, gRPC would keep it beside the one that it sends
+// until the call ends, and so keep every slice.
 struct WireBytes {
-  // Taken from a message that gRPC gives as constant.
+  // Mutable to take the bytes of a message that gRPC passes as const.
   mutable grpc::ByteBuffer buffer;
 };
 

@@ -40,8 +40,8 @@ using openssl::Key;
 using openssl::Reader;
 using List = openssl::RevocationList;
 
-// Whether reading ended where the file does, not at something broken. What OpenSSL leaves there,
-// gRPC would take for its own.
+// Whether reading stopped at the end of the file and not at something broken. Clears OpenSSL's
+// error queue, which gRPC would otherwise read as its own errors.
 bool WasReadToTheEnd() {
   const unsigned long error = ERR_peek_last_error();
   ERR_clear_error();
@@ -87,7 +87,7 @@ absl::StatusOr<std::shared_ptr<const Revocations>> Revocations::Read(const std::
     read->all.push_back(std::move(next));
   }
   if (!WasReadToTheEnd() || read->all.empty()) {
-    return bad("lists of revoked certificates in PEM, all of them whole");
+    return bad("complete revocation lists in PEM");
   }
   return std::shared_ptr<const Revocations>(new Revocations(std::move(read)));
 }
@@ -115,7 +115,7 @@ namespace {
 constexpr size_t kMaxBytes = size_t{1} << 20;
 
 absl::Status Bad(std::string_view option, std::string_view file, std::string_view want) {
-  ERR_clear_error();  // What OpenSSL leaves there, gRPC would take for its own.
+  ERR_clear_error();  // gRPC would otherwise read these errors as its own.
   return absl::InvalidArgumentError(GotWant(option, file, want));
 }
 
@@ -123,13 +123,13 @@ absl::StatusOr<std::string> ReadFile(std::string_view option, const std::string&
   absl::StatusOr<std::string> bytes = ReadRegularFile(path, kMaxBytes);
   if (!bytes.ok()) {
     const std::string why(bytes.status().message());
-    return Bad(option, path, Concat("a file that can be read (", why, ")"));
+    return Bad(option, path, Concat("a readable file (", why, ")"));
   }
-  if (bytes->size() > kMaxBytes) return Bad(option, path, "a file of at most a megabyte");
+  if (bytes->size() > kMaxBytes) return Bad(option, path, "a file of at most 1 MiB");
   return bytes;
 }
 
-// The certificates of a file; gRPC itself would stop at the first that is broken. Reads TRUSTED
+// The certificates of a file; gRPC itself would stop at the first broken one. Reads TRUSTED
 // CERTIFICATE too, as gRPC does.
 absl::StatusOr<std::vector<Certificate>> ReadChain(std::string_view option,
                                                    const std::string& bytes,
@@ -144,18 +144,18 @@ absl::StatusOr<std::vector<Certificate>> ReadChain(std::string_view option,
   const bool is_end =
       ERR_GET_LIB(error) == ERR_LIB_PEM && ERR_GET_REASON(error) == PEM_R_NO_START_LINE;
   ERR_clear_error();
-  if (chain.empty() || !is_end) return Bad(option, file, "certificates in PEM, all of them whole");
+  if (chain.empty() || !is_end) return Bad(option, file, "complete certificates in PEM");
   return chain;
 }
 
-// A passphrase is never asked for at the terminal.
+// Prevents OpenSSL from asking for a passphrase at the terminal.
 int NoPassphrase(char* /*buffer*/, int /*size*/, int /*is_write*/, void* /*data*/) { return -1; }
 
 absl::StatusOr<Key> ReadKey(const std::string& bytes, const std::string& file) {
   const Bio reader = Reader(bytes);
   Key key(PEM_read_bio_PrivateKey(reader.get(), nullptr, NoPassphrase, nullptr));
   if (key == nullptr)
-    return Bad("tls-key", file, "a private key in PEM, whole and without a passphrase");
+    return Bad("tls-key", file, "a complete private key in PEM without a passphrase");
   return key;
 }
 
@@ -165,8 +165,8 @@ std::string TextOf(const Bio& bio) {
   return {text, static_cast<size_t>(length)};
 }
 
-// `write`: with what an authority is trusted for or, since gRPC does not read that in a chain,
-// without.
+// `write` either includes what an authority is trusted for, or omits it, as for a chain, where gRPC
+// does not read it.
 std::string PemOf(const std::vector<Certificate>& chain, decltype(&PEM_write_bio_X509) write) {
   const Bio writer(BIO_new(BIO_s_mem()));
   for (const Certificate& certificate : chain) write(writer.get(), certificate.get());
@@ -240,7 +240,7 @@ absl::StatusOr<ClientTrust> CheckClientTrust(const CertificateBytes& bytes,
 
 namespace {
 
-// How often gRPC looks; it knows no shorter time.
+// How often gRPC checks its files; it supports no shorter period.
 constexpr int kSecondsBetweenLooks = 1;
 
 absl::Status NoDescriptor() {
@@ -251,7 +251,8 @@ FileDescriptor EmptyFile() { return FileDescriptor(memfd_create("gemmd-tls", MFD
 
 std::string PathOf(const FileDescriptor& file) { return Concat("/proc/self/fd/", file.get()); }
 
-// Makes the descriptor stand for a new file, at once. `version` becomes its time in seconds.
+// Replaces the file behind the descriptor atomically. `version` becomes its modification time in
+// seconds.
 absl::Status Replace(const FileDescriptor& file, std::string_view bytes, int64_t version) {
   const FileDescriptor made = EmptyFile();
   if (!made.is_open()) return NoDescriptor();
@@ -263,7 +264,7 @@ absl::Status Replace(const FileDescriptor& file, std::string_view bytes, int64_t
   return is_written ? absl::OkStatus() : NoDescriptor();
 }
 
-// gRPC's later versions know a least version of TLS; for 1.51 see main.
+// Later versions of gRPC support a minimum version of TLS; for 1.51 see main.
 template <typename Credentials>
 void TakeNothingBelowTls13(Credentials& credentials) {
   if constexpr (requires { credentials.set_min_tls_version(TLS1_3); }) {
@@ -271,23 +272,22 @@ void TakeNothingBelowTls13(Credentials& credentials) {
   }
 }
 
-// Whether a certificate, in PEM, is valid now. OpenSSL looks at its dates in a full handshake
-// alone, and a peer that goes on with a session of before would otherwise be served for as long as
-// he likes.
+// Whether a certificate, in PEM, is valid now. OpenSSL checks its dates only in a full handshake,
+// so a peer that resumes an earlier session could otherwise be served forever.
 absl::Status CheckDates(absl::string_view certificate) {
   const openssl::Certificate peer(PEM_read_bio_X509(
       openssl::Reader({certificate.data(), certificate.size()}).get(), nullptr, nullptr, nullptr));
   ERR_clear_error();
   if (peer == nullptr) return absl::UnauthenticatedError("no certificate");
-  // Both give 0 for a date that is none.
+  // Both return 0 if the date is malformed.
   const bool has_begun = X509_cmp_current_time(X509_get0_notBefore(peer.get())) < 0;
   const bool has_ended = X509_cmp_current_time(X509_get0_notAfter(peer.get())) <= 0;
   if (has_begun && !has_ended) return absl::OkStatus();
   return absl::UnauthenticatedError("the certificate is not valid now");
 }
 
-// Looks at each client that has shown a certificate of a known authority, also where it goes on
-// with a session of before. Borrows the certificates.
+// Checks each client whose certificate comes from a known authority, even if the client resumes an
+// earlier session. Borrows the certificates.
 class ClientCheck : public grpc::experimental::ExternalCertificateVerifier {
  public:
   explicit ClientCheck(const ServedCertificates& certificates) : certificates_(certificates) {}
@@ -299,7 +299,7 @@ class ClientCheck : public grpc::experimental::ExternalCertificateVerifier {
     *status = checked.ok()
                   ? grpc::Status::OK
                   : grpc::Status(grpc::StatusCode::UNAUTHENTICATED, std::string(checked.message()));
-    return true;  // It is done.
+    return true;  // The check is complete.
   }
   void Cancel(grpc::experimental::TlsCustomVerificationCheckRequest* /*request*/) override {}
 

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The daemon's certificate, its key and the authority of its clients, as files hold them. What is
-// read is checked as far as one can without a peer, because gRPC takes anything and then refuses
-// every connection.
+// The daemon's certificate, its key and the certificate authority of its clients, read from files.
+// They are checked as far as possible without a peer, because gRPC accepts any bytes and then fails
+// every handshake.
 #pragma once
 
 #include <grpcpp/grpcpp.h>
@@ -24,19 +24,18 @@
 
 namespace gemmd {
 
-// Certificates that their authority has taken back before their time.
+// Certificates that their authority has revoked.
 class Revocations {
  public:
-  // Both are PEM: lists (X509 CRL), each of one of the authorities and signed by it.
-  // Errors: InvalidArgument, naming --client-crl and the file.
+  // Both are PEM: `lists` holds CRLs (X509 CRL), each signed by one of the authorities. Errors:
+  // InvalidArgument, naming --client-crl and the file.
   static absl::StatusOr<std::shared_ptr<const Revocations>> Read(const std::string& lists,
                                                                  const std::string& authorities,
                                                                  const std::string& file);
   ~Revocations();
 
-  // Whether a peer's own certificate, in PEM, is on no list of its authority. A list counts until
-  // it is replaced, also when its next one is late. Threads: any.
-  // Errors: Unauthenticated.
+  // Checks that a peer's own certificate, in PEM, is on no list of its authority. A list applies
+  // until it is replaced, even if its successor is overdue. Threads: any. Errors: Unauthenticated.
   absl::Status Check(std::string_view certificate) const;
 
  private:
@@ -46,30 +45,29 @@ class Revocations {
   const std::unique_ptr<Lists> lists_;
 };
 
-// Paths, each of a file of PEM, as --tls-cert, --tls-key, --client-ca and --client-crl name
-// them.
+// Paths of PEM files, as given by --tls-cert, --tls-key, --client-ca and --client-crl.
 struct CertificateFiles {
-  std::string certificate;  // The daemon's own, and then those between it and a root.
+  std::string certificate;  // The daemon's own certificate, then the intermediates.
   std::string key;          // Without a passphrase.
-  std::string client_ca;    // Who may sign certificates of clients; empty: nobody.
-  std::string client_crl;   // Those that are revoked; empty: none.
+  std::string client_ca;    // Authorities that may sign client certificates; may be empty.
+  std::string client_crl;   // Revocation lists; may be empty.
 };
 
-// What a new connection is shown.
+// What a new connection shows to its peer.
 struct KeyPair {
   std::string key_and_chain;  // PEM: the key, then the chain.
-  absl::Time not_before;      // When the daemon's own certificate is valid.
+  absl::Time not_before;      // When the daemon's own certificate becomes valid.
   absl::Time not_after;
   std::shared_ptr<const TlsContext> context;  // For connections without gRPC.
 };
 
-// What a client must show.
+// What client certificates are checked against.
 struct ClientTrust {
   std::string client_ca;                           // PEM.
-  std::shared_ptr<const Revocations> revocations;  // Null: none.
+  std::shared_ptr<const Revocations> revocations;  // Null if there are none.
 };
 
-// The bytes of two files, to see whether they have changed.
+// The bytes of two files, kept to see whether the files have changed.
 struct CertificateBytes {
   std::string certificates;  // --tls-cert or --client-ca.
   std::string companion;     // --tls-key or --client-crl.
@@ -77,49 +75,51 @@ struct CertificateBytes {
   bool operator==(const CertificateBytes&) const = default;
 };
 
-// Errors: InvalidArgument, naming the option and the file, where a file cannot be read or is longer
-// than a megabyte.
+// Errors: InvalidArgument, naming the option and the file, if a file cannot be read or is longer
+// than 1 MiB.
 absl::StatusOr<CertificateBytes> ReadKeyPair(const CertificateFiles& files);
 absl::StatusOr<CertificateBytes> ReadClientTrust(const CertificateFiles& files);
 
-// Errors: InvalidArgument, naming the option and the file but nothing of a key, where there is no
-// certificate, no key, or one with a passphrase, or where the key is not that of the certificate.
+// Errors: InvalidArgument, naming the option and the file but no part of a key, if there is no
+// certificate or no key, if the key has a passphrase, or if the key does not belong to the
+// certificate.
 absl::StatusOr<KeyPair> CheckKeyPair(const CertificateBytes& bytes, const CertificateFiles& files);
 absl::StatusOr<ClientTrust> CheckClientTrust(const CertificateBytes& bytes,
                                              const CertificateFiles& files);
 
-// The certificates that gRPC and the listener of the metrics show to peers and ask of them, which
-// change while they serve.
+// The certificates that gRPC and the metrics listener show to peers and require of them. They may
+// change while the server runs.
 //
-// gRPC 1.51 takes new ones only from files that it looks at each second, and a key that is not that
-// of the certificate then ends all handshakes. So it looks at files in memory, which hold nothing
-// but what was checked: key and chain lie in one of them, which is replaced as a whole, with a time
-// of its own, by which gRPC sees a change while it reads.
+// gRPC 1.51 reloads certificates only from files, which it checks each second, and if the key does
+// not match the certificate, all handshakes fail. So gRPC watches files in memory that hold only
+// what was checked. Key and chain are in one such file, which is replaced as a whole and gets a new
+// modification time, by which gRPC notices a change that happens while it reads.
 class ServedCertificates {
  public:
   struct State {
-    absl::Time not_after;  // When the certificate that is shown ends.
-    int64_t loads = 0;     // The first and each change.
-    int64_t refusals = 0;  // Changes that made no sense.
+    absl::Time not_after;  // When the certificate in use expires.
+    int64_t loads = 0;     // The first load and each change.
+    int64_t refusals = 0;  // Changes that were refused.
   };
 
   // Errors: those of reading and checking the files; Unavailable where no file descriptor is left.
   static absl::StatusOr<std::unique_ptr<ServedCertificates>> Load(CertificateFiles files);
 
-  // What a peer must show; of kTls or kMtls.
+  // What a peer must show: kAnybody is for kTls, kCertified for kMtls.
   enum class Peer { kAnybody, kCertified };
-  // They follow the certificates for as long as this lives.
+  // The credentials follow changes of the certificates for as long as this object lives.
   std::shared_ptr<grpc::ServerCredentials> CredentialsFor(Peer peer) const;
 
-  // The same for connections without gRPC, as the certificates are now. Threads: any.
+  // The context for connections without gRPC, with the current certificates. Threads: any.
   std::shared_ptr<const TlsContext> ContextFor(Peer peer) const ABSL_LOCKS_EXCLUDED(mutex_);
 
-  // Takes what the files hold by now: the key pair, and what clients must show, each by itself. If
-  // one makes no sense, as between the writing of one file and of the other, it stays as it was. A
-  // certificate that is not valid yet waits until it is. Logs each change once. Threads: any.
+  // Reads the files again: the key pair and what clients must show, each on its own. If one of them
+  // is invalid, for example while only one of two files has been written, the previous one stays in
+  // use. A certificate that is not valid yet waits until it is. Logs each change once. Threads:
+  // any.
   void Refresh() ABSL_LOCKS_EXCLUDED(mutex_);
 
-  // Whether there is an authority of clients.
+  // Whether there is an authority for client certificates.
   bool asks_clients() const { return !files_.client_ca.empty(); }
 
   // Whether a client's own certificate, in PEM, is valid now and not revoked. Threads: any.
@@ -128,14 +128,14 @@ class ServedCertificates {
   State state() const ABSL_LOCKS_EXCLUDED(mutex_);
 
  private:
-  // One half of the files.
+  // One pair of files: the key pair, or the trust in clients.
   template <typename Checked>
   struct Half {
     std::optional<absl::StatusOr<CertificateBytes>> seen;
-    std::optional<Checked> next;  // What was seen, as long as it is not shown.
+    std::optional<Checked> next;  // What was read and is not in use yet.
     Checked shown;
 
-    // Whether there is something new. Sets `next` if it makes sense.
+    // Whether the files have changed. Sets `next` if what they hold is valid.
     absl::StatusOr<bool> Look(absl::StatusOr<CertificateBytes> bytes,
                               absl::StatusOr<Checked> (*check)(const CertificateBytes&,
                                                                const CertificateFiles&),
@@ -144,16 +144,16 @@ class ServedCertificates {
 
   ServedCertificates(CertificateFiles files, FileDescriptor key_and_chain,
                      FileDescriptor client_ca);
-  // The reasons why a half was not taken.
+  // The reasons why changes were refused.
   std::vector<absl::Status> Change() ABSL_LOCKS_EXCLUDED(mutex_);
   absl::Status LookAtKeyPair(absl::StatusOr<CertificateBytes> bytes)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // Shows what is next if its time has come, and tells it.
+  // Puts `next` into use if its time has come, and logs it.
   absl::Status ShowNext() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   absl::Status Show(const KeyPair& key_pair, const ClientTrust& clients)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
-  // Constant after construction. The numbers of the descriptors stay, what they stand for changes.
+  // Constant after construction. The descriptors' numbers stay; the files behind them change.
   const CertificateFiles files_;
   const FileDescriptor key_and_chain_;
   const FileDescriptor client_ca_;
@@ -165,8 +165,8 @@ class ServedCertificates {
   State state_ ABSL_GUARDED_BY(mutex_) = {.not_after = absl::InfinitePast()};
 };
 
-// How the listener of the metrics speaks at an address. Borrows the certificates, which are null
-// where `security` needs none.
+// The streams that the metrics listener makes of connections to an address. Borrows the
+// certificates, which are null if `security` needs none.
 HttpStreamMaker StreamsFor(HttpSecurity security, const ServedCertificates* certificates);
 
 }  // namespace gemmd

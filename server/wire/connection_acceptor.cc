@@ -50,8 +50,8 @@ absl::Status CannotListen(const std::string& address, std::string_view reason) {
 absl::Status NotLoopback(const std::string& address) {
   return absl::FailedPreconditionError(GotWant(
       "listen", address,
-      "a loopback address, unix:PATH, tls:HOST:PORT or mtls:HOST:PORT: whoever reaches a plain "
-      "address may use and watch the daemon; --insecure-allow-remote allows it"));
+      "a loopback address, unix:PATH, tls:HOST:PORT or mtls:HOST:PORT: anybody who reaches a "
+      "plain address may use and watch the daemon; --insecure-allow-remote permits it"));
 }
 
 std::string LastError() { return std::error_code(errno, std::generic_category()).message(); }
@@ -82,7 +82,7 @@ absl::StatusOr<HostAndPort> ParseHostAndPort(const std::string& address) {
   return parsed;
 }
 
-// The address of a wildcard of IPv4, in IPv6, which takes both.
+// Whether the address is IPv4's wildcard. IPv6's wildcard accepts both IPv4 and IPv6.
 bool IsWildcard(const addrinfo& info) {
   if (info.ai_family != AF_INET) return false;
   sockaddr_in v4 = {};
@@ -91,7 +91,7 @@ bool IsWildcard(const addrinfo& info) {
 }
 
 void SetPort(sockaddr_storage& storage, int port) {
-  // The port lies at the same place in addresses of IPv4 and of IPv6.
+  // The port has the same offset in IPv4 and IPv6 addresses.
   sockaddr_in v4 = {};
   std::memcpy(&v4, &storage, sizeof(v4));
   v4.sin_port = htons(static_cast<uint16_t>(port));
@@ -105,7 +105,7 @@ FileDescriptor ListenOnPort(const addrinfo& info, int port) {
     both.sin6_family = AF_INET6;
     both.sin6_port = htons(static_cast<uint16_t>(port));
     FileDescriptor made = ListenOn(reinterpret_cast<const sockaddr*>(&both), sizeof(both));
-    // A host without IPv6 takes what was asked for.
+    // A host without IPv6 listens on the IPv4 address that was asked for.
     if (made.is_open() || errno == EADDRINUSE) return made;
   }
   std::memcpy(&storage, info.ai_addr, info.ai_addrlen);
@@ -145,15 +145,15 @@ absl::StatusOr<std::vector<FileDescriptor>> ListenOnHost(const std::string& addr
   return files;
 }
 
-// Which file a path names now, as device and inode.
+// The file that a path leads to now, as device and inode.
 ListeningSocket::Place PlaceOf(const std::string& path) {
   struct stat status = {};
   if (lstat(path.c_str(), &status) != 0) return {};
   return {status.st_dev, status.st_ino};
 }
 
-// Opens the file of a socket to those who may use it. The path is looked up once: another file that
-// is put there meanwhile is not changed.
+// Gives a socket's file its mode and group. The path is resolved once, so another file put there
+// meanwhile is not changed.
 bool OpenTo(const SocketAccess& access, const char* path) {
   const FileDescriptor file(open(path, O_PATH | O_NOFOLLOW | O_CLOEXEC));
   struct stat status = {};
@@ -175,7 +175,7 @@ bool OpenTo(const SocketAccess& access, const char* path) {
   return false;
 }
 
-// `path` begins with a zero byte for a name that is no file.
+// `path` begins with a zero byte for an abstract name.
 absl::StatusOr<std::vector<FileDescriptor>> ListenOnPath(const std::string& address,
                                                          std::string_view path,
                                                          const SocketAccess& access) {
@@ -187,9 +187,9 @@ absl::StatusOr<std::vector<FileDescriptor>> ListenOnPath(const std::string& addr
   }
   path.copy(name.sun_path, path.size());
   struct stat status = {};
-  // Not what a link leads to: that is somebody else's.
+  // A symbolic link is not followed: what it leads to is not ours.
   if (path.front() != '\0' && lstat(name.sun_path, &status) == 0 && S_ISSOCK(status.st_mode)) {
-    unlink(name.sun_path);  // CheckAddress saw that nobody listens there.
+    unlink(name.sun_path);  // CheckAddress found nobody listening there.
   }
   const bool is_abstract = path.front() == '\0';
   const size_t bytes = is_abstract ? offsetof(sockaddr_un, sun_path) + path.size() : sizeof(name);
@@ -244,7 +244,7 @@ absl::StatusOr<ListeningSocket> ListeningSocket::Open(const std::string& address
 }
 
 ListeningSocket::~ListeningSocket() {
-  // Somebody else may have put another socket there.
+  // Another process may have put its socket there.
   if (!path_.empty() && !files_.empty() && PlaceOf(path_) == place_) unlink(path_.c_str());
 }
 
@@ -253,8 +253,8 @@ namespace {
 constexpr int64_t kMinPauseNs = 10'000'000;
 constexpr int64_t kPausePerSweep = 10;
 
-// What the kernel tells since Linux 4.1, in the order of linux/tcp.h, which cannot be included
-// beside the C library's own.
+// The kernel's tcp_info since Linux 4.1, in the order of linux/tcp.h, which cannot be included
+// together with the C library's header.
 struct TcpInfo {
   tcp_info older;
   uint64_t pacing_rate;
@@ -264,7 +264,7 @@ struct TcpInfo {
 };
 static_assert(offsetof(TcpInfo, bytes_acked) == 120);
 
-// Nothing for what is no connection over TCP.
+// nullopt if the descriptor is not a TCP connection.
 std::optional<TcpInfo> InfoOf(int descriptor) {
   TcpInfo info = {};
   socklen_t bytes = sizeof(info);
@@ -283,7 +283,7 @@ bool ConnectionTable::Connection::IsOf(int descriptor) const {
 ConnectionTable::Verdict ConnectionTable::Admit(int descriptor, const std::string& peer,
                                                 const std::string& name) {
   const auto before = connections_.find(descriptor);
-  if (before != connections_.end()) Forget(before);  // Its number was free again.
+  if (before != connections_.end()) Forget(before);  // The kernel has reused its number.
   Verdict verdict = Judge(peer);
   if (verdict != Verdict::kAdmitted) {
     Sweep();
@@ -308,7 +308,7 @@ std::optional<int64_t> ConnectionTable::AcknowledgedBytes(const std::string& nam
   if (named == descriptors_.end()) return std::nullopt;
   const int descriptor = named->second;
   const std::optional<TcpInfo> info = InfoOf(descriptor);
-  // gRPC may have closed it, and its number may stand for another one by now.
+  // gRPC may have closed the connection, and the descriptor may now be another one.
   if (!info || !connections_.at(descriptor).IsOf(descriptor)) return std::nullopt;
   return static_cast<int64_t>(info->bytes_acked);
 }
@@ -352,13 +352,13 @@ ConnectionTable::Connections::iterator ConnectionTable::Forget(Connections::iter
 
 namespace {
 
-// The pause before the next try where nothing can be accepted at all.
+// The pause before the next attempt if nothing can be accepted at all.
 constexpr int64_t kAcceptPauseNs = 50'000'000;
 
-// Where an address of IPv4 lies in one of IPv6.
+// The offset of an IPv4 address inside an IPv6 address.
 constexpr size_t kMappedAt = 12;
 
-// So many of one socket before it is the next one's turn.
+// The maximum number of connections accepted from one socket before the next socket's turn.
 constexpr int kAcceptedAtOnce = 64;
 
 FileDescriptor OpenSpare() { return FileDescriptor(open("/dev/null", O_RDONLY | O_CLOEXEC)); }
@@ -375,7 +375,7 @@ void LogRefusal(const std::string& peer, std::string_view reason) {
 }
 
 void Prepare(int descriptor, absl::Duration unacknowledged) {
-  // For a unix socket these fail, and nothing is lost.
+  // For a unix socket these calls fail, which does no harm.
   const int on = 1;
   setsockopt(descriptor, IPPROTO_TCP, TCP_NODELAY, &on, sizeof(on));
   const auto milliseconds = static_cast<int>(absl::ToInt64Milliseconds(unacknowledged));
@@ -419,7 +419,8 @@ std::string GrpcNameOf(const sockaddr_storage& address) {
   if (IN6_IS_ADDR_V4MAPPED(&v6.sin6_addr)) {
     return Concat("ipv4:", TextOf(AF_INET, v6.sin6_addr.s6_addr + kMappedAt), ":", port);
   }
-  // gRPC writes brackets as URIs have them. A scope, which it adds, makes it another name.
+  // gRPC percent-encodes the brackets, as in URIs. It also adds an address's scope, so a name with
+  // a scope never matches this one.
   return Concat("ipv6:%5B", TextOf(AF_INET6, &v6.sin6_addr), "%5D:", port);
 }
 
@@ -481,7 +482,7 @@ void ConnectionAcceptor::Run() {
   pthread_setname_np(pthread_self(), "gemmd-accept");
   std::vector<pollfd> files = {{.fd = wake_.get(), .events = POLLIN, .revents = 0}};
   std::vector<ConnectionKind> kinds = {
-      ConnectionKind::kPlain};  // That of each file; the first has none.
+      ConnectionKind::kPlain};  // One per file; the first file is not a listener.
   for (const ListeningSocket& socket : sockets_) {
     for (const FileDescriptor& file : socket.files()) {
       files.push_back({.fd = file.get(), .events = POLLIN, .revents = 0});
@@ -491,7 +492,7 @@ void ConnectionAcceptor::Run() {
   while (true) {
     const int64_t pause_ns = std::max(accept_again_ns_ - clock_.NowNs(), int64_t{0});
     const timespec limit = {.tv_sec = 0, .tv_nsec = std::min(pause_ns, kAcceptPauseNs)};
-    // While there is a pause, only the end is waited for.
+    // During a pause, wait only for the acceptor's end.
     ppoll(files.data(), pause_ns > 0 ? 1 : files.size(), pause_ns > 0 ? &limit : nullptr, nullptr);
     if (files[0].revents != 0) return;
     if (pause_ns > 0) continue;
@@ -503,7 +504,7 @@ void ConnectionAcceptor::Run() {
   }
 }
 
-// Whether there may be another one to accept.
+// Returns whether there may be another connection to accept.
 bool ConnectionAcceptor::AcceptOne(ConnectionKind kind, int listener) {
   if (!spare_.is_open()) spare_ = OpenSpare();
   sockaddr_storage address = {};
@@ -526,7 +527,7 @@ bool ConnectionAcceptor::AcceptOne(ConnectionKind kind, int listener) {
   return true;
 }
 
-// No file descriptor is left: the peer is told so, by a connection that ends at once.
+// No file descriptor is left: accepts a connection and closes it at once, so that its peer knows.
 bool ConnectionAcceptor::ShedOne(int listener) {
   bool was_shed = false;
   if (spare_.is_open()) {
@@ -555,10 +556,10 @@ void ConnectionAcceptor::Give(ConnectionKind kind, FileDescriptor accepted,
   switch (verdict) {
     case ConnectionTable::Verdict::kTooMany:
       ++refused_of_all_;
-      return LogRefusal(peer, "as many as --max-connections");
+      return LogRefusal(peer, "--max-connections reached");
     case ConnectionTable::Verdict::kTooManyOfPeer:
       ++refused_of_peer_;
-      return LogRefusal(peer, "as many as one peer may have, half of --max-connections");
+      return LogRefusal(peer, "limit of one peer reached, half of --max-connections");
     case ConnectionTable::Verdict::kAdmitted: break;
   }
   ++accepted_;

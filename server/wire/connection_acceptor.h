@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Accepts connections in gRPC's place, because gRPC 1.51 stops accepting for good once no file
-// descriptor is left (CVE-2023-4785), and because it knows no bound of connections.
+// descriptor is left (CVE-2023-4785), and because it has no limit on connections.
 #pragma once
 
 #include <sys/socket.h>
@@ -30,18 +30,18 @@
 
 namespace gemmd {
 
-// Who is at the other end of a connection: the daemon itself, or a peer that shows nothing over
-// plain TCP, its user over a unix socket, nothing but an agreed key over TLS, a certificate over
-// mTLS.
+// Who is at the other end of a connection, and what proves it. kSelf: the daemon itself. kPlain: a
+// peer over TCP, nothing proved. kUnix: the user over a unix socket. kTls: nothing but the agreed
+// key. kMtls: a certificate.
 enum class ConnectionKind { kSelf, kPlain, kUnix, kTls, kMtls };
 
-// That of connections to an address, which may be wrong in all that follows its prefix.
+// The kind of connections to `address`. Only its prefix is read; the rest may be invalid.
 ConnectionKind ConnectionKindOf(absl::string_view address);
 
-// Who may open the file of a unix socket. One that has only a name has no file, and is open to all.
+// Who may open the file of a unix socket. An abstract socket has no file and is open to all users.
 struct SocketAccess {
-  std::optional<mode_t> mode = {};  // Default: 0600, with a group 0660.
-  std::optional<gid_t> group = {};  // Which the file gets; default: the daemon's own.
+  std::optional<mode_t> mode = {};  // Default: 0600, or 0660 with a group.
+  std::optional<gid_t> group = {};  // The file's group. Default: the daemon's own.
 
   mode_t mode_of_file() const { return mode.value_or(group ? 0660 : 0600); }
 };
@@ -49,30 +49,29 @@ struct SocketAccess {
 // The sockets behind one address of --listen.
 class ListeningSocket {
  public:
-  // Whether plain TCP may be reached from other machines.
+  // From where plain TCP may be reached.
   enum class PlainReach { kLoopback, kAnywhere };
 
-  // `address` is HOST:PORT, [IPV6]:PORT, unix:PATH or unix-abstract:NAME; ipv4:, ipv6: and dns: may
-  // stand before the first two, and tls: or mtls: before those. A name may stand for several
-  // addresses, of which one must be had; port 0 takes a free port, the same for all. 0.0.0.0 and
-  // [::] take both IPv4 and IPv6 where the host has both. The socket of a process that has gone is
-  // taken over. `access` is for unix:PATH, whatever the umask is.
-  // Errors: InvalidArgument for what is no address; FailedPrecondition for plain TCP that `reach`
-  // does not allow; Unavailable where it cannot be listened on, with the system's reason; all name
-  // the address.
+  // `address` is HOST:PORT, [IPV6]:PORT, unix:PATH or unix-abstract:NAME. ipv4:, ipv6: and dns: may
+  // precede the first two, and tls: or mtls: may precede those. A name may stand for several
+  // addresses, of which one must be available; port 0 picks a free port, the same for all. 0.0.0.0
+  // and [::] accept both IPv4 and IPv6 if the host has both. The socket file of a process that has
+  // ended is taken over. `access` applies to unix:PATH, whatever the umask is. Errors, all naming
+  // the address: InvalidArgument if it is not an address; FailedPrecondition for plain TCP that
+  // `reach` does not allow; Unavailable, with the system's reason, if listening fails.
   static absl::StatusOr<ListeningSocket> Open(const std::string& address,
                                               PlainReach reach = PlainReach::kLoopback,
                                               const SocketAccess& access = {});
 
   ListeningSocket(ListeningSocket&& other) = default;
   ListeningSocket& operator=(ListeningSocket&& other) = delete;
-  // Removes a unix socket from its path, if it is still there.
+  // Removes the unix socket's file, if the path still leads to it.
   ~ListeningSocket();
 
-  // With its prefix and the port that was chosen.
+  // The address with its prefix and the port that was chosen.
   const std::string& address() const { return address_; }
   ConnectionKind kind() const { return ConnectionKindOf(address_); }
-  // They accept without waiting.
+  // Non-blocking.
   const std::vector<FileDescriptor>& files() const { return files_; }
 
   using Place = std::pair<dev_t, ino_t>;  // A file, as device and inode.
@@ -81,8 +80,8 @@ class ListeningSocket {
   ListeningSocket() = default;
 
   std::string address_;
-  std::string path_;  // Where it is a unix socket; removed at the end.
-  Place place_;       // What was made there.
+  std::string path_;  // Of a unix socket; removed by the destructor.
+  Place place_;       // The socket file that was made there.
   std::vector<FileDescriptor> files_;
 };
 
@@ -91,10 +90,10 @@ struct ConnectionLimits {
   int64_t of_peer = 0;
 };
 
-// Which connections there are, and of which peers. gRPC closes a connection and tells nobody, so
-// what a file descriptor stands for is asked of the kernel: a connection has ended once its number
-// is closed or stands for another file. That costs one fstat for each connection now and then, and
-// no second descriptor. Not safe for threads.
+// The open connections and their peers. gRPC closes connections without notice, so the table asks
+// the kernel what a file descriptor stands for: a connection has ended once its descriptor is
+// closed or stands for another file. That costs one fstat per connection now and then, and no
+// second descriptor. Not thread-safe.
 class ConnectionTable {
  public:
   enum class Verdict { kAdmitted, kTooMany, kTooManyOfPeer };
@@ -103,18 +102,18 @@ class ConnectionTable {
   ConnectionTable(const ConnectionLimits& limits, const Clock& clock)
       : limits_(limits), clock_(clock) {}
 
-  // Counts the connection, unless that would be more than a limit allows. `name` is that of the
-  // other end, as gRPC names it; empty where it has none of its own.
+  // Counts the connection, unless that would exceed a limit. `name` is gRPC's name of the peer's
+  // end; empty if that end has no name of its own.
   Verdict Admit(int descriptor, const std::string& peer, const std::string& name = "");
 
-  // The bytes that the other end of this name has acknowledged since the connection began; nothing
-  // where there is no such connection, or the system does not tell.
+  // The bytes that the peer with this name has acknowledged since the connection began, or nullopt
+  // if there is no such connection or the system does not report them.
   std::optional<int64_t> AcknowledgedBytes(const std::string& name) const;
-  // The bytes that have come over all connections that are open and of TCP.
+  // The bytes received over each open TCP connection, by descriptor.
   std::map<int, int64_t> ReceivedBytes() const;
 
-  // Forgets connections that have ended, at most so often that it takes a tenth of the time; the
-  // count is right as of then.
+  // Counts the open connections. First forgets those that have ended, but only so often that it
+  // takes at most a tenth of the time, so the count may be that of the last sweep.
   int64_t CountOpen();
 
  private:
@@ -124,7 +123,7 @@ class ConnectionTable {
     std::map<std::string, int64_t>::iterator peer;
     std::string name;
 
-    // Whether the number still stands for it.
+    // Whether the descriptor still stands for this connection.
     bool IsOf(int descriptor) const;
   };
   using Connections = std::unordered_map<int, Connection>;
@@ -137,36 +136,37 @@ class ConnectionTable {
   const Clock& clock_;
   Connections connections_;                           // By descriptor.
   std::unordered_map<std::string, int> descriptors_;  // By name.
-  std::map<std::string, int64_t> peers_;              // How many connections each has.
+  std::map<std::string, int64_t> peers_;              // The number of connections of each peer.
   int64_t sweep_again_ns_ = 0;
 };
 
-// Who is at the other end, for the limit of each peer: the address without its port, of IPv6 the
-// first 64 bits, which one host may have all of; over a unix socket, the user.
+// The peer as the limit per peer sees it: the address without its port (for IPv6 the first 64 bits,
+// as one host may have all addresses below them), or the user over a unix socket.
 std::string PeerOf(int descriptor, const sockaddr_storage& address);
 
-// Its name in gRPC: "ipv4:127.0.0.1:4000"; empty over a unix socket, where all have the same.
+// The peer's name in gRPC, for example "ipv4:127.0.0.1:4000". Empty over a unix socket, where all
+// peers have the same name.
 std::string GrpcNameOf(const sockaddr_storage& address);
 
 class ConnectionAcceptor {
  public:
-  // Owns the descriptor from then on. `kind` is that of the address it came to.
+  // Takes ownership of the descriptor. `kind` is that of the address that the peer connected to.
   using Take = std::function<void(ConnectionKind kind, int descriptor)>;
 
-  // Connections that are one too many are closed at once. `take` is called from the acceptor's
-  // thread. A peer that acknowledges nothing for `unacknowledged` is cut off by the kernel.
-  // Borrows the clock. Errors: Unavailable where no file descriptor is left.
+  // Connections above a limit are closed at once. `take` is called from the acceptor's thread. The
+  // kernel closes a connection whose peer acknowledges nothing for `unacknowledged`. Borrows the
+  // clock. Errors: Unavailable if no file descriptor is left.
   static absl::StatusOr<std::unique_ptr<ConnectionAcceptor>> Start(
       std::vector<ListeningSocket> sockets, const ConnectionLimits& limits,
       absl::Duration unacknowledged, Take take, const Clock& clock);
 
-  // Stops listening. Connections live on.
+  // Stops listening. Accepted connections stay open.
   ~ConnectionAcceptor();
 
   // Threads: any.
   ConnectionCounts counts() ABSL_LOCKS_EXCLUDED(mutex_);
 
-  // As of ConnectionTable. Threads: any.
+  // See ConnectionTable. Threads: any.
   std::optional<int64_t> AcknowledgedBytes(const std::string& name) ABSL_LOCKS_EXCLUDED(mutex_);
   std::map<int, int64_t> ReceivedBytes() ABSL_LOCKS_EXCLUDED(mutex_);
 
@@ -185,11 +185,11 @@ class ConnectionAcceptor {
   const ConnectionLimits limits_;
   const absl::Duration unacknowledged_;
   const Take take_;
-  const FileDescriptor wake_;  // Readable once the acceptor is to end.
+  const FileDescriptor wake_;  // Readable once the acceptor must end.
   const Clock& clock_;
 
-  // Owned by the thread. The spare one is closed to accept, and close, a connection for which no
-  // other descriptor is left: otherwise its peer would wait, and the thread would turn around it.
+  // Owned by the thread. If no other descriptor is left, the spare one is closed so that a
+  // connection can be accepted and closed: otherwise its peer would wait and the thread would spin.
   FileDescriptor spare_;
   int64_t accept_again_ns_ = 0;
 

@@ -28,7 +28,7 @@ namespace gemmd {
 
 namespace {
 
-// The wire numbers element types in the order of kAllElementTypes, from 1.
+// Element types have numbers from 1 on the wire, in the order of kAllElementTypes.
 static_assert(static_cast<int>(ElementType::kF64) + 1 == v1::ELEMENT_TYPE_F64);
 static_assert(static_cast<int>(ElementType::kE2m1) + 1 == v1::ELEMENT_TYPE_E2M1);
 static_assert(static_cast<int>(ElementType::kS32) + 1 == v1::ELEMENT_TYPE_S32);
@@ -38,7 +38,7 @@ Order Flipped(Order order) {
   return order == Order::kRowMajor ? Order::kColumnMajor : Order::kRowMajor;
 }
 
-// Tells the bytes of a sparse matrix: "8 lines of 16 bytes of values and 2 of indices = 144".
+// The size of a sparse matrix for an error: "8 lines of 16 bytes of values and 2 of indices = 144".
 std::string WantedSparseBytes(const MatrixLayout& layout, int64_t batch, const ByteCount& count) {
   const absl::StatusOr<SparseLayout> one =
       SparseLayoutOf("", layout.type, layout.rows, layout.columns);
@@ -51,7 +51,8 @@ std::string WantedSparseBytes(const MatrixLayout& layout, int64_t batch, const B
   return wanted + Concat(" = ", count.full);
 }
 
-// Tells "m*k*2 = 8192" where the layout is plain, otherwise lines and strides.
+// The size of a matrix for an error: "m*k*2 = 8192" if the layout is plain, otherwise lines and
+// strides.
 std::string WantedBytes(std::string_view shape, const MatrixLayout& layout, int64_t batch,
                         const ByteCount& count) {
   if (layout.is_sparse()) return WantedSparseBytes(layout, batch, count);
@@ -116,7 +117,7 @@ absl::StatusOr<Order> ParseOrder(std::string_view field, v1::Order order) {
   }
 }
 
-// TightLayout here and Validate later check the sizes, so no overflow goes unnoticed.
+// Both TightLayout and Validate check the sizes, so no overflow goes unnoticed.
 absl::StatusOr<MatrixLayout> ParseLayout(std::string_view field, ElementType type, Order order,
                                          int64_t rows, int64_t columns, const Strides& strides) {
   ASSIGN_OR_RETURN(MatrixLayout layout, TightLayout(field, type, order, rows, columns));
@@ -288,7 +289,7 @@ absl::StatusOr<ScaleKind> ParseScale(std::string_view field, std::string_view ex
                                            " values, want 0, 1 or ", extent_name, " = ", extent));
 }
 
-// The factors of A or B as the kernels take them: floats, or the bytes of those of blocks.
+// The scale factors of A or B as the kernels take them: floats, or the bytes of block factors.
 absl::StatusOr<FieldBytes> ParseFactors(std::string_view field, const NamedExtent& extent,
                                         const v1::Operand& operand, const BlockScale* blocks,
                                         const Problem& problem, const HeldFields& held) {
@@ -317,7 +318,7 @@ absl::Status ParseBias(const v1::Bias& bias, const HeldFields* held, Product& pr
                    TightLayout("bias", problem.bias_type, Order::kRowMajor, 1, extent));
   FieldBytes bytes = FindBytes(bias, v1::Bias::kDataFieldNumber, bias.data(), *held);
   const int64_t got = bytes.size();
-  // One line; its stride in bits may leave 63 bits.
+  // The bias is one line, whose stride in bits may exceed 63 bits.
   const int64_t want = line.batch_stride_bytes;
   if (got != want) {
     return absl::InvalidArgumentError(Concat("bias.data: got ", got, " bytes, want ",
@@ -372,7 +373,7 @@ const v1::Operand& OperandOf(const v1::MultiplyRequest& request, OperandRole rol
                                    : request.c();
 }
 
-// A and B: layouts and scales.
+// Parses the layouts and scales of A and B.
 absl::Status ParseProduct(const v1::MultiplyRequest& request, Problem& problem) {
   ASSIGN_OR_RETURN(problem.a, ParseOperandLayout("a", request.a(), problem.m, problem.k, {}));
   RETURN_IF_ERROR(ExpectDense("b", request.b()));
@@ -384,7 +385,7 @@ absl::Status ParseProduct(const v1::MultiplyRequest& request, Problem& problem) 
   return absl::OkStatus();
 }
 
-// C, bias and D, once the accumulation type is known.
+// Parses C, the bias and D. Requires the accumulation type.
 absl::Status ParseResult(const v1::MultiplyRequest& request, const HeldFields* held,
                          Product& product) {
   Problem& problem = product.job.problem;
@@ -439,7 +440,7 @@ absl::Status ParseAllBytes(const v1::MultiplyRequest& request, const HeldFields&
   return problem.has_c() ? add_matrix(OperandRole::kC, "m*n", "n*m") : absl::OkStatus();
 }
 
-// A rate of 0 is left to the server.
+// If the rate is 0, the server chooses.
 absl::Status ParseVerify(const v1::Verify& verify, Product& product) {
   if (!v1::VerifyMode_IsValid(verify.mode())) return UnknownValue("verify.mode", verify.mode());
   const double rate = verify.rate();
@@ -491,7 +492,7 @@ absl::Status LeftOut(std::string_view field, std::string_view member) {
       GotWant(Concat(field, ".", member), "a value", "none: the tensor has its own"));
 }
 
-// What a request says of a matrix that is a tensor: its type at most, which must be the tensor's.
+// Checks the type that a request gives for a matrix that is a tensor: absent, or the tensor's own.
 absl::Status CheckType(std::string_view field, v1::ElementType type, const Tensor& tensor) {
   const ElementType own = tensor.spec.layout.type;
   if (type == v1::ELEMENT_TYPE_UNSPECIFIED || type == ToWire(own)) return absl::OkStatus();
@@ -500,7 +501,7 @@ absl::Status CheckType(std::string_view field, v1::ElementType type, const Tenso
                                             Concat("that of the tensor, ", NameOf(own))));
 }
 
-// One matrix of the product that is a tensor.
+// A matrix of the product that is a tensor.
 struct Resident {
   OperandRole role;
   v1::Operand* wire;
@@ -509,20 +510,20 @@ struct Resident {
   std::string_view field() const { return NameOf(role); }
 };
 
-// The field of a matrix that names a tensor.
+// The field by which a matrix names its tensor.
 std::string_view TensorFieldOf(OperandRole role) {
   constexpr std::array<std::string_view, kMatrixRoles.size()> kFields = {"a.tensor", "b.tensor",
                                                                          "c.tensor"};
   return kFields[static_cast<size_t>(role)];
 }
 
-// Goes through the matrices of one request.
+// The matrices of one request that are tensors.
 class TensorOperands {
  public:
   TensorOperands(v1::MultiplyRequest& request, ProductTensors& tensors)
       : request_(request), tensors_(tensors) {}
 
-  // Before the request is parsed: tells it types and layouts.
+  // Before the request is parsed: writes the tensors' types and layouts into it.
   absl::Status Resolve() {
     RETURN_IF_ERROR(Find());
     for (const OperandRole role : kMatrixRoles) {
@@ -531,8 +532,8 @@ class TensorOperands {
     return request_.d().has_tensor() ? ResolveOutput(*request_.mutable_d()) : absl::OkStatus();
   }
 
-  // Once it is: tells the problem what the wire has no words for, and takes the room of a new
-  // tensor.
+  // After the request is parsed: gives the problem what a message cannot express, and reserves the
+  // memory of a new tensor.
   absl::Status Complete(bool is_explained, Product& product) {
     Problem& problem = product.job.problem;
     for (Resident& resident : std::span(residents_).first(count_)) {
@@ -562,7 +563,7 @@ class TensorOperands {
   }
 
  private:
-  // All at once: one after the other they would each wait for the store.
+  // Looks up all tensors at once: separate look-ups would each wait for the store.
   absl::Status Find() {
     ProductTensors::Names names;
     for (const OperandRole role : kMatrixRoles) {
@@ -653,7 +654,7 @@ class TensorOperands {
     return absl::OkStatus();
   }
 
-  // The factors of the tensor that the product needs.
+  // The tensor's scale factors that the product needs.
   absl::Status CompleteScale(const Resident& resident, Problem& problem, Job& job) {
     const std::vector<float>& scale = tensors_.read(resident.role)->spec.scale;
     if (scale.empty()) return absl::OkStatus();
@@ -672,16 +673,16 @@ class TensorOperands {
     return absl::OkStatus();
   }
 
-  // D may be C; otherwise it has no byte of an operand.
+  // D may be C; otherwise it must share no byte with an operand.
   absl::Status CheckNoOverlap() const {
     for (const Resident& resident : std::span(residents_).first(count_)) {
       if (tensors_.read(resident.role) != tensors_.written()) continue;
       const bool is_same = resident.part == *d_ && !resident.wire->transpose();
       if (resident.role == OperandRole::kC && is_same) continue;
       if (!Overlap(resident.part, *d_)) continue;
-      return absl::InvalidArgumentError(
-          Concat("d.tensor: got bytes of ", resident.field(),
-                 ".tensor, want others, or exactly those of C, which is not transposed"));
+      return absl::InvalidArgumentError(Concat(
+          "d.tensor: got bytes of ", resident.field(),
+          ".tensor, want bytes of no operand, or exactly those of a C that is not transposed"));
     }
     return absl::OkStatus();
   }
@@ -706,7 +707,8 @@ absl::Status ParseWithTensors(TensorStore& store, const TensorCaller& caller,
                               Product& product) {
   if (!HasTensors(request)) return ParseMultiply(request, held, product);
   if (caller.identity != nullptr && !caller.identity->grant.roles.Has(Role::kTensors)) {
-    return absl::PermissionDeniedError("tensor: got a caller that the rules allow no tensors");
+    return absl::PermissionDeniedError(
+        "tensor: got one, want none: the rules allow this caller no tensors");
   }
   std::unique_ptr<ProductTensors>& tensors = product.tensors;
   if (caller.session != nullptr) {
@@ -734,7 +736,7 @@ std::optional<grpc::Slice> FragmentCache::Find(const FragmentKey& key) {
 
 void FragmentCache::Add(const FragmentKey& key, grpc::Slice answer) {
   if (answer.size() > max_bytes_) return;
-  Entries dropped;  // Freed without the lock.
+  Entries dropped;  // Freed after the lock is released.
   MutexLock lock(&mutex_);
   if (by_key_.count(key) > 0) return;
   bytes_ += answer.size();
@@ -758,9 +760,9 @@ namespace {
 using mma::Instruction;
 using mma::Operand;
 
-constexpr int kGroupBits = 4;  // Bits of metadata for one group.
+constexpr int kGroupBits = 4;  // Metadata bits per group.
 
-// The operands that have a fragment.
+// The operands that have fragments, for an error.
 std::string FragmentsOf(const Instruction& instruction) {
   return Concat("A, ", instruction.is_warpgroup() ? "" : "B, ",
                 instruction.is_sparse() ? "C, D or METADATA" : "C or D");
@@ -780,7 +782,7 @@ absl::Status CheckOperand(v1::FragmentOperand operand, const Instruction& instru
   return absl::InvalidArgumentError(GotWant("operand", refused, FragmentsOf(instruction)));
 }
 
-// The selectors that a request may name.
+// Checks that the instruction has the selector of the request.
 absl::Status CheckSelector(const v1::DescribeFragmentRequest& request,
                            const Instruction& instruction) {
   const bool is_metadata = request.operand() == v1::FRAGMENT_OPERAND_METADATA;
@@ -791,8 +793,8 @@ absl::Status CheckSelector(const v1::DescribeFragmentRequest& request,
               count == 1 ? std::string("0") : Concat("0 to ", count - 1)));
 }
 
-// The entries of an answer as bytes: the messages of all of them at once would take a hundred
-// times the room of one.
+// Writes the entries of an answer as bytes: message objects for all of them at once would take a
+// hundred times the memory of one.
 class EntryWriter {
  public:
   explicit EntryWriter(std::string& answer) : answer_(answer) {}
@@ -868,7 +870,7 @@ absl::Status CheckFragment(const v1::DescribeFragmentRequest& request,
   return CheckSelector(request, instruction);
 }
 
-// The bytes of the answer to a request that CheckFragment accepts.
+// The serialized answer to a request that CheckFragment accepts.
 std::string DescribeFragment(const Instruction& instruction, v1::FragmentOperand operand,
                              int selector) {
   v1::DescribeFragmentResponse head;
@@ -895,7 +897,7 @@ v1::InstructionSupport ToWire(mma::Support support) {
   return v1::INSTRUCTION_SUPPORT_UNSPECIFIED;
 }
 
-// What answers keep at most.
+// The maximum size of the cache of answers.
 constexpr size_t kMaxCachedBytes = size_t{8} << 20;
 
 NameIndex IndexOfChips() {
@@ -983,7 +985,7 @@ absl::StatusOr<grpc::ByteBuffer> InstructionAnswers::List(
     return listing_.Answer([&](size_t, std::string_view name) { return pattern.Matches(name); });
   }
   const std::optional<mma::Chip> chip = mma::ChipFromName(request.chip());
-  if (!chip) return chips_.Unknown("chip", request.chip(), "a chip that is known here");
+  if (!chip) return chips_.Unknown("chip", request.chip(), "a known chip");
   return listing_.Answer([&](size_t position, std::string_view name) {
     return mma::SupportOn(mma::kInstructions[position], *chip) != mma::Support::kUnavailable &&
            (all_names || pattern.Matches(name));

@@ -22,7 +22,7 @@ namespace gemmd {
 namespace {
 
 constexpr char kUserProperty[] = "gemmd_user";
-constexpr char kOperatorProperty[] = "gemmd_operator";  // Only operators have it.
+constexpr char kOperatorProperty[] = "gemmd_operator";  // Set only for operators.
 constexpr char kDebtProperty[] = "gemmd_debt";          // The bytes of a TokenDebt.
 
 struct Service {
@@ -30,14 +30,14 @@ struct Service {
   Requirement requirement;
 };
 
-// The first prefix that fits.
+// The first matching prefix decides.
 constexpr Service kServices[] = {
     {"/gemmd.v1.Gemm/", {.role = Role::kMultiply}},
     {"/gemmd.v1.Tensors/", {.role = Role::kTensors}},
     {"/gemmd.v1.Registry/GetStatistics", {.role = Role::kStatistics}},
     {"/gemmd.v1.Registry/", {.role = Role::kRegistry}},
     {"/gemmd.v1.Admin/", {.role = Role::kAdminister}},
-    // Probes ask whether it lives, as they ask health.
+    // Open, like the health service: probes ask whether the server lives.
     {"/inference.GRPCInferenceService/ServerLive", {.is_open = true, .role = std::nullopt}},
     {"/inference.GRPCInferenceService/ServerReady", {.is_open = true, .role = std::nullopt}},
     {"/inference.GRPCInferenceService/ServerMetadata", {.role = Role::kRegistry}},
@@ -53,23 +53,23 @@ constexpr Service kServices[] = {
 
 absl::Status Unknown() {
   return absl::UnauthenticatedError(
-      "caller: got one that is not known, want a certificate, a token or a user of the rules");
+      "caller: got an unknown one, want a known certificate or token, or a user in the rules");
 }
 
 absl::Status Unexamined() {
   return absl::ResourceExhaustedError(
-      "caller: got a signed token after too many on this connection that are not good, want "
-      "another connection, or this one a second later");
+      "caller: got a signed token after too many bad ones on this connection, want another "
+      "connection, or a retry after a second");
 }
 
-// What whoever is not identified may know of the reason.
+// What a caller that is not identified may learn of the reason.
 absl::Status StatusForCaller(const absl::Status& reason) {
   return absl::IsResourceExhausted(reason) ? Unexamined() : Unknown();
 }
 
 absl::Status Forbidden() {
   return absl::PermissionDeniedError(
-      "method: got one that the rules do not allow to this caller, want another");
+      "method: got one that the rules do not allow this caller, want another");
 }
 
 void AppendProperties(const grpc_auth_context& connection, const char* name,
@@ -205,12 +205,12 @@ TokenDebt* Gate::DebtOf(grpc::AuthContext& connection) const {
     connection.AddProperty(kDebtProperty, {kNone, sizeof(kNone)});
     values = connection.FindPropertyValues(kDebtProperty);
   }
-  // As in FindDebt: the text is where gRPC keeps the property.
+  // As in FindDebt: points to gRPC's own copy of the property.
   return values.empty() ? nullptr
                         : reinterpret_cast<TokenDebt*>(const_cast<char*>(values.front().data()));
 }
 
-// Whoever asks comes after NoteUser of the same call, and nothing is added after the first note.
+// Only called after NoteUser for the same call, and after the first note nothing is added.
 std::string Gate::UserOf(const grpc_auth_context& connection) {
   grpc_auth_property_iterator each =
       grpc_auth_context_find_properties_by_name(&connection, kUserProperty);
@@ -243,7 +243,7 @@ namespace {
 
 namespace experimental = grpc::experimental;
 
-// gRPC destroys it once the call has ended.
+// gRPC destroys this object when the call has ended.
 class AuditedCall final : public experimental::Interceptor {
  public:
   AuditedCall(const Gate& gate, grpc::ServerContextBase& context, const char* method)
@@ -268,7 +268,8 @@ class AuditedCall final : public experimental::Interceptor {
   const std::string identity_;
   const std::string peer_;
   const std::string method_;
-  absl::StatusCode code_ = absl::StatusCode::kCancelled;  // Where nobody was there for a status.
+  absl::StatusCode code_ = absl::StatusCode::kCancelled;  // If the client had gone before it got a
+                                                          // status.
 };
 
 class AuditedCalls final : public experimental::ServerInterceptorFactoryInterface {

@@ -19,13 +19,14 @@ namespace gemmd {
 
 namespace {
 
-// So many products of a message are queued at once: parsing goes on while the device has those.
+// The number of products of a message that are queued together. While the device works on them,
+// parsing continues.
 constexpr size_t kStartedTogether = 64;
 
-// So long a message keeps one of gRPC's threads at a time.
+// The maximum time for which a message occupies one of gRPC's threads without a break.
 constexpr int64_t kMaxAtOnceNs = 1'000'000;
 
-// The end of a product. Nothing is kept of a refused one but its part of a message.
+// A product that has ended. Of a refused product, only its part of the answer is kept.
 struct Ended {
   std::unique_ptr<RequestedProduct> product;
   std::string refusal;
@@ -47,7 +48,7 @@ grpc::ByteBuffer AnswersOf(const std::vector<Ended>& products) {
   return message.Take();
 }
 
-// One Gemm.MultiplyStream call: a message may ask for many products, and answer many.
+// One Gemm.MultiplyStream call. A message may ask for many products, and may answer many.
 class MultiplyStreamReactor final : public ProductStream<Ended> {
  public:
   MultiplyStreamReactor(const ServiceParts& parts, grpc::CallbackServerContext& context)
@@ -56,13 +57,13 @@ class MultiplyStreamReactor final : public ProductStream<Ended> {
  private:
   grpc::ByteBuffer MessageOf(std::vector<Ended>& answers) override { return AnswersOf(answers); }
 
-  // Cuts the message that was read into its products, and starts them.
+  // Splits the message that was read into its products, and starts them.
   void StartProducts() override {
     if (absl::Status status = Cut(); !status.ok()) return End(std::move(status));
     StartSome();
   }
 
-  // Who was allowed to begin a stream may have lost that since.
+  // A caller that was allowed to begin the stream may have lost that right since.
   absl::Status Cut() {
     ASSIGN_OR_RETURN(arrival_, ArrivalOfMessage());
     products_.emplace(incoming_.buffer);
@@ -72,7 +73,7 @@ class MultiplyStreamReactor final : public ProductStream<Ended> {
     return absl::OkStatus();
   }
 
-  // Once for all products.
+  // Looks the session up once for all products.
   void FindSession() {
     const bool has_token = !arrival_.session.empty();
     if (!has_token && arrival_.caller != nullptr) {
@@ -81,10 +82,10 @@ class MultiplyStreamReactor final : public ProductStream<Ended> {
     if (arrival_.used_session != nullptr) arrival_.session.clear();
   }
 
-  // Starts products for a while, those of a list together. Others that wait for this thread come
-  // before the rest, which is started on another one.
+  // Starts products for up to kMaxAtOnceNs, up to kStartedTogether at a time. The rest is started
+  // on another thread, so that other work waiting for this thread comes first.
   void StartSome() {
-    const Deferral deferral;  // What is refused is told together.
+    const Deferral deferral;  // Sends the answers of refused products together.
     const int64_t until_ns = parts_.clock.NowNs() + kMaxAtOnceNs;
     while (products_->size() > 0) {
       Company company;
@@ -99,8 +100,8 @@ class MultiplyStreamReactor final : public ProductStream<Ended> {
       if (is_over) break;
     }
     if (products_->size() > 0) {
-      // The alarm keeps what it calls, so that must not keep the reactor. The stream does not end
-      // before the message is started.
+      // The alarm keeps its callback, so the callback must not own the reactor. The stream does not
+      // end before all products of the message are started.
       alarm_.Set(gpr_now(GPR_CLOCK_MONOTONIC), [this](bool /*ok*/) {
         const auto self = shared_from_this();
         const HandlerTimer timer = timing_.Begin();
@@ -122,7 +123,7 @@ class MultiplyStreamReactor final : public ProductStream<Ended> {
     product->id = Enter();
     product->arrival = arrival_;
     product->arrival.span = SpanOfProduct();
-    // No more than that, for which no memory has to be taken.
+    // Captures no more than fits into the function object without an allocation.
     product->answer = [self = std::static_pointer_cast<MultiplyStreamReactor>(shared_from_this())](
                           std::unique_ptr<Product> ended) {
       self->Answer(TakeEnded(std::move(ended)));
@@ -140,7 +141,7 @@ class MultiplyStreamReactor final : public ProductStream<Ended> {
   }
 
   void Answer(std::unique_ptr<RequestedProduct> product) {
-    const HeldFields held = product->ReleaseRequest();  // Freed when the answer is on its way.
+    const HeldFields held = product->ReleaseRequest();  // Freed after the answer is sent.
     const JobId id = product->id;
     Ended ended;
     if (const absl::Status& status = product->outcome.status; status.ok()) {
@@ -154,12 +155,12 @@ class MultiplyStreamReactor final : public ProductStream<Ended> {
   }
 
   std::optional<JointRequest> products_;
-  bool is_list_ = false;  // It asks for several products.
+  bool is_list_ = false;  // Whether the message asks for several products.
   Arrival arrival_;
   grpc::Alarm alarm_;
 };
 
-// The numbers of the methods in the order of the service's declaration.
+// The indices of the methods, in the order of the service's declaration.
 constexpr int kMultiply = 0;
 constexpr int kMultiplyStream = 1;
 
@@ -184,7 +185,7 @@ GemmService::GemmService(const ServiceParts& parts) : parts_(parts) {
 grpc::ServerUnaryReactor* GemmService::StartMultiply(grpc::CallbackServerContext& context,
                                                      const WireBytes& request,
                                                      WireBytes& response) {
-  // gRPC calls this as soon as the last byte is there.
+  // gRPC calls this as soon as the last byte has arrived.
   const int64_t arrived_ns = parts_.clock.NowNs();
   const HandlerTimer timer(parts_.times, parts_.clock, Handler::kMultiply, arrived_ns);
   auto* const call =

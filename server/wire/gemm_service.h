@@ -10,15 +10,15 @@
 
 namespace gemmd {
 
-// The service gemmd.v1.Gemm over gRPC's callback API: reactions parse, validate and enqueue;
-// answers are made on other threads. Messages come and go as bytes, so that the service knows
-// what they take before they are parsed, and so that no matrix is copied into an answer.
+// The service gemmd.v1.Gemm over gRPC's callback API. Reactions parse, validate and enqueue; other
+// threads send the answers. Messages are read and written as bytes, so that the service knows their
+// size before it parses them, and so that no matrix is copied into an answer.
 class GemmService final : public v1::Gemm::Service {
  public:
   explicit GemmService(const ServiceParts& parts);
 
  private:
-  // By another name than the typed method of the base, which is never called.
+  // Has another name than the base's typed method, which is never called.
   grpc::ServerUnaryReactor* StartMultiply(grpc::CallbackServerContext& context,
                                           const WireBytes& request, WireBytes& response);
 

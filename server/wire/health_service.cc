@@ -47,7 +47,7 @@ void Health::SetReady(const std::string& name, bool is_ready) {
 
 absl::Status Health::serving() const {
   MutexLock lock(&mutex_);
-  if (is_lame_duck_) return absl::UnavailableError("the server stops");
+  if (is_lame_duck_) return absl::UnavailableError("the server is stopping");
   if (is_default_ready_) return absl::OkStatus();
   return absl::UnavailableError("the default device, " + default_device_ + ", is not ready");
 }
@@ -85,7 +85,7 @@ namespace {
 
 constexpr char kMarkKey[] = "gemmd-self";
 
-// Empty where the system gives no random bits: then no call is the daemon's own.
+// Empty if the system gives no random bits; then no call counts as the daemon's own.
 const std::string& Mark() {
   static const std::string mark = [] {
     const absl::StatusOr<RandomId> random = RandomId::Make();
@@ -128,7 +128,7 @@ absl::StatusOr<std::string> NameIn(const grpc::ByteBuffer& request) {
   HealthCheckRequest wire;
   RETURN_IF_ERROR(ReadRequest(TakeRequest(request), wire));
   RETURN_IF_ERROR(CheckNameLength("service", wire.service()));
-  // A copy: the message's own may have room for a longer text that came before it.
+  // A copy: the message's own string may have the capacity of a longer text that preceded this one.
   return std::string(wire.service());
 }
 
@@ -142,8 +142,8 @@ RegistryAnswer AnswerFor(Health::State state) {
   return AnswerOf(response);
 }
 
-// Tells every change until the client has gone. States that come while one is on its way are not
-// told, but for the last.
+// Sends every change until the client has gone. Of the states that come while one is being sent,
+// only the last is sent.
 class WatchReactor final : public grpc::ServerWriteReactor<grpc::ByteBuffer>,
                            public Health::Watcher {
  public:
@@ -166,7 +166,7 @@ class WatchReactor final : public grpc::ServerWriteReactor<grpc::ByteBuffer>,
     health_.Watch(name_, *this);
   }
 
-  // The reactor is not deleted meanwhile: OnDone waits for the lock of Health.
+  // The reactor is not deleted meanwhile: OnDone waits for Health's lock.
   void Tell(Health::State state) override ABSL_LOCKS_EXCLUDED(mutex_) {
     MutexLock lock(&mutex_);
     wanted_ = state;
@@ -210,7 +210,7 @@ class WatchReactor final : public grpc::ServerWriteReactor<grpc::ByteBuffer>,
     StartWrite(&answer_);
   }
 
-  // Once the client has gone and nothing is on its way.
+  // Finishes the call once the client has gone and nothing is being sent.
   void EndIfOver() ABSL_LOCKS_EXCLUDED(mutex_) {
     {
       MutexLock lock(&mutex_);
@@ -227,7 +227,8 @@ class WatchReactor final : public grpc::ServerWriteReactor<grpc::ByteBuffer>,
   grpc::ByteBuffer answer_;
   Mutex mutex_;
   Health::State wanted_ ABSL_GUARDED_BY(mutex_) = Health::State::kUnknown;
-  std::optional<Health::State> told_ ABSL_GUARDED_BY(mutex_);  // Or on its way.
+  std::optional<Health::State> told_ ABSL_GUARDED_BY(mutex_);  // The state sent last, or being
+                                                               // sent.
   bool is_writing_ ABSL_GUARDED_BY(mutex_) = false;
   bool is_over_ ABSL_GUARDED_BY(mutex_) = false;  // The client has gone.
   bool is_finished_ ABSL_GUARDED_BY(mutex_) = false;
@@ -269,7 +270,7 @@ class HealthService final : public RawService {
   Health& health_;
   SendWatch& watch_;
   const HandlerTiming timing_;
-  UnreadAnswers unread_{0};  // All are too short to be counted.
+  UnreadAnswers unread_{0};  // All answers are too short to be counted.
 };
 
 }  // namespace

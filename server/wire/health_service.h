@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Whether the server serves: the service that tells it (gRPC's own one copies questions of any
-// length, and keeps that of a Watch for as long as it lasts), the states behind it, and the call by
-// which the daemon asks itself.
+// The server's health: the health service (gRPC's own copies requests of any length and keeps the
+// request of a Watch for as long as the call lasts), the states behind it, and the call by which
+// the daemon checks itself.
 #pragma once
 
 #include <grpcpp/grpcpp.h>
@@ -25,13 +25,13 @@
 
 namespace gemmd {
 
-// What grpc.health.v1 says: the server as a whole, and a service that multiplies, are as healthy as
-// the default device; each device is also there under its own name.
+// The states of grpc.health.v1. The server as a whole and each service that multiplies are as
+// healthy as the default device. Each device also has a state under its own name.
 class Health {
  public:
   enum class State : uint8_t { kServing, kNotServing, kUnknown };
 
-  // Whoever wants to know of each change. Called with Health's lock held.
+  // Is told each change of a state. Called with Health's lock held.
   class Watcher {
    public:
     virtual void Tell(State state) = 0;
@@ -44,27 +44,26 @@ class Health {
   // SetReady.
   Health(std::string multiplying, std::string default_device);
 
-  // Sets the state of a device, or of a service that no device matters to. Threads: any.
+  // Sets the state of a device, or of a service that depends on no device. Threads: any.
   void SetReady(const std::string& name, bool is_ready) ABSL_LOCKS_EXCLUDED(mutex_);
 
-  // OK where the server as a whole is SERVING; otherwise Unavailable, with the reason. Threads:
-  // any.
+  // OK if the server as a whole is SERVING; otherwise Unavailable, with the reason. Threads: any.
   absl::Status serving() const ABSL_LOCKS_EXCLUDED(mutex_);
 
-  // The state of a device or a service; that of the server as a whole where the name is empty.
-  // Threads: any.
+  // The state of a device or a service, or of the server as a whole if the name is empty. Threads:
+  // any.
   State StateOf(std::string_view name) const ABSL_LOCKS_EXCLUDED(mutex_);
 
-  // Tells the watcher the state now, and again when that is set, until Unwatch, which does nothing
-  // for whoever does not watch. Borrows the watcher. Threads: any.
+  // Tells the watcher the present state, and each later one until Unwatch. Unwatch does nothing for
+  // a watcher that does not watch. Borrows the watcher. Threads: any.
   void Watch(const std::string& name, Watcher& watcher) ABSL_LOCKS_EXCLUDED(mutex_);
   void Unwatch(const std::string& name, Watcher& watcher) ABSL_LOCKS_EXCLUDED(mutex_);
 
-  // Everything is NOT_SERVING from now on.
+  // Makes every state NOT_SERVING for good.
   void EnterLameDuck() ABSL_LOCKS_EXCLUDED(mutex_);
 
  private:
-  // Here for as long as it is known or watched.
+  // Exists for as long as the name is known or watched.
   struct Entry {
     State state = State::kUnknown;
     absl::flat_hash_set<Watcher*> watchers;
@@ -79,19 +78,20 @@ class Health {
   bool is_default_ready_ ABSL_GUARDED_BY(mutex_) = false;
 };
 
-// Makes a connection, whose other end `take` gives to the server as it gives it those of peers, and
-// asks it for the devices. An answer shows that gRPC's threads take connections and calls, and that
-// nobody holds the locks of scheduling, admission, statistics and devices for good.
+// Checks the server from inside: makes a connection, hands its other end to the server through
+// `take`, as connections of peers are, and asks for the list of devices. An answer shows that
+// gRPC's threads accept connections and calls, and that no thread holds the locks of scheduling,
+// admission, statistics or devices for good.
 //
-// Errors: ResourceExhausted where no file descriptor is left, or where the server refuses for the
-// load, which is an answer too; DeadlineExceeded where there is no answer in time; otherwise what
-// the server answered.
+// Errors: ResourceExhausted if no file descriptor is left, or if the server refuses because of its
+// load, which is also an answer; DeadlineExceeded if no answer comes in time; otherwise the
+// server's answer.
 absl::Status CallSelf(const std::function<void(int descriptor)>& take, absl::Duration timeout);
 
-// Whether the call is one of CallSelf: it has a mark that nobody outside the process knows.
+// Whether the call was made by CallSelf: its metadata have a mark that only this process knows.
 bool IsOwnCall(const grpc::ServerContextBase& context);
 
-// Borrows what it is given.
+// Borrows all arguments.
 std::unique_ptr<grpc::Service> MakeHealthService(Health& health, SendWatch& watch,
                                                  HandlerTimes& times, const Clock& clock);
 

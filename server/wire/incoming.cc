@@ -25,10 +25,10 @@ namespace gemmd {
 
 namespace {
 
-// As many as a byte buffer of gRPC 1.51 has room for within itself.
+// A byte buffer of gRPC 1.51 has room for this many slices without an allocation.
 constexpr size_t kMaxAtOnce = 8;
 
-// Some 2 MiB, which take less than a millisecond.
+// About 2 MiB, which takes less than a millisecond to free.
 constexpr size_t kMaxInPlace = 256;
 constexpr int64_t kMaxNs = 1'000'000;
 
@@ -41,8 +41,8 @@ void Free(SliceList& slices, size_t first, size_t count) {
   }
 }
 
-// Frees slices on threads of gRPC's, and then itself. Others that wait for such a thread come
-// between two pieces.
+// Frees slices on gRPC's threads, and then deletes itself. Between two batches, other work that
+// waits for such a thread may run.
 class Disposal {
  public:
   void Begin(SliceList& slices) {
@@ -91,7 +91,7 @@ void ReceivedSlices::Drop() noexcept {
     try {
       auto disposal = std::make_unique<Disposal>();
       disposal.release()->Begin(*this);
-    } catch (const std::bad_alloc&) {  // Then the caller's thread has to do it.
+    } catch (const std::bad_alloc&) {  // Then the caller's thread has to free the slices.
     }
   }
   LetGo(0, size());
@@ -111,7 +111,7 @@ HeldField::HeldField(ReceivedSlices slices, ReceiveQuota& quota)
     : slices_(std::move(slices)), quota_(quota) {
   pieces_.reserve(slices_.size());
   for (const grpc::Slice& slice : slices_) {
-    // A short slice has its bytes within itself, so its address is taken where it stays.
+    // A short slice stores its bytes inside itself, so its address is taken where it stays.
     pieces_.push_back({reinterpret_cast<const std::byte*>(slice.begin()), slice.size()});
     bytes_ += static_cast<int64_t>(slice.size());
   }
@@ -148,12 +148,12 @@ using google::protobuf::Message;
 using google::protobuf::internal::WireFormatLite;
 using google::protobuf::io::CodedInputStream;
 
-// A field of bytes at least as long gets its room before it is parsed: protobuf lets longer ones
-// (50 MB and more) grow by doubling, which takes up to three times their size.
+// A field of at least this many bytes gets its capacity before it is parsed: protobuf grows long
+// ones (50 MB and more) by doubling, which takes up to three times their size.
 constexpr int kRoomMadeFromBytes = 1 << 20;
 
-// Factors get their room, too: a million of them would be copied as often as they fill a slice of
-// gRPC's twice as long as before, for milliseconds.
+// Scale factors get their capacity, too. Otherwise a million of them would be copied each time that
+// the array doubles, which takes milliseconds.
 void MakeRoomForFactors(int bytes, Message& message) {
   auto* const scale = google::protobuf::DynamicCastToGenerated<v1::Scale>(&message);
   if (scale == nullptr) return;
@@ -171,12 +171,12 @@ bool IsTypeOf(const FieldDescriptor& field, uint32_t tag) {
 }  // namespace
 
 absl::Status MalformedMessage() {
-  return absl::InvalidArgumentError("message: got bytes that are no message of this method");
+  return absl::InvalidArgumentError("message: got bytes that are not a message of this method");
 }
 
 absl::Status TooManyFields() {
-  return absl::InvalidArgumentError(
-      GotWant("message", Concat("more than ", kMaxFields, " fields"), "no more"));
+  return absl::InvalidArgumentError(GotWant("message", Concat("more than ", kMaxFields, " fields"),
+                                            Concat("at most ", kMaxFields)));
 }
 
 absl::Status Examination::Run(Message& message) {
@@ -197,7 +197,7 @@ absl::Status Examination::Fields(const google::protobuf::Descriptor& type, Messa
     RETURN_IF_ERROR(is_known ? Known(*field, tag, start, message, holding) : Unknown(tag, start));
     start = input_.CurrentPosition();
   }
-  // ReadTag gives 0 at the end, and for what cannot be a tag.
+  // ReadTag returns 0 at the end, and also for bytes that cannot be a tag.
   return input_.ConsumedEntireMessage() ? absl::OkStatus() : MalformedMessage();
 }
 
@@ -227,13 +227,14 @@ absl::Status Examination::Delimited(const Field& field, int start, Message* mess
                                     Holding holding) {
   uint32_t bytes = 0;
   if (!input_.ReadVarint32(&bytes)) return MalformedMessage();
-  // Everything is inside of what came, or it is malformed: no room is made for what is not here.
+  // A length beyond the bytes received is malformed: no memory is reserved for bytes that are not
+  // there.
   const int left = input_.BytesUntilLimit();
   if (left >= 0 && bytes > static_cast<uint32_t>(left)) return MalformedMessage();
   const int size = static_cast<int>(bytes);
   if (field.is_repeated()) {
     repeated_bytes_ += size;
-    // One of several messages, or an entry of a map: nothing of it stays.
+    // Nothing of one of several messages, or of an entry of a map, stays in its slices.
     if (field.cpp_type() == FieldDescriptor::CPPTYPE_MESSAGE) return Whole(field, size);
     if (field.cpp_type() == FieldDescriptor::CPPTYPE_FLOAT && message != nullptr) {
       MakeRoomForFactors(size, *message);
@@ -252,7 +253,7 @@ absl::Status Examination::Delimited(const Field& field, int start, Message* mess
 
 absl::Status Examination::Within(const Field& field, int start, int bytes, Message& message,
                                  Holding holding) {
-  // A message of a oneof may be replaced by another one while the rest is parsed.
+  // While the rest is parsed, a message of a oneof may be replaced by another one.
   if (field.real_containing_oneof() != nullptr) holding = Holding::kForbidden;
   const int64_t merged_before = merged_;
   const size_t steps_before = steps_.size();
@@ -265,7 +266,7 @@ absl::Status Examination::Within(const Field& field, int start, int bytes, Messa
   RETURN_IF_ERROR(Fields(*field.message_type(), inner, holding));
   input_.PopLimit(limit);
   if (steps_.size() == entered) {
-    // Nothing of it stays: protobuf parses it as one field like all others.
+    // No field in it stays in its slices: protobuf parses it as one field, like any other.
     steps_.erase(steps_.begin() + static_cast<ptrdiff_t>(steps_before), steps_.end());
     merged_ = merged_before;
     return absl::OkStatus();
@@ -275,7 +276,7 @@ absl::Status Examination::Within(const Field& field, int start, int bytes, Messa
   return absl::OkStatus();
 }
 
-// A message that is parsed as one field like all others.
+// A message that is parsed as one field, like any other.
 absl::Status Examination::Whole(const Field& field, int bytes) {
   const CodedInputStream::Limit limit = input_.PushLimit(bytes);
   RETURN_IF_ERROR(Fields(*field.message_type(), nullptr, Holding::kForbidden));
@@ -305,14 +306,14 @@ bool Examination::IsInFewSlices(WireRange range) {
   while (slice_ < slices_.size()) {
     const int64_t slice_end = slice_begin_ + static_cast<int64_t>(slices_[slice_].size());
     if (slice_end > range.begin) ++count;
-    if (slice_end >= range.end) break;  // The next field may begin in it.
+    if (slice_end >= range.end) break;  // The next field may begin in this slice.
     slice_begin_ = slice_end;
     ++slice_;
   }
   return (range.end - range.begin) / kMinSliceBytes >= count;
 }
 
-// What came before is replaced by another occurrence of the field, or of one of its oneof.
+// Another occurrence of the field, or of another one in its oneof, replaces the earlier ones.
 void Examination::Forget(const Message& message, const Field& field) {
   const auto is_replaced = [&](const FieldToHold& held) {
     if (held.message != &message) return false;
@@ -335,14 +336,13 @@ using google::protobuf::Message;
 using google::protobuf::internal::WireFormatLite;
 using google::protobuf::io::CodedInputStream;
 
-// While the values of a repeated field arrive, there may be an old array and a new one twice as
-// long.
+// While the values of a repeated field arrive, an old array and a new one twice as long may exist.
 constexpr int64_t kRepeatedGrowth = 2;
 
 int64_t SizeOf(WireRange range) { return range.end - range.begin; }
 
-// The bytes that protobuf parses where others stay. Until it has, the slices that both are in are
-// there, too.
+// The bytes that protobuf parses when other fields are held. Until they are parsed, the slices that
+// contain both stay, too.
 int64_t ParsedBesideHeld(const Examination& examination) {
   if (examination.held().empty()) return 0;
   int64_t bytes = 0;
@@ -374,7 +374,7 @@ ReceivedSlices SlicesIn(const grpc::ByteBuffer& buffer) {
     return one;
   }
   std::vector<grpc::Slice> several;
-  (void)buffer.Dump(&several);  // Fails for compressed messages alone, which are not taken.
+  (void)buffer.Dump(&several);  // Fails only for compressed messages, which are not accepted.
   return several;
 }
 
@@ -453,7 +453,7 @@ absl::Status Incoming::Parse(Message& message, ReceiveQuota& quota, HeldFields& 
   }
 }
 
-// To merge keeps the room that was made, and the message is otherwise empty.
+// Merging keeps the capacity that was reserved; the message is otherwise empty.
 absl::Status Incoming::Take(Message& message) {
   SliceStream stream(slices_, SliceStream::After::kFree);
   CodedInputStream input(&stream);
@@ -532,11 +532,11 @@ absl::Status JointRequest::Cut() {
     products_.push_back({begin, begin + bytes});
     product_bytes += static_cast<int64_t>(EncodedFieldBytes(1, bytes));
   }
-  // NextTag gives 0 at the end, and for what cannot be a tag.
+  // NextTag returns 0 at the end, and also for bytes that cannot be a tag.
   if (!input.ConsumedEntireMessage()) return MalformedMessage();
   if (products_.size() > 1 && wire_bytes_ > kMaxJointBytes) {
     return absl::InvalidArgumentError(Concat("requests: got ", products_.size(), " in ",
-                                             wire_bytes_, " bytes, want one alone, or at most ",
+                                             wire_bytes_, " bytes, want a single one, or at most ",
                                              kMaxJointBytes, " bytes"));
   }
   return absl::OkStatus();
@@ -551,8 +551,8 @@ absl::StatusOr<Incoming> JointRequest::Take() {
 ReceivedSlices JointRequest::SlicesOf(WireRange range) {
   slices_.LetGo(freed_, slice_ - freed_);
   freed_ = slice_;
-  // Several are short, and stay here until they are parsed. One alone may be long, and is freed as
-  // it is parsed.
+  // Several products are short, and their bytes stay here until they are parsed. A single product
+  // may be long, and its bytes are freed as it is parsed.
   const bool is_alone = products_.size() == 1;
   ReceivedSlices slices = is_alone ? ReceivedSlices() : ReceivedSlices::OfKept();
   while (slice_ < slices_.size()) {
@@ -564,7 +564,7 @@ ReceivedSlices JointRequest::SlicesOf(WireRange range) {
       slices.push_back(slice.sub(static_cast<size_t>(first - slice_begin_),
                                  static_cast<size_t>(last - slice_begin_)));
     }
-    if (slice_end >= range.end) break;  // The next product may begin in it.
+    if (slice_end >= range.end) break;  // The next product may begin in this slice.
     ++slice_;
     slice_begin_ = slice_end;
   }
@@ -574,7 +574,7 @@ ReceivedSlices JointRequest::SlicesOf(WireRange range) {
 
 grpc::ByteBuffer TakeRequest(const grpc::ByteBuffer& request) {
   grpc::ByteBuffer taken;
-  // gRPC has made it for this call, and does nothing more with it than to destroy it.
+  // gRPC made the buffer for this call, and only destroys it afterwards.
   const_cast<grpc::ByteBuffer&>(request).Swap(&taken);
   return taken;
 }
@@ -585,15 +585,16 @@ absl::Status ReadRequest(const grpc::ByteBuffer& bytes, google::protobuf::Messag
     return absl::ResourceExhaustedError(
         GotWant("request", Concat(bytes.Length(), " bytes"), Concat("at most ", max_bytes)));
   }
-  grpc::ByteBuffer references(bytes);  // To the same memory: they are taken out of a buffer.
+  grpc::ByteBuffer references(bytes);  // Refers to the same memory; the slices are taken out of
+                                       // this copy.
   Incoming incoming(references);
   RETURN_IF_ERROR(incoming.Examine(request).status());
   request.Clear();
   grpc::ByteBuffer parsed(bytes);
   grpc::ProtoBufferReader reader(&parsed);
-  // Text that is no UTF-8 shows only now.
+  // Only the parser notices text that is not UTF-8.
   if (!reader.status().ok() || !request.ParseFromZeroCopyStream(&reader)) {
-    return absl::InvalidArgumentError("message: got bytes that are no message of this method");
+    return absl::InvalidArgumentError("message: got bytes that are not a message of this method");
   }
   request.DiscardUnknownFields();
   return absl::OkStatus();

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // What a peer sends, from gRPC's slices to a parsed message. Long fields stay in their slices, and
-// all of it is counted before memory is taken for it.
+// all memory is counted before it is taken.
 #pragma once
 
 #include <google/protobuf/descriptor.h>
@@ -31,21 +31,21 @@
 
 namespace gemmd {
 
-// The slices that a message was received in.
+// The slices in which a message was received.
 //
-// Their memory is in gRPC's quota, and where that is short, gRPC has something to run as soon as
-// some is free again. gRPC 1.51 runs it on the thread that frees a slice, and the process ends
-// there unless the thread is within a call of gRPC's: grpc_slice_unref is none. The end of a byte
-// buffer is one, so slices are freed by that.
+// Their memory is in gRPC's quota, and when the quota is short, gRPC has work that waits for memory
+// to be freed. gRPC 1.51 runs that work on the thread that frees a slice and aborts the process
+// unless that thread is inside a call of gRPC's. grpc_slice_unref is not such a call, but the
+// destructor of a byte buffer is, so slices are freed through a byte buffer.
 //
-// To free 256 MiB takes 20 ms and more, most of it for pages that go back to the system. A handler
-// that drops a long message must not hold its thread for that: what a list still has when it goes
-// is freed on gRPC's other threads, a millisecond at a time.
+// To free 256 MiB takes 20 ms and more, most of it for pages that return to the system. A handler
+// that drops a long message must not block its thread for that long: the slices that a list still
+// has when it is destroyed are freed on gRPC's other threads, a millisecond at a time.
 //
-// Short messages come in one, for which no list is allocated.
+// A short message comes in one slice, for which no list is allocated.
 using SliceList = absl::InlinedVector<grpc::Slice, 1>;
 
-// Threads: one at a time, whichever.
+// Movable. Threads: one at a time, not always the same one.
 class ReceivedSlices : public SliceList {
  public:
   ReceivedSlices() = default;
@@ -60,17 +60,16 @@ class ReceivedSlices : public SliceList {
   }
   ~ReceivedSlices() { Drop(); }
 
-  // An empty list, for parts of slices that another list keeps for longer: nothing is freed with
-  // them.
+  // An empty list for parts of slices that another list keeps for longer, so it frees nothing.
   static ReceivedSlices OfKept() {
     ReceivedSlices parts;
     parts.is_kept_elsewhere_ = true;
     return parts;
   }
 
-  // Frees `count` slices from `first` on, which are empty then.
+  // Frees `count` slices from `first` on and leaves them empty.
   void LetGo(size_t first, size_t count);
-  // Those before `begin` are not in the list any more.
+  // Removes the slices before `begin` from the list.
   void EraseBefore(size_t begin);
   void clear() { *this = ReceivedSlices(); }
 
@@ -80,18 +79,18 @@ class ReceivedSlices : public SliceList {
   bool is_kept_elsewhere_ = false;
 };
 
-// The memory that gRPC may take for what arrives. Where it has too much, it reads less and then
-// ends calls.
+// The memory that gRPC may use for what it receives. Above the quota, gRPC reads less and then ends
+// calls.
 //
-// Bytes of a message that stay where they arrived until their product is done are in the account of
-// admission from then on. gRPC counts them all the same, so its quota grows by them meanwhile.
+// Bytes of a message that stay in their slices until the product is done are counted by admission.
+// gRPC still counts them too, so its quota is raised by their number until they are freed.
 class ReceiveQuota {
  public:
   explicit ReceiveQuota(int64_t bytes);
 
   const grpc::ResourceQuota& of_grpc() const { return quota_; }
 
-  // So many more bytes stay, or fewer where it is negative. Threads: any.
+  // Counts `bytes` more that stay, or fewer if it is negative. Threads: any.
   void Stay(int64_t bytes) ABSL_LOCKS_EXCLUDED(mutex_);
 
  private:
@@ -100,13 +99,13 @@ class ReceiveQuota {
   grpc::ResourceQuota quota_;  // Resized under the lock.
 };
 
-// The long fields of a message, whose bytes stay where gRPC received them: in slices, of which the
-// message that is made of the rest knows nothing.
+// The long fields of a message, whose bytes stay in the slices in which gRPC received them. The
+// message, made from the rest, does not contain them.
 //
 // The bytes of one field.
 class HeldField final : public PieceKeeper {
  public:
-  // Bytes that are in gRPC's quota: borrows it. No slice is empty.
+  // The bytes are in gRPC's quota, which is borrowed. No slice is empty.
   HeldField(ReceivedSlices slices, ReceiveQuota& quota);
   ~HeldField() override { quota_.Stay(-bytes_left_); }
   HeldField(const HeldField&) = delete;
@@ -119,19 +118,19 @@ class HeldField final : public PieceKeeper {
 
  private:
   ReceivedSlices slices_;
-  PieceList pieces_;  // One for each slice.
+  PieceList pieces_;  // One per slice.
   int64_t bytes_ = 0;
   std::atomic<int64_t> bytes_left_ = 0;
   ReceiveQuota& quota_;
 };
 
-// The fields of one message, some of which are held.
+// The held fields of one message.
 class HeldFields {
  public:
-  // What is held of a field of bytes; null where the message itself has them.
+  // The held bytes of a field, or null if the message itself has them.
   HeldField* Find(const google::protobuf::Message& message, int number) const;
 
-  // `message` is where it is when the whole message is used.
+  // Called when `message` is where it will be used: fields are found by its address.
   void Add(const google::protobuf::Message& message, int number, std::unique_ptr<HeldField> field);
 
   bool empty() const { return fields_.empty(); }
@@ -147,8 +146,7 @@ class HeldFields {
 
 // The slices of a message as protobuf reads them.
 //
-// Reads slices in their order; where asked to, frees them, some at a time, once the reader has come
-// past them.
+// Reads slices in order. On request it frees them in groups once the reader has passed them.
 class SliceStream final : public google::protobuf::io::ZeroCopyInputStream {
  public:
   enum class After { kKeep, kFree };
@@ -191,25 +189,25 @@ class SliceStream final : public google::protobuf::io::ZeroCopyInputStream {
 
   ReceivedSlices& slices_;
   const After after_;
-  size_t freed_ = 0;   // The slice after those that are freed.
-  size_t next_ = 0;    // The slice after the one that is read.
-  size_t unread_ = 0;  // The last bytes of the slice that is read.
+  size_t freed_ = 0;   // One past the last slice freed.
+  size_t next_ = 0;    // One past the slice being read.
+  size_t unread_ = 0;  // The bytes left in the slice being read.
   int64_t position_ = 0;
 };
 
-// A look through the bytes of a message before anything is made of them: whether they are one, what
-// they will take, and which of its fields are better left where they are.
+// A scan of a message's bytes before it is parsed: whether they are well-formed, how much memory
+// the message will take, and which fields are better left in their slices.
 //
-// A field of bytes at least as long stays in its slices; a shorter one is sooner copied.
+// A field of at least this many bytes stays in its slices; a shorter one is cheaper to copy.
 inline constexpr int64_t kHeldFromBytes = int64_t{32} << 10;
 
-// But not one whose slices are shorter than this on average: the memory that each is a part of, and
-// what names it, would take more than its bytes.
+// A field whose slices are shorter than this on average is copied: the buffer behind each slice and
+// the slice's own record would take more memory than the field.
 inline constexpr int64_t kMinSliceBytes = int64_t{4} << 10;
 
-// What a message has of fields, those of messages within it included, and what one of text may have
-// of bytes: a few dozen, and 128 bytes, are of use. To go through ten million empty fields, which
-// 20 MB hold, takes seconds.
+// The maximum number of fields, including those of nested messages, and of bytes in a text field.
+// Useful requests have a few dozen fields and texts of 128 bytes. Ten million empty fields, which
+// fit into 20 MB, would take seconds to scan.
 inline constexpr int64_t kMaxFields = 1024;
 inline constexpr int64_t kMaxTextBytes = int64_t{1} << 20;
 
@@ -219,38 +217,38 @@ struct WireRange {
   int64_t end = 0;
 };
 
-// What is done with the message's bytes, one step after the other, to make the message of them.
+// One step of parsing the message from its bytes.
 struct ParsingStep {
   enum class Kind : uint8_t {
-    kMerge,  // The bytes are whole fields of the message at hand.
-    kEnter,  // The message at hand is a field of it from now on.
-    kLeave,  // It is the one around it again.
-    kHold,   // The field is there, but empty: its bytes stay.
+    kMerge,  // The bytes are whole fields of the current message.
+    kEnter,  // A field of the current message becomes the current message.
+    kLeave,  // The enclosing message becomes the current one again.
+    kHold,   // The field is set but left empty: its bytes stay.
   };
   Kind kind;
   const google::protobuf::FieldDescriptor* field = nullptr;
-  WireRange range = {};  // Where the step is kMerge.
+  WireRange range = {};  // For kMerge.
 };
 
-// A field whose bytes stay: of all its occurrences the last one, which counts.
+// A field whose bytes stay. Of several occurrences, the last one counts.
 struct FieldToHold {
   const google::protobuf::Message* message;
   const google::protobuf::FieldDescriptor* field;
   WireRange range;
 };
 
-// What most messages have of both fits in without an allocation.
+// Most messages need no more, so neither list allocates.
 using ParsingSteps = absl::InlinedVector<ParsingStep, 8>;
 using FieldsToHold = absl::InlinedVector<FieldToHold, 3>;
 
 class Examination {
  public:
-  // Borrows both. `input` reads the slices.
+  // Borrows both. `input` reads `slices`.
   Examination(google::protobuf::io::CodedInputStream& input, const SliceList& slices)
       : input_(input), slices_(slices) {}
 
-  // Goes through the fields up to the input's limit, and makes room in the message for long fields
-  // of bytes that do not stay. Errors: InvalidArgument.
+  // Scans the fields up to the input's limit, and reserves room in the message for long fields of
+  // bytes that do not stay. Errors: InvalidArgument.
   absl::Status Run(google::protobuf::Message& message);
 
   int64_t unknown_bytes() const { return unknown_bytes_; }
@@ -263,8 +261,8 @@ class Examination {
   using Field = google::protobuf::FieldDescriptor;
   enum class Holding { kAllowed, kForbidden };
 
-  // Whether so many bytes can neither have a field that stays nor replace one that does: they are
-  // looked through without the message that they will be, which is then null below.
+  // Whether `bytes` are too few to contain a field that stays, and none that stays can be replaced.
+  // Such bytes are scanned without a message object; `message` below is then null.
   bool IsShort(int bytes) const { return bytes >= 0 && bytes < kHeldFromBytes && held_.empty(); }
   absl::Status Fields(const google::protobuf::Descriptor& type, Message* message, Holding holding);
   absl::Status Unknown(uint32_t tag, int start);
@@ -280,12 +278,12 @@ class Examination {
 
   google::protobuf::io::CodedInputStream& input_;
   const SliceList& slices_;
-  size_t slice_ = 0;         // The one that was reached,
-  int64_t slice_begin_ = 0;  // and where it begins.
+  size_t slice_ = 0;         // The current slice.
+  int64_t slice_begin_ = 0;  // The position at which it begins.
   int64_t fields_ = 0;
   int64_t unknown_bytes_ = 0;
   int64_t repeated_bytes_ = 0;
-  int64_t merged_ = 0;  // What is before it is in the steps.
+  int64_t merged_ = 0;  // The steps cover the bytes before this position.
   ParsingSteps steps_;
   FieldsToHold held_;
 };
@@ -293,47 +291,44 @@ class Examination {
 absl::Status MalformedMessage();
 absl::Status TooManyFields();
 
-// A message between its arrival and its being parsed. What a peer sends is looked through before
-// anything is made of it, because a parsed message may be many times as large as its bytes: 16 MiB
-// of unknown groups become 400 MB.
+// A message between its arrival and its parsing. A message is scanned before it is parsed, because
+// it may take many times as much memory as its bytes: 16 MiB of unknown groups become 400 MB.
 //
-// Bytes of fields that the wire contract does not have, in one message: newer clients may send a
-// few. They are never kept.
+// The maximum number of bytes of unknown fields in one message: newer clients may send a few. They
+// are never kept.
 inline constexpr int64_t kMaxUnknownBytes = 1024;
 
-// All that the buffer holds, as it stays.
+// All slices that the buffer holds; they stay in the buffer, too.
 ReceivedSlices SlicesIn(const grpc::ByteBuffer& buffer);
 
-// All that the buffer holds, which is empty then. Nothing where there is no memory for the list.
+// Takes all slices out of the buffer; nullopt if there is no memory for the list.
 ReceivedSlices TakeSlices(grpc::ByteBuffer& buffer);
 
-// The refusal of a message of so many bytes.
+// The error for a message of `bytes` for which there is no memory.
 absl::Status NoMemory(int64_t bytes);
 
 class Incoming {
  public:
   // Takes the bytes out of `buffer`.
   explicit Incoming(grpc::ByteBuffer& buffer);
-  // All of its bytes.
+  // All bytes of the message.
   explicit Incoming(ReceivedSlices slices);
 
   int64_t wire_bytes() const { return wire_bytes_; }
 
-  // The most bytes that Parse takes at any time beside an empty message, wire bytes included.
-  // Makes room in `message` for each long field, so that parsing moves none of them.
-  // Errors: InvalidArgument where the bytes are no message of this type, have more than
-  // kMaxUnknownBytes that are unknown, or more than kMaxFields; ResourceExhausted where there is
-  // no memory.
+  // The peak number of bytes that Parse needs beside an empty message, wire bytes included.
+  // Reserves room in `message` for each long field, so that parsing never reallocates one. Errors:
+  // InvalidArgument if the bytes are not a message of this type, or have more than kMaxUnknownBytes
+  // of unknown fields or more than kMaxFields fields; ResourceExhausted if there is no memory.
   absl::StatusOr<int64_t> Examine(google::protobuf::Message& message);
 
-  // The beginning of a field of text, before the message is parsed: of its last occurrence
-  // among the first kMaxFields and before anything that is malformed.
+  // The beginning of a text field, before the message is parsed: the last occurrence of the field
+  // among the first kMaxFields fields and before anything malformed.
   std::string ShortText(int number, size_t max_bytes);
 
-  // Parses into the message that was examined, which stays where it is. The wire's bytes are freed
-  // as they are parsed, except those of long fields (kHeldFromBytes), which the message gets
-  // without their bytes: they are not copied, but stay with `held`. Borrows the quota for `held`.
-  // Errors: as Examine.
+  // Parses into the message that was examined, which must not have moved. Frees the wire's bytes as
+  // it parses them. Fields of at least kHeldFromBytes are not copied: the message gets them empty,
+  // and `held` gets their bytes. Borrows the quota for `held`. Errors: as Examine.
   absl::Status Parse(google::protobuf::Message& message, ReceiveQuota& quota, HeldFields& held);
 
  private:
@@ -342,34 +337,35 @@ class Incoming {
 
   int64_t wire_bytes_ = 0;
   ReceivedSlices slices_;
-  // What the examination found.
+  // Results of Examine.
   bool has_unknown_fields_ = false;
   ParsingSteps steps_;
   FieldsToHold to_hold_;
 };
 
-// A MultiplyStreamRequest that has arrived, cut into its products before any of them is parsed:
-// each is admitted and refused by itself.
+// A MultiplyStreamRequest that has arrived, split into its products before any of them is parsed,
+// so that each can be admitted or refused on its own.
 //
-// What one message may hold. More would save nothing, and nobody reads its bytes for long.
+// The limits of one message. Larger messages would save nothing, and while the server works through
+// a message it reads no other from the stream.
 inline constexpr size_t kMaxJointRequests = 256;
-inline constexpr int64_t kMaxJointBytes = int64_t{4} << 20;  // Where there are several.
+inline constexpr int64_t kMaxJointBytes = int64_t{4} << 20;  // If there are several products.
 
 class JointRequest {
  public:
   // Takes the bytes out of `buffer`.
   explicit JointRequest(grpc::ByteBuffer& buffer);
 
-  // Finds the products. Once, before anything else. Errors: InvalidArgument where the bytes are no
-  // such message, or it is against its bounds.
+  // Finds the products. Call it once, before anything else. Errors: InvalidArgument if the bytes
+  // are not such a message, or exceed its limits.
   absl::Status Cut();
 
-  // Products that were not taken.
+  // Products not taken yet.
   size_t size() const { return products_.size() - taken_; }
 
-  // The next product. One of several has to be gone before the next one is taken, and before this
-  // is. Memory that only those before it were in is freed.
-  // Errors: ResourceExhausted where there is none for the list of its slices; it is then left out.
+  // The next product. If there are several, each must be destroyed before the next one is taken and
+  // before this object. Frees slices that only earlier products were in. Errors: ResourceExhausted
+  // if there is no memory for the list of its slices; that product is then skipped.
   absl::StatusOr<Incoming> Take();
 
  private:
@@ -379,23 +375,24 @@ class JointRequest {
   ReceivedSlices slices_;
   std::vector<WireRange> products_;
   size_t taken_ = 0;
-  size_t slice_ = 0;         // The one that the next product begins in, or one before,
-  int64_t slice_begin_ = 0;  // and where that begins.
-  size_t freed_ = 0;         // What comes before it is freed.
+  size_t slice_ = 0;         // The slice in which the next product begins, or an earlier one.
+  int64_t slice_begin_ = 0;  // The position at which that slice begins.
+  size_t freed_ = 0;         // Slices before this one are freed.
 };
 
-// Reads a request that brings no operands: bounded, and without fields that are not known.
+// Reads a request without operands: bounded in size, and without unknown fields.
 //
-// What it has at most: its longest text is a product without operands.
+// The maximum size of such a request. Its longest text is a product without operands.
 inline constexpr size_t kMaxRequestBytes = size_t{1} << 20;
 
-// Takes the bytes out of the request that gRPC gives to a method, where they would stay for as long
-// as the call does: who does not read the answer, or keeps a stream open, would keep them.
+// Takes the bytes out of the request that gRPC passes to a method. Otherwise they would stay for as
+// long as the call, and a client that does not read the answer, or that keeps a stream open, would
+// keep them in memory.
 grpc::ByteBuffer TakeRequest(const grpc::ByteBuffer& request);
 
-// Errors: ResourceExhausted, as gRPC has it, for too many bytes, or no memory to parse them in;
-// InvalidArgument for bytes that are no such message, or have more unknown fields than Incoming
-// allows.
+// Errors: ResourceExhausted, as from gRPC, for too many bytes, or if there is no memory to parse
+// them; InvalidArgument if the bytes are not such a message, or have more unknown fields than
+// Incoming allows.
 absl::Status ReadRequest(const grpc::ByteBuffer& bytes, google::protobuf::Message& request,
                          size_t max_bytes = kMaxRequestBytes);
 

@@ -42,7 +42,7 @@ Bytes BytesFrom(uint8_t first, uint8_t last) {
   return bytes;
 }
 
-// What stands between `[` and its `]`, from the beginning of `rest`, which loses both. Absent where
+// What is between `[` and its `]`. Removes both from `rest`, which begins after `[`. Absent if
 // there is no `]`.
 class Bracket {
  public:
@@ -87,7 +87,7 @@ class Bracket {
     return byte;
   }
 
-  // "[:digit:]"
+  // Parses a class, for example "[:digit:]".
   std::optional<Bytes> TakeClass() {
     if (!rest_.starts_with("[:")) return std::nullopt;
     const size_t end = rest_.find(":]", 2);
@@ -168,7 +168,7 @@ bool NamePattern::Matches(std::string_view name) const {
 
 namespace {
 
-constexpr uint32_t kLengthDelimited = 2;  // The wire type of messages.
+constexpr uint32_t kLengthDelimited = 2;  // The wire type of strings, bytes and messages.
 
 }  // namespace
 
@@ -195,7 +195,7 @@ Listing::Listing(int field, const std::vector<ListedItem>& items) {
 
 grpc::ByteBuffer Listing::Answer(absl::FunctionRef<bool(size_t, std::string_view)> keep) const {
   std::vector<grpc::Slice> runs;
-  size_t begin = 0;  // A run of kept items begins here and ends at `end`.
+  size_t begin = 0;  // A run of kept items, [begin, end).
   size_t end = 0;
   const auto close_run = [&] {
     if (end > begin) runs.push_back(bytes_.sub(begin, end));

@@ -93,7 +93,7 @@ constexpr int kAnswers = v1::MultiplyStreamResponse::kAnswersFieldNumber;
 void FreeMatrix(void* matrix) { delete static_cast<HeldBytes*>(matrix); }
 void FreeText(void* text) { delete static_cast<std::string*>(text); }
 
-// The bytes of a matrix without its data, which come last and follow it; those of all of it.
+// The number of bytes of D and of the whole matrix message. D's bytes come last.
 struct MatrixBytes {
   size_t d = 0;
   size_t all = 0;
@@ -103,8 +103,7 @@ MatrixBytes EncodedBytes(const v1::Matrix& matrix, size_t d_bytes) {
           matrix.ByteSizeLong() + EncodedFieldBytes(v1::Matrix::kDataFieldNumber, d_bytes)};
 }
 
-// The bytes of a response, to which AppendResponse adds those of its matrix. Fields may come in any
-// order.
+// The size of a response with its matrix, which AppendResponse appends. Fields may be in any order.
 size_t EncodedBytes(const Response& response, const MatrixBytes& matrix) {
   return response.ByteSizeLong() + EncodedFieldBytes(Response::kDFieldNumber, matrix.all);
 }

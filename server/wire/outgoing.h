@@ -19,23 +19,23 @@
 
 namespace gemmd {
 
-// The answer of a product as the wire has it.
+// Messages that answer a product.
 //
-// Writes the answer of a product that is OK, without its matrix, over what the message had: one
-// message serves many products, and its memory is allocated once.
+// Fills `response` with the answer of a product that is OK, except its matrix. Overwrites all
+// fields, so that one message object serves many products and its memory is allocated once.
 void FillResponse(const Product& product, v1::MultiplyResponse& response);
-// The matrix of that, without its bytes, likewise.
+// Fills the answer's matrix, except its bytes, in the same way.
 void FillMatrix(const Problem& problem, v1::Matrix& matrix);
 
 v1::Timing ToWire(const ProductTiming& timing);
 v1::VerifyMode ToWire(VerifyMode mode);
 v1::Verification ToWire(const AnswerVerification& verification);
 
-// Answers on their way to gRPC: messages whose long matrices are not copied. gRPC borrows the
-// memory of a result and lets it go when the call ends.
+// Answers on their way to gRPC. Long matrices are not copied: gRPC borrows the memory of a result
+// and releases it when the call ends.
 //
-// A message in memory of its owner. What does not fit into so many bytes is allocated, and so is
-// what another thread than the one that made it adds.
+// A message whose memory is inside its owner. What does not fit into kBytes is allocated, and so is
+// what a thread other than its creator adds.
 template <typename Message, size_t kBytes>
 class MessageOn {
  public:
@@ -53,40 +53,40 @@ class MessageOn {
   Message* const message_ = google::protobuf::Arena::CreateMessage<Message>(&arena_);
 };
 
-// A message of all the bytes, of which `d` are the last.
+// A message of all the bytes, `d` last.
 grpc::ByteBuffer MessageOf(std::string head, HeldBytes d);
 
-// The answer of a product that is OK, whose D it takes.
+// The answer of a product that is OK. Takes its D.
 grpc::ByteBuffer UnaryAnswer(Product& product);
 
-// A shorter matrix is copied: one slice more would cost more than its bytes.
+// A shorter matrix is copied, since another slice would cost more than its bytes.
 inline constexpr size_t kCopiedBytes = size_t{16} << 10;
 
-// The bytes without a copy.
+// A slice of the bytes, without a copy.
 grpc::Slice SliceOf(HeldBytes bytes);
 
-// What one message holds at most; more bytes only where there is one answer. Many clients take no
-// message above 4 MiB.
+// The limits of one message; a single answer may be longer. Many clients accept no message above 4
+// MiB.
 inline constexpr size_t kMaxJointAnswers = 256;
 inline constexpr int64_t kMaxJointAnswerBytes = int64_t{1} << 20;
 
-// A MultiplyStreamResponse that is made of several answers.
+// A MultiplyStreamResponse made of several answers.
 class JointAnswer {
  public:
-  // As UnaryAnswer.
+  // See UnaryAnswer.
   void Add(Product& product);
 
-  // What a message has of a request that is refused.
+  // The part of a message that reports the refusal of a request.
   static std::string RefusalOf(const std::string& request_id, const absl::Status& status);
   void Add(const std::string& refusal) { copied_ += refusal; }
 
-  // The wire's bytes, once.
+  // The serialized message. Call it once.
   grpc::ByteBuffer Take();
 
  private:
   void EndSlice();
 
-  // Those of the last product, whose memory the next one uses.
+  // Of the last product; the next one reuses their memory.
   MessageOn<v1::MultiplyResponse, 1024> response_;
   v1::Matrix matrix_;
   std::string copied_;  // The bytes after the last slice.

@@ -23,8 +23,8 @@ namespace gemmd {
 
 namespace {
 
-// The deadline on the clock of `now_ns`. std::chrono's nanoseconds since 1970 overflow in the year
-// 2262, and a client may ask for a later deadline, so they are not used.
+// The deadline on the clock of `now_ns`. std::chrono's nanoseconds since 1970 are not used: they
+// overflow in the year 2262, and a client may ask for a later deadline.
 int64_t DeadlineNs(gpr_timespec deadline, int64_t now_ns) {
   const gpr_timespec left = gpr_time_sub(deadline, gpr_now(deadline.clock_type));
   const int64_t left_ns =
@@ -37,7 +37,7 @@ int64_t DeadlineNs(gpr_timespec deadline, int64_t now_ns) {
 std::string UnparsedId(Incoming& request, int number) {
   const std::string beginning = request.ShortText(number, kMaxNameBytes + 1);
   const std::string_view id = CutAtCharacter(beginning, kMaxNameBytes);
-  // Any field of text does to find out whether it is text.
+  // Parses the text as some text field, to find out whether it is UTF-8.
   std::string field;
   AppendFieldStart(v1::MultiplyRequest::kRequestIdFieldNumber, id.size(), field);
   v1::MultiplyRequest message;
@@ -117,7 +117,7 @@ absl::Status ProductExchange::Start(const ServiceParts& parts, JobId id, Arrived
   return status;
 }
 
-// This may be gone once the answer is given.
+// The exchange may have been destroyed once `answer` has been called.
 void ProductExchange::End(std::unique_ptr<RequestedProduct> ended) {
   const HeldFields held = ended->ReleaseRequest();
   const absl::Status status = ended->outcome.status;
@@ -138,7 +138,7 @@ v1::MultiplyResponse ProductExchange::TakeResponse() {
 
 std::optional<TraceSpan> StartSpan(grpc::CallbackServerContext& context) {
   const auto [first, last] = context.client_metadata().equal_range(kTraceparentKey);
-  // Two values cannot both be the parent.
+  // With two values, the parent would be ambiguous.
   if (first == last || std::next(first) != last) return std::nullopt;
   std::optional<TraceSpan> span = ContinueTrace({first->second.data(), first->second.size()});
   if (span) context.AddTrailingMetadata(kTraceparentKey, span->traceparent());
@@ -170,8 +170,8 @@ absl::StatusOr<Arrival> ArrivalOf(grpc::CallbackServerContext& context, Arrival 
   arrival.arrived_ns = arrived_ns;
   ASSIGN_OR_RETURN(arrival.caller, gate.CallerOf(context, Role::kMultiply));
   if (arrival.session.empty()) return arrival;
-  // The session of a token that nobody was given counts for nothing: a caller could make up one for
-  // each call, and each would have a turn.
+  // A token that the server never issued is not used as the session: a caller could make up one for
+  // each call, and each would get its own turn in the queue.
   FindSession(store, arrival);
   if (arrival.used_session != nullptr) {
     arrival.connection = absl::HashOf(arrival.connection, arrival.used_session->token());

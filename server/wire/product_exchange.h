@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// One product of a peer, from the bytes of its request to the bytes of its answer: the same for
-// unary calls and streams.
+// One product of a peer, from the bytes of its request to the bytes of its answer, for unary calls
+// and streams alike.
 //
-// All that it keeps is in the account of admission: the request's bytes from their arrival, what is
-// made of them, and the result until the answer has left. A refused product keeps nothing.
+// Admission counts all the memory that it keeps: the bytes of the request from their arrival, what
+// is made of them, and the result until the answer has left. A refused product keeps nothing.
 #pragma once
 
 #include <grpcpp/grpcpp.h>
@@ -39,88 +39,90 @@
 
 namespace gemmd {
 
-// Unanswered products on one stream before the server stops reading.
+// The maximum number of unanswered products on one stream. At the maximum, the server stops
+// reading.
 inline constexpr int kMaxStreamRequests = 1024;
 
-// A request as it has arrived, in the words of one protocol or another.
+// A request as it arrived, in either protocol.
 class ArrivedRequest {
  public:
   virtual ~ArrivedRequest() = default;
 
-  // The most bytes that Parse takes at any time beside an empty message, wire bytes included.
-  // Errors: InvalidArgument, ResourceExhausted where there is no memory.
+  // The peak number of bytes that Parse needs beside an empty message, wire bytes included. Errors:
+  // InvalidArgument; ResourceExhausted if there is no memory.
   virtual absl::StatusOr<int64_t> Examine(v1::MultiplyRequest& message) = 0;
 
-  // Fills the message that was examined; its long fields stay with `held`, which borrows the quota.
-  // What the request says of itself is told to `arrival`.
+  // Fills the message that was examined. Its long fields stay in `held`, which borrows the quota.
+  // Puts into `arrival` what the request says about itself.
   virtual absl::Status Parse(v1::MultiplyRequest& message, ReceiveQuota& quota, HeldFields& held,
                              Arrival& arrival) = 0;
 
-  // The id of a request that is refused by one of these; empty where it is no text.
+  // The id of a request that Examine or Parse refused; empty if it is not valid text.
   virtual std::string UnparsedId() = 0;
 };
 
-// The text of the field of that number, as far as an id may be long; empty where it is no text.
+// The text field with this number, up to the maximum length of an id; empty if it is not valid
+// text.
 std::string UnparsedId(Incoming& request, int number);
 
-// A product with the request that it borrows its operands of; one allocation holds both, and the
-// answer is made of it.
+// A product together with the request whose operands it borrows. One allocation holds both, and the
+// answer is made in it.
 struct RequestedProduct final : Product {
-  // Parses the request and starts its product, whose id, arrival and `answer` are set, or adds it
-  // to a company that is not null (ProductRunner::StartTogether). Borrows runner and quota. If this
-  // returns OK, the product is taken, and `answer` is called exactly once, perhaps before this
-  // returns. Errors: as Gemm.Multiply of the wire contract; the caller then keeps the product, as
-  // Refuse leaves it, and `answer` is never called.
+  // Parses the request and starts its product, whose id, arrival and `answer` are set; or adds the
+  // product to `company` if that is not null (ProductRunner::StartTogether). Borrows runner and
+  // quota. If this returns OK, `answer` is called exactly once, perhaps before this returns.
+  // Errors: as Gemm.Multiply of the wire contract; the caller then keeps the product, in the state
+  // after Refuse, and `answer` is never called.
   static absl::Status Start(ProductRunner& runner, ReceiveQuota& quota, ArrivedRequest& request,
                             std::unique_ptr<RequestedProduct>& product, Company* company = nullptr);
 
-  // Forgets the request at the end of the product: long operands take a while to be freed, and
-  // should be freed after the answer is on its way.
+  // Takes the request away at the end of the product: long operands take a while to be freed, so
+  // the caller should free them after it has sent the answer.
   HeldFields ReleaseRequest();
 
-  // The bytes of the answer and what gRPC adds, once the product is OK.
+  // The bytes of the answer, and what gRPC adds to them, once the product is OK.
   int64_t answer_bytes() const {
     return static_cast<int64_t>(outcome.d.size()) + kAnswerOverheadBytes;
   }
-  // The product is OK and waits to be answered: its place among the requests is free, and its bytes
-  // are those of the answer.
+  // The product is OK and waits to be answered: its place among the queued requests is free, and
+  // from now on only the bytes of the answer are counted.
   void LeaveQueue() { ticket.MarkAnswered(answer_bytes()); }
-  // It has ended without an answer, and keeps nothing but its id.
+  // The product has ended without an answer, and keeps nothing but its id.
   void Refuse();
 
  private:
   absl::Status Parse(ProductRunner& runner, ReceiveQuota& quota, ArrivedRequest& request);
 
-  // Without the bytes that are held apart from it. Absent once it is released.
+  // Without the bytes that are held apart from it. Absent after ReleaseRequest.
   std::optional<MessageOn<v1::MultiplyRequest, 1024>> message_ =
       std::make_optional<MessageOn<v1::MultiplyRequest, 1024>>();
   HeldFields held_;
 };
 
-// What the `answer` of a RequestedProduct is given.
+// Converts what the `answer` callback of a RequestedProduct gets.
 std::unique_ptr<RequestedProduct> TakeEnded(std::unique_ptr<Product> ended);
 
-// One product of a peer in a unary call or in the words of another protocol: it is started, and
-// given back to its caller when it has ended.
+// One product of a peer in a unary call or in another protocol: starts it, and gives it back to its
+// caller when it has ended.
 class ProductExchange {
  public:
   using Answer = absl::AnyInvocable<void(const absl::Status&) &&>;
 
-  // As RequestedProduct::Start, with what the request arrived with and the number by which the
-  // product can be cancelled. The exchange lives until `answer` is called.
+  // Like RequestedProduct::Start, with the arrival of the request, and the id by which the product
+  // can be cancelled. The exchange lives until `answer` is called.
   absl::Status Start(const ServiceParts& parts, JobId id, ArrivedRequest& request, Arrival arrival,
                      Answer answer);
 
-  // The id of the request, as far as it could be read; empty before it was started.
+  // The id of the request, as far as it could be read; empty before Start.
   std::string request_id() const {
     return product_ == nullptr ? std::string() : product_->arrival.request_id;
   }
 
-  // The product is OK. Its answer is taken once, after it has left the queue.
+  // For a product that is OK. The answer is taken once, after LeaveQueue.
   int64_t answer_bytes() const { return product_->answer_bytes(); }
   void LeaveQueue() { product_->LeaveQueue(); }
   grpc::ByteBuffer TakeUnaryAnswer();
-  // Its parts, for another protocol: the answer lacks the bytes of D.
+  // The parts of the answer, for another protocol: the response lacks the bytes of D.
   v1::MultiplyResponse TakeResponse();
   HeldBytes TakeD() { return std::move(product_->outcome.d); }
   const RequestedProduct& product() const { return *product_; }
@@ -129,10 +131,10 @@ class ProductExchange {
   void End(std::unique_ptr<RequestedProduct> ended);
 
   Answer answer_;
-  std::unique_ptr<RequestedProduct> product_;  // Null until it has ended.
+  std::unique_ptr<RequestedProduct> product_;  // Null until the product has ended.
 };
 
-// A request of gemmd's own.
+// A request in gemmd's own protocol.
 class MultiplyMessage final : public ArrivedRequest {
  public:
   explicit MultiplyMessage(Incoming incoming) : incoming_(std::move(incoming)) {}
@@ -146,7 +148,7 @@ class MultiplyMessage final : public ArrivedRequest {
     return incoming_.Parse(message, quota, held);
   }
   std::string UnparsedId() override {
-    // Parsing frees the bytes.
+    // Parsing has freed the bytes.
     if (is_parsed_) return "";
     return gemmd::UnparsedId(incoming_, v1::MultiplyRequest::kRequestIdFieldNumber);
   }
@@ -156,25 +158,25 @@ class MultiplyMessage final : public ArrivedRequest {
   bool is_parsed_ = false;
 };
 
-// The span of a call whose metadata have one valid `traceparent`. Adds the span to the trailing
-// metadata of the answer: call it once, before anything can end the call.
+// The span of a call whose metadata have exactly one valid `traceparent`. Adds the span to the
+// trailing metadata of the answer, so call it once, before anything can end the call.
 std::optional<TraceSpan> StartSpan(grpc::CallbackServerContext& context);
 
-// Finds the session of the arrival's token, or of a known caller without one. If there is none,
-// each product that needs it is told so.
+// Finds the session of the arrival's token, or of a known caller without a token. If there is none,
+// each product that needs a session is refused with the reason.
 void FindSession(TensorStore& store, Arrival& arrival);
 
-// What a call's context says of all that it brings: its deadline, its peer, its connection and the
-// token of its session. The method's name is a literal: "Multiply".
+// What the context of a call says about all its messages: the deadline, the peer, the connection
+// and the session's token. `method` must be a literal: "Multiply".
 Arrival OriginOf(grpc::CallbackServerContext& context, std::string_view method, const Gate& gate,
                  const Clock& clock);
 
-// A message of the call has arrived: adds who the caller is by now, and the session of its token.
+// The arrival of a message of the call: adds the current caller, and the session of the token.
 // Errors: as Gate::CallerOf.
 absl::StatusOr<Arrival> ArrivalOf(grpc::CallbackServerContext& context, Arrival origin,
                                   int64_t arrived_ns, const Gate& gate, TensorStore& store);
 
-// A unary call for one product, in the messages of either protocol.
+// A unary call for one product, in either protocol.
 //
 // Owns itself until OnDone, which gRPC calls after Finish and after any OnCancel.
 template <typename Exchange>
@@ -193,7 +195,7 @@ class UnaryProduct final : public grpc::ServerUnaryReactor {
         exchange_(std::forward<Arguments>(arguments)...),
         sending_(parts.watch, context) {}
 
-  // `begin` starts the exchange; where the call may not be made it is refused instead.
+  // `begin` starts the exchange. If `arrival` is an error, the call is refused instead.
   void Start(absl::StatusOr<Arrival> arrival, Begin begin) {
     std::optional<TraceSpan> span = StartSpan(context_);
     if (!arrival.ok()) return Finish(ToGrpcStatus(arrival.status()));
@@ -221,7 +223,7 @@ class UnaryProduct final : public grpc::ServerUnaryReactor {
       exchange_.LeaveQueue();
       sending_.Begin(exchange_.answer_bytes());
       grpc::ByteBuffer answer = exchange_.TakeUnaryAnswer();
-      response_.buffer.Swap(&answer);  // To assign it would copy the list of its slices.
+      response_.buffer.Swap(&answer);  // Assignment would copy the list of slices.
     }
     Finish(ToGrpcStatus(status));
   }
@@ -235,21 +237,21 @@ class UnaryProduct final : public grpc::ServerUnaryReactor {
   JobId job_id_ = 0;  // No job has the id 0.
 };
 
-// A call with a stream of products, in the messages of either protocol, answered as they finish.
-// `Ended` is what is kept of a product that has ended until its answer has left; its bytes() are
-// those of the answer.
+// A call with a stream of products, in either protocol. Products are answered as they finish.
+// `Ended` is what is kept of a finished product until its answer has left; its bytes() are those of
+// the answer.
 //
-// The state changes under the lock; what follows from it (read, write, finish) is decided there and
-// done afterwards. At most one read and one write are under way, and the stream is finished only
-// when no read, no write and no product is under way.
+// The state changes under the lock. What follows from it (read, write, finish) is decided under the
+// lock and done after its release. At most one read and one write are in progress, and the stream
+// is finished only when no read, no write and no product is in progress.
 //
-// gRPC holds the reactor until OnDone, and so does the callback of every product under way.
+// gRPC holds the reactor until OnDone, and so does the callback of every product in progress.
 template <typename Ended>
 class ProductStream : public grpc::ServerBidiReactor<WireBytes, WireBytes>,
                       public std::enable_shared_from_this<ProductStream<Ended>>,
                       public Deferred {
  public:
-  // Starts reading. The reactor owns itself until gRPC is done with it.
+  // Starts reading. The reactor owns itself until OnDone.
   void Start() {
     const HandlerTimer timer = timing_.Begin();
     self_ = this->shared_from_this();
@@ -292,7 +294,7 @@ class ProductStream : public grpc::ServerBidiReactor<WireBytes, WireBytes>,
   void RunDeferred() override { Advance(); }
 
  protected:
-  // At most so many answers are in one message.
+  // A message holds at most `max_joint` answers.
   ProductStream(const ServiceParts& parts, Handler handler, size_t max_joint,
                 grpc::CallbackServerContext& context)
       : parts_(parts),
@@ -303,10 +305,10 @@ class ProductStream : public grpc::ServerBidiReactor<WireBytes, WireBytes>,
         max_joint_(max_joint),
         sending_(parts.watch, context) {}
 
-  // Starts the products of the message that was read, each with a number that Enter gave, and calls
+  // Starts the products of the message that was read, each with an id from Enter, and then calls
   // EndReading.
   virtual void StartProducts() = 0;
-  // The message of the answers, which are kept until it has left.
+  // The message of these answers. They are kept until the message has left.
   virtual grpc::ByteBuffer MessageOf(std::vector<Ended>& answers) = 0;
 
   JobId Enter() {
@@ -316,8 +318,8 @@ class ProductStream : public grpc::ServerBidiReactor<WireBytes, WireBytes>,
     return id;
   }
 
-  // The product has ended, or was refused. Others that end with it leave in one message: gRPC takes
-  // as long for a short one as for them all.
+  // The product has ended or was refused. Products that end together leave in one message: gRPC
+  // takes as long for one short message as for all of them.
   void Answer(JobId id, Ended ended) {
     const bool is_put_off = Deferral::PutOff(this->shared_from_this());
     Step next;
@@ -337,7 +339,8 @@ class ProductStream : public grpc::ServerBidiReactor<WireBytes, WireBytes>,
     return span_ ? std::optional<TraceSpan>(ChildOf(*span_)) : std::nullopt;
   }
 
-  // What was read is started. Nothing more is read where the client has broken the stream's rules.
+  // The products of the message that was read have been started. Nothing more is read if the client
+  // has broken the stream's rules.
   void EndReading(absl::Status refused = absl::OkStatus()) {
     {
       MutexLock lock(&mutex_);
@@ -350,7 +353,7 @@ class ProductStream : public grpc::ServerBidiReactor<WireBytes, WireBytes>,
     Advance();
   }
 
-  // OnCancel may have come before products were queued.
+  // OnCancel may have come before some products were queued.
   void CancelIfBroken() {
     std::vector<JobId> jobs;
     {
@@ -362,25 +365,27 @@ class ProductStream : public grpc::ServerBidiReactor<WireBytes, WireBytes>,
 
   const ServiceParts parts_;
   const HandlerTiming timing_;
-  // The message that is read, until its products are started. Its reader's alone.
+  // The message being read, until its products are started. Used only by its reader.
   WireBytes incoming_;
 
  private:
-  // Answers that wait for one before them to leave. Who does not read them is sent no more.
+  // The maximum number of answers that wait to be written. A client that does not read them gets no
+  // more.
   static constexpr size_t kMaxWaitingAnswers = 256;
-  // So many answers do not wait for others that end with them: their callers go on meanwhile.
+  // Once this many answers wait, they are sent without waiting for products that end with them, so
+  // that their callers can continue.
   static constexpr size_t kSentTogether = 16;
 
-  // What follows from the state.
+  // What must be done after a change of the state.
   struct Step {
     bool shall_read = false;
     bool shall_finish = false;
     std::vector<Ended> to_write;
-    std::vector<Ended> unwanted;  // Freed without the lock.
+    std::vector<Ended> unwanted;  // Freed after the lock is released.
     grpc::Status status;
   };
 
-  // Nothing more is read and answered. `reason` is OK where the client has gone.
+  // Stops reading and answering. `reason` is OK if the client has gone.
   void Break(absl::Status reason) {
     {
       MutexLock lock(&mutex_);
@@ -400,7 +405,7 @@ class ProductStream : public grpc::ServerBidiReactor<WireBytes, WireBytes>,
            answers_.size() < kMaxWaitingAnswers;
   }
 
-  // As many answers as one message holds.
+  // Takes as many answers as one message holds.
   std::vector<Ended> TakeAnswers() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
     std::vector<Ended> taken;
     taken.reserve(std::min(answers_.size(), max_joint_));
@@ -436,12 +441,12 @@ class ProductStream : public grpc::ServerBidiReactor<WireBytes, WireBytes>,
     if (next.shall_finish) Finish(next.status);
   }
 
-  // Their bytes stay in the account until they have left.
+  // The bytes of the answers are counted until they have left.
   void Write(std::vector<Ended> answers) {
     written_ = std::move(answers);
     const absl::Status status = OrNoMemory("message: no memory for the answers", [&] {
       grpc::ByteBuffer message = MessageOf(written_);
-      answer_.buffer.Swap(&message);  // To assign it would copy the list of its slices.
+      answer_.buffer.Swap(&message);  // Assignment would copy the list of slices.
       return absl::OkStatus();
     });
     if (!status.ok()) {
@@ -466,24 +471,26 @@ class ProductStream : public grpc::ServerBidiReactor<WireBytes, WireBytes>,
   }
 
   grpc::CallbackServerContext& context_;
-  const std::optional<TraceSpan> span_;  // The span of the stream, parent of its products' spans.
+  const std::optional<TraceSpan> span_;  // The span of the stream; products' spans are its
+                                         // children.
   const Arrival origin_;
   const size_t max_joint_;
   SendWatch::Call sending_;
   std::shared_ptr<ProductStream> self_;
 
-  // The message that is written, and what it answers. Its writer's alone.
+  // The message being written, and its answers. Used only by the writer.
   WireBytes answer_;
   std::vector<Ended> written_;
 
   Mutex mutex_;
   absl::flat_hash_set<JobId> running_ ABSL_GUARDED_BY(mutex_);
   std::deque<Ended> answers_ ABSL_GUARDED_BY(mutex_);  // To be written.
-  size_t being_written_ ABSL_GUARDED_BY(mutex_) = 0;   // Answers.
-  bool is_reading_ ABSL_GUARDED_BY(mutex_) = false;    // Until what was read is started.
+  size_t being_written_ ABSL_GUARDED_BY(mutex_) = 0;   // The number of answers being written.
+  bool is_reading_ ABSL_GUARDED_BY(mutex_) = false;    // True until the products of the message
+                                                       // read are started.
   bool reads_ended_ ABSL_GUARDED_BY(mutex_) = false;   // Closed by the client, or refused.
   bool broken_ ABSL_GUARDED_BY(mutex_) = false;        // Cancelled, or a write failed.
-  absl::Status refused_ ABSL_GUARDED_BY(mutex_);  // Why the stream ends; OK where it may go on.
+  absl::Status refused_ ABSL_GUARDED_BY(mutex_);  // Why the stream ends; OK while it may continue.
   bool finished_ ABSL_GUARDED_BY(mutex_) = false;
 };
 

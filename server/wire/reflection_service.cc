@@ -32,7 +32,7 @@ absl::Status UnknownSymbol(std::string_view field, std::string_view name) {
   return absl::NotFoundError(GotWant(field, Shown(name), "one that this server has"));
 }
 
-// The file, and then those that it imports, each once.
+// Adds the file and then the files that it imports, each once.
 absl::Status AddFiles(const google::protobuf::FileDescriptor* file, ReflectionReply& response) {
   absl::flat_hash_set<const google::protobuf::FileDescriptor*> seen = {file};
   std::vector<const google::protobuf::FileDescriptor*> files = {file};
@@ -74,7 +74,8 @@ absl::Status CheckSymbols(const ReflectionQuestion& request) {
   return CheckNameLength("list_services", request.list_services());
 }
 
-// What the requested thing is; NotFound and InvalidArgument become a part of the answer.
+// Adds the description of the requested symbol. NotFound and InvalidArgument become a part of the
+// answer.
 absl::Status DescribeSymbol(const ReflectionQuestion& request,
                             const std::vector<std::string>& services, ReflectionReply& response) {
   const DescriptorPool& pool = *DescriptorPool::generated_pool();
@@ -131,10 +132,10 @@ absl::StatusOr<ReflectionReply> AnswerReflection(ReflectionQuestion question,
 
 namespace {
 
-// What answers hold at most for readers that do not read.
+// The maximum bytes of unread answers.
 constexpr int64_t kMaxUnreadReflectionBytes = int64_t{8} << 20;
 
-// What all streams of the service have.
+// State that all streams of the service share.
 struct ReflectionSetting {
   explicit ReflectionSetting(const ServiceParts& parts)
       : runner(parts.runner),
@@ -142,7 +143,7 @@ struct ReflectionSetting {
         watch(parts.watch),
         timing{parts.times, parts.clock, Handler::kReflection} {}
 
-  std::vector<std::string> services;  // Before the first call.
+  std::vector<std::string> services;  // Set before the first call.
   const ProductRunner& runner;
   const Gate& gate;
   SendWatch& watch;
@@ -150,7 +151,7 @@ struct ReflectionSetting {
   UnreadAnswers unread{kMaxUnreadReflectionBytes};
 };
 
-// One thing is under way at a time: a read, the write of its answer, or the end.
+// Does one thing at a time: a read, the write of its answer, or the end.
 class ReflectionReactor final : public grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer> {
  public:
   ReflectionReactor(ReflectionSetting& setting, grpc::CallbackServerContext& context)
@@ -189,7 +190,7 @@ class ReflectionReactor final : public grpc::ServerBidiReactor<grpc::ByteBuffer,
  private:
   absl::Status Take() {
     RETURN_IF_ERROR(setting_.runner.CheckQuestion());
-    // Who was allowed to begin a stream may have lost that since.
+    // A caller that was allowed to begin the stream may have lost that right since.
     RETURN_IF_ERROR(setting_.gate.CallerOf(context_, Role::kReflection).status());
     ReflectionQuestion question;
     RETURN_IF_ERROR(ReadRequest(request_, question, kMaxReflectionBytes));
@@ -225,8 +226,8 @@ class ReflectionService final : public Version::template WithRawCallbackMethod_S
   const std::shared_ptr<ReflectionSetting> setting_;
 };
 
-// Adds the service, and tells it of all that were added to the server, which is known at its start
-// alone.
+// Adds the service, and gives it the list of all services of the server, which is known only when
+// the server starts.
 class ReflectionPlugin final : public grpc::ServerBuilderPlugin {
  public:
   explicit ReflectionPlugin(std::shared_ptr<ReflectionSetting> setting)

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The service that tells what there is to call. gRPC's own one blocks a thread for each stream that
-// is open, and makes messages of whatever is sent to it.
+// The reflection service, which lists and describes what can be called. gRPC's own blocks a thread
+// for each open stream, and parses whatever is sent to it.
 #pragma once
 
 #include <grpcpp/impl/server_builder_option.h>
@@ -24,15 +24,16 @@ namespace gemmd {
 using ReflectionQuestion = grpc::reflection::v1::ServerReflectionRequest;
 using ReflectionReply = grpc::reflection::v1::ServerReflectionResponse;
 
-// What one question has at most: its longest text is a name of kMaxNameBytes.
+// The maximum size of one request. Its longest text is a name of kMaxNameBytes.
 inline constexpr size_t kMaxReflectionBytes = size_t{64} << 10;
 
-// Errors: InvalidArgument for a name that is too long. That something is not there is an answer.
+// Errors: InvalidArgument for a name that is too long. If something does not exist, the answer says
+// so.
 absl::StatusOr<ReflectionReply> AnswerReflection(ReflectionQuestion question,
                                                  const std::vector<std::string>& services);
 
-// Adds the service to a server, as v1 and v1alpha. It lists all services of that, itself included,
-// and describes what this program has descriptors of.
+// Adds the service to a server, as v1 and v1alpha. It lists all services of that server, itself
+// included, and describes everything whose descriptors are in this program.
 std::unique_ptr<grpc::ServerBuilderOption> Reflection(const ServiceParts& parts);
 
 }  // namespace gemmd

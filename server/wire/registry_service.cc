@@ -249,8 +249,8 @@ absl::Status FillExplanation(const Problem& problem, const Selection& selection,
 
 namespace {
 
-// What Explain and DescribeFragment hold at most for readers that do not read; other answers are
-// small, or kept anyway.
+// The maximum bytes of unread answers of Explain and DescribeFragment. Other answers are small, or
+// are kept anyway.
 constexpr int64_t kMaxUnreadRegistryBytes = int64_t{32} << 20;
 
 void AddLibrary(std::string name, std::string version, v1::GetServerInfoResponse& response) {
@@ -268,8 +268,8 @@ void AddLibraries(v1::GetServerInfoResponse& response) {
   }
 }
 
-// The optional parts of the contract that this server has: GetServerInfoResponse.features says what
-// each of them is.
+// The optional parts of the contract that this server supports. GetServerInfoResponse.features
+// describes each.
 constexpr const char* kFeatures[] = {
     "batches",          "block-scales",    "checked-answers", "explain",      "fast-accumulation",
     "fragments",        "leases",          "multiply-stream", "narrow-types", "priorities",
@@ -286,10 +286,10 @@ class RegistryService final : public AnsweredService<v1::Registry::Service> {
         started_ns_(parts.clock.NowNs()),
         started_unix_ns_(absl::GetCurrentTimeNanos()),
         kernels_(ListingOfKernels(devices)) {
-    // The index of the names is made now and not in a call.
+    // Builds the index of the names now and not during a call.
     FindKernel(Catalog().front().name).IgnoreError();
     const auto has_memory = [this](Context&) { return parts_.runner.CheckQuestion(); };
-    // What operators ask a server that is short of memory.
+    // Operators ask for these answers also when the server is short of memory.
     const auto always = [](Context&) { return absl::OkStatus(); };
     const std::string_view name = v1::Registry::service_full_name();
     Add(name, Handler::kListKernels, has_memory, &RegistryService::ListKernels);

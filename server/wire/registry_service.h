@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The service gemmd.v1.Registry: kernels, devices, the choice for a product, version and limits,
-// counts, instructions.
+// The service gemmd.v1.Registry: kernels, devices, the kernel that would be chosen for a product,
+// version and limits, counters, instructions.
 #pragma once
 
 #include <memory>
@@ -26,17 +26,18 @@
 
 namespace gemmd {
 
-// The daemon at one moment.
+// The statistics of the daemon at one moment.
 v1::GetStatisticsResponse ToWire(const Snapshot& snapshot, int64_t uptime_ns,
                                  int64_t started_unix_ns);
 
-// A kernel of the catalogue, without availability.
+// A kernel of the catalogue, without its availability.
 v1::Kernel ToWire(const Kernel& kernel);
 
-// Whether the kernel can run on the device, and why not.
+// Whether the kernel can run on the device, and the reason if it cannot.
 v1::KernelAvailability AvailabilityOn(const ServedDevice& served, const Kernel& kernel);
 
-// The catalogue as ListKernels gives it. A device's part in it is constant once it has started.
+// The catalogue as ListKernels returns it. What it says about a device is constant once the device
+// has started.
 Listing ListingOfKernels(const std::vector<ServedDevice>& devices);
 
 // Errors: InvalidArgument for a pattern that is too long.
@@ -45,11 +46,11 @@ absl::StatusOr<grpc::ByteBuffer> ListKernels(const Listing& kernels,
 
 v1::Device ToWire(const ServedDevice& served, const DeviceLoad& load);
 
-// Errors: ResourceExhausted where the scratch memory of the first candidate leaves 63 bits.
+// Errors: ResourceExhausted if the scratch memory of the first candidate exceeds 63 bits.
 absl::Status FillExplanation(const Problem& problem, const Selection& selection,
                              v1::ExplainResponse& response);
 
-// Borrows everything. `limits` is what GetServerInfo tells.
+// Borrows all arguments. `limits` is what GetServerInfo reports.
 std::unique_ptr<grpc::Service> MakeRegistryService(const std::vector<ServedDevice>& devices,
                                                    const ServiceParts& parts,
                                                    const Observer& observer, v1::Limits limits);

@@ -20,15 +20,15 @@ namespace gemmd {
 
 namespace {
 
-// A range of `extent` things; the rest of them where no count is given.
+// Parses a range within `extent`; without a count, the range extends to the end.
 absl::Status ParseExtent(std::string_view field, std::string_view name, int64_t extent,
                          int64_t first, std::optional<int64_t> given, int64_t& count) {
   count = given.value_or(first >= 0 && first <= extent ? extent - first : 0);
   if (first >= 0 && first <= extent && count >= 0 && count <= extent - first) {
     return absl::OkStatus();
   }
-  return absl::OutOfRangeError(Concat(field, ": got ", name, " ", first, " and on, ", count,
-                                      " of them, want some of the ", extent, " of the tensor"));
+  return absl::OutOfRangeError(Concat(field, ": got ", count, " ", name, " from ", first,
+                                      " on, want a range within the tensor's ", extent));
 }
 
 bool Meet(int64_t first, int64_t count, int64_t other_first, int64_t other_count) {
@@ -54,7 +54,7 @@ absl::StatusOr<PartOfTensor> ParsePart(std::string_view field, const v1::TensorP
                               given(wire.has_columns(), wire.columns()), part.columns));
   RETURN_IF_ERROR(ParseExtent(field, "matrices", spec.matrices, part.first_matrix,
                               given(wire.has_matrices(), wire.matrices()), part.matrices));
-  // The tensor's bytes fit 63 bits, and the part lies within them.
+  // The tensor's size fits 63 bits, and the part lies within it.
   part.offset_bytes = part.first_matrix * layout.batch_stride_bytes;
   if (layout.is_sparse()) {
     if (part.rows == layout.rows && part.columns == layout.columns) return part;
@@ -66,8 +66,8 @@ absl::StatusOr<PartOfTensor> ParsePart(std::string_view field, const v1::TensorP
   const int64_t first_element = is_row_major ? part.first_column : part.first_row;
   const int64_t first_bit = first_element * BitsOf(layout.type);
   if (first_bit % 8 != 0) {
-    return absl::InvalidArgumentError(Concat(field, ": got lines from element ", first_element,
-                                             " on, want a start on a whole byte"));
+    return absl::InvalidArgumentError(Concat(field, ": got lines that start at element ",
+                                             first_element, ", want a start on a whole byte"));
   }
   part.offset_bytes += first_line * layout.line_stride_bytes() + first_bit / 8;
   return part;
@@ -80,7 +80,7 @@ absl::Status CheckWholeBytes(std::string_view field, const PartOfTensor& part,
   const int64_t end = is_row_major ? part.first_column + part.columns : part.first_row + part.rows;
   if (end == layout.line_length() || end * BitsOf(layout.type) % 8 == 0) return absl::OkStatus();
   return absl::InvalidArgumentError(
-      Concat(field, ": got lines up to element ", end, ", want an end on a whole byte"));
+      Concat(field, ": got lines that end at element ", end, ", want an end on a whole byte"));
 }
 
 absl::Status CheckShape(std::string_view field, const PartOfTensor& part, int64_t rows,
@@ -133,12 +133,12 @@ constexpr uint32_t kOffsetTag =
 constexpr uint32_t kDataTag =
     Tag(v1::PutChunk::kDataFieldNumber, WireFormatLite::WIRETYPE_LENGTH_DELIMITED);
 
-// Protobuf reads no more bytes of a tag, of a length and of a number.
+// The maximum bytes that Protobuf reads of a tag, of a length and of a number.
 constexpr int kTagBytes = 5;
 constexpr int kLengthBytes = 5;
 constexpr int kNumberBytes = 10;
 
-// Reads slices in their order.
+// Reads slices in order.
 class SliceReader {
  public:
   explicit SliceReader(const SliceList& slices) : slices_(slices) {
@@ -158,7 +158,7 @@ class SliceReader {
     return std::nullopt;
   }
 
-  // The next bytes, which are there, in pieces.
+  // The next `bytes`, in pieces. The slices must have this many.
   std::vector<absl::Span<const std::byte>> Pieces(size_t bytes) {
     std::vector<absl::Span<const std::byte>> pieces;
     while (bytes > 0) {
@@ -169,7 +169,7 @@ class SliceReader {
   }
 
  private:
-  // As many of the next bytes as lie in one slice.
+  // The next bytes in the current slice, at most `most`.
   absl::Span<const std::byte> Take(size_t most) {
     while (at_ == slices_[slice_].size()) {
       ++slice_;
@@ -189,7 +189,7 @@ class SliceReader {
   size_t left_ = 0;
 };
 
-// A message that is one chunk and nothing else, as all serializers write it; otherwise nothing.
+// A message that consists of exactly one chunk, as all serializers write it; otherwise nullopt.
 std::optional<PutMessage::Chunk> ReadChunk(const SliceList& slices) {
   SliceReader reader(slices);
   if (reader.Varint(kTagBytes) != kChunkTag || reader.Varint(kLengthBytes) != reader.left()) {
@@ -228,10 +228,10 @@ absl::StatusOr<PutMessage> ReadPutRequest(const grpc::ByteBuffer& bytes) {
   if (!message.chunk) {
     RETURN_IF_ERROR(Incoming(*message.slices).Examine(message.other).status());
     message.other.Clear();
-    grpc::ByteBuffer copy(bytes);  // References only: the reader takes a buffer that it may change.
+    grpc::ByteBuffer copy(bytes);  // References only; the reader needs a buffer that it may change.
     grpc::ProtoBufferReader reader(&copy);
     if (!reader.status().ok() || !message.other.ParseFromZeroCopyStream(&reader)) {
-      return absl::InvalidArgumentError("message: got bytes that are no message of this method");
+      return absl::InvalidArgumentError("message: got bytes that are not a message of this method");
     }
     if (message.other.step_case() == v1::PutRequest::kChunk) {
       message.slices->clear();
@@ -255,7 +255,7 @@ absl::StatusOr<PutMessage> ReadPutRequest(const grpc::ByteBuffer& bytes) {
 
 grpc::ByteBuffer ChunkAnswer(int64_t offset, absl::Span<const std::byte> bytes,
                              std::shared_ptr<const void> owner) {
-  // The fields of the chunk before its bytes.
+  // The chunk's fields before its bytes.
   uint8_t fields[32];
   uint8_t* end = fields;
   end = CodedOutputStream::WriteVarint32ToArray(
@@ -271,7 +271,7 @@ grpc::ByteBuffer ChunkAnswer(int64_t offset, absl::Span<const std::byte> bytes,
       Tag(v1::GetResponse::kChunkFieldNumber, WireFormatLite::WIRETYPE_LENGTH_DELIMITED), head);
   end = CodedOutputStream::WriteVarint64ToArray(fields_size + bytes.size(), end);
   end = std::copy(fields, fields + fields_size, end);
-  // gRPC's slices are of bytes that may be written; it only reads them.
+  // gRPC's slices take pointers to mutable bytes, but gRPC only reads them.
   auto* const data = const_cast<std::byte*>(bytes.data());
   const grpc::Slice slices[] = {
       grpc::Slice(head, static_cast<size_t>(end - head)),
@@ -392,7 +392,7 @@ absl::StatusOr<ByteRange> ParseRange(const v1::GetRequest& request, int64_t size
   const int64_t offset = request.offset();
   if (offset < 0 || offset > size) {
     return absl::OutOfRangeError(
-        Concat("offset: got ", offset, ", want 0 to the tensor's bytes, ", size));
+        Concat("offset: got ", offset, ", want 0 to ", size, ", the tensor's bytes"));
   }
   const int64_t bytes = request.has_bytes() ? request.bytes() : size - offset;
   if (bytes < 0 || bytes > size - offset) {

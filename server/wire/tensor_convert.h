@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Between the wire's messages of resident tensors and the words of server/store: descriptions,
-// parts of tensors, and the messages that carry their bytes. Those are not copied: a chunk that
-// arrives is read where gRPC left it, and one that leaves is a slice of the tensor's memory.
+// Converts between messages about resident tensors and the types of server/store: descriptions,
+// parts of tensors, and the messages with their bytes. Bytes are not copied: an incoming chunk is
+// read in gRPC's slices, and an outgoing one is a slice of the tensor's memory.
 #pragma once
 
 #include <grpcpp/support/byte_buffer.h>
@@ -26,8 +26,7 @@
 
 namespace gemmd {
 
-// A range of the rows, columns and matrices of a tensor: where it lies in the tensor's bytes, and
-// what it shares with another one.
+// A range of the rows, columns and matrices of a tensor.
 struct PartOfTensor {
   int64_t first_row = 0;
   int64_t rows = 0;
@@ -35,59 +34,62 @@ struct PartOfTensor {
   int64_t columns = 0;
   int64_t first_matrix = 0;
   int64_t matrices = 0;
-  int64_t offset_bytes = 0;  // Where its first element is.
+  int64_t offset_bytes = 0;  // Of its first element.
 
   friend bool operator==(const PartOfTensor&, const PartOfTensor&) = default;
 };
 
-// Errors: OutOfRange where the range is not within the tensor; InvalidArgument where a line of it
+// Errors: OutOfRange if the range is not within the tensor; InvalidArgument if a line of the part
 // would not start on a whole byte, and for a part of the rows or columns of a sparse tensor.
 absl::StatusOr<PartOfTensor> ParsePart(std::string_view field, const v1::TensorPart& part,
                                        const TensorSpec& spec);
 
-// Whether the part can be written without a neighbour's bits. Errors: InvalidArgument.
+// Checks that the part can be written without changing bits of its neighbours. Errors:
+// InvalidArgument.
 absl::Status CheckWholeBytes(std::string_view field, const PartOfTensor& part,
                              const TensorSpec& spec);
 
-// Whether it is the stored matrix of a product's operand. Errors: InvalidArgument.
+// Checks that the part has the shape of a product's operand as stored. Errors: InvalidArgument.
 absl::Status CheckShape(std::string_view field, const PartOfTensor& part, int64_t rows,
                         int64_t columns, int64_t batch, bool may_broadcast);
 
-// Whether two parts of one tensor have an element in common.
+// Whether two parts of one tensor share an element.
 bool Overlap(const PartOfTensor& a, const PartOfTensor& b);
 
-// The tensor's factors for the rows of the part, or for its columns. Errors: InvalidArgument where
-// it has those of the other.
+// The tensor's scale factors for the part's rows, or for its columns. Errors: InvalidArgument if
+// the tensor's factors are for the other axis.
 absl::StatusOr<absl::Span<const float>> ScaleOfPart(std::string_view field,
                                                     const PartOfTensor& part, const Tensor& tensor,
                                                     bool by_row);
 
-// The bytes of one chunk at most: hashed and copied, they hold a thread of gRPC's for a few
+// The maximum number of bytes in a chunk: to hash and copy it occupies a thread of gRPC's for a few
 // milliseconds.
 inline constexpr int64_t kMaxChunkBytes = int64_t{1} << 20;
 
-// A request of Put at most; a first message has room for a quarter of a million factors.
+// The maximum size of a Put request. A first message has room for a quarter of a million scale
+// factors.
 inline constexpr size_t kMaxPutBytes = static_cast<size_t>(kMaxChunkBytes) + (size_t{64} << 10);
 
-// One request of Put. The chunk's pieces lie in `slices`.
+// One request of a Put call. The chunk's pieces point into `slices`.
 struct PutMessage {
   struct Chunk {
     int64_t offset = 0;
     std::vector<absl::Span<const std::byte>> pieces;
   };
 
-  // Where it stays when the message is moved: a short slice has its bytes within itself.
+  // On the heap, so that pieces stay valid when the message is moved: a short slice stores its
+  // bytes inside itself.
   std::unique_ptr<ReceivedSlices> slices;
   std::optional<Chunk> chunk;
-  v1::PutRequest other;  // What it is where it has no chunk in `chunk`.
+  v1::PutRequest other;  // The request, if `chunk` is absent.
 };
 
-// Errors: InvalidArgument for more than kMaxPutBytes, for bytes that are no such message, and for a
-// chunk of more than kMaxChunkBytes.
+// Errors: InvalidArgument for more than kMaxPutBytes, for bytes that are not such a message, and
+// for a chunk of more than kMaxChunkBytes.
 absl::StatusOr<PutMessage> ReadPutRequest(const grpc::ByteBuffer& bytes);
 
-// The GetResponse with a chunk that begins at `offset` of the tensor. `owner` keeps the bytes until
-// gRPC has let go of them.
+// The GetResponse with the chunk that begins at `offset` in the tensor. `owner` keeps the bytes
+// alive until gRPC has released them.
 grpc::ByteBuffer ChunkAnswer(int64_t offset, absl::Span<const std::byte> bytes,
                              std::shared_ptr<const void> owner);
 
@@ -97,7 +99,7 @@ absl::StatusOr<TensorName> ParseTensorRef(std::string_view field, const v1::Tens
 Keeping ParseKeeping(const v1::NewTensor& keep);
 absl::StatusOr<Compressor::Request> ParseCompress(const v1::CompressRequest& request);
 
-// What a Put begins.
+// The arguments of a Put that starts an upload.
 struct NewUpload {
   TensorSpec spec;
   Keeping keep;
@@ -105,13 +107,13 @@ struct NewUpload {
 };
 absl::StatusOr<NewUpload> ParsePutBegin(const v1::PutBegin& begin);
 
-// Which bytes a Get wants of a tensor of `size` bytes. Errors: OutOfRange.
+// The range of bytes that a Get asks for, in a tensor of `size` bytes. Errors: OutOfRange.
 absl::StatusOr<ByteRange> ParseRange(const v1::GetRequest& request, int64_t size);
 
-// Whether the factors of 8-bit types are told: a listing would be long.
+// Whether to include the scale factors of 8-bit types, which would make a listing long.
 enum class Scales { kTold, kLeftOut };
 v1::TensorInfo ToWire(const TensorState& state, Scales scales = Scales::kTold);
-// The same, over what the message had.
+// The same, written over an existing message.
 void Fill(const TensorState& state, Scales scales, v1::TensorInfo& wire);
 
 }  // namespace gemmd

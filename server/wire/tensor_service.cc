@@ -27,7 +27,7 @@ namespace gemmd {
 
 std::string SessionTokenOf(const grpc::CallbackServerContext& context) {
   const auto [first, last] = context.client_metadata().equal_range(kSessionKey);
-  // Two tokens cannot both be meant.
+  // With two tokens, the session would be ambiguous.
   const bool is_one = first != last && std::next(first) == last;
   return is_one ? std::string(first->second.data(), first->second.size()) : "";
 }
@@ -40,8 +40,8 @@ absl::StatusOr<TensorStore::SessionUse> SessionOf(TensorStore& store, const Gate
 
 namespace {
 
-// The reactor of a call that is refused before anything of it is looked at, and that keeps nothing.
-// `Reactor` is the kind that the method has. It owns itself.
+// A reactor for a call that is refused before its request is read. It keeps nothing and owns
+// itself. `Reactor` is the reactor type of the method.
 template <typename Reactor>
 Reactor* RefuseCall(const absl::Status& status) {
   class Refused final : public Reactor {
@@ -52,10 +52,10 @@ Reactor* RefuseCall(const absl::Status& status) {
   return new Refused(status);
 }
 
-// One OpenSession call. Tells the token once and then keeps the session until the client has gone,
-// or an operator has dropped the session.
+// One OpenSession call. Sends the token once and then keeps the session open until the client has
+// gone or an operator has dropped the session.
 //
-// gRPC holds the reactor until OnDone; a thread that drops the session holds it for that time.
+// gRPC holds the reactor until OnDone. A thread that drops the session also holds it meanwhile.
 class SessionReactor final : public grpc::ServerWriteReactor<grpc::ByteBuffer>,
                              public std::enable_shared_from_this<SessionReactor> {
  public:
@@ -96,7 +96,7 @@ class SessionReactor final : public grpc::ServerWriteReactor<grpc::ByteBuffer>,
   }
 
  private:
-  // The first end counts.
+  // Only the first call has an effect.
   void EndWith(const grpc::Status& end) ABSL_LOCKS_EXCLUDED(mutex_) {
     {
       MutexLock lock(&mutex_);
@@ -106,8 +106,9 @@ class SessionReactor final : public grpc::ServerWriteReactor<grpc::ByteBuffer>,
     Advance();
   }
 
-  // Ends the call once it is over and the token is on its way no more. Whose write fails
-  // is cancelled too, and a call ends once. One that was refused has no write and ended at once.
+  // Finishes the call when it is over and the token is no longer being sent. A call whose write
+  // fails is cancelled too, and must be finished only once. A refused call has no write and was
+  // finished at once.
   void Advance() ABSL_LOCKS_EXCLUDED(mutex_) {
     grpc::Status end;
     {
@@ -171,11 +172,12 @@ grpc::ServerWriteReactor<grpc::ByteBuffer>* StartSessionCall(const HandlerTiming
   return reactor.get();
 }
 
-// Bytes that are read from a device at a time: a read costs as much as a quarter of a megabyte.
+// The bytes that one read fetches from a device. The fixed cost of a read is that of a quarter of a
+// megabyte.
 constexpr int64_t kWindowBytes = 4 * kMaxChunkBytes;
 
-// One Get call: the bytes of a tensor leave as slices of its memory. One write follows the other; a
-// call that is cancelled ends with the write that fails.
+// One Get call. The bytes of a tensor are sent as slices of its memory, one write after the other.
+// A cancelled call ends with the write that fails.
 class GetReactor final : public grpc::ServerWriteReactor<grpc::ByteBuffer> {
  public:
   GetReactor(const HandlerTiming& timing, TensorStore& store, UnreadAnswers& unread,
@@ -227,16 +229,16 @@ class GetReactor final : public grpc::ServerWriteReactor<grpc::ByteBuffer> {
     next_ = range.offset;
     end_ = range.end();
     v1::GetResponse response;
-    // Another version may have its name by now, and it may be in no table any more.
+    // The name may refer to another version by now, and the tensor may be in no table any more.
     *response.mutable_tensor() = ToWire(store_.StateOf(tensor_));
-    // It has all factors of the tensor.
+    // The description includes all scale factors of the tensor.
     RegistryAnswer description = AnswerOf(response);
     ASSIGN_OR_RETURN(description_room_, unread_.Hold(description.own_bytes));
     answer_ = std::move(description.bytes);
     return absl::OkStatus();
   }
 
-  // Bytes of the tensor that lie in memory of the host, from `offset` of the tensor on.
+  // Bytes of the tensor in host memory, starting at `offset` in the tensor.
   struct Window {
     int64_t offset = 0;
     absl::Span<const std::byte> bytes;
@@ -245,9 +247,9 @@ class GetReactor final : public grpc::ServerWriteReactor<grpc::ByteBuffer> {
     int64_t end() const { return offset + static_cast<int64_t>(bytes.size()); }
   };
 
-  // Gets the next bytes to memory of the host. A tensor that is on a device alone comes as a whole
-  // where all of it is asked for, and stays on the host too; otherwise a window at a time comes,
-  // and nothing stays.
+  // Copies the next bytes to host memory. If the tensor is only on a device, a request for all of
+  // it copies it as a whole, and the copy stays on the host. Otherwise one window at a time is
+  // copied, and no copy stays.
   void Fetch() {
     const std::shared_ptr<TensorBytes>& bytes = tensor_->bytes;
     const int64_t count = std::min(kWindowBytes, end_ - next_);
@@ -257,7 +259,7 @@ class GetReactor final : public grpc::ServerWriteReactor<grpc::ByteBuffer> {
           {}, bytes->is_lost() ? absl::FailedPreconditionError("tensor lost") : absl::OkStatus());
     }
     absl::StatusOr<std::shared_ptr<TensorBytes>> lent = store_.Lend(tensor_, count);
-    // The room for all of the tensor is there already.
+    // Host memory for the whole tensor is already there.
     if (!lent.ok()) return BringToHost();
     const absl::Span<std::byte> to((*lent)->host(), static_cast<size_t>(count));
     bytes->Read(next_, to, [this, to, owner = *std::move(lent)](const absl::Status& status) {
@@ -276,7 +278,7 @@ class GetReactor final : public grpc::ServerWriteReactor<grpc::ByteBuffer> {
   void EndFetching(Window window, const absl::Status& status) {
     if (!status.ok()) return Finish(ToGrpcStatus(WithName(status, *tensor_.tensor())));
     window_ = std::move(window);
-    // The description comes first.
+    // The description is sent first.
     std::exchange(is_described_, true) ? WriteChunk() : Write();
   }
 
@@ -319,11 +321,11 @@ grpc::ServerWriteReactor<grpc::ByteBuffer>* StartGetCall(const HandlerTiming& ti
   return reactor;
 }
 
-// One Put call: a stream that begins an upload, or joins one, and brings bytes of it.
+// One Put call: a stream that starts an upload, or joins one, and sends bytes of it.
 //
-// The state changes under the lock; what follows from it (read, write, finish) is decided there and
-// done afterwards. At most one read and one write are under way. The call may finish while a read
-// is under way, which gRPC then ends: the upload may be complete by what other streams brought.
+// The state changes under the lock. What follows from it (read, write, finish) is decided under the
+// lock and done after its release. At most one read and one write are in progress. The call may
+// finish during a read, which gRPC then ends, because other streams may have completed the upload.
 //
 // gRPC holds the reactor until OnDone, and so does the upload while this stream serves it.
 class PutReactor final : public grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer>,
@@ -364,7 +366,8 @@ class PutReactor final : public grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::
       EndReading();
     }
     {
-      // No sooner, lest who ends a write begins the next read into a request that is still taken.
+      // Not earlier: otherwise the thread that ends a write could begin the next read into a
+      // request that is still in use.
       MutexLock lock(&mutex_);
       is_reading_ = false;
     }
@@ -399,13 +402,13 @@ class PutReactor final : public grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::
   }
 
  private:
-  // An answer that waits to be written.
+  // An answer waiting to be written.
   struct Waiting {
     grpc::ByteBuffer bytes;
     UnreadAnswers::Room room;
   };
 
-  // One request. Reads come one after the other, so nobody else is here.
+  // Handles one request. Reads are sequential, so no other thread is in here.
   absl::Status Take() {
     ASSIGN_OR_RETURN(const PutMessage message, ReadPutRequest(request_));
     if (message.chunk) {
@@ -419,7 +422,8 @@ class PutReactor final : public grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::
     switch (message.other.step_case()) {
       case v1::PutRequest::kBegin: return Begin(message.other.begin());
       case v1::PutRequest::kJoin: return Join(message.other.join());
-      default: return absl::FailedPreconditionError("put: got neither first, want begin or join");
+      default:
+        return absl::FailedPreconditionError("put: got an empty first request, want begin or join");
     }
   }
 
@@ -462,8 +466,7 @@ class PutReactor final : public grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::
                             });
   }
 
-  // The client sends nothing more. Where everything is there, the end of the upload is still to
-  // come.
+  // The client sends nothing more. If all bytes have arrived, the end of the upload will follow.
   void EndReading() {
     if (!has_begun_) {
       EndWith(absl::FailedPreconditionError("put: got nothing, want begin or join"));
@@ -479,12 +482,12 @@ class PutReactor final : public grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::
     if (const absl::Status status = Queue(response, std::nullopt); !status.ok()) EndWith(status);
   }
 
-  // The last answer. It has all factors of the tensor for the stream that has sent them: a megabyte
-  // for each one that joined would hold up whoever ends the upload. Where there is no room for
-  // them, it comes without.
+  // Queues the last answer. A stream that sent the tensor's scale factors gets all of them back.
+  // Streams that joined get none, since a megabyte for each would delay the thread that ends the
+  // upload. If there is no room for the factors, they are left out.
   void TellEnd(const TensorState& tensor) {
     const auto tell = [&](Scales scales) {
-      return OrNoMemory("put: no memory to tell of the tensor", [&] {
+      return OrNoMemory("put: no memory for the tensor's description", [&] {
         v1::PutResponse response;
         *response.mutable_tensor() = ToWire(tensor, scales);
         return Queue(response, grpc::Status::OK);
@@ -494,7 +497,8 @@ class PutReactor final : public grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::
     if (const absl::Status status = tell(Scales::kLeftOut); !status.ok()) EndWith(status);
   }
 
-  // An answer to be written, with the end that comes after it. Nothing where the call ends already.
+  // Queues an answer, with the end of the call after it if `end` is set. Does nothing if the call
+  // is already ending.
   absl::Status Queue(const v1::PutResponse& response, std::optional<grpc::Status> end) {
     RegistryAnswer answer = AnswerOf(response);
     ASSIGN_OR_RETURN(UnreadAnswers::Room room, unread_.Hold(answer.own_bytes));
@@ -546,7 +550,7 @@ class PutReactor final : public grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::
   SendWatch::Call sending_;
   std::shared_ptr<PutReactor> self_;
 
-  // Used by whoever reads.
+  // Used only by the reader.
   TensorStore::SessionUse session_;
   grpc::ByteBuffer request_;
   bool has_begun_ = false;
@@ -555,15 +559,17 @@ class PutReactor final : public grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::
 
   Mutex mutex_;
   Scales scales_ = Scales::kTold;
-  grpc::ByteBuffer answer_;  // Being written: changed only while none is.
-  UnreadAnswers::Room written_room_ ABSL_GUARDED_BY(mutex_);  // That of what is being written.
+  grpc::ByteBuffer answer_;  // Being written; changed only while nothing is.
+  UnreadAnswers::Room written_room_ ABSL_GUARDED_BY(mutex_);  // The room of the answer being
+                                                              // written.
   std::deque<Waiting> answers_ ABSL_GUARDED_BY(mutex_);
   bool is_reading_ ABSL_GUARDED_BY(mutex_) = false;
   bool is_writing_ ABSL_GUARDED_BY(mutex_) = false;
-  bool reads_ended_ ABSL_GUARDED_BY(mutex_) = false;  // Nothing more is read.
+  bool reads_ended_ ABSL_GUARDED_BY(mutex_) = false;  // Nothing more will be read.
   bool is_broken_ ABSL_GUARDED_BY(mutex_) = false;    // The client has gone.
   bool is_finished_ ABSL_GUARDED_BY(mutex_) = false;
-  std::optional<grpc::Status> end_ ABSL_GUARDED_BY(mutex_);  // Once all answers are written.
+  std::optional<grpc::Status> end_ ABSL_GUARDED_BY(mutex_);  // Set once all answers are to be
+                                                             // written.
 };
 
 grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer>* StartPutCall(
@@ -574,8 +580,8 @@ grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer>* StartPutCall(
   return reactor.get();
 }
 
-// One Compress call: begun by the call's thread, answered by the compressor's. Where the call ends
-// early, by the client or by its deadline, so does the work.
+// One Compress call, started by the call's thread and answered by the compressor's. If the call
+// ends early, by the client or by its deadline, the work is cancelled, too.
 class CompressReactor final : public grpc::ServerUnaryReactor {
  public:
   CompressReactor(const HandlerTiming& timing, UnreadAnswers& unread, SendWatch& watch,
@@ -590,7 +596,7 @@ class CompressReactor final : public grpc::ServerUnaryReactor {
     if (!status.ok()) Finish(ToGrpcStatus(status));
   }
 
-  // gRPC calls it no sooner than the method has returned, and the task is known by then.
+  // gRPC calls this only after the method has returned, and the task is known by then.
   void OnCancel() override {
     const HandlerTimer timer = timing_.Begin();
     if (const std::shared_ptr<Compressor::Task> task = task_.lock()) task->Abort();
@@ -615,7 +621,7 @@ class CompressReactor final : public grpc::ServerUnaryReactor {
 
   void Answer(const absl::StatusOr<TensorState>& state) {
     Finish(
-        ToGrpcStatus(OrNoMemory("tensor: no memory for its description, ask Describe later", [&] {
+        ToGrpcStatus(OrNoMemory("tensor: no memory for its description, call Describe later", [&] {
           return state.ok() ? Take(AnswerOf(ToWire(*state))) : state.status();
         })));
   }
@@ -646,7 +652,7 @@ grpc::ServerUnaryReactor* StartCompressCall(const HandlerTiming& timing, TensorS
   return reactor;
 }
 
-// What listings and descriptions hold at most for readers that do not read.
+// The maximum bytes of unread listings and descriptions.
 constexpr int64_t kMaxUnreadTensorBytes = int64_t{32} << 20;
 
 template <typename Base>
@@ -661,7 +667,8 @@ class TensorService final : public AnsweredService<RawTensorCalls<v1::Tensors::S
         store_(parts.runner.tensors()),
         compressor_(store_) {
     const auto has_memory = [this](Context&) { return parts_.runner.CheckQuestion(); };
-    // Deleting gives memory back, and what is kept must not be lost meanwhile.
+    // Also served when memory is short: deleting frees memory, and tensors must not be lost
+    // meanwhile because a lease could not be renewed.
     const auto always = [](Context&) { return absl::OkStatus(); };
     const std::string_view name = v1::Tensors::service_full_name();
     Add(name, Handler::kList, has_memory, &TensorService::List);

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The service gemmd.v1.Tensors over gRPC's callback API, and the session in whose name a call
-// comes. Messages come and go as bytes.
+// The service gemmd.v1.Tensors over gRPC's callback API, and the session in whose name a call is
+// made. Messages are read and written as bytes.
 #pragma once
 
 #include <grpcpp/grpcpp.h>
@@ -18,13 +18,14 @@
 
 namespace gemmd {
 
-// The metadata of a call that have the token of its session.
+// The key of the metadata that carry the token of the call's session.
 inline constexpr char kSessionKey[] = "gemmd-session";
 
-// Empty where there is not exactly one.
+// Empty unless there is exactly one token.
 std::string SessionTokenOf(const grpc::CallbackServerContext& context);
 
-// Errors: Unauthenticated where there is not exactly one token, or no such session of the caller.
+// Errors: Unauthenticated if there is not exactly one token, or if it is of no session of the
+// caller.
 absl::StatusOr<TensorStore::SessionUse> SessionOf(TensorStore& store, const Gate& gate,
                                                   grpc::CallbackServerContext& context);
 

@@ -50,13 +50,13 @@ std::string_view View(const grpc_slice& slice) {
 
 std::string_view View(grpc::string_ref text) { return {text.data(), text.size()}; }
 
-// What a processor is made for.
+// The state of a metadata processor.
 struct Post {
   const Gate& gate;
   const ConnectionUser* user;  // Null if it is not known.
 };
 
-// Takes no metadata away: handlers look at them too.
+// Removes no metadata: handlers read them too.
 void ProcessPlain(void* state, grpc_auth_context* connection, const grpc_metadata* metadata,
                   size_t count, grpc_process_auth_metadata_done_cb done, void* user_data) {
   const Post& post = *static_cast<const Post*>(state);
@@ -92,7 +92,7 @@ class PlainCredentials final : public grpc::ServerCredentials {
   explicit PlainCredentials(grpc_server_credentials* core) : core_(core) {}
   ~PlainCredentials() override { grpc_server_credentials_release(core_); }
 
-  // They have their own.
+  // Not supported: these credentials have a processor of their own.
   void SetAuthMetadataProcessor(
       const std::shared_ptr<grpc::AuthMetadataProcessor>& /*processor*/) override {}
 
@@ -108,7 +108,7 @@ class PlainCredentials final : public grpc::ServerCredentials {
  public:
   explicit PlainCredentials(grpc_server_credentials* core) : grpc::ServerCredentials(core) {}
 
-  // They have their own.
+  // Not supported: these credentials have a processor of their own.
   void SetAuthMetadataProcessor(
       const std::shared_ptr<grpc::AuthMetadataProcessor>& /*processor*/) override {}
 };
@@ -118,7 +118,7 @@ class Processor final : public grpc::AuthMetadataProcessor {
  public:
   explicit Processor(const Gate& gate) : gate_(gate) {}
 
-  // It takes so little time that gRPC's own thread may wait for it.
+  // Takes so little time that it may run on gRPC's own thread.
   bool IsBlocking() const override { return false; }
 
   grpc::Status Process(const InputMetadata& metadata, grpc::AuthContext* connection,
@@ -148,7 +148,7 @@ class Processor final : public grpc::AuthMetadataProcessor {
 
 std::shared_ptr<grpc::ServerCredentials> GuardedPlainCredentials(const Gate& gate,
                                                                  const ConnectionUser* user) {
-  // Whatever looks at each call takes time of each.
+  // Without a processor, calls take less time.
   if (gate.is_open() && user == nullptr) return grpc::InsecureServerCredentials();
   return std::make_shared<PlainCredentials>(PlainWithGate(gate, user));
 }
@@ -180,7 +180,7 @@ bool IsOperator(uid_t user, absl::Span<const gid_t> groups, uid_t own,
 
 namespace {
 
-// The groups of whoever opened the other end beside its first one; none where they are not known.
+// The supplementary groups of the process that opened the other end; empty if they are not known.
 std::vector<gid_t> MoreGroupsOf(int descriptor) {
   std::vector<gid_t> groups(32);
   while (true) {
@@ -272,7 +272,7 @@ absl::Status CheckWhichFiles(const TransportOptions& options, const std::string&
     if (files.client_ca.empty()) return missing("client-ca", address);
     has_mtls = true;
   }
-  // Whoever names a file and forgets the prefix would serve without encryption.
+  // An operator who names a certificate and forgets the prefix would serve without encryption.
   const bool has_any = !files.certificate.empty() || !files.key.empty();
   if (has_any && !has_tls) {
     return absl::InvalidArgumentError(GotWant(
@@ -303,11 +303,12 @@ absl::Status ConfigureTransport(const TransportOptions& options, const ReceiveQu
   builder.SetMaxReceiveMessageSize(static_cast<int>(options.max_message_bytes));
   builder.SetMaxSendMessageSize(static_cast<int>(options.max_message_bytes));
 
-  // A compressed message is checked against the limit only after it was unpacked, so none is taken.
+  // A compressed message is checked against the limit only after it was decompressed, so none is
+  // accepted.
   builder.SetCompressionAlgorithmSupportStatus(GRPC_COMPRESS_DEFLATE, false);
   builder.SetCompressionAlgorithmSupportStatus(GRPC_COMPRESS_GZIP, false);
 
-  // Without this a second daemon would share the port silently.
+  // Without this, a second daemon would share the port silently.
   builder.AddChannelArgument(GRPC_ARG_ALLOW_REUSEPORT, 0);
   builder.AddChannelArgument(GRPC_ARG_MAX_CONCURRENT_STREAMS, options.max_concurrent_streams);
   builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_PERMIT_WITHOUT_CALLS, 1);
@@ -356,10 +357,10 @@ absl::Status CheckAddress(const std::string& address) {
   if (!probe.is_open()) return absl::UnavailableError(Concat("listen: ", SystemError()));
   const auto* const given = reinterpret_cast<const sockaddr*>(&name);
   const int error = connect(probe.get(), given, sizeof(name)) == 0 ? 0 : errno;
-  // Nobody listens there, or there is no such path; what else stands against it, listening will
-  // tell.
+  // Nobody listens there, or there is no such path. Any other obstacle shows when the socket is
+  // opened.
   if (error == ECONNREFUSED || error == ENOENT || error == ENOTDIR) return absl::OkStatus();
-  // One that does may accept nothing, or take messages of another kind.
+  // A process that listens there may accept nothing, or use another type of socket.
   const bool is_used = error == 0 || error == EAGAIN || error == EPROTOTYPE;
   return absl::UnavailableError(
       Concat("listen: cannot listen on ", address, ": ",
@@ -409,7 +410,7 @@ absl::StatusOr<int64_t> OpenFileLimit() {
   if (getrlimit(RLIMIT_NOFILE, &limit) != 0) {
     return absl::InternalError(Concat("RLIMIT_NOFILE: ", SystemError()));
   }
-  // Without a limit, as many as fit.
+  // If there is no limit, the largest number.
   return static_cast<int64_t>(
       std::min<uint64_t>(limit.rlim_cur, std::numeric_limits<int64_t>::max()));
 }
@@ -428,7 +429,7 @@ absl::StatusOr<int64_t> RaiseOpenFileLimit() {
 
 namespace {
 
-// Limited, so that a peer cannot fill the log faster than it sends.
+// Log lines are cut, so that a peer cannot fill the log faster than it sends.
 [[maybe_unused]] constexpr size_t kLongestMessage = 1000;
 
 #ifdef GEMMD_GRPC_HAS_LOG_FUNCTION
@@ -445,7 +446,7 @@ void LogOfGrpc(gpr_log_func_args* line) {
   const spdlog::level::level_enum level = LevelOf(line->severity);
   if (!spdlog::should_log(level)) return;
   std::string_view file = line->file;
-  file.remove_prefix(file.rfind('/') + 1);  // Without a slash npos + 1, which is 0.
+  file.remove_prefix(file.rfind('/') + 1);  // Without a slash, npos + 1 is 0.
   const std::string_view message = std::string_view(line->message).substr(0, kLongestMessage);
   spdlog::log(level, "event=grpc source={}:{} message={}", LogValue(file), line->line,
               LogValue(message));
@@ -459,7 +460,7 @@ void LogOfProtobuf(google::protobuf::LogLevel severity, const char* path, int li
       severity == google::protobuf::LOGLEVEL_INFO ? spdlog::level::info : spdlog::level::warn;
   if (!spdlog::should_log(level)) return;
   std::string_view file = path;
-  file.remove_prefix(file.rfind('/') + 1);  // Without a slash npos + 1, which is 0.
+  file.remove_prefix(file.rfind('/') + 1);  // Without a slash, npos + 1 is 0.
   spdlog::log(level, "event=protobuf source={}:{} message={}", LogValue(file), line,
               LogValue(std::string_view(text).substr(0, kLongestMessage)));
 }

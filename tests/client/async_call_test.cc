@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Asynchronous calls: completion, cancellation, and clients that end first.
+// Asynchronous calls: completion, cancellation, and clients that are destroyed early.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -86,7 +86,7 @@ TEST(AsyncCallTest, CallsBackOnceWithTheAnswer) {
               StatusIs(absl::StatusCode::kDeadlineExceeded));
 }
 
-// Calls begin and end side by side, often in memory that another call has just left.
+// Calls begin and end concurrently, often in memory that another call has just released.
 TEST(AsyncCallTest, RunsManyAtOnceFromManyThreads) {
   const FakeServer server(ScriptOfIds());
   auto client = Client::Create(server.address());
@@ -140,7 +140,7 @@ TEST(AsyncCallTest, CancelEndsTheCall) {
   call.Cancel();
   done.WaitForNotification();
   EXPECT_THAT(result, StatusIs(absl::StatusCode::kCancelled));
-  call.Cancel();  // After the end: nothing.
+  call.Cancel();  // After the end: no effect.
 }
 
 TEST(AsyncCallTest, DestroyingTheClientEndsItsCalls) {
@@ -158,7 +158,7 @@ TEST(AsyncCallTest, DestroyingTheClientEndsItsCalls) {
         ++called_back;
       });
     }
-    // The client goes before the mutex.
+    // Destroys the client before the mutex.
     Client last = *std::move(client);
   }
   EXPECT_EQ(called_back, kCalls);

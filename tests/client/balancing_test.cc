@@ -45,7 +45,7 @@ TEST_F(BalancingTest, CallsGoRound) {
 TEST_F(BalancingTest, AServerThatIsNotServingGetsNoCalls) {
   CallUntil([&] { return one_.multiply_calls() > 0 && other_.multiply_calls() > 0; });
   other_.SetServing(false);
-  // Until ten calls in a row have gone by it.
+  // Until ten calls in a row have avoided it.
   int in_a_row = 0;
   int last = other_.multiply_calls();
   CallUntil([&] {

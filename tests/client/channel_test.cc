@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Addresses, options, and what gRPC is told.
+// Addresses, options, and the settings that gRPC gets.
 #include "client/channel.h"
 
 #include <gmock/gmock.h>
@@ -86,7 +86,7 @@ TEST(ChannelTest, SaysWhichAddressWouldBeRight) {
 
 TEST(ChannelTest, GoesThroughAProxyWhereThatIsAskedFor) {
   ClientOptions options;
-  // The client's own wins.
+  // The user's own argument takes precedence.
   options.channel_arguments.SetInt(GRPC_ARG_ENABLE_HTTP_PROXY, 1);
   EXPECT_EQ(IntArgument(ChannelArgumentsFor("h:1", options), GRPC_ARG_ENABLE_HTTP_PROXY), 0);
   options.use_proxy = true;
@@ -174,7 +174,7 @@ TEST(ChannelTest, RetriesUnavailableAndNothingElse) {
   EXPECT_EQ(method["retryPolicy"]["maxAttempts"], 5);
   EXPECT_EQ(method["retryPolicy"]["initialBackoff"], "0.250s");
   EXPECT_EQ(method["retryPolicy"]["maxBackoff"], "2.000s");
-  // But transfers, which go on by themselves.
+  // Except transfers, which resume by themselves.
   const auto& transfers = config["methodConfig"][1];
   EXPECT_FALSE(transfers.contains("retryPolicy"));
   EXPECT_EQ(transfers["name"].dump(), R"([{"method":"Put","service":"gemmd.v1.Tensors"},)"
@@ -216,7 +216,8 @@ TEST(ChannelTest, SetsWhatItPromises) {
   ClientOptions options;
   options.max_message_bytes = 1'000'000;
   options.channel_arguments.SetInt("grpc.something", 7);
-  options.channel_arguments.SetInt(GRPC_ARG_KEEPALIVE_TIME_MS, 1);  // The client's own wins.
+  // The user's own argument takes precedence.
+  options.channel_arguments.SetInt(GRPC_ARG_KEEPALIVE_TIME_MS, 1);
   const grpc::ChannelArguments arguments = ChannelArgumentsFor("h:1", options);
   EXPECT_EQ(IntArgument(arguments, GRPC_ARG_MAX_RECEIVE_MESSAGE_LENGTH), 1'000'000);
   EXPECT_EQ(IntArgument(arguments, GRPC_ARG_MAX_SEND_MESSAGE_LENGTH), 1'000'000);

@@ -39,7 +39,7 @@ TEST(ClientTest, MultipliesVectorsInFiveLines) {
                                                     "elements: got f64, want D's type, f32"));
 }
 
-// gRPC's end would wait for its threads, for up to 10 s after a long message.
+// gRPC's shutdown would wait for its threads, for up to 10 s after a long message.
 TEST(ClientTest, TheLastClientDoesNotEndGrpc) {
   {
     const absl::StatusOr<Client> client = Client::Create("127.0.0.1:1");

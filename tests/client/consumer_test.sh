@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
 #
-# Installs the client library into a prefix of its own and builds and runs a separate project against it.
+# Installs the client library under a new prefix, and builds and runs a separate project against
+# it.
 # usage: consumer_test.sh BUILD_DIR CXX_COMPILER CXX_FLAGS [GEMMD]
 # With the daemon's binary the project also multiplies on it.
 set -euo pipefail
@@ -17,7 +18,7 @@ trap 'rm -rf "$work"' EXIT
 for folder in proto client; do
   cmake --install "$build/$folder" --prefix "$work/prefix" >"$work/install.log"
 done
-# Nothing internal may be installed, and nothing installed may point back into the tree.
+# No internal header may be installed, and no installed file may refer to the source tree.
 if find "$work/prefix/include" -name 'npy*' -o -name 'channel.h' -o -name 'health*' | grep .; then
   echo "internal headers were installed" >&2
   exit 1

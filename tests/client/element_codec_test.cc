@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The client's own reading and writing of element values.
+// The client's own codec of element values.
 #include "gemmd/element_codec.h"
 
 #include <gmock/gmock.h>
@@ -61,7 +61,7 @@ constexpr Known kKnown[] = {{v1::ELEMENT_TYPE_F64, 0x3ff8000000000000, 1.5},
                             {v1::ELEMENT_TYPE_B1, 1, 1},
                             {v1::ELEMENT_TYPE_S32, 0x80000000, -2147483648.0}};
 
-// The wire's own names say which type is which.
+// The names in the wire contract identify the types.
 TEST(ElementTypeTest, TypesHaveTheirNamesOnTheWire) {
   int count = 0;
   for (int number = 1; v1::ElementType_IsValid(number); ++number, ++count) {
@@ -139,8 +139,8 @@ TEST(ElementCodecTest, TellsValuesBeyondTheRangeFromThoseThatRoundIntoIt) {
     double within;
     double beyond;
   };
-  // Half a unit above the largest value is a tie. It goes to the largest value of e4m3, whose
-  // fraction is even, and past the largest value of the other types.
+  // Half a unit above the largest value is a tie. It rounds to the largest value of e4m3, whose
+  // fraction is even, and beyond the largest value of the other types.
   const Edge edges[] = {
       {v1::ELEMENT_TYPE_F16, std::nextafter(65520, 0), 65520},
       {v1::ELEMENT_TYPE_E4M3, 464, std::nextafter(464, 500)},

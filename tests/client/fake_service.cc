@@ -21,7 +21,7 @@ grpc::Status Unscripted() {
   return {grpc::StatusCode::UNIMPLEMENTED, "the test has no script for this"};
 }
 
-// Stays open until the client gives the call up.
+// Stays open until the client cancels the call.
 class OpenCall : public grpc::ServerUnaryReactor {
  public:
   explicit OpenCall(std::atomic<int>& abandoned) : abandoned_(abandoned) {}
@@ -139,7 +139,7 @@ FakeServer::FakeServer(FakeScript script)
 }
 
 FakeServer::~FakeServer() {
-  // A deadline in the past: calls still open are cancelled.
+  // A deadline in the past cancels calls that are still open.
   server_->Shutdown(std::chrono::system_clock::now());
   server_->Wait();
 }
@@ -148,7 +148,8 @@ int FakeServer::multiply_calls() const { return gemm_->calls(); }
 int FakeServer::abandoned_calls() const { return gemm_->abandoned(); }
 int FakeServer::connections() const { return gemm_->peers(); }
 void FakeServer::SetServing(bool is_serving) {
-  // A server may say the same twice, as this one does: once for all services, once for the one.
+  // A server may report the same state twice, as this one does: once for all services, once for
+  // this one.
   server_->GetHealthCheckService()->SetServingStatus(is_serving);
   server_->GetHealthCheckService()->SetServingStatus("gemmd.v1.Gemm", is_serving);
 }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// A gRPC server in this process whose answers the test writes: on a port of its own, with gRPC's
-// health service. It computes nothing but what the script does.
+// A gRPC server in this process whose answers the test scripts: on its own port, with gRPC's health
+// service. It only does what the script says.
 #pragma once
 
 #include <atomic>
@@ -18,9 +18,9 @@
 
 namespace gemmd {
 
-// What a test wants done with a call. An empty function stands for UNIMPLEMENTED.
+// What the server does with each call. An empty function means UNIMPLEMENTED.
 struct FakeScript {
-  // Answers a Multiply; without a status the call stays open until its client gives it up.
+  // Answers a Multiply. If it returns no status, the call stays open until its client cancels it.
   std::function<std::optional<grpc::Status>(grpc::CallbackServerContext&,
                                             const v1::MultiplyRequest&, v1::MultiplyResponse&)>
       multiply;
@@ -46,13 +46,13 @@ class FakeServer {
 
   const std::string& address() const { return address_; }
 
-  // How many Multiply calls have arrived, retries counted one by one.
+  // The number of Multiply calls that have arrived; each retry counts.
   int multiply_calls() const;
 
-  // How many of the Multiply calls ended because the client gave them up.
+  // The number of Multiply calls that their client cancelled.
   int abandoned_calls() const;
 
-  // The connections that Multiply calls came over, each once.
+  // The number of connections over which Multiply calls came.
   int connections() const;
 
   void SetServing(bool is_serving);

@@ -50,7 +50,7 @@ FakeTensors::FakeTensors(TensorFaults faults)
 }
 
 FakeTensors::~FakeTensors() {
-  // A deadline in the past: calls still open are cancelled.
+  // A deadline in the past cancels calls that are still open.
   server_->Shutdown(std::chrono::system_clock::now());
   server_->Wait();
 }

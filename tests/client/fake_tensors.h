@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// A Tensors service in this process that keeps bytes in memory and fails where the test wants it
-// to. One session's tensors at a time; products are not computed.
+// A Tensors service in this process that keeps bytes in memory and fails when the test wants it to.
+// One session's tensors at a time; products are not computed.
 #pragma once
 
 #include <cstddef>
@@ -26,20 +26,19 @@ class FakeTensors {
 
   const std::string& address() const;
 
-  // Ends the streams of sessions with UNAVAILABLE; their tokens stay valid unless they are
-  // forgotten.
+  // Ends the streams of sessions with UNAVAILABLE; their tokens stay valid unless `forgets`.
   void BreakSessions(bool forgets);
 
-  int sessions_opened() const;  // By streams, the same one again counted again.
+  int sessions_opened() const;  // Streams; a session that is opened again counts again.
   int puts() const;             // Streams.
-  int chunks() const;           // That were taken.
-  int connections() const;      // That uploads and downloads came over.
+  int chunks() const;           // Accepted chunks.
+  int connections() const;      // Of uploads and downloads.
   std::vector<std::string> deleted() const;
   std::vector<v1::PutBegin> begun() const;
   std::vector<v1::MultiplyRequest> products() const;
   std::string bytes_of(const std::string& handle) const;
   size_t tensors() const;
-  // What was left until its deadline when each call in the name of a session came.
+  // The time left until the deadline when each call of a session came.
   std::vector<absl::Duration> times_left() const;
 
  private:

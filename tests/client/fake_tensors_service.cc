@@ -72,7 +72,7 @@ grpc::Status FakeTensorsService::Put(
         break;
       }
     }
-    // Where the client has closed its side, another stream may still bring the rest.
+    // If the client has closed its side, another stream may still send the rest.
     if (!stream->Read(&request)) return grpc::Status::OK;
     absl::MutexLock lock(&mutex_);
     if (faults_.broken_put_chunks.count(++offered_chunks_) > 0) return Broken();

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The service of FakeTensors: its calls, and what it keeps.
+// The service of FakeTensors: its calls and its state.
 #pragma once
 
 #include <atomic>
@@ -39,7 +39,7 @@ class SessionStream : public grpc::ServerWriteReactor<v1::OpenSessionResponse> {
     if (!has_ended_.exchange(true)) Finish(status);
   }
   void OnCancel() override { End(grpc::Status::CANCELLED); }
-  void OnDone() override {}  // It goes with the service, after the server.
+  void OnDone() override {}  // The service destroys it, after the server.
 
  private:
   v1::OpenSessionResponse response_;
@@ -54,7 +54,7 @@ struct StoredTensor {
 struct RunningUpload {
   v1::PutBegin begin;
   std::string bytes;
-  std::map<int64_t, int64_t> has;  // Ranges that came: from the first byte to the one after.
+  std::map<int64_t, int64_t> has;  // Received ranges: from the first byte to one past the last.
   std::optional<v1::TensorInfo> done;
 };
 
@@ -80,10 +80,10 @@ class FakeTensorsService final
   grpc::Status Compress(grpc::ServerContext* context, const v1::CompressRequest* request,
                         v1::TensorInfo* response) override;
 
-  // As FakeTensors does.
+  // See FakeTensors.
   void BreakSessions(bool forgets);
 
-  // As products make them.
+  // Keeps a tensor like one that a product makes.
   v1::TensorInfo Keep(const v1::PutBegin& begin, std::string bytes)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   grpc::Status Authenticate(const grpc::ServerContextBase& context)

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// grpc.health.v1: asking and watching.
+// grpc.health.v1: Check and Watch.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -47,7 +47,7 @@ TEST(HealthTest, WatchesUntilTheDeadline) {
   auto client = Client::Create(server.address());
   ASSERT_THAT(client, IsOk());
   std::vector<ServingStatus> seen;
-  // A machine with much to do may not hear of it by the first deadline.
+  // A busy machine may not see the change by the first deadline.
   for (absl::Duration limit = absl::Milliseconds(200); seen.empty() && limit < kPatience;
        limit *= 2) {
     const absl::Status status = client->WatchHealth("nonsense",

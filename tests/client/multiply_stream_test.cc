@@ -81,7 +81,7 @@ FakeScript ReversingScript() {
 
 std::unique_ptr<MultiplyStream> Open(const FakeServer& server, const CallOptions& options = {}) {
   auto client = Client::Create(server.address());
-  // The stream outlives the client, as promised.
+  // The stream outlives the client, as documented.
   return client->OpenMultiplyStream(options);
 }
 
@@ -122,7 +122,7 @@ TEST(MultiplyStreamTest, WhoDoesNotReceiveMaySendNoMore) {
   EXPECT_THAT(stream->Finish(), IsOk());
 }
 
-// Each answer has a matrix of 1 MiB; more of them than may be kept.
+// Each answer has a matrix of 1 MiB; there are more of them than may be kept.
 TEST(MultiplyStreamTest, WhoDoesNotReceiveHoldsBackTheServer) {
   constexpr int kProducts = 256;
   constexpr int64_t kAnswerBytes = 1 << 20;
@@ -152,10 +152,10 @@ TEST(MultiplyStreamTest, WhoDoesNotReceiveHoldsBackTheServer) {
   while (sent < kProducts && (refused = stream->Send(request)).ok()) ++sent;
   EXPECT_THAT(refused, StatusIs(absl::StatusCode::kResourceExhausted));
   EXPECT_THAT(std::string(refused.message()), testing::HasSubstr("call Receive first"));
-  // Beside what is kept, the connection's buffers on both sides have some.
+  // The connection's buffers on both sides hold some in addition to those kept.
   EXPECT_GE(written, kMaxKept);
   EXPECT_LE(written, kMaxKept + 64);
-  // Who receives at the same time may send on.
+  // A caller that receives at the same time can continue to send.
   int received = 0;
   std::thread receiver([&] {
     while (stream->Receive()) ++received;
@@ -169,7 +169,7 @@ TEST(MultiplyStreamTest, WhoDoesNotReceiveHoldsBackTheServer) {
   EXPECT_EQ(received, wanted);
 }
 
-// The answers that were not received before stay, however many.
+// All answers that were not received before are kept.
 TEST(MultiplyStreamTest, WhoFinishesGetsEverything) {
   constexpr int64_t kAnswerBytes = 16 << 20;
   constexpr int kProducts = MultiplyStream::kMaxUnreceivedBytes / kAnswerBytes + 2;
@@ -233,7 +233,7 @@ TEST(MultiplyStreamTest, SendsFromManyThreadsWhileOneReceives) {
   EXPECT_EQ(ids.size(), static_cast<size_t>(kThreads * kRequests));
 }
 
-// The first product goes at once; those after it wait for a server that does not read, and go
+// The first product is sent at once; later ones wait for a server that does not read, and are sent
 // together.
 TEST(MultiplyStreamTest, WhatWaitsGoesTogether) {
   constexpr int kRequests = 300;
@@ -252,7 +252,7 @@ TEST(MultiplyStreamTest, WhatWaitsGoesTogether) {
   {
     const FakeServer server(script);
     const auto stream = Open(server);
-    // More than the connection takes of a server that does not read.
+    // More than the connection buffers for a server that does not read.
     v1::MultiplyRequest large = RequestNamed("large");
     large.mutable_a()->set_data(std::string(8 << 20, 'x'));
     ASSERT_THAT(stream->Send(large), IsOk());

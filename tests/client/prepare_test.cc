@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Matrices of other types, scaled and pruned ones, and C++ types for elements.
+// Conversion to other types, scaled and pruned matrices, and C++ types for elements.
 #include "gemmd/prepare.h"
 
 #include <gmock/gmock.h>
@@ -127,7 +127,7 @@ TEST(PrepareTest, PacksTwoOfFour) {
   EXPECT_THAT(Decode(packed->view()), StatusIs(absl::StatusCode::kInvalidArgument));
 }
 
-// They are done at once, and none takes memory for its lines.
+// They take no time, and no memory for their lines.
 TEST(PrepareTest, MatricesWithoutElementsMayHaveAnyNumberOfLines) {
   constexpr int64_t kMany = int64_t{1} << 40;
   for (const auto& [rows, columns] : {std::pair{kMany, int64_t{0}}, std::pair{int64_t{0}, kMany},
@@ -226,7 +226,7 @@ TEST(QuantizeBlocksTest, ElementsTimesFactorsAreTheValues) {
   }
 }
 
-// Each is the least that will do.
+// Each factor is the smallest that suffices.
 TEST(QuantizeBlocksTest, FactorsAreTheLeast) {
   const auto factor_of = [](float magnitude, v1::ElementType type, v1::FactorType factor) {
     const auto matrix = QuantizeBlocks(std::vector<float>{magnitude}, 1, 1, type, {factor, 1, 1});

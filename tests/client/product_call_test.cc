@@ -30,7 +30,7 @@ std::string BytesOf(const grpc::ByteBuffer& buffer) {
   return bytes;
 }
 
-// Short matrices are copied and long ones lent; either way the message is that of protobuf.
+// Short matrices are copied and long ones lent; in both cases the message is that of protobuf.
 TEST(LentRequestTest, IsTheSameMessageAsACopiedOne) {
   for (const int64_t k : {3, 5000}) {
     std::vector<float> a(static_cast<size_t>(4 * k));
@@ -65,7 +65,7 @@ TEST(LentRequestTest, FindsTheSameMistakes) {
   const std::vector<float> a(6);
   EXPECT_EQ(BuildLentRequest(View(a, 2, 4), View(a, 4, 2), {}).status(),
             BuildRequest(View(a, 2, 4), View(a, 4, 2), {}).status());
-  // Not read where alpha is 0, and so not wanted.
+  // Not read if alpha is 0, and so not required.
   const auto unread = BuildLentRequest(PackedView(v1::ELEMENT_TYPE_F32, {}, 2, 4),
                                        PackedView(v1::ELEMENT_TYPE_F32, {}, 4, 2), {.alpha = 0});
   ASSERT_THAT(unread, IsOk());
@@ -119,7 +119,8 @@ FakeScript SilentScript() {
   return script;
 }
 
-// What is lent is back when the call is over, however it ended: the memory may go at once.
+// Lent memory is released when the call has ended, however it ended: the memory may be freed at
+// once.
 TEST(ProductCallTest, LetsGoOfTheMatricesWhereTheCallEndsEarly) {
   const FakeServer server(SilentScript());
   auto client = Client::Create(server.address());

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Views into requests, answers into results, and the words of refusals.
+// Conversion of views to requests and of answers to results, and the texts of refusals.
 #include "gemmd/product.h"
 
 #include <gmock/gmock.h>

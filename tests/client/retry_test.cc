@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What is tried again, how often, and when.
+// Which calls are retried, how often, and when.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -105,7 +105,7 @@ TEST(RetryTest, WaitsAsLongAsTheServerAsks) {
     return status;
   };
   const FakeServer server(script);
-  ClientOptions options;  // Without the server's word, the retry would come after the deadline.
+  ClientOptions options;  // Without the server's pushback, the retry would come after the deadline.
   options.initial_backoff = absl::Seconds(500);
   options.max_backoff = absl::Seconds(500);
   options.timeout = absl::Seconds(100);

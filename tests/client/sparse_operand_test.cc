@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Sparse operands made and unmade; the bytes are those of tests/kernels/sparse24_test.cc.
+// Packing and unpacking of sparse operands; the bytes are those of tests/kernels/sparse24_test.cc.
 #include "client/sparse_operand.h"
 
 #include <gmock/gmock.h>
@@ -96,7 +96,7 @@ TEST(SparseOperandTest, BytesOfSixBits) {
   EXPECT_EQ(Compressed(dense.view()), Bytes({0xa1, 0x04, 0xfc, 0b1000'1000}));
 }
 
-// Pruned random matrices of every type come back as they were pruned, and lose nothing more.
+// Pruned random matrices of every type survive a round trip.
 TEST(SparseOperandTest, EveryTypeComesBack) {
   int types = 0;
   for (int number = 1; number < v1::ElementType_ARRAYSIZE; ++number) {

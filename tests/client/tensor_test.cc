@@ -77,7 +77,7 @@ TEST(TensorTest, StaysWhereItIsPinnedOrReleased) {
     ASSERT_THAT(client->KeepAlive(*pinned_later, {.pinned = true}), IsOk());
     EXPECT_TRUE(pinned_later->info().pinned());
   }
-  // The client waits for the deletions that were asked for: that of the one that was moved.
+  // The client waits for the deletions that were requested: that of the tensor that was moved.
   EXPECT_EQ(server.deleted().size(), 1u);
   EXPECT_EQ(server.tensors(), 3u);
 }
@@ -147,7 +147,7 @@ TEST(TensorTest, ASessionIsJoinedByItsToken) {
   ASSERT_THAT(third, IsOk());
   EXPECT_THAT(third->OpenSession("token9"),
               StatusIs(absl::StatusCode::kUnauthenticated, HasSubstr("unknown token")));
-  // It was asked for, so no other takes its place.
+  // It was requested, so no other replaces it.
   EXPECT_THAT(third->ListTensors(), StatusIs(absl::StatusCode::kUnauthenticated));
   EXPECT_THAT(third->OpenSession("two\nlines"), StatusIs(absl::StatusCode::kInvalidArgument));
 }
@@ -263,7 +263,7 @@ TEST(TensorTest, NothingIsLeftOfAChainThatNobodyWaitsFor) {
     const size_t before = server.products().size();
     PendingChain chain = client->ChainAsync(view, view);
     while (server.products().size() == before) std::this_thread::yield();
-    // Another round trip: the answer is here now, or nearly so.
+    // Another round trip: by now the answer is here, or nearly.
     EXPECT_FALSE(client->Describe(NamedTensor("none")).ok());
     return chain;
   };
@@ -275,12 +275,12 @@ TEST(TensorTest, NothingIsLeftOfAChainThatNobodyWaitsFor) {
   // The next call that makes a tensor waits for the deletions.
   const auto tensor = client->Put(view);
   ASSERT_THAT(tensor, IsOk());
-  // Those whose answers came after all were cancelled, and are the server's to end.
+  // Those whose answers came all the same were cancelled, and the server ends them.
   EXPECT_GE(server.deleted().size(), kDropped / 2);
   EXPECT_EQ(server.tensors(), kDropped + 1 - server.deleted().size() + 1);
 }
 
-// What a call waited for before it could be sent is not added to its time.
+// The time for which a call waits before it can be sent is not added to its deadline.
 TEST(TensorTest, DeadlinesCountFromTheEntry) {
   constexpr absl::Duration kDelay = absl::Milliseconds(500);
   constexpr absl::Duration kTimeout = kPatience;
@@ -331,7 +331,7 @@ TEST(TensorTest, PartsAreCountedFromThePartTheyAreOf) {
   EXPECT_EQ(part.matrices(), 1);
 }
 
-// A range that the server must refuse, which knows nothing of the part that it is of.
+// The server must refuse such a range, but it does not know of which part it is a part.
 TEST(TensorTest, PartsOfAPartLieWithinIt) {
   constexpr int64_t kMax = std::numeric_limits<int64_t>::max();
   TensorView whole;
@@ -349,13 +349,13 @@ TEST(TensorTest, PartsOfAPartLieWithinIt) {
     EXPECT_EQ(rows.part().first_row(), -1);
     EXPECT_EQ(columns.part().first_column(), -1);
     EXPECT_EQ(matrices.part().first_matrix(), -1);
-    // Nor does a part of it come back into the tensor.
+    // Nor can a part of it reach back into the tensor.
     EXPECT_EQ(rows.Rows(1, 1).part().first_row(), -1);
     EXPECT_EQ(columns.Columns(2, 1).part().first_column(), -1);
     EXPECT_EQ(matrices.Matrices(1, 0).part().first_matrix(), -1);
   }
   EXPECT_EQ(whole.Rows(1, 3).Rows(3, 0).part().first_row(), 4);
-  // What a part of the whole is, the server sees.
+  // The server checks parts of the whole.
   EXPECT_EQ(whole.Rows(2, 9).part().rows(), 9);
 }
 
@@ -389,7 +389,7 @@ TEST(TensorTest, MatricesBesideTensorsAreSentFromWhereTheyLie) {
     EXPECT_EQ(got.SerializeAsString(),
               BuildRequest(View(a, 64, 300), TensorOf(300, 5), options)->SerializeAsString());
   }
-  // Not read where alpha is 0, and so not wanted.
+  // Not read if alpha is 0, and so not required.
   const auto unread = BuildLentRequest(PackedView(v1::ELEMENT_TYPE_F32, {}, 2, 3), TensorOf(3, 5),
                                        ProductOptions{.alpha = 0});
   ASSERT_THAT(unread, IsOk());

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Uploads and downloads: chunks, several connections, and what happens where those break.
+// Uploads and downloads: chunks, several connections, and what happens when those break.
 #include "client/transfer.h"
 
 #include <gmock/gmock.h>
@@ -40,7 +40,7 @@ MatrixView Line(const std::vector<uint8_t>& bytes) {
   return View(bytes, 1, static_cast<int64_t>(bytes.size()));
 }
 
-// Quick to try again, so that faults take little time.
+// Retries quickly, so that faults take little time.
 Client Connect(const FakeTensors& server, absl::Duration timeout = absl::Seconds(60)) {
   auto client = Client::Create(server.address(), {.timeout = timeout, .max_attempts = 1});
   EXPECT_THAT(client, IsOk());
@@ -97,7 +97,7 @@ TEST(TransferTest, TheClientTriesHowManyConnectionsAreFaster) {
   const FakeTensors server;
   Client client = Connect(server);
   const auto sent = RandomBytes(12 * kMebi);
-  // What was divided first is not the second time.
+  // What was divided the first time is not divided the second time.
   ASSERT_THAT(client.Put(Line(sent)), IsOk());
   EXPECT_EQ(server.puts(), 4);
   const auto tensor = client.Put(Line(sent));
@@ -109,7 +109,7 @@ TEST(TransferTest, TheClientTriesHowManyConnectionsAreFaster) {
     ASSERT_THAT(client.Get(tensor->ref(), std::as_writable_bytes(std::span(got))), IsOk());
     EXPECT_TRUE(got == sent);
   }
-  // Who says how many gets as many.
+  // A caller that gives a number gets that number.
   ASSERT_THAT(client.Put(Line(sent), {.connections = 2}), IsOk());
   EXPECT_EQ(server.puts(), 7);
 }
@@ -135,7 +135,7 @@ TEST(TransferTest, AnUploadGoesOnAfterEachBreak) {
     const auto tensor = client.Put(Line(sent));
     ASSERT_THAT(tensor, IsOk()) << "at chunk " << broken;
     EXPECT_EQ(server.bytes_of(tensor->handle()), TextOf(sent));
-    // None of those that had arrived was sent again.
+    // No chunk that had arrived was sent again.
     EXPECT_EQ(server.chunks(), 10);
     EXPECT_EQ(server.puts(), 2);
   }
@@ -296,7 +296,7 @@ TEST(TransferTest, BytesAtAWrongPlaceAreRefused) {
               StatusIs(absl::StatusCode::kDataLoss, HasSubstr("want at most 100 from 0 on")));
 }
 
-// What protobuf makes of a chunk, in slices of `piece` bytes.
+// Protobuf's encoding of a chunk, in slices of `piece` bytes.
 grpc::ByteBuffer InPieces(const std::string& message, size_t piece) {
   std::vector<grpc::Slice> slices;
   for (size_t at = 0; at < message.size(); at += piece) {
@@ -343,7 +343,7 @@ TEST(ChunkMessageTest, AgreesWithProtobuf) {
 }
 
 TEST(ChunkMessageTest, ReadsOtherOrdersOfFields) {
-  // The data before the offset, as a generator of another language may write them.
+  // The data before the offset, as another language's library may write them.
   const std::string inner = std::string("\x12\x03") + "abc" + "\x08\x05";
   const std::string message = std::string("\x12") + static_cast<char>(inner.size()) + inner;
   const auto step = ReadGetResponse(InPieces(message, 4));
@@ -368,7 +368,7 @@ TEST(LaneChoiceTest, TriesBothWaysFirst) {
     LaneChoice choice;
     const int first = choice.For(bytes, 2 * kMebi);
     EXPECT_EQ(first, bytes > LaneChoice::kLargeBytes ? kSeveral : 1);
-    // Nothing is known before it has ended.
+    // Nothing is known before the first transfer has ended.
     EXPECT_EQ(choice.For(bytes, 2 * kMebi), first);
     choice.Tell(bytes, first, absl::Milliseconds(10));
     EXPECT_NE(choice.For(bytes, 2 * kMebi), first);
@@ -384,8 +384,7 @@ TEST(LaneChoiceTest, WhatCannotBeDividedTakesOne) {
   }
 }
 
-// A network on which one connection moves a byte in so many ns, and several in fewer after some
-// time.
+// A network on which one connection moves a byte in `one_ns`, and several in less after some time.
 struct Network {
   double one_ns = 0;
   double several_ns = 0;
@@ -398,7 +397,7 @@ struct Network {
   }
 };
 
-// Transfers that go over several connections, out of many after the first ones.
+// The number of transfers that use several connections, out of many after the first ones.
 int CountSeveral(LaneChoice& choice, const Network& network, int64_t bytes, int transfers) {
   int several = 0;
   for (int i = 0; i < transfers; ++i) {

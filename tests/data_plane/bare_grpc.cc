@@ -20,13 +20,13 @@ constexpr absl::string_view kPour = "/bare/pour/";
 constexpr absl::string_view kEcho = "/bare/echo/";
 constexpr absl::string_view kAnswer = "/bare/answer/";
 
-// What the client library sends at a time.
+// The client library's chunk size.
 constexpr size_t kChunkBytes = size_t{2} << 20;
 
 // Long enough to miss every cache.
 constexpr size_t kAreaBytes = size_t{256} << 20;
 
-// Copies to a place that goes round an area.
+// Copies to a position that advances cyclically through an area.
 class Copier {
  public:
   explicit Copier(std::vector<std::byte>& area) : area_(area) {}
@@ -46,7 +46,7 @@ class Copier {
   size_t at_ = 0;
 };
 
-// One call: what is to be done with its messages follows from its path.
+// One call; its path determines what is done with its messages.
 class BareCall final : public grpc::ServerGenericBidiReactor {
  public:
   explicit BareCall(absl::string_view path) {

@@ -1,10 +1,11 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Measures the goals of the data plane, each beside what it is to be compared with in the same run:
-gRPC that moves the same bytes and does nothing else, NumPy, the kernel's own time, for the Python
-client tritonclient, the C++ client and Arrow Flight, and, with --baseline, the daemon of an older build. Starts the daemons, prints a table, and exits with 0
-whatever was reached. Wants a machine without other work; needs NumPy and, for the rows of the Python
-client, the packages of tests/end_to_end/requirements.txt and pyarrow."""
+"""Measures the goals of the data plane, each beside what it should be compared with in the same
+run: bare gRPC that moves the same bytes, NumPy, the kernel's own time; for the Python client
+tritonclient, the C++ client and Arrow Flight; and, with --baseline, the daemon of an older build.
+Starts the daemons, prints a table, and exits with 0 whatever was reached. Use it on a machine
+without other work. It needs NumPy and, for the rows of the Python client, the packages of
+tests/end_to_end/requirements.txt and pyarrow."""
 
 import argparse
 import datetime
@@ -70,7 +71,7 @@ def machine(device):
 
 
 def save(options, rows):
-    """Adds the rows to what another command has left of the same machine, build and day."""
+    """Adds the rows to those that another command has saved for the same machine, build and day."""
     version = output(options.bin / "gemmd", "--version").splitlines()
     where = {
         "machine": machine(options.device),
@@ -113,7 +114,7 @@ def main():
         alone = start("alone", options.bin, *tensors, "--batch=1")
         command += [f"--tcp={now.tcp}", f"--unix={now.unix}", f"--alone={alone.unix}"]
         if options.baseline:
-            # Builds of then refuse what is larger than their staging area.
+            # Older builds refuse products that are larger than their staging area.
             staging = [] if options.device == "cpu" else ["--gpu-staging-bytes=2GiB"]
             before = start("before", options.baseline, *staging)
             command += [f"--baseline-tcp={before.tcp}", f"--baseline-unix={before.unix}"]

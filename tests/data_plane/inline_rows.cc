@@ -17,7 +17,7 @@ constexpr int64_t kBytes = int64_t{64} << 20;
 // Products that move 64 MiB: of 16 x 2^20 and 2^20 x 1 numbers, or of 4096 x 1 and 1 x 4096.
 class Products {
  public:
-  // Asks through messages of protobuf, as clients of before did, or through views.
+  // Calls through protobuf messages, as older clients did, or through views.
   Products(const std::string& address, const std::string& device, bool as_messages)
       : client_(Connect(address)), device_(device), as_messages_(as_messages) {}
 
@@ -73,7 +73,7 @@ void AnswerInline(const Targets& targets) {
 
 void MeasureInline(const Targets& targets) {
   BareGrpc bare(targets.tcp);
-  // In f32, which every device named cpu has a kernel for.
+  // In f32, for which every device named cpu has a kernel.
   Products now(targets.tcp, "cpu", /*as_messages=*/false);
   std::unique_ptr<Products> before;
   if (!targets.baseline_tcp.empty()) {

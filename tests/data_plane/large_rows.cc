@@ -25,7 +25,7 @@ struct Squares {
   const std::vector<Bf16> right;
 };
 
-// As messages of protobuf, which clients of before sent: seconds of a round trip.
+// As protobuf messages, which older clients sent: seconds of a round trip.
 double SecondsOfMessages(Client& client, const MatrixView& a, const MatrixView& b,
                          const std::string& device) {
   ProductOptions options;
@@ -69,7 +69,7 @@ void MeasureAllResident(const Targets& targets) {
   Print(row);
 }
 
-// Weights lie k x n, or n x k as layers of networks have them: the order that kernels read.
+// Weights are k x n, or n x k as in the layers of networks, which is the order that kernels read.
 void MeasureFewRows(const Targets& targets, v1::Order order) {
   constexpr int64_t kRows = 16;
   constexpr int64_t kSide = 8192;
@@ -110,7 +110,7 @@ void MeasureFewRows(const Targets& targets, v1::Order order) {
   Print(row);
 }
 
-// Calls a second of several callers, each on a connection of its own.
+// Calls a second of several callers, each on its own connection.
 double RateOfCallers(const std::function<void(int caller)>& call, double seconds) {
   std::atomic<int64_t> calls = 0;
   std::vector<std::thread> callers;

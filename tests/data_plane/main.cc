@@ -90,7 +90,7 @@ int Main(const std::vector<std::string>& arguments) {
   }
   const std::vector<std::string> wanted = absl::StrSplit(rows, ',', absl::SkipEmpty());
   for (const Group& group : groups) {
-    // "small" is all of its parts.
+    // "small" selects all of its parts.
     const bool is_wanted =
         wanted.empty() || std::any_of(wanted.begin(), wanted.end(), [&](const std::string& name) {
           return group.name == name || group.name.starts_with(name + ".");
@@ -106,7 +106,7 @@ int Main(const std::vector<std::string>& arguments) {
 }  // namespace gemmd
 
 int main(int argc, char** argv) {
-  // As the daemon's main does, so that the bare echo has the same.
+  // As in the daemon's main function, so that the bare echo has the same setting.
   absl::SetMutexDeadlockDetectionMode(absl::OnDeadlockCycle::kIgnore);
   return gemmd::Main({argv + 1, argv + argc});
 }

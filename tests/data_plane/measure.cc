@@ -12,7 +12,7 @@ namespace gemmd {
 
 namespace {
 
-// A line of /proc/PID/status that tells KiB.
+// A line of /proc/PID/status with a value in KiB.
 int64_t StatusBytes(int pid, const std::string& name) {
   std::ifstream status("/proc/" + std::to_string(pid) + "/status");
   std::string line;

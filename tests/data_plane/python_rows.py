@@ -19,10 +19,10 @@ import time
 HERE = pathlib.Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
 SIZES = (64, 256, 1024)
-MAX_SECONDS = 0.05  # Calls that are shorter are made several times for one answer.
+MAX_SECONDS = 0.05  # Shorter calls are made several times for one answer.
 UP, DOWN = (16, 1 << 20, 1), (4096, 1, 4096)  # m, k, n: 68 MiB of operands, and a D of 64 MiB, in f32.
 LANES = 4
-CHUNK_BYTES = 1 << 20  # Of Arrow Flight, as gemmd has it.
+CHUNK_BYTES = 1 << 20  # Of Arrow Flight, the same as gemmd's.
 
 
 def shape_of(name):
@@ -39,7 +39,7 @@ def operands(name):
 
 
 class Gemmd:
-    """The client of client/python; with `keep`, malloc keeps memory for it."""
+    """The client of client/python; with `keep`, malloc keeps freed memory for it."""
 
     def __init__(self, address, get_mib, keep=""):
         import gemmd
@@ -62,7 +62,7 @@ class Gemmd:
 
 
 class Triton:
-    """tritonclient over KServe's protocol, as its documentation has it."""
+    """tritonclient over KServe's protocol, used as documented."""
 
     def __init__(self, address, *_):
         import tritonclient.grpc as triton
@@ -84,7 +84,7 @@ class Triton:
 
 
 class Flight:
-    """Arrow Flight's client; as many streams as gemmd's has, each of a part of the table."""
+    """Arrow Flight's client, with as many streams as gemmd's, each for a part of the table."""
 
     def __init__(self, address, *_):
         import pyarrow.flight as flight
@@ -104,7 +104,7 @@ class Flight:
 
 
 def serve_flight(get_mib):
-    """Serves so many MiB of f32 in equal parts; prints its port."""
+    """Serves this many MiB of f32 in equal parts; prints its port."""
     import numpy as np
     import pyarrow as pa
     import pyarrow.flight as flight
@@ -127,7 +127,7 @@ def page_faults():
 
 
 def answer(client):
-    """Makes the calls that standard input names."""
+    """Makes the calls named on standard input."""
     calls = {}
     for line in sys.stdin:
         name = line.strip()
@@ -168,7 +168,8 @@ class Peer:
 
 
 def in_turns(peers, name, turns):
-    """The median of the seconds and of the page faults of each. Each turn begins with another one."""
+    """The medians of the seconds and of the page faults of each. Each turn begins with another
+    one."""
     seen = [[] for _ in peers]
     for turn in range(turns):
         for at in range(turn, turn + len(peers)):
@@ -187,7 +188,7 @@ def row(what, unit, seen, measure, by, bounds, baseline):
 
 
 def package_of(generated, folder, target):
-    """A folder to import a client from: its sources beside the generated messages."""
+    """A folder from which to import a client: its sources and the generated messages."""
     import stubs
 
     shutil.copytree(generated, target)

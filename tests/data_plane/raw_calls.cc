@@ -22,7 +22,7 @@ void Require(const grpc::Status& status) {
   if (!status.ok()) Fail("call: " + status.error_message());
 }
 
-// Unary calls of which each end begins the next one.
+// Unary calls; the end of each begins the next one.
 class UnaryLoop {
  public:
   UnaryLoop(const RawTarget& target, std::vector<std::unique_ptr<grpc::GenericStub>>& stubs)
@@ -75,7 +75,7 @@ class UnaryLoop {
   int running_ ABSL_GUARDED_BY(mutex_) = 0;
 };
 
-// How many products a message answers; all of them must have been computed.
+// The number of products that a message answers; all of them must have been computed.
 int CountAnswers(const RawTarget& target, grpc::ByteBuffer& message) {
   if (!target.is_checked) return target.products;
   v1::MultiplyStreamResponse response;

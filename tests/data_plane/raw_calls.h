@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Many small calls of one message that was made before: the client costs the same whoever answers.
+// Many small calls with one prepared message: the client costs the same whatever the server is.
 #pragma once
 
 #include <cstdint>
@@ -18,11 +18,11 @@ namespace gemmd {
 struct RawTarget {
   std::string address;
   std::string path;
-  // Each in its turn.
+  // Sent in turn.
   std::vector<grpc::ByteBuffer> requests;
-  std::string session = "";  // In whose name; empty: nobody's.
-  int products = 1;          // Each message has so many.
-  bool is_checked = false;   // The answers are those of gemmd: looked at, and counted.
+  std::string session = "";  // The session's token; empty: none.
+  int products = 1;          // The number of products per message.
+  bool is_checked = false;   // The answers are gemmd's: they are checked and counted.
 };
 
 constexpr char kMultiplyPath[] = "/gemmd.v1.Gemm/Multiply";
@@ -35,12 +35,12 @@ class RawCalls {
   RawCalls(RawTarget target, int connections);
   ~RawCalls();
 
-  // Unary calls, so many in flight: answers a second.
+  // Unary calls with this many in flight: answers a second.
   double UnaryRate(int in_flight, double seconds);
-  // Messages on one stream for each connection, so many products in flight over all: products
-  // a second.
+  // Messages on one stream per connection, with this many products in flight over all: products a
+  // second.
   double StreamRate(int in_flight, double seconds);
-  // Seconds of each of so many unary calls, one after the other.
+  // The seconds of each of this many unary calls, one after the other.
   std::vector<double> Latencies(int calls);
 
  private:

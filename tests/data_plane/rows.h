@@ -15,12 +15,12 @@
 
 namespace gemmd {
 
-// Whom to ask: daemons on this machine. An empty address: there is none.
+// The daemons to call, on this machine. An empty address: there is none.
 struct Targets {
   std::string tcp;
   std::string unix_socket;
-  std::string alone;         // A daemon that lets each product run alone, over a unix socket.
-  std::string baseline_tcp;  // A daemon of an older commit, which may know no resident tensors.
+  std::string alone;         // A daemon that runs each product alone, over a unix socket.
+  std::string baseline_tcp;  // A daemon of an older commit, which may not support resident tensors.
   std::string baseline_unix;
   std::string device = "cpu";
   int pid = 0;        // The process of the daemon at `tcp` and `unix_socket`; 0: not known.
@@ -32,13 +32,13 @@ struct Targets {
   bool is_gpu() const { return device.starts_with("cuda"); }
 };
 
-// Products whose 64 MiB of operands, or of results, travel with them over one connection.
+// Products whose 64 MiB of operands, or of results, are sent with them over one connection.
 void MeasureInline(const Targets& targets);
-// Makes one of these calls for each line of standard input, `up` or `down`, and prints its seconds,
-// for clients in other languages that are measured in turns with this one.
+// Makes one of these calls for each line of standard input, `up` or `down`, and prints its seconds.
+// For clients in other languages, which are measured in turns with this one.
 void AnswerInline(const Targets& targets);
-// Put and Get over one and two connections, and over four; on a GPU, until the tensor is there, and
-// what the daemon has of memory beside the tensor.
+// Put and Get over one and two connections, and over four; on a GPU, until the tensor is there.
+// Also the memory that the daemon uses beside the tensor.
 void MeasureTransfers(const Targets& targets);
 void MeasureStripedTransfers(const Targets& targets);
 // 64^3 in bf16: calls, streams of products, streams of lists of products, and one caller alone.
@@ -56,14 +56,14 @@ void MeasureLarge(const Targets& targets);
 
 Client Connect(const std::string& address);
 
-// The value, or the end of the program.
+// The value; ends the program if there is none.
 template <typename T>
 T Value(absl::StatusOr<T> value) {
   if (!value.ok()) Fail(value.status().ToString());
   return *std::move(value);
 }
 
-// Numbers between -1 and 1 that the seed decides.
+// Numbers between -1 and 1, determined by the seed.
 std::vector<Bf16> RandomBf16(int64_t count, uint32_t seed);
 
 }  // namespace gemmd

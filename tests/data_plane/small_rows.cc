@@ -11,13 +11,14 @@ namespace {
 
 constexpr int64_t kSide = 64;
 constexpr int kInFlight = 64;
-// What one message asks for; the most that a stream may have unanswered, and a caller on all.
+// The number of products in one message; the maximum that a stream may have unanswered, and a
+// caller in total.
 constexpr int kListed = 64;
 constexpr int kMaxOnStream = 1024;
 constexpr int kMaxOfCaller = 2048;
 constexpr size_t kResultBytes = 4 * kSide * kSide;
 
-// 64^3 with operands that travel and with operands that stay.
+// 64^3 with operands that are sent and with operands that are resident.
 class SmallProducts {
  public:
   explicit SmallProducts(const Targets& targets)
@@ -41,7 +42,7 @@ class SmallProducts {
     options.device = device_;
     return Value(BuildRequest(View(left_, kSide, kSide), View(right_, kSide, kSide), options));
   }
-  // D travels, or goes into one of several tensors.
+  // D is sent back, or goes into one of several tensors.
   v1::MultiplyRequest Resident(std::optional<size_t> into) const {
     if (!into) {
       ProductOptions options;
@@ -113,7 +114,7 @@ void MeasureStream(const Targets& targets, const BareGrpc& bare, const SmallProd
                    .session = products.session(),
                    .is_checked = true},
                   connections);
-    // What an answer takes beside D is some hundred bytes.
+    // Apart from D, an answer has some hundred bytes.
     const size_t answer = is_kept ? 256 : kResultBytes;
     RawCalls echo(
         {.address = bare.address(), .path = BareGrpc::EchoPath(answer), .requests = requests},
@@ -233,7 +234,7 @@ void MeasureStacking(const Targets& targets) {
                                    .session = Value(caller.client.OpenSession()).token},
                          BareGrpc::kConnections);
   };
-  // The operand that travels, and as much back.
+  // The operand that is sent, and as much back.
   RawCalls echo({.address = bare.address(),
                  .path = BareGrpc::AnswerPath(rows.size() * sizeof(Bf16)),
                  .requests = {Bytes(rows.size() * sizeof(Bf16))}},
@@ -254,7 +255,7 @@ void MeasureStacking(const Targets& targets) {
              .by = rates[1],
              .wanted = 5};
   Print(row);
-  // More than this no way of computing could show.
+  // Computing cannot be faster than this.
   row.measure = "bare unary echo";
   row.by = rates[2];
   row.wanted.reset();

@@ -10,7 +10,7 @@ namespace {
 
 constexpr double kFourConnectionsGbPerS = 6;
 
-// What the daemon has by default of staging memory: --gpu-staging-bytes.
+// The daemon's default of staging memory: --gpu-staging-bytes.
 constexpr double kStagingMib = 768;
 
 void PrintTransfer(const std::string& what, double gb_per_s, double bare_gb_per_s,
@@ -41,7 +41,7 @@ void AwaitDevice(Client& client, const TensorRef& tensor, const std::string& dev
   Fail("the tensor is not on " + device);
 }
 
-// A tensor that goes to the daemon and comes back.
+// A tensor that is uploaded and downloaded.
 class Transfer {
  public:
   Transfer(const Targets& targets, const std::string& address, int connections)
@@ -76,7 +76,7 @@ class Transfer {
   double put_seconds() const { return put_seconds_; }
   double placed_seconds() const { return placed_seconds_; }
   double get_seconds() const { return get_seconds_; }
-  // The most memory that the daemon has taken for a transfer beside the tensor's own bytes.
+  // The maximum memory that the daemon used for a transfer beside the tensor's own bytes.
   int64_t max_beside() const { return max_beside_; }
 
  private:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A bill of materials, read by the tools of SPDX and held against the files of its tree."""
+"""A bill of materials, parsed with SPDX's own tools and compared with the files of its tree."""
 
 import hashlib
 import re
@@ -11,12 +11,12 @@ from spdx_tools.spdx.validation.document_validator import validate_full_spdx_doc
 from image import run
 
 PLACE = "share/doc/gemmd/sbom.spdx.json"
-# Of the machine that it runs on: glibc, and the driver of its GPUs.
+# Libraries of the target machine: glibc, and the driver of its GPUs.
 OF_THE_MACHINE = re.compile(r"(ld-linux.*|lib(c|m|mvec|dl|rt|pthread|resolv|util|cuda))\.so.*")
 
 
 class Bill:
-    """A document, read and validated."""
+    """A document, parsed and validated."""
 
     def __init__(self, tree):
         self.document = parse_file(str(tree / PLACE))
@@ -32,7 +32,7 @@ class Bill:
         ]
 
     def package_of(self, path):
-        """The package that a file is from."""
+        """The package from which a file comes."""
         packages = dict(self.related(RelationshipType.EXPANDED_FROM_ARCHIVE))
         return self.packages[packages[self.files[path].spdx_id]]
 
@@ -42,12 +42,12 @@ def files_of(tree):
 
 
 def needed(path):
-    """The names that a program or library has the loader look for."""
+    """The names of the libraries that a program or library needs."""
     return re.findall(r"\(NEEDED\).*\[(.*)\]", run("readelf", "--dynamic", path))
 
 
 def check(tree):
-    """The whole document against the files of its tree."""
+    """Compares the whole document with the files of its tree."""
     bill = Bill(tree)
     assert bill.files.keys() == files_of(tree) - {PLACE}
     for path, file in bill.files.items():

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tests of what deploy/ and the Dockerfile say. Options, and the images that several tests use."""
+"""Tests of deploy/ and the Dockerfile. Options, and the images that several tests use."""
 
 import os
 import pathlib
@@ -9,7 +9,7 @@ import sys
 
 import pytest
 
-# For its daemons and the code of the wire contract.
+# For its daemons and its generated code of the wire contract.
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "end_to_end"))
 
 import image

@@ -50,7 +50,7 @@ def drop_privileges(uid, gid, last_capability):
     assert libc.prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0
     os.setgroups([])
     os.setgid(gid)
-    os.setuid(uid)  # Takes every capability that is left.
+    os.setuid(uid)  # Drops every remaining capability.
 
 
 def main():

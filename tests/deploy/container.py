@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One process of an image, in namespaces of its own, as contained.py says."""
+"""One process of an image in its own namespaces (contained.py)."""
 
 import json
 import os
@@ -13,7 +13,7 @@ HERE = pathlib.Path(__file__).resolve().parent
 
 
 class Container:
-    """Runs the image's entry point with its own arguments, or with those given."""
+    """Runs the image's entry point with its own arguments, or with the given ones."""
 
     def __init__(self, image, folder, arguments=None):
         self._root = image.root
@@ -45,7 +45,7 @@ class Container:
 
     @property
     def pid(self):
-        """The process ID of the contained process on this side of the container."""
+        """The process ID of the contained process outside the container."""
         parent = self._process.pid
         return int(pathlib.Path(f"/proc/{parent}/task/{parent}/children").read_text())
 
@@ -53,7 +53,7 @@ class Container:
         return self._log.read_text(errors="backslashreplace")
 
     def execute(self, *command):
-        """Runs a command of the image in the container; its exit code and output."""
+        """Runs a command of the image in the container. Returns its exit code and output."""
         done = subprocess.run(
             [
                 *("env", "--ignore-environment"),
@@ -70,7 +70,7 @@ class Container:
         return done.returncode, done.stdout
 
     def wait_until(self, *command, limit_s=60):
-        """Until a command of the image succeeds in the container."""
+        """Waits until a command of the image succeeds in the container."""
         deadline = time.monotonic() + limit_s
         while True:
             assert self._process.poll() is None, f"it ended: {self.log()}"

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The edge on loopback: two daemons that know callers by signed tokens, and Envoy before them with the
-configuration of its overlay, with certificates and keys of a minute."""
+"""The edge on loopback: two daemons that know callers by signed tokens, behind Envoy with the
+configuration of its overlay, with short-lived certificates and keys."""
 
 import base64
 import contextlib
@@ -76,7 +76,7 @@ class Issuer:
         return {"keys": [public[kid] | key.public() for kid, key in self.keys.items()]}
 
     def token(self, subject="alice", kid="e", key=None, header=None, **claims):
-        """A good one, unless the arguments say otherwise; a claim of None is left out."""
+        """A valid token, unless the arguments say otherwise; a claim that is None is left out."""
         key = key or self.keys[kid]
         held = {"iss": self._name, "aud": self._audience, "sub": subject}
         held |= {"exp": int(time.time()) + 3600} | claims
@@ -122,8 +122,8 @@ class Edge:
         self.port = self.envoy.ports["grpc"]
 
     def show(self, pair):
-        """Envoy's certificate, put in the place of the last one as the kubelet does it: the files are
-        links into a folder behind a link, and that one is replaced."""
+        """Replaces Envoy's certificate as the kubelet does: the files are links into a folder
+        behind a link, and that link is replaced."""
         self._shown += 1
         version = self.tls / f"..{self._shown}"
         version.mkdir()
@@ -143,7 +143,7 @@ class Edge:
         return grpc.secure_channel(f"127.0.0.1:{self.port}", credentials, options)
 
     def audited(self):
-        """What the daemons' audit logs say, in no order."""
+        """The lines of the daemons' audit logs, unordered."""
         lines = []
         for daemon in self.daemons:
             path = daemon.folder.with_name(f"{daemon.folder.name}.audit")
@@ -169,6 +169,6 @@ def edge_fixture(edit=lambda config: None):
 
 @pytest.fixture
 def channel(edge):
-    """To the edge of the module, without a certificate."""
+    """A channel to the module's edge, without a certificate."""
     with edge.channel() as channel:
         yield channel

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The real Envoy with the configuration of an overlay, at free ports, in front of daemons of a test."""
+"""The real Envoy with the configuration of an overlay, on free ports, in front of a test's
+daemons."""
 
 import json
 import pathlib
@@ -28,8 +29,8 @@ def configuration(overlay):
 
 
 class Envoy:
-    """With the configuration of an overlay, in front of the ports of daemons. `mounts` are the folders
-    that the pod has beside the configuration's own, and `edit` may change the configuration."""
+    """Uses the configuration of an overlay, in front of the ports of daemons. `mounts` are the
+    pod's folders apart from that of the configuration, and `edit` may change the configuration."""
 
     def __init__(self, program, folder, ports, overlay="envoy", mounts={}, edit=lambda config: None):
         overlay = Overlay(overlay)
@@ -71,7 +72,7 @@ class Envoy:
             return False
 
     def pre_stop(self):
-        """As the kubelet does it, without the wait."""
+        """The same steps as the kubelet's, without the wait."""
         *shell, script = self.container["lifecycle"]["preStop"]["exec"]["command"]
         script = script.replace("9901", str(self.ports["admin"])).replace("sleep 20", "true")
         subprocess.run([*shell, script], check=True, stdout=subprocess.DEVNULL)

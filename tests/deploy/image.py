@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Images, built by buildah with nothing but chroot: no container engine, no registry. The base is a
-Debian that debootstrap makes, in the place of the one that the Dockerfile names."""
+"""Images, built by buildah with only chroot: no container engine, no registry. The base is a Debian
+that debootstrap makes, in place of the one that the Dockerfile names."""
 
 import contextlib
 import functools
@@ -11,7 +11,7 @@ import subprocess
 SOURCE = pathlib.Path(__file__).resolve().parents[2]
 BASE = "localhost/debian"
 
-# What the slim images of Debian leave out too.
+# Debian's slim images leave these out, too.
 NOT_IN_BASE = [
     "./var/cache/apt/archives/*.deb",
     "./var/lib/apt/lists/*",
@@ -31,7 +31,7 @@ def run(*command):
 
 
 def mirror():
-    """Where this machine's own apt has Debian 12 from."""
+    """The mirror from which this machine's own apt gets Debian 12."""
     found = run(
         *("apt-get", "indextargets", "--format", "$(REPO_URI)"),
         *("Created-By: Packages", "Codename: bookworm", "Component: main"),
@@ -40,7 +40,7 @@ def mirror():
 
 
 def make_base(archive, folder):
-    """Debootstraps Debian 12 into the archive, unless it is there."""
+    """Debootstraps Debian 12 into the archive, unless it exists."""
     if archive.exists():
         return
     root = folder / "debian"
@@ -69,7 +69,7 @@ class Image:
 
 
 class Store:
-    """Images and layers in a folder of their own."""
+    """Images and layers in their own folder."""
 
     def __init__(self, folder, archive):
         self._folder = folder
@@ -84,14 +84,14 @@ class Store:
 
     @contextlib.contextmanager
     def change_base(self, name):
-        """The root of a container that becomes the image of this name."""
+        """The root of a container that becomes the image with this name."""
         container = self.buildah("from", BASE).strip()
         yield pathlib.Path(self.buildah("mount", container).strip())
         self.buildah("commit", "--quiet", container, name)
         self.buildah("rm", container)
 
     def shell_less(self):
-        """The name of a base of libraries alone, as distroless ones are."""
+        """The name of a base with libraries only, like distroless ones."""
         name = "localhost/shell-less"
         with self.change_base(name) as root:
             for folder in ("usr/bin", "usr/sbin"):  # /bin and /sbin are links to them.
@@ -100,7 +100,7 @@ class Store:
         return name
 
     def with_toolkit(self):
-        """The name of a base with CUDA where NVIDIA's has it, behind two links."""
+        """The name of a base with CUDA where NVIDIA's image has it, behind two links."""
         name = "localhost/with-toolkit"
         with self.change_base(name) as root:
             (root / "usr/local/cuda-99.9/bin").mkdir(parents=True)
@@ -110,8 +110,8 @@ class Store:
         return name
 
     def build(self, target, programs=None, runtime=BASE, **arguments):
-        """A target of the Dockerfile. `programs` is a folder with an installed tree in opt/gemmd: it
-        takes the place of the stages that compile, which without it are built too."""
+        """A target of the Dockerfile. `programs` is a folder with an installed tree in opt/gemmd,
+        which replaces the stages that compile; without it these are built, too."""
         compiled = ("build-cpu", "build-cuda") if programs else ()
         name = f"localhost/gemmd:{target}-{runtime.rpartition('/')[2]}"
         self.buildah(

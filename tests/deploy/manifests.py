@@ -30,7 +30,7 @@ def seconds(text):
 
 
 def flag(arguments, name):
-    """The value of --name=value; the last one counts."""
+    """The value of --name=value; the last one is used."""
     values = [word.partition("=")[2] for word in arguments if word.startswith(f"--{name}=")]
     assert values, f"--{name} is not among {arguments}"
     return values[-1]

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Programs that want a newer C library than Debian 12 has: they run with that of Debian 13, which apt
-fetches and whose signature it checks, from a folder of its own. Nothing is installed."""
+"""Runs programs that need a newer C library than Debian 12's with that of Debian 13, which apt
+fetches and verifies, from a separate folder. Nothing is installed."""
 
 import subprocess
 
@@ -12,7 +12,7 @@ LIBRARIES = "usr/lib/x86_64-linux-gnu"
 
 
 def fetch(folder):
-    """The root folder of the packages, made unless it is there."""
+    """The root folder of the packages, made unless it exists."""
     root = folder / "root"
     if root.exists():
         return root
@@ -43,7 +43,8 @@ def fetch(folder):
 
 
 def command(root, program):
-    """How the program is started with the libraries of the root, and this machine's for all else."""
+    """The command that starts the program with the libraries of the root, and this machine's for
+    everything else."""
     own = [f"/{LIBRARIES}", "/lib/x86_64-linux-gnu"]
     path = ":".join(map(str, [root / LIBRARIES, *own]))
     return [str(root / "usr/lib64/ld-linux-x86-64.so.2"), "--library-path", path, str(program)]

@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
 #
-# Compares the PrometheusRule for Kubernetes with deploy/prometheus/rules.yaml, of which it is made;
-# with --update writes it.
+# Compares the PrometheusRule for Kubernetes with deploy/prometheus/rules.yaml, from which it is
+# made; with --update writes it.
 set -euo pipefail
 
 deploy=$(cd "$(dirname "${BASH_SOURCE[0]}")/../../deploy" && pwd)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Every query that deploy/ asks Prometheus, and what the daemon says that it can answer."""
+"""Every query to Prometheus in deploy/, and the metrics that the daemon says it has."""
 
 import dataclasses
 import json
@@ -21,7 +21,7 @@ class Query:
 
 
 def replace_variables(text, window):
-    """What Grafana makes of a panel's query where everything is chosen."""
+    """The panel's query as Grafana sends it if everything is selected."""
     text = text.replace("$__rate_interval", window)
     return re.sub(r'"\$\w+"', '".*"', text)
 
@@ -57,7 +57,7 @@ def rule_queries():
 
 
 def adapter_queries():
-    """As prometheus-adapter fills them in for the pods of a namespace."""
+    """As prometheus-adapter completes them for the pods of a namespace."""
     found = []
     for rule in yaml.safe_load(ADAPTER.read_text())["rules"]:
         text = rule["metricsQuery"].replace("<<.GroupBy>>", "pod")
@@ -68,7 +68,7 @@ def adapter_queries():
 
 
 def known_metrics(gemmd):
-    """The labels of each series that the daemon may give, from the list that it prints."""
+    """The labels of each series that the daemon may have, from the list that it prints."""
     series = {}
     for metric in json.loads(run(gemmd, "--list-metrics")):
         name, labels = metric["name"], set(metric["labels"])

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Daemons that are ended and come back at the same address, and a name for all of their addresses."""
+"""Daemons that are stopped and restarted at the same address, and a name for all of their
+addresses."""
 
 import re
 import signal
@@ -29,7 +30,7 @@ def get(port, path):
 
 
 class Replica:
-    """A daemon that comes back at the same address."""
+    """A daemon that restarts at the same address."""
 
     def __init__(self, binary, folder, lame_duck, host="127.0.0.1", port=None):
         self._binary = binary
@@ -53,7 +54,7 @@ class Replica:
         ).wait_until_ready()
 
     def admitted(self):
-        """Products since the start."""
+        """Products admitted since the start."""
         found = re.search(r"^gemmd_admissions_total (\d+)", get(self._metrics, "/metrics")[1], re.M)
         return int(found[1])
 
@@ -69,7 +70,7 @@ class Replica:
 
 
 class Names:
-    """A DNS server for which every name has the same IPv4 addresses, and nothing else."""
+    """A DNS server that resolves every name to the same IPv4 addresses."""
 
     A, IN, TTL_S = 1, 1, 5
 

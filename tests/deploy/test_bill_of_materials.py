@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The bill of materials of a tree: valid by the tools of SPDX, and true to what the programs load."""
+"""The bill of materials of a tree: valid according to SPDX's tools, and consistent with what the
+programs load."""
 
 import json
 import os
@@ -86,7 +87,8 @@ def test_the_same_programs_give_the_same_bytes(tree, tmp_path, monkeypatch):
 
 
 def test_a_library_of_no_package_goes_by_its_name(tree, tmp_path):
-    """As one that somebody built on his own machine: of a package, but not with its bytes."""
+    """Like a library that somebody built on his own machine: a package has the file, but not these
+    bytes."""
     own = copied(tree, tmp_path / "own")
     (library,) = (path for path in (own / "lib/gemmd").glob("libz.so.*.*"))
     with open(library, "ab") as file:

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Clients of an untrusted network before the real Envoy, with gemmd behind it: who gets through, and
-what the edge holds off."""
+"""Clients on an untrusted network in front of the real Envoy, with gemmd behind it: who gets
+through, and what the edge stops."""
 
 import contextlib
 import hashlib
@@ -33,14 +33,14 @@ edge = edge_fixture()
 
 
 def filters(config):
-    """The filters of HTTP, by name, for a test that lowers a limit."""
+    """The HTTP filters by name, for a test that lowers a limit."""
     (chain,) = config["static_resources"]["listeners"][0]["filter_chains"]
     http = chain["filters"][-1]["typed_config"]
     return {part["name"]: part["typed_config"] for part in http["http_filters"]}
 
 
 def passed_on(edge):
-    """The calls that gemmd has got from Envoy, those of sessions among them."""
+    """The number of calls that Envoy has passed on to gemmd, including those of sessions."""
     clusters = ("gemmd", "gemmd_sessions")
     return sum(edge.envoy.count(f"cluster.{name}.upstream_rq_total") for name in clusters)
 
@@ -56,7 +56,7 @@ def test_a_token_opens_the_edge_and_gemmd_knows_its_subject(edge, channel, kid):
 
 
 def bad_credentials(issuer):
-    """What opens nothing, by what is wrong with it."""
+    """Invalid credentials, by their fault."""
     good = issuer.token()
     _, claims, signature = good.split(".")
     yield "none", []
@@ -97,7 +97,7 @@ def test_bad_tokens_never_reach_gemmd(edge, channel):
 
 
 def test_gemmd_has_the_last_word(edge, channel):
-    """Envoy asks for no subject and knows no rules."""
+    """Envoy requires no subject and knows no rules."""
     for subject in (None, "nobody", "uid:0", "anonymous"):
         code, _ = call(channel, MULTIPLY, bearer(edge.issuer.token(subject)))
         assert code in (UNAUTHENTICATED, grpc.StatusCode.PERMISSION_DENIED), subject
@@ -105,7 +105,7 @@ def test_gemmd_has_the_last_word(edge, channel):
 
 
 def test_who_names_himself_is_still_his_token(edge, channel):
-    """The header is the edge's own: another one would lead to another's pod."""
+    """The edge sets this header itself: a client's own value could lead to another caller's pod."""
     said = [*bearer(edge.issuer.token("bob")), ("x-gemmd-identity", "alice")]
     with Session(channel, credentials=said) as session:
         tensor = session.put(b"bob's", bytes_spec(5))
@@ -116,7 +116,8 @@ def test_who_names_himself_is_still_his_token(edge, channel):
 
 
 def test_resident_tensors_are_found_over_every_connection(edge):
-    """Two daemons, and a session lives in one: it is the same one for an identity."""
+    """There are two daemons, and a session lives in one: the identity always leads to the same
+    one."""
     ones = np.ones((8, 8), np.float32).tobytes()
     with contextlib.ExitStack() as stack:
         for name in ("alice", "bob"):
@@ -163,13 +164,13 @@ def test_messages_of_64_mib_pass_both_ways(edge, channel):
 
 # What a client may show in TLS.
 
-# What a client of HTTP/2 begins with: its greeting, and settings without a change.
+# The beginning of an HTTP/2 connection: the preface, and settings without a change.
 PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + b"\0\0\0\4\0\0\0\0\0"
 
 
 @contextlib.contextmanager
 def secured(edge, version=None, client=None):
-    """A connection on which the client has greeted."""
+    """A connection on which the client has sent its preface."""
     context = ssl.create_default_context(cafile=str(edge.world.authority.cert_path))
     context.set_alpn_protocols(["h2"])
     if version:
@@ -185,7 +186,7 @@ def secured(edge, version=None, client=None):
 
 
 def handshake(edge, *shown, **more):
-    """The version that both agree on and the certificate's number, once the server has answered."""
+    """The agreed version and the certificate's number, once the server has answered."""
     with secured(edge, *shown, **more) as secure:
         if not secure.recv(1):
             raise ConnectionError("closed")
@@ -248,16 +249,16 @@ def test_one_connection_too_many_is_closed_at_once(edge, channel):
         ]
         wait_until(lambda: sum(map(is_closed, peers[200:])) > 55, LIMIT_S, "those beyond the limit are closed")
         assert edge.envoy.count("connection_limit.edge.limited_connections") > 55
-        # Who is in goes on.
+        # Connected clients continue.
         multiply(channel, bearer(edge.issuer.token()))
-        # Nobody of them has spoken.
+        # None of them has sent anything.
         wait_until(lambda: edge.envoy.count(limits) <= 2, LIMIT_S, "the silent ones are closed")
     with edge.channel() as other:
         assert multiply(other, bearer(edge.issuer.token())).d
 
 
 def test_streams_and_windows_of_a_connection_are_bounded(edge):
-    """By the settings that Envoy begins with: RFC 9113, section 6.5."""
+    """According to the settings that Envoy sends first: RFC 9113, section 6.5."""
     with secured(edge) as secure, secure.makefile("rb") as answer:
         size, kind, _, stream = struct.unpack(">3sBBI", answer.read(9))
         assert (kind, stream) == (4, 0), "no settings"
@@ -330,7 +331,7 @@ def test_clients_share_no_connection_to_gemmd(edge):
 
 
 def lowered(which, most):
-    """An edit of the configuration: so many calls, and no more for an hour."""
+    """An edit of the configuration: this many calls, and no more for an hour."""
     bucket = {"max_tokens": most, "tokens_per_fill": 1, "fill_interval": "3600s"}
 
     def edit(config):
@@ -360,7 +361,7 @@ def test_too_many_calls_of_one_identity(limited):
         alice, bob = (bearer(edge.issuer.token(name)) for name in ("alice", "bob"))
         for _ in range(10):
             multiply(channel, alice)
-        # A token of hers that nobody has seen before, over another connection.
+        # A new token of hers, over another connection.
         with edge.channel() as other, pytest.raises(grpc.RpcError) as refused:
             multiply(other, bearer(edge.issuer.token("alice", "r", jti="another")))
         assert refused.value.code() == RESOURCE_EXHAUSTED

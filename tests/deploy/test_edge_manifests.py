@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The overlay of the edge: true to the daemon, and with what an overlay adds that names it."""
+"""The overlay of the edge: consistent with the daemon, and completed by an overlay that includes
+it."""
 
 import os
 import re
@@ -79,7 +80,7 @@ def test_every_file_is_where_a_mount_is(edge):
 
 
 def test_the_example_of_the_readme_completes_it(tmp_path):
-    """Kustomize gives what is made of files a name of its own, which every mount then has."""
+    """Kustomize gives generated objects their own names, which every mount then uses."""
     (example,) = re.findall(
         r"^```yaml\n(# kustomization\.yaml\n.*?)^```$", manifests.readme(), re.MULTILINE | re.DOTALL
     )

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How long a call may last at the edge: a day of its configuration is two seconds here."""
+"""How long a call may last at the edge: a day in its configuration is two seconds here."""
 
 import queue
 import threading
@@ -16,12 +16,12 @@ from tensors import Session
 
 DAY_S = 86400
 SHORT_DAY_S = 2
-# Of a client that means to stay for a month.
+# For a client that intends to stay for a month.
 MONTH_S = 30 * DAY_S
 
 
 def shortened(config):
-    """Every limit of a stream's whole life, by the same factor; 0 is still none."""
+    """Divides every limit on a stream's whole life by the same factor; 0 still means none."""
     (chain,) = config["static_resources"]["listeners"][0]["filter_chains"]
     (host,) = chain["filters"][-1]["typed_config"]["route_config"]["virtual_hosts"]
     for route in host["routes"]:
@@ -36,7 +36,7 @@ edge = edge_fixture(shortened)
 
 
 def check_ended_by_the_edge(stream, began):
-    """Waits until the edge ends the stream, which was begun then; within a minute."""
+    """Waits until the edge ends the stream, which began at `began`; within a minute."""
     giving_up = threading.Timer(60, stream.cancel)
     giving_up.start()
     with pytest.raises(grpc.RpcError):

@@ -11,7 +11,7 @@ from envoy import Envoy
 from manifests import Overlay
 from replicas import LIMIT_S, Replica
 
-# Envoy asks for health once a second.
+# Envoy checks health once a second.
 LAME_DUCK = "2500ms"
 
 

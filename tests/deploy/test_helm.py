@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The chart of deploy/helm, rendered by Helm (its Go library, in a wheel), beside the overlays."""
+"""The chart of deploy/helm, rendered by Helm (its Go library, in a wheel), compared with the
+overlays."""
 
 import copy
 
@@ -14,7 +15,7 @@ from test_manifests import OF_OPERATORS, VERSIONS
 
 CHART = SOURCE / "deploy/helm/gemmd"
 VALUES = {"cpu": None, "gpu": "values_gpu.yaml"}
-# What Helm adds, so that releases in one namespace do not take each other's pods.
+# Added by Helm, so that releases in one namespace do not select each other's pods.
 OF_HELM = {"app.kubernetes.io/instance", "app.kubernetes.io/managed-by", "helm.sh/chart"}
 
 
@@ -29,7 +30,7 @@ def preset(name):
 
 
 def render(chart, values=None, name="gemmd"):
-    """What is rendered, by kind and name."""
+    """The rendered objects, by kind and name."""
     texts = chart.render(values or {}, name=name, namespace="somewhere").values()
     resources = [r for text in texts for r in yaml.safe_load_all(text) if r is not None]
     found = {(r["kind"], r["metadata"]["name"]): r for r in resources}
@@ -50,7 +51,8 @@ def daemon(resources, name="gemmd"):
 
 @pytest.mark.parametrize("name", VALUES)
 def test_the_chart_renders_what_the_overlay_does(chart, name):
-    """Field by field: images, arguments, probes, security, resources, services, monitors, rules."""
+    """Compares field by field: images, arguments, probes, security, resources, services, monitors,
+    rules."""
     overlay = {(r["kind"], r["metadata"]["name"]): r for r in manifests.Overlay(name).resources}
     rendered = render(chart, preset(name))
     assert rendered.keys() == overlay.keys() and len(overlay) == 10
@@ -78,13 +80,13 @@ def test_every_resource_is_valid(chart, name, version):
 @pytest.mark.parametrize("name", VALUES)
 def test_helm_finds_no_fault(name):
     report = helm_python.lint(CHART, preset(name), strict=True, kube_version=f"v{VERSIONS[0]}.0")
-    # An icon would be a picture of nothing.
+    # There is nothing that an icon could show.
     assert [m for m in report["messages"] if m["error"] != "icon is recommended"] == []
     assert report["errors"] == []
 
 
 def test_a_packed_chart_holds_rules_and_dashboard(chart, tmp_path):
-    """In the source they are links to where they are kept."""
+    """In the source they are links to the originals."""
     with helm_python.Chart.load(chart.save(tmp_path)) as packed:
         assert render(packed) == render(chart)
 

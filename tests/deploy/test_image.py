@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The Dockerfile's targets, built, and run as a pod would be."""
+"""The Dockerfile's targets, built, and run like a pod."""
 
 import re
 import shutil
@@ -22,7 +22,7 @@ LOOPBACK_PORTS = ["--listen=127.0.0.1:8470"]
 
 @pytest.fixture
 def contain(tmp_path):
-    """A way to run images in containers that end with the test."""
+    """Runs images in containers that end with the test."""
     running = []
 
     def start(image, arguments=None):
@@ -58,7 +58,7 @@ def test_the_cpu_image_is_small_and_for_nobody_in_particular(cpu_image):
 
 
 def test_an_image_has_a_bill_of_what_is_in_it(store, programs):
-    """And the time that the build was told, in it and on all files."""
+    """It and all files also have the time given to the build."""
     image = store.build("cpu", programs, SOURCE_DATE_EPOCH="1700000000")
     bill = check_bill(image.root / "opt/gemmd")
     names = {package.name for package in bill.packages.values()}
@@ -112,7 +112,7 @@ def test_the_healthcheck_fails_during_the_lame_duck(bare_image, contain):
     while code == 0:
         code, text = daemon.execute(*healthcheck(bare_image))
     assert (code, text) == (1, "NOT_SERVING\n")
-    daemon.signal(signal.SIGTERM)  # The second one skips the waiting.
+    daemon.signal(signal.SIGTERM)  # The second signal skips the waiting.
     assert daemon.wait() == 0
 
 
@@ -127,7 +127,7 @@ def test_the_image_takes_the_arguments_and_probes_of_a_pod(name, bare_image, con
     code, text = daemon.execute(HEALTH[0], "devices")
     assert code == 0 and "sim:sm_90" in text
     daemon.signal(signal.SIGTERM)
-    # Two signals at once would be one.
+    # Two signals at once would count as one.
     wait_until(lambda: "event=lame_duck" in daemon.log(), 30, "the lame duck")
     daemon.signal(signal.SIGTERM)
     assert daemon.wait() == 0
@@ -135,7 +135,7 @@ def test_the_image_takes_the_arguments_and_probes_of_a_pod(name, bare_image, con
 
 @pytest.fixture(scope="module")
 def cuda_image(store, programs, tree, tmp_path_factory):
-    """Where there is no nvcc, another program has the worker's name."""
+    """Without nvcc, another program stands for the worker."""
     if not (tree / "bin/gemmd-worker").exists():
         programs = tmp_path_factory.mktemp("with_worker")
         shutil.copytree(tree, programs / "opt/gemmd", symlinks=True)
@@ -175,8 +175,8 @@ def test_the_load_image_has_the_load_tester_alone(store, programs, contain):
 
 
 def test_the_stages_that_compile_have_what_they_need(store):
-    """Packages, sources and flags, by configuring with nothing of this machine's; of the programs only
-    one small library is compiled."""
+    """Checks packages, sources and flags by configuring without anything of this machine's; of the
+    programs, only one small library is compiled."""
     image = store.build("configure-cpu")
     plan = store.run_in(image, "ninja", "-n", "-C", "build/release")
     for program in ("gemmd", "gemmctl", "gemmload"):

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """A daemon that multiplies, scraped by a real Prometheus with the configuration and the rules of
-deploy/prometheus: every query is answered, and with data. A worker without a GPU and a library that
-tells of one stand for a GPU."""
+deploy/prometheus: every query is answered, with data. A worker without a GPU, and a library that
+reports one, stand for a GPU."""
 
 import json
 import math
@@ -22,7 +22,7 @@ from image import SOURCE, run
 
 LIMIT_S = 60
 DEVICES = ("cuda:0", "cpu", "sim:sm_90")
-# The titles of panels about what a healthy daemon does not have.
+# The titles of panels about events that a healthy daemon does not have.
 MAYBE_EMPTY = re.compile(r"Products: Refusals|annotation Drains")
 
 
@@ -61,7 +61,7 @@ def has_admitted(metrics):
 
 
 def kill_in_a_product(tree, daemon, metrics):
-    """A client that wants seconds of a simulator, which is told to stop."""
+    """A client that requests seconds of a simulator and is then stopped."""
     command = [tree / "bin/gemmctl", f"--address={daemon}", "multiply", "--device=sim:sm_90"]
     with subprocess.Popen([*command, "--random=1024,1024,4096", "--type=bf16"], stdout=subprocess.DEVNULL) as client:
         wait_until(lambda: has_admitted(metrics), LIMIT_S, "a product admitted")
@@ -79,7 +79,7 @@ def prometheus(tree, fake_worker, fake_nvml, tmp_path_factory, module_program):
         job["static_configs"] = [{"targets": [metrics]}]
     (folder / "etc/prometheus.yaml").write_text(yaml.safe_dump(config))
 
-    # Everybody here is one caller, for whom there are series.
+    # All clients here are one caller, which has series.
     caller = {"may": ["multiply", "tensors", "statistics", "registry", "administer"]}
     rules = folder / "rules.json"
     rules.write_text(json.dumps({"identities": {"anonymous": caller}}))
@@ -101,7 +101,7 @@ def prometheus(tree, fake_worker, fake_nvml, tmp_path_factory, module_program):
     )
     prometheus = Prometheus(own)
     prometheus.wait_for('gemmd_device_ready{device="cpu"} == 1')
-    for _ in range(8):  # On both sides of several scrapes, so that there are rates.
+    for _ in range(8):  # At the beginning and the end of several scrapes, so that there are rates.
         for device in DEVICES:
             run(
                 tree / "bin/gemmctl",
@@ -144,7 +144,7 @@ def test_the_names_of_triton_are_scraped_apart(prometheus):
 
 
 def test_the_stages_add_up(prometheus):
-    """No more than the whole, of each kind of device."""
+    """At most the whole, for each kind of device."""
     total = prometheus.query("sum by (device_kind) (gemmd_product_duration_seconds_sum)")
     stages = prometheus.query("sum by (device_kind) (gemmd_product_stage_duration_seconds_sum)")
     kind = lambda sample: sample["metric"]["device_kind"]

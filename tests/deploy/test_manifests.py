@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The Kubernetes overlays: rendered, valid, and true to each other and to the daemon."""
+"""The Kubernetes overlays: rendered, valid, and consistent with each other and with the daemon."""
 
 import re
 
@@ -10,11 +10,11 @@ import yaml
 import manifests
 from manifests import KUBERNETES, flag, matches, seconds
 
-# API groups of no Kubernetes version: test_operator.py checks those.
+# API groups that are not part of Kubernetes: test_operator.py checks those.
 OF_OPERATORS = {"monitoring.coreos.com/v1"}
-# The first that has the sleep of preStop by default, and the newest that the schemas are there for.
+# The first version that has preStop.sleep by default, and the newest with available schemas.
 VERSIONS = ("1.30", "1.37")
-# Between the end of the grace and the kill: for the product that runs on a device.
+# Between the end of the grace and the kill, for the product that runs on a device.
 MARGIN_S = 10
 # The time that the driver and the canaries of several devices may take.
 LONGEST_START_S = 300
@@ -53,8 +53,8 @@ def test_a_pod_ends_after_its_daemon(overlay):
     pre_stop_s = overlay.daemon["lifecycle"]["preStop"]["sleep"]["seconds"]
     drain_s = seconds(flag(arguments, "lame-duck")) + seconds(flag(arguments, "grace"))
     assert pre_stop_s + drain_s + MARGIN_S <= overlay.pod["spec"]["terminationGracePeriodSeconds"]
-    # Longer than it takes every other node to learn that the pod is no longer an endpoint. Where only
-    # the container is restarted, the readiness probe has to see the lame duck.
+    # Longer than every other node takes to learn that the pod is no longer an endpoint. If only the
+    # container restarts, the readiness probe must see the lame duck.
     assert pre_stop_s >= 5
     readiness = overlay.daemon["readinessProbe"]
     seen_s = readiness["periodSeconds"] * readiness["failureThreshold"]
@@ -85,7 +85,7 @@ def test_probes_ask_for_the_port_that_the_daemon_listens_on(overlay):
     assert flag(overlay.daemon_arguments(), "metrics-listen") == f"[::]:{ports['metrics']}"
     for probe in ("startupProbe", "readinessProbe"):
         assert overlay.daemon[probe]["grpc"]["port"] == ports["grpc"]
-    # What restarts a pod knows nothing of devices: no restart repairs one.
+    # The probe that restarts a pod ignores devices: no restart repairs one.
     assert overlay.daemon["startupProbe"]["grpc"]["service"] == "gemmd.v1.Registry"
     assert overlay.daemon["livenessProbe"]["httpGet"] == {"port": "metrics", "path": "/healthz"}
     startup = overlay.daemon["startupProbe"]
@@ -132,8 +132,8 @@ def test_replicas_follow_the_queue(overlay):
 
 
 def test_clients_find_every_replica(overlay):
-    """Balancing by call needs the addresses of the pods, beside the one that stands for them all: a
-    service's own address cannot be taken away, so that no overlay may be without it."""
+    """Balancing by call needs the addresses of the pods in addition to the service's own address,
+    which cannot be removed, so every overlay needs both."""
     assert "clusterIP" not in overlay.find("Service")["spec"]
     pods = overlay.find("Service", "gemmd-pods")["spec"]
     assert pods["clusterIP"] == "None"
@@ -156,7 +156,7 @@ def test_the_gpu_overlay_asks_for_one(overlay):
 
 
 def test_pods_with_gpus_go_where_their_kernels_run():
-    """An `a` architecture is for one compute capability alone."""
+    """An `a` architecture is for exactly one compute capability."""
     dockerfile = (manifests.SOURCE / "Dockerfile").read_text()
     (built,) = re.findall(r"^ARG CUDA_ARCHITECTURES=(.*)$", dockerfile, re.MULTILINE)
     major, minor = re.fullmatch(r"(\d+)(\d)a-real", built).groups()

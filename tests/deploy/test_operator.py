@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is for the Prometheus operator, whose kinds the schemas of Kubernetes do not know: its fields,
-what it selects, and where its rules come from."""
+"""Objects for the Prometheus operator, whose kinds Kubernetes' schemas do not know: their fields,
+what they select, and where their rules come from."""
 
 import os
 import re
@@ -11,7 +11,7 @@ import pytest
 import manifests
 from manifests import KUBERNETES, matches
 
-# Every field that is used, after the operator's reference of its API.
+# Every field that is used, according to the operator's API reference.
 DURATION, NAME, LABELS = "duration", "name", "labels"
 ENDPOINT = {
     "port": NAME,
@@ -51,7 +51,7 @@ CUSTOM_KINDS = {
 
 
 def check_shape(value, shape, place):
-    """Fails where the value has a field that the shape has not, or one of another kind."""
+    """Fails if the value has a field that is not in the shape, or one of another type."""
     if isinstance(shape, dict):
         assert isinstance(value, dict) and value.keys() <= shape.keys(), f"{place}: {value}"
         for key, part in value.items():
@@ -105,7 +105,7 @@ def test_prometheus_scrapes_one_service(overlay):
     assert [s["metadata"]["name"] for s in selected] == ["gemmd"]
     (endpoint,) = monitor["endpoints"]
     assert endpoint["port"] in {port["name"] for port in selected[0]["spec"]["ports"]}
-    # The rules ask for job="gemmd".
+    # The rules select job="gemmd".
     assert selected[0]["metadata"]["labels"][monitor["jobLabel"]] == "gemmd"
 
 
@@ -124,7 +124,7 @@ def test_prometheus_scrapes_envoy():
 
 
 def test_the_names_of_triton_are_a_job_of_their_own(tmp_path):
-    """The component that no overlay has, rendered beside one."""
+    """The component that no overlay includes, rendered with one."""
     overlay = manifests.KUBERNETES / "overlays/cpu"
     component = manifests.KUBERNETES / "components/triton_names"
     (tmp_path / "kustomization.yaml").write_text(

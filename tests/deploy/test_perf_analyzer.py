@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The unmodified perf_analyzer, a load tester for servers of KServe's protocol, multiplies on gemmd."""
+"""The unmodified perf_analyzer, a load tester for servers of KServe's protocol, runs against
+gemmd."""
 
 import csv
 import json
@@ -45,13 +46,13 @@ def daemon(tree, tmp_path):
 
 def analyze(perf_analyzer, address, *options):
     command = [*perf_analyzer, "-i", "grpc", "-u", address, "--measurement-interval=500"]
-    # However much the rate scatters: other tests share the machine.
+    # However much the rate scatters, since other tests share the machine.
     command += ["--stability-percentage=999", *options]
     return subprocess.run(command, capture_output=True, text=True, timeout=LIMIT_S)
 
 
 def rate(perf_analyzer, address, report, *options):
-    """Products a second as it reports them, where every one has succeeded."""
+    """Products per second as it reports them; every product must succeed."""
     done = analyze(perf_analyzer, address, *options, "-f", str(report))
     assert done.returncode == 0, done.stdout + done.stderr
     for line in (r"Successful request count: (\d+)", r"Inference count: (\d+)"):
@@ -80,7 +81,7 @@ def test_every_way_of_calling(perf_analyzer, daemon, tmp_path, options):
 
 
 def test_weights_of_a_caller_with_a_certificate_are_models(perf_analyzer, tree, tmp_path):
-    """It sends no metadata, so that only the connection can say whose the weights are."""
+    """It sends no metadata, so only the connection identifies the owner of the weights."""
     authority = certificates.Authority(tmp_path)
     server, client = authority.sign("server"), authority.sign("client", ["client.test"])
     rules = tmp_path / "rules.json"
@@ -99,7 +100,7 @@ def test_weights_of_a_caller_with_a_certificate_are_models(perf_analyzer, tree, 
     spec = resident_pb2.TensorSpec(type=tensors_pb2.ELEMENT_TYPE_F32, rows=64, columns=16)
     with grpc.secure_channel(address, credentials) as channel, Session(channel) as session:
         session.put(bytes(4 * 64 * 16), spec=spec, name="layer")
-    # Its connections are its own, and each shows the certificate.
+    # It makes its own connections, and each shows the certificate.
     shown = (
         "--ssl-grpc-use-ssl",
         f"--ssl-grpc-root-certifications-file={authority.cert_path}",

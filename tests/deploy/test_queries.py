@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Dashboard, rules and the autoscaler's adapter ask for metrics and labels that the daemon has."""
+"""Dashboard, rules and the autoscaler's adapter only query metrics and labels that the daemon
+has."""
 
 import re
 
@@ -8,7 +9,7 @@ import pytest
 
 import queries
 
-# What Prometheus adds to what it scrapes, here and in Kubernetes.
+# Labels that Prometheus adds to scraped series, here and in Kubernetes.
 OF_THE_TARGET = {"job", "instance", "namespace", "pod"}
 QUERIES = queries.dashboard_queries() + queries.rule_queries() + queries.adapter_queries()
 
@@ -21,7 +22,7 @@ def series(tree):
 
 
 def check(text, series):
-    """Each series is known, and each label that is asked for is one of the series' in the query."""
+    """Each series is known, and each label in the query is a label of its series."""
     recorded = {rule["record"] for rule in queries.rules() if "record" in rule}
     own = []
     asked = set()

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Two replicas behind one name, as overlay round_robin has them, and clients with what its ConfigMap
-gives to them and nothing else: restarts lose no call."""
+"""Two replicas behind one name, as in the overlay round_robin, and clients with exactly the
+configuration of its ConfigMap: restarts lose no call."""
 
 import json
 import signal
@@ -30,7 +30,7 @@ def replicas(tree, tmp_path):
 
 @pytest.fixture
 def target(replicas):
-    """The address that the ConfigMap gives to clients, at a DNS server and a port of the test's."""
+    """The address that the ConfigMap gives to clients, with the test's DNS server and port."""
     names = Names([replica.host for replica in replicas])
     address = given_to_clients()["GEMMD_ADDRESS"]
     scheme, _, name = address.partition(":///")
@@ -64,7 +64,7 @@ def test_the_configuration_watches_health_and_bounds_retries():
     "options, times", [([], 20), ([("grpc.enable_retries", 0)], 6)], ids=["", "without retries"]
 )
 def test_restarts_lose_no_call(replicas, target, options, times):
-    """Without retries too: the watch of health and the lame duck alone see to it."""
+    """Without retries too: watching health and the lame duck suffice."""
     from traffic import Traffic
 
     with Traffic(target, [*service_config(), *options], slow_ms=SLOW_MS) as traffic:
@@ -75,7 +75,7 @@ def test_restarts_lose_no_call(replicas, target, options, times):
 
 
 def test_restarts_lose_no_call_of_gemmload(replicas, target, tree, tmp_path, program):
-    """gemmd's own client, which has that configuration built in; it does not try again."""
+    """gemmd's own client, which has that configuration built in; it does not retry."""
     mix = [
         {"m": 16, "n": 16, "k": 16, "weight": 100},
         {"m": 256, "n": 256, "k": 256, "weight": 10},
@@ -103,7 +103,7 @@ def test_restarts_lose_no_call_of_gemmload(replicas, target, tree, tmp_path, pro
 
 
 def test_a_client_without_the_configuration_loses_calls(replicas):
-    """What makes the tests above worth something."""
+    """Proves that the tests above can fail."""
     from traffic import Traffic
 
     address = f"127.0.0.1:{replicas[0].port}"

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The runbook has a section for each alert, and what it tells operators to look for is there."""
+"""The runbook has a section for each alert, and the events, options and commands that it names
+exist."""
 
 import re
 
@@ -24,7 +25,7 @@ def test_each_alert_has_its_section_and_each_section_an_alert():
 
 @pytest.mark.parametrize("alert", ALERTS)
 def test_an_alert_leads_to_its_section(alert):
-    # The anchor of a heading is its text in small letters.
+    # The anchor of a heading is its text in lower case.
     url = ALERTS[alert]["annotations"]["runbook_url"]
     assert url == f"{RUNBOOK.relative_to(SOURCE)}#{alert.lower()}"
 

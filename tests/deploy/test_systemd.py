@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The systemd unit, as systemd itself reads it. It is not started: no systemd runs in the tests."""
+"""The systemd unit, checked by systemd itself. It is not started: no systemd runs in the tests."""
 
 import configparser
 import os
@@ -22,7 +22,7 @@ MODPROBE = "/usr/bin/nvidia-modprobe"
 
 @pytest.fixture(params=["", "gpu.conf"])
 def unit(request, tree, tmp_path):
-    """The unit's file with the installed tree where it lies now, and a drop-in."""
+    """The unit's file with the path of the installed tree, and a drop-in."""
     text = (SYSTEMD / "gemmd.service").read_text()
     path = tmp_path / "gemmd.service"
     path.write_text(text.replace("/opt/gemmd", str(tree)))
@@ -47,7 +47,7 @@ def test_systemd_calls_it_safe(unit):
 
 
 def test_the_devices_of_gpus_are_made_before_and_outside():
-    """By a setuid program, which gemmd's own unit would not let work."""
+    """By a setuid program, which gemmd's own unit would not allow."""
     (command,) = re.findall(
         r"^ExecStart=(.*)$", (SYSTEMD / "gemmd-gpu.service").read_text(), re.MULTILINE
     )
@@ -72,8 +72,8 @@ def test_the_service_ends_after_its_daemon():
 
 
 def test_the_daemon_says_when_it_serves_and_that_it_lives():
-    """The daemon's own checks come every 5 s, and three of them fit into the watchdog's time; it may take
-    as long as a driver to say that it serves."""
+    """The daemon's own checks come every 5 s, and three of them fit into the watchdog's time; it
+    may take as long as a driver before it reports that it is ready."""
     service, _ = settings()
     assert service["Type"] == "notify"
     assert service["NotifyAccess"] == "main"
@@ -83,7 +83,7 @@ def test_the_daemon_says_when_it_serves_and_that_it_lives():
 
 
 def shell_of(setting):
-    """The words that systemd runs for a setting of the unit with a shell, as it passes them on."""
+    """The shell command that systemd runs for a setting of the unit, as systemd passes it on."""
     service, _ = settings()
     words = shlex.split(service[setting].replace("\\\n", " "))
     assert words[:2] == ["/bin/sh", "-c"]
@@ -91,7 +91,8 @@ def shell_of(setting):
 
 
 def pauses_after(results, folder, failures_age_s=0):
-    """For how long each start waits after its daemon has ended so, by a sleep that only says it."""
+    """How long each start waits after its daemon ended with these results; its sleep only prints
+    the time."""
     told = folder / "told"
     sleep = folder / "bin/sleep"
     sleep.parent.mkdir(exist_ok=True)
@@ -112,7 +113,8 @@ def pauses_after(results, folder, failures_age_s=0):
 
 
 def test_restarts_go_on_with_a_growing_pause(tmp_path):
-    """Five crashes in a minute are no end: the unit has no limit, and a pause that grows to a minute."""
+    """Five crashes in a minute do not stop it: the unit has no limit, and a pause that grows to a
+    minute."""
     unit = configparser.ConfigParser(strict=False, interpolation=None, delimiters="=")
     unit.optionxform = str
     unit.read(SYSTEMD / "gemmd.service")
@@ -125,7 +127,7 @@ def test_restarts_go_on_with_a_growing_pause(tmp_path):
 
 
 def allowed_calls():
-    """The system calls that the unit's filter lets through."""
+    """The system calls that the unit's filter allows."""
     names = {}
     for line in run("systemd-analyze", "syscall-filter").splitlines():
         if line.startswith("@"):
@@ -181,8 +183,8 @@ def test_all_users_multiply_and_root_alone_operates(tree, tmp_path, program):
 def test_the_daemon_lives_with_the_calls_that_it_is_left(
     devices, tree, tmp_path, program, fake_worker
 ):
-    """Its own options but for the folder of the socket, under strace: start, products, end. A GPU's
-    worker is one over the host's memory, which has the daemon's calls but not the driver's."""
+    """The unit's options, except the socket's folder, under strace: start, products, end. The GPU's
+    worker uses host memory, and makes the daemon's system calls but not the driver's."""
     options = (SYSTEMD / "gemmd.conf").read_text()
     config = tmp_path / "gemmd.conf"
     config.write_text(

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Clients that multiply without a pause, and count what they were answered."""
+"""Clients that multiply without a pause, and count their answers."""
 
 import collections
 import struct
@@ -15,7 +15,7 @@ DEPTH = 100_000
 
 
 def small():
-    """Ones times ones, and the bytes of the answer."""
+    """A product of ones, and the bytes of its answer."""
     ones = b"\0\0\x80\x3f" * (SIDE * SIDE)
     made = gemm_pb2.MultiplyRequest(m=SIDE, n=SIDE, k=SIDE)
     for operand in (made.a, made.b):
@@ -25,7 +25,7 @@ def small():
 
 
 def long(batch):
-    """The same dot product `batch` times over: much to compute for few bytes."""
+    """The same dot product `batch` times: much to compute for few bytes."""
     made = gemm_pb2.MultiplyRequest(m=1, n=1, k=DEPTH, batch=batch)
     for operand in (made.a, made.b):
         operand.type = tensors_pb2.ELEMENT_TYPE_E2M1
@@ -36,8 +36,8 @@ def long(batch):
 
 
 class Traffic:
-    """Six threads on one channel, and with `slow_ms` a seventh, whose products take at least so long
-    on the device; `errors` holds every call that did not end well."""
+    """Six threads on one channel and, with `slow_ms`, a seventh, whose products take at least that
+    long on the device; `errors` holds every call that failed."""
 
     THREADS = 6
 
@@ -70,7 +70,7 @@ class Traffic:
         request, wanted = small()
         while not self._ends.is_set():
             self._ask(request, wanted)
-            time.sleep(0.001)  # Many calls, not a full machine.
+            time.sleep(0.001)  # Many calls, but without using the whole machine.
 
     def _run_slow(self):
         batch = 100
@@ -82,7 +82,7 @@ class Traffic:
                 time.sleep(0.2)
 
     def _ask(self, request, wanted):
-        """How long the device took, where there is an answer."""
+        """The device's time, if there is an answer."""
         took_ns = None
         try:
             answer = self._stub.Multiply(request, timeout=DEADLINE_S)

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What must hold during and after every attack: others are served, and nothing is kept."""
+"""What must hold during and after every attack: other clients are served, and the daemon keeps
+nothing of the attack."""
 
 import os
 import random
@@ -12,14 +13,14 @@ from product import Product, check_bytes, small_integers
 
 DEADLINE_S = PATIENCE_S
 
-# Threads that gRPC may start under load and keep for the next one: its executors grow to twice the
-# count of cores each, its pools of completion queues and of events by a few. All are bounded, and
-# few beside the hundreds of calls and connections of any attack here.
+# Threads that gRPC may start under load and keep for later: its executors grow to twice the number
+# of cores each, its pools for completion queues and events by a few. All are limited, and few
+# compared to the hundreds of calls and connections of any attack here.
 KEPT_THREADS = 2 * 2 * os.cpu_count() + 8
 
 
 class Bystander:
-    """A client that was there before the attack, and what the daemon held then."""
+    """A client that connected before the attack, and the resources that the daemon held then."""
 
     def __init__(self, daemon):
         self.daemon = daemon
@@ -46,7 +47,7 @@ class Bystander:
         self._channel.close()
 
     def _open(self):
-        # A connection of its own, for answers of any length.
+        # A separate connection, for answers of any length.
         options = [("grpc.use_local_subchannel_pool", 1), ("grpc.max_receive_message_length", -1)]
         return grpc.insecure_channel(self.daemon.tcp, options=options)
 
@@ -55,14 +56,14 @@ class Bystander:
         check_bytes(answer.d, self._product)
 
     def check_served(self):
-        """Its product is right, on the old connection and on a new one."""
+        """Checks that its product is right, on the old connection and on a new one."""
         assert self.daemon.process.poll() is None, self.daemon.stderr()[-4000:]
         self._check_product(self._gemm)
         with self._open() as channel:
             self._check_product(gemm_pb2_grpc.GemmStub(channel))
 
     def is_served(self):
-        """The same where gRPC may have closed connections, which is safe to try again."""
+        """The same when gRPC may have closed connections, after which a retry is safe."""
         try:
             self.check_served()
         except grpc.RpcError as failure:
@@ -71,7 +72,7 @@ class Bystander:
         return True
 
     def is_served_with_room(self):
-        """The same where others may have taken all of the queue, or of the memory, for now."""
+        """The same when others may have filled the queue, or the memory, for now."""
         return self._takes_any() and self.is_served()
 
     def is_idle(self):
@@ -81,8 +82,8 @@ class Bystander:
         return (device.queued_requests, device.queued_bytes) == (0, 0) and self._takes_all()
 
     def _takes_all(self):
-        """Whether a product is accepted whose message and result take all of --max-queued-bytes, as
-        it is only where no other message, however small, has been taken and not been let go of."""
+        """Whether a product whose message and result take all of --max-queued-bytes is accepted.
+        That is only the case if no other message, however small, is still held."""
         zeros = gemm_pb2.MultiplyRequest(m=1, n=self.capacity, k=0)
         zeros.a.type = zeros.b.type = zeros.d.type = ELEMENTS["s8"].number
         zeros.n -= zeros.ByteSize()
@@ -103,10 +104,10 @@ class Bystander:
         return True
 
     def check_nothing_kept(self, limit_s=PATIENCE_S):
-        """Files, threads, queue and capacity are what they were, within the limit."""
+        """Files, threads, queue and capacity are as before, within the limit."""
         wait_until(lambda: self.daemon.open_files() <= self.open_files, limit_s, "files closed")
         wait_until(self.is_idle, limit_s, "all requests let go of")
-        # The product that took all of it is let go of a moment after its answer.
+        # The product that took all of it is released a moment after its answer.
         wait_until(self._takes_any, limit_s, "the last request let go of")
         assert self.daemon.threads() <= self.threads + KEPT_THREADS
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Callers by name: files of rules and tokens, and the calls of those who are in them."""
+"""Callers with names: files of rules and tokens, and calls of the callers in them."""
 
 import hashlib
 import json
@@ -15,7 +15,7 @@ UNAUTHENTICATED = grpc.StatusCode.UNAUTHENTICATED
 RESOURCE_EXHAUSTED = grpc.StatusCode.RESOURCE_EXHAUSTED
 
 EVERYTHING = ["multiply", "tensors", "statistics", "registry", "reflection", "administer"]
-POISON = "poison-d41d8cd98f00b204"  # Begins each static token; no log may have it.
+POISON = "poison-d41d8cd98f00b204"  # The prefix of each static token; no log may contain it.
 
 
 def token_of(name):
@@ -70,7 +70,7 @@ def multiply(channel, metadata, **keywords):
 
 
 def call(channel, path, metadata):
-    """Sends an empty message as to any method; gives the code and the words."""
+    """Sends an empty message to any method. Returns the status code and the text."""
     stub = channel.stream_stream(path, lambda data: data, lambda data: data)
     answers = stub(iter([b""]), metadata=metadata, timeout=DEADLINE_S)
     is_answered = False
@@ -79,7 +79,7 @@ def call(channel, path, metadata):
             is_answered = True
             answers.cancel()
     except grpc.RpcError as error:
-        # What was answered has ended as this side wanted.
+        # A call that was answered and then cancelled by this client has succeeded.
         if not is_answered:
             return error.code(), error.details()
     return grpc.StatusCode.OK, ""

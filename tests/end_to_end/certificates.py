@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Certificates of tests: authorities of a minute, and what they sign, in files of PEM."""
+"""Certificates for tests: short-lived authorities and what they sign, in PEM files."""
 
 import datetime
 import ipaddress
@@ -19,7 +19,7 @@ def now():
 
 
 def replace(path, content):
-    """As a whole, so that nobody reads half of it."""
+    """Atomically, so that nobody reads half of it."""
     part = path.with_suffix(path.suffix + ".part")
     part.write_bytes(content)
     part.replace(path)
@@ -56,7 +56,7 @@ class Pair:
 
     @property
     def trusted_pem(self):
-        """The same with what it is trusted for behind it, which is nothing in particular."""
+        """The same, followed by an empty list of trusted uses."""
         der = self.certificate.public_bytes(serialization.Encoding.DER) + b"\x30\x00"
         return ssl.DER_cert_to_PEM_cert(der).replace("CERTIFICATE", "TRUSTED CERTIFICATE").encode()
 
@@ -101,7 +101,7 @@ class Authority(Pair):
         return Pair(self.folder, stem, key, builder.sign(self.key, hashes.SHA256()))
 
     def revoke(self, path, *pairs):
-        """Writes the list of those that are revoked."""
+        """Writes the list of revoked certificates."""
         builder = x509.CertificateRevocationListBuilder(
             self.certificate.subject, now() - DAY, now() + DAY
         )
@@ -116,7 +116,7 @@ class Authority(Pair):
 
 
 def self_signed(folder, stem):
-    """A pair that nobody vouches for."""
+    """A self-signed pair."""
     key = ec.generate_private_key(ec.SECP256R1())
     name = _name(stem)
     builder = x509.CertificateBuilder(name, name, key.public_key(), x509.random_serial_number())
@@ -125,7 +125,8 @@ def self_signed(folder, stem):
 
 
 class World:
-    """An authority and one that the daemon does not know, and a certificate of each kind in a folder."""
+    """An authority, another one that the daemon does not know, and a certificate of each kind, in a
+    folder."""
 
     def __init__(self, folder):
         self.folder = folder
@@ -148,7 +149,7 @@ BROKEN = {
     "empty": lambda pair: b"-----BEGIN CERTIFICATE-----\n-----END CERTIFICATE-----\n",
 }
 
-# Who must not get in over mutual TLS: what he shows, made in a world.
+# Clients that must be refused over mutual TLS: what each of them shows.
 STRANGERS = {
     "none": lambda world: None,
     "self-signed": lambda world: self_signed(world.folder, "nobody"),

@@ -23,7 +23,7 @@ def some_product(size=24, element="f16"):
 
 
 class Server:
-    """A daemon whose GPU's next launches do as the script says."""
+    """A daemon whose GPU's next launches follow the script."""
 
     def __init__(self, daemon, tmp_path):
         self.daemon = daemon

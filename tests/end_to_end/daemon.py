@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One gemmd process: started in a folder of its own, watched through /proc, ended by its pid."""
+"""One gemmd process: started in its own folder, observed through /proc, ended by its pid."""
 
 import os
 import re
@@ -14,12 +14,12 @@ LOG_LINE = re.compile(r'(?:\w+=(?:"(?:[^"\\]|\\.)*"|[^\s"=]+)(?: |$))+')
 LOG_PAIR = re.compile(r'(\w+)=(?:"((?:[^"\\]|\\.)*)"|([^\s"=]+))')
 
 
-# How long a test waits for what must happen in the end. A slow machine is no failure.
+# How long a test waits for something that must happen eventually. A slow machine must not fail.
 PATIENCE_S = 60
 
 
 def wait_until(condition, limit_s, what):
-    """Polls until the condition gives something true, which is returned; fails after the limit."""
+    """Polls until the condition returns a true value, and returns that; fails after the limit."""
     deadline = time.monotonic() + limit_s
     while True:
         result = condition()
@@ -30,7 +30,7 @@ def wait_until(condition, limit_s, what):
 
 
 def parse_log_line(line):
-    """The pairs of one log line; fails where it is anything else."""
+    """The pairs of one log line; fails if the line has anything else."""
     assert LOG_LINE.fullmatch(line), f"not a line of key=value pairs: {line!r}"
     pairs = LOG_PAIR.findall(line)
     keys = [key for key, _, _ in pairs]
@@ -39,9 +39,9 @@ def parse_log_line(line):
 
 
 class Daemon:
-    """Starts in the constructor; serves once `wait_until_ready` has returned. It listens on a free
-    port and a unix socket, or as `listen` says, or, where that is empty, as flags or files say. Its
-    variables are those of the test and `environment`."""
+    """Started by the constructor; serves once `wait_until_ready` has returned. It listens on a free
+    port and a unix socket, or on `listen`, or, if that is empty, where flags or files say. Its
+    environment is that of the test and `environment`."""
 
     def __init__(self, binary, folder, *flags, listen=None, open_files=None, address_space=None, environment=None):
         folder.mkdir(parents=True, exist_ok=True)
@@ -62,15 +62,15 @@ class Daemon:
             soft, hard = open_files
             limits += [f"ulimit -S -n {soft}", f"ulimit -H -n {hard}"]
         if address_space:
-            # More processors mean more threads and more malloc arenas, which take addresses. OpenBLAS takes 128 MiB
-            # of them for each thread of OpenMP's when it is loaded, and tries for ever to get them.
+            # More processors mean more threads and more malloc arenas, which take addresses. When
+            # OpenBLAS is loaded it reserves 128 MiB of them per OpenMP thread, and retries forever.
             environment = {"OMP_NUM_THREADS": "2", **(environment or {})}
             processors = sorted(os.sched_getaffinity(0))[:2]
             limits.append(f"taskset -cp {','.join(map(str, processors))} $$ >/dev/null")
             limits.append(f"ulimit -v {address_space // 1024}")
         if limits:
-            # By a shell: code that runs in the child before the program does would meet gRPC's
-            # threads there, which end a child that they find their files closed in.
+            # Started through a shell: code that runs in the child before the program does would
+            # meet gRPC's threads there, which abort a child when they find their files closed.
             self.command = ["bash", "-c", " && ".join([*limits, 'exec "$@"']), "bash", *self.command]
         with open(self.stderr_path, "wb") as stderr:
             self.process = subprocess.Popen(
@@ -109,8 +109,8 @@ class Daemon:
         return self.stderr_path.read_text(errors="backslashreplace")
 
     def log(self):
-        """The log so far, as a list of dictionaries. While the daemon runs, what follows the last end of
-        a line is the beginning of a line that is being written."""
+        """The log so far, as a list of dictionaries. While the daemon runs, a last line without an
+        end may be incomplete and is left out."""
         is_complete = self.process.poll() is not None
         text = self.stderr()
         if not is_complete:
@@ -121,14 +121,14 @@ class Daemon:
         return [line for line in self.log() if line["event"] == name]
 
     def awaited_events(self, name, limit_s=PATIENCE_S):
-        """The same, once there is one: what the daemon does may be seen before its line is written."""
+        """The events once there is one: an effect may be visible before its line is written."""
         return wait_until(lambda: self.events(name), limit_s, f"{name} in the log")
 
     def signal(self, number):
         self.process.send_signal(number)
 
     def wait(self, limit_s=2 * PATIENCE_S):
-        """The exit code; a daemon that does not end in time is killed and the test fails."""
+        """The exit code. A daemon that does not end in time is killed, and the test fails."""
         self.was_awaited = True
         try:
             code = self.process.wait(limit_s)
@@ -144,7 +144,7 @@ class Daemon:
             self.process.wait()
 
     def stop(self, limit_s=2 * PATIENCE_S):
-        """Ends the daemon as an operator would and checks that it ends well."""
+        """Ends the daemon as an operator would, and checks that it ends well."""
         self.signal(signal.SIGTERM)
         code = self.wait(limit_s)
         assert code == 0, f"gemmd ended with {code}: {self.stderr()[-4000:]}"
@@ -161,11 +161,11 @@ class Daemon:
             return int(next(line for line in status if line.startswith(key + ":")).split()[1])
 
     def peak_rss_bytes(self):
-        """The most since the start, or since the peak was forgotten."""
+        """The peak since the start, or since forget_peak."""
         return self._status("VmHWM") * 1024
 
     def forget_peak(self):
-        """From now on the peak is that of what comes; gives what is resident."""
+        """Resets the peak. Returns the resident memory."""
         with open(f"/proc/{self.pid}/clear_refs", "w") as file:
             file.write("5")
         return self.rss_bytes()
@@ -174,29 +174,29 @@ class Daemon:
         return self._status("VmRSS") * 1024
 
     def mapped_bytes(self):
-        """Addresses that stand for something, as RLIMIT_AS counts them."""
+        """Mapped addresses, as RLIMIT_AS counts them."""
         return self._status("VmSize") * 1024
 
     def anonymous_bytes(self):
-        """Without what is shared with a worker."""
+        """Without memory that is shared with a worker."""
         return self._status("RssAnon") * 1024
 
     def children(self):
-        """The processes that it has started and that have not ended."""
+        """Child processes that have not ended."""
         return self.gpu_workers() | self.host_workers()
 
     def gpu_workers(self):
         return self._children(are_host_s=False)
 
     def host_workers(self):
-        """Those of `cpu` and of simulators."""
+        """The workers of `cpu` and of simulators."""
         return self._children(are_host_s=True)
 
     def _children(self, are_host_s):
         command = ["ps", "--ppid", str(self.pid), "-o", "pid=,comm="]
         done = subprocess.run(command, capture_output=True, text=True)
         lines = [line.split(maxsplit=1) for line in done.stdout.splitlines()]
-        # The system tells 15 characters of a name.
+        # The system reports 15 characters of a name.
         return {int(pid) for pid, name in lines if name.startswith("gemmd-host-work") == are_host_s}
 
     def threads(self):
@@ -206,7 +206,7 @@ class Daemon:
         return len(os.listdir(f"/proc/{self.pid}/fd"))
 
     def open_file_limits(self):
-        """Soft and hard limit."""
+        """The soft and the hard limit."""
         with open(f"/proc/{self.pid}/limits") as limits:
             line = next(line for line in limits if line.startswith("Max open files"))
         return tuple(int(word) for word in line.split()[3:5])

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Element types and matrices on the wire in NumPy's terms, without any code of gemmd."""
+"""Element types and matrices on the wire in terms of NumPy, without any code of gemmd."""
 
 from dataclasses import dataclass
 
@@ -15,10 +15,10 @@ COLUMN_MAJOR = tensors_pb2.ORDER_COLUMN_MAJOR
 class Element:
     name: str
     bits: int
-    dtype: type  # The dtype of one element; B1 has one byte, 0 or 1, for each.
-    low: int  # All integers from here to `high` are exact, and so is their product in f32.
+    dtype: type  # The dtype of one element; B1 has one byte, 0 or 1, per element.
+    low: int  # All integers from here to `high` are exact, and so are their products in f32.
     high: int
-    unit: float = 0.0  # The largest relative error of rounding to it; 0 for integers.
+    unit: float = 0.0  # The largest relative rounding error; 0 for integers.
     least: float = 0.0  # The smallest positive number.
 
     @property
@@ -59,7 +59,7 @@ BY_NUMBER = {element.number: element for element in _ALL}
 
 
 def convert(values, element):
-    """The nearest values of the type, ties to even; saturates where the contract says so."""
+    """The nearest values of the type, ties to even; saturates as the contract says."""
     values = np.asarray(values)
     if element.is_integer:
         info = ml_dtypes.iinfo(element.dtype)
@@ -81,7 +81,7 @@ def line_bytes(element, leading_dimension):
 
 def _pack(lines, element):
     """Lines of elements, the last axis along the line, as bytes."""
-    codes = np.ascontiguousarray(lines).view(np.uint8)  # Little-endian, as the wire.
+    codes = np.ascontiguousarray(lines).view(np.uint8)  # Little-endian, as on the wire.
     if element.bits >= 8:
         return codes
     bits = codes[..., None] >> np.arange(element.bits, dtype=np.uint8) & 1

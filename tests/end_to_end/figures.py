@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Figures that tests measure, each with its bound: what `battery.holds` and `timed` keep for the table."""
+"""Values that tests measure, each with its bound, kept by `battery.holds` and `timed` for the
+table."""
 
 import dataclasses
 import json
@@ -16,8 +17,9 @@ class Line:
 
 
 class Figures:
-    """What was measured so far. Counts always decide; what only a clock or the resident size of a process
-    can show decides in the timed run alone, where nothing else takes the processors."""
+    """The values measured so far. Counts always decide. Values that depend on a clock or on the
+    resident size of a process decide only in the timed run, when no other work uses the
+    processors."""
 
     def __init__(self, is_timed):
         self.is_timed = is_timed
@@ -25,11 +27,11 @@ class Figures:
         self.file = ""
 
     def holds(self, attack, *, most=None, least=None, seen, unit=""):
-        """Demands that what was counted is at most, or at least, the bound: NaN is neither."""
+        """Requires that a count is at most, or at least, the bound; NaN fails."""
         self._judge(attack, most, least, seen, unit, is_timed=False)
 
     def timed(self, attack, *, most=None, least=None, seen, unit=""):
-        """Demands the same of what was timed, with --timed; does nothing without it."""
+        """Requires the same of a time, with --timed; does nothing without it."""
         if self.is_timed:
             self._judge(attack, most, least, seen, unit, is_timed=True)
 
@@ -43,7 +45,8 @@ class Figures:
         assert held, f"{attack}: got {seen:g} {unit}, want {bound}"
 
     def keep(self, folder, part):
-        """Writes a file of lines of JSON for each file of tests, or part of one, for tests/timed/table.py."""
+        """Writes a file of JSON lines for each test file, or part of one, for
+        tests/timed/table.py."""
         folder.mkdir(parents=True, exist_ok=True)
         for file in {line.file for line in self.lines}:
             rows = [json.dumps(dataclasses.asdict(line)) for line in self.lines if line.file == file]

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Options, generated stubs and daemons for the tests. Everything listens on and talks to loopback
-or unix sockets only; every file that is made lies in a temporary folder."""
+"""Options, generated stubs and daemons for the tests. Everything uses only loopback or unix
+sockets; all files are made in a temporary folder."""
 
 import os
 import pathlib
@@ -155,7 +155,7 @@ def fake_worker(request):
 
 @pytest.fixture(scope="session")
 def lying_worker(request):
-    """A worker of which one answer is not true."""
+    """A worker that gives one false answer."""
     return given_program(request, "--lying-worker", "no worker: give --lying-worker=PATH")
 
 
@@ -180,7 +180,7 @@ def is_timed(request):
 
 @pytest.fixture
 def timed(request):
-    """Demands a bound of what was timed, in the timed run: timed(what, most=..., seen=..., unit=...)."""
+    """Requires a bound for a time in the timed run: timed(what, most=..., seen=..., unit=...)."""
     request.config.figures.file = request.path.stem
     return request.config.figures.timed
 
@@ -198,7 +198,7 @@ def rng(seed):
 
 
 class Daemons:
-    """Starts daemons and ends those that still run at the end of the test or the module."""
+    """Starts daemons, and ends those that still run at the end of the test or the module."""
 
     def __init__(self, binary, make_folder):
         self._binary = binary
@@ -215,7 +215,7 @@ class Daemons:
         return self.launch(*flags, **keywords).wait_until_ready()
 
     def end(self):
-        """Those that a test has ended itself were checked then."""
+        """Daemons that a test has ended itself were checked then."""
         running = [daemon for daemon in self._started if not daemon.was_awaited]
         try:
             for daemon in running:
@@ -227,7 +227,7 @@ class Daemons:
 
 @pytest.fixture
 def daemons(gemmd, tmp_path_factory):
-    """A way to start daemons with flags of the test's own."""
+    """Starts daemons with flags chosen by the test."""
     daemons = Daemons(gemmd, tmp_path_factory.mktemp)
     yield daemons
     daemons.end()
@@ -235,7 +235,7 @@ def daemons(gemmd, tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def daemon(request, gemmd, tmp_path_factory):
-    """A daemon for all the tests of a file, with the flags that the file names in GEMMD_FLAGS."""
+    """A daemon for all tests of a file, with the flags in the file's GEMMD_FLAGS."""
     daemons = Daemons(gemmd, tmp_path_factory.mktemp)
     yield daemons.start("--lame-duck=1ms", *getattr(request.module, "GEMMD_FLAGS", ()))
     daemons.end()
@@ -267,7 +267,7 @@ def bystander(daemon):
 
 @pytest.fixture
 def attacked(bystander):
-    """The bystander, who checks once the test has let go of everything (but for fixtures that the
+    """The bystander, which checks after the test has released everything (except fixtures that the
     test names before this one) that the attack harmed nobody and that the daemon kept nothing."""
     yield bystander
     bystander.check()

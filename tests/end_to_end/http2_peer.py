@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A peer that speaks HTTP/2 frame by frame, so that it can stop anywhere. Loopback and unix sockets
-only. Every wait has a limit."""
+"""A peer that speaks HTTP/2 frame by frame, so that it can stop anywhere. Only over loopback and
+unix sockets. Every wait has a limit."""
 
 import select
 import socket
@@ -21,7 +21,7 @@ GOAWAY = 7  # The type of the frame.
 
 
 def message(payload, declared=None, flags=0):
-    """A gRPC message: flags, length (of `declared` bytes where given), payload."""
+    """A gRPC message: flags, length (`declared` if given), payload."""
     return struct.pack(">BI", flags, len(payload) if declared is None else declared) + payload
 
 
@@ -39,7 +39,8 @@ def joint_bytes(*products):
 
 
 def open_socket(address, limit_s=PATIENCE_S, own_host=""):
-    """`address` as gemmd writes it into its ready file; of TCP, from the host `own_host`, if that is given."""
+    """`address` is in the form of gemmd's ready file. For TCP, connects from the host `own_host` if
+    that is given."""
     if address.startswith("unix:"):
         peer = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         target = address.removeprefix("unix:")
@@ -56,7 +57,7 @@ def open_socket(address, limit_s=PATIENCE_S, own_host=""):
 
 
 class Answer:
-    """What came back on one stream."""
+    """The response on one stream."""
 
     def __init__(self):
         self.headers = {}
@@ -66,7 +67,7 @@ class Answer:
 
     @property
     def status(self):
-        """The gRPC status; None where there is none (yet)."""
+        """The gRPC status; None if there is none (yet)."""
         text = self.headers.get("grpc-status")
         return None if text is None else int(text)
 
@@ -102,7 +103,7 @@ class Http2Peer:
             self.closed = True
 
     def start(self, path=MULTIPLY, headers=()):
-        """Opens a stream for a call; its number."""
+        """Opens a stream for a call. Returns its number."""
         stream = self.connection.get_next_available_stream_id()
         fields = [
             (":method", "POST"),
@@ -156,7 +157,7 @@ class Http2Peer:
         return self.closed or answer.ended or answer.reset is not None
 
     def receive(self, limit_s):
-        """Takes in what comes within the limit, once; whether anything did."""
+        """Receives once, within the limit. Returns whether anything came."""
         readable, _, _ = select.select([self.socket], [], [], limit_s)
         if self.closed or not readable:
             return False
@@ -173,7 +174,7 @@ class Http2Peer:
         return True
 
     def _without_goaway(self, data):
-        """The whole frames so far, but for GOAWAY, which to h2 is the end of all streams."""
+        """The whole frames so far, except GOAWAY, which h2 treats as the end of all streams."""
         self._unread += data
         frames = b""
         while len(self._unread) >= 9:
@@ -203,7 +204,7 @@ class Http2Peer:
             answer.reset = event.error_code
 
     def wait(self, stream, limit_s=PATIENCE_S):
-        """The answer on the stream, once it is over; fails where that takes too long."""
+        """The response on the stream once it is complete; fails if that takes too long."""
         deadline = time.monotonic() + limit_s
         while not self.is_over(stream):
             assert time.monotonic() < deadline, f"no answer within {limit_s} s"
@@ -212,7 +213,7 @@ class Http2Peer:
 
 
 def open_with_closed_windows(address):
-    """A peer to whom no byte of an answer may be sent."""
+    """A peer to which no byte of an answer may be sent."""
     peer = Http2Peer(address)
     peer.connection.update_settings({h2.settings.SettingCodes.INITIAL_WINDOW_SIZE: 0})
     peer.flush()

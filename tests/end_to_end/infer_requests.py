@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Requests of KServe's v2 protocol by tritonclient, as its users write them."""
+"""KServe v2 requests through tritonclient, as its users write them."""
 
 import numpy as np
 import tritonclient.grpc as triton
 
-# What KServe calls the types of NumPy.
+# KServe's names of NumPy's types.
 DATATYPES = {
     np.dtype(np.float64): "FP64",
     np.dtype(np.float32): "FP32",
@@ -16,7 +16,7 @@ DATATYPES = {
 
 
 def tensor(name, array, datatype=None, **parameters):
-    """An input; its parameters go beside it, because tritonclient has no call for them."""
+    """An input with its parameters beside it, because tritonclient has no call for them."""
     made = triton.InferInput(name, list(array.shape), datatype or DATATYPES[array.dtype])
     made.set_data_from_numpy(np.ascontiguousarray(array))
     for key, value in parameters.items():
@@ -29,7 +29,7 @@ def tensor(name, array, datatype=None, **parameters):
 
 
 def infer(client, model="gemm", parameters=None, **inputs):
-    """The answer to inputs that are arrays, or what `tensor` makes."""
+    """The answer to inputs that are arrays or results of `tensor`."""
     made = [
         value if isinstance(value, triton.InferInput) else tensor(name, value)
         for name, value in inputs.items()
@@ -38,7 +38,7 @@ def infer(client, model="gemm", parameters=None, **inputs):
 
 
 def parameters_of(answer):
-    """Those of an answer, by name."""
+    """The parameters of an answer, by name."""
     return {
         name: getattr(value, value.WhichOneof("parameter_choice"))
         for name, value in answer.get_response().parameters.items()

@@ -21,12 +21,13 @@ fail() {
   exit 1
 }
 
-# Libraries of the machine that it runs on: glibc and the driver of its GPUs.
+# Libraries that every target machine has: glibc and the driver of its GPUs.
 is_of_the_machine() {
   [[ $1 =~ ^(ld-linux.*|linux-vdso|lib(c|m|mvec|dl|rt|pthread|resolv|util|cuda))\.so ]]
 }
 
-# Prints what the loader would load and is neither of the tree $1 nor of the machine.
+# Prints libraries that the loader would use and that belong neither to the tree $1 nor to the
+# target machine.
 strangers() {
   local tree=$1 program name path
   for program in "$tree"/bin/*; do
@@ -51,20 +52,20 @@ done
   fail "no completion for bash was installed"
 [[ $(head -1 "$tree/share/zsh/site-functions/_gemmctl") == "#compdef gemmctl" ]] ||
   fail "no completion for zsh was installed"
-# Neither the build folder nor that of the sources, and not when it was installed.
+# No file contains the path of the build folder or of the sources, or the time of the installation.
 sources=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
 if grep -lF -e "$build" -e "$sources/" "$tree"/bin/*; then fail "a program names the folder that it was built in"; fi
 cmake --install "$build" --prefix "$work/elsewhere/second" --strip --component runtime >"$work/install.log"
 diff --recursive --no-dereference "$tree" "$work/elsewhere/second" || fail "a second installation differs"
 
-# Nothing lies where a prefix such as /usr has the libraries of the system.
+# No library is in a place where a prefix such as /usr has the system's.
 beside=$(find "$tree" -name '*.so*' -not -path "$tree/lib/gemmd/*")
 [[ -z $beside ]] || fail "libraries outside of lib/gemmd: $beside"
 if [[ $kind == bundled ]]; then
   [[ -s $tree/share/doc/gemmd/sbom.spdx.json ]] || fail "no bill of materials was installed"
   found=$(strangers "$tree")
   [[ -z $found ]] || fail "not in the tree: $found"
-  # The check sees what is missing.
+  # The check notices a missing library.
   gone=$(find "$tree/lib/gemmd" -name 'libgrpc.so*')
   mkdir "$work/gone"
   mv $gone "$work/gone"
@@ -90,7 +91,7 @@ mapfile -t addresses <"$work/ready"
 for address in "${addresses[@]}"; do
   "$tree/bin/gemmctl" --address "$address" multiply --random 33,17,65 --type f32 --verify
 done
-# What it really loaded, libraries that are opened later included.
+# The libraries that were really loaded, including those opened later.
 while [[ $kind == bundled ]] && read -r path; do
   [[ $path == "$tree"/* ]] || is_of_the_machine "$(basename "$path")" || fail "gemmd loaded $path"
 done < <(awk '$6 ~ /\.so/ {print $6}' "/proc/$daemon/maps" | sort -u)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A closed loop in a few lines that share nothing with gemmload: what it finds must agree.
+"""A closed loop in a few lines that share no code with gemmload; the two must measure the same.
 
 By hand, beside `gemmload --shape 64,64,64 --concurrency 4 --count 4000 --warmup 0`:
 python load_generator.py 127.0.0.1:8470 --shape 64,64,64 --concurrency 4 --count 4000"""
@@ -15,7 +15,7 @@ import grpc
 
 
 def closed_loop(address, request, concurrency, count):
-    """Calls per second, and the latencies of all calls in seconds, in order of size."""
+    """Calls per second, and the sorted latencies of all calls in seconds."""
     from gemmd.v1 import gemm_pb2_grpc
 
     latencies = []

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Scraping a daemon, and reading what it gave."""
+"""Scraping a daemon, and parsing the page."""
 
 import re
 import subprocess
@@ -47,7 +47,7 @@ def scrape(daemon, path="/metrics"):
 
 
 def promtool(page):
-    """What promtool has to say of it, and its exit code."""
+    """promtool's messages about the page, and its exit code."""
     done = subprocess.run(
         ["promtool", "check", "metrics"], input=page.text, capture_output=True, text=True, timeout=2 * PATIENCE_S
     )
@@ -55,15 +55,15 @@ def promtool(page):
 
 
 def longest_handler_cpu_ms(page, second=False):
-    """The longest processor time that calls have held a thread of gRPC for since the daemon's start, or the
-    second longest; by method."""
+    """The longest processor time, or the second longest, for which calls have held a thread of gRPC
+    since the daemon's start; by method."""
     name = f"gemmd_handler_{'second_' if second else ''}longest_cpu_seconds"
     return {labels["method"]: 1e3 * seconds for labels, seconds in page.with_labels(name)}
 
 
 def longest_handler_ms(page, before=None):
-    """How long calls have held a thread of gRPC since: the bound of the longest bucket to which a
-    method has added; by method."""
+    """How long calls have held a thread of gRPC since `before`: the upper bound of the longest
+    bucket with an observation; by method."""
     bounds = {}
     for labels, count in page.with_labels("gemmd_handler_seconds_bucket"):
         key = frozenset(labels.items())
@@ -79,8 +79,8 @@ def longest_handler_ms(page, before=None):
 
 
 def abort_times_s(page, device, before=None):
-    """For how long the device went on with each product that nobody wanted any more, since a scrape where
-    one is given: the bounds of its buckets, shortest first."""
+    """How long the device continued each product that was no longer wanted, since `before` if
+    given: the upper bounds of the buckets, shortest first."""
     buckets = []
     for labels, count in page.with_labels("gemmd_abort_seconds_bucket"):
         if labels["device"] == device:

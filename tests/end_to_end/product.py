@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Products to ask for, what NumPy makes of them, and the two ways to compare."""
+"""Products to request, NumPy's results for them, and the two comparisons."""
 
 from dataclasses import dataclass, field
 
@@ -8,7 +8,7 @@ from elements import BY_NUMBER, COLUMN_MAJOR, ELEMENTS, ROW_MAJOR, convert, load
 from gemmd.v1 import gemm_pb2, tensors_pb2
 
 DEADLINE_S = 60  # The deadline of every call; none takes nearly as long on a slow machine.
-FILLER = 0xA5  # The bytes of padding that nobody may read, a small integer in no type.
+FILLER = 0xA5  # The padding, which nobody may read; not a small integer in any type.
 
 
 @dataclass
@@ -21,8 +21,8 @@ class Layout:
 
 @dataclass
 class Product:
-    """D = activation(alpha A B + beta C + bias). A and B are batch x rows x columns as multiplied,
-    with a batch of 1 for one matrix that serves all."""
+    """D = activation(alpha A B + beta C + bias). A and B are batch x rows x columns as multiplied;
+    a batch of 1 means one matrix for all."""
 
     a: np.ndarray
     b: np.ndarray
@@ -150,15 +150,15 @@ class Product:
         )[0]
 
 
-# With this batch a busy product takes minutes on any machine: it ends because it is aborted. A daemon takes it
-# with these flags, and without a deadline.
+# With this batch a busy product takes minutes on any machine, so it only ends by an abort. A daemon
+# accepts it with these flags, and without a deadline.
 ENDLESS_BATCH = 20_000_000
 ENDLESS_FLAGS = ["--devices=cpu", "--max-product-seconds=100000", "--max-backlog=1000h"]
 
 
 def busy_product(batch=ENDLESS_BATCH, request_id=""):
-    """The request of one that takes long for its few bytes: dot products of 100000, `batch` times the
-    same."""
+    """The request of a product that takes long for its few bytes: dot products of length 100000,
+    repeated `batch` times."""
     product = Product(
         a=np.ones((1, 1, 100_000), np.float32),
         b=np.ones((1, 100_000, 1), np.float32),
@@ -173,7 +173,7 @@ def busy_product(batch=ENDLESS_BATCH, request_id=""):
 
 
 def small_integers(rng, element, *shape):
-    """Integers that are exact in the type; with them every sum here is exact in f32."""
+    """Integers that are exact in the type, and whose sums here are all exact in f32."""
     values = [rng.randint(element.low, element.high) for _ in range(int(np.prod(shape)))]
     if element.name == "e2m1":
         values = [value - (abs(value) == 5) for value in values]
@@ -181,7 +181,7 @@ def small_integers(rng, element, *shape):
 
 
 def check_bytes(matrix, product):
-    """Whether the answer has the bytes that NumPy makes; says where it differs."""
+    """Checks that the answer has the bytes of NumPy's result; reports the differences."""
     want = product.expected_bytes()
     if matrix.data == want:
         return
@@ -198,7 +198,7 @@ def check_bytes(matrix, product):
 
 
 def check_within(got, want, bound):
-    """Whether each element is within its own bound. NaN, in any of the three, fails."""
+    """Whether each element is within its own bound. NaN in any of the three fails."""
     assert got.shape == want.shape == bound.shape
     error = np.abs(got - want)
     wrong = np.argwhere(~(error <= bound))

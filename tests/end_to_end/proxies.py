@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What would be an HTTP proxy: it counts who connects, and hangs up."""
+"""In place of an HTTP proxy: counts connections and closes them."""
 
 import contextlib
 import socket
 import threading
 
-# All that gRPC looks at.
+# All variables that gRPC reads.
 VARIABLES = ("grpc_proxy", "https_proxy", "http_proxy")
 
 

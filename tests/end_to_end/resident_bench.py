@@ -25,7 +25,7 @@ from gemmd.v1 import gemm_pb2, resident_pb2, tensors_pb2  # noqa: E402
 from tensors import Session  # noqa: E402
 
 M, N, K = 8, 30522, 384
-# NumPy has these alone; others are compared with its product of f32.
+# NumPy only has these; other types are compared with its product of f32.
 NUMPY = {"f32": np.float32, "f64": np.float64}
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the daemon serves, as its protos tell."""
+"""The methods that the daemon serves, according to its protos."""
 
 import importlib
 import pkgutil
@@ -9,7 +9,7 @@ from kserve.v2 import inference_pb2
 
 
 def method_paths():
-    """Every method of the daemon's own services, so that no test can forget one."""
+    """Every method of the daemon's own services, so that no test can miss one."""
     files = [inference_pb2.DESCRIPTOR]
     for module in pkgutil.iter_modules(gemmd.v1.__path__):
         if module.name.endswith("_pb2"):

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tokens that were signed once with a key of Ed25519 that nobody has any more: they are good for no
-server but those of the tests, which know its public part. The good one has the subject alice, the
-audience gemmd and the issuer https://issuer.test, and ends in the year 2286. And tokens that a
+"""Tokens that were signed once with an Ed25519 key that no longer exists: they are valid only for
+the servers of the tests, which have its public part. The good one has the subject alice, the
+audience gemmd and the issuer https://issuer.test, and expires in the year 2286. Also tokens that a
 test signs itself."""
 
 import base64
@@ -87,7 +87,7 @@ def _encoded(value):
 
 
 class Signer:
-    """An issuer of a test, with a key of its own."""
+    """An issuer for tests, with its own key."""
 
     def __init__(self, name):
         self.name = name
@@ -100,7 +100,7 @@ class Signer:
         return {"kty": "OKP", "crv": "Ed25519", "kid": self.name, "x": _encoded(x)}
 
     def token(self, **claims):
-        """A token for alice that ends in an hour, unless the claims say otherwise."""
+        """A token for alice that expires in an hour, unless the claims say otherwise."""
         held = {"sub": "alice", "aud": "gemmd", "exp": time.time() + 3600} | claims
         held |= {name: int(held[name]) for name in ("exp", "nbf") if name in held}
         text = _encoded({"alg": "EdDSA", "kid": self.name}) + "." + _encoded(held)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The Python code of the wire contract, made for each run."""
+"""The Python code of the wire contract, generated for each run."""
 
 import pathlib
 import shutil
@@ -11,7 +11,7 @@ SOURCE = pathlib.Path(__file__).resolve().parents[2]
 
 
 def generate():
-    """The folder of the Python code that the stock generator makes of /proto."""
+    """The folder with the Python code that the stock generator makes of /proto."""
     from grpc_tools import protoc
 
     folder = tempfile.mkdtemp(prefix="gemmd-stubs-")
@@ -26,6 +26,7 @@ def generate():
 
 
 def add_client(folder, client=SOURCE / "client/python"):
-    """Copies the Python client's sources beside generated code, which replaces what an editable install left there."""
+    """Copies the Python client's sources beside generated code, which replaces the code that an
+    editable install left there."""
     ignored = shutil.ignore_patterns("*_pb2*", "__pycache__")
     shutil.copytree(client / "gemmd", pathlib.Path(folder) / "gemmd", ignore=ignored, dirs_exist_ok=True)

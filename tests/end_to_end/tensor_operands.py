@@ -8,7 +8,7 @@ from tensors import by_handle
 
 
 def spec_of(array, **fields):
-    """Of a batch x rows x columns array."""
+    """The specification of a batch x rows x columns array."""
     element = next(e for e in ELEMENTS.values() if e.dtype == array.dtype.type and e.name != "tf32")
     matrices, rows, columns = array.shape
     return resident_pb2.TensorSpec(

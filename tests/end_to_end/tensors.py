@@ -13,26 +13,26 @@ from gemmd.v1 import gemm_pb2_grpc, resident_pb2, resident_pb2_grpc, tensors_pb2
 DEADLINE_S = 60
 MIB = 1 << 20
 
-# A daemon whose tensors have little room.
+# A daemon with little room for tensors.
 FLAGS = ["--devices=cpu,sim:sm_90", "--tensor-bytes=256MiB:64MiB"]
 
 
 def refusal(call, *arguments, **keywords):
-    """The code and the words with which a call is refused."""
+    """The code and the text with which a call is refused."""
     with pytest.raises(grpc.RpcError) as raised:
         call(*arguments, **keywords)
     return raised.value.code(), raised.value.details()
 
 
 def bytes_spec(size, matrices=None):
-    """The specification of a row of so many bytes."""
+    """The specification of a row of `size` bytes."""
     return resident_pb2.TensorSpec(
         type=tensors_pb2.ELEMENT_TYPE_U8, rows=1, columns=size, matrices=matrices
     )
 
 
 class Stream:
-    """One Put stream: what is sent, and what is answered. Answers are read as they are asked for."""
+    """One Put stream: its requests and its answers. Answers are read on request."""
 
     def __init__(self, stub, metadata, timeout=DEADLINE_S):
         self._requests = queue.SimpleQueue()
@@ -68,7 +68,7 @@ class Stream:
         return answer.tensor
 
     def close(self):
-        """Sends nothing more."""
+        """Closes the sending side."""
         self._requests.put(None)
         return self
 
@@ -77,7 +77,7 @@ class Stream:
         self.close()
 
     def error(self):
-        """How the stream ends: an error."""
+        """The error with which the stream ends."""
         try:
             for _ in self.call:
                 pass
@@ -116,7 +116,7 @@ class Session:
         return Stream(self.stub, self.metadata, **keywords)
 
     def put(self, data, spec=None, hashed=True, chunk=MIB, **keep):
-        """Uploads bytes over one stream; returns what the server tells of the tensor."""
+        """Uploads bytes over one stream. Returns the server's description of the tensor."""
         stream = self.put_stream()
         sha256 = hashlib.sha256(data).digest() if hashed else b""
         try:
@@ -130,7 +130,7 @@ class Session:
             stream.close()  # Otherwise gRPC keeps a thread that waits for more to send.
 
     def get(self, ref, **part):
-        """What the server tells of a tensor, and its bytes."""
+        """The server's description of a tensor, and its bytes."""
         request = resident_pb2.GetRequest(tensor=ref, **part)
         answers = self.stub.Get(request, metadata=self.metadata, timeout=DEADLINE_S)
         info = next(answers).tensor
@@ -145,7 +145,8 @@ class Session:
         return self.stub.List(request, metadata=self.metadata, timeout=DEADLINE_S)
 
     def settled(self):
-        """The listing once nothing but tensors has room: an upload's own goes after its last answer."""
+        """The listing once only tensors take room: an upload's own room is released after its last
+        answer."""
 
         def listing():
             told = self.list()

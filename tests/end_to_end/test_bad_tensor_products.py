@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Products whose tensors are not as they must be: each is refused, says why, and leaves nothing."""
+"""Products whose tensors are unsuitable: each is refused with a reason, and leaves nothing."""
 
 import grpc
 import pytest
@@ -19,7 +19,7 @@ RESOURCE_EXHAUSTED = grpc.StatusCode.RESOURCE_EXHAUSTED
 
 
 def bad_products(session, rng):
-    """What is wrong, the request, and its refusal."""
+    """The fault, the request, and its refusal."""
     a = by_handle(put_array(session, integers(rng, 2, 4, 6)))
     b = by_handle(put_array(session, integers(rng, 1, 6, 5)))
     square = by_handle(put_array(session, integers(rng, 1, 8, 8), hashed=False))
@@ -64,7 +64,7 @@ def bad_products(session, rng):
     request.a.CopyFrom(operand(a))
     yield "batch", request, INVALID_ARGUMENT, "a.tensor: got 2 matrices, want 1 or batch = 3"
     request = product(4, 4, 3, operand(halves, first_column=1), operand(halves, rows=3))
-    yield "half a byte", request, INVALID_ARGUMENT, "a.tensor: got lines from element 1 on"
+    yield "half a byte", request, INVALID_ARGUMENT, "a.tensor: got lines that start at element 1"
 
     def overwriting(into, **fields):
         request = product(4, 4, 4, operand(square, rows=4, columns=4),
@@ -132,7 +132,7 @@ def test_bad_products_are_refused(session, rng):
 
 
 def test_tensors_whose_lease_ended_are_unknown(session, rng):
-    """As operands and as results, by the name and by the handle."""
+    """As operands and as results, by name and by handle."""
     tensor = put_array(session, integers(rng, 1, 4, 4), name="short", lease_ns=1_000_000)
     wait_until(lambda: not session.list().tensors, DEADLINE_S, "the lease ended")
     good = operand(by_handle(put_array(session, integers(rng, 1, 4, 4))))
@@ -145,7 +145,7 @@ def test_tensors_whose_lease_ended_are_unknown(session, rng):
 
 
 def test_a_failed_product_leaves_no_tensor(session, rng):
-    """It was admitted, and its device found its indices wrong."""
+    """It was admitted, and its device found invalid indices."""
     request = gemm_pb2.MultiplyRequest(m=1, n=1, k=8)
     request.a.type = request.b.type = tensors_pb2.ELEMENT_TYPE_S8
     request.a.sparsity = tensors_pb2.SPARSITY_2_4
@@ -156,7 +156,7 @@ def test_a_failed_product_leaves_no_tensor(session, rng):
     code, text = refusal(session.multiply, request)
     assert code == INVALID_ARGUMENT and "indices" in text
     assert session.list().session_bytes == used
-    # A tensor with such indices never becomes one.
+    # Such indices never become a tensor.
     spec = resident_pb2.TensorSpec(
         type=tensors_pb2.ELEMENT_TYPE_S8, rows=1, columns=8, sparsity=tensors_pb2.SPARSITY_2_4
     )

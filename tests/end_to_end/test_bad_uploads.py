@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Uploads and references to tensors that are not as they must be: each is refused, says why, and leaves
-nothing."""
+"""Invalid uploads and references to tensors: each is refused with a reason, and leaves nothing."""
 
 import contextlib
 import hashlib

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Files about callers: rules and tokens that are read again, and the audit log."""
+"""Files about callers: rules and tokens that are reloaded, and the audit log."""
 
 import json
 import os
@@ -19,7 +19,7 @@ from tensors import DEADLINE_S, Session, by_name, refusal
 
 
 def infer_request():
-    """A product of 4^3 in the words of KServe."""
+    """A product of 4^3 as a KServe request."""
     inputs = [
         inference_pb2.ModelInferRequest.InferInputTensor(name=name, datatype="FP32", shape=[4, 4])
         for name in "AB"
@@ -49,7 +49,7 @@ def test_the_audit_log(daemons, tmp_path):
     lines = [json.loads(line) for line in log.read_text().splitlines()]
     rest = [line for line in lines if not line["method"].endswith("/Multiply") and line["method"] != "Multiply"]
     lines = [line for line in lines if line not in rest]
-    # A call is told once it has ended, which may be after the next one began.
+    # A call is logged when it has ended, which may be after the next one began.
     told = sorted((line["method"], line["event"], line["identity"], line.get("status")) for line in rest)
     assert told == [
         ("/gemmd.v1.Admin/ListIncidents", "call", "keeper", "OK"),
@@ -72,7 +72,7 @@ def test_the_audit_log(daemons, tmp_path):
 
 
 def test_the_audit_log_names_the_method_of_each_product(daemons, tmp_path):
-    """Also without rules, where nobody has a name."""
+    """Also without rules, when no caller has a name."""
     log = tmp_path / "audit"
     daemon = daemons.start("--devices=cpu", "--lame-duck=1ms", f"--audit-log={log}")
     infer = infer_request()
@@ -121,7 +121,7 @@ def test_the_user_of_a_unix_socket(daemons, tmp_path):
     with grpc.insecure_channel(daemon.unix) as unix, grpc.insecure_channel(daemon.tcp) as tcp:
         assert multiply(unix, []).d
         assert refusal(multiply, tcp, [])[0] == UNAUTHENTICATED
-        # A bad token is not made good by the user.
+        # The user does not replace a bad token.
         assert refusal(multiply, unix, [("authorization", "Bearer x")])[0] == UNAUTHENTICATED
     trust.write({me: {"may": []}, "uid:4294967294": {"may": ["multiply"]}})
     daemon.signal(signal.SIGHUP)
@@ -131,7 +131,7 @@ def test_the_user_of_a_unix_socket(daemons, tmp_path):
 
 
 def test_rules_are_read_again_under_load(daemons, tmp_path):
-    """Calls of those who keep their role never fail; those who lose it are refused."""
+    """Calls of callers that keep their role never fail; callers that lose it are refused."""
     trust = Trust(tmp_path)
     rules = {"keeps": {"may": ["multiply"]}, "loses": {"may": ["multiply"]}}
     trust.write(rules)
@@ -141,7 +141,7 @@ def test_rules_are_read_again_under_load(daemons, tmp_path):
 
     def keep_calling():
         with grpc.insecure_channel(daemon.tcp) as channel:
-            # The first failure is enough: a daemon that has died would give them without end.
+            # The first failure is enough: a dead daemon would cause them without end.
             while not over.is_set() and not failures:
                 try:
                     multiply(channel, bearer("keeps"))
@@ -182,7 +182,7 @@ def test_rules_are_read_again_under_load(daemons, tmp_path):
         infers.put(infer_request())
         assert next(answers).error_message.startswith("PERMISSION_DENIED")
         infers.put(None)
-        # A bad file changes nothing and says why.
+        # An invalid file changes nothing, and the log gives the reason.
         trust.rules_file.write_text('{"identities": {"keeps": {"may": ["all"]}}}')
         daemon.signal(signal.SIGHUP)
         kept = wait_until(lambda: daemon.events("rules_kept"), DEADLINE_S, "rules kept")
@@ -195,7 +195,7 @@ def test_rules_are_read_again_under_load(daemons, tmp_path):
 
 
 def put_in_place_of(path, kind):
-    """Something that is no file to be read to its end."""
+    """Something that cannot be read to its end."""
     path.unlink()
     if kind == "pipe":
         os.mkfifo(path)
@@ -210,7 +210,8 @@ def put_in_place_of(path, kind):
 
 @pytest.mark.parametrize("kind", ["pipe", "folder", "device", "endless file"])
 def test_what_is_no_short_file_changes_nothing_when_it_is_read_again(daemons, tmp_path, kind):
-    """Rules, tokens, keys and certificates: the daemon says so, serves, and ends when it is told to."""
+    """Rules, tokens, keys and certificates: the daemon reports the fault, serves, and ends when
+    told to."""
     trust, world = Trust(tmp_path), certificates.World(tmp_path)
     trust.write({"batch": {"may": ["multiply"]}})
     daemon = daemons.start(

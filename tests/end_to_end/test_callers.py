@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Who may do what: rules, tokens, users of unix sockets, and what others learn."""
+"""Who may do what: rules, tokens, users of unix sockets, and what callers without rights learn."""
 
 import base64
 import hashlib
@@ -61,7 +61,7 @@ def daemon(gemmd, tmp_path_factory, trust):
     assert SIGNED["good"].split(".")[2] not in daemon.stderr()
 
 
-# What probes of KServe ask, as they ask health.
+# KServe's probes, which are open like health.
 FOR_EVERYBODY = ("/ServerLive", "/ServerReady")
 DESCRIPTIONS = ("ServerMetadata", "ModelReady", "ModelMetadata", "ModelConfig", "RepositoryIndex")
 
@@ -110,14 +110,14 @@ def test_each_role_allows_its_own_methods_alone(channel):
             code, text = call(channel, path, bearer(role))
             if role == role_of(path):
                 if path.endswith(("/RestartDevice", "/DropSession")):
-                    assert "want one of a unix socket" in text, (role, text)
+                    assert "want a unix socket" in text, (role, text)
                     continue
-                # For a session that is missing, Tensors have the same code.
+                # Tensors returns the same code for a missing session.
                 assert code != PERMISSION_DENIED and "caller" not in text, (path, role, text)
             else:
                 assert code == PERMISSION_DENIED, (path, role)
                 words.add(text)
-    # What does not exist is refused alike.
+    # Methods that do not exist are refused in the same way.
     for path in ("/gemmd.v1.Nothing/Nothing", "/x"):
         code, text = call(channel, path, bearer("all"))
         assert code == PERMISSION_DENIED
@@ -159,7 +159,7 @@ def test_roles_do_what_they_are_for(channel):
     )
     names = [service.name for service in next(answers).list_services_response.service]
     assert "gemmd.v1.Gemm" in names
-    # Over TCP too, since rules say who it is.
+    # Over TCP too, since rules identify the caller.
     incidents = admin_pb2_grpc.AdminStub(channel).ListIncidents(
         incidents_pb2.ListIncidentsRequest(), metadata=bearer("administer"), timeout=DEADLINE_S
     )
@@ -172,7 +172,7 @@ def encoded(value):
 
 
 def forged_tokens():
-    """Tokens that no key has signed, by what is wrong with them."""
+    """Tokens that no key has signed, by their fault."""
     header, claims, signature = SIGNED["good"].split(".")
     unsigned = encoded({"alg": "none"}) + "." + claims + "."
     yield "alg none", unsigned
@@ -200,7 +200,7 @@ def test_signed_tokens(daemon, channel):
         assert multiply(channel, [("authorization", f"Bearer {SIGNED[name]}")]).d
     words = set()
     for name, token in forged_tokens():
-        # Each on a connection of its own: one leaves a few at once.
+        # Each on its own connection, since one connection only examines a few at once.
         with grpc.insecure_channel(daemon.tcp, [("grpc.use_local_subchannel_pool", 1)]) as own:
             code, text = refusal(multiply, own, [("authorization", f"Bearer {token}")])
         assert code == UNAUTHENTICATED, name
@@ -236,7 +236,7 @@ def test_sessions_belong_to_who_opened_them(channel):
         ask.a.tensor.tensor.handle = tensor.handle
         gemm = gemm_pb2_grpc.GemmStub(channel)
         assert refusal(gemm.Multiply, ask, metadata=foreign, timeout=DEADLINE_S) == nothing
-        # Whoever may hold no tensors is refused before anything is looked for.
+        # A caller without the right to tensors is refused before anything is looked up.
         for handle in (tensor.handle, bytes(16)):
             ask.a.tensor.tensor.handle = handle
             mine = session.own_metadata + bearer("multiply")
@@ -247,10 +247,10 @@ def test_sessions_belong_to_who_opened_them(channel):
 def test_limits_of_a_caller(channel):
     code, text = refusal(multiply, channel, bearer("only-cpu"), device="sim:sm_90")
     assert code == PERMISSION_DENIED
-    # A device that does not exist is refused alike.
+    # A device that does not exist is refused in the same way.
     assert refusal(multiply, channel, bearer("only-cpu"), device="cuda:9") == (code, text)
     assert multiply(channel, bearer("only-cpu")).device == "cpu"
-    # An explanation is held to them, too.
+    # The limits also apply to explanations.
     registry = registry_pb2_grpc.RegistryStub(channel)
 
     def explain(device=""):
@@ -274,7 +274,7 @@ def test_limits_of_a_caller(channel):
 
 
 def test_metrics_tell_what_callers_had(daemon, channel):
-    """Whoever has the first turn in the tests before does not matter: what is added is counted."""
+    """Earlier tests do not matter, since only the increase is checked."""
 
     def totals(name, *labels):
         samples = metrics_page.scrape(daemon).with_labels(name)

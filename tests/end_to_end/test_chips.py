@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Simulated chips through the command line: what each has, that its kernels multiply, and that their
-arithmetic is the chip's own."""
+"""Simulated chips through the command line: which instructions each has, that its kernels multiply,
+and that their arithmetic is that of the chip."""
 
 import json
 import re
@@ -15,7 +15,7 @@ GEMMD_FLAGS = ("--devices=cpu,sim", "--cpu-threads=1")
 LIMIT_S = 300
 CHIPS = ("sm_70", "sm_75", "sm_80", "sm_86", "sm_89", "sm_90", "sm_100", "sm_103", "sm_120")
 
-# From the tables of PTX ISA 9.0: the chips for which the assembler takes an instruction.
+# From the tables of PTX ISA 9.0: the chips for which the assembler accepts an instruction.
 TAKEN_BY = {
     "mma.m8n8k4.row.col.f32.f16.f16.f32": CHIPS,
     "mma.m16n8k8.f32.f16.f16.f32": CHIPS[1:],
@@ -36,7 +36,7 @@ TAKEN_BY = {
 
 @pytest.fixture
 def ctl(gemmctl, daemon):
-    """Runs gemmctl, which must succeed, and gives its output."""
+    """Runs gemmctl, which must succeed, and returns its output."""
 
     def run(*arguments, code=0):
         command = [gemmctl, "--address", daemon.unix, "--timeout", "60", *arguments]
@@ -57,7 +57,7 @@ def available_on(kernel, device):
 
 @pytest.fixture
 def multiply(ctl, tmp_path):
-    """The product of two arrays by gemmctl, through files."""
+    """Multiplies two arrays with gemmctl, through files."""
 
     def run(a, b, *flags):
         np.save(tmp_path / "a.npy", a)
@@ -100,8 +100,8 @@ def test_devices_tell_how_far_to_trust_them(ctl):
     }
 
 
-# One place in 2^24 below the leading one. In one sum of 16 products it is left when the ones cancel;
-# where the first 8 are added on their own it is cut off.
+# A term 2^24 below the leading one. In one sum of 16 products it remains when the large terms
+# cancel; if the first 8 are added separately it is cut off.
 @pytest.mark.parametrize(
     "chip,bits",
     [(chip, 0) for chip in ("sm_80", "sm_86", "sm_89")]
@@ -116,7 +116,7 @@ def test_one_kernel_has_the_bits_of_each_chip(multiply, chip, bits):
 
 
 def integers(rng, name, rows, columns):
-    """So small that every sum is exact even in f16."""
+    """Small enough that every sum is exact even in f16."""
     low = 0 if ELEMENTS[name].low == 0 else -2
     high = min(2, ELEMENTS[name].high)
     values = [rng.randint(low, high) for _ in range(rows * columns)]
@@ -128,7 +128,7 @@ def as_file(values, name):
 
 
 def sample(rng, kernels):
-    """A kernel of each family, pair of types and accumulation type."""
+    """A kernel for each family, pair of types and accumulation type."""
     groups = {}
     for kernel in kernels:
         family = kernel["name"].partition(".m")[0]
@@ -140,8 +140,8 @@ def sample(rng, kernels):
 
 
 def keep_half(a, name):
-    """A with two of four neighbours along k left, of 4-bit types two of four pairs; that also leaves
-    one of two."""
+    """Keeps two of four neighbours in A along k (of 4-bit types, two of four pairs), which also
+    keeps one of two."""
     place = np.arange(a.shape[1]) // (2 if ELEMENTS[name].bits == 4 else 1)
     return np.where(place % 2 == 1, a, 0)
 
@@ -201,8 +201,8 @@ def test_fragment_draws_every_place(ctl, tmp_path):
     root = ElementTree.parse(path).getroot()
     texts = [element.text for element in root.iter("{http://www.w3.org/2000/svg}text")]
     cells = [text for text in texts if text.startswith("T")]
-    # A is 16 x 32 and B 64 x 8, four elements to a cell, D 16 x 8, two to a cell; a row's 16 groups
-    # of metadata lie in two lanes.
+    # A is 16 x 32 and B 64 x 8, with four elements per cell; D is 16 x 8, with two per cell; a
+    # row's 16 groups of metadata are in two lanes.
     assert len(cells) == len(set(cells)) == 16 * 8 + 16 * 8 + 16 * 4 + 16 * 2
     assert "T31:{b12..b15}" in cells
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What Tab completes in a real bash, and what the scripts for shells offer."""
+"""What Tab completes in a real bash, and what the shells' scripts offer."""
 
 import os
 import pty
@@ -21,7 +21,7 @@ def output_of(program, *arguments):
 
 
 class Bash:
-    """An interactive bash on a terminal of its own, in which gemmctl's completion is there."""
+    """An interactive bash on its own terminal, with gemmctl's completion."""
 
     def __init__(self, gemmctl, folder):
         script = folder / "completion.bash"
@@ -56,7 +56,7 @@ class Bash:
         self.read_until(r"\ndone\r?\n")
 
     def words(self, line):
-        """What the line becomes when Tab is pressed at its end: bash is asked to print the words."""
+        """The line after Tab is pressed at its end: bash is asked to print the words."""
         self.type(f"{line}\t\x01printf '<%s>' \x05; echo; echo do''ne\n")
         return re.findall(r"<([^<>]*)>", self.read_until(r"\ndone\r?\n").split("do''ne")[-1])
 
@@ -91,12 +91,12 @@ def test_tab_in_bash(bash, tmp_path):
     }.items():
         words = bash.words(line)
         assert words and words[-1] == want, f"{line}: {words}"
-    # An option of another command is none of this one's.
+    # The option of another command is not offered.
     assert bash.words("gemmctl explain --repea")[-1] == "--repea"
 
 
 def test_every_option_is_completed(gemmctl):
-    """The words that the script offers are those that the help has."""
+    """The script offers the words that the help has."""
     script = output_of(gemmctl, "completion", "bash")
     commands = re.findall(r"^  ([a-z][a-z-]*)  +[A-Z]", output_of(gemmctl, "--help"), re.M)
     assert len(commands) > 15

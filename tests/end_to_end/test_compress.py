@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tensors.Compress: 2:4 tensors that the server makes of dense ones."""
+"""Tensors.Compress: 2:4 tensors that the server makes from dense ones."""
 
 import grpc
 import numpy as np
@@ -16,7 +16,7 @@ SPARSITY_2_4 = tensors_pb2.SPARSITY_2_4
 INVALID_ARGUMENT = grpc.StatusCode.INVALID_ARGUMENT
 NOT_FOUND = grpc.StatusCode.NOT_FOUND
 RESOURCE_EXHAUSTED = grpc.StatusCode.RESOURCE_EXHAUSTED
-# Elements of a group, those kept of it, and how many go together.
+# The elements of a group, the number kept of them, and how many are kept or dropped together.
 FORMS = {"f32": (2, 1, 1), "tf32": (2, 1, 1), "e2m1": (8, 4, 2), "s4": (8, 4, 2), "u4": (8, 4, 2)}
 
 
@@ -38,7 +38,7 @@ def put(session, values, element, padding=0, **keep):
 
 
 def packed(values, kept_of, element):
-    """The bytes of the sparse form where `kept_of` gives the kept units of a group's units."""
+    """The bytes of the sparse form, where `kept_of` returns the kept units of a group."""
     group, kept, unit = FORMS.get(element.name, (4, 2, 1))
     matrices, rows, columns = values.shape
     groups = -(-columns // group)
@@ -59,7 +59,8 @@ def packed(values, kept_of, element):
 
 
 def largest(element):
-    """The kept units of a group: the largest, the first of equals; zeros fill up from the start."""
+    """The kept units of a group: the largest, and of equal ones the first; zeros fill up from the
+    start."""
     _, kept, unit = FORMS.get(element.name, (4, 2, 1))
 
     def choose(units):
@@ -185,7 +186,7 @@ def test_a_name_is_taken_over(session, rng):
 
 
 def test_a_deadline_ends_it(session):
-    """The call ends, and soon nothing is left of it."""
+    """The call ends, and soon nothing of it is left."""
     large = session.put(bytes(32 * MIB), name="large", hashed=False)
     used = session.settled().session_bytes
     code, _ = refusal(compress, session, by_handle(large), timeout=0.001)

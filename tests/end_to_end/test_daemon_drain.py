@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How the daemon ends: health turns first, work goes on, what was accepted is answered, what is
-refused is safe to try again, and the exit code says how it went."""
+"""How the daemon shuts down: health turns first, work continues, accepted requests are answered,
+refused ones are safe to retry, and the exit code shows how it went."""
 
 import queue
 import signal
@@ -19,15 +19,15 @@ from metrics_page import scrape
 from product import ENDLESS_BATCH, ENDLESS_FLAGS, Product, busy_product, check_bytes
 from streams import answers_in, joint
 
-# Longer than any test: what ends it is a second signal.
+# Longer than any test: a second signal ends it.
 ENDLESS = "3h"
 UNAVAILABLE = grpc.StatusCode.UNAVAILABLE
-# gRPC 1.51 ends a call with CANCELLED where it arrives just as the server shuts down; like all
-# others that are not in the daemon's log, it was not accepted.
+# gRPC 1.51 ends a call with CANCELLED if it arrives just as the server shuts down. Like all other
+# calls that are not in the daemon's log, it was not accepted.
 REFUSALS = {UNAVAILABLE, grpc.StatusCode.CANCELLED}
 NOT_SERVING = health_pb2.HealthCheckResponse.NOT_SERVING
-# On an idle machine, a daemon with nothing left to do ends within this time, which is less than the 10 s
-# that the end of gRPC 1.51 can take.
+# On an idle machine, a daemon with nothing left to do ends within this time, which is less than the
+# 10 s that gRPC 1.51's shutdown can take.
 END_S = 8
 
 
@@ -41,7 +41,7 @@ class Worker:
     def __init__(self, name, address, products):
         self.name = name
         self.answered = {}  # By request id: the number of its turn.
-        self.turn = 0  # The last that has begun.
+        self.turn = 0  # The last turn begun.
         self.failure = None
         self._address = address
         self._work = [(product.request(), product.expected_bytes()) for product in products]
@@ -66,7 +66,7 @@ class Worker:
         self.answered[answer.request_id] = turn
 
     def has_answered_after(self, turn):
-        """Whether a product was answered that was asked for after that turn."""
+        """Whether a product requested after that turn was answered."""
         assert self.failure is None, self.failure
         return max(list(self.answered.values()), default=0) > turn
 
@@ -76,7 +76,7 @@ class Worker:
 
 
 def watch_until_not_serving(channel):
-    """Ends once health has told NOT_SERVING."""
+    """Returns once health has reported NOT_SERVING."""
     watch = health_pb2_grpc.HealthStub(channel).Watch(
         health_pb2.HealthCheckRequest(service="gemmd.v1.Gemm"), timeout=DEADLINE_S
     )
@@ -103,7 +103,7 @@ AGAIN = [pytest.param(signal.SIGTERM, marks=pytest.mark.exhaustive, id=f"again{i
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, *AGAIN])
 def test_under_load(daemons, timed, number):
-    """No answer is lost, and refusals are safe to try again."""
+    """No answer is lost, and refusals are safe to retry."""
     daemon = daemons.start("--devices=cpu", "--lame-duck=100ms", "--grace=100s", "--log-level=debug")
     workers = start_workers(daemon)
     signalled = time.monotonic()
@@ -162,7 +162,7 @@ def test_streams_under_load(daemons):
 
 
 def test_work_goes_on_after_health_has_turned(daemons, timed):
-    """For clients that were there before, and for newcomers."""
+    """For existing clients and for new ones."""
     daemon = daemons.start("--devices=cpu", f"--lame-duck={ENDLESS}")
     workers = start_workers(daemon)
     with open_channel(daemon.tcp) as channel:
@@ -223,9 +223,9 @@ def loaded(daemons):
 
 
 def check_all_were_told(daemon, calls):
-    """The three that waited, and the one that ran, which is aborted; a device may not let go of it
-    before the daemon ends, and its connection ends then. The log is complete once the daemon has ended,
-    whose exit code tells that products were left."""
+    """The three that waited, and the running one, which is aborted. A device may not release it
+    before the daemon ends; then its connection ends. The log is complete once the daemon has ended,
+    and the exit code says that products were left."""
     assert {call.code() for call in calls} == {UNAVAILABLE}
     assert daemon.wait() == 1
     statuses = [line["status"] for line in daemon.events("request") if line["id"]]
@@ -270,7 +270,7 @@ def test_a_second_signal_during_the_grace_skips_it(loaded, timed):
 
 
 def test_slow_readers_get_their_answers(daemons):
-    """An answer of 16 MB of which the reader has taken the beginning when the signal comes."""
+    """An answer of 16 MB, of which the reader has read the beginning when the signal comes."""
     daemon = daemons.start("--devices=cpu", "--lame-duck=1ms", "--grace=100s")
     request = gemm_pb2.MultiplyRequest(m=4000, n=1000, k=0)
     request.a.type = request.b.type = tensors_pb2.ELEMENT_TYPE_F32
@@ -288,7 +288,7 @@ def test_slow_readers_get_their_answers(daemons):
 
 
 def test_idle_streams_do_not_hold_up_the_end(daemons, timed):
-    """A watch of health and a stream without requests are nothing to wait for."""
+    """The drain does not wait for a watch of health or for a stream without requests."""
     daemon = daemons.start("--devices=cpu", "--lame-duck=1ms", f"--grace={ENDLESS}")
     with open_channel(daemon.tcp) as channel:
         health = health_pb2_grpc.HealthStub(channel)

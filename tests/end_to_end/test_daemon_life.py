@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How the daemon starts, or says why it does not, what it takes from files and what it logs."""
+"""How the daemon starts, or reports why it does not, what it reads from files, and what it logs."""
 
 import datetime
 import os
@@ -20,7 +20,7 @@ START_LIMIT_S = 120
 
 
 def run(gemmd, *arguments):
-    """A daemon that should end by itself: exit code, standard output and error."""
+    """Runs a daemon that should end by itself. Returns exit code, standard output and error."""
     command = [gemmd, *arguments]
     done = subprocess.run(command, capture_output=True, text=True, timeout=START_LIMIT_S)
     return done.returncode, done.stdout, done.stderr
@@ -62,7 +62,7 @@ def test_a_ready_file_that_cannot_be_written(gemmd):
 
 @pytest.mark.parametrize("kind", ["file", "link", "pipe", "folder"])
 def test_a_ready_file_that_is_somebody_else_s(gemmd, tmp_path, kind):
-    """Said before the devices are measured; it stays."""
+    """Reported before the devices are measured; the file stays."""
     path = tmp_path / "ready"
     if kind == "file":
         path.write_text("a letter")
@@ -85,7 +85,7 @@ def test_a_port_in_use(daemon, gemmd, tmp_path):
     ready = tmp_path / "ready"
     code, _, error = run(gemmd, "--devices=cpu", f"--listen={daemon.tcp}", f"--ready-file={ready}")
     assert code == 1
-    assert "event=device_ready" not in error  # Nobody waits for devices to hear of it.
+    assert "event=device_ready" not in error  # Reported before the devices are ready.
     last = parse_log_line(error.splitlines()[-1])
     assert (last["event"], last["level"], last["code"]) == ("stop", "error", "UNAVAILABLE")
     assert daemon.tcp in last["reason"]
@@ -97,7 +97,7 @@ def test_a_port_in_use(daemon, gemmd, tmp_path):
 def test_the_address_in_use_is_the_one_named(daemon, gemmd, before, after):
     code, _, error = run(gemmd, "--devices=cpu", f"--listen={before}{daemon.tcp}{after}")
     assert code == 1
-    assert "event=device_ready" not in error  # Nobody waits for devices to hear of it.
+    assert "event=device_ready" not in error  # Reported before the devices are ready.
     assert daemon.tcp in parse_log_line(error.splitlines()[-1])["reason"]
 
 
@@ -105,7 +105,7 @@ def test_a_unix_socket_in_use(daemon, gemmd, tmp_path):
     ready = tmp_path / "ready"
     code, _, error = run(gemmd, "--devices=cpu", f"--listen={daemon.unix}", f"--ready-file={ready}")
     assert code == 1
-    assert "event=device_ready" not in error  # Nobody waits for devices to hear of it.
+    assert "event=device_ready" not in error  # Reported before the devices are ready.
     assert daemon.unix in parse_log_line(error.splitlines()[-1])["reason"]
     assert not ready.exists()
     multiply(daemon.unix)
@@ -263,7 +263,7 @@ def test_one_line_for_each_event(daemons):
 
 
 def test_a_debug_line_for_each_request(daemons):
-    """What is logged of a request is what its answer says of it."""
+    """The log and the answer agree about a request."""
     daemon = daemons.start("--devices=cpu", "--lame-duck=1ms", "--log-level=debug")
     forged = 'x\ntime=now level=error event=stop code=OK id="'
     ids = ["one", "two", "with space", "", forged]
@@ -288,7 +288,7 @@ def test_a_debug_line_for_each_request(daemons):
 
 
 def test_the_log_is_appended_to_a_file_by_the_shell(gemmd, tmp_path):
-    """Standard error has all of it, and standard output nothing."""
+    """Standard error has the whole log, and standard output nothing."""
     log_file, ready = tmp_path / "log", tmp_path / "ready"
     address = f"unix:{tmp_path / 'socket'}"
     command = [gemmd, "--devices=cpu", "--lame-duck=1ms", f"--listen={address}", f"--ready-file={ready}"]

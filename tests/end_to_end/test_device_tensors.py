@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tensors that are on a GPU alone, whose worker simulates it: parts that are read from there, and
+"""Tensors that only a GPU has, whose worker simulates it: parts that are read from there, and
 uploads that leave the host."""
 
 import os
@@ -42,7 +42,7 @@ def session_of():
 
 
 def multiply(session, a, b, name, into=None):
-    """D = A B, which becomes a tensor of the GPU, or a part of one."""
+    """D = A B, which becomes a tensor on the GPU, or a part of one."""
 
     def operand(matrix):
         return tensors_pb2.Operand(type=F16, data=matrix.astype(np.float16).tobytes())
@@ -74,8 +74,8 @@ def kill_workers(daemon):
 
 
 def test_a_range_is_read_where_it_lies(gpu, session_of):
-    """Rows of a result come from the GPU alone, in more than one window; the rest stays there, and
-    the account is as it was."""
+    """Rows of a result are copied from the GPU in more than one window; the rest stays there, and
+    the account is as before."""
     rows, columns = 6, 1 << 19
     session = session_of(gpu())
     a = np.arange(1, rows + 1).reshape(rows, 1)
@@ -83,7 +83,7 @@ def test_a_range_is_read_where_it_lies(gpu, session_of):
     want = (a * b).astype(np.float16).tobytes()
     spec = resident_pb2.TensorSpec(type=F16, rows=rows, columns=columns)
     session.put(bytes(len(want)), spec=spec, name="d", hashed=False)
-    # In parts of which none takes nearly the two seconds after which the watchdog would end it.
+    # In parts, none of which takes nearly the two seconds after which the watchdog would end it.
     part = columns // 16
     for first in range(0, columns, part):
         into = {"first_column": first, "columns": part}
@@ -101,8 +101,8 @@ def test_a_range_is_read_where_it_lies(gpu, session_of):
 
 
 def test_uploads_leave_the_host(gpu, session_of, is_timed, timed):
-    """With --host-copies=none: their room and pages are free once they are on a GPU. They come back
-    where they are read as a whole, as far as there is room, and are lost with the worker."""
+    """With --host-copies=none: their host memory is free once they are on a GPU. They return to the
+    host when they are read as a whole, if there is room, and are lost with the worker."""
     size = 20 << 20  # The GPU has room for two of them, the host for one.
     daemon = gpu("--host-copies=none", "--tensor-bytes=30MiB:30MiB")
     session = session_of(daemon)
@@ -139,8 +139,8 @@ def test_uploads_leave_the_host(gpu, session_of, is_timed, timed):
 
 
 def test_results_take_no_room_of_the_host(gpu, session_of):
-    """With --host-copies=none: those of a chain count against the GPU alone, so that all of them
-    together are larger than the host's quota; they are lost with the worker."""
+    """With --host-copies=none: the tensors of a chain count only against the GPU, so all of them
+    together can exceed the host's quota; they are lost with the worker."""
     rows, columns = 6, 1 << 19  # 6 MiB; the host has room for one.
     daemon = gpu("--host-copies=none", "--tensor-bytes=10MiB:10MiB")
     session = session_of(daemon)
@@ -176,8 +176,8 @@ def test_a_range_of_a_lost_tensor(gpu, session_of):
 
 
 def test_what_a_kernel_packs_is_kept_with_its_tensor(gpu, session_of):
-    """A row-major B, which kernels of GPUs pack, has a form on the GPU from the third product on. It is made anew where
-    the tensor changes, and leaves room for others."""
+    """A row-major B, which kernels of GPUs pack, has a form on the GPU from the third product on.
+    It is made again when the tensor changes, and evicted for other tensors."""
     daemon = gpu("--gpu-memory-bytes=10MiB", "--metrics-listen=127.0.0.1:0")
     session = session_of(daemon)
     rows, depth, columns = 4, 64, 1024
@@ -214,7 +214,7 @@ def test_what_a_kernel_packs_is_kept_with_its_tensor(gpu, session_of):
         product("b", b)
     assert on_gpu() == 2 * alone, "as many bytes again, with lines of whole chunks"
 
-    # A product overwrites B with the double of it, on the GPU, where its form is.
+    # A product doubles B in place, on the GPU, where its form is.
     double = gemm_pb2.MultiplyRequest(
         m=depth,
         n=columns,
@@ -229,8 +229,8 @@ def test_what_a_kernel_packs_is_kept_with_its_tensor(gpu, session_of):
         product("b", 2 * b)
     assert on_gpu() == 2 * alone
 
-    # Another tensor has the room once it needs it. By columns, a kernel reads it where it is: packed, it would need as
-    # much of the fifth of the memory that is for products.
+    # Another tensor gets the room when it needs it. In column-major order, a kernel reads it in
+    # place; packed, it would need as much of the fifth of the memory that is for products.
     other_columns = 64
     other_rows = ((8 << 20) - int(alone)) // (2 * other_columns)
     other = resident_pb2.TensorSpec(

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""gemmctl doctor, against daemons that are well and daemons that are not."""
+"""gemmctl doctor, against healthy and faulty daemons."""
 
 import json
 import socket
@@ -13,21 +13,21 @@ from tensors import Session
 
 GEMMD_FLAGS = ("--devices=cpu,sim:sm_90", "--cpu-threads=1")
 LIMIT_S = 600
-# A machine with much to do may be slow.
+# A busy machine may be slow.
 SLOW = {"latency"}
 
 
 @pytest.fixture
 def doctor(gemmctl):
-    """Runs it: exit code, checks by name, and the text that people read. A quarter of the time is for the
-    handshake."""
+    """Runs it. Returns the exit code, the checks by name, and the text for people. A quarter of the
+    time is for the handshake."""
 
     def run(address, *flags, timeout="240"):
         command = [gemmctl, f"--address={address}", f"--timeout={timeout}", *flags, "doctor"]
         done = subprocess.run(
             [*command, "--json"], env={}, capture_output=True, text=True, timeout=LIMIT_S, check=False
         )
-        assert "gemmctl:" not in done.stderr  # gRPC tells there of handshakes that fail.
+        assert "gemmctl:" not in done.stderr  # gRPC reports failed handshakes there.
         checks = {check["name"]: check for check in json.loads(done.stdout)["checks"]}
         for check in checks.values():
             assert bool(check["advice"]) == (check["state"] != "ok"), check
@@ -51,7 +51,7 @@ def test_a_sound_daemon(daemon, doctor, gemmctl):
         "transport", "server", "clock", "limits", "health", "latency", "load", "memory", "tensors",
         "quarantine", "incidents",
     }  # fmt: skip
-    # Over TCP a caller does not hear of incidents.
+    # Over TCP a caller cannot read incidents.
     assert set(states(doctor(daemon.tcp), "warn")) - SLOW == {"incidents"}
     text = subprocess.run(
         [gemmctl, f"--address={daemon.tcp}", "doctor"],
@@ -73,7 +73,7 @@ def test_a_device_that_computes_wrong_bits(daemons, fake_worker, tmp_path, monke
     assert states(checks, "fail") == ["canary cuda:0"]
     assert "1 of 3015 elements are wrong: [0, 0] has " in checks["canary cuda:0"]["seen"]
 
-    # Where the daemon checks answers itself, it keeps the wrong one to itself.
+    # A daemon that checks answers itself does not send the wrong one.
     daemon = daemons.start(*flags, "--verify=sampled:1")
     (tmp_path / "part").write_text("Launch 1 flip\n")
     (tmp_path / "part").rename(script)
@@ -107,7 +107,7 @@ def test_certificates(daemons, tmp_path, doctor, days, state):
     assert "not to be trusted" in stranger["transport"]["seen"]
     named = doctor(address, ca, "--tls-server-name=other.test")
     assert "mismatch" in named["transport"]["seen"]
-    # TLS and plain TCP do not meet.
+    # A TLS client and a plain TCP server cannot communicate.
     plain = daemons.start("--devices=cpu", "--cpu-threads=1", "--lame-duck=1ms")
     checks = doctor(f"tls:{plain.tcp}", ca)
     assert states(checks, "fail") == ["server", "transport"]
@@ -140,11 +140,12 @@ def test_tensors_near_the_limit(daemons, doctor):
 
 def test_it_ends_in_time_whatever_the_server_does(doctor, tmp_path, timed):
     assert states(doctor(f"unix:{tmp_path / 'nobody'}", timeout="2"), "fail") == ["server"]
-    with socket.create_server(("127.0.0.1", 0)) as silent:  # It takes connections and says nothing.
+    with socket.create_server(("127.0.0.1", 0)) as silent:  # It accepts connections and sends
+                                                            # nothing.
         address = f"127.0.0.1:{silent.getsockname()[1]}"
         for kind in ("", "tls:"):
             started = time.monotonic()
             checks = doctor(f"{kind}{address}", timeout="3")
             assert "server" in states(checks, "fail")
-            # Well below the 30 s that count without the flag.
+            # Well below the 30 s that apply without the flag.
             timed(f"doctor with {kind or 'plain '}silence", most=25, seen=time.monotonic() - started, unit="s")

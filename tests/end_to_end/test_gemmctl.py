@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The command line beside NumPy: files that NumPy writes go in, files that it reads come out."""
+"""The command line beside NumPy: it reads files that NumPy writes, and writes files that NumPy
+reads."""
 
 import json
 import subprocess
@@ -16,7 +17,7 @@ LIMIT_S = 300
 
 @pytest.fixture
 def ctl(gemmctl, daemon):
-    """Runs gemmctl against the daemon: exit code, standard output (bytes) and error."""
+    """Runs gemmctl against the daemon. Returns exit code, standard output (bytes) and error."""
 
     def run(*arguments, address=None, stdin=b"", timeout="60"):
         command = [gemmctl, "--address", address or daemon.unix, "--timeout", timeout, *arguments]
@@ -31,7 +32,7 @@ def integers(rng, name, rows, columns):
     return convert(small_integers(rng, element, rows, columns), element)
 
 
-# NumPy has names for the first line's types only; of the others gemmctl is told.
+# NumPy has names only for the types in the first line; for the others gemmctl gets the type.
 @pytest.mark.parametrize(
     "name,told",
     [(name, False) for name in ("f64", "f32", "f16", "s8", "u8")]

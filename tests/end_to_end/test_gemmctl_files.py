@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What gemmctl makes of files, beside NumPy: where their bits differ, and files of other types and
-forms."""
+"""What gemmctl does with files, compared with NumPy: where their bits differ, and conversion to
+other types and formats."""
 
 import json
 import math
@@ -66,7 +66,7 @@ def test_differences_of_files(ctl, tmp_path, rng, name):
 
 
 def test_heat_maps(ctl, tmp_path):
-    """Every cell with a difference is drawn, tells about itself and lies where its elements do."""
+    """Every cell with a difference is drawn, has a description, and lies where its elements do."""
     a = np.zeros((200, 100), np.float32)
     b = a.copy()
     b[0, 0], b[199, 99], b[100, 3] = 1, np.nan, -0.0
@@ -81,7 +81,7 @@ def test_heat_maps(ctl, tmp_path):
     cells = root.findall("svg:rect[@class='cell']", space)
     outline = root.find("svg:rect[@class='map']", space)
     places = [tuple(int(c.get(axis)) - int(outline.get(axis)) for axis in "xy") for c in cells]
-    # 200 rows are 50 cells of 4, 100 columns 50 of 2, of 10 pixels each.
+    # 200 rows are 50 cells of 4, and 100 columns are 50 cells of 2, of 10 pixels each.
     assert places == [(0, 0), (10, 250), (490, 490)]
     titles = [c.find("svg:title", space).text for c in cells]
     assert titles[0].startswith("rows 0 to 3, columns 0 to 1: 1 differ, at most by 1065353216 ulps")
@@ -93,7 +93,7 @@ def test_heat_maps(ctl, tmp_path):
 
 
 def test_chips_differ_where_their_arithmetic_does(ctl, daemon, tmp_path):
-    """One place in 2^24 below the leading one stays on an H100 and is cut off on an A100."""
+    """A term 2^24 below the leading one remains on an H100 and is cut off on an A100."""
     a, b = np.zeros((3, 9), np.float16), np.zeros((9, 5), np.float16)
     a[1, [0, 1, 8]] = 1, 2.0**-12, -1
     b[[0, 1, 8], 2] = 1, 2.0**-12, 1
@@ -130,7 +130,7 @@ TYPES = {
 
 
 def write_tensors(path, tensors, metadata=None):
-    """A .safetensors file, written from the format's description alone."""
+    """A .safetensors file, written according to the format's description."""
     header, data = {"__metadata__": metadata} if metadata else {}, b""
     for name, array in tensors.items():
         kind = next(kind for kind, dtype in TYPES.items() if array.dtype == dtype)
@@ -162,7 +162,7 @@ def read_tensors(path):
 
 @pytest.fixture
 def model(tmp_path, rng):
-    """A file as models have them: matrices, vectors, a kernel of four dimensions, indices."""
+    """A file like those of models: matrices, vectors, a kernel of four dimensions, indices."""
     random = np.random.default_rng(rng.randrange(2**32))
     tensors = {
         "layer.0.weight": random.standard_normal((48, 33)).astype(np.float32),
@@ -190,7 +190,7 @@ def test_all_tensors_of_a_file(ctl, model, tmp_path):
         is_float = array.dtype not in (np.int64, np.bool_)
         want = array.astype(np.float16) if is_float else array
         assert got[name].dtype == want.dtype and np.array_equal(got[name], want), name
-    # A file may take its own place.
+    # The output may replace the input.
     code, _, error = ctl("convert", out, "--type", "f16", "-o", out)
     assert code == 0, error
     assert read_tensors(out)[0].keys() == got.keys()
@@ -214,7 +214,7 @@ def test_one_tensor_of_a_file(ctl, model, tmp_path):
 
 @pytest.mark.parametrize("name", ["f32", "f16", "s8", "u4", "b1"])
 def test_any_number_of_dimensions(ctl, tmp_path, rng, name):
-    """From none on; of types narrower than a byte, NumPy's items are whole bytes."""
+    """From zero dimensions on; for types narrower than a byte, NumPy's items are whole bytes."""
     shapes = [(), (0,), (1,), (3,), (2, 3), (0, 3), (2, 1, 3), (1, 2, 1, 3), (2, 3, 0, 1), (2, 1, 2, 1, 3)]
     tensors = {f"t{i}": np.array(rng.choices([0, 1], k=math.prod(s))).reshape(s) for i, s in enumerate(shapes)}
     floats = {key: array.astype(np.float32) for key, array in tensors.items()}
@@ -247,7 +247,8 @@ def test_what_the_format_s_own_library_reads(ctl, tmp_path):
 
 @pytest.mark.parametrize("kind", ["F4", "F6_E2M3", "F6_E3M2"])
 def test_narrow_tensors_follow_each_other_without_gaps(ctl, tmp_path, kind, rng):
-    """Rows of 6 elements of 4 or 6 bits do not end on a byte; in a file the next row begins there."""
+    """Rows of 6 elements of 4 or 6 bits do not end on a byte boundary; in a file the next row
+    begins right there."""
     name = {"F4": "e2m1", "F6_E2M3": "e2m3", "F6_E3M2": "e3m2"}[kind]
     bits = ELEMENTS[name].bits
     rows, columns = (4, 5) if bits == 4 else (4, 6)
@@ -283,7 +284,7 @@ def test_quantised_with_factors(ctl, model, tmp_path, name, per):
         top = {"e4m3": 448, "s8": 127}[name]
         assert np.allclose(scale, largest[per] / top, rtol=1e-6)
         back = got[tensor].astype(np.float64) * factors
-        # Half a step: of 2^-4 relative for e4m3 down to its smallest, of one for s8.
+        # Half a step: 2^-4 relative for e4m3 down to its smallest number, or one for s8.
         bound = np.maximum(np.abs(want) * 2.0**-4, factors * 2.0**-9) if name == "e4m3" else factors * 0.5
         assert np.all(np.abs(back - want) <= bound * 1.001)
     assert np.array_equal(got["layer.0.bias"], tensors["layer.0.bias"])
@@ -320,7 +321,7 @@ def test_packed_to_two_of_four(ctl, tmp_path):
     assert np.load(tmp_path / "p.npy").nbytes == 18
 
 
-# What a file has ahead of its data, or the tensors of its header; the data; what is said of it.
+# The bytes before the file's header, or the tensors in its header; the data; the error.
 HOSTILE = {
     "length": (b"\xff" * 8, b"", "header length: got 18446744073709551615 bytes"),
     "beyond": (b"\x40" + bytes(7) + b"{}", b"", "got 64 bytes, want at most 2"),
@@ -383,7 +384,7 @@ def test_what_convert_cannot_do_together(ctl, model, tmp_path):
 
 @pytest.mark.parametrize("kind", ["npy", "safetensors"])
 def test_what_an_output_names_stays_what_it_is(ctl, tmp_path, kind):
-    """A pipe is written to, and the file that a link leads to."""
+    """Writes into a pipe, and into the file that a link leads to."""
     np.save(tmp_path / "a.npy", np.ones((4, 4), np.float32))
     link, target, pipe = (tmp_path / f"{name}.{kind}" for name in ("link", "target", "pipe"))
     target.write_bytes(b"old")

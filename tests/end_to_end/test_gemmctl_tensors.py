@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""gemmctl and tensors that stay, each command a process of its own."""
+"""gemmctl and resident tensors, each command in a separate process."""
 
 import hashlib
 import json
@@ -32,7 +32,7 @@ def random_matrix(rng, rows, columns):
 
 
 def test_a_large_file_goes_and_comes_back(ctl, tmp_path, rng):
-    # More than one connection's worth, and not a whole number of chunks.
+    # Enough for more than one connection, and not a whole number of chunks.
     np.save(tmp_path / "w.npy", random_matrix(rng, 1537, 2049))
     code, out, err = ctl("put", tmp_path / "w.npy", "--name", "weights/w", "--known", "--json")
     assert code == 0, err
@@ -51,7 +51,7 @@ def test_a_large_file_goes_and_comes_back(ctl, tmp_path, rng):
 
 
 def test_compress(ctl, tmp_path):
-    # The large ones of each group stand at its end.
+    # The large elements of each group are at its end.
     values = np.arange(1, 33, dtype=np.float16).reshape(4, 8)
     np.save(tmp_path / "w.npy", values)
     np.save(tmp_path / "ones.npy", np.eye(8, dtype=np.float16))
@@ -69,7 +69,7 @@ def test_compress(ctl, tmp_path):
 
 
 def test_commands_share_a_session_without_a_login(gemmctl, daemon, tmp_path, rng):
-    """As in containers, and after su."""
+    """Containers, and shells after su, have no login session."""
     np.save(tmp_path / "w.npy", random_matrix(rng, 3, 4))
     kept = pathlib.Path(f"/tmp/gemmd-{os.geteuid()}")
     kept /= hashlib.sha256(daemon.unix.encode()).hexdigest()[:32] + ".session"
@@ -126,7 +126,7 @@ def test_an_operator_lists_and_drops_a_session(ctl, tmp_path, rng):
     assert code == 1 and "NOT_FOUND" in err
     code, _, err = ctl("ls")
     assert code == 2 and "gemmctl put" in err
-    # Its owner begins anew.
+    # Its owner starts a new session.
     assert ctl("put", tmp_path / "w.npy", "--name", "left behind")[0] == 0
     [session] = json.loads(ctl("sessions", "--json")[1])["sessions"][:1]
     code, out, err = ctl("drop-session", session["id"], "--json")

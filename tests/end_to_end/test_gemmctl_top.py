@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""gemmctl top on a terminal: what fits, what keys do, and how the terminal is left."""
+"""gemmctl top on a terminal: what fits, what keys do, and the state in which it leaves the
+terminal."""
 
 import fcntl
 import os
@@ -20,13 +21,13 @@ HOME = "\x1b[H\x1b[J"
 
 
 class Terminal:
-    """A program on a terminal of its own."""
+    """A program on its own terminal."""
 
     def __init__(self, command, columns=80, lines=24):
         self.main, terminal = pty.openpty()
         self.before = termios.tcgetattr(self.main)
         self.resize(columns, lines)
-        # Its session leader, so that the terminal is its own.
+        # It leads its session, so that the terminal is its controlling terminal.
         self.process = subprocess.Popen(
             command, stdin=terminal, stdout=terminal, stderr=terminal,
             start_new_session=True, preexec_fn=lambda: fcntl.ioctl(0, termios.TIOCSCTTY, 0),
@@ -41,13 +42,13 @@ class Terminal:
         os.write(self.main, keys.encode())
 
     def view(self, wanted):
-        """The first whole view from now on of which `wanted` is true, as lines."""
+        """The first complete view from now on for which `wanted` is true, as lines."""
         self.text = self.text[self.text.rfind(HOME) :] if HOME in self.text else self.text
         deadline = time.monotonic() + LIMIT_S
         while time.monotonic() < deadline:
             if select.select([self.main], [], [], 0.2)[0]:
                 self.text += os.read(self.main, 1 << 16).decode(errors="ignore")
-            # What stands between two moves home is whole.
+            # The text between two moves home is a complete view.
             for view in self.text.split(HOME)[1:-1]:
                 lines = view.replace("\r\n", "\n").splitlines()
                 if wanted(lines):
@@ -55,13 +56,13 @@ class Terminal:
         raise AssertionError(f"not within {LIMIT_S} s; seen: {self.text[-2000:]!r}")
 
     def end(self):
-        """Waits for the end. Gives the exit code."""
+        """Waits for the end. Returns the exit code."""
         deadline = time.monotonic() + LIMIT_S
         while self.process.poll() is None and time.monotonic() < deadline:
             if select.select([self.main], [], [], 0.1)[0]:
                 try:
                     os.read(self.main, 1 << 16)
-                except OSError:  # Nobody holds the terminal any more.
+                except OSError:  # No process holds the terminal any more.
                     pass
         return self.process.wait(timeout=1)
 
@@ -130,13 +131,15 @@ def test_signals_leave_the_terminal_as_it_was(top, number):
 
 
 def test_sorted_by_what_devices_do(top, gemmctl, daemon):
-    """A simulator that works is not idle, is busy while its product runs, and stands first."""
+    """A simulator with a product is not shown as idle, is busy while the product runs, and comes
+    first."""
     terminal = top("--sort=busy")
     terminal.view(has("2 idle simulators not shown"))
     product = ["multiply", "--random=96,96,96", "--type=f16", "--device=sim:sm_90", "--repeat=1000000"]
     with subprocess.Popen([gemmctl, "--address", daemon.unix, *product]) as load:
         try:
-            # The first view with the product may be of a moment after it came: it stands first, with 0 %.
+            # The first view with the product may be of a moment right after it came: the device is
+            # first, at 0 %.
             def is_busy(lines):
                 devices = [line for line in lines if line.startswith(("cpu", "sim:"))]
                 names = [line.split()[0] for line in devices]

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The load tester as a process, against the daemon, and beside a generator that shares nothing with
-it."""
+"""The load tester as a process, against the daemon, and compared with a generator that shares no
+code with it."""
 
 import json
 import math
@@ -23,7 +23,7 @@ DELAY_S = 0.03
 
 @pytest.fixture
 def load(gemmload, daemon, tmp_path):
-    """Runs gemmload against the daemon: exit code, standard output and the report."""
+    """Runs gemmload against the daemon. Returns exit code, standard output and the report."""
 
     def run(*arguments, address=None):
         report = tmp_path / "report.json"
@@ -34,7 +34,7 @@ def load(gemmload, daemon, tmp_path):
     return run
 
 
-# Each of the latter takes a quarter of a second of one core, with its check.
+# Each call of the latter takes a quarter of a second of one core, including its check.
 @pytest.mark.parametrize(
     "profile,count",
     [
@@ -122,7 +122,7 @@ def test_a_stopped_daemon_shows_in_the_corrected_percentiles(gemmload, daemons, 
     command = [gemmload, "--address", daemon.unix, "--shape", "8,8,8", "--rate", "100"]
     command += ["--duration", "3", "--warmup", "500ms", "--most-in-flight", "2", "--json", report]
     load = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-    # The line of the warm-up says that the window has begun.
+    # The line of the warm-up shows that the window has begun.
     assert any("warm-up" in line for line in load.stderr)
     daemon.signal(signal.SIGSTOP)
     time.sleep(1)
@@ -130,11 +130,11 @@ def test_a_stopped_daemon_shows_in_the_corrected_percentiles(gemmload, daemons, 
     output, error = load.communicate(timeout=LIMIT_S)
     assert load.returncode == 0, output + error
     step = json.loads(report.read_text())["steps"][0]
-    # A third of all calls was due while the daemon stood still.
+    # A third of all calls was due while the daemon was stopped.
     assert step["latency"]["p75_ns"] >= 150e6
     assert step["latency"]["p99_ns"] >= 900e6
     assert step["blocked"]["p99_ns"] >= 800e6
-    # Two of the 300 calls were under way.
+    # Two of the 300 calls were in flight.
     assert step["service"]["p99_ns"] < step["latency"]["p75_ns"]
 
 
@@ -174,13 +174,13 @@ def test_an_interrupted_search_says_so(gemmload, daemon, tmp_path, timed):
     assert found["interrupted"] and found["slo"]["interrupted"]
     held = found["slo"]["rate_per_s"]
     timed("what held before the search was interrupted", least=100, seen=held, unit="calls/s")
-    # A machine with much to do may not have held the first rate.
+    # On a busy machine the first rate may not have held.
     assert ("search interrupted; at least " if held else "search interrupted before any rate held") in output
     assert load.returncode == (0 if held else 1), output + error
 
 
 def is_pending(pid, number):
-    """Whether the process has yet to take the signal."""
+    """Whether the process has yet to handle the signal."""
     with open(f"/proc/{pid}/status") as status:
         masks = [int(line.split()[1], 16) for line in status if line.startswith(("SigPnd", "ShdPnd"))]
     return any(mask >> (number - 1) & 1 for mask in masks)
@@ -203,7 +203,8 @@ def test_a_stop_while_blocked_reports_the_stall(gemmload, daemons, tmp_path):
     output, error = load.communicate(timeout=LIMIT_S)
     assert load.returncode == 1, output + error
     step = json.loads(report.read_text())["steps"][0]
-    # Ten calls were due in each of twelve intervals without an answer, and two of them under way.
+    # Ten calls were due in each of twelve intervals without an answer; two of the calls were in
+    # flight.
     assert step["unsent"] >= 90
     assert "calls were never sent" in output
 
@@ -221,7 +222,7 @@ def test_a_closed_pipe_costs_no_report(gemmload, daemon, tmp_path):
 
 @pytest.fixture
 def slow_server():
-    """Answers each call with nothing, 30 ms after its arrival, eight at once."""
+    """Answers each call 30 ms after its arrival without a result, eight at once."""
     from gemmd.v1 import gemm_pb2, gemm_pb2_grpc
 
     class Gemm(gemm_pb2_grpc.GemmServicer):
@@ -243,7 +244,7 @@ T_OF_SIX_PAIRS = 6.869
 
 @pytest.mark.timed
 def test_an_independent_generator_agrees(load, slow_server):
-    """In turns, so that both meet the same machine; the delay is most of every latency."""
+    """In turns, so that both see the same machine; the delay is most of every latency."""
     ours, theirs = [], []
     for _ in range(6):
         code, text, report = load(
@@ -257,10 +258,11 @@ def test_an_independent_generator_agrees(load, slow_server):
         rate, latencies = closed_loop(slow_server, f32_request(8, 8, 8), 4, 120)
         theirs.append((4 / rate, statistics.median(latencies)))
     for name, mine, other in zip(("seconds a call", "p50"), zip(*ours), zip(*theirs)):
-        # Logarithms of the ratio of each pair: their mean, and what the pairs scatter.
+        # Logarithms of the ratio of each pair: their mean and their scatter.
         ratios = [math.log(a / b) for a, b in zip(mine, other)]
         noise = T_OF_SIX_PAIRS * statistics.stdev(ratios) / math.sqrt(len(ratios))
-        # What calls take beside the delay is each generator's own in part: the lesser of the two.
+        # The time that calls take beside the delay depends on the generator: the smaller of the
+        # two.
         own = math.log(min(*mine, *other) / DELAY_S)
         difference = statistics.mean(ratios)
         print(f"{name}: gemmload is {difference:+.2%} off, noise {noise:.2%}, own cost {own:.2%}")

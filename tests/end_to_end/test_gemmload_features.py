@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a load is made of and who watches it: operands from files, streams, live metrics, and the
-search for a rate, of the load tester as a process against the daemon."""
+"""What a load consists of and how it is watched: operands from files, streams, live metrics, and
+the search for a rate; the load tester runs as a process against the daemon."""
 
 import csv
 import json
@@ -21,13 +21,13 @@ README = pathlib.Path(__file__).resolve().parents[2] / "client/load/README.md"
 
 @pytest.fixture
 def numbers(seed):
-    """NumPy's generator of this run's random data."""
+    """NumPy's generator for this run's random data."""
     return np.random.default_rng(seed)
 
 
 @pytest.fixture
 def load(gemmload, daemon, tmp_path):
-    """Runs gemmload against the daemon: exit code, standard output and the report."""
+    """Runs gemmload against the daemon. Returns exit code, standard output and the report."""
 
     def run(*arguments):
         report = tmp_path / "report.json"
@@ -158,7 +158,7 @@ def test_a_running_load_serves_its_metrics(gemmload, daemon):
 
 @pytest.mark.timed
 def test_a_search_says_how_sure_it_is(gemmload, daemon, tmp_path):
-    """On a machine that others keep busy, an answer may be inconclusive; it then says so."""
+    """On a busy machine an answer may be inconclusive, which the search then reports."""
     report = tmp_path / "report.json"
     command = [gemmload, "--address", daemon.unix, "--slo", "p90=100ms", "--shape", "8,8,8"]
     command += ["--most-in-flight", "1", "--rate", "20", "--duration", "600ms", "--warmup", "0"]

@@ -14,7 +14,7 @@ LIMIT_S = 600
 
 
 def pixels_of(png):
-    """Counts of the colours of an 8-bit RGB or RGBA picture."""
+    """The number of pixels of each colour in an 8-bit RGB or RGBA picture."""
     assert png[:8] == b"\x89PNG\r\n\x1a\n"
     data, at = b"", 8
     while at < len(png):
@@ -37,14 +37,14 @@ def pixels_of(png):
 
 
 def unfiltered(kind, line, above, size):
-    """One line of a PNG without its filter (PNG specification, section 9)."""
+    """One line of a PNG after its filter is removed (PNG specification, section 9)."""
     if kind == 0:
         return line
     if kind == 1:
         return np.cumsum(line.reshape(-1, size), axis=0, dtype=np.uint8).ravel()
     if kind == 2:
         return line + above
-    # The others depend on what is to the left, pixel by pixel.
+    # The other filters depend on the pixels to the left, one by one.
     changes = [*(np.flatnonzero(line.reshape(-1, size).any(axis=1)) * size).tolist(), len(line)]
     line, above = bytearray(line), bytes(above)
     nothing = bytes(size)
@@ -54,7 +54,7 @@ def unfiltered(kind, line, above, size):
         corner = above[at - size : at] if at else nothing
         following = changes[bisect.bisect_left(changes, at)]
         if kind == 4 and left == corner and following > at:
-            # From here to the next change each pixel is the one above.
+            # From here to the next change, each pixel equals the one above.
             line[at:following] = above[at:following]
             at = following
             continue
@@ -67,13 +67,13 @@ def unfiltered(kind, line, above, size):
 
 @pytest.fixture
 def draw(chromium, tmp_path):
-    """The colours of a page, or of its picture, in a browser to which every host is unknown."""
+    """The colours of a page, or of its picture, in a browser that can resolve no host."""
 
     def run(page):
         picture = tmp_path / "page.png"
         command = [chromium, "--headless", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage"]
         command += ["--host-resolver-rules=MAP * ~NOTFOUND", f"--user-data-dir={tmp_path}/profile"]
-        # Twice as large, so that lines have an inside and not only blended edges.
+        # Twice as large, so that lines have pure pixels inside and not only blended edges.
         command += ["--force-device-scale-factor=2", "--window-size=1000,1100"]
         command += [f"--screenshot={picture}", page.as_uri()]
         subprocess.run(command, check=True, capture_output=True, timeout=LIMIT_S)
@@ -87,7 +87,7 @@ def test_plots_are_drawn(gemmload, daemon, draw, tmp_path):
     command = [gemmload, "--address", daemon.unix, "--concurrency", "1,2", "--count", "200"]
     command += ["--warmup", "100ms", "--interval", "20ms", "--html", page]
     subprocess.run(command, check=True, capture_output=True, timeout=LIMIT_S)
-    # Legends have the colours of the series, whether these are drawn or not.
+    # Legends have the colours of the series, whether the series are drawn or not.
     text = re.sub(r'<p class="legend">.*?</p>', "", page.read_text(), flags=re.DOTALL)
     assert "legend" not in text[text.index("<body>") :]
     plots = tmp_path / "plots.html"
@@ -96,7 +96,7 @@ def test_plots_are_drawn(gemmload, daemon, draw, tmp_path):
     # The first two colours of the series: lines, marks and bars.
     for color in ("2563c9", "d1542c"):
         assert counts.get(bytes.fromhex(color), 0) >= 300, f"#{color}"
-    # The same page with its drawings taken away has next to nothing of them.
+    # The same page without its drawings has almost nothing of these colours.
     bare = tmp_path / "bare.html"
     bare.write_text(text.replace("<svg", "<svg style='display: none'"))
     counts = draw(bare)

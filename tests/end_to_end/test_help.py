@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The help of the programs: every line stands alone, for a reader who looks up one option."""
+"""The help of the programs: every line can be understood alone, by a reader who looks up one
+option."""
 
 import pathlib
 import re
@@ -16,7 +17,8 @@ LEANING_ANYWHERE = re.compile(r"\b(of those|the same for|as above|after that)\b"
 
 
 def descriptions(text):
-    """The texts beside options and commands. One that its author broke has several lines."""
+    """The texts beside options and commands. A text with line breaks of its own has several
+    lines."""
     column = next(line for line in text.splitlines() if "-h,--help" in line).index("Print this help")
     is_list = False
     is_named = False
@@ -24,7 +26,8 @@ def descriptions(text):
     lines = [line for line in text.splitlines() if line.strip()]
     for line, following in zip(lines, lines[1:] + [""]):
         name, description = line[:column], line[column:]
-        # A name that leaves no room reaches into the column of texts, and its text is on the next line.
+        # A name that is too long for its column extends into the column of texts, and its text is
+        # on the next line.
         is_long = not name.endswith(" ") or (
             not re.match("[A-Z]", description) and bool(following) and not following[:column].strip()
         )
@@ -113,7 +116,7 @@ def test_gemmd(gemmd):
 
 @pytest.mark.parametrize("program,section", [("gemmctl", 1), ("gemmload", 1), ("gemmd", 8)])
 def test_manual_pages(request, program, section):
-    """Made from the help, with every option of it, and without a complaint of groff's."""
+    """Made from the help, with every option in it, and without a warning from groff."""
     path = request.getfixturevalue(program)
     page = help_of(ROOT / "deploy" / "manual_page.sh", path, str(section))
     assert page.startswith(f".TH {program.upper()} {section} ")

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What kernels derive from resident tensors is kept from product to product, without a change of any
-bit, and goes where its room is needed or where the tensor is overwritten."""
+"""What kernels derive from resident tensors is kept for later products, without changing a bit, and
+is dropped when its room is needed or the tensor is overwritten."""
 
 import grpc
 import numpy as np
@@ -27,7 +27,7 @@ def integers(rng, element, rows, columns):
 
 
 def request_of(a, b, element):
-    """Of an A that travels and a B that stays, transposed."""
+    """A product of an A that is sent and a B that is resident and transposed."""
     request = gemm_pb2.MultiplyRequest(m=M, n=N, k=K)
     request.a.type = element.number
     request.a.data, _, _ = store(convert(a[None], element), element)
@@ -52,14 +52,15 @@ def test_products_have_the_same_bits(session, rng, kind):
     for answer in answers:
         assert (answer.d, answer.kernel) == (want.d, want.kernel)
     kept = session.describe(by_handle(tensor)).kept_bytes
-    # f32 is read as it lies; all others are widened, to at least a byte for each element.
+    # f32 is read as it is; all other types are widened, to at least a byte per element.
     least = 0 if kind == "f32" else N * K
     assert kept - tensor.kept_bytes >= least
     assert kind != "f32" or kept == tensor.kept_bytes
 
 
 def test_beside_a_gpu_the_bytes_are_copied_for_the_cpu_s_worker(daemons, fake_worker, rng):
-    """Tensors are not where it sees them then; what is copied once goes when they are overwritten."""
+    """Tensors are then in memory that the worker cannot see; a copy for it is dropped when they are
+    overwritten."""
     element = ELEMENTS["f32"]
     daemon = daemons.start(
         "--devices=cuda:0,cpu", f"--worker-binary={fake_worker}", "--lame-duck=1ms"
@@ -104,7 +105,7 @@ def test_a_part_has_a_form_of_its_own(session, rng):
 
 
 def test_what_is_overwritten_is_derived_anew(session, rng):
-    """B is f16, which a product makes."""
+    """B is f16, made by a product."""
     element = ELEMENTS["f16"]
     a = integers(rng, element, M, K)
     ones = put(session, np.eye(K), element)
@@ -134,7 +135,8 @@ def test_forms_make_room_for_tensors(session, rng):
     request.b.tensor.tensor.handle = tensor.handle
     request.b.transpose = True
     free = session.settled().free_bytes
-    # Twice or four times the elements' bytes: what finds no room is not kept, and the product runs.
+    # Twice or four times the elements' bytes: a form without room is not kept, and the product
+    # runs.
     for _ in range(3):
         session.multiply(request)
     assert session.list().free_bytes == free
@@ -144,7 +146,7 @@ def test_forms_make_room_for_tensors(session, rng):
         session.multiply(request)
     assert session.describe(by_name("small")).kept_bytes > small.kept_bytes
     free = session.settled().free_bytes
-    # An upload takes 65 KiB beside its bytes.
+    # An upload takes 65 KiB in addition to its bytes.
     session.put(bytes(free - 66 * 1024), hashed=False)
     assert session.describe(by_name("small")).kept_bytes == small.kept_bytes
     assert session.multiply(request).d.rows == M

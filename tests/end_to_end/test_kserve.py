@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""KServe's v2 protocol, as the tritonclient of PyPI speaks it."""
+"""KServe's v2 protocol, used through PyPI's tritonclient."""
 
 import hashlib
 import queue
@@ -32,7 +32,7 @@ def small(rng, dtype, *shape):
 
 
 def refusal(call):
-    """The status and the words of a refusal."""
+    """The status and the text of a refusal."""
     with pytest.raises(InferenceServerException) as raised:
         call()
     return raised.value.status().removeprefix("StatusCode."), raised.value.message()
@@ -45,7 +45,7 @@ def test_multiplies_each_datatype(client, rng, dtype):
     d = answer.as_numpy("D")
     assert np.array_equal(d, a.astype(float) @ b.astype(float))
     assert d.dtype == (np.int32 if dtype.kind in "iu" else np.float64 if dtype == np.float64 else np.float32)
-    # The same elements as numbers of the message, where it has a field for them.
+    # The same elements as numbers in the message, if it has a field for them.
     if dtype == np.float16:
         return
     request = service_pb2.ModelInferRequest(model_name="gemm", id="typed")
@@ -61,7 +61,7 @@ def test_multiplies_each_datatype(client, rng, dtype):
 
 
 def test_types_without_a_datatype_of_their_own(client, rng):
-    """bf16 has one that NumPy lacks; e4m3 and s4 travel as bytes."""
+    """KServe has a name for bf16, which NumPy lacks; e4m3 and s4 are sent as bytes."""
     a, b = small(rng, np.float32, 4, 6), small(rng, np.float32, 6, 5)
     bf16 = [
         triton.InferInput(name, list(matrix.shape), "BF16").set_data_from_numpy(matrix)
@@ -78,7 +78,7 @@ def test_types_without_a_datatype_of_their_own(client, rng):
     )
     assert np.array_equal(answer.as_numpy("D"), 2 * (a @ b))
 
-    # Two elements in a byte, low bits first; each row begins a byte.
+    # Two elements per byte, low bits first; each row starts on a byte.
     def nibbles(matrix):
         padded = np.pad(matrix.astype(np.int64) & 15, ((0, 0), (0, matrix.shape[1] % 2)))
         return (padded[:, ::2] | padded[:, 1::2] << 4).astype(np.uint8)
@@ -114,14 +114,14 @@ def test_whole_epilogue_and_choices(client, rng):
     stages = [told[f"{stage}_ns"] for stage in ("receive", "queue", "copy_in", "compute", "copy_out", "send_prepare")]
     assert 0 < sum(stages) <= told["total_ns"]
     assert told["operations"] == 2 * 2 * 3 * 4 * 5
-    # C alone means beta = 1; rows of a bias along M.
+    # With C, the default of beta is 1; a bias along the rows.
     answer = infer(client, "gemm", {"bias_axis": "rows"}, A=a[0], B=b.T, C=small(rng, np.int32, 3, 5) * 0,
                    BIAS=np.array([1, 2, 3], np.int32))
     assert np.array_equal(answer.as_numpy("D"), a[0].astype(int) @ b.T + np.array([[1], [2], [3]]))
 
 
 def test_large_operands(client, rng):
-    """Longer than what is copied, on their way in and out."""
+    """Too long to be copied, in both directions."""
     a = np.random.default_rng(rng.getrandbits(32)).integers(-3, 4, (600, 700)).astype(np.float32)
     b = np.random.default_rng(rng.getrandbits(32)).integers(-3, 4, (700, 500)).astype(np.float32)
     assert np.array_equal(infer(client, A=a, B=b).as_numpy("D"), a @ b)
@@ -292,7 +292,8 @@ def test_what_only_other_servers_have_is_refused_with_words(client):
 
 
 def test_deadlines(client):
-    """By gRPC and by the parameter of KServe: a product of an hour on the simulator is not begun."""
+    """By gRPC's deadline and by KServe's parameter: a product of an hour on the simulator is not
+    begun."""
     a = np.ones((3000, 3000), np.float16)
     inputs = [tensor("A", a), tensor("B", a)]
     parameters = {"device": "sim:sm_90"}
@@ -303,7 +304,7 @@ def test_deadlines(client):
 
 
 def test_the_messages_are_those_of_tritonclient(config_stubs_descriptors):
-    """Each field of ours is there, with the same number and type."""
+    """Each of our fields exists there, with the same number and type."""
     ours, compared = config_stubs_descriptors, 0
     for name, message in ours.items():
         if name == "ModelMetadataResponse.PropertiesEntry":
@@ -311,7 +312,7 @@ def test_the_messages_are_those_of_tritonclient(config_stubs_descriptors):
         theirs = service_pb2.DESCRIPTOR.pool.FindMessageTypeByName(f"inference.{name}")
         for field in message.field:
             if (name, field.name) == ("ModelMetadataResponse", "properties"):
-                continue  # The Open Inference Protocol's alone.
+                continue  # Only in the Open Inference Protocol.
             same = theirs.fields_by_name[field.name]
             is_repeated = field.label == field.LABEL_REPEATED
             assert (field.number, field.type) == (same.number, same.type), field
@@ -322,7 +323,8 @@ def test_the_messages_are_those_of_tritonclient(config_stubs_descriptors):
 
 @pytest.fixture
 def config_stubs_descriptors(tmp_path):
-    """Messages of proto/kserve by name, without a descriptor pool: tritonclient's have the same names."""
+    """The messages of proto/kserve by name, without a descriptor pool, because tritonclient's have
+    the same names."""
     from google.protobuf import descriptor_pb2
     from grpc_tools import protoc
     from stubs import SOURCE

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a running daemon tells Prometheus: after products, refusals, restarts, and while it ends."""
+"""What a running daemon reports to Prometheus: after products, refusals and restarts, and during
+shutdown."""
 
 import hashlib
 import json
@@ -31,7 +32,7 @@ def start(daemons, fake_worker, request, monkeypatch, tmp_path):
 
     def start(*flags, devices="cuda:0,cpu", has_nvml=True, lame_duck="1ms"):
         folder = os.path.dirname(nvml)
-        if not has_nvml:  # Nor the one of this machine.
+        if not has_nvml:  # Hides the library of this machine too.
             folder = tmp_path
             (folder / "libnvidia-ml.so.1").touch()
         monkeypatch.setenv("LD_LIBRARY_PATH", str(folder))
@@ -99,7 +100,7 @@ def test_a_live_scrape_is_clean_and_adds_up(start, multiply):
     counts = page.with_labels("gemmd_kernel_products_total")
     assert {labels["kernel"] for labels, _ in counts} == kernels
     assert sum(count for _, count in counts) == 8
-    # The very timing that the answers tell.
+    # The same timing as in the answers.
     told = sum(answer.timing.total_ns for answer in answers) / 1e9
     sums = page.with_labels("gemmd_product_duration_seconds_sum")
     assert sum(value for _, value in sums) == pytest.approx(told, rel=1e-9)
@@ -157,7 +158,7 @@ def test_tritons_names(start, multiply):
     assert page.value("nv_gpu_utilization", gpu_uuid="GPU-0a") == 0.75
     assert page.types["nv_inference_request_success"] == "counter"
     assert all(name.startswith("nv_") for name in page.types)
-    # The reason that they have a path of their own; and promtool can find something.
+    # The reason for their separate path; and promtool does detect faults.
     code, said = promtool(page)
     assert code != 0 and 'should have "_total" suffix' in said
 
@@ -176,10 +177,10 @@ def test_every_metric_is_in_the_table_and_every_row_is_served(start, multiply, t
 
 
 def test_callers_cannot_make_series(start, multiply):
-    """Whatever they send, what is a label comes from the daemon's own lists."""
+    """Whatever callers send, label values come from the daemon's own lists."""
 
     def series(page):
-        # The daemon calls ListDevices itself from time to time to check that it answers.
+        # The daemon itself calls ListDevices now and then to check that it answers.
         return {sample for sample in page.samples if ("method", "ListDevices") not in sample[1]}
 
     daemon = start(devices="cpu")
@@ -201,7 +202,7 @@ def test_series_are_some_hundreds_however_many_kernels_run(daemons, multiply):
     assert len(scrape(daemon).samples) < 250
     types = ("f64", "f32", "tf32", "f16", "bf16", "e4m3", "e5m2", "s8", "u8", "s4", "u4")
     kernels = {multiply(daemon, "cpu", type).kernel for type in types}
-    # Those of a chip, each by its name.
+    # The kernels of a chip, each by its name.
     with grpc.insecure_channel(daemon.tcp) as channel:
         registry = registry_pb2_grpc.RegistryStub(channel)
         for type in types:
@@ -264,7 +265,7 @@ def test_gemmctl_top_tells_of_tensors(start, gemmctl):
         token = dict(session.metadata)["gemmd-session"]
         assert owner["name"] == hashlib.sha256(bytes.fromhex(token)).hexdigest()[:16]
         assert owner["tensors"] == 1
-        assert MIB <= owner["host_bytes"] <= MIB + 4096  # With what the tensor itself takes.
+        assert MIB <= owner["host_bytes"] <= MIB + 4096  # Including the tensor's own overhead.
         assert owner["caller"] == "ipv4:127.0.0.1"
         assert re.search(f"{owner['name']} +1 +1.00 MiB +ipv4:127.0.0.1", text.stdout)
         assert token not in text.stdout + done.stdout
@@ -286,7 +287,7 @@ def test_restarts_and_canaries_of_workers(start, multiply):
 
 
 def test_the_endpoint_is_there_until_the_drain_is_over(start):
-    """A product that runs keeps the drain, and with it the endpoint, going."""
+    """A running product keeps the drain, and so the endpoint, going."""
     daemon = start("--grace=3h", *ENDLESS_FLAGS[1:], devices="cpu")
     with grpc.insecure_channel(daemon.tcp) as channel:
         call = gemm_pb2_grpc.GemmStub(channel).Multiply.future(busy_product())
@@ -299,7 +300,7 @@ def test_the_endpoint_is_there_until_the_drain_is_over(start):
         page = scrape(daemon)
         assert page.value("gemmd_admitted_requests") == 1
         assert sum(count for _, count in page.with_labels("gemmd_products_total")) == 0
-        daemon.signal(signal.SIGTERM)  # The second one gives the product no more time.
+        daemon.signal(signal.SIGTERM)  # The second signal gives the product no more time.
         assert call.code() == grpc.StatusCode.UNAVAILABLE
     assert daemon.wait() == 1
     with pytest.raises(urllib.error.URLError):

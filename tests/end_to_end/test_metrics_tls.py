@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Metrics and probes over TLS and mutual TLS, and what becomes of those who may not have them."""
+"""Metrics and probes over TLS and mutual TLS, and the treatment of clients that may not read
+them."""
 
 import contextlib
 import socket
@@ -18,7 +19,8 @@ REFUSED = (ssl.SSLError, ConnectionError, urllib.error.URLError)
 
 
 class Site(certificates.World):
-    """Two daemons, whose metrics ask for no certificate and for one, with the same files."""
+    """Two daemons with the same files: the metrics of one require no certificate, those of the
+    other do."""
 
     def __init__(self, daemons, folder):
         super().__init__(folder)
@@ -88,7 +90,7 @@ def test_mutual_tls_keeps_out(site, who):
 
 
 def test_a_refused_client_is_told_why(site):
-    """By an alert, not by a reset that says nothing."""
+    """By an alert, and not by a reset without a reason."""
     with site.connect("mtls") as plain:
         with site.context(site.revoked).wrap_socket(plain, server_hostname="127.0.0.1") as secure:
             with pytest.raises(ssl.SSLError, match="(?i)revoked"):
@@ -114,8 +116,8 @@ def test_plain_text_and_tls_do_not_meet(site):
 
 @pytest.mark.parametrize("kind", ["tls", "mtls"])
 def test_a_crowd_of_bad_peers_holds_up_nobody(site, kind):
-    """More than there are places, which say nothing, stop in the middle of a handshake, send what
-    is no handshake, or finish it and then say nothing."""
+    """More peers than places: silent ones, ones that stop in the middle of a handshake, ones that
+    send something else, and ones that finish the handshake and are then silent."""
     begun = b"\x16\x03\x01\x02\x00\x01\x00"  # A record of 512 bytes, which never come.
     with contextlib.ExitStack() as stack:
         for number in range(48):
@@ -143,7 +145,7 @@ def shown_serial(site, kind):
 
 
 class Scraper:
-    """Scrapes without pause."""
+    """Scrapes without a pause."""
 
     def __init__(self, site, kind):
         self.errors, self.scrapes = [], 0
@@ -156,7 +158,7 @@ class Scraper:
             try:
                 assert is_served(site, kind, site.client)
                 self.scrapes += 1
-            except Exception as error:  # Whatever it is, the test names it.
+            except Exception as error:  # The test reports any error.
                 self.errors.append(error)
 
     def end(self):
@@ -225,7 +227,7 @@ def test_the_daemon_does_not_start(site, daemons, flags, reason):
 
 
 def test_what_protects_the_metrics_leaves_other_addresses_as_they_were(site, daemons):
-    """A plain address of the metrics beyond loopback is served where that is allowed."""
+    """A plain address of the metrics beyond loopback is served if that is allowed."""
     daemon = daemons.start(
         "--devices=cpu", "--cpu-threads=1", "--lame-duck=1ms",
         "--metrics-listen=0.0.0.0:0", "--insecure-allow-remote",

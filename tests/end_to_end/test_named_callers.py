@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Callers that are known by the names in their certificates, and by tokens whose keys and clocks
-change: who gets in, and that nobody who may is ever refused."""
+"""Callers known by the names in their certificates, and by tokens whose keys and clocks change: who
+is admitted, and that nobody with a right is ever refused."""
 
 import base64
 import contextlib
@@ -33,7 +33,7 @@ RULES = {
 
 
 class Site:
-    """A daemon for callers with certificates, and for those with signed tokens."""
+    """A daemon for callers with certificates, and for callers with signed tokens."""
 
     def __init__(self, daemons, folder):
         self.folder = folder
@@ -92,7 +92,8 @@ def bearer(token):
 
 
 def codes(site, names, stem, metadata=()):
-    """What a caller with these names may do: the codes of a product and of the statistics."""
+    """What a caller with these names may do: the status codes of a product and of the
+    statistics."""
     with site.channel("mtls", site.authority.sign(stem, names=names)) as made:
         with contextlib.suppress(grpc.RpcError):
             multiply(made, list(metadata))
@@ -125,8 +126,9 @@ def test_the_names_of_a_certificate_say_what_it_may(site, who):
 
 
 def test_a_certificate_is_nobody_elses(site):
-    """Not a user of a unix socket, nor whoever shows nothing, whatever its names are; nor does it
-    make a bad token good. Without a certificate, callers of the other address show nothing."""
+    """A certificate never identifies a user of a unix socket or `anonymous`, whatever names it has,
+    nor does it replace a bad token. Callers of the other address, without a certificate, show
+    nothing."""
     for name in ("uid:0", "anonymous"):
         product, statistics = codes(site, [name], "pretender")
         assert product in (PERMISSION_DENIED, UNAUTHENTICATED), name
@@ -145,7 +147,7 @@ def test_a_name_that_a_strange_authority_vouches_for_is_none(site):
 
 def test_the_clock_of_the_issuer_may_differ_so_much_and_no_more(site):
     now = time.time()
-    margin = 60  # For machines with much to do.
+    margin = 60  # For busy machines.
     with site.channel("tls") as made:
 
         def code(**claims):
@@ -173,13 +175,13 @@ def test_bad_tokens_on_a_connection_are_examined_a_few_times(site, kind):
         examined = codes.count(UNAUTHENTICATED)
         assert AT_ONCE <= examined <= AT_ONCE + time.monotonic() - began
         assert examined + codes.count(RESOURCE_EXHAUSTED) == len(codes)
-        assert multiply(made, good).d  # It is remembered.
+        assert multiply(made, good).d  # It is cached.
     with site.channel(kind, pair) as made:
         assert multiply(made, bearer(site.signer.token(jti="new"))).d
 
 
 def test_keys_of_tokens_change_under_load_and_no_good_call_is_lost(site):
-    """The usual way: both keys, tokens of the new one, then the new key alone."""
+    """The usual order: both keys, then tokens of the new one, then only the new key."""
     old, new = site.signer, Signer("second")
     token = [old.token()]
     over, failures, calls = threading.Event(), [], [0]
@@ -207,9 +209,9 @@ def test_keys_of_tokens_change_under_load_and_no_good_call_is_lost(site):
             wait_until(lambda: calls[0] > before + 1, 60, "calls with the new token alone")
             site.publish(new)
             site.read_again()
-            # Also a token that was taken before, and is remembered.
+            # Also a token that was accepted and cached before.
             assert refusal(multiply, made, bearer(old.token()))[0] == UNAUTHENTICATED
-            # A key of the same name that is another one.
+            # Another key with the same id.
             impostor = Signer("second")
             assert refusal(multiply, made, bearer(impostor.token()))[0] == UNAUTHENTICATED
             before = calls[0]
@@ -223,7 +225,7 @@ def test_keys_of_tokens_change_under_load_and_no_good_call_is_lost(site):
 
 
 def test_a_bad_key_of_a_set_stops_nobody(site):
-    """What an issuer adds for others: an old RSA key, one without its numbers."""
+    """Keys that an issuer adds for others: an old RSA key, and one without its numbers."""
     modulus = base64.urlsafe_b64encode(bytes([255] * 128)).decode().rstrip("=")
     short = {"kty": "RSA", "kid": "short", "n": modulus, "e": "AQAB"}
     try:

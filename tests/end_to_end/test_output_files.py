@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The files that the programs are told to write: none is an input or another output, and none is opened twice."""
+"""The files that the programs write: none may be an input or another output, and none is opened
+twice."""
 
 import fcntl
 import hashlib
@@ -16,7 +17,7 @@ from daemon import wait_until
 
 LIMIT_S = 300
 
-# The files of each command of gemmctl: what it writes, what it reads.
+# The files of each gemmctl command: outputs and inputs.
 SECURITY = ["--tls-ca", "--tls-cert", "--tls-key", "--token-file"]
 PRODUCT = ["A", "B", "--c", "--bias", "--scale-a", "--scale-b"]
 GEMMCTL = {
@@ -32,7 +33,7 @@ GEMMD = (
     ["--ready-file", "--audit-log", "--traces"],
     ["--rules", "--tokens", "--jwt-keys", "--tls-cert", "--tls-key", "--client-ca", "--client-crl", "--worker-binary"],
 )
-# What a command needs besides, and the order of what has no name.
+# Further required arguments, and the order of positional ones.
 PLACES = {
     "multiply": ["A", "B"],
     "diff": ["A", "B"],
@@ -55,7 +56,7 @@ def pairs(outputs, inputs):
     return [(one, other) for i, one in enumerate(outputs) for other in [*outputs[:i], *inputs]]
 
 
-# A file may be converted in its place.
+# A file may be converted in place.
 GEMMCTL_PAIRS = [
     (command, *pair)
     for command, (outputs, inputs) in GEMMCTL.items()
@@ -65,7 +66,7 @@ GEMMCTL_PAIRS = [
 
 
 def refused(command, folder, one, other, code=2):
-    """The program refuses both options with one file, and leaves that as it is."""
+    """The program refuses both options with the same file, and leaves the file unchanged."""
     path = folder / "same"
     path.write_text("old")
     before = sorted(folder.iterdir())
@@ -112,7 +113,7 @@ def test_gemmd_may_write_two_logs_to_one_pipe(gemmd, tmp_path):
 
 
 def test_every_option_with_a_file_is_here(gemmctl, gemmload, gemmd):
-    """Whoever adds one finds this."""
+    """Fails when an option is added and not listed here."""
 
     def files_of(*command):
         done = subprocess.run([*command, "--help"], capture_output=True, text=True, timeout=LIMIT_S, check=True)
@@ -136,7 +137,7 @@ def test_outputs_to_standard_output_are_one(gemmctl, tmp_path):
 
 
 def feed(path, text):
-    """Writes a pipe once; a second reader waits for ever."""
+    """Writes to a pipe once; a second reader waits forever."""
     os.mkfifo(path)
     thread = threading.Thread(target=path.write_bytes, args=(text,), daemon=True)
     thread.start()
@@ -157,7 +158,7 @@ def test_a_pipe_is_read_once(gemmctl, daemon, tmp_path, type_):
     ctl("convert", "pipe", "--input-type", type_, "-o", "b.npy")
     thread.join(LIMIT_S)
     assert (tmp_path / "b.npy").read_bytes() == text
-    # The file of a narrow type does not name it.
+    # The file of a narrow type does not name the type.
     name = {"f32": "mma.m16n8k8.f32.tf32.tf32.f32", "s4": "mma.m8n8k32.s32.s4.s4.s32"}[type_]
     arguments = ["fragment", name, "--operand", "a", "--svg", "-", "--values"]
     want = ctl(*arguments, "a.npy")
@@ -191,8 +192,8 @@ def test_a_full_disk_keeps_the_old_file(gemmctl, tmp_path):
 
 
 def test_a_session_is_kept_while_others_forget_theirs(gemmctl, daemon, tmp_path):
-    """Tokens are removed under a lock on the folder. Where none is kept there is none to remove, so `put` does not
-    wait for the lock: it would remove what another command keeps meanwhile."""
+    """Tokens are removed under a lock on the folder. If there are none, there is none to remove, so
+    `put` does not wait for the lock: it might remove what another command stores meanwhile."""
     np.save(tmp_path / "w.npy", np.ones((4, 4), np.float32))
     folder = tmp_path / "gemmd"
     folder.mkdir(mode=0o700)
@@ -206,7 +207,8 @@ def test_a_session_is_kept_while_others_forget_theirs(gemmctl, daemon, tmp_path)
 
 @pytest.mark.parametrize("round_", range(5))
 def test_commands_at_once_after_a_session_has_ended(gemmctl, daemon, tmp_path, round_):
-    """Each finds the file of a session that is no more; the tensors of all are in one new session."""
+    """Each finds the file of a session that no longer exists; the tensors of all are in one new
+    session."""
     np.save(tmp_path / "w.npy", np.ones((4, 4), np.float32))
     folder = tmp_path / "gemmd"
     folder.mkdir(mode=0o700)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Owners who have shown who they are: their tensors are theirs, whatever session names them."""
+"""Owners that are identified: their tensors belong to them, whatever session names them."""
 
 import hashlib
 import os
@@ -57,7 +57,7 @@ def test_an_owner_finds_tensors_over_any_connection(daemon, rng):
             assert [one.name for one in second.list().tensors] == ["w"]
             for ref in (by_name("w"), by_handle(tensor)):
                 assert second.get(ref)[1] == data
-            # The bytes are known by their hash, and an upload can be gone on with.
+            # The bytes are known by their hash, and an upload can be resumed.
             again = second.put_stream()
             assert not again.begin(bytes_spec(64), sha256=hashlib.sha256(data).digest()).missing
             second.delete(by_handle(again.tensor()))
@@ -66,7 +66,7 @@ def test_an_owner_finds_tensors_over_any_connection(daemon, rng):
             joined.chunk(0, bytes(1000))
             assert joined.tensor().bytes == 1000
             upload.break_off()
-            # What one replaces is replaced for the other.
+            # A tensor replaced through one session is replaced for the other.
             replaced = second.put(data[::-1], name="w", pinned=True)
             assert first.describe(by_name("w")).handle == replaced.handle
         first.close()
@@ -81,7 +81,7 @@ def test_an_owner_finds_tensors_over_any_connection(daemon, rng):
 
 
 def test_an_owner_needs_no_token_of_a_session(daemon, rng):
-    """So do clients of other protocols, which know no sessions."""
+    """So can clients of other protocols, which have no sessions."""
     values = np.ones((4, 4), np.float32)
     spec = resident_pb2.TensorSpec(type=tensors_pb2.ELEMENT_TYPE_F32, rows=4, columns=4)
     with grpc.insecure_channel(daemon.tcp) as channel:
@@ -120,7 +120,7 @@ def test_tensors_of_an_owner_outlive_its_connections(daemon):
         guest = Session(channel)
         guest.put(bytes(10), name="b")
         guest.close()
-        # A session of somebody who is not known goes meanwhile, and its tensors with it.
+        # Meanwhile the session of an unidentified caller ends, with its tensors.
         wait_until(lambda: gone(channel, guest.token), DEADLINE_S, "the guest's session is over")
         with Session(channel) as other:
             assert not other.list().tensors
@@ -129,7 +129,7 @@ def test_tensors_of_an_owner_outlive_its_connections(daemon):
 
 
 def gone(channel, token):
-    time.sleep(0.2)  # To ask for a session would be a use of it.
+    time.sleep(0.2)  # Asking for a session would count as a use of it.
     try:
         Session(channel, token).close()
     except grpc.RpcError as error:
@@ -138,7 +138,7 @@ def gone(channel, token):
 
 
 def test_statistics_tell_whose_tensors_there_are(daemons, tmp_path):
-    """By the rule that knows the owner, never by the name that the rule stands for."""
+    """By the rule that applies to the owner, never by the name that matched its pattern."""
     trust = Trust(tmp_path)
     trust.write({"team/*": {"may": ["tensors", "statistics"]}}, tokens=["team/one"])
     daemon = daemons.start("--devices=cpu", *trust.flags)

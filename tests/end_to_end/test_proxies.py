@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A proxy that the environment names is used only where --proxy asks for it; otherwise it gets no byte."""
+"""A proxy in the environment is used only if --proxy asks for it; otherwise it gets no byte."""
 
 import os
 import subprocess
@@ -12,7 +12,7 @@ LIMIT_S = 300
 
 @pytest.fixture
 def commands(gemmctl, gemmload, daemon, tmp_path):
-    """One of each tool, with a token, which a proxy would read."""
+    """One command of each tool, with a token that a proxy would read."""
     token = tmp_path / "token"
     token.write_text("secret\n")
     common = ["--address", daemon.tcp, "--token-file", token]

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Products asked for with the code that the stock generator makes of the .proto, compared byte for
-byte with NumPy where every sum is exact, and within a bound derived for each element elsewhere."""
+"""Products requested with code that the stock generator makes from the .proto, compared byte for
+byte with NumPy if every sum is exact, and otherwise within a bound derived for each element."""
 
 import itertools
 import math
@@ -75,7 +75,7 @@ def test_batches(stub, rng, a_type, b_type, broadcast):
 
 @pytest.mark.parametrize("name", OUTPUTS)
 def test_output_types(stub, rng, name):
-    """Every type of D, C and bias; narrow ones round to even and saturate."""
+    """Every type of D, C and bias; narrow types round to even and saturate."""
     for a_type, axis, c_form in itertools.product(("f32", "s8"), AXES, transposed_orders()):
         product = integers(rng, a_type, a_type, 9, 13, 2 if a_type == "s8" else 21)
         element = ELEMENTS[name]
@@ -160,8 +160,8 @@ def test_the_comparisons_can_fail(stub, rng):
 # Random data. Every product and every term passes through at most k + 4 roundings of the arithmetic
 # (k sums or fused multiply-adds in any order, alpha, beta, scale, C, bias), each with a relative
 # error of at most `unit`. So D is off by at most g*M/(1 - g), where g is (k + 4)*unit and M the sum
-# of the magnitudes of all terms; then comes one rounding to the type of D. The reference is in
-# 80 bits, with 2^-64 in place of `unit`.
+# of the magnitudes of all terms; then comes one rounding to the type of D. The reference is in 80
+# bits, with 2^-64 in place of `unit`.
 
 
 def random_product(rng, a_type, b_type, d_type):
@@ -179,7 +179,7 @@ def random_product(rng, a_type, b_type, d_type):
 
 
 def reference(product, arithmetic):
-    """What D should be before the activation, and how far it may be from it."""
+    """The exact D before the activation, and its maximum error."""
     a, b = (x.astype(np.longdouble) for x in (product.a, product.b))
     alpha = 1.0 if product.alpha is None else product.alpha
     want = alpha * (a @ b)
@@ -214,8 +214,8 @@ def test_random_data(stub, rng, name):
         check_within(got, want, rounded(want, bound, product.result_element))
 
 
-# An activation stretches an error by at most its steepest slope and adds its own: a few operations,
-# each of a relative error of at most `unit`, on terms no larger than |x|.
+# An activation multiplies an error by at most its steepest slope and adds its own: a few
+# operations, each with a relative error of at most `unit`, on terms no larger than |x|.
 ACTIVATIONS = {
     gemm_pb2.ACTIVATION_GELU_ERF: (1.13, lambda x, erf: x / 2 * (1 + erf)),
     gemm_pb2.ACTIVATION_GELU_TANH: (

@@ -57,7 +57,7 @@ def test_both_addresses_and_many_threads(daemon, rng):
                     answer = stub.Multiply(product.request(), timeout=DEADLINE_S)
                     assert answer.request_id == product.request_id
                     check_bytes(answer.d, product)
-        except Exception as failure:  # Told to the test's own thread.
+        except Exception as failure:  # Reported to the test's own thread.
             failures.put(failure)
 
     threads = [
@@ -89,8 +89,8 @@ def test_timing_adds_up(gemm, rng):
 
 @pytest.mark.parametrize("size", [1, 7, 201])
 def test_stream(gemm, rng, size):
-    """So many products in each message; each answer is its own request's, and a bad request is told
-    its error without ending the stream."""
+    """`size` products in each message; each answer belongs to its request, and a bad request gets
+    an error without ending the stream."""
     products = {
         str(i): integers(rng, 1 + i % 17, 1 + i % 5, 1 + i % 23, request_id=str(i))
         for i in range(200)
@@ -113,7 +113,7 @@ def test_stream(gemm, rng, size):
 
 
 def test_stream_answers_before_it_is_closed(gemm, rng):
-    """Request by request, as an interactive client would."""
+    """Request by request, like an interactive client."""
     product = integers(rng, 4, 4, 4, request_id="one")
     requests = queue.Queue()
     call = gemm.MultiplyStream(joint(iter(requests.get, None)), timeout=DEADLINE_S)
@@ -142,7 +142,7 @@ def test_every_available_kernel_by_name(gemm, registry, rng):
             kernel=kernel.name,
         )
         request = product.request()
-        # Kernels of less usual arithmetic want to be asked for it.
+        # Kernels with unusual arithmetic run only on request.
         request.accumulation_type = kernel.accumulation_type
         product.d_type = by_number[kernel.accumulation_type]
         if kernel.name.endswith(".blocks"):
@@ -307,7 +307,7 @@ QUESTIONS = [
 
 
 def contents(answer):
-    """What it tells: files by name, services in any order, errors by their code."""
+    """The contents of an answer: files by name, services in any order, errors by code."""
     kind = answer.WhichOneof("message_response")
     if kind == "file_descriptor_response":
         described = answer.file_descriptor_response.file_descriptor_proto
@@ -334,7 +334,7 @@ def test_reflection_answers_as_that_of_grpc(channel, version):
     for question, answer, other in zip(QUESTIONS, answers, known, strict=True):
         assert answer.original_request == other.original_request == question
         assert contents(answer) == contents(other), question
-    # grpcurl asks for methods, too, which Python's own pool does not find.
+    # grpcurl also asks for methods, which Python's own pool does not find.
     methods = [Question(file_containing_symbol=name) for name in ("gemmd.v1.Gemm", "gemmd.v1.Gemm.Multiply")]
     service, method = map(contents, ask(iter(methods), timeout=DEADLINE_S))
     assert service == method

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Results that stay in memory of a GPU, whose worker simulates it: chains of products, what comes back
-when it is read elsewhere, and what is lost with a worker."""
+"""Results that stay in a GPU's memory, whose worker simulates it: chains of products, copies to
+other devices that read them, and what is lost with a worker."""
 
 import os
 import signal
@@ -61,7 +61,8 @@ def put(session, array, name):
 
 
 def plus_identity(session, of, to, device, overwrite=False, **keep):
-    """D = the tensor + the identity, which is sent as C; D becomes a new tensor, or overwrites one."""
+    """D = the tensor + the identity, which is sent as C; D becomes a new tensor, or overwrites
+    one."""
     d = tensors_pb2.OutputSpec(type=F16)
     if overwrite:
         d.tensor.tensor.name = to
@@ -127,7 +128,7 @@ def test_a_chain_stays_on_the_gpu(gpus, open_session):
     assert places(session, "y7") == {"cuda:0"}
     assert (download(session, "y6") == x + 7 * IDENTITY).all()
     assert places(session, "y6") == {"host", "cuda:0"}
-    # Elsewhere, there and back.
+    # To another device and back.
     plus_identity(session, "y7", "z", "cpu")
     plus_identity(session, "z", "y5", "cpu", overwrite=True)
     assert places(session, "y5") == {"host"}
@@ -246,12 +247,12 @@ def put_matrix(session, array, name):
 
 
 def test_tensors_larger_than_the_gpu_are_multiplied_there(gpus, open_session):
-    """The product is computed in panels, whose parts of the tensors come from memory of the host."""
+    """The product is computed in panels, whose parts of the tensors come from host memory."""
     daemon = gpus("--gpu-memory-bytes=128KiB")
     session = open_session(daemon)
     x = (np.arange(150 * 256) % 7).reshape(150, 256).astype(np.float16)
     w = (np.arange(256 * 256) % 5 - 2).reshape(256, 256).astype(np.float16)
-    put_matrix(session, x, "x")  # 75 KiB, which tensors may have there.
+    put_matrix(session, x, "x")  # 75 KiB, which fits into the part for tensors.
     put_matrix(session, w, "w")  # 128 KiB.
     want = (x.astype(np.float64) @ w.astype(np.float64)).astype(np.float16)
     part = tensors_pb2.Operand(tensor=tensors_pb2.TensorPart(tensor=by_name("w")))
@@ -308,8 +309,8 @@ def test_products_go_where_their_tensors_are(gpus, open_session):
 
 
 def test_workers_die_under_chains_of_products(gpus, open_session):
-    """Each product is answered once: with D, with what it may try again after, or with the name of what
-    is lost; and what can be read is what some product left there."""
+    """Each product is answered once: with D, with an error that allows a retry, or with the name of
+    what is lost; and every tensor that can be read was written by some product."""
     daemon = gpus("--gpu-memory-bytes=80KiB", devices="cuda:0,cuda:1,cpu")
     x = np.ones((SIZE, SIZE), np.float16)
     is_over = threading.Event()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Rules in YAML: taken at the start, and kept where what is read again makes no sense."""
+"""Rules in YAML: read at the start, and kept if a reloaded file is invalid."""
 
 import signal
 
@@ -11,7 +11,7 @@ from tensors import DEADLINE_S
 
 RULES = """\
 identities:
-  anonymous:          # Whoever shows nothing.
+  anonymous:          # Callers that show nothing.
     may: [multiply]
     devices: [cpu]
 """
@@ -56,4 +56,4 @@ def test_a_bad_file_is_told_at_the_start(daemons, tmp_path):
     daemon = daemons.launch("--devices=cpu", f"--rules={rules}")
     assert daemon.wait() == 1
     [stop] = daemon.events("stop")
-    assert "rules: line 5, column 1: got what is no YAML, want YAML" in stop["reason"]
+    assert "rules: line 5, column 1: got text that is not YAML, want YAML" in stop["reason"]

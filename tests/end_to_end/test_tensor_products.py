@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Products of tensors that stay on the server: whole, in part, overwritten and made anew."""
+"""Products of tensors that stay on the server: whole, in part, overwritten and replaced."""
 
 import contextlib
 import os
@@ -93,12 +93,12 @@ def test_parts_of_tensors(session, rng, device):
     rows = operand(a, first_row=3, rows=7, first_column=5, columns=11, first_matrix=1, matrices=1)
     columns = operand(b, first_row=2, rows=11, first_column=20)
     multiply(rows, columns, whole[1:2, 3:10, 5:16] @ other[:, 2:13, 20:])
-    # A batch, of which one matrix of B serves all.
+    # A batch with one matrix of B for all.
     batch = operand(a, first_row=3, rows=7, first_column=5, columns=11)
     multiply(batch, columns, whole[:, 3:10, 5:16] @ other[:, 2:13, 20:], 3)
     two = operand(a, first_row=3, rows=7, first_column=5, columns=11, first_matrix=1)
     multiply(two, columns, whole[1:, 3:10, 5:16] @ other[:, 2:13, 20:], 2)
-    # Both operands are parts of one tensor, one transposed.
+    # Both operands are parts of one tensor, one of them transposed.
     transposed = operand(a, True, first_row=1, rows=6, first_column=4, columns=11, matrices=1)
     multiply(rows, transposed, whole[1:2, 3:10, 5:16] @ whole[:1, 1:7, 4:15].swapaxes(1, 2))
 
@@ -118,7 +118,7 @@ def test_factors_of_a_part(session, rng):
         b[:, :, 3:].astype(np.float32) * np.array(by_column[3:])
     )
     assert (load(session.multiply(request).d) == want).all()
-    # B by its transpose wants factors of its rows.
+    # A transposed B needs factors for its rows.
     request = product(6, 8, 5, operand(by_handle(put_array(session, integers(rng, 1, 6, 5, dtype=np.int8)))),
                       operand(right, True), d=tensors_pb2.OutputSpec(type=F32))
     code, text = refusal(session.multiply, request)
@@ -126,7 +126,7 @@ def test_factors_of_a_part(session, rng):
 
 
 def test_results_stay_for_the_next_product(session, rng):
-    """A chain, of which nothing but the end is sent."""
+    """A chain of which only the end is sent."""
     x, w1, w2 = integers(rng, 2, 4, 6), integers(rng, 1, 6, 5), integers(rng, 1, 5, 3)
     a, b, c = (by_handle(put_array(session, array)) for array in (x, w1, w2))
     first = product(4, 5, 6, operand(a), operand(b), 2)
@@ -138,7 +138,7 @@ def test_results_stay_for_the_next_product(session, rng):
     second = product(4, 3, 5, operand(by_name("hidden")), operand(c), 2)
     assert (load(session.multiply(second).d) == x @ w1 @ w2).all()
     assert session.describe(by_name("hidden")).products == 1
-    # The next one takes its name, and can read the one before.
+    # The next result takes its name, and can read the previous one.
     again = product(4, 5, 5, operand(by_name("hidden")), operand(by_handle(put_array(session, w1[:, :5]))), 2)
     again.d.new_tensor.name = "hidden"
     answer = session.multiply(again)
@@ -160,13 +160,13 @@ def test_results_overwrite_a_part(session, rng, device):
     want[1:, 2:5, 5:] = a @ b
     assert answer.d.data == b"" and answer.tensor.handle == into.handle
     assert (array_of(session, answer.tensor) == want).all()
-    # C is what D overwrites.
+    # D overwrites C.
     request.beta = 2
     request.c.CopyFrom(operand(into, first_row=2, rows=3, first_column=5, first_matrix=1))
     answer = session.multiply(request)
     want[1:, 2:5, 5:] = a @ b + 2 * want[1:, 2:5, 5:]
     assert (array_of(session, answer.tensor) == want).all()
-    # Another part of the same tensor is read.
+    # The operand is another part of the same tensor.
     request = product(3, 2, 4, operand(into, first_row=2, rows=3, first_column=5, matrices=1),
                       operand(into, rows=4, first_column=3, columns=2, matrices=1), device=device)
     request.d.tensor.CopyFrom(part(into, first_row=5, rows=3, columns=2, matrices=1))
@@ -238,7 +238,7 @@ def test_explanations_name_tensors(channel, session, rng):
 
 
 def test_bytes_that_a_product_overwrote_are_sent_again(session, rng):
-    """They were known by their hash, and are others now."""
+    """They were known by their hash, but have changed."""
     array = integers(rng, 1, 4, 4)
     ones = by_handle(put_array(session, np.ones((1, 4, 4), np.float32), hashed=False))
     tensor = put_array(session, array, name="old")
@@ -256,7 +256,8 @@ def copies(daemon, event):
 
 
 def test_a_gpu_keeps_copies(daemons, fake_worker, rng):
-    """With a worker that simulates its GPU: made once, given up for others, made anew in a new worker."""
+    """With a worker that simulates its GPU: made once, evicted for others, made again in a new
+    worker."""
     daemon = daemons.start(
         "--lame-duck=1ms",
         "--devices=cuda:0,cpu",
@@ -328,7 +329,7 @@ WHOLE = gemm_pb2.Verify(mode=gemm_pb2.VERIFY_MODE_SAMPLED, rate=1)
 
 
 class SharedB:
-    """Products of f32 rows with one B on the server, which come in one message of a stream."""
+    """Products of f32 rows with one resident B, in one message of a stream."""
 
     K, N = 97, 131
 
@@ -338,7 +339,7 @@ class SharedB:
         self.a = [numbers.standard_normal((1 + i % 3, self.K), np.float32) for i in range(24)]
         self.b = numbers.standard_normal((self.K, self.N), np.float32)
         self.kept = put_array(session, self.b[None], name="b")
-        # By name: the best kernel of one row is not that of three.
+        # Named, because the best kernel for one row is not that for three.
         self.kernel = self.multiply(self.a[0], require_deterministic=True).kernel
 
     def request(self, a, **fields):
@@ -373,7 +374,7 @@ class SharedB:
         return answers
 
     def check(self, answers):
-        """Each element within the bound of a sum of K products, in whatever order it is added up."""
+        """Each element is within the bound for a sum of K products in any order."""
         for a, answer in zip(self.a, answers):
             wide_a, wide_b = a.astype(np.float64), self.b.astype(np.float64)
             bound = (self.K + 1) * 2.0**-23 * (np.abs(wide_a) @ np.abs(wide_b))
@@ -413,7 +414,7 @@ def test_products_of_floats_that_share_b_run_as_one_on_cpu(shared_b):
 
 
 def test_products_that_want_the_same_bits_run_alone_on_cpu(shared_b):
-    """Whatever comes with them, they have the bits that they have in a call of their own."""
+    """Whatever other products come with them, they have the bits of a separate call."""
     _, products = shared_b()
     alone = [
         products.multiply(a, kernel=products.kernel, require_deterministic=True) for a in products.a
@@ -432,7 +433,7 @@ def test_explain_tells_whether_bits_may_vary(shared_b):
     assert products.may_vary(products.request(a, verify=WHOLE))
     assert not products.may_vary(products.request(a, require_deterministic=True))
     assert not products.may_vary(products.request(a, verify=DUPLICATE))
-    # Nobody else has a B that comes with its request, and sums of integers are exact.
+    # No other product has a B that is sent with its request, and sums of integers are exact.
     inline = products.request(a)
     inline.b.CopyFrom(tensors_pb2.Operand(type=F32, data=products.b.tobytes()))
     assert not products.may_vary(inline)

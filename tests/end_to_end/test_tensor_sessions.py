@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Sessions that own tensors: who sees what, how long it stays, and how many there are."""
+"""Sessions that own tensors: who sees which, how long they stay, and how many sessions there may
+be."""
 
 import hashlib
 import os
@@ -27,7 +28,7 @@ UNAUTHENTICATED = grpc.StatusCode.UNAUTHENTICATED
 
 
 def test_others_see_nothing(channel, session, rng):
-    """The same words whether there is no such tensor or it is somebody else's."""
+    """The text is the same whether there is no such tensor or it belongs to another session."""
     data = rng.randbytes(1000)
     tensor = session.put(data, name="secret")
     with Session(channel) as other:
@@ -37,7 +38,7 @@ def test_others_see_nothing(channel, session, rng):
         for ref in (by_handle(tensor), by_name("secret")):
             for call in (other.describe, other.get, other.delete, other.keep_alive):
                 assert refusal(call, ref) == nothing
-        # Nor does the hash tell that somebody has the bytes.
+        # Nor does a hash reveal that another session has the bytes.
         stream = other.put_stream()
         state = stream.begin(bytes_spec(1000), sha256=hashlib.sha256(data).digest())
         assert state.missing
@@ -112,7 +113,7 @@ def test_a_session_lingers(daemons):
             registry = registry_pb2_grpc.RegistryStub(channel)
 
             def are_over():
-                """As the statistics tell it: to ask for a session would be a use of it."""
+                """According to the statistics: asking for a session would count as a use of it."""
                 request = statistics_pb2.GetStatisticsRequest()
                 told = registry.GetStatistics(request, timeout=DEADLINE_S).tensors
                 return (told.sessions, sorted(owner.tensors for owner in told.owners)) == (2, [1, 1])
@@ -142,7 +143,7 @@ def test_an_operator_drops_what_an_owner_has_left(daemons):
         owner.close()
 
         def left():
-            """The owner's session, once nothing but what is pinned is there."""
+            """The owner's session, once only pinned tensors are left."""
             [session] = sessions().sessions
             return session if session.tensors == 1 else None
 

@@ -57,14 +57,14 @@ def test_streams_share_an_upload_in_any_order(session, channel, rng):
     rng.shuffle(offsets)
     for i, offset in enumerate(offsets):
         streams[i % 4].chunk(offset, data[offset : offset + step])
-    # Those that are still open are all told.
+    # Streams that are still open are all told.
     handles = {stream.tensor().handle for stream in streams}
     [handle] = handles
     assert session.get(tensors_pb2.TensorRef(handle=handle))[1] == data
 
 
 def test_an_upload_goes_on_after_every_chunk(daemon, session, rng):
-    """The connection breaks after each chunk, and another one goes on."""
+    """The connection breaks after each chunk, and another one continues."""
     chunks = 6
     data = rng.randbytes(chunks * 1000)
     options = [("grpc.use_local_subchannel_pool", 1)]
@@ -97,8 +97,8 @@ def test_an_upload_goes_on_after_every_chunk(daemon, session, rng):
 
 
 def test_an_upload_that_ends_early_is_no_tensor(session, rng):
-    """Its stream ends as a client would end it, but two bytes are missing: whoever has the upload's name
-    may bring them."""
+    """Its stream ends as a client would end it, but two bytes are missing: anybody with the
+    upload's name may send them."""
     data = rng.randbytes(1000)
     stream = session.put_stream()
     upload = stream.begin(bytes_spec(1000), name="early").upload
@@ -129,7 +129,7 @@ def test_bytes_that_are_there_are_not_sent_again(session, rng):
 
 
 def test_an_upload_takes_room_besides_its_bytes(session):
-    """So that there are not thousands of those that never send."""
+    """So that there cannot be thousands of uploads that never send."""
     stream = session.put_stream()
     stream.begin(bytes_spec(1))
     assert session.list().session_bytes >= 64 << 10
@@ -157,7 +157,7 @@ def test_listing(session):
     listing = session.settled()
     assert [tensor.name for tensor in listing.tensors] == ["", "a/1", "a/2", "b"]
     assert listing.max_session_bytes == 64 * MIB
-    # Each takes room besides its bytes, so that tensors without bytes are not without number.
+    # Each takes memory in addition to its bytes, so the number of empty tensors is limited, too.
     assert listing.session_bytes >= 4 * 1024
     assert listing.free_bytes == listing.max_session_bytes - listing.session_bytes
     assert sum(tensor.kept_bytes for tensor in listing.tensors) == listing.session_bytes

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Who gets in over TLS and mutual TLS, and what becomes of everybody else."""
+"""Who is admitted over TLS and mutual TLS, and what happens to everybody else."""
 
 import contextlib
 import datetime
@@ -19,13 +19,12 @@ HANDSHAKE_TIMEOUT_S = 1
 HEALTH = "/grpc.health.v1.Health/Check"
 SERVING = b"\x08\x01"
 
-# The files are looked at each second, and by gRPC once more each second; the rest is for machines
-# with much to do.
+# The files are checked each second, and by gRPC again each second; the rest is for busy machines.
 RELOAD_LIMIT_S = PATIENCE_S
 
 
 class Site(certificates.World):
-    """A daemon on all kinds of addresses, and the certificates of its world."""
+    """A daemon with all kinds of addresses, and its certificates."""
 
     def __init__(self, daemons, folder, *flags):
         super().__init__(folder)
@@ -52,7 +51,8 @@ def site(gemmd, tmp_path_factory):
     from fixtures import Daemons
 
     daemons = Daemons(gemmd, tmp_path_factory.mktemp)
-    # Not the five seconds of daemons: a busy machine may take them for one handshake.
+    # Longer than the daemon's default of five seconds, which one handshake may take on a busy
+    # machine.
     yield Site(daemons, tmp_path_factory.mktemp("certificates"), "--handshake-timeout=10m")
     daemons.end()
 
@@ -64,7 +64,7 @@ def credentials(site, pair=None):
 
 @contextlib.contextmanager
 def channel(site, kind, pair=None):
-    """A connection of its own."""
+    """A separate connection."""
     options = [("grpc.use_local_subchannel_pool", 1), ("grpc.enable_retries", 0)]
     target = f"127.0.0.1:{site.port(kind)}"
     with grpc.secure_channel(target, credentials(site, pair), options) as made:
@@ -104,7 +104,7 @@ def test_mutual_tls_keeps_out(site, who):
 
 
 def handshake(site, version):
-    """The version that was agreed on; the client takes any cipher, also those of long ago."""
+    """The agreed version; the client accepts any cipher, also old ones."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
     context.set_ciphers("ALL:@SECLEVEL=0")
@@ -138,7 +138,7 @@ def test_plain_text_and_tls_do_not_meet(site):
 
 @contextlib.contextmanager
 def half_handshakes(site):
-    """Silent peers, and those that stop in the middle of their first record."""
+    """Silent peers, and peers that stop in the middle of their first record."""
     begun = b"\x16\x03\x01\x02\x00\x01\x00"  # A record of 512 bytes, which never come.
     with contextlib.ExitStack() as stack:
         peers = []
@@ -157,7 +157,7 @@ def test_half_a_handshake_holds_up_nobody(site):
         for peer in peers:
             peer.setblocking(False)
             with pytest.raises(BlockingIOError):
-                peer.recv(1)  # It is still there.
+                peer.recv(1)  # The connection is still open.
 
 
 def test_half_a_handshake_ends(daemons, tmp_path):
@@ -167,7 +167,7 @@ def test_half_a_handshake_ends(daemons, tmp_path):
         for peer in peers:
             with contextlib.suppress(ConnectionError):
                 assert peer.recv(4096) == b""
-        # Not at once, which would be another reason.
+        # Not at once, which would have another reason.
         assert time.monotonic() - start > HANDSHAKE_TIMEOUT_S / 2
 
 
@@ -223,14 +223,14 @@ def test_certificates_change_under_load_and_no_call_is_lost(site):
     fresh = site.authority.sign("fresh")
     callers = Callers(site)
     try:
-        # First the certificate alone, which has another key: the old pair stays.
+        # First only the certificate, which has another key: the old pair stays in use.
         certificates.replace(site.server.cert_path, fresh.cert_pem)
         await_events("certificate_refused", refused + 1)
         assert shown_serial(site) == old
         certificates.replace(site.server.key_path, fresh.key_pem())
         await_events("certificate_loaded", loaded + 1)
         wait_until(lambda: shown_serial(site) == fresh.serial, RELOAD_LIMIT_S, "the new one shown")
-        # Files that make no sense, one after the other.
+        # Invalid files, one after the other.
         gone = site.authority.sign("gone", end=-certificates.DAY / 24)
         bad = [b"", fresh.cert_pem[:-40], gone.cert_pem]
         for number, content in enumerate(bad):
@@ -239,7 +239,7 @@ def test_certificates_change_under_load_and_no_call_is_lost(site):
         site.server.cert_path.unlink()
         await_events("certificate_refused", refused + 2 + len(bad))
         assert shown_serial(site) == fresh.serial
-        # Back to what is shown: nothing to tell.
+        # Back to the pair in use: nothing to report.
         certificates.replace(site.server.cert_path, fresh.cert_pem)
         site.server.write()
         wait_until(lambda: shown_serial(site) == old, RELOAD_LIMIT_S, "the first one again")
@@ -260,12 +260,12 @@ def test_certificates_change_under_load_and_no_call_is_lost(site):
     assert min(callers.calls) >= 5
     reasons = [event["reason"] for event in events("certificate_refused")[refused:]]
     assert "the key of the first certificate" in reasons[0]
-    # Each change is told once; one more may lie between the two files of the last.
+    # Each change is reported once; there may be one more between the two files of the last pair.
     assert len(reasons) <= 3 + len(bad)
 
 
 def test_a_certificate_that_begins_soon_is_shown_once_it_does(site):
-    """It is refused until then for its dates alone; the files are not written again."""
+    """Until then it is refused only because of its dates; the files are not written again."""
     soon = site.authority.sign("soon", start=datetime.timedelta(seconds=6))
     try:
         certificates.replace(site.server.key_path, soon.key_pem())
@@ -301,7 +301,7 @@ def test_a_client_is_revoked(site):
     site.authority.revoke(site.revocations, site.revoked, leaver)
 
     wait_until(lambda: is_refused(site, leaver), RELOAD_LIMIT_S, "the leaver kept out")
-    # A list of another authority's counts for nobody: the one before stays.
+    # A list of another authority is refused: the previous one stays in use.
     refused = len(site.daemon.events("certificate_refused"))
     site.stranger.revoke(site.revocations)
     wait_until(
@@ -374,17 +374,17 @@ def test_gemmctl_shows_and_checks_certificates(site, gemmctl):
     }
     assert run(gemmctl, environment=variables).returncode == 0
 
-    # The server must be who it says: another authority, those of the system, another name.
+    # The server must prove its identity: another authority, the system's authorities, another name.
     assert run(gemmctl, tls, f"--tls-ca={site.stranger.cert_path}").returncode == 3
     assert run(gemmctl, tls).returncode == 3
     by_name = f"--address=tls:localhost:{site.port('tls')}"
-    # The resolver that gRPC would take itself leaks ten bytes, which AddressSanitizer tells.
+    # gRPC's default resolver leaks ten bytes, which AddressSanitizer reports.
     native = {"GRPC_DNS_RESOLVER": "native"}
     assert run(gemmctl, by_name, ca, environment=native).returncode == 3
     named = run(gemmctl, by_name, ca, "--tls-server-name=gemmd.test", environment=native)
     assert named.returncode == 0
     assert run(gemmctl, tls, ca, "--tls-server-name=other.test").returncode == 3
-    # Without a certificate: refused here where the address says so.
+    # Without a certificate: refused by the client if the address requires one.
     without = run(gemmctl, mtls, ca)
     assert without.returncode == 2 and "options.tls.certificate_file" in without.stderr
 
@@ -407,12 +407,12 @@ def test_a_broken_authority_hides_no_other_from_gemmctl(site, gemmctl, tmp_path,
     refused = run(gemmctl, f"--address={site.address('tls')}", f"--tls-ca={bundle}")
     assert refused.returncode == 2
     assert f'options.tls.ca_file: got "{bundle}", want certificates in PEM' in refused.stderr
-    # Without one of its own chain, servers would trust none of it.
+    # Without its own chain, servers would not trust it.
     bundle.write_bytes(site.client.cert_pem + broken)
     own = [f"--tls-cert={bundle}", f"--tls-key={site.client.key_path}"]
     ca = f"--tls-ca={site.authority.cert_path}"
     refused = run(gemmctl, f"--address={site.address('mtls')}", ca, *own)
-    assert refused.returncode == 2 and "all of them whole" in refused.stderr
+    assert refused.returncode == 2 and "complete certificates" in refused.stderr
 
 
 def test_a_client_takes_no_certificate_that_has_expired(site, daemons, gemmctl):
@@ -456,12 +456,13 @@ def test_a_token_goes_where_nobody_else_reads_it(site, gemmctl, tmp_path):
         (["--listen=127.0.0.1:0", "--tls-cert={cert}", "--tls-key={key}"], "has an address with tls:"),
         (["--listen=tls:127.0.0.1:0", "--tls-cert={cert}", "--tls-key={other}"], "want the key of"),
         (["--listen=tls:127.0.0.1:0", "--tls-cert={cert}", "--tls-key={locked}"], "without a passphrase"),
-        (["--listen=tls:127.0.0.1:0", "--tls-cert={key}", "--tls-key={key}"], "want certificates in PEM"),
-        (["--listen=tls:127.0.0.1:0", "--tls-cert=/", "--tls-key={key}"], "a file that can be read"),
+        (["--listen=tls:127.0.0.1:0", "--tls-cert={key}", "--tls-key={key}"],
+         "want complete certificates in PEM"),
+        (["--listen=tls:127.0.0.1:0", "--tls-cert=/", "--tls-key={key}"], "a readable file"),
         (["--listen=tls:127.0.0.1:0", "--tls-cert={cert}", "--tls-key={key}", "--client-crl={cert}"],
          "client-ca: got none"),
         (["--listen=mtls:127.0.0.1:0", "--tls-cert={cert}", "--tls-key={key}", "--client-ca={cert}",
-          "--client-crl={cert}"], "want lists of revoked certificates"),
+          "--client-crl={cert}"], "want complete revocation lists in PEM"),
     ],
 )  # fmt: skip
 def test_the_daemon_does_not_start(site, daemons, tmp_path, flags, reason):

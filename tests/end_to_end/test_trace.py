@@ -18,7 +18,7 @@ PARENT = "00f067aa0ba902b7"
 
 
 def multiply(channel, traceparent, request_id, kernel=""):
-    """The answer's status and the traceparent that came back."""
+    """The answer's status and the traceparent that was returned."""
     product = Product(a=np.ones((1, 4, 4)), b=np.ones((1, 4, 4)))
     request = product.request()
     request.request_id = request_id

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Spans of products in a file, as OpenTelemetry's own messages read them."""
+"""Spans of products in a file, parsed with OpenTelemetry's own messages."""
 
 import base64
 import json
@@ -32,7 +32,7 @@ def start(daemons, tmp_path):
 
 
 def multiply(daemon, traceparent=None, count=1, **fields):
-    """The answers, and the traceparent that came with the last."""
+    """The answers, and the traceparent returned with the last."""
     product = Product(a=np.ones((1, 24, 24)), b=np.ones((1, 24, 24)))
     request = product.request()
     for name, value in fields.items():
@@ -47,8 +47,8 @@ def multiply(daemon, traceparent=None, count=1, **fields):
 
 
 def parsed(line):
-    """A line as OpenTelemetry's message. OTLP has ids in hexadecimal, where protobuf's JSON has bytes
-    in base64."""
+    """A line as OpenTelemetry's message. OTLP writes ids in hexadecimal, while protobuf's JSON
+    writes bytes in base64."""
 
     def with_ids(value):
         if isinstance(value, list):

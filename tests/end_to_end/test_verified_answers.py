@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Answers that are checked before they are given, by workers that flip bits of D."""
+"""Answers that are checked before they are sent, with workers that flip bits of D."""
 
 import json
 import subprocess
@@ -42,7 +42,7 @@ def test_a_right_answer_says_how_it_was_checked(serve):
 
 
 def test_metrics_add_up_what_checks_may_miss_and_cost(serve):
-    """As the answers say it, for each way to check."""
+    """The values of the answers, for each kind of check."""
     server = serve("--metrics-listen=127.0.0.1:0")
     half = gemm_pb2.Verify(mode=gemm_pb2.VERIFY_MODE_SAMPLED, rate=0.5)
     ways = {"sampled": [half, half, WHOLE], "checksum": [CHECKSUM], "duplicate": []}
@@ -76,7 +76,7 @@ def test_a_wrong_answer_is_not_given(serve, verify):
     assert incident.mode == verify.mode
     assert len(incident.a_sha256) == 64
     assert incident.has_operands
-    # The row is quarantined there, and another one computes the next product.
+    # The kernel is quarantined there, and another one computes the next product.
     request = registry_pb2.ExplainRequest(request=some_product().request())
     request.request.device = "cuda:0"
     refusals = server.registry.Explain(request, timeout=DEADLINE_S).refusals
@@ -84,7 +84,7 @@ def test_a_wrong_answer_is_not_given(serve, verify):
     assert "quarantined" in refusal.reason
     assert server.multiply(verify).kernel != kernel
     assert server.code_of(kernel=kernel) == grpc.StatusCode.UNIMPLEMENTED
-    # The product is kept, and gives the right bits now.
+    # The product was kept, and now gives the right bits.
     product = server.admin.GetIncidentProduct(
         incidents_pb2.GetIncidentProductRequest(id=incident.id), timeout=DEADLINE_S
     )
@@ -119,7 +119,7 @@ def test_gemmctl_lists_and_replays_it(serve, gemmctl):
 
 
 def test_gemmctl_replays_operands_of_files(serve, gemmctl, tmp_path):
-    """Those that the server has not kept: their bytes must be those of the incident."""
+    """Operands that the server has not kept: their bytes must be those of the incident."""
     server = serve()
     product = some_product()
     paths = {}
@@ -158,7 +158,7 @@ def test_gemmctl_replays_operands_of_files(serve, gemmctl, tmp_path):
 
 @pytest.mark.parametrize("form", [[], ["--sparse-a"]], ids=["dense", "sparse"])
 def test_incidents_of_batches_are_replayed(serve, gemmctl, tmp_path, form):
-    """With the strides of a batch, and with an A in 2:4 form."""
+    """With batch strides, and with an A in 2:4 form."""
     server = serve()
     a = np.zeros((3, 16, 32), np.float16)
     a[:, :, ::4] = np.arange(3 * 16 * 8).reshape(3, 16, 8) % 7 + 1
@@ -198,7 +198,7 @@ def test_a_second_wrong_answer_takes_the_device_out_of_service(serve):
     server = serve("--verify=checksum")
     server.flip(1)
     assert server.code_of() == DATA_LOSS
-    # Canaries may follow still: whichever of them and the next products is wrong is the second.
+    # Canaries may still follow: the second wrong answer is one of them or of the next products.
     server.flip(*range(1, 1000))
     wait_until(lambda: server.code_of() == UNAVAILABLE, DEADLINE_S, "the device to be out of service")
     wait_until(lambda: server.daemon.events("device_not_ready"), DEADLINE_S, "health to know")
@@ -210,7 +210,7 @@ def test_a_second_wrong_answer_takes_the_device_out_of_service(serve):
 
 
 def test_joined_products_are_checked_one_by_one(serve):
-    """Of products that run as one, the wrong one alone is refused."""
+    """Of products that run as one, only the wrong one is refused."""
     server = serve("--verify=sampled:1", "--batch=256:300ms")
     server.flip(1)
     product = some_product()
@@ -242,7 +242,7 @@ def test_what_is_computed_again_is_joined_no_longer(serve):
 
 
 def test_a_product_is_computed_once_more_where_its_caller_may(serve, tmp_path):
-    """The other GPU, unless the caller's rules leave it out; a retry, too."""
+    """The other GPU, unless the caller's rules exclude it; for a retry, too."""
     trust = Trust(tmp_path)
     trust.write(
         {"all": {"may": ["multiply"]}, "first": {"may": ["multiply"], "devices": ["cuda:0"]}}
@@ -263,7 +263,7 @@ def test_a_product_is_computed_once_more_where_its_caller_may(serve, tmp_path):
     assert (answer.device, answer.verification.device) == ("cuda:0", "cuda:1")
     answer = multiply("first", DUPLICATE)
     assert (answer.device, answer.verification.device) == ("cuda:0", "cuda:0")
-    # With the kernel that is quarantined then, there is the other GPU alone to try again.
+    # Its kernel is then quarantined, so only the other GPU is left for a retry.
     server.flip(1)
     code, words = refusal(multiply, "first", WHOLE, answer.kernel)
     assert code == DATA_LOSS, words

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Products of tensors whose answers are checked before they are given, by workers that flip bits of D."""
+"""Products of tensors whose answers are checked before they are sent, with workers that flip bits
+of D."""
 
 import grpc
 import numpy as np
@@ -23,7 +24,7 @@ F16 = tensors_pb2.ELEMENT_TYPE_F16
 
 
 class Resident:
-    """A product of two tensors of a session, whose D goes where `d` says."""
+    """A product of two tensors of a session; `d` says where its D goes."""
 
     def __init__(self, server):
         self.server = server
@@ -79,7 +80,7 @@ def resident(serve):
 
 @pytest.mark.parametrize("verify", [WHOLE, CHECKSUM, DUPLICATE])
 def test_tensors_are_checked_like_any_matrix(resident, verify):
-    """Operands and results on the GPU alone, on the host, and of the CPU."""
+    """Operands and results only on the GPU, on the host, and on the CPU device."""
     own = resident()
     check_bytes(own.multiply(verify=verify).d, own.product)
     first = own.multiply(d=new_tensor("d"), verify=verify)
@@ -96,7 +97,7 @@ def test_tensors_are_checked_like_any_matrix(resident, verify):
         checked = answer.verification
         assert (checked.mode, checked.outcome) == (verify.mode, PASSED), checked
         assert checked.elements_checked == 24 * 24
-    # A result that was left on the GPU alone is an operand.
+    # A result that only the GPU has is an operand.
     eye = np.eye(24, dtype=np.float16)
     own.put("b2", eye)
     d16 = new_tensor("x")
@@ -119,7 +120,7 @@ def test_a_wrong_answer_of_tensors_is_not_given(resident, verify, d):
     assert ("undefined" in words) == is_overwritten
     [incident] = own.server.incidents().incidents
     assert incident.got_bits == incident.want_bits ^ (1 << 30)
-    # No tensor of this result is there.
+    # There is no tensor with this result.
     assert {tensor.name for tensor in own.session.list().tensors} == {"a", "b", "kept"}
     # The incident has the operands.
     product = own.server.admin.GetIncidentProduct(
@@ -148,7 +149,7 @@ def test_what_went_into_a_tensor_is_not_computed_elsewhere(resident):
 
 
 def test_what_a_result_overwrites_is_not_checked(resident):
-    """C is gone when D is there."""
+    """C is overwritten by the time D is complete."""
     own = resident("--verify=sampled")
     own.multiply(d=new_tensor("c"))
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The daemon with simulated GPUs: workers over the host's memory and the simulator."""
+"""The daemon with simulated GPUs, whose workers use host memory and the simulator."""
 
 import os
 import pathlib
@@ -24,7 +24,7 @@ UNAVAILABLE = grpc.StatusCode.UNAVAILABLE
 
 @pytest.fixture
 def gpus(daemons, fake_worker, tmp_path, monkeypatch):
-    """Starts a daemon with the devices cuda:0 and cpu, whose worker obeys `script`."""
+    """Starts a daemon with the devices cuda:0 and cpu, whose worker follows `script`."""
 
     def start(*flags, devices="cuda:0,cpu"):
         monkeypatch.setenv("GEMMD_WORKER_SCRIPT", str(tmp_path / "script"))
@@ -69,7 +69,7 @@ class Explanation:
 
 
 class Client:
-    """Stubs of one daemon."""
+    """Stubs for one daemon."""
 
     def __init__(self, daemon):
         self.channel = grpc.insecure_channel(
@@ -132,7 +132,7 @@ def write_script(tmp_path, text):
 
 
 def status_of(pid):
-    """The fields of /proc/PID/status, each as its words."""
+    """The fields of /proc/PID/status, each split into words."""
     lines = pathlib.Path(f"/proc/{pid}/status").read_text().splitlines()
     return {key: words.split() for key, words in (line.split(":", 1) for line in lines)}
 
@@ -212,7 +212,7 @@ def test_a_product_without_a_device_runs_on_the_first_that_has_a_kernel(gpus, cl
     assert server.code_of(device="cuda:0", product=narrow) == grpc.StatusCode.UNIMPLEMENTED
     request = registry_pb2.ExplainRequest(request=narrow.request())
     assert server.registry.Explain(request, timeout=DEADLINE_S).device == "cpu"
-    # Where nobody has one, a device of the kernel's kind says why.
+    # If no device has one, a device of the kernel's kind gives the reason.
     with pytest.raises(grpc.RpcError) as refused:
         server.multiply(kernel="onednn.f32.f32.f32")
     assert refused.value.code() == grpc.StatusCode.UNIMPLEMENTED
@@ -263,7 +263,7 @@ def test_after_five_restarts_health_says_so(gpus, client):
     killed = set()
 
     def is_out_of_service():
-        # As soon as it is there: those that count are of one minute.
+        # At once, since only restarts within one minute count.
         for pid in {pid for pid, _ in workers_of(daemon)} - killed:
             os.kill(pid, signal.SIGKILL)
             killed.add(pid)
@@ -340,7 +340,7 @@ def test_no_zombies_and_no_lost_files(gpus, client):
             "the GPU is back",
         )
     assert len(workers_of(daemon)) == 1
-    # No more than before, once what ends with the old workers and calls has ended, too.
+    # No more than before, once everything that ends with the old workers and calls has ended.
     wait_until(lambda: daemon.open_files() <= files, DEADLINE_S, "no file is lost")
 
 
@@ -391,7 +391,7 @@ def test_products_of_which_no_panel_fits_are_refused(gpus, client):
 
 
 def test_many_clients_at_once_while_workers_die(gpus, client, tmp_path):
-    """Every call ends, with the right product or an error that says to try again."""
+    """Every call ends with the right product, or with an error that allows a retry."""
     daemon = gpus()
     one = client(daemon)
     codes = []
@@ -406,7 +406,7 @@ def test_many_clients_at_once_while_workers_die(gpus, client, tmp_path):
     killed = set()
     for restart in range(3):
         wait_until(lambda: len(codes) > 30 * (restart + 1), DEADLINE_S, "calls")
-        # The last one may be seen for a while after its end.
+        # The last one may be visible for a while after its end.
         [pid] = wait_until(
             lambda: {pid for pid, _ in workers_of(daemon)} - killed, DEADLINE_S, "another worker"
         )
@@ -463,7 +463,7 @@ def ticks_of(pid):
 
 
 def test_a_kernel_of_which_two_host_workers_died_is_refused(daemons, client, gemmctl):
-    """As where the processor lacks an instruction: the worker gets SIGILL while the product runs."""
+    """As if the processor lacked an instruction: the worker gets SIGILL while the product runs."""
     daemon = daemons.start("--devices=sim:sm_90", "--lame-duck=1ms")
     one = client(daemon)
     product = f16_product(96)
@@ -487,7 +487,7 @@ def test_a_kernel_of_which_two_host_workers_died_is_refused(daemons, client, gem
     assert len(daemon.awaited_events("kernel_refused")) == 1
     restart_device(gemmctl, daemon, "sim:sm_90")
     assert one.multiply(kernel=kernel, product=product).kernel == kernel
-    # Each loss is in the log, and each new worker.
+    # The log has each loss and each new worker.
     wait_until(lambda: len(daemon.events("device_ready")) == 4, DEADLINE_S, "the log")
     lost = [event["reason"] for event in daemon.events("device_not_ready")]
     assert ["signal 4" in reason for reason in lost] == [True, True, False]
@@ -498,7 +498,7 @@ def test_a_kernel_of_which_two_host_workers_died_is_refused(daemons, client, gem
 
 @pytest.mark.parametrize("signal_number", [signal.SIGILL, signal.SIGKILL, signal.SIGSTOP])
 def test_a_lost_host_worker_costs_no_more_than_what_it_runs(daemons, signal_number):
-    """Callers of `cpu` and `sim:sm_90` go on while the workers of both are lost three times."""
+    """Callers of `cpu` and `sim:sm_90` continue while the workers of both are lost three times."""
     daemon = daemons.start(
         "--devices=cpu,sim:sm_90", "--lame-duck=1ms", "--metrics-listen=127.0.0.1:0"
     )

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What the client makes of a server's answers, and of its own requests.
+// How the client reads a server's answers, and how it writes its own requests.
 #include <algorithm>
 #include <array>
 #include <cstring>
@@ -21,8 +21,8 @@ namespace {
 using google::protobuf::Message;
 __extension__ using Wide = __int128;
 
-// The bytes of an answer, again: those of its last matrix with or without the last padding, after
-// the others.
+// Whether a result has as many bytes as its layout takes, with or without the padding after its
+// last line.
 bool IsWhole(const v1::Matrix& d) {
   if (d.rows() == 0 || d.columns() == 0 || d.batch() == 0) return d.data().empty();
   const bool by_columns = d.order() == v1::ORDER_COLUMN_MAJOR;
@@ -37,12 +37,13 @@ bool IsWhole(const v1::Matrix& d) {
   return least <= got && got <= before + lines * line_bytes;
 }
 
-// What is read by hand of the bytes, in slices cut anywhere, into memory of its own or into `into`.
+// Reads the bytes with the client's own parser, in slices cut anywhere, into memory of its own or
+// into `into`.
 void CheckRead(std::string_view input, bool is_message, v1::MultiplyResponse want) {
   Choices choices(input);
   grpc::ByteBuffer buffer = Cut(input, choices);
   const auto read = ReadProductAnswer(buffer, {});
-  // Lengths with bits beyond the 32nd are read without them, and protobuf refuses them.
+  // The client's parser drops bits of a length beyond the 32nd; protobuf refuses such lengths.
   if (!is_message) return;
   const std::string text = want.d().data();
   const auto data = std::as_bytes(std::span(text.data(), text.size()));
@@ -115,7 +116,7 @@ MatrixView ViewOf(const v1::Operand& operand, int64_t rows, int64_t columns) {
   return view;
 }
 
-// What the client sends without copying is what it would send as a message.
+// The bytes that the client sends without copying equal those of the whole message.
 void RunRequest(std::string_view input) {
   v1::MultiplyRequest wire;
   if (!wire.ParseFromArray(input.data(), static_cast<int>(input.size()))) return;

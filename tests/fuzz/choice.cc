@@ -11,7 +11,7 @@
 namespace gemmd::fuzz {
 namespace {
 
-// The rates of a device, made up: of a GPU and of the machine's processor alike.
+// Invented rates of a device, used for a GPU and for the machine's processor alike.
 DeviceProfile ProfileOf(DeviceKind kind) {
   DeviceProfile profile = {.target = {.kind = kind,
                                       .has_avx512_vnni = true,

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What is chosen for a valid problem: the kernel supports it, Select and FindBest agree, and no
-// number of an explanation is below 0.
+// Checks the choice of a kernel for a valid problem: the kernel supports it, Select and FindBest
+// agree, and no number of an explanation is below 0.
 #pragma once
 
 #include "kernels/kernel.h"
@@ -10,7 +10,7 @@
 
 namespace gemmd::fuzz {
 
-// To ask hundreds of kernels takes longer than to parse; a thorough check asks each for its reason.
+// Asking hundreds of kernels takes longer than parsing; a thorough check asks each for its reason.
 void CheckChoice(DeviceKind kind, const Problem& problem, const Constraints& constraints,
                  bool is_thorough);
 

@@ -45,8 +45,8 @@ std::vector<std::string> NpySeeds() {
   return seeds;
 }
 
-// The bytes that a file must have after its header, if its header is one: the last that any tensor
-// has.
+// The bytes of data that a file must have after its header, by the largest end of any tensor;
+// meaningful only where the header is valid.
 int64_t DataBytesOf(std::string_view header) {
   const auto document = nlohmann::json::parse(header, nullptr, /*allow_exceptions=*/false);
   int64_t most = 0;
@@ -60,12 +60,12 @@ int64_t DataBytesOf(std::string_view header) {
   return most;
 }
 
-// The bytes of one, in 128 bits.
+// Checks the size of one tensor with numbers of 128 bits.
 void CheckEntry(const SafetensorsEntry& tensor) {
   __extension__ using WideBits = __int128;
   const auto byte = SafetensorsBytes(tensor.type, {8});
   Demand(byte.ok() && tensor.begin >= 0 && tensor.end >= tensor.begin, "a tensor has no place");
-  // No more than the 63 bits of a size and its extents once: what is larger was refused.
+  // Bits and extents fit 63 bits at every step: larger ones were refused.
   WideBits bits = *byte;
   bool is_empty = false;
   for (const int64_t extent : tensor.shape) is_empty |= extent == 0;
@@ -102,7 +102,7 @@ void RunSafetensors(std::string_view input) {
     (void)SafetensorsTypeOf(TypeOfSafetensors(tensor.type));
   }
   Demand(end == data_bytes, "tensors end within the file");
-  // What is written of it is read again.
+  // What is printed of a header parses to the same header.
   const std::string text = PrintSafetensorsHeader(*header);
   const auto bytes =
       SafetensorsHeaderBytes(Viewed(text).substr(0, 8), static_cast<int64_t>(text.size()));
@@ -128,7 +128,7 @@ std::vector<std::string> SafetensorsSeeds() {
     seeds.push_back(PrintSafetensorsHeader(header));
     seeds.push_back(seeds.back().substr(8));
   }
-  // One fault each.
+  // Headers with one fault each.
   for (const char* const tensor :
        {R"("dtype":"F32","shape":[1],"data_offsets":[4,8])",
         R"("dtype":"F32","shape":[1],"data_offsets":[0])",

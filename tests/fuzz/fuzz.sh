@@ -22,7 +22,7 @@ if ((${#targets[@]} == 0)); then
   mapfile -t targets < <(LLVM_PROFILE_FILE=/dev/null "$program" --list)
 fi
 export program folder bound
-# What reads the bytes of peers, of workers and of files.
+# The files that parse bytes of peers, of workers and of files.
 parsers=(
   client/{chunk_message,product_answer}.cc client/load/{load_plan,mix,slo_objective}.cc
   client/load/report/compare.cc client/matrix/{npy_header,safetensors_header}.cc kernels/problem.cc
@@ -33,8 +33,9 @@ parsers=(
   server/wire/{admin_service,convert,incoming,listing}.cc
   server/wire/{reflection_service,tensor_convert}.cc
 )
-# What is allocated by a size that a peer claims would be an error, and not end the process. All that
-# one input frees stays poisoned until the next one begins; more takes memory and time alone.
+# An allocation whose size a peer claims must come back as an error, and not end the process. All
+# memory that one input frees stays poisoned until the next input; a larger quarantine only costs
+# memory and time.
 own_options=detect_leaks=1:allocator_may_return_null=1:quarantine_size_mb=16
 export ASAN_OPTIONS=${ASAN_OPTIONS:-$own_options}
 export UBSAN_OPTIONS=${UBSAN_OPTIONS:-print_stacktrace=1}
@@ -66,8 +67,9 @@ export -f feed
 
 printf '%s\n' "${targets[@]}" | xargs --max-args=1 --max-procs="$(nproc)" bash -euc 'feed "$1"' feed
 
-# Each file that has lines which no input has reached, and all together. The program names no folder
-# of this machine, so llvm-cov would find no file by its path here.
+# Prints each file with lines that no input has reached, and the total. The program contains no
+# folder
+# of this machine, so llvm-cov would not find files by their paths here.
 llvm-profdata-14 merge --sparse --output="$folder/all.profdata" "$folder"/*.profraw
 llvm-cov-14 report "$program" --instr-profile="$folder/all.profdata" --show-branch-summary=false \
   --show-region-summary=false |

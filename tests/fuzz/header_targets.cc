@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Text that peers send beside their requests: traceparent, and the HTTP of the metrics.
+// Text that peers send besides requests: traceparent, and the HTTP requests for metrics.
 #include <optional>
 #include <string>
 #include <vector>
@@ -32,7 +32,7 @@ void RunTraceparent(std::string_view input) {
 }
 
 void RunHttp(std::string_view input) {
-  // What the listener has when it looks: each beginning may be all so far.
+  // The listener may look at any moment, so each prefix may be all that has arrived.
   std::string_view head = input;
   for (size_t size = 0; size <= input.size(); ++size) {
     if (!IsWholeHead(input.substr(0, size))) continue;
@@ -51,7 +51,7 @@ void RunHttp(std::string_view input) {
   Demand(asked.empty() || asked[0] == '/', "a page without a path is asked for");
   const bool is_ok = answer.starts_with("HTTP/1.1 200 ");
   Demand(is_ok == (asked == "/metrics"), "an answer is OK for another page");
-  // Nothing that the peer sent comes back, so no peer can split an answer.
+  // An answer repeats nothing that the peer sent, so no peer can forge parts of it.
   Demand(answer.size() < 400, "an answer is long");
   (void)CheckHttpAddress(input);
 }

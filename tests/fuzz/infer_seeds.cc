@@ -15,7 +15,7 @@ using inference::ModelInferRequest;
 
 using Parameters = google::protobuf::Map<std::string, inference::InferParameter>;
 
-// Sets a parameter that there is, mostly to a value that it may have.
+// Sets one of the known parameters, mostly to a valid value.
 void SetSomeParameter(Parameters& parameters, Choices& choices) {
   enum class Kind { kNumber, kFlag, kText };
   struct Known {
@@ -60,13 +60,13 @@ void SetSomeParameter(Parameters& parameters, Choices& choices) {
 struct Carrier {
   const char* datatype;
   size_t width;
-  const char* type;  // What else it may carry.
+  const char* type;  // Another kind of value that it may have.
 };
 constexpr Carrier kCarriers[] = {{"FP32", 4, "tf32"}, {"FP16", 2, "f16"},   {"INT8", 1, "s8"},
                                  {"UINT8", 1, "s4"},  {"UINT8", 1, "e4m3"}, {"UINT8", 1, "b1"},
                                  {"FP64", 8, "f64"},  {"BF16", 2, "bf16"},  {"INT32", 4, "s32"}};
 
-// As many elements as the shape says: as bytes, or as numbers.
+// Fills an input with as many elements as its shape says, as bytes or as numbers.
 void FillInput(ModelInferRequest& request, int position, size_t width, bool is_typed,
                Choices& choices) {
   auto& input = *request.mutable_inputs(position);
@@ -88,7 +88,7 @@ void FillInput(ModelInferRequest& request, int position, size_t width, bool is_t
   }
 }
 
-// An input of a kind that there is, of a shape that agrees with the others.
+// Gives an input a valid type, and a shape that agrees with the other inputs.
 void RepairInput(ModelInferRequest& request, int position, const ResidentTensor* b, bool is_typed,
                  Choices& choices) {
   auto& input = *request.mutable_inputs(position);
@@ -123,7 +123,7 @@ void RepairInput(ModelInferRequest& request, int position, const ResidentTensor*
   FillInput(request, position, width, is_typed, choices);
 }
 
-// The model, and the tensor that is its B, if it is one.
+// Sets the name of the model; returns the tensor that is B if the model is one.
 const ResidentTensor* RepairModel(ModelInferRequest& request, Choices& choices) {
   request.clear_model_version();
   if (!choices.OnceIn(3)) {
@@ -183,7 +183,7 @@ ModelInferRequest::InferInputTensor& AddInput(ModelInferRequest& request, const 
   return input;
 }
 
-// Numbers as no packed field: protobuf takes both.
+// Writes numbers as unpacked fields, which protobuf accepts as well.
 void SetUnpacked(ModelInferRequest& request, bool is_wide) {
   request.clear_raw_input_contents();
   for (auto& input : *request.mutable_inputs()) {
@@ -196,7 +196,7 @@ void SetUnpacked(ModelInferRequest& request, bool is_wide) {
   }
 }
 
-// One of each kind of request that is rare.
+// One request of each unusual kind.
 std::vector<ModelInferRequest> UnusualRequests() {
   std::vector<ModelInferRequest> requests;
   const auto add = [&](auto change, const char* datatype = "FP32", size_t width = 4) {
@@ -239,7 +239,7 @@ std::vector<ModelInferRequest> UnusualRequests() {
       (*request.mutable_parameters())["output_type"].set_string_param(type);
     });
   }
-  // Parameters without a value, of another kind and out of bounds.
+  // Parameters without a value, of a wrong kind, and out of bounds.
   for (const char* const name : {"alpha", "priority", "transpose_a", "device", "sequence_id",
                                  "classification", "shared_memory_region", "no such"}) {
     for (int kind = 0; kind < 6; ++kind) {
@@ -275,7 +275,7 @@ void RepairInfer(Message& message, Choices& choices) {
   while (request.inputs_size() > static_cast<int>(names.size())) {
     request.mutable_inputs()->RemoveLast();
   }
-  // Those after A and B in any order.
+  // The inputs after A and B, in any order.
   while (names.size() > static_cast<size_t>(least) && choices.OnceIn(2)) {
     names.erase(names.begin() + least);
     names.push_back("BIAS");
@@ -290,8 +290,8 @@ void RepairInfer(Message& message, Choices& choices) {
 }
 
 std::vector<std::string> InferSeeds() {
-  // An input that ends with the tag of no field, more inputs, outputs and contents than there may
-  // be, and contents twice.
+  // An input that ends with a tag of 0; more inputs, outputs and contents than allowed; and
+  // contents given twice.
   std::vector<std::string> seeds = {
       "\x0a\x04gemm\x2a\x0e\x0a\x01"
       "A\x12\x05UINT8\x1a\x02\x04\x04"
@@ -324,11 +324,11 @@ std::vector<std::string> InferSeeds() {
     (*request.mutable_parameters())["alpha"].set_double_param(0.5);
     RepairInfer(request, choices);
     seeds.push_back(request.SerializeAsString());
-    // With all parameters that there are.
+    // With all known parameters.
     ModelInferRequest full = request;
     SetParameters(full, seed);
     seeds.push_back(full.SerializeAsString());
-    // As numbers.
+    // With contents as numbers.
     request.clear_raw_input_contents();
     for (auto& input : *request.mutable_inputs()) {
       input.clear_contents();

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Requests in the words of KServe with which the fuzzer begins, and what makes most of the changed
-// ones requests that are taken.
+// Requests in KServe's form that the fuzzer starts with, and repairs that make most of the changed
+// ones valid.
 #pragma once
 
 #include <string>

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Requests in the words of KServe, against protobuf's own parse of the same bytes.
+// Requests in KServe's form, compared with protobuf's own parse of the same bytes.
 #include <string>
 #include <vector>
 
@@ -30,7 +30,7 @@ std::string Joined(const ReceivedSlices& slices) {
   return bytes;
 }
 
-// What is left of the request once its contents are cut out, and what these are.
+// Checks the request without its contents, and the contents that were cut out of it.
 void CheckRead(InferMessage& message, ModelInferRequest want) {
   want.DiscardUnknownFields();
   Demand(static_cast<int>(message.contents().size()) == want.inputs_size(),
@@ -46,12 +46,12 @@ void CheckRead(InferMessage& message, ModelInferRequest want) {
     want.mutable_inputs(i)->clear_contents();
   }
   want.clear_raw_input_contents();
-  // Maps have no order of their own.
+  // Maps have no fixed order, so only sizes are compared.
   Demand(message.request().ByteSizeLong() == want.ByteSizeLong(),
          "protobuf parses another message");
 }
 
-// As long as contents are that stay where they arrived, or longer than numbers and text may be.
+// Makes contents long enough to stay where they arrived, or longer than numbers and text may be.
 void Stretch(ModelInferRequest& request, Choices& choices) {
   constexpr size_t kBytes = 40000;
   if (choices.OnceIn(8)) return request.mutable_id()->resize(kBytes, 's');
@@ -86,7 +86,7 @@ void RunInfer(std::string_view input) {
     (void)message.UnparsedId();
     return;
   }
-  // Numbers are looked at later.
+  // Contents as numbers are checked later.
   if (is_message) CheckRead(message, want);
   Demand(message.request_bytes() >= 0, "a request takes less than nothing");
   const absl::StatusOr<int64_t> most = PrepareContents(message);
@@ -112,7 +112,7 @@ void RunInfer(std::string_view input) {
     return;
   }
   Demand(Validate(parsed.job.problem).ok(), "what was parsed is not valid");
-  // The words of the answer are words that a request may have.
+  // Every type name in an answer is also valid in a request.
   const ElementType d = parsed.job.problem.d.type;
   Demand(TypeOfWire(ToWire(d)) == d, "a type has another number");
   const std::string name = IsToldByDatatype(d) ? "" : std::string(gemmd::NameOf(d));

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What gemmload reads: mixes, times and flags, reports.
+// What gemmload reads: mixes, durations and flags, reports.
 #include <sys/mman.h>
 #include <unistd.h>
 
@@ -42,7 +42,7 @@ void RunMix(std::string_view input) {
     Demand(picker.Pick(call) == picked, "a call is for two products");
     last += picked;
   }
-  // One whose weight is next to all is picked nearly always.
+  // A product with nearly all of the weight is picked nearly always.
   double sum = 0;
   for (const LoadProduct& product : *mix) sum += product.weight / mix->front().weight;
   if (mix->size() > 1 && sum < 1.0001) Demand(last < 64, "weights are not kept");
@@ -72,7 +72,7 @@ std::vector<std::string> MixSeeds() {
       "["};
 }
 
-// A file that is there for as long as the process, with this text.
+// A file with this text, which lasts as long as the process.
 std::string FileWith(std::string_view text) {
   const int file = memfd_create("fuzz", 0);
   Demand(file >= 0 && write(file, text.data(), text.size()) == static_cast<ssize_t>(text.size()),
@@ -80,7 +80,7 @@ std::string FileWith(std::string_view text) {
   return "/proc/self/fd/" + std::to_string(file);
 }
 
-// Files that flags name, of each kind; what is in them has targets of its own.
+// Files of each kind that flags may name; their contents have targets of their own.
 const std::vector<std::string>& Files() {
   static const auto* const files = new std::vector<std::string>(
       {"", "/no/such/file", FileWith(R"([{"m":2,"n":2,"k":2},{"m":2,"n":2,"k":2,"type":"f16"}])"),
@@ -92,7 +92,7 @@ const std::vector<std::string>& Files() {
   return *files;
 }
 
-// Lines: a time of each kind and other text, then numbers, each of which sets one flag.
+// The input's lines: a time of each kind and other text, then numbers, each of which sets one flag.
 LoadFlags FlagsOf(std::string_view input) {
   const auto line = [&input] {
     const size_t end = input.find('\n');
@@ -111,7 +111,7 @@ LoadFlags FlagsOf(std::string_view input) {
     const bool is_count = value >= 0 && value < 1e6;
     const auto count = static_cast<int>(is_count ? value : 0);
     const std::string& file = Files()[static_cast<size_t>(count) % Files().size()];
-    // As CheckLoadFlags bounds them before a plan is made.
+    // The same bounds that CheckLoadFlags sets before a plan is made.
     switch (number) {
       case 0: flags.mix_path = file; break;
       case 1: flags.replay_path = file; break;
@@ -160,7 +160,7 @@ void CheckPlan(const LoadFlags& flags) {
   }
 }
 
-// The gaps of a replay, and flags.
+// Gaps of a replay, and flags.
 void RunPlan(std::string_view input) {
   const auto gaps = ParseGaps(Viewed(input));
   if (gaps.ok()) {
@@ -189,7 +189,7 @@ void RunPlan(std::string_view input) {
 std::vector<std::string> PlanSeeds() {
   return {"p99=2ms\n10s\n1s\n10s\n1s\nf32\nsmall", "1\n500us\n# gaps\n2ms\n", "\n1h\n0\n5\n0.5\n",
           "p99.9=1s\n\n\n\n",
-          // One place in which flags take effect each.
+          // One seed for each place where flags are used.
           "\n5s\n1s\n1s\n1s\n\n\n2", "\n5s\n1s\n1s\n1s\n\n\n4", "\n5s\n1s\n1s\n1s\n\n\n1",
           "\n5s\n1s\n1s\n1s\n\n\n0\n3", "\n5s\n1s\n1s\n1s\n\n\n0\n4", "\n5s\n1s\n1s\n1s\n\n\n0\n1",
           "\n5s\n1s\n1s\n1s\nf32\n\n0\n0\n5\n5", "\n5s\n1s\n1s\n1s\nf32\n\n0\n0\n6\n0\n4",
@@ -205,7 +205,7 @@ std::vector<std::string> PlanSeeds() {
           "\n9s\n1s\n1s\n1s\nf32\nno such profile"};
 }
 
-// A report of steps of this name and of another one.
+// A report with steps of this name and of another one.
 std::string SampleReport(const std::string& name) {
   const std::string histogram =
       R"({"buckets":[[1000,5],[2000,7]],"count":12,"mean_ns":1500,"least_ns":900,"most_ns":2000})";
@@ -235,7 +235,7 @@ void RunReport(std::string_view input) {
   Demand(!report->steps.empty(), "a report has no step");
   const auto text = CompareText(*report, *report);
   Demand(text.ok() && !text->empty(), "a report cannot be compared with itself");
-  // With another one, in either order.
+  // Compares it with another report, in either order.
   static const auto* const other =
       new ComparedReport(ParseReport(SampleReport("2 in flight")).value());
   const auto forth = CompareText(*report, *other);
@@ -244,7 +244,7 @@ void RunReport(std::string_view input) {
 }
 
 std::vector<std::string> ReportSeeds() {
-  // Another load, and one without failed calls where the other has some.
+  // A report of another load, and one without failed calls to compare with one that has some.
   std::string settings = SampleReport("2 in flight");
   settings.replace(settings.find("\"inline\""), 8, "\"shared\"");
   std::string unsent = SampleReport("2 in flight");

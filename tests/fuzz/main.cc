@@ -35,7 +35,7 @@ const std::vector<Target>& Targets() {
   return *targets;
 }
 
-// The one that this process feeds, from the beginning on.
+// The target that this process feeds, chosen once at the start.
 const Target* chosen = nullptr;
 
 [[noreturn]] void List() {
@@ -53,12 +53,13 @@ const Target* chosen = nullptr;
   std::exit(0);  // NOLINT(concurrency-mt-unsafe)
 }
 
-// What follows the flag, where the argument is that flag.
+// The value after the flag, where the argument is that flag.
 std::string_view ValueOf(std::string_view flag, std::string_view argument) {
   return argument.starts_with(flag) ? argument.substr(flag.size()) : std::string_view();
 }
 
-// The message that an input is, after `prefix` bytes that say which; null where it is none.
+// The message that the input is; the first `prefix` bytes choose among several. Null where the
+// target takes no messages.
 const google::protobuf::Message* MessageOf(std::string_view input, size_t& prefix) {
   prefix = 0;
   if (chosen->messages == nullptr) {
@@ -101,10 +102,10 @@ extern "C" int LLVMFuzzerInitialize(int* argc, char*** argv) {
   using namespace gemmd::fuzz;  // NOLINT(google-build-using-namespace): the entries are C.
 #if GOOGLE_PROTOBUF_VERSION < 3022000
   google::protobuf::SetLogHandler(
-      nullptr);  // It would write a line for each text that is no UTF-8.
+      nullptr);  // Otherwise protobuf logs a line for each text that is not UTF-8.
 #endif
   std::string_view seeds;
-  // libFuzzer does not know these flags, and is not to see them.
+  // libFuzzer does not know these flags, so they are removed.
   int kept = 0;
   for (int i = 0; i < *argc; ++i) {
     const std::string_view argument = (*argv)[i];

@@ -34,14 +34,14 @@ std::string SomeText(std::string text, Choices& choices) {
   }
 }
 
-// proto3's text is UTF-8, and protobuf refuses other bytes when it parses them.
+// Text of proto3 is UTF-8, and protobuf refuses other bytes when it parses it.
 std::string SomeAscii(std::string text, Choices& choices) {
   text = SomeText(std::move(text), choices);
   for (char& c : text) c = static_cast<char>(c & 0x7f);
   return text;
 }
 
-// Sets a field that is not repeated, or appends to one that is.
+// Sets a field, or appends to a repeated one.
 void SetField(Message& message, const FieldDescriptor& field, Choices& choices) {
   const Reflection& reflection = *message.GetReflection();
   const bool is_list = field.is_repeated();
@@ -86,7 +86,7 @@ void SetField(Message& message, const FieldDescriptor& field, Choices& choices) 
       return MutateMessage(is_list ? *reflection.AddMessage(&message, &field)
                                    : *reflection.MutableMessage(&message, &field),
                            choices);
-    default: return;  // There are no others.
+    default: return;  // No other types exist.
   }
 }
 

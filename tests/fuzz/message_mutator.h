@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Changes messages field by field, with the numbers at which sizes and enumerations end.
+// Changes messages field by field, and prefers numbers at the limits of sizes and enumerations.
 #pragma once
 
 #include <google/protobuf/message.h>

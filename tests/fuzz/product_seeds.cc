@@ -10,7 +10,7 @@ namespace {
 
 using google::protobuf::Message;
 
-// An operand with as many bytes as its layout takes.
+// Gives an operand as many bytes as its layout takes.
 void FillOperand(v1::Operand& operand, int64_t rows, int64_t columns, int64_t batch) {
   if (operand.has_tensor()) operand.clear_tensor();
   if (operand.leading_dimension() != 0 || operand.batch_stride() != 0) {
@@ -23,7 +23,7 @@ void FillOperand(v1::Operand& operand, int64_t rows, int64_t columns, int64_t ba
   }
 }
 
-// Factors of blocks, as many as lines of m or n elements have along k.
+// Adds the factors of blocks for so many lines (of m or n) along k.
 void FillBlocks(v1::Operand& operand, int64_t lines, int64_t k, int64_t batch) {
   if (!operand.scale().has_blocks()) return;
   v1::BlockScale& blocks = *operand.mutable_scale()->mutable_blocks();
@@ -40,7 +40,7 @@ void FillBlocks(v1::Operand& operand, int64_t lines, int64_t k, int64_t batch) {
   blocks.set_factors(std::string(static_cast<size_t>(all), '\1'));
 }
 
-// One of each kind of request that is rare.
+// Adds one request of each unusual kind.
 void AddUnusual(std::vector<v1::MultiplyRequest>& requests) {
   const auto add = [&](auto change, v1::ElementType type = v1::ELEMENT_TYPE_F16) {
     requests.push_back(PlainRequest(type));
@@ -98,7 +98,7 @@ void AddUnusual(std::vector<v1::MultiplyRequest>& requests) {
       }
     }
   }
-  // Sizes whose sum or product does not fit 63 bits. What is empty has no bytes.
+  // Sizes whose sum or product does not fit 63 bits. Empty matrices have no bytes.
   for (const int64_t k : {int64_t{0}, int64_t{1} << 40, int64_t{1} << 45}) {
     add(
         [k](v1::MultiplyRequest& request) {
@@ -174,7 +174,7 @@ OperandShape ShapeOf(const v1::Operand& operand, v1::ElementType type, int64_t r
 
 void RepairRequest(Message& message, Choices& choices) {
   auto& request = static_cast<v1::MultiplyRequest&>(message);
-  if (choices.OnceIn(4)) return;  // Large sizes, which are described and not sent.
+  if (choices.OnceIn(4)) return;  // Large sizes are described but not sent.
   request.set_m(request.m() & 15);
   request.set_n(request.n() & 15);
   request.set_k(request.k() & 31);
@@ -247,7 +247,7 @@ std::vector<v1::MultiplyRequest> SeedRequests() {
     if (type % 6 == 2) request.mutable_verify()->set_rate(0.5);
     while (request.a().data().empty()) RepairRequest(request, choices);
     requests.push_back(request);
-    // The same without bytes, as large as sizes can be.
+    // The same request without bytes, with sizes as large as possible.
     request.mutable_a()->clear_data();
     request.mutable_b()->clear_data();
     request.set_m(int64_t{1} << (type % 4 * 10 + 20));

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Requests of products with which the fuzzer begins, and what makes most of the changed ones
-// requests that are taken.
+// Requests for products that the fuzzer starts with, and repairs that make most of the changed ones
+// valid.
 #pragma once
 
 #include <vector>
@@ -12,7 +12,8 @@
 
 namespace gemmd::fuzz {
 
-// What the client reckons the bytes of an operand from; `rows` and `columns` are those of op(X).
+// The numbers from which the client computes the bytes of an operand; `rows` and `columns` are
+// those of op(X).
 OperandShape ShapeOf(const v1::Operand& operand, v1::ElementType type, int64_t rows,
                      int64_t columns, int64_t batch);
 
@@ -21,7 +22,7 @@ void RepairRequest(google::protobuf::Message& message, Choices& choices);
 // A product of 4x4 matrices, without a fault.
 v1::MultiplyRequest PlainRequest(v1::ElementType type = v1::ELEMENT_TYPE_F16);
 
-// One product of each pair of types, with C, bias and scales by turns, and then what is rare.
+// One product of each pair of types, with C, bias and scales in turn, and then the unusual ones.
 std::vector<v1::MultiplyRequest> SeedRequests();
 
 }  // namespace gemmd::fuzz

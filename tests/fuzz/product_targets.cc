@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Requests of products, alone and several in one message: against protobuf's own parse of the same
-// bytes, and against the client's sizes.
+// Requests for products, alone and several in one message: compared with protobuf's own parse of
+// the same bytes, and with the sizes that the client computes.
 #include <cmath>
 #include <string>
 #include <utility>
@@ -26,7 +26,7 @@ ReceiveQuota& Quota() {
   return *quota;
 }
 
-// Client and server reckon the bytes of an operand, each by itself.
+// Client and server compute the bytes of an operand independently.
 void CheckSize(const v1::Operand& operand, const MatrixLayout& layout, int64_t batch) {
   const auto ours = BytesOf("x", layout, batch);
   Demand(ours.ok(), "a matrix of a valid problem has no size");
@@ -67,7 +67,7 @@ void CheckParsed(const v1::MultiplyRequest& request, const Product& parsed, bool
   if (problem.has_c()) check(request.c(), problem.c, parsed.job.c, true);
 }
 
-// Puts what is held back into the message, as protobuf would have parsed it.
+// Puts the fields that were held back into the message, as protobuf would have parsed them.
 template <typename Part>
 void Restore(Part& part, const HeldFields& held) {
   HeldField* const field = held.Find(part, Part::kDataFieldNumber);
@@ -88,7 +88,7 @@ void RestoreAll(v1::MultiplyRequest& request, const HeldFields& held) {
   if (request.has_bias()) Restore(*request.mutable_bias(), held);
 }
 
-// The job has read its operands, one piece after the other.
+// Releases the operands one piece after the other, as a job does once it has read them.
 void LetGo(const Job& job) {
   for (const Source* const source : {&job.a, &job.b, &job.c, &job.bias}) {
     if (source->keeper == nullptr) continue;
@@ -96,7 +96,7 @@ void LetGo(const Job& job) {
   }
 }
 
-// What becomes of the bytes of one request, against what protobuf makes of them.
+// Reads the bytes of one request and compares the outcome with protobuf's.
 void CheckIncoming(Incoming incoming, std::string_view bytes, Choices& choices) {
   v1::MultiplyRequest want;
   const bool is_message = want.ParseFromArray(bytes.data(), static_cast<int>(bytes.size()));
@@ -120,7 +120,7 @@ void CheckIncoming(Incoming incoming, std::string_view bytes, Choices& choices) 
   const bool is_described = ParseMultiply(got, nullptr, described).ok();
   if (is_described) {
     CheckParsed(got, described, false);
-    // To ask hundreds of kernels takes longer than everything else here.
+    // Asking hundreds of kernels takes longer than everything else here.
     if (choices.OnceIn(8)) {
       const auto kind = static_cast<DeviceKind>(choices.Below(3));
       CheckChoice(kind, described.job.problem, described.constraints, choices.OnceIn(8));
@@ -129,7 +129,7 @@ void CheckIncoming(Incoming incoming, std::string_view bytes, Choices& choices) 
   Product parsed;
   const bool is_parsed = ParseMultiply(got, &held, parsed).ok();
   if (is_parsed) {
-    // NaN is not even itself.
+    // NaN does not equal itself, so it is compared apart.
     const bool has_nan = std::isnan(got.alpha()) || std::isnan(got.beta());
     Demand(is_described && (has_nan || described.job.problem == parsed.job.problem),
            "a request and its description are different problems");
@@ -141,7 +141,7 @@ void CheckIncoming(Incoming incoming, std::string_view bytes, Choices& choices) 
   if (is_parsed) LetGo(parsed.job);
 }
 
-// Data that is so long that it stays where it arrived.
+// Makes data so long that it stays where it arrived.
 void Stretch(v1::MultiplyRequest& request, Choices& choices) {
   if (choices.OnceIn(2)) {
     const auto k = static_cast<size_t>(kHeldFromBytes) + choices.Below(100);
@@ -180,7 +180,7 @@ void RunJoint(std::string_view input) {
   const bool is_message = want.ParseFromArray(input.data(), static_cast<int>(input.size()));
   std::string bytes(input);
   if (is_message && want.requests_size() > 1 && choices.OnceIn(1024)) {
-    // Longer than several products may be.
+    // Longer than the data of several products may be.
     std::string& data = *want.mutable_requests(0)->mutable_a()->mutable_data();
     data.resize(choices.OnceIn(2) ? kMaxJointBytes : kMaxJointBytes / 2);
     bytes = want.SerializeAsString();
@@ -232,7 +232,7 @@ std::vector<std::string> MultiplySeeds() {
   for (const v1::MultiplyRequest& request : SeedRequests()) {
     seeds.push_back(request.SerializeAsString());
   }
-  // More fields than are looked at, and more bytes of unknown ones.
+  // More fields than are read, and more bytes of unknown fields.
   seeds.push_back(PlainRequest().SerializeAsString());
   for (int i = 0; i < 1030; ++i) seeds.back() += std::string("\x10\x04", 2);
   seeds.push_back("\xfa\x7f\x90\x08" + std::string(1040, 'u'));
@@ -241,14 +241,14 @@ std::vector<std::string> MultiplySeeds() {
 
 std::vector<std::string> JointSeeds() {
   v1::MultiplyStreamRequest all;
-  // The second has a tag of nine bytes, which protobuf takes for none.
+  // The second one has a tag of nine bytes, which protobuf does not accept.
   std::vector<std::string> seeds = {"", std::string("\xfa\xf0\xcd\xfb\xf7\xf6\xcd\xff:\0", 10)};
   for (const v1::MultiplyRequest& request : SeedRequests()) {
     *all.add_requests() = request;
     if (all.requests_size() % 5 == 1) seeds.push_back(all.SerializeAsString());
     if (all.requests_size() > 6) all.Clear();
   }
-  // More products than there may be, and more bytes of unknown fields.
+  // More products than allowed, and more bytes of unknown fields.
   seeds.emplace_back();
   for (int i = 0; i < 260; ++i) seeds.back() += std::string("\x0a\x00", 2);
   seeds.push_back("\xfa\x7f\x90\x08" + std::string(1040, 'u'));

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// One request that brings no operands, read as its service reads it: against protobuf's own parse
-// of the same bytes.
+// A request without operands, parsed as its service parses it and compared with protobuf's own
+// parse of the same bytes.
 #pragma once
 
 #include <google/protobuf/message.h>
@@ -20,7 +20,7 @@ struct Question {
   void (*run)(std::string_view bytes, Choices& choices);
 };
 
-// Refusals repeat no more than the beginning of a peer's text.
+// Refusals repeat only the beginning of a peer's text.
 inline void DemandBrief(const absl::Status& status) {
   Demand(status.message().size() < 2048, "a refusal is long");
 }
@@ -53,7 +53,7 @@ Question QuestionOf() {
           }};
 }
 
-// Those about tensors, and about the models that tensors are.
+// The questions about tensors, and about models, which are tensors in KServe's terms.
 std::vector<Question> TensorQuestions();
 
 }  // namespace gemmd::fuzz

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Requests of all services that bring no operands, each read as its service reads it: against
-// protobuf's own parse of the same bytes. An input is one of them; its first byte says which.
+// Requests without operands of all services, each parsed as its service parses it and compared with
+// protobuf's own parse of the same bytes. The first byte of an input chooses the request.
 #include <iterator>
 #include <memory>
 #include <optional>
@@ -155,8 +155,9 @@ void AskReflection(const ReflectionQuestion& question) {
   DemandBrief(absl::UnknownError(reply->error_response().error_message()));
 }
 
-// Multiply, MultiplyStream, Explain, ModelInfer, Put's stream and DescribeFragment have targets of
-// their own. RepositoryModelLoad and what follows it in KServe's service are refused unread.
+// Multiply, MultiplyStream, Explain, ModelInfer, the stream of Put and DescribeFragment have
+// targets of their own. RepositoryModelLoad and the RPCs after it in KServe's service are refused
+// unread.
 std::vector<Question> AllQuestions() {
   std::vector<Question> questions = {
       QuestionOf<v1::ListKernelsRequest, AskKernels>(),
@@ -197,7 +198,7 @@ std::vector<const Message*> QuestionMessages() {
   return messages;
 }
 
-// Names that there are, in every field of that type of the message, and of those within it.
+// Existing names, in every field of that type of the message and of its parts.
 void RepairNames(Message& message, Choices& choices) {
   constexpr const char* kNames[] = {"weights",
                                     "scaled rows",
@@ -237,7 +238,7 @@ std::vector<std::string> QuestionSeeds() {
   std::vector<std::string> seeds;
   for (const Question& question : Questions()) {
     seeds.push_back(SeedOf(*question.message));
-    // Each field that is text, and each handle and hash, alone.
+    // Each text field, handle and hash alone.
     const auto* const descriptor = question.message->GetDescriptor();
     for (int i = 0; i < descriptor->field_count(); ++i) {
       const auto& field = *descriptor->field(i);
@@ -250,7 +251,7 @@ std::vector<std::string> QuestionSeeds() {
       }
     }
   }
-  // Text that is no UTF-8.
+  // Text that is not UTF-8.
   seeds.emplace_back("\0\x0a\x01\xff", 4);
   v1::PutBegin begin;
   begin.mutable_spec()->set_type(v1::ELEMENT_TYPE_F16);

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Records between the daemon and the process of a GPU's worker, as either side takes them from a
-// channel: what is checked lies within the staging area, by sizes in 128 bits.
+// Records between the daemon and a GPU's worker process, as either side receives them from a
+// channel: whatever is accepted lies within the staging area, by sizes in 128 bits.
 #include <cstring>
 #include <string>
 #include <utility>
@@ -45,7 +45,7 @@ void TryJob(const Packet& packet) {
   for (const PlacedRange& one : ranges) {
     if (!one.place.is_staged() || one.range.bytes == 0) continue;
     Demand(one.range.offset % kJobAlignment == 0, "a matrix is not aligned");
-    // D, the last one, is staged apart from what is read.
+    // D, the last one, has a staging area apart from the inputs.
     const bool is_d = &one == &ranges.back();
     CheckWithin(is_d ? Wide{job->staged_d} + one.range.offset - layout->input_bytes
                      : Wide{job->staged_inputs} + one.range.offset,
@@ -75,7 +75,7 @@ void TryCompression(const Packet& packet) {
   Demand(last >= 0 && last < bytes->dense, "a compression leaves the tensor");
 }
 
-// The two ends of what daemon and worker speak over.
+// The two ends of the channel between daemon and worker.
 struct Ends {
   Ends() {
     FileDescriptor other;
@@ -86,7 +86,7 @@ struct Ends {
   Channel worker;
 };
 
-// Rates as a worker sends them, in several parts, are those that the daemon puts together.
+// Rates that a worker sends in several parts come out whole in the daemon.
 void CheckRates(double rate) {
   Ends ends;
   GpuRates rates;
@@ -132,7 +132,7 @@ void TryAnswers(const Packet& packet) {
   }
 }
 
-// What comes of a record that the other side sends.
+// Delivers a record and checks the outcome.
 absl::StatusOr<Packet> Received(std::string_view input) {
   static Ends& ends = *new Ends();
   Packet packet;
@@ -153,7 +153,7 @@ absl::StatusOr<Packet> Received(std::string_view input) {
 }
 
 void RunRecord(std::string_view input) {
-  if (input.empty()) return;  // No packet.
+  if (input.empty()) return;  // Not a packet.
   const absl::StatusOr<Packet> received = Received(input);
   if (!received.ok()) return;
   const Packet& packet = *received;
@@ -172,7 +172,7 @@ void RunRecord(std::string_view input) {
   }
 }
 
-// Sets some of the numbers that a record has after its header.
+// Sets some of the numbers after a record's header.
 void ChangeRecord(std::string& record, Choices& choices) {
   constexpr size_t kWord = sizeof(int64_t);
   const size_t words = record.size() / kWord;
@@ -209,7 +209,7 @@ std::vector<std::string> RecordSeeds() {
     job.places.a = {.block = 7, .offset = 256};
     seeds.push_back(StringOf(job));
   }
-  // What requests cannot say, since whoever reads them makes it right.
+  // Values that no request can lead to, since reading a request corrects them.
   for (int fault = 0; fault < 7; ++fault) {
     JobRequest job;
     Problem& problem = job.problem;
@@ -230,7 +230,7 @@ std::vector<std::string> RecordSeeds() {
     if (fault == 6) problem.d.sparsity = Sparsity::k2To4;
     seeds.push_back(StringOf(job));
   }
-  // What is read and D each fit into the staging area, in which they overlap.
+  // Inputs and D each fit into the staging area but overlap there.
   JobRequest large;
   large.id = 1;
   Problem& problem = large.problem;
@@ -275,7 +275,7 @@ std::vector<std::string> RecordSeeds() {
   seeds.push_back(StringOf(part));
   seeds.push_back(StringOf(MeasureRequest()));
   seeds.push_back(seeds.back() + std::string(sizeof(Packet::bytes), 'x'));
-  // Blocks of no bytes, and parts where there may be none.
+  // Blocks of no bytes, and parts where none are allowed.
   MemoryRequest empty;
   empty.action = MemoryAction::kAllocate;
   empty.block = 5;

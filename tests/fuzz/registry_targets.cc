@@ -18,15 +18,16 @@
 namespace gemmd::fuzz {
 namespace {
 
-// Whether POSIX says what the pattern matches: fnmatch has its own ways with classes that there are
-// not, and knows equivalence classes and collating symbols.
+// Whether POSIX defines what the pattern matches: fnmatch treats unknown classes in its own way,
+// and supports equivalence classes and collating symbols.
 bool IsSpecified(std::string_view pattern) {
   constexpr std::string_view kClasses[] = {"alnum", "alpha", "blank", "cntrl", "digit", "graph",
                                            "lower", "print", "punct", "space", "upper", "xdigit"};
   for (size_t at = 0; (at = pattern.find('[', at)) != pattern.npos; ++at) {
     const std::string_view rest = pattern.substr(at + 1);
     if (rest.starts_with('=') || rest.starts_with('.')) return false;
-    // A range in brackets that do not end: fnmatch then matches nothing, not even the same text.
+    // A range within brackets that are never closed: fnmatch then matches nothing, not even the
+    // identical text.
     if (rest.find(']') == rest.npos && rest.find('-') != rest.npos) return false;
     if (!rest.starts_with(':')) continue;
     const std::string_view name = rest.substr(1, rest.find(":]", 1) - 1);
@@ -37,7 +38,7 @@ bool IsSpecified(std::string_view pattern) {
   return true;
 }
 
-// A pattern, a zero, and a name.
+// A pattern, a zero byte, and a name.
 void RunPattern(std::string_view input) {
   const size_t zero = input.find('\0');
   const std::string pattern(input.substr(0, zero));
@@ -73,9 +74,9 @@ void RunFragment(std::string_view input) {
   Demand(response.ParseFromString(Joined(*listed)), "a listing is no message");
 }
 
-// Names that no kernel has get an answer that names others, and is short.
+// An unknown name gets a short answer that suggests other names.
 void RunKernelName(std::string_view input) {
-  if (input.size() > kMaxNameBytes) return;  // Refused before a kernel is looked for.
+  if (input.size() > kMaxNameBytes) return;  // Refused before any kernel is looked up.
   const auto found = FindKernel(input);
   if (found.ok()) {
     Demand((*found)->name == input, "a kernel has another name");

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Products of resident tensors, as Multiply and Explain take them: what is read lies within the
-// tensors that the request names.
+// Products of resident tensors, as Multiply and Explain take them: reads stay within the tensors
+// that the request names.
 #include <cmath>
 #include <memory>
 #include <string>
@@ -32,7 +32,7 @@ void CheckWithin(const Source& source, const Tensor* tensor) {
   Demand(bytes == source.bytes, "a source has another number of bytes");
 }
 
-// D in its tensor, from `memory` on.
+// D within its tensor, which starts at `memory`.
 void CheckD(const Problem& problem, const std::byte* memory, const Tensor& tensor) {
   const absl::StatusOr<ByteCount> bytes = BytesOf("d", problem.d, problem.batch);
   Demand(bytes.ok(), "D has no size");
@@ -62,7 +62,7 @@ void RunResident(std::string_view input) {
   if (!request.ParseFromArray(input.data(), static_cast<int>(input.size()))) return;
   ResidentTensors& tensors = ResidentTensors::Get();
   const std::string token = tensors.token();
-  // A session that there is not has no tensors.
+  // An unknown session has no tensors.
   v1::MultiplyRequest strange = request;
   Product refused;
   const absl::Status stranger =
@@ -80,7 +80,7 @@ void RunResident(std::string_view input) {
                   described.constraints, choices.OnceIn(8));
     }
   }
-  // Who may have no tensors has none, whatever its session.
+  // A caller that may not have tensors has none, whatever its session.
   static const Identity* const nobody = new Identity{.name = "a"};
   v1::MultiplyRequest forbidden = request;
   Product denied;
@@ -88,7 +88,7 @@ void RunResident(std::string_view input) {
                                               forbidden, nullptr, denied);
   Demand(!right.ok() || denied.tensors == nullptr, "somebody without a right reads tensors");
   const HeldFields held;
-  // On a stream the session has been found before.
+  // On a stream the session was found earlier.
   static const auto session =
       std::make_shared<const TensorStore::SessionUse>(tensors.store.Use(token).value());
   const TensorCaller caller = {.token = token, .session = choices.OnceIn(2) ? session : nullptr};
@@ -100,7 +100,7 @@ void RunResident(std::string_view input) {
   CheckParsed(parsed);
 }
 
-// A part that there is of a tensor that there is. Gives rows and columns of op(X).
+// Names an existing part of an existing tensor. Gives rows and columns of op(X).
 std::pair<int64_t, int64_t> RepairOperand(v1::Operand& operand, Choices& choices) {
   const ResidentTensor& tensor = kResidentTensors[choices.Below(std::size(kResidentTensors))];
   v1::TensorPart& part = *operand.mutable_tensor();
@@ -136,7 +136,7 @@ void RepairResident(Message& message, Choices& choices) {
   request.set_m(m);
   request.set_k(k);
   if (!choices.OnceIn(8)) {
-    // One of the same type and depth, where there is one.
+    // A tensor of the same type and depth, if one exists.
     for (int i = 0; i < 16; ++i) {
       const auto [rows, columns] = RepairOperand(*request.mutable_b(), choices);
       request.set_n(columns);
@@ -173,7 +173,7 @@ void RepairResident(Message& message, Choices& choices) {
       d.mutable_tensor()->set_rows(request.m());
       d.mutable_tensor()->set_columns(request.n());
     }
-    // D may be C itself.
+    // D may be the same memory as C.
     if (choices.OnceIn(2) && request.has_c()) *request.mutable_c()->mutable_tensor() = d.tensor();
   } else if (choices.OnceIn(2)) {
     d.mutable_new_tensor();
@@ -182,7 +182,7 @@ void RepairResident(Message& message, Choices& choices) {
   }
 }
 
-// A, B and D of these names, of 16 rows and columns.
+// A, B and D with these names, of 16 rows and columns.
 v1::MultiplyRequest ProductOf(const char* a, const char* b, const char* d) {
   v1::MultiplyRequest request;
   request.set_m(16);
@@ -194,7 +194,7 @@ v1::MultiplyRequest ProductOf(const char* a, const char* b, const char* d) {
   return request;
 }
 
-// One of each kind of request that is rare.
+// One request of each unusual kind.
 std::vector<std::string> UnusualSeeds() {
   std::vector<v1::MultiplyRequest> requests = {
       ProductOf("weights", "weights", "weights"), ProductOf("weights", "weights", "sparse"),

@@ -11,7 +11,7 @@ ResidentTensors& ResidentTensors::Get() {
   return *tensors;
 }
 
-// Little, so that a new tensor of each size that there is may be asked for.
+// Little memory, so that inputs may ask for a new tensor of any size: large ones are refused.
 ResidentTensors::ResidentTensors()
     : store({.max_bytes = 1 << 20, .max_session_bytes = 1 << 20}, clock),
       session(store.OpenSession("", "a").value()) {

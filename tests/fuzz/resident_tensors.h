@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Tensors that requests may name. They stay as they are, so that an input does the same each time:
-// nothing that a target does uploads, deletes or writes one.
+// Tensors that requests may name. No target uploads, deletes or writes one, so an input does the
+// same each time.
 #pragma once
 
 #include <cstdint>
@@ -43,7 +43,7 @@ inline constexpr ResidentTensor kResidentTensors[] = {
 };
 
 struct ResidentTensors {
-  // Those of the process.
+  // The tensors of this process.
   static ResidentTensors& Get();
 
   ResidentTensors();

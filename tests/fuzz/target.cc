@@ -45,7 +45,7 @@ bool IsAboutCountsOfFields(const absl::Status& status) {
 
 grpc::ByteBuffer Cut(std::string_view bytes, Choices& choices) {
   const size_t longest[] = {1, 7, 100, 9000, size_t{1} << 20};
-  // So few slices that whoever reads them frees them too; more take a thread of gRPC's.
+  // Few slices are freed by the thread that reads them; more go to one of gRPC's threads.
   constexpr size_t kMaxSlices = 200;
   const size_t most =
       std::max(longest[choices.Below(std::size(longest))], 2 * bytes.size() / kMaxSlices);
@@ -60,7 +60,7 @@ grpc::ByteBuffer Cut(std::string_view bytes, Choices& choices) {
 
 std::string Joined(const grpc::ByteBuffer& buffer) {
   std::vector<grpc::Slice> slices;
-  (void)buffer.Dump(&slices);  // Fails for compressed messages alone.
+  (void)buffer.Dump(&slices);  // Fails only for compressed messages.
   std::string bytes;
   for (const grpc::Slice& slice : slices) {
     bytes.append(reinterpret_cast<const char*>(slice.begin()), slice.size());

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What the fuzzer feeds: each target takes bytes of a peer or of a file, and demands more of the
-// code than that it survives them.
+// What the fuzzer feeds: each target takes bytes of a peer or of a file, and checks more than that
+// the code survives them.
 #pragma once
 
 #include <google/protobuf/message.h>
@@ -18,7 +18,7 @@
 
 namespace gemmd::fuzz {
 
-// Numbers that the input alone decides: what a target does beside reading it, such as cutting it
+// Numbers that depend only on the input, so that the rest of what a target does, such as cutting it
 // into slices, is the same in every run.
 class Choices {
  public:
@@ -36,14 +36,14 @@ class Choices {
 struct Target {
   std::string_view name;
   void (*run)(std::string_view input);
-  // Inputs to begin with.
+  // Inputs to start with.
   std::vector<std::string> (*seeds)();
-  // The message that the input is; null where it is text or plain data. Inputs of such a target
-  // are changed field by field.
+  // The type of message that inputs are; null where they are text or plain data. Inputs of such a
+  // target are changed field by field.
   const google::protobuf::Message* (*message)() = nullptr;
-  // Makes a message one that is taken, as far as it can: few random ones would be.
+  // Repairs a message so that it is valid, as far as possible: few random messages would be.
   void (*repair)(google::protobuf::Message& message, Choices& choices) = nullptr;
-  // In the place of `message`: those of which an input is one. Its first byte says which.
+  // Instead of `message`: the types of which an input is one. The first byte chooses.
   std::vector<const google::protobuf::Message*> (*messages)() = nullptr;
   // Changes an input that is neither a message nor text, and keeps its form.
   void (*change)(std::string& input, Choices& choices) = nullptr;
@@ -63,13 +63,13 @@ std::vector<Target> LoadTargets();
 std::vector<Target> HeaderTargets();
 std::vector<Target> TrustTargets();
 
-// Small, or near to where a size or a count ends.
+// A small number, or one near a limit of sizes or counts.
 int64_t SomeNumber(Choices& choices);
 
-// Ends the process, with `what` on standard error, unless it holds.
+// Ends the process with `what` on standard error unless the condition holds.
 void Demand(bool holds, std::string_view what);
 
-// Whether a message has more fields than Incoming takes, where protobuf has no bound.
+// Whether a message has more fields than Incoming accepts; protobuf has no such limit.
 bool IsAboutCountsOfFields(const absl::Status& status);
 
 // The bytes in slices, cut anywhere.
@@ -78,7 +78,7 @@ grpc::ByteBuffer Cut(std::string_view bytes, Choices& choices);
 // The bytes of all slices.
 std::string Joined(const grpc::ByteBuffer& buffer);
 
-// The client's libraries are built with abseil's own type.
+// abseil's own type, since the client's libraries are built with it.
 inline absl::string_view Viewed(std::string_view text) { return {text.data(), text.size()}; }
 
 template <typename Message>

@@ -18,7 +18,7 @@ namespace {
 using Tensors = ResidentTensors;
 
 void AskSession(const v1::OpenSessionRequest& request) {
-  // No token opens a new session, which would stay.
+  // Without a token a new session would begin, and it would stay.
   if (request.token().empty()) return;
   const auto session = Tensors::Get().store.OpenSession(request.token(), "a");
   Demand(session.ok() == (request.token() == Tensors::Get().token()), "a token is another one");
@@ -29,7 +29,7 @@ absl::StatusOr<TensorState> Describe(const absl::StatusOr<TensorName>& name) {
   return Tensors::Get().store.Describe(Tensors::Get().session, *name);
 }
 
-// Describe, and Delete as far as it reads.
+// Describe, and Delete up to the point where it has read its request.
 void AskTensor(const v1::TensorRef& request) {
   const auto state = Describe(ParseTensorRef("tensor", request));
   if (!state.ok()) return DemandBrief(state.status());

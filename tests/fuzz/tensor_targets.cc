@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Requests about resident tensors: chunks, which are read by hand, against protobuf's own parse;
-// specifications and parts against sizes in 128 bits.
+// Requests about resident tensors: chunks, whose own parser is compared with protobuf's, and
+// specifications and parts, whose sizes are compared in 128 bits.
 #include <iterator>
 #include <memory>
 #include <string>
@@ -29,7 +29,7 @@ std::string DataOf(const PutMessage::Chunk& chunk) {
   return data;
 }
 
-// As long as it may be, or longer.
+// As long as allowed, or longer.
 void Stretch(v1::PutRequest& request, Choices& choices) {
   const size_t sizes[] = {kMaxChunkBytes - 1, kMaxChunkBytes, kMaxChunkBytes + 1, kMaxPutBytes + 1};
   const size_t size = sizes[choices.Below(std::size(sizes))];
@@ -62,7 +62,7 @@ void RunPut(std::string_view input) {
   }
   Demand(got->chunk->offset == want.chunk().offset(), "a chunk begins elsewhere");
   Demand(DataOf(*got->chunk) == want.chunk().data(), "a chunk has other bytes");
-  // The client's own writer.
+  // Through the client's own writer.
   const std::string again =
       PutChunkHeader(got->chunk->offset, want.chunk().data().size()) + want.chunk().data();
   v1::PutRequest read;
@@ -71,7 +71,7 @@ void RunPut(std::string_view input) {
          "the client writes another chunk");
 }
 
-// What the client reads of a stream of Put.
+// How the client reads the stream of Put.
 void CheckPutAnswer(std::string_view input, Choices& choices) {
   v1::PutResponse want;
   const bool is_message = want.ParseFromArray(input.data(), static_cast<int>(input.size()));
@@ -107,7 +107,7 @@ void RunGet(std::string_view input) {
   Demand(got->offset == want.chunk().offset() && data == want.chunk().data() &&
              got->bytes == static_cast<int64_t>(data.size()),
          "a chunk of Get is another one");
-  // The server's own writer.
+  // Through the server's own writer.
   const auto bytes = std::make_shared<const std::string>(std::move(data));
   const auto answer = ReadGetResponse(ChunkAnswer(
       got->offset, {reinterpret_cast<const std::byte*>(bytes->data()), bytes->size()}, bytes));
@@ -116,8 +116,8 @@ void RunGet(std::string_view input) {
          "the server writes another chunk");
 }
 
-// A product of a tensor and another one that overwrites it: an Operand and an OutputSpec have all
-// that names parts.
+// A product of one tensor that overwrites another one: Operand and OutputSpec have all the fields
+// that name parts.
 void CheckPart(const v1::TensorPart& wire, const TensorSpec& spec, const PartOfTensor& other) {
   const auto part = ParsePart("a", wire, spec);
   if (!part.ok()) return;
@@ -141,7 +141,7 @@ void CheckPart(const v1::TensorPart& wire, const TensorSpec& spec, const PartOfT
 
 __extension__ using Wide = __int128;
 
-// The bytes of a specification, again.
+// Computes the bytes of a specification a second time.
 Wide WideBytes(const TensorSpec& spec) {
   const MatrixLayout& layout = spec.layout;
   if (layout.empty() || spec.matrices == 0) return 0;
@@ -151,7 +151,7 @@ Wide WideBytes(const TensorSpec& spec) {
 }
 
 void RunTensor(std::string_view input) {
-  // A PutBegin for the tensor, and parts of it in the message after it.
+  // A PutBegin for the tensor, followed by a message with parts of the tensor.
   v1::MultiplyRequest request;
   (void)request.ParseFromArray(input.data(), static_cast<int>(input.size()));
   v1::TensorSpec wire;
@@ -213,7 +213,7 @@ std::vector<std::string> PutSeeds() {
   chunk.mutable_chunk()->set_data(std::string(300, 'd'));
   return {begin.SerializeAsString(), join.SerializeAsString(), chunk.SerializeAsString(),
           PutChunkHeader(0, 5) + "12345",
-          // Numbers of more bytes than protobuf reads of a tag and of a length.
+          // Numbers of more bytes than protobuf accepts in a tag or a length.
           "\x9a\x80\x80\x80\x80\x00\x03\x12\x01x"s, "\x1a\x83\x80\x80\x80\x80\x00\x12\x01x"s,
           "\x1a\x08\x12\x81\x80\x80\x80\x80\x00x"s,
           chunk.SerializeAsString() + begin.SerializeAsString()};

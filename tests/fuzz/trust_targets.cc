@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What says who may do what: files of rules, tokens and keys, and the tokens that callers show.
+// What decides who may do what: files of rules, tokens and keys, and the tokens that callers
+// present.
 #include <algorithm>
 #include <nlohmann/json.hpp>
 #include <optional>
@@ -20,13 +21,12 @@ namespace {
 
 using nlohmann::json;
 
-// Refusals go to the log and to operators: they repeat no more of a file than a line.
+// Refusals go to the log and to operators: they quote at most one line of a file.
 void DemandShort(const absl::Status& status) {
   Demand(status.message().size() < 1000, "a refusal is long");
 }
 
-// What only YAML takes for the end of a line (5.4 of its version 1.1), so that text with it has
-// another meaning there.
+// Line ends of YAML alone (5.4 of its version 1.1), which change the meaning of text around them.
 bool HasOtherLineEnds(std::string_view text) {
   for (const std::string_view end : {"\xC2\x85", "\xE2\x80\xA8", "\xE2\x80\xA9"}) {
     if (text.find(end) != text.npos) return true;
@@ -39,7 +39,7 @@ void CheckGrant(const Rules& rules, const std::string& name, const json& member)
   const Grant* const grant =
       rules.Find(is_pattern ? std::string_view(name).substr(0, name.size() - 1) : name);
   Demand(grant != nullptr, "a name of the file has no grant");
-  if (is_pattern) return;  // The name may have one of its own.
+  if (is_pattern) return;  // The name may contain one itself.
   Demand(grant->share >= 0.01 && grant->share <= 100, "a share is out of bounds");
   Demand(grant->in_flight.requests >= 1 && grant->in_flight.bytes >= 1 &&
              grant->in_flight.device_ns_a_minute >= 1,
@@ -64,14 +64,15 @@ void CheckRules(std::string_view input, Rules::Format format,
   Demand(rules->Find("") == nullptr, "there is a rule for no name");
 }
 
-// The text with spaces after it, as long as a file may be.
+// The text followed by spaces, up to the size that a file may have.
 std::string Lengthened(std::string_view text, size_t bytes) {
   std::string longest(text);
   longest.resize(bytes, ' ');
   return longest;
 }
 
-// As JSON and as YAML, of which the first is nearly a part: what both take means the same.
+// Parses the text as JSON and as YAML, which nearly contains JSON: where both accept it, the
+// results are equal.
 void RunRules(std::string_view input) {
   if (Choices(input).OnceIn(4096)) {
     const std::string longest = Lengthened(input, Rules::kMaxBytes);
@@ -170,7 +171,7 @@ void RunKeys(std::string_view input) {
   const absl::StatusOr<SigningKeys> keys = SigningKeys::Parse(input);
   if (!keys.ok()) return DemandShort(keys.status());
   const absl::StatusOr<json> document = ParseJson("keys", input, SigningKeys::kMaxBytes);
-  Demand(document.ok(), "keys are read of what is no JSON");
+  Demand(document.ok(), "keys are read from text that is not JSON");
   const json& list = document->at("keys");
   Demand(!list.empty() && list.size() <= SigningKeys::kMaxKeys, "a set has no key, or too many");
   for (const json& key : list) {
@@ -202,8 +203,8 @@ std::vector<std::string> KeysSeeds() {
   return seeds;
 }
 
-// A signer of tokens, and the set that has its key alone. Its key is another one in each process,
-// so inputs are what it signs, and no signature.
+// A signer of tokens, and the set with its key alone. The key differs in each process, so inputs
+// are the text to sign, not signatures.
 struct Provider {
   TokenSigner signer{TokenSigner::Kind::kEd25519, "e"};
   SigningKeys keys = *SigningKeys::Parse(R"({"keys":[)" + signer.PublicKey() + "]}");
@@ -232,8 +233,8 @@ void CheckClaims(const WebToken& token, const std::string& text, const WebTokenR
   Demand(token.IsGoodAt(kNow), "a token that was taken is not good");
 }
 
-// The first line is the header, the rest the claims: what the provider signs of them. And as a
-// token that nobody has signed.
+// The first line is the header and the rest the claims, both to be signed by the provider. The same
+// text is also tried as an unsigned token.
 void RunWebToken(std::string_view input) {
   static const auto* const provider = new Provider();
   const WebTokenRules rules = {.audience = "gemmd", .issuer = "https://a", .clock_skew_s = 60};
@@ -253,7 +254,7 @@ void RunWebToken(std::string_view input) {
   Demand(header.empty() || (head.value("alg", json()) == "EdDSA" && !head.contains("crit") &&
                             head.value("kid", json("e")) == "e"),
          "a header is taken that must not be");
-  // Whatever is signed, another signature is none.
+  // A token with a changed signature is refused.
   std::string changed = token;
   changed.back() = changed.back() == 'A' ? 'Q' : 'A';
   Demand(!VerifyWebToken(changed, provider->keys, rules, kNow).ok(), "a changed token is taken");

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Launches that nobody wants any more: they end soon, at whatever moment that becomes known.
+// Aborted launches: they end soon, at whatever moment they are aborted.
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
@@ -130,7 +130,8 @@ class AbortOnGpuTest : public GpuTest {
   Target target_;
 };
 
-// A look comes well within 50 ms, whatever the row, and an aborted launch ends at the first one.
+// Kernels look for an abort well within 50 ms, whatever the row, and an aborted launch ends at the
+// first look.
 TEST_F(AbortOnGpuTest, EveryRowEndsAtItsFirstLook) {
   constexpr int kLooks = 8;
   double slowest = 0;
@@ -162,14 +163,14 @@ TEST_F(AbortOnGpuTest, EveryRowEndsAtItsFirstLook) {
       slowest = aborted;
       slowest_name = kernel.name;
     }
-    if (HasFailure()) return;  // The first of many rows tells enough.
+    if (HasFailure()) return;  // The first of many rows is enough.
   }
   std::printf("%d rows; the slowest ends after %.2f ms: %s\n", rows, slowest, slowest_name.c_str());
   EXPECT_GT(rows, 0);
   EXPECT_LE(slowest, 40);
 }
 
-// Rows of each kind, with several tiles of D for a block: it may be at any of them.
+// Rows of each kind with several tiles of D per block, so that the abort may come at any of them.
 TEST_F(AbortOnGpuTest, AtAnyMoment) {
   std::vector<const Kernel*> kinds;
   const auto is_new = [&](const CudaRow& row) {

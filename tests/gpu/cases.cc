@@ -21,7 +21,8 @@ std::array<int64_t, 6> ExtentsAbout(int64_t tile) {
   return {0, 1, tile - 1, tile, tile + 1, 2 * tile + 3};
 }
 
-// The number of families and those of extents have no common factor, so that all meet all.
+// The number of families and the numbers of extents have no common factor, so that all combinations
+// occur.
 void AddShapes(const Kernel& kernel, const Tile& tile, size_t round, std::vector<CaseSpec>& cases) {
   for (const int64_t m : ExtentsAbout(tile.m)) {
     for (const int64_t n : ExtentsAbout(tile.n)) {
@@ -70,7 +71,7 @@ void AddWholeOperands(const Kernel& kernel, const Tile& tile, bool is_quick,
   cases.push_back({Topic::kOrders, 48, 32, 5, Family::kNormal, 3, false, true, d});
 }
 
-// Few elements, since each takes the simulator as long as a whole product of other cases.
+// Few elements, since the simulator takes as long for each as for a whole product of other cases.
 void AddLong(const Kernel& kernel, const Tile& tile, std::vector<CaseSpec>& cases) {
   const int64_t k = (2 * kTilesBetweenLooks + 1) * tile.k + 3;
   cases.push_back({Topic::kLong, 2, 3, k, Family::kNormal, 1, false, false, kernel.instruction->d});
@@ -89,8 +90,8 @@ void AddOutputs(const Tile& tile, Topic topic, int times, std::vector<CaseSpec>&
   }
 }
 
-// Lines of D are whole chunks, so that warpgroups finish D themselves: those of a D in columns in
-// every other two cases, and those of a D in rows in all.
+// Lines of D are whole chunks, so that warpgroups finish D themselves: a column-major D in every
+// other two cases, a row-major D in all.
 void AddWholeLines(const CudaRow& row, int times, std::vector<CaseSpec>& cases) {
   const Tile& tile = row.tile;
   for (int i = 0; i < times; ++i) {
@@ -122,13 +123,13 @@ std::vector<CaseSpec> QuickCases(const Kernel& kernel, const Tile& tile) {
   return cases;
 }
 
-// The elements of A or B as a family has them, without gaps.
+// The elements of A or B as a family fills them, without gaps.
 struct Operand {
   MatrixLayout layout;
   std::vector<std::byte> bytes;
 };
 
-// What a kept place beyond k must hold.
+// What kept places beyond k must hold.
 void ClearBeyond(const MatrixLayout& a, std::byte* matrix) {
   const SparseLayout layout = SparseLayoutOf("a", a.type, a.rows, a.columns).value();
   std::vector<int64_t> columns(static_cast<size_t>(layout.kept()));
@@ -145,7 +146,7 @@ void Append(const std::vector<std::byte>& matrix, Operand& operand) {
   operand.bytes.insert(operand.bytes.end(), matrix.begin(), matrix.end());
 }
 
-// The families want all extents to be 1 or more.
+// The families need all extents to be at least 1.
 void MakeOperands(const Kernel& kernel, const CaseSpec& spec, RandomSource& random, Operand& a,
                   Operand& b) {
   // A kernel's own types need not be those that its instruction multiplies.
@@ -176,7 +177,7 @@ MatrixLayout LayoutOf(const CaseSpec& spec, ElementType type, Order order, int64
   return layout;
 }
 
-// Which of A, B and D are column major; of a sparse A always the same.
+// Which of A, B and D are column major; a sparse A always has the same order.
 struct Orders {
   Order a;
   Order b;
@@ -194,7 +195,8 @@ std::vector<Orders> OrdersOf(const Kernel& kernel, const CaseSpec& spec, bool is
   }
   if (spec.topic == Topic::kOrders || (spec.topic == Topic::kShapes && !is_quick)) return all;
   const auto first = static_cast<size_t>(random.Between(0, static_cast<int64_t>(all.size()) - 1));
-  return {all[first], all[all.size() - 1 - first]};  // Opposites: each order of each matrix.
+  return {all[first], all[all.size() - 1 - first]};  // Opposite pairs, so that each matrix has each
+                                                     // order.
 }
 
 std::vector<std::byte> Place(const Operand& operand, const MatrixLayout& layout, int64_t batch,

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What a kernel of a GPU is checked with. A case is one product that lies in memory in several
-// ways; its simulation is needed once.
+// What kernels of a GPU are checked with. A case is one product whose matrices lie in memory in
+// several ways, so that it is simulated only once.
 #pragma once
 
 #include <cstdint>
@@ -15,12 +15,12 @@
 namespace gemmd {
 
 enum class Topic {
-  kShapes,     // Every m, n, k about the tile; all orders of A, B and D.
-  kFamilies,   // Every family of operands, on a shape that leaves parts of tiles.
+  kShapes,     // All m, n, k around the size of the tile; all orders of A, B and D.
+  kFamilies,   // Every family of operands, on a shape with partial tiles.
   kOrders,     // Operands whose lines are whole chunks, so that kernels may read either order.
-  kBatches,    // Batches of 0, 2 and 3, matrices shared or not.
-  kLong,       // A k during which the kernel looks for an abort.
-  kOutputs,    // Every type of D, nothing else done to the result.
+  kBatches,    // Batches of 0, 2 and 3, with matrices shared or not.
+  kLong,       // A k so long that the kernel looks for an abort.
+  kOutputs,    // Every type of D, with nothing else done to the result.
   kEpilogues,  // Every type of D, with C, bias, scales and activations drawn at random.
 };
 std::string_view NameOf(Topic topic);
@@ -34,11 +34,11 @@ struct CaseSpec {
   int64_t batch = 1;
   bool shares_a = false;
   bool shares_b = false;
-  ElementType d;  // Where the topic is about it.
+  ElementType d;  // Set where the topic concerns it.
 };
 
 // All cases of a row, or (quick) a handful, for tools that make kernels a hundred times slower. In
-// another round shapes meet other families.
+// another round shapes are combined with other families.
 std::vector<CaseSpec> CasesOf(const Kernel& kernel, size_t round, bool is_quick);
 
 // The products of a case. All have the same elements, scalars and epilogue; orders and gaps differ,

@@ -42,7 +42,7 @@ uint64_t HashOf(std::string_view text) {
   return hash;
 }
 
-// What no portable form of A exists for is refused.
+// Types of A without a portable form are refused.
 bool IsSupported(const Kernel& kernel, const CaseSpec& spec) {
   RandomSource random(0);
   const std::vector<Product> products = MakeProducts(kernel, spec, true, random);
@@ -90,7 +90,7 @@ class Checker {
     }
   }
 
-  // Seed by seed, so that every row was seen once when the time is up.
+  // Seed by seed, so that every row has run once when the time is up.
   void MakeTasks() {
     std::vector<std::set<std::tuple<int64_t, int64_t, int64_t>>> shapes(result_.rows.size());
     for (size_t round = 0; round < options_.seeds.size(); ++round) {
@@ -125,7 +125,8 @@ class Checker {
       CheckCase(tasks_[i], **runner);
       ++done_;
     }
-    // Memory of a GPU that runs nothing any more cannot be freed: that would wait for its kernels.
+    // Memory of a GPU that no longer runs anything cannot be freed: freeing would wait for its
+    // kernels.
     const std::lock_guard lock(mutex_);
     static auto* const abandoned = new std::vector<std::unique_ptr<KernelRunner>>();
     if (result_.is_aborted) abandoned->push_back(*std::move(runner));
@@ -194,7 +195,7 @@ class Checker {
     }
   }
 
-  // Keeps the case with the least number, whichever thread comes first.
+  // Keeps the case with the smallest number, whichever thread comes first.
   static void Keep(RowResult& row, const Task& task, const Product& product,
                    const std::string& what) {
     if (row.first &&
@@ -226,7 +227,8 @@ class Checker {
   std::atomic<size_t> next_{0};
   std::atomic<size_t> done_{0};
   std::mutex mutex_;
-  CheckResult result_;    // Guarded by mutex_ while threads work, but for the rows' kernels.
+  CheckResult result_;    // Guarded by mutex_ while threads work, except for the kernels of the
+                          // rows.
   absl::Status refusal_;  // Guarded by mutex_.
 };
 

@@ -24,11 +24,11 @@ struct CheckOptions {
   std::optional<size_t> only_case;
   bool is_quick = false;
   int threads = 1;
-  int64_t seconds = 0;  // No case begins after so many; 0 sets no limit.
+  int64_t seconds = 0;  // No case begins after this time; 0 sets no limit.
 };
 
 struct Failure {
-  std::string product;  // What was multiplied.
+  std::string product;  // The product.
   std::string what;     // What was wrong: the first wrong element, or an error.
   uint64_t seed = 0;
   size_t case_index = 0;
@@ -50,12 +50,13 @@ struct RowResult {
 
 struct CheckResult {
   CheckOptions options;
-  std::vector<RowResult> rows;  // Those that pass the filter and that the chip has, in order.
-  // Instructions of mma, mma.sp and wmma that the chip has, and those of them that no row passed.
+  std::vector<RowResult> rows;  // The rows that pass the filter and that the chip has, in order.
+  // Instructions of mma, mma.sp and wmma that the chip has, and those of them that no passing row
+  // covers.
   std::vector<const mma::Instruction*> instructions;
   std::vector<const mma::Instruction*> not_covered;
-  size_t cases_left = 0;    // Where the time was up, or nothing could be run any more.
-  bool is_aborted = false;  // The latter.
+  size_t cases_left = 0;    // Not run, for lack of time or of a GPU that works.
+  bool is_aborted = false;  // Nothing could run any more.
   double seconds = 0;
 
   // Whether every row of the filter passed; without a filter, every instruction too.

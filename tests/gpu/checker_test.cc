@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The checks themselves: the simulator stands for the GPU, and whatever is spoiled must be found.
+// Tests of the checks themselves: the simulator stands in for the GPU, and every planted fault must
+// be found.
 #include "tests/gpu/checker.h"
 
 #include <gmock/gmock.h>
@@ -38,7 +39,7 @@ const Kernel& RowNamed(std::string_view name) {
   return CudaKernels()[0];
 }
 
-// What happens to an output, or how a launch fails.
+// What is done to an output, or how a launch fails.
 using Spoil = std::function<absl::Status(const Kernel&, const Product&, std::vector<std::byte>&)>;
 
 absl::Status SpoilNothing(const Kernel&, const Product&, std::vector<std::byte>&) {
@@ -175,7 +176,7 @@ TEST(CheckerTest, CoversTheInstructionsOfItsRows) {
   EXPECT_EQ(result.not_covered.size(), result.instructions.size() - tried.size() + 1);
 }
 
-// Every instruction that sm_90 has is covered, but for one whose only row has no code.
+// Every instruction of sm_90 is covered, except one whose only row has no code.
 TEST(CheckerExhaustive, CoversEveryInstruction) {
   const CheckResult result = CheckWithoutOne("*");
   EXPECT_GE(result.rows.size(), result.instructions.size());
@@ -192,7 +193,7 @@ void FlipLastBit(const Product& product, std::vector<std::byte>& output) {
   StoreBits(d.type, last, d.line_length() - 1, LoadBits(d.type, last, d.line_length() - 1) ^ 1);
 }
 
-// One bit of one element of one of the products.
+// One wrong bit in one element of one of the products.
 TEST(CheckerTest, FindsOneWrongElement) {
   if (kIsSanitized) GTEST_SKIP() << "a minute under a sanitizer";
   const Spoil spoil = [](const Kernel&, const Product& product, std::vector<std::byte>& output) {
@@ -216,7 +217,7 @@ TEST(CheckerTest, FindsOneWrongElement) {
   EXPECT_THAT(row.first->what, HasSubstr("1 of 65, first matrix 0, row 64, column 0: got 0x"));
   EXPECT_THAT(row.first->product, HasSubstr("65x1x67 f32 <- f16 column, f16 row, D column"));
 
-  // The report says how to see it again.
+  // The report tells how to reproduce it.
   options.seeds = {row.first->seed};
   options.only_case = row.first->case_index;
   const CheckResult again = Check(options, spoil);
@@ -231,7 +232,7 @@ struct Fault {
   std::string_view want;
 };
 
-// Only where there is a D to spoil.
+// Only where D has bytes to spoil.
 Spoil OfOutputs(void (*spoil)(const Product&, std::vector<std::byte>&)) {
   return [=](const Kernel&, const Product& product, std::vector<std::byte>& output) {
     if (product.problem.has_output()) spoil(product, output);
@@ -282,7 +283,7 @@ TEST(CheckerTest, EndsWhereTheContextIsLost) {
   const CheckResult result = Check(options, spoil);
   EXPECT_FALSE(result.passed());
   EXPECT_TRUE(result.is_aborted);
-  EXPECT_LE(result.rows.at(0).errors, 2);  // One of each thread.
+  EXPECT_LE(result.rows.at(0).errors, 2);  // One for each thread.
   EXPECT_GT(result.cases_left, 200);
 }
 
@@ -329,7 +330,7 @@ TEST(ReportTest, HoldsAllFigures) {
   EXPECT_THAT(std::string(kernel["first"]["product"]), HasSubstr("64x64x32"));
 }
 
-// Choices of the GPU and of the simulator under any rates, the GPU being a simulator itself.
+// Chooses kernels for the GPU and for the simulator at any rates; here the GPU is a simulator too.
 TEST(UnnamedTest, GivesTheSameBitsWhateverIsChosen) {
   RandomSource random;
   SCOPED_TRACE(random.trace());

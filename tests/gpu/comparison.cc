@@ -35,7 +35,7 @@ class Comparer {
       const uint64_t got_bits = LoadBits(layout_.type, got, i);
       const uint64_t want_bits = LoadBits(layout_.type, want, i);
       if (got_bits == want_bits) continue;
-      StoreBits(layout_.type, got, i, want_bits);  // Out of the way of CompareRest.
+      StoreBits(layout_.type, got, i, want_bits);  // So that CompareRest does not report it again.
       const bool is_row_major = layout_.order == Order::kRowMajor;
       if (result_.mismatches++ == 0) {
         result_.first = Mismatch{

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Whether an output is what it should be: its elements, and all around them.
+// Compares an output with what it should be: its elements, and everything around them.
 #pragma once
 
 #include <cstddef>
@@ -13,19 +13,19 @@
 
 namespace gemmd {
 
-// The first wrong element; or, where elements are right, the first wrong byte around them.
+// The first wrong element; or, where all elements are right, the first wrong byte around them.
 struct Mismatch {
   int64_t matrix = 0;
   int64_t row = 0;
   int64_t column = 0;
   uint64_t got = 0;
   uint64_t want = 0;
-  std::optional<int64_t> byte;  // From the start of D; it is no element's.
+  std::optional<int64_t> byte;  // From the start of D; set for a byte outside of elements.
 };
 
 struct Comparison {
   int64_t elements = 0;
-  int64_t mismatches = 0;  // Bytes outside of elements included.
+  int64_t mismatches = 0;  // Includes bytes outside of elements.
   std::optional<Mismatch> first;
 };
 

@@ -99,10 +99,10 @@ TEST_F(ComparisonTest, SaysWhichByteOfAGuard) {
             "byte -2 of D, which is no element's: got 0x00, want 0xff");
 }
 
-// Behind the last element of a packed line.
+// Bits after the last element of a packed line.
 TEST_F(ComparisonTest, FindsBitsBehindALine) {
   Fill(ElementType::kE2m1);
-  Line(got_, 1, 2)[2] |= std::byte{0x10};  // The sixth of five elements.
+  Line(got_, 1, 2)[2] |= std::byte{0x10};  // Where a sixth element would be.
   EXPECT_EQ(Run().mismatches, 1);
 }
 

@@ -20,12 +20,12 @@ namespace gemmd {
 namespace {
 
 constexpr int64_t kAlignment = 256;
-// Under a tool that makes kernels a hundred times slower, too.
+// Long enough for tools that make kernels a hundred times slower.
 constexpr std::chrono::seconds kLongest(60);
 
 int64_t RoundUp(int64_t bytes) { return (bytes + kAlignment - 1) / kAlignment * kAlignment; }
 
-// Memory of the host that a GPU copies without another copy.
+// Memory of the host that a GPU accesses without another copy.
 class PinnedMemory {
  public:
   PinnedMemory() = default;
@@ -38,7 +38,7 @@ class PinnedMemory {
     cudaFreeHost(data_);
     data_ = nullptr;
     bytes_ = 0;
-    bytes *= 2;  // Not again for the next one.
+    bytes *= 2;  // So that the next one does not allocate again.
     void* data = nullptr;
     RETURN_IF_ERROR(CudaStatus(cudaMallocHost(&data, static_cast<size_t>(bytes)), "host memory"));
     data_ = static_cast<std::byte*>(data);
@@ -52,7 +52,7 @@ class PinnedMemory {
   int64_t bytes_ = 0;
 };
 
-// Whether anything can be run afterwards.
+// The status, or Aborted where nothing can run any more since the context is lost.
 absl::Status WithoutContext(absl::Status status) {
   if (status.ok() || absl::IsAborted(status)) return status;
   const cudaError_t error = cudaGetLastError();
@@ -64,7 +64,7 @@ absl::Span<const float> SpanOf(const std::vector<float>& scale, const std::byte*
   return {reinterpret_cast<const float*>(data), scale.size()};
 }
 
-// What HostArgs says, at other addresses.
+// The contents of HostArgs, at other addresses.
 struct Addresses {
   const std::byte* a = nullptr;
   const std::byte* b = nullptr;
@@ -127,9 +127,9 @@ class CudaRunner : public KernelRunner {
 
 // All products in one buffer: inputs, then outputs with their guards, then one workspace and the
 // forms of one product, then a copy of inputs and outputs. Every product runs twice. Every other
-// one runs first on the copy, with another workspace: a launch must not take addresses of an
-// earlier one. For the rest, what the kernel derives from A and from B is made by the first launch
-// and found by the second one, which mostly has no use for what that was made of.
+// product runs first on the copy, with another workspace, since a launch must not use addresses of
+// an earlier one. For the rest, the first launch makes what the kernel derives from A and from B
+// and the second one finds it, mostly without using what it was derived from.
 class TogetherRunner : public CudaRunner {
  public:
   using CudaRunner::CudaRunner;
@@ -181,7 +181,7 @@ class TogetherRunner : public CudaRunner {
     if (of_a.bytes > 0) at.a_form.bytes = forms;
     if (of_b.bytes > 0) at.b_form.bytes = forms + of_a.bytes;
     RETURN_IF_ERROR(Launch(kernel, product, output, at, workspace_bytes));
-    // The values of a sparse A may be read where they are, and f32 for exact sums are.
+    // The values of a sparse A may be read where they are, and so may f32 for exact sums.
     const bool has_a = of_a.bytes > 0 && !problem.a.is_sparse() && !kernel.recipe.splits_f32;
     const bool has_b = of_b.bytes > 0 && !kernel.recipe.splits_f32;
     const Places& places = places_[index];
@@ -236,7 +236,7 @@ class TogetherRunner : public CudaRunner {
     outputs_start_ = end_;
     for (size_t i = 0; i < products.size(); ++i) places_[i].output = Take(outputs[i]);
     RETURN_IF_ERROR(host_.Reserve(end_));
-    // Forms take no more than their part of a workspace.
+    // Forms take only their own part of a workspace.
     workspace_bytes_ = RoundUp(workspace_bytes_);
     const int64_t bytes = 2 * (end_ + workspace_bytes_);
     if (device_.bytes() < bytes) {
@@ -263,7 +263,7 @@ class TogetherRunner : public CudaRunner {
     return absl::OkStatus();
   }
 
-  // With inputs and outputs so many bytes from the buffer's start.
+  // Inputs and outputs start so many bytes after the buffer's start.
   Addresses AddressesOf(size_t index, int64_t offset = 0) const {
     const Places& places = places_[index];
     std::byte* const start = device_.data() + offset;
@@ -285,8 +285,8 @@ class TogetherRunner : public CudaRunner {
   int64_t workspace_bytes_ = 0;
 };
 
-// Copies no guards to the GPU, since the tool watches. The workspace is not initialised. Each
-// product runs once more with what the kernel derives from A and B in memory of its own.
+// Copies no guards to the GPU, since the tool watches accesses. The workspace is not initialised.
+// Each product also runs once with what the kernel derives from A and B in memory of its own.
 class ApartRunner : public CudaRunner {
  public:
   using CudaRunner::CudaRunner;

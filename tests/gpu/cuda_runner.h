@@ -14,11 +14,10 @@ namespace gemmd {
 // Where operands and results are kept on the GPU.
 enum class Placement {
   kTogether,  // In one allocation, 256 bytes from each other: fast.
-  kApart,     // Each in one of its own and of just its size, for a tool that watches accesses.
+  kApart,     // Each in an allocation of exactly its size, for tools that watch accesses.
 };
 
-// With a stream of its own.
-// Errors: as CUDA's.
+// It has a stream of its own. Errors: CUDA's.
 absl::StatusOr<std::unique_ptr<KernelRunner>> MakeCudaRunner(Placement placement);
 
 // The facts and the chip of the current GPU. The commit is left empty.

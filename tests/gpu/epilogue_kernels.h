@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Kernels that do nothing but the epilogue, from accumulators in memory.
+// Kernels that only apply the epilogue, to accumulators in memory.
 #pragma once
 
 #include <cstddef>
@@ -8,7 +8,7 @@
 #include "absl/status/status.h"
 #include "kernels/cuda/epilogue.h"
 
-struct CUstream_st;  // What cudaStream_t points at.
+struct CUstream_st;  // The type to which cudaStream_t points.
 
 namespace gemmd {
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The epilogue on a GPU, byte for byte as on the CPU, and nothing written beside D.
+// The epilogue on a GPU gives the same bytes as on the CPU and writes nothing outside D.
 #include "kernels/cuda/epilogue.h"
 
 #include "kernels/cuda/device/epilogue/epilogue_alone.h"
@@ -51,7 +51,7 @@ std::vector<std::byte> ThroughTiles(const TileEpilogueCase& test) {
   });
 }
 
-// As kernels do it.
+// Chooses as kernels do.
 std::vector<std::byte> DirectlyWhereItCan(const TileEpilogueCase& test) {
   return OnGpu(test, [&](const GemmArgs& args, const EpilogueParameters& parameters,
                          const std::byte* accumulators, CUstream_st* stream) {

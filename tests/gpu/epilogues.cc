@@ -9,8 +9,8 @@
 namespace gemmd {
 namespace {
 
-// Any but b1, which neither C nor a bias can have; half of them are types that kernels finish in
-// registers.
+// Any type except b1, which neither C nor a bias can have; half of the draws are types that kernels
+// finish in registers.
 ElementType RandomType(RandomSource& random) {
   constexpr std::array<ElementType, 3> kUsual = {ElementType::kF32, ElementType::kF16,
                                                  ElementType::kBf16};

@@ -13,7 +13,7 @@ namespace gemmd {
 
 struct CaseSpec;
 
-// What products of one case share.
+// The parts that products of one case share.
 struct Epilogue {
   double alpha = 1;
   double beta = 0;

@@ -65,7 +65,7 @@ int Run(Options& options) {
   std::fputs(TextOf(gpu->facts, *result).c_str(), stdout);
   if (result->is_aborted) {
     std::fflush(nullptr);
-    std::_Exit(1);  // CUDA's own end would wait for the kernel.
+    std::_Exit(1);  // A normal exit would wait for the kernel.
   }
   return result->passed() ? 0 : 1;
 }

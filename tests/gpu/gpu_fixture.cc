@@ -20,7 +20,7 @@ DeviceCopy::DeviceCopy(const std::vector<std::byte>& bytes) {
   ExpectDone(
       CudaStatus(cudaMemcpy(memory_.data(), bytes.data(), bytes.size(), cudaMemcpyHostToDevice),
                  "copy to the GPU"));
-  // From pageable memory it may still be on its way, and streams of their own do not wait for it.
+  // A copy from pageable memory may still be under way, and other streams do not wait for it.
   ExpectDone(CudaStatus(cudaDeviceSynchronize(), "copy to the GPU"));
 }
 

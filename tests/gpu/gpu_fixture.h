@@ -37,7 +37,7 @@ class DeviceCopy {
   DeviceBuffer memory_;
 };
 
-// A stream, and a failure where there is none.
+// Makes a stream; fails the test where that fails.
 Stream MakeStream();
 
 // Fails the test where the status is not OK.

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What the checks run kernels on: a GPU, and in tests of the checks something that stands for one.
+// What the checks run kernels on: a GPU, or in tests of the checks something that stands in for
+// one.
 #pragma once
 
 #include <cstddef>
@@ -20,10 +21,9 @@ class KernelRunner {
   // Whether this build has the code of the kernel.
   virtual bool HasCode(const Kernel& kernel) const = 0;
 
-  // Runs the kernel on every product, whose problem it supports, one after the other. Each
-  // output is as PoisonedOutput made it before, and as the kernel left it after.
-  // Errors:  as the launch says; Aborted where nothing can be run any more.
-  // Threads: one call at a time.
+  // Runs the kernel on every product, one after the other; it must support their problems. Each
+  // output is first as PoisonedOutput made it, and afterwards as the kernel left it. Errors: those
+  // of the launch; Aborted where nothing can run any more. Threads: one call at a time.
   virtual absl::Status Run(const Kernel& kernel, absl::Span<const Product> products,
                            absl::Span<std::vector<std::byte>> outputs) = 0;
 };

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Packing of operands and metadata on a GPU, byte for byte.
+// Packing of operands and metadata on a GPU gives the same bytes as on the CPU.
 #include "kernels/cuda/device/operands/pack.h"
 
 #include "kernels/cuda/device/operands/metadata.h"

@@ -35,7 +35,7 @@ struct Row {
   std::string name;
   double value = 0;
   std::string unit;
-  std::optional<double> least = {};  // What the value must be, where that is known.
+  std::optional<double> least = {};  // The required value, where there is one.
   std::optional<double> most = {};
 
   bool is_right() const { return (!least || value >= *least) && (!most || value <= *most); }
@@ -104,7 +104,7 @@ class Product {
   const std::string& a() const { return a_; }
   const std::string& b() const { return b_; }
   int64_t d_bytes() const { return BytesWritten(problem_); }
-  // Each element of D is k, where every element is 1.
+  // Whether each element of D is k, which it is where every element of A and B is 1.
   bool IsRight(absl::Span<const std::byte> d) const {
     const int64_t count = problem_.m * problem_.n;
     const int64_t bytes = BitsOf(problem_.d.type) / 8;
@@ -141,7 +141,7 @@ struct Run {
   int64_t whole_ns = 0;
 };
 
-// What many runs of one job took, by the median of the whole.
+// Times of many runs of one job, by the median of the total.
 struct Stages {
   double whole_ns = 0;
   double copy_in_ns = 0;
@@ -189,7 +189,7 @@ class Checks {
     for (int i = 0; i < runs + 2; ++i) {
       const Run run = RunOnce(job);
       Check(run.outcome.status, "product");
-      // The first ones load code and touch memory.
+      // The first runs also load code and touch memory.
       if (i < 2) continue;
       all.push_back({.whole_ns = static_cast<double>(run.whole_ns),
                      .copy_in_ns = static_cast<double>(run.outcome.copy_in_ns),
@@ -276,7 +276,7 @@ class Checks {
     for (const DeviceBlock block : {a, b, d}) memory_.Free(block);
   }
 
-  // What a language model sends.
+  // The shapes of a language model.
   void ResidentWeights() {
     const int64_t extent = Extent(8192);
     const Product product(16, extent, extent, ElementType::kBf16);
@@ -297,7 +297,7 @@ class Checks {
     memory_.Free(b);
   }
 
-  // Four callers, each of which submits the next one when it has its result.
+  // Several callers, each of which submits the next job when it has its result.
   double RateOf(const Job& job, int callers, int jobs) {
     std::promise<void> all_done;
     std::atomic<int> left = jobs;

@@ -8,7 +8,7 @@
 namespace gemmd {
 namespace {
 
-// NaN in f64, f32, tf32, f16 and bf16, and a number that sums seldom are in the others.
+// In f64, f32, tf32, f16 and bf16 a NaN, in the other types a value that sums rarely have.
 constexpr std::byte kPoison{0xff};
 
 std::byte* LineOf(const MatrixLayout& layout, std::byte* matrix, int64_t line) {

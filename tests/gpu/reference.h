@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What a kernel must give: the simulator's result.
+// What a kernel must compute: the simulator's result.
 #pragma once
 
 #include <cstddef>

@@ -20,7 +20,7 @@ struct Totals {
   int64_t elements = 0;
   int64_t mismatches = 0;
   int64_t errors = 0;
-  size_t instructions = 0;  // That rows have.
+  size_t instructions = 0;  // Instructions that have rows.
 };
 
 Totals TotalsOf(const CheckResult& result) {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What a check says of itself, for people and as JSON.
+// The report of a check, for people and as JSON.
 #pragma once
 
 #include <string>
@@ -9,7 +9,7 @@
 
 namespace gemmd {
 
-// What ran the kernels.
+// The GPU and the software that ran the kernels.
 struct GpuFacts {
   std::string name;
   std::string chip;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The sparse format and pruning on a GPU: bytes, counts and messages of the CPU.
+// The sparse format and pruning on a GPU give the same bytes, counts and messages as on the CPU.
 #include "kernels/cuda/device/operands/sparse24.h"
 
 #include <cstring>

@@ -26,7 +26,7 @@ DeviceProfile DrawProfile(DeviceKind kind, mma::Chip chip, RandomSource& random)
   return profile;
 }
 
-// From 1 to `most`, small ones as often as large ones.
+// From 1 to `most`; small numbers are as likely as large ones.
 int64_t DrawExtent(int64_t most, RandomSource& random) {
   const double bits = std::log2(static_cast<double>(most));
   const double drawn = bits * static_cast<double>(random.Between(0, 1000)) / 1000;

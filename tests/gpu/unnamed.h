@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Products that name no kernel, on a GPU and on the simulator of its chip: whatever each of them
-// chooses, the bits are the same.
+// Products that name no kernel, on a GPU and on the simulator of its chip: the bits are the same,
+// whatever kernels the two choose.
 #pragma once
 
 #include <cstdint>
@@ -17,7 +17,7 @@ struct UnnamedResult {
   int64_t products = 0;
   int64_t elements = 0;
   int64_t mismatches = 0;
-  int64_t kernels = 0;  // Different ones that the GPU chose.
+  int64_t kernels = 0;  // The number of different kernels that the GPU chose.
   std::string first;    // The first product that differed, and how.
 };
 

@@ -36,7 +36,7 @@ expect() {
   if output=$(multiply); then fail "a product went well: $output"; fi
   [[ $output == *"$1"* ]] || fail "got $output, want $1"
 }
-# Waits for a right product; must be within 15 s.
+# Waits until a product is right again, for at most 15 s.
 await_back() {
   local start
   start=$(now_ms)

@@ -30,7 +30,7 @@ RELEASE_S = 30  # A busy machine may take seconds over that.
 
 
 class Battery(Figures):
-    """What was tried so far."""
+    """The values measured so far."""
 
     def __init__(self, is_timed, is_long, kills=None):
         super().__init__(is_timed)
@@ -80,7 +80,8 @@ def pytest_configure(config):
 
 
 def pytest_generate_tests(metafunc):
-    """Where a file has DEVICES, its tests take one as `device`: each of them, or the one of --device."""
+    """If a file has DEVICES, its tests run with each of them as `device`, or with the one of
+    --device."""
     if "device" in metafunc.fixturenames:
         chosen = metafunc.config.getoption("--device")
         metafunc.parametrize("device", [chosen] if chosen else metafunc.module.DEVICES, scope="module")
@@ -92,8 +93,8 @@ HAS_PASSED = pytest.StashKey()
 
 @pytest.hookimpl(hookwrapper=True)
 def pytest_runtest_makereport(item, call):
-    """A test that has passed and has given no row to the table, nor its fixtures have, fails at its end: what it
-    saw cannot be read from the table."""
+    """A test that passes without adding a row to the table, itself or through its fixtures, fails
+    at its end: the table would not show what it measured."""
     outcome = yield
     report = outcome.get_result()
     if call.when == "call":
@@ -146,17 +147,18 @@ class Daemons(fixtures.Daemons):
         return super().launch(*flags, **keywords)
 
     def end(self):
-        """Tells for how long any handler held a thread of gRPC's, whatever the tests sent, in processor
-        time and, where nothing else takes the processors, on the clock. With few processors, as on a
-        small virtual machine, one time of each daemon and method may be the machine's: a thread's own
-        time has what the host takes to find a page for it, and one page alone took 23 ms."""
+        """Reports how long any handler held a thread of gRPC's, whatever the tests sent: in
+        processor time and, if no other work uses the processors, in wall time. With few processors,
+        as on a small virtual machine, one time per daemon and method may be the machine's: a
+        thread's processor time includes the host's time to find a page for it, and a single page
+        took 23 ms."""
         wanted = self._started if self._battery.is_timed else []
         pages = [page for daemon in wanted if (page := page_of(daemon)) is not None]
         super().end()
         has_room = (os.cpu_count() or 1) >= 8
         longest_ms = [metrics_page.longest_handler_cpu_ms(page) for page in pages]
         second_ms = [metrics_page.longest_handler_cpu_ms(page, second=True) for page in pages]
-        # What shares a core with others is slower, in its own time too.
+        # A thread that shares a core with others is slower, in processor time too.
         for what, max_ms, times in (
             ("processor time", 5 if has_room else math.inf, longest_ms),
             ("second longest processor time", 5 if has_room else 20, second_ms),
@@ -174,7 +176,7 @@ class Daemons(fixtures.Daemons):
 
 
 def page_of(daemon):
-    """What a daemon tells that still can."""
+    """The metrics of a daemon that can still report them."""
     if daemon.was_awaited or not daemon.events("metrics_listening"):
         return None
     try:
@@ -193,21 +195,22 @@ def daemons(request, gemmd, tmp_path_factory):
 
 @pytest.fixture(scope="session")
 def has_worker_faults(request):
-    """For tests of what only the tests' own worker does."""
+    """For tests of faults that only the tests' own worker can produce."""
     if request.config.getoption("--worker"):
         pytest.skip("needs the faults of the tests' worker")
 
 
 @pytest.fixture(scope="session")
 def is_slow_device(request):
-    """For tests of a product that runs for seconds: small ones do so where a processor computes."""
+    """For tests of a product that runs for seconds: small ones do so if a processor computes
+    them."""
     if request.config.getoption("--worker") and (request.config.getoption("--device") or "").startswith("cuda"):
         pytest.skip("no small request takes a GPU for seconds")
 
 
 @pytest.fixture
 def wall_clock(request, gemmd, is_sanitized, tmp_path):
-    """A wall clock for one daemon, which has its `environment`."""
+    """A wall clock for one daemon, which gets its `environment`."""
     if is_sanitized:
         pytest.skip("a sanitizer has to be the first library of a program")
     given = request.config.getoption("--wall-clock")
@@ -217,7 +220,7 @@ def wall_clock(request, gemmd, is_sanitized, tmp_path):
 
 @pytest.fixture
 def attacked(request, bystander, battery):
-    """As that of tests/end_to_end, with what was seen."""
+    """Like that of tests/end_to_end, and adds the values to the table."""
     yield bystander
     bystander.check_served()
     began = time.monotonic()
@@ -233,14 +236,14 @@ def attacked(request, bystander, battery):
 
 @pytest.fixture(scope="module")
 def daemon(request, gemmd, tmp_path_factory):
-    """As that of tests/end_to_end."""
+    """Like that of tests/end_to_end."""
     daemons = Daemons(request.config, request.path.stem, gemmd, tmp_path_factory.mktemp)
     yield daemons.start("--lame-duck=1ms", *getattr(request.module, "GEMMD_FLAGS", ()))
     daemons.end()
 
 
 def pytest_sessionfinish(session, exitstatus):
-    """Files of which no test makes sense under a sanitizer are no failure there; elsewhere such a file is one."""
+    """If no test of a file applies with a sanitizer, that is no failure; without one it is."""
     if exitstatus == pytest.ExitCode.NO_TESTS_COLLECTED and session.config.getoption("--sanitized"):
         session.exitstatus = pytest.ExitCode.OK
 

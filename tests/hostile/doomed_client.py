@@ -50,14 +50,14 @@ def half_uploaded(address, request):
 
 
 def uploaded(address, request):
-    """Its product waits or runs."""
+    """A client whose product waits or runs."""
     peer = Http2Peer(address)
     peer.send(peer.start(), request, end=True)
     return peer
 
 
 def half_downloaded(address, request):
-    """Has seen the beginning of an answer larger than its windows, and reads no more of it."""
+    """Has read the beginning of an answer larger than its windows, and stops reading."""
     peer = Http2Peer(address)
     stream = peer.start()
     peer.send(stream, request, end=True)
@@ -67,7 +67,7 @@ def half_downloaded(address, request):
 
 
 def streaming(address, request):
-    """Has sent many requests on one stream and seen the beginning of the first answer."""
+    """Has sent many requests on one stream and read the beginning of the first answer."""
     peer = Http2Peer(address)
     stream = peer.start(MULTIPLY_STREAM)
     product = request[5:]  # Without the header of its message.
@@ -81,7 +81,8 @@ STAGES = [connected, greeted, called, half_uploaded, uploaded, half_downloaded, 
 
 
 def start_doomed(stage, address, request):
-    """Forks a client; its pid and a pipe on which it tells that it is where it should be."""
+    """Forks a client. Returns its pid and a pipe on which it reports that it has reached its
+    stage."""
     reader, writer = os.pipe()
     pid = os.fork()
     if pid > 0:
@@ -89,7 +90,7 @@ def start_doomed(stage, address, request):
         return pid, reader
     code = 1
     try:
-        signal.alarm(LIFE_LIMIT_S)  # Whatever happens, it does not stay.
+        signal.alarm(LIFE_LIMIT_S)  # It never stays longer.
         peer = stage(address, request)
         os.write(writer, b"there")
         signal.pause()

@@ -24,13 +24,13 @@ from tensors import MIB, Session, bytes_spec  # noqa: E402
 
 LIFE_LIMIT_S = 120
 F16 = tensors_pb2.ELEMENT_TYPE_F16
-# Sizes and kernels of products that take long enough to be seen waiting. Hopper has no m8n8k4 for f16 and makes
-# multiply-adds of it, which are slow.
+# Sizes and kernels of products that take long enough to be seen waiting. Hopper has no m8n8k4 for
+# f16 and emulates it with multiply-adds, which are slow.
 SQUARES = {"host": (2048, ""), "simulated": (512, ""), "gpu": (4096, "mma.m8n8k4.row.row.f32.f16.f16.f32")}
 
 
 def upload(session, device, _):
-    """Two streams of one upload, each with a chunk on its way."""
+    """Two streams of one upload, each with a chunk in transit."""
     begin = resident_pb2.PutBegin(spec=bytes_spec(24 * MIB), device=device)
     streams = [session.put_stream() for _ in range(2)]
     streams[0].send(begin=begin)
@@ -40,7 +40,7 @@ def upload(session, device, _):
 
 
 def squares(session, device, n, kernel=""):
-    """A product of a tensor with itself, whose result stays with the device."""
+    """A product of a tensor with itself, whose result stays on the device."""
     spec = resident_pb2.TensorSpec(type=F16, rows=n, columns=n)
     tensor = session.put(bytes(2 * n * n), spec=spec)
     request = gemm_pb2.MultiplyRequest(m=n, n=n, k=n, device=device, kernel=kernel)
@@ -51,7 +51,7 @@ def squares(session, device, n, kernel=""):
 
 
 def holding(session, device, _):
-    """Tensors in memory of the host, and in that of the device if it has any."""
+    """Tensors in host memory, and in the device's memory if it has any."""
     for i in range(4):
         session.put(bytes(4 * MIB), name=str(i), hashed=False)
     session.multiply(squares(session, device, 32))

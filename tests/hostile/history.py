@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What one writer gave a variable and what others read of it, and whether both belong together."""
+"""The values that one writer gave a variable and the values that others read of it, and whether
+both are consistent."""
 
 import bisect
 import dataclasses
@@ -10,8 +11,9 @@ import math
 
 @dataclasses.dataclass
 class Write:
-    """A version that a name was given; None: it was deleted. A write that failed may come about at
-    any time after its beginning, also after later ones: it was on another connection."""
+    """A version that was written to a name; None: the name was deleted. A failed write may take
+    effect at any time after its beginning, even after later ones, since it was on another
+    connection."""
 
     value: int | None
     began: float
@@ -27,7 +29,8 @@ class Read:
 
 
 class Deletes:
-    """Those of a variable, by their beginnings, so that a read needs to look at none one by one."""
+    """The deletions of a variable, sorted by their beginnings, so that a read need not look at all
+    of them."""
 
     def __init__(self, writes):
         by_start = sorted((write.began, i) for i, write in enumerate(writes) if write.value is None)
@@ -37,20 +40,21 @@ class Deletes:
         self._has_failed = list(itertools.accumulate(failed, max))
 
     def before(self, time):
-        """The number of the newest write of those that began before then, None where there is none; and
-        whether any of them failed."""
+        """The index of the newest write that began before `time`, or None, and whether any of those
+        failed."""
         count = bisect.bisect_left(self._starts, time)
         return (self._newest[count - 1], self._has_failed[count - 1]) if count else (None, False)
 
 
 def check_history(writes, reads):
-    """Whether the reads are those of one variable that a single writer sets: none sees a value from
-    before a write that had ended when it began, or from after its own end, and none sees an older
-    value than another one that had ended when it began. Writes that failed may be seen at any time
-    after they began."""
+    """Checks that the reads are consistent with one variable that a single writer sets: no read
+    sees a value older than a write that had ended when the read began, or a value from after its
+    own end, or an older value than a read that had ended when it began. Failed writes may be seen
+    at any time after they began."""
     at = {write.value: i for i, write in enumerate(writes) if write.value is not None}
     deletes = Deletes(writes)
-    # What had ended when a read began is looked at once: reads come in the order of their beginnings.
+    # Writes that had ended when a read began are processed once: reads are in the order of their
+    # beginnings.
     ends = [(write.ended, i) for i, write in enumerate(writes)]
     heapq.heapify(ends)
     newest = -1

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a daemon keeps of its memory."""
+"""The memory that a daemon keeps."""
 
 import contextlib
 
@@ -7,8 +7,8 @@ from daemon import wait_until
 
 
 def kept_bytes(daemon, before, most, limit_s=5):
-    """How much the daemon has more than before, once it is at most `most` or does not become so within the
-    limit: some of what it needs no more it gives back only after a while."""
+    """The daemon's growth since `before`, once it is at most `most`, or at the end of the limit:
+    some memory is only released after a while."""
     with contextlib.suppress(AssertionError):
         wait_until(lambda: daemon.rss_bytes() - before <= most, limit_s, "less is kept")
     return daemon.rss_bytes() - before

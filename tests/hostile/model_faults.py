@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What happens to the daemon of test_model.py while clients are at work, one deed after the other."""
+"""The faults that the daemon of test_model.py meets while clients are at work, one after the
+other."""
 
 import contextlib
 import os
@@ -16,8 +17,8 @@ from gemmd.v1 import gemm_pb2, gemm_pb2_grpc
 from http2_peer import message, open_with_closed_windows
 
 MIB = 1 << 20
-# A daemon that may have so much memory is short of it once four such answers are there.
-# As many connections as its descriptors would otherwise let it have.
+# A daemon with this memory limit is short of memory once four such answers wait. It may have as
+# many connections as its descriptors allow.
 LIMIT_FLAGS = [
     f"--memory-limit-bytes={300 * MIB}",
     "--max-queued-bytes=2GiB",
@@ -26,36 +27,38 @@ LIMIT_FLAGS = [
 LARGE = 64 * MIB
 MAX_UNREAD = 6
 FILL_S = 60
-# Twice what the daemon leaves to gRPC and Abseil, which end the process where a few bytes have no place
-# (server/system/resources.h).
+# Twice the reserve that the daemon leaves to gRPC and Abseil, which abort the process if they
+# cannot allocate a few bytes (server/system/resources.h).
 LEFT_ADDRESSES = 64 * MIB
 ANY_LENGTH = [("grpc.max_receive_message_length", -1), ("grpc.use_local_subchannel_pool", 1)]
 
 
 def zeros(count):
-    """A few bytes that ask for a result of so many."""
+    """A few bytes that ask for a result of `count` elements."""
     request = gemm_pb2.MultiplyRequest(m=1, n=count, k=0, device="cpu")
     request.a.type = request.b.type = request.d.type = ELEMENTS["s8"].number
     return request
 
 
 def gaps(count):
-    """The same in lines of one element. The daemon has it in memory of its own, which takes addresses; other results
-    lie in memory that it shares with its workers, for which it has taken them before."""
+    """The same in lines of one element. The daemon puts it into its own memory, which takes
+    addresses; other results are in memory that it shares with its workers, whose addresses it
+    reserved before."""
     request = zeros(1)
     request.m = count // MIB
     request.d.leading_dimension = MIB
     return request
 
 
-# What a round waits for at most, beyond its length.
+# The maximum time for which a round waits beyond its length.
 PATIENCE_S = 300
 
 
 class World:
-    """The daemon, and what happens to it: workers die and stand still, connections take its descriptors; where it
-    has LIMIT_FLAGS, memory and addresses are short, and where it has a `wall_clock`, that jumps. It goes on for
-    `length_s`, and until each deed was done and the `tenants` have written and read `least` versions."""
+    """The daemon and its faults: workers die and stop, and connections take its descriptors; with
+    LIMIT_FLAGS, memory and addresses run short; with a `wall_clock`, the clock jumps. Runs for
+    `length_s`, and until each fault has occurred and the `tenants` have written and read `least`
+    versions."""
 
     def __init__(self, daemon, spec, length_s, seed, least, wall_clock=None, is_limited=False):
         self.daemon = daemon
@@ -89,7 +92,7 @@ class World:
         def guard():
             try:
                 run()
-            except Exception as error:  # noqa: BLE001: whatever it is, it fails the test.
+            except Exception as error:  # noqa: BLE001: any error fails the test.
                 self.failures.append(error)
 
         return threading.Thread(target=guard)
@@ -107,7 +110,7 @@ class World:
                 os.kill(worker, signal.SIGCONT)
 
     def flood(self):
-        """Connections that say nothing take the descriptors that there are."""
+        """Silent connections take all descriptors."""
         with contextlib.ExitStack() as stack:
             for _ in range(60):
                 peer = stack.enter_context(socket.socket())
@@ -117,8 +120,8 @@ class World:
             self.wait(0.3)
 
     def fill(self):
-        """Answers that nobody reads bring it to the limit of its memory, where it refuses; in the end it cuts them
-        off itself."""
+        """Unread answers bring it to its memory limit, at which it refuses; finally it ends their
+        calls itself."""
         with contextlib.suppress(OSError), contextlib.closing(open_with_closed_windows(self.daemon.unix)) as peer:
             due = time.monotonic() + FILL_S
             sent = 0
@@ -130,12 +133,13 @@ class World:
             self.wait(1)
 
     def wall_in(self):
-        """For a moment it may map next to nothing (RLIMIT_AS): what is large is refused."""
+        """For a moment it may map almost nothing (RLIMIT_AS): large requests are refused."""
         hard = resource.prlimit(self.daemon.pid, resource.RLIMIT_AS)[1]
         mapped = self.daemon.mapped_bytes()
         resource.prlimit(self.daemon.pid, resource.RLIMIT_AS, (mapped + LEFT_ADDRESSES, hard))
         try:
-            # Of TCP the daemon knows how much was taken, and cuts nobody who reads.
+            # For TCP the daemon knows how much was read, and never ends the call of a client that
+            # reads.
             with grpc.insecure_channel(self.daemon.tcp, ANY_LENGTH) as channel:
                 multiply = gemm_pb2_grpc.GemmStub(channel).Multiply
                 requests = [(zeros(count), count) for count in (LARGE, 3 * LARGE, MIB)]
@@ -151,7 +155,7 @@ class World:
         if refused is None:
             assert call.result().d.data == bytes(count)
             return
-        # A connection that gRPC has no memory for is cut.
+        # A connection for which gRPC has no memory is closed.
         assert refused.code() in (grpc.StatusCode.RESOURCE_EXHAUSTED, grpc.StatusCode.UNAVAILABLE), refused
         self.refused_for_addresses += 1
 
@@ -160,7 +164,7 @@ class World:
             self.refused_for_memory += 1
 
     def is_short(self):
-        """Whether it takes no new products."""
+        """Whether it refuses new products."""
         told = self.daemon.events("memory_pressure")
         return bool(told) and told[-1]["pressure"] in ("severe", "critical")
 
@@ -176,14 +180,14 @@ class World:
             deed = deck.pop()
             self.deeds.append((time.monotonic(), deed.__name__))
             deed()
-            # More than five deaths in a minute, and the device would rest.
+            # After more than five deaths in a minute the device would rest.
             is_more = self.has_done_each or time.monotonic() < self.end
             longest_s = self.longest_pause_s
             self.wait(10 if deed == self.kill and is_more else self.rng.uniform(longest_s / 3, longest_s))
             self.has_done_each |= not deck
 
     def jump(self):
-        """Also while other deeds are done."""
+        """Even while other faults occur."""
         rng = random.Random(self.rng.random())
         while not self.is_over():
             hours = rng.choice([-100, -5, -1, 0, 1, 5, 100])
@@ -192,5 +196,5 @@ class World:
             self.wait(rng.uniform(0.3, 3))
 
     def threads(self):
-        """What is to run beside the clients."""
+        """The threads that run beside the clients."""
         return [self.guarded(run) for run in ([self.happen, self.jump] if self.wall_clock else [self.happen])]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Requests gone wrong: good ones with fields set to hostile values, or with their bytes damaged."""
+"""Broken requests: good ones with fields set to hostile values, or with their bytes damaged."""
 
 import math
 from dataclasses import dataclass
@@ -60,7 +60,7 @@ def good_requests(rng):
 
 
 def large_product():
-    """A small request for a result of 4 MB."""
+    """A small request with a result of 4 MB."""
     a = np.zeros((1, 1000, 0))
     return Product(a=a, b=a.transpose(0, 2, 1)).request()
 
@@ -129,11 +129,12 @@ def damage(rng, data):
 @dataclass(frozen=True)
 class BadRequest:
     data: bytes
-    is_damaged: bool  # In its bytes; otherwise every parser of Protobuf can read it.
+    is_damaged: bool  # In its bytes; otherwise every Protobuf parser can read it.
 
 
 def bad_product(rng, good, wrap=lambda request: request):
-    """A request that is likely bad, in fields or in bytes; `wrap` puts it into another message."""
+    """A request that is probably bad, in its fields or bytes; `wrap` puts it into another
+    message."""
     request = type(good[0])()
     request.CopyFrom(rng.choice(good))
     request = wrap(request)

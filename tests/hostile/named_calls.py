@@ -26,7 +26,7 @@ def small_product(**fields):
 
 
 def listings(registry, pattern):
-    """Each way to list by a pattern, and the request."""
+    """Each method that lists by a pattern, and its request."""
     return [
         (registry.ListKernels, registry_pb2.ListKernelsRequest(name_pattern=pattern)),
         (registry.ListInstructions, instructions_pb2.ListInstructionsRequest(name_pattern=pattern)),

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Products that come as fast as they are answered, or at a rate of their own."""
+"""Products that are sent as fast as they are answered, or at a fixed rate."""
 
 import collections
 import dataclasses
@@ -17,8 +17,8 @@ from product import Product
 OK = grpc.StatusCode.OK
 DEADLINE_EXCEEDED = grpc.StatusCode.DEADLINE_EXCEEDED
 RESOURCE_EXHAUSTED = grpc.StatusCode.RESOURCE_EXHAUSTED
-# Where clients, the daemon and other programs take turns on two cores, a product of one core takes up
-# to twice as long as alone, and what is measured is mostly that.
+# If clients, the daemon and other programs share two cores, a product that uses one core takes up
+# to twice as long as alone, and that dominates the measurements.
 HAS_ROOM = (os.cpu_count() or 1) >= 8
 
 
@@ -28,12 +28,12 @@ def open_channel(address):
 
 
 def one_matrix():
-    """A product that the daemon predicts well."""
+    """A product whose time the daemon predicts well."""
     return Product(a=np.ones((1, 64, 2048), np.float32), b=np.ones((1, 2048, 64), np.float32))
 
 
 def product_of(stub, seconds):
-    """The request of a product that takes about so long: the same matrices many times."""
+    """The request of a product that takes about `seconds`: the same matrices many times."""
     request = one_matrix().request()
     request.a.batch_stride = request.b.batch_stride = 0
     request.batch = 50
@@ -44,7 +44,7 @@ def product_of(stub, seconds):
 
 @dataclasses.dataclass
 class Moment:
-    """What the daemon's device had done by then."""
+    """The state of the daemon's device at one moment."""
 
     at_s: float
     busy_s: float
@@ -60,8 +60,9 @@ class Moment:
 
 @dataclasses.dataclass
 class Served:
-    """What came of some time. The share is that of the time for which the device worked for answers that
-    came in time: a machine that is slow for a while changes the rate, but not the share."""
+    """The results of a period. The share is that of the time for which the device worked for
+    answers that came in time: if a machine is slow for a while, the rate changes, but not the
+    share."""
 
     per_s: float
     share: float
@@ -74,7 +75,7 @@ class Served:
 
 
 def closed_loop(daemon, request, callers, seconds):
-    """What so many callers are served that each wait for the last answer."""
+    """The throughput of `callers` callers that each wait for the last answer."""
     before = Moment.of(daemon)
     counts = []
 
@@ -100,9 +101,10 @@ CONNECTIONS = 4
 
 
 class OpenLoop:
-    """Calls at a fixed rate, whatever becomes of them. Counts the answers of a while after the first
-    deadline: at the beginning the queue is short, and at the end nobody adds to it. Requests are bytes
-    here, because this process would otherwise take longer over them than the daemon does."""
+    """Calls at a fixed rate, whatever happens to them. Counts the answers of a period after the
+    first deadline: at the beginning the queue is short, and at the end nobody adds to it. Requests
+    are prepared as bytes, because otherwise this process would spend more time on them than the
+    daemon."""
 
     def __init__(self, daemon, request, rate, seconds, deadline_s, connections=CONNECTIONS):
         self.answer_s = []
@@ -116,7 +118,7 @@ class OpenLoop:
         methods = [channel.unary_unary("/gemmd.v1.Gemm/Multiply") for channel in channels]
         message = request.SerializeToString()
         start = time.monotonic()
-        # The queue is as long as it gets once the first deadlines have passed, or it is full.
+        # The queue has its full length once the first deadlines have passed, or it is full.
         warm_up_s = min(deadline_s, seconds / 2)
         before = None
         count = int(rate * seconds)
@@ -146,7 +148,7 @@ class OpenLoop:
                 answer = gemm_pb2.MultiplyResponse.FromString(call.result())
                 self.compute_s.append(answer.timing.compute_ns / 1e9)
             elif call.code() == DEADLINE_EXCEEDED:
-                # The client says so, too, at the deadline itself.
+                # The client itself reports the same code at the deadline.
                 if call.details().startswith("product: predicted to take"):
                     self.refusal_s.append(now - asked)
             elif call.code() == RESOURCE_EXHAUSTED:

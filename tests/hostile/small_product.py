@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A product that costs next to nothing, over a connection of its own."""
+"""A product that costs almost nothing, over a separate connection."""
 
 import grpc
 import numpy as np

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a daemon holds for owners of tensors, as its metrics tell it."""
+"""What a daemon holds for owners of tensors, according to its metrics."""
 
 import metrics_page
 from daemon import wait_until
@@ -11,8 +11,8 @@ IN_WORK = ("gemmd_admitted_requests", "gemmd_admitted_bytes")
 
 
 def held(daemon):
-    """Sessions, tensors, uploads and their bytes by place; bytes of the staging areas in use; what
-    is admitted."""
+    """Sessions, tensors, uploads and their bytes by place; used bytes of the staging areas;
+    admitted requests and bytes."""
     page = metrics_page.scrape(daemon)
     values = {name: page.value(name) for name in (*COUNTS, *IN_WORK)}
     for name, label in (("gemmd_tensor_bytes", "place"), ("gemmd_device_staging_used_bytes", "device")):

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A daemon that may map little memory (ulimit -v), asked for more: it refuses, lives on and serves."""
+"""A daemon that may map little memory (ulimit -v) and is asked for more: it refuses, survives and
+serves."""
 
 import collections
 import concurrent.futures
@@ -28,7 +29,7 @@ pytestmark = pytest.mark.own_device
 FLAGS = ["--lame-duck=1ms", "--devices=cpu,sim:sm_90"]
 CODES = {code.value[0]: code for code in grpc.StatusCode}
 OK = grpc.StatusCode.OK
-# gRPC cuts connections where its quota is used up.
+# gRPC closes connections when its quota is used up.
 REFUSALS = {grpc.StatusCode.RESOURCE_EXHAUSTED, grpc.StatusCode.UNAVAILABLE}
 
 
@@ -43,12 +44,12 @@ def product(m, n, k, element, result, with_operands=True, **fields):
 
 
 def zeros(size, **fields):
-    """A few bytes that ask for a result of so many."""
+    """A few bytes that ask for a result of this size."""
     return product(1, size, 0, "s8", "s8", with_operands=False, **fields)
 
 
 def gaps(mib, **fields):
-    """Lines of one element in a result of so many MiB."""
+    """Lines of one element in a result of `mib` MiB."""
     request = product(mib, 1, 0, "s8", "s8", with_operands=False, **fields)
     request.d.leading_dimension = MIB
     return request
@@ -62,7 +63,7 @@ def connect(address):
 
 
 def together(count, ask):
-    """How often each code came back to so many that ask at once."""
+    """How often each code was returned to `count` simultaneous requests."""
     with concurrent.futures.ThreadPoolExecutor(count) as threads:
         rounds = [threads.submit(ask) for _ in range(count)]
         return sum((collections.Counter(round.result()) for round in rounds), collections.Counter())
@@ -80,7 +81,7 @@ def products(address, count, request):
 
 
 def streams(address, count, request):
-    """Three products on each of so many streams."""
+    """Three products on each of `count` streams."""
 
     def ask():
         with connect(address) as channel:
@@ -111,7 +112,8 @@ def uploads(address, count, size):
 
 
 def check_lives(daemon):
-    """What the attack took is free again soon: how much there is the daemon reads now and then."""
+    """The memory taken by the attack is soon free again: the daemon now and then checks how much
+    there is."""
 
     def served():
         assert daemon.process.poll() is None, daemon.stderr()[-4000:]
@@ -146,7 +148,8 @@ def inferences(address, count, m, n, k, datatype, element_bytes):
 
 @dataclasses.dataclass(frozen=True)
 class Size:
-    """Of an attack: the addresses of the daemon, a result, and how many ask at once. Operands take less."""
+    """The parameters of an attack: the daemon's addresses, the size of a result, and the number of
+    simultaneous requests. Operands take less."""
 
     addresses: int
     result_mib: int
@@ -154,7 +157,7 @@ class Size:
 
 
 def results(size):
-    """Results, of which the client sends next to nothing."""
+    """Results for which the client sends almost nothing."""
     mib, count = size.result_mib, size.at_once
     side = math.isqrt(mib * MIB // 4)  # Of f32.
     half_side = math.isqrt(mib * MIB // 2)  # Of f16.
@@ -196,7 +199,7 @@ def attack(daemon, battery, asked):
     battery.holds(what, least=1, seen=refused, unit="refused")
 
 
-# gRPC starts threads for each processor, and their stacks take addresses too.
+# gRPC starts threads for each processor, whose stacks take addresses, too.
 SMALL = Size(addresses=(704 + 4 * os.cpu_count()) * MIB, result_mib=56, at_once=4)
 SIZES = [Size(addresses=gib * GIB, result_mib=400, at_once=8) for gib in (2, 3)]
 sizes = pytest.mark.parametrize("size", SIZES, ids=["2GiB", "3GiB"])
@@ -209,7 +212,7 @@ def less_addresses_than_is_asked_for(daemons, battery, size):
 
 @pytest.mark.resident_memory
 def test_less_addresses_than_is_asked_for(daemons, battery):
-    """By default the daemon takes on what fits."""
+    """By default the daemon admits what fits."""
     less_addresses_than_is_asked_for(daemons, battery, SMALL)
 
 
@@ -222,10 +225,11 @@ def test_less_addresses_than_large_requests_need(daemons, battery, size):
 
 @pytest.mark.resident_memory
 def test_a_matrix_leaves_room_for_the_rest(daemons, battery):
-    """Addresses run short while it runs. gRPC and Abseil would end the process where a few bytes of theirs have no
-    place, so what would leave less than 32 MiB is refused although it would fit. What lies in the memory that
-    workers share needs no more addresses. 64 MiB are addresses that an arena of malloc has long taken: where a mapping
-    fails, malloc finds room for up to that there, which is no fault."""
+    """Addresses run out while it runs. gRPC and Abseil would abort the process if a few bytes of
+    theirs could not be allocated, so a request that would leave less than 32 MiB is refused
+    although it would fit. Memory that workers share needs no new addresses. A malloc arena has
+    reserved 64 MiB of addresses long before: if a mapping fails, malloc finds up to that much
+    there, which is no fault."""
     daemon = daemons.start(*FLAGS, "--metrics-listen=127.0.0.1:0")
     small_product.multiply(daemon.tcp)
     hard = resource.prlimit(daemon.pid, resource.RLIMIT_AS)[1]
@@ -246,7 +250,8 @@ def test_a_matrix_leaves_room_for_the_rest(daemons, battery):
 
 @pytest.mark.resident_memory
 def test_the_end_needs_no_addresses(daemons, battery):
-    """It has the thread that watches over its end from the start: a new one would find no room for its stack."""
+    """The thread that supervises its shutdown exists from the start: a new one would find no room
+    for its stack."""
     daemon = daemons.start(*FLAGS)
     small_product.multiply(daemon.tcp)
     hard = resource.prlimit(daemon.pid, resource.RLIMIT_AS)[1]
@@ -262,7 +267,7 @@ def more_is_admitted_than_fits(daemons, battery, size):
 
 @pytest.mark.resident_memory
 def test_more_is_admitted_than_fits(daemons, battery):
-    """Then it is an allocation that fails, and its product alone."""
+    """Then an allocation fails, and only its product."""
     more_is_admitted_than_fits(daemons, battery, SMALL)
 
 

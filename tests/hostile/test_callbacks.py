@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Requests that would keep a thread of gRPC's busy: long patterns and names, long lists, answers that
-nobody reads. No call holds a thread for more than 5 ms, which the timed run shows, so others are served
-meanwhile."""
+"""Requests that would occupy a thread of gRPC's: long patterns and names, long lists, answers that
+nobody reads. No call holds a thread for more than 5 ms, as the timed run shows, so others are
+served meanwhile."""
 
 import contextlib
 import time
@@ -41,24 +41,25 @@ GEMMD_FLAGS = [
 
 INVALID_ARGUMENT = grpc.StatusCode.INVALID_ARGUMENT
 RESOURCE_EXHAUSTED = grpc.StatusCode.RESOURCE_EXHAUSTED
-# How a call ends that was not answered.
+# The status of a call that was not answered.
 DEADLINE_EXCEEDED = grpc.StatusCode.DEADLINE_EXCEEDED
 UNAVAILABLE = grpc.StatusCode.UNAVAILABLE
 
-# The clock of a handler runs on while its thread waits for a processor of a busy machine, so each
-# request is tried so often, and the least of the longest times counts: a request that takes long by
-# itself does so every time.
+# A handler's clock also runs while its thread waits for a processor on a busy machine. So each
+# request is tried this often, and the smallest of the longest times counts: a request that takes
+# long by itself does so every time.
 ROUNDS = 10
 
 
 def test_long_patterns_stop_nobody(attacked, large, battery):
-    """Four patterns of 16 MiB stopped every call for 70 s."""
+    """Four patterns of 16 MiB once blocked every call for 70 s."""
     registry = registry_pb2_grpc.RegistryStub(large)
     health_request = health_pb2.HealthCheckRequest()
     with grpc.insecure_channel(attacked.daemon.unix) as channel:
         health = health_pb2_grpc.HealthStub(channel)
         health.Check(health_request, timeout=DEADLINE_S)
-        pattern = "*[" + "q" * (16 * MIB) + "]"  # Each place of each name met all of it.
+        pattern = "*[" + "q" * (16 * MIB) + "]"  # Each position of each name was compared with all
+                                                 # of it.
         calls = [
             call.future(request, timeout=DEADLINE_S)
             for call, request in listings(registry, pattern) * 2
@@ -72,7 +73,7 @@ def test_long_patterns_stop_nobody(attacked, large, battery):
             longest = max(longest, time.monotonic() - began)
     refused = sum(call.code() in (RESOURCE_EXHAUSTED, INVALID_ARGUMENT) for call in calls)
     battery.holds("four patterns of 16 MiB: refused", least=len(calls), seen=refused)
-    # Sending 64 MiB keeps both processors of a small machine busy meanwhile.
+    # Sending 64 MiB occupies both processors of a small machine meanwhile.
     battery.timed("four patterns of 16 MiB: health", most=5, seen=longest, unit="s")
 
 
@@ -88,7 +89,7 @@ def bad_sparse_product():
 
 
 def hostile_requests(registry, gemm):
-    """What to call it, the call and the request."""
+    """Description, call and request."""
     listed = registry_pb2.ListKernelsRequest()
     yield "all kernels", registry.ListKernels, listed
     everything = instructions_pb2.ListInstructionsRequest()
@@ -130,7 +131,7 @@ def hostile_requests(registry, gemm):
 
 
 def large_products():
-    """What to call it, and the bytes: megabytes, of which as much as may be is looked at."""
+    """Description and bytes: megabytes, of which as much as possible is scanned."""
     product = gemm_pb2.MultiplyRequest(m=5, n=5, k=1 << 20)
     product.a.type = product.b.type = tensors_pb2.ELEMENT_TYPE_F32
     product.a.data = product.b.data = bytes(20 * MIB)
@@ -154,7 +155,7 @@ def text_field(name, text):
 
 
 def large_requests(channel, session):
-    """What to call it, the call and the bytes: of products, alone and on a stream, and of others."""
+    """Description, call and bytes: of products, alone and on a stream, and of other methods."""
     product, stream = channel.unary_unary(MULTIPLY), channel.stream_stream(MULTIPLY_STREAM)
     explain = channel.unary_unary("/gemmd.v1.Registry/Explain")
     put = channel.stream_stream("/gemmd.v1.Tensors/Put")
@@ -166,7 +167,7 @@ def large_requests(channel, session):
         yield name, product, body
         yield f"{name} on a stream", streamed(stream), joint_bytes(body)
     yield "a message of nothing known", streamed(stream), b"\xf8\x07\x00" * (2 * MIB)
-    # As large as the methods take them.
+    # As large as the methods accept.
     yield "half a million of a", explain, joint_bytes(b"\x32\0" * (MIB // 2 - 8))
     yield "half a million chunks", streamed(put), b"\x1a\0" * (MIB // 2)
     offsets = b"\x08\x01" * (MIB // 2)
@@ -202,13 +203,13 @@ def test_no_call_holds_a_thread_for_long(attacked, large, session, battery, is_s
     print(longest)
     battery.holds("requests that would keep a thread: answered", least=97, seen=requests)
     slowest = max(longest, key=longest.get)
-    # AddressSanitizer takes two to four times the time.
+    # AddressSanitizer takes two to four times as long.
     most = 20 if is_sanitized else 5
     battery.timed(f"a handler ({slowest})", most=most, seen=longest[slowest], unit="ms")
 
 
 def mean_ms(daemon, call, request, times=100):
-    """For how long a handler of Multiply held its thread, its call's end included."""
+    """How long a handler of Multiply held its thread, including the end of its call."""
     totals = []
     for _ in range(2):
         page = metrics_page.scrape(daemon)
@@ -225,7 +226,7 @@ def mean_ms(daemon, call, request, times=100):
 
 @pytest.mark.timed
 def test_suggestions_take_little_time(attacked, large, battery, is_sanitized):
-    """The names nearest to an unknown one took 15 ms of a processor."""
+    """Finding the names nearest to an unknown one once took 15 ms of processor time."""
     multiply = gemm_pb2_grpc.GemmStub(large).Multiply
     unknown = small_product(kernel="wgmma.m64n256k16.f32.bf16.bf17" + "x" * 64)
     refused = small_product(m=-1)
@@ -233,12 +234,13 @@ def test_suggestions_take_little_time(attacked, large, battery, is_sanitized):
         mean_ms(attacked.daemon, multiply, unknown) - mean_ms(attacked.daemon, multiply, refused) for _ in range(5)
     ]
     print(beyond)
-    # A handler's clock runs on while its thread waits for a processor: the least counts.
+    # A handler's clock also runs while its thread waits for a processor: the minimum counts.
     battery.timed("an unknown kernel's suggestions", most=2 if is_sanitized else 0.2, seen=min(beyond), unit="ms")
 
 
 def test_bad_indices_are_refused_as_before(attacked, large):
-    """The device's thread looks at them; tests/server/wire/convert_test.cc tells that no other does."""
+    """The device's thread checks them; tests/server/wire/convert_test.cc shows that no other
+    does."""
     gemm = gemm_pb2_grpc.GemmStub(large)
     request = bad_sparse_product()
     for device in ("cpu", "sim:sm_90"):
@@ -248,7 +250,7 @@ def test_bad_indices_are_refused_as_before(attacked, large):
         assert text == "a.data: row 255, group 1023: got indices 0, 0, want increasing"
 
 
-# What gRPC keeps for each call that waits for its reader, beside the answer.
+# The memory that gRPC keeps for each call that waits for its reader, in addition to the answer.
 CALL_BYTES = 32 << 10
 
 
@@ -289,8 +291,8 @@ def refusal_of_a_question(daemon):
 
 @pytest.mark.resident_memory
 def test_unread_answers_take_bounded_memory(daemons, battery, is_timed):
-    """Answers that nobody reads: beyond 32 MiB they are refused, and what is small or kept anyway is not. Once
-    their peers are gone there is room again."""
+    """Unread answers: above 32 MiB further ones are refused, except small ones and those that are
+    kept anyway. When their peers are gone there is room again."""
     daemon = daemons.start("--lame-duck=1ms", *GEMMD_FLAGS, "--send-timeout=10m")
     bodies = unread_questions()
     with Bystander(daemon) as bystander:
@@ -303,7 +305,7 @@ def test_unread_answers_take_bounded_memory(daemons, battery, is_timed):
                 refused = refused or refusal_of_a_question(daemon)
                 if refused and not is_timed:
                     break
-            # What the peers sent is answered only when the daemon has had the time to read it.
+            # The peers' requests are answered only when the daemon has had time to read them.
             refused = refused or wait_until(lambda: refusal_of_a_question(daemon), PATIENCE_S, "no room for an answer")
             assert ("grpc-retry-pushback-ms", "100") in refused.trailing_metadata()
             assert registry.GetServerInfo(registry_pb2.GetServerInfoRequest(), timeout=DEADLINE_S)
@@ -317,7 +319,7 @@ def test_unread_answers_take_bounded_memory(daemons, battery, is_timed):
 
 
 def test_unread_answers_end(daemons, battery):
-    """After the time to read them, although their peer is there."""
+    """Their calls end once the time to read them is over, although the peer is still connected."""
     timeout_s = 1
     daemon = daemons.start("--lame-duck=1ms", *GEMMD_FLAGS, f"--send-timeout={timeout_s}s")
     with open_with_closed_windows(daemon.tcp) as peer:
@@ -331,6 +333,6 @@ def test_unread_answers_end(daemons, battery):
         wait_until(have_ended, PATIENCE_S, "the calls ended")
         took = time.monotonic() - began
     battery.holds("answers that nobody reads: calls ended", least=len(calls), seen=sum(map(peer.is_over, calls)))
-    # The time, a turn of the watch, and what a busy machine takes.
+    # The timeout, one round of the watch, and the delay of a busy machine.
     battery.timed("answers that nobody reads: ended", most=timeout_s + 1.25 + 10, seen=took, unit="s")
     assert refusal_of_a_question(daemon) is None

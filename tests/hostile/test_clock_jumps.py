@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The wall clock jumps by hours, forward and back. Tokens go by it; leases, sessions, deadlines, silent peers and
-the daemon's own end do not: what was to last goes on, and what was to end does so, in the timed run on time."""
+"""The wall clock jumps by hours, forward and back. Tokens depend on it. Leases, sessions,
+deadlines, silent peers and the daemon's own shutdown do not: what should continue does, and what
+should end does so, in the timed run on time."""
 
 import contextlib
 import itertools
@@ -28,7 +29,8 @@ NOT_FOUND = grpc.StatusCode.NOT_FOUND
 HOURS = 5
 PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + b"\0\0\0\4\0\0\0\0\0"
 SMALL = Product(a=np.ones((1, 8, 8)), b=np.ones((1, 8, 8)), a_type="f16", b_type="f16")
-# One tile, whose long k takes 0.6 s at the rates of the tests' worker, whose watchdog gives it ten times that.
+# One tile, whose long k takes 0.6 s at the rates of the tests' worker, whose watchdog allows ten
+# times that.
 LONG = Product(a=np.ones((1, 8, 40_000)), b=np.ones((1, 40_000, 8)), a_type="f16", b_type="f16")
 LATE_S = 10
 NS = 10**9
@@ -82,7 +84,7 @@ def test_leases(start, wall_clock, battery, hours):
 
 @jumps
 def test_sessions(start, wall_clock, battery, hours):
-    """One whose owner is gone lingers; one whose owner is there stays."""
+    """A session whose owner is gone lingers; a session whose owner is connected stays."""
     daemon = start("--session-linger=1s", "--metrics-listen=127.0.0.1:0")
     with grpc.insecure_channel(daemon.tcp) as channel, Session(channel) as stays:
         leaves = Session(channel)
@@ -90,7 +92,7 @@ def test_sessions(start, wall_clock, battery, hours):
         stays.put(b"kept", name="kept")
         leaves.close()
         wall_clock.set(hours)
-        # A call of its owner would have it linger for longer.
+        # A call of its owner would make it linger for longer.
         seen_s = seconds_until(lambda: scrape(daemon).value("gemmd_sessions") == 1, "the session ended")
         battery.timed(f"a session left for 1 s, {hours} hours on: ended", most=1 + LATE_S, seen=seen_s, unit="s")
         kept = stays.get(by_name("kept"))[1] == b"kept"
@@ -99,7 +101,7 @@ def test_sessions(start, wall_clock, battery, hours):
 
 @jumps
 def test_sessions_that_linger(start, wall_clock, battery, hours):
-    """No jump ends one that was left a moment ago."""
+    """No jump ends a session whose owner has just left."""
     daemon = start("--session-linger=600s")
     with grpc.insecure_channel(daemon.tcp) as channel:
         leaves = Session(channel)
@@ -114,7 +116,7 @@ def test_sessions_that_linger(start, wall_clock, battery, hours):
 
 @jumps
 def test_deadlines(start, wall_clock, battery, hours):
-    """One of a product that its worker, which stands still, never ends."""
+    """The deadline of a product that its stopped worker never ends."""
     daemon = start("--devices=cuda:0", "--metrics-listen=127.0.0.1:0")
     with contextlib.closing(Http2Peer(daemon.tcp)) as peer:
         [worker] = daemon.children()
@@ -134,7 +136,8 @@ def test_deadlines(start, wall_clock, battery, hours):
         seen_s = time.monotonic() - began
         with contextlib.suppress(ProcessLookupError):
             os.kill(worker, signal.SIGCONT)
-    # Where gRPC 1.51 is the first to see it, it may end the stream twice, which h2 takes for a broken connection.
+    # If gRPC 1.51 is the first to notice it, it may end the stream twice, which h2 treats as a
+    # broken connection.
     assert answer.status in (None, grpc.StatusCode.DEADLINE_EXCEEDED.value[0]), answer.headers
     attack = f"a deadline of 1.5 s, {hours} hours on"
     battery.holds(f"{attack}: calls ended", least=1, seen=peer.is_over(stream))
@@ -144,10 +147,11 @@ def test_deadlines(start, wall_clock, battery, hours):
 
 @jumps
 def test_deadlines_that_are_far(start, wall_clock, battery, hours):
-    """What has begun goes on, and so does what waits for it."""
+    """Running products continue, and so do those that wait."""
     daemon = start()
     with grpc.insecure_channel(daemon.tcp, [("grpc.max_receive_message_length", -1)]) as channel:
-        # The product must outlast the jump: if the machine was busy meanwhile, a longer one follows.
+        # The product must outlast the jump: if the machine was busy meanwhile, a longer one
+        # follows.
         for seconds in (0.5, 2, 8, 32):
             wall_clock.set(0)
             stub, busy_ns = gemm_pb2_grpc.GemmStub(channel), statistics_of(channel, "cpu").busy_ns
@@ -166,7 +170,7 @@ def test_deadlines_that_are_far(start, wall_clock, battery, hours):
 
 @jumps
 def test_the_end(start, wall_clock, battery, monkeypatch, tmp_path, hours):
-    """A GPU does not let go of its product, so the daemon ends without it, soon after the grace."""
+    """A GPU does not release its product, so the daemon ends without it, soon after the grace."""
     script = tmp_path / "script"
     monkeypatch.setenv("GEMMD_WORKER_SCRIPT", str(script))
     daemon = start("--devices=cuda:0", "--grace=200ms")
@@ -179,7 +183,7 @@ def test_the_end(start, wall_clock, battery, monkeypatch, tmp_path, hours):
         daemon.signal(signal.SIGTERM)
         jumps_so_far = itertools.count(1)
 
-        def has_ended():  # Whatever the daemon waits for just then.
+        def has_ended():  # Whatever the daemon is waiting for.
             wall_clock.set(hours * min(next(jumps_so_far), 100))
             return daemon.process.poll() is not None
 
@@ -189,7 +193,7 @@ def test_the_end(start, wall_clock, battery, monkeypatch, tmp_path, hours):
         assert call.exception() is not None
     assert code == 1
     stops = [line["reason"] for line in daemon.events("stop")]
-    assert stops[-1] == "a device does not let go"
+    assert stops[-1] == "a device does not respond"
     battery.holds(f"SIGTERM, {hours} hours on again and again: ends", least=1, seen=len(stops))
     battery.timed(f"SIGTERM, {hours} hours on again and again: ended", most=1 + LATE_S, seen=seen_s, unit="s")
     battery.timed(f"SIGTERM, {hours} hours on again and again: not before", least=0.9, seen=seen_s, unit="s")
@@ -197,7 +201,7 @@ def test_the_end(start, wall_clock, battery, monkeypatch, tmp_path, hours):
 
 @jumps
 def test_open_calls_at_the_end(start, wall_clock, battery, hours):
-    """They have a moment, and then the daemon ends without them."""
+    """They get a moment, and then the daemon ends without them."""
     daemon = start("--grace=200ms")
     with grpc.insecure_channel(daemon.tcp) as channel, contextlib.suppress(grpc.RpcError), Session(channel):
         wall_clock.set(hours)
@@ -211,7 +215,7 @@ def test_open_calls_at_the_end(start, wall_clock, battery, hours):
 
 
 def test_checks_of_life(daemons, wall_clock, battery, tmp_path):
-    """A manager that hears of no good check for three seconds starts the daemon again."""
+    """A service manager that gets no sign of life for three seconds restarts the daemon."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as manager:
         manager.bind(str(tmp_path / "notify"))
         manager.settimeout(0.5)
@@ -253,7 +257,7 @@ def test_clients(daemons, wall_clock, battery, gemmload, is_timed, tmp_path):
 
 
 def test_tokens(daemons, wall_clock, battery, tmp_path):
-    """They are good until the wall clock says otherwise, and again once it is set right."""
+    """They are valid until the wall clock says otherwise, and again once it is correct."""
     issuer = Signer("issuer")
     trust = Trust(tmp_path)
     trust.write({"alice": {"may": ["multiply"]}})
@@ -274,7 +278,7 @@ def test_tokens(daemons, wall_clock, battery, tmp_path):
 
 @jumps
 def test_silent_peers(start, wall_clock, battery, hours):
-    """One that never says anything, and one that answers no ping."""
+    """One that is always silent, and one that answers no ping."""
     limits = ["--handshake-timeout=2s", "--keepalive-time=1s"]
     daemon = start("--metrics-listen=127.0.0.1:0", *limits)
     with open_socket(daemon.tcp) as silent, open_socket(daemon.tcp) as dead:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Clients that have tensors compressed and do not wait for it. What they took is free again, no call
+"""Clients that start compressions and do not wait for them. The resources are released, no call
 holds a thread of gRPC's, and others are served meanwhile."""
 
 import os
@@ -24,7 +24,7 @@ GEMMD_FLAGS = [
 ]
 RESOURCE_EXHAUSTED = grpc.StatusCode.RESOURCE_EXHAUSTED
 
-# Runs in a process of its own and is killed in the middle of it.
+# Runs in a separate process and is killed in the middle of it.
 VICTIM = """
 import sys, threading
 sys.path[:0] = sys.argv[2:]
@@ -57,8 +57,8 @@ def wait_until_nothing_is_left(daemon):
 
 
 def room_without_results(session, tensor):
-    """What the session has room for; results of compressions that had ended before they were cancelled are deleted, and
-    gone the next time."""
+    """The free room of the session. Results of compressions that had ended before they were
+    cancelled are deleted, and are gone at the next look."""
     listed = session.list()
     for other in listed.tensors:
         if other.handle != tensor.handle:
@@ -67,7 +67,7 @@ def room_without_results(session, tensor):
 
 
 def test_cancelled_compressions_leave_nothing(attacked, battery, is_sanitized, is_timed):
-    """Begun and cancelled, again and again, while others are served."""
+    """Started and cancelled repeatedly, while others are served."""
     daemon = attacked.daemon
     with grpc.insecure_channel(daemon.tcp) as channel, Session(channel) as session:
         large = by_handle(session.put(bytes(32 * MIB), name="large", hashed=False))
@@ -94,7 +94,7 @@ def test_cancelled_compressions_leave_nothing(attacked, battery, is_sanitized, i
     what = f"{4 * rounds} compressions cancelled"
     battery.holds(f"{what}: bytes kept", most=0, seen=kept)
     if not is_sanitized:
-        # One of them has 20 MiB of results at most.
+        # One of them has at most 20 MiB of results.
         battery.timed(f"{what}: growth", most=100, seen=grown, unit="MiB")
     limit = 2 if is_sanitized else 0.2
     battery.timed("4 cancelled compressions of 32 MiB", most=limit, seen=least, unit="s")
@@ -127,8 +127,9 @@ def test_many_at_once_are_refused(attacked, battery, is_sanitized, is_timed):
         large = by_handle(session.put(bytes(4 * MIB), name="large", hashed=False))
         longest = float("inf")
         most = 0
-        # On a busy machine a thread may lose its processor in the middle, not every time; and the daemon may be
-        # done with the first before this process sends the last, so there are more rounds if it takes more.
+        # On a busy machine a thread may be preempted in the middle, but not every time; and the
+        # daemon may finish the first before this process sends the last, so there are more rounds
+        # if needed.
         for turn in range(MAX_ROUNDS):
             before = metrics_page.scrape(daemon)
             calls = [future(session, large) for _ in range(30)]
@@ -150,7 +151,7 @@ def test_many_at_once_are_refused(attacked, battery, is_sanitized, is_timed):
 
 
 def longest_ms(page, before):
-    """The bound of the longest bucket to which Compress has added since."""
+    """The upper bound of the longest bucket to which Compress has added since."""
     buckets = []
     for labels, count in page.with_labels("gemmd_handler_seconds_bucket"):
         if labels["method"] == "Compress":

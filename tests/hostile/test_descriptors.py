@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""More connections than the daemon may have files: those that are there are served, and new ones as soon as
-there is room."""
+"""More connections than the daemon may have files: existing ones are served, and new ones as soon
+as there is room."""
 
 import contextlib
 import resource
@@ -18,12 +18,12 @@ from small_product import SMALL, multiply
 
 DEADLINE_S = PATIENCE_S
 
-# A GPU and its worker have files of their own.
+# A GPU and its worker have their own files.
 pytestmark = pytest.mark.own_device
 
 
 class Witness:
-    """A client with a connection of its own that multiplies all the time."""
+    """A client with its own connection that multiplies all the time."""
 
     def __init__(self, address):
         self.failures = []
@@ -70,32 +70,32 @@ def seconds_until_served(address):
 
 
 def flood(stack, daemon, count, peer="127.0.0.1"):
-    """Connections of one peer that the daemon may keep or close, as long as the stack is not closed."""
+    """Connections of one peer that the daemon may keep or close, as long as the stack is open."""
     for _ in range(count):
         with contextlib.suppress(ConnectionError):
             stack.enter_context(open_socket(daemon.tcp, own_host=peer))
 
 
 def settled_files(daemon, before, count, margin):
-    """The descriptors that the daemon has more than before, once they are so many, give or take the margin, or do not
-    become so: it may yet accept, and close what it refuses."""
+    """The growth of the daemon's descriptors, once it is `count` within the margin, or at the end
+    of the limit: the daemon may still be accepting, and closing what it refuses."""
     with contextlib.suppress(AssertionError):
         wait_until(lambda: abs(daemon.open_files() - before - count) <= margin, PATIENCE_S, "connections accepted")
     return daemon.open_files() - before
 
 
 def test_a_flood_of_connections(daemons, battery, is_sanitized):
-    """Ten times as many as there may be, of one peer, who leaves no room for itself."""
+    """Ten times as many as allowed, from one peer, which leaves no room for itself."""
     most, of_peer = 128, 64
     daemon = daemons.start("--lame-duck=1ms", "--handshake-timeout=120s", open_files=(256, 256))
     before = daemon.open_files()
-    # One second, and what a call to a daemon under sanitizers takes on a machine with other work.
+    # One second, or the time of a call to a daemon with sanitizers on a busy machine.
     soon_s = 10 if is_sanitized else 1
     with Witness(daemon.tcp) as witness:
         with contextlib.ExitStack() as stack:
             flood(stack, daemon, 10 * most)
             refused = wait_until(lambda: daemon.events("connection_refused"), PATIENCE_S, "refusals")
-            assert refused[0]["reason"] == "as many as one peer may have, half of --max-connections"
+            assert refused[0]["reason"] == "limit of one peer reached, half of --max-connections"
             assert not is_served(daemon.tcp)
             others_s = seconds_until_served(daemon.unix)
             battery.timed("flood of connections: other peers served", most=soon_s, seen=others_s, unit="s")
@@ -115,13 +115,13 @@ def test_connections_of_all_peers_together(daemons, battery):
     )
     before = daemon.open_files()
     with contextlib.ExitStack() as stack:
-        # No peer has half of them, which is as many as one may have.
+        # No peer has half of them, which is the limit of one peer.
         for peer in ("127.0.0.1", "127.0.0.2"):
             flood(stack, daemon, most // 2 - 1, peer)
         assert not daemon.events("connection_refused")
         flood(stack, daemon, 4 * most, "127.0.0.3")
         refused = wait_until(lambda: daemon.events("connection_refused"), PATIENCE_S, "refusals")
-        assert refused[0]["reason"] == "as many as --max-connections"
+        assert refused[0]["reason"] == "--max-connections reached"
         kept = settled_files(daemon, before, most, 4)
         battery.holds("--max-connections=32: descriptors of 128 connections", most=most + 4, seen=kept)
         battery.holds("--max-connections=32: descriptors of 128 connections", least=most - 4, seen=kept)
@@ -129,7 +129,8 @@ def test_connections_of_all_peers_together(daemons, battery):
 
 
 def test_no_descriptor_is_left(daemons, battery, is_sanitized):
-    """Something else has taken all: peers are told so at once, and accepted as soon as one is free."""
+    """Other files have taken all descriptors: peers are refused at once, and accepted as soon as
+    one is free."""
     daemon = daemons.start("--lame-duck=1ms", "--handshake-timeout=120s", open_files=(256, 256))
     with Witness(daemon.tcp) as witness:
         tight = daemon.open_files() + 5
@@ -138,7 +139,7 @@ def test_no_descriptor_is_left(daemons, battery, is_sanitized):
             flood(stack, daemon, 200)
             refused = wait_until(lambda: daemon.events("connection_refused"), PATIENCE_S, "refusals")
             assert refused[0]["reason"] == "no file descriptor is left"
-            # Not left waiting: what is refused ends at once.
+            # Refused at once, instead of waiting.
             with open_socket(daemon.tcp) as peer:
                 peer.settimeout(DEADLINE_S)
                 with contextlib.suppress(ConnectionError):

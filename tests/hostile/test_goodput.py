@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""More work than the daemon can do: those whose answers can come in time get them, the rest is told at
-once. tests/server/product/goodput_test.cc has the same in simulated time."""
+"""More work than the daemon can do: callers whose answers can come in time get them, the others are
+refused at once. tests/server/product/goodput_test.cc has the same in simulated time."""
 
 import collections
 import contextlib
@@ -38,8 +38,9 @@ CALLS = 100
 
 @contextlib.contextmanager
 def held(daemon):
-    """A daemon whose device is at work, as long as this lasts, on a product of minutes, for which another one
-    waits: what becomes of further calls is no matter of time. Gives the stub of their caller."""
+    """A daemon whose device is busy, as long as this lasts, with a product of minutes, for which
+    another one waits, so that the result of further calls does not depend on timing. Yields the
+    stub of their caller."""
     with open_channel(daemon.tcp) as channel:
         stub = gemm_pb2_grpc.GemmStub(channel)
         # Two of them are admitted, however fast the machine is.
@@ -63,32 +64,32 @@ def waiting(daemon):
 
 
 def taken(daemon):
-    """Launches so far, and bytes that are admitted."""
+    """The launches so far, and the admitted bytes."""
     page = metrics_page.scrape(daemon)
     launches = sum(count for _, count in page.with_labels("gemmd_launches_total"))
     return launches, page.value("gemmd_admitted_bytes")
 
 
 def all_of_the_queue():
-    """A few bytes that ask for a result of as many as may be admitted."""
+    """A few bytes that ask for a result as large as all that may be admitted."""
     request = gemm_pb2.MultiplyRequest(m=1, n=QUEUED_BYTES - 4096, k=0)
     request.a.type = request.b.type = request.d.type = tensors_pb2.ELEMENT_TYPE_S8
     return request
 
 
 QUEUED_BYTES = 512 * MIB
-# By what is refused: the request, its deadline, and the beginning of the refusal.
+# By the reason for the refusal: the request, its deadline, and the beginning of the refusal.
 REASONS = {
     "deadline": (SMALL.request, 300, "queue: predicted to wait "),
-    "backlog": (SMALL.request, 36_000, "queue: products of "),
+    "backlog": (SMALL.request, 36_000, "queue: products predicted to take "),
     "bytes": (all_of_the_queue, 36_000, "queue: the request needs "),
 }
 
 
 @pytest.mark.parametrize("reason", REASONS)
 def test_what_is_refused_takes_nothing(daemons, battery, reason):
-    """Neither a launch nor a place in the queue. The caller is told why and when to try again, long before its
-    deadline."""
+    """Neither a launch nor a place in the queue. The caller learns the reason and when to retry,
+    long before its deadline."""
     make, timeout_s, words = REASONS[reason]
     limits = [f"--max-queued-bytes={QUEUED_BYTES}", "--max-product-seconds=3600"]
     daemon = daemons.start(*FLAGS, *limits, f"--max-backlog={'1s' if reason == 'backlog' else '10h'}")
@@ -98,7 +99,7 @@ def test_what_is_refused_takes_nothing(daemons, battery, reason):
         calls = [stub.Multiply.future(request, timeout=timeout_s) for _ in range(CALLS)]
         ends = collections.Counter((call.code(), call.details()[: len(words)]) for call in calls)
         told = sum("grpc-retry-pushback-ms" in dict(call.trailing_metadata()) for call in calls)
-        # A call is let go of a moment after its answer.
+        # A call is released a moment after its answer.
         wait_until(lambda: taken(daemon)[1] <= before[1], PATIENCE_S, "no bytes of refused calls")
         after = taken(daemon)
     print(ends)
@@ -109,13 +110,13 @@ def test_what_is_refused_takes_nothing(daemons, battery, reason):
     battery.holds(f"{name}: bytes admitted", most=0, seen=after[1] - before[1])
 
 
-# Peaks, each with a load beside it; the best counts. Other work takes the processor from the daemon in
-# either of them, but not each time.
+# Peak rates, each measured beside a load; the best round counts. Other work takes processor time
+# from the daemon in both, but not each time.
 GOODPUT_ROUNDS = 5
 
 
 def check_goodput(battery, name, loop, peak, least, is_sanitized):
-    """A daemon that looks at nothing but the deadline has 0.13 and less left."""
+    """A daemon that only checks the deadline reaches 0.13 and less."""
     share = loop.served.share / peak.share
     battery.timed(f"{name}: time for answers", least=least, seen=share, unit="of the peak")
     if HAS_ROOM and not is_sanitized:
@@ -124,8 +125,8 @@ def check_goodput(battery, name, loop, peak, least, is_sanitized):
 
 
 def refusal_ms(loop):
-    """The p99 of a fifth of the time: of the best, because on a busy machine a thread may lose its
-    processor, but not all the time. What takes long by itself does so in each of them."""
+    """The p99 of a fifth of the period; of the best fifth, because on a busy machine a thread may
+    be preempted, but not all the time. A slow refusal is slow in each fifth."""
     count = len(loop.refusal_s) // 5 + 1
     parts = [loop.refusal_s[i : i + count] for i in range(0, len(loop.refusal_s), count)]
     return 1e3 * min(p99(part) for part in parts if len(part) > count // 2)
@@ -134,18 +135,18 @@ def refusal_ms(loop):
 @pytest.mark.timed
 @pytest.mark.parametrize("deadline_s", [0.3, 1, 60])
 def test_goodput_under_overload(daemons, battery, is_sanitized, deadline_s):
-    """The daemon works for callers who get their answers before their deadlines. With deadlines of a
-    minute --max-backlog decides, and it takes a minute to come to that where it is as long."""
+    """The daemon works for callers who get their answers before their deadlines. With deadlines of
+    a minute, --max-backlog decides; if it is as long, it takes a minute to get there."""
     backlog = ["--max-backlog=1s"] if deadline_s == 60 and not battery.is_long else []
     daemon = daemons.start(*FLAGS, *backlog)
     with open_channel(daemon.tcp) as channel:
         request = product_of(gemm_pb2_grpc.GemmStub(channel), seconds=0.04)
     seconds = max(20, deadline_s) if battery.is_long else 3
-    # Of a client in Python; test_refusals_take_no_time has what the daemon takes. On two cores 20 are
-    # wanted, which other work on the machine doubles.
+    # As seen by a client in Python; test_refusals_take_no_time measures the daemon. On two cores
+    # the limit is 20, which allows for other work on the machine.
     max_ms = 100 if is_sanitized else 5 if HAS_ROOM else 20
     least = 0.75 if is_sanitized else 0.95
-    # In 20 s of --max-backlog hundreds of products wait.
+    # With 20 s of --max-backlog, hundreds of products wait.
     connections = 16 if deadline_s == 60 else CONNECTIONS
     for times in (10,) if is_sanitized else (1.2, 2, 10):
         name = f"{times}x the load, deadlines of {deadline_s} s"
@@ -156,7 +157,7 @@ def test_goodput_under_overload(daemons, battery, is_sanitized, deadline_s):
             share, rate = loop.served.share / peak.share, loop.served.per_s / peak.per_s
             goodput = min(share, rate) if HAS_ROOM else share
             late = refusal_ms(loop) / max_ms if loop.refusal_s else 0
-            # How near the round is to what is wanted of it: 1 is enough.
+            # How close the round comes to its goal: 1 is enough.
             rounds.append((min(goodput / least, 1 / max(late, 1)), loop, peak))
             if rounds[-1][0] >= 1:
                 break
@@ -165,19 +166,20 @@ def test_goodput_under_overload(daemons, battery, is_sanitized, deadline_s):
         check_goodput(battery, name, loop, peak, least, is_sanitized)
         assert loop.has_pushback
         if not loop.refusal_s:
-            # A minute's deadline leaves room for what comes too much in a minute, but ten times as much;
-            # and in three seconds 1.2 times the load comes to no more than 0.6 s too much.
+            # A deadline of a minute leaves room for the excess of a minute, unless the load is
+            # tenfold; and in three seconds, 1.2 times the load is at most 0.6 s too much.
             has_time = times == 1.2 or (deadline_s == 60 and times == 2)
             assert has_time or not HAS_ROOM, "nobody was refused"
             continue
         battery.timed(f"{name}: p99 of refusals", most=max_ms, seen=refusal_ms(loop), unit="ms")
 
 
-REFUSAL_ROUNDS = 10  # The best counts: other work may keep threads from their processors, but not each time.
+REFUSAL_ROUNDS = 10  # The best round counts: other work may preempt threads, but not each time.
 
 
 def gemmload_step(gemmload, daemon, folder, *flags, extent=768):
-    """What gemmload reports of products whose operands and results stay: a call has next to no bytes."""
+    """gemmload's report for products with resident operands and results: a call has almost no
+    bytes."""
     report = folder / "report.json"
     shape = [f"--shape={extent},{extent},{extent}", "--type=f64", "--operands=resident-all"]
     command = [gemmload, f"--address={daemon.unix}", *shape, "--warmup=500ms", "--quiet", f"--json={report}"]
@@ -188,7 +190,8 @@ def gemmload_step(gemmload, daemon, folder, *flags, extent=768):
 
 @pytest.mark.timed
 def test_refusals_take_no_time(daemons, gemmload, battery, is_sanitized, tmp_path):
-    """As a client in C++ sees them, which takes little time itself, from when each call was due."""
+    """Seen by a client in C++, which takes little time itself, and measured from when each call was
+    due."""
     daemon = daemons.start(*FLAGS, "--max-backlog=500ms")
     seconds = "--duration=10s" if battery.is_long else "--duration=1s"
     peak = gemmload_step(gemmload, daemon, tmp_path, "--concurrency=3", seconds)["rate_per_s"]
@@ -207,8 +210,8 @@ def test_refusals_take_no_time(daemons, gemmload, battery, is_sanitized, tmp_pat
 
 @pytest.mark.timed
 def test_deadlines_that_are_too_short_take_no_time(daemons, gemmload, battery, is_sanitized, tmp_path):
-    """A product of some 0.3 s with an eighth of that left is refused at once, and not at its deadline. What is
-    slower itself, with sanitizers, has longer ones."""
+    """A product of about 0.3 s with an eighth of that left is refused at once, and not at its
+    deadline. Slower builds, with sanitizers, have longer products."""
     daemon = daemons.start(*FLAGS)
     extent, part = (3072, 4) if is_sanitized else (2048, 8)
     peak = gemmload_step(gemmload, daemon, tmp_path, "--concurrency=1", "--duration=2s", extent=extent)
@@ -231,8 +234,8 @@ def test_deadlines_that_are_too_short_take_no_time(daemons, gemmload, battery, i
 @pytest.mark.timed
 @pytest.mark.resident_memory
 def test_overload_by_bytes(daemons, battery):
-    """Three times the load, from callers with all the time in the world, of whose products few fit into
-    what may be admitted: those wait for few others, and the rest takes no memory."""
+    """Three times the load, from callers without deadlines, of whose products few fit into the
+    limit on admitted bytes: those wait for few others, and the rest take no memory."""
     queued, quota = 16 * MIB, 64 * MIB
     limits = [f"--max-queued-bytes={queued}", f"--memory-quota-bytes={quota}", "--max-backlog=1h"]
     daemon = daemons.start(*FLAGS, *limits)

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Requests of KServe's protocol that no client library would send: thousands of inputs, extents that
-overflow, contents of another length or form. Each is refused by a field of its own, holds no thread of
+"""KServe requests that no client library would send: thousands of inputs, extents that overflow,
+contents of a wrong length or form. Each is refused with the name of its field, holds no thread of
 gRPC's for more than 5 ms, as the timed run shows, and leaves nothing behind."""
 
 import time
@@ -19,8 +19,8 @@ GEMMD_FLAGS = [
     "--metrics-listen=127.0.0.1:0",
     "--max-queued-bytes=96MiB",
 ]
-# The clock of a handler runs on while its thread waits for a processor of a busy machine, so each
-# request is tried so often, and the least of the longest times counts.
+# A handler's clock also runs while its thread waits for a processor on a busy machine, so each
+# request is tried this often, and the smallest of the longest times counts.
 ROUNDS = 5
 MOST = (1 << 63) - 1
 
@@ -30,7 +30,7 @@ RESOURCE_EXHAUSTED = grpc.StatusCode.RESOURCE_EXHAUSTED
 
 
 def product(a_shape=(4, 4), b_shape=(4, 4), a=bytes(64), b=bytes(64), datatype="FP32", **fields):
-    """A times B, by bytes; None leaves contents out."""
+    """A times B, as raw bytes; None leaves contents out."""
     request = inference_pb2.ModelInferRequest(model_name="gemm", **fields)
     for name, shape, data in (("A", a_shape, a), ("B", b_shape, b)):
         request.inputs.add(name=name, datatype=datatype, shape=shape)
@@ -40,7 +40,7 @@ def product(a_shape=(4, 4), b_shape=(4, 4), a=bytes(64), b=bytes(64), datatype="
 
 
 def typed(**contents):
-    """A times B, whose numbers are those of A's contents."""
+    """A times B, with the numbers in A's contents."""
     request = product(a=None, b=None, datatype="INT8")
     for put in request.inputs:
         put.contents.CopyFrom(inference_pb2.InferTensorContents(**contents))
@@ -64,7 +64,7 @@ def with_inputs(count, **fields):
 
 
 def unknown_within():
-    """Twice 600 bytes of unknown fields, where there may be a KiB in all."""
+    """Twice 600 bytes of unknown fields, where 1 KiB in all is allowed."""
     unknown = b"\xfa\x3e\xd6\x04" + bytes(598)
     inputs, outputs, values = (product() for _ in range(3))
     for put in inputs.inputs:
@@ -78,7 +78,7 @@ def unknown_within():
 
 
 def hostile_requests():
-    """What to call it, the request, its code and how its refusal begins."""
+    """Description, request, code and the beginning of the refusal."""
     yield "negative extent", product(a_shape=(-1, 4)), INVALID_ARGUMENT, "inputs[0].shape[0]: got -1,"
     yield "overflow", product(a_shape=(MOST, 4)), INVALID_ARGUMENT, "inputs[0]: got"
     yield "overflow of the batch", product((MOST, 4, 4), (4, 4)), INVALID_ARGUMENT, "inputs[0]: got"
@@ -145,7 +145,7 @@ def stub(daemon):
 
 
 def ended(call):
-    """The code and the words of a refusal; None where there is none."""
+    """The code and the text of a refusal, or None."""
     try:
         call()
     except grpc.RpcError as error:
@@ -154,7 +154,8 @@ def ended(call):
 
 
 def held_ms(daemon, before, method):
-    """How long the method's handler took since; it is timed once it has ended, after its answer."""
+    """How long the method's handler took since `before`; it is timed once it has ended, after its
+    answer."""
     return wait_until(
         lambda: metrics_page.longest_handler_ms(metrics_page.scrape(daemon), before).get(method),
         PATIENCE_S,
@@ -176,7 +177,7 @@ def test_each_is_refused_by_its_field_in_little_time(attacked, stub, battery, is
         longest[name] = min(seen)
     print(longest)
     slowest = max(longest, key=longest.get)
-    # AddressSanitizer takes two to four times the time.
+    # AddressSanitizer takes two to four times as long.
     most = 20 if is_sanitized else 5
     battery.holds("kinds of ModelInfer, each answered as it should be", least=35, seen=len(longest))
     battery.timed(f"a ModelInfer of {slowest}", most=most, seen=longest[slowest], unit="ms")
@@ -221,7 +222,7 @@ def test_a_stream_outlives_every_bad_request(attacked, stub, battery):
 
 
 def test_bytes_that_are_no_message(daemon, battery):
-    """Any bytes at all, to every method."""
+    """Arbitrary bytes, to every method."""
     generator = np.random.default_rng(1)
     service = inference_pb2.DESCRIPTOR.services_by_name["GRPCInferenceService"]
     longest = calls = 0
@@ -244,7 +245,7 @@ def test_bytes_that_are_no_message(daemon, battery):
 
 
 def test_zeros_that_are_no_tags(daemon, battery):
-    """No field has the number 0: protobuf takes no message with such a tag, wherever it is."""
+    """No field has the number 0: protobuf refuses messages with such a tag, wherever it is."""
 
     def field(number, data):
         assert len(data) < 128  # Lengths of one byte.

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Messages of a stream that hold many products: whoever fills them up keeps no thread of gRPC's from
-others, and takes no more memory than with as many messages."""
+"""Messages of a stream that contain many products: full messages keep no thread of gRPC's from
+others, and take no more memory than as many separate messages."""
 
 import contextlib
 import time
@@ -31,14 +31,14 @@ GEMMD_FLAGS = [
 ]
 PRODUCTS = 256  # The most in one message.
 LONGEST_NAME = 128
-# The clock of a handler runs on while its thread waits for a processor of a busy machine, so each
-# message is tried so often, and the least of the longest times counts.
+# A handler's clock also runs while its thread waits for a processor on a busy machine, so each
+# message is tried this often, and the smallest of the longest times counts.
 ROUNDS = 5
 INVALID_ARGUMENT = 3
 
 
 def full_messages():
-    """What to call it, and the message: as many products as one holds."""
+    """Description and message, with the maximum number of products."""
     small = Product(a=np.ones((1, 2, 2)), b=np.ones((1, 2, 2))).request()
     unknown = gemm_pb2.MultiplyRequest()
     unknown.CopyFrom(small)
@@ -103,8 +103,8 @@ def refusals(daemon):
 
 
 def test_refusals_that_nobody_reads_take_little(daemons, battery, is_timed):
-    """Refused products, in messages as full as they may be: a stream is read until 256 of its answers wait. In the
-    timed run, two hundred thousand of them."""
+    """Refused products, in messages that are as full as possible: a stream is read until 256 of its
+    answers wait. In the timed run, two hundred thousand of them."""
     daemon = daemons.start("--lame-duck=1ms", *GEMMD_FLAGS)
     body = message(joint_bytes(*[b"\x10\xff\xff\xff\xff\xff\xff\xff\xff\xff\x01"] * PRODUCTS))
     streams = 80 if is_timed else 10
@@ -121,15 +121,16 @@ def test_refusals_that_nobody_reads_take_little(daemons, battery, is_timed):
             refused = refusals(daemon) - refused_before
         attack = f"refusals on {streams} streams that nobody reads"
         battery.holds(attack, most=3 * PRODUCTS, seen=refused / streams, unit="of 2560 on each")
-        # Each keeps up to three messages of refusals, of 120 bytes each, beside what a call takes.
+        # Each keeps up to three messages of refusals, of 120 bytes each, in addition to what a call
+        # takes.
         most = streams * (3 * PRODUCTS * 256 + (64 << 10)) + 24 * MIB
         battery.timed(attack, most=most / MIB, seen=kept / MIB, unit="MiB")
         bystander.check()
 
 
 def test_a_stream_that_nobody_reads_is_read_no_further(daemons, battery):
-    """Twenty messages of refused products. At most 256 answers are in a message that cannot leave, and
-    511 after them. Without that bound 1024 are not answered."""
+    """Twenty messages of refused products. At most 256 answers are in a message that cannot leave,
+    and 511 after it. Without that limit 1024 would wait."""
     daemon = daemons.start("--lame-duck=1ms", "--send-timeout=10m", *GEMMD_FLAGS)
     refused = gemm_pb2.MultiplyRequest(m=-1, request_id="i" * LONGEST_NAME).SerializeToString()
     body = message(joint_bytes(*[refused] * PRODUCTS))
@@ -148,8 +149,8 @@ def test_a_stream_that_nobody_reads_is_read_no_further(daemons, battery):
 @pytest.mark.resident_memory
 @pytest.mark.own_device  # A GPU's staging memory is resident, too.
 def test_products_that_have_not_begun(daemons, battery):
-    """Messages of many products that are there at once: until the products begin, their bytes are what gRPC has
-    received, for which there is a quota."""
+    """Messages of many products that arrive at once: until the products begin, their bytes are what
+    gRPC has received, for which there is a quota."""
     quota = 64 * MIB
     flags = ["--max-queued-bytes=1000000", f"--memory-quota-bytes={quota}"]
     daemon = daemons.start("--lame-duck=1ms", "--devices=cpu", *flags)

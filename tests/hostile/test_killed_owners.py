@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Owners of tensors that are killed at any moment: whatever they had, of memory of the host, of a GPU
-and between them, of files and of sessions, is free again."""
+"""Owners of tensors that are killed at any moment: everything that they had is released, in host
+memory, on a GPU and in between, files and sessions included."""
 
 import os
 import pathlib
@@ -32,7 +32,7 @@ DEVICES = ["cpu", "sim:sm_90", "cuda:0"]
 
 @pytest.fixture
 def victims(request, device, daemons):
-    """A daemon, and a way to start an owner that does something with one device."""
+    """A daemon, and a function that starts an owner which does something with one device."""
     devices = device if device == "cpu" else f"cpu,{device}"
     daemon = daemons.start(*FLAGS, f"--devices={devices}")
     engine = "host" if device == "cpu" else "gpu" if request.config.getoption("--worker") else "simulated"
@@ -65,8 +65,8 @@ def what_one_holds(daemon, start, what):
 
 
 def kill_one_that_holds(daemon, start, what, least):
-    """What is found to be free afterwards was taken: an owner is seen to have so much of each. One whose products have
-    ended already is followed by another."""
+    """Resources that are found to be free afterwards were in use before: an owner is seen to have
+    at least this much of each. If an owner's products have ended already, another one follows."""
 
     def has_held():
         holds = what_one_holds(daemon, start, what)
@@ -95,8 +95,8 @@ def test_killed_owners_leave_nothing(victims, battery, is_sanitized, is_timed):
         name = f"{killed} owners killed on {device}"
         battery.holds(f"{name}: descriptors", most=files, seen=daemon.open_files())
         battery.holds(f"{name}: sessions, tensors, uploads, products, bytes", most=0, seen=sum(held(daemon).values()))
-        # One victim has 16 to 24 MiB; what a kernel's library keeps is not the tensors'. A device keeps its
-        # workspace and its last results for a second.
+        # One victim has 16 to 24 MiB; a kernel's library keeps some memory of its own. A device
+        # keeps its workspace and its last results for a second.
         if is_timed and not is_sanitized:
             grown = kept_bytes(daemon, resident, most=40 * MIB, limit_s=DEADLINE_S) / MIB
             battery.timed(f"{name}: growth", most=40, seen=grown, unit="MiB")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Products beyond a limit of the daemon's operator: refused, or ended, with the limit's name."""
+"""Products beyond a limit of the daemon's operator are refused or ended, with the limit's name."""
 
 import re
 import time
@@ -15,15 +15,15 @@ from product import Product
 
 FLAGS = ["--lame-duck=0s", "--grace=1s", "--metrics-listen=127.0.0.1:0"]
 DEVICES = ["cpu", "sim:sm_90"]
-ROUNDS = 5  # The best time counts: other work may keep threads from their processors, but not each time.
+ROUNDS = 5  # The best time counts: other work may preempt threads, but not each time.
 SMALL = Product(a=np.ones((1, 8, 8)), b=np.ones((1, 8, 8)), a_type="f16", b_type="f16")
-# Far beyond what may wait, and what the test takes. So long a k leaves the result of that small.
+# Far beyond the backlog and the test's own time. With such a long k the result is small.
 LONG_S = 300
 LONG_K = 1 << 20
 
 
 def refusal(stub, request, timeout):
-    """How a product is refused, and the shortest time that it takes. The deadline leaves room for it."""
+    """The refusal of a product, and the shortest time that it takes. The deadline allows for it."""
     seen_s = []
     for _ in range(ROUNDS):
         start = time.monotonic()
@@ -71,10 +71,10 @@ def test_a_backlog_that_is_too_long(daemons, device, is_slow_device, battery, is
         launched = launches(daemon) - before
         for call in calls:
             call.cancel()
-    text = r"queue: products of [0-9a-z.]+ wait ahead of it by prediction, at most 1.5s may \(--max-backlog\)"
+    text = r"queue: products predicted to take [0-9a-z.]+ wait ahead of it, at most 1.5s may \(--max-backlog\)"
     assert re.fullmatch(text, refused.details())
     [retry_ms] = [int(v) for key, v in refused.trailing_metadata() if key == "grpc-retry-pushback-ms"]
-    assert retry_ms == 10_000  # More has to be done first, and no more is ever said.
+    assert retry_ms == 10_000  # More must be done first, and this is the maximum.
     hold_refusal(battery, f"{LONG_S} s wait on {device}, beyond --max-backlog", launched, seen_s, is_sanitized)
 
 
@@ -82,7 +82,7 @@ def test_a_backlog_that_is_too_long(daemons, device, is_slow_device, battery, is
 def test_a_gpu_that_hangs_longer_than_a_product_may_take(
     daemons, battery, fake_worker, is_sanitized, tmp_path, monkeypatch
 ):
-    """Ten times what was predicted would be more."""
+    """Ten times the prediction would be more."""
     script = tmp_path / "script"
     monkeypatch.setenv("GEMMD_WORKER_SCRIPT", str(script))
     product_s = 0.7

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Whoever reads the log, or does not, neither ends the daemon nor stops it, and what peers make it write is
-bounded."""
+"""A reader of the log, or a missing one, neither ends nor blocks the daemon, and the log lines that
+peers can cause are limited."""
 
 import collections
 import json
@@ -23,7 +23,7 @@ DEADLINE_S = PATIENCE_S
 
 
 def multiply_many(address, count):
-    """Each leaves some 900 bytes in a log of level debug; the longest time that one took."""
+    """Each leaves about 900 bytes in a log of level debug. Returns the longest time of one."""
     slowest = 0
     with grpc.insecure_channel(address, [("grpc.use_local_subchannel_pool", 1)]) as channel:
         stub = gemm_pb2_grpc.GemmStub(channel)
@@ -38,7 +38,7 @@ def multiply_many(address, count):
 
 @pytest.fixture
 def piped(gemmd, tmp_path):
-    """A daemon whose standard error is a pipe that the test reads, or does not."""
+    """A daemon whose standard error is a pipe that the test may read."""
     started = []
 
     def start(*flags):
@@ -71,7 +71,7 @@ def test_the_reader_of_the_log_goes_away(piped, battery):
 
 
 def test_the_reader_of_the_log_stands_still(piped, battery, is_sanitized):
-    """A pipe takes 64 KiB. The end waits a second for the reader."""
+    """A pipe buffers 64 KiB. At its end the daemon waits a second for the reader."""
     process, address = piped("--log-level=debug")
     slowest = multiply_many(address, 300)
     # A call takes milliseconds; one that waited for the reader would take until its deadline.
@@ -89,7 +89,7 @@ def test_the_reader_of_the_log_stands_still(piped, battery, is_sanitized):
 
 
 def test_the_reader_of_the_log_comes_back(piped, battery):
-    """It sees how many lines it missed. The daemon keeps 1 MiB for it."""
+    """It learns how many lines it missed. The daemon buffers 1 MiB for it."""
     process, address = piped("--log-level=debug")
     multiply_many(address, 2000)
     lines = []
@@ -97,7 +97,7 @@ def test_the_reader_of_the_log_comes_back(piped, battery):
     reader.start()
     wait_until(lambda: len(lines) > 50, DEADLINE_S, "lines that were kept")
     multiply(address, request_id="after")
-    # The end does not wait for a reader for long.
+    # The daemon's end does not wait long for a reader.
     wait_until(lambda: any(b"id=after" in line for line in lines[-10:]), DEADLINE_S, "the last line")
     process.send_signal(signal.SIGTERM)
     assert process.wait(DEADLINE_S) == 0
@@ -114,7 +114,7 @@ def test_the_reader_of_the_log_comes_back(piped, battery):
 
 
 def test_protobuf_writes_into_the_log(daemons, battery):
-    """A string that is no UTF-8 makes protobuf complain, with the name of the field."""
+    """A string that is not UTF-8 makes protobuf complain, with the name of the field."""
     daemon = daemons.start("--lame-duck=1ms")
     request = SMALL.request()
     request.request_id = "@@@@"
@@ -174,7 +174,8 @@ def test_failures_that_repeat_are_logged_at_a_limited_rate(daemons, battery):
             failed += sum(call.code() != grpc.StatusCode.OK for call in calls)
             return failed > 300
 
-        # A worker that is replaced before this process has sent most of them serves the rest.
+        # If the worker is replaced before this process has sent most of them, the new one serves
+        # the rest.
         wait_until(have_failed, 10 * DEADLINE_S, "many products fail")
     daemon.stop()
     lines = [line for line in daemon.log() if line["level"] in ("warning", "error")]

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Messages of megabytes for methods that take no operand: each is refused, and nothing is made of it."""
+"""Messages of megabytes to methods that take no operand: each is refused, and nothing is parsed of
+it."""
 
 import pytest
 from bystander import Bystander
@@ -14,10 +15,10 @@ MIB = 1 << 20
 RESOURCE_EXHAUSTED = 8
 UNIMPLEMENTED = 12
 
-# What malloc keeps beside what is asked of it, and what a bystander's requests take.
+# The memory that malloc keeps in addition, and that of a bystander's requests.
 MALLOC_SLACK = 24 * MIB
 
-# The other limits of these are those of what they carry.
+# These have the limits of what they carry.
 WITH_OPERANDS = {
     "/gemmd.v1.Gemm/Multiply",
     "/gemmd.v1.Gemm/MultiplyStream",
@@ -48,7 +49,7 @@ BODIES = {
 
 
 def answers(daemon, methods, body):
-    """What each method says to it, one after the other."""
+    """The answers of each method, one after the other."""
     seen = {}
     for path in methods:
         # Operators' calls are local.
@@ -64,7 +65,7 @@ def answers(daemon, methods, body):
 @pytest.mark.parametrize("body", BODIES)
 def test_long_questions(daemons, battery, is_timed, body):
     assert WITH_OPERANDS < ALL
-    # So small a capacity that the bystander's probe of it is nothing beside what is measured.
+    # Such a small capacity that the bystander's probe of it does not matter for the measurement.
     daemon = daemons.start("--lame-duck=1ms", "--devices=cpu", "--max-queued-bytes=1000000")
     with Bystander(daemon) as bystander:
         before = daemon.peak_rss_bytes()
@@ -73,7 +74,8 @@ def test_long_questions(daemons, battery, is_timed, body):
         grown = daemon.peak_rss_bytes() - before
         print(seen)
         refused = {path for path, status in seen.items() if status == RESOURCE_EXHAUSTED}
-        # KServe's methods that gemmd does not have, and health's of newer versions, do not look at what they are asked.
+        # KServe's methods that gemmd does not have, and health's of newer versions, do not read
+        # their requests.
         unknown = {path for path, status in seen.items() if status == UNIMPLEMENTED}
         assert all(path.startswith(("/inference.", "/grpc.health.v1.Health/List")) for path in unknown)
         what = f"{len(seen)} methods asked with {size // MIB} MiB of {body}"

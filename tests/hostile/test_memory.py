@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Peers that are after the daemon's memory: how much of it they get is bounded, and they are told so. What is resident
-is measured in the timed run, with more of everything; bytes that the daemon takes or admits are counted in both."""
+"""Peers that try to use up the daemon's memory: how much they get is limited, and they are told so.
+Resident memory is measured in the timed run, with more of everything; bytes that the daemon holds
+or admits are counted in both."""
 
 import concurrent.futures
 import contextlib
@@ -26,14 +27,14 @@ from small_product import multiply
 from tensors import Session, bytes_spec, refusal
 
 MIB = 1 << 20
-# So small a capacity that the bystander's probe of it is nothing beside what is measured.
+# Such a small capacity that the bystander's probe of it does not matter for the measurement.
 FLAGS = ["--lame-duck=1ms", "--max-queued-bytes=1000000"]
 
 INVALID_ARGUMENT = 3
 RESOURCE_EXHAUSTED = 8
 UNIMPLEMENTED = 12
 
-# What malloc keeps beside what is asked of it, and what a bystander's requests take.
+# The memory that malloc keeps in addition, and that of a bystander's requests.
 MALLOC_SLACK = 24 * MIB
 
 
@@ -43,9 +44,9 @@ def admitted_bytes(daemon):
 
 @pytest.mark.resident_memory
 def test_half_sent_messages_with_a_quota(daemons, battery, is_timed):
-    """At most the quota is kept for them, beside one message for each connection: a read that has
-    begun goes on. Who sends more loses calls and is told why; others are served, though gRPC may
-    make them connect again."""
+    """At most the quota is kept for them, plus one message per connection, since a read that has
+    begun continues. A peer that sends more loses calls and learns why; others are served, though
+    gRPC may make them reconnect."""
     quota, streams = (384 * MIB, STREAMS) if is_timed else (96 * MIB, 6)
     daemon = daemons.start(*FLAGS, f"--memory-quota-bytes={quota}")
     with Bystander(daemon) as bystander:
@@ -56,7 +57,7 @@ def test_half_sent_messages_with_a_quota(daemons, battery, is_timed):
             grown = daemon.peak_rss_bytes() - before
 
             def lost():
-                # One that took its time may have room for more.
+                # A call that took longer may have room for more.
                 calls.extend(hold_half_sent_messages(daemon, stack, streams=1)[0])
                 for peer, _ in calls:
                     peer.receive(0)
@@ -73,7 +74,7 @@ def test_half_sent_messages_with_a_quota(daemons, battery, is_timed):
 
 @pytest.mark.resident_memory
 def test_half_sent_messages_without_a_quota(daemons, battery, is_timed):
-    """The control: what the bound above keeps away. All that was sent is taken and kept."""
+    """The control: without the quota, everything that was sent is taken and kept."""
     daemon = daemons.start(*FLAGS, "--memory-quota-bytes=64GiB")
     with Bystander(daemon) as bystander:
         before = daemon.forget_peak()
@@ -88,7 +89,7 @@ def test_half_sent_messages_without_a_quota(daemons, battery, is_timed):
 
 
 def test_gzip_bomb(daemons, battery, is_sanitized):
-    """A message of 64 MiB in 64 KB is refused before it is unpacked."""
+    """A message of 64 MiB compressed to 64 KB is refused before it is decompressed."""
     bomb = gzip.compress(bytes(64 * MIB))
     assert len(bomb) < MIB // 8
     daemon = daemons.start(*FLAGS)
@@ -99,7 +100,7 @@ def test_gzip_bomb(daemons, battery, is_sanitized):
             for name in ("gzip", "deflate", "identity", "nonsense"):
                 stream = peer.start(headers=[("grpc-encoding", name)])
                 peer.send(stream, message(bomb, flags=1), end=True)
-                # The last two are not unpacked but are no message either.
+                # The last two are not decompressed, and are not valid messages either.
                 refused += peer.wait(stream).status in (UNIMPLEMENTED, INVALID_ARGUMENT)
         bystander.check()
         grown = daemon.peak_rss_bytes() - before
@@ -120,20 +121,20 @@ def test_messages_over_the_limit(daemons, battery):
                 stream = peer.start()
                 peer.send(stream, message(bytes(size)), end=True)
                 refused += peer.wait(stream).status == RESOURCE_EXHAUSTED
-            # As long as may be: refused for what it says, not for its length.
+            # At the maximum length: refused for its contents, not for its length.
             stream = peer.start()
             peer.send(stream, message(b"\x0a\x01" * (MIB // 2)), end=True)
             assert peer.wait(stream).status != RESOURCE_EXHAUSTED
         bystander.check()
         grown = daemon.peak_rss_bytes() - before
     battery.holds("messages of 1 and 8 MiB where 1 MiB may be: refused", least=2, seen=refused)
-    # Twice the message, with what a bystander's requests take.
+    # Twice the message, plus a bystander's requests.
     battery.timed("a message of 8 MiB where 1 MiB may be", most=16, seen=grown / MIB, unit="MiB at the peak")
 
 
 @pytest.mark.resident_memory
 def test_a_message_declared_far_over_the_limit(daemons, battery, is_timed):
-    """gRPC looks at a length only once it has the whole message; till then the quota bounds it."""
+    """gRPC checks a length only once it has the whole message; until then the quota limits it."""
     quota, size = (256 * MIB, 800 * MIB) if is_timed else (64 * MIB, 200 * MIB)
     flags = [
         "--max-message-bytes=1MiB",
@@ -149,7 +150,7 @@ def test_a_message_declared_far_over_the_limit(daemons, battery, is_timed):
             wait_until(bystander.is_served, PATIENCE_S, "others served")
         grown = daemon.peak_rss_bytes() - before
         attack = f"{size >> 20} MiB of a message declared as 3 GiB"
-        # With what lies in the buffers of the system.
+        # Plus what is in the buffers of the system.
         battery.holds(attack, most=(1.1 * quota + 16 * MIB) / MIB, seen=taken / MIB, unit="MiB taken")
         battery.timed(attack, most=1.1 * quota / MIB, seen=grown / MIB, unit="MiB at the peak")
         bystander.check()
@@ -157,9 +158,9 @@ def test_a_message_declared_far_over_the_limit(daemons, battery, is_timed):
 
 @pytest.mark.resident_memory
 def test_attacks_again_and_again_keep_nothing(daemons, battery, is_timed):
-    """After some rounds to warm up, rounds of the same attacks keep nothing. Each moves some 200 MB
-    through the daemon in 100 calls that are broken off; of the 500 between those compared, one kept
-    in forty would show. (Smaller leaks are for the sanitizer to find.)"""
+    """After some rounds to warm up, further rounds of the same attacks keep nothing. Each moves
+    about 200 MB through the daemon in 100 calls that are broken off; of the 500 between those
+    compared, one kept in forty would show. (The sanitizer finds smaller leaks.)"""
     daemon = daemons.start("--lame-duck=1ms", "--max-queued-bytes=32MiB")
     body = Product(a=np.ones((1, 500, 500)), b=np.ones((1, 500, 500))).request()
     sent = message(body.SerializeToString())
@@ -185,7 +186,7 @@ def test_attacks_again_and_again_keep_nothing(daemons, battery, is_timed):
         print([size >> 20 for size in sizes])
         growth = min(sizes[-3:]) - max(sizes[:3])
         attack = "messages broken off, again and again"
-        # A product is let go of a moment after its answer.
+        # A product is released a moment after its answer.
         wait_until(lambda: admitted_bytes(daemon) == 0, PATIENCE_S, "nothing is admitted")
         battery.holds(attack, most=0, seen=admitted_bytes(daemon), unit="bytes admitted")
         battery.timed(attack, most=MALLOC_SLACK / MIB, seen=growth / MIB, unit="MiB kept in five rounds")
@@ -193,7 +194,7 @@ def test_attacks_again_and_again_keep_nothing(daemons, battery, is_timed):
 
 @contextlib.contextmanager
 def max_admitted_bytes(daemon):
-    """A list of one number: the most that the daemon told meanwhile."""
+    """A list of one number: the maximum that the daemon reported meanwhile."""
     most, is_over = [0], threading.Event()
 
     def look():
@@ -212,12 +213,12 @@ def max_admitted_bytes(daemon):
 @pytest.mark.resident_memory
 @pytest.mark.own_device  # A GPU's staging memory is resident, too.
 def test_long_uploads_at_once(daemons, battery, is_timed):
-    """Their peak is within what the daemon may hold, admitted and on its way, and nothing of it
+    """Their peak is within the limit for admitted bytes and messages in transit, and nothing of it
     stays."""
     queued, quota, count, unit = (384 * MIB, 128 * MIB, 64, MIB) if is_timed else (96 * MIB, 32 * MIB, 16, MIB // 4)
     flags = [f"--max-queued-bytes={queued}", f"--memory-quota-bytes={quota}"]
     daemon = daemons.start("--lame-duck=1ms", "--devices=cpu", "--max-queued-requests=64", *flags)
-    # Of f32, which every processor takes as it is.
+    # Of f32, which every processor uses unconverted.
     request = gemm_pb2.MultiplyRequest(m=1, n=16, k=3 * unit // 4)
     request.a.type = request.b.type = ELEMENTS["f32"].number
     request.a.data, request.b.data = bytes(3 * unit), bytes(48 * unit)
@@ -233,7 +234,7 @@ def test_long_uploads_at_once(daemons, battery, is_timed):
         ]
         codes = [call.code() for call in [method.future(body, timeout=600) for method in methods]]
     grown = daemon.peak_rss_bytes() - before
-    # All of which may be tried again. gRPC cuts connections where its quota is used up.
+    # All of which may be retried. gRPC closes connections when its quota is used up.
     refusals = {grpc.StatusCode.RESOURCE_EXHAUSTED, grpc.StatusCode.UNAVAILABLE}
     assert set(codes) <= {grpc.StatusCode.OK} | refusals
     attack = f"{count} uploads of {len(body) // MIB} MiB at once"
@@ -243,7 +244,8 @@ def test_long_uploads_at_once(daemons, battery, is_timed):
     battery.timed(attack, most=1.1 * bound / MIB, seen=grown / MIB, unit="MiB")
     wait_until(lambda: admitted_bytes(daemon) == 0, PATIENCE_S, "nothing is admitted")
     if is_timed:
-        # It looks each 250 ms for what it can give back; gRPC takes a while to see that peers have gone.
+        # Each 250 ms it checks what it can give back; gRPC takes a while to notice that peers have
+        # gone.
         end = time.monotonic() + 15
         while daemon.rss_bytes() - before > 0.1 * bound and time.monotonic() < end:
             time.sleep(0.25)
@@ -251,9 +253,10 @@ def test_long_uploads_at_once(daemons, battery, is_timed):
         battery.timed(f"{attack}, afterwards", most=0.1 * bound / MIB, seen=kept_bytes / MIB, unit="MiB kept")
 
 
-# What the daemon may take beside what it has when it is ready: room for threads and gRPC's own messages.
+# The memory that the daemon may use beyond what it has when it is ready: for threads and gRPC's own
+# messages.
 SHORT_ROOM = 320 * MIB
-SHORT_RESULT = 208 * MIB  # Of which there is room for one.
+SHORT_RESULT = 208 * MIB  # There is room for one of these.
 SHORT_FLAGS = [
     "--lame-duck=1ms",
     "--devices=cpu,sim:sm_90",
@@ -265,7 +268,7 @@ SHORT_FLAGS = [
 
 
 def large_result(device, bytes_wanted):
-    """A few bytes that ask for a D of so many."""
+    """A few bytes that ask for a D of this size."""
     request = gemm_pb2.MultiplyRequest(m=1, n=bytes_wanted // 4, k=0, device=device)
     request.a.type = request.b.type = ELEMENTS["f16"].number
     request.accumulation_type = request.d.type = ELEMENTS["f32"].number
@@ -282,9 +285,9 @@ def code_of(call, *arguments):
 
 @pytest.mark.resident_memory
 def test_a_daemon_without_more_memory(daemons, battery, is_timed):
-    """The system gives it none, though its account has room: whatever is asked of it is refused, and it
-    lives on."""
-    # Where addresses are limited, memory that workers share is a part of those.
+    """The system gives it no memory, although its account has room: all requests are refused, and
+    it survives."""
+    # If addresses are limited, memory that workers share counts, too.
     daemon = daemons.start(*SHORT_FLAGS, address_space=1536 * MIB)
     multiply(daemon.tcp)
     with open(f"/proc/{daemon.pid}/status") as status:

@@ -19,11 +19,11 @@ COUNT = 4000  # Damaged products; methods with smaller requests get a tenth of i
 AT_ONCE = 50
 DEADLINE_S = 60
 
-# So small a message that no answer takes long, whatever is asked for.
+# Such a small maximum message that no answer takes long.
 GEMMD_FLAGS = ["--max-message-bytes=1MiB", "--max-queued-bytes=1000000"]
 
 OK = grpc.StatusCode.OK
-# What a request that can be read may be answered.
+# Proper statuses for a readable request.
 PROPER = {
     OK,
     grpc.StatusCode.INVALID_ARGUMENT,
@@ -32,11 +32,11 @@ PROPER = {
     grpc.StatusCode.RESOURCE_EXHAUSTED,
     grpc.StatusCode.UNAUTHENTICATED,  # An operand that is a tensor, in a call without a session.
 }
-# What gRPC itself answers where the bytes are no such message, before any of our code sees them:
+# gRPC's own status if the bytes are not such a message, before any of our code sees them:
 # UNIMPLEMENTED without a text in 1.51, INTERNAL in other versions.
 UNREADABLE = {grpc.StatusCode.UNIMPLEMENTED, grpc.StatusCode.INTERNAL}
-# What the daemon answers where it reads the bytes itself.
-UNREADABLE_TEXT = re.compile(r"(request|message): got bytes that are no message")
+# The daemon's text if it parses the bytes itself.
+UNREADABLE_TEXT = re.compile(r"(request|message): got bytes that are not a message")
 
 
 def parses(message_type, data):
@@ -57,7 +57,7 @@ def send_all(channel, path, requests):
 
 
 def check_outcomes(battery, message_type, requests, outcomes):
-    """Counts the codes; fails where one is improper."""
+    """Counts the codes; fails if one is improper."""
     counts = Counter()
     disagreements = 0
     for request, (code, text, _) in zip(requests, outcomes, strict=True):
@@ -74,7 +74,7 @@ def check_outcomes(battery, message_type, requests, outcomes):
         disagreements += not can_be_read
         counts[code] += 1
     print(dict(counts), f"{disagreements} disagreements")
-    # Python's parser and that of C++ differ in what tags of more than 32 bits they let pass.
+    # Python's parser and that of C++ differ in which tags of more than 32 bits they accept.
     name = f"{len(requests)} damaged {message_type.DESCRIPTOR.name}s: read as only one parser reads them"
     battery.holds(name, most=len(requests) // 50, seen=disagreements)
     return counts
@@ -83,11 +83,11 @@ def check_outcomes(battery, message_type, requests, outcomes):
 def test_multiply(attacked, channel, rng, battery):
     good = good_requests(rng)
     requests = [bad_product(rng, good) for _ in range(COUNT)]
-    # Chance alone seldom makes a product that is good but too large.
+    # Random damage seldom makes a valid product that is too large.
     requests.append(BadRequest(large_product().SerializeToString(), is_damaged=False))
     outcomes = list(send_all(channel, "/gemmd.v1.Gemm/Multiply", requests))
     counts = check_outcomes(battery, gemm_pb2.MultiplyRequest, requests, outcomes)
-    # The damage is neither so mild nor so gross that one way of refusing is all that was seen.
+    # The damage is varied enough that every kind of refusal occurs.
     assert set(counts) == PROPER | {"unreadable"}
     for code, _, answer in outcomes:
         if code == OK:

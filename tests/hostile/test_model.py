@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Clients put, multiply, get and delete while workers die, stand still and are slow, connections are
-cut, descriptors and memory are short and the wall clock jumps. What is answered OK is right, each
-name behaves as one variable that has one writer, and each call has one answer."""
+"""Clients put, multiply, get and delete while workers die, stop and are slow, connections are
+closed, descriptors and memory run short and the wall clock jumps. Answers that are OK are right,
+each name behaves like one variable with one writer, and each call has one answer."""
 
 import math
 import random
@@ -46,7 +46,7 @@ def matrix_of(value):
 
 
 def value_of(matrix, times=1):
-    """The value whose digits a matrix has; fails where it is made of several."""
+    """The value whose digits a matrix has; fails if it is a mixture of several."""
     left, right = matrix[:, : SIZE // 2] / times, matrix[:, SIZE // 2 :] / times
     high, low = left.flat[0], right.flat[0]
     assert (left == high).all() and (right == low).all(), f"mixed values: {matrix}"
@@ -54,7 +54,7 @@ def value_of(matrix, times=1):
 
 
 class Tenant:
-    """A session with one writer and one reader of one name, on connections of their own."""
+    """A session with one writer and one reader of one name, on separate connections."""
 
     def __init__(self, number, seed, world):
         self.world = world
@@ -77,12 +77,12 @@ class Tenant:
         return self.channels[who]
 
     def cut(self, who):
-        """Another connection in place of the one there is, whatever is under way on it."""
+        """Replaces a connection by a new one, whatever is in progress on it."""
         self.channels[who].close()
         return self.channel(who)
 
     def attempt(self, call, tolerated=CODES):
-        """What the call gives, or the code that it ends with: exactly one of them."""
+        """The result of the call, or the code with which it ends: exactly one of them."""
         with self.lock:
             self.calls += 1
         try:
@@ -121,7 +121,7 @@ class Tenant:
                 write = Write(None, time.monotonic())
                 self.writes.append(write)
                 _, code = self.attempt(lambda: session.delete(by_name(self.name)))
-                # NOT_FOUND tells that there is none, as a deletion would.
+                # NOT_FOUND shows that there is none, like a deletion.
                 if code in (None, grpc.StatusCode.NOT_FOUND):
                     write.ended = time.monotonic()
             else:
@@ -197,7 +197,7 @@ class Tenant:
 
 
 def run_round(world, tenants, seed):
-    """Tenants at work until the world is over, and whether what they saw is right. Gives how many versions were
+    """Runs tenants until the world ends, and checks what they saw. Returns how many versions were
     written and read."""
     tenants = [Tenant(i, seed, world) for i in range(tenants)]
     world.tenants = tenants
@@ -226,7 +226,7 @@ def run_round(world, tenants, seed):
 
 
 def settled_bytes(daemon):
-    """What stays: devices keep memory for the next product for a second."""
+    """The memory that stays: devices keep memory for the next product for a second."""
     least = daemon.anonymous_bytes()
     due = time.monotonic() + SETTLE_S
     while time.monotonic() < due:
@@ -236,7 +236,7 @@ def settled_bytes(daemon):
 
 
 def slope_an_hour(samples):
-    """Of the line through them, by least squares, in their unit an hour."""
+    """The slope of the line through them, by least squares, in their unit per hour."""
     hours, values = zip(*((at / 3600, value) for at, value in samples))
     middle, level = sum(hours) / len(hours), sum(values) / len(values)
     spread = sum((hour - middle) ** 2 for hour in hours)
@@ -250,7 +250,7 @@ class Model:
         if is_slow:
             request.getfixturevalue("has_worker_faults")
             monkeypatch.setenv("GEMMD_WORKER_SEED", str(request.getfixturevalue("seed")))
-        # A GPU has its driver's memory, too, and a sanitizer that of its own.
+        # A GPU has its driver's memory, too, and a sanitizer its own.
         self.is_limited = is_limited and not is_sanitized and not request.config.getoption("--worker")
         self.clock = None if is_sanitized else request.getfixturevalue("wall_clock")
         self.daemon = daemons.start(
@@ -290,7 +290,7 @@ KINDS = pytest.mark.parametrize("is_slow", [False, True], ids=["quick", "slow"])
 
 @KINDS
 def test_each_name_is_one_variable(daemons, request, battery, seed, is_sanitized, monkeypatch, is_slow):
-    """Until each fault has come once."""
+    """Until each fault has occurred once."""
     model = Model(daemons, request, monkeypatch, is_sanitized, is_slow, is_limited=not is_slow)
     model.run_round(0, 3, seed)
     model.hold(battery)
@@ -309,7 +309,7 @@ def test_each_name_is_one_variable_for_minutes(
         model.run_round(length_s, 6 if battery.is_long else 3, seed + len(samples))
         samples.append((time.monotonic() - began, settled_bytes(model.daemon) / 2**20))
     model.hold(battery)
-    # Whatever is kept for once is there after the first rounds.
+    # Memory that is kept permanently is there after the first rounds.
     later = samples[len(samples) // 5 :]
     if len(later) >= MIN_SAMPLES and not is_sanitized:
         grown = later[-1][1] - later[0][1]
@@ -326,12 +326,12 @@ def test_the_slope_is_that_of_a_line(battery):
 
 
 def test_the_checker_finds_what_is_wrong(battery):
-    """A stale value, one from the future, one that comes back, and one that nobody wrote."""
+    """A stale value, one from the future, one that returns, and one that nobody wrote."""
     writes = [Write(1, 0, 1), Write(2, 2, 3), Write(None, 4, 5), Write(3, 6, 7)]
     good = [Read("", None, -2, -1), Read("", 1, 0.5, 0.6), Read("", 2, 2.5, 2.6), Read("", 1, 2.1, 2.9)]
     check_history(writes, good[:3])
     check_history(writes, [Read("", None, 5.1, 5.2), Read("", 3, 6.5, 9)])
-    # One that failed, and came about after the next one.
+    # A failed write that took effect after the next one.
     check_history([Write(1, 0), Write(2, 1, 2)], [Read("", 2, 3, 4), Read("", 1, 5, 6)])
     wrong = (
         [Read("", 1, 3.5, 3.6)],

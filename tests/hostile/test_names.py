@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Names and patterns that are too long, and names that nobody knows."""
+"""Names and patterns that are too long, and unknown names."""
 
 import concurrent.futures
 import statistics
@@ -39,8 +39,8 @@ def test_names_and_patterns_have_a_bounded_length(attacked, large, battery):
 
 
 def test_errors_repeat_little_of_a_name(attacked, large, battery):
-    """A name as long as it may be, of characters of several bytes; then one of 32 MiB, which came
-    back whole."""
+    """A name of the maximum length, of characters of several bytes; then one of 32 MiB, which was
+    once repeated as a whole."""
     registry = registry_pb2_grpc.RegistryStub(large)
     gemm = gemm_pb2_grpc.GemmStub(large)
     for character in ("x", "ä", "€", "🐍"):
@@ -63,7 +63,7 @@ def test_errors_repeat_little_of_a_name(attacked, large, battery):
 
 
 def test_unknown_names_do_not_end_a_stream(attacked, large, battery):
-    """A name cut inside a character was no text, and Python gave up the stream."""
+    """A name that was cut inside a character was not valid text, and Python ended the stream."""
     gemm = gemm_pb2_grpc.GemmStub(large)
     requests = [small_product(kernel="x" * i + "€" * 40, request_id=f"{i}") for i in range(4)]
     requests.append(small_product(device="🐍" * 20, request_id="device"))
@@ -84,7 +84,7 @@ PAUSE_S = 0.02  # So all callers together make nearly 200 calls a second.
 
 
 class Callers:
-    """Send one request again and again, each on a connection of its own, until told to stop."""
+    """Send one request repeatedly, each on its own connection, until told to stop."""
 
     def __init__(self, daemon, request):
         self._channels = [
@@ -127,10 +127,10 @@ def median_ms(stub, seconds):
 
 @pytest.mark.timed
 def test_callers_of_unknown_names_slow_nobody_down(attacked, battery):
-    """A bystander's products beside callers of an unknown kernel take at most twice as long as alone. The
-    callers pause between their calls, so that it is the daemon that is measured and not the processors
-    that it shares with them; beside as many callers of a negative size, which costs nothing, it takes as
-    long. (Each unknown name took 35 ms of a processor.)"""
+    """A bystander's products beside callers of an unknown kernel take at most twice as long as
+    alone. The callers pause between their calls, so that the daemon is measured and not the
+    processors that it shares with them; beside as many callers of a negative size, which costs
+    nothing, it takes as long. (Each unknown name once took 35 ms of processor time.)"""
     unknown = small_product(kernel="x" * LONGEST_NAME)
     cheap = small_product(kernel="x" * LONGEST_NAME, m=-1)
     seconds = 10 if battery.is_long else 2

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Calls of a few bytes that stay open, because their peers read nothing or say nothing more: what each keeps of
-the daemon's memory is bounded, and so is for how long."""
+"""Calls of a few bytes that stay open because their peers read nothing or send nothing more: the
+memory that each takes is limited, and so is its duration."""
 
 import contextlib
 
@@ -18,15 +18,15 @@ from tensors import Session
 
 MIB = 1 << 20
 
-# In the timed run memory of the process is measured, which a GPU's staging area is a part of.
+# The timed run measures the memory of the process, which includes a GPU's staging area.
 pytestmark = pytest.mark.own_device
 
-# So small a capacity that the bystander's probe of it is nothing beside what is measured.
+# Such a small capacity that the bystander's probe of it does not matter for the measurement.
 FLAGS = ["--lame-duck=1ms", "--devices=cpu", "--max-queued-bytes=1000000"]
 
-# What malloc keeps beside what is asked of it, and what a bystander's requests take.
+# The memory that malloc keeps in addition, and that of a bystander's requests.
 MALLOC_SLACK = 24 * MIB
-# What gRPC keeps of a call.
+# The memory that gRPC keeps for a call.
 CALL_BYTES = 32 << 10
 
 CONNECTIONS, STREAMS = 4, 100
@@ -34,7 +34,7 @@ CALLS = CONNECTIONS * STREAMS
 
 
 class OpenCalls:
-    """As many calls of one method as so many connections may have open, none of which reads anything. The
+    """As many calls of one method as this many connections may have open, none of which reads. The
     stack ends them."""
 
     def __init__(self, stack, daemon, path, headers=(), connections=CONNECTIONS):
@@ -55,21 +55,22 @@ class OpenCalls:
         return sum(answer.status == RESOURCE_EXHAUSTED for answer in self.ended())
 
     def refused_in_time(self, least):
-        """How many are refused, once they are at least so many or do not become so for a while: a call runs
-        code of the daemon several times, so those that stand still may not have had all their turns."""
+        """How many are refused, once they are at least `least`, or at the end of a while: a call
+        runs the daemon's code several times, so calls that seem to wait may not have had all their
+        turns."""
         with contextlib.suppress(AssertionError):
             wait_until(lambda: self.refused() >= least, 120, "more are refused")
         return self.refused()
 
 
 def handled(daemon, method):
-    """How many times code of the daemon has run for calls of a method."""
+    """How many times the daemon's code has run for calls of a method."""
     counts = metrics_page.scrape(daemon).with_labels("gemmd_handler_seconds_count")
     return sum(count for labels, count in counts if labels["method"] == method)
 
 
 def wait_until_handled(daemon, method):
-    """Until code of the daemon has run for each of the calls, and runs for them no more."""
+    """Until the daemon's code has run for each of the calls, and no longer runs for them."""
     seen = [0]
 
     def stands_still():
@@ -80,21 +81,21 @@ def wait_until_handled(daemon, method):
 
 
 def hold_kept(battery, attack, daemon, before, most):
-    """In the timed run: how much the daemon has more than before."""
+    """In the timed run: the daemon's growth."""
     if battery.is_timed:
         kept = kept_bytes(daemon, before, most)
         battery.timed(attack, most=most / MIB, seen=kept / MIB, unit="MiB kept")
 
 
 def scaled_spec():
-    """The specification of a small tensor with a MiB of factors."""
+    """The specification of a small tensor with 1 MiB of factors."""
     columns = MIB // 4
     spec = resident_pb2.TensorSpec(type=tensors_pb2.ELEMENT_TYPE_S8, rows=1, columns=columns)
     spec.scale.values.extend([1.0] * columns)
     return spec
 
 
-# Answers hold at most so much until they are read.
+# Unread answers hold at most this much.
 UNREAD_BYTES = 32 * MIB
 RESOURCE_EXHAUSTED = 8
 
@@ -132,8 +133,8 @@ STREAMS_OF_UPLOAD = 64
 
 
 def test_ends_of_uploads_that_nobody_reads(daemons, battery):
-    """Whoever brings the last byte of an upload tells all its streams of the tensor: few may join, and they
-    are not told its factors."""
+    """Whoever sends the last byte of an upload causes an answer on all its streams: few may join,
+    and their answers lack the factors."""
     daemon = daemons.start(*FLAGS, "--send-timeout=1h")
     with Bystander(daemon) as bystander:
         with an_owner(daemon) as session, contextlib.ExitStack() as stack:
@@ -162,7 +163,7 @@ def test_ends_of_uploads_that_nobody_reads(daemons, battery):
 
 
 def text_twice(number, last):
-    """A message of a MiB whose one text is given twice: the last one counts, and is short."""
+    """A message of 1 MiB that contains its one text twice: the last one counts, and is short."""
     short = varint(number << 3 | 2) + varint(len(last)) + last
     long = MIB - len(short) - 8
     return varint(number << 3 | 2) + varint(long) + b"x" * long + short
@@ -184,15 +185,15 @@ LONG_REQUESTS = {
     "/grpc.health.v1.Health/Check": ABOUT_SERVER,
     "/grpc.health.v1.Health/Watch": ABOUT_SERVER,
     "/inference.GRPCInferenceService/ModelReady": text_twice(1, b"gemm"),
-    # It is not looked at.
+    # It is not read.
     "/inference.GRPCInferenceService/RepositoryModelLoad": text_twice(1, b"gemm"),
 }
 
 
 @pytest.mark.parametrize("path", LONG_REQUESTS)
 def test_requests_of_calls_that_stay_open(daemons, battery, is_timed, path):
-    """Each is a MiB, and its answer is small. Nothing of the request is kept, and who does not read the answer
-    loses the call."""
+    """Each is 1 MiB, and its answer is small. Nothing of the request is kept, and a caller that
+    does not read the answer loses the call."""
     connections, timeout_s = (CONNECTIONS, 3) if is_timed else (1, 1)
     daemon = daemons.start(*FLAGS, f"--send-timeout={timeout_s}s", "--max-sessions=1000")
     with Bystander(daemon) as bystander:
@@ -222,8 +223,8 @@ LASTING = {
 
 @pytest.mark.parametrize("path", LASTING)
 def test_requests_of_calls_that_last(daemons, battery, is_timed, path):
-    """A session lasts as long as its call, and so does a watch of health. Nothing of a request of a MiB is kept
-    meanwhile."""
+    """A session lasts as long as its call, and so does a watch of health. Nothing of a request of 1
+    MiB is kept meanwhile."""
     daemon = daemons.start(*FLAGS, "--max-sessions=1000")
     with Bystander(daemon) as bystander:
         before = daemon.rss_bytes()
@@ -240,7 +241,7 @@ def test_requests_of_calls_that_last(daemons, battery, is_timed, path):
         bystander.check()
 
 
-# What the daemon says that it keeps of an idle call (kIdleCallBytes).
+# What the daemon documents as the memory of an idle call (kIdleCallBytes).
 IDLE_CALL_BYTES = 24 << 10
 
 IDLE = [
@@ -255,7 +256,8 @@ IDLE = [
 @pytest.mark.resident_memory
 @pytest.mark.parametrize("path", IDLE)
 def test_idle_calls(daemons, battery, path):
-    """Calls that never say anything: gRPC tells nobody of those that have one message before it is there."""
+    """Calls that never send anything: for methods with one request message, gRPC does not report
+    the call before that message has arrived."""
     connections = 100 if battery.is_long else 40
     daemon = daemons.start(*FLAGS)
     with Bystander(daemon) as bystander:
@@ -273,7 +275,8 @@ def test_idle_calls(daemons, battery, path):
 
 @pytest.mark.resident_memory
 def test_idle_calls_beyond_the_memory(daemons, battery):
-    """By default there are no more connections than whose idle calls fit in an eighth of the memory limit."""
+    """By default the number of connections is limited such that their idle calls fit into an eighth
+    of the memory limit."""
     limit = 512 * MIB
     daemon = daemons.start(*FLAGS, f"--memory-limit-bytes={limit}")
     with Bystander(daemon) as bystander:
@@ -284,7 +287,7 @@ def test_idle_calls_beyond_the_memory(daemons, battery):
                 for _ in range(STREAMS):
                     if not peer.closed:
                         peer.start("/gemmd.v1.Gemm/MultiplyStream")
-            small_product.multiply(daemon.unix)  # Another peer finds a connection.
+            small_product.multiply(daemon.unix)  # Another peer can connect.
             kept = daemon.rss_bytes() - before
             beyond = len(peers) - limit // 8 // (STREAMS * IDLE_CALL_BYTES)
 
@@ -305,7 +308,7 @@ REFLECTION = "/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo"
 
 
 def test_idle_reflection_streams(daemons, battery):
-    """Whoever asks what there is, and then says nothing more, keeps no thread waiting."""
+    """A caller of reflection that then sends nothing more keeps no thread waiting."""
     daemon = daemons.start(*FLAGS)
     services = b"\x3a\0"
     with Bystander(daemon) as bystander:
@@ -326,7 +329,7 @@ def test_idle_reflection_streams(daemons, battery):
 
 
 def test_long_questions_to_reflection(daemons, battery):
-    """16 MiB of unknown groups, which protobuf makes 16 times as much of."""
+    """16 MiB of unknown groups, of which protobuf makes 16 times as much."""
     daemon = daemons.start(*FLAGS)
     groups = (varint(1000 << 3 | 3) + varint(1000 << 3 | 4)) * (4 * MIB)
     with Bystander(daemon) as bystander:

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Callers that want more than their share, or work for minutes: others are served meanwhile, what is
-cancelled frees its device, and the daemon ends when it is told to."""
+"""Callers that want more than their share, or work of minutes: others are served meanwhile,
+cancelled work frees its device, and the daemon ends when told to."""
 
 import collections
 import contextlib
@@ -28,13 +28,14 @@ FLAGS = ["--lame-duck=1ms", "--devices=cpu", "--cpu-threads=1"]
 pytestmark = pytest.mark.own_device
 
 
-# Rounds of as many calls; the best counts. Other work keeps threads from their processors, but not each
-# time; a queue in which a caller waits for those of the other is as long every time.
+# Rounds of as many calls; the best counts. Other work preempts threads, but not each time; a queue
+# in which a caller waits for another's calls is as long every time.
 ROUNDS = 5
 
 
 class Load:
-    """A caller: gemmload, whose operands and results stay, so that it takes little of the processors."""
+    """A caller: gemmload with resident operands and results, so that it takes little processor
+    time."""
 
     def __init__(self, gemmload, address, folder, *flags):
         self._report = folder / "report.json"
@@ -67,9 +68,9 @@ HOSTS = {"two hosts": ("unix", "tcp"), "one host": ("tcp", "tcp"), "one unix soc
 @pytest.mark.timed
 @pytest.mark.parametrize("hosts", HOSTS)
 def test_a_light_caller_beside_a_hog(daemons, gemmload, battery, tmp_path, hosts):
-    """The hog has 400 calls in flight on four connections. The light caller is of another host, which
-    it is over another kind of socket, or of the same. The product that runs when a call comes is waited
-    for, and at most one of the hog's that is even with the light caller."""
+    """The hog has 400 calls in flight on four connections. The light caller is on another host,
+    which another kind of socket stands for, or on the same host. It waits for the product that runs
+    when its call comes, and for at most one of the hog's with the same tag."""
     daemon = daemons.start(*FLAGS, "--metrics-listen=127.0.0.1:0")
     lights, hogs = (getattr(daemon, kind) for kind in HOSTS[hosts])
     count = 300 if battery.is_long else 100  # The p99 of 100 is the second longest.
@@ -94,7 +95,8 @@ def test_a_light_caller_beside_a_hog(daemons, gemmload, battery, tmp_path, hosts
 
 
 def check_light(battery, attack, light, hog):
-    """The light caller alone, then beside the hog: at most twice as long, and one running product."""
+    """The light caller alone, then beside the hog: at most twice as long, plus one running
+    product."""
     rounds = []
     for _ in range(ROUNDS):
         alone = light()
@@ -164,7 +166,7 @@ def test_a_caller_beside_a_hog_of_low_priority(daemons, gemmload, battery, tmp_p
 
 @pytest.mark.timed
 def test_low_priority_has_its_part(daemons, gemmload, battery, tmp_path):
-    """One twentieth, where products of normal priority always wait."""
+    """One twentieth, while products of normal priority always wait."""
     daemon = daemons.start(*FLAGS, "--metrics-listen=127.0.0.1:0")
     length_s = 60 if battery.is_long else 10
     with LowHog.beside(daemon) as low:
@@ -186,7 +188,7 @@ def test_low_priority_has_its_part(daemons, gemmload, battery, tmp_path):
 
 
 def simulated(batch, k):
-    """Products of one matrix with itself, over and over, so that few bytes travel."""
+    """Products of one matrix with itself, many times, so that few bytes are sent."""
     one = np.ones((1, 64, k), np.float32)
     request = Product(a=one, b=one.swapaxes(1, 2), a_type="f16", b_type="f16").request()
     request.a.batch_stride = request.b.batch_stride = 0
@@ -226,21 +228,21 @@ def start_long_product(channel, timeout_s=600):
     return start_on(channel, "sim:sm_90", request, timeout_s)
 
 
-# A second for the daemon, and what a slow machine takes to notice it.
+# A second for the daemon, and the time that a slow machine takes to notice it.
 END_S = 1 + (0.3 if HAS_ROOM else 2)
 
 
 @pytest.mark.parametrize("signals", [1, 4])
 def test_the_end_after_the_grace(daemons, battery, signals):
-    """Whatever runs, and however often the daemon is told: the second signal ends a grace that would be longer than
-    this test."""
+    """Whatever runs, and however often the daemon is told: the second signal ends a grace that
+    would be longer than this test."""
     grace_s = 2 if signals == 1 else 3600
     daemon = daemons.start(*SIM_FLAGS, f"--grace={grace_s}s")
     with open_channel(daemon.tcp) as channel:
         call = start_long_product(channel)
         daemon.signal(signal.SIGTERM)
         due = time.monotonic() + grace_s
-        daemon.awaited_events("drain", 60)  # Two signals at once would be one.
+        daemon.awaited_events("drain", 60)  # Two signals at once would count as one.
         if signals > 1:
             due = time.monotonic()
         for _ in range(signals - 1):
@@ -263,11 +265,12 @@ def queued(registry):
 
 @pytest.mark.parametrize("told_apart_by", ["connections", "sessions", "made-up sessions"])
 def test_the_turn_of_a_light_caller_on_one_unix_socket(daemons, battery, told_apart_by):
-    """Two callers of one user: on a connection each, or in a session each on one connection. All calls of the hog
-    wait when the light caller's comes, behind a product that ends once they do. The order in which they end is
-    counted: one call of the hog's is even with the light caller's. The hog's first call, which found nothing of the
-    hog inside and so would share the light caller's turns by its time, is cancelled. Tokens that open no session tell
-    nobody apart."""
+    """Two callers of one user: on a connection each, or in a session each on one connection. All
+    calls of the hog wait when the light caller's comes, behind a product that ends after that. The
+    order of their ends is counted: one call of the hog has the same tag as the light caller's. The
+    hog's first call, which found none of the hog's other calls inside and so would share the light
+    caller's turns by its time, is cancelled. Tokens without an open session do not distinguish
+    callers."""
     daemon = daemons.start(*SIM_FLAGS, "--batch=1", f"--max-concurrent-streams={2 * HOGS_CALLS}")
     is_one_connection = told_apart_by == "sessions"
     with contextlib.ExitStack() as stack:
@@ -286,7 +289,7 @@ def test_the_turn_of_a_light_caller_on_one_unix_socket(daemons, battery, told_ap
             request = simulated(batch=1, k=64)
             request.request_id = name
             metadata = [("gemmd-session", token)] if token else None
-            # Without a deadline: what runs would take longer.
+            # Without a deadline: the running product would take longer.
             return gemm_pb2_grpc.GemmStub(channel).Multiply.future(request, metadata=metadata)
 
         first = start(hogs, "first", hogs_tokens[0])
@@ -306,7 +309,7 @@ def test_the_turn_of_a_light_caller_on_one_unix_socket(daemons, battery, told_ap
     battery.holds(f"a call beside {HOGS_CALLS}, {told_apart_by}: answered before it", most=1, seen=ids.index("light"))
 
 
-# 50 ms for the abort, and what a slow machine takes to notice it.
+# 50 ms for the abort, and the time that a slow machine takes to notice it.
 ABORT_S = 0.05 + (0.1 if HAS_ROOM else 1)
 
 
@@ -319,7 +322,7 @@ def wait_until_free(channel, start):
         try:
             stub.Multiply(request, timeout=120, wait_for_ready=True)
         except grpc.RpcError as refused:
-            # The daemon has not heard of the end of the long product yet.
+            # The daemon has not noticed the end of the long product yet.
             assert refused.code() == grpc.StatusCode.RESOURCE_EXHAUSTED, refused
             return False
         return True
@@ -329,8 +332,8 @@ def wait_until_free(channel, start):
 
 
 def hold_aborts(battery, daemon, count):
-    """Each was aborted while it ran. What the daemon itself measures, from when it hears of a cancellation: the
-    longest, or where clients take the processors from its threads, the shortest."""
+    """Each was aborted while it ran. The daemon's own measurement, from when it learns of a
+    cancellation: the longest, or, if clients take processor time from its threads, the shortest."""
     times_s = metrics_page.abort_times_s(metrics_page.scrape(daemon), "sim:sm_90")
     battery.holds("products cancelled in turn: aborted", least=count, seen=len(times_s))
     assert len(times_s) == count
@@ -343,8 +346,8 @@ def cancelled_requests(daemon):
 
 
 def test_cancellations_end_what_runs(daemons, battery):
-    """One after the other, each of a product that would run for minutes and whose deadline is far away.
-    test_work.py has those that pass."""
+    """One after the other, each of a product that would run for minutes and whose deadline is far
+    away. test_work.py tests deadlines that pass."""
     daemon = daemons.start(*SIM_FLAGS)
     with open_channel(daemon.tcp) as channel:
         count = 20 if battery.is_long else 5

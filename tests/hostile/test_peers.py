@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Peers that speak nonsense, break off, flood, fall silent or die. After each attack, all of them
-bounded in count and time, a bystander is served as before and the daemon keeps nothing of it."""
+"""Peers that send garbage, break off, flood, fall silent or die. After each attack, all of them
+limited in count and time, a bystander is served as before and the daemon keeps nothing of it."""
 
 import contextlib
 import itertools
@@ -23,9 +23,9 @@ from product import Product, check_bytes
 from streams import joint
 
 LIMIT_S = 120
-# A busy machine may take seconds for that of a bystander.
+# On a busy machine a bystander's own handshake may take seconds.
 GEMMD_FLAGS = ["--max-queued-bytes=32MiB", "--handshake-timeout=60s"]
-# For those who say nothing, or nothing that is a handshake.
+# For peers that send nothing, or no handshake.
 SHORT_HANDSHAKE_S = 2
 
 PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
@@ -35,7 +35,7 @@ CANCELLED = 8  # The error code of HTTP/2.
 
 
 def wait_until_closed(peers):
-    """Reads until the other side has closed all of them, and gives the time."""
+    """Reads until the other side has closed all of them. Returns the time."""
     began = time.monotonic()
     for peer in peers:
         while True:
@@ -57,12 +57,12 @@ def send_what_is_taken(peer, data):
 
 
 def large_product(size=400):
-    """Whose operands and result are each larger than the windows of HTTP/2."""
+    """Its operands and its result are each larger than the windows of HTTP/2."""
     return Product(a=np.ones((1, size, size)), b=np.ones((1, size, size)))
 
 
 def check_served_at(address):
-    """A newcomer's product is right. Its handshake may come too late at first."""
+    """A new client's product is right. At first its handshake may come too late."""
     product = large_product(8)
     with grpc.insecure_channel(address, [("grpc.use_local_subchannel_pool", 1)]) as channel:
         answer = gemm_pb2_grpc.GemmStub(channel).Multiply(product.request(), timeout=LIMIT_S, wait_for_ready=True)
@@ -70,7 +70,7 @@ def check_served_at(address):
 
 
 def test_garbage_and_silence_are_shut_out(daemons, rng, battery):
-    """A hundred connections that say nothing, and some that say nonsense. They keep no descriptor."""
+    """A hundred silent connections, and some that send garbage. They keep no descriptor."""
     nonsense = [
         b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n",
         bytes.fromhex("16030100f5010000f10303") + rng.randbytes(242),  # The start of TLS.
@@ -102,7 +102,7 @@ def test_garbage_and_silence_are_shut_out(daemons, rng, battery):
 
 
 def test_random_frames(attacked, rng):
-    """Frames of every type, well-formed or not: some peers are shut out for them, some not."""
+    """Frames of every type, well-formed or not: some peers are disconnected for them, some not."""
     for _ in range(100):
         with open_socket(attacked.daemon.tcp) as peer:
             send_what_is_taken(peer, PREFACE + SETTINGS)
@@ -152,7 +152,7 @@ def test_half_sent_messages_end_at_their_deadline(attacked, battery):
 
 
 def test_strange_requests(attacked):
-    """Odd but well-formed HTTP/2: each is answered, on a connection that lives on."""
+    """Unusual but well-formed HTTP/2: each is answered, on a connection that stays open."""
     good = message(large_product(8).request().SerializeToString())
     with Http2Peer(attacked.daemon.tcp) as peer:
 
@@ -164,7 +164,7 @@ def test_strange_requests(attacked):
                 peer.end(stream)
             return peer.wait(stream, LIMIT_S).status
 
-        unreadable = (3,)  # INVALID_ARGUMENT, which the daemon itself says.
+        unreadable = (3,)  # INVALID_ARGUMENT, from the daemon itself.
         assert status(good) == 0
         assert status(good, path="gemmd.v1.Gemm/Multiply") == 12
         assert status(good, path="/gemmd.v1.Gemm/Nothing") == 12
@@ -181,7 +181,7 @@ def test_strange_requests(attacked):
 
 
 def test_peers_cannot_write_into_the_log(daemons, battery):
-    """Values of headers that gRPC complains of, with a line of a log in them."""
+    """Header values of which gRPC complains, with a line of a log in them."""
     daemon = daemons.start("--lame-duck=1ms")
     forged = "x\ntime=now level=info event=forged"
     with Http2Peer(daemon.tcp) as peer:
@@ -200,7 +200,7 @@ def test_peers_cannot_write_into_the_log(daemons, battery):
 
 
 def test_deadlines_beyond_the_clocks_range(daemons, battery):
-    """Centuries away, where a count of nanoseconds in 64 bits overflows: as good as none."""
+    """Centuries away, where 64-bit nanoseconds overflow: the same as no deadline."""
     good = message(large_product(8).request().SerializeToString())
     daemon = daemons.start("--lame-duck=1ms")
     statuses = {}
@@ -232,7 +232,7 @@ def test_killed_clients(attacked, tmp_path, battery):
 
 
 def test_cancel_storm(attacked, channel, rng, battery):
-    """Cancelled before, while and after they run; each gets one of the honest ends."""
+    """Cancelled before, while and after they run; each gets one of the proper statuses."""
     stub = gemm_pb2_grpc.GemmStub(channel)
     request = large_product(200).request()
     honest = {
@@ -262,8 +262,8 @@ def test_cancel_storm(attacked, channel, rng, battery):
 
 
 def test_rapid_resets(attacked, battery):
-    """Calls reset as soon as they are made, hundreds on each of two connections. (More than a client
-    should be able to do to gRPC 1.51, which does not limit them, see CVE-2023-44487.)"""
+    """Calls reset as soon as they are made, hundreds on each of two connections. (More than a
+    client should be able to do to gRPC 1.51, which does not limit them, see CVE-2023-44487.)"""
     body = message(large_product(8).request().SerializeToString())
     for _ in range(2):
         with Http2Peer(attacked.daemon.tcp) as peer:
@@ -276,7 +276,7 @@ def test_rapid_resets(attacked, battery):
 
 
 def test_slow_readers(attacked):
-    """Answers that nobody reads: the daemon waits for their readers and serves others meanwhile."""
+    """Unread answers: the daemon waits for their readers and serves others meanwhile."""
     body = message(large_product().request().SerializeToString())
     with contextlib.ExitStack() as stack:
         peers = [stack.enter_context(Http2Peer(attacked.daemon.tcp)) for _ in range(10)]
@@ -287,8 +287,8 @@ def test_slow_readers(attacked):
 
 
 def test_connection_flood(daemons, battery):
-    """Ten times as many connections as the soft limit of open files, which the daemon raises. They come from two hosts,
-    since one may have half of all."""
+    """Ten times as many connections as the soft limit of open files, which the daemon raises. They
+    come from two hosts, since one may have half of all."""
     soft, hard = 64, 1024
     room = f"--max-connections={hard - 32}"
     daemon = daemons.start(*GEMMD_FLAGS, room, "--lame-duck=1ms", open_files=(soft, hard))
@@ -309,7 +309,7 @@ def test_connection_flood(daemons, battery):
 
 
 def test_sessions_whose_connection_breaks_at_once(attacked):
-    """The token cannot be written, and then the call is cancelled, or the other way round."""
+    """The token cannot be written, and then the call is cancelled, or vice versa."""
     for turn in range(300):
         with Http2Peer(attacked.daemon.tcp) as peer:
             stream = peer.start(OPEN_SESSION)

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Two owners at work at once, each with bytes of its own, in a daemon that fills all memory with a byte as soon as
-nobody uses it (--poison-freed-memory, and glibc for the heap). No answer has that byte where it should have a result,
-nor the other owner's, whatever way it went, also where products fail, are cancelled or lose their worker."""
+"""Two owners at work at once, each with its own bytes, in a daemon that fills all memory with a
+known byte as soon as it is free (--poison-freed-memory, and glibc for the heap). No answer contains
+that byte in place of a result, or the other owner's bytes, whatever path it took, even when
+products fail, are cancelled or lose their worker."""
 
 import contextlib
 import os
@@ -22,17 +23,18 @@ DEADLINE_S = 300
 ROUNDS = 2
 LONG_ROUNDS = 100
 
-# Whatever is freed and then taken again: by server/device/held_bytes.h and by glibc, which fills what it gives with the
-# complement; and the GPU's memory, by the tests' runtime.
+# Memory that is freed and reused: by server/device/held_bytes.h; by glibc, which fills allocated
+# memory with the complement; and the GPU's memory, by the tests' runtime.
 POISON = [0xA5, 0x5A, 0xAB]
 HEAP = {"GLIBC_TUNABLES": f"glibc.malloc.perturb={POISON[0]}"}
-KILL_AFTER = 50  # So many answers.
-RUN = 4  # So many equal bytes come from nowhere but a matrix.
-# Two bytes of each are an f16 and four of them an f32, which are the same after a product with ones of the identity.
+KILL_AFTER = 50  # This many answers.
+RUN = 4  # A run of this many equal bytes can only come from a matrix.
+# Two bytes of each are an f16 and four of them an f32; both are unchanged by a product with the
+# identity.
 MARKS = [0x3C, 0x40]
 
-# How a large product goes: through the staging area at once; likewise, but with no room for its result there; through
-# it in parts; in panels.
+# The path of a large product: through the staging area at once; the same, but without room for its
+# result there; through it in parts; in panels.
 DAEMONS = {
     "at once": ["--gpu-staging-bytes=64MiB"],
     "without room": ["--gpu-staging-bytes=3MiB"],
@@ -40,7 +42,7 @@ DAEMONS = {
     "in panels": ["--gpu-memory-bytes=768KiB"],
 }
 DEVICES = ["cuda:0", "cpu", "sim:sm_90"]
-# m, n, k. From a MiB on memory comes from other places; D of the third is larger than its operands.
+# m, n, k. From 1 MiB on, memory has another source; D of the third is larger than its operands.
 SIZES = [(16, 16, 16), (64, 32, 32), (600, 1024, 64), (9216, 64, 64)]
 LOST = {
     grpc.StatusCode.UNAVAILABLE,  # With its worker.
@@ -54,7 +56,7 @@ LOST = {
 
 
 class Owner:
-    """Who has one mark and looks for all others in each answer."""
+    """An owner with one mark, which looks for all others in each answer."""
 
     def __init__(self, daemon, mark):
         self.mark = mark
@@ -73,7 +75,7 @@ class Owner:
         self.channel.close()
 
     def look_at(self, data, want=None):
-        """Fails where the bytes are anybody else's, or not those that they should be."""
+        """Fails if the bytes are another owner's, or not the expected ones."""
         found = self.foreign.search(data)
         assert not found, f"{self.mark:#x}: got {data[found.start() - 8 : found.end() + 8].hex(' ')} at {found.start()}"
         if want is not None:
@@ -117,7 +119,7 @@ class Owner:
                     self.look_at(answer.d.data, self.expected_bytes(product))
 
     def resident(self, device):
-        """Weights and results that stay, whole and in parts."""
+        """Resident weights and results, whole and in parts."""
         m, n, k = SIZES[-1]
         product = self.product(m, n, k)
         want = bytes([self.mark]) * (m * n * 2)
@@ -127,7 +129,7 @@ class Owner:
             self.look_at(self.session.multiply(request).SerializeToString())
             self.look_at(self.session.get(by_name("d"))[1], want)
             self.look_at(self.session.get(by_name("d"), offset=1000, bytes=70000)[1], want[:70000])
-            # Its own lines into the middle of what is there, and what is there as an operand.
+            # Writes its own lines into the middle of existing ones, which are also an operand.
             few = self.request(self.product(16, n, k), device)
             few.d.tensor.tensor.name = "d"
             few.d.tensor.first_row, few.d.tensor.rows = 100, 16
@@ -159,7 +161,8 @@ class Owner:
                     self.look_at(answer.response.d.data, self.expected_bytes(product))
 
     def failed(self, device):
-        """What is refused, and what is cancelled while it runs: also where it was to overwrite a tensor."""
+        """Refused products, and products cancelled while they run, also when they would overwrite a
+        tensor."""
         m, n, k = SIZES[-1]
         want = bytes([self.mark]) * (m * n * 2)
         wrong = self.request(self.product(*SIZES[0]), device)
@@ -186,7 +189,7 @@ class Owner:
             self.session.delete(by_name("c"))
 
     def inferred(self, _device):
-        """By KServe's protocol, which has f32."""
+        """Over KServe's protocol, in f32."""
         rows, size = SIZES[-1][0] // 2, SIZES[-1][1]
         a = np.frombuffer(bytes([self.mark]) * (rows * size * 4), np.float32).reshape(rows, size)
         request = inference_pb2.ModelInferRequest(model_name="gemm")
@@ -207,7 +210,7 @@ class Owner:
                     way(device)
 
     def work_a_little(self):
-        """Each way once, where it does not take a simulator seconds."""
+        """Each path once, unless it takes a simulator seconds."""
         for device in DEVICES[:2]:
             for way in (self.inline, self.resident, self.joined, self.failed):
                 way(device)
@@ -233,7 +236,8 @@ def test_nobody_reads_what_was_freed_anywhere(daemons, battery, flags):
 
 
 def hold_no_foreign_bytes(daemons, battery, flags, deeds):
-    """Looks for them in all answers to two owners who do these deeds at once, while workers are lost."""
+    """Looks for foreign bytes in all answers to two owners who work at once, while workers are
+    lost."""
     daemon = daemons.start(
         "--lame-duck=1ms",
         f"--devices={','.join(DEVICES)}",
@@ -247,7 +251,7 @@ def hold_no_foreign_bytes(daemons, battery, flags, deeds):
     def work(owner):
         try:
             deeds(owner)
-        except Exception as error:  # noqa: BLE001: whatever it is, it fails the test.
+        except Exception as error:  # noqa: BLE001: any error fails the test.
             failures.append(error)
 
     threads = [threading.Thread(target=work, args=(owner,)) for owner in owners]
@@ -257,7 +261,8 @@ def hold_no_foreign_bytes(daemons, battery, flags, deeds):
     while any(thread.is_alive() for thread in threads):
         threads[killed % 2].join(0.1)
         looked_at = sum(owner.looked_at for owner in owners)
-        if killed < 2 and looked_at >= KILL_AFTER * (killed + 1):  # More in a minute, and the device would rest.
+        # With more in a minute, the device would rest.
+        if killed < 2 and looked_at >= KILL_AFTER * (killed + 1):
             killed += 1
             for worker in daemon.children():
                 with contextlib.suppress(ProcessLookupError):

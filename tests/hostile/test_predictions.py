@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Other programs take the processors: what products are expected to take follows what they take."""
+"""Other programs use the processors: the expected times of products follow the real ones."""
 
 import os
 import statistics
@@ -15,12 +15,12 @@ pytestmark = pytest.mark.timed
 DEVICES = ["cpu", "sim:sm_90"]
 PRODUCTS = 12
 LAST = 5
-ROUNDS = 3  # The best counts, since nobody knows how the processors are shared next.
+ROUNDS = 3  # The best counts, since the future sharing of processors is unknown.
 
 
 @pytest.fixture
 def spinning():
-    """A program for each processor that does nothing else; they end by themselves, too."""
+    """One busy program per processor; they also end by themselves."""
     count = os.cpu_count() or 1
     processes = [subprocess.Popen(["timeout", "120", "yes"], stdout=subprocess.DEVNULL) for _ in range(count)]
     yield

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A daemon near the limit of its memory: what it still takes, answers and ends at each level, and that each
-change of the level is told once."""
+"""A daemon near its memory limit: what it still accepts, answers and ends at each level, and that
+each change of the level is reported once."""
 
 import contextlib
 import time
@@ -26,18 +26,18 @@ FLAGS = [*ANY_LIMIT_FLAGS, f"--memory-limit-bytes={LIMIT}"]
 DEADLINE_S = 120
 RESOURCE_EXHAUSTED = grpc.StatusCode.RESOURCE_EXHAUSTED
 
-# What is answered from 92 % of the limit on, and why; all other methods are refused.
+# The methods that are answered from 92 % of the limit on, and why; all others are refused.
 ANSWERED = {
     # Statistics.
     "/gemmd.v1.Registry/GetStatistics",
     "/inference.GRPCInferenceService/ModelStatistics",
-    # Whether it lives, which probes ask as they ask health.
+    # Whether it is alive; probes ask this like health.
     "/inference.GRPCInferenceService/ServerLive",
     "/inference.GRPCInferenceService/ServerReady",
-    # What gemmctl doctor asks beside the statistics, to say what is wrong.
+    # What gemmctl doctor asks in addition to the statistics, to find out what is wrong.
     "/gemmd.v1.Registry/GetServerInfo",
     "/gemmd.v1.Registry/ListDevices",
-    # What gives memory back, or keeps what is there from being lost.
+    # Methods that free memory, or that keep existing tensors from being lost.
     "/gemmd.v1.Tensors/Delete",
     "/gemmd.v1.Tensors/KeepAlive",
     # What operators do about it; the answers are small.
@@ -54,7 +54,7 @@ STREAMS_OF_PRODUCTS = {
 
 
 def zeros(count):
-    """A few bytes that ask for an answer of so many."""
+    """A few bytes that ask for an answer of this size."""
     request = gemm_pb2.MultiplyRequest(m=1, n=count, k=0)
     request.a.type = request.b.type = request.d.type = ELEMENTS["s8"].number
     return request
@@ -79,7 +79,7 @@ def check_changes(daemon, battery, attack, least):
 
 
 def code_and_words(channel, path, request=b""):
-    """How a call of any kind ends, and with which words."""
+    """The status and the text with which a call of any kind ends."""
     call = channel.stream_stream(path)(iter([request]), timeout=DEADLINE_S)
     with contextlib.suppress(grpc.RpcError, StopIteration):
         next(call)
@@ -92,8 +92,8 @@ def is_for_memory(code, words):
 
 
 def fill_until(level, daemon, stream):
-    """Sends chunks until that level is noticed, at 40 MiB/s so that the level is left by little; returns how many
-    bytes were sent."""
+    """Sends chunks until that level is noticed, at 40 MiB/s so that the level is exceeded only
+    slightly; returns how many bytes were sent."""
     block = bytes(MIB)
     sent = 0
     while level not in levels(daemon):
@@ -105,7 +105,7 @@ def fill_until(level, daemon, stream):
 
 
 def check_high(channel, session, battery):
-    """Large is what takes more than 1 MiB."""
+    """Requests that take more than 1 MiB are large."""
     stub = gemm_pb2_grpc.GemmStub(channel)
     refusals = [
         refusal(stub.Multiply, zeros(2 * MIB), timeout=DEADLINE_S),
@@ -120,7 +120,7 @@ def check_high(channel, session, battery):
 
 
 def check_severe(daemon, channel, battery, attack):
-    """Everything but what is on the list is refused, and nothing on the list."""
+    """Everything that is not on the list is refused, and nothing on the list is."""
     with grpc.insecure_channel(daemon.unix) as local:
         ends = {path: code_and_words(local, path) for path in method_paths()}
     refused = {path for path, end in ends.items() if is_for_memory(*end)}
@@ -137,7 +137,8 @@ def check_severe(daemon, channel, battery, attack):
 
 
 def test_what_is_answered_beyond_the_limit(daemons, battery):
-    """A daemon that has never as little as its limit. test_levels comes to the same by what it takes."""
+    """A daemon whose limit is below its own memory. test_levels reaches the same level by
+    tensors."""
     room = ["--memory-quota-bytes=256MiB", "--max-connections=200"]
     daemon = daemons.start(*ANY_LIMIT_FLAGS, *room, "--memory-limit-bytes=8MiB")
     wait_until(lambda: levels(daemon), 60, "the level noticed")
@@ -175,7 +176,8 @@ def test_levels(daemons, battery):
 @pytest.mark.timed
 @pytest.mark.resident_memory
 def test_unread_answers(daemons, battery):
-    """At 95 % who does not read loses the call long before the send timeout, however long the answer."""
+    """At 95 % a client that does not read loses its call long before the send timeout, however long
+    the answer is."""
     answer, count = 128 * MIB, 5
     daemon = daemons.start(*FLAGS, "--send-timeout=10m")
     with grpc.insecure_channel(daemon.tcp) as channel, open_with_closed_windows(daemon.tcp) as peer:
@@ -203,16 +205,16 @@ def test_unread_answers(daemons, battery):
 @pytest.mark.timed
 @pytest.mark.resident_memory
 def test_the_memory_of_workers_counts(daemons, battery):
-    """A tensor on the tests' GPU is memory of its worker, beside the copy that the daemon keeps: both share the
-    limit."""
+    """A tensor on the tests' GPU is memory of its worker, in addition to the copy that the daemon
+    keeps: both share the limit."""
     limit, size = 160 * MIB, 40 * MIB
     flags = ["--lame-duck=1ms", "--devices=cuda:0", "--gpu-memory-bytes=64000KiB", *LARGE_TENSORS]
     daemon = daemons.start(*flags, f"--memory-limit-bytes={limit}")
     with grpc.insecure_channel(daemon.tcp) as channel, Session(channel) as session:
         session.put(bytes(size), device="cuda:0")
-        # The upload's own buffers go first, and then the level stays.
+        # The upload's own buffers are released first, and then the level stays.
         wait_until(lambda: daemon.rss_bytes() < 0.8 * limit, 30, "the daemon alone is far below")
-        time.sleep(1)  # Four looks at the memory.
+        time.sleep(1)  # Four measurements of the memory.
         own = daemon.rss_bytes()
         assert levels(daemon)[-1:] not in ([], ["none"]), levels(daemon)
     battery.timed("a tensor on a GPU: the daemon alone", most=0.8 * limit / MIB, seen=own / MIB, unit="MiB")

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What surrounds the daemon as a process: the workers that it starts, who may restart them, and who
-watches it. Each can fail; none may end it, or stop it."""
+"""What surrounds the daemon as a process: its workers, the operators who may restart them, and the
+service manager that watches it. Each can fail; none may end or block the daemon."""
 
 import collections
 import concurrent.futures
@@ -56,11 +56,12 @@ def test_only_who_is_local_restarts_devices(daemons, gemmctl, battery):
         text=True,
         timeout=DEADLINE_S,
     )
-    assert refused.returncode != 0 and "want one of a unix socket" in refused.stderr
+    assert refused.returncode != 0 and "want a unix socket" in refused.stderr
 
 
 def test_messages_to_operators_services_take_no_memory(daemons, battery):
-    """Messages of gRPC's own kind would be made of all that is sent: of 16 MiB of unknown groups, 200."""
+    """gRPC's typed methods would parse everything that is sent: 16 MiB of unknown groups would
+    become 200 MiB."""
     daemon = daemons.start("--lame-duck=1ms", "--devices=cpu")
     groups = b"\x83\x7d\x84\x7d" * (4 * MIB)
     before = daemon.peak_rss_bytes()
@@ -98,7 +99,7 @@ def test_names_for_operators_are_short(daemons, battery):
 
 
 def test_a_gpu_that_failed_too_often_rests_until_an_operator_ends_it(daemons, battery):
-    """Its worker is killed more often in a minute than it is started again."""
+    """Its worker is killed more often in a minute than it may be restarted."""
     daemon = daemons.start("--lame-duck=1ms", "--devices=cuda:0,cpu")
 
     def kill_worker():
@@ -117,7 +118,7 @@ def test_a_gpu_that_failed_too_often_rests_until_an_operator_ends_it(daemons, ba
 
     while not rests():
         kill_worker()
-        time.sleep(0.05)  # Until the daemon has seen it, it tells of nothing.
+        time.sleep(0.05)  # It reports nothing before the daemon has noticed it.
 
     assert "too many starts, for 5m: " in rests()[0]["reason"]
     assert not daemon.gpu_workers()
@@ -132,7 +133,7 @@ def test_a_gpu_that_failed_too_often_rests_until_an_operator_ends_it(daemons, ba
 
 @pytest.fixture
 def manager(tmp_path, monkeypatch):
-    """Where systemd listens to what it starts."""
+    """The socket on which systemd listens to its services."""
     path = str(tmp_path / "notify")
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as listening:
         listening.bind(path)
@@ -154,10 +155,10 @@ def told(manager):
 
 
 def test_the_service_manager_is_told(daemons, manager, battery):
-    """That it starts, serves, is alive, and stops, in this order."""
+    """That it starts, is ready, is alive, and stops, in this order."""
     daemon = daemons.start("--lame-duck=1ms")
-    assert told(manager) == ["STATUS=Checks its devices"]
-    # How long it takes to begin to serve is the machine's affair.
+    assert told(manager) == ["STATUS=Checking the devices"]
+    # How long it takes to become ready depends on the machine.
     while (serves := told(manager))[0] != "READY=1":
         assert serves == ["WATCHDOG=1"]
     assert all(address in serves[1] for address in daemon.addresses)
@@ -215,8 +216,8 @@ def test_probes(daemons, battery):
 
 
 def test_what_arrives_at_the_end_is_refused_and_not_cut_off(daemons, battery):
-    """Callers that send products of 8 MiB without a pause until one is not answered. UNAVAILABLE says that it was not
-    computed; CANCELLED leaves that open."""
+    """Callers that send products of 8 MiB without a pause until one is not answered. UNAVAILABLE
+    means that it was not computed; CANCELLED leaves that open."""
     daemon = daemons.start("--devices=cpu", "--lame-duck=0s")
     operand = tensors_pb2.Operand(type=tensors_pb2.ELEMENT_TYPE_F32, data=bytes(4 * MIB))
     body = gemm_pb2.MultiplyRequest(m=1, n=1, k=MIB, a=operand, b=operand).SerializeToString()
@@ -245,7 +246,8 @@ def test_what_arrives_at_the_end_is_refused_and_not_cut_off(daemons, battery):
 
 
 def answers_believed(session, script, size, **fields):
-    """Of a worker that says of a product that it is done, and has done nothing."""
+    """The answers that are accepted from a worker which reports a product as done without doing
+    anything."""
     operand = tensors_pb2.Operand(type=tensors_pb2.ELEMENT_TYPE_F16, data=bytes(2 * size * size))
     request = gemm_pb2.MultiplyRequest(m=size, n=size, k=size, a=operand, b=operand, device="cuda:0", **fields)
 
@@ -269,7 +271,7 @@ def answers_believed(session, script, size, **fields):
 def test_a_worker_that_only_says_that_it_is_done(
     daemons, lying_worker, battery, has_worker_faults, tmp_path, monkeypatch
 ):
-    """Wherever D goes, and however small it is."""
+    """Wherever D is, and however small it is."""
     script = tmp_path / "script"
     monkeypatch.setenv("GEMMD_WORKER_SCRIPT", str(script))
     daemon = daemons.start("--lame-duck=1ms", "--devices=cuda:0,cpu", f"--worker-binary={lying_worker}")

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A session of TLS that a client goes on with is worth no more than the certificate that began it."""
+"""A TLS session that a client resumes is valid no longer than the certificate with which it
+began."""
 
 import contextlib
 import datetime
@@ -16,7 +17,7 @@ PATIENCE_S = 60
 
 
 class Visitor:
-    """A client that keeps its session."""
+    """A client that keeps its TLS session."""
 
     def __init__(self, world, pair, port):
         self._port = port
@@ -26,7 +27,7 @@ class Visitor:
         self._session = None
 
     def visit(self):
-        """Whether the server speaks HTTP/2 to it, and whether it went on with a session."""
+        """Whether the server speaks HTTP/2 to it, and whether the session was resumed."""
         with socket.create_connection(("127.0.0.1", self._port), timeout=PATIENCE_S) as plain:
             made = self._context.wrap_socket(plain, server_hostname="127.0.0.1", session=self._session)
             with made, contextlib.suppress(ssl.SSLError, ConnectionError):
@@ -52,7 +53,7 @@ def test_a_session_ends_with_the_certificate(daemons, wall_clock, battery, tmp_p
         assert visitor.visit() == (True, False)
         assert visitor.visit() == (True, True)
     wall_clock.set(1)
-    # OpenSSL's tickets last for two hours.
+    # OpenSSL's tickets are valid for two hours.
     assert long.visit() == (True, True)
     is_served, is_resumed = short.visit()
     assert is_resumed

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The limits of memory that deploy ships, and all attacks on a daemon's memory at once within its limit."""
+"""The memory limits that deploy ships, and all attacks on a daemon's memory at once within its
+limit."""
 
 import concurrent.futures
 import contextlib
@@ -35,12 +36,12 @@ def constant(file, name):
 STAGING = constant("device/devices.h", "gpu_staging_bytes")
 INCIDENTS = constant("product/verification.h", "max_kept_bytes")
 WARM = constant("device/held_bytes.h", "kKeptBytes")  # Of each device.
-# A process with a CUDA context on an H200 has 121 MB resident, of which 91 MB are of files; twice that,
-# for the modules of kernels.
+# A process with a CUDA context on an H200 has 121 MB resident, of which 91 MB belong to files;
+# twice that, for the modules of kernels.
 WORKER = 256 * MIB
-# An idle daemon, which the timed run looks at.
+# An idle daemon, which the timed run checks.
 ITSELF = 128 * MIB
-# Stacks of threads and arenas of malloc under load: an idle daemon has none of them.
+# Stacks of threads and arenas of malloc under load, which an idle daemon does not have.
 THREADS = 256 * MIB
 COMPOSE = r"mem_limit: \S+:-(\d+)g}"
 SYSTEMD = r"MemoryMax=(\d+)G"
@@ -62,9 +63,10 @@ HELM_LIMIT = r"limits: .*memory: (\d+)Gi"
     ],
 )
 def test_shipped_limits_have_a_margin(battery, limits, limit, arguments, gpus):
-    """What is admitted, a quarter of the limit for gRPC's buffers, an eighth for resident tensors, operands of
-    incidents, what each device keeps, staging memory and worker of each GPU, and the daemon itself fit into nine
-    tenths of the limit. The other tests show that what is held is within a tenth of that."""
+    """The admitted bytes, a quarter of the limit for gRPC's buffers, an eighth for resident
+    tensors, operands of incidents, the memory that each device keeps, staging memory and worker of
+    each GPU, and the daemon itself together fit into nine tenths of the limit. The other tests show
+    that what is held is within a tenth of that."""
     limit_bytes = int(re.search(limit, (DEPLOY / limits).read_text()).group(1)) * GIB
     text = (DEPLOY / arguments).read_text()
     for name in ("tensor-bytes", "memory-quota-bytes", "gpu-staging-bytes"):
@@ -83,16 +85,17 @@ def test_an_idle_daemon_is_small(daemon, battery):
 
 
 def zeros_request(count):
-    """A few bytes that ask for an answer of so many."""
+    """A few bytes that ask for an answer of this size."""
     zeros = gemm_pb2.MultiplyRequest(m=1, n=count, k=0)
     zeros.a.type = zeros.b.type = zeros.d.type = ELEMENTS["s8"].number
     return zeros.SerializeToString()
 
 
 def upload_products(daemon, is_over, size):
-    """Long products one after the other, each on a connection of its own; returns how many were served."""
+    """Long products one after the other, each on its own connection; returns how many were
+    served."""
     request = gemm_pb2.MultiplyRequest(m=1, n=16, k=size // 4)
-    # Every processor takes it as it is: one without VNNI would widen s8 to eight times its bytes.
+    # Every processor uses it unconverted: one without VNNI would widen s8 to eight times its bytes.
     request.a.type = request.b.type = ELEMENTS["f32"].number
     request.a.data, request.b.data = bytes(size), bytes(16 * size)
     body = request.SerializeToString()
@@ -106,7 +109,8 @@ def upload_products(daemon, is_over, size):
 
 
 def put_tensors(daemon, is_over, size):
-    """Tensors until there is no room, in one session after the other; returns how many there were."""
+    """Tensors until there is no room, in one session after the other; returns how many there
+    were."""
     count = 0
     with grpc.insecure_channel(daemon.tcp, [("grpc.use_local_subchannel_pool", 1)]) as channel:
         while not is_over.is_set():
@@ -118,7 +122,7 @@ def put_tensors(daemon, is_over, size):
 
 
 def used(daemon):
-    """The largest parts of what may be admitted, and of what tensors may take, that are in use."""
+    """The largest used fractions of the limits on admitted bytes and on tensors."""
     page = metrics_page.scrape(daemon)
     admitted = page.value("gemmd_admitted_bytes") / page.value("gemmd_admitted_bytes_limit")
     tensors = sum(value for _, value in page.with_labels("gemmd_tensor_bytes"))
@@ -128,9 +132,9 @@ def used(daemon):
 @pytest.mark.own_device  # A GPU's staging memory is resident, too.
 @pytest.mark.resident_memory
 def test_all_attacks_at_once(daemons, battery, is_timed):
-    """With the shares of 1 GiB that are the defaults, or of 256 MiB where it is for a moment: long products, tensors,
-    messages that are half sent, and answers that nobody reads, from many connections. None of the shares is
-    exceeded, and never more than the limit is resident."""
+    """With the default shares of 1 GiB, or of 256 MiB in a short run: long products, tensors,
+    half-sent messages and unread answers, from many connections. None of the shares is exceeded,
+    and resident memory never exceeds the limit."""
     part = 1 if is_timed else 4
     limit, answer = GIB // part, 32 * MIB // part
     seconds = 60 if battery.is_long else 8 if is_timed else 0

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Signed tokens with signatures of nobody, of which each is another one: to examine them would take the processors
-from those who are known."""
+"""Signed tokens with invalid signatures, all different: examining them all would take processor
+time from known callers."""
 
 import contextlib
 import itertools
@@ -23,13 +23,13 @@ DEADLINE_S = 60
 RESOURCE_EXHAUSTED = 8
 UNAUTHENTICATED = 16
 CONNECTIONS = 4
-STREAMS = 90  # At a time on each.
+STREAMS = 90  # At a time on each connection.
 ROUNDS = 5
 AT_ONCE = 8  # Trust::kBadTokensOfConnection, and one a second.
 
 
 class Issuer:
-    """Of tokens that only their ids tell apart."""
+    """Of tokens that differ only in their ids."""
 
     def __init__(self, folder):
         self._signer = Signer("k1")
@@ -58,7 +58,7 @@ def examined(daemon):
 
 
 def call_each(peers, tokens):
-    """Calls on each connection, one for each of its tokens: what they ended with."""
+    """Calls on each connection, one for each of its tokens. Returns their statuses."""
     calls = [(peer, peer.start(LIST_DEVICES, bearer(token))) for peer in peers for token in tokens()]
     for peer, stream in calls:
         peer.send(stream, message(b""), end=True)
@@ -72,7 +72,7 @@ def test_signatures_of_nobody(daemons, battery, tmp_path, kind):
     with contextlib.ExitStack() as stack:
         peers = [stack.enter_context(Http2Peer(getattr(daemon, kind))) for _ in range(CONNECTIONS)]
         known = issuer.good()
-        # Connections that show a new token at once may each have it examined.
+        # Connections that show a new token at the same time may each have it examined.
         served = call_each(peers[:1], lambda: [known])
         began = time.monotonic()
         statuses = []
@@ -85,12 +85,12 @@ def test_signatures_of_nobody(daemons, battery, tmp_path, kind):
         assert sum(seen.values()) == len(statuses) + 1, seen
         assert statuses.count(UNAUTHENTICATED) == seen["bad"]
         name = f"{len(statuses)} signatures of nobody on {CONNECTIONS} connections ({kind})"
-        # Each thread of gRPC may look at one that another has not counted yet.
+        # Each thread of gRPC may examine one token that another has not counted yet.
         most = CONNECTIONS * (AT_ONCE + took_s) + KEPT_THREADS
         battery.holds(f"{name}: examined", most=most, seen=seen["bad"])
-        # On the very connections of the attack.
+        # On the connections of the attack itself.
         battery.holds(f"{name}: good calls served", least=len(served), seen=served.count(0))
-        # A newcomer's token, of the same host.
+        # A new client's token, from the same host.
         with grpc.insecure_channel(daemon.tcp, [("grpc.use_local_subchannel_pool", 1)]) as channel:
             stub = registry_pb2_grpc.RegistryStub(channel)
             stub.ListDevices(registry_pb2.ListDevicesRequest(), metadata=bearer(issuer.good()), timeout=DEADLINE_S)

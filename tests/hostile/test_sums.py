@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Products that count for more than a counter holds and cost nothing: a sum of 2^58 products is none
-where alpha is 0, and D without rows has any number of matrices. No counter wraps around, which
-would look like a restart to whoever scrapes it."""
+"""Products that exceed a counter's range and cost nothing: a sum over k = 2^58 is not computed if
+alpha is 0, and a D without rows may have any number of matrices. No counter wraps around, which
+would look like a restart to a scraper."""
 
 import metrics_page
 from elements import ELEMENTS
@@ -10,7 +10,7 @@ from kserve.v2 import inference_pb2, inference_pb2_grpc
 
 DEADLINE_S = 60
 GEMMD_FLAGS = ["--devices=cpu,sim:sm_90", "--max-queued-bytes=32MiB"]
-TIMES = 20  # So often a 16th of 2^63 is more than that, and not a multiple of 2^64.
+TIMES = 20  # 20 times a 16th of 2^63 exceeds 2^63, and is not a multiple of 2^64.
 ENDLESS_MATRICES = 1 << 62
 
 

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One tenant asks for what another one has: handles, names, hashes, uploads, sessions. What is there
-looks like what is not, in its words and, with --long, in its time."""
+"""One tenant asks for what another one has: handles, names, hashes, uploads, sessions. Existing
+objects look like missing ones, by the error's text and, with --long, by its time."""
 
 import hashlib
 import os
@@ -65,14 +65,14 @@ def tenants(daemon):
     ):
         tensor = owner.put(CONTENT, name=NAME)
         yield owner, stranger, tensor
-        # Nobody has touched it.
+        # Nobody has changed it.
         info, data = owner.get(tensors_pb2.TensorRef(handle=tensor.handle))
         assert data == CONTENT and not info.pinned
         assert [t.name for t in owner.list().tensors] == [NAME]
 
 
 def references(tensor):
-    """Pairs of a reference to what is another tenant's and one, of the same length, to nothing."""
+    """Pairs of a reference to another tenant's object and one, of the same length, to nothing."""
     yield (
         tensors_pb2.TensorRef(handle=tensor.handle),
         tensors_pb2.TensorRef(handle=random_id()),
@@ -84,7 +84,7 @@ def references(tensor):
 
 
 def without(ref, words):
-    """The words of a refusal without what was asked for."""
+    """The text of a refusal without the reference."""
     asked = ref.handle.hex() if ref.WhichOneof("tensor") == "handle" else ref.name
     return words.replace(asked, "...")
 
@@ -119,7 +119,7 @@ def test_tensors_of_others_are_not_there(tenants, battery, request, probe):
 
 
 def test_hashes_of_others_are_unknown(tenants, battery):
-    """Who knows the hash of another tenant's bytes does not learn that they are there."""
+    """Knowing the hash of another tenant's bytes does not reveal that they exist."""
     _, stranger, _ = tenants
     told = 0
     rounds = 2000 if battery.is_long else 20
@@ -132,7 +132,7 @@ def test_hashes_of_others_are_unknown(tenants, battery):
         stream.chunk(0, CONTENT)
         if is_known:
             stranger.delete(tensors_pb2.TensorRef(handle=stream.tensor().handle))
-            stranger.settled()  # Until its own upload goes, it finds its own bytes.
+            stranger.settled()  # Until its own upload is released, it finds its own bytes.
         else:
             stream.error()
     battery.holds("hashes of another tenant's bytes that are known", most=0, seen=told)
@@ -154,7 +154,7 @@ def test_uploads_of_others_are_not_there(tenants, battery):
 
 
 def test_sessions_are_not_guessed(tenants, battery):
-    """A token that is no session's, and one that is nearly another tenant's."""
+    """A token that belongs to no session, and one that is nearly another tenant's."""
     owner, stranger, tensor = tenants
     ref = tensors_pb2.TensorRef(handle=tensor.handle)
     last = "0" if owner.token[-1] != "0" else "1"

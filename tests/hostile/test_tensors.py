@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Owners of tensors that are careless or hostile: silent, greedy. What they took is free again, and
-others are served meanwhile."""
+"""Careless or hostile owners of tensors: silent, greedy. Their resources are released, and others
+are served meanwhile."""
 
 import contextlib
 import hashlib
@@ -50,10 +50,10 @@ def test_sessions_and_names_are_bounded(attacked, battery):
                 assert error.code() == RESOURCE_EXHAUSTED
                 refused += 1
         battery.holds("sessions of one host of 400 asked for", most=200 * 7 // 8, seen=len(sessions))
-        # Others find one.
+        # Others still get a session.
         with grpc.insecure_channel(daemon.unix) as channel, Session(channel) as other:
             other.put(bytes(100), name="mine")
-        # Names without end: each takes a KiB of the session's room, and there are 4096 at most.
+        # Any number of names: each takes 1 KiB of the session's room, and there may be 4096.
         greedy = sessions[0]
         names = 0
         code = None
@@ -69,7 +69,7 @@ def test_sessions_and_names_are_bounded(attacked, battery):
 
 
 def test_uploads_that_never_send_hold_no_room(attacked, battery, is_sanitized):
-    """They begin, say nothing, and lose their room after the lease."""
+    """They begin, send nothing, and lose their room after the lease."""
     daemon = attacked.daemon
     with grpc.insecure_channel(daemon.tcp) as channel, Session(channel) as session:
         resident = daemon.rss_bytes()
@@ -100,14 +100,14 @@ def test_uploads_that_never_send_hold_no_room(attacked, battery, is_sanitized):
 
 
 def test_offsets_at_random(attacked, rng, battery):
-    """Chunks anywhere, of any length: what leaves the tensor is refused, and nothing else."""
+    """Chunks at any position, of any length: only those that exceed the tensor are refused."""
     daemon = attacked.daemon
     size = 4 * MIB
     edges = [0, 1, -1, MIB, size - 1, size, 1 << 31, 1 << 32, (1 << 63) - 1, -(1 << 63)]
     wrong = []
     with grpc.insecure_channel(daemon.tcp) as channel:
         for _ in range(200 if battery.is_long else 60):
-            # What is left of the upload goes with its session.
+            # The rest of the upload ends with its session.
             with Session(channel) as session:
                 wait_until(lambda session=session: room(session) >= 64 * MIB, DEADLINE_S, "uploads expire")
                 stream = session.put_stream()
@@ -144,13 +144,14 @@ def test_gaps_are_bounded(attacked, battery):
 
 @pytest.mark.timed
 def test_no_message_holds_a_thread_for_long(attacked, rng, battery, is_sanitized):
-    """Chunks of 1 MiB, hashed or not, and a gap that closes late: hashing all of it takes 10 ms and more."""
+    """Chunks of 1 MiB, hashed or not, and a gap that closes late: hashing all of it takes 10 ms and
+    more."""
     daemon = attacked.daemon
     data = rng.randbytes(24 * MIB)
     digest = hashlib.sha256(data).digest()
     least = float("inf")
     with grpc.insecure_channel(daemon.unix) as channel:
-        # On a busy machine a thread may lose its processor in the middle; not every time.
+        # On a busy machine a thread may be preempted in the middle, but not every time.
         for _ in range(20):
             before = metrics_page.scrape(daemon)
             with Session(channel) as session:
@@ -170,7 +171,8 @@ def test_no_message_holds_a_thread_for_long(attacked, rng, battery, is_sanitized
 
 
 def longest_ms(page, before):
-    """The bound of the longest bucket to which any method of tensors has added since; by method."""
+    """The upper bound of the longest bucket to which any method of Tensors has added since; by
+    method."""
     longest = {}
     for labels, count in page.with_labels("gemmd_handler_seconds_bucket"):
         if labels["method"] not in ("Put", "Get", "List", "OpenSession"):
@@ -212,7 +214,7 @@ def test_silent_readers_of_tensors_lose_their_call(daemons, battery):
                     "the download began",
                 )
                 session.delete(tensors_pb2.TensorRef(name="large"))
-                # Freed only with the call, which a slow machine may have seen end.
+                # Freed only with the call, which on a slow machine may have ended already.
                 wait_until(
                     lambda: session.list().session_bytes >= 64 * MIB or silent_calls(daemon), DEADLINE_S, "kept"
                 )

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Peers that do not read what they are sent, or slowly: what they keep of the daemon's memory is bounded,
-and so is for how long."""
+"""Peers that do not read their answers, or read them slowly: the memory that they occupy is
+limited, and so is the time."""
 
 import contextlib
 import time
@@ -28,7 +28,7 @@ MIB = 1 << 20
 CANCELLED = 1
 RESOURCE_EXHAUSTED = 8
 
-# What malloc keeps beside what is asked of it, and what a bystander's requests take.
+# The memory that malloc keeps in addition, and that of a bystander's requests.
 MALLOC_SLACK = 24 * MIB
 
 
@@ -41,14 +41,14 @@ def field(number, payload):
 
 
 def zeros_request(count):
-    """A few bytes that ask for an answer of so many."""
+    """A few bytes that ask for an answer of this size."""
     zeros = gemm_pb2.MultiplyRequest(m=1, n=count, k=0)
     zeros.a.type = zeros.b.type = zeros.d.type = ELEMENTS["s8"].number
     return zeros.SerializeToString()
 
 
 def refused_bodies(size):
-    """Each so many MiB that say nothing of a product, or say it wrongly."""
+    """Each has this many MiB with no product, or with an invalid one."""
     data = bytes(size * MIB)
     good = gemm_pb2.MultiplyRequest(m=1, n=1, k=1)
     good.a.type = good.b.type = ELEMENTS["f32"].number
@@ -72,12 +72,13 @@ def admitted_bytes(daemon):
 
 
 def refused_requests(daemon):
-    """Those that say something wrong."""
+    """The invalid ones."""
     return metrics_page.scrape(daemon).value("gemmd_refusals_total", reason="invalid")
 
 
 def silent_calls(daemon):
-    """Calls that were ended because nobody read their answers, as the log tells: it does once they have ended."""
+    """Calls that were ended because nobody read their answers, from the log, which reports them
+    once they have ended."""
     return sum(int(event["calls"]) for event in daemon.events("silent_calls_ended"))
 
 
@@ -85,7 +86,8 @@ def silent_calls(daemon):
     "name", ["too long an operand", "too many scales", "an unknown field", "unknown groups"]
 )
 def test_refused_requests_of_a_peer_that_reads_nothing(daemons, battery, is_timed, name):
-    """The server reads on until 256 answers of a stream wait. It keeps the refusals alone."""
+    """The server continues to read until 256 answers of a stream wait. It keeps only the
+    refusals."""
     size, count = (4, 80) if is_timed else (1, 20)
     daemon = daemons.start(
         "--lame-duck=1ms", "--devices=cpu", f"--max-queued-bytes={16 * size}MiB", "--send-timeout=1h"
@@ -99,14 +101,14 @@ def test_refused_requests_of_a_peer_that_reads_nothing(daemons, battery, is_time
                 for stream in streams:
                     assert peer.send(stream, body, limit_s=60) == len(body)
             wait_until(bystander.is_served, 60, "others served")
-            # Only then does no more of them arrive.
+            # Only then do no more of them arrive.
             wait_until(lambda: refused_requests(daemon) == count, 60, "all refused")
             wait_until(lambda: admitted_bytes(daemon) == 0, 60, "no message counts")
             assert not any(map(peer.is_over, streams))
             kept = daemon.rss_bytes() - before
         attack = f"{size * count} MiB of {name}, no answer read"
         battery.holds(attack, most=0, seen=admitted_bytes(daemon), unit="bytes admitted")
-        # Of each stream, one message that arrives, and one that is parsed, whose values may be there
+        # Per stream, one message that arrives and one that is being parsed, whose values may exist
         # three times while their array grows.
         most = 2 * 4 * len(body) + MALLOC_SLACK
         battery.timed(attack, most=most / MIB, seen=kept / MIB, unit="MiB kept")
@@ -114,7 +116,7 @@ def test_refused_requests_of_a_peer_that_reads_nothing(daemons, battery, is_time
 
 
 def send_zeros(stack, daemon, path, answer, count):
-    """Asks for so many answers of so many bytes on two connections; the calls."""
+    """Asks for `count` answers of `answer` bytes on two connections. Returns the calls."""
     peers = [stack.enter_context(open_with_closed_windows(daemon.tcp)) for _ in range(2)]
     calls = [(peers[i % 2], peers[i % 2].start(path)) for i in range(count)]
     for peer, stream in calls:
@@ -124,7 +126,8 @@ def send_zeros(stack, daemon, path, answer, count):
 
 
 def answer_bytes(is_timed):
-    """Large where what is resident is measured. The bystander takes as much as six of them at a time."""
+    """Large if resident memory is measured. The bystander takes as much as six of them at a
+    time."""
     return (32 if is_timed else 4) * MIB
 
 
@@ -135,7 +138,7 @@ UNREAD = {MULTIPLY: "unary", MULTIPLY_STREAM: "streamed"}
 @pytest.mark.parametrize("path", UNREAD, ids=["unary", "stream"])
 def test_answers_that_nobody_reads_are_there_once(daemons, battery, is_timed, path):
     answer, count = answer_bytes(is_timed), 6
-    # Answers of a GPU lie in its staging area, which stays resident.
+    # Answers of a GPU are in its staging area, which stays resident.
     flags = ["--devices=cpu", f"--max-queued-bytes={answer * 25 // 4}", "--send-timeout=1h"]
     daemon = daemons.start("--lame-duck=1ms", *flags)
     usual = daemon.rss_bytes()
@@ -165,7 +168,7 @@ def test_answers_that_nobody_reads_end(daemons, battery, is_timed, path):
     answer, count = answer_bytes(is_timed), 6
     timeout_s = 1
     flags = ["--devices=cpu", f"--max-queued-bytes={answer * 25 // 4}", f"--send-timeout={timeout_s}s:4KiB"]
-    # By the bytes beside it each would have hours.
+    # The minimum rate would give each of them hours.
     daemon = daemons.start("--lame-duck=1ms", *flags)
     with Bystander(daemon) as bystander:
         with contextlib.ExitStack() as stack:
@@ -174,7 +177,7 @@ def test_answers_that_nobody_reads_end(daemons, battery, is_timed, path):
 
             def have_ended():
                 for peer, _ in calls:
-                    peer.receive(0)  # Answers pings, so that the connection stays.
+                    peer.receive(0)  # Answers pings, so that the connection stays open.
                 return all(peer.is_over(stream) for peer, stream in calls)
 
             wait_until(have_ended, 120, "all calls ended")
@@ -182,7 +185,7 @@ def test_answers_that_nobody_reads_end(daemons, battery, is_timed, path):
             endings = [peer.answers[stream] for peer, stream in calls]
         assert all(ending.reset is not None or ending.status == CANCELLED for ending in endings)
         name = f"6 {UNREAD[path]} answers of {answer // MIB} MiB, unread"
-        # The daemon looks each 250 ms; the rest is for a slow machine.
+        # The daemon checks each 250 ms; the rest is for a slow machine.
         battery.timed(name, most=timeout_s + 5, seen=took, unit="s until they end")
         wait_until(lambda: silent_calls(daemon) >= count, 60, "the calls told in the log")
         battery.holds(name, most=count, seen=silent_calls(daemon), unit="calls ended")
@@ -190,8 +193,8 @@ def test_answers_that_nobody_reads_end(daemons, battery, is_timed, path):
 
 
 def test_an_answer_that_nobody_reads_over_tls(daemons, battery, tmp_path):
-    """What the peer has taken is told of these connections too: the call ends long before the time that its bytes
-    have at the least rate."""
+    """The peer's acknowledged bytes are known for these connections, too: the call ends long before
+    the time that its bytes have at the minimum rate."""
     timeout_s = 1
     world = certificates.World(tmp_path)
     flags = ["--devices=cpu", f"--send-timeout={timeout_s}s:4KiB", *world.flags]
@@ -202,7 +205,7 @@ def test_an_answer_that_nobody_reads_over_tls(daemons, battery, tmp_path):
         request = gemm_pb2.MultiplyStreamRequest()
         request.requests.append(gemm_pb2.MultiplyRequest.FromString(zeros_request(32 * MIB)))
         began = time.monotonic()
-        # Where no message is asked for, gRPC reads no more than its window lets through.
+        # If no message is requested, gRPC reads no more than fits into its window.
         call = channel.stream_stream(MULTIPLY_STREAM)(iter([request.SerializeToString()]), timeout=600)
         wait_until(lambda: silent_calls(daemon), 120, "the call ended")
         took = time.monotonic() - began
@@ -213,7 +216,7 @@ def test_an_answer_that_nobody_reads_over_tls(daemons, battery, tmp_path):
 
 
 def read_at(peer, stream, bytes_per_s, is_over, limit_s=120):
-    """Reads an answer no faster until that; how long it took."""
+    """Reads an answer at this rate until `is_over`. Returns how long it took."""
     started = time.monotonic()
     while not is_over():
         assert time.monotonic() < started + limit_s, "not over in time"
@@ -226,8 +229,9 @@ def read_at(peer, stream, bytes_per_s, is_over, limit_s=120):
 
 @pytest.mark.timed
 def test_who_reads_slowly_is_served(daemons, battery):
-    """The answer takes several send timeouts, but is read at more than the least rate. Whoever stands still for one
-    of them, as on a busy machine, loses the call; SendWatchTest has the same by a clock of its own."""
+    """The answer takes several send timeouts, but is read faster than the minimum rate. A reader
+    that pauses for one of them, as on a busy machine, loses the call; SendWatchTest has the same
+    with its own clock."""
     flags = ["--devices=cpu", "--max-queued-bytes=64MiB", "--send-timeout=1s:512KiB"]
     daemon = daemons.start("--lame-duck=1ms", *flags)
     with Http2Peer(daemon.tcp) as peer:
@@ -241,26 +245,27 @@ def test_who_reads_slowly_is_served(daemons, battery):
 
 @pytest.mark.parametrize("listener", ["tcp", "unix"])
 def test_who_reads_too_slowly_loses_the_call(daemons, battery, listener):
-    """Always something, but less than the least rate: the call has the time of its bytes and the send timeout, where
-    the system tells what is read, as over TCP, and where it does not, as over unix sockets."""
+    """Always reads something, but more slowly than the minimum rate: the call has the time of its
+    bytes plus the send timeout, both over TCP, where acknowledged bytes are known, and over unix
+    sockets, where they are not."""
     flags = ["--devices=cpu", "--max-queued-bytes=64MiB", "--send-timeout=1s:8MiB"]
     daemon = daemons.start("--lame-duck=1ms", *flags)
     with Http2Peer(getattr(daemon, listener)) as peer:
         stream = peer.start()
         peer.send(stream, message(zeros_request(16 * MIB)), end=True)
-        # To read all would take a minute, the daemon waits for 3 s.
+        # Reading everything would take a minute; the daemon waits for 3 s.
         took = read_at(peer, stream, MIB // 4, lambda: silent_calls(daemon))
         assert peer.answers[stream].status in (None, CANCELLED)
         assert len(peer.answers[stream].data) < 16 * MIB
     name = f"16 MiB read at a thirty-second of the least rate over {listener}"
     battery.holds(name, least=1, seen=silent_calls(daemon), unit="calls ended")
     battery.timed(name, least=2, seen=took, unit="s until it ends")
-    # The daemon looks each 250 ms; the rest is for a slow machine.
+    # The daemon checks each 250 ms; the rest is for a slow machine.
     battery.timed(name, most=8, seen=took, unit="s until it ends")
 
 
 def test_an_answer_that_nobody_reads_over_a_unix_socket(daemons, battery):
-    """Nothing tells that nothing is read, so it has the time of its bytes, too."""
+    """Nothing shows that the peer reads nothing, so the call also has the time of its bytes."""
     flags = ["--devices=cpu", "--max-queued-bytes=64MiB", "--send-timeout=1s:16MiB"]
     daemon = daemons.start("--lame-duck=1ms", *flags)
     with open_with_closed_windows(daemon.unix) as peer:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Small requests for endless work. Whoever sends one gives up, and the device is free at once."""
+"""Small requests for endless work. The client gives up, and the device is free at once."""
 
 import os
 import re
@@ -16,10 +16,11 @@ from gemmd.v1 import gemm_pb2, gemm_pb2_grpc
 from lasting import lasting, long_work, predicted_s
 from product import Product, check_bytes
 
-# Besides the work's own 50 ms: two hops over loopback, a timer and threads that share two cores.
+# In addition to the work's own 50 ms: two hops over loopback, a timer and threads that share two
+# cores.
 SLACK_S = 0.45
 
-# So long a product is not refused for its length.
+# A product this long is not refused for its length.
 FLAGS = ["--lame-duck=0s", "--max-product-seconds=1000000"]
 
 
@@ -43,20 +44,20 @@ def small():
 
 
 def endless():
-    """Tens of bytes of request, no operand at all: D is empty of products and takes gigabytes."""
+    """Tens of bytes of request without any operand: D has no products and takes gigabytes."""
     request = gemm_pb2.MultiplyRequest(m=1, n=1, k=0, batch=1 << 24)
     request.a.type = request.b.type = ELEMENTS["f16"].number
     return request
 
 
 def seconds_until_free(stub, start):
-    """From `start` to the answer of a small product that was sent at once."""
+    """The time from `start` to the answer of a small product that was sent at once."""
 
     def is_answered():
         try:
             check_bytes(stub.Multiply(small().request(), timeout=LIMIT_S).d, small())
         except grpc.RpcError as refused:
-            # The daemon has not heard of the end of the long work yet.
+            # The daemon has not noticed the end of the long work yet.
             assert refused.code() == grpc.StatusCode.RESOURCE_EXHAUSTED, refused
             return False
         return True
@@ -65,15 +66,15 @@ def seconds_until_free(stub, start):
     return time.monotonic() - start
 
 
-# In the timed run each aborts one product; the best counts for what the daemon measures. Other work on the machine
-# takes the processors from its threads, but not each time.
+# In the timed run each aborts one product; the best counts for the daemon's own measurements. Other
+# work on the machine takes processor time from its threads, but not each time.
 ROUNDS = 5
 
 
 def hold_aborts(battery, name, daemon, device, is_sanitized, abort):
-    """Demands that the device is free for others while what it had would still run. In the timed run it is done
-    with a product within 50 ms, from when the daemon hears that nobody wants it, and soon as its next caller sees
-    it. `abort` gives the time until that one is served."""
+    """Requires that the device is free for others although its work would still run. In the timed
+    run it is done with a product within 50 ms, from when the daemon learns that nobody wants it,
+    and soon as its next caller sees it. `abort` returns the time until that one is served."""
     max_s = 0.5 if is_sanitized else 0.05
     seen = []
     for _ in range(ROUNDS if battery.is_timed else 1):
@@ -100,8 +101,8 @@ def test_what_cannot_be_in_time_is_refused_at_once(worked, work, battery, is_san
     with grpc.insecure_channel(daemon.tcp) as channel:
         stub = gemm_pb2_grpc.GemmStub(channel)
         seconds_until_free(stub, time.monotonic())
-        # A slow machine has two minutes to say so before the deadline itself does.
-        # Its result is one that a message holds, however fast the machine is.
+        # A slow machine has two minutes to refuse it before the deadline passes. Its result fits
+        # into a message, however fast the machine is.
         request = lasting(channel, 160, k=1 << 19, edge=4) if work == "long" else endless()
         left_s = 0.75 * predicted_s(channel, request)
         launched = launches(daemon)
@@ -129,13 +130,13 @@ LONG_S = (2, 4, 8, 16, 32)
 
 
 def passes_its_deadline(daemon, stub, request, left_s):
-    """Sends a product that should be in time, and has the daemon stand still until it no longer is; when it goes on.
-    None where the product did not begin, or was done before."""
+    """Sends a product that should be in time, and stops the daemon until it no longer is. Returns
+    when the daemon continues, or None if the product did not begin, or was done before."""
     before = launches(daemon)
     due = time.monotonic() + left_s
     call = stub.Multiply.future(request, timeout=left_s)
     wait_until(lambda: call.done() or launches(daemon) > before, LIMIT_S, "it runs")
-    # The daemon never finds its worker stopped.
+    # The daemon must never find its worker stopped.
     workers = daemon.host_workers()
     daemon.signal(signal.SIGSTOP)
     for worker in workers:
@@ -152,7 +153,7 @@ def passes_its_deadline(daemon, stub, request, left_s):
 
 
 def test_a_deadline_aborts_what_runs(worked, battery, is_sanitized):
-    """The product should be in time, but the daemon stands still until it no longer is."""
+    """The product should be in time, but the daemon is stopped until it no longer is."""
     daemon, device = worked
 
     def expire():
@@ -211,8 +212,8 @@ def test_sigterm_ends_the_daemon_whatever_runs(daemons, battery, is_sanitized):
 def test_a_gpu_that_hangs_does_not_outlive_the_grace(
     daemons, battery, fake_worker, is_sanitized, tmp_path, monkeypatch
 ):
-    """Its worker does not end what is aborted, and is replaced a second later only. The daemon does not
-    wait for that."""
+    """Its worker does not end aborted work, and is replaced only a second later. The daemon does
+    not wait for that."""
     script = tmp_path / "script"
     monkeypatch.setenv("GEMMD_WORKER_SCRIPT", str(script))
     grace_s = 0.2
@@ -232,7 +233,7 @@ def test_a_gpu_that_hangs_does_not_outlive_the_grace(
     battery.timed(attack, most=grace_s + 1 + slack(is_sanitized), seen=seen_s, unit="s")
     assert code == 1
     stop = daemon.events("stop")[-1]
-    assert (stop["code"], stop["reason"]) == ("DEADLINE_EXCEEDED", "a device does not let go")
+    assert (stop["code"], stop["reason"]) == ("DEADLINE_EXCEEDED", "a device does not respond")
     assert not daemon.ready_file.exists()
 
 
@@ -240,7 +241,8 @@ WHOLE = gemm_pb2.Verify(mode=gemm_pb2.VERIFY_MODE_SAMPLED, rate=1)
 
 
 def checked(edge, element="f32"):
-    """A product whose every element is computed again by one thread of the host: the cube of the edge times 5 ns."""
+    """A product whose every element is computed again by one host thread: the cube of the edge
+    times 5 ns."""
     ones = np.ones((1, edge, edge))
     request = Product(a=ones, b=ones, a_type=element, b_type=element).request()
     request.verify.CopyFrom(WHOLE)
@@ -248,7 +250,8 @@ def checked(edge, element="f32"):
 
 
 def test_checks_take_turns(daemons, battery):
-    """Checks of eight seconds, which a caller gets for small requests, and checks of others."""
+    """Checks of eight seconds, which a caller can cause with small requests, and checks of
+    others."""
     daemon = daemons.start("--devices=cpu", "--lame-duck=0s", "--metrics-listen=127.0.0.1:0")
     with grpc.insecure_channel(daemon.tcp) as channel, grpc.insecure_channel(daemon.tcp) as other:
         heavy = gemm_pb2_grpc.GemmStub(channel)
@@ -265,8 +268,8 @@ def test_checks_take_turns(daemons, battery):
 
 
 def test_a_check_that_takes_too_long_is_refused(daemons, battery):
-    """By --max-product-seconds, which counts the check. What is to be checked by the daemon's default alone is not
-    refused but answered without a check, and says so."""
+    """By --max-product-seconds, which includes the check. If only the daemon's default asks for the
+    check, the product is not refused but answered without a check, and the answer says so."""
     daemon = daemons.start("--devices=cpu", "--lame-duck=0s", "--max-product-seconds=0.2", "--verify=sampled:1")
     with grpc.insecure_channel(daemon.tcp) as channel:
         stub = gemm_pb2_grpc.GemmStub(channel)

@@ -26,7 +26,7 @@
 namespace {
 
 constexpr int64_t kNsPerSecond = 1'000'000'000;
-// For so long a wait may miss that the clock has jumped.
+// The maximum delay until a wait notices that the clock has jumped.
 constexpr int64_t kSliceNs = 20'000'000;
 
 using Syscall = long (*)(long, ...);                 // NOLINT(google-runtime-int)

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A wall clock for one daemon, which a test sets while the daemon runs; the machine's own stays. What the daemon
-starts has the machine's."""
+"""A wall clock for one daemon, which a test sets while the daemon runs; the machine's own clock is
+not changed. Programs that the daemon starts use the machine's clock."""
 
 import mmap
 import struct
@@ -9,7 +9,7 @@ HOUR_S = 3600
 
 
 class WallClock:
-    """`library` is that of wall_clock.cc."""
+    """`library` is the one made from wall_clock.cc."""
 
     def __init__(self, library, folder):
         path = folder / "wall_clock"
@@ -19,5 +19,5 @@ class WallClock:
         self.environment = {"LD_PRELOAD": str(library), "GEMMD_WALL_CLOCK": str(path)}
 
     def set(self, hours):
-        """So many hours from the machine's clock."""
+        """This many hours from the machine's clock."""
         self._offset[:] = struct.pack("=q", round(hours * HOUR_S * 1e9))

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Launches that end early: every row looks at the flag, and long ones look at it all the time.
+// Launches that are aborted: every row checks the flag, and long ones check it all the time.
 #include <gtest/gtest.h>
 #include <pthread.h>
 #include <time.h>
@@ -30,7 +30,7 @@
 namespace gemmd {
 namespace {
 
-// The matrix that shows how far work has come: it is read or written step by step.
+// The matrix whose pages show the progress of the work: it is read or written step by step.
 enum class Watched { kA, kB, kD };
 
 // A launch with operands of zeros.
@@ -141,7 +141,7 @@ TEST(AbortTest, EveryRowOfTheHostLooksAtTheFlag) {
       if (!kernel.available(target).ok()) continue;
       SCOPED_TRACE(std::string(kernel.name));
       const absl::Status supported = kernel.supports(problem);
-      // Simulators have rows for forms of a sparse A that no problem has.
+      // Simulators have rows for sparse forms of A that no problem can have.
       if (!supported.ok() && target.kind == DeviceKind::kSim) continue;
       ASSERT_THAT(supported, IsOk());
       const Launched launched(kernel, problem, target);
@@ -154,7 +154,7 @@ TEST(AbortTest, EveryRowOfTheHostLooksAtTheFlag) {
   }
 }
 
-// Work that would take from a second, where a mutant is to come to its end, to hours.
+// Work that would take from a second, so that a mutant ends, to hours.
 struct LongWork {
   std::string_view name;
   std::string_view kernel;
@@ -203,7 +203,7 @@ absl::Duration TimeOf(clockid_t clock) {
   return absl::DurationFromTimespec(now);
 }
 
-// For how long a thread that works has a processor once its work is aborted. On free cores that is
+// The processor time that a working thread uses after its work is aborted. On free cores that is
 // the time until the end; these may have other work.
 absl::Duration WorkAfterAbort(const std::function<absl::Status(AbortFlag)>& run) {
   std::atomic<bool> abort = false;
@@ -228,7 +228,7 @@ absl::Duration WorkAfterAbort(const std::function<absl::Status(AbortFlag)>& run)
   return end - aborted;
 }
 
-// Other work on the machine takes caches too, so the best of a few counts.
+// Other work on the machine uses caches too, so the best of a few runs counts.
 void ExpectSoonAfterAbort(const std::function<absl::Status(AbortFlag)>& run) {
   const absl::Duration most = absl::Milliseconds(50);
   absl::Duration best = absl::InfiniteDuration();
@@ -237,13 +237,13 @@ void ExpectSoonAfterAbort(const std::function<absl::Status(AbortFlag)>& run) {
              absl::ToDoubleMilliseconds(best), "ms");
 }
 
-// A loop over parts is left out in at most 4096 runs (kernels/matrix/abortable_loop.h); two stand
-// in a row.
+// The parts of an aborted loop are skipped in at most 4096 runs (kernels/matrix/abortable_loop.h);
+// there are two such loops in a row.
 constexpr int64_t kMaxLooks = 10'000;
 
-// Work that is aborted when it has touched a few pages of a matrix leaves most of it untouched: at
-// most the part of a product that a library is given at once, or a line or a tile, is still done.
-// Nor does it go on to look at the flag for each part that it leaves out.
+// Work that is aborted after touching a few pages of a matrix leaves most of it untouched: at most
+// the part of a product that a library gets at once, or a line or a tile, is still done. It does
+// not check the flag for each skipped part either.
 void ExpectAbortLeavesMost(const Zeros& matrix, int64_t max_looks,
                            const std::function<absl::Status(AbortFlag)>& run) {
   constexpr int64_t kUntilAbort = 8;
@@ -319,8 +319,8 @@ void RunStrip(bool is_timed) {
 TEST(AbortTest, AStripOfBlocksEndsOnItsWay) { RunStrip(false); }
 TEST(AbortTimed, AStripOfBlocksEndsOnItsWay) { RunStrip(true); }
 
-// Checks of zeros that would take many seconds. They need no D that is right: sums are compared at
-// the end, and so are the elements that are computed again together.
+// Checks of zeros that would take many seconds. D need not be right: sums are compared at the end,
+// and so are the elements that are computed again together.
 struct LongCheck {
   std::string_view name;
   std::string_view kernel;
@@ -355,7 +355,7 @@ struct CheckRun {
   }
 };
 
-// Elements are computed in memory of the check's own, where no page shows how far it has come.
+// Elements are computed in the check's own memory, where no page shows its progress.
 void ExpectLooksAtEachTerm(const LongCheck& check, const Kernel& kernel, const Target& target) {
   constexpr int64_t kExtent = 8;
   constexpr int64_t kDepth = 64;
@@ -380,7 +380,7 @@ void RunLongCheck(const LongCheck& check, bool is_timed) {
     ExpectSoonAfterAbort(run);
     return;
   }
-  // One for each element of 256 x 256 that are computed together.
+  // One for each element of the 256 x 256 that are computed together.
   constexpr int64_t kMaxLooksOfCheck = 256 * 256 + kMaxLooks;
   static_assert(kMaxLooksOfCheck < WatchedFlag::kMaxLooks);
   ExpectAbortLeavesMost(launched.matrix(check.is_of_sums ? Watched::kB : Watched::kA),

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Our own exp and erfc against those of the C library in 80 bits, and activations in f32 against
-// their definitions.
+// Our own exp and erfc, compared with those of the C library in 80 bits, and activations in f32,
+// compared with their definitions.
 #include "kernels/activation.h"
 
 #include <gtest/gtest.h>
@@ -24,7 +24,7 @@ long double LastPlace(long double value) {
   return std::ldexp(1.0L, std::max(exponent - 53, -1074));
 }
 
-// The library's long double functions are off by some 2^-63, which `places` leaves room for.
+// The library's long double functions are off by about 2^-63, which `places` allows for.
 testing::AssertionResult IsNear(double got, long double want, double places) {
   if (std::fabs(static_cast<long double>(got) - want) <= places * LastPlace(want)) {
     return testing::AssertionSuccess();
@@ -163,7 +163,7 @@ TEST(ActivationTest, Specials) {
   EXPECT_EQ(Activate(Activation::kSilu, -1e3), 0);
 }
 
-// A constant expression gives the same bits: it cannot call the library.
+// A constant expression gives the same bits, although it cannot call the library.
 static_assert(Exp(1) > 2.718281828459044 && Exp(1) < 2.718281828459046);
 static_assert(Erfc(1) > 0.15729920705028 && Erfc(1) < 0.15729920705029);
 

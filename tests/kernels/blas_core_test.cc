@@ -56,7 +56,7 @@ TEST(BlasCoreTest, TimesTravelAsText) {
   }
 }
 
-// What a program finds that was started anew; the core that is loaded stays what it is.
+// What a newly started program finds; the core that is already loaded does not change.
 class BetterBlasCoreTest : public testing::Test {
  protected:
   void TearDown() override {

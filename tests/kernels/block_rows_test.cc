@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The CPU's products with factors of blocks, bit for bit as their recipe says, for every way in
-// which blocks may end: rows_test.cc compares the same rows with a reference in long double.
+// The CPU's products with block factors have the bits of their recipe, wherever blocks end;
+// rows_test.cc compares the same rows with a reference in long double.
 #include <gtest/gtest.h>
 
 #include <array>
@@ -37,7 +37,7 @@ const Kernel& BlockKernel(ElementType a, ElementType b) {
   return Catalog(DeviceKind::kCpu).front();
 }
 
-// A factor, straight from its definition.
+// A factor, according to its definition.
 double FactorValue(FactorType type, const std::byte* at) {
   if (type == FactorType::kF32) {
     float value = 0;
@@ -121,7 +121,7 @@ class BlockRowsTest : public testing::Test {
   RandomSource random_;
 };
 
-// Shapes around the strip and the panel, blocks around those shapes, in every order.
+// Shapes around the sizes of strip and panel, and blocks around those shapes, in every order.
 TEST_F(BlockRowsTest, EveryShapeAndBlock) {
   SCOPED_TRACE(random_.trace());
   const Kernel& kernel = BlockKernel(ElementType::kE4m3, ElementType::kE5m2);
@@ -230,7 +230,7 @@ TEST_F(BlockRowsTest, HostileFactors) {
   }
 }
 
-// What one thread makes of a large product, several threads do too.
+// Several threads give the same bits for a large product as one thread.
 TEST_F(BlockRowsTest, ThreadsDoNotMatter) {
   SCOPED_TRACE(random_.trace());
   const Kernel& kernel = BlockKernel(ElementType::kE4m3, ElementType::kE4m3);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Factors of blocks by themselves: their codes, their sizes, and which problems may have them.
+// Block factors alone: their codes, their sizes, and which problems may have them.
 #include "kernels/matrix/block_scale.h"
 
 #include <gmock/gmock.h>
@@ -148,7 +148,8 @@ TEST(BlockScaleTest, CountsTheirBytesAsRead) {
   EXPECT_EQ(BytesRead(problem), 0);
 }
 
-// Whoever cannot multiply by such factors says so: never a product without them.
+// Kernels that cannot multiply by such factors refuse them: they never compute the product without
+// them.
 TEST(BlockScaleTest, NoOtherKernelTakesThem) {
   int takers = 0;
   for (const Kernel& kernel : Catalog()) {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Checks of products with factors of blocks: they pass what is right, and find one wrong bit.
+// Checks of products with block factors: right products pass, and one wrong bit is found.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 

@@ -31,7 +31,7 @@ TEST(CatalogTest, NamesAreUniqueAndWellFormed) {
   }
 }
 
-// There is a kernel for each instruction, and nothing else but the rows of the libraries.
+// There is a kernel for each instruction, and all others are rows of libraries.
 TEST(CatalogTest, EveryInstructionHasAKernel) {
   const auto promoted = static_cast<size_t>(
       std::count_if(mma::kInstructions.begin(), mma::kInstructions.end(), HasPromotedRows));
@@ -103,7 +103,7 @@ TEST(CatalogTest, RecipesAgreeWithTheTypes) {
   }
 }
 
-// Whatever the processor, some row runs every pair that has a product.
+// On any processor, some row computes every pair of types that has a product.
 TEST(CatalogTest, PlainProcessorsRunEveryPair) {
   const Target plain;
   for (ElementType a : kAllElementTypes) {

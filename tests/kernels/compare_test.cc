@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// A comparator that cannot fail proves nothing: here each is seen to fail.
+// A comparator that cannot fail proves nothing: here each one fails once.
 #include "tests/testing/compare.h"
 
 #include <gtest/gtest.h>

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Reads the code of GPUs: cubins, and the files of programs that carry them and PTX."""
+"""Reads GPU code: cubins, and the program files that contain cubins and PTX."""
 
 import re
 import struct
 
-# The low 12 bits of an instruction of 128, as nvdisasm of CUDA 13 tells them apart.
+# The low 12 bits of a 128-bit instruction, as nvdisasm of CUDA 13 distinguishes them.
 TENSOR_OPCODES = {
     0x23C: "HMMA",
     0x237: "IMMA",
@@ -31,7 +31,7 @@ INSTRUCTION_BYTES = 16
 FATBIN_MAGIC = 0xBA55ED50
 KIND_PTX = 1
 KIND_CUBIN = 2
-COMPRESSED_FLAGS = 0xF000  # A compressed part has one of these; which algorithm does not matter.
+COMPRESSED_FLAGS = 0xF000  # A compressed part has one of these flags, depending on the algorithm.
 
 
 def sections(elf):

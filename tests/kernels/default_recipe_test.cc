@@ -80,7 +80,7 @@ std::string TextOf(const Types& types, Chip chip) {
          (types.is_fast ? " fast" : "");
 }
 
-// Any rates, as a machine may have measured them.
+// Random rates, as a machine might have measured them.
 DeviceProfile RandomProfile(DeviceKind kind, Chip chip, RandomSource& random) {
   DeviceProfile profile;
   profile.target = {.kind = kind, .chip = chip, .multiprocessors = 132};
@@ -188,7 +188,7 @@ TEST(DefaultRecipeTest, IsToldAndOthersAreRefused) {
   ADD_FAILURE() << "the kernel without promotion was not refused";
 }
 
-// A kernel that is named is that one, with its own recipe.
+// A named kernel is used, with its own recipe.
 TEST(DefaultRecipeTest, IsNotThatOfANamedKernel) {
   const Types types = {ElementType::kE4m3, ElementType::kE4m3, ElementType::kF32};
   const Problem problem = ProblemOf(types, 256, 256, 256);

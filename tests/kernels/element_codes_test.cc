@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The codecs of single elements against what a format means: decoding against the formula of its
-// sign, exponent and fraction, encoding against a search for the nearest code.
+// The codecs of single elements compared with the format's meaning: decoding with the formula of
+// sign, exponent and fraction, encoding with a search for the nearest code.
 #include "kernels/matrix/element_codes.h"
 
 #include <gtest/gtest.h>
@@ -52,7 +52,7 @@ TEST(ElementCodesTest, DecodesEveryCodeOfNarrowFloats) {
   }
 }
 
-// Every code, the middle of it and the next, and a little beside that: ties go to even codes.
+// Every code, the midpoint to the next one, and values slightly beside that: ties go to even codes.
 TEST(ElementCodesTest, EncodesToTheNearestCode) {
   for (ElementType type : kNarrowFloats) {
     const uint64_t half = uint64_t{1} << (BitsOf(type) - 1);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Values and rounding of every element type, exhaustively where it has at most 19 bits.
+// Values and rounding of every element type, exhaustively if it has at most 19 bits.
 #include "kernels/matrix/element.h"
 
 #include <gtest/gtest.h>
@@ -193,7 +193,7 @@ class SmallFloatTest : public testing::TestWithParam<ElementType> {
     uint64_t code;
   };
 
-  // The finite values that are not negative, ascending. Their codes ascend too.
+  // The non-negative finite values, ascending. Their codes ascend too.
   std::vector<Value> FiniteValues() const {
     std::vector<Value> values;
     for (uint64_t code = 0; code < uint64_t{1} << (CodeBits(GetParam()) - 1); ++code) {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The epilogue, bit for bit, against its contract (kernel.h) written down once more, one element
-// and one rounded step at a time.
+// The epilogue, bit for bit, compared with its contract (kernel.h) implemented a second time, one
+// element and one rounded step at a time.
 #include "kernels/epilogue.h"
 
 #include <gtest/gtest.h>
@@ -147,8 +147,8 @@ TEST_F(EpilogueTest, EveryActivation) {
       Problem problem = MakeProblem(33, 65, kF32, Order::kRowMajor, accumulation);
       problem.activation = activation;
       problem.alpha = 0.01;
-      // The formulas agree to the last bit of f32, though in f64 their terms may be grouped
-      // otherwise.
+      // The formulas agree to the last bit of f32, although in f64 their terms may be grouped
+      // differently.
       ExpectSteps(problem, accumulation, accumulation);
     }
   }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Times between and beyond measured ones; costs of parts from times of wholes.
+// Times between and beyond measured ones; costs of parts derived from times of wholes.
 #include <gtest/gtest.h>
 
 #include <array>
@@ -59,7 +59,7 @@ TEST(ExtentGridTest, WhatIsLeftOutFollowsFromSmallerProducts) {
   ExpectClose(grid.Seconds(16384, 384, 1024), Modelled(16384, 384, 1024), 1.5);
 }
 
-// As where other work took the processor while the smaller product was measured.
+// As if other work had used the processor while the smaller product was measured.
 TEST(ExtentGridTest, MoreWorkTakesNoLessTimeThanLess) {
   const ExtentGrid grid = ExtentGrid::Of(
       [](int64_t m, int64_t n, int64_t k) { return m == 1024 ? 1.0 : Modelled(m, n, k); });

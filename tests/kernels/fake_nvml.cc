@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// NVML without a GPU: a library of the same name and functions with known numbers. It knows the
-// GPUs 0000:0a:00.0, which tells everything, 0000:0b:00.0, which tells little, and 0000:0f:00.0,
-// which a test may have hang.
+// NVML without a GPU: a library with the same name and functions and with known numbers. It has the
+// GPUs 0000:0a:00.0, which reports everything, 0000:0b:00.0, which reports little, and
+// 0000:0f:00.0, which a test may make hang.
 #include <atomic>
 #include <cstring>
 
@@ -39,13 +39,13 @@ struct Utilization {
 
 extern "C" {
 
-// For tests: whether readings of the hanging GPU do not end.
+// For tests: whether readings of the hanging GPU hang.
 void fakeNvmlHang(bool should_hang) {
   is_hanging = should_hang;
   is_hanging.notify_all();
 }
 
-// For tests: by how many NVML is initialised.
+// For tests: how many callers have NVML initialised.
 int fakeNvmlInitialised() { return initialised; }
 
 int nvmlInit_v2() {

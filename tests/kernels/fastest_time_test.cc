@@ -6,7 +6,7 @@
 namespace gemmd {
 namespace {
 
-// A clock that shows the time of calls that take as long as they are told.
+// A clock that shows the times of calls, which take as long as they are told.
 class FastestTimeTest : public testing::Test {
  protected:
   template <typename SecondsOfCall>
@@ -35,7 +35,7 @@ TEST_F(FastestTimeTest, OfLongCallsTwoAreEnough) {
   EXPECT_EQ(calls_, 2);
 }
 
-// One call in three is stopped by something else.
+// One call in three is interrupted by other work.
 TEST_F(FastestTimeTest, SlowCallsBesideFastOnesDoNotCount) {
   EXPECT_NEAR(Fastest([](int call) { return call % 3 == 2 ? 1e-4 : 3e-4; }, 1e-2), 1e-4, 1e-9);
 }

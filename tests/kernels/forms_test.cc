@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Every row of the CPU gives the same bits whether it derives what it needs of an operand in its
-// workspace, in memory that is kept, or finds it there, made by an earlier launch.
+// Every row of the CPU gives the same bits whether it derives the form of an operand in its
+// workspace, derives it in memory that is kept, or finds it there, made by an earlier launch.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -22,7 +22,7 @@ namespace {
 
 using mma::Operand;
 
-// Memory at a multiple of 64 bytes, all of it ones bits.
+// Memory at a multiple of 64 bytes, with all bits set.
 class Lines {
  public:
   explicit Lines(int64_t bytes) : lines_(static_cast<size_t>((bytes + 63) / 64)) {
@@ -71,7 +71,7 @@ class FormsTest : public testing::TestWithParam<Kernel> {
     return d;
   }
 
-  // Where the operand has a form, the launch that finds it made does not look at the operand.
+  // If the operand has a form, a launch that finds it made does not read the operand.
   void ExpectSameBits(const Product& product, Operand operand) {
     const bool is_a = operand == Operand::kA;
     const absl::StatusOr<DerivedOperand> derived = kernel_.derived(product.problem, operand);

@@ -52,7 +52,7 @@ TEST(HostTest, RatesAreTheSameInAnotherProcess) {
                 Predict(kernel, *problem, profile).total_ns())
           << kernel.name;
     }
-    // Not one number less or more, an engine that is not there, a number that is none.
+    // One number too few or too many, a missing engine, an invalid number.
     EXPECT_FALSE(ProfileOf(target, absl::MakeConstSpan(numbers).first(numbers.size() - 1)).ok());
     EXPECT_FALSE(ProfileOf(target, {}).ok());
     numbers.push_back(0);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Sizes of layouts and problems, at their edges and against 128-bit arithmetic.
+// Sizes of layouts and problems, at their limits and compared with 128-bit arithmetic.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -43,7 +43,7 @@ TEST(LayoutTest, TightLayoutsThatLeave63Bits) {
   EXPECT_THAT(TightLayout("a", kF32, Order::kRowMajor, 0, int64_t{1} << 40), IsOk());
 }
 
-// Against 128-bit arithmetic, with extents around every power of two.
+// Compared with 128-bit arithmetic, with extents around every power of two.
 TEST(LayoutTest, BytesAgreeWith128Bits) {
   RandomSource random;
   SCOPED_TRACE(random.trace());

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Pruning by a mask against brute force, element by element.
+// Pruning by a mask, compared with brute force, element by element.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -45,7 +45,7 @@ class MaskTest : public testing::TestWithParam<ElementType> {
     return units;
   }
 
-  // Unmarks elements until every group may keep what is left.
+  // Unmarks elements until every group may keep the remaining ones.
   void Thin(const SparseLayout& layout, std::vector<std::byte>& mask) const {
     for (int64_t row = 0; row < layout.rows; ++row) {
       for (int64_t column = layout.columns - 1; column >= 0; --column) {
@@ -84,7 +84,7 @@ TEST_P(MaskTest, TellsTheFirstGroupThatIsTooFull) {
   DenseBits dense(layout);
   std::vector<std::byte> mask = AnyBytes(layout.rows * MaskLineBytes(layout));
   Thin(layout, mask);
-  // One more unit of row 2, group 1, than may be kept; and all of row 3.
+  // One unit more in row 2, group 1, than may be kept; and all of row 3.
   std::byte* const line = mask.data() + 2 * MaskLineBytes(layout);
   for (int64_t unit = 0; unit <= form_.kept_units(); ++unit) {
     StoreBits(ElementType::kB1, line, form_.group() + unit * form_.unit, 1);

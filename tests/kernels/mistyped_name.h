@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Names of kernels as somebody may type them.
+// Mistyped names of kernels.
 #pragma once
 
 #include <algorithm>

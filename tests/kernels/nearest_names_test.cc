@@ -21,7 +21,7 @@ namespace {
 
 using testing::ElementsAre;
 
-// Cell by cell, as the distance is defined.
+// Cell by cell, according to the definition of the distance.
 int EditDistance(std::string_view from, std::string_view to) {
   std::vector<int> row(to.size() + 1);
   std::iota(row.begin(), row.end(), 0);
@@ -61,7 +61,7 @@ void ExpectPlainlyNearest(const std::vector<std::string_view>& known, int mistyp
   }
 }
 
-// The plain computation takes long: here for one name of the catalogue in five.
+// The plain computation takes long, so it is done for one name of the catalogue in five.
 TEST(NearestNamesTest, SuggestsWhatThePlainComputationDoes) {
   const std::vector<std::string_view> all = NamesOfTheCatalogue();
   std::vector<std::string_view> known;
@@ -73,7 +73,7 @@ TEST(NearestNamesExhaustive, SuggestsWhatThePlainComputationDoes) {
   ExpectPlainlyNearest(NamesOfTheCatalogue(), 15, {0, 1, 5, 63, 64, 65, 127, 128, 129, 1000});
 }
 
-// A caller of unknown names costs others little: of the bytes of all names, most are not looked at.
+// A caller of unknown names costs others little: most bytes of all names are not read.
 TEST(NearestNamesTest, ComputesFewColumns) {
   const std::vector<std::string_view> known = NamesOfTheCatalogue();
   const NameIndex index(known);
@@ -91,7 +91,7 @@ TEST(NearestNamesTest, ComputesFewColumns) {
   RecordProperty("bytes_of_all_names", static_cast<int>(bytes));
 }
 
-// Short names over few letters, where many are equally near and some contain others.
+// Short names over few letters, many of which are equally near, and some of which contain others.
 TEST(NearestNamesTest, AgreesWithThePlainComputationOnNamesOfFewLetters) {
   std::mt19937 random(1);
   const auto some_name = [&] {
@@ -127,8 +127,8 @@ TEST(NearestNamesTest, OnlyANameThatLooksLikeItIsSimilar) {
   EXPECT_EQ(index.Similar("grcae"), 0U);
   EXPECT_EQ(index.Similar("listne"), 1U);
   EXPECT_EQ(index.Similar("max-queue-request"), 3U);
-  EXPECT_EQ(index.Similar("grcea-x"), std::nullopt);  // Four of its seven bytes are other ones.
-  EXPECT_EQ(index.Similar("xy"), std::nullopt);       // Nothing of "ab" is left in it.
+  EXPECT_EQ(index.Similar("grcea-x"), std::nullopt);  // Four of its seven bytes differ.
+  EXPECT_EQ(index.Similar("xy"), std::nullopt);       // It has nothing in common with "ab".
   EXPECT_EQ(index.Similar(""), std::nullopt);
   EXPECT_EQ(NameIndex({}).Similar("grace"), std::nullopt);
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What is read through NVML, from a library that stands in for it.
+// What is read through NVML, from a library that replaces it.
 #include "kernels/nvml.h"
 
 #include <gmock/gmock.h>

@@ -16,7 +16,7 @@ constexpr std::byte kPoison{0xa5};
 constexpr int64_t kMaxCount = 41;
 constexpr int64_t kSpare = 16;
 
-// Bit by bit, as the contract's words say: bit b of the line is bit b % 8 of byte b / 8.
+// Bit by bit, as in the contract: bit b of the line is bit b % 8 of byte b / 8.
 uint64_t BitsAt(ElementType type, const std::vector<std::byte>& line, int64_t index) {
   uint64_t bits = 0;
   for (int64_t b = 0; b < BitsOf(type); ++b) {
@@ -115,7 +115,7 @@ TEST_P(PackedLineTest, LoadsAndStoresOneElementAndNoOther) {
   }
 }
 
-// f64 and s32 are the types that f32 cannot hold: they are rounded.
+// f64 and s32 do not fit into f32 and are rounded.
 TEST(DecodeLineTest, RoundsToF32) {
   const double wide = 1 + 0x1p-24 + 0x1p-50;
   const int32_t integer = 16777217;

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Memory whose last byte is the last byte of a page, with a forbidden page after it: a read or
-// write beyond the end is a crash, in code of the libraries too, which no sanitizer watches. The
-// bytes before it hold a pattern that can be checked.
+// write beyond the end crashes, even in code of libraries, which no sanitizer watches. The bytes
+// before it hold a pattern that can be checked.
 #pragma once
 
 #include <cstddef>
@@ -17,9 +17,9 @@ class PageEndBuffer {
   PageEndBuffer(const PageEndBuffer&) = delete;
   PageEndBuffer& operator=(const PageEndBuffer&) = delete;
 
-  // Memory of `size` bytes filled with `fill`; what was placed before is gone.
+  // Memory of `size` bytes filled with `fill`; replaces what was placed before.
   std::byte* Place(int64_t size, std::byte fill);
-  // Whether nobody wrote before what was placed last.
+  // Whether nobody wrote before the memory that was placed last.
   bool FrontIsIntact() const;
 
  private:

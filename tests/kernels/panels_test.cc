@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Products of libraries in panels: no call that takes long, the sums of one call, and an end
-// between two calls.
+// Products of libraries in panels: no call takes long, the sums are those of one call, and an abort
+// takes effect between two calls.
 #include "kernels/cpu/panels.h"
 
 #include <gmock/gmock.h>
@@ -27,7 +27,7 @@ void PrintTo(const Engine* engine, std::ostream* out) { *out << engine->name; }
 
 namespace {
 
-// A product with room of its own. Values are small integers, so that every sum is exact.
+// A product with its own memory. Values are small integers, so that every sum is exact.
 struct EngineCase {
   EngineCase(const Engine& engine, int64_t m, int64_t n, int64_t k, int transposed, int64_t padding)
       : d(static_cast<size_t>(m * (n + padding) * BitsOf(engine.accumulator) / 8)) {
@@ -127,9 +127,9 @@ TEST_P(PanelTest, AreThePanelsOfTheShapeAndTheThreadsAlone) {
       const double operations = 2.0 * static_cast<double>(panel.m) * static_cast<double>(panel.n) *
                                 static_cast<double>(panel.k);
       EXPECT_LE(operations, 0.02 * PanelRate(engine_) * threads);
-      // A line of one element is a cache line of 64 bytes, and 5 GB/s are read anywhere.
+      // A line of one element is a cache line of 64 bytes, and 5 GB/s can be read anywhere.
       EXPECT_LE(std::max({panel.m, panel.n, panel.k}), int64_t{1} << 21);
-      // Panels of nothing would never end, and tiny ones would take long.
+      // Empty panels would never end, and tiny ones would take long.
       EXPECT_GE(panel.m, std::min<int64_t>(shape.m, 256));
       EXPECT_GE(panel.n, std::min<int64_t>(shape.n, 256));
       EXPECT_GE(panel.k, std::min<int64_t>(shape.k, 64));
@@ -143,7 +143,8 @@ std::vector<float> FloatsOf(const std::vector<std::byte>& bytes) {
   return values;
 }
 
-// Products of few rows and a transposed Y are another call of the library than their narrow panels.
+// For products of few rows with a transposed Y, the library makes another call than for their
+// narrow panels.
 void ExpectBothCallsAgree(std::initializer_list<int64_t> extents_of_m,
                           std::initializer_list<int64_t> extents_of_k) {
   SetThreads(2);
@@ -197,7 +198,7 @@ INSTANTIATE_TEST_SUITE_P(Engines, PanelTest,
                            return name;
                          });
 
-// Sums of s8 beyond the integers that f32 holds, and beyond s32.
+// Sums of s8 beyond the integers that f32 represents, and beyond s32.
 TEST(PanelsTest, OfIntegersWrapAsTheWholeDoes) {
   SetThreads(2);
   const absl::Status available = kOneDnnS8.available(HostTarget());

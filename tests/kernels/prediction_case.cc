@@ -14,7 +14,7 @@ namespace {
 
 using Bytes = std::vector<std::byte>;
 
-// Matrices of small numbers that repeat; a sparse one keeps the first two of each four.
+// Matrices of small repeating numbers; a sparse one keeps the first two of each four.
 Bytes FillOperand(const MatrixLayout& layout, int64_t batch) {
   constexpr int64_t kPeriod = 840;  // Whole bytes of every type.
   std::vector<float> values(kPeriod);
@@ -217,7 +217,7 @@ absl::StatusOr<double> FastestLaunch(const Kernel& kernel, const Problem& proble
                          .workspace = {static_cast<std::byte*>(workspace), space},
                          .a_factors = memory.a_factors.data(),
                          .b_factors = memory.b_factors.data()};
-  // Short ones once before they count, so that caches are warm, and three times at least.
+  // Short ones run once before they count, so that caches are warm, and then at least three times.
   constexpr int kMin = 3;
   if (enough_seconds < max_seconds) RETURN_IF_ERROR(kernel.launch(args));
   double fastest = std::numeric_limits<double>::infinity();

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Predicted times against the times that products take, on the processor and on simulators.
+// Predicted times compared with measured times of products, on the processor and on simulators.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -19,7 +19,7 @@ namespace gemmd {
 namespace {
 
 constexpr double kMaxRatio = 2;
-// Neither clocks nor caches are this steady.
+// Neither clocks nor caches are that steady.
 constexpr double kMinSeconds = 2e-6;
 
 double Ratio(double predicted, double taken) {
@@ -34,7 +34,7 @@ std::string NameOf(const PredictionCase& c) {
 }
 
 // Whether the prediction of a kernel holds for a case. Other work on the machine makes a product
-// slower, not faster, so the fastest launch counts; where that is too slow, there are more of them.
+// slower, not faster, so the fastest launch counts; if that is too slow, there are more launches.
 bool Holds(const Kernel& kernel, const PredictionCase& c, const DeviceProfile& profile) {
   const Problem problem = ProblemOf(c, kernel);
   if (!kernel.supports(problem).ok()) return true;
@@ -76,12 +76,12 @@ std::vector<Row> RowsOf(const Target& target, const std::vector<std::string>& na
   return rows;
 }
 
-// With the costs as they are measured once, as the daemon does, nearly all hold. Other work on the
-// machine may take its caches and memory while a cost is measured or a product runs: few may be
-// tried again, twice.
+// With the costs measured once, as the daemon does, nearly all hold. Other work on the machine may
+// use caches and memory while a cost is measured or a product runs, so a few may be tried again,
+// twice.
 void ExpectPredictionsHold(const Target& target, const std::vector<std::string>& names) {
   constexpr int kTries = 3;
-  constexpr size_t kFew = 10;  // One in so many.
+  constexpr size_t kFew = 10;  // One in this many.
   SetThreads(1);
   std::vector<Row> rows = RowsOf(target, names);
   const size_t few = rows.size() / kFew;
@@ -130,7 +130,7 @@ TEST(PredictionsTimed, HoldOnASimulatedVolta) {
       {"mma.m8n8k4.row.col.f32.f16.f16.f32", "wmma.m16n16k16.row.col.f32.f16.f16.f32"});
 }
 
-// Factors of blocks, which only the plain code multiplies, and operands narrower than a byte.
+// Block factors, which only the plain code applies, and operands narrower than a byte.
 TEST(PredictionsTimed, HoldOnASimulatedBlackwell) {
   ExpectPredictionsHold(
       {.kind = DeviceKind::kSim, .chip = mma::Chip::kSm120},

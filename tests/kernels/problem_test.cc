@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Sizes, refusals and their words.
+// Sizes, refusals and their texts.
 #include "kernels/problem.h"
 
 #include <gmock/gmock.h>
@@ -263,8 +263,8 @@ TEST(ProblemTest, SparseCountsAndWords) {
   EXPECT_EQ(BytesRead(problem), a_bytes + 3 * 2 * 6 * 5);
 }
 
-// D transposed is B transposed times A transposed: what belongs to A belongs to B then, and what
-// belongs to rows to columns; bytes stay where they are.
+// D transposed is B transposed times A transposed: the roles of A and B, and of rows and columns,
+// are exchanged; bytes stay in place.
 TEST(ProblemTest, Transposed) {
   Problem problem;
   problem.m = 3;

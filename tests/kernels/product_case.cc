@@ -23,7 +23,7 @@ double LargestFinite(ElementType type) {
   return std::isinf(value) ? Decode(type, code - step) : value;
 }
 
-// Whether sums of products of its largest numbers leave f32 or f64.
+// Whether sums of products of its largest numbers exceed the range of f32 or f64.
 bool HasWideExponent(ElementType type) {
   return type == ElementType::kF64 || type == ElementType::kF32 || type == ElementType::kTf32 ||
          type == ElementType::kBf16;
@@ -154,7 +154,7 @@ std::vector<std::byte> FillFactors(const BlockScale* blocks, int64_t extent, con
   return factors;
 }
 
-// The copies that kernels work on; one set for each thread, since mapping memory is slow.
+// The copies that kernels work on; one set per thread, since mapping memory is slow.
 struct Copies {
   PageEndBuffer a, b, c, bias, d, workspace, a_factors, b_factors;
 };
@@ -205,7 +205,7 @@ Problem MakeProblem(const Kernel& kernel, int64_t m, int64_t n, int64_t k, const
   problem.d = MakeLayout(kernel.recipe.accumulation, layouts.d, m, n, layouts);
   problem.accumulation = kernel.recipe.accumulation;
   if (kernel.recipe.block_scaling == BlockScaling::kParts) {
-    // Blocks that end at different places along k, and none at a tile's end.
+    // Blocks that end at different places along k, and never at a tile's end.
     problem.a_scale = problem.b_scale = ScaleKind::kBlocks;
     problem.a_blocks = {.lines = 1, .depth = 13, .per_matrix = layouts.batch > 1};
     problem.b_blocks = {.type = FactorType::kUe4m3, .lines = 5, .depth = 9};
@@ -255,7 +255,7 @@ Product WithSparseA(Product& dense) {
     std::byte* const matrix = dense.a.data() + i * layout.dense_bytes;
     Prune(layout, matrix);
     EXPECT_TRUE(Compress("a", layout, matrix, sparse.a.data() + i * layout.bytes).ok());
-    // Compression does not keep the sign of zeros, which can be that of a result.
+    // Compression does not keep the sign of zeros, which may show in a result.
     Expand(layout, sparse.a.data() + i * layout.bytes, matrix);
   }
   return sparse;

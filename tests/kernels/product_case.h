@@ -36,7 +36,7 @@ std::string_view NameOf(Pattern pattern);
 
 inline constexpr Order kOrders[] = {Order::kRowMajor, Order::kColumnMajor};
 
-// How a case departs from tight row-major matrices.
+// How a case differs from tight row-major matrices.
 struct Layouts {
   Order a = Order::kRowMajor;
   Order b = Order::kRowMajor;
@@ -56,25 +56,25 @@ Problem MakeProblem(const Kernel& kernel, int64_t m, int64_t n, int64_t k, const
 MatrixLayout MakeLayout(ElementType type, Order order, int64_t rows, int64_t columns,
                         const Layouts& layouts, bool broadcasts = false);
 
-// Fills A and B with the pattern, and C, bias and scales, where the problem has them, with random
-// numbers near 1. Padding holds random bits.
+// Fills A and B with the pattern, and C, bias and scales, if the problem has them, with random
+// numbers near 1. Padding has random bits.
 Product FillCase(const Problem& problem, Pattern pattern, RandomSource& random);
 
 // The same product with A in 2:4 form. The dense A, which is tight and row major, is pruned, so
-// that both stand for the same matrices.
+// that both are the same matrices.
 Product WithSparseA(Product& dense);
 
 // Launches the kernel on its own copies of the operands, each of which ends where memory ends, with
-// a workspace and a D of all ones bits.
+// a workspace and a D whose bits are all set.
 absl::StatusOr<std::vector<std::byte>> RunKernel(const Kernel& kernel, const Product& product,
                                                  const Target& target);
 
-// Whether padding, gaps and all else that is not an element of D still holds ones bits, except that
-// the last byte of a packed line ends with zero bits.
+// Whether padding, gaps and everything else that is not an element of D still has all bits set,
+// except that the last byte of a packed line ends with zero bits.
 testing::AssertionResult PaddingIsUntouched(const Problem& problem,
                                             const std::vector<std::byte>& d);
 
-// How gtest prints the parameter of a test; it looks for it in the namespace of Kernel.
+// How gtest prints the parameter of a test. It looks for this function in the namespace of Kernel.
 void PrintTo(const Kernel& kernel, std::ostream* out);
 
 std::string DescribeCase(const Problem& problem, Pattern pattern);

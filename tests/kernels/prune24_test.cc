@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Pruning against brute force.
+// Pruning compared with brute force.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -24,8 +24,8 @@ namespace {
 
 using enum ElementType;
 
-// How many NaNs and infinities some elements have, and the sum of the others' magnitudes. One array
-// is more than another as sparse24.h says.
+// The numbers of NaNs and of infinities among some elements, and the sum of the others' magnitudes.
+// Arrays compare as sparse24.h defines.
 using Magnitude = std::array<double, 3>;
 
 void Add(Magnitude& sum, const Magnitude& other) {
@@ -56,7 +56,7 @@ class PruneTest : public testing::TestWithParam<ElementType> {
     return dense;
   }
 
-  // Any bits: specials, numbers of all magnitudes; and behind the last element of a line.
+  // Any bits: specials, numbers of all magnitudes, and garbage behind the last element of a line.
   DenseBits AnyMatrix(const SparseLayout& layout) {
     DenseBits dense(layout);
     for (int64_t i = 0; i < layout.dense_bytes; ++i) {
@@ -78,7 +78,7 @@ class PruneTest : public testing::TestWithParam<ElementType> {
     return sum;
   }
 
-  // Zeroes what `keeps`(unit row, unit) says not to keep; `rows` rows make a row of units.
+  // Zeroes the units for which `keeps`(unit row, unit) is false; `rows` rows form a row of units.
   template <typename Keeps>
   DenseBits Masked(const SparseLayout& layout, const DenseBits& dense, int64_t rows,
                    int64_t* dropped, const Keeps& keeps) {
@@ -95,7 +95,7 @@ class PruneTest : public testing::TestWithParam<ElementType> {
   }
 
   // The best choice of one group of a row: of all its halves, in order of their lowest index, the
-  // first of the largest magnitude.
+  // first with the largest magnitude.
   uint32_t BestChoice(const SparseLayout& layout, const DenseBits& dense, int64_t row,
                       int64_t group) {
     uint32_t best = 0;
@@ -114,7 +114,7 @@ class PruneTest : public testing::TestWithParam<ElementType> {
     return best;
   }
 
-  // The same where sums may be rounded: the largest units one by one.
+  // The same if sums may be rounded: the largest units one by one.
   uint32_t LargestUnits(const SparseLayout& layout, const DenseBits& dense, int64_t row,
                         int64_t group) {
     std::vector<std::pair<Magnitude, int64_t>> units;
@@ -159,8 +159,8 @@ class PruneTest : public testing::TestWithParam<ElementType> {
     }
   }
 
-  // Absent where a column of units keeps another number than half. Adds up each row of units, then
-  // the rows.
+  // Absent if a column of units does not keep exactly half. Adds up each row of units, then the
+  // rows.
   std::optional<Magnitude> TileMagnitude(const SparseLayout& layout, const DenseBits& dense,
                                          int64_t tile, int64_t group,
                                          const std::vector<uint32_t>& choice) {
@@ -260,7 +260,7 @@ TEST_P(PruneTest, KeepsTheLargestOfAnyBits) {
   }
 }
 
-// The transposed matrix is of the form too.
+// The transposed matrix has the form too.
 TEST_P(PruneTest, BothWaysHoldsForTheTransposed) {
   const SparseLayout layout = LayoutFor(type_, 37, 43);
   const SparseLayout transposed_layout = LayoutFor(type_, 43, 37);
@@ -311,7 +311,7 @@ TEST(PruneSpecialsTest, NanThenInfinityThenNumbers) {
   EXPECT_EQ(dense.bytes(), want.bytes());
 }
 
-// With infinities kept either way, the finite elements beside them decide.
+// If infinities are kept in either case, the finite elements beside them decide.
 TEST(PruneSpecialsTest, InfinitiesHideNothingOfATile) {
   const SparseLayout layout = LayoutFor(kBf16, 4, 4);
   DenseBits dense(layout);
@@ -333,7 +333,7 @@ TEST(PruneSpecialsTest, SmallestIntegerIsTheLargestMagnitude) {
   EXPECT_EQ(dense.bytes(), RowOf(layout, {127, 0, 0, -128}).bytes());
 }
 
-// A dropped -0 is no loss to count, but becomes +0; what is kept keeps its bits.
+// A dropped -0 does not count as a loss, but becomes +0; kept elements keep their bits.
 TEST(PruneSpecialsTest, NegativeZeros) {
   const SparseLayout layout = LayoutFor(kF32, 1, 4);
   DenseBits dense = RowOf(layout, {-0.0, -0.0, -0.0, 1});

@@ -46,7 +46,7 @@ Precision PrecisionOf(ElementType type) {
   return {0x1p-53L, 0x1p-1075L, 0x1p-1022L};
 }
 
-// The operands, decoded: A by rows, B by columns, so that both run along k.
+// The decoded operands: A by rows, B by columns, so that both run along k.
 struct Decoded {
   std::vector<double> a;
   std::vector<double> b;
@@ -74,7 +74,7 @@ double FactorAt(const BlockScale* blocks, const std::vector<std::byte>& factors,
   return DecodeFactor(blocks->type, factors.data() + at);
 }
 
-// Multiplies the operands by the factors of their blocks, which f64 holds exactly.
+// Multiplies the operands by the factors of their blocks; the products are exact in f64.
 void ApplyFactors(const Product& product, int64_t matrix, Decoded& decoded) {
   const Problem& problem = product.problem;
   const int64_t k = problem.k;
@@ -90,7 +90,7 @@ void ApplyFactors(const Product& product, int64_t matrix, Decoded& decoded) {
   }
 }
 
-// How many parts of k factors make, at most.
+// The maximum number of parts into which factors divide k.
 int64_t PartsOf(const Problem& problem) {
   int64_t parts = 0;
   for (const BlockScale* const blocks : {problem.blocks_of_a(), problem.blocks_of_b()}) {
@@ -139,7 +139,7 @@ class Steps {
   explicit Steps(ElementType accumulation)
       : is_single_(accumulation == ElementType::kF32), precision_(PrecisionOf(accumulation)) {}
 
-  // A number given in another type, rounded to the epilogue's.
+  // A constant of another type, rounded to the epilogue's.
   long double Constant(double value) const {
     return is_single_ ? static_cast<float>(value) : value;
   }
@@ -182,7 +182,7 @@ class Steps {
   Precision precision_;
 };
 
-// Where an element is, and what the epilogue adds to it.
+// The position of an element, and what the epilogue adds to it.
 struct Place {
   int64_t matrix;
   int64_t row;
@@ -231,7 +231,7 @@ long double HalfStep(ElementType type, long double magnitude) {
   return std::ldexp(1.0L, std::max(exponent - 1, lowest) - format.fraction_bits - 1);
 }
 
-// What becomes of an estimate in D.
+// The estimate after its conversion to D.
 Estimate Converted(const Problem& problem, const Recipe& recipe, Estimate x) {
   const ElementType type = problem.d.type;
   if (!std::isfinite(x.value)) {
@@ -243,7 +243,7 @@ Estimate Converted(const Problem& problem, const Recipe& recipe, Estimate x) {
     x.value = std::clamp(x.value, static_cast<long double>(Decode(type, Encode(type, -infinity))),
                          static_cast<long double>(Decode(type, Encode(type, infinity))));
   }
-  // Stored unchanged: accumulators of this type, and integers that nothing was done to.
+  // Stored unchanged: accumulators of this type, and unmodified integers.
   if (type == recipe.accumulation && IsFloat(type)) return x;
   if (IsInteger(type) && x.error == 0 && x.value == std::floor(x.value)) return x;
   x.error += HalfStep(type, std::fabs(x.value) + x.error);
@@ -273,7 +273,7 @@ Reference MakeReference(const Product& product, const Recipe& recipe) {
         }
         x = Converted(problem, recipe, Finish(product, steps, x, {matrix, i, j}));
         reference.want.push_back(static_cast<double>(x.value));
-        // Rounding the reference itself to f64 moves it by less than its last bit.
+        // Rounding the reference itself to f64 changes it by less than its last bit.
         const long double slack = recipe.exact && x.error == 0 ? 0 : std::fabs(x.value) * 0x1p-53L;
         reference.bound.push_back(static_cast<double>(x.error + slack));
       }

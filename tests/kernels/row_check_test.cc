@@ -125,7 +125,7 @@ TEST(RowCheckTest, MemoryThatIsShortIsNoFaultOfARow) {
   EXPECT_THAT(FaultsOf({RowOf("short", kShort), RowOf("throwing", kThrowing)}), IsEmpty());
 }
 
-// Not in a process of their own: tests before this one have used OpenMP in this one.
+// Not in a separate process: earlier tests have used OpenMP in this one.
 TEST(RowCheckTest, TheRowsOfTheLibrariesAreRightHere) {
   const Target target = HostTarget();
   for (const int threads : {1, 3}) {

@@ -34,8 +34,8 @@ class RowTest : public testing::TestWithParam<Kernel> {
     if (!available.ok()) GTEST_SKIP() << available.message();
   }
 
-  // Runs the kernel and compares D with the reference: bit for bit where the recipe is exact and D
-  // is nothing but the accumulators.
+  // Runs the kernel and compares D with the reference: bit for bit if the recipe is exact and D is
+  // the unmodified accumulators.
   void ExpectCorrect(const Product& product) {
     const Problem& problem = product.problem;
     const absl::StatusOr<std::vector<std::byte>> d = RunKernel(kernel_, product, HostTarget());
@@ -59,8 +59,8 @@ class RowTest : public testing::TestWithParam<Kernel> {
     ExpectCorrect(FillCase(problem, pattern, random_));
   }
 
-  // Three sizes of leading dimension go round with eight orders and eight patterns, so that every
-  // shape meets every order, and every order every pattern.
+  // Three leading dimensions alternate with eight orders and eight patterns, so that every shape
+  // meets every order, and every order every pattern.
   void ExpectShapes(const std::vector<int64_t>& extents) {
     SCOPED_TRACE(random_.trace());
     size_t turn = 0;
@@ -86,7 +86,8 @@ class RowTest : public testing::TestWithParam<Kernel> {
     }
   }
 
-  // Deep enough for libraries to cut k into blocks, and for sums of 8-bit integers to leave s32.
+  // Deep enough for libraries to divide k into blocks, and for sums of 8-bit integers to exceed
+  // s32.
   void ExpectDeepProducts() {
     SCOPED_TRACE(random_.trace());
     for (Pattern pattern : {Pattern::kLargest, Pattern::kRandom}) {
@@ -151,7 +152,7 @@ TEST_P(RowTest, BatchesWithGapsAndBroadcasts) {
 
 TEST_P(RowTest, EpilogueOnTopOfTheProduct) {
   SCOPED_TRACE(random_.trace());
-  // Factors of rows of A may stand beside those of blocks of B.
+  // Factors for rows of A may be combined with factors for blocks of B.
   const bool is_scaled = BitsOf(kernel_.a) == 8 && BitsOf(kernel_.b) == 8;
   const bool takes_blocks = kernel_.recipe.block_scaling != BlockScaling::kNone;
   for (ElementType d_type : kAllElementTypes) {
@@ -179,7 +180,7 @@ TEST_P(RowTest, EpilogueOnTopOfTheProduct) {
   }
 }
 
-// Without a product, A and B are not looked at (they are null here), and D is beta C plus bias.
+// Without a product, A and B are not read (they are null here), and D is beta C plus bias.
 TEST_P(RowTest, NoProduct) {
   for (bool has_depth : {false, true}) {
     Problem problem = MakeProblem(kernel_, 5, 9, has_depth ? 4 : 0, Layouts{.padding = 1});
@@ -192,7 +193,7 @@ TEST_P(RowTest, NoProduct) {
   }
 }
 
-// C is not read where beta is 0, even if there is one.
+// C is not read if beta is 0, even if there is one.
 TEST_P(RowTest, UnreadCDoesNotMatter) {
   const Problem problem = MakeProblem(kernel_, 5, 9, 7, Layouts{});
   Product product = FillCase(problem, Pattern::kRamps, random_);
@@ -200,8 +201,8 @@ TEST_P(RowTest, UnreadCDoesNotMatter) {
   ExpectCorrect(product);
 }
 
-// A row gives the same bits every time, wherever its operands lie, and for every m and batch where
-// it claims so.
+// A row gives the same bits every time, wherever its operands are, and for every m and batch if it
+// claims so.
 TEST_P(RowTest, RepeatsItsBits) {
   SCOPED_TRACE(random_.trace());
   ASSERT_TRUE(kernel_.deterministic);
@@ -242,8 +243,8 @@ std::string PrintName(const testing::TestParamInfo<Kernel>& row) {
 
 INSTANTIATE_TEST_SUITE_P(Catalog, RowTest, testing::ValuesIn(Catalog(DeviceKind::kCpu)), PrintName);
 
-// The first row of each engine and of each pair of types that it computes with: the others differ
-// in what they convert.
+// The first row of each engine and of each pair of types that it computes with: the others only
+// differ in their conversions.
 std::vector<Kernel> OneOfEachEngine() {
   std::vector<Kernel> rows;
   for (const Kernel& kernel : Catalog(DeviceKind::kCpu)) {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Rows that are said to give the same bits do: the simulated rows of every chip, which have the
-// bits of the chip's own.
+// Rows that claim to give the same bits do: the simulated rows of every chip, which have the chip's
+// bits.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -33,7 +33,7 @@ const Kernel& Simulated(std::string_view name) {
   return SimKernels().front();
 }
 
-// The rows that the chip has, those of equal bits together.
+// The rows that the chip has, grouped by equal bits.
 std::vector<std::vector<const Kernel*>> ClassesOn(Chip chip) {
   const Target target = {.kind = DeviceKind::kSim, .chip = chip};
   std::vector<std::vector<const Kernel*>> classes;
@@ -53,7 +53,7 @@ bool HasNoPortableForm(const Kernel& kernel) {
          SparseFormOf(kernel.a)->name() != NameOf(SparsityOf(*kernel.instruction));
 }
 
-// D by a kernel of a simulator, from poison.
+// D computed by a simulator's kernel, over poison.
 std::vector<std::byte> ProductBy(const Kernel& kernel, Chip chip, const FamilyCase& product) {
   const Problem& problem = product.problem;
   std::vector<std::byte> workspace(static_cast<size_t>(kernel.workspace_bytes(problem).value()));
@@ -73,7 +73,8 @@ std::vector<std::byte> ProductBy(const Kernel& kernel, Chip chip, const FamilyCa
   return d;
 }
 
-// One of each class with one other, on operands of every family. k is whole groups of a sparse A.
+// One row of each class compared with one other, on operands of every family. k is a whole number
+// of groups of a sparse A.
 TEST(SameBitsTest, AreTheSame) {
   RandomSource random;
   SCOPED_TRACE(random.trace());
@@ -107,7 +108,7 @@ TEST(SameBitsTest, AreTheSame) {
   EXPECT_GE(sparse, 10);
 }
 
-// GPU kernels compute a D in columns by its transpose (kernels/cuda/plan.h).
+// GPU kernels compute a column-major D by its transpose (kernels/cuda/plan.h).
 TEST(SameBitsTest, OfTheTranspose) {
   RandomSource random;
   SCOPED_TRACE(random.trace());
@@ -147,7 +148,7 @@ TEST(SameBitsTest, AreNotPromisedWhereSumsDiffer) {
   EXPECT_TRUE(same("wgmma.m64n16k8.f32.tf32.tf32", "wgmma.m64n256k8.f32.tf32.tf32"));
   // The depth of a fused sum is 8 and 16.
   EXPECT_FALSE(same("mma.m16n8k8.f32.f16.f16.f32", "mma.m16n8k16.f32.f16.f16.f32"));
-  // The chip has no tensor core for the instruction, but makes it of others.
+  // The chip's tensor core lacks the instruction and emulates it with others.
   EXPECT_FALSE(same("mma.m16n8k32.f32.e4m3.e4m3.f32", "wgmma.m64n8k32.f32.e4m3.e4m3"));
   EXPECT_FALSE(same("mma.m16n8k16.f32.f16.f16.f32", "mma.m16n8k16.f32.bf16.bf16.f32"));
   EXPECT_FALSE(same("mma.m16n8k16.f32.f16.f16.f32", "mma.m16n8k16.f16.f16.f16.f16"));
@@ -155,17 +156,17 @@ TEST(SameBitsTest, AreNotPromisedWhereSumsDiffer) {
   EXPECT_FALSE(same("wgmma.m64n8k32.f32.e4m3.e4m3_p128", "wgmma.m64n8k32.f32.e4m3.e4m3"));
   EXPECT_TRUE(same("mma.sp.m16n8k32.f32.f16.f16.f32", "wgmma.sp.m64n8k32.f32.f16.f16"));
   EXPECT_FALSE(same("mma.sp.m16n8k16.f32.f16.f16.f32", "mma.sp.m16n8k32.f32.f16.f16.f32"));
-  // Zeros after the operands turn -0 into 0, and there are more of them in a deeper instruction.
+  // Zeros after the operands turn -0 into 0, and a deeper instruction has more of them.
   EXPECT_FALSE(same("mma.m8n8k4.f64", "mma.m16n8k16.f64"));
 }
 
-// What a narrow row has begun, a wide one may go on with.
+// A wide row may continue a sum that a narrow row has begun.
 TEST(SameBitsTest, LetManyRowsOfDHaveAWideTile) {
   DeviceProfile profile;
   profile.target = {.kind = DeviceKind::kCuda, .chip = Chip::kSm90, .multiprocessors = 132};
   profile.memory_bytes_per_second = 4e12;
   const absl::Span<const Kernel> catalog = Catalog(DeviceKind::kCuda);
-  // Large tiles bring less, and multiply faster.
+  // Large tiles load less data and multiply faster.
   for (const Kernel& kernel : catalog) {
     const Tile& tile = CudaRowOf(kernel)->tile;
     profile.kernel_rates.push_back(2e10 * std::min(tile.m * tile.n, 32768));

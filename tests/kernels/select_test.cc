@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Choice of a kernel: pure data, made-up kernels and profiles.
+// Choice of a kernel, with invented kernels and profiles.
 #include "kernels/select.h"
 
 #include <gmock/gmock.h>
@@ -91,8 +91,8 @@ class SelectTest : public testing::Test {
   Constraints constraints_;
 };
 
-// The rows of the CPU first expand A into a dense matrix: a million elements at 1e9 a second. Those
-// of the simulators read it as it is.
+// The rows of the CPU first expand A into a dense matrix: a million elements at 1e9 a second. The
+// simulators' rows read it as it is.
 TEST(PredictionTest, ExpandingASparseOperandTakesTimeOnTheCpu) {
   const DeviceProfile profile;
   Problem problem = Cube();
@@ -241,10 +241,10 @@ TEST_F(SelectTest, ADistrustedKernelIsPassedOverOrItsReasonIsTheAnswer) {
               StatusIs(absl::StatusCode::kUnimplemented, HasSubstr("three: kernel: it was wrong")));
 }
 
-// Choose works without building texts, so it is separate code.
+// Choose does not build texts, so it is separate code.
 TEST_F(SelectTest, ChooseAgreesWithSelect) {
   for (int rates = 0; rates < 125; ++rates) {
-    // Within 10 % of each other, and not.
+    // Some within 10 % of each other, and some not.
     const auto rate = [](int i) { return 1e9 * (1 + 0.06 * i); };
     const DeviceProfile profile = Rates(rate(rates % 5), rate(rates / 5 % 5), rate(rates / 25));
     const absl::StatusOr<const Kernel*> kernel = Choose(catalog_, Cube(), constraints_, profile);
@@ -339,7 +339,7 @@ TEST_F(SelectTest, NoKernelNamesTheNearest) {
                        "two: k: got 1, want 2; three: k: got 1, want 2; one: k: got 1, want 2"));
 }
 
-// The types of A and of B count for two each, the type of the sums for one.
+// The types of A and of B count double, the type of the sums once.
 TEST_F(SelectTest, TheNearestHasTheTypesOfAAndOfB) {
   for (Kernel& kernel : catalog_) kernel.family = &kOfAnotherDepth;
   catalog_[0].b = ElementType::kS8;

@@ -50,7 +50,7 @@ std::vector<int64_t> ColumnsOf(const SparseLayout& layout, const std::vector<std
   return columns;
 }
 
-// Which indices a test writes into one group; `second` has no meaning in 1:2.
+// The indices that a test writes into one group; `second` is unused in 1:2.
 void SetIndices(const SparseLayout& layout, int64_t row, int64_t group, int first, int second,
                 std::vector<std::byte>& compressed) {
   const int64_t bits = layout.form.index_bits();
@@ -161,7 +161,7 @@ class SparseTypeTest : public testing::TestWithParam<ElementType> {
   const SparseForm form_ = SparseFormOf(type_).value();
   RandomSource random_;
 
-  // Fills the group with as many nonzero elements as it may have, anywhere.
+  // Fills the group with as many nonzero elements as allowed, anywhere.
   void FillGroup(int64_t row, int64_t group, int64_t columns, DenseBits& dense) {
     std::vector<int64_t> units(static_cast<size_t>(form_.group_units));
     std::iota(units.begin(), units.end(), 0);
@@ -176,7 +176,7 @@ class SparseTypeTest : public testing::TestWithParam<ElementType> {
     }
   }
 
-  // A matrix of the form, as dense as it may be.
+  // A matrix of the form, as dense as allowed.
   DenseBits RandomMatrix(const SparseLayout& layout) {
     DenseBits dense(layout);
     for (int64_t row = 0; row < layout.rows; ++row) {
@@ -187,7 +187,7 @@ class SparseTypeTest : public testing::TestWithParam<ElementType> {
     return dense;
   }
 
-  // Checks that compression keeps everything, in the form that the format describes.
+  // Checks that compression keeps everything, in the documented format.
   void ExpectKept(const SparseLayout& layout, const DenseBits& dense) {
     EXPECT_THAT(CheckPruned("a.data", layout, dense.data()), IsOk());
     const std::vector<std::byte> compressed = Compressed(layout, dense);
@@ -290,7 +290,7 @@ TEST_P(SparseTypeTest, FirstBadGroup) {
   }
 }
 
-// What is placed beyond k must be zero, of either sign.
+// Elements beyond k must be zero, of either sign.
 TEST_P(SparseTypeTest, NothingBeyondTheMatrix) {
   for (int64_t columns = 1; columns < 2 * form_.group(); ++columns) {
     const SparseLayout layout = LayoutFor(type_, 2, columns);
@@ -343,8 +343,7 @@ TEST_P(SparseTypeTest, PaddingBitsOfTheDenseMatrix) {
     const int64_t bits = columns * BitsOf(type_);
     if (bits % 8 == 0) continue;
     const SparseLayout layout = LayoutFor(type_, 1, columns);
-    // The units before the last are full where they may all be kept, so that the last must be
-    // empty.
+    // The units before the last are full if all of them may be kept, so the last must be empty.
     DenseBits dense(layout);
     const int64_t units = (columns + form_.unit - 1) / form_.unit;
     for (int64_t i = 0; i < std::min(units - 1, form_.kept_units()) * form_.unit; ++i) {
@@ -360,7 +359,7 @@ TEST_P(SparseTypeTest, PaddingBitsOfTheDenseMatrix) {
   }
 }
 
-// A zero of either sign may be dropped, and is +0 then and where it is kept as padding.
+// A zero of either sign may be dropped; it becomes +0 then, and also if it is kept as padding.
 TEST_P(SparseTypeTest, NegativeZeroIsZero) {
   if (!IsFloat(type_)) return;
   const SparseLayout layout = LayoutFor(type_, 1, form_.group());

@@ -26,7 +26,7 @@ inline SparseLayout LayoutFor(ElementType type, int64_t rows, int64_t columns) {
   return SparseLayoutOf("a", type, rows, columns).value();
 }
 
-// Any bits but those of zero, and no NaN or infinity.
+// Any bits except those of zero, NaN or infinity.
 inline uint64_t RandomNonzero(ElementType type, RandomSource& random) {
   while (true) {
     const uint64_t bits = random.Bits() >> (64 - BitsOf(type));

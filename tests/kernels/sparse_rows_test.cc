@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Every row of the CPU whose A has a sparse form: the product of a sparse A is that of the dense
-// matrix that it stands for, bit for bit.
+// matrix that it represents, bit for bit.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 

@@ -8,7 +8,7 @@
 namespace gemmd {
 namespace {
 
-// A volatile variable makes every step round on its own, even where the compiler would join steps.
+// A volatile variable makes every step round separately, even if the compiler would fuse steps.
 template <typename T>
 class Stepwise {
  public:

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The contract of the epilogue (kernel.h) written down a second time: one element and one rounded
-// step after the other, without any code of the epilogue.
+// A second implementation of the epilogue's contract (kernel.h): one element and one rounded step
+// after the other, without any code of the epilogue.
 #pragma once
 
 #include <cstddef>
@@ -20,7 +20,7 @@ struct EpilogueCase {
   Accumulators description;
 };
 
-// D as it should be, bit for bit; all that is not an element of D holds ones bits.
+// The expected D, bit for bit; everything that is not an element of D has all bits set.
 std::vector<std::byte> StepwiseEpilogue(const EpilogueCase& test);
 
 }  // namespace gemmd

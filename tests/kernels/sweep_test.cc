@@ -47,7 +47,8 @@ constexpr std::string_view kRows[] = {"onednn.f32.bf16.bf16",
 
 constexpr int64_t kDeepest = 130;
 constexpr int kThreads[] = {1, 2, 16};
-// One less and one more than vectors, tiles and blocks, and what is whole in all of them.
+// One less and one more than the sizes of vectors, tiles and blocks, and whole multiples of all of
+// them.
 constexpr int64_t kExtents[] = {1, 2, 15, 17, 31, 33, 48, 63, 64, 65, 129};
 
 bool HasInfinity(ElementType type) {
@@ -150,7 +151,7 @@ TEST_P(SweepTest, EveryDepth) {
   }
 }
 
-// The shapes that were wrong.
+// The shapes that were once wrong.
 TEST_P(SweepTest, DepthsOfWholeTilesLessOne) {
   for (const int64_t k : {31, 63, 95, 127}) {
     for (const int threads : kThreads) {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What machine code calls the tensor core's unit of an instruction.
+// The name of an instruction's tensor core unit in machine code.
 #pragma once
 
 #include <string_view>

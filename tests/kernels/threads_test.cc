@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Launches on several threads, and several launches at once. Not for ThreadSanitizer: it does not
-// know the OpenMP of the libraries.
+// Launches on several threads, and several launches at once. Not for ThreadSanitizer, which does
+// not know the libraries' OpenMP.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -90,7 +90,7 @@ TEST_P(ThreadsTest, RepeatsItsBitsOnAsManyThreads) {
   for (int i = 0; i < 5; ++i) EXPECT_EQ(*RunKernel(kernel_, product, HostTarget()), *first);
 }
 
-// Each launch has threads of its own, in different numbers.
+// Each launch has its own threads, in different numbers.
 TEST_P(ThreadsTest, LaunchesAtOnce) {
   SCOPED_TRACE(random_.trace());
   constexpr int kLaunchers = 4;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What only a clock shows of names and rates.
+// Times of name look-ups and rates, which need a clock.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -16,7 +16,7 @@
 namespace gemmd {
 namespace {
 
-// Of the thread's own time, at its best of a few: a caller of unknown names costs others little.
+// The thread's own time, the best of a few runs: a caller of unknown names costs others little.
 TEST(NearestNamesTimed, TakesTwoTenthsOfAMillisecond) {
   const std::vector<std::string_view> known = NamesOfTheCatalogue();
   const NameIndex index(known);

@@ -51,7 +51,7 @@ double RootMeanSquare(const Problem& problem, const Bytes& d) {
   return std::sqrt(sum / static_cast<double>(problem.m * problem.n));
 }
 
-// The largest difference of two results; infinity where one alone is a number.
+// The largest difference of two results; infinity if only one of them is a number.
 double LargestChange(const Problem& problem, const Bytes& d, const Bytes& flipped) {
   double largest = 0;
   for (int64_t row = 0; row < problem.m; ++row) {
@@ -114,7 +114,7 @@ class Flipper {
                           draw)
             .value();
     const bool is_found = result.end == verify::CheckEnd::kWrong;
-    // What a right row's sum may be off by says what this check finds.
+    // The bound on the error of a right row's sum determines what this check finds.
     const double change = LargestChange(product_.problem, d_, flipped);
     figures.flips += 1;
     figures.found += is_found ? 1 : 0;

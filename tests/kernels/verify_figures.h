@@ -21,11 +21,11 @@ inline constexpr FlipAt kAllFlips[] = {FlipAt::kOperand, FlipAt::kAccumulator, F
 std::string_view NameOf(FlipAt at);
 
 struct FlipFigures {
-  int64_t flips = 0;  // That change D.
+  int64_t flips = 0;  // Flips that change D.
   int64_t found = 0;
-  int64_t large = 0;  // That change an element by more than 1 % of the root mean square of D,
+  int64_t large = 0;  // Flips that change an element by more than 1 % of the root mean square of D,
   int64_t large_found = 0;
-  int64_t above = 0;  // or by more than the check says that it finds.
+  int64_t above = 0;  // or by more than the documented limit of the check.
   int64_t above_found = 0;
 };
 
@@ -42,26 +42,26 @@ verify::CheckedProduct ProductToCheck(const Kernel& kernel, const Target& target
 // A product of random numbers.
 Product RandomProduct(const Kernel& kernel, const FlippedShape& shape, RandomSource& random);
 
-// Flips so many bits of products of random numbers, one at a time, and looks for each with
-// CheckSums. Of an operand in 2:4 form, values are flipped: other indices may be none. `d` is the
-// type of D.
+// Flips this many bits of products of random numbers, one at a time, and checks each with
+// CheckSums. In an operand in 2:4 form, only values are flipped, because changed indices might be
+// invalid. `d` is the type of D.
 FlipFigures CountFoundBySums(const Kernel& kernel, ElementType d, FlipAt at, int64_t flips,
                              const FlippedShape& shape, RandomSource& random);
 
-// Flips of one bit of D that CheckSample finds at a rate.
+// Flips of one bit of D, and how many CheckSample finds at a rate.
 struct SampleFigures {
   int64_t flips = 0;
   int64_t found = 0;
-  double predicted = 0;  // The probability of one to be found.
+  double predicted = 0;  // The probability of finding one.
 };
 SampleFigures CountFoundBySample(const Kernel& kernel, int64_t flips, double rate,
                                  RandomSource& random);
-// Whether so many of them are what the formula predicts: outside with a probability below 1e-9
-// where it is right (the Chernoff bounds of both tails).
+// Whether as many were found as the formula predicts: if the formula is right, this fails with a
+// probability below 1e-9 (the Chernoff bounds of both tails).
 bool IsAsPredicted(const SampleFigures& figures);
 
 // Right products of random shape, pattern and epilogue, some with a sparse A, that either check
-// does not pass. What has infinities need not pass, but must not be called wrong.
+// does not pass. Products with infinities need not pass, but must not be called wrong.
 struct CleanFigures {
   int64_t products = 0;
   int64_t sparse = 0;  // Those with a sparse A.

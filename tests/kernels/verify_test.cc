@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Whether checks of computed products find what is wrong and nothing else. The figures of long runs
-// come from gemmd-verify-figures.
+// Checks of computed products find every fault and nothing else. gemmd-verify-figures
+// measures the same over long runs.
 #include <gtest/gtest.h>
 
 #include <array>
@@ -63,7 +63,7 @@ TEST(VerifyTest, SamplesAsItsFormulaPredicts) {
     EXPECT_TRUE(IsAsPredicted(figures))
         << figures.found << " of " << figures.flips << ", each with " << figures.predicted;
     if (rate < 0.1) continue;
-    // The bound is no matter of course: three times the probability is another one.
+    // The bound can fail: three times the probability is outside it.
     SampleFigures wrong = figures;
     wrong.predicted *= 3;
     EXPECT_FALSE(IsAsPredicted(wrong));
@@ -77,8 +77,8 @@ TEST(VerifyTest, RefusesNothingThatIsRight) {
   EXPECT_GT(figures.sparse, 0);
 }
 
-// One bit of D, or of the values of A before the product: a whole sample finds each that changes D,
-// sums find those above rounding, and all of them in integers.
+// One bit of D, or of the values of A before the product: a whole sample finds each one that
+// changes D, and sums find those above rounding, and all of them in integers.
 TEST(VerifyTest, FindsWhatIsWrongWhereAIsSparse) {
   RandomSource random;
   SCOPED_TRACE(random.trace());
@@ -104,7 +104,7 @@ TEST(VerifyTest, FindsWhatIsWrongWhereAIsSparse) {
     verify::Draw draw(random.Bits());
     for (int i = 0; i < 20; ++i) {
       std::vector<std::byte> flipped = d;
-      // The highest bit of the exponent, which is beyond any bound.
+      // The highest bit of the exponent, which exceeds any bound.
       const auto element = static_cast<size_t>(random.Between(0, shape.m * shape.n - 1));
       flipped[element * 4 + 3] ^= std::byte{0x40};
       const CheckResult result =
@@ -136,7 +136,7 @@ TEST(VerifyTest, AWholeSampleFindsAnyFlipAndSaysWhere) {
   EXPECT_EQ(result.cost, 1);
 }
 
-// A GPU's rows are computed by the simulator of their instruction.
+// A GPU's rows are compared with the simulator of their instruction.
 TEST(VerifyTest, AGpusRowIsHeldAgainstTheSimulator) {
   RandomSource random;
   const Kernel& simulated = KernelNamed(kMmaF16);
@@ -157,7 +157,7 @@ TEST(VerifyTest, AGpusRowIsHeldAgainstTheSimulator) {
   FAIL() << "no kernel of a GPU has the instruction";
 }
 
-// No rounding of the epilogue's makes anything else of an infinite sum.
+// No rounding in the epilogue turns an infinite sum into anything else.
 TEST(VerifyTest, AnInfiniteSumIsHeldToItself) {
   const Kernel& kernel = KernelNamed(kF32Library);
   Problem problem = MakeProblem(kernel, 8, 8, 8, {});
@@ -200,8 +200,8 @@ TEST(VerifyTest, AnInfinityInAnOperandLeavesTheSumsUnverified) {
   EXPECT_EQ(result.miss_probability, 1);
 }
 
-// Large terms that cancel round by more than D's size explains: rows are then computed again, and
-// nothing right is called wrong.
+// Large terms that cancel have larger rounding errors than D's size explains: rows are then
+// computed again, and nothing right is called wrong.
 TEST(VerifyTest, CancellationIsComputedAgain) {
   RandomSource random;
   const Kernel& kernel = KernelNamed(kMmaF16);
@@ -266,7 +266,7 @@ TEST(VerifyTest, EndsWhenItIsAborted) {
   EXPECT_TRUE(absl::IsCancelled(verify::CheckSums(checked, draw).status()));
 }
 
-// The default draws one element of each whole tile, and says what that is worth.
+// The default draws one element of each whole tile, and reports its miss probability.
 TEST(VerifyTest, PlansASample) {
   const Problem problem = MakeProblem(KernelNamed(kMmaF16), 4096, 4096, 4096, {});
   const verify::SamplePlan plan = verify::PlanSample(problem, verify::kDefaultRate);

@@ -28,7 +28,7 @@ FIELDS = ("name", "file", "old", "new", "target", "filter")
 
 
 class ListError(Exception):
-    """A mutant that says nothing about the tests: its entry, its build or its test is wrong."""
+    """A mutant that cannot test anything: its entry, its build or its test is wrong."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -37,8 +37,8 @@ class Mutant:
     file: str  # From the root of the repository.
     old: str  # Occurs exactly once in the file.
     new: str
-    target: str  # The gtest program, as CMake knows it.
-    filter: str  # The tests of it that must find the fault, as --gtest_filter.
+    target: str  # The gtest program, as CMake names it.
+    filter: str  # Its tests that must find the fault, as --gtest_filter.
 
     def text(self):
         """The file with the fault in it."""
@@ -68,18 +68,19 @@ def read_lists(folder=LISTS):
 
 
 def choose(mutants, turn, count):
-    """The handful of this turn: as many turns as there are handfuls take every mutant once."""
+    """The mutants of this turn: each turn takes one share, and all turns together take every mutant
+    once."""
     handfuls = max(1, -(-len(mutants) // count))
     return mutants[turn % handfuls :: handfuls]
 
 
 def program_of(words):
-    """What a compiler or linker writes."""
+    """The output of a compiler or linker."""
     return words[words.index("-o") + 1] if "-o" in words else None
 
 
 class Build:
-    """A CMake build folder made by Ninja, in which the target is up to date."""
+    """A CMake build folder for Ninja in which the target is up to date."""
 
     def __init__(self, folder):
         self.folder = folder
@@ -94,7 +95,7 @@ class Build:
         return subprocess.run(command, check=True, capture_output=True, text=True).stdout
 
     def commands_of(self, target):
-        """How the target's objects are compiled, by object, and how the target is linked."""
+        """The commands that compile the target's objects, by object, and the one that links it."""
         if target not in self.commands:
             compiles = {}
             link = None
@@ -111,7 +112,7 @@ class Build:
         return self.commands[target]
 
     def includes(self, compiled):
-        """The files that were read to compile the object, with its source."""
+        """The files that were read to compile the object, including its source."""
         if compiled not in self.headers:
             read = {line.strip() for line in self.ninja("deps", compiled).splitlines()[1:]}
             self.headers[compiled] = {(self.folder / name).resolve() for name in read if name}
@@ -119,7 +120,7 @@ class Build:
 
 
 def run_tests(program, tests, folder):
-    """Whether the tests pass; a program that does anything but pass or fail is an error."""
+    """Whether the tests pass; a program that neither passes nor fails is an error."""
     command = [program, f"--gtest_filter={tests}", "--gtest_brief=1"]
     try:
         run = subprocess.run(command, cwd=folder, timeout=TEST_SECONDS, text=True,
@@ -137,8 +138,8 @@ def run_tests(program, tests, folder):
 
 
 def source_with(copy, changed, source, written):
-    """What to compile for `source`: it may be the changed file, or name it among several that are
-    compiled as one."""
+    """The file to compile for `source`: the changed file itself, or one that includes it among
+    several."""
     if source == changed:
         return str(copy)
     text = source.read_text()
@@ -151,7 +152,7 @@ def source_with(copy, changed, source, written):
 
 
 def compile_mutant(build, mutant, scratch):
-    """Links a test program with the fault in it, and returns where it is."""
+    """Links a test program with the fault in it and returns its path."""
     changed = (ROOT / mutant.file).resolve()
     copy = scratch / "overlay" / mutant.file
     copy.parent.mkdir(parents=True)
@@ -167,8 +168,9 @@ def compile_mutant(build, mutant, scratch):
         words[words.index("-o") + 1] = str(written)
         source = words.index("-c") + 1
         words[source] = source_with(copy, changed, (build.folder / words[source]).resolve(), written)
-        # The copy of a header is found before the header; a fault may leave a variable unused. The
-        # compiler's own options begin behind what launches it, `cmake -E env ... ccache`.
+        # The folder of the copy comes first, so that a changed header is found there; a fault may
+        # leave a variable unused. The compiler's own options follow its launcher, `cmake -E env ...
+        # ccache`.
         first = next(i for i, word in enumerate(words) if word.startswith("-") and word != "-E")
         words[first:first] = ["-w", f"-I{scratch / 'overlay'}"]
         if "-MF" in words:
@@ -179,7 +181,7 @@ def compile_mutant(build, mutant, scratch):
             link.remove(compiled)
     if not fresh:
         raise ListError(f"{mutant.name}: nothing in {mutant.target} is made of {mutant.file}")
-    # Before the libraries: what they still hold of these objects is not needed any more.
+    # These objects come before the libraries, so the linker no longer needs the libraries' copies.
     program = scratch / mutant.target
     where = link.index("-o")
     link[where : where + 2] = [*fresh, "-o", str(program)]
@@ -194,7 +196,7 @@ def run_tool(words, folder):
 
 
 def is_found(build, mutant, scratch):
-    """Whether the tests that pass without the fault fail with it."""
+    """Whether tests that pass without the fault fail with it."""
     program = build.folder / "bin" / mutant.target
     passes, output = run_tests(program, mutant.filter, build.folder)
     if not passes:

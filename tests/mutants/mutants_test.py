@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""mutants.py on a project of three files, whose test program speaks as gtest does."""
+"""Runs mutants.py on a project of three files whose test program behaves as gtest's do."""
 
 import pathlib
 import subprocess
@@ -37,7 +37,7 @@ FILES = {
         #include "sums/sums.h"
         int Two() { return 2 * One(); }
         """,
-    # The filter is what is expected to hold.
+    # Checks the filter that it gets.
     "sums/sums_test.cc": """
         #include <cstdio>
         #include <cstdlib>
@@ -68,7 +68,7 @@ class MutantsTest(unittest.TestCase):
         for name, text in FILES.items():
             (mutants.ROOT / name).parent.mkdir(exist_ok=True)
             (mutants.ROOT / name).write_text(textwrap.dedent(text).lstrip())
-        # The compiler is launched as in gemmd's own build.
+        # The compiler has the same kind of launcher as in gemmd's own build.
         command = ["cmake", "-S", mutants.ROOT, "-B", mutants.ROOT / "build", "-G", "Ninja",
                    "-DCMAKE_CXX_COMPILER_LAUNCHER=cmake;-E;env;LAUNCHED=1",
                    f"-DCMAKE_UNITY_BUILD={cls.joins_sources}"]
@@ -141,7 +141,7 @@ class MutantsTest(unittest.TestCase):
 
 
 class JoinedSourcesTest(MutantsTest):
-    """The same where the library's sources are compiled as one."""
+    """The same, with the library's sources compiled as one."""
 
     joins_sources = "ON"
 

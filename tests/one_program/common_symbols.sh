@@ -10,8 +10,9 @@ set -euo pipefail
 
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
-# Names as in the object files, where a namespace has one spelling. What is in an anonymous namespace
-# has no symbol that another file sees.
+# Names are compared as object files have them, since those spell a namespace in only one way. A
+# name in
+# an anonymous namespace has no symbol that other files see.
 symbols() {
   # shellcheck disable=SC2086
   nm --defined-only --extern-only $1 | awk 'NF == 3 { print ($2 ~ /[WVu]/ ? "inline" : "own"), $3 }' |

@@ -35,7 +35,7 @@ awk '
     sub("^template *<.*> *", "", rest)
     name = ""
     if (rest ~ "^(class|struct|union|enum) ") {
-      # A declaration ends where a definition would open.
+      # A declaration ends before the brace with which a definition begins.
       if (rest ~ ";[^{]*$" && rest !~ "[{]") next
       sub("^enum (class|struct) ", "enum ", rest)
       sub("^[a-z]+ +(alignas *[(][^)]*[)] *)?", "", rest)

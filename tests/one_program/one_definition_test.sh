@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
 #
-# Nothing of the product is defined twice, and what is planted twice is found.
+# The product defines nothing twice, and planted duplicates are found.
 # usage: one_definition_test.sh 'LIBRARY OF THE SERVER...' 'LIBRARY OF THE CLIENT...'
 set -euo pipefail
 folder=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
@@ -19,7 +19,7 @@ mkdir -p "$planted"/{server/wire,client/load}
 define() {
   printf '// Before.\nnamespace %s {\n\n%s\n\n}  // namespace %s\n' "$2" "$3" "$2" >"$planted/$1"
 }
-# For the C++ of a definition that must not be there twice.
+# Tests C++ lines with a definition that must not occur twice.
 while IFS= read -r line; do
   define server/wire/part.h gemmd "$line"
   define client/load/part.cc gemmd::inner "$line"
@@ -41,7 +41,7 @@ constexpr int kPart[] = {1, 2};
 inline constexpr std::array kPart = {"one",
 const Factory kPart = {.name = "part"};
 END
-# What may be there twice.
+# Definitions that may occur twice.
 while IFS= read -r line; do
   define server/wire/part.h gemmd "struct Other {"$'\n'"};"$'\n'"$line"
   define client/load/part.cc gemmd "$line"

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The daemon, gemmctl and gemmload as one program, which has every object file of theirs: the
+// The daemon, gemmctl and gemmload linked into one program with all of their object files: the
 // server runs here, and both tools call it.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -27,7 +27,7 @@
 namespace gemmd {
 namespace {
 
-// These were of one name each.
+// Each of these two pairs once shared one name.
 static_assert(kCallStages == kStages + 2);
 static_assert(sizeof(ActivityRates) != sizeof(GpuRates));
 
@@ -52,7 +52,7 @@ TEST(OneProgramTest, GemmloadLoadsTheServer) {
   std::fclose(err);
 }
 
-// The client knows no kernels and the server no client, so the bound of an element stands in both.
+// The client includes no kernels and the server no client, so both define the limit of an element.
 TEST(OneProgramTest, BothBoundAnElementAlike) {
   RandomSource random;
   SCOPED_TRACE(random.trace());
@@ -101,7 +101,7 @@ TEST(OneProgramTest, BothBoundAnElementAlike) {
       continue;
     }
     EXPECT_EQ(got.error, want.error);
-    // Smooth activations are evaluated by two functions, which differ in the last bits.
+    // Two functions evaluate smooth activations, and they differ in the last bits.
     const bool is_exact = options.activation <= v1::ACTIVATION_RELU;
     const double most = is_exact ? 0 : std::abs(want.value) * 0x1p-48 + want.error * 0x1p-20;
     EXPECT_TRUE(std::abs(got.value - want.value) <= most)

@@ -12,7 +12,7 @@ command -v ptxas >/dev/null || exit 77
 rm -rf "$scratch"
 mkdir -p "$scratch"
 
-# assemble FILE: prints the file's name where it fails.
+# assemble FILE: prints the file's name if it does not assemble.
 assemble() {
   local target
   target=$(sed -n 's/^\.target //p' "$1")
@@ -25,7 +25,7 @@ for chip in sm_90:1 sm_80:12 sm_89:12 sm_120:12; do
   find "$scratch/${chip%:*}" -name '*.ptx' | sort | awk "NR % ${chip#*:} == 0"
 done | awk "NR % $parts == $part" >"$scratch/modules.txt"
 [[ -s $scratch/modules.txt ]] || exit 1
-# A check that cannot fail is none.
+# Checks that a faulty module makes the check fail.
 sed 's/^  mma\.sync.*/  mma.sync.aligned.m16n8k17;/' \
   "$scratch/sm_80/mma.m16n8k16.f32.f16.f16.f32.ptx" >"$scratch/wrong.ptx"
 [[ -n $(assemble "$scratch/wrong.ptx" 2>/dev/null) ]] || {

@@ -9,13 +9,13 @@
 namespace gemmd {
 namespace {
 
-// Numbers of cuda.h.
+// Constants of cuda.h.
 constexpr int kCapabilityMajor = 75;
 constexpr int kCapabilityMinor = 76;
 constexpr int kErrorLog = 5;
 constexpr int kErrorLogBytes = 6;
 
-// What D holds before: a value that no instruction is likely to leave.
+// The content of D before a launch: a value that no instruction is likely to produce.
 constexpr unsigned kPoison = 0xdeadbeef;
 
 template <typename Function>
@@ -24,7 +24,7 @@ bool Find(void* library, const char* name, Function*& function) {
   return function != nullptr;
 }
 
-// From the management library, which is there where the driver is.
+// Comes from the management library, which is installed with the driver.
 std::string DriverVersion() {
   void* library = dlopen("libnvidia-ml.so.1", RTLD_NOW);
   if (library == nullptr) return "";
@@ -131,7 +131,7 @@ std::string Gpu::Run(const GpuJob& job) {
   if (code != 0) return ErrorText("cuModuleLoadDataEx", code) + ": " + log.data();
   std::string error = RunModule(module, job);
   library_->unload(module);
-  // A kernel that failed leaves a context in which nothing works any more.
+  // A kernel that failed leaves the context unusable.
   if (!error.empty()) Reset();
   return error;
 }

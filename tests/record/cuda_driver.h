@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The little of CUDA's driver API that a recording needs, found in the driver's library at run
-// time: building needs neither nvcc nor CUDA's headers.
+// The small part of CUDA's driver API that a recording needs, loaded from the driver's library at
+// run time: building needs neither nvcc nor CUDA's headers.
 #pragma once
 
 #include <cstddef>
@@ -15,7 +15,7 @@ namespace gemmd {
 struct GpuFacts {
   std::string name;      // "NVIDIA H200".
   int capability = 0;    // 90.
-  std::string driver;    // "580.159.04"; empty where it does not tell.
+  std::string driver;    // "580.159.04"; empty where it is unknown.
   int cuda_version = 0;  // The version of the driver: 13000 is 13.0.
 };
 
@@ -26,7 +26,8 @@ struct GpuJob {
   unsigned blocks;
   unsigned threads;
   std::vector<const std::vector<uint32_t>*> inputs;  // The first parameters; may be empty.
-  std::vector<uint32_t>& result;                     // The last one; written whole.
+  std::vector<uint32_t>& result;                     // The last parameter; the kernel writes all of
+                                                     // it.
 };
 
 // The first GPU.
@@ -37,11 +38,11 @@ class Gpu {
   Gpu(const Gpu&) = delete;
   Gpu& operator=(const Gpu&) = delete;
 
-  // Empty, or why there is no GPU.
+  // Empty, or the reason why there is no GPU.
   std::string Open();
   const GpuFacts& facts() const { return facts_; }
 
-  // Assembles and runs a job. Empty, or what the driver says against it.
+  // Assembles and runs a job. Empty, or the driver's error.
   std::string Run(const GpuJob& job);
 
  private:

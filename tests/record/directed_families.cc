@@ -10,7 +10,7 @@
 namespace gemmd {
 namespace {
 
-// How the exponent of a product is shared between its factors, as far as their types reach.
+// Splits the exponent of a product between its factors, as far as their types allow.
 struct Exponents {
   int a;
   int b;
@@ -26,7 +26,8 @@ int RandomInt(OperandFiller& filler, int low, int high) {
   return static_cast<int>(filler.random().Between(low, high));
 }
 
-// Chips differ in the floor by a few binades: it is a little below the least exponent of the sum.
+// The exponent below which sums drop bits differs by a few binades from chip to chip; it lies a
+// little below the least exponent of the sum.
 void FillAboutTheFloor(FloatOperands& floats, OperandFiller& filler) {
   const Exponents least = Share(floats, floats.c.least() + RandomInt(filler, -13, 2));
   const int width = RandomInt(filler, 0, 3);
@@ -35,7 +36,7 @@ void FillAboutTheFloor(FloatOperands& floats, OperandFiller& filler) {
   filler.FillC([&](int, int) { return floats.c.Zero(); });
 }
 
-// Sums of halves of the least f16 step, few with something below that breaks the tie.
+// Sums of halves of the smallest step of f16, a few with a smaller term that breaks the tie.
 void FillMinSteps(FloatOperands& floats, OperandFiller& filler) {
   constexpr int kHalfStep = -25;
   RandomSource& random = filler.random();
@@ -51,8 +52,8 @@ void FillMinSteps(FloatOperands& floats, OperandFiller& filler) {
   });
 }
 
-// One large term, a product or C, and terms about the last bits that sums may keep: of f16 10, of
-// narrow adders 13, of f32 23 and up to 3 below.
+// One large term, a product or C, and terms around the last bits that sums may keep: 10 bits below
+// it for f16, 13 for narrow adders, 23 for f32 and up to 3 more.
 void FillLastBits(FloatOperands& floats, OperandFiller& filler) {
   constexpr std::array<int, 9> kDistances = {10, 11, 12, 13, 14, 23, 24, 25, 26};
   RandomSource& random = filler.random();
@@ -66,7 +67,7 @@ void FillLastBits(FloatOperands& floats, OperandFiller& filler) {
   filler.FillA([&](int, int i) {
     if (i == large) return floats.a.With(top);
     if (random.Flip()) return floats.a.Power(top - distance);
-    return floats.a.With(top - distance - RandomInt(filler, 0, 8));  // Sticky ones.
+    return floats.a.With(top - distance - RandomInt(filler, 0, 8));  // These set sticky bits.
   });
   filler.FillB([&](int, int) { return floats.b.Power(0); });
   filler.FillC([&](int, int) {
@@ -75,7 +76,7 @@ void FillLastBits(FloatOperands& floats, OperandFiller& filler) {
   });
 }
 
-// Pairs that cancel exactly, or a product and C, and a rest far below.
+// Pairs that cancel exactly, or a product and C that do, and much smaller terms.
 void FillLargeCancellation(FloatOperands& floats, OperandFiller& filler) {
   RandomSource& random = filler.random();
   const int top = std::min(floats.a.greatest() - 1, 14);
@@ -133,7 +134,7 @@ void FillWidestCarries(FloatOperands& floats, OperandFiller& filler) {
       [&](int, int) { return floats.c.Full(negative, top.a + top.b + RandomInt(filler, 0, 2)); });
 }
 
-// C is what the sum lacks to half a step above the largest D, give or take.
+// C is approximately what the sum lacks to half a step above the largest D.
 void FillAboutOverflow(FloatOperands& floats, OperandFiller& filler) {
   RandomSource& random = filler.random();
   const FloatSource d(filler.instruction().d, random);
@@ -158,7 +159,7 @@ void FillSubnormalC(FloatOperands& floats, OperandFiller& filler) {
   filler.FillC([&](int, int) { return floats.c.Subnormal(); });
 }
 
-// Few enough that a good part of the sums are numbers.
+// Few enough for a good part of the sums to be numbers.
 void FillSpecials(FloatOperands& floats, OperandFiller& filler) {
   const auto element = [&](FloatSource& source, int others) {
     switch (RandomInt(filler, 0, others)) {

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
 #
-# The programs together: what vector_record writes without a GPU, vector_check passes.
+# Runs the programs together: vector_check must accept what vector_record writes without a GPU.
 # usage: dry_run_test.sh VECTOR_RECORD VECTOR_CHECK SCRATCH
 set -euo pipefail
 record=$1

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// A driver without a GPU, an sm_80 by its word, for tests of what the recorder does with refusals.
-// Its memory is the host's. Modules with bf16 it refuses, kernels with tf32 fail and leave the
-// context unusable until it is reset; the others leave results as they were.
+// A driver without a GPU that claims to be an sm_80, for tests of how the recorder handles
+// refusals. Its memory is the host's. It refuses modules with bf16; kernels with tf32 fail and
+// leave the context unusable until it is reset; other kernels leave results unchanged.
 #include <cstdint>
 #include <cstdlib>
 #include <cstring>

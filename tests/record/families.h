@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The families of operands that recordings are made of, by the numbers of tests/vectors/README.md.
+// The families of operands of which recordings are made, with the numbers of
+// tests/vectors/README.md.
 #pragma once
 
 #include <cstdint>
@@ -22,11 +23,11 @@ struct OperandFamily {
   int number = 0;
 };
 
-// Operands of one product. `a_k`: the logical k of each element of A, m x a_columns.
+// Operands of one product. `a_k` holds the logical k of each element of A, m x a_columns.
 ProductOperands MakeOperands(const mma::Instruction& instruction, std::span<const int> a_k,
                              OperandFamily family, RandomSource& random);
 
-// The parts of MakeOperands.
+// The parts from which MakeOperands is built.
 void FillOrdinary(int number, FloatOperands& floats, OperandFiller& filler);
 void FillDirected(int number, FloatOperands& floats, OperandFiller& filler);
 void FillIntegers(OperandFamily family, OperandFiller& filler);

@@ -31,7 +31,7 @@ uint64_t FloatSource::Make(bool negative, int exponent, uint64_t fraction) const
     exponent = greatest_;
     fraction = one - 1;
   }
-  // The pattern of all ones is the NaN of e4m3.
+  // In e4m3 the pattern of all ones is a NaN.
   const bool is_nan = format_.has_nan && !format_.has_infinity && exponent == greatest_;
   if (is_nan && fraction == one - 1) --fraction;
   uint64_t magnitude = fraction;

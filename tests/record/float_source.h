@@ -20,20 +20,20 @@ class FloatSource {
   int greatest() const { return greatest_; }  // Exponent of the largest number.
   int fraction_bits() const { return format_.fraction_bits; }
 
-  // (-1)^negative * 1.fraction * 2^exponent; cut to a subnormal below the normal numbers, the
-  // largest number above all.
+  // (-1)^negative * 1.fraction * 2^exponent; truncated to a subnormal below the normal numbers, and
+  // the largest number above all of them.
   uint64_t Make(bool negative, int exponent, uint64_t fraction) const;
 
   // Numbers of either sign.
   uint64_t Power(int exponent);
-  uint64_t With(int exponent);          // Any fraction, and for tf32 any bits after it.
-  uint64_t Between(int low, int high);  // Likewise, exponents uniform.
+  uint64_t With(int exponent);          // Any fraction; for tf32 also any bits after it.
+  uint64_t Between(int low, int high);  // As Between, but with uniform exponents.
   uint64_t Zero();
-  uint64_t Subnormal();  // Zero included.
-  uint64_t Any();        // Every pattern.
-  uint64_t Finite();     // Every finite one.
-  uint64_t Infinity();   // The largest number where there is none.
-  uint64_t Nan();        // Any payload; the largest number where there is none.
+  uint64_t Subnormal();  // May be zero.
+  uint64_t Any();        // Any pattern.
+  uint64_t Finite();     // Any finite pattern.
+  uint64_t Infinity();   // The largest number in types without infinity.
+  uint64_t Nan();        // Any payload; the largest number in types without NaN.
   uint64_t Normal();     // A normal variate.
 
   // Every bit of the fraction set.
@@ -42,13 +42,13 @@ class FloatSource {
   uint64_t Nearest(double value) const;
 
   uint64_t Negated(uint64_t bits) const { return bits ^ sign_; }
-  // The number some steps further from zero.
+  // The number `steps` steps further from zero.
   uint64_t Stepped(uint64_t bits, int64_t steps) const;
 
  private:
   const ElementType type_;
   const FloatFormat format_;
-  const int padding_;  // Bits below the fraction that do not count: those of tf32.
+  const int padding_;  // Ignored bits below the fraction, as tf32 has them.
   const uint64_t mask_;
   const uint64_t sign_;
   const int greatest_;

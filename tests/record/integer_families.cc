@@ -14,7 +14,7 @@ enum class End : uint8_t { kLow, kHigh };
 
 uint64_t MaskOf(ElementType type) { return (uint64_t{1} << BitsOf(type)) - 1; }
 
-// The least or the largest element.
+// The smallest or the largest element.
 uint64_t Extreme(ElementType type, End end) {
   const uint64_t sign = FactsOf(type).is_signed ? uint64_t{1} << (BitsOf(type) - 1) : 0;
   return end == End::kLow ? sign : MaskOf(type) & ~sign;
@@ -49,7 +49,8 @@ void FillOrdinaryIntegers(int number, OperandFiller& filler) {
   });
 }
 
-// Even numbers: extremes of one sign; odd ones: any extremes, or (5) anything.
+// Families of even number use extremes of one sign; those of odd number use any extremes, or (5)
+// anything.
 void FillDirectedIntegers(int number, OperandFiller& filler) {
   const mma::Instruction& instruction = filler.instruction();
   RandomSource& random = filler.random();

@@ -31,7 +31,7 @@ class OperandFiller {
   RandomSource& random() { return random_; }
   int depth() const { return instruction_.a_columns(); }  // Products of one sum.
 
-  // Where `make(row, i)`, `make(k, column)` and `make(row, column)` give the elements.
+  // `make(row, i)`, `make(k, column)` and `make(row, column)` return the elements.
   template <typename Make>
   void FillA(Make make) {
     Fill(instruction_.m, depth(), make, operands_.a);
@@ -47,11 +47,11 @@ class OperandFiller {
 
   // The logical k of an element of A.
   int LogicalK(int row, int i) const { return a_k_[Index(row, i, depth())]; }
-  // Elements 2i and 2i + 1 of a row of A meet elements of B within one stretch of so many along k,
-  // which starts at a multiple of it, whatever the metadata says.
+  // Whatever the metadata says, elements 2i and 2i + 1 of a row of A meet elements of B within one
+  // stretch along k of this length, which starts at a multiple of it.
   int PairStretch() const;
 
-  // The sum of products as f64 has it, C left out.
+  // The sum of products without C, computed in f64.
   double Sum(int row, int column) const;
 
   const ProductOperands& operands() const { return operands_; }
@@ -77,7 +77,7 @@ class OperandFiller {
   ProductOperands operands_;
 };
 
-// Sources of the three operands, for families of floats.
+// Sources of the three operands, for families of floating-point types.
 struct FloatOperands {
   FloatOperands(const mma::Instruction& instruction, RandomSource& random)
       : a(instruction.a, random), b(instruction.b, random), c(instruction.c, random) {}

@@ -16,7 +16,7 @@ bool IsColumnMajor(const Instruction& instruction, Operand operand) {
   return operand == Operand::kB && instruction.b_layout == mma::Layout::kColumn;
 }
 
-// Calls visit(element, bit) with the first bit in memory of each element.
+// Calls visit(element, bit) with the position of the first bit of each element in memory.
 template <typename Visit>
 void VisitMemory(const Instruction& instruction, Operand operand, Visit visit) {
   const auto rows = static_cast<size_t>(mma::RowsOf(instruction, operand));

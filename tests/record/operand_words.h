@@ -18,8 +18,8 @@ namespace gemmd {
 // Words of one case.
 size_t WordsOf(const mma::Instruction& instruction, mma::Operand operand);
 
-// `matrix`: raw bits of elements, row major, one independent product after the other. Writes every
-// word.
+// `matrix`: raw bits of elements, row major, one independent product after the other. Writes all
+// words.
 void Pack(const mma::Instruction& instruction, mma::Operand operand,
           const std::vector<uint64_t>& matrix, std::span<uint32_t> words);
 

@@ -8,13 +8,13 @@
 namespace gemmd {
 namespace {
 
-// A stretch of exponents.
+// A range of exponents.
 struct Window {
   int low;
   int high;
 };
 
-// A window of varying width, anywhere in the half of the range about one, so that products stay in
+// A range of varying width within the middle half of the type's exponents, so that products stay in
 // the range of f32 where the operands have that range. Types with few exponents use their whole
 // range.
 Window AnyWindow(const FloatSource& source, RandomSource& random) {
@@ -41,7 +41,7 @@ void FillWideExponents(FloatOperands& floats, OperandFiller& filler) {
   filler.FillC([&](int, int) { return floats.c.Between(a.low + b.low, a.high + b.high); });
 }
 
-// Every other line is finite, or hardly any sum would be a number.
+// Every other line is finite; otherwise hardly any sum would be a number.
 void FillAnyBits(FloatOperands& floats, OperandFiller& filler) {
   RandomSource& random = filler.random();
   filler.FillA([&](int row, int) { return row % 2 == 0 ? floats.a.Any() : floats.a.Finite(); });
@@ -50,7 +50,7 @@ void FillAnyBits(FloatOperands& floats, OperandFiller& filler) {
   filler.FillC([&](int, int) { return random.Flip() ? floats.c.Any() : floats.c.Finite(); });
 }
 
-// Pairs of A that are opposite but for a step or two meet the same element of B.
+// Pairs of A that are opposite except for a step or two meet the same element of B.
 void FillNearlyCancellingPairs(FloatOperands& floats, OperandFiller& filler) {
   RandomSource& random = filler.random();
   uint64_t a = 0;
@@ -98,7 +98,7 @@ void FillPowersUnderOne(FloatOperands& floats, OperandFiller& filler) {
 
 void FillSignedZeros(FloatOperands& floats, OperandFiller& filler) {
   RandomSource& random = filler.random();
-  const int64_t others = random.Between(0, 2);  // So many of eight elements are not zero.
+  const int64_t others = random.Between(0, 2);  // The number of nonzero elements among eight.
   const auto element = [&](FloatSource& source) {
     return random.Between(0, 7) < others ? source.Normal() : source.Zero();
   };

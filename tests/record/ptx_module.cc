@@ -31,8 +31,8 @@ std::ostream& operator<<(std::ostream& stream, const RegisterList& list) {
   return stream << "}";
 }
 
-// Writes the module of one variant. Operands lie in registers %a0.., %b0.., %c0.., %d0.. and begin
-// at %address_a, .._b, .._c, .._e (metadata), .._d.
+// Writes the module of one variant. Operands lie in registers %a0.., %b0.., %c0.., %d0.., and the
+// registers %address_a, .._b, .._c, .._e (metadata), .._d hold their addresses.
 class ModuleWriter {
  public:
   ModuleWriter(const Variant& variant, mma::Chip chip)
@@ -61,7 +61,7 @@ class ModuleWriter {
   }
 
   ElementType TypeOf(Operand operand) const { return mma::TypeOf(instruction_, operand); }
-  // A register of PTX is a word, or two for f64.
+  // A register of PTX holds one word, or two for f64.
   int RegisterBytes(Operand operand) const { return BitsOf(TypeOf(operand)) == 64 ? 8 : 4; }
   int RegisterCount(Operand operand) const {
     return mma::WordsPerLane(instruction_, operand) * 4 / RegisterBytes(operand);
@@ -80,7 +80,7 @@ class ModuleWriter {
   }
 
   void WriteHead() {
-    // The first version with all of the table; sm_103 came later.
+    // The first version that knows all chips of the table except sm_103, which came later.
     text_ << ".version " << (chip_ == mma::Chip::kSm103 ? "8.8" : "8.7") << "\n";
     text_ << ".target " << TargetOf(chip_) << "\n.address_size 64\n\n";
     text_ << ".visible .entry " << kEntryName << "(\n";
@@ -101,7 +101,7 @@ class ModuleWriter {
     Line(".reg .", RegisterType(operand), " %", name, "<", RegisterCount(operand), ">;");
   }
 
-  // %thread counts through all cases.
+  // %thread counts threads through all cases.
   void WriteAddresses() {
     for (const char name : kParameters) {
       Line("ld.param.u64 %address_", name, ", [", name, "];");
@@ -112,7 +112,7 @@ class ModuleWriter {
     Line("mad.lo.u32 %thread, %case, ", instruction_.lanes(), ", %lane;");
   }
 
-  // Moves an operand's address on to what belongs to `index`.
+  // Advances an operand's address to the case or thread of number `index`.
   void Advance(char name, const char* index, int bytes) {
     Line("mul.wide.u32 %offset, ", index, ", ", bytes, ";");
     Line("add.u64 %address_", name, ", %address_", name, ", %offset;");
@@ -151,7 +151,7 @@ class ModuleWriter {
       modifiers << ", %metadata, " << variant_.selector;
     }
     if (instruction_.scales > 0) {
-      // Files hold no factors: all are one.
+      // Files hold no factors: all of them are 1.
       const bool is_power = instruction_.scale == mma::ScaleType::kUe8m0;
       Line("mov.b32 %factors, ", is_power ? "0x7f7f7f7f" : "0x38383838", ";");
       modifiers << ", %factors, {0, 0}, %factors, {0, 0}";
@@ -202,8 +202,8 @@ class ModuleWriter {
     std::ostringstream modifiers;
     if (instruction_.is_sparse()) modifiers << ", %metadata, " << variant_.selector;
     modifiers << ", %adds_c";
-    if (IsFloat(instruction_.a)) modifiers << ", 1, 1";    // Neither operand negated.
-    if (BitsOf(instruction_.b) == 16) modifiers << ", 0";  // B not transposed.
+    if (IsFloat(instruction_.a)) modifiers << ", 1, 1";    // Negates neither operand.
+    if (BitsOf(instruction_.b) == 16) modifiers << ", 0";  // Does not transpose B.
     Line("wgmma.fence.sync.aligned;");
     Line(mma::PtxOf(instruction_).view(), " ", Registers('c', Operand::kC), ", ",
          Registers('a', Operand::kA), ", %descriptor", modifiers.str(), ";");
@@ -212,10 +212,10 @@ class ModuleWriter {
     StoreRegisters('c');
   }
 
-  // Core matrices of B along k; they follow one another, then come those of the next columns.
+  // The core matrices of B along k follow one another, then those of the next columns.
   int CoresAlongK() const { return instruction_.k * BitsOf(instruction_.b) / 8 / kCoreDepthBytes; }
 
-  // Copies B into shared memory, K-major without swizzle, in chunks of 16 bytes.
+  // Copies B into shared memory, K-major without swizzle, in pieces of 16 bytes.
   void WriteTile() {
     const int bytes = MatrixBytes(Operand::kB);
     Line(".shared .align 1024 .b8 tile[", bytes, "];");
@@ -242,7 +242,7 @@ class ModuleWriter {
     Line("bar.sync 0;");
   }
 
-  // Adds the column's part to %place.
+  // Adds the offset of the column to %place.
   void WritePlaceOfColumn() {
     Line(".reg .b32 %part;");
     Line("shr.u32 %part, %column, 3;");
@@ -251,7 +251,7 @@ class ModuleWriter {
     Line("mad.lo.u32 %place, %part, ", kCoreDepthBytes, ", %place;");
   }
 
-  // The address and the steps along k and along the columns, all in 16 bytes.
+  // The address and the strides along k and along the columns, all in units of 16 bytes.
   void WriteDescriptor() {
     const uint64_t depth_step = kCoreBytes / 16;
     const uint64_t column_step = static_cast<uint64_t>(CoresAlongK()) * kCoreBytes / 16;

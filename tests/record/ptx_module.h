@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// A PTX module that executes one variant once per block, on the operands of a recording.
+// A PTX module in which each block executes one variant once, on the operands of a recording.
 #pragma once
 
 #include <string>
@@ -10,11 +10,11 @@
 
 namespace gemmd {
 
-// Its entry; the parameters are the addresses of A, B, C, metadata and D of all cases. A block has
-// the threads of the instruction; block i does case i.
+// The name of its entry; the parameters are the addresses of A, B, C, metadata and D of all cases.
+// A block has as many threads as the instruction needs; block i computes case i.
 inline constexpr char kEntryName[] = "record_cases";
 
-// "sm_80", "sm_90a": with the features of the chip alone where there are any.
+// "sm_80", "sm_90a": with the chip's own features where it has any.
 std::string TargetOf(mma::Chip chip);
 
 std::string PtxModuleOf(const Variant& variant, mma::Chip chip);

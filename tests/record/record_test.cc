@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Recordings of the simulator in place of a GPU: whatever the recorder writes, the player reads.
+// Records the simulator instead of a GPU: the player reads everything that the recorder writes.
 #include <gtest/gtest.h>
 #include <unistd.h>
 
@@ -53,8 +53,8 @@ class RecordTest : public testing::TestWithParam<mma::Chip> {
   const std::filesystem::path folder_;
 };
 
-// Every variant with three of the families, others for each: all of them come up with every kind
-// of variant.
+// Each variant with three of the families, which differ from variant to variant: every kind of
+// variant gets all of them.
 TEST_P(RecordTest, PlaysBackAndSeesOneWrongBit) {
   const std::vector<OperandFamily> all = AllFamilies();
   size_t next = 0;
@@ -120,7 +120,7 @@ TEST(InputsTest, FollowFromTheSeed) {
   EXPECT_NE(one.metadata, other.metadata);
 }
 
-// Lanes that the selector leaves out hold metadata too.
+// Lanes that the selector does not choose hold metadata too.
 TEST(InputsTest, HoldLegalMetadataInEveryLane) {
   for (const char* name : {"mma.sp.m16n8k16.f32.f16.f16.f32", "mma.sp.m16n8k8.f32.tf32.tf32.f32",
                            "mma.sp.m16n8k64.s32.s4.s4.s32", "wgmma.sp.m64n8k64.s32.s8.s8"}) {
@@ -138,7 +138,7 @@ TEST(InputsTest, HoldLegalMetadataInEveryLane) {
   }
 }
 
-// What came out of one family, f16 sums of f16 as an example.
+// Counts of the results of one family, here of f16 sums.
 struct Outcome {
   int nan = 0;
   int infinite = 0;

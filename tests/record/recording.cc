@@ -22,7 +22,7 @@ uint64_t HashOf(const std::string& text) {
   return hash;
 }
 
-// Any legal metadata in every lane: also in those that the instruction ignores.
+// Fills every lane with valid metadata, also the lanes that the instruction ignores.
 std::vector<uint32_t> AnyMetadata(const Instruction& instruction, RandomSource& random) {
   std::vector<uint32_t> lanes(static_cast<size_t>(instruction.lanes()));
   const bool keeps_one = mma::SparsityOf(instruction) == mma::Sparsity::kOneOfTwo;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// One variant's recording: the inputs, and the file as tests/vectors/README.md has it.
+// The recording of one variant: its inputs, and its file in the format of tests/vectors/README.md.
 #pragma once
 
 #include <cstddef>
@@ -14,7 +14,7 @@
 
 namespace gemmd {
 
-// The words of all cases, operand by operand: registers lane by lane, of wmma whole matrices.
+// The words of all cases, operand by operand: registers lane by lane; for wmma whole matrices.
 struct Recording {
   size_t cases = 0;
   std::vector<uint32_t> a;
@@ -24,15 +24,15 @@ struct Recording {
   std::vector<uint32_t> d;
 };
 
-// Inputs, D left empty. Case i is of family i mod the number of families. They depend on the
-// variant and the seed alone, not on what else is recorded.
+// The inputs; D stays empty. Case i belongs to family i mod the number of families. The inputs
+// depend only on the variant and the seed, not on what else is recorded.
 Recording MakeInputs(const Variant& variant, const std::vector<OperandFamily>& families,
                      size_t cases, uint64_t seed);
 
-// D as the simulator has it.
+// Fills D with the simulator's results.
 std::vector<uint32_t> Simulate(const Variant& variant, mma::Chip chip, const Recording& inputs);
 
-// False where it could not be written.
+// False if it could not be written.
 [[nodiscard]] bool WriteFile(const std::string& path, const Recording& recording);
 
 }  // namespace gemmd

@@ -38,7 +38,7 @@ assert reasons == {
     "mma.m16n8k8.f32.tf32.tf32.f32": "kernel: it failed",
 }, reasons
 assert len(list(folder.glob("*.bin"))) == 2
-# Nothing was executed, so D is what the recorder put there; A, B and C are not.
+# Nothing was executed, so D still holds what the recorder put there; A, B and C hold other values.
 file = (folder / "mma.m16n8k8.f32.f16.f16.f32.bin").read_bytes()
 cases, lanes, d_words = 3, 32, 4
 words = struct.unpack(f"<{len(file) // 4}I", file)

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Which variants a recording has.
+// The variants that a recording contains.
 #pragma once
 
 #include <string>
@@ -12,15 +12,16 @@
 namespace gemmd {
 
 struct VariantSelection {
-  std::string filter = "*";  // A pattern of the shell for the name.
-  // Takes every n of wgmma; otherwise the least, one of a few groups of columns, and the largest.
+  std::string filter = "*";  // A shell pattern for the name.
+  // Takes every n of wgmma; otherwise only the smallest, one of a few groups of columns, and the
+  // largest.
   bool has_all_widths = false;
 };
 
 // "mma.sp.m16n8k16.f16.f16.f16.f16.sel1": the name of the file, with '_' for ':'.
 std::string NameOf(const Variant& variant);
 
-// Every instruction that the chip has, a sparse one with each of its selectors.
+// Every instruction of the chip; a sparse one once with each of its selectors.
 std::vector<Variant> VariantsOf(mma::Chip chip, const VariantSelection& selection);
 
 }  // namespace gemmd

@@ -104,7 +104,7 @@ class Recorder {
     return (std::filesystem::path(options_.directory) / (NameOf(variant) + extension)).string();
   }
 
-  // Empty, or why there is no file.
+  // Empty, or the reason why the file was not written.
   std::string RecordOne(const Variant& variant) {
     const std::string ptx = PtxModuleOf(variant, chip_);
     if (options_.source() == Source::kPtxOnly) {

@@ -49,7 +49,7 @@ TEST(MemorySharesTest, FitTheAddressesThatAreLeft) {
   const int64_t limit = WithMemoryShares(options).memory_limit_bytes;
   EXPECT_LE(limit, kGiB + *ResidentBytes());
   EXPECT_GT(limit, kGiB / 2);
-  // What can be resident reaches to the one limit, and not to the other.
+  // What can be resident is capped by one of the limits, and not by the other.
   const auto resident = static_cast<double>(*ResidentBytes());
   EXPECT_NEAR(static_cast<double>(*UsedBytes(limit / 2, 0)), resident, 0.01 * kGiB);
   EXPECT_NEAR(static_cast<double>(*UsedBytes(4 * kGiB, 0)), 4 * kGiB * resident / (resident + kGiB),

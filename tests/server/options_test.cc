@@ -44,7 +44,7 @@ TEST(OptionsTest, DefaultsAreThoseOfTheWireContract) {
   EXPECT_EQ(parsed.options.server.admission.max_product_ns, 60'000'000'000);
   EXPECT_EQ(parsed.options.devices.watchdog_max, absl::Minutes(5));
   EXPECT_FALSE(parsed.options.devices.poisons_freed);
-  // What waits can be finished by a drain.
+  // A drain can finish what waits.
   EXPECT_EQ(absl::Nanoseconds(parsed.options.server.admission.max_backlog_ns),
             parsed.options.grace);
 }
@@ -96,7 +96,7 @@ TEST(OptionsTest, ReadsTheFilesOfTls) {
   EXPECT_FALSE(Parse({}).options.server.transport.insecure_allow_remote);
 }
 
-// Values that are all different: none is taken for another.
+// All values differ, so that none can be mistaken for another.
 TEST(OptionsTest, EachLimitAndTimeoutIsSetByItsOwnOption) {
   const ParsedOptions parsed = Parse({"--max-message-bytes=1001",
                                       "--max-queued-requests=1002",
@@ -151,7 +151,8 @@ TEST(OptionsTest, EachLimitAndTimeoutIsSetByItsOwnOption) {
   EXPECT_EQ(options.server.admission.max_backlog_ns, 11'000'000'000);
 }
 
-// CLI11 alone reads octal and hexadecimal digits, and the nearest limit for what is too large.
+// Without the check, CLI11 reads octal and hexadecimal digits, and replaces a number that is too
+// large by the nearest limit.
 TEST(OptionsTest, NumbersAreDecimal) {
   const ParsedOptions parsed =
       Parse({"--batch=010:007ms", "--max-queued-bytes=010", "--tensor-bytes=00010KiB:003",
@@ -233,7 +234,7 @@ TEST(OptionsTest, ARetryFollowsTheCheck) {
   }
 }
 
-// Whoever upgrades reads what holds now, rather than that there never was such an option.
+// An operator who upgrades reads what replaces the option, rather than that it is unknown.
 TEST(OptionsTest, OptionsOfEarlierVersionsSayWhatHoldsInstead) {
   const std::string path = ::testing::TempDir() + "/gemmd_options_gone.conf";
   const std::string help = Parse({"--help"}).text;
@@ -362,7 +363,7 @@ TEST(OptionsTest, MistakesInAFileAreNamedWithTheirLine) {
        ":1: got colour, want the name of an option without --, = and the option's value\n"},
       {"devices=cpu\ndevices=gpu\n", ":2: --devices: "},
       {"log-level=info\nlog-level\n", ":1: --log-level: "},
-      // Said once, although the value's own check names the option too.
+      // Named once, although the value's own check names the option too.
       {"\ndevices=gpu\n", ":2: --devices: got gpu, want "},
       {"verify=smapled\n", ":1: --verify: got smapled, want "},
       // Written as on the command line, a flag, and a section.
@@ -370,7 +371,7 @@ TEST(OptionsTest, MistakesInAFileAreNamedWithTheirLine) {
       {"\ninsecure-allow-remote=perhaps\n",
        ":2: Could not convert: --insecure-allow-remote = perhaps"},
       {"\n[limits]\ncpu-threads=1\n", ":2: got limits, want the name of an option"},
-      // Nothing is not what stands where an option is not given.
+      // An empty value is not the same as an absent option.
       {"devices=cpu\nrules=\n", ":2: --rules: got nothing, want FILE"},
       {"jwt-keys=\"\"\n", ":1: --jwt-keys: got nothing, want FILE"},
       {"max-queued-bytes=12Q\n",
@@ -382,7 +383,7 @@ TEST(OptionsTest, MistakesInAFileAreNamedWithTheirLine) {
     EXPECT_EQ(parsed.exit_code, 2) << bad.text;
     EXPECT_THAT(parsed.text, StartsWith(path + bad.message)) << bad.text;
   }
-  // The mistake is that of the command line, not the file's.
+  // The error is that of the command line, not of the file.
   std::ofstream(path) << "grace=1s\n";
   EXPECT_THAT(Parse({"--config", path.c_str(), "--grace=soon"}).text, StartsWith("--grace: "));
   EXPECT_THAT(Parse({"--config", path.c_str(), "--grace", "soon"}).text, StartsWith("--grace: "));
@@ -398,7 +399,7 @@ TEST(OptionsTest, WhatOnlyTheServerFindsWrongHasItsLineToo) {
   EXPECT_EQ(parsed.places.Of("listen: got 127.0.0.1:2, want another"), path + ":3: ");
   EXPECT_EQ(parsed.places.Of("listen: in use"), path + ":2: ");
   EXPECT_EQ(parsed.places.Of("device: cuda:0 does not start"), "");
-  // The mistake is that of the command line.
+  // The error is that of the command line.
   EXPECT_EQ(Parse({"--config", path.c_str(), "--tls-cert=/y"}).places.Of("tls-cert: got /y"), "");
   EXPECT_EQ(Parse({"--tls-cert=/y"}).places.Of("tls-cert: got /y"), "");
 }

@@ -16,7 +16,7 @@ MAX_CHARACTERS = 110  # Of an attack.
 
 
 def texts(rows):
-    """The lines of a table."""
+    """Returns the lines of a table."""
     rows = [dict(row, attack=row["attack"][:MAX_CHARACTERS]) for row in rows]
     widths = {
         column: max((len(row[column]) for row in rows), default=0) for column in ("attack", "bound", "seen")

@@ -30,7 +30,7 @@ struct CaseWords {
   size_t total() const { return a + b + c + metadata + d; }
 };
 
-// A matrix as a wmma recording holds it: tight, packed low bits first.
+// A matrix as a wmma recording holds it: without gaps, packed low bits first.
 size_t MatrixWords(const Instruction& instruction, Operand operand) {
   return static_cast<size_t>(mma::RowsOf(instruction, operand) *
                              mma::ColumnsOf(instruction, operand) *
@@ -79,7 +79,7 @@ std::vector<uint64_t> Unpack(const Instruction& instruction, Operand operand,
   return matrix;
 }
 
-// Compares one case's D, element by element.
+// Compares D of one case, element by element.
 class Comparison {
  public:
   Comparison(const sim::Unit& unit, ReplayResult& result) : unit_(unit), result_(result) {}

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Recordings of a chip played back through the simulator: files of registers (mma, mma.sp, wgmma,
-// wgmma.sp) or matrices (wmma), one instruction variant each, in the formats of README.md here.
+// Plays recordings of a chip back through the simulator: files of registers (mma, mma.sp, wgmma,
+// wgmma.sp) or matrices (wmma), one variant of an instruction each, in the formats of README.md
+// here.
 #pragma once
 
 #include <cstdint>
@@ -15,7 +16,7 @@
 
 namespace gemmd {
 
-// What a file records: an instruction and, where it is sparse, the selector.
+// What a file records: an instruction and, for a sparse one, the selector.
 struct Variant {
   const mma::Instruction* instruction = nullptr;
   int selector = 0;
@@ -26,9 +27,9 @@ struct Variant {
 std::optional<Variant> FindVariant(std::string_view name);
 
 struct ReplayResult {
-  std::string error;  // Why the file could not be played; empty where it was.
+  std::string error;  // The reason why the file could not be played; empty if it could.
   int64_t cases = 0;
-  int64_t mismatches = 0;  // Elements of D.
+  int64_t mismatches = 0;  // Counts elements of D.
   std::string first;       // The first mismatch, for people.
 };
 

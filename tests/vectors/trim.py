@@ -47,10 +47,10 @@ def is_integer(variant):
 
 
 def quota(variant, families):
-    """The number of families that a variant of wmma or wgmma keeps."""
+    """The number of families to keep of a variant of wmma or wgmma."""
     if variant.startswith("wmma"):
         if is_integer(variant):
-            # The cases of m8n8k32 and m8n8k128 take 768 bytes.
+            # A case of m8n8k32 or m8n8k128 takes 768 bytes.
             return families if "m8n8k" in variant else WMMA_INTEGER[families]
         return WMMA_FLOAT[families]
     if "n32k" in variant:
@@ -59,7 +59,7 @@ def quota(variant, families):
 
 
 def kinship(variant):
-    """The name without what leaves the arithmetic of one element as it is."""
+    """The name without the parts that do not change the arithmetic of one element."""
     name = re.sub(r"\.m\d+n\d+k\d+|\.row|\.col|\.sp|\.sel\d", "", variant)
     name = re.sub(r"\.e[45]m[23]", ".fp8", name)
     return re.sub(r"\.[su]8|\.[su]4|\.satfinite", "", name)
@@ -74,7 +74,7 @@ def plan(archive, variants):
             whole_round = range(archive.families)
             kept[variant] = INTEGER_CASES[archive.families] if is_integer(variant) else whole_round
             continue
-        # Each relative goes on where the one before it stopped.
+        # Each variant of a kinship continues with the families after those of the one before.
         kin = kinship(variant)
         first = next_family[kin]
         count = quota(variant, archive.families)
@@ -90,10 +90,10 @@ BITS = {
 
 
 def array_bytes(variant):
-    """Of one case: the bytes of A, B, C, E (0 where dense) and D."""
+    """The sizes in bytes of A, B, C, E (0 for a dense variant) and D of one case."""
     m, n, k = map(int, re.search(r"\.m(\d+)n(\d+)k(\d+)", variant).groups())
     types = [BITS[word] for word in variant.split(".") if word in BITS]
-    # mma.f64 names its type once, wgmma leaves out C.
+    # mma.f64 names its type once; wgmma does not name C.
     if len(types) == 1:
         types = types * 4
     if len(types) == 3:

@@ -30,7 +30,7 @@ for recording in h200_sm90a:158 h200_sm90a_more:14 h200_sm90a_directed:172 \
   expect 0 "${recording#*:} passed, 0 failed" "$scratch/$name"
 done
 
-# One wrong bit of D, a name nobody knows, half a case, and no file at all.
+# One wrong bit of D, an unknown name, half a case, and no file at all.
 bad=$scratch/bad
 mkdir "$bad"
 sample=mma.m16n8k16.f32.bf16.bf16.f32.bin
@@ -45,7 +45,7 @@ head -c 1000 "$scratch/h200_sm90a/$sample" >"$bad/$sample"
 expect 1 "0 passed, 1 failed" "$bad"
 rm "$bad/$sample"
 expect 1 "" "$bad"
-# The arithmetic of another chip is seen to be another.
+# With the arithmetic of another chip the check must fail.
 cp "$scratch/h200_sm90a/$sample" "$bad"
 expect 1 "0 passed, 1 failed" --chip sm_80 "$bad"
 echo "724 recordings agree to the bit"

@@ -15,7 +15,7 @@ from gemmd.address import TLS_PREFIXES, is_loopback, is_unix, without_tls
 from gemmd.errors import refusal
 
 _MAX_TOKEN_CHARACTERS = 8192
-_WHOLE = "certificates in PEM, all of them whole"
+_WHOLE = "complete certificates in PEM"
 
 
 def has_tls(address: str, *options: str) -> bool:

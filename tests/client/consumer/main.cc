@@ -33,7 +33,8 @@ int Multiply(gemmd::Client& client) {
   return std::vector<float>(d.begin(), d.end()) == want ? 0 : 1;
 }
 
-// The same product of a matrix that stays on the server, left there and fetched.
+// The same product with a matrix that stays on the server, and a result that is left there and
+// fetched.
 int MultiplyTensors(gemmd::Client& client) {
   const std::vector<gemmd::Bf16> a = {gemmd::Bf16(1), gemmd::Bf16(2), gemmd::Bf16(3),
                                       gemmd::Bf16(4), gemmd::Bf16(5), gemmd::Bf16(6)};
@@ -59,7 +60,7 @@ int MultiplyTensors(gemmd::Client& client) {
   return d == std::vector<float>{4, 5, 10, 11} ? 0 : 1;
 }
 
-// The same product while the caller does something else, into the caller's own memory.
+// The same product, asynchronously, into the caller's own memory.
 int MultiplyLater(gemmd::Client& client) {
   const std::vector<float> a = {1, 2, 3, 4, 5, 6}, b = {1, 0, 0, 1, 1, 1};
   std::vector<float> d(4);
@@ -95,7 +96,7 @@ int MultiplyOnAStream(gemmd::Client& client) {
   return answers == 3 && status.ok() ? 0 : 1;
 }
 
-// The first product over TLS, with the file of who signed the server's certificate.
+// The first product over TLS, with the certificates of the authority that signed the server's.
 int MultiplyWithTls(const char* address, const char* ca_file) {
   auto client =
       gemmd::Client::Create(address, {.timeout = absl::Seconds(60), .tls = {.ca_file = ca_file}});

@@ -58,8 +58,8 @@ def finite_values(name):
 
 
 def interesting_values():
-    """Values of f32: the midpoints between all neighbours of each narrow type with what lies beside them, powers of
-    two over the whole range, and random patterns."""
+    """Values of f32: the midpoints between all neighbours of each narrow type and the values next
+    to them, powers of two over the whole range, and random patterns."""
     random = numpy.random.default_rng(20260102)
     midpoints = [(values[1:] + values[:-1]) / 2 for values in map(finite_values, SATURATING + ["s8", "u8"])]
     largest = [finite_values(name)[-1] for name in SATURATING + ["f16"]]
@@ -93,7 +93,7 @@ def rounded_to_tf32(values):
 
 
 def expected(values, name):
-    """The array of `name` that the values (f64) become."""
+    """The array of type `name` that the values (f64) are converted to."""
     if name in INTEGERS:
         dtype, least, most = INTEGERS[name]
         return numpy.clip(numpy.rint(numpy.nan_to_num(values, nan=0, posinf=most, neginf=least)), least, most).astype(dtype)
@@ -106,7 +106,8 @@ def expected(values, name):
 
 
 def is_beyond(values, name):
-    """Which values would round beyond the largest or least one of the type, if it went on."""
+    """Which values would round beyond the largest or smallest value of the type if its range were
+    unbounded."""
     if name in INTEGERS:
         _, least, most = INTEGERS[name]
         return (numpy.rint(values) < least) | (numpy.rint(values) > most)
@@ -114,17 +115,18 @@ def is_beyond(values, name):
         return numpy.zeros(values.shape, bool)
     largest = finite_values(name)
     edge = largest[-1] + (largest[-1] - largest[-2]) / 2
-    # A tie goes to the largest value where its pattern is even, as in e4m3 alone.
+    # A tie rounds to the largest value if its pattern is even, which is the case only in e4m3.
     is_even = name == "e4m3"
     return (abs(values) > edge) if is_even else (abs(values) >= edge)
 
 
 def check(gemmctl, folder, source, target, order):
     values = input_of(source)
-    # Lines of an odd length end within a byte; the first values come again at the end.
+    # Lines of odd length end within a byte; the first values are repeated at the end.
     values = numpy.resize(values, (5, -(-len(values) // 5) | 1))
     if target not in ("f64", "f32", "f16", *INTEGERS):
-        # The other types are made by way of f32 here: only what f32 holds is rounded once.
+        # Other types are converted through f32 here, so only values that f32 represents are rounded
+        # once.
         if source == "f64":
             values = values.astype(numpy.float32).astype(numpy.float64)
         elif source == "s32":
@@ -166,7 +168,7 @@ def check(gemmctl, folder, source, target, order):
 
 
 def check_pipe(gemmctl):
-    """What numpy writes into a pipe is read from it."""
+    """What numpy writes into a pipe can be read from it."""
     array = numpy.arange(24, dtype=numpy.float32).reshape(2, 3, 4)
     with tempfile.TemporaryFile() as source:
         numpy.save(source, array)

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// gemmctl convert: what it writes, what it counts, what it refuses.
+// gemmctl convert: output, counts, refusals.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -32,7 +32,7 @@ constexpr float kFloatNan = std::numeric_limits<float>::quiet_NaN();
 std::string Floats(const std::vector<int64_t>& shape, const std::vector<float>& values) {
   NpyArray array = {.type = v1::ELEMENT_TYPE_F32, .shape = shape};
   array.data.resize(values.size() * sizeof(float));
-  // No values have no address that memcpy takes.
+  // An empty vector has no address that may be passed to memcpy.
   if (!values.empty()) std::memcpy(array.data.data(), values.data(), array.data.size());
   return WriteNpyText(array);
 }
@@ -106,7 +106,7 @@ TEST(ConvertTest, ShapeCountsElementsRowByRowWhateverTheOrders) {
   ASSERT_THAT(matrices, IsOk()) << batch.err;
   EXPECT_THAT(matrices->shape, ElementsAre(2, 3, 2));
   EXPECT_THAT(FloatsOf(*matrices), ElementsAre(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11));
-  // A batch has no order in a file; the input's is not taken over.
+  // A batch has no order in a file; the input's is not kept.
   EXPECT_EQ(Convert(column.out, {"--shape", "2,3,2"}).out, batch.out);
 }
 
@@ -124,7 +124,7 @@ TEST(ConvertTest, FilesAreReadAndWrittenAndTheReportGoesToTheOutput) {
   const std::string a = folder.Path("a.npy");
   const std::string b = folder.Path("b.npy");
   ASSERT_EQ(RunGemmctl({"random", "5,3", "--type", "e2m1", "-o", a}, "").code, ExitCode::kOk);
-  // The list of extents takes no further word: the file may stand after it.
+  // The list of extents does not take the next word, so the file may follow it.
   const Outcome run = RunGemmctl(
       {"convert", "--input-type", "e2m1", "--type", "bf16", "--shape", "3,5", a, "-o", b}, "");
   ASSERT_EQ(run.code, ExitCode::kOk) << run.err;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// gemmctl diff: what it says, draws, refuses, and how it ends.
+// gemmctl diff: text, map, refusals, exit codes.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -118,7 +118,7 @@ TEST_F(DiffTest, RefusesWhatItCannotCompare) {
   }
 }
 
-// Multiplies on every device but "third", which gives the first element one ulp more.
+// Multiplies on every device except "third", which gives the first element one ulp more.
 FakeScript DevicesScript() {
   FakeScript script = ComputingScript();
   script.multiply = [compute = script.multiply](grpc::CallbackServerContext& context,

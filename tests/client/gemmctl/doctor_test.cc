@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What gemmctl doctor makes of a server's answers, and how it ends.
+// How gemmctl doctor judges a server's answers, and its exit codes.
 #include "client/gemmctl/doctor.h"
 
 #include <gmock/gmock.h>
@@ -135,7 +135,7 @@ TEST(DoctorTest, JudgesTheClock) {
     EXPECT_EQ(judge(within).state, CheckState::kOk);
     EXPECT_THAT(judge(within).seen, HasSubstr("that of this machine, to 40.0 ms"));
   }
-  // A long way there or back is no difference between the clocks.
+  // A long latency in either direction is not a difference between the clocks.
   EXPECT_THAT(judge(absl::Milliseconds(540)).seen, HasSubstr("500 ms ahead of"));
   EXPECT_EQ(judge(absl::Milliseconds(1039)).state, CheckState::kOk);
   EXPECT_EQ(judge(absl::Milliseconds(1040)).state, CheckState::kWarn);
@@ -202,7 +202,7 @@ TEST(DoctorTest, JudgesQuarantineAndIncidents) {
   EXPECT_EQ(CheckIncidents(absl::InternalError("no")).state, CheckState::kFail);
 }
 
-// A server of three devices, as a script says what becomes of their products.
+// A server of three devices; the script decides how products on each end.
 FakeScript ScriptOf(
     std::function<std::optional<grpc::Status>(const std::string& device, v1::MultiplyResponse&)>
         spoil) {
@@ -278,7 +278,7 @@ TEST(DoctorTest, ADeviceThatHangsHoldsUpNoOtherOne) {
         if (device == "cuda:0") return std::nullopt;  // The call stays open.
         return grpc::Status::OK;
       }));
-  // It takes all of its time, in which a machine with much to do may not have the other answers.
+  // It uses all of its time, in which a busy machine may not have got the other answers.
   std::map<std::string, std::string> states;
   for (int seconds = 2; seconds <= 64 && states["canary cuda:1"] != "ok"; seconds *= 2) {
     const Outcome run =

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// gemmctl fragment: grids, their drawings, and which operands are asked for.
+// gemmctl fragment: grids, their drawings, and the operands that are requested.
 #include "client/gemmctl/fragment.h"
 
 #include <gmock/gmock.h>
@@ -174,7 +174,7 @@ TEST(FragmentDrawingTest, WideGridsAreCutIntoEvenParts) {
   int count = 0;
   size_t longest = 0;
   for (; std::getline(lines, line); ++count) longest = std::max(longest, line.size());
-  EXPECT_EQ(count, 4 * 4);  // 32 cells of 11 characters, 8 a line; each part has 4 lines.
+  EXPECT_EQ(count, 4 * 4);  // 32 cells of 11 characters, 8 per line; each part has 4 lines.
   EXPECT_LE(longest, 120u);
 }
 
@@ -187,7 +187,7 @@ TEST(FragmentDrawingTest, SvgStandsAlone) {
   EXPECT_THAT(svg, HasSubstr("class=\"label\">T3:{a0,a1}</text>"));
   EXPECT_THAT(svg, HasSubstr("class=\"heading\">2..3</text>"));
   EXPECT_THAT(svg, Not(HasSubstr("href")));
-  // Lanes differ in colour: the page and one rectangle for each of four cells.
+  // Lanes differ in colour: the page, and one rectangle for each of four cells.
   std::set<std::string> fills;
   size_t rectangles = 0;
   for (size_t at = svg.find("<rect"); at != std::string::npos; at = svg.find("<rect", at + 1)) {
@@ -198,7 +198,7 @@ TEST(FragmentDrawingTest, SvgStandsAlone) {
   EXPECT_GE(fills.size(), 4u);
 }
 
-// 2 x 4 halves and more, in the order asked for: element (i, j) is 10 i + j + 0.5.
+// 2 x 4 halves and more, in the given order: element (i, j) is 10 i + j + 0.5.
 NpyArray Halves(int64_t rows, int64_t columns, v1::Order order) {
   NpyArray array = {.type = v1::ELEMENT_TYPE_F32, .shape = {rows, columns}, .order = order};
   const bool is_by_columns = order == v1::ORDER_COLUMN_MAJOR;
@@ -253,7 +253,7 @@ TEST(FragmentValuesTest, RefusesWhatDoesNotFit) {
               StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("for metadata")));
 }
 
-// A server whose instruction has operands as the test wants them; it keeps what was asked.
+// A server whose instruction has the operands that the test gives; it records the requests.
 FakeScript FragmentScript(const v1::Instruction& instruction, std::vector<std::string>& asked) {
   FakeScript script;
   script.describe_fragment = [&asked, instruction](const v1::DescribeFragmentRequest& request,

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// gemmctl kernels, devices and instructions: what is listed, what shares a line.
+// gemmctl kernels, devices and instructions: what is listed, and what is combined in one line.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 

@@ -82,7 +82,8 @@ TEST_F(GemmctlMultiplyTest, ReadsAndWritesPipes) {
   const auto d = ReadNpyText(run.out);
   ASSERT_THAT(d, IsOk());
   EXPECT_EQ(d->data, Floats({31}));
-  EXPECT_THAT(run.err, HasSubstr("kernel   fake_f32"));  // The report gives way.
+  EXPECT_THAT(run.err, HasSubstr("kernel   fake_f32"));  // The report goes to standard error
+                                                         // instead.
 }
 
 TEST_F(GemmctlMultiplyTest, RefusesTrailingBytesOfPipes) {

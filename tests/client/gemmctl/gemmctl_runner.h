@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// gemmctl in this process: arguments in, text and exit code out.
+// Runs gemmctl in this process: from arguments to text and exit code.
 #pragma once
 
 #include <string>
@@ -16,8 +16,8 @@ struct Outcome {
   std::string err;
 };
 
-// `address`: what GEMMD_ADDRESS would say. `in`: standard input. `session_folder`: where tokens are
-// kept.
+// `address`: the value of GEMMD_ADDRESS. `in`: standard input. `session_folder`: where tokens are
+// stored.
 Outcome RunGemmctl(const std::vector<std::string>& arguments, const std::string& address,
                    const std::string& in = "", const std::string& session_folder = "");
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// gemmctl multiply --server-verify: what is asked, and what the server's check says.
+// gemmctl multiply --server-verify: the request, and the report of the server's check.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -17,14 +17,14 @@ namespace {
 
 using testing::HasSubstr;
 
-// Without the flag where `mode` is empty.
+// Without the flag if `mode` is empty.
 Outcome Multiply(const FakeServer& server, const std::string& mode) {
   std::vector<std::string> arguments = {"multiply", "--random", "2,2,2"};
   if (!mode.empty()) arguments.insert(arguments.end(), {"--server-verify", mode});
   return RunGemmctl(arguments, server.address());
 }
 
-// A check that passes, cannot be made, or finds a wrong answer: by its mode.
+// A check that passes, cannot be made, or finds a wrong answer, depending on its mode.
 FakeScript CheckingScript() {
   FakeScript script = ComputingScript();
   const auto multiply = script.multiply;

@@ -46,7 +46,7 @@ class GemmctlTensorsTest : public testing::Test {
     return text.str();
   }
 
-  // The files that keep sessions.
+  // The files with the tokens of sessions.
   std::vector<std::string> Sessions() const {
     std::vector<std::string> paths;
     for (const auto& entry : std::filesystem::directory_iterator(folder_.Path("gemmd"))) {
@@ -94,12 +94,12 @@ TEST_F(GemmctlTensorsTest, ProcessesShareASession) {
   EXPECT_EQ(Contents(Sessions()[0]), "token1\n");
   EXPECT_FALSE(server_.begun()[1].keep().pinned());
   EXPECT_EQ(server_.begun()[1].keep().lease_ns(), 300'000'000'000);
-  // A file that others may write could name somebody else's session.
+  // A file that others can write could contain another user's session.
   chmod(Sessions()[0].c_str(), 0644);
   EXPECT_THAT(Run({"ls"}).err, HasSubstr("want one of mode 0600"));
   EXPECT_EQ(Run({"ls"}).code, ExitCode::kUsage);
   chmod(Sessions()[0].c_str(), 0600);
-  // So could one in a folder of others, or behind a link that others have made.
+  // So could one in a folder of others, or behind a link made by others.
   chmod(folder_.Path("gemmd").c_str(), 0777);
   for (const std::vector<std::string>& command : {std::vector<std::string>{"ls"}, {"put", a}}) {
     EXPECT_THAT(Run(command).err, HasSubstr("want a folder of mode 0700"));
@@ -187,7 +187,7 @@ TEST_F(GemmctlTensorsTest, LargeFilesAreNotRead) {
   ASSERT_THAT(packed, IsOk());
   EXPECT_FALSE(packed->is_mapped());
   EXPECT_EQ(packed->data().size(), 4u);
-  // A file that is cut short is no array.
+  // A truncated file is not an array.
   std::filesystem::resize_file(folder_.Path("a.npy"), 100);
   EXPECT_THAT(MappedNpy::Open(folder_.Path("a.npy"), v1::ELEMENT_TYPE_UNSPECIFIED),
               StatusIs(absl::StatusCode::kInvalidArgument));

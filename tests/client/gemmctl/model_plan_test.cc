@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// gemmctl explain --model: the layers of a file, what their types change, and which is best.
+// gemmctl explain --model: the layers of a file, the error of each type, and the best type.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -35,7 +35,7 @@ std::vector<float> NormalValues(RandomSource& source, size_t count) {
   return values;
 }
 
-// Rows of very different sizes: one factor for each makes up for that.
+// Rows of very different sizes: one factor per row compensates for that.
 TEST(WeightErrorTest, IsThatOfTheElements) {
   RandomSource source;
   constexpr int64_t kRows = 9;
@@ -63,8 +63,8 @@ TEST(WeightErrorTest, IsThatOfTheElements) {
   const auto f32 = WeightError(view, v1::ELEMENT_TYPE_F32);
   ASSERT_THAT(f32, IsOk());
   EXPECT_EQ(*f32, 0);
-  // A step of s8 is a 127th of the largest of a row: no more than 6 standard deviations here, so
-  // that the error is at most half a step, and a uniform one a 3.46th of it.
+  // A step of s8 is a 127th of the row's largest value, at most 6 standard deviations here. So the
+  // error is at most half a step, and 1/3.46 of a step if it is uniform.
   const auto s8 = WeightError(view, v1::ELEMENT_TYPE_S8);
   ASSERT_THAT(s8, IsOk());
   EXPECT_GT(*s8, 3.0 / 127 / 3.47);
@@ -110,7 +110,7 @@ std::string WriteModel(const ScratchFolder& folder, const std::vector<Tensor>& t
   return path;
 }
 
-// A server on which narrow types are fast and f16 is not known; it keeps what was asked.
+// A server on which narrow types are fast and f16 is unknown; it records the requests.
 FakeScript ExplainScript(std::vector<std::string>& asked) {
   FakeScript script;
   script.explain = [&asked](const v1::ExplainRequest& request, v1::ExplainResponse& response) {
@@ -141,7 +141,7 @@ TEST(GemmctlModelTest, NamesTheBestTypeOfEachLayer) {
   const FakeServer server(ExplainScript(asked));
   const Outcome run = RunGemmctl({"explain", "--model", path, "--rows", "3"}, server.address());
   ASSERT_EQ(run.code, ExitCode::kOk) << run.err;
-  // Each type once, though there are two layers of one shape.
+  // Each type once, although there are two layers of one shape.
   EXPECT_THAT(asked,
               ElementsAre("f32 3 8 64", "bf16 3 8 64", "f16 3 8 64", "e4m3 3 8 64", "s8 3 8 64"));
   EXPECT_THAT(run.out, HasSubstr("f16 no kernel"));
@@ -156,7 +156,7 @@ TEST(GemmctlModelTest, NamesTheBestTypeOfEachLayer) {
   EXPECT_EQ(first["layer"], "a.weight");
   EXPECT_EQ(first["n"], 8);
   EXPECT_EQ(first["k"], 64);
-  EXPECT_EQ(first["best"], "s8") << first.dump();  // e4m3 is as fast, and changes more.
+  EXPECT_EQ(first["best"], "s8") << first.dump();  // e4m3 is as fast, but less accurate.
   EXPECT_EQ(first["types"].size(), 5u);
   EXPECT_EQ(first["types"][1]["predicted_ns"], 16000);
   EXPECT_EQ(first["types"][2].count("predicted_ns"), 0u);

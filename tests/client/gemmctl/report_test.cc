@@ -28,7 +28,8 @@ TEST(PercentileTest, IsAMeasuredValueByNearestRank) {
   EXPECT_EQ(Percentile({7}, 0.99), 7);
   EXPECT_EQ(Percentile({2, 1}, 0.5), 1);
   EXPECT_EQ(Percentile({3, 1, 2}, 0.5), 2);
-  EXPECT_EQ(Percentile({1, 2, 3, 4, 5, 6, 7, 8, 9, 10}, 0.11), 2);  // Nearest is never below.
+  // The nearest rank is never below.
+  EXPECT_EQ(Percentile({1, 2, 3, 4, 5, 6, 7, 8, 9, 10}, 0.11), 2);
   EXPECT_EQ(Percentile({1, 2, 3, 4, 5, 6, 7, 8, 9, 10}, 0.91), 10);
   std::vector<int64_t> hundred;
   for (int64_t i = 100; i > 0; --i) hundred.push_back(i);
@@ -163,7 +164,7 @@ TEST(MessageJsonTest, IsProtobufsMappingWithNumbersAndWithoutBytes) {
   EXPECT_EQ(json["operations"], int64_t{1} << 53);
   EXPECT_TRUE(json["operations"].is_number_integer());
   EXPECT_EQ(json["d"]["type"], "bf16");
-  EXPECT_EQ(json["d"]["order"], "row");  // Defaults are there too.
+  EXPECT_EQ(json["d"]["order"], "row");  // Defaults are included.
   EXPECT_EQ(json["verification"]["outcome"], "not_verified");
   EXPECT_EQ(json["bytes_read"], 0);
   EXPECT_FALSE(json["d"].contains("data"));

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// gemmctl top: rates between two statistics, and how they are shown.
+// gemmctl top: rates between two statistics, and how they are displayed.
 #include "client/gemmctl/top.h"
 
 #include <gmock/gmock.h>
@@ -31,7 +31,7 @@ void AddCount(const std::string& name, int64_t count,
   made->set_count(count);
 }
 
-// After `seconds` of 10 products a second, of which 1 fails.
+// Statistics after `seconds` of 10 products a second, of which 1 fails.
 v1::GetStatisticsResponse After(int64_t seconds) {
   v1::GetStatisticsResponse statistics;
   statistics.set_uptime_ns(seconds * 1'000'000'000);
@@ -87,7 +87,7 @@ TEST(TopTest, ShowsTheKernelsThatRan) {
   EXPECT_THAT(TopText("a", now, RatesBetween(before, now)), HasSubstr("3 more kernels"));
 }
 
-// Several devices of a kind, and several lanes of one, compute more than a second in a second.
+// Several devices of a kind, and several lanes of one, compute more than a second per second.
 TEST(TopTest, SharesOfComputingAreNeverMoreThanAll) {
   v1::GetStatisticsResponse now = After(10);
   AddKernel("long", 4, 30'000'000'000, now);
@@ -154,7 +154,7 @@ TEST(RatesTest, AreDifferencesOverTheServersOwnTime) {
   EXPECT_EQ(rates.devices[0].p99_ns, 1'000'000);
 }
 
-// Also where it has been up for longer than the one before it had.
+// Even if it has been up for longer than the previous one had.
 TEST(RatesTest, OfAServerThatStartedAnewAreThoseSinceItsStart) {
   for (const int64_t uptime : {2, 200}) {
     v1::GetStatisticsResponse now = After(uptime);
@@ -203,7 +203,7 @@ TEST(TopTest, IdleSimulatorsAreHiddenUntilTheyDoSomething) {
   EXPECT_THAT(TopText("x", now, RatesBetween({}, now), options),
               AllOf(Not(HasSubstr("not shown")), HasSubstr("sim:sm_90")));
   options.all = false;
-  // What is idle now but was not in the minutes that the bars tell of stays.
+  // A device that is idle now but was not within the minutes that the bars show stays displayed.
   AddCount("OK", 5, *simulator.mutable_ends());
   options.history.Add(now, RatesBetween({}, now));
   EXPECT_THAT(TopText("x", now, RatesBetween(now, now), options), HasSubstr("sim:sm_90"));
@@ -248,7 +248,7 @@ TEST(TopTest, HistoryTakesTheRoomThatIsLeft) {
   EXPECT_EQ(bars(1000), 120);
 }
 
-// Each call sees a second more.
+// Each call sees one more second.
 FakeScript GrowingScript(std::atomic<int64_t>& seconds) {
   FakeScript script;
   script.get_statistics = [&seconds](v1::GetStatisticsResponse& response) {
@@ -283,7 +283,7 @@ TEST(TopTest, TellsProgramsTheSame) {
   EXPECT_EQ(json["statistics"]["devices"][0]["queued_requests"], 7);
 }
 
-// A server that starts anew is not the end of watching it.
+// A restart of the server does not end the display.
 TEST(TopTest, GoesOnWithoutAnAnswer) {
   std::atomic<int64_t> calls = 0;
   FakeScript script;

@@ -160,7 +160,7 @@ TEST(GemmloadTest, RefusesBadUsage) {
   refused({"compare", "/nowhere", "/nowhere"}, "/nowhere: cannot be read");
 }
 
-// What fails before the first call leaves the files of earlier reports, and the mix, as they were.
+// A failure before the first call leaves earlier reports, and the mix, unchanged.
 TEST(GemmloadTest, EarlierReportsOutliveAFailure) {
   const ScratchFolder folder;
   const std::string report = folder.Path("r.json");
@@ -182,7 +182,7 @@ TEST(GemmloadTest, EarlierReportsOutliveAFailure) {
   EXPECT_THAT(twice.err, HasSubstr("want another file than that of --json"));
 }
 
-// "--address a,b" by the environment.
+// "--address a,b" from the environment.
 TEST(GemmloadTest, AnAddressMayBeAList) {
   const FakeServer one(ComputingScript());
   const FakeServer two(ComputingScript());
@@ -212,7 +212,7 @@ TEST(GemmloadTest, AStopBeforeTheFirstCallSaysSo) {
   EXPECT_THAT(outcome.err, HasSubstr("interrupted before the first call"));
 }
 
-// Runs gemmload and asks for a stop once so many calls have arrived.
+// Runs gemmload and requests a stop once this many calls have arrived.
 LoadOutcome RunAndStop(const std::vector<std::string>& arguments, const DelayedServer& server,
                        int64_t calls) {
   StopRequests stop = 0;
@@ -235,13 +235,14 @@ TEST(GemmloadTest, AStopSaysHowManyStepsWereBegun) {
   EXPECT_THAT(outcome.out, HasSubstr("interrupted: 1 of 3 steps were begun"));
 }
 
-// A search that begins with 50 calls a second and whose first window takes a third of the duration.
+// A search that begins at 50 calls a second, and whose first window takes a third of the duration.
 std::vector<std::string> SearchFor(const std::string& duration) {
   return {"--shape", "8,8,8",      "--slo",  "p50=500ms", "--rate", "50",     "--warmup",
           "0",       "--duration", duration, "--verify",  "0",      "--quiet"};
 }
 
-// 30 calls are due in the first window, and about as many in each other until the answer is found.
+// 30 calls are due in the first window, and about as many in each later one until the answer is
+// found.
 TEST(GemmloadTimed, AnInterruptedSearchSaysWhatHeld) {
   const DelayedServer server({});
   const LoadOutcome outcome = RunAndStop(SearchFor("1800ms"), server, 70);
@@ -267,9 +268,9 @@ TEST(GemmloadTest, WrongAnswersFailASearch) {
   EXPECT_THAT(outcome.out, HasSubstr("verdict   no rate holds: wrong answers: "));
 }
 
-// A busy machine may make windows contradict each other, which a search then says.
+// On a busy machine, windows may contradict each other, which the search then reports.
 TEST(GemmloadTimed, SearchesForTheRateThatHolds) {
-  // One connection of a server that takes 50 ms a call: with one call in flight, at most 20 a
+  // One connection to a server that takes 50 ms per call: with one call in flight, at most 20 a
   // second.
   const DelayedServer server({.delay = absl::Milliseconds(50)});
   const ScratchFolder folder;
@@ -284,7 +285,7 @@ TEST(GemmloadTimed, SearchesForTheRateThatHolds) {
   EXPECT_THAT(outcome.out, AllOf(HasSubstr("rule      a window holds when it has at least 2 calls"),
                                  HasSubstr("verdict   " + slo["verdict"].get<std::string>())));
   EXPECT_THAT(slo["windows"][0]["verdict"], "holds");
-  // At 22/s the eleventh call is due 45 ms before a window ends and not sent within it.
+  // At 22/s the eleventh call is due 45 ms before a window ends and is not sent within it.
   EXPECT_LE(slo["rate_per_s"], 22);
   EXPECT_GE(slo["rate_per_s"], 8);
   if (!slo["conclusive"].get<bool>()) return;

@@ -57,7 +57,7 @@ class DelayedServer::Gemm : public v1::Gemm::WithCallbackMethod_Multiply<v1::Gem
     return !is_held_ && !held_.empty();
   }
 
-  // Answers what is due, until the end; then the rest.
+  // Sends due answers until the end, and then the rest.
   void Run() {
     absl::MutexLock lock(&mutex_);
     while (!is_ending_ || !held_.empty()) {

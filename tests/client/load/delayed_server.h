@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// A gRPC server in this process with delays that a test knows: every Multiply is answered a fixed
-// time after its arrival, and during one stall not before the stall's end. No thread waits for a
-// call, so that any number of calls may be delayed at once. It computes nothing.
+// A gRPC server in this process with known delays: every Multiply is answered a fixed time after
+// its arrival, and during one stall not before the stall's end. No thread waits for a call, so any
+// number of calls may be delayed at once. It computes nothing.
 #pragma once
 
 #include <cstdint>
@@ -16,13 +16,13 @@ namespace gemmd {
 
 struct DelayScript {
   absl::Duration delay = absl::ZeroDuration();
-  // From the arrival of the call of this number (the first is 1) no answer leaves for `stall`.
+  // When call number `stall_at_call` (from 1) arrives, no answer is sent for `stall`.
   int64_t stall_at_call = 0;
   absl::Duration stall = absl::ZeroDuration();
-  // Calls before this one take `early_delay` instead, as those of a cold server do.
+  // Calls before this one take `early_delay` instead, like those of a cold server.
   int64_t early_calls = 0;
   absl::Duration early_delay = absl::ZeroDuration();
-  // No answer leaves before the test says so.
+  // If true, no answer is sent before the test calls Release.
   bool is_held = false;
 };
 
@@ -33,7 +33,7 @@ class DelayedServer {
 
   const std::string& address() const { return address_; }
 
-  // How many calls have arrived.
+  // The number of calls that have arrived.
   int64_t calls() const;
 
   // Ends the script's `is_held`.

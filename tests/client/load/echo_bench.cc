@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// How many small calls a second gemmload's engine makes, beside a bare gRPC callback client,
-// against the same bare callback server in this process, in turns of a second. Prints both and the
-// ratio. usage: load_echo_bench [CONCURRENCY [ROUNDS]]
+// The number of small calls a second that gemmload's engine makes, compared to a bare gRPC callback
+// client, against the same bare callback server in this process, in turns of a second. Prints both
+// and the ratio.
+// usage: load_echo_bench [CONCURRENCY [ROUNDS]]
 #include <atomic>
 #include <chrono>
 #include <cstdio>
@@ -34,7 +35,7 @@ class EchoService : public v1::Gemm::WithCallbackMethod_Multiply<v1::Gemm::Servi
   }
 };
 
-// As little as a callback client can do: keeps calls in flight and counts them.
+// The minimum that a callback client must do: keeps calls in flight and counts them.
 class BareClient {
  public:
   explicit BareClient(const std::string& address)
@@ -95,7 +96,7 @@ void Compare(const std::string& address, int concurrency, int rounds) {
   Verifier verifier(payloads, 0, 1);
   LoadTargets targets;
   ClientOptions options;
-  options.max_attempts = 1;  // As gemmload has it without --retries.
+  options.max_attempts = 1;  // As gemmload sets it without --retries.
   targets.clients.push_back(Client::Create(address, options).value());
   targets.payloads = &payloads;
   targets.picker = &picker;
@@ -115,7 +116,8 @@ void Compare(const std::string& address, int concurrency, int rounds) {
     const int64_t between_ns = ProcessCpuNs();
     const double load_rate = RunLoad(targets, step, stop, nullptr).rate;
     const int64_t end_ns = ProcessCpuNs();
-    // CPU time of a call, both ends: what holds on a busy machine too. Rounds take a second.
+    // CPU time per call at both ends, which is meaningful on a busy machine, too. Rounds take a
+    // second.
     std::printf("bare %8.0f/s %5.1f us of CPU  gemmload %8.0f/s %5.1f us of CPU  ratio %.3f\n",
                 bare_rate, static_cast<double>(between_ns - start_ns) * 1e-3 / bare_rate, load_rate,
                 static_cast<double>(end_ns - between_ns) * 1e-3 / load_rate, load_rate / bare_rate);
@@ -145,7 +147,7 @@ int Main(int concurrency, int rounds) {
 }  // namespace gemmd
 
 int main(int argc, char** argv) {
-  // As gemmload's main does.
+  // As in gemmload's main function.
   absl::SetMutexDeadlockDetectionMode(absl::OnDeadlockCycle::kIgnore);
   const int concurrency = argc > 1 ? std::atoi(argv[1]) : 16;
   const int rounds = argc > 2 ? std::atoi(argv[2]) : 5;

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Loads against servers whose delays are known. Other work on the machine adds time and never takes
-// any away, so that latencies are compared with what the server's delays leave at least; what they
-// are at most on an idle machine is for the timed run.
+// Loads against servers with known delays. Other work on the machine only adds time, so latencies
+// are compared with the minimum that the server's delays imply; upper bounds on an idle machine
+// belong to the timed run.
 #include "client/load/load_run.h"
 
 #include <gmock/gmock.h>
@@ -26,8 +26,7 @@ double Ms(int64_t ns) { return static_cast<double>(ns) / static_cast<double>(kMs
 class LoadRunTimed : public LoadRunTest {};
 
 // 250 calls a second, of which none is answered in the first 400 ms. With at most two calls in
-// flight only two are sent meanwhile, and clocks that start at the actual send see no more than
-// these two.
+// flight, only two are sent meanwhile, and clocks that start at the actual send see only these two.
 TEST_F(LoadRunTest, AStallShowsInLatencyFromTheIntendedSend) {
   DelayedServer server({.is_held = true});
   SetRate(250, 2);
@@ -43,11 +42,11 @@ TEST_F(LoadRunTest, AStallShowsInLatencyFromTheIntendedSend) {
   // The fiftieth was due at 196 ms.
   EXPECT_GE(result.tally.latency.CountAbove(200 * kMs), 50);
   EXPECT_GE(result.tally.latency.max_ns(), 400 * kMs);
-  // What a clock that starts at the send hides is there as a figure of its own.
+  // The time that a clock starting at the send hides is reported separately.
   EXPECT_GE(result.tally.blocked.CountAbove(200 * kMs), 48);
 }
 
-// Without a limit every call is sent, however many are under way.
+// Without a limit every call is sent, however many are in progress.
 TEST_F(LoadRunTest, WithoutALimitNothingIsBlocked) {
   DelayedServer server({.is_held = true});
   SetRate(500);
@@ -64,22 +63,22 @@ TEST_F(LoadRunTest, WithoutALimitNothingIsBlocked) {
   EXPECT_GE(result.tally.latency.CountAbove(199 * kMs), 100);
 }
 
-// For 2 s against a server that stalls for 400 ms: the 100 calls that fall due meanwhile wait for
-// its end, which is a uniform 0 to 400 ms for a fifth of all calls.
+// For 2 s against a server that stalls for 400 ms: the 100 calls due meanwhile wait for its end,
+// which takes a uniform 0 to 400 ms for a fifth of all calls.
 TEST_F(LoadRunTimed, AStallShowsInTheCorrectedPercentiles) {
   const DelayedServer server({.stall_at_call = 200, .stall = absl::Milliseconds(400)});
   SetRate(250, 2);
   step_.duration_ns = 2000 * kMs;
   const StepResult result = Run({server.address()});
   ASSERT_EQ(result.tally.ok() + result.unsent, 500);
-  // Eight calls of ten never met it.
+  // Eight calls out of ten were not affected.
   HoldsTimed("p50 of a load with a stall", 80, Ms(result.tally.latency.ValueAt(0.50)), "ms");
   EXPECT_GE(result.tally.latency.ValueAt(0.85), 90 * kMs);
   EXPECT_GE(result.tally.latency.ValueAt(0.90), 190 * kMs);
   EXPECT_GE(result.tally.latency.ValueAt(0.99), 370 * kMs);
   EXPECT_GE(result.tally.latency.max_ns(), 390 * kMs);
   HoldsTimed("p99 from the send, with a stall", 200, Ms(result.tally.service.ValueAt(0.99)), "ms");
-  // What the other clock hides is there as a figure of its own.
+  // The time that the other clock hides is reported separately.
   EXPECT_GE(result.tally.blocked.ValueAt(0.90), 150 * kMs);
   EXPECT_EQ(result.max_in_flight, 2);
 }
@@ -107,7 +106,7 @@ TEST_F(LoadRunTest, LatencyIsNotBelowTheServersDelay) {
   EXPECT_GE(result.tally.service.min_ns(), 20 * kMs);
   EXPECT_GE(result.tally.latency.min_ns(), result.tally.service.min_ns());
   EXPECT_EQ(result.max_in_flight, 3);
-  // At most one call for each turn and delay.
+  // At most one call per turn and delay.
   EXPECT_LE(result.rate, 3 / 0.020);
   EXPECT_GT(result.rate, 0);
   EXPECT_EQ(result.tally.stages[kCompute].max_ns(), 1000);
@@ -145,7 +144,7 @@ TEST_F(LoadRunTimed, WarmUpIsLeftOut) {
   EXPECT_EQ(result.tally.ok(), 50);
   HoldsTimed("p50 behind a slow warm-up", 290, Ms(result.tally.latency.ValueAt(0.5)), "ms");
   EXPECT_GT(warmup_calls, 0);
-  // Calls of the warm-up that end after it are part of what the server does then.
+  // Calls of the warm-up that end after it count as the server's work in the window.
   HoldsTimedAtLeast("rate behind a slow warm-up", 101, result.rate, "calls/s");
 }
 
@@ -177,7 +176,7 @@ TEST_F(LoadRunTest, ACountEndsWithItsLastAnswer) {
   EXPECT_NEAR(result.offered, 200, 0.01);
 }
 
-// Half of the calls end after the window: they are due in it, but not what the server did in it.
+// Half of the calls end after the window: they are due in it, but are not the server's work in it.
 TEST_F(LoadRunTest, CallsThatEndAfterTheWindowAreNoPartOfTheRate) {
   const DelayedServer server({.delay = absl::Milliseconds(500)});
   SetRate(100);
@@ -188,7 +187,7 @@ TEST_F(LoadRunTest, CallsThatEndAfterTheWindowAreNoPartOfTheRate) {
   EXPECT_LE(result.rate * result.window_s, 51);
 }
 
-// A million calls a second are more than any machine sends: the last of them are late.
+// No machine sends a million calls a second, so the last of them are late.
 TEST_F(LoadRunTest, CallsThatAreSentLateAreCounted) {
   const DelayedServer server({});
   SetRate(1e6);
@@ -196,7 +195,7 @@ TEST_F(LoadRunTest, CallsThatAreSentLateAreCounted) {
   const StepResult result = Run({server.address()});
   ASSERT_EQ(result.tally.ok(), 5000);
   EXPECT_GT(result.sent_late, 0);
-  // By more than 1 ms, which the histogram knows to one part in 1024.
+  // Late by more than 1 ms, which the histogram knows to one part in 1024.
   EXPECT_GE(result.sent_late, result.tally.send_error.CountAbove(kMs));
   EXPECT_LE(result.sent_late, result.tally.send_error.CountAbove(kMs * 99 / 100));
 }
@@ -286,7 +285,7 @@ TEST_F(LoadRunTest, RampsFromOneRateToTheOther) {
   step_.duration_ns = 1000 * kMs;
   const StepResult result = Run({server.address()});
   EXPECT_EQ(result.tally.ok(), 200);
-  // In the first half there are 75.
+  // There are 75 in the first half.
   int64_t early = 0;
   for (const LoadInterval& interval : result.intervals) {
     if (interval.to_ns <= 500 * kMs) early += interval.ok;
@@ -336,7 +335,7 @@ TEST_F(LoadRunTest, WrongAnswersAreFound) {
                                                  const v1::MultiplyRequest& request,
                                                  v1::MultiplyResponse& response) {
     auto status = right(context, request, response);
-    // An element is off by the least that it can be.
+    // Changes an element by the smallest possible amount.
     if (calls.fetch_add(1) == 7) (*response.mutable_d()->mutable_data())[100] ^= 1;
     return status;
   };
@@ -372,12 +371,12 @@ TEST_F(LoadStopTest, AnInterruptedRunReportsWhatThereIs) {
   EXPECT_GE(result.window_s, 0.095 + 0.05);  // The twentieth was due at 95 ms.
   EXPECT_LT(result.window_s, 60);
   EXPECT_GE(result.tally.ok(), 20);
-  EXPECT_EQ(result.tally.failed(), 0);  // Those under way were waited for.
+  EXPECT_EQ(result.tally.failed(), 0);  // The calls in progress were waited for.
 }
 
 TEST_F(LoadStopTest, AStopBehindTheLastCallIsAnInterruptionToo) {
   const DelayedServer server({});
-  SetRate(0.001);  // One call, and then nothing before the end.
+  SetRate(0.001);  // One call, and then none before the end.
   step_.duration_ns = 3600'000 * kMs;
   progress_ = [&](const LoadInterval& interval, const IntervalTally& /*calls*/) {
     if (interval.to_ns >= 200 * kMs) stop_ = 1;

@@ -25,7 +25,7 @@ TEST(StepsOfTest, FollowsTheFlags) {
   ASSERT_EQ(steps->size(), 2);
   EXPECT_EQ((*steps)[1].name, "8 in flight");
   EXPECT_EQ(std::get<ClosedLoop>((*steps)[1].step.loop).concurrency, 8);
-  EXPECT_GT((*steps)[1].step.duration_ns, 1'000'000'000'000);  // The count decides.
+  EXPECT_GT((*steps)[1].step.duration_ns, 1'000'000'000'000);  // The count ends the step.
 
   flags = {};
   flags.rates = {100};

@@ -54,7 +54,7 @@ TEST(MixTest, NamesWhatIsWrong) {
   refused("[]", "mix: want a JSON array");
   refused("[{\n\"m\": 1,\n]", "line 3, column 1");
   refused("[3]", "mix[0]: got 3, want an object");
-  // The library would take the last of the two.
+  // The library would use the last of the two.
   refused(R"([{"m":1,"n":1,"k":1},{"m":1,"n":1,"m":2,"k":1}])",
           "[1].m: got it twice, want each name once");
   refused(R"([{"a":{"b":[0,{"c":1,"c":1}]}}])", "[0].a.b[1].c: got it twice");

@@ -25,14 +25,14 @@ using testing::HasSubstr;
 
 namespace fs = std::filesystem;
 
-// No other name fits beside it, so that the file can be overwritten, but not replaced.
+// No longer name fits, so the file can be overwritten but not replaced.
 const std::string kLongName(250, 'x');
 
 int64_t FilesIn(const ScratchFolder& folder) {
   return std::distance(fs::directory_iterator(folder.Path("")), {});
 }
 
-// Files end early, as on a full disk, as long as this lives.
+// While this object lives, writes fail early, as on a full disk.
 class SmallFiles {
  public:
   explicit SmallFiles(rlim_t bytes) : handler_(std::signal(SIGXFSZ, SIG_IGN)) {
@@ -69,7 +69,7 @@ TEST(TextFileTest, ReplacesWhatIsThere) {
   ASSERT_THAT(WriteTextFile(link, ""), IsOk());
   EXPECT_EQ(ReadTextFile(path).value(), "");
   EXPECT_TRUE(std::filesystem::is_symlink(link));
-  // Nothing else is left.
+  // No other file is left.
   EXPECT_EQ(FilesIn(folder), 2);
 }
 
@@ -145,7 +145,7 @@ class PipeTest : public testing::Test {
   const std::string path_ = folder_.Path("pipe");
 };
 
-// A reader takes the end of the first writer for the end of all.
+// A reader takes the first writer's end for the end of the pipe.
 TEST_F(PipeTest, IsNotOpenedByTheCheck) {
   EXPECT_THAT(CheckWritable(path_), IsOk());
   pollfd reader = {
@@ -175,7 +175,7 @@ TEST_F(PipeTest, WithoutAReaderASignalEndsTheWait) {
                                 HasSubstr("/pipe: cannot be written: no process reads the pipe")));
 }
 
-// The pipe takes less than the text.
+// The pipe buffers less than the text.
 TEST_F(PipeTest, ASignalEndsTheWaitForAReaderThatStandsStill) {
   std::atomic<int> stops = 0;
   const int reader = open(path_.c_str(), O_RDONLY | O_NONBLOCK);

@@ -37,7 +37,7 @@ LoadProduct Product(v1::ElementType type, bool is_sparse = false) {
   return product;
 }
 
-// What a right server answers, element by element in f64; D is of `type`.
+// The answer of a correct server, element by element in f64; D is of `type`.
 v1::MultiplyResponse RightAnswer(const v1::MultiplyRequest& request, v1::ElementType type) {
   const MatrixReader a(request.a(), request.a().type(), request.m(), request.k());
   const MatrixReader b(request.b(), request.b().type(), request.k(), request.n());
@@ -89,7 +89,7 @@ TEST(PayloadTest, IntegersOfEveryTypeAreCheckedExactly) {
   for (const v1::ElementType type : kTypes) {
     LoadProduct product = Product(type);
     product.batch = 2;
-    // Either order with every width of an element.
+    // Both orders with every element width.
     for (const v1::Order order : {v1::ORDER_ROW_MAJOR, v1::ORDER_COLUMN_MAJOR}) {
       product.b_order = order;
       const auto payload = MakePayload(product, OperandValues::kIntegers, 5);
@@ -97,7 +97,7 @@ TEST(PayloadTest, IntegersOfEveryTypeAreCheckedExactly) {
       ASSERT_TRUE(payload->fingerprint.has_value()) << ElementTypeName(type);
       const v1::MultiplyResponse right = RightAnswer(*payload->request, AccumulationOf(type));
       EXPECT_THAT(CheckAnswer(*payload, right), IsOk()) << ElementTypeName(type);
-      // Operands that are all zeros would pass anything.
+      // Operands that are all zeros would let any answer pass.
       EXPECT_NE(right.d().data(), std::string(right.d().data().size(), '\0'));
       EXPECT_EQ(payload->request->b().order(), order);
     }
@@ -209,7 +209,7 @@ std::string WriteFloats(const ScratchFolder& folder, const char* name, RandomSou
   return path;
 }
 
-// The right answer, in f32.
+// The correct answer, in f32.
 v1::MultiplyResponse Answer(const v1::MultiplyRequest& request) {
   const MatrixReader a(request.a(), request.a().type(), request.m(), request.k());
   const MatrixReader b(request.b(), request.b().type(), request.k(), request.n());
@@ -386,7 +386,7 @@ TEST_F(OperandPlaceTest, ResidentAllKeepsEverything) {
   EXPECT_EQ(server_.bytes_of(result).size(), 3u * 5 * 4);
   EXPECT_EQ(payload.wire_bytes(), static_cast<int64_t>(sent.ByteSizeLong()));
   EXPECT_LT(payload.wire_bytes(), 100);
-  // The next call leaves its own somewhere else.
+  // The next call puts its result somewhere else.
   EXPECT_NE(payload.RequestFor(0)->d().tensor().tensor().handle(), result);
 }
 
@@ -403,7 +403,7 @@ TEST_F(OperandPlaceTest, OneCallAtATimeHasTheResultThatIsChecked) {
   response.mutable_d()->set_columns(5);
   response.mutable_d()->set_batch(1);
   response.mutable_tensor()->set_handle(result);
-  // The server has computed nothing: what is there is zeros, which is wrong.
+  // The server has computed nothing: the contents are zeros, which is wrong.
   EXPECT_THAT(CheckAnswer(payload, response), StatusIs(absl::StatusCode::kDataLoss));
   EXPECT_EQ(payload.TakeSlot(0), slot);
   payload.LetGo(response);

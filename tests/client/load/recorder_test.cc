@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The cut of a run into intervals.
+// The division of a run into intervals.
 #include "client/load/recorder.h"
 
 #include <gtest/gtest.h>
@@ -15,7 +15,7 @@
 namespace gemmd {
 namespace {
 
-// The definition: the smallest value that at least that share of the values does not exceed.
+// The definition: the smallest value that at least this share of the values does not exceed.
 int64_t NearestRank(std::vector<int64_t> values, double fraction) {
   std::sort(values.begin(), values.end());
   const double rank = std::ceil(fraction * static_cast<double>(values.size()));
@@ -63,7 +63,7 @@ TEST(HistogramTest, PercentilesAreThoseOfTheSortedValues) {
   EXPECT_EQ(histogram.max_ns(), NearestRank(values, 1));
 }
 
-// 0.07 x 100 is a little above 7.
+// 0.07 x 100 is slightly above 7.
 TEST(HistogramTest, RanksAreNotRoundedUp) {
   Histogram histogram;
   for (int64_t i = 1; i <= 100; ++i) histogram.Record(i);
@@ -72,7 +72,7 @@ TEST(HistogramTest, RanksAreNotRoundedUp) {
   }
 }
 
-// A tenth of the values does not reach a share of 0.11, nor nine tenths one of 0.91.
+// A tenth of the values is less than a share of 0.11, and nine tenths are less than 0.91.
 TEST(HistogramTest, RanksBetweenTwoValuesAreTakenUp) {
   Histogram histogram;
   for (int64_t i = 1; i <= 10; ++i) histogram.Record(i);

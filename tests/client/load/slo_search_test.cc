@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The search against simulated servers: how near it comes to their highest rate, whatever disturbs
+// The search against simulated servers: how close it comes to their highest rate, whatever disturbs
 // single windows.
 #include "client/load/slo_search.h"
 
@@ -21,7 +21,7 @@ namespace {
 
 using testing::HasSubstr;
 
-// A window of the rule: its verdict and why.
+// The rule for a window: its verdict and the reason.
 SloWindow Judge(const SloObjective& objective, const StepResult& window,
                 const VerifierCounts& verified = {}) {
   return JudgeWindow(objective, 1000, window, verified);
@@ -85,7 +85,7 @@ TEST(SloTest, WhatNoRateMendsEndsTheSearch) {
   StepResult refused;
   refused.tally.Add(Failed(absl::StatusCode::kNotFound));
   EXPECT_EQ(Judge(objective, refused).verdict, WindowVerdict::kHopeless);
-  // An overloaded server may say these, and one that answers some calls knows the kernel.
+  // An overloaded server may return these, and a server that answers some calls knows the kernel.
   StepResult overloaded;
   overloaded.tally.Add(Failed(absl::StatusCode::kResourceExhausted));
   EXPECT_EQ(Judge(objective, overloaded).verdict, WindowVerdict::kFails);
@@ -111,15 +111,15 @@ TEST(SloTest, WindowsInWhichTheClientIsTheLimitAreDiscarded) {
   const SloWindow judged = Judge(objective, late);
   EXPECT_EQ(judged.verdict, WindowVerdict::kDiscarded);
   EXPECT_EQ(judged.what, "the client is the limit: the client sent calls up to 1.50 ms late");
-  // Too few to matter: it holds.
+  // Too few to matter: the objective holds.
   StepResult seldom = good;
   for (int i = 0; i < 5; ++i) seldom.tally.Add(Late(1'500'000));
   EXPECT_EQ(Judge(objective, seldom).verdict, WindowVerdict::kHolds);
-  // A server that is too slow is, whether or not a few calls were sent a little late.
+  // A server that is too slow fails, whether or not a few calls were sent slightly late.
   StepResult both = slow;
   for (int i = 0; i < 20; ++i) both.tally.Add(Late(300'000));
   EXPECT_EQ(Judge(objective, both).verdict, WindowVerdict::kFails);
-  // Nobody knows what a server would do that got its calls in bursts.
+  // It is not known how the server would behave if its calls had not come in bursts.
   StepResult bursts = slow;
   for (int i = 0; i < 20; ++i) bursts.tally.Add(Late(1'100'000));
   EXPECT_EQ(Judge(objective, bursts).verdict, WindowVerdict::kDiscarded);
@@ -132,7 +132,7 @@ TEST(SloTest, WindowsInWhichTheClientIsTheLimitAreDiscarded) {
   EXPECT_EQ(Judge(objective, busy).verdict, WindowVerdict::kHolds);
 }
 
-// A server of 5 ms at 10/s: the last of 11 calls is in flight where the window ends.
+// A server of 5 ms at 10/s: the last of 11 calls is in flight when the window ends.
 TEST(SloTest, ACallAtTheEdgeBreaksNothing) {
   const SloObjective objective = ParseSlo("p90=20ms").value();
   StepResult window = Window(11, [](int64_t) { return 5'000'000; });
@@ -153,30 +153,31 @@ TEST(SloTest, APercentileNeedsCallsBeyondIt) {
   const SloWindow few = Judge(objective, Window(99, [](int64_t) { return 1'000'000; }));
   EXPECT_EQ(few.verdict, WindowVerdict::kFails);
   EXPECT_EQ(few.what, "only 99 calls, 100 are needed");
-  // Windows are so long that there are enough.
+  // Windows are long enough for enough calls.
   EXPECT_DOUBLE_EQ(SloPlan().WindowAt(1000, objective), SloPlan().window_s);
   EXPECT_DOUBLE_EQ(SloPlan().WindowAt(2, objective), 75);
 }
 
 using End = SloAnswer::End;
 
-// Tests that count what chance does take this seed, so that their verdict is the same in each run.
-// In the exhaustive run they take another seed each time; one such run of several hundred thousand
-// is against a bound.
+// Tests with random counts use this seed, so that their verdict is the same in each run. The
+// exhaustive run uses another seed each time; a bound fails in one of several hundred thousand such
+// runs.
 constexpr uint64_t kSeed = 20260101;
 
 double Unit(RandomSource& random) { return static_cast<double>(random.Bits() >> 11) * 0x1p-53; }
 
-// A queue whose p99 grows as 1 / (1 - load), under an objective of four times its least p99: that
+// A queue whose p99 grows as 1 / (1 - load), with an objective of four times its minimum p99: that
 // holds up to three quarters of the capacity.
 struct SimulatedServer {
   RandomSource& random;
-  double highest = 1000;      // The highest rate that holds.
+  double highest = 1000;      // The highest rate at which the objective holds.
   double noise = 0;           // Standard deviation of the logarithm of a window's p99.
-  double glitches = 0;        // Share of the windows that something else makes fail.
+  double glitches = 0;        // Share of the windows that another cause makes fail.
   double late_client = 0;     // Share of the windows in which the client is the limit.
   double client_limit = 1e9;  // The rate above which it always is.
-  int busy_windows = 0;       // So many windows at the beginning have a tenth of the capacity.
+  int busy_windows = 0;       // The number of windows at the beginning that have a tenth of the
+                              // capacity.
   int windows = 0;
 
   std::optional<SloWindow> operator()(double rate) {
@@ -195,7 +196,7 @@ SloAnswer Search(SimulatedServer& server, const SloPlan& plan = {}) {
   return SearchRate(plan, [&](double rate) { return server(rate); });
 }
 
-// Anything from a hundredth to a hundred times the first rate.
+// A random rate between a hundredth and a hundred times the first rate.
 double AnyRate(RandomSource& random) { return 100 * std::pow(10, 4 * Unit(random) - 2); }
 
 TEST(SloSearchTest, FindsTheHighestRateOfAServerWithoutNoise) {
@@ -212,8 +213,8 @@ TEST(SloSearchTest, FindsTheHighestRateOfAServerWithoutNoise) {
   }
 }
 
-// A busy machine: p99 scatters by 20 %, something else breaks a tenth of the windows, and in
-// another tenth the client is late.
+// A busy machine: p99 scatters by 20 %, another cause breaks a tenth of the windows, and in another
+// tenth the client is late.
 SimulatedServer BusyServer(RandomSource& random, double highest) {
   return {.random = random, .highest = highest, .noise = 0.2, .glitches = 0.1, .late_client = 0.1};
 }
@@ -232,8 +233,8 @@ void CheckThatSearchesAgree(RandomSource random, int servers) {
     for (int run = 0; run < 3; ++run) {
       SimulatedServer server = BusyServer(random, highest);
       const SloAnswer answer = Search(server);
-      // One that is not sure says so. No rate is tried below one a second: a server that just
-      // keeps up with it may look like one that keeps up with none.
+      // A search that is not sure says so. No rate below one a second is tried: a server that just
+      // holds at that rate may look like one that never holds.
       if (answer.end != End::kFound) {
         wrong_ends += answer.is_conclusive() && !(answer.end == End::kNoRate && highest <= 1.15);
         continue;
@@ -246,9 +247,10 @@ void CheckThatSearchesAgree(RandomSource random, int servers) {
     }
     apart += most > 1.15 * least;
   }
-  // Of 12,000 such searches elsewhere 11,646 found a rate, 11,480 intervals held the truth, 55
-  // rates were off by more than 15 %, those of 57 of 4,000 servers were further apart, and 3 said
-  // wrongly that there is none (of 4,200 for 1.15 to 2 calls a second, 24 did).
+  // Of 12,000 such searches on another machine, 11,646 found a rate, 11,480 intervals contained the
+  // truth, 55 rates were off by more than 15 %, the rates of 57 of 4,000 servers were further
+  // apart, and 3 searches wrongly reported that there is none (24 of 4,200 for 1.15 to 2 calls a
+  // second).
   EXPECT_GE(found, 0.9 * 3 * servers);
   EXPECT_GE(covered, 0.9 * found);
   EXPECT_LE(far_off, 0.065 * servers);
@@ -262,7 +264,7 @@ TEST(SloSearchExhaustive, SearchesOfABusyServerAgree) {
   CheckThatSearchesAgree(RandomSource(), 200);
 }
 
-// The last windows are for what lies beside an interval that is not wider than it may be.
+// The last windows check the rates beside an interval that is narrow enough.
 void CheckNarrowIntervals(RandomSource random) {
   SCOPED_TRACE(random.trace());
   int found = 0;
@@ -277,8 +279,8 @@ void CheckNarrowIntervals(RandomSource random) {
     covered += answer.end == End::kFound && answer.low <= 500 && 500 <= answer.high;
     narrow += answer.end == End::kTooNoisy && answer.high <= plan.width_at_last * answer.low;
   }
-  // Of 300 such searches 273 found a rate, 255 intervals held the truth, and 4 were inconclusive
-  // because what lies beside the interval contradicted it.
+  // Of 300 such searches, 273 found a rate, 255 intervals contained the truth, and 4 were
+  // inconclusive because the windows beside the interval contradicted it.
   EXPECT_GE(found, 45);
   EXPECT_GE(covered, 0.8 * found);
   EXPECT_LE(narrow, 6);
@@ -295,7 +297,7 @@ TEST(SloSearchExhaustive, AnIntervalThatIsNarrowEnoughIsAnAnswer) {
 TEST(SloSearchTest, NoOneWindowDecides) {
   RandomSource random;
   SCOPED_TRACE(random.trace());
-  // Whichever window of a search a stall breaks, the answer stays.
+  // Whichever window of a search a stall breaks, the answer stays the same.
   for (int broken = 0; broken < 30; ++broken) {
     SimulatedServer server = {.random = random, .highest = 2000};
     int window = 0;
@@ -337,7 +339,7 @@ TEST(SloSearchTest, NeverClaimsMoreThanTheClientCanSend) {
   EXPECT_EQ(answer.end, End::kClientLimit);
   EXPECT_EQ(answer.rate, 0);
   EXPECT_EQ(answer.discarded(), static_cast<int64_t>(answer.windows.size()));
-  // At a call a second one window of a p99 would take five minutes.
+  // At one call a second, a single window for a p99 would take five minutes.
   EXPECT_EQ(answer.windows.size(), 12U);
   EXPECT_GT(answer.windows.back().rate, 5);
 }
@@ -354,7 +356,7 @@ TEST(SloSearchTest, EndsWhereNothingOrEverythingHolds) {
   const SloAnswer all = Search(everything);
   EXPECT_EQ(all.end, End::kEveryRate);
   EXPECT_DOUBLE_EQ(all.rate, SloPlan().last_rate);
-  // What is asked for first may be less than one call a second.
+  // The first requested rate may be less than one call a second.
   SimulatedServer slow = {.random = random, .highest = 0.7};
   const SloAnswer found = Search(slow, {.first_rate = 0.5});
   EXPECT_EQ(found.end, End::kFound);
@@ -365,7 +367,7 @@ void CheckContradictions(RandomSource random) {
   SCOPED_TRACE(random.trace());
   int sure_too_soon = 0;
   for (int i = 0; i < 20; ++i) {
-    // Windows hold by chance, whatever their rate.
+    // Windows hold at random, whatever their rate.
     const SloAnswer answer = SearchRate({}, [&](double rate) -> std::optional<SloWindow> {
       return SloWindow{rate, rate < 300 || (rate < 3000 && random.Flip()) ? WindowVerdict::kHolds
                                                                           : WindowVerdict::kFails};
@@ -374,7 +376,7 @@ void CheckContradictions(RandomSource random) {
         answer.end == End::kFound && answer.high < 1.25 * answer.low && answer.windows.size() < 20;
     EXPECT_LE(answer.windows.size(), 60U);
   }
-  // Chance agrees with itself in one search of 200.
+  // Random windows are consistent in one search of 200.
   EXPECT_LE(sure_too_soon, 2);
 }
 
@@ -411,7 +413,7 @@ TEST(SloSearchTest, RatesDoubleAtMost) {
         .random = random, .highest = AnyRate(random), .noise = 0.2, .glitches = 0.1};
     double highest = 50;  // The first rate is 100.
     (void)SearchRate({}, [&](double rate) {
-      EXPECT_LE(rate, 2.03 * highest);  // The nearest step.
+      EXPECT_LE(rate, 2.03 * highest);  // Rounded to the nearest step.
       const std::optional<SloWindow> window = server(rate);
       if (window->verdict == WindowVerdict::kHolds) highest = std::max(highest, rate);
       return window;
@@ -425,7 +427,7 @@ TEST(RateBeliefTest, IsThePosteriorOfTheThreshold) {
   EXPECT_EQ(belief.Quantile(0), -100);
   EXPECT_EQ(belief.Quantile(1), 100);
   belief.Add(0, true);
-  // All above 0 and nearly nothing below.
+  // All rates above 0 and almost none below.
   EXPECT_NEAR(belief.Quantile(0.5), 50, 3);
   belief.Add(20, false);
   EXPECT_GT(belief.Quantile(0.5), 0);

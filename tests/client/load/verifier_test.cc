@@ -87,7 +87,7 @@ class HeldVerifierTest : public testing::Test {
 TEST_F(HeldVerifierTest, AnswersThatWaitTakeAtMost64MiB) {
   constexpr size_t kMiB = size_t{1} << 20;
   Offer(60 * kMiB);
-  Offer(4 * kMiB + 1);  // Too many by one.
+  Offer(4 * kMiB + 1);  // One byte too many.
   Offer(4 * kMiB);
   Offer(1);
   Release();
@@ -110,7 +110,7 @@ TEST_F(HeldVerifierTest, AnswersThatWaitAreAtMost32) {
   EXPECT_EQ(counts.let_go, 2);
 }
 
-// What a second stop lets go is counted with what was let go before.
+// Answers dropped by a second stop are counted with those dropped before.
 TEST_F(HeldVerifierTest, NoAnswerIsLostAtASecondStop) {
   for (int i = 0; i < 3; ++i) Offer(1);
   stop_ = 2;

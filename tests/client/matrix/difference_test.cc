@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Distances of elements, and what is found where two matrices differ.
+// Distances between elements, and what is found where two matrices differ.
 #include "client/matrix/difference.h"
 
 #include <gmock/gmock.h>
@@ -45,7 +45,7 @@ TEST(ElementDistanceTest, CountsStepsOfTheType) {
        kFloatInfinity},
       {v1::ELEMENT_TYPE_F64, 0xffefffffffffffff, 0x7fefffffffffffff, 0xffdffffffffffffe,
        kFloatInfinity},
-      // The last 13 bits of a tf32 say nothing.
+      // The last 13 bits of a tf32 are ignored.
       {v1::ELEMENT_TYPE_TF32, 0x3f800000, 0x3f801fff, 0, 0},
       {v1::ELEMENT_TYPE_TF32, 0x3f800000, 0x3f802000, 1, 0x1p-10},
       {v1::ELEMENT_TYPE_E4M3, 0x7e, 0x7d, 1, 32},
@@ -93,7 +93,7 @@ class DifferenceTest : public testing::Test {
   std::vector<std::string> bytes_ = Reserved();
 
  private:
-  // Views of strings do not outlive a vector that moves them.
+  // Views of strings become invalid when a vector moves its strings.
   static std::vector<std::string> Reserved() {
     std::vector<std::string> strings;
     strings.reserve(8);
@@ -162,7 +162,7 @@ TEST_F(DifferenceTest, EqualBytesInOtherOrdersAreADifference) {
 }
 
 TEST_F(DifferenceTest, PaddingOfPackedLinesIsNoDifference) {
-  // Two rows of three 4-bit elements: the last four bits of each row belong to none.
+  // Two rows of three 4-bit elements: the last four bits of each row are padding.
   PackedMatrix a = {.type = v1::ELEMENT_TYPE_U4, .rows = 2, .columns = 3};
   a.data = absl::string_view("\x21\x03\x54\x06", 4);
   PackedMatrix b = a;

@@ -15,7 +15,7 @@ import tempfile
 import ml_dtypes
 import numpy
 
-# Element type, dtype, and whether numpy.save loses the type so that it must be named.
+# Element type, dtype, and whether numpy.save loses the type, so that it must be given.
 TYPES = [
     ("f64", numpy.float64, False),
     ("f32", numpy.float32, False),

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What the fuzzer (tests/fuzz) demands of .npy files, over which the unit tests run seeded
+// The fuzzer's (tests/fuzz) properties of .npy files, which the unit tests check with seeded
 // mutations.
 #pragma once
 
@@ -9,8 +9,8 @@
 
 namespace gemmd {
 
-// The first byte picks the hint, the rest is the file. What is read must be written and read back
-// the same, or the process ends; everything else must be refused, not crash.
+// The first byte selects the hint, the rest is the file. A file that is read must survive a round
+// trip, or the process aborts; any other must be refused, without a crash.
 void FuzzNpy(const uint8_t* data, size_t size);
 
 }  // namespace gemmd

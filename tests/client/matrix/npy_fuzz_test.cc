@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The fuzzer's demands over a bounded, seeded set of mutated files.
+// The fuzzer's properties for a bounded, seeded set of mutated files.
 #include "tests/client/matrix/npy_fuzz.h"
 
 #include <gtest/gtest.h>

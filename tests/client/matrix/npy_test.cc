@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Arrays of .npy files: types, packing, orders, sizes that lie.
+// Arrays of .npy files: types, packing, orders, false sizes.
 #include "client/matrix/npy.h"
 
 #include <gmock/gmock.h>
@@ -144,7 +144,7 @@ TEST(NpyHeaderTest, BoundsTheLengthBeforeReading) {
       StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("npy header length: got 20058")));
 }
 
-// The longest header that is taken, and one that is a byte longer.
+// The longest accepted header, and one that is a byte longer.
 TEST(NpyHeaderTest, TakesHeadersOfTenThousandBytes) {
   const std::string dict = "{'descr': '<f4', 'fortran_order': False, 'shape': (0, 3)}";
   for (const int version : {1, 2, 3}) {
@@ -347,7 +347,7 @@ TEST(NpyTest, ReadsVectorsBatchesAndNothing) {
 }
 
 TEST(NpyTest, BelievesNoSize) {
-  // Were these sizes allocated, the test would end here.
+  // If these sizes were allocated, the test would fail here.
   for (const char* shape :
        {"(1099511627776,)", "(4611686018427387904,)", "(1048576, 1048576, 1024)"}) {
     EXPECT_THAT(
@@ -405,7 +405,7 @@ TEST(NpyTest, ReadsBackWhatItWrites) {
         EXPECT_EQ(again->shape, shape);
         EXPECT_EQ(again->type, type);
         if (by_columns && shape.size() == 3) {
-          // Written in C order: the same elements otherwise arranged.
+          // Written in C order: the same elements in another arrangement.
           EXPECT_EQ(again->order, v1::ORDER_ROW_MAJOR);
           EXPECT_EQ(WriteNpyText(*again), WriteNpyText(array));
         } else {
@@ -433,7 +433,7 @@ TEST(NpyTest, WritesBytesThatNumpyReads) {
               HasSubstr("{'descr': '|V1', 'fortran_order': True, 'shape': (3, 1), }"));
 }
 
-// A file of its own, which says how long it is.
+// A real file, whose length is known.
 class NpyFileTest : public testing::Test {
  protected:
   void Write(absl::string_view text) const {

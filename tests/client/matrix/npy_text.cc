@@ -31,7 +31,7 @@ std::string NpyFileText(absl::string_view descr, absl::string_view shape, absl::
 
 absl::StatusOr<NpyArray> ReadNpyText(absl::string_view text, v1::ElementType hint) {
   std::string buffer(text);
-  // An empty buffer is none to fmemopen.
+  // fmemopen does not accept an empty buffer.
   std::FILE* const file =
       buffer.empty() ? std::fopen("/dev/null", "rb") : fmemopen(buffer.data(), buffer.size(), "rb");
   if (file == nullptr) return absl::InternalError("fmemopen failed");

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// .safetensors files: what is read, what is written, and which lies are refused.
+// .safetensors files: what is read, what is written, and which false files are refused.
 #include "client/matrix/safetensors.h"
 
 #include <gmock/gmock.h>
@@ -54,7 +54,7 @@ TEST(SafetensorsHeaderTest, WritesWhatItReads) {
   EXPECT_THAT(ParseSafetensorsHeader("{}", 0), IsOk());
 }
 
-// One tensor, whose entry ends as told.
+// One tensor, with the given entry.
 std::string One(const std::string& entry) { return absl::StrCat("{\"t\":{", entry, "}}"); }
 
 TEST(SafetensorsHeaderTest, RefusesWhatIsNotOfTheFormat) {

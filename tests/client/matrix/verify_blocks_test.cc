@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Factors of blocks in requests, and answers to such requests: what a right server computes passes,
-// and each wrong element or factor is seen.
+// Block factors in requests, and answers to such requests: the answer of a correct server passes,
+// and each wrong element or factor is detected.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -25,7 +25,7 @@ constexpr int64_t kM = 7;
 constexpr int64_t kN = 5;
 constexpr int64_t kK = 75;
 
-// Floats near one, each with its own.
+// Different floats near one.
 std::string FloatFactors(int64_t count) {
   std::string bytes;
   for (int64_t i = 0; i < count; ++i) {
@@ -122,7 +122,7 @@ TEST(VerifyBlocksTest, MatricesOfABatchHaveTheirOwn) {
   EXPECT_EQ(factors.At(0, 2, 19), 1.5);
   EXPECT_TRUE(std::isnan(factors.At(1, 0, 0)));
   EXPECT_EQ(factors.At(1, 1, 19), 1);            // The highest bit is ignored.
-  EXPECT_TRUE(std::isnan(factors.At(2, 0, 0)));  // There is none.
+  EXPECT_TRUE(std::isnan(factors.At(2, 0, 0)));  // NaN.
 }
 
 TEST(VerifyBlocksTest, CodesOfPowers) {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Random products and a server that computes them in this process, for the tests of verification.
+// Random products, and a server in this process that computes them, for the tests of verification.
 #pragma once
 
 #include <cstdint>
@@ -61,7 +61,7 @@ v1::Matrix Compute(
   return d;
 }
 
-// Elements of the first matrix of a D of whole bytes.
+// Elements of the first matrix of a D whose elements are whole bytes.
 void SetElement(v1::Matrix& d, int64_t row, int64_t column, double value);
 double GetElement(const v1::Matrix& d, int64_t row, int64_t column);
 

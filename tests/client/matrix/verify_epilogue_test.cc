@@ -88,7 +88,8 @@ TEST(VerifyEpilogueTest, FollowsScales) {
 TEST(VerifyEpilogueTest, ReadsEveryLayout) {
   const std::string a = RandomLines(v1::ELEMENT_TYPE_F32, 9, 20, 1);
   const std::string b = RandomLines(v1::ELEMENT_TYPE_F32, 16, 40, 2);
-  // A: 3 matrices, stored 4 x 6 transposed by columns of 4 in lines of 5; B: one matrix for all.
+  // A: 3 matrices of 4 x 6, stored transposed in columns of 4 within lines of 5; B: one matrix for
+  // all.
   MatrixView a_view =
       PackedView(v1::ELEMENT_TYPE_F32, std::as_bytes(std::span(a)).first(3 * 40 * 4 - 4), 4, 6);
   a_view.order = v1::ORDER_COLUMN_MAJOR;
@@ -108,7 +109,8 @@ TEST(VerifyEpilogueTest, ReadsEveryLayout) {
   ASSERT_THAT(result, IsOk());
   EXPECT_TRUE(result->passed());
   EXPECT_EQ(result->checked, 3 * 6 * 8);
-  // The reader's own arithmetic, spelled out once: element (5, 2) of op(A) of the last matrix.
+  // The same arithmetic as the reader's, spelled out once: element (5, 2) of op(A) of the last
+  // matrix.
   float direct = 0;
   std::memcpy(&direct, a.data() + (2 * 40 + 5 * 5 + 2) * 4, 4);
   EXPECT_EQ(MatrixReader(request->a(), v1::ELEMENT_TYPE_F32, 6, 4).At(2, 5, 2), direct);
@@ -144,8 +146,8 @@ TEST(VerifyEpilogueTest, WantsNanAndInfinityWhereTheOperandsHaveThem) {
   EXPECT_FALSE(Verify(infinite, f32(kNan))->passed());
   EXPECT_TRUE(Verify(RowTimesColumn({0, 1}, {kF, 1}), f32(kNan))->passed());
   EXPECT_TRUE(Verify(RowTimesColumn({kF, kF}, {1, -1}), f32(kNan))->passed());
-  // The exact sum of these is 0, but its partial sums overflow: nothing can be said, and that is no
-  // pass.
+  // The exact sum of these is 0, but its partial sums overflow: no verdict is possible, which is
+  // not a pass.
   const v1::MultiplyRequest overflow = RowTimesColumn({3e38F, 3e38F, -3e38F, -3e38F}, {1, 1, 1, 1});
   EXPECT_EQ(Verify(overflow, f32(0))->undecidable, 1);
   EXPECT_FALSE(Verify(overflow, f32(0))->passed());

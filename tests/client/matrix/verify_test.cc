@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Verification must accept what correct servers compute and refuse everything else; NaN above all.
+// Verification must accept what correct servers compute and refuse everything else, NaN in
+// particular.
 #include "client/matrix/verify.h"
 
 #include <gmock/gmock.h>
@@ -45,7 +46,7 @@ TEST(VerifyTest, AcceptsShortSumsOfTensorCoresAlone) {
   v1::MultiplyRequest request = RequestFor(product);
   const MatrixReader a(request.a(), v1::ELEMENT_TYPE_E4M3, request.m(), kDepth);
   const MatrixReader b(request.b(), v1::ELEMENT_TYPE_E4M3, kDepth, request.n());
-  // The error is a share of the sum of magnitudes.
+  // The error is relative to the sum of magnitudes.
   const auto with_error = [&](double share) {
     return Compute<double>(request, v1::ELEMENT_TYPE_F32, [&](double, int64_t i, int64_t j) {
       double sum = 0;
@@ -76,7 +77,7 @@ TEST(VerifyTest, AcceptsShortSumsOfTensorCoresAlone) {
 TEST(VerifyTest, AcceptsDoubles) {
   const v1::MultiplyRequest request = RequestFor({.type = v1::ELEMENT_TYPE_F64, .k = 500});
   EXPECT_TRUE(Verify(request, Compute<double>(request, v1::ELEMENT_TYPE_F64))->passed());
-  // Sums in float are not what was asked for.
+  // The request did not ask for sums in float.
   EXPECT_FALSE(Verify(request, Compute<float>(request, v1::ELEMENT_TYPE_F64))->passed());
 }
 
@@ -131,7 +132,7 @@ TEST(VerifyTest, IntegersAreExact) {
 }
 
 TEST(VerifyTest, IntegersWrapAndSaturate) {
-  // 2^31 / 127^2 = 133,144 products of 127 * 127 leave 31 bits.
+  // 2^31 / 127^2 = 133,144 products of 127 * 127 exceed 31 bits.
   const std::string ones(140'000, '\x7f');
   const auto bytes = std::as_bytes(std::span(ones));
   ProductOptions options;
@@ -173,7 +174,7 @@ TEST(VerifyTest, ChecksRowsWithinItsBudget) {
   EXPECT_EQ(Verify(request, d, budget)->checked, 100);
   EXPECT_EQ(Verify(request, d, budget)->total, 1000);
   EXPECT_EQ(Verify(request, d, {.multiplications = 1, .elements = 1})->checked, 10);
-  // First and last row are among the sampled ones.
+  // The first and the last row are always among the samples.
   SetElement(d, 99, 9, 1e6);
   EXPECT_FALSE(Verify(request, d, budget)->passed());
 }
@@ -210,7 +211,7 @@ TEST(WithinBoundTest, IsTrueOnlyForTrue) {
   EXPECT_FALSE(IsWithinBound(v1::ELEMENT_TYPE_F32, 1.5, 1.25, 0.2));
   EXPECT_FALSE(IsWithinBound(v1::ELEMENT_TYPE_F32, kNan, 1.25, kInfinity));
   EXPECT_FALSE(IsWithinBound(v1::ELEMENT_TYPE_F32, 1, kNan, kInfinity));
-  // An infinite product stays what it is, however the epilogue rounds.
+  // An infinite product stays infinite, however the epilogue rounds.
   EXPECT_TRUE(IsWithinBound(v1::ELEMENT_TYPE_F32, -kInfinity, -kInfinity, kInfinity));
   EXPECT_FALSE(IsWithinBound(v1::ELEMENT_TYPE_F32, kInfinity, -kInfinity, kInfinity));
   EXPECT_FALSE(IsWithinBound(v1::ELEMENT_TYPE_F32, -1, -kInfinity, kInfinity));
@@ -219,7 +220,7 @@ TEST(WithinBoundTest, IsTrueOnlyForTrue) {
   EXPECT_TRUE(IsWithinBound(v1::ELEMENT_TYPE_F16, kInfinity, 70000, 0));
   EXPECT_FALSE(IsWithinBound(v1::ELEMENT_TYPE_F16, 65504, 70000, 0));
   EXPECT_TRUE(IsWithinBound(v1::ELEMENT_TYPE_E4M3, 448, 70000, 0));
-  // Half a unit in the last place, and no more.
+  // Half a unit in the last place, but not more.
   EXPECT_TRUE(IsWithinBound(v1::ELEMENT_TYPE_BF16, 1, 1.00390625, 0));
   EXPECT_FALSE(IsWithinBound(v1::ELEMENT_TYPE_BF16, 1, 1.0039063, 0));
 }

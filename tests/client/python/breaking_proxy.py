@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A way to a server on which connections break."""
+"""A proxy to a server on which connections break."""
 
 import contextlib
 import socket
@@ -7,8 +7,9 @@ import threading
 
 
 class BreakingProxy:
-    """Passes bytes on between its own port and another one. The first `breaks` connections end once so
-    many bytes have passed in either direction; `stall` has all bytes wait until the end."""
+    """Passes bytes on between its own port and another one. The first `breaks` connections are
+    closed once so many bytes have passed in either direction; with `stall`, all bytes wait until
+    the end."""
 
     def __init__(self, port, after_bytes, breaks):
         self._target = port

@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-# Before gRPC is imported: what it does in a forked child starts threads there, which crash at times.
+# Before gRPC is imported: its fork support starts threads in a forked child, which sometimes crash.
 os.environ["GRPC_ENABLE_FORK_SUPPORT"] = "0"
 
 ROOT = pathlib.Path(__file__).resolve().parents[3]

@@ -55,7 +55,7 @@ def read_weights(path):
 
 
 class Tokens:
-    """Sentences as numbers: words in lower case, then the longest pieces that the model knows."""
+    """Sentences as numbers: lower-case words, then the longest pieces that the model knows."""
 
     def __init__(self, vocabulary):
         lines = vocabulary.read_text(encoding="utf-8").splitlines()
@@ -97,7 +97,7 @@ class Layer(nn.Module):
 
 
 class MiniLm(nn.Module):
-    """Sentences in, one vector of length 1 for each out."""
+    """Maps each sentence to a vector of length 1."""
 
     def __init__(self, folder):
         super().__init__()
@@ -148,7 +148,7 @@ class MiniLm(nn.Module):
 
 def cosines(client, model, type, device):
     """The cosine of each sentence's vector with PyTorch's own in f32, and how many products gemmd
-    computed. Products of attention are in bf16 where layers have 8 bits."""
+    computed. Products of attention are in bf16 if layers have 8 bits."""
     import gemmd.torch
 
     want = model(SENTENCES)

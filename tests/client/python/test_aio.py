@@ -20,7 +20,7 @@ def integers(numbers, *shape):
 
 @pytest.fixture
 def run(daemon):
-    """Runs a coroutine with a client of its own."""
+    """Runs a coroutine with a new client."""
 
     def run(program, **settings):
         async def main():

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Factors of blocks, from arrays to answers: against NumPy, bit for bit where the recipe says each
-step, and exactly where every sum is exact."""
+"""Block factors, from arrays to answers: compared with NumPy, bit for bit if the recipe determines
+each step, and exactly if every sum is exact."""
 
 import itertools
 
@@ -33,7 +33,7 @@ def factors(numbers, name, *shape):
 
 
 def simple_factors(numbers, name, *shape):
-    """Powers of two near one, of which every type has some."""
+    """Powers of two near one, which every type can represent."""
     powers = 2.0 ** numbers.integers(-1, 2, shape)
     return powers.astype(np.float32 if name == "f32" else CODES[name])
 
@@ -49,7 +49,7 @@ def spread(scale, extent, k):
 
 
 def expected(a, b, a_scale, b_scale):
-    """What a kernel of `cpu` does, one operation of NumPy after the other."""
+    """What a kernel of `cpu` computes, one NumPy operation after the other."""
     k = a.shape[-1]
     x, y = a.astype(np.float32), b.astype(np.float32)
     fa = np.ones(a.shape) if a_scale is None else spread(a_scale, a.shape[-2], k)
@@ -162,7 +162,7 @@ def test_resident_operands(client, numbers):
     tensor = client.put(w, name="weights")
     got = client.matmul(a, tensor.T, a_scale=a_scale, b_scale=w_scale, device="cpu")
     assert np.array_equal(got, want)
-    # Of a part: the factors are the part's.
+    # The factors of a part are those of the part.
     part = gemmd.BlockScale(w_scale.factors[1:2], rows=4, k=32)
     got = client.matmul(a, tensor[4:8].T, a_scale=a_scale, b_scale=part, device="cpu")
     assert np.array_equal(got, want[:, 4:8])
@@ -191,8 +191,8 @@ def test_quantize(numbers, name, block, kind):
     assert scale.factors.shape == (blocks(37, block[0]), blocks(300, block[1]))
     factor = spread(scale, 37, 300)
     back = quantized.array.astype(np.float64) * factor
-    # Half a step of the type at the element, which is at most 2^-fraction of it, or a half of the
-    # least step.
+    # Half a step of the type at the element, which is at most 2^-fraction of the element, or half
+    # of the smallest step.
     info = ml_dtypes.finfo(ELEMENTS[name].dtype)
     bound = np.maximum(np.abs(values) * float(info.eps) / 2, float(info.smallest_subnormal) / 2 * factor)
     assert (np.abs(back - values) <= bound * (1 + 1e-6)).all()
@@ -208,7 +208,7 @@ def test_quantize(numbers, name, block, kind):
             assert magnitude / f <= largest
         else:
             assert f == pytest.approx(magnitude / largest, rel=1e-6)
-    # The same values the other way round are the same matrix.
+    # The transposed values are the same matrix.
     other = gemmd.quantize(values.T, name, block=block, factors=kind, k_axis=0)
     assert np.array_equal(other.array.view(np.uint8), quantized.array.T.view(np.uint8))
     assert np.array_equal(other.scale.factors.view(np.uint8), scale.factors.view(np.uint8))
@@ -216,7 +216,7 @@ def test_quantize(numbers, name, block, kind):
 
 
 def test_quantized_products(client, numbers):
-    """DeepGEMM's blocks, OCP's and NVFP4's, from values to D on a device that has them."""
+    """The blocks of DeepGEMM, OCP and NVFP4, from values to D on a device that supports them."""
     x = numbers.normal(size=(6, 300)).astype(np.float32)
     w = numbers.normal(size=(9, 300)).astype(np.float32)
     exact = x.astype(np.float64) @ w.T.astype(np.float64)
@@ -230,8 +230,8 @@ def test_quantized_products(client, numbers):
         a = gemmd.quantize(x, name, block=a_block, factors=kind)
         b = gemmd.quantize(w, name, block=b_block, factors=kind).T
         got = client.matmul(a, b, device=device)
-        # The product of what the elements stand for, up to rounding; the values' own product as far
-        # as two roundings to the type allow.
+        # The product of the represented values, up to rounding, and the product of the original
+        # values as far as two roundings to the type allow.
         dequantized = (a.array.astype(np.float64) * spread(a.scale, 6, 300)) @ (
             b.array.astype(np.float64) * spread(b.scale, 9, 300).T
         )

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Uploads and downloads whose connections break go on where they were."""
+"""Uploads and downloads resume when their connections break."""
 
 import gemmd
 import numpy as np

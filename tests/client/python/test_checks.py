@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Values of wrong types and out of range: each is an InvalidArgument that names the field, and is refused here, since
-gRPC ignores some of them and messages round or wrap others."""
+"""Values of wrong types and out of range: each is an InvalidArgument that names the field, and is
+refused by the client, since gRPC ignores some of them and messages round or wrap others."""
 
 import asyncio
 import concurrent.futures
@@ -28,7 +28,7 @@ REF = tensors_pb2.TensorRef(handle=b"x")
 
 
 def type_name(value):
-    """An id for a test: Python shows no integer of thousands of digits."""
+    """An id for a test: Python does not print integers of thousands of digits."""
     return type(value).__name__
 
 
@@ -68,7 +68,7 @@ def test_settings(field, values):
 
 @pytest.mark.parametrize("value", [10**9, 1e9, np.int64(10**9), np.float32(1e9), np.array(10**9), fractions.Fraction(10**9)])
 def test_a_whole_number_of_any_type_counts(value):
-    """gRPC would ignore all but the first, and its limit is then 4 MiB."""
+    """gRPC would ignore all but the first, so its limit would be 4 MiB."""
     options = dict(Settings("h:1", max_message_bytes=value).options())
     for name in ("grpc.max_receive_message_length", "grpc.max_send_message_length"):
         assert type(options[name]) is int and options[name] == 10**9
@@ -160,7 +160,7 @@ def test_numbers_of_products():
     "scale", ["2", True, [True], 1e39, [1, -1e39], 1e-50, HUGE, 10**40, [[1], [1, 2]]], ids=type_name
 )
 def test_scales(scale):
-    """What float32 would make infinite or 0 is refused as well."""
+    """Values that float32 would turn into infinity or 0 are refused as well."""
     for field in ("a_scale", "b_scale"):
         assert refused(build_request, S8, S8, {field: scale}).field == field
     assert refused(Upload.of, S8, {"scale": scale}).field == "scale"
@@ -187,7 +187,7 @@ def test_blocks_of_any_numeric_type():
 
 @pytest.mark.parametrize("kind", [gemmd.Client, gemmd.aio.Client])
 def test_pinned_only_where_the_server_says_so(daemon, kind):
-    """A tensor whose renewal failed is deleted with its last reference, as before."""
+    """As before, a tensor whose renewal failed is deleted with its last reference."""
 
     async def awaited(result):
         return await result if asyncio.iscoroutine(result) else result
@@ -228,7 +228,7 @@ def test_matrices_beyond_a_batch(client):
         with pytest.raises(gemmd.OutOfRange) as raised:
             batch[index]
         assert (raised.value.field, raised.value.got) == ("index of matrices", str(index))
-    assert len(list(batch)) == 3  # It ends with an IndexError.
+    assert len(list(batch)) == 3  # Iteration ends with an IndexError.
 
 
 VIEW = OwnedTensor(None, resident_pb2.TensorInfo(handle=b"x", spec=resident_pb2.TensorSpec(type=tensors_pb2.ELEMENT_TYPE_F32, rows=1, columns=1)))
@@ -283,7 +283,7 @@ def test_text_that_no_message_can_have(value):
     assert refused(Upload.of, ONE, {"device": value}).field == "device"
     for field in ("activation", "bit_operation", "priority", "verify", "out_type", "accumulation_type", "order", "a_type"):
         assert refused(build_request, ONE, ONE, {field: value}).field.removesuffix(".dtype") == field
-    if value != b"a":  # That is a handle.
+    if value != b"a":  # That is a valid handle.
         assert refused(tensor_ref, value).field == "tensor"
     for field in ("type", "per", "factors"):
         arguments = {"type": "e4m3", "block": (1, 8)} | {field: value}
@@ -305,7 +305,7 @@ def test_text_that_no_message_can_have(value):
 
 
 def opened(kind):
-    """What a client does first, without a server."""
+    """The first calls of a client, without a server."""
     if kind is gemmd.aio.Client:
         return asyncio.sleep(0)
 
@@ -382,7 +382,7 @@ def test_messages_of_several_products_are_no_longer_than_the_limit():
             sizes.append((len(taken), len(joint.serialize_joint(taken))))
         assert sum(count for count, _ in sizes) == 16
         assert all(count == 1 or size <= most for count, size in sizes)
-    assert len(sizes) == 1  # And as long as they may be.
+    assert len(sizes) == 1  # And at the maximum length.
 
 
 def test_an_answer_that_cannot_be_read_is_that_of_its_product_alone():

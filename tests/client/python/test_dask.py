@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Products of Dask arrays by blocks, on a cluster of processes and three daemons."""
+"""Products of Dask arrays by chunks, on a cluster of processes and three daemons."""
 
 import pathlib
 
@@ -29,7 +29,7 @@ def three(gemmd, tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory):
-    """Two worker processes that find this package."""
+    """Two worker processes that can import this package."""
     package = str(pathlib.Path(gemmd.__file__).parents[1])
     with (
         dask.config.set({"distributed.nanny.pre-spawn-environ": {"PYTHONPATH": package}}),
@@ -98,7 +98,7 @@ def test_types_and_options(three, numbers):
 
 @pytest.mark.parametrize("options", [{}, {"alpha": 0.5, "out_type": "f32"}, {"activation": "relu", "out_type": "f64"}])
 def test_integers_are_those_of_one_product(three, numbers, options):
-    """Sums of blocks pass 2^31, and wrap as the whole does."""
+    """Sums of chunks exceed 2^31, and wrap as the whole does."""
     a = numbers.integers(100, 128, (3, 280_000)).astype(np.int8)
     b = numbers.integers(100, 128, (280_000, 2)).astype(np.int8)
     b[140_000:, 0] = -b[:140_000, 0]
@@ -115,7 +115,8 @@ def test_integers_are_those_of_one_product(three, numbers, options):
 
 @pytest.mark.parametrize("dtype, widths", [(np.int8, (4, 5)), (np.float32, (4, 0, 5)), (np.int8, (4, 0, 5))])
 def test_no_checksum_without_sums(three, numbers, dtype, widths):
-    """The end of a sum of integers, and chunks of width 0, have no elements along k, so the server refuses a checksum."""
+    """The last step of a sum of integers, and chunks of width 0, have no elements along k, so the
+    server refuses a checksum."""
     a, b = integers(numbers, 6, 9, dtype=dtype), integers(numbers, 9, 3, dtype=dtype)
     blocks = da.from_array(a, (6, widths)), da.from_array(b, (widths, 3))
     with dask.config.set(scheduler="threads"):

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Long calls without grpcio: their results and errors, their memory, and peers that do what only grpcio understands."""
+"""Long calls without grpcio: their results and errors, their memory, and peers that behave in ways
+that only grpcio understands."""
 
 import contextlib
 import resource
@@ -28,7 +29,7 @@ def pair(numbers, m, k, n):
 
 
 def keep_from_grpcio(client):
-    """No product of this client may go through grpcio."""
+    """No product of this client may use grpcio."""
     client._calls[PATH] = None
 
 
@@ -41,7 +42,8 @@ def test_long_products(daemon, numbers, where, shape):
         for turn in range(3):
             d = client.matmul(a + turn, b, bias=np.ones(shape[2], np.float32))
             assert np.array_equal(d, (a + turn) @ b + 1)
-            assert d.flags.aligned and d.flags.writeable and not d.flags.owndata  # It is where it was received.
+            # It stays where it was received.
+            assert d.flags.aligned and d.flags.writeable and not d.flags.owndata
         metadata = [("x-any", "value"), ("x-bin", b"\xff")]
         product = client.multiply(a, b, request_id="mine", device="cpu", metadata=metadata)
         assert (product.request_id, product.device) == ("mine", "cpu")
@@ -107,8 +109,8 @@ def test_tensors_come_past_grpcio(client, numbers, monkeypatch):
     for connections in (1, 3):
         assert np.array_equal(tensor.get(connections=connections), array)
     assert np.array_equal(tensor[7:9].get(), array[7:9])
-    assert parsed and max(parsed) < 4096  # Chunks were received where they stay.
-    # Also those of a server that puts something after the bytes.
+    assert parsed and max(parsed) < 4096  # Chunks were received into their final place.
+    # Also those of a server that writes a field after the bytes.
     monkeypatch.undo()
     monkeypatch.setattr(gemmd.moving, "chunk_of", lambda *_: None)
     assert np.array_equal(tensor.get(), array)
@@ -149,7 +151,8 @@ def test_results_belong_to_who_has_them(monkeypatch):
 
 
 class Peer:
-    """Answers a call of each connection with bytes, and sends no more; where `stays`, it does not say so."""
+    """Answers a call on each connection with bytes, and sends no more. With `stays`, it does not
+    announce the end."""
 
     def __init__(self, *answers, stays=False):
         self._answers = answers
@@ -186,7 +189,7 @@ class Peer:
 
 
 def is_request(received):
-    """Whether the bytes have a whole request."""
+    """Whether the bytes contain a whole request."""
     at = 24
     while at + 9 <= len(received):
         size, kind, flags = int.from_bytes(received[at : at + 3]), received[at + 3], received[at + 4]
@@ -236,7 +239,8 @@ def in_frames(message, size):
         GOOD,
         HEADERS + in_frames(MESSAGE, 1) + trailers("0"),
         HEADERS + frame(direct._DATA) + in_frames(MESSAGE, 7) + PING + trailers("0", ("x", "y")),
-        # A size of the table, values of the static table, a value that is compressed and not needed.
+        # A table size update, values of the static table, and a compressed value that is not
+        # needed.
         frame(direct._HEADERS, 4, b"\x20\x88\x5f\x10application/grpc\x0f\x0d\x81\x00") + DATA + trailers("0"),
         GOOD + frame(direct._RST_STREAM, 0, bytes(4)),
         HEADERS + DATA + frame(99, 0, b"unknown") + trailers("0"),
@@ -264,7 +268,7 @@ LOST = [
 ]
 UNKNOWN = [
     frame(direct._HEADERS, 4, b"\xc0") + DATA + trailers("0"),  # A header of the dynamic table.
-    frame(direct._HEADERS, 4, b"\x00\x81\x00\x00"),  # A name that is compressed.
+    frame(direct._HEADERS, 4, b"\x00\x81\x00\x00"),  # A compressed name.
     frame(direct._HEADERS, 4, b"\x00\x7f"),
     frame(direct._HEADERS, 0, b"\x88"),
     frame(direct._HEADERS, 12, b"\x00\x88"),
@@ -286,7 +290,7 @@ def test_calls_that_are_grpcios(answer, is_off):
         with pytest.raises(direct.Unusable):
             multiply(pool)
         assert not pool._idle and not pool._used
-        if is_off:  # Whatever comes next is grpcio's too.
+        if is_off:  # Later calls use grpcio, too.
             with pytest.raises(direct.Lost):
                 multiply(pool)
             assert peer.connections == 1
@@ -331,7 +335,7 @@ def test_answers_that_are_damaged(numbers):
 
 
 def test_idle_connections_answer():
-    """A server that drains waits for that."""
+    """A draining server waits for that."""
     with Peer(HEADERS + DATA + trailers("0") + PING, stays=True) as peer:
         pool = direct.Pool(peer.settings)
         multiply(pool)

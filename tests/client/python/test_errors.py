@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How calls fail: exceptions with field, got and want, deadlines, and what is sent again."""
+"""How calls fail: exceptions with field, got and want, deadlines, and retries."""
 
 import asyncio
 import json
@@ -133,7 +133,7 @@ BAD_TIMEOUTS = [math.inf, 9e9, math.nan, 0, -1]
 
 @pytest.mark.parametrize("timeout", BAD_TIMEOUTS)
 def test_bad_timeouts(client, timeout):
-    """Each says so before anything is sent; for None there is no limit of the call's own."""
+    """Each is refused before anything is sent; None means no limit for the call."""
     tensor = client.put(ONE)
     calls = [
         lambda: client.matmul(ONE, ONE, timeout=timeout),
@@ -251,7 +251,7 @@ asyncio.run(main())
 
 
 def test_no_proxy_of_addresses_is_used(daemon):
-    """gRPC reads its variables once, hence another process."""
+    """gRPC reads its variables once, so another process is needed."""
     with Proxy() as proxy:
         package = str(pathlib.Path(gemmd.__file__).parents[1])
         variables = {
@@ -274,15 +274,15 @@ def test_nobody_there(tmp_path):
 @pytest.mark.parametrize("restarts", [2, pytest.param(20, marks=pytest.mark.exhaustive)])
 @pytest.mark.parametrize("kind", ["unix", "tcp"])
 def test_restarts_lose_no_call(daemons, gemmload, tmp_path, restarts, kind):
-    """The daemon starts again and again at one address, while a Python client and gemmload, which uses the C++ client,
-    multiply. Calls that wait for a server all get their answers."""
+    """The daemon restarts repeatedly at one address, while a Python client and gemmload, which uses
+    the C++ client, multiply. All calls that wait for a server get their answers."""
     flags = ["--devices=cpu", "--lame-duck=50ms"]
     listen = f"unix:{tmp_path}/gemmd.sock"
     if kind == "tcp":
         with socket.create_server(("127.0.0.1", 0)) as server:
             listen = f"127.0.0.1:{server.getsockname()[1]}"
     daemon = daemons.start(*flags, listen=listen)
-    long = np.ones((256, 2048), np.float32)  # Goes over a socket of the client's own.
+    long = np.ones((256, 2048), np.float32)  # Is sent over the client's own socket.
     report = tmp_path / "report.json"
     command = [gemmload, f"--address={listen}", "--shape=64,64,64", "--rate=50", "--duration=1h", "--warmup=0s"]
     command += ["--retries=4", "--wait-for-ready", f"--timeout={PATIENCE_S}s", "--quiet", f"--json={report}"]
@@ -333,7 +333,7 @@ def test_messages_have_a_limit(daemon):
                 error = refused(gemmd.ResourceExhausted, call, large, large)
                 assert error.message.startswith("request: got 8")
                 assert "put large operands on the server first" in error.message
-        # An answer can be too long as well, which only gRPC sees.
+        # An answer can be too long as well, which only gRPC notices.
         tall = np.ones((1024, 1), np.float32)
         error = refused(gemmd.ResourceExhausted, client.matmul, tall, tall.T)
         assert "put large operands on the server first" in error.message
@@ -350,7 +350,7 @@ def test_a_server_that_is_no_gemmd():
 
 
 class FullAtFirst(gemm_pb2_grpc.GemmServicer):
-    """Refuses its first products as a server whose queue is full."""
+    """Refuses its first products like a server whose queue is full."""
 
     def __init__(self, refusals):
         self.refusals = refusals
@@ -375,7 +375,7 @@ class FullAtFirst(gemm_pb2_grpc.GemmServicer):
 
 @pytest.fixture
 def serve():
-    """Serves a service of Gemm or Tensors, with TLS where there are credentials; gives its port."""
+    """Serves a service of Gemm or Tensors, with TLS if there are credentials. Yields its port."""
     servers = []
 
     def start(service, credentials=None):
@@ -409,7 +409,7 @@ def test_pushback_is_waited_for(serve):
         start = time.monotonic()
         assert client.matmul(ONE, ONE) == 3
         assert time.monotonic() - start >= 0.06
-        # A pause that would not end before the call has to is none.
+        # A pause that would outlast the call's deadline is not made.
         service.refusals, service.pushback_ms = 1, "600000"
         refused(gemmd.ResourceExhausted, client.matmul, ONE, ONE, timeout=60)
     assert len(service.calls) >= 5
@@ -452,8 +452,8 @@ def test_a_session_is_joined_once_the_server_is_there(serve):
 
 @pytest.mark.parametrize("token", ["a\ntoken", "\ud800"])
 def test_a_session_that_cannot_be_asked_for(daemon, token):
-    """Neither message nor metadata can have such a token, should one come to pass the check of the options. Whoever
-    waits is told at once, not after the timeout."""
+    """Neither message nor metadata can carry such a token, should one pass the check of the
+    options. A waiting caller is told at once, not after the timeout."""
     with gemmd.Client(daemon.tcp) as client:
         client._session._token = token
         error = refused(gemmd.Error, client.session, timeout=PATIENCE_S)
@@ -477,7 +477,7 @@ def test_several_servers_share_a_client():
 
 
 def test_transfers_are_not_retried_by_grpc():
-    """They go on by themselves where they broke."""
+    """They resume by themselves."""
     config = json.loads(dict(Settings("h:1").options())["grpc.service_config"])
     every, transfers = config["methodConfig"]
     assert every["name"] == [{}] and every["retryPolicy"]["maxAttempts"] == 5
@@ -504,7 +504,7 @@ def test_tls(serve, tmp_path):
     assert [call.get("authorization") for call in service.calls] == [None, "Bearer a.secret"] + [
         None
     ] * 2
-    # In plain text, and where the certificate is that of another host or of a stranger.
+    # In plain text, and with a certificate of another host or authority.
     for address, settings in (
         (f"localhost:{port}", {}),
         (f"127.0.0.1:{port}", {"tls_ca": ca}),
@@ -533,7 +533,7 @@ def test_a_broken_authority_hides_no_other(serve, tmp_path, state):
     bundle.write_bytes(server.cert_pem + broken)
     own = {"tls_cert": str(bundle), "tls_key": str(server.key_path)}
     error = refused(gemmd.InvalidArgument, gemmd.Client, "h:1", **own)
-    assert error.field == "tls_cert" and "all of them whole" in error.want
+    assert error.field == "tls_cert" and "complete certificates" in error.want
 
 
 def test_mutual_tls(serve, tmp_path):

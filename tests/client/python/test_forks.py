@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A forked child ends nothing that is its parent's: neither by leaving a ``with``, nor by letting go of it. It can use
-nothing of it either, and is told so at once."""
+"""A forked child ends nothing that belongs to its parent, neither by leaving a ``with`` nor by
+dropping a reference. It cannot use the parent's objects either, and gets an error at once."""
 
 import asyncio
 import gc
@@ -21,7 +21,7 @@ CHILD_LIMIT_S = 60
 
 
 def in_child(work):
-    """Runs it in a forked child, which ends without what Python does at its end."""
+    """Runs it in a forked child, which ends without Python's cleanup."""
     child = os.fork()
     if child == 0:
         code = 1
@@ -39,12 +39,12 @@ def in_child(work):
 
 
 def through(context):
-    """As sys.exit() within its ``with``."""
+    """Like sys.exit() within its ``with``."""
     context.__exit__(SystemExit, SystemExit(0), None)
 
 
 def through_async(context):
-    """The same for what is awaited, without a loop: it has nothing to wait for."""
+    """The same for awaitables, without a loop: they have nothing to wait for."""
     with pytest.raises(StopIteration):
         context.__aexit__(SystemExit, SystemExit(0), None).send(None)
 
@@ -70,7 +70,7 @@ def test_tensors(client):
     assert held[0].get() == 1
     held.clear()
     gc.collect()
-    assert len(client._dropped) == 1  # Here it is gone.
+    assert len(client._dropped) == 1  # Dropped here.
 
 
 def test_clients_and_their_sessions(daemon):
@@ -100,7 +100,7 @@ def test_clients_and_streams_that_are_let_go_of(daemon):
     held.pop("stream").close()
     held.pop("client").close()
     gc.collect()
-    assert all(each() is None for each in seen.values())  # Here they are gone.
+    assert all(each() is None for each in seen.values())  # Dropped here.
 
 
 def calls_of(client, tensor):
@@ -138,7 +138,8 @@ def refuses_all(client, tensor):
 
 
 def test_calls_of_inherited_clients(client):
-    """None waits for a thread that the child has not, whatever the parent did before, and does meanwhile."""
+    """None waits for a thread that the child does not have, whatever the parent did before or does
+    meanwhile."""
     in_child(lambda: refuses(lambda: client.matmul(ONE, ONE)))
     tensor = client.put(ONE)
     in_child(lambda: refuses_all(client, tensor))
@@ -169,7 +170,7 @@ def test_calls_of_inherited_asyncio_clients(daemon):
 
 
 def test_new_clients_where_grpc_is_not_told_of_forks(daemon):
-    """As conftest.py has it: without gRPC's threads no call would ever end."""
+    """As conftest.py sets it: without gRPC's threads no call would ever end."""
     with gemmd.Client(daemon.tcp) as client:
         client.server_info()
 
@@ -202,7 +203,8 @@ for options in (
 
 
 def test_worker_processes_of_dask(daemon):
-    """Those that are forked have clients of their own, which gRPC serves unless it is told not to."""
+    """Forked processes have their own clients, which gRPC supports unless its fork support is
+    switched off."""
     environment = {name: value for name, value in os.environ.items() if name != "GRPC_ENABLE_FORK_SUPPORT"}
     environment["PYTHONPATH"] = str(pathlib.Path(gemmd.__file__).parents[1])
     subprocess.run([sys.executable, "-c", DASK, daemon.tcp], env=environment, check=True)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The memory of messages: used again once nobody has it, and never before."""
+"""The memory of messages: reused once nobody holds it, and never before."""
 
 import resource
 import subprocess
@@ -38,7 +38,7 @@ def test_memory_is_used_again(numbers):
     first = join(messages, 1)
     where = id(first)
     del first
-    # What else there is of this size in the meantime has other memory.
+    # Other memory of this size stays in use meanwhile.
     other = bytearray(LONG)
     second = join(messages, 2)
     assert id(second) == where and is_whole(second, 2)
@@ -107,7 +107,7 @@ def test_a_request_and_a_chunk_take_the_memory_of_the_last(numbers):
     request = build_request(a + 1, a, {})
     message = request.serialize()
     assert id(message) == where
-    # The operands are copied once: until then the request has nothing but views of them.
+    # The operands are copied once: until then the request has only views of them.
     views = [np.frombuffer(piece, np.uint8) for piece in request.pieces() if len(piece) == a.nbytes]
     assert [np.shares_memory(view, a) for view in views] == [False, True]
     where = id(serialize_put(OutgoingChunk(2 * LONG, a.data)))
@@ -126,7 +126,7 @@ def test_a_client_gives_it_back(daemon):
 
 
 def test_results_are_the_users_own(client, numbers):
-    """What a user holds stays as it is while the client goes on."""
+    """Memory that a user holds stays unchanged while the client continues."""
     a = numbers.integers(-4, 4, (256, 256)).astype(np.float32)
     held = [(client.matmul(a, a + n, writable=bool(n % 2)), a @ (a + n)) for n in range(6)]
     kept = client.put(a)
@@ -136,8 +136,8 @@ def test_results_are_the_users_own(client, numbers):
     assert np.array_equal(got[1], a) and np.array_equal(got[2], a)
 
 
-# Counts the page faults of a step that takes and frees what equal steps before it took and freed. The first of them
-# writes to half of it only: the system gives zeros.
+# Counts the page faults of a step that allocates and frees what equal steps before it allocated and
+# freed. The first of them writes only half of it: the system provides zeros.
 COUNTING = """
 import resource
 from gemmd.memory import {call} as prepare

@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A model with the weights that it was trained to. `tests/run.sh torch` runs this."""
+"""A model with its trained weights. `tests/run.sh torch` runs this."""
 
 import gemmd
 import minilm
 import pytest
 
 GEMMD_FLAGS = ["--devices=cpu,sim:sm_90"]
-# About three times as far from 1 as the least cosines of the eight sentences were. One layer of which
-# all weights are a tenth too large gives 0.9989, one whose weights are transposed 0.70.
+# About three times as far from 1 as the smallest cosines of the eight sentences were. A layer whose
+# weights are all a tenth too large gives 0.9989, one whose weights are transposed 0.70.
 LEAST = {
     "f64": 1 - 1e-6,
     "f32": 1 - 1e-6,
@@ -26,7 +26,8 @@ def model():
 
 
 def test_it_is_the_model(model):
-    """Sentences of one meaning stand side by side in the list, and each is nearest to the other."""
+    """Sentences with the same meaning are neighbours in the list, and each is nearest to the
+    other."""
     vectors = model(minilm.SENTENCES)
     likeness = vectors @ vectors.T
     likeness.fill_diagonal_(-1)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The wheel and the source distribution: what is in them, and that the installed package works."""
+"""The wheel and the source distribution: their contents, and that the installed package works."""
 
 import pathlib
 import shutil
@@ -69,7 +69,7 @@ def test_the_installed_package_multiplies(wheel, daemon, tmp_path):
 
 
 def test_stubs_demand_no_version_of_their_tools(wheel):
-    """So that the package goes with others that hold Protobuf back."""
+    """So that the package works with others that require an older Protobuf."""
     with zipfile.ZipFile(wheel) as files:
         text = {name: files.read(name).decode() for name in files.namelist()}
     (metadata,) = (value for name, value in text.items() if name.endswith("/METADATA"))
@@ -81,7 +81,7 @@ def test_stubs_demand_no_version_of_their_tools(wheel):
 @pytest.mark.exhaustive
 @pytest.mark.parametrize("protobuf", ["==4.25.0", "<5", "<6", "<7", "<8"])
 def test_the_package_with_each_protobuf(wheel, daemon, tmp_path, protobuf):
-    """And the oldest grpcio; from PyPI."""
+    """And with the oldest grpcio; from PyPI."""
     libraries = [f"protobuf{protobuf}", "grpcio==1.63.0", "numpy", "ml_dtypes", "typing_extensions"]
     pip("install", "--no-deps", f"--target={tmp_path}", str(wheel), *libraries)
     imports = "".join(f"import {stub[:-3].replace('/', '.')}\n" for stub in STUBS if stub.endswith(".py"))

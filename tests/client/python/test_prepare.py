@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`pack24` and `quantize` make the bytes of the C++ client's Pack24 and Quantize, of which these are
-recordings (SHA-256 of the bytes, of Quantize with the factors after them)."""
+"""`pack24` and `quantize` make the bytes of the C++ client's Pack24 and Quantize, of which these
+are recordings (SHA-256 of the bytes; of Quantize with the factors appended)."""
 
 import hashlib
 

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Products of arrays: types, orders, strides, batches and everything that goes with a product. Small
-integers make every sum exact, so that NumPy's own result is the only right one."""
+"""Products of arrays: types, orders, strides, batches and all options. Small integers make every
+sum exact, so NumPy's own result is the only right one."""
 
 import gemmd
 import ml_dtypes
@@ -40,7 +40,7 @@ def test_every_type(client, numbers, name):
         name, np.int32 if ELEMENTS[name].is_integer else np.float32
     )
     check(client.matmul(a, b), exact(a, b), accumulated)
-    # The other order on the way there and back.
+    # The other order, for operands and result.
     got = client.matmul(np.asfortranarray(a), b.T.copy().T, order="F")
     check(got, exact(a, b), accumulated)
     assert got.flags.f_contiguous
@@ -77,7 +77,7 @@ def test_tf32_drops_low_bits(client):
 
 
 def layouts(matrix):
-    """The same matrix or batch in every kind of memory."""
+    """The same matrix or batch in every memory layout."""
     wide = np.zeros((*matrix.shape[:-2], matrix.shape[-2] * 2, matrix.shape[-1] * 3), matrix.dtype)
     wide[..., ::2, ::3] = matrix
     padded = np.zeros((*matrix.shape[:-1], matrix.shape[-1] + 5), matrix.dtype)
@@ -255,7 +255,7 @@ def test_unix_sockets(daemon, numbers):
 
 
 def test_options_are_those_of_the_contract():
-    """Each enumeration's names are taken from the contract, so that new ones need no code."""
+    """Each enumeration's names come from the contract, so new ones need no code."""
     from gemmd.product import _choice
 
     assert _choice(gemm_pb2.Activation, "ACTIVATION", "gelu_tanh", "activation") == (
@@ -300,7 +300,7 @@ def test_what_is_known_of_requests(monkeypatch):
     monkeypatch.setattr(gemmd.product, "build_request", lambda *given: built.append(given) or build_request(*given))
     gemmd.product.request_for(a + 1, a, {"deterministic": True})
     assert not built
-    # It keeps none of the arrays, and a bounded count of requests.
+    # It keeps none of the arrays, and a limited number of requests.
     assert [len(data) for known in gemmd.product._known.values() for _, data in known.lent.values()] == [0, 0]
     for k in range(1, 9):
         gemmd.product.request_for(np.ones((2, k)), np.ones((k, 2)), {})

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The examples of the READMEs run as they stand."""
+"""The examples of the READMEs run unchanged."""
 
 import pathlib
 import re

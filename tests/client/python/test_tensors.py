@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tensors that stay on the server: uploads, downloads, parts, products that leave their results."""
+"""Tensors that stay on the server: uploads, downloads, parts, products that leave their results
+there."""
 
 import gc
 import pathlib
@@ -83,7 +84,7 @@ def test_products_of_tensors(client, numbers):
     product = rw @ rv
     assert isinstance(product, gemmd.RemoteTensor) and product.shape == (8, 5)
     assert np.array_equal(product.get(), w @ v)
-    # A chain of which nothing but the last result travels.
+    # A chain of which only the last result is sent back.
     result = client.multiply(client.put(x), rw @ rv, activation="relu")
     assert np.array_equal(result.array, np.maximum(x @ w @ v, 0))
     d = client.chain(x, rw, bias=np.ones(6, np.float32), name="d", out_type="bf16", order="F")
@@ -93,10 +94,11 @@ def test_products_of_tensors(client, numbers):
 
 
 def test_operands_of_every_kind(client, numbers):
-    """Each side of a product, wherever its result goes, is an array, a tensor, a part of one, or what was prepared."""
+    """Each operand and the result may be an array, a tensor, a part of one, or a prepared
+    matrix."""
     dense = integers(numbers, 8, 8, dtype=np.float16)
     half = dense.copy()
-    half[:, ::2] = 0  # In 2:4 as it is.
+    half[:, ::2] = 0  # A valid 2:4 matrix.
     wide, high = client.put(np.hstack([half, half])), client.put(np.vstack([dense, dense]))
     lefts = (half, client.put(half), wide[:, 8:], client.put(half.T).T, gemmd.pack24(half))
     rights = (dense, client.put(dense), high[8:], client.put(dense.T).T)
@@ -143,7 +145,7 @@ def test_quantized_and_sparse_operands(client, numbers):
     w = numbers.standard_normal((32, 8)).astype(np.float32)
     w8 = gemmd.quantize(w, "e4m3", per="column")
     x8 = gemmd.quantize(x, "e4m3", per="row")
-    # An element is off by at most a sixteenth of its size: of a product, about an eighth.
+    # An element is off by at most a sixteenth of its size: in a product, about an eighth.
     bound = np.abs(x) @ np.abs(w) / 7 + 1e-3
     assert (np.abs(client.matmul(x8, w8) - x @ w) <= bound).all()
     assert np.array_equal(client.matmul(x8, client.put(w8)), client.matmul(x8, w8))
@@ -188,7 +190,8 @@ def test_how_long_tensors_live(client):
     assert handle not in handles(client)
     with pytest.raises(gemmd.NotFound):
         tensor.get()
-    # One that nobody has goes with the next call; one with a name stays, and so does a part's.
+    # A tensor without references is deleted with the next call; one with a name stays, and so does
+    # a part's tensor.
     handle = client.put(array).info.handle
     client.put(array, name="stays")
     part = client.put(array)[:2]
@@ -262,7 +265,7 @@ def test_a_client_that_is_not_closed_holds_no_program_up(daemon):
 
 
 def test_a_daemon_that_starts_anew(daemons, numbers, tmp_path):
-    """What was there is gone, which is told; a new session begins with the next tensor."""
+    """Its tensors are gone, which is reported; a new session begins with the next tensor."""
     address = f"unix:{tmp_path}/socket"
     first = daemons.start("--devices=cpu", "--lame-duck=1ms", listen=address)
     with gemmd.Client(address) as client:

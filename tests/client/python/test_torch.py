@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""PyTorch models whose products run on a daemon. `tests/run.sh torch` runs this, in an environment that
-has PyTorch."""
+"""PyTorch models whose products run on a daemon. `tests/run.sh torch` runs this in an environment
+that has PyTorch."""
 
 import gemmd
 import gemmd.torch
@@ -16,7 +16,7 @@ def integers(*shape, dtype=torch.float32):
 
 
 class Attention(torch.nn.Module):
-    """One layer of a model in small integers, of which every product is exact."""
+    """One layer of a model in small integers, all of whose products are exact."""
 
     def __init__(self):
         super().__init__()
@@ -47,7 +47,7 @@ def test_a_model(client):
             got = model(x)
             assert torch.equal(got, want) and not got.requires_grad
     assert offload.products == 3 * 5
-    # qkv, out and mix went there once.
+    # qkv, out and mix were uploaded once.
     assert client.statistics().tensors.uploads_complete == before + 3
     assert torch.equal(model(x), want)
     assert offload.products == 3 * 5
@@ -67,7 +67,7 @@ def test_weights_that_change(client):
 
 @pytest.mark.parametrize("type", [None, "s8"])
 def test_weights_whose_leases_end(client, type):
-    """They are brought again, once. What else is not found is no reason to do so."""
+    """They are uploaded again, once. No other missing tensor is a reason for that."""
     model, x = Attention(), integers(2, 5, 16)
     with gemmd.torch.offload(client, type=type) as offload:
         want = model(x)
@@ -118,7 +118,7 @@ def test_eight_bits(client, name, relative):
     with gemmd.torch.offload(client, type=name) as offload:
         got = layer(x)
     assert offload.products == 1
-    # Each rounding is off by a part of the largest magnitudes of its row.
+    # Each rounding is off by a fraction of the largest magnitudes of its row.
     bound = relative * (x.abs().amax(-1, keepdim=True) * layer.weight.abs().sum(1)).detach()
     assert got.shape == want.shape and bool(((got - want).abs() <= bound).all())
     assert not torch.equal(got, want)
@@ -126,7 +126,7 @@ def test_eight_bits(client, name, relative):
 
 @pytest.mark.parametrize("name", ["e4m3", "s8", "tf32"])
 def test_whole_models_on_a_chip_without_f32(client, name):
-    """sm_90 multiplies no f32: what is between two activations has a type of its own."""
+    """sm_90 does not multiply f32: products between two activations get another type."""
     model, x = Attention(), integers(2, 5, 16)
     other = None if name == "tf32" else "tf32"
     with gemmd.torch.offload(client, type=name, matmul_type=other, device="sim:sm_90") as offload:
@@ -143,7 +143,7 @@ def test_whole_models_on_a_chip_without_f32(client, name):
 def test_tf32_is_that_of_the_daemon(client):
     a, b = torch.randn(9, 40), torch.nn.Parameter(torch.randn(40, 7))
     options = {"device": "sim:sm_90", "deterministic": True}
-    for weight in (b, b.detach()):  # One goes there once, one with each product.
+    for weight in (b, b.detach()):  # One is uploaded once, the other is sent with each product.
         with gemmd.torch.offload(client, type="tf32", **options):
             got = a @ weight
         arrays = (a.numpy(), b.detach().numpy())

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Lines that tell how far something has come, on a terminal that this program has made itself.
+// Progress lines on a terminal that this program creates.
 #include "client/terminal/console.h"
 
 #include <gmock/gmock.h>
@@ -50,7 +50,7 @@ TEST(CallProgressTest, TellsCallsAndTheTimeThatTheyTook) {
             "multiply  [##########]  call 2 of 2  8.00 s");
 }
 
-// Nobody says a word while the first call runs.
+// No output is expected while the first call runs.
 TEST(CallProgressTest, IsWrittenByItself) {
   int own = -1;
   int terminal = -1;

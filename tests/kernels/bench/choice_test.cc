@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What the options choose: shapes, rows, orders, and all of them together.
+// What the options select: shapes, rows, orders, and all of them together.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 

@@ -1,14 +1,14 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
 #
-# gemmbench as a program, where there is no GPU: what it lists, and how it ends.
-# usage: gemmbench_test.sh GEMMBENCH
+# gemmbench as a program without a GPU: what it lists, and how it ends. usage: gemmbench_test.sh
+# GEMMBENCH
 set -euo pipefail
 gemmbench=$1
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 
-# expect STATUS WORDS ARGUMENT...: it ends with the status and says the words.
+# expect STATUS TEXT ARGUMENT...: checks that it ends with the status and prints the text.
 expect() {
   local status=$1 words=$2 got=0
   shift 2
@@ -44,10 +44,10 @@ expect 2 '--orders: got rrx' --device cuda:0 --orders rrx
 expect 0 ' ok$' --filter onednn.f32.f32.f32 --shapes 64 --seconds 0 --threads 1
 expect 0 ' ok$' --chip sm_90 --filter mma.m16n8k16.f64 --shapes 32 --seconds 0 --threads 1
 
-# What the options for reports name stays what it is, and what cannot be written is told.
+# The files that the options for reports name keep their type, and a failure to write is reported.
 quick=(--filter onednn.f32.f32.f32 --shapes 64 --seconds 0 --threads 1)
 for option in --json --save --csv; do
-  ln -s /dev/full "$work/full"  # Only the link is lost where this fails.
+  ln -s /dev/full "$work/full"  # If this fails, only the link is lost.
   expect 1 "cannot write $work/full: No space left on device" "${quick[@]}" "$option" "$work/full"
   [[ -L $work/full ]]
   rm "$work/full"
@@ -65,7 +65,7 @@ for option in --json --save --csv; do
   expect 0 ' ok$' "${quick[@]}" "$option" "$work/nowhere"
   [[ -L $work/link && -L $work/nowhere && $(<"$work/link.partial") == theirs ]]
   grep -q onednn "$work/target" && grep -q onednn "$work/new"
-  # Not even a part of a file that has no room.
+  # No part of a file is left if there is no room for it.
   cp "$work/target" "$work/old"
   (
     trap '' XFSZ

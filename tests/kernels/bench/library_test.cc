@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Loading libraries, and how the vendors' are asked for products.
+// Loading libraries, and how vendors' libraries are called for products.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -18,7 +18,7 @@ namespace {
 using testing::AllOf;
 using testing::HasSubstr;
 
-constexpr char kOther[] = "libm.so.6";  // A library, but not the one that is looked for.
+constexpr char kOther[] = "libm.so.6";  // A library, but not the wanted one.
 
 TEST(DynamicLibraryTest, SaysWhichLibrariesAreNotThere) {
   EXPECT_THAT(DynamicLibrary::Load({"libnone.so.1", "/nowhere/libnone.so"}),
@@ -51,7 +51,7 @@ double At(const std::vector<double>& bytes, bool is_transposed, int64_t rows, in
   return bytes[static_cast<size_t>(is_transposed ? row * rows + column : column * rows + row)];
 }
 
-// Does what the form says, as the library would, and compares with the definition.
+// Computes what the form describes, as the library would, and compares it with the definition.
 TEST(LibraryProblemTest, TheColumnMajorProductIsTheSameProduct) {
   const Kernel& kernel = GpuRow("mma.m16n8k16.f64");
   constexpr Shape kShape = {3, 4, 5};

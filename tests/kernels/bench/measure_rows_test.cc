@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The whole benchmark of rows, on a device that simulates.
+// The whole benchmark of rows, on a simulating device.
 #include "kernels/bench/gpu/measure_rows.h"
 
 #include <gmock/gmock.h>
@@ -27,7 +27,7 @@ const Kernel& Sparse() { return GpuRow("mma.sp.m16n8k32.f32.f16.f16.f32"); }
 
 constexpr Shape kShape = {48, 40, 64};
 
-// Multiplies in no time; counts what it is asked for.
+// Multiplies in no time, and counts its calls.
 class FakeLibrary : public Library {
  public:
   class Opponent : public bench::Opponent {
@@ -110,8 +110,8 @@ TEST(MeasureRowsTest, TimesAndChecksRows) {
   EXPECT_TRUE(outcome.measurements[1].is_integer);
 }
 
-// The chip's default adds with wgmma, sixteen products at a time as mma.m16n8k16 does; integers
-// have the same bits by any instruction.
+// The chip's default sums are those of wgmma, sixteen products at a time like mma.m16n8k16;
+// integers have the same bits with any instruction.
 TEST(MeasureRowsTest, SaysWhichRowsHaveTheDefaultRecipe) {
   SimulatingDevice device;
   const Outcome outcome = MeasureOn(device, {&Large(), &Shallow(), &Integer()});
@@ -121,7 +121,7 @@ TEST(MeasureRowsTest, SaysWhichRowsHaveTheDefaultRecipe) {
   }
 }
 
-// A and B of all sets together are more than two caches of 10 000 bytes.
+// A and B of all sets together exceed two caches of 10 000 bytes.
 TEST(MeasureRowsTest, OperandsDoNotStayInTheCache) {
   SimulatingDevice device;
   const Outcome outcome = MeasureOn(device, {&Large()});
@@ -311,7 +311,7 @@ TEST(MeasureRowsTest, TimesRowAndLibraryAlone) {
   EXPECT_FALSE(silent.measurements[0].alone->joules || silent.measurements[0].library_alone);
 }
 
-// Few launches are under way at a time.
+// Few launches are in progress at a time.
 TEST(MeasureRowsTest, TimesLaunchesOfTheHost) {
   SimulatingDevice device;
   const Outcome without = MeasureOn(device, {&Large()});

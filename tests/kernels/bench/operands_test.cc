@@ -38,7 +38,8 @@ TEST(OperandsTest, FloatsAreNormalVariates) {
       sum += value;
       squares += value * value;
     }
-    // Five standard deviations of the mean of 40 000 values, and what types of few bits round.
+    // Five standard deviations of the mean of 40 000 values, plus the rounding of types with few
+    // bits.
     EXPECT_LE(std::fabs(sum / 40'000), 0.025) << NameOf(type);
     EXPECT_LE(std::fabs(squares / 40'000 - 1), 0.05) << NameOf(type);
   }
@@ -52,7 +53,7 @@ TEST(OperandsTest, IntegersTakeAllValues) {
   }
 }
 
-// Rows that were copies of each other would hide errors of indexing.
+// Identical rows would hide indexing errors.
 TEST(OperandsTest, LinesDifferAndSeedsDo) {
   const MatrixLayout layout = *TightLayout("a", ElementType::kBf16, Order::kRowMajor, 64, 256);
   const std::vector<std::byte> bytes = RandomDense(layout, 1);
@@ -87,7 +88,7 @@ TEST(OperandsTest, SparseIsThePrunedDenseOne) {
   }
 }
 
-// A, B and every set have numbers of their own.
+// A, B and every set have different numbers.
 TEST(OperandsTest, EachMatrixIsDrawnAnew) {
   Problem problem;
   problem.a = *TightLayout("a", ElementType::kBf16, Order::kRowMajor, 32, 32);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The check of D finds whatever is wrong with it, in every layout.
+// The check of D finds every fault, in every layout.
 #include "kernels/bench/gpu/output_check.h"
 
 #include <gmock/gmock.h>
@@ -25,7 +25,7 @@ constexpr char kInteger[] = "mma.m16n8k32.s32.s8.s8.s32";
 constexpr char kFourBits[] = "mma.m16n8k64.s32.s4.u4.s32";
 constexpr char kBits[] = "mma.m16n8k256.s32.b1.b1.s32.and.popc";
 
-// A product that a row has done, right.
+// A product that a row has computed correctly.
 struct Product {
   const Kernel& kernel;
   Problem problem;
@@ -92,7 +92,7 @@ TEST_P(EveryRowTest, FindsOneWrongBitInASmallProduct) {
   EXPECT_THAT(check.first, HasSubstr("d[17][23]: got "));
 }
 
-// Samples compare what they have drawn with the right rows and columns.
+// Samples compare what they draw with the right rows and columns.
 TEST_P(EveryRowTest, SampleOfALargerProductIsRight) {
   const OutputCheck check = Multiply(GetParam(), {300, 200, 64}).Check(1 << 20);
   EXPECT_EQ(check.mismatches, 0) << check.first;
@@ -121,7 +121,7 @@ TEST(OutputCheckTest, SamplesTheCorners) {
   }
 }
 
-// A wrong tile of any place meets a sample.
+// A wrong tile in any place is hit by a sample.
 TEST(OutputCheckTest, SamplesEveryTile) {
   Product product = Multiply(kDense, {512, 512, 16});
   for (int64_t row = 256; row < 320; ++row) {

@@ -95,8 +95,7 @@ std::vector<std::string> KeysOf(const Json& json) {
   return keys;
 }
 
-// What reads the committed reports reads new ones, which may have more fields than those of earlier
-// commits.
+// Programs that read the committed reports can read new ones, which may have more fields.
 TEST(ReportTest, MeasurementsHaveTheFieldsOfCommittedReports) {
   const Json ours = Json::parse(ToJson(Example()))["measurements"];
   for (const char* name : {"h200.json", "h200_alone.json", "h200_recipes.json"}) {

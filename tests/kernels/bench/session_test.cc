@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What a run prints, writes and answers.
+// What a run prints, writes and returns.
 #include "kernels/bench/session.h"
 
 #include <gmock/gmock.h>
@@ -42,7 +42,7 @@ class SessionTest : public testing::Test {
     return text.str();
   }
 
-  // Everything that `use` makes a session write on standard output.
+  // Everything that `use` makes a session write to standard output.
   template <typename Use>
   std::string OutputOf(const Use& use) {
     testing::internal::CaptureStdout();

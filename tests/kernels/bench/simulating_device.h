@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// A device for tests of the benchmark: it launches rows of GPUs on the simulator, in memory of the
-// host, and every call takes as long as the test says. A test may spoil what it writes.
+// A device for tests of the benchmark: it launches rows of GPUs on the simulator, in host memory,
+// and every call takes as long as the test says. A test may corrupt its results.
 #pragma once
 
 #include <functional>
@@ -34,14 +34,14 @@ class SimulatingDevice : public Device {
   absl::StatusOr<std::unique_ptr<Loop>> MakeLoop(int calls, const Call& call) override;
   absl::StatusOr<std::unique_ptr<Loop>> MakeLastKernelLoop(int calls, const Call& call) override;
 
-  // What happens to D after launch number `launch`, counted from 0.
+  // Called with D after launch number `launch`, counted from 0.
   std::function<void(int launch, const Problem& problem, std::byte* d)> spoil;
-  // What a launch answers in place of doing anything.
+  // If set, the result of a launch, which then does nothing.
   std::function<absl::Status(const Kernel& kernel)> refuse;
   double seconds_per_call = 1e-3;
   double seconds_per_last_kernel = 0;  // 0: a launch is one kernel.
   std::optional<double> joules_per_launch;
-  int64_t allocated_bytes = 0;  // At this moment.
+  int64_t allocated_bytes = 0;  // Currently allocated.
   int launches = 0;
   int waits = 0;
 
@@ -49,7 +49,7 @@ class SimulatingDevice : public Device {
   DeviceFacts facts_;
 };
 
-// One of the rows that this device has for an instruction.
+// The row with this index among those that this device has for an instruction.
 const Kernel& GpuRow(std::string_view instruction, int index = 0);
 
 }  // namespace gemmd::bench

@@ -30,7 +30,7 @@ TEST(StatisticsTest, SpreadIsOfTheMiddleHalf) {
 }
 
 TEST(StatisticsTest, RatioIsOfEachTurn) {
-  // The device slows down over time, for both.
+  // The device slows down over time for both.
   EXPECT_DOUBLE_EQ(MedianRatio({2, 4, 8}, {1, 2, 4}), 2);
   EXPECT_DOUBLE_EQ(MedianRatio({1, 1, 9}, {1, 2, 3}), 1);
 }

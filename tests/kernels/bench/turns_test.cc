@@ -14,7 +14,7 @@ namespace {
 using testing::Each;
 using testing::SizeIs;
 
-// One run takes as long as the next of a list says, times `times`; the last of it stays.
+// A run takes the next time of a list, multiplied by `times`; the last one repeats.
 class ScriptedLoop : public Loop {
  public:
   ScriptedLoop(std::string name, std::vector<double> seconds, std::string& log, int calls = 1)
@@ -83,7 +83,7 @@ TEST(TurnsTest, GoesOnUntilTheTimeIsUp) {
 
 TEST(TurnsTest, WarmsUpUntilTimesSettle) {
   std::string log;
-  // The first two choose the number of repetitions.
+  // The first two determine the number of repetitions.
   ScriptedLoop loop("a", {1e-3, 1e-3, 1e-3, 1.1e-3, 1.2e-3, 1.3e-3, 1.3e-3, 1.3e-3}, log);
   Contender contenders[] = {{&loop}};
   TurnSettings settings = Brief(2);

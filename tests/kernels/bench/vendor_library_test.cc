@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// cuBLASLt and cuSPARSELt where they are not there; and the types that they take.
+// cuBLASLt and cuSPARSELt when they are missing; and the types that they accept.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -14,7 +14,7 @@ namespace {
 
 using testing::HasSubstr;
 
-constexpr char kOther[] = "libm.so.6";  // A library, but not the one that is looked for.
+constexpr char kOther[] = "libm.so.6";  // A library, but not the wanted one.
 
 TEST(VendorLibraryTest, SaysThatItIsNotThere) {
   EXPECT_THAT(LoadCublasLt("/nowhere/libcublasLt.so"),

@@ -19,7 +19,7 @@ import sys
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent))
 import cubin  # noqa: E402, pylint: disable=wrong-import-position
 
-# A template over the row as a type; the other kernels are none.
+# A template over the row as a type; other kernels are not.
 ROW_KERNEL = re.compile(r"\bgemmd::(?:Mma|Warpgroup)Kernel<(gemmd::row_type::Row<.*>)\s*>\(")
 
 
@@ -27,7 +27,7 @@ Row = collections.namedtuple("Row", "opcode divisor moves mnemonic name")
 
 
 def read_rows(program, capability, *arguments):
-    """Rows by their types, as they are on a chip."""
+    """Rows by their types, as on a chip."""
     text = subprocess.run([program, f"sm_{capability}", *arguments], capture_output=True, text=True,
                           check=True).stdout
     fields = [line.split(maxsplit=5) for line in text.splitlines()]
@@ -36,7 +36,7 @@ def read_rows(program, capability, *arguments):
 
 
 def rows_of(names):
-    """The type of the row whose kernel each of the symbols is, or None."""
+    """For each symbol, the type of the row whose kernel it is, or None."""
     text = subprocess.run(["c++filt"], input="\n".join(names), capture_output=True, text=True,
                           check=True).stdout
     matches = [ROW_KERNEL.search(line) for line in text.splitlines()]
@@ -44,7 +44,7 @@ def rows_of(names):
 
 
 def counts_complaint(row, got, want):
-    """`got` are the instructions of the kernel, `want` is what they are to be alone."""
+    """`got` are the kernel's instructions, `want` is the only one allowed."""
     counts = collections.Counter(got)
     wanted = {want} - {"none", "absent"}  # The kernel of an absent one may be an empty shell.
     if set(counts) != wanted:
@@ -55,8 +55,8 @@ def counts_complaint(row, got, want):
 
 
 def census(capability, kernels, rows):
-    """What is wrong with the kernels of one chip, names and machine code; and how many kernels of rows
-    and others there are."""
+    """The faults of the kernels of one chip, given by names and machine code, and the numbers of
+    kernels of rows and of others."""
     complaints = []
     seen = collections.Counter()
     others = 0
@@ -80,7 +80,7 @@ def census(capability, kernels, rows):
 
 
 def ptx_census(text, rows):
-    """What is wrong with PTX of one chip."""
+    """The faults of one chip's PTX."""
     complaints = []
     found = list(cubin.ptx_mnemonics(text))
     for (_, mnemonics), index in zip(found, rows_of([name for name, _ in found])):

@@ -25,7 +25,7 @@ NVCC = []
 
 
 def build(folder, output, *flags):
-    """The result of a compilation of the fixture, for sm_90a unless told otherwise, and the file."""
+    """The result of a compilation of the fixture, by default for sm_90a, and the file."""
     path = os.path.join(folder, output)
     target = [] if any("-gencode" in flag for flag in flags) else ["-arch=sm_90a"]
     return subprocess.run([*NVCC[:1], *target, *flags, str(FIXTURE), "-o", path],

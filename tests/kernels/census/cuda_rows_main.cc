@@ -31,8 +31,8 @@
 namespace gemmd {
 namespace {
 
-// Emulated rows too: s4 and u4 become products of 8-bit integers, fp8 those of f16, and b1 what
-// mma::LoweringOn says.
+// Also for emulated rows: s4 and u4 become products of 8-bit integers, fp8 products of f16, and b1
+// as mma::LoweringOn says.
 std::string OpcodeOf(const CudaRow& row, mma::Chip chip) {
   const mma::Instruction& instruction = row.instruction;
   if (!RunsOn(row, chip)) return "absent";
@@ -45,8 +45,8 @@ std::string OpcodeOf(const CudaRow& row, mma::Chip chip) {
   return IsInteger(instruction.a) ? "IMMA" : "HMMA";
 }
 
-// Every part of a step of a tile has this many; but an emulated instruction may be a function that
-// all parts call.
+// Every part of a step of a tile has this many. An emulated instruction may be a function that all
+// parts call.
 int DivisorOf(const CudaRow& row, mma::Chip chip) {
   if (mma::SupportOn(row.instruction, chip) != mma::Support::kNative) return 1;
   if (HasWarpgroups(row)) return InstructionsDown(row) * StepsOfTile(row);
@@ -54,7 +54,7 @@ int DivisorOf(const CudaRow& row, mma::Chip chip) {
   return InstructionsDown(row) * InstructionsAcross(row) / parts;
 }
 
-// One way and the other.
+// In both directions.
 int MovesOf(const CudaRow& row, mma::Chip chip) {
   return RunsOn(row, chip) && MovesRegisters(row, chip) ? 2 : 0;
 }

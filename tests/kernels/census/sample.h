@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Rows for a chip that tests have no GPU of, sm_120, which every build compiles: one of each form
-// that the wrappers of instructions have there.
+// Rows for a chip without a GPU for tests, sm_120, which every build compiles: one for each form of
+// the instructions' wrappers there.
 #pragma once
 
 #include "kernels/cuda/row.h"

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Which chip runs which kernel of a GPU.
+// Which chip can run which GPU kernel.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -20,8 +20,8 @@
 namespace gemmd {
 namespace {
 
-// The first kernel of an instruction, which has the largest tile.
-// Named by its row or by its instruction.
+// The first kernel of an instruction, which has the largest tile. `name` is that of a row or of an
+// instruction.
 const Kernel& KernelOf(std::string_view name) {
   const absl::Span<const Kernel> kernels = Catalog(DeviceKind::kCuda);
   return *std::find_if(kernels.begin(), kernels.end(), [name](const Kernel& kernel) {
@@ -77,7 +77,7 @@ TEST(ChipsTest, RefusalsSayWhatIsMissing) {
       StatusIs(absl::StatusCode::kFailedPrecondition, "device: got sm_75, want sm_80 or later"));
 }
 
-// The accumulators that a row's instruction may leave: no -0, and no bits that a narrow adder
+// The accumulators that a row's instruction can produce: no -0, and no bits that a narrow adder
 // drops.
 std::vector<uint32_t> SumsOf(const mma::Instruction& instruction) {
   if (instruction.d == ElementType::kF32) {
@@ -113,7 +113,7 @@ TEST(ChipsTest, StepsOfZerosLeaveAccumulatorsAsTheyAre) {
   }
 }
 
-// Kernels of block-scaled instructions give these, since problems have no factors of blocks.
+// Kernels of block-scaled instructions use these factors if a problem has no block factors.
 TEST(ChipsTest, FactorsThatKernelsGiveAreOne) {
   for (const mma::ScaleType type : {mma::ScaleType::kUe8m0, mma::ScaleType::kUe4m3}) {
     const sim::Factor factor = sim::DecodeFactor(type, mma::OneOf(type));

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What kernels of GPUs make of one operand alone: the parts of the workspace that could be kept.
+// What GPU kernels derive from one operand alone: the parts of the workspace that can be kept.
 #include <gtest/gtest.h>
 
 #include "kernels/cuda/plan.h"
@@ -12,8 +12,8 @@
 namespace gemmd {
 namespace {
 
-// Operands that lie the other way round than the instruction takes them are packed, unless the row
-// reads either order.
+// Operands in the opposite order to the instruction's are packed, unless the row reads either
+// order.
 Problem ProblemOf(const Kernel& kernel, Order a, Order b, int64_t m = 128) {
   constexpr int64_t kExtent = 128;
   Problem problem;
@@ -54,7 +54,7 @@ TEST(DerivedOperandTest, PartsOfTheWorkspaceAreThePlans) {
   EXPECT_GT(packed, 100);
 }
 
-// A narrow row computes D of few rows by its transpose: what it makes of B comes first.
+// A narrow row computes a D of few rows by its transpose, so the form of B comes first.
 TEST(DerivedOperandTest, ANarrowRowTakesTheTranspose) {
   int narrow = 0;
   for (const Kernel& kernel : Catalog(DeviceKind::kCuda)) {
@@ -74,7 +74,8 @@ TEST(DerivedOperandTest, ANarrowRowTakesTheTranspose) {
   EXPECT_GE(narrow, 15);
 }
 
-// A wide row computes D in columns by its transpose. What it makes of an operand is the same.
+// A wide row computes a column-major D by its transpose. What it derives from an operand is the
+// same.
 TEST(DerivedOperandTest, ColumnsOfDTakeTheTranspose) {
   int wide = 0;
   for (const Kernel& kernel : Catalog(DeviceKind::kCuda)) {

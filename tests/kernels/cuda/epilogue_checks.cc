@@ -17,7 +17,7 @@ using enum ElementType;
 
 constexpr ElementType kAccumulators[] = {kF32, kF64, kS32};
 
-// D and C with lines and matrices apart, in whole elements.
+// D and C with gaps between lines and matrices, in whole elements.
 Problem MakeEpilogueProblem(int64_t m, int64_t n, int64_t batch, ElementType d, Order d_order,
                             ElementType accumulation) {
   const Layouts layouts = {.padding = 3, .batch = batch, .batch_gap = 5};
@@ -34,8 +34,8 @@ Problem MakeEpilogueProblem(int64_t m, int64_t n, int64_t batch, ElementType d, 
   return problem;
 }
 
-// Numbers near those of C, now and then one that is special. Processors agree on the bits of the
-// NaN of f32 that the tensor core makes.
+// Numbers of the size of C's, and sometimes special ones. Processors agree on the bits of the f32
+// NaN that the tensor core produces.
 double DrawAccumulator(ElementType type, RandomSource& random) {
   constexpr double kInfinity = std::numeric_limits<double>::infinity();
   constexpr double kSpecials[] = {0.0,        -0.0,   kInfinity,
@@ -181,7 +181,7 @@ void CheckOddShapes(const EpilogueRunner& run, RandomSource& random) {
   }
 }
 
-// Covers what StoreDirectly does and what lies next to it, on lines that are aligned to pairs and
+// Covers the cases of StoreDirectly and those next to them, on lines that are aligned to pairs and
 // on lines that are not.
 void CheckPlain(const EpilogueRunner& run, RandomSource& random) {
   for (ElementType accumulation : kAccumulators) {

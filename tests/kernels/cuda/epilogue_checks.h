@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Checks that an epilogue of tiles leaves the bytes that ApplyEpilogue leaves. A run on the host
-// and one on a GPU share the cases.
+// Checks that an epilogue of tiles produces the same bytes as ApplyEpilogue. A run on the host and
+// one on a GPU share the cases.
 #pragma once
 
 #include <cstddef>
@@ -13,17 +13,17 @@
 
 namespace gemmd {
 
-// A batch of accumulators, row major without gaps, and what is to become of them.
+// A batch of accumulators, row major without gaps, and the epilogue to apply to them.
 struct TileEpilogueCase {
-  Product product;  // Only its C, bias and scales count.
+  Product product;  // Only its C, bias and scales matter.
   ElementType type = ElementType::kF32;
   std::vector<std::byte> accumulators;
 };
 
-// D between its guards; all bytes were ones bits before.
+// Returns D between its guards; all bytes had all bits set before.
 using EpilogueRunner = std::function<std::vector<std::byte>(const TileEpilogueCase&)>;
 
-// Each fails a test of GoogleTest where one byte differs.
+// Each fails a GoogleTest test at the first different byte.
 void CheckEveryTypeOfCAndD(const EpilogueRunner& run, RandomSource& random);
 void CheckEveryOption(const EpilogueRunner& run, RandomSource& random);
 void CheckEveryActivation(const EpilogueRunner& run, RandomSource& random);

@@ -30,7 +30,7 @@ struct Shape {
   int64_t k;
 };
 
-// A row for every way in which the operand may have to be packed.
+// A row for each way in which the operand may have to be packed.
 std::vector<CudaRow> RowsThatPackDifferently(mma::Operand operand) {
   std::set<std::tuple<ElementType, int, LineAxis>> seen;
   std::vector<CudaRow> rows;
@@ -46,7 +46,7 @@ std::vector<CudaRow> RowsThatPackDifferently(mma::Operand operand) {
   return rows;
 }
 
-// Sparse rows whose form of sparsity the portable format has.
+// Sparse rows whose form of sparsity exists in the portable format.
 std::vector<CudaRow> SparseRows() {
   std::vector<CudaRow> rows;
   for (const CudaRow& row : kCudaRows) {
@@ -66,7 +66,7 @@ std::string Describe(const PackCase& test) {
                 layout.batch_stride_bytes);
 }
 
-// What a packed element of matrix `matrix`, target line `line`, place `place` is to be.
+// The expected packed element of a matrix, a target line and a position.
 using CodeAt = std::function<uint64_t(int64_t matrix, int64_t line, int64_t place)>;
 
 void ExpectLines(const PackCase& test, int64_t length, const CodeAt& code_at,
@@ -110,7 +110,7 @@ void CheckDense(const PackRunner& run, const CudaRow& row, mma::Operand operand,
   const bool is_along_k = LineAxisOf(row.instruction, operand) == LineAxis::kK;
   const int64_t length = is_along_k ? problem.k : is_a ? problem.m : problem.n;
   const MatrixView view = {layout, problem.batch, test.source.data()};
-  // Lines of A along k are its rows, those of B its columns; else the other way.
+  // Lines of A along k are its rows, those of B its columns; otherwise the opposite.
   const bool lines_are_rows = is_along_k == is_a;
   ExpectLines(
       test, length,
@@ -161,7 +161,7 @@ PackCase MakeSparse(const CudaRow& row, const Shape& shape, int64_t batch, bool 
 }
 
 // The words of all warps of an instruction's rows for one step, as the simulator's tiles and
-// metadata make them: instructions that share words have selectors of their own.
+// metadata make them: instructions that share words have different selectors.
 std::vector<uint32_t> WordsOfStep(const CudaRow& row, const sim::ATiles& tiles, int64_t first_row,
                                   int64_t first_k) {
   const mma::Instruction& instruction = row.instruction;
@@ -177,14 +177,14 @@ std::vector<uint32_t> WordsOfStep(const CudaRow& row, const sim::ATiles& tiles, 
   return words;
 }
 
-// Turns the words of several steps so that each lane's lie together.
+// Rearranges the words of several steps so that those of each lane are contiguous.
 void AppendTogether(std::span<const uint32_t> steps, std::vector<uint32_t>& words) {
   for (size_t lane = 0; lane < kLanesOfWarp; ++lane) {
     for (size_t at = lane; at < steps.size(); at += kLanesOfWarp) words.push_back(steps[at]);
   }
 }
 
-// Each warp's words of all steps follow each other.
+// Each warp's words of all steps are contiguous.
 std::vector<uint32_t> WantedWords(const PackCase& test) {
   const mma::Instruction& instruction = test.row.instruction;
   const Problem& problem = test.problem;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What packing of operands and metadata is checked for, on the host and on a GPU: every byte of the
-// workspace that plan.h speaks of, element by element.
+// Checks of packed operands and metadata, on the host and on a GPU: every byte of the workspace
+// described in plan.h, element by element.
 #pragma once
 
 #include <cstddef>
@@ -15,7 +15,7 @@
 
 namespace gemmd {
 
-// One operand that its plan says is packed; or, of a sparse A, its metadata.
+// One operand that must be packed according to its plan; or the metadata of a sparse A.
 struct PackCase {
   CudaRow row;
   mma::Operand operand = mma::Operand::kA;
@@ -26,11 +26,11 @@ struct PackCase {
   const OperandPlan& operand_plan() const { return operand == mma::Operand::kA ? plan.a : plan.b; }
 };
 
-// The workspace, of plan.workspace_bytes; all bytes were ones bits before.
+// Returns the workspace, of plan.workspace_bytes; all bytes had all bits set before.
 using PackRunner = std::function<std::vector<std::byte>(const PackCase&)>;
 
-// Each fails a test of GoogleTest where one byte differs. Operands of every type in every container
-// and every direction; metadata of every instruction.
+// Each fails a GoogleTest test at a different byte. Operands of every type in every container and
+// direction; metadata of every instruction.
 void CheckPacking(const PackRunner& run, RandomSource& random);
 void CheckPackingOfSparseValues(const PackRunner& run, RandomSource& random);
 void CheckMetadata(const PackRunner& run, RandomSource& random);

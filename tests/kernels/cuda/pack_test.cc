@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Packing of operands and metadata, its threads one after the other on the host.
+// Packing of operands and metadata, with its threads run one after the other on the host.
 #include <gtest/gtest.h>
 
 #include <cstring>
@@ -14,8 +14,8 @@ namespace {
 
 constexpr int kPackThreads = 7;
 
-// Bytes at a multiple of 256, exactly as many as asked for, so that AddressSanitizer sees a read of
-// any other.
+// Bytes at a multiple of 256, exactly as many as requested, so that AddressSanitizer detects reads
+// of any other.
 class AlignedBytes {
  public:
   explicit AlignedBytes(size_t size)

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Which products warpgroups finish themselves, which leave sums in the workspace, and what rows
-// that split f32 have there.
+// Which products warpgroups finish themselves, which leave sums in the workspace, and the workspace
+// of rows that split f32.
 #include "kernels/cuda/plan.h"
 
 #include <gtest/gtest.h>
@@ -148,7 +148,7 @@ TEST(CudaPlanTest, LinesThatAreNoWholeChunksLeaveSums) {
   EXPECT_TRUE(KeepsSums(WideRow(), problem));
 }
 
-// A bf16 D in columns whose lines begin every `leading` elements.
+// A column-major bf16 D whose lines begin every `leading` elements.
 Problem InColumns(const Kernel& kernel, int64_t m, int64_t leading) {
   Problem problem;
   problem.m = m;
@@ -167,8 +167,8 @@ Problem InColumns(const Kernel& kernel, int64_t m, int64_t leading) {
   return problem;
 }
 
-// The copy engine writes rows alone, so D is computed by its transpose, with the row that takes the
-// types the other way round.
+// The copy engine only writes rows, so D is computed by its transpose, with the row for the
+// exchanged types.
 TEST(CudaPlanTest, WideRowsStoreColumnsByTheTranspose) {
   DeviceProfile profile;
   profile.target = {.kind = DeviceKind::kCuda, .chip = mma::Chip::kSm90, .multiprocessors = 132};
@@ -199,7 +199,7 @@ TEST(CudaPlanTest, WideRowsStoreColumnsByTheTranspose) {
       EXPECT_EQ(kernel.predicted_seconds(problem, profile, 1e15),
                 kernel.predicted_seconds(multiplied.problem, profile, 1e15));
     }
-    // Columns that are no whole chunks leave sums, in the order of D.
+    // Columns that are not whole chunks leave sums, in the order of D.
     problem = InColumns(kernel, 511, 511);
     EXPECT_TRUE(MultiplicationOf(row, problem).is_transposed);
     problem.d.order = Order::kRowMajor;
@@ -210,7 +210,7 @@ TEST(CudaPlanTest, WideRowsStoreColumnsByTheTranspose) {
   EXPECT_GE(mixed, 8);
 }
 
-// What the copy engine reaches of lines ends at 2 GiB.
+// The copy engine cannot address lines beyond 2 GiB.
 TEST(CudaPlanTest, VeryLongColumnsAreNotTransposed) {
   const Kernel& kernel = *FindKernel("wgmma.m64n256k16.f32.bf16.bf16_128x256x64_w8x1_s3").value();
   constexpr int64_t kMax = (int64_t{1} << 29) - 20;
@@ -228,7 +228,7 @@ Problem OfBytes(ElementType type, ElementType accumulation, ElementType d) {
   return problem;
 }
 
-// In f64, into the usual types and the 8 bits that the next product takes; not where 192 sums fill
+// In f64, into the usual types and the 8-bit ones that the next product takes; not if 192 sums fill
 // the registers.
 TEST(CudaPlanTest, SumsOfIntegersAreFinishedInRegisters) {
   const CudaRow& large = RowNamed("wgmma.m64n192k32.s32.s8.s8_256x192x128_w8x1_s3");
@@ -273,7 +273,7 @@ TEST(CudaPlanTest, LargeSparseTilesLeaveSums) {
       KeepsSums(RowNamed("wgmma.sp.m64n128k32.f32.bf16.bf16_256x128x64_w8x1_s5"), problem));
 }
 
-// Threads of a narrow row store one element at a time, wherever it lies.
+// Threads of a narrow row store one element at a time, wherever it is.
 TEST(CudaPlanTest, NarrowRowsFinishLinesOfAnyLength) {
   int narrow = 0;
   for (const Kernel& kernel : Catalog(DeviceKind::kCuda)) {

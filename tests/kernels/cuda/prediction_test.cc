@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Predicted times of kernels of GPUs: made-up rows and rates.
+// Predicted times of GPU kernels, with invented rows and rates.
 #include "kernels/cuda/prediction.h"
 
 #include <gtest/gtest.h>
@@ -47,7 +47,7 @@ Problem ProblemOf(int64_t m, int64_t n, int64_t k, int64_t batch = 1) {
   return problem;
 }
 
-// What a product of one launch takes beside that launch.
+// The time of a product of one launch, without the launch itself.
 double Seconds(const Problem& problem, const DeviceProfile& profile = FourMultiprocessors()) {
   return PredictedSeconds(Row(), problem, profile, kRate) - kLaunchSeconds;
 }
@@ -55,7 +55,8 @@ double Seconds(const Problem& problem, const DeviceProfile& profile = FourMultip
 constexpr double kStepSeconds = 2.0 * 128 * 64 * 32 / 2.5e11;
 constexpr double kEndSeconds = gemmd::kTileSeconds + 128 * 64 * kTileElementSeconds;
 
-// A round of so many tiles on each multiprocessor, which are computed one after the other.
+// The time of a round of this many tiles per multiprocessor, which are computed one after the
+// other.
 double RoundSeconds(int together, double steps = 2) {
   return steps * together * kStepSeconds + kEndSeconds * (1 + (together - 1) * kSeenOfBlocks);
 }
@@ -71,7 +72,7 @@ TEST(PredictionTest, TilesRunInWaves) {
   EXPECT_NEAR(Seconds(ProblemOf(128, 64, 64, 17)), 2 * RoundSeconds(4), kRounding);
 }
 
-// The quicker a step, the more it waits for its bytes, and for those of ragged lines most of all.
+// The faster a step, the longer it waits for its bytes, most of all with ragged lines.
 TEST(PredictionTest, AStepTakesNoLessThanItsBytes) {
   constexpr double kHuge = 1e18;
   DeviceProfile profile = FourMultiprocessors();
@@ -87,7 +88,7 @@ TEST(PredictionTest, AStepTakesNoLessThanItsBytes) {
   EXPECT_NEAR(steps_of(56), 2 * 1000.0 * StageBytes(Row()) / kRaggedBytesPerSecond, kRounding);
 }
 
-// Microseconds of kernels that an H200 took, of 2026-11-24.
+// Microseconds of kernels on an H200, 2026-11-24.
 TEST(PredictionTest, AResultWithoutAProductIsNearWhatItTook) {
   struct Taken {
     int64_t side;
@@ -121,7 +122,7 @@ CudaRow WarpgroupRow(int16_t m, int8_t warps, int8_t stages) {
   return row;
 }
 
-// Of `tiles` matrices of the row's tile, beside the launch and the steps.
+// For `tiles` matrices of the row's tile, without the launch and the steps.
 double EndsOf(const CudaRow& row, int64_t tiles, double steps) {
   const Problem problem = ProblemOf(row.tile.m, row.tile.n, row.tile.k, tiles);
   return PredictedSeconds(row, problem, FourMultiprocessors(), kRate) - kLaunchSeconds -
@@ -152,8 +153,8 @@ TEST(PredictionTest, TinyTilesHideEachOther) {
   EXPECT_NEAR(EndsOf(tiny, 13, 6), 2 * end * (1 + 2 * kSeenOfStayingBlocks), kRounding);
 }
 
-// The copy engine stores whole chunks of 16 bytes: of other lines the sums are kept, and another
-// kernel makes D of them.
+// The copy engine stores whole chunks of 16 bytes: for other lines the sums are kept, and another
+// kernel makes D.
 TEST(PredictionTest, SumsThatAreKeptTakeAnotherKernel) {
   const CudaRow row = WarpgroupRow(128, 8, 8);
   const auto seconds_of = [&](int64_t n) {
@@ -194,7 +195,7 @@ TEST(PredictionTest, MemoryLimits) {
   EXPECT_NEAR(Seconds(problem, profile), kOneTileSeconds, kRounding);
 }
 
-// A tile of 128x64 brings 192 lines, of which 144 or 72 are in the matrices.
+// A tile of 128x64 loads 192 lines, of which 144 or 72 are inside the matrices.
 TEST(PredictionTest, LinesBeyondTheMatricesTakeTime) {
   DeviceProfile profile = FourMultiprocessors();
   profile.memory_bytes_per_second = 1e9;

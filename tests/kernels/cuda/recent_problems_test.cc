@@ -50,7 +50,7 @@ TEST(RecentProblemsTest, NothingOfAKeyMayDiffer) {
   key = KeyOf(problem);
   key.multiprocessors = 114;
   EXPECT_EQ(recent.Find(key), nullptr) << "multiprocessors";
-  // None of these changes the place where it is looked for.
+  // None of these changes the place of the look-up.
   Problem other = problem;
   other.alpha = 2;
   EXPECT_EQ(recent.Find(KeyOf(other)), nullptr) << "alpha";

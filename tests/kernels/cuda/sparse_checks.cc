@@ -85,7 +85,7 @@ struct Views {
 
   int64_t mask_line_bytes() const { return (layout.columns + 7) / 8; }
 
-  // Marks half of each group, with what lies after the matrix.
+  // Marks half of each group, and also marks beyond the end of the matrix.
   SparseBytes RandomMask(RandomSource& random) const {
     const auto unit = static_cast<int>(layout.form.unit);
     SparseBytes marks(static_cast<size_t>(layout.rows * mask_line_bytes()));
@@ -145,7 +145,7 @@ void CheckCompressingViews(const CompressViewFunction& compress, RandomSource& r
     const Views views(layout, random);
     for (const bool has_mask : {false, true}) {
       SparseBytes got(static_cast<size_t>(views.matrices * layout.bytes), kPoison);
-      // In two parts, which may divide a matrix.
+      // In two parts; a matrix may be divided.
       const int64_t middle = random.Between(0, views.view.end_line);
       for (const auto& [first, end] :
            {std::pair{int64_t{0}, middle}, std::pair{middle, views.view.end_line}}) {
@@ -195,8 +195,8 @@ bool IsNonzero(const SparseLayout& layout, const std::byte* line, int64_t group,
   return false;
 }
 
-// The compressed form of a pruned matrix, element by element: of each group its nonzero units, and
-// the first others where those are fewer.
+// The compressed form of a pruned matrix, element by element: the nonzero units of each group, and
+// if they are too few, also the first others.
 SparseBytes CompressedByElements(const SparseLayout& layout, const SparseBytes& dense) {
   const SparseForm& form = layout.form;
   SparseBytes compressed(static_cast<size_t>(layout.bytes));

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What other implementations of the sparse format, on the host and on a GPU, and of pruning, on a
-// GPU, are checked for: the bytes, counts and messages of kernels/matrix/sparse24.h.
+// Checks of other implementations of the sparse format, on the host and on a GPU, and of pruning on
+// a GPU: bytes, counts and messages must be those of kernels/matrix/sparse24.h.
 #pragma once
 
 #include <cstddef>
@@ -17,7 +17,7 @@ namespace gemmd {
 
 using SparseBytes = std::vector<std::byte>;
 
-// As the functions of the same names; the field is "a.data".
+// Like the functions with these names; the field is "a.data".
 struct PruneFunctions {
   std::function<int64_t(const SparseLayout&, SparseBytes& dense)> prune;
   std::function<int64_t(const SparseLayout&, SparseBytes& dense)> prune_both_ways;
@@ -29,11 +29,11 @@ struct SparseFunctions {
   std::function<void(const SparseLayout&, const SparseBytes& compressed, SparseBytes&)> expand;
 };
 
-// Sets the view's pointers to these bytes and does as CompressLines; an empty mask is none.
+// Sets the view's pointers to these bytes and calls CompressLines; an empty mask means none.
 using CompressViewFunction = std::function<BadGroup(
     CompressView view, const SparseBytes& dense, const SparseBytes& mask, SparseBytes& compressed)>;
 
-// Each fails a test of GoogleTest at the first difference.
+// Each fails a GoogleTest test at the first difference.
 void CheckPruning(const PruneFunctions& functions, RandomSource& random);
 void CheckCompressing(const SparseFunctions& functions, RandomSource& random);
 void CheckCompressingViews(const CompressViewFunction& compress, RandomSource& random);

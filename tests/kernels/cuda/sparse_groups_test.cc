@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The sparse format, group by group as the threads of a GPU do it. Pruning has one form, which the
-// tests of sparse24.h check.
+// The sparse format, group by group as the threads of a GPU process it. Pruning has one
+// implementation, which the tests of sparse24.h check.
 #include "kernels/matrix/sparse_groups.h"
 
 #include <gtest/gtest.h>

@@ -71,7 +71,7 @@ constexpr bool CoversExactly(std::string_view name) {
          (instruction.is_warpgroup() || CoversExactly(instruction, Operand::kB));
 }
 
-// One of each family is checked by the compiler, so that a slip does not build.
+// The compiler checks one of each family, so that a mistake does not build.
 static_assert(CoversExactly("mma.m16n8k16.f32.f16.f16.f32"));
 static_assert(CoversExactly("mma.m8n8k4.col.row.f32.f16.f16.f32"));
 static_assert(CoversExactly("mma.m16n8k16.f64"));
@@ -102,7 +102,7 @@ TEST(Fragment, FillsWholeRegisters) {
   }
 }
 
-// Whether PositionOf says what `want(lane, i)` says, for every element.
+// Checks that PositionOf equals `want(lane, i)` for every element.
 template <typename Want>
 void ExpectPositions(const Instruction& instruction, Operand operand, const Want& want) {
   for (int lane = 0; lane < instruction.lanes(); ++lane) {
@@ -146,7 +146,7 @@ TEST(Fragment, OfM8n8k4F16IsThatOfItsChapter) {
   EXPECT_EQ(instructions, 12);
 }
 
-// Whether the group of each kept element covers columns among those that the manual names.
+// Checks that the group of each kept element covers columns among those that the manual names.
 void ExpectSparsePlaces(const Instruction& instruction, PtxSparseRule rule) {
   const int group = mma::GroupSize(mma::SparsityOf(instruction));
   const int kept = group / 2;
@@ -160,7 +160,7 @@ void ExpectSparsePlaces(const Instruction& instruction, PtxSparseRule rule) {
       ASSERT_EQ(got.row, want.row) << Describe(instruction, Operand::kA, lane, i);
       ASSERT_GE(first, want.first_column) << Describe(instruction, Operand::kA, lane, i);
       ASSERT_LE(first + group - 1, want.last_column) << Describe(instruction, Operand::kA, lane, i);
-      // Elements of the same columns of a row stand in ascending order.
+      // Elements of the same columns of a row are in ascending order.
       const bool continues =
           last_column >= 0 && last.row == want.row && last.first_column == want.first_column;
       if (continues) {

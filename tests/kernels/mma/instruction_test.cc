@@ -35,7 +35,7 @@ TEST(Instruction, NamesAreUniqueAndFound) {
   EXPECT_EQ(mma::FindInstruction(""), nullptr);
 }
 
-// Compares rows, not names: names would not show two different rows that share one name.
+// Compares rows, not names: names would not reveal two different rows with the same name.
 TEST(Instruction, RowsDifferInMoreThanTheTarget) {
   for (size_t i = 0; i < kInstructions.size(); ++i) {
     for (size_t j = i + 1; j < kInstructions.size(); ++j) {
@@ -57,7 +57,7 @@ std::multiset<std::string> QualifiersOf(std::string_view mnemonic) {
   return qualifiers;
 }
 
-// A name says nothing that PTX does not, and leaves out only what is always there.
+// A name contains nothing that PTX does not, and omits only what is always there.
 TEST(Instruction, NamesHaveTheQualifiersOfPtx) {
   for (const Instruction& instruction : kInstructions) {
     const mma::PtxMnemonic ptx = mma::PtxOf(instruction);
@@ -69,7 +69,7 @@ TEST(Instruction, NamesHaveTheQualifiersOfPtx) {
       want.erase("row");
       want.erase("col");
     }
-    // PTX leaves the types of wmma's f16 operands out, and repeats f64.
+    // PTX omits the types of wmma's f16 operands, and repeats f64.
     if (instruction.family == Family::kWmma) want.erase(want.find("mma"));
     if (instruction.family == Family::kWmma && instruction.a == ElementType::kF16) {
       want.insert({"f16", "f16"});
@@ -89,7 +89,7 @@ TEST(Instruction, MnemonicsAreUnique) {
   }
 }
 
-// One of each form, as ptxas took them when the recordings were made.
+// One of each form, as ptxas accepted it when the recordings were made.
 TEST(Instruction, MnemonicsAreThoseThatWereAssembled) {
   struct Pair {
     std::string_view name;
@@ -154,7 +154,7 @@ TEST(Instruction, FamiliesAreComplete) {
 }
 
 // Registers per lane of A, B, and of C and D, as they were recorded; one row per shape and width.
-// An f64 register has two words. B of a warpgroup lies in shared memory.
+// An f64 register has two words. B of a warpgroup is in shared memory.
 struct RecordedRegisters {
   std::string_view name;
   int a;

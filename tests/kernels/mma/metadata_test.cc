@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The places of metadata against the four forms in which sm_90 was seen to read it, told here by
-// thread of a quad and bit number.
+// The positions of metadata compared with the four forms in which sm_90 was observed to read it,
+// given here by thread of a quad and bit number.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -192,7 +192,7 @@ TEST(Metadata, NeverSharesBits) {
   }
 }
 
-// The codes of the manual: 0x4 is elements 0 and 1, and so on; of 4:8 the pairs.
+// The codes of the manual: 0x4 means elements 0 and 1, and so on; in 4:8, pairs.
 TEST(Metadata, NibblesAreThoseOfTheManual) {
   const std::array<unsigned, 6> kCodes = {0x4, 0x8, 0xc, 0x9, 0xd, 0xe};
   for (const Sparsity sparsity : {Sparsity::kTwoOfFour, Sparsity::kFourOfEight}) {
@@ -261,7 +261,7 @@ TEST(Metadata, DecodesToWhatWasEncoded) {
   }
 }
 
-// What the selector leaves out is neither read nor, by our encoder, written.
+// Lanes that the selector leaves out are neither read nor, by our encoder, written.
 TEST(Metadata, IgnoresLanesThatTheSelectorLeavesOut) {
   RandomSource random;
   SCOPED_TRACE(random.trace());

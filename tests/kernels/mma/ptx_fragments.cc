@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Sections are those of PTX ISA 9.0. Every formula stands as in the manual, the indices of low bits
-// with masks ("i & 0x1"), however alike they look.
+// Sections are those of PTX ISA 9.0. Every formula is written as in the manual, the indices of low
+// bits with masks ("i & 0x1"), however similar they look.
 #include "tests/kernels/mma/ptx_fragments.h"
 
 #include <array>
@@ -101,7 +101,7 @@ Position A16k128Bits(const PtxLane& lane, int i) {
 }
 
 // 9.7.14.5.13. The manual prints "+ i" without the mask for the columns of ai where i < 64, which
-// leaves the matrix for i >= 32; its figure 100 has the mask.
+// exceeds the matrix for i >= 32; its figure 100 has the mask.
 Position A16k256Bits(const PtxLane& lane, int i) {
   const bool is_upper = (0 <= i && i < 32) || (64 <= i && i < 96);
   const int column = lane.thread_in_group * 32 + (i & 0x1F);

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // The fragment layouts as the chapters of the PTX manual state them, shape by shape and type by
-// type, word for word. kernels/mma/fragment.h has one rule for all of them instead: tests compare.
+// type, word for word. kernels/mma/fragment.h has one rule for all of them instead, and tests
+// compare both.
 #pragma once
 
 #include <string_view>
@@ -28,7 +29,7 @@ struct PtxLane {
 // Where element i of a lane is.
 using PtxRule = mma::Position (*)(const PtxLane& lane, int i);
 
-// The layouts that the chapters on sparse matrices take over: the accumulators of m16, and B of
+// The layouts that the chapters on sparse matrices reuse: the accumulators of m16, and B of
 // m16n8k16 (f16), m16n8k8 (tf32), m16n8k32 (s8) and m16n8k64 (s4).
 mma::Position PtxC16(const PtxLane& lane, int i);
 mma::Position PtxBk16Halves(const PtxLane& lane, int i);
@@ -48,11 +49,11 @@ struct PtxChapter {
   PtxRule c;
 };
 
-// The chapter of an instruction; null for m8n8k4 with f16, which has a function of its own, for
-// wmma, whose layout the manual leaves open, and for sparse instructions.
+// The chapter of an instruction; null for m8n8k4 with f16, which has its own function, for wmma,
+// whose layout the manual does not define, and for sparse instructions.
 const PtxChapter* FindPtxChapter(const mma::Instruction& instruction);
 
-// m8n8k4 with f16: four products, layouts of A and B and the type of C decide.
+// m8n8k4 with f16: four products; the layouts of A and B and the type of C determine the position.
 mma::Position PtxM8n8k4F16(const mma::Instruction& instruction, mma::Operand operand, int thread,
                            int i);
 
@@ -73,7 +74,7 @@ struct PtxSparseChapter {
   PtxRule c;
 };
 
-// Null where the instruction is not an mma.sp.
+// Null if the instruction is not an mma.sp.
 const PtxSparseChapter* FindPtxSparseChapter(const mma::Instruction& instruction);
 
 // For the registers of a warpgroup the manual has only figures.

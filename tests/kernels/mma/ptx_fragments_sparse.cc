@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Sparse matrices and warpgroups. Where the manual has figures only, the formula is that of the
+// Sparse matrices and warpgroups. If the manual only has figures, the formula is that of the
 // figure, register by register; recordings of sm_90 agree with all of them.
 #include <array>
 

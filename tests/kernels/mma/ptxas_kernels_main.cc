@@ -30,7 +30,7 @@ std::string OpcodeOf(const Instruction& instruction) {
                       instruction.is_warpgroup() ? "GMMA" : "MMA");
 }
 
-// How many products of the tensor core a native instruction is.
+// How many tensor core instructions a native instruction becomes.
 int OpcodesOf(const Instruction& instruction, Chip chip) {
   if (instruction.products() == 4) return instruction.d == ElementType::kF32 ? 4 : 2;
   const bool is_one = instruction.family != Family::kWmma || instruction.m * instruction.n == 64;
@@ -39,7 +39,7 @@ int OpcodesOf(const Instruction& instruction, Chip chip) {
   return chip == Chip::kSm75 ? 4 : 2;                 // 16 x 8; Turing's are half as deep.
 }
 
-// Loads registers "%PREFIX0 ..." from places that differ from thread to thread, and stores them.
+// Loads registers "%PREFIX0 ..." from addresses that differ between threads, and stores them.
 class KernelText {
  public:
   KernelText(const Instruction& instruction, std::string_view name) : instruction_(instruction) {
@@ -82,7 +82,7 @@ class KernelText {
     }
   }
 
-  // One more loaded word.
+  // Loads one more word.
   std::string LoadWord(const std::string& name) {
     Line(absl::StrCat(".reg .b32 %", name, "; ld.global.b32 %", name, ", ", Place(), ";"));
     return absl::StrCat("%", name);
@@ -137,7 +137,7 @@ std::string WarpgroupKernel(const Instruction& instruction, std::string_view nam
   return kernel.Finish();
 }
 
-// Three of the widths of a warpgroup's instructions: the least, a middle one and the largest.
+// Three of the widths of a warpgroup's instructions: the smallest, a middle one and the largest.
 bool IsSampled(const Instruction& instruction) {
   return !instruction.is_warpgroup() || instruction.n == 8 || instruction.n == 64 ||
          instruction.n == 256;

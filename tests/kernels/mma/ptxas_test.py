@@ -22,7 +22,7 @@ TARGETS = ["sm_75", "sm_80", "sm_86", "sm_89", "sm_90a", "sm_100a", "sm_103a", "
 
 
 class Kernel:
-    """What a '// kernel' line says, and where in the file the instruction stands."""
+    """The contents of a '// kernel' line, and the line of the instruction."""
 
     def __init__(self, fields):
         self.name, self.support, self.opcode, count, self.instruction = fields

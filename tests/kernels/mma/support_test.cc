@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Which chip has which instruction: what ptxas 13.0 took and what it emitted, read from the code.
+// Which chip has which instruction: what ptxas 13.0 accepted and emitted, read from the code.
 #include <gtest/gtest.h>
 
 #include <string>
@@ -171,7 +171,7 @@ TEST(Support, OfWarpgroupsIsHoppersAlone) {
   }
 }
 
-// Volta, which ptxas 13.0 no longer assembles for, has f16 alone.
+// Volta, for which ptxas 13.0 no longer assembles, has only f16.
 TEST(Support, OfVoltaIsF16) {
   for (const Instruction& instruction : kInstructions) {
     const bool is_f16 = instruction.a == ElementType::kF16 &&

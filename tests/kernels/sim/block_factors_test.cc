@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The factors of block-scaled instructions as products bring them: each element of A and B counts
-// with the factor of its block, wherever instructions begin and end.
+// Block factors of products with block-scaled instructions: each element of A and B is multiplied
+// by the factor of its block, wherever instructions begin and end.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -63,7 +63,8 @@ double FactorAt(const BlockScale* blocks, const std::vector<std::byte>& factors,
   return Decode(ElementType::kE4m3, static_cast<uint64_t>(code));
 }
 
-// Small integers times factors between a half and two: every sum is exact, whatever the adder cuts.
+// Small integers times factors between a half and two: every sum is exact, whatever the adder cuts
+// off.
 class ExactFactorsTest : public testing::Test {
  protected:
   void Fill(Product& product) {
@@ -138,8 +139,8 @@ TEST_F(ExactFactorsTest, EveryInstruction) {
   }
 }
 
-// Against the unit itself, any data: one instruction after the other, with factors that are put
-// together here.
+// Compared with the unit itself, with any data: one instruction after the other, with factors that
+// are gathered here.
 class FactorPlacesTest : public testing::Test {
  protected:
   // One tile of D of a product of one matrix.
@@ -223,7 +224,7 @@ TEST_F(FactorPlacesTest, AnyDataAndAnyFactor) {
       Problem problem = ScaledProblem(*kernel, m, n, 2 * instruction.k + 40, layouts);
       problem.a_blocks.lines = random_.Between(1, 5);
       Product product = FillCase(problem, Pattern::kRandom, random_);
-      // All codes, NaN among them now and then.
+      // All codes, sometimes including NaN.
       for (std::byte& factor : product.a_factors) factor = static_cast<std::byte>(random_.Bits());
       const absl::StatusOr<std::vector<std::byte>> d = RunKernel(*kernel, product, kTarget);
       ASSERT_THAT(d, IsOk());

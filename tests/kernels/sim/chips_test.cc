@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The sums of each chip as they are known from elsewhere, found by probes.
+// The sums of each chip as known from other sources, checked by probes.
 #include <gtest/gtest.h>
 
 #include <bit>
@@ -28,7 +28,7 @@ using mma::Chip;
 
 enum class Rounding : uint8_t { kTowardZero, kToNearest };
 
-// What is known of the sums of one instruction on one chip. Nothing here is read from the
+// What is known about the sums of one instruction on one chip. None of it comes from the
 // simulator's own tables: probes of single results must find the same.
 struct KnownSums {
   Chip chip;
@@ -37,8 +37,9 @@ struct KnownSums {
   int kept;      // Bits below the largest exponent that a term keeps.
   int stored;    // Fraction bits of D.
   Rounding rounding;
-  int floor = 0;  // The least exponent that terms are aligned to; 0 where products do not reach it.
-  int third = 2;  // The next product after the first two that is added with them.
+  int floor = 0;  // The smallest exponent to which terms are aligned; 0 if products do not reach
+                  // it.
+  int third = 2;  // The next product that is added together with the first two.
 };
 
 void PrintTo(const KnownSums& known, std::ostream* out) {
@@ -48,12 +49,12 @@ void PrintTo(const KnownSums& known, std::ostream* out) {
 constexpr Rounding kZero = Rounding::kTowardZero;
 constexpr Rounding kNearest = Rounding::kToNearest;
 
-// Sources: bits kept and products added at once, of sm_70, sm_80, sm_86, sm_89 and sm_90 also found
-// in the outputs of such chips that the universities of Leeds and Manchester published: Fasi,
+// Sources: bits kept and products added at once, for sm_70, sm_80, sm_86, sm_89 and sm_90 also
+// found in the outputs of such chips that the universities of Leeds and Manchester published: Fasi,
 // Higham, Mikaitis and Pranesh, "Numerical behavior of NVIDIA tensor cores" (2021); Khattak and
-// Mikaitis, "Accurate models of NVIDIA tensor cores", which has the floors, too; MMA-Sim (arXiv
-// 2511.10909), which alone has sm_75 and sm_120. fp8 of mma.sync on sm_90 and sm_100 is what the
-// f16 instructions make of it that ptxas 13.0 emits.
+// Mikaitis, "Accurate models of NVIDIA tensor cores", which also has the floors; MMA-Sim (arXiv
+// 2511.10909), which alone has sm_75 and sm_120. fp8 of mma.sync on sm_90 and sm_100 is emulated
+// with the f16 instructions that ptxas 13.0 emits.
 constexpr KnownSums kKnownSums[] = {
     {Chip::kSm70, "mma.m8n8k4.row.col.f32.f16.f16.f32", 4, 23, 23, kZero},
     {Chip::kSm70, "mma.m8n8k4.row.col.f32.f16.f16.f16", 4, 23, 23, kZero},
@@ -113,10 +114,11 @@ class Probe {
 
   size_t depth() const { return rig_.depth(); }
 
-  // Whether 2^-j of the largest term survives: two products cancel, the third is what is left.
+  // Whether 2^-j of the largest term survives: two products cancel, and the third remains.
   bool Keeps(int j, int third) { return Sum({{0, 1}, {1, -1}, {third, Power(-j)}}) == Power(-j); }
 
-  // Whether a product is added with the first two; `lost` is so little that it is lost beside them.
+  // Whether a product is added together with the first two; `lost` is so small that it is lost
+  // beside them.
   bool IsWithTheFirstTwo(int place, double lost) {
     return Sum({{0, 1}, {1, -1}, {place, lost}}) == 0;
   }
@@ -130,8 +132,8 @@ class Probe {
     return together;
   }
 
-  // The same where products are too near each other for that. C is so little that it is in a sum
-  // with the first product, but not in what is stored of that sum between two blocks.
+  // The same if products are too close to each other for that. C is so small that it counts in a
+  // sum with the first product, but not in what is stored of that sum between two blocks.
   int TogetherWithC(double little) {
     int together = 1;
     for (size_t place = 1; place < depth(); ++place) {
@@ -152,8 +154,8 @@ class Probe {
     return Rounding::kToNearest;
   }
 
-  // Whether 2^-j changes the least sum of all, which it ought to: an f32 to zero from 2^-149, an
-  // f16 to nearest from the half of its least number.
+  // Whether 2^-j changes the smallest sum, as it should: an f32 rounded to zero from 2^-149, an f16
+  // to nearest from half of its smallest number.
   bool CountsBelowTheLeast(int j) {
     top_ = 0;
     if (rig_.instruction().d == ElementType::kF16) {
@@ -174,8 +176,8 @@ class Probe {
     double b;
   };
 
-  // A product of the operand types that is the value, its factors as near each other as they can
-  // be: a subnormal one would be aligned as if it were larger.
+  // A product of the operand types that equals the value, with factors as close to each other as
+  // possible: a subnormal factor would be aligned as if it were larger.
   std::optional<Factors> Split(double value) const {
     const auto has = [](ElementType type, double x) { return Decode(type, Encode(type, x)) == x; };
     const int half = std::ilogb(value) / 2;
@@ -188,8 +190,8 @@ class Probe {
     return std::nullopt;
   }
 
-  // The sum in units of 2^top_. What no product of the types can be is C, which is added with the
-  // first products.
+  // The sum in units of 2^top_. A value that no product of the types equals is C, which is added
+  // with the first products.
   double Sum(const std::vector<Term>& terms) {
     DotValues values = {std::vector<double>(depth()), std::vector<double>(depth()), 0};
     for (const Term& term : terms) {
@@ -228,7 +230,7 @@ TEST_P(KnownSumsTest, KeepTheseBits) {
 
 TEST_P(KnownSumsTest, TakeSoManyProductsAtOnce) {
   const KnownSums& known = GetParam();
-  // Products of 4 and 6 bits are too near each other for any to be lost.
+  // Products of 4 and 6 bits are too close to each other for any to be lost.
   if (BitsOf(mma::FindInstruction(known.instruction)->b) < 8) {
     EXPECT_EQ(probe_.TogetherWithC(Power(-known.stored - 1)), known.together);
   } else {
@@ -286,14 +288,14 @@ TEST(OtherArithmetic, IsExactOrIeee) {
         std::bit_cast<uint64_t>(1.0)};
     expect(multiply("mma.m16n8k16.f64", {chain, all(4, std::bit_cast<uint64_t>(1.0)), 0}),
            std::bit_cast<uint64_t>(1.0));
-    // IEEE keeps the sign of a zero, a fused sum does not.
+    // IEEE keeps the sign of a zero; a fused sum does not.
     const bool is_fused = chip == Chip::kSm70 || chip == Chip::kSm75;
     expect(multiply("mma.m8n8k4.row.col.f16.f16.f16.f16", {all(4, 0x8000), all(4, 0x3c00), 0x8000}),
            is_fused ? 0 : 0x8000);
   }
 }
 
-// A block divides the products of every instruction, and both halves of a lowered one.
+// Blocks divide the products of every instruction, and both halves of an emulated one.
 TEST(Arithmetic, BlocksDivideTheProducts) {
   for (const mma::Instruction& instruction : mma::kInstructions) {
     for (const Chip chip : mma::kAllChips) {

@@ -12,7 +12,7 @@
 namespace gemmd {
 namespace {
 
-// The element of D: neither in the first row nor column, so that a slip in indices shows.
+// The element of D: neither in the first row nor column, so that an indexing error shows.
 constexpr size_t kRow = 5;
 constexpr size_t kColumn = 3;
 
@@ -46,7 +46,7 @@ DotRig::DotRig(std::string_view name, mma::Chip chip)
   if (instruction().is_sparse()) KeepElements();
 }
 
-// Every row keeps the same: the legal pairs of a group in turn.
+// Every row keeps the same elements: the legal pairs of a group in turn.
 void DotRig::KeepElements() {
   struct Pair {
     int first;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // One element of D of one instruction on one chip, for tests of arithmetic: everything around it is
-// zero, and what a sparse A does not keep of B is NaN.
+// zero, and the elements of B that a sparse A does not use are NaN.
 #pragma once
 
 #include <cstdint>
@@ -16,15 +16,15 @@
 
 namespace gemmd {
 
-// Raw bits. Product i is the i-th along k, of a sparse A the i-th kept element; those that are
-// left out are zero.
+// Raw bits. Product i is the i-th along k, or the i-th kept element of a sparse A; missing ones are
+// zero.
 struct Dot {
   std::vector<uint64_t> a;
   std::vector<uint64_t> b;
   uint64_t c = 0;
 };
 
-// In numbers, for instructions of several types.
+// Numbers, for instructions of several types.
 struct DotValues {
   std::vector<double> a;
   std::vector<double> b;
@@ -42,7 +42,7 @@ class DotRig {
   // The element of D. The dot must have at most `depth` products.
   uint64_t Multiply(const Dot& dot);
 
-  // The dot in the instruction's types; null where it is too long or a value is not exact.
+  // The dot in the instruction's types; null if it is too long or a value is not exact.
   std::optional<Dot> Encoded(const DotValues& values) const;
 
  private:
@@ -57,11 +57,11 @@ class DotRig {
   std::vector<uint64_t> d_;
 };
 
-// The dot with products moved by `count` places, of `depth`.
+// The dot with its products rotated by `count` places, out of `depth`.
 Dot Rotated(const Dot& dot, size_t depth, size_t count);
 
-// The dot with the signs of A and C turned, and what becomes of a result of a fused sum thereby:
-// zeros and NaN do not change.
+// The dot with the signs of A and C changed, and the corresponding result of a fused sum: zeros and
+// NaN do not change.
 Dot Negated(const mma::Instruction& instruction, Dot dot);
 uint64_t NegatedResult(const mma::Instruction& instruction, uint64_t d);
 

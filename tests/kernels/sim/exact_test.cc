@@ -31,7 +31,7 @@ Dot Opposites(uint64_t c) {
   return dot;
 }
 
-// A clamp after each half of k would give less than C.
+// Clamping after each half of k would give less than C.
 TEST(Integers, SaturateOnce) {
   for (const std::string_view name :
        {"mma.m16n8k32.satfinite.s32.s8.s8.s32", "mma.sp.m16n8k64.satfinite.s32.s8.s8.s32",

@@ -39,7 +39,7 @@ class F64 : public testing::TestWithParam<const char*> {
   DotRig rig_;
 };
 
-// A huge number at i and its negative at j > i swallow every one before j: what is left counts
+// A huge number at i and its negative at j > i absorb every one before j: the remaining sum counts
 // those after j.
 TEST_P(F64, SumsInAscendingK) {
   const double huge = std::ldexp(1.0, 60);
@@ -79,7 +79,7 @@ TEST_P(F64, KeepsIeeeZeros) {
   EXPECT_EQ(rig_.Multiply({negative_zeros, ones, 0}), 0u);
 }
 
-// B before the sum before A, quiet, with sign and payload.
+// The NaN of B precedes that of the sum, which precedes that of A; quiet, with sign and payload.
 TEST_P(F64, ReturnsANanOperand) {
   constexpr uint64_t kX = 0x7ff8000000000a01;
   constexpr uint64_t kY = 0xfff8000000000b01;
@@ -93,7 +93,7 @@ TEST_P(F64, ReturnsANanOperand) {
   EXPECT_EQ(Step(kInfinity, kOne, kInfinity | kSign), kNewNan);
   EXPECT_EQ(Step(kSignalling, kOne, 0), kX);
   EXPECT_EQ(Step(kOne, kOne, kSignalling), kX);
-  // A later B replaces what the sum holds, a later A does not.
+  // A later B replaces the sum's NaN, a later A does not.
   EXPECT_EQ(rig_.Multiply({{kX, kOne}, {kOne, kY}, 0}), kY);
   EXPECT_EQ(rig_.Multiply({{kX, kZ}, {kOne, kOne}, 0}), kX);
 }
@@ -162,7 +162,7 @@ TEST(F64Rounding, IsThatOfTheInstruction) {
   }
 }
 
-// The caller's own rounding is as it was.
+// The caller's own rounding mode is unchanged.
 TEST(F64Rounding, EndsWithTheInstruction) {
   DotRig rig("mma.m8n8k4.rp.f64", Chip::kSm90);
   rig.Multiply({{kOne}, {kOne}, kOne});

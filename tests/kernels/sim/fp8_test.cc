@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // fp8 on three kinds of chips: Hopper's warpgroups (one block of 32, 13 bits), Ada's tensor cores
-// (blocks of 16, 13 bits), consumer Blackwell's (one block of 32, 25 bits), and what ptxas makes of
+// (blocks of 16, 13 bits), consumer Blackwell's (one block of 32, 25 bits); and ptxas' emulation of
 // mma on Hopper, which has no such instruction.
 #include <gtest/gtest.h>
 
@@ -19,7 +19,7 @@ using mma::Chip;
 
 double P(int exponent) { return std::ldexp(1.0, exponent); }
 
-// 32 values: those given by place, and zeros.
+// 32 values: the given ones at their places, and zeros.
 struct Place {
   size_t k;
   double value;
@@ -98,8 +98,8 @@ TEST(Fp8, OfConsumerBlackwellIsOneWideBlock) {
               Chip::kSm120, &Fp8Case::blackwell, true);
 }
 
-// C alone, and C beside a product, loses what lies below 13 bits; 12 bits would give 3f800000 for
-// P3, 14 bits 3f800400 for P4.
+// C alone, and C beside a product, loses the bits below 13; 12 bits would give 3f800000 for P3, 14
+// bits 3f800400 for P4.
 TEST(Fp8, OfWarpgroupsCutsC) {
   for (const char* name : {"wgmma.m64n8k32.f32.e4m3.e4m3", "wgmma.sp.m64n8k64.f32.e4m3.e4m3"}) {
     DotRig rig(name, Chip::kSm90);
@@ -111,8 +111,8 @@ TEST(Fp8, OfWarpgroupsCutsC) {
   }
 }
 
-// f16 sums of warpgroups: 13 bits as well, one rounding to nearest. 1 + 2^-10 + 2^-14 keeps
-// nothing of the last, 1 + 1.5 * 2^-10 is a tie.
+// f16 sums of warpgroups: also 13 bits, and one rounding to nearest. 1 + 2^-10 + 2^-14 loses the
+// last term; 1 + 1.5 * 2^-10 is a tie.
 TEST(Fp8, OfWarpgroupsIntoF16) {
   DotRig rig("wgmma.m64n8k32.f16.e5m2.e5m2", Chip::kSm90);
   const auto result = [&](const DotValues& values) {
@@ -124,8 +124,8 @@ TEST(Fp8, OfWarpgroupsIntoF16) {
   EXPECT_EQ(result({{1, P(-5), P(-6)}, {1, P(-6), P(-7)}, 0}), 0x3c01u);  // Half and 2^-13.
 }
 
-// What ptxas emits on Hopper adds the products with (k & 2) == 0, then the others, then C, rounded
-// to nearest.
+// The code that ptxas emits on Hopper adds the products with (k & 2) == 0, then the others, then C,
+// rounded to nearest.
 TEST(Fp8, OfMmaOnHopperIsTwoHalvesThenC) {
   for (const char* name : {"mma.m16n8k32.f32.e5m2.e5m2.f32", "mma.m16n8k16.f32.e5m2.e5m2.f32"}) {
     DotRig rig(name, Chip::kSm90);
@@ -135,7 +135,8 @@ TEST(Fp8, OfMmaOnHopperIsTwoHalvesThenC) {
     const double least = P(-12);  // Squared it is half an ulp of one.
     // C is added last and to nearest: truncated, or inside the alignment, 3f800000.
     EXPECT_EQ(result({{1.5 * least}, {least}, 1}), 0x3f800001u) << name;
-    // k 0 and 1 lose the small product, and k 2 cancels the rest; swapped halves keep it.
+    // k 0 and 1 lose the small product, and k 2 cancels the rest; with exchanged halves it would be
+    // kept.
     EXPECT_EQ(result({{1, least, -1}, {1, least, 1}, 0}), 0u) << name;
     EXPECT_EQ(result({{-1, 0, 1, least}, {1, 0, 1, least}, 0}), 0x33800000u) << name;
     // k 4 and 5 belong to the first half, 6 and 7 to the second.
@@ -144,16 +145,17 @@ TEST(Fp8, OfMmaOnHopperIsTwoHalvesThenC) {
   }
 }
 
-// Each half and the sum with C are f16 where D is.
+// Each half, and the sum with C, are f16 if D is.
 TEST(Fp8, OfMmaOnHopperIntoF16) {
   DotRig rig("mma.m16n8k32.f16.e5m2.e5m2.f16", Chip::kSm90);
   const auto result = [&](const DotValues& values) {
     return rig.Multiply(rig.Encoded(values).value());
   };
-  // The first half rounds 1 + 2^-12 to 1, the second adds 2^-12 in vain; together 2^-11 is a tie.
+  // The first half rounds 1 + 2^-12 to 1, and the second adds 2^-12 without effect; together, 2^-11
+  // would be a tie.
   EXPECT_EQ(result({{1, P(-6), P(-6)}, {1, P(-6), P(-6)}, 0}), 0x3c00u);
   EXPECT_EQ(result({{1, 1.5 * P(-5)}, {1, P(-6)}, 0}), 0x3c01u);
-  // 2048 + 1 + 1: the halves give 2, and C takes it.
+  // 2048 + 1 + 1: the halves give 2, which C can absorb.
   EXPECT_EQ(result({{1, 0, 1}, {1, 0, 1}, 2048}), 0x6801u);
 }
 

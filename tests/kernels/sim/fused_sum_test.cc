@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Fused sums of f16, bf16 and tf32, each case chosen to tell one property of the adder from its
-// neighbours. The expected bits of sm_90 are those of the chip; those of sm_80 and sm_70 follow
-// from the published parameters by exact fractions, apart from the code under test.
+// Fused sums of f16, bf16 and tf32, each case chosen to distinguish one property of the adder from
+// similar ones. The expected bits of sm_90 are those of the chip; those of sm_80 and sm_70 follow
+// from the published parameters by exact fractions, independently of the code under test.
 #include <gtest/gtest.h>
 
 #include <array>
@@ -39,7 +39,7 @@ struct FusedCase {
   uint64_t ampere;  // Blocks of 8, 24 fraction bits, floor -132.
   // Blocks of 4, 23 fraction bits: m8n8k4, of at most four f16 products.
   std::optional<uint64_t> volta;
-  bool needs_f16 = false;  // Rests on the subnormals of f16.
+  bool needs_f16 = false;  // Depends on the subnormals of f16.
 };
 
 std::vector<FusedCase> AlignmentCases() {
@@ -172,12 +172,12 @@ constexpr std::array kIntoF16OnHopper = {"wgmma.m64n8k16.f16.f16.f16",
                                          "mma.sp.m16n8k32.f16.f16.f16.f16",
                                          "wgmma.sp.m64n8k32.f16.f16.f16"};
 
-// Plays cases through instructions and counts how often each fitted.
+// Runs cases with instructions, and counts how often each fitted.
 class Player {
  public:
   explicit Player(std::vector<FusedCase> cases) : cases_(std::move(cases)), runs_(cases_.size()) {}
 
-  // Every place along k, and both signs: one block does not care.
+  // At every place along k, and with both signs: within one block the place does not matter.
   template <typename Names>
   void PlayInOneBlock(const Names& names, Chip chip) {
     Play(names, chip, [](DotRig& rig, const FusedCase& one, const Dot& dot) {
@@ -192,7 +192,7 @@ class Player {
     });
   }
 
-  // At the places that are given. `want` is of a case, or null.
+  // At the given places. `want` is a member of a case, or null.
   template <typename Names, typename Want>
   void PlayInPlace(const Names& names, Chip chip, const Want& want) {
     Play(names, chip, [&](DotRig& rig, const FusedCase& one, const Dot& dot) {
@@ -259,7 +259,7 @@ TEST(FusedSum, OnBlackwellIsHoppers) {
   }
 }
 
-// Instructions of depth 16 alone: shallower ones have fewer blocks.
+// Only instructions of depth 16: shallower ones have fewer blocks.
 TEST(FusedSum, OnAmpereAndAda) {
   constexpr std::array kInto32 = {"mma.m16n8k16.f32.f16.f16.f32", "mma.m16n8k16.f32.bf16.bf16.f32",
                                   "wmma.m16n16k16.row.col.f32.f16.f16.f32"};

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Single results of sm_90 in bits, each of which a plausible wrong model misses. The comments say
-// what the wrong models give.
+// Single results of sm_90 in bits, each of which some plausible wrong model gets wrong. The
+// comments give the results of the wrong models.
 #include <gtest/gtest.h>
 
 #include <cstdint>
@@ -84,7 +84,7 @@ TEST(HandVectors, FloorOfF32) {
                          {"G9", {{0x1a7fc000, 0x15800000}, b}, 0}});
 }
 
-// 1 where the floor is at most -19 to -23.
+// Not 0 where the exponent below which bits are dropped is at most -19, -20, -21, -22 and -23.
 TEST(HandVectors, FloorOfF16) {
   const uint64_t steps[] = {0x0010, 0x0008, 0x0004, 0x0002, 0x0001};
   const uint64_t results[] = {0x0001, 0x0001, 0x0001, 0x0000, 0x0000};
@@ -137,21 +137,21 @@ TEST(HandVectors, F16SumsKeep25Bits) {
                  {"F2", {{0x5000, 0x0c00}, {0x5000, 0x2c00}, 0xe400}, 0x0000}});  // 26: 0100.
 }
 
-// RZ to f32, then to nearest; one rounding would give 3c01.
+// Rounded towards zero to f32, then to nearest; a single rounding would give 3c01.
 TEST(HandVectors, F16OfAnF32SumIsRoundedTwice) {
   ExpectVectors({"wmma.m16n16k16.row.col.f16.f16.f16.f32", "wmma.m8n32k16.col.col.f16.f16.f16.f32",
                  "wmma.m32n8k16.row.row.f16.f16.f16.f32"},
                 {{"X1", {{0x3c00, 0x1000, 0x0400}, {0x3c00, 0x3c00, 0x1000}}, 0x3c00}});
 }
 
-// An f16 C becomes an f32 exactly, and D keeps what f16 would not.
+// An f16 C becomes an f32 exactly, and D keeps bits that f16 would not.
 TEST(HandVectors, F16CBecomesF32) {
   ExpectVectors({"wmma.m16n16k16.row.col.f32.f16.f16.f16"},
                 {{"", {{0x3c00}, {0x1c00}, 0x3c00}, 0x3f808000},    // 1 + 2^-8.
                  {"", {{0x3c00}, {0x0400}, 0x0001}, 0x38802000}});  // 2^-14 + 2^-24: subnormal C.
 }
 
-// f16 adds (c + p) + r, p and r of two products each; c + (p + r) gives 0800.
+// f16 adds (c + p) + r, where p and r are each of two products; c + (p + r) gives 0800.
 TEST(HandVectors, M8n8k4WithoutATensorCore) {
   const Vector order = {"E1", {{0xe400, 0, 0x0600, 0}, {0x3c00, 0, 0x3c00, 0}, 0x6400}, 0x0600};
   ExpectVectors({"mma.m8n8k4.row.col.f16.f16.f16.f16", "mma.m8n8k4.row.row.f16.f16.f16.f16",

@@ -36,7 +36,7 @@ uint64_t FiniteBits(ElementType type, RandomSource& random) {
   }
 }
 
-// Any fraction with an exponent field between two, as far as the type has them.
+// Any fraction with an exponent field in a range, limited to the type's range.
 uint64_t WithExponent(ElementType type, int64_t low, int64_t high, RandomSource& random) {
   const Field field = ExponentField(type);
   const auto largest = static_cast<int64_t>(field.largest) - 1;  // The top one may be special.
@@ -46,12 +46,12 @@ uint64_t WithExponent(ElementType type, int64_t low, int64_t high, RandomSource&
   return rest | static_cast<uint64_t>(exponent) << field.shift;
 }
 
-// Where the exponents of one case lie.
+// The range of exponents of one case.
 struct Window {
   int64_t a_low;
   int64_t b_low;
   int64_t width;
-  bool has_ties = false;  // Its f16 sums do; see Tie.
+  bool has_ties = false;  // The f16 sums have ties; see Tie.
 };
 
 Window MakeWindow(const mma::Instruction& instruction, RandomSource& random) {
@@ -62,7 +62,7 @@ Window MakeWindow(const mma::Instruction& instruction, RandomSource& random) {
   };
   Window window = {any(instruction.a), any(instruction.b), width};
   if (random.Flip()) return window;
-  // Products about the least exponent that sums are aligned to.
+  // Products near the smallest exponent to which sums are aligned.
   const int64_t least = instruction.d == ElementType::kF16 ? -21 : -133;
   const int64_t biases = FactsOf(instruction.a).format.bias + FactsOf(instruction.b).format.bias;
   const int64_t target = least + biases + random.Between(-14, 4);
@@ -72,8 +72,8 @@ Window MakeWindow(const mma::Instruction& instruction, RandomSource& random) {
   return window;
 }
 
-// Mostly zeros, and few powers of two whose products are halves of the least f16 or vanish beside
-// them.
+// Mostly zeros, and few powers of two whose products are halves of the smallest f16 or vanish
+// beside them.
 uint64_t Tie(ElementType type, bool is_a, RandomSource& random) {
   constexpr std::array<int, 3> kA = {-12, -24, -14};
   constexpr std::array<int, 3> kB = {-13, -23, -10};
@@ -96,7 +96,7 @@ uint64_t Edge(ElementType type, RandomSource& random) {
   return (power + static_cast<uint64_t>(step * random.Between(-1, 1))) & MaskOf(type);
 }
 
-// All ones in the fraction or nearly, exponents near that of 1.
+// A fraction of all ones or nearly, and exponents near that of 1.
 uint64_t FullSignificand(ElementType type, RandomSource& random) {
   const Field field = ExponentField(type);
   const uint64_t one = Encode(type, 1) >> field.shift;
@@ -115,7 +115,7 @@ uint64_t Extreme(ElementType type, RandomSource& random) {
   }
 }
 
-// One element of a family whose elements do not depend on each other.
+// One element of a family whose elements are independent of each other.
 uint64_t Element(ElementType type, Family family, const Window& window, bool is_a,
                  RandomSource& random) {
   if (IsInteger(type)) {
@@ -141,7 +141,7 @@ uint64_t Element(ElementType type, Family family, const Window& window, bool is_
 using Bits = std::vector<uint64_t>;
 
 // Half of the products of every instruction become the negatives of the others, in a shuffled
-// order, but for a few small ones.
+// order, except for a few small ones.
 void Cancel(const mma::Instruction& instruction, Bits& a, Bits& b, RandomSource& random) {
   const auto depth = static_cast<size_t>(instruction.a_columns());
   for (size_t first = 0; first + depth <= a.size(); first += depth) {
@@ -159,7 +159,7 @@ void Cancel(const mma::Instruction& instruction, Bits& a, Bits& b, RandomSource&
   }
 }
 
-// The second of two instructions has one product: the negative of the first one's sum, nearly.
+// The second of two instructions has one product: nearly the negative of the first one's sum.
 void TakeBack(const mma::Instruction& instruction, Bits& a, Bits& b, RandomSource& random) {
   const auto depth = static_cast<size_t>(instruction.a_columns());
   for (size_t first = 0; first + 2 * depth <= a.size(); first += 2 * depth) {
@@ -242,7 +242,7 @@ FamilyCase MakeCase(const mma::Instruction& instruction, Family family, int64_t 
   for (int64_t row = 0; row < m; ++row) {
     Bits line(kept);
     for (uint64_t& bits : line) bits = Element(instruction.a, family, window, true, random);
-    // Rows are made against the column that they meet on the diagonal.
+    // Rows are made for the column that they meet on the diagonal.
     Bits& column = columns[static_cast<size_t>(row % n)];
     const bool is_paired = is_float && line.size() == column.size();
     if (is_paired && family == Family::kCancellation) Cancel(instruction, line, column, random);

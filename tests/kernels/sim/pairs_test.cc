@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Every pair of operands of the types of at most 8 bits, one product alone in an instruction,
-// against the product of their values.
+// Every pair of operands of the types of at most 8 bits, as the only product of an instruction,
+// compared with the product of their values.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -20,7 +20,7 @@ namespace {
 using mma::Chip;
 using mma::Instruction;
 
-// The element as a 32-bit word that the accumulators should hold: f16 ones as f32.
+// The expected accumulator as a 32-bit word: an f16 one as f32.
 uint32_t ExpectedWord(const Instruction& instruction, uint32_t a, uint32_t b) {
   if (instruction.bit_count == mma::BitCount::kAnd) return a & b;
   if (instruction.bit_count == mma::BitCount::kXor) return a ^ b;
@@ -41,7 +41,7 @@ uint32_t ExpectedWord(const Instruction& instruction, uint32_t a, uint32_t b) {
   return bits;
 }
 
-// A: row i holds i at the depth, B: column j holds j; all else is zero.
+// A: row i holds i at this depth; B: column j holds j; everything else is zero.
 struct AllPairs {
   AllPairs(const Instruction& instruction, int64_t depth) {
     problem.m = int64_t{1} << BitsOf(instruction.a);
@@ -100,7 +100,7 @@ class PairsTest : public testing::TestWithParam<Chip> {
     int seen = 0;
     for (const Instruction& instruction : mma::kInstructions) {
       const bool is_narrow = BitsOf(instruction.a) <= 8 && BitsOf(instruction.b) <= 8;
-      // Widths of a warpgroup are alike; a sparse A is the dense one of its kept elements.
+      // Widths of a warpgroup are alike; a sparse A is like the dense one of its kept elements.
       const bool is_repeated =
           instruction.is_sparse() || (instruction.is_warpgroup() && instruction.n != 64);
       if (!is_narrow || is_repeated ||
@@ -122,7 +122,7 @@ std::string NameOfChip(const testing::TestParamInfo<Chip>& test) {
   return std::string(mma::NameOf(test.param));
 }
 
-// The code of the others is the same as that of two chips.
+// The other chips share the code of two chips.
 TEST_P(PairsTest, AreTheProductsOfTheirValues) {
   const bool is_sampled = GetParam() == Chip::kSm90 || GetParam() == Chip::kSm120;
   CheckInstructions(is_sampled ? 1 : 10);

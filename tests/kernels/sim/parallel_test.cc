@@ -77,7 +77,7 @@ std::vector<float> Multiply(sim::Path path, const FamilyCase& product,
 
 class ParallelProductTest : public testing::TestWithParam<sim::Path> {};
 
-// Several at once, each of which shares its work.
+// Several products at once, each of which shares its work.
 TEST_P(ParallelProductTest, HasTheSameBitsOnAnyNumberOfThreads) {
   for (const std::string_view name :
        {"mma.m16n8k16.f32.f16.f16.f32", "mma.sp.m16n8k32.f32.bf16.bf16.f32"}) {

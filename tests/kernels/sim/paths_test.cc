@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The vector code against the plain one, bit for bit: every kind of arithmetic, every family of
-// operands.
+// The vector code compared with the plain one, bit for bit: every kind of arithmetic, every family
+// of operands.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -49,7 +49,7 @@ std::vector<uint32_t> Multiply(sim::Path path, const Instruction& instruction, C
   return d;
 }
 
-// What a case is run with.
+// The parameters of a case.
 struct Subject {
   const Instruction* instruction;
   Chip chip;
@@ -105,7 +105,7 @@ class PathsTest : public testing::Test {
   int64_t elements_ = 0;
 };
 
-// Linux says what the processor has, independently of the simulator.
+// Linux reports the processor's features, independently of the simulator.
 TEST(VectorCodeTest, IsThereWhereTheProcessorHasIt) {
   const bool has_avx2 = ProcessorHas("avx2") && ProcessorHas("fma") && ProcessorHas("popcnt");
   EXPECT_EQ(sim::Avx2Code() != nullptr, has_avx2);
@@ -125,7 +125,7 @@ TEST(VectorCodeTest, OfTwoKindsIsNotTheSame) {
 
 class FamiliesTest : public PathsTest, public testing::WithParamInterface<Family> {
  protected:
-  // Compares one subject in `step`, each family from another one on.
+  // Compares one subject in `step`, starting with a different family each time.
   void CompareSubjects(size_t step, int64_t m, int64_t n) {
     const std::vector<Subject> subjects = AllSubjects();
     const int64_t instructions = GetParam() == Family::kLongChain ? 9 : 2;
@@ -155,8 +155,8 @@ TEST_P(FamiliesExhaustive, GiveTheSameBits) {
 }
 INSTANTIATE_TEST_SUITE_P(All, FamiliesExhaustive, testing::ValuesIn(kAllFamilies), NameOfFamily);
 
-// Parts of chunks, panels, tasks and blocks of the result; and more instructions than a chunk
-// takes. Leaves out shapes of which more extents are the largest.
+// Incomplete chunks, panels, tasks and blocks of the result; and more instructions than a chunk
+// takes. Leaves out shapes in which several extents are the largest.
 class OddShapesTest : public PathsTest {
  protected:
   void CompareOddShapes(int max_largest) {
@@ -183,7 +183,7 @@ TEST_F(OddShapesTest, GiveTheSameBits) { CompareOddShapes(1); }
 class OddShapesExhaustive : public OddShapesTest {};
 TEST_F(OddShapesExhaustive, GiveTheSameBits) { CompareOddShapes(3); }
 
-// Larger than the blocks of the result that are worked on at once.
+// Larger than the blocks of the result that are computed at once.
 TEST_F(PathsTest, GiveTheSameBitsBeyondABlock) {
   const Subject subject = {mma::FindInstruction("mma.m16n8k16.f32.bf16.bf16.f32"), Chip::kSm90};
   Compare(subject, Family::kNormal, 2100, 3, 17);

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Promoted sums are the instruction's own sums of every 128 elements of k, added in f32: compared
-// with products of those parts of k, on every path.
+// Promoted sums are the instruction's own sums over every 128 elements of k, added in f32: compared
+// with products of those parts of k, in every code path.
 #include "kernels/promotion.h"
 
 #include <gtest/gtest.h>
@@ -130,7 +130,7 @@ class PromotionErrorTest : public testing::Test {
   void TearDown() override { TakeWatchedCode(); }
 };
 
-// The reason for it: sums of 8192 numbers from 0 to 1.
+// The reason for promotion: sums of 8192 numbers from 0 to 1.
 TEST_F(PromotionErrorTest, StaysThatOfOneSum) {
   constexpr int64_t kDepth = 8192;
   RandomSource random;
@@ -172,7 +172,7 @@ TEST_F(PromotionErrorTest, StaysThatOfOneSum) {
   };
   EXPECT_GT(error_of(0), 0.02);
   EXPECT_LE(error_of(kPromotionK), 1e-3);
-  // kernels/README.md says why it is neither half nor twice as often.
+  // kernels/README.md explains why it is neither done half nor twice as often.
   EXPECT_LE(error_of(kPromotionK / 2), error_of(kPromotionK) / 2);
   EXPECT_GE(error_of(kPromotionK * 2), error_of(kPromotionK) * 2);
 }

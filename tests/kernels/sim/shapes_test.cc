@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Every kernel of an instruction, on shapes about its tile, against an exact product of small
-// integers: right whatever the order and width of sums, so that only layouts can be wrong.
+// Every kernel of an instruction, on shapes around its tile, compared with an exact product of
+// small integers: right whatever the order and width of sums, so only layouts can be wrong.
 #include <gtest/gtest.h>
 
 #include <array>
@@ -27,8 +27,8 @@ using mma::Instruction;
 
 constexpr int kShards = 16;
 
-// Instructions of a warpgroup come in every width from 8 to 256 and differ in nothing else: the
-// least width, an odd multiple of 8 and the largest stand for the others.
+// Instructions of a warpgroup exist in every width from 8 to 256 and differ in nothing else: the
+// smallest width, an odd multiple of 8 and the largest stand for the others.
 bool IsOneOfManyWidths(const Instruction& instruction) {
   return instruction.is_warpgroup() && instruction.n != 8 && instruction.n != 24 &&
          instruction.n != 256;
@@ -52,8 +52,8 @@ struct Shape {
   int64_t k;
 };
 
-// All combinations of extents about the tile; of one width among many only a shape that has a whole
-// tile and a part of one in each direction.
+// All combinations of extents around the tile; for one width among many, only a shape that has a
+// whole tile and a part of one in each direction.
 std::vector<Shape> ShapesFor(const Instruction& instruction, Extents extents) {
   const int64_t m_tile = instruction.m * instruction.products();
   if (IsOneOfManyWidths(instruction)) {
@@ -68,7 +68,8 @@ std::vector<Shape> ShapesFor(const Instruction& instruction, Extents extents) {
   return shapes;
 }
 
-// From few values, so that sums of 300 products stay below 2^11, where f16 has every integer.
+// Drawn from few values, so that sums of 300 products stay below 2^11, up to which f16 represents
+// every integer.
 int32_t SmallInteger(ElementType type, RandomSource& random) {
   if (type == ElementType::kB1) return static_cast<int32_t>(random.Bits() & 1);
   const int32_t value = static_cast<int32_t>(random.Bits() % 4);  // 0 to 3.
@@ -107,7 +108,7 @@ IntegerMatrix FillSparse(const SparseLayout& layout, RandomSource& random) {
     for (int64_t group = 0; group < layout.groups; ++group) {
       const int64_t units = layout.form.group_units;
       const int64_t dropped = random.Between(0, units - 1);
-      // One unit is dropped and, where two are, one of the others.
+      // One unit is dropped and, if two must be, one of the others.
       const int64_t other = (dropped + random.Between(1, units - 1)) % units;
       for (int64_t u : {dropped, units == 2 ? dropped : other}) {
         for (int64_t e = 0; e < layout.form.unit; ++e) {
@@ -179,7 +180,7 @@ class ShapesTest : public testing::Test {
                                 ? FillSparse(SparseLayoutOf("a", kernel.a, m, k).value(), random_)
                                 : Fill(problem.a, random_);
     const IntegerMatrix b = Fill(problem.b, random_);
-    constexpr std::byte kPoison{0xff};  // NaN, where it is not an integer.
+    constexpr std::byte kPoison{0xff};  // NaN, if it is not an integer.
     std::vector<std::byte> workspace(static_cast<size_t>(kernel.workspace_bytes(problem).value()),
                                      kPoison);
     std::vector<std::byte> d(static_cast<size_t>(problem.d.batch_stride_bytes), kPoison);
@@ -244,7 +245,7 @@ class ExactTest : public ShapesTest, public testing::WithParamInterface<int> {
     }
   }
 
-  // One kernel in so many, from the parameter's on.
+  // One kernel in several, starting from the parameter's.
   void CheckKernels(Extents extents) {
     const absl::Span<const Kernel> kernels = Catalog(DeviceKind::kSim);
     for (size_t i = static_cast<size_t>(GetParam()); i < kernels.size(); i += kShards) {

@@ -12,7 +12,7 @@
 namespace gemmd {
 namespace {
 
-// Bits of a type that specials are made of.
+// Bits of a type from which specials are made.
 struct Bits {
   uint64_t one;
   uint64_t minus_two;
@@ -104,7 +104,7 @@ std::string TestName(const testing::TestParamInfo<const char*>& row) {
 
 INSTANTIATE_TEST_SUITE_P(Sm90, SpecialValues, testing::ValuesIn(kInstructions), TestName);
 
-// The low 13 bits of tf32 are cleared before its class is decided.
+// The low 13 bits of tf32 are cleared before its class is determined.
 TEST(SpecialValuesOfTf32, IgnoreTheLowBits) {
   for (const char* name : {"mma.m16n8k8.f32.tf32.tf32.f32", "mma.m16n8k4.f32.tf32.tf32.f32",
                            "wgmma.m64n8k8.f32.tf32.tf32", "mma.sp.m16n8k16.f32.tf32.tf32.f32"}) {

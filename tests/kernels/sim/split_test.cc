@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// f32 products by way of f16, against their definition, element by element.
+// f32 products computed through f16, compared with their definition, element by element.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -32,7 +32,7 @@ const Instruction& SplitInstruction() {
   return *std::find_if(mma::kInstructions.begin(), mma::kInstructions.end(), HasSplitRows);
 }
 
-// f16 by value.
+// The f16 nearest to the value.
 double Half(double x) { return Decode(ElementType::kF16, Encode(ElementType::kF16, x)); }
 
 // A small instruction of the same chains.
@@ -74,7 +74,7 @@ float Chain(const std::vector<double>& a, const std::vector<double>& b) {
   return sum;
 }
 
-// A line as its definition has it, in f64.
+// A split line according to its definition, in f64.
 struct SplitByValue {
   int exponent = 0;
   bool fits = true;
@@ -97,7 +97,7 @@ struct SplitByValue {
       return;
     }
     exponent = std::ilogb(largest);
-    // Subnormal numbers count as those below the least normal one.
+    // Subnormal numbers count like those below the smallest normal one.
     is_whole = exponent - std::max(std::ilogb(smallest), -127) <= 28;
     for (const float x : line) {
       const double scaled = std::ldexp(double{x}, 14 - exponent);
@@ -148,7 +148,7 @@ float Want(const Line& a, const Line& b) {
   return std::ldexp(std::ldexp(sum, exponent >> 1), exponent - (exponent >> 1));
 }
 
-// A product's operands by value, and how they lie in memory.
+// A product's operands by value, and their layout in memory.
 struct SplitCase {
   Problem problem;
   std::vector<std::byte> a;
@@ -322,7 +322,7 @@ TEST_F(SplitLinesTest, SubnormalsCount) {
   EXPECT_EQ(Product(b, a), 100 * 0x1.8p-40F);
 }
 
-// What two f16 of a line cannot hold decides, since the large elements meet zeros.
+// The part that two f16 of a line cannot represent decides, since the large elements meet zeros.
 TEST_F(SplitLinesTest, SmallElementsBesideLargeOnesCount) {
   Line a(kDepth, 0x1.234567p-60F);
   Line b(kDepth, 1);
@@ -344,8 +344,8 @@ TEST_F(SplitLinesTest, SumsBeyondTheLargestNumberAreInfinite) {
   EXPECT_EQ(Product(a, Line(kDepth, 0x1p-60F)), 100 * 0x1p40F);
 }
 
-// The largest error over the largest element, by way of f16 and by one chain of fused multiply-adds
-// in f32, as libraries have it.
+// The largest error divided by the largest element, computed through f16 and by one chain of fused
+// multiply-adds in f32, as libraries do.
 std::pair<double, double> ErrorsOf(const SplitCase& one) {
   const std::vector<float> d = MultiplyBy(sim::BestPath(SplitInstruction(), Chip::kSm90), one);
   double largest = 0;

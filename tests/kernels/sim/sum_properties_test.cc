@@ -44,7 +44,7 @@ struct RandomSum {
   uint32_t addend;
 };
 
-// Any bits at all, specials included, or magnitudes near each other.
+// Any bits, specials included, or magnitudes close to each other.
 uint32_t AnyOperand(ElementType type, bool is_near, RandomSource& random) {
   return static_cast<uint32_t>(is_near ? Encode(type, random.AnyMagnitude(-6, 6))
                                        : random.Bits() >> (64 - BitsOf(type)));
@@ -131,7 +131,8 @@ TEST(FusedSumProperty, PowersOfTwoScaleTheSum) {
   }
 }
 
-// Groups whose products cancel or are zero leave C alone, whatever exponents their factors have.
+// Groups whose products cancel or are zero leave C unchanged, whatever exponents their factors
+// have.
 TEST(ScaledGroups, WithoutASumLeaveC) {
   const mma::Instruction& instruction = *mma::FindInstruction(
       "mma.m16n8k64.kind::mxf4.block_scale.scale_vec::2X.f32.e2m1.e2m1.f32.ue8m0");

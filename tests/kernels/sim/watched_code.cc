@@ -31,7 +31,7 @@ std::set<std::string> ReadFeatures() {
 
 namespace sim {
 
-// The symbols of MultiplyVectors as the linker passes them on.
+// The symbols of MultiplyVectors as the linker renames them.
 #define GEMMD_MULTIPLY_VECTORS \
   "_ZN5gemmd3sim15MultiplyVectorsERKNS0_10VectorCodeERKNS0_9Product2DERKNS0_17AccumulatorMatrixE"
 void RealMultiplyVectors(
@@ -57,7 +57,7 @@ bool ProcessorHas(std::string_view feature) {
 }
 
 const sim::VectorCode* WantedCode(const mma::Instruction& instruction) {
-  if (instruction.scales > 0) return nullptr;  // Factors are for the plain code.
+  if (instruction.scales > 0) return nullptr;  // Only the plain code applies factors.
   if (!ProcessorHas("avx2") || !ProcessorHas("fma") || !ProcessorHas("popcnt")) return nullptr;
   const bool has_avx512 =
       ProcessorHas("avx512f") && ProcessorHas("avx512bw") && ProcessorHas("avx512dq");

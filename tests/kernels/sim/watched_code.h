@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Which vector code a product was given to. The linker hands the calls to the test (--wrap, see
-// CMakeLists.txt), so that the simulator itself need not count them.
+// Records which vector code computed a product. The linker redirects the calls to the test (--wrap,
+// see CMakeLists.txt), so that the simulator itself need not count them.
 #pragma once
 
 #include <string_view>
@@ -11,14 +11,14 @@
 
 namespace gemmd {
 
-// The code of the last product since the last call of this; null where there was none.
+// The code of the last product since the last call of this function; null if there was none.
 const sim::VectorCode* TakeWatchedCode();
 
-// The code that this processor should run the instruction with, by what Linux says of it; null
-// where the plain code has to.
+// The code with which this processor should run the instruction, by the features that Linux
+// reports; null if the plain code must.
 const sim::VectorCode* WantedCode(const mma::Instruction& instruction);
 
-// Whether Linux says that the processor has the feature, as in "avx2".
+// Whether Linux reports the processor's feature, for example "avx2".
 bool ProcessorHas(std::string_view feature);
 
 }  // namespace gemmd

@@ -13,7 +13,7 @@ namespace {
 using testing::Optional;
 
 TEST(FreeRangesTest, TakesTheFirstThatIsLongEnough) {
-  FreeRanges ranges(2047);  // The last 255 bytes are no multiple.
+  FreeRanges ranges(2047);  // The last 255 bytes are not a multiple.
   EXPECT_EQ(ranges.bytes(), 1792);
   EXPECT_EQ(ranges.Take(1793), std::nullopt);
   EXPECT_EQ(ranges.Take(-1), std::nullopt);
@@ -29,7 +29,7 @@ TEST(FreeRangesTest, TakesTheFirstThatIsLongEnough) {
   EXPECT_EQ(ranges.taken_bytes(), 1792);
 }
 
-// Ranges never overlap, and all of them come back as one.
+// Ranges never overlap, and after all are returned they form one range again.
 TEST(FreeRangesTest, JoinsWhatIsGivenBack) {
   constexpr int64_t kBytes = 256 * 64;
   FreeRanges ranges(kBytes);

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Launches in panels give the bits of one launch, and begin where the GPU's loads want it.
+// Launches in panels give the bits of a single launch, and panels begin at addresses that the GPU's
+// loads require.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -17,9 +18,9 @@
 namespace gemmd {
 namespace {
 
-constexpr int64_t kLong = 1'000'000'000;  // Predicted nanoseconds: a hundred panels are wanted.
+constexpr int64_t kLong = 1'000'000'000;  // Predicted nanoseconds, which call for a hundred panels.
 
-// A product of the simulator whose matrices lie as a worker has them.
+// A product of the simulator whose matrices are laid out as in a worker.
 class Case {
  public:
   Case(std::string_view kernel, int64_t m, int64_t n, int64_t k, int64_t batch, int orders)
@@ -47,7 +48,7 @@ class Case {
     size_t space = memory.size();
     auto* const block = static_cast<std::byte*>(
         std::align(kJobAlignment, static_cast<size_t>(layout.end), place, space));
-    // From the aligned place on, which is not as far from the beginning in every run.
+    // Starts at the aligned address, whose offset differs between runs.
     RandomSource random(1);
     for (int64_t i = 0; i < layout.end; ++i)
       block[i] = static_cast<std::byte>(random.Bits() & 0x3f);
@@ -87,7 +88,7 @@ TEST(GpuPanelsTest, ShortLaunchesAreWhole) {
   for (const int64_t ns : {int64_t{-1}, int64_t{0}, int64_t{1}, int64_t{10'000'000}}) {
     EXPECT_EQ(DivideLaunch(one.problem, ns).count(), 1);
   }
-  EXPECT_EQ(DivideLaunch(one.problem, INT64_MAX).count(), 1);  // 256 matrices at least.
+  EXPECT_EQ(DivideLaunch(one.problem, INT64_MAX).count(), 1);  // At least 256 matrices.
   one.problem.batch = 1 << 20;
   EXPECT_EQ(DivideLaunch(one.problem, 40'000'000).count(), 4);
 }
@@ -118,8 +119,8 @@ TEST(GpuPanelsTest, OfNarrowTypesAndScales) {
   }
 }
 
-// Nobody waits for more than a few panels, whatever the type: one of 2,048 columns of f64 would
-// keep an H200 busy for 75 ms.
+// Nobody waits for more than a few panels, whatever the type: a panel of 2,048 columns of f64 would
+// occupy an H200 for 75 ms.
 TEST(GpuPanelsTest, AreAsShortAsWantedForWideTypes) {
   constexpr int64_t kSide = 32768;
   constexpr double kF64Flops = 58e12;

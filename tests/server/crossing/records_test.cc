@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What front and worker share: records, layout of jobs, staging area; and when to start again.
+// What the daemon and a worker share: records, the layout of jobs, the staging area. Also the
+// policy of restarts.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <sys/mman.h>
@@ -63,7 +64,7 @@ class ChannelTest : public testing::Test {
   }
   ~ChannelTest() override { close(socket_); }
 
-  // Writes into the memory of the rings, as a broken worker may.
+  // Writes into the memory of the rings, as a broken worker might.
   void Overwrite(uint64_t from, uint64_t to) const {
     const Staging rings = Staging::Map(front_.rings()).value();
     const absl::Span<std::byte> bytes = rings.matrices();
@@ -78,7 +79,7 @@ class ChannelTest : public testing::Test {
 
   Channel front_;
   Channel worker_;
-  int socket_ = -1;  // The worker's.
+  int socket_ = -1;  // The worker's end.
 };
 
 TEST_F(ChannelTest, RecordsGoThrough) {
@@ -100,13 +101,13 @@ TEST_F(ChannelTest, RecordsGoThrough) {
   EXPECT_FALSE(worker_.HasNews()) << "it got what it sent";
 }
 
-// Neither side sleeps while a record is there, and no record is lost.
+// Neither side sleeps while a record is available, and no record is lost.
 TEST_F(ChannelTest, BothSidesWakeEachOther) {
   constexpr uint64_t kRecords = 20000;
   std::thread worker([this] {
     Packet packet;
     for (uint64_t i = 1; i <= kRecords; ++i) {
-      // Some are looked for, and for others it sleeps.
+      // Polls for some records, and sleeps for others.
       ASSERT_THAT(worker_.Receive(packet, i % 3 == 0 ? 1000 : 0), IsOk());
       const absl::StatusOr<Result> got = ParseRecord<Result>(packet);
       ASSERT_THAT(got, IsOk());
@@ -177,10 +178,10 @@ TEST_F(ChannelTest, HoldsSoManyRecordsAndNoMore) {
 }
 
 TEST_F(ChannelTest, RingsThatCannotBeAreRefused) {
-  constexpr uint64_t kSize = 4242;  // Found nowhere else.
+  constexpr uint64_t kSize = 4242;  // A value that occurs nowhere else.
   static_assert(kSize > sizeof(Packet::bytes));
   Packet packet;
-  // The length of a record. One of 700 bytes stands for itself alone.
+  // The length prefix of a record. Only this field has the value 700.
   const std::string text(700, 'x');
   ASSERT_THAT(worker_.Send(absl::MakeConstSpan(reinterpret_cast<const std::byte*>(text.data()),
                                                text.size())),
@@ -192,7 +193,7 @@ TEST_F(ChannelTest, RingsThatCannotBeAreRefused) {
   Overwrite(kSize, text.size());
   EXPECT_THAT(front_.TryReceive(packet), IsOk());
   EXPECT_EQ(packet.size, text.size());
-  // How many were sent: 34. 33 of them were received.
+  // The count of records sent: 34, of which 33 were received.
   for (int i = 1; i < 33; ++i) {
     ASSERT_THAT(SendRecord(worker_, Result()), IsOk());
     ASSERT_THAT(front_.TryReceive(packet), IsOk());
@@ -227,7 +228,7 @@ TEST_F(ChannelTest, OtherFilesAreNoRings) {
 }
 
 TEST_F(ChannelTest, OtherRecordsAreRefused) {
-  // By the socket, as a program sends them that knows no rings.
+  // Over the socket, as a program would send that does not know the rings.
   const auto receive = [this](const std::string& bytes) {
     EXPECT_EQ(send(socket_, bytes.data(), bytes.size(), 0), static_cast<ssize_t>(bytes.size()));
     Packet packet;
@@ -266,7 +267,7 @@ TEST(RecordTest, TextIsCut) {
   EXPECT_EQ(text.view(), "a longe");
   text.Set("ab");
   EXPECT_EQ(text.view(), "ab");
-  text.bytes.fill('x');  // As a broken worker may send it.
+  text.bytes.fill('x');  // As a broken worker might send it.
   EXPECT_EQ(text.view().size(), 8u);
 }
 
@@ -302,7 +303,7 @@ TEST(RecordTest, JobsAreChecked) {
           "b.type: got f16, want s8 or u8 with a.type s8");
 }
 
-// A valid product, and a kernel of the catalogue: but not of that product.
+// A valid product and a kernel of the catalogue, but one that does not support the product.
 TEST(RecordTest, AKernelRunsOnlyWhatItSupports) {
   JobRequest job = SomeJob();
   Problem& problem = job.problem;
@@ -460,7 +461,7 @@ TEST(JobLayoutTest, TakesNoPlaceForWhatIsNotRead) {
   EXPECT_EQ(layout.d, (JobRange{0, 3 * 5 * 4}));
 }
 
-// A mark lies where the kernel writes, and nowhere else.
+// Marks lie where the kernel writes, and nowhere else.
 TEST(JobLayoutTest, MarksTheBytesThatAKernelWrites) {
   const auto mark_of = [](Problem problem, int64_t n, int64_t leading_dimension) {
     problem.n = problem.d.columns = n;
@@ -471,9 +472,9 @@ TEST(JobLayoutTest, MarksTheBytesThatAKernelWrites) {
   EXPECT_EQ(mark_of(SomeProblem(), 5, 5), 16);
   EXPECT_EQ(mark_of(SomeProblem(), 5, 100), 16);
   EXPECT_EQ(mark_of(SomeProblem(), 1, 1), 12);  // Three rows.
-  EXPECT_EQ(mark_of(SomeProblem(), 3, 4), 12);  // One of them, up to the gap.
+  EXPECT_EQ(mark_of(SomeProblem(), 3, 4), 12);  // One of the rows, up to the gap.
   EXPECT_EQ(mark_of(SomeProblem(), 2, 4), 8);
-  EXPECT_EQ(mark_of(SomeProblem(), 1, 4), 0);  // Which a result may have.
+  EXPECT_EQ(mark_of(SomeProblem(), 1, 4), 0);  // No mark: a result might have the same bytes.
   JobPlaces places;
   places.d.parts = 3;
   const std::vector<PlacedPart> parts = {
@@ -535,7 +536,7 @@ TEST(RestartPolicyTest, PausesLongerEachTimeAndThenRests) {
   EXPECT_EQ(policy.Next(3).ns, 35);
   EXPECT_FALSE(policy.Next(4).is_rest);
   EXPECT_EQ(policy.Next(999), (RestartPolicy::Pause{.ns = 7000, .is_rest = true}));
-  // After the rest it begins anew.
+  // After the rest, counting starts over.
   EXPECT_EQ(policy.Next(7999), RestartPolicy::Pause());
   EXPECT_EQ(policy.Next(7999).ns, 10);
 }
@@ -543,7 +544,7 @@ TEST(RestartPolicyTest, PausesLongerEachTimeAndThenRests) {
 TEST(RestartPolicyTest, ForgetsWhatIsLongAgo) {
   RestartPolicy policy(kRestarts);
   for (int64_t now_ns = 0; now_ns < 5; ++now_ns) policy.Next(now_ns);
-  EXPECT_EQ(policy.Next(1000), RestartPolicy::Pause{.ns = 35});  // The first one is.
+  EXPECT_EQ(policy.Next(1000), RestartPolicy::Pause{.ns = 35});  // The first restart is forgotten.
   policy.Forget();
   EXPECT_EQ(policy.Next(1000), RestartPolicy::Pause());
 }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Blocks of a GPU's memory: what is written is read, jobs find their matrices in them, and what is
-// lost is said to be lost.
+// Blocks of a GPU's memory: reads return what was written, jobs find their matrices in them, and
+// uses of lost blocks fail.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <signal.h>
@@ -103,7 +103,7 @@ TEST_F(BlocksTest, AreZerosAndKeepWhatIsWritten) {
   EXPECT_EQ(Read(block, 1000, 0), "");
 }
 
-// More than the staging area holds, in chunks.
+// Larger than the staging area, so in chunks.
 TEST_F(BlocksTest, MayBeLargerThanTheStagingArea) {
   const std::string bytes = RandomBytes(700'001, 1);
   const DeviceBlock block = BlockOf(bytes, 5);
@@ -143,7 +143,7 @@ TEST_F(BlocksTest, TakeNoMoreThanTheCapacity) {
   EXPECT_THAT(Allocate(600 << 10), IsOk());
 }
 
-// Every operand and D, at offsets that no kernel reads from.
+// Every operand and D, at offsets from which no kernel reads.
 TEST_F(BlocksTest, HoldTheMatricesOfJobs) {
   for (const int64_t offset : {0, 256, 34}) {
     SmallProduct product(21, 17, 40);
@@ -158,7 +158,7 @@ TEST_F(BlocksTest, HoldTheMatricesOfJobs) {
   }
 }
 
-// D is larger than the staging area. Who put A there has looked at its indices.
+// D is larger than the staging area. The indices were checked when A was written.
 TEST_F(BlocksTest, HoldASparseMatrixOfAJobInParts) {
   SmallProduct product(200, 200, 40);
   const SparseLayout one = SparseLayoutOf("a", ElementType::kF16, 200, 40).value();
@@ -228,7 +228,7 @@ CompressTask TaskOf(DeviceBlock dense, DeviceBlock result) {
   return task;
 }
 
-// Lines that follow each other, in two calls, the second of which needs a mask.
+// Consecutive lines, in two calls, of which the second has a mask.
 TEST_F(BlocksTest, AreCompressed) {
   const std::string dense = RandomBytes(30 * 140, 7);
   const std::string mask(30 * 9, '\x33');
@@ -277,7 +277,7 @@ TEST_F(BlocksTest, ACompressionWhoseWorkerIsLostIsLost) {
   ExpectRightProduct(rig_);
 }
 
-// Nothing is waited for in between.
+// Without waiting in between.
 TEST_F(BlocksTest, CallsKeepTheirOrder) {
   SmallProduct product(64, 64, 64);
   Job job = product.JobFor(rig_.device());
@@ -328,7 +328,7 @@ TEST_F(BlocksTest, AreLostWithTheirWorker) {
   EXPECT_TRUE(product.IsRight());
 }
 
-// What waits and what the worker has is told so, too, each once.
+// Waiting writes, and writes that the worker had begun, each fail once.
 TEST_F(BlocksTest, WritesUnderWayAreLostWithTheirWorker) {
   const DeviceBlock block = Allocate(900'000).value();
   rig_.SetScript("CopyIn 3 hang");

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The CPU device with several threads; apart from device_test.cc, because the OpenMP library that
-// the threads come from is not built for ThreadSanitizer.
+// The CPU device with several threads. Separate from device_test.cc, because the OpenMP library
+// that provides the threads is not built for ThreadSanitizer.
 #include <gtest/gtest.h>
 
 #include "absl/time/time.h"

@@ -120,7 +120,7 @@ TEST(HostDeviceTest, RefusesIndicesThatDoNotIncrease) {
       absl::InvalidArgumentError("a.data: row 3, group 0: got indices 0, 0, want increasing"));
 }
 
-// Pieces of odd lengths at odd addresses, as a network gives them, some of them long.
+// Pieces of odd lengths at odd addresses, as from a network; some are long.
 TEST(CopyPiecesTest, PutsPiecesTogetherAndLetsGoOfEachOnce) {
   class Keeper final : public PieceKeeper {
    public:
@@ -153,7 +153,7 @@ TEST(CopyPiecesTest, PutsPiecesTogetherAndLetsGoOfEachOnce) {
       EXPECT_TRUE(std::equal(copy.begin(), copy.end() - 1, bytes.begin() + 3));
       EXPECT_EQ(copy.back(), std::byte{9});
       for (size_t i = 0; i < list.size(); ++i) {
-        // Parts of a long piece may be copied by several threads, so nobody lets go of it.
+        // Several threads may copy parts of a long piece, so it is not released early.
         ASSERT_EQ(keeper.times(i), list[i].size() <= (size_t{4} << 20) ? 1 : 0) << i;
       }
       EXPECT_FALSE(CopyPieces(source, copy.data(), threads, [] { return true; }));
@@ -182,7 +182,7 @@ TEST(HostDeviceTest, TakesOperandsInPieces) {
   EXPECT_EQ(Piece(outcome.d.bytes()), PieceOf(std::vector<float>{19, 22, 43, 50}));
 }
 
-// The kernel leaves gaps alone, and the memory was another product's before.
+// The kernel does not write gaps, and the memory belonged to another product before.
 TEST(HostDeviceTest, GapsOfAResultAreZero) {
   HostDevice& device = SharedHost();
   const std::vector<float> ones(2048 * 2048, 1);
@@ -212,7 +212,8 @@ TEST(HostDeviceTest, GapsOfAResultAreZero) {
   }
 }
 
-// Kernels that take as long as the test says: each ends once the device's clock has come so far.
+// A kernel that takes as long as the test says: each launch ends when the device's clock reaches
+// that time.
 class SlowKernel {
  public:
   SlowKernel() {
@@ -239,7 +240,7 @@ class SlowKernel {
   Kernel kernel_ = TestKernel();
 };
 
-// The second of two jobs waits while the first one is computed.
+// The second of two jobs waits while the first is computed.
 TEST(HostDeviceTest, TimesTheWaitAndTheComputingApart) {
   const SteadyClock clock;
   const SlowKernel slow;
@@ -261,7 +262,8 @@ TEST(HostDeviceTest, TimesTheWaitAndTheComputingApart) {
     EXPECT_GE(outcome->copy_in_ns, 0);
     EXPECT_LE(outcome->wait_ns + outcome->copy_in_ns + outcome->compute_ns, took_ns);
   }
-  // It was submitted after the first one, which was computed no sooner than it was submitted.
+  // The second was submitted after the first, whose computation started no earlier than its
+  // submission.
   EXPECT_GE(second.wait_ns, SlowKernel::kTakesNs - (submitted_ns - start_ns));
   EXPECT_LE(first.compute_ns + second.compute_ns, took_ns);
 }
@@ -328,7 +330,7 @@ TEST(HostDeviceTest, FinishesItsJobsInOrderBeforeItGoes) {
   EXPECT_TRUE(std::is_sorted(ended.begin(), ended.end()));
 }
 
-// Passes jobs to another device and flips one bit of what comes back.
+// Passes jobs to another device and flips one bit of each result.
 class CorruptingDevice final : public Device {
  public:
   explicit CorruptingDevice(Device& inner) : inner_(inner) {}

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Devices by their names.
+// Devices made from their names.
 #include "server/device/devices.h"
 
 #include <gmock/gmock.h>

@@ -29,7 +29,7 @@ class ErrandQueueTest : public testing::Test {
   void Add(Kind kind, int name, std::vector<BlockUse> uses = {}, uint64_t group = 0) {
     queue_.Add(std::make_unique<NamedErrand>(kind, name, std::move(uses), group));
   }
-  // 0 where there is none.
+  // 0 if there is none.
   int Take(Room room = Room::kTaken) {
     std::unique_ptr<Errand> taken = queue_.TakeNext([room](Errand&) { return room; });
     if (taken == nullptr) return 0;
@@ -97,7 +97,7 @@ TEST_F(ErrandQueueTest, NothingOvertakesWhatWaitsForARange) {
   };
   EXPECT_EQ(queue_.TakeNext(has_none_for_jobs), nullptr);
   EXPECT_EQ(asked, 1);
-  // But for those who wait for a slot of their kind.
+  // Except those that wait for a slot of their kind.
   const auto has_no_slot_for_jobs = [](Errand& errand) {
     return errand.kind == Kind::kJob ? Room::kNoSlot : Room::kTaken;
   };

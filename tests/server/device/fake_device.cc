@@ -11,7 +11,8 @@ namespace gemmd {
 namespace {
 
 JobOutcome RunOnCallingThread(const Job& job) {
-  // std::max_align_t is not enough for GemmArgs::workspace: leave room to align.
+  // The alignment of std::max_align_t is not enough for GemmArgs::workspace, so leave room to
+  // align.
   constexpr uintptr_t kAlignment = 64;
   std::vector<std::byte> memory(static_cast<size_t>(job.workspace_bytes) + kAlignment);
   const uintptr_t start = reinterpret_cast<uintptr_t>(memory.data());

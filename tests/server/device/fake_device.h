@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// A device that holds every job until the test says how it ends.
+// A device that holds every job until the test ends it.
 #pragma once
 
 #include <cstdint>
@@ -18,7 +18,7 @@ namespace gemmd {
 
 class FakeDevice final : public Device {
  public:
-  // Claims the features and rates of `profile`.
+  // Reports the features and rates of `profile`.
   FakeDevice(std::string name, DeviceProfile profile, int depth = 1);
 
   // Jobs still held end with Unavailable.
@@ -28,20 +28,20 @@ class FakeDevice final : public Device {
   const DeviceProfile& profile() const override { return profile_; }
   int depth() const override { return depth_; }
   void Submit(const Job& job, Done done) override ABSL_LOCKS_EXCLUDED(mutex_);
-  // Ends a held job at once, from the calling thread.
+  // Ends a held job at once, on the calling thread.
   void Abort(JobId id) override ABSL_LOCKS_EXCLUDED(mutex_);
   absl::Status readiness() const override ABSL_LOCKS_EXCLUDED(mutex_);
   void WatchReadiness(Listener listener) override;
 
-  // Changes the readiness; the listener is called before this returns. Threads: one at a time, and
-  // not beside WatchReadiness.
+  // Changes the readiness and calls the listener before it returns. Threads: one at a time, and not
+  // concurrently with WatchReadiness.
   void SetReadiness(const absl::Status& readiness) ABSL_LOCKS_EXCLUDED(mutex_);
 
-  // From now on every job is run by its own kernel, in Submit, instead of being held; used where a
-  // server must start (canary) or work for a while. Held jobs stay held.
+  // From now on every job is run by its own kernel, in Submit, instead of being held: for a server
+  // that must start (canary) or work for a while. Jobs already held stay held.
   void RunJobs(bool run) ABSL_LOCKS_EXCLUDED(mutex_);
 
-  // Waits until `count` jobs are held. False where that does not happen within `timeout`.
+  // Waits until `count` jobs are held. Returns false on `timeout`.
   bool WaitForHeld(int count, absl::Duration timeout) ABSL_LOCKS_EXCLUDED(mutex_);
   int held() const ABSL_LOCKS_EXCLUDED(mutex_);
 
@@ -53,10 +53,10 @@ class FakeDevice final : public Device {
   // Jobs submitted since construction.
   int submitted() const ABSL_LOCKS_EXCLUDED(mutex_);
 
-  // Ends the oldest held job from the calling thread: with its product where `status` is OK, with
-  // the status otherwise. There must be one.
+  // Ends the oldest held job on the calling thread: with its product if `status` is OK, otherwise
+  // with the status. A job must be held.
   void CompleteNext(const absl::Status& status = absl::OkStatus()) ABSL_LOCKS_EXCLUDED(mutex_);
-  // The same for the job that it got last.
+  // The same for the latest job.
   void CompleteLast() ABSL_LOCKS_EXCLUDED(mutex_);
 
  private:

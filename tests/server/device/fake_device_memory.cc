@@ -48,7 +48,7 @@ void FakeDeviceMemory::Allocate(int64_t bytes, AllocateDone done) {
   call.allocated = std::move(done);
   MutexLock lock(&mutex_);
   ++counts_[call.function];
-  // Whether there is room is seen at once, as the bytes are counted at once.
+  // Whether there is room is decided at once, since the bytes are counted at once.
   const bool fits = bytes > 0 && bytes <= capacity_bytes_ &&
                     BlockBytes(bytes) <= capacity_bytes_ - used_bytes_ && is_ready_;
   if (fits) used_bytes_ += BlockBytes(bytes);

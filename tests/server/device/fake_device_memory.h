@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Memory of a device made of the host's, with a thread of its own that serves the calls.
+// Device memory made of host memory, with its own thread that serves the calls.
 #pragma once
 
 #include <cstddef>
@@ -21,7 +21,7 @@ namespace gemmd {
 class FakeDeviceMemory final : public DeviceMemory {
  public:
   explicit FakeDeviceMemory(int64_t capacity_bytes);
-  // Serves what is left.
+  // Serves the calls that are left.
   ~FakeDeviceMemory() override;
 
   int64_t capacity_bytes() const override { return capacity_bytes_; }
@@ -35,27 +35,29 @@ class FakeDeviceMemory final : public DeviceMemory {
   void Compress(const CompressTask& task, CompressDone done) override ABSL_LOCKS_EXCLUDED(mutex_);
   uint64_t generation() const override ABSL_LOCKS_EXCLUDED(mutex_);
 
-  // From now on calls wait, until this is called with false. An Allocate has its bytes meanwhile.
+  // With true, later calls wait until this is called with false. The bytes of a waiting Allocate
+  // are already counted.
   void Hold(bool hold) ABSL_LOCKS_EXCLUDED(mutex_);
-  // The same from the next call of the function on, which waits already.
+  // The same from the next call of `function` on, which already waits.
   void HoldFrom(const std::string& function) ABSL_LOCKS_EXCLUDED(mutex_);
-  // Calls that wait.
+  // The number of waiting calls.
   int held() const ABSL_LOCKS_EXCLUDED(mutex_);
-  // Calls so far, by the name of their function.
+  // The number of calls so far, by function name.
   int calls(const std::string& function) const ABSL_LOCKS_EXCLUDED(mutex_);
 
-  // The next call of the function that is served fails with the status.
+  // The next call of `function` that is served fails with the status.
   void FailNext(const std::string& function, const absl::Status& status)
       ABSL_LOCKS_EXCLUDED(mutex_);
 
-  // As where the worker is replaced: all blocks are gone, and what waits fails. While it is not
-  // ready, Allocate is refused with Unavailable.
+  // As if the worker were replaced: all blocks are lost, and waiting calls fail. While the memory
+  // is not ready, Allocate fails with Unavailable.
   void Lose(bool is_ready_again = true) ABSL_LOCKS_EXCLUDED(mutex_);
   void SetReady() ABSL_LOCKS_EXCLUDED(mutex_);
 
-  // What is in a block now; empty where there is none.
+  // The present contents of a block; empty if it does not exist.
   std::string bytes(DeviceBlock block) const ABSL_LOCKS_EXCLUDED(mutex_);
-  // The memory of a block, for a job that a test runs in it; null where it has not these bytes.
+  // The memory of a block, for a job that a test runs in it; null if the block does not have these
+  // bytes.
   std::byte* memory(DeviceBlock block, int64_t offset, int64_t bytes) ABSL_LOCKS_EXCLUDED(mutex_);
   size_t blocks() const ABSL_LOCKS_EXCLUDED(mutex_);
 
@@ -85,7 +87,7 @@ class FakeDeviceMemory final : public DeviceMemory {
   mutable Mutex mutex_;
   std::deque<Call> calls_ ABSL_GUARDED_BY(mutex_);
   std::map<DeviceBlock, std::vector<std::byte>> blocks_ ABSL_GUARDED_BY(mutex_);
-  std::set<DeviceBlock> freed_ ABSL_GUARDED_BY(mutex_);  // They are there until that is served.
+  std::set<DeviceBlock> freed_ ABSL_GUARDED_BY(mutex_);  // Blocks whose Free is not served yet.
   std::map<std::string, int> counts_ ABSL_GUARDED_BY(mutex_);
   std::map<std::string, absl::Status> failures_ ABSL_GUARDED_BY(mutex_);
   int64_t used_bytes_ ABSL_GUARDED_BY(mutex_) = 0;
@@ -93,7 +95,7 @@ class FakeDeviceMemory final : public DeviceMemory {
   DeviceBlock last_lost_ ABSL_GUARDED_BY(mutex_) = 0;
   uint64_t generation_ ABSL_GUARDED_BY(mutex_) = 1;
   bool is_held_ ABSL_GUARDED_BY(mutex_) = false;
-  std::string held_from_ ABSL_GUARDED_BY(mutex_);  // Empty: from no function.
+  std::string held_from_ ABSL_GUARDED_BY(mutex_);  // Empty: no function is held.
   bool is_ready_ ABSL_GUARDED_BY(mutex_) = true;
   bool is_stopping_ ABSL_GUARDED_BY(mutex_) = false;
   std::thread thread_;

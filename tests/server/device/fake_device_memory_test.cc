@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The fake that tests of tensors stand on keeps what DeviceMemory says.
+// The fake on which tests of tensors rely behaves as DeviceMemory documents.
 #include "tests/server/device/fake_device_memory.h"
 
 #include <gmock/gmock.h>

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Jobs of the devices of the host that end early.
+// Jobs of host devices that are aborted.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -25,7 +25,7 @@
 namespace gemmd {
 namespace {
 
-// Submits a job and keeps its end.
+// Submits a job and returns its outcome as a future.
 std::future<JobOutcome> Start(Device& device, const Job& job) {
   auto ended = std::make_unique<std::promise<JobOutcome>>();
   std::future<JobOutcome> outcome = ended->get_future();
@@ -34,7 +34,7 @@ std::future<JobOutcome> Start(Device& device, const Job& job) {
   return outcome;
 }
 
-// 4 KiB of operands of a product that takes hours on any processor.
+// 4 KiB of operands, whose product takes hours on any processor.
 class HostAbortTest : public ::testing::Test {
  protected:
   HostAbortTest() : kernel_(**FindKernel("mma.m16n8k16.f32.f16.f16.f32")) {
@@ -77,7 +77,7 @@ TEST_F(HostAbortTest, FreesTheDevice) {
 
 using HostAbortTimed = HostAbortTest;
 
-// 50 ms on free cores of an optimized build.
+// 50 ms with free cores and an optimized build.
 TEST_F(HostAbortTimed, FreesTheDeviceSoon) {
   std::future<JobOutcome> slow = Start(device_, slow_);
   EXPECT_EQ(slow.wait_for(std::chrono::milliseconds(200)), std::future_status::timeout);
@@ -92,7 +92,7 @@ TEST_F(HostAbortTimed, FreesTheDeviceSoon) {
              absl::ToDoubleMilliseconds(absl::Now() - aborted), "ms");
 }
 
-// Counts the pieces that are copied. The first two threads that have copied some wait until the
+// Counts the pieces that are copied. The first two threads that have copied a piece wait until the
 // test opens the gate.
 class CopyGate final : public PieceKeeper {
  public:
@@ -108,9 +108,9 @@ class CopyGate final : public PieceKeeper {
   std::atomic<int64_t> copied_ = 0;
 };
 
-// Each of two threads looks at the flag before every 4 MiB.
+// Each of two threads checks the flag before every 4 MiB.
 TEST_F(HostAbortTest, EndsThePuttingTogetherOfALargeOperand) {
-  // 16 GiB, out of 1 MiB.
+  // 16 GiB, made of one 1 MiB part.
   const std::vector<std::byte> part(size_t{1} << 20);
   CopyGate gate;
   SourcePieces pieces;
@@ -128,7 +128,7 @@ TEST_F(HostAbortTest, EndsThePuttingTogetherOfALargeOperand) {
 }
 
 TEST_F(HostAbortTimed, EndsThePuttingTogetherOfALargeOperandSoon) {
-  // 16 GiB to copy, out of 64 MiB.
+  // 16 GiB to copy, made of one 64 MiB part.
   const std::vector<std::byte> part(size_t{64} << 20);
   SourcePieces pieces;
   std::string d;
@@ -178,7 +178,7 @@ TEST_F(HostAbortTest, EndsAJobThatWaitsWithoutItsWork) {
   EXPECT_EQ(launches, 1);
 }
 
-// A job that ended is not mistaken for the next one, which has no number.
+// An abort of a job that has ended does not affect the next one, which has no id.
 TEST_F(HostAbortTest, DoesNothingToOtherJobs) {
   std::string d;
   Job job = TestJob(&d);

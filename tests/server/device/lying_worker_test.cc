@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Workers whose answers cannot be true: they are replaced, and nobody is told what they said.
+// Workers whose answers cannot be true: they are replaced, and their answers reach nobody.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -40,7 +40,7 @@ TEST_P(LyingWorkerTest, IsReplaced) {
   EXPECT_TRUE(after.IsRight());
 }
 
-// A worker that says that the next job is done, and does nothing.
+// A worker that reports the next job as done without doing anything.
 class IdleWorkerTest : public testing::Test {
  protected:
   static WorkerDeviceOptions Options() {
@@ -54,7 +54,7 @@ class IdleWorkerTest : public testing::Test {
   absl::Status Run(const Job& job) {
     return Awaited(StartJob(rig_.device(), job), "the outcome of a job").status;
   }
-  // The same job gives the same result where what was left is taken for it.
+  // Jobs are repeated, so that a result left from before would pass as the new one.
   void ExpectFoundOut(const Job& job) {
     ASSERT_THAT(Run(job), IsOk());
     rig_.SetScript("done");
@@ -80,7 +80,7 @@ TEST_F(IdleWorkerTest, IsNotBelieved) {
   ExpectFoundOut(product);
 }
 
-// A result of one number is as long as no mark is.
+// A result of one number is shorter than a mark.
 TEST_F(IdleWorkerTest, IsNotBelievedOfOneNumber) {
   SmallProduct product(1, 1, 8);
   ExpectFoundOut(product);
@@ -91,7 +91,7 @@ TEST_F(IdleWorkerTest, IsNotBelievedOfThreeNumbers) {
   ExpectFoundOut(product);
 }
 
-// Threads that copy look at what is so large.
+// A result this large is checked by the threads that copy.
 TEST_F(IdleWorkerTest, IsNotBelievedOfAMegabyte) {
   SmallProduct product(512, 520, 8);
   ExpectFoundOut(product);

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Jobs that are larger than the GPU's memory: they are computed in panels, and give the bits that
-// they give where all fits.
+// Jobs that are larger than the GPU's memory are computed in panels, with the same bits as when
+// everything fits.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <signal.h>
@@ -39,7 +39,7 @@ TEST(PaneledJobTest, GivesTheRightProduct) {
   ExpectRightWhereverItGoes(rig, product);
 }
 
-// A job with matrices of any layout.
+// A job with matrices of random layouts.
 class AnyJob {
  public:
   AnyJob(RandomSource& random, const Device& device) {
@@ -90,7 +90,7 @@ class AnyJob {
   const std::string& a() const { return bytes_[0]; }
   const std::string& b() const { return bytes_[1]; }
 
-  // D, with what lay between its lines.
+  // D, including the gaps between its lines.
   std::string Run(Device& device) {
     std::string d(static_cast<size_t>(job_.d_bytes), 'x');
     Job job = job_;
@@ -112,7 +112,7 @@ class AnyJob {
     layout.columns = columns;
     return layout;
   }
-  // Small numbers of any type, f32 among them.
+  // Small numbers in every type, f32 included.
   static std::string AnyBytes(RandomSource& random, int64_t count) {
     std::string bytes(static_cast<size_t>(count), '\0');
     for (char& byte : bytes) byte = static_cast<char>(random.Bits() & 0x3f);
@@ -132,7 +132,7 @@ class AnyJob {
     }
     return all;
   }
-  // In two pieces.
+  // Keeps the bytes as two pieces.
   Source Keep(std::string bytes) {
     std::string& kept = bytes_[kept_++];
     kept = std::move(bytes);
@@ -151,7 +151,7 @@ class AnyJob {
   SourcePieces pieces_;
 };
 
-// Memory in which any of these jobs can be done in panels.
+// Memory that suffices for any of these jobs in panels.
 constexpr int64_t kEnoughBytes = 64 << 10;
 
 TEST(PaneledJobTest, GivesTheBitsOfTheWhole) {
@@ -178,7 +178,7 @@ TEST(PaneledJobTest, APanelIsPredictedItsPartOfTheTime) {
   EXPECT_EQ(panel.predicted.copy_ns, 100);
 }
 
-// Blocks stay where they are, and panels read their parts of them.
+// Blocks stay in place, and panels read their parts of them.
 class PanelsOfBlocksTest : public testing::Test {
  protected:
   DeviceBlock BlockOf(const std::string& bytes) {
@@ -219,10 +219,10 @@ TEST_F(PanelsOfBlocksTest, OneOperandIsThere) {
     SCOPED_TRACE(job.text());
     const std::string want = job.Run(ample.device());
     const bool is_a = i % 2 == 0;
-    // The largest batches are larger than all that tensors may have.
+    // The largest batches exceed all the memory that tensors may use.
     if ((is_a ? job.a() : job.b()).size() >= size_t{180} << 10) continue;
     const DeviceBlock block = BlockOf(is_a ? job.a() : job.b());
-    // So little is left that many jobs need panels, and as much as the smallest panel of any takes.
+    // Little enough that many jobs need panels, but enough for the smallest panel of any.
     const DeviceMemory& memory = *rig_.device().memory();
     const int64_t free_bytes =
         std::min(memory.capacity_bytes(), kDeviceBytes - kEnoughBytes) - memory.used_bytes();
@@ -268,11 +268,11 @@ TEST(PaneledJobTest, OneOfWhichNoPanelFitsIsRefused) {
 TEST(PaneledJobTest, EndsBetweenPanelsWhenItIsAborted) {
   WorkerRig rig(TinyMemory());
   const pid_t pid = rig.device().worker_pid();
-  // Long enough that it has not ended by itself.
+  // Long enough not to end by itself.
   SmallProduct product(1500, 1500, 200);
   SmallProduct next(20, 30, 40);
   std::future<JobOutcome> outcome = product.Start(rig.device(), 1);
-  // The panels that run meanwhile let others pass.
+  // Panels in progress let other jobs run between them.
   EXPECT_THAT(next.Run(rig.device()).status, IsOk());
   rig.device().Abort(1);
   EXPECT_THAT(Awaited(std::move(outcome), "the aborted job").status,

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Many jobs at once on one GPU: their bits are right in whatever order its lanes go on, results
-// stay where they are until they are let go, and nobody waits for those who hold them.
+// Many jobs at once on one GPU: their bits are right whatever the order in which the lanes proceed,
+// results stay in place until they are released, and nobody waits for those who hold results.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -20,7 +20,7 @@
 namespace gemmd {
 namespace {
 
-// A worker whose lanes go on by lot.
+// A worker whose lanes proceed in random order.
 class DelayedWorker {
  public:
   explicit DelayedWorker(int seed) {
@@ -31,8 +31,8 @@ class DelayedWorker {
 
 class AnyOrderTest : public testing::TestWithParam<int> {};
 
-// Products of all sizes through one lane, three lanes, and blocks that are written and read again
-// and again, a chain of them in place.
+// Products of all sizes through one lane, three lanes, and blocks that are written and read
+// repeatedly, a chain of them in place.
 TEST_P(AnyOrderTest, GivesTheSameBits) {
   const DelayedWorker delayed(GetParam());
   WorkerDeviceOptions options = QuickOptions();
@@ -89,7 +89,7 @@ TEST_P(AnyOrderTest, GivesTheSameBits) {
 
 INSTANTIATE_TEST_SUITE_P(Seeds, AnyOrderTest, testing::Range(1, kIsSanitized ? 3 : 7));
 
-// Where results may stay there is room for one of these; the others are in the heap.
+// The part of the staging area for results has room for one of these; the others are on the heap.
 TEST(PipelineTest, ResultsThatNobodyReadsKeepNobodyWaiting) {
   WorkerDeviceOptions options = QuickOptions();
   options.staging_bytes = 600 << 10;
@@ -121,8 +121,8 @@ TEST(PipelineTest, ResultsOutliveTheirDevice) {
   EXPECT_TRUE(outcome.d.bytes() == PieceOf(product.Expected()));
 }
 
-// All that the worker has and all that waits is answered once, and started jobs otherwise than
-// others.
+// All jobs of the worker and all waiting jobs are answered once; those that had begun get another
+// status than the others.
 TEST(PipelineTest, ALostWorkerLosesAllThatItHas) {
   WorkerDeviceOptions options = QuickOptions();
   options.watchdog_min = options.watchdog_max = absl::Seconds(5);
@@ -140,8 +140,8 @@ TEST(PipelineTest, ALostWorkerLosesAllThatItHas) {
              return outcome.wait_for(std::chrono::seconds(0)) == std::future_status::ready;
            }) >= 2;
   }));
-  // Once the third has taken too long, it has certainly begun; a worker that is killed now may not
-  // have begun it.
+  // Once the third job has timed out, it has certainly begun; a worker that is killed may not have
+  // begun it.
   int done = 0;
   int aborted = 0;
   for (std::future<JobOutcome>& outcome : outcomes) {
@@ -159,7 +159,7 @@ TEST(PipelineTest, ALostWorkerLosesAllThatItHas) {
   EXPECT_EQ(rig.device().condition().staging_used_bytes, 0);
 }
 
-// A canary that is due has the worker for itself, however many jobs come.
+// A canary that is due gets the worker for itself, however many jobs come.
 TEST(PipelineTest, CanariesComeBetweenJobsWithoutEnd) {
   WorkerDeviceOptions options = QuickOptions();
   options.canary_interval = absl::Milliseconds(5);

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Every size that is reckoned in 64 bits, against the same in 128: numbers, packed lines, sparse
-// layouts, whole problems, jobs in a staging area, panels. Extents are such that about half of the
-// sizes leave 63 bits.
+// Compares every size computed in 64 bits with the same in 128 bits: numbers, packed lines, sparse
+// layouts, whole problems, jobs in a staging area, panels. Extents are chosen so that about half of
+// the sizes exceed 63 bits.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -28,7 +28,7 @@ ElementType AnyType(RandomSource& random) {
       random.Between(0, static_cast<int64_t>(kAllElementTypes.size()) - 1))];
 }
 
-// Small, or next to a power of two of at most so many bits, which are taken off.
+// A small number, or one next to a power of two of at most `bits` bits. Subtracts the bits used.
 int64_t Extent(RandomSource& random, int64_t& bits) {
   if (random.Between(0, 3) == 0) return random.Between(0, 40);
   const int64_t power = random.Between(0, std::max<int64_t>(0, std::min<int64_t>(62, bits)));
@@ -45,7 +45,7 @@ BigSize LineBytes(ElementType type, int64_t elements) {
   return (BigSize(elements) * BitsOf(type) + 7) / 8;
 }
 
-// Matches a size that is there where 128 bits say so, and is the same.
+// Checks that the size is absent exactly if it exceeds 63 bits, and otherwise equal.
 void ExpectSame(const std::optional<int64_t>& got, BigSize want) {
   ASSERT_EQ(got.has_value(), want.fits());
   if (got) {
@@ -62,7 +62,7 @@ TEST(ShapeOracleTest, NumbersAndLines) {
     ExpectSame((Checked(a) * Checked(b)).value(), BigSize(a) * b);
     ExpectSame((Checked(a) + Checked(b)).value(), BigSize(a) + b);
     const int64_t c = AnyNumber(random);
-    // What left 63 bits stays away, where a factor of 0 comes after it, too.
+    // An overflow remains one even if a factor of 0 follows.
     const BigSize product = BigSize(a) * b;
     ExpectSame((Checked(a) * Checked(b) * Checked(c)).value(),
                product.fits() ? product * c : product);
@@ -118,7 +118,7 @@ TEST(ShapeOracleTest, SparseLayouts) {
   EXPECT_GT(fits, cases / 8);
 }
 
-// A problem whose types go together, with lines and matrices that may lie apart.
+// A problem with matching types, whose lines and matrices may have gaps.
 class AnyProblem {
  public:
   explicit AnyProblem(RandomSource& random) : random_(random) {
@@ -147,13 +147,13 @@ class AnyProblem {
 
   const Problem& problem() const { return problem_; }
 
-  // Whether all is as Validate wants it, in 128 bits.
+  // Whether the problem meets Validate's conditions, in 128 bits.
   bool IsValid() const {
     const Problem& p = problem_;
     const bool is_empty = p.m == 0 || p.n == 0 || p.k == 0 || p.batch == 0;
     const BigSize operations = is_empty ? BigSize(0) : BigSize(2) * p.m * p.n * p.k * p.batch;
     const bool is_apart = p.batch <= 1 || One(p.d).second <= BigSize(p.d.batch_stride_bytes);
-    // A matrix of D has a size where there are none of it, too.
+    // The size of one matrix of D counts even if the batch is empty.
     return One(p.d).first.fits() && Fits(p.a) && Fits(p.b) && Fits(p.d) &&
            (!p.has_c() || Fits(p.c)) && is_apart && BiasBytes().fits() && operations.fits() &&
            (Read() + Full(p.d)).fits();
@@ -210,7 +210,7 @@ class AnyProblem {
     if (layout.empty() || problem_.batch == 0) return 0;
     return BigSize(problem_.batch - 1) * layout.batch_stride_bytes;
   }
-  // Strides of lines are reckoned in bits.
+  // Strides of lines are computed in bits.
   bool Fits(const MatrixLayout& layout) const {
     return (BigSize(layout.leading_dimension) * BitsOf(layout.type) + 7).fits() &&
            Full(layout).fits() && Least(layout).fits();
@@ -277,7 +277,7 @@ TEST(ShapeOracleTest, Jobs) {
   }
 }
 
-// A range of `whole` things.
+// Checks that the range is not empty and lies within `whole`.
 void ExpectWithin(const Panel::Extent& extent, int64_t whole) {
   ASSERT_GE(extent.first, 0);
   ASSERT_GT(extent.count, 0);
@@ -299,7 +299,7 @@ TEST(ShapeOracleTest, Panels) {
     const int64_t count = plan->count();
     ASSERT_GE(count, 1);
     divided += count > 1 ? 1 : 0;
-    // The first one begins D, and the last one ends it.
+    // The first panel begins D, and the last one ends it.
     const Panel first = plan->at(0);
     const Panel last = plan->at(count - 1);
     ASSERT_EQ(first.matrices.first + first.rows.first + first.columns.first, 0);

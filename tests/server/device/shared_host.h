@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The devices of the host that the tests of a process share: to measure the rates of another one
-// takes half a second.
+// Host devices that all tests of a process share, because measuring the rates of another one takes
+// half a second.
 #pragma once
 
 #include <latch>
@@ -26,13 +26,13 @@ inline HostDevice& SharedSimulator() {
   return simulator;
 }
 
-// A shared device where one is needed that goes away.
+// A shared device, for code that destroys its devices.
 class BorrowedHost final : public Device {
  public:
   explicit BorrowedHost(HostDevice& host = SharedHost()) : host_(host) {}
-  // Finishes what was submitted, as the end of a device does: jobs are done in their order.
+  // Finishes all submitted jobs, like the destructor of a device: jobs are done in order.
   ~BorrowedHost() override {
-    std::latch ended(1);  // Of the standard library: ThreadSanitizer sees whom it orders.
+    std::latch ended(1);  // From the standard library, which ThreadSanitizer understands.
     std::string d;
     host_.Submit(TestJob(&d), [&ended](JobOutcome) { ended.count_down(); });
     ended.wait();

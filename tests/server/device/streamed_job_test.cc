@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Jobs that are larger than the staging area: they go through it in parts.
+// Jobs that are larger than the staging area pass through it in parts.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <signal.h>
@@ -42,7 +42,7 @@ TEST(StreamedJobTest, LeavesWhatLiesBetweenTheLinesOfD) {
   EXPECT_TRUE(product.d() == want);
 }
 
-// Those for which there is no memory beside the others wait.
+// Jobs for which there is no memory beside the others wait.
 TEST(StreamedJobTest, ManyAtOnceHaveTheMemoryOneAfterTheOther) {
   WorkerDeviceOptions options = TinyStaging();
   options.memory_limit_bytes = 1 << 20;
@@ -64,7 +64,7 @@ TEST(StreamedJobTest, IndicesThatDoNotIncreaseAreRefused) {
   WorkerRig rig(TinyStaging());
   SmallProduct product(400, 400, 400);
   Job job = product.JobFor(rig.device());
-  // The zeros among the integers stand for two indices of 0.
+  // Two indices of 0 are invalid; they are the zeros among the integers.
   job.problem.a = TightSparseLayout("a", ElementType::kF16, 400, 400).value();
   job.a.bytes = BytesOf("a", job.problem.a, 1)->least;
   const Piece part = job.a.pieces[0].first(static_cast<size_t>(job.a.bytes));
@@ -90,7 +90,7 @@ TEST(StreamedJobTest, EndsWhenItIsAborted) {
               StatusIs(absl::StatusCode::kCancelled));
 }
 
-// The caller may try again: nothing was computed.
+// Nothing was computed, so the caller may retry.
 TEST(StreamedJobTest, OneWhoseWorkerIsLostOnTheWayIsUnavailable) {
   WorkerRig rig(TinyStaging());
   rig.SetScript("CopyIn 2 hang");

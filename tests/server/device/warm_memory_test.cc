@@ -26,7 +26,7 @@ TEST(WarmMemoryTest, KeepsWhatNobodyUsesUpToItsBound) {
     const HeldBytes again = memory.Take(5 * kMebi).value();
     EXPECT_EQ(again.bytes().data(), first);
     EXPECT_EQ(std::ssize(again.bytes()), 5 * kMebi);
-    // What is in use is not given twice, and what is far too long not at all.
+    // Memory in use is not given out twice, and memory that is far too large is not used.
     const HeldBytes other = memory.Take(8 * kMebi).value();
     EXPECT_NE(other.bytes().data(), first);
   }

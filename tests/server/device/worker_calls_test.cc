@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Every call that a job makes of a GPU, as it fails.
+// Each call that a job makes to the GPU, failing.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <signal.h>
@@ -29,15 +29,15 @@ using testing::HasSubstr;
 
 struct ScriptedCall {
   std::string function;
-  int call;  // Counts the calls that one job makes, from 1.
+  int call;  // The call's number among those of one job, from 1.
 };
 
 void PrintTo(const ScriptedCall& call, std::ostream* out) {
   *out << call.function << " " << call.call;
 }
 
-// Every call that a job makes of the runtime; the product has gaps in D, and more memory is taken
-// than for the canary.
+// Every call that a job makes to the runtime. The product has gaps in D, and needs more memory than
+// the canary.
 class EveryCallTest : public testing::TestWithParam<ScriptedCall> {
  protected:
   EveryCallTest() {
@@ -52,8 +52,8 @@ class EveryCallTest : public testing::TestWithParam<ScriptedCall> {
     return status;
   }
 
-  // A job does not fail where memory cannot be freed.
-  // So that the block of the canary must go.
+  // Little memory, so that the canary's block must be freed for the job. A job does not fail if
+  // freeing memory fails.
   static WorkerDeviceOptions Options() {
     WorkerDeviceOptions options = QuickOptions();
     options.memory_limit_bytes = int64_t{4} << 20;
@@ -85,7 +85,7 @@ TEST_P(EveryCallTest, APassingErrorIsInternalAndTheWorkerLives) {
   EXPECT_EQ(rig.device().worker_pid(), pid);
 }
 
-// Before anything was given to the GPU the caller may try again.
+// The caller may retry if nothing had been given to the GPU.
 absl::StatusCode LostCode(const std::string& function) {
   return function == "Free" || function == "Allocate" ? absl::StatusCode::kUnavailable
                                                       : absl::StatusCode::kAborted;
@@ -109,7 +109,7 @@ TEST_P(EveryCallTest, ACrashIsReplaced) {
   ExpectRestarted(rig, pid);
 }
 
-// A sanitizer takes one of each kind: before the job is taken up, while it runs, and after.
+// With sanitizers, one call of each kind: before the job begins, while it runs, and after.
 std::vector<ScriptedCall> Calls() {
   if (kIsSanitized) return {{"Allocate", 1}, {"Launch", 1}, {"NanosecondsBetween", 3}};
   return {{"Free", 1},

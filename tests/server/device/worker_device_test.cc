@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// A device of a worker that does its work: description, products, limits, the end.
+// A device with a worker that works: description, products, limits, shutdown.
 #include "server/device/worker_device.h"
 
 #include <dirent.h>
@@ -83,7 +83,7 @@ TEST(WorkerDeviceTest, MultipliesAndTellsTheTimes) {
   ExpectRightWhereverItGoes(rig, product);
 }
 
-// The second of two jobs waits while the worker of the first one is stopped.
+// The second of two jobs waits while the worker is stopped during the first.
 TEST(WorkerDeviceTest, TellsHowLongAJobWaitedForAnother) {
   constexpr int64_t kStoppedNs = 20'000'000;
   const SteadyClock clock;
@@ -105,7 +105,7 @@ TEST(WorkerDeviceTest, TellsHowLongAJobWaitedForAnother) {
   EXPECT_LE(waited.wait_ns + waited.copy_in_ns + waited.compute_ns + waited.copy_out_ns, took_ns);
 }
 
-// One that is copied by the thread that submits it, one that is not.
+// The submitting thread copies one of them, and another thread the other.
 TEST(WorkerDeviceTest, ManyAtOnceComeInOrder) {
   WorkerRig rig;
   std::vector<std::unique_ptr<SmallProduct>> products;
@@ -121,7 +121,7 @@ TEST(WorkerDeviceTest, ManyAtOnceComeInOrder) {
   }
 }
 
-// Everything that a job can bring, against the simulator on the host.
+// Everything that a job can contain, compared with the simulator on the host.
 TEST(WorkerDeviceTest, PassesOnEveryOperand) {
   WorkerRig rig;
   HostDevice& sim = SharedSimulator();
@@ -165,7 +165,7 @@ TEST(WorkerDeviceTest, PassesOnEveryOperand) {
   job.d_bytes = BytesWritten(problem);
   HeldBytes got;
   HeldBytes want;
-  Constraints constraints;  // The simulator takes the instruction of the worker's row.
+  Constraints constraints;  // The simulator uses the instruction of the worker's row.
   for (auto& [device, d] : {std::pair<Device*, HeldBytes*>(&rig.device(), &got), {&sim, &want}}) {
     job.kernel =
         Choose(Catalog(device->info().kind), problem, constraints, device->profile()).value();
@@ -188,7 +188,7 @@ TEST(WorkerDeviceTest, RefusesIndicesThatDoNotIncrease) {
     SmallProduct product(extent, extent, extent);
     SmallProduct next(extent, extent, extent);
     Job job = product.JobFor(rig.device());
-    // The zeros among the integers stand for two indices of 0.
+    // Two indices of 0 are invalid; they are the zeros among the integers.
     job.problem.a = TightSparseLayout("a", ElementType::kF16, extent, extent).value();
     SourcePieces pieces;
     const int64_t sparse_bytes = BytesOf("a", job.problem.a, 1)->least;
@@ -216,7 +216,7 @@ TEST(WorkerDeviceTest, OutOfMemoryIsResourceExhaustedAndTheWorkerLives) {
   WorkerRig rig;
   const pid_t pid = rig.device().worker_pid();
   rig.SetScript("Allocate 1 memory\nAllocate 2 memory");
-  SmallProduct large(700, 800, 16);  // More than the slab that the canary left.
+  SmallProduct large(700, 800, 16);  // Larger than the slab that the canary left.
   EXPECT_THAT(large.Run(rig.device()).status,
               StatusIs(absl::StatusCode::kResourceExhausted, HasSubstr("scripted: memory")));
   SmallProduct small(70, 80, 16);
@@ -260,7 +260,7 @@ TEST(WorkerDeviceTest, TellsTheMemoryThatItsWorkerHasForItself) {
   EXPECT_LT(rig.device().worker_memory_bytes(), 1'000'000'000);
 }
 
-// Only what it was given, whatever the front has open.
+// Only the files that it was given, whatever files the daemon has open.
 TEST(WorkerDeviceTest, TheWorkerInheritsNoOtherFile) {
   const FileDescriptor not_closed_on_exec(dup(0));
   WorkerRig rig;
@@ -273,7 +273,8 @@ TEST(WorkerDeviceTest, TheWorkerInheritsNoOtherFile) {
   closedir(folder);
 }
 
-// It ignores what service managers and terminals send to every process of a service.
+// The worker ignores signals that service managers and terminals send to all processes of a
+// service.
 TEST(WorkerDeviceTest, TheWorkerIsEndedByItsFrontAlone) {
   WorkerRig rig;
   const pid_t pid = rig.device().worker_pid();

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Workers that fail: who is told what, and that the device is back with the right bits.
+// Workers that fail: which job gets which status, and that the device then works again with the
+// right bits.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <signal.h>
@@ -33,7 +34,7 @@ using testing::AllOf;
 using testing::AnyOf;
 using testing::HasSubstr;
 
-// Enough for what does not hang.
+// Enough for everything that does not hang.
 constexpr absl::Duration kWatchdog = absl::Seconds(3);
 
 // Whether all threads of a process sleep, except the calling one.
@@ -113,7 +114,7 @@ TEST(WorkerFailureTest, AJobThatTheWorkerHasNotTakenUpIsUnavailable) {
   ExpectRestarted(rig, pid);
 }
 
-// The kernel hangs, so that the worker cannot end it.
+// The kernel hangs, so the worker cannot end the job.
 TEST(WorkerFailureTest, AWorkerThatDoesNotEndAnAbortedJobIsReplacedAfterASecond) {
   WorkerRig rig;
   const pid_t pid = rig.device().worker_pid();
@@ -136,7 +137,7 @@ TEST(WorkerFailureTest, AWorkerThatDoesNotEndAnAbortedJobIsReplacedAfterASecond)
   ExpectRestarted(rig, pid);
 }
 
-// 2 * 8 * 32768 * 32 operations are 17 ms at the fake GPU's rates, and tiles are larger.
+// 2 * 8 * 32768 * 32 operations take 17 ms at the fake GPU's rates, and tiles are larger.
 void AbortAJob(WorkerRig& rig) {
   SmallProduct product(8, 32768, 32);
   std::future<JobOutcome> outcome = product.Start(rig.device(), 1);
@@ -146,7 +147,7 @@ void AbortAJob(WorkerRig& rig) {
   rig.device().Abort(1);
 }
 
-// With the worker that had it, or with another one where that took more than a second.
+// The worker may be the same, or another one if the abort took more than a second.
 TEST(WorkerFailureTest, AnAbortedJobEndsAndTheNextOneIsRight) {
   WorkerRig rig;
   AbortAJob(rig);
@@ -164,8 +165,8 @@ TEST(WorkerFailureTimed, AnAbortedJobEndsAndItsWorkerLives) {
   EXPECT_EQ(rig.device().worker_pid(), pid);
 }
 
-// One tile with a long k is one launch, within which the kernel looks for the abort. Tensors are
-// worth more than a worker's haste, so that it has a second.
+// One tile with a long k is one launch, within which the kernel checks for the abort. The worker
+// gets a second before it is replaced, because its tensors would be lost.
 TEST(WorkerFailureTimed, AWorkerMayTakeAWhileToEndAnAbortedLaunch) {
   WorkerRig rig;
   const pid_t pid = rig.device().worker_pid();
@@ -204,7 +205,7 @@ TEST(WorkerFailureTest, AWorkerThatHangsIsKilledByTheWatchdog) {
   ExpectRestarted(rig, pid);
 }
 
-// The fake GPU's rates are 1e9: 2 * 512^3 operations take 268 ms, twelve times that is 3.22 s.
+// The fake GPU's rates are 1e9: 2 * 512^3 operations take 268 ms, and twelve times that is 3.22 s.
 TEST(WorkerFailureTest, TheWatchdogGivesLongJobsMoreTime) {
   WorkerDeviceOptions options = QuickOptions();
   options.watchdog_min = kWatchdog;
@@ -218,14 +219,14 @@ TEST(WorkerFailureTest, TheWatchdogGivesLongJobsMoreTime) {
   EXPECT_GE(clock.NowNs() - start_ns, 3'221 * kMs);
 }
 
-// Data may have f32 take 16 times as long as usual: it gets as much.
+// Some data make f32 take 16 times as long as usual, so it gets that much time.
 TEST(WorkerFailureTest, TheWatchdogGivesSplitF32MoreTime) {
   WorkerDeviceOptions options = QuickOptions();
   options.watchdog_min = kWatchdog;
   options.watchdog_factor = 0.75;
   WorkerRig rig(options);
   rig.SetScript("Launch 1 hang");
-  SmallProduct product(512, 512, 1024);  // Half as deep in f32 has as many bytes.
+  SmallProduct product(512, 512, 1024);  // In f32, half the k takes as many bytes.
   Problem& problem = product.problem();
   problem.k = 512;
   problem.a = TightLayout("a", ElementType::kF32, problem.a.order, 512, 512).value();
@@ -254,7 +255,7 @@ TEST(WorkerFailureTest, TheWatchdogGivesNoJobMoreThanItsMost) {
   EXPECT_GE(clock.NowNs() - start_ns, absl::ToInt64Nanoseconds(kWatchdog));
 }
 
-// However small the ceiling is.
+// However small the maximum is.
 TEST(WorkerFailureTest, TheWatchdogGivesEveryJobItsLeast) {
   WorkerDeviceOptions options = QuickOptions();
   options.watchdog_min = kWatchdog;
@@ -268,7 +269,7 @@ TEST(WorkerFailureTest, TheWatchdogGivesEveryJobItsLeast) {
   EXPECT_GE(clock.NowNs() - start_ns, absl::ToInt64Nanoseconds(kWatchdog));
 }
 
-// The worker dies while a product runs: the script says of what, or `kill_it` does it.
+// The worker dies while a product runs: as the script says, or because of `kill_it`.
 void LoseTheWorker(
     WorkerRig& rig, const std::string& script, const std::function<void()>& kill_it = [] {}) {
   rig.AwaitReady();
@@ -296,7 +297,7 @@ TEST(WorkerFailureTest, AKernelOfWhichTwoWorkersDiedIsRefusedForItsClass) {
   SmallProduct large(128, 128, 64);
   EXPECT_THAT(large.Run(rig.device()).status, IsOk());
   EXPECT_EQ(rig.device().worker_pid(), pid);
-  // An operator clears it.
+  // The operator's restart clears it.
   const size_t readinesses = rig.readinesses().size();
   EXPECT_THAT(rig.device().RestartWorker(), IsOk());
   rig.AwaitReadinesses(readinesses + 2);
@@ -316,7 +317,7 @@ TEST(WorkerFailureTest, AKernelIsNotBlamedForWhatOthersDoToAWorker) {
     LoseTheWorker(rig, "Launch 1 hang", [&] { kill(rig.device().worker_pid(), SIGSTOP); });
   }
   ExpectRightProduct(rig);
-  // The operator's end of a product counts for none of the two.
+  // A product ended by an operator counts as neither of the two losses.
   LoseTheWorker(rig, "Launch 1 hang", [&] { EXPECT_THAT(rig.device().RestartWorker(), IsOk()); });
   LoseTheWorker(rig, "Launch 1 abort");
   ExpectRightProduct(rig);

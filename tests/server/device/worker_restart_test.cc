@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Workers that fail again and again or never become what they should be, and operators who replace
-// them.
+// Workers that fail again and again or never become ready, and operators who replace them.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <signal.h>
@@ -33,7 +32,7 @@ TEST(WorkerFailureTest, AWorkerThatDiesWhileItStartsIsReplaced) {
                                    "Allocate 1 error", "IsReached 1 lost"}) {
     SCOPED_TRACE(script);
     WorkerRig rig;
-    // Stopped, so that the script is the next worker's.
+    // Stopped, so that the next worker reads the script.
     kill(rig.device().worker_pid(), SIGSTOP);
     rig.SetScript(script);
     kill(rig.device().worker_pid(), SIGKILL);
@@ -112,7 +111,7 @@ TEST(WorkerFailureTest, AnOperatorEndsARest) {
 TEST(WorkerFailureTest, AnOperatorReplacesAWorkerThatServes) {
   WorkerRig rig;
   const pid_t before = rig.device().worker_pid();
-  for (size_t restart = 1; restart <= 8; ++restart) {  // More than a worker that fails has.
+  for (size_t restart = 1; restart <= 8; ++restart) {  // More launches than a failing worker makes.
     EXPECT_THAT(rig.device().RestartWorker(), IsOk());
     rig.AwaitReadinesses(1 + 2 * restart);
     ExpectRightProduct(rig);
@@ -141,7 +140,7 @@ TEST(WorkerFailureTest, AKernelThatDoesNothingIsFoundOut) {
   }
 }
 
-// A result of one number bears no mark. What an earlier job left is not there, either.
+// A result of one number has no mark. The result of an earlier job is not there either.
 TEST(WorkerFailureTest, AKernelThatDoesNothingGivesNoEarlierResult) {
   WorkerRig rig;
   SmallProduct product(1, 1, 8);
@@ -149,7 +148,7 @@ TEST(WorkerFailureTest, AKernelThatDoesNothingGivesNoEarlierResult) {
   ASSERT_TRUE(product.IsRight());
   rig.SetScript("Launch 1 skip");
   SmallProduct same(1, 1, 8);
-  EXPECT_THAT(same.Run(rig.device()).status, IsOk());  // As far as anybody can tell.
+  EXPECT_THAT(same.Run(rig.device()).status, IsOk());  // Nobody could tell the difference.
   EXPECT_EQ(same.d(), std::string(same.d().size(), '\0'));
 }
 
@@ -190,7 +189,7 @@ TEST(WorkerFailureTest, JobsDuringARestartAreRefusedAtOnce) {
   WorkerRig rig(options);
   kill(rig.device().worker_pid(), SIGKILL);
   rig.AwaitReadinesses(3);
-  kill(rig.device().worker_pid(), SIGKILL);  // From now on it pauses for an hour.
+  kill(rig.device().worker_pid(), SIGKILL);  // From now on the device pauses for an hour.
   rig.AwaitReadinesses(4);
   for (int i = 0; i < 3; ++i) {
     SmallProduct product(8, 8, 8);
@@ -227,7 +226,7 @@ TEST_F(RogueWorkerTest, TalksNonsense) {
               StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("record.protocol: got ")));
   EXPECT_THAT(StartOf("printf x >&3; exec sleep 1000"),
               StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("record: got 1 bytes")));
-  // A header alone: the protocol, in octal, and a kind of record, four bytes each.
+  // Only a header: the protocol, in octal, and a kind of record, four bytes each.
   EXPECT_THAT(
       StartOf(absl::StrCat("printf '\\0", kWorkerProtocol / 8, kWorkerProtocol % 8,
                            R"(\000\000\000\002\000\000\000' >&3; exec sleep 1000)")),

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Requests of KServe as products: their bytes, wherever they are cut, and what is refused before a
-// product is made of them.
+// KServe requests as products: their bytes, wherever the slices are cut, and what is refused before
+// a product is made.
 #include "server/kserve/convert_infer.h"
 
 #include <gmock/gmock.h>
@@ -50,7 +50,7 @@ ModelInferRequest::InferInputTensor& AddInput(ModelInferRequest& request, const 
   return input;
 }
 
-// A [m, k] times B [k, n] of FP32, by bytes.
+// A request for A [m, k] times B [k, n] of FP32, as raw bytes.
 ModelInferRequest RawProduct(int64_t m, int64_t n, int64_t k) {
   ModelInferRequest request;
   request.set_model_name("gemm");
@@ -92,7 +92,7 @@ class ConvertInferTest : public testing::Test {
   absl::Status Read(const ModelInferRequest& request, size_t step = 1 << 20) {
     return Read(request.SerializeAsString(), step);
   }
-  // The words with which it is refused.
+  // The text of the refusal.
   template <typename Request>
   std::string Refusal(const Request& request) {
     product_.Clear();
@@ -111,7 +111,7 @@ class ConvertInferTest : public testing::Test {
 };
 
 TEST_F(ConvertInferTest, BytesAreThereWhereverTheyAreCut) {
-  const ModelInferRequest request = RawProduct(100, 90, 120);  // Longer than what is copied.
+  const ModelInferRequest request = RawProduct(100, 90, 120);  // Too long to be copied.
   for (const size_t step : {7, 1000, 5000, 40'000, 1 << 20}) {
     product_.Clear();
     held_ = HeldFields();
@@ -123,7 +123,7 @@ TEST_F(ConvertInferTest, BytesAreThereWhereverTheyAreCut) {
     EXPECT_EQ(parsed_->job.problem.n, 90);
     EXPECT_EQ(parsed_->job.problem.k, 120);
     EXPECT_EQ(product_.request_id(), "one");
-    // Room is taken for what is copied.
+    // Memory is counted for what is copied.
     const auto raw = static_cast<int64_t>(request.raw_input_contents(0).size() +
                                           request.raw_input_contents(1).size());
     EXPECT_GE(most_, held_.empty() ? raw : 0);
@@ -143,7 +143,8 @@ TEST_F(ConvertInferTest, NumbersAreBytesOfTheirElements) {
   EXPECT_THAT(Refusal(request), "inputs[0].contents.int_contents[1]: got 128, want -128 to 127");
 }
 
-// Packed numbers, long enough to stay where they are; one by one, as an encoder may have them too.
+// Packed numbers, long enough to stay in their slices; or one by one, as an encoder may also write
+// them.
 TEST_F(ConvertInferTest, FloatsMayBePackedOrNot) {
   const std::string elements = Floats(100 * 100);
   ModelInferRequest request;
@@ -206,11 +207,11 @@ TEST_F(ConvertInferTest, WhatIsBesideContentsIsBounded) {
   }
   EXPECT_THAT(Refusal(request), StartsWith("message: got more bytes beside the contents"));
   EXPECT_EQ(unparsed_id_, "one");
-  // A field that there is not.
+  // An unknown field.
   const std::string unknown = "\xfa\x3e\xd0\x0f" + std::string(2000, 'x');
   EXPECT_THAT(Refusal(RawProduct(2, 3, 4).SerializeAsString() + unknown),
               HasSubstr("unknown fields, want at most 1024"));
-  // Fields that there are not within what there may be several of, which are a message each.
+  // Unknown fields inside repeated messages.
   const std::string half = "\xfa\x3e\xd8\x04" + std::string(600, 'x');
   const auto with_unknown = [&](bool is_in_map, int count) {
     ModelInferRequest wide = RawProduct(2, 3, 4);

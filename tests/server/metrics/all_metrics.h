@@ -14,7 +14,7 @@ inline std::vector<Metric> JoinedMetrics(const std::vector<absl::Span<const Metr
   return all;
 }
 
-// The daemon's own, and those by Triton's names.
+// The daemon's own metrics, and those under Triton's names.
 inline std::vector<Metric> AllMetrics() {
   std::vector<absl::Span<const Metric>> lists = OwnMetrics();
   lists.push_back(TritonMetrics());

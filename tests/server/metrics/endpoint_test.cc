@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What a scraper gets from a server, when, and what it costs nobody.
+// What a scraper gets from a server, when, and that it delays nobody.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <sys/socket.h>
@@ -32,7 +32,7 @@ using testing::HasSubstr;
 using testing::Not;
 using testing::StartsWith;
 
-// The whole answer; empty where nobody listens.
+// The whole answer; empty if nobody listens.
 std::string Get(const std::string& address, const std::string& path) {
   const HttpPeerSocket peer(address);
   if (!peer.is_connected()) return "";
@@ -117,7 +117,7 @@ TEST(MetricsEndpointTest, CountsEachRefusalByItsReason) {
   first.join();
 }
 
-// What never fits is not for want of room: more replicas would not help.
+// A request that can never fit is not refused for lack of room: more replicas would not help.
 TEST(MetricsEndpointTest, CountsApartWhatIsTooLargeAtAnyTime) {
   ServerOptions options = WithMetrics();
   options.admission.max_bytes = 100'000;
@@ -132,7 +132,7 @@ TEST(MetricsEndpointTest, CountsApartWhatIsTooLargeAtAnyTime) {
                     HasSubstr("gemmd_refusals_total{reason=\"queue_bytes\"} 0\n")));
 }
 
-// Scrapers that send nothing, or half, hold up neither products nor another scraper.
+// Scrapers that send nothing, or half a request, delay neither products nor other scrapers.
 TEST(MetricsEndpointTest, SilentScrapersHoldUpNobody) {
   RunningServer server(TestDevice::kCpu, WithMetrics());
   const std::string address = server.server().metrics_address();
@@ -146,7 +146,7 @@ TEST(MetricsEndpointTest, SilentScrapersHoldUpNobody) {
   EXPECT_THAT(Get(address, "/metrics"), HasSubstr("gemmd_admissions_total 1\n"));
 }
 
-// The drain is seen to its end; then nobody listens any more.
+// The whole drain can be observed; after it nobody listens.
 TEST(MetricsEndpointTest, ServesUntilTheDrainIsOver) {
   RunningServer server(TestDevice::kFake, WithMetrics());
   const std::string address = server.server().metrics_address();
@@ -184,7 +184,7 @@ TEST(MetricsEndpointTest, IsOffUnlessAskedFor) {
   EXPECT_EQ(server.server().metrics_address(), "");
 }
 
-// Counts stay whole while many products end and scrapes go on.
+// Counts stay consistent while many products end and scrapes are in progress.
 TEST(MetricsEndpointTest, ScrapesDuringLoadSeeEveryProductInTheEnd) {
   RunningServer server(TestDevice::kCpu, WithMetrics());
   const std::string address = server.server().metrics_address();
@@ -211,10 +211,10 @@ TEST(ProbesTest, FollowHealth) {
   server.server().EnterLameDuck();
   EXPECT_THAT(Get(address, "/healthz"), HasSubstr(" 200 OK"));
   EXPECT_THAT(Get(address, "/readyz"), HasSubstr(" 503 "));
-  EXPECT_THAT(Get(address, "/readyz"), HasSubstr("the server stops"));
+  EXPECT_THAT(Get(address, "/readyz"), HasSubstr("the server is stopping"));
 }
 
-// A device whose thread looked around when the machine started, and not since.
+// A device whose thread moved when the machine started, and not since.
 class StuckDevice final : public Device {
  public:
   const DeviceInfo& info() const override { return host_.info(); }
@@ -242,17 +242,17 @@ TEST(ProbesTest, SeeAThreadThatStandsStill) {
   auto server = Server::Start(options, std::move(devices));
   ASSERT_TRUE(server.ok()) << server.status();
   const std::string address = (*server)->metrics_address();
-  // Until the first check is over there is only silence.
+  // There is no answer until the first check is over.
   std::string answer;
   EXPECT_TRUE(Eventually([&] {
     answer = Get(address, "/healthz");
-    return absl::StrContains(answer, "the thread of device cpu stands still");
+    return absl::StrContains(answer, "the thread of device cpu is stuck");
   })) << answer;
   EXPECT_THAT(answer, HasSubstr(" 503 "));
   EXPECT_EQ(passed, 0);
 }
 
-// A device that keeps the thread of whoever submits a job, once it is told to.
+// A device that blocks the thread which submits a job, once it is told to.
 class KeepingDevice final : public Device {
  public:
   const DeviceInfo& info() const override { return host_.info(); }
@@ -291,7 +291,7 @@ TEST(ProbesTest, SeeAHandlerThatStandsStill) {
   std::string answer;
   EXPECT_TRUE(Eventually([&] {
     answer = Get((*server)->metrics_address(), "/healthz");
-    return absl::StrContains(answer, "stands still in a handler");
+    return absl::StrContains(answer, "is stuck in a handler");
   })) << answer;
   EXPECT_THAT(answer, HasSubstr(" 503 "));
   keeping.Release();

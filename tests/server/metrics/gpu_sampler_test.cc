@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Readings of GPUs, from a library that stands in for NVML.
+// Readings of GPUs, from a library that replaces NVML.
 #include "server/metrics/gpu_sampler.h"
 
 #include <gmock/gmock.h>
@@ -51,7 +51,7 @@ TEST(GpuSamplerTest, GoesOnReading) {
 
 constexpr char kHangingGpu[] = "0000:0f:00.0";
 
-// Makes the hanging GPU hang, until the end of a test at the latest.
+// Makes the hanging GPU hang, until the end of the test at the latest.
 class HangingNvml : public testing::Test {
  protected:
   HangingNvml() : library_(DynamicLibrary::Load({GEMMD_FAKE_NVML}).value()) {
@@ -94,7 +94,7 @@ TEST(GpuSamplerTest, WithoutTheLibraryThereAreNoReadings) {
   EXPECT_FALSE(sampler.sample(1).has_value());
 }
 
-// Every reason is told, not only that of the last GPU.
+// Every reason is reported, not only that of the last GPU.
 TEST(GpuSamplerTest, TellsEveryReasonOnce) {
   const GpuSampler sampler({"0000:0c:00.0", "0000:0a:00.0", "0000:0d:00.0"}, Quick());
   EXPECT_THAT(sampler.absence(), AllOf(HasSubstr("no GPU 0000:0c:00.0: "),

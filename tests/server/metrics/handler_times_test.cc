@@ -17,7 +17,7 @@
 namespace gemmd {
 namespace {
 
-// From its beginning to its end, on the clock that it is given.
+// From its construction to its destruction, on the clock that it is given.
 TEST(HandlerTimerTest, AddsTheTimeForWhichItWasThere) {
   class SetClock final : public Clock {
    public:
@@ -37,7 +37,7 @@ TEST(HandlerTimerTest, AddsTheTimeForWhichItWasThere) {
   EXPECT_EQ(explain.sum_ns, 5'000'000);
 }
 
-// A thread that waits takes no processor time.
+// A waiting thread uses no processor time.
 TEST(HandlerTimerTest, AddsTheProcessorTimeOfItsThread) {
   const SteadyClock clock;
   HandlerTimes times;
@@ -69,7 +69,7 @@ TEST(HandlerTimerTest, AddsTheProcessorTimeOfItsThread) {
   EXPECT_GE(times.Read()[static_cast<size_t>(Handler::kGet)].sum_ns, 50'000'000);
 }
 
-// In whatever order they come, and of each method by itself.
+// In any order, and for each method separately.
 TEST(HandlerTimesTest, KnowTheTwoLongest) {
   using Pair = std::pair<int64_t, int64_t>;
   HandlerTimes times;
@@ -93,7 +93,7 @@ TEST(HandlerTimesTest, KnowTheTwoLongest) {
   EXPECT_EQ(after(9), Pair(9, 7));
 }
 
-// More at once than are noted are counted all the same.
+// Handlers beyond the number that is tracked are still counted.
 TEST(HandlerTimerTest, MayBeOneOfVeryMany) {
   const SteadyClock clock;
   HandlerTimes times;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Silent, slow, too many or hostile peers harm themselves and no other.
+// Silent, slow, numerous or hostile peers only harm themselves.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <sys/socket.h>
@@ -32,7 +32,7 @@ class Peer {
   bool Say(const std::string& text) const { return socket_.Say(text); }
   bool Ask(const std::string& path) const { return Say("GET " + path + " HTTP/1.1\r\n\r\n"); }
 
-  // What comes until the other side ends it, at least `bytes` of it.
+  // Reads until the other side closes the connection, at least `bytes`.
   std::string Read(size_t bytes = SIZE_MAX) const {
     std::string text;
     char part[65536];
@@ -60,7 +60,7 @@ class HttpListenerTest : public testing::Test {
 
   Peer Connect() const { return Peer(listener_->address()); }
 
-  // Also makes the listener look at its clock and at the peers that came before.
+  // Also makes the listener check its clock and the peers that came before.
   void ExpectServed() const {
     const Peer peer = Connect();
     peer.Ask("/small");
@@ -104,7 +104,7 @@ TEST_F(HttpListenerTest, TheOldestThatSaysNothingGivesWay) {
   for (int i = 1; i < 4; ++i) EXPECT_TRUE(silent[static_cast<size_t>(i)].IsOpen()) << i;
 }
 
-// A peer that comes while every place has an answer under way is refused itself.
+// If every place has an answer in progress, a new peer is refused.
 TEST_F(HttpListenerTest, AnAnswerUnderWayIsNotGivenUp) {
   std::vector<Peer> reading;
   for (int i = 0; i < 4; ++i) {
@@ -131,7 +131,7 @@ TEST_F(HttpListenerTest, EndsInTheMiddleOfAnAnswer) {
   EXPECT_EQ(silent.Read(), "");
 }
 
-// An answer that comes before the request is over must not be lost to a reset.
+// An answer that is sent before the request has been read must not be lost to a reset.
 TEST_F(HttpListenerTest, ARefusalArrivesThoughMuchIsUnread) {
   const Peer posting = Connect();
   posting.Say("POST /small HTTP/1.1\r\nContent-Length: 1000000\r\n\r\n");

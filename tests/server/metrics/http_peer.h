@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Who speaks to a listener in tests, and the pages that it has for him.
+// A client of a listener in tests, and the pages that the listener serves.
 #pragma once
 
 #include <cstddef>
@@ -13,7 +13,8 @@
 
 namespace gemmd {
 
-inline constexpr size_t kLargePageBytes = size_t{32} << 20;  // More than two sockets hold.
+inline constexpr size_t kLargePageBytes = size_t{32} << 20;  // More than the buffers of two
+                                                             // sockets.
 
 // "/small" is "body\n", "/large" has kLargePageBytes; there are no others.
 std::optional<Page> PageAt(std::string_view path);
@@ -24,10 +25,10 @@ class HttpPeerSocket {
  public:
   explicit HttpPeerSocket(const std::string& address);
 
-  // False where nobody listens.
+  // False if nobody listens.
   bool is_connected() const { return is_connected_; }
   int get() const { return socket_.get(); }
-  // Whether the other side takes all of it.
+  // Whether the other side accepts all of the text.
   bool Say(const std::string& text) const;
   // Whether the other side still waits for something.
   bool IsOpen() const;

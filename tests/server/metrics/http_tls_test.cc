@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Over TLS too, silent, slow, too many or hostile peers harm themselves and no other.
+// With TLS, too, silent, slow, numerous or hostile peers only harm themselves.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <openssl/bio.h>
@@ -41,7 +41,7 @@ std::string TextOf(const Bio& bio) {
   return {text, static_cast<size_t>(length)};
 }
 
-// A key and a certificate that it has signed itself.
+// A key and a self-signed certificate.
 struct KeyAndCertificate {
   openssl::Key key;
   openssl::Certificate certificate;
@@ -78,7 +78,7 @@ KeyAndCertificate MakeKeyAndCertificate(EVP_PKEY* key) {
 
 KeyAndCertificate MakeKeyAndCertificate() { return MakeKeyAndCertificate(EVP_EC_gen("P-256")); }
 
-// Speaks TLS once it is told to.
+// Speaks TLS after it is told to.
 class TlsPeer {
  public:
   explicit TlsPeer(const std::string& address) : socket_(address) {
@@ -87,7 +87,7 @@ class TlsPeer {
 
   bool SayPlainly(const std::string& text) const { return socket_.Say(text); }
 
-  // Whether the other side ended it, after a minute at most. An alert may come first.
+  // Whether the other side closes the connection within a minute. An alert may come first.
   bool IsEnded() const {
     char part[4096];
     ssize_t bytes = 0;
@@ -96,7 +96,7 @@ class TlsPeer {
   }
   bool IsOpen() const { return socket_.IsOpen(); }
 
-  // Whether the handshake is done, as the peer sees it.
+  // Whether the handshake is complete, as the peer sees it.
   bool Shake(int version = TLS1_3_VERSION, const KeyAndCertificate* own = nullptr) {
     context_.reset(SSL_CTX_new(TLS_client_method()));
     SSL_CTX_set_min_proto_version(context_.get(), version);
@@ -120,7 +120,7 @@ class TlsPeer {
   }
   bool Ask(const std::string& path) { return Say("GET " + path + " HTTP/1.1\r\n\r\n"); }
 
-  // What comes until the other side says that nothing follows, at least `bytes` of it.
+  // Reads until the other side announces the end, at least `bytes`.
   std::string Read(size_t bytes = SIZE_MAX) {
     std::string text;
     char part[16384];
@@ -132,7 +132,7 @@ class TlsPeer {
     ERR_clear_error();
     return text;
   }
-  // Whether it was said, rather than cut off, as somebody on the way could do.
+  // Whether the end was announced, and the connection not cut, as an attacker could do.
   bool was_told_the_end() const { return is_ended_; }
 
   SSL* tls() const { return tls_.get(); }
@@ -158,7 +158,7 @@ class HttpTlsTest : public testing::Test {
 
   TlsPeer Connect() const { return TlsPeer(listener_->address()); }
 
-  // Also makes the listener look at its clock and at the peers that came before.
+  // Also makes the listener check its clock and the peers that came before.
   void ExpectServed(const KeyAndCertificate* as = nullptr) const {
     TlsPeer peer = Connect();
     ASSERT_TRUE(peer.Shake(TLS1_3_VERSION, as));
@@ -185,7 +185,7 @@ TEST_F(HttpTlsTest, ALargeAnswerArrivesWhole) {
   EXPECT_TRUE(peer.was_told_the_end());
 }
 
-// What a record holds beyond the first read wakes no poll.
+// The part of a record beyond the first read wakes no poll.
 TEST_F(HttpTlsTest, AHeadInOneLongRecordIsReadWhole) {
   TlsPeer peer = Connect();
   ASSERT_TRUE(peer.Shake());
@@ -252,7 +252,7 @@ TEST_F(HttpTlsTest, TheOldestHandshakeGivesWay) {
   EXPECT_TRUE(half.front().IsEnded());
 }
 
-// To write to a peer that has gone would end the process by a signal.
+// Writing to a peer that has gone would end the process by a signal.
 TEST_F(HttpTlsTest, WhoLeavesInTheMiddleOfAnAnswerHarmsNobody) {
   for (int i = 0; i < 8; ++i) {
     TlsPeer leaver = Connect();
@@ -288,7 +288,7 @@ TEST_F(HttpTlsTest, ClientsMustBeKnownAndNotRefused) {
   for (const KeyAndCertificate* other :
        {&stranger, &revoked, static_cast<const KeyAndCertificate*>(nullptr)}) {
     TlsPeer peer = Connect();
-    // With TLS 1.3 a client is through before the server has seen its certificate.
+    // With TLS 1.3, a client's handshake is complete before the server has seen its certificate.
     peer.Shake(TLS1_3_VERSION, other);
     peer.Ask("/small");
     EXPECT_THAT(peer.Read(), Not(HasSubstr("body")));

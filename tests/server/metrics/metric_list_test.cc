@@ -32,8 +32,8 @@ TEST(MetricListTest, NamesAreThereOnceAndEndAsTheirTypeSays) {
   }
 }
 
-// Whether a text needs another one, above or beside it, to be understood: it begins as the second
-// half of a sentence.
+// Whether a text cannot be understood without another one above or beside it, because it begins
+// like the second half of a sentence.
 bool LeansOnOther(const std::string& text) {
   static const std::regex* const leaning =
       new std::regex("^(Of|The same|And|Or|But|That|Which|Also|Other|Others|As|By)\\b");
@@ -54,7 +54,7 @@ TEST(MetricListTest, EachHelpStandsAlone) {
   }
 }
 
-// The list of metrics quotes texts as they are.
+// The list of metrics prints texts unescaped.
 TEST(MetricListTest, TextsNeedNoEscapingInJson) {
   const auto stands_for_itself = [](char c) {
     return c >= ' ' && c <= '~' && c != '"' && c != '\\';
@@ -66,7 +66,7 @@ TEST(MetricListTest, TextsNeedNoEscapingInJson) {
   }
 }
 
-// Prometheus's names end with the unit, then perhaps with _total or _limit.
+// Prometheus's names end with the unit, possibly followed by _total or _limit.
 TEST(MetricListTest, NamesTellTheUnit) {
   for (const Metric& metric : JoinedMetrics(OwnMetrics())) {
     for (const std::string_view unit :

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What metrics give for a snapshot that is known.
+// The values of metrics for a known snapshot.
 #include "server/metrics/metric.h"
 
 #include <gmock/gmock.h>
@@ -24,7 +24,7 @@ using testing::ElementsAre;
 using testing::Pair;
 using testing::UnorderedElementsAre;
 
-// What a metric gives, by its labels with commas between.
+// The values of a metric, by its labels separated by commas.
 std::map<std::string, double> ValuesOf(std::string_view name, const Snapshot& snapshot) {
   std::map<std::string, double> values;
   for (const Metric& metric : AllMetrics()) {
@@ -40,7 +40,7 @@ std::map<std::string, double> ValuesOf(std::string_view name, const Snapshot& sn
   return values;
 }
 
-// The sums of a histogram in nanoseconds, by its one label.
+// The sums of a histogram in nanoseconds, by its only label.
 std::map<std::string, int64_t> SumsOf(std::string_view name, const Snapshot& snapshot) {
   std::map<std::string, int64_t> sums;
   for (const Metric& metric : AllMetrics()) {
@@ -193,7 +193,7 @@ TEST_F(MetricValueTest, OfHandlers) {
               ElementsAre(Pair("ListKernels", 0.002)));
   EXPECT_THAT(ValuesOf("gemmd_handler_second_longest_cpu_seconds", snapshot_),
               ElementsAre(Pair("ListKernels", 0.001)));
-  // Methods that nobody called have no series.
+  // Methods that were never called have no series.
   EXPECT_THAT(SumsOf("gemmd_handler_seconds", snapshot_),
               ElementsAre(Pair("ListKernels", 3'000'000)));
 }
@@ -293,7 +293,7 @@ TEST_F(MetricValueTest, GpusWithoutANumberAreNotTheSameGpu) {
   EXPECT_EQ(ValuesOf("gemmd_gpu_power_watts", snapshot_).size(), 2U);
 }
 
-// The text for Prometheus pairs them by position.
+// The exposition pairs labels with names by position.
 TEST_F(MetricValueTest, EachSampleHasAsManyLabelsAsItsMetric) {
   GpuReading all;
   all.utilization = all.memory_utilization = all.power_watts = all.power_limit_watts = 1;
@@ -361,7 +361,7 @@ TEST_F(MetricValueTest, UnderTritonsNames) {
               ElementsAre(Pair("gemm,1", 3'000)));
 }
 
-// Each device's counter stops at the largest number, and so does the sum of all.
+// Each device's counter saturates, and so does the sum of all.
 TEST_F(MetricValueTest, SumsOfDevicesStopAtTheLargestNumber) {
   constexpr int64_t kMax = std::numeric_limits<int64_t>::max();
   for (DeviceSnapshot& device : snapshot_.devices) {
@@ -394,7 +394,7 @@ TEST_F(MetricValueTest, OfTheProcess) {
   EXPECT_LE(started, now + 1);
 }
 
-// Through more than a second, in which the whole seconds of two clocks change at different times.
+// Runs for more than a second, in which the whole seconds of two clocks change at different times.
 TEST_F(MetricValueTest, TheProcessStartedOnce) {
   const double started = ValuesOf("process_start_time_seconds", snapshot_)[""];
   const SteadyClock clock;

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What counting and being scraped cost small products: one stream of 64 x 64 x 64 over loopback,
-// with and without a scraper that never rests, taking turns in one run; and the time that counting
-// one product takes by itself. usage: gemmd-metrics-overhead [SECONDS]
+// The cost of counting and scraping for small products: one stream of 64 x 64 x 64 over loopback,
+// alternately with and without a scraper that never pauses, and the time that counting one product
+// takes by itself.
+// usage: gemmd-metrics-overhead [SECONDS]
 #include <arpa/inet.h>
 #include <grpc/grpc.h>
 #include <spdlog/spdlog.h>
@@ -42,7 +43,7 @@ void Scrape(const std::string& address) {
   close(connection);
 }
 
-// Appends the daemon's time for each product (total, less queue and compute), for so long.
+// Appends the daemon's time for each product (total, less queue and compute), for `ns`.
 void Measure(v1::Gemm::Stub& stub, int64_t ns, std::vector<int64_t>& overheads) {
   const SteadyClock clock;
   const v1::MultiplyRequest request = IntegerRequest(64, 64, 64);
@@ -85,7 +86,7 @@ int Main(double seconds) {
   for (int turn = 0; turn < kTurns; ++turn) {
     Measure(server.gemm(), turn_ns, quiet);
     std::atomic<bool> is_over = false;
-    // Some thousand times as often as Prometheus does by default.
+    // Several thousand times as often as Prometheus does by default.
     std::thread scraper([&] {
       for (; !is_over; ++scrapes) {
         Scrape(server.server().metrics_address());

@@ -15,7 +15,7 @@ namespace {
 
 using ::testing::HasSubstr;
 
-// Admits a request whose message is not held yet.
+// Admits a request whose message has not been held yet.
 absl::StatusOr<Admission::Ticket> Admit(Admission& admission, int64_t bytes) {
   Admission::Ticket ticket;
   Asked asked = {.left_ns = kNoDeadlineNs};

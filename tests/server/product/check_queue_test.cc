@@ -24,7 +24,7 @@ constexpr int64_t kShort = kMs;
 
 class CheckQueueTest : public ::testing::Test {
  protected:
-  // A check that notes its name when it begins, or why it never does.
+  // A check that records its name when it begins, or the reason why it never does.
   std::unique_ptr<CheckQueue::Check> Named(std::string name, std::string caller,
                                            int64_t predicted_ns,
                                            Priority priority = Priority::kNormal) {
@@ -41,7 +41,7 @@ class CheckQueueTest : public ::testing::Test {
     return check;
   }
 
-  // A check that has a thread until `end_`.
+  // A check that occupies a thread until `end_`.
   std::unique_ptr<CheckQueue::Check> Holding(int64_t predicted_ns) {
     std::unique_ptr<CheckQueue::Check> check = Named("", "holder", predicted_ns);
     check->work = [this](const absl::Status&, AbortFlag) {
@@ -144,12 +144,12 @@ TEST_F(CheckQueueTest, TheWaitIsThatOfFairTurns) {
     claims.push_back(queue_.Enter(heavy, Priority::kNormal, kLong, wait_ns));
     EXPECT_EQ(wait_ns, i * kLong);
   }
-  // Of another length, another caller's, of another connection, of low priority.
+  // Checks of another length, of another caller, of another connection, and of low priority.
   EXPECT_EQ(wait_of(heavy, kShort), 0);
   EXPECT_EQ(wait_of(light, kLong), kLong);
   EXPECT_EQ(wait_of({.caller = "heavy", .connection = 3}, kLong), kLong);
   EXPECT_EQ(wait_of(light, kLong, Priority::kLow), 10 * kLong);
-  // However many connections a caller has, it has one turn before that of another.
+  // However many connections a caller has, it gets one turn before that of another caller.
   claims.push_back(
       queue_.Enter({.caller = "heavy", .connection = 4}, Priority::kNormal, kLong, wait_ns));
   EXPECT_EQ(wait_of(light, kLong), kLong);

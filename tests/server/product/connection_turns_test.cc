@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// How a caller's part of a device is shared among his connections.
+// How a caller's part of a device is shared among its connections.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -40,7 +40,7 @@ class ConnectionTurnsTest : public ::testing::Test {
     for (int i = 0; i < count; ++i) Add(name, cost_ns, share);
   }
 
-  // Launches the next job and ends it; notes what it had.
+  // Launches the next job and ends it. Returns its flow.
   Name Run() {
     FairQueue::Job& job = queue_.first();
     const int64_t cost_ns = job.cost_ns;
@@ -90,9 +90,9 @@ TEST_F(ConnectionTurnsTest, ConnectionsOfAHostHaveEqualTime) {
   }
 }
 
-// One that waits for each answer, beside four connections of the same host with a hundred jobs
-// each: it has every second turn, and so never waits for more than the job that runs and another
-// one.
+// A connection that waits for each answer, beside four connections of the same host with a hundred
+// jobs each, gets every second turn, and so never waits for more than the running job and one
+// other.
 TEST_F(ConnectionTurnsTest, WhoeverWaitsForEachAnswerWaitsForOneJob) {
   for (uint64_t hog = 1; hog <= 4; ++hog) Add(100, {"host", hog}, 10);
   for (int i = 0; i < 20; ++i) Run();
@@ -100,14 +100,14 @@ TEST_F(ConnectionTurnsTest, WhoeverWaitsForEachAnswerWaitsForOneJob) {
   for (int i = 0; i < 50; ++i) {
     Run();  // It runs when the call comes,
     Add(light, 10);
-    if (Run() != light) {  // and this one is even with it.
+    if (Run() != light) {  // and this one has the same tag.
       EXPECT_EQ(Run(), light);
     }
   }
   EXPECT_EQ(had_ns_[light], 50 * 10);
 }
 
-// A connection that is never there twice has no more than its half of what the others leave it.
+// A connection with only one job at a time gets no more than half of the host's part.
 TEST_F(ConnectionTurnsTest, LongJobsOfOneThatWaitsForEachAnswerHaveHalf) {
   for (uint64_t hog = 1; hog <= 4; ++hog) Add(1000, {"host", hog}, 10);
   const Name slow = {"host", 9};
@@ -119,7 +119,7 @@ TEST_F(ConnectionTurnsTest, LongJobsOfOneThatWaitsForEachAnswerHaveHalf) {
   EXPECT_LE(had_ns_[slow], 10'000 + 400);
 }
 
-// Nine connections that wait for each answer are nine tenths of ten connections.
+// Nine connections that wait for each answer get nine tenths, like nine of ten connections.
 TEST_F(ConnectionTurnsTest, WhoeverWaitsForEachAnswerHasAsMuchAsAHog) {
   Add(1000, {"host", 0}, 1000);
   for (int i = 0; i < 1000; ++i) {
@@ -145,11 +145,11 @@ TEST_F(ConnectionTurnsTest, CountsWhatIsInside) {
   while (!queue_.empty()) Run();
   EXPECT_EQ(queue_.InsideOf({"host", 1}).of_caller, 0);
   EXPECT_EQ(queue_.InsideOf({"host", 1}).of_connection, 0);
-  EXPECT_EQ(queue_.callers(), 1U);  // For what it had.
+  EXPECT_EQ(queue_.callers(), 1U);  // Because of the time that it had.
   EXPECT_EQ(queue_.connections(), 0U);
 }
 
-// A host that opens a connection for each product, while it always has some inside.
+// A host that opens a connection for each product, while it always has some jobs inside.
 TEST_F(ConnectionTurnsTest, RemembersFewIdleConnections) {
   Add(10, {"hog", 0}, 10);
   for (uint64_t i = 1; i < 10'000; ++i) {
@@ -164,9 +164,9 @@ TEST_F(ConnectionTurnsTest, RemembersFewIdleConnections) {
   EXPECT_EQ(queue_.InsideOf({"hog", 0}).of_connection, 10);
 }
 
-// What a further job is told to wait for, against the jobs that are launched before it. In each
-// flow beside its own a job may begin that ends later, or not begin at all: those of the caller's
-// own connections count in the other callers' parts as well.
+// Compares the wait predicted for a further job with the jobs that are launched before it. In each
+// flow beside its own, one job may begin that ends later, or may not begin: the flows of the
+// caller's own connections, and those within the parts of the other callers.
 TEST_F(ConnectionTurnsTest, TheNewcomerWaitsAsLongAsWasTold) {
   RandomSource random;
   constexpr int64_t kCallers = 3;
@@ -189,7 +189,7 @@ TEST_F(ConnectionTurnsTest, TheNewcomerWaitsAsLongAsWasTold) {
     const JobId newcomer = Add(name, 1).id;
     int64_t waited_ns = 0;
     for (; queue_.first().id != newcomer; Run()) waited_ns += queue_.first().cost_ns;
-    // Connections beside it in both flows of its caller, times itself and the other callers.
+    // The connections beside it in both flows of its caller, times the callers.
     constexpr int64_t kMaxJobs = 2 * kConnections * kCallers;
     EXPECT_LE(std::abs(told_ns - waited_ns), kMaxJobs * longest_ns);
     while (!queue_.empty()) Run();

@@ -32,7 +32,7 @@ class DeviceQueueTest : public ::testing::Test {
     return job.id;
   }
 
-  // The ids of all that is launched from `now_ns` on, each to its end before the next.
+  // The ids of all jobs launched from `now_ns` on, each running to its end before the next.
   std::vector<JobId> RunAll(int64_t now_ns = 0) {
     std::vector<JobId> ran;
     while (true) {
@@ -117,7 +117,8 @@ TEST_F(DeviceQueueTest, LowPriorityHasATwentiethOfABusyDevice) {
   EXPECT_THAT(turns, ElementsAre(19, 39, 59));
 }
 
-// By what products took, and not by what was expected of them: here a third to three times as much.
+// Measured by the time that products took, and not by what was expected of them: here a third to
+// three times as much.
 TEST_F(DeviceQueueTest, LowPriorityHasATwentiethOfWhatProductsTook) {
   for (const auto& [low_ns, normal_ns] : {std::pair(57, 19), std::pair(19, 57), std::pair(6, 40)}) {
     for (int i = 0; i < 400; ++i) {
@@ -139,7 +140,7 @@ TEST_F(DeviceQueueTest, LowPriorityHasATwentiethOfWhatProductsTook) {
   }
 }
 
-// What low priority was owed while it waited is not saved up for later.
+// The time that low priority was owed while it waited is not saved for later.
 TEST_F(DeviceQueueTest, WhatIsOwedIsForgottenWhereNobodyWantsIt) {
   Add(1900, kNoDeadlineNs, Priority::kLow);
   for (int i = 0; i < 18; ++i) Add(1900);
@@ -151,7 +152,7 @@ TEST_F(DeviceQueueTest, WhatIsOwedIsForgottenWhereNobodyWantsIt) {
   EXPECT_EQ(RunAll().back(), 21U);
 }
 
-// What was learned while it waited counts for a job, whether it is safe or doubtful.
+// Corrections learned while a job waits apply to it, whether it is safe or doubtful.
 TEST_F(DeviceQueueTest, ExpectsAnewAtTheLaunch) {
   Add(10 * kMs);
   Add(10 * kMs, 90 * kMs);
@@ -167,8 +168,8 @@ TEST_F(DeviceQueueTest, ExpectsAnewAtTheLaunch) {
   EXPECT_EQ(queue_.InsideOf({"flow"}).of_caller, 0);
 }
 
-// What is expected to be too late is doubted, but only the prediction itself drops it: otherwise it
-// would never be learnt that the machine is fast again.
+// A job that is expected to be late is doubtful, but only the uncorrected prediction drops it:
+// otherwise the queue would never learn that the machine is fast again.
 TEST_F(DeviceQueueTest, ASlowMachineIsTriedAgain) {
   for (int i = 0; i < 40; ++i) correction_.Observe(10 * kMs, 60 * kMs, true);
   Add(10 * kMs, 50 * kMs);

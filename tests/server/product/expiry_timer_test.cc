@@ -54,7 +54,7 @@ class ExpiryTimerTest : public ::testing::Test {
   std::vector<int64_t> late_ns_ ABSL_GUARDED_BY(mutex_);
 };
 
-// Nothing else happens: the running one is held, and nobody cancels.
+// No other event occurs: the running job is held, and nobody cancels.
 TEST_F(ExpiryTimerTest, EndsWhatWaitsAndWhatRunsAtTheirDeadlines) {
   Submit(3'600'000 * kMs);
   for (const int64_t ms : {90, 30, 60, 10, 45}) Submit(ms * kMs);
@@ -62,7 +62,7 @@ TEST_F(ExpiryTimerTest, EndsWhatWaitsAndWhatRunsAtTheirDeadlines) {
   {
     MutexLock lock(&mutex_);
     EXPECT_EQ(std::count(codes_.begin(), codes_.end(), absl::StatusCode::kDeadlineExceeded), 5);
-    // Nothing is early.
+    // No job ends early.
     EXPECT_GE(*std::min_element(late_ns_.begin(), late_ns_.end()), 0);
   }
   EXPECT_EQ(scheduler_.load(device_).queued_requests, 0);
@@ -83,7 +83,7 @@ TEST_F(ExpiryTimerTimed, EndsWhatWaitsSoonAfterItsDeadline) {
 }
 
 TEST_F(ExpiryTimerTest, AbortsWhatRuns) {
-  // The deadline is twice as long each time until it suffices to begin.
+  // The deadline doubles until it suffices for the job to begin.
   size_t jobs = 0;
   for (int64_t ms = 20; device_.submitted() == 0 && ms < 100'000; ms *= 2) {
     Submit(ms * kMs);

@@ -29,7 +29,7 @@ class FairQueueTest : public ::testing::Test {
     return job;
   }
 
-  // Launches the next job and ends it; gives the name of its flow.
+  // Launches the next job and ends it. Returns the name of its flow.
   std::string Run() {
     FairQueue::Job& job = queue_.first();
     queue_.Launch(job, job.cost_ns);
@@ -79,7 +79,7 @@ TEST_F(FairQueueTest, FlowsHaveEqualTimeAndNotEqualCounts) {
   for (int i = 0; i < 200; ++i) {
     const std::string flow = Run();
     had_ns[flow] += flow == "long" ? 30 : 10;
-    // Never apart by more than the longest job of each.
+    // They never differ by more than the longest job of each.
     EXPECT_LE(std::abs(had_ns["long"] - had_ns["short"]), 40);
   }
 }
@@ -92,7 +92,7 @@ TEST_F(FairQueueTest, FlowsHaveTimeByTheirShares) {
   for (int i = 0; i < 450; ++i) {
     const std::string flow = Run();
     had_ns[flow] += 30;
-    // By their shares, never apart by more than a job of each.
+    // In proportion to their shares, they never differ by more than a job of each.
     EXPECT_LE(std::abs(had_ns["triple"] / 3 - had_ns["one"]), 10 + 30);
     EXPECT_LE(std::abs(had_ns["half"] / 0.5 - had_ns["one"]), 60 + 30);
   }
@@ -102,7 +102,7 @@ TEST_F(FairQueueTest, FlowsHaveTimeByTheirShares) {
 TEST_F(FairQueueTest, AShareIsChargedForWhatAJobHad) {
   FairQueue::Job& first = Add("double", 10, 2);
   queue_.Launch(first, first.cost_ns);
-  queue_.Correct(first, 30);  // It took 40: as much as 20 of the other's.
+  queue_.Correct(first, 30);  // It took 40, as much as 20 of the other flow's.
   queue_.Leave(first);
   for (int i = 0; i < 5; ++i) Add("double", 10, 2);
   for (int i = 0; i < 5; ++i) Add("one", 10);
@@ -113,13 +113,13 @@ TEST_F(FairQueueTest, TellsWhatIsAheadByShares) {
   for (int i = 0; i < 100; ++i) Add("double", 10, 2);
   Run();
   Add("one", 30);
-  // Until one's next job may start, at 30: six times 10, and the one that begins then.
+  // Until the next job of "one" may start, at 30: six jobs of 10, and the one that starts then.
   EXPECT_EQ(queue_.AheadOf({"one"}, kAnyCost).waiting_ns, 30 + 2 * 25 + 10);
-  // The other way round: the first of one's, since 990 of double's take 495 of one's time.
+  // Conversely: the first job of "one", since the 990 of "double" take 495 of the time of "one".
   EXPECT_EQ(queue_.AheadOf({"double"}, kAnyCost).waiting_ns, 990 + 30);
 }
 
-// A flow that asks for one product after the other has its half, too.
+// A flow that requests one product after the other gets its half, too.
 TEST_F(FairQueueTest, AClosedLoopKeepsItsDebt) {
   for (int i = 0; i < 300; ++i) Add("hog", 10);
   int64_t loop_ns = 0;
@@ -162,31 +162,31 @@ TEST_F(FairQueueTest, TellsWhatIsAheadOfANewcomer) {
   for (int i = 0; i < 100; ++i) Add("hog", 10);
   EXPECT_EQ(queue_.AheadOf({"hog"}, kAnyCost).waiting_ns, 1000);
   EXPECT_EQ(queue_.AheadOf({"light"}, kAnyCost).waiting_ns,
-            10);  // The one whose turn it is already.
+            10);  // The job whose turn it already is.
   Run();
   EXPECT_EQ(queue_.AheadOf({"light"}, kAnyCost).waiting_ns, 0);
   Add("light", 25);
   EXPECT_EQ(queue_.AheadOf({"hog"}, kAnyCost).waiting_ns, 990 + 25);
   EXPECT_EQ(queue_.AheadOf({"light"}, kAnyCost).waiting_ns,
-            25 + 25);  // As much of the hog's, rounded up to a job.
-  EXPECT_GT(queue_.AheadOf({"hog"}, 100).waiting_ns, 100);  // It stops counting there.
+            25 + 25);  // As much of the hog's jobs, rounded up to a whole job.
+  EXPECT_GT(queue_.AheadOf({"hog"}, 100).waiting_ns, 100);  // Adding up stops there.
 }
 
-// Others that are ahead are expected to add as much again, within their turns.
+// Flows that are ahead are expected to add as much again, within their turns.
 TEST_F(FairQueueTest, TellsWhatMayComeBeforeANewcomer) {
   const auto to_come_ns = [this](const std::string& caller) {
     return queue_.AheadOf({caller}, kAnyCost).to_come_ns;
   };
   for (int i = 0; i < 10; ++i) Add("deep", 10);
-  EXPECT_EQ(to_come_ns("deep"), 0);  // There is nobody else.
+  EXPECT_EQ(to_come_ns("deep"), 0);  // There is no other flow.
   Add("a", 15);
   Add("b", 5);
   EXPECT_EQ(to_come_ns("deep"), 15 + 5);
   EXPECT_EQ(to_come_ns("new"), 0);  // Has the next turn.
-  // The turn of "deep" is 15 + 10 of its 100: it need not add anything to be as far as that.
+  // The turn of "deep" is 15 + 10 of its 100: it gets that far without adding anything.
   EXPECT_EQ(queue_.AheadOf({"a"}, kAnyCost).waiting_ns, 15 + 25 + 5);
   EXPECT_EQ(to_come_ns("a"), 5);
-  // With 10 more, "b" would be beyond its turn of 15 + 5.
+  // With 10 more, "b" would exceed its turn of 15 + 5.
   Add("b", 12);
   EXPECT_EQ(to_come_ns("a"), 15 + 5 - 17);
 }
@@ -198,8 +198,8 @@ TEST_F(FairQueueTest, WhatMayComeIsBoundedByWhatACallerHasAheadItself) {
   EXPECT_EQ(queue_.AheadOf({"a"}, kAnyCost).to_come_ns, FairQueue::kMaxToCome * 10);
 }
 
-// What is told is what happens where nothing else comes, or at most one job of each other flow
-// less.
+// The prediction comes true if no other job comes; or at most one job of each other flow is
+// missing.
 TEST_F(FairQueueTest, TheNewcomerWaitsAsLongAsWasTold) {
   constexpr int64_t kLongest = 90;
   const std::vector<int64_t> sizes = {7, 31, 2, kLongest, 11, 5, 60};

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The scheduler under more work than its device can do, in simulated time: how much of the device's
-// time goes to products whose callers get them before their deadlines. Predictions are exact, or
-// wrong by up to a factor of two.
+// The scheduler with more work than its device can do, in simulated time: the share of the device's
+// time that goes to products which finish before their deadlines. Predictions are exact, or wrong
+// by up to a factor of two.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -34,7 +34,8 @@ struct Load {
   double deadline_s = 1;
   Error error = Error::kNone;
   int flows = 1;
-  bool are_connections = false;  // The flows, of one caller; otherwise they are callers.
+  bool are_connections = false;  // The flows are connections of one caller; otherwise they are
+                                 // callers.
   int depth = 1;
   int64_t max_backlog_ns = Admission::Limits().max_backlog_ns;
   double seconds = 20;
@@ -42,8 +43,8 @@ struct Load {
 
 struct Outcome {
   double goodput = 0;          // A share of the device's time.
-  double refused_at_once = 0;  // A share of all that were not OK.
-  double ok = 0;               // A share of all.
+  double refused_at_once = 0;  // A share of all products that were not OK.
+  double ok = 0;               // A share of all products.
 };
 
 class Simulation {
@@ -76,7 +77,7 @@ class Simulation {
   }
 
  private:
-  // 0.05 to 50 ms, as many in each decade.
+  // 0.05 to 50 ms, equally many in each decade.
   static constexpr double kShortestNs = 5e4;
   static constexpr double kDecades = 3;
   static constexpr double kMeanNs = kShortestNs * (1e3 - 1) / (2.302585 * kDecades);
@@ -190,7 +191,7 @@ INSTANTIATE_TEST_SUITE_P(Overload, HeavyGoodputExhaustive,
                                             ::testing::Values(0.3, 1.0, 60.0),
                                             ::testing::ValuesIn(kErrors)));
 
-// A device that has many jobs at once has them in no better order than the scheduler gave them.
+// A device that takes many jobs at once does them in no better order than the scheduler gave them.
 void ExpectPeakWithManyJobs(double times_capacity, double seconds, bool are_connections = false) {
   for (const double deadline_s : {0.3, 1.0}) {
     for (const Error error : kErrors) {
@@ -213,9 +214,9 @@ TEST(GoodputTest, StaysAtThePeakWithManyJobsOnTheDevice) {
 
 TEST(GoodputExhaustive, StaysAtThePeakWithManyJobsOnTheDevice) { ExpectPeakWithManyJobs(10, 20); }
 
-// Shares of those who get no answer. Without room for errors of what is ahead it was 0.755 for one
-// caller, and without what others put before it 0.19 and 0.22 for ten, and 0.15 for ten
-// connections.
+// Shares of the callers that get no answer. Without a margin for errors in the work ahead, the
+// share was 0.755 for one caller; without the work that others were expected to add, 0.19 and 0.22
+// for ten callers, and 0.15 for ten connections.
 TEST(GoodputTest, TellsAtOnceWhoWouldWaitForNothing) {
   Load load = {.times_capacity = 1.2, .deadline_s = 0.3};
   const Outcome one = Simulation(load).Run();
@@ -232,7 +233,7 @@ TEST(GoodputTest, TellsAtOnceWhoWouldWaitForNothing) {
   EXPECT_GE(connections.refused_at_once, 0.45) << Describe(load, connections);
 }
 
-// Without a bound of the backlog, the queue is as long as the deadline, and all errors add up.
+// Without a limit on the backlog, the queue is as long as the deadline, and all errors add up.
 TEST(GoodputTest, NeedsNoBoundOfTheBacklog) {
   for (const Error error : {Error::kNone, Error::kRandom, Error::kTooShort}) {
     const Load load = {
@@ -242,7 +243,7 @@ TEST(GoodputTest, NeedsNoBoundOfTheBacklog) {
   }
 }
 
-// Where there is time for all, nobody is sent away.
+// If there is time for all products, none is refused.
 TEST(GoodputTest, RefusesNobodyAtHalfLoad) {
   for (const Error error : {Error::kNone, Error::kRandom}) {
     const Load load = {.times_capacity = 0.5, .deadline_s = 1, .error = error, .flows = 10};

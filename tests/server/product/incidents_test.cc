@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What is kept of wrong answers: how many of them, and whose operands.
+// What is kept of wrong answers: how many, and the operands of which.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <sys/stat.h>
@@ -24,7 +24,7 @@ std::shared_ptr<KeptProduct> Operands(size_t bytes, size_t factors = 0) {
   return product;
 }
 
-// The newest first: '+' with operands, '-' without them, '0' where nothing is kept of the product.
+// Newest first: '+' with operands, '-' without operands, '0' if nothing of the product is kept.
 std::string Kept(const IncidentLog& log) {
   std::string kept;
   for (const IncidentLog::Entry& entry : log.entries()) {
@@ -40,7 +40,7 @@ TEST(IncidentLogTest, KeepsTheLatestOperandsAndAllElseOfTheOthers) {
   EXPECT_EQ(Kept(log), "++");
   log.Add({}, Operands(30));
   EXPECT_EQ(Kept(log), "++-");
-  // One that is too large costs those before it, and is not kept.
+  // Operands that are too large evict earlier ones and are not kept themselves.
   log.Add({}, Operands(101));
   EXPECT_EQ(Kept(log), "----");
   log.Add({}, Operands(100));
@@ -59,7 +59,7 @@ TEST(IncidentLogTest, KeepsFactorsUpToABound) {
   EXPECT_EQ(log.entries().back().product->a_scale.size(), kMax * sizeof(float));
 }
 
-// What is left of a product with operands that are too long to be kept may be factors of blocks.
+// Of a product whose operands are too large to be kept, block factors may remain.
 TEST(IncidentLogTest, KeepsFactorsAloneUpToTheSameBound) {
   IncidentLog log((IncidentLog::Options()));
   const auto factors_of_blocks = [](size_t bytes) {
@@ -89,7 +89,7 @@ TEST(IncidentLogTest, TheLogSaysWhatWasWrong) {
   incident.wrong_elements = 2;
   incident.b_sha256 = "b0b1";
   incident.chip_state = "71 C";
-  // What a caller sent forges no field.
+  // Text from a caller cannot forge a field.
   incident.request_id = "x out=true";
   EXPECT_EQ(LogFieldsOf(incident),
             " id=7 element_type=f32 got_bits=0x3f800001 want_bits=0x3f800000 wrong_elements=2 "

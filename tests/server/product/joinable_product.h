@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Products of one simulated kernel with random operands, in memory of their own, for tests of what
-// runs as one.
+// Products of one simulated kernel with random operands in their own memory, for tests of joining.
 #pragma once
 
 #include <cstddef>
@@ -33,7 +32,7 @@ inline std::vector<std::byte> RandomBytes(RandomSource& random, int64_t count) {
   return bytes;
 }
 
-// Not moved: the job points into it.
+// Not movable, because the job points into it.
 class JoinableProduct {
  public:
   struct Shape {
@@ -43,7 +42,7 @@ class JoinableProduct {
     int64_t batch = 1;
   };
 
-  // B is `shared_b` where that is given, otherwise random bytes of the product's own.
+  // B is `shared_b` if that is given, otherwise the product's own random bytes.
   JoinableProduct(RandomSource& random, const Kernel& kernel, Shape shape,
                   const std::vector<std::byte>* shared_b = nullptr) {
     Problem& problem = job.problem;
@@ -60,7 +59,7 @@ class JoinableProduct {
     if (shared_b == nullptr) b_ = RandomBytes(random, shape.batch * problem.b.batch_stride_bytes);
     c_ = RandomBytes(random, shape.batch * problem.c.batch_stride_bytes);
     job.kernel = &kernel;
-    // In two pieces, as messages come.
+    // In two pieces, as messages arrive.
     const size_t half = a_.size() / 2;
     job.a = pieces_.Add(PieceList{Piece(a_).first(half), Piece(a_).subspan(half)});
     job.b = pieces_.Add(shared_b == nullptr ? Piece(b_) : Piece(*shared_b));

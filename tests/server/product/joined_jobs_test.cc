@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What the scheduler runs as one, and how that ends for each.
+// Which jobs the scheduler runs as one, and how that ends for each.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -33,7 +33,7 @@ class JoinedJobsTest : public testing::Test {
     std::thread::id thread = {};
   };
 
-  // Its id is its position among the answers.
+  // The id is the index among the answers.
   JobId Submit(Scheduler& scheduler, JoinableProduct& product, int64_t deadline_ns = kNoDeadlineNs,
                std::string flow = "one", Priority priority = Priority::kNormal) {
     const size_t place = answers_.size();
@@ -67,7 +67,7 @@ class JoinedJobsTest : public testing::Test {
     return products_.emplace_back(random_, kernel_, JoinableProduct::Shape{.m = m, .n = 8, .k = 16},
                                   &b_);
   }
-  // What cannot run with any other.
+  // A job that cannot run with any other.
   JoinableProduct& Loner() {
     JoinableProduct& product = Product();
     product.job.problem.b.order = Order::kRowMajor;
@@ -86,13 +86,13 @@ class JoinedJobsTest : public testing::Test {
   const std::vector<std::byte> b_ = RandomBytes(random_, 2 * 8 * 16);
   std::deque<JoinableProduct> products_;
   std::deque<Answer> answers_;
-  std::shared_ptr<Deferred> sender_;  // Sends what has been answered.
-  Company* company_ = nullptr;        // Not null: whatever is to be submitted waits there.
+  std::shared_ptr<Deferred> sender_;  // Sends the answers so far.
+  Company* company_ = nullptr;        // If not null, jobs to be submitted are collected there.
   Admission admission_{{.max_requests = 1000, .max_bytes = 1000}};
   FakeClock clock_;
   FakeDevice device_{"device", Simulated()};
   std::vector<Device*> devices_ = {&device_};
-  Device* target_ = &device_;  // Where the next job goes.
+  Device* target_ = &device_;  // The device for the next job.
   Scheduler scheduler_{devices_, clock_};
 };
 
@@ -130,7 +130,7 @@ TEST_F(JoinedJobsTest, WhatRanAsOneCorrectsProductsLikeTheWhole) {
     Submit(scheduler_, product);
   }
   device_.CompleteNext();
-  clock_.Advance(1000);  // A fraction of what is predicted.
+  clock_.Advance(1000);  // A fraction of the predicted time.
   device_.CompleteNext();
   EXPECT_EQ(answers_[1].joined, 3);
   Problem whole = products_[1].job.problem;
@@ -138,7 +138,8 @@ TEST_F(JoinedJobsTest, WhatRanAsOneCorrectsProductsLikeTheWhole) {
   EXPECT_LT(scheduler_.CorrectionOf(device_, kernel, whole)->factor(), 1);
 }
 
-// A kernel whose bits depend on m, as the libraries of `cpu` have: the job says whether they may.
+// A kernel whose bits depend on m, like those of libraries on `cpu`: the job says whether they may
+// vary.
 TEST_F(JoinedJobsTest, WhatMayVaryRunsAsOneAndNothingElse) {
   Kernel varying = kernel_;
   varying.device_kind = DeviceKind::kCpu;
@@ -150,7 +151,7 @@ TEST_F(JoinedJobsTest, WhatMayVaryRunsAsOneAndNothingElse) {
     product.job.b.is_resident = true;
     Submit(scheduler_, product, kNoDeadlineNs, std::move(flow));
   };
-  // The first one finds the device idle and runs alone.
+  // The first finds the device idle and runs alone.
   submit(true, "one");
   EXPECT_EQ(device_.held(), 1);
   for (const char* flow : {"one", "two", "three"}) {
@@ -169,13 +170,13 @@ TEST_F(JoinedJobsTest, WhatMayVaryRunsAsOneAndNothingElse) {
   EXPECT_THAT(load.launches, testing::ElementsAre(4, 0, 1, 0, 0, 0, 0, 0, 0));
 }
 
-// Together they are of another shape class, for which the kernel is refused.
+// The whole is of another shape class, for which the kernel is refused.
 TEST_F(JoinedJobsTest, WhatTheDeviceIsNotTrustedWithAsAWholeRunsOneByOne) {
   const auto add_loss = [&](int64_t m, int64_t batch) {
     const JoinableProduct whole(random_, kernel_, {.m = m, .n = 8, .k = 16, .batch = batch});
     for (int i = 0; i < 2; ++i) device_.trust().AddLoss(kernel_, whole.job.problem);
   };
-  add_loss(4000, 1);  // 2 * 4000 * 8 * 16 operations are more than a small product has.
+  add_loss(4000, 1);  // 2 * 4000 * 8 * 16 operations exceed a small product.
   add_loss(2000, 2);
   Submit(scheduler_, Loner());
   for (int i = 0; i < 2; ++i) {
@@ -204,7 +205,7 @@ TEST_F(JoinedJobsTest, WhatComesTogetherRunsAsOne) {
   EXPECT_EQ(answers_[0].joined, 3);
 }
 
-// Each is asked about by itself, behind those before it.
+// Each is admitted separately, behind those before it.
 TEST_F(JoinedJobsTest, WhatCannotBeInTimeIsGivenBackAndTheRestRuns) {
   Company company;
   company_ = &company;
@@ -219,7 +220,7 @@ TEST_F(JoinedJobsTest, WhatCannotBeInTimeIsGivenBackAndTheRestRuns) {
   EXPECT_EQ(device_.submitted(), 1);
   device_.CompleteNext();
   ExpectRight(0, products_[0]);
-  EXPECT_EQ(answers_[1].joined, 0);  // Nobody told it.
+  EXPECT_EQ(answers_[1].joined, 0);  // Not set.
   ExpectRight(2, products_[2]);
   EXPECT_EQ(answers_[2].joined, 2);
 }
@@ -233,7 +234,7 @@ TEST_F(JoinedJobsTest, AllThatComesToASchedulerThatHasStoppedIsToldSo) {
   for (const Answer& answer : answers_) EXPECT_EQ(answer.status.message(), "stopped");
 }
 
-// A launch of few costs the thread of a device as much as one of many.
+// A small launch costs a device's thread as much as a large one.
 TEST_F(JoinedJobsTest, WhatCanJoinWaitsWhileItsDeviceHasEnough) {
   FakeDevice deep("deep", Simulated(), /*depth=*/24);
   std::vector<Device*> devices = {&deep};
@@ -246,7 +247,7 @@ TEST_F(JoinedJobsTest, WhatCanJoinWaitsWhileItsDeviceHasEnough) {
   EXPECT_EQ(scheduler.load(deep).queued_requests, 0);
   for (int i = 0; i < 5; ++i) {
     JoinableProduct& product = Product();
-    product.job.d.is_new = true;  // What makes a new tensor joins nothing.
+    product.job.d.is_new = true;  // A job that makes a new tensor joins nothing.
     Submit(scheduler, product);
   }
   EXPECT_EQ(deep.held(), 8);
@@ -284,7 +285,7 @@ TEST_F(JoinedJobsTest, WhatRanAsOneIsSentTogether) {
                                    [](const Answer& answer) { return answer.joined > 0; }));
     }
 
-    std::vector<int64_t> sent;  // All that had been answered, each time.
+    std::vector<int64_t> sent;  // The number of answers so far, each time.
 
    private:
     const std::deque<Answer>& answers_;
@@ -328,7 +329,8 @@ TEST_F(JoinedJobsTest, ProductsOfOtherMatricesAreBatched) {
   EXPECT_EQ(scheduler_.load(device_).batched_requests, 4);
 }
 
-// One of the same bits, which is faster for the whole. Who named a kernel has that one.
+// A kernel with the same bits that is faster for the whole. A caller that named a kernel gets that
+// kernel.
 TEST_F(JoinedJobsTest, TheWholeHasAKernelOfItsOwn) {
   const Kernel& wide = SimulatedKernel("wgmma.m64n8k16.f32.f16.f16");
   DeviceProfile profile = Simulated();
@@ -404,7 +406,7 @@ TEST_F(JoinedJobsTest, AllAreToldOfAFailure) {
   EXPECT_EQ(answers_[2].status, absl::AbortedError("lost"));
 }
 
-// The whole would take longer than is left: what has time waits for its own turn.
+// The whole would take longer than the time left: jobs that have time wait for their own turn.
 TEST_F(JoinedJobsTest, NoDeadlineIsRisked) {
   Submit(scheduler_, Loner());
   Submit(scheduler_, Product(), clock_.NowNs() + SafeNs(1000));
@@ -453,7 +455,7 @@ TEST_F(JoinedJobsTest, AnIdleDeviceWaitsForTheWindow) {
   EXPECT_EQ(answers_[0].joined, 2);
   ExpectRight(0, products_[0]);
   ExpectRight(1, products_[1]);
-  // What can run with nothing does not wait, and no deadline is risked.
+  // A job that can run with no other does not wait, and no deadline is put at risk.
   Submit(scheduler, Loner(), clock_.NowNs() + SafeNs(1000));
   EXPECT_EQ(device_.held(), 1);
   device_.CompleteNext();

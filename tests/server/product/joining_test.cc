@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Products that run as one have the bits that they have alone, and what differs does not run as
-// one.
+// Products that run as one have the bits that they have alone, and products that differ do not run
+// as one.
 #include <gtest/gtest.h>
 
 #include <deque>
@@ -105,7 +105,7 @@ TEST_P(JoiningTest, ManySmallShapes) {
 INSTANTIATE_TEST_SUITE_P(Types, JoiningTest, testing::Values(kHalves, kByteKernel),
                          [](const auto& one) { return one.param == kHalves ? "f16" : "s8"; });
 
-// Each difference keeps two products apart.
+// Each difference prevents two products from running as one.
 TEST(JoinKeysTest, EveryDifferenceCounts) {
   RandomSource random;
   const Kernel& kernel = SimulatedKernel(kHalves);
@@ -145,7 +145,7 @@ TEST(JoinKeysTest, EveryDifferenceCounts) {
   }
 }
 
-// What cannot run as one without other bits, other bytes or another's error.
+// Products that could not run as one without other bits, other bytes or another product's error.
 TEST(JoinKeysTest, SomeRunAlone) {
   RandomSource random;
   const Kernel& kernel = SimulatedKernel(kHalves);
@@ -173,12 +173,12 @@ TEST(JoinKeysTest, SomeRunAlone) {
   JoinableProduct product(random, kernel, {});
   product.job.kernel = &varying;
   EXPECT_EQ(JoinKeysOf(product.job).stacked, JoinKey());
-  product.job.may_vary = product.job.b.is_resident = true;  // Yet libraries on `cpu` alone.
+  product.job.may_vary = product.job.b.is_resident = true;  // Only libraries on `cpu`.
   EXPECT_EQ(JoinKeysOf(product.job).stacked, JoinKey());
 }
 
-// A kernel of `cpu` whose bits depend on m runs as one for those who let them vary, where they
-// share B.
+// A kernel of `cpu` whose bits depend on m can be stacked for requests that allow it, if they share
+// B.
 TEST(JoinKeysTest, FloatsOnCpuAreStackedWhereTheirBitsMayVary) {
   RandomSource random;
   int varying = 0;
@@ -192,16 +192,16 @@ TEST(JoinKeysTest, FloatsOnCpuAreStackedWhereTheirBitsMayVary) {
     product.job.may_vary = true;
     EXPECT_NE(JoinKeysOf(product.job).stacked, JoinKey()) << kernel.name;
     EXPECT_EQ(JoinKeysOf(product.job).batched, JoinKey()) << kernel.name;
-    product.job.b.is_resident = false;  // No other has the bytes of its message.
+    product.job.b.is_resident = false;  // No other product has the bytes of its message.
     EXPECT_EQ(JoinKeysOf(product.job).stacked, JoinKey()) << kernel.name;
     product.job.b.is_resident = true;
-    product.job.problem.a.order = Order::kColumnMajor;  // Its rows cannot be put below others.
+    product.job.problem.a.order = Order::kColumnMajor;  // Its rows cannot be appended to others.
     EXPECT_EQ(JoinKeysOf(product.job).stacked, JoinKey()) << kernel.name;
   }
   EXPECT_GT(varying, 0);
 }
 
-// A device brings tensors to its own memory, and the bytes of requests not.
+// A device gathers tensors in its own memory, but not the bytes of requests.
 TEST(JoinKeysTest, TensorsJoinNoBytesOfRequests) {
   RandomSource random;
   JoinableProduct product(random, SimulatedKernel(kHalves), {});

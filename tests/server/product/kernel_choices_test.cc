@@ -18,7 +18,7 @@ class KernelChoicesTest : public testing::Test {
     return question;
   }
 
-  // The choice, with the time that was predicted for it.
+  // The choice, with the time predicted for it.
   const Kernel* Ask(const KernelChoices::Question& question, const Kernel* answer) {
     is_asked_ = false;
     const auto choose = [&]() -> KernelChoices::Choice {
@@ -43,7 +43,7 @@ TEST_F(KernelChoicesTest, RemembersAChoice) {
   EXPECT_FALSE(is_asked_);
 }
 
-// Each member that a choice may depend on makes another question, whatever its hash.
+// A change of any member on which a choice may depend makes another question, whatever its hash.
 TEST_F(KernelChoicesTest, AsksForEachQuestion) {
   const KernelChoices::Question first = QuestionOf(1);
   std::vector<KernelChoices::Question> others(9, first);

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// A caller that asks for one product after the other beside one that always has 400 in flight, in
-// simulated time: how long the first one waits.
+// A caller that requests one product after the other, beside a caller that always has 400 in
+// progress, in simulated time: how long the first caller waits.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -27,11 +27,11 @@ constexpr uint64_t kHogsConnections = 4;
 constexpr int kLightCalls = 300;
 
 struct Callers {
-  int64_t light_ns = 0;        // How long a product of the light caller takes,
-  int64_t hog_ns = 0;          // and one of the hog.
-  double hogs_prediction = 1;  // Beside what its products take.
+  int64_t light_ns = 0;        // Time of a product of the light caller,
+  int64_t hog_ns = 0;          // and of one of the hog.
+  double hogs_prediction = 1;  // The ratio of the prediction for its products to their time.
   int depth = 1;
-  bool is_one_host = false;  // The hog's connections and the light caller's are of one host.
+  bool is_one_host = false;  // Both callers' connections belong to one host.
 };
 
 struct Served {
@@ -65,7 +65,7 @@ class CallersSimulation {
   }
 
  private:
-  // Not in step with the hog's products.
+  // Out of step with the hog's products.
   int64_t PauseNs() { return (asked_ * 7919 % 1000) * callers_.hog_ns / 500; }
 
   bool Submit(const FlowId& flow, int64_t service_ns, int64_t predicted_ns,
@@ -76,7 +76,8 @@ class CallersSimulation {
     Submission& submission = *owned;
     submission.device = &device_;
     submission.job = TestJob(&d_);
-    // Predictions of one kernel err alike within a shape class: the hog's have one of their own.
+    // The errors of predictions for one kernel are alike within a shape class, so the hog's
+    // products get another class.
     if (predicted_ns != service_ns) submission.job.problem.batch = 100;
     scheduler_.SetTime(submission, {.kernel_ns = predicted_ns});
     submission.job.a =
@@ -90,7 +91,7 @@ class CallersSimulation {
     return scheduler_.SubmitTogether(Alone(std::move(owned)), &admission_).empty();
   }
 
-  // Calls take turns on the hog's connections.
+  // Calls alternate among the hog's connections.
   uint64_t NextConnection() { return 1 + hogs_calls_++ % kHogsConnections; }
 
   void FillUp() {
@@ -100,7 +101,7 @@ class CallersSimulation {
       const FlowId hog = {.caller = "hog", .connection = NextConnection()};
       if (!Submit(hog, callers_.hog_ns, predicted_ns,
                   [this](const absl::Status& /*status*/) { --hogs_inside_; })) {
-        return;  // It is told to come later.
+        return;  // It was told to retry later.
       }
       ++hogs_inside_;
     }
@@ -146,7 +147,7 @@ void ExpectServed(const Callers& callers, int64_t max_ns) {
   std::cout << Describe(callers, served) << ", at most " << max_ns << " ns\n";
 }
 
-// Whatever the hog's products are and are thought to take.
+// Whatever the hog's products and their predictions are.
 void ExpectServedBesideAnyHog(int depth, bool is_one_host) {
   for (const double prediction : {0.2, 1.0, 5.0}) {
     for (const int64_t hog_ns : {kMs, 20 * kMs, 100 * kMs}) {
@@ -166,7 +167,7 @@ TEST(LightCallerTest, WaitsForOneProductBesideAHog) { ExpectServedBesideAnyHog(1
 
 TEST(LightCallerTest, WaitsForOneProductBesideAHogOfItsHost) { ExpectServedBesideAnyHog(1, true); }
 
-// What the device has is no longer in turns, but it has little where light products could come.
+// Jobs that the device holds no longer take turns, but it holds few if light products could come.
 TEST(LightCallerTest, WaitsForOneProductBesideAHogOfADeepDevice) {
   ExpectServedBesideAnyHog(24, false);
 }
@@ -175,7 +176,7 @@ TEST(LightCallerTest, WaitsForOneProductBesideAHogOfItsHostAndADeepDevice) {
   ExpectServedBesideAnyHog(24, true);
 }
 
-// Work of 0.3 ms hides the way to the device, and so much has it in any case.
+// Work of 0.3 ms hides the latency of reaching the device, so the device always gets that much.
 TEST(LightCallerTest, WaitsForLittleWhereItsProductsAreTiny) {
   ExpectServed({.light_ns = kMs / 50, .hog_ns = kMs / 20, .depth = 24},
                2 * kMs / 50 + kMs / 20 + 3 * kMs / 10);

@@ -51,7 +51,7 @@ TEST(LightFlowsTest, ForgetsAFlowThatSendsNothing) {
   EXPECT_EQ(flows.MinOfOthers({"c"}, kMemoryNs), 60);
 }
 
-// A flow that sends larger products than it once did counts by those in the end.
+// A flow that now sends larger products than before is counted by those after a while.
 TEST(LightFlowsTest, ForgetsASmallProductOfAFlow) {
   LightFlows flows;
   flows.Add({"a"}, 10, 0);

@@ -56,20 +56,20 @@ TEST_F(MemoryPressureTest, WithoutAReadingItStaysAsItWas) {
 TEST_F(MemoryPressureTest, MemoryThatNobodyHoldsIsGivenBackOnce) {
   after_giving_back_ = 60 * kMebi;
   EXPECT_EQ(At(50 * kMebi, 0), Pressure::kNone);
-  At(65 * kMebi, 0);  // Too little.
+  At(65 * kMebi, 0);  // Too little to give back.
   EXPECT_EQ(given_back_, 0);
   At(900 * kMebi, 850 * kMebi);  // It is in use.
   EXPECT_EQ(given_back_, 0);
   EXPECT_EQ(At(900 * kMebi, 0), Pressure::kNone);
   EXPECT_EQ(given_back_, 1);
-  At(60 * kMebi, 0);  // What is left cannot be given back, and is not tried again.
+  At(60 * kMebi, 0);  // The rest cannot be given back, and no further attempt is made.
   At(75 * kMebi, 0);
   EXPECT_EQ(given_back_, 1);
 }
 
 TEST_F(MemoryPressureTest, WhatWasInUseAtFirstIsGivenBackLater) {
   At(50 * kMebi, 0);
-  after_giving_back_ = 180 * kMebi;  // Some of it is gRPC's.
+  after_giving_back_ = 180 * kMebi;  // A part of it is in use by gRPC.
   At(300 * kMebi, 0);
   EXPECT_EQ(given_back_, 1);
   after_giving_back_ = 50 * kMebi;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What is learned from the times that products took, and what never can be.
+// What is learned from the times of products, and what can never be learned.
 #include "server/product/prediction.h"
 
 #include <gtest/gtest.h>
@@ -32,7 +32,7 @@ Problem ProblemOf(int64_t m, int64_t n, int64_t k, int64_t batch = 1) {
 
 class CorrectionTest : public testing::Test {
  protected:
-  // Products that all take `times` what is predicted.
+  // Products that all take `times` as long as predicted.
   void Take(double times, int products, bool is_whole = true) {
     for (int i = 0; i < products; ++i) {
       correction_.Observe(kMs, static_cast<int64_t>(times * static_cast<double>(kMs)), is_whole);
@@ -49,7 +49,7 @@ TEST_F(CorrectionTest, WithoutProductsPredictionsStayAsTheyAre) {
   EXPECT_EQ(ExpectedNs(12345, nullptr), 12345);
 }
 
-// Within twice the truth after three products, within a tenth after twelve, both ways.
+// Within a factor of two after three products, within a tenth after twelve, in both directions.
 TEST_F(CorrectionTest, ContentionIsLearnedAndUnlearned) {
   Take(4, 3);
   EXPECT_GE(Factor(), 2);
@@ -89,7 +89,7 @@ TEST_F(CorrectionTest, ItIsBoundedWhateverIsTold) {
   EXPECT_GE(ExpectedNs(0, &correction_), 0);
 }
 
-// A product of 10 ns is predicted as 2 ns: neither is what its caller waits for.
+// A product of 10 ns is predicted to take 2 ns: neither matters to its caller.
 TEST_F(CorrectionTest, TimesTooShortForClocksSayNothing) {
   for (int i = 0; i < 10; ++i) correction_.Observe(2, 900, true);
   EXPECT_EQ(Factor(), 1);

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What a product is charged for and what its caller is told, on a clock and a device that stand
-// still until the test moves them.
+// What a product is charged for and what its caller is told, with a clock and a device that only
+// move when the test moves them.
 #include "server/product/product_runner.h"
 
 #include <gmock/gmock.h>
@@ -27,7 +27,7 @@ namespace {
 using testing::AllOf;
 using testing::HasSubstr;
 
-// Holds every job until the test says how it ended and how long each stage took.
+// Holds every job until the test ends it and gives the time of each stage.
 class HoldingDevice final : public Device {
  public:
   explicit HoldingDevice(const Target& target = HostTarget()) {
@@ -49,7 +49,7 @@ class HoldingDevice final : public Device {
     if (on_submit) on_submit();
   }
   std::function<void()> on_submit;
-  const Kernel* last_kernel = nullptr;  // That of the job that it got last.
+  const Kernel* last_kernel = nullptr;  // Of the latest job.
   bool last_may_vary = false;
   PredictedTime last_predicted;
 
@@ -92,7 +92,7 @@ class ProductRunnerTest : public testing::Test {
 
   void TearDown() override { Finish(); }
 
-  // Ends everything that was started, and gives its tickets back.
+  // Ends everything that was started, and returns its tickets.
   void Finish() {
     device_.EndAll();
     tickets_.clear();
@@ -105,7 +105,7 @@ class ProductRunnerTest : public testing::Test {
                                               limits.max_message_bytes);
   }
 
-  // Starts a product that has arrived now. Its ticket lives as long as the test.
+  // Starts a product that arrives now. Its ticket lives as long as the test.
   absl::Status Start(std::unique_ptr<Product> product, Arrival arrival = {}) {
     if (arrival.arrived_ns == 0) arrival.arrived_ns = clock_.NowNs();
     product->arrival = std::move(arrival);
@@ -161,12 +161,12 @@ TEST_F(ProductRunnerTest, AKernelOfWhichWorkersDiedIsNotChosenForItsClass) {
   EXPECT_EQ(stats_.refusals()[static_cast<size_t>(RefusalReason::kKernelRefused)], 1);
   EXPECT_EQ(stats_.refusals()[static_cast<size_t>(RefusalReason::kInternal)], 0);
   EXPECT_NE(kernel_of(16384), nullptr) << "of another class";
-  // Another device serves; the one with a reason of that kind says best why none does.
+  // Another device serves; if none does, the one that has a reason of this kind explains it best.
   HoldingDevice other;
   const std::vector<ServedDevice> both = {{&device_, absl::OkStatus()}, {&other, absl::OkStatus()}};
   const ProductRunner runner(both, scheduler_, *admission_, stats_, clock_, int64_t{1} << 40);
   EXPECT_EQ(runner.FindPlace(*Request(8, 8, 8))->served, &both[1]);
-  // This simulator has no kernel of f32.
+  // This simulator has no kernel for f32.
   HoldingDevice simulator({.kind = DeviceKind::kSim, .chip = mma::Chip::kSm80});
   const std::vector<ServedDevice> swapped = {{&simulator, absl::OkStatus()},
                                              {&device_, absl::OkStatus()}};
@@ -201,14 +201,14 @@ TEST_F(ProductRunnerTest, BitsVaryWhereNeitherTheRequestNorItsCheckNeedsThem) {
   EXPECT_TRUE(runner_->MayVary(*asks(false, VerifyMode::kSampled)));
   EXPECT_TRUE(runner_->MayVary(*asks(false, VerifyMode::kChecksum)));
   EXPECT_FALSE(runner_->MayVary(*asks(false, VerifyMode::kDuplicate)));
-  // The server's check is that of requests which ask for none.
+  // The server's check applies to requests that ask for none.
   VerifySetup twice;
   twice.options.rule.mode = VerifyMode::kDuplicate;
   const ProductRunner checking(served_, scheduler_, *admission_, stats_, clock_, int64_t{1} << 40,
                                nullptr, std::move(twice));
   EXPECT_FALSE(checking.MayVary(*asks(false)));
   EXPECT_TRUE(checking.MayVary(*asks(false, VerifyMode::kNone)));
-  // With a bound of one no product joins another.
+  // With a limit of one, no product joins another.
   Scheduler alone(devices_, clock_, {.limits = {.max_jobs = 1}});
   const ProductRunner lone(served_, alone, *admission_, stats_, clock_, int64_t{1} << 40);
   EXPECT_FALSE(lone.MayVary(*Request(8, 8, 8)));
@@ -218,7 +218,7 @@ TEST_F(ProductRunnerTest, WhatWaitsAsItsKernelIsRefusedHasAnotherOne) {
   SetLimits({});
   ASSERT_THAT(Start(Request(8, 8, 8)), IsOk());
   const Problem problem = Request(8, 8, 8)->job.problem;
-  // The device refuses each kernel that it gets, until none is left.
+  // The device refuses each kernel in turn, until none is left.
   int refused = 0;
   while (tickets_.empty()) {
     const Kernel& kernel = *device_.last_kernel;
@@ -266,7 +266,7 @@ TEST_F(ProductRunnerTest, EachStageIsTimedByItself) {
   device_.on_submit = nullptr;
 }
 
-// Products of 2e9 operations at 1e9 a second that take 8 s in place of 2 s, then 2 s again, or are
+// Products of 2e9 operations at 1e9 a second that take 8 s instead of 2 s, then 2 s again, or are
 // given up after 8 s. Of stages that overlap with another product's, the time of both counts once.
 TEST_F(ProductRunnerTest, TheBacklogIsWhatProductsLikeThisOneTook) {
   constexpr double kPredictedNs = 2e9;
@@ -322,7 +322,7 @@ TEST_F(ProductRunnerTest, CountsForTheRuleOfTheCaller) {
   EXPECT_EQ(totals.failed, 1);
   EXPECT_EQ(totals.refused, 3);
 
-  // Whoever is known by a host alone is counted for no rule.
+  // Callers that are only known by their host are counted for no rule.
   tickets_.clear();
   ASSERT_THAT(Start(Request(8, 8, 8)), IsOk());
   device_.End({.status = absl::OkStatus(), .compute_ns = 13});
@@ -349,8 +349,8 @@ TEST_F(ProductRunnerTest, RefusalsSayWhenTheDeviceWillBeDone) {
     int64_t want_ms;
   } cases[] = {{.m = 1, .want_ms = 2},  // 2 * 1000 * 1000 operations at 1e9 a second.
                {.m = 100, .want_ms = 200},
-               {.m = 20'000, .want_ms = 10'000},  // And not 40 s, but the longest.
-               {.m = 0, .want_ms = 1}};           // The shortest.
+               {.m = 20'000, .want_ms = 10'000},  // Not 40 s, but the maximum.
+               {.m = 0, .want_ms = 1}};           // The minimum.
   for (const auto& [m, want_ms] : cases) {
     SetLimits({.admission = {.max_requests = 1, .max_bytes = int64_t{1} << 40}});
     ASSERT_THAT(Start(Request(m, 1000, 1000)), IsOk());
@@ -414,7 +414,7 @@ TEST_F(ProductRunnerTest, RefusesWhatCannotBeInTime) {
   EXPECT_EQ(stats_.refusals()[static_cast<size_t>(RefusalReason::kDeadline)], 1);
   EXPECT_EQ(admission_->load().admitted, 0);
 
-  ASSERT_THAT(Start(Request(1000, 1000, 400)), IsOk());  // Has the device for 0.8 s.
+  ASSERT_THAT(Start(Request(1000, 1000, 400)), IsOk());  // Occupies the device for 0.8 s.
   const absl::Status busy = Start(Request(1000, 1000, 200), arrival);
   EXPECT_THAT(busy, StatusIs(absl::StatusCode::kResourceExhausted, HasSubstr("to wait 800ms")));
   EXPECT_EQ(RetryAfterMs(busy), 200);
@@ -446,15 +446,16 @@ TEST_F(ProductRunnerTest, OneCallerDoesNotTakeAllPlaces) {
     taken += refused.ok() ? 1 : 0;
   }
   EXPECT_EQ(taken, kPlaces * 7 / 8);
-  EXPECT_THAT(refused, StatusIs(absl::StatusCode::kResourceExhausted,
-                                "queue: the caller has 56 requests inside, 8 of 64 places are kept "
-                                "for others"));
+  EXPECT_THAT(refused,
+              StatusIs(absl::StatusCode::kResourceExhausted,
+                       "queue: the caller has 56 requests in progress, 8 of 64 places are kept "
+                       "for others"));
   EXPECT_NE(RetryAfterMs(refused), std::nullopt);
   EXPECT_EQ(stats_.refusals()[static_cast<size_t>(RefusalReason::kShare)], 1);
   Arrival light;
   light.peer_name = std::make_shared<const std::string>("ipv4:192.0.2.2:50000");
   EXPECT_THAT(Start(Request(8, 8, 8), light), IsOk());
-  device_.End({});  // The one that ran; the next turn is the newcomer's.
+  device_.End({});  // The running product; the next turn is the newcomer's.
   last_ = {};
   device_.End({});
   EXPECT_THAT(last_.status, IsOk());
@@ -462,7 +463,7 @@ TEST_F(ProductRunnerTest, OneCallerDoesNotTakeAllPlaces) {
   EXPECT_EQ(tickets_.size(), 2u);
 }
 
-// It comes over one connection. Each of it is asked about behind those before it.
+// All come over one connection. Each is admitted behind those before it.
 TEST_F(ProductRunnerTest, AListDoesNotTakeAllPlaces) {
   constexpr int64_t kPlaces = 64;
   constexpr int64_t kTaken = kPlaces * 7 / 8 * 7 / 8;
@@ -486,7 +487,7 @@ TEST_F(ProductRunnerTest, AListDoesNotTakeAllPlaces) {
   EXPECT_EQ(admission_->load().requests, kTaken);
   ASSERT_EQ(refused.size(), 1u);
   EXPECT_THAT(refused[0], StatusIs(absl::StatusCode::kResourceExhausted,
-                                   HasSubstr("the connection has 49 requests inside")));
+                                   HasSubstr("the connection has 49 requests in progress")));
   EXPECT_EQ(stats_.refusals()[static_cast<size_t>(RefusalReason::kShare)], 1);
   scheduler_.Stop(absl::UnavailableError("over"));
 }
@@ -509,10 +510,10 @@ TEST_F(ProductRunnerTest, UsersOfOneUnixSocketHavePlacesOfTheirOwn) {
   }
   EXPECT_EQ(taken, kPlaces * 7 / 8);
   EXPECT_THAT(refused, StatusIs(absl::StatusCode::kResourceExhausted,
-                                HasSubstr("the caller has 56 requests inside")));
+                                HasSubstr("the caller has 56 requests in progress")));
   EXPECT_THAT(start("unix:uid:1000", 10), StatusIs(absl::StatusCode::kResourceExhausted));
   EXPECT_THAT(start("unix:uid:1001", 11), IsOk());
-  device_.End({});  // The one that ran; the next turn is the other user's.
+  device_.End({});  // The running product; the next turn is the other user's.
   device_.End({});
   EXPECT_EQ(last_.caller, "uid:1001");
   EXPECT_EQ(tickets_.size(), 2u);
@@ -533,9 +534,10 @@ TEST_F(ProductRunnerTest, OneConnectionDoesNotTakeAllPlacesOfItsCaller) {
   };
   absl::Status refused;
   EXPECT_EQ(take(1, refused), kPlaces * 7 / 8 * 7 / 8);
-  EXPECT_THAT(refused, StatusIs(absl::StatusCode::kResourceExhausted,
-                                "queue: the connection has 392 requests inside, 56 places of its "
-                                "caller are kept for others of its connections"));
+  EXPECT_THAT(refused,
+              StatusIs(absl::StatusCode::kResourceExhausted,
+                       "queue: the connection has 392 requests in progress, 56 places of its "
+                       "caller are kept for others of its connections"));
   EXPECT_NE(RetryAfterMs(refused), std::nullopt);
   EXPECT_EQ(stats_.refusals()[static_cast<size_t>(RefusalReason::kShare)], 1);
   EXPECT_EQ(take(2, refused), 56 * 7 / 8);

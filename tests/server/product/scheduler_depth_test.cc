@@ -66,7 +66,7 @@ TEST_F(SchedulerDepthTest, TakesTheEndsOfJobsInAnyOrder) {
   EXPECT_THAT(ended_, ElementsAre("c OK", "d OK", "a OK", "b OK"));
 }
 
-// What the device has is no longer in turns.
+// Jobs that the device holds no longer take turns.
 TEST_F(SchedulerDepthTest, GivesItNoMoreThanTwentyMillisecondsAhead) {
   Submit("a", 12 * kMs);
   Submit("b", 12 * kMs);
@@ -119,7 +119,7 @@ TEST_F(SchedulerDepthTest, IsBusyOnceAtATime) {
   device_.CompleteNext();
 }
 
-// What would begin too late behind what the device has is not begun.
+// A job that would begin too late behind the device's jobs is not launched.
 TEST_F(SchedulerDepthTest, DropsWhatComesTooLateBehindTheOthers) {
   Submit("a", 10 * kMs);
   Submit("b", 8 * kMs);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Jobs that end before they are done: cancelled, or with their time up.
+// Jobs that end before they are done: cancelled or expired.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -48,7 +48,7 @@ TEST_F(SchedulerTest, CancelAbortsARunningJobAndFreesTheDevice) {
   scheduler_.Cancel(running);
   EXPECT_THAT(ended_, ElementsAre("a CANCELLED"));
   EXPECT_EQ(last_->outcome.status.message(), "cancelled while it ran");
-  EXPECT_EQ(first_.submitted(), 2);  // The next one has the device.
+  EXPECT_EQ(first_.submitted(), 2);  // The next job has the device.
   scheduler_.Cancel(running);
   EXPECT_EQ(first_.aborts(), 1);
   first_.CompleteNext();
@@ -76,7 +76,7 @@ TEST_F(SchedulerTest, CountsTheTimeUntilADeviceIsDoneWithWhatNobodyWants) {
   clock_.Advance(kMs);
   scheduler_.Cancel(cancelled);
   clock_.Advance(30 * kMs);
-  scheduler_.Cancel(cancelled);  // Nothing new.
+  scheduler_.Cancel(cancelled);  // No effect the second time.
   clock_.Advance(10 * kMs);
   EXPECT_EQ(aborts().count(), 0);
   first_.CompleteNext(absl::CancelledError("aborted"));
@@ -89,7 +89,7 @@ TEST_F(SchedulerTest, CountsTheTimeUntilADeviceIsDoneWithWhatNobodyWants) {
   EXPECT_EQ(aborts().sum_ns, 42 * kMs);
   scheduler_.Cancel(Submit("waits", first_));
   first_.CompleteNext();
-  EXPECT_EQ(aborts().count(), 2);  // Neither what only waited nor what all have wanted.
+  EXPECT_EQ(aborts().count(), 2);  // Neither jobs that only waited nor jobs that were wanted count.
 }
 
 TEST_F(SchedulerTest, TheDeadlineDropsAWaitingJob) {
@@ -128,7 +128,7 @@ TEST_F(SchedulerTest, AResultThatIsThereBeforeTheAbortIsTheAnswer) {
   EXPECT_THAT(ended_, ElementsAre("a OK", "b ABORTED"));
 }
 
-// A device that is told to abort a job while it is given it does not know the job yet.
+// A device that is told to abort a job while the job is being submitted does not know it yet.
 TEST(SchedulerAbortTest, AJobThatIsEndedOnItsWayToTheDeviceIsAborted) {
   class Slow final : public Device {
    public:

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// A scheduler of two devices whose jobs end when a test says so.
+// A scheduler with two devices whose jobs end when a test says so.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -21,7 +21,7 @@ namespace gemmd {
 
 class SchedulerTest : public ::testing::Test {
  protected:
-  // Queues a job whose end is recorded under `name`.
+  // Queues a job. Its end is recorded under `name`.
   JobId Submit(const std::string& name, FakeDevice& device, int64_t deadline_ns = kNoDeadlineNs,
                int64_t predicted_ns = 10) {
     auto owned = std::make_unique<Submission>();
@@ -38,7 +38,7 @@ class SchedulerTest : public ::testing::Test {
     return scheduler_.Submit(std::move(owned));
   }
 
-  // Nothing ends after what records it: not even where a test failed.
+  // Ends all jobs before the members that record their ends are destroyed, even if a test fails.
   void TearDown() override {
     for (FakeDevice* const device : {&first_, &second_}) {
       while (device->held() > 0) device->CompleteNext();

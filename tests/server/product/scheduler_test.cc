@@ -147,7 +147,7 @@ TEST_F(SchedulerTest, StopAnswersAllThatWait) {
   EXPECT_THAT(ended_, ElementsAre("b UNAVAILABLE", "c UNAVAILABLE"));
   EXPECT_EQ(scheduler_.load(first_).queued_requests, 0);
   EXPECT_EQ(scheduler_.load(first_).queued_bytes, 0);
-  EXPECT_EQ(scheduler_.load(first_).backlog_ns, 0);  // What is aborted has no time left.
+  EXPECT_EQ(scheduler_.load(first_).backlog_ns, 0);  // Jobs being aborted have no time left.
   EXPECT_EQ(first_.aborts(), 1);
   first_.CompleteNext();
   EXPECT_EQ(first_.submitted(), 1);
@@ -175,7 +175,7 @@ TEST_F(SchedulerTest, LoadReturnsToZeroHoweverJobsEnd) {
   EXPECT_EQ(load.completed_requests, 2);
 }
 
-// Many threads submit, cancel and let expire, while another ends what has expired; every job ends
+// Many threads submit, cancel and let jobs expire, while another ends expired ones; every job ends
 // exactly once.
 TEST(SchedulerStressTest, EveryJobEndsOnce) {
   constexpr int kThreads = 4;
@@ -202,7 +202,7 @@ TEST(SchedulerStressTest, EveryJobEndsOnce) {
           Submission& submission = *owned;
           submission.device = &device;
           submission.job = TestJob(&record.d);
-          submission.predicted_ns = 1;  // So that the backlog counts the running job too.
+          submission.predicted_ns = 1;  // So that the running job counts in the backlog, too.
           if (random() % 4 == 0) submission.deadline_ns = clock.NowNs() + random() % 100'000;
           submission.done = [&record](std::unique_ptr<Submission> result) {
             record.code = result->outcome.status.raw_code();
@@ -223,7 +223,7 @@ TEST(SchedulerStressTest, EveryJobEndsOnce) {
     }
     is_over = true;
     ender.join();
-  }  // The device's thread has ended: every callback has been made.
+  }  // The device's thread has ended: every callback has been called.
   int launched = 0;
   for (const Record& record : records) {
     ASSERT_EQ(record.ends.load(), 1);

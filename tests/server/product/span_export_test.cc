@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Which products have spans, and what the spans tell.
+// Which products get spans, and what the spans contain.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -40,7 +40,7 @@ class SpanExportTest : public testing::Test {
     product_.timing.total_ns = 110;
   }
 
-  // What is in the file after products with these spans of their callers have ended.
+  // The contents of the file after products with these callers' spans have ended.
   std::vector<json> Written(const std::vector<std::optional<TraceSpan>>& spans, double share = 0) {
     {
       auto exported = SpanExport::Open({.file = folder_.Path("traces"), .share = share});
@@ -99,7 +99,7 @@ TEST_F(SpanExportTest, StagesFollowEachOtherWithinTheProduct) {
   EXPECT_EQ(spans[0]["parentSpanId"], caller->parent_id);
   EXPECT_EQ(spans[0]["spanId"], caller->span_id);
   EXPECT_FALSE(spans[0].contains("status"));
-  // The last stage is cut: what the stages took together is more than the whole.
+  // The last stage is cut off, because the stages together took longer than the whole.
   const std::vector<std::string> names = {"queue", "compute", "copy_out"};
   const std::vector<int64_t> starts = {0, 30, 80}, ends = {30, 80, 110};
   for (size_t i = 0; i < names.size(); ++i) {

@@ -120,7 +120,7 @@ TEST(StatsTest, OneThatFailedCountsByItsStatusOnly) {
   EXPECT_TRUE(stats.kernels().empty());
 }
 
-// So that nothing can make series without end.
+// Nothing can create an unlimited number of series,
 TEST(StatsTest, OnlyKernelsOfTheCatalogueHaveSeries) {
   Stats stats(2);
   const Kernel other = Catalog()[5];
@@ -129,7 +129,7 @@ TEST(StatsTest, OnlyKernelsOfTheCatalogueHaveSeries) {
   EXPECT_TRUE(stats.kernels().empty());
 }
 
-// Nor can whoever names every kernel of the catalogue.
+// Even if a caller names every kernel of the catalogue.
 TEST(StatsTest, OnlyTheFirstKernelsHaveSeriesOfTheirOwn) {
   Stats stats(2);
   const absl::Span<const Kernel> catalog = Catalog();

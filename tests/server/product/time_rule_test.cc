@@ -68,12 +68,12 @@ TEST(TimeRuleTest, WhatIsToComeIsWaitedFor) {
   const ProductRefusal refusal = Check(asked);
   EXPECT_THAT(refusal.status,
               StatusIs(absl::StatusCode::kResourceExhausted,
-                       HasSubstr("queue: predicted to wait 210ms and to take 100ms (reckoned with "
+                       HasSubstr("queue: predicted to wait 210ms and to take 100ms (reserved: "
                                  "253ms, because predictions err), 452ms are left")));
   EXPECT_EQ(refusal.reason, RefusalReason::kBacklog);
 }
 
-// Where a queue is ahead, its prediction may be wrong by a quarter, and the product's own by half.
+// If anything waits ahead, its prediction may be wrong by a quarter, and the product's own by half.
 TEST(TimeRuleTest, AQueueAheadTakesRoomForErrors) {
   Asked asked = {.predicted_ns = 100 * kMs,
                  .expected_ns = 100 * kMs,
@@ -87,12 +87,12 @@ TEST(TimeRuleTest, AQueueAheadTakesRoomForErrors) {
 
 TEST(TimeRuleTest, TheBacklogIsBoundedWithoutADeadline) {
   Asked asked = {.predicted_ns = kMs, .left_ns = kNoDeadlineNs, .ahead_ns = 1000 * kMs};
-  asked.running_ns = 2000 * kMs;  // Does not count: the next one may always wait.
+  asked.running_ns = 2000 * kMs;  // Does not count: the next product may always wait.
   EXPECT_THAT(Check(asked).status, IsOk());
   asked.ahead_ns += 70 * kMs;
   const ProductRefusal refusal = Check(asked);
   EXPECT_THAT(refusal.status, StatusIs(absl::StatusCode::kResourceExhausted,
-                                       "queue: products of 1.07s wait ahead of it by prediction, "
+                                       "queue: products predicted to take 1.07s wait ahead of it, "
                                        "at most 1s may (--max-backlog)"));
   EXPECT_EQ(RetryAfterMs(refusal.status), 70);
 }

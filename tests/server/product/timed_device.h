@@ -14,8 +14,8 @@
 
 namespace gemmd {
 
-// Takes as long for each job as the test says, in the time of a FakeClock, one after the other; has
-// up to `depth` of them.
+// Takes the time that the test gives for each job, on a FakeClock, one job after the other. Holds
+// up to `depth` jobs.
 class TimedDevice final : public Device {
  public:
   TimedDevice(const Clock& clock, int depth) : clock_(clock), depth_(depth) {}
@@ -24,7 +24,7 @@ class TimedDevice final : public Device {
   const DeviceProfile& profile() const override { return profile_; }
   int depth() const override { return depth_; }
 
-  // The service time, in nanoseconds, stands where A would be.
+  // The service time, in nanoseconds, is stored in place of A.
   void Submit(const Job& job, Done done) override {
     const auto service_ns = *reinterpret_cast<const int64_t*>(job.a.pieces[0].data());
     if (held_.empty()) end_ns_ = clock_.NowNs() + service_ns;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// W3C Trace Context: what is taken for a parent, and what callers get back.
+// W3C Trace Context: what is accepted as a parent, and what callers get back.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <spdlog/sinks/ostream_sink.h>
@@ -100,7 +100,7 @@ TEST(TraceContextTest, IgnoresWhatIsInvalid) {
   }
 }
 
-// The `traceparent` among the trailing metadata; empty where there is none.
+// The `traceparent` in the trailing metadata; empty if there is none.
 std::string Returned(const grpc::ClientContext& context) {
   const auto& metadata = context.GetServerTrailingMetadata();
   const auto found = metadata.find("traceparent");
@@ -137,7 +137,7 @@ TEST(TraceContextTest, IsReturnedAtTheEndOfAStream) {
   EXPECT_THAT(Returned(context), MatchesRegex(kChild));
 }
 
-// Whoever runs the daemon need not log every product to find those that it failed.
+// Operators need not log every product to find those that the daemon failed.
 TEST(TraceContextTest, AFailureOfTheDaemonIsAWarningWithItsTrace) {
   RunningServer running(TestDevice::kFake);
   std::ostringstream log;

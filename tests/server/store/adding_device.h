@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// A device for tests of tensors: its products are simple, and run when the test says so.
+// A device for tests of tensors, whose simple products run when the test says so.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -18,7 +18,7 @@
 
 namespace gemmd {
 
-// Adds one to each byte of A, or of C where there is one, when it is told to.
+// Adds one to each byte of A, or of C if there is one, when it is told to.
 class AddingDevice final : public Device {
  public:
   AddingDevice(std::string name, FakeDeviceMemory* memory) : memory_(memory) {
@@ -44,7 +44,7 @@ class AddingDevice final : public Device {
     MutexLock lock(&mutex_);
     return !waiting_.empty();
   }
-  // Runs the next one, or ends it with the status.
+  // Runs the next job, or ends it with the status.
   void Run(const absl::Status& status = absl::OkStatus()) {
     const Job job = Next();
     if (status.ok()) Add(job);

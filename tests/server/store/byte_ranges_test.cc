@@ -40,7 +40,7 @@ TEST(ByteRangesTest, NeighboursBecomeOne) {
   EXPECT_THAT(ranges.Add({5, 15}), IsEmpty());
 }
 
-// Against one bit for each byte.
+// Compared with one bit per byte.
 TEST(ByteRangesTest, AgreesWithASetOfBytes) {
   constexpr int64_t kBytes = 64;
   std::mt19937 random(20240611);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Compression step by step against pruning and packing of whole matrices: the same bytes.
+// Compression in steps gives the same bytes as pruning and packing whole matrices.
 #include "server/store/compression.h"
 
 #include <gmock/gmock.h>
@@ -46,7 +46,7 @@ class CompressionTest : public testing::TestWithParam<ElementType> {
     return tight;
   }
 
-  // What the library makes of each matrix as a whole.
+  // The library's result for each matrix as a whole.
   std::vector<std::byte> Expected(const TensorSpec& spec, const std::vector<std::byte>& dense,
                                   const TensorSpec* mask_spec = nullptr,
                                   const std::vector<std::byte>& mask = {}) {
@@ -67,7 +67,7 @@ class CompressionTest : public testing::TestWithParam<ElementType> {
     return all;
   }
 
-  // Gives how many steps it took.
+  // Returns the number of steps.
   absl::StatusOr<int> Run(const TensorSpec& spec, const std::vector<std::byte>& dense,
                           std::vector<std::byte>& compressed, const TensorSpec* mask_spec = nullptr,
                           const std::vector<std::byte>& mask = {}) {
@@ -84,7 +84,7 @@ class CompressionTest : public testing::TestWithParam<ElementType> {
     }
   }
 
-  // A mask that keeps no more than it may: each group's own choice of units.
+  // A mask that keeps as many units as allowed: each group makes its own choice.
   std::vector<std::byte> AnyMask(const TensorSpec& spec) {
     const MatrixLayout& layout = spec.layout;
     std::vector<std::byte> mask(static_cast<size_t>(spec.bytes));
@@ -119,7 +119,7 @@ std::vector<Shape> SmallShapes() {
 TEST_P(CompressionTest, GivesTheBytesOfTheLibrary) {
   for (const Shape& s : SmallShapes()) {
     const TensorSpec spec = PaddedSpec(type_, s.rows, s.columns, s.padding, s.matrices);
-    // Any bits: NaN, infinities, zeros of both signs, and what lies behind the end of a line.
+    // Any bits: NaN, infinities, zeros of both signs, and garbage beyond the end of a line.
     const std::vector<std::byte> dense = AnyBytes(spec.bytes);
     std::vector<std::byte> compressed;
     ASSERT_THAT(Run(spec, dense, compressed), IsOk());
@@ -133,7 +133,7 @@ TEST_P(CompressionTest, GivesTheBytesOfTheLibrary) {
 }
 
 TEST_P(CompressionTest, GoesInSteps) {
-  // One row is longer than a step; many rows together are; many matrices are, each of few bytes.
+  // Cases: one row longer than a step; many rows that together are; many small matrices that are.
   const int64_t step = Compression::kStepBytes * 8 / BitsOf(type_);
   for (const Shape& s : {Shape{2, step + 777, 0, 1}, Shape{step / 500, 999, 0, 1},
                          Shape{1, 5, 0, Compression::kStepBytes / 32}}) {
@@ -151,7 +151,7 @@ TEST_P(CompressionTest, GoesInSteps) {
 }
 
 TEST_P(CompressionTest, NamesTheGroupThatAMaskLeavesTooFull) {
-  // The row is longer than a step, and the group in its second one.
+  // The row is longer than a step, and the group lies in the second step.
   const int64_t step = Compression::kStepBytes * 8 / BitsOf(type_);
   const int64_t column = (step + 2048) / form_.group() * form_.group();
   const TensorSpec spec = PaddedSpec(type_, 2, step + 5000, 0, 2);

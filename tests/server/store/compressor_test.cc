@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Compressions that take turns: what they hold, how many there are, and how they end early.
+// Compressions that take turns: what they hold, how many there are, and how they are aborted.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -65,7 +65,7 @@ class CompressorTest : public testing::Test {
     return Awaited(std::move(begun->result), "a compression");
   }
 
-  // Holds the compressor's thread until it is let go.
+  // Holds the compressor's thread until released.
   class Hold {
    public:
     explicit Hold(CompressorTest& test) {
@@ -73,7 +73,8 @@ class CompressorTest : public testing::Test {
       test.Put(session, Spec(ElementType::kU8, 0, 0), "empty");
       std::promise<void> held;
       std::future<void> is_held = held.get_future();
-      // The thread has what it waits for, which it may still look at when this is gone.
+      // The thread owns the state that it waits for, which it may still read after this object is
+      // destroyed.
       EXPECT_THAT(test.compressor_->Begin(test.Again(session), {.tensor = "empty"},
                                           [held = std::move(held),
                                            let_go = let_go_.get_future()](const Result&) mutable {
@@ -106,7 +107,7 @@ TEST_F(CompressorTest, MakesATensorOfItsOwn) {
   EXPECT_TRUE(made->pinned);
   const std::string bytes(reinterpret_cast<const char*>(made->tensor->bytes->host()),
                           static_cast<size_t>(made->tensor->spec.bytes));
-  // Where all are equal, the first two of each group stay: indices 0 and 1.
+  // If all are equal, the first two of each group stay: indices 0 and 1.
   EXPECT_EQ(bytes, std::string(12, '\x33') + std::string(3, '\x44'));
   EXPECT_THAT(store_.Describe(session, "w24"), IsOk());
   EXPECT_EQ(store_.Describe(session, "w")->tensor->spec.bytes, 24);

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Compressions on the device that has the tensor: the bytes that the host makes, and what becomes
-// of those that are given up, and of those whose device is lost.
+// Compressions on the device that has the tensor: they give the bytes that the host computes. Also
+// aborted compressions, and those whose device is lost.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -52,7 +52,7 @@ class DeviceCompressionTest : public testing::Test {
   std::shared_ptr<PlacedBytes> BytesOf(const std::string& name) {
     return store_.Describe(session_, TensorName(name))->tensor->bytes;
   }
-  // The device has them, too.
+  // Copies the tensor to the device, too.
   void BringThere(const std::string& name) {
     auto done = std::make_shared<std::promise<absl::Status>>();
     copies_->Bring(BytesOf(name), [done](const absl::StatusOr<DeviceCopies::Use>& use) {
@@ -60,7 +60,7 @@ class DeviceCompressionTest : public testing::Test {
     });
     ASSERT_THAT(Awaited(done->get_future(), "a copy"), IsOk());
   }
-  // The device alone has what is there now.
+  // Only the device has the present bytes.
   void LeaveThereAlone(const std::string& name) {
     const std::shared_ptr<PlacedBytes> bytes = BytesOf(name);
     bytes->TakeWriting(copies_.get(), [] {});
@@ -85,7 +85,7 @@ class DeviceCompressionTest : public testing::Test {
   Result Compress(const Compressor::Request& request) {
     return Awaited(Begin(request).result, "a compression");
   }
-  // What the host makes of it.
+  // The host's result.
   std::string Want(const Compressor::Request& request) {
     Compressor::Request other = request;
     other.keep.name = "";
@@ -143,7 +143,7 @@ TEST_F(DeviceCompressionTest, TakesAMask) {
   EXPECT_THAT(Compress({.tensor = "w", .mask = "all"}),
               StatusIs(absl::StatusCode::kInvalidArgument,
                        "mask: row 0, group 0: got 4 elements to be kept, want at most 2"));
-  // The mask is there now, too; of the result nothing is.
+  // The mask is on the device now, too, but nothing of the result is.
   EXPECT_TRUE(Eventually([&] { return memory_.used_bytes() == used + BlockBytes(7 * 5); }));
 }
 

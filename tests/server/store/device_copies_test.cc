@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Copies of tensors in memory of a device: made once, given up least recently used first, made anew
-// where they were lost, and jobs that read them there.
+// Copies of tensors in device memory: made once, evicted least recently used first, and made again
+// after a loss; and jobs that read them there.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -26,7 +26,7 @@ namespace {
 using testing::HasSubstr;
 using Use = DeviceCopies::Use;
 
-// The outcome of one call of Bring, which another thread may bring.
+// The outcome of one call of Bring, which another thread may deliver.
 class Brought {
  public:
   DeviceCopies::Done Take() {
@@ -91,7 +91,7 @@ TEST_F(DeviceCopiesTest, AreMadeOnceAndGoWithTheirTensor) {
   EXPECT_EQ(copies_->counts().made, 1);
   EXPECT_EQ(copies_->counts().hits, 1);
   EXPECT_THAT(bytes->Devices(), testing::ElementsAre("fake:0"));
-  // The device's thread has let go of the first tensor once it serves another one.
+  // The device's thread has released the first tensor once it serves another one.
   const auto other = Bytes("other");
   ASSERT_THAT(Bring(other), IsOk());
   EXPECT_EQ(copies_->counts().copies, 2);
@@ -99,7 +99,7 @@ TEST_F(DeviceCopiesTest, AreMadeOnceAndGoWithTheirTensor) {
   EXPECT_EQ(copies_->counts().copies, 1);
 }
 
-// Waits until the device has done what it was asked for before.
+// Waits until the device has done its earlier work.
 void WaitForForms(FakeDeviceMemory& memory) {
   Brought told;
   memory.Read(0, 0, {},
@@ -111,7 +111,7 @@ FormKey KeyOf(int64_t bytes, uint32_t form = 1) {
   return {.form = form, .bytes = bytes, .offset = 0, .layout = {}, .matrices = 1};
 }
 
-// Room for three copies: memory is taken for a form once it is wanted again, one job makes it while
+// Room for three copies. Memory is taken for a form at its second use; one job makes it while
 // others do without, and from then on all read it, until the bytes change.
 TEST_F(DeviceCopiesTest, AFormIsMadeOnceItIsWantedAgain) {
   const auto bytes = Bytes("abc");
@@ -165,8 +165,8 @@ TEST_F(DeviceCopiesTest, AFormIsMadeOnceItIsWantedAgain) {
   copies_->EndForm(std::move(fresh), true);
 }
 
-// As many bytes are no sign of as many matrices. Of more than eight, what was wanted once and
-// longest ago is forgotten.
+// The same number of bytes may be another number of matrices. Of more than eight forms wanted once,
+// the one wanted longest ago is forgotten.
 TEST_F(DeviceCopiesTest, AFormIsOfSoManyMatrices) {
   const auto bytes = Bytes("abc");
   const absl::StatusOr<Use> use = Bring(bytes);
@@ -214,7 +214,7 @@ TEST_F(DeviceCopiesTest, FormsGoBeforeCopiesAndWithTheirOwn) {
   EXPECT_EQ(copies_->counts().copies, 3);
   EXPECT_EQ(copies_->counts().evictions, 1);
 
-  // There is no room for another one, and no copy goes for it.
+  // There is no room for another form, and no copy is evicted for one.
   {
     const absl::StatusOr<Use> third = Bring(c);
     ASSERT_THAT(third, IsOk());
@@ -228,7 +228,7 @@ TEST_F(DeviceCopiesTest, FormsGoBeforeCopiesAndWithTheirOwn) {
     copies_->EndForm(std::move(form), true);
     EXPECT_EQ(copies_->counts().bytes, 3 * kBlock);
   }
-  WaitForForms(memory_);  // The device's thread has let go of the tensor.
+  WaitForForms(memory_);  // The device's thread has released the tensor.
   c = nullptr;
   EXPECT_EQ(copies_->counts().forms, 0);
   EXPECT_EQ(copies_->counts().bytes, kBlock);
@@ -255,7 +255,7 @@ TEST_F(DeviceCopiesTest, AFormIsLostWithTheDevice) {
   copies_->EndForm(std::move(form), true);
 }
 
-// An owner pays for what is made of his tensors, and gives that up for his other ones.
+// Forms of an owner's tensors are charged to the owner, and evicted for its other tensors.
 TEST_F(DeviceCopiesTest, AnOwnerPaysForForms) {
   const auto owner = std::make_shared<Account>("the caller", "--own", int64_t{1} << 30, account_);
   const auto on_devices = std::make_shared<Account>("the caller", "device_tensor_bytes", 2 * kBlock,
@@ -278,8 +278,8 @@ TEST_F(DeviceCopiesTest, AnOwnerPaysForForms) {
   EXPECT_EQ(copies_->counts().copies, 2);
 }
 
-// An owner's tensors take no more of devices than he may have: his own leave for his others, and
-// nobody else's.
+// An owner's tensors use no more device memory than allowed: only its own copies are evicted for
+// its others.
 TEST_F(DeviceCopiesTest, AnOwnerHasHisPartOfTheDevice) {
   const auto owner = std::make_shared<Account>("the caller", "--own", int64_t{1} << 30, account_);
   const auto on_devices = std::make_shared<Account>("the caller", "device_tensor_bytes", 2 * kBlock,
@@ -310,7 +310,7 @@ TEST_F(DeviceCopiesTest, AnOwnerHasHisPartOfTheDevice) {
   EXPECT_THAT(other->Devices(), testing::SizeIs(1));
   EXPECT_EQ(on_devices->used(), 2 * kBlock);
   EXPECT_EQ(copies_->counts().evictions, 1);
-  // What is in use stays.
+  // Copies in use stay.
   {
     const absl::StatusOr<Use> first = Bring(a);
     const absl::StatusOr<Use> second = Bring(c);
@@ -324,7 +324,7 @@ TEST_F(DeviceCopiesTest, AnOwnerHasHisPartOfTheDevice) {
   EXPECT_THAT(Bring(own("large", 3 * kBlock)), StatusIs(absl::StatusCode::kResourceExhausted));
   EXPECT_THAT(a->Devices(), testing::IsEmpty()) << "room was made for it as far as possible";
   EXPECT_EQ(on_devices->used(), 0);
-  // What is on the device alone stays there.
+  // Bytes that only the device has stay there.
   const auto result = own("old");
   result->TakeWriting(copies_.get(), [] {});
   {
@@ -437,7 +437,7 @@ TEST_F(DeviceCopiesTest, NothingTouchesTheMemoryOnceItIsClosed) {
   EXPECT_EQ(memory_.calls("Free"), 0);
 }
 
-// Ends each job as soon as it has it, and says what it was given.
+// Ends each job as soon as it gets it, and records what it was given.
 class NotingDevice final : public Device {
  public:
   explicit NotingDevice(DeviceMemory& memory) : memory_(memory) {
@@ -475,7 +475,7 @@ class ResidentDeviceTest : public testing::Test {
     device_ = WithTensors(std::move(noting), store_);
   }
 
-  // A job whose A is a tensor of these bytes, from `offset` on.
+  // A job whose A is a tensor of these bytes, starting at `offset`.
   Job JobOf(const std::string& text, int64_t offset) {
     const TensorStore::SessionUse session = store_.OpenSession("", "a").value();
     const TensorSpec spec = MakeTensorSpec(TightLayout("spec", ElementType::kU8, Order::kRowMajor,
@@ -532,7 +532,7 @@ TEST_F(ResidentDeviceTest, JobsReadTensorsInTheMemoryOfTheDevice) {
   EXPECT_EQ(memory_.bytes(a.block).substr(0, 10), "0123456789");
 }
 
-// Where products run as one, the rows of all of them are the A of the job.
+// If products run as one, the rows of all of them are the job's A.
 TEST_F(ResidentDeviceTest, AMatrixOfSeveralProductsIsLeftAlone) {
   Job job = JobOf("0123456789", 0);
   const std::vector<Piece> rows = {PieceOf("0123456789"), PieceOf("abcdefghij")};

@@ -13,7 +13,7 @@
 namespace gemmd {
 namespace {
 
-// The flags of the mapping that has this address; empty where there is none.
+// The flags of the mapping that contains this address; empty if there is none.
 std::string FlagsOf(const std::byte* address) {
   const auto wanted = reinterpret_cast<uintptr_t>(address);
   std::ifstream file("/proc/self/smaps");

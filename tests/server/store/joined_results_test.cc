@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Products that run as one although their matrices, and those of their results, are tensors: each
-// has the bits that it has alone, on the simulator and in a worker, however the whole ends.
+// Products that run as one although their operands and results are tensors: each has the bits that
+// it has alone, on the simulator and in a worker, however the whole ends.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -32,7 +32,7 @@ using Shape = JoinableProduct::Shape;
 
 constexpr int64_t kWindowNs = 1'000'000;
 
-// Hands jobs on to a device and says what they were, or ends them itself.
+// Passes jobs on to a device and records them, or ends them itself.
 class WatchedDevice final : public Device {
  public:
   explicit WatchedDevice(std::unique_ptr<Device> device) : device_(std::move(device)) {}
@@ -50,7 +50,7 @@ class WatchedDevice final : public Device {
   }
   void Abort(JobId id) override { device_->Abort(id); }
 
-  // Members of the jobs so far; 0 for one that is none of several.
+  // The numbers of members of the jobs so far; 0 for a job that is not joined.
   std::vector<size_t> TakeSizes() {
     MutexLock lock(&mutex_);
     return std::exchange(sizes_, {});
@@ -59,7 +59,7 @@ class WatchedDevice final : public Device {
     MutexLock lock(&mutex_);
     holds_ = true;
   }
-  // Ends what is held with the status, or hands it on.
+  // Ends the held jobs with the status, or passes them on.
   void LetGo(const absl::Status& status = absl::OkStatus()) {
     std::deque<std::pair<Job, Done>> held;
     {
@@ -94,7 +94,7 @@ std::unique_ptr<Device> MakeWorker() {
 
 class JoinedResultsTest : public testing::TestWithParam<DeviceKind> {
  protected:
-  // A product of tensors, and what it must give.
+  // A product of tensors, and its expected result.
   struct Product {
     Product(RandomSource& random, const Kernel& simulated, Shape shape,
             const std::vector<std::byte>* shared_b)
@@ -135,7 +135,7 @@ class JoinedResultsTest : public testing::TestWithParam<DeviceKind> {
     return bytes;
   }
 
-  // Its tensors are uploaded; B and D may be those of others.
+  // Uploads its tensors; B and D may be those of other products.
   Product& Add(Shape shape, const Product* of_b = nullptr, const Product* of_d = nullptr,
                bool is_in_place = false) {
     const std::vector<std::byte>* const b = of_b == nullptr ? nullptr : &shared_b_;
@@ -151,7 +151,7 @@ class JoinedResultsTest : public testing::TestWithParam<DeviceKind> {
     if (of_d == nullptr) UploadD(product);
     return product;
   }
-  // What is there before the product.
+  // Uploads D's contents before the product.
   void UploadD(const Product& product) {
     const Job& job = product.inline_one.job;
     const std::string before =
@@ -197,19 +197,19 @@ class JoinedResultsTest : public testing::TestWithParam<DeviceKind> {
     for (const Product& product : products_) all.push_back(Submit(product));
     return all;
   }
-  // What waits is launched.
+  // Launches the waiting jobs.
   void EndWindow() {
     clock_.Advance(kWindowNs);
     scheduler_->EndExpired();
   }
-  // How many ran as one, and that it went well.
+  // Checks that it succeeded. Returns how many products ran as one.
   int64_t End(Running& running) {
     const std::unique_ptr<Submission> result = Awaited(std::move(running.result), "a product");
     EXPECT_THAT(result->outcome.status, IsOk());
     EXPECT_THAT(running.tensors->Finish(result->outcome.status.ok()), IsOk());
     return result->joined;
   }
-  // Then tensors are where the device reads them, and results are wrong.
+  // Afterwards, tensors are where the device reads them, and their results are to be overwritten.
   void RunEachAlone() {
     for (const Product& product : products_) {
       Running running = Submit(product, /*alpha=*/-1);
@@ -242,7 +242,7 @@ class JoinedResultsTest : public testing::TestWithParam<DeviceKind> {
     }
   }
 
-  // The row of the catalogue that computes what the simulated one does.
+  // The row of the catalogue that computes the same as the simulated one.
   static const Kernel& KernelOf(const Kernel& simulated) {
     if (GetParam() == DeviceKind::kSim) return simulated;
     for (const Kernel& kernel : Catalog(DeviceKind::kCuda)) {
@@ -290,7 +290,7 @@ TEST_P(JoinedResultsTest, StackedOnesHaveTheirOwnBits) {
 // Each reads the D that it overwrites.
 TEST_P(JoinedResultsTest, ThoseInPlaceHaveTheirOwnBits) {
   for (int i = 0; i < 3; ++i) Add({.m = 5, .n = 8, .k = 16}, nullptr, nullptr, true);
-  // The first time brings the tensors to the device, and what it leaves is not what is wanted.
+  // The first run copies the tensors to the device; its results do not matter.
   RunAllAsOne();
   watched_->TakeSizes();
   std::vector<std::string> once;
@@ -302,7 +302,7 @@ TEST_P(JoinedResultsTest, ThoseInPlaceHaveTheirOwnBits) {
   EXPECT_THAT(watched_->TakeSizes(), ElementsAre(3));
   std::vector<std::string> joined;
   for (const Product& product : products_) joined.push_back(BytesIn(product.d));
-  // The same once more, alone.
+  // The same again, alone.
   for (size_t i = 0; i < products_.size(); ++i) {
     Upload(products_[i].d, products_[i].inline_one.job.problem.d, once[i]);
     Running alone = Submit(products_[i]);
@@ -325,7 +325,7 @@ TEST_P(JoinedResultsTest, WhatIsElsewhereLetsEachRunApart) {
   for (int i = 0; i < 3; ++i) Add({.m = 17, .n = 8, .k = 16});
   const TensorStore::TensorUse d = store_.Find(session_, products_[1].d).value();
   RunEachAlone();
-  // Somebody else overwrites one of the results elsewhere.
+  // Another writer overwrites one of the results elsewhere.
   DeviceCopies* const elsewhere = reinterpret_cast<DeviceCopies*>(&clock_);
   d->bytes->TakeWriting(elsewhere, [] {});
   std::vector<Running> all = SubmitAll();
@@ -351,7 +351,7 @@ TEST_P(JoinedResultsTest, AllAreToldOfAFailureAndCanBeRunAgain) {
       EXPECT_THAT(running.tensors->Finish(false), IsOk());
       if (absl::IsAborted(status)) {
         EXPECT_EQ(told, status);
-      } else {  // No tensor of its own is.
+      } else {  // It has no tensor of its own.
         EXPECT_THAT(told, StatusIs(absl::StatusCode::kUnavailable, HasSubstr("try again")));
       }
     }
@@ -372,7 +372,7 @@ TEST_P(JoinedResultsTest, ACancelledOneTakesNoOtherWithIt) {
   watched_->LetGo();
   for (Running& running : all) EXPECT_EQ(End(running), 3);
   ExpectBitsOfAlone();
-  // All of them, apart and together.
+  // All of them, separately and together.
   watched_->Hold();
   std::vector<Running> none = SubmitAll();
   EndWindow();

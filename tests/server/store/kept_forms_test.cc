@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Forms of tensors: when they are made, what they count as, and when they go.
+// Derived forms of tensors: when they are made, how they are charged, and when they are evicted.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -36,7 +36,7 @@ class KeptFormsTest : public testing::Test {
   FormUse Take(const SessionUse& session, const std::string& name, const FormKey& key) {
     return store_.TakeForm(store_.Find(session, name).value(), key);
   }
-  // Takes it until it is there.
+  // Requests the form until it exists.
   void Make(const SessionUse& session, const std::string& name, const FormKey& key) {
     EXPECT_EQ(Take(session, name, key).form, nullptr) << "used once";
     const FormUse making = Take(session, name, key);
@@ -111,7 +111,7 @@ TEST_F(KeptFormsTest, GoWhereTheBytesChange) {
   const FormUse making = Take(session, "w", key);
   ASSERT_NE(making.form, nullptr);
   EXPECT_FALSE(making.is_made);
-  // What was read while it changed is not kept.
+  // A form of bytes that changed while they were read is not kept.
   Write(*(*use)->bytes);
   store_.forms().End(making.form, true);
   EXPECT_FALSE(Has(session, "w", key));

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Owners who are known by name: all their sessions are one, and what they may take is theirs.
+// Owners that are known by name: all their sessions are one, and limits apply to the owner.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -31,7 +31,7 @@ class OwnerTest : public testing::Test {
     return *std::move(session);
   }
 
-  // Room for a tensor of so many bytes, and the tensor where it has a name.
+  // Reserves a tensor of `bytes`, and makes the tensor if it has a name.
   absl::Status Make(const SessionUse& session, int64_t bytes, Keeping keep) {
     absl::StatusOr<TensorSpec> spec = MakeTensorSpec(
         TightLayout("spec", ElementType::kU8, Order::kRowMajor, 1, bytes).value(), 1, {});
@@ -62,7 +62,7 @@ TEST_F(OwnerTest, NeedsNoToken) {
     EXPECT_THAT(store_.Use("", "bob"), StatusIs(absl::StatusCode::kUnauthenticated));
     EXPECT_THAT(store_.Use("", ""), StatusIs(absl::StatusCode::kUnauthenticated));
   }
-  // The session goes with the last of its tensors, and is not found again.
+  // The session ends with the last of its tensors, and is not found again.
   clock_.Advance(3'600'000 * kMs);
   store_.Expire();
   EXPECT_EQ(store_.load().sessions, 0);
@@ -73,7 +73,7 @@ TEST_F(OwnerTest, NeedsNoToken) {
     ASSERT_THAT(use, IsOk());
     EXPECT_EQ(use->token(), again.token());
   }
-  // Who is not known by name needs its token.
+  // A caller that is not known by name needs its token.
   const SessionUse guest = Open("host", {.is_known = true});
   EXPECT_THAT(store_.Use("", "host"), StatusIs(absl::StatusCode::kUnauthenticated));
 }
@@ -174,7 +174,7 @@ TEST_F(OwnerTest, AnOwnerHasOneQuota) {
                                  "(--tensor-bytes of a session)")));
 }
 
-// What a tensor of a new session of the owner gets of devices.
+// Device memory for a tensor of a new session of the owner.
 absl::Status TakeOfDevices(TensorStore& store, const SessionOwner& owner, int64_t bytes) {
   const SessionUse session = store.OpenSession("", "alice", owner).value();
   const TensorSpec spec =
@@ -213,7 +213,7 @@ TEST_F(OwnerTest, RulesSayWhatAnOwnerMayTake) {
   const absl::Status more = Make(session, 3 * kMebi, {.name = "y"});
   EXPECT_THAT(more, StatusIs(absl::StatusCode::kResourceExhausted,
                              HasSubstr("are used (tensor_bytes of --rules)")));
-  // Other rules hold from the next session on, although the one that is there does not end.
+  // Changed rules apply from the next session on, even if the present one does not end.
   owner.max_bytes = 4 * kMebi;
   owner.max_device_bytes = std::numeric_limits<int64_t>::max();
   const SessionUse again = Open("alice", owner, session.token().ToHex());

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Tensors of tests: row major, with so many elements between their lines.
+// Row-major tensors for tests, with a given number of elements between their lines.
 #pragma once
 
 #include <cstdint>

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Which places have the bytes that were written last, and how the others get them.
+// Which places have the bytes that were written last, and how other places get them.
 #include "server/store/placed_bytes.h"
 
 #include <gmock/gmock.h>
@@ -25,7 +25,7 @@ using testing::HasSubstr;
 using testing::IsEmpty;
 using Use = DeviceCopies::Use;
 
-// What one call brings, perhaps from another thread.
+// The result of one call, perhaps delivered by another thread.
 template <typename Value>
 class Later {
  public:
@@ -88,7 +88,7 @@ class PlacedBytesTest : public testing::Test {
     const absl::Status read = status.Wait();
     return read.ok() ? text : std::string(read.message());
   }
-  // Begins as a product on the device does.
+  // Begins like a product on the device.
   Use BeginAt(const std::shared_ptr<DeviceCopies>& copies,
               const std::shared_ptr<TensorBytes>& bytes) {
     bytes->TakeWriting(copies.get(), [] {});
@@ -99,7 +99,7 @@ class PlacedBytesTest : public testing::Test {
   void Put(FakeDeviceMemory& memory, const Use& use, const std::string& text) {
     std::memcpy(memory.memory(use.block(), 0, kBlock), text.data(), text.size());
   }
-  // Leaves the text in the first device alone.
+  // Leaves the text only in the first device.
   std::shared_ptr<TensorBytes> OnlyAtFirst(const std::string& text) {
     auto bytes = Bytes("old");
     const Use use = BeginAt(first_, bytes);
@@ -257,7 +257,7 @@ TEST_F(PlacedBytesTest, WritingMakesOtherPlacesOutdated) {
   EXPECT_EQ(other_memory_.bytes(use->block()).substr(0, 3), "yet");
 }
 
-// Who asks after a product has ended must not get what was read before.
+// A caller that asks after a product has ended must not get what was read before.
 TEST_F(PlacedBytesTest, WhatWasReadBeforeAChangeDoesNotServeWhoAsksAfterIt) {
   const auto bytes = OnlyAtFirst("one");
   memory_.Hold(true);
@@ -356,7 +356,7 @@ TEST_F(PlacedBytesTest, WhoReadsWhileTheDeviceIsLostLearnsOfIt) {
               StatusIs(absl::StatusCode::kFailedPrecondition, HasSubstr("tensor lost")));
 }
 
-// The product failed, and its tensor's elements are undefined: those of before will do.
+// The product failed, so its tensor's elements are undefined, and the earlier ones are acceptable.
 TEST_F(PlacedBytesTest, TheHostsBytesCountAgainWhereTheFirstWriterWasLost) {
   const auto bytes = Bytes("old");
   const Use use = BeginAt(first_, bytes);

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Products whose results are tensors: they stay where they were computed, come to whoever reads
-// them elsewhere, and are lost with their device alone.
+// Products whose results are tensors: results stay where they were computed, are copied to readers
+// elsewhere, and are lost only with their device.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -28,7 +28,7 @@ using Operand = OperandRole;
 
 constexpr int64_t kResultBytes = 10;
 
-// One device of the test, and what it was given.
+// A device of the test, and the jobs that it was given.
 struct Wrapped {
   Wrapped(const std::string& name, FakeDeviceMemory* memory, TensorStore& store) {
     auto made = std::make_unique<AddingDevice>(name, memory);
@@ -39,7 +39,7 @@ struct Wrapped {
   std::unique_ptr<Device> device;
 };
 
-// A product under way.
+// A product in progress.
 struct Product {
   std::unique_ptr<ProductTensors> tensors;
   Mutex mutex;
@@ -69,7 +69,8 @@ class ResidentResultsTest : public testing::Test {
     EXPECT_THAT(store_.Write(session_, upload, 0, {piece}), IsOk());
   }
 
-  // D becomes the new tensor of this name, or overwrites the tensor, which is C, too.
+  // D becomes a new tensor with this name, or overwrites the tensor with this name, which is also
+  // C.
   std::unique_ptr<Product> Begin(Device& device, const std::string& operand, const std::string& d,
                                  Keeping keep = {}) {
     auto product = std::make_unique<Product>();
@@ -114,7 +115,7 @@ class ResidentResultsTest : public testing::Test {
     for (const TensorPlace& place : state.places) places.push_back(place.device);
     return places;
   }
-  // What the tensor has, or why that is not known.
+  // The tensor's bytes, or the error.
   std::string Read(const std::string& name) {
     const TensorStore::TensorUse use = store_.Find(session_, name).value();
     Mutex mutex;
@@ -141,8 +142,8 @@ class ResidentResultsTest : public testing::Test {
   JobId last_id_ = 0;
 };
 
-// The session is dropped while products of it run: one that reads a tensor, one that overwrites
-// one, and one whose result is to be a new tensor.
+// The session is dropped while its products run: one reads a tensor, one overwrites one, and one
+// makes a new tensor.
 TEST_F(ResidentResultsTest, ProductsOfADroppedSessionEnd) {
   Upload("x", "abcdefghij");
   Upload("y", "0123456789");
@@ -186,7 +187,7 @@ TEST_F(ResidentResultsTest, ATensorIsOverwrittenWhereItIs) {
   EXPECT_EQ(Read("a"), "23456789:;");
 }
 
-// What checks an answer reads the operands and D once more, if they are still those of the product.
+// A check of an answer reads the operands and D again, if they are still those of the product.
 TEST_F(ResidentResultsTest, ACheckedProductIsBroughtToTheHostAndKnowsWhetherItIsTheSame) {
   Upload("0", "0123456789");
   EXPECT_THAT(Multiply(gpu_, "0", "a"), IsOk());
@@ -219,7 +220,7 @@ TEST_F(ResidentResultsTest, ACheckedProductIsBroughtToTheHostAndKnowsWhetherItIs
   EXPECT_THAT(Multiply(gpu_, "b", "b"), IsOk());
   EXPECT_FALSE(first->tensors->is_unchanged());
   EXPECT_THAT(End(*first), IsOk());
-  // What a product reads while another one writes it is neither's for sure.
+  // A product that reads while another one writes may see either value.
   const auto writer = Begin(*gpu_.device, "b", "b");
   const auto reader = Begin(*gpu_.device, "b", "d");
   gpu_.adding->Run();
@@ -277,7 +278,7 @@ TEST_F(ResidentResultsTest, AProductThatFailedLeavesNoNewTensor) {
   gpu_.adding->Run(absl::InternalError("bad"));
   EXPECT_THAT(End(*product), StatusIs(absl::StatusCode::kInternal));
   EXPECT_THAT(store_.List(session_), SizeIs(1));
-  // The device's thread has let go of it once it serves another call.
+  // The device's thread has released it once it serves another call.
   EXPECT_THAT(Multiply(gpu_, "a", "c"), IsOk());
   EXPECT_EQ(gpu_.device->condition().tensor_bytes, 2 * kBlockGranuleBytes);
 }
@@ -322,7 +323,7 @@ TEST_F(ResidentResultsTest, WhatWasOnALostDeviceAloneIsLost) {
   EXPECT_FALSE(store_.Describe(session_, std::string("b"))->lost);
 }
 
-// Between the bringing and the launch, or while the job waits.
+// Between the copy and the launch, or while the job waits.
 TEST_F(ResidentResultsTest, AProductIsToldWhatTheLossOfItsBlocksMeans) {
   Upload("a", "0123456789");
   EXPECT_THAT(Multiply(gpu_, "a", "b"), IsOk());

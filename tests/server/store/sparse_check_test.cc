@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Whatever a caller uploads as a sparse tensor, products find good indices.
+// Whatever a caller uploads as a sparse tensor, products only find valid indices.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -35,7 +35,7 @@ absl::Span<const std::byte> BytesOf(const std::string& text) {
   return {reinterpret_cast<const std::byte*>(text.data()), text.size()};
 }
 
-// Looks at so many bytes at a time.
+// Checks `bytes` at a time.
 absl::Status CheckInSteps(const TensorSpec& spec, const std::string& text, int64_t step) {
   SparseCheck check(spec, BytesOf(text).data());
   for (int i = 0; i < 1000; ++i) {
@@ -101,7 +101,7 @@ TEST_F(SparseUploadTest, BadIndicesLeaveNothing) {
       << "nor are its bytes known from then on";
 }
 
-// The indices of a 4 x 16 tensor lie where one of 2 x 32 has the last values of its rows.
+// A 4 x 16 tensor has indices where a 2 x 32 tensor has the last values of its rows.
 TEST_F(SparseUploadTest, OtherShapesShareNothing) {
   const TensorSpec spec = SparseSpec(4, 16);
   const TensorSpec other = SparseSpec(2, 32);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Sessions, leases, names and quotas on a clock that stands still until the test moves it.
+// Sessions, leases, names and quotas, on a clock that only moves when the test moves it.
 #include "server/store/tensor_store.h"
 
 #include <gmock/gmock.h>
@@ -84,7 +84,7 @@ class TensorStoreTest : public testing::Test {
     return names;
   }
 
-  // Of that place in the listing.
+  // The id at this index of the listing.
   std::string IdOfSession(size_t place) {
     const TensorStore::SessionList list = store_.ListSessions(100);
     EXPECT_LT(place, list.sessions.size());
@@ -125,7 +125,7 @@ TEST_F(TensorStoreTest, CountsTheBytesOfTheOwnersOfARule) {
   }
   const TensorStore::Load load = store_.load();
   ASSERT_EQ(load.bytes_of_rules.size(), 1U);
-  // A tensor takes what its account says; all three are alike.
+  // A tensor is charged what its account says; all three are alike.
   EXPECT_EQ(load.bytes_of_rules.at("team/*"), load.bytes / 3 * 2);
   EXPECT_GT(load.bytes, 0);
 }
@@ -271,8 +271,8 @@ TEST_F(TensorStoreTest, WhatIsNotDueIsNotLookedAt) {
   EXPECT_EQ(store_.looks(), 4 * (250 + 1 + 1)) << "each session once";
 }
 
-// A tensor that is used again and again is looked at once for each of its leases, and one whose
-// lease becomes shorter when that ends.
+// A tensor that is used repeatedly is visited once per lease; one whose lease is shortened, when
+// the shorter lease ends.
 TEST_F(TensorStoreTest, UsesMoveWhenALeaseIsLookedAt) {
   const SessionUse session = Open();
   ASSERT_THAT(Put(session, "a", {.name = "used", .lease_ns = 10 * kSecond}), IsOk());
@@ -325,7 +325,7 @@ TEST_F(TensorStoreTest, PinnedTensorsStayForADayAfterTheLastConnection) {
   EXPECT_THAT(store_.Use(token), StatusIs(absl::StatusCode::kUnauthenticated));
 }
 
-// The lease of an upload is over long before.
+// The lease of an upload has ended long before.
 TEST_F(TensorStoreTest, ASessionEndsWithTheLastPinnedThingThatItHas) {
   {
     const SessionUse session = Open();
@@ -342,8 +342,8 @@ TEST_F(TensorStoreTest, ASessionEndsWithTheLastPinnedThingThatItHas) {
   EXPECT_EQ(store_.load().sessions, 0);
 }
 
-// A place that a user leaves with a pinned tensor is its own, and it is free again without a
-// restart.
+// A place that a user occupies with a pinned tensor is charged to that user, and becomes free
+// without a restart.
 TEST_F(TensorStoreTest, WhatIsLeftBehindCountsAgainstItsOwnerForADay) {
   for (int i = 0; i < 7; ++i) {
     const SessionUse session = Open("", "uid:1");
@@ -413,7 +413,7 @@ TEST_F(TensorStoreTest, ListsSessionsForOperators) {
   EXPECT_EQ(list.sessions[1].streams, 2);
   EXPECT_EQ(list.sessions[1].age_ns, 0);
 
-  // A call is no stream.
+  // A call is not a stream.
   const std::string token = large.token().ToHex();
   large = SessionUse();
   {
@@ -572,7 +572,7 @@ TEST_F(TensorStoreTest, KnownBytesAreSharedWithinASession) {
       << "nobody has the bytes any more";
 }
 
-// The indices of a sparse tensor are looked at; a dense one of the same bytes can be written.
+// The indices of a sparse tensor are checked; a dense tensor with the same bytes can be written.
 TEST_F(TensorStoreTest, SparseAndDenseShareNothing) {
   const SessionUse session = Open();
   const TensorSpec sparse =
@@ -656,7 +656,7 @@ TEST_F(TensorStoreTest, WithoutMemoryAnUploadWaits) {
   const std::string id = upload->id().ToBytes();
   const auto is_refused = StatusIs(absl::StatusCode::kResourceExhausted, HasSubstr("memory: "));
   ASSERT_THAT(Write(session, upload, "ab"), IsOk());
-  store_.SetMaxNewBytes(0);  // What was begun goes on.
+  store_.SetMaxNewBytes(0);  // Uploads that have begun continue.
   ASSERT_THAT(Write(session, upload, "c", 2), IsOk());
   store_.SetMaxNewBytes(-1);
   EXPECT_THAT(Write(session, upload, "d", 3), is_refused);
@@ -667,7 +667,7 @@ TEST_F(TensorStoreTest, WithoutMemoryAnUploadWaits) {
   EXPECT_TRUE(upload->Missing().empty());
 }
 
-// Where a gap closes late, the background hashes what the callers did not.
+// If a gap closes late, a background thread hashes what the callers did not.
 TEST_F(TensorStoreTest, CatchesUpWithAHashInTheBackground) {
   const SessionUse session = Open();
   const std::string text = std::string(6 * kMebi, 'x') + "end";

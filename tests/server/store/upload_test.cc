@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What comes in any order, twice or from many threads becomes the tensor, and its hash is that of
-// all bytes in order.
+// Bytes that arrive in any order, twice or from many threads become the tensor, and its hash is
+// that of all bytes in order.
 #include "server/store/upload.h"
 
 #include <gmock/gmock.h>
@@ -133,7 +133,7 @@ TEST_F(UploadTest, ManyThreadsBringOneTensor) {
   std::vector<std::thread> threads;
   for (int64_t thread = 0; thread < 4; ++thread) {
     threads.emplace_back([&, thread] {
-      // Each brings every chunk, from another one on.
+      // Each writes every chunk, starting with another one.
       for (int64_t i = 0; i < kBytes / kChunk; ++i) {
         const int64_t offset = (i * kChunk + thread * kBytes / 4) % kBytes;
         EXPECT_THAT(Write(*upload, offset, text.substr(static_cast<size_t>(offset), kChunk)),

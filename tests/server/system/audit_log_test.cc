@@ -104,7 +104,7 @@ class AuditedRefusalsTest : public AuditLogTest {
       AuditLog()->info("event=product identity=x peer=ipv4:10.0.0.1:5 method=Multiply status=OK");
     }
   }
-  // How many lines there are of each event, and of calls of each status.
+  // The number of lines of each event, and of calls with each status.
   std::map<std::string, int> Counts() {
     std::map<std::string, int> counts;
     lines_ = Lines();
@@ -132,7 +132,7 @@ TEST_F(AuditedRefusalsTest, NeverTakeThePlaceOfWhatWasDone) {
 
 TEST_F(AuditedRefusalsTest, AreSummedByTheirPeer) {
   Begin(1000);
-  // A connection is not a peer.
+  // Connections of one host are one peer.
   for (int port = 1; port <= 50; ++port) Refuse(1, absl::StrCat("ipv4:10.0.0.2:", port));
   Refuse(30, "unix:uid:7");
   AuditLog()->info("event=call_refused identity=eve method=/a/B reason=none");
@@ -165,7 +165,7 @@ TEST_F(AuditedRefusalsTest, AreThoseForWhomNothingWasDone) {
     Refuse(1, "ipv4:10.0.0.2:1", status);
     clock_.Advance(kSecondNs);
   }
-  // One place of each kind in each second.
+  // One slot of each kind in each second.
   for (const char* status :
        {"INVALID_ARGUMENT", "NOT_FOUND", "PERMISSION_DENIED", "UNAUTHENTICATED",
         "RESOURCE_EXHAUSTED", "FAILED_PRECONDITION", "UNIMPLEMENTED", "UNAVAILABLE"}) {
@@ -178,8 +178,8 @@ TEST_F(AuditedRefusalsTest, AreThoseForWhomNothingWasDone) {
   EXPECT_EQ(counts.size(), 3 + 8 + 1u);
 }
 
-// A full disk takes nothing, and says so in time with each line.
-// A product that was let in may have run, whatever has become of it.
+// If the disk is full, each line reports its failure in time. An admitted product may have run,
+// however it ended.
 TEST_F(AuditedRefusalsTest, AreNoProductsThatWereLetIn) {
   Begin(1000);
   for (int i = 0; i < 100; ++i) {

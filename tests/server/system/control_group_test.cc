@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Limits of made-up control groups, of version 1 and of version 2.
+// Limits of simulated control groups, of version 1 and of version 2.
 #include <gtest/gtest.h>
 
 #include <filesystem>
@@ -20,7 +20,7 @@ class ControlGroupTest : public testing::Test {
     std::ofstream(path) << text;
   }
   void WriteGroups(const std::string& lines) { Write("proc/self/cgroup", lines); }
-  // The group is "" for that of all, or "/name".
+  // `group` is "" for the root group, or "/name".
   void WriteLimit(const std::string& group, const std::string& text) {
     Write("sys/fs/cgroup" + group + "/memory.max", text);
   }

@@ -57,7 +57,7 @@ TEST(DeferralTest, TakesNoMoreThanItHoldsAndNothingOfOtherThreads) {
   EXPECT_EQ(runs, put_off);
 }
 
-// What the work itself would put off is done at once.
+// Work that the deferred work would defer is done at once.
 TEST(DeferralTest, IsOverWhereItsWorkRuns) {
   class Nested final : public Deferred {
    public:

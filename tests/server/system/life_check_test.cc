@@ -56,7 +56,7 @@ TEST_F(LifeCheckTest, FailsAfterASilence) {
       },
       clock_);
   EXPECT_THAT(check.status(), IsOk());
-  while (calls < 2) sched_yield();  // The first one's answer is known then.
+  while (calls < 2) sched_yield();  // Then the first answer is known.
   Pass(kSilence + absl::Seconds(1));
   EXPECT_THAT(check.status(),
               StatusIs(absl::StatusCode::kUnavailable, HasSubstr("for 31s: no answer")));
@@ -92,7 +92,7 @@ TEST_F(LifeCheckTest, SeesACheckThatDoesNotEnd) {
   }
 }
 
-// Whoever asks goes on while a call stands still, and a request during a call is not forgotten.
+// The requester does not wait while a call hangs, and a request made during a call is not lost.
 TEST(OnRequestTest, NobodyWaitsForACall) {
   Mutex mutex;
   int begun = 0;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// A file of lines: written whole and in order, bounded, and never waited for.
+// A file of lines: written completely and in order, limited in size, and never waited for.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <sys/stat.h>
@@ -51,7 +51,7 @@ TEST_F(LineFileTest, WritesInOrderAndAllBeforeItsEnd) {
   }
   EXPECT_THAT(Lines(path()), ElementsAre("a", "b", "c"));
   {
-    const auto file = Open();  // Goes on with what is there.
+    const auto file = Open();  // Appends to the existing file.
     Add(*file, "d");
   }
   EXPECT_THAT(Lines(path()), ElementsAre("a", "b", "c", "d"));
@@ -65,7 +65,7 @@ TEST_F(LineFileTest, IsRenamedWhereItIsFull) {
   EXPECT_THAT(Lines(path()), ElementsAre("5555"));
   EXPECT_THAT(Lines(path() + ".1"), ElementsAre("44444444444444"));
   {
-    const auto file = Open({.max_bytes = 10});  // What was there counts.
+    const auto file = Open({.max_bytes = 10});  // The existing contents count.
     for (const char* text : {"6666", "7777"}) Add(*file, text);
   }
   EXPECT_THAT(Lines(path()), ElementsAre("7777"));
@@ -97,7 +97,7 @@ TEST_F(LineFileTest, WhatHasNoRoomIsLostAndNobodyWaits) {
 }
 
 TEST_F(LineFileTest, AFileThatCannotBeWrittenLosesLinesAndNothingElse) {
-  std::filesystem::create_directory(path() + ".1");  // No file can take this name.
+  std::filesystem::create_directory(path() + ".1");  // No file can have this name.
   std::ofstream(path() + ".1/occupied");
   const auto file = Open({.max_bytes = 4});
   Add(*file, "aaa");
@@ -111,7 +111,7 @@ TEST_F(LineFileTest, AFileThatCannotBeWrittenLosesLinesAndNothingElse) {
 TEST_F(LineFileTest, OnlyRegularFilesCanBeFollowedAndRenamed) {
   const std::string pipe = folder_.Path("pipe");
   ASSERT_EQ(mkfifo(pipe.c_str(), 0600), 0);
-  // A pipe that nobody reads would hold up whoever opens it.
+  // Opening a pipe that nobody reads would block.
   for (const std::string& bad :
        {folder_.path(), folder_.Path("no/folder"), std::string("/dev/null"), pipe}) {
     EXPECT_THAT(LineFile::Open(bad, {}).status(),

@@ -56,7 +56,8 @@ TEST(LogLineTest, JsonReplacesWhatIsNoUtf8) {
     EXPECT_THAT(Json(std::string("event=x y=") + bytes),
                 EndsWith("\"y\":\"" + replacement + "\"}\n"));
   }
-  // A surrogate, an overlong slash, beyond U+10FFFF: a sign for each byte.
+  // A surrogate, an overlong slash, a code point beyond U+10FFFF: each byte becomes one replacement
+  // character.
   EXPECT_THAT(Json("event=x y=\xED\xA0\x80"),
               EndsWith("\"" + replacement + replacement + replacement + "\"}\n"));
   EXPECT_THAT(Json("event=x y=\xE0\x80\xAF"), HasSubstr(replacement));

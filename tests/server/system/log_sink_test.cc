@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// A log whose reader reads, stands still, or has gone.
+// A log whose reader reads, hangs, or has gone.
 #include <fcntl.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -50,7 +50,7 @@ class Reader {
   int in() const { return in_.get(); }
   void Go() { FileDescriptor gone = std::move(out_); }
 
-  // What there is now.
+  // What is available now.
   std::string Read() const {
     std::string all;
     std::array<char, 4096> part;
@@ -66,7 +66,7 @@ class Reader {
   FileDescriptor out_;
 };
 
-// Far more than any pipe or socket takes.
+// Far more than any pipe or socket buffers.
 constexpr int kManyLines = 20'000;
 
 class LogSinkTest : public ::testing::TestWithParam<bool> {
@@ -100,7 +100,8 @@ TEST_P(LogSinkTest, AReaderThatStandsStillHoldsUpNobody) {
   EXPECT_GT(lost, 0);
   EXPECT_LT(lost, kManyLines);
 
-  // It reads again: the lines that were kept come, whole and in order, then how many were lost.
+  // After reading resumes, the buffered lines come, complete and in order, then the number of lost
+  // lines.
   std::string all;
   while (all.find("log_lines_lost") == all.npos) {
     all += reader_.Read();
@@ -135,7 +136,7 @@ TEST_P(LogSinkTest, TheEndDoesNotWaitForAReaderThatStandsStill) {
   for (int i = 0; i < kManyLines; ++i) log_->info("event=line number={}", i);
   const int64_t before = sink_->counts().lost;
   sink_->Close(absl::ZeroDuration());
-  EXPECT_GT(sink_->counts().lost, before);  // Those that were kept until then.
+  EXPECT_GT(sink_->counts().lost, before);  // The lines buffered until then.
 }
 
 TEST_P(LogSinkTest, RepeatedFailuresAreCounted) {
@@ -179,7 +180,7 @@ TEST_P(LogSinkTest, LinesAfterTheEndAreWrittenAtOnceOrNotAtAll) {
   EXPECT_EQ(sink_->counts().lost, 1);
 }
 
-// A file on a disk, whose writes take until the test says so.
+// A file on a disk whose writes block until the test says so.
 class Disk {
  public:
   LogFile file() {
@@ -199,7 +200,7 @@ class Disk {
 
  private:
   absl::Notification moves_;
-  std::atomic<bool> is_late_ = false;  // Waiting once is enough to fail.
+  std::atomic<bool> is_late_ = false;  // Waiting once is enough to be late.
   Mutex mutex_;
   std::string text_ ABSL_GUARDED_BY(mutex_);
 };
@@ -216,7 +217,7 @@ TEST(LogToADiskTest, ADiskThatStandsStillHoldsUpNobody) {
   EXPECT_GT(lost, kLines / 2);
   EXPECT_EQ(disk.text(), "");
 
-  // It takes lines again: those that were kept come, whole and in order.
+  // After writing resumes, the buffered lines come, complete and in order.
   disk.Move();
   sink->Close(kPatience);
   const std::vector<std::string> lines = absl::StrSplit(disk.text(), '\n', absl::SkipEmpty());
@@ -228,8 +229,8 @@ TEST(LogToADiskTest, ADiskThatStandsStillHoldsUpNobody) {
   EXPECT_EQ(sink->counts().lost, lost);
 }
 
-// Writes 100 lines to a disk that takes them. Returns how many were there where what followed them
-// was seen.
+// Writes 100 lines to a working disk. Returns how many were there when the effect that followed
+// them was visible.
 int LinesSeenAtOnce() {
   const SteadyClock clock;
   Disk disk;
@@ -249,7 +250,7 @@ int LinesSeenAtOnce() {
 
 TEST(LogToADiskTest, EveryLineIsWrittenOnce) { LinesSeenAtOnce(); }
 
-// All, but on a machine that has no time for the thread.
+// All lines, except on a machine that has no time for the thread.
 TEST(LogToADiskTimed, LinesAreThereWhereWhatFollowsThemIsSeen) {
   HoldsTimedAtLeast("lines on a disk where what follows them is seen", 50, LinesSeenAtOnce(),
                     "of 100 lines");

@@ -10,7 +10,7 @@
 namespace gemmd {
 namespace {
 
-// One that changes something and waits at once does not unlock in between.
+// A thread that changes something and then waits does not unlock in between.
 TEST(MutexTest, WhoBeginsToWaitWakesThoseThatWaitForWhatHeChanged) {
   for (const bool is_limited : {false, true}) {
     Mutex mutex;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The file that is there while the daemon serves takes the place of nothing that is not its own.
+// The file that exists while the daemon serves never replaces a file that is not the daemon's own.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <sys/stat.h>

@@ -52,7 +52,7 @@ TEST(RepeatLimitTest, ReasonsWithoutEndAreOneKind) {
   int64_t left_out = 0;
   for (const auto& kind : limit.TakeEnded(100)) left_out += kind.lines;
   EXPECT_EQ(left_out, 1000 - admitted);
-  // Those whose windows have ended make room.
+  // Entries whose windows have ended make room.
   EXPECT_TRUE(limit.Admit("request", "another", 200));
 }
 

@@ -15,7 +15,7 @@
 namespace gemmd {
 namespace {
 
-// A datagram socket with a name that is no file.
+// A datagram socket with an abstract name.
 FileDescriptor Manager(const std::string& name) {
   FileDescriptor made(socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
   sockaddr_un address = {};

@@ -39,7 +39,7 @@ TEST(ThreadPoolTest, ThreadsWorkBesideEachOther) {
   EXPECT_EQ(done, 2);
 }
 
-// The second one is started for the work that finds the first one busy.
+// The second thread is started for work that finds the first one busy.
 TEST(ThreadPoolTest, ThreadsMayStartWithTheWork) {
   std::latch both(2);
   std::atomic<int> done = 0;

@@ -69,7 +69,7 @@ TEST(RulesTest, RefuseWhatTheyDoNotKnowAndSayWhere) {
     std::string text;
     std::string error;
   } cases[] = {
-      {"", "rules: line 1: got what is no JSON"},
+      {"", "rules: line 1: got text that is not JSON"},
       {"{\n\"identities\": {\n]}", "rules: line 3: "},
       {"[]", "rules: file: got no object"},
       {"{}", "rules: identities: got nothing"},

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Signs tokens as an identity provider does, with keys of its own.
+// Signs tokens as an identity provider does, with its own keys.
 #pragma once
 
 #include <memory>
@@ -19,10 +19,10 @@ class TokenSigner {
   TokenSigner(Kind kind, std::string key_id);
   ~TokenSigner();
 
-  // The public key as a set of keys has it, and with its private part where that is wanted.
+  // The public key as a member of a set of keys; with its private part if requested.
   std::string PublicKey() const;
 
-  // The algorithm as a header names it.
+  // The algorithm's name in headers.
   std::string algorithm() const;
 
   // Both are JSON.

@@ -89,7 +89,7 @@ TEST_F(TrustTest, KnowsCallersByWhatTheyShow) {
         Evidence{.authorization = {"Bearer secret", "Bearer secret"}}}) {
     EXPECT_THAT(trust->Identify(nobody), StatusIs(absl::StatusCode::kUnauthenticated));
   }
-  // A bad token is not made good by anything else.
+  // Other evidence does not replace a bad token.
   EXPECT_THAT(trust->Identify({.authorization = {"Bearer no"}, .names = {"spiffe://a/x"}}),
               Not(IsOk()));
 }
@@ -106,7 +106,7 @@ TEST_F(TrustTest, RemembersATokenOnlyAsLongAsItIsGood) {
   now_s_ = 100;  // The clock was set back.
   EXPECT_THAT(trust->Identify({.authorization = {value}}), Not(IsOk()));
   EXPECT_EQ(trust->signed_tokens().good, 1);
-  // A token that has ended is not examined anew.
+  // An expired token is not examined again.
   EXPECT_EQ(trust->signed_tokens().bad, 1);
   now_s_ = 1000;
   ASSERT_THAT(trust->Reload(), IsOk());
@@ -114,7 +114,7 @@ TEST_F(TrustTest, RemembersATokenOnlyAsLongAsItIsGood) {
   EXPECT_EQ(trust->signed_tokens().good, 2);
 }
 
-// Calls with signed tokens, each another one.
+// Calls with signed tokens, each with a different one.
 class SignedTokensTest : public TrustTest {
  protected:
   using Code = absl::StatusCode;
@@ -124,7 +124,7 @@ class SignedTokensTest : public TrustTest {
                                     std::to_string(++tokens_) + "}");
   }
 
-  // The same with a signature of nobody.
+  // The same with an invalid signature.
   Code ShowBad(TokenDebt* debt) {
     std::string token = GoodToken();
     const size_t signature = token.rfind('.') + 1;
@@ -155,7 +155,7 @@ TEST_F(SignedTokensTest, AConnectionLeavesBadOnesAtOnceAndThenOneASecond) {
   EXPECT_EQ(trust_->signed_tokens().good, 1);
   EXPECT_EQ(trust_->signed_tokens().bad, Trust::kBadTokensOfConnection);
   EXPECT_EQ(trust_->signed_tokens().unexamined, 101 - Trust::kBadTokensOfConnection);
-  // Tokens that are known go on, and so do new ones on other connections.
+  // Cached tokens stay valid, and new ones are accepted on other connections.
   EXPECT_EQ(Show(known, &debt), Code::kOk);
   EXPECT_EQ(Show(GoodToken(), &debt), Code::kResourceExhausted);
   TokenDebt other;
@@ -165,7 +165,7 @@ TEST_F(SignedTokensTest, AConnectionLeavesBadOnesAtOnceAndThenOneASecond) {
   clock_.Advance(999'999'999);
   EXPECT_EQ(ShowBad(&debt), Code::kResourceExhausted);
   clock_.Advance(1);
-  // Good ones cost nothing.
+  // Good tokens cost nothing.
   for (int i = 0; i < 3; ++i) EXPECT_EQ(Show(GoodToken(), &debt), Code::kOk);
   EXPECT_EQ(ShowBad(10, &debt), 1);
   clock_.Advance(3'600'000'000'000);
@@ -180,12 +180,12 @@ TEST_F(SignedTokensTest, ConnectionsWithABadOneShareABound) {
     for (TokenDebt& debt : debts) examined += ShowBad(1, &debt);
     return examined;
   };
-  EXPECT_EQ(show_on_each(), kConnections);  // The first one on each.
+  EXPECT_EQ(show_on_each(), kConnections);  // The first bad token on each.
   EXPECT_EQ(show_on_each(), Trust::kBadTokensOfAll);
   EXPECT_EQ(show_on_each(), 0);
-  // Whose connection is not known is as one that had a bad one.
+  // A call whose connection is not known is treated like one on a connection with a bad token.
   EXPECT_EQ(Show(GoodToken(), nullptr), Code::kResourceExhausted);
-  // A connection without a bad one has nothing to do with them.
+  // A connection without bad tokens is not affected.
   TokenDebt fresh;
   EXPECT_EQ(Show(GoodToken(), &fresh), Code::kOk);
   clock_.Advance(500'000'000);
@@ -218,9 +218,9 @@ TEST_F(TrustTest, SaysWhichFileIsBad) {
                 StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr(why)));
   };
   Write("tokens", std::string("batch: ") + kSecretHash + "\nother: " + kSecretHash);
-  refused("line 2: got a hash for the second time");
+  refused("line 2: got the hash of an earlier line");
   Write("tokens", std::string("uid:0: ") + kSecretHash);
-  refused("a name that no token may give");
+  refused("a name that no token may have");
   Write("tokens", "word");
   refused("no colon");
   options_.jwt.audience = "";
@@ -228,7 +228,7 @@ TEST_F(TrustTest, SaysWhichFileIsBad) {
   options_.jwt.audience = "gemmd";
   options_.rules_file += "x";
   refused("rules: cannot read");
-  // A pipe into which nobody writes would hold up the daemon.
+  // Reading a pipe into which nobody writes would block the daemon.
   options_.rules_file = folder_ + "/pipe";
   ASSERT_EQ(mkfifo(options_.rules_file.c_str(), 0600), 0);
   refused("pipe, want a regular file");
@@ -248,10 +248,10 @@ TEST_F(TrustTest, TheNameOfAFileOfRulesSaysItsForm) {
   options_.rules_file = Write("rules.json", "identities: {}\n");
   EXPECT_THAT(Trust::Load(options_).status(),
               StatusIs(absl::StatusCode::kInvalidArgument,
-                       HasSubstr("rules: line 1: got what is no JSON")));
+                       HasSubstr("rules: line 1: got text that is not JSON")));
 }
 
-// However many callers come, the daemon remembers some thousands at most.
+// However many callers come, the daemon caches at most some thousands.
 TEST_F(TrustTest, RemembersABoundedNumberOfCallers) {
   Write("rules.json", R"({"identities": {"spiffe://*": {"may": ["multiply"]}}})");
   const auto trust = Load();
@@ -267,7 +267,7 @@ TEST_F(TrustTest, RemembersABoundedNumberOfCallers) {
       4096);
 }
 
-// Static ones, which never end.
+// Static tokens, which never expire.
 TEST_F(TrustTest, RemembersABoundedNumberOfTokens) {
   Write("rules.json", R"({"identities": {"user*": {"may": ["multiply"]}}})");
   std::string tokens;
@@ -284,7 +284,7 @@ TEST_F(TrustTest, RemembersABoundedNumberOfTokens) {
     EXPECT_EQ(NameOf(caller), "user" + std::to_string(i));
     if (caller.ok()) seen.push_back(*caller);
   }
-  // The tables of names and of tokens have so many each.
+  // The caches of names and of tokens have this size each.
   EXPECT_LE(
       std::count_if(seen.begin(), seen.end(), [](const auto& caller) { return !caller.expired(); }),
       2 * 4096);

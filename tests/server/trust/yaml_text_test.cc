@@ -46,7 +46,7 @@ TEST(YamlTextTest, IsTheJsonThatItStandsFor) {
   ExpectValue("a: {}", R"({"a": {}})");
 }
 
-// The Norway problem: what other versions of YAML take for a truth or a number is text.
+// The Norway problem: scalars that other versions of YAML take for booleans or numbers are strings.
 TEST(YamlTextTest, GuessesNoTypes) {
   ExpectValue(
       "[no, yes, on, True, 0x10, 010, 1_000, .5, +1, .inf, 12:30, 2026-01-01, '1', \"true\"]",
@@ -56,26 +56,27 @@ TEST(YamlTextTest, GuessesNoTypes) {
 }
 
 TEST(YamlTextTest, SaysWhereItIsWrong) {
-  ExpectError("a: 1\nb: [1, 2\nc: 3\n", "file: line 3, column 2: got what is no YAML, want YAML");
-  ExpectError("a:\n\t- 1\n", "file: line 2, column 1: got what is no YAML");
-  ExpectError("a: 1\n  b: 2\n", "file: line 2, column 4: got what is no YAML");
+  ExpectError("a: 1\nb: [1, 2\nc: 3\n",
+              "file: line 3, column 2: got text that is not YAML, want YAML");
+  ExpectError("a:\n\t- 1\n", "file: line 2, column 1: got text that is not YAML");
+  ExpectError("a: 1\n  b: 2\n", "file: line 2, column 4: got text that is not YAML");
   ExpectError("a: 1\nb: 2\na: 3\n", "file: line 3, column 1: got a twice, want each name once");
   ExpectError("a: \"\xff\"\n", "file: line 1, column ");
   ExpectError("a: \"\x01\"\n", "file: line 1, column ");
-  ExpectError("? [a]\n: 1\n", "file: line 1, column 3: got a name that is no text, want text");
-  ExpectError("? {a: 1}\n: 1\n", "file: line 1, column 3: got a name that is no text");
+  ExpectError("? [a]\n: 1\n", "file: line 1, column 3: got a name that is not a string, want text");
+  ExpectError("? {a: 1}\n: 1\n", "file: line 1, column 3: got a name that is not a string");
   ExpectError("a: 1\n---\nb: 2\n", "file: line 2, column 1: got a second document, want one");
   ExpectError("a: !!int 1\n", "file: line 1, column 4: got a tag, want none");
   ExpectError("a: !x [1]\n", "got a tag");
   ExpectError("!x {a: 1}\n", "got a tag");
 }
 
-// A few lines of these can stand for gigabytes.
+// A few lines with these can expand to gigabytes.
 TEST(YamlTextTest, TakesNoAnchorsAndNoAliases) {
   ExpectError("a: &x [1]\n", "file: line 1, column 4: got an anchor, want none");
   ExpectError("a: &x 1\n", "got an anchor");
   ExpectError("a: &x {b: 1}\n", "got an anchor");
-  ExpectError("a: *x\n", "file: line 1, column 4: got an alias, want what it stands for");
+  ExpectError("a: *x\n", "file: line 1, column 4: got an alias, want its value");
   ExpectError("<<: *x\n", "got an alias");
 }
 
@@ -89,7 +90,7 @@ TEST(YamlTextTest, IsBounded) {
   ExpectError(std::string(kMaxBytes + 1, ' '), "file: got 4097 bytes, want at most 4096");
 }
 
-// What takes most of the parser's time.
+// A text that takes the parser the longest.
 void ParseSlowText(size_t bytes) {
   std::string many = "a: [";
   while (many.size() < bytes - 8) many += "1,? ";
@@ -101,7 +102,7 @@ void ParseSlowText(size_t bytes) {
 
 TEST(YamlTextTest, ReadsWhatTakesTheParserLong) { ParseSlowText(size_t{32} << 10); }
 
-// Ends soon.
+// Must end soon.
 TEST(YamlTextExhaustive, ReadsAMegabyteOfWhatTakesTheParserLong) {
   ParseSlowText(Rules::kMaxBytes);
 }

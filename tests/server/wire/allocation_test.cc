@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// A server that finds no memory: each long allocation that a request causes fails once, and the
-// request is then refused with RESOURCE_EXHAUSTED. The program has its own allocators for it, which
-// count as well (counted_allocations.h).
+// A server that runs out of memory: each long allocation that a request causes fails once, and the
+// request is then refused with RESOURCE_EXHAUSTED. The program replaces the allocators for that;
+// they also count (counted_allocations.h).
 #include <gmock/gmock.h>
 #include <grpcpp/generic/generic_stub.h>
 #include <gtest/gtest.h>
@@ -39,7 +39,7 @@ void* operator new(size_t bytes) {
 void operator delete(void* memory) noexcept { std::free(memory); }
 void operator delete(void* memory, size_t) noexcept { std::free(memory); }
 
-// What the CPU's scratch memory comes from.
+// Allocates the CPU's scratch memory.
 extern "C" int posix_memalign(void** memory, size_t alignment, size_t bytes) noexcept {
   *memory = AllocationFails(bytes)
                 ? nullptr
@@ -47,15 +47,15 @@ extern "C" int posix_memalign(void** memory, size_t alignment, size_t bytes) noe
   return *memory == nullptr ? ENOMEM : 0;
 }
 
-// What D with gaps comes from.
+// Allocates a D with gaps.
 extern "C" void* __libc_calloc(size_t count, size_t bytes);
 extern "C" void* calloc(size_t count, size_t bytes) noexcept {
   CountAllocation();
   return AllocationFails(count * bytes) ? nullptr : __libc_calloc(count, bytes);
 }
 
-// What results, operands put together and tensors come from where they are long. Abseil maps 64 KiB
-// for itself the first time that a thread waits for a mutex, and ends the process without them.
+// Allocates long results, gathered operands and tensors. Abseil maps 64 KiB for itself the first
+// time that a thread waits for a mutex, and aborts the process if that fails.
 extern "C" void* mmap(void* address, size_t bytes, int protection, int flags, int descriptor,
                       off_t offset) noexcept {
   if (bytes > gemmd::kLongAllocation && AllocationFails(bytes)) {
@@ -74,7 +74,7 @@ grpc::ByteBuffer Serialized(const v1::MultiplyRequest& request) {
   return grpc::ByteBuffer(&slice, 1);
 }
 
-// Calls with bytes, for which the client allocates nothing by operator new.
+// Calls with bytes, for which the client allocates nothing with operator new.
 grpc::Status Multiply(RunningServer& running, const grpc::ByteBuffer& request) {
   grpc::GenericStub stub(running.channel());
   grpc::ClientContext context;
@@ -93,7 +93,7 @@ grpc::ByteBuffer SerializedForStream(const v1::MultiplyRequest& request) {
   return grpc::ByteBuffer(&slice, 1);
 }
 
-// A stream of products, one at a time, likewise.
+// A stream of products, one at a time, also without allocations of the client.
 class StreamOfBytes : grpc::ClientBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer> {
  public:
   explicit StreamOfBytes(RunningServer& running) : stub_(running.channel()) {
@@ -103,14 +103,14 @@ class StreamOfBytes : grpc::ClientBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer
     StartCall();
   }
 
-  // The error of the product, or how the stream broke off.
+  // The error of the product, or the status with which the stream ended.
   grpc::Status Multiply(const grpc::ByteBuffer& request) {
     read_ = {};
     written_ = {};
     response_.Clear();
     StartRead(&response_);
     StartWrite(&request);
-    written_.get_future().get();  // The answer may come before that is told.
+    written_.get_future().get();  // The answer may come before this is signalled.
     if (!read_.get_future().get()) return Close();
     const int left = until_failure.exchange(0);  // The client's own allocations do not fail.
     v1::MultiplyStreamResponse response;
@@ -172,7 +172,7 @@ v1::MultiplyRequest Converted(v1::ElementType type, int bytes) {
   return request;
 }
 
-// D with room after each of its lines, which is zeroed.
+// A D with space after each of its lines, which is zeroed.
 v1::MultiplyRequest WithGaps() {
   v1::MultiplyRequest request = IntegerRequest(300, 400, 500);
   request.mutable_d()->set_leading_dimension(1000);
@@ -185,7 +185,7 @@ v1::MultiplyRequest Verified(v1::VerifyMode mode) {
   return request;
 }
 
-// Nothing here is as long as what the daemon keeps from one product to the next (WarmMemory).
+// Nothing here is long enough to be kept by the daemon for the next product (WarmMemory).
 TEST(AllocationTest, EachThatFailsRefusesItsRequestAlone) {
   RunningServer running(TestDevice::kOwnCpu);
   const v1::MultiplyRequest requests[] = {IntegerRequest(300, 400, 500),
@@ -201,13 +201,13 @@ TEST(AllocationTest, EachThatFailsRefusesItsRequestAlone) {
     const grpc::ByteBuffer bytes = Serialized(request);
     ASSERT_TRUE(Multiply(running, bytes).ok());
     const Failures failures = FailInTurn([&] { return Multiply(running, bytes); });
-    // The operands and the result at least.
+    // At least the operands and the result.
     EXPECT_GE(failures.refused, 2);
     EXPECT_THAT(failures.messages, testing::HasSubstr("no memory"));
   }
 }
 
-// What is mapped: it is not kept yet, and then kept for the next product.
+// Mapped memory: not kept yet at first, and then kept for the next product.
 TEST(AllocationTest, AMappingThatFailsRefusesItsRequestAlone) {
   RunningServer running(TestDevice::kOwnCpu);
   ASSERT_TRUE(MultiplySmall(running.gemm()).ok());
@@ -216,7 +216,7 @@ TEST(AllocationTest, AMappingThatFailsRefusesItsRequestAlone) {
   EXPECT_THAT(failures.messages, testing::HasSubstr("d: no memory for 1440000 bytes"));
 }
 
-// A message that came in scraps has a long list of them.
+// A message that arrived in many small pieces has a long list of slices.
 TEST(AllocationTest, OfTheListOfSlicesIsTold) {
   const std::string text = IntegerRequest(300, 400, 500).SerializeAsString();
   std::vector<grpc::Slice> scraps;

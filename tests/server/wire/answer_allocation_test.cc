@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Methods beside Multiply, each of whose long allocations fails once: of requests and answers with
-// a MiB of factors, of fragments, of inferences, and of messages with many products.
+// Methods other than Multiply, each of whose long allocations fails once: of requests and answers
+// with 1 MiB of factors, of fragments, of inferences, and of messages with many products.
 #include <gmock/gmock.h>
 #include <grpcpp/generic/generic_stub.h>
 #include <gtest/gtest.h>
@@ -23,8 +23,8 @@ namespace {
 
 constexpr int kFactors = 1 << 18;
 
-// A call with one request and, where it is OK, one answer, which is all that is looked at. For a
-// method of any kind: the client allocates nothing long by operator new.
+// A call with one request and, if it is OK, one answer, which is all that is read. For methods of
+// any kind. The client makes no long allocation with operator new.
 class OneAnswer : grpc::ClientBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer> {
  public:
   OneAnswer(RunningServer& running, const std::string& method, const std::string& token)
@@ -39,7 +39,7 @@ class OneAnswer : grpc::ClientBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer> {
     StartRead(&response_);
     StartCall();
     const bool is_answered = read_.get_future().get();
-    // Uploads and sessions are not to stay.
+    // Uploads and sessions must not stay.
     if (is_answered) context_.TryCancel();
     const grpc::Status status = done_.get_future().get();
     return is_answered ? grpc::Status::OK : status;
@@ -75,7 +75,7 @@ class AnswerAllocationTest : public testing::Test {
     return FailInTurn(ask);
   }
 
-  // A row of bytes with a factor for each of them.
+  // A row of bytes with a factor for each.
   static v1::PutRequest Beginning() {
     v1::PutRequest request;
     v1::TensorSpec& spec = *request.mutable_begin()->mutable_spec();
@@ -138,7 +138,7 @@ TEST_F(AnswerAllocationTest, OfAFragment) {
   request.set_operand(v1::FRAGMENT_OPERAND_D);
   const grpc::Slice slice(request.SerializeAsString());
   const grpc::ByteBuffer bytes(&slice, 1);
-  // It is kept once it was made.
+  // It is cached once it was made.
   until_failure = 1;
   const grpc::Status refused =
       OneAnswer(running_, "/gemmd.v1.Registry/DescribeFragment", "").Ask(bytes);
@@ -147,7 +147,7 @@ TEST_F(AnswerAllocationTest, OfAFragment) {
   EXPECT_TRUE(OneAnswer(running_, "/gemmd.v1.Registry/DescribeFragment", "").Ask(bytes).ok());
 }
 
-// Factors are copied, and the product has them as numbers.
+// Factors are copied, since the product stores them as numbers.
 TEST_F(AnswerAllocationTest, OfAnInference) {
   inference::ModelInferRequest request;
   request.set_model_name("gemm");
@@ -169,12 +169,12 @@ TEST_F(AnswerAllocationTest, OfAnInference) {
   EXPECT_THAT(failures.messages, testing::HasSubstr("message: no memory"));
 }
 
-// The answers of one message are put together.
+// The answers of one message are joined.
 TEST_F(AnswerAllocationTest, OfJointAnswers) {
   v1::MultiplyStreamRequest request;
   for (size_t i = 0; i < kMaxJointRequests; ++i)
     *request.add_requests() = IntegerRequest(1, 1024, 1);
-  // How many answers one message has is a matter of time, so that it may need no long allocation.
+  // How many answers a message has depends on timing, so it may need no long allocation.
   const grpc::Slice slice(request.SerializeAsString());
   const grpc::ByteBuffer bytes(&slice, 1);
   for (int i = 1; i < 5; ++i) {
@@ -187,7 +187,7 @@ TEST_F(AnswerAllocationTest, OfJointAnswers) {
   }
 }
 
-// A joint message that came in scraps has a long list of them.
+// A joint message that arrived in many small pieces has a long list of slices.
 TEST(JointAllocationTest, OfTheListsOfSlices) {
   v1::MultiplyStreamRequest request;
   *request.add_requests() = IntegerRequest(300, 400, 500);

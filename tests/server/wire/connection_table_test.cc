@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Which connections are open, as the kernel tells.
+// Which connections are open, according to the kernel.
 #include <arpa/inet.h>
 #include <gtest/gtest.h>
 #include <netinet/in.h>
@@ -22,7 +22,7 @@ namespace {
 
 using Verdict = ConnectionTable::Verdict;
 
-constexpr int64_t kPauseNs = 10'000'000;  // Between two looks at the files.
+constexpr int64_t kPauseNs = 10'000'000;  // Between two sweeps.
 
 class ConnectionTableTest : public testing::Test {
  protected:
@@ -66,11 +66,11 @@ TEST_F(ConnectionTableTest, ANumberThatIsUsedAgainIsAnotherConnection) {
   EXPECT_EQ(Add("a"), Verdict::kAdmitted);
   const int number = open_.back().get();
   CloseLast();
-  // Something else that the daemon opens has the number now.
+  // Another file of the daemon has the number now.
   const FileDescriptor other(dup(open_.front().get()));
   ASSERT_EQ(other.get(), number);
   EXPECT_EQ(table_.CountOpen(), 1);
-  // And a connection of another peer takes its place in the table.
+  // A connection of another peer replaces it in the table.
   const Verdict verdict = table_.Admit(other.get(), "b");
   EXPECT_EQ(verdict, Verdict::kAdmitted);
   clock_.Advance(kPauseNs);
@@ -92,7 +92,8 @@ TEST_F(ConnectionTableTest, TellsWhatTheOtherEndHasTaken) {
   address.ss_family = AF_INET;
   socklen_t bytes = sizeof(sockaddr_in);
   sockaddr* const plain = reinterpret_cast<sockaddr*>(&address);
-  ASSERT_EQ(bind(listener.get(), plain, bytes), 0);  // 0.0.0.0 and any port: the loopback too.
+  ASSERT_EQ(bind(listener.get(), plain, bytes), 0);  // 0.0.0.0 and any port: includes the loopback
+                                                     // interface.
   ASSERT_EQ(listen(listener.get(), 1), 0);
   ASSERT_EQ(getsockname(listener.get(), plain, &bytes), 0);
   const FileDescriptor peer(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
@@ -114,7 +115,7 @@ TEST_F(ConnectionTableTest, TellsWhatTheOtherEndHasTaken) {
   EXPECT_EQ(table_.AcknowledgedBytes("ipv4:127.0.0.1:1"), std::nullopt);
   const int number = accepted.get();
   accepted = FileDescriptor();
-  const FileDescriptor other(dup(peer.get()));  // A socket too, but not of this connection.
+  const FileDescriptor other(dup(peer.get()));  // Also a socket, but not that of this connection.
   ASSERT_EQ(other.get(), number);
   EXPECT_EQ(table_.AcknowledgedBytes(name), std::nullopt);
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What answers say of kernels, candidates, stages and types.
+// What answers contain about kernels, candidates, stages and types.
 #include <gmock/gmock.h>
 #include <google/protobuf/descriptor.h>
 #include <google/protobuf/message.h>
@@ -32,7 +32,7 @@ TEST(ConvertTest, EveryElementTypeHasItsOwnNumber) {
   }
 }
 
-// What the message says of the kernel, by the names of its fields.
+// The expected values of the message's fields, by name.
 std::map<std::string, std::string> WantedFields(const Kernel& kernel) {
   return {{"name", std::string(kernel.name)},
           {"device_kind", std::string(NameOf(kernel.device_kind))},
@@ -51,7 +51,7 @@ std::map<std::string, std::string> WantedFields(const Kernel& kernel) {
           {"availability", ""}};  // The service adds it, device by device.
 }
 
-// Every field that the message has, as text.
+// Every field of the message, as text.
 std::map<std::string, std::string> FieldsOf(const google::protobuf::Message& message) {
   using google::protobuf::FieldDescriptor;
   std::map<std::string, std::string> fields;
@@ -83,7 +83,7 @@ TEST(ConvertTest, KernelsArriveWhole) {
   for (const Kernel& kernel : Catalog()) EXPECT_EQ(FieldsOf(ToWire(kernel)), WantedFields(kernel));
 }
 
-// No two fields of one kind have the same value, so that none can stand for another.
+// No two fields of one type have the same value, so a mix-up is noticed.
 TEST(ConvertTest, NoFieldOfAKernelTakesThePlaceOfAnother) {
   Kernel kernel = Catalog().front();
   kernel.name = "a name";
@@ -104,7 +104,7 @@ TEST(ConvertTest, NoFieldOfAKernelTakesThePlaceOfAnother) {
   }
 }
 
-// Whatever the catalogue has: no two of these follow from each other.
+// Whatever the catalogue has: none of these traits follows from another.
 TEST(ConvertTest, TheTraitsOfAKernelAreToldApart) {
   for (int traits = 0; traits < 16; ++traits) {
     Kernel kernel = Catalog().front();

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Factors of blocks on the wire: what a request with them means, every refusal of a bad one, and
-// the request that an incident becomes again.
+// Block factors on the wire: the meaning of a request with them, every refusal of a bad one, and
+// the request that is made again of an incident.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -25,7 +25,8 @@ using testing::HasSubstr;
 
 const HeldFields kNoneHeld;
 
-// 3 x 5 x 70 of e4m3, A with factors of 1 x 32 and B, given n x k, with factors of 2 x 16.
+// 3 x 5 x 70 of e4m3; A has factors of 1 x 32 blocks; B, given as n x k, has factors of 2 x 16
+// blocks.
 Request ScaledRequest() {
   Request request;
   request.set_m(3);
@@ -93,7 +94,7 @@ TEST(ConvertBlocksTest, MatricesMayHaveTheirOwn) {
   EXPECT_TRUE((*parsed)->job.problem.a_blocks.per_matrix);
 }
 
-// Where there is no product, they need not be there, and are not read.
+// If there is no product, the factors may be absent and are not read.
 TEST(ConvertBlocksTest, UnreadFactors) {
   Request request = ScaledRequest();
   request.set_alpha(0);
@@ -198,7 +199,7 @@ INSTANTIATE_TEST_SUITE_P(All, BlockRefusalTest, testing::ValuesIn(BlockRefusals(
                            return refusal.param.name;
                          });
 
-// An incident's product is asked for again with the factors that it had.
+// The request made of an incident has the original factors.
 TEST(ConvertBlocksTest, IncidentsKeepThem) {
   const Request request = ScaledRequest();
   const absl::StatusOr<std::unique_ptr<Product>> parsed = ParsedProduct(request, &kNoneHeld);

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What a request means: the parsed problem. Refusals are tested over the wire (refusal_test.cc).
+// The meaning of a request: the parsed problem. Refusals are tested over the wire
+// (refusal_test.cc).
 #include "server/wire/convert.h"
 
 #include <gmock/gmock.h>
@@ -80,7 +81,7 @@ TEST(ConvertTest, PackedLinesStartOnBytes) {
   EXPECT_EQ(problem.b.batch_stride_bytes, 15);
 }
 
-// Lines of a leading dimension that fills no whole bytes are padded to bytes, one by one.
+// If the leading dimension is not a whole number of bytes, each line is padded to bytes.
 TEST(ConvertTest, WithoutABatchStrideMatricesOfPaddedLinesLieTight) {
   v1::MultiplyRequest request = PlainRequest();
   request.set_k(5);
@@ -100,7 +101,7 @@ TEST(ConvertTest, WithoutABatchStrideMatricesOfPaddedLinesLieTight) {
   EXPECT_EQ(problem.d.batch_stride_bytes, 4 * 6);
 }
 
-// 4 x 6 of f16: two groups of four in a row, so 4 values and a byte of indices.
+// 4 x 6 of f16: two groups of four in a row, so 4 values and a byte of indices per row.
 constexpr int kSparseBytes = 4 * 8 + 4;
 
 v1::MultiplyRequest SparseRequest() {
@@ -145,7 +146,7 @@ TEST_P(SparseRefusalTest, SaysWhatAndWhy) {
               StatusIs(absl::StatusCode::kInvalidArgument, GetParam().message));
 }
 
-// To look at all of them takes as long as they are large.
+// Checking all indices takes time linear in their number.
 TEST(ConvertTest, IndicesAreLeftToTheDevice) {
   v1::MultiplyRequest request = SparseRequest();
   (*request.mutable_a()->mutable_data())[4 * 8] = 0;
@@ -161,7 +162,7 @@ TEST(ConvertTest, NamesHaveABoundedLength) {
     if (field == "kernel") request.set_kernel(name);
     if (field == "device") request.set_device(name);
     if (field == "request_id") request.set_request_id(name);
-    request.set_m(-1);  // Would be refused, but later.
+    request.set_m(-1);  // Would be refused, but only later.
     return ParsedProduct(request, &kNothingHeld).status();
   };
   for (const std::string field : {"kernel", "device", "request_id"}) {
@@ -223,7 +224,7 @@ const std::vector<SparseRefusal>& SparseRefusals() {
       {"BeyondK",
        [](Request& r) {
          std::string& a = *r.mutable_a()->mutable_data();
-         a[4 * 8] = '\x84';  // 0 and 2 of group 1; so column 6.
+         a[4 * 8] = '\x84';  // 0 and 2 of group 1, so column 6.
          a[7] = 0x3c;
        },
        "a.data: row 0, group 1: got a nonzero element at column 6, want 0 at columns from k = 6"},
@@ -236,7 +237,7 @@ INSTANTIATE_TEST_SUITE_P(All, SparseRefusalTest, testing::ValuesIn(SparseRefusal
                            return refusal.param.name;
                          });
 
-// Where there is no product, A need not bring its bytes.
+// If there is no product, A's bytes may be absent.
 TEST(ConvertTest, UnreadSparseOperand) {
   v1::MultiplyRequest request = SparseRequest();
   request.set_alpha(0);

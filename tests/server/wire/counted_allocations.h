@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The allocations of the process, counted; allocation_test.cc has the allocators.
+// Counts the allocations of the process; allocation_test.cc has the allocators.
 #pragma once
 
 #include <atomic>

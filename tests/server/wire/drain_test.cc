@@ -34,7 +34,7 @@ TEST(DrainTest, FinishesWhatWasAcceptedAndRefusesTheRest) {
   ASSERT_TRUE(running.fake().WaitForHeld(1, kPatience));
   std::future<absl::Status> drained =
       std::async(std::launch::async, [&] { return running.server().Drain(kPatience); });
-  // Refused from the moment that draining is visible.
+  // Refused from the moment at which draining is visible.
   const auto is_draining = [&] {
     grpc::ClientContext context;
     AllowTime(context);
@@ -52,7 +52,7 @@ TEST(DrainTest, FinishesWhatWasAcceptedAndRefusesTheRest) {
   EXPECT_EQ(MultiplySmall(running.gemm()).error_code(), grpc::StatusCode::UNAVAILABLE);
 }
 
-// Drains while one product runs and one waits; the grace is over before either is done.
+// Drains while one product runs and one waits; the grace ends before either is done.
 void CheckThatBothAreAnswered(RunningServer& running, absl::Duration grace, bool ends_grace) {
   std::future<grpc::Status> first = MultiplyInBackground(running);
   ASSERT_TRUE(running.fake().WaitForHeld(1, kPatience));
@@ -123,8 +123,8 @@ TEST(StartTest, NeedsADeviceAndAnAddress) {
 }
 
 TEST(StartTest, AnUnreadyDeviceIsNotServed) {
-  // The canary of one device never answers. That of the other has answered before anybody waits
-  // for it.
+  // The canary of one device never answers. That of the other has answered before anybody waits for
+  // it.
   ServerOptions options = TestServerOptions();
   options.canary_timeout = absl::Milliseconds(500);
   std::vector<std::unique_ptr<Device>> devices;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Long allocations of the process that fail in turn; allocation_test.cc has the allocators.
+// Makes long allocations of the process fail in turn; allocation_test.cc has the allocators.
 #pragma once
 
 #include <grpcpp/grpcpp.h>
@@ -14,7 +14,7 @@ namespace gemmd {
 
 inline constexpr size_t kLongAllocation = size_t{64} << 10;
 
-// Long allocations until one fails; none fails where it is not positive.
+// The number of long allocations until one fails; none fails if it is not positive.
 inline std::atomic<int> until_failure{0};
 
 inline bool AllocationFails(size_t bytes) {
@@ -26,7 +26,7 @@ struct Failures {
   std::string messages;
 };
 
-// Asks again and again, as long as another allocation fails, which must refuse what was asked.
+// Repeats the request until no further allocation fails. Each failure must refuse the request.
 template <typename Ask>
 Failures FailInTurn(const Ask& ask) {
   Failures failures;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// grpc.health.v1 over the wire, and who is told of changes.
+// grpc.health.v1 over the wire, and who is notified of changes.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -61,7 +61,7 @@ class OpenWatch {
     (void)reader_->Finish();
   }
 
-  // What is told next; -1 where the call has ended.
+  // The next state; -1 if the call has ended.
   int Next() {
     HealthCheckResponse response;
     return reader_->Read(&response) ? response.status() : -1;
@@ -139,7 +139,7 @@ TEST_F(HealthTest, WatchersComeAndGoWhileItChanges) {
   EXPECT_TRUE(Check("fake").ok());
 }
 
-// Keeps what it was told.
+// Records the states that it was told.
 class Listener final : public Health::Watcher {
  public:
   void Tell(Health::State state) override { told.push_back(state); }

@@ -25,7 +25,7 @@ Http2Peer::Http2Peer(int port) {
   address.sin_family = AF_INET;
   address.sin_port = htons(static_cast<uint16_t>(port));
   address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-  // What is sent in several parts does not wait for acknowledgements.
+  // Data sent in several parts must not wait for acknowledgements.
   const int is_on = 1;
   EXPECT_EQ(setsockopt(socket_, IPPROTO_TCP, TCP_NODELAY, &is_on, sizeof(is_on)), 0);
   EXPECT_EQ(connect(socket_, reinterpret_cast<const sockaddr*>(&address), sizeof(address)), 0);
@@ -34,7 +34,7 @@ Http2Peer::Http2Peer(int port) {
 Http2Peer::~Http2Peer() { close(socket_); }
 
 void Http2Peer::Send(const std::string& bytes) {
-  // A peer that was shut out may find its connection gone: that is for WaitUntilClosed to see.
+  // The connection of a peer that was shut out may be gone; WaitUntilClosed detects that.
   static_cast<void>(send(socket_, bytes.data(), bytes.size(), MSG_NOSIGNAL));
 }
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// A TCP peer that speaks as much HTTP/2 as a test wants, and no more. Loopback only.
+// A TCP peer that speaks as much HTTP/2 as a test needs. Loopback only.
 #pragma once
 
 #include <cstdint>
@@ -41,14 +41,14 @@ class Http2Peer {
   // The client's preface, its empty settings and its acknowledgement of the server's.
   void Greet();
 
-  // The next frame; nothing where the connection was closed or `timeout` passed.
+  // The next frame; nullopt if the connection was closed or `timeout` passed.
   std::optional<Frame> ReadFrame(absl::Duration timeout);
 
-  // Reads and drops what comes; whether the connection was closed within `timeout`.
+  // Reads and drops data. Returns whether the connection was closed within `timeout`.
   bool WaitUntilClosed(absl::Duration timeout);
 
  private:
-  // Reads once into the buffer; false where the connection is closed or the time is up.
+  // Reads once into the buffer. Returns false if the connection is closed or the time is up.
   bool Fill(absl::Time limit);
 
   int socket_ = -1;

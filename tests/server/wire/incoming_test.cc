@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Messages whose long fields stay where they arrived, against protobuf's own parsing of the same
-// bytes: random fields, some given twice, some spoilt, in slices cut at random places.
+// Messages whose long fields stay in the slices in which they arrived, compared with protobuf's own
+// parsing of the same bytes: random fields, some repeated, some corrupted, in slices cut at random
+// places.
 #include "server/wire/incoming.h"
 
 #include <gmock/gmock.h>
@@ -31,7 +32,7 @@ class Random {
     for (size_t i = 0; i < count; i += step) bytes[i] = static_cast<char>(Below(256));
     return bytes;
   }
-  // The length of a field that stays, or of one that does not.
+  // A length of a field that stays, or of one that does not.
   std::string Data() {
     const size_t sizes[] = {0, 7, 1000, kHeldFromBytes - 1, kHeldFromBytes, 3 * kHeldFromBytes};
     return Bytes(sizes[Below(std::size(sizes))]);
@@ -69,16 +70,16 @@ v1::MultiplyRequest RandomRequest(Random& random) {
   return request;
 }
 
-// Messages that follow each other are one message, in which the last value of each field counts.
+// Concatenated messages are one message, in which the last value of each field counts.
 std::string RandomBytes(Random& random) {
   std::string bytes;
   for (size_t i = 0; i < 1 + random.Below(3); ++i) {
     bytes += RandomRequest(random).SerializeAsString();
-    if (random.Once(4)) bytes += "\xf8\x3e\x05";  // Field 1007, which there is not.
+    if (random.Once(4)) bytes += "\xf8\x3e\x05";  // An unknown field, 1007.
   }
   if (random.Once(4) && !bytes.empty()) bytes.resize(random.Below(bytes.size()));
   for (size_t i = 0; random.Once(4) && i < 3 && !bytes.empty(); ++i) {
-    // Near the beginning of a field more often than within a long one.
+    // More often near the beginning of a field than within a long one.
     const size_t end = random.Once(2) ? std::min<size_t>(bytes.size(), 100) : bytes.size();
     bytes[random.Below(end)] = static_cast<char>(random.Below(256));
   }
@@ -105,7 +106,7 @@ std::string Joined(const HeldField& field) {
   return bytes;
 }
 
-// Puts the field into the message if it is held apart, in which the message has it empty.
+// If the field is held, puts it back into the message, in which it is empty.
 template <typename Message>
 int Restore(Message& message, const HeldFields& held) {
   HeldField* const field = held.Find(message, Message::kDataFieldNumber);
@@ -147,7 +148,7 @@ void ParseTest::ExpectAgreement(int messages) {
     v1::MultiplyRequest got;
     HeldFields held;
     const absl::Status status = Parse(Cut(bytes, random), got, held);
-    // Protobuf itself takes any number of them.
+    // Protobuf itself accepts any number of fields.
     if (absl::StrContains(status.message(), "fields, want")) continue;
     ASSERT_EQ(status.ok(), is_message) << "message " << i << ": " << status;
     if (!is_message) {
@@ -163,7 +164,7 @@ void ParseTest::ExpectAgreement(int messages) {
     if (got.has_bias()) held_count += Restore(*got.mutable_bias(), held);
     ASSERT_EQ(got.SerializeAsString(), want.SerializeAsString()) << "message " << i;
   }
-  // Neither all nor nothing.
+  // Some, but not all.
   EXPECT_GT(ok_count, messages / 2);
   EXPECT_LT(ok_count, messages);
   EXPECT_GT(held_count, messages / 10);
@@ -202,7 +203,7 @@ TEST_F(IncomingTest, HoldsWhatIsLongInFewSlices) {
   EXPECT_EQ(held.Find(got.b(), v1::Operand::kDataFieldNumber), nullptr);
 }
 
-// Nothing is made of a short message before there is a place for it.
+// Nothing is parsed of a short message before there is room for it.
 TEST_F(IncomingTest, LooksThroughAShortMessageAlone) {
   v1::MultiplyRequest sent;
   sent.mutable_a()->mutable_tensor()->mutable_tensor()->set_name("weights");
@@ -218,7 +219,7 @@ TEST_F(IncomingTest, LooksThroughAShortMessageAlone) {
   EXPECT_EQ(got.SerializeAsString(), sent.SerializeAsString());
 }
 
-// What names each scrap would take more than its bytes.
+// The slices of the pieces would take more memory than their bytes.
 TEST_F(IncomingTest, CopiesWhatCameInScraps) {
   const v1::MultiplyRequest sent = LongRequest();
   v1::MultiplyRequest got;
@@ -228,7 +229,7 @@ TEST_F(IncomingTest, CopiesWhatCameInScraps) {
   EXPECT_EQ(got.SerializeAsString(), sent.SerializeAsString());
 }
 
-// An operand that is given again without data keeps its data; a tensor replaces them.
+// An operand that is repeated without data keeps its data; a tensor replaces the data.
 TEST_F(IncomingTest, TheLastOneOfAOneofCounts) {
   const std::string sent = LongRequest().SerializeAsString();
   v1::MultiplyRequest again;
@@ -249,7 +250,7 @@ TEST_F(IncomingTest, TheLastOneOfAOneofCounts) {
   EXPECT_EQ(got.a().source_case(), v1::Operand::kTensor);
 }
 
-// In the order of a peer's choice.
+// In an order that a peer chooses.
 TEST_F(IncomingTest, CountsUnknownFieldsAroundHeldOnes) {
   const std::string unknown = "\xc2\x3e\xe8\x07" + std::string(1000, 'x');  // 1004 bytes.
   const std::string sent = LongRequest().SerializeAsString();
@@ -267,7 +268,7 @@ std::string Repeated(const std::string& field, int64_t count) {
   return bytes;
 }
 
-// Each takes next to no bytes, and time to find: those of messages within the message count, too.
+// Each takes almost no bytes, but time to find; fields of nested messages count, too.
 TEST_F(IncomingTest, RefusesCountlessFields) {
   const std::string empty_a = {static_cast<char>(v1::MultiplyRequest::kAFieldNumber << 3 | 2), 0};
   std::string inner =
@@ -281,7 +282,7 @@ TEST_F(IncomingTest, RefusesCountlessFields) {
   };
   EXPECT_THAT(parsed(Repeated(empty_a, kMaxFields)), IsOk());
   const auto refused = StatusIs(absl::StatusCode::kInvalidArgument,
-                                "message: got more than 1024 fields, want no more");
+                                "message: got more than 1024 fields, want at most 1024");
   EXPECT_THAT(parsed(Repeated(empty_a, kMaxFields + 1)), refused);
   EXPECT_THAT(parsed(within), refused);
   EXPECT_THAT(parsed(Repeated(std::string("\xf8\x3e\x05"), 300)), IsOk());  // Unknown ones.
@@ -300,7 +301,7 @@ TEST_F(IncomingTest, LooksForATextAmongTheFirstFieldsAlone) {
   EXPECT_EQ(text_after(kMaxFields), "");
 }
 
-// Protobuf would copy it and look whether it is text, on a thread that others wait for.
+// Protobuf would copy it and check that it is UTF-8, on a thread that others wait for.
 TEST_F(IncomingTest, RefusesEndlessText) {
   v1::MultiplyRequest sent;
   sent.set_kernel(std::string(kMaxTextBytes + 1, 'x'));
@@ -327,7 +328,7 @@ TEST_F(IncomingTest, LetsGoOfPiecesOnceTheyAreCopied) {
   EXPECT_EQ(freed, 3);
 }
 
-// An array that grows by doubling as slices come ends with room for a power of two.
+// An array that doubles as slices arrive would end with a power of two as its capacity.
 TEST_F(IncomingTest, MakesRoomForFactorsOnce) {
   constexpr int kCount = (1 << 18) + 1;
   v1::MultiplyRequest sent;

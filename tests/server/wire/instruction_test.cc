@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Instructions and their fragments over the wire. Expected values are those of the PTX manual.
+// Instructions and their fragments over the wire. Expected values are from the PTX manual.
 #include <gmock/gmock.h>
 #include <grpcpp/grpcpp.h>
 #include <gtest/gtest.h>
@@ -49,7 +49,7 @@ class InstructionTest : public ::testing::Test {
     return running_.registry().DescribeFragment(&context, request, response);
   }
 
-  // What one lane holds, element by element: (row, column).
+  // The elements that one lane holds, in order: (row, column).
   std::vector<std::pair<int, int>> PlacesOf(const std::string& name, v1::FragmentOperand operand,
                                             int lane, int selector = 0) {
     v1::DescribeFragmentResponse response;
@@ -165,7 +165,7 @@ TEST_F(InstructionTest, Fp4InBytesHasAContainerOfItsOwn) {
 }
 
 TEST_F(InstructionTest, DescribesMetadataBySelector) {
-  // The selector of m16n8k16 names the lane of each quad; that of m16n8k32 a pair of lanes.
+  // The selector of m16n8k16 selects the lane of each quad, that of m16n8k32 a pair of lanes.
   using Places = std::vector<std::pair<int, int>>;
   const Places all = {{1, 0}, {1, 1}, {1, 2}, {1, 3}, {9, 0}, {9, 1}, {9, 2}, {9, 3}};
   const std::string shallow = "mma.sp.m16n8k16.f32.f16.f16.f32";
@@ -179,7 +179,7 @@ TEST_F(InstructionTest, DescribesMetadataBySelector) {
 
 class FragmentTest : public InstructionTest {
  protected:
-  // Each place is held as often as each other one, each element of a lane once, in whole registers.
+  // Each position is held equally often, each element of a lane once, in whole registers.
   void ExpectWholeFragments(const std::string& name) {
     for (const v1::FragmentOperand operand :
          {v1::FRAGMENT_OPERAND_A, v1::FRAGMENT_OPERAND_B, v1::FRAGMENT_OPERAND_C,
@@ -205,7 +205,7 @@ class FragmentTest : public InstructionTest {
 };
 using FragmentExhaustive = FragmentTest;
 
-// The first one of each family, and every hundredth.
+// The first instruction of each family, and every hundredth.
 TEST_F(FragmentTest, FragmentsOfEveryFamilyAreWhole) {
   std::set<std::string> families;
   for (size_t i = 0; i < mma::kInstructions.size(); ++i) {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What the Registry keeps: listings, fragments, the room of answers that nobody has read yet.
+// What the Registry keeps in memory: listings, fragments, and answers that have not been read.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -68,7 +68,7 @@ TEST(FragmentCacheTest, KeepsWhatWasAskedForLast) {
   cache.Add({2, 0, 0}, answer(40));
   EXPECT_EQ(cache.bytes(), 80u);
   EXPECT_TRUE(cache.Find({1, 0, 0}).has_value());
-  cache.Add({3, 0, 0}, answer(50));  // The second one was asked for longest ago.
+  cache.Add({3, 0, 0}, answer(50));  // The second is the least recently requested.
   EXPECT_FALSE(cache.Find({2, 0, 0}).has_value());
   EXPECT_EQ(cache.Find({1, 0, 0})->size(), 40u);
   EXPECT_EQ(cache.Find({3, 0, 0})->size(), 50u);
@@ -88,7 +88,7 @@ TEST(UnreadAnswersTest, HoldsUpToItsBound) {
   EXPECT_THAT(refused, StatusIs(absl::StatusCode::kResourceExhausted,
                                 HasSubstr("an answer of 40001 bytes, want at most 40000 now")));
   EXPECT_EQ(RetryAfterMs(refused), 100);
-  EXPECT_THAT(answers.Hold(40'000).status(), IsOk());  // Given back at once.
+  EXPECT_THAT(answers.Hold(40'000).status(), IsOk());  // Returned at once.
   UnreadAnswers::Room moved = *std::move(first);
   EXPECT_EQ(answers.bytes(), 60'000);
   moved = UnreadAnswers::Room();

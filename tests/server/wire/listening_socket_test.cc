@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What --listen takes, and whom a connection is from.
+// The addresses that --listen accepts, and the peer of a connection.
 #include <arpa/inet.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -56,7 +56,7 @@ TEST(ListeningSocketTest, APathLivesAsLongAsTheSocket) {
   EXPECT_NE(access(path.c_str(), F_OK), 0);
 }
 
-// A socket that somebody has bound to a path.
+// A socket bound to a path.
 FileDescriptor BoundTo(const std::string& path, int type) {
   FileDescriptor made(socket(AF_UNIX, type | SOCK_CLOEXEC, 0));
   sockaddr_un name = {};
@@ -79,7 +79,7 @@ TEST(ListeningSocketTest, TakesTheSocketOfAProcessThatHasGone) {
   EXPECT_EQ(InodeOf(path), 0U);
 }
 
-// Those of other kinds, and one whose process accepts nothing.
+// Sockets of other types, and one whose process does not accept.
 TEST(ListeningSocketTest, LeavesTheSocketsOfOthers) {
   const ScratchFolder folder;
   for (const int type : {SOCK_DGRAM, SOCK_SEQPACKET, SOCK_STREAM}) {
@@ -124,7 +124,7 @@ TEST(ListeningSocketTest, LeavesWhatOthersPutInItsPlace) {
   {
     const auto ours = ListeningSocket::Open("unix:" + path);
     ASSERT_THAT(ours, IsOk());
-    // Moved, so that its number is not used again.
+    // Moved, so that its inode is not reused.
     ASSERT_EQ(rename(path.c_str(), folder.Path("moved").c_str()), 0);
     BoundTo(path, SOCK_DGRAM);
   }
@@ -137,7 +137,7 @@ struct stat StatusOf(const std::string& path) {
   return status;
 }
 
-// Whatever the umask is: it neither opens the file nor closes it.
+// Whatever the umask is: it neither widens nor narrows the access.
 TEST(ListeningSocketTest, AFileIsOpenToThoseWhoAreNamedAlone) {
   const ScratchFolder folder;
   const std::string path = folder.Path("socket");
@@ -162,7 +162,7 @@ TEST(ListeningSocketTest, AFileIsOpenToThoseWhoAreNamedAlone) {
   }
 }
 
-// From its first moment on, before anybody has opened it to others.
+// From its creation on, before access is given to others.
 TEST(ListeningSocketTest, AFileBeginsAsItsOwnersAlone) {
   const ScratchFolder folder;
   const std::string path = folder.Path("socket");

@@ -27,7 +27,7 @@ v1::MultiplyRequest NumberedRequest(int number) {
   return request;
 }
 
-// Requests that wait for the only device; -1 where the server does not say.
+// Requests that wait for the only device; -1 if the server does not answer.
 int64_t QueuedRequests(RunningServer& running) {
   grpc::ClientContext context;
   AllowTime(context);
@@ -99,7 +99,7 @@ TEST(MultiplyStreamTest, ProductsOfAMessageAreAnsweredEachByItself) {
   v1::MultiplyStreamRequest message = Together(0, kProducts);
   message.mutable_requests(7)->mutable_a()->set_data("x");
   message.mutable_requests(9)->set_kernel("none");
-  ASSERT_TRUE(stream.Write(v1::MultiplyStreamRequest()));  // Asks for nothing.
+  ASSERT_TRUE(stream.Write(v1::MultiplyStreamRequest()));  // Asks for no product.
   ASSERT_TRUE(stream.Write(message));
   ASSERT_TRUE(stream.Write(Together(kProducts, 1)));
   stream.WritesDone();
@@ -152,7 +152,8 @@ TEST(MultiplyStreamTest, WhatRanAsOneIsAnsweredTogether) {
   grpc::ClientContext context;
   AllowTime(context);
   ClientStream stream(running.gemm(), &context);
-  constexpr int kProducts = 16;  // Of more, the first leave before the last are there.
+  constexpr int kProducts = 16;  // With more, the first answers would leave before the last are
+                                 // ready.
   v1::MultiplyStreamRequest message;
   for (int i = 0; i < kProducts; ++i) *message.add_requests() = request;
   ASSERT_TRUE(stream.Write(message));
@@ -166,13 +167,14 @@ TEST(MultiplyStreamTest, WhatRanAsOneIsAnsweredTogether) {
     ASSERT_TRUE(stream.Read(&answer));
     EXPECT_TRUE(answer.has_response()) << answer.error().message();
   }
-  // The server may have begun to read on at that moment, which sends what is there.
+  // The server may have started another read at that moment, which sends the answers that are
+  // ready.
   EXPECT_LE(stream.messages(), 2);
   stream.WritesDone();
   EXPECT_TRUE(stream.Finish().ok());
 }
 
-// What is refused is the message. Products before it are answered.
+// The message is refused. Products before it are answered.
 TEST(MultiplyStreamTest, AMessageBeyondItsBoundsEndsTheStream) {
   RunningServer running(TestDevice::kCpu);
   const auto ends_with = [&](const v1::MultiplyStreamRequest& message) {
@@ -193,12 +195,12 @@ TEST(MultiplyStreamTest, AMessageBeyondItsBoundsEndsTheStream) {
             "requests: got more, want at most 256 in one message");
   v1::MultiplyStreamRequest large = Together(1, 2);
   large.mutable_requests(0)->mutable_a()->set_data(std::string(kMaxJointBytes, 'x'));
-  EXPECT_THAT(ends_with(large), HasSubstr("want one alone, or at most 4194304 bytes"));
+  EXPECT_THAT(ends_with(large), HasSubstr("want a single one, or at most 4194304 bytes"));
   v1::MultiplyStreamRequest unknown = Together(1, 1);
   unknown.GetReflection()->MutableUnknownFields(&unknown)->AddLengthDelimited(
       99, std::string(2000, 'x'));
   EXPECT_THAT(ends_with(unknown), HasSubstr("bytes of unknown fields, want at most 1024"));
-  // One alone may be as large as any.
+  // A single one may be as large as any.
   large = Together(1, 1);
   large.mutable_requests(0)->mutable_a()->set_data(std::string(kMaxJointBytes, 'x'));
   grpc::ClientContext context;
@@ -239,7 +241,8 @@ TEST(MultiplyStreamTest, EndsWithOkWhereNothingIsAsked) {
   EXPECT_TRUE(stream.Finish().ok());
 }
 
-// How many wait for the device of a stream whose messages have so many products each, and go on.
+// Checks how many products of a stream wait for the device if its messages have `together` products
+// each, and that the stream continues.
 void ExpectReadingStops(int together) {
   RunningServer running(TestDevice::kFake);
   grpc::ClientContext context;
@@ -250,7 +253,7 @@ void ExpectReadingStops(int together) {
     for (int i = 0; i < kRequests; i += together) ASSERT_TRUE(stream.Write(Together(i, together)));
     stream.WritesDone();
   });
-  // One is on the device, the others wait; the bound holds however long the writer goes on.
+  // One is on the device, the others wait; the limit holds however long the writer continues.
   const auto queued = [&] { return QueuedRequests(running); };
   EXPECT_TRUE(Eventually([&] { return queued() >= kMaxStreamRequests - 1; }))
       << "only " << queued() << " requests wait";

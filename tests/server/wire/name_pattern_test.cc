@@ -16,7 +16,7 @@ bool Matches(const std::string& pattern, const std::string& name) {
   return NamePattern::Parse("name_pattern", pattern).value().Matches(name);
 }
 
-// One part of a pattern, of every kind.
+// One random part of a pattern, of any kind.
 std::string SomePart(std::mt19937& random) {
   static constexpr const char* kParts[] = {"a",
                                            "b",

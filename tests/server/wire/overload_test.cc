@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// More work than the server takes, calls that are cancelled and calls that expire.
+// More work than the server accepts, cancelled calls and expired calls.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -26,7 +26,7 @@ namespace {
 using ::testing::HasSubstr;
 using ::testing::Optional;
 
-// A unary call under way in a thread of its own.
+// A unary call in progress on its own thread.
 class PendingCall {
  public:
   PendingCall(v1::Gemm::Stub& stub, v1::MultiplyRequest request, absl::Duration timeout = kPatience,
@@ -38,7 +38,7 @@ class PendingCall {
     });
   }
   grpc::Status Wait() { return status_.get(); }
-  // Waits for it, though not for ever.
+  // Waits for the end, but not forever.
   bool HasEnded() {
     return status_.wait_for(absl::ToChronoSeconds(kPatience)) == std::future_status::ready;
   }
@@ -63,7 +63,7 @@ void WaitForQueued(RunningServer& running, int64_t count) {
       << count << " waiting";
 }
 
-// How many bytes of operands and results wait, as both lists of devices tell it.
+// Checks the bytes of queued operands and results, in both lists of devices.
 void ExpectQueuedBytes(RunningServer& running, int64_t bytes) {
   grpc::ClientContext context;
   AllowTime(context);
@@ -77,7 +77,7 @@ void ExpectQueuedBytes(RunningServer& running, int64_t bytes) {
   EXPECT_EQ(statistics.devices(0).queued_bytes(), bytes);
 }
 
-// When a refused call may come again; nothing where it does not say so.
+// When a refused call may be retried; nullopt if it does not say so.
 std::optional<int64_t> RetryAfterMs(PendingCall& refused) {
   const auto& trailers = refused.context().GetServerTrailingMetadata();
   const auto pushback = trailers.find("grpc-retry-pushback-ms");
@@ -102,14 +102,14 @@ v1::MultiplyRequest RequestOfTenSeconds() {
   return request;
 }
 
-// Ten seconds is the longest time that is told.
+// Ten seconds is the longest time given.
 TEST(OverloadTest, RefusesPastTheRequestLimitAndSaysWhenToTryAgain) {
   ServerOptions options = TestServerOptions();
   options.admission.max_requests = 2;
   options.admission.max_backlog_ns = int64_t{1} << 60;
   RunningServer running(TestDevice::kFake, options);
   PendingCall first(running.gemm(), RequestOfTenSeconds());
-  // What is about to be launched waits too, for a moment.
+  // A job that is about to be launched also waits, for a moment.
   ASSERT_TRUE(running.fake().WaitForHeld(1, kPatience));
   PendingCall second(running.gemm(), IntegerRequest(2, 2, 2));
   WaitForQueued(running, 1);
@@ -134,11 +134,12 @@ TEST(OverloadTest, RefusesPastTheByteLimit) {
   RunningServer running(TestDevice::kFake, options);
   PendingCall small(running.gemm(), IntegerRequest(64, 64, 64));  // 48 KiB.
   ASSERT_TRUE(running.fake().WaitForHeld(1, kPatience));
-  PendingCall second(running.gemm(), IntegerRequest(80, 80, 80));  // 75 KiB: not beside the first.
+  // 75 KiB: does not fit beside the first.
+  PendingCall second(running.gemm(), IntegerRequest(80, 80, 80));
   const grpc::Status later = second.Wait();
   EXPECT_EQ(later.error_code(), grpc::StatusCode::RESOURCE_EXHAUSTED);
   EXPECT_NE(RetryAfterMs(second), std::nullopt);
-  PendingCall huge(running.gemm(), IntegerRequest(128, 128, 128));  // 192 KiB: never.
+  PendingCall huge(running.gemm(), IntegerRequest(128, 128, 128));  // 192 KiB: never fits.
   const grpc::Status never = huge.Wait();
   EXPECT_EQ(never.error_code(), grpc::StatusCode::RESOURCE_EXHAUSTED);
   EXPECT_THAT(never.error_message(),
@@ -148,7 +149,7 @@ TEST(OverloadTest, RefusesPastTheByteLimit) {
   EXPECT_TRUE(small.Wait().ok());
 }
 
-// A session, open as long as this lives.
+// A session that is open as long as this object lives.
 class OpenedSession {
  public:
   explicit OpenedSession(const std::shared_ptr<grpc::Channel>& channel)
@@ -167,9 +168,9 @@ class OpenedSession {
   std::string token_;
 };
 
-// Whether a call has the second turn while another caller has 16 inside, behind a product of a
-// third one. A further call of the hog's, which found nothing of the hog inside and so would share
-// the light caller's turns by its time, is cancelled before.
+// Whether a call gets the second turn while another caller has 16 in progress, behind a product of
+// a third caller. First a further call of the hog, which found none of the hog's other calls inside
+// and so would share the light caller's turns by its time, is cancelled.
 class TurnsTest : public ::testing::Test {
  protected:
   static constexpr int kHogsCalls = 16;
@@ -230,14 +231,14 @@ TEST_F(TurnsTest, OneWithASessionBesideOneWithoutOnOneConnection) {
   EXPECT_TRUE(HasSecondTurn(channel, NoSession, channel, lights.token()));
 }
 
-// Each of the hog's calls has a token of its own, which opens nothing.
+// Each of the hog's calls has its own token, which belongs to no session.
 TEST_F(TurnsTest, SessionsThatAreMadeUpHaveNoTurns) {
   const auto channel = NewChannel(address_);
   const auto made_up = [](int i) { return absl::StrCat(std::string(30, 'a'), 10 + i); };
   EXPECT_TRUE(HasSecondTurn(channel, made_up, NewChannel(address_), ""));
 }
 
-// What no product reads, or what is no operand, takes memory all the same.
+// Bytes that no product reads, or that are no operand, take memory all the same.
 TEST(OverloadTest, EveryByteOfAMessageCounts) {
   ServerOptions options = TestServerOptions();
   options.admission.max_bytes = 1 << 20;
@@ -307,13 +308,13 @@ TEST(OverloadTest, CancelledWhileRunningLeavesTheServerWhole) {
   ASSERT_TRUE(running.fake().WaitForHeld(1, kPatience));
   cancelled.context().TryCancel();
   EXPECT_EQ(cancelled.Wait().error_code(), grpc::StatusCode::CANCELLED);
-  // The device is told, and the place is free without another event.
+  // The device is told, and the place becomes free without another event.
   EXPECT_TRUE(Eventually([&] { return running.fake().held() == 0; })) << "it still runs";
   running.fake().RunJobs(true);
   EXPECT_TRUE(Eventually([&] { return MultiplySmall(running.gemm()).ok(); }));
 }
 
-// The deadline is twice as long each time until it suffices to begin.
+// The deadline doubles until it suffices for the product to begin.
 TEST(OverloadTest, ExpiredWhileRunningIsAborted) {
   RunningServer running(TestDevice::kFake);
   const int before = running.fake().submitted();
@@ -379,8 +380,8 @@ TEST(OverloadTest, PassesOnTheDevicesFailure) {
   EXPECT_EQ(status.error_message(), "the device was lost while the product ran");
 }
 
-// The products should take less than the shortest time, but the running one is late already: by no
-// more than the time since it was asked for.
+// The products should take less than the shortest retry time, but the running one is already late,
+// by no more than the time since it was requested.
 TEST(OverloadTimed, ARefusedCallMayComeAgainSoon) {
   ServerOptions options = TestServerOptions();
   options.admission.max_requests = 1;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// A request parsed into a product of its own.
+// Parses a request into a new product.
 #pragma once
 
 #include <memory>

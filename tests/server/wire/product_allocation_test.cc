@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// How many allocations the server makes for a product, those of gRPC's server included. The peer is
-// a socket, so that no client's allocations are counted.
+// The number of allocations that the server makes per product, those of gRPC's server included. The
+// peer is a plain socket, so that no client's allocations are counted.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -56,7 +56,7 @@ class PlainCaller {
                     stream_);
   }
 
-  // The next message of the call; nothing at its end.
+  // The next message of the call; nullopt at its end.
   std::optional<std::string> ReadMessage() {
     constexpr size_t kPrefixBytes = 5;
     while (true) {
@@ -80,7 +80,7 @@ class PlainCaller {
   }
 
  private:
-  // The first call gives the fields to the table of RFC 7541, and later ones name their places.
+  // The first call adds the fields to the table of RFC 7541; later calls refer to their indices.
   std::string Headers() const {
     const std::array<std::pair<std::string_view, std::string_view>, 8> fields = {
         {{":method", "POST"},
@@ -91,7 +91,7 @@ class PlainCaller {
          {"content-type", "application/grpc"},
          {"user-agent", "plain"},
          {"grpc-timeout", "60S"}}};
-    constexpr size_t kFirstPlace = 62;  // That of the field which was given last.
+    constexpr size_t kFirstPlace = 62;  // The index of the field added last.
     std::string block;
     for (size_t i = 0; i < fields.size(); ++i) {
       if (stream_ > 1) {
@@ -113,8 +113,8 @@ class PlainCaller {
   std::string received_;
 };
 
-// The allocations of the server for each product while `ask` asks for so many: the fewest of
-// several times, because now and then the server looks at something else meanwhile.
+// The server's allocations per product while `ask` requests `products`: the minimum of several
+// runs, because the server occasionally does other work meanwhile.
 template <typename Ask>
 double AllocationsPerProduct(int products, const Ask& ask) {
   is_uncounted = true;
@@ -169,7 +169,7 @@ TEST(ProductAllocationTest, OfAListThatRunsOneByOne) {
   EXPECT_LE(CountOfList(IntegerRequest(4, 4, 4)), 8);
 }
 
-// Some two of them are those of the library that computes.
+// About two of them are made by the library that computes.
 TEST(ProductAllocationTest, OfAListThatRunsTogether) { EXPECT_LE(CountOfList(Bytes(4)), 7); }
 
 TEST(ProductAllocationTest, OfAUnaryCall) {
@@ -188,7 +188,7 @@ TEST(ProductAllocationTest, OfAUnaryCall) {
   EXPECT_LE(count, 27);
 }
 
-// Each call brings one. OpenSSL 3.0 allocates for the algorithm, whoever keeps the context.
+// Each call has a token. OpenSSL 3.0 allocates for the algorithm even if the context is reused.
 TEST(ProductAllocationTest, OfTheHashOfAToken) {
   const std::array<std::byte, 16> token = {};
   int64_t fewest = std::numeric_limits<int64_t>::max();

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Gemm.MultiplyStream as a stream of products, whatever messages they travel in.
+// Gemm.MultiplyStream as a stream of products, however they are grouped into messages.
 #pragma once
 
 #include <grpcpp/grpcpp.h>
@@ -13,13 +13,13 @@
 
 namespace gemmd {
 
-// Threads: one writes while another one reads.
+// Threads: one may write while another one reads.
 class ClientStream {
  public:
   ClientStream(v1::Gemm::Stub& stub, grpc::ClientContext* context)
       : stream_(stub.MultiplyStream(context)) {}
 
-  // In a message of its own.
+  // Sends the product as a message of its own.
   bool Write(const v1::MultiplyRequest& request) {
     v1::MultiplyStreamRequest message;
     *message.add_requests() = request;
@@ -43,7 +43,7 @@ class ClientStream {
     return true;
   }
 
-  // Messages that answers came in.
+  // The number of messages with answers.
   int messages() const { return messages_; }
 
   grpc::Status Finish() { return stream_->Finish(); }

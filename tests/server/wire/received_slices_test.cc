@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// That received slices are freed, once each, when they are let go of.
+// Received slices are freed exactly once, when they are released.
 #include <gtest/gtest.h>
 
 #include <array>
@@ -27,7 +27,7 @@ class ReceivedSlicesTest : public testing::Test {
     return slices;
   }
 
-  // How often each of the range was freed, where that is the same; -1 where it is not.
+  // How often each slice of the range was freed; -1 if that differs.
   int Freed(size_t first, size_t end) const {
     for (size_t i = first; i < end; ++i) {
       if (freed_[i] != freed_[first]) return -1;
@@ -71,7 +71,7 @@ TEST_F(ReceivedSlicesTest, WhatIsErasedMovedFromOrReplacedIsFreedOnce) {
   EXPECT_EQ(Freed(0, kCount), 1);
 }
 
-// Many slices, and which threads freed them.
+// Many slices, and the threads that freed them.
 class ManySlicesTest : public testing::Test {
  protected:
   static constexpr int kMany = 5000;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Every refusal of a bad request, seen from the client's side of the wire; after each one the
-// server still multiplies.
+// Every refusal of a bad request, as the client sees it; after each one the server still
+// multiplies.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -25,7 +25,7 @@ constexpr int64_t kMax = std::numeric_limits<int64_t>::max();
 
 struct Refused {
   std::string name;
-  std::function<void(v1::MultiplyRequest&)> spoil;  // A good request of 4x5x6 f32.
+  std::function<void(v1::MultiplyRequest&)> spoil;  // Changes a good request of 4x5x6 f32.
   grpc::StatusCode code;
   testing::Matcher<std::string> message;  // Matches the whole message.
 };
@@ -188,7 +188,7 @@ std::vector<Refused> BadChoices() {
                   "onednn.f32.f32.f32, ")},
       {"KernelOfOtherTypes", [](Request& r) { r.set_kernel("openblas.f64.f64.f64"); },
        grpc::StatusCode::UNIMPLEMENTED,
-       // The order of the others is that of the measured rates.
+       // The others are in the order of the measured rates.
        AllOf(
            StartsWith("openblas.f64.f64.f64: a.type: got f32, want f64; without the constraints: "),
            HasSubstr("openblas.f32.f32.f32"))},

@@ -92,7 +92,8 @@ TEST_F(RegistryTest, ExplainsTheChoiceAndEveryRefusal) {
     EXPECT_EQ(candidate.expected_ns(), candidate.predicted_ns());  // There was no product yet.
     EXPECT_NE(candidate.reason(), "");
   }
-  // In the order of preference: none is slower than a later one by more than the noise of rates.
+  // In the order of preference: none is slower than a later one by more than the noise of the
+  // rates.
   for (int i = 0; i < response.candidates_size(); ++i) {
     const double at_least_ns = 0.9 * static_cast<double>(response.candidates(i).predicted_ns());
     for (int j = i + 1; j < response.candidates_size(); ++j) {
@@ -215,7 +216,7 @@ TEST_F(RegistryTest, RefusesWhatItCannotRead) {
   std::string response;
   grpc::Status status = CallRaw(running_.channel(), method, "\xff\xff", &response);
   EXPECT_EQ(status.error_code(), grpc::StatusCode::INVALID_ARGUMENT);
-  EXPECT_EQ(status.error_message(), "message: got bytes that are no message of this method");
+  EXPECT_EQ(status.error_message(), "message: got bytes that are not a message of this method");
   v1::ListKernelsRequest request;
   google::protobuf::UnknownFieldSet* const unknown =
       request.GetReflection()->MutableUnknownFields(&request);
@@ -263,7 +264,7 @@ TEST_F(RegistryTest, HealthKnowsEveryService) {
             grpc::StatusCode::NOT_FOUND);
 }
 
-// What health says of the service: SERVING is 1, NOT_SERVING 2; 0 where the call fails.
+// The health of the service: SERVING is 1, NOT_SERVING 2; 0 if the call fails.
 int HealthOf(RunningServer& running, const std::string& service) {
   const std::string request =
       service.empty() ? "" : std::string("\x0a") + static_cast<char>(service.size()) + service;
@@ -301,7 +302,7 @@ TEST(ReadinessTest, HealthProductsAndListsFollowTheDevice) {
   EXPECT_EQ(HealthOf(running, "fake"), 2);
 }
 
-// With the version of the service.
+// Parametrized by the version of the service.
 class ReflectionTest : public RegistryTest, public ::testing::WithParamInterface<std::string> {};
 
 TEST_P(ReflectionTest, ListsTheServices) {

@@ -50,7 +50,7 @@ RunningServer::RunningServer(TestDevice device, const ServerOptions& options) {
     auto fake =
         std::make_unique<FakeDevice>("fake", DeviceProfile{.target = HostTarget(), .rates = {}});
     fake_ = fake.get();
-    fake_->RunJobs(true);  // The canary's.
+    fake_->RunJobs(true);  // For the canary.
     devices.push_back(std::move(fake));
   } else if (device == TestDevice::kSim) {
     const Target target = {.kind = DeviceKind::kSim, .chip = mma::Chip::kSm90};
@@ -80,7 +80,7 @@ std::shared_ptr<grpc::Channel> NewChannel(const std::string& address) {
   grpc::ChannelArguments arguments;
   arguments.SetMaxReceiveMessageSize(-1);
   arguments.SetMaxSendMessageSize(-1);
-  arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);  // A connection of its own.
+  arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);  // Forces a separate connection.
   return grpc::CreateCustomChannel(address, grpc::InsecureChannelCredentials(), arguments);
 }
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// A server inside the test process on a free port and a unix socket, with stubs to talk to it.
+// A server inside the test process, on a free port and a unix socket, with stubs to call it.
 #pragma once
 
 #include <grpcpp/grpcpp.h>
@@ -16,11 +16,11 @@
 
 namespace gemmd {
 
-// Whether the server's device computes by itself, on one thread or as a simulator on two, or is a
-// FakeDevice that holds jobs. All servers with kCpu have the same one.
+// The server's device: it computes on one thread, or as a simulator on two, or is a FakeDevice that
+// holds jobs. All servers with kCpu share one device.
 enum class TestDevice { kCpu, kOwnCpu, kSim, kFake };
 
-// Options as the daemon's own, but listening on free addresses.
+// Options with the daemon's defaults, but listening on free addresses.
 ServerOptions TestServerOptions();
 
 class RunningServer {
@@ -44,10 +44,10 @@ class RunningServer {
   std::unique_ptr<v1::Registry::Stub> registry_;
 };
 
-// A channel of its own, with messages as long as one likes.
+// A separate channel without limits on messages.
 std::shared_ptr<grpc::Channel> NewChannel(const std::string& address);
 
-// Gives the call a deadline that no test should meet.
+// Gives the call a deadline that no test should reach.
 void AllowTime(grpc::ClientContext& context, absl::Duration timeout = absl::Seconds(60));
 
 // A product of small integers in f32, exact in any order.
@@ -56,7 +56,7 @@ v1::MultiplyRequest IntegerRequest(int64_t m, int64_t n, int64_t k);
 // Whether `response` is the product that IntegerRequest asks for, bit for bit.
 bool IsRightProduct(const v1::MultiplyRequest& request, const v1::MultiplyResponse& response);
 
-// Multiplies over `stub`; a check that the server still works.
+// Multiplies over `stub`, to check that the server still works.
 grpc::Status MultiplySmall(v1::Gemm::Stub& stub);
 
 }  // namespace gemmd

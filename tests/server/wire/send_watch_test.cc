@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// When a call ends whose answer is not read, on the clock of the test.
+// When a call ends whose answer is not read, on the test's clock.
 #include <gtest/gtest.h>
 
 #include <memory>
@@ -31,7 +31,7 @@ class TestCall final : public SendWatch::Call {
 
 class SendWatchTest : public testing::Test {
  protected:
-  // How many calls end as time goes on by so much.
+  // The number of calls that end as the clock advances by `duration`.
   int After(absl::Duration duration, absl::Duration timeout = absl::InfiniteDuration()) {
     clock_.Advance(absl::ToInt64Nanoseconds(duration));
     return watch_.EndSilent(timeout);
@@ -67,14 +67,14 @@ TEST_F(SendWatchTest, WhereMemoryIsShortBytesHaveNoTime) {
 TEST_F(SendWatchTest, WhoTakesNothingLosesTheCallWhateverItsLength) {
   told_.Begin(512 * kMebi);
   EXPECT_EQ(After(absl::Seconds(0.2)), 0);
-  taken_bytes_ += SendWatch::kMinProgressBytes - 1;  // Answers to pings.
+  taken_bytes_ += SendWatch::kMinProgressBytes - 1;  // Acknowledged by answers to pings.
   EXPECT_EQ(After(absl::Seconds(9.7)), 0);
   EXPECT_EQ(After(absl::Seconds(0.1)), 1);
   EXPECT_TRUE(told_.is_cancelled());
 }
 
 TEST_F(SendWatchTest, WhoTakesSomethingHasTheTimeOfTheBytes) {
-  told_.Begin(512 * kMebi);  // 64 s, and 10.
+  told_.Begin(512 * kMebi);  // May take 64 s for its bytes and 10 s more.
   EXPECT_EQ(After(absl::Milliseconds(1)), 0);
   for (int i = 0; i < 8; ++i) {
     taken_bytes_ += SendWatch::kMinProgressBytes;
@@ -112,7 +112,8 @@ TEST_F(SendWatchTest, WhatHasLeftIsWatchedNoLonger) {
   EXPECT_EQ(After(absl::Seconds(1)), 1);
 }
 
-// A thread of a device may free a call last, once the server is gone: AddressSanitizer would tell.
+// A device's thread may be the last to free a call, after the server is gone: AddressSanitizer
+// would detect an access.
 TEST_F(SendWatchTest, ACallThatHasEndedMayOutliveTheWatch) {
   auto watch = std::make_unique<SendWatch>(SendWatch::Limits(), clock_);
   TestCall call(*watch, context_, "");

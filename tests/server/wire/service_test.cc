@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Gemm.Multiply over the wire, where it works.
+// Gemm.Multiply over the wire, successful calls.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// gRPC's quota of memory is short, and operands are freed on the thread of a device: what gRPC then
-// runs there ended the process once.
+// gRPC's memory quota is short, and operands are freed on a device's thread: work that gRPC then
+// ran on that thread once aborted the process.
 #include <gtest/gtest.h>
 
 #include <atomic>
@@ -17,7 +17,7 @@
 namespace gemmd {
 namespace {
 
-// A long B, which stays where gRPC received it and is freed as the product takes it.
+// A long B, which stays where gRPC received it and is freed when the product has taken it.
 v1::MultiplyRequest LongRequest(int64_t n) {
   constexpr int64_t kK = 256 << 10;
   v1::MultiplyRequest request;
@@ -31,7 +31,7 @@ v1::MultiplyRequest LongRequest(int64_t n) {
   return request;
 }
 
-// Every fourth message is longer than the quota, and makes it short for the others.
+// Every fourth message exceeds the quota, and makes it short for the others.
 TEST(ShortQuotaTest, TheServerOutlivesWhatTheQuotaEnds) {
   constexpr int kEnough = 50;
   ServerOptions options = TestServerOptions();
@@ -57,13 +57,13 @@ TEST(ShortQuotaTest, TheServerOutlivesWhatTheQuotaEnds) {
       }
     });
   }
-  // A slow machine comes less far in a minute, but begins in ten.
+  // A slow machine gets less done in a minute, but starts within ten.
   Eventually([&] { return served >= kEnough && refused >= kEnough; });
   EXPECT_TRUE(Eventually([&] { return served > 0 && refused > 0; }, 10 * kPatience))
       << served << " were served and " << refused << " refused";
   is_over = true;
   for (std::thread& client : clients) client.join();
-  // What the last calls took of the quota may not be free yet.
+  // The last calls may not have returned their part of the quota yet.
   EXPECT_TRUE(Eventually([&] { return MultiplySmall(running.gemm()).ok(); }));
 }
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What gRPC is told, seen by peers that misbehave. Timeouts are shortened; that the defaults are
-// those of the daemon is options_test's.
+// The settings of gRPC's server, seen by peers that misbehave. Timeouts are shortened; options_test
+// checks that the defaults are those of the daemon.
 #include "server/wire/transport.h"
 
 #include <gmock/gmock.h>
@@ -30,7 +30,7 @@ namespace {
 
 using ::testing::HasSubstr;
 
-// A server whose transport options were changed by `change`.
+// A server whose transport options `change` has changed.
 template <typename Change>
 RunningServer ServerWith(Change change) {
   ServerOptions options = TestServerOptions();
@@ -44,8 +44,8 @@ std::vector<std::unique_ptr<Device>> OneCpu() {
   return devices;
 }
 
-// Calls attempt(milliseconds) until it is true, with ten times the time each time: what a peer has
-// to do within a time takes longer on a slow machine.
+// Calls attempt(milliseconds) with ten times the time each time, until it returns true: on a slow
+// machine, a peer takes longer to do something within a time.
 template <typename Attempt>
 bool SucceedsInTime(Attempt attempt) {
   for (const int ms : {200, 2'000, 20'000}) {
@@ -54,7 +54,7 @@ bool SucceedsInTime(Attempt attempt) {
   return false;
 }
 
-// Connections that are cut soon may be cut too soon for a call.
+// Connections with a short maximum age may be closed too early for a call.
 void ExpectServes(RunningServer& running) {
   EXPECT_TRUE(Eventually([&] { return MultiplySmall(running.gemm()).ok(); }));
 }
@@ -97,19 +97,19 @@ TEST(TransportTest, OldConnectionsAreClosed) {
     was_asked_to_go |= frame->type == Http2Peer::kGoAway;
   }
   EXPECT_TRUE(was_asked_to_go);
-  // A client simply connects again.
+  // A client simply reconnects.
   ExpectServes(running);
 }
 
-// How a call ends that the device holds for that time, or until the call has ended before; nothing
-// where the device never has it.
+// The status of a call that the device holds for that time, or until the call has ended; nullopt if
+// the device never gets it.
 std::optional<grpc::StatusCode> EndOfLongCall(const TransportOptions& transport,
                                               absl::Duration held) {
   ServerOptions options = TestServerOptions();
   options.transport = transport;
   options.transport.listen = TestServerOptions().transport.listen;
   RunningServer running(TestDevice::kFake, options);
-  running.fake().IgnoreAborts();  // Where the connection is cut, the product is aborted.
+  running.fake().IgnoreAborts();  // If the connection is closed, the product is aborted.
   std::future<grpc::Status> status = std::async(std::launch::async, [&running] {
     grpc::ClientContext context;
     AllowTime(context, 2 * kPatience);
@@ -233,7 +233,8 @@ TEST(TransportTest, MessagesOfMoreThanGrpcsOwnDefaultPass) {
   RunningServer running = ServerWith([](TransportOptions&) {});
   grpc::ClientContext context;
   AllowTime(context);
-  const v1::MultiplyRequest request = IntegerRequest(2048, 3, 2048);  // 16 MiB; the default is 4.
+  // 16 MiB; gRPC's default is 4.
+  const v1::MultiplyRequest request = IntegerRequest(2048, 3, 2048);
   v1::MultiplyResponse response;
   const grpc::Status status = running.gemm().Multiply(&context, request, &response);
   EXPECT_TRUE(status.ok()) << status.error_message();
@@ -336,7 +337,7 @@ TEST(TransportTest, ConnectionsAreAsManyAsFilesAndMemoryAllow) {
   const auto limits = [&](int64_t open_files, int64_t memory_bytes) {
     return ConnectionLimitsOf(options, open_files, memory_bytes).value();
   };
-  // 100 idle calls of 24 KiB in each.
+  // 100 idle calls of 24 KiB on each connection.
   EXPECT_EQ(limits(1 << 20, 8 * kGiB).all, 436);
   EXPECT_EQ(limits(1 << 20, 8 * kGiB).of_peer, 218);
   EXPECT_EQ(limits(600, 8 * kGiB).all, 300);

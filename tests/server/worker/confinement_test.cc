@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What a worker may not do once it has its GPU, tried by a worker of the tests.
+// What a worker is denied once it has its GPU, tried by a worker of the tests.
 #include "server/worker/confinement.h"
 
 #include <gmock/gmock.h>
@@ -27,7 +27,7 @@ using testing::IsSupersetOf;
 using testing::Pair;
 using testing::StartsWith;
 
-// What a worker says that it may do while it has a job; it works on afterwards.
+// The rights that a worker reports while it has a job; it continues to work afterwards.
 std::map<std::string, std::string> RightsOf(WorkerRig& rig) {
   rig.SetScript("Launch 1 rights");
   SmallProduct product(8, 8, 8);
@@ -54,7 +54,7 @@ TEST(ConfinementTest, AWorkerHasNoRightsThatAGpuDoesNotNeed) {
                     Pair("exec", "EPERM"), Pair("exec_in_thread", "EPERM"), Pair("vm", "EPERM"),
                     Pair("mount", "EPERM"), Pair("unshare", "EPERM"), Pair("bpf", "EPERM"),
                     Pair("uring", "EPERM"), Pair("privileges", "kept"), Pair("dumpable", "0")}));
-  // What a driver may do all the same.
+  // Rights that a driver needs.
   EXPECT_THAT(rights, IsSupersetOf({Pair("unix", "OK"), Pair("read", "OK"), Pair("device", "OK")}));
 #if !defined(__SANITIZE_ADDRESS__)  // LeakSanitizer needs it.
   EXPECT_THAT(rights, IsSupersetOf({Pair("ptrace", "EPERM")}));
@@ -72,7 +72,7 @@ TEST(ConfinementTest, WhereTheKernelHasLandlockAWorkerWritesNoFile) {
     EXPECT_THAT(info.unconfined, StartsWith("landlock: "));
     EXPECT_THAT(rights, IsSupersetOf({Pair("write", "OK")}));
   }
-  // It may signal others up to version 5.
+  // Up to version 5 it may signal others.
   int version = 0;
   const bool is_new =
       sscanf(info.confinement.c_str(), "landlock %d", &version) == 1 && version >= 6;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// gemmd-crossing: prints what it costs to cross to a worker's process and back, with one job at a
-// time: the time from Submit to its end, without what the worker needs for the job itself.
+// gemmd-crossing: prints the latency to a worker's process and back, with one job at a time: the
+// time from Submit to the end, without the worker's time for the job itself.
 // usage: gemmd-crossing WORKER_BINARY [JOBS [SPIN_US]]
 #include <algorithm>
 #include <chrono>
@@ -22,8 +22,8 @@ int64_t NowNs() {
   return std::chrono::nanoseconds(std::chrono::steady_clock::now().time_since_epoch()).count();
 }
 
-// Runs jobs one after the other, each of them submitted by the end of the one before, as the
-// scheduler does, or after a pause.
+// Runs jobs one after the other. Each is submitted at the end of the one before, as the scheduler
+// does, or after a pause.
 class Crossing {
  public:
   Crossing(WorkerDevice& device, const Job& job, size_t jobs)
@@ -35,7 +35,7 @@ class Crossing {
     done_.get_future().wait();
   }
 
-  // From Submit to the end, less the stages of the job itself, and with them.
+  // Both from Submit to the end: without the stages of the job itself, and with them.
   std::vector<int64_t>& times_ns() { return times_ns_; }
   std::vector<int64_t>& wholes_ns() { return wholes_ns_; }
 
@@ -92,7 +92,7 @@ int Main(int argc, char** argv) {
   }
   SmallProduct empty(0, 0, 0);
   SmallProduct small(64, 64, 64);
-  constexpr long kPauseNs = 300'000;  // Long enough for processors to fall asleep.
+  constexpr long kPauseNs = 300'000;  // Long enough for processors to go to sleep.
   Print("empty, one after the other", device, empty.JobFor(device), jobs, 0);
   Print("64x64x64, one after the other", device, small.JobFor(device), jobs, 0);
   Print("empty, with pauses", device, empty.JobFor(device), jobs / 10, kPauseNs);

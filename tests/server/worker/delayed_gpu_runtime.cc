@@ -45,7 +45,7 @@ absl::Status DelayedGpuRuntime::Clear(Lane lane, std::byte* memory, int64_t byte
   return absl::OkStatus();
 }
 
-// The arguments point at a problem that is gone by then.
+// The arguments point to a problem that is gone by then.
 absl::Status DelayedGpuRuntime::Launch(const Kernel& kernel, const GemmArgs& args) {
   const auto problem = std::make_shared<Problem>(args.problem);
   Add(Lane::kCompute, [this, problem, args, &kernel] {
@@ -89,7 +89,7 @@ bool DelayedGpuRuntime::IsEmpty() const {
                      [](const std::deque<Step>& steps) { return steps.empty(); });
 }
 
-// Some steps of some lane. A lane may be left alone for long.
+// Does some steps of a random lane. A lane may not proceed for long.
 void DelayedGpuRuntime::DoSome() {
   constexpr uint64_t kMaxSteps = 4;
   std::deque<Step>& steps = steps_[random_() % steps_.size()];

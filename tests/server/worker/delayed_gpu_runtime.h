@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// A fake GPU whose lanes go on in an order drawn by lot, as late as possible: nothing is done
-// before somebody asks how far it has come. Whatever does not follow what it should is found in the
-// bits.
+// A fake GPU whose lanes proceed in random order, as late as possible: nothing is done before
+// somebody asks how far a lane is. A missing dependency shows as wrong bits.
 #pragma once
 
 #include <array>
@@ -34,10 +33,10 @@ class DelayedGpuRuntime final : public FakeGpuRuntime {
   absl::Status Wait() override;
 
  private:
-  // False where it has to wait for another lane.
+  // Returns false if it must wait for another lane.
   using Step = std::function<bool()>;
   struct MomentState {
-    uint64_t marked = 0;  // How often.
+    uint64_t marked = 0;  // The number of marks.
     uint64_t reached = 0;
   };
 

@@ -56,7 +56,7 @@ absl::StatusOr<GpuDescription> FakeGpuRuntime::Open(int ordinal) {
 }
 
 absl::StatusOr<std::byte*> FakeGpuRuntime::RegisterStaging(absl::Span<std::byte> staging) {
-  // Of shared memory this maps the same pages once more.
+  // Maps the pages of shared memory a second time.
   void* const seen = mremap(staging.data(), 0, staging.size(), MREMAP_MAYMOVE);
   if (seen == MAP_FAILED) return absl::ResourceExhaustedError("the fake GPU does not see staging");
   staging_ = {static_cast<std::byte*>(seen), staging.size()};
@@ -68,7 +68,7 @@ absl::StatusOr<std::byte*> FakeGpuRuntime::Allocate(int64_t bytes) {
   if (bytes > kMemoryBytes || posix_memalign(&block, kAlignment, static_cast<size_t>(bytes)) != 0) {
     return absl::ResourceExhaustedError(Concat("the fake GPU has no ", bytes, " bytes"));
   }
-  std::memset(block, 0xab, static_cast<size_t>(bytes));  // As what was there before.
+  std::memset(block, 0xab, static_cast<size_t>(bytes));  // Stands for earlier contents.
   blocks_[static_cast<std::byte*>(block)] = bytes;
   return static_cast<std::byte*>(block);
 }
@@ -140,7 +140,7 @@ absl::Status FakeGpuRuntime::UseForms(const Kernel& kernel, const GemmArgs& args
 }
 
 absl::Status FakeGpuRuntime::Launch(const Kernel& kernel, const GemmArgs& args) {
-  if (!IsMemory(args.d)) {  // As on a GPU, it shows later.
+  if (!IsMemory(args.d)) {  // As on a GPU, the error shows later.
     is_lost_ = true;
     return absl::OkStatus();
   }

@@ -1,11 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// A GPU made of the host's memory and the simulator: a kernel computes what the simulator's kernel
-// of its instruction computes, which is what a GPU would. All is done within the call that asks for
-// it. It sees the staging area at another address than the host, and is lost, as a GPU is, once a
-// kernel's D is neither there nor in its memory. What a kernel derives from
-// an operand is here its first bytes as they are: where such a form is of other bytes, the launch
-// fails with Internal.
+// A GPU made of host memory and the simulator: a kernel computes what the simulator's kernel of its
+// instruction computes, as a GPU would. Every call does all its work at once. The staging area has
+// another address than on the host. The GPU is lost, like a real one, if a kernel's D is neither
+// there nor in its memory. The form that a kernel derives from an operand is a copy of its first
+// bytes: if a form was made of other bytes, the launch fails with Internal.
 #pragma once
 
 #include <cstdint>
@@ -45,13 +44,13 @@ class FakeGpuRuntime : public GpuRuntime {
   bool IsMemory(const std::byte* address) const;
   absl::Status UseForms(const Kernel& kernel, const GemmArgs& args) const;
 
-  std::map<const std::byte*, int64_t> blocks_;  // Each with its size in bytes.
-  absl::Span<std::byte> staging_;               // Where kernels find it.
+  std::map<const std::byte*, int64_t> blocks_;  // Sizes in bytes, by address.
+  absl::Span<std::byte> staging_;               // Where kernels see it.
   std::map<Moment, int64_t> marks_ns_;
   bool is_lost_ = false;
 };
 
-// Rates that were not measured.
+// Rates without a measurement.
 absl::Status MeasureNothing(GpuRuntime& runtime, const GpuDescription& gpu,
                             absl::Span<std::byte> staging, GpuRates& rates);
 

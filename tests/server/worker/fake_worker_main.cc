@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// gemmd-fake-worker: a worker without a GPU that obeys a script (scripted_runtime.h). Where the
-// environment variable GEMMD_WORKER_SEED has a number, its lanes go on in an order that is drawn by
-// lot (delayed_gpu_runtime.h).
+// gemmd-fake-worker: a worker without a GPU, controlled by a script (scripted_runtime.h). If the
+// environment variable GEMMD_WORKER_SEED has a number, its lanes proceed in random order
+// (delayed_gpu_runtime.h).
 #include <unistd.h>
 
 #include <cstdlib>

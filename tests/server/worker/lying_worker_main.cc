@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// gemmd-lying-worker: a fake worker of which one answer is not true. It does its work in a thread,
-// between which and the front it passes records on. The file that the environment variable
-// GEMMD_WORKER_SCRIPT names says how the next answer lies, and is removed then:
+// gemmd-lying-worker: a fake worker that gives one false answer. It works in a thread, and passes
+// on records between that thread and the daemon. The file named by the environment variable
+// GEMMD_WORKER_SCRIPT says how the next answer is false, and is then removed:
 //   id                               it is the answer to another job
-//   copy_in, compute, copy_out       that stage took less than no time
+//   copy_in, compute, copy_out       that stage took a negative time
 //   longer, longest                  the stages took longer than the whole
-//   done                             it is OK, and nothing was done
+//   done                             it is OK, although nothing was done
 #include <signal.h>
 #include <sys/prctl.h>
 #include <time.h>
@@ -27,7 +27,7 @@
 namespace gemmd {
 namespace {
 
-// The lie that is due, if there is one.
+// The pending false answer, if any.
 std::string PeekLie(const std::string& path) {
   std::ifstream file(path);
   std::string lie;
@@ -48,7 +48,7 @@ void Falsify(const std::string& lie, Result& result) {
   if (lie == "copy_out") result.copy_out_ns = -1;
   constexpr int64_t kDayNs = 86'400'000'000'000;
   if (lie == "longer") result.compute_ns = kDayNs;
-  // Their sum is more than a number holds.
+  // The sum of the stages overflows.
   if (lie == "longest") {
     result.copy_in_ns = result.compute_ns = result.copy_out_ns =
         std::numeric_limits<int64_t>::max();
@@ -59,7 +59,7 @@ absl::Status PassOn(const Packet& packet, Channel& to) {
   return to.Send(absl::MakeConstSpan(packet.bytes).first(packet.size));
 }
 
-// From the worker to the front; OK until one of them is gone.
+// Passes on an answer from the worker to the daemon; OK until one of them is gone.
 absl::Status PassOnAnswer(Channel& worker, Channel& front, const std::string& script) {
   Packet packet;
   absl::Status status = worker.TryReceive(packet);
@@ -67,7 +67,7 @@ absl::Status PassOnAnswer(Channel& worker, Channel& front, const std::string& sc
   if (!status.ok()) return status;
   absl::StatusOr<Result> result = ParseRecord<Result>(packet);
   if (!result.ok()) return PassOn(packet, front);
-  // "done" is for a request; it may come between two looks at the file.
+  // "done" applies to a request. It may be written between two reads of the file.
   const std::string lie = PeekLie(script);
   if (!lie.empty() && lie != "done") Falsify(TakeLie(script), *result);
   return SendRecord(front, *result);

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Kernels of the host in a process of their own: the same bits as here, wherever the matrices lie,
-// and nothing but the launch that runs is lost with the process.
+// Host kernels in a separate process: they give the same bits as in this one, wherever the matrices
+// are, and if the process dies, only the running launch is lost.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <signal.h>
@@ -40,7 +40,7 @@ uint64_t CatalogOf(const std::string& device) {
   return CatalogFingerprint(device == "cpu" ? DeviceKind::kCpu : DeviceKind::kSim);
 }
 
-// A worker, and memory that it sees.
+// A worker, and memory that it shares.
 class ProcessRig {
  public:
   explicit ProcessRig(const std::string& device, const std::string& binary = GEMMD_HOST_WORKER,
@@ -56,7 +56,7 @@ class ProcessRig {
   ProcessLauncher& launcher() { return launcher_; }
   SharedMemory& memory() { return *memory_; }
 
-  // The bytes in memory that the worker sees, for as long as this lives.
+  // Copies the bytes to shared memory, which lives as long as this object.
   std::byte* Shared(const std::vector<std::byte>& bytes) {
     std::byte* const memory = memory_->Take(static_cast<int64_t>(bytes.size()));
     std::copy(bytes.begin(), bytes.end(), memory);
@@ -68,7 +68,7 @@ class ProcessRig {
   ProcessLauncher launcher_;
 };
 
-// A product with memory for its D, all of ones bits.
+// A product with memory for its D, whose bits are all ones.
 struct Case {
   Case(const Kernel& row, const Target& of, Product given)
       : kernel(row), target(of), product(std::move(given)) {
@@ -117,7 +117,7 @@ std::vector<std::byte> LocalD(const Case& one) {
   return here.d;
 }
 
-// Each matrix in memory of this process's own or in memory that both see, by lot.
+// Puts each matrix at random into memory of this process or into shared memory.
 void ExpectTheSameBits(ProcessRig& rig, Case& one, RandomSource& random) {
   const auto place = [&](const std::byte*& matrix, const std::vector<std::byte>& bytes) {
     if (!bytes.empty() && random.Flip()) matrix = rig.Shared(bytes);
@@ -205,7 +205,7 @@ TEST(ProcessLauncherTest, MatricesForWhichThereIsNoRoomAreResourceExhausted) {
   EXPECT_EQ(std::count(one.d.begin(), one.d.end(), kOnes), std::ssize(one.d));
 }
 
-// What a launch derives from B is there for the next one, wherever the form lies.
+// The form that a launch derives from B exists for the next launch, wherever the form is.
 TEST(ProcessLauncherTest, FormsAreMadeOnceAndRead) {
   RandomSource random;
   ProcessRig rig("cpu");
@@ -228,7 +228,7 @@ TEST(ProcessLauncherTest, FormsAreMadeOnceAndRead) {
     task.b_form_bytes = derived->bytes;
     ASSERT_THAT(rig.launcher().Launch(task), IsOk());
     EXPECT_EQ(one.d, want);
-    // From now on B itself is not looked at.
+    // From now on B itself is not read.
     one.args->b_form.is_made = true;
     std::fill(one.product.b.begin(), one.product.b.end(), std::byte{0});
     std::fill(one.d.begin(), one.d.end(), kOnes);
@@ -249,7 +249,7 @@ int64_t TicksOf(pid_t process) {
   return user + system;
 }
 
-// A product that takes seconds, under way on the simulator.
+// A product that takes seconds, in progress on the simulator.
 class LongLaunch {
  public:
   explicit LongLaunch(ProcessRig& rig)
@@ -321,7 +321,7 @@ TEST(ProcessLauncherTest, AWorkerThatIsLostCostsTheLaunchThatRuns) {
 TEST(ProcessLauncherTest, AWorkerThatGivesNoAnswerInTimeDiedOfTheLaunch) {
   ProcessRig rig("sim:sm_90", GEMMD_HOST_WORKER, 0, absl::Milliseconds(200));
   RandomSource random;
-  // It takes seconds. A worker that is slow to begin with it costs it nothing.
+  // It takes seconds. If the worker is slow to begin it, that does not count.
   Case one = MakeCase(DeviceKind::kSim, ElementType::kF16, 2048, random);
   absl::Status status;
   do {
@@ -370,7 +370,7 @@ TEST(ProcessLauncherTest, SaysWhyThereIsNoWorker) {
   ProcessRig nothing("cpu", "/nowhere/gemmd-host-worker");
   EXPECT_THAT(nothing.launcher().Start(),
               StatusIs(absl::StatusCode::kFailedPrecondition, HasSubstr("/nowhere/gemmd-host")));
-  // As after an upgrade under a daemon that runs: numbers of kernels mean others.
+  // As after an upgrade while the daemon runs: the numbers of kernels have another meaning.
   ProcessRig other("cpu", GEMMD_HOST_WORKER, /*other_catalog=*/1);
   EXPECT_THAT(other.launcher().Start(),
               StatusIs(absl::StatusCode::kFailedPrecondition, HasSubstr("with other kernels")));

@@ -20,7 +20,7 @@
 namespace gemmd {
 namespace {
 
-// The error of what was tried, which is a file descriptor where there is none.
+// The error of an attempt whose result is a file descriptor or an error.
 std::string ErrorOf(int64_t result) {
   if (result < 0) return strerrorname_np(errno);
   if (result > STDERR_FILENO) close(static_cast<int>(result));
@@ -39,7 +39,7 @@ std::string ExecutionInAThread() {
   return error;
 }
 
-// Makes a file where everybody may, or shows that it cannot.
+// Makes a file in a folder where everybody may, or reports that it cannot.
 std::string Writing() {
   const std::string path = Concat("/var/tmp/gemmd-rights-", getpid());
   const std::string error = ErrorOf(open(path.c_str(), O_CREAT | O_WRONLY | O_CLOEXEC, 0600));
@@ -51,7 +51,7 @@ std::string Writing() {
 
 std::string DescribeRights() {
   constexpr pid_t kNobody = std::numeric_limits<pid_t>::max();
-  // With all rights:
+  // Results with all rights:
   return Concat(
       "inet=", ErrorOf(socket(AF_INET, SOCK_STREAM, 0)),                                   // OK
       " inet6=", ErrorOf(socket(AF_INET6, SOCK_DGRAM, 0)),                                 // OK

@@ -20,7 +20,7 @@ std::string ScriptOfEnvironment() {
   return script == nullptr ? "" : script;
 }
 
-// No memory of any GPU or process is there, and it is aligned as D must be.
+// An address without memory in any GPU or process, aligned as D must be.
 std::byte* Nowhere() { return reinterpret_cast<std::byte*>(uintptr_t{256}); }
 
 void FlipBit(const GemmArgs& args) {

@@ -1,23 +1,22 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// A runtime that fails where a script says so, with CUDA or without: for tests of what surrounds
-// it.
+// A runtime, with or without CUDA, that fails as a script says: for tests of the code around it.
 //
-// The script is a file that appears while the worker runs, or is there from the start: it is read
-// and removed before the next call. Each line is "FUNCTION N ACTION": what to do at the Nth call
-// from then on of the function of GpuRuntime; other calls go through.
+// The script is a file that may appear while the worker runs, or exist from the start: it is read
+// and removed before the next call. Each line is "FUNCTION N ACTION": what to do at the Nth call of
+// the function of GpuRuntime, counted from then on. Other calls are passed on.
 //   memory          fails with ResourceExhausted
 //   error           fails with Internal, once
 //   lost            fails with Internal, and so does everything from then on
 //   hang            never returns
-//   stop            the process stops until it gets SIGCONT, and goes on as if nothing had been
+//   stop            the process stops until it gets SIGCONT, and then continues normally
 //   abort, exit     the process ends
-//   rights          fails with Internal, and says what the worker may do (rights.h)
-// and at calls of Launch alone:
-//   skip            does nothing and says that it did
+//   rights          fails with Internal, and reports the worker's rights (rights.h)
+// and only for calls of Launch:
+//   skip            does nothing and reports success
 //   flip            a bit of its D is wrong: the second highest of the element of row and column 0
-//   illegal_address the kernel writes its result to where there is no memory
-//   endless_loop    the GPU runs a kernel without end, and the call waits for it
+//   illegal_address the kernel writes its result to an address without memory
+//   endless_loop    the GPU runs an endless kernel, and the call waits for it
 #pragma once
 
 #include <map>
@@ -31,14 +30,13 @@ namespace gemmd {
 
 class ScriptedRuntime final : public GpuRuntime {
  public:
-  // Never returns, but for an error of the launch.
+  // Only returns if the launch fails.
   using EndlessLoop = absl::Status (*)();
 
-  // Borrows the runtime. The script is the file that the environment variable GEMMD_WORKER_SCRIPT
-  // names.
+  // Borrows the runtime. The environment variable GEMMD_WORKER_SCRIPT names the script.
   ScriptedRuntime(GpuRuntime& inner, EndlessLoop endless_loop);
 
-  // Where the worker must be able to write, to remove the script.
+  // The folder that the worker must be able to write, to remove the script.
   std::string script_folder() const;
 
   absl::StatusOr<GpuDescription> Open(int ordinal) override;
@@ -62,9 +60,9 @@ class ScriptedRuntime final : public GpuRuntime {
 
  private:
   void ReadScript();
-  // What the script says of this call of the function; empty where it says nothing.
+  // The script's action for this call of the function; empty if there is none.
   std::string TakeAction(const std::string& function);
-  // Does what the script says of it, or the given action.
+  // Does the script's action, or the given one.
   absl::Status Act(const std::string& function);
   absl::Status Act(const std::string& function, const std::string& action);
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Products of small integers for a GPU's kernels, and what they must give.
+// Products of small integers for a GPU's kernels, and their expected results.
 #pragma once
 
 #include <cstdint>
@@ -12,10 +12,11 @@
 
 namespace gemmd {
 
-// Submits a job; the outcome comes later.
+// Submits a job and returns its outcome as a future.
 std::future<JobOutcome> StartJob(Device& device, const Job& job);
 
-// A of m x k and B of k x n in f16, D in f32, exact; owns its operands. Not copied: jobs borrow it.
+// A of m x k and B of k x n in f16, D in f32, exact. Owns its operands. Not copyable, because jobs
+// borrow it.
 class SmallProduct {
  public:
   SmallProduct(int64_t m, int64_t n, int64_t k);
@@ -26,7 +27,7 @@ class SmallProduct {
   // A job for the kernel that the device would choose.
   Job JobFor(const Device& device);
 
-  // Submits it under a number; the outcome comes later.
+  // Submits the job with an id and returns its outcome as a future.
   std::future<JobOutcome> Start(Device& device, JobId id = 0);
   JobOutcome Run(Device& device) { return Awaited(Start(device), "the outcome of a job"); }
 
@@ -40,7 +41,7 @@ class SmallProduct {
   Problem problem_;
   std::string a_;
   std::string b_;
-  std::string d_;  // What was left there from before, until a job is done.
+  std::string d_;  // Until a job is done, contents left from before.
   SourcePieces pieces_;
   Source a_source_;
   Source b_source_;

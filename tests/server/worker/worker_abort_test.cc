@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Jobs that nobody wants any more while the worker's loop has them.
+// Jobs that are aborted while the worker's loop has them.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -20,7 +20,7 @@
 namespace gemmd {
 namespace {
 
-// A GPU during whose third launch the front aborts job 1.
+// A GPU during whose third launch the daemon aborts job 1.
 class AbortedRuntime final : public FakeGpuRuntime {
  public:
   explicit AbortedRuntime(const Staging& staging) : staging_(staging) {}
@@ -29,7 +29,7 @@ class AbortedRuntime final : public FakeGpuRuntime {
     if (++launches_ == 3) staging_.control().aborted_ids[0] = 1;
     return FakeGpuRuntime::Launch(kernel, args);
   }
-  // Once the worker has answered.
+  // Call it after the worker has answered.
   int launches() const { return launches_; }
 
  private:
@@ -49,7 +49,7 @@ TEST_F(AbortedJobTest, EndsBetweenTwoPanels) {
   request.predicted_ns = 50'000'000;  // Five panels.
   EXPECT_THAT(StatusOfJob(request), StatusIs(absl::StatusCode::kCancelled));
   EXPECT_EQ(runtime_.launches(), 3);
-  // It is not even begun once nobody wants it, and the next one is done.
+  // An aborted job is not begun, and the next one is done.
   EXPECT_THAT(StatusOfJob(request), StatusIs(absl::StatusCode::kCancelled));
   EXPECT_EQ(runtime_.launches(), 3);
   staging_.control().aborted_ids[0] = 77;
@@ -60,7 +60,7 @@ TEST_F(AbortedJobTest, EndsBetweenTwoPanels) {
   EXPECT_EQ(runtime_.launches(), 9);
 }
 
-// A GPU during whose launch the front aborts the job, and which is told where to look for that.
+// A GPU during whose launch the daemon aborts the job, and which is told where to check for that.
 class LookingRuntime final : public FakeGpuRuntime {
  public:
   explicit LookingRuntime(const Staging& staging) : staging_(staging) {}
@@ -71,7 +71,7 @@ class LookingRuntime final : public FakeGpuRuntime {
     is_wanted_ = *args.abort_word.word != args.abort_word.value;
     return FakeGpuRuntime::Launch(kernel, args);
   }
-  // Once the worker has answered.
+  // Call it after the worker has answered.
   bool was_wanted() const { return was_wanted_; }
   bool is_wanted() const { return is_wanted_; }
 
@@ -88,15 +88,15 @@ class LookingJobTest : public WorkerTest {
   LookingRuntime runtime_{staging_};
 };
 
-// The kernel sees it and leaves D as it is, which nobody may take for a result.
+// The kernel notices the abort and leaves D as it is, so D must not be used.
 TEST_F(LookingJobTest, EndsWithinItsOnlyLaunch) {
   EXPECT_THAT(StatusOfJob(JobOfRows(100)), StatusIs(absl::StatusCode::kCancelled));
   EXPECT_TRUE(runtime_.was_wanted());
   EXPECT_FALSE(runtime_.is_wanted());
 }
 
-// A GPU that takes a while over each row, as the worker believes, while the worker goes on. At the
-// third launch the front aborts job 1.
+// A GPU that takes some time for each row, as the worker sees it, while the worker continues. At
+// the third launch the daemon aborts job 1.
 class PacedRuntime : public FakeGpuRuntime {
  public:
   static constexpr int64_t kRowNs = 5'000;
@@ -128,7 +128,7 @@ class PacedRuntime : public FakeGpuRuntime {
 
   virtual int64_t NowNs() const = 0;
 
-  // Once the worker has answered.
+  // Call it after the worker has answered.
   int64_t aborted_ns() const { return aborted_ns_; }
   void Forget() { launches_ = 0; }
 
@@ -143,7 +143,7 @@ class PacedRuntime : public FakeGpuRuntime {
   int launches_ = 0;
 };
 
-// Its time passes as the worker looks at it.
+// Its time passes when the worker asks for it.
 class SimulatedTimeRuntime final : public PacedRuntime {
  public:
   using PacedRuntime::PacedRuntime;
@@ -172,7 +172,7 @@ class PacedJob : public WorkerTest {
   GpuRuntime& runtime() override { return runtime_; }
   int64_t staging_bytes() const override { return 1 << 20; }
 
-  // How long the job took to end after its abort, at a moment when two launches are under way.
+  // How long the job took to end after its abort, at a moment when two launches are in progress.
   int64_t AbortNs() {
     JobRequest request = JobOfRows(100'000);
     request.predicted_ns = 500'000'000;
@@ -187,7 +187,7 @@ class PacedJob : public WorkerTest {
 
 using PacedJobTest = PacedJob<SimulatedTimeRuntime>;
 
-// What has been launched ends by itself, and with it the job.
+// Launches in progress end by themselves, and with them the job.
 TEST_F(PacedJobTest, IsLetGoSoonAfterItsAbort) {
   const int64_t took_ns = AbortNs();
   EXPECT_GE(took_ns, 5 * kMs);  // The GPU is done with it.
@@ -196,8 +196,8 @@ TEST_F(PacedJobTest, IsLetGoSoonAfterItsAbort) {
 
 using PacedJobTimed = PacedJob<RealTimeRuntime>;
 
-// 50 ms are enough for two launches and the answer, in the best of a few rounds, where other work
-// takes the processors.
+// 50 ms are enough for two launches and the answer, in the best of a few rounds if other work uses
+// the processors.
 TEST_F(PacedJobTimed, IsLetGoSoonAfterItsAbort) {
   int64_t best_ns = AbortNs();
   for (int round = 1; round < 5 && best_ns > 50 * kMs; ++round) {

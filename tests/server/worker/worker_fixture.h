@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The worker's own loop, in a thread, with a front that is the test.
+// The worker's own loop, in a thread, with the test as the daemon.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -38,7 +38,7 @@ class WorkerTest : public ::testing::Test {
   virtual GpuRuntime& runtime() { return fake_; }
   virtual int64_t staging_bytes() const { return 4096; }
 
-  // How the worker ended.
+  // The status with which the worker ended.
   absl::Status End() {
     front_.Close();
     thread_.join();
@@ -52,7 +52,7 @@ class WorkerTest : public ::testing::Test {
     return status.ok() ? ParseRecord<Record>(packet) : absl::StatusOr<Record>(status);
   }
 
-  // What becomes of a job of so many rows.
+  // The status of a job of so many rows.
   absl::Status StatusOfJob(JobRequest request) {
     request.id = 1;
     request.staged_d = LayOutJob(request.problem).value().input_bytes;

@@ -31,7 +31,7 @@ WorkerDeviceOptions QuickOptions() {
   options.program.binary = GEMMD_FAKE_WORKER;
   options.staging_bytes = int64_t{6} << 20;
   options.restarts.first_pause_ns = 1'000'000;
-  // Slow machines are no failure.
+  // A slow machine must not fail.
   options.canary_timeout = kPatience;
   options.watchdog_min = kPatience;
   options.time_to_tell = kPatience;

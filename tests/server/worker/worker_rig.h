@@ -18,28 +18,28 @@ namespace gemmd {
 
 class SmallProduct;
 
-// Limits that tests need not wait long for.
+// Short limits, so that tests need not wait long.
 WorkerDeviceOptions QuickOptions();
 
 class WorkerRig {
  public:
-  // Where `script` is not empty, the worker reads it before its first call.
+  // If `script` is not empty, the worker reads it before its first call.
   explicit WorkerRig(const WorkerDeviceOptions& options = QuickOptions(),
                      const std::string& script = "");
   ~WorkerRig();
 
   WorkerDevice& device() { return *device_; }
-  // Ends the device.
+  // Destroys the device.
   void Stop() { device_.reset(); }
 
-  // Says what the worker, or the next one, does from its next call on.
+  // Sets the actions of the worker, or of the next one, from its next call on.
   void SetScript(const std::string& script) const;
   // Whether no worker has read it yet.
   bool HasScript() const;
 
-  // The readinesses so far; the first is that at construction.
+  // The readinesses so far; the first is the one at construction.
   std::vector<absl::Status> readinesses() const ABSL_LOCKS_EXCLUDED(mutex_);
-  // Waits for that many of them.
+  // Waits for `count` of them.
   void AwaitReadinesses(size_t count) const ABSL_LOCKS_EXCLUDED(mutex_);
   void AwaitReady() const ABSL_LOCKS_EXCLUDED(mutex_);
 
@@ -52,12 +52,12 @@ class WorkerRig {
 
 // A new block of the device's memory.
 DeviceBlock AllocateBlock(WorkerDevice& device, int64_t bytes);
-// The product is right in memory of the job's and in memory that the device gives, takes time in
-// every stage, and leaves nothing on the device.
+// Checks that the product is right in memory of the job and in memory that the device provides,
+// takes time in every stage, and leaves nothing on the device.
 void ExpectRightWhereverItGoes(WorkerRig& rig, SmallProduct& product);
-// A product of the rig's device is right.
+// Checks that a product of the rig's device is right.
 void ExpectRightProduct(WorkerRig& rig);
-// The worker was lost once and has come back.
+// Checks that the worker was lost once and has been restarted.
 void ExpectRestarted(WorkerRig& rig, pid_t old_pid);
 
 }  // namespace gemmd

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The worker's own loop, in a thread, with a front that is the test: records that no front sends,
-// memory, measuring.
+// The worker's own loop, in a thread, with the test as the daemon: records that no daemon sends,
+// memory, measurements.
 #include "server/worker/worker.h"
 
 #include <gmock/gmock.h>
@@ -42,7 +42,7 @@ TEST_F(WorkerTest, RefusesJobsThatAreNoneAndGoesOn) {
   EXPECT_THAT(StatusOfJob(JobOfRows(10)), IsOk());
 }
 
-// The list of the parts is staged, and may say anything.
+// The list of the parts is in the staging area, and may contain anything.
 TEST_F(WorkerTest, RefusesPartsThatAreNone) {
   JobRequest request = JobOfRows(10);
   request.places.a.parts = 2;
@@ -68,8 +68,8 @@ TEST_F(WorkerTest, RefusesPartsThatAreNone) {
   EXPECT_THAT(StatusOfJob(JobOfRows(10)), IsOk());
 }
 
-// What a kernel derives from B is made by one job and found by another, in a block that outlives
-// both. A launch in panels does without.
+// One job makes the form that a kernel derives from B, and another job finds it, in a block that
+// outlives both. A launch in panels does without.
 TEST_F(WorkerTest, KeepsWhatIsMadeOfAnOperand) {
   JobRequest request = JobOfRows(600);
   const Kernel& kernel = Catalog(DeviceKind::kCuda)[request.kernel];
@@ -127,7 +127,7 @@ class CopyCountingRuntime final : public FakeGpuRuntime {
     return FakeGpuRuntime::CopyOut(lane, to, from);
   }
 
-  // Once the worker has answered.
+  // Call them after the worker has answered.
   std::atomic<int> copies_in = 0;
   std::atomic<int> copies_out = 0;
   std::atomic<int> other_lanes = 0;
@@ -140,7 +140,7 @@ class SmallJobTest : public WorkerTest {
   CopyCountingRuntime runtime_;
 };
 
-// A and D of f16 and f32 take six bytes a row, B 256.
+// A and D of f16 and f32 take six bytes per row, B 256.
 TEST_F(SmallJobTest, GoesThroughOneLaneWhereItIsAlone) {
   constexpr int64_t kMaxRows = ((1 << 20) - kJobAlignment) / 6 / kJobAlignment * kJobAlignment;
   EXPECT_THAT(StatusOfJob(JobOfRows(kMaxRows)), IsOk());
@@ -151,8 +151,8 @@ TEST_F(SmallJobTest, GoesThroughOneLaneWhereItIsAlone) {
   EXPECT_EQ(runtime_.other_lanes, 1);
 }
 
-// Each size is the first or last of its kind: a D too short for a whole mark, A, B and D in place,
-// D alone in place, nothing.
+// Each size is the first or last of its kind: D too short for a whole mark; A, B and D in place;
+// only D in place; nothing in place.
 TEST_F(SmallJobTest, IsComputedWhereItIsStaged) {
   struct Case {
     int64_t rows;
@@ -230,7 +230,7 @@ TEST(RatesPartTest, OnlyTheNextOneIsTaken) {
   EXPECT_EQ(rates.kernel_rates.size(), 300U);
 }
 
-// A GPU that refuses to launch, and the calls of it since.
+// A GPU that refuses to launch; counts later calls.
 class RefusingRuntime final : public FakeGpuRuntime {
  public:
   absl::Status Launch(const Kernel&, const GemmArgs&) override {
@@ -241,7 +241,7 @@ class RefusingRuntime final : public FakeGpuRuntime {
     ++waits_;
     return absl::OkStatus();
   }
-  // Since the last launch. Once the worker has answered.
+  // Since the last launch. Call it after the worker has answered.
   int waits() const { return waits_; }
 
  private:
@@ -254,7 +254,7 @@ class FailedJobTest : public WorkerTest {
   RefusingRuntime runtime_;
 };
 
-// What it was given before may still be under way, and the next job gets the same memory.
+// Its copies may still be in progress, and the next job gets the same memory.
 TEST_F(FailedJobTest, TheGpuIsWaitedForBeforeTheAnswer) {
   EXPECT_THAT(StatusOfJob(JobOfRows(10)), StatusIs(absl::StatusCode::kInternal, "no launch today"));
   EXPECT_EQ(runtime_.waits(), 1);
@@ -307,7 +307,7 @@ class CountingRuntime final : public GpuRuntime {
   double last_operations = 0;
 };
 
-// A range of the arena for as long as this lives.
+// A range of the arena, reserved for as long as this object lives.
 class Reserved {
  public:
   Reserved(DeviceArena& arena, int64_t bytes) : arena_(arena), range_(arena.Reserve(bytes)) {}

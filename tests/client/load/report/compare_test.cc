@@ -18,12 +18,12 @@ using testing::ContainsRegex;
 using testing::DoubleEq;
 using testing::HasSubstr;
 
-// Tests that count what chance does take this seed, so that their verdict is the same in each run.
+// Tests with random counts use this seed, so that their verdict is the same in each run.
 constexpr uint64_t kSeedOfChance = 20260101;
 
 double Unit(RandomSource& random) { return static_cast<double>(random.Bits() >> 11) * 0x1p-53; }
 
-// As many exponential times, of a mean of 1 ms.
+// `calls` exponential times with a mean of 1 ms.
 Histogram Exponential(RandomSource& random, int calls) {
   Histogram histogram;
   for (int i = 0; i < calls; ++i) {
@@ -32,7 +32,7 @@ Histogram Exponential(RandomSource& random, int calls) {
   return histogram;
 }
 
-// Exponential times of that mean.
+// Exponential times with this mean.
 ComparedReport Compared(double mean_ns, uint64_t seed, const std::string& name = "s") {
   SplitMix random(seed);
   const ReportStep step = SampleStep(
@@ -71,7 +71,8 @@ TEST(CompareTest, RefusesOtherFiles) {
 }
 
 // Of 400 pairs of reports of the same server: intervals of 95 % that do not overlap are those of
-// means that differ by 2.77 standard errors, once in 180 times; 14 are beyond a chance of 1e-7.
+// means that differ by 2.77 standard errors, once in 180 times. More than 14 have a probability of
+// 1e-7.
 void CheckNoise(RandomSource random) {
   SCOPED_TRACE(random.trace());
   for (const double fraction : {0.5, 0.99}) {
@@ -90,8 +91,8 @@ TEST(CompareTest, TheSameServerIsWithinNoise) { CheckNoise(RandomSource(kSeedOfC
 
 TEST(CompareExhaustive, TheSameServerIsWithinNoise) { CheckNoise(RandomSource()); }
 
-// How often the interval holds the true percentile, -ln(1 - p) of an exponential distribution: of
-// 2,000 intervals 1,900 or more; fewer than 1,850 by chance once in 10^6 times.
+// How often the interval contains the true percentile, -ln(1 - p) of an exponential distribution:
+// 1,900 or more of 2,000 intervals; fewer than 1,850 with a probability of 1e-6.
 void CheckIntervals(RandomSource random, int intervals) {
   SCOPED_TRACE(random.trace());
   for (const auto& [calls, fraction] :
@@ -110,8 +111,8 @@ TEST(CompareTest, IntervalsHoldTheTruth) { CheckIntervals(RandomSource(kSeedOfCh
 
 TEST(CompareExhaustive, IntervalsHoldTheTruth) { CheckIntervals(RandomSource(), 2000); }
 
-// Tables of order statistics: of 10 values the 2nd and the 9th are around the median with 97.9 %,
-// of 100 the 40th and the 61st with 96.5 %.
+// Tables of order statistics: of 10 values, the 2nd and the 9th enclose the median with 97.9 %; of
+// 100, the 40th and the 61st with 96.5 %.
 TEST(CompareTest, RanksAreThoseOfTheBinomialDistribution) {
   EXPECT_EQ(RanksAround(10, 0.5).low, 2);
   EXPECT_EQ(RanksAround(10, 0.5).high, 9);
@@ -122,7 +123,7 @@ TEST(CompareTest, RanksAreThoseOfTheBinomialDistribution) {
   EXPECT_EQ(RanksAround(400, 0.99).high, 400);
   EXPECT_EQ(RanksAround(5, 0.5).low, 0);
   EXPECT_EQ(RanksAround(0, 0.5).high, 1);
-  // Where the normal distribution takes over, neither end leaps.
+  // Where the normal distribution takes over, neither end jumps.
   const RankInterval exact = RanksAround(3599, 0.5);
   const RankInterval normal = RanksAround(3602, 0.5);
   EXPECT_LE(std::abs(normal.low - exact.low), 3);
@@ -185,7 +186,7 @@ TEST(CompareTest, ScatterOfIntervalsCounts) {
   exact.Record(1000, 100000);
   EXPECT_EQ(EstimatePercentile(exact, 0.5, {}).low, 1000);
   EXPECT_EQ(EstimatePercentile(exact, 0.5, {}).high, 1000);
-  // 1.96 standard errors: deviation 115.47, of the mean of four half of that.
+  // 1.96 standard errors: the deviation is 115.47, that of the mean of four values half of it.
   const std::vector<double> series = {900, 1100, 1100, 900};
   const double scatter = 1.96 * 115.47 / 2;
   EXPECT_NEAR(EstimatePercentile(exact, 0.5, series).low, 1000 - scatter, 0.01);
@@ -238,7 +239,7 @@ TEST(CompareTest, NamesOtherSettingsAndCounts) {
   EXPECT_THAT(text, ContainsRegex("wrong answers +0 +3 +higher"));
 }
 
-// A server that stood still for a fifth of the run.
+// A server that stalled for a fifth of the run.
 TEST(CompareTest, IntervalsWithoutAnAnswerCount) {
   ReportStep step = SampleStep("s", 500, [](int64_t) { return 1000; });
   LoadInterval& empty = step.result.intervals[2];

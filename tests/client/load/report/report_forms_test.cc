@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What every form of a report tells: machines, kernels, verdict, search, and the values of curves.
+// The contents common to all forms of a report: machines, kernels, verdict, search, and the values
+// of curves.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -133,7 +134,7 @@ TEST(ReportTest, TheVerdictStandsBesideItsWarnings) {
   report.steps.push_back(step);
   report.steps[1].name = "2000/s";
   EXPECT_THAT(ReportText(report), HasSubstr("\nwarning: 2000/s: failed calls"));
-  // What is true of the whole run is said once.
+  // A fact about the whole run is reported once.
   EXPECT_EQ(report.Warnings().size(), 2 * step.warnings.size() - 1);
   EXPECT_THAT(report.Warnings().back(), testing::StartsWith("client and server share"));
   const std::string page = ReportHtml(report);
@@ -151,15 +152,15 @@ TEST(ReportTest, CurvesOverTimeEndWithTheirStep) {
     return lines;
   };
   const ReportStep step = SampleStep("1000/s", 2000, Steady);
-  EXPECT_EQ(lines_of({step}), 3);  // p50, p99, most.
+  EXPECT_EQ(lines_of({step}), 3);  // p50, p99, maximum.
   EXPECT_EQ(lines_of({step, step}), 6);
-  // A step of one interval is a point of each curve.
+  // A step of one interval is one point of each curve.
   const ReportStep one = SampleStep("short", 50, Steady);
   ASSERT_EQ(one.result.intervals.size(), 1);
   const std::string svg = TimePlot(SampleReport({step, one}));
   EXPECT_THAT(svg, testing::ContainsRegex("<circle"));
   EXPECT_EQ(lines_of({step, one}), 3);
-  // So are the answers that come soon after the end of a step.
+  // So are answers that come soon after the end of a step.
   ReportStep late = step;
   late.result.intervals.back().from_ns = late.result.intervals.back().to_ns - 1'000'000;
   EXPECT_THAT(TimePlot(SampleReport({step})), Not(HasSubstr("<circle")));
@@ -204,14 +205,14 @@ TEST(ReportTest, EveryFormTellsASearch) {
   EXPECT_TRUE(ReportJson(report)["slo"]["interval_per_s"].is_null());
 }
 
-// Curves tell their values under the pointer: no script, no network, and not one element a point.
+// Curves show their values under the pointer, without scripts, network, or an element per point.
 TEST(ReportTest, CurvesTellTheirValues) {
   const std::string html = ReportHtml(SampleReport({SampleStep("1000/s", 2000, Steady)}));
   EXPECT_THAT(html, AllOf(HasSubstr("<g class=\"at\">"), HasSubstr(".at:hover .tip"),
                           Not(HasSubstr("<script"))));
   EXPECT_THAT(html, testing::ContainsRegex("1000/s from intended send: p[0-9.]+ 1.00 ms"));
   EXPECT_THAT(html, HasSubstr("p99: 1.00 ms at 0.5 s, 1000/s"));
-  // A phone gets larger letters, and no figure that is wider than it.
+  // A phone gets larger letters, and no figure wider than its screen.
   EXPECT_THAT(html, AllOf(HasSubstr("@media (max-width: 640px)"), HasSubstr("min(100%, 480px)")));
 }
 

@@ -10,7 +10,7 @@
 
 namespace gemmd {
 
-// One step of `calls` calls in as many milliseconds; call i was due at i ms, sent 10 us later and
+// One step of `calls` calls in as many milliseconds; call i is due at i ms, sent 10 us later and
 // answered `service_ns(i)` after that. Intervals of 100 ms.
 ReportStep SampleStep(const std::string& name, int64_t calls,
                       const std::function<int64_t(int64_t call)>& service_ns);

@@ -8,7 +8,7 @@
 namespace gemmd {
 namespace {
 
-// Volatile, so that the compiler leaves in a loop without any effect.
+// Volatile, so that the compiler does not remove a loop without effects.
 __global__ void ReadUntilItChanges(const volatile int* word) {
   while (*word == 0) {
   }

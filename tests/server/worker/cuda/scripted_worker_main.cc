@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// gemmd-scripted-worker: the worker of a real GPU that obeys a script (scripted_runtime.h). Given
-// to the daemon in place of gemmd-worker (--worker-binary), and not shipped.
+// gemmd-scripted-worker: the worker of a real GPU, controlled by a script (scripted_runtime.h).
+// Given to the daemon in place of gemmd-worker (--worker-binary); not shipped.
 #include <memory>
 
 #include "server/worker/cuda/cuda_runtime.h"
