@@ -160,11 +160,11 @@ constexpr bool HasRoomToFinish(const CudaRow& row) {
   return HasWarpgroups(row) && (!needs_more || LeavesRegisters(row));
 }
 
-// Whether a warpgroup applies GELU and SiLU in registers. Their code is repeated for each sum of a
-// thread, so these should be few, unless the other warpgroup multiplies meanwhile.
+// Whether a warpgroup applies GELU and SiLU in registers, which takes some more of them.
 constexpr bool HasRoomToActivate(const CudaRow& row) {
+  const int most = row.instruction.is_sparse() ? 64 : 128;
   return HasRoomToFinish(row) && AccumulatorType(row) == ElementType::kF32 &&
-         (TakesTurns(row) || InstructionsDown(row) * row.instruction.n / 2 <= 64);
+         InstructionsDown(row) * row.instruction.n / 2 <= most;
 }
 
 // Whether warpgroups can store elements of the type: unconverted sums, common floats, and fp8 or s8

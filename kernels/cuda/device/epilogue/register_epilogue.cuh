@@ -191,10 +191,20 @@ class RegisterEpilogue {
     }
   }
 
+  // The code of an activation is long, so it is a loop: each round activates the first elements and
+  // moves them behind the others, until all are in their places again.
   template <Activation kActivation>
   static __device__ __forceinline__ void Activate(Sum (&elements)[kSums]) {
+#pragma unroll 1
+    for (int part = 0; part < kSums; part += kPart) {
+      Sum activated[kPart];
 #pragma unroll
-    for (int i = 0; i < kSums; ++i) elements[i] = gemmd::Activate(kActivation, elements[i]);
+      for (int i = 0; i < kPart; ++i) activated[i] = gemmd::Activate(kActivation, elements[i]);
+#pragma unroll
+      for (int i = kPart; i < kSums; ++i) elements[i - kPart] = elements[i];
+#pragma unroll
+      for (int i = 0; i < kPart; ++i) elements[kSums - kPart + i] = activated[i];
+    }
   }
 
   __device__ __forceinline__ void AddC(int part, T (&elements)[kPart]) const {
