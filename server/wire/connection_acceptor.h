@@ -89,6 +89,7 @@ class ListeningSocket {
 struct ConnectionLimits {
   int64_t all = 0;
   int64_t of_peer = 0;
+  int64_t calls = 1000;  // Open at once on one of them, whatever the peer knows of settings.
 };
 
 // Which connections there are, and of which peers. gRPC closes a connection and tells nobody, so
