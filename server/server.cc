@@ -24,6 +24,7 @@
 #include "server/wire/health_service.h"
 #include "server/wire/reflection_service.h"
 #include "server/wire/registry_service.h"
+#include "server/wire/socket_watch.h"
 #include "server/wire/tensor_service.h"
 #include "server/wire/transport.h"
 
@@ -277,6 +278,7 @@ absl::Status Server::Listen(const ServerOptions& options) {
                    ConnectionAcceptor::Start(std::move(sockets), limits,
                                              options.transport.keepalive_timeout, take, clock_));
   is_listening_ = true;
+  if (!SocketWatch::is_effective()) spdlog::warn("event=connections_unwatched");
   MutexLock lock(&acceptor_mutex_);
   acceptor_ = std::move(acceptor);
   life_ = std::make_unique<LifeCheck>(
@@ -509,8 +511,14 @@ void Server::WatchMemory() {
 
 void Server::WatchPeers() {
   const bool is_critical = admission_.load().pressure == Pressure::kCritical;
-  const int ended =
-      sends_.EndSilent(is_critical ? kSendTimeoutUnderPressure : absl::InfiniteDuration());
+  const SendWatch::Limits& limits = sends_.limits();
+  const absl::Duration patience =
+      is_critical ? std::min(kSendTimeoutUnderPressure, limits.timeout) : limits.timeout;
+  SocketWatch::Get().CloseSlow({.timeout = limits.timeout,
+                                .patience = patience,
+                                .min_bytes_per_second = limits.min_bytes_per_second},
+                               clock_.NowNs());
+  const int ended = sends_.EndSilent(patience);
   if (ended == 0) return;
   stats_.AddSilentCalls(ended);
   spdlog::info("event=silent_calls_ended calls={}", ended);

@@ -45,6 +45,11 @@ void CollectRefusedConnections(const Snapshot& now, Samples& samples) {
   samples.Add({"open_files"}, now.connections.refused_for_files);
 }
 
+void CollectClosedConnections(const Snapshot& now, Samples& samples) {
+  samples.Add({"frames"}, now.connections.closed_for_frames);
+  samples.Add({"slow"}, now.connections.closed_stalled + now.connections.closed_unread);
+}
+
 void CollectCertificateLoads(const Snapshot& now, Samples& samples) {
   samples.Add({"loaded"}, now.certificate.loads);
   samples.Add({"refused"}, now.certificate.refusals);
@@ -172,6 +177,14 @@ constexpr Metric kDaemonMetrics[] = {
      .help = "Connections closed at once: connections (--max-connections are open), peer (the peer "
              "has half as many open), open_files (no file descriptor was left)",
      .collect = CollectRefusedConnections},
+    {.name = "gemmd_connections_closed_total",
+     .type = MetricType::kCounter,
+     .labels = {"reason"},
+     .help =
+         "Connections closed because of what the peer did: frames (its frames cost more memory "
+         "or time than their bytes), slow (it held back the rest of a message, or read its answers "
+         "too slowly)",
+     .collect = CollectClosedConnections},
     {.name = "gemmd_tls_certificate_not_after_timestamp_seconds",
      .unit = "seconds",
      .help = "Expiry of the certificate of --tls-cert, in seconds since 1970; 0 without TLS",

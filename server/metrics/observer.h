@@ -35,6 +35,10 @@ struct ConnectionCounts {
   int64_t refused_of_all = 0;     // The limit for all peers was reached.
   int64_t refused_of_peer = 0;    // The limit of its peer was reached.
   int64_t refused_for_files = 0;  // No file descriptor was left.
+  // Closed later:
+  int64_t closed_for_frames = 0;  // The frames cost more than they brought.
+  int64_t closed_stalled = 0;     // The rest of a message did not come.
+  int64_t closed_unread = 0;      // What was sent was read too slowly.
 };
 
 // The daemon's certificate for TLS; zeros if it has none.

@@ -32,6 +32,7 @@
 #include "kernels/matrix/text.h"
 #include "server/system/files.h"
 #include "server/system/log.h"
+#include "server/wire/socket_watch.h"
 #include "server/wire/transport.h"
 
 namespace gemmd {
@@ -465,6 +466,9 @@ ConnectionCounts ConnectionAcceptor::counts() {
   counts.refused_of_all = refused_of_all_;
   counts.refused_of_peer = refused_of_peer_;
   counts.refused_for_files = refused_for_files_;
+  counts.closed_for_frames = SocketWatch::Get().closed(CloseReason::kFrames);
+  counts.closed_stalled = SocketWatch::Get().closed(CloseReason::kStalled);
+  counts.closed_unread = SocketWatch::Get().closed(CloseReason::kUnread);
   return counts;
 }
 
@@ -564,6 +568,9 @@ void ConnectionAcceptor::Give(ConnectionKind kind, FileDescriptor accepted,
   }
   ++accepted_;
   Prepare(accepted.get(), unacknowledged_);
+  const bool is_tls = kind == ConnectionKind::kTls || kind == ConnectionKind::kMtls;
+  SocketWatch::Get().Add(accepted.get(), peer, static_cast<size_t>(limits_.calls),
+                         is_tls ? SocketWatch::Encryption::kTls : SocketWatch::Encryption::kNone);
   take_(kind, accepted.Release());
 }
 

@@ -88,6 +88,7 @@ class ListeningSocket {
 struct ConnectionLimits {
   int64_t all = 0;
   int64_t of_peer = 0;
+  int64_t calls = 1000;  // Open at once on one of them, whatever the peer knows of settings.
 };
 
 // The open connections and their peers. gRPC closes connections without notice, so the table asks

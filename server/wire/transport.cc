@@ -402,6 +402,8 @@ absl::StatusOr<ConnectionLimits> ConnectionLimitsOf(const TransportOptions& opti
     limits.all = std::clamp(std::min(open_files / 2, of_memory), int64_t{1}, kMaxByDefault);
   }
   limits.of_peer = std::max(limits.all / 2, int64_t{1});
+  // gRPC holds a peer to its own limit only once that has acknowledged the settings.
+  limits.calls = std::max(limits.calls, int64_t{2} * options.max_concurrent_streams);
   return limits;
 }
 

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """A peer that speaks HTTP/2 frame by frame, so that it can stop anywhere. Only over loopback and
-unix sockets. Every wait has a limit."""
+unix sockets, with TLS if a context is given. Every wait has a limit."""
 
 import select
 import socket
@@ -73,8 +73,10 @@ class Answer:
 
 
 class Http2Peer:
-    def __init__(self, address):
+    def __init__(self, address, tls=None):
         self.socket = open_socket(address)
+        if tls is not None:
+            self.socket = tls.wrap_socket(self.socket)
         config = h2.config.H2Configuration(
             client_side=True, header_encoding="utf-8", validate_outbound_headers=False
         )

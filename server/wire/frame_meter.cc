@@ -1,0 +1,252 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "server/wire/frame_meter.h"
+
+#include <algorithm>
+
+namespace gemmd {
+
+namespace {
+
+constexpr std::string_view kPreface = "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
+
+// RFC 9113, 6.
+enum FrameType : uint8_t {
+  kData = 0,
+  kHeaders = 1,
+  kRstStream = 3,
+  kSettings = 4,
+  kWindowUpdate = 8,
+  kContinuation = 9,
+};
+constexpr uint8_t kEndStream = 1;
+constexpr uint8_t kAck = 1;
+constexpr uint8_t kPadded = 8;
+constexpr int kInitialWindowSize = 4;
+
+// The flags, which gRPC ignores here, and the length.
+constexpr int kMessageHeadBytes = 5;
+
+uint32_t ReadBytes(std::span<const uint8_t> bytes) {
+  uint32_t value = 0;
+  for (const uint8_t byte : bytes) value = value << 8 | byte;
+  return value;
+}
+
+}  // namespace
+
+std::string_view NameOf(FrameFault fault) {
+  switch (fault) {
+    case FrameFault::kNone: return "none";
+    case FrameFault::kTinyFrames: return "tiny frames";
+    case FrameFault::kLongHeaders: return "long headers";
+    case FrameFault::kManyStreams: return "too many calls";
+    case FrameFault::kManyResets: return "too many resets";
+  }
+  return "";
+}
+
+bool ResetBudget::Take(int64_t cost, int64_t now_ns) {
+  MutexLock lock(&mutex_);
+  Fill(now_ns);
+  const bool is_left = left_ >= static_cast<double>(cost);
+  left_ = is_left ? left_ - static_cast<double>(cost) : 0;
+  return is_left;
+}
+
+bool ResetBudget::IsWhole(int64_t now_ns) {
+  MutexLock lock(&mutex_);
+  Fill(now_ns);
+  return left_ >= kCalls;
+}
+
+void ResetBudget::Fill(int64_t now_ns) {
+  const double more = static_cast<double>(now_ns - filled_ns_) / 1e9 * kCalls;
+  left_ = std::min<double>(left_ + std::max(more, 0.0), kCalls);
+  filled_ns_ = now_ns;
+}
+
+void FrameSplitter::ReadHead() {
+  const std::span<const uint8_t> head(head_);
+  frame_ = {.length = ReadBytes(head.first(3)),
+            .type = head[3],
+            .flags = head[4],
+            .stream = ReadBytes(head.subspan(5)) & 0x7fffffffu};
+  left_ = frame_.length;
+}
+
+FrameFault FrameMeter::Receive(std::span<const uint8_t> bytes, int64_t now_ns) {
+  now_ns_ = now_ns;
+  while (preface_ < kPreface.size() && is_http2_ && !bytes.empty()) {
+    is_http2_ = bytes.front() == static_cast<uint8_t>(kPreface[preface_++]);
+    bytes = bytes.subspan(1);
+  }
+  // gRPC closes a connection that does not begin so, and looks no further once there is a fault.
+  if (!is_http2_ || fault_ != FrameFault::kNone) return fault_;
+  received_.Split(
+      bytes, [this](const Frame& frame) { Begin(frame); },
+      [this](const Frame& frame, std::span<const uint8_t> part) { Payload(frame, part); },
+      [this](const Frame& frame) { End(frame); });
+  return fault_;
+}
+
+void FrameMeter::Begin(const Frame& frame) {
+  switch (frame.type) {
+    case kData: {
+      data_bytes_ += frame.length;
+      window_ -= frame.length;
+      const auto found = streams_.find(frame.stream);
+      if (found == streams_.end()) return;
+      Stream& stream = found->second;
+      stream.window -= frame.length;
+      if (frame.length == 0 && (frame.flags & kEndStream) == 0) ++spare_frames_;
+      if (frame.length == 0) return;
+      debt_bytes_ -= stream.debt_bytes();
+      ++stream.frames;
+      debt_bytes_ += stream.debt_bytes();
+      return;
+    }
+    case kHeaders:
+      header_bytes_ = frame.length;
+      continuations_ = 0;
+      if (streams_.size() >= max_calls_) return Find(FrameFault::kManyStreams);
+      streams_.try_emplace(frame.stream, Stream{.window = initial_window_, .begun_ns = now_ns_});
+      break;
+    case kContinuation:
+      header_bytes_ += frame.length;
+      ++continuations_;
+      break;
+    case kRstStream: return Reset(frame.stream);
+    default: return;
+  }
+  if (header_bytes_ > kMaxHeaderBytes || continuations_ > kMaxContinuations) {
+    Find(FrameFault::kLongHeaders);
+  }
+}
+
+void FrameMeter::Payload(const Frame& frame, std::span<const uint8_t> bytes) {
+  if (frame.type != kData || (frame.flags & kPadded) != 0) return;
+  const auto found = streams_.find(frame.stream);
+  if (found != streams_.end()) Data(found->second, bytes);
+}
+
+void FrameMeter::End(const Frame& frame) {
+  if (frame.type == kData) {
+    if (debt_bytes_ > kMaxDebtBytes ||
+        spare_frames_ > kMaxSpareFrames + data_bytes_ / kBytesPerSpareFrame) {
+      Find(FrameFault::kTinyFrames);
+    }
+  }
+  const bool ends =
+      (frame.type == kData || frame.type == kHeaders) && (frame.flags & kEndStream) != 0;
+  const auto found = ends ? streams_.find(frame.stream) : streams_.end();
+  if (found != streams_.end()) DropMessage(found->second);
+}
+
+void FrameMeter::Data(Stream& stream, std::span<const uint8_t> bytes) {
+  while (!bytes.empty()) {
+    size_t count = 1;
+    if (stream.length_bytes < kMessageHeadBytes) {
+      // The first byte, which has the flags, is shifted out.
+      stream.length = stream.length << 8 | bytes.front();
+      if (++stream.length_bytes == kMessageHeadBytes) stream.left = stream.length;
+    } else {
+      count = std::min<size_t>(stream.left, bytes.size());
+      stream.left -= static_cast<uint32_t>(count);
+    }
+    bytes = bytes.subspan(count);
+    debt_bytes_ -= stream.debt_bytes();
+    stream.bytes += static_cast<int64_t>(count);
+    debt_bytes_ += stream.debt_bytes();
+    unfinished_bytes_ += static_cast<int64_t>(count);
+    if (stream.length_bytes == kMessageHeadBytes && stream.left == 0) EndMessage(stream);
+  }
+}
+
+void FrameMeter::EndMessage(Stream& stream) {
+  const int64_t spare = stream.frames - kFreeFrames - stream.bytes / kFrameBytes;
+  spare_frames_ += std::max(spare, int64_t{0});
+  DropMessage(stream);
+}
+
+void FrameMeter::DropMessage(Stream& stream) {
+  debt_bytes_ -= stream.debt_bytes();
+  unfinished_bytes_ -= stream.bytes;
+  stream = {
+      .window = stream.window, .begun_ns = stream.begun_ns, .is_answered = stream.is_answered};
+}
+
+void FrameMeter::Forget(uint32_t stream) {
+  const auto found = streams_.find(stream);
+  if (found == streams_.end()) return;
+  DropMessage(found->second);
+  streams_.erase(found);
+}
+
+// A call that was not answered.
+void FrameMeter::Reset(uint32_t stream) {
+  const auto found = streams_.find(stream);
+  if (found == streams_.end()) return;
+  const Stream& call = found->second;
+  const bool is_rapid = now_ns_ - call.begun_ns < ResetBudget::kRapidNs;
+  const int64_t cost = is_rapid ? ResetBudget::kRapidCost : 1;
+  if (!call.is_answered && !resets_->Take(cost, now_ns_)) Find(FrameFault::kManyResets);
+  Forget(stream);
+}
+
+void FrameMeter::Send(std::span<const uint8_t> bytes, int64_t now_ns) {
+  now_ns_ = now_ns;
+  sent_.Split(
+      bytes, [this](const Frame& frame) { BeginSent(frame); },
+      [this](const Frame& frame, std::span<const uint8_t> part) { SentPayload(frame, part); },
+      [](const Frame&) {});
+}
+
+void FrameMeter::BeginSent(const Frame& frame) {
+  sent_word_bytes_ = 0;
+  const bool ends =
+      (frame.type == kData || frame.type == kHeaders) && (frame.flags & kEndStream) != 0;
+  // gRPC keeps nothing of a call once it has answered.
+  if (ends) return Forget(frame.stream);
+  if (frame.type == kRstStream) return Reset(frame.stream);
+  const auto found = streams_.find(frame.stream);
+  if (frame.type == kHeaders && found != streams_.end()) found->second.is_answered = true;
+}
+
+void FrameMeter::SentPayload(const Frame& frame, std::span<const uint8_t> bytes) {
+  const bool is_settings = frame.type == kSettings && (frame.flags & kAck) == 0;
+  if (!is_settings && frame.type != kWindowUpdate) return;
+  const size_t word = is_settings ? 6 : 4;
+  for (const uint8_t byte : bytes) {
+    sent_word_[sent_word_bytes_++] = byte;
+    if (sent_word_bytes_ < word) continue;
+    sent_word_bytes_ = 0;
+    if (is_settings) {
+      SentSetting();
+      continue;
+    }
+    const int64_t more = ReadBytes(std::span(sent_word_).first(4)) & 0x7fffffffu;
+    const auto found = streams_.find(frame.stream);
+    if (frame.stream == 0) {
+      window_ += more;
+    } else if (found != streams_.end()) {
+      found->second.window += more;
+    }
+  }
+}
+
+void FrameMeter::SentSetting() {
+  const std::span<const uint8_t> setting(sent_word_);
+  if (ReadBytes(setting.first(2)) != kInitialWindowSize) return;
+  const int64_t value = ReadBytes(setting.subspan(2));
+  for (auto& [number, stream] : streams_) stream.window += value - initial_window_;
+  initial_window_ = value;
+}
+
+bool FrameMeter::may_send() const {
+  if (window_ <= 0) return false;
+  return std::any_of(streams_.begin(), streams_.end(), [](const auto& entry) {
+    return entry.second.bytes > 0 && entry.second.window > 0;
+  });
+}
+
+}  // namespace gemmd

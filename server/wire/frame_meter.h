@@ -1,0 +1,199 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// What the HTTP/2 frames of one connection cost gRPC beside their bytes. gRPC keeps 32 to 48 bytes
+// for each DATA frame of a message that has not ended, decodes headers of any length, and counts
+// neither in its quota; it tells nobody of frames. So the daemon counts them as they pass
+// (server/wire/socket_watch.h), and a connection whose frames cost more than they bring is closed.
+//
+// What an honest client sends is far from each bound: DATA frames are of 16 KiB, or whole messages.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string_view>
+#include <utility>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/container/flat_hash_map.h"
+#include "server/system/mutex.h"
+
+namespace gemmd {
+
+// Why a connection is closed.
+enum class FrameFault {
+  kNone,
+  kTinyFrames,   // Messages in DATA frames of a few bytes.
+  kLongHeaders,  // Headers of more bytes or CONTINUATION frames than any call has.
+  kManyStreams,  // More open calls than any limit of them.
+  kManyResets,   // Calls that end before they are answered, faster than gRPC forgets them.
+};
+std::string_view NameOf(FrameFault fault);
+
+// What one peer may do with calls that end unanswered, because it resets them or makes the daemon
+// do so. gRPC has 6 KiB of each until it comes to it, which no quota counts. Threads: any.
+class ResetBudget {
+ public:
+  // Calls at once, and in each second after that. What a client's deadlines end has lived for
+  // longer than kRapidNs, and costs a tenth.
+  static constexpr int64_t kCalls = 10'000;
+  static constexpr int64_t kRapidCost = 10;
+  static constexpr int64_t kRapidNs = 10'000'000;
+
+  // Whether there is so much left.
+  bool Take(int64_t cost, int64_t now_ns) ABSL_LOCKS_EXCLUDED(mutex_);
+  // Whether there is as much left as ever.
+  bool IsWhole(int64_t now_ns) ABSL_LOCKS_EXCLUDED(mutex_);
+
+ private:
+  void Fill(int64_t now_ns) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+
+  Mutex mutex_;
+  double left_ ABSL_GUARDED_BY(mutex_) = kCalls;
+  int64_t filled_ns_ ABSL_GUARDED_BY(mutex_) = 0;
+};
+
+// Cuts bytes into frames, whatever pieces they come in.
+class FrameSplitter {
+ public:
+  struct Frame {
+    uint32_t length = 0;
+    uint8_t type = 0;
+    uint8_t flags = 0;
+    uint32_t stream = 0;
+  };
+
+  // Calls `begin(frame)` once its nine bytes are there, `payload(frame, bytes)` for what comes of
+  // the rest, and `end(frame)`.
+  template <typename Begin, typename Payload, typename End>
+  void Split(std::span<const uint8_t> bytes, Begin begin, Payload payload, End end) {
+    while (!bytes.empty()) {
+      if (have_ < head_.size()) {
+        head_[have_++] = bytes.front();
+        bytes = bytes.subspan(1);
+        if (have_ < head_.size()) continue;
+        ReadHead();
+        begin(frame_);
+      }
+      const size_t count = left_ < bytes.size() ? left_ : bytes.size();
+      if (count > 0) payload(frame_, bytes.first(count));
+      bytes = bytes.subspan(count);
+      left_ -= static_cast<uint32_t>(count);
+      if (left_ > 0) continue;
+      have_ = 0;
+      end(frame_);
+    }
+  }
+
+ private:
+  void ReadHead();
+
+  std::array<uint8_t, 9> head_;
+  size_t have_ = 0;
+  uint32_t left_ = 0;
+  Frame frame_;
+};
+
+// Not safe for threads. No byte is copied, and only the heads of frames and messages are looked at.
+class FrameMeter {
+ public:
+  // A frame costs this much; bytes of its message pay for it. What is not paid for, and is not of a
+  // message that has arrived, is at most kMaxDebtBytes.
+  static constexpr int64_t kFrameBytes = 64;
+  static constexpr int64_t kMaxDebtBytes = int64_t{256} << 10;
+
+  // Of messages that have arrived each may have two frames more than its bytes pay for, because
+  // some clients send a message's length apart, and these many others, and one for each KiB that
+  // the connection has sent.
+  static constexpr int64_t kFreeFrames = 2;
+  static constexpr int64_t kMaxSpareFrames = 4096;
+  static constexpr int64_t kBytesPerSpareFrame = 1024;
+
+  // gRPC refuses a call with more than 8 KiB of headers, but decodes all of them first.
+  static constexpr int64_t kMaxHeaderBytes = int64_t{64} << 10;
+  static constexpr int kMaxContinuations = 32;
+
+  // At most `max_calls` may be open at once.
+  FrameMeter(std::shared_ptr<ResetBudget> resets, size_t max_calls)
+      : resets_(std::move(resets)), max_calls_(max_calls) {}
+
+  // What the peer sent next. What it found first it gives ever after.
+  FrameFault Receive(std::span<const uint8_t> bytes, int64_t now_ns);
+
+  // What was sent to the peer next.
+  void Send(std::span<const uint8_t> bytes, int64_t now_ns);
+
+  // From now on these count.
+  void BindTo(std::shared_ptr<ResetBudget> resets, size_t max_calls) {
+    resets_ = std::move(resets);
+    max_calls_ = max_calls;
+  }
+
+  // Of messages that have begun and not ended.
+  int64_t unfinished_bytes() const { return unfinished_bytes_; }
+  // Of DATA frames since the beginning.
+  int64_t data_bytes() const { return data_bytes_; }
+  // Whether the peer may send more of a message that has begun: its windows are open.
+  bool may_send() const;
+
+ private:
+  using Frame = FrameSplitter::Frame;
+  // A call that has neither been answered nor reset.
+  struct Stream {
+    int64_t window = 0;
+    int64_t begun_ns = 0;
+    bool is_answered = false;  // Its answer has begun.
+    // Of the message that has begun, the five bytes before it included.
+    int64_t frames = 0;
+    int64_t bytes = 0;
+    uint32_t left = 0;    // Of the message, once its length is known.
+    uint32_t length = 0;  // As far as it has come.
+    int length_bytes = 0;
+
+    int64_t debt_bytes() const {
+      const int64_t debt = frames * kFrameBytes - bytes;
+      return debt > 0 ? debt : 0;
+    }
+  };
+  using Streams = absl::flat_hash_map<uint32_t, Stream>;
+
+  void Begin(const Frame& frame);
+  void Payload(const Frame& frame, std::span<const uint8_t> bytes);
+  void End(const Frame& frame);
+  void Data(Stream& stream, std::span<const uint8_t> bytes);
+  void EndMessage(Stream& stream);
+  void DropMessage(Stream& stream);
+  void Forget(uint32_t stream);
+  void Reset(uint32_t stream);
+  void BeginSent(const Frame& frame);
+  void SentPayload(const Frame& frame, std::span<const uint8_t> bytes);
+  void SentSetting();
+  void Find(FrameFault fault) {
+    if (fault_ == FrameFault::kNone) fault_ = fault;
+  }
+
+  std::shared_ptr<ResetBudget> resets_;
+  size_t max_calls_;
+  int64_t now_ns_ = 0;
+  FrameFault fault_ = FrameFault::kNone;
+  size_t preface_ = 0;  // Bytes of it that have come.
+  bool is_http2_ = true;
+  FrameSplitter received_;
+  Streams streams_;
+  int64_t unfinished_bytes_ = 0;
+  int64_t debt_bytes_ = 0;  // Of all streams.
+  int64_t spare_frames_ = 0;
+  int64_t data_bytes_ = 0;
+  int64_t header_bytes_ = 0;  // Of the headers that are coming.
+  int continuations_ = 0;
+
+  FrameSplitter sent_;
+  std::array<uint8_t, 6> sent_word_;  // A setting, or the value of WINDOW_UPDATE.
+  size_t sent_word_bytes_ = 0;
+  int64_t window_ = 65'535;          // Of the connection.
+  int64_t initial_window_ = 65'535;  // Of a new stream.
+};
+
+}  // namespace gemmd

@@ -1,0 +1,444 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "server/wire/socket_watch.h"
+
+#include <dlfcn.h>
+#include <openssl/err.h>
+#include <openssl/ssl.h>
+#include <poll.h>
+#include <sys/ioctl.h>
+#include <sys/socket.h>
+#include <sys/types.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <memory>
+#include <span>
+#include <utility>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/container/flat_hash_map.h"
+#include "server/system/clock.h"
+#include "server/system/files.h"
+#include "server/system/log.h"
+#include "server/system/mutex.h"
+
+namespace gemmd {
+
+namespace {
+
+using SocketBytes = std::span<const uint8_t>;
+
+int64_t NowNs() {
+  static const SteadyClock clock;
+  return clock.NowNs();
+}
+
+// The frames of one connection. gRPC reads and writes it on several threads.
+struct Frames {
+  Frames(std::shared_ptr<ResetBudget> resets, size_t max_calls)
+      : meter(std::move(resets), max_calls) {}
+
+  Mutex mutex;
+  FrameMeter meter ABSL_GUARDED_BY(mutex);
+
+  FrameFault Receive(SocketBytes bytes) {
+    MutexLock lock(&mutex);
+    return meter.Receive(bytes, NowNs());
+  }
+  void Send(SocketBytes bytes) {
+    MutexLock lock(&mutex);
+    meter.Send(bytes, NowNs());
+  }
+};
+
+// A number that no other socket of this machine has or gets; 0 for what is none.
+uint64_t CookieOf(int descriptor) {
+  uint64_t cookie = 0;
+  socklen_t bytes = sizeof(cookie);
+  const bool is_told = getsockopt(descriptor, SOL_SOCKET, SO_COOKIE, &cookie, &bytes) == 0;
+  return is_told ? cookie : 0;
+}
+
+}  // namespace
+
+struct SocketWatch::Connection {
+  int descriptor = -1;
+  uint64_t cookie = 0;
+  std::string peer;
+  Encryption encryption = Encryption::kNone;
+  std::shared_ptr<ResetBudget> resets;
+  size_t max_calls = 0;
+
+  std::atomic<int64_t> sent_bytes = 0;
+  std::atomic<bool> is_blocked = false;  // gRPC has more, and waits for the socket.
+  std::atomic<bool> is_closed = false;
+
+  Mutex mutex;
+  std::shared_ptr<Frames> frames ABSL_GUARDED_BY(mutex);
+
+  // Of CloseSlow alone:
+  int64_t data_bytes = 0;   // As of the last progress of unfinished messages,
+  int64_t progress_ns = 0;  // which was then, or there were none.
+  int64_t looked_ns = 0;
+  int64_t looked_bytes = 0;  // Sent by then.
+  double owed_bytes = 0;
+  int64_t taken_ns = 0;     // When the peer was last seen to take something, or nothing waited;
+  int64_t taken_bytes = 0;  // sent by then.
+
+  std::shared_ptr<Frames> TheFrames() {
+    MutexLock lock(&mutex);
+    return frames;
+  }
+};
+
+namespace {
+
+using Connection = SocketWatch::Connection;
+
+// All connections by descriptor. Those that have ended stay until their number is used again.
+class Table {
+ public:
+  void Add(std::shared_ptr<Connection> connection) {
+    Shard& shard = ShardOf(connection->descriptor);
+    MutexLock lock(&shard.mutex);
+    shard.connections[connection->descriptor] = std::move(connection);
+  }
+  void Remove(const Connection& connection) {
+    Shard& shard = ShardOf(connection.descriptor);
+    MutexLock lock(&shard.mutex);
+    const auto entry = shard.connections.find(connection.descriptor);
+    if (entry != shard.connections.end() && entry->second.get() == &connection) {
+      shard.connections.erase(entry);
+    }
+  }
+  // Null where none is watched.
+  std::shared_ptr<Connection> Find(int descriptor) {
+    Shard& shard = ShardOf(descriptor);
+    std::shared_ptr<Connection> found;
+    {
+      MutexLock lock(&shard.mutex);
+      const auto entry = shard.connections.find(descriptor);
+      if (entry == shard.connections.end()) return nullptr;
+      found = entry->second;
+    }
+    // The number may stand for another socket by now.
+    return CookieOf(descriptor) == found->cookie ? found : nullptr;
+  }
+  std::vector<std::shared_ptr<Connection>> All() {
+    std::vector<std::shared_ptr<Connection>> all;
+    for (Shard& shard : shards_) {
+      MutexLock lock(&shard.mutex);
+      for (const auto& [descriptor, connection] : shard.connections) all.push_back(connection);
+    }
+    return all;
+  }
+
+ private:
+  struct Shard {
+    Mutex mutex;
+    absl::flat_hash_map<int, std::shared_ptr<Connection>> connections ABSL_GUARDED_BY(mutex);
+  };
+  Shard& ShardOf(int descriptor) {
+    return shards_[static_cast<unsigned>(descriptor) % shards_.size()];
+  }
+
+  std::array<Shard, 64> shards_;
+};
+
+Table& TheTable() {
+  static Table* const table = new Table;
+  return *table;
+}
+
+// Those of peers that have connections, or had some until what they did is forgiven.
+class Budgets {
+ public:
+  std::shared_ptr<ResetBudget> Of(const std::string& peer) {
+    const int64_t now_ns = NowNs();
+    MutexLock lock(&mutex_);
+    const auto known = budgets_.find(peer);
+    if (known != budgets_.end()) return known->second;
+    absl::erase_if(budgets_, [now_ns](const auto& entry) {
+      return entry.second.use_count() == 1 && entry.second->IsWhole(now_ns);
+    });
+    return budgets_.emplace(peer, std::make_shared<ResetBudget>()).first->second;
+  }
+
+ private:
+  Mutex mutex_;
+  absl::flat_hash_map<std::string, std::shared_ptr<ResetBudget>> budgets_ ABSL_GUARDED_BY(mutex_);
+};
+
+Budgets& TheBudgets() {
+  static Budgets* const budgets = new Budgets;
+  return *budgets;
+}
+
+std::array<std::atomic<int64_t>, kCloseReasons>& CloseCounts() {
+  static std::array<std::atomic<int64_t>, kCloseReasons> counts = {};
+  return counts;
+}
+
+// The socket ends for both sides, and gRPC closes it as if the peer had. Its number may stand for
+// another one, unless a second number was the same connection's.
+void Shut(const Connection& connection) {
+  const FileDescriptor same(dup(connection.descriptor));
+  if (!same.is_open() || CookieOf(same.get()) != connection.cookie) return;
+  shutdown(same.get(), SHUT_RDWR);
+}
+
+void Close(Connection& connection, CloseReason reason, std::string_view why) {
+  if (connection.is_closed.exchange(true)) return;
+  ++CloseCounts()[static_cast<size_t>(reason)];
+  spdlog::warn("event=connection_closed reason={} peer={} why={}", NameOf(reason),
+               LogValue(connection.peer), LogValue(why));
+  Shut(connection);
+}
+
+// What the thread read last from a watched socket that is encrypted: what it decrypts next is of
+// that, except for what came with the end of a handshake.
+thread_local std::shared_ptr<Connection> read_last;
+
+// Whether gRPC may have the bytes.
+bool Received(int descriptor, const msghdr& message, size_t count) {
+  const std::shared_ptr<Connection> connection = TheTable().Find(descriptor);
+  if (connection == nullptr) return true;
+  if (connection->encryption == SocketWatch::Encryption::kTls) {
+    read_last = connection;
+    return true;
+  }
+  const std::shared_ptr<Frames> frames = connection->TheFrames();
+  FrameFault fault = FrameFault::kNone;
+  for (size_t i = 0; i < message.msg_iovlen && count > 0; ++i) {
+    const size_t part = std::min(count, message.msg_iov[i].iov_len);
+    fault = frames->Receive({static_cast<const uint8_t*>(message.msg_iov[i].iov_base), part});
+    count -= part;
+  }
+  if (fault == FrameFault::kNone) return true;
+  Close(*connection, CloseReason::kFrames, NameOf(fault));
+  return false;
+}
+
+void Sent(int descriptor, const msghdr& message, ssize_t outcome, int error) {
+  const std::shared_ptr<Connection> connection = TheTable().Find(descriptor);
+  if (connection == nullptr) return;
+  size_t wanted = 0;
+  for (size_t i = 0; i < message.msg_iovlen; ++i) wanted += message.msg_iov[i].iov_len;
+  const auto sent = static_cast<size_t>(std::max<ssize_t>(outcome, 0));
+  connection->sent_bytes += static_cast<int64_t>(sent);
+  connection->is_blocked = sent < wanted && (outcome >= 0 || error == EAGAIN || error == ENOBUFS);
+  if (connection->encryption == SocketWatch::Encryption::kTls) return;
+  const std::shared_ptr<Frames> frames = connection->TheFrames();
+  size_t left = sent;
+  for (size_t i = 0; i < message.msg_iovlen && left > 0; ++i) {
+    const size_t part = std::min(left, message.msg_iov[i].iov_len);
+    frames->Send({static_cast<const uint8_t*>(message.msg_iov[i].iov_base), part});
+    left -= part;
+  }
+}
+
+// The frames within an encrypted connection, for as long as OpenSSL has it, and the connection once
+// that is known.
+struct Decrypted {
+  // Until the connection is known it has a budget of its own, and any number of calls.
+  static constexpr size_t kUnknownCalls = size_t{1} << 20;
+  const std::shared_ptr<Frames> frames =
+      std::make_shared<Frames>(std::make_shared<ResetBudget>(), kUnknownCalls);
+  std::shared_ptr<Connection> connection;
+};
+
+void FreeDecrypted(void* /*ssl*/, void* data, CRYPTO_EX_DATA* /*all*/, int /*index*/,
+                   long /*number*/, void* /*argument*/) {
+  delete static_cast<Decrypted*>(data);
+}
+
+// Null for a client's.
+Decrypted* DecryptedOf(ssl_st* ssl) {
+  static const int index = SSL_get_ex_new_index(0, nullptr, nullptr, nullptr, FreeDecrypted);
+  if (index < 0 || SSL_is_server(ssl) == 0) return nullptr;
+  auto* known = static_cast<Decrypted*>(SSL_get_ex_data(ssl, index));
+  if (known == nullptr) {
+    known = new Decrypted;
+    SSL_set_ex_data(ssl, index, known);
+  }
+  return known;
+}
+
+// Whether gRPC may have the bytes.
+bool ReceivedWithin(ssl_st* ssl, SocketBytes bytes) {
+  Decrypted* const decrypted = DecryptedOf(ssl);
+  if (decrypted == nullptr) return true;
+  if (std::shared_ptr<Connection> connection = std::exchange(read_last, nullptr)) {
+    {
+      MutexLock lock(&decrypted->frames->mutex);
+      decrypted->frames->meter.BindTo(connection->resets, connection->max_calls);
+    }
+    MutexLock lock(&connection->mutex);
+    connection->frames = decrypted->frames;
+    decrypted->connection = connection;
+  }
+  const FrameFault fault = decrypted->frames->Receive(bytes);
+  if (fault == FrameFault::kNone) return true;
+  if (decrypted->connection != nullptr) {
+    Close(*decrypted->connection, CloseReason::kFrames, NameOf(fault));
+  }
+  return false;
+}
+
+template <typename Function>
+Function* Next(const char* name) {
+  return reinterpret_cast<Function*>(dlsym(RTLD_NEXT, name));
+}
+
+// Whether a peer that may send more of a message has not for too long.
+bool IsStalled(Connection& connection, absl::Duration timeout, int64_t now_ns) {
+  const std::shared_ptr<Frames> frames = connection.TheFrames();
+  if (frames == nullptr) return false;
+  int64_t data_bytes = 0;
+  bool is_waited_for = false;
+  {
+    MutexLock lock(&frames->mutex);
+    data_bytes = frames->meter.data_bytes();
+    is_waited_for = frames->meter.unfinished_bytes() > SocketWatch::kFreeUnfinishedBytes &&
+                    frames->meter.may_send();
+  }
+  int unread = 0;
+  // What gRPC does not read, short of memory, is no fault of the peer's.
+  const bool is_read = ioctl(connection.descriptor, FIONREAD, &unread) != 0 || unread == 0;
+  const bool has_progress = data_bytes - connection.data_bytes >= SocketWatch::kMinProgressBytes;
+  if (!is_waited_for || !is_read || has_progress || connection.progress_ns == 0) {
+    connection.data_bytes = data_bytes;
+    connection.progress_ns = now_ns;
+  }
+  return now_ns - connection.progress_ns >= absl::ToInt64Nanoseconds(timeout);
+}
+
+// Whether gRPC waits for the peer to read, not the peer for gRPC to write.
+bool IsBlocked(const Connection& connection) {
+  if (!connection.is_blocked) return false;
+  pollfd socket = {.fd = connection.descriptor, .events = POLLOUT, .revents = 0};
+  return poll(&socket, 1, 0) == 0;
+}
+
+// Whether bytes wait for a peer that takes none, or fewer than it must. What it owes grows by the
+// rate while they wait, and falls by what it takes and, in between, by the rate.
+bool IsUnread(Connection& connection, const SocketWatch::Limits& limits, int64_t now_ns) {
+  // A look that comes late says nothing of the time before it.
+  constexpr int64_t kMaxLookNs = 1'000'000'000;
+  if (connection.looked_ns == 0) connection.looked_ns = connection.taken_ns = now_ns;
+  const int64_t look_ns = std::min(now_ns - connection.looked_ns, kMaxLookNs);
+  const int64_t sent = connection.sent_bytes;
+  const bool is_blocked = IsBlocked(connection);
+  const auto rate = static_cast<double>(limits.min_bytes_per_second);
+  const double due = rate * static_cast<double>(look_ns) / 1e9;
+  const auto taken = static_cast<double>(sent - connection.looked_bytes);
+  connection.owed_bytes = std::max(connection.owed_bytes + (is_blocked ? due : -due) - taken, 0.0);
+  connection.looked_ns = now_ns;
+  connection.looked_bytes = sent;
+  if (!is_blocked || sent - connection.taken_bytes >= SocketWatch::kMinProgressBytes) {
+    connection.taken_bytes = sent;
+    connection.taken_ns = now_ns;
+  }
+  return now_ns - connection.taken_ns >= absl::ToInt64Nanoseconds(limits.patience) ||
+         connection.owed_bytes > rate * absl::ToDoubleSeconds(limits.timeout);
+}
+
+}  // namespace
+
+std::string_view NameOf(CloseReason reason) {
+  switch (reason) {
+    case CloseReason::kFrames: return "frames";
+    case CloseReason::kStalled: return "stalled";
+    case CloseReason::kUnread: return "unread";
+  }
+  return "";
+}
+
+SocketWatch& SocketWatch::Get() {
+  static SocketWatch watch;
+  return watch;
+}
+
+void SocketWatch::Add(int descriptor, const std::string& peer, size_t max_calls,
+                      Encryption encryption) {
+  auto connection = std::make_shared<Connection>();
+  connection->descriptor = descriptor;
+  connection->cookie = CookieOf(descriptor);
+  connection->peer = peer;
+  connection->encryption = encryption;
+  connection->max_calls = max_calls;
+  connection->resets = TheBudgets().Of(peer);
+  if (connection->cookie == 0) return;
+  if (encryption == Encryption::kNone) {
+    MutexLock lock(&connection->mutex);
+    connection->frames = std::make_shared<Frames>(connection->resets, max_calls);
+  }
+  TheTable().Add(std::move(connection));
+}
+
+void SocketWatch::CloseSlow(const Limits& limits, int64_t now_ns) {
+  for (const std::shared_ptr<Connection>& connection : TheTable().All()) {
+    if (connection->is_closed) continue;
+    if (CookieOf(connection->descriptor) != connection->cookie) {
+      TheTable().Remove(*connection);
+    } else if (IsUnread(*connection, limits, now_ns)) {
+      Close(*connection, CloseReason::kUnread, "reads too slowly what it is sent");
+    } else if (IsStalled(*connection, limits.timeout, now_ns)) {
+      Close(*connection, CloseReason::kStalled, "holds back the rest of a message");
+    }
+  }
+}
+
+int64_t SocketWatch::closed(CloseReason reason) const {
+  return CloseCounts()[static_cast<size_t>(reason)];
+}
+
+bool SocketWatch::is_effective() {
+  return dlsym(RTLD_DEFAULT, "recvmsg") == reinterpret_cast<void*>(&::recvmsg);
+}
+
+}  // namespace gemmd
+
+// In place of those of the C library and of OpenSSL, which they call.
+#define GEMMD_IN_FRONT extern "C" __attribute__((visibility("default"), used))
+
+GEMMD_IN_FRONT ssize_t recvmsg(int descriptor, msghdr* message, int flags) {
+  static const auto next = gemmd::Next<ssize_t(int, msghdr*, int)>("recvmsg");
+  const ssize_t count = next(descriptor, message, flags);
+  if (count <= 0 || (flags & (MSG_PEEK | MSG_ERRQUEUE)) != 0) return count;
+  if (gemmd::Received(descriptor, *message, static_cast<size_t>(count))) return count;
+  errno = ECONNRESET;
+  return -1;
+}
+
+GEMMD_IN_FRONT ssize_t sendmsg(int descriptor, const msghdr* message, int flags) {
+  static const auto next = gemmd::Next<ssize_t(int, const msghdr*, int)>("sendmsg");
+  const ssize_t count = next(descriptor, message, flags);
+  const int error = errno;
+  gemmd::Sent(descriptor, *message, count, error);
+  errno = error;
+  return count;
+}
+
+GEMMD_IN_FRONT int SSL_read(SSL* ssl, void* buffer, int size) {
+  static const auto next = gemmd::Next<int(SSL*, void*, int)>("SSL_read");
+  const int count = next(ssl, buffer, size);
+  if (count <= 0) return count;
+  const auto* const bytes = static_cast<const uint8_t*>(buffer);
+  if (gemmd::ReceivedWithin(ssl, {bytes, static_cast<size_t>(count)})) return count;
+  ERR_raise(ERR_LIB_SSL, SSL_R_APPLICATION_DATA_AFTER_CLOSE_NOTIFY);
+  return -1;
+}
+
+GEMMD_IN_FRONT int SSL_write(SSL* ssl, const void* buffer, int size) {
+  static const auto next = gemmd::Next<int(SSL*, const void*, int)>("SSL_write");
+  const int count = next(ssl, buffer, size);
+  gemmd::Decrypted* const decrypted = count > 0 ? gemmd::DecryptedOf(ssl) : nullptr;
+  if (decrypted == nullptr) return count;
+  const auto* const bytes = static_cast<const uint8_t*>(buffer);
+  decrypted->frames->Send({bytes, static_cast<size_t>(count)});
+  return count;
+}

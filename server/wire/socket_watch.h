@@ -1,0 +1,66 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Looks at what passes through the sockets of connections, and closes those that cost more than
+// they bring. gRPC owns the sockets and tells nobody of frames, of windows, or of bytes that wait
+// for a socket: a call that is cancelled leaves its answer there until the connection ends.
+//
+// gRPC reads and writes by the functions recvmsg and sendmsg of the C library, and encrypts by
+// SSL_read and SSL_write. The daemon has functions of these names, which the dynamic linker finds
+// first: they call those of the libraries and look at the bytes. Descriptors that are not watched
+// cost a look into a table. Where gRPC is linked in another way, nothing is seen and no connection
+// is closed (see is_effective).
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <string_view>
+
+#include "absl/time/time.h"
+#include "server/wire/frame_meter.h"
+
+namespace gemmd {
+
+// Why connections were closed.
+enum class CloseReason { kFrames, kStalled, kUnread };
+inline constexpr size_t kCloseReasons = 3;
+std::string_view NameOf(CloseReason reason);
+
+class SocketWatch {
+ public:
+  enum class Encryption { kNone, kTls };
+  struct Connection;
+
+  // That of the process.
+  static SocketWatch& Get();
+
+  // From now on the connection is watched, until it ends; it may have so many open calls. Peers of
+  // one name share what they may reset. Threads: any.
+  void Add(int descriptor, const std::string& peer, size_t max_calls, Encryption encryption);
+
+  // The bounds of a connection in time.
+  struct Limits {
+    absl::Duration timeout;            // Without progress.
+    absl::Duration patience;           // The same where bytes wait for a peer to read them.
+    int64_t min_bytes_per_second = 0;  // At which these must be read.
+  };
+  // Bytes of unfinished messages that a connection may hold for as long as it lives.
+  static constexpr int64_t kFreeUnfinishedBytes = int64_t{64} << 10;
+  // Less in one timeout is no progress. It is little beside any network, and much beside pings.
+  static constexpr int64_t kMinProgressBytes = int64_t{16} << 10;
+
+  // Closes connections that hold back the rest of messages though they may send, and those whose
+  // bytes wait for the peer at less than the rate. Threads: one at a time.
+  void CloseSlow(const Limits& limits, int64_t now_ns);
+
+  // How many connections were closed. Threads: any.
+  int64_t closed(CloseReason reason) const;
+
+  // Whether this process's calls of recvmsg come here.
+  static bool is_effective();
+
+ private:
+  SocketWatch() = default;
+};
+
+}  // namespace gemmd

@@ -1,0 +1,356 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Peers whose frames cost more than they bring: messages a byte at a time, headers without end, halves of messages
+that are held, answers that are asked for and not read. gRPC bounds none of these; the daemon closes the connection."""
+
+import contextlib
+import ssl
+import time
+
+import certificates
+import hpack
+import metrics_page
+import pytest
+from bystander import Bystander
+from callers import Trust
+from daemon import PATIENCE_S, wait_until
+from elements import ELEMENTS
+from gemmd.v1 import gemm_pb2
+from http2_peer import MULTIPLY, MULTIPLY_STREAM, Http2Peer, joint_bytes, message
+
+MIB = 1 << 20
+HEALTH = "/grpc.health.v1.Health/Check"
+SERVER_LIVE = "/inference.GRPCInferenceService/ServerLive"
+
+MAX_SPARE_FRAMES = 4096  # FrameMeter's.
+CONTINUATION = 9
+FLAGS = ["--lame-duck=1ms", "--devices=cpu"]
+
+
+def closed(daemon, reason):
+    return metrics_page.scrape(daemon).value("gemmd_connections_closed_total", reason=reason)
+
+
+def reasons(daemon):
+    return {event["why"] for event in daemon.events("connection_closed")}
+
+
+def send_tiny(peer, stream, payload, limit_s=PATIENCE_S):
+    """Sends the payload a byte a frame until the connection is closed; how many frames that were."""
+    sent = 0
+    deadline = time.monotonic() + limit_s
+    while sent < len(payload) and not peer.is_over(stream) and time.monotonic() < deadline:
+        count = min(peer.connection.local_flow_control_window(stream), 1024, len(payload) - sent)
+        for i in range(max(count, 0)):
+            peer.connection.send_data(stream, payload[sent + i : sent + i + 1])
+        sent += max(count, 0)
+        peer.flush()
+        peer.receive(0 if count > 0 else 0.05)
+    return sent
+
+
+def wait_closed(peers):
+    """By the daemon, which resets connections of which it has not read all."""
+
+    def are_closed():
+        for peer in peers:
+            if not peer.closed:
+                peer.receive(0)
+        return all(peer.closed for peer in peers)
+
+    wait_until(are_closed, PATIENCE_S, "the connections closed")
+
+
+class Listener:
+    """One of a daemon's, and peers of it."""
+
+    def __init__(self, daemons, kind, folder, *flags):
+        self.kind = kind
+        self._tls = None
+        if kind == "tls":
+            world = certificates.World(folder)
+            flags = [*flags, *world.flags]
+            self._tls = ssl.create_default_context(cadata=world.authority.cert_pem.decode())
+            self._tls.check_hostname = False
+            self._tls.set_alpn_protocols(["h2"])
+        listen = {"listen": "127.0.0.1:0,tls:127.0.0.1:0"} if kind == "tls" else {}
+        self.daemon = daemons.start(*FLAGS, *flags, **listen)
+        self._address = self.daemon.unix if kind == "unix" else self.daemon.tcp
+        if kind == "tls":
+            [address] = [a for a in self.daemon.addresses if a.startswith("tls:")]
+            self._address = address.removeprefix("tls:")
+
+    def peer(self):
+        return Http2Peer(self._address, self._tls)
+
+
+@pytest.fixture(params=["tcp", "unix", "tls"])
+def listener(request, daemons, tmp_path):
+    return Listener(daemons, request.param, tmp_path, "--max-queued-bytes=1000000")
+
+
+@pytest.mark.resident_memory
+@pytest.mark.parametrize("path", [MULTIPLY, MULTIPLY_STREAM, HEALTH, SERVER_LIVE])
+def test_a_message_in_frames_of_a_byte(listener, battery, path):
+    daemon = listener.daemon
+    with Bystander(daemon) as bystander:
+        before = daemon.forget_peak()
+        with contextlib.ExitStack() as stack:
+            peers = [stack.enter_context(listener.peer()) for _ in range(4)]
+            # The daemon reads no further than that; more may be on their way.
+            for peer in peers:
+                send_tiny(peer, peer.start(path), message(bytes(60_000), declared=400 * MIB))
+            wait_closed(peers)
+        attack = f"a message of {path.rsplit('/')[-1]} in frames of a byte over {listener.kind}"
+        wait_until(lambda: closed(daemon, "frames") == len(peers), PATIENCE_S, "all closed")
+        battery.holds(attack, least=len(peers), seen=closed(daemon, "frames"), unit="connections closed")
+        assert reasons(daemon) == {"tiny frames"}
+        grown = daemon.peak_rss_bytes() - before
+        battery.timed(attack, most=8, seen=grown / MIB, unit="MiB at the peak")
+        bystander.check()
+
+
+def test_without_a_token(daemons, battery, tmp_path):
+    """What anybody may call costs no more than what only callers may."""
+    trust = Trust(tmp_path)
+    trust.write({"alice": {"may": ["registry"]}}, tokens=[])
+    daemon = daemons.start("--devices=cpu", *trust.flags)
+    for path in (HEALTH, SERVER_LIVE):
+        with Http2Peer(daemon.tcp) as peer:
+            send_tiny(peer, peer.start(path), message(bytes(60_000), declared=400 * MIB))
+            wait_closed([peer])
+    battery.holds(
+        "frames of a byte without a token", least=2, seen=closed(daemon, "frames"), unit="connections closed"
+    )
+
+
+def test_whole_messages_in_frames_of_a_byte(daemons, battery):
+    """A stream of messages that end, and may wait to be read."""
+    daemon = daemons.start(*FLAGS)
+    with Http2Peer(daemon.tcp) as peer:
+        stream = peer.start(MULTIPLY_STREAM)
+        sent = send_tiny(peer, stream, message(joint_bytes(honest_product())) * 1000)
+        wait_closed([peer])
+    battery.holds("messages in frames of a byte", least=1, seen=closed(daemon, "frames"), unit="connections closed")
+    battery.holds("messages in frames of a byte", least=MAX_SPARE_FRAMES, seen=sent, unit="frames before that")
+
+
+def honest_product():
+    product = gemm_pb2.MultiplyRequest(m=1, n=1, k=0)
+    product.a.type = product.b.type = product.d.type = ELEMENTS["s8"].number
+    return product.SerializeToString()
+
+
+def test_small_messages_of_an_honest_peer(listener, battery):
+    """The control: a frame for each message, or two, as many clients send."""
+    count = 2 * MAX_SPARE_FRAMES
+    answered = 0
+    with listener.peer() as peer:
+        product = message(joint_bytes(honest_product()))
+        stream = peer.start(MULTIPLY_STREAM)
+        for i in range(count):
+            while peer.connection.local_flow_control_window(stream) < len(product):
+                peer.receive(0.05)
+            cut = 5 if i % 2 else len(product)
+            for part in (product[:cut], product[cut:]):
+                if part:
+                    peer.connection.send_data(stream, part)
+            peer.flush()
+            peer.receive(0)
+        peer.end(stream)
+        answer = peer.wait(stream, limit_s=120)
+        answered = answer.status
+    assert closed(listener.daemon, "frames") == 0
+    battery.holds(f"{count} messages of {len(product)} bytes over {listener.kind}: served", most=0, seen=answered, unit="status")
+
+
+def endless_headers(encoder, name=b"x"):
+    """The beginning of headers of which the last declares a value of 1 GiB."""
+    fields = [(":method", "POST"), (":scheme", "http"), (":path", MULTIPLY), (":authority", "localhost")]
+    head = encoder.encode(fields)
+    declared = hpack.hpack.encode_integer(1 << 30, 7)
+    return head + b"\x40" + bytes([len(name)]) + name + bytes(declared)
+
+
+def frame(kind, flags, stream, payload):
+    return len(payload).to_bytes(3, "big") + bytes([kind, flags]) + stream.to_bytes(4, "big") + payload
+
+
+@pytest.mark.parametrize("part", [16384, 1024, 1, 0])
+def test_headers_without_end(listener, battery, part):
+    """HPACK's declared gigabytes (CVE-2023-33953), and CONTINUATION frames that go on for ever."""
+    daemon = listener.daemon
+    begun_s = cpu_s(daemon)
+    with listener.peer() as peer:
+        flood = frame(1, 0, 1, endless_headers(hpack.Encoder()))
+        sent = frames = 0
+        deadline = time.monotonic() + PATIENCE_S
+        peer.socket.settimeout(PATIENCE_S)
+        try:
+            while sent < 16 * MIB and frames < 200_000 and time.monotonic() < deadline:
+                peer.socket.sendall(flood)
+                sent += len(flood)
+                frames += 1
+                flood = frame(CONTINUATION, 0, 1, bytes(part))
+        except OSError:
+            peer.closed = True
+        wait_closed([peer])
+    attack = f"headers of 1 GiB in frames of {part} bytes over {listener.kind}"
+    wait_until(lambda: closed(daemon, "frames") == 1, PATIENCE_S, "closed")
+    battery.holds(attack, least=1, seen=closed(daemon, "frames"), unit="connections closed")
+    assert reasons(daemon) == {"long headers"}
+    battery.timed(attack, most=0.5, seen=cpu_s(daemon) - begun_s, unit="CPU seconds")
+
+
+def cpu_s(daemon):
+    with open(f"/proc/{daemon.pid}/stat") as stat:
+        fields = stat.read().rsplit(")", 1)[1].split()
+    return (int(fields[11]) + int(fields[12])) / 100
+
+
+def test_headers_as_long_as_may_be(listener, battery):
+    """The control: as much as gRPC takes, in each of many calls."""
+    served = 0
+    with listener.peer() as peer:
+        for size in (1000, 4000, 7000) * 10:
+            stream = peer.start(HEALTH, headers=[("x-long", "v" * size)])
+            peer.send(stream, message(b""), end=True)
+            served += peer.wait(stream).status == 0
+    assert closed(listener.daemon, "frames") == 0
+    battery.holds(f"headers of up to 7,000 bytes over {listener.kind}: served", least=30, seen=served)
+
+
+HEADERS, RST_STREAM = 1, 3
+END_STREAM, END_HEADERS = 1, 4
+CANCEL = 8
+
+
+@pytest.mark.resident_memory
+def test_rapid_resets(listener, battery):
+    """Calls that are reset as they begin (CVE-2023-44487): gRPC 1.51 keeps 6 KiB of each until it comes to it."""
+    daemon, count = listener.daemon, 100_000
+    with Bystander(daemon) as bystander:
+        before = daemon.forget_peak()
+        begun_s = cpu_s(daemon)
+        with listener.peer() as peer:
+            fields = [(":method", "POST"), (":scheme", "http"), (":path", MULTIPLY), (":authority", "localhost")]
+            head = hpack.Encoder().encode([*fields, ("content-type", "application/grpc"), ("te", "trailers")])
+            peer.socket.settimeout(PATIENCE_S)
+            with contextlib.suppress(OSError):
+                for first in range(1, 2 * count, 100):
+                    peer.socket.sendall(
+                        b"".join(
+                            frame(HEADERS, END_STREAM | END_HEADERS, stream, head)
+                            + frame(RST_STREAM, 0, stream, CANCEL.to_bytes(4, "big"))
+                            for stream in range(first, first + 100, 2)
+                        )
+                    )
+            wait_closed([peer])
+        attack = f"calls reset as they begin over {listener.kind}"
+        wait_until(lambda: closed(daemon, "frames") == 1, PATIENCE_S, "closed")
+        battery.holds(attack, least=1, seen=closed(daemon, "frames"), unit="connections closed")
+        assert reasons(daemon) == {"too many resets"}
+        battery.timed(attack, most=32, seen=(daemon.peak_rss_bytes() - before) / MIB, unit="MiB at the peak")
+        battery.timed(attack, most=1, seen=cpu_s(daemon) - begun_s, unit="CPU seconds")
+        bystander.check()
+
+
+def hold_half(peer, size):
+    """Sends all of a message but its last bytes."""
+    peer.send(peer.start(), message(bytes(size - 100), declared=size), limit_s=5)
+
+
+def test_half_a_message_is_not_held(daemons, battery, tmp_path):
+    """Who may send the rest and does not for the send timeout loses the connection."""
+    for kind in ("tcp", "unix", "tls"):
+        folder = tmp_path / kind
+        folder.mkdir()
+        listener = Listener(daemons, kind, folder, "--send-timeout=2s", "--max-queued-bytes=1000000")
+        with Bystander(listener.daemon) as bystander, contextlib.ExitStack() as stack:
+            peers = [stack.enter_context(listener.peer()) for _ in range(3)]
+            for peer in peers:
+                hold_half(peer, MIB)
+            began = time.monotonic()
+            wait_closed(peers)
+            seen = closed(listener.daemon, "slow")
+            assert reasons(listener.daemon) == {"holds back the rest of a message"}
+            attack = f"halves of messages of 1 MiB over {kind}"
+            battery.holds(attack, least=len(peers), seen=seen, unit="connections closed")
+            battery.timed(attack, most=4, seen=time.monotonic() - began, unit="s until they are closed")
+            bystander.check_served()
+
+
+def test_small_halves_may_wait(daemons, battery):
+    """The control: what holds little may take its time."""
+    daemon = daemons.start(*FLAGS, "--send-timeout=2s")
+    with Http2Peer(daemon.tcp) as waiting, Http2Peer(daemon.tcp) as held:
+        stream = waiting.start()
+        body = message(honest_product())
+        waiting.send(stream, body[:-1])
+        hold_half(held, MIB)
+        wait_closed([held])
+        waiting.send(stream, body[-1:], end=True)
+        status = waiting.wait(stream).status
+    battery.holds("a small half, finished when large ones are closed: served", most=0, seen=status, unit="status")
+
+
+@pytest.mark.timed
+def test_who_uploads_slowly_is_served(daemons, battery):
+    """The message takes many send timeouts, at little more than the least progress in each."""
+    daemon = daemons.start(*FLAGS, "--send-timeout=1s")
+    padding = gemm_pb2.MultiplyRequest(m=1, n=1, k=0)
+    padding.a.type = padding.b.type = padding.d.type = ELEMENTS["s8"].number
+    padding.a.data = bytes(MIB)
+    body = message(padding.SerializeToString())
+    with Http2Peer(daemon.tcp) as peer:
+        stream = peer.start()
+        began = time.monotonic()
+        for at in range(0, len(body), 48 << 10):
+            assert peer.send(stream, body[at : at + (48 << 10)], end=at + (48 << 10) >= len(body)) > 0
+            time.sleep(0.5)
+            peer.receive(0)
+        peer.wait(stream)
+        took = time.monotonic() - began
+        assert not peer.closed
+    battery.timed("1 MiB sent in more than 10 send timeouts: answered", least=10, seen=took, unit="s")
+
+
+def zeros_request(count):
+    zeros = gemm_pb2.MultiplyRequest(m=1, n=count, k=0)
+    zeros.a.type = zeros.b.type = zeros.d.type = ELEMENTS["s8"].number
+    return zeros.SerializeToString()
+
+
+def open_windows(peer):
+    """May be sent 2 GiB."""
+    peer.connection.update_settings({4: 0x7FFFFFFF})
+    peer.connection.increment_flow_control_window(0x7FFFFFFF - 65535)
+    peer.flush()
+    peer.receive(1)
+
+
+@pytest.mark.own_device
+def test_sockets_that_are_not_read(daemons, battery, tmp_path):
+    """The windows are open, so that gRPC gives all to the socket, where a call that is cancelled leaves its bytes."""
+    for kind in ("tcp", "unix", "tls"):
+        folder = tmp_path / kind
+        folder.mkdir()
+        listener = Listener(daemons, kind, folder, "--max-queued-bytes=128MiB", "--send-timeout=1s:8MiB")
+        daemon = listener.daemon
+        with contextlib.ExitStack() as stack:
+            peers = [stack.enter_context(listener.peer()) for _ in range(3)]
+            for peer in peers:
+                open_windows(peer)
+                peer.send(peer.start(), message(zeros_request(32 * MIB)), end=True)
+            began = time.monotonic()
+            wait_until(lambda: closed(daemon, "slow") == len(peers), PATIENCE_S, "all closed")
+            took = time.monotonic() - began
+            freed = wait_until(lambda: admitted_bytes(daemon) == 0, PATIENCE_S, "all is free")
+            assert freed
+        attack = f"3 sockets with answers of 32 MiB over {kind}, unread"
+        battery.holds(attack, least=len(peers), seen=closed(daemon, "slow"), unit="connections closed")
+        assert reasons(daemon) == {"reads too slowly what it is sent"}
+        battery.timed(attack, most=3, seen=took, unit="s until they are closed")
+
+
+def admitted_bytes(daemon):
+    return metrics_page.scrape(daemon).value("gemmd_admitted_bytes")

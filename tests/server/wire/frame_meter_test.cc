@@ -1,0 +1,348 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// What frames cost and bring, counted without gRPC: each bound holds to the frame, and what honest
+// clients send is far from it.
+#include "server/wire/frame_meter.h"
+
+#include <gtest/gtest.h>
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <string_view>
+
+namespace gemmd {
+namespace {
+
+constexpr uint8_t kData = 0;
+constexpr uint8_t kHeaders = 1;
+constexpr uint8_t kRstStream = 3;
+constexpr uint8_t kSettings = 4;
+constexpr uint8_t kWindowUpdate = 8;
+constexpr uint8_t kContinuation = 9;
+constexpr uint8_t kEndStream = 1;
+constexpr uint8_t kPadded = 8;
+
+std::string Number(uint64_t value, int bytes) {
+  std::string text;
+  for (int i = bytes - 1; i >= 0; --i) text += static_cast<char>(value >> (8 * i));
+  return text;
+}
+
+std::string Frame(uint8_t type, uint8_t flags, uint32_t stream, std::string_view payload) {
+  return Number(payload.size(), 3) + Number(type, 1) + Number(flags, 1) + Number(stream, 4) +
+         std::string(payload);
+}
+
+std::string Message(size_t bytes) {
+  return Number(0, 1) + Number(bytes, 4) + std::string(bytes, 'm');
+}
+
+class FrameMeterTest : public testing::Test {
+ protected:
+  FrameMeterTest() {
+    Receive("PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n");
+    Receive(Frame(kSettings, 0, 0, ""));
+    Receive(Frame(kHeaders, 0, 1, "headers"));
+  }
+
+  FrameFault Receive(std::string_view bytes) { return meter_.Receive(Span(bytes), now_ns_); }
+  void Send(std::string_view bytes) { meter_.Send(Span(bytes), now_ns_); }
+  FrameFault Data(std::string_view payload, uint8_t flags = 0, uint32_t stream = 1) {
+    return Receive(Frame(kData, flags, stream, payload));
+  }
+  // The bytes in frames of so many each; the last result.
+  FrameFault DataIn(size_t frame_bytes, std::string_view payload) {
+    FrameFault fault = FrameFault::kNone;
+    for (size_t at = 0; at < payload.size() && fault == FrameFault::kNone; at += frame_bytes) {
+      fault = Data(payload.substr(at, frame_bytes));
+    }
+    return fault;
+  }
+
+  static constexpr size_t kMaxCalls = 500;
+
+  int64_t now_ns_ = 1'000'000'000;
+  std::shared_ptr<ResetBudget> resets_ = std::make_shared<ResetBudget>();
+  FrameMeter meter_{resets_, kMaxCalls};
+
+ private:
+  static std::span<const uint8_t> Span(std::string_view bytes) {
+    return {reinterpret_cast<const uint8_t*>(bytes.data()), bytes.size()};
+  }
+};
+
+TEST_F(FrameMeterTest, AMessageInFramesOfOneByteHasADebtThatIsBounded) {
+  Data(Number(0, 1) + Number(1 << 28, 4));
+  // The first frame cost more than its five bytes, too.
+  const int64_t free =
+      (FrameMeter::kMaxDebtBytes - (FrameMeter::kFrameBytes - 5)) / (FrameMeter::kFrameBytes - 1);
+  for (int64_t i = 0; i < free; ++i) ASSERT_EQ(Data("x"), FrameFault::kNone) << i;
+  EXPECT_EQ(Data("x"), FrameFault::kTinyFrames);
+  EXPECT_EQ(Data(std::string(16384, 'x')), FrameFault::kTinyFrames);  // For ever.
+}
+
+TEST_F(FrameMeterTest, FramesPayForThemselvesByTheirBytes) {
+  EXPECT_EQ(DataIn(FrameMeter::kFrameBytes, Message(8 << 20)), FrameFault::kNone);
+  EXPECT_EQ(DataIn(FrameMeter::kFrameBytes - 1, Message(32 << 20)), FrameFault::kTinyFrames);
+}
+
+TEST_F(FrameMeterTest, BytesOfOneStreamDoNotPayForFramesOfAnother) {
+  Data(Number(0, 1) + Number(1 << 28, 4));
+  for (int i = 0; i < 256; ++i) Data(std::string(16384, 'x'));
+  Receive(Frame(kHeaders, 0, 3, "headers"));
+  FrameFault fault = FrameFault::kNone;
+  Data(Number(0, 1) + Number(1 << 28, 4), 0, 3);
+  for (int i = 0; i < 8192 && fault == FrameFault::kNone; ++i) fault = Data("x", 0, 3);
+  EXPECT_EQ(fault, FrameFault::kTinyFrames);
+}
+
+TEST_F(FrameMeterTest, DebtsOfManyStreamsAreOne) {
+  FrameFault fault = FrameFault::kNone;
+  for (uint32_t stream = 3; stream < 203; stream += 2) {
+    Receive(Frame(kHeaders, 0, stream, "headers"));
+    Data(Number(0, 1) + Number(1 << 28, 4), 0, stream);
+    for (int i = 0; i < 100; ++i) fault = Data("x", 0, stream);
+  }
+  EXPECT_EQ(fault, FrameFault::kTinyFrames);
+}
+
+TEST_F(FrameMeterTest, SmallMessagesAreNoTinyFrames) {
+  for (size_t bytes : {0, 1, 51, 63}) {
+    for (int i = 0; i < 50'000; ++i) ASSERT_EQ(Data(Message(bytes)), FrameFault::kNone);
+  }
+  // The length apart, as some clients have it.
+  for (int i = 0; i < 50'000; ++i) {
+    Data(Message(51).substr(0, 5));
+    ASSERT_EQ(Data(Message(51).substr(5)), FrameFault::kNone);
+  }
+  // Several in a frame, which ends within one.
+  const std::string many = Message(51) + Message(0) + Message(7);
+  for (int i = 0; i < 50'000; ++i) {
+    Data(many + many.substr(0, 60));
+    ASSERT_EQ(Data(many.substr(60)), FrameFault::kNone);
+  }
+}
+
+TEST_F(FrameMeterTest, WholeMessagesInTinyFramesHaveABound) {
+  const std::string message = Message(20);
+  FrameFault fault = FrameFault::kNone;
+  int messages = 0;
+  for (; messages < 1000 && fault == FrameFault::kNone; ++messages) fault = DataIn(1, message);
+  EXPECT_EQ(fault, FrameFault::kTinyFrames);
+  EXPECT_EQ(messages, FrameMeter::kMaxSpareFrames / (25 - FrameMeter::kFreeFrames) + 1);
+}
+
+TEST_F(FrameMeterTest, EmptyFramesHaveABound) {
+  for (int64_t i = 0; i < FrameMeter::kMaxSpareFrames; ++i) {
+    ASSERT_EQ(Data(""), FrameFault::kNone);
+  }
+  EXPECT_EQ(Data(""), FrameFault::kTinyFrames);
+}
+
+TEST_F(FrameMeterTest, AnEmptyFrameThatEndsACallIsFree) {
+  for (uint32_t stream = 3; stream < 40'000; stream += 2) {
+    Receive(Frame(kHeaders, 0, stream, "headers"));
+    Data(Message(51), 0, stream);
+    ASSERT_EQ(Data("", kEndStream, stream), FrameFault::kNone);
+    Send(Frame(kHeaders, kEndStream, stream, "trailers"));
+  }
+}
+
+TEST_F(FrameMeterTest, HeadersHaveABoundOfBytes) {
+  const std::string half(FrameMeter::kMaxHeaderBytes / 2, 'h');
+  for (uint32_t stream = 3; stream < 300; stream += 2) {
+    Receive(Frame(kHeaders, 0, stream, half));
+    ASSERT_EQ(Receive(Frame(kContinuation, 0, stream, half)), FrameFault::kNone);
+    Receive(Frame(kRstStream, 0, stream, Number(0, 4)));
+  }
+  Receive(Frame(kHeaders, 0, 301, half));
+  Receive(Frame(kContinuation, 0, 301, half));
+  EXPECT_EQ(Receive(Frame(kContinuation, 0, 301, "h")), FrameFault::kLongHeaders);
+}
+
+TEST_F(FrameMeterTest, HeadersAreTooLongByTheirLengthAlone) {
+  EXPECT_EQ(Receive(Number(FrameMeter::kMaxHeaderBytes + 1, 3) + std::string("\1\0\0\0\0\3", 6)),
+            FrameFault::kLongHeaders);
+}
+
+TEST_F(FrameMeterTest, HeadersHaveABoundOfFrames) {
+  Receive(Frame(kHeaders, 0, 3, ""));
+  for (int i = 0; i < FrameMeter::kMaxContinuations; ++i) {
+    ASSERT_EQ(Receive(Frame(kContinuation, 0, 3, "")), FrameFault::kNone);
+  }
+  EXPECT_EQ(Receive(Frame(kContinuation, 0, 3, "")), FrameFault::kLongHeaders);
+}
+
+TEST_F(FrameMeterTest, OpenCallsHaveABound) {
+  const auto open = [&](uint32_t number) {
+    return Receive(Frame(kHeaders, 0, 2 * number + 1, "headers"));
+  };
+  const auto max_calls = static_cast<uint32_t>(kMaxCalls);
+  for (uint32_t i = 1; i < max_calls; ++i) ASSERT_EQ(open(i), FrameFault::kNone);
+  // Those that the peer resets, or the daemon resets or answers, are open no longer.
+  Receive(Frame(kRstStream, 0, 3, Number(0, 4)));
+  Send(Frame(kRstStream, 0, 5, Number(0, 4)));
+  Send(Frame(kHeaders, kEndStream, 7, "trailers"));
+  Send(Frame(kData, kEndStream, 9, ""));
+  Data("", kEndStream, 11);  // Waits for its answer.
+  for (uint32_t i = 0; i < 4; ++i) ASSERT_EQ(open(max_calls + i), FrameFault::kNone);
+  EXPECT_EQ(open(max_calls + 4), FrameFault::kManyStreams);
+}
+
+class ResetTest : public FrameMeterTest {
+ protected:
+  static constexpr int64_t kSecond = 1'000'000'000;
+  static constexpr int64_t kRapidCalls = ResetBudget::kCalls / ResetBudget::kRapidCost;
+
+  // Opens a call, and resets it after so long; the daemon does, if `is_sent`.
+  FrameFault Reset(int64_t after_ns, bool is_sent = false) {
+    stream_ += 2;
+    Receive(Frame(kHeaders, kEndStream, stream_, "headers"));
+    now_ns_ += after_ns;
+    const std::string reset = Frame(kRstStream, 0, stream_, Number(8, 4));
+    if (!is_sent) return Receive(reset);
+    Send(reset);
+    return Receive(Frame(kWindowUpdate, 0, 0, Number(1, 4)));
+  }
+
+  uint32_t stream_ = 1;
+};
+
+TEST_F(ResetTest, RapidResetsHaveABound) {
+  for (int64_t i = 0; i < kRapidCalls; ++i) ASSERT_EQ(Reset(0), FrameFault::kNone) << i;
+  EXPECT_EQ(Reset(0), FrameFault::kManyResets);
+}
+
+TEST_F(ResetTest, ThoseThatAPeerMakesTheDaemonSendCount) {
+  for (int64_t i = 0; i < kRapidCalls; ++i) ASSERT_EQ(Reset(0, true), FrameFault::kNone) << i;
+  EXPECT_EQ(Reset(0, true), FrameFault::kManyResets);
+}
+
+TEST_F(ResetTest, EachSecondHasAsManyAgain) {
+  for (int second = 0; second < 5; ++second) {
+    for (int64_t i = 0; i < kRapidCalls; ++i) ASSERT_EQ(Reset(0), FrameFault::kNone);
+    now_ns_ += kSecond;
+  }
+  now_ns_ += 100 * kSecond;  // Which are not saved.
+  for (int64_t i = 0; i < kRapidCalls; ++i) ASSERT_EQ(Reset(0), FrameFault::kNone);
+  EXPECT_EQ(Reset(0), FrameFault::kManyResets);
+}
+
+TEST_F(ResetTest, CallsThatRunOutOfTimeCostATenth) {
+  // A hundred at a time, each of 10 ms: as many as one connection can have.
+  for (int round = 0; round < 1000; ++round) {
+    const uint32_t first = stream_ + 2;
+    for (int i = 0; i < 100; ++i) Receive(Frame(kHeaders, kEndStream, stream_ += 2, "headers"));
+    now_ns_ += ResetBudget::kRapidNs;
+    for (uint32_t stream = first; stream <= stream_; stream += 2) {
+      ASSERT_EQ(Receive(Frame(kRstStream, 0, stream, Number(8, 4))), FrameFault::kNone) << round;
+    }
+  }
+}
+
+TEST_F(ResetTest, CallsThatAreAnsweredCostNothing) {
+  for (int i = 0; i < 3 * kRapidCalls; ++i) {
+    Receive(Frame(kHeaders, 0, stream_ += 2, "headers"));
+    Send(Frame(kHeaders, 0, stream_, "headers"));
+    ASSERT_EQ(Receive(Frame(kRstStream, 0, stream_, Number(8, 4))), FrameFault::kNone);
+  }
+}
+
+TEST_F(ResetTest, ConnectionsOfAPeerShareTheBound) {
+  FrameMeter other(resets_, kMaxCalls);
+  for (int64_t i = 0; i < kRapidCalls; ++i) ASSERT_EQ(Reset(0), FrameFault::kNone);
+  const std::string text = "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + Frame(kHeaders, 0, 1, "headers") +
+                           Frame(kRstStream, 0, 1, Number(8, 4));
+  EXPECT_EQ(other.Receive({reinterpret_cast<const uint8_t*>(text.data()), text.size()}, now_ns_),
+            FrameFault::kManyResets);
+}
+
+TEST_F(FrameMeterTest, WhatIsUnfinishedEndsWithTheMessageOrTheCall) {
+  const std::string half = Message(1000).substr(0, 500);
+  Data(half);
+  EXPECT_EQ(meter_.unfinished_bytes(), 500);
+  Data(Message(1000).substr(500));
+  EXPECT_EQ(meter_.unfinished_bytes(), 0);
+  const std::string ends[] = {Frame(kRstStream, 0, 0, Number(0, 4)),
+                              Frame(kData, kEndStream, 0, "")};
+  uint32_t stream = 3;
+  for (std::string end : ends) {
+    for (const bool is_sent : {false, true}) {
+      Receive(Frame(kHeaders, 0, stream, "headers"));
+      Data(half, 0, stream);
+      ASSERT_EQ(meter_.unfinished_bytes(), 500);
+      end.replace(5, 4, Number(stream, 4));
+      is_sent ? Send(end) : void(Receive(end));
+      ASSERT_EQ(meter_.unfinished_bytes(), 0) << stream;
+      stream += 2;
+    }
+  }
+  // What comes for a call that has ended is not kept.
+  Data(half, 0, 3);
+  EXPECT_EQ(meter_.unfinished_bytes(), 0);
+}
+
+TEST_F(FrameMeterTest, ThePeerMaySendWhileBothWindowsAreOpen) {
+  EXPECT_FALSE(meter_.may_send());  // No message has begun.
+  Data(Number(0, 1) + Number(1 << 28, 4));
+  EXPECT_TRUE(meter_.may_send());
+  Data(std::string(65'535 - 5, 'x'));
+  EXPECT_FALSE(meter_.may_send());
+  Send(Frame(kWindowUpdate, 0, 0, Number(1, 4)));
+  EXPECT_FALSE(meter_.may_send());
+  Send(Frame(kWindowUpdate, 0, 1, Number(1, 4)));
+  EXPECT_TRUE(meter_.may_send());
+  Data("x");
+  EXPECT_FALSE(meter_.may_send());
+}
+
+TEST_F(FrameMeterTest, ASettingMovesTheWindowsOfOpenCalls) {
+  Send(Frame(kWindowUpdate, 0, 0, Number(1 << 20, 4)));
+  Data(Number(0, 1) + Number(1 << 28, 4) + std::string(65'535 - 5, 'x'));
+  EXPECT_FALSE(meter_.may_send());
+  Send(Frame(kSettings, 0, 0, Number(5, 2) + Number(1, 4) + Number(4, 2) + Number(65'536, 4)));
+  EXPECT_TRUE(meter_.may_send());
+  Data("x");
+  EXPECT_FALSE(meter_.may_send());
+  Send(Frame(kSettings, 1, 0, ""));  // An acknowledgement says nothing.
+  EXPECT_FALSE(meter_.may_send());
+}
+
+TEST_F(FrameMeterTest, PiecesOfAnyLengthAreTheSame) {
+  std::string bytes = Frame(kHeaders, 0, 3, "headers");
+  for (int i = 0; i < 50; ++i) {
+    bytes += Frame(kData, 0, 3, Message(300).substr(0, 100)) + Frame(kWindowUpdate, 0, 3, "1234");
+    bytes += Frame(kData, 0, 3, Message(300).substr(100) + Message(40).substr(0, 17));
+    bytes += Frame(kData, 0, 3, Message(40).substr(17));
+  }
+  bytes += Frame(kData, 0, 3, Message(1000).substr(0, 777));
+  for (const size_t piece : {1, 2, 3, 5, 8, 9, 10, 100, 1000}) {
+    FrameMeter meter(resets_, kMaxCalls);
+    const std::string all = "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes;
+    for (size_t at = 0; at < all.size(); at += piece) {
+      const std::string_view part = std::string_view(all).substr(at, piece);
+      meter.Receive({reinterpret_cast<const uint8_t*>(part.data()), part.size()}, 0);
+    }
+    EXPECT_EQ(meter.unfinished_bytes(), 777) << piece;
+    EXPECT_EQ(meter.data_bytes(), 50 * (305 + 45) + 777) << piece;
+  }
+}
+
+TEST_F(FrameMeterTest, PaddedFramesAreNotRead) {
+  // gRPC takes none.
+  Data("\4" + std::string(100, 'x'), kPadded);
+  EXPECT_EQ(meter_.unfinished_bytes(), 0);
+}
+
+TEST(FrameMeter, WhatIsNoHttp2HasNoFault) {
+  FrameMeter meter(std::make_shared<ResetBudget>(), 1);
+  const std::string text = "POST / HTTP/1.1\r\n\r\n" + std::string(1 << 20, '\1');
+  EXPECT_EQ(meter.Receive({reinterpret_cast<const uint8_t*>(text.data()), text.size()}, 0),
+            FrameFault::kNone);
+  EXPECT_EQ(meter.data_bytes(), 0);
+}
+
+}  // namespace
+}  // namespace gemmd
