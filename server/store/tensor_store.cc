@@ -875,11 +875,13 @@ absl::StatusOr<TensorStore::Beginning> TensorStore::Begin(const SessionUse& sess
   RETURN_IF_ERROR(CheckDevice(device));
   ASSIGN_OR_RETURN(const RandomId id, RandomId::Make());
   Session& owner = *session.session_;
+  std::shared_ptr<DeviceCopies> passed_to;
+  if (MustPass(session, spec, keep)) passed_to = CopiesOn(std::string(device));
   Beginning beginning;
   {
     Leftovers left;
     MutexLock lock(&mutex_);
-    RETURN_IF_ERROR(CheckRoom(owner, spec.bytes));
+    RETURN_IF_ERROR(CheckRoom(owner, passed_to != nullptr ? Upload::kWindowBytes : spec.bytes));
     std::shared_ptr<TensorBytes> known = digest ? FindContent(owner, spec, *digest) : nullptr;
     if (known != nullptr) {
       known->are_shared = true;
@@ -894,10 +896,23 @@ absl::StatusOr<TensorStore::Beginning> TensorStore::Begin(const SessionUse& sess
     return beginning;
   }
   const int64_t lease_ns = std::min(LeaseOf(keep), absl::ToInt64Nanoseconds(options_.lease));
-  ASSIGN_OR_RETURN(TensorDraft draft, MakeDraft(owner, std::move(spec), std::move(keep), nullptr));
-  ASSIGN_OR_RETURN(Account::Charge overhead, owner.account->Take(Upload::kOverheadBytes));
+  int64_t overhead_bytes = Upload::kOverheadBytes;
+  std::shared_ptr<TensorBytes> bytes;
+  if (passed_to != nullptr) {
+    overhead_bytes += Upload::kWindowBytes;
+    ASSIGN_OR_RETURN(bytes,
+                     TensorBytes::AllocateUncharged(spec.bytes, *owner.account, background_));
+  }
+  ASSIGN_OR_RETURN(TensorDraft draft,
+                   MakeDraft(owner, std::move(spec), std::move(keep), std::move(bytes)));
+  forms_.MakeRoom(*owner.account, overhead_bytes);
+  ASSIGN_OR_RETURN(Account::Charge overhead, owner.account->Take(overhead_bytes));
   beginning.upload = std::make_shared<Upload>(id, lease_ns, std::move(draft), std::move(overhead),
                                               digest, clock_.NowNs(), device);
+  if (passed_to != nullptr) {
+    PassTo(std::move(passed_to), session.session_, *beginning.upload);
+    RETURN_IF_ERROR(beginning.upload->failure());  // The device is too small.
+  }
   {
     MutexLock lock(&mutex_);
     if (owner.is_over) return SessionDropped();
@@ -932,16 +947,42 @@ void TensorStore::Leave(const std::shared_ptr<Upload>& upload, Upload::StreamId 
   upload->Detach(stream, clock_.NowNs());
 }
 
-absl::Status TensorStore::Write(const SessionUse& session, const std::shared_ptr<Upload>& upload,
-                                int64_t offset,
-                                absl::Span<const absl::Span<const std::byte>> pieces) {
+absl::StatusOr<bool> TensorStore::Write(const SessionUse& session,
+                                        const std::shared_ptr<Upload>& upload, int64_t offset,
+                                        absl::Span<const absl::Span<const std::byte>> pieces,
+                                        Upload::Waiter later) {
   {
     MutexLock lock(&mutex_);
     RETURN_IF_ERROR(CheckMemory(0));  // Its memory was charged before, but is used only now.
   }
-  RETURN_IF_ERROR(upload->Write(offset, pieces, clock_.NowNs()));
-  Advance(session.session_, upload, kHashedByCaller);
-  return absl::OkStatus();
+  ASSIGN_OR_RETURN(const bool is_taken,
+                   upload->Write(offset, pieces, clock_.NowNs(), std::move(later)));
+  if (is_taken) Advance(session.session_, upload, kHashedByCaller);
+  return is_taken;
+}
+
+bool TensorStore::MustPass(const SessionUse& session, const TensorSpec& spec, const Keeping& keep) {
+  const bool may_be_lost = options_.host_copies == HostCopies::kNone ||
+                           (options_.host_copies == HostCopies::kPinned && !keep.pinned);
+  // Products rely on checked indices, which are read in host memory.
+  if (!may_be_lost || spec.layout.is_sparse() || spec.bytes <= Upload::kWindowBytes) return false;
+  const int64_t free_bytes = FreeBytes(session) - kTensorBytes - Upload::kOverheadBytes -
+                             static_cast<int64_t>(spec.scale.size() * sizeof(float));
+  MutexLock lock(&mutex_);
+  return spec.bytes > std::min(free_bytes, max_new_bytes_);
+}
+
+void TensorStore::PassTo(std::shared_ptr<DeviceCopies> device,
+                         const std::shared_ptr<Session>& session, Upload& upload) {
+  upload.PassTo(std::move(device),
+                [this, owner = std::weak_ptr<Session>(session)](std::shared_ptr<Upload> passing) {
+                  background_->Run([this, owner, passing = std::move(passing)] {
+                    const std::shared_ptr<Session> here = owner.lock();
+                    if (here == nullptr) return;
+                    passing->Resume();
+                    Advance(here, passing, kHashedByBackground);
+                  });
+                });
 }
 
 void TensorStore::Advance(const std::shared_ptr<Session>& session,
@@ -959,6 +1000,7 @@ void TensorStore::Advance(const std::shared_ptr<Session>& session,
       return Complete(session, upload,
                       absl::DataLossError("sha256: got bytes with another hash, want those of the "
                                           "hash that was given: nothing is kept"));
+    case Upload::Progress::kFailed: return Complete(session, upload, upload->failure());
   }
 }
 
@@ -983,6 +1025,7 @@ void TensorStore::CheckIndices(const std::shared_ptr<Session>& session,
 void TensorStore::Complete(const std::shared_ptr<Session>& session,
                            const std::shared_ptr<Upload>& upload, const absl::Status& verdict) {
   absl::StatusOr<TensorState> result = verdict.ok() ? Leftovers::NoSuchUpload() : verdict;
+  if (verdict.ok()) upload->EndPassing();
   {
     Leftovers left;
     MutexLock lock(&mutex_);
@@ -1027,14 +1070,15 @@ absl::Status TensorStore::CheckDevice(std::string_view device) {
   return absl::NotFoundError(GotWant("device", Shown(device), "one of ListDevices, or none"));
 }
 
+std::shared_ptr<DeviceCopies> TensorStore::CopiesOn(const std::string& device) {
+  MutexLock lock(&mutex_);
+  const auto found = devices_.find(device);
+  return found == devices_.end() ? nullptr : found->second.copies;
+}
+
 // Only if there is space; otherwise the first user brings it.
 void TensorStore::BringTo(const std::string& device, const std::shared_ptr<TensorBytes>& bytes) {
-  std::shared_ptr<DeviceCopies> copies;
-  {
-    MutexLock lock(&mutex_);
-    const auto found = devices_.find(device);
-    if (found != devices_.end()) copies = found->second.copies;
-  }
+  const std::shared_ptr<DeviceCopies> copies = CopiesOn(device);
   if (copies != nullptr) copies->Bring(bytes, [](const absl::StatusOr<DeviceCopies::Use>&) {});
 }
 

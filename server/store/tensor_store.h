@@ -292,9 +292,11 @@ class TensorStore {
     std::optional<TensorState> tensor;
     std::shared_ptr<Upload> upload;
   };
-  // The complete tensor is brought to `device`, if given and if it has space. Errors:
-  // InvalidArgument for too long a name or a negative lease; NotFound for an unknown device;
-  // ResourceExhausted for a quota, or too many tensors; Unavailable once the store is closed.
+  // The complete tensor is brought to `device`, if given and if it has space. If the host has no
+  // room for it and the options allow it to be on a device alone, its bytes are passed to the
+  // device as they come, unless it is sparse. Errors: InvalidArgument for too long a name or a
+  // negative lease; NotFound for an unknown device; ResourceExhausted for a quota, or too many
+  // tensors; Unavailable once the store is closed.
   absl::StatusOr<Beginning> Begin(const SessionUse& session, TensorSpec spec, Keeping keep,
                                   const std::optional<Sha256Digest>& digest,
                                   std::string_view device = "") ABSL_LOCKS_EXCLUDED(mutex_);
@@ -304,10 +306,11 @@ class TensorStore {
   // Attaches a stream to an upload: the listener is told how the upload ended. Leave detaches it.
   Upload::StreamId Attach(const std::shared_ptr<Upload>& upload, Upload::Listener listener);
   void Leave(const std::shared_ptr<Upload>& upload, Upload::StreamId stream);
-  // Errors: those of Upload::Write; ResourceExhausted if memory is short (the upload can be joined
-  // later).
-  absl::Status Write(const SessionUse& session, const std::shared_ptr<Upload>& upload,
-                     int64_t offset, absl::Span<const absl::Span<const std::byte>> pieces);
+  // Returns false and calls `later` as Upload::Write does. Errors: those of Upload::Write;
+  // ResourceExhausted if memory is short (the upload can be joined later).
+  absl::StatusOr<bool> Write(const SessionUse& session, const std::shared_ptr<Upload>& upload,
+                             int64_t offset, absl::Span<const absl::Span<const std::byte>> pieces,
+                             Upload::Waiter later = {});
 
   // Uses a tensor. Errors: NotFound.
   absl::StatusOr<TensorUse> Find(const SessionUse& session, const TensorName& name)
@@ -458,8 +461,15 @@ class TensorStore {
   void CheckIndices(const std::shared_ptr<Session>& session, const std::shared_ptr<Upload>& upload,
                     const std::shared_ptr<SparseCheck>& check);
   absl::Status CheckDevice(std::string_view device) ABSL_LOCKS_EXCLUDED(mutex_);
+  std::shared_ptr<DeviceCopies> CopiesOn(const std::string& device) ABSL_LOCKS_EXCLUDED(mutex_);
   void BringTo(const std::string& device, const std::shared_ptr<TensorBytes>& bytes)
       ABSL_LOCKS_EXCLUDED(mutex_);
+  // Whether the bytes of a new tensor must be passed to its device as they come, and may be.
+  bool MustPass(const SessionUse& session, const TensorSpec& spec, const Keeping& keep)
+      ABSL_LOCKS_EXCLUDED(mutex_);
+  // Makes an upload pass its bytes to the device.
+  void PassTo(std::shared_ptr<DeviceCopies> device, const std::shared_ptr<Session>& session,
+              Upload& upload);
   // If the options say so, tensors on a device leave host memory: the store checks tensors that are
   // new, or were used since.
   void NoteMayLeave(const std::shared_ptr<Session>& session, TensorEntry& entry)

@@ -246,8 +246,8 @@ class GetReactor final : public grpc::ServerWriteReactor<grpc::ByteBuffer> {
   };
 
   // Gets the next bytes to memory of the host. A tensor that is on a device alone comes as a whole
-  // where all of it is asked for, and stays on the host too; otherwise a window at a time comes,
-  // and nothing stays.
+  // if all of it is asked for and the host has room, and stays on the host too; otherwise a window
+  // at a time comes, and nothing stays.
   void Fetch() {
     const std::shared_ptr<TensorBytes>& bytes = tensor_->bytes;
     const int64_t count = std::min(kWindowBytes, end_ - next_);
@@ -267,6 +267,7 @@ class GetReactor final : public grpc::ServerWriteReactor<grpc::ByteBuffer> {
 
   void BringToHost() {
     tensor_->bytes->BringToHost([this](const absl::Status& status) {
+      if (absl::IsResourceExhausted(status) && std::exchange(is_whole_, false)) return Fetch();
       const std::shared_ptr<TensorBytes>& bytes = tensor_->bytes;
       const absl::Span<const std::byte> all(bytes->host(), static_cast<size_t>(bytes->bytes()));
       EndFetching({.offset = 0, .bytes = all, .owner = bytes}, status);
@@ -355,20 +356,9 @@ class PutReactor final : public grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::
       if (end_) ok = false;
       if (!ok) reads_ended_ = true;
     }
-    if (ok) {
-      const absl::Status status =
-          OrNoMemory("put: no memory for the message, try again later", [&] { return Take(); });
-      request_.Clear();
-      if (!status.ok()) EndWith(status);
-    } else {
-      EndReading();
-    }
-    {
-      // No sooner, lest who ends a write begins the next read into a request that is still taken.
-      MutexLock lock(&mutex_);
-      is_reading_ = false;
-    }
-    Advance();
+    if (ok) return TakeRead();
+    EndReading();
+    EndRead();
   }
 
   void OnWriteDone(bool ok) override {
@@ -405,20 +395,51 @@ class PutReactor final : public grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::
     UnreadAnswers::Room room;
   };
 
-  // One request. Reads come one after the other, so nobody else is here.
-  absl::Status Take() {
+  // Takes what was read, at once or when the upload has room for it. Nothing is read meanwhile.
+  void TakeRead() {
+    bool is_taken = true;
+    const absl::Status status =
+        OrNoMemory("put: no memory for the message, try again later", [&]() -> absl::Status {
+          ASSIGN_OR_RETURN(is_taken, Take());
+          return absl::OkStatus();
+        });
+    // Another thread may already be here.
+    if (!is_taken) return;
+    request_.Clear();
+    if (!status.ok()) EndWith(status);
+    EndRead();
+  }
+
+  void EndRead() {
+    {
+      // No sooner, lest who ends a write begins the next read into a request that is still taken.
+      MutexLock lock(&mutex_);
+      is_reading_ = false;
+    }
+    Advance();
+  }
+
+  // One request. Reads come one after the other, so nobody else is here. Returns false if the
+  // upload has no room, and calls TakeRead later.
+  absl::StatusOr<bool> Take() {
     ASSIGN_OR_RETURN(const PutMessage message, ReadPutRequest(request_));
     if (message.chunk) {
       if (upload_ == nullptr) {
         return absl::FailedPreconditionError("put: got a chunk first, want begin or join");
       }
-      return store_.Write(session_, upload_, message.chunk->offset, message.chunk->pieces);
+      return store_.Write(session_, upload_, message.chunk->offset, message.chunk->pieces,
+                          [self = shared_from_this()] { self->TakeRead(); });
     }
     if (has_begun_) return absl::InvalidArgumentError("put: got no chunk, want one");
     has_begun_ = true;
-    switch (message.other.step_case()) {
-      case v1::PutRequest::kBegin: return Begin(message.other.begin());
-      case v1::PutRequest::kJoin: return Join(message.other.join());
+    RETURN_IF_ERROR(BeginOrJoin(message.other));
+    return true;
+  }
+
+  absl::Status BeginOrJoin(const v1::PutRequest& wire) {
+    switch (wire.step_case()) {
+      case v1::PutRequest::kBegin: return Begin(wire.begin());
+      case v1::PutRequest::kJoin: return Join(wire.join());
       default: return absl::FailedPreconditionError("put: got neither first, want begin or join");
     }
   }
@@ -467,7 +488,7 @@ class PutReactor final : public grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::
   void EndReading() {
     if (!has_begun_) {
       EndWith(absl::FailedPreconditionError("put: got nothing, want begin or join"));
-    } else if (upload_ == nullptr || !upload_->Missing().empty()) {
+    } else if (upload_ == nullptr || !upload_->HasAll()) {
       EndWith(absl::OkStatus());
     }
   }
