@@ -64,6 +64,7 @@ class TensorBytes final : public PlacedBytes {
       int64_t bytes, Account& account, const std::shared_ptr<ThreadPool>& background);
 
   int64_t charged_bytes() const ABSL_LOCKS_EXCLUDED(room_mutex_);
+  absl::Status TakeRoom() override ABSL_LOCKS_EXCLUDED(room_mutex_);
   Account* device_account() const override { return account_->on_devices(); }
 
   // Forms that host kernels derive from the bytes, and forms requested once; managed by KeptForms.
@@ -90,7 +91,6 @@ class TensorBytes final : public PlacedBytes {
   // Current users keep their form, but no new user gets it.
   void DropForms() override ABSL_LOCKS_EXCLUDED(forms_mutex);
 
-  absl::Status TakeRoom() override ABSL_LOCKS_EXCLUDED(room_mutex_);
   void GiveRoomBack() override ABSL_LOCKS_EXCLUDED(room_mutex_);
 
   const std::shared_ptr<Account> account_;

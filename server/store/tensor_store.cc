@@ -8,6 +8,7 @@
 #include <utility>
 #include <vector>
 
+#include "absl/algorithm/container.h"
 #include "absl/strings/str_cat.h"
 #include "kernels/matrix/status.h"
 #include "kernels/matrix/text.h"
@@ -66,6 +67,11 @@ constexpr int64_t kHashedByBackground = int64_t{8} << 20;
 
 // Bytes of a sparse tensor whose indices are checked at a time, likewise.
 constexpr int64_t kCheckedByBackground = int64_t{16} << 20;
+
+// What a tensor takes besides its bytes.
+int64_t OverheadOf(const TensorSpec& spec) {
+  return TensorStore::kTensorBytes + static_cast<int64_t>(spec.scale.size() * sizeof(float));
+}
 
 }  // namespace
 
@@ -205,12 +211,12 @@ absl::Status TensorStore::CheckRoom(const Session& session, int64_t bytes) {
 absl::StatusOr<TensorDraft> TensorStore::MakeDraft(const Session& session, TensorSpec spec,
                                                    Keeping keep,
                                                    std::shared_ptr<TensorBytes> bytes) {
-  const auto scale_bytes = static_cast<int64_t>(spec.scale.size() * sizeof(float));
+  const int64_t overhead_bytes = OverheadOf(spec);
   // Includes the overhead of an upload, which is charged next.
-  forms_.MakeRoom(*session.account, kTensorBytes + scale_bytes + Upload::kOverheadBytes +
-                                        (bytes == nullptr ? spec.bytes : 0));
+  forms_.MakeRoom(*session.account,
+                  overhead_bytes + Upload::kOverheadBytes + (bytes == nullptr ? spec.bytes : 0));
   TensorDraft draft;
-  ASSIGN_OR_RETURN(draft.charge, session.account->Take(kTensorBytes + scale_bytes));
+  ASSIGN_OR_RETURN(draft.charge, session.account->Take(overhead_bytes));
   if (bytes == nullptr) {
     ASSIGN_OR_RETURN(bytes, TensorBytes::Allocate(spec.bytes, *session.account, background_));
   }
@@ -363,14 +369,23 @@ TensorState TensorStore::StateOf(const TensorUse& use) {
 }
 
 absl::StatusOr<TensorDraft> TensorStore::MakeDraft(const SessionUse& session, TensorSpec spec,
-                                                   Keeping keep) {
+                                                   Keeping keep, bool is_result) {
   RETURN_IF_ERROR(CheckKeeping(keep));
+  bool is_charged = !is_result || !LacksRoom(session, spec, keep, 0);
   {
     MutexLock lock(&mutex_);
-    RETURN_IF_ERROR(CheckRoom(*session.session_, spec.bytes));
+    const auto has_memory = [](const auto& device) { return device.second.copies != nullptr; };
+    is_charged = is_charged || absl::c_none_of(devices_, has_memory);
+    RETURN_IF_ERROR(CheckRoom(*session.session_, is_charged ? spec.bytes : 0));
+  }
+  Session& owner = *session.session_;
+  std::shared_ptr<TensorBytes> bytes;
+  if (!is_charged) {
+    ASSIGN_OR_RETURN(bytes,
+                     TensorBytes::AllocateUncharged(spec.bytes, *owner.account, background_));
   }
   ASSIGN_OR_RETURN(TensorDraft draft,
-                   MakeDraft(*session.session_, std::move(spec), std::move(keep), nullptr));
+                   MakeDraft(owner, std::move(spec), std::move(keep), std::move(bytes)));
   draft.bytes->shall_leave_host = options_.host_copies == HostCopies::kNone;
   return draft;
 }
@@ -876,7 +891,10 @@ absl::StatusOr<TensorStore::Beginning> TensorStore::Begin(const SessionUse& sess
   ASSIGN_OR_RETURN(const RandomId id, RandomId::Make());
   Session& owner = *session.session_;
   std::shared_ptr<DeviceCopies> passed_to;
-  if (MustPass(session, spec, keep)) passed_to = CopiesOn(std::string(device));
+  // Products rely on checked indices, which are read in host memory.
+  const bool may_pass = !spec.layout.is_sparse() && spec.bytes > Upload::kWindowBytes;
+  if (may_pass && LacksRoom(session, spec, keep, Upload::kOverheadBytes))
+    passed_to = CopiesOn(std::string(device));
   Beginning beginning;
   {
     Leftovers left;
@@ -961,13 +979,12 @@ absl::StatusOr<bool> TensorStore::Write(const SessionUse& session,
   return is_taken;
 }
 
-bool TensorStore::MustPass(const SessionUse& session, const TensorSpec& spec, const Keeping& keep) {
+bool TensorStore::LacksRoom(const SessionUse& session, const TensorSpec& spec, const Keeping& keep,
+                            int64_t more_bytes) {
   const bool may_be_lost = options_.host_copies == HostCopies::kNone ||
                            (options_.host_copies == HostCopies::kPinned && !keep.pinned);
-  // Products rely on checked indices, which are read in host memory.
-  if (!may_be_lost || spec.layout.is_sparse() || spec.bytes <= Upload::kWindowBytes) return false;
-  const int64_t free_bytes = FreeBytes(session) - kTensorBytes - Upload::kOverheadBytes -
-                             static_cast<int64_t>(spec.scale.size() * sizeof(float));
+  if (!may_be_lost) return false;
+  const int64_t free_bytes = FreeBytes(session) - OverheadOf(spec) - more_bytes;
   MutexLock lock(&mutex_);
   return spec.bytes > std::min(free_bytes, max_new_bytes_);
 }

@@ -351,9 +351,11 @@ class TensorStore {
   int64_t FreeBytes(const SessionUse& session) const;
   // The tensor's current state, even if it can no longer be found.
   TensorState StateOf(const TensorUse& use) ABSL_LOCKS_EXCLUDED(mutex_);
-  // Reserves memory for a new tensor. Errors: those of Begin.
-  absl::StatusOr<TensorDraft> MakeDraft(const SessionUse& session, TensorSpec spec, Keeping keep)
-      ABSL_LOCKS_EXCLUDED(mutex_);
+  // Reserves memory for a new tensor. `is_result`: if the host has no room for it, it may be
+  // written on a device alone; its bytes are then not charged, and whoever writes them on the host
+  // calls TakeRoom before. Errors: those of Begin.
+  absl::StatusOr<TensorDraft> MakeDraft(const SessionUse& session, TensorSpec spec, Keeping keep,
+                                        bool is_result = false) ABSL_LOCKS_EXCLUDED(mutex_);
   // Publishes it to its session. Errors: Unavailable if the system has no random numbers.
   absl::StatusOr<TensorState> Publish(const SessionUse& session, TensorDraft draft)
       ABSL_LOCKS_EXCLUDED(mutex_);
@@ -464,9 +466,10 @@ class TensorStore {
   std::shared_ptr<DeviceCopies> CopiesOn(const std::string& device) ABSL_LOCKS_EXCLUDED(mutex_);
   void BringTo(const std::string& device, const std::shared_ptr<TensorBytes>& bytes)
       ABSL_LOCKS_EXCLUDED(mutex_);
-  // Whether the bytes of a new tensor must be passed to its device as they come, and may be.
-  bool MustPass(const SessionUse& session, const TensorSpec& spec, const Keeping& keep)
-      ABSL_LOCKS_EXCLUDED(mutex_);
+  // Whether the host has no room for a new tensor that may be on a device alone. `more_bytes` are
+  // those that its maker needs besides.
+  bool LacksRoom(const SessionUse& session, const TensorSpec& spec, const Keeping& keep,
+                 int64_t more_bytes) ABSL_LOCKS_EXCLUDED(mutex_);
   // Makes an upload pass its bytes to the device.
   void PassTo(std::shared_ptr<DeviceCopies> device, const std::shared_ptr<Session>& session,
               Upload& upload);

@@ -238,6 +238,11 @@ def test_results_take_no_room_of_the_host(gpu, session_of):
         multiply(session, a, ones, name)
         wait_until(lambda: session.list().session_bytes < 1 << 20, DEADLINE_S, "its room is free")
         assert places(session, name) == {"cuda:0"}
+    large = np.arange(1, 2 * rows + 1).reshape(2 * rows, 1)  # Its D is larger than all of it.
+    multiply(session, large, ones, "large")
+    assert places(session, "large") == {"cuda:0"}
+    assert session.get(by_name("large"))[1] == np.repeat(large, columns, axis=1).astype(np.float16).tobytes()
+    session.delete(by_name("large"))
     want = np.repeat(a.astype(np.float16), columns, axis=1)
     for name in ("one", "three"):
         _, row = session.get(by_name(name), offset=2 * columns, bytes=2 * columns)
