@@ -197,6 +197,9 @@ def test_a_tensor_larger_than_the_room_of_the_host(gpu, session_of):
     assert session.settled().session_bytes < 1 << 20
     assert session.get(by_name("w"))[1] == data
     assert session.get(by_name("w"), offset=chunk - 3, bytes=7)[1] == data[chunk - 3 : chunk + 4]
+    session.put(bytes(8 << 20), name="filler", hashed=False)
+    assert session.get(by_name("w"))[1] == data, "in windows as small as what is left of the room"
+    session.delete(by_name("filler"))
     assert places(session, "w") == {"cuda:0"}
     product = sum_of("w", rows=rows, device="cuda:0")
     want = np.frombuffer(data, np.uint8).reshape(rows, -1)[:, :1024].sum(axis=1, dtype=np.int32)
