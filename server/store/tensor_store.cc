@@ -890,11 +890,10 @@ absl::StatusOr<TensorStore::Beginning> TensorStore::Begin(const SessionUse& sess
   RETURN_IF_ERROR(CheckDevice(device));
   ASSIGN_OR_RETURN(const RandomId id, RandomId::Make());
   Session& owner = *session.session_;
-  std::shared_ptr<DeviceCopies> passed_to;
   // Products rely on checked indices, which are read in host memory.
-  const bool may_pass = !spec.layout.is_sparse() && spec.bytes > Upload::kWindowBytes;
-  if (may_pass && LacksRoom(session, spec, keep, Upload::kOverheadBytes))
-    passed_to = CopiesOn(std::string(device));
+  const bool is_passed = !spec.layout.is_sparse() && spec.bytes > Upload::kWindowBytes &&
+                         LacksRoom(session, spec, keep, Upload::kOverheadBytes);
+  std::shared_ptr<DeviceCopies> passed_to = is_passed ? CopiesOn(std::string(device)) : nullptr;
   Beginning beginning;
   {
     Leftovers left;
@@ -984,9 +983,14 @@ bool TensorStore::LacksRoom(const SessionUse& session, const TensorSpec& spec, c
   const bool may_be_lost = options_.host_copies == HostCopies::kNone ||
                            (options_.host_copies == HostCopies::kPinned && !keep.pinned);
   if (!may_be_lost) return false;
-  const int64_t free_bytes = FreeBytes(session) - OverheadOf(spec) - more_bytes;
+  // Without a look at the forms where that is not needed.
+  more_bytes += OverheadOf(spec);
+  if (spec.bytes > session.account().free() - more_bytes &&
+      spec.bytes > FreeBytes(session) - more_bytes) {
+    return true;
+  }
   MutexLock lock(&mutex_);
-  return spec.bytes > std::min(free_bytes, max_new_bytes_);
+  return spec.bytes > max_new_bytes_;
 }
 
 void TensorStore::PassTo(std::shared_ptr<DeviceCopies> device,

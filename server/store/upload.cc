@@ -79,6 +79,10 @@ absl::StatusOr<bool> SparseCheck::Advance(int64_t max_bytes) {
 
 namespace {
 
+// Bytes that are read back from a device at a time: a read costs as much as a quarter of a
+// megabyte.
+constexpr int64_t kReadAtOnce = Upload::kWindowBytes / 2;
+
 // Copies the part `range` of pieces that begin at `offset` of the tensor.
 void Copy(absl::Span<const absl::Span<const std::byte>> pieces, int64_t offset,
           const ByteRange& range, std::byte* to) {
@@ -161,6 +165,7 @@ absl::StatusOr<bool> Upload::Write(int64_t offset,
 void Upload::PassTo(std::shared_ptr<DeviceCopies> device, OnProgress on_progress) {
   passed_to_ = std::move(device);
   on_progress_ = std::move(on_progress);
+  if (wanted_) read_back_ = std::make_shared_for_overwrite<std::byte[]>(kReadAtOnce);
   (void)bytes_->TakeWritingAtOnce(passed_to_.get());  // Nobody else has the bytes.
   passed_to_->MakeNew(bytes_, [self = shared_from_this()](absl::StatusOr<DeviceCopies::Use> copy) {
     self->EndPlacing(std::move(copy));
@@ -208,21 +213,19 @@ void Upload::EndPass(const ByteRange& range, const absl::Status& status) {
 }
 
 void Upload::ReadBack(const ByteRange& range) {
-  auto bytes = std::make_shared_for_overwrite<std::byte[]>(static_cast<size_t>(range.bytes));
-  const absl::Span<std::byte> to(bytes.get(), static_cast<size_t>(range.bytes));
-  DeviceMemory::Done done = [self = shared_from_this(), range, bytes](const absl::Status& status) {
-    self->EndReadingBack(range, bytes, status);
+  const absl::Span<std::byte> to(read_back_.get(), static_cast<size_t>(range.bytes));
+  DeviceMemory::Done done = [self = shared_from_this(), range](const absl::Status& status) {
+    self->EndReadingBack(range.bytes, status);
   };
   if (passed_to_->Read(copy_.copy(), range.offset, to, done)) return;
-  EndReadingBack(range, nullptr, absl::UnavailableError("the device has lost them"));
+  EndReadingBack(range.bytes, absl::UnavailableError("the device has lost them"));
 }
 
-void Upload::EndReadingBack(const ByteRange& range, Buffer bytes, const absl::Status& status) {
+void Upload::EndReadingBack(int64_t bytes, const absl::Status& status) {
   {
     MutexLock lock(&mutex_);
     if (status.ok()) {
-      read_back_ = std::move(bytes);
-      read_back_bytes_ = range.bytes;
+      read_back_bytes_ = bytes;
     } else {
       FailPassing(status);
     }
@@ -240,17 +243,15 @@ void Upload::FailPassing(const absl::Status& status) {
 }
 
 void Upload::Resume() {
-  Buffer read;
   int64_t read_bytes = 0;
   std::vector<Waiter> waiting;
   {
     MutexLock lock(&mutex_);
-    read = std::move(read_back_);
-    read_bytes = read_back_bytes_;
+    read_bytes = std::exchange(read_back_bytes_, 0);
     waiting.swap(waiting_);
   }
-  if (read != nullptr) {
-    hash_.Add({read.get(), static_cast<size_t>(read_bytes)});
+  if (read_bytes > 0) {
+    hash_.Add({read_back_.get(), static_cast<size_t>(read_bytes)});
     MutexLock lock(&mutex_);
     is_hashing_ = false;
     hashed_bytes_ += read_bytes;
@@ -284,8 +285,6 @@ bool Upload::HasAll() const {
 Upload::Progress Upload::Advance(int64_t max_bytes) {
   // Small, so that a caller never waits long for another one's hashing.
   constexpr int64_t kHashedAtOnce = int64_t{256} << 10;
-  // A read costs as much as a quarter of a megabyte.
-  constexpr int64_t kReadAtOnce = kWindowBytes / 2;
   while (true) {
     ByteRange next;
     {

@@ -176,8 +176,7 @@ class Upload : public std::enable_shared_from_this<Upload> {
   void Pass(const Buffer& chunk, int64_t chunk_offset, const ByteRange& range);
   void EndPass(const ByteRange& range, const absl::Status& status) ABSL_LOCKS_EXCLUDED(mutex_);
   void ReadBack(const ByteRange& range);
-  void EndReadingBack(const ByteRange& range, Buffer bytes, const absl::Status& status)
-      ABSL_LOCKS_EXCLUDED(mutex_);
+  void EndReadingBack(int64_t bytes, const absl::Status& status) ABSL_LOCKS_EXCLUDED(mutex_);
   // The first failure counts.
   void FailPassing(const absl::Status& status) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
@@ -193,6 +192,7 @@ class Upload : public std::enable_shared_from_this<Upload> {
   // If the bytes are passed on: constant after PassTo.
   std::shared_ptr<DeviceCopies> passed_to_;
   OnProgress on_progress_;
+  Buffer read_back_;        // For bytes to be hashed.
   DeviceCopies::Use copy_;  // Set before is_placed_, and released by EndPassing.
 
   mutable Mutex mutex_;
@@ -205,10 +205,9 @@ class Upload : public std::enable_shared_from_this<Upload> {
   bool is_catching_up_ ABSL_GUARDED_BY(mutex_) = false;
   bool is_complete_ ABSL_GUARDED_BY(mutex_) = false;
   int64_t hashed_bytes_ ABSL_GUARDED_BY(mutex_) = 0;
-  bool is_placed_ ABSL_GUARDED_BY(mutex_) = false;     // The device has a block for the tensor.
-  int64_t passing_bytes_ ABSL_GUARDED_BY(mutex_) = 0;  // Bytes on their way to the device.
-  Buffer read_back_ ABSL_GUARDED_BY(mutex_);           // Bytes to hash, or null.
-  int64_t read_back_bytes_ ABSL_GUARDED_BY(mutex_) = 0;
+  bool is_placed_ ABSL_GUARDED_BY(mutex_) = false;       // The device has a block for the tensor.
+  int64_t passing_bytes_ ABSL_GUARDED_BY(mutex_) = 0;    // Bytes on their way to the device.
+  int64_t read_back_bytes_ ABSL_GUARDED_BY(mutex_) = 0;  // They are there to be hashed.
   std::vector<Waiter> waiting_ ABSL_GUARDED_BY(mutex_);
   absl::Status failure_ ABSL_GUARDED_BY(mutex_);
   StreamId last_stream_ ABSL_GUARDED_BY(mutex_) = 0;
