@@ -336,6 +336,8 @@ class TensorStore {
 
   // Temporary memory, charged to the tensor's session. Errors: ResourceExhausted.
   absl::StatusOr<std::shared_ptr<TensorBytes>> Lend(const TensorUse& use, int64_t bytes) const;
+  // Bytes that its session may take now without dropping forms.
+  int64_t FreeBytes(const TensorUse& use) const { return use.session_->account->free(); }
 
   // Call before a product reads tensors and writes `written`, if any (possibly one of them).
   // Ignores uses without a tensor. Errors: FailedPrecondition if other tensors share, or shared,

@@ -173,7 +173,9 @@ grpc::ServerWriteReactor<grpc::ByteBuffer>* StartSessionCall(const HandlerTiming
 
 // Bytes that are read from a device at a time: a read costs as much as a quarter of a megabyte.
 constexpr int64_t kWindowBytes = 4 * kMaxChunkBytes;
-// As few as that if the session has no room for more.
+// Fewer if the session has little room: a window takes this part of it, so that several downloads,
+// each of which has two windows at times, do not leave one without. As few as that at the least.
+constexpr int64_t kPartOfRoom = 8;
 constexpr int64_t kMinWindowBytes = kMaxChunkBytes / 16;
 
 // One Get call: the bytes of a tensor leave as slices of its memory. One write follows the other; a
@@ -252,17 +254,14 @@ class GetReactor final : public grpc::ServerWriteReactor<grpc::ByteBuffer> {
   // at a time comes, and nothing stays.
   void Fetch() {
     const std::shared_ptr<TensorBytes>& bytes = tensor_->bytes;
-    int64_t count = std::min(kWindowBytes, end_ - next_);
+    const int64_t part = std::max(store_.FreeBytes(tensor_) / kPartOfRoom, kMinWindowBytes);
+    const int64_t count = std::min({kWindowBytes, part, end_ - next_});
     if (is_whole_ || bytes->is_on_host()) return BringToHost();
     if (count == 0) {
       return EndFetching(
           {}, bytes->is_lost() ? absl::FailedPreconditionError("tensor lost") : absl::OkStatus());
     }
     absl::StatusOr<std::shared_ptr<TensorBytes>> lent = store_.Lend(tensor_, count);
-    while (!lent.ok() && count > kMinWindowBytes) {
-      count = std::max(count / 4, kMinWindowBytes);
-      lent = store_.Lend(tensor_, count);
-    }
     // The room for all of the tensor is there already.
     if (!lent.ok()) return BringToHost();
     const absl::Span<std::byte> to((*lent)->host(), static_cast<size_t>(count));

@@ -2,6 +2,7 @@
 """Tensors that are on a GPU alone, whose worker simulates it: parts that are read from there, and
 uploads that leave the host."""
 
+import concurrent.futures
 import hashlib
 import os
 import signal
@@ -197,6 +198,12 @@ def test_a_tensor_larger_than_the_room_of_the_host(gpu, session_of):
     assert session.settled().session_bytes < 1 << 20
     assert session.get(by_name("w"))[1] == data
     assert session.get(by_name("w"), offset=chunk - 3, bytes=7)[1] == data[chunk - 3 : chunk + 4]
+
+    def part(number):
+        return session.get(by_name("w"), offset=number * size // 8, bytes=size // 8)[1]
+
+    with concurrent.futures.ThreadPoolExecutor(8) as pool:
+        assert b"".join(pool.map(part, range(8))) == data, "each has windows"
     session.put(bytes(8 << 20), name="filler", hashed=False)
     assert session.get(by_name("w"))[1] == data, "in windows as small as what is left of the room"
     session.delete(by_name("filler"))
