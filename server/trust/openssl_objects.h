@@ -4,7 +4,10 @@
 #pragma once
 
 #include <openssl/bio.h>
+#include <openssl/bn.h>
+#include <openssl/ecdsa.h>
 #include <openssl/evp.h>
+#include <openssl/param_build.h>
 #include <openssl/ssl.h>
 #include <openssl/x509.h>
 
@@ -14,8 +17,15 @@
 namespace gemmd::openssl {
 
 struct Free {
+  void operator()(BIGNUM* number) const { BN_free(number); }
   void operator()(BIO* bio) const { BIO_free_all(bio); }
+  void operator()(ECDSA_SIG* signature) const { ECDSA_SIG_free(signature); }
+  void operator()(EVP_MD* digest) const { EVP_MD_free(digest); }
+  void operator()(EVP_MD_CTX* context) const { EVP_MD_CTX_free(context); }
   void operator()(EVP_PKEY* key) const { EVP_PKEY_free(key); }
+  void operator()(EVP_PKEY_CTX* context) const { EVP_PKEY_CTX_free(context); }
+  void operator()(OSSL_PARAM* parameters) const { OSSL_PARAM_free(parameters); }
+  void operator()(OSSL_PARAM_BLD* builder) const { OSSL_PARAM_BLD_free(builder); }
   void operator()(SSL* connection) const { SSL_free(connection); }
   void operator()(SSL_CTX* context) const { SSL_CTX_free(context); }
   void operator()(X509* certificate) const { X509_free(certificate); }

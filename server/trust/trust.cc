@@ -18,19 +18,17 @@
 #include "kernels/matrix/status.h"
 #include "server/system/files.h"
 #include "server/trust/identity.h"
+#include "server/trust/openssl_objects.h"
 #include "server/trust/web_token.h"
 
 namespace gemmd {
 
 namespace {
 
-struct FreeDigest {
-  void operator()(EVP_MD* digest) const { EVP_MD_free(digest); }
-};
-
 // Looked up once, because the look-up takes longer than digesting a token.
 const EVP_MD* Algorithm() {
-  static const std::unique_ptr<EVP_MD, FreeDigest> sha256(EVP_MD_fetch(nullptr, "SHA256", nullptr));
+  static const std::unique_ptr<EVP_MD, openssl::Free> sha256(
+      EVP_MD_fetch(nullptr, "SHA256", nullptr));
   return sha256.get();
 }
 

@@ -19,6 +19,7 @@
 #include "kernels/matrix/status.h"
 #include "server/trust/identity.h"
 #include "server/trust/json_text.h"
+#include "server/trust/openssl_objects.h"
 
 namespace gemmd {
 
@@ -62,19 +63,13 @@ constexpr size_t kCoordinateBytes =
 constexpr int kMinRsaBits = 2048;
 constexpr int kMaxRsaBits = 8192;
 
-template <auto Free>
-struct Freed {
-  template <typename T>
-  void operator()(T* value) const {
-    Free(value);
-  }
-};
-using Number = std::unique_ptr<BIGNUM, Freed<BN_free>>;
-using Builder = std::unique_ptr<OSSL_PARAM_BLD, Freed<OSSL_PARAM_BLD_free>>;
-using Parameters = std::unique_ptr<OSSL_PARAM, Freed<OSSL_PARAM_free>>;
-using KeyContext = std::unique_ptr<EVP_PKEY_CTX, Freed<EVP_PKEY_CTX_free>>;
-using DigestContext = std::unique_ptr<EVP_MD_CTX, Freed<EVP_MD_CTX_free>>;
-using EcSignature = std::unique_ptr<ECDSA_SIG, Freed<ECDSA_SIG_free>>;
+using openssl::Free;
+using Number = std::unique_ptr<BIGNUM, Free>;
+using Builder = std::unique_ptr<OSSL_PARAM_BLD, Free>;
+using Parameters = std::unique_ptr<OSSL_PARAM, Free>;
+using KeyContext = std::unique_ptr<EVP_PKEY_CTX, Free>;
+using DigestContext = std::unique_ptr<EVP_MD_CTX, Free>;
+using EcSignature = std::unique_ptr<ECDSA_SIG, Free>;
 
 const uint8_t* BytesOf(std::string_view text) {
   return reinterpret_cast<const uint8_t*>(text.data());
@@ -84,7 +79,7 @@ Number NumberOf(std::string_view bytes) {
   return Number(BN_bin2bn(BytesOf(bytes), static_cast<int>(bytes.size()), nullptr));
 }
 
-EVP_PKEY* KeyOf(const char* kind, OSSL_PARAM_BLD* builder) {
+openssl::Key KeyOf(const char* kind, OSSL_PARAM_BLD* builder) {
   const Parameters parameters(OSSL_PARAM_BLD_to_param(builder));
   const KeyContext context(EVP_PKEY_CTX_new_from_name(nullptr, kind, nullptr));
   EVP_PKEY* key = nullptr;
@@ -92,7 +87,7 @@ EVP_PKEY* KeyOf(const char* kind, OSSL_PARAM_BLD* builder) {
       EVP_PKEY_fromdata(context.get(), &key, EVP_PKEY_PUBLIC_KEY, parameters.get()) != 1) {
     return nullptr;
   }
-  return key;
+  return openssl::Key(key);
 }
 
 // With an exponent of 1, anybody could sign.
@@ -102,7 +97,7 @@ bool IsExponent(const BIGNUM* number) {
          BN_num_bits(number) <= kMaxBits;
 }
 
-EVP_PKEY* RsaKey(const BIGNUM& modulus, const BIGNUM& exponent) {
+openssl::Key RsaKey(const BIGNUM& modulus, const BIGNUM& exponent) {
   const Builder builder(OSSL_PARAM_BLD_new());
   if (builder == nullptr ||
       OSSL_PARAM_BLD_push_BN(builder.get(), OSSL_PKEY_PARAM_RSA_N, &modulus) != 1 ||
@@ -112,7 +107,7 @@ EVP_PKEY* RsaKey(const BIGNUM& modulus, const BIGNUM& exponent) {
   return KeyOf("RSA", builder.get());
 }
 
-EVP_PKEY* P256Key(std::string_view x, std::string_view y) {
+openssl::Key P256Key(std::string_view x, std::string_view y) {
   constexpr char kUncompressed = 4;  // SEC 1, 2.3.3.
   const std::string point =
       absl::StrCat(std::string(1, kUncompressed), std::string(x), std::string(y));
@@ -174,8 +169,6 @@ std::optional<Signing> SigningOf(std::string_view algorithm) {
   return std::nullopt;
 }
 
-void SigningKeys::FreeKey::operator()(evp_pkey_st* key) const { EVP_PKEY_free(key); }
-
 // Reads one key of a set.
 class KeyReader {
  public:
@@ -196,8 +189,7 @@ class KeyReader {
       if (!key_["kid"].is_string()) return BadKey(field_ + ".kid", "no text", "text");
       key.id = Text("kid");
     }
-    ASSIGN_OR_RETURN(EVP_PKEY* const made, Make(*algorithm));
-    key.key.reset(made);
+    ASSIGN_OR_RETURN(key.key, Make(*algorithm));
     return key;
   }
 
@@ -220,8 +212,8 @@ class KeyReader {
     return BadKey(absl::StrCat(field_, ".", name), "no base64url", "base64url without padding");
   }
 
-  absl::StatusOr<EVP_PKEY*> Make(Signing algorithm) const {
-    EVP_PKEY* key = nullptr;
+  absl::StatusOr<openssl::Key> Make(Signing algorithm) const {
+    openssl::Key key;
     switch (algorithm) {
       case Signing::kRs256: {
         ASSIGN_OR_RETURN(const std::string n, Bytes("n"));
@@ -244,7 +236,7 @@ class KeyReader {
       case Signing::kEdDsa: {
         ASSIGN_OR_RETURN(const std::string x, Bytes("x"));
         if (x.size() == kCoordinateBytes) {
-          key = EVP_PKEY_new_raw_public_key(EVP_PKEY_ED25519, nullptr, BytesOf(x), x.size());
+          key.reset(EVP_PKEY_new_raw_public_key(EVP_PKEY_ED25519, nullptr, BytesOf(x), x.size()));
         }
         break;
       }

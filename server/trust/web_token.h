@@ -51,14 +51,10 @@ class SigningKeys {
               std::string_view signature) const;
 
  private:
-  struct FreeKey {
-    void operator()(evp_pkey_st* key) const;
-  };
-  using KeyHandle = std::unique_ptr<evp_pkey_st, FreeKey>;
   struct Key {
     std::optional<std::string> id;
     Signing algorithm;
-    KeyHandle key;
+    std::shared_ptr<evp_pkey_st> key;
   };
   friend class KeyReader;
 
