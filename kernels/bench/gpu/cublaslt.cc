@@ -328,6 +328,12 @@ absl::StatusOr<std::unique_ptr<Opponent>> CublasLt::Prepare(Device& device,
   if (operands.problem().a.is_sparse()) {
     return absl::UnimplementedError("cuBLASLt: no sparse products");
   }
+  // Its documentation has no other results of tf32, but it proposes algorithms for them, some of
+  // which access memory that is not theirs.
+  if (operands.problem().a.type == ElementType::kTf32 &&
+      operands.problem().d.type != ElementType::kF32) {
+    return absl::UnimplementedError("cuBLASLt: no results of tf32 but f32");
+  }
   absl::StatusOr<std::unique_ptr<Opponent>> best = absl::UnimplementedError("no arithmetic");
   double best_seconds = std::numeric_limits<double>::infinity();
   for (const Arithmetic& arithmetic : ArithmeticsOf(operands.problem())) {

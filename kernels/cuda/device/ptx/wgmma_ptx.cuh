@@ -49,8 +49,8 @@ struct WgmmaTail {
   static constexpr bool kIsInteger = Source::kIsInteger;
   static constexpr char Flag(bool is_set) { return kBits != 16 ? ' ' : is_set ? '1' : '0'; }
   static constexpr char kText[] = {
-      kIsInteger ? ' ' : ',',  kIsInteger ? ' ' : '1',  kIsInteger ? ' ' : ',',
-      kIsInteger ? ' ' : '1',  kBits == 16 ? ',' : ' ', Flag(Source::kTransposesA),
+      kIsInteger ? ' ' : ',',  kIsInteger ? ' ' : '1',     kIsInteger ? ' ' : ',',
+      kIsInteger ? ' ' : '1',  kBits == 16 ? ',' : ' ',    Flag(Source::kTransposesA),
       kBits == 16 ? ',' : ' ', Flag(Source::kTransposesB), '\0'};
 };
 
