@@ -148,8 +148,7 @@ double MeasureBias(ElementType type, double seconds) {
 double MeasureActivation(ElementType type, Activation activation, double seconds) {
   Sample sample(type, type);
   sample.problem.activation = activation;
-  // Half of the numbers are so large that their activation is the number itself or zero, which is
-  // faster.
+  // Half of the numbers are so large that their activation is the number itself or zero.
   std::vector<float> values(kElements);
   for (size_t i = 0; i < values.size(); ++i) values[i] = static_cast<float>(i * 7 % 33) - 16;
   EncodeLine(type, values.data(), kElements, sample.accumulated.data());

@@ -179,8 +179,8 @@ void AddGpuOptions(CLI::App& app, Options& options) {
       ->default_str("that of the row's accumulators");
   group
       .add_option("--epilogue", options.epilogue,
-                  "Epilogue: bias (of D's type, per column), relu, gelu-erf, gelu-tanh or silu, or "
-                  "both as in bias-relu. cuBLASLt has relu and gelu-tanh")
+                  "Epilogue: none, bias (of D's type, per column), an activation (relu, gelu-erf, "
+                  "gelu-tanh, silu), or both, as in bias-relu. cuBLASLt has relu and gelu-tanh")
       ->capture_default_str();
   group
       .add_option("--alone", options.alone_seconds,

@@ -65,7 +65,7 @@ struct EpilogueParameters {
 bool StoresDirectly(const Problem& problem, ElementType accumulators);
 
 // Whether RegisterEpilogue (register_epilogue.cuh) can apply the epilogue (possibly only alpha), if
-// the row stores D's type.
+// the row stores D's type and has room for the activation (HasRoomToActivate).
 bool FitsRegisters(const Problem& problem);
 
 // `accumulators` is the type of the accumulators as the epilogue gets them: f32 (f16 is widened),

@@ -56,7 +56,7 @@ struct TileLines {
   bool is_f64;  // Whether chunks have the swizzle for f64.
   bool is_padded;
   // Warpgroups read lines of at most 128 bytes. Longer ones, across k, are cut into parts of that
-  // length; `lines` counts parts, and the first part of every line precedes the second ones.
+  // length, which `lines` counts: the first parts of all lines come first, then the second parts.
   int parts = 1;
 
   constexpr int chunks() const { return line_bytes / 16; }

@@ -2,11 +2,11 @@
 //
 // How a GPU kernel gets its operands: in place, or from a copy in the workspace.
 //
-// A kernel reads lines along the axis that its instruction wants (row.h), in whole aligned 16-byte
-// chunks. Operands with that layout are read in place; others are first packed into the workspace.
-// The values of a sparse A are read as an operand, and its metadata is repacked for the lanes. If
-// f32 are split, an operand is packed in two parts, the high halves of all lines before the low
-// halves.
+// A kernel reads lines along the axis of its row (LineAxisOf), in whole aligned 16-byte chunks;
+// some rows have code for either axis (CanReadAcross). Operands that lie so are read in place;
+// others are first packed into the workspace. The values of a sparse A are read as an operand, and
+// its metadata is repacked for the lanes. If f32 are split, an operand is packed in two parts, the
+// high halves of all lines before the low halves.
 #pragma once
 
 #include <cstdint>

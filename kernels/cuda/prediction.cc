@@ -48,8 +48,12 @@ double StepSeconds(const CudaRow& row, const CudaPlan& plan, const Round& round,
 }
 
 // The time of a round in addition to its steps.
-double EndSeconds(const CudaRow& row, const Round& round) {
-  const double of_element = IsNarrow(row) ? kNarrowElementSeconds : kTileElementSeconds;
+double EndSeconds(const CudaRow& row, const CudaPlan& plan, const Problem& problem,
+                  const Round& round) {
+  const bool activates = !plan.sums.are_kept && problem.activation != Activation::kNone &&
+                         problem.activation != Activation::kRelu;
+  const double of_element = (IsNarrow(row) ? kNarrowElementSeconds : kTileElementSeconds) +
+                            (activates ? kActivationElementSeconds : 0);
   const double end = kTileSeconds + row.tile.m * row.tile.n * of_element;
   if (TakesTurns(row)) return kSeenInTurns * end;
   const double seen = HasWarpgroups(row) ? kSeenOfStayingBlocks : kSeenOfBlocks;
@@ -63,7 +67,8 @@ double ComputeSeconds(const CudaRow& row, const CudaPlan& plan, const Problem& p
   const Round round = RoundOf(row, tiles, target);
   const double steps =
       Tiles(problem.k, row.tile.k) * StepSeconds(row, plan, round, rate / multiprocessors);
-  return std::ceil(tiles / (multiprocessors * round.together)) * (steps + EndSeconds(row, round));
+  return std::ceil(tiles / (multiprocessors * round.together)) *
+         (steps + EndSeconds(row, plan, problem, round));
 }
 
 // A shared matrix counts once.

@@ -82,7 +82,7 @@ constexpr LineAxis LineAxisOf(const CudaRow& row, mma::Operand operand) {
 }
 // Whether the row's kernel reads either operand in either order: warpgroup instructions transpose
 // operands of 16 bits. The transposition is a part of the instruction, so there is code for each
-// case. Split f32 are packed in any case, and so is the metadata of a sparse A.
+// case, but none for sparse rows, and none for rows that split f32, which pack in any case.
 constexpr bool CanReadAcross(const CudaRow& row) {
   return row.instruction.family == mma::Family::kWgmma && BitsOf(row.instruction.a) == 16 &&
          BitsOf(row.instruction.b) == 16 && !row.splits_f32;

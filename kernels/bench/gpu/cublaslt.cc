@@ -172,7 +172,7 @@ absl::Status CublasLtOpponent::DescribeEpilogue() {
     case Activation::kGeluTanh:
       epilogue = has_bias ? CUBLASLT_EPILOGUE_GELU_BIAS : CUBLASLT_EPILOGUE_GELU;
       break;
-    default: return absl::UnimplementedError("cuBLASLt: no such activation");
+    default: return absl::UnimplementedError("cuBLASLt: no activation but relu and gelu-tanh");
   }
   if (has_bias && !form_.is_swapped) {
     return absl::UnimplementedError("cuBLASLt: no bias along the lines of a column-major D");

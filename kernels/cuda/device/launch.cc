@@ -37,6 +37,14 @@ constexpr int kBytesOfStep = 32 * sizeof(uint32_t);  // Metadata of a row of ins
 constexpr int64_t kMaxBatches =
     65535;  // Max matrices per launch: the limit of the grid's third extent.
 
+static_assert(std::all_of(kCudaRows.begin(), kCudaRows.end(),
+                          [](const CudaRow& row) {
+                            return !CanReadAcross(row) ||
+                                   (GroupOf(row.instruction) == CudaGroup::kWgmmaF16 &&
+                                    row.promotion_k == 0);
+                          }),
+              "this group has code for rows that read across k");
+
 std::vector<CudaFunction> MakeFunctionTable() {
   std::vector<CudaFunction> table;
   const auto add = [&](std::span<const CudaFunction> group) {
@@ -226,7 +234,7 @@ absl::Status MoveMaps(const PreparedLaunch& prepared, const GemmArgs& args, cons
   return MoveTileMap(StoredAt(args, places), parameters.d_map);
 }
 
-// The box of one copy, `copies` of which make the tile, or a part of its lines.
+// The box of one of `copies` that bring the tile's lines, or one part of them.
 TileBox BoxOf(const TileLines& tile, int copies) {
   return {.line_bytes = tile.line_bytes,
           .lines = tile.lines / tile.parts / copies,

@@ -321,5 +321,35 @@ TEST(ShapeOracleTest, Panels) {
   EXPECT_GT(divided, cases / 100);
 }
 
+// The last panels have lines of A or B that are no whole chunks. The kernel packs these, though it
+// reads those of other panels in place.
+TEST(ShapeOracleTest, RaggedLastPanelsFit) {
+  const Kernel* const kernel =
+      FindKernel("wgmma.m64n256k16.f32.f16.f16_128x256x64_w8x1_s3").value();
+  int64_t ragged = 0;
+  for (const bool is_a : {true, false}) {
+    Problem problem;
+    problem.m = is_a ? 3 * 2048 - 1 : 64;
+    problem.n = is_a ? 64 : 3 * 2048 - 1;
+    problem.k = 4096;
+    const ElementType f16 = ElementType::kF16;
+    problem.a = TightLayout("a", f16, Order::kColumnMajor, problem.m, problem.k).value();
+    problem.b = TightLayout("b", f16, Order::kRowMajor, problem.k, problem.n).value();
+    problem.d = TightLayout("d", f16, Order::kRowMajor, problem.m, problem.n).value();
+    const int64_t whole = MemoryOf(problem, {}, kernel).value();
+    for (int64_t max_bytes = whole / 16; max_bytes < whole; max_bytes += whole / 64) {
+      const auto plan = PanelPlan::Of(problem, {}, kernel, max_bytes);
+      ASSERT_THAT(plan, IsOk());
+      for (int64_t index = 0; index < plan->count(); ++index) {
+        const PanelProblem part = ProblemOfPanel(problem, {}, plan->at(index));
+        EXPECT_LE(MemoryOf(part.problem, part.places, kernel).value(), max_bytes)
+            << "panel " << index << " of " << plan->count();
+      }
+      ragged += plan->count() > 2 ? 1 : 0;
+    }
+  }
+  EXPECT_GT(ragged, 10);
+}
+
 }  // namespace
 }  // namespace gemmd

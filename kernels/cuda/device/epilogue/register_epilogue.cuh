@@ -162,7 +162,7 @@ class RegisterEpilogue {
 #pragma unroll
       for (int i = 0; i < kPart; ++i) sums[part + i] = Finished(elements[i], is_encoded_later);
     }
-    // At the end, so that other products skip all of this code at once.
+    // After the loop, so that products without such an activation skip it with one branch.
     if constexpr (kActivates) {
       switch (parameters_.activation) {
         case Activation::kGeluErf: Activate<Activation::kGeluErf>(sums); break;

@@ -166,7 +166,8 @@ class TilePipe {
     if constexpr (kLines.axis == LineAxis::kK) {
       ptx::CopyTileAsync(shared, map, tile * kWords, first, matrix, barrier);
     } else {
-      const int word = first * mma::ContainerBits(kOf.instruction, kOperand) / 32;
+      constexpr int kElementsOfWord = 32 / mma::ContainerBits(kOf.instruction, kOperand);
+      const int word = first / kElementsOfWord;
 #pragma unroll
       for (int part = 0; part < kLines.parts; ++part) {
         ptx::CopyTileAsync(shared + part * (kLines.bytes() / kLines.parts), map,
