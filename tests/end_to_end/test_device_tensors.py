@@ -279,11 +279,12 @@ def test_a_range_of_a_lost_tensor(gpu, session_of):
 
 
 def test_what_a_kernel_packs_is_kept_with_its_tensor(gpu, session_of):
-    """A row-major B, which kernels of GPUs pack, has a form on the GPU from the third product on.
-    It is made again when the tensor changes, and evicted for other tensors."""
+    """A row-major B whose lines are no whole chunks, which kernels of GPUs pack, has a form on the
+    GPU from the third product on. It is made again when the tensor changes, and evicted for other
+    tensors."""
     daemon = gpu("--gpu-memory-bytes=10MiB", "--metrics-listen=127.0.0.1:0")
     session = session_of(daemon)
-    rows, depth, columns = 4, 64, 1024
+    rows, depth, columns = 4, 64, 1028
     random = np.random.default_rng()
     spec = resident_pb2.TensorSpec(type=F16, rows=depth, columns=columns)
 
@@ -334,7 +335,7 @@ def test_what_a_kernel_packs_is_kept_with_its_tensor(gpu, session_of):
 
     # Another tensor gets the room when it needs it. In column-major order, a kernel reads it in
     # place; packed, it would need as much of the fifth of the memory that is for products.
-    other_columns = 64
+    other_columns = 32
     other_rows = ((8 << 20) - int(alone)) // (2 * other_columns)
     other = resident_pb2.TensorSpec(
         type=F16, order=tensors_pb2.ORDER_COLUMN_MAJOR, rows=other_rows, columns=other_columns

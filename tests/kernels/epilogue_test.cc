@@ -147,7 +147,7 @@ TEST_F(EpilogueTest, EveryActivation) {
       Problem problem = MakeProblem(33, 65, kF32, Order::kRowMajor, accumulation);
       problem.activation = activation;
       problem.alpha = 0.01;
-      // The formulas agree to the last bit of f32, although in f64 their terms may be grouped
+      // In f64, the formulas agree to the last bit of f32, although their terms may be grouped
       // differently.
       ExpectSteps(problem, accumulation, accumulation);
     }

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// cuda_rows: prints what the code of each row of kCudaRows is made of on a chip: a line
+// cuda_rows: prints what the code of each row of kCudaRows is made of on a chip, also that for
+// operands across k: a line
 //   OPCODE DIVISOR MOVES MNEMONIC NAME TYPE
 // where TYPE is the row as a type (row_type.h), which its kernel is a template of, OPCODE is the
 // instruction of the tensor core, "none" where the row is emulated without one, and "absent" where
@@ -9,6 +10,7 @@
 // cuda_rows CHIP [sample]    "sample": only the rows of sample.h. Exit codes: 0, 2 usage.
 #include <cxxabi.h>
 
+#include <algorithm>
 #include <cstdio>
 #include <cstdlib>
 #include <optional>
@@ -67,9 +69,30 @@ std::string Demangled(const char* name) {
   return copy;
 }
 
+constexpr Across kAllAcross[] = {Across::kNone, Across::kA, Across::kB, Across::kBoth};
+
+// Every row that has code.
+inline constexpr auto kRowsWithCode = CollectRows([](const auto& add) {
+  for (CudaRow row : kCudaRows) {
+    for (const Across across : kAllAcross) {
+      row.across = across;
+      if (across == Across::kNone || CanReadAcross(row)) add(row);
+    }
+  }
+});
+
+std::string NameOf(CudaRow row) {
+  static constexpr std::string_view kSuffixes[] = {"", "_across_a", "_across_b", "_across_ab"};
+  const auto across = static_cast<size_t>(row.across);
+  row.across = Across::kNone;
+  const auto* const base = std::find(kCudaRows.begin(), kCudaRows.end(), row);
+  const auto index = static_cast<size_t>(base - kCudaRows.begin());
+  return Concat(CudaKernels()[index].name, kSuffixes[across]);
+}
+
 template <size_t... kAt>
 std::vector<std::string> TypeNames(std::index_sequence<kAt...>) {
-  return {Demangled(typeid(typename row_type::RowAt<kCudaRows, kAt>::Type).name())...};
+  return {Demangled(typeid(typename row_type::RowAt<kRowsWithCode, kAt>::Type).name())...};
 }
 
 int Main(int argc, char** argv) {
@@ -80,14 +103,14 @@ int Main(int argc, char** argv) {
     std::fprintf(stderr, "usage: cuda_rows CHIP [sample]\n");
     return 2;
   }
-  const absl::Span<const Kernel> kernels = CudaKernels();
-  const std::vector<std::string> types = TypeNames(std::make_index_sequence<kCudaRows.size()>());
-  for (size_t i = 0; i < kCudaRows.size(); ++i) {
-    const CudaRow& row = kCudaRows[i];
+  const std::vector<std::string> types =
+      TypeNames(std::make_index_sequence<kRowsWithCode.size()>());
+  for (size_t i = 0; i < kRowsWithCode.size(); ++i) {
+    const CudaRow& row = kRowsWithCode[i];
     if (samples && !IsSampled(row)) continue;
     std::printf("%s %d %d %s %s %s\n", OpcodeOf(row, *chip).c_str(), DivisorOf(row, *chip),
                 MovesOf(row, *chip), std::string(mma::PtxOf(row.instruction).view()).c_str(),
-                std::string(kernels[i].name).c_str(), types[i].c_str());
+                NameOf(row).c_str(), types[i].c_str());
   }
   return 0;
 }
