@@ -703,7 +703,9 @@ void AddConnections(CLI::App& app, Options& options) {
           "End a call with CANCELLED if its client takes no byte of an answer for this time. After "
           "a colon, the bytes per second at which a client must read: a call also ends if its "
           "answer is not read after this time and the time for its bytes at that rate. With "
-          "10s:8MiB, an answer of 256 MiB has 42 s",
+          "10s:8MiB, an answer of 256 MiB has 42 s. A connection is closed, with all its calls, if "
+          "bytes wait for it beyond the same limits, or if it holds back the rest of an upload for "
+          "three times this time, or for this time while memory is nearly used up",
           kGroup, "DURATION[:BYTES]",
           absl::FormatDuration(options.server.sending.timeout) + ":" +
               BytesText(options.server.sending.min_bytes_per_second));

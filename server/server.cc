@@ -278,7 +278,7 @@ absl::Status Server::Listen(const ServerOptions& options) {
                    ConnectionAcceptor::Start(std::move(sockets), limits,
                                              options.transport.keepalive_timeout, take, clock_));
   is_listening_ = true;
-  if (!SocketWatch::is_effective()) spdlog::warn("event=connections_unwatched");
+  SocketWatch::CheckEffective();
   MutexLock lock(&acceptor_mutex_);
   acceptor_ = std::move(acceptor);
   life_ = std::make_unique<LifeCheck>(
@@ -483,6 +483,10 @@ namespace {
 // Replaces --send-timeout when memory is nearly used up.
 constexpr absl::Duration kSendTimeoutUnderPressure = absl::Seconds(1);
 
+// An upload may pause for so many send timeouts, unless memory is nearly used up: a client may be
+// stopped or change its network, and a proxy's connection carries the calls of others.
+constexpr int kTimeoutsOfUpload = 3;
+
 // The same limit as admission's for products.
 int64_t LargestTensor(Pressure pressure) {
   if (pressure == Pressure::kNone) return std::numeric_limits<int64_t>::max();
@@ -514,8 +518,9 @@ void Server::WatchPeers() {
   const SendWatch::Limits& limits = sends_.limits();
   const absl::Duration patience =
       is_critical ? std::min(kSendTimeoutUnderPressure, limits.timeout) : limits.timeout;
-  SocketWatch::Get().CloseSlow({.timeout = limits.timeout,
+  SocketWatch::Get().CloseSlow({.stall = limits.timeout * (is_critical ? 1 : kTimeoutsOfUpload),
                                 .patience = patience,
+                                .timeout = limits.timeout,
                                 .min_bytes_per_second = limits.min_bytes_per_second},
                                clock_.NowNs());
   const int ended = sends_.EndSilent(patience);

@@ -88,7 +88,9 @@ class ListeningSocket {
 struct ConnectionLimits {
   int64_t all = 0;
   int64_t of_peer = 0;
-  int64_t calls = 1000;  // Open at once on one of them, whatever the peer knows of settings.
+  // Open at once on one of them, whatever the peer knows of settings. Envoy begins up to 1,024
+  // before it has them.
+  int64_t calls = 2048;
 };
 
 // The open connections and their peers. gRPC closes connections without notice, so the table asks

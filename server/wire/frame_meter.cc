@@ -2,6 +2,7 @@
 #include "server/wire/frame_meter.h"
 
 #include <algorithm>
+#include <vector>
 
 namespace gemmd {
 
@@ -15,6 +16,7 @@ enum FrameType : uint8_t {
   kHeaders = 1,
   kRstStream = 3,
   kSettings = 4,
+  kGoaway = 7,
   kWindowUpdate = 8,
   kContinuation = 9,
 };
@@ -48,20 +50,21 @@ std::string_view NameOf(FrameFault fault) {
 bool ResetBudget::Take(int64_t cost, int64_t now_ns) {
   MutexLock lock(&mutex_);
   Fill(now_ns);
-  const bool is_left = left_ >= static_cast<double>(cost);
-  left_ = is_left ? left_ - static_cast<double>(cost) : 0;
-  return is_left;
+  if (left_ < static_cast<double>(cost)) return false;
+  left_ -= static_cast<double>(cost);
+  return true;
 }
 
 bool ResetBudget::IsWhole(int64_t now_ns) {
   MutexLock lock(&mutex_);
   Fill(now_ns);
-  return left_ >= kCalls;
+  return left_ >= static_cast<double>(calls_);
 }
 
 void ResetBudget::Fill(int64_t now_ns) {
-  const double more = static_cast<double>(now_ns - filled_ns_) / 1e9 * kCalls;
-  left_ = std::min<double>(left_ + std::max(more, 0.0), kCalls);
+  const auto calls = static_cast<double>(calls_);
+  const double more = static_cast<double>(now_ns - filled_ns_) / 1e9 * calls;
+  left_ = std::min(left_ + std::max(more, 0.0), calls);
   filled_ns_ = now_ns;
 }
 
@@ -76,6 +79,12 @@ void FrameSplitter::ReadHead() {
 
 FrameFault FrameMeter::Receive(std::span<const uint8_t> bytes, int64_t now_ns) {
   now_ns_ = now_ns;
+  gap_ns_ = received_ns_ < 0 ? 0 : now_ns - received_ns_;
+  received_ns_ = now_ns;
+  return ReceiveMore(bytes);
+}
+
+FrameFault FrameMeter::ReceiveMore(std::span<const uint8_t> bytes) {
   while (preface_ < kPreface.size() && is_http2_ && !bytes.empty()) {
     is_http2_ = bytes.front() == static_cast<uint8_t>(kPreface[preface_++]);
     bytes = bytes.subspan(1);
@@ -92,12 +101,9 @@ FrameFault FrameMeter::Receive(std::span<const uint8_t> bytes, int64_t now_ns) {
 void FrameMeter::Begin(const Frame& frame) {
   switch (frame.type) {
     case kData: {
-      data_bytes_ += frame.length;
-      window_ -= frame.length;
       const auto found = streams_.find(frame.stream);
       if (found == streams_.end()) return;
       Stream& stream = found->second;
-      stream.window -= frame.length;
       if (frame.length == 0 && (frame.flags & kEndStream) == 0) ++spare_frames_;
       if (frame.length == 0) return;
       debt_bytes_ -= stream.debt_bytes();
@@ -108,6 +114,10 @@ void FrameMeter::Begin(const Frame& frame) {
     case kHeaders:
       header_bytes_ = frame.length;
       continuations_ = 0;
+      // Others are trailers, or of calls that are over or that gRPC ignores.
+      if (frame.stream % 2 == 0 || frame.stream <= last_stream_) break;
+      last_stream_ = frame.stream;
+      if (frame.stream > max_stream_) break;
       if (streams_.size() >= max_calls_) return Find(FrameFault::kManyStreams);
       streams_.try_emplace(frame.stream, Stream{.window = initial_window_, .begun_ns = now_ns_});
       break;
@@ -115,7 +125,7 @@ void FrameMeter::Begin(const Frame& frame) {
       header_bytes_ += frame.length;
       ++continuations_;
       break;
-    case kRstStream: return Reset(frame.stream);
+    case kRstStream: return Reset(frame.stream, gap_ns_);
     default: return;
   }
   if (header_bytes_ > kMaxHeaderBytes || continuations_ > kMaxContinuations) {
@@ -124,9 +134,15 @@ void FrameMeter::Begin(const Frame& frame) {
 }
 
 void FrameMeter::Payload(const Frame& frame, std::span<const uint8_t> bytes) {
-  if (frame.type != kData || (frame.flags & kPadded) != 0) return;
+  if (frame.type != kData) return;
+  // A frame counts as its bytes come: its head alone neither brings anything nor fills a window.
+  const auto count = static_cast<int64_t>(bytes.size());
+  data_bytes_ += count;
+  window_ -= count;
   const auto found = streams_.find(frame.stream);
-  if (found != streams_.end()) Data(found->second, bytes);
+  if (found == streams_.end()) return;
+  found->second.window -= count;
+  if ((frame.flags & kPadded) == 0) Data(found->second, bytes);
 }
 
 void FrameMeter::End(const Frame& frame) {
@@ -182,14 +198,19 @@ void FrameMeter::Forget(uint32_t stream) {
   streams_.erase(found);
 }
 
-// A call that was not answered.
-void FrameMeter::Reset(uint32_t stream) {
+// A call that was not answered. Its peer may have other connections, which are not blamed for this
+// one: a connection is closed only for what it has done itself.
+void FrameMeter::Reset(uint32_t stream, int64_t min_life_ns) {
   const auto found = streams_.find(stream);
   if (found == streams_.end()) return;
   const Stream& call = found->second;
-  const bool is_rapid = now_ns_ - call.begun_ns < ResetBudget::kRapidNs;
-  const int64_t cost = is_rapid ? ResetBudget::kRapidCost : 1;
-  if (!call.is_answered && !resets_->Take(cost, now_ns_)) Find(FrameFault::kManyResets);
+  const int64_t life_ns = std::max(now_ns_ - call.begun_ns, min_life_ns);
+  const int64_t cost = life_ns < ResetBudget::kRapidNs ? ResetBudget::kRapidCost : 1;
+  if (!call.is_answered) {
+    const bool has_own_left = own_resets_.Take(cost, now_ns_);
+    const bool has_left = resets_->Take(cost, now_ns_);
+    if (!has_own_left && !has_left) Find(FrameFault::kManyResets);
+  }
   Forget(stream);
 }
 
@@ -207,18 +228,21 @@ void FrameMeter::BeginSent(const Frame& frame) {
       (frame.type == kData || frame.type == kHeaders) && (frame.flags & kEndStream) != 0;
   // gRPC keeps nothing of a call once it has answered.
   if (ends) return Forget(frame.stream);
-  if (frame.type == kRstStream) return Reset(frame.stream);
+  if (frame.type == kRstStream) return Reset(frame.stream, 0);
   const auto found = streams_.find(frame.stream);
   if (frame.type == kHeaders && found != streams_.end()) found->second.is_answered = true;
 }
 
 void FrameMeter::SentPayload(const Frame& frame, std::span<const uint8_t> bytes) {
   const bool is_settings = frame.type == kSettings && (frame.flags & kAck) == 0;
-  if (!is_settings && frame.type != kWindowUpdate) return;
+  const bool is_goaway = frame.type == kGoaway;
+  if (!is_settings && !is_goaway && frame.type != kWindowUpdate) return;
   const size_t word = is_settings ? 6 : 4;
   for (const uint8_t byte : bytes) {
+    if (sent_word_bytes_ >= word) return;  // A reason follows.
     sent_word_[sent_word_bytes_++] = byte;
     if (sent_word_bytes_ < word) continue;
+    if (is_goaway) return SentGoaway();
     sent_word_bytes_ = 0;
     if (is_settings) {
       SentSetting();
@@ -240,6 +264,16 @@ void FrameMeter::SentSetting() {
   const int64_t value = ReadBytes(setting.subspan(2));
   for (auto& [number, stream] : streams_) stream.window += value - initial_window_;
   initial_window_ = value;
+}
+
+// gRPC ignores later calls than the one that it names.
+void FrameMeter::SentGoaway() {
+  max_stream_ = ReadBytes(std::span(sent_word_).first(4)) & 0x7fffffffu;
+  std::vector<uint32_t> ignored;
+  for (const auto& [number, stream] : streams_) {
+    if (number > max_stream_) ignored.push_back(number);
+  }
+  for (const uint32_t number : ignored) Forget(number);
 }
 
 bool FrameMeter::may_send() const {

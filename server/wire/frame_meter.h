@@ -39,10 +39,14 @@ class ResetBudget {
   // Calls at once, and in each second after that. What a client's deadlines end has lived for
   // longer than kRapidNs, and costs a tenth.
   static constexpr int64_t kCalls = 10'000;
+  // The part of them that each connection of a peer may have, whatever the others do.
+  static constexpr int64_t kCallsOfConnection = kCalls / 4;
   static constexpr int64_t kRapidCost = 10;
   static constexpr int64_t kRapidNs = 10'000'000;
 
-  // Whether there is so much left.
+  explicit ResetBudget(int64_t calls = kCalls) : calls_(calls) {}
+
+  // Whether so much was left, which is taken then. Otherwise what is left stays.
   bool Take(int64_t cost, int64_t now_ns) ABSL_LOCKS_EXCLUDED(mutex_);
   // Whether there is as much left as ever.
   bool IsWhole(int64_t now_ns) ABSL_LOCKS_EXCLUDED(mutex_);
@@ -50,8 +54,9 @@ class ResetBudget {
  private:
   void Fill(int64_t now_ns) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
+  const int64_t calls_;
   Mutex mutex_;
-  double left_ ABSL_GUARDED_BY(mutex_) = kCalls;
+  double left_ ABSL_GUARDED_BY(mutex_) = static_cast<double>(calls_);
   int64_t filled_ns_ ABSL_GUARDED_BY(mutex_) = 0;
 };
 
@@ -119,8 +124,11 @@ class FrameMeter {
   FrameMeter(std::shared_ptr<ResetBudget> resets, size_t max_calls)
       : resets_(std::move(resets)), max_calls_(max_calls) {}
 
-  // What the peer sent next. What it found first it gives ever after.
+  // What the peer sent next. What it found first it gives ever after. What is read at once may have
+  // come at any time since the last Receive, so no call that is reset has lived for less than that.
   FrameFault Receive(std::span<const uint8_t> bytes, int64_t now_ns);
+  // More of what was read at once.
+  FrameFault ReceiveMore(std::span<const uint8_t> bytes);
 
   // What was sent to the peer next.
   void Send(std::span<const uint8_t> bytes, int64_t now_ns);
@@ -131,9 +139,10 @@ class FrameMeter {
     max_calls_ = max_calls;
   }
 
+  FrameFault fault() const { return fault_; }
   // Of messages that have begun and not ended.
   int64_t unfinished_bytes() const { return unfinished_bytes_; }
-  // Of DATA frames since the beginning.
+  // Of DATA frames since the beginning, as far as they have arrived.
   int64_t data_bytes() const { return data_bytes_; }
   // Whether the peer may send more of a message that has begun: its windows are open.
   bool may_send() const;
@@ -166,22 +175,28 @@ class FrameMeter {
   void EndMessage(Stream& stream);
   void DropMessage(Stream& stream);
   void Forget(uint32_t stream);
-  void Reset(uint32_t stream);
+  void Reset(uint32_t stream, int64_t min_life_ns);
   void BeginSent(const Frame& frame);
   void SentPayload(const Frame& frame, std::span<const uint8_t> bytes);
   void SentSetting();
+  void SentGoaway();
   void Find(FrameFault fault) {
     if (fault_ == FrameFault::kNone) fault_ = fault;
   }
 
   std::shared_ptr<ResetBudget> resets_;
+  ResetBudget own_resets_{ResetBudget::kCallsOfConnection};
   size_t max_calls_;
   int64_t now_ns_ = 0;
+  int64_t received_ns_ = -1;  // When Receive was called last,
+  int64_t gap_ns_ = 0;        // and so long after the time before.
   FrameFault fault_ = FrameFault::kNone;
   size_t preface_ = 0;  // Bytes of it that have come.
   bool is_http2_ = true;
   FrameSplitter received_;
   Streams streams_;
+  uint32_t last_stream_ = 0;           // The highest number of a call,
+  uint32_t max_stream_ = 0x7fffffffu;  // and the one after which GOAWAY allows none.
   int64_t unfinished_bytes_ = 0;
   int64_t debt_bytes_ = 0;  // Of all streams.
   int64_t spare_frames_ = 0;
@@ -190,7 +205,7 @@ class FrameMeter {
   int continuations_ = 0;
 
   FrameSplitter sent_;
-  std::array<uint8_t, 6> sent_word_;  // A setting, or the value of WINDOW_UPDATE.
+  std::array<uint8_t, 6> sent_word_;  // A setting, or the first value of WINDOW_UPDATE or GOAWAY.
   size_t sent_word_bytes_ = 0;
   int64_t window_ = 65'535;          // Of the connection.
   int64_t initial_window_ = 65'535;  // Of a new stream.

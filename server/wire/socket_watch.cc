@@ -2,11 +2,13 @@
 #include "server/wire/socket_watch.h"
 
 #include <dlfcn.h>
+#include <fcntl.h>
 #include <openssl/err.h>
 #include <openssl/ssl.h>
 #include <poll.h>
 #include <sys/ioctl.h>
 #include <sys/socket.h>
+#include <sys/syscall.h>
 #include <sys/types.h>
 #include <unistd.h>
 
@@ -36,6 +38,16 @@ int64_t NowNs() {
   return clock.NowNs();
 }
 
+// Calls `see` with the parts of a message's first bytes.
+template <typename See>
+void ForEachPart(const msghdr& message, size_t count, See see) {
+  for (size_t i = 0; i < message.msg_iovlen && count > 0; ++i) {
+    const size_t part = std::min(count, message.msg_iov[i].iov_len);
+    see(SocketBytes(static_cast<const uint8_t*>(message.msg_iov[i].iov_base), part));
+    count -= part;
+  }
+}
+
 // The frames of one connection. gRPC reads and writes it on several threads.
 struct Frames {
   Frames(std::shared_ptr<ResetBudget> resets, size_t max_calls)
@@ -48,9 +60,27 @@ struct Frames {
     MutexLock lock(&mutex);
     return meter.Receive(bytes, NowNs());
   }
+  FrameFault ReceiveMore(SocketBytes bytes) {
+    MutexLock lock(&mutex);
+    return meter.ReceiveMore(bytes);
+  }
+  FrameFault Receive(const msghdr& message, size_t count) {
+    MutexLock lock(&mutex);
+    FrameFault fault = meter.Receive({}, NowNs());
+    ForEachPart(message, count, [&](SocketBytes part) ABSL_NO_THREAD_SAFETY_ANALYSIS {
+      fault = meter.ReceiveMore(part);
+    });
+    return fault;
+  }
   void Send(SocketBytes bytes) {
     MutexLock lock(&mutex);
     meter.Send(bytes, NowNs());
+  }
+  void Send(const msghdr& message, size_t count) {
+    MutexLock lock(&mutex);
+    const int64_t now_ns = NowNs();
+    ForEachPart(message, count,
+                [&](SocketBytes part) ABSL_NO_THREAD_SAFETY_ANALYSIS { meter.Send(part, now_ns); });
   }
 };
 
@@ -75,18 +105,20 @@ struct SocketWatch::Connection {
   std::atomic<int64_t> sent_bytes = 0;
   std::atomic<bool> is_blocked = false;  // gRPC has more, and waits for the socket.
   std::atomic<bool> is_closed = false;
+  std::atomic<int64_t> received_bytes = 0;
 
   Mutex mutex;
   std::shared_ptr<Frames> frames ABSL_GUARDED_BY(mutex);
 
   // Of CloseSlow alone:
-  int64_t data_bytes = 0;   // As of the last progress of unfinished messages,
-  int64_t progress_ns = 0;  // which was then, or there were none.
   int64_t looked_ns = 0;
-  int64_t looked_bytes = 0;  // Sent by then.
+  int64_t age_ns = 0;
+  int64_t data_bytes = 0;    // As of the last progress of unfinished messages,
+  int64_t stalled_ns = 0;    // which was so long ago, or there were none.
+  int64_t looked_bytes = 0;  // Taken by the peer at the last look,
+  int64_t unread_bytes = 0;  // and when it was last seen to take some, or nothing waited,
+  int64_t unread_ns = 0;     // which was so long ago.
   double owed_bytes = 0;
-  int64_t taken_ns = 0;     // When the peer was last seen to take something, or nothing waited;
-  int64_t taken_bytes = 0;  // sent by then.
 
   std::shared_ptr<Frames> TheFrames() {
     MutexLock lock(&mutex);
@@ -182,41 +214,45 @@ std::array<std::atomic<int64_t>, kCloseReasons>& CloseCounts() {
   return counts;
 }
 
-// The socket ends for both sides, and gRPC closes it as if the peer had. Its number may stand for
-// another one, unless a second number was the same connection's.
-void Shut(const Connection& connection) {
-  const FileDescriptor same(dup(connection.descriptor));
-  if (!same.is_open() || CookieOf(same.get()) != connection.cookie) return;
+// The socket ends for both sides, and gRPC closes it as if the peer had, with what it holds for the
+// peer. Its number may stand for another one, unless a second number was the same connection's.
+// Whether it did.
+bool Shut(const Connection& connection) {
+  const FileDescriptor same(fcntl(connection.descriptor, F_DUPFD_CLOEXEC, 0));
+  if (!same.is_open() || CookieOf(same.get()) != connection.cookie) return false;
+  const linger at_once = {.l_onoff = 1, .l_linger = 0};
+  setsockopt(same.get(), SOL_SOCKET, SO_LINGER, &at_once, sizeof(at_once));
   shutdown(same.get(), SHUT_RDWR);
+  return true;
 }
 
+// Where no descriptor is left, the next look tries again.
 void Close(Connection& connection, CloseReason reason, std::string_view why) {
-  if (connection.is_closed.exchange(true)) return;
+  if (connection.is_closed || !Shut(connection) || connection.is_closed.exchange(true)) return;
   ++CloseCounts()[static_cast<size_t>(reason)];
   spdlog::warn("event=connection_closed reason={} peer={} why={}", NameOf(reason),
                LogValue(connection.peer), LogValue(why));
-  Shut(connection);
 }
 
 // What the thread read last from a watched socket that is encrypted: what it decrypts next is of
 // that, except for what came with the end of a handshake.
 thread_local std::shared_ptr<Connection> read_last;
 
+// What was read last from another socket is not what this thread decrypts next.
+void ForgetOthers(int descriptor) {
+  if (read_last != nullptr && read_last->descriptor != descriptor) read_last = nullptr;
+}
+
 // Whether gRPC may have the bytes.
 bool Received(int descriptor, const msghdr& message, size_t count) {
   const std::shared_ptr<Connection> connection = TheTable().Find(descriptor);
   if (connection == nullptr) return true;
+  connection->received_bytes += static_cast<int64_t>(count);
   if (connection->encryption == SocketWatch::Encryption::kTls) {
     read_last = connection;
     return true;
   }
-  const std::shared_ptr<Frames> frames = connection->TheFrames();
-  FrameFault fault = FrameFault::kNone;
-  for (size_t i = 0; i < message.msg_iovlen && count > 0; ++i) {
-    const size_t part = std::min(count, message.msg_iov[i].iov_len);
-    fault = frames->Receive({static_cast<const uint8_t*>(message.msg_iov[i].iov_base), part});
-    count -= part;
-  }
+  const FrameFault fault = connection->TheFrames()->Receive(message, count);
   if (fault == FrameFault::kNone) return true;
   Close(*connection, CloseReason::kFrames, NameOf(fault));
   return false;
@@ -230,14 +266,8 @@ void Sent(int descriptor, const msghdr& message, ssize_t outcome, int error) {
   const auto sent = static_cast<size_t>(std::max<ssize_t>(outcome, 0));
   connection->sent_bytes += static_cast<int64_t>(sent);
   connection->is_blocked = sent < wanted && (outcome >= 0 || error == EAGAIN || error == ENOBUFS);
-  if (connection->encryption == SocketWatch::Encryption::kTls) return;
-  const std::shared_ptr<Frames> frames = connection->TheFrames();
-  size_t left = sent;
-  for (size_t i = 0; i < message.msg_iovlen && left > 0; ++i) {
-    const size_t part = std::min(left, message.msg_iov[i].iov_len);
-    frames->Send({static_cast<const uint8_t*>(message.msg_iov[i].iov_base), part});
-    left -= part;
-  }
+  if (connection->encryption == SocketWatch::Encryption::kTls || sent == 0) return;
+  connection->TheFrames()->Send(message, sent);
 }
 
 // The frames within an encrypted connection, for as long as OpenSSL has it, and the connection once
@@ -267,11 +297,12 @@ Decrypted* DecryptedOf(ssl_st* ssl) {
   return known;
 }
 
-// Whether gRPC may have the bytes.
+// Whether gRPC may have the bytes, of which there are none where a record is not complete.
 bool ReceivedWithin(ssl_st* ssl, SocketBytes bytes) {
   Decrypted* const decrypted = DecryptedOf(ssl);
   if (decrypted == nullptr) return true;
-  if (std::shared_ptr<Connection> connection = std::exchange(read_last, nullptr)) {
+  const std::shared_ptr<Connection> connection = std::exchange(read_last, nullptr);
+  if (connection != nullptr) {
     {
       MutexLock lock(&decrypted->frames->mutex);
       decrypted->frames->meter.BindTo(connection->resets, connection->max_calls);
@@ -280,7 +311,10 @@ bool ReceivedWithin(ssl_st* ssl, SocketBytes bytes) {
     connection->frames = decrypted->frames;
     decrypted->connection = connection;
   }
-  const FrameFault fault = decrypted->frames->Receive(bytes);
+  // What one read of the socket brought is decrypted in many pieces.
+  const bool is_same_read = connection == nullptr && decrypted->connection != nullptr;
+  const FrameFault fault =
+      is_same_read ? decrypted->frames->ReceiveMore(bytes) : decrypted->frames->Receive(bytes);
   if (fault == FrameFault::kNone) return true;
   if (decrypted->connection != nullptr) {
     Close(*decrypted->connection, CloseReason::kFrames, NameOf(fault));
@@ -294,7 +328,7 @@ Function* Next(const char* name) {
 }
 
 // Whether a peer that may send more of a message has not for too long.
-bool IsStalled(Connection& connection, absl::Duration timeout, int64_t now_ns) {
+bool IsStalled(Connection& connection, absl::Duration timeout, int64_t look_ns) {
   const std::shared_ptr<Frames> frames = connection.TheFrames();
   if (frames == nullptr) return false;
   int64_t data_bytes = 0;
@@ -309,11 +343,12 @@ bool IsStalled(Connection& connection, absl::Duration timeout, int64_t now_ns) {
   // What gRPC does not read, short of memory, is no fault of the peer's.
   const bool is_read = ioctl(connection.descriptor, FIONREAD, &unread) != 0 || unread == 0;
   const bool has_progress = data_bytes - connection.data_bytes >= SocketWatch::kMinProgressBytes;
-  if (!is_waited_for || !is_read || has_progress || connection.progress_ns == 0) {
+  connection.stalled_ns += look_ns;
+  if (!is_waited_for || !is_read || has_progress) {
     connection.data_bytes = data_bytes;
-    connection.progress_ns = now_ns;
+    connection.stalled_ns = 0;
   }
-  return now_ns - connection.progress_ns >= absl::ToInt64Nanoseconds(timeout);
+  return connection.stalled_ns >= absl::ToInt64Nanoseconds(timeout);
 }
 
 // Whether gRPC waits for the peer to read, not the peer for gRPC to write.
@@ -323,27 +358,70 @@ bool IsBlocked(const Connection& connection) {
   return poll(&socket, 1, 0) == 0;
 }
 
+// What the peer has taken of what was sent: the rest waits in the socket. A unix socket counts more
+// than the bytes that wait, so this may be negative, and fall when more is sent.
+int64_t TakenBytes(const Connection& connection) {
+  int waiting = 0;
+  // The number of SIOCOUTQ.
+  if (ioctl(connection.descriptor, TIOCOUTQ, &waiting) != 0) waiting = 0;
+  return connection.sent_bytes - waiting;
+}
+
 // Whether bytes wait for a peer that takes none, or fewer than it must. What it owes grows by the
-// rate while they wait, and falls by what it takes and, in between, by the rate.
-bool IsUnread(Connection& connection, const SocketWatch::Limits& limits, int64_t now_ns) {
-  // A look that comes late says nothing of the time before it.
-  constexpr int64_t kMaxLookNs = 1'000'000'000;
-  if (connection.looked_ns == 0) connection.looked_ns = connection.taken_ns = now_ns;
-  const int64_t look_ns = std::min(now_ns - connection.looked_ns, kMaxLookNs);
-  const int64_t sent = connection.sent_bytes;
+// rate while they wait, and falls by what it takes and, in between, by the rate. It is nothing once
+// all that gRPC had is in the socket.
+bool IsUnread(Connection& connection, const SocketWatch::Limits& limits, int64_t look_ns) {
+  const bool has_more = connection.is_blocked;
   const bool is_blocked = IsBlocked(connection);
+  const int64_t all_taken = TakenBytes(connection);
   const auto rate = static_cast<double>(limits.min_bytes_per_second);
   const double due = rate * static_cast<double>(look_ns) / 1e9;
-  const auto taken = static_cast<double>(sent - connection.looked_bytes);
+  const auto taken = static_cast<double>(std::max(all_taken - connection.looked_bytes, int64_t{0}));
   connection.owed_bytes = std::max(connection.owed_bytes + (is_blocked ? due : -due) - taken, 0.0);
-  connection.looked_ns = now_ns;
-  connection.looked_bytes = sent;
-  if (!is_blocked || sent - connection.taken_bytes >= SocketWatch::kMinProgressBytes) {
-    connection.taken_bytes = sent;
-    connection.taken_ns = now_ns;
+  if (!has_more) connection.owed_bytes = 0;
+  connection.looked_bytes = all_taken;
+  connection.unread_bytes = std::min(connection.unread_bytes, all_taken);
+  connection.unread_ns += look_ns;
+  if (!is_blocked || all_taken - connection.unread_bytes >= SocketWatch::kMinProgressBytes) {
+    connection.unread_bytes = all_taken;
+    connection.unread_ns = 0;
   }
-  return now_ns - connection.taken_ns >= absl::ToInt64Nanoseconds(limits.patience) ||
+  return connection.unread_ns >= absl::ToInt64Nanoseconds(limits.patience) ||
          connection.owed_bytes > rate * absl::ToDoubleSeconds(limits.timeout);
+}
+
+// The time since the last look, as far as it counts.
+int64_t Look(Connection& connection, int64_t now_ns) {
+  const int64_t gap_ns = connection.looked_ns == 0 ? 0 : now_ns - connection.looked_ns;
+  connection.looked_ns = now_ns;
+  const int64_t look_ns = std::clamp(gap_ns, int64_t{0}, SocketWatch::kMaxLookNs);
+  connection.age_ns += look_ns;
+  return look_ns;
+}
+
+FrameFault FaultOf(Connection& connection) {
+  const std::shared_ptr<Frames> frames = connection.TheFrames();
+  if (frames == nullptr) return FrameFault::kNone;
+  MutexLock lock(&frames->mutex);
+  return frames->meter.fault();
+}
+
+// gRPC sends its settings as a connection begins, and a handshake has fewer bytes than this.
+bool IsUnwatched(Connection& connection) {
+  constexpr int64_t kMinAgeNs = 5'000'000'000;
+  constexpr int64_t kMaxHandshakeBytes = int64_t{32} << 10;
+  if (connection.age_ns < kMinAgeNs) return false;
+  const int64_t received = connection.received_bytes;
+  if (connection.encryption == SocketWatch::Encryption::kNone) {
+    return received == 0 && connection.sent_bytes == 0;
+  }
+  return connection.TheFrames() == nullptr && received > kMaxHandshakeBytes;
+}
+
+void WarnUnwatched(std::string_view why) {
+  static std::atomic<bool> is_known = false;
+  if (is_known.exchange(true)) return;
+  spdlog::warn("event=connections_unwatched why={}", LogValue(why));
 }
 
 }  // namespace
@@ -371,7 +449,7 @@ void SocketWatch::Add(int descriptor, const std::string& peer, size_t max_calls,
   connection->encryption = encryption;
   connection->max_calls = max_calls;
   connection->resets = TheBudgets().Of(peer);
-  if (connection->cookie == 0) return;
+  if (connection->cookie == 0) return WarnUnwatched("the system has no SO_COOKIE");
   if (encryption == Encryption::kNone) {
     MutexLock lock(&connection->mutex);
     connection->frames = std::make_shared<Frames>(connection->resets, max_calls);
@@ -384,9 +462,19 @@ void SocketWatch::CloseSlow(const Limits& limits, int64_t now_ns) {
     if (connection->is_closed) continue;
     if (CookieOf(connection->descriptor) != connection->cookie) {
       TheTable().Remove(*connection);
-    } else if (IsUnread(*connection, limits, now_ns)) {
+      continue;
+    }
+    const int64_t look_ns = Look(*connection, now_ns);
+    const FrameFault fault = FaultOf(*connection);
+    if (IsUnwatched(*connection)) WarnUnwatched("gRPC reads or writes by other functions");
+    // Each look counts for both.
+    const bool is_unread = IsUnread(*connection, limits, look_ns);
+    const bool is_stalled = IsStalled(*connection, limits.stall, look_ns);
+    if (fault != FrameFault::kNone) {
+      Close(*connection, CloseReason::kFrames, NameOf(fault));
+    } else if (is_unread) {
       Close(*connection, CloseReason::kUnread, "reads too slowly what it is sent");
-    } else if (IsStalled(*connection, limits.timeout, now_ns)) {
+    } else if (is_stalled) {
       Close(*connection, CloseReason::kStalled, "holds back the rest of a message");
     }
   }
@@ -396,18 +484,22 @@ int64_t SocketWatch::closed(CloseReason reason) const {
   return CloseCounts()[static_cast<size_t>(reason)];
 }
 
-bool SocketWatch::is_effective() {
-  return dlsym(RTLD_DEFAULT, "recvmsg") == reinterpret_cast<void*>(&::recvmsg);
+void SocketWatch::CheckEffective() {
+  if (dlsym(RTLD_DEFAULT, "recvmsg") == reinterpret_cast<void*>(&::recvmsg)) return;
+  WarnUnwatched("calls of recvmsg go elsewhere");
 }
 
 }  // namespace gemmd
 
-// In place of those of the C library and of OpenSSL, which they call.
+// In place of those of the C library and of OpenSSL, which they call. A C library that is linked
+// statically has none to find, and an OpenSSL that is has its own instead of these.
 #define GEMMD_IN_FRONT extern "C" __attribute__((visibility("default"), used))
 
 GEMMD_IN_FRONT ssize_t recvmsg(int descriptor, msghdr* message, int flags) {
   static const auto next = gemmd::Next<ssize_t(int, msghdr*, int)>("recvmsg");
-  const ssize_t count = next(descriptor, message, flags);
+  gemmd::ForgetOthers(descriptor);
+  const ssize_t count = next != nullptr ? next(descriptor, message, flags)
+                                        : syscall(SYS_recvmsg, descriptor, message, flags);
   if (count <= 0 || (flags & (MSG_PEEK | MSG_ERRQUEUE)) != 0) return count;
   if (gemmd::Received(descriptor, *message, static_cast<size_t>(count))) return count;
   errno = ECONNRESET;
@@ -416,24 +508,26 @@ GEMMD_IN_FRONT ssize_t recvmsg(int descriptor, msghdr* message, int flags) {
 
 GEMMD_IN_FRONT ssize_t sendmsg(int descriptor, const msghdr* message, int flags) {
   static const auto next = gemmd::Next<ssize_t(int, const msghdr*, int)>("sendmsg");
-  const ssize_t count = next(descriptor, message, flags);
+  const ssize_t count = next != nullptr ? next(descriptor, message, flags)
+                                        : syscall(SYS_sendmsg, descriptor, message, flags);
   const int error = errno;
   gemmd::Sent(descriptor, *message, count, error);
   errno = error;
   return count;
 }
 
-GEMMD_IN_FRONT int SSL_read(SSL* ssl, void* buffer, int size) {
+GEMMD_IN_FRONT __attribute__((weak)) int SSL_read(SSL* ssl, void* buffer, int size) {
   static const auto next = gemmd::Next<int(SSL*, void*, int)>("SSL_read");
   const int count = next(ssl, buffer, size);
-  if (count <= 0) return count;
   const auto* const bytes = static_cast<const uint8_t*>(buffer);
-  if (gemmd::ReceivedWithin(ssl, {bytes, static_cast<size_t>(count)})) return count;
+  const bool may_have =
+      gemmd::ReceivedWithin(ssl, {bytes, static_cast<size_t>(std::max(count, 0))});
+  if (count <= 0 || may_have) return count;
   ERR_raise(ERR_LIB_SSL, SSL_R_APPLICATION_DATA_AFTER_CLOSE_NOTIFY);
   return -1;
 }
 
-GEMMD_IN_FRONT int SSL_write(SSL* ssl, const void* buffer, int size) {
+GEMMD_IN_FRONT __attribute__((weak)) int SSL_write(SSL* ssl, const void* buffer, int size) {
   static const auto next = gemmd::Next<int(SSL*, const void*, int)>("SSL_write");
   const int count = next(ssl, buffer, size);
   gemmd::Decrypted* const decrypted = count > 0 ? gemmd::DecryptedOf(ssl) : nullptr;

@@ -8,7 +8,7 @@
 // SSL_read and SSL_write. The daemon has functions of these names, which the dynamic linker finds
 // first: they call those of the libraries and look at the bytes. Descriptors that are not watched
 // cost a look into a table. Where gRPC is linked in another way, nothing is seen and no connection
-// is closed (see is_effective).
+// is closed; the log says so once.
 #pragma once
 
 #include <cstddef>
@@ -40,24 +40,29 @@ class SocketWatch {
 
   // The bounds of a connection in time.
   struct Limits {
-    absl::Duration timeout;            // Without progress.
-    absl::Duration patience;           // The same where bytes wait for a peer to read them.
-    int64_t min_bytes_per_second = 0;  // At which these must be read.
+    absl::Duration stall;              // Without progress of messages that have begun.
+    absl::Duration patience;           // Without progress where bytes wait for a peer to read them.
+    absl::Duration timeout;            // What a reader may be late,
+    int64_t min_bytes_per_second = 0;  // which must read at this rate.
   };
+  // Time that passes between two looks counts as at most this: a late look says nothing of a peer.
+  static constexpr int64_t kMaxLookNs = 1'000'000'000;
   // Bytes of unfinished messages that a connection may hold for as long as it lives.
   static constexpr int64_t kFreeUnfinishedBytes = int64_t{64} << 10;
-  // Less in one timeout is no progress. It is little beside any network, and much beside pings.
-  static constexpr int64_t kMinProgressBytes = int64_t{16} << 10;
+  // Less in one timeout is no progress. It is little beside any network, less than one record of
+  // TLS, and much beside pings.
+  static constexpr int64_t kMinProgressBytes = int64_t{8} << 10;
 
-  // Closes connections that hold back the rest of messages though they may send, and those whose
-  // bytes wait for the peer at less than the rate. Threads: one at a time.
+  // Closes connections that hold back the rest of messages though they may send, those whose bytes
+  // wait for the peer at less than the rate, and those of which frames were too many. Call it at
+  // least once in kMaxLookNs. Threads: one at a time.
   void CloseSlow(const Limits& limits, int64_t now_ns);
 
   // How many connections were closed. Threads: any.
   int64_t closed(CloseReason reason) const;
 
-  // Whether this process's calls of recvmsg come here.
-  static bool is_effective();
+  // Warns if this process's calls of recvmsg do not come here.
+  static void CheckEffective();
 
  private:
   SocketWatch() = default;

@@ -260,11 +260,11 @@ def hold_half(peer, size):
 
 
 def test_half_a_message_is_not_held(daemons, battery, tmp_path):
-    """Who may send the rest and does not for the send timeout loses the connection."""
+    """Who may send the rest and does not for three send timeouts loses the connection."""
     for kind in ("tcp", "unix", "tls"):
         folder = tmp_path / kind
         folder.mkdir()
-        listener = Listener(daemons, kind, folder, "--send-timeout=2s", "--max-queued-bytes=1000000")
+        listener = Listener(daemons, kind, folder, "--send-timeout=1s", "--max-queued-bytes=1000000")
         with Bystander(listener.daemon) as bystander, contextlib.ExitStack() as stack:
             peers = [stack.enter_context(listener.peer()) for _ in range(3)]
             for peer in peers:
@@ -281,7 +281,7 @@ def test_half_a_message_is_not_held(daemons, battery, tmp_path):
 
 def test_small_halves_may_wait(daemons, battery):
     """The control: what holds little may take its time."""
-    daemon = daemons.start(*FLAGS, "--send-timeout=2s")
+    daemon = daemons.start(*FLAGS, "--send-timeout=1s")
     with Http2Peer(daemon.tcp) as waiting, Http2Peer(daemon.tcp) as held:
         stream = waiting.start()
         body = message(honest_product())

@@ -19,6 +19,7 @@ constexpr uint8_t kData = 0;
 constexpr uint8_t kHeaders = 1;
 constexpr uint8_t kRstStream = 3;
 constexpr uint8_t kSettings = 4;
+constexpr uint8_t kGoaway = 7;
 constexpr uint8_t kWindowUpdate = 8;
 constexpr uint8_t kContinuation = 9;
 constexpr uint8_t kEndStream = 1;
@@ -67,7 +68,6 @@ class FrameMeterTest : public testing::Test {
   std::shared_ptr<ResetBudget> resets_ = std::make_shared<ResetBudget>();
   FrameMeter meter_{resets_, kMaxCalls};
 
- private:
   static std::span<const uint8_t> Span(std::string_view bytes) {
     return {reinterpret_cast<const uint8_t*>(bytes.data()), bytes.size()};
   }
@@ -191,6 +191,31 @@ TEST_F(FrameMeterTest, OpenCallsHaveABound) {
   EXPECT_EQ(open(max_calls + 4), FrameFault::kManyStreams);
 }
 
+TEST_F(FrameMeterTest, HeadersOfNoNewCallOpenNone) {
+  for (uint32_t i = 1; i < kMaxCalls; ++i) Receive(Frame(kHeaders, 0, 2 * i + 1, "headers"));
+  // As many as may be are open. Trailers, and headers of calls that are over.
+  EXPECT_EQ(Receive(Frame(kHeaders, kEndStream, 3, "trailers")), FrameFault::kNone);
+  Send(Frame(kRstStream, 0, 5, Number(0, 4)));
+  EXPECT_EQ(Receive(Frame(kHeaders, kEndStream, 5, "trailers")), FrameFault::kNone);
+  EXPECT_EQ(Receive(Frame(kHeaders, 0, 2, "headers")), FrameFault::kNone);
+  EXPECT_EQ(Receive(Frame(kHeaders, 0, 2001, "headers")), FrameFault::kNone);  // In place of 5.
+  EXPECT_EQ(Receive(Frame(kHeaders, 0, 2003, "headers")), FrameFault::kManyStreams);
+}
+
+TEST_F(FrameMeterTest, CallsAfterGoawayAreNotOpen) {
+  Receive(Frame(kHeaders, 0, 3, "headers"));
+  Data(Message(1000).substr(0, 500), 0, 3);
+  Send(Frame(kGoaway, 0, 0, Number(0x7fffffff, 4) + Number(0, 4)));
+  EXPECT_EQ(meter_.unfinished_bytes(), 500);
+  Send(Frame(kGoaway, 0, 0, Number(1, 4) + Number(0, 4) + "a reason"));
+  EXPECT_EQ(meter_.unfinished_bytes(), 0);
+  for (uint32_t i = 0; i < 2 * kMaxCalls; ++i) {
+    ASSERT_EQ(Receive(Frame(kHeaders, 0, 2 * i + 5, "headers")), FrameFault::kNone) << i;
+  }
+  Data(Message(1000).substr(0, 500));
+  EXPECT_EQ(meter_.unfinished_bytes(), 500);  // What was open before is open still.
+}
+
 class ResetTest : public FrameMeterTest {
  protected:
   static constexpr int64_t kSecond = 1'000'000'000;
@@ -250,13 +275,49 @@ TEST_F(ResetTest, CallsThatAreAnsweredCostNothing) {
   }
 }
 
-TEST_F(ResetTest, ConnectionsOfAPeerShareTheBound) {
-  FrameMeter other(resets_, kMaxCalls);
+TEST_F(ResetTest, WhatIsReadAfterAPauseMayHaveLivedAsLong) {
+  for (int round = 0; round < 3 * kRapidCalls / 100; ++round) {
+    std::string calls;
+    for (int i = 0; i < 100; ++i) {
+      calls += Frame(kHeaders, kEndStream, stream_ += 2, "headers");
+      calls += Frame(kRstStream, 0, stream_, Number(8, 4));
+    }
+    now_ns_ += ResetBudget::kRapidNs;
+    ASSERT_EQ(Receive(calls), FrameFault::kNone) << round;
+  }
+}
+
+TEST_F(ResetTest, TheFirstReadOfAConnectionCameAfterNoPause) {
+  FrameMeter meter(resets_, kMaxCalls);
+  std::string calls = "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
+  for (int i = 0; i <= kRapidCalls; ++i) {
+    calls += Frame(kHeaders, kEndStream, stream_ += 2, "headers");
+    calls += Frame(kRstStream, 0, stream_, Number(8, 4));
+  }
+  EXPECT_EQ(meter.Receive(Span(calls), now_ns_), FrameFault::kManyResets);
+}
+
+TEST_F(ResetTest, ConnectionsOfAPeerShareTheBoundButNotTheBlame) {
   for (int64_t i = 0; i < kRapidCalls; ++i) ASSERT_EQ(Reset(0), FrameFault::kNone);
-  const std::string text = "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + Frame(kHeaders, 0, 1, "headers") +
-                           Frame(kRstStream, 0, 1, Number(8, 4));
-  EXPECT_EQ(other.Receive({reinterpret_cast<const uint8_t*>(text.data()), text.size()}, now_ns_),
-            FrameFault::kManyResets);
+  FrameMeter other(resets_, kMaxCalls);
+  other.Receive(Span("PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"), now_ns_);
+  const int64_t own = ResetBudget::kCallsOfConnection / ResetBudget::kRapidCost;
+  uint32_t stream = 1;
+  const auto reset = [&] {
+    stream += 2;
+    other.Receive(Span(Frame(kHeaders, 0, stream, "headers")), now_ns_);
+    return other.Receive(Span(Frame(kRstStream, 0, stream, Number(8, 4))), now_ns_);
+  };
+  for (int64_t i = 0; i < own; ++i) ASSERT_EQ(reset(), FrameFault::kNone) << i;
+  EXPECT_EQ(reset(), FrameFault::kManyResets);
+}
+
+TEST(ResetBudget, ARefusalTakesNothing) {
+  ResetBudget budget(100);
+  EXPECT_TRUE(budget.Take(95, 1));
+  EXPECT_FALSE(budget.Take(10, 1));
+  EXPECT_TRUE(budget.Take(5, 1));
+  EXPECT_FALSE(budget.Take(1, 1));
 }
 
 TEST_F(FrameMeterTest, WhatIsUnfinishedEndsWithTheMessageOrTheCall) {
@@ -330,10 +391,25 @@ TEST_F(FrameMeterTest, PiecesOfAnyLengthAreTheSame) {
   }
 }
 
+TEST_F(FrameMeterTest, AFrameCountsAsItsBytesCome) {
+  Data(Message(1 << 20).substr(0, 60'000));
+  const std::string last = Frame(kData, 0, 1, std::string(5535, 'x'));
+  Receive(last.substr(0, 9));
+  EXPECT_EQ(meter_.data_bytes(), 60'000);
+  EXPECT_TRUE(meter_.may_send());  // The rest of the frame.
+  Receive(last.substr(9, 100));
+  EXPECT_EQ(meter_.data_bytes(), 60'100);
+  EXPECT_TRUE(meter_.may_send());
+  Receive(last.substr(109));
+  EXPECT_EQ(meter_.data_bytes(), 65'535);
+  EXPECT_FALSE(meter_.may_send());
+}
+
 TEST_F(FrameMeterTest, PaddedFramesAreNotRead) {
   // gRPC takes none.
   Data("\4" + std::string(100, 'x'), kPadded);
   EXPECT_EQ(meter_.unfinished_bytes(), 0);
+  EXPECT_EQ(meter_.data_bytes(), 101);
 }
 
 TEST(FrameMeter, WhatIsNoHttp2HasNoFault) {
