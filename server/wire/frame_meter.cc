@@ -25,6 +25,9 @@ constexpr uint8_t kAck = 1;
 constexpr uint8_t kPadded = 8;
 constexpr int kInitialWindowSize = 4;
 
+// A reader that is busy with a flood of resets comes to the socket more often than this.
+constexpr int64_t kMinStallNs = 100'000'000;
+
 // The flags, which gRPC ignores here, and the length.
 constexpr int kMessageHeadBytes = 5;
 
@@ -79,7 +82,8 @@ void FrameSplitter::ReadHead() {
 
 FrameFault FrameMeter::Receive(std::span<const uint8_t> bytes, int64_t now_ns) {
   now_ns_ = now_ns;
-  gap_ns_ = received_ns_ < 0 ? 0 : now_ns - received_ns_;
+  const int64_t gap_ns = received_ns_ < 0 ? 0 : now_ns - received_ns_;
+  gap_ns_ = gap_ns < kMinStallNs ? 0 : gap_ns;
   received_ns_ = now_ns;
   return ReceiveMore(bytes);
 }
