@@ -74,7 +74,9 @@ Across AcrossOf(CudaRow row, const Problem& problem) {
   row.across = Across::kBoth;
   const bool a = LiesRight(row, mma::Operand::kA, problem);
   const bool b = LiesRight(row, mma::Operand::kB, problem);
-  return a ? (b ? Across::kBoth : Across::kA) : (b ? Across::kB : Across::kNone);
+  if (a && b) return Across::kBoth;
+  if (a) return Across::kA;
+  return b ? Across::kB : Across::kNone;
 }
 
 OperandPlan PlanDense(const CudaRow& row, mma::Operand operand, const Problem& problem,

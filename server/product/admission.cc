@@ -116,7 +116,7 @@ namespace {
 // connection may have up to kShare times as many as its caller may still add.
 constexpr int64_t kShare = 7;
 
-// The number of requests that somebody with `own` requests inside may still add to `free` places.
+// The number of requests that a caller with `own` admitted requests may still add to `free` places.
 int64_t PlacesLeft(int64_t own, int64_t free) {
   return std::max((kShare * free - own + kShare) / (kShare + 1), int64_t{0});
 }

@@ -414,8 +414,8 @@ void Scheduler::End(Submission& held, const absl::Status& why, Ended& ended) {
   }
   if (!held.end.ok()) return;  // It is being aborted already.
   held.end = Annotated(why, " while it ran");
-  // A job on its way to the device is aborted once it is there, and joined jobs once nobody waits
-  // for any of them.
+  // A job on its way to the device is aborted once it is there, and joined jobs once no caller
+  // waits for any of them.
   Launch& launch = *held.launch;
   if (!IsEnded(launch)) return;
   launch.unwanted_ns = clock_.NowNs();

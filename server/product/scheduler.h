@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Queues jobs per device in fair turns of their callers, hands each device as many jobs as it can
-// work on at once, and ends jobs that nobody waits for any longer. Waiting jobs that can run as one
+// work on at once, and ends jobs whose callers have left. Waiting jobs that can run as one
 // are launched as one (JoinedJob).
 //
 // Jobs that a device has been given no longer take turns. So a device that takes several jobs
@@ -164,7 +164,7 @@ struct DeviceLoad {
                            // ones.
   int64_t completed_requests = 0;
   int64_t busy_ns = 0;  // The time for which jobs have had the device so far.
-  // From the moment that nobody waited for a launch any more until the device had finished it.
+  // From the moment when the last caller of a launch had left until the device had finished it.
   LatencyHistogram::Snapshot aborts = {};
   // Launches by the number of jobs that ran as one: 1, 2, 3 to 4, 5 to 8 and so on; the last
   // element counts all larger ones.

@@ -206,7 +206,7 @@ class Trust::Snapshot {
       identity->use = trust_.UseOf(grant->rule);
     }
     identity->meter = trust_.MeterOf(name);
-    // Identities that somebody still holds stay valid.
+    // Identities that are still in use stay valid.
     if (by_name_.size() >= kMaxKnown) by_name_.clear();
     by_name_.emplace(name, identity);
     return identity;

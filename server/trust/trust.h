@@ -103,7 +103,7 @@ class Trust {
  public:
   using WallClock = std::function<absl::Time()>;
 
-  // Examining a signed token takes 0.05 to 0.5 ms of processor time, and anybody can cause it. All
+  // Examining a signed token takes 0.05 to 0.5 ms of processor time, and any peer can cause it. All
   // tokens of a connection that has shown no bad token are examined. A connection that has shown
   // one may show kBadTokensOfConnection bad tokens at once and one more each second, and all such
   // connections together kBadTokensOfAll at once and as many each second. Beyond these limits,

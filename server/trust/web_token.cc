@@ -90,7 +90,7 @@ openssl::Key KeyOf(const char* kind, OSSL_PARAM_BLD* builder) {
   return openssl::Key(key);
 }
 
-// With an exponent of 1, anybody could sign.
+// With an exponent of 1, signatures could be made without the private key.
 bool IsExponent(const BIGNUM* number) {
   constexpr int kMaxBits = 32;
   return number != nullptr && BN_is_odd(number) == 1 && BN_is_one(number) == 0 &&

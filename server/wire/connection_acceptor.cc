@@ -190,7 +190,7 @@ absl::StatusOr<std::vector<FileDescriptor>> ListenOnPath(const std::string& addr
   struct stat status = {};
   // A symbolic link is not followed: what it leads to is not ours.
   if (path.front() != '\0' && lstat(name.sun_path, &status) == 0 && S_ISSOCK(status.st_mode)) {
-    unlink(name.sun_path);  // CheckAddress found nobody listening there.
+    unlink(name.sun_path);  // CheckAddress found no listener there.
   }
   const bool is_abstract = path.front() == '\0';
   const size_t bytes = is_abstract ? offsetof(sockaddr_un, sun_path) + path.size() : sizeof(name);

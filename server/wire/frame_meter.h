@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // What the HTTP/2 frames of one connection cost gRPC beside their bytes. gRPC keeps 32 to 48 bytes
-// for each DATA frame of a message that has not ended, decodes headers of any length, and counts
-// neither in its quota; it tells nobody of frames. So the daemon counts them as they pass
-// (server/wire/socket_watch.h), and a connection whose frames cost more than they bring is closed.
+// for each DATA frame of a message that has not ended, decodes headers of any length, counts
+// neither in its quota, and has no hook for frames. So the daemon counts them as they pass
+// (server/wire/socket_watch.h), and closes a connection whose frames cost more than they bring.
 //
 // What an honest client sends is far from each bound: DATA frames are of 16 KiB, or whole messages.
 #pragma once

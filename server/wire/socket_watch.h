@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Looks at what passes through the sockets of connections, and closes those that cost more than
-// they bring. gRPC owns the sockets and tells nobody of frames, of windows, or of bytes that wait
-// for a socket: a call that is cancelled leaves its answer there until the connection ends.
+// they bring. gRPC owns the sockets and has no hook for frames, windows, or bytes that wait for a
+// socket: a call that is cancelled leaves its answer there until the connection ends.
 //
 // gRPC reads and writes by the functions recvmsg and sendmsg of the C library, and encrypts by
 // SSL_read and SSL_write. The daemon has functions of these names, which the dynamic linker finds
 // first: they call those of the libraries and look at the bytes. Descriptors that are not watched
-// cost a look into a table. Where gRPC is linked in another way, nothing is seen and no connection
+// cost a look into a table. If gRPC is linked in another way, nothing is seen and no connection
 // is closed; the log says so once.
 #pragma once
 
