@@ -146,6 +146,9 @@ std::string DescribeRecipe(const Kernel& kernel, mma::Chip chip) {
   return Concat(
       kernel.recipe.splits_f32 ? "each f32 as two f16, three products of these: " : "",
       DescribeSums(arithmetic), instruction.saturates ? ", clamped after every instruction" : "",
+      kernel.recipe.block_scaling == BlockScaling::kPromotions
+          ? ", times the factors of their blocks if there are any"
+          : "",
       promotion_k > 0 ? Concat(", added to a total in f32 every ", promotion_k, " of k") : "",
       "; in ascending k, not split",
       kernel.recipe.splits_f32 ? "; in f64 where two f16 hold too little of an f32" : "");

@@ -151,15 +151,31 @@ std::string_view FieldOfBlocks(const Problem& problem) {
 // One factor of the instruction holds for scale_block() elements along k of one row or column, so
 // blocks must be whole multiples of that; they may have any number of rows.
 absl::Status FitsInstruction(std::string_view field, const mma::Instruction& instruction,
-                             const BlockScale* blocks) {
-  if (blocks == nullptr) return absl::OkStatus();
+                             const BlockScale& blocks) {
   const mma::ScaleType type = instruction.scale;
-  const bool is_type = (type == mma::ScaleType::kUe8m0 && blocks->type == FactorType::kUe8m0) ||
-                       (type == mma::ScaleType::kUe4m3 && blocks->type == FactorType::kUe4m3);
-  if (!is_type) return Refuse(Concat(field, ".type"), NameOf(blocks->type), mma::NameOf(type));
-  if (blocks->depth % instruction.scale_block() == 0) return absl::OkStatus();
-  return Refuse(Concat(field, ".k_per_block"), Concat(blocks->depth),
+  const bool is_type = (type == mma::ScaleType::kUe8m0 && blocks.type == FactorType::kUe8m0) ||
+                       (type == mma::ScaleType::kUe4m3 && blocks.type == FactorType::kUe4m3);
+  if (!is_type) return Refuse(Concat(field, ".type"), NameOf(blocks.type), mma::NameOf(type));
+  if (blocks.depth % instruction.scale_block() == 0) return absl::OkStatus();
+  return Refuse(Concat(field, ".k_per_block"), Concat(blocks.depth),
                 Concat("a multiple of ", instruction.scale_block()));
+}
+
+// Factors are constant in each promoted sum.
+absl::Status FitsPromotions(std::string_view field, int promotion_k, const BlockScale& blocks,
+                            int64_t k) {
+  if (blocks.depth % promotion_k == 0 || blocks.depth >= k) return absl::OkStatus();
+  return Refuse(Concat(field, ".k_per_block"), Concat(blocks.depth),
+                Concat("a multiple of ", promotion_k, ", or k"));
+}
+
+absl::Status FitsBlocks(std::string_view field, const Kernel& kernel, const BlockScale* blocks,
+                        int64_t k) {
+  if (blocks == nullptr) return absl::OkStatus();
+  if (kernel.recipe.block_scaling == BlockScaling::kPromotions) {
+    return FitsPromotions(field, kernel.recipe.promotion_k, *blocks, k);
+  }
+  return FitsInstruction(field, *kernel.instruction, *blocks);
 }
 
 }  // namespace
@@ -181,8 +197,8 @@ absl::Status SupportsInstruction(const Kernel& kernel, const Problem& problem) {
   const mma::Instruction& instruction = *kernel.instruction;
   RETURN_IF_ERROR(SupportsTypes(kernel, problem));
   RETURN_IF_ERROR(SupportsSparsity(instruction, problem));
-  RETURN_IF_ERROR(FitsInstruction("a.scale.blocks", instruction, problem.blocks_of_a()));
-  RETURN_IF_ERROR(FitsInstruction("b.scale.blocks", instruction, problem.blocks_of_b()));
+  RETURN_IF_ERROR(FitsBlocks("a.scale.blocks", kernel, problem.blocks_of_a(), problem.k));
+  RETURN_IF_ERROR(FitsBlocks("b.scale.blocks", kernel, problem.blocks_of_b(), problem.k));
   if (instruction.bit_count == mma::BitCount::kNone) return absl::OkStatus();
   const bool is_xor = instruction.bit_count == mma::BitCount::kXor;
   if (is_xor == (problem.bit_operation == BitOperation::kXor)) return absl::OkStatus();

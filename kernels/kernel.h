@@ -57,6 +57,10 @@ enum class BlockScaling : uint8_t {
   kParts,
   // The instruction applies factors itself (mma ... block_scale); missing factors are 1.
   kInstruction,
+  // Every promoted sum (Recipe::promotion_k) is multiplied by its factor when it is added: total =
+  // fma(sum, f32(factor of A * factor of B), total), rounded once to f32. A missing factor is 1.
+  // Blocks are whole multiples of promotion_k along k, or as long as k.
+  kPromotions,
 };
 
 // The arithmetic of a kernel as data, in addition to the instruction.

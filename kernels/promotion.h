@@ -24,6 +24,11 @@ constexpr bool HasPromotedRows(const mma::Instruction& instruction) {
          instruction.d == ElementType::kF32;
 }
 
+// Whether these rows also multiply the sums by factors of blocks (BlockScaling::kPromotions).
+constexpr bool ScalesPromotedSums(const mma::Instruction& instruction) {
+  return HasPromotedRows(instruction) && instruction.family == mma::Family::kWgmma;
+}
+
 // Whether the instruction, which has promoted rows, keeps so few bits on this chip that its sums
 // are promoted by default.
 constexpr bool NeedsPromotion(const mma::Instruction& instruction, mma::Chip chip) {

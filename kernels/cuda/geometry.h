@@ -132,8 +132,16 @@ constexpr int BlockOfRowBytes(ElementType stored) { return BitsOf(stored) == 8 ?
 constexpr int StoreBytes(const CudaRow& row) {
   return HasWarpgroups(row) && !IsNarrow(row) ? row.instruction.n * 2 * row.instruction_rows() : 0;
 }
+// A row that multiplies promoted sums by factors of blocks has those of each stage after these
+// areas: one for each row of the tile, then one for each column.
+constexpr int FactorBytes(const CudaRow& row) {
+  return row.scales_sums ? (row.tile.m + row.tile.n) * int{sizeof(float)} : 0;
+}
+constexpr int FactorsOffset(const CudaRow& row) {
+  return row.stages * StageBytes(row) + WarpgroupsOf(row) * StoreBytes(row);
+}
 constexpr int BarriersOffset(const CudaRow& row) {
-  if (HasWarpgroups(row)) return row.stages * StageBytes(row) + WarpgroupsOf(row) * StoreBytes(row);
+  if (HasWarpgroups(row)) return FactorsOffset(row) + row.stages * FactorBytes(row);
   const int stages = row.stages * StageBytes(row) + row.warps_m * row.warps_n *
                                                         ExchangeElements(row) *
                                                         BitsOf(ElementType::kF32) / 8;
@@ -146,6 +154,12 @@ constexpr int StopOffset(const CudaRow& row) {
 }
 constexpr int SharedBytes(const CudaRow& row) {
   return StopOffset(row) + (HasRing(row) ? kStopBytes : 0);
+}
+// The row that multiplies promoted sums by factors, with as many stages as fit beside them.
+constexpr CudaRow WithFactors(CudaRow row) {
+  row.scales_sums = true;
+  while (SharedBytes(row) > mma::SharedBytesOf(ShapedFor(row.instruction))) --row.stages;
+  return row;
 }
 
 // Whether a thread's sums leave registers for more than the usual epilogue in f32: 192 do not.
@@ -214,6 +228,11 @@ constexpr int TilesOfGroup(const CudaRow& row) {
   }
   return best;
 }
+
+// If this many columns share a factor, a kernel that multiplies promoted sums by factors of blocks
+// loads it once for all of them.
+constexpr int ColumnsOfFactor(const CudaRow& row) { return row.tile.n < 64 ? row.tile.n : 64; }
+constexpr int GroupsOfFactors(const CudaRow& row) { return row.tile.n / ColumnsOfFactor(row); }
 
 // Whether the registers suffice: an instruction that the chip's assembler expands takes registers
 // beside the sums.

@@ -8,6 +8,7 @@
 #include "kernels/matrix/sparse24.h"
 #include "kernels/matrix/split_float.h"
 #include "kernels/matrix/status.h"
+#include "kernels/promotion.h"
 
 namespace gemmd {
 namespace {
@@ -180,6 +181,29 @@ SplitPlan PlanSplit(const Problem& problem, Allocator& workspace) {
   return plan;
 }
 
+// `padded` are the rows or columns of whole tiles.
+FactorPlan::Lines TakeFactors(const BlockScale* blocks, int64_t padded, const FactorPlan& plan,
+                              int64_t batch, Allocator& factors) {
+  FactorPlan::Lines lines;
+  lines.lines = padded;
+  lines.matrices = blocks != nullptr && blocks->per_matrix ? batch : 1;
+  lines.offset = factors.Take(Checked(padded) * Checked(plan.promotions) * Checked(lines.matrices) *
+                              Checked(int64_t{sizeof(float)}));
+  return lines;
+}
+
+FactorPlan PlanFactors(const CudaRow& row, const Problem& problem, Allocator& factors) {
+  FactorPlan plan;
+  plan.promotion_k = row.promotion_k;
+  plan.promotions = RoundUp(problem.k, row.tile.k) / row.promotion_k;
+  plan.a = TakeFactors(problem.blocks_of_a(), TilesDown(row, problem.m) * row.tile.m, plan,
+                       problem.batch, factors);
+  plan.b = TakeFactors(problem.blocks_of_b(), RoundUp(problem.n, row.tile.n), plan, problem.batch,
+                       factors);
+  plan.bytes = factors.total().value().value_or(0);
+  return plan;
+}
+
 }  // namespace
 
 LineAxis AxisInMemory(mma::Operand operand, const MatrixLayout& layout) {
@@ -194,6 +218,10 @@ Multiplication MultiplicationOf(const CudaRow& row, const Problem& problem) {
   Multiplication multiplication =
       other ? Multiplication{*other, Transposed(problem), true} : Multiplication{row, problem};
   multiplication.row.across = AcrossOf(multiplication.row, multiplication.problem);
+  if (problem.has_block_scales() && problem.has_product() &&
+      ScalesPromotedSums(multiplication.row.instruction)) {
+    multiplication.row = WithFactors(multiplication.row);
+  }
   return multiplication;
 }
 
@@ -203,6 +231,7 @@ absl::StatusOr<CudaPlan> PlanOf(const CudaRow& row, const Problem& problem) {
   // Each operand's part separately, independent of its offset.
   Allocator of_a;
   Allocator of_split;
+  Allocator of_factors;
   Allocator of_b;
   Allocator of_sums;
   const bool multiplies = !row.splits_f32 || IsSplit(problem.k);
@@ -219,8 +248,10 @@ absl::StatusOr<CudaPlan> PlanOf(const CudaRow& row, const Problem& problem) {
     plan.split.b_ranges_bytes = of_b.total().value().value_or(0);
   }
   if (multiplies) plan.b = PlanDense(row, mma::Operand::kB, problem, of_b);
+  if (row.scales_sums) plan.factors = PlanFactors(row, problem, of_factors);
   of_sums.Take(PlanSums(row, problem, plan.sums));
-  const Checked total = of_a.total() + of_split.total() + of_b.total() + of_sums.total();
+  const Checked total =
+      of_a.total() + of_split.total() + of_factors.total() + of_b.total() + of_sums.total();
   if (!total.value()) return TooLarge();
   plan.a_workspace_bytes = *of_a.total().value();
   plan.b_workspace_bytes = *of_b.total().value();

@@ -57,6 +57,26 @@ constexpr int64_t RangesOf(int64_t lines) {
   return (lines + kTile - 1) / kTile * kTile;
 }
 
+// Where the factors of blocks lie for a row that multiplies promoted sums by them: f32, for each
+// promotion those of all rows of A, and those of all columns of B, padded to whole tiles, so that
+// kernels need no bounds check. An operand without factors has ones.
+struct FactorPlan {
+  struct Lines {
+    int64_t offset = 0;    // From the beginning of the factors.
+    int64_t lines = 0;     // Padded rows or columns.
+    int64_t matrices = 0;  // 1: one matrix for all.
+
+    int64_t floats(int64_t promotions) const { return lines * promotions; }  // Of a matrix.
+  };
+  int64_t promotion_k = 0;
+  int64_t promotions = 0;
+  Lines a;
+  Lines b;
+  int64_t bytes = 0;  // 0: there are no factors.
+
+  bool is_used() const { return bytes > 0; }
+};
+
 struct CudaPlan {
   OperandPlan a;  // For a sparse A, the plan of its values.
   OperandPlan b;
@@ -66,12 +86,16 @@ struct CudaPlan {
   int64_t metadata_batch_stride_bytes = 0;
   SumsPlan sums;
   SplitPlan split;  // For rows that split f32.
-  // The workspace holds the data derived from A, then word and marks of the split, then the data
-  // derived from B, then sums. Derived data may be elsewhere (OperandForm), and then takes no
-  // space.
+  FactorPlan factors;
+  // The workspace holds the data derived from A, then word and marks of the split or factors of
+  // blocks, then the data derived from B, then sums. Derived data may be elsewhere (OperandForm),
+  // and then takes no space.
   int64_t a_workspace_bytes = 0;
   int64_t b_workspace_bytes = 0;
   int64_t workspace_bytes = 0;
+
+  // Where the data derived from B begins in the workspace.
+  int64_t b_workspace_offset() const { return a_workspace_bytes + split.bytes + factors.bytes; }
 };
 
 // The axis along which the lines of a dense operand run in memory.
@@ -79,7 +103,8 @@ LineAxis AxisInMemory(mma::Operand operand, const MatrixLayout& layout);
 
 // How a row computes a problem: directly, or as its transpose, whose D is the problem's D
 // transposed. The transpose uses the row with the types of A and B swapped. `row.across` is as the
-// operands lie in memory, if the row can read them so.
+// operands lie in memory, if the row can read them so; `row.scales_sums` as the problem has factors
+// of blocks.
 struct Multiplication {
   CudaRow row;
   Problem problem;

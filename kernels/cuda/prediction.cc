@@ -102,14 +102,14 @@ double LaunchSeconds(const CudaPlan& plan, const Problem& problem) {
   const bool packs_a = plan.a.is_packed && !problem.a_stays;
   const bool packs_b = plan.b.is_packed && !problem.b_stays;
   const bool repacks = problem.a.is_sparse() && !problem.a_stays;
-  // Split f32 products clear and check marks.
-  const int packs =
-      (packs_a ? 1 : 0) + (packs_b ? 1 : 0) + (repacks ? 1 : 0) + (plan.split.is_used ? 2 : 0);
+  // Split f32 products clear and check marks; factors of blocks are laid out.
+  const int packs = (packs_a ? 1 : 0) + (packs_b ? 1 : 0) + (repacks ? 1 : 0) +
+                    (plan.split.is_used ? 2 : 0) + (plan.factors.is_used() ? 1 : 0);
   return kLaunchSeconds + packs * kPackSeconds;
 }
 
 int64_t PackedBytes(const CudaPlan& plan, const Problem& problem) {
-  return plan.split.bytes + (problem.a_stays ? 0 : plan.a_workspace_bytes) +
+  return plan.split.bytes + plan.factors.bytes + (problem.a_stays ? 0 : plan.a_workspace_bytes) +
          (problem.b_stays ? 0 : plan.b_workspace_bytes);
 }
 

@@ -56,6 +56,9 @@ struct CudaRow {
   bool splits_f32 = false;  // Recipe::splits_f32.
   // kNone for rows of the catalogue. Their kernels have code for each value if CanReadAcross.
   Across across = Across::kNone;
+  // Whether the kernel multiplies promoted sums by factors of blocks; false for rows of the
+  // catalogue. There is additional code for rows that can (ScalesPromotedSums).
+  bool scales_sums = false;
 
   constexpr int threads() const { return 32 * warps_m * warps_n; }
   // The rows that one instruction computes: its independent products are stacked vertically.

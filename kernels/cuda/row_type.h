@@ -3,7 +3,8 @@
 // A row as a type: kernels are templates on a row's values, which profilers show. The first row of
 // f16, for example, has the type
 //   Row<Instruction<mma, 16, 8, 16, f32, f16, f16, f32, ...>, Tile<192, 256, 64>, Warps<2, 4>,
-//       Ring<4>, Cluster<2>, Promotion<0>, SplitsF32<false>, LinesAcross<Across::kNone>>
+//       Ring<4>, Cluster<2>, Promotion<0>, SplitsF32<false>, LinesAcross<Across::kNone>,
+//       ScalesSums<false>>
 #pragma once
 
 #include <cstddef>
@@ -177,8 +178,14 @@ struct LinesAcross {
   static constexpr Across kValue = kOf;
 };
 
+template <bool kOf>
+struct ScalesSums {
+  static constexpr bool kValue = kOf;
+};
+
 template <typename InstructionType, typename TileType, typename WarpsType, typename Stages,
-          typename ClusterType, typename PromotionType, typename SplitType, typename AcrossType>
+          typename ClusterType, typename PromotionType, typename SplitType, typename AcrossType,
+          typename ScalesType>
 struct Row {
   static constexpr CudaRow Make() {
     CudaRow row;
@@ -192,6 +199,7 @@ struct Row {
     row.promotion_k = PromotionType::kK;
     row.splits_f32 = SplitType::kValue;
     row.across = AcrossType::kValue;
+    row.scales_sums = ScalesType::kValue;
     return row;
   }
 };
@@ -207,7 +215,8 @@ struct RowAt {
                   TypeWord<kInstruction.c>, QualifiersOf(kInstruction)>,
       Tile<kOf.tile.m, kOf.tile.n, kOf.tile.k>, Warps<kOf.warps_m, kOf.warps_n>,
       typename StagesOf<kOf.pipeline, kOf.stages>::Type, Cluster<kOf.cluster>,
-      Promotion<kOf.promotion_k>, SplitsF32<kOf.splits_f32>, LinesAcross<kOf.across>>;
+      Promotion<kOf.promotion_k>, SplitsF32<kOf.splits_f32>, LinesAcross<kOf.across>,
+      ScalesSums<kOf.scales_sums>>;
   static_assert(Type::Make() == kOf, "the type says all of the row");
 };
 

@@ -127,9 +127,8 @@ absl::StatusOr<DerivedOperand> Derived(const Kernel& kernel, const Problem& prob
   const uint32_t form =
       FormOf(kernel, multiplied.row, as) | (operand == mma::Operand::kB ? kOfB : 0);
   if (is_first) return DerivedOperand{.bytes = plan.a_workspace_bytes, .form = form};
-  return DerivedOperand{.offset = plan.a_workspace_bytes + plan.split.bytes,
-                        .bytes = plan.b_workspace_bytes,
-                        .form = form};
+  return DerivedOperand{
+      .offset = plan.b_workspace_offset(), .bytes = plan.b_workspace_bytes, .form = form};
 }
 
 constexpr KernelFamily kCudaFamily = {.available = Available,
@@ -178,6 +177,9 @@ Rows MakeRows() {
         .how = rows.descriptions.emplace_back(Concat(
             row.splits_f32 ? "each f32 as two f16, three products of these: " : "",
             "one accumulator an element, ", mma::NameOf(instruction).view(), " in ascending k",
+            row.promotion_k > 0 && ScalesPromotedSums(instruction)
+                ? ", times the factors of blocks if there are any"
+                : "",
             row.promotion_k > 0
                 ? Concat(", added to a total in f32 every ", int{row.promotion_k}, " of k")
                 : "")),
@@ -188,6 +190,9 @@ Rows MakeRows() {
                    .accumulation = is_half ? ElementType::kF16 : instruction.d,
                    .exact = IsInteger(instruction.a) && !instruction.saturates,
                    .flushes_subnormals = false,
+                   .block_scaling = row.promotion_k > 0 && ScalesPromotedSums(instruction)
+                                        ? BlockScaling::kPromotions
+                                        : BlockScaling::kNone,
                    .promotion_k = row.promotion_k,
                    .splits_f32 = row.splits_f32},
         .deterministic = true,
@@ -208,6 +213,7 @@ const CudaRow* CudaRowOf(const Kernel& kernel) {
 
 std::optional<CudaRow> RowOfTranspose(CudaRow row) {
   row.across = Across::kNone;
+  row.scales_sums = false;
   if (row.instruction.a == row.instruction.b) return row;
   std::swap(row.instruction.a, row.instruction.b);
   const bool is_known = std::find(kCudaRows.begin(), kCudaRows.end(), row) != kCudaRows.end();

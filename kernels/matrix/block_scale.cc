@@ -2,10 +2,8 @@
 #include "kernels/matrix/block_scale.h"
 
 #include <algorithm>
-#include <bit>
 #include <cstring>
 
-#include "kernels/matrix/element_codes.h"
 #include "kernels/matrix/layout.h"
 #include "kernels/matrix/status.h"
 #include "kernels/matrix/text.h"
@@ -43,10 +41,7 @@ float DecodeFactor(FactorType type, const std::byte* factor) {
     std::memcpy(&value, factor, sizeof(value));
     return value;
   }
-  const auto code = std::to_integer<uint32_t>(*factor);
-  if (type == FactorType::kUe4m3) return DecodeCode<ElementType::kE4m3>(code & 0x7f);
-  if (code == 0xff) return std::bit_cast<float>(0x7fff'ffff);
-  return std::bit_cast<float>(code == 0 ? 0x0040'0000 : code << 23);
+  return DecodeFactorCode(type, std::to_integer<uint32_t>(*factor));
 }
 
 std::string NameOf(const BlockScale& blocks) {

@@ -6,13 +6,16 @@
 // the next rows. The last block in either direction may be shorter. Factors need no alignment.
 #pragma once
 
+#include <bit>
 #include <cstddef>
 #include <cstdint>
+#include <numeric>
 #include <string>
 #include <string_view>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "kernels/matrix/element_codes.h"
 #include "kernels/mma/element_type.h"
 
 namespace gemmd {
@@ -23,7 +26,14 @@ enum class FactorType : uint8_t { kF32, kUe8m0, kUe4m3 };
 std::string_view NameOf(FactorType type);
 int64_t BytesOf(FactorType type);
 
-// The value of a factor, which f32 holds exactly.
+// The value of a factor of 8 bits, which f32 holds exactly.
+constexpr float DecodeFactorCode(FactorType type, uint32_t code) {
+  if (type == FactorType::kUe4m3) return DecodeCode<ElementType::kE4m3>(code & 0x7f);
+  if (code == 0xff) return std::bit_cast<float>(0x7fff'ffff);
+  return std::bit_cast<float>(code == 0 ? 0x0040'0000 : code << 23);
+}
+
+// The value of a factor.
 float DecodeFactor(FactorType type, const std::byte* factor);
 
 struct BlockScale {
@@ -41,6 +51,17 @@ struct BlockScale {
   // The offset of an element's factor in those of its matrix, in bytes.
   int64_t offset(int64_t line, int64_t depth_at, int64_t k) const {
     return (line / lines * depth_blocks(k) + depth_at / depth) * BytesOf(type);
+  }
+  // Where the factors of a part of an operand begin, which is whole blocks of lines.
+  int64_t part_offset(int64_t matrix, int64_t line, int64_t extent, int64_t k) const {
+    return matrix * matrix_bytes(extent, k) + offset(line, 0, k);
+  }
+  // The smallest multiple of `granule` lines whose multiples divide no block; all lines if there is
+  // none before the last line.
+  int64_t GranuleOf(int64_t granule, int64_t extent) const {
+    if (lines >= extent) return granule;
+    const int64_t granules = lines / std::gcd(lines, granule);
+    return granules < extent / granule ? granules * granule : extent;
   }
 
   friend bool operator==(const BlockScale&, const BlockScale&) = default;

@@ -31,6 +31,7 @@ class TileWorker {
         unit_(instruction_, product.chip),
         a_tiles_(product),
         factor_tiles_(product),
+        sum_factors_(product),
         a_(unit_.a_map().words()),
         b_(unit_.b_map().words()),
         c_(unit_.c_map().words()),
@@ -46,7 +47,7 @@ class TileWorker {
     const int promotion_k = product_.promotion_k;
     for (int64_t k = 0; k < product_.problem.k && !IsSet(product_.abort); k += instruction_.k) {
       if (k > 0 && promotion_k > 0 && k % promotion_k == 0) {
-        Promote();
+        Promote(row, column, k - 1);
         std::fill(c_.begin(), c_.end(), 0);
       } else if (k > 0) {
         NextC();
@@ -64,7 +65,7 @@ class TileWorker {
                     d_);
     }
     if (promotion_k > 0) {
-      Promote();
+      Promote(row, column, product_.problem.k - 1);
       std::copy(totals_.begin(), totals_.end(), matrix_.begin());
     } else {
       unit_.d_map().Gather(d_, matrix_.data());
@@ -100,11 +101,19 @@ class TileWorker {
     unit_.c_map().Scatter(matrix_.data(), c_);
   }
 
-  // Adds the instructions' sums to the totals.
-  void Promote() {
+  // Adds the instructions' sums of the elements up to `last` of k to the totals.
+  void Promote(int64_t row, int64_t column, int64_t last) {
     unit_.d_map().Gather(d_, matrix_.data());
+    const auto columns = static_cast<size_t>(instruction_.n);
     for (size_t i = 0; i < totals_.size(); ++i) {
-      totals_[i] = AddF32(totals_[i], static_cast<uint32_t>(matrix_[i]));
+      const auto sum = static_cast<uint32_t>(matrix_[i]);
+      if (!sum_factors_.are_used()) {
+        totals_[i] = AddF32(totals_[i], sum);
+        continue;
+      }
+      const float factor = sum_factors_.OfRow(row + static_cast<int64_t>(i / columns), last) *
+                           sum_factors_.OfColumn(column + static_cast<int64_t>(i % columns), last);
+      totals_[i] = AddScaledF32(sum, factor, totals_[i]);
     }
   }
 
@@ -126,6 +135,7 @@ class TileWorker {
   Unit unit_;
   const ATiles a_tiles_;
   FactorTiles factor_tiles_;
+  const SumFactors sum_factors_;
   std::vector<uint32_t> a_;
   std::vector<uint32_t> b_;
   std::vector<uint32_t> c_;

@@ -159,8 +159,18 @@ struct Use {
 
 std::string_view DescriptionOf(const Instruction& instruction, const Use& use) {
   if (use.splits_f32) return "each f32 as two f16: the instruction's own sums of three products";
-  return use.promotion_k > 0 ? "the instruction's own sums of 128 of k, added in f32 in ascending k"
-                             : DescriptionOf(instruction);
+  if (use.promotion_k == 0) return DescriptionOf(instruction);
+  return ScalesPromotedSums(instruction)
+             ? "the instruction's own sums of 128 of k, times the factors of their blocks if there "
+               "are any, added in f32 in ascending k"
+             : "the instruction's own sums of 128 of k, added in f32 in ascending k";
+}
+
+BlockScaling BlockScalingOf(const Instruction& instruction, const Use& use) {
+  if (instruction.scales > 0) return BlockScaling::kInstruction;
+  const bool scales_sums =
+      use.promotion_k > 0 && !use.splits_f32 && ScalesPromotedSums(instruction);
+  return scales_sums ? BlockScaling::kPromotions : BlockScaling::kNone;
 }
 
 void AddRow(const Instruction& instruction, const Use& use, Rows& rows) {
@@ -186,8 +196,7 @@ void AddRow(const Instruction& instruction, const Use& use, Rows& rows) {
                  .accumulation = AccumulationOf(instruction),
                  .exact = IsInteger(instruction.a) && !instruction.saturates,
                  .flushes_subnormals = false,
-                 .block_scaling =
-                     instruction.scales > 0 ? BlockScaling::kInstruction : BlockScaling::kNone,
+                 .block_scaling = BlockScalingOf(instruction, use),
                  .promotion_k = promotion_k,
                  .splits_f32 = use.splits_f32},
       .deterministic = true,

@@ -230,6 +230,11 @@ uint32_t AddF32(uint32_t x, uint32_t y) {
   return std::isnan(sum) ? kNanF32 : std::bit_cast<uint32_t>(sum);
 }
 
+uint32_t AddScaledF32(uint32_t x, float factor, uint32_t y) {
+  const float sum = std::fma(std::bit_cast<float>(x), factor, std::bit_cast<float>(y));
+  return std::isnan(sum) ? kNanF32 : std::bit_cast<uint32_t>(sum);
+}
+
 // Adds in f32, whose 24 bits are enough for the second rounding to be harmless.
 uint32_t AddF16(uint32_t x, uint32_t y) { return F16FromF32(AddF32(F32FromF16(x), F32FromF16(y))); }
 

@@ -122,6 +122,8 @@ uint64_t MultiplyAddF64(uint64_t a, uint64_t b, uint64_t addend);
 
 // Sums of f32 and f16, rounded to nearest even, with the one NaN.
 uint32_t AddF32(uint32_t x, uint32_t y);
+// x * factor + y, rounded once.
+uint32_t AddScaledF32(uint32_t x, float factor, uint32_t y);
 uint32_t AddF16(uint32_t x, uint32_t y);
 
 // The addend plus an exact sum, modulo 2^32 or clamped once.

@@ -75,4 +75,20 @@ class FactorTiles {
   std::vector<uint8_t> b_;
 };
 
+// The block factors for promoted sums (BlockScaling::kPromotions). Borrows the product.
+class SumFactors {
+ public:
+  explicit SumFactors(const Product2D& product) : product_(product) {}
+
+  bool are_used() const {
+    return product_.instruction.scales == 0 && product_.problem.has_block_scales();
+  }
+  // The factor of a row of A or a column of B for the elements of k near `k`; 1 beyond the edges.
+  float OfRow(int64_t row, int64_t k) const;
+  float OfColumn(int64_t column, int64_t k) const;
+
+ private:
+  const Product2D& product_;
+};
+
 }  // namespace gemmd::sim

@@ -606,20 +606,32 @@ class VectorProduct {
       shape_.instructions = std::min({step, all - done, until_promotion});
       RunChunk();
       const bool ends = shape_.instructions == until_promotion || done + shape_.instructions == all;
-      if (ends && !totals_.empty()) Promote();
+      if (ends && !totals_.empty()) Promote(shape_.k);
     }
     Store();
   }
 
-  // Adds the sums to the totals, and resets the sums.
-  void Promote() {
+  // Adds the sums of the elements around `k` to the totals, and resets the sums.
+  void Promote(int64_t k) {
     if constexpr (std::is_same_v<Form, FusedForm>) {
+      const SumFactors factors(product_);
+      column_factors_.resize(factors.are_used() ? static_cast<size_t>(shape_.columns) : 0);
+      for (size_t i = 0; i < column_factors_.size(); ++i) {
+        column_factors_[i] = factors.OfColumn(shape_.first_column + static_cast<int64_t>(i), k);
+      }
       ParallelFor(Threads(), shape_.rows, product_.abort, [&](int, int64_t row) {
-        const auto first = static_cast<size_t>(row * shape_.columns);
-        for (size_t i = first; i < first + static_cast<size_t>(shape_.columns); ++i) {
-          totals_[i] = AddF32(totals_[i], sums_[i]);
-          sums_[i] = 0;
+        const auto columns = static_cast<size_t>(shape_.columns);
+        uint32_t* const totals = &totals_[static_cast<size_t>(row) * columns];
+        Sum* const sums = &sums_[static_cast<size_t>(row) * columns];
+        if (factors.are_used()) {
+          const float of_row = factors.OfRow(shape_.first_row + row, k);
+          for (size_t i = 0; i < columns; ++i) {
+            totals[i] = AddScaledF32(sums[i], of_row * column_factors_[i], totals[i]);
+          }
+        } else {
+          for (size_t i = 0; i < columns; ++i) totals[i] = AddF32(totals[i], sums[i]);
         }
+        std::fill_n(sums, columns, Sum{0});
       });
     }
   }
@@ -717,7 +729,8 @@ class VectorProduct {
   typename Form::Chunk chunk_;
   std::vector<Sum> sums_;
   std::vector<uint32_t> totals_;  // With promotion; f32.
-  std::deque<Reader> readers_;    // One for each thread.
+  std::vector<float> column_factors_;
+  std::deque<Reader> readers_;  // One for each thread.
 };
 
 template <typename Form>

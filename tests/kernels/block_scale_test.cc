@@ -148,18 +148,59 @@ TEST(BlockScaleTest, CountsTheirBytesAsRead) {
   EXPECT_EQ(BytesRead(problem), 0);
 }
 
+// Parts that begin at multiples of the granule have whole blocks, and as many lines as wanted.
+TEST(BlockScaleTest, GranulesDivideNoBlock) {
+  constexpr int64_t kMost = std::numeric_limits<int64_t>::max();
+  for (const int64_t lines : {1, 2, 3, 8, 96, 100, 128, 255, 256, 1000, 5000}) {
+    for (const int64_t granule : {1, 8, 256, 2048}) {
+      for (const int64_t extent : {1, 100, 256, 4500, 100000}) {
+        const BlockScale blocks = {.lines = lines, .depth = 128};
+        const int64_t got = blocks.GranuleOf(granule, extent);
+        if (got == extent) continue;  // One part.
+        EXPECT_EQ(got % granule, 0) << lines << " of " << extent << " by " << granule;
+        for (int64_t first = 0; first < extent; first += got) {
+          EXPECT_EQ(first == 0 || lines >= extent ? 0 : first % lines, 0)
+              << lines << " of " << extent << " by " << granule;
+        }
+      }
+    }
+  }
+  const auto granule = [](int64_t lines, int64_t wanted, int64_t extent) {
+    return BlockScale{.lines = lines}.GranuleOf(wanted, extent);
+  };
+  EXPECT_EQ(granule(96, 256, 4500), 768);
+  EXPECT_EQ(granule(100, 256, 4500), 4500);
+  EXPECT_EQ(granule(100, 256, 1 << 20), 6400);
+  EXPECT_EQ(granule(kMost, 256, 4500), 256);
+  EXPECT_EQ(granule(kMost - 1, 2048, kMost), kMost);
+}
+
 // Kernels that cannot multiply by such factors refuse them: they never compute the product without
 // them.
 TEST(BlockScaleTest, NoOtherKernelTakesThem) {
   int takers = 0;
+  int promoting = 0;
   for (const Kernel& kernel : Catalog()) {
     Problem problem = ScaledProblem(ElementType::kE4m3, ElementType::kE4m3);
     if (kernel.a != problem.a.type || kernel.b != problem.b.type) continue;
     const absl::Status status = kernel.supports(problem);
-    if (kernel.device_kind == DeviceKind::kCuda ||
-        kernel.recipe.block_scaling == BlockScaling::kNone) {
+    if (kernel.recipe.block_scaling == BlockScaling::kNone) {
       EXPECT_EQ(status.code(), absl::StatusCode::kUnimplemented) << kernel.name;
       EXPECT_THAT(std::string(status.message()), HasSubstr("a.scale.blocks")) << kernel.name;
+      continue;
+    }
+    if (kernel.recipe.block_scaling == BlockScaling::kPromotions) {
+      EXPECT_THAT(std::string(status.message()),
+                  HasSubstr("a.scale.blocks.k_per_block: got 32, want a multiple of 128, or k"))
+          << kernel.name;
+      problem.a_blocks.depth = problem.k;
+      EXPECT_TRUE(kernel.supports(problem).ok()) << kernel.name;
+      problem.k = problem.a.columns = problem.b.rows = 300;
+      for (const int64_t depth : {128, 256, 299, 300, 1000}) {
+        problem.a_blocks.depth = depth;
+        EXPECT_EQ(kernel.supports(problem).ok(), depth != 299) << kernel.name << ", " << depth;
+      }
+      ++promoting;
       continue;
     }
     takers += status.ok() ? 1 : 0;
@@ -169,6 +210,7 @@ TEST(BlockScaleTest, NoOtherKernelTakesThem) {
     EXPECT_EQ(kernel.supports(problem).ok(), kernel.device_kind == DeviceKind::kCpu) << kernel.name;
   }
   EXPECT_GE(takers, 2);
+  EXPECT_GE(promoting, 2);
 }
 
 }  // namespace

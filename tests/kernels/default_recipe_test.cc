@@ -175,9 +175,11 @@ TEST(DefaultRecipeTest, IsToldAndOthersAreRefused) {
   profile.target = {.kind = DeviceKind::kSim, .chip = Chip::kSm90};
   const Selection selection =
       Select(Catalog(DeviceKind::kSim), ProblemOf(types, 64, 64, 64), {}, profile);
-  EXPECT_EQ(selection.recipe,
-            "sums of 32 products, 13 fraction bits, rounded toward zero to f32, added to a total "
-            "in f32 every 128 of k; in ascending k, not split");
+  EXPECT_EQ(
+      selection.recipe,
+      "sums of 32 products, 13 fraction bits, rounded toward zero to f32, times the factors of "
+      "their blocks if there are any, added to a total "
+      "in f32 every 128 of k; in ascending k, not split");
   const Kernel* const fast = *FindKernel("wgmma.m64n8k32.f32.e4m3.e4m3");
   for (const Refusal& refusal : selection.refusals) {
     if (refusal.kernel != fast) continue;

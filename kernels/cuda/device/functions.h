@@ -17,8 +17,9 @@ struct CudaFunction {
 };
 
 // The functions are in the order of the table; with `kAcross`, those of the group's rows that can
-// read across k. A group without a source file does not link.
-template <CudaGroup kGroup, Across kAcross = Across::kNone>
+// read across k, with `kScalesSums`, those that can multiply promoted sums by factors of blocks. A
+// group without a source file does not link.
+template <CudaGroup kGroup, Across kAcross = Across::kNone, bool kScalesSums = false>
 std::span<const CudaFunction> FunctionsOf();
 
 }  // namespace gemmd

@@ -15,6 +15,7 @@
 #include "kernels/cuda/device/epilogue/exact_sums.h"
 #include "kernels/cuda/device/functions.h"
 #include "kernels/cuda/device/mma_parameters.h"
+#include "kernels/cuda/device/operands/factors.h"
 #include "kernels/cuda/device/operands/metadata.h"
 #include "kernels/cuda/device/operands/pack.h"
 #include "kernels/cuda/device/operands/split.h"
@@ -57,6 +58,7 @@ std::vector<CudaFunction> MakeFunctionTable() {
   add(FunctionsOf<CudaGroup::kWgmmaF16, Across::kA>());
   add(FunctionsOf<CudaGroup::kWgmmaF16, Across::kB>());
   add(FunctionsOf<CudaGroup::kWgmmaF16, Across::kBoth>());
+  add(FunctionsOf<CudaGroup::kPromoted, Across::kNone, /*kScalesSums=*/true>());
   return table;
 }
 
@@ -123,7 +125,8 @@ struct Places {
   std::byte* a = nullptr;
   std::byte* b = nullptr;
   SplitParameters split = {};  // Null if nothing is split.
-  SumsInMemory sums;           // Null if no sums are kept.
+  std::byte* factors = nullptr;
+  SumsInMemory sums;  // Null if no sums are kept.
 };
 
 Places PlacesOf(const GemmArgs& args, const CudaPlan& plan) {
@@ -134,6 +137,7 @@ Places PlacesOf(const GemmArgs& args, const CudaPlan& plan) {
   Places places;
   places.a = take(args.a_form, plan.a_workspace_bytes);
   std::byte* const marks = take({}, plan.split.bytes);
+  places.factors = take({}, plan.factors.bytes);
   places.b = take(args.b_form, plan.b_workspace_bytes);
   if (plan.sums.are_kept) {
     places.sums = {.data = next,
@@ -212,6 +216,8 @@ void SetAddresses(const CudaRow& row, const CudaPlan& plan, const GemmArgs& args
   parameters.metadata = reinterpret_cast<const uint32_t*>(places.a + plan.metadata_offset);
   parameters.abort = args.abort_word;
   parameters.split = places.split;
+  parameters.factors.a = reinterpret_cast<const float*>(places.factors + plan.factors.a.offset);
+  parameters.factors.b = reinterpret_cast<const float*>(places.factors + plan.factors.b.offset);
   if (IsNarrow(row) && plan.sums.are_kept) {
     parameters.epilogue = EpilogueOfSums(row, args.problem, places.sums);
     return;
@@ -314,6 +320,21 @@ absl::Status SetTiles(const CudaRow& row, mma::Chip chip, const GemmArgs& args,
   return absl::OkStatus();
 }
 
+// Everything but the addresses.
+void SetFactors(const CudaRow& row, const Problem& problem, const FactorPlan& plan,
+                FactorParameters& parameters) {
+  const auto of_matrix = [&plan](const FactorPlan::Lines& lines) {
+    return lines.matrices == 1 ? 0 : lines.floats(plan.promotions);
+  };
+  const BlockScale* const of_b = problem.blocks_of_b();
+  parameters.a_of_matrix = of_matrix(plan.a);
+  parameters.b_of_matrix = of_matrix(plan.b);
+  parameters.a_lines = plan.a.lines;
+  parameters.b_lines = plan.b.lines;
+  parameters.are_columns_shared =
+      of_b == nullptr || of_b->lines % ColumnsOfFactor(row) == 0 || of_b->lines >= problem.n;
+}
+
 absl::Status SetParameters(const CudaRow& row, mma::Chip chip, const GemmArgs& args,
                            const CudaPlan& plan, MmaParameters& parameters) {
   const Problem& problem = args.problem;
@@ -337,6 +358,7 @@ absl::Status SetParameters(const CudaRow& row, mma::Chip chip, const GemmArgs& a
   parameters.tiles_k = static_cast<int>(tiles_k);
   parameters.finishes_sums =
       HasWarpgroups(row) && !plan.sums.are_kept && !StoresDirectly(problem, AccumulatorType(row));
+  SetFactors(row, problem, plan.factors, parameters.factors);
   const Places places = PlacesOf(args, plan);
   SetAddresses(row, plan, args, places, parameters);
   if (HasRingOn(row, chip)) {
@@ -449,7 +471,9 @@ GemmArgs TransposedArgs(const GemmArgs& args, const Problem& transposed) {
           .abort = args.abort,
           .abort_word = args.abort_word,
           .a_form = args.b_form,
-          .b_form = args.a_form};
+          .b_form = args.a_form,
+          .a_factors = args.b_factors,
+          .b_factors = args.a_factors};
 }
 
 GemmArgs ArgsOf(const PreparedLaunch& prepared, const GemmArgs& args) {
@@ -502,6 +526,10 @@ absl::Status LaunchPrepared(std::string_view name, const PreparedLaunch& prepare
     if (row.splits_f32) RETURN_IF_ERROR(ClearForSplit(args, plan, places, stream));
     for (const mma::Operand operand : {mma::Operand::kA, mma::Operand::kB}) {
       RETURN_IF_ERROR(PrepareOperand(prepared, operand, args, places, stream));
+    }
+    if (plan.factors.is_used()) {
+      RETURN_IF_ERROR(LayOutFactors(args.problem, plan.factors, args.a_factors, args.b_factors,
+                                    places.factors, stream));
     }
     RETURN_IF_ERROR(LaunchProduct(name, prepared, parameters, args.problem.batch, stream));
   }

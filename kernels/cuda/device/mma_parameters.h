@@ -39,6 +39,17 @@ struct SplitParameters {
   int64_t k;
 };
 
+// For a row that multiplies promoted sums by factors of blocks (FactorPlan).
+struct FactorParameters {
+  const float* a;
+  const float* b;
+  int64_t a_of_matrix;  // Floats; 0: one matrix for all.
+  int64_t b_of_matrix;
+  int64_t a_lines;  // Floats from one promotion to the next.
+  int64_t b_lines;
+  bool are_columns_shared;  // ColumnsOfFactor columns have the same factor.
+};
+
 struct MmaParameters {
   // The maps are set only for rows that use the copy engine. Each block of a cluster copies its
   // part of B's tile.
@@ -69,6 +80,7 @@ struct MmaParameters {
   bool finishes_sums;
 
   SplitParameters split;  // For rows that split f32.
+  FactorParameters factors;
 };
 
 }  // namespace gemmd

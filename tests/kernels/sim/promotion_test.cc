@@ -27,7 +27,9 @@ using mma::Chip;
 using mma::Instruction;
 
 std::vector<uint32_t> Multiply(sim::Path path, const Instruction& instruction, Chip chip,
-                               const FamilyCase& product, int promotion_k) {
+                               const FamilyCase& product, int promotion_k,
+                               const std::byte* a_factors = nullptr,
+                               const std::byte* b_factors = nullptr) {
   const Problem& problem = product.problem;
   std::vector<uint32_t> d(static_cast<size_t>(problem.m * problem.n), 0xdeadbeef);
   sim::Multiply(path,
@@ -36,6 +38,8 @@ std::vector<uint32_t> Multiply(sim::Path path, const Instruction& instruction, C
                  .problem = problem,
                  .a = product.a.data(),
                  .b = product.b.data(),
+                 .a_factors = a_factors,
+                 .b_factors = b_factors,
                  .promotion_k = promotion_k},
                 {.data = reinterpret_cast<std::byte*>(d.data()),
                  .type = ElementType::kF32,
@@ -119,6 +123,106 @@ TEST_P(PromotionTest, AddsSumsOfPartsOfKInF32) {
     }
   }
   EXPECT_GE(instructions, 16);
+}
+
+// Factors of blocks, as their definition says (block_scale.h): those of an element's block, for
+// blocks of any lines and of whole promotions, or as long as k.
+class ScaledPromotions {
+ public:
+  ScaledPromotions(FamilyCase& product, RandomSource& random) : problem_(product.problem) {
+    a_ = Draw(problem_.m, random, problem_.a_blocks);
+    b_ = Draw(problem_.n, random, problem_.b_blocks);
+    const int64_t which = random.Between(0, 4);
+    problem_.a_scale = which == 0 ? ScaleKind::kNone : ScaleKind::kBlocks;
+    problem_.b_scale = which == 1 ? ScaleKind::kNone : ScaleKind::kBlocks;
+  }
+
+  const std::byte* a() const { return a_.data(); }
+  const std::byte* b() const { return b_.data(); }
+
+  // The factor of an element of D for the sum over the elements of k from `k` on.
+  float At(int64_t row, int64_t column, int64_t k) const {
+    return Factor(problem_.a_scale, problem_.a_blocks, a_, row, k) *
+           Factor(problem_.b_scale, problem_.b_blocks, b_, column, k);
+  }
+
+ private:
+  std::vector<std::byte> Draw(int64_t extent, RandomSource& random, BlockScale& blocks) const {
+    blocks.type = static_cast<FactorType>(random.Between(0, 2));
+    blocks.lines = random.Between(0, 2) == 0 ? extent + 1 : random.Between(1, 5);
+    blocks.depth = random.Between(0, 2) == 0 ? problem_.k : kPromotionK * random.Between(1, 2);
+    const int64_t bytes = FactorBytes("x", blocks, extent, problem_.k, 1).value();
+    std::vector<std::byte> factors(static_cast<size_t>(bytes));
+    for (size_t i = 0; i < factors.size(); i += static_cast<size_t>(BytesOf(blocks.type))) {
+      const auto value = static_cast<float>(random.AnyMagnitude(-4, 4));
+      if (blocks.type == FactorType::kF32) {
+        std::memcpy(&factors[i], &value, sizeof(value));
+      } else {
+        factors[i] = static_cast<std::byte>(random.Bits());  // Sometimes NaN.
+      }
+    }
+    return factors;
+  }
+
+  float Factor(ScaleKind kind, const BlockScale& blocks, const std::vector<std::byte>& factors,
+               int64_t line, int64_t k) const {
+    if (kind != ScaleKind::kBlocks) return 1;
+    const int64_t along = (problem_.k + blocks.depth - 1) / blocks.depth;
+    const auto at = static_cast<size_t>(line / blocks.lines * along + k / blocks.depth);
+    if (blocks.type == FactorType::kF32) {
+      float value = 0;
+      std::memcpy(&value, &factors[at * sizeof(value)], sizeof(value));
+      return value;
+    }
+    const auto code = std::to_integer<uint8_t>(factors[at]);
+    if (blocks.type == FactorType::kUe4m3) {
+      return static_cast<float>(Decode(ElementType::kE4m3, code & 0x7fU));
+    }
+    return code == 0xff ? std::nanf("") : std::ldexp(1.0F, code - 127);
+  }
+
+  Problem& problem_;
+  std::vector<std::byte> a_;
+  std::vector<std::byte> b_;
+};
+
+TEST_P(PromotionTest, MultipliesSumsByFactorsOfBlocks) {
+  RandomSource random;
+  SCOPED_TRACE(random.trace());
+  int products = 0;
+  for (const Instruction& instruction : mma::kInstructions) {
+    if (!ScalesPromotedSums(instruction) || (instruction.n != 8 && instruction.n != 24)) continue;
+    SCOPED_TRACE(std::string(mma::NameOf(instruction).view()));
+    for (const int64_t k : {int64_t{8}, int64_t{128}, int64_t{136}, 8 * random.Between(33, 100)}) {
+      FamilyCase product = MakeCase(instruction, GetParam(), random.Between(1, 20),
+                                    random.Between(1, 20), k, random);
+      const auto n = static_cast<size_t>(product.problem.n);
+      std::vector<uint32_t> want(static_cast<size_t>(product.problem.m) * n, 0);
+      const FamilyCase unscaled = product;
+      const ScaledPromotions factors(product, random);
+      for (int64_t first = 0; first < k; first += kPromotionK) {
+        const FamilyCase part = PartOf(unscaled, first, std::min(k, first + kPromotionK));
+        const std::vector<uint32_t> sums =
+            Multiply(sim::Path::kScalar, instruction, Chip::kSm90, part, 0);
+        for (size_t i = 0; i < want.size(); ++i) {
+          const float factor =
+              factors.At(static_cast<int64_t>(i / n), static_cast<int64_t>(i % n), first);
+          const float total =
+              std::fma(std::bit_cast<float>(sums[i]), factor, std::bit_cast<float>(want[i]));
+          want[i] = std::isnan(total) ? 0x7fffffff : std::bit_cast<uint32_t>(total);
+        }
+      }
+      for (const sim::Path path : {sim::Path::kScalar, sim::Path::kAvx2, sim::Path::kAvx512}) {
+        if (!sim::CanRun(path, instruction, Chip::kSm90)) continue;
+        ++products;
+        EXPECT_EQ(Multiply(path, instruction, Chip::kSm90, product, kPromotionK, factors.a(),
+                           factors.b()),
+                  want)
+            << "k " << k << ", path " << static_cast<int>(path);
+      }
+    }
+  }
+  EXPECT_GE(products, 32);
 }
 INSTANTIATE_TEST_SUITE_P(Families, PromotionTest, testing::ValuesIn(kAllFamilies),
                          [](const testing::TestParamInfo<Family>& param) {

@@ -58,9 +58,9 @@ class WarpgroupStore {
   }
 
  private:
-  // If the sums leave few registers, they are finished a few at a time; f64 needs twice as many
-  // registers.
-  static constexpr bool kHasFewRegisters = kDown * kSums > 128;
+  // If sums and factors of blocks leave few registers, sums are finished a few at a time; f64 needs
+  // twice as many registers.
+  static constexpr bool kHasFewRegisters = kDown * kSums > (kOf.scales_sums ? 64 : 128);
   static constexpr int kPart = kHasFewRegisters ? 4 : std::is_same_v<Sum, int32_t> ? 8 : 16;
 
   __device__ __forceinline__ Ahead LoadAhead(const Place& place) const {

@@ -18,14 +18,16 @@
 
 namespace gemmd {
 
-template <CudaGroup kGroup, Across kAcross>
+template <CudaGroup kGroup, Across kAcross, bool kScalesSums>
 inline constexpr auto kGroupRows = CollectRows([](const auto& add) {
-  const auto add_across = [&add](CudaRow row) {
+  const auto add_case = [&add](CudaRow row) {
     row.across = kAcross;
-    if (kAcross == Across::kNone || CanReadAcross(row)) add(row);
+    if (kAcross != Across::kNone && !CanReadAcross(row)) return;
+    if (!kScalesSums) return add(row);
+    if (ScalesPromotedSums(row.instruction)) add(WithFactors(row));
   };
   for (const mma::Instruction& instruction : mma::kInstructions) {
-    ForEachRowIn<kGroup>(instruction, add_across);
+    ForEachRowIn<kGroup>(instruction, add_case);
   }
 });
 
@@ -61,9 +63,9 @@ std::span<const CudaFunction> FunctionsOfRows() {
   return functions;
 }
 
-template <CudaGroup kGroup, Across kAcross>
+template <CudaGroup kGroup, Across kAcross, bool kScalesSums>
 std::span<const CudaFunction> FunctionsOf() {
-  return FunctionsOfRows<kGroupRows<kGroup, kAcross>>();
+  return FunctionsOfRows<kGroupRows<kGroup, kAcross, kScalesSums>>();
 }
 
 }  // namespace gemmd

@@ -176,6 +176,21 @@ class TilePipe {
     }
   }
 
+  // Copies the factors of the tile's rows and columns.
+  __device__ void CopyFactors(const Place& place, int tile, const Cursor& at) const {
+    const FactorParameters& factors = parameters_.factors;
+    constexpr int kRowBytes = kOf.tile.m * sizeof(float);
+    constexpr int kColumnBytes = kOf.tile.n * sizeof(float);
+    const uint32_t shared = stages_ + FactorsOffset(kOf) + at.stage * FactorBytes(kOf);
+    ptx::CopyBytesAsync(
+        shared, factors.a + place.batch * factors.a_of_matrix + tile * factors.a_lines + place.row,
+        kRowBytes, Full(at.stage));
+    ptx::CopyBytesAsync(
+        shared + kRowBytes,
+        factors.b + place.batch * factors.b_of_matrix + tile * factors.b_lines + place.column,
+        kColumnBytes, Full(at.stage));
+  }
+
   // Each block of a cluster copies a part of B's tile to all of them.
   __device__ void Copy(const Place& place, int tile, const Cursor& at) const {
     constexpr TileLines kA = TileLinesOf(kOf, mma::Operand::kA);
@@ -189,7 +204,7 @@ class TilePipe {
     const int column = static_cast<int>(place.column);
     const int a_matrix = MatrixOf(parameters_.a, place);
     const int b_matrix = MatrixOf(parameters_.b, place);
-    ptx::ArriveAndAnnounce(barrier, kTileBytes);
+    ptx::ArriveAndAnnounce(barrier, kTileBytes + FactorBytes(kOf));
     if constexpr (kOf.splits_f32) {
       // The maps have the high part of a matrix before its low part.
       static_assert(kCluster == 1);
@@ -202,6 +217,7 @@ class TilePipe {
       }
       return;
     }
+    if constexpr (kOf.scales_sums) CopyFactors(place, tile, at);
     CopyOperand<mma::Operand::kA>(stage, &parameters_.a_map, tile, row, a_matrix, barrier);
     if constexpr (kOf.instruction.is_sparse()) {
       ptx::CopyTileAsync(stage + kABytes + kBBytes, &parameters_.metadata_map,

@@ -14,6 +14,7 @@
 #include "kernels/cuda/device/epilogue/split_sums.cuh"
 #include "kernels/cuda/device/epilogue/warpgroup_elements.cuh"
 #include "kernels/cuda/device/epilogue/warpgroup_store.cuh"
+#include "kernels/cuda/device/mainloop/sum_factors.cuh"
 #include "kernels/cuda/device/mainloop/tile_pipe.cuh"
 #include "kernels/cuda/device/mainloop/warpgroup_metadata.cuh"
 #include "kernels/cuda/device/ptx/wgmma_ptx.cuh"
@@ -96,6 +97,9 @@ class WarpgroupBlock {
       }
       if constexpr (kOf.splits_f32) {
         if (!MultiplySplit(a, thread, PlaceOfTile<Row>(parameters_, tile), at, sums)) break;
+      } else if constexpr (kOf.scales_sums) {
+        const SumFactors<Row> factors(parameters_, shared_, part, thread % kThreadsOfWarpgroup);
+        if (!MultiplyPromoted(a, metadata, factors, tile, at, sums)) break;
       } else {
         if (!MultiplyTile(a, metadata, tile, at, sums)) break;
       }
@@ -115,7 +119,7 @@ class WarpgroupBlock {
   __device__ bool MultiplyTile(uint32_t a, const Metadata& metadata, int tile, Cursor& at,
                                Sum (&sums)[kDown][Store::kSums]) const {
     if constexpr (kPromotes) {
-      return MultiplyPromoted(a, metadata, tile, at, sums);
+      return MultiplyPromoted(a, metadata, WithoutFactors(), tile, at, sums);
     } else {
       return MultiplyChained(a, metadata, tile, at, sums);
     }
@@ -157,9 +161,21 @@ class WarpgroupBlock {
     return !has_stopped;
   }
 
+  // Adds promoted sums as they are.
+  struct WithoutFactors {
+    struct Ahead {};
+    __device__ Ahead Load(int, int) const { return {}; }
+    __device__ __forceinline__ void Add(const Ahead&, int, const Sum (&sums)[Store::kSums],
+                                        Sum (&totals)[Store::kSums]) const {
+#pragma unroll
+      for (int j = 0; j < Store::kSums; ++j) totals[j] += sums[j];
+    }
+  };
+
   // Promoted sums. While this warpgroup adds sums, the tensor core works for the other one.
-  __device__ bool MultiplyPromoted(uint32_t a, const Metadata& metadata, int tile, Cursor& at,
-                                   Sum (&totals)[kDown][Store::kSums]) const {
+  template <typename Factors>
+  __device__ bool MultiplyPromoted(uint32_t a, const Metadata& metadata, const Factors& factors,
+                                   int tile, Cursor& at, Sum (&totals)[kDown][Store::kSums]) const {
 #pragma unroll
     for (int i = 0; i < kDown; ++i) {
 #pragma unroll
@@ -170,7 +186,7 @@ class WarpgroupBlock {
       has_stopped = HasStopped(at);
       const int next_look = min(k + kTilesBetweenLooks, parameters_.tiles_k);
       for (; k < next_look && !has_stopped; ++k) {
-        AddStage(a, metadata, at, totals);
+        AddStage(a, metadata, factors, at, totals);
         pipe_.Release(at.stage);
         at.Advance();
       }
@@ -236,8 +252,9 @@ class WarpgroupBlock {
 
   // Adds the products of a stage to the totals: sums each promotion_k elements of k from zero, for
   // the rows of one instruction after another.
-  __device__ void AddStage(uint32_t a, const Metadata& metadata, const Cursor& at,
-                           Sum (&totals)[kDown][Store::kSums]) const {
+  template <typename Factors>
+  __device__ void AddStage(uint32_t a, const Metadata& metadata, const Factors& factors,
+                           const Cursor& at, Sum (&totals)[kDown][Store::kSums]) const {
     constexpr int kStepsOfSum = kOf.promotion_k / kOf.instruction.k;
     static_assert(kSteps % kStepsOfSum == 0 && kOf.promotion_k % kOf.instruction.k == 0);
     pipe_.WaitFor(at);
@@ -249,6 +266,7 @@ class WarpgroupBlock {
     for (int first = 0; first < kSteps; first += kStepsOfSum) {
 #pragma unroll
       for (int i = 0; i < kDown; ++i) {
+        const typename Factors::Ahead ahead = factors.Load(at.stage, i);
         Sum sums[Store::kSums];
         ptx::BeginProducts();
 #pragma unroll
@@ -257,8 +275,7 @@ class WarpgroupBlock {
         }
         ptx::CommitProducts();
         ptx::WaitForProducts<0>();
-#pragma unroll
-        for (int j = 0; j < Store::kSums; ++j) totals[i][j] += sums[j];
+        factors.Add(ahead, at.stage, sums, totals[i]);
       }
     }
     Metadata::Keep(words);

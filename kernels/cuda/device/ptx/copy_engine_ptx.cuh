@@ -85,6 +85,16 @@ __device__ inline void CopyTileAsync(uint32_t shared, const void* map, int x, in
       : "memory");
 }
 
+// Copies bytes; their number and both addresses are multiples of 16.
+__device__ inline void CopyBytesAsync(uint32_t shared, const void* from, int bytes,
+                                      uint32_t barrier) {
+  asm volatile(
+      "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];"
+      :
+      : "r"(shared), "l"(from), "r"(bytes), "r"(barrier)
+      : "memory");
+}
+
 // Copies the box to every block of the cluster for which `blocks` has a bit: to the same place in
 // each, with the bytes counted at that block's own barrier.
 __device__ inline void CopyTileToAllAsync(uint32_t shared, const void* map, int x, int y, int z,
