@@ -8,18 +8,20 @@
 namespace gemmd {
 namespace {
 
-int64_t Factors(ScaleKind kind, int64_t extent) {
+// Bytes of an operand's factors: of lines, or of blocks.
+absl::StatusOr<int64_t> BytesOfFactors(std::string_view field, ScaleKind kind,
+                                       const BlockScale& blocks, int64_t extent,
+                                       const Problem& problem) {
+  constexpr auto kFloatBytes = static_cast<int64_t>(sizeof(float));
   switch (kind) {
     case ScaleKind::kNone: return 0;
-    case ScaleKind::kTensor: return 1;
-    case ScaleKind::kVector: return extent;
-    case ScaleKind::kBlocks: return 0;  // No GPU kernel supports them.
+    case ScaleKind::kTensor: return kFloatBytes;
+    case ScaleKind::kVector: return extent * kFloatBytes;
+    case ScaleKind::kBlocks:
+      if (!problem.has_product() || !problem.has_output()) return 0;
+      return FactorBytes(field, blocks, extent, problem.k, problem.batch);
   }
   return 0;
-}
-
-Checked FactorBytes(ScaleKind kind, int64_t extent) {
-  return Checked(Factors(kind, extent)) * Checked(int64_t{sizeof(float)});
 }
 
 Checked BiasBytes(const Problem& problem) {
@@ -128,8 +130,12 @@ absl::StatusOr<JobLayout> LayOutJob(const Problem& problem, const JobPlaces& pla
     d_bytes = d.least;
   }
   layout.bias = take(BiasBytes(problem), places.bias);
-  layout.a_scale = take(FactorBytes(problem.a_scale, problem.m), places.a_scale);
-  layout.b_scale = take(FactorBytes(problem.b_scale, problem.n), places.b_scale);
+  ASSIGN_OR_RETURN(const int64_t of_a, BytesOfFactors("a.scale.blocks", problem.a_scale,
+                                                      problem.a_blocks, problem.m, problem));
+  ASSIGN_OR_RETURN(const int64_t of_b, BytesOfFactors("b.scale.blocks", problem.b_scale,
+                                                      problem.b_blocks, problem.n, problem));
+  layout.a_scale = take(Checked(of_a), places.a_scale);
+  layout.b_scale = take(Checked(of_b), places.b_scale);
   const Checked part_bytes(int64_t{sizeof(PlacedPart)});
   layout.parts = take(Checked(CountParts(places)) * part_bytes, {});
   layout.input_bytes = ranges.end().value_or(0);

@@ -33,8 +33,11 @@ absl::Status CheckEnumerators(const Problem& problem) {
   RETURN_IF_ERROR(CheckEnumerator("bias.type", problem.bias_type, last_type));
   RETURN_IF_ERROR(CheckEnumerator("bias.axis", problem.bias_axis, BiasAxis::kColumns));
   RETURN_IF_ERROR(CheckEnumerator("bit_operation", problem.bit_operation, BitOperation::kXor));
-  RETURN_IF_ERROR(CheckEnumerator("a.scale", problem.a_scale, ScaleKind::kVector));
-  RETURN_IF_ERROR(CheckEnumerator("b.scale", problem.b_scale, ScaleKind::kVector));
+  RETURN_IF_ERROR(CheckEnumerator("a.scale", problem.a_scale, ScaleKind::kBlocks));
+  RETURN_IF_ERROR(CheckEnumerator("b.scale", problem.b_scale, ScaleKind::kBlocks));
+  constexpr FactorType kLastFactor = FactorType::kUe4m3;
+  RETURN_IF_ERROR(CheckEnumerator("a.scale.blocks.type", problem.a_blocks.type, kLastFactor));
+  RETURN_IF_ERROR(CheckEnumerator("b.scale.blocks.type", problem.b_blocks.type, kLastFactor));
   return CheckEnumerator("activation", problem.activation, Activation::kSilu);
 }
 

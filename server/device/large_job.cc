@@ -149,13 +149,14 @@ PanelProblem ProblemOfPanel(const Problem& whole, const JobPlaces& places, const
   Narrow(problem.d, part.places.d, panel.matrices, panel.rows, panel.columns);
   const Extent& biased = whole.bias_axis == BiasAxis::kRows ? panel.rows : panel.columns;
   part.places.bias.offset += BytesBefore(whole.bias_type, biased.first);
-  constexpr auto kFloatBytes = static_cast<int64_t>(sizeof(float));
-  if (whole.a_scale == ScaleKind::kVector) {
-    part.places.a_scale.offset += panel.rows.first * kFloatBytes;
-  }
-  if (whole.b_scale == ScaleKind::kVector) {
-    part.places.b_scale.offset += panel.columns.first * kFloatBytes;
-  }
+  const auto scale_before = [&](ScaleKind kind, const BlockScale& blocks, const Extent& lines,
+                                int64_t extent) -> int64_t {
+    if (kind == ScaleKind::kVector) return lines.first * static_cast<int64_t>(sizeof(float));
+    if (kind != ScaleKind::kBlocks) return 0;
+    return blocks.part_offset(panel.matrices.first, lines.first, extent, whole.k);
+  };
+  part.places.a_scale.offset += scale_before(whole.a_scale, whole.a_blocks, panel.rows, whole.m);
+  part.places.b_scale.offset += scale_before(whole.b_scale, whole.b_blocks, panel.columns, whole.n);
   return part;
 }
 
@@ -266,8 +267,13 @@ class PanelPlan::Search {
     std::vector<Steps> smaller;
     // Values and indices of a sparse A in a block are stored separately.
     const bool may_divide_rows = !problem_.a.is_sparse() || places_.a.block == 0;
-    const int64_t rows = may_divide_rows ? Half(steps.rows, granule) : steps.rows;
-    const int64_t columns = Half(steps.columns, granule);
+    const auto granule_of = [granule](const BlockScale* blocks, int64_t extent) {
+      return blocks != nullptr ? blocks->GranuleOf(granule, extent) : granule;
+    };
+    const int64_t of_rows = granule_of(problem_.blocks_of_a(), problem_.m);
+    const int64_t of_columns = granule_of(problem_.blocks_of_b(), problem_.n);
+    const int64_t rows = may_divide_rows ? Half(steps.rows, of_rows) : steps.rows;
+    const int64_t columns = Half(steps.columns, of_columns);
     if (rows < steps.rows) smaller.push_back({steps.matrices, rows, steps.columns});
     if (columns < steps.columns) smaller.push_back({steps.matrices, steps.rows, columns});
     return smaller;

@@ -37,8 +37,8 @@ int64_t BatchGranule(const Problem& problem) {
 }
 
 // A multiple of lines (of any length) and of elements (of each type) that keeps alignment. A
-// multiple of kernel tiles.
-int64_t MatrixGranule(const Problem& problem) {
+// multiple of kernel tiles and, along the axis, of blocks that share factors.
+int64_t MatrixGranule(const Problem& problem, Axis axis) {
   int64_t granule = kAlignment;
   const auto heed = [&](ElementType type) {
     granule = std::lcm(granule, 8 * kAlignment / std::gcd(8 * kAlignment, BitsOf(type)));
@@ -49,7 +49,9 @@ int64_t MatrixGranule(const Problem& problem) {
   if (!problem.has_product()) return granule;
   heed(problem.a.type);
   heed(problem.b.type);
-  return granule;
+  const bool is_rows = axis == Axis::kRows;
+  const BlockScale* const blocks = is_rows ? problem.blocks_of_a() : problem.blocks_of_b();
+  return blocks != nullptr ? blocks->GranuleOf(granule, is_rows ? problem.m : problem.n) : granule;
 }
 
 // From the start of a matrix to a multiple of MatrixGranule along an axis.
@@ -200,8 +202,8 @@ GpuPanels DivideLaunch(const Problem& problem, int64_t predicted_ns) {
   // Values and indices of a sparse A are stored separately, so its rows are not divided.
   const bool is_over_rows = problem.m > problem.n && !problem.a.is_sparse();
   const int64_t extent = is_over_rows ? problem.m : problem.n;
-  const GpuPanels over_matrix = {is_over_rows ? Axis::kRows : Axis::kColumns, extent,
-                                 StepOf(extent, parts, MatrixGranule(problem))};
+  const Axis axis = is_over_rows ? Axis::kRows : Axis::kColumns;
+  const GpuPanels over_matrix = {axis, extent, StepOf(extent, parts, MatrixGranule(problem, axis))};
   return over_batch.count() >= over_matrix.count() ? over_batch : over_matrix;
 }
 
@@ -239,6 +241,12 @@ GemmArgs PanelArgs(const GemmArgs& args, const GpuPanels& panels, int64_t index,
   const auto scale = [&](absl::Span<const float> whole, bool is_along, int64_t extent) {
     return is_along && whole.size() > 1 ? whole.subspan(size(first), size(extent)) : whole;
   };
+  const auto factors = [&](const std::byte* whole, const BlockScale& blocks, bool is_along,
+                           int64_t extent) {
+    if (whole == nullptr) return whole;
+    const int64_t matrix = axis == Axis::kBatch ? first : 0;
+    return whole + blocks.part_offset(matrix, is_along ? first : 0, extent, problem.k);
+  };
   return {.problem = panel,
           .target = args.target,
           .a = a,
@@ -250,7 +258,9 @@ GemmArgs PanelArgs(const GemmArgs& args, const GpuPanels& panels, int64_t index,
           .d = args.d + OffsetOf(problem.d, axis, first),
           .workspace = args.workspace,
           .abort = args.abort,
-          .abort_word = args.abort_word};
+          .abort_word = args.abort_word,
+          .a_factors = factors(args.a_factors, problem.a_blocks, is_rows, problem.m),
+          .b_factors = factors(args.b_factors, problem.b_blocks, is_columns, problem.n)};
 }
 
 MemoryRun::MemoryRun(RunContext& context, const MemoryRequest& request)

@@ -119,6 +119,34 @@ TEST(GpuPanelsTest, OfNarrowTypesAndScales) {
   }
 }
 
+// Panels begin where blocks of rows or columns do: 18 panels of 256 lines, unless blocks end at
+// other multiples.
+TEST(GpuPanelsTest, OfFactorsOfBlocks) {
+  struct Division {
+    int64_t lines;
+    int64_t count;
+  };
+  for (const auto [lines, count] :
+       {Division{1, 18}, {96, 6}, {100, 1}, {128, 18}, {5000, 18}, {INT64_MAX, 18}}) {
+    SCOPED_TRACE(lines);
+    const BlockScale blocks = {.lines = lines, .depth = 128};
+    Case rows("wgmma.m64n8k32.f32.e4m3.e4m3_p128", 4500, 9, 150, 1, 2);
+    rows.problem.a_scale = rows.problem.b_scale = ScaleKind::kBlocks;
+    rows.problem.a_blocks = blocks;
+    rows.problem.b_blocks = {.type = FactorType::kUe8m0, .lines = 2, .depth = 256};
+    rows.ExpectBitsOfOneLaunch(GpuPanels::Axis::kRows, count);
+    Case columns("wgmma.m64n8k32.f32.e4m3.e4m3_p128", 9, 4500, 150, 1, 2);
+    columns.problem.b_scale = ScaleKind::kBlocks;
+    columns.problem.b_blocks = blocks;
+    columns.ExpectBitsOfOneLaunch(GpuPanels::Axis::kColumns, count);
+  }
+  Case batch("wgmma.m64n8k32.f32.e4m3.e4m3_p128", 3, 5, 140, 700, 2);
+  batch.problem.a_scale = batch.problem.b_scale = ScaleKind::kBlocks;
+  batch.problem.a_blocks = {.lines = 2, .depth = 128, .per_matrix = true};
+  batch.problem.b_blocks = {.lines = 2, .depth = 128};
+  batch.ExpectBitsOfOneLaunch(GpuPanels::Axis::kBatch, 3);
+}
+
 // Nobody waits for more than a few panels, whatever the type: a panel of 2,048 columns of f64 would
 // occupy an H200 for 75 ms.
 TEST(GpuPanelsTest, AreAsShortAsWantedForWideTypes) {

@@ -343,6 +343,8 @@ TEST(RecordTest, EnumeratorsAreChecked) {
   check(
       [](Problem & p) -> auto& { return p.a_scale; }, "a.scale");
   check(
+      [](Problem & p) -> auto& { return p.b_blocks.type; }, "b.scale.blocks.type");
+  check(
       [](Problem & p) -> auto& { return p.b_scale; }, "b.scale");
   check(
       [](Problem & p) -> auto& { return p.activation; }, "activation");
@@ -396,6 +398,22 @@ TEST(ArgsAtTest, AScaleIsFloatsOrTheFactorsOfBlocks) {
   EXPECT_EQ(AlignmentOf(problem, OperandRole::kAScale), 1u);
   EXPECT_EQ(AlignmentOf(problem, OperandRole::kBScale), alignof(float));
   EXPECT_EQ(AlignmentOf(problem, OperandRole::kA), 1u);
+}
+
+TEST(JobLayoutTest, FactorsOfBlocksHaveTheirBytes) {
+  Problem problem = SomeProblem();
+  problem.m = problem.a.rows = problem.d.rows = 10;
+  problem.k = problem.a.columns = problem.b.rows = 300;
+  problem.batch = 2;
+  problem.a_scale = problem.b_scale = ScaleKind::kBlocks;
+  problem.a_blocks = {.lines = 1, .depth = 128, .per_matrix = true};
+  problem.b_blocks = {.type = FactorType::kUe8m0, .lines = 1 << 20, .depth = 128};
+  const absl::StatusOr<JobLayout> layout = LayOutJob(problem);
+  ASSERT_THAT(layout, IsOk());
+  EXPECT_EQ(layout->a_scale.bytes, 2 * 10 * 3 * 4);
+  EXPECT_EQ(layout->b_scale.bytes, 3);
+  problem.alpha = 0;  // No factor is read.
+  EXPECT_EQ(LayOutJob(problem)->a_scale.bytes, 0);
 }
 
 TEST(BlockTurnsTest, WritersWaitForAllAndReadersForWriters) {

@@ -67,6 +67,10 @@ class AnyJob {
     }
     if (type == ElementType::kE4m3) {
       problem_.a_scale = problem_.b_scale = ScaleKind::kVector;
+      if (!is_sparse && random.Flip()) problem_.a_scale = ScaleKind::kBlocks;
+      if (!is_sparse && random.Flip()) problem_.b_scale = ScaleKind::kBlocks;
+      problem_.a_blocks = AnyBlocks(random);
+      problem_.b_blocks = AnyBlocks(random);
     }
     job_.problem = problem_;
     job_.kernel =
@@ -111,6 +115,12 @@ class AnyJob {
     layout.rows = rows;
     layout.columns = columns;
     return layout;
+  }
+  static BlockScale AnyBlocks(RandomSource& random) {
+    return {.type = static_cast<FactorType>(random.Between(0, 2)),
+            .lines = random.Flip() ? random.Between(1, 20) : random.Between(20, 200),
+            .depth = random.Flip() ? 128 : 200,
+            .per_matrix = random.Flip()};
   }
   // Small numbers in every type, f32 included.
   static std::string AnyBytes(RandomSource& random, int64_t count) {
