@@ -138,6 +138,23 @@ absl::Status CheckMemory(const Problem& problem, int64_t sets, int64_t other_byt
   return absl::ResourceExhaustedError(Concat("--shapes: ", refusal));
 }
 
+namespace {
+
+// Factors of f32.
+absl::StatusOr<std::vector<std::byte>> RandomFactors(std::string_view field,
+                                                     const BlockScale* blocks, int64_t extent,
+                                                     const Problem& problem, uint64_t seed) {
+  if (blocks == nullptr) return std::vector<std::byte>();
+  ASSIGN_OR_RETURN(const int64_t bytes,
+                   FactorBytes(field, *blocks, extent, problem.k, problem.batch));
+  ASSIGN_OR_RETURN(const MatrixLayout line,
+                   TightLayout(field, ElementType::kF32, Order::kRowMajor, 1,
+                               bytes / static_cast<int64_t>(sizeof(float))));
+  return RandomDense(line, seed);
+}
+
+}  // namespace
+
 absl::StatusOr<Operands> DrawOperands(const Problem& problem, int set) {
   const auto seed = static_cast<uint64_t>(set) * 2;
   Operands operands;
@@ -155,6 +172,10 @@ absl::StatusOr<Operands> DrawOperands(const Problem& problem, int set) {
                      TightLayout("bias", problem.bias_type, Order::kRowMajor, 1, count));
     operands.bias = RandomDense(line, seed + 3);
   }
+  ASSIGN_OR_RETURN(operands.a_factors, RandomFactors("a.scale.blocks", problem.blocks_of_a(),
+                                                     problem.m, problem, seed + 4));
+  ASSIGN_OR_RETURN(operands.b_factors, RandomFactors("b.scale.blocks", problem.blocks_of_b(),
+                                                     problem.n, problem, seed + 5));
   return operands;
 }
 

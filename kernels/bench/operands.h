@@ -34,7 +34,9 @@ absl::Status CheckMemory(const Problem& problem, int64_t sets, int64_t other_byt
 struct Operands {
   std::vector<std::byte> a;
   std::vector<std::byte> b;
-  std::vector<std::byte> bias;     // Empty if there is none.
+  std::vector<std::byte> bias;       // Empty if there is none.
+  std::vector<std::byte> a_factors;  // Of blocks; empty if there are none.
+  std::vector<std::byte> b_factors;
   std::vector<std::byte> dense_a;  // The dense form of a compressed `a`; otherwise empty.
 };
 

@@ -183,6 +183,12 @@ void AddGpuOptions(CLI::App& app, Options& options) {
                   "gelu-tanh, silu), or both, as in bias-relu. cuBLASLt has relu and gelu-tanh")
       ->capture_default_str();
   group
+      .add_option(
+          "--blocks", options.blocks,
+          "Blocks of A and B that have a factor each, f32: rows or columns by elements along "
+          "k, as in 1x128,128x128; or none. For types of 8 bits")
+      ->capture_default_str();
+  group
       .add_option("--alone", options.alone_seconds,
                   "Seconds for which each row and each library then runs alone on the GPU, to "
                   "measure its rate and energy at its own clock; 0 skips this")
@@ -226,6 +232,7 @@ std::string CommandText(int argc, const char* const* argv) {
 absl::StatusOr<Output> ParseOutput(const Options& options) {
   Output output;
   RETURN_IF_ERROR(ParseEpilogue(options.epilogue, output));
+  RETURN_IF_ERROR(ParseBlocks(options.blocks, output));
   if (options.output_type.empty()) return output;
   output.type = ElementTypeFromName(options.output_type);
   if (output.type) return output;

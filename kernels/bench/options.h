@@ -40,6 +40,7 @@ struct Options {
   int64_t leading_dimension_offset = 0;
   std::string output_type;  // Empty: the rows' own.
   std::string epilogue = "none";
+  std::string blocks = "none";
   double alone_seconds = 0;
   int host_launches = 0;
   bool measures_errors = false;

@@ -156,6 +156,8 @@ std::string NameOf(const Output& output) {
   };
   if (output.has_bias) add("bias");
   if (output.activation != Activation::kNone) add(NameOf(output.activation));
+  if (output.a_blocks) add(Concat("blocks ", NameOf(*output.a_blocks)));
+  if (output.b_blocks) add(Concat("by ", NameOf(*output.b_blocks)));
   return name;
 }
 
@@ -172,6 +174,25 @@ absl::Status ParseEpilogue(std::string_view text, Output& output) {
   return absl::InvalidArgumentError(
       GotWant("--epilogue", text,
               "none, bias, or relu, gelu-erf, gelu-tanh or silu, alone or as in bias-relu"));
+}
+
+absl::Status ParseBlocks(std::string_view text, Output& output) {
+  if (text == "none") return absl::OkStatus();
+  std::vector<BlockScale> blocks;
+  for (const std::string_view part : Split(text, ',')) {
+    const std::vector<std::string_view> extents = Split(part, 'x');
+    const auto lines = ParseExtent(extents.front());
+    const auto depth = ParseExtent(extents.back());
+    if (extents.size() != 2 || !lines || !depth) break;
+    blocks.push_back({.lines = *lines, .depth = *depth});
+  }
+  if (blocks.size() != 2) {
+    return absl::InvalidArgumentError(
+        GotWant("--blocks", text, "none, or LINESxDEPTH of A and of B, as in 1x128,128x128"));
+  }
+  output.a_blocks = blocks.front();
+  output.b_blocks = blocks.back();
+  return absl::OkStatus();
 }
 
 absl::StatusOr<Problem> MakeProblem(const Kernel& kernel, const Shape& shape, const Orders& orders,
@@ -191,6 +212,11 @@ absl::StatusOr<Problem> MakeProblem(const Kernel& kernel, const Shape& shape, co
   problem.bias_axis = output.has_bias ? BiasAxis::kColumns : BiasAxis::kNone;
   problem.bias_type = d_type;
   problem.activation = output.activation;
+  if (output.a_blocks && output.b_blocks) {
+    problem.a_scale = problem.b_scale = ScaleKind::kBlocks;
+    problem.a_blocks = *output.a_blocks;
+    problem.b_blocks = *output.b_blocks;
+  }
   if (instruction != nullptr && instruction->bit_count == mma::BitCount::kXor) {
     problem.bit_operation = BitOperation::kXor;
   }

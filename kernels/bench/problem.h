@@ -60,11 +60,14 @@ std::vector<Orders> AllOrders();
 // Errors: InvalidArgument.
 absl::StatusOr<std::vector<Orders>> ParseOrders(std::string_view text);
 
-// The requested form of D.
+// The requested form of D, and what the product is multiplied by.
 struct Output {
   std::optional<ElementType> type;  // Absent: the type of the row's instruction or accumulators.
   bool has_bias = false;            // One number for each column, of D's type.
   Activation activation = Activation::kNone;
+  // Factors of blocks of A and of B, f32; absent for none.
+  std::optional<BlockScale> a_blocks;
+  std::optional<BlockScale> b_blocks;
 
   friend bool operator==(const Output&, const Output&) = default;
 };
@@ -75,6 +78,10 @@ std::string NameOf(const Output& output);
 // Sets bias and activation: "none", "bias", "relu", "bias-relu", "gelu-tanh" and so on. Errors:
 // InvalidArgument.
 absl::Status ParseEpilogue(std::string_view text, Output& output);
+
+// Sets the blocks of A and B that have factors, rows or columns by elements along k:
+// "1x128,128x128", or "none". Errors: InvalidArgument.
+absl::Status ParseBlocks(std::string_view text, Output& output);
 
 // `leading_dimension_offset` elements lie between the lines of every dense matrix.
 // Errors: InvalidArgument for sizes; Unimplemented if the row does not support the problem.

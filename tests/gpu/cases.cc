@@ -3,6 +3,8 @@
 
 #include <algorithm>
 #include <array>
+#include <bit>
+#include <cstring>
 
 #include "kernels/cuda/geometry.h"
 #include "kernels/cuda/row.h"
@@ -104,6 +106,27 @@ void AddWholeLines(const CudaRow& row, int times, std::vector<CaseSpec>& cases) 
   }
 }
 
+// A part of a promoted sum, several sums, and more of them than the ring has stages.
+void AddBlocks(const Kernel& kernel, const Tile& tile, bool is_quick,
+               std::vector<CaseSpec>& cases) {
+  if (kernel.recipe.block_scaling != BlockScaling::kPromotions) return;
+  const int64_t promotion_k = kernel.recipe.promotion_k;
+  const ElementType d = kernel.instruction->d;
+  cases.push_back({Topic::kBlocks, tile.m + 9, tile.n + 16, 3 * promotion_k + 16, Family::kNormal,
+                   2, true, false, d});
+  if (is_quick) return;
+  for (const int64_t k : {int64_t{1}, promotion_k, 2 * promotion_k + 1, 27 * promotion_k}) {
+    for (const int64_t m : {int64_t{1}, int64_t{tile.m}, int64_t{2 * tile.m + 3}}) {
+      for (const int64_t n : {int64_t{5}, int64_t{tile.n}, int64_t{2 * tile.n + 16}}) {
+        const int64_t batch = 1 + static_cast<int64_t>(cases.size() % 3);
+        const ElementType type = cases.size() % 2 == 0 ? d : ElementType::kBf16;
+        cases.push_back(
+            {Topic::kBlocks, m, n, k, FamilyAt(cases.size()), batch, false, false, type});
+      }
+    }
+  }
+}
+
 std::vector<CaseSpec> QuickCases(const Kernel& kernel, const Tile& tile) {
   const ElementType d = kernel.instruction->d;
   const int64_t across = tile.m + 1;
@@ -119,6 +142,7 @@ std::vector<CaseSpec> QuickCases(const Kernel& kernel, const Tile& tile) {
   if (HasWarpgroups(*CudaRowOf(kernel))) {
     AddWholeLines(*CudaRowOf(kernel), 2, cases);
     AddWholeOperands(kernel, tile, true, cases);
+    AddBlocks(kernel, tile, true, cases);
   }
   return cases;
 }
@@ -229,6 +253,70 @@ Problem MakeProblem(const Kernel& kernel, const CaseSpec& spec, const Orders& or
   return problem;
 }
 
+// Blocks of one line, of a few, of those that kernels treat as one, and of all.
+BlockScale DrawBlocks(const Kernel& kernel, const CaseSpec& spec, RandomSource& random) {
+  constexpr std::array kTypes = {FactorType::kF32, FactorType::kUe8m0, FactorType::kUe4m3};
+  constexpr std::array<int64_t, 6> kLines = {1, 3, 64, 100, 128, 1 << 20};
+  const int64_t promotion_k = kernel.recipe.promotion_k;
+  const std::array<int64_t, 4> depths = {promotion_k, promotion_k, 2 * promotion_k, spec.k + 7};
+  const auto any = [&random](const auto& all) {
+    return all[static_cast<size_t>(random.Between(0, static_cast<int64_t>(all.size()) - 1))];
+  };
+  return {.type = any(kTypes),
+          .lines = any(kLines),
+          .depth = any(depths),
+          .per_matrix = random.Between(0, 1) == 1};
+}
+
+// Mostly factors near one; every fiftieth has any bits.
+std::vector<std::byte> DrawFactors(const BlockScale* blocks, int64_t extent, const Problem& problem,
+                                   RandomSource& random) {
+  if (blocks == nullptr) return {};
+  const int64_t bytes = FactorBytes("x", *blocks, extent, problem.k, problem.batch).value();
+  std::vector<std::byte> factors(static_cast<size_t>(bytes));
+  for (int64_t at = 0; at < bytes; at += BytesOf(blocks->type)) {
+    const bool is_any = random.Between(0, 49) == 0;
+    const auto value = static_cast<float>(random.AnyMagnitude(-9, 9));
+    const auto bits =
+        is_any ? static_cast<uint32_t>(random.Bits()) : std::bit_cast<uint32_t>(value);
+    const auto code = static_cast<uint8_t>(is_any ? random.Bits() : random.Between(0x70, 0x8a));
+    std::byte* const factor = factors.data() + at;
+    if (blocks->type == FactorType::kF32) {
+      std::memcpy(factor, &bits, sizeof(bits));
+    } else {
+      *factor = std::byte{code};
+    }
+  }
+  return factors;
+}
+
+// The factors of a case: of A, of B, or of both, the same for all of its products.
+void AddFactors(const Kernel& kernel, const CaseSpec& spec, RandomSource& random,
+                std::vector<Product>& products) {
+  const int64_t which = random.Between(0, 3);
+  Product drawn;
+  drawn.problem = products.front().problem;
+  Problem& problem = drawn.problem;
+  if (which != 1) {
+    problem.a_scale = ScaleKind::kBlocks;
+    problem.a_blocks = DrawBlocks(kernel, spec, random);
+  }
+  if (which != 0) {
+    problem.b_scale = ScaleKind::kBlocks;
+    problem.b_blocks = DrawBlocks(kernel, spec, random);
+  }
+  drawn.a_factors = DrawFactors(problem.blocks_of_a(), spec.m, problem, random);
+  drawn.b_factors = DrawFactors(problem.blocks_of_b(), spec.n, problem, random);
+  for (Product& product : products) {
+    product.problem.a_scale = problem.a_scale;
+    product.problem.b_scale = problem.b_scale;
+    product.problem.a_blocks = problem.a_blocks;
+    product.problem.b_blocks = problem.b_blocks;
+    product.a_factors = drawn.a_factors;
+    product.b_factors = drawn.b_factors;
+  }
+}
+
 }  // namespace
 
 std::string_view NameOf(Topic topic) {
@@ -239,6 +327,7 @@ std::string_view NameOf(Topic topic) {
     case Topic::kBatches: return "batches";
     case Topic::kLong: return "long k";
     case Topic::kOutputs: return "outputs";
+    case Topic::kBlocks: return "blocks";
     case Topic::kEpilogues: return "epilogues";
   }
   return "";
@@ -259,6 +348,7 @@ std::vector<CaseSpec> CasesOf(const Kernel& kernel, size_t round, bool is_quick)
   if (HasWarpgroups(*CudaRowOf(kernel))) {
     AddWholeLines(*CudaRowOf(kernel), kWholeLinesOfAType, cases);
     AddWholeOperands(kernel, tile, false, cases);
+    AddBlocks(kernel, tile, false, cases);
   }
   return cases;
 }
@@ -278,6 +368,7 @@ std::vector<Product> MakeProducts(const Kernel& kernel, const CaseSpec& spec, bo
     product.b = Place(b, product.problem.b, spec.batch, random);
     if (spec.topic == Topic::kEpilogues) AddEpilogue(epilogue, product, random);
   }
+  if (spec.topic == Topic::kBlocks) AddFactors(kernel, spec, random, products);
   return products;
 }
 

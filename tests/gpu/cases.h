@@ -21,6 +21,7 @@ enum class Topic {
   kBatches,    // Batches of 0, 2 and 3, with matrices shared or not.
   kLong,       // A k so long that the kernel looks for an abort.
   kOutputs,    // Every type of D, with nothing else done to the result.
+  kBlocks,     // Factors of blocks of many shapes, for rows that multiply by them.
   kEpilogues,  // Every type of D, with C, bias, scales and activations drawn at random.
 };
 std::string_view NameOf(Topic topic);

@@ -76,6 +76,8 @@ struct Addresses {
   std::byte* workspace = nullptr;
   OperandForm a_form = {};
   OperandForm b_form = {};
+  const std::byte* a_factors = nullptr;
+  const std::byte* b_factors = nullptr;
 };
 
 GemmArgs ArgsAt(const GemmArgs& host, const Product& product, const Addresses& at,
@@ -91,7 +93,9 @@ GemmArgs ArgsAt(const GemmArgs& host, const Product& product, const Addresses& a
           .d = host.d == nullptr ? nullptr : at.d,
           .workspace = {at.workspace, static_cast<size_t>(workspace_bytes)},
           .a_form = at.a_form,
-          .b_form = at.b_form};
+          .b_form = at.b_form,
+          .a_factors = host.a_factors == nullptr ? nullptr : at.a_factors,
+          .b_factors = host.b_factors == nullptr ? nullptr : at.b_factors};
 }
 
 class CudaRunner : public KernelRunner {
@@ -205,7 +209,7 @@ class TogetherRunner : public CudaRunner {
 
   // Offsets in the buffer.
   struct Places {
-    int64_t a, b, c, bias, a_scale, b_scale, output;
+    int64_t a, b, c, bias, a_scale, b_scale, a_factors, b_factors, output;
   };
 
   template <typename T>
@@ -229,7 +233,8 @@ class TogetherRunner : public CudaRunner {
     workspace_bytes_ = 0;
     for (const Product& product : products) {
       places_.push_back({Take(product.a), Take(product.b), Take(product.c), Take(product.bias),
-                         Take(product.a_scale), Take(product.b_scale), 0});
+                         Take(product.a_scale), Take(product.b_scale), Take(product.a_factors),
+                         Take(product.b_factors), 0});
       ASSIGN_OR_RETURN(const int64_t bytes, kernel.workspace_bytes(product.problem));
       workspace_bytes_ = std::max(workspace_bytes_, bytes);
     }
@@ -251,6 +256,8 @@ class TogetherRunner : public CudaRunner {
       Copy(product.bias, places.bias);
       Copy(product.a_scale, places.a_scale);
       Copy(product.b_scale, places.b_scale);
+      Copy(product.a_factors, places.a_factors);
+      Copy(product.b_factors, places.b_factors);
       Copy(outputs[i], places.output);
     }
     RETURN_IF_ERROR(Poison(end_, 2 * static_cast<size_t>(workspace_bytes_)));
@@ -274,7 +281,9 @@ class TogetherRunner : public CudaRunner {
             .a_scale = start + places.a_scale,
             .b_scale = start + places.b_scale,
             .d = start + places.output + kGuardBytes,
-            .workspace = start + end_};
+            .workspace = start + end_,
+            .a_factors = start + places.a_factors,
+            .b_factors = start + places.b_factors};
   }
 
   PinnedMemory host_;
@@ -323,6 +332,10 @@ class ApartRunner : public CudaRunner {
                      Upload(product.a_scale.data(), product.a_scale.size()));
     ASSIGN_OR_RETURN(const DeviceBuffer b_scale,
                      Upload(product.b_scale.data(), product.b_scale.size()));
+    ASSIGN_OR_RETURN(const DeviceBuffer a_factors,
+                     Upload(product.a_factors.data(), product.a_factors.size()));
+    ASSIGN_OR_RETURN(const DeviceBuffer b_factors,
+                     Upload(product.b_factors.data(), product.b_factors.size()));
     ASSIGN_OR_RETURN(const DeviceBuffer d, Upload(output.data() + kGuardBytes, d_bytes));
     ASSIGN_OR_RETURN(const int64_t workspace_bytes, kernel.workspace_bytes(product.problem));
     ASSIGN_OR_RETURN(const DeviceBuffer workspace, DeviceBuffer::Allocate(workspace_bytes));
@@ -333,7 +346,9 @@ class ApartRunner : public CudaRunner {
                            .a_scale = a_scale.data(),
                            .b_scale = b_scale.data(),
                            .d = d.data(),
-                           .workspace = workspace.data()};
+                           .workspace = workspace.data(),
+                           .a_factors = a_factors.data(),
+                           .b_factors = b_factors.data()};
     RETURN_IF_ERROR(Launch(kernel, product, output, addresses, workspace_bytes));
     ASSIGN_OR_RETURN(const DerivedOperand of_a, kernel.derived(product.problem, mma::Operand::kA));
     ASSIGN_OR_RETURN(const DerivedOperand of_b, kernel.derived(product.problem, mma::Operand::kB));

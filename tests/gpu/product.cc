@@ -121,7 +121,9 @@ GemmArgs HostArgs(const Product& product, const Target& target, std::vector<std:
           .a_scale = product.a_scale,
           .b_scale = product.b_scale,
           .d = has_output ? output.data() + kGuardBytes : nullptr,
-          .workspace = absl::MakeSpan(workspace)};
+          .workspace = absl::MakeSpan(workspace),
+          .a_factors = DataOf(product.a_factors, reads_operands),
+          .b_factors = DataOf(product.b_factors, reads_operands)};
 }
 
 }  // namespace gemmd

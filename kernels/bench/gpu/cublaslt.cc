@@ -113,6 +113,7 @@ class CublasLtOpponent : public Opponent {
 
   absl::Status Describe();
   absl::Status DescribeEpilogue();
+  absl::Status DescribeFactors();
   absl::Status DescribeMatrix(const Matrix& matrix, MatrixDescriptor& layout);
   absl::StatusOr<std::vector<cublasLtMatmulHeuristicResult_t>> Propose();
   absl::StatusOr<double> Time();
@@ -192,6 +193,36 @@ absl::Status CublasLtOpponent::DescribeEpilogue() {
       "type of the bias");
 }
 
+// The library stores factors in other orders; that gives other results, but takes the same time.
+absl::Status CublasLtOpponent::DescribeFactors() {
+  const Problem& problem = operands_.problem();
+  if (!problem.has_block_scales()) return absl::OkStatus();
+  const auto describe = [this](const BlockScale& blocks, const std::byte* factors,
+                               cublasLtMatmulDescAttributes_t mode_attribute,
+                               cublasLtMatmulDescAttributes_t pointer_attribute) -> absl::Status {
+    const bool is_vector = blocks.lines == 1 && blocks.depth == 128;
+    const bool is_square = blocks.lines == 128 && blocks.depth == 128;
+    if (!is_vector && !is_square) {
+      return absl::UnimplementedError("cuBLASLt: no blocks but 1x128 and 128x128");
+    }
+    const cublasLtMatmulMatrixScale_t mode = is_square ? CUBLASLT_MATMUL_MATRIX_SCALE_BLK128x128_32F
+                                                       : CUBLASLT_MATMUL_MATRIX_SCALE_VEC128_32F;
+    const void* const pointer = factors;
+    RETURN_IF_ERROR(
+        LtStatus(api_.set_product(product_.get(), mode_attribute, &mode, sizeof(mode)), "factors"));
+    return LtStatus(api_.set_product(product_.get(), pointer_attribute, &pointer, sizeof(pointer)),
+                    "factors");
+  };
+  const bool is_swapped = form_.is_swapped;
+  RETURN_IF_ERROR(describe(is_swapped ? problem.b_blocks : problem.a_blocks,
+                           is_swapped ? operands_.b_factors() : operands_.a_factors(),
+                           CUBLASLT_MATMUL_DESC_A_SCALE_MODE,
+                           CUBLASLT_MATMUL_DESC_A_SCALE_POINTER));
+  return describe(is_swapped ? problem.a_blocks : problem.b_blocks,
+                  is_swapped ? operands_.a_factors() : operands_.b_factors(),
+                  CUBLASLT_MATMUL_DESC_B_SCALE_MODE, CUBLASLT_MATMUL_DESC_B_SCALE_POINTER);
+}
+
 absl::Status CublasLtOpponent::Describe() {
   RETURN_IF_ERROR(DescribeMatrix(First(), first_));
   RETURN_IF_ERROR(DescribeMatrix(Second(), second_));
@@ -208,6 +239,7 @@ absl::Status CublasLtOpponent::Describe() {
       api_.set_product(product_.get(), CUBLASLT_MATMUL_DESC_TRANSB, &second, sizeof(second)),
       "transposition"));
   RETURN_IF_ERROR(DescribeEpilogue());
+  RETURN_IF_ERROR(DescribeFactors());
   if (BitsOf(operands_.problem().a.type) == 8 && IsFloat(operands_.problem().a.type)) {
     const int8_t is_fast = operands_.problem().fast_accumulation ? 1 : 0;
     RETURN_IF_ERROR(LtStatus(api_.set_product(product_.get(), CUBLASLT_MATMUL_DESC_FAST_ACCUM,

@@ -106,7 +106,9 @@ class RowOnDevice {
                   .a_scale = {},
                   .b_scale = {},
                   .d = operands_.d(set),
-                  .workspace = {workspaces_[index].get(), static_cast<size_t>(workspace_bytes_)}});
+                  .workspace = {workspaces_[index].get(), static_cast<size_t>(workspace_bytes_)},
+                  .a_factors = operands_.a_factors(),
+                  .b_factors = operands_.b_factors()});
   }
 
   const Kernel& kernel() const { return kernel_; }

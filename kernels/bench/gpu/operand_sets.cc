@@ -12,9 +12,13 @@ namespace {
 
 constexpr int64_t kMaxSets = 1024;  // For tiny operands. One graph holds a call for each.
 
-absl::StatusOr<DeviceBytes> Upload(Device& device, const std::vector<std::byte>& bytes) {
+// Libraries read factors of blocks in lines that are padded to a multiple of four.
+constexpr int64_t kRoomOfFactors = 4;
+
+absl::StatusOr<DeviceBytes> Upload(Device& device, const std::vector<std::byte>& bytes,
+                                   int64_t room = 1) {
   const auto size = static_cast<int64_t>(bytes.size());
-  ASSIGN_OR_RETURN(DeviceBytes copy, device.Allocate(size));
+  ASSIGN_OR_RETURN(DeviceBytes copy, device.Allocate(size * room));
   RETURN_IF_ERROR(device.Write(copy.get(), bytes.data(), size));
   return copy;
 }
@@ -35,6 +39,12 @@ absl::StatusOr<OperandSets> OperandSets::Make(Device& device, const Problem& pro
   sets.host_ = std::move(host);
   if (!sets.host_.bias.empty()) {
     ASSIGN_OR_RETURN(sets.bias_, Upload(device, sets.host_.bias));
+  }
+  if (!sets.host_.a_factors.empty()) {
+    ASSIGN_OR_RETURN(sets.a_factors_, Upload(device, sets.host_.a_factors, kRoomOfFactors));
+  }
+  if (!sets.host_.b_factors.empty()) {
+    ASSIGN_OR_RETURN(sets.b_factors_, Upload(device, sets.host_.b_factors, kRoomOfFactors));
   }
   const auto bytes = static_cast<int64_t>(sets.host_.a.size() + sets.host_.b.size());
   const int64_t count =

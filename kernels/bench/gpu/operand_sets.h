@@ -30,6 +30,10 @@ class OperandSets {
   std::byte* d(int set) const { return at(set).d.get(); }
   std::byte* bias() const { return bias_.get(); }  // Shared by all sets; null if there is none.
 
+  // Factors of blocks, shared by all sets; null if there are none.
+  std::byte* a_factors() const { return a_factors_.get(); }
+  std::byte* b_factors() const { return b_factors_.get(); }
+
   // The same data on the host.
   const Operands& host() const { return host_; }
 
@@ -44,6 +48,8 @@ class OperandSets {
   Problem problem_;
   Operands host_;
   DeviceBytes bias_;
+  DeviceBytes a_factors_;
+  DeviceBytes b_factors_;
   std::vector<Set> sets_;
 };
 

@@ -76,6 +76,8 @@ struct Sample {
   Bytes a;
   Bytes b;
   Bytes bias;
+  Bytes a_factors;
+  Bytes b_factors;
   Bytes d;
 };
 
@@ -123,6 +125,18 @@ Bytes GatherBias(const Problem& problem, const Bytes& bias, const Places& column
   return gathered;
 }
 
+// The factors of some rows or columns, which then are blocks of their own.
+Bytes GatherFactors(const Bytes& factors, const Places& places, int64_t k, BlockScale& blocks) {
+  const int64_t line_bytes = blocks.depth_blocks(k) * BytesOf(blocks.type);
+  Bytes gathered;
+  for (const int64_t place : places) {
+    const std::byte* const line = factors.data() + blocks.offset(place, 0, k);
+    gathered.insert(gathered.end(), line, line + line_bytes);
+  }
+  blocks.lines = 1;
+  return gathered;
+}
+
 absl::Status Simulate(const Kernel& kernel, const Target& target, Sample& sample) {
   const Kernel* const simulated = SimulatedKernel(kernel);
   if (simulated == nullptr) {
@@ -139,7 +153,9 @@ absl::Status Simulate(const Kernel& kernel, const Target& target, Sample& sample
                             .a_scale = {},
                             .b_scale = {},
                             .d = sample.d.data(),
-                            .workspace = {workspace.data(), workspace.size()}});
+                            .workspace = {workspace.data(), workspace.size()},
+                            .a_factors = sample.a_factors.data(),
+                            .b_factors = sample.b_factors.data()});
 }
 
 void Report(OutputCheck& check, const std::string& what) {
@@ -226,6 +242,14 @@ absl::StatusOr<OutputCheck> CheckOutput(const Kernel& kernel, const Target& targ
                                 operands.b.data() + matrix * problem.b.batch_stride_bytes,
                                 budget / static_cast<int64_t>(matrices.size())));
     sample.bias = GatherBias(problem, operands.bias, sample.columns);
+    if (problem.blocks_of_a() != nullptr) {
+      sample.a_factors =
+          GatherFactors(operands.a_factors, sample.rows, problem.k, sample.problem.a_blocks);
+    }
+    if (problem.blocks_of_b() != nullptr) {
+      sample.b_factors =
+          GatherFactors(operands.b_factors, sample.columns, problem.k, sample.problem.b_blocks);
+    }
     RETURN_IF_ERROR(Simulate(kernel, target, sample));
     Compare(sample, problem, matrix, d.data() + matrix * problem.d.batch_stride_bytes, check);
   }
