@@ -4,6 +4,7 @@
 #include "absl/strings/str_cat.h"
 #include "gemmd/element_type.h"
 #include "kernels/matrix/layout.h"
+#include "kernels/matrix/status.h"
 
 namespace gemmd {
 namespace {
@@ -112,7 +113,7 @@ absl::Status TooLarge(absl::string_view field, const OperandShape& shape) {
 }
 
 absl::StatusOr<OperandBytesRange> SizeSparse(absl::string_view field, const OperandShape& shape) {
-  if (absl::Status status = CheckSparse(field, shape); !status.ok()) return status;
+  RETURN_IF_ERROR(CheckSparse(field, shape));
   const auto row = SparseRowOf(shape.type, shape.columns);
   if (!row) return TooLarge(field, shape);
   const Checked matrix = (Checked(row->value_bytes) + row->index_bytes) * shape.rows;
@@ -154,16 +155,14 @@ std::optional<int64_t> PackedLineBytes(v1::ElementType type, int64_t count) {
 }
 
 absl::StatusOr<OperandBytesRange> SizeOperand(absl::string_view field, const OperandShape& shape) {
-  if (absl::Status status = CheckShape(field, shape); !status.ok()) return status;
+  RETURN_IF_ERROR(CheckShape(field, shape));
   if (shape.sparsity != v1::SPARSITY_NONE) return SizeSparse(field, shape);
   const Lines lines = LinesOf(shape);
   const Checked line_stride =
       LineBytes(shape.type, shape.leading_dimension != 0 ? shape.leading_dimension : lines.length);
   Checked matrix_stride = line_stride * lines.count;
   if (shape.batch_stride.has_value()) {
-    const auto given = GivenMatrixStride(field, shape.type, *shape.batch_stride);
-    if (!given.ok()) return given.status();
-    matrix_stride = *given;
+    ASSIGN_OR_RETURN(matrix_stride, GivenMatrixStride(field, shape.type, *shape.batch_stride));
   }
   const bool is_empty = shape.rows == 0 || shape.columns == 0 || shape.batch == 0;
   const Checked before = is_empty ? 0 : matrix_stride * (shape.batch - 1);
@@ -179,11 +178,10 @@ absl::StatusOr<OperandBytesRange> SizeOperand(absl::string_view field, const Ope
 
 absl::Status CheckOperandBytes(absl::string_view field, absl::string_view extents,
                                const OperandShape& shape, int64_t got) {
-  const auto bytes = SizeOperand(field, shape);
-  if (!bytes.ok()) return bytes.status();
-  if (bytes->least <= got && got <= bytes->full) return absl::OkStatus();
-  return absl::InvalidArgumentError(absl::StrCat(field, ".data: got ", got, " bytes, want ",
-                                                 WantedBytes(extents, shape, *bytes)));
+  ASSIGN_OR_RETURN(const auto bytes, SizeOperand(field, shape));
+  if (bytes.least <= got && got <= bytes.full) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat(field, ".data: got ", got, " bytes, want ", WantedBytes(extents, shape, bytes)));
 }
 
 }  // namespace gemmd

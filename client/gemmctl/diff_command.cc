@@ -28,6 +28,7 @@
 #include "gemmd/product.h"
 #include "gemmd/v1/gemm.pb.h"
 #include "gemmd/v1/tensors.pb.h"
+#include "kernels/matrix/status.h"
 #include "nlohmann/json.hpp"
 
 namespace gemmd {
@@ -447,17 +448,16 @@ absl::Status CheckFileFlags(const ProductFlags& given) {
 absl::StatusOr<std::vector<NamedDifference>> DiffFiles(const DiffFlags& flags,
                                                        const Console& console) {
   const ProductFlags& product = flags.product;
-  if (absl::Status status = CheckFileFlags(product); !status.ok()) return status;
-  const auto a = MapArray(product.a_path, TypeOf(product.a_type, TypeOf(product.type)), console);
-  if (!a.ok()) return a.status();
-  const auto b = MapArray(product.b_path, TypeOf(product.b_type, TypeOf(product.type)), console);
-  if (!b.ok()) return b.status();
+  RETURN_IF_ERROR(CheckFileFlags(product));
+  ASSIGN_OR_RETURN(const auto a,
+                   MapArray(product.a_path, TypeOf(product.a_type, TypeOf(product.type)), console));
+  ASSIGN_OR_RETURN(const auto b,
+                   MapArray(product.b_path, TypeOf(product.b_type, TypeOf(product.type)), console));
   if (product.a_path == "-" || product.b_path == "-") {
-    if (absl::Status status = ExpectEndOfInput(console); !status.ok()) return status;
+    RETURN_IF_ERROR(ExpectEndOfInput(console));
   }
-  auto difference = Compare(PackedOf(*a), PackedOf(*b), OptionsOf(flags));
-  if (!difference.ok()) return difference.status();
-  return std::vector<NamedDifference>{{product.a_path, product.b_path, *std::move(difference)}};
+  ASSIGN_OR_RETURN(auto difference, Compare(PackedOf(a), PackedOf(b), OptionsOf(flags)));
+  return std::vector<NamedDifference>{{product.a_path, product.b_path, std::move(difference)}};
 }
 
 // "sm_80" is short for "sim:sm_80".
@@ -488,16 +488,15 @@ absl::StatusOr<std::vector<NamedDifference>> DiffDevices(const DiffFlags& flags,
     request.set_device(DeviceNamed(name));
     auto response = client.Multiply(request);
     if (!response.ok()) return Prefixed(request.device(), response.status());
-    auto result = MultiplyResult::FromResponse(*std::move(response));
-    if (!result.ok()) return result.status();
+    ASSIGN_OR_RETURN(auto result, MultiplyResult::FromResponse(*std::move(response)));
     if (!first.has_value()) {
-      first = *std::move(result);
+      first = std::move(result);
       continue;
     }
-    auto difference = Compare(PackedResult(first->response().d()),
-                              PackedResult(result->response().d()), OptionsOf(flags));
-    if (!difference.ok()) return difference.status();
-    all.push_back({NameOf(first->response()), NameOf(result->response()), *std::move(difference)});
+    ASSIGN_OR_RETURN(auto difference,
+                     Compare(PackedResult(first->response().d()),
+                             PackedResult(result.response().d()), OptionsOf(flags)));
+    all.push_back({NameOf(first->response()), NameOf(result.response()), std::move(difference)});
   }
   return all;
 }

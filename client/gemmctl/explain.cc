@@ -24,6 +24,7 @@
 #include "client/terminal/text.h"
 #include "gemmd/element_type.h"
 #include "gemmd/prepare.h"
+#include "kernels/matrix/status.h"
 #include "nlohmann/json.hpp"
 
 namespace gemmd {
@@ -154,11 +155,11 @@ bool HasFactors(v1::ElementType type) { return ElementBits(type) == 8; }
 // The values after conversion to the type.
 absl::StatusOr<std::vector<float>> ValuesIn(std::span<const float> values, int64_t rows,
                                             int64_t columns, v1::ElementType type) {
-  auto stored = HasFactors(type) ? Quantize(values, rows, columns, type, ScalePer::kRow)
-                                 : Encode(values, rows, columns, type);
-  if (!stored.ok()) return stored.status();
-  const std::vector<float> factors = std::exchange(stored->scale, {});
-  auto decoded = Decode(stored->view());
+  ASSIGN_OR_RETURN(auto stored, HasFactors(type)
+                                    ? Quantize(values, rows, columns, type, ScalePer::kRow)
+                                    : Encode(values, rows, columns, type));
+  const std::vector<float> factors = std::exchange(stored.scale, {});
+  auto decoded = Decode(stored.view());
   if (!decoded.ok() || factors.empty()) return decoded;
   for (size_t i = 0; i < decoded->size(); ++i) {
     (*decoded)[i] *= factors[i / static_cast<size_t>(columns)];
@@ -172,16 +173,15 @@ struct Squares {
 };
 
 absl::Status AddPart(const MatrixView& part, v1::ElementType type, Squares& sum) {
-  const auto values = Decode(part);
-  if (!values.ok()) return values.status();
-  const auto stored = ValuesIn(*values, part.rows, part.columns, type);
+  ASSIGN_OR_RETURN(const auto values, Decode(part));
+  const auto stored = ValuesIn(values, part.rows, part.columns, type);
   if (!stored.ok()) {
     // No factor represents infinities, NaN, or negative values of an unsigned type.
     sum.changes = std::numeric_limits<double>::quiet_NaN();
     return absl::OkStatus();
   }
-  for (size_t i = 0; i < values->size(); ++i) {
-    const double value = (*values)[i];
+  for (size_t i = 0; i < values.size(); ++i) {
+    const double value = values[i];
     const double change = static_cast<double>((*stored)[i]) - value;
     sum.changes += change * change;
     sum.values += value * value;
@@ -234,9 +234,8 @@ absl::StatusOr<double> WeightError(const MatrixView& weights, v1::ElementType ty
                               .order = weights.order,
                               .rows = weights.rows,
                               .columns = weights.columns};
-  const absl::Status checked = CheckOperandBytes("weights", "rows*columns", shape,
-                                                 static_cast<int64_t>(weights.data.size()));
-  if (!checked.ok()) return checked;
+  RETURN_IF_ERROR(CheckOperandBytes("weights", "rows*columns", shape,
+                                    static_cast<int64_t>(weights.data.size())));
   const int64_t line_bytes = PackedLineBytes(weights.type, weights.columns).value_or(0);
   if (weights.columns == 0) return 0;
   const int64_t max_rows = std::max<int64_t>(1, kElementsAtOnce / weights.columns);
@@ -246,7 +245,7 @@ absl::StatusOr<double> WeightError(const MatrixView& weights, v1::ElementType ty
     part.rows = std::min(max_rows, weights.rows - row);
     part.data = weights.data.subspan(static_cast<size_t>(row * line_bytes),
                                      static_cast<size_t>(part.rows * line_bytes));
-    if (absl::Status status = AddPart(part, type, sum); !status.ok()) return status;
+    RETURN_IF_ERROR(AddPart(part, type, sum));
     if (std::isnan(sum.changes)) return sum.changes;
   }
   return sum.changes == 0 ? 0 : std::sqrt(sum.changes / sum.values);
@@ -276,12 +275,11 @@ absl::StatusOr<ModelPlan> PlanModel(const MappedSafetensors& file,
         PackedView(file_type, std::as_bytes(std::span(bytes.data(), bytes.size())), layer.outputs,
                    layer.inputs);
     for (const v1::ElementType type : types) {
-      auto choice = explanations.Of(type, layer.outputs, layer.inputs);
-      if (!choice.ok()) return choice.status();
+      ASSIGN_OR_RETURN(auto choice, explanations.Of(type, layer.outputs, layer.inputs));
       const auto error = WeightError(weights, type);
       if (!error.ok()) return Prefixed(entry.name, error.status());
-      choice->error = *error;
-      layer.types.push_back(*std::move(choice));
+      choice.error = *error;
+      layer.types.push_back(std::move(choice));
     }
     layer.best = BestOf(layer.types, max_error);
     plan.layers.push_back(std::move(layer));
@@ -423,15 +421,15 @@ ExitCode ExplainModel(const GlobalFlags& global, const ExplainFlags& flags,
   if (!client.ok()) return FailLocally(console, client.status());
   std::vector<v1::ElementType> types(std::begin(kLayerTypes), std::end(kLayerTypes));
   if (const auto type = ParseElementType(flags.product.type)) types = {*type};
-  const auto plan = PlanModel(*file, types, flags.max_error,
-                              [&](v1::ElementType type, int64_t outputs,
-                                  int64_t inputs) -> absl::StatusOr<v1::ExplainResponse> {
-                                const auto request =
-                                    ProductRequest(LayerFlags(flags, type, outputs, inputs), false,
-                                                   console, &*client);
-                                if (!request.ok()) return request.status();
-                                return client->Explain(*request);
-                              });
+  const auto plan = PlanModel(
+      *file, types, flags.max_error,
+      [&](v1::ElementType type, int64_t outputs,
+          int64_t inputs) -> absl::StatusOr<v1::ExplainResponse> {
+        ASSIGN_OR_RETURN(
+            const auto request,
+            ProductRequest(LayerFlags(flags, type, outputs, inputs), false, console, &*client));
+        return client->Explain(request);
+      });
   if (!plan.ok()) return FailCall(console, plan.status());
   if (!global.json) {
     console.Print(ModelText(*plan));

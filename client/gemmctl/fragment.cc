@@ -21,6 +21,7 @@
 #include "client/terminal/text.h"
 #include "gemmd/element_codec.h"
 #include "gemmd/element_type.h"
+#include "kernels/matrix/status.h"
 
 namespace gemmd {
 
@@ -205,8 +206,7 @@ std::string TitleOf(const v1::DescribeFragmentResponse& fragment, const std::str
 absl::StatusOr<std::vector<FragmentGrid>> MakeGrids(const v1::DescribeFragmentResponse& fragment,
                                                     const std::string& name,
                                                     const FragmentValues* values) {
-  const absl::Status status = CheckEntries(fragment);
-  if (!status.ok()) return status;
+  RETURN_IF_ERROR(CheckEntries(fragment));
   const Run run = LongestRun(fragment);
   const int row_step = run.is_vertical ? run.length : 1;
   const int column_step = run.is_vertical ? 1 : run.length;
@@ -515,27 +515,25 @@ absl::StatusOr<ShownFragment> Ask(Client& client, const FragmentFlags& flags, co
   const bool has_selector =
       !flags.operand.empty() || shown.operand == v1::FRAGMENT_OPERAND_METADATA;
   if (has_selector) request.set_selector(flags.selector);
-  auto fragment = client.DescribeFragment(request);
-  if (!fragment.ok()) return fragment.status();
-  return ShownFragment{shown.name, *std::move(fragment)};
+  ASSIGN_OR_RETURN(auto fragment, client.DescribeFragment(request));
+  return ShownFragment{shown.name, std::move(fragment)};
 }
 
 absl::StatusOr<std::vector<ShownFragment>> AskAll(Client& client, const FragmentFlags& flags,
                                                   bool merges_c_and_d) {
-  auto first = Ask(client, flags, ShownOperand(flags.operand.empty() ? "a" : flags.operand));
-  if (!first.ok()) return first.status();
-  const v1::Instruction instruction = first->fragment.instruction();
+  ASSIGN_OR_RETURN(auto first,
+                   Ask(client, flags, ShownOperand(flags.operand.empty() ? "a" : flags.operand)));
+  const v1::Instruction instruction = first.fragment.instruction();
   std::vector<ShownFragment> fragments;
-  fragments.push_back(*std::move(first));
+  fragments.push_back(std::move(first));
   if (!flags.operand.empty()) return fragments;
   if (flags.selector != 0 && instruction.sparsity().empty()) {
     return absl::InvalidArgumentError(
         absl::StrCat("--selector: got ", flags.selector, ", want none for a dense instruction"));
   }
   for (const Shown& shown : OperandsAfterA(instruction, merges_c_and_d)) {
-    auto next = Ask(client, flags, shown);
-    if (!next.ok()) return next.status();
-    fragments.push_back(*std::move(next));
+    ASSIGN_OR_RETURN(auto next, Ask(client, flags, shown));
+    fragments.push_back(std::move(next));
   }
   return fragments;
 }
@@ -546,21 +544,19 @@ absl::StatusOr<std::optional<FragmentValues>> ReadValues(
     const Console& console) {
   if (flags.values_path.empty()) return std::nullopt;
   // A file without a type has the operand's type.
-  const auto matrix =
-      ReadArray(flags.values_path, v1::ELEMENT_TYPE_UNSPECIFIED, console, fragment.type());
-  if (!matrix.ok()) return matrix.status();
-  auto values = ValuesOf(fragment, *matrix);
-  if (!values.ok()) return values.status();
-  return *std::move(values);
+  ASSIGN_OR_RETURN(const auto matrix, ReadArray(flags.values_path, v1::ELEMENT_TYPE_UNSPECIFIED,
+                                                console, fragment.type()));
+  ASSIGN_OR_RETURN(auto values, ValuesOf(fragment, matrix));
+  return values;
 }
 
 absl::StatusOr<std::vector<FragmentGrid>> GridsOf(const std::vector<ShownFragment>& fragments,
                                                   const std::optional<FragmentValues>& values) {
   std::vector<FragmentGrid> all;
   for (const ShownFragment& shown : fragments) {
-    auto grids = MakeGrids(shown.fragment, shown.name, values.has_value() ? &*values : nullptr);
-    if (!grids.ok()) return grids.status();
-    for (FragmentGrid& grid : *grids) all.push_back(std::move(grid));
+    ASSIGN_OR_RETURN(
+        auto grids, MakeGrids(shown.fragment, shown.name, values.has_value() ? &*values : nullptr));
+    for (FragmentGrid& grid : grids) all.push_back(std::move(grid));
   }
   return all;
 }

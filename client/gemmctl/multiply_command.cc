@@ -28,6 +28,7 @@
 #include "gemmd/client.h"
 #include "gemmd/product.h"
 #include "gemmd/v1/gemm.pb.h"
+#include "kernels/matrix/status.h"
 
 namespace gemmd {
 namespace {
@@ -122,10 +123,9 @@ absl::Status PlaceResult(Client& client, const MultiplyFlags& flags, v1::Multipl
     request.mutable_d()->mutable_new_tensor()->set_pinned(true);
   }
   if (flags.into.empty()) return absl::OkStatus();
-  const auto info = client.Describe(TensorNamed(flags.into));
-  if (!info.ok()) return info.status();
+  ASSIGN_OR_RETURN(const auto info, client.Describe(TensorNamed(flags.into)));
   request.mutable_d()->set_order(v1::ORDER_ROW_MAJOR);
-  *request.mutable_d()->mutable_tensor() = ViewOf(*info).part();
+  *request.mutable_d()->mutable_tensor() = ViewOf(info).part();
   return absl::OkStatus();
 }
 

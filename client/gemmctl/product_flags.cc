@@ -18,6 +18,7 @@
 #include "client/terminal/option.h"
 #include "gemmd/element_type.h"
 #include "gemmd/product.h"
+#include "kernels/matrix/status.h"
 
 namespace gemmd {
 namespace {
@@ -266,16 +267,13 @@ absl::Status MakeRandomOperands(const ProductFlags& flags, bool with_data, Opera
                            .order = OrderOf(flags.b_order),
                            .transpose = flags.transpose_b,
                            .seed = flags.seed + 1};
-  auto a_array = MakeRandomArray("a", a, with_data);
-  if (!a_array.ok()) return a_array.status();
-  auto b_array = MakeRandomArray("b", b, with_data);
-  if (!b_array.ok()) return b_array.status();
-  operands.a = *std::move(a_array);
-  operands.b = *std::move(b_array);
+  ASSIGN_OR_RETURN(auto a_array, MakeRandomArray("a", a, with_data));
+  ASSIGN_OR_RETURN(auto b_array, MakeRandomArray("b", b, with_data));
+  operands.a = std::move(a_array);
+  operands.b = std::move(b_array);
   if (flags.beta == 0 || !flags.c_path.empty()) return absl::OkStatus();
-  auto c_array = MakeRandomArray("c", RandomC(flags, a.type, operands.batch), with_data);
-  if (!c_array.ok()) return c_array.status();
-  operands.c = *std::move(c_array);
+  ASSIGN_OR_RETURN(operands.c,
+                   MakeRandomArray("c", RandomC(flags, a.type, operands.batch), with_data));
   return absl::OkStatus();
 }
 
@@ -294,15 +292,13 @@ absl::Status ReadOperands(const ProductFlags& flags, const Console& console, Cli
                      ": got none, want two .npy files, tensors as @NAME, or --random m,n,k"));
   }
   const v1::ElementType type = TypeOf(flags.type);
-  auto a =
-      ReadOrDescribe(flags.a_path, TypeOf(flags.a_type, type), console, client, operands.a_tensor);
-  if (!a.ok()) return a.status();
-  auto b =
-      ReadOrDescribe(flags.b_path, TypeOf(flags.b_type, type), console, client, operands.b_tensor);
-  if (!b.ok()) return b.status();
-  operands.batch = BatchOf(flags, *a, *b);
-  operands.a = *std::move(a);
-  operands.b = *std::move(b);
+  ASSIGN_OR_RETURN(auto a, ReadOrDescribe(flags.a_path, TypeOf(flags.a_type, type), console, client,
+                                          operands.a_tensor));
+  ASSIGN_OR_RETURN(auto b, ReadOrDescribe(flags.b_path, TypeOf(flags.b_type, type), console, client,
+                                          operands.b_tensor));
+  operands.batch = BatchOf(flags, a, b);
+  operands.a = std::move(a);
+  operands.b = std::move(b);
   return absl::OkStatus();
 }
 
@@ -312,37 +308,30 @@ absl::Status ReadFactors(absl::string_view operand, const std::string& scale_tex
                          std::vector<float>& scale, BlockFile& blocks) {
   const std::string scale_flag = absl::StrCat("--scale-", operand);
   if (blocks_text.empty()) {
-    auto read = ReadScale(scale_flag, scale_text, console);
-    if (!read.ok()) return read.status();
-    scale = *std::move(read);
+    ASSIGN_OR_RETURN(scale, ReadScale(scale_flag, scale_text, console));
     return absl::OkStatus();
   }
-  auto read =
-      ReadBlocks(absl::StrCat("--blocks-", operand), blocks_text, scale_flag, scale_text, console);
-  if (!read.ok()) return read.status();
-  blocks = *std::move(read);
+  ASSIGN_OR_RETURN(blocks, ReadBlocks(absl::StrCat("--blocks-", operand), blocks_text, scale_flag,
+                                      scale_text, console));
   return absl::OkStatus();
 }
 
 absl::Status ReadRest(const ProductFlags& flags, const Console& console, Client* client,
                       Operands& operands) {
   if (!flags.c_path.empty()) {
-    auto c = ReadOrDescribe(flags.c_path, TypeOf(flags.c_type), console, client, operands.c_tensor);
-    if (!c.ok()) return c.status();
-    operands.c = *std::move(c);
+    ASSIGN_OR_RETURN(operands.c, ReadOrDescribe(flags.c_path, TypeOf(flags.c_type), console, client,
+                                                operands.c_tensor));
   }
   if (!flags.bias_path.empty()) {
-    auto bias = ReadArray(flags.bias_path, TypeOf(flags.bias_type), console);
-    if (!bias.ok()) return bias.status();
-    if (bias->shape.size() != 1) {
-      return absl::InvalidArgumentError(absl::StrCat("--bias: got an array of ", bias->shape.size(),
+    ASSIGN_OR_RETURN(auto bias, ReadArray(flags.bias_path, TypeOf(flags.bias_type), console));
+    if (bias.shape.size() != 1) {
+      return absl::InvalidArgumentError(absl::StrCat("--bias: got an array of ", bias.shape.size(),
                                                      " dimensions, want a vector"));
     }
-    operands.bias = *std::move(bias);
+    operands.bias = std::move(bias);
   }
-  absl::Status status =
-      ReadFactors("a", flags.a_scale, flags.a_blocks, console, operands.a_scale, operands.a_blocks);
-  if (!status.ok()) return status;
+  RETURN_IF_ERROR(ReadFactors("a", flags.a_scale, flags.a_blocks, console, operands.a_scale,
+                              operands.a_blocks));
   return ReadFactors("b", flags.b_scale, flags.b_blocks, console, operands.b_scale,
                      operands.b_blocks);
 }
@@ -440,18 +429,15 @@ absl::StatusOr<Client> ConnectFor(const GlobalFlags& global, const ProductFlags&
 
 absl::StatusOr<v1::MultiplyRequest> ProductRequest(const ProductFlags& flags, bool with_data,
                                                    const Console& console, Client* client) {
-  const auto device = DeviceOf(flags);
-  if (!device.ok()) return device.status();
+  ASSIGN_OR_RETURN(const auto device, DeviceOf(flags));
   Operands operands;
   absl::Status status = flags.random.empty() ? ReadOperands(flags, console, client, operands)
                                              : MakeRandomOperands(flags, with_data, operands);
   if (status.ok()) status = ReadRest(flags, console, client, operands);
   if (status.ok()) status = ExpectAllRead(flags, console);
   if (!status.ok()) return status;
-  auto a = ViewArray("a", operands.a, flags.transpose_a, operands.batch);
-  if (!a.ok()) return a.status();
-  auto b = ViewArray("b", operands.b, flags.transpose_b, operands.batch);
-  if (!b.ok()) return b.status();
+  ASSIGN_OR_RETURN(auto a, ViewArray("a", operands.a, flags.transpose_a, operands.batch));
+  ASSIGN_OR_RETURN(auto b, ViewArray("b", operands.b, flags.transpose_b, operands.batch));
   SparseOperand compressed;
   if (flags.sparse_a && operands.a_tensor.has_value()) {
     return absl::InvalidArgumentError(
@@ -459,7 +445,7 @@ absl::StatusOr<v1::MultiplyRequest> ProductRequest(const ProductFlags& flags, bo
         "tensor");
   }
   if (flags.sparse_a) {
-    status = MakeSparse(flags, with_data, operands.batch, console, *a, compressed);
+    status = MakeSparse(flags, with_data, operands.batch, console, a, compressed);
     if (!status.ok()) return status;
   }
   if ((operands.a_tensor.has_value() && !operands.a_scale.empty()) ||
@@ -468,25 +454,24 @@ absl::StatusOr<v1::MultiplyRequest> ProductRequest(const ProductFlags& flags, bo
         "--scale-a, --scale-b: got factors of a tensor of the server, which has its own, want "
         "none");
   }
-  if (operands.a_tensor.has_value()) a->sparsity = operands.a_tensor->sparsity;
-  a->scale = operands.a_scale;
-  b->scale = operands.b_scale;
-  a->blocks = operands.a_blocks.view();
-  b->blocks = operands.b_blocks.view();
-  if (operands.a_tensor.has_value()) operands.a_tensor->blocks = a->blocks;
-  if (operands.b_tensor.has_value()) operands.b_tensor->blocks = b->blocks;
+  if (operands.a_tensor.has_value()) a.sparsity = operands.a_tensor->sparsity;
+  a.scale = operands.a_scale;
+  b.scale = operands.b_scale;
+  a.blocks = operands.a_blocks.view();
+  b.blocks = operands.b_blocks.view();
+  if (operands.a_tensor.has_value()) operands.a_tensor->blocks = a.blocks;
+  if (operands.b_tensor.has_value()) operands.b_tensor->blocks = b.blocks;
   ProductOptions options = OptionsFor(flags, operands);
-  options.device = *device;
+  options.device = device;
   if (operands.c.has_value()) {
-    auto c = ViewArray("c", *operands.c, false, operands.batch);
-    if (!c.ok()) return c.status();
-    if (operands.c_tensor.has_value()) c->sparsity = operands.c_tensor->sparsity;
-    options.c = *c;
+    ASSIGN_OR_RETURN(auto c, ViewArray("c", *operands.c, false, operands.batch));
+    if (operands.c_tensor.has_value()) c.sparsity = operands.c_tensor->sparsity;
+    options.c = c;
   }
-  if (!with_data) return DescribeRequest(*a, *b, options);
-  if (!NamesTensors(flags)) return BuildRequest(*a, *b, options);
+  if (!with_data) return DescribeRequest(a, b, options);
+  if (!NamesTensors(flags)) return BuildRequest(a, b, options);
   if (operands.c_tensor.has_value()) options.c.reset();
-  return BuildRequest(OperandOf(*a, operands.a_tensor), OperandOf(*b, operands.b_tensor), options,
+  return BuildRequest(OperandOf(a, operands.a_tensor), OperandOf(b, operands.b_tensor), options,
                       operands.c_tensor);
 }
 

@@ -19,6 +19,7 @@
 #include "client/terminal/text.h"
 #include "gemmd/element_type.h"
 #include "gemmd/v1/instructions.pb.h"
+#include "kernels/matrix/status.h"
 
 namespace gemmd {
 namespace {
@@ -206,8 +207,7 @@ ExitCode RunRestart(const GlobalFlags& global, const std::string& device, const 
   return PrintAnswer(
       global, console,
       [&](Client& client) -> absl::StatusOr<std::string> {
-        const absl::Status status = client.RestartDevice(device);
-        if (!status.ok()) return status;
+        RETURN_IF_ERROR(client.RestartDevice(device));
         return device;
       },
       [](const std::string& name) { return absl::StrCat(name, " gets a new worker\n"); },
@@ -361,14 +361,13 @@ struct KernelsFlags {
 
 // The kernels selected by the flags.
 absl::StatusOr<v1::ListKernelsResponse> AskForKernels(Client& client, const KernelsFlags& flags) {
-  auto kernels = client.ListKernels(flags.pattern);
-  if (!kernels.ok()) return kernels.status();
-  if (flags.device.empty()) return SelectKernels(*kernels, nullptr, flags.all);
+  ASSIGN_OR_RETURN(auto kernels, client.ListKernels(flags.pattern));
+  if (flags.device.empty()) return SelectKernels(kernels, nullptr, flags.all);
   const auto devices = client.ListDevices();
   if (!devices.ok()) return devices.status();
   std::vector<std::string> names;
   for (const v1::Device& device : devices->devices()) {
-    if (device.name() == flags.device) return SelectKernels(*kernels, &device, flags.all);
+    if (device.name() == flags.device) return SelectKernels(kernels, &device, flags.all);
     names.push_back(device.name());
   }
   return absl::NotFoundError(absl::StrCat("--device: got ", flags.device, ", want a device of the ",

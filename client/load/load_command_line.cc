@@ -19,6 +19,7 @@
 #include "client/load/report/report.h"
 #include "client/output_file.h"
 #include "client/terminal/version.h"
+#include "kernels/matrix/status.h"
 #include "kernels/option/option.h"
 
 namespace gemmd {
@@ -378,9 +379,8 @@ ExitCode RunLoadCommand(const LoadFlags& flags, const Console& console, bool is_
 }
 
 absl::StatusOr<ComparedReport> ReadReport(const std::string& path) {
-  const auto text = ReadTextFile(path);
-  if (!text.ok()) return text.status();
-  auto report = ParseReport(*text);
+  ASSIGN_OR_RETURN(const auto text, ReadTextFile(path));
+  auto report = ParseReport(text);
   if (report.ok()) return report;
   return absl::InvalidArgumentError(absl::StrCat(path, ": ", report.status().message()));
 }

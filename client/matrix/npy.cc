@@ -19,6 +19,7 @@
 #include "absl/strings/str_replace.h"
 #include "client/matrix/packed_matrix.h"
 #include "client/output_file.h"
+#include "kernels/matrix/status.h"
 
 namespace gemmd {
 namespace {
@@ -452,17 +453,12 @@ absl::StatusOr<std::string> ReadBytes(std::FILE* file, int64_t count, absl::stri
 }
 
 absl::StatusOr<NpyHeader> ReadHeader(std::FILE* file) {
-  const auto prefix = ReadBytes(file, kNpyPrefixBytes, "magic");
-  if (!prefix.ok()) return prefix.status();
-  const auto length_bytes = NpyLengthBytes(*prefix);
-  if (!length_bytes.ok()) return length_bytes.status();
-  const auto length_field = ReadBytes(file, *length_bytes, "header length");
-  if (!length_field.ok()) return length_field.status();
-  const auto length = NpyHeaderBytes(*length_field);
-  if (!length.ok()) return length.status();
-  const auto text = ReadBytes(file, *length, "header");
-  if (!text.ok()) return text.status();
-  return ParseNpyHeader(*text);
+  ASSIGN_OR_RETURN(const auto prefix, ReadBytes(file, kNpyPrefixBytes, "magic"));
+  ASSIGN_OR_RETURN(const auto length_bytes, NpyLengthBytes(prefix));
+  ASSIGN_OR_RETURN(const auto length_field, ReadBytes(file, length_bytes, "header length"));
+  ASSIGN_OR_RETURN(const auto length, NpyHeaderBytes(length_field));
+  ASSIGN_OR_RETURN(const auto text, ReadBytes(file, length, "header"));
+  return ParseNpyHeader(text);
 }
 
 // Bytes of the items; also checks the number of dimensions.
@@ -542,27 +538,22 @@ void Print(const NpyArray& array, NpyText& text) {
 }  // namespace
 
 absl::StatusOr<NpyArray> ReadNpy(std::FILE* file, v1::ElementType hint, v1::ElementType unnamed) {
-  const auto header = ReadHeader(file);
-  if (!header.ok()) return header.status();
-  auto type = TypeOfNpy(*header, hint);
-  if (!type.ok() && unnamed != v1::ELEMENT_TYPE_UNSPECIFIED) type = TypeOfNpy(*header, unnamed);
+  ASSIGN_OR_RETURN(const auto header, ReadHeader(file));
+  auto type = TypeOfNpy(header, hint);
+  if (!type.ok() && unnamed != v1::ELEMENT_TYPE_UNSPECIFIED) type = TypeOfNpy(header, unnamed);
   if (!type.ok()) return type.status();
-  const auto bytes = DataBytes(*header);
-  if (!bytes.ok()) return bytes.status();
-  auto items = ReadBytes(file, *bytes, "data");
-  if (!items.ok()) return items.status();
-  if (header->byte_order == '>') SwapBytes(header->item_bytes, *items);
+  ASSIGN_OR_RETURN(const auto bytes, DataBytes(header));
+  ASSIGN_OR_RETURN(auto items, ReadBytes(file, bytes, "data"));
+  if (header.byte_order == '>') SwapBytes(header.item_bytes, items);
   NpyArray array;
   array.type = *type;
-  array.shape = header->shape;
-  Arrange(*header, *items, array);
+  array.shape = header.shape;
+  Arrange(header, items, array);
   if (ElementBits(*type) >= 8) {
-    array.data = *std::move(items);
+    array.data = std::move(items);
     return array;
   }
-  auto packed = PackLines(*type, *items, LinesOf(array).length);
-  if (!packed.ok()) return packed.status();
-  array.data = *std::move(packed);
+  ASSIGN_OR_RETURN(array.data, PackLines(*type, items, LinesOf(array).length));
   return array;
 }
 
@@ -587,9 +578,8 @@ absl::StatusOr<std::unique_ptr<std::FILE, FileCloser>> OpenNpy(const std::string
 
 absl::StatusOr<NpyArray> ReadNpyFile(const std::string& path, v1::ElementType hint,
                                      v1::ElementType unnamed) {
-  const auto file = OpenNpy(path);
-  if (!file.ok()) return file.status();
-  return ReadNpyFile(file->get(), path, hint, unnamed);
+  ASSIGN_OR_RETURN(const auto file, OpenNpy(path));
+  return ReadNpyFile(file.get(), path, hint, unnamed);
 }
 
 absl::StatusOr<NpyArray> ReadNpyFile(std::FILE* file, const std::string& path, v1::ElementType hint,
@@ -665,9 +655,8 @@ std::span<const std::byte> MappedNpy::data() const {
 
 absl::StatusOr<MappedNpy> MappedNpy::Open(const std::string& path, v1::ElementType hint) {
   MappedNpy npy;
-  const auto file = OpenNpy(path);
-  if (!file.ok()) return file.status();
-  const int descriptor = fileno(file->get());
+  ASSIGN_OR_RETURN(const auto file, OpenNpy(path));
+  const int descriptor = fileno(file.get());
   struct stat facts = {};
   if (fstat(descriptor, &facts) == 0 && S_ISREG(facts.st_mode) && facts.st_size > 0) {
     const size_t bytes = static_cast<size_t>(facts.st_size);
@@ -697,9 +686,7 @@ absl::StatusOr<MappedNpy> MappedNpy::Open(const std::string& path, v1::ElementTy
     }
     npy.mapping_ = nullptr;
   }
-  auto array = ReadNpyFile(file->get(), path, hint);
-  if (!array.ok()) return array.status();
-  npy.array_ = *std::move(array);
+  ASSIGN_OR_RETURN(npy.array_, ReadNpyFile(file.get(), path, hint));
   return npy;
 }
 

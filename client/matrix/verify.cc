@@ -13,6 +13,7 @@
 #include "client/sparse_operand.h"
 #include "gemmd/element_codec.h"
 #include "gemmd/element_type.h"
+#include "kernels/matrix/status.h"
 
 namespace gemmd {
 
@@ -503,7 +504,7 @@ bool IsWithinBound(v1::ElementType type, double got, double want, double error) 
 
 absl::StatusOr<Verification> Verify(const v1::MultiplyRequest& request, const v1::Matrix& d,
                                     const VerifyBudget& budget, Summation summation) {
-  if (absl::Status status = CheckAnswer(request, d); !status.ok()) return status;
+  RETURN_IF_ERROR(CheckAnswer(request, d));
   Checker checker(request, d, summation);
   if (checker.result().total == 0) return checker.result();
   const double row_work =
