@@ -567,25 +567,22 @@ std::string RefuseChips(const std::string& text) {
 CommandRun AddDiff(CLI::App& app) {
   auto flags = std::make_unique<DiffFlags>();
   SetFooter(app, absl::StrCat(TypeHelp(), "\n\n", kDiffHelp));
+  SetGroup(app, "Comparison");
   AddOption(
       app, "--chips", flags->chips,
       "Multiply A and B on each of these and compare the results with those of the first: chips "
       "that the server simulates (sm_80 is short for sim:sm_80) or devices of the server")
       .Check(RefuseChips)
-      .TypeName("NAME,NAME,...")
-      .Group("Comparison");
+      .TypeName("NAME,NAME,...");
   AddOption(app, "--worst", flags->worst, "Number of elements to list, the worst first", 0)
       .ShowDefault()
-      .TypeName("N")
-      .Group("Comparison");
+      .TypeName("N");
   AddOption(app, "--svg", flags->svg_path,
             "File for a heat map in SVG with tooltips; - is standard output")
-      .TypeName("PATH")
-      .Group("Comparison");
+      .TypeName("PATH");
   AddOption(app, "--html", flags->html_path,
             "File for a page with the heat map and the report; - is standard output")
-      .TypeName("PATH")
-      .Group("Comparison");
+      .TypeName("PATH");
   AddProductFlags(app, flags->product);
   return RunWith(std::move(flags), RunDiff);
 }

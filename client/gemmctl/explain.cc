@@ -458,25 +458,23 @@ CommandRun AddExplain(CLI::App& app) {
   auto flags = std::make_unique<ExplainFlags>();
   SetFooter(app, absl::StrCat(TypeHelp(), "\n\n", kExplainHelp));
   AddProductFlags(app, flags->product);
-  AddFlag(app, "--all", flags->all, "Print every candidate and every refused kernel, one per line")
-      .Group("Output");
+  SetGroup(app, "Output");
+  AddFlag(app, "--all", flags->all, "Print every candidate and every refused kernel, one per line");
+  SetGroup(app, "Model");
   const CommandOption model =
       AddOption(app, "--model", flags->model,
                 "Explain each layer of this .safetensors file instead of one product: its best "
                 "type, predicted time and error")
-          .TypeName("FILE")
-          .Group("Model");
+          .TypeName("FILE");
   AddOption(app, "--rows", flags->rows, "Rows of the activations that each layer multiplies", 1)
       .ShowDefault()
       .Need(model)
-      .TypeName("M")
-      .Group("Model");
+      .TypeName("M");
   AddOption(app, "--max-error", flags->max_error,
             "Largest error of weights that the best type of a layer may have", 0)
       .ShowDefault()
       .Need(model)
-      .TypeName("E")
-      .Group("Model");
+      .TypeName("E");
   return RunWith(std::move(flags), RunExplain);
 }
 

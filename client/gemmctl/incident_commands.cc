@@ -239,8 +239,9 @@ CommandRun AddReplay(CLI::App& app) {
   AddOption(app, "--device", flags->device,
             "Name of another device to compute the product on, with its best kernel unless "
             "--kernel is given");
+  SetGroup(app, "Operands from files");
   const auto add_file = [&](const std::string& name, std::string& path, const std::string& help) {
-    AddOption(app, name, path, help).TypeName("FILE").Group("Operands from files");
+    AddOption(app, name, path, help).TypeName("FILE");
   };
   add_file("--a", flags->files.a,
            "A of the product, a .npy file with the same bytes; dense if it was sent in 2:4 form");

@@ -24,139 +24,106 @@ namespace gemmd {
 namespace {
 
 void AddOperandFlags(CLI::App& app, ProductFlags& flags) {
-  const std::string group = "Operands";
+  SetGroup(app, "Operands");
   AddOption(
       app, "A", flags.a_path,
-      "A, a .npy file: m x k, or batch x m x k; - is standard input, @NAME a tensor on the server")
-      .Group(group);
+      "A, a .npy file: m x k, or batch x m x k; - is standard input, @NAME a tensor on the server");
   AddOption(
       app, "B", flags.b_path,
-      "B, a .npy file: k x n, or batch x k x n; - is standard input, @NAME a tensor on the server")
-      .Group(group);
+      "B, a .npy file: k x n, or batch x k x n; - is standard input, @NAME a tensor on the server");
   AddShape(app, "--random", flags.random, "Multiply random matrices instead: m,n,k or mxnxk",
            {.min_extents = 3})
-      .TypeName("M,N,K")
-      .Group(group);
+      .TypeName("M,N,K");
   AddOption(app, "--batch", flags.batch,
             "Number of products in the batch; a two-dimensional file is used for all of them", 0)
-      .TypeName("N")
-      .Group(group);
-  AddOption(app, "--seed", flags.seed, "Seed of the random matrices")
-      .ShowDefault()
-      .TypeName("N")
-      .Group(group);
+      .TypeName("N");
+  AddOption(app, "--seed", flags.seed, "Seed of the random matrices").ShowDefault().TypeName("N");
   AddTypeOption(app, "--type", flags.type,
                 "Type of A and B, for files whose type NumPy cannot name and for random matrices, "
-                "which are f32 by default")
-      .Group(group);
-  AddTypeOption(app, "--a-type", flags.a_type, "Type of A alone, instead of --type").Group(group);
-  AddTypeOption(app, "--b-type", flags.b_type, "Type of B alone, instead of --type").Group(group);
+                "which are f32 by default");
+  AddTypeOption(app, "--a-type", flags.a_type, "Type of A alone, instead of --type");
+  AddTypeOption(app, "--b-type", flags.b_type, "Type of B alone, instead of --type");
   AddChoice(app, "--a-order", flags.a_order,
             "Storage order of a random A; a file has its own order", {"row", "column"})
-      .ShowDefault()
-      .Group(group);
+      .ShowDefault();
   AddChoice(app, "--b-order", flags.b_order,
             "Storage order of a random B; a file has its own order", {"row", "column"})
-      .ShowDefault()
-      .Group(group);
-  AddFlag(app, "--transpose-a", flags.transpose_a, "Use A transposed: A is stored k x m")
-      .Group(group);
-  AddFlag(app, "--transpose-b", flags.transpose_b, "Use B transposed: B is stored n x k")
-      .Group(group);
+      .ShowDefault();
+  AddFlag(app, "--transpose-a", flags.transpose_a, "Use A transposed: A is stored k x m");
+  AddFlag(app, "--transpose-b", flags.transpose_b, "Use B transposed: B is stored n x k");
   const CommandOption sparse =
       AddFlag(app, "--sparse-a", flags.sparse_a,
-              "Send A compressed; it must be 2:4 along k (by pairs for 4-bit types, 1:2 for f32)")
-          .Group(group);
+              "Send A compressed; it must be 2:4 along k (by pairs for 4-bit types, 1:2 for f32)");
   AddFlag(app, "--prune", flags.prune,
           "Drop the smallest elements of A if its compressed form cannot keep all")
-      .Need(sparse)
-      .Group(group);
+      .Need(sparse);
   AddOption(app, "--scale-a", flags.a_scale,
-            "Factor of A (8-bit types): a number, or a .npy vector of m; a matrix with --blocks-a")
-      .Group(group);
+            "Factor of A (8-bit types): a number, or a .npy vector of m; a matrix with --blocks-a");
   AddOption(app, "--scale-b", flags.b_scale,
-            "Factor of B (8-bit types): a number, or a .npy vector of n; a matrix with --blocks-b")
-      .Group(group);
+            "Factor of B (8-bit types): a number, or a .npy vector of n; a matrix with --blocks-b");
   AddOption(app, "--blocks-a", flags.a_blocks,
             "Blocks of A (floats of at most 8 bits) with one factor each: f32:1x128 for 1 row and "
             "128 of k; ue8m0 and ue4m3 factors are bytes. --scale-a has a line of factors for each "
             "block of rows")
-      .TypeName("TYPE:ROWSxK")
-      .Group(group);
+      .TypeName("TYPE:ROWSxK");
   AddOption(app, "--blocks-b", flags.b_blocks,
             "Blocks of B with one factor each: f32:128x128 for 128 columns and 128 of k. --scale-b "
             "has a line of factors for each block of columns")
-      .TypeName("TYPE:COLUMNSxK")
-      .Group(group);
+      .TypeName("TYPE:COLUMNSxK");
   AddChoice(app, "--bit-operation", flags.bit_operation, "How bits (b1) are multiplied",
             {"and", "xor"})
-      .ShowDefault()
-      .Group(group);
+      .ShowDefault();
 }
 
 void AddResultFlags(CLI::App& app, ProductFlags& flags) {
-  const std::string group = "Result: D = activation(alpha * A B + beta * C + bias)";
-  AddOption(app, "--alpha", flags.alpha, "Factor of the product").ShowDefault().Group(group);
-  AddOption(app, "--beta", flags.beta, "Factor of C").ShowDefault().Group(group);
+  SetGroup(app, "Result: D = activation(alpha * A B + beta * C + bias)");
+  AddOption(app, "--alpha", flags.alpha, "Factor of the product").ShowDefault();
+  AddOption(app, "--beta", flags.beta, "Factor of C").ShowDefault();
   AddOption(app, "--c", flags.c_path,
-            "C, a .npy file, or @NAME; without it, --random with --beta makes a random C")
-      .Group(group);
-  AddTypeOption(app, "--c-type", flags.c_type, "Type of C").Group(group);
-  AddOption(app, "--bias", flags.bias_path, "Bias, a .npy vector that is added along --bias-axis")
-      .Group(group);
-  AddTypeOption(app, "--bias-type", flags.bias_type, "Type of the bias").Group(group);
+            "C, a .npy file, or @NAME; without it, --random with --beta makes a random C");
+  AddTypeOption(app, "--c-type", flags.c_type, "Type of C");
+  AddOption(app, "--bias", flags.bias_path, "Bias, a .npy vector that is added along --bias-axis");
+  AddTypeOption(app, "--bias-type", flags.bias_type, "Type of the bias");
   AddChoice(app, "--bias-axis", flags.bias_axis,
             "Axis of the bias: one value for each of the m rows, or for each of the n columns",
             {"rows", "columns"})
-      .ShowDefault()
-      .Group(group);
+      .ShowDefault();
   AddChoice(app, "--activation", flags.activation, "Activation function, applied last",
             {"none", "relu", "gelu-erf", "gelu-tanh", "silu"})
-      .ShowDefault()
-      .Group(group);
-  AddTypeOption(app, "--accumulation-type", flags.accumulation_type,
-                "Least precise type of the sums (default: f64 for f64, s32 for integers, else f32)")
-      .Group(group);
+      .ShowDefault();
+  AddTypeOption(
+      app, "--accumulation-type", flags.accumulation_type,
+      "Least precise type of the sums (default: f64 for f64, s32 for integers, else f32)");
   AddFlag(app, "--fast-accumulation", flags.fast_accumulation,
           "Let the tensor core sum with the few bits that it keeps: 8-bit floats are then somewhat "
-          "faster on sm_90, and their error grows with k")
-      .Group(group);
+          "faster on sm_90, and their error grows with k");
   AddTypeOption(app, "--output-type", flags.output_type,
-                "Type of D (default: the accumulation type)")
-      .Group(group);
+                "Type of D (default: the accumulation type)");
   AddChoice(app, "--output-order", flags.output_order, "Storage order of D", {"row", "column"})
-      .ShowDefault()
-      .Group(group);
+      .ShowDefault();
 }
 
 void AddChoiceFlags(CLI::App& app, ProductFlags& flags) {
-  const std::string group = "Kernel and device";
+  SetGroup(app, "Kernel and device");
   AddOption(app, "--kernel", flags.kernel,
             "Kernel to use: its name, or an instruction for the best kernel with it (default: the "
-            "server chooses)")
-      .Group(group);
+            "server chooses)");
   AddOption(app, "--device", flags.device,
             "Name of the device to use (default: the server's first device with a kernel for the "
-            "product)")
-      .Group(group);
+            "product)");
   AddOption(app, "--chip", flags.chip,
-            "Simulated chip to use: sm_80 is short for --device sim:sm_80")
-      .Group(group);
+            "Simulated chip to use: sm_80 is short for --device sim:sm_80");
   AddOption(app, "--request-id", flags.request_id,
-            "Name of the request, repeated in the answer and in the server's log")
-      .Group(group);
+            "Name of the request, repeated in the answer and in the server's log");
   AddChoice(app, "--priority", flags.priority,
             "With low, run only when no product of normal priority waits for the device",
             {"normal", "low"})
-      .ShowDefault()
-      .Group(group);
+      .ShowDefault();
   AddFlag(app, "--deterministic", flags.deterministic,
           "Give the same bits every time: use only deterministic kernels, and do not run "
-          "floating-point products on cpu as one with others")
-      .Group(group);
+          "floating-point products on cpu as one with others");
   AddFlag(app, "--batch-invariant", flags.batch_invariant,
-          "Use only kernels whose rows depend neither on m nor on the batch")
-      .Group(group);
+          "Use only kernels whose rows depend neither on m nor on the batch");
 }
 
 }  // namespace
