@@ -34,24 +34,12 @@
 namespace gemmd {
 namespace {
 
-// A comparison of two matrices, with their display names.
-struct NamedDifference {
-  std::string a;
-  std::string b;
-  Difference difference;
-};
-
 using Align = TextTable::Align;
 
 constexpr uint64_t kAllBits = ~uint64_t{0};
 
-// The distances that one entry of Difference::by_ulps covers.
-struct UlpRange {
-  uint64_t first;
-  uint64_t last;
-};
-
-UlpRange RangeOf(int index) {
+// The least and the largest distance that one entry of Difference::by_ulps covers.
+std::pair<uint64_t, uint64_t> RangeOf(int index) {
   if (index == 0) return {0, 0};
   return {uint64_t{1} << (index - 1), kAllBits >> (Difference::kUlpRanges - 1 - index)};
 }
@@ -82,9 +70,8 @@ std::string RangesText(const Difference& found) {
   for (int i = 0; i < Difference::kUlpRanges; ++i) {
     const int64_t count = found.by_ulps[static_cast<size_t>(i)];
     if (count == 0) continue;
-    const UlpRange range = RangeOf(i);
-    table.AddRow({range.first == range.last ? absl::StrCat(range.first)
-                                            : absl::StrCat(range.first, " to ", range.last),
+    const auto [first, last] = RangeOf(i);
+    table.AddRow({first == last ? absl::StrCat(first) : absl::StrCat(first, " to ", last),
                   FormatCount(count)});
   }
   if (found.nan > 0) table.AddRow({"NaN", FormatCount(found.nan)});
@@ -161,15 +148,15 @@ nlohmann::ordered_json RangesJson(const Difference& found) {
   for (int i = 0; i < Difference::kUlpRanges; ++i) {
     const int64_t count = found.by_ulps[static_cast<size_t>(i)];
     if (count == 0) continue;
-    const UlpRange range = RangeOf(i);
-    ranges.push_back({{"least_ulps", range.first}, {"most_ulps", range.last}, {"elements", count}});
+    const auto [first, last] = RangeOf(i);
+    ranges.push_back({{"least_ulps", first}, {"most_ulps", last}, {"elements", count}});
   }
   return ranges;
 }
 
-std::string DifferenceText(const NamedDifference& named) {
-  const Difference& found = named.difference;
-  std::string text = absl::StrCat("a  ", named.a, "\nb  ", named.b, "\n", ShapeText(found), ": ");
+std::string DifferenceText(const Difference& found) {
+  std::string text =
+      absl::StrCat("a  ", found.a_name, "\nb  ", found.b_name, "\n", ShapeText(found), ": ");
   if (found.differing == 0) {
     return absl::StrCat(text, "the same bits in all ", FormatCount(found.total), " elements\n");
   }
@@ -185,10 +172,9 @@ std::string DifferenceText(const NamedDifference& named) {
   return text;
 }
 
-nlohmann::ordered_json DifferenceJson(const NamedDifference& named) {
-  const Difference& found = named.difference;
-  return {{"a", named.a},
-          {"b", named.b},
+nlohmann::ordered_json DifferenceJson(const Difference& found) {
+  return {{"a", found.a_name},
+          {"b", found.b_name},
           {"same", found.differing == 0},
           {"type", std::string(ElementTypeName(found.type))},
           {"batch", found.batch},
@@ -311,10 +297,9 @@ int AddLegend(const Difference& found, int top, std::string& svg) {
 }
 
 // The title, the legend and the maps of one comparison.
-int AddDifference(const NamedDifference& named, int top, std::string& svg) {
-  const Difference& found = named.difference;
+int AddDifference(const Difference& found, int top, std::string& svg) {
   int y = top + kLineHeight / 2;
-  AddSvgText(kMapMargin, y, "title", absl::StrCat(named.a, "  and  ", named.b), svg);
+  AddSvgText(kMapMargin, y, "title", absl::StrCat(found.a_name, "  and  ", found.b_name), svg);
   y += kLineHeight;
   const std::string what =
       absl::StrCat(ElementTypeName(found.type), ", ", FormatCount(found.total), " elements");
@@ -338,10 +323,10 @@ int AddDifference(const NamedDifference& named, int top, std::string& svg) {
   return y + kLineHeight - top;
 }
 
-int WidthOf(const std::vector<NamedDifference>& all) {
+int WidthOf(const std::vector<Difference>& all) {
   int width = kMinWidth;
-  for (const NamedDifference& named : all) {
-    for (const DifferenceMap& map : named.difference.maps) {
+  for (const Difference& found : all) {
+    for (const DifferenceMap& map : found.maps) {
       width = std::max(width, CellSize(map) * static_cast<int>(map.across()));
     }
   }
@@ -361,10 +346,10 @@ constexpr char kMapStyle[] =
 
 // A self-contained SVG file with the maps of all comparisons, one below the other. Each block of
 // elements has a tooltip.
-std::string DifferencesSvg(const std::vector<NamedDifference>& all) {
+std::string DifferencesSvg(const std::vector<Difference>& all) {
   std::string body;
   int height = kMapMargin;
-  for (const NamedDifference& named : all) height += AddDifference(named, height, body);
+  for (const Difference& found : all) height += AddDifference(found, height, body);
   const int width = WidthOf(all);
   return absl::StrFormat(
       "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"%d\" height=\"%d\" viewBox=\"0 0 %d "
@@ -386,10 +371,10 @@ constexpr char kHead[] =
     "</style>\n";
 
 // An HTML page with the picture of DifferencesSvg and the report.
-std::string DifferencesPage(const std::vector<NamedDifference>& all) {
+std::string DifferencesPage(const std::vector<Difference>& all) {
   std::string page = absl::StrCat(kHead, "<body>\n", DifferencesSvg(all));
-  for (const NamedDifference& named : all) {
-    absl::StrAppend(&page, "<pre>\n", EscapedMarkup(DifferenceText(named)), "</pre>\n");
+  for (const Difference& found : all) {
+    absl::StrAppend(&page, "<pre>\n", EscapedMarkup(DifferenceText(found)), "</pre>\n");
   }
   return page + "</body>\n</html>\n";
 }
@@ -445,8 +430,7 @@ absl::Status CheckFileFlags(const ProductFlags& given) {
   return absl::OkStatus();
 }
 
-absl::StatusOr<std::vector<NamedDifference>> DiffFiles(const DiffFlags& flags,
-                                                       const Console& console) {
+absl::StatusOr<std::vector<Difference>> DiffFiles(const DiffFlags& flags, const Console& console) {
   const ProductFlags& product = flags.product;
   RETURN_IF_ERROR(CheckFileFlags(product));
   ASSIGN_OR_RETURN(const auto a,
@@ -457,7 +441,9 @@ absl::StatusOr<std::vector<NamedDifference>> DiffFiles(const DiffFlags& flags,
     RETURN_IF_ERROR(ExpectEndOfInput(console));
   }
   ASSIGN_OR_RETURN(auto difference, Compare(PackedOf(a), PackedOf(b), OptionsOf(flags)));
-  return std::vector<NamedDifference>{{product.a_path, product.b_path, std::move(difference)}};
+  difference.a_name = product.a_path;
+  difference.b_name = product.b_path;
+  return std::vector<Difference>{std::move(difference)};
 }
 
 // "sm_80" is short for "sim:sm_80".
@@ -479,11 +465,10 @@ std::string NameOf(const v1::MultiplyResponse& response) {
 }
 
 // Computes the product on each device and compares with the first.
-absl::StatusOr<std::vector<NamedDifference>> DiffDevices(const DiffFlags& flags,
-                                                         v1::MultiplyRequest& request,
-                                                         Client& client) {
+absl::StatusOr<std::vector<Difference>> DiffDevices(const DiffFlags& flags,
+                                                    v1::MultiplyRequest& request, Client& client) {
   std::optional<MultiplyResult> first;
-  std::vector<NamedDifference> all;
+  std::vector<Difference> all;
   for (const absl::string_view name : absl::StrSplit(flags.chips, ',')) {
     request.set_device(DeviceNamed(name));
     auto response = client.Multiply(request);
@@ -496,7 +481,9 @@ absl::StatusOr<std::vector<NamedDifference>> DiffDevices(const DiffFlags& flags,
     ASSIGN_OR_RETURN(auto difference,
                      Compare(PackedResult(first->response().d()),
                              PackedResult(result.response().d()), OptionsOf(flags)));
-    all.push_back({NameOf(first->response()), NameOf(result.response()), std::move(difference)});
+    difference.a_name = NameOf(first->response());
+    difference.b_name = NameOf(result.response());
+    all.push_back(std::move(difference));
   }
   return all;
 }
@@ -509,14 +496,14 @@ absl::Status CheckDeviceFlags(const ProductFlags& product) {
 
 // Prints the differences in every requested form.
 ExitCode Report(const GlobalFlags& global, const DiffFlags& flags,
-                const std::vector<NamedDifference>& all, const Console& console) {
+                const std::vector<Difference>& all, const Console& console) {
   const bool is_drawn_there = flags.svg_path == "-" || flags.html_path == "-";
   const Console report = ReportBeside(is_drawn_there ? "-" : "", console);
   bool is_same = true;
-  for (const NamedDifference& named : all) {
-    if (!global.json && &named != &all.front()) report.Print("\n");
-    report.Print(global.json ? JsonLine(DifferenceJson(named)) : DifferenceText(named));
-    is_same = is_same && named.difference.differing == 0;
+  for (const Difference& found : all) {
+    if (!global.json && &found != &all.front()) report.Print("\n");
+    report.Print(global.json ? JsonLine(DifferenceJson(found)) : DifferenceText(found));
+    is_same = is_same && found.differing == 0;
   }
   if (!flags.svg_path.empty()) {
     const ExitCode code = WriteOrPrint(flags.svg_path, DifferencesSvg(all), console);

@@ -477,17 +477,12 @@ absl::StatusOr<int64_t> DataBytes(const NpyHeader& header) {
 }
 
 // The length of a line and the number of lines of an array.
-struct ArrayLines {
-  int64_t length;
-  int64_t count;
-};
-
-ArrayLines LinesOf(const NpyArray& array) {
+std::pair<int64_t, int64_t> LinesOf(const NpyArray& array) {
   const PackedMatrix matrix = PackedArray(array, "");
   const bool by_columns = matrix.order == v1::ORDER_COLUMN_MAJOR;
   const bool is_empty = matrix.rows == 0 || matrix.columns == 0;
-  return {.length = by_columns ? matrix.rows : matrix.columns,
-          .count = is_empty ? 0 : matrix.batch * (by_columns ? matrix.columns : matrix.rows)};
+  return {by_columns ? matrix.rows : matrix.columns,
+          is_empty ? 0 : matrix.batch * (by_columns ? matrix.columns : matrix.rows)};
 }
 
 // Brings the file's items into the wire's order: 1-D and 2-D arrays stay unchanged, a batch becomes
@@ -521,9 +516,9 @@ void Print(const NpyArray& array, NpyText& text) {
   header.fortran_order = by_columns && !is_batch;
   text.header = PrintNpyHeader(header);
   text.items = array.data;
-  const ArrayLines lines = LinesOf(array);
+  const auto [length, count] = LinesOf(array);
   if (ElementBits(array.type) < 8) {
-    text.rewritten = UnpackLines(array.type, array.data, lines.length, lines.count);
+    text.rewritten = UnpackLines(array.type, array.data, length, count);
     text.items = text.rewritten;
   }
   if (by_columns && is_batch) {
@@ -553,7 +548,7 @@ absl::StatusOr<NpyArray> ReadNpy(std::FILE* file, v1::ElementType hint, v1::Elem
     array.data = std::move(items);
     return array;
   }
-  ASSIGN_OR_RETURN(array.data, PackLines(*type, items, LinesOf(array).length));
+  ASSIGN_OR_RETURN(array.data, PackLines(*type, items, LinesOf(array).first));
   return array;
 }
 
@@ -616,12 +611,8 @@ absl::Status WriteNpyFile(const NpyArray& array, const std::string& path) {
 
 namespace {
 
-struct FoundHeader {
-  NpyHeader header;
-  size_t bytes;  // Includes prefix and length.
-};
-
-std::optional<FoundHeader> FindHeader(absl::string_view file) {
+// A header, and its bytes with prefix and length.
+std::optional<std::pair<NpyHeader, size_t>> FindHeader(absl::string_view file) {
   const size_t prefix = static_cast<size_t>(kNpyPrefixBytes);
   if (file.size() < prefix) return std::nullopt;
   const auto length_bytes = NpyLengthBytes(file.substr(0, prefix));
@@ -632,7 +623,7 @@ std::optional<FoundHeader> FindHeader(absl::string_view file) {
   if (!bytes.ok() || file.size() - after < static_cast<size_t>(*bytes)) return std::nullopt;
   auto header = ParseNpyHeader(file.substr(after, static_cast<size_t>(*bytes)));
   if (!header.ok()) return std::nullopt;
-  return FoundHeader{*std::move(header), after + static_cast<size_t>(*bytes)};
+  return std::pair(*std::move(header), after + static_cast<size_t>(*bytes));
 }
 
 // Whether `got` is exactly the size of the header's elements.
@@ -670,18 +661,18 @@ absl::StatusOr<MappedNpy> MappedNpy::Open(const std::string& path, v1::ElementTy
     const absl::string_view text(reinterpret_cast<const char*>(npy.mapping_.get()),
                                  static_cast<size_t>(facts.st_size));
     const auto found = FindHeader(text);
-    const auto type = found.has_value() ? TypeOfNpy(found->header, hint)
-                                        : absl::InvalidArgumentError("no header");
-    const bool is_plain = type.ok() && ElementBits(*type) >= 8 && found->header.byte_order != '>' &&
-                          !found->header.shape.empty() &&
-                          !(found->header.fortran_order && found->header.shape.size() == 3) &&
-                          HasSize(found->header, text.size() - found->bytes);
+    const auto type =
+        found.has_value() ? TypeOfNpy(found->first, hint) : absl::InvalidArgumentError("no header");
+    const bool is_plain = type.ok() && ElementBits(*type) >= 8 && found->first.byte_order != '>' &&
+                          !found->first.shape.empty() &&
+                          !(found->first.fortran_order && found->first.shape.size() == 3) &&
+                          HasSize(found->first, text.size() - found->second);
     if (is_plain) {
       npy.array_.type = *type;
-      npy.array_.shape = found->header.shape;
-      const bool by_columns = found->header.fortran_order && found->header.shape.size() == 2;
+      npy.array_.shape = found->first.shape;
+      const bool by_columns = found->first.fortran_order && found->first.shape.size() == 2;
       npy.array_.order = by_columns ? v1::ORDER_COLUMN_MAJOR : v1::ORDER_ROW_MAJOR;
-      npy.first_ = found->bytes;
+      npy.first_ = found->second;
       return npy;
     }
     npy.mapping_ = nullptr;
