@@ -41,6 +41,7 @@
 #include "grpc/compression.h"
 #include "grpc/grpc.h"
 #include "grpcpp/create_channel.h"
+#include "kernels/matrix/status.h"
 #include "kernels/matrix/text.h"
 
 namespace gemmd {
@@ -251,16 +252,14 @@ absl::Status ReadOwn(const TlsOptions& tls, grpc::SslCredentialsOptions& made) {
   if (tls.key_file.empty()) {
     return Bad("options.tls.key_file", "", "that of the certificate");
   }
-  auto chain = ReadFile("options.tls.certificate_file", tls.certificate_file);
-  if (!chain.ok()) return chain.status();
-  auto key_pem = ReadFile("options.tls.key_file", tls.key_file);
-  if (!key_pem.ok()) return key_pem.status();
-  const Certificate own = FirstCertificate(*chain);
-  if (own == nullptr || !BlocksOf(*chain).broken.empty()) {
+  ASSIGN_OR_RETURN(auto chain, ReadFile("options.tls.certificate_file", tls.certificate_file));
+  ASSIGN_OR_RETURN(auto key_pem, ReadFile("options.tls.key_file", tls.key_file));
+  const Certificate own = FirstCertificate(chain);
+  if (own == nullptr || !BlocksOf(chain).broken.empty()) {
     return Bad("options.tls.certificate_file", tls.certificate_file,
                "complete certificates in PEM");
   }
-  const Key key = FirstKey(*key_pem);
+  const Key key = FirstKey(key_pem);
   if (key == nullptr) {
     return Bad("options.tls.key_file", tls.key_file, "a private key in PEM without a passphrase");
   }
@@ -268,8 +267,8 @@ absl::Status ReadOwn(const TlsOptions& tls, grpc::SslCredentialsOptions& made) {
     return Bad("options.tls.key_file", tls.key_file,
                absl::StrCat("the key of the certificate in ", tls.certificate_file));
   }
-  made.pem_cert_chain = *std::move(chain);
-  made.pem_private_key = *std::move(key_pem);
+  made.pem_cert_chain = std::move(chain);
+  made.pem_private_key = std::move(key_pem);
   return absl::OkStatus();
 }
 
@@ -310,9 +309,8 @@ namespace {
 // gRPC would silently stop reading at the first. Errors: InvalidArgument if no certificate is
 // valid.
 absl::StatusOr<std::string> ReadAuthorities(const std::string& path) {
-  const auto pem = ReadFile("options.tls.ca_file", path);
-  if (!pem.ok()) return pem.status();
-  CertificateBlocks blocks = BlocksOf(*pem);
+  ASSIGN_OR_RETURN(const auto pem, ReadFile("options.tls.ca_file", path));
+  CertificateBlocks blocks = BlocksOf(pem);
   if (blocks.whole.empty()) return Bad("options.tls.ca_file", path, "certificates in PEM");
   if (!blocks.broken.empty()) {
     WarnOnce(absl::StrCat("options.tls.ca_file: got \"", absl::CEscape(path),
@@ -342,9 +340,7 @@ absl::StatusOr<std::shared_ptr<grpc::ChannelCredentials>> MakeCredentials(
   if (!has_tls) return grpc::InsecureChannelCredentials();
   grpc::SslCredentialsOptions made;
   if (!tls.ca_file.empty()) {
-    auto authorities = ReadAuthorities(tls.ca_file);
-    if (!authorities.ok()) return authorities.status();
-    made.pem_root_certs = *std::move(authorities);
+    ASSIGN_OR_RETURN(made.pem_root_certs, ReadAuthorities(tls.ca_file));
   }
   const bool must_show = absl::StartsWith(address, "mtls:");
   if (must_show || !tls.certificate_file.empty() || !tls.key_file.empty()) {
@@ -390,9 +386,8 @@ absl::Status TrustAuthorities(SSL_CTX& context, const std::string& ca_file) {
     SSL_CTX_set_default_verify_paths(&context);
     return absl::OkStatus();
   }
-  const auto authorities = ReadAuthorities(ca_file);
-  if (!authorities.ok()) return authorities.status();
-  const Bio reader = Reader(*authorities);
+  ASSIGN_OR_RETURN(const auto authorities, ReadAuthorities(ca_file));
+  const Bio reader = Reader(authorities);
   while (const Certificate next{PEM_read_bio_X509_AUX(reader.get(), nullptr, nullptr, nullptr)}) {
     X509_STORE_add_cert(SSL_CTX_get_cert_store(&context), next.get());
   }
@@ -405,8 +400,7 @@ absl::StatusOr<Context> ContextFor(const TlsOptions& tls) {
   if (context == nullptr) return absl::ResourceExhaustedError(LastError());
   // The certificate is verified after the handshake, so that a bad one can be described.
   SSL_CTX_set_verify(context.get(), SSL_VERIFY_NONE, nullptr);
-  const absl::Status trusted = TrustAuthorities(*context, tls.ca_file);
-  if (!trusted.ok()) return trusted;
+  RETURN_IF_ERROR(TrustAuthorities(*context, tls.ca_file));
   if (tls.certificate_file.empty()) return context;
   if (SSL_CTX_use_certificate_chain_file(context.get(), tls.certificate_file.c_str()) != 1 ||
       SSL_CTX_use_PrivateKey_file(context.get(), tls.key_file.c_str(), SSL_FILETYPE_PEM) != 1) {
@@ -444,10 +438,9 @@ absl::Time EndOf(const X509& certificate) {
 
 absl::StatusOr<TlsPeer> LookAtTlsPeer(const std::string& host_and_port, const TlsOptions& tls,
                                       absl::Time deadline) {
-  const absl::StatusOr<Context> context = ContextFor(tls);
-  if (!context.ok()) return context.status();
+  ASSIGN_OR_RETURN(const Context context, ContextFor(tls));
   const SigpipeHeldBack held_back;
-  const Bio connection(BIO_new_ssl_connect(context->get()));
+  const Bio connection(BIO_new_ssl_connect(context.get()));
   SSL* ssl = nullptr;
   if (connection == nullptr || BIO_get_ssl(connection.get(), &ssl) != 1 || ssl == nullptr) {
     return absl::ResourceExhaustedError(LastError());
@@ -607,8 +600,7 @@ absl::StatusOr<std::vector<std::shared_ptr<grpc::Channel>>> MakeChannels(
   status.Update(CheckOptions(options));
   if (!status.ok()) return status;
   KeepGrpc();
-  auto credentials = MakeCredentials(address, options);
-  if (!credentials.ok()) return credentials.status();
+  ASSIGN_OR_RETURN(auto credentials, MakeCredentials(address, options));
   const absl::string_view target = WithoutTls(address);
   grpc::ChannelArguments arguments = ChannelArgumentsFor(target, options);
   if (!options.tls.server_name.empty()) {
@@ -616,7 +608,7 @@ absl::StatusOr<std::vector<std::shared_ptr<grpc::Channel>>> MakeChannels(
   }
   std::vector<std::shared_ptr<grpc::Channel>> channels(static_cast<size_t>(options.channels));
   for (std::shared_ptr<grpc::Channel>& channel : channels) {
-    channel = grpc::CreateCustomChannel(std::string(target), *credentials, arguments);
+    channel = grpc::CreateCustomChannel(std::string(target), credentials, arguments);
   }
   return channels;
 }

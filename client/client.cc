@@ -35,6 +35,7 @@
 #include "gemmd/v1/statistics.pb.h"
 #include "grpcpp/generic/generic_stub.h"
 #include "grpcpp/support/client_callback.h"
+#include "kernels/matrix/status.h"
 #include "proto/deadline_after.h"
 
 namespace gemmd {
@@ -359,18 +360,16 @@ void ClientState::Prepare(grpc::ClientContext& context, const CallOptions& optio
 }
 
 absl::StatusOr<Client> Client::Create(absl::string_view address, const ClientOptions& options) {
-  auto channels = MakeChannels(address, options);
-  if (!channels.ok()) return channels.status();
+  ASSIGN_OR_RETURN(auto channels, MakeChannels(address, options));
   EndParkedClients();
   auto state = std::make_unique<ClientState>();
   state->timeout = options.timeout;
-  for (std::shared_ptr<grpc::Channel>& channel : *channels) {
+  for (std::shared_ptr<grpc::Channel>& channel : channels) {
     state->connections.push_back({channel, v1::Gemm::NewStub(channel),
                                   v1::Registry::NewStub(channel), v1::Admin::NewStub(channel),
                                   v1::Tensors::NewStub(channel)});
   }
-  state->session =
-      std::make_unique<ClientSession>(std::string(address), options, channels->front());
+  state->session = std::make_unique<ClientSession>(std::string(address), options, channels.front());
   return Client(std::move(state));
 }
 
@@ -685,8 +684,7 @@ CallOptions Until(SteadyTime deadline, CallOptions options = {}) {
 template <typename Response, typename Call>
 absl::StatusOr<Response> CallTensors(ClientState& state, const CallOptions& options, Call call) {
   const SteadyTime deadline = DeadlineOf(state, options.timeout);
-  const auto session = state.session->Open(deadline);
-  if (!session.ok()) return session.status();
+  ASSIGN_OR_RETURN(const auto session, state.session->Open(deadline));
   grpc::ClientContext context;
   state.Prepare(context, Until(deadline, options));
   Response response;
@@ -737,7 +735,7 @@ absl::StatusOr<SessionInfo> Client::OpenSession(absl::string_view token,
 
 absl::StatusOr<ResidentTensor> Client::Put(const MatrixView& matrix, const PutOptions& options) {
   const SteadyTime entry = SteadyTime::Now();
-  if (absl::Status status = CheckIsAsStored(matrix, options.matrices); !status.ok()) return status;
+  RETURN_IF_ERROR(CheckIsAsStored(matrix, options.matrices));
   const OperandShape shape = {.type = matrix.type,
                               .order = matrix.order,
                               .rows = matrix.rows,
@@ -746,15 +744,13 @@ absl::StatusOr<ResidentTensor> Client::Put(const MatrixView& matrix, const PutOp
                               .batch_stride = {},
                               .batch = options.matrices,
                               .sparsity = matrix.sparsity};
-  absl::Status status =
-      CheckOperandBytes("matrix", "rows*columns", shape, static_cast<int64_t>(matrix.data.size()));
-  if (!status.ok()) return status;
+  RETURN_IF_ERROR(
+      CheckOperandBytes("matrix", "rows*columns", shape, static_cast<int64_t>(matrix.data.size())));
   const int64_t bytes = SizeOperand("matrix", shape)->full;
   const std::vector<std::byte> padding(static_cast<size_t>(bytes) - matrix.data.size());
 
   const SteadyTime deadline = entry + options.timeout.value_or(state_->timeout);
-  const auto session = state_->session->Open(deadline);
-  if (!session.ok()) return session.status();
+  ASSIGN_OR_RETURN(const auto session, state_->session->Open(deadline));
   // Memory of tensors deleted before must be free for this one.
   state_->session->AwaitDeletions(deadline);
   UploadPlan plan = {.begin = {},
@@ -769,9 +765,8 @@ absl::StatusOr<ResidentTensor> Client::Put(const MatrixView& matrix, const PutOp
            *plan.begin.mutable_keep());
   plan.begin.set_sha256(options.sha256);
   plan.begin.set_device(options.device);
-  auto info = RunUpload(*state_->session, std::move(plan));
-  if (!info.ok()) return info.status();
-  return ResidentTensor(*std::move(info), state_->session->owner());
+  ASSIGN_OR_RETURN(auto info, RunUpload(*state_->session, std::move(plan)));
+  return ResidentTensor(std::move(info), state_->session->owner());
 }
 
 absl::StatusOr<TensorView> Client::Get(const TensorRef& tensor, std::span<std::byte> into,
@@ -783,20 +778,19 @@ absl::StatusOr<TensorView> Client::Get(const TensorRef& tensor, std::span<std::b
     return absl::InvalidArgumentError(absl::StrCat("into: got ", bytes, " bytes, want ",
                                                    *options.bytes, " as options.bytes says"));
   }
-  const auto session = state_->session->Open(deadline);
-  if (!session.ok()) return session.status();
+  ASSIGN_OR_RETURN(const auto session, state_->session->Open(deadline));
   TensorRef ref = tensor;
   if (tensor.handle.empty()) {
     // Prevents mixing bytes of two tensors that had this name one after the other.
-    const auto info = Describe(tensor, Until(deadline));
-    if (!info.ok()) return info.status();
-    ref = TensorOfHandle(info->handle());
+    ASSIGN_OR_RETURN(const auto info, Describe(tensor, Until(deadline)));
+    ref = TensorOfHandle(info.handle());
   }
   const auto sink = [into](int64_t offset, std::span<const std::byte> piece) {
     std::memcpy(into.data() + offset, piece.data(), piece.size());
     return absl::OkStatus();
   };
-  const auto got = RunDownload(*state_->session, {.tensor = MessageOf(ref),
+  ASSIGN_OR_RETURN(const auto got,
+                   RunDownload(*state_->session, {.tensor = MessageOf(ref),
                                                   .offset = options.offset,
                                                   .bytes = bytes,
                                                   .is_rest = !options.bytes.has_value(),
@@ -805,36 +799,34 @@ absl::StatusOr<TensorView> Client::Get(const TensorRef& tensor, std::span<std::b
                                                   .terms = {.progress = options.progress,
                                                             .timeout = options.timeout,
                                                             .entry = entry,
-                                                            .patience = state_->timeout}});
-  if (!got.ok()) return got.status();
-  return ViewOf(*got);
+                                                            .patience = state_->timeout}}));
+  return ViewOf(got);
 }
 
 absl::StatusOr<TensorView> Client::Get(const TensorRef& tensor, const TensorSink& sink,
                                        const GetOptions& options) {
   const SteadyTime entry = SteadyTime::Now();
-  const auto info = Describe(tensor, Until(entry + options.timeout.value_or(state_->timeout)));
-  if (!info.ok()) return info.status();
-  const int64_t left = info->bytes() - options.offset;
+  ASSIGN_OR_RETURN(const auto info,
+                   Describe(tensor, Until(entry + options.timeout.value_or(state_->timeout))));
+  const int64_t left = info.bytes() - options.offset;
   if (options.offset < 0 || left < 0 || options.bytes.value_or(left) > left ||
       options.bytes.value_or(0) < 0) {
-    return absl::OutOfRangeError(
-        absl::StrCat("range: got ", options.bytes.value_or(left), " bytes from ", options.offset,
-                     " on, want them within the tensor's ", info->bytes()));
+    return absl::OutOfRangeError(absl::StrCat("range: got ", options.bytes.value_or(left),
+                                              " bytes from ", options.offset,
+                                              " on, want them within the tensor's ", info.bytes()));
   }
-  const auto got =
-      RunDownload(*state_->session, {.tensor = MessageOf(TensorOfHandle(info->handle())),
-                                     .offset = options.offset,
-                                     .bytes = options.bytes.value_or(left),
-                                     .is_rest = !options.bytes.has_value(),
-                                     .sink = sink,
-                                     .connections = options.connections,
-                                     .terms = {.progress = options.progress,
-                                               .timeout = options.timeout,
-                                               .entry = entry,
-                                               .patience = state_->timeout}});
-  if (!got.ok()) return got.status();
-  return ViewOf(*got);
+  ASSIGN_OR_RETURN(const auto got, RunDownload(*state_->session,
+                                               {.tensor = MessageOf(TensorOfHandle(info.handle())),
+                                                .offset = options.offset,
+                                                .bytes = options.bytes.value_or(left),
+                                                .is_rest = !options.bytes.has_value(),
+                                                .sink = sink,
+                                                .connections = options.connections,
+                                                .terms = {.progress = options.progress,
+                                                          .timeout = options.timeout,
+                                                          .entry = entry,
+                                                          .patience = state_->timeout}}));
+  return ViewOf(got);
 }
 
 absl::StatusOr<v1::ListTensorsResponse> Client::ListTensors(absl::string_view pattern,
@@ -880,9 +872,8 @@ absl::StatusOr<v1::TensorInfo> Client::KeepAlive(const TensorRef& tensor,
 
 absl::Status Client::KeepAlive(ResidentTensor& tensor, const KeepAliveOptions& keep,
                                const CallOptions& options) {
-  auto info = KeepAlive(tensor.ref(), keep, options);
-  if (!info.ok()) return info.status();
-  tensor.info_ = std::make_shared<const v1::TensorInfo>(*std::move(info));
+  ASSIGN_OR_RETURN(auto info, KeepAlive(tensor.ref(), keep, options));
+  tensor.info_ = std::make_shared<const v1::TensorInfo>(std::move(info));
   return absl::OkStatus();
 }
 
@@ -895,12 +886,12 @@ absl::StatusOr<ResidentTensor> Client::Compress(const TensorRef& tensor,
   FillKeep(compress.keep, *request.mutable_keep());
   if (compress.mask.has_value()) *request.mutable_mask() = MessageOf(*compress.mask);
   state_->session->AwaitDeletions(deadline);
-  auto info = CallTensors<v1::TensorInfo>(*state_, Until(deadline, options),
-                                          [&](auto& stub, auto* context, auto* response) {
-                                            return stub.Compress(context, request, response);
-                                          });
-  if (!info.ok()) return info.status();
-  return ResidentTensor(*std::move(info), state_->session->owner());
+  ASSIGN_OR_RETURN(auto info,
+                   CallTensors<v1::TensorInfo>(*state_, Until(deadline, options),
+                                               [&](auto& stub, auto* context, auto* response) {
+                                                 return stub.Compress(context, request, response);
+                                               }));
+  return ResidentTensor(std::move(info), state_->session->owner());
 }
 
 PendingChain Client::ChainAsync(const Operand& a, const Operand& b, const ChainOptions& chain,

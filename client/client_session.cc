@@ -7,6 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "client/channel.h"
 #include "grpcpp/support/client_callback.h"
+#include "kernels/matrix/status.h"
 #include "proto/deadline_after.h"
 
 namespace gemmd {
@@ -210,9 +211,8 @@ absl::StatusOr<std::vector<std::shared_ptr<grpc::Channel>>> ClientSession::Lanes
   if (lanes_.size() < wanted) {
     ClientOptions options = options_;
     options.channels = count - static_cast<int>(lanes_.size());
-    auto made = MakeChannels(address_, options);
-    if (!made.ok()) return made.status();
-    lanes_.insert(lanes_.end(), made->begin(), made->end());
+    ASSIGN_OR_RETURN(auto made, MakeChannels(address_, options));
+    lanes_.insert(lanes_.end(), made.begin(), made.end());
   }
   return std::vector<std::shared_ptr<grpc::Channel>>(lanes_.begin(), lanes_.begin() + count);
 }

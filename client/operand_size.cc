@@ -1,9 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "client/operand_size.h"
 
+#include <utility>
+
 #include "absl/strings/str_cat.h"
 #include "gemmd/element_type.h"
 #include "kernels/matrix/layout.h"
+#include "kernels/matrix/status.h"
 
 namespace gemmd {
 namespace {
@@ -20,12 +23,8 @@ Checked LineBytes(v1::ElementType type, int64_t count) {
   return Checked(count / 8) * bits + (count % 8 * bits + 7) / 8;
 }
 
-struct Lines {
-  int64_t count;
-  int64_t length;
-};
-
-Lines LinesOf(const OperandShape& shape) {
+// The number of lines and their length.
+std::pair<int64_t, int64_t> LinesOf(const OperandShape& shape) {
   if (shape.order == v1::ORDER_COLUMN_MAJOR) return {shape.columns, shape.rows};
   return {shape.rows, shape.columns};
 }
@@ -37,12 +36,12 @@ absl::Status CheckShape(absl::string_view field, const OperandShape& shape) {
   if (shape.rows < 0) return Refused(field, ".rows", shape.rows, "0 or more");
   if (shape.columns < 0) return Refused(field, ".columns", shape.columns, "0 or more");
   if (shape.batch < 0) return Refused("batch", "", shape.batch, "at least 0");
-  const Lines lines = LinesOf(shape);
-  if (shape.leading_dimension != 0 && shape.leading_dimension < lines.length) {
+  const auto [line_count, line_length] = LinesOf(shape);
+  if (shape.leading_dimension != 0 && shape.leading_dimension < line_length) {
     return Refused(
         field, ".leading_dimension", shape.leading_dimension,
         absl::StrCat("0 or at least the length of a ",
-                     shape.order == v1::ORDER_COLUMN_MAJOR ? "column" : "row", ", ", lines.length));
+                     shape.order == v1::ORDER_COLUMN_MAJOR ? "column" : "row", ", ", line_length));
   }
   return absl::OkStatus();
 }
@@ -92,13 +91,13 @@ std::string WantedBytes(absl::string_view extents, const OperandShape& shape,
                         row->index_bytes, " of indices", WantedBatch(shape, bytes), " = ",
                         bytes.full);
   }
-  const Lines lines = LinesOf(shape);
-  const bool is_tight = shape.leading_dimension == 0 || shape.leading_dimension == lines.length;
+  const auto [line_count, line_length] = LinesOf(shape);
+  const bool is_tight = shape.leading_dimension == 0 || shape.leading_dimension == line_length;
   const int bits = ElementBits(shape.type);
   if (is_tight && shape.batch == 1 && bits % 8 == 0) {
     return absl::StrCat(extents, "*", bits / 8, " = ", bytes.full);
   }
-  std::string wanted = absl::StrCat(lines.count, " lines of ", bytes.line_stride, " bytes",
+  std::string wanted = absl::StrCat(line_count, " lines of ", bytes.line_stride, " bytes",
                                     WantedBatch(shape, bytes), " = ", bytes.full);
   if (bytes.least != bytes.full)
     absl::StrAppend(&wanted, " (or ", bytes.least, " without the last padding)");
@@ -112,7 +111,7 @@ absl::Status TooLarge(absl::string_view field, const OperandShape& shape) {
 }
 
 absl::StatusOr<OperandBytesRange> SizeSparse(absl::string_view field, const OperandShape& shape) {
-  if (absl::Status status = CheckSparse(field, shape); !status.ok()) return status;
+  RETURN_IF_ERROR(CheckSparse(field, shape));
   const auto row = SparseRowOf(shape.type, shape.columns);
   if (!row) return TooLarge(field, shape);
   const Checked matrix = (Checked(row->value_bytes) + row->index_bytes) * shape.rows;
@@ -154,22 +153,20 @@ std::optional<int64_t> PackedLineBytes(v1::ElementType type, int64_t count) {
 }
 
 absl::StatusOr<OperandBytesRange> SizeOperand(absl::string_view field, const OperandShape& shape) {
-  if (absl::Status status = CheckShape(field, shape); !status.ok()) return status;
+  RETURN_IF_ERROR(CheckShape(field, shape));
   if (shape.sparsity != v1::SPARSITY_NONE) return SizeSparse(field, shape);
-  const Lines lines = LinesOf(shape);
+  const auto [line_count, line_length] = LinesOf(shape);
   const Checked line_stride =
-      LineBytes(shape.type, shape.leading_dimension != 0 ? shape.leading_dimension : lines.length);
-  Checked matrix_stride = line_stride * lines.count;
+      LineBytes(shape.type, shape.leading_dimension != 0 ? shape.leading_dimension : line_length);
+  Checked matrix_stride = line_stride * line_count;
   if (shape.batch_stride.has_value()) {
-    const auto given = GivenMatrixStride(field, shape.type, *shape.batch_stride);
-    if (!given.ok()) return given.status();
-    matrix_stride = *given;
+    ASSIGN_OR_RETURN(matrix_stride, GivenMatrixStride(field, shape.type, *shape.batch_stride));
   }
   const bool is_empty = shape.rows == 0 || shape.columns == 0 || shape.batch == 0;
   const Checked before = is_empty ? 0 : matrix_stride * (shape.batch - 1);
-  const Checked full = is_empty ? 0 : before + line_stride * lines.count;
+  const Checked full = is_empty ? 0 : before + line_stride * line_count;
   const Checked least =
-      is_empty ? 0 : before + line_stride * (lines.count - 1) + LineBytes(shape.type, lines.length);
+      is_empty ? 0 : before + line_stride * (line_count - 1) + LineBytes(shape.type, line_length);
   if (!line_stride.value() || !matrix_stride.value() || !full.value() || !least.value()) {
     return TooLarge(field, shape);
   }
@@ -179,11 +176,10 @@ absl::StatusOr<OperandBytesRange> SizeOperand(absl::string_view field, const Ope
 
 absl::Status CheckOperandBytes(absl::string_view field, absl::string_view extents,
                                const OperandShape& shape, int64_t got) {
-  const auto bytes = SizeOperand(field, shape);
-  if (!bytes.ok()) return bytes.status();
-  if (bytes->least <= got && got <= bytes->full) return absl::OkStatus();
-  return absl::InvalidArgumentError(absl::StrCat(field, ".data: got ", got, " bytes, want ",
-                                                 WantedBytes(extents, shape, *bytes)));
+  ASSIGN_OR_RETURN(const auto bytes, SizeOperand(field, shape));
+  if (bytes.least <= got && got <= bytes.full) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat(field, ".data: got ", got, " bytes, want ", WantedBytes(extents, shape, bytes)));
 }
 
 }  // namespace gemmd

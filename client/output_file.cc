@@ -18,6 +18,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "kernels/matrix/status.h"
 #include "kernels/option/resources.h"
 
 namespace gemmd {
@@ -86,10 +87,9 @@ absl::Status OutputFile::Open(const std::string& path, std::optional<int64_t> by
     file_ = fcntl(standard, F_DUPFD_CLOEXEC, 0);
     if (file_ < 0) return Failed(errno);
   } else if (is_there && !S_ISREG(facts.st_mode)) {
-    if (absl::Status status = OpenStream(S_ISFIFO(facts.st_mode)); !status.ok()) return status;
-  } else if (absl::Status status = OpenBeside(is_there, bytes); !status.ok()) {
-    return status;
-  }
+    RETURN_IF_ERROR(OpenStream(S_ISFIFO(facts.st_mode)));
+  } else
+    RETURN_IF_ERROR(OpenBeside(is_there, bytes));
   if (stops_ != nullptr) past_stops_ = *stops_;
   return absl::OkStatus();
 }
@@ -197,7 +197,7 @@ absl::Status OutputFile::Overwrite() {
   file_ = open(fresh_.c_str(), O_RDONLY | O_CLOEXEC);
   struct stat facts = {};
   if (file_ < 0 || fstat(file_, &facts) != 0) return Failed(error);
-  if (absl::Status status = Reserve(facts.st_size); !status.ok()) return status;
+  RETURN_IF_ERROR(Reserve(facts.st_size));
   off_t done = 0;
   while (done < facts.st_size) {
     if (sendfile(old_, file_, &done, static_cast<size_t>(facts.st_size - done)) <= 0) {

@@ -13,6 +13,7 @@
 #include "client/sparse_operand.h"
 #include "gemmd/element_codec.h"
 #include "gemmd/v1/tensors.pb.h"
+#include "kernels/matrix/status.h"
 
 namespace gemmd {
 namespace {
@@ -40,9 +41,9 @@ absl::StatusOr<OwnedMatrix> EmptyMatrix(v1::ElementType type, int64_t rows, int6
   matrix.type = type;
   matrix.rows = rows;
   matrix.columns = columns;
-  const auto bytes = SizeOperand("matrix", {.type = type, .rows = rows, .columns = columns});
-  if (!bytes.ok()) return bytes.status();
-  matrix.data.resize(static_cast<size_t>(bytes->full));
+  ASSIGN_OR_RETURN(const auto bytes,
+                   SizeOperand("matrix", {.type = type, .rows = rows, .columns = columns}));
+  matrix.data.resize(static_cast<size_t>(bytes.full));
   return matrix;
 }
 
@@ -105,7 +106,7 @@ MatrixView OwnedMatrix::view() const {
 
 absl::StatusOr<OwnedMatrix> Encode(std::span<const float> values, int64_t rows, int64_t columns,
                                    v1::ElementType type) {
-  if (absl::Status status = CheckCount(values, rows, columns); !status.ok()) return status;
+  RETURN_IF_ERROR(CheckCount(values, rows, columns));
   auto matrix = EmptyMatrix(type, rows, columns);
   // An empty matrix may have any number of lines.
   if (!matrix.ok() || values.empty()) return matrix;
@@ -141,9 +142,7 @@ absl::StatusOr<std::vector<float>> Decode(const MatrixView& matrix) {
                               .columns = matrix.columns,
                               .leading_dimension = matrix.leading_dimension};
   const int64_t got = static_cast<int64_t>(matrix.data.size());
-  if (absl::Status status = CheckOperandBytes("matrix", "rows*columns", shape, got); !status.ok()) {
-    return status;
-  }
+  RETURN_IF_ERROR(CheckOperandBytes("matrix", "rows*columns", shape, got));
   if (matrix.rows == 0 || matrix.columns == 0) return std::vector<float>();
   const int64_t stride = SizeOperand("matrix", shape)->line_stride;
   const absl::string_view data(reinterpret_cast<const char*>(matrix.data.data()),
@@ -167,27 +166,25 @@ absl::StatusOr<OwnedMatrix> Quantize(std::span<const float> values, int64_t rows
     return absl::InvalidArgumentError(
         absl::StrCat("type: got ", ElementTypeName(type), ", want e4m3, e5m2, s8 or u8"));
   }
-  if (absl::Status status = CheckCount(values, rows, columns); !status.ok()) return status;
-  auto matrix = EmptyMatrix(type, rows, columns);
-  if (!matrix.ok()) return matrix.status();
+  RETURN_IF_ERROR(CheckCount(values, rows, columns));
+  ASSIGN_OR_RETURN(auto matrix, EmptyMatrix(type, rows, columns));
   if (values.empty()) {
-    matrix->scale = {1.0f};
+    matrix.scale = {1.0f};
     return matrix;
   }
-  auto largest = Magnitudes(values, rows, columns, type, per);
-  if (!largest.ok()) return largest.status();
-  for (const float magnitude : *largest) {
+  ASSIGN_OR_RETURN(auto largest, Magnitudes(values, rows, columns, type, per));
+  for (const float magnitude : largest) {
     // Zeros, and magnitudes so small that their factor would be 0, use the factor 1.
     const float factor = static_cast<float>(magnitude / LargestScaled(type));
-    matrix->scale.push_back(factor > 0 ? factor : 1.0f);
+    matrix.scale.push_back(factor > 0 ? factor : 1.0f);
   }
   for (int64_t i = 0; i < rows; ++i) {
     for (int64_t j = 0; j < columns; ++j) {
       const size_t at = static_cast<size_t>(i * columns + j);
       // In double, so that the largest magnitude does not round past s8's largest value.
-      const double scaled = std::clamp(values[at] / double{matrix->scale[FactorOf(per, i, j)]},
+      const double scaled = std::clamp(values[at] / double{matrix.scale[FactorOf(per, i, j)]},
                                        -LargestScaled(type), LargestScaled(type));
-      matrix->data[at] = static_cast<char>(ElementPattern(type, scaled));
+      matrix.data[at] = static_cast<char>(ElementPattern(type, scaled));
     }
   }
   return matrix;
@@ -199,28 +196,25 @@ absl::StatusOr<OwnedMatrix> Pack24(const MatrixView& dense, Prune prune) {
                               .rows = dense.rows,
                               .columns = dense.columns,
                               .leading_dimension = dense.leading_dimension};
-  const auto bytes = SizeOperand("dense", shape);
-  if (!bytes.ok()) return bytes.status();
+  ASSIGN_OR_RETURN(const auto bytes, SizeOperand("dense", shape));
   const int64_t got = static_cast<int64_t>(dense.data.size());
-  if (absl::Status status = CheckOperandBytes("dense", "rows*columns", shape, got); !status.ok()) {
-    return status;
-  }
+  RETURN_IF_ERROR(CheckOperandBytes("dense", "rows*columns", shape, got));
   const bool by_columns = dense.order == v1::ORDER_COLUMN_MAJOR;
-  if (bytes->line_stride != PackedLineBytes(dense.type, by_columns ? dense.rows : dense.columns)) {
+  if (bytes.line_stride != PackedLineBytes(dense.type, by_columns ? dense.rows : dense.columns)) {
     return absl::InvalidArgumentError(absl::StrCat("dense.leading_dimension: got ",
                                                    dense.leading_dimension,
                                                    ", want 0 or the length of a line"));
   }
-  auto packed = CompressOperand("dense", dense, 1,
-                                prune == Prune::kSmallest ? Pruning::kByMagnitude : Pruning::kNone);
-  if (!packed.ok()) return packed.status();
+  ASSIGN_OR_RETURN(auto packed, CompressOperand("dense", dense, 1,
+                                                prune == Prune::kSmallest ? Pruning::kByMagnitude
+                                                                          : Pruning::kNone));
   OwnedMatrix matrix;
   matrix.type = dense.type;
   matrix.rows = dense.transpose ? dense.columns : dense.rows;
   matrix.columns = dense.transpose ? dense.rows : dense.columns;
   matrix.sparsity = v1::SPARSITY_2_4;
-  matrix.data = std::move(packed->data);
-  matrix.dropped = packed->dropped;
+  matrix.data = std::move(packed.data);
+  matrix.dropped = packed.dropped;
   return matrix;
 }
 
@@ -308,9 +302,7 @@ int64_t Blocks(int64_t extent, int64_t block) { return extent / block + (extent 
 absl::StatusOr<OwnedMatrix> QuantizeBlocks(std::span<const float> values, int64_t rows,
                                            int64_t columns, v1::ElementType type,
                                            const BlockFormat& format) {
-  if (absl::Status status = Check(values, rows, columns, type, format); !status.ok()) {
-    return status;
-  }
+  RETURN_IF_ERROR(Check(values, rows, columns, type, format));
   OwnedMatrix matrix = {.type = type, .rows = rows, .columns = columns};
   matrix.factor_type = format.type;
   matrix.rows_per_block = format.lines;

@@ -11,6 +11,7 @@
 #include "client/product_call.h"
 #include "gemmd/tensor.h"
 #include "gemmd/v1/gemm.pb.h"
+#include "kernels/matrix/status.h"
 
 namespace gemmd {
 namespace {
@@ -209,9 +210,8 @@ absl::StatusOr<v1::MultiplyRequest> DescribeRequest(const MatrixView& a, const M
 
 absl::StatusOr<LentRequest> BuildLentRequest(const MatrixView& a, const MatrixView& b,
                                              const ProductOptions& options) {
-  auto message = MakeRequest(a, b, options, Purpose::kLend);
-  if (!message.ok()) return message.status();
-  LentRequest request = {.message = *std::move(message)};
+  ASSIGN_OR_RETURN(auto message, MakeRequest(a, b, options, Purpose::kLend));
+  LentRequest request = {.message = std::move(message)};
   const bool is_read = request.message.k() > 0 && options.alpha != 0;
   if (is_read || !a.data.empty()) request.a = a.data;
   if (is_read || !b.data.empty()) request.b = b.data;
@@ -278,16 +278,14 @@ absl::StatusOr<MultiplyResult> MultiplyResult::FromResponse(v1::MultiplyResponse
 absl::StatusOr<MultiplyResult> MultiplyResult::FromResponse(
     std::shared_ptr<const v1::MultiplyResponse> response) {
   const v1::Matrix& d = response->d();
-  absl::Status status = CheckAnswer(d, static_cast<int64_t>(d.data().size()));
-  if (!status.ok()) return status;
+  RETURN_IF_ERROR(CheckAnswer(d, static_cast<int64_t>(d.data().size())));
   return MultiplyResult(std::move(response));
 }
 
 absl::StatusOr<MultiplyResult> MultiplyResult::FromParts(v1::MultiplyResponse response,
                                                          std::span<const std::byte> data,
                                                          std::unique_ptr<std::byte[]> own) {
-  absl::Status status = CheckAnswer(response.d(), static_cast<int64_t>(data.size()));
-  if (!status.ok()) return status;
+  RETURN_IF_ERROR(CheckAnswer(response.d(), static_cast<int64_t>(data.size())));
   MultiplyResult result(std::make_shared<const v1::MultiplyResponse>(std::move(response)));
   result.is_apart_ = true;
   result.apart_ = data;
@@ -359,12 +357,10 @@ absl::StatusOr<LentRequest::Bytes> Place(absl::string_view field, absl::string_v
   if (operand.tensor() == nullptr) {
     const MatrixView& view = *operand.matrix();
     if (!is_read && view.data.empty()) return std::nullopt;
-    if (absl::Status status = CheckBytes(field, extents, view, batch); !status.ok()) return status;
+    RETURN_IF_ERROR(CheckBytes(field, extents, view, batch));
     return view.data;
   }
-  if (absl::Status status = CheckMatrices(field, *operand.tensor(), batch); !status.ok()) {
-    return status;
-  }
+  RETURN_IF_ERROR(CheckMatrices(field, *operand.tensor(), batch));
   NameTensor(*operand.tensor(), message);
   return std::nullopt;
 }
@@ -411,44 +407,36 @@ absl::StatusOr<LentRequest> BuildLentRequest(const Operand& a, const Operand& b,
                                              const ProductOptions& options,
                                              const std::optional<TensorView>& c) {
   ProductOptions described = options;
-  auto c_shape = ShapeOfC(options, c);
-  if (!c_shape.ok()) return c_shape.status();
-  described.c = *c_shape;
+  ASSIGN_OR_RETURN(described.c, ShapeOfC(options, c));
   MatrixView a_shape = ShapeOf(a);
   MatrixView b_shape = ShapeOf(b);
   a_shape.data = b_shape.data = {};
-  auto message = DescribeRequest(a_shape, b_shape, described);
-  if (!message.ok()) return message.status();
-  LentRequest request = {.message = *std::move(message)};
+  ASSIGN_OR_RETURN(auto message, DescribeRequest(a_shape, b_shape, described));
+  LentRequest request = {.message = std::move(message)};
   const int64_t batch = options.batch.value_or(1);
   const bool is_read = request.message.k() > 0 && options.alpha != 0;
-  auto a_bytes = Place("a", a_shape.transpose ? "k*m" : "m*k", a, batch, is_read,
-                       *request.message.mutable_a());
-  if (!a_bytes.ok()) return a_bytes.status();
-  auto b_bytes = Place("b", b_shape.transpose ? "n*k" : "k*n", b, batch, is_read,
-                       *request.message.mutable_b());
-  if (!b_bytes.ok()) return b_bytes.status();
-  auto c_bytes = PlaceC(options, c, batch, request.message);
-  if (!c_bytes.ok()) return c_bytes.status();
-  request.a = *a_bytes;
-  request.b = *b_bytes;
-  request.c = *c_bytes;
+  ASSIGN_OR_RETURN(auto a_bytes, Place("a", a_shape.transpose ? "k*m" : "m*k", a, batch, is_read,
+                                       *request.message.mutable_a()));
+  ASSIGN_OR_RETURN(auto b_bytes, Place("b", b_shape.transpose ? "n*k" : "k*n", b, batch, is_read,
+                                       *request.message.mutable_b()));
+  ASSIGN_OR_RETURN(auto c_bytes, PlaceC(options, c, batch, request.message));
+  request.a = a_bytes;
+  request.b = b_bytes;
+  request.c = c_bytes;
   return request;
 }
 
 absl::StatusOr<v1::MultiplyRequest> BuildRequest(const Operand& a, const Operand& b,
                                                  const ProductOptions& options,
                                                  const std::optional<TensorView>& c) {
-  auto request = BuildLentRequest(a, b, options, c);
-  if (!request.ok()) return request.status();
-  return Filled(*std::move(request));
+  ASSIGN_OR_RETURN(auto request, BuildLentRequest(a, b, options, c));
+  return Filled(std::move(request));
 }
 
 absl::StatusOr<LentRequest> BuildLentChainRequest(const Operand& a, const Operand& b,
                                                   const ChainOptions& options) {
-  auto request = BuildLentRequest(a, b, options.product, options.c);
-  if (!request.ok()) return request.status();
-  v1::MultiplyRequest& message = request->message;
+  ASSIGN_OR_RETURN(auto request, BuildLentRequest(a, b, options.product, options.c));
+  v1::MultiplyRequest& message = request.message;
   v1::OutputSpec& d = *message.mutable_d();
   if (!options.into.has_value()) {
     d.mutable_new_tensor()->set_name(options.keep.name);
@@ -475,9 +463,8 @@ absl::StatusOr<LentRequest> BuildLentChainRequest(const Operand& a, const Operan
 
 absl::StatusOr<v1::MultiplyRequest> BuildChainRequest(const Operand& a, const Operand& b,
                                                       const ChainOptions& options) {
-  auto request = BuildLentChainRequest(a, b, options);
-  if (!request.ok()) return request.status();
-  return Filled(*std::move(request));
+  ASSIGN_OR_RETURN(auto request, BuildLentChainRequest(a, b, options));
+  return Filled(std::move(request));
 }
 
 }  // namespace gemmd

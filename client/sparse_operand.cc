@@ -11,6 +11,7 @@
 #include "gemmd/element_codec.h"
 #include "gemmd/element_type.h"
 #include "gemmd/v1/tensors.pb.h"
+#include "kernels/matrix/status.h"
 
 namespace gemmd {
 namespace {
@@ -189,16 +190,14 @@ absl::StatusOr<SparseOperand> CompressOperand(absl::string_view field, const Mat
                               .rows = dense.transpose ? dense.columns : dense.rows,
                               .columns = dense.transpose ? dense.rows : dense.columns,
                               .sparsity = v1::SPARSITY_2_4};
-  const auto size = SizeOperand(field, shape);
-  if (!size.ok()) return size.status();
+  RETURN_IF_ERROR(SizeOperand(field, shape).status());
   const SparseRow row = *SparseRowOf(shape.type, shape.columns);
   const int64_t matrices = dense.batch_stride.has_value() ? std::min<int64_t>(1, batch) : batch;
   Compressor compressor(shape.type, row, pruning);
   for (int64_t i = 0; i < matrices; ++i) {
     const std::string place =
         matrices == 1 ? absl::StrCat(field, ".data") : absl::StrCat(field, ".data: matrix ", i);
-    const absl::Status status = compressor.Append(place, DenseReader(dense, i));
-    if (!status.ok()) return status;
+    RETURN_IF_ERROR(compressor.Append(place, DenseReader(dense, i)));
   }
   return compressor.operand();
 }

@@ -17,6 +17,7 @@
 #include "grpcpp/client_context.h"
 #include "grpcpp/generic/generic_stub.h"
 #include "grpcpp/support/client_callback.h"
+#include "kernels/matrix/status.h"
 #include "proto/deadline_after.h"
 
 namespace gemmd {
@@ -233,20 +234,18 @@ grpc::ByteBuffer ToByteBuffer(const google::protobuf::MessageLite& message) {
 }
 
 absl::StatusOr<GetStep> ReadGetResponse(const grpc::ByteBuffer& message) {
-  auto slices = SlicesOf(message);
-  if (!slices.ok()) return slices.status();
-  auto chunk = ReadPlainChunk(*slices, message.Length());
+  ASSIGN_OR_RETURN(auto slices, SlicesOf(message));
+  auto chunk = ReadPlainChunk(slices, message.Length());
   if (chunk.has_value()) return *std::move(chunk);
-  auto response = Parse<v1::GetResponse>(*slices, "get");
-  if (!response.ok()) return response.status();
+  ASSIGN_OR_RETURN(auto response, Parse<v1::GetResponse>(slices, "get"));
   GetStep step;
-  if (response->has_chunk()) {
+  if (response.has_chunk()) {
     step.is_chunk = true;
-    step.offset = response->chunk().offset();
-    step.bytes = static_cast<int64_t>(response->chunk().data().size());
-    step.data.emplace_back(response->chunk().data());
-  } else if (response->has_tensor()) {
-    step.tensor = std::move(*response->mutable_tensor());
+    step.offset = response.chunk().offset();
+    step.bytes = static_cast<int64_t>(response.chunk().data().size());
+    step.data.emplace_back(response.chunk().data());
+  } else if (response.has_tensor()) {
+    step.tensor = std::move(*response.mutable_tensor());
   } else {
     return absl::DataLossError("get: got neither a tensor nor a chunk, want one of them");
   }
@@ -254,9 +253,8 @@ absl::StatusOr<GetStep> ReadGetResponse(const grpc::ByteBuffer& message) {
 }
 
 absl::StatusOr<v1::PutResponse> ReadPutResponse(const grpc::ByteBuffer& message) {
-  const auto slices = SlicesOf(message);
-  if (!slices.ok()) return slices.status();
-  return Parse<v1::PutResponse>(*slices, "put");
+  ASSIGN_OR_RETURN(const auto slices, SlicesOf(message));
+  return Parse<v1::PutResponse>(slices, "put");
 }
 
 namespace {
@@ -654,18 +652,18 @@ class UploadCall {
   }
 
   absl::StatusOr<v1::TensorInfo> Run() {
-    const auto lanes = LanesFor(total_, plan_.connections, session_.upload_lanes());
-    if (!lanes.ok()) return lanes.status();
+    ASSIGN_OR_RETURN(const auto lanes,
+                     LanesFor(total_, plan_.connections, session_.upload_lanes()));
     const SteadyTime start = SteadyTime::Now();
     int fruitless = 0;
     absl::Duration pause = absl::Milliseconds(100);
     while (true) {
       const int64_t before = done_;
-      auto tensor = RunRound(*lanes);
+      auto tensor = RunRound(lanes);
       if (tensor.ok()) {
         // Only a complete, undisturbed transfer measures the connections.
         const bool is_whole = rounds_ == 1 && done_ == 0;
-        if (is_whole) session_.upload_lanes().Tell(total_, *lanes, SteadyTime::Now() - start);
+        if (is_whole) session_.upload_lanes().Tell(total_, lanes, SteadyTime::Now() - start);
         watch_.Finish();
         return tensor;
       }
@@ -675,18 +673,17 @@ class UploadCall {
         pause = absl::Milliseconds(100);
       }
       if (++fruitless == kMaxFruitlessTries) return tensor.status();
-      if (absl::Status status = Pause(pause); !status.ok()) return status;
+      RETURN_IF_ERROR(Pause(pause));
       pause = std::min(2 * pause, absl::Seconds(2));
     }
   }
 
  private:
   absl::StatusOr<v1::TensorInfo> RunRound(int max_lanes) {
-    const auto first_lane = session_.Lanes(1);
-    if (!first_lane.ok()) return first_lane.status();
+    ASSIGN_OR_RETURN(const auto first_lane, session_.Lanes(1));
     ++rounds_;
     UploadRound round(plan_.source, lent_, session_, watch_.deadline());
-    round.Open((*first_lane)[0], first_);
+    round.Open(first_lane[0], first_);
     const auto state = round.AwaitState([&](int64_t /*sent*/) { return watch_.Look(done_); });
     int64_t missing = 0;
     if (state.has_value()) {
@@ -723,7 +720,7 @@ class UploadCall {
   absl::Status Pause(absl::Duration pause) {
     for (absl::Duration left = pause; left > absl::ZeroDuration(); left -= kLookEvery) {
       absl::SleepFor(std::min(left, kLookEvery));
-      if (absl::Status status = watch_.Look(done_); !status.ok()) return status;
+      RETURN_IF_ERROR(watch_.Look(done_));
     }
     return absl::OkStatus();
   }
@@ -811,24 +808,23 @@ class PieceStream final : public grpc::ClientBidiReactor<grpc::ByteBuffer, grpc:
 
  private:
   absl::Status Take() ABSL_LOCKS_EXCLUDED(mutex_) {
-    auto step = ReadGetResponse(incoming_);
-    if (!step.ok()) return step.status();
-    if (!step->is_chunk) return TakeDescription(std::move(step->tensor));
-    const int64_t first = step->offset - plan_.offset;
-    if (first != piece_.offset || step->bytes > piece_.end - piece_.offset) {
-      return absl::DataLossError(
-          absl::StrCat("get: got ", step->bytes, " bytes from ", step->offset, " on, want at most ",
-                       piece_.end - piece_.offset, " from ", plan_.offset + piece_.offset, " on"));
+    ASSIGN_OR_RETURN(auto step, ReadGetResponse(incoming_));
+    if (!step.is_chunk) return TakeDescription(std::move(step.tensor));
+    const int64_t first = step.offset - plan_.offset;
+    if (first != piece_.offset || step.bytes > piece_.end - piece_.offset) {
+      return absl::DataLossError(absl::StrCat("get: got ", step.bytes, " bytes from ", step.offset,
+                                              " on, want at most ", piece_.end - piece_.offset,
+                                              " from ", plan_.offset + piece_.offset, " on"));
     }
     int64_t at = first;
-    for (const grpc::Slice& slice : step->data) {
+    for (const grpc::Slice& slice : step.data) {
       const auto bytes = std::as_bytes(std::span(slice.begin(), slice.size()));
       if (absl::Status status = plan_.sink(at, bytes); !status.ok()) return status;
       at += static_cast<int64_t>(bytes.size());
     }
     absl::MutexLock lock(&mutex_);
     piece_.offset = at;
-    taken_ += step->bytes;
+    taken_ += step.bytes;
     return absl::OkStatus();
   }
 
@@ -868,16 +864,15 @@ class DownloadCall {
       : session_(session), plan_(std::move(plan)), watch_(plan_.terms, plan_.bytes) {}
 
   absl::StatusOr<v1::TensorInfo> Run() {
-    const auto lanes = LanesFor(plan_.bytes, plan_.connections, session_.download_lanes());
-    if (!lanes.ok()) return lanes.status();
+    ASSIGN_OR_RETURN(const auto lanes,
+                     LanesFor(plan_.bytes, plan_.connections, session_.download_lanes()));
     const SteadyTime start = SteadyTime::Now();
-    const auto channels = session_.Lanes(*lanes);
-    if (!channels.ok()) return channels.status();
-    lanes_ = *lanes;
+    ASSIGN_OR_RETURN(const auto channels, session_.Lanes(lanes));
+    lanes_ = lanes;
     CutPieces();
-    for (size_t lane = 0; lane < channels->size(); ++lane) idle_lanes_.push_back(lane);
+    for (size_t lane = 0; lane < channels.size(); ++lane) idle_lanes_.push_back(lane);
     while (!(pieces_.empty() && streams_.empty())) {
-      StartPieces(*channels);
+      StartPieces(channels);
       AwaitEvent();
       TakeEnded();
       if (status_.ok()) status_ = watch_.Look(taken());

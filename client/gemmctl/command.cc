@@ -12,6 +12,7 @@
 #include "client/terminal/text.h"
 #include "gemmd/element_type.h"
 #include "gemmd/v1/tensors.pb.h"
+#include "kernels/matrix/status.h"
 
 namespace gemmd {
 namespace {
@@ -113,12 +114,9 @@ absl::StatusOr<Client> Connect(const GlobalFlags& flags, absl::Duration default_
   // The server's limit applies.
   options.max_message_bytes = std::numeric_limits<int32_t>::max();
   if (!flags.timeout.empty()) {
-    const auto timeout = ParseTimeout(flags.timeout);
-    if (!timeout.ok()) return timeout.status();
-    options.timeout = *timeout;
+    ASSIGN_OR_RETURN(options.timeout, ParseTimeout(flags.timeout));
   }
-  const absl::Status status = ApplySecurityFlags(flags.security, options);
-  if (!status.ok()) return status;
+  RETURN_IF_ERROR(ApplySecurityFlags(flags.security, options));
   return Client::Create(flags.address, options);
 }
 

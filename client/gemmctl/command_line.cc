@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <memory>
 #include <sstream>
+#include <utility>
 
 #include "absl/status/status.h"
 #include "client/terminal/version.h"
@@ -20,17 +21,12 @@ constexpr char kCompletionHelp[] =
     "  gemmctl completion zsh > ~/.zfunc/_gemmctl          With ~/.zfunc in $fpath.\n"
     "  source <(gemmctl completion bash)                   In this shell.";
 
-struct CompletionFlags {
-  std::string shell;
-};
-
 CommandRun AddCompletion(CLI::App& app) {
-  auto flags = std::make_unique<CompletionFlags>();
+  auto shell = std::make_unique<std::string>();
   SetFooter(app, kCompletionHelp);
-  AddChoice(app, "SHELL", flags->shell, "The shell to print the script for", {"bash", "zsh"})
-      .Require();
-  return [flags = std::move(flags), &app](const GlobalFlags&, const Console& console) {
-    console.Print(flags->shell == "bash" ? BashCompletion(app) : ZshCompletion(app));
+  AddChoice(app, "SHELL", *shell, "The shell to print the script for", {"bash", "zsh"}).Require();
+  return [shell = std::move(shell), &app](const GlobalFlags&, const Console& console) {
+    console.Print(*shell == "bash" ? BashCompletion(app) : ZshCompletion(app));
     return ExitCode::kOk;
   };
 }
@@ -61,12 +57,6 @@ void AddGlobalFlags(CLI::App& app, GlobalFlags& global) {
   app.add_flag("--json", global.json,
                "Print JSON, one value per line, instead of tables; errors too");
 }
-
-// One row of the table of commands.
-struct KnownCommand {
-  CLI::App* app;
-  CommandRun run;
-};
 
 constexpr Command kCommands[] = {
     {"multiply", "Multiply two matrices and print where the time went", AddMultiply},
@@ -119,10 +109,10 @@ ExitCode RunCommandLine(const std::vector<std::string>& arguments, const Environ
                         .session_folder = environment.session_folder,
                         .security = environment.security};
   AddGlobalFlags(app, global);
-  std::vector<KnownCommand> commands;
+  std::vector<std::pair<CLI::App*, CommandRun>> commands;
   for (const Command& command : kCommands) {
     CLI::App& own = *app.add_subcommand(command.name, command.summary);
-    commands.push_back({&own, command.add(own)});
+    commands.emplace_back(&own, command.add(own));
   }
   // CLI11 takes the last argument first.
   std::vector<std::string> reversed(arguments.rbegin(), arguments.rend());
@@ -142,10 +132,10 @@ ExitCode RunCommandLine(const std::vector<std::string>& arguments, const Environ
     return ExitCode::kOk;
   }
   const auto given = std::find_if(commands.begin(), commands.end(),
-                                  [](const KnownCommand& known) { return known.app->parsed(); });
+                                  [](const auto& known) { return known.first->parsed(); });
   Console own = console;
   own.errors_are_json = global.json;
-  return given->run(global, own);
+  return given->second(global, own);
 }
 
 }  // namespace gemmd

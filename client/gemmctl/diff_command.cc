@@ -28,29 +28,18 @@
 #include "gemmd/product.h"
 #include "gemmd/v1/gemm.pb.h"
 #include "gemmd/v1/tensors.pb.h"
+#include "kernels/matrix/status.h"
 #include "nlohmann/json.hpp"
 
 namespace gemmd {
 namespace {
 
-// A comparison of two matrices, with their display names.
-struct NamedDifference {
-  std::string a;
-  std::string b;
-  Difference difference;
-};
-
 using Align = TextTable::Align;
 
 constexpr uint64_t kAllBits = ~uint64_t{0};
 
-// The distances that one entry of Difference::by_ulps covers.
-struct UlpRange {
-  uint64_t first;
-  uint64_t last;
-};
-
-UlpRange RangeOf(int index) {
+// The least and the largest distance that one entry of Difference::by_ulps covers.
+std::pair<uint64_t, uint64_t> RangeOf(int index) {
   if (index == 0) return {0, 0};
   return {uint64_t{1} << (index - 1), kAllBits >> (Difference::kUlpRanges - 1 - index)};
 }
@@ -81,9 +70,8 @@ std::string RangesText(const Difference& found) {
   for (int i = 0; i < Difference::kUlpRanges; ++i) {
     const int64_t count = found.by_ulps[static_cast<size_t>(i)];
     if (count == 0) continue;
-    const UlpRange range = RangeOf(i);
-    table.AddRow({range.first == range.last ? absl::StrCat(range.first)
-                                            : absl::StrCat(range.first, " to ", range.last),
+    const auto [first, last] = RangeOf(i);
+    table.AddRow({first == last ? absl::StrCat(first) : absl::StrCat(first, " to ", last),
                   FormatCount(count)});
   }
   if (found.nan > 0) table.AddRow({"NaN", FormatCount(found.nan)});
@@ -160,15 +148,15 @@ nlohmann::ordered_json RangesJson(const Difference& found) {
   for (int i = 0; i < Difference::kUlpRanges; ++i) {
     const int64_t count = found.by_ulps[static_cast<size_t>(i)];
     if (count == 0) continue;
-    const UlpRange range = RangeOf(i);
-    ranges.push_back({{"least_ulps", range.first}, {"most_ulps", range.last}, {"elements", count}});
+    const auto [first, last] = RangeOf(i);
+    ranges.push_back({{"least_ulps", first}, {"most_ulps", last}, {"elements", count}});
   }
   return ranges;
 }
 
-std::string DifferenceText(const NamedDifference& named) {
-  const Difference& found = named.difference;
-  std::string text = absl::StrCat("a  ", named.a, "\nb  ", named.b, "\n", ShapeText(found), ": ");
+std::string DifferenceText(const Difference& found) {
+  std::string text =
+      absl::StrCat("a  ", found.a_name, "\nb  ", found.b_name, "\n", ShapeText(found), ": ");
   if (found.differing == 0) {
     return absl::StrCat(text, "the same bits in all ", FormatCount(found.total), " elements\n");
   }
@@ -184,10 +172,9 @@ std::string DifferenceText(const NamedDifference& named) {
   return text;
 }
 
-nlohmann::ordered_json DifferenceJson(const NamedDifference& named) {
-  const Difference& found = named.difference;
-  return {{"a", named.a},
-          {"b", named.b},
+nlohmann::ordered_json DifferenceJson(const Difference& found) {
+  return {{"a", found.a_name},
+          {"b", found.b_name},
           {"same", found.differing == 0},
           {"type", std::string(ElementTypeName(found.type))},
           {"batch", found.batch},
@@ -310,10 +297,9 @@ int AddLegend(const Difference& found, int top, std::string& svg) {
 }
 
 // The title, the legend and the maps of one comparison.
-int AddDifference(const NamedDifference& named, int top, std::string& svg) {
-  const Difference& found = named.difference;
+int AddDifference(const Difference& found, int top, std::string& svg) {
   int y = top + kLineHeight / 2;
-  AddSvgText(kMapMargin, y, "title", absl::StrCat(named.a, "  and  ", named.b), svg);
+  AddSvgText(kMapMargin, y, "title", absl::StrCat(found.a_name, "  and  ", found.b_name), svg);
   y += kLineHeight;
   const std::string what =
       absl::StrCat(ElementTypeName(found.type), ", ", FormatCount(found.total), " elements");
@@ -337,10 +323,10 @@ int AddDifference(const NamedDifference& named, int top, std::string& svg) {
   return y + kLineHeight - top;
 }
 
-int WidthOf(const std::vector<NamedDifference>& all) {
+int WidthOf(const std::vector<Difference>& all) {
   int width = kMinWidth;
-  for (const NamedDifference& named : all) {
-    for (const DifferenceMap& map : named.difference.maps) {
+  for (const Difference& found : all) {
+    for (const DifferenceMap& map : found.maps) {
       width = std::max(width, CellSize(map) * static_cast<int>(map.across()));
     }
   }
@@ -360,10 +346,10 @@ constexpr char kMapStyle[] =
 
 // A self-contained SVG file with the maps of all comparisons, one below the other. Each block of
 // elements has a tooltip.
-std::string DifferencesSvg(const std::vector<NamedDifference>& all) {
+std::string DifferencesSvg(const std::vector<Difference>& all) {
   std::string body;
   int height = kMapMargin;
-  for (const NamedDifference& named : all) height += AddDifference(named, height, body);
+  for (const Difference& found : all) height += AddDifference(found, height, body);
   const int width = WidthOf(all);
   return absl::StrFormat(
       "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"%d\" height=\"%d\" viewBox=\"0 0 %d "
@@ -385,10 +371,10 @@ constexpr char kHead[] =
     "</style>\n";
 
 // An HTML page with the picture of DifferencesSvg and the report.
-std::string DifferencesPage(const std::vector<NamedDifference>& all) {
+std::string DifferencesPage(const std::vector<Difference>& all) {
   std::string page = absl::StrCat(kHead, "<body>\n", DifferencesSvg(all));
-  for (const NamedDifference& named : all) {
-    absl::StrAppend(&page, "<pre>\n", EscapedMarkup(DifferenceText(named)), "</pre>\n");
+  for (const Difference& found : all) {
+    absl::StrAppend(&page, "<pre>\n", EscapedMarkup(DifferenceText(found)), "</pre>\n");
   }
   return page + "</body>\n</html>\n";
 }
@@ -444,20 +430,20 @@ absl::Status CheckFileFlags(const ProductFlags& given) {
   return absl::OkStatus();
 }
 
-absl::StatusOr<std::vector<NamedDifference>> DiffFiles(const DiffFlags& flags,
-                                                       const Console& console) {
+absl::StatusOr<std::vector<Difference>> DiffFiles(const DiffFlags& flags, const Console& console) {
   const ProductFlags& product = flags.product;
-  if (absl::Status status = CheckFileFlags(product); !status.ok()) return status;
-  const auto a = MapArray(product.a_path, TypeOf(product.a_type, TypeOf(product.type)), console);
-  if (!a.ok()) return a.status();
-  const auto b = MapArray(product.b_path, TypeOf(product.b_type, TypeOf(product.type)), console);
-  if (!b.ok()) return b.status();
+  RETURN_IF_ERROR(CheckFileFlags(product));
+  ASSIGN_OR_RETURN(const auto a,
+                   MapArray(product.a_path, TypeOf(product.a_type, TypeOf(product.type)), console));
+  ASSIGN_OR_RETURN(const auto b,
+                   MapArray(product.b_path, TypeOf(product.b_type, TypeOf(product.type)), console));
   if (product.a_path == "-" || product.b_path == "-") {
-    if (absl::Status status = ExpectEndOfInput(console); !status.ok()) return status;
+    RETURN_IF_ERROR(ExpectEndOfInput(console));
   }
-  auto difference = Compare(PackedOf(*a), PackedOf(*b), OptionsOf(flags));
-  if (!difference.ok()) return difference.status();
-  return std::vector<NamedDifference>{{product.a_path, product.b_path, *std::move(difference)}};
+  ASSIGN_OR_RETURN(auto difference, Compare(PackedOf(a), PackedOf(b), OptionsOf(flags)));
+  difference.a_name = product.a_path;
+  difference.b_name = product.b_path;
+  return std::vector<Difference>{std::move(difference)};
 }
 
 // "sm_80" is short for "sim:sm_80".
@@ -479,25 +465,25 @@ std::string NameOf(const v1::MultiplyResponse& response) {
 }
 
 // Computes the product on each device and compares with the first.
-absl::StatusOr<std::vector<NamedDifference>> DiffDevices(const DiffFlags& flags,
-                                                         v1::MultiplyRequest& request,
-                                                         Client& client) {
+absl::StatusOr<std::vector<Difference>> DiffDevices(const DiffFlags& flags,
+                                                    v1::MultiplyRequest& request, Client& client) {
   std::optional<MultiplyResult> first;
-  std::vector<NamedDifference> all;
+  std::vector<Difference> all;
   for (const absl::string_view name : absl::StrSplit(flags.chips, ',')) {
     request.set_device(DeviceNamed(name));
     auto response = client.Multiply(request);
     if (!response.ok()) return Prefixed(request.device(), response.status());
-    auto result = MultiplyResult::FromResponse(*std::move(response));
-    if (!result.ok()) return result.status();
+    ASSIGN_OR_RETURN(auto result, MultiplyResult::FromResponse(*std::move(response)));
     if (!first.has_value()) {
-      first = *std::move(result);
+      first = std::move(result);
       continue;
     }
-    auto difference = Compare(PackedResult(first->response().d()),
-                              PackedResult(result->response().d()), OptionsOf(flags));
-    if (!difference.ok()) return difference.status();
-    all.push_back({NameOf(first->response()), NameOf(result->response()), *std::move(difference)});
+    ASSIGN_OR_RETURN(auto difference,
+                     Compare(PackedResult(first->response().d()),
+                             PackedResult(result.response().d()), OptionsOf(flags)));
+    difference.a_name = NameOf(first->response());
+    difference.b_name = NameOf(result.response());
+    all.push_back(std::move(difference));
   }
   return all;
 }
@@ -510,14 +496,14 @@ absl::Status CheckDeviceFlags(const ProductFlags& product) {
 
 // Prints the differences in every requested form.
 ExitCode Report(const GlobalFlags& global, const DiffFlags& flags,
-                const std::vector<NamedDifference>& all, const Console& console) {
+                const std::vector<Difference>& all, const Console& console) {
   const bool is_drawn_there = flags.svg_path == "-" || flags.html_path == "-";
   const Console report = ReportBeside(is_drawn_there ? "-" : "", console);
   bool is_same = true;
-  for (const NamedDifference& named : all) {
-    if (!global.json && &named != &all.front()) report.Print("\n");
-    report.Print(global.json ? JsonLine(DifferenceJson(named)) : DifferenceText(named));
-    is_same = is_same && named.difference.differing == 0;
+  for (const Difference& found : all) {
+    if (!global.json && &found != &all.front()) report.Print("\n");
+    report.Print(global.json ? JsonLine(DifferenceJson(found)) : DifferenceText(found));
+    is_same = is_same && found.differing == 0;
   }
   if (!flags.svg_path.empty()) {
     const ExitCode code = WriteOrPrint(flags.svg_path, DifferencesSvg(all), console);
@@ -568,25 +554,22 @@ std::string RefuseChips(const std::string& text) {
 CommandRun AddDiff(CLI::App& app) {
   auto flags = std::make_unique<DiffFlags>();
   SetFooter(app, absl::StrCat(TypeHelp(), "\n\n", kDiffHelp));
+  SetGroup(app, "Comparison");
   AddOption(
       app, "--chips", flags->chips,
       "Multiply A and B on each of these and compare the results with those of the first: chips "
       "that the server simulates (sm_80 is short for sim:sm_80) or devices of the server")
       .Check(RefuseChips)
-      .TypeName("NAME,NAME,...")
-      .Group("Comparison");
+      .TypeName("NAME,NAME,...");
   AddOption(app, "--worst", flags->worst, "Number of elements to list, the worst first", 0)
       .ShowDefault()
-      .TypeName("N")
-      .Group("Comparison");
+      .TypeName("N");
   AddOption(app, "--svg", flags->svg_path,
             "File for a heat map in SVG with tooltips; - is standard output")
-      .TypeName("PATH")
-      .Group("Comparison");
+      .TypeName("PATH");
   AddOption(app, "--html", flags->html_path,
             "File for a page with the heat map and the report; - is standard output")
-      .TypeName("PATH")
-      .Group("Comparison");
+      .TypeName("PATH");
   AddProductFlags(app, flags->product);
   return RunWith(std::move(flags), RunDiff);
 }

@@ -22,6 +22,7 @@
 #include "client/terminal/text.h"
 #include "client/terminal/version.h"
 #include "gemmd/element_codec.h"
+#include "kernels/matrix/status.h"
 #include "nlohmann/json.hpp"
 
 namespace gemmd {
@@ -417,10 +418,10 @@ absl::StatusOr<std::vector<v1::ExplainResponse>> ExplainCanary(
   for (const v1::Device& device : devices.devices()) {
     if (!device.ready()) continue;
     request.set_device(device.name());
-    auto explanation = client.Explain(
-        request, {.timeout = std::max(deadline - absl::Now(), absl::Milliseconds(1))});
-    if (!explanation.ok()) return explanation.status();
-    explanations.push_back(*std::move(explanation));
+    ASSIGN_OR_RETURN(auto explanation,
+                     client.Explain(request, {.timeout = std::max(deadline - absl::Now(),
+                                                                  absl::Milliseconds(1))}));
+    explanations.push_back(std::move(explanation));
   }
   return explanations;
 }
@@ -532,11 +533,10 @@ void Append(std::vector<Check> more, std::vector<Check>& checks) {
 // answer at all, skips the checks that need an answer. Errors: InvalidArgument for a bad address or
 // option.
 absl::StatusOr<std::vector<Check>> Examine(const GlobalFlags& global, absl::Time deadline) {
-  auto client = Connect(global);
-  if (!client.ok()) return client.status();
+  ASSIGN_OR_RETURN(auto client, Connect(global));
   std::vector<Check> checks = {CheckTransport(global, deadline)};
   const absl::Time sent = absl::Now();
-  const auto info = client->GetServerInfo(Until(deadline));
+  const auto info = client.GetServerInfo(Until(deadline));
   const absl::Time received = absl::Now();
   if (!info.ok()) {
     checks.push_back(FailedCheck("server", info.status()));
@@ -548,22 +548,22 @@ absl::StatusOr<std::vector<Check>> Examine(const GlobalFlags& global, absl::Time
     checks.push_back(CheckClock(info->unix_ns(), sent, received));
     checks.push_back(CheckLimits(info->limits()));
   }
-  checks.push_back(CheckHealthOf(*client, deadline));
-  checks.push_back(MeasureLatency(*client, deadline));
-  const auto statistics = client->GetStatistics(Until(deadline));
+  checks.push_back(CheckHealthOf(client, deadline));
+  checks.push_back(MeasureLatency(client, deadline));
+  const auto statistics = client.GetStatistics(Until(deadline));
   if (statistics.ok()) {
     Append(CheckStatistics(*statistics), checks);
   } else {
     checks.push_back(FailedCheck("statistics", statistics.status()));
   }
-  checks.push_back(CheckIncidents(client->ListIncidents(Until(deadline))));
-  const auto devices = client->ListDevices(Until(deadline));
+  checks.push_back(CheckIncidents(client.ListIncidents(Until(deadline))));
+  const auto devices = client.ListDevices(Until(deadline));
   if (devices.ok()) {
-    const auto explanations = ExplainCanary(*client, *devices, deadline);
+    const auto explanations = ExplainCanary(client, *devices, deadline);
     checks.push_back(explanations.ok() ? CheckQuarantine(*explanations)
                                        : FailedCheck("quarantine", explanations.status()));
     std::random_device seed;
-    Append(CheckDevices(*client, *devices, seed(), deadline), checks);
+    Append(CheckDevices(client, *devices, seed(), deadline), checks);
   } else {
     checks.push_back(FailedCheck("devices", devices.status()));
   }

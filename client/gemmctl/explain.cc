@@ -24,6 +24,7 @@
 #include "client/terminal/text.h"
 #include "gemmd/element_type.h"
 #include "gemmd/prepare.h"
+#include "kernels/matrix/status.h"
 #include "nlohmann/json.hpp"
 
 namespace gemmd {
@@ -48,11 +49,6 @@ struct ModelLayer {
   int64_t inputs = 0;
   std::vector<LayerType> types = {};  // In the order requested.
   int best = -1;  // Index of the fastest type whose error is small enough; -1: none.
-};
-
-struct ModelPlan {
-  std::vector<ModelLayer> layers = {};
-  int64_t others = 0;  // Tensors other than floating-point matrices.
 };
 
 // Asks how the server would multiply m x K activations by the transposed N x K weights. Errors:
@@ -98,21 +94,17 @@ std::string EveryRefusal(const v1::ExplainResponse& explanation) {
 
 // One line for each reason, in the order of the first kernel that has it.
 std::string RefusalsByReason(const v1::ExplainResponse& explanation) {
-  struct Group {
-    std::string first;
-    std::string reason;
-    int64_t count = 0;
-  };
-  std::vector<Group> groups;
+  // The first refusal for each reason, and their number.
+  std::vector<std::pair<const v1::Refusal*, int64_t>> groups;
   std::map<std::string, size_t> group_of;
   for (const v1::Refusal& refusal : explanation.refusals()) {
     const auto [found, is_new] = group_of.try_emplace(refusal.reason(), groups.size());
-    if (is_new) groups.push_back({refusal.kernel(), refusal.reason()});
-    ++groups[found->second].count;
+    if (is_new) groups.emplace_back(&refusal, 0);
+    ++groups[found->second].second;
   }
   TextTable table({{"refused", Align::kRight}, {"why"}, {"for example"}});
-  for (const Group& group : groups) {
-    table.AddRow({FormatCount(group.count), group.reason, group.first});
+  for (const auto& [first, count] : groups) {
+    table.AddRow({FormatCount(count), first->reason(), first->kernel()});
   }
   return absl::StrCat(table.Print(), FormatCount(explanation.refusals_size()),
                       " kernels refused (--all shows each)\n");
@@ -154,11 +146,11 @@ bool HasFactors(v1::ElementType type) { return ElementBits(type) == 8; }
 // The values after conversion to the type.
 absl::StatusOr<std::vector<float>> ValuesIn(std::span<const float> values, int64_t rows,
                                             int64_t columns, v1::ElementType type) {
-  auto stored = HasFactors(type) ? Quantize(values, rows, columns, type, ScalePer::kRow)
-                                 : Encode(values, rows, columns, type);
-  if (!stored.ok()) return stored.status();
-  const std::vector<float> factors = std::exchange(stored->scale, {});
-  auto decoded = Decode(stored->view());
+  ASSIGN_OR_RETURN(auto stored, HasFactors(type)
+                                    ? Quantize(values, rows, columns, type, ScalePer::kRow)
+                                    : Encode(values, rows, columns, type));
+  const std::vector<float> factors = std::exchange(stored.scale, {});
+  auto decoded = Decode(stored.view());
   if (!decoded.ok() || factors.empty()) return decoded;
   for (size_t i = 0; i < decoded->size(); ++i) {
     (*decoded)[i] *= factors[i / static_cast<size_t>(columns)];
@@ -166,54 +158,39 @@ absl::StatusOr<std::vector<float>> ValuesIn(std::span<const float> values, int64
   return decoded;
 }
 
-struct Squares {
-  double changes = 0;
-  double values = 0;
-};
-
-absl::Status AddPart(const MatrixView& part, v1::ElementType type, Squares& sum) {
-  const auto values = Decode(part);
-  if (!values.ok()) return values.status();
-  const auto stored = ValuesIn(*values, part.rows, part.columns, type);
+absl::Status AddPart(const MatrixView& part, v1::ElementType type, double& changes,
+                     double& squares) {
+  ASSIGN_OR_RETURN(const auto values, Decode(part));
+  const auto stored = ValuesIn(values, part.rows, part.columns, type);
   if (!stored.ok()) {
     // No factor represents infinities, NaN, or negative values of an unsigned type.
-    sum.changes = std::numeric_limits<double>::quiet_NaN();
+    changes = std::numeric_limits<double>::quiet_NaN();
     return absl::OkStatus();
   }
-  for (size_t i = 0; i < values->size(); ++i) {
-    const double value = (*values)[i];
+  for (size_t i = 0; i < values.size(); ++i) {
+    const double value = values[i];
     const double change = static_cast<double>((*stored)[i]) - value;
-    sum.changes += change * change;
-    sum.values += value * value;
+    changes += change * change;
+    squares += value * value;
   }
   return absl::OkStatus();
 }
 
-// The server's explanations, requested once per shape.
-class Explanations {
- public:
-  explicit Explanations(ExplainLayer explain) : explain_(explain) {}
-
-  absl::StatusOr<LayerType> Of(v1::ElementType type, int64_t outputs, int64_t inputs) {
-    const auto key = std::tuple(type, outputs, inputs);
-    if (const auto found = known_.find(key); found != known_.end()) return found->second;
-    LayerType layer = {.type = type};
-    const auto explanation = explain_(type, outputs, inputs);
-    if (!explanation.ok() && !absl::IsUnimplemented(explanation.status())) {
-      return explanation.status();
-    }
-    if (explanation.ok() && !explanation->candidates().empty()) {
-      layer.device = explanation->device();
-      layer.kernel = explanation->candidates(0).kernel();
-      layer.predicted_ns = explanation->candidates(0).predicted_ns();
-    }
-    return known_.emplace(key, std::move(layer)).first->second;
+// How the server would run one layer in a type.
+absl::StatusOr<LayerType> ChoiceOf(v1::ElementType type, int64_t outputs, int64_t inputs,
+                                   ExplainLayer explain) {
+  LayerType layer = {.type = type};
+  const auto explanation = explain(type, outputs, inputs);
+  if (!explanation.ok() && !absl::IsUnimplemented(explanation.status())) {
+    return explanation.status();
   }
-
- private:
-  const ExplainLayer explain_;
-  std::map<std::tuple<v1::ElementType, int64_t, int64_t>, LayerType> known_;
-};
+  if (explanation.ok() && !explanation->candidates().empty()) {
+    layer.device = explanation->device();
+    layer.kernel = explanation->candidates(0).kernel();
+    layer.predicted_ns = explanation->candidates(0).predicted_ns();
+  }
+  return layer;
+}
 
 // The fastest type whose error is small enough; of equally fast types, the most accurate.
 int BestOf(const std::vector<LayerType>& types, double max_error) {
@@ -234,39 +211,36 @@ absl::StatusOr<double> WeightError(const MatrixView& weights, v1::ElementType ty
                               .order = weights.order,
                               .rows = weights.rows,
                               .columns = weights.columns};
-  const absl::Status checked = CheckOperandBytes("weights", "rows*columns", shape,
-                                                 static_cast<int64_t>(weights.data.size()));
-  if (!checked.ok()) return checked;
+  RETURN_IF_ERROR(CheckOperandBytes("weights", "rows*columns", shape,
+                                    static_cast<int64_t>(weights.data.size())));
   const int64_t line_bytes = PackedLineBytes(weights.type, weights.columns).value_or(0);
   if (weights.columns == 0) return 0;
   const int64_t max_rows = std::max<int64_t>(1, kElementsAtOnce / weights.columns);
-  Squares sum;
+  double changes = 0;  // Sums of squares.
+  double squares = 0;
   for (int64_t row = 0; row < weights.rows; row += max_rows) {
     MatrixView part = weights;
     part.rows = std::min(max_rows, weights.rows - row);
     part.data = weights.data.subspan(static_cast<size_t>(row * line_bytes),
                                      static_cast<size_t>(part.rows * line_bytes));
-    if (absl::Status status = AddPart(part, type, sum); !status.ok()) return status;
-    if (std::isnan(sum.changes)) return sum.changes;
+    RETURN_IF_ERROR(AddPart(part, type, changes, squares));
+    if (std::isnan(changes)) return changes;
   }
-  return sum.changes == 0 ? 0 : std::sqrt(sum.changes / sum.values);
+  return changes == 0 ? 0 : std::sqrt(changes / squares);
 }
 
 namespace {
 
 // Asks for each shape once. Errors: those of a malformed file, and those of `explain` except
 // Unimplemented.
-absl::StatusOr<ModelPlan> PlanModel(const MappedSafetensors& file,
-                                    const std::vector<v1::ElementType>& types, double max_error,
-                                    ExplainLayer explain) {
-  ModelPlan plan;
-  Explanations explanations(explain);
+absl::StatusOr<std::vector<ModelLayer>> PlanModel(const MappedSafetensors& file,
+                                                  const std::vector<v1::ElementType>& types,
+                                                  double max_error, ExplainLayer explain) {
+  std::vector<ModelLayer> layers;
+  std::map<std::tuple<v1::ElementType, int64_t, int64_t>, LayerType> known;
   for (const SafetensorsEntry& entry : file.header().tensors) {
     const v1::ElementType file_type = TypeOfSafetensors(entry.type);
-    if (entry.shape.size() != 2 || entry.bytes() == 0 || !IsWeightType(file_type)) {
-      ++plan.others;
-      continue;
-    }
+    if (entry.shape.size() != 2 || entry.bytes() == 0 || !IsWeightType(file_type)) continue;
     ModelLayer layer = {.name = entry.name,
                         .file_type = file_type,
                         .outputs = entry.shape[0],
@@ -276,17 +250,20 @@ absl::StatusOr<ModelPlan> PlanModel(const MappedSafetensors& file,
         PackedView(file_type, std::as_bytes(std::span(bytes.data(), bytes.size())), layer.outputs,
                    layer.inputs);
     for (const v1::ElementType type : types) {
-      auto choice = explanations.Of(type, layer.outputs, layer.inputs);
-      if (!choice.ok()) return choice.status();
+      auto [found, is_new] = known.try_emplace({type, layer.outputs, layer.inputs});
+      if (is_new) {
+        ASSIGN_OR_RETURN(found->second, ChoiceOf(type, layer.outputs, layer.inputs, explain));
+      }
+      LayerType choice = found->second;
       const auto error = WeightError(weights, type);
       if (!error.ok()) return Prefixed(entry.name, error.status());
-      choice->error = *error;
-      layer.types.push_back(*std::move(choice));
+      choice.error = *error;
+      layer.types.push_back(std::move(choice));
     }
     layer.best = BestOf(layer.types, max_error);
-    plan.layers.push_back(std::move(layer));
+    layers.push_back(std::move(layer));
   }
-  return plan;
+  return layers;
 }
 
 std::string ErrorText(double error) {
@@ -301,7 +278,7 @@ std::string ChoiceText(const LayerType& choice) {
 }
 
 // A line for each layer: its best type, its predicted time and error there, and the other types.
-std::string ModelText(const ModelPlan& plan) {
+std::string ModelText(const std::vector<ModelLayer>& layers, size_t others_count) {
   TextTable table({{"layer"},
                    {"n x k", Align::kRight},
                    {"file"},
@@ -311,7 +288,7 @@ std::string ModelText(const ModelPlan& plan) {
                    {"others: type, predicted, error"}});
   int64_t sum_ns = 0;
   int64_t without = 0;
-  for (const ModelLayer& layer : plan.layers) {
+  for (const ModelLayer& layer : layers) {
     std::string others;
     for (size_t i = 0; i < layer.types.size(); ++i) {
       if (static_cast<int>(i) == layer.best) continue;
@@ -331,12 +308,13 @@ std::string ModelText(const ModelPlan& plan) {
     cells.push_back(std::move(others));
     table.AddRow(std::move(cells));
   }
-  std::string text = absl::StrCat(table.Print(), "\n", FormatCount(plan.layers.size()),
-                                  plan.layers.size() == 1 ? " layer, " : " layers, ",
+  std::string text = absl::StrCat(table.Print(), "\n", FormatCount(layers.size()),
+                                  layers.size() == 1 ? " layer, " : " layers, ",
                                   FormatNanoseconds(sum_ns), " with the best types");
   if (without > 0) absl::StrAppend(&text, "; ", FormatCount(without), " have none");
-  if (plan.others > 0) {
-    absl::StrAppend(&text, "; ", FormatCount(plan.others), " other tensors left out");
+  if (others_count > 0) {
+    absl::StrAppend(&text, "; ", FormatCount(static_cast<int64_t>(others_count)),
+                    " other tensors left out");
   }
   return text + "\n";
 }
@@ -423,21 +401,21 @@ ExitCode ExplainModel(const GlobalFlags& global, const ExplainFlags& flags,
   if (!client.ok()) return FailLocally(console, client.status());
   std::vector<v1::ElementType> types(std::begin(kLayerTypes), std::end(kLayerTypes));
   if (const auto type = ParseElementType(flags.product.type)) types = {*type};
-  const auto plan = PlanModel(*file, types, flags.max_error,
-                              [&](v1::ElementType type, int64_t outputs,
-                                  int64_t inputs) -> absl::StatusOr<v1::ExplainResponse> {
-                                const auto request =
-                                    ProductRequest(LayerFlags(flags, type, outputs, inputs), false,
-                                                   console, &*client);
-                                if (!request.ok()) return request.status();
-                                return client->Explain(*request);
-                              });
-  if (!plan.ok()) return FailCall(console, plan.status());
+  const auto layers = PlanModel(
+      *file, types, flags.max_error,
+      [&](v1::ElementType type, int64_t outputs,
+          int64_t inputs) -> absl::StatusOr<v1::ExplainResponse> {
+        ASSIGN_OR_RETURN(
+            const auto request,
+            ProductRequest(LayerFlags(flags, type, outputs, inputs), false, console, &*client));
+        return client->Explain(request);
+      });
+  if (!layers.ok()) return FailCall(console, layers.status());
   if (!global.json) {
-    console.Print(ModelText(*plan));
+    console.Print(ModelText(*layers, file->header().tensors.size() - layers->size()));
     return ExitCode::kOk;
   }
-  for (const ModelLayer& layer : plan->layers) console.Print(JsonLine(LayerJson(layer)));
+  for (const ModelLayer& layer : *layers) console.Print(JsonLine(LayerJson(layer)));
   return ExitCode::kOk;
 }
 
@@ -460,25 +438,23 @@ CommandRun AddExplain(CLI::App& app) {
   auto flags = std::make_unique<ExplainFlags>();
   SetFooter(app, absl::StrCat(TypeHelp(), "\n\n", kExplainHelp));
   AddProductFlags(app, flags->product);
-  AddFlag(app, "--all", flags->all, "Print every candidate and every refused kernel, one per line")
-      .Group("Output");
+  SetGroup(app, "Output");
+  AddFlag(app, "--all", flags->all, "Print every candidate and every refused kernel, one per line");
+  SetGroup(app, "Model");
   const CommandOption model =
       AddOption(app, "--model", flags->model,
                 "Explain each layer of this .safetensors file instead of one product: its best "
                 "type, predicted time and error")
-          .TypeName("FILE")
-          .Group("Model");
+          .TypeName("FILE");
   AddOption(app, "--rows", flags->rows, "Rows of the activations that each layer multiplies", 1)
       .ShowDefault()
       .Need(model)
-      .TypeName("M")
-      .Group("Model");
+      .TypeName("M");
   AddOption(app, "--max-error", flags->max_error,
             "Largest error of weights that the best type of a layer may have", 0)
       .ShowDefault()
       .Need(model)
-      .TypeName("E")
-      .Group("Model");
+      .TypeName("E");
   return RunWith(std::move(flags), RunExplain);
 }
 

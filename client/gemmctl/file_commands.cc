@@ -25,6 +25,7 @@
 #include "gemmd/element_type.h"
 #include "gemmd/prepare.h"
 #include "gemmd/v1/tensors.pb.h"
+#include "kernels/matrix/status.h"
 #include "nlohmann/json.hpp"
 
 namespace gemmd {
@@ -104,18 +105,14 @@ absl::StatusOr<ConvertedTensor> QuantizeTensor(const SourceTensor& input, NpyArr
   const int64_t rows = output.shape[0];
   const int64_t columns = output.shape[1];
   const PackedMatrix floats = {.type = v1::ELEMENT_TYPE_F32, .rows = rows, .columns = columns};
-  if (absl::Status status = CheckSize({.type = v1::ELEMENT_TYPE_F32, .shape = output.shape});
-      !status.ok()) {
-    return status;
-  }
+  RETURN_IF_ERROR(CheckSize({.type = v1::ELEMENT_TYPE_F32, .shape = output.shape}));
   const std::string bytes = ConvertElements(
       PackedTensor(input.type, input.shape, input.order, input.data), floats, counts);
   std::vector<float> values(bytes.size() / sizeof(float));
   if (!values.empty()) std::memcpy(values.data(), bytes.data(), bytes.size());
-  auto quantized = Quantize(values, rows, columns, output.type, per);
-  if (!quantized.ok()) return quantized.status();
-  output.data = std::move(quantized->data);
-  return ConvertedTensor{.array = std::move(output), .scale = std::move(quantized->scale)};
+  ASSIGN_OR_RETURN(auto quantized, Quantize(values, rows, columns, output.type, per));
+  output.data = std::move(quantized.data);
+  return ConvertedTensor{.array = std::move(output), .scale = std::move(quantized.scale)};
 }
 
 absl::Status PackTensor(ConvertedTensor& tensor, Prune prune) {
@@ -145,7 +142,7 @@ absl::StatusOr<NpyArray> PlanConversion(const SourceTensor& input,
       .shape = conversion.shape.empty() ? input.shape : conversion.shape,
       .order = conversion.order.value_or(input.order)};
   if (!conversion.shape.empty()) {
-    if (absl::Status status = CheckShape(output.shape, input); !status.ok()) return status;
+    RETURN_IF_ERROR(CheckShape(output.shape, input));
   }
   if (output.shape.size() != 2) {
     // Files of vectors or batches have no order: elements are written row by row.
@@ -156,12 +153,12 @@ absl::StatusOr<NpyArray> PlanConversion(const SourceTensor& input,
     }
     output.order = v1::ORDER_ROW_MAJOR;
   }
-  if (absl::Status status = CheckSize(output); !status.ok()) return status;
+  RETURN_IF_ERROR(CheckSize(output));
   // Factors and 2:4 forms need rows.
   if (conversion.scale.has_value() || conversion.pack24.has_value()) {
     if (!conversion.order.has_value()) output.order = v1::ORDER_ROW_MAJOR;
     const char* const option = conversion.scale.has_value() ? "--quantize" : "--pack24";
-    if (absl::Status status = CheckMatrix(input, output, option); !status.ok()) return status;
+    RETURN_IF_ERROR(CheckMatrix(input, output, option));
   }
   return output;
 }
@@ -169,21 +166,20 @@ absl::StatusOr<NpyArray> PlanConversion(const SourceTensor& input,
 // Errors: those of PlanConversion, Quantize and Pack24.
 absl::StatusOr<ConvertedTensor> ConvertTensor(const SourceTensor& input,
                                               const TensorConversion& conversion) {
-  auto output = PlanConversion(input, conversion);
-  if (!output.ok()) return output.status();
+  ASSIGN_OR_RETURN(auto output, PlanConversion(input, conversion));
   ConvertedTensor tensor;
   if (conversion.scale.has_value()) {
-    auto quantized = QuantizeTensor(input, *std::move(output), *conversion.scale);
+    auto quantized = QuantizeTensor(input, std::move(output), *conversion.scale);
     if (!quantized.ok()) return Prefixed("--quantize", quantized.status());
     tensor = *std::move(quantized);
   } else {
-    tensor.array = *std::move(output);
+    tensor.array = std::move(output);
     tensor.array.data = ConvertElements(
         PackedTensor(input.type, input.shape, input.order, input.data),
         PackedTensor(tensor.array.type, tensor.array.shape, tensor.array.order, ""), tensor.counts);
   }
   if (conversion.pack24.has_value()) {
-    if (absl::Status status = PackTensor(tensor, *conversion.pack24); !status.ok()) return status;
+    RETURN_IF_ERROR(PackTensor(tensor, *conversion.pack24));
   }
   tensor.name = input.name;
   tensor.input_type = input.type;
@@ -330,9 +326,7 @@ absl::StatusOr<SourceTensor> TensorOf(const MappedSafetensors& file, const Safet
   tensor.data = file.BytesOf(entry);
   if (ElementBits(type) >= 8) return tensor;
   if (type == v1::ELEMENT_TYPE_B1) {
-    auto packed = PackLines(type, tensor.data, count);
-    if (!packed.ok()) return packed.status();
-    own = *std::move(packed);
+    ASSIGN_OR_RETURN(own, PackLines(type, tensor.data, count));
   } else {
     own = std::string(tensor.data);
   }
@@ -351,13 +345,12 @@ absl::StatusOr<std::vector<SafetensorsEntry>> EntriesFor(const std::string& name
                                                          const TensorConversion& conversion) {
   SafetensorsEntry entry = {.name = name, .type = std::string(SafetensorsTypeOf(planned.type))};
   if (conversion.pack24.has_value()) {
-    const auto bytes = SizeOperand(name, {.type = planned.type,
-                                          .rows = planned.shape[0],
-                                          .columns = planned.shape[1],
-                                          .sparsity = v1::SPARSITY_2_4});
-    if (!bytes.ok()) return bytes.status();
+    ASSIGN_OR_RETURN(const auto bytes, SizeOperand(name, {.type = planned.type,
+                                                          .rows = planned.shape[0],
+                                                          .columns = planned.shape[1],
+                                                          .sparsity = v1::SPARSITY_2_4}));
     entry.type = "U8";
-    entry.shape = {bytes->full};
+    entry.shape = {bytes.full};
   } else if (entry.type.empty()) {
     return NoName(planned.type);
   } else {
@@ -451,7 +444,7 @@ absl::StatusOr<SafetensorsHeader> PlanFile(const MappedSafetensors& input,
     }
     const SourceTensor tensor = {
         .name = entry.name, .type = TypeOfSafetensors(entry.type), .shape = entry.shape};
-    if (absl::Status status = Plan(tensor, conversion, header); !status.ok()) return status;
+    RETURN_IF_ERROR(Plan(tensor, conversion, header));
   }
   return header;
 }
@@ -462,7 +455,7 @@ absl::StatusOr<ConvertedTensor> AddTensor(const SourceTensor& input,
                                           SafetensorsWriter& writer) {
   auto made = ConvertTensor(input, conversion);
   if (!made.ok()) return Prefixed(input.name, made.status());
-  if (absl::Status status = writer.Add(BytesFor(*made)); !status.ok()) return status;
+  RETURN_IF_ERROR(writer.Add(BytesFor(*made)));
   made->array.data = std::string();
   return made;
 }
@@ -474,24 +467,21 @@ absl::StatusOr<ConvertedTensor> AddTensor(const SourceTensor& input,
 absl::StatusOr<std::vector<ConvertedTensor>> ConvertFile(const MappedSafetensors& input,
                                                          const TensorConversion& conversion,
                                                          const std::string& path) {
-  const auto header = PlanFile(input, conversion);
-  if (!header.ok()) return header.status();
+  ASSIGN_OR_RETURN(const auto header, PlanFile(input, conversion));
   SafetensorsWriter writer(path);
-  if (absl::Status status = writer.Begin(*header); !status.ok()) return status;
+  RETURN_IF_ERROR(writer.Begin(header));
   std::vector<ConvertedTensor> reports;
   for (const SafetensorsEntry& entry : input.header().tensors) {
     if (!IsConverted(entry, conversion)) {
-      if (absl::Status status = writer.Add(input.BytesOf(entry)); !status.ok()) return status;
+      RETURN_IF_ERROR(writer.Add(input.BytesOf(entry)));
       continue;
     }
     std::string own;
-    const auto tensor = TensorOf(input, entry, v1::ELEMENT_TYPE_UNSPECIFIED, own);
-    if (!tensor.ok()) return tensor.status();
-    auto report = AddTensor(*tensor, conversion, writer);
-    if (!report.ok()) return report.status();
-    reports.push_back(*std::move(report));
+    ASSIGN_OR_RETURN(const auto tensor, TensorOf(input, entry, v1::ELEMENT_TYPE_UNSPECIFIED, own));
+    ASSIGN_OR_RETURN(auto report, AddTensor(tensor, conversion, writer));
+    reports.push_back(std::move(report));
   }
-  if (absl::Status status = writer.End(); !status.ok()) return status;
+  RETURN_IF_ERROR(writer.End());
   return reports;
 }
 
@@ -500,12 +490,11 @@ absl::StatusOr<ConvertedTensor> ConvertToFile(const SourceTensor& input,
                                               const TensorConversion& conversion,
                                               const std::string& path) {
   SafetensorsHeader header;
-  if (absl::Status status = Plan(input, conversion, header); !status.ok()) return status;
+  RETURN_IF_ERROR(Plan(input, conversion, header));
   SafetensorsWriter writer(path);
-  if (absl::Status status = writer.Begin(header); !status.ok()) return status;
-  auto report = AddTensor(input, conversion, writer);
-  if (!report.ok()) return report.status();
-  if (absl::Status status = writer.End(); !status.ok()) return status;
+  RETURN_IF_ERROR(writer.Begin(header));
+  ASSIGN_OR_RETURN(auto report, AddTensor(input, conversion, writer));
+  RETURN_IF_ERROR(writer.End());
   return report;
 }
 
@@ -594,14 +583,12 @@ class ConvertInput {
   static absl::StatusOr<ConvertInput> Open(const ConvertFlags& flags, const Console& console) {
     ConvertInput input;
     if (IsTensorFile(flags.input_path)) {
-      if (absl::Status status = input.OpenTensor(flags); !status.ok()) return status;
+      RETURN_IF_ERROR(input.OpenTensor(flags));
       return input;
     }
-    auto array = MapArray(flags.input_path, TypeOf(flags.input_type), console);
-    if (!array.ok()) return array.status();
-    input.array_ = *std::move(array);
+    ASSIGN_OR_RETURN(input.array_, MapArray(flags.input_path, TypeOf(flags.input_type), console));
     if (flags.input_path == "-") {
-      if (absl::Status status = ExpectEndOfInput(console); !status.ok()) return status;
+      RETURN_IF_ERROR(ExpectEndOfInput(console));
     }
     return input;
   }
@@ -619,9 +606,7 @@ class ConvertInput {
 
  private:
   absl::Status OpenTensor(const ConvertFlags& flags) {
-    auto file = MappedSafetensors::Open(flags.input_path);
-    if (!file.ok()) return file.status();
-    file_ = *std::move(file);
+    ASSIGN_OR_RETURN(file_, MappedSafetensors::Open(flags.input_path));
     const std::vector<SafetensorsEntry>& tensors = file_->header().tensors;
     entry_ = flags.tensor.empty() && tensors.size() == 1 ? &tensors[0] : file_->Find(flags.tensor);
     if (entry_ != nullptr) return absl::OkStatus();
@@ -662,19 +647,14 @@ NpyArray ArrayFor(const ConvertedTensor& made) {
 absl::StatusOr<ConvertedTensor> ConvertToArray(const SourceTensor& tensor,
                                                const TensorConversion& conversion,
                                                const ConvertFlags& flags, const Console& console) {
-  auto made = ConvertTensor(tensor, conversion);
-  if (!made.ok()) return made.status();
-  if (absl::Status status = WriteArray(ArrayFor(*made), flags.output_path, console); !status.ok()) {
-    return status;
-  }
-  if (!made->scale.empty()) {
+  ASSIGN_OR_RETURN(auto made, ConvertTensor(tensor, conversion));
+  RETURN_IF_ERROR(WriteArray(ArrayFor(made), flags.output_path, console));
+  if (!made.scale.empty()) {
     NpyArray scale = {.type = v1::ELEMENT_TYPE_F32,
-                      .shape = {static_cast<int64_t>(made->scale.size())}};
-    scale.data.assign(reinterpret_cast<const char*>(made->scale.data()),
-                      made->scale.size() * sizeof(float));
-    if (absl::Status status = WriteArray(scale, flags.scale_path, console); !status.ok()) {
-      return status;
-    }
+                      .shape = {static_cast<int64_t>(made.scale.size())}};
+    scale.data.assign(reinterpret_cast<const char*>(made.scale.data()),
+                      made.scale.size() * sizeof(float));
+    RETURN_IF_ERROR(WriteArray(scale, flags.scale_path, console));
   }
   return made;
 }

@@ -21,6 +21,7 @@
 #include "client/terminal/text.h"
 #include "gemmd/element_codec.h"
 #include "gemmd/element_type.h"
+#include "kernels/matrix/status.h"
 
 namespace gemmd {
 
@@ -205,8 +206,7 @@ std::string TitleOf(const v1::DescribeFragmentResponse& fragment, const std::str
 absl::StatusOr<std::vector<FragmentGrid>> MakeGrids(const v1::DescribeFragmentResponse& fragment,
                                                     const std::string& name,
                                                     const FragmentValues* values) {
-  const absl::Status status = CheckEntries(fragment);
-  if (!status.ok()) return status;
+  RETURN_IF_ERROR(CheckEntries(fragment));
   const Run run = LongestRun(fragment);
   const int row_step = run.is_vertical ? run.length : 1;
   const int column_step = run.is_vertical ? 1 : run.length;
@@ -317,23 +317,22 @@ constexpr int kCellPadding = 14;         // Left and right of a label, together.
 constexpr double kCharacterWidth = 7.3;  // In a monospaced font of 12 px, rounded up.
 constexpr double kTitleCharacterWidth = 10;
 
-struct Colour {
-  int red;
-  int green;
-  int blue;
-};
-
 // A hue for each quad of lanes, repeated after eight, and a shade for each lane of the quad: light
 // enough for black text.
 std::string FillOf(int lane) {
-  constexpr std::array<Colour, 8> kHues = {
-      Colour{214, 39, 40},  Colour{255, 127, 14}, Colour{218, 190, 20}, Colour{44, 160, 44},
-      Colour{23, 170, 190}, Colour{31, 110, 200}, Colour{130, 90, 200}, Colour{220, 100, 180}};
+  constexpr std::array<std::array<int, 3>, 8> kHues = {{{214, 39, 40},
+                                                        {255, 127, 14},
+                                                        {218, 190, 20},
+                                                        {44, 160, 44},
+                                                        {23, 170, 190},
+                                                        {31, 110, 200},
+                                                        {130, 90, 200},
+                                                        {220, 100, 180}}};
   const auto index = static_cast<size_t>(std::max(lane, 0));
-  const Colour& hue = kHues[index / 4 % kHues.size()];
+  const std::array<int, 3>& hue = kHues[index / 4 % kHues.size()];
   const int percent = 22 + 13 * static_cast<int>(index % 4);
   const auto mix = [&](int value) { return 255 - (255 - value) * percent / 100; };
-  return absl::StrFormat("#%02x%02x%02x", mix(hue.red), mix(hue.green), mix(hue.blue));
+  return absl::StrFormat("#%02x%02x%02x", mix(hue[0]), mix(hue[1]), mix(hue[2]));
 }
 
 int WidthOf(size_t characters) {
@@ -359,21 +358,14 @@ struct GridLayout {
 
 GridLayout LayOut(const FragmentGrid& grid) {
   GridLayout layout;
-  size_t longest_row_heading = 0;
-  for (const std::string& heading : grid.rows) {
-    longest_row_heading = std::max(longest_row_heading, heading.size());
-  }
-  size_t longest_label = 0;
-  for (const std::string& heading : grid.columns) {
-    longest_label = std::max(longest_label, heading.size());
-  }
+  size_t longest_label = CellWidth(grid);
   for (const auto& row : grid.cells) {
     for (const FragmentCell& cell : row) {
-      longest_label = std::max({longest_label, cell.label.size(), ValuesText(cell).size()});
+      longest_label = std::max(longest_label, ValuesText(cell).size());
       if (!cell.values.empty()) layout.cell_height = kCellHeight + kValueHeight;
     }
   }
-  layout.heading_width = WidthOf(longest_row_heading);
+  layout.heading_width = WidthOf(HeadingWidth(grid));
   layout.cell_width = WidthOf(longest_label);
   layout.width = layout.heading_width + layout.cell_width * static_cast<int>(grid.columns.size());
   layout.width = std::max(layout.width, WidthOf(grid.title.size() * 5 / 4));
@@ -476,15 +468,8 @@ struct FragmentFlags {
 };
 
 // An operand to show, and what its drawing is called.
-struct Shown {
-  v1::FragmentOperand operand;
-  std::string name;
-};
-
-struct ShownFragment {
-  std::string name;
-  v1::DescribeFragmentResponse fragment;
-};
+using Shown = std::pair<v1::FragmentOperand, std::string>;
+using ShownFragment = std::pair<std::string, v1::DescribeFragmentResponse>;
 
 Shown ShownOperand(const std::string& operand) {
   if (operand == "a") return {v1::FRAGMENT_OPERAND_A, "A"};
@@ -511,31 +496,28 @@ std::vector<Shown> OperandsAfterA(const v1::Instruction& instruction, bool merge
 absl::StatusOr<ShownFragment> Ask(Client& client, const FragmentFlags& flags, const Shown& shown) {
   v1::DescribeFragmentRequest request;
   request.set_instruction(flags.instruction);
-  request.set_operand(shown.operand);
-  const bool has_selector =
-      !flags.operand.empty() || shown.operand == v1::FRAGMENT_OPERAND_METADATA;
+  request.set_operand(shown.first);
+  const bool has_selector = !flags.operand.empty() || shown.first == v1::FRAGMENT_OPERAND_METADATA;
   if (has_selector) request.set_selector(flags.selector);
-  auto fragment = client.DescribeFragment(request);
-  if (!fragment.ok()) return fragment.status();
-  return ShownFragment{shown.name, *std::move(fragment)};
+  ASSIGN_OR_RETURN(auto fragment, client.DescribeFragment(request));
+  return ShownFragment(shown.second, std::move(fragment));
 }
 
 absl::StatusOr<std::vector<ShownFragment>> AskAll(Client& client, const FragmentFlags& flags,
                                                   bool merges_c_and_d) {
-  auto first = Ask(client, flags, ShownOperand(flags.operand.empty() ? "a" : flags.operand));
-  if (!first.ok()) return first.status();
-  const v1::Instruction instruction = first->fragment.instruction();
+  ASSIGN_OR_RETURN(auto first,
+                   Ask(client, flags, ShownOperand(flags.operand.empty() ? "a" : flags.operand)));
+  const v1::Instruction instruction = first.second.instruction();
   std::vector<ShownFragment> fragments;
-  fragments.push_back(*std::move(first));
+  fragments.push_back(std::move(first));
   if (!flags.operand.empty()) return fragments;
   if (flags.selector != 0 && instruction.sparsity().empty()) {
     return absl::InvalidArgumentError(
         absl::StrCat("--selector: got ", flags.selector, ", want none for a dense instruction"));
   }
   for (const Shown& shown : OperandsAfterA(instruction, merges_c_and_d)) {
-    auto next = Ask(client, flags, shown);
-    if (!next.ok()) return next.status();
-    fragments.push_back(*std::move(next));
+    ASSIGN_OR_RETURN(auto next, Ask(client, flags, shown));
+    fragments.push_back(std::move(next));
   }
   return fragments;
 }
@@ -546,21 +528,19 @@ absl::StatusOr<std::optional<FragmentValues>> ReadValues(
     const Console& console) {
   if (flags.values_path.empty()) return std::nullopt;
   // A file without a type has the operand's type.
-  const auto matrix =
-      ReadArray(flags.values_path, v1::ELEMENT_TYPE_UNSPECIFIED, console, fragment.type());
-  if (!matrix.ok()) return matrix.status();
-  auto values = ValuesOf(fragment, *matrix);
-  if (!values.ok()) return values.status();
-  return *std::move(values);
+  ASSIGN_OR_RETURN(const auto matrix, ReadArray(flags.values_path, v1::ELEMENT_TYPE_UNSPECIFIED,
+                                                console, fragment.type()));
+  ASSIGN_OR_RETURN(auto values, ValuesOf(fragment, matrix));
+  return values;
 }
 
 absl::StatusOr<std::vector<FragmentGrid>> GridsOf(const std::vector<ShownFragment>& fragments,
                                                   const std::optional<FragmentValues>& values) {
   std::vector<FragmentGrid> all;
   for (const ShownFragment& shown : fragments) {
-    auto grids = MakeGrids(shown.fragment, shown.name, values.has_value() ? &*values : nullptr);
-    if (!grids.ok()) return grids.status();
-    for (FragmentGrid& grid : *grids) all.push_back(std::move(grid));
+    ASSIGN_OR_RETURN(auto grids,
+                     MakeGrids(shown.second, shown.first, values.has_value() ? &*values : nullptr));
+    for (FragmentGrid& grid : grids) all.push_back(std::move(grid));
   }
   return all;
 }
@@ -574,11 +554,11 @@ std::string GridsText(const std::string& title, const std::vector<FragmentGrid>&
 
 ExitCode Draw(const FragmentFlags& flags, const std::vector<ShownFragment>& fragments,
               const Console& console) {
-  const auto values = ReadValues(flags, fragments.front().fragment, console);
+  const auto values = ReadValues(flags, fragments.front().second, console);
   if (!values.ok()) return FailLocally(console, values.status());
   const auto grids = GridsOf(fragments, *values);
   if (!grids.ok()) return FailCall(console, grids.status());
-  const v1::Instruction& instruction = fragments.front().fragment.instruction();
+  const v1::Instruction& instruction = fragments.front().second.instruction();
   std::string title = instruction.name();
   if (instruction.b_registers() == 0) title += " (B is read from shared memory)";
   if (flags.svg_path.empty()) {
@@ -599,7 +579,7 @@ ExitCode RunFragment(const GlobalFlags& global, const FragmentFlags& flags,
   if (!fragments.ok()) return FailCall(console, fragments.status());
   if (!global.json) return Draw(flags, *fragments, console);
   for (const ShownFragment& shown : *fragments) {
-    console.Print(JsonLine(MessageJson(shown.fragment)));
+    console.Print(JsonLine(MessageJson(shown.second)));
   }
   return ExitCode::kOk;
 }

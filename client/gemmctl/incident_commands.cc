@@ -19,6 +19,7 @@
 #include "gemmd/tensor.h"
 #include "gemmd/v1/gemm.pb.h"
 #include "gemmd/v1/incidents.pb.h"
+#include "kernels/matrix/status.h"
 
 namespace gemmd {
 namespace {
@@ -95,11 +96,11 @@ struct Wanted {
 };
 
 absl::StatusOr<std::string> Compressed(const Wanted& wanted, const NpyArray& array, int64_t batch) {
-  const auto view = ViewArray(std::string(wanted.flag), array, /*transpose=*/false, batch);
-  if (!view.ok()) return view.status();
-  auto made = CompressOperand(std::string(wanted.flag), *view, batch, Pruning::kNone);
-  if (!made.ok()) return made.status();
-  return std::string(made->data.begin(), made->data.end());
+  ASSIGN_OR_RETURN(const auto view,
+                   ViewArray(std::string(wanted.flag), array, /*transpose=*/false, batch));
+  ASSIGN_OR_RETURN(auto made,
+                   CompressOperand(std::string(wanted.flag), view, batch, Pruning::kNone));
+  return std::string(made.data.begin(), made.data.end());
 }
 
 // The operand's bytes.
@@ -111,13 +112,10 @@ absl::StatusOr<std::string> Read(const Wanted& wanted, int64_t batch, const Cons
                                            "operand"));
   }
   if (wanted.path.empty()) return std::string();
-  auto array = ReadArray(wanted.path, wanted.type, console);
-  if (!array.ok()) return array.status();
-  std::string bytes(array->data.begin(), array->data.end());
+  ASSIGN_OR_RETURN(auto array, ReadArray(wanted.path, wanted.type, console));
+  std::string bytes(array.data.begin(), array.data.end());
   if (wanted.is_sparse) {
-    auto compressed = Compressed(wanted, *array, batch);
-    if (!compressed.ok()) return compressed.status();
-    bytes = *std::move(compressed);
+    ASSIGN_OR_RETURN(bytes, Compressed(wanted, array, batch));
   }
   const std::string hash =
       absl::BytesToHexString(Sha256Of(std::as_bytes(std::span(bytes.data(), bytes.size()))));
@@ -137,20 +135,20 @@ absl::Status FillOperands(const OperandFiles& files, const v1::Incident& inciden
                           const Console& console, v1::MultiplyRequest& request) {
   const int64_t batch = request.has_batch() ? request.batch() : 1;
   const bool is_sparse = request.a().sparsity() != v1::SPARSITY_NONE;
-  auto a =
-      Read({"--a", files.a, incident.a_sha256(), request.a().type(), is_sparse}, batch, console);
-  if (!a.ok()) return a.status();
-  auto b = Read({"--b", files.b, incident.b_sha256(), request.b().type()}, batch, console);
-  if (!b.ok()) return b.status();
-  auto c = Read({"--c", files.c, incident.c_sha256(), request.c().type()}, batch, console);
-  if (!c.ok()) return c.status();
-  auto bias =
-      Read({"--bias", files.bias, incident.bias_sha256(), request.bias().type()}, batch, console);
-  if (!bias.ok()) return bias.status();
-  request.mutable_a()->set_data(*std::move(a));
-  request.mutable_b()->set_data(*std::move(b));
-  if (!c->empty()) request.mutable_c()->set_data(*std::move(c));
-  if (!bias->empty()) request.mutable_bias()->set_data(*std::move(bias));
+  ASSIGN_OR_RETURN(
+      auto a,
+      Read({"--a", files.a, incident.a_sha256(), request.a().type(), is_sparse}, batch, console));
+  ASSIGN_OR_RETURN(auto b,
+                   Read({"--b", files.b, incident.b_sha256(), request.b().type()}, batch, console));
+  ASSIGN_OR_RETURN(auto c,
+                   Read({"--c", files.c, incident.c_sha256(), request.c().type()}, batch, console));
+  ASSIGN_OR_RETURN(
+      auto bias,
+      Read({"--bias", files.bias, incident.bias_sha256(), request.bias().type()}, batch, console));
+  request.mutable_a()->set_data(std::move(a));
+  request.mutable_b()->set_data(std::move(b));
+  if (!c.empty()) request.mutable_c()->set_data(std::move(c));
+  if (!bias.empty()) request.mutable_bias()->set_data(std::move(bias));
   return absl::OkStatus();
 }
 
@@ -241,8 +239,9 @@ CommandRun AddReplay(CLI::App& app) {
   AddOption(app, "--device", flags->device,
             "Name of another device to compute the product on, with its best kernel unless "
             "--kernel is given");
+  SetGroup(app, "Operands from files");
   const auto add_file = [&](const std::string& name, std::string& path, const std::string& help) {
-    AddOption(app, name, path, help).TypeName("FILE").Group("Operands from files");
+    AddOption(app, name, path, help).TypeName("FILE");
   };
   add_file("--a", flags->files.a,
            "A of the product, a .npy file with the same bytes; dense if it was sent in 2:4 form");

@@ -28,6 +28,7 @@
 #include "gemmd/client.h"
 #include "gemmd/product.h"
 #include "gemmd/v1/gemm.pb.h"
+#include "kernels/matrix/status.h"
 
 namespace gemmd {
 namespace {
@@ -122,10 +123,9 @@ absl::Status PlaceResult(Client& client, const MultiplyFlags& flags, v1::Multipl
     request.mutable_d()->mutable_new_tensor()->set_pinned(true);
   }
   if (flags.into.empty()) return absl::OkStatus();
-  const auto info = client.Describe(TensorNamed(flags.into));
-  if (!info.ok()) return info.status();
+  ASSIGN_OR_RETURN(const auto info, client.Describe(TensorNamed(flags.into)));
   request.mutable_d()->set_order(v1::ORDER_ROW_MAJOR);
-  *request.mutable_d()->mutable_tensor() = ViewOf(*info).part();
+  *request.mutable_d()->mutable_tensor() = ViewOf(info).part();
   return absl::OkStatus();
 }
 
@@ -315,32 +315,28 @@ CommandRun AddMultiply(CLI::App& app) {
   auto flags = std::make_unique<MultiplyFlags>();
   SetFooter(app, absl::StrCat(TypeHelp(), "\n\n", kMultiplyHelp, kSessionHelp));
   AddProductFlags(app, flags->product);
-  AddOption(app, "-o,--output", flags->output_path, "File for D, a .npy file; - is standard output")
-      .Group("Output");
+  SetGroup(app, "Output");
+  AddOption(app, "-o,--output", flags->output_path,
+            "File for D, a .npy file; - is standard output");
   AddOption(app, "--keep-result", flags->keep,
             "Leave D on the server, as a pinned tensor of this name; D is not downloaded")
-      .TypeName("NAME")
-      .Group("Output");
+      .TypeName("NAME");
   AddOption(app, "--into", flags->into,
             "Leave D on the server, in this tensor of exactly its type and shape; it may be C")
-      .TypeName("@NAME")
-      .Group("Output");
+      .TypeName("@NAME");
   AddOption(app, "--repeat", flags->repeat,
             "Number of calls; for several, prints min, p50 and p99 of every stage", 1, kMaxCalls)
       .ShowDefault()
-      .TypeName("N")
-      .Group("Output");
+      .TypeName("N");
   AddOption(app, "--warmup", flags->warmup, "Number of unreported calls before the measured ones",
             0, kMaxCalls)
       .ShowDefault()
-      .TypeName("N")
-      .Group("Output");
+      .TypeName("N");
   AddFlag(app, "--verify", flags->verify,
           "Check D against an f64 product computed by gemmctl: exactly for integers, else within a "
           "derived bound; for a large D, checks evenly chosen rows (the server's own check is "
-          "--server-verify)")
-      .Group("Output");
-  AddServerCheck(app, flags->server_verify).Group("Output");
+          "--server-verify)");
+  AddServerCheck(app, flags->server_verify);
   AddOption(app, "--traceparent", flags->traceparent,
             "Trace of the calls, as a W3C Trace Context `traceparent`; the daemon logs it")
       .Check([](const std::string& text) {
@@ -349,8 +345,7 @@ CommandRun AddMultiply(CLI::App& app) {
                                          ", want 00-TRACE-PARENT-FLAGS of 32, 16 "
                                          "and 2 lower-case hexadecimal digits";
       })
-      .TypeName("TRACEPARENT")
-      .Group("Output");
+      .TypeName("TRACEPARENT");
   return RunWith(std::move(flags), RunMultiply);
 }
 

@@ -15,6 +15,7 @@
 #include "client/matrix/random_matrix.h"
 #include "client/operand_size.h"
 #include "gemmd/element_codec.h"
+#include "kernels/matrix/status.h"
 #include "kernels/option/resources.h"
 
 namespace gemmd {
@@ -39,9 +40,8 @@ absl::StatusOr<NpyArray> ReadArray(const std::string& path, v1::ElementType hint
 absl::StatusOr<MappedNpy> MapArray(const std::string& path, v1::ElementType hint,
                                    const Console& console) {
   if (path != "-") return MappedNpy::Open(path, hint);
-  auto array = ReadArray(path, hint, console);
-  if (!array.ok()) return array.status();
-  return MappedNpy(*std::move(array));
+  ASSIGN_OR_RETURN(auto array, ReadArray(path, hint, console));
+  return MappedNpy(std::move(array));
 }
 
 absl::Status ExpectEndOfInput(const Console& console) {
@@ -75,17 +75,16 @@ absl::StatusOr<NpyArray> MakeRandomArray(const std::string& field, const RandomO
                               .columns = array.shape[2],
 
                               .batch = operand.batch};
-  const auto bytes = SizeOperand(field, shape);
-  if (!bytes.ok()) return bytes.status();
-  if (!with_data || bytes->full == 0) return array;
+  ASSIGN_OR_RETURN(const auto bytes, SizeOperand(field, shape));
+  if (!with_data || bytes.full == 0) return array;
   // A larger operand does not fit one message.
   constexpr int64_t kMaxBytes = int64_t{1} << 31;
-  if (bytes->full > kMaxBytes) {
+  if (bytes.full > kMaxBytes) {
     return absl::InvalidArgumentError(absl::StrCat(
-        field, ": got ", bytes->full, " bytes of random elements, want at most ", kMaxBytes));
+        field, ": got ", bytes.full, " bytes of random elements, want at most ", kMaxBytes));
   }
   const std::string refusal =
-      option::RefuseMemory(absl::StrCat(array.shape[1], "x", array.shape[2]), bytes->full);
+      option::RefuseMemory(absl::StrCat(array.shape[1], "x", array.shape[2]), bytes.full);
   if (!refusal.empty()) return absl::ResourceExhaustedError(absl::StrCat(field, ": ", refusal));
   const bool by_columns = array.order == v1::ORDER_COLUMN_MAJOR;
   const int64_t length = array.shape[by_columns ? 1 : 2];
@@ -122,15 +121,14 @@ absl::StatusOr<std::vector<float>> ReadScale(const std::string& flag, const std:
     if (std::isinf(value) && !is_infinity) return BeyondFloats(flag, text);
     return std::vector<float>{value};
   }
-  const auto array = ReadArray(text, v1::ELEMENT_TYPE_UNSPECIFIED, console);
-  if (!array.ok()) return array.status();
-  if (array->shape.size() != 1) {
-    return absl::InvalidArgumentError(absl::StrCat(flag, ": got an array of ", array->shape.size(),
+  ASSIGN_OR_RETURN(const auto array, ReadArray(text, v1::ELEMENT_TYPE_UNSPECIFIED, console));
+  if (array.shape.size() != 1) {
+    return absl::InvalidArgumentError(absl::StrCat(flag, ": got an array of ", array.shape.size(),
                                                    " dimensions, want a number or a vector"));
   }
   std::vector<float> values;
-  for (int64_t i = 0; i < array->shape[0]; ++i) {
-    const double factor = ElementValue(array->type, LoadElement(array->type, array->data, i));
+  for (int64_t i = 0; i < array.shape[0]; ++i) {
+    const double factor = ElementValue(array.type, LoadElement(array.type, array.data, i));
     if (std::isfinite(factor) && std::abs(factor) > std::numeric_limits<float>::max()) {
       return BeyondFloats(flag, absl::StrCat(factor, " at ", i));
     }
@@ -197,26 +195,23 @@ absl::StatusOr<BlockFile> ReadBlocks(const std::string& form_flag, const std::st
                                      const std::string& path_flag, const std::string& path,
                                      const Console& console) {
   BlockFile file;
-  auto parsed = ParseForm(form_flag, form);
-  if (!parsed.ok()) return parsed.status();
-  file.form = *parsed;
+  ASSIGN_OR_RETURN(file.form, ParseForm(form_flag, form));
   if (path.empty()) {
     return absl::InvalidArgumentError(
         absl::StrCat(path_flag, ": got none, want a .npy file with the factors of ", form_flag));
   }
-  auto array = ReadArray(path, v1::ELEMENT_TYPE_UNSPECIFIED, console);
-  if (!array.ok()) return array.status();
-  const size_t dimensions = array->shape.size();
-  const bool is_right = HoldsFactors(array->type, file.form.type) &&
-                        array->order == v1::ORDER_ROW_MAJOR && (dimensions == 2 || dimensions == 3);
+  ASSIGN_OR_RETURN(auto array, ReadArray(path, v1::ELEMENT_TYPE_UNSPECIFIED, console));
+  const size_t dimensions = array.shape.size();
+  const bool is_right = HoldsFactors(array.type, file.form.type) &&
+                        array.order == v1::ORDER_ROW_MAJOR && (dimensions == 2 || dimensions == 3);
   if (!is_right) {
     return absl::InvalidArgumentError(absl::StrCat(
         path_flag, ": got an array of ", dimensions, " dimensions and type ",
-        ElementTypeName(array->type), ", want one of 2 or 3 in C order, of ",
+        ElementTypeName(array.type), ", want one of 2 or 3 in C order, of ",
         file.form.type == v1::FACTOR_TYPE_F32 ? "f32" : "u8", " for ", form_flag, " ", form));
   }
   file.form.per_matrix = dimensions == 3;
-  file.factors = *std::move(array);
+  file.factors = std::move(array);
   return file;
 }
 

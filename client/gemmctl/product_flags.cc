@@ -18,144 +18,112 @@
 #include "client/terminal/option.h"
 #include "gemmd/element_type.h"
 #include "gemmd/product.h"
+#include "kernels/matrix/status.h"
 
 namespace gemmd {
 namespace {
 
 void AddOperandFlags(CLI::App& app, ProductFlags& flags) {
-  const std::string group = "Operands";
+  SetGroup(app, "Operands");
   AddOption(
       app, "A", flags.a_path,
-      "A, a .npy file: m x k, or batch x m x k; - is standard input, @NAME a tensor on the server")
-      .Group(group);
+      "A, a .npy file: m x k, or batch x m x k; - is standard input, @NAME a tensor on the server");
   AddOption(
       app, "B", flags.b_path,
-      "B, a .npy file: k x n, or batch x k x n; - is standard input, @NAME a tensor on the server")
-      .Group(group);
+      "B, a .npy file: k x n, or batch x k x n; - is standard input, @NAME a tensor on the server");
   AddShape(app, "--random", flags.random, "Multiply random matrices instead: m,n,k or mxnxk",
            {.min_extents = 3})
-      .TypeName("M,N,K")
-      .Group(group);
+      .TypeName("M,N,K");
   AddOption(app, "--batch", flags.batch,
             "Number of products in the batch; a two-dimensional file is used for all of them", 0)
-      .TypeName("N")
-      .Group(group);
-  AddOption(app, "--seed", flags.seed, "Seed of the random matrices")
-      .ShowDefault()
-      .TypeName("N")
-      .Group(group);
+      .TypeName("N");
+  AddOption(app, "--seed", flags.seed, "Seed of the random matrices").ShowDefault().TypeName("N");
   AddTypeOption(app, "--type", flags.type,
                 "Type of A and B, for files whose type NumPy cannot name and for random matrices, "
-                "which are f32 by default")
-      .Group(group);
-  AddTypeOption(app, "--a-type", flags.a_type, "Type of A alone, instead of --type").Group(group);
-  AddTypeOption(app, "--b-type", flags.b_type, "Type of B alone, instead of --type").Group(group);
+                "which are f32 by default");
+  AddTypeOption(app, "--a-type", flags.a_type, "Type of A alone, instead of --type");
+  AddTypeOption(app, "--b-type", flags.b_type, "Type of B alone, instead of --type");
   AddChoice(app, "--a-order", flags.a_order,
             "Storage order of a random A; a file has its own order", {"row", "column"})
-      .ShowDefault()
-      .Group(group);
+      .ShowDefault();
   AddChoice(app, "--b-order", flags.b_order,
             "Storage order of a random B; a file has its own order", {"row", "column"})
-      .ShowDefault()
-      .Group(group);
-  AddFlag(app, "--transpose-a", flags.transpose_a, "Use A transposed: A is stored k x m")
-      .Group(group);
-  AddFlag(app, "--transpose-b", flags.transpose_b, "Use B transposed: B is stored n x k")
-      .Group(group);
+      .ShowDefault();
+  AddFlag(app, "--transpose-a", flags.transpose_a, "Use A transposed: A is stored k x m");
+  AddFlag(app, "--transpose-b", flags.transpose_b, "Use B transposed: B is stored n x k");
   const CommandOption sparse =
       AddFlag(app, "--sparse-a", flags.sparse_a,
-              "Send A compressed; it must be 2:4 along k (by pairs for 4-bit types, 1:2 for f32)")
-          .Group(group);
+              "Send A compressed; it must be 2:4 along k (by pairs for 4-bit types, 1:2 for f32)");
   AddFlag(app, "--prune", flags.prune,
           "Drop the smallest elements of A if its compressed form cannot keep all")
-      .Need(sparse)
-      .Group(group);
+      .Need(sparse);
   AddOption(app, "--scale-a", flags.a_scale,
-            "Factor of A (8-bit types): a number, or a .npy vector of m; a matrix with --blocks-a")
-      .Group(group);
+            "Factor of A (8-bit types): a number, or a .npy vector of m; a matrix with --blocks-a");
   AddOption(app, "--scale-b", flags.b_scale,
-            "Factor of B (8-bit types): a number, or a .npy vector of n; a matrix with --blocks-b")
-      .Group(group);
+            "Factor of B (8-bit types): a number, or a .npy vector of n; a matrix with --blocks-b");
   AddOption(app, "--blocks-a", flags.a_blocks,
             "Blocks of A (floats of at most 8 bits) with one factor each: f32:1x128 for 1 row and "
             "128 of k; ue8m0 and ue4m3 factors are bytes. --scale-a has a line of factors for each "
             "block of rows")
-      .TypeName("TYPE:ROWSxK")
-      .Group(group);
+      .TypeName("TYPE:ROWSxK");
   AddOption(app, "--blocks-b", flags.b_blocks,
             "Blocks of B with one factor each: f32:128x128 for 128 columns and 128 of k. --scale-b "
             "has a line of factors for each block of columns")
-      .TypeName("TYPE:COLUMNSxK")
-      .Group(group);
+      .TypeName("TYPE:COLUMNSxK");
   AddChoice(app, "--bit-operation", flags.bit_operation, "How bits (b1) are multiplied",
             {"and", "xor"})
-      .ShowDefault()
-      .Group(group);
+      .ShowDefault();
 }
 
 void AddResultFlags(CLI::App& app, ProductFlags& flags) {
-  const std::string group = "Result: D = activation(alpha * A B + beta * C + bias)";
-  AddOption(app, "--alpha", flags.alpha, "Factor of the product").ShowDefault().Group(group);
-  AddOption(app, "--beta", flags.beta, "Factor of C").ShowDefault().Group(group);
+  SetGroup(app, "Result: D = activation(alpha * A B + beta * C + bias)");
+  AddOption(app, "--alpha", flags.alpha, "Factor of the product").ShowDefault();
+  AddOption(app, "--beta", flags.beta, "Factor of C").ShowDefault();
   AddOption(app, "--c", flags.c_path,
-            "C, a .npy file, or @NAME; without it, --random with --beta makes a random C")
-      .Group(group);
-  AddTypeOption(app, "--c-type", flags.c_type, "Type of C").Group(group);
-  AddOption(app, "--bias", flags.bias_path, "Bias, a .npy vector that is added along --bias-axis")
-      .Group(group);
-  AddTypeOption(app, "--bias-type", flags.bias_type, "Type of the bias").Group(group);
+            "C, a .npy file, or @NAME; without it, --random with --beta makes a random C");
+  AddTypeOption(app, "--c-type", flags.c_type, "Type of C");
+  AddOption(app, "--bias", flags.bias_path, "Bias, a .npy vector that is added along --bias-axis");
+  AddTypeOption(app, "--bias-type", flags.bias_type, "Type of the bias");
   AddChoice(app, "--bias-axis", flags.bias_axis,
             "Axis of the bias: one value for each of the m rows, or for each of the n columns",
             {"rows", "columns"})
-      .ShowDefault()
-      .Group(group);
+      .ShowDefault();
   AddChoice(app, "--activation", flags.activation, "Activation function, applied last",
             {"none", "relu", "gelu-erf", "gelu-tanh", "silu"})
-      .ShowDefault()
-      .Group(group);
-  AddTypeOption(app, "--accumulation-type", flags.accumulation_type,
-                "Least precise type of the sums (default: f64 for f64, s32 for integers, else f32)")
-      .Group(group);
+      .ShowDefault();
+  AddTypeOption(
+      app, "--accumulation-type", flags.accumulation_type,
+      "Least precise type of the sums (default: f64 for f64, s32 for integers, else f32)");
   AddFlag(app, "--fast-accumulation", flags.fast_accumulation,
           "Let the tensor core sum with the few bits that it keeps: 8-bit floats are then somewhat "
-          "faster on sm_90, and their error grows with k")
-      .Group(group);
+          "faster on sm_90, and their error grows with k");
   AddTypeOption(app, "--output-type", flags.output_type,
-                "Type of D (default: the accumulation type)")
-      .Group(group);
+                "Type of D (default: the accumulation type)");
   AddChoice(app, "--output-order", flags.output_order, "Storage order of D", {"row", "column"})
-      .ShowDefault()
-      .Group(group);
+      .ShowDefault();
 }
 
 void AddChoiceFlags(CLI::App& app, ProductFlags& flags) {
-  const std::string group = "Kernel and device";
+  SetGroup(app, "Kernel and device");
   AddOption(app, "--kernel", flags.kernel,
             "Kernel to use: its name, or an instruction for the best kernel with it (default: the "
-            "server chooses)")
-      .Group(group);
+            "server chooses)");
   AddOption(app, "--device", flags.device,
             "Name of the device to use (default: the server's first device with a kernel for the "
-            "product)")
-      .Group(group);
+            "product)");
   AddOption(app, "--chip", flags.chip,
-            "Simulated chip to use: sm_80 is short for --device sim:sm_80")
-      .Group(group);
+            "Simulated chip to use: sm_80 is short for --device sim:sm_80");
   AddOption(app, "--request-id", flags.request_id,
-            "Name of the request, repeated in the answer and in the server's log")
-      .Group(group);
+            "Name of the request, repeated in the answer and in the server's log");
   AddChoice(app, "--priority", flags.priority,
             "With low, run only when no product of normal priority waits for the device",
             {"normal", "low"})
-      .ShowDefault()
-      .Group(group);
+      .ShowDefault();
   AddFlag(app, "--deterministic", flags.deterministic,
           "Give the same bits every time: use only deterministic kernels, and do not run "
-          "floating-point products on cpu as one with others")
-      .Group(group);
+          "floating-point products on cpu as one with others");
   AddFlag(app, "--batch-invariant", flags.batch_invariant,
-          "Use only kernels whose rows depend neither on m nor on the batch")
-      .Group(group);
+          "Use only kernels whose rows depend neither on m nor on the batch");
 }
 
 }  // namespace
@@ -266,16 +234,13 @@ absl::Status MakeRandomOperands(const ProductFlags& flags, bool with_data, Opera
                            .order = OrderOf(flags.b_order),
                            .transpose = flags.transpose_b,
                            .seed = flags.seed + 1};
-  auto a_array = MakeRandomArray("a", a, with_data);
-  if (!a_array.ok()) return a_array.status();
-  auto b_array = MakeRandomArray("b", b, with_data);
-  if (!b_array.ok()) return b_array.status();
-  operands.a = *std::move(a_array);
-  operands.b = *std::move(b_array);
+  ASSIGN_OR_RETURN(auto a_array, MakeRandomArray("a", a, with_data));
+  ASSIGN_OR_RETURN(auto b_array, MakeRandomArray("b", b, with_data));
+  operands.a = std::move(a_array);
+  operands.b = std::move(b_array);
   if (flags.beta == 0 || !flags.c_path.empty()) return absl::OkStatus();
-  auto c_array = MakeRandomArray("c", RandomC(flags, a.type, operands.batch), with_data);
-  if (!c_array.ok()) return c_array.status();
-  operands.c = *std::move(c_array);
+  ASSIGN_OR_RETURN(operands.c,
+                   MakeRandomArray("c", RandomC(flags, a.type, operands.batch), with_data));
   return absl::OkStatus();
 }
 
@@ -294,15 +259,13 @@ absl::Status ReadOperands(const ProductFlags& flags, const Console& console, Cli
                      ": got none, want two .npy files, tensors as @NAME, or --random m,n,k"));
   }
   const v1::ElementType type = TypeOf(flags.type);
-  auto a =
-      ReadOrDescribe(flags.a_path, TypeOf(flags.a_type, type), console, client, operands.a_tensor);
-  if (!a.ok()) return a.status();
-  auto b =
-      ReadOrDescribe(flags.b_path, TypeOf(flags.b_type, type), console, client, operands.b_tensor);
-  if (!b.ok()) return b.status();
-  operands.batch = BatchOf(flags, *a, *b);
-  operands.a = *std::move(a);
-  operands.b = *std::move(b);
+  ASSIGN_OR_RETURN(auto a, ReadOrDescribe(flags.a_path, TypeOf(flags.a_type, type), console, client,
+                                          operands.a_tensor));
+  ASSIGN_OR_RETURN(auto b, ReadOrDescribe(flags.b_path, TypeOf(flags.b_type, type), console, client,
+                                          operands.b_tensor));
+  operands.batch = BatchOf(flags, a, b);
+  operands.a = std::move(a);
+  operands.b = std::move(b);
   return absl::OkStatus();
 }
 
@@ -312,37 +275,30 @@ absl::Status ReadFactors(absl::string_view operand, const std::string& scale_tex
                          std::vector<float>& scale, BlockFile& blocks) {
   const std::string scale_flag = absl::StrCat("--scale-", operand);
   if (blocks_text.empty()) {
-    auto read = ReadScale(scale_flag, scale_text, console);
-    if (!read.ok()) return read.status();
-    scale = *std::move(read);
+    ASSIGN_OR_RETURN(scale, ReadScale(scale_flag, scale_text, console));
     return absl::OkStatus();
   }
-  auto read =
-      ReadBlocks(absl::StrCat("--blocks-", operand), blocks_text, scale_flag, scale_text, console);
-  if (!read.ok()) return read.status();
-  blocks = *std::move(read);
+  ASSIGN_OR_RETURN(blocks, ReadBlocks(absl::StrCat("--blocks-", operand), blocks_text, scale_flag,
+                                      scale_text, console));
   return absl::OkStatus();
 }
 
 absl::Status ReadRest(const ProductFlags& flags, const Console& console, Client* client,
                       Operands& operands) {
   if (!flags.c_path.empty()) {
-    auto c = ReadOrDescribe(flags.c_path, TypeOf(flags.c_type), console, client, operands.c_tensor);
-    if (!c.ok()) return c.status();
-    operands.c = *std::move(c);
+    ASSIGN_OR_RETURN(operands.c, ReadOrDescribe(flags.c_path, TypeOf(flags.c_type), console, client,
+                                                operands.c_tensor));
   }
   if (!flags.bias_path.empty()) {
-    auto bias = ReadArray(flags.bias_path, TypeOf(flags.bias_type), console);
-    if (!bias.ok()) return bias.status();
-    if (bias->shape.size() != 1) {
-      return absl::InvalidArgumentError(absl::StrCat("--bias: got an array of ", bias->shape.size(),
+    ASSIGN_OR_RETURN(auto bias, ReadArray(flags.bias_path, TypeOf(flags.bias_type), console));
+    if (bias.shape.size() != 1) {
+      return absl::InvalidArgumentError(absl::StrCat("--bias: got an array of ", bias.shape.size(),
                                                      " dimensions, want a vector"));
     }
-    operands.bias = *std::move(bias);
+    operands.bias = std::move(bias);
   }
-  absl::Status status =
-      ReadFactors("a", flags.a_scale, flags.a_blocks, console, operands.a_scale, operands.a_blocks);
-  if (!status.ok()) return status;
+  RETURN_IF_ERROR(ReadFactors("a", flags.a_scale, flags.a_blocks, console, operands.a_scale,
+                              operands.a_blocks));
   return ReadFactors("b", flags.b_scale, flags.b_blocks, console, operands.b_scale,
                      operands.b_blocks);
 }
@@ -440,18 +396,15 @@ absl::StatusOr<Client> ConnectFor(const GlobalFlags& global, const ProductFlags&
 
 absl::StatusOr<v1::MultiplyRequest> ProductRequest(const ProductFlags& flags, bool with_data,
                                                    const Console& console, Client* client) {
-  const auto device = DeviceOf(flags);
-  if (!device.ok()) return device.status();
+  ASSIGN_OR_RETURN(const auto device, DeviceOf(flags));
   Operands operands;
   absl::Status status = flags.random.empty() ? ReadOperands(flags, console, client, operands)
                                              : MakeRandomOperands(flags, with_data, operands);
   if (status.ok()) status = ReadRest(flags, console, client, operands);
   if (status.ok()) status = ExpectAllRead(flags, console);
   if (!status.ok()) return status;
-  auto a = ViewArray("a", operands.a, flags.transpose_a, operands.batch);
-  if (!a.ok()) return a.status();
-  auto b = ViewArray("b", operands.b, flags.transpose_b, operands.batch);
-  if (!b.ok()) return b.status();
+  ASSIGN_OR_RETURN(auto a, ViewArray("a", operands.a, flags.transpose_a, operands.batch));
+  ASSIGN_OR_RETURN(auto b, ViewArray("b", operands.b, flags.transpose_b, operands.batch));
   SparseOperand compressed;
   if (flags.sparse_a && operands.a_tensor.has_value()) {
     return absl::InvalidArgumentError(
@@ -459,7 +412,7 @@ absl::StatusOr<v1::MultiplyRequest> ProductRequest(const ProductFlags& flags, bo
         "tensor");
   }
   if (flags.sparse_a) {
-    status = MakeSparse(flags, with_data, operands.batch, console, *a, compressed);
+    status = MakeSparse(flags, with_data, operands.batch, console, a, compressed);
     if (!status.ok()) return status;
   }
   if ((operands.a_tensor.has_value() && !operands.a_scale.empty()) ||
@@ -468,25 +421,24 @@ absl::StatusOr<v1::MultiplyRequest> ProductRequest(const ProductFlags& flags, bo
         "--scale-a, --scale-b: got factors of a tensor of the server, which has its own, want "
         "none");
   }
-  if (operands.a_tensor.has_value()) a->sparsity = operands.a_tensor->sparsity;
-  a->scale = operands.a_scale;
-  b->scale = operands.b_scale;
-  a->blocks = operands.a_blocks.view();
-  b->blocks = operands.b_blocks.view();
-  if (operands.a_tensor.has_value()) operands.a_tensor->blocks = a->blocks;
-  if (operands.b_tensor.has_value()) operands.b_tensor->blocks = b->blocks;
+  if (operands.a_tensor.has_value()) a.sparsity = operands.a_tensor->sparsity;
+  a.scale = operands.a_scale;
+  b.scale = operands.b_scale;
+  a.blocks = operands.a_blocks.view();
+  b.blocks = operands.b_blocks.view();
+  if (operands.a_tensor.has_value()) operands.a_tensor->blocks = a.blocks;
+  if (operands.b_tensor.has_value()) operands.b_tensor->blocks = b.blocks;
   ProductOptions options = OptionsFor(flags, operands);
-  options.device = *device;
+  options.device = device;
   if (operands.c.has_value()) {
-    auto c = ViewArray("c", *operands.c, false, operands.batch);
-    if (!c.ok()) return c.status();
-    if (operands.c_tensor.has_value()) c->sparsity = operands.c_tensor->sparsity;
-    options.c = *c;
+    ASSIGN_OR_RETURN(auto c, ViewArray("c", *operands.c, false, operands.batch));
+    if (operands.c_tensor.has_value()) c.sparsity = operands.c_tensor->sparsity;
+    options.c = c;
   }
-  if (!with_data) return DescribeRequest(*a, *b, options);
-  if (!NamesTensors(flags)) return BuildRequest(*a, *b, options);
+  if (!with_data) return DescribeRequest(a, b, options);
+  if (!NamesTensors(flags)) return BuildRequest(a, b, options);
   if (operands.c_tensor.has_value()) options.c.reset();
-  return BuildRequest(OperandOf(*a, operands.a_tensor), OperandOf(*b, operands.b_tensor), options,
+  return BuildRequest(OperandOf(a, operands.a_tensor), OperandOf(b, operands.b_tensor), options,
                       operands.c_tensor);
 }
 

@@ -19,6 +19,7 @@
 #include "client/terminal/text.h"
 #include "gemmd/element_type.h"
 #include "gemmd/v1/instructions.pb.h"
+#include "kernels/matrix/status.h"
 
 namespace gemmd {
 namespace {
@@ -206,8 +207,7 @@ ExitCode RunRestart(const GlobalFlags& global, const std::string& device, const 
   return PrintAnswer(
       global, console,
       [&](Client& client) -> absl::StatusOr<std::string> {
-        const absl::Status status = client.RestartDevice(device);
-        if (!status.ok()) return status;
+        RETURN_IF_ERROR(client.RestartDevice(device));
         return device;
       },
       [](const std::string& name) { return absl::StrCat(name, " gets a new worker\n"); },
@@ -225,32 +225,19 @@ CommandRun AddRestart(CLI::App& app) {
 
 namespace {
 
-// "wgmma.m64n256k16.f32.f16.f16" without its N.
-struct SplitName {
-  std::string name;  // "wgmma.m64nNk16.f32.f16.f16".
-  int width = 0;     // 0: not a name of wgmma.
-};
-
-SplitName Split(const std::string& name) {
-  if (!absl::StartsWith(name, "wgmma.")) return {name};
-  const size_t n = name.find(".m64n");
-  if (n == std::string::npos) return {name};
+// A name of wgmma without its N, "wgmma.m64nNk16.f32.f16.f16", and N; another name, and 0.
+std::pair<std::string, int> Split(const std::string& name) {
+  const size_t n = absl::StartsWith(name, "wgmma.") ? name.find(".m64n") : name.npos;
+  if (n == name.npos) return {name, 0};
   const size_t first = n + 5;
   const size_t last = name.find('k', first);
-  SplitName split;
-  if (last == std::string::npos ||
-      !absl::SimpleAtoi(absl::string_view(name).substr(first, last - first), &split.width)) {
-    return {name};
+  int width = 0;
+  if (last == name.npos ||
+      !absl::SimpleAtoi(absl::string_view(name).substr(first, last - first), &width)) {
+    return {name, 0};
   }
-  split.name = absl::StrCat(name.substr(0, first), "N", name.substr(last));
-  return split;
+  return {absl::StrCat(name.substr(0, first), "N", name.substr(last)), width};
 }
-
-// Rows that will be merged.
-struct WidthGroup {
-  TableRow row;
-  std::vector<int> widths;
-};
 
 }  // namespace
 
@@ -270,24 +257,25 @@ std::string DescribeNumbers(std::vector<int> numbers) {
 }
 
 std::vector<TableRow> CollapseWidths(const std::vector<TableRow>& rows) {
-  std::vector<WidthGroup> groups;
+  // Rows that will be merged, each with its widths.
+  std::vector<std::pair<TableRow, std::vector<int>>> groups;
   std::map<TableRow, size_t> group_of;
   for (const TableRow& row : rows) {
-    const SplitName split = Split(row.front());
     TableRow key = row;
-    key.front() = split.name;
+    const auto [name, width] = Split(row.front());
+    key.front() = name;
     const auto [found, is_new] = group_of.try_emplace(std::move(key), groups.size());
-    if (is_new || split.width == 0) groups.push_back({row, {}});
-    WidthGroup& group = is_new || split.width == 0 ? groups.back() : groups[found->second];
-    if (split.width > 0) group.widths.push_back(split.width);
+    const bool is_alone = is_new || width == 0;
+    if (is_alone) groups.push_back({row, {}});
+    if (width > 0) (is_alone ? groups.back() : groups[found->second]).second.push_back(width);
   }
   std::vector<TableRow> collapsed;
-  for (WidthGroup& group : groups) {
-    if (group.widths.size() > 1) {
-      group.row.front() = absl::StrCat(Split(group.row.front()).name,
-                                       ", N = ", DescribeNumbers(std::move(group.widths)));
+  for (auto& [row, widths] : groups) {
+    if (widths.size() > 1) {
+      row.front() =
+          absl::StrCat(Split(row.front()).first, ", N = ", DescribeNumbers(std::move(widths)));
     }
-    collapsed.push_back(std::move(group.row));
+    collapsed.push_back(std::move(row));
   }
   return collapsed;
 }
@@ -361,14 +349,13 @@ struct KernelsFlags {
 
 // The kernels selected by the flags.
 absl::StatusOr<v1::ListKernelsResponse> AskForKernels(Client& client, const KernelsFlags& flags) {
-  auto kernels = client.ListKernels(flags.pattern);
-  if (!kernels.ok()) return kernels.status();
-  if (flags.device.empty()) return SelectKernels(*kernels, nullptr, flags.all);
+  ASSIGN_OR_RETURN(auto kernels, client.ListKernels(flags.pattern));
+  if (flags.device.empty()) return SelectKernels(kernels, nullptr, flags.all);
   const auto devices = client.ListDevices();
   if (!devices.ok()) return devices.status();
   std::vector<std::string> names;
   for (const v1::Device& device : devices->devices()) {
-    if (device.name() == flags.device) return SelectKernels(*kernels, &device, flags.all);
+    if (device.name() == flags.device) return SelectKernels(kernels, &device, flags.all);
     names.push_back(device.name());
   }
   return absl::NotFoundError(absl::StrCat("--device: got ", flags.device, ", want a device of the ",

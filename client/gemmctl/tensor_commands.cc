@@ -20,6 +20,7 @@
 #include "client/terminal/text.h"
 #include "gemmd/v1/admin.pb.h"
 #include "gemmd/v1/resident.pb.h"
+#include "kernels/matrix/status.h"
 
 namespace gemmd {
 namespace {
@@ -61,9 +62,7 @@ absl::StatusOr<PutOptions> OptionsFor(const PutFlags& flags) {
   options.connections = flags.connections;
   options.pinned = flags.pin || flags.lease.empty();
   if (flags.lease.empty()) return options;
-  const auto lease = ParseTimeout(flags.lease, "--lease");
-  if (!lease.ok()) return lease.status();
-  options.lease = *lease;
+  ASSIGN_OR_RETURN(options.lease, ParseTimeout(flags.lease, "--lease"));
   return options;
 }
 
@@ -187,9 +186,8 @@ std::string WithoutGaps(const v1::TensorSpec& spec, const std::string& bytes) {
 absl::StatusOr<NpyArray> GetArray(Client& client, const v1::TensorInfo& info,
                                   const GetOptions& options) {
   std::string bytes(static_cast<size_t>(info.bytes()), '\0');
-  const auto got =
-      client.Get(TensorOfHandle(info.handle()), std::as_writable_bytes(std::span(bytes)), options);
-  if (!got.ok()) return got.status();
+  ASSIGN_OR_RETURN(const auto got, client.Get(TensorOfHandle(info.handle()),
+                                              std::as_writable_bytes(std::span(bytes)), options));
   NpyArray array = ArrayOf(info.spec());
   if (info.spec().sparsity() == v1::SPARSITY_NONE) {
     array.data = WithoutGaps(info.spec(), bytes);
@@ -212,9 +210,8 @@ absl::Status GetTo(Client& client, const v1::TensorInfo& info, const GetFlags& f
   if (!is_stream && IsPlain(info.spec())) {
     return GetToFile(client, info, flags.path, options);
   }
-  const auto array = GetArray(client, info, options);
-  if (!array.ok()) return array.status();
-  return WriteArray(*array, flags.path, console);
+  ASSIGN_OR_RETURN(const auto array, GetArray(client, info, options));
+  return WriteArray(array, flags.path, console);
 }
 
 ExitCode RunGet(const GlobalFlags& global, const GetFlags& flags, const Console& console) {
@@ -326,9 +323,7 @@ absl::StatusOr<KeepAliveOptions> OptionsFor(const KeepFlags& flags) {
   }
   if (flags.pin || flags.unpin) options.pinned = flags.pin;
   if (flags.lease.empty()) return options;
-  const auto lease = ParseTimeout(flags.lease, "--lease");
-  if (!lease.ok()) return lease.status();
-  options.lease = *lease;
+  ASSIGN_OR_RETURN(options.lease, ParseTimeout(flags.lease, "--lease"));
   return options;
 }
 

@@ -22,6 +22,7 @@
 #include "absl/strings/strip.h"
 #include "client/terminal/text.h"
 #include "gemmd/element_type.h"
+#include "kernels/matrix/status.h"
 
 namespace gemmd {
 namespace {
@@ -122,18 +123,16 @@ absl::Status ForgetToken(const GlobalFlags& flags, const std::string& token) {
 }
 
 absl::StatusOr<Client> Join(const GlobalFlags& flags, const std::string& token) {
-  auto client = Connect(flags);
-  if (!client.ok()) return client.status();
-  if (const auto session = client->OpenSession(token); !session.ok()) return session.status();
+  ASSIGN_OR_RETURN(auto client, Connect(flags));
+  if (const auto session = client.OpenSession(token); !session.ok()) return session.status();
   return client;
 }
 
 // Returns nullopt if another process has stored a session meanwhile; the new session then ends on
 // its own.
 absl::StatusOr<std::optional<Client>> OpenNew(const GlobalFlags& flags, const Console& console) {
-  auto client = Connect(flags);
-  if (!client.ok()) return client.status();
-  const auto session = client->OpenSession();
+  ASSIGN_OR_RETURN(auto client, Connect(flags));
+  const auto session = client.OpenSession();
   if (!session.ok()) return session.status();
   if (SessionPath(flags).empty()) {
     const std::string note = absl::StrCat(
@@ -141,21 +140,19 @@ absl::StatusOr<std::optional<Client>> OpenNew(const GlobalFlags& flags, const Co
         ": opened a session; there is no folder for its token, so other commands reach it with\n",
         "  --session ", session->token, "\n");
     std::fwrite(note.data(), 1, note.size(), console.err);
-    return *std::move(client);
+    return client;
   }
-  const auto is_kept = KeepToken(flags, session->token);
-  if (!is_kept.ok()) return is_kept.status();
-  if (!*is_kept) return std::nullopt;
-  return *std::move(client);
+  ASSIGN_OR_RETURN(const auto is_kept, KeepToken(flags, session->token));
+  if (!is_kept) return std::nullopt;
+  return client;
 }
 
 // The token stored for the address; empty if there is none.
 absl::StatusOr<KeptToken> FindToken(const GlobalFlags& flags) {
   const std::string path = SessionPath(flags);
   if (path.empty()) return std::nullopt;
-  const auto is_there = CheckFolder(flags.session_folder);
-  if (!is_there.ok()) return is_there.status();
-  return *is_there ? ReadToken(path) : KeptToken();
+  ASSIGN_OR_RETURN(const auto is_there, CheckFolder(flags.session_folder));
+  return is_there ? ReadToken(path) : KeptToken();
 }
 
 }  // namespace
@@ -165,21 +162,19 @@ absl::StatusOr<Client> ConnectSession(const GlobalFlags& flags, bool may_open,
   if (!flags.session.empty()) return Join(flags, flags.session);
   // Repeats if another command has stored or removed a token meanwhile.
   while (true) {
-    const auto token = FindToken(flags);
-    if (!token.ok()) return token.status();
-    if (!token->has_value()) {
+    ASSIGN_OR_RETURN(const auto token, FindToken(flags));
+    if (!token.has_value()) {
       if (!may_open) break;
-      auto opened = OpenNew(flags, console);
-      if (!opened.ok()) return opened.status();
-      if (opened->has_value()) return **std::move(opened);
+      ASSIGN_OR_RETURN(auto opened, OpenNew(flags, console));
+      if (opened.has_value()) return *std::move(opened);
       continue;
     }
-    if (!(*token)->empty()) {
-      auto client = Join(flags, **token);
+    if (!token->empty()) {
+      auto client = Join(flags, *token);
       if (client.ok() || !absl::IsUnauthenticated(client.status())) return client;
     }
     // The session has ended, or the file was truncated.
-    if (absl::Status status = ForgetToken(flags, **token); !status.ok()) return status;
+    RETURN_IF_ERROR(ForgetToken(flags, *token));
   }
   return absl::FailedPreconditionError(absl::StrCat(
       "session: got none at ", flags.address, ", want one: `", console.program,

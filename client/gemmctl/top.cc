@@ -261,9 +261,7 @@ std::vector<int> ShownDevices(const v1::GetStatisticsResponse& now, const Activi
   return shown;
 }
 
-FittedTable::Column Number(const char* heading, int rank) {
-  return {{heading, Align::kRight}, rank};
-}
+TextTable::Column Number(const char* heading, int rank) { return {heading, Align::kRight, rank}; }
 
 // Whether device histories fit beside a table of the fixed columns.
 bool HasHistory(const TopOptions& options) {
@@ -291,20 +289,20 @@ std::string WithHistory(const std::string& table, const v1::GetStatisticsRespons
 
 std::string DevicesText(const v1::GetStatisticsResponse& now, const ActivityRates& rates,
                         const TopOptions& options) {
-  FittedTable table({{{"device"}},
-                     {{"state"}, 5},
-                     Number("waiting", 0),
-                     Number("bytes waiting", 11),
-                     Number("predicted", 6),
-                     Number("busy", 0),
-                     Number("products/s", 0),
-                     Number("failed/s", 7),
-                     Number("rate", 2),
-                     Number("in", 9),
-                     Number("out", 10),
-                     Number("p50 <=", 4),
-                     Number("p99 <=", 3),
-                     Number("restarts", 8)});
+  TextTable table({{"device"},
+                   {"state", Align::kLeft, 5},
+                   Number("waiting", 0),
+                   Number("bytes waiting", 11),
+                   Number("predicted", 6),
+                   Number("busy", 0),
+                   Number("products/s", 0),
+                   Number("failed/s", 7),
+                   Number("rate", 2),
+                   Number("in", 9),
+                   Number("out", 10),
+                   Number("p50 <=", 4),
+                   Number("p99 <=", 3),
+                   Number("restarts", 8)});
   const std::vector<int> shown = ShownDevices(now, rates, options);
   for (const int i : shown) {
     const v1::DeviceStatistics& device = now.devices(i);
@@ -333,13 +331,13 @@ std::string DevicesText(const v1::GetStatisticsResponse& now, const ActivityRate
 
 // Empty if no device has readings.
 std::string GpusText(const v1::GetStatisticsResponse& now, int columns) {
-  FittedTable table({{{"GPU"}},
-                     Number("kernels", 0),
-                     Number("power", 0),
-                     Number("memory", 0),
-                     Number("SM clock", 2),
-                     Number("temperature", 3),
-                     Number("ECC errors", 1)});
+  TextTable table({{"GPU"},
+                   Number("kernels", 0),
+                   Number("power", 0),
+                   Number("memory", 0),
+                   Number("SM clock", 2),
+                   Number("temperature", 3),
+                   Number("ECC errors", 1)});
   bool has_gpus = false;
   for (const v1::DeviceStatistics& device : now.devices()) {
     if (!device.has_gpu()) continue;
@@ -365,11 +363,11 @@ std::string GpusText(const v1::GetStatisticsResponse& now, int columns) {
 // Empty if nothing has run since the previous view.
 std::string KernelsText(const ActivityRates& rates, int columns) {
   if (rates.kernels.empty()) return "";
-  FittedTable table({{{"kernel"}},
-                     {{"on"}, 1},
-                     Number("products/s", 0),
-                     Number("of computing", 0),
-                     Number("mean", 0)});
+  TextTable table({{"kernel"},
+                   {"on", Align::kLeft, 1},
+                   Number("products/s", 0),
+                   Number("of computing", 0),
+                   Number("mean", 0)});
   const size_t shown = std::min(rates.kernels.size(), kMaxRows);
   for (size_t i = 0; i < shown; ++i) {
     const KernelRates& kernel = rates.kernels[i];
@@ -381,11 +379,11 @@ std::string KernelsText(const ActivityRates& rates, int columns) {
 
 // Empty if no products were joined.
 std::string JoinedText(const v1::GetStatisticsResponse& now, int columns) {
-  FittedTable table({{{"ran as one"}},
-                     Number("launches", 0),
-                     Number("stacked", 0),
-                     Number("batched", 0),
-                     Number("most products at once", 1)});
+  TextTable table({{{"ran as one"}},
+                   Number("launches", 0),
+                   Number("stacked", 0),
+                   Number("batched", 0),
+                   Number("most products at once", 1)});
   bool has_joined = false;
   for (const v1::DeviceStatistics& device : now.devices()) {
     if (device.stacked_products() + device.batched_products() == 0) continue;
@@ -402,11 +400,11 @@ std::string JoinedText(const v1::GetStatisticsResponse& now, int columns) {
 }
 
 std::string CopiesText(const v1::GetStatisticsResponse& now, int columns) {
-  FittedTable table({{{"memory"}},
-                     Number("tensors", 0),
-                     Number("found", 0),
-                     Number("brought", 1),
-                     Number("evicted", 0)});
+  TextTable table({{"memory"},
+                   Number("tensors", 0),
+                   Number("found", 0),
+                   Number("brought", 1),
+                   Number("evicted", 0)});
   bool has_copies = false;
   for (const v1::DeviceStatistics& device : now.devices()) {
     if (device.tensor_bytes() + device.tensor_hits() + device.tensors_brought() == 0) continue;
@@ -420,7 +418,8 @@ std::string CopiesText(const v1::GetStatisticsResponse& now, int columns) {
 
 std::string OwnersText(const v1::TensorStatistics& tensors, int columns) {
   if (tensors.owners().empty()) return "";
-  FittedTable table({{{"owner"}}, Number("tensors", 0), Number("on the host", 0), {{"of"}, 1}});
+  TextTable table(
+      {{"owner"}, Number("tensors", 0), Number("on the host", 0), {"of", Align::kLeft, 1}});
   for (const v1::OwnerStatistics& owner : tensors.owners()) {
     table.AddRow({owner.name(), FormatCount(owner.tensors()), FormatBytes(owner.host_bytes()),
                   owner.caller()});
@@ -450,12 +449,12 @@ std::string TensorsText(const v1::GetStatisticsResponse& now, int columns) {
 
 std::string CallersText(const std::vector<CallerRates>& callers, int columns) {
   if (callers.empty()) return "";
-  FittedTable table({{{"caller"}},
-                     Number("products/s", 0),
-                     Number("failed/s", 2),
-                     Number("refused/s", 0),
-                     Number("of computing", 0),
-                     Number("tensors", 1)});
+  TextTable table({{"caller"},
+                   Number("products/s", 0),
+                   Number("failed/s", 2),
+                   Number("refused/s", 0),
+                   Number("of computing", 0),
+                   Number("tensors", 1)});
   const size_t shown = std::min(callers.size(), kMaxRows);
   for (size_t i = 0; i < shown; ++i) {
     const CallerRates& caller = callers[i];

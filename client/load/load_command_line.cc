@@ -19,6 +19,7 @@
 #include "client/load/report/report.h"
 #include "client/output_file.h"
 #include "client/terminal/version.h"
+#include "kernels/matrix/status.h"
 #include "kernels/option/option.h"
 
 namespace gemmd {
@@ -56,76 +57,56 @@ absl::Status TakeOperands(const std::string& text, LoadFlags& flags) {
 }
 
 void AddProductOptions(CLI::App& app, LoadFlags& flags) {
-  const char* const group = "What is multiplied";
+  SetGroup(app, "What is multiplied");
   std::string profiles = "A built-in mix (default small):";
   std::vector<std::string> names;
   for (const Profile& profile : Profiles()) {
     names.emplace_back(profile.name);
     absl::StrAppend(&profiles, "\n", profile.name, ": ", profile.what);
   }
-  CLI::Option* const profile = app.add_option("--profile", flags.profile, profiles)
-                                   ->check(OneOf(names))
-                                   ->type_name("NAME")
-                                   ->group(group);
-  CLI::Option* const mix =
-      app.add_option(
-             "--mix", flags.mix_path,
-             "JSON file of products: an array of objects with m, n, k and, optionally, type, "
-             "weight, batch, sparse, b_order, kernel, device, accumulation_type, output_type, "
-             "fast_accumulation, operands, a, b (paths of .npy files), name")
-          ->type_name("PATH")
-          ->excludes(profile)
-          ->group(group);
+  const CommandOption profile =
+      AddOption(app, "--profile", flags.profile, profiles).Check(OneOf(names)).TypeName("NAME");
+  const CommandOption mix =
+      AddOption(app, "--mix", flags.mix_path,
+                "JSON file of products: an array of objects with m, n, k and, optionally, type, "
+                "weight, batch, sparse, b_order, kernel, device, accumulation_type, output_type, "
+                "fast_accumulation, operands, a, b (paths of .npy files), name")
+          .TypeName("PATH")
+          .Exclude(profile);
   const CommandOption shape = AddShape(app, "--shape", flags.shape, "One product: m,n,k or mxnxk",
                                        {.min_extents = 3, .least = 1, .most = 2147483647})
                                   .TypeName("M,N,K")
-                                  .Exclude(CommandOption(profile))
-                                  .Exclude(CommandOption(mix))
-                                  .Group(group);
+                                  .Exclude(profile)
+                                  .Exclude(mix);
   AddTypeOption(app, "--type", flags.type,
-                "Type of A and B, with --shape, --a or --b (default: that of the files, or f32)")
-      .Group(group);
+                "Type of A and B, with --shape, --a or --b (default: that of the files, or f32)");
   for (const bool is_a : {true, false}) {
-    CommandOption(
-        app.add_option(is_a ? "--a" : "--b", is_a ? flags.a_path : flags.b_path,
-                       absl::StrCat(is_a ? "A" : "B",
-                                    " from a .npy file instead of random values; "
-                                    "without --shape, both operands come from files. Answers are "
-                                    "checked within a bound")))
+    AddOption(app, is_a ? "--a" : "--b", is_a ? flags.a_path : flags.b_path,
+              absl::StrCat(is_a ? "A" : "B",
+                           " from a .npy file instead of random values; "
+                           "without --shape, both operands come from files. Answers are "
+                           "checked within a bound"))
         .TypeName("PATH")
-        .Exclude(CommandOption(profile))
-        .Exclude(CommandOption(mix))
-        .Group(group);
+        .Exclude(profile)
+        .Exclude(mix);
   }
-  AddTypeOption(app, "--output-type", flags.output_type, "Type of D, with --shape")
-      .Need(shape)
-      .Group(group);
+  AddTypeOption(app, "--output-type", flags.output_type, "Type of D, with --shape").Need(shape);
   AddFlag(app, "--fast-accumulation", flags.fast_accumulation,
           "Let the tensor core sum 8-bit floats with the few bits that it keeps, with --shape")
-      .Need(shape)
-      .Group(group);
-  CommandOption(app.add_option("--batch", flags.batch, "Number of products in a call, with --shape")
-                    ->transform(option::NumberFrom(1, 2147483647).description("")))
+      .Need(shape);
+  AddOption(app, "--batch", flags.batch, "Number of products in a call, with --shape", 1,
+            2147483647)
       .TypeName("N")
-      .Need(shape)
-      .Group(group);
-  AddFlag(app, "--sparse", flags.sparse, "Send A in its 2:4 form, with --shape")
-      .Need(shape)
-      .Group(group);
-  CommandOption(app.add_option("--b-order", flags.b_order,
-                               "Order of B, with --shape: row major, or column major, as is common "
-                               "for weights in x W^T")
-                    ->check(OneOf({"row", "column"})))
-      .TypeName("row|column")
+      .Need(shape);
+  AddFlag(app, "--sparse", flags.sparse, "Send A in its 2:4 form, with --shape").Need(shape);
+  AddChoice(app, "--b-order", flags.b_order,
+            "Order of B, with --shape: row major, or column major, as is common for weights in x "
+            "W^T",
+            {"row", "column"})
       .ShowDefault()
-      .Need(shape)
-      .Group(group);
-  app.add_option("--kernel", flags.kernel, "Kernel for products without one")
-      ->type_name("NAME")
-      ->group(group);
-  app.add_option("--device", flags.device, "Device for products without one")
-      ->type_name("NAME")
-      ->group(group);
+      .Need(shape);
+  AddOption(app, "--kernel", flags.kernel, "Kernel for products without one").TypeName("NAME");
+  AddOption(app, "--device", flags.device, "Device for products without one").TypeName("NAME");
   std::string modes = "Place of the operands:";
   for (const OperandPlace& mode : OperandPlaces()) {
     absl::StrAppend(&modes, " ", mode.name, " (", mode.what, ")");
@@ -141,108 +122,89 @@ void AddProductOptions(CLI::App& app, LoadFlags& flags) {
              throw CLI::ValidationError("--operands", std::string(status.message()));
          },
          modes)
-      ->type_name("PLACE|FILE,...")
-      ->group(group);
-  app.add_option("--values", flags.values,
-                 "Values of the operands: integers, whose products are checked exactly, or normal "
-                 "(random), checked within a bound")
-      ->check(OneOf({"integers", "normal"}))
-      ->type_name("integers|normal")
-      ->capture_default_str()
-      ->group(group);
-  app.add_option("--verify", flags.verified_share,
-                 "Share of answers to check, in addition to the first answer of each product; 0 "
-                 "checks none")
-      ->transform(option::NumberFrom(0.0, 1.0).description(""))
-      ->type_name("SHARE")
-      ->capture_default_str()
-      ->group(group);
+      ->type_name("PLACE|FILE,...");
+  AddChoice(app, "--values", flags.values,
+            "Values of the operands: integers, whose products are checked exactly, or normal "
+            "(random), checked within a bound",
+            {"integers", "normal"})
+      .ShowDefault();
+  AddOption(app, "--verify", flags.verified_share,
+            "Share of answers to check, in addition to the first answer of each product; 0 "
+            "checks none",
+            0, 1)
+      .TypeName("SHARE")
+      .ShowDefault();
 }
 
 void AddLoopOptions(CLI::App& app, LoadFlags& flags) {
-  const char* const group = "Load";
-  CLI::Option* const concurrency = app.add_option("--concurrency", flags.concurrency,
-                                                  "Closed loop: number of calls in flight; several "
-                                                  "numbers run one after the other (default: 1)")
-                                       ->delimiter(',')
-                                       ->transform(option::NumberFrom(1, 100000).description(""))
-                                       ->type_name("N,...")
-                                       ->group(group);
-  CLI::Option* const rate = app.add_option("--rate", flags.rates,
-                                           "Open loop: calls per second, sent on time regardless "
-                                           "of the server; several rates run one after the other")
-                                ->delimiter(',')
-                                ->transform(option::NumberFrom(0.001, 1e7).description(""))
-                                ->type_name("R,...")
-                                ->excludes(concurrency)
-                                ->group(group);
-  CLI::Option* const arrivals = app.add_option(
-      "--arrivals", flags.arrivals, "Open loop: calls evenly spaced, or independent (Poisson)");
-  arrivals->check(OneOf({"constant", "poisson"}))
-      ->type_name("constant|poisson")
-      ->capture_default_str()
-      ->group(group);
-  app.add_option("--ramp-to", flags.ramp_to,
-                 "Open loop: the rate changes linearly from --rate at the start of the warm-up to "
-                 "this rate at the end of --duration")
-      ->transform(option::NumberFrom(0.001, 1e7).description(""))
-      ->type_name("R")
-      ->needs(rate)
-      ->group(group);
-  CLI::Option* const replay = app.add_option("--replay", flags.replay_path,
-                                             "Open loop: take the gaps between calls from a file, "
-                                             "repeated; one gap per line, in seconds or as 500us")
-                                  ->type_name("PATH")
-                                  ->excludes(concurrency)
-                                  ->excludes(rate)
-                                  ->group(group);
-  CLI::Option* const slo = app.add_option(
-      "--slo", flags.slo,
-      "Search for the highest rate under an objective such as p99=2ms, beginning with --rate "
-      "(default 100), in 15 to 60 windows; each lasts a third of --duration, or longer if the "
-      "percentile needs more calls. A window that fails because of the client is discarded; the "
-      "result has a 95 % confidence interval");
-  slo->type_name("pN=TIME")->excludes(concurrency)->excludes(replay)->group(group);
-  CLI::Option* const most = app.add_option(
-      "--most-in-flight", flags.max_in_flight,
-      "Open loop: max calls in flight; further calls wait, which is reported as blocked time");
-  most->transform(option::NumberFrom(1, 1000000).description(""))
-      ->type_name("N")
-      ->capture_default_str()
-      ->group(group);
-  arrivals->excludes(concurrency)->excludes(replay);
-  most->excludes(concurrency);
-  app.add_option("--seed", flags.seed, "Seed of arrivals, mix and operands")
-      ->transform(option::NumberFrom(uint64_t{0}, UINT64_MAX).description(""))
-      ->type_name("N")
-      ->capture_default_str()
-      ->group(group);
+  SetGroup(app, "Load");
+  const CommandOption concurrency(app.add_option("--concurrency", flags.concurrency,
+                                                 "Closed loop: number of calls in flight; several "
+                                                 "numbers run one after the other (default: 1)")
+                                      ->delimiter(',')
+                                      ->transform(option::NumberFrom(1, 100000).description(""))
+                                      ->type_name("N,..."));
+  const CommandOption rate =
+      CommandOption(app.add_option("--rate", flags.rates,
+                                   "Open loop: calls per second, sent on time regardless of the "
+                                   "server; several rates run one after the other")
+                        ->delimiter(',')
+                        ->transform(option::NumberFrom(0.001, 1e7).description(""))
+                        ->type_name("R,..."))
+          .Exclude(concurrency);
+  CommandOption arrivals =
+      AddChoice(app, "--arrivals", flags.arrivals,
+                "Open loop: calls evenly spaced, or independent (Poisson)", {"constant", "poisson"})
+          .ShowDefault();
+  AddOption(app, "--ramp-to", flags.ramp_to,
+            "Open loop: the rate changes linearly from --rate at the start of the warm-up to this "
+            "rate at the end of --duration",
+            0.001, 1e7)
+      .TypeName("R")
+      .Need(rate);
+  const CommandOption replay =
+      AddOption(app, "--replay", flags.replay_path,
+                "Open loop: take the gaps between calls from a file, repeated; one gap per line, "
+                "in seconds or as 500us")
+          .TypeName("PATH")
+          .Exclude(concurrency)
+          .Exclude(rate);
+  AddOption(app, "--slo", flags.slo,
+            "Search for the highest rate under an objective such as p99=2ms, beginning with --rate "
+            "(default 100), in 15 to 60 windows; each lasts a third of --duration, or longer if "
+            "the percentile needs more calls. A window that fails because of the client is "
+            "discarded; the result has a 95 % confidence interval")
+      .TypeName("pN=TIME")
+      .Exclude(concurrency)
+      .Exclude(replay);
+  AddOption(app, "--most-in-flight", flags.max_in_flight,
+            "Open loop: max calls in flight; further calls wait, which is reported as blocked time",
+            1, 1000000)
+      .TypeName("N")
+      .ShowDefault()
+      .Exclude(concurrency);
+  arrivals.Exclude(concurrency).Exclude(replay);
+  AddOption(app, "--seed", flags.seed, "Seed of arrivals, mix and operands")
+      .TypeName("N")
+      .ShowDefault();
 }
 
 void AddLengthOptions(CLI::App& app, LoadFlags& flags) {
-  const char* const group = "Duration (times: seconds, or 500ms, 2m)";
-  app.add_option("--duration", flags.duration,
-                 "Length of each step after its warm-up (default 10s; with --count no limit)")
-      ->type_name("TIME")
-      ->group(group);
-  app.add_option("--warmup", flags.warmup,
-                 "Length of the warm-up of each step, not included in any figure")
-      ->type_name("TIME")
-      ->capture_default_str()
-      ->group(group);
-  app.add_option("--count", flags.count, "Max calls in each step")
-      ->transform(option::NumberFrom(int64_t{1}, int64_t{1} << 53).description(""))
-      ->type_name("N")
-      ->group(group);
-  app.add_option("--timeout", flags.timeout, "Timeout of one call")
-      ->type_name("TIME")
-      ->capture_default_str()
-      ->group(group);
-  app.add_option("--interval", flags.interval,
-                 "Time between two updates of the live view, and two points of plots over time")
-      ->type_name("TIME")
-      ->capture_default_str()
-      ->group(group);
+  SetGroup(app, "Duration (times: seconds, or 500ms, 2m)");
+  AddOption(app, "--duration", flags.duration,
+            "Length of each step after its warm-up (default 10s; with --count no limit)")
+      .TypeName("TIME");
+  AddOption(app, "--warmup", flags.warmup,
+            "Length of the warm-up of each step, not included in any figure")
+      .TypeName("TIME")
+      .ShowDefault();
+  AddOption(app, "--count", flags.count, "Max calls in each step", 1, int64_t{1} << 53)
+      .TypeName("N");
+  AddOption(app, "--timeout", flags.timeout, "Timeout of one call").TypeName("TIME").ShowDefault();
+  AddOption(app, "--interval", flags.interval,
+            "Time between two updates of the live view, and two points of plots over time")
+      .TypeName("TIME")
+      .ShowDefault();
 }
 
 void AddLoadFlags(CLI::App& app, LoadFlags& flags) {
@@ -252,54 +214,49 @@ void AddLoadFlags(CLI::App& app, LoadFlags& flags) {
       ->delimiter(',')
       ->type_name("ADDRESS,...");
   AddSecurityFlags(app, flags.security);
-  app.add_option("--channels", flags.channels, "Number of connections to each server")
-      ->transform(option::NumberFrom(1, 1024).description(""))
-      ->type_name("N")
-      ->capture_default_str();
-  app.add_option("--owners", flags.owners,
-                 "Number of clients per server, used in turn: each has its own connections, "
-                 "session and resident operands")
-      ->transform(option::NumberFrom(1, 1024).description(""))
-      ->type_name("N")
-      ->capture_default_str();
-  app.add_option(
-         "--streams", flags.streams,
-         "Number of MultiplyStream calls per client that carry the products: waiting products "
-         "share a message, and --timeout and --retries do not apply. 0 makes one call per product")
-      ->transform(option::NumberFrom(0, 1024).description(""))
-      ->type_name("N")
-      ->capture_default_str();
-  app.add_option("--retries", flags.retries,
-                 "Max retries of a call that a server could not take; in the report, retries "
-                 "appear only as latency")
-      ->transform(option::NumberFrom(0, 4).description(""))
-      ->type_name("N")
-      ->capture_default_str();
-  app.add_flag("--wait-for-ready", flags.wait_for_ready,
-               "Have calls wait for a server that cannot be reached, up to --timeout: it may "
-               "restart under load");
+  AddOption(app, "--channels", flags.channels, "Number of connections to each server", 1, 1024)
+      .TypeName("N")
+      .ShowDefault();
+  AddOption(app, "--owners", flags.owners,
+            "Number of clients per server, used in turn: each has its own connections, session and "
+            "resident operands",
+            1, 1024)
+      .TypeName("N")
+      .ShowDefault();
+  AddOption(app, "--streams", flags.streams,
+            "Number of MultiplyStream calls per client that carry the products: waiting products "
+            "share a message, and --timeout and --retries do not apply. 0 makes one call per "
+            "product",
+            0, 1024)
+      .TypeName("N")
+      .ShowDefault();
+  AddOption(app, "--retries", flags.retries,
+            "Max retries of a call that a server could not take; in the report, retries appear "
+            "only as latency",
+            0, 4)
+      .TypeName("N")
+      .ShowDefault();
+  AddFlag(app, "--wait-for-ready", flags.wait_for_ready,
+          "Have calls wait for a server that cannot be reached, up to --timeout: it may restart "
+          "under load");
   AddProductOptions(app, flags);
   AddLoopOptions(app, flags);
   AddLengthOptions(app, flags);
-  const char* const group = "Files for the report";
-  app.add_option("--json", flags.json_path,
-                 "JSON file of the report, for programs and for gemmload compare")
-      ->type_name("PATH")
-      ->group(group);
-  app.add_option("--csv", flags.csv_path, "CSV file of the report, with one line for each step")
-      ->type_name("PATH")
-      ->group(group);
-  app.add_option("--html", flags.html_path,
-                 "HTML file of the report: one self-contained page with plots")
-      ->type_name("PATH")
-      ->group(group);
-  app.add_flag("--quiet", flags.is_quiet, "Do not show the live view")->group(group);
-  app.add_option("--metrics-listen", flags.metrics_address,
-                 "IP address and port that serve the running load to Prometheus under /metrics, "
-                 "until the run ends, without TLS; port 0 selects a free port, printed to standard "
-                 "error; figures advance by whole intervals (--interval)")
-      ->type_name("HOST:PORT")
-      ->group(group);
+  SetGroup(app, "Files for the report");
+  AddOption(app, "--json", flags.json_path,
+            "JSON file of the report, for programs and for gemmload compare")
+      .TypeName("PATH");
+  AddOption(app, "--csv", flags.csv_path, "CSV file of the report, with one line for each step")
+      .TypeName("PATH");
+  AddOption(app, "--html", flags.html_path,
+            "HTML file of the report: one self-contained page with plots")
+      .TypeName("PATH");
+  AddFlag(app, "--quiet", flags.is_quiet, "Do not show the live view");
+  AddOption(app, "--metrics-listen", flags.metrics_address,
+            "IP address and port that serve the running load to Prometheus under /metrics, until "
+            "the run ends, without TLS; port 0 selects a free port, printed to standard error; "
+            "figures advance by whole intervals (--interval)")
+      .TypeName("HOST:PORT");
 }
 
 // Errors: InvalidArgument if a given flag would have no effect.
@@ -378,9 +335,8 @@ ExitCode RunLoadCommand(const LoadFlags& flags, const Console& console, bool is_
 }
 
 absl::StatusOr<ComparedReport> ReadReport(const std::string& path) {
-  const auto text = ReadTextFile(path);
-  if (!text.ok()) return text.status();
-  auto report = ParseReport(*text);
+  ASSIGN_OR_RETURN(const auto text, ReadTextFile(path));
+  auto report = ParseReport(text);
   if (report.ok()) return report;
   return absl::InvalidArgumentError(absl::StrCat(path, ": ", report.status().message()));
 }
@@ -424,17 +380,17 @@ ExitCode RunGemmload(const std::vector<std::string>& arguments, const std::strin
   app.set_version_flag("--version", ToolVersionText("gemmload"));
   LoadFlags flags;
   flags.security = security;
-  AddLoadFlags(app, flags);
   CLI::App& compare =
       *app.add_subcommand("compare", "Show how two reports differ, and how much of that is noise");
   std::string a_path;
   std::string b_path;
-  compare.add_option("A", a_path, "First report, a file written by --json")
-      ->required()
-      ->type_name("PATH");
-  compare.add_option("B", b_path, "Second report, a file written by --json")
-      ->required()
-      ->type_name("PATH");
+  AddOption(compare, "A", a_path, "First report, a file written by --json")
+      .Require()
+      .TypeName("PATH");
+  AddOption(compare, "B", b_path, "Second report, a file written by --json")
+      .Require()
+      .TypeName("PATH");
+  AddLoadFlags(app, flags);
   // CLI11 takes the last argument first.
   std::vector<std::string> reversed(arguments.rbegin(), arguments.rend());
   try {

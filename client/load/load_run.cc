@@ -257,9 +257,10 @@ class Run {
   };
 
   void RunOpen(const OpenLoop& open) {
-    OpenSender sender(open, window_, stop_, in_flight_, [this](const OpenSender::Due& due) {
-      Send({.intended_ns = due.intended_ns, .admitted_ns = due.admitted_ns});
-    });
+    OpenSender sender(open, window_, stop_, in_flight_,
+                      [this](int64_t intended_ns, int64_t admitted_ns) {
+                        Send({.intended_ns = intended_ns, .admitted_ns = admitted_ns});
+                      });
     sender.Run();
     unsent_ = sender.unsent();
     due_until_ns_ = std::min(sender.next_due_ns(), window_.to_ns);

@@ -20,6 +20,7 @@
 #include "gemmd/element_type.h"
 #include "gemmd/v1/registry.pb.h"
 #include "gemmd/v1/tensors.pb.h"
+#include "kernels/matrix/status.h"
 
 namespace gemmd {
 namespace {
@@ -36,30 +37,27 @@ absl::StatusOr<int64_t> TimeOfFlag(absl::string_view flag, const std::string& te
 
 absl::StatusOr<LoadStep> StepWithoutLoop(const LoadFlags& flags) {
   LoadStep step;
-  const auto warmup = TimeOfFlag("--warmup", flags.warmup, absl::ZeroDuration());
-  if (!warmup.ok()) return warmup.status();
+  ASSIGN_OR_RETURN(const auto warmup, TimeOfFlag("--warmup", flags.warmup, absl::ZeroDuration()));
   const bool is_endless = flags.duration.empty() && flags.count > 0;
   const std::string duration = is_endless               ? "168h"
                                : flags.duration.empty() ? "10s"
                                                         : flags.duration;
-  const auto length = TimeOfFlag("--duration", duration, absl::Milliseconds(1));
-  if (!length.ok()) return length.status();
-  const auto timeout = TimeOfFlag("--timeout", flags.timeout, absl::Milliseconds(1));
-  if (!timeout.ok()) return timeout.status();
-  const auto interval = TimeOfFlag("--interval", flags.interval, absl::Milliseconds(10));
-  if (!interval.ok()) return interval.status();
-  step.warmup_ns = *warmup;
-  step.duration_ns = *length;
+  ASSIGN_OR_RETURN(const auto length, TimeOfFlag("--duration", duration, absl::Milliseconds(1)));
+  ASSIGN_OR_RETURN(const auto timeout,
+                   TimeOfFlag("--timeout", flags.timeout, absl::Milliseconds(1)));
+  ASSIGN_OR_RETURN(const auto interval,
+                   TimeOfFlag("--interval", flags.interval, absl::Milliseconds(10)));
+  step.warmup_ns = warmup;
+  step.duration_ns = length;
   step.count = flags.count;
-  step.timeout = absl::Nanoseconds(*timeout);
-  step.interval_ns = *interval;
+  step.timeout = absl::Nanoseconds(timeout);
+  step.interval_ns = interval;
   return step;
 }
 
 absl::StatusOr<NamedStep> ReplayStep(const LoadFlags& flags, LoadStep step) {
-  const auto text = ReadTextFile(flags.replay_path);
-  if (!text.ok()) return text.status();
-  auto gaps = ParseGaps(*text);
+  ASSIGN_OR_RETURN(const auto text, ReadTextFile(flags.replay_path));
+  auto gaps = ParseGaps(text);
   if (!gaps.ok()) return Prefixed(flags.replay_path, gaps.status());
   step.loop = OpenLoop{.arrivals = {.seed = flags.seed, .replay_gaps_ns = *std::move(gaps)},
                        .max_in_flight = flags.max_in_flight};
@@ -105,9 +103,8 @@ absl::StatusOr<Mix> MixOf(const LoadFlags& flags) {
     if (!has_files) product.name = NameOf(product);
     mix->push_back(product);
   } else if (!flags.mix_path.empty()) {
-    const auto text = ReadTextFile(flags.mix_path);
-    if (!text.ok()) return text.status();
-    mix = ParseMix(*text);
+    ASSIGN_OR_RETURN(const auto text, ReadTextFile(flags.mix_path));
+    mix = ParseMix(text);
     if (!mix.ok()) return Prefixed(flags.mix_path, mix.status());
   } else {
     mix = FindProfile(flags.profile.empty() ? "small" : flags.profile);
@@ -122,28 +119,26 @@ absl::StatusOr<Mix> MixOf(const LoadFlags& flags) {
 }
 
 absl::StatusOr<std::vector<NamedStep>> StepsOf(const LoadFlags& flags) {
-  const auto step = StepWithoutLoop(flags);
-  if (!step.ok()) return step.status();
+  ASSIGN_OR_RETURN(const auto step, StepWithoutLoop(flags));
   std::vector<NamedStep> steps;
   if (!flags.replay_path.empty()) {
-    auto replay = ReplayStep(flags, *step);
-    if (!replay.ok()) return replay.status();
-    steps.push_back(*std::move(replay));
+    ASSIGN_OR_RETURN(auto replay, ReplayStep(flags, step));
+    steps.push_back(std::move(replay));
   } else if (!flags.slo.empty()) {
     if (flags.rates.size() > 1 || flags.ramp_to > 0 || flags.count > 0) {
       return absl::InvalidArgumentError(
           "--slo: got several rates, --ramp-to or --count, want at most one rate to begin with");
     }
-    steps.push_back(OpenStep(flags, *step, flags.rates.empty() ? 100 : flags.rates[0]));
+    steps.push_back(OpenStep(flags, step, flags.rates.empty() ? 100 : flags.rates[0]));
   } else if (!flags.rates.empty()) {
     if (flags.ramp_to > 0 && flags.count > 0 && flags.duration.empty()) {
       return absl::InvalidArgumentError("--ramp-to: got no --duration, want that of the ramp");
     }
-    for (const double rate : flags.rates) steps.push_back(OpenStep(flags, *step, rate));
+    for (const double rate : flags.rates) steps.push_back(OpenStep(flags, step, rate));
   } else {
     const std::vector<int> one = {1};
     for (const int calls : flags.concurrency.empty() ? one : flags.concurrency) {
-      NamedStep closed = {absl::StrCat(calls, " in flight"), static_cast<double>(calls), *step};
+      NamedStep closed = {absl::StrCat(calls, " in flight"), static_cast<double>(calls), step};
       closed.step.loop = ClosedLoop{.concurrency = calls};
       steps.push_back(std::move(closed));
     }
@@ -153,22 +148,15 @@ absl::StatusOr<std::vector<NamedStep>> StepsOf(const LoadFlags& flags) {
 
 absl::StatusOr<SessionPlan> PlanSession(const LoadFlags& flags) {
   SessionPlan plan;
-  auto mix = MixOf(flags);
-  if (!mix.ok()) return mix.status();
-  plan.mix = *std::move(mix);
+  ASSIGN_OR_RETURN(plan.mix, MixOf(flags));
   for (LoadProduct& product : plan.mix) {
-    auto given = ReadOperands(product);
-    if (!given.ok()) return given.status();
-    plan.given.push_back(*std::move(given));
+    ASSIGN_OR_RETURN(auto given, ReadOperands(product));
+    plan.given.push_back(std::move(given));
     if (product.name.empty()) product.name = NameOf(product);
   }
-  auto steps = StepsOf(flags);
-  if (!steps.ok()) return steps.status();
-  plan.steps = *std::move(steps);
+  ASSIGN_OR_RETURN(plan.steps, StepsOf(flags));
   if (flags.slo.empty()) return plan;
-  auto objective = ParseSlo(flags.slo);
-  if (!objective.ok()) return objective.status();
-  plan.objective = *std::move(objective);
+  ASSIGN_OR_RETURN(plan.objective, ParseSlo(flags.slo));
   return plan;
 }
 
@@ -184,21 +172,18 @@ absl::Status CheckStop(const StopRequests& stop) {
 absl::StatusOr<Client> Connect(const LoadFlags& flags, const std::string& address,
                                const StopRequests& stop) {
   ClientOptions options;
-  if (absl::Status status = ApplySecurityFlags(flags.security, options); !status.ok()) {
-    return status;
-  }
+  RETURN_IF_ERROR(ApplySecurityFlags(flags.security, options));
   options.channels = flags.channels;
   options.max_attempts = 1 + flags.retries;
   options.wait_for_ready = flags.wait_for_ready;
   options.max_message_bytes = std::numeric_limits<int32_t>::max();
   // Balances calls over all servers behind the name.
   options.channel_arguments.SetLoadBalancingPolicyName("round_robin");
-  auto client = Client::Create(address, options);
-  if (!client.ok()) return client.status();
+  ASSIGN_OR_RETURN(auto client, Client::Create(address, options));
   // Connects before the load starts; other errors do not matter here.
   for (int i = 0; i < flags.channels; ++i) {
-    if (absl::Status status = CheckStop(stop); !status.ok()) return status;
-    const auto health = client->CheckHealth("", {.timeout = absl::Seconds(5)});
+    RETURN_IF_ERROR(CheckStop(stop));
+    const auto health = client.CheckHealth("", {.timeout = absl::Seconds(5)});
     if (absl::IsUnavailable(health.status()) || absl::IsDeadlineExceeded(health.status())) {
       return Prefixed(address, health.status());
     }
@@ -256,9 +241,8 @@ class Session {
     const std::string host_name = HostName();
     for (const std::string& address : flags_.addresses) {
       for (int owner = 0; owner < flags_.owners; ++owner) {
-        auto client = Connect(flags_, address, stop_);
-        if (!client.ok()) return client.status();
-        targets_.clients.push_back(*std::move(client));
+        ASSIGN_OR_RETURN(auto client, Connect(flags_, address, stop_));
+        targets_.clients.push_back(std::move(client));
         address_of_client_.push_back(address);
       }
       report_.servers.push_back(DescribeServer(address, targets_.clients.back()));
@@ -288,12 +272,11 @@ class Session {
     const OperandValues values =
         flags_.values == "normal" ? OperandValues::kNormal : OperandValues::kIntegers;
     for (const LoadProduct& product : plan_.mix) {
-      if (absl::Status status = CheckStop(stop_); !status.ok()) return status;
-      auto payload = MakePayload(product, values, flags_.seed + payloads_.size(),
-                                 plan_.given[payloads_.size()]);
-      if (!payload.ok()) return payload.status();
-      if (absl::Status status = Place(product, *payload); !status.ok()) return status;
-      payloads_.push_back(*std::move(payload));
+      RETURN_IF_ERROR(CheckStop(stop_));
+      ASSIGN_OR_RETURN(auto payload, MakePayload(product, values, flags_.seed + payloads_.size(),
+                                                 plan_.given[payloads_.size()]));
+      RETURN_IF_ERROR(Place(product, payload));
+      payloads_.push_back(std::move(payload));
     }
     return absl::OkStatus();
   }
@@ -308,18 +291,14 @@ class Session {
           absl::StrCat("--operands: got \"", flags_.operands, "\", want a place of the help"));
     }
     for (size_t i = 0; i < targets_.clients.size(); ++i) {
-      if (absl::Status status = CheckStop(stop_); !status.ok()) return status;
+      RETURN_IF_ERROR(CheckStop(stop_));
       if (place->keeps_ad && readers_[i] == nullptr) {
         ClientOptions options;
-        absl::Status applied = ApplySecurityFlags(flags_.security, options);
-        if (!applied.ok()) return applied;
-        auto reader = Client::Create(address_of_client_[i], options);
-        if (!reader.ok()) return reader.status();
-        readers_[i] = std::make_shared<Client>(*std::move(reader));
+        RETURN_IF_ERROR(ApplySecurityFlags(flags_.security, options));
+        ASSIGN_OR_RETURN(auto reader, Client::Create(address_of_client_[i], options));
+        readers_[i] = std::make_shared<Client>(std::move(reader));
       }
-      absl::Status status =
-          PlaceOperands(*place, product, targets_.clients[i], readers_[i], payload);
-      if (!status.ok()) return status;
+      RETURN_IF_ERROR(PlaceOperands(*place, product, targets_.clients[i], readers_[i], payload));
     }
     return absl::OkStatus();
   }
@@ -453,7 +432,7 @@ absl::StatusOr<LoadReport> RunSession(const LoadFlags& flags, const SessionPlan&
                                       const StopRequests& stop, LiveView& view,
                                       LiveMetrics* metrics) {
   Session session(flags, plan, stop, view, metrics);
-  if (absl::Status status = session.Prepare(); !status.ok()) return status;
+  RETURN_IF_ERROR(session.Prepare());
   return session.Run();
 }
 

@@ -12,6 +12,7 @@
 #include "absl/strings/strip.h"
 #include "client/matrix/random_matrix.h"
 #include "gemmd/element_type.h"
+#include "kernels/matrix/status.h"
 
 namespace gemmd {
 namespace {
@@ -92,7 +93,7 @@ class ProductParser {
   absl::StatusOr<LoadProduct> Parse(const Json& json) {
     if (!json.is_object()) return Error("", json, "an object");
     for (const auto& [key, value] : json.items()) {
-      if (absl::Status status = Set(key, value); !status.ok()) return status;
+      RETURN_IF_ERROR(Set(key, value));
     }
     for (const char* key : {"m", "n", "k"}) {
       if (!json.contains(key)) return Error(key, "nothing", "a size");
@@ -225,10 +226,9 @@ absl::StatusOr<Mix> ParseMix(absl::string_view text) {
   Mix mix;
   double weights = 0;
   for (const Json& entry : json) {
-    auto product = ProductParser(mix.size()).Parse(entry);
-    if (!product.ok()) return product.status();
-    weights += product->weight;
-    mix.push_back(*std::move(product));
+    ASSIGN_OR_RETURN(auto product, ProductParser(mix.size()).Parse(entry));
+    weights += product.weight;
+    mix.push_back(std::move(product));
   }
   if (!std::isfinite(weights)) {
     return absl::InvalidArgumentError("mix: got weights without a sum, want smaller ones");

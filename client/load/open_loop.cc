@@ -118,7 +118,7 @@ constexpr int64_t kSecondSenderNs = 60'000;
 }  // namespace
 
 OpenSender::OpenSender(const OpenLoop& loop, const LoadWindow& window, const StopRequests& stop,
-                       InFlight& in_flight, std::function<void(const Due&)> send)
+                       InFlight& in_flight, Send send)
     : loop_(loop),
       window_(window),
       stop_(stop),
@@ -149,20 +149,20 @@ void OpenSender::SendWhatIsDue(int64_t later_ns) {
     mutex_.Lock();
     const int64_t due_ns = due_ns_;
     const bool is_due = is_planned_ && !is_given_up_ && due_ns <= SteadyNowNs();
-    const std::optional<Due> call = is_due ? Admit() : std::nullopt;
+    const std::optional<int64_t> admitted_ns = is_due ? Admit() : std::nullopt;
     const bool is_over = !is_planned_ || is_given_up_;
     mutex_.Unlock();
-    if (call.has_value()) {
-      send_(*call);
+    if (admitted_ns.has_value()) {
+      send_(due_ns, *admitted_ns);
     } else if (is_over || !SleepUntil(due_ns + later_ns, stop_)) {
       return;
     }
   }
 }
 
-// Waits until the limit of calls in flight admits the due call, and returns it, entered; nullopt if
-// the run ends first.
-std::optional<OpenSender::Due> OpenSender::Admit() {
+// Waits until the limit of calls in flight admits the due call, enters it, and returns
+// when; nullopt if the run ends first.
+std::optional<int64_t> OpenSender::Admit() {
   if (in_flight_.WaitForRoom(loop_.max_in_flight, window_.to_ns, stop_)) {
     freed_ns_ = SteadyNowNs();
   }
@@ -170,10 +170,10 @@ std::optional<OpenSender::Due> OpenSender::Admit() {
     is_given_up_ = true;
     return std::nullopt;
   }
-  const Due call = {due_ns_, std::max(due_ns_, freed_ns_)};
+  const int64_t admitted_ns = std::max(due_ns_, freed_ns_);
   in_flight_.Enter();
   NextDue();
-  return call;
+  return admitted_ns;
 }
 
 void OpenSender::NextDue() {

@@ -101,15 +101,13 @@ struct LoadWindow {
 
 class OpenSender {
  public:
-  struct Due {
-    int64_t intended_ns = 0;
-    int64_t admitted_ns = 0;  // As in CallSample.
-  };
+  // Sends a call; the times are those of CallSample.
+  using Send = std::function<void(int64_t intended_ns, int64_t admitted_ns)>;
 
   // The arguments must outlive the sender. `send` starts a call already entered in `in_flight`; two
   // threads call it.
   OpenSender(const OpenLoop& loop, const LoadWindow& window, const StopRequests& stop,
-             InFlight& in_flight, std::function<void(const Due&)> send);
+             InFlight& in_flight, Send send);
 
   // Sends until the last call, the end of the window or a stop. Blocks.
   void Run();
@@ -122,7 +120,7 @@ class OpenSender {
 
  private:
   void SendWhatIsDue(int64_t later_ns);
-  std::optional<Due> Admit() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  std::optional<int64_t> Admit() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void NextDue() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void CountUnsent() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
@@ -130,7 +128,7 @@ class OpenSender {
   const LoadWindow& window_;
   const StopRequests& stop_;
   InFlight& in_flight_;
-  const std::function<void(const Due&)> send_;
+  const Send send_;
 
   // State of the two senders.
   absl::Mutex mutex_;

@@ -16,6 +16,7 @@
 #include "gemmd/element_type.h"
 #include "gemmd/product.h"
 #include "gemmd/v1/tensors.pb.h"
+#include "kernels/matrix/status.h"
 #include "kernels/option/resources.h"
 
 namespace gemmd {
@@ -45,22 +46,21 @@ absl::Status Agree(const std::string& path, absl::string_view size, int64_t got,
 absl::StatusOr<NpyArray> Read(const std::string& path, LoadProduct& product,
                               absl::string_view row_size, int64_t& rows,
                               absl::string_view column_size, int64_t& columns) {
-  auto array = ReadNpyFile(path, product.type);
-  if (!array.ok()) return array.status();
-  const size_t dimensions = array->shape.size();
+  ASSIGN_OR_RETURN(auto array, ReadNpyFile(path, product.type));
+  const size_t dimensions = array.shape.size();
   if (dimensions != 2 && dimensions != 3) {
     return absl::InvalidArgumentError(absl::StrCat(path, ": got an array of ", dimensions,
                                                    " dimensions, want 2, or 3 for a batch"));
   }
-  if (product.type == v1::ELEMENT_TYPE_UNSPECIFIED) product.type = array->type;
-  if (array->type != product.type) {
+  if (product.type == v1::ELEMENT_TYPE_UNSPECIFIED) product.type = array.type;
+  if (array.type != product.type) {
     return absl::InvalidArgumentError(
-        absl::StrCat(path, ": got elements of ", std::string(ElementTypeName(array->type)),
+        absl::StrCat(path, ": got elements of ", std::string(ElementTypeName(array.type)),
                      ", want ", std::string(ElementTypeName(product.type))));
   }
-  absl::Status status = Agree(path, row_size, array->shape[dimensions - 2], rows);
-  status.Update(Agree(path, column_size, array->shape[dimensions - 1], columns));
-  status.Update(Agree(path, "batch", dimensions == 3 ? array->shape[0] : 1, product.batch));
+  absl::Status status = Agree(path, row_size, array.shape[dimensions - 2], rows);
+  status.Update(Agree(path, column_size, array.shape[dimensions - 1], columns));
+  status.Update(Agree(path, "batch", dimensions == 3 ? array.shape[0] : 1, product.batch));
   if (!status.ok()) return status;
   return array;
 }
@@ -70,15 +70,12 @@ absl::StatusOr<NpyArray> Read(const std::string& path, LoadProduct& product,
 absl::StatusOr<GivenOperands> ReadOperands(LoadProduct& product) {
   GivenOperands given;
   if (!product.a_path.empty()) {
-    auto a = Read(product.a_path, product, "m", product.m, "k", product.k);
-    if (!a.ok()) return a.status();
-    given.a = *std::move(a);
+    ASSIGN_OR_RETURN(given.a, Read(product.a_path, product, "m", product.m, "k", product.k));
   }
   if (!product.b_path.empty()) {
-    auto b = Read(product.b_path, product, "k", product.k, "n", product.n);
-    if (!b.ok()) return b.status();
-    product.b_order = b->order;
-    given.b = *std::move(b);
+    ASSIGN_OR_RETURN(auto b, Read(product.b_path, product, "k", product.k, "n", product.n));
+    product.b_order = b.order;
+    given.b = std::move(b);
   }
   if (product.m < 1 || product.n < 1 || product.k < 1 || product.batch < 1) {
     return absl::InvalidArgumentError(absl::StrCat(
@@ -252,9 +249,7 @@ absl::StatusOr<v1::MultiplyRequest> MakeRequest(const LoadProduct& product,
   if (given.a.has_value()) a.order = given.a->order;
   SparseOperand compressed;
   if (product.is_sparse) {
-    auto made = CompressOperand("a", a, product.batch, Pruning::kByMagnitude);
-    if (!made.ok()) return made.status();
-    compressed = *std::move(made);
+    ASSIGN_OR_RETURN(compressed, CompressOperand("a", a, product.batch, Pruning::kByMagnitude));
     a.data = std::as_bytes(std::span(compressed.data));
     a.order = v1::ORDER_ROW_MAJOR;
     a.sparsity = v1::SPARSITY_2_4;
@@ -334,7 +329,7 @@ void Payload::LetGo(const v1::MultiplyResponse& response) const {
 
 absl::StatusOr<Payload> MakePayload(const LoadProduct& product, OperandValues values, uint64_t seed,
                                     const GivenOperands& given) {
-  if (absl::Status status = CheckSize(product); !status.ok()) return status;
+  RETURN_IF_ERROR(CheckSize(product));
   // Sums of products of given values may not be exact integers.
   const bool is_random = !given.a.has_value() && !given.b.has_value();
   const std::optional<IntegerRange> range =
@@ -353,12 +348,11 @@ absl::StatusOr<Payload> MakePayload(const LoadProduct& product, OperandValues va
 
 absl::Status CheckAnswer(const Payload& payload, v1::MultiplyResponse response) {
   if (!payload.answers_inline) {
-    if (absl::Status status = FetchResult(payload, response); !status.ok()) return status;
+    RETURN_IF_ERROR(FetchResult(payload, response));
   }
   // FromResponse checks that the layout fits the bytes.
-  const auto result = MultiplyResult::FromResponse(std::move(response));
-  if (!result.ok()) return result.status();
-  const v1::Matrix& d = result->response().d();
+  ASSIGN_OR_RETURN(const auto result, MultiplyResult::FromResponse(std::move(response)));
+  const v1::Matrix& d = result.response().d();
   const v1::MultiplyRequest& request = *payload.request;
   const int64_t batch = request.has_batch() ? request.batch() : 1;
   if (d.rows() != request.m() || d.columns() != request.n() || d.batch() != batch ||
@@ -372,7 +366,7 @@ absl::Status CheckAnswer(const Payload& payload, v1::MultiplyResponse response) 
   // Limited to a few milliseconds, to disturb the load little.
   const auto verified =
       Verify(request, d, {.multiplications = int64_t{1} << 21, .elements = int64_t{1} << 16},
-             SummationOn(result->response().device()));
+             SummationOn(result.response().device()));
   if (!verified.ok()) return absl::DataLossError(verified.status().message());
   if (verified->passed()) return absl::OkStatus();
   return absl::DataLossError(absl::StrCat("d[", verified->worst.batch, ", ", verified->worst.row,
@@ -390,11 +384,10 @@ absl::Status Keep(Client& client, int64_t rows, int64_t columns, int64_t batch,
       PackedView(operand.type(), std::as_bytes(std::span(operand.data())), rows, columns);
   view.order = operand.order();
   view.sparsity = operand.sparsity();
-  auto tensor = client.Put(view, {.matrices = batch});
-  if (!tensor.ok()) return tensor.status();
+  ASSIGN_OR_RETURN(auto tensor, client.Put(view, {.matrices = batch}));
   operand.Clear();
-  *operand.mutable_tensor() = tensor->view().part();
-  tensors.push_back(*std::move(tensor));
+  *operand.mutable_tensor() = tensor.view().part();
+  tensors.push_back(std::move(tensor));
   return absl::OkStatus();
 }
 
@@ -406,11 +399,10 @@ absl::StatusOr<std::shared_ptr<v1::MultiplyRequest>> KeepResult(const LoadProduc
   const std::string zeros(static_cast<size_t>(payload.answer_bytes), '\0');
   const MatrixView view =
       PackedView(OutputTypeOf(product), std::as_bytes(std::span(zeros)), product.m, product.n);
-  auto tensor = client.Put(view, {.matrices = product.batch});
-  if (!tensor.ok()) return tensor.status();
+  ASSIGN_OR_RETURN(auto tensor, client.Put(view, {.matrices = product.batch}));
   auto kept = std::make_shared<v1::MultiplyRequest>(request);
-  *kept->mutable_d()->mutable_tensor() = tensor->view().part();
-  payload.tensors.push_back(*std::move(tensor));
+  *kept->mutable_d()->mutable_tensor() = tensor.view().part();
+  payload.tensors.push_back(std::move(tensor));
   return kept;
 }
 
@@ -426,25 +418,20 @@ int64_t CountOfResults(int64_t bytes) {
 absl::Status KeepResults(const LoadProduct& product, Client& client,
                          const std::shared_ptr<Client>& reader,
                          std::shared_ptr<v1::MultiplyRequest>& request, Payload& payload) {
-  const auto session = client.OpenSession();
-  if (!session.ok()) return session.status();
-  if (auto joined = reader->OpenSession(session->token); !joined.ok()) return joined.status();
-  auto checked = KeepResult(product, client, *request, payload);
-  if (!checked.ok()) return checked.status();
+  ASSIGN_OR_RETURN(const auto session, client.OpenSession());
+  if (auto joined = reader->OpenSession(session.token); !joined.ok()) return joined.status();
+  ASSIGN_OR_RETURN(auto checked, KeepResult(product, client, *request, payload));
   auto slot = std::make_unique<ResultSlot>();
-  slot->request = *checked;
+  slot->request = checked;
   slot->reader = reader;
   payload.slot_of_client.push_back(slot.get());
   payload.slots[payload.tensors.back().handle()] = std::move(slot);
   auto& others = payload.others.emplace_back();
   for (int64_t i = 1; i < CountOfResults(payload.answer_bytes); ++i) {
-    auto other = KeepResult(product, client, *request, payload);
-    if (!other.ok()) return other.status();
-    others.push_back(*std::move(other));
+    ASSIGN_OR_RETURN(auto other, KeepResult(product, client, *request, payload));
+    others.push_back(std::move(other));
   }
-  auto kept = KeepResult(product, client, *request, payload);
-  if (!kept.ok()) return kept.status();
-  request = *std::move(kept);
+  ASSIGN_OR_RETURN(request, KeepResult(product, client, *request, payload));
   return absl::OkStatus();
 }
 

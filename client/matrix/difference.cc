@@ -10,6 +10,7 @@
 #include "client/operand_size.h"
 #include "gemmd/element_codec.h"
 #include "gemmd/element_type.h"
+#include "kernels/matrix/status.h"
 
 namespace gemmd {
 namespace {
@@ -223,7 +224,7 @@ class Collector {
 
 absl::StatusOr<Difference> Compare(const PackedMatrix& a, const PackedMatrix& b,
                                    const CompareOptions& options) {
-  if (absl::Status status = CheckPair(a, b); !status.ok()) return status;
+  RETURN_IF_ERROR(CheckPair(a, b));
   const bool is_empty = a.batch == 0 || a.rows == 0 || a.columns == 0;
   Collector collector(a, options);
   if (is_empty) return std::move(collector).Take(0);

@@ -6,6 +6,7 @@
 #include <array>
 #include <cstdint>
 #include <optional>
+#include <string>
 #include <vector>
 
 #include "absl/status/statusor.h"
@@ -78,6 +79,8 @@ struct DifferingElement {
 };
 
 struct Difference {
+  std::string a_name;  // What the caller calls the matrices; Compare leaves it empty.
+  std::string b_name;
   v1::ElementType type = v1::ELEMENT_TYPE_UNSPECIFIED;
   int64_t batch = 0;
   int64_t rows = 0;

@@ -19,6 +19,7 @@
 #include "absl/strings/str_replace.h"
 #include "client/matrix/packed_matrix.h"
 #include "client/output_file.h"
+#include "kernels/matrix/status.h"
 
 namespace gemmd {
 namespace {
@@ -452,17 +453,12 @@ absl::StatusOr<std::string> ReadBytes(std::FILE* file, int64_t count, absl::stri
 }
 
 absl::StatusOr<NpyHeader> ReadHeader(std::FILE* file) {
-  const auto prefix = ReadBytes(file, kNpyPrefixBytes, "magic");
-  if (!prefix.ok()) return prefix.status();
-  const auto length_bytes = NpyLengthBytes(*prefix);
-  if (!length_bytes.ok()) return length_bytes.status();
-  const auto length_field = ReadBytes(file, *length_bytes, "header length");
-  if (!length_field.ok()) return length_field.status();
-  const auto length = NpyHeaderBytes(*length_field);
-  if (!length.ok()) return length.status();
-  const auto text = ReadBytes(file, *length, "header");
-  if (!text.ok()) return text.status();
-  return ParseNpyHeader(*text);
+  ASSIGN_OR_RETURN(const auto prefix, ReadBytes(file, kNpyPrefixBytes, "magic"));
+  ASSIGN_OR_RETURN(const auto length_bytes, NpyLengthBytes(prefix));
+  ASSIGN_OR_RETURN(const auto length_field, ReadBytes(file, length_bytes, "header length"));
+  ASSIGN_OR_RETURN(const auto length, NpyHeaderBytes(length_field));
+  ASSIGN_OR_RETURN(const auto text, ReadBytes(file, length, "header"));
+  return ParseNpyHeader(text);
 }
 
 // Bytes of the items; also checks the number of dimensions.
@@ -481,17 +477,12 @@ absl::StatusOr<int64_t> DataBytes(const NpyHeader& header) {
 }
 
 // The length of a line and the number of lines of an array.
-struct ArrayLines {
-  int64_t length;
-  int64_t count;
-};
-
-ArrayLines LinesOf(const NpyArray& array) {
+std::pair<int64_t, int64_t> LinesOf(const NpyArray& array) {
   const PackedMatrix matrix = PackedArray(array, "");
   const bool by_columns = matrix.order == v1::ORDER_COLUMN_MAJOR;
   const bool is_empty = matrix.rows == 0 || matrix.columns == 0;
-  return {.length = by_columns ? matrix.rows : matrix.columns,
-          .count = is_empty ? 0 : matrix.batch * (by_columns ? matrix.columns : matrix.rows)};
+  return {by_columns ? matrix.rows : matrix.columns,
+          is_empty ? 0 : matrix.batch * (by_columns ? matrix.columns : matrix.rows)};
 }
 
 // Brings the file's items into the wire's order: 1-D and 2-D arrays stay unchanged, a batch becomes
@@ -525,9 +516,9 @@ void Print(const NpyArray& array, NpyText& text) {
   header.fortran_order = by_columns && !is_batch;
   text.header = PrintNpyHeader(header);
   text.items = array.data;
-  const ArrayLines lines = LinesOf(array);
+  const auto [length, count] = LinesOf(array);
   if (ElementBits(array.type) < 8) {
-    text.rewritten = UnpackLines(array.type, array.data, lines.length, lines.count);
+    text.rewritten = UnpackLines(array.type, array.data, length, count);
     text.items = text.rewritten;
   }
   if (by_columns && is_batch) {
@@ -542,27 +533,22 @@ void Print(const NpyArray& array, NpyText& text) {
 }  // namespace
 
 absl::StatusOr<NpyArray> ReadNpy(std::FILE* file, v1::ElementType hint, v1::ElementType unnamed) {
-  const auto header = ReadHeader(file);
-  if (!header.ok()) return header.status();
-  auto type = TypeOfNpy(*header, hint);
-  if (!type.ok() && unnamed != v1::ELEMENT_TYPE_UNSPECIFIED) type = TypeOfNpy(*header, unnamed);
+  ASSIGN_OR_RETURN(const auto header, ReadHeader(file));
+  auto type = TypeOfNpy(header, hint);
+  if (!type.ok() && unnamed != v1::ELEMENT_TYPE_UNSPECIFIED) type = TypeOfNpy(header, unnamed);
   if (!type.ok()) return type.status();
-  const auto bytes = DataBytes(*header);
-  if (!bytes.ok()) return bytes.status();
-  auto items = ReadBytes(file, *bytes, "data");
-  if (!items.ok()) return items.status();
-  if (header->byte_order == '>') SwapBytes(header->item_bytes, *items);
+  ASSIGN_OR_RETURN(const auto bytes, DataBytes(header));
+  ASSIGN_OR_RETURN(auto items, ReadBytes(file, bytes, "data"));
+  if (header.byte_order == '>') SwapBytes(header.item_bytes, items);
   NpyArray array;
   array.type = *type;
-  array.shape = header->shape;
-  Arrange(*header, *items, array);
+  array.shape = header.shape;
+  Arrange(header, items, array);
   if (ElementBits(*type) >= 8) {
-    array.data = *std::move(items);
+    array.data = std::move(items);
     return array;
   }
-  auto packed = PackLines(*type, *items, LinesOf(array).length);
-  if (!packed.ok()) return packed.status();
-  array.data = *std::move(packed);
+  ASSIGN_OR_RETURN(array.data, PackLines(*type, items, LinesOf(array).first));
   return array;
 }
 
@@ -587,9 +573,8 @@ absl::StatusOr<std::unique_ptr<std::FILE, FileCloser>> OpenNpy(const std::string
 
 absl::StatusOr<NpyArray> ReadNpyFile(const std::string& path, v1::ElementType hint,
                                      v1::ElementType unnamed) {
-  const auto file = OpenNpy(path);
-  if (!file.ok()) return file.status();
-  return ReadNpyFile(file->get(), path, hint, unnamed);
+  ASSIGN_OR_RETURN(const auto file, OpenNpy(path));
+  return ReadNpyFile(file.get(), path, hint, unnamed);
 }
 
 absl::StatusOr<NpyArray> ReadNpyFile(std::FILE* file, const std::string& path, v1::ElementType hint,
@@ -626,12 +611,8 @@ absl::Status WriteNpyFile(const NpyArray& array, const std::string& path) {
 
 namespace {
 
-struct FoundHeader {
-  NpyHeader header;
-  size_t bytes;  // Includes prefix and length.
-};
-
-std::optional<FoundHeader> FindHeader(absl::string_view file) {
+// A header, and its bytes with prefix and length.
+std::optional<std::pair<NpyHeader, size_t>> FindHeader(absl::string_view file) {
   const size_t prefix = static_cast<size_t>(kNpyPrefixBytes);
   if (file.size() < prefix) return std::nullopt;
   const auto length_bytes = NpyLengthBytes(file.substr(0, prefix));
@@ -642,7 +623,7 @@ std::optional<FoundHeader> FindHeader(absl::string_view file) {
   if (!bytes.ok() || file.size() - after < static_cast<size_t>(*bytes)) return std::nullopt;
   auto header = ParseNpyHeader(file.substr(after, static_cast<size_t>(*bytes)));
   if (!header.ok()) return std::nullopt;
-  return FoundHeader{*std::move(header), after + static_cast<size_t>(*bytes)};
+  return std::pair(*std::move(header), after + static_cast<size_t>(*bytes));
 }
 
 // Whether `got` is exactly the size of the header's elements.
@@ -665,9 +646,8 @@ std::span<const std::byte> MappedNpy::data() const {
 
 absl::StatusOr<MappedNpy> MappedNpy::Open(const std::string& path, v1::ElementType hint) {
   MappedNpy npy;
-  const auto file = OpenNpy(path);
-  if (!file.ok()) return file.status();
-  const int descriptor = fileno(file->get());
+  ASSIGN_OR_RETURN(const auto file, OpenNpy(path));
+  const int descriptor = fileno(file.get());
   struct stat facts = {};
   if (fstat(descriptor, &facts) == 0 && S_ISREG(facts.st_mode) && facts.st_size > 0) {
     const size_t bytes = static_cast<size_t>(facts.st_size);
@@ -681,25 +661,23 @@ absl::StatusOr<MappedNpy> MappedNpy::Open(const std::string& path, v1::ElementTy
     const absl::string_view text(reinterpret_cast<const char*>(npy.mapping_.get()),
                                  static_cast<size_t>(facts.st_size));
     const auto found = FindHeader(text);
-    const auto type = found.has_value() ? TypeOfNpy(found->header, hint)
-                                        : absl::InvalidArgumentError("no header");
-    const bool is_plain = type.ok() && ElementBits(*type) >= 8 && found->header.byte_order != '>' &&
-                          !found->header.shape.empty() &&
-                          !(found->header.fortran_order && found->header.shape.size() == 3) &&
-                          HasSize(found->header, text.size() - found->bytes);
+    const auto type =
+        found.has_value() ? TypeOfNpy(found->first, hint) : absl::InvalidArgumentError("no header");
+    const bool is_plain = type.ok() && ElementBits(*type) >= 8 && found->first.byte_order != '>' &&
+                          !found->first.shape.empty() &&
+                          !(found->first.fortran_order && found->first.shape.size() == 3) &&
+                          HasSize(found->first, text.size() - found->second);
     if (is_plain) {
       npy.array_.type = *type;
-      npy.array_.shape = found->header.shape;
-      const bool by_columns = found->header.fortran_order && found->header.shape.size() == 2;
+      npy.array_.shape = found->first.shape;
+      const bool by_columns = found->first.fortran_order && found->first.shape.size() == 2;
       npy.array_.order = by_columns ? v1::ORDER_COLUMN_MAJOR : v1::ORDER_ROW_MAJOR;
-      npy.first_ = found->bytes;
+      npy.first_ = found->second;
       return npy;
     }
     npy.mapping_ = nullptr;
   }
-  auto array = ReadNpyFile(file->get(), path, hint);
-  if (!array.ok()) return array.status();
-  npy.array_ = *std::move(array);
+  ASSIGN_OR_RETURN(npy.array_, ReadNpyFile(file.get(), path, hint));
   return npy;
 }
 

@@ -15,6 +15,7 @@
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "kernels/matrix/status.h"
 #include "nlohmann/json.hpp"
 
 namespace gemmd {
@@ -250,7 +251,7 @@ absl::Status CheckTensor(const SafetensorsEntry& tensor) {
 absl::Status CheckLayout(const SafetensorsHeader& header, int64_t data_bytes) {
   int64_t end = 0;
   for (const SafetensorsEntry& tensor : header.tensors) {
-    if (absl::Status status = CheckTensor(tensor); !status.ok()) return status;
+    RETURN_IF_ERROR(CheckTensor(tensor));
     if (tensor.begin != end) {
       return Fault(tensor, absl::StrCat("data_offsets: got ", tensor.begin, ", want ", end,
                                         ", where the tensor before it ends"));
@@ -274,7 +275,7 @@ absl::Status CheckNames(const SafetensorsHeader& header) {
   std::vector<absl::string_view> tensors, texts;
   for (const SafetensorsEntry& tensor : header.tensors) tensors.push_back(tensor.name);
   for (const auto& [name, text] : header.metadata) texts.push_back(name);
-  if (absl::Status status = CheckUnique("tensors", std::move(tensors)); !status.ok()) return status;
+  RETURN_IF_ERROR(CheckUnique("tensors", std::move(tensors)));
   return CheckUnique("texts of __metadata__", std::move(texts));
 }
 
@@ -338,14 +339,13 @@ absl::StatusOr<SafetensorsHeader> ParseSafetensorsHeader(absl::string_view json,
                                                          int64_t data_bytes) {
   Reader reader;
   const bool is_parsed = nlohmann::json::sax_parse(json.begin(), json.end(), &reader);
-  auto header = std::move(reader).Take(is_parsed);
-  if (!header.ok()) return header.status();
-  std::sort(header->tensors.begin(), header->tensors.end(),
+  ASSIGN_OR_RETURN(auto header, std::move(reader).Take(is_parsed));
+  std::sort(header.tensors.begin(), header.tensors.end(),
             [](const SafetensorsEntry& x, const SafetensorsEntry& y) {
               return std::pair(x.begin, x.end) < std::pair(y.begin, y.end);
             });
-  if (absl::Status status = CheckNames(*header); !status.ok()) return status;
-  if (absl::Status status = CheckLayout(*header, data_bytes); !status.ok()) return status;
+  RETURN_IF_ERROR(CheckNames(header));
+  RETURN_IF_ERROR(CheckLayout(header, data_bytes));
   return header;
 }
 

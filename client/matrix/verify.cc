@@ -6,6 +6,7 @@
 #include <cstring>
 #include <limits>
 #include <numbers>
+#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -13,6 +14,7 @@
 #include "client/sparse_operand.h"
 #include "gemmd/element_codec.h"
 #include "gemmd/element_type.h"
+#include "kernels/matrix/status.h"
 
 namespace gemmd {
 
@@ -341,7 +343,7 @@ std::vector<ReferenceElement> Reference::Rows(int64_t batch,
   for (size_t i = 0; i < rows.size(); ++i) {
     for (int64_t j = 0; j < n; ++j) {
       const DotProduct& dot = dots[i * static_cast<size_t>(n) + static_cast<size_t>(j)];
-      elements.push_back(Finish(dot, {batch, rows[i], j}));
+      elements.push_back(Finish(dot, batch, rows[i], j));
     }
   }
   return elements;
@@ -359,7 +361,8 @@ int64_t Reference::NarrowDepth() const {
   return may_be_all ? request_.k() : std::min(request_.k(), kPromotionK);
 }
 
-ReferenceElement Reference::Finish(const DotProduct& dot, const Position& at) const {
+ReferenceElement Reference::Finish(const DotProduct& dot, int64_t batch, int64_t row,
+                                   int64_t column) const {
   const bool is_exact = accumulation_type_ == v1::ELEMENT_TYPE_S32;
   const bool is_wide = is_exact || accumulation_type_ == v1::ELEMENT_TYPE_F64;
   ReferenceElement accumulated;
@@ -376,14 +379,13 @@ ReferenceElement Reference::Finish(const DotProduct& dot, const Position& at) co
   Epilogue epilogue(PrecisionOf(is_wide ? v1::ELEMENT_TYPE_F64 : v1::ELEMENT_TYPE_F32),
                     accumulated);
   if (request_.a().scale().values_size() + request_.b().scale().values_size() > 0) {
-    epilogue.Multiply(ScaleAt(request_.a(), at.row) * ScaleAt(request_.b(), at.column), 1);
+    epilogue.Multiply(ScaleAt(request_.a(), row) * ScaleAt(request_.b(), column), 1);
   }
   if (request_.has_alpha()) epilogue.Multiply(narrowed(request_.alpha()), 0);
-  if (c_.has_value())
-    epilogue.AddProduct(narrowed(request_.beta()), c_->At(at.batch, at.row, at.column));
+  if (c_.has_value()) epilogue.AddProduct(narrowed(request_.beta()), c_->At(batch, row, column));
   if (bias_.has_value()) {
     const bool along_rows = request_.bias().axis() == v1::BIAS_AXIS_ROWS;
-    epilogue.AddProduct(1, bias_->At(0, 0, along_rows ? at.row : at.column));
+    epilogue.AddProduct(1, bias_->At(0, 0, along_rows ? row : column));
   }
   epilogue.Apply(request_.activation());
   return epilogue.element();
@@ -391,13 +393,8 @@ ReferenceElement Reference::Finish(const DotProduct& dot, const Position& at) co
 
 namespace {
 
-// The values that a correct result may take, in D's type.
-struct Range {
-  double least;
-  double most;
-};
-
-Range RangeOf(v1::ElementType type, double want, double error) {
+// The least and the largest value that a correct result may take, in D's type.
+std::pair<double, double> RangeOf(v1::ElementType type, double want, double error) {
   // The sums round in f64; widening by one neighbour keeps the range safe. With error 0 they are
   // exact.
   double least = want - error;
@@ -445,10 +442,10 @@ class Checker {
     }
     element.got = reader_.At(element.batch, element.row, element.column);
     element.want = reference.value;
-    const Range range = RangeOf(d_.type(), reference.value, reference.error);
+    const auto [least, most] = RangeOf(d_.type(), reference.value, reference.error);
     element.error = element.got == element.want ? 0 : std::fabs(element.got - element.want);
     if (std::isfinite(element.want)) {
-      element.bound = std::max(range.most - element.want, element.want - range.least);
+      element.bound = std::max(most - element.want, element.want - least);
     }
     ++result_.checked;
     const bool is_right = IsWithinBound(d_.type(), element.got, reference.value, reference.error);
@@ -497,13 +494,13 @@ bool IsWithinBound(v1::ElementType type, double got, double want, double error) 
     const double exact = RoundToElement(type, want);
     return got == exact || (std::isnan(got) && std::isnan(exact));
   }
-  const Range range = RangeOf(type, want, error);
-  return range.least <= got && got <= range.most;
+  const auto [least, most] = RangeOf(type, want, error);
+  return least <= got && got <= most;
 }
 
 absl::StatusOr<Verification> Verify(const v1::MultiplyRequest& request, const v1::Matrix& d,
                                     const VerifyBudget& budget, Summation summation) {
-  if (absl::Status status = CheckAnswer(request, d); !status.ok()) return status;
+  RETURN_IF_ERROR(CheckAnswer(request, d));
   Checker checker(request, d, summation);
   if (checker.result().total == 0) return checker.result();
   const double row_work =

@@ -113,15 +113,10 @@ class Reference {
   std::vector<ReferenceElement> Rows(int64_t batch, const std::vector<int64_t>& rows) const;
 
  private:
-  struct Position {
-    int64_t batch;
-    int64_t row;
-    int64_t column;
-  };
   // The dot products of `rows` of op(A) with all n columns of op(B), row after row, with block
   // factors applied. For b1, uses the request's bit operation.
   std::vector<DotProduct> DotProducts(int64_t batch, const std::vector<int64_t>& rows) const;
-  ReferenceElement Finish(const DotProduct& dot, const Position& at) const;
+  ReferenceElement Finish(const DotProduct& dot, int64_t batch, int64_t row, int64_t column) const;
 
   // The number of elements of k that are summed with 13 fraction bits; 0: none.
   int64_t NarrowDepth() const;

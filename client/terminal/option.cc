@@ -201,11 +201,6 @@ std::string TypeHelp() {
   return absl::StrCat("TYPE is ", absl::StrJoin(names, ", "), " or ", last, ".");
 }
 
-CommandOption& CommandOption::Group(const std::string& heading) {
-  option_->group(heading);
-  return *this;
-}
-
 CommandOption& CommandOption::TypeName(const std::string& name) {
   option_->type_name(name);
   return *this;
@@ -292,6 +287,8 @@ CommandOption AddChoice(CLI::App& app, const std::string& name, std::string& val
                            ->type_name(absl::StrJoin(choices, "|")));
 }
 
+void SetGroup(CLI::App& app, const std::string& heading) { app.option_defaults()->group(heading); }
+
 void SetFooter(CLI::App& app, const std::string& text) { app.footer(text); }
 
 v1::ElementType TypeOf(const std::string& name, v1::ElementType otherwise) {
@@ -304,10 +301,8 @@ v1::Order OrderOf(const std::string& name) {
 
 namespace {
 
-constexpr char kGroup[] = "Encryption and identity";
-
 void AddFile(CLI::App& app, const std::string& name, std::string& value, const std::string& help) {
-  AddOption(app, name, value, help).TypeName("FILE").Group(kGroup);
+  AddOption(app, name, value, help).TypeName("FILE");
 }
 
 }  // namespace
@@ -321,6 +316,8 @@ SecurityFlags SecurityFlagsOfEnvironment(const std::function<std::string(const c
 }
 
 void AddSecurityFlags(CLI::App& app, SecurityFlags& flags) {
+  const std::string group = app.option_defaults()->get_group();
+  SetGroup(app, "Encryption and identity");
   AddFile(app, "--tls-ca", flags.tls.ca_file,
           "PEM file of authorities trusted to sign the server's certificate; also $GEMMD_TLS_CA "
           "(default with a tls: address: the system's)");
@@ -331,15 +328,14 @@ void AddSecurityFlags(CLI::App& app, SecurityFlags& flags) {
   AddOption(app, "--tls-server-name", flags.tls.server_name,
             "Name that the server's certificate must contain; also $GEMMD_TLS_SERVER_NAME "
             "(default: the host of the address)")
-      .TypeName("NAME")
-      .Group(kGroup);
+      .TypeName("NAME");
   AddFlag(app, "--proxy", flags.use_proxy,
           "Connect through the proxy named by $grpc_proxy, $https_proxy or $http_proxy; a token "
-          "then needs TLS (default: no proxy)")
-      .Group(kGroup);
+          "then needs TLS (default: no proxy)");
   AddFile(app, "--token-file", flags.token_file,
           "File with the caller's token, sent only over TLS, loopback and unix sockets; also "
           "$GEMMD_TOKEN_FILE");
+  SetGroup(app, group);
 }
 
 std::vector<NamedFile> FilesOf(const SecurityFlags& flags) {

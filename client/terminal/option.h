@@ -59,7 +59,6 @@ class CommandOption {
  public:
   explicit CommandOption(CLI::Option* option) : option_(option) {}
 
-  CommandOption& Group(const std::string& heading);  // Heading in the help.
   CommandOption& TypeName(const std::string& name);  // Name of the value in the help.
   CommandOption& ShowDefault();                      // The help shows the current value.
   CommandOption& Require();
@@ -109,6 +108,9 @@ CommandOption AddTypeOption(CLI::App& app, const std::string& name, std::string&
 // Adds an option whose value is one of `choices`, which the help lists.
 CommandOption AddChoice(CLI::App& app, const std::string& name, std::string& value,
                         const std::string& help, const std::vector<std::string>& choices);
+
+// Sets the heading in the help of the options that are added from here on.
+void SetGroup(CLI::App& app, const std::string& heading);
 
 // Sets the text after the help of the options.
 void SetFooter(CLI::App& app, const std::string& text);

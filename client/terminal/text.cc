@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <numeric>
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/numbers.h"
@@ -41,9 +42,9 @@ std::string InUnits(double value, const Unit (&units)[kCount]) {
 
 }  // namespace
 
-std::string TextTable::Print() const {
+std::string TextTable::PrintColumns(const std::vector<size_t>& kept) const {
   std::vector<size_t> widths;
-  for (size_t i = 0; i < columns_.size(); ++i) {
+  for (const size_t i : kept) {
     size_t width = columns_[i].heading.size();
     for (const auto& row : rows_) width = std::max(width, Cell(row, i).size());
     widths.push_back(width);
@@ -51,10 +52,10 @@ std::string TextTable::Print() const {
   std::string text;
   const auto add_line = [&](const auto& cell_of) {
     std::string line;
-    for (size_t i = 0; i < columns_.size(); ++i) {
-      const absl::string_view cell = cell_of(i);
+    for (size_t i = 0; i < kept.size(); ++i) {
+      const absl::string_view cell = cell_of(kept[i]);
       const std::string padding(widths[i] - cell.size(), ' ');
-      const bool is_right = columns_[i].align == Align::kRight;
+      const bool is_right = columns_[kept[i]].align == Align::kRight;
       absl::StrAppend(&line, i > 0 ? "  " : "", is_right ? padding : "", cell,
                       is_right ? "" : padding);
     }
@@ -155,24 +156,17 @@ std::string FlowText(const std::vector<std::string>& words, absl::string_view ga
   return text + "\n";
 }
 
-std::string FittedTable::Print(int columns) const {
+std::string TextTable::Print(int columns) const {
   std::vector<size_t> kept(columns_.size());
-  for (size_t i = 0; i < kept.size(); ++i) kept[i] = i;
+  std::iota(kept.begin(), kept.end(), 0);
   while (true) {
-    std::vector<TextTable::Column> headings;
-    for (const size_t i : kept) headings.push_back(columns_[i].column);
-    TextTable table(std::move(headings));
-    for (const auto& row : rows_) {
-      std::vector<std::string> cells;
-      for (const size_t i : kept) cells.push_back(i < row.size() ? row[i] : "");
-      table.AddRow(std::move(cells));
-    }
-    const std::string text = table.Print();
+    const std::string text = PrintColumns(kept);
+    if (columns == kAnyColumns) return text;
     const auto least = std::max_element(kept.begin(), kept.end(), [this](size_t x, size_t y) {
       return columns_[x].rank < columns_[y].rank;
     });
     if (WidestLine(text) <= columns || least == kept.end() || columns_[*least].rank == 0) {
-      return CutText(text, columns, std::numeric_limits<int>::max());
+      return CutText(text, columns, kAnyColumns);
     }
     kept.erase(least);
   }

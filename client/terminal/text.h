@@ -16,6 +16,8 @@
 
 namespace gemmd {
 
+inline constexpr int kAnyColumns = std::numeric_limits<int>::max();
+
 // Rows of cells under a heading. Columns are aligned; align numbers right.
 class TextTable {
  public:
@@ -23,6 +25,7 @@ class TextTable {
   struct Column {
     std::string heading;
     Align align = Align::kLeft;
+    int rank = 0;  // 0: always shown. Without room, the largest rank is dropped first.
   };
 
   explicit TextTable(std::vector<Column> columns) : columns_(std::move(columns)) {}
@@ -31,9 +34,14 @@ class TextTable {
   void AddRow(std::vector<std::string> cells) { rows_.push_back(std::move(cells)); }
 
   // Lines of text without trailing spaces, each ended by a line feed; the heading first.
-  std::string Print() const;
+  std::string Print(int columns = kAnyColumns) const;
+
+  const std::vector<Column>& columns() const { return columns_; }
+  const std::vector<std::vector<std::string>>& rows() const { return rows_; }
 
  private:
+  std::string PrintColumns(const std::vector<size_t>& kept) const;
+
   std::vector<Column> columns_;
   std::vector<std::vector<std::string>> rows_;
 };
@@ -43,8 +51,6 @@ std::string FormatBytes(int64_t bytes);                           // "850 B", "1
 std::string FormatCount(int64_t count);                           // "1,234,567"
 std::string FormatRate(double operations_per_second);             // "123.4 GFLOP/s"
 std::string FormatOperationRate(int64_t operations, int64_t ns);  // "123.4 GFLOP/s"; "" for 0 ns.
-
-inline constexpr int kAnyColumns = std::numeric_limits<int>::max();
 
 // Characters of a line in UTF-8, each of which takes one column.
 int ColumnsOf(absl::string_view line);
@@ -56,27 +62,6 @@ std::string CutText(absl::string_view text, int columns, int lines);
 // Wraps words into lines of at most `columns` columns, each ended by a line feed. A longer word
 // gets its own line.
 std::string FlowText(const std::vector<std::string>& words, absl::string_view gap, int columns);
-
-// A table that drops its least important columns if there is not enough room.
-class FittedTable {
- public:
-  struct Column {
-    TextTable::Column column;
-    int rank = 0;  // 0: always shown. The largest rank is dropped first.
-  };
-
-  explicit FittedTable(std::vector<Column> columns) : columns_(std::move(columns)) {}
-
-  void AddRow(std::vector<std::string> cells) { rows_.push_back(std::move(cells)); }
-  bool is_empty() const { return rows_.empty(); }
-
-  // As TextTable::Print.
-  std::string Print(int columns = kAnyColumns) const;
-
- private:
-  std::vector<Column> columns_;
-  std::vector<std::vector<std::string>> rows_;
-};
 
 // The last `columns` values as one-character bars (UTF-8), from a line at the bottom for 0 to a
 // full block for the largest. Precondition: no value is negative.

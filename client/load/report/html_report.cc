@@ -42,46 +42,33 @@ struct Plot {
   std::vector<PlotSeries> series;
 };
 
-struct StackedBar {
-  std::string name;
-  std::vector<double> values;  // One for each part.
-  std::vector<std::string> texts;
-};
-
-struct StackedBars {
-  std::string title;
-  std::vector<std::string> parts;
-  std::vector<StackedBar> bars;
-};
-
 // Maps the values of a plot to its drawing, in units that the page scales. The margins hold the
 // axis labels, which are larger on a phone.
-struct PlotFrame {
-  static constexpr double kWidth = 720;
-  static constexpr double kHeight = 380;
-  static constexpr double kLeft = 112;
-  static constexpr double kRight = 672;
-  static constexpr double kTop = 14;
-  static constexpr double kBottom = 314;
+namespace frame {
 
-  static double X(const PlotAxis& axis, double value) {
-    return kLeft + Share(axis, value) * (kRight - kLeft);
-  }
-  static double Y(const PlotAxis& axis, double value) {
-    return kBottom - Share(axis, value) * (kBottom - kTop);
-  }
+constexpr double kWidth = 720;
+constexpr double kHeight = 380;
+constexpr double kLeft = 112;
+constexpr double kRight = 672;
+constexpr double kTop = 14;
+constexpr double kBottom = 314;
 
- private:
-  // The position of a value on the axis, 0 to 1.
-  static double Share(const PlotAxis& axis, double value) {
-    const double share = axis.is_logarithmic ? std::log(std::max(value, axis.from) / axis.from) /
-                                                   std::log(axis.to / axis.from)
-                                             : (value - axis.from) / (axis.to - axis.from);
-    return std::clamp(share, 0.0, 1.0);
-  }
-};
+// The position of a value on the axis, 0 to 1.
+double Share(const PlotAxis& axis, double value) {
+  const double share = axis.is_logarithmic ? std::log(std::max(value, axis.from) / axis.from) /
+                                                 std::log(axis.to / axis.from)
+                                           : (value - axis.from) / (axis.to - axis.from);
+  return std::clamp(share, 0.0, 1.0);
+}
 
-using Frame = PlotFrame;
+double X(const PlotAxis& axis, double value) {
+  return kLeft + Share(axis, value) * (kRight - kLeft);
+}
+double Y(const PlotAxis& axis, double value) {
+  return kBottom - Share(axis, value) * (kBottom - kTop);
+}
+
+}  // namespace frame
 
 // Narrower columns would be hard to hit, and would make the page large.
 constexpr double kMinWidth = 6;
@@ -91,7 +78,7 @@ constexpr size_t kMaxLines = 10;
 std::vector<double> ColumnsOf(const Plot& plot) {
   std::vector<double> all;
   for (const PlotSeries& series : plot.series) {
-    for (const PlotPoint& point : series.points) all.push_back(Frame::X(plot.x, point.x));
+    for (const PlotPoint& point : series.points) all.push_back(frame::X(plot.x, point.x));
   }
   std::sort(all.begin(), all.end());
   std::vector<double> columns;
@@ -109,7 +96,7 @@ std::string Lines(const Plot& plot, double column, double from, double to) {
     const PlotPoint* nearest = nullptr;
     double distance = 0;
     for (const PlotPoint& point : series.points) {
-      const double x = Frame::X(plot.x, point.x);
+      const double x = frame::X(plot.x, point.x);
       if (x < from || x > to) continue;
       if (nearest != nullptr && std::fabs(x - column) >= distance) continue;
       nearest = &point;
@@ -127,20 +114,20 @@ std::string Lines(const Plot& plot, double column, double from, double to) {
 // curves there. The style sheet shows and hides them (classes at, hit and tip), without a script.
 std::string PlotTips(const Plot& plot) {
   const std::vector<double> columns = ColumnsOf(plot);
-  constexpr double kMiddle = (Frame::kLeft + Frame::kRight) / 2;
+  constexpr double kMiddle = (frame::kLeft + frame::kRight) / 2;
   std::string svg;
   for (size_t i = 0; i < columns.size(); ++i) {
-    const double from = i == 0 ? Frame::kLeft : (columns[i - 1] + columns[i]) / 2;
-    const double to = i + 1 == columns.size() ? Frame::kRight : (columns[i] + columns[i + 1]) / 2;
+    const double from = i == 0 ? frame::kLeft : (columns[i - 1] + columns[i]) / 2;
+    const double to = i + 1 == columns.size() ? frame::kRight : (columns[i] + columns[i + 1]) / 2;
     // The box is in the other half, so that it does not hide the values it shows.
     absl::StrAppendFormat(
         &svg,
         "<g class=\"at\"><rect class=\"hit\" x=\"%.1f\" y=\"%.1f\" width=\"%.1f\" height=\"%.1f\"/>"
         "<foreignObject class=\"tip%s\" x=\"%.1f\" y=\"%.1f\" width=\"%.1f\" height=\"%.1f\">"
         "<div>%s</div></foreignObject></g>\n",
-        from, Frame::kTop, to - from, Frame::kBottom - Frame::kTop,
-        columns[i] < kMiddle ? " end" : "", columns[i] < kMiddle ? kMiddle : Frame::kLeft,
-        Frame::kTop, Frame::kRight - kMiddle, Frame::kBottom - Frame::kTop,
+        from, frame::kTop, to - from, frame::kBottom - frame::kTop,
+        columns[i] < kMiddle ? " end" : "", columns[i] < kMiddle ? kMiddle : frame::kLeft,
+        frame::kTop, frame::kRight - kMiddle, frame::kBottom - frame::kTop,
         Lines(plot, columns[i], from, to));
   }
   return svg;
@@ -149,29 +136,29 @@ std::string PlotTips(const Plot& plot) {
 std::string Axes(const Plot& plot) {
   std::string svg;
   for (const PlotTick& tick : plot.x.ticks) {
-    const double x = Frame::X(plot.x, tick.at);
+    const double x = frame::X(plot.x, tick.at);
     absl::StrAppendFormat(&svg,
                           "<line class=\"grid\" x1=\"%.1f\" y1=\"%.1f\" x2=\"%.1f\" y2=\"%.1f\"/>"
                           "<text x=\"%.1f\" y=\"%.1f\" text-anchor=\"middle\">%s</text>\n",
-                          x, Frame::kTop, x, Frame::kBottom, x, Frame::kBottom + 22,
+                          x, frame::kTop, x, frame::kBottom, x, frame::kBottom + 22,
                           EscapedMarkup(tick.text));
   }
   for (const PlotTick& tick : plot.y.ticks) {
-    const double y = Frame::Y(plot.y, tick.at);
+    const double y = frame::Y(plot.y, tick.at);
     absl::StrAppendFormat(&svg,
                           "<line class=\"grid\" x1=\"%.1f\" y1=\"%.1f\" x2=\"%.1f\" y2=\"%.1f\"/>"
                           "<text x=\"%.1f\" y=\"%.1f\" text-anchor=\"end\">%s</text>\n",
-                          Frame::kLeft, y, Frame::kRight, y, Frame::kLeft - 7, y + 5,
+                          frame::kLeft, y, frame::kRight, y, frame::kLeft - 7, y + 5,
                           EscapedMarkup(tick.text));
   }
   absl::StrAppendFormat(&svg, "<text x=\"%.1f\" y=\"%.1f\" text-anchor=\"middle\">%s</text>\n",
-                        (Frame::kLeft + Frame::kRight) / 2, Frame::kHeight - 12,
+                        (frame::kLeft + frame::kRight) / 2, frame::kHeight - 12,
                         EscapedMarkup(plot.x.title));
   absl::StrAppendFormat(
       &svg,
       "<text class=\"along\" x=\"20\" y=\"%.1f\" text-anchor=\"middle\" transform=\"rotate(-90 "
       "20 %.1f)\">%s</text>\n",
-      (Frame::kTop + Frame::kBottom) / 2, (Frame::kTop + Frame::kBottom) / 2,
+      (frame::kTop + frame::kBottom) / 2, (frame::kTop + frame::kBottom) / 2,
       EscapedMarkup(plot.y.title));
   return svg;
 }
@@ -190,8 +177,8 @@ std::string Drawn(const Plot& plot, const PlotSeries& series) {
         absl::StrAppendFormat(&svg, "<polyline class=\"c%d%s\" points=\"", series.color,
                               series.is_dashed ? " dashed" : "");
       }
-      absl::StrAppendFormat(&svg, "%.1f,%.1f ", Frame::X(plot.x, point.x),
-                            Frame::Y(plot.y, point.y));
+      absl::StrAppendFormat(&svg, "%.1f,%.1f ", frame::X(plot.x, point.x),
+                            frame::Y(plot.y, point.y));
       if (begins(i + 1)) svg += "\"/>\n";
     }
   }
@@ -200,20 +187,14 @@ std::string Drawn(const Plot& plot, const PlotSeries& series) {
     if (!series.has_marks && !(series.has_line && begins(i) && begins(i + 1))) continue;
     const PlotPoint& point = points[i];
     absl::StrAppendFormat(&svg, "<circle class=\"c%d\" cx=\"%.1f\" cy=\"%.1f\" r=\"4\"/>\n",
-                          series.color, Frame::X(plot.x, point.x), Frame::Y(plot.y, point.y));
+                          series.color, frame::X(plot.x, point.x), frame::Y(plot.y, point.y));
   }
   return svg;
 }
 
-struct LegendEntry {
-  std::string name;
-  int color;
-  bool is_dashed;
-};
-
-std::string Legend(const std::vector<LegendEntry>& entries) {
+std::string Legend(const std::vector<PlotSeries>& series) {
   std::string html = "<p class=\"legend\">";
-  for (const LegendEntry& entry : entries) {
+  for (const PlotSeries& entry : series) {
     absl::StrAppendFormat(&html, "<span><i class=\"b%d%s\"></i>%s</span> ", entry.color,
                           entry.is_dashed ? " dashed" : "", EscapedMarkup(entry.name));
   }
@@ -221,54 +202,18 @@ std::string Legend(const std::vector<LegendEntry>& entries) {
 }
 
 std::string Figure(const std::string& title, const std::string& svg, double height,
-                   const std::vector<LegendEntry>& legend) {
+                   const std::vector<PlotSeries>& legend) {
   return absl::StrFormat(
       "<figure>\n<figcaption>%s</figcaption>\n<svg viewBox=\"0 0 %.0f %.0f\" role=\"img\" "
       "aria-label=\"%s\">\n%s</svg>\n%s</figure>\n",
-      EscapedMarkup(title), Frame::kWidth, height, EscapedMarkup(title), svg, Legend(legend));
+      EscapedMarkup(title), frame::kWidth, height, EscapedMarkup(title), svg, Legend(legend));
 }
 
 std::string PlotSvg(const Plot& plot) {
   std::string svg = Axes(plot);
-  std::vector<LegendEntry> legend;
-  for (const PlotSeries& series : plot.series) {
-    svg += Drawn(plot, series);
-    legend.push_back({series.name, series.color, series.is_dashed});
-  }
+  for (const PlotSeries& series : plot.series) svg += Drawn(plot, series);
   svg += PlotTips(plot);
-  return Figure(plot.title, svg, Frame::kHeight, legend);
-}
-
-std::string StackedBarsSvg(const StackedBars& bars) {
-  constexpr double kRow = 34;
-  constexpr double kNames = 130;
-  double most = 0;
-  for (const StackedBar& bar : bars.bars) {
-    most = std::max(most, std::accumulate(bar.values.begin(), bar.values.end(), 0.0));
-  }
-  std::string svg;
-  double y = 6;
-  for (const StackedBar& bar : bars.bars) {
-    absl::StrAppendFormat(&svg, "<text x=\"%.1f\" y=\"%.1f\" text-anchor=\"end\">%s</text>\n",
-                          kNames - 8, y + 17, EscapedMarkup(bar.name));
-    double x = kNames;
-    for (size_t i = 0; i < bar.values.size(); ++i) {
-      const double width = most > 0 ? bar.values[i] / most * (Frame::kRight - kNames) : 0;
-      absl::StrAppendFormat(
-          &svg,
-          "<rect class=\"b%d\" x=\"%.1f\" y=\"%.1f\" width=\"%.1f\" height=\"24\"><title>%s</title>"
-          "</rect>\n",
-          static_cast<int>(i), x, y, width,
-          EscapedMarkup(absl::StrCat(bars.parts[i], ": ", bar.texts[i])));
-      x += width;
-    }
-    y += kRow;
-  }
-  std::vector<LegendEntry> legend;
-  for (size_t i = 0; i < bars.parts.size(); ++i) {
-    legend.push_back({bars.parts[i], static_cast<int>(i), false});
-  }
-  return Figure(bars.title, svg, y, legend);
+  return Figure(plot.title, svg, frame::kHeight, plot.series);
 }
 
 }  // namespace
@@ -461,25 +406,51 @@ std::string RatePlot(const LoadReport& report) {
 // The mean time of a call by stage. Means, because only means add up.
 std::string StagePlot(const LoadReport& report) {
   // The stages of a call, in order.
-  StackedBars bars = {.title = "Where a call's time goes (means)",
-                      .parts = {"not sent yet", "receive + queue", "copy in", "compute", "copy out",
-                                "send prepare", "rest of the server", "network, gRPC, client"},
-                      .bars = {}};
+  constexpr const char* kParts[] = {"not sent yet",
+                                    "receive + queue",
+                                    "copy in",
+                                    "compute",
+                                    "copy out",
+                                    "send prepare",
+                                    "rest of the server",
+                                    "network, gRPC, client"};
+  std::vector<std::vector<double>> bars;
+  double most = 0;
   for (const ReportStep& step : report.steps) {
     const Tally& tally = step.result.tally;
     const auto mean = [&](size_t stage) { return tally.stages[stage].MeanNs(); };
     double staged = 0;
     for (size_t i = 0; i < kTotal; ++i) staged += mean(i);
-    StackedBar bar = {
-        .name = step.name,
-        .values = {tally.latency.MeanNs() - tally.service.MeanNs(), mean(kReceive) + mean(kQueue),
-                   mean(kCopyIn), mean(kCompute), mean(kCopyOut), mean(kSendPrepare),
-                   std::max(0.0, mean(kTotal) - staged), mean(kOutside)},
-        .texts = {}};
-    for (const double value : bar.values) bar.texts.push_back(RoundedTime(value));
-    bars.bars.push_back(std::move(bar));
+    bars.push_back({tally.latency.MeanNs() - tally.service.MeanNs(), mean(kReceive) + mean(kQueue),
+                    mean(kCopyIn), mean(kCompute), mean(kCopyOut), mean(kSendPrepare),
+                    std::max(0.0, mean(kTotal) - staged), mean(kOutside)});
+    most = std::max(most, std::accumulate(bars.back().begin(), bars.back().end(), 0.0));
   }
-  return StackedBarsSvg(bars);
+  constexpr double kRow = 34;
+  constexpr double kNames = 130;
+  std::string svg;
+  double y = 6;
+  for (size_t step = 0; step < bars.size(); ++step, y += kRow) {
+    absl::StrAppendFormat(&svg, "<text x=\"%.1f\" y=\"%.1f\" text-anchor=\"end\">%s</text>\n",
+                          kNames - 8, y + 17, EscapedMarkup(report.steps[step].name));
+    double x = kNames;
+    for (size_t i = 0; i < bars[step].size(); ++i) {
+      const double ns = bars[step][i];
+      const double width = most > 0 ? ns / most * (frame::kRight - kNames) : 0;
+      absl::StrAppendFormat(
+          &svg,
+          "<rect class=\"b%d\" x=\"%.1f\" y=\"%.1f\" width=\"%.1f\" height=\"24\"><title>%s</title>"
+          "</rect>\n",
+          static_cast<int>(i), x, y, width,
+          EscapedMarkup(absl::StrCat(kParts[i], ": ", RoundedTime(ns))));
+      x += width;
+    }
+  }
+  std::vector<PlotSeries> legend;
+  for (size_t i = 0; i < std::size(kParts); ++i) {
+    legend.push_back({.name = kParts[i], .color = static_cast<int>(i), .points = {}});
+  }
+  return Figure("Where a call's time goes (means)", svg, y, legend);
 }
 
 constexpr char kHead[] = R"(<!DOCTYPE html>
@@ -552,19 +523,19 @@ std::string Tile(const std::string& name, const std::string& value) {
                       EscapedMarkup(value), "</b></div>\n");
 }
 
-std::string Row(const std::vector<std::string>& cells, const char* tag, size_t text_columns) {
-  std::string html = "<tr>";
-  for (size_t i = 0; i < cells.size(); ++i) {
-    absl::StrAppend(&html, "<", tag, i < text_columns ? " class=\"text\">" : ">",
-                    EscapedMarkup(cells[i]), "</", tag, ">");
-  }
-  return html + "</tr>\n";
-}
-
-std::string TableHtml(const ReportTable& table) {
+std::string TableHtml(const TextTable& table) {
   std::string html = "<div class=\"scroll\"><table>\n";
-  html += Row(table.headings, "th", table.text_columns);
-  for (const std::vector<std::string>& row : table.rows) html += Row(row, "td", table.text_columns);
+  const auto add_row = [&](const char* tag, const auto& cell_of) {
+    html += "<tr>";
+    for (size_t i = 0; i < table.columns().size(); ++i) {
+      const bool is_text = table.columns()[i].align == TextTable::Align::kLeft;
+      absl::StrAppend(&html, "<", tag, is_text ? " class=\"text\">" : ">",
+                      EscapedMarkup(cell_of(i)), "</", tag, ">");
+    }
+    html += "</tr>\n";
+  };
+  add_row("th", [&](size_t i) { return table.columns()[i].heading; });
+  for (const auto& row : table.rows()) add_row("td", [&](size_t i) { return row[i]; });
   return html + "</table></div>\n";
 }
 

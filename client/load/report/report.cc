@@ -253,6 +253,8 @@ std::vector<std::string> LoadReport::Warnings() const {
   return warnings;
 }
 
+using Align = TextTable::Align;
+
 std::string RoundedTime(double ns) { return FormatNanoseconds(std::llround(ns)); }
 
 namespace {
@@ -265,12 +267,15 @@ std::vector<std::string> SpreadRow(std::string name, const Histogram& histogram)
 
 }  // namespace
 
-ReportTable LatencyTable(const ReportStep& step) {
+TextTable LatencyTable(const ReportStep& step) {
   const Tally& tally = step.result.tally;
-  ReportTable table = {{"latency", "from intended send", "from actual send", "calls above"}};
+  TextTable table({{"latency"},
+                   {"from intended send", Align::kRight},
+                   {"from actual send", Align::kRight},
+                   {"calls above", Align::kRight}});
   const auto add = [&](absl::string_view name, int64_t latency, int64_t service,
                        const std::string& above) {
-    table.rows.push_back(
+    table.AddRow(
         {std::string(name), FormatNanoseconds(latency), FormatNanoseconds(service), above});
   };
   add("least", tally.latency.min_ns(), tally.service.min_ns(), "");
@@ -285,76 +290,75 @@ ReportTable LatencyTable(const ReportStep& step) {
   return table;
 }
 
-ReportTable StageTable(const ReportStep& step) {
+TextTable StageTable(const ReportStep& step) {
   const Tally& tally = step.result.tally;
-  ReportTable table = {{"stage", "mean", "p50", "p99", "most"}};
+  TextTable table({{"stage"},
+                   {"mean", Align::kRight},
+                   {"p50", Align::kRight},
+                   {"p99", Align::kRight},
+                   {"most", Align::kRight}});
   if (step.is_open) {
-    table.rows.push_back(SpreadRow("blocked (client)", tally.blocked));
-    table.rows.push_back(SpreadRow("send error (client)", tally.send_error));
+    table.AddRow(SpreadRow("blocked (client)", tally.blocked));
+    table.AddRow(SpreadRow("send error (client)", tally.send_error));
   }
   for (size_t i = 0; i < kCallStages; ++i) {
     const char* const where = i + 1 < kCallStages ? " (server)" : " (network, gRPC)";
-    table.rows.push_back(SpreadRow(absl::StrCat(kStageNames[i], where), tally.stages[i]));
+    table.AddRow(SpreadRow(absl::StrCat(kStageNames[i], where), tally.stages[i]));
   }
   if (tally.failed() > 0) {
-    table.rows.push_back(SpreadRow("latency of failed calls", tally.failed_latency));
+    table.AddRow(SpreadRow("latency of failed calls", tally.failed_latency));
   }
   return table;
 }
 
-ReportTable KernelTable(const ReportStep& step) {
-  ReportTable table = {{"kernel", "device", "calls", "p50", "p99"}};
-  table.text_columns = 2;
-  for (const char* stage : kStageNames) table.headings.push_back(absl::StrCat("mean ", stage));
+TextTable KernelTable(const ReportStep& step) {
+  std::vector<TextTable::Column> columns = {{"kernel"},
+                                            {"device"},
+                                            {"calls", Align::kRight},
+                                            {"p50", Align::kRight},
+                                            {"p99", Align::kRight}};
+  for (const char* stage : kStageNames) {
+    columns.push_back({absl::StrCat("mean ", stage), Align::kRight});
+  }
+  TextTable table(std::move(columns));
   for (const KernelTally& kernel : step.result.tally.kernels) {
     std::vector<std::string> row = {kernel.kernel.empty() ? "(unnamed)" : kernel.kernel,
                                     kernel.device, FormatCount(kernel.latency.count()),
                                     FormatNanoseconds(kernel.latency.ValueAt(0.5)),
                                     FormatNanoseconds(kernel.latency.ValueAt(0.99))};
     for (size_t i = 0; i < kCallStages; ++i) row.push_back(RoundedTime(kernel.StageMeanNs(i)));
-    table.rows.push_back(std::move(row));
+    table.AddRow(std::move(row));
   }
   return table;
 }
 
-ReportTable ProductTable(const LoadReport& report, const ReportStep& step) {
+TextTable ProductTable(const LoadReport& report, const ReportStep& step) {
   const Tally& tally = step.result.tally;
-  ReportTable table = {{"product", "calls", "checked", "p50", "p99", "most"}};
+  TextTable table({{"product"},
+                   {"calls", Align::kRight},
+                   {"checked", Align::kRight},
+                   {"p50", Align::kRight},
+                   {"p99", Align::kRight},
+                   {"most", Align::kRight}});
   for (size_t i = 0; i < tally.latency_by_product.size(); ++i) {
     const Histogram& latency = tally.latency_by_product[i];
-    table.rows.push_back({report.products[i], FormatCount(latency.count()),
-                          FormatCount(step.CheckedOf(i)), FormatNanoseconds(latency.ValueAt(0.5)),
-                          FormatNanoseconds(latency.ValueAt(0.99)),
-                          FormatNanoseconds(latency.max_ns())});
+    table.AddRow({report.products[i], FormatCount(latency.count()), FormatCount(step.CheckedOf(i)),
+                  FormatNanoseconds(latency.ValueAt(0.5)), FormatNanoseconds(latency.ValueAt(0.99)),
+                  FormatNanoseconds(latency.max_ns())});
   }
   return table;
 }
 
-ReportTable WindowTable(const SloFindings& slo) {
-  ReportTable table = {{"window", "rate", "verdict", "why"}};
-  table.text_columns = table.headings.size();
+TextTable WindowTable(const SloFindings& slo) {
+  TextTable table({{"window"}, {"rate"}, {"verdict"}, {"why"}});
   for (const SloWindow& window : slo.answer.windows) {
-    table.rows.push_back({absl::StrCat(table.rows.size() + 1),
-                          absl::StrFormat("%.1f/s", window.rate),
-                          std::string(WindowVerdictName(window.verdict)), window.what});
+    table.AddRow({absl::StrCat(table.rows().size() + 1), absl::StrFormat("%.1f/s", window.rate),
+                  std::string(WindowVerdictName(window.verdict)), window.what});
   }
   return table;
 }
 
 namespace {
-
-using Align = TextTable::Align;
-
-std::string TableText(const ReportTable& table) {
-  std::vector<TextTable::Column> columns;
-  for (const std::string& heading : table.headings) {
-    columns.push_back(
-        {heading, columns.size() < table.text_columns ? Align::kLeft : Align::kRight});
-  }
-  TextTable text(std::move(columns));
-  for (const std::vector<std::string>& row : table.rows) text.AddRow(row);
-  return text.Print();
-}
 
 std::string HeadingText(const LoadReport& report) {
   std::string text = absl::StrCat("gemmload ", report.version, ", ", report.started, "\nclient    ",
@@ -418,10 +422,10 @@ std::string StepText(const LoadReport& report, const ReportStep& step) {
   absl::StrAppend(&text, CheckedText(step.verified));
   // In a search, the verdict covers all steps and has its own warnings.
   if (report.slo.has_value()) text += WarningLines(step.warnings);
-  absl::StrAppend(&text, "\n", TableText(LatencyTable(step)), "\n", TableText(StageTable(step)));
-  if (!tally.kernels.empty()) absl::StrAppend(&text, "\n", TableText(KernelTable(step)));
+  absl::StrAppend(&text, "\n", LatencyTable(step).Print(), "\n", StageTable(step).Print());
+  if (!tally.kernels.empty()) absl::StrAppend(&text, "\n", KernelTable(step).Print());
   if (tally.latency_by_product.size() > 1) {
-    absl::StrAppend(&text, "\n", TableText(ProductTable(report, step)));
+    absl::StrAppend(&text, "\n", ProductTable(report, step).Print());
   }
   return text;
 }
@@ -445,7 +449,7 @@ std::string SummaryTable(const LoadReport& report) {
 
 std::string SloText(const SloFindings& slo) {
   return absl::StrCat("\nobjective ", slo.objective, "\nrule      ", slo.rule, "\n\n",
-                      TableText(WindowTable(slo)));
+                      WindowTable(slo).Print());
 }
 
 }  // namespace

@@ -18,6 +18,7 @@
 #include "client/load/recorder.h"
 #include "client/load/slo_search.h"
 #include "client/load/verifier.h"
+#include "client/terminal/text.h"
 #include "gemmd/v1/registry.pb.h"
 #include "nlohmann/json.hpp"
 
@@ -117,18 +118,11 @@ std::string ReportCsv(const LoadReport& report);
 
 std::string RoundedTime(double ns);  // Rounded to whole nanoseconds.
 
-// Every row has one cell per heading.
-struct ReportTable {
-  std::vector<std::string> headings;
-  std::vector<std::vector<std::string>> rows = {};
-  size_t text_columns = 1;  // The number of leading columns with text; the rest are numbers.
-};
-
-ReportTable LatencyTable(const ReportStep& step);  // Both clocks, with the number of slower calls.
-ReportTable StageTable(const ReportStep& step);
-ReportTable KernelTable(const ReportStep& step);  // Mean stage times per kernel and device.
-ReportTable ProductTable(const LoadReport& report, const ReportStep& step);
-ReportTable WindowTable(const SloFindings& slo);
+TextTable LatencyTable(const ReportStep& step);  // Both clocks, with the number of slower calls.
+TextTable StageTable(const ReportStep& step);
+TextTable KernelTable(const ReportStep& step);  // Mean stage times per kernel and device.
+TextTable ProductTable(const LoadReport& report, const ReportStep& step);
+TextTable WindowTable(const SloFindings& slo);
 
 // Checks that each file can be written, and that none is also another output or an input of the
 // load. Called before a long run; changes no file. Errors: InvalidArgument, PermissionDenied.

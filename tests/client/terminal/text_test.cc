@@ -12,11 +12,11 @@
 namespace gemmd {
 namespace {
 
-FittedTable Devices() {
-  FittedTable table({{{"device"}, 0},
-                     {{"state"}, 2},
-                     {{"busy", TextTable::Align::kRight}, 0},
-                     {{"rate", TextTable::Align::kRight}, 1}});
+TextTable Devices() {
+  TextTable table({{"device"},
+                   {"state", TextTable::Align::kLeft, 2},
+                   {"busy", TextTable::Align::kRight, 0},
+                   {"rate", TextTable::Align::kRight, 1}});
   table.AddRow({"cpu", "ready", "5 %", "1 GFLOP/s"});
   return table;
 }
