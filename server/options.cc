@@ -209,16 +209,14 @@ bool ParseDurationFrom(const std::string& text, absl::Duration min, absl::Durati
 
 // Adds an option whose value is a duration from `min` to ten years.
 void AddDuration(CLI::App& app, const std::string& name, absl::Duration& value,
-                 const std::string& description, const std::string& group,
-                 absl::Duration min = absl::ZeroDuration()) {
+                 const std::string& description, absl::Duration min = absl::ZeroDuration()) {
   const auto parse = [&value, name, min](const std::string& text) {
     if (ParseDurationFrom(text, min, kLongest, value)) return;
     throw CLI::ValidationError(name, "got " + text + ", want " + RangeText(min, kLongest));
   };
   app.add_option_function<std::string>(name, parse, description)
       ->default_str(absl::FormatDuration(value))
-      ->type_name("DURATION")
-      ->group(group);
+      ->type_name("DURATION");
 }
 
 constexpr char kWantBytes[] = ", want a number of bytes: 4096, 512MiB, 4GiB";
@@ -252,7 +250,7 @@ std::string BytesText(int64_t bytes) {
 // Adds an option whose value is a number of bytes such as 4096, 512MiB or 4GiB: 0, or at least
 // `min`.
 void AddBytes(CLI::App& app, const std::string& name, int64_t& value,
-              const std::string& description, const std::string& group, int64_t min = 0) {
+              const std::string& description, int64_t min = 0) {
   const auto transform = [min](std::string& text) -> std::string {
     const std::optional<int64_t> bytes = ParseBytes(text);
     if (!bytes) return "got " + text + kWantBytes;
@@ -265,8 +263,7 @@ void AddBytes(CLI::App& app, const std::string& name, int64_t& value,
   app.add_option(name, value, description)
       ->transform(CLI::Validator(transform, ""))
       ->default_str(BytesText(value))
-      ->type_name("BYTES")
-      ->group(group);
+      ->type_name("BYTES");
 }
 
 // The parts of "FIRST:SECOND". The second is nullopt if there is no colon.
@@ -280,7 +277,7 @@ std::pair<std::string, std::optional<std::string>> SplitAtColon(const std::strin
 // separated by a colon. If `parse` does not accept a value, it returns the text of what it wants.
 template <typename Parse>
 void AddPair(CLI::App& app, const std::string& name, const Parse& parse,
-             const std::string& description, const std::string& group, const std::string& type,
+             const std::string& description, const std::string& type,
              const std::string& default_text) {
   const auto read = [parse, name](const std::string& text) {
     const auto [first, second] = SplitAtColon(text);
@@ -289,38 +286,33 @@ void AddPair(CLI::App& app, const std::string& name, const Parse& parse,
   };
   app.add_option_function<std::string>(name, read, description)
       ->default_str(default_text)
-      ->type_name(type)
-      ->group(group);
+      ->type_name(type);
 }
 
 // Adds an option whose value is a whole number.
 template <typename Number>
 void AddCount(CLI::App& app, const std::string& name, Number& value, const std::string& description,
-              const std::string& group, std::type_identity_t<Number> min,
-              std::type_identity_t<Number> max) {
+              std::type_identity_t<Number> min, std::type_identity_t<Number> max) {
   app.add_option(name, value, description)
       ->transform(option::NumberFrom(min, max).description(""))
       ->default_str(std::to_string(value))
-      ->type_name("COUNT")
-      ->group(group);
+      ->type_name("COUNT");
 }
 
 // Adds an option whose value is a text, such as the name of a file.
 void AddText(CLI::App& app, const std::string& name, std::string& value,
-             const std::string& description, const std::string& group,
-             const std::string& type = "FILE") {
-  app.add_option(name, value, description)->type_name(type)->group(group);
+             const std::string& description, const std::string& type = "FILE") {
+  app.add_option(name, value, description)->type_name(type);
 }
 
 // Adds an option that is on or off.
-void AddSwitch(CLI::App& app, const std::string& name, bool& value, const std::string& description,
-               const std::string& group) {
+void AddSwitch(CLI::App& app, const std::string& name, bool& value,
+               const std::string& description) {
   app.add_option_function<std::string>(
          name, [&value](const std::string& text) { value = text == "on"; }, description)
       ->check(CLI::IsMember({"on", "off"}).description(""))
       ->default_str(value ? "on" : "off")
-      ->type_name("on|off")
-      ->group(group);
+      ->type_name("on|off");
 }
 
 // Adds an option whose value is a comma-separated list. Lists of a repeated option are joined.
@@ -342,7 +334,6 @@ std::optional<uint32_t> GroupOf(const std::string& name) {
 }
 
 void AddUnixSockets(CLI::App& app, SocketAccess& access) {
-  constexpr char kGroup[] = "Listening";
   app.add_option_function<std::string>(
          "--operators-group", [&access](const std::string& name) { access.group = GroupOf(name); },
          "Group, by name or number, that owns the unix sockets. Its members may run gemmctl "
@@ -351,8 +342,7 @@ void AddUnixSockets(CLI::App& app, SocketAccess& access) {
       ->check([](const std::string& name) {
         return GroupOf(name) ? "" : "got " + name + ", want the name or number of a group";
       })
-      ->type_name("GROUP")
-      ->group(kGroup);
+      ->type_name("GROUP");
   app.add_option_function<std::string>(
          "--socket-mode",
          [&access](const std::string& digits) { access.mode = std::stoul(digits, nullptr, 8); },
@@ -364,32 +354,26 @@ void AddUnixSockets(CLI::App& app, SocketAccess& access) {
         return is_mode ? "" : "got " + digits + ", want octal digits from 0000 to 0777";
       })
       ->default_str("0600, with --operators-group 0660")
-      ->type_name("MODE")
-      ->group(kGroup);
+      ->type_name("MODE");
 }
 
 void AddCertificates(CLI::App& app, TransportOptions& transport) {
-  constexpr char kGroup[] = "Listening";
   AddText(app, "--tls-cert", transport.certificates.certificate,
           "Certificate of the daemon for tls: and mtls: addresses, followed by its intermediate "
           "certificates, in PEM. The daemon checks this file, --tls-key, --client-ca and "
           "--client-crl for changes each second; new connections use the new contents if they "
-          "are valid, and open connections continue",
-          kGroup);
+          "are valid, and open connections continue");
   AddText(app, "--tls-key", transport.certificates.key,
-          "Private key of --tls-cert, in PEM, without a passphrase", kGroup);
+          "Private key of --tls-cert, in PEM, without a passphrase");
   AddText(app, "--client-ca", transport.certificates.client_ca,
-          "Certificate authorities that may sign client certificates for mtls: addresses, in PEM",
-          kGroup);
+          "Certificate authorities that may sign client certificates for mtls: addresses, in PEM");
   AddText(app, "--client-crl", transport.certificates.client_crl,
           "Revocation lists of client certificates, in PEM, each signed by an authority in "
-          "--client-ca",
-          kGroup);
+          "--client-ca");
   app.add_flag("--insecure-allow-remote", transport.insecure_allow_remote,
                "Allow addresses without encryption in --listen and --metrics-listen that other "
                "machines can reach. Use it behind a proxy that encrypts, or in a private network "
-               "such as a container's")
-      ->group(kGroup);
+               "such as a container's");
 }
 
 // The value of an option with MultiOptionPolicy::Join. CLI11 splits values in configuration files
@@ -399,7 +383,7 @@ std::string WithCommas(const std::string& value) {
 }
 
 // Adds --services, with the names of the services that may be left out.
-void AddServices(CLI::App& app, ServerOptions& options, const std::string& group) {
+void AddServices(CLI::App& app, ServerOptions& options) {
   const auto parse = [&options](const std::string& value) {
     const std::string text = WithCommas(value);
     const std::vector<std::string> names = absl::StrSplit(text, ',');
@@ -418,36 +402,32 @@ void AddServices(CLI::App& app, ServerOptions& options, const std::string& group
          "grpcurl; none leaves out both")
       ->default_str("kserve,reflection")
       ->multi_option_policy(CLI::MultiOptionPolicy::Join)
-      ->type_name("NAME,...")
-      ->group(group);
+      ->type_name("NAME,...");
 }
 
 void AddCallers(CLI::App& app, Options& options) {
-  constexpr char kGroup[] = "Callers (files are read again on SIGHUP)";
+  app.option_defaults()->group("Callers (files are read again on SIGHUP)");
   TrustOptions& trust = options.server.trust;
   AddText(app, "--rules", trust.rules_file,
           "Identify callers, and allow only what this file says, in JSON, or in YAML if its name "
           "ends in .yaml or .yml (server/trust/README.md describes it). All other calls are "
           "refused with UNAUTHENTICATED or PERMISSION_DENIED. Without rules, everyone who can "
-          "connect may multiply, keep tensors and read all lists",
-          kGroup);
+          "connect may multiply, keep tensors and read all lists");
   AddText(app, "--tokens", trust.tokens_file,
           "Accept the bearer tokens in this file: one IDENTITY: SHA256 per line, the digest of "
-          "the token in hexadecimal",
-          kGroup);
+          "the token in hexadecimal");
   AddText(app, "--jwt-keys", trust.jwt_keys_file,
           "Accept JSON web tokens signed by a key in this set (JWKS; RS256, ES256 or EdDSA). "
-          "The subject of the token is the caller's identity. Clocks may differ by 60 s",
-          kGroup);
+          "The subject of the token is the caller's identity. Clocks may differ by 60 s");
   AddText(app, "--jwt-audience", trust.jwt.audience,
-          "Audience that JSON web tokens must have; needed with --jwt-keys", kGroup, "TEXT");
+          "Audience that JSON web tokens must have; needed with --jwt-keys", "TEXT");
   AddText(app, "--jwt-issuer", trust.jwt.issuer,
           "Issuer that JSON web tokens must have (default: any issuer with a key in --jwt-keys)",
-          kGroup, "TEXT");
+          "TEXT");
 }
 
 void AddVerification(CLI::App& app, Options& options) {
-  constexpr char kGroup[] = "Checks of answers";
+  app.option_defaults()->group("Checks of answers");
   const auto parse = [&verify = options.server.verify](const std::string& value) {
     const std::string text = WithCommas(value);
     constexpr std::string_view kRetry = ",retry";
@@ -471,12 +451,11 @@ void AddVerification(CLI::App& app, Options& options) {
          "again by another kernel or device instead of failing: sampled,retry")
       ->default_str("none")
       ->multi_option_policy(CLI::MultiOptionPolicy::Join)
-      ->type_name("CHECK[:RATE][,retry]")
-      ->group(kGroup);
+      ->type_name("CHECK[:RATE][,retry]");
 }
 
 void AddTensors(CLI::App& app, Options& options) {
-  constexpr char kGroup[] = "Resident tensors";
+  app.option_defaults()->group("Resident tensors");
   StoreOptions& tensors = options.server.tensors;
   const auto parse_bytes = [&tensors](const std::string& all,
                                       const std::optional<std::string>& session) -> std::string {
@@ -495,16 +474,15 @@ void AddTensors(CLI::App& app, Options& options) {
           "4GiB:1GiB. A tensor that does not fit is refused with RESOURCE_EXHAUSTED. 0 takes an "
           "eighth of --memory-limit-bytes, and for one session half of all. To keep more weights, "
           "raise this and lower --max-queued-bytes",
-          kGroup, "BYTES[:BYTES]", BytesText(tensors.max_bytes));
+          "BYTES[:BYTES]", BytesText(tensors.max_bytes));
   AddCount(app, "--max-sessions", tensors.max_sessions,
            "Sessions open at once; one more is refused with RESOURCE_EXHAUSTED. One host or user "
            "may have at most seven times as many as are still free, so that others can open one",
-           kGroup, 1, int64_t{1} << 20);
+           1, int64_t{1} << 20);
   AddDuration(app, "--session-linger", tensors.linger,
               "Delete a session's tensors this long after its last connection and call have "
               "ended; until then its client can return. Pinned tensors stay for a day. Tensors of "
-              "callers known by --rules stay until their leases end",
-              kGroup);
+              "callers known by --rules stay until their leases end");
   const auto set_copies = [&tensors](const std::string& which) {
     tensors.host_copies = which == "all"    ? HostCopies::kAll
                           : which == "none" ? HostCopies::kNone
@@ -519,24 +497,22 @@ void AddTensors(CLI::App& app, Options& options) {
          "products overwrite repeatedly is copied each time, which takes longer than computing it")
       ->check(CLI::IsMember({"pinned", "all", "none"}).description(""))
       ->default_str("pinned")
-      ->type_name("pinned|all|none")
-      ->group(kGroup);
+      ->type_name("pinned|all|none");
 }
 
 // With a quarter of this, gRPC refused a product of 512 x 512 matrices.
 constexpr int64_t kMinQuotaBytes = int64_t{4} << 20;
 
 void AddListening(CLI::App& app, Options& options) {
-  constexpr char kGroup[] = "Listening";
+  app.option_defaults()->group("Listening");
   AddList(app, "--listen", options.server.transport.listen,
           "Addresses to listen on. HOST:PORT, on loopback, and unix:PATH are not encrypted; "
           "tls:HOST:PORT has TLS 1.3; mtls:HOST:PORT also demands a client certificate signed by "
           "an authority in --client-ca. Port 0 takes a free port")
-      ->type_name("ADDRESS,...")
-      ->group(kGroup);
+      ->type_name("ADDRESS,...");
   AddUnixSockets(app, options.server.transport.unix_sockets);
   AddCertificates(app, options.server.transport);
-  AddServices(app, options.server, kGroup);
+  AddServices(app, options.server);
   app.add_option_function<std::string>(
          "--metrics-listen",
          [&options](const std::string& text) {
@@ -550,53 +526,46 @@ void AddListening(CLI::App& app, Options& options) {
         return text == "off" ? "" : std::string(CheckHttpAddress(text).message());
       })
       ->default_str("off")
-      ->type_name("ADDRESS|off")
-      ->group(kGroup);
+      ->type_name("ADDRESS|off");
   AddText(app, "--ready-file", options.ready_file,
           "Write the addresses to this file, one per line, once the daemon serves. The file is "
-          "removed when the daemon ends",
-          kGroup);
+          "removed when the daemon ends");
 }
 
 void AddDevices(CLI::App& app, Options& options) {
-  constexpr char kGroup[] = "Devices";
+  app.option_defaults()->group("Devices");
   AddList(app, "--devices", options.devices.names,
           "Devices to serve, in order of preference: " + DeviceNamesHelp() +
               ". A product that names no device runs on the first one that has a kernel for it")
       ->check([](const std::string& name) { return std::string(CheckDeviceName(name).message()); })
       ->default_str("cuda where there is a GPU,cpu,sim:sm_90")
-      ->type_name("DEVICE,...")
-      ->group(kGroup);
+      ->type_name("DEVICE,...");
   AddCount(app, "--cpu-threads", options.devices.cpu_threads,
            "Threads that compute on cpu, and as many on each sim device; 0 takes one per core "
            "that the process may use",
-           kGroup, 0, 4096);
+           0, 4096);
   AddBytes(app, "--gpu-staging-bytes", options.devices.gpu_staging_bytes,
            "Host memory for transfers to and from each GPU: two thirds for products in progress, "
            "one third for results until they are sent. A product that needs more than two thirds "
-           "is transferred in parts",
-           kGroup);
+           "is transferred in parts");
   AddBytes(app, "--gpu-memory-bytes", options.devices.gpu_memory_bytes,
            "Memory of each GPU for products and tensors, of which tensors take at most four "
            "fifths; 0 takes nine tenths of the free memory. A product that needs more is computed "
-           "in parts, as long as 8 rows of A fit with 8 columns of B",
-           kGroup);
+           "in parts, as long as 8 rows of A fit with 8 columns of B");
   AddSwitch(
       app, "--worker-sandbox", options.devices.is_worker_confined,
       "With on, the worker process of a device cannot open connections, start programs, trace "
       "processes or, on kernels with landlock, write files outside /dev; it leaves no core dump "
       "and gets only the environment variables of CUDA and CPU libraries and LD_LIBRARY_PATH. "
       "Neither it nor the daemon can gain privileges, so the driver's files in /dev must exist "
-      "beforehand: a setuid nvidia-modprobe cannot make them. Use off for debuggers and profilers",
-      kGroup);
+      "beforehand: a setuid nvidia-modprobe cannot make them. Use off for debuggers and profilers");
   AddSwitch(app, "--poison-freed-memory", options.devices.poisons_freed,
             "With on, host memory that held matrices is overwritten when it is freed: the staging "
             "memory of GPUs and the memory that devices keep for the next product. No answer "
             "depends on it; it limits the effect of a fault in gemmd, and costs the time to write "
-            "those bytes once more",
-            kGroup);
+            "those bytes once more");
   AddText(app, "--worker-binary", options.devices.worker_binary,
-          "Worker program for GPUs (default: gemmd-worker in the folder of gemmd)", kGroup);
+          "Worker program for GPUs (default: gemmd-worker in the folder of gemmd)");
 }
 
 // How long a GPU's worker may take for a product, as a multiple of the longest predicted time
@@ -605,21 +574,19 @@ void AddDevices(CLI::App& app, Options& options) {
 constexpr int kWatchdogFactor = 5;
 
 void AddLimits(CLI::App& app, Options& options) {
-  constexpr char kGroup[] = "Limits";
+  app.option_defaults()->group("Limits");
   TransportOptions& transport = options.server.transport;
   AddBytes(app, "--max-message-bytes", transport.max_message_bytes,
-           "Longest message received or sent; a longer one is refused with RESOURCE_EXHAUSTED",
-           kGroup);
+           "Longest message received or sent; a longer one is refused with RESOURCE_EXHAUSTED");
   AddCount(app, "--max-queued-requests", options.server.admission.max_requests,
            "Products accepted and not yet answered; one more is refused with RESOURCE_EXHAUSTED "
            "and the time after which to try again",
-           kGroup, 1, int64_t{1} << 40);
+           1, int64_t{1} << 40);
   AddBytes(app, "--max-queued-bytes", options.server.admission.max_bytes,
            "Memory for received messages, and for results and scratch memory of products until "
            "their answers are sent. A request that does not fit is refused with "
            "RESOURCE_EXHAUSTED and the time after which to try again. 0 takes three eighths of "
-           "--memory-limit-bytes, at most 4 GiB",
-           kGroup);
+           "--memory-limit-bytes, at most 4 GiB");
   app.add_option_function<double>(
          "--max-product-seconds",
          [&options](double seconds) {
@@ -631,8 +598,7 @@ void AddLimits(CLI::App& app, Options& options) {
          "and at most five times this limit, is replaced, and its product ends with ABORTED")
       ->transform(option::NumberFrom(1e-3, 1e6).description(""))
       ->default_str(std::to_string(options.server.admission.max_product_ns / 1'000'000'000))
-      ->type_name("SECONDS")
-      ->group(kGroup);
+      ->type_name("SECONDS");
   const auto parse_batch = [&joins = options.server.joins](
                                const std::string& count,
                                const std::optional<std::string>& window) -> std::string {
@@ -650,27 +616,25 @@ void AddLimits(CLI::App& app, Options& options) {
           "Products that may run as one; 1 runs each alone. After a colon, how long a product "
           "whose device is idle waits for others to join it, from 0, the default, to 1s: 64:2ms. "
           "No deadline is missed for it. Products that wait for a busy device join anyway",
-          kGroup, "COUNT[:DURATION]", std::to_string(options.server.joins.limits.max_jobs));
+          "COUNT[:DURATION]", std::to_string(options.server.joins.limits.max_jobs));
   AddDuration(app, "--max-backlog", options.max_backlog,
               "Longest predicted wait of a product for the products before it on its device; a "
               "product that would wait longer is refused with RESOURCE_EXHAUSTED and the time "
-              "after which to try again. At most --grace lets a drain finish all that waits",
-              kGroup);
+              "after which to try again. At most --grace lets a drain finish all that waits");
   AddBytes(app, "--memory-quota-bytes", transport.memory_quota_bytes,
-           "Memory for the buffers of gRPC; 0 takes a quarter of --memory-limit-bytes", kGroup,
+           "Memory for the buffers of gRPC; 0 takes a quarter of --memory-limit-bytes",
            kMinQuotaBytes);
   AddBytes(app, "--memory-limit-bytes", options.server.memory_limit_bytes,
            "Resident memory of the daemon; 0 takes the limit of its control group or the memory "
            "of the machine, at most its address space (ulimit -v). From 85 % large products are "
            "refused with RESOURCE_EXHAUSTED, from 92 % all calls except for health, devices and "
-           "statistics, and from 95 % calls whose clients do not read are ended",
-           kGroup);
+           "statistics, and from 95 % calls whose clients do not read are ended");
   AddCount(app, "--max-concurrent-streams", transport.max_concurrent_streams,
-           "Calls at once on one connection; further calls wait in the client", kGroup, 1, 1 << 20);
+           "Calls at once on one connection; further calls wait in the client", 1, 1 << 20);
 }
 
 void AddConnections(CLI::App& app, Options& options) {
-  constexpr char kGroup[] = "Connections";
+  app.option_defaults()->group("Connections");
   TransportOptions& transport = options.server.transport;
   AddCount(app, "--max-connections", transport.max_connections,
            "Connections at once, of which one peer (an IPv4 address, a /64 network of IPv6, or a "
@@ -678,13 +642,12 @@ void AddConnections(CLI::App& app, Options& options) {
            "limit of open files, which the daemon raises as far as it may, at most 32768, and at "
            "most as many as keep their idle calls (24 KiB each, --max-concurrent-streams per "
            "connection) within an eighth of --memory-limit-bytes",
-           kGroup, 0, int64_t{1} << 30);
+           0, int64_t{1} << 30);
   AddDuration(app, "--handshake-timeout", transport.handshake_timeout,
-              "Close a connection that has not begun to speak HTTP/2 after this time", kGroup);
+              "Close a connection that has not begun to speak HTTP/2 after this time");
   AddDuration(app, "--max-connection-age", transport.max_connection_age,
               "Ask a client to reconnect after this time, so that load spreads over replicas. Its "
-              "calls have another 30 s to finish",
-              kGroup);
+              "calls have another 30 s to finish");
   const auto parse_sending = [&sending = options.server.sending](
                                  const std::string& time,
                                  const std::optional<std::string>& rate) -> std::string {
@@ -704,36 +667,33 @@ void AddConnections(CLI::App& app, Options& options) {
           "10s:8MiB, an answer of 256 MiB has 42 s. A connection is closed, with all its calls, if "
           "bytes wait for it beyond the same limits, or if it holds back the rest of an upload for "
           "three times this time, or for this time while memory is nearly used up",
-          kGroup, "DURATION[:BYTES]",
+          "DURATION[:BYTES]",
           absl::FormatDuration(options.server.sending.timeout) + ":" +
               BytesText(options.server.sending.min_bytes_per_second));
   AddDuration(app, "--keepalive-time", transport.keepalive_time,
               "Ping a silent client after this time, and close its connection if it does not "
-              "answer within 10 s",
-              kGroup);
+              "answer within 10 s");
 }
 
 void AddShutdown(CLI::App& app, Options& options) {
-  constexpr char kGroup[] = "Shutdown (on SIGTERM or SIGINT; a second signal skips the waiting)";
+  app.option_defaults()->group(
+      "Shutdown (on SIGTERM or SIGINT; a second signal skips the waiting)");
   AddDuration(app, "--lame-duck", options.lame_duck,
               "Serve for this time after health has turned NOT_SERVING, so that load balancers "
-              "notice",
-              kGroup);
+              "notice");
   AddDuration(app, "--grace", options.grace,
               "Time for accepted products to finish after --lame-duck; those left are aborted and "
-              "end with UNAVAILABLE",
-              kGroup);
+              "end with UNAVAILABLE");
 }
 
 void AddLogging(CLI::App& app, Options& options) {
-  constexpr char kGroup[] = "Logging (to standard error)";
+  app.option_defaults()->group("Logging (to standard error)");
   app.add_option("--log-level", options.log_level,
                  "Least severe lines to log: info has a line per event of the daemon, such as a "
                  "start or a lost device; debug also has a line per request")
       ->check(CLI::IsMember({"debug", "info", "warning", "error", "off"}).description(""))
       ->default_str(options.log_level)
-      ->type_name("debug|info|warning|error|off")
-      ->group(kGroup);
+      ->type_name("debug|info|warning|error|off");
   app.add_option_function<std::string>(
          "--log-format",
          [&options](const std::string& name) {
@@ -743,8 +703,7 @@ void AddLogging(CLI::App& app, Options& options) {
          "time, the level, the event and the event's fields")
       ->check(CLI::IsMember({"text", "json"}).description(""))
       ->default_str("text")
-      ->type_name("text|json")
-      ->group(kGroup);
+      ->type_name("text|json");
   const auto parse_traces = [&spans = options.server.spans](
                                 const std::string& file,
                                 const std::optional<std::string>& share) -> std::string {
@@ -766,15 +725,14 @@ void AddLogging(CLI::App& app, Options& options) {
           "callers send a sampled traceparent; after a colon, a share from 0 to 1 of the products "
           "without a traceparent has spans, too: FILE:0.01. At 64 MiB the file is renamed to "
           "FILE.1",
-          kGroup, "FILE[:SHARE]", "");
+          "FILE[:SHARE]", "");
   app.add_option("--audit-log", options.audit_log,
                  "Append a line of JSON to this file, or to standard error, for each product, for "
                  "each other call that has ended and for each refused call: identity, peer, "
                  "method, problem, kernel, device, bytes and status, never operands or tokens. At "
                  "most 1000 lines are written in a second for what was done, and as many for what "
                  "was refused; the log counts the others")
-      ->type_name("FILE|stderr")
-      ->group(kGroup);
+      ->type_name("FILE|stderr");
 }
 
 // An empty value usually comes from an unset shell variable or an unfinished line. It must not be

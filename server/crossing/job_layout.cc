@@ -33,6 +33,33 @@ Checked BiasBytes(const Problem& problem) {
   return 0;
 }
 
+int64_t BytesBefore(ElementType type, int64_t elements) { return elements / 8 * BitsOf(type); }
+
+// Shrinks the layout to a part, and moves the place to the part's beginning.
+void Narrow(MatrixLayout& layout, JobPlace& place, const Panel::Extent& matrices,
+            const Panel::Extent& rows, const Panel::Extent& columns) {
+  const MatrixLayout whole = layout;
+  layout.rows = rows.count;
+  layout.columns = columns.count;
+  // The strides of an empty matrix are unbounded.
+  if (whole.empty()) return;
+  place.offset += matrices.first * whole.batch_stride_bytes;
+  // Values and indices of sparse rows are stored separately.
+  if (whole.is_sparse()) {
+    const bool is_divided = rows.count < whole.rows;
+    const auto part = SparseLayoutOf("a", whole.type, rows.count, columns.count);
+    if (is_divided && part.ok()) layout.batch_stride_bytes = part->bytes;
+    return;
+  }
+  const bool is_row_major = whole.order == Order::kRowMajor;
+  const Panel::Extent& across = is_row_major ? rows : columns;
+  const Panel::Extent& along = is_row_major ? columns : rows;
+  place.offset += across.first * whole.line_stride_bytes() + BytesBefore(whole.type, along.first);
+  if (along.count == whole.line_length() || place.block != 0) return;
+  layout.leading_dimension = along.count;
+  layout.batch_stride_bytes = layout.lines() * layout.line_stride_bytes();
+}
+
 absl::StatusOr<int64_t> BytesOfDense(std::string_view field, const MatrixLayout& layout,
                                      int64_t matrices) {
   const bool is_dense = layout.order == Order::kRowMajor && !layout.is_sparse() &&
@@ -176,6 +203,32 @@ std::array<PlacedRange, kOperandRoles.size() + 1> RangesOf(const JobLayout& layo
   }
   ranges.back() = {layout.d, places.d};
   return ranges;
+}
+
+PanelProblem ProblemOfPanel(const Problem& whole, const JobPlaces& places, const Panel& panel) {
+  PanelProblem part = {whole, places};
+  Problem& problem = part.problem;
+  problem.batch = panel.matrices.count;
+  problem.m = panel.rows.count;
+  problem.n = panel.columns.count;
+  const Panel::Extent depth = {0, whole.k};
+  Narrow(problem.a, part.places.a, panel.matrices, panel.rows, depth);
+  Narrow(problem.b, part.places.b, panel.matrices, depth, panel.columns);
+  if (whole.has_c()) {
+    Narrow(problem.c, part.places.c, panel.matrices, panel.rows, panel.columns);
+  }
+  Narrow(problem.d, part.places.d, panel.matrices, panel.rows, panel.columns);
+  const Panel::Extent& biased = whole.bias_axis == BiasAxis::kRows ? panel.rows : panel.columns;
+  part.places.bias.offset += BytesBefore(whole.bias_type, biased.first);
+  const auto scale_before = [&](ScaleKind kind, const BlockScale& blocks,
+                                const Panel::Extent& lines, int64_t extent) -> int64_t {
+    if (kind == ScaleKind::kVector) return lines.first * static_cast<int64_t>(sizeof(float));
+    if (kind != ScaleKind::kBlocks) return 0;
+    return blocks.part_offset(panel.matrices.first, lines.first, extent, whole.k);
+  };
+  part.places.a_scale.offset += scale_before(whole.a_scale, whole.a_blocks, panel.rows, whole.m);
+  part.places.b_scale.offset += scale_before(whole.b_scale, whole.b_blocks, panel.columns, whole.n);
+  return part;
 }
 
 size_t AlignmentOf(const Problem& problem, OperandRole role) {

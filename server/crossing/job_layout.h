@@ -178,6 +178,29 @@ struct PlacedRange {
 std::array<PlacedRange, kOperandRoles.size() + 1> RangesOf(const JobLayout& layout,
                                                            const JobPlaces& places);
 
+// A part of D computed by a separate job: several whole matrices of a batch, or some rows and
+// columns of one. k is never divided: every element of D is one sum, with the same bits as in the
+// whole, with the same kernel.
+struct Panel {
+  struct Extent {
+    int64_t first = 0;  // Along lines of matrices: a multiple of 8, so that it begins at a byte.
+    int64_t count = 0;
+  };
+  Extent matrices;
+  Extent rows;
+  Extent columns;
+};
+
+// The problem of a panel. An operand in host memory that is divided along its lines must be
+// gathered into lines without gaps, and such a D is scattered; all others keep the lines and
+// strides of the whole.
+struct PanelProblem {
+  Problem problem;
+  // Where each matrix begins: in its block or, in host memory, relative to the whole matrix.
+  JobPlaces places;
+};
+PanelProblem ProblemOfPanel(const Problem& whole, const JobPlaces& places, const Panel& panel);
+
 // The addresses of operands are multiples of this: factors of lines are floats.
 size_t AlignmentOf(const Problem& problem, OperandRole role);
 

@@ -4,7 +4,6 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <charconv>
 #include <filesystem>
 #include <optional>
 #include <utility>
@@ -110,14 +109,10 @@ std::optional<int> OrdinalOf(std::string_view name) {
   if (!name.starts_with(kGpu)) return std::nullopt;
   const std::string_view digits = name.substr(kGpu.size());
   constexpr size_t kMaxDigits = 4;
-  int ordinal = 0;
-  const char* const end = digits.data() + digits.size();
-  const auto [parsed, error] = std::from_chars(digits.data(), end, ordinal);
-  if (digits.empty() || digits.size() > kMaxDigits || parsed != end || error != std::errc() ||
-      std::to_string(ordinal) != digits || ordinal < 0) {
-    return std::nullopt;
-  }
-  return ordinal;
+  const std::optional<int> ordinal = ParseDecimal<int>(digits);
+  const bool is_plain =
+      digits.size() <= kMaxDigits && ordinal && *ordinal >= 0 && std::to_string(*ordinal) == digits;
+  return is_plain ? ordinal : std::nullopt;
 }
 
 // GPUs shown by the driver; may exceed those visible to CUDA.

@@ -9,7 +9,6 @@
 #include "kernels/matrix/status.h"
 #include "kernels/matrix/text.h"
 #include "kernels/select.h"
-#include "server/device/operands.h"
 
 namespace gemmd {
 namespace {

@@ -20,6 +20,7 @@
 #include "server/device/device.h"
 #include "server/device/held_bytes.h"
 #include "server/device/job.h"
+#include "server/device/operands.h"
 #include "server/device/staging_area.h"
 
 namespace gemmd {

@@ -14,6 +14,22 @@
 
 namespace gemmd {
 
+std::vector<Piece> TakeFront(std::vector<Piece>& pieces, int64_t bytes) {
+  std::vector<Piece> front;
+  auto missing = static_cast<size_t>(bytes);
+  size_t used = 0;
+  while (missing > 0 && used < pieces.size()) {
+    Piece& piece = pieces[used];
+    const Piece part = piece.first(std::min(piece.size(), missing));
+    if (!part.empty()) front.push_back(part);
+    missing -= part.size();
+    piece.remove_prefix(part.size());
+    if (piece.empty()) ++used;
+  }
+  pieces.erase(pieces.begin(), pieces.begin() + static_cast<std::ptrdiff_t>(used));
+  return front;
+}
+
 Source SourcePieces::Add(PieceList pieces, PieceKeeper* keeper) {
   assert(used_ < kMax);
   PieceList& list = lists_[used_++];

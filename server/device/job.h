@@ -99,6 +99,9 @@ inline Piece PieceOf(absl::Span<const float> values) {
   return {reinterpret_cast<const std::byte*>(values.data()), values.size() * sizeof(float)};
 }
 
+// Removes `bytes` bytes, or all if there are fewer, from the front of the pieces, and returns them.
+std::vector<Piece> TakeFront(std::vector<Piece>& pieces, int64_t bytes);
+
 // Most matrices have one piece, which needs no allocation.
 using PieceList = absl::InlinedVector<Piece, 1>;
 

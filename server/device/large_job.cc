@@ -18,33 +18,6 @@ namespace {
 
 using Extent = Panel::Extent;
 
-int64_t BytesBefore(ElementType type, int64_t elements) { return elements / 8 * BitsOf(type); }
-
-// Shrinks the layout to a part, and moves the place to the part's beginning.
-void Narrow(MatrixLayout& layout, JobPlace& place, const Extent& matrices, const Extent& rows,
-            const Extent& columns) {
-  const MatrixLayout whole = layout;
-  layout.rows = rows.count;
-  layout.columns = columns.count;
-  // The strides of an empty matrix are unbounded.
-  if (whole.empty()) return;
-  place.offset += matrices.first * whole.batch_stride_bytes;
-  // Values and indices of sparse rows are stored separately.
-  if (whole.is_sparse()) {
-    const bool is_divided = rows.count < whole.rows;
-    const auto part = SparseLayoutOf("a", whole.type, rows.count, columns.count);
-    if (is_divided && part.ok()) layout.batch_stride_bytes = part->bytes;
-    return;
-  }
-  const bool is_row_major = whole.order == Order::kRowMajor;
-  const Extent& across = is_row_major ? rows : columns;
-  const Extent& along = is_row_major ? columns : rows;
-  place.offset += across.first * whole.line_stride_bytes() + BytesBefore(whole.type, along.first);
-  if (along.count == whole.line_length() || place.block != 0) return;
-  layout.leading_dimension = along.count;
-  layout.batch_stride_bytes = layout.lines() * layout.line_stride_bytes();
-}
-
 // Bytes of the pieces of a source. Ranges are taken in ascending order.
 class PieceReader {
  public:
@@ -115,50 +88,7 @@ bool IsCopied(const PlacedRange& matrix, const PlacedRange& d) {
 // The job may be aborted between slices: copying one takes about 5 ms.
 constexpr int64_t kSliceBytes = int64_t{32} << 20;
 
-// Takes a slice from the front of the pieces.
-std::vector<Piece> TakeSlice(std::vector<Piece>& left) {
-  std::vector<Piece> slice;
-  auto missing = static_cast<size_t>(kSliceBytes);
-  size_t used = 0;
-  while (missing > 0 && used < left.size()) {
-    Piece& piece = left[used];
-    const Piece part = piece.first(std::min(piece.size(), missing));
-    slice.push_back(part);
-    missing -= part.size();
-    piece.remove_prefix(part.size());
-    if (piece.empty()) ++used;
-  }
-  left.erase(left.begin(), left.begin() + static_cast<std::ptrdiff_t>(used));
-  return slice;
-}
-
 }  // namespace
-
-PanelProblem ProblemOfPanel(const Problem& whole, const JobPlaces& places, const Panel& panel) {
-  PanelProblem part = {whole, places};
-  Problem& problem = part.problem;
-  problem.batch = panel.matrices.count;
-  problem.m = panel.rows.count;
-  problem.n = panel.columns.count;
-  const Extent depth = {0, whole.k};
-  Narrow(problem.a, part.places.a, panel.matrices, panel.rows, depth);
-  Narrow(problem.b, part.places.b, panel.matrices, depth, panel.columns);
-  if (whole.has_c()) {
-    Narrow(problem.c, part.places.c, panel.matrices, panel.rows, panel.columns);
-  }
-  Narrow(problem.d, part.places.d, panel.matrices, panel.rows, panel.columns);
-  const Extent& biased = whole.bias_axis == BiasAxis::kRows ? panel.rows : panel.columns;
-  part.places.bias.offset += BytesBefore(whole.bias_type, biased.first);
-  const auto scale_before = [&](ScaleKind kind, const BlockScale& blocks, const Extent& lines,
-                                int64_t extent) -> int64_t {
-    if (kind == ScaleKind::kVector) return lines.first * static_cast<int64_t>(sizeof(float));
-    if (kind != ScaleKind::kBlocks) return 0;
-    return blocks.part_offset(panel.matrices.first, lines.first, extent, whole.k);
-  };
-  part.places.a_scale.offset += scale_before(whole.a_scale, whole.a_blocks, panel.rows, whole.m);
-  part.places.b_scale.offset += scale_before(whole.b_scale, whole.b_blocks, panel.columns, whole.n);
-  return part;
-}
 
 Job JobOfPanel(const Job& whole, const JobPlaces& places, const Panel& panel, PanelPieces& pieces) {
   const PanelProblem part = ProblemOfPanel(whole.problem, places, panel);
@@ -429,7 +359,7 @@ void StreamedJob::WriteNext() {
     ++placing_;
     return PlaceNext();
   }
-  std::vector<Piece> slice = TakeSlice(left_);
+  std::vector<Piece> slice = TakeFront(left_, kSliceBytes);
   const int64_t offset = written_;
   for (const Piece& piece : slice) written_ += static_cast<int64_t>(piece.size());
   memory_.Write(blocks_.back(), offset, std::move(slice),

@@ -5,6 +5,7 @@
 #include <atomic>
 #include <cstring>
 #include <functional>
+#include <memory>
 #include <new>
 #include <optional>
 #include <string>
@@ -16,66 +17,82 @@
 #include "kernels/matrix/sparse24.h"
 #include "kernels/matrix/status.h"
 #include "kernels/matrix/text.h"
+#include "server/system/resources.h"
 
 namespace gemmd {
 
 namespace {
 
-// Copying this much takes about a millisecond.
-constexpr size_t kMaxInPart = size_t{4} << 20;
+// Copies that several threads do together, in parts: some whole copies, or a range of a long one.
+class Copying {
+ public:
+  Copying(std::vector<CopiedBytes> copies, size_t max_part_bytes) : copies_(std::move(copies)) {
+    for (size_t i = 0; i < copies_.size(); ++i) Add(i, max_part_bytes);
+  }
 
-// The unit of a thread's work: a range of one long piece, or several whole pieces.
-struct Part {
-  size_t first = 0;  // Piece.
-  size_t count = 0;
-  size_t begin = 0;  // Offset in the piece, if not whole.
-  size_t bytes = 0;
-  size_t offset = 0;  // Offset in the destination.
-  bool is_whole = true;
-};
+  bool is_empty() const { return parts_.empty(); }
+  bool was_aborted() const { return was_aborted_; }
 
-std::vector<Part> PartsOf(absl::Span<const Piece> pieces) {
-  std::vector<Part> parts;
-  size_t offset = 0;
-  const auto add = [&](Part part) {
-    part.offset = offset;
-    offset += part.bytes;
-    parts.push_back(part);
+  // Copies parts until none is left, or, once aborted, skips them. Returns whether the last part to
+  // end was this thread's.
+  template <typename IsAborted>
+  bool Work(const IsAborted& is_aborted) {
+    for (size_t i = next_++; i < parts_.size(); i = next_++) {
+      if (is_aborted()) was_aborted_ = true;
+      if (!was_aborted_) CopyPart(parts_[i]);
+      if (++ended_ == parts_.size()) return true;
+    }
+    return false;
+  }
+
+ private:
+  struct Part {
+    size_t first = 0;
+    size_t count = 1;
+    size_t begin = 0;
+    size_t bytes = 0;
+    bool is_whole = true;
   };
-  for (size_t i = 0; i < pieces.size();) {
-    if (pieces[i].size() > kMaxInPart) {
-      for (size_t begin = 0; begin < pieces[i].size(); begin += kMaxInPart) {
-        add({.first = i,
-             .count = 1,
-             .begin = begin,
-             .bytes = std::min(kMaxInPart, pieces[i].size() - begin),
-             .is_whole = false});
-      }
-      ++i;
-      continue;
-    }
-    Part part = {.first = i};
-    for (; i < pieces.size() && part.bytes + pieces[i].size() <= kMaxInPart; ++i) {
-      part.bytes += pieces[i].size();
-      ++part.count;
-    }
-    add(part);
-  }
-  return parts;
-}
 
-void CopyPart(const Source& source, const Part& part, std::byte* to) {
-  to += part.offset;
-  if (!part.is_whole) {
-    std::memcpy(to, source.pieces[part.first].data() + part.begin, part.bytes);
-    return;
+  void Add(size_t index, size_t max_bytes) {
+    const size_t bytes = copies_[index].bytes;
+    if (bytes > max_bytes) {
+      for (size_t at = 0; at < bytes; at += max_bytes) {
+        const size_t part_bytes = std::min(max_bytes, bytes - at);
+        parts_.push_back({.first = index, .begin = at, .bytes = part_bytes, .is_whole = false});
+      }
+      return;
+    }
+    const bool is_joined =
+        !parts_.empty() && parts_.back().is_whole && parts_.back().bytes + bytes <= max_bytes;
+    if (!is_joined) parts_.push_back({.first = index, .count = 0});
+    ++parts_.back().count;
+    parts_.back().bytes += bytes;
   }
-  for (const Piece& piece : source.pieces.subspan(part.first, part.count)) {
-    std::memcpy(to, piece.data(), piece.size());
-    to += piece.size();
+
+  void CopyPart(const Part& part) const {
+    if (!part.is_whole) {
+      const CopiedBytes& copy = copies_[part.first];
+      std::memcpy(copy.to + part.begin, copy.from + part.begin, part.bytes);
+      return;
+    }
+    const auto copies = absl::MakeConstSpan(copies_).subspan(part.first, part.count);
+    // Each keeper is told once of the pieces that follow one another.
+    for (size_t first = 0, i = 0; i < copies.size(); ++i) {
+      if (copies[i].bytes > 0) std::memcpy(copies[i].to, copies[i].from, copies[i].bytes);
+      PieceKeeper* const keeper = copies[i].keeper;
+      if (i + 1 < copies.size() && copies[i + 1].keeper == keeper) continue;
+      if (keeper != nullptr) keeper->LetGo(copies[first].piece, i + 1 - first);
+      first = i + 1;
+    }
   }
-  if (source.keeper != nullptr) source.keeper->LetGo(part.first, part.count);
-}
+
+  const std::vector<CopiedBytes> copies_;
+  std::vector<Part> parts_;
+  std::atomic<size_t> next_ = 0;
+  std::atomic<size_t> ended_ = 0;
+  std::atomic<bool> was_aborted_ = false;
+};
 
 // Starts as many threads as the system allows.
 void StartThreads(int count, const std::function<void()>& work, std::vector<std::thread>& threads) {
@@ -93,23 +110,50 @@ void StartThreads(int count, const std::function<void()>& work, std::vector<std:
 
 }  // namespace
 
+void CopyAll(const std::vector<CopiedBytes>& copies) {
+  for (const CopiedBytes& copy : copies) {
+    if (copy.bytes > 0) std::memcpy(copy.to, copy.from, copy.bytes);
+  }
+}
+
+int CopyThreads::DefaultThreads() { return std::clamp(UsableProcessors() / 4, 1, 4); }
+
+void CopyThreads::Copy(std::vector<CopiedBytes> copies, const std::atomic<bool>& is_aborted,
+                       Work done) {
+  constexpr size_t kMaxPartBytes = size_t{2} << 20;  // Takes half a millisecond.
+  struct Shared {
+    Copying copying;
+    const std::atomic<bool>& is_aborted;
+    Work done;
+  };
+  const std::shared_ptr<Shared> shared(
+      new Shared{{std::move(copies), kMaxPartBytes}, is_aborted, std::move(done)});
+  if (shared->copying.is_empty()) return Run(std::move(shared->done));
+  for (int i = 0; i < pool_.size(); ++i) {
+    Run([shared] {
+      const auto was_aborted = [&] { return shared->is_aborted.load(std::memory_order_relaxed); };
+      if (shared->copying.Work(was_aborted)) std::move(shared->done)();
+    });
+  }
+}
+
 bool CopyPieces(const Source& source, std::byte* to, int threads,
                 absl::FunctionRef<bool()> is_aborted) {
-  const std::vector<Part> parts = PartsOf(source.pieces);
-  std::atomic<size_t> next = 0;
-  std::atomic<bool> is_ended = false;
-  const auto work = [&] {
-    for (size_t i = next++; i < parts.size(); i = next++) {
-      if (is_aborted()) is_ended = true;
-      if (is_ended) return;
-      CopyPart(source, parts[i], to);
-    }
-  };
+  constexpr size_t kMaxPartBytes = size_t{4} << 20;  // Takes about a millisecond.
+  std::vector<CopiedBytes> copies;
+  copies.reserve(source.pieces.size());
+  for (size_t piece = 0; piece < source.pieces.size(); ++piece) {
+    const Piece& bytes = source.pieces[piece];
+    copies.push_back({to, bytes.data(), bytes.size(), source.keeper, piece});
+    to += bytes.size();
+  }
+  Copying copying(std::move(copies), kMaxPartBytes);
+  const auto work = [&] { copying.Work(is_aborted); };
   std::vector<std::thread> others;
   if (source.bytes >= kParallelCopyBytes) StartThreads(threads - 1, work, others);
   work();
   for (std::thread& other : others) other.join();
-  return !is_ended;
+  return !copying.was_aborted();
 }
 
 bool Gathering::IsSeen(const Source& source) const {

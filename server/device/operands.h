@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Prepares a job's matrices for host kernels: assembles each in one piece, and checks operand
-// contents.
+// Copies of matrices, by one thread or several, and what host kernels need: each matrix in one
+// piece, and checked operand contents.
 #pragma once
 
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
-#include <memory>
+#include <utility>
 #include <vector>
 
 #include "absl/functional/function_ref.h"
@@ -17,8 +18,43 @@
 #include "server/device/device.h"
 #include "server/device/held_bytes.h"
 #include "server/device/job.h"
+#include "server/system/threads.h"
 
 namespace gemmd {
+
+// One copy of bytes.
+struct CopiedBytes {
+  std::byte* to = nullptr;
+  const std::byte* from = nullptr;
+  size_t bytes = 0;
+  // If not null: is told when this piece of its source has been copied, unless the piece is long.
+  PieceKeeper* keeper = nullptr;
+  size_t piece = 0;
+};
+
+// Copies on the calling thread.
+void CopyAll(const std::vector<CopiedBytes>& copies);
+
+// Threads that copy large matrices together, because one does not saturate the host's memory
+// bandwidth.
+class CopyThreads {
+ public:
+  using Work = ThreadPool::Work;
+
+  // One per four processors, at most four.
+  static int DefaultThreads();
+
+  explicit CopyThreads(int threads) : pool_("gemmd-copy", threads) {}
+
+  // Runs the work on one of the threads.
+  void Run(Work work) { pool_.Run(std::move(work)); }
+  // Copies until done or `is_aborted`; then calls `done` from one of the threads. Borrows the flag.
+  // Calls are processed in order, each with all threads.
+  void Copy(std::vector<CopiedBytes> copies, const std::atomic<bool>& is_aborted, Work done);
+
+ private:
+  ThreadPool pool_;
+};
 
 // From this size on, several threads copy: one does not saturate the memory bandwidth, but starting
 // another costs as much as copying some hundred kilobytes.

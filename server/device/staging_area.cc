@@ -9,16 +9,8 @@
 #include <utility>
 
 #include "kernels/matrix/status.h"
-#include "server/device/held_bytes.h"
-#include "server/system/resources.h"
 
 namespace gemmd {
-namespace {
-
-// Copying this much takes half a millisecond.
-constexpr size_t kCopiedAtOnce = size_t{2} << 20;
-
-}  // namespace
 
 StagingRange::~StagingRange() {
   if (area_ != nullptr && bytes_ > 0) area_->GiveBack(offset_, bytes_);
@@ -122,86 +114,6 @@ bool ResultStamps::AreLeft(absl::Span<const std::byte> d, size_t first_bytes) co
     if (std::memcmp(d.data() + at, stamp_.data(), bytes) == 0) return true;
   }
   return false;
-}
-
-void CopyAll(const std::vector<CopiedBytes>& copies) {
-  for (const CopiedBytes& copy : copies) {
-    if (copy.bytes > 0) std::memcpy(copy.to, copy.from, copy.bytes);
-  }
-}
-
-// Parts that several threads take one after the other; the thread that copies the last one ends it.
-struct CopyThreads::Copying {
-  // Some whole copies, or a range of a long one.
-  struct Part {
-    size_t first = 0;
-    size_t count = 1;
-    size_t begin = 0;
-    size_t bytes = 0;
-    bool is_whole = true;
-  };
-
-  Copying(std::vector<CopiedBytes> all, const std::atomic<bool>& aborted, Work last)
-      : copies(std::move(all)), is_aborted(aborted), done(std::move(last)) {
-    for (size_t i = 0; i < copies.size(); ++i) Add(i);
-  }
-
-  void Add(size_t index) {
-    const size_t bytes = copies[index].bytes;
-    if (bytes > kCopiedAtOnce) {
-      for (size_t at = 0; at < bytes; at += kCopiedAtOnce) {
-        parts.push_back({.first = index,
-                         .begin = at,
-                         .bytes = std::min(kCopiedAtOnce, bytes - at),
-                         .is_whole = false});
-      }
-      return;
-    }
-    const bool is_joined =
-        !parts.empty() && parts.back().is_whole && parts.back().bytes + bytes <= kCopiedAtOnce;
-    if (!is_joined) parts.push_back({.first = index, .count = 0});
-    ++parts.back().count;
-    parts.back().bytes += bytes;
-  }
-
-  void CopyPart(const Part& part) const {
-    if (!part.is_whole) {
-      const CopiedBytes& copy = copies[part.first];
-      std::memcpy(copy.to + part.begin, copy.from + part.begin, part.bytes);
-      return;
-    }
-    for (size_t i = part.first; i < part.first + part.count; ++i) {
-      const CopiedBytes& copy = copies[i];
-      if (copy.bytes > 0) std::memcpy(copy.to, copy.from, copy.bytes);
-      if (copy.keeper != nullptr) copy.keeper->LetGo(copy.piece, 1);
-    }
-  }
-
-  // Copies parts until none is left.
-  void CopyParts() {
-    for (size_t i = next++; i < parts.size(); i = next++) {
-      if (!is_aborted.load(std::memory_order_relaxed)) CopyPart(parts[i]);
-      if (++copied == parts.size()) std::move(done)();
-    }
-  }
-
-  const std::vector<CopiedBytes> copies;
-  const std::atomic<bool>& is_aborted;
-  std::vector<Part> parts;
-  std::atomic<size_t> next = 0;
-  std::atomic<size_t> copied = 0;
-  Work done;
-};
-
-int CopyThreads::DefaultThreads() { return std::clamp(UsableProcessors() / 4, 1, 4); }
-
-void CopyThreads::Copy(std::vector<CopiedBytes> copies, const std::atomic<bool>& is_aborted,
-                       Work done) {
-  auto copying = std::make_shared<Copying>(std::move(copies), is_aborted, std::move(done));
-  if (copying->parts.empty()) return Run(std::move(copying->done));
-  for (int i = 0; i < pool_.size(); ++i) {
-    Run([copying] { copying->CopyParts(); });
-  }
 }
 
 }  // namespace gemmd

@@ -15,17 +15,14 @@
 #include <cstdint>
 #include <memory>
 #include <utility>
-#include <vector>
 
 #include "absl/base/thread_annotations.h"
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
 #include "server/crossing/job_layout.h"
 #include "server/crossing/shared_memory.h"
-#include "server/device/job.h"
 #include "server/system/files.h"
 #include "server/system/mutex.h"
-#include "server/system/threads.h"
 
 namespace gemmd {
 
@@ -148,42 +145,6 @@ class ResultStamps {
 
  private:
   std::array<std::byte, kBytes> stamp_;
-};
-
-// One copy of bytes.
-struct CopiedBytes {
-  std::byte* to = nullptr;
-  const std::byte* from = nullptr;
-  size_t bytes = 0;
-  // If not null: is told when this piece of its source has been copied, unless the piece is long.
-  PieceKeeper* keeper = nullptr;
-  size_t piece = 0;
-};
-
-// Copies on the calling thread.
-void CopyAll(const std::vector<CopiedBytes>& copies);
-
-// Threads that copy large matrices together, because one does not saturate the host's memory
-// bandwidth.
-class CopyThreads {
- public:
-  using Work = ThreadPool::Work;
-
-  // One per four processors, at most four.
-  static int DefaultThreads();
-
-  explicit CopyThreads(int threads) : pool_("gemmd-copy", threads) {}
-
-  // Runs the work on one of the threads.
-  void Run(Work work) { pool_.Run(std::move(work)); }
-  // Copies until done or `is_aborted`; then calls `done` from one of the threads. Borrows the flag.
-  // Calls are processed in order, each with all threads.
-  void Copy(std::vector<CopiedBytes> copies, const std::atomic<bool>& is_aborted, Work done);
-
- private:
-  struct Copying;
-
-  ThreadPool pool_;
 };
 
 }  // namespace gemmd

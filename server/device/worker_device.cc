@@ -351,14 +351,16 @@ void WorkerDevice::Begin(std::unique_ptr<Errand> errand) {
   BeginSmall(std::move(errand));
 }
 
-void WorkerDevice::PutStamps(Errand& errand) {
+// The copies into the staging area. They leave the marks, which are put before them.
+std::vector<CopiedBytes> WorkerDevice::CopiesIn(Errand& errand) const {
+  std::vector<CopiedBytes> copies = errand.CopiesIn();
   stamps_.Put(errand.staged_mark());
   stamps_.Put(errand.written());
+  return copies;
 }
 
 void WorkerDevice::BeginSmall(std::unique_ptr<Errand> errand) {
-  CopyAll(errand->CopiesIn());
-  PutStamps(*errand);
+  CopyAll(CopiesIn(*errand));
   Send(std::move(errand));
 }
 
@@ -372,20 +374,15 @@ void WorkerDevice::BeginLarge(std::unique_ptr<Errand> owner) {
   copy_threads_->Run([this, errand] {
     absl::Status checked = errand->CheckOperands();
     if (!checked.ok()) return OnCopiedIn(errand, checked);
-    copy_threads_->Copy(errand->CopiesIn(), errand->is_aborted, [this, errand] {
-      PutStamps(*errand);
-      OnCopiedIn(errand, absl::OkStatus());
-    });
+    copy_threads_->Copy(CopiesIn(*errand), errand->is_aborted,
+                        [this, errand] { OnCopiedIn(errand, absl::OkStatus()); });
   });
 }
 
 // It is in `copied_`.
 void WorkerDevice::CopyHere(Errand& errand) {
   const absl::Status checked = errand.CheckOperands();
-  if (checked.ok()) {
-    CopyAll(errand.CopiesIn());
-    PutStamps(errand);
-  }
+  if (checked.ok()) CopyAll(CopiesIn(errand));
   OnCopiedIn(&errand, checked);
 }
 

@@ -116,7 +116,7 @@ class WorkerDevice final : public Device {
   void Begin(std::unique_ptr<Errand> errand) ABSL_LOCKS_EXCLUDED(mutex_);
   void BeginSmall(std::unique_ptr<Errand> errand) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void BeginLarge(std::unique_ptr<Errand> errand) ABSL_LOCKS_EXCLUDED(mutex_);
-  void PutStamps(Errand& errand);
+  std::vector<CopiedBytes> CopiesIn(Errand& errand) const;
   void CopyHere(Errand& errand) ABSL_LOCKS_EXCLUDED(mutex_);
   void FreeSlot(const Errand& errand) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void OnCopiedIn(Errand* errand, const absl::Status& checked) ABSL_LOCKS_EXCLUDED(mutex_);

@@ -180,34 +180,22 @@ class CopyErrand final : public Errand {
 
 // The errands of a Write or Read of the range, in chunks of at most `chunk_bytes`.
 std::vector<std::unique_ptr<Errand>> WriteErrands(DeviceBlock block, int64_t offset,
-                                                  const std::vector<Piece>& pieces,
-                                                  int64_t chunk_bytes, Transfer::Done done) {
+                                                  std::vector<Piece> pieces, int64_t chunk_bytes,
+                                                  Transfer::Done done) {
   int64_t left = 0;
   for (const Piece& piece : pieces) left += static_cast<int64_t>(piece.size());
   auto transfer = std::make_shared<Transfer>((left - 1) / chunk_bytes + 1, std::move(done));
   std::vector<std::unique_ptr<Errand>> errands;
-  size_t index = 0;
-  size_t at = 0;  // Offset in the piece.
   while (left > 0) {
     MemoryRequest request;
     request.action = MemoryAction::kWrite;
     request.block = block;
     request.offset = offset;
     request.bytes = std::min(left, chunk_bytes);
-    std::vector<Piece> chunk;
-    for (auto missing = static_cast<size_t>(request.bytes); missing > 0;) {
-      const Piece part = pieces[index].subspan(at, missing);
-      if (!part.empty()) chunk.push_back(part);
-      missing -= part.size();
-      at += part.size();
-      if (at < pieces[index].size()) continue;
-      ++index;
-      at = 0;
-    }
     offset += request.bytes;
     left -= request.bytes;
-    errands.push_back(
-        std::make_unique<CopyErrand>(request, std::move(chunk), absl::Span<std::byte>(), transfer));
+    errands.push_back(std::make_unique<CopyErrand>(request, TakeFront(pieces, request.bytes),
+                                                   absl::Span<std::byte>(), transfer));
   }
   return errands;
 }
@@ -333,7 +321,8 @@ void WorkerMemory::Write(DeviceBlock block, int64_t offset,
   }
   const absl::Status checked = ledger_.Check(block, offset, bytes);
   if (!checked.ok() || bytes == 0) return EndWith(checked, std::move(done));
-  give_(WriteErrands(block, offset, pieces, chunk_bytes_, WithLoss(block, std::move(done))));
+  give_(WriteErrands(block, offset, std::move(pieces), chunk_bytes_,
+                     WithLoss(block, std::move(done))));
 }
 
 void WorkerMemory::Read(DeviceBlock block, int64_t offset, absl::Span<std::byte> to, Done done) {

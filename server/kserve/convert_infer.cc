@@ -2,7 +2,6 @@
 #include "server/kserve/convert_infer.h"
 
 #include <google/protobuf/io/coded_stream.h>
-#include <google/protobuf/wire_format_lite.h>
 
 #include <algorithm>
 #include <array>
@@ -12,6 +11,7 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <type_traits>
 #include <utility>
 #include <vector>
 
@@ -28,20 +28,23 @@ namespace gemmd {
 
 namespace {
 
+using Contents = inference::InferTensorContents;
+
 struct Datatype {
   std::string_view name;
   ElementType type;
   inference::DataType config;
+  int contents = 0;  // The field of InferTensorContents with its numbers; 0 if there is none.
 };
 
 constexpr Datatype kDatatypes[] = {
-    {"FP64", ElementType::kF64, inference::TYPE_FP64},
-    {"FP32", ElementType::kF32, inference::TYPE_FP32},
+    {"FP64", ElementType::kF64, inference::TYPE_FP64, Contents::kFp64ContentsFieldNumber},
+    {"FP32", ElementType::kF32, inference::TYPE_FP32, Contents::kFp32ContentsFieldNumber},
     {"FP16", ElementType::kF16, inference::TYPE_FP16},
     {"BF16", ElementType::kBf16, inference::TYPE_BF16},
-    {"INT8", ElementType::kS8, inference::TYPE_INT8},
-    {"UINT8", ElementType::kU8, inference::TYPE_UINT8},
-    {"INT32", ElementType::kS32, inference::TYPE_INT32},
+    {"INT8", ElementType::kS8, inference::TYPE_INT8, Contents::kIntContentsFieldNumber},
+    {"UINT8", ElementType::kU8, inference::TYPE_UINT8, Contents::kUintContentsFieldNumber},
+    {"INT32", ElementType::kS32, inference::TYPE_INT32, Contents::kIntContentsFieldNumber},
 };
 constexpr std::string_view kWantedDatatypes = "FP64, FP32, FP16, BF16, INT8, UINT8 or INT32";
 
@@ -102,41 +105,7 @@ absl::StatusOr<ElementType> ParseInputType(std::string_view field, std::string_v
 
 namespace {
 
-using google::protobuf::internal::WireFormatLite;
 using google::protobuf::io::CodedInputStream;
-using google::protobuf::io::CodedOutputStream;
-using Contents = inference::InferTensorContents;
-
-// The encoding of a datatype's elements.
-struct Coding {
-  std::string_view datatype;
-  int field;
-  size_t bytes;   // Of each element.
-  int64_t least;  // The range of elements sent as varints.
-  int64_t most;
-  WireFormatLite::WireType wire_type;
-};
-
-constexpr Coding kCodings[] = {
-    {"INT8", Contents::kIntContentsFieldNumber, 1, -128, 127, WireFormatLite::WIRETYPE_VARINT},
-    {"INT32", Contents::kIntContentsFieldNumber, 4, INT32_MIN, INT32_MAX,
-     WireFormatLite::WIRETYPE_VARINT},
-    {"UINT8", Contents::kUintContentsFieldNumber, 1, 0, 255, WireFormatLite::WIRETYPE_VARINT},
-    {"FP32", Contents::kFp32ContentsFieldNumber, 4, 0, 0, WireFormatLite::WIRETYPE_FIXED32},
-    {"FP64", Contents::kFp64ContentsFieldNumber, 8, 0, 0, WireFormatLite::WIRETYPE_FIXED64},
-};
-
-const Coding* FindCoding(std::string_view datatype) {
-  for (const Coding& coding : kCodings) {
-    if (coding.datatype == datatype) return &coding;
-  }
-  return nullptr;
-}
-
-std::string NameOfField(int number) {
-  const auto* const field = Contents::descriptor()->FindFieldByNumber(number);
-  return field == nullptr ? "an unknown field" : field->name();
-}
 
 int64_t BytesOf(const SliceList& slices) {
   int64_t bytes = 0;
@@ -152,90 +121,41 @@ void RemoveBeginning(size_t begin, ReceivedSlices& slices) {
   if (begin > 0) slices.front() = slices.front().sub(begin, slices.front().size());
 }
 
-class Decoder {
- public:
-  Decoder(std::string_view field, const Coding& coding, CodedInputStream& input)
-      : field_(field), coding_(coding), input_(input) {}
-
-  absl::StatusOr<std::string> Run() {
-    while (const uint32_t tag = input_.ReadTag()) {
-      const int number = WireFormatLite::GetTagFieldNumber(tag);
-      if (number != coding_.field) {
+// The numbers as bytes of elements. `field` is theirs. Errors: InvalidArgument for a number out of
+// the element's range.
+template <typename Element, typename Number>
+absl::StatusOr<std::string> ElementsOf(std::string_view field,
+                                       const google::protobuf::RepeatedField<Number>& numbers) {
+  std::string bytes;
+  bytes.reserve(static_cast<size_t>(numbers.size()) * sizeof(Element));
+  for (int i = 0; i < numbers.size(); ++i) {
+    const auto element = static_cast<Element>(numbers[i]);
+    if constexpr (!std::is_same_v<Element, Number>) {
+      using Range = std::numeric_limits<Element>;
+      if (element != numbers[i]) {
         return absl::InvalidArgumentError(
-            GotWant(Concat(field_, ".contents"), NameOfField(number),
-                    Concat(NameOfField(coding_.field), " for ", coding_.datatype)));
+            GotWant(Concat(field, "[", i, "]"), Concat(numbers[i]),
+                    Concat(int{Range::min()}, " to ", int{Range::max()})));
       }
-      RETURN_IF_ERROR(Field(WireFormatLite::GetTagWireType(tag)));
     }
-    return input_.ConsumedEntireMessage() ? absl::StatusOr<std::string>(std::move(elements_))
-                                          : MalformedMessage();
+    bytes.append(reinterpret_cast<const char*>(&element), sizeof(element));
   }
-
- private:
-  absl::Status Field(WireFormatLite::WireType type) {
-    if (type == coding_.wire_type) return Elements(/*end=*/input_.CurrentPosition() + 1);
-    if (type != WireFormatLite::WIRETYPE_LENGTH_DELIMITED) return MalformedMessage();
-    uint32_t bytes = 0;
-    if (!input_.ReadVarint32(&bytes) || bytes > static_cast<uint32_t>(input_.BytesUntilLimit())) {
-      return MalformedMessage();
-    }
-    const auto limit = input_.PushLimit(static_cast<int>(bytes));
-    RETURN_IF_ERROR(Elements(input_.CurrentPosition() + static_cast<int>(bytes)));
-    input_.PopLimit(limit);
-    return absl::OkStatus();
-  }
-
-  // Reads elements up to `end`.
-  absl::Status Elements(int end) {
-    const bool are_varints = coding_.wire_type == WireFormatLite::WIRETYPE_VARINT;
-    while (input_.CurrentPosition() < end) {
-      uint64_t bits = 0;
-      if (!Read(bits)) return MalformedMessage();
-      const auto value = static_cast<int64_t>(bits);
-      if (are_varints && (value < coding_.least || value > coding_.most)) return OutOfRange(value);
-      uint8_t bytes[sizeof(bits)];
-      CodedOutputStream::WriteLittleEndian64ToArray(bits, bytes);
-      elements_.append(reinterpret_cast<const char*>(bytes), coding_.bytes);
-    }
-    return absl::OkStatus();
-  }
-
-  bool Read(uint64_t& bits) {
-    if (coding_.wire_type == WireFormatLite::WIRETYPE_VARINT) return input_.ReadVarint64(&bits);
-    if (coding_.wire_type == WireFormatLite::WIRETYPE_FIXED64) {
-      return input_.ReadLittleEndian64(&bits);
-    }
-    uint32_t word = 0;
-    const bool is_read = input_.ReadLittleEndian32(&word);
-    bits = word;
-    return is_read;
-  }
-
-  absl::Status OutOfRange(int64_t value) const {
-    return absl::InvalidArgumentError(
-        GotWant(Concat(field_, ".contents.", NameOfField(coding_.field), "[",
-                       elements_.size() / coding_.bytes, "]"),
-                Concat(value), Concat(coding_.least, " to ", coding_.most)));
-  }
-
-  const std::string_view field_;
-  const Coding& coding_;
-  CodedInputStream& input_;
-  std::string elements_;
-};
+  return bytes;
+}
 
 }  // namespace
 
 bool StripPackedFloats(std::string_view datatype, ReceivedSlices& contents) {
-  const Coding* const coding = FindCoding(datatype);
-  if (coding == nullptr || coding->wire_type == WireFormatLite::WIRETYPE_VARINT) return false;
+  if (datatype != "FP32" && datatype != "FP64") return false;
   const int64_t all = BytesOf(contents);
   int begin = 0;
   {
     SliceStream stream(contents, SliceStream::After::kKeep);
     CodedInputStream input(&stream);
     uint32_t bytes = 0;
-    if (input.ReadTag() != DelimitedTag(coding->field) || !input.ReadVarint32(&bytes)) return false;
+    if (input.ReadTag() != DelimitedTag(FindDatatype(datatype)->contents) ||
+        !input.ReadVarint32(&bytes))
+      return false;
     begin = input.CurrentPosition();
     if (begin + int64_t{bytes} != all) return false;
   }
@@ -245,15 +165,34 @@ bool StripPackedFloats(std::string_view datatype, ReceivedSlices& contents) {
 
 absl::StatusOr<std::string> DecodeContents(std::string_view field, std::string_view datatype,
                                            ReceivedSlices& contents) {
-  const Coding* const coding = FindCoding(datatype);
-  if (coding == nullptr) {
+  const Datatype* const known = FindDatatype(datatype);
+  if (known == nullptr || known->contents == 0) {
     return absl::InvalidArgumentError(
         GotWant(Concat(field, ".contents"), "values", Concat("raw_input_contents for ", datatype)));
   }
   SliceStream stream(contents, SliceStream::After::kKeep);
-  CodedInputStream input(&stream);
-  (void)input.PushLimit(static_cast<int>(BytesOf(contents)));
-  return Decoder(field, *coding, input).Run();
+  Contents parsed;
+  if (!parsed.ParseFromZeroCopyStream(&stream)) return MalformedMessage();
+  const std::string& name = Contents::descriptor()->FindFieldByNumber(known->contents)->name();
+  const auto* const reflection = parsed.GetReflection();
+  std::vector<const google::protobuf::FieldDescriptor*> present;
+  reflection->ListFields(parsed, &present);
+  std::string other = reflection->GetUnknownFields(parsed).empty() ? "" : "an unknown field";
+  for (const auto* const one : present) {
+    if (one->number() != known->contents) other = one->name();
+  }
+  if (!other.empty()) {
+    return absl::InvalidArgumentError(
+        GotWant(Concat(field, ".contents"), other, Concat(name, " for ", datatype)));
+  }
+  const std::string place = Concat(field, ".contents.", name);
+  switch (known->type) {
+    case ElementType::kF64: return ElementsOf<double>(place, parsed.fp64_contents());
+    case ElementType::kF32: return ElementsOf<float>(place, parsed.fp32_contents());
+    case ElementType::kS8: return ElementsOf<int8_t>(place, parsed.int_contents());
+    case ElementType::kU8: return ElementsOf<uint8_t>(place, parsed.uint_contents());
+    default: return ElementsOf<int32_t>(place, parsed.int_contents());
+  }
 }
 
 namespace {
@@ -271,91 +210,63 @@ struct InferOptions {
 // Priorities of Triton: 1 is the highest, 0 the default.
 constexpr int64_t kLastNormalPriority = 1;
 
-// The value of an enumeration whose names are PREFIX_NAME: "gelu_erf" of ACTIVATION_GELU_ERF.
-// Unspecified values have no name.
-template <typename Enum>
-absl::StatusOr<std::optional<Enum>> Choice(const Parameters& parameters, std::string_view name,
-                                           std::string_view prefix, std::string_view want,
-                                           bool (*parse)(google::protobuf::ConstStringParam,
-                                                         Enum*)) {
+// A parameter that chooses a value of an enumeration whose names are PREFIX_NAME: "gelu_erf" of
+// ACTIVATION_GELU_ERF. Unspecified values have no name.
+absl::StatusOr<std::optional<int>> Choice(const Parameters& parameters, std::string_view name,
+                                          const google::protobuf::EnumDescriptor& values,
+                                          std::string_view prefix, std::string_view want) {
   ASSIGN_OR_RETURN(const std::optional<std::string> text, parameters.Text(name));
-  if (!text) return std::optional<Enum>();
-  Enum value;
-  const bool is_lower = std::none_of(text->begin(), text->end(), [](char c) {
-    return absl::ascii_isupper(static_cast<unsigned char>(c));
-  });
-  if (is_lower && *text != "unspecified" &&
-      parse(Concat(prefix, absl::AsciiStrToUpper(*text)), &value)) {
-    return std::optional<Enum>(value);
+  if (!text) return std::nullopt;
+  const auto* const value = values.FindValueByName(Concat(prefix, absl::AsciiStrToUpper(*text)));
+  if (value != nullptr && absl::AsciiStrToLower(*text) == *text && *text != "unspecified") {
+    return value->number();
   }
   return absl::InvalidArgumentError(GotWant(parameters.FieldOf(name), Shown(*text), want));
 }
 
-absl::Status ReadTypes(const Parameters& parameters, v1::MultiplyRequest& product) {
-  ASSIGN_OR_RETURN(const std::optional<std::string> output, parameters.Text("output_type"));
-  if (output) {
-    ASSIGN_OR_RETURN(const ElementType type,
-                     ParseTypeName(parameters.FieldOf("output_type"), *output));
-    product.mutable_d()->set_type(ToWire(type));
-  }
-  ASSIGN_OR_RETURN(const std::optional<std::string> accumulation,
-                   parameters.Text("accumulation_type"));
-  if (accumulation) {
-    ASSIGN_OR_RETURN(const ElementType type,
-                     ParseTypeName(parameters.FieldOf("accumulation_type"), *accumulation));
-    product.set_accumulation_type(ToWire(type));
-  }
-  return absl::OkStatus();
-}
-
 absl::Status ReadChoices(const Parameters& parameters, v1::MultiplyRequest& product,
                          InferOptions& options) {
-  ASSIGN_OR_RETURN(
-      const auto activation,
-      Choice<v1::Activation>(parameters, "activation", "ACTIVATION_",
-                             "none, relu, gelu_erf, gelu_tanh or silu", v1::Activation_Parse));
-  if (activation) product.set_activation(*activation);
+  ASSIGN_OR_RETURN(const auto activation,
+                   Choice(parameters, "activation", *v1::Activation_descriptor(), "ACTIVATION_",
+                          "none, relu, gelu_erf, gelu_tanh or silu"));
+  if (activation) product.set_activation(static_cast<v1::Activation>(*activation));
   ASSIGN_OR_RETURN(const auto operation,
-                   Choice<v1::BitOperation>(parameters, "bit_operation", "BIT_OPERATION_",
-                                            "and or xor", v1::BitOperation_Parse));
-  if (operation) product.set_bit_operation(*operation);
-  ASSIGN_OR_RETURN(const auto axis, Choice<v1::BiasAxis>(parameters, "bias_axis", "BIAS_AXIS_",
-                                                         "columns or rows", v1::BiasAxis_Parse));
-  if (axis) options.bias_axis = *axis;
+                   Choice(parameters, "bit_operation", *v1::BitOperation_descriptor(),
+                          "BIT_OPERATION_", "and or xor"));
+  if (operation) product.set_bit_operation(static_cast<v1::BitOperation>(*operation));
+  ASSIGN_OR_RETURN(const auto axis, Choice(parameters, "bias_axis", *v1::BiasAxis_descriptor(),
+                                           "BIAS_AXIS_", "columns or rows"));
+  if (axis) options.bias_axis = static_cast<v1::BiasAxis>(*axis);
+  for (const std::string_view name : {"output_type", "accumulation_type"}) {
+    ASSIGN_OR_RETURN(const std::optional<std::string> text, parameters.Text(name));
+    if (!text) continue;
+    ASSIGN_OR_RETURN(const ElementType type, ParseTypeName(parameters.FieldOf(name), *text));
+    if (name == "output_type") {
+      product.mutable_d()->set_type(ToWire(type));
+    } else {
+      product.set_accumulation_type(ToWire(type));
+    }
+  }
   return absl::OkStatus();
 }
 
-absl::Status ReadScalars(const Parameters& parameters, v1::MultiplyRequest& product,
-                         InferOptions& options) {
-  ASSIGN_OR_RETURN(const std::optional<double> alpha, parameters.Number("alpha"));
-  if (alpha) product.set_alpha(*alpha);
-  ASSIGN_OR_RETURN(const std::optional<double> beta, parameters.Number("beta"));
-  if (beta) product.set_beta(*beta);
-  options.has_beta = beta.has_value();
-  ASSIGN_OR_RETURN(options.transpose_a, parameters.Flag("transpose_a"));
-  ASSIGN_OR_RETURN(options.transpose_b, parameters.Flag("transpose_b"));
-  ASSIGN_OR_RETURN(options.transpose_c, parameters.Flag("transpose_c"));
-  return absl::OkStatus();
-}
-
-// How and when the product is computed.
-absl::Status ReadConditions(const Parameters& parameters, v1::MultiplyRequest& product,
-                            InferOptions& options) {
-  ASSIGN_OR_RETURN(const std::optional<std::string> kernel, parameters.Text("kernel"));
-  if (kernel) product.set_kernel(*kernel);
-  ASSIGN_OR_RETURN(const std::optional<std::string> device, parameters.Text("device"));
-  if (device) product.set_device(*device);
-  ASSIGN_OR_RETURN(const bool deterministic, parameters.Flag("require_deterministic"));
-  product.set_require_deterministic(deterministic);
-  ASSIGN_OR_RETURN(const bool invariant, parameters.Flag("require_batch_invariant"));
-  product.set_require_batch_invariant(invariant);
-  ASSIGN_OR_RETURN(const bool is_fast, parameters.Flag("fast_accumulation"));
-  product.set_fast_accumulation(is_fast);
-  ASSIGN_OR_RETURN(const std::optional<int64_t> priority, parameters.Count("priority"));
-  if (priority.value_or(0) > kLastNormalPriority) product.set_priority(v1::PRIORITY_LOW);
-  ASSIGN_OR_RETURN(const std::optional<int64_t> timeout_us, parameters.Count("timeout"));
-  constexpr int64_t kMaxUs = std::numeric_limits<int64_t>::max() / 1000;
-  options.timeout_ns = std::min(timeout_us.value_or(0), kMaxUs) * 1000;
+// Parameters with the name of a field of the product.
+absl::Status ReadFields(const Parameters& parameters, v1::MultiplyRequest& product) {
+  const auto* const fields = v1::MultiplyRequest::descriptor();
+  const auto* const reflection = product.GetReflection();
+  for (const char* const name : {"alpha", "beta"}) {
+    ASSIGN_OR_RETURN(const std::optional<double> number, parameters.Number(name));
+    if (number) reflection->SetDouble(&product, fields->FindFieldByName(name), *number);
+  }
+  for (const char* const name : {"kernel", "device"}) {
+    ASSIGN_OR_RETURN(std::optional<std::string> text, parameters.Text(name));
+    if (text) reflection->SetString(&product, fields->FindFieldByName(name), *std::move(text));
+  }
+  for (const char* const name :
+       {"require_deterministic", "require_batch_invariant", "fast_accumulation"}) {
+    ASSIGN_OR_RETURN(const bool is_set, parameters.Flag(name));
+    reflection->SetBool(&product, fields->FindFieldByName(name), is_set);
+  }
   return absl::OkStatus();
 }
 
@@ -385,10 +296,17 @@ absl::StatusOr<InferOptions> ReadOptions(const inference::ModelInferRequest& req
                                          "headers",
                                          "binary_data_output"}));
   InferOptions options;
-  RETURN_IF_ERROR(ReadScalars(parameters, product, options));
-  RETURN_IF_ERROR(ReadTypes(parameters, product));
+  RETURN_IF_ERROR(ReadFields(parameters, product));
+  options.has_beta = request.parameters().contains("beta");
   RETURN_IF_ERROR(ReadChoices(parameters, product, options));
-  RETURN_IF_ERROR(ReadConditions(parameters, product, options));
+  ASSIGN_OR_RETURN(options.transpose_a, parameters.Flag("transpose_a"));
+  ASSIGN_OR_RETURN(options.transpose_b, parameters.Flag("transpose_b"));
+  ASSIGN_OR_RETURN(options.transpose_c, parameters.Flag("transpose_c"));
+  ASSIGN_OR_RETURN(const std::optional<int64_t> priority, parameters.Count("priority"));
+  if (priority.value_or(0) > kLastNormalPriority) product.set_priority(v1::PRIORITY_LOW);
+  ASSIGN_OR_RETURN(const std::optional<int64_t> timeout_us, parameters.Count("timeout"));
+  constexpr int64_t kMaxUs = std::numeric_limits<int64_t>::max() / 1000;
+  options.timeout_ns = std::min(timeout_us.value_or(0), kMaxUs) * 1000;
   return options;
 }
 
@@ -797,10 +715,7 @@ absl::StatusOr<int64_t> PrepareContents(InferMessage& message) {
     InputContents& contents = message.contents()[static_cast<size_t>(i)];
     if (contents.form == Form::kTyped && StripPackedFloats(input.datatype(), contents.slices)) {
       contents.form = Form::kRaw;
-      contents.bytes = 0;
-      for (const grpc::Slice& slice : contents.slices) {
-        contents.bytes += static_cast<int64_t>(slice.size());
-      }
+      contents.bytes = BytesOf(contents.slices);
     }
     if (contents.form == Form::kTyped) {
       decoded += contents.bytes;

@@ -50,8 +50,9 @@ absl::StatusOr<ElementType> ParseTypeName(std::string_view field, std::string_vi
 // Max bytes, over all inputs of a request, of numbers that must be decoded one by one.
 inline constexpr int64_t kMaxDecodedBytes = int64_t{16} << 10;
 
-// Max bytes of elements decoded from one byte of such numbers.
-inline constexpr int64_t kDecodedGrowth = 4;
+// Max bytes that are allocated to decode one byte of such numbers: the parsed numbers, which grow
+// by doubling, and the elements.
+inline constexpr int64_t kDecodedGrowth = 32;
 
 // If numbers are on the wire as the bytes of their elements, as every encoder writes FP32 and FP64:
 // removes everything around them, and returns whether it did.

@@ -44,19 +44,11 @@ using inference::ModelStreamInferResponse;
 
 constexpr int kRaw = ModelInferResponse::kRawOutputContentsFieldNumber;
 
-// The parts of the request that its answer repeats.
-struct InferSubject {
-  std::string model;
-  std::string id;
-  bool has_batch = false;
-};
-
-void DescribeD(const InferSubject& subject, const v1::Matrix& d,
-               ModelInferResponse::InferOutputTensor& output) {
+void DescribeD(const v1::Matrix& d, bool has_batch, ModelInferResponse::InferOutputTensor& output) {
   const ElementType type = TypeOfWire(d.type());
   output.set_name("D");
   output.set_datatype(std::string(DatatypeOf(type)));
-  if (subject.has_batch) output.add_shape(d.batch());
+  if (has_batch) output.add_shape(d.batch());
   output.add_shape(d.rows());
   output.add_shape(RowExtent(type, d.columns()));
   auto& parameters = *output.mutable_parameters();
@@ -79,39 +71,6 @@ void DescribeProduct(const v1::MultiplyResponse& product, ModelInferResponse& an
   if (!product.has_verification()) return;
   const bool is_passed = product.verification().outcome() == v1::VERIFY_OUTCOME_PASSED;
   parameters["verification"].set_string_param(is_passed ? "passed" : "not_verified");
-}
-
-ModelInferResponse WithoutD(const InferSubject& subject, const v1::MultiplyResponse& product) {
-  ModelInferResponse answer;
-  answer.set_model_name(subject.model);
-  answer.set_model_version(std::string(kModelVersion));
-  answer.set_id(subject.id);
-  DescribeProduct(product, answer);
-  DescribeD(subject, product.d(), *answer.add_outputs());
-  return answer;
-}
-
-// The bytes of a ModelInferResponse. `product` is without the bytes of D, which are not copied:
-// gRPC borrows the memory of the result.
-grpc::ByteBuffer InferAnswer(const InferSubject& subject, const v1::MultiplyResponse& product,
-                             HeldBytes d) {
-  std::string head = WithoutD(subject, product).SerializeAsString();
-  AppendFieldStart(kRaw, d.size(), head);
-  return MessageOf(std::move(head), std::move(d));
-}
-
-// The bytes of a ModelStreamInferResponse.
-grpc::ByteBuffer StreamedInferAnswer(const InferSubject& subject,
-                                     const v1::MultiplyResponse& product, HeldBytes d) {
-  ModelInferResponse answer = WithoutD(subject, product);
-  (*answer.mutable_parameters())["triton_final_response"].set_bool_param(true);
-  const std::string inner = answer.SerializeAsString();
-  std::string head;
-  AppendFieldStart(ModelStreamInferResponse::kInferResponseFieldNumber,
-                   inner.size() + EncodedFieldBytes(kRaw, d.size()), head);
-  head += inner;
-  AppendFieldStart(kRaw, d.size(), head);
-  return MessageOf(std::move(head), std::move(d));
 }
 
 grpc::ByteBuffer StreamedRefusal(const std::string& id, const absl::Status& status) {
@@ -143,7 +102,9 @@ class InferExchange {
   int64_t answer_bytes() const { return product_.answer_bytes(); }
   void LeaveQueue() { product_.LeaveQueue(); }
 
-  // The answer to a product that is OK and has left the queue. Call it once.
+  // The answer to a product that is OK and has left the queue, as the bytes of a ModelInferResponse
+  // or of a ModelStreamInferResponse. The bytes of D are not copied: gRPC borrows the memory of the
+  // result. Call one of them, once.
   grpc::ByteBuffer TakeUnaryAnswer();
   grpc::ByteBuffer TakeStreamedAnswer();
 
@@ -156,7 +117,7 @@ class InferExchange {
   };
 
   absl::Status End(const absl::Status& status, int64_t arrived_ns);
-  InferSubject Subject() const;
+  ModelInferResponse TakeAllButD();
 
   const InferSetting& setting_;
   std::optional<Known> known_;
@@ -231,16 +192,35 @@ absl::Status InferExchange::End(const absl::Status& status, int64_t arrived_ns) 
   return status;
 }
 
-InferSubject InferExchange::Subject() const {
-  return {known_->model, product_.request_id(), known_->asked.has_batch};
+ModelInferResponse InferExchange::TakeAllButD() {
+  const v1::MultiplyResponse product = product_.TakeResponse();
+  ModelInferResponse answer;
+  answer.set_model_name(known_->model);
+  answer.set_model_version(std::string(kModelVersion));
+  answer.set_id(product_.request_id());
+  DescribeProduct(product, answer);
+  DescribeD(product.d(), known_->asked.has_batch, *answer.add_outputs());
+  return answer;
 }
 
 grpc::ByteBuffer InferExchange::TakeUnaryAnswer() {
-  return InferAnswer(Subject(), product_.TakeResponse(), product_.TakeD());
+  std::string head = TakeAllButD().SerializeAsString();
+  HeldBytes d = product_.TakeD();
+  AppendFieldStart(kRaw, d.size(), head);
+  return MessageOf(std::move(head), std::move(d));
 }
 
 grpc::ByteBuffer InferExchange::TakeStreamedAnswer() {
-  return StreamedInferAnswer(Subject(), product_.TakeResponse(), product_.TakeD());
+  ModelInferResponse answer = TakeAllButD();
+  (*answer.mutable_parameters())["triton_final_response"].set_bool_param(true);
+  const std::string inner = answer.SerializeAsString();
+  HeldBytes d = product_.TakeD();
+  std::string head;
+  AppendFieldStart(ModelStreamInferResponse::kInferResponseFieldNumber,
+                   inner.size() + EncodedFieldBytes(kRaw, d.size()), head);
+  head += inner;
+  AppendFieldStart(kRaw, d.size(), head);
+  return MessageOf(std::move(head), std::move(d));
 }
 
 // A message to write: the answer of a product, or a refusal, for which nothing else is kept.

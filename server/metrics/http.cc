@@ -15,7 +15,6 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <charconv>
 #include <cstring>
 #include <optional>
 #include <system_error>
@@ -53,15 +52,13 @@ std::optional<Endpoint> ParseEndpoint(std::string_view address) {
   const size_t colon = address.rfind(':');
   if (colon == address.npos) return std::nullopt;
   std::string host(address.substr(0, colon));
-  const std::string_view digits = address.substr(colon + 1);
-  uint16_t port = 0;
-  const auto [end, error] = std::from_chars(digits.data(), digits.data() + digits.size(), port);
-  if (error != std::errc() || end != digits.data() + digits.size()) return std::nullopt;
+  const std::optional<uint16_t> port = ParseDecimal<uint16_t>(address.substr(colon + 1));
+  if (!port) return std::nullopt;
   Endpoint endpoint;
   if (host.size() > 2 && host.front() == '[' && host.back() == ']') {
     sockaddr_in6 v6 = {};
     v6.sin6_family = AF_INET6;
-    v6.sin6_port = htons(port);
+    v6.sin6_port = htons(*port);
     host = host.substr(1, host.size() - 2);
     if (inet_pton(AF_INET6, host.c_str(), &v6.sin6_addr) != 1) return std::nullopt;
     endpoint.bytes = sizeof(v6);
@@ -70,7 +67,7 @@ std::optional<Endpoint> ParseEndpoint(std::string_view address) {
   }
   sockaddr_in v4 = {};
   v4.sin_family = AF_INET;
-  v4.sin_port = htons(port);
+  v4.sin_port = htons(*port);
   if (inet_pton(AF_INET, host.c_str(), &v4.sin_addr) != 1) return std::nullopt;
   endpoint.bytes = sizeof(v4);
   std::memcpy(&endpoint.storage, &v4, sizeof(v4));

@@ -13,6 +13,7 @@
 #include <sstream>
 #include <string>
 #include <string_view>
+#include <type_traits>
 
 #include "server/product/counts.h"
 #include "server/system/resources.h"
@@ -21,6 +22,20 @@
 namespace gemmd {
 
 namespace {
+
+double Seconds(int64_t ns) { return static_cast<double>(ns) / 1e9; }
+
+// A member, or a member of a member: Get<&DeviceSnapshot::load, &DeviceLoad::aborts>(device).
+template <auto kMember, auto... kWithin, typename Whole>
+const auto& Get(const Whole& whole) {
+  if constexpr (std::is_pointer_v<Whole>) {
+    return Get<kMember, kWithin...>(*whole);
+  } else if constexpr (sizeof...(kWithin) == 0) {
+    return whole.*kMember;
+  } else {
+    return Get<kWithin...>(whole.*kMember);
+  }
+}
 
 void CollectRefusals(const Snapshot& now, Samples& samples) {
   for (const RefusalCount& refusal : RefusalCounts(now)) {
@@ -66,17 +81,18 @@ void CollectVerifications(const Snapshot& now, Samples& samples) {
 }
 
 // A sum for each mode except none.
-template <double (*kSum)(const VerifyTotals&)>
+template <double VerifyTotals::*kSum>
 void CollectOfModes(const Snapshot& now, Samples& samples) {
   for (size_t mode = 1; mode < kVerifyModes; ++mode) {
-    samples.Add({NameOf(static_cast<VerifyMode>(mode))}, kSum(now.verifications[mode]));
+    samples.Add({NameOf(static_cast<VerifyMode>(mode))}, now.verifications[mode].*kSum);
   }
 }
-double VerifySeconds(const VerifyTotals& totals) {
-  return static_cast<double>(totals.took_ns) / 1e9;
+
+void CollectVerifySeconds(const Snapshot& now, Samples& samples) {
+  for (size_t mode = 1; mode < kVerifyModes; ++mode) {
+    samples.Add({NameOf(static_cast<VerifyMode>(mode))}, Seconds(now.verifications[mode].took_ns));
+  }
 }
-double MissProbability(const VerifyTotals& totals) { return totals.miss_probability; }
-double VerifyCost(const VerifyTotals& totals) { return totals.cost; }
 
 void CollectSpans(const Snapshot& now, Samples& samples) {
   samples.Add({"written"}, now.spans.written);
@@ -95,8 +111,7 @@ template <int64_t HandlerTimes::Longest::*time>
 void CollectHandlersCpu(const Snapshot& now, Samples& samples) {
   for (size_t i = 0; i < kHandlers; ++i) {
     if (now.handlers[i].count() == 0) continue;
-    samples.Add({NameOf(static_cast<Handler>(i))},
-                static_cast<double>(now.handlers_cpu[i].*time) / 1e9);
+    samples.Add({NameOf(static_cast<Handler>(i))}, Seconds(now.handlers_cpu[i].*time));
   }
 }
 
@@ -112,7 +127,7 @@ constexpr Metric kDaemonMetrics[] = {
          }},
     {.name = "gemmd_draining",
      .help = "1 while the daemon drains and refuses new products, otherwise 0",
-     .collect = [](const Snapshot& now, Samples& s) { s.Add({}, now.is_draining ? 1.0 : 0.0); }},
+     .collect = [](const Snapshot& now, Samples& s) { s.Add({}, now.is_draining); }},
     {.name = "gemmd_admissions_total",
      .type = MetricType::kCounter,
      .help = "Products admitted",
@@ -207,19 +222,19 @@ constexpr Metric kDaemonMetrics[] = {
      .labels = {"mode"},
      .unit = "seconds",
      .help = "Time from the end of a product to the end of the check of the answer",
-     .collect = CollectOfModes<VerifySeconds>},
+     .collect = CollectVerifySeconds},
     {.name = "gemmd_verification_miss_probability_total",
      .type = MetricType::kCounter,
      .labels = {"mode"},
      .help = "Sum, over answers whose check passed, of the probability that the check would not "
              "have seen one wrong element",
-     .collect = CollectOfModes<MissProbability>},
+     .collect = CollectOfModes<&VerifyTotals::miss_probability>},
     {.name = "gemmd_verification_cost_total",
      .type = MetricType::kCounter,
      .labels = {"mode"},
      .help = "Sum, over answers whose check passed, of the operations of the check divided by "
              "the operations of the product",
-     .collect = CollectOfModes<VerifyCost>},
+     .collect = CollectOfModes<&VerifyTotals::cost>},
     {.name = "gemmd_log_lines_lost_total",
      .type = MetricType::kCounter,
      .help = "Lines of the log that were lost because the reader was too slow or was gone",
@@ -275,7 +290,7 @@ void CollectProducts(const Snapshot& now, Samples& samples) {
 
 void CollectCompute(const Snapshot& now, Samples& samples) {
   for (const RuleUse::Totals& caller : now.callers) {
-    samples.Add({caller.rule}, static_cast<double>(caller.compute_ns) * 1e-9);
+    samples.Add({caller.rule}, Seconds(caller.compute_ns));
   }
 }
 
@@ -323,24 +338,27 @@ constexpr Metric kCallerMetrics[] = {
      .collect = CollectSignedTokens},
 };
 
-constexpr double kNsPerSecond = 1e9;
-
-double Seconds(int64_t ns) { return static_cast<double>(ns) / kNsPerSecond; }
-
-// Adds one number for each device.
-template <typename Number>
-void OfEach(const Snapshot& now, Samples& samples, Number number) {
+// Adds a member of each device.
+template <auto... kMember>
+void OfEach(const Snapshot& now, Samples& samples) {
   for (const DeviceSnapshot& device : now.devices) {
-    samples.Add({device.info->name}, number(device));
+    samples.Add({device.info->name}, Get<kMember...>(device));
   }
 }
 
-// Adds one number for each GPU. Other devices have no such number, and a 0 would be misleading.
-template <typename Number>
-void OfEachGpu(const Snapshot& now, Samples& samples, Number number) {
+template <auto... kNs>
+void SecondsOfEach(const Snapshot& now, Samples& samples) {
+  for (const DeviceSnapshot& device : now.devices) {
+    samples.Add({device.info->name}, Seconds(Get<kNs...>(device)));
+  }
+}
+
+// Adds a member of each GPU. Other devices have no such number, and a 0 would be misleading.
+template <auto... kMember>
+void OfEachGpu(const Snapshot& now, Samples& samples) {
   for (const DeviceSnapshot& device : now.devices) {
     if (device.info->kind != DeviceKind::kCuda) continue;
-    samples.Add({device.info->name}, number(device));
+    samples.Add({device.info->name}, Get<kMember...>(device));
   }
 }
 
@@ -454,48 +472,33 @@ constexpr Metric kDeviceMetrics[] = {
      .type = MetricType::kCounter,
      .labels = {"device"},
      .help = "Multiplications and additions of products that are OK",
-     .collect =
-         [](const Snapshot& now, Samples& s) {
-           OfEach(now, s, [](const auto& device) { return device.totals.operations; });
-         }},
+     .collect = OfEach<&DeviceSnapshot::totals, &Stats::DeviceTotals::operations>},
     {.name = "gemmd_operand_bytes_total",
      .type = MetricType::kCounter,
      .labels = {"device"},
      .unit = "bytes",
      .help = "Bytes of the operands of products that are OK",
-     .collect =
-         [](const Snapshot& now, Samples& s) {
-           OfEach(now, s, [](const auto& device) { return device.totals.bytes_read; });
-         }},
+     .collect = OfEach<&DeviceSnapshot::totals, &Stats::DeviceTotals::bytes_read>},
     {.name = "gemmd_result_bytes_total",
      .type = MetricType::kCounter,
      .labels = {"device"},
      .unit = "bytes",
      .help = "Bytes of the results of products that are OK",
-     .collect =
-         [](const Snapshot& now, Samples& s) {
-           OfEach(now, s, [](const auto& device) { return device.totals.bytes_written; });
-         }},
+     .collect = OfEach<&DeviceSnapshot::totals, &Stats::DeviceTotals::bytes_written>},
     {.name = "gemmd_device_busy_seconds_total",
      .type = MetricType::kCounter,
      .labels = {"device"},
      .unit = "seconds",
      .help = "Time that the device had a product, from the launch to the end, with any status; "
              "includes the running product up to now",
-     .collect =
-         [](const Snapshot& now, Samples& s) {
-           OfEach(now, s, [](const auto& device) { return Seconds(device.load.busy_ns); });
-         }},
+     .collect = SecondsOfEach<&DeviceSnapshot::load, &DeviceLoad::busy_ns>},
     {.name = "gemmd_abort_seconds",
      .type = MetricType::kHistogram,
      .labels = {"device"},
      .unit = "seconds",
      .help = "Time for which the device continued a product after it was cancelled or stopped, or "
              "its deadline passed",
-     .collect =
-         [](const Snapshot& now, Samples& s) {
-           OfEach(now, s, [](const auto& device) { return device.load.aborts; });
-         }},
+     .collect = OfEach<&DeviceSnapshot::load, &DeviceLoad::aborts>},
     {.name = "gemmd_launches_total",
      .type = MetricType::kCounter,
      .labels = {"device", "products"},
@@ -510,27 +513,18 @@ constexpr Metric kDeviceMetrics[] = {
     {.name = "gemmd_queue_requests",
      .labels = {"device"},
      .help = "Products that wait for the device",
-     .collect =
-         [](const Snapshot& now, Samples& s) {
-           OfEach(now, s, [](const auto& device) { return device.load.queued_requests; });
-         }},
+     .collect = OfEach<&DeviceSnapshot::load, &DeviceLoad::queued_requests>},
     {.name = "gemmd_queue_bytes",
      .labels = {"device"},
      .unit = "bytes",
      .help = "Bytes of operands and results of products that wait for the device",
-     .collect =
-         [](const Snapshot& now, Samples& s) {
-           OfEach(now, s, [](const auto& device) { return device.load.queued_bytes; });
-         }},
+     .collect = OfEach<&DeviceSnapshot::load, &DeviceLoad::queued_bytes>},
     {.name = "gemmd_queue_predicted_seconds",
      .labels = {"device"},
      .unit = "seconds",
      .help = "Predicted time of the products that wait for the device and of the running one: "
              "the number to scale replicas by",
-     .collect =
-         [](const Snapshot& now, Samples& s) {
-           OfEach(now, s, [](const auto& device) { return Seconds(device.load.backlog_ns); });
-         }},
+     .collect = SecondsOfEach<&DeviceSnapshot::load, &DeviceLoad::backlog_ns>},
     {.name = "gemmd_device_info",
      .labels = {"device", "device_kind", "chip", "description"},
      .help = "1; the labels describe the device",
@@ -538,55 +532,34 @@ constexpr Metric kDeviceMetrics[] = {
     {.name = "gemmd_device_ready",
      .labels = {"device"},
      .help = "1 if the device takes products, otherwise 0",
-     .collect =
-         [](const Snapshot& now, Samples& s) {
-           OfEach(now, s, [](const auto& device) { return device.is_ready ? 1.0 : 0.0; });
-         }},
+     .collect = OfEach<&DeviceSnapshot::is_ready>},
     {.name = "gemmd_device_memory_bytes",
      .labels = {"device"},
      .unit = "bytes",
      .help = "Memory in which the device computes",
-     .collect =
-         [](const Snapshot& now, Samples& s) {
-           OfEach(now, s, [](const auto& device) { return device.info->memory_bytes; });
-         }},
+     .collect = OfEach<&DeviceSnapshot::info, &DeviceInfo::memory_bytes>},
     {.name = "gemmd_device_memory_limit_bytes",
      .labels = {"device"},
      .unit = "bytes",
      .help = "Memory of a GPU that products may use (--gpu-memory-bytes); other devices have "
              "no limit",
-     .collect =
-         [](const Snapshot& now, Samples& s) {
-           OfEachGpu(now, s, [](const auto& device) { return device.info->memory_limit_bytes; });
-         }},
+     .collect = OfEachGpu<&DeviceSnapshot::info, &DeviceInfo::memory_limit_bytes>},
     {.name = "gemmd_device_staging_bytes",
      .labels = {"device"},
      .unit = "bytes",
      .help = "Memory of the host for the transfer of operands to a GPU; other devices have none",
-     .collect =
-         [](const Snapshot& now, Samples& s) {
-           OfEachGpu(now, s, [](const auto& device) { return device.condition.staging_bytes; });
-         }},
+     .collect = OfEachGpu<&DeviceSnapshot::condition, &DeviceCondition::staging_bytes>},
     {.name = "gemmd_device_staging_used_bytes",
      .labels = {"device"},
      .unit = "bytes",
      .help = "Memory of the host that the running product of a GPU uses for operands and "
              "result; other devices have none",
-     .collect =
-         [](const Snapshot& now, Samples& s) {
-           OfEachGpu(now, s,
-                     [](const auto& device) { return device.condition.staging_used_bytes; });
-         }},
+     .collect = OfEachGpu<&DeviceSnapshot::condition, &DeviceCondition::staging_used_bytes>},
     {.name = "gemmd_worker_restarts_total",
      .type = MetricType::kCounter,
      .labels = {"device"},
      .help = "Restarts of the worker process of the device",
-     .collect =
-         [](const Snapshot& now, Samples& s) {
-           for (const DeviceSnapshot& device : now.devices) {
-             s.Add({device.info->name}, device.condition.worker_restarts);
-           }
-         }},
+     .collect = OfEach<&DeviceSnapshot::condition, &DeviceCondition::worker_restarts>},
     {.name = "gemmd_canaries_total",
      .type = MetricType::kCounter,
      .labels = {"device", "result"},
@@ -595,10 +568,11 @@ constexpr Metric kDeviceMetrics[] = {
      .collect = CollectCanaries},
 };
 
-template <typename Number>
-void OfEachReading(const Snapshot& now, Samples& samples, Number number) {
+template <auto kMember>
+void OfEachReading(const Snapshot& now, Samples& samples) {
   for (const DeviceSnapshot& device : now.devices) {
-    if (device.gpu) samples.Add({device.info->name, device.gpu->uuid}, number(*device.gpu));
+    if (!device.gpu) continue;
+    samples.Add({device.info->name, device.gpu->uuid}, device.gpu->reading.*kMember);
   }
 }
 
@@ -627,62 +601,38 @@ constexpr Metric kGpuMetrics[] = {
      .unit = "ratio",
      .help = "Share of the time in which a kernel ran on the GPU, 0 to 1; read once a second, like "
              "all metrics of gemmd_gpu_",
-     .collect =
-         [](const Snapshot& now, Samples& s) {
-           OfEachReading(now, s, [](const GpuSample& gpu) { return gpu.reading.utilization; });
-         }},
+     .collect = OfEachReading<&GpuReading::utilization>},
     {.name = "gemmd_gpu_memory_utilization_ratio",
      .labels = {"device", "gpu_uuid"},
      .unit = "ratio",
      .help = "Share of the time in which the memory of the GPU was read or written, 0 to 1",
-     .collect =
-         [](const Snapshot& now, Samples& s) {
-           OfEachReading(now, s,
-                         [](const GpuSample& gpu) { return gpu.reading.memory_utilization; });
-         }},
+     .collect = OfEachReading<&GpuReading::memory_utilization>},
     {.name = "gemmd_gpu_power_watts",
      .labels = {"device", "gpu_uuid"},
      .unit = "watts",
      .help = "Power that the GPU uses",
-     .collect =
-         [](const Snapshot& now, Samples& s) {
-           OfEachReading(now, s, [](const GpuSample& gpu) { return gpu.reading.power_watts; });
-         }},
+     .collect = OfEachReading<&GpuReading::power_watts>},
     {.name = "gemmd_gpu_power_limit_watts",
      .labels = {"device", "gpu_uuid"},
      .unit = "watts",
      .help = "Power limit of the GPU",
-     .collect =
-         [](const Snapshot& now, Samples& s) {
-           OfEachReading(now, s,
-                         [](const GpuSample& gpu) { return gpu.reading.power_limit_watts; });
-         }},
+     .collect = OfEachReading<&GpuReading::power_limit_watts>},
     {.name = "gemmd_gpu_energy_joules_total",
      .type = MetricType::kCounter,
      .labels = {"device", "gpu_uuid"},
      .unit = "joules",
      .help = "Energy that the GPU has used since the driver was loaded",
-     .collect =
-         [](const Snapshot& now, Samples& s) {
-           OfEachReading(now, s, [](const GpuSample& gpu) { return gpu.reading.energy_joules; });
-         }},
+     .collect = OfEachReading<&GpuReading::energy_joules>},
     {.name = "gemmd_gpu_memory_bytes",
      .labels = {"device", "gpu_uuid"},
      .unit = "bytes",
      .help = "Memory of the GPU",
-     .collect =
-         [](const Snapshot& now, Samples& s) {
-           OfEachReading(now, s, [](const GpuSample& gpu) { return gpu.reading.memory_bytes; });
-         }},
+     .collect = OfEachReading<&GpuReading::memory_bytes>},
     {.name = "gemmd_gpu_memory_used_bytes",
      .labels = {"device", "gpu_uuid"},
      .unit = "bytes",
      .help = "Memory of the GPU in use by all processes",
-     .collect =
-         [](const Snapshot& now, Samples& s) {
-           OfEachReading(now, s,
-                         [](const GpuSample& gpu) { return gpu.reading.memory_used_bytes; });
-         }},
+     .collect = OfEachReading<&GpuReading::memory_used_bytes>},
     {.name = "gemmd_gpu_clock_hertz",
      .labels = {"device", "gpu_uuid", "clock"},
      .unit = "hertz",
@@ -692,11 +642,7 @@ constexpr Metric kGpuMetrics[] = {
      .labels = {"device", "gpu_uuid"},
      .unit = "celsius",
      .help = "Temperature of the GPU",
-     .collect =
-         [](const Snapshot& now, Samples& s) {
-           OfEachReading(now, s,
-                         [](const GpuSample& gpu) { return gpu.reading.temperature_celsius; });
-         }},
+     .collect = OfEachReading<&GpuReading::temperature_celsius>},
     {.name = "gemmd_gpu_ecc_errors_total",
      .type = MetricType::kCounter,
      .labels = {"device", "gpu_uuid", "severity"},
@@ -913,34 +859,54 @@ void CollectFailures(const Snapshot& now, Samples& samples) {
   samples.Add({kModel, kModelVersion, "OTHER"}, other);
 }
 
-template <typename Number>
-void SumOfDevices(const Snapshot& now, Samples& samples, Number number) {
+template <auto... kMember>
+void SumOfDevices(const Snapshot& now, Samples& samples) {
   int64_t sum = 0;
-  for (const DeviceSnapshot& device : now.devices) sum = SaturatingSum(sum, number(device));
+  for (const DeviceSnapshot& device : now.devices) {
+    sum = SaturatingSum(sum, Get<kMember...>(device));
+  }
   samples.Add({kModel, kModelVersion}, sum);
 }
 
-void SumOfStage(const Snapshot& now, Samples& samples, Stage stage) {
+void CollectOk(const Snapshot& now, Samples& samples) {
+  samples.Add({kModel, kModelVersion}, Ends(now, absl::StatusCode::kOk));
+}
+
+void CollectDurationSum(const Snapshot& now, Samples& samples) {
+  int64_t sum_us = 0;
+  for (const DeviceSnapshot& device : now.devices) {
+    sum_us = SaturatingSum(sum_us, device.totals.total.sum_ns / 1000);
+  }
+  samples.Add({kModel, kModelVersion}, sum_us);
+}
+
+template <Stage kStage>
+void SumOfStage(const Snapshot& now, Samples& samples) {
   int64_t sum_ns = 0;
   for (const Stats::KindTotals& kind : now.kinds) {
-    sum_ns = SaturatingSum(sum_ns, kind.stages[static_cast<size_t>(stage)].sum_ns);
+    sum_ns = SaturatingSum(sum_ns, kind.stages[static_cast<size_t>(kStage)].sum_ns);
   }
   samples.Add({kModel, kModelVersion}, sum_ns / 1000);
 }
 
-template <typename Number>
-void OfEachGpuWithUuid(const Snapshot& now, Samples& samples, Number number) {
+// Two GPUs without a UUID would have the same series.
+bool HasUuid(const DeviceSnapshot& device) { return device.gpu && !device.gpu->uuid.empty(); }
+
+template <auto kMember>
+void OfEachGpuWithUuid(const Snapshot& now, Samples& samples) {
   for (const DeviceSnapshot& device : now.devices) {
-    // Two GPUs without a UUID would have the same series.
-    if (!device.gpu || device.gpu->uuid.empty()) continue;
-    samples.Add({device.gpu->uuid}, number(*device.gpu));
+    if (HasUuid(device)) samples.Add({device.gpu->uuid}, device.gpu->reading.*kMember);
   }
 }
 
 // The energy since the daemon's start, as in Triton.
-std::optional<double> EnergySinceStart(const GpuSample& gpu) {
-  if (!gpu.reading.energy_joules || !gpu.joules_at_start) return std::nullopt;
-  return *gpu.reading.energy_joules - *gpu.joules_at_start;
+void CollectEnergy(const Snapshot& now, Samples& samples) {
+  for (const DeviceSnapshot& device : now.devices) {
+    if (!HasUuid(device) || !device.gpu->reading.energy_joules) continue;
+    if (!device.gpu->joules_at_start) continue;
+    samples.Add({device.gpu->uuid},
+                *device.gpu->reading.energy_joules - *device.gpu->joules_at_start);
+  }
 }
 
 // The names of NVIDIA Triton Inference Server, for dashboards and autoscalers that know them. The
@@ -951,10 +917,7 @@ constexpr Metric kTritonMetrics[] = {
      .type = MetricType::kCounter,
      .labels = {"model", "version"},
      .help = "Products that are OK",
-     .collect =
-         [](const Snapshot& now, Samples& s) {
-           SumOfDevices(now, s, [](const auto& device) { return device.totals.ends[0]; });
-         }},
+     .collect = CollectOk},
     {.name = "nv_inference_request_failure",
      .type = MetricType::kCounter,
      .labels = {"model", "version", "reason"},
@@ -966,108 +929,77 @@ constexpr Metric kTritonMetrics[] = {
      .type = MetricType::kCounter,
      .labels = {"model", "version"},
      .help = "Matrices multiplied, counting each matrix of a batch",
-     .collect =
-         [](const Snapshot& now, Samples& s) {
-           SumOfDevices(now, s, [](const auto& device) { return device.totals.matrices; });
-         }},
+     .collect = SumOfDevices<&DeviceSnapshot::totals, &Stats::DeviceTotals::matrices>},
     {.name = "nv_inference_exec_count",
      .type = MetricType::kCounter,
      .labels = {"model", "version"},
      .help = "Launches, counting a batch once",
-     .collect =
-         [](const Snapshot& now, Samples& s) {
-           SumOfDevices(now, s, [](const auto& device) { return device.totals.ends[0]; });
-         }},
+     .collect = CollectOk},
     {.name = "nv_inference_pending_request_count",
      .labels = {"model", "version"},
      .help = "Products that wait for a device",
-     .collect =
-         [](const Snapshot& now, Samples& s) {
-           SumOfDevices(now, s, [](const auto& device) { return device.load.queued_requests; });
-         }},
+     .collect = SumOfDevices<&DeviceSnapshot::load, &DeviceLoad::queued_requests>},
     {.name = "nv_inference_request_duration_us",
      .type = MetricType::kCounter,
      .labels = {"model", "version"},
      .unit = "microseconds",
      .help = "Sum of the durations of products that are OK",
-     .collect =
-         [](const Snapshot& now, Samples& s) {
-           SumOfDevices(now, s,
-                        [](const auto& device) { return device.totals.total.sum_ns / 1000; });
-         }},
+     .collect = CollectDurationSum},
     {.name = "nv_inference_queue_duration_us",
      .type = MetricType::kCounter,
      .labels = {"model", "version"},
      .unit = "microseconds",
      .help = "Sum of the times for which products that are OK waited for the device",
-     .collect = [](const Snapshot& now, Samples& s) { SumOfStage(now, s, Stage::kQueue); }},
+     .collect = SumOfStage<Stage::kQueue>},
     {.name = "nv_inference_compute_input_duration_us",
      .type = MetricType::kCounter,
      .labels = {"model", "version"},
      .unit = "microseconds",
      .help = "Sum of the times in which operands were copied to the device",
-     .collect = [](const Snapshot& now, Samples& s) { SumOfStage(now, s, Stage::kCopyIn); }},
+     .collect = SumOfStage<Stage::kCopyIn>},
     {.name = "nv_inference_compute_infer_duration_us",
      .type = MetricType::kCounter,
      .labels = {"model", "version"},
      .unit = "microseconds",
      .help = "Sum of the times in which kernels ran",
-     .collect = [](const Snapshot& now, Samples& s) { SumOfStage(now, s, Stage::kCompute); }},
+     .collect = SumOfStage<Stage::kCompute>},
     {.name = "nv_inference_compute_output_duration_us",
      .type = MetricType::kCounter,
      .labels = {"model", "version"},
      .unit = "microseconds",
      .help = "Sum of the times in which results were copied from the device",
-     .collect = [](const Snapshot& now, Samples& s) { SumOfStage(now, s, Stage::kCopyOut); }},
+     .collect = SumOfStage<Stage::kCopyOut>},
     {.name = "nv_gpu_utilization",
      .labels = {"gpu_uuid"},
      .unit = "ratio",
      .help = "Share of the time in which a kernel ran on the GPU, as gemmd_gpu_utilization_ratio",
-     .collect =
-         [](const Snapshot& now, Samples& s) {
-           OfEachGpuWithUuid(now, s, [](const GpuSample& gpu) { return gpu.reading.utilization; });
-         }},
+     .collect = OfEachGpuWithUuid<&GpuReading::utilization>},
     {.name = "nv_gpu_memory_total_bytes",
      .labels = {"gpu_uuid"},
      .unit = "bytes",
      .help = "Memory of the GPU, as gemmd_gpu_memory_bytes",
-     .collect =
-         [](const Snapshot& now, Samples& s) {
-           OfEachGpuWithUuid(now, s, [](const GpuSample& gpu) { return gpu.reading.memory_bytes; });
-         }},
+     .collect = OfEachGpuWithUuid<&GpuReading::memory_bytes>},
     {.name = "nv_gpu_memory_used_bytes",
      .labels = {"gpu_uuid"},
      .unit = "bytes",
      .help = "Memory of the GPU in use by all processes, as gemmd_gpu_memory_used_bytes",
-     .collect =
-         [](const Snapshot& now, Samples& s) {
-           OfEachGpuWithUuid(now, s,
-                             [](const GpuSample& gpu) { return gpu.reading.memory_used_bytes; });
-         }},
+     .collect = OfEachGpuWithUuid<&GpuReading::memory_used_bytes>},
     {.name = "nv_gpu_power_usage",
      .labels = {"gpu_uuid"},
      .unit = "watts",
      .help = "Power that the GPU uses, as gemmd_gpu_power_watts",
-     .collect =
-         [](const Snapshot& now, Samples& s) {
-           OfEachGpuWithUuid(now, s, [](const GpuSample& gpu) { return gpu.reading.power_watts; });
-         }},
+     .collect = OfEachGpuWithUuid<&GpuReading::power_watts>},
     {.name = "nv_gpu_power_limit",
      .labels = {"gpu_uuid"},
      .unit = "watts",
      .help = "Power limit of the GPU, as gemmd_gpu_power_limit_watts",
-     .collect =
-         [](const Snapshot& now, Samples& s) {
-           OfEachGpuWithUuid(now, s,
-                             [](const GpuSample& gpu) { return gpu.reading.power_limit_watts; });
-         }},
+     .collect = OfEachGpuWithUuid<&GpuReading::power_limit_watts>},
     {.name = "nv_energy_consumption",
      .type = MetricType::kCounter,
      .labels = {"gpu_uuid"},
      .unit = "joules",
      .help = "Energy that the GPU has used since the daemon's start",
-     .collect = [](const Snapshot& now,
-                   Samples& s) { OfEachGpuWithUuid(now, s, EnergySinceStart); }},
+     .collect = CollectEnergy},
 };
 
 }  // namespace

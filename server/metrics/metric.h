@@ -36,6 +36,9 @@ class Samples {
   void Add(std::initializer_list<std::string_view> labels, int64_t value) {
     Add(labels, static_cast<double>(value));
   }
+  void Add(std::initializer_list<std::string_view> labels, bool is_true) {
+    Add(labels, is_true ? 1.0 : 0.0);
+  }
   void Add(std::initializer_list<std::string_view> labels,
            const LatencyHistogram::Snapshot& histogram) {
     all_.push_back({{labels.begin(), labels.end()}, 0, histogram});

@@ -26,14 +26,7 @@ Snapshot Observer::Observe() const {
   snapshot.kernels = stats_.kernels();
   add_(snapshot);
   for (size_t i = 0; i < kVerifyModes; ++i) {
-    const auto mode = static_cast<VerifyMode>(i);
-    VerifyTotals& totals = snapshot.verifications[i];
-    for (size_t end = 0; end < kVerifyEnds; ++end) {
-      totals.ends[end] = stats_.verifications(mode, static_cast<VerifyEnd>(end));
-    }
-    totals.took_ns = stats_.verify_ns(mode);
-    totals.miss_probability = stats_.miss_probability(mode);
-    totals.cost = stats_.verify_cost(mode);
+    snapshot.verifications[i] = stats_.verifications(static_cast<VerifyMode>(i));
   }
   for (size_t i = 0; i < devices_.size(); ++i) {
     const ServedDevice& served = devices_[i];

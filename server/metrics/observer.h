@@ -57,14 +57,6 @@ struct DeviceSnapshot {
   std::optional<GpuSample> gpu;
 };
 
-// Checks of answers in one mode.
-struct VerifyTotals {
-  std::array<int64_t, kVerifyEnds> ends = {};  // Indexed by VerifyEnd.
-  int64_t took_ns = 0;                         // From D to the end of the check.
-  double miss_probability = 0;                 // Sums over passed checks.
-  double cost = 0;
-};
-
 struct Snapshot {
   Admission::Load admission;
   Admission::Limits limits;

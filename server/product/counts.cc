@@ -115,6 +115,14 @@ Stats::Place Stats::TakePlace(size_t row) {
 
 std::array<int64_t, kRefusalReasons> Stats::refusals() const { return Read(refusals_); }
 
+VerifyTotals Stats::verifications(VerifyMode mode) const {
+  const VerifyCounters& counters = verifications_[static_cast<size_t>(mode)];
+  return {.ends = Read(counters.ends),
+          .took_ns = counters.took_ns,
+          .miss_probability = counters.miss_probability,
+          .cost = counters.cost};
+}
+
 Stats::DeviceTotals Stats::device(size_t position) const {
   const DeviceCounters& counters = devices_[position];
   DeviceTotals totals;

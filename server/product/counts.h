@@ -136,6 +136,15 @@ struct Completion {
   int64_t batch = 0;
 };
 
+// Checks of answers in one mode.
+struct VerifyTotals {
+  std::array<int64_t, kVerifyEnds> ends = {};  // Indexed by VerifyEnd.
+  int64_t took_ns = 0;                         // From D to the end of the check.
+  // Sums, over the checks that passed, of the members of AnswerVerification with these names.
+  double miss_probability = 0;
+  double cost = 0;
+};
+
 // Counts refusals by reason, ends by status, durations by kind of device and stage, and what each
 // kernel did. Adding takes no lock, except for a kernel's first product, so readers never delay a
 // product.
@@ -191,20 +200,7 @@ class Stats {
   std::array<int64_t, kRefusalReasons> refusals() const;  // Indexed by RefusalReason.
   // Calls that were ended because their peer did not read the answer.
   int64_t silent_calls() const { return silent_calls_; }
-  // Checks of answers by result, and the time from D to the end of the check.
-  int64_t verifications(VerifyMode mode, VerifyEnd end) const {
-    return verifications_[static_cast<size_t>(mode)].ends[static_cast<size_t>(end)];
-  }
-  int64_t verify_ns(VerifyMode mode) const {
-    return verifications_[static_cast<size_t>(mode)].took_ns;
-  }
-  // Sums, over the checks that passed, of the members of AnswerVerification with these names.
-  double miss_probability(VerifyMode mode) const {
-    return verifications_[static_cast<size_t>(mode)].miss_probability;
-  }
-  double verify_cost(VerifyMode mode) const {
-    return verifications_[static_cast<size_t>(mode)].cost;
-  }
+  VerifyTotals verifications(VerifyMode mode) const;
   DeviceTotals device(size_t position) const;
   // The kinds of devices that have computed products.
   std::vector<KindTotals> kinds() const;

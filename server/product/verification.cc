@@ -2,11 +2,10 @@
 #include "server/product/verification.h"
 
 #include <algorithm>
-#include <charconv>
 #include <cmath>
 #include <cstring>
 #include <new>
-#include <system_error>
+#include <optional>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -76,11 +75,9 @@ absl::StatusOr<VerifyRule> ParseVerifyRule(std::string_view field, std::string_v
     VerifyRule rule = {.mode = mode};
     if (colon == std::string_view::npos) return rule;
     if (mode != VerifyMode::kSampled) return refusal;
-    const std::string_view number = text.substr(colon + 1);
-    const char* const end = number.data() + number.size();
-    const auto parsed = std::from_chars(number.data(), end, rule.rate);
-    const bool is_number = parsed.ec == std::errc() && parsed.ptr == end;
-    if (!is_number || !(rule.rate > 0 && rule.rate <= 1)) return refusal;
+    const std::optional<double> rate = ParseDecimal<double>(text.substr(colon + 1));
+    if (!rate || !(*rate > 0 && *rate <= 1)) return refusal;
+    rule.rate = *rate;
     return rule;
   }
   return refusal;

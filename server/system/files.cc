@@ -5,7 +5,6 @@
 #include <fcntl.h>
 #include <grp.h>
 #include <netinet/in.h>
-#include <pthread.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -21,6 +20,7 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
+#include "server/system/threads.h"
 
 namespace gemmd {
 
@@ -92,38 +92,20 @@ LineFile::LineFile(std::string path, const Options& options, FileDescriptor file
       options_(options),
       file_(std::move(file)),
       bytes_(bytes),
-      thread_([this] { Run(); }) {}
+      thread_(std::make_unique<ThreadPool>("gemmd-lines", 1)) {}
 
-LineFile::~LineFile() {
-  {
-    MutexLock lock(&mutex_);
-    is_closed_ = true;
-  }
-  thread_.join();
-}
+LineFile::~LineFile() = default;
 
 void LineFile::Add(absl::AnyInvocable<std::string() &&> make, int64_t count) {
-  MutexLock lock(&mutex_);
-  if (is_closed_ || kept_.size() >= options_.max_kept) {
+  if (kept_.fetch_add(1) >= options_.max_kept) {
+    --kept_;
     lost_ += count;
     return;
   }
-  kept_.push_back({std::move(make), count});
-}
-
-void LineFile::Run() {
-  pthread_setname_np(pthread_self(), "gemmd-lines");
-  while (true) {
-    Line line;
-    {
-      MutexLock lock(&mutex_);
-      mutex_.Await([this]() ABSL_NO_THREAD_SAFETY_ANALYSIS { return HasWork(); });
-      if (kept_.empty()) return;
-      line = std::move(kept_.front());
-      kept_.pop_front();
-    }
-    (Write(absl::StrCat(std::move(line.make)(), "\n")) ? written_ : lost_) += line.count;
-  }
+  thread_->Run([this, make = std::move(make), count]() mutable {
+    --kept_;
+    (Write(absl::StrCat(std::move(make)(), "\n")) ? written_ : lost_) += count;
+  });
 }
 
 // Writes all of the line or nothing: programs that follow the file read line by line.

@@ -10,19 +10,17 @@
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
-#include <deque>
 #include <memory>
 #include <optional>
 #include <string>
-#include <thread>
 #include <utility>
 
-#include "absl/base/thread_annotations.h"
 #include "absl/functional/any_invocable.h"
 #include "absl/status/statusor.h"
-#include "server/system/mutex.h"
 
 namespace gemmd {
+
+class ThreadPool;
 
 // A file descriptor that is closed on destruction.
 class FileDescriptor {
@@ -83,35 +81,24 @@ class LineFile {
 
   // Adds the line that `make` returns, without its line end; it counts as `count` lines. `make`
   // runs on the file's thread, and must own its data. Threads: any.
-  void Add(absl::AnyInvocable<std::string() &&> make, int64_t count) ABSL_LOCKS_EXCLUDED(mutex_);
+  void Add(absl::AnyInvocable<std::string() &&> make, int64_t count);
 
   // Threads: any.
   Counts counts() const { return {.written = written_, .lost = lost_}; }
 
  private:
-  struct Line {
-    absl::AnyInvocable<std::string() &&> make;
-    int64_t count = 0;
-  };
-
   LineFile(std::string path, const Options& options, FileDescriptor file, int64_t bytes);
-  void Run() ABSL_LOCKS_EXCLUDED(mutex_);
   bool Write(const std::string& line);
   bool MakeRoom(int64_t bytes);
-  bool HasWork() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
-    return is_closed_ || !kept_.empty();
-  }
 
   const std::string path_;
   const Options options_;
   FileDescriptor file_;  // This one and the next are used only by the thread.
   int64_t bytes_;
+  std::atomic<size_t> kept_ = 0;  // Lines that wait for the thread.
   std::atomic<int64_t> written_ = 0;
   std::atomic<int64_t> lost_ = 0;
-  Mutex mutex_;
-  std::deque<Line> kept_ ABSL_GUARDED_BY(mutex_);
-  bool is_closed_ ABSL_GUARDED_BY(mutex_) = false;
-  std::thread thread_;
+  const std::unique_ptr<ThreadPool> thread_;  // The last member: it writes what is left.
 };
 
 // Whether an IP address is reachable only from this machine: 127.0.0.0/8, also within IPv6, or ::1.

@@ -54,16 +54,6 @@ int64_t MatrixGranule(const Problem& problem, Axis axis) {
   return blocks != nullptr ? blocks->GranuleOf(granule, is_rows ? problem.m : problem.n) : granule;
 }
 
-// From the start of a matrix to a multiple of MatrixGranule along an axis.
-int64_t OffsetOf(const MatrixLayout& layout, Axis axis, int64_t first) {
-  if (axis == Axis::kBatch) return first * layout.batch_stride_bytes;
-  const bool is_across_lines = (axis == Axis::kRows) == (layout.order == Order::kRowMajor);
-  return is_across_lines ? first * layout.line_stride_bytes() : first / 8 * BitsOf(layout.type);
-}
-
-// The number of the panel's first matrix, row or column.
-int64_t FirstOf(const GpuPanels& panels, int64_t index) { return index * panels.step; }
-
 // A block being allocated is not in use: nobody else knows its number.
 std::vector<BlockUse> UsesOf(const MemoryRequest& request) {
   if (request.action == MemoryAction::kAllocate) return {};
@@ -207,60 +197,43 @@ GpuPanels DivideLaunch(const Problem& problem, int64_t predicted_ns) {
   return over_batch.count() >= over_matrix.count() ? over_batch : over_matrix;
 }
 
-Problem ProblemOfGpuPanel(const Problem& problem, const GpuPanels& panels, int64_t index) {
-  Problem panel = problem;
-  const int64_t extent = std::min(panels.step, panels.extent - FirstOf(panels, index));
-  switch (panels.axis) {
-    case Axis::kBatch: panel.batch = extent; break;
-    case Axis::kRows: panel.m = panel.a.rows = panel.c.rows = panel.d.rows = extent; break;
-    case Axis::kColumns:
-      panel.n = panel.b.columns = panel.c.columns = panel.d.columns = extent;
-      break;
-  }
-  return panel;
+PanelProblem ProblemOfGpuPanel(const Problem& problem, const GpuPanels& panels, int64_t index) {
+  Panel panel = {.matrices = {0, problem.batch}, .rows = {0, problem.m}, .columns = {0, problem.n}};
+  Panel::Extent& divided = panels.axis == Axis::kBatch  ? panel.matrices
+                           : panels.axis == Axis::kRows ? panel.rows
+                                                        : panel.columns;
+  divided.first = index * panels.step;
+  divided.count = std::min(panels.step, panels.extent - divided.first);
+  // Matrices in blocks keep their strides.
+  JobPlaces places;
+  for (const OperandRole role : kOperandRoles) places[role].block = 1;
+  places.d.block = 1;
+  return ProblemOfPanel(problem, places, panel);
 }
 
-GemmArgs PanelArgs(const GemmArgs& args, const GpuPanels& panels, int64_t index,
-                   const Problem& panel) {
-  const Problem& problem = args.problem;
-  const Axis axis = panels.axis;
-  const int64_t first = FirstOf(panels, index);
-  const auto size = [](int64_t value) { return static_cast<size_t>(value); };
-  const bool is_rows = axis == Axis::kRows;
-  const bool is_columns = axis == Axis::kColumns;
-  const std::byte* const a =
-      args.a == nullptr || is_columns ? args.a : args.a + OffsetOf(problem.a, axis, first);
-  const std::byte* const b =
-      args.b == nullptr || is_rows ? args.b : args.b + OffsetOf(problem.b, axis, first);
-  const std::byte* const c =
-      args.c == nullptr ? nullptr : args.c + OffsetOf(problem.c, axis, first);
-  const bool has_bias_along = (is_rows && problem.bias_axis == BiasAxis::kRows) ||
-                              (is_columns && problem.bias_axis == BiasAxis::kColumns);
-  const std::byte* const bias =
-      has_bias_along ? args.bias + first / 8 * BitsOf(problem.bias_type) : args.bias;
-  const auto scale = [&](absl::Span<const float> whole, bool is_along, int64_t extent) {
-    return is_along && whole.size() > 1 ? whole.subspan(size(first), size(extent)) : whole;
+GemmArgs PanelArgs(const GemmArgs& args, const PanelProblem& panel) {
+  const JobPlaces& places = panel.places;
+  const auto at = [](auto* matrix, const JobPlace& place) {
+    return matrix == nullptr ? matrix : matrix + place.offset;
   };
-  const auto factors = [&](const std::byte* whole, const BlockScale& blocks, bool is_along,
-                           int64_t extent) {
-    if (whole == nullptr) return whole;
-    const int64_t matrix = axis == Axis::kBatch ? first : 0;
-    return whole + blocks.part_offset(matrix, is_along ? first : 0, extent, problem.k);
+  const auto scale = [](absl::Span<const float> whole, const JobPlace& place, int64_t extent) {
+    const size_t first = static_cast<size_t>(place.offset) / sizeof(float);
+    return whole.size() > 1 ? whole.subspan(first, static_cast<size_t>(extent)) : whole;
   };
-  return {.problem = panel,
+  return {.problem = panel.problem,
           .target = args.target,
-          .a = a,
-          .b = b,
-          .c = c,
-          .bias = bias,
-          .a_scale = scale(args.a_scale, is_rows, panel.m),
-          .b_scale = scale(args.b_scale, is_columns, panel.n),
-          .d = args.d + OffsetOf(problem.d, axis, first),
+          .a = at(args.a, places.a),
+          .b = at(args.b, places.b),
+          .c = at(args.c, places.c),
+          .bias = at(args.bias, places.bias),
+          .a_scale = scale(args.a_scale, places.a_scale, panel.problem.m),
+          .b_scale = scale(args.b_scale, places.b_scale, panel.problem.n),
+          .d = at(args.d, places.d),
           .workspace = args.workspace,
           .abort = args.abort,
           .abort_word = args.abort_word,
-          .a_factors = factors(args.a_factors, problem.a_blocks, is_rows, problem.m),
-          .b_factors = factors(args.b_factors, problem.b_blocks, is_columns, problem.n)};
+          .a_factors = at(args.a_factors, places.a_scale),
+          .b_factors = at(args.b_factors, places.b_scale)};
 }
 
 MemoryRun::MemoryRun(RunContext& context, const MemoryRequest& request)
@@ -574,8 +547,8 @@ absl::Status JobRun::IssueCompute() {
     if (count == 1) {
       RETURN_IF_ERROR(context().runtime.Launch(kernel(), args));
     } else {
-      const Problem panel = ProblemOfGpuPanel(problem, panels_, panel_);
-      RETURN_IF_ERROR(context().runtime.Launch(kernel(), PanelArgs(args, panels_, panel_, panel)));
+      const PanelProblem panel = ProblemOfGpuPanel(problem, panels_, panel_);
+      RETURN_IF_ERROR(context().runtime.Launch(kernel(), PanelArgs(args, panel)));
     }
     ++panel_;
     if (panel_ < count) RETURN_IF_ERROR(Mark(Lane::kCompute, panel_ns).status());

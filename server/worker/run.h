@@ -130,11 +130,11 @@ struct GpuPanels {
 // panels, to keep lines aligned for LaunchOnStream.
 GpuPanels DivideLaunch(const Problem& problem, int64_t predicted_ns);
 
-// The problem of one panel, and its launch: pointers into the matrices of `args`. The panel's
-// kernel, workspace and flags are those of the whole.
-Problem ProblemOfGpuPanel(const Problem& problem, const GpuPanels& panels, int64_t index);
-GemmArgs PanelArgs(const GemmArgs& args, const GpuPanels& panels, int64_t index,
-                   const Problem& panel);
+// The problem of one panel, whose places are relative to the matrices of the whole, and its launch:
+// pointers into the matrices of `args`. The panel's kernel, workspace and flags are those of the
+// whole.
+PanelProblem ProblemOfGpuPanel(const Problem& problem, const GpuPanels& panels, int64_t index);
+GemmArgs PanelArgs(const GemmArgs& args, const PanelProblem& panel);
 
 // A request about a block: to allocate or free it, or to copy into or out of it.
 class MemoryRun final : public Run {

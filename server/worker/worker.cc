@@ -52,18 +52,15 @@ class Worker {
   absl::StatusOr<Hello> Open(int staging_file);
   absl::Status Take(const Packet& packet);
   absl::Status TakeMore();
-  absl::Status TakeJob(const JobRequest& request);
-  absl::Status TakeMemoryRequest(const MemoryRequest& request);
-  absl::Status TakeCompressRequest(const CompressRequest& request);
-  absl::Status Refuse(uint64_t id, const absl::Status& status);
+  template <typename RunOfRequest, typename Request>
+  absl::Status Begin(const Packet& packet,
+                     absl::Status (*check)(const Request& request, int64_t staging_bytes));
   absl::Status Measure();
   void AdvanceAll();
   void Fail(Run& run, const absl::Status& status);
   void LookAtLanes();
   absl::Status AnswerDone();
   void Rest();
-
-  int64_t staging_bytes() const { return static_cast<int64_t>(staging_.matrices().size()); }
 
   const WorkerOptions& options_;
   GpuRuntime& runtime_;
@@ -151,16 +148,24 @@ absl::Status Worker::Take(const Packet& packet) {
     RETURN_IF_ERROR(ParseRecord<MeasureRequest>(packet).status());
     return Measure();
   }
-  if (kind == RecordKind::kMemory) {
-    ASSIGN_OR_RETURN(const MemoryRequest request, ParseRecord<MemoryRequest>(packet));
-    return TakeMemoryRequest(request);
+  if (kind == RecordKind::kMemory) return Begin<MemoryRun>(packet, CheckMemoryRequest);
+  if (kind == RecordKind::kCompress) return Begin<CompressRun>(packet, CheckCompressRequest);
+  return Begin<JobRun>(packet, CheckJob);
+}
+
+// Begins what a record asks for, or refuses it.
+template <typename RunOfRequest, typename Request>
+absl::Status Worker::Begin(const Packet& packet, absl::Status (*check)(const Request&, int64_t)) {
+  ASSIGN_OR_RETURN(const Request request, ParseRecord<Request>(packet));
+  const absl::Status checked = check(request, static_cast<int64_t>(staging_.matrices().size()));
+  if (checked.ok()) {
+    runs_.push_back(std::make_unique<RunOfRequest>(*context_, request));
+    return absl::OkStatus();
   }
-  if (kind == RecordKind::kCompress) {
-    ASSIGN_OR_RETURN(const CompressRequest request, ParseRecord<CompressRequest>(packet));
-    return TakeCompressRequest(request);
-  }
-  ASSIGN_OR_RETURN(const JobRequest request, ParseRecord<JobRequest>(packet));
-  return TakeJob(request);
+  Result result;
+  result.id = request.id;
+  result.status.Set(checked);
+  return SendRecord(channel_, result);
 }
 
 // Takes new requests while the GPU works; sleeps at intervals.
@@ -188,34 +193,6 @@ absl::Status Worker::Measure() {
   GpuRates rates;
   RETURN_IF_ERROR(options_.measure(runtime_, gpu_, staging_.matrices(), rates));
   return SendRates(channel_, rates);
-}
-
-absl::Status Worker::Refuse(uint64_t id, const absl::Status& status) {
-  Result result;
-  result.id = id;
-  result.status.Set(status);
-  return SendRecord(channel_, result);
-}
-
-absl::Status Worker::TakeJob(const JobRequest& request) {
-  const absl::Status checked = CheckJob(request, staging_bytes());
-  if (!checked.ok()) return Refuse(request.id, checked);
-  runs_.push_back(std::make_unique<JobRun>(*context_, request));
-  return absl::OkStatus();
-}
-
-absl::Status Worker::TakeMemoryRequest(const MemoryRequest& request) {
-  const absl::Status checked = CheckMemoryRequest(request, staging_bytes());
-  if (!checked.ok()) return Refuse(request.id, checked);
-  runs_.push_back(std::make_unique<MemoryRun>(*context_, request));
-  return absl::OkStatus();
-}
-
-absl::Status Worker::TakeCompressRequest(const CompressRequest& request) {
-  const absl::Status checked = CheckCompressRequest(request, staging_bytes());
-  if (!checked.ok()) return Refuse(request.id, checked);
-  runs_.push_back(std::make_unique<CompressRun>(*context_, request));
-  return absl::OkStatus();
 }
 
 void Worker::AdvanceAll() {

@@ -58,9 +58,9 @@ class Case {
         problem, {.kind = DeviceKind::kSim, .chip = mma::Chip::kSm90}, layout, block,
         absl::MakeSpan(reinterpret_cast<std::byte*>(workspace.data()), 8 * workspace.size()));
     for (int64_t i = 0; i < panels.count(); ++i) {
-      const Problem panel = ProblemOfGpuPanel(problem, panels, i);
-      EXPECT_THAT(Validate(panel), IsOk());
-      const GemmArgs part = PanelArgs(args, panels, i, panel);
+      const PanelProblem panel = ProblemOfGpuPanel(problem, panels, i);
+      EXPECT_THAT(Validate(panel.problem), IsOk());
+      const GemmArgs part = PanelArgs(args, panel);
       for (const std::byte* start :
            {part.a, part.b, part.c, part.bias, static_cast<const std::byte*>(part.d)}) {
         EXPECT_EQ(reinterpret_cast<uintptr_t>(start) % kJobAlignment, 0U);

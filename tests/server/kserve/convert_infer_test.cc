@@ -141,6 +141,17 @@ TEST_F(ConvertInferTest, NumbersAreBytesOfTheirElements) {
   EXPECT_EQ(BytesOf(parsed_->job.b), std::string("\0\xc8\xff", 3));
   a.mutable_contents()->set_int_contents(1, 128);
   EXPECT_THAT(Refusal(request), "inputs[0].contents.int_contents[1]: got 128, want -128 to 127");
+  a.mutable_contents()->add_fp32_contents(1);
+  EXPECT_THAT(Refusal(request),
+              "inputs[0].contents: got fp32_contents, want int_contents for INT8");
+  a.mutable_contents()->Clear();
+  a.mutable_contents()->MergeFromString("\xfa\x3e\x01x");
+  EXPECT_THAT(Refusal(request),
+              "inputs[0].contents: got an unknown field, want int_contents for INT8");
+  b.set_datatype("BF16");
+  a.mutable_contents()->Clear();
+  for (int i = 0; i < 3; ++i) a.mutable_contents()->add_int_contents(i);
+  EXPECT_THAT(Refusal(request), "inputs[1].contents: got values, want raw_input_contents for BF16");
 }
 
 // Packed numbers, long enough to stay in their slices; or one by one, as an encoder may also write

@@ -187,12 +187,12 @@ TEST(StatsTest, OnlyChecksThatPassedAddWhatTheyMissAndCost) {
   stats.AddVerification(given);
   stats.AddVerification(VerifyMode::kSampled, VerifyEnd::kFailed, 5);
   for (const VerifyEnd end : {VerifyEnd::kPassed, VerifyEnd::kNotVerified, VerifyEnd::kFailed}) {
-    EXPECT_EQ(stats.verifications(VerifyMode::kSampled, end), 1);
+    EXPECT_EQ(stats.verifications(VerifyMode::kSampled).ends[static_cast<size_t>(end)], 1);
   }
-  EXPECT_EQ(stats.verify_ns(VerifyMode::kSampled), 12);
-  EXPECT_EQ(stats.miss_probability(VerifyMode::kSampled), 0.25);
-  EXPECT_EQ(stats.verify_cost(VerifyMode::kSampled), 0.5);
-  EXPECT_EQ(stats.verify_cost(VerifyMode::kChecksum), 0);
+  EXPECT_EQ(stats.verifications(VerifyMode::kSampled).took_ns, 12);
+  EXPECT_EQ(stats.verifications(VerifyMode::kSampled).miss_probability, 0.25);
+  EXPECT_EQ(stats.verifications(VerifyMode::kSampled).cost, 0.5);
+  EXPECT_EQ(stats.verifications(VerifyMode::kChecksum).cost, 0);
 }
 
 TEST(StatsTest, ManyThreadsLoseNothingWhileOneReads) {
