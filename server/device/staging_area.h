@@ -46,7 +46,8 @@ class Waker {
   bool TakeWake() const {
     if (!is_woken_.load(std::memory_order_relaxed)) return false;
     uint64_t count = 0;
-    [[maybe_unused]] const ssize_t size = read(file_.get(), &count, sizeof(count));
+    // The waking thread has still to write: the descriptor stays readable until the next call.
+    if (read(file_.get(), &count, sizeof(count)) < 0) return true;
     // Later wake-ups write again.
     return is_woken_.exchange(false);
   }
