@@ -297,7 +297,8 @@ TEST_F(ProgressTest, TellsWhatTheOtherEndHasTaken) {
   EXPECT_EQ(SocketWatch::Get().TakenBytes(""), std::nullopt);
   const int number = daemon_.get();
   daemon_ = FileDescriptor();
-  const FileDescriptor other(dup(peer_.get()));  // Also a socket, but not that of this connection.
+  // Also a socket, but not that of this connection.
+  const FileDescriptor other(fcntl(peer_.get(), F_DUPFD_CLOEXEC, number));
   ASSERT_EQ(other.get(), number);
   EXPECT_EQ(Taken(), std::nullopt);
 }
