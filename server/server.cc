@@ -188,7 +188,7 @@ Server::Server(const ServerOptions& options, std::unique_ptr<Trust> trust,
                std::unique_ptr<SpanExport> spans, std::vector<std::unique_ptr<Device>> devices)
     : log_counts_(options.log_counts),
       sends_(options.sending, clock_,
-             [this](const std::string& peer) { return AcknowledgedBytes(peer); }),
+             [](const std::string& peer) { return SocketWatch::Get().TakenBytes(peer); }),
       admission_(options.admission),
       receiving_(options.transport.memory_quota_bytes),
       tensors_(options.tensors, clock_),
@@ -337,11 +337,6 @@ ConnectionCounts Server::connection_counts() {
   return acceptor_ == nullptr ? ConnectionCounts() : acceptor_->counts();
 }
 
-std::optional<int64_t> Server::AcknowledgedBytes(const std::string& peer) {
-  MutexLock lock(&acceptor_mutex_);
-  return acceptor_ == nullptr ? std::nullopt : acceptor_->AcknowledgedBytes(peer);
-}
-
 CertificateCounts Server::certificate_counts() const {
   if (certificates_ == nullptr) return {};
   const ServedCertificates::State state = certificates_->state();
@@ -358,11 +353,6 @@ void Server::StopAccepting() {
   acceptor = std::move(acceptor_);
 }
 
-std::map<int, int64_t> Server::ReceivedBytes() {
-  MutexLock lock(&acceptor_mutex_);
-  return acceptor_ == nullptr ? std::map<int, int64_t>() : acceptor_->ReceivedBytes();
-}
-
 void Server::RefuseArrivals(absl::Duration longest) {
   // Anything smaller is a ping or a small call, which is refused as soon as it arrives.
   constexpr int64_t kMinBytes = int64_t{64} << 10;
@@ -371,11 +361,11 @@ void Server::RefuseArrivals(absl::Duration longest) {
   if (connection_counts().open == 0) return;
   const int64_t start_ns = clock_.NowNs();
   const absl::Duration left = std::min(longest, max_refusing);
-  std::map<int, int64_t> before = ReceivedBytes();
+  std::map<uint64_t, int64_t> before = SocketWatch::Get().ReceivedBytes();
   while (true) {
     const absl::Duration rest = left - absl::Nanoseconds(clock_.NowNs() - start_ns);
     if (rest <= absl::ZeroDuration() || !admission_.Pause(std::min(kRefusing, rest))) return;
-    std::map<int, int64_t> now = ReceivedBytes();
+    std::map<uint64_t, int64_t> now = SocketWatch::Get().ReceivedBytes();
     const bool is_receiving = std::any_of(now.begin(), now.end(), [&](const auto& connection) {
       return connection.second - before[connection.first] >= kMinBytes;
     });

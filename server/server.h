@@ -94,10 +94,10 @@ class Server {
   // Refuses new products, waits for the accepted ones and stops. A product that is not done after
   // `grace` is dropped or aborted and answered with Unavailable; if a device does not release it,
   // Drain waits for the device. If there are connections, products are refused for at least
-  // kRefusing, and for up to three times as long while a message of some size arrives over TCP,
-  // within the grace: when gRPC stops, it cancels calls whose messages it has received in part, and
-  // the caller cannot tell whether the product was computed. Errors: DeadlineExceeded if the grace
-  // did not suffice.
+  // kRefusing, and for up to three times as long while a message of some size arrives, within the
+  // grace: when gRPC stops, it cancels calls whose messages it has received in part, and the caller
+  // cannot tell whether the product was computed. Errors: DeadlineExceeded if the grace did not
+  // suffice.
   absl::Status Drain(absl::Duration grace);
   static constexpr absl::Duration kRefusing = absl::Milliseconds(200);
 
@@ -125,9 +125,6 @@ class Server {
   void StopAccepting() ABSL_LOCKS_EXCLUDED(acceptor_mutex_);
   void RefuseArrivals(absl::Duration longest) ABSL_LOCKS_EXCLUDED(acceptor_mutex_);
   ConnectionCounts connection_counts() ABSL_LOCKS_EXCLUDED(acceptor_mutex_);
-  std::optional<int64_t> AcknowledgedBytes(const std::string& peer)
-      ABSL_LOCKS_EXCLUDED(acceptor_mutex_);
-  std::map<int, int64_t> ReceivedBytes() ABSL_LOCKS_EXCLUDED(acceptor_mutex_);
   CertificateCounts certificate_counts() const;
   void WatchDevices();
   void WatchMemory();

@@ -88,17 +88,21 @@ std::optional<int64_t> RetryAfterMs(const absl::Status& status) {
 Admission::Ticket::Ticket(Ticket&& other) noexcept
     : admission_(std::exchange(other.admission_, nullptr)),
       bytes_(std::exchange(other.bytes_, 0)),
+      answer_bytes_(std::exchange(other.answer_bytes_, 0)),
+      caller_(std::exchange(other.caller_, nullptr)),
       is_request_(std::exchange(other.is_request_, false)) {}
 
 Admission::Ticket& Admission::Ticket::operator=(Ticket&& other) noexcept {
   std::swap(admission_, other.admission_);
   std::swap(bytes_, other.bytes_);
+  std::swap(answer_bytes_, other.answer_bytes_);
+  std::swap(caller_, other.caller_);
   std::swap(is_request_, other.is_request_);
   return *this;
 }
 
 Admission::Ticket::~Ticket() {
-  if (admission_ != nullptr) admission_->ReleaseTicket(is_request_, bytes_);
+  if (admission_ != nullptr) admission_->ReleaseTicket(*this);
 }
 
 void Admission::Ticket::MarkAnswered(int64_t bytes) {
@@ -156,16 +160,31 @@ Verdict Admission::CheckRoom(Asked& asked) {
   return Verdict::kIn;
 }
 
-absl::StatusOr<Admission::Ticket> Admission::Hold(int64_t bytes) {
+Admission::Caller* Admission::Enter(std::string_view caller) {
+  if (caller.empty()) return nullptr;
+  auto found = callers_.find(caller);
+  if (found == callers_.end()) {
+    if (callers_.size() >= most_callers_) {
+      std::erase_if(callers_, [](const auto& named) { return named.second.tickets == 0; });
+      most_callers_ = 2 * callers_.size() + kIdleCallers;
+    }
+    found = callers_.emplace(caller, Caller()).first;
+  }
+  ++found->second.tickets;
+  return &found->second;
+}
+
+absl::StatusOr<Admission::Ticket> Admission::Hold(int64_t bytes, std::string_view caller) {
   Asked asked = {.more_bytes = bytes};
   Verdict verdict = Verdict::kIn;
   {
     MutexLock lock(&mutex_);
     verdict = CheckRoom(asked);
     if (verdict == Verdict::kIn) {
+      Caller* const known = Enter(caller);
       ++load_.tickets;
       load_.bytes += bytes;
-      return Ticket(this, bytes);
+      return Ticket(this, bytes, known);
     }
   }
   return RefusalOf(verdict, asked, limits_).status;
@@ -186,8 +205,20 @@ Verdict Admission::Admit(Ticket& ticket, int64_t bytes, Asked& asked,
     }
   }
   if (verdict == Verdict::kIn) verdict = CheckRoom(asked);
+  Caller* const caller = ticket.caller_;
+  if (caller != nullptr && verdict == Verdict::kIn) {
+    asked.own_answer_bytes = caller->answer_bytes - ticket.answer_bytes_;
+    const int64_t free_bytes = limits_.max_bytes / 2 - asked.own_answer_bytes;
+    if (asked.own_answer_bytes > 0 && asked.answer_bytes > 0 && asked.answer_bytes > free_bytes) {
+      verdict = Verdict::kAnswerShare;
+    }
+  }
   if (verdict == Verdict::kIn) verdict = CheckTime(asked, limits_);
   if (verdict != Verdict::kIn) return verdict;
+  if (caller != nullptr) {
+    caller->answer_bytes = asked.own_answer_bytes + asked.answer_bytes;
+    ticket.answer_bytes_ = asked.answer_bytes;
+  }
   if (ticket.admission_ == nullptr) {
     ticket.admission_ = this;
     ++load_.tickets;
@@ -206,11 +237,14 @@ void Admission::Release(bool is_request, int64_t bytes) {
   load_.bytes -= bytes;
 }
 
-void Admission::ReleaseTicket(bool is_request, int64_t bytes) {
+void Admission::ReleaseTicket(const Ticket& ticket) {
   MutexLock lock(&mutex_);
-  if (is_request) --load_.requests;
+  if (ticket.is_request_) --load_.requests;
   --load_.tickets;
-  load_.bytes -= bytes;
+  load_.bytes -= ticket.bytes_;
+  if (ticket.caller_ == nullptr) return;
+  --ticket.caller_->tickets;
+  ticket.caller_->answer_bytes -= ticket.answer_bytes_;
 }
 
 bool Admission::SetPressure(Pressure pressure) {
@@ -350,6 +384,13 @@ ProductRefusal RefusalOf(Verdict verdict, const Asked& asked, const Admission::L
       return {Busy(StrCat("queue: the caller has ", asked.own.of_caller, " requests in progress, ",
                           asked.free_requests, " of ", limits.max_requests,
                           " places are kept for others"),
+                   asked.backlog_ns),
+              RefusalReason::kShare};
+    case Verdict::kAnswerShare:
+      return {Busy(StrCat("queue: answers that the caller waits for or has not read yet hold ",
+                          asked.own_answer_bytes, " bytes, and this one needs ", asked.answer_bytes,
+                          ": those of one caller may hold ", limits.max_bytes / 2,
+                          ", half of --max-queued-bytes"),
                    asked.backlog_ns),
               RefusalReason::kShare};
     case Verdict::kTooLong:

@@ -9,7 +9,9 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <optional>
+#include <string>
 #include <string_view>
 
 #include "absl/base/thread_annotations.h"
@@ -77,6 +79,7 @@ enum class Verdict : uint8_t {
   // The room left is reserved for others:
   kConnectionShare,
   kCallerShare,
+  kAnswerShare,
   // It cannot finish in time:
   kTooLong,
   kTooLate,
@@ -97,8 +100,11 @@ struct Asked {
   int64_t to_come_ns = 0;
   int64_t backlog_ns = 0;  // All work of the device, waiting and running.
 
+  int64_t answer_bytes = 0;  // Of D, if that is sent.
+
   // Set by Admission:
-  int64_t more_bytes = 0;  // In addition to those of its ticket.
+  int64_t more_bytes = 0;        // In addition to those of its ticket.
+  int64_t own_answer_bytes = 0;  // Of all other answers of its caller.
   int64_t free_bytes = 0;
   int64_t free_requests = 0;
   FairQueue::Inside own = {};  // Requests of its caller and of its connection.
@@ -110,7 +116,17 @@ struct Asked {
 // A ticket is held from the arrival of a message, which may become a request, until the answer has
 // left the server, so that slow readers count. A drain closes the admission: no more tickets are
 // given, and the server is idle when the last one has been returned.
+//
+// An answer that is not read holds its bytes for long, and so does one that is yet to be computed
+// for a caller who then does not read it. So the answers of one caller may hold half of all bytes;
+// a single answer may hold more.
 class Admission {
+  // The tickets of one caller, and its answers from admission to the last byte sent.
+  struct Caller {
+    int64_t tickets = 0;
+    int64_t answer_bytes = 0;
+  };
+
  public:
   struct Limits {
     int64_t max_requests = 0;
@@ -154,18 +170,23 @@ class Admission {
 
    private:
     friend class Admission;
-    Ticket(Admission* admission, int64_t bytes) : admission_(admission), bytes_(bytes) {}
+    Ticket(Admission* admission, int64_t bytes, Caller* caller)
+        : admission_(admission), bytes_(bytes), caller_(caller) {}
 
     Admission* admission_ = nullptr;
     int64_t bytes_ = 0;
-    bool is_request_ = false;  // Counts as one of the requests.
+    int64_t answer_bytes_ = 0;
+    Caller* caller_ = nullptr;  // Null if it is not known.
+    bool is_request_ = false;   // Counts as one of the requests.
   };
 
   explicit Admission(Limits limits) : limits_(limits) {}
 
-  // Holds the bytes of a message that has arrived and is not a request yet. Errors: Unavailable
-  // while closed; ResourceExhausted if there is no room. Threads: any. Outlives its tickets.
-  absl::StatusOr<Ticket> Hold(int64_t bytes) ABSL_LOCKS_EXCLUDED(mutex_);
+  // Holds the bytes of a message that has arrived and is not a request yet. `caller` (FlowId) may
+  // be empty if it is not known. Errors: Unavailable while closed; ResourceExhausted if there is no
+  // room. Threads: any. Outlives its tickets.
+  absl::StatusOr<Ticket> Hold(int64_t bytes, std::string_view caller = "")
+      ABSL_LOCKS_EXCLUDED(mutex_);
 
   // Counts the holder of the ticket, which may be empty, as a request if there is room for it and
   // it can finish in time. It then holds `bytes`, or what it held before if that is more. A refusal
@@ -201,12 +222,17 @@ class Admission {
  private:
   Verdict CheckShare(Asked& asked, absl::FunctionRef<FairQueue::Inside()> own) const;
   Verdict CheckRoom(Asked& asked) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  Caller* Enter(std::string_view caller) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void Release(bool is_request, int64_t bytes) ABSL_LOCKS_EXCLUDED(mutex_);
-  void ReleaseTicket(bool is_request, int64_t bytes) ABSL_LOCKS_EXCLUDED(mutex_);
+  void ReleaseTicket(const Ticket& ticket) ABSL_LOCKS_EXCLUDED(mutex_);
 
   const Limits limits_;
   mutable Mutex mutex_;
   Load load_ ABSL_GUARDED_BY(mutex_);
+  // By name. Those without tickets stay for the next one, until there are many.
+  std::map<std::string, Caller, std::less<>> callers_ ABSL_GUARDED_BY(mutex_);
+  size_t most_callers_ ABSL_GUARDED_BY(mutex_) = kIdleCallers;
+  static constexpr size_t kIdleCallers = 64;
   bool waits_no_more_ ABSL_GUARDED_BY(mutex_) = false;
 };
 

@@ -102,7 +102,7 @@ absl::StatusOr<Admission::Ticket> ProductRunner::Hold(int64_t message_bytes,
     LogRefusal(arrival, status);
     return status;
   }
-  absl::StatusOr<Admission::Ticket> ticket = admission_.Hold(message_bytes);
+  absl::StatusOr<Admission::Ticket> ticket = admission_.Hold(message_bytes, arrival.flow().caller);
   if (ticket.ok()) return ticket;
   CountRefusal(arrival);
   LogRefusal(arrival, ticket.status());
@@ -128,6 +128,7 @@ absl::Status ProductRunner::Prepare(Product& product, int64_t message_bytes) {
   // A GPU's workspace is in its own memory, which its worker limits.
   const int64_t workspace_bytes =
       job.kernel->device_kind == DeviceKind::kCuda ? 0 : job.workspace_bytes;
+  product.answer_bytes = d_bytes;
   int64_t& bytes = product.room_bytes;
   bytes = std::max(message_bytes, BytesRead(job.problem) - resident_bytes);
   if (__builtin_add_overflow(bytes, d_bytes, &bytes) ||

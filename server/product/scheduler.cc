@@ -288,7 +288,8 @@ Verdict Scheduler::LetIn(const State& state, Submission& job, const FairQueue::A
            .running_ns = running_ns,
            .ahead_ns = ahead.waiting_ns + job.after_wait_ns,
            .to_come_ns = ahead.to_come_ns,
-           .backlog_ns = state.queue.waiting_ns() + running_ns};
+           .backlog_ns = state.queue.waiting_ns() + running_ns,
+           .answer_bytes = job.answer_bytes};
   // Jobs that wait or run, on all devices.
   const auto own = [&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
     FairQueue::Inside inside;

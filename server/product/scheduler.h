@@ -124,6 +124,7 @@ struct Submission : DeviceQueue::Job {
   // scratch memory together.
   Admission::Ticket ticket;
   int64_t room_bytes = 0;
+  int64_t answer_bytes = 0;  // Those of D, if the answer has it.
   // The expected time, and the expected wait, of what follows on the host: a check of D.
   int64_t after_ns = 0;
   int64_t after_wait_ns = 0;

@@ -193,13 +193,14 @@ absl::Status TensorStore::CheckRoom(const Session& session, int64_t bytes) {
   if (is_closed_) return absl::UnavailableError("the server is draining");
   if (session.is_over) return SessionDropped();
   RETURN_IF_ERROR(CheckMemory(bytes));
-  const size_t count = session.tensors.size() + session.uploads.size();
-  if (count >= kMaxTensors) {
-    return absl::ResourceExhaustedError(Concat("quota: got ", count, " tensors and uploads of ",
-                                               session.account->name(), ", want fewer than ",
-                                               kMaxTensors, " to make another"));
-  }
-  return absl::OkStatus();
+  return CheckCount(session, session.tensors.size() + session.uploads.size());
+}
+
+absl::Status TensorStore::CheckCount(const Session& session, size_t count) {
+  if (count < kMaxTensors) return absl::OkStatus();
+  return absl::ResourceExhaustedError(Concat("quota: got ", count, " tensors and uploads of ",
+                                             session.account->name(), ", want fewer than ",
+                                             kMaxTensors, " to make another"));
 }
 
 absl::StatusOr<TensorDraft> TensorStore::MakeDraft(const Session& session, TensorSpec spec,
@@ -223,9 +224,13 @@ absl::StatusOr<TensorDraft> TensorStore::MakeDraft(const Session& session, Tenso
 absl::StatusOr<TensorState> TensorStore::Publish(const std::shared_ptr<Session>& owner,
                                                  TensorDraft draft, Leftovers& left) {
   Session& session = *owner;
-  if (session.is_over) {
+  // Other drafts may have been published since this one was made.
+  const size_t replaced = session.names.contains(draft.keep.name) ? 1 : 0;
+  const absl::Status room =
+      session.is_over ? SessionDropped() : CheckCount(session, session.tensors.size() - replaced);
+  if (!room.ok()) {
     left.drafts.push_back(std::move(draft));
-    return SessionDropped();
+    return room;
   }
   TensorEntry entry;
   ASSIGN_OR_RETURN(const RandomId handle, RandomId::Make());
@@ -900,7 +905,7 @@ absl::StatusOr<TensorStore::Beginning> TensorStore::Begin(const SessionUse& sess
                                               digest, clock_.NowNs(), device);
   {
     MutexLock lock(&mutex_);
-    if (owner.is_over) return SessionDropped();
+    RETURN_IF_ERROR(CheckRoom(owner, 0));  // Others may have begun meanwhile.
     Session::PendingUpload& pending = owner.uploads[id];
     pending = {.upload = beginning.upload, .number = ++last_number_};
     LookAt(beginning.upload->expires_ns(), owner, pending);
@@ -923,9 +928,8 @@ absl::StatusOr<std::shared_ptr<Upload>> TensorStore::Join(const SessionUse& sess
   return upload;
 }
 
-Upload::StreamId TensorStore::Attach(const std::shared_ptr<Upload>& upload,
-                                     Upload::Listener listener) {
-  return upload->Attach(std::move(listener), clock_.NowNs());
+absl::StatusOr<Upload::StreamId> TensorStore::Attach(const std::shared_ptr<Upload>& upload) {
+  return upload->Attach(clock_.NowNs());
 }
 
 void TensorStore::Leave(const std::shared_ptr<Upload>& upload, Upload::StreamId stream) {

@@ -301,8 +301,8 @@ class TensorStore {
   // Errors: NotFound; Unavailable once the store is closed; ResourceExhausted if memory is short.
   absl::StatusOr<std::shared_ptr<Upload>> Join(const SessionUse& session, std::string_view id)
       ABSL_LOCKS_EXCLUDED(mutex_);
-  // Attaches a stream to an upload: the listener is told how the upload ended. Leave detaches it.
-  Upload::StreamId Attach(const std::shared_ptr<Upload>& upload, Upload::Listener listener);
+  // See Upload::Attach and Detach.
+  absl::StatusOr<Upload::StreamId> Attach(const std::shared_ptr<Upload>& upload);
   void Leave(const std::shared_ptr<Upload>& upload, Upload::StreamId stream);
   // Errors: those of Upload::Write; ResourceExhausted if memory is short (the upload can be joined
   // later).
@@ -419,6 +419,7 @@ class TensorStore {
   int64_t LeaseOf(const Keeping& keep) const;
   absl::Status CheckKeeping(const Keeping& keep) const;
   absl::Status CheckMemory(int64_t bytes) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  static absl::Status CheckCount(const Session& session, size_t count);
   absl::Status CheckRoom(const Session& session, int64_t bytes)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   std::shared_ptr<Account> AccountOf(std::string_view name, const SessionOwner& owner)

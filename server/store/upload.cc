@@ -181,18 +181,25 @@ void Upload::EndCatchingUp() {
   is_catching_up_ = false;
 }
 
-Upload::StreamId Upload::Attach(Listener listener, int64_t now_ns) {
+absl::StatusOr<Upload::StreamId> Upload::Attach(int64_t now_ns) {
+  MutexLock lock(&mutex_);
+  if (listeners_.size() >= kMaxStreams) {
+    return absl::ResourceExhaustedError(
+        Concat("join: the upload has ", listeners_.size(), " streams, want at most ", kMaxStreams));
+  }
+  used_ns_ = now_ns;
+  listeners_.emplace(++last_stream_, nullptr);
+  return last_stream_;
+}
+
+void Upload::Listen(StreamId stream, Listener listener) {
   std::optional<absl::StatusOr<TensorState>> result;
-  StreamId stream = 0;
   {
     MutexLock lock(&mutex_);
-    used_ns_ = now_ns;
-    stream = ++last_stream_;
     result = result_;
-    if (!result) listeners_.emplace(stream, std::move(listener));
+    if (!result) listeners_[stream] = std::move(listener);
   }
   if (result) std::move(listener)(*result);
-  return stream;
 }
 
 void Upload::Detach(StreamId stream, int64_t now_ns) {
@@ -214,14 +221,9 @@ void Upload::End(const absl::StatusOr<TensorState>& result) {
     result_ = result;
     listeners.swap(listeners_);
   }
-  for (auto& [stream, listener] : listeners) std::move(listener)(result);
-}
-
-absl::Status Upload::CheckRoom() const {
-  MutexLock lock(&mutex_);
-  if (listeners_.size() < kMaxStreams) return absl::OkStatus();
-  return absl::ResourceExhaustedError(
-      Concat("join: the upload has ", listeners_.size(), " streams, want at most ", kMaxStreams));
+  for (auto& [stream, listener] : listeners) {
+    if (listener != nullptr) std::move(listener)(result);
+  }
 }
 
 bool Upload::has_streams() const {

@@ -122,8 +122,12 @@ class Upload {
   bool ClaimCatchingUp() ABSL_LOCKS_EXCLUDED(mutex_);
   void EndCatchingUp() ABSL_LOCKS_EXCLUDED(mutex_);
 
-  // Attaches a stream; if the upload has ended, the listener is called at once.
-  StreamId Attach(Listener listener, int64_t now_ns) ABSL_LOCKS_EXCLUDED(mutex_);
+  // Takes a place for a stream, until Detach. Limited because ending the upload notifies all
+  // streams. Errors: ResourceExhausted.
+  static constexpr size_t kMaxStreams = 64;
+  absl::StatusOr<StreamId> Attach(int64_t now_ns) ABSL_LOCKS_EXCLUDED(mutex_);
+  // The stream is told how the upload ends; at once if it has ended. Call it once.
+  void Listen(StreamId stream, Listener listener) ABSL_LOCKS_EXCLUDED(mutex_);
   // Afterwards the listener is not called, unless a call is already running.
   void Detach(StreamId stream, int64_t now_ns) ABSL_LOCKS_EXCLUDED(mutex_);
   // Notifies the listeners; only the first call counts.
@@ -133,10 +137,6 @@ class Upload {
   // When it expires if nothing more arrives.
   int64_t expires_ns() const { return used_ns() + lease_ns_; }
   bool has_streams() const ABSL_LOCKS_EXCLUDED(mutex_);
-  // Checks whether one more stream may join; limited because ending the upload notifies all
-  // streams. Errors: ResourceExhausted.
-  static constexpr size_t kMaxStreams = 64;
-  absl::Status CheckRoom() const ABSL_LOCKS_EXCLUDED(mutex_);
 
  private:
   // When data last arrived.
@@ -163,6 +163,7 @@ class Upload {
   bool is_complete_ ABSL_GUARDED_BY(mutex_) = false;
   int64_t hashed_bytes_ ABSL_GUARDED_BY(mutex_) = 0;
   StreamId last_stream_ ABSL_GUARDED_BY(mutex_) = 0;
+  // Of the attached streams; null until they listen.
   absl::flat_hash_map<StreamId, Listener> listeners_ ABSL_GUARDED_BY(mutex_);
   std::optional<absl::StatusOr<TensorState>> result_ ABSL_GUARDED_BY(mutex_);
 };

@@ -171,7 +171,7 @@ class Trust::Snapshot {
     return keys_ ? keys_->left_out() : std::vector<std::string>();
   }
 
-  Found ByToken(std::string_view token, TokenDebt* debt) {
+  Found ByToken(std::string_view token, TokenBucket* bad) {
     if (token.empty() || token.size() > kMaxTokenBytes) return Unauthenticated("token: too long");
     const TextDigest digest = TextDigest::Of(token);
     const int64_t now_s = absl::ToUnixSeconds(trust_.now_());
@@ -186,7 +186,7 @@ class Trust::Snapshot {
         if (now_s >= token_seen.ends_s) return Unauthenticated("token: expired");
       }
     }
-    ASSIGN_OR_RETURN(const WebToken good, Examine(token, digest, debt, now_s));
+    ASSIGN_OR_RETURN(const WebToken good, Examine(token, digest, bad, now_s));
     std::shared_ptr<const Identity> identity = ByName(good.name);
     MutexLock lock(&mutex_);
     MakeRoom(now_s);
@@ -234,14 +234,14 @@ class Trust::Snapshot {
   };
 
   absl::StatusOr<WebToken> Examine(std::string_view token, const TextDigest& digest,
-                                   TokenDebt* debt, int64_t now_s) const {
+                                   TokenBucket* bad, int64_t now_s) const {
     if (const std::optional<std::string> name = tokens_.Find(digest)) {
       return WebToken{.name = *name,
                       .begins_s = std::numeric_limits<int64_t>::min(),
                       .ends_s = std::numeric_limits<int64_t>::max()};
     }
     if (!keys_ || !LooksLikeWebToken(token)) return Unauthenticated("token: unknown");
-    return trust_.Examine(token, *keys_, debt, now_s);
+    return trust_.Examine(token, *keys_, bad, now_s);
   }
 
   void MakeRoom(int64_t now_s) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
@@ -319,7 +319,7 @@ absl::StatusOr<std::shared_ptr<const Identity>> Trust::Identify(const Evidence& 
         evidence.authorization.size() == 1 && value.size() > kBearer.size() &&
         absl::EqualsIgnoreCase({value.data(), kBearer.size()}, {kBearer.data(), kBearer.size()});
     if (!is_bearer) return Unauthenticated("authorization: want one bearer token");
-    return snapshot->ByToken(value.substr(kBearer.size()), evidence.debt);
+    return snapshot->ByToken(value.substr(kBearer.size()), evidence.bad_tokens);
   }
   if (!evidence.names.empty()) return snapshot->ByCertificate(evidence.names);
   // A user without a rule is treated like any caller without evidence.
@@ -333,54 +333,34 @@ absl::StatusOr<std::shared_ptr<const Identity>> Trust::Identify(const Evidence& 
 namespace {
 
 constexpr int64_t kSecondNs = 1'000'000'000;
-
-// The time that pays for one bad token, and the longest time that may be owed.
-struct DebtLimit {
-  int64_t price_ns;
-  int64_t max_ns;
-};
-constexpr DebtLimit kLimitOfConnection = {.price_ns = kSecondNs,
-                                          .max_ns = Trust::kBadTokensOfConnection * kSecondNs};
-constexpr DebtLimit kLimitOfAll = {.price_ns = kSecondNs / Trust::kBadTokensOfAll,
-                                   .max_ns = kSecondNs};
-
-bool MayOweMore(TokenDebt& debt, const DebtLimit& limit, int64_t now_ns) {
-  const int64_t until_ns = std::atomic_ref(debt.until_ns).load();
-  return std::max(until_ns, now_ns) + limit.price_ns <= now_ns + limit.max_ns;
-}
-
-void Charge(TokenDebt& debt, const DebtLimit& limit, int64_t now_ns) {
-  const std::atomic_ref until_ns(debt.until_ns);
-  int64_t before_ns = until_ns.load();
-  while (!until_ns.compare_exchange_weak(before_ns, std::max(before_ns, now_ns) + limit.price_ns)) {
-  }
-}
+constexpr TokenBucket::Rate kBadOfConnection = {
+    .price_ns = kSecondNs, .max_ns = Trust::kBadTokensOfConnection * kSecondNs};
+constexpr TokenBucket::Rate kBadOfAll = TokenBucket::EachSecond(Trust::kBadTokensOfAll);
 
 }  // namespace
 
 absl::StatusOr<WebToken> Trust::Examine(std::string_view token, const SigningKeys& keys,
-                                        TokenDebt* debt, int64_t now_s) {
+                                        TokenBucket* bad, int64_t now_s) {
   const int64_t now_ns = clock_.NowNs();
-  TokenDebt unknown = {.until_ns = 1};
-  TokenDebt& own = debt == nullptr ? unknown : *debt;
-  const bool had_bad_ones = std::atomic_ref(own.until_ns).load() != 0;
-  if (had_bad_ones && !(MayOweMore(own, kLimitOfConnection, now_ns) &&
-                        MayOweMore(debt_of_all_, kLimitOfAll, now_ns))) {
+  TokenBucket unknown = {.whole_ns = 1};
+  TokenBucket& own = bad == nullptr ? unknown : *bad;
+  const bool had_bad_ones = own.is_used();
+  if (had_bad_ones &&
+      !(own.Has(1, kBadOfConnection, now_ns) && bad_of_all_.Has(1, kBadOfAll, now_ns))) {
     ++unexamined_tokens_;
     return absl::ResourceExhaustedError("token: not examined after too many bad ones");
   }
   absl::StatusOr<WebToken> examined = VerifyWebToken(token, keys, options_.jwt, now_s);
   if (examined.ok()) {
     ++good_tokens_;
-    // A connection that has paid its debt and shows a good token is again treated as one without
-    // bad tokens.
-    int64_t paid_ns = std::atomic_ref(own.until_ns).load();
-    if (paid_ns <= now_ns) std::atomic_ref(own.until_ns).compare_exchange_strong(paid_ns, 0);
+    // A connection whose bucket is whole and that shows a good token is again treated as one
+    // without bad tokens.
+    own.Forgive(now_ns);
     return examined;
   }
   ++bad_tokens_;
-  Charge(own, kLimitOfConnection, now_ns);
-  if (had_bad_ones) Charge(debt_of_all_, kLimitOfAll, now_ns);
+  own.Charge(1, kBadOfConnection, now_ns);
+  if (had_bad_ones) bad_of_all_.Charge(1, kBadOfAll, now_ns);
   return examined;
 }
 

@@ -24,6 +24,7 @@
 #include "absl/time/time.h"
 #include "server/system/clock.h"
 #include "server/system/mutex.h"
+#include "server/system/token_bucket.h"
 #include "server/trust/identity.h"
 #include "server/trust/web_token.h"
 
@@ -77,19 +78,12 @@ struct TrustOptions {
   WebTokenRules jwt;
 };
 
-// The debt of one connection, or of all connections together, for invalid signed tokens that were
-// examined: the steady time at which it is paid off, or 0 if there was no such token. Threads
-// access it through std::atomic_ref. It is plain bytes because gRPC stores that of a connection.
-struct TokenDebt {
-  int64_t until_ns = 0;
-};
-
-// What a caller shows of its identity. Borrows the texts and the debt.
+// What a caller shows of its identity. Borrows the texts and the bucket.
 struct Evidence {
   std::vector<std::string_view> authorization = {};  // The values of the `authorization` metadata.
   std::vector<std::string_view> names = {};          // Names in its certificate: URIs, then hosts.
   std::string_view user = {};  // The user who opened a unix socket: "uid:1000"; otherwise empty.
-  TokenDebt* debt = nullptr;   // Of its connection; null if that is not known.
+  TokenBucket* bad_tokens = nullptr;  // Of its connection; null if that is not known.
 };
 
 // Signed tokens that were not in the cache, by result.
@@ -155,8 +149,8 @@ class Trust {
   Trust(TrustOptions options, WallClock now, const Clock& clock)
       : options_(std::move(options)), now_(std::move(now)), clock_(clock) {}
   static const Clock& Steady();
-  absl::StatusOr<WebToken> Examine(std::string_view token, const SigningKeys& keys, TokenDebt* debt,
-                                   int64_t now_s);
+  absl::StatusOr<WebToken> Examine(std::string_view token, const SigningKeys& keys,
+                                   TokenBucket* bad, int64_t now_s);
   absl::StatusOr<std::shared_ptr<Snapshot>> Read();
   std::shared_ptr<Meter> MeterOf(const std::string& name) ABSL_LOCKS_EXCLUDED(meters_mutex_);
   std::shared_ptr<RuleUse> UseOf(const std::string& rule) ABSL_LOCKS_EXCLUDED(uses_mutex_);
@@ -165,7 +159,7 @@ class Trust {
   const TrustOptions options_;
   const WallClock now_;
   const Clock& clock_;
-  TokenDebt debt_of_all_;
+  TokenBucket bad_of_all_;
   std::atomic<int64_t> good_tokens_ = 0;
   std::atomic<int64_t> bad_tokens_ = 0;
   std::atomic<int64_t> unexamined_tokens_ = 0;

@@ -254,26 +254,6 @@ namespace {
 constexpr int64_t kMinPauseNs = 10'000'000;
 constexpr int64_t kPausePerSweep = 10;
 
-// The kernel's tcp_info since Linux 4.1, in the order of linux/tcp.h, which cannot be included
-// together with the C library's header.
-struct TcpInfo {
-  tcp_info older;
-  uint64_t pacing_rate;
-  uint64_t max_pacing_rate;
-  uint64_t bytes_acked;
-  uint64_t bytes_received;
-};
-static_assert(offsetof(TcpInfo, bytes_acked) == 120);
-
-// nullopt if the descriptor is not a TCP connection.
-std::optional<TcpInfo> InfoOf(int descriptor) {
-  TcpInfo info = {};
-  socklen_t bytes = sizeof(info);
-  const bool is_told =
-      getsockopt(descriptor, IPPROTO_TCP, TCP_INFO, &info, &bytes) == 0 && bytes == sizeof(info);
-  return is_told ? std::optional(info) : std::nullopt;
-}
-
 }  // namespace
 
 bool ConnectionTable::Connection::IsOf(int descriptor) const {
@@ -281,8 +261,7 @@ bool ConnectionTable::Connection::IsOf(int descriptor) const {
   return fstat(descriptor, &status) == 0 && status.st_ino == inode && status.st_dev == device;
 }
 
-ConnectionTable::Verdict ConnectionTable::Admit(int descriptor, const std::string& peer,
-                                                const std::string& name) {
+ConnectionTable::Verdict ConnectionTable::Admit(int descriptor, const std::string& peer) {
   const auto before = connections_.find(descriptor);
   if (before != connections_.end()) Forget(before);  // The kernel has reused its number.
   Verdict verdict = Judge(peer);
@@ -294,34 +273,13 @@ ConnectionTable::Verdict ConnectionTable::Admit(int descriptor, const std::strin
   if (verdict != Verdict::kAdmitted || fstat(descriptor, &status) != 0) return verdict;
   const auto entry = peers_.try_emplace(peer, 0).first;
   ++entry->second;
-  connections_.insert({descriptor, {status.st_dev, status.st_ino, entry, name}});
-  if (!name.empty()) descriptors_[name] = descriptor;
+  connections_.insert({descriptor, {status.st_dev, status.st_ino, entry}});
   return verdict;
 }
 
 int64_t ConnectionTable::CountOpen() {
   Sweep();
   return static_cast<int64_t>(connections_.size());
-}
-
-std::optional<int64_t> ConnectionTable::AcknowledgedBytes(const std::string& name) const {
-  const auto named = descriptors_.find(name);
-  if (named == descriptors_.end()) return std::nullopt;
-  const int descriptor = named->second;
-  const std::optional<TcpInfo> info = InfoOf(descriptor);
-  // gRPC may have closed the connection, and the descriptor may now be another one.
-  if (!info || !connections_.at(descriptor).IsOf(descriptor)) return std::nullopt;
-  return static_cast<int64_t>(info->bytes_acked);
-}
-
-std::map<int, int64_t> ConnectionTable::ReceivedBytes() const {
-  std::map<int, int64_t> received;
-  for (const auto& [descriptor, connection] : connections_) {
-    const std::optional<TcpInfo> info = InfoOf(descriptor);
-    if (!info || !connection.IsOf(descriptor)) continue;
-    received[descriptor] = static_cast<int64_t>(info->bytes_received);
-  }
-  return received;
 }
 
 ConnectionTable::Verdict ConnectionTable::Judge(const std::string& peer) const {
@@ -343,9 +301,6 @@ void ConnectionTable::Sweep() {
 }
 
 ConnectionTable::Connections::iterator ConnectionTable::Forget(Connections::iterator connection) {
-  const auto named = descriptors_.find(connection->second.name);
-  // A later connection may have the name now.
-  if (named != descriptors_.end() && named->second == connection->first) descriptors_.erase(named);
   const auto peer = connection->second.peer;
   if (--peer->second == 0) peers_.erase(peer);
   return connections_.erase(connection);
@@ -472,16 +427,6 @@ ConnectionCounts ConnectionAcceptor::counts() {
   return counts;
 }
 
-std::optional<int64_t> ConnectionAcceptor::AcknowledgedBytes(const std::string& name) {
-  MutexLock lock(&mutex_);
-  return table_.AcknowledgedBytes(name);
-}
-
-std::map<int, int64_t> ConnectionAcceptor::ReceivedBytes() {
-  MutexLock lock(&mutex_);
-  return table_.ReceivedBytes();
-}
-
 void ConnectionAcceptor::Run() {
   pthread_setname_np(pthread_self(), "gemmd-accept");
   std::vector<pollfd> files = {{.fd = wake_.get(), .events = POLLIN, .revents = 0}};
@@ -555,7 +500,7 @@ void ConnectionAcceptor::Give(ConnectionKind kind, FileDescriptor accepted,
   ConnectionTable::Verdict verdict;
   {
     MutexLock lock(&mutex_);
-    verdict = table_.Admit(accepted.get(), peer, GrpcNameOf(address));
+    verdict = table_.Admit(accepted.get(), peer);
   }
   switch (verdict) {
     case ConnectionTable::Verdict::kTooMany:
@@ -569,7 +514,8 @@ void ConnectionAcceptor::Give(ConnectionKind kind, FileDescriptor accepted,
   ++accepted_;
   Prepare(accepted.get(), unacknowledged_);
   const bool is_tls = kind == ConnectionKind::kTls || kind == ConnectionKind::kMtls;
-  SocketWatch::Get().Add(accepted.get(), peer, static_cast<size_t>(limits_.calls),
+  SocketWatch::Get().Add(accepted.get(), peer, GrpcNameOf(address),
+                         static_cast<size_t>(limits_.calls),
                          is_tls ? SocketWatch::Encryption::kTls : SocketWatch::Encryption::kNone);
   take_(kind, accepted.Release());
 }

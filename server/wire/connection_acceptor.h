@@ -105,15 +105,8 @@ class ConnectionTable {
   ConnectionTable(const ConnectionLimits& limits, const Clock& clock)
       : limits_(limits), clock_(clock) {}
 
-  // Counts the connection, unless that would exceed a limit. `name` is gRPC's name of the peer's
-  // end; empty if that end has no name of its own.
-  Verdict Admit(int descriptor, const std::string& peer, const std::string& name = "");
-
-  // The bytes that the peer with this name has acknowledged since the connection began, or nullopt
-  // if there is no such connection or the system does not report them.
-  std::optional<int64_t> AcknowledgedBytes(const std::string& name) const;
-  // The bytes received over each open TCP connection, by descriptor.
-  std::map<int, int64_t> ReceivedBytes() const;
+  // Counts the connection, unless that would exceed a limit.
+  Verdict Admit(int descriptor, const std::string& peer);
 
   // Counts the open connections. First forgets those that have ended, but only so often that it
   // takes at most a tenth of the time, so the count may be that of the last sweep.
@@ -124,7 +117,6 @@ class ConnectionTable {
     dev_t device = 0;
     ino_t inode = 0;
     std::map<std::string, int64_t>::iterator peer;
-    std::string name;
 
     // Whether the descriptor still stands for this connection.
     bool IsOf(int descriptor) const;
@@ -137,9 +129,8 @@ class ConnectionTable {
 
   const ConnectionLimits limits_;
   const Clock& clock_;
-  Connections connections_;                           // By descriptor.
-  std::unordered_map<std::string, int> descriptors_;  // By name.
-  std::map<std::string, int64_t> peers_;              // The number of connections of each peer.
+  Connections connections_;               // By descriptor.
+  std::map<std::string, int64_t> peers_;  // The number of connections of each peer.
   int64_t sweep_again_ns_ = 0;
 };
 
@@ -168,10 +159,6 @@ class ConnectionAcceptor {
 
   // Threads: any.
   ConnectionCounts counts() ABSL_LOCKS_EXCLUDED(mutex_);
-
-  // See ConnectionTable. Threads: any.
-  std::optional<int64_t> AcknowledgedBytes(const std::string& name) ABSL_LOCKS_EXCLUDED(mutex_);
-  std::map<int, int64_t> ReceivedBytes() ABSL_LOCKS_EXCLUDED(mutex_);
 
  private:
   ConnectionAcceptor(std::vector<ListeningSocket> sockets, const ConnectionLimits& limits,

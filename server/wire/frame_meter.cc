@@ -50,27 +50,6 @@ std::string_view NameOf(FrameFault fault) {
   return "";
 }
 
-bool ResetBudget::Take(int64_t cost, int64_t now_ns) {
-  MutexLock lock(&mutex_);
-  Fill(now_ns);
-  if (left_ < static_cast<double>(cost)) return false;
-  left_ -= static_cast<double>(cost);
-  return true;
-}
-
-bool ResetBudget::IsWhole(int64_t now_ns) {
-  MutexLock lock(&mutex_);
-  Fill(now_ns);
-  return left_ >= static_cast<double>(calls_);
-}
-
-void ResetBudget::Fill(int64_t now_ns) {
-  const auto calls = static_cast<double>(calls_);
-  const double more = static_cast<double>(now_ns - filled_ns_) / 1e9 * calls;
-  left_ = std::min(left_ + std::max(more, 0.0), calls);
-  filled_ns_ = now_ns;
-}
-
 void FrameSplitter::ReadHead() {
   const std::span<const uint8_t> head(head_);
   frame_ = {.length = ReadBytes(head.first(3)),
@@ -209,10 +188,12 @@ void FrameMeter::Reset(uint32_t stream, int64_t min_life_ns) {
   if (found == streams_.end()) return;
   const Stream& call = found->second;
   const int64_t life_ns = std::max(now_ns_ - call.begun_ns, min_life_ns);
-  const int64_t cost = life_ns < ResetBudget::kRapidNs ? ResetBudget::kRapidCost : 1;
+  const int64_t cost = life_ns < kRapidNs ? kRapidCost : 1;
   if (!call.is_answered) {
-    const bool has_own_left = own_resets_.Take(cost, now_ns_);
-    const bool has_left = resets_->Take(cost, now_ns_);
+    constexpr TokenBucket::Rate kOwn = TokenBucket::EachSecond(kResetsOfConnection);
+    constexpr TokenBucket::Rate kOfPeer = TokenBucket::EachSecond(kResets);
+    const bool has_own_left = own_resets_.Take(cost, kOwn, now_ns_);
+    const bool has_left = resets_->Take(cost, kOfPeer, now_ns_);
     if (!has_own_left && !has_left) Find(FrameFault::kManyResets);
   }
   Forget(stream);

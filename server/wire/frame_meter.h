@@ -16,9 +16,8 @@
 #include <string_view>
 #include <utility>
 
-#include "absl/base/thread_annotations.h"
 #include "absl/container/flat_hash_map.h"
-#include "server/system/mutex.h"
+#include "server/system/token_bucket.h"
 
 namespace gemmd {
 
@@ -31,34 +30,6 @@ enum class FrameFault {
   kManyResets,   // Calls that end before they are answered, faster than gRPC forgets them.
 };
 std::string_view NameOf(FrameFault fault);
-
-// What one peer may do with calls that end unanswered, because it resets them or makes the daemon
-// do so. gRPC has 6 KiB of each until it comes to it, which no quota counts. Threads: any.
-class ResetBudget {
- public:
-  // Calls at once, and in each second after that. What a client's deadlines end has lived for
-  // longer than kRapidNs, and costs a tenth.
-  static constexpr int64_t kCalls = 10'000;
-  // The part of them that each connection of a peer may have, whatever the others do.
-  static constexpr int64_t kCallsOfConnection = kCalls / 4;
-  static constexpr int64_t kRapidCost = 10;
-  static constexpr int64_t kRapidNs = 10'000'000;
-
-  explicit ResetBudget(int64_t calls = kCalls) : calls_(calls) {}
-
-  // Whether so much was left, which is taken then. Otherwise what is left stays.
-  bool Take(int64_t cost, int64_t now_ns) ABSL_LOCKS_EXCLUDED(mutex_);
-  // Whether there is as much left as ever.
-  bool IsWhole(int64_t now_ns) ABSL_LOCKS_EXCLUDED(mutex_);
-
- private:
-  void Fill(int64_t now_ns) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-
-  const int64_t calls_;
-  Mutex mutex_;
-  double left_ ABSL_GUARDED_BY(mutex_) = static_cast<double>(calls_);
-  int64_t filled_ns_ ABSL_GUARDED_BY(mutex_) = 0;
-};
 
 // Cuts bytes into frames, whatever pieces they come in.
 class FrameSplitter {
@@ -120,8 +91,18 @@ class FrameMeter {
   static constexpr int64_t kMaxHeaderBytes = int64_t{64} << 10;
   static constexpr int kMaxContinuations = 32;
 
-  // At most `max_calls` may be open at once.
-  FrameMeter(std::shared_ptr<ResetBudget> resets, size_t max_calls)
+  // What one peer may do with calls that end unanswered, because it resets them or makes the daemon
+  // do so. gRPC has 6 KiB of each until it comes to it, which no quota counts. So many calls at
+  // once, and in each second after that, and the part of them that each connection of a peer may
+  // have, whatever the others do. What a client's deadlines end has lived for longer than kRapidNs,
+  // and costs a tenth.
+  static constexpr int64_t kResets = 10'000;
+  static constexpr int64_t kResetsOfConnection = kResets / 4;
+  static constexpr int64_t kRapidCost = 10;
+  static constexpr int64_t kRapidNs = 10'000'000;
+
+  // At most `max_calls` may be open at once. `resets` is the peer's.
+  FrameMeter(std::shared_ptr<TokenBucket> resets, size_t max_calls)
       : resets_(std::move(resets)), max_calls_(max_calls) {}
 
   // What the peer sent next. What it found first it gives ever after. What is read at once may have
@@ -134,7 +115,7 @@ class FrameMeter {
   void Send(std::span<const uint8_t> bytes, int64_t now_ns);
 
   // From now on these count.
-  void BindTo(std::shared_ptr<ResetBudget> resets, size_t max_calls) {
+  void BindTo(std::shared_ptr<TokenBucket> resets, size_t max_calls) {
     resets_ = std::move(resets);
     max_calls_ = max_calls;
   }
@@ -184,8 +165,8 @@ class FrameMeter {
     if (fault_ == FrameFault::kNone) fault_ = fault;
   }
 
-  std::shared_ptr<ResetBudget> resets_;
-  ResetBudget own_resets_{ResetBudget::kCallsOfConnection};
+  std::shared_ptr<TokenBucket> resets_;
+  TokenBucket own_resets_;
   size_t max_calls_;
   int64_t now_ns_ = 0;
   int64_t received_ns_ = -1;  // When Receive was called last,

@@ -22,8 +22,8 @@ namespace gemmd {
 namespace {
 
 constexpr char kUserProperty[] = "gemmd_user";
-constexpr char kOperatorProperty[] = "gemmd_operator";  // Set only for operators.
-constexpr char kDebtProperty[] = "gemmd_debt";          // The bytes of a TokenDebt.
+constexpr char kOperatorProperty[] = "gemmd_operator";     // Set only for operators.
+constexpr char kBadTokensProperty[] = "gemmd_bad_tokens";  // The bytes of a TokenBucket.
 
 struct Service {
   std::string_view prefix;
@@ -89,11 +89,11 @@ void Audit(std::string_view path, std::string_view identity, std::string_view re
 
 // gRPC has copied the property's value into memory from malloc, which is aligned for any type, and
 // never changes it.
-TokenDebt* FindDebt(const grpc_auth_context& connection) {
+TokenBucket* FindBadTokens(const grpc_auth_context& connection) {
   grpc_auth_property_iterator each =
-      grpc_auth_context_find_properties_by_name(&connection, kDebtProperty);
-  const grpc_auth_property* const debt = grpc_auth_property_iterator_next(&each);
-  return debt == nullptr ? nullptr : reinterpret_cast<TokenDebt*>(debt->value);
+      grpc_auth_context_find_properties_by_name(&connection, kBadTokensProperty);
+  const grpc_auth_property* const found = grpc_auth_property_iterator_next(&each);
+  return found == nullptr ? nullptr : reinterpret_cast<TokenBucket*>(found->value);
 }
 
 struct ReleaseConnection {
@@ -147,7 +147,7 @@ absl::StatusOr<Gate::Caller> Gate::Identify(grpc::ServerContextBase& context) co
     evidence.authorization.emplace_back(value->second.data(), value->second.size());
   }
   std::string user;
-  evidence.debt = FindDebt(*connection);
+  evidence.bad_tokens = FindBadTokens(*connection);
   if (evidence.authorization.empty()) {
     evidence.names = NamesOf(*connection);
     user = UserOf(*connection);
@@ -189,25 +189,25 @@ void Gate::NoteUser(grpc_auth_context& connection, const std::string& user,
   grpc_auth_context_add_property(&connection, kUserProperty, user.data(), user.size());
 }
 
-TokenDebt* Gate::DebtOf(grpc_auth_context& connection) const {
+TokenBucket* Gate::BadTokensOf(grpc_auth_context& connection) const {
   MutexLock lock(&users_mutex_);
-  if (TokenDebt* const debt = FindDebt(connection)) return debt;
-  constexpr char kNone[sizeof(TokenDebt)] = {};
-  grpc_auth_context_add_property(&connection, kDebtProperty, kNone, sizeof(kNone));
-  return FindDebt(connection);
+  if (TokenBucket* const bad = FindBadTokens(connection)) return bad;
+  constexpr char kNone[sizeof(TokenBucket)] = {};
+  grpc_auth_context_add_property(&connection, kBadTokensProperty, kNone, sizeof(kNone));
+  return FindBadTokens(connection);
 }
 
-TokenDebt* Gate::DebtOf(grpc::AuthContext& connection) const {
+TokenBucket* Gate::BadTokensOf(grpc::AuthContext& connection) const {
   MutexLock lock(&users_mutex_);
-  std::vector<grpc::string_ref> values = connection.FindPropertyValues(kDebtProperty);
+  std::vector<grpc::string_ref> values = connection.FindPropertyValues(kBadTokensProperty);
   if (values.empty()) {
-    constexpr char kNone[sizeof(TokenDebt)] = {};
-    connection.AddProperty(kDebtProperty, {kNone, sizeof(kNone)});
-    values = connection.FindPropertyValues(kDebtProperty);
+    constexpr char kNone[sizeof(TokenBucket)] = {};
+    connection.AddProperty(kBadTokensProperty, {kNone, sizeof(kNone)});
+    values = connection.FindPropertyValues(kBadTokensProperty);
   }
-  // As in FindDebt: points to gRPC's own copy of the property.
+  // As in FindBadTokens: points to gRPC's own copy of the property.
   return values.empty() ? nullptr
-                        : reinterpret_cast<TokenDebt*>(const_cast<char*>(values.front().data()));
+                        : reinterpret_cast<TokenBucket*>(const_cast<char*>(values.front().data()));
 }
 
 // Only called after NoteUser for the same call, and after the first note nothing is added.

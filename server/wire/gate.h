@@ -66,8 +66,8 @@ class Gate {
   // What a connection owes for bad tokens (Evidence), in bytes that gRPC keeps with the connection.
   // The connection's first call adds them, so call this before anything reads gRPC's properties of
   // the connection. Threads: any.
-  TokenDebt* DebtOf(grpc_auth_context& connection) const ABSL_LOCKS_EXCLUDED(users_mutex_);
-  TokenDebt* DebtOf(grpc::AuthContext& connection) const ABSL_LOCKS_EXCLUDED(users_mutex_);
+  TokenBucket* BadTokensOf(grpc_auth_context& connection) const ABSL_LOCKS_EXCLUDED(users_mutex_);
+  TokenBucket* BadTokensOf(grpc::AuthContext& connection) const ABSL_LOCKS_EXCLUDED(users_mutex_);
 
   // Whether the caller is an operator, which decides who may operate the daemon if there are no
   // rules. Errors: PermissionDenied, naming the caller. Threads: any.

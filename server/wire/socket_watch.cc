@@ -15,7 +15,9 @@
 #include <algorithm>
 #include <array>
 #include <cerrno>
+#include <map>
 #include <memory>
+#include <optional>
 #include <span>
 #include <utility>
 #include <vector>
@@ -50,7 +52,7 @@ void ForEachPart(const msghdr& message, size_t count, See see) {
 
 // The frames of one connection. gRPC reads and writes it on several threads.
 struct Frames {
-  Frames(std::shared_ptr<ResetBudget> resets, size_t max_calls)
+  Frames(std::shared_ptr<TokenBucket> resets, size_t max_calls)
       : meter(std::move(resets), max_calls) {}
 
   Mutex mutex;
@@ -98,8 +100,9 @@ struct SocketWatch::Connection {
   int descriptor = -1;
   uint64_t cookie = 0;
   std::string peer;
+  std::string name;
   Encryption encryption = Encryption::kNone;
-  std::shared_ptr<ResetBudget> resets;
+  std::shared_ptr<TokenBucket> resets;
   size_t max_calls = 0;
 
   std::atomic<int64_t> sent_bytes = 0;
@@ -130,21 +133,41 @@ namespace {
 
 using Connection = SocketWatch::Connection;
 
-// All connections by descriptor. Those that have ended stay until their number is used again.
+// All connections by descriptor. Those that have ended stay until their number is used again, or
+// CloseSlow finds them.
 class Table {
  public:
-  void Add(std::shared_ptr<Connection> connection) {
-    Shard& shard = ShardOf(connection->descriptor);
-    MutexLock lock(&shard.mutex);
-    shard.connections[connection->descriptor] = std::move(connection);
+  void Add(const std::shared_ptr<Connection>& connection) {
+    std::shared_ptr<Connection> before;
+    {
+      Shard& shard = ShardOf(connection->descriptor);
+      MutexLock lock(&shard.mutex);
+      before = std::exchange(shard.connections[connection->descriptor], connection);
+    }
+    if (before != nullptr) RemoveName(*before);
+    if (connection->name.empty()) return;
+    MutexLock lock(&names_mutex_);
+    names_[connection->name] = connection;
   }
   void Remove(const Connection& connection) {
+    RemoveName(connection);
     Shard& shard = ShardOf(connection.descriptor);
     MutexLock lock(&shard.mutex);
     const auto entry = shard.connections.find(connection.descriptor);
     if (entry != shard.connections.end() && entry->second.get() == &connection) {
       shard.connections.erase(entry);
     }
+  }
+  // Null where none is watched.
+  std::shared_ptr<Connection> Find(const std::string& name) {
+    std::shared_ptr<Connection> found;
+    {
+      MutexLock lock(&names_mutex_);
+      const auto entry = names_.find(name);
+      if (entry == names_.end()) return nullptr;
+      found = entry->second;
+    }
+    return CookieOf(found->descriptor) == found->cookie ? found : nullptr;
   }
   // Null where none is watched.
   std::shared_ptr<Connection> Find(int descriptor) {
@@ -156,7 +179,8 @@ class Table {
       if (entry == shard.connections.end()) return nullptr;
       found = entry->second;
     }
-    // The number may stand for another socket by now.
+    // The number may stand for another socket by now, since gRPC closes sockets without notice.
+    // This is a system call, of 0.9 us beside the 17 us of a message's two over loopback.
     return CookieOf(descriptor) == found->cookie ? found : nullptr;
   }
   std::vector<std::shared_ptr<Connection>> All() {
@@ -176,8 +200,17 @@ class Table {
   Shard& ShardOf(int descriptor) {
     return shards_[static_cast<unsigned>(descriptor) % shards_.size()];
   }
+  void RemoveName(const Connection& connection) ABSL_LOCKS_EXCLUDED(names_mutex_) {
+    MutexLock lock(&names_mutex_);
+    const auto entry = names_.find(connection.name);
+    // A later connection may have the name now.
+    if (entry != names_.end() && entry->second.get() == &connection) names_.erase(entry);
+  }
 
   std::array<Shard, 64> shards_;
+  Mutex names_mutex_;
+  absl::flat_hash_map<std::string, std::shared_ptr<Connection>> names_
+      ABSL_GUARDED_BY(names_mutex_);
 };
 
 Table& TheTable() {
@@ -188,7 +221,7 @@ Table& TheTable() {
 // Those of peers that have connections, or had some until what they did is forgiven.
 class Budgets {
  public:
-  std::shared_ptr<ResetBudget> Of(const std::string& peer) {
+  std::shared_ptr<TokenBucket> Of(const std::string& peer) {
     const int64_t now_ns = NowNs();
     MutexLock lock(&mutex_);
     const auto known = budgets_.find(peer);
@@ -196,12 +229,12 @@ class Budgets {
     absl::erase_if(budgets_, [now_ns](const auto& entry) {
       return entry.second.use_count() == 1 && entry.second->IsWhole(now_ns);
     });
-    return budgets_.emplace(peer, std::make_shared<ResetBudget>()).first->second;
+    return budgets_.emplace(peer, std::make_shared<TokenBucket>()).first->second;
   }
 
  private:
   Mutex mutex_;
-  absl::flat_hash_map<std::string, std::shared_ptr<ResetBudget>> budgets_ ABSL_GUARDED_BY(mutex_);
+  absl::flat_hash_map<std::string, std::shared_ptr<TokenBucket>> budgets_ ABSL_GUARDED_BY(mutex_);
 };
 
 Budgets& TheBudgets() {
@@ -276,7 +309,7 @@ struct Decrypted {
   // Until the connection is known it has a budget of its own, and any number of calls.
   static constexpr size_t kUnknownCalls = size_t{1} << 20;
   const std::shared_ptr<Frames> frames =
-      std::make_shared<Frames>(std::make_shared<ResetBudget>(), kUnknownCalls);
+      std::make_shared<Frames>(std::make_shared<TokenBucket>(), kUnknownCalls);
   std::shared_ptr<Connection> connection;
 };
 
@@ -440,12 +473,13 @@ SocketWatch& SocketWatch::Get() {
   return watch;
 }
 
-void SocketWatch::Add(int descriptor, const std::string& peer, size_t max_calls,
-                      Encryption encryption) {
+void SocketWatch::Add(int descriptor, const std::string& peer, const std::string& name,
+                      size_t max_calls, Encryption encryption) {
   auto connection = std::make_shared<Connection>();
   connection->descriptor = descriptor;
   connection->cookie = CookieOf(descriptor);
   connection->peer = peer;
+  connection->name = name;
   connection->encryption = encryption;
   connection->max_calls = max_calls;
   connection->resets = TheBudgets().Of(peer);
@@ -454,7 +488,21 @@ void SocketWatch::Add(int descriptor, const std::string& peer, size_t max_calls,
     MutexLock lock(&connection->mutex);
     connection->frames = std::make_shared<Frames>(connection->resets, max_calls);
   }
-  TheTable().Add(std::move(connection));
+  TheTable().Add(connection);
+}
+
+std::optional<int64_t> SocketWatch::TakenBytes(const std::string& name) const {
+  const std::shared_ptr<Connection> connection = TheTable().Find(name);
+  if (connection == nullptr || connection->sent_bytes == 0) return std::nullopt;
+  return gemmd::TakenBytes(*connection);
+}
+
+std::map<uint64_t, int64_t> SocketWatch::ReceivedBytes() const {
+  std::map<uint64_t, int64_t> received;
+  for (const std::shared_ptr<Connection>& connection : TheTable().All()) {
+    received[connection->cookie] = connection->received_bytes;
+  }
+  return received;
 }
 
 void SocketWatch::CloseSlow(const Limits& limits, int64_t now_ns) {

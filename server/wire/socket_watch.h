@@ -13,6 +13,8 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <map>
+#include <optional>
 #include <string>
 #include <string_view>
 
@@ -34,9 +36,19 @@ class SocketWatch {
   // That of the process.
   static SocketWatch& Get();
 
-  // From now on the connection is watched, until it ends; it may have so many open calls. Peers of
-  // one name share what they may reset. Threads: any.
-  void Add(int descriptor, const std::string& peer, size_t max_calls, Encryption encryption);
+  // From now on the connection is watched, until it ends; it may have so many open calls. All
+  // connections of one `peer` share what they may reset. `name` is gRPC's name of the peer's end;
+  // empty if that end has no name of its own. Threads: any.
+  void Add(int descriptor, const std::string& peer, const std::string& name, size_t max_calls,
+           Encryption encryption);
+
+  // The bytes that the peer's end with this name has acknowledged since its connection began;
+  // nullopt if there is no such connection, or if nothing was seen to be sent. They may still be in
+  // buffers of the peer's system. Threads: any.
+  std::optional<int64_t> TakenBytes(const std::string& name) const;
+  // The bytes that gRPC has read from each connection, by a number that no other connection has.
+  // Threads: any.
+  std::map<uint64_t, int64_t> ReceivedBytes() const;
 
   // The bounds of a connection in time.
   struct Limits {

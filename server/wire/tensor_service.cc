@@ -437,19 +437,17 @@ class PutReactor final : public grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::
       TellEnd(*beginning.tensor);
       return absl::OkStatus();
     }
-    Serve(std::move(beginning.upload));
-    return absl::OkStatus();
+    return Serve(std::move(beginning.upload));
   }
 
   absl::Status Join(const std::string& id) {
     ASSIGN_OR_RETURN(std::shared_ptr<Upload> upload, store_.Join(session_, id));
-    RETURN_IF_ERROR(upload->CheckRoom());
     scales_ = Scales::kLeftOut;
-    Serve(std::move(upload));
-    return absl::OkStatus();
+    return Serve(std::move(upload));
   }
 
-  void Serve(std::shared_ptr<Upload> upload) {
+  absl::Status Serve(std::shared_ptr<Upload> upload) {
+    ASSIGN_OR_RETURN(stream_, store_.Attach(upload));
     upload_ = std::move(upload);
     v1::PutState state;
     state.set_upload(upload_->id().ToBytes());
@@ -459,11 +457,12 @@ class PutReactor final : public grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::
       missing.set_bytes(range.bytes);
     }
     Tell(state);
-    stream_ = store_.Attach(upload_,
-                            [self = shared_from_this()](const absl::StatusOr<TensorState>& result) {
-                              result.ok() ? self->TellEnd(*result) : self->EndWith(result.status());
-                              self->Advance();
-                            });
+    upload_->Listen(stream_,
+                    [self = shared_from_this()](const absl::StatusOr<TensorState>& result) {
+                      result.ok() ? self->TellEnd(*result) : self->EndWith(result.status());
+                      self->Advance();
+                    });
+    return absl::OkStatus();
   }
 
   // The client sends nothing more. If all bytes have arrived, the end of the upload will follow.

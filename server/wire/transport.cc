@@ -71,7 +71,7 @@ void ProcessPlain(void* state, grpc_auth_context* connection, const grpc_metadat
     evidence.user = post.user->name;
     post.gate.NoteUser(*connection, post.user->name, post.user->is_operator);
   }
-  if (!post.gate.is_open()) evidence.debt = post.gate.DebtOf(*connection);
+  if (!post.gate.is_open()) evidence.bad_tokens = post.gate.BadTokensOf(*connection);
   const grpc::Status status = ToGrpcStatus(post.gate.Admit(path, evidence));
   done(user_data, nullptr, 0, nullptr, 0, static_cast<grpc_status_code>(status.error_code()),
        status.ok() ? nullptr : status.error_message().c_str());
@@ -124,7 +124,7 @@ class Processor final : public grpc::AuthMetadataProcessor {
   grpc::Status Process(const InputMetadata& metadata, grpc::AuthContext* connection,
                        OutputMetadata* /*consumed*/, OutputMetadata* /*response*/) override {
     Evidence evidence;
-    evidence.debt = gate_.DebtOf(*connection);
+    evidence.bad_tokens = gate_.BadTokensOf(*connection);
     const auto [first, last] =
         metadata.equal_range({kAuthorizationKey.data(), kAuthorizationKey.size()});
     for (auto value = first; value != last; ++value) {

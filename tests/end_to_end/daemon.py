@@ -29,6 +29,21 @@ def wait_until(condition, limit_s, what):
         time.sleep(0.01)
 
 
+def last_value(value, is_enough, limit_s):
+    """Polls until the value is enough, or has not changed for the limit, however slowly it changes on a
+    busy machine. Returns it."""
+    seen, since = None, time.monotonic()
+    while True:
+        now = value()
+        if is_enough(now):
+            return now
+        if now != seen:
+            seen, since = now, time.monotonic()
+        elif time.monotonic() - since > limit_s:
+            return now
+        time.sleep(0.01)
+
+
 def parse_log_line(line):
     """The pairs of one log line; fails if the line has anything else."""
     assert LOG_LINE.fullmatch(line), f"not a line of key=value pairs: {line!r}"

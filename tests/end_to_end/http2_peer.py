@@ -73,8 +73,8 @@ class Answer:
 
 
 class Http2Peer:
-    def __init__(self, address, tls=None):
-        self.socket = open_socket(address)
+    def __init__(self, address, tls=None, own_host=""):
+        self.socket = open_socket(address, own_host=own_host)
         if tls is not None:
             self.socket = tls.wrap_socket(self.socket)
         config = h2.config.H2Configuration(
@@ -214,9 +214,9 @@ class Http2Peer:
         return self.answers[stream]
 
 
-def open_with_closed_windows(address):
+def open_with_closed_windows(address, own_host=""):
     """A peer to which no byte of an answer may be sent."""
-    peer = Http2Peer(address)
+    peer = Http2Peer(address, own_host=own_host)
     peer.connection.update_settings({h2.settings.SettingCodes.INITIAL_WINDOW_SIZE: 0})
     peer.flush()
     return peer

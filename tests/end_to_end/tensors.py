@@ -11,6 +11,8 @@ from daemon import wait_until
 from gemmd.v1 import gemm_pb2_grpc, resident_pb2, resident_pb2_grpc, tensors_pb2
 
 DEADLINE_S = 60
+# A stream is open while its test waits for others, and each of those waits has its own limit.
+STREAM_S = 600
 MIB = 1 << 20
 
 # A daemon with little room for tensors.
@@ -34,7 +36,7 @@ def bytes_spec(size, matrices=None):
 class Stream:
     """One Put stream: its requests and its answers. Answers are read on request."""
 
-    def __init__(self, stub, metadata, timeout=DEADLINE_S):
+    def __init__(self, stub, metadata, timeout=STREAM_S):
         self._requests = queue.SimpleQueue()
         self.call = stub.Put(iter(self._requests.get, None), metadata=metadata, timeout=timeout)
 

@@ -334,7 +334,7 @@ def test_sockets_that_are_not_read(daemons, battery, tmp_path):
     for kind in ("tcp", "unix", "tls"):
         folder = tmp_path / kind
         folder.mkdir()
-        listener = Listener(daemons, kind, folder, "--max-queued-bytes=128MiB", "--send-timeout=1s:8MiB")
+        listener = Listener(daemons, kind, folder, "--max-queued-bytes=256MiB", "--send-timeout=1s:8MiB")
         daemon = listener.daemon
         with contextlib.ExitStack() as stack:
             peers = [stack.enter_context(listener.peer()) for _ in range(3)]

@@ -9,7 +9,7 @@ import metrics_page
 import pytest
 import small_product
 from bystander import KEPT_THREADS, Bystander
-from daemon import wait_until
+from daemon import last_value, wait_until
 from gemmd.v1 import instructions_pb2, registry_pb2, resident_pb2, tensors_pb2
 from grpc_health.v1 import health_pb2
 from http2_peer import Http2Peer, message, open_with_closed_windows, varint
@@ -54,13 +54,11 @@ class OpenCalls:
     def refused(self):
         return sum(answer.status == RESOURCE_EXHAUSTED for answer in self.ended())
 
-    def refused_in_time(self, least):
-        """How many are refused, once they are at least `least`, or at the end of a while: a call
-        runs the daemon's code several times, so calls that seem to wait may not have had all their
-        turns."""
-        with contextlib.suppress(AssertionError):
-            wait_until(lambda: self.refused() >= least, 120, "more are refused")
-        return self.refused()
+    def refused_in_the_end(self, least):
+        """How many are refused, once they are at least `least`, or once no more are for a while: a
+        call runs the daemon's code several times, so calls that seem to wait may not have had all
+        their turns."""
+        return last_value(self.refused, lambda refused: refused >= least, 120)
 
 
 def handled(daemon, method):
@@ -71,13 +69,8 @@ def handled(daemon, method):
 
 def wait_until_handled(daemon, method):
     """Until the daemon's code has run for each of the calls, and no longer runs for them."""
-    seen = [0]
-
-    def stands_still():
-        before, seen[0] = seen[0], handled(daemon, method)
-        return seen[0] == before and seen[0] >= CALLS
-
-    wait_until(stands_still, 120, "all calls begun")
+    assert last_value(lambda: handled(daemon, method), lambda count: count >= CALLS, 120) >= CALLS
+    last_value(lambda: handled(daemon, method), lambda _: False, 0)
 
 
 def hold_kept(battery, attack, daemon, before, most):
@@ -120,7 +113,7 @@ def test_descriptions_that_nobody_reads(daemons, battery):
             wait_until_handled(daemon, "Get")
             wait_until(bystander.is_served, 60, "others served")
             beyond = CALLS - UNREAD_BYTES // MIB
-            refused = attack.refused_in_time(beyond)
+            refused = attack.refused_in_the_end(beyond)
             kept = daemon.rss_bytes() - before
         most = UNREAD_BYTES + CALLS * CALL_BYTES + MALLOC_SLACK
         name = f"{CALLS} calls of Get for a MiB of factors, unread"
@@ -147,7 +140,7 @@ def test_ends_of_uploads_that_nobody_reads(daemons, battery):
             attack.send(join, end=False)
             wait_until_handled(daemon, "Put")
             beyond = CALLS + 1 - STREAMS_OF_UPLOAD
-            refused = attack.refused_in_time(beyond)
+            refused = attack.refused_in_the_end(beyond)
             upload.chunk(0, bytes(spec.columns))
             told = upload.tensor().spec
             assert (told.columns, len(told.scale.values)) == (spec.columns, spec.columns)

@@ -116,8 +116,10 @@ def test_refused_requests_of_a_peer_that_reads_nothing(daemons, battery, is_time
 
 
 def send_zeros(stack, daemon, path, answer, count):
-    """Asks for `count` answers of `answer` bytes on two connections. Returns the calls."""
-    peers = [stack.enter_context(open_with_closed_windows(daemon.tcp)) for _ in range(2)]
+    """Asks for `count` answers of `answer` bytes on connections of two hosts, because one may have
+    half of the room. Returns the calls."""
+    hosts = ("127.0.0.2", "127.0.0.3")
+    peers = [stack.enter_context(open_with_closed_windows(daemon.tcp, host)) for host in hosts]
     calls = [(peers[i % 2], peers[i % 2].start(path)) for i in range(count)]
     for peer, stream in calls:
         request = zeros_request(answer)
@@ -159,6 +161,36 @@ def test_answers_that_nobody_reads_are_there_once(daemons, battery, is_timed, pa
                 held = daemon.rss_bytes() - before
                 battery.timed(attack, most=1.1 * answer * count / MIB, seen=held / MIB, unit="MiB held")
         bystander.check()
+
+
+@pytest.mark.own_device
+@pytest.mark.parametrize("path", UNREAD, ids=["unary", "stream"])
+def test_answers_of_one_peer_leave_room_for_others(daemons, battery, path):
+    """They hold half of the room, on however many connections; the others are refused at once."""
+    answer, count = 4 * MIB, 8
+    flags = ["--devices=cpu", f"--max-queued-bytes={count * answer}", "--send-timeout=1h"]
+    daemon = daemons.start("--lame-duck=1ms", *flags)
+    with contextlib.ExitStack() as stack:
+        request = zeros_request(answer)
+        body = message(joint_bytes(request) if path == MULTIPLY_STREAM else request)
+        for _ in range(count):
+            peer = stack.enter_context(open_with_closed_windows(daemon.tcp, "127.0.0.2"))
+            peer.send(peer.start(path), body, end=True)
+        wait_until(lambda: share_refusals(daemon) >= count // 2, 60, "those beyond are refused")
+        wait_until(lambda: admitted_bytes(daemon) >= answer * (count // 2), 60, "held")
+        attack = f"{count} {UNREAD[path]} answers of an eighth of the room for one peer, unread"
+        battery.holds(attack, most=0.51 * count, seen=admitted_bytes(daemon) / answer, unit="eighths held")
+        battery.holds(attack, most=count // 2, seen=share_refusals(daemon), unit="refused")
+        with Http2Peer(daemon.tcp) as other:
+            stream = other.start()
+            other.send(stream, message(zeros_request(answer * (count // 2 - 1))), end=True)
+            ending = other.wait(stream)
+        assert ending.status == 0, ending.headers
+        battery.holds(attack, least=answer * (count // 2 - 1), seen=len(ending.data), unit="bytes for another")
+
+
+def share_refusals(daemon):
+    return metrics_page.scrape(daemon).value("gemmd_refusals_total", reason="share")
 
 
 @pytest.mark.own_device

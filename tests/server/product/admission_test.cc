@@ -5,6 +5,8 @@
 #include <gtest/gtest.h>
 
 #include <atomic>
+#include <string>
+#include <string_view>
 #include <thread>
 #include <vector>
 
@@ -168,6 +170,82 @@ TEST(AdmissionTest, NeverPassesItsLimitsUnderContention) {
   EXPECT_GT(admitted.load(), 0);
   EXPECT_EQ(admission.load().requests, 0);
   EXPECT_EQ(admission.load().bytes, 0);
+}
+
+// The answers of one caller.
+class AnswerShareTest : public testing::Test {
+ protected:
+  // Admits a request that takes the bytes of its answer, or refuses it.
+  absl::StatusOr<Admission::Ticket> Ask(std::string_view caller, int64_t answer_bytes,
+                                        int64_t other_bytes = 0) {
+    absl::StatusOr<Admission::Ticket> ticket = admission_.Hold(other_bytes, caller);
+    if (!ticket.ok()) return ticket.status();
+    if (const absl::Status status = Admit(*ticket, answer_bytes, other_bytes); !status.ok()) {
+      return status;
+    }
+    return ticket;
+  }
+  absl::Status Admit(Admission::Ticket& ticket, int64_t answer_bytes, int64_t other_bytes = 0) {
+    Asked asked = {.left_ns = kNoDeadlineNs, .answer_bytes = answer_bytes};
+    const Verdict verdict = admission_.Admit(ticket, answer_bytes + other_bytes, asked,
+                                             [] { return FairQueue::Inside(); });
+    return RefusalOf(verdict, asked, admission_.limits()).status;
+  }
+
+  Admission admission_{{.max_requests = 1000, .max_bytes = 100}};
+};
+
+TEST_F(AnswerShareTest, OneCallerHoldsHalfAndLeavesTheRestToOthers) {
+  std::vector<absl::StatusOr<Admission::Ticket>> own;
+  for (int i = 0; i < 5; ++i) {
+    own.push_back(Ask("a", 10));
+    ASSERT_TRUE(own.back().ok()) << own.back().status();
+  }
+  const absl::StatusOr<Admission::Ticket> refused = Ask("a", 1);
+  EXPECT_EQ(refused.status().code(), absl::StatusCode::kResourceExhausted);
+  EXPECT_THAT(std::string(refused.status().message()),
+              HasSubstr("answers that the caller waits for or has not read yet hold 50 bytes, and "
+                        "this one needs 1: those of one caller may hold 50"));
+  EXPECT_TRUE(RetryAfterMs(refused.status()).has_value());
+  EXPECT_EQ(admission_.load().bytes, 50);
+  EXPECT_TRUE(Ask("a", 0, 40).ok()) << "a message whose D is a tensor's";
+  const absl::StatusOr<Admission::Ticket> other = Ask("b", 50);
+  ASSERT_TRUE(other.ok()) << other.status();
+  // An answer is held until it is read, not only until it is computed.
+  own[0]->MarkAnswered(10);
+  EXPECT_FALSE(Ask("b", 1).ok());
+  EXPECT_FALSE(Ask("a", 1).ok());
+  own.pop_back();
+  EXPECT_TRUE(Ask("a", 10).ok());
+}
+
+TEST_F(AnswerShareTest, ALoneAnswerMayHoldMore) {
+  absl::StatusOr<Admission::Ticket> whole = Ask("a", 100);
+  ASSERT_TRUE(whole.ok()) << whole.status();
+  whole = absl::CancelledError();
+  EXPECT_EQ(admission_.load().bytes, 0);
+  const absl::StatusOr<Admission::Ticket> most = Ask("a", 80);
+  ASSERT_TRUE(most.ok()) << most.status();
+  EXPECT_FALSE(Ask("a", 1).ok());
+  EXPECT_TRUE(Ask("b", 20).ok());
+}
+
+TEST_F(AnswerShareTest, AProductThatWaitsAgainCountsOnce) {
+  absl::StatusOr<Admission::Ticket> ticket = Ask("a", 40);
+  ASSERT_TRUE(ticket.ok()) << ticket.status();
+  EXPECT_TRUE(Admit(*ticket, 40).ok());
+  EXPECT_TRUE(Ask("a", 10).ok());
+  EXPECT_FALSE(Ask("a", 11).ok());
+}
+
+TEST_F(AnswerShareTest, CallersWithoutAnswersAreForgottenAndOthersAreNot) {
+  const absl::StatusOr<Admission::Ticket> held = Ask("a", 45);
+  ASSERT_TRUE(held.ok());
+  for (int i = 0; i < 1000; ++i) {
+    ASSERT_TRUE(Ask(std::to_string(i), 50).ok()) << i;
+  }
+  EXPECT_TRUE(Ask("a", 5).ok());
+  EXPECT_FALSE(Ask("a", 6).ok());
 }
 
 }  // namespace

@@ -79,7 +79,8 @@ class SparseUploadTest : public testing::Test {
         store_.Begin(session_, spec, {}, Sha256::Of(BytesOf(text))).value();
     if (begun.tensor) return *begun.tensor;
     std::promise<absl::StatusOr<TensorState>> result;
-    store_.Attach(begun.upload, [&result](const auto& told) { result.set_value(told); });
+    begun.upload->Listen(store_.Attach(begun.upload).value(),
+                         [&result](const auto& told) { result.set_value(told); });
     EXPECT_THAT(store_.Write(session_, begun.upload, 0, {BytesOf(text)}), IsOk());
     return Awaited(result.get_future(), "the end of the upload");
   }

@@ -60,8 +60,8 @@ class TensorStoreTest : public testing::Test {
     if (!begun.ok()) return begun.status();
     if (begun->tensor) return *begun->tensor;
     absl::StatusOr<TensorState> result = absl::UnknownError("not told");
-    store_.Attach(begun->upload,
-                  [&result](const absl::StatusOr<TensorState>& told) { result = told; });
+    begun->upload->Listen(store_.Attach(begun->upload).value(),
+                          [&result](const absl::StatusOr<TensorState>& told) { result = told; });
     EXPECT_THAT(Write(session, begun->upload, text), IsOk());
     return result;
   }
@@ -493,7 +493,8 @@ TEST_F(TensorStoreTest, NothingIsAddedToADroppedSession) {
   const SessionUse session = Open();
   const auto upload = store_.Begin(session, Row(4), {.name = "u", .pinned = true}, {})->upload;
   absl::StatusOr<TensorState> result = absl::UnknownError("not told");
-  store_.Attach(upload, [&result](const absl::StatusOr<TensorState>& told) { result = told; });
+  upload->Listen(store_.Attach(upload).value(),
+                 [&result](const absl::StatusOr<TensorState>& told) { result = told; });
   absl::StatusOr<TensorDraft> draft = store_.MakeDraft(session, Row(4), {.name = "d"});
   ASSERT_THAT(draft, IsOk());
   ASSERT_THAT(store_.DropSession(IdOfSession(0)), IsOk());
@@ -555,6 +556,24 @@ TEST_F(TensorStoreTest, ASessionHasABoundedNumberOfTensors) {
           HasSubstr("quota: got 4096 tensors and uploads of the session, want fewer than 4096")));
 }
 
+// Results of products are drafts while the products run.
+TEST_F(TensorStoreTest, ASessionHasABoundedNumberOfTensorsThatAreMadeAtOnce) {
+  TensorStore store({.max_bytes = int64_t{1} << 40, .max_session_bytes = int64_t{1} << 40}, clock_);
+  const SessionUse session = store.OpenSession("", "a").value();
+  for (size_t i = 1; i < TensorStore::kMaxTensors; ++i) {
+    ASSERT_THAT(store.Begin(session, Row(0), {}, {}), IsOk());
+  }
+  std::vector<TensorDraft> drafts;
+  for (int i = 0; i < 3; ++i) {
+    drafts.push_back(store.MakeDraft(session, Row(0), {.name = i == 1 ? "" : "last"}).value());
+  }
+  EXPECT_THAT(store.Publish(session, std::move(drafts[0])), IsOk());
+  EXPECT_THAT(store.Publish(session, std::move(drafts[1])),
+              StatusIs(absl::StatusCode::kResourceExhausted, HasSubstr("want fewer than 4096")));
+  EXPECT_THAT(store.Publish(session, std::move(drafts[2])), IsOk()) << "in place of the first";
+  EXPECT_EQ(store.List(session).size(), TensorStore::kMaxTensors);
+}
+
 TEST_F(TensorStoreTest, KnownBytesAreSharedWithinASession) {
   const SessionUse session = Open();
   const SessionUse other = Open();
@@ -598,7 +617,8 @@ TEST_F(TensorStoreTest, UploadsWaitForTheirLease) {
   const std::shared_ptr<Upload> upload = store_.Begin(session, Row(2), long_lease, {})->upload;
   const std::string id = upload->id().ToBytes();
   std::vector<absl::Status> told;
-  store_.Attach(upload, [&told](const auto& result) { told.push_back(result.status()); });
+  upload->Listen(store_.Attach(upload).value(),
+                 [&told](const auto& result) { told.push_back(result.status()); });
   clock_.Advance(599 * kSecond);
   ASSERT_THAT(Write(session, upload, "a"), IsOk());
   clock_.Advance(599 * kSecond);
@@ -675,7 +695,7 @@ TEST_F(TensorStoreTest, CatchesUpWithAHashInTheBackground) {
       store_.Begin(session, Row(static_cast<int64_t>(text.size())), {}, HashOf(text))->upload;
   Mutex mutex;
   std::optional<absl::Status> told;
-  store_.Attach(upload, [&](const auto& result) {
+  upload->Listen(store_.Attach(upload).value(), [&](const auto& result) {
     MutexLock lock(&mutex);
     told = result.status();
   });

@@ -160,30 +160,38 @@ TEST_F(UploadTest, TellsThoseWhoServeItOnce) {
     EXPECT_THAT(result, StatusIs(absl::StatusCode::kNotFound));
     ++told;
   };
-  upload->Attach(listen, 0);
-  const Upload::StreamId left = upload->Attach(listen, 0);
+  upload->Listen(upload->Attach(0).value(), listen);
+  const Upload::StreamId left = upload->Attach(0).value();
+  upload->Listen(left, listen);
   upload->Detach(left, 0);
+  const Upload::StreamId late = upload->Attach(0).value();
   EXPECT_TRUE(upload->has_streams());
   upload->End(absl::NotFoundError("gone"));
   EXPECT_EQ(told, 1);
   upload->End(absl::InternalError("later"));
   EXPECT_EQ(told, 1);
-  upload->Attach(listen, 0);
-  EXPECT_EQ(told, 2) << "whoever comes later learns it at once";
+  upload->Listen(late, listen);
+  EXPECT_EQ(told, 2) << "whoever listens later learns it at once";
+  upload->Listen(upload->Attach(0).value(), listen);
+  EXPECT_EQ(told, 3) << "whoever comes later learns it at once";
 }
 
+// A stream takes its place before it listens: those that come at the same time are counted, too.
 TEST_F(UploadTest, HasRoomForSoManyStreams) {
   const auto upload = Make(1);
   Upload::StreamId last = 0;
   for (size_t i = 0; i < Upload::kMaxStreams; ++i) {
-    EXPECT_THAT(upload->CheckRoom(), IsOk()) << i;
-    last = upload->Attach([](const absl::StatusOr<TensorState>&) {}, 0);
+    const absl::StatusOr<Upload::StreamId> stream = upload->Attach(0);
+    ASSERT_THAT(stream, IsOk()) << i;
+    last = *stream;
   }
-  EXPECT_THAT(upload->CheckRoom(),
-              StatusIs(absl::StatusCode::kResourceExhausted,
-                       testing::HasSubstr("the upload has 64 streams, want at most 64")));
+  const auto is_full = StatusIs(absl::StatusCode::kResourceExhausted,
+                                testing::HasSubstr("the upload has 64 streams, want at most 64"));
+  EXPECT_THAT(upload->Attach(0), is_full);
+  upload->Listen(last, [](const absl::StatusOr<TensorState>&) {});
+  EXPECT_THAT(upload->Attach(0), is_full) << "the same stream";
   upload->Detach(last, 0);
-  EXPECT_THAT(upload->CheckRoom(), IsOk());
+  EXPECT_THAT(upload->Attach(0), IsOk());
 }
 
 TEST_F(UploadTest, ExpiresAfterTheLastSignOfLife) {

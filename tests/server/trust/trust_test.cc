@@ -125,20 +125,20 @@ class SignedTokensTest : public TrustTest {
   }
 
   // The same with an invalid signature.
-  Code ShowBad(TokenDebt* debt) {
+  Code ShowBad(TokenBucket* bad) {
     std::string token = GoodToken();
     const size_t signature = token.rfind('.') + 1;
     token.replace(signature, 4, token.substr(signature, 4) == "AAAA" ? "BBBB" : "AAAA");
-    return Show(token, debt);
+    return Show(token, bad);
   }
 
-  Code Show(const std::string& token, TokenDebt* debt) {
-    return trust_->Identify({.authorization = {token}, .debt = debt}).status().code();
+  Code Show(const std::string& token, TokenBucket* bad) {
+    return trust_->Identify({.authorization = {token}, .bad_tokens = bad}).status().code();
   }
 
-  int ShowBad(int times, TokenDebt* debt) {
+  int ShowBad(int times, TokenBucket* bad) {
     int examined = 0;
-    for (int i = 0; i < times; ++i) examined += ShowBad(debt) == Code::kUnauthenticated ? 1 : 0;
+    for (int i = 0; i < times; ++i) examined += ShowBad(bad) == Code::kUnauthenticated ? 1 : 0;
     return examined;
   }
 
@@ -147,37 +147,37 @@ class SignedTokensTest : public TrustTest {
 };
 
 TEST_F(SignedTokensTest, AConnectionLeavesBadOnesAtOnceAndThenOneASecond) {
-  TokenDebt debt;
+  TokenBucket bad;
   const std::string known = GoodToken();
-  ASSERT_EQ(Show(known, &debt), Code::kOk);
-  EXPECT_EQ(ShowBad(100, &debt), Trust::kBadTokensOfConnection);
-  EXPECT_EQ(ShowBad(&debt), Code::kResourceExhausted);
+  ASSERT_EQ(Show(known, &bad), Code::kOk);
+  EXPECT_EQ(ShowBad(100, &bad), Trust::kBadTokensOfConnection);
+  EXPECT_EQ(ShowBad(&bad), Code::kResourceExhausted);
   EXPECT_EQ(trust_->signed_tokens().good, 1);
   EXPECT_EQ(trust_->signed_tokens().bad, Trust::kBadTokensOfConnection);
   EXPECT_EQ(trust_->signed_tokens().unexamined, 101 - Trust::kBadTokensOfConnection);
   // Cached tokens stay valid, and new ones are accepted on other connections.
-  EXPECT_EQ(Show(known, &debt), Code::kOk);
-  EXPECT_EQ(Show(GoodToken(), &debt), Code::kResourceExhausted);
-  TokenDebt other;
+  EXPECT_EQ(Show(known, &bad), Code::kOk);
+  EXPECT_EQ(Show(GoodToken(), &bad), Code::kResourceExhausted);
+  TokenBucket other;
   EXPECT_EQ(Show(GoodToken(), &other), Code::kOk);
-  EXPECT_EQ(Show("Bearer secret", &debt), Code::kOk);
+  EXPECT_EQ(Show("Bearer secret", &bad), Code::kOk);
 
   clock_.Advance(999'999'999);
-  EXPECT_EQ(ShowBad(&debt), Code::kResourceExhausted);
+  EXPECT_EQ(ShowBad(&bad), Code::kResourceExhausted);
   clock_.Advance(1);
   // Good tokens cost nothing.
-  for (int i = 0; i < 3; ++i) EXPECT_EQ(Show(GoodToken(), &debt), Code::kOk);
-  EXPECT_EQ(ShowBad(10, &debt), 1);
+  for (int i = 0; i < 3; ++i) EXPECT_EQ(Show(GoodToken(), &bad), Code::kOk);
+  EXPECT_EQ(ShowBad(10, &bad), 1);
   clock_.Advance(3'600'000'000'000);
-  EXPECT_EQ(ShowBad(100, &debt), Trust::kBadTokensOfConnection);
+  EXPECT_EQ(ShowBad(100, &bad), Trust::kBadTokensOfConnection);
 }
 
 TEST_F(SignedTokensTest, ConnectionsWithABadOneShareABound) {
   constexpr int kConnections = 3 * Trust::kBadTokensOfAll;
-  std::vector<TokenDebt> debts(kConnections);
+  std::vector<TokenBucket> buckets(kConnections);
   const auto show_on_each = [&] {
     int examined = 0;
-    for (TokenDebt& debt : debts) examined += ShowBad(1, &debt);
+    for (TokenBucket& bad : buckets) examined += ShowBad(1, &bad);
     return examined;
   };
   EXPECT_EQ(show_on_each(), kConnections);  // The first bad token on each.
@@ -186,7 +186,7 @@ TEST_F(SignedTokensTest, ConnectionsWithABadOneShareABound) {
   // A call whose connection is not known is treated like one on a connection with a bad token.
   EXPECT_EQ(Show(GoodToken(), nullptr), Code::kResourceExhausted);
   // A connection without bad tokens is not affected.
-  TokenDebt fresh;
+  TokenBucket fresh;
   EXPECT_EQ(Show(GoodToken(), &fresh), Code::kOk);
   clock_.Advance(500'000'000);
   EXPECT_EQ(show_on_each(), Trust::kBadTokensOfAll / 2);

@@ -15,7 +15,6 @@
 #include "server/system/files.h"
 #include "server/wire/connection_acceptor.h"
 #include "tests/testing/fake_clock.h"
-#include "tests/testing/patience.h"
 
 namespace gemmd {
 namespace {
@@ -84,40 +83,6 @@ TEST_F(ConnectionTableTest, LooksAtAllFilesOnlyNowAndThen) {
   EXPECT_EQ(table_.CountOpen(), 1);
   clock_.Advance(kPauseNs);
   EXPECT_EQ(table_.CountOpen(), 0);
-}
-
-TEST_F(ConnectionTableTest, TellsWhatTheOtherEndHasTaken) {
-  const FileDescriptor listener(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
-  sockaddr_storage address = {};
-  address.ss_family = AF_INET;
-  socklen_t bytes = sizeof(sockaddr_in);
-  sockaddr* const plain = reinterpret_cast<sockaddr*>(&address);
-  ASSERT_EQ(bind(listener.get(), plain, bytes), 0);  // 0.0.0.0 and any port: includes the loopback
-                                                     // interface.
-  ASSERT_EQ(listen(listener.get(), 1), 0);
-  ASSERT_EQ(getsockname(listener.get(), plain, &bytes), 0);
-  const FileDescriptor peer(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
-  ASSERT_EQ(connect(peer.get(), plain, bytes), 0);
-  FileDescriptor accepted(accept4(listener.get(), plain, &bytes, SOCK_CLOEXEC));
-  ASSERT_TRUE(accepted.is_open());
-  const std::string name = GrpcNameOf(address);
-  EXPECT_EQ(name.rfind("ipv4:127.0.0.1:", 0), 0u) << name;
-
-  EXPECT_EQ(table_.AcknowledgedBytes(name), std::nullopt);
-  EXPECT_EQ(table_.Admit(accepted.get(), "a", name), Verdict::kAdmitted);
-  const std::optional<int64_t> before = table_.AcknowledgedBytes(name);
-  ASSERT_TRUE(before.has_value());
-  std::vector<char> sent(1000);
-  ASSERT_EQ(send(accepted.get(), sent.data(), sent.size(), 0), 1000);
-  ASSERT_EQ(recv(peer.get(), sent.data(), sent.size(), MSG_WAITALL), 1000);
-  ASSERT_TRUE(Eventually([&] { return table_.AcknowledgedBytes(name) == *before + 1000; }));
-
-  EXPECT_EQ(table_.AcknowledgedBytes("ipv4:127.0.0.1:1"), std::nullopt);
-  const int number = accepted.get();
-  accepted = FileDescriptor();
-  const FileDescriptor other(dup(peer.get()));  // Also a socket, but not that of this connection.
-  ASSERT_EQ(other.get(), number);
-  EXPECT_EQ(table_.AcknowledgedBytes(name), std::nullopt);
 }
 
 TEST(GrpcNameTest, IsThatOfGrpcOrNone) {

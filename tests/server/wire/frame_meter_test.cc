@@ -65,7 +65,7 @@ class FrameMeterTest : public testing::Test {
   static constexpr size_t kMaxCalls = 500;
 
   int64_t now_ns_ = 1'000'000'000;
-  std::shared_ptr<ResetBudget> resets_ = std::make_shared<ResetBudget>();
+  std::shared_ptr<TokenBucket> resets_ = std::make_shared<TokenBucket>();
   FrameMeter meter_{resets_, kMaxCalls};
 
   static std::span<const uint8_t> Span(std::string_view bytes) {
@@ -219,7 +219,7 @@ TEST_F(FrameMeterTest, CallsAfterGoawayAreNotOpen) {
 class ResetTest : public FrameMeterTest {
  protected:
   static constexpr int64_t kSecond = 1'000'000'000;
-  static constexpr int64_t kRapidCalls = ResetBudget::kCalls / ResetBudget::kRapidCost;
+  static constexpr int64_t kRapidCalls = FrameMeter::kResets / FrameMeter::kRapidCost;
 
   // Opens a call, and resets it after so long; the daemon does, if `is_sent`.
   FrameFault Reset(int64_t after_ns, bool is_sent = false) {
@@ -260,7 +260,7 @@ TEST_F(ResetTest, CallsThatRunOutOfTimeCostATenth) {
   for (int round = 0; round < 1000; ++round) {
     const uint32_t first = stream_ + 2;
     for (int i = 0; i < 100; ++i) Receive(Frame(kHeaders, kEndStream, stream_ += 2, "headers"));
-    now_ns_ += ResetBudget::kRapidNs;
+    now_ns_ += FrameMeter::kRapidNs;
     for (uint32_t stream = first; stream <= stream_; stream += 2) {
       ASSERT_EQ(Receive(Frame(kRstStream, 0, stream, Number(8, 4))), FrameFault::kNone) << round;
     }
@@ -301,7 +301,7 @@ TEST_F(ResetTest, ConnectionsOfAPeerShareTheBoundButNotTheBlame) {
   for (int64_t i = 0; i < kRapidCalls; ++i) ASSERT_EQ(Reset(0), FrameFault::kNone);
   FrameMeter other(resets_, kMaxCalls);
   other.Receive(Span("PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"), now_ns_);
-  const int64_t own = ResetBudget::kCallsOfConnection / ResetBudget::kRapidCost;
+  const int64_t own = FrameMeter::kResetsOfConnection / FrameMeter::kRapidCost;
   uint32_t stream = 1;
   const auto reset = [&] {
     stream += 2;
@@ -310,14 +310,6 @@ TEST_F(ResetTest, ConnectionsOfAPeerShareTheBoundButNotTheBlame) {
   };
   for (int64_t i = 0; i < own; ++i) ASSERT_EQ(reset(), FrameFault::kNone) << i;
   EXPECT_EQ(reset(), FrameFault::kManyResets);
-}
-
-TEST(ResetBudget, ARefusalTakesNothing) {
-  ResetBudget budget(100);
-  EXPECT_TRUE(budget.Take(95, 1));
-  EXPECT_FALSE(budget.Take(10, 1));
-  EXPECT_TRUE(budget.Take(5, 1));
-  EXPECT_FALSE(budget.Take(1, 1));
 }
 
 TEST_F(FrameMeterTest, WhatIsUnfinishedEndsWithTheMessageOrTheCall) {
@@ -413,7 +405,7 @@ TEST_F(FrameMeterTest, PaddedFramesAreNotRead) {
 }
 
 TEST(FrameMeter, WhatIsNoHttp2HasNoFault) {
-  FrameMeter meter(std::make_shared<ResetBudget>(), 1);
+  FrameMeter meter(std::make_shared<TokenBucket>(), 1);
   const std::string text = "POST / HTTP/1.1\r\n\r\n" + std::string(1 << 20, '\1');
   EXPECT_EQ(meter.Receive({reinterpret_cast<const uint8_t*>(text.data()), text.size()}, 0),
             FrameFault::kNone);

@@ -6,18 +6,24 @@
 
 #include <fcntl.h>
 #include <gtest/gtest.h>
+#include <netinet/in.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/uio.h>
+#include <unistd.h>
 
 #include <array>
 #include <cerrno>
 #include <cstdint>
+#include <map>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
 
 #include "server/system/files.h"
+#include "server/wire/connection_acceptor.h"
+#include "tests/testing/patience.h"
 
 namespace gemmd {
 namespace {
@@ -40,7 +46,8 @@ class SocketWatchTest : public testing::Test {
     EXPECT_EQ(socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0, pair.data()), 0);
     daemon_ = FileDescriptor(pair[0]);
     peer_ = FileDescriptor(pair[1]);
-    SocketWatch::Get().Add(daemon_.get(), "peer of this test", 100, SocketWatch::Encryption::kNone);
+    SocketWatch::Get().Add(daemon_.get(), "peer of this test", "", 100,
+                           SocketWatch::Encryption::kNone);
     for (size_t i = 0; i < kCloseReasons; ++i) before_[i] = Count(i);
   }
 
@@ -233,6 +240,117 @@ TEST_F(SocketWatchTest, WithoutADescriptorItIsClosedLater) {
   EXPECT_TRUE(IsClosed(CloseReason::kFrames));
   char byte = 0;
   EXPECT_EQ(read(peer_.get(), &byte, 1), 0);
+}
+
+// A connection over TCP, which the daemon's end has accepted.
+class ProgressTest : public testing::Test {
+ protected:
+  ProgressTest() {
+    const FileDescriptor listener(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+    sockaddr_storage address = {};
+    address.ss_family = AF_INET;
+    socklen_t bytes = sizeof(sockaddr_in);
+    sockaddr* const plain = reinterpret_cast<sockaddr*>(&address);
+    // 0.0.0.0 and any port: includes the loopback interface.
+    EXPECT_EQ(bind(listener.get(), plain, bytes), 0);
+    EXPECT_EQ(listen(listener.get(), 1), 0);
+    EXPECT_EQ(getsockname(listener.get(), plain, &bytes), 0);
+    peer_ = FileDescriptor(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+    EXPECT_EQ(connect(peer_.get(), plain, bytes), 0);
+    daemon_ = FileDescriptor(accept4(listener.get(), plain, &bytes, SOCK_CLOEXEC));
+    EXPECT_TRUE(daemon_.is_open());
+    name_ = GrpcNameOf(address);
+    EXPECT_EQ(name_.rfind("ipv4:127.0.0.1:", 0), 0u) << name_;
+  }
+
+  void Watch() { Watch(daemon_.get(), name_); }
+  static void Watch(int descriptor, const std::string& name) {
+    SocketWatch::Get().Add(descriptor, "a", name, 100, SocketWatch::Encryption::kTls);
+  }
+  std::optional<int64_t> Taken() const { return SocketWatch::Get().TakenBytes(name_); }
+
+  static void Pass(int from, int to, size_t count) {
+    std::vector<char> bytes(count);
+    iovec part = {.iov_base = bytes.data(), .iov_len = count};
+    msghdr message = {};
+    message.msg_iov = &part;
+    message.msg_iovlen = 1;
+    ASSERT_EQ(sendmsg(from, &message, MSG_NOSIGNAL), static_cast<ssize_t>(count));
+    ASSERT_EQ(recvmsg(to, &message, MSG_WAITALL), static_cast<ssize_t>(count));
+  }
+
+  FileDescriptor daemon_;
+  FileDescriptor peer_;
+  std::string name_;
+};
+
+TEST_F(ProgressTest, TellsWhatTheOtherEndHasTaken) {
+  EXPECT_EQ(Taken(), std::nullopt);
+  Watch();
+  EXPECT_EQ(Taken(), std::nullopt) << "gRPC may send by other functions";
+  Pass(daemon_.get(), peer_.get(), 1000);
+  ASSERT_TRUE(Eventually([&] { return Taken() == 1000; }));
+  Pass(daemon_.get(), peer_.get(), 500);
+  ASSERT_TRUE(Eventually([&] { return Taken() == 1500; }));
+
+  EXPECT_EQ(SocketWatch::Get().TakenBytes("ipv4:127.0.0.1:1"), std::nullopt);
+  EXPECT_EQ(SocketWatch::Get().TakenBytes(""), std::nullopt);
+  const int number = daemon_.get();
+  daemon_ = FileDescriptor();
+  // Also a socket, but not that of this connection.
+  const FileDescriptor other(fcntl(peer_.get(), F_DUPFD_CLOEXEC, number));
+  ASSERT_EQ(other.get(), number);
+  EXPECT_EQ(Taken(), std::nullopt);
+}
+
+TEST_F(ProgressTest, WhatWaitsForTheOtherEndIsNotTaken) {
+  Watch();
+  Pass(daemon_.get(), peer_.get(), 1000);
+  const std::string some(64 << 10, 'x');
+  iovec part = {.iov_base = const_cast<char*>(some.data()), .iov_len = some.size()};
+  msghdr message = {};
+  message.msg_iov = &part;
+  message.msg_iovlen = 1;
+  int64_t sent = 1000;
+  while (true) {
+    const ssize_t count = sendmsg(daemon_.get(), &message, MSG_NOSIGNAL | MSG_DONTWAIT);
+    if (count <= 0) break;
+    sent += count;
+  }
+  EXPECT_LT(Taken(), sent);
+  std::vector<char> read_bytes(static_cast<size_t>(sent - 1000));
+  ASSERT_EQ(recv(peer_.get(), read_bytes.data(), read_bytes.size(), MSG_WAITALL),
+            static_cast<ssize_t>(read_bytes.size()));
+  ASSERT_TRUE(Eventually([&] { return Taken() == sent; }));
+}
+
+TEST_F(ProgressTest, ALaterConnectionHasTheName) {
+  Watch();
+  Pass(daemon_.get(), peer_.get(), 1000);
+  std::array<int, 2> pair = {-1, -1};
+  ASSERT_EQ(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, pair.data()), 0);
+  const FileDescriptor later(pair[0]);
+  const FileDescriptor other_end(pair[1]);
+  Watch(later.get(), name_);
+  Pass(later.get(), other_end.get(), 7);
+  EXPECT_EQ(Taken(), 7);
+  daemon_ = FileDescriptor();
+  const SocketWatch::Limits none = {
+      .stall = absl::Hours(1), .patience = absl::Hours(1), .timeout = absl::Hours(1)};
+  SocketWatch::Get().CloseSlow(none, 1);  // Which forgets the earlier one, and not the name.
+  EXPECT_EQ(Taken(), 7);
+}
+
+TEST_F(ProgressTest, CountsWhatArrivesOnEachConnection) {
+  const std::map<uint64_t, int64_t> before = SocketWatch::Get().ReceivedBytes();
+  Watch();
+  Pass(peer_.get(), daemon_.get(), 300);
+  Pass(peer_.get(), daemon_.get(), 33);
+  std::vector<int64_t> received;
+  for (const auto& [number, bytes] : SocketWatch::Get().ReceivedBytes()) {
+    if (!before.contains(number)) received.push_back(bytes);
+  }
+  EXPECT_EQ(received, std::vector<int64_t>{333});
 }
 
 }  // namespace
