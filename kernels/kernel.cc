@@ -161,21 +161,16 @@ absl::Status FitsInstruction(std::string_view field, const mma::Instruction& ins
                 Concat("a multiple of ", instruction.scale_block()));
 }
 
-// Factors are constant in each promoted sum.
-absl::Status FitsPromotions(std::string_view field, int promotion_k, const BlockScale& blocks,
-                            int64_t k) {
-  if (blocks.depth % promotion_k == 0 || blocks.depth >= k) return absl::OkStatus();
-  return Refuse(Concat(field, ".k_per_block"), Concat(blocks.depth),
-                Concat("a multiple of ", promotion_k, ", or k"));
-}
-
-absl::Status FitsBlocks(std::string_view field, const Kernel& kernel, const BlockScale* blocks,
-                        int64_t k) {
+absl::Status FitsBlocks(std::string_view field, const Kernel& kernel, const BlockScale* blocks) {
   if (blocks == nullptr) return absl::OkStatus();
-  if (kernel.recipe.block_scaling == BlockScaling::kPromotions) {
-    return FitsPromotions(field, kernel.recipe.promotion_k, *blocks, k);
+  if (kernel.recipe.block_scaling != BlockScaling::kPromotions) {
+    return FitsInstruction(field, *kernel.instruction, *blocks);
   }
-  return FitsInstruction(field, *kernel.instruction, *blocks);
+  // Factors are constant in each promoted sum.
+  const int promotion_k = kernel.recipe.promotion_k;
+  if (blocks->depth % promotion_k == 0) return absl::OkStatus();
+  return Refuse(Concat(field, ".k_per_block"), Concat(blocks->depth),
+                Concat("a multiple of ", promotion_k));
 }
 
 }  // namespace
@@ -197,8 +192,8 @@ absl::Status SupportsInstruction(const Kernel& kernel, const Problem& problem) {
   const mma::Instruction& instruction = *kernel.instruction;
   RETURN_IF_ERROR(SupportsTypes(kernel, problem));
   RETURN_IF_ERROR(SupportsSparsity(instruction, problem));
-  RETURN_IF_ERROR(FitsBlocks("a.scale.blocks", kernel, problem.blocks_of_a(), problem.k));
-  RETURN_IF_ERROR(FitsBlocks("b.scale.blocks", kernel, problem.blocks_of_b(), problem.k));
+  RETURN_IF_ERROR(FitsBlocks("a.scale.blocks", kernel, problem.blocks_of_a()));
+  RETURN_IF_ERROR(FitsBlocks("b.scale.blocks", kernel, problem.blocks_of_b()));
   if (instruction.bit_count == mma::BitCount::kNone) return absl::OkStatus();
   const bool is_xor = instruction.bit_count == mma::BitCount::kXor;
   if (is_xor == (problem.bit_operation == BitOperation::kXor)) return absl::OkStatus();

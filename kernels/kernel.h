@@ -59,7 +59,7 @@ enum class BlockScaling : uint8_t {
   kInstruction,
   // Every promoted sum (Recipe::promotion_k) is multiplied by its factor when it is added: total =
   // fma(sum, f32(factor of A * factor of B), total), rounded once to f32. A missing factor is 1.
-  // Blocks are whole multiples of promotion_k along k, or as long as k.
+  // Blocks have a multiple of promotion_k elements along k.
   kPromotions,
 };
 

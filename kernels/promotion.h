@@ -24,9 +24,11 @@ constexpr bool HasPromotedRows(const mma::Instruction& instruction) {
          instruction.d == ElementType::kF32;
 }
 
-// Whether these rows also multiply the sums by factors of blocks (BlockScaling::kPromotions).
-constexpr bool ScalesPromotedSums(const mma::Instruction& instruction) {
-  return HasPromotedRows(instruction) && instruction.family == mma::Family::kWgmma;
+// Whether a row of the instruction that promotes every promotion_k elements of k, 0 for never, also
+// multiplies the sums by factors of blocks (BlockScaling::kPromotions).
+constexpr bool ScalesPromotedSums(const mma::Instruction& instruction, int promotion_k) {
+  return promotion_k > 0 && HasPromotedRows(instruction) &&
+         instruction.family == mma::Family::kWgmma;
 }
 
 // Whether the instruction, which has promoted rows, keeps so few bits on this chip that its sums

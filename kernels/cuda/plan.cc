@@ -219,7 +219,7 @@ Multiplication MultiplicationOf(const CudaRow& row, const Problem& problem) {
       other ? Multiplication{*other, Transposed(problem), true} : Multiplication{row, problem};
   multiplication.row.across = AcrossOf(multiplication.row, multiplication.problem);
   if (problem.has_block_scales() && problem.has_product() &&
-      ScalesPromotedSums(multiplication.row.instruction)) {
+      ScalesPromotedSums(multiplication.row.instruction, multiplication.row.promotion_k)) {
     multiplication.row = WithFactors(multiplication.row);
   }
   return multiplication;

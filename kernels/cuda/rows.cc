@@ -177,7 +177,7 @@ Rows MakeRows() {
         .how = rows.descriptions.emplace_back(Concat(
             row.splits_f32 ? "each f32 as two f16, three products of these: " : "",
             "one accumulator an element, ", mma::NameOf(instruction).view(), " in ascending k",
-            row.promotion_k > 0 && ScalesPromotedSums(instruction)
+            ScalesPromotedSums(instruction, row.promotion_k)
                 ? ", times the factors of blocks if there are any"
                 : "",
             row.promotion_k > 0
@@ -190,7 +190,7 @@ Rows MakeRows() {
                    .accumulation = is_half ? ElementType::kF16 : instruction.d,
                    .exact = IsInteger(instruction.a) && !instruction.saturates,
                    .flushes_subnormals = false,
-                   .block_scaling = row.promotion_k > 0 && ScalesPromotedSums(instruction)
+                   .block_scaling = ScalesPromotedSums(instruction, row.promotion_k)
                                         ? BlockScaling::kPromotions
                                         : BlockScaling::kNone,
                    .promotion_k = row.promotion_k,

@@ -52,11 +52,11 @@ struct BlockScale {
   int64_t offset(int64_t line, int64_t depth_at, int64_t k) const {
     return (line / lines * depth_blocks(k) + depth_at / depth) * BytesOf(type);
   }
-  // Where the factors of a part of an operand begin, which is whole blocks of lines.
+  // The offset of the factors of a part that begins at `line`, a multiple of `lines`, of `matrix`.
   int64_t part_offset(int64_t matrix, int64_t line, int64_t extent, int64_t k) const {
     return matrix * matrix_bytes(extent, k) + offset(line, 0, k);
   }
-  // The smallest multiple of `granule` lines whose multiples divide no block; all lines if there is
+  // The smallest multiple of `granule` lines at whose multiples blocks begin; all lines if there is
   // none before the last line.
   int64_t GranuleOf(int64_t granule, int64_t extent) const {
     if (lines >= extent) return granule;

@@ -47,7 +47,7 @@ class TileWorker {
     const int promotion_k = product_.promotion_k;
     for (int64_t k = 0; k < product_.problem.k && !IsSet(product_.abort); k += instruction_.k) {
       if (k > 0 && promotion_k > 0 && k % promotion_k == 0) {
-        Promote(row, column, k - 1);
+        Promote(row, column, k - promotion_k);
         std::fill(c_.begin(), c_.end(), 0);
       } else if (k > 0) {
         NextC();
@@ -65,7 +65,7 @@ class TileWorker {
                     d_);
     }
     if (promotion_k > 0) {
-      Promote(row, column, product_.problem.k - 1);
+      Promote(row, column, (product_.problem.k - 1) / promotion_k * promotion_k);
       std::copy(totals_.begin(), totals_.end(), matrix_.begin());
     } else {
       unit_.d_map().Gather(d_, matrix_.data());
@@ -101,8 +101,8 @@ class TileWorker {
     unit_.c_map().Scatter(matrix_.data(), c_);
   }
 
-  // Adds the instructions' sums of the elements up to `last` of k to the totals.
-  void Promote(int64_t row, int64_t column, int64_t last) {
+  // Adds the instructions' sums from `k` on to the totals.
+  void Promote(int64_t row, int64_t column, int64_t k) {
     unit_.d_map().Gather(d_, matrix_.data());
     const auto columns = static_cast<size_t>(instruction_.n);
     for (size_t i = 0; i < totals_.size(); ++i) {
@@ -111,8 +111,8 @@ class TileWorker {
         totals_[i] = AddF32(totals_[i], sum);
         continue;
       }
-      const float factor = sum_factors_.OfRow(row + static_cast<int64_t>(i / columns), last) *
-                           sum_factors_.OfColumn(column + static_cast<int64_t>(i % columns), last);
+      const float factor = sum_factors_.OfRow(row + static_cast<int64_t>(i / columns), k) *
+                           sum_factors_.OfColumn(column + static_cast<int64_t>(i % columns), k);
       totals_[i] = AddScaledF32(sum, factor, totals_[i]);
     }
   }

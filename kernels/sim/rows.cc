@@ -160,7 +160,7 @@ struct Use {
 std::string_view DescriptionOf(const Instruction& instruction, const Use& use) {
   if (use.splits_f32) return "each f32 as two f16: the instruction's own sums of three products";
   if (use.promotion_k == 0) return DescriptionOf(instruction);
-  return ScalesPromotedSums(instruction)
+  return ScalesPromotedSums(instruction, use.promotion_k)
              ? "the instruction's own sums of 128 of k, times the factors of their blocks if there "
                "are any, added in f32 in ascending k"
              : "the instruction's own sums of 128 of k, added in f32 in ascending k";
@@ -168,9 +168,8 @@ std::string_view DescriptionOf(const Instruction& instruction, const Use& use) {
 
 BlockScaling BlockScalingOf(const Instruction& instruction, const Use& use) {
   if (instruction.scales > 0) return BlockScaling::kInstruction;
-  const bool scales_sums =
-      use.promotion_k > 0 && !use.splits_f32 && ScalesPromotedSums(instruction);
-  return scales_sums ? BlockScaling::kPromotions : BlockScaling::kNone;
+  return ScalesPromotedSums(instruction, use.promotion_k) ? BlockScaling::kPromotions
+                                                          : BlockScaling::kNone;
 }
 
 void AddRow(const Instruction& instruction, const Use& use, Rows& rows) {

@@ -147,8 +147,8 @@ void FactorTiles::Load(int64_t row, int64_t column, int64_t k) {
 
 namespace {
 
-float FactorNear(const BlockScale* blocks, const std::byte* factors, int64_t extent, int64_t line,
-                 int64_t at, int64_t k) {
+float FactorOfSum(const BlockScale* blocks, const std::byte* factors, int64_t extent, int64_t line,
+                  int64_t at, int64_t k) {
   if (blocks == nullptr || line >= extent) return 1;
   return DecodeFactor(blocks->type, factors + blocks->offset(line, at, k));
 }
@@ -157,12 +157,12 @@ float FactorNear(const BlockScale* blocks, const std::byte* factors, int64_t ext
 
 float SumFactors::OfRow(int64_t row, int64_t k) const {
   const Problem& problem = product_.problem;
-  return FactorNear(problem.blocks_of_a(), product_.a_factors, problem.m, row, k, problem.k);
+  return FactorOfSum(problem.blocks_of_a(), product_.a_factors, problem.m, row, k, problem.k);
 }
 
 float SumFactors::OfColumn(int64_t column, int64_t k) const {
   const Problem& problem = product_.problem;
-  return FactorNear(problem.blocks_of_b(), product_.b_factors, problem.n, column, k, problem.k);
+  return FactorOfSum(problem.blocks_of_b(), product_.b_factors, problem.n, column, k, problem.k);
 }
 
 }  // namespace gemmd::sim

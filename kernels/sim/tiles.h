@@ -83,7 +83,7 @@ class SumFactors {
   bool are_used() const {
     return product_.instruction.scales == 0 && product_.problem.has_block_scales();
   }
-  // The factor of a row of A or a column of B for the elements of k near `k`; 1 beyond the edges.
+  // The factor of a row of A or a column of B for the sum that begins at `k`; 1 beyond the edges.
   float OfRow(int64_t row, int64_t k) const;
   float OfColumn(int64_t column, int64_t k) const;
 

@@ -606,12 +606,12 @@ class VectorProduct {
       shape_.instructions = std::min({step, all - done, until_promotion});
       RunChunk();
       const bool ends = shape_.instructions == until_promotion || done + shape_.instructions == all;
-      if (ends && !totals_.empty()) Promote(shape_.k);
+      if (ends && !totals_.empty()) Promote(done / promotion * product_.promotion_k);
     }
     Store();
   }
 
-  // Adds the sums of the elements around `k` to the totals, and resets the sums.
+  // Adds the sums from `k` on to the totals, and resets them.
   void Promote(int64_t k) {
     if constexpr (std::is_same_v<Form, FusedForm>) {
       const SumFactors factors(product_);
@@ -743,7 +743,7 @@ void Multiply(const VectorCode& code, const Product2D& product,
 
 bool HasVectorCode(const mma::Instruction& instruction, mma::Chip chip) {
   const mma::Arithmetic arithmetic = mma::ArithmeticOf(instruction, chip);
-  // Only the plain code handles factors of blocks.
+  // Only the plain code handles factors that instructions take.
   if (instruction.scales > 0 || arithmetic.algorithm == mma::Algorithm::kScaledGroups) return false;
   if (!mma::IsFused(arithmetic)) return true;
   return arithmetic.block == 4 || arithmetic.block == 8 || arithmetic.block == 16 ||

@@ -9,19 +9,16 @@ namespace gemmd {
 namespace {
 
 // Bytes of an operand's factors: of lines, or of blocks.
-absl::StatusOr<int64_t> BytesOfFactors(std::string_view field, ScaleKind kind,
+absl::StatusOr<Checked> BytesOfFactors(std::string_view field, ScaleKind kind,
                                        const BlockScale& blocks, int64_t extent,
                                        const Problem& problem) {
   constexpr auto kFloatBytes = static_cast<int64_t>(sizeof(float));
-  switch (kind) {
-    case ScaleKind::kNone: return 0;
-    case ScaleKind::kTensor: return kFloatBytes;
-    case ScaleKind::kVector: return extent * kFloatBytes;
-    case ScaleKind::kBlocks:
-      if (!problem.has_product() || !problem.has_output()) return 0;
-      return FactorBytes(field, blocks, extent, problem.k, problem.batch);
-  }
-  return 0;
+  if (kind == ScaleKind::kTensor) return Checked(kFloatBytes);
+  if (kind == ScaleKind::kVector) return Checked(extent) * Checked(kFloatBytes);
+  if (kind != ScaleKind::kBlocks || !problem.has_product()) return Checked(0);
+  ASSIGN_OR_RETURN(const int64_t bytes,
+                   FactorBytes(field, blocks, extent, problem.k, problem.batch));
+  return Checked(bytes);
 }
 
 Checked BiasBytes(const Problem& problem) {
@@ -157,12 +154,12 @@ absl::StatusOr<JobLayout> LayOutJob(const Problem& problem, const JobPlaces& pla
     d_bytes = d.least;
   }
   layout.bias = take(BiasBytes(problem), places.bias);
-  ASSIGN_OR_RETURN(const int64_t of_a, BytesOfFactors("a.scale.blocks", problem.a_scale,
+  ASSIGN_OR_RETURN(const Checked of_a, BytesOfFactors("a.scale.blocks", problem.a_scale,
                                                       problem.a_blocks, problem.m, problem));
-  ASSIGN_OR_RETURN(const int64_t of_b, BytesOfFactors("b.scale.blocks", problem.b_scale,
+  ASSIGN_OR_RETURN(const Checked of_b, BytesOfFactors("b.scale.blocks", problem.b_scale,
                                                       problem.b_blocks, problem.n, problem));
-  layout.a_scale = take(Checked(of_a), places.a_scale);
-  layout.b_scale = take(Checked(of_b), places.b_scale);
+  layout.a_scale = take(of_a, places.a_scale);
+  layout.b_scale = take(of_b, places.b_scale);
   const Checked part_bytes(int64_t{sizeof(PlacedPart)});
   layout.parts = take(Checked(CountParts(places)) * part_bytes, {});
   layout.input_bytes = ranges.end().value_or(0);

@@ -164,9 +164,9 @@ Admission::Caller* Admission::Enter(std::string_view caller) {
   if (caller.empty()) return nullptr;
   auto found = callers_.find(caller);
   if (found == callers_.end()) {
-    if (callers_.size() >= most_callers_) {
+    if (callers_.size() >= max_callers_) {
       std::erase_if(callers_, [](const auto& named) { return named.second.tickets == 0; });
-      most_callers_ = 2 * callers_.size() + kIdleCallers;
+      max_callers_ = 2 * callers_.size() + kIdleCallers;
     }
     found = callers_.emplace(caller, Caller()).first;
   }

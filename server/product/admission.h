@@ -231,7 +231,7 @@ class Admission {
   Load load_ ABSL_GUARDED_BY(mutex_);
   // By name. Those without tickets stay for the next one, until there are many.
   std::map<std::string, Caller, std::less<>> callers_ ABSL_GUARDED_BY(mutex_);
-  size_t most_callers_ ABSL_GUARDED_BY(mutex_) = kIdleCallers;
+  size_t max_callers_ ABSL_GUARDED_BY(mutex_) = kIdleCallers;
   static constexpr size_t kIdleCallers = 64;
   bool waits_no_more_ ABSL_GUARDED_BY(mutex_) = false;
 };

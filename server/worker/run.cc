@@ -51,7 +51,11 @@ int64_t MatrixGranule(const Problem& problem, Axis axis) {
   heed(problem.b.type);
   const bool is_rows = axis == Axis::kRows;
   const BlockScale* const blocks = is_rows ? problem.blocks_of_a() : problem.blocks_of_b();
-  return blocks != nullptr ? blocks->GranuleOf(granule, is_rows ? problem.m : problem.n) : granule;
+  if (blocks == nullptr) return granule;
+  const int64_t extent = is_rows ? problem.m : problem.n;
+  // The factors of a part of each matrix have gaps between the matrices, which no launch skips.
+  if (blocks->per_matrix && problem.batch > 1) return extent;
+  return blocks->GranuleOf(granule, extent);
 }
 
 // A block being allocated is not in use: nobody else knows its number.
@@ -209,6 +213,19 @@ PanelProblem ProblemOfGpuPanel(const Problem& problem, const GpuPanels& panels, 
   for (const OperandRole role : kOperandRoles) places[role].block = 1;
   places.d.block = 1;
   return ProblemOfPanel(problem, places, panel);
+}
+
+// All panels but the last have the same extents.
+absl::StatusOr<int64_t> WorkspaceOfPanels(const Kernel& kernel, const Problem& problem,
+                                          const GpuPanels& panels) {
+  if (panels.count() <= 1) return kernel.workspace_bytes(problem);
+  int64_t most = 0;
+  for (const int64_t index : {int64_t{0}, panels.count() - 1}) {
+    ASSIGN_OR_RETURN(const int64_t bytes,
+                     kernel.workspace_bytes(ProblemOfGpuPanel(problem, panels, index).problem));
+    most = std::max(most, bytes);
+  }
+  return most;
 }
 
 GemmArgs PanelArgs(const GemmArgs& args, const PanelProblem& panel) {
@@ -415,8 +432,9 @@ absl::Status JobRun::IssueStage() {
 absl::Status JobRun::TakeMemory() {
   RunContext& context = this->context();
   if (context.is_memory_short) return absl::OkStatus();
-  ASSIGN_OR_RETURN(const int64_t workspace_bytes, kernel().workspace_bytes(request_.problem));
   RETURN_IF_ERROR(FindForms());
+  ASSIGN_OR_RETURN(const int64_t workspace_bytes,
+                   WorkspaceOfPanels(kernel(), request_.problem, panels_));
   ASSIGN_OR_RETURN(memory_,
                    JobMemory::Of(request_, parts_, workspace_bytes - form_bytes_, context.blocks,
                                  context.Seen(context.staging.matrices().data())));

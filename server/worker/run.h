@@ -135,6 +135,10 @@ GpuPanels DivideLaunch(const Problem& problem, int64_t predicted_ns);
 // whole.
 PanelProblem ProblemOfGpuPanel(const Problem& problem, const GpuPanels& panels, int64_t index);
 GemmArgs PanelArgs(const GemmArgs& args, const PanelProblem& panel);
+// Bytes of the workspace that suffices for each panel; a small one may need more than the whole.
+// Errors: those of Kernel::workspace_bytes.
+absl::StatusOr<int64_t> WorkspaceOfPanels(const Kernel& kernel, const Problem& problem,
+                                          const GpuPanels& panels);
 
 // A request about a block: to allocate or free it, or to copy into or out of it.
 class MemoryRun final : public Run {

@@ -258,7 +258,8 @@ BlockScale DrawBlocks(const Kernel& kernel, const CaseSpec& spec, RandomSource& 
   constexpr std::array kTypes = {FactorType::kF32, FactorType::kUe8m0, FactorType::kUe4m3};
   constexpr std::array<int64_t, 6> kLines = {1, 3, 64, 100, 128, 1 << 20};
   const int64_t promotion_k = kernel.recipe.promotion_k;
-  const std::array<int64_t, 4> depths = {promotion_k, promotion_k, 2 * promotion_k, spec.k + 7};
+  const std::array<int64_t, 4> depths = {promotion_k, promotion_k, 2 * promotion_k,
+                                         64 * promotion_k};
   const auto any = [&random](const auto& all) {
     return all[static_cast<size_t>(random.Between(0, static_cast<int64_t>(all.size()) - 1))];
   };

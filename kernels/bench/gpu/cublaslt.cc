@@ -197,6 +197,10 @@ absl::Status CublasLtOpponent::DescribeEpilogue() {
 absl::Status CublasLtOpponent::DescribeFactors() {
   const Problem& problem = operands_.problem();
   if (!problem.has_block_scales()) return absl::OkStatus();
+#if CUBLAS_VERSION < 120900
+  return absl::UnimplementedError(
+      "cuBLASLt: this build is for a release without factors of blocks");
+#else
   const auto describe = [this](const BlockScale& blocks, const std::byte* factors,
                                cublasLtMatmulDescAttributes_t mode_attribute,
                                cublasLtMatmulDescAttributes_t pointer_attribute) -> absl::Status {
@@ -221,6 +225,7 @@ absl::Status CublasLtOpponent::DescribeFactors() {
   return describe(is_swapped ? problem.a_blocks : problem.b_blocks,
                   is_swapped ? operands_.a_factors() : operands_.b_factors(),
                   CUBLASLT_MATMUL_DESC_B_SCALE_MODE, CUBLASLT_MATMUL_DESC_B_SCALE_POINTER);
+#endif
 }
 
 absl::Status CublasLtOpponent::Describe() {

@@ -518,6 +518,13 @@ absl::Status LaunchPrepared(std::string_view name, const PreparedLaunch& prepare
                             const GemmArgs& args, CUstream_st* stream) {
   const CudaRow& row = prepared.row();
   const CudaPlan& plan = prepared.plan;
+  const int64_t of_forms = (args.a_form.bytes != nullptr ? plan.a_workspace_bytes : 0) +
+                           (args.b_form.bytes != nullptr ? plan.b_workspace_bytes : 0);
+  const auto workspace_bytes = static_cast<int64_t>(args.workspace.size());
+  if (plan.workspace_bytes - of_forms > workspace_bytes) {
+    return absl::InternalError(GotWant("workspace", Concat(workspace_bytes, " bytes"),
+                                       Concat(plan.workspace_bytes - of_forms)));
+  }
   const Places places = PlacesOf(args, plan);
   if (!row.splits_f32 || plan.split.is_used) {
     MmaParameters parameters = prepared.parameters;

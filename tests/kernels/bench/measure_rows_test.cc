@@ -257,8 +257,11 @@ TEST(MeasureRowsTest, ChecksTheMatricesOfABatch) {
 }
 
 TEST(MeasureRowsTest, ChecksWhatFollowsTheProduct) {
-  const Output output = {
-      .type = ElementType::kBf16, .has_bias = true, .activation = Activation::kRelu};
+  const Output output = {.type = ElementType::kBf16,
+                         .has_bias = true,
+                         .activation = Activation::kRelu,
+                         .a_blocks = {},
+                         .b_blocks = {}};
   SimulatingDevice device;
   FakeLibrary library;
   const Outcome right =

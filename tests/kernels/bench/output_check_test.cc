@@ -35,8 +35,9 @@ struct Product {
 
   OutputCheck Check(int64_t budget = kCheckBudget) const {
     SimulatingDevice device;
-    return *CheckOutput(kernel, device.facts().target, problem,
-                        {.a = a, .b = b, .bias = {}, .dense_a = {}}, d, budget);
+    return *CheckOutput(
+        kernel, device.facts().target, problem,
+        {.a = a, .b = b, .bias = {}, .a_factors = {}, .b_factors = {}, .dense_a = {}}, d, budget);
   }
   // Inverts the lowest bit of an element.
   void Spoil(int64_t row, int64_t column) {

@@ -126,7 +126,7 @@ TEST_P(PromotionTest, AddsSumsOfPartsOfKInF32) {
 }
 
 // Factors of blocks, as their definition says (block_scale.h): those of an element's block, for
-// blocks of any lines and of whole promotions, or as long as k.
+// blocks of any lines and of whole promotions.
 class ScaledPromotions {
  public:
   ScaledPromotions(FamilyCase& product, RandomSource& random) : problem_(product.problem) {
@@ -150,7 +150,7 @@ class ScaledPromotions {
   std::vector<std::byte> Draw(int64_t extent, RandomSource& random, BlockScale& blocks) const {
     blocks.type = static_cast<FactorType>(random.Between(0, 2));
     blocks.lines = random.Between(0, 2) == 0 ? extent + 1 : random.Between(1, 5);
-    blocks.depth = random.Between(0, 2) == 0 ? problem_.k : kPromotionK * random.Between(1, 2);
+    blocks.depth = kPromotionK * random.Between(1, 3);
     const int64_t bytes = FactorBytes("x", blocks, extent, problem_.k, 1).value();
     std::vector<std::byte> factors(static_cast<size_t>(bytes));
     for (size_t i = 0; i < factors.size(); i += static_cast<size_t>(BytesOf(blocks.type))) {

@@ -145,6 +145,35 @@ TEST(GpuPanelsTest, OfFactorsOfBlocks) {
   batch.problem.a_blocks = {.lines = 2, .depth = 128, .per_matrix = true};
   batch.problem.b_blocks = {.lines = 2, .depth = 128};
   batch.ExpectBitsOfOneLaunch(GpuPanels::Axis::kBatch, 3);
+  // Where each matrix has its own, matrices are not divided.
+  Case own("wgmma.m64n8k32.f32.e4m3.e4m3_p128", 4500, 9, 150, 2, 2);
+  own.problem.a_scale = own.problem.b_scale = ScaleKind::kBlocks;
+  own.problem.a_blocks = {.lines = 2, .depth = 128, .per_matrix = true};
+  own.problem.b_blocks = {.lines = 2, .depth = 128, .per_matrix = true};
+  EXPECT_EQ(DivideLaunch(own.problem, kLong).count(), 1);
+  own.problem.a_blocks.per_matrix = false;
+  own.ExpectBitsOfOneLaunch(GpuPanels::Axis::kRows, 18);
+}
+
+// The last of these panels has one row. A narrow kernel computes its transpose, in which the other
+// operand's factors are padded more.
+TEST(GpuPanelsTest, ThePanelThatNeedsMostHasRoom) {
+  const Kernel* narrow = nullptr;
+  for (const Kernel& kernel : Catalog(DeviceKind::kCuda)) {
+    const bool is_narrow = kernel.name.find("e4m3.e4m3_p128_64x16x128") != std::string_view::npos;
+    if (is_narrow) narrow = &kernel;
+  }
+  ASSERT_NE(narrow, nullptr);
+  Case rows("wgmma.m64n8k32.f32.e4m3.e4m3_p128", 513, 9, 128, 64, 2);
+  Problem& problem = rows.problem;
+  problem.b_scale = ScaleKind::kBlocks;
+  problem.b_blocks = {.lines = 1, .depth = 128, .per_matrix = true};
+  const GpuPanels panels = {GpuPanels::Axis::kRows, 513, 256};
+  const int64_t whole = narrow->workspace_bytes(problem).value();
+  const int64_t last =
+      narrow->workspace_bytes(ProblemOfGpuPanel(problem, panels, 2).problem).value();
+  EXPECT_GT(last, whole);
+  EXPECT_EQ(WorkspaceOfPanels(*narrow, problem, panels).value(), last);
 }
 
 // Nobody waits for more than a few panels, whatever the type: a panel of 2,048 columns of f64 would

@@ -412,6 +412,10 @@ TEST(JobLayoutTest, FactorsOfBlocksHaveTheirBytes) {
   ASSERT_THAT(layout, IsOk());
   EXPECT_EQ(layout->a_scale.bytes, 2 * 10 * 3 * 4);
   EXPECT_EQ(layout->b_scale.bytes, 3);
+  problem.m = problem.a.rows = problem.d.rows = 0;
+  EXPECT_EQ(LayOutJob(problem)->a_scale.bytes, 0);
+  EXPECT_EQ(LayOutJob(problem)->b_scale.bytes, 3);
+  problem.m = problem.a.rows = problem.d.rows = 10;
   problem.alpha = 0;  // No factor is read.
   EXPECT_EQ(LayOutJob(problem)->a_scale.bytes, 0);
 }

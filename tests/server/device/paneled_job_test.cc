@@ -119,7 +119,7 @@ class AnyJob {
   static BlockScale AnyBlocks(RandomSource& random) {
     return {.type = static_cast<FactorType>(random.Between(0, 2)),
             .lines = random.Flip() ? random.Between(1, 20) : random.Between(20, 200),
-            .depth = random.Flip() ? 128 : 200,
+            .depth = random.Flip() ? 128 : 256,
             .per_matrix = random.Flip()};
   }
   // Small numbers in every type, f32 included.

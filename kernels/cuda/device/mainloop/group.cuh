@@ -24,7 +24,7 @@ inline constexpr auto kGroupRows = CollectRows([](const auto& add) {
     row.across = kAcross;
     if (kAcross != Across::kNone && !CanReadAcross(row)) return;
     if (!kScalesSums) return add(row);
-    if (ScalesPromotedSums(row.instruction)) add(WithFactors(row));
+    if (ScalesPromotedSums(row.instruction, row.promotion_k)) add(WithFactors(row));
   };
   for (const mma::Instruction& instruction : mma::kInstructions) {
     ForEachRowIn<kGroup>(instruction, add_case);

@@ -69,20 +69,18 @@ __global__ void __launch_bounds__(kBlockThreads)
 
 FactorJob JobOf(const BlockScale* blocks, const FactorPlan& plan, const FactorPlan::Lines& lines,
                 int64_t extent, int64_t k, const std::byte* source, std::byte* made) {
-  const BlockScale known = blocks != nullptr ? *blocks : BlockScale();
-  // A block that is no whole number of promotions is as long as k.
-  const bool is_long = known.depth >= k;
+  const BlockScale of = blocks != nullptr ? *blocks : BlockScale{.depth = plan.promotion_k};
   return {.source = blocks != nullptr ? source : nullptr,
           .target = reinterpret_cast<float*>(made + lines.offset),
-          .type = known.type,
+          .type = of.type,
           .extent = extent,
-          .lines_of_block = std::min(known.lines, extent),
+          .lines_of_block = std::min(of.lines, extent),
           .lines = lines.lines,
           .promotions = plan.promotions,
-          .promotions_of_block = is_long ? plan.promotions : known.depth / plan.promotion_k,
-          .blocks_of_line = known.depth_blocks(k),
+          .promotions_of_block = of.depth / plan.promotion_k,
+          .blocks_of_line = of.depth_blocks(k),
           .matrices = lines.matrices,
-          .source_of_matrix = known.matrix_bytes(extent, k)};
+          .source_of_matrix = of.matrix_bytes(extent, k)};
 }
 
 }  // namespace
