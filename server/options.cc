@@ -514,9 +514,11 @@ void AddTensors(CLI::App& app, Options& options) {
          "--host-copies", set_copies,
          "Results in GPU memory that are also copied to host memory, in the background: those of "
          "pinned tensors, all, or none. With none, tensors of 1 MiB and more that are on a GPU "
-         "also give back their host memory, which then does not count in --tensor-bytes. A "
-         "tensor that only a GPU has is lost if the GPU's worker ends. With all, a tensor that "
-         "products overwrite repeatedly is copied each time, which takes longer than computing it")
+         "also give back their host memory, which then does not count in --tensor-bytes. With "
+         "none, and with pinned for tensors that are not, an upload to a GPU may be larger than "
+         "the room of the host. A tensor that only a GPU has is lost if the GPU's worker ends. "
+         "With all, a tensor that products overwrite repeatedly is copied each time, which takes "
+         "longer than computing it")
       ->check(CLI::IsMember({"pinned", "all", "none"}).description(""))
       ->default_str("pinned")
       ->type_name("pinned|all|none")

@@ -778,6 +778,14 @@ bool DeviceCopies::Read(const DeviceCopy& copy, int64_t offset, absl::Span<std::
   return true;
 }
 
+bool DeviceCopies::Write(const Use& copy, int64_t offset, absl::Span<const std::byte> from,
+                         DeviceMemory::Done& done) {
+  MutexLock lock(&mutex_);
+  if (is_closed_) return false;
+  memory_.Write(copy.block(), offset, {from}, std::move(done));
+  return true;
+}
+
 bool DeviceCopies::Compress(const CompressTask& task, DeviceMemory::CompressDone done) {
   MutexLock lock(&mutex_);
   if (is_closed_) return false;

@@ -224,6 +224,7 @@ class DeviceCopies : public std::enable_shared_from_this<DeviceCopies> {
     ~Use();
 
     DeviceBlock block() const { return block_; }
+    const DeviceCopy& copy() const { return *copy_; }  // Only if there is a block.
 
    private:
     friend class DeviceCopies;
@@ -293,6 +294,10 @@ class DeviceCopies : public std::enable_shared_from_this<DeviceCopies> {
   // unchanged if the device does not have it.
   bool Read(const DeviceCopy& copy, int64_t offset, absl::Span<std::byte> to,
             DeviceMemory::Done& done) ABSL_LOCKS_EXCLUDED(mutex_);
+  // Writes to a copy in use, as DeviceMemory::Write does; returns false and leaves `done` unchanged
+  // if closed.
+  bool Write(const Use& copy, int64_t offset, absl::Span<const std::byte> from,
+             DeviceMemory::Done& done) ABSL_LOCKS_EXCLUDED(mutex_);
   // Compresses on the device, as DeviceMemory::Compress does; returns false if closed.
   bool Compress(const CompressTask& task, DeviceMemory::CompressDone done)
       ABSL_LOCKS_EXCLUDED(mutex_);

@@ -67,6 +67,20 @@ absl::StatusOr<std::shared_ptr<TensorBytes>> TensorBytes::Allocate(
     int64_t freed_at_once_bytes, bool is_for_workers) {
   ASSIGN_OR_RETURN(Account::Charge charge, account.Take(bytes));
   ASSIGN_OR_RETURN(HostMemory host, HostMemory::Allocate(bytes, is_for_workers));
+  std::unique_ptr<TensorBytes> owned(new TensorBytes(std::move(host), account, std::move(charge)));
+  return Share(std::move(owned), background, freed_at_once_bytes);
+}
+
+absl::StatusOr<std::shared_ptr<TensorBytes>> TensorBytes::AllocateUncharged(
+    int64_t bytes, Account& account, const std::shared_ptr<ThreadPool>& background) {
+  ASSIGN_OR_RETURN(HostMemory host, HostMemory::Allocate(bytes));
+  std::unique_ptr<TensorBytes> owned(new TensorBytes(std::move(host), account, Account::Charge()));
+  return Share(std::move(owned), background, kFreedAtOnceBytes);
+}
+
+std::shared_ptr<TensorBytes> TensorBytes::Share(std::unique_ptr<TensorBytes> bytes,
+                                                const std::shared_ptr<ThreadPool>& background,
+                                                int64_t freed_at_once_bytes) {
   const auto give_back = [background, freed_at_once_bytes](TensorBytes* tensor) {
     std::unique_ptr<TensorBytes> owned(tensor);
     if (owned->bytes() <= freed_at_once_bytes) return;
@@ -75,8 +89,7 @@ absl::StatusOr<std::shared_ptr<TensorBytes>> TensorBytes::Allocate(
     owned->GiveRoomBack();
     background->Run([owned = std::move(owned)]() mutable { owned.reset(); });
   };
-  return std::shared_ptr<TensorBytes>(new TensorBytes(std::move(host), account, std::move(charge)),
-                                      give_back);
+  return std::shared_ptr<TensorBytes>(bytes.release(), give_back);
 }
 
 KeptForms::Use KeptForms::Take(const std::shared_ptr<TensorBytes>& tensor, Account& account,

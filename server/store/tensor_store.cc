@@ -8,6 +8,7 @@
 #include <utility>
 #include <vector>
 
+#include "absl/algorithm/container.h"
 #include "absl/strings/str_cat.h"
 #include "kernels/matrix/status.h"
 #include "kernels/matrix/text.h"
@@ -66,6 +67,11 @@ constexpr int64_t kHashedByBackground = int64_t{8} << 20;
 
 // Bytes of a sparse tensor whose indices are checked at a time, likewise.
 constexpr int64_t kCheckedByBackground = int64_t{16} << 20;
+
+// What a tensor takes besides its bytes.
+int64_t OverheadOf(const TensorSpec& spec) {
+  return TensorStore::kTensorBytes + static_cast<int64_t>(spec.scale.size() * sizeof(float));
+}
 
 }  // namespace
 
@@ -205,12 +211,12 @@ absl::Status TensorStore::CheckRoom(const Session& session, int64_t bytes) {
 absl::StatusOr<TensorDraft> TensorStore::MakeDraft(const Session& session, TensorSpec spec,
                                                    Keeping keep,
                                                    std::shared_ptr<TensorBytes> bytes) {
-  const auto scale_bytes = static_cast<int64_t>(spec.scale.size() * sizeof(float));
+  const int64_t overhead_bytes = OverheadOf(spec);
   // Includes the overhead of an upload, which is charged next.
-  forms_.MakeRoom(*session.account, kTensorBytes + scale_bytes + Upload::kOverheadBytes +
-                                        (bytes == nullptr ? spec.bytes : 0));
+  forms_.MakeRoom(*session.account,
+                  overhead_bytes + Upload::kOverheadBytes + (bytes == nullptr ? spec.bytes : 0));
   TensorDraft draft;
-  ASSIGN_OR_RETURN(draft.charge, session.account->Take(kTensorBytes + scale_bytes));
+  ASSIGN_OR_RETURN(draft.charge, session.account->Take(overhead_bytes));
   if (bytes == nullptr) {
     ASSIGN_OR_RETURN(bytes, TensorBytes::Allocate(spec.bytes, *session.account, background_));
   }
@@ -363,14 +369,23 @@ TensorState TensorStore::StateOf(const TensorUse& use) {
 }
 
 absl::StatusOr<TensorDraft> TensorStore::MakeDraft(const SessionUse& session, TensorSpec spec,
-                                                   Keeping keep) {
+                                                   Keeping keep, bool is_result) {
   RETURN_IF_ERROR(CheckKeeping(keep));
+  bool is_charged = !is_result || !LacksRoom(session, spec, keep, 0);
   {
     MutexLock lock(&mutex_);
-    RETURN_IF_ERROR(CheckRoom(*session.session_, spec.bytes));
+    const auto has_memory = [](const auto& device) { return device.second.copies != nullptr; };
+    is_charged = is_charged || absl::c_none_of(devices_, has_memory);
+    RETURN_IF_ERROR(CheckRoom(*session.session_, is_charged ? spec.bytes : 0));
+  }
+  Session& owner = *session.session_;
+  std::shared_ptr<TensorBytes> bytes;
+  if (!is_charged) {
+    ASSIGN_OR_RETURN(bytes,
+                     TensorBytes::AllocateUncharged(spec.bytes, *owner.account, background_));
   }
   ASSIGN_OR_RETURN(TensorDraft draft,
-                   MakeDraft(*session.session_, std::move(spec), std::move(keep), nullptr));
+                   MakeDraft(owner, std::move(spec), std::move(keep), std::move(bytes)));
   draft.bytes->shall_leave_host = options_.host_copies == HostCopies::kNone;
   return draft;
 }
@@ -875,11 +890,15 @@ absl::StatusOr<TensorStore::Beginning> TensorStore::Begin(const SessionUse& sess
   RETURN_IF_ERROR(CheckDevice(device));
   ASSIGN_OR_RETURN(const RandomId id, RandomId::Make());
   Session& owner = *session.session_;
+  // Products rely on checked indices, which are read in host memory.
+  const bool is_passed = !spec.layout.is_sparse() && spec.bytes > Upload::kWindowBytes &&
+                         LacksRoom(session, spec, keep, Upload::kOverheadBytes);
+  std::shared_ptr<DeviceCopies> passed_to = is_passed ? CopiesOn(std::string(device)) : nullptr;
   Beginning beginning;
   {
     Leftovers left;
     MutexLock lock(&mutex_);
-    RETURN_IF_ERROR(CheckRoom(owner, spec.bytes));
+    RETURN_IF_ERROR(CheckRoom(owner, passed_to != nullptr ? Upload::kWindowBytes : spec.bytes));
     std::shared_ptr<TensorBytes> known = digest ? FindContent(owner, spec, *digest) : nullptr;
     if (known != nullptr) {
       known->are_shared = true;
@@ -894,10 +913,23 @@ absl::StatusOr<TensorStore::Beginning> TensorStore::Begin(const SessionUse& sess
     return beginning;
   }
   const int64_t lease_ns = std::min(LeaseOf(keep), absl::ToInt64Nanoseconds(options_.lease));
-  ASSIGN_OR_RETURN(TensorDraft draft, MakeDraft(owner, std::move(spec), std::move(keep), nullptr));
-  ASSIGN_OR_RETURN(Account::Charge overhead, owner.account->Take(Upload::kOverheadBytes));
+  int64_t overhead_bytes = Upload::kOverheadBytes;
+  std::shared_ptr<TensorBytes> bytes;
+  if (passed_to != nullptr) {
+    overhead_bytes += Upload::kWindowBytes;
+    ASSIGN_OR_RETURN(bytes,
+                     TensorBytes::AllocateUncharged(spec.bytes, *owner.account, background_));
+  }
+  ASSIGN_OR_RETURN(TensorDraft draft,
+                   MakeDraft(owner, std::move(spec), std::move(keep), std::move(bytes)));
+  forms_.MakeRoom(*owner.account, overhead_bytes);
+  ASSIGN_OR_RETURN(Account::Charge overhead, owner.account->Take(overhead_bytes));
   beginning.upload = std::make_shared<Upload>(id, lease_ns, std::move(draft), std::move(overhead),
                                               digest, clock_.NowNs(), device);
+  if (passed_to != nullptr) {
+    PassTo(std::move(passed_to), session.session_, *beginning.upload);
+    RETURN_IF_ERROR(beginning.upload->failure());  // The device is too small.
+  }
   {
     MutexLock lock(&mutex_);
     if (owner.is_over) return SessionDropped();
@@ -932,16 +964,46 @@ void TensorStore::Leave(const std::shared_ptr<Upload>& upload, Upload::StreamId 
   upload->Detach(stream, clock_.NowNs());
 }
 
-absl::Status TensorStore::Write(const SessionUse& session, const std::shared_ptr<Upload>& upload,
-                                int64_t offset,
-                                absl::Span<const absl::Span<const std::byte>> pieces) {
+absl::StatusOr<bool> TensorStore::Write(const SessionUse& session,
+                                        const std::shared_ptr<Upload>& upload, int64_t offset,
+                                        absl::Span<const absl::Span<const std::byte>> pieces,
+                                        Upload::Waiter later) {
   {
     MutexLock lock(&mutex_);
     RETURN_IF_ERROR(CheckMemory(0));  // Its memory was charged before, but is used only now.
   }
-  RETURN_IF_ERROR(upload->Write(offset, pieces, clock_.NowNs()));
-  Advance(session.session_, upload, kHashedByCaller);
-  return absl::OkStatus();
+  ASSIGN_OR_RETURN(const bool is_taken,
+                   upload->Write(offset, pieces, clock_.NowNs(), std::move(later)));
+  if (is_taken) Advance(session.session_, upload, kHashedByCaller);
+  return is_taken;
+}
+
+bool TensorStore::LacksRoom(const SessionUse& session, const TensorSpec& spec, const Keeping& keep,
+                            int64_t more_bytes) {
+  const bool may_be_lost = options_.host_copies == HostCopies::kNone ||
+                           (options_.host_copies == HostCopies::kPinned && !keep.pinned);
+  if (!may_be_lost) return false;
+  // Without a look at the forms where that is not needed.
+  more_bytes += OverheadOf(spec);
+  if (spec.bytes > session.account().free() - more_bytes &&
+      spec.bytes > FreeBytes(session) - more_bytes) {
+    return true;
+  }
+  MutexLock lock(&mutex_);
+  return spec.bytes > max_new_bytes_;
+}
+
+void TensorStore::PassTo(std::shared_ptr<DeviceCopies> device,
+                         const std::shared_ptr<Session>& session, Upload& upload) {
+  upload.PassTo(std::move(device),
+                [this, owner = std::weak_ptr<Session>(session)](std::shared_ptr<Upload> passing) {
+                  background_->Run([this, owner, passing = std::move(passing)] {
+                    const std::shared_ptr<Session> here = owner.lock();
+                    if (here == nullptr) return;
+                    passing->Resume();
+                    Advance(here, passing, kHashedByBackground);
+                  });
+                });
 }
 
 void TensorStore::Advance(const std::shared_ptr<Session>& session,
@@ -959,6 +1021,7 @@ void TensorStore::Advance(const std::shared_ptr<Session>& session,
       return Complete(session, upload,
                       absl::DataLossError("sha256: got bytes with another hash, want those of the "
                                           "hash that was given: nothing is kept"));
+    case Upload::Progress::kFailed: return Complete(session, upload, upload->failure());
   }
 }
 
@@ -983,6 +1046,7 @@ void TensorStore::CheckIndices(const std::shared_ptr<Session>& session,
 void TensorStore::Complete(const std::shared_ptr<Session>& session,
                            const std::shared_ptr<Upload>& upload, const absl::Status& verdict) {
   absl::StatusOr<TensorState> result = verdict.ok() ? Leftovers::NoSuchUpload() : verdict;
+  if (verdict.ok()) upload->EndPassing();
   {
     Leftovers left;
     MutexLock lock(&mutex_);
@@ -1027,14 +1091,15 @@ absl::Status TensorStore::CheckDevice(std::string_view device) {
   return absl::NotFoundError(GotWant("device", Shown(device), "one of ListDevices, or none"));
 }
 
+std::shared_ptr<DeviceCopies> TensorStore::CopiesOn(const std::string& device) {
+  MutexLock lock(&mutex_);
+  const auto found = devices_.find(device);
+  return found == devices_.end() ? nullptr : found->second.copies;
+}
+
 // Only if there is space; otherwise the first user brings it.
 void TensorStore::BringTo(const std::string& device, const std::shared_ptr<TensorBytes>& bytes) {
-  std::shared_ptr<DeviceCopies> copies;
-  {
-    MutexLock lock(&mutex_);
-    const auto found = devices_.find(device);
-    if (found != devices_.end()) copies = found->second.copies;
-  }
+  const std::shared_ptr<DeviceCopies> copies = CopiesOn(device);
   if (copies != nullptr) copies->Bring(bytes, [](const absl::StatusOr<DeviceCopies::Use>&) {});
 }
 

@@ -292,9 +292,11 @@ class TensorStore {
     std::optional<TensorState> tensor;
     std::shared_ptr<Upload> upload;
   };
-  // The complete tensor is brought to `device`, if given and if it has space. Errors:
-  // InvalidArgument for too long a name or a negative lease; NotFound for an unknown device;
-  // ResourceExhausted for a quota, or too many tensors; Unavailable once the store is closed.
+  // The complete tensor is brought to `device`, if given and if it has space. If the host has no
+  // room for it and the options allow it to be on a device alone, its bytes are passed to the
+  // device as they come, unless it is sparse. Errors: InvalidArgument for too long a name or a
+  // negative lease; NotFound for an unknown device; ResourceExhausted for a quota, or too many
+  // tensors; Unavailable once the store is closed.
   absl::StatusOr<Beginning> Begin(const SessionUse& session, TensorSpec spec, Keeping keep,
                                   const std::optional<Sha256Digest>& digest,
                                   std::string_view device = "") ABSL_LOCKS_EXCLUDED(mutex_);
@@ -304,10 +306,11 @@ class TensorStore {
   // Attaches a stream to an upload: the listener is told how the upload ended. Leave detaches it.
   Upload::StreamId Attach(const std::shared_ptr<Upload>& upload, Upload::Listener listener);
   void Leave(const std::shared_ptr<Upload>& upload, Upload::StreamId stream);
-  // Errors: those of Upload::Write; ResourceExhausted if memory is short (the upload can be joined
-  // later).
-  absl::Status Write(const SessionUse& session, const std::shared_ptr<Upload>& upload,
-                     int64_t offset, absl::Span<const absl::Span<const std::byte>> pieces);
+  // Returns false and calls `later` as Upload::Write does. Errors: those of Upload::Write;
+  // ResourceExhausted if memory is short (the upload can be joined later).
+  absl::StatusOr<bool> Write(const SessionUse& session, const std::shared_ptr<Upload>& upload,
+                             int64_t offset, absl::Span<const absl::Span<const std::byte>> pieces,
+                             Upload::Waiter later = {});
 
   // Uses a tensor. Errors: NotFound.
   absl::StatusOr<TensorUse> Find(const SessionUse& session, const TensorName& name)
@@ -333,6 +336,8 @@ class TensorStore {
 
   // Temporary memory, charged to the tensor's session. Errors: ResourceExhausted.
   absl::StatusOr<std::shared_ptr<TensorBytes>> Lend(const TensorUse& use, int64_t bytes) const;
+  // Bytes that its session may take now without dropping forms.
+  int64_t FreeBytes(const TensorUse& use) const { return use.session_->account->free(); }
 
   // Call before a product reads tensors and writes `written`, if any (possibly one of them).
   // Ignores uses without a tensor. Errors: FailedPrecondition if other tensors share, or shared,
@@ -348,9 +353,11 @@ class TensorStore {
   int64_t FreeBytes(const SessionUse& session) const;
   // The tensor's current state, even if it can no longer be found.
   TensorState StateOf(const TensorUse& use) ABSL_LOCKS_EXCLUDED(mutex_);
-  // Reserves memory for a new tensor. Errors: those of Begin.
-  absl::StatusOr<TensorDraft> MakeDraft(const SessionUse& session, TensorSpec spec, Keeping keep)
-      ABSL_LOCKS_EXCLUDED(mutex_);
+  // Reserves memory for a new tensor. `is_result`: if the host has no room for it, it may be
+  // written on a device alone; its bytes are then not charged, and whoever writes them on the host
+  // calls TakeRoom before. Errors: those of Begin.
+  absl::StatusOr<TensorDraft> MakeDraft(const SessionUse& session, TensorSpec spec, Keeping keep,
+                                        bool is_result = false) ABSL_LOCKS_EXCLUDED(mutex_);
   // Publishes it to its session. Errors: Unavailable if the system has no random numbers.
   absl::StatusOr<TensorState> Publish(const SessionUse& session, TensorDraft draft)
       ABSL_LOCKS_EXCLUDED(mutex_);
@@ -458,8 +465,16 @@ class TensorStore {
   void CheckIndices(const std::shared_ptr<Session>& session, const std::shared_ptr<Upload>& upload,
                     const std::shared_ptr<SparseCheck>& check);
   absl::Status CheckDevice(std::string_view device) ABSL_LOCKS_EXCLUDED(mutex_);
+  std::shared_ptr<DeviceCopies> CopiesOn(const std::string& device) ABSL_LOCKS_EXCLUDED(mutex_);
   void BringTo(const std::string& device, const std::shared_ptr<TensorBytes>& bytes)
       ABSL_LOCKS_EXCLUDED(mutex_);
+  // Whether the host has no room for a new tensor that may be on a device alone. `more_bytes` are
+  // those that its maker needs besides.
+  bool LacksRoom(const SessionUse& session, const TensorSpec& spec, const Keeping& keep,
+                 int64_t more_bytes) ABSL_LOCKS_EXCLUDED(mutex_);
+  // Makes an upload pass its bytes to the device.
+  void PassTo(std::shared_ptr<DeviceCopies> device, const std::shared_ptr<Session>& session,
+              Upload& upload);
   // If the options say so, tensors on a device leave host memory: the store checks tensors that are
   // new, or were used since.
   void NoteMayLeave(const std::shared_ptr<Session>& session, TensorEntry& entry)

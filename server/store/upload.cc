@@ -79,16 +79,21 @@ absl::StatusOr<bool> SparseCheck::Advance(int64_t max_bytes) {
 
 namespace {
 
+// Bytes that are read back from a device at a time: a read costs as much as a quarter of a
+// megabyte.
+constexpr int64_t kReadAtOnce = Upload::kWindowBytes / 2;
+
 // Copies the part `range` of pieces that begin at `offset` of the tensor.
 void Copy(absl::Span<const absl::Span<const std::byte>> pieces, int64_t offset,
-          const ByteRange& range, std::byte* tensor) {
+          const ByteRange& range, std::byte* to) {
   int64_t at = offset;
   for (const absl::Span<const std::byte> piece : pieces) {
     const int64_t end = at + static_cast<int64_t>(piece.size());
     const int64_t first = std::max(at, range.offset);
     const int64_t last = std::min(end, range.end());
     if (first < last) {
-      std::memcpy(tensor + first, piece.data() + (first - at), static_cast<size_t>(last - first));
+      std::memcpy(to + (first - range.offset), piece.data() + (first - at),
+                  static_cast<size_t>(last - first));
     }
     at = end;
   }
@@ -109,8 +114,9 @@ Upload::Upload(const RandomId& id, int64_t lease_ns, TensorDraft draft, Account:
       draft_(std::move(draft)),
       used_ns_(now_ns) {}
 
-absl::Status Upload::Write(int64_t offset, absl::Span<const absl::Span<const std::byte>> pieces,
-                           int64_t now_ns) {
+absl::StatusOr<bool> Upload::Write(int64_t offset,
+                                   absl::Span<const absl::Span<const std::byte>> pieces,
+                                   int64_t now_ns, Waiter later) {
   int64_t bytes = 0;
   for (const absl::Span<const std::byte> piece : pieces) {
     bytes += static_cast<int64_t>(piece.size());
@@ -119,22 +125,151 @@ absl::Status Upload::Write(int64_t offset, absl::Span<const absl::Span<const std
     return absl::InvalidArgumentError(Concat("chunk: got ", bytes, " bytes from ", offset,
                                              " on, want bytes of a tensor of ", size_));
   }
+  const ByteRange range = {offset, bytes};
+  Buffer chunk;
+  if (passed_to_ != nullptr) {
+    chunk = std::make_shared_for_overwrite<std::byte[]>(static_cast<size_t>(bytes));
+  }
   std::vector<ByteRange> claimed;
   {
     MutexLock lock(&mutex_);
     used_ns_ = now_ns;
-    const ByteRange range = {offset, bytes};
+    if (passed_to_ != nullptr) {
+      if (is_over()) return true;
+      if (!HasRoom(bytes)) {
+        waiting_.push_back(std::move(later));
+        return false;
+      }
+    }
     if (claimed_.count() >= kMaxRanges && !claimed_.Touches(range)) {
       return absl::InvalidArgumentError(Concat("chunk: got bytes with more than ", kMaxRanges - 1,
                                                " gaps between them, want fewer"));
     }
     claimed = claimed_.Add(range);
+    if (passed_to_ != nullptr) {
+      for (const ByteRange& part : claimed) passing_bytes_ += part.bytes;
+    }
   }
-  if (claimed.empty()) return absl::OkStatus();
-  for (const ByteRange& range : claimed) Copy(pieces, offset, range, bytes_->host());
+  if (claimed.empty()) return true;
+  if (passed_to_ != nullptr) {
+    Copy(pieces, offset, range, chunk.get());
+    for (const ByteRange& part : claimed) Pass(chunk, offset, part);
+    return true;
+  }
+  for (const ByteRange& part : claimed) Copy(pieces, offset, part, bytes_->host() + part.offset);
   MutexLock lock(&mutex_);
-  for (const ByteRange& range : claimed) received_.Add(range);
-  return absl::OkStatus();
+  for (const ByteRange& part : claimed) received_.Add(part);
+  return true;
+}
+
+void Upload::PassTo(std::shared_ptr<DeviceCopies> device, OnProgress on_progress) {
+  passed_to_ = std::move(device);
+  on_progress_ = std::move(on_progress);
+  if (wanted_) read_back_ = std::make_shared_for_overwrite<std::byte[]>(kReadAtOnce);
+  (void)bytes_->TakeWritingAtOnce(passed_to_.get());  // Nobody else has the bytes.
+  passed_to_->MakeNew(bytes_, [self = shared_from_this()](absl::StatusOr<DeviceCopies::Use> copy) {
+    self->EndPlacing(std::move(copy));
+  });
+}
+
+void Upload::EndPlacing(absl::StatusOr<DeviceCopies::Use> copy) {
+  if (copy.ok()) {
+    bytes_->BeginWriting(passed_to_.get());
+    copy_ = *std::move(copy);
+  }
+  {
+    MutexLock lock(&mutex_);
+    if (copy.ok()) {
+      is_placed_ = true;
+    } else {
+      FailPassing(copy.status());
+    }
+  }
+  on_progress_(shared_from_this());
+}
+
+// One chunk always has room, however large it is.
+bool Upload::HasRoom(int64_t bytes) const {
+  return is_placed_ && (passing_bytes_ == 0 || passing_bytes_ + bytes <= kWindowBytes / 2);
+}
+
+void Upload::Pass(const Buffer& chunk, int64_t chunk_offset, const ByteRange& range) {
+  const absl::Span<const std::byte> bytes(chunk.get() + (range.offset - chunk_offset),
+                                          static_cast<size_t>(range.bytes));
+  DeviceMemory::Done done = [self = shared_from_this(), chunk, range](const absl::Status& status) {
+    self->EndPass(range, status);
+  };
+  if (passed_to_->Write(copy_, range.offset, bytes, done)) return;
+  EndPass(range, absl::UnavailableError("the server is stopping"));
+}
+
+void Upload::EndPass(const ByteRange& range, const absl::Status& status) {
+  {
+    MutexLock lock(&mutex_);
+    passing_bytes_ -= range.bytes;
+    status.ok() ? (void)received_.Add(range) : FailPassing(status);
+  }
+  on_progress_(shared_from_this());
+}
+
+void Upload::ReadBack(const ByteRange& range) {
+  const absl::Span<std::byte> to(read_back_.get(), static_cast<size_t>(range.bytes));
+  DeviceMemory::Done done = [self = shared_from_this(), range](const absl::Status& status) {
+    self->EndReadingBack(range.bytes, status);
+  };
+  if (passed_to_->Read(copy_.copy(), range.offset, to, done)) return;
+  EndReadingBack(range.bytes, absl::UnavailableError("the device has lost them"));
+}
+
+void Upload::EndReadingBack(int64_t bytes, const absl::Status& status) {
+  {
+    MutexLock lock(&mutex_);
+    if (status.ok()) {
+      read_back_bytes_ = bytes;
+    } else {
+      FailPassing(status);
+    }
+  }
+  on_progress_(shared_from_this());
+}
+
+void Upload::FailPassing(const absl::Status& status) {
+  if (!failure_.ok()) return;
+  failure_ = absl::IsResourceExhausted(status)
+                 ? status
+                 : absl::AbortedError(Concat(
+                       "upload: its bytes are passed to ", device_,
+                       ", which has lost them, begin a new one: ", std::string(status.message())));
+}
+
+void Upload::Resume() {
+  int64_t read_bytes = 0;
+  std::vector<Waiter> waiting;
+  {
+    MutexLock lock(&mutex_);
+    read_bytes = std::exchange(read_back_bytes_, 0);
+    waiting.swap(waiting_);
+  }
+  if (read_bytes > 0) {
+    hash_.Add({read_back_.get(), static_cast<size_t>(read_bytes)});
+    MutexLock lock(&mutex_);
+    is_hashing_ = false;
+    hashed_bytes_ += read_bytes;
+  }
+  for (Waiter& waiter : waiting) {
+    if (waiter) std::move(waiter)();
+  }
+}
+
+void Upload::EndPassing() {
+  if (passed_to_ == nullptr) return;
+  bytes_->EndWriting(passed_to_.get(), /*has_begun=*/true, /*is_ok=*/true);
+  copy_ = DeviceCopies::Use();
+}
+
+absl::Status Upload::failure() const {
+  MutexLock lock(&mutex_);
+  return failure_;
 }
 
 std::vector<ByteRange> Upload::Missing() const {
@@ -142,14 +277,24 @@ std::vector<ByteRange> Upload::Missing() const {
   return received_.Missing(size_);
 }
 
+bool Upload::HasAll() const {
+  MutexLock lock(&mutex_);
+  return (passed_to_ != nullptr ? claimed_ : received_).Covers(size_);
+}
+
 Upload::Progress Upload::Advance(int64_t max_bytes) {
   // Small, so that a caller never waits long for another one's hashing.
   constexpr int64_t kHashedAtOnce = int64_t{256} << 10;
   while (true) {
-    absl::Span<const std::byte> next;
+    ByteRange next;
     {
       MutexLock lock(&mutex_);
-      if (is_hashing_ || is_complete_) return Progress::kWaiting;
+      if (is_complete_) return Progress::kWaiting;
+      if (!failure_.ok()) {
+        is_complete_ = true;
+        return Progress::kFailed;
+      }
+      if (is_hashing_) return Progress::kWaiting;
       const int64_t there = received_.PrefixBytes();
       if (!wanted_) hashed_bytes_ = there;
       if (hashed_bytes_ == there && there < size_) return Progress::kWaiting;
@@ -158,15 +303,20 @@ Upload::Progress Upload::Advance(int64_t max_bytes) {
         break;
       }
       if (max_bytes <= 0) return Progress::kBehind;
-      const int64_t count = std::min({there - hashed_bytes_, kHashedAtOnce, max_bytes});
-      next = {bytes_->host() + hashed_bytes_, static_cast<size_t>(count)};
+      next = {hashed_bytes_, passed_to_ != nullptr
+                                 ? std::min(there - hashed_bytes_, kReadAtOnce)
+                                 : std::min({there - hashed_bytes_, kHashedAtOnce, max_bytes})};
       is_hashing_ = true;
     }
-    hash_.Add(next);
-    max_bytes -= static_cast<int64_t>(next.size());
+    if (passed_to_ != nullptr) {
+      ReadBack(next);
+      return Progress::kWaiting;
+    }
+    hash_.Add({bytes_->host() + next.offset, static_cast<size_t>(next.bytes)});
+    max_bytes -= next.bytes;
     MutexLock lock(&mutex_);
     is_hashing_ = false;
-    hashed_bytes_ += static_cast<int64_t>(next.size());
+    hashed_bytes_ += next.bytes;
   }
   return !wanted_ || hash_.Finish() == *wanted_ ? Progress::kComplete : Progress::kMismatch;
 }
@@ -208,13 +358,18 @@ void Upload::Detach(StreamId stream, int64_t now_ns) {
 
 void Upload::End(const absl::StatusOr<TensorState>& result) {
   absl::flat_hash_map<StreamId, Listener> listeners;
+  std::vector<Waiter> waiting;
   {
     MutexLock lock(&mutex_);
     if (result_) return;
     result_ = result;
     listeners.swap(listeners_);
+    waiting.swap(waiting_);
   }
   for (auto& [stream, listener] : listeners) std::move(listener)(result);
+  for (Waiter& waiter : waiting) {
+    if (waiter) std::move(waiter)();
+  }
 }
 
 absl::Status Upload::CheckRoom() const {

@@ -175,6 +175,10 @@ grpc::ServerWriteReactor<grpc::ByteBuffer>* StartSessionCall(const HandlerTiming
 // The bytes that one read fetches from a device. The fixed cost of a read is that of a quarter of a
 // megabyte.
 constexpr int64_t kWindowBytes = 4 * kMaxChunkBytes;
+// Fewer if the session has little room: a window takes this part of it, so that several downloads,
+// each of which has two windows at times, do not leave one without. As few as that at the least.
+constexpr int64_t kPartOfRoom = 8;
+constexpr int64_t kMinWindowBytes = kMaxChunkBytes / 16;
 
 // One Get call. The bytes of a tensor are sent as slices of its memory, one write after the other.
 // A cancelled call ends with the write that fails.
@@ -248,11 +252,12 @@ class GetReactor final : public grpc::ServerWriteReactor<grpc::ByteBuffer> {
   };
 
   // Copies the next bytes to host memory. If the tensor is only on a device, a request for all of
-  // it copies it as a whole, and the copy stays on the host. Otherwise one window at a time is
-  // copied, and no copy stays.
+  // it copies it as a whole if the host has room, and the copy stays on the host. Otherwise one
+  // window at a time is copied, and no copy stays.
   void Fetch() {
     const std::shared_ptr<TensorBytes>& bytes = tensor_->bytes;
-    const int64_t count = std::min(kWindowBytes, end_ - next_);
+    const int64_t part = std::max(store_.FreeBytes(tensor_) / kPartOfRoom, kMinWindowBytes);
+    const int64_t count = std::min({kWindowBytes, part, end_ - next_});
     if (is_whole_ || bytes->is_on_host()) return BringToHost();
     if (count == 0) {
       return EndFetching(
@@ -269,6 +274,7 @@ class GetReactor final : public grpc::ServerWriteReactor<grpc::ByteBuffer> {
 
   void BringToHost() {
     tensor_->bytes->BringToHost([this](const absl::Status& status) {
+      if (absl::IsResourceExhausted(status) && std::exchange(is_whole_, false)) return Fetch();
       const std::shared_ptr<TensorBytes>& bytes = tensor_->bytes;
       const absl::Span<const std::byte> all(bytes->host(), static_cast<size_t>(bytes->bytes()));
       EndFetching({.offset = 0, .bytes = all, .owner = bytes}, status);
@@ -357,21 +363,9 @@ class PutReactor final : public grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::
       if (end_) ok = false;
       if (!ok) reads_ended_ = true;
     }
-    if (ok) {
-      const absl::Status status =
-          OrNoMemory("put: no memory for the message, try again later", [&] { return Take(); });
-      request_.Clear();
-      if (!status.ok()) EndWith(status);
-    } else {
-      EndReading();
-    }
-    {
-      // Not earlier: otherwise the thread that ends a write could begin the next read into a
-      // request that is still in use.
-      MutexLock lock(&mutex_);
-      is_reading_ = false;
-    }
-    Advance();
+    if (ok) return TakeRead();
+    EndReading();
+    EndRead();
   }
 
   void OnWriteDone(bool ok) override {
@@ -408,20 +402,53 @@ class PutReactor final : public grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::
     UnreadAnswers::Room room;
   };
 
-  // Handles one request. Reads are sequential, so no other thread is in here.
-  absl::Status Take() {
+  // Handles the request that was read, at once or when the upload has room for it. The next request
+  // is read after that.
+  void TakeRead() {
+    bool is_taken = true;
+    const absl::Status status =
+        OrNoMemory("put: no memory for the message, try again later", [&]() -> absl::Status {
+          ASSIGN_OR_RETURN(is_taken, Take());
+          return absl::OkStatus();
+        });
+    // Another thread may already be here.
+    if (!is_taken) return;
+    request_.Clear();
+    if (!status.ok()) EndWith(status);
+    EndRead();
+  }
+
+  void EndRead() {
+    {
+      // Not earlier: otherwise the thread that ends a write could begin the next read into a
+      // request that is still in use.
+      MutexLock lock(&mutex_);
+      is_reading_ = false;
+    }
+    Advance();
+  }
+
+  // Handles one request. Reads are sequential, so no other thread is in here. If the upload has no
+  // room, returns false and calls TakeRead later.
+  absl::StatusOr<bool> Take() {
     ASSIGN_OR_RETURN(const PutMessage message, ReadPutRequest(request_));
     if (message.chunk) {
       if (upload_ == nullptr) {
         return absl::FailedPreconditionError("put: got a chunk first, want begin or join");
       }
-      return store_.Write(session_, upload_, message.chunk->offset, message.chunk->pieces);
+      return store_.Write(session_, upload_, message.chunk->offset, message.chunk->pieces,
+                          [self = shared_from_this()] { self->TakeRead(); });
     }
     if (has_begun_) return absl::InvalidArgumentError("put: got no chunk, want one");
     has_begun_ = true;
-    switch (message.other.step_case()) {
-      case v1::PutRequest::kBegin: return Begin(message.other.begin());
-      case v1::PutRequest::kJoin: return Join(message.other.join());
+    RETURN_IF_ERROR(BeginOrJoin(message.other));
+    return true;
+  }
+
+  absl::Status BeginOrJoin(const v1::PutRequest& wire) {
+    switch (wire.step_case()) {
+      case v1::PutRequest::kBegin: return Begin(wire.begin());
+      case v1::PutRequest::kJoin: return Join(wire.join());
       default:
         return absl::FailedPreconditionError("put: got an empty first request, want begin or join");
     }
@@ -470,7 +497,7 @@ class PutReactor final : public grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::
   void EndReading() {
     if (!has_begun_) {
       EndWith(absl::FailedPreconditionError("put: got nothing, want begin or join"));
-    } else if (upload_ == nullptr || !upload_->Missing().empty()) {
+    } else if (upload_ == nullptr || !upload_->HasAll()) {
       EndWith(absl::OkStatus());
     }
   }

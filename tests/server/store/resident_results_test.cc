@@ -56,6 +56,8 @@ struct Product {
 
 class ResidentResultsTest : public testing::Test {
  protected:
+  explicit ResidentResultsTest(const StoreOptions& options = {}) : store_(options, clock_) {}
+
   static TensorSpec Spec(int64_t bytes = kResultBytes) {
     return MakeTensorSpec(TightLayout("spec", ElementType::kU8, Order::kRowMajor, 1, bytes).value(),
                           1, {})
@@ -132,7 +134,7 @@ class ResidentResultsTest : public testing::Test {
   }
 
   FakeClock clock_;
-  TensorStore store_{{}, clock_};
+  TensorStore store_;
   const TensorStore::SessionUse session_ = store_.OpenSession("", "a").value();
   FakeDeviceMemory memory_{4 * kBlockGranuleBytes};
   FakeDeviceMemory other_memory_{4 * kBlockGranuleBytes};
@@ -141,6 +143,38 @@ class ResidentResultsTest : public testing::Test {
   Wrapped cpu_{"cpu", nullptr, store_};
   JobId last_id_ = 0;
 };
+
+class ScarceHostTest : public ResidentResultsTest {
+ protected:
+  ScarceHostTest() : ResidentResultsTest({.max_bytes = 1 << 20, .max_session_bytes = 1 << 20}) {}
+};
+
+// D stays on a device for which the host has no room, unless it must not be lost with the device.
+TEST_F(ScarceHostTest, AResultForWhichTheHostHasNoRoomStaysOnTheDevice) {
+  Upload("a", "0123456789");
+  constexpr int64_t kLeft = TensorStore::kTensorBytes + kResultBytes - 1;
+  const int64_t filled =
+      session_.account().free() - Upload::kOverheadBytes - TensorStore::kTensorBytes - 2 * kLeft;
+  std::shared_ptr<gemmd::Upload> filling = store_.Begin(session_, Spec(filled), {}, {})->upload;
+  ASSERT_EQ(session_.account().free(), 2 * kLeft);
+  EXPECT_THAT(Multiply(gpu_, "a", "fits"), IsOk());
+  EXPECT_EQ(session_.account().free(), kLeft - 1) << "it is charged";
+  const auto is_refused =
+      StatusIs(absl::StatusCode::kResourceExhausted, HasSubstr("bytes of host memory"));
+  EXPECT_THAT(store_.MakeDraft(session_, Spec(), {.name = "", .pinned = true}, true), is_refused);
+  const auto on_host = Begin(*cpu_.device, "a", "c");
+  EXPECT_THAT(End(*on_host), is_refused);
+  EXPECT_EQ(session_.account().free(), kLeft - 1);
+  EXPECT_THAT(Multiply(gpu_, "a", "b"), IsOk());
+  EXPECT_THAT(PlacesOf("b"), ElementsAre("fake:0"));
+  EXPECT_THAT(Multiply(gpu_, "b", "b"), IsOk());
+  EXPECT_THAT(Read("b"), HasSubstr("quota"));
+  const std::string zeros(static_cast<size_t>(filled), '0');
+  EXPECT_THAT(store_.Write(session_, filling, 0, {PieceOf(zeros)}), IsOk());
+  filling = nullptr;  // Its overhead is free.
+  EXPECT_EQ(Read("b"), "23456789:;");
+  EXPECT_THAT(PlacesOf("b"), ElementsAre("host", "fake:0"));
+}
 
 // The session is dropped while its products run: one reads a tensor, one overwrites one, and one
 // makes a new tensor.
