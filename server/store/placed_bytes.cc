@@ -624,16 +624,12 @@ bool DeviceCopies::GiveUpOneOf(const Account& account) {
 void DeviceCopies::Allocate(Making making) {
   const absl::Status charged = Charge(making);
   if (!charged.ok()) return Finish(making, charged);
+  std::shared_ptr<DeviceCopy> oldest;
   std::shared_ptr<PlacedBytes> to_write_back;
-  const absl::Status room = MakeRoom(making.copy->bytes_, to_write_back);
+  const absl::Status room = MakeRoom(making, oldest, to_write_back);
   if (!room.ok()) return Finish(making, room);
   if (to_write_back != nullptr) {
-    return to_write_back->BringToHost([self = shared_from_this(), making = std::move(making)](
-                                          const absl::Status& status) mutable {
-      // Lost bytes need no memory.
-      const bool is_gone = absl::IsFailedPrecondition(status) && --making.tries > 0;
-      status.ok() || is_gone ? self->Allocate(std::move(making)) : self->Finish(making, status);
-    });
+    return WriteBack(std::move(making), std::move(oldest), *to_write_back);
   }
   const int64_t size = making.copy->bytes_;
   memory_.Allocate(size, [self = shared_from_this(),
@@ -649,11 +645,35 @@ void DeviceCopies::Allocate(Making making) {
   });
 }
 
-absl::Status DeviceCopies::MakeRoom(int64_t bytes, std::shared_ptr<PlacedBytes>& to_write_back) {
+void DeviceCopies::WriteBack(Making making, std::shared_ptr<DeviceCopy> oldest,
+                             PlacedBytes& tensor) {
+  tensor.BringToHost([self = shared_from_this(), making = std::move(making),
+                      oldest = std::move(oldest)](const absl::Status& status) mutable {
+    // Lost bytes need no memory.
+    const bool is_gone = absl::IsFailedPrecondition(status) && --making.tries > 0;
+    const bool is_passed_over =
+        absl::IsResourceExhausted(status) && making.passed_over.size() < kMaxPassedOver;
+    if (is_passed_over) {
+      making.passed_over.insert(oldest.get());
+      making.no_room = status;
+    }
+    {
+      MutexLock lock(&self->mutex_);
+      if (status.ok()) ++self->counts_.written_back;
+      // Others that need space do not begin with it either.
+      if (is_passed_over) oldest->turn_ = ++self->last_turn_;
+    }
+    status.ok() || is_gone || is_passed_over ? self->Allocate(std::move(making))
+                                             : self->Finish(making, status);
+  });
+}
+
+absl::Status DeviceCopies::MakeRoom(const Making& making, std::shared_ptr<DeviceCopy>& oldest,
+                                    std::shared_ptr<PlacedBytes>& to_write_back) {
   while (true) {
-    std::shared_ptr<DeviceCopy> oldest;
     std::shared_ptr<PlacedBytes> tensor;
-    RETURN_IF_ERROR(FindOldest(bytes, oldest, tensor));
+    oldest = nullptr;
+    RETURN_IF_ERROR(FindOldest(making, oldest, tensor));
     if (oldest == nullptr) return absl::OkStatus();
     switch (tensor->GiveUp(*this, *oldest)) {
       case PlacedBytes::Leaving::kInUse: break;
@@ -662,18 +682,16 @@ absl::Status DeviceCopies::MakeRoom(int64_t bytes, std::shared_ptr<PlacedBytes>&
         ++counts_.evictions;
         break;
       }
-      case PlacedBytes::Leaving::kIsOnlyPlace: {
-        MutexLock lock(&mutex_);
-        ++counts_.written_back;
+      case PlacedBytes::Leaving::kIsOnlyPlace:
         to_write_back = std::move(tensor);
         return absl::OkStatus();
-      }
     }
   }
 }
 
-absl::Status DeviceCopies::FindOldest(int64_t bytes, std::shared_ptr<DeviceCopy>& oldest,
+absl::Status DeviceCopies::FindOldest(const Making& making, std::shared_ptr<DeviceCopy>& oldest,
                                       std::shared_ptr<PlacedBytes>& tensor) {
+  const int64_t bytes = making.copy->bytes_;
   // Declared before the lock: releasing the last reference acquires it.
   std::vector<std::shared_ptr<const void>> passed;
   MutexLock lock(&mutex_);
@@ -681,8 +699,9 @@ absl::Status DeviceCopies::FindOldest(int64_t bytes, std::shared_ptr<DeviceCopy>
   const int64_t capacity = memory_.capacity_bytes();
   while (counts_.bytes > capacity - promised_bytes_) {
     if (GiveUpForm(nullptr)) continue;
-    DeviceCopy* const found = LeastRecentlyUsed();
+    DeviceCopy* const found = LeastRecentlyUsed(making);
     if (found == nullptr) {
+      RETURN_IF_ERROR(making.no_room);
       const int64_t used = counts_.bytes + promised_bytes_ - BlockBytes(bytes);
       return absl::ResourceExhaustedError(Concat(
           "quota: got ", bytes, " bytes of device memory, want at most the ",
@@ -700,10 +719,10 @@ absl::Status DeviceCopies::FindOldest(int64_t bytes, std::shared_ptr<DeviceCopy>
   return absl::OkStatus();
 }
 
-DeviceCopy* DeviceCopies::LeastRecentlyUsed() {
+DeviceCopy* DeviceCopies::LeastRecentlyUsed(const Making& making) {
   DeviceCopy* oldest = nullptr;
   for (DeviceCopy* const copy : resident_) {
-    if (copy->users_ > 0 || copy->is_being_made_) continue;
+    if (copy->users_ > 0 || copy->is_being_made_ || making.passed_over.contains(copy)) continue;
     if (oldest == nullptr || copy->turn_ < oldest->turn_) oldest = copy;
   }
   return oldest;

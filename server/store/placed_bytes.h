@@ -323,7 +323,12 @@ class DeviceCopies : public std::enable_shared_from_this<DeviceCopies> {
     bool is_new = false;
     int tries = kTries;
     Account::Charge charge = {};  // Charge to the bytes' own account, if any.
+    // Copies that stay, because the host has no room for them, and why.
+    absl::flat_hash_set<const DeviceCopy*> passed_over = {};
+    absl::Status no_room = {};
   };
+  // Max copies passed over: their write-backs fail within each other's callbacks.
+  static constexpr size_t kMaxPassedOver = 1024;
   // Max attempts: memory freed for the copy may not be available yet.
   static constexpr int kTries = 100;
 
@@ -337,13 +342,15 @@ class DeviceCopies : public std::enable_shared_from_this<DeviceCopies> {
   void Fill(Making making, DeviceBlock block) ABSL_LOCKS_EXCLUDED(mutex_);
   void Finish(const Making& making, const absl::Status& status) ABSL_LOCKS_EXCLUDED(mutex_);
   // Evicts copies, least recently used first, until all copies being created fit, or until the next
-  // one must first be written to host memory.
-  absl::Status MakeRoom(int64_t bytes, std::shared_ptr<PlacedBytes>& to_write_back)
+  // one, `oldest`, must first be written to host memory.
+  absl::Status MakeRoom(const Making& making, std::shared_ptr<DeviceCopy>& oldest,
+                        std::shared_ptr<PlacedBytes>& to_write_back) ABSL_LOCKS_EXCLUDED(mutex_);
+  void WriteBack(Making making, std::shared_ptr<DeviceCopy> oldest, PlacedBytes& tensor)
       ABSL_LOCKS_EXCLUDED(mutex_);
   // The next copy to evict, and its tensor; null if there is enough space.
-  absl::Status FindOldest(int64_t bytes, std::shared_ptr<DeviceCopy>& oldest,
+  absl::Status FindOldest(const Making& making, std::shared_ptr<DeviceCopy>& oldest,
                           std::shared_ptr<PlacedBytes>& tensor) ABSL_LOCKS_EXCLUDED(mutex_);
-  DeviceCopy* LeastRecentlyUsed() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  DeviceCopy* LeastRecentlyUsed(const Making& making) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   bool HasLocked(const DeviceCopy& copy) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void Drop(DeviceCopy& copy) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Allocates the memory of a form; returns false if there is no space.

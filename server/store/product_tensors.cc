@@ -397,7 +397,7 @@ absl::StatusOr<std::optional<TensorState>> ProductTensors::Finish(bool is_ok) {
   } else if (written() != nullptr) {
     state = store_.StateOf(d_use_);
   }
-  if (state) store_.KeepOnHost(*state);
+  if (state) store_.KeepOnHost(*state).IgnoreError();
   return state;
 }
 

@@ -428,6 +428,11 @@ absl::StatusOr<TensorState> TensorStore::KeepAlive(const SessionUse& session,
   Keeping keep;
   keep.lease_ns = lease_ns.value_or(0);
   RETURN_IF_ERROR(CheckKeeping(keep));
+  if (pinned.value_or(false)) {
+    ASSIGN_OR_RETURN(TensorState to_pin, Describe(session, name));
+    to_pin.pinned = true;
+    RETURN_IF_ERROR(KeepOnHost(to_pin));
+  }
   TensorState state;
   {
     Leftovers left;
@@ -443,7 +448,7 @@ absl::StatusOr<TensorState> TensorStore::KeepAlive(const SessionUse& session,
            *entry);
     state = StateOf(*entry);
   }
-  KeepOnHost(state);
+  KeepOnHost(state).IgnoreError();
   return state;
 }
 
@@ -878,7 +883,8 @@ std::shared_ptr<TensorBytes> TensorStore::FindContent(Session& session, const Te
   const auto found = session.contents.find(Session::ContentOf(spec, digest));
   if (found == session.contents.end()) return nullptr;
   std::shared_ptr<TensorBytes> bytes = found->second.lock();
-  const bool is_same = bytes != nullptr && bytes->bytes() == spec.bytes && bytes->digest == digest;
+  const bool is_same = bytes != nullptr && bytes->bytes() == spec.bytes &&
+                       bytes->digest == digest && !bytes->is_lost();
   return is_same ? bytes : nullptr;
 }
 
@@ -910,6 +916,8 @@ absl::StatusOr<TensorStore::Beginning> TensorStore::Begin(const SessionUse& sess
   }
   if (beginning.tensor) {
     BringTo(std::string(device), beginning.tensor->tensor->bytes);
+    // The bytes may have been on a device alone until a pinned tensor shares them.
+    KeepOnHost(*beginning.tensor).IgnoreError();
     return beginning;
   }
   const int64_t lease_ns = std::min(LeaseOf(keep), absl::ToInt64Nanoseconds(options_.lease));
@@ -926,10 +934,6 @@ absl::StatusOr<TensorStore::Beginning> TensorStore::Begin(const SessionUse& sess
   ASSIGN_OR_RETURN(Account::Charge overhead, owner.account->Take(overhead_bytes));
   beginning.upload = std::make_shared<Upload>(id, lease_ns, std::move(draft), std::move(overhead),
                                               digest, clock_.NowNs(), device);
-  if (passed_to != nullptr) {
-    PassTo(std::move(passed_to), session.session_, *beginning.upload);
-    RETURN_IF_ERROR(beginning.upload->failure());  // The device is too small.
-  }
   {
     MutexLock lock(&mutex_);
     if (owner.is_over) return SessionDropped();
@@ -937,7 +941,10 @@ absl::StatusOr<TensorStore::Beginning> TensorStore::Begin(const SessionUse& sess
     pending = {.upload = beginning.upload, .number = ++last_number_};
     LookAt(beginning.upload->expires_ns(), owner, pending);
   }
+  // Afterwards: a failure, at once or later, erases the pending upload.
+  if (passed_to != nullptr) PassTo(std::move(passed_to), session.session_, *beginning.upload);
   Advance(session.session_, beginning.upload, 0);  // An empty tensor is complete.
+  RETURN_IF_ERROR(beginning.upload->failure());    // The device is too small.
   return beginning;
 }
 
@@ -967,13 +974,13 @@ void TensorStore::Leave(const std::shared_ptr<Upload>& upload, Upload::StreamId 
 absl::StatusOr<bool> TensorStore::Write(const SessionUse& session,
                                         const std::shared_ptr<Upload>& upload, int64_t offset,
                                         absl::Span<const absl::Span<const std::byte>> pieces,
-                                        Upload::Waiter later) {
+                                        Upload::Waiter later, Upload::StreamId stream) {
   {
     MutexLock lock(&mutex_);
     RETURN_IF_ERROR(CheckMemory(0));  // Its memory was charged before, but is used only now.
   }
   ASSIGN_OR_RETURN(const bool is_taken,
-                   upload->Write(offset, pieces, clock_.NowNs(), std::move(later)));
+                   upload->Write(offset, pieces, clock_.NowNs(), std::move(later), stream));
   if (is_taken) Advance(session.session_, upload, kHashedByCaller);
   return is_taken;
 }
@@ -985,12 +992,8 @@ bool TensorStore::LacksRoom(const SessionUse& session, const TensorSpec& spec, c
   if (!may_be_lost) return false;
   // Without a look at the forms where that is not needed.
   more_bytes += OverheadOf(spec);
-  if (spec.bytes > session.account().free() - more_bytes &&
-      spec.bytes > FreeBytes(session) - more_bytes) {
-    return true;
-  }
-  MutexLock lock(&mutex_);
-  return spec.bytes > max_new_bytes_;
+  return spec.bytes > session.account().free() - more_bytes &&
+         spec.bytes > FreeBytes(session) - more_bytes;
 }
 
 void TensorStore::PassTo(std::shared_ptr<DeviceCopies> device,
@@ -1103,11 +1106,21 @@ void TensorStore::BringTo(const std::string& device, const std::shared_ptr<Tenso
   if (copies != nullptr) copies->Bring(bytes, [](const absl::StatusOr<DeviceCopies::Use>&) {});
 }
 
-void TensorStore::KeepOnHost(const TensorState& tensor) const {
+absl::Status TensorStore::KeepOnHost(const TensorState& tensor) const {
   const bool is_kept = options_.host_copies == HostCopies::kAll ||
                        (options_.host_copies == HostCopies::kPinned && tensor.pinned);
-  // If this fails, the next user of the bytes gets the error.
-  if (is_kept) tensor.tensor->bytes->BringToHost([](const absl::Status&) {});
+  if (!is_kept) return absl::OkStatus();
+  struct Result {
+    Mutex mutex;
+    absl::Status status ABSL_GUARDED_BY(mutex);
+  };
+  const auto result = std::make_shared<Result>();
+  tensor.tensor->bytes->BringToHost([result](const absl::Status& status) {
+    MutexLock lock(&result->mutex);
+    result->status = status;
+  });
+  MutexLock lock(&result->mutex);
+  return result->status;
 }
 
 absl::StatusOr<std::shared_ptr<TensorBytes>> TensorStore::Lend(const TensorUse& use,

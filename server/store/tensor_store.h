@@ -230,8 +230,10 @@ class TensorStore {
   // its own. Call before any other function.
   void AddDevice(std::string name, std::shared_ptr<DeviceCopies> copies)
       ABSL_LOCKS_EXCLUDED(mutex_);
-  // Copies a result left on a device to host memory, if the options say so.
-  void KeepOnHost(const TensorState& tensor) const;
+  // Copies a tensor that is on a device alone to host memory, if the options say so. Does not wait
+  // for the copy: returns the errors known at once, as if the host has no room; later ones are left
+  // to the next user of the bytes. Errors: those of PlacedBytes::BringToHost.
+  absl::Status KeepOnHost(const TensorState& tensor) const;
 
   // Opens a session, or joins the token's session, or the single session of an owner. `peer`
   // identifies the caller for sharing places; for an owner, its name. The limits of a single
@@ -310,7 +312,7 @@ class TensorStore {
   // ResourceExhausted if memory is short (the upload can be joined later).
   absl::StatusOr<bool> Write(const SessionUse& session, const std::shared_ptr<Upload>& upload,
                              int64_t offset, absl::Span<const absl::Span<const std::byte>> pieces,
-                             Upload::Waiter later = {});
+                             Upload::Waiter later = {}, Upload::StreamId stream = 0);
 
   // Uses a tensor. Errors: NotFound.
   absl::StatusOr<TensorUse> Find(const SessionUse& session, const TensorName& name)
@@ -329,7 +331,8 @@ class TensorStore {
   std::vector<TensorState> List(const SessionUse& session) ABSL_LOCKS_EXCLUDED(mutex_);
   absl::Status Delete(const SessionUse& session, const TensorName& name)
       ABSL_LOCKS_EXCLUDED(mutex_);
-  // Errors: NotFound; InvalidArgument a negative lease.
+  // Errors: NotFound; InvalidArgument a negative lease; those of KeepOnHost if it is to be pinned,
+  // and then nothing changes.
   absl::StatusOr<TensorState> KeepAlive(const SessionUse& session, const TensorName& name,
                                         std::optional<int64_t> lease_ns, std::optional<bool> pinned)
       ABSL_LOCKS_EXCLUDED(mutex_);

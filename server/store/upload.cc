@@ -116,7 +116,7 @@ Upload::Upload(const RandomId& id, int64_t lease_ns, TensorDraft draft, Account:
 
 absl::StatusOr<bool> Upload::Write(int64_t offset,
                                    absl::Span<const absl::Span<const std::byte>> pieces,
-                                   int64_t now_ns, Waiter later) {
+                                   int64_t now_ns, Waiter later, StreamId stream) {
   int64_t bytes = 0;
   for (const absl::Span<const std::byte> piece : pieces) {
     bytes += static_cast<int64_t>(piece.size());
@@ -126,34 +126,37 @@ absl::StatusOr<bool> Upload::Write(int64_t offset,
                                              " on, want bytes of a tensor of ", size_));
   }
   const ByteRange range = {offset, bytes};
-  Buffer chunk;
-  if (passed_to_ != nullptr) {
-    chunk = std::make_shared_for_overwrite<std::byte[]>(static_cast<size_t>(bytes));
-  }
+  std::shared_ptr<Chunk> chunk;
   std::vector<ByteRange> claimed;
   {
     MutexLock lock(&mutex_);
     used_ns_ = now_ns;
     if (passed_to_ != nullptr) {
       if (is_over()) return true;
-      if (!HasRoom(bytes)) {
-        waiting_.push_back(std::move(later));
+      const int64_t room = std::max(bytes, kMinChunkRoom);
+      if (!HasRoom(room)) {
+        if (stream != 0 && !listeners_.contains(stream)) return true;
+        waiting_.push_back({stream, std::move(later)});
         return false;
       }
+      // Allocated only if there is room, and before bytes are claimed: this may fail.
+      chunk = std::make_shared<Chunk>(Chunk{.offset = offset, .room = room});
+      chunk->bytes = std::make_shared_for_overwrite<std::byte[]>(static_cast<size_t>(bytes));
     }
     if (claimed_.count() >= kMaxRanges && !claimed_.Touches(range)) {
       return absl::InvalidArgumentError(Concat("chunk: got bytes with more than ", kMaxRanges - 1,
                                                " gaps between them, want fewer"));
     }
     claimed = claimed_.Add(range);
-    if (passed_to_ != nullptr) {
-      for (const ByteRange& part : claimed) passing_bytes_ += part.bytes;
+    if (claimed.empty()) return true;
+    if (chunk != nullptr) {
+      chunk->parts = claimed.size();
+      passing_bytes_ += chunk->room;
     }
   }
-  if (claimed.empty()) return true;
-  if (passed_to_ != nullptr) {
-    Copy(pieces, offset, range, chunk.get());
-    for (const ByteRange& part : claimed) Pass(chunk, offset, part);
+  if (chunk != nullptr) {
+    Copy(pieces, offset, range, chunk->bytes.get());
+    for (const ByteRange& part : claimed) Pass(chunk, part);
     return true;
   }
   for (const ByteRange& part : claimed) Copy(pieces, offset, part, bytes_->host() + part.offset);
@@ -189,24 +192,24 @@ void Upload::EndPlacing(absl::StatusOr<DeviceCopies::Use> copy) {
 }
 
 // One chunk always has room, however large it is.
-bool Upload::HasRoom(int64_t bytes) const {
-  return is_placed_ && (passing_bytes_ == 0 || passing_bytes_ + bytes <= kWindowBytes / 2);
+bool Upload::HasRoom(int64_t room) const {
+  return is_placed_ && (passing_bytes_ == 0 || passing_bytes_ + room <= kWindowBytes / 2);
 }
 
-void Upload::Pass(const Buffer& chunk, int64_t chunk_offset, const ByteRange& range) {
-  const absl::Span<const std::byte> bytes(chunk.get() + (range.offset - chunk_offset),
+void Upload::Pass(const std::shared_ptr<Chunk>& chunk, const ByteRange& range) {
+  const absl::Span<const std::byte> bytes(chunk->bytes.get() + (range.offset - chunk->offset),
                                           static_cast<size_t>(range.bytes));
   DeviceMemory::Done done = [self = shared_from_this(), chunk, range](const absl::Status& status) {
-    self->EndPass(range, status);
+    self->EndPass(*chunk, range, status);
   };
   if (passed_to_->Write(copy_, range.offset, bytes, done)) return;
-  EndPass(range, absl::UnavailableError("the server is stopping"));
+  EndPass(*chunk, range, absl::UnavailableError("the server is stopping"));
 }
 
-void Upload::EndPass(const ByteRange& range, const absl::Status& status) {
+void Upload::EndPass(Chunk& chunk, const ByteRange& range, const absl::Status& status) {
   {
     MutexLock lock(&mutex_);
-    passing_bytes_ -= range.bytes;
+    if (--chunk.parts == 0) passing_bytes_ -= chunk.room;
     status.ok() ? (void)received_.Add(range) : FailPassing(status);
   }
   on_progress_(shared_from_this());
@@ -244,7 +247,7 @@ void Upload::FailPassing(const absl::Status& status) {
 
 void Upload::Resume() {
   int64_t read_bytes = 0;
-  std::vector<Waiter> waiting;
+  std::vector<Waiting> waiting;
   {
     MutexLock lock(&mutex_);
     read_bytes = std::exchange(read_back_bytes_, 0);
@@ -256,8 +259,8 @@ void Upload::Resume() {
     is_hashing_ = false;
     hashed_bytes_ += read_bytes;
   }
-  for (Waiter& waiter : waiting) {
-    if (waiter) std::move(waiter)();
+  for (Waiting& one : waiting) {
+    if (one.waiter) std::move(one.waiter)();
   }
 }
 
@@ -279,7 +282,7 @@ std::vector<ByteRange> Upload::Missing() const {
 
 bool Upload::HasAll() const {
   MutexLock lock(&mutex_);
-  return (passed_to_ != nullptr ? claimed_ : received_).Covers(size_);
+  return is_over() || (passed_to_ != nullptr ? claimed_ : received_).Covers(size_);
 }
 
 Upload::Progress Upload::Advance(int64_t max_bytes) {
@@ -346,10 +349,15 @@ Upload::StreamId Upload::Attach(Listener listener, int64_t now_ns) {
 }
 
 void Upload::Detach(StreamId stream, int64_t now_ns) {
-  // Destroyed after the lock is released: it may hold the last reference to a call.
+  // Destroyed after the lock is released: they may hold the last reference to a call.
   Listener listener;
+  std::vector<Waiting> waiting;
   MutexLock lock(&mutex_);
   used_ns_ = now_ns;
+  for (Waiting& one : waiting_) {
+    if (one.stream == stream) waiting.push_back(std::move(one));
+  }
+  std::erase_if(waiting_, [stream](const Waiting& one) { return one.stream == stream; });
   const auto found = listeners_.find(stream);
   if (found == listeners_.end()) return;
   listener = std::move(found->second);
@@ -358,7 +366,7 @@ void Upload::Detach(StreamId stream, int64_t now_ns) {
 
 void Upload::End(const absl::StatusOr<TensorState>& result) {
   absl::flat_hash_map<StreamId, Listener> listeners;
-  std::vector<Waiter> waiting;
+  std::vector<Waiting> waiting;
   {
     MutexLock lock(&mutex_);
     if (result_) return;
@@ -367,8 +375,8 @@ void Upload::End(const absl::StatusOr<TensorState>& result) {
     waiting.swap(waiting_);
   }
   for (auto& [stream, listener] : listeners) std::move(listener)(result);
-  for (Waiter& waiter : waiting) {
-    if (waiter) std::move(waiter)();
+  for (Waiting& one : waiting) {
+    if (one.waiter) std::move(one.waiter)();
   }
 }
 

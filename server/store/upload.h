@@ -127,12 +127,16 @@ class Upload : public std::enable_shared_from_this<Upload> {
 
   // Copies consecutive pieces, except bytes received before. Returns false, without taking any, if
   // the window has no room; `later` is then called once, possibly before this returns, when to try
-  // again. Errors: InvalidArgument if outside the tensor, or for too many gaps. Threads: any.
+  // again, unless `stream` is detached before. Nothing is taken from a detached stream for which
+  // there is no room. Errors: InvalidArgument if outside the tensor, or for too many gaps.
+  // Threads: any.
   absl::StatusOr<bool> Write(int64_t offset, absl::Span<const absl::Span<const std::byte>> pieces,
-                             int64_t now_ns, Waiter later = {}) ABSL_LOCKS_EXCLUDED(mutex_);
+                             int64_t now_ns, Waiter later = {}, StreamId stream = 0)
+      ABSL_LOCKS_EXCLUDED(mutex_);
 
   std::vector<ByteRange> Missing() const ABSL_LOCKS_EXCLUDED(mutex_);
-  // Whether no byte is missing, except those on their way to the device.
+  // Whether no byte is missing, except those on their way to the device, or the upload has ended or
+  // failed: in either case its end follows.
   bool HasAll() const ABSL_LOCKS_EXCLUDED(mutex_);
 
   enum class Progress : uint8_t {
@@ -150,7 +154,7 @@ class Upload : public std::enable_shared_from_this<Upload> {
 
   // Attaches a stream; if the upload has ended, the listener is called at once.
   StreamId Attach(Listener listener, int64_t now_ns) ABSL_LOCKS_EXCLUDED(mutex_);
-  // Afterwards the listener is not called, unless a call is already running.
+  // Afterwards neither the listener nor a waiter is called, unless a call is already running.
   void Detach(StreamId stream, int64_t now_ns) ABSL_LOCKS_EXCLUDED(mutex_);
   // Notifies the listeners; only the first call counts.
   void End(const absl::StatusOr<TensorState>& result) ABSL_LOCKS_EXCLUDED(mutex_);
@@ -167,14 +171,30 @@ class Upload : public std::enable_shared_from_this<Upload> {
  private:
   using Buffer = std::shared_ptr<std::byte[]>;
 
+  // Bytes on their way to the device.
+  struct Chunk {
+    Buffer bytes = {};
+    int64_t offset = 0;  // In the tensor.
+    int64_t room = 0;    // What it takes of the window.
+    size_t parts = 0;    // Parts on their way; guarded by mutex_.
+  };
+  // The room of a chunk whose bytes are fewer.
+  static constexpr int64_t kMinChunkRoom = int64_t{4} << 10;
+
+  struct Waiting {
+    StreamId stream = 0;
+    Waiter waiter = {};
+  };
+
   // When data last arrived.
   int64_t used_ns() const ABSL_LOCKS_EXCLUDED(mutex_);
 
   bool is_over() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return result_ || !failure_.ok(); }
-  bool HasRoom(int64_t bytes) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  bool HasRoom(int64_t room) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void EndPlacing(absl::StatusOr<DeviceCopies::Use> copy) ABSL_LOCKS_EXCLUDED(mutex_);
-  void Pass(const Buffer& chunk, int64_t chunk_offset, const ByteRange& range);
-  void EndPass(const ByteRange& range, const absl::Status& status) ABSL_LOCKS_EXCLUDED(mutex_);
+  void Pass(const std::shared_ptr<Chunk>& chunk, const ByteRange& range);
+  void EndPass(Chunk& chunk, const ByteRange& range, const absl::Status& status)
+      ABSL_LOCKS_EXCLUDED(mutex_);
   void ReadBack(const ByteRange& range);
   void EndReadingBack(int64_t bytes, const absl::Status& status) ABSL_LOCKS_EXCLUDED(mutex_);
   // The first failure counts.
@@ -206,9 +226,9 @@ class Upload : public std::enable_shared_from_this<Upload> {
   bool is_complete_ ABSL_GUARDED_BY(mutex_) = false;
   int64_t hashed_bytes_ ABSL_GUARDED_BY(mutex_) = 0;
   bool is_placed_ ABSL_GUARDED_BY(mutex_) = false;       // The device has a block for the tensor.
-  int64_t passing_bytes_ ABSL_GUARDED_BY(mutex_) = 0;    // Bytes on their way to the device.
+  int64_t passing_bytes_ ABSL_GUARDED_BY(mutex_) = 0;    // The room of chunks on their way.
   int64_t read_back_bytes_ ABSL_GUARDED_BY(mutex_) = 0;  // They are there to be hashed.
-  std::vector<Waiter> waiting_ ABSL_GUARDED_BY(mutex_);
+  std::vector<Waiting> waiting_ ABSL_GUARDED_BY(mutex_);
   absl::Status failure_ ABSL_GUARDED_BY(mutex_);
   StreamId last_stream_ ABSL_GUARDED_BY(mutex_) = 0;
   absl::flat_hash_map<StreamId, Listener> listeners_ ABSL_GUARDED_BY(mutex_);

@@ -264,7 +264,8 @@ class GetReactor final : public grpc::ServerWriteReactor<grpc::ByteBuffer> {
           {}, bytes->is_lost() ? absl::FailedPreconditionError("tensor lost") : absl::OkStatus());
     }
     absl::StatusOr<std::shared_ptr<TensorBytes>> lent = store_.Lend(tensor_, count);
-    // Host memory for the whole tensor is already there.
+    // If the host's memory for the whole tensor is charged already, no more is needed; otherwise
+    // this fails.
     if (!lent.ok()) return BringToHost();
     const absl::Span<std::byte> to((*lent)->host(), static_cast<size_t>(count));
     bytes->Read(next_, to, [this, to, owner = *std::move(lent)](const absl::Status& status) {
@@ -436,8 +437,9 @@ class PutReactor final : public grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::
       if (upload_ == nullptr) {
         return absl::FailedPreconditionError("put: got a chunk first, want begin or join");
       }
-      return store_.Write(session_, upload_, message.chunk->offset, message.chunk->pieces,
-                          [self = shared_from_this()] { self->TakeRead(); });
+      return store_.Write(
+          session_, upload_, message.chunk->offset, message.chunk->pieces,
+          [self = shared_from_this()] { self->TakeRead(); }, stream_);
     }
     if (has_begun_) return absl::InvalidArgumentError("put: got no chunk, want one");
     has_begun_ = true;

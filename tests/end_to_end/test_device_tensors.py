@@ -187,7 +187,7 @@ def test_a_tensor_larger_than_the_room_of_the_host(gpu, session_of):
 
     wait_until(lambda: missing() == size // 2, DEADLINE_S, "half of it is on the GPU")
     first.break_off()
-    assert session.list().session_bytes <= 9 << 20
+    assert session.list().session_bytes < (8 << 20) + (256 << 10), "a window, and some overhead"
     second = session.put_stream()
     state = second.join(upload)
     assert [(one.offset, one.bytes) for one in state.missing] == [(0, size // 2)]

@@ -334,5 +334,157 @@ TEST_F(PassedUploadTest, OnlyWhatMayBeOnADeviceAloneIsPassed) {
   EXPECT_THAT(Begin(), is_refused) << "there is no room for a window";
 }
 
+// Each chunk counts once, as it lies in the window, however little of it is new.
+TEST_F(PassedUploadTest, CountsWhatChunksTakeOfTheWindow) {
+  const std::string text = RandomBytes(kSize);
+  constexpr int64_t kHalf = Upload::kWindowBytes / 2;
+  const auto fill = [&](int64_t bytes, int64_t want) {
+    const std::shared_ptr<Upload> upload = Begin()->upload;
+    ASSERT_THAT(WriteAll(upload, text, 0, 1), IsOk());
+    ASSERT_TRUE(Eventually([&] { return upload->Missing().front().offset == 1; }));
+    memory_->HoldFrom("Write");
+    for (int64_t at = 1; at <= want; ++at) {
+      const auto size = static_cast<size_t>(bytes);
+      ASSERT_THAT(Write(upload, text.substr(static_cast<size_t>(at), size), at), IsTaken(true))
+          << at;
+    }
+    EXPECT_THAT(Write(upload, text.substr(0, static_cast<size_t>(bytes)), want + 1),
+                IsTaken(false));
+    memory_->Hold(false);
+    EXPECT_THAT(WriteAll(upload, text, want + 1, want + kHalf), IsOk());
+  };
+  fill(1, kHalf / 4096);  // One byte takes 4 KiB.
+  Start(HostCopies::kNone);
+  fill(kMiB, kHalf / kMiB);  // All but one byte of each were in the one before.
+}
+
+// What waits for room keeps a stream's message, which goes with the stream.
+TEST_F(PassedUploadTest, AStreamThatHasLeftWaitsForNothing) {
+  memory_->HoldFrom("Allocate");
+  const std::shared_ptr<Upload> upload = Begin()->upload;
+  const Upload::StreamId stream = store_->Attach(upload, [](const absl::StatusOr<TensorState>&) {});
+  const auto kept = std::make_shared<bool>(false);
+  const auto write = [&] {
+    return store_->Write(
+        session_, upload, 0, {PieceOf("x")}, [kept] { *kept = true; }, stream);
+  };
+  EXPECT_THAT(write(), IsTaken(false));
+  EXPECT_EQ(kept.use_count(), 2);
+  store_->Leave(upload, stream);
+  EXPECT_EQ(kept.use_count(), 1);
+  EXPECT_THAT(write(), IsTaken(true)) << "it is ignored";
+  EXPECT_EQ(kept.use_count(), 1);
+  EXPECT_THAT(upload->Missing(), ElementsAre(ByteRange{0, kSize}));
+  memory_->Hold(false);
+}
+
+// The client of a half-closed stream is told of the failure.
+TEST_F(PassedUploadTest, AFailedUploadIsFollowedByItsEnd) {
+  const std::shared_ptr<Upload> upload = Begin()->upload;
+  const auto end = EndOf(upload);
+  EXPECT_FALSE(upload->HasAll());
+  memory_->FailNext("Write", absl::FailedPreconditionError("lost"));
+  ASSERT_THAT(WriteAll(upload, "x", 0, 1), IsOk());
+  EXPECT_THAT(end->Wait(), StatusIs(absl::StatusCode::kAborted));
+  EXPECT_TRUE(upload->HasAll());
+}
+
+// A failure may come before Begin returns, or after that.
+TEST_F(PassedUploadTest, AnUploadThatFailsAtOnceIsGone) {
+  for (int i = 0; i < 100; ++i) {
+    memory_->FailNext("Allocate", absl::InternalError("bad"));
+    auto begun = Begin();
+    if (begun.ok()) {
+      EXPECT_THAT(EndOf(begun->upload)->Wait(), StatusIs(absl::StatusCode::kAborted));
+    } else {
+      EXPECT_THAT(begun, StatusIs(absl::StatusCode::kAborted));
+    }
+    begun = absl::CancelledError();  // The next one needs the window of this one.
+    ASSERT_TRUE(Eventually([&] { return store_->load().uploads == 0; })) << i;
+    ASSERT_TRUE(Eventually([&] { return store_->used_bytes() == 0; })) << i;
+  }
+}
+
+TEST_F(PassedUploadTest, ALostTensorIsUploadedAgainWithItsHash) {
+  const std::string text = RandomBytes(kSize);
+  for (int i = 0; i < 2; ++i) {
+    const auto begun = Begin(kSize, {.name = "w"}, HashOf(text));
+    ASSERT_THAT(begun, IsOk());
+    ASSERT_NE(begun->upload, nullptr) << "complete without its bytes";
+    const auto end = EndOf(begun->upload);
+    ASSERT_THAT(WriteAll(begun->upload, text, 0, kSize), IsOk());
+    ASSERT_THAT(end->Wait(), IsOk());
+    if (i == 0) memory_->Lose();
+  }
+  EXPECT_TRUE(Read(*store_->Describe(session_, "w"), 0, kSize) == text);
+}
+
+// A pinned tensor has a copy on the host with --host-copies=pinned: otherwise it is not pinned.
+TEST_F(PassedUploadTest, IsPinnedOnlyWithACopyOnTheHost) {
+  Start(HostCopies::kPinned, 3 * kRoom);
+  const std::string text = RandomBytes(kSize);
+  const auto put = [&](const std::string& name, int64_t bytes,
+                       const std::optional<Sha256Digest>& digest) {
+    const std::shared_ptr<Upload> upload = Begin(bytes, {.name = name}, digest)->upload;
+    const auto end = EndOf(upload);
+    EXPECT_THAT(WriteAll(upload, text, 0, bytes), IsOk());
+    EXPECT_THAT(end->Wait(), IsOk());
+  };
+  put("filler", kRoom, {});
+  put("w", kSize, HashOf(text));
+  EXPECT_THAT(PlacesOf(*store_->Describe(session_, "w")), ElementsAre("fake:0"));
+  EXPECT_THAT(store_->KeepAlive(session_, "w", {}, true),
+              StatusIs(absl::StatusCode::kResourceExhausted));
+  EXPECT_FALSE(store_->Describe(session_, "w")->pinned);
+  EXPECT_THAT(store_->KeepAlive(session_, "w", {}, false), IsOk());
+  ASSERT_THAT(store_->Delete(session_, "filler"), IsOk());
+  ASSERT_TRUE(Eventually([&] { return store_->used_bytes() < kMiB; })) << "with its upload";
+  // Nothing is sent, as the bytes are known, but they are copied.
+  const auto again = Begin(kSize, {.name = "pinned", .pinned = true}, HashOf(text));
+  ASSERT_THAT(again, IsOk());
+  ASSERT_TRUE(again->tensor.has_value());
+  EXPECT_TRUE(Eventually([&] { return again->tensor->tensor->bytes->is_on_host(); }));
+  EXPECT_THAT(store_->KeepAlive(session_, "w", {}, true), IsOk());
+  EXPECT_TRUE(store_->Describe(session_, "w")->pinned);
+}
+
+TEST_F(PassedUploadTest, LittleMemoryRefusesResultsToo) {
+  Start(HostCopies::kNone, 2 * kSize);
+  store_->SetMaxNewBytes(1000);
+  EXPECT_THAT(store_->MakeDraft(session_, Spec(1001), {.name = "d"}, /*is_result=*/true),
+              StatusIs(absl::StatusCode::kResourceExhausted, HasSubstr("memory: ")));
+  EXPECT_THAT(store_->MakeDraft(session_, Spec(1000), {.name = "d"}, /*is_result=*/true), IsOk());
+}
+
+// The oldest copy that cannot leave the device does not keep a younger one from that.
+TEST_F(PassedUploadTest, WhatCannotBeWrittenBackIsPassedOver) {
+  Start(HostCopies::kNone, kRoom + 2 * kMiB, 2 * kSize);
+  const std::string text = RandomBytes(kSize);
+  const auto put = [&](const std::string& name, int64_t bytes) {
+    const std::shared_ptr<Upload> upload = Begin(bytes, {.name = name})->upload;
+    const auto end = EndOf(upload);
+    EXPECT_THAT(WriteAll(upload, text, 0, bytes), IsOk());
+    EXPECT_THAT(end->Wait(), IsOk());
+    return store_->Describe(session_, name)->tensor;
+  };
+  const auto stays = put("stays", kSize);
+  const auto leaves = put("leaves", kMiB);
+  Told<absl::Status> is_brought;
+  copies_->Bring(leaves->bytes, [&](const absl::StatusOr<DeviceCopies::Use>& use) {
+    is_brought.Set(use.status());
+  });
+  ASSERT_THAT(is_brought.Wait(), IsOk());
+  const auto large = put("large", kSize);
+  EXPECT_THAT(large->bytes->Devices(), ElementsAre("fake:0"));
+  EXPECT_THAT(leaves->bytes->Devices(), IsEmpty());
+  EXPECT_THAT(stays->bytes->Devices(), ElementsAre("fake:0"));
+  const absl::StatusOr<TensorStore::Beginning> third = Begin(kSize, {.name = "third"});
+  if (third.ok()) {
+    EXPECT_THAT(EndOf(third->upload)->Wait(), StatusIs(absl::StatusCode::kResourceExhausted));
+  } else {
+    EXPECT_THAT(third, StatusIs(absl::StatusCode::kResourceExhausted));
+  }
+}
+
 }  // namespace
 }  // namespace gemmd
