@@ -18,6 +18,7 @@
 #include "server/product/queue.h"
 #include "server/store/compression.h"
 #include "server/system/mutex.h"
+#include "server/system/one_at_a_time.h"
 #include "server/wire/calls.h"
 #include "server/wire/incoming.h"
 #include "server/wire/listing.h"
@@ -331,8 +332,9 @@ grpc::ServerWriteReactor<grpc::ByteBuffer>* StartGetCall(const HandlerTiming& ti
 // One Put call: a stream that starts an upload, or joins one, and sends bytes of it.
 //
 // The state changes under the lock. What follows from it (read, write, finish) is decided under the
-// lock and done after its release. At most one read and one write are in progress. The call may
-// finish during a read, which gRPC then ends, because other streams may have completed the upload.
+// lock and done after its release, by one thread at a time. At most one read and one write are in
+// progress. The call may finish during a read, which gRPC then ends, because other streams may have
+// completed the upload.
 //
 // gRPC holds the reactor until OnDone, and so does the upload while this stream serves it.
 class PutReactor final : public grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer>,
@@ -543,34 +545,50 @@ class PutReactor final : public grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::
     if (!end_) end_ = ToGrpcStatus(status);
   }
 
+  // What is handed to gRPC.
+  struct Step {
+    enum class Kind : uint8_t { kWrite, kRead, kFinish };
+    Kind kind = Kind::kWrite;
+    grpc::Status end = {};
+  };
+
+  std::optional<Step> NextStep() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    if (is_broken_) {
+      answers_.clear();
+      if (!end_) end_ = grpc::Status::CANCELLED;
+    }
+    if (!is_writing_ && !answers_.empty()) {
+      answer_ = std::move(answers_.front().bytes);
+      written_room_ = std::move(answers_.front().room);
+      answers_.pop_front();
+      is_writing_ = true;
+      return Step{.kind = Step::Kind::kWrite};
+    }
+    if (!end_ && !is_reading_ && !reads_ended_) {
+      is_reading_ = true;
+      return Step{.kind = Step::Kind::kRead};
+    }
+    if (!end_ || is_writing_ || std::exchange(is_finished_, true)) return std::nullopt;
+    return Step{.kind = Step::Kind::kFinish, .end = *end_};
+  }
+
+  void HandOver(const Step& step) {
+    switch (step.kind) {
+      case Step::Kind::kWrite:
+        sending_.Begin(static_cast<int64_t>(answer_.Length()));
+        StartWrite(&answer_);
+        break;
+      case Step::Kind::kRead: StartRead(&request_); break;
+      case Step::Kind::kFinish: Finish(step.end); break;
+    }
+  }
+
+  // Threads of the store come here, too. The call must not be finished, and so end, while one of
+  // them is about to start a read.
   void Advance() ABSL_LOCKS_EXCLUDED(mutex_) {
-    bool is_to_read = false;
-    bool is_to_write = false;
-    std::optional<grpc::Status> last;
-    {
-      MutexLock lock(&mutex_);
-      if (is_broken_) {
-        answers_.clear();
-        if (!end_) end_ = grpc::Status::CANCELLED;
-      }
-      if (!is_writing_ && !answers_.empty()) {
-        answer_ = std::move(answers_.front().bytes);
-        written_room_ = std::move(answers_.front().room);
-        answers_.pop_front();
-        is_to_write = is_writing_ = true;
-      }
-      if (!end_ && !is_reading_ && !reads_ended_) is_to_read = is_reading_ = true;
-      if (end_ && !is_writing_ && !is_finished_) {
-        is_finished_ = true;
-        last = *end_;
-      }
-    }
-    if (is_to_write) {
-      sending_.Begin(static_cast<int64_t>(answer_.Length()));
-      StartWrite(&answer_);
-    }
-    if (is_to_read) StartRead(&request_);
-    if (last) Finish(*last);
+    steps_.Run(
+        mutex_, [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return NextStep(); },
+        [this](const Step& step) { HandOver(step); });
   }
 
   TensorStore& store_;
@@ -587,6 +605,7 @@ class PutReactor final : public grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::
   Upload::StreamId stream_ = 0;
 
   Mutex mutex_;
+  OneAtATime steps_;
   Scales scales_ = Scales::kTold;
   grpc::ByteBuffer answer_;  // Being written; changed only while nothing is.
   UnreadAnswers::Room written_room_ ABSL_GUARDED_BY(mutex_);  // The room of the answer being
