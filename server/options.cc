@@ -489,13 +489,16 @@ void AddTensors(CLI::App& app, Options& options) {
     tensors.max_session_bytes = *of_session;
     return "";
   };
-  AddPair(app, "--tensor-bytes", parse_bytes,
-          "Host memory for the tensors of all sessions, uploads included. After a colon, host "
-          "memory for those of one session, or of a caller without tensor_bytes in --rules: "
-          "4GiB:1GiB. A tensor that does not fit is refused with RESOURCE_EXHAUSTED. 0 takes an "
-          "eighth of --memory-limit-bytes, and for one session half of all. To keep more weights, "
-          "raise this and lower --max-queued-bytes",
-          kGroup, "BYTES[:BYTES]", BytesText(tensors.max_bytes));
+  AddPair(
+      app, "--tensor-bytes", parse_bytes,
+      "Host memory for the tensors of all sessions, uploads included. After a colon, host "
+      "memory for those of one session, or of a caller without tensor_bytes in --rules: "
+      "4GiB:1GiB; without device_tensor_bytes there, the same part of GPU memory for tensors is "
+      "the most that they take of all GPUs. A tensor that does not fit is refused with "
+      "RESOURCE_EXHAUSTED. 0 takes an "
+      "eighth of --memory-limit-bytes, and for one session half of all. To keep more weights, "
+      "raise this and lower --max-queued-bytes",
+      kGroup, "BYTES[:BYTES]", BytesText(tensors.max_bytes));
   AddCount(app, "--max-sessions", tensors.max_sessions,
            "Sessions open at once; one more is refused with RESOURCE_EXHAUSTED. One host or user "
            "may have at most seven times as many as are still free, so that others can open one",

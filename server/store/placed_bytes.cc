@@ -55,13 +55,18 @@ absl::Status Lost() {
 
 absl::StatusOr<HostMemory> HostMemory::Allocate(int64_t bytes, bool is_for_workers) {
   if (bytes == 0) return HostMemory();
-  const auto size = static_cast<size_t>(bytes);
   if (SharedMemory* const shared = SharedMemory::OfProcess();
       shared != nullptr && (is_for_workers || shared->has_tensors()) &&
       bytes >= SharedMemory::kMinBytes) {
     std::byte* const memory = shared->Take(bytes);
     if (memory != nullptr) return HostMemory(memory, bytes);
   }
+  return AllocatePrivate(bytes);
+}
+
+absl::StatusOr<HostMemory> HostMemory::AllocatePrivate(int64_t bytes) {
+  if (bytes == 0) return HostMemory();
+  const auto size = static_cast<size_t>(bytes);
   if (bytes >= kMappedBytes) {
     std::byte* const mapped = Map(size);
     if (mapped == nullptr) return NoMemory(bytes);
@@ -624,12 +629,22 @@ bool DeviceCopies::GiveUpOneOf(const Account& account) {
 void DeviceCopies::Allocate(Making making) {
   const absl::Status charged = Charge(making);
   if (!charged.ok()) return Finish(making, charged);
-  std::shared_ptr<DeviceCopy> oldest;
   std::shared_ptr<PlacedBytes> to_write_back;
-  const absl::Status room = MakeRoom(making, oldest, to_write_back);
+  const absl::Status room = MakeRoom(making, to_write_back);
   if (!room.ok()) return Finish(making, room);
   if (to_write_back != nullptr) {
-    return WriteBack(std::move(making), std::move(oldest), *to_write_back);
+    return to_write_back->BringToHost([self = shared_from_this(), making = std::move(making)](
+                                          const absl::Status& status) mutable {
+      if (status.ok()) {
+        MutexLock lock(&self->mutex_);
+        ++self->counts_.written_back;
+      }
+      // Lost bytes need no memory. The room was taken, but may have been given back since.
+      const bool is_retried =
+          (absl::IsFailedPrecondition(status) || absl::IsResourceExhausted(status)) &&
+          --making.tries > 0;
+      status.ok() || is_retried ? self->Allocate(std::move(making)) : self->Finish(making, status);
+    });
   }
   const int64_t size = making.copy->bytes_;
   memory_.Allocate(size, [self = shared_from_this(),
@@ -645,47 +660,27 @@ void DeviceCopies::Allocate(Making making) {
   });
 }
 
-void DeviceCopies::WriteBack(Making making, std::shared_ptr<DeviceCopy> oldest,
-                             PlacedBytes& tensor) {
-  tensor.BringToHost([self = shared_from_this(), making = std::move(making),
-                      oldest = std::move(oldest)](const absl::Status& status) mutable {
-    // Lost bytes need no memory.
-    const bool is_gone = absl::IsFailedPrecondition(status) && --making.tries > 0;
-    const bool is_passed_over =
-        absl::IsResourceExhausted(status) && making.passed_over.size() < kMaxPassedOver;
-    if (is_passed_over) {
-      making.passed_over.insert(oldest.get());
-      making.no_room = status;
-    }
-    {
-      MutexLock lock(&self->mutex_);
-      if (status.ok()) ++self->counts_.written_back;
-      // Others that need space do not begin with it either.
-      if (is_passed_over) oldest->turn_ = ++self->last_turn_;
-    }
-    status.ok() || is_gone || is_passed_over ? self->Allocate(std::move(making))
-                                             : self->Finish(making, status);
-  });
-}
-
-absl::Status DeviceCopies::MakeRoom(const Making& making, std::shared_ptr<DeviceCopy>& oldest,
-                                    std::shared_ptr<PlacedBytes>& to_write_back) {
+absl::Status DeviceCopies::MakeRoom(Making& making, std::shared_ptr<PlacedBytes>& to_write_back) {
   while (true) {
+    std::shared_ptr<DeviceCopy> oldest;
     std::shared_ptr<PlacedBytes> tensor;
-    oldest = nullptr;
     RETURN_IF_ERROR(FindOldest(making, oldest, tensor));
     if (oldest == nullptr) return absl::OkStatus();
-    switch (tensor->GiveUp(*this, *oldest)) {
-      case PlacedBytes::Leaving::kInUse: break;
-      case PlacedBytes::Leaving::kGone: {
-        MutexLock lock(&mutex_);
-        ++counts_.evictions;
-        break;
-      }
-      case PlacedBytes::Leaving::kIsOnlyPlace:
+    const PlacedBytes::Leaving leaving = tensor->GiveUp(*this, *oldest);
+    if (leaving == PlacedBytes::Leaving::kIsOnlyPlace) {
+      const absl::Status room = tensor->TakeRoom();
+      if (room.ok()) {
         to_write_back = std::move(tensor);
         return absl::OkStatus();
+      }
+      making.no_room = room;
+      if (making.passed_over.size() == kMaxPassedOver) return making.no_room;
+      making.passed_over.insert(oldest->number_);
     }
+    MutexLock lock(&mutex_);
+    if (leaving == PlacedBytes::Leaving::kGone) ++counts_.evictions;
+    // Others that need space do not begin with it either.
+    if (leaving == PlacedBytes::Leaving::kIsOnlyPlace) oldest->turn_ = ++last_turn_;
   }
 }
 
@@ -722,7 +717,9 @@ absl::Status DeviceCopies::FindOldest(const Making& making, std::shared_ptr<Devi
 DeviceCopy* DeviceCopies::LeastRecentlyUsed(const Making& making) {
   DeviceCopy* oldest = nullptr;
   for (DeviceCopy* const copy : resident_) {
-    if (copy->users_ > 0 || copy->is_being_made_ || making.passed_over.contains(copy)) continue;
+    if (copy->users_ > 0 || copy->is_being_made_ || making.passed_over.contains(copy->number_)) {
+      continue;
+    }
     if (oldest == nullptr || copy->turn_ < oldest->turn_) oldest = copy;
   }
   return oldest;

@@ -39,6 +39,7 @@ int64_t TensorBytes::charged_bytes() const {
 absl::Status TensorBytes::TakeRoom() {
   MutexLock lock(&room_mutex_);
   if (charge_.bytes() == bytes()) return absl::OkStatus();
+  account_->MakeRoom(bytes());
   ASSIGN_OR_RETURN(charge_, account_->Take(bytes()));
   return absl::OkStatus();
 }
@@ -73,7 +74,7 @@ absl::StatusOr<std::shared_ptr<TensorBytes>> TensorBytes::Allocate(
 
 absl::StatusOr<std::shared_ptr<TensorBytes>> TensorBytes::AllocateUncharged(
     int64_t bytes, Account& account, const std::shared_ptr<ThreadPool>& background) {
-  ASSIGN_OR_RETURN(HostMemory host, HostMemory::Allocate(bytes));
+  ASSIGN_OR_RETURN(HostMemory host, HostMemory::AllocatePrivate(bytes));
   std::unique_ptr<TensorBytes> owned(new TensorBytes(std::move(host), account, Account::Charge()));
   return Share(std::move(owned), background, kFreedAtOnceBytes);
 }
@@ -153,6 +154,7 @@ std::vector<std::shared_ptr<KeptForm>> KeptForms::All() const {
 
 void KeptForms::MakeRoom(const Account& account, int64_t bytes) {
   if (account.free() >= bytes) return;
+  if (bytes > account.limit() - (account.used() - BytesOf(account))) return;
   struct Evictable {
     bool is_others;
     int64_t last_use;  // A snapshot: it changes while others use the form.

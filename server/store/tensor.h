@@ -58,12 +58,15 @@ class TensorBytes final : public PlacedBytes {
   static absl::StatusOr<std::shared_ptr<TensorBytes>> Allocate(
       int64_t bytes, Account& account, const std::shared_ptr<ThreadPool>& background,
       int64_t freed_at_once_bytes = kFreedAtOnceBytes, bool is_for_workers = false);
-  // For bytes that are written on a device first: host memory is charged once they are brought
-  // there, and has no pages before. Errors: ResourceExhausted if the machine has no addresses left.
+  // For at least HostMemory::kMappedBytes that are written on a device first: host memory is
+  // charged once they are brought there, and has no pages before. Until then it costs addresses
+  // only: it is never in SharedMemory, so that a worker that reads it on the host needs a copy for
+  // each launch. Errors: ResourceExhausted if the machine has no addresses left.
   static absl::StatusOr<std::shared_ptr<TensorBytes>> AllocateUncharged(
       int64_t bytes, Account& account, const std::shared_ptr<ThreadPool>& background);
 
   int64_t charged_bytes() const ABSL_LOCKS_EXCLUDED(room_mutex_);
+  // Makes room by Account::MakeRoom.
   absl::Status TakeRoom() override ABSL_LOCKS_EXCLUDED(room_mutex_);
   Account* device_account() const override { return account_->on_devices(); }
 
@@ -180,7 +183,7 @@ class KeptForms {
   void End(const std::shared_ptr<KeptForm>& form, bool is_made) ABSL_LOCKS_EXCLUDED(mutex_);
 
   // Drops forms, least recently used first and the account's own first, until the account has
-  // `bytes` free.
+  // `bytes` free. Drops none if its own limit is too low for that.
   void MakeRoom(const Account& account, int64_t bytes) ABSL_LOCKS_EXCLUDED(mutex_);
   void DropAll() ABSL_LOCKS_EXCLUDED(mutex_);
 

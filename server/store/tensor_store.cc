@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <iterator>
 #include <limits>
+#include <new>
 #include <string>
 #include <utility>
 #include <vector>
@@ -36,10 +37,8 @@ constexpr int64_t kShare = 7;
 constexpr int kLooksOfCall = 64;
 constexpr int kLooksAtOnce = 256;
 
-// Saturating sum: times are not negative, and a lease may be arbitrarily long.
-int64_t After(int64_t from_ns, int64_t span_ns) {
-  return span_ns > kNever - from_ns ? kNever : from_ns + span_ns;
-}
+// Saturating sum of two that are not negative: a lease or a tensor may be arbitrarily long.
+int64_t After(int64_t from, int64_t span) { return span > kNever - from ? kNever : from + span; }
 
 constexpr int64_t kNoLimit = std::numeric_limits<int64_t>::max();
 
@@ -111,7 +110,13 @@ TensorStore::TensorStore(const StoreOptions& options, const Clock& clock)
           std::make_shared<Account>("all sessions", "--tensor-bytes", options.max_bytes, nullptr)),
       max_new_bytes_(std::numeric_limits<int64_t>::max()),
       background_(std::make_shared<ThreadPool>("gemmd-tensors", kPause, [this] { Expire(); })),
-      forms_(background_) {}
+      forms_(std::make_shared<KeptForms>(background_)) {
+  // Tensors may outlive the store.
+  account_->SetMakesRoom(
+      [kept = std::weak_ptr<KeptForms>(forms_)](const Account& account, int64_t bytes) {
+        if (const std::shared_ptr<KeptForms> forms = kept.lock()) forms->MakeRoom(account, bytes);
+      });
+}
 
 TensorStore::~TensorStore() { background_->Stop(); }
 
@@ -213,8 +218,8 @@ absl::StatusOr<TensorDraft> TensorStore::MakeDraft(const Session& session, Tenso
                                                    std::shared_ptr<TensorBytes> bytes) {
   const int64_t overhead_bytes = OverheadOf(spec);
   // Includes the overhead of an upload, which is charged next.
-  forms_.MakeRoom(*session.account,
-                  overhead_bytes + Upload::kOverheadBytes + (bytes == nullptr ? spec.bytes : 0));
+  session.account->MakeRoom(
+      After(bytes == nullptr ? spec.bytes : 0, overhead_bytes + Upload::kOverheadBytes));
   TensorDraft draft;
   ASSIGN_OR_RETURN(draft.charge, session.account->Take(overhead_bytes));
   if (bytes == nullptr) {
@@ -371,7 +376,9 @@ TensorState TensorStore::StateOf(const TensorUse& use) {
 absl::StatusOr<TensorDraft> TensorStore::MakeDraft(const SessionUse& session, TensorSpec spec,
                                                    Keeping keep, bool is_result) {
   RETURN_IF_ERROR(CheckKeeping(keep));
-  bool is_charged = !is_result || !LacksRoom(session, spec, keep, 0);
+  // Less is no mapping, and so takes memory from the beginning.
+  bool is_charged =
+      !is_result || spec.bytes < HostMemory::kMappedBytes || !LacksRoom(session, spec, keep, 0);
   {
     MutexLock lock(&mutex_);
     const auto has_memory = [](const auto& device) { return device.second.copies != nullptr; };
@@ -459,7 +466,7 @@ bool TensorStore::is_closed() const {
 
 int64_t TensorStore::FreeBytes(const SessionUse& session) const {
   const Account& account = *session.session_->account;
-  return std::min(account.free() + forms_.BytesOf(account), account.limit());
+  return std::min(account.free() + forms_->BytesOf(account), account.limit());
 }
 
 KeptForms::Use TensorStore::TakeForm(const TensorUse& use, const FormKey& key) {
@@ -467,7 +474,7 @@ KeptForms::Use TensorStore::TakeForm(const TensorUse& use, const FormKey& key) {
     MutexLock lock(&mutex_);
     if (max_new_bytes_ < std::numeric_limits<int64_t>::max()) return {};  // Memory is short now.
   }
-  return forms_.Take(use->bytes, *use.session_->account, key);
+  return forms_->Take(use->bytes, *use.session_->account, key);
 }
 
 TensorStore::Load TensorStore::load() const {
@@ -507,6 +514,7 @@ void TensorStore::End(Session& session, int64_t stream) {
 
 TensorStore::SessionUse TensorStore::UseLocked(const std::shared_ptr<Session>& session) {
   ++session->users;
+  LimitShareOfDevices(*session);
   return SessionUse(this, session);
 }
 
@@ -562,6 +570,17 @@ void TensorStore::SetLimits(Account& account, const SessionOwner& owner) const {
   account.on_devices()->SetLimit(owner.max_device_bytes, "device_tensor_bytes of --rules");
 }
 
+void TensorStore::LimitShareOfDevices(Session& session) {
+  if (session.has_own_device_limit || options_.session_device_share >= 1) return;
+  int64_t bytes = 0;
+  for (const auto& [name, device] : devices_) {
+    if (device.copies != nullptr) bytes = After(bytes, device.copies->capacity_bytes());
+  }
+  const double share = options_.session_device_share * static_cast<double>(bytes);
+  session.account->on_devices()->SetLimit(static_cast<int64_t>(share),
+                                          "--tensor-bytes of a session");
+}
+
 std::shared_ptr<Account> TensorStore::AccountOfSession(std::string_view peer,
                                                        const SessionOwner& owner) {
   constexpr auto kDevices = Account::Memory::kDevices;
@@ -572,8 +591,12 @@ std::shared_ptr<Account> TensorStore::AccountOfSession(std::string_view peer,
     return account;
   }
   const std::shared_ptr<Account> within = owner.is_known ? AccountOf(peer, owner) : account_;
-  return std::make_shared<Account>("the session", "--tensor-bytes of a session",
-                                   options_.max_session_bytes, within);
+  auto account = std::make_shared<Account>("the session", "--tensor-bytes of a session",
+                                           options_.max_session_bytes, within);
+  if (owner.max_device_bytes == kNoLimit && options_.session_device_share < 1) {
+    account->SetOnDevices(std::make_shared<Account>("the session", "", 0, nullptr, kDevices));
+  }
+  return account;
 }
 
 absl::Status TensorStore::CheckPlaces(std::string_view peer) const {
@@ -621,10 +644,12 @@ absl::StatusOr<TensorStore::SessionUse> TensorStore::OpenSession(std::string_vie
     session = std::make_shared<Session>(made, new_key, std::string(peer), owner,
                                         AccountOfSession(peer, owner), clock_.NowNs());
     session->number = ++last_number_;
+    session->has_own_device_limit = owner.max_device_bytes < kNoLimit;
     sessions_.emplace(new_key, session);
     if (owner.has_one_session) keys_of_owners_.emplace(session->peer, new_key);
   } else if (session->is_all_of_owner) {
     session->rule = owner.rule;
+    session->has_own_device_limit = owner.max_device_bytes < kNoLimit;
     SetLimits(*session->account, owner);
   }
   SessionUse use = UseLocked(session);
@@ -756,7 +781,7 @@ void TensorStore::SetMaxNewBytes(int64_t bytes) {
     MutexLock lock(&mutex_);
     max_new_bytes_ = bytes;
   }
-  if (bytes < std::numeric_limits<int64_t>::max()) forms_.DropAll();
+  if (bytes < std::numeric_limits<int64_t>::max()) forms_->DropAll();
 }
 
 std::vector<TensorStore::OwnerLoad> TensorStore::LargestOwners() const {
@@ -896,8 +921,13 @@ absl::StatusOr<TensorStore::Beginning> TensorStore::Begin(const SessionUse& sess
   RETURN_IF_ERROR(CheckDevice(device));
   ASSIGN_OR_RETURN(const RandomId id, RandomId::Make());
   Session& owner = *session.session_;
+  std::shared_ptr<TensorBytes> known;
+  if (digest) {
+    ASSIGN_OR_RETURN(known, FindKnown(owner, spec, *digest, keep.pinned));
+  }
   // Products rely on checked indices, which are read in host memory.
-  const bool is_passed = !spec.layout.is_sparse() && spec.bytes > Upload::kWindowBytes &&
+  const bool is_passed = known == nullptr && !spec.layout.is_sparse() &&
+                         spec.bytes > Upload::kWindowBytes &&
                          LacksRoom(session, spec, keep, Upload::kOverheadBytes);
   std::shared_ptr<DeviceCopies> passed_to = is_passed ? CopiesOn(std::string(device)) : nullptr;
   Beginning beginning;
@@ -905,8 +935,8 @@ absl::StatusOr<TensorStore::Beginning> TensorStore::Begin(const SessionUse& sess
     Leftovers left;
     MutexLock lock(&mutex_);
     RETURN_IF_ERROR(CheckRoom(owner, passed_to != nullptr ? Upload::kWindowBytes : spec.bytes));
-    std::shared_ptr<TensorBytes> known = digest ? FindContent(owner, spec, *digest) : nullptr;
-    if (known != nullptr) {
+    // Unless it was written meanwhile.
+    if (known != nullptr && FindContent(owner, spec, *digest) == known) {
       known->are_shared = true;
       ASSIGN_OR_RETURN(TensorDraft draft,
                        MakeDraft(owner, std::move(spec), std::move(keep), std::move(known)));
@@ -916,8 +946,6 @@ absl::StatusOr<TensorStore::Beginning> TensorStore::Begin(const SessionUse& sess
   }
   if (beginning.tensor) {
     BringTo(std::string(device), beginning.tensor->tensor->bytes);
-    // The bytes may have been on a device alone until a pinned tensor shares them.
-    KeepOnHost(*beginning.tensor).IgnoreError();
     return beginning;
   }
   const int64_t lease_ns = std::min(LeaseOf(keep), absl::ToInt64Nanoseconds(options_.lease));
@@ -930,7 +958,7 @@ absl::StatusOr<TensorStore::Beginning> TensorStore::Begin(const SessionUse& sess
   }
   ASSIGN_OR_RETURN(TensorDraft draft,
                    MakeDraft(owner, std::move(spec), std::move(keep), std::move(bytes)));
-  forms_.MakeRoom(*owner.account, overhead_bytes);
+  owner.account->MakeRoom(overhead_bytes);
   ASSIGN_OR_RETURN(Account::Charge overhead, owner.account->Take(overhead_bytes));
   beginning.upload = std::make_shared<Upload>(id, lease_ns, std::move(draft), std::move(overhead),
                                               digest, clock_.NowNs(), device);
@@ -946,6 +974,22 @@ absl::StatusOr<TensorStore::Beginning> TensorStore::Begin(const SessionUse& sess
   Advance(session.session_, beginning.upload, 0);  // An empty tensor is complete.
   RETURN_IF_ERROR(beginning.upload->failure());    // The device is too small.
   return beginning;
+}
+
+absl::StatusOr<std::shared_ptr<TensorBytes>> TensorStore::FindKnown(Session& session,
+                                                                    const TensorSpec& spec,
+                                                                    const Sha256Digest& digest,
+                                                                    bool pinned) {
+  std::shared_ptr<TensorBytes> known;
+  {
+    MutexLock lock(&mutex_);
+    known = FindContent(session, spec, digest);
+  }
+  if (known == nullptr) return known;
+  const absl::Status kept = KeepOnHost(*known, pinned);
+  if (absl::IsFailedPrecondition(kept)) return nullptr;  // They are lost since.
+  RETURN_IF_ERROR(kept);
+  return known;
 }
 
 absl::StatusOr<std::shared_ptr<Upload>> TensorStore::Join(const SessionUse& session,
@@ -990,10 +1034,9 @@ bool TensorStore::LacksRoom(const SessionUse& session, const TensorSpec& spec, c
   const bool may_be_lost = options_.host_copies == HostCopies::kNone ||
                            (options_.host_copies == HostCopies::kPinned && !keep.pinned);
   if (!may_be_lost) return false;
-  // Without a look at the forms where that is not needed.
-  more_bytes += OverheadOf(spec);
-  return spec.bytes > session.account().free() - more_bytes &&
-         spec.bytes > FreeBytes(session) - more_bytes;
+  const int64_t bytes = After(spec.bytes, more_bytes + OverheadOf(spec));
+  session.account().MakeRoom(bytes);
+  return bytes > session.account().free();
 }
 
 void TensorStore::PassTo(std::shared_ptr<DeviceCopies> device,
@@ -1030,10 +1073,15 @@ void TensorStore::Advance(const std::shared_ptr<Session>& session,
 
 void TensorStore::CatchUp(const std::shared_ptr<Session>& session,
                           const std::shared_ptr<Upload>& upload) {
-  background_->Run([this, session, upload] {
+  try {
+    background_->Run([this, session, upload] {
+      upload->EndCatchingUp();
+      Advance(session, upload, kHashedByBackground);
+    });
+  } catch (const std::bad_alloc&) {
     upload->EndCatchingUp();
-    Advance(session, upload, kHashedByBackground);
-  });
+    throw;
+  }
 }
 
 void TensorStore::CheckIndices(const std::shared_ptr<Session>& session,
@@ -1106,16 +1154,16 @@ void TensorStore::BringTo(const std::string& device, const std::shared_ptr<Tenso
   if (copies != nullptr) copies->Bring(bytes, [](const absl::StatusOr<DeviceCopies::Use>&) {});
 }
 
-absl::Status TensorStore::KeepOnHost(const TensorState& tensor) const {
+absl::Status TensorStore::KeepOnHost(TensorBytes& bytes, bool pinned) const {
   const bool is_kept = options_.host_copies == HostCopies::kAll ||
-                       (options_.host_copies == HostCopies::kPinned && tensor.pinned);
+                       (options_.host_copies == HostCopies::kPinned && pinned);
   if (!is_kept) return absl::OkStatus();
   struct Result {
     Mutex mutex;
     absl::Status status ABSL_GUARDED_BY(mutex);
   };
   const auto result = std::make_shared<Result>();
-  tensor.tensor->bytes->BringToHost([result](const absl::Status& status) {
+  bytes.BringToHost([result](const absl::Status& status) {
     MutexLock lock(&result->mutex);
     result->status = status;
   });
@@ -1125,6 +1173,7 @@ absl::Status TensorStore::KeepOnHost(const TensorState& tensor) const {
 
 absl::StatusOr<std::shared_ptr<TensorBytes>> TensorStore::Lend(const TensorUse& use,
                                                                int64_t bytes) const {
+  use.session_->account->MakeRoom(bytes);
   return TensorBytes::Allocate(bytes, *use.session_->account, background_);
 }
 

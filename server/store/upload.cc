@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cstring>
 #include <iterator>
+#include <new>
 #include <string>
 #include <utility>
 
@@ -22,16 +23,27 @@ std::vector<ByteRange> ByteRanges::Add(ByteRange range) {
   int64_t begin = range.offset;
   int64_t end = range.end();
   int64_t at = range.offset;
-  while (next != ends_.end() && next->first <= range.end()) {
+  for (; next != ends_.end() && next->first <= range.end(); ++next) {
     if (next->first > at) added.push_back({at, next->first - at});
     at = std::max(at, next->second);
     begin = std::min(begin, next->first);
     end = std::max(end, next->second);
-    next = ends_.erase(next);
   }
   if (at < range.end()) added.push_back({at, range.end() - at});
-  ends_.emplace(begin, end);
+  ends_[begin] = end;  // The last step that takes memory.
+  ends_.erase(std::next(ends_.find(begin)), ends_.upper_bound(end));
   return added;
+}
+
+void ByteRanges::Remove(ByteRange range) {
+  const auto from = std::prev(ends_.upper_bound(range.offset));
+  const int64_t begin = from->first;
+  if (range.end() < from->second) ends_.emplace(range.end(), from->second);
+  if (begin < range.offset) {
+    ends_.find(begin)->second = range.offset;
+  } else {
+    ends_.erase(begin);
+  }
 }
 
 bool ByteRanges::Touches(ByteRange range) const {
@@ -111,6 +123,7 @@ Upload::Upload(const RandomId& id, int64_t lease_ns, TensorDraft draft, Account:
       overhead_(std::move(overhead)),
       wanted_(digest),
       device_(device),
+      no_memory_(absl::ResourceExhaustedError("upload: no memory for its bytes, begin a new one")),
       draft_(std::move(draft)),
       used_ns_(now_ns) {}
 
@@ -126,8 +139,8 @@ absl::StatusOr<bool> Upload::Write(int64_t offset,
                                              " on, want bytes of a tensor of ", size_));
   }
   const ByteRange range = {offset, bytes};
-  std::shared_ptr<Chunk> chunk;
-  std::vector<ByteRange> claimed;
+  Claim claim(*this);
+  std::shared_ptr<Chunk>& chunk = claim.chunk;
   {
     MutexLock lock(&mutex_);
     used_ns_ = now_ns;
@@ -147,22 +160,42 @@ absl::StatusOr<bool> Upload::Write(int64_t offset,
       return absl::InvalidArgumentError(Concat("chunk: got bytes with more than ", kMaxRanges - 1,
                                                " gaps between them, want fewer"));
     }
-    claimed = claimed_.Add(range);
-    if (claimed.empty()) return true;
+    claim.parts = claimed_.Add(range);
+    if (claim.parts.empty()) return true;
     if (chunk != nullptr) {
-      chunk->parts = claimed.size();
+      chunk->parts = claim.parts.size();
       passing_bytes_ += chunk->room;
     }
   }
   if (chunk != nullptr) {
     Copy(pieces, offset, range, chunk->bytes.get());
-    for (const ByteRange& part : claimed) Pass(chunk, part);
+    for (; claim.next < claim.parts.size(); ++claim.next) Pass(chunk, claim.parts[claim.next]);
     return true;
   }
-  for (const ByteRange& part : claimed) Copy(pieces, offset, part, bytes_->host() + part.offset);
+  for (const ByteRange& part : claim.parts)
+    Copy(pieces, offset, part, bytes_->host() + part.offset);
   MutexLock lock(&mutex_);
-  for (const ByteRange& part : claimed) received_.Add(part);
+  for (; claim.next < claim.parts.size(); ++claim.next) received_.Add(claim.parts[claim.next]);
   return true;
+}
+
+void Upload::GiveBack(const Claim& claim) {
+  Chunk* const chunk = claim.chunk.get();
+  {
+    MutexLock lock(&mutex_);
+    if (chunk != nullptr) chunk->parts -= claim.parts.size() - claim.next;
+    if (chunk != nullptr && chunk->parts == 0) passing_bytes_ -= chunk->room;
+    try {
+      for (size_t i = claim.next; i < claim.parts.size(); ++i) claimed_.Remove(claim.parts[i]);
+    } catch (const std::bad_alloc&) {
+      failure_ = no_memory_;  // They can neither be received nor claimed again.
+    }
+  }
+  if (chunk == nullptr) return;
+  try {
+    on_progress_(shared_from_this());
+  } catch (const std::bad_alloc&) {  // Those who wait go on with the next progress.
+  }
 }
 
 void Upload::PassTo(std::shared_ptr<DeviceCopies> device, OnProgress on_progress) {
@@ -209,13 +242,21 @@ void Upload::Pass(const std::shared_ptr<Chunk>& chunk, const ByteRange& range) {
 void Upload::EndPass(Chunk& chunk, const ByteRange& range, const absl::Status& status) {
   {
     MutexLock lock(&mutex_);
-    if (--chunk.parts == 0) passing_bytes_ -= chunk.room;
     status.ok() ? (void)received_.Add(range) : FailPassing(status);
+    if (--chunk.parts == 0) passing_bytes_ -= chunk.room;
   }
   on_progress_(shared_from_this());
 }
 
 void Upload::ReadBack(const ByteRange& range) {
+  try {
+    BeginReadingBack(range);
+  } catch (const std::bad_alloc&) {
+    EndReadingBack(range.bytes, no_memory_);
+  }
+}
+
+void Upload::BeginReadingBack(const ByteRange& range) {
   const absl::Span<std::byte> to(read_back_.get(), static_cast<size_t>(range.bytes));
   DeviceMemory::Done done = [self = shared_from_this(), range](const absl::Status& status) {
     self->EndReadingBack(range.bytes, status);

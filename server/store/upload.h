@@ -40,8 +40,11 @@ struct ByteRange {
 // The received bytes of a tensor, as ranges that neither touch nor overlap.
 class ByteRanges {
  public:
-  // Adds the range and returns its new parts, in order.
+  // Adds the range and returns its new parts, in order. No effect if it throws.
   std::vector<ByteRange> Add(ByteRange range);
+
+  // Removes a range of which all bytes are in one existing range. No effect if it throws.
+  void Remove(ByteRange range);
 
   // Whether the range overlaps or adjoins an existing range.
   bool Touches(ByteRange range) const;
@@ -178,6 +181,21 @@ class Upload : public std::enable_shared_from_this<Upload> {
     int64_t room = 0;    // What it takes of the window.
     size_t parts = 0;    // Parts on their way; guarded by mutex_.
   };
+  // Bytes that a caller of Write has claimed. Gives back those that it does not get to, as without
+  // memory for that: they can be sent again.
+  struct Claim {
+    explicit Claim(Upload& claimed) : upload(claimed) {}
+    Claim(const Claim&) = delete;
+    Claim& operator=(const Claim&) = delete;
+    ~Claim() {
+      if (next < parts.size()) upload.GiveBack(*this);
+    }
+
+    Upload& upload;
+    std::shared_ptr<Chunk> chunk = {};  // Null if the bytes go to host memory.
+    std::vector<ByteRange> parts = {};
+    size_t next = 0;  // The first part that is still claimed.
+  };
   // The room of a chunk whose bytes are fewer.
   static constexpr int64_t kMinChunkRoom = int64_t{4} << 10;
 
@@ -192,10 +210,12 @@ class Upload : public std::enable_shared_from_this<Upload> {
   bool is_over() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return result_ || !failure_.ok(); }
   bool HasRoom(int64_t room) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void EndPlacing(absl::StatusOr<DeviceCopies::Use> copy) ABSL_LOCKS_EXCLUDED(mutex_);
+  void GiveBack(const Claim& claim) ABSL_LOCKS_EXCLUDED(mutex_);
   void Pass(const std::shared_ptr<Chunk>& chunk, const ByteRange& range);
   void EndPass(Chunk& chunk, const ByteRange& range, const absl::Status& status)
       ABSL_LOCKS_EXCLUDED(mutex_);
   void ReadBack(const ByteRange& range);
+  void BeginReadingBack(const ByteRange& range);
   void EndReadingBack(int64_t bytes, const absl::Status& status) ABSL_LOCKS_EXCLUDED(mutex_);
   // The first failure counts.
   void FailPassing(const absl::Status& status) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
@@ -208,6 +228,7 @@ class Upload : public std::enable_shared_from_this<Upload> {
   const Account::Charge overhead_;
   const std::optional<Sha256Digest> wanted_;
   const std::string device_;
+  const absl::Status no_memory_;  // Made early, because making it takes memory.
   TensorDraft draft_;
   // If the bytes are passed on: constant after PassTo.
   std::shared_ptr<DeviceCopies> passed_to_;

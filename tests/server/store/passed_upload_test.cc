@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <memory>
+#include <new>
 #include <optional>
 #include <string>
 #include <utility>
@@ -78,10 +79,15 @@ class PassedUploadTest : public testing::Test {
     memory_ = nullptr;  // Its thread uses the store.
   }
 
-  void Start(HostCopies copies, int64_t room = kRoom, int64_t device_bytes = 2 * kSize) {
+  void Start(HostCopies copies, int64_t room = kRoom, int64_t device_bytes = 2 * kSize,
+             double session_device_share = 1) {
     Stop();
-    store_ = std::make_unique<TensorStore>(
-        StoreOptions{.max_bytes = room, .max_session_bytes = room, .host_copies = copies}, clock_);
+    store_ =
+        std::make_unique<TensorStore>(StoreOptions{.max_bytes = room,
+                                                   .max_session_bytes = room,
+                                                   .session_device_share = session_device_share,
+                                                   .host_copies = copies},
+                                      clock_);
     memory_ = std::make_unique<FakeDeviceMemory>(device_bytes);
     copies_ = std::make_shared<DeviceCopies>(*memory_, "fake:0");
     store_->AddDevice("fake:0", copies_);
@@ -484,6 +490,104 @@ TEST_F(PassedUploadTest, WhatCannotBeWrittenBackIsPassedOver) {
   } else {
     EXPECT_THAT(third, StatusIs(absl::StatusCode::kResourceExhausted));
   }
+}
+
+// What a form of another session takes is free for an upload.
+TEST_F(PassedUploadTest, IsNotPassedWhereFormsMakeRoom) {
+  constexpr int64_t kEnough = kSize + kMiB;
+  Start(HostCopies::kNone, kEnough);
+  const TensorStore::SessionUse other = store_->OpenSession("", "b").value();
+  ASSERT_THAT(store_->Publish(other, store_->MakeDraft(other, Spec(10), {.name = "f"}).value()),
+              IsOk());
+  FormKey key;
+  key.bytes = 2 * kMiB;
+  for (int i = 0; i < 2; ++i) {
+    const KeptForms::Use form = store_->TakeForm(store_->Find(other, "f").value(), key);
+    if (form.form != nullptr) store_->forms().End(form.form, true);
+  }
+  ASSERT_LT(session_.account().free(), kSize);
+  memory_->Hold(true);
+  const std::string text = RandomBytes(kSize);
+  const auto begun = Begin();
+  ASSERT_THAT(begun, IsOk());
+  EXPECT_GT(session_.account().used(), kSize);
+  ASSERT_THAT(Write(begun->upload, text, 0), IsTaken(true)) << "in host memory";
+  memory_->Hold(false);
+}
+
+// Nothing is half pinned: a tensor that would share bytes of a device alone needs them on the host.
+TEST_F(PassedUploadTest, KnownBytesArePinnedOnlyWithACopyOnTheHost) {
+  Start(HostCopies::kPinned);
+  const std::string text = RandomBytes(kSize);
+  const std::shared_ptr<Upload> upload = Begin(kSize, {.name = "w"}, HashOf(text))->upload;
+  const auto end = EndOf(upload);
+  ASSERT_THAT(WriteAll(upload, text, 0, kSize), IsOk());
+  ASSERT_THAT(end->Wait(), IsOk());
+  for (const std::string name : {"w", "other"}) {
+    EXPECT_THAT(Begin(kSize, {.name = name, .pinned = true}, HashOf(text)),
+                StatusIs(absl::StatusCode::kResourceExhausted,
+                         HasSubstr("quota: got 25165824 bytes of host memory, want at most the ")));
+  }
+  EXPECT_FALSE(store_->Describe(session_, "w")->pinned);
+  EXPECT_THAT(store_->Describe(session_, "other"), StatusIs(absl::StatusCode::kNotFound));
+  EXPECT_EQ(store_->load().uploads, 0);
+  const auto again = Begin(kSize, {.name = "other"}, HashOf(text));
+  ASSERT_THAT(again, IsOk());
+  EXPECT_TRUE(again->tensor.has_value());
+}
+
+// What could not be handed to the device for lack of memory is neither claimed nor in the window.
+TEST_F(PassedUploadTest, BytesAreSentAgainAfterALackOfMemory) {
+  const std::string text = RandomBytes(kSize);
+  const std::shared_ptr<Upload> upload = Begin()->upload;
+  const auto end = EndOf(upload);
+  ASSERT_THAT(WriteAll(upload, text, kMiB, kMiB + 1), IsOk());
+  ASSERT_TRUE(Eventually([&] { return upload->Missing().size() == 2; }));
+  for (int i = 0; i < 20; ++i) {  // More than fit into the window.
+    memory_->ThrowNext();
+    EXPECT_THROW((void)Write(upload, text.substr(kMiB / 2, kMiB), kMiB / 2), std::bad_alloc);
+  }
+  ASSERT_THAT(WriteAll(upload, text, 0, kSize), IsOk());
+  ASSERT_THAT(end->Wait(), IsOk());
+  EXPECT_TRUE(Read(*end->Wait(), 0, kSize) == text);
+}
+
+TEST_F(PassedUploadTest, ALackOfMemoryForHashingEndsIt) {
+  const std::string text = RandomBytes(kSize);
+  const std::shared_ptr<Upload> upload = Begin(kSize, {.name = "w"}, HashOf(text))->upload;
+  const auto end = EndOf(upload);
+  ASSERT_THAT(WriteAll(upload, text, kMiB, kSize), IsOk());
+  ASSERT_TRUE(Eventually([&] { return upload->Missing().size() == 1; }));
+  memory_->HoldFrom("Write");
+  ASSERT_THAT(WriteAll(upload, text, 0, kMiB), IsOk());
+  memory_->ThrowNext();  // The first Read.
+  memory_->Hold(false);
+  EXPECT_THAT(end->Wait(), StatusIs(absl::StatusCode::kResourceExhausted, HasSubstr("no memory")));
+}
+
+// A session's share of the memory of devices is that of the memory of the host.
+TEST_F(PassedUploadTest, ASessionHasAShareOfTheDevices) {
+  Start(HostCopies::kNone, kRoom, 4 * kSize, 0.5);
+  const std::string text = RandomBytes(kSize);
+  const auto put = [&](const std::string& name) -> absl::Status {
+    const auto begun = Begin(kSize, {.name = name});
+    if (!begun.ok()) return begun.status();
+    const auto end = EndOf(begun->upload);
+    const absl::Status written = WriteAll(begun->upload, text, 0, kSize);
+    return written.ok() ? end->Wait().status() : written;
+  };
+  ASSERT_THAT(put("one"), IsOk());
+  ASSERT_TRUE(Eventually([&] { return store_->used_bytes() < kMiB; }));
+  ASSERT_THAT(put("two"), IsOk());
+  ASSERT_TRUE(Eventually([&] { return store_->used_bytes() < kMiB; }));
+  EXPECT_THAT(put("three"),
+              StatusIs(absl::StatusCode::kResourceExhausted,
+                       HasSubstr("quota: got 25165824 bytes of device memory, want at most the 0 "
+                                 "that are free of the session: 50331648 of 50331648 are used "
+                                 "(--tensor-bytes of a session)")));
+  ASSERT_TRUE(Eventually([&] { return store_->used_bytes() < kMiB; }));
+  session_ = store_->OpenSession("", "b").value();
+  EXPECT_THAT(put("one"), IsOk()) << "another session has its own";
 }
 
 }  // namespace
