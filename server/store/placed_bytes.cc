@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <cstdlib>
 #include <cstring>
+#include <new>
 #include <utility>
 
 #include "kernels/matrix/status.h"
@@ -393,8 +394,9 @@ DeviceCopy::~DeviceCopy() {
   owner_->Drop(*this);
 }
 
-// Frees the block, unless there is none or it is lost.
+// Frees the block, unless there is none or it is lost, and what was reserved for one.
 void DeviceCopies::Drop(DeviceCopy& copy) {
+  if (std::exchange(copy.is_promised_, false)) promised_bytes_ -= BlockBytes(copy.bytes_);
   for (const std::shared_ptr<DeviceForm>& form : copy.forms_) DropForm(*form);
   copy.forms_.clear();
   if (copy.block_ == 0) return;
@@ -441,11 +443,17 @@ void DeviceCopies::BringAs(const std::shared_ptr<PlacedBytes>& bytes, bool is_ne
   }
   if (!refused.ok()) return std::move(done)(refused);
   if (use.block() != 0) return std::move(done)(std::move(use));
-  if (is_new) return Allocate(std::move(making));
-  bytes->BringToHost(
-      [self = shared_from_this(), making = std::move(making)](const absl::Status& status) mutable {
-        status.ok() ? self->Allocate(std::move(making)) : self->Finish(making, status);
-      });
+  Making failed = {.copy = making.copy, .bytes = bytes, .is_new = is_new};
+  try {
+    if (is_new) return Allocate(std::move(making));
+    bytes->BringToHost([self = shared_from_this(),
+                        making = std::move(making)](const absl::Status& status) mutable {
+      status.ok() ? self->Allocate(std::move(making)) : self->Finish(making, status);
+    });
+  } catch (const std::bad_alloc&) {
+    Finish(failed, absl::ResourceExhaustedError(
+                       "memory: none to make a copy on a device, try again later"));
+  }
 }
 
 DeviceCopies::Use DeviceCopies::TakeAtOnce(PlacedBytes& bytes) {
@@ -757,7 +765,6 @@ void DeviceCopies::Finish(const Making& making, const absl::Status& status) {
     MutexLock lock(&mutex_);
     waiters.swap(copy->waiters_);
     copy->is_being_made_ = false;
-    if (std::exchange(copy->is_promised_, false)) promised_bytes_ -= BlockBytes(copy->bytes_);
     if (status.ok()) {
       if (!making.is_new) ++counts_.made;
       copy->users_ += static_cast<int>(waiters.size());

@@ -970,7 +970,16 @@ absl::StatusOr<TensorStore::Beginning> TensorStore::Begin(const SessionUse& sess
     LookAt(beginning.upload->expires_ns(), owner, pending);
   }
   // Afterwards: a failure, at once or later, erases the pending upload.
-  if (passed_to != nullptr) PassTo(std::move(passed_to), session.session_, *beginning.upload);
+  if (passed_to != nullptr) {
+    try {
+      PassTo(std::move(passed_to), session.session_, *beginning.upload);
+    } catch (const std::bad_alloc&) {
+      const absl::Status status =
+          absl::ResourceExhaustedError("upload: no memory for its window, try again later");
+      Complete(session.session_, beginning.upload, status);
+      return status;
+    }
+  }
   Advance(session.session_, beginning.upload, 0);  // An empty tensor is complete.
   RETURN_IF_ERROR(beginning.upload->failure());    // The device is too small.
   return beginning;

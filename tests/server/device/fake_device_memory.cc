@@ -49,6 +49,7 @@ void FakeDeviceMemory::Allocate(int64_t bytes, AllocateDone done) {
   call.bytes = bytes;
   call.allocated = std::move(done);
   MutexLock lock(&mutex_);
+  if (std::exchange(throws_, false)) throw std::bad_alloc();
   ++counts_[call.function];
   // Whether there is room is decided at once, since the bytes are counted at once.
   const bool fits = bytes > 0 && bytes <= capacity_bytes_ &&

@@ -49,7 +49,7 @@ class FakeDeviceMemory final : public DeviceMemory {
   void FailNext(const std::string& function, const absl::Status& status)
       ABSL_LOCKS_EXCLUDED(mutex_);
 
-  // The next Write or Read throws std::bad_alloc, and is not served.
+  // The next Allocate, Write or Read throws std::bad_alloc, and is not served.
   void ThrowNext() ABSL_LOCKS_EXCLUDED(mutex_);
 
   // As if the worker were replaced: all blocks are lost, and waiting calls fail. While the memory

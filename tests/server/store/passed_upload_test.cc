@@ -552,6 +552,21 @@ TEST_F(PassedUploadTest, BytesAreSentAgainAfterALackOfMemory) {
   EXPECT_TRUE(Read(*end->Wait(), 0, kSize) == text);
 }
 
+// It is gone, with its window and what was promised to it of the device.
+TEST_F(PassedUploadTest, ALackOfMemoryForItsWindowEndsIt) {
+  for (int i = 0; i < 3; ++i) {
+    memory_->ThrowNext();
+    EXPECT_THAT(Begin(), StatusIs(absl::StatusCode::kResourceExhausted, HasSubstr("memory: ")));
+    ASSERT_TRUE(Eventually([&] { return store_->load().uploads == 0; }));
+    ASSERT_TRUE(Eventually([&] { return store_->used_bytes() == 0; }));
+  }
+  const std::string text = RandomBytes(kSize);
+  const std::shared_ptr<Upload> upload = Begin()->upload;
+  const auto end = EndOf(upload);
+  ASSERT_THAT(WriteAll(upload, text, 0, kSize), IsOk());
+  EXPECT_THAT(end->Wait(), IsOk());
+}
+
 TEST_F(PassedUploadTest, ALackOfMemoryForHashingEndsIt) {
   const std::string text = RandomBytes(kSize);
   const std::shared_ptr<Upload> upload = Begin(kSize, {.name = "w"}, HashOf(text))->upload;
