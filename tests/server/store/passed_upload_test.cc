@@ -480,6 +480,8 @@ TEST_F(PassedUploadTest, WhatCannotBeWrittenBackIsPassedOver) {
     is_brought.Set(use.status());
   });
   ASSERT_THAT(is_brought.Wait(), IsOk());
+  // The device's thread has released its uses once it serves another call.
+  ASSERT_TRUE(Read(*store_->Describe(session_, "stays"), 0, kMiB) == text.substr(0, kMiB));
   const auto large = put("large", kSize);
   EXPECT_THAT(large->bytes->Devices(), ElementsAre("fake:0"));
   EXPECT_THAT(leaves->bytes->Devices(), IsEmpty());
