@@ -468,13 +468,15 @@ void AddTensors(CLI::App& app, Options& options) {
     tensors.max_session_bytes = *of_session;
     return "";
   };
-  AddPair(app, "--tensor-bytes", parse_bytes,
-          "Host memory for the tensors of all sessions, uploads included. After a colon, host "
-          "memory for those of one session, or of a caller without tensor_bytes in --rules: "
-          "4GiB:1GiB. A tensor that does not fit is refused with RESOURCE_EXHAUSTED. 0 takes an "
-          "eighth of --memory-limit-bytes, and for one session half of all. To keep more weights, "
-          "raise this and lower --max-queued-bytes",
-          "BYTES[:BYTES]", BytesText(tensors.max_bytes));
+  AddPair(
+      app, "--tensor-bytes", parse_bytes,
+      "Host memory for the tensors of all sessions, uploads included. After a colon, host "
+      "memory for those of one session, or of a caller without tensor_bytes in --rules: "
+      "4GiB:1GiB; without device_tensor_bytes there, the same part of GPU memory for tensors is "
+      "the most that they take of all GPUs. A tensor that does not fit is refused with "
+      "RESOURCE_EXHAUSTED. 0 takes an eighth of --memory-limit-bytes, and for one session half "
+      "of all. To keep more weights, raise this and lower --max-queued-bytes",
+      "BYTES[:BYTES]", BytesText(tensors.max_bytes));
   AddCount(app, "--max-sessions", tensors.max_sessions,
            "Sessions open at once; one more is refused with RESOURCE_EXHAUSTED. One host or user "
            "may have at most seven times as many as are still free, so that others can open one",
@@ -492,9 +494,11 @@ void AddTensors(CLI::App& app, Options& options) {
          "--host-copies", set_copies,
          "Results in GPU memory that are also copied to host memory, in the background: those of "
          "pinned tensors, all, or none. With none, tensors of 1 MiB and more that are on a GPU "
-         "also give back their host memory, which then does not count in --tensor-bytes. A "
-         "tensor that only a GPU has is lost if the GPU's worker ends. With all, a tensor that "
-         "products overwrite repeatedly is copied each time, which takes longer than computing it")
+         "also give back their host memory, which then does not count in --tensor-bytes. With "
+         "none, and with pinned for tensors that are not, an upload to a GPU may be larger than "
+         "the room of the host. A tensor that only a GPU has is lost if the GPU's worker ends. "
+         "With all, a tensor that products overwrite repeatedly is copied each time, which takes "
+         "longer than computing it")
       ->check(CLI::IsMember({"pinned", "all", "none"}).description(""))
       ->default_str("pinned")
       ->type_name("pinned|all|none");

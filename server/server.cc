@@ -627,8 +627,13 @@ ServerOptions WithMemoryShares(ServerOptions options) {
   if (left_bytes) limit = std::min(limit, ResidentBytes().value_or(0) + *left_bytes);
   SetUnasked(options.admission.max_bytes, std::min(kMaxAdmittedBytes, limit / 8 * 3));
   SetUnasked(options.transport.memory_quota_bytes, limit / 4);
-  SetUnasked(options.tensors.max_bytes, limit / 8);
-  SetUnasked(options.tensors.max_session_bytes, options.tensors.max_bytes / 2);
+  StoreOptions& tensors = options.tensors;
+  SetUnasked(tensors.max_bytes, limit / 8);
+  if (tensors.max_session_bytes > 0) {
+    tensors.session_device_share =
+        static_cast<double>(tensors.max_session_bytes) / static_cast<double>(tensors.max_bytes);
+  }
+  SetUnasked(tensors.max_session_bytes, tensors.max_bytes / 2);
   return options;
 }
 

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <utility>
 
@@ -55,6 +56,17 @@ class Account : public std::enable_shared_from_this<Account> {
     return within_->on_devices();
   }
 
+  // Sets how space is made; call before the first Take, of the account for all tensors.
+  using MakesRoom = std::function<void(const Account&, int64_t bytes)>;
+  void SetMakesRoom(MakesRoom makes_room) { makes_room_ = std::move(makes_room); }
+  // Drops what is kept only while no tensor needs the space, until `bytes` are free, or nothing is
+  // left to drop. Locks held meanwhile: none of KeptForms or below.
+  void MakeRoom(int64_t bytes) const {
+    const Account* all = this;
+    while (all->within_ != nullptr) all = all->within_.get();
+    if (all->makes_room_) all->makes_room_(*this, bytes);
+  }
+
   // If more than the limit is used, nothing is free until enough is given back.
   void SetLimit(int64_t limit, const char* option) ABSL_LOCKS_EXCLUDED(mutex_);
   const char* name() const { return name_; }
@@ -71,6 +83,7 @@ class Account : public std::enable_shared_from_this<Account> {
   const Memory memory_;
   const std::shared_ptr<Account> within_;
   std::shared_ptr<Account> on_devices_;
+  MakesRoom makes_room_;
   mutable Mutex mutex_;
   const char* option_ ABSL_GUARDED_BY(mutex_);
   int64_t limit_ ABSL_GUARDED_BY(mutex_);

@@ -446,7 +446,7 @@ void Compressor::End(Task& task, const absl::Status& result) {
   if (!done) return;
   absl::StatusOr<TensorState> state =
       result.ok() ? store_.Publish(work->session, std::move(work->draft)) : result;
-  if (state.ok()) store_.KeepOnHost(*state);
+  if (state.ok()) store_.KeepOnHost(*state).IgnoreError();
   work->place.reset();
   work->tensor = TensorStore::TensorUse();
   work->mask = TensorStore::TensorUse();

@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <cstdlib>
 #include <cstring>
+#include <new>
 #include <utility>
 
 #include "kernels/matrix/status.h"
@@ -55,13 +56,18 @@ absl::Status Lost() {
 
 absl::StatusOr<HostMemory> HostMemory::Allocate(int64_t bytes, bool is_for_workers) {
   if (bytes == 0) return HostMemory();
-  const auto size = static_cast<size_t>(bytes);
   if (SharedMemory* const shared = SharedMemory::OfProcess();
       shared != nullptr && (is_for_workers || shared->has_tensors()) &&
       bytes >= SharedMemory::kMinBytes) {
     std::byte* const memory = shared->Take(bytes);
     if (memory != nullptr) return HostMemory(memory, bytes);
   }
+  return AllocatePrivate(bytes);
+}
+
+absl::StatusOr<HostMemory> HostMemory::AllocatePrivate(int64_t bytes) {
+  if (bytes == 0) return HostMemory();
+  const auto size = static_cast<size_t>(bytes);
   if (bytes >= kMappedBytes) {
     std::byte* const mapped = Map(size);
     if (mapped == nullptr) return NoMemory(bytes);
@@ -388,8 +394,9 @@ DeviceCopy::~DeviceCopy() {
   owner_->Drop(*this);
 }
 
-// Frees the block, unless there is none or it is lost.
+// Frees the block, unless there is none or it is lost, and what was reserved for one.
 void DeviceCopies::Drop(DeviceCopy& copy) {
+  if (std::exchange(copy.is_promised_, false)) promised_bytes_ -= BlockBytes(copy.bytes_);
   for (const std::shared_ptr<DeviceForm>& form : copy.forms_) DropForm(*form);
   copy.forms_.clear();
   if (copy.block_ == 0) return;
@@ -436,11 +443,17 @@ void DeviceCopies::BringAs(const std::shared_ptr<PlacedBytes>& bytes, bool is_ne
   }
   if (!refused.ok()) return std::move(done)(refused);
   if (use.block() != 0) return std::move(done)(std::move(use));
-  if (is_new) return Allocate(std::move(making));
-  bytes->BringToHost(
-      [self = shared_from_this(), making = std::move(making)](const absl::Status& status) mutable {
-        status.ok() ? self->Allocate(std::move(making)) : self->Finish(making, status);
-      });
+  Making failed = {.copy = making.copy, .bytes = bytes, .is_new = is_new};
+  try {
+    if (is_new) return Allocate(std::move(making));
+    bytes->BringToHost([self = shared_from_this(),
+                        making = std::move(making)](const absl::Status& status) mutable {
+      status.ok() ? self->Allocate(std::move(making)) : self->Finish(making, status);
+    });
+  } catch (const std::bad_alloc&) {
+    Finish(failed, absl::ResourceExhaustedError(
+                       "memory: none to make a copy on a device, try again later"));
+  }
 }
 
 DeviceCopies::Use DeviceCopies::TakeAtOnce(PlacedBytes& bytes) {
@@ -625,14 +638,20 @@ void DeviceCopies::Allocate(Making making) {
   const absl::Status charged = Charge(making);
   if (!charged.ok()) return Finish(making, charged);
   std::shared_ptr<PlacedBytes> to_write_back;
-  const absl::Status room = MakeRoom(making.copy->bytes_, to_write_back);
+  const absl::Status room = MakeRoom(making, to_write_back);
   if (!room.ok()) return Finish(making, room);
   if (to_write_back != nullptr) {
     return to_write_back->BringToHost([self = shared_from_this(), making = std::move(making)](
                                           const absl::Status& status) mutable {
-      // Lost bytes need no memory.
-      const bool is_gone = absl::IsFailedPrecondition(status) && --making.tries > 0;
-      status.ok() || is_gone ? self->Allocate(std::move(making)) : self->Finish(making, status);
+      if (status.ok()) {
+        MutexLock lock(&self->mutex_);
+        ++self->counts_.written_back;
+      }
+      // Lost bytes need no memory. The room was taken, but may have been given back since.
+      const bool is_retried =
+          (absl::IsFailedPrecondition(status) || absl::IsResourceExhausted(status)) &&
+          --making.tries > 0;
+      status.ok() || is_retried ? self->Allocate(std::move(making)) : self->Finish(making, status);
     });
   }
   const int64_t size = making.copy->bytes_;
@@ -649,31 +668,33 @@ void DeviceCopies::Allocate(Making making) {
   });
 }
 
-absl::Status DeviceCopies::MakeRoom(int64_t bytes, std::shared_ptr<PlacedBytes>& to_write_back) {
+absl::Status DeviceCopies::MakeRoom(Making& making, std::shared_ptr<PlacedBytes>& to_write_back) {
   while (true) {
     std::shared_ptr<DeviceCopy> oldest;
     std::shared_ptr<PlacedBytes> tensor;
-    RETURN_IF_ERROR(FindOldest(bytes, oldest, tensor));
+    RETURN_IF_ERROR(FindOldest(making, oldest, tensor));
     if (oldest == nullptr) return absl::OkStatus();
-    switch (tensor->GiveUp(*this, *oldest)) {
-      case PlacedBytes::Leaving::kInUse: break;
-      case PlacedBytes::Leaving::kGone: {
-        MutexLock lock(&mutex_);
-        ++counts_.evictions;
-        break;
-      }
-      case PlacedBytes::Leaving::kIsOnlyPlace: {
-        MutexLock lock(&mutex_);
-        ++counts_.written_back;
+    const PlacedBytes::Leaving leaving = tensor->GiveUp(*this, *oldest);
+    if (leaving == PlacedBytes::Leaving::kIsOnlyPlace) {
+      const absl::Status room = tensor->TakeRoom();
+      if (room.ok()) {
         to_write_back = std::move(tensor);
         return absl::OkStatus();
       }
+      making.no_room = room;
+      if (making.passed_over.size() == kMaxPassedOver) return making.no_room;
+      making.passed_over.insert(oldest->number_);
     }
+    MutexLock lock(&mutex_);
+    if (leaving == PlacedBytes::Leaving::kGone) ++counts_.evictions;
+    // Others that need space do not begin with it either.
+    if (leaving == PlacedBytes::Leaving::kIsOnlyPlace) oldest->turn_ = ++last_turn_;
   }
 }
 
-absl::Status DeviceCopies::FindOldest(int64_t bytes, std::shared_ptr<DeviceCopy>& oldest,
+absl::Status DeviceCopies::FindOldest(const Making& making, std::shared_ptr<DeviceCopy>& oldest,
                                       std::shared_ptr<PlacedBytes>& tensor) {
+  const int64_t bytes = making.copy->bytes_;
   // Declared before the lock: releasing the last reference acquires it.
   std::vector<std::shared_ptr<const void>> passed;
   MutexLock lock(&mutex_);
@@ -681,8 +702,9 @@ absl::Status DeviceCopies::FindOldest(int64_t bytes, std::shared_ptr<DeviceCopy>
   const int64_t capacity = memory_.capacity_bytes();
   while (counts_.bytes > capacity - promised_bytes_) {
     if (GiveUpForm(nullptr)) continue;
-    DeviceCopy* const found = LeastRecentlyUsed();
+    DeviceCopy* const found = LeastRecentlyUsed(making);
     if (found == nullptr) {
+      RETURN_IF_ERROR(making.no_room);
       const int64_t used = counts_.bytes + promised_bytes_ - BlockBytes(bytes);
       return absl::ResourceExhaustedError(Concat(
           "quota: got ", bytes, " bytes of device memory, want at most the ",
@@ -700,10 +722,12 @@ absl::Status DeviceCopies::FindOldest(int64_t bytes, std::shared_ptr<DeviceCopy>
   return absl::OkStatus();
 }
 
-DeviceCopy* DeviceCopies::LeastRecentlyUsed() {
+DeviceCopy* DeviceCopies::LeastRecentlyUsed(const Making& making) {
   DeviceCopy* oldest = nullptr;
   for (DeviceCopy* const copy : resident_) {
-    if (copy->users_ > 0 || copy->is_being_made_) continue;
+    if (copy->users_ > 0 || copy->is_being_made_ || making.passed_over.contains(copy->number_)) {
+      continue;
+    }
     if (oldest == nullptr || copy->turn_ < oldest->turn_) oldest = copy;
   }
   return oldest;
@@ -741,7 +765,6 @@ void DeviceCopies::Finish(const Making& making, const absl::Status& status) {
     MutexLock lock(&mutex_);
     waiters.swap(copy->waiters_);
     copy->is_being_made_ = false;
-    if (std::exchange(copy->is_promised_, false)) promised_bytes_ -= BlockBytes(copy->bytes_);
     if (status.ok()) {
       if (!making.is_new) ++counts_.made;
       copy->users_ += static_cast<int>(waiters.size());
@@ -775,6 +798,14 @@ bool DeviceCopies::Read(const DeviceCopy& copy, int64_t offset, absl::Span<std::
   MutexLock lock(&mutex_);
   if (!HasLocked(copy)) return false;
   memory_.Read(copy.block_, offset, to, std::move(done));
+  return true;
+}
+
+bool DeviceCopies::Write(const Use& copy, int64_t offset, absl::Span<const std::byte> from,
+                         DeviceMemory::Done& done) {
+  MutexLock lock(&mutex_);
+  if (is_closed_) return false;
+  memory_.Write(copy.block(), offset, {from}, std::move(done));
   return true;
 }
 

@@ -7,6 +7,7 @@
 // brought to its place and does not wait for writers: each element is from before or after a write.
 #pragma once
 
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <deque>
@@ -41,6 +42,9 @@ class HostMemory {
   // Aligned to at least 64 bytes. Memory for workers is in SharedMemory, regardless of where
   // tensors are. Errors: ResourceExhausted.
   static absl::StatusOr<HostMemory> Allocate(int64_t bytes, bool is_for_workers = false);
+  // Never in SharedMemory. From kMappedBytes on, it costs only addresses until it is touched. Each
+  // launch of a worker that uses it copies it. Errors: ResourceExhausted.
+  static absl::StatusOr<HostMemory> AllocatePrivate(int64_t bytes);
 
   HostMemory() = default;
   HostMemory(HostMemory&& other) noexcept;
@@ -144,6 +148,9 @@ class PlacedBytes : public std::enable_shared_from_this<PlacedBytes> {
   // Frees the copy's memory, unless it is the only current place or in use.
   enum class Leaving : uint8_t { kGone, kInUse, kIsOnlyPlace };
   Leaving GiveUp(DeviceCopies& place, DeviceCopy& copy) ABSL_LOCKS_EXCLUDED(mutex_);
+  // Charges the account for the bytes in host memory; no effect if already charged. Errors:
+  // ResourceExhausted.
+  virtual absl::Status TakeRoom() { return absl::OkStatus(); }
 
  protected:
   explicit PlacedBytes(HostMemory host) : host_(std::move(host)) {}
@@ -152,9 +159,6 @@ class PlacedBytes : public std::enable_shared_from_this<PlacedBytes> {
   // Host memory has changed, so data derived from it is invalid. Called without the lock, before
   // readers are notified.
   virtual void DropForms() {}
-  // Charges the account for the bytes in host memory; no effect if already charged. Errors:
-  // ResourceExhausted.
-  virtual absl::Status TakeRoom() { return absl::OkStatus(); }
   virtual void GiveRoomBack() {}
 
  private:
@@ -224,6 +228,7 @@ class DeviceCopies : public std::enable_shared_from_this<DeviceCopies> {
     ~Use();
 
     DeviceBlock block() const { return block_; }
+    const DeviceCopy& copy() const { return *copy_; }  // Only if there is a block.
 
    private:
     friend class DeviceCopies;
@@ -258,6 +263,11 @@ class DeviceCopies : public std::enable_shared_from_this<DeviceCopies> {
       : memory_(memory), device_(std::move(device)) {}
 
   const std::string& device() const { return device_; }
+  // See DeviceMemory::capacity_bytes; 0 once closed.
+  int64_t capacity_bytes() const ABSL_LOCKS_EXCLUDED(mutex_) {
+    MutexLock lock(&mutex_);
+    return is_closed_ ? 0 : memory_.capacity_bytes();
+  }
 
   // The memory is about to be destroyed: stops using it.
   void Close() ABSL_LOCKS_EXCLUDED(mutex_);
@@ -293,6 +303,10 @@ class DeviceCopies : public std::enable_shared_from_this<DeviceCopies> {
   // unchanged if the device does not have it.
   bool Read(const DeviceCopy& copy, int64_t offset, absl::Span<std::byte> to,
             DeviceMemory::Done& done) ABSL_LOCKS_EXCLUDED(mutex_);
+  // Writes to a copy in use, as DeviceMemory::Write does; returns false and leaves `done` unchanged
+  // if closed.
+  bool Write(const Use& copy, int64_t offset, absl::Span<const std::byte> from,
+             DeviceMemory::Done& done) ABSL_LOCKS_EXCLUDED(mutex_);
   // Compresses on the device, as DeviceMemory::Compress does; returns false if closed.
   bool Compress(const CompressTask& task, DeviceMemory::CompressDone done)
       ABSL_LOCKS_EXCLUDED(mutex_);
@@ -318,7 +332,12 @@ class DeviceCopies : public std::enable_shared_from_this<DeviceCopies> {
     bool is_new = false;
     int tries = kTries;
     Account::Charge charge = {};  // Charge to the bytes' own account, if any.
+    // Copies that stay, by number, because the host has no room for them, and why.
+    absl::flat_hash_set<int64_t> passed_over = {};
+    absl::Status no_room = {};
   };
+  // Max copies passed over: each costs a look at all copies.
+  static constexpr size_t kMaxPassedOver = 1024;
   // Max attempts: memory freed for the copy may not be available yet.
   static constexpr int kTries = 100;
 
@@ -332,13 +351,14 @@ class DeviceCopies : public std::enable_shared_from_this<DeviceCopies> {
   void Fill(Making making, DeviceBlock block) ABSL_LOCKS_EXCLUDED(mutex_);
   void Finish(const Making& making, const absl::Status& status) ABSL_LOCKS_EXCLUDED(mutex_);
   // Evicts copies, least recently used first, until all copies being created fit, or until the next
-  // one must first be written to host memory.
-  absl::Status MakeRoom(int64_t bytes, std::shared_ptr<PlacedBytes>& to_write_back)
+  // one must first be written to host memory, which is charged for it. Passes over those for which
+  // the host has no room.
+  absl::Status MakeRoom(Making& making, std::shared_ptr<PlacedBytes>& to_write_back)
       ABSL_LOCKS_EXCLUDED(mutex_);
   // The next copy to evict, and its tensor; null if there is enough space.
-  absl::Status FindOldest(int64_t bytes, std::shared_ptr<DeviceCopy>& oldest,
+  absl::Status FindOldest(const Making& making, std::shared_ptr<DeviceCopy>& oldest,
                           std::shared_ptr<PlacedBytes>& tensor) ABSL_LOCKS_EXCLUDED(mutex_);
-  DeviceCopy* LeastRecentlyUsed() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  DeviceCopy* LeastRecentlyUsed(const Making& making) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   bool HasLocked(const DeviceCopy& copy) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void Drop(DeviceCopy& copy) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Allocates the memory of a form; returns false if there is no space.
@@ -357,6 +377,7 @@ class DeviceCopies : public std::enable_shared_from_this<DeviceCopies> {
   mutable Mutex mutex_;
   bool is_closed_ ABSL_GUARDED_BY(mutex_) = false;
   int64_t last_turn_ ABSL_GUARDED_BY(mutex_) = 0;
+  std::atomic<int64_t> last_number_ = 0;  // Of a copy.
   int64_t promised_bytes_ ABSL_GUARDED_BY(mutex_) =
       0;  // Bytes reserved for copies without a block.
   int64_t promised_to_forms_ ABSL_GUARDED_BY(mutex_) =
@@ -384,7 +405,10 @@ struct DeviceForm {
 class DeviceCopy : public std::enable_shared_from_this<DeviceCopy> {
  public:
   DeviceCopy(std::shared_ptr<DeviceCopies> owner, std::weak_ptr<PlacedBytes> tensor, int64_t bytes)
-      : owner_(std::move(owner)), tensor_(std::move(tensor)), bytes_(bytes) {}
+      : owner_(std::move(owner)),
+        number_(++owner_->last_number_),
+        tensor_(std::move(tensor)),
+        bytes_(bytes) {}
   DeviceCopy(const DeviceCopy&) = delete;
   DeviceCopy& operator=(const DeviceCopy&) = delete;
   ~DeviceCopy();
@@ -394,6 +418,7 @@ class DeviceCopy : public std::enable_shared_from_this<DeviceCopy> {
  private:
   friend class DeviceCopies;
   const std::shared_ptr<DeviceCopies> owner_;
+  const int64_t number_;  // Unique among the copies of its owner, gone ones included.
   const std::weak_ptr<PlacedBytes> tensor_;
   const int64_t bytes_;
   DeviceBlock block_ = 0;  // Set once filled.

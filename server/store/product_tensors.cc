@@ -40,7 +40,8 @@ absl::Status ProductTensors::Find(const Names& names) {
 }
 
 absl::Status ProductTensors::MakeNew(TensorSpec spec, Keeping keep) {
-  ASSIGN_OR_RETURN(draft_, store_.MakeDraft(*session_, std::move(spec), std::move(keep)));
+  ASSIGN_OR_RETURN(draft_, store_.MakeDraft(*session_, std::move(spec), std::move(keep),
+                                            /*is_result=*/true));
   return absl::OkStatus();
 }
 
@@ -182,6 +183,8 @@ void ProductTensors::TakeD(DeviceCopies* place) {
 
 void ProductTensors::BringD() {
   if (d_place_ == nullptr) {
+    const absl::Status room = draft_ ? BytesOfD()->TakeRoom() : absl::OkStatus();
+    if (!room.ok()) return BeginD(room);
     return BytesOfD()->BringToHost([this](const absl::Status& status) { BeginD(status); });
   }
   auto brought = [this](absl::StatusOr<DeviceCopies::Use> copy) {
@@ -394,7 +397,7 @@ absl::StatusOr<std::optional<TensorState>> ProductTensors::Finish(bool is_ok) {
   } else if (written() != nullptr) {
     state = store_.StateOf(d_use_);
   }
-  if (state) store_.KeepOnHost(*state);
+  if (state) store_.KeepOnHost(*state).IgnoreError();
   return state;
 }
 

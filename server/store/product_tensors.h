@@ -48,7 +48,8 @@ class ProductTensors final : public FormKeeper {
   };
   // Finds the named tensors; call once. Errors: NotFound.
   absl::Status Find(const Names& names);
-  // Prepares the new tensor that D becomes; charges its bytes now. Errors: those of
+  // Prepares the new tensor that D becomes; charges its bytes now, or once D must be written on the
+  // host, if the host has no room for it and D may be on a device alone. Errors: those of
   // TensorStore::Begin.
   absl::Status MakeNew(TensorSpec spec, Keeping keep);
 

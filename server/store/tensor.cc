@@ -39,6 +39,7 @@ int64_t TensorBytes::charged_bytes() const {
 absl::Status TensorBytes::TakeRoom() {
   MutexLock lock(&room_mutex_);
   if (charge_.bytes() == bytes()) return absl::OkStatus();
+  account_->MakeRoom(bytes());
   ASSIGN_OR_RETURN(charge_, account_->Take(bytes()));
   return absl::OkStatus();
 }
@@ -67,6 +68,20 @@ absl::StatusOr<std::shared_ptr<TensorBytes>> TensorBytes::Allocate(
     int64_t freed_at_once_bytes, bool is_for_workers) {
   ASSIGN_OR_RETURN(Account::Charge charge, account.Take(bytes));
   ASSIGN_OR_RETURN(HostMemory host, HostMemory::Allocate(bytes, is_for_workers));
+  std::unique_ptr<TensorBytes> owned(new TensorBytes(std::move(host), account, std::move(charge)));
+  return Share(std::move(owned), background, freed_at_once_bytes);
+}
+
+absl::StatusOr<std::shared_ptr<TensorBytes>> TensorBytes::AllocateUncharged(
+    int64_t bytes, Account& account, const std::shared_ptr<ThreadPool>& background) {
+  ASSIGN_OR_RETURN(HostMemory host, HostMemory::AllocatePrivate(bytes));
+  std::unique_ptr<TensorBytes> owned(new TensorBytes(std::move(host), account, Account::Charge()));
+  return Share(std::move(owned), background, kFreedAtOnceBytes);
+}
+
+std::shared_ptr<TensorBytes> TensorBytes::Share(std::unique_ptr<TensorBytes> bytes,
+                                                const std::shared_ptr<ThreadPool>& background,
+                                                int64_t freed_at_once_bytes) {
   const auto give_back = [background, freed_at_once_bytes](TensorBytes* tensor) {
     std::unique_ptr<TensorBytes> owned(tensor);
     if (owned->bytes() <= freed_at_once_bytes) return;
@@ -75,8 +90,7 @@ absl::StatusOr<std::shared_ptr<TensorBytes>> TensorBytes::Allocate(
     owned->GiveRoomBack();
     background->Run([owned = std::move(owned)]() mutable { owned.reset(); });
   };
-  return std::shared_ptr<TensorBytes>(new TensorBytes(std::move(host), account, std::move(charge)),
-                                      give_back);
+  return std::shared_ptr<TensorBytes>(bytes.release(), give_back);
 }
 
 KeptForms::Use KeptForms::Take(const std::shared_ptr<TensorBytes>& tensor, Account& account,
@@ -140,6 +154,7 @@ std::vector<std::shared_ptr<KeptForm>> KeptForms::All() const {
 
 void KeptForms::MakeRoom(const Account& account, int64_t bytes) {
   if (account.free() >= bytes) return;
+  if (bytes > account.limit() - (account.used() - BytesOf(account))) return;
   struct Evictable {
     bool is_others;
     int64_t last_use;  // A snapshot: it changes while others use the form.

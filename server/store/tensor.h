@@ -48,7 +48,7 @@ struct Keeping {
 // The bytes of a tensor, or of several tensors with the same content. They exist as long as
 // somebody holds them: the session, a product, an answer being sent. Host memory is charged from
 // the beginning, wherever the bytes are, so that copies evicted from a device have space, unless it
-// has been given back.
+// has been given back, or there was no room for them at the beginning.
 class TensorBytes final : public PlacedBytes {
  public:
   // Larger memory is returned to the system in the background: 16 MiB take a millisecond.
@@ -58,8 +58,16 @@ class TensorBytes final : public PlacedBytes {
   static absl::StatusOr<std::shared_ptr<TensorBytes>> Allocate(
       int64_t bytes, Account& account, const std::shared_ptr<ThreadPool>& background,
       int64_t freed_at_once_bytes = kFreedAtOnceBytes, bool is_for_workers = false);
+  // For at least HostMemory::kMappedBytes that are written on a device first: host memory is
+  // charged once they are brought there, and has no pages before. Until then it costs addresses
+  // only: it is never in SharedMemory, so that a worker that reads it on the host needs a copy for
+  // each launch. Errors: ResourceExhausted if the machine has no addresses left.
+  static absl::StatusOr<std::shared_ptr<TensorBytes>> AllocateUncharged(
+      int64_t bytes, Account& account, const std::shared_ptr<ThreadPool>& background);
 
   int64_t charged_bytes() const ABSL_LOCKS_EXCLUDED(room_mutex_);
+  // Makes room by Account::MakeRoom.
+  absl::Status TakeRoom() override ABSL_LOCKS_EXCLUDED(room_mutex_);
   Account* device_account() const override { return account_->on_devices(); }
 
   // Forms that host kernels derive from the bytes, and forms requested once; managed by KeptForms.
@@ -80,10 +88,12 @@ class TensorBytes final : public PlacedBytes {
 
  private:
   TensorBytes(HostMemory host, Account& account, Account::Charge charge);
+  static std::shared_ptr<TensorBytes> Share(std::unique_ptr<TensorBytes> bytes,
+                                            const std::shared_ptr<ThreadPool>& background,
+                                            int64_t freed_at_once_bytes);
   // Current users keep their form, but no new user gets it.
   void DropForms() override ABSL_LOCKS_EXCLUDED(forms_mutex);
 
-  absl::Status TakeRoom() override ABSL_LOCKS_EXCLUDED(room_mutex_);
   void GiveRoomBack() override ABSL_LOCKS_EXCLUDED(room_mutex_);
 
   const std::shared_ptr<Account> account_;
@@ -173,7 +183,7 @@ class KeptForms {
   void End(const std::shared_ptr<KeptForm>& form, bool is_made) ABSL_LOCKS_EXCLUDED(mutex_);
 
   // Drops forms, least recently used first and the account's own first, until the account has
-  // `bytes` free.
+  // `bytes` free. Drops none if its own limit is too low for that.
   void MakeRoom(const Account& account, int64_t bytes) ABSL_LOCKS_EXCLUDED(mutex_);
   void DropAll() ABSL_LOCKS_EXCLUDED(mutex_);
 

@@ -4,10 +4,12 @@
 #include <algorithm>
 #include <iterator>
 #include <limits>
+#include <new>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "absl/algorithm/container.h"
 #include "absl/strings/str_cat.h"
 #include "kernels/matrix/status.h"
 #include "kernels/matrix/text.h"
@@ -35,10 +37,8 @@ constexpr int64_t kShare = 7;
 constexpr int kLooksOfCall = 64;
 constexpr int kLooksAtOnce = 256;
 
-// Saturating sum: times are not negative, and a lease may be arbitrarily long.
-int64_t After(int64_t from_ns, int64_t span_ns) {
-  return span_ns > kNever - from_ns ? kNever : from_ns + span_ns;
-}
+// Saturating sum of two that are not negative: a lease or a tensor may be arbitrarily long.
+int64_t After(int64_t from, int64_t span) { return span > kNever - from ? kNever : from + span; }
 
 constexpr int64_t kNoLimit = std::numeric_limits<int64_t>::max();
 
@@ -66,6 +66,11 @@ constexpr int64_t kHashedByBackground = int64_t{8} << 20;
 
 // Bytes of a sparse tensor whose indices are checked at a time, likewise.
 constexpr int64_t kCheckedByBackground = int64_t{16} << 20;
+
+// What a tensor takes besides its bytes.
+int64_t OverheadOf(const TensorSpec& spec) {
+  return TensorStore::kTensorBytes + static_cast<int64_t>(spec.scale.size() * sizeof(float));
+}
 
 }  // namespace
 
@@ -105,7 +110,13 @@ TensorStore::TensorStore(const StoreOptions& options, const Clock& clock)
           std::make_shared<Account>("all sessions", "--tensor-bytes", options.max_bytes, nullptr)),
       max_new_bytes_(std::numeric_limits<int64_t>::max()),
       background_(std::make_shared<ThreadPool>("gemmd-tensors", kPause, [this] { Expire(); })),
-      forms_(background_) {}
+      forms_(std::make_shared<KeptForms>(background_)) {
+  // Tensors may outlive the store.
+  account_->SetMakesRoom(
+      [kept = std::weak_ptr<KeptForms>(forms_)](const Account& account, int64_t bytes) {
+        if (const std::shared_ptr<KeptForms> forms = kept.lock()) forms->MakeRoom(account, bytes);
+      });
+}
 
 TensorStore::~TensorStore() { background_->Stop(); }
 
@@ -206,12 +217,12 @@ absl::Status TensorStore::CheckCount(const Session& session, size_t count) {
 absl::StatusOr<TensorDraft> TensorStore::MakeDraft(const Session& session, TensorSpec spec,
                                                    Keeping keep,
                                                    std::shared_ptr<TensorBytes> bytes) {
-  const auto scale_bytes = static_cast<int64_t>(spec.scale.size() * sizeof(float));
+  const int64_t overhead_bytes = OverheadOf(spec);
   // Includes the overhead of an upload, which is charged next.
-  forms_.MakeRoom(*session.account, kTensorBytes + scale_bytes + Upload::kOverheadBytes +
-                                        (bytes == nullptr ? spec.bytes : 0));
+  session.account->MakeRoom(
+      After(bytes == nullptr ? spec.bytes : 0, overhead_bytes + Upload::kOverheadBytes));
   TensorDraft draft;
-  ASSIGN_OR_RETURN(draft.charge, session.account->Take(kTensorBytes + scale_bytes));
+  ASSIGN_OR_RETURN(draft.charge, session.account->Take(overhead_bytes));
   if (bytes == nullptr) {
     ASSIGN_OR_RETURN(bytes, TensorBytes::Allocate(spec.bytes, *session.account, background_));
   }
@@ -368,14 +379,25 @@ TensorState TensorStore::StateOf(const TensorUse& use) {
 }
 
 absl::StatusOr<TensorDraft> TensorStore::MakeDraft(const SessionUse& session, TensorSpec spec,
-                                                   Keeping keep) {
+                                                   Keeping keep, bool is_result) {
   RETURN_IF_ERROR(CheckKeeping(keep));
+  // Less is no mapping, and so takes memory from the beginning.
+  bool is_charged =
+      !is_result || spec.bytes < HostMemory::kMappedBytes || !LacksRoom(session, spec, keep, 0);
   {
     MutexLock lock(&mutex_);
-    RETURN_IF_ERROR(CheckRoom(*session.session_, spec.bytes));
+    const auto has_memory = [](const auto& device) { return device.second.copies != nullptr; };
+    is_charged = is_charged || absl::c_none_of(devices_, has_memory);
+    RETURN_IF_ERROR(CheckRoom(*session.session_, is_charged ? spec.bytes : 0));
+  }
+  Session& owner = *session.session_;
+  std::shared_ptr<TensorBytes> bytes;
+  if (!is_charged) {
+    ASSIGN_OR_RETURN(bytes,
+                     TensorBytes::AllocateUncharged(spec.bytes, *owner.account, background_));
   }
   ASSIGN_OR_RETURN(TensorDraft draft,
-                   MakeDraft(*session.session_, std::move(spec), std::move(keep), nullptr));
+                   MakeDraft(owner, std::move(spec), std::move(keep), std::move(bytes)));
   draft.bytes->shall_leave_host = options_.host_copies == HostCopies::kNone;
   return draft;
 }
@@ -418,6 +440,11 @@ absl::StatusOr<TensorState> TensorStore::KeepAlive(const SessionUse& session,
   Keeping keep;
   keep.lease_ns = lease_ns.value_or(0);
   RETURN_IF_ERROR(CheckKeeping(keep));
+  if (pinned.value_or(false)) {
+    ASSIGN_OR_RETURN(TensorState to_pin, Describe(session, name));
+    to_pin.pinned = true;
+    RETURN_IF_ERROR(KeepOnHost(to_pin));
+  }
   TensorState state;
   {
     Leftovers left;
@@ -433,7 +460,7 @@ absl::StatusOr<TensorState> TensorStore::KeepAlive(const SessionUse& session,
            *entry);
     state = StateOf(*entry);
   }
-  KeepOnHost(state);
+  KeepOnHost(state).IgnoreError();
   return state;
 }
 
@@ -444,7 +471,7 @@ bool TensorStore::is_closed() const {
 
 int64_t TensorStore::FreeBytes(const SessionUse& session) const {
   const Account& account = *session.session_->account;
-  return std::min(account.free() + forms_.BytesOf(account), account.limit());
+  return std::min(account.free() + forms_->BytesOf(account), account.limit());
 }
 
 KeptForms::Use TensorStore::TakeForm(const TensorUse& use, const FormKey& key) {
@@ -452,7 +479,7 @@ KeptForms::Use TensorStore::TakeForm(const TensorUse& use, const FormKey& key) {
     MutexLock lock(&mutex_);
     if (max_new_bytes_ < std::numeric_limits<int64_t>::max()) return {};  // Memory is short now.
   }
-  return forms_.Take(use->bytes, *use.session_->account, key);
+  return forms_->Take(use->bytes, *use.session_->account, key);
 }
 
 TensorStore::Load TensorStore::load() const {
@@ -492,6 +519,7 @@ void TensorStore::End(Session& session, int64_t stream) {
 
 TensorStore::SessionUse TensorStore::UseLocked(const std::shared_ptr<Session>& session) {
   ++session->users;
+  LimitShareOfDevices(*session);
   return SessionUse(this, session);
 }
 
@@ -547,6 +575,17 @@ void TensorStore::SetLimits(Account& account, const SessionOwner& owner) const {
   account.on_devices()->SetLimit(owner.max_device_bytes, "device_tensor_bytes of --rules");
 }
 
+void TensorStore::LimitShareOfDevices(Session& session) {
+  if (session.has_own_device_limit || options_.session_device_share >= 1) return;
+  int64_t bytes = 0;
+  for (const auto& [name, device] : devices_) {
+    if (device.copies != nullptr) bytes = After(bytes, device.copies->capacity_bytes());
+  }
+  const double share = options_.session_device_share * static_cast<double>(bytes);
+  session.account->on_devices()->SetLimit(static_cast<int64_t>(share),
+                                          "--tensor-bytes of a session");
+}
+
 std::shared_ptr<Account> TensorStore::AccountOfSession(std::string_view peer,
                                                        const SessionOwner& owner) {
   constexpr auto kDevices = Account::Memory::kDevices;
@@ -557,8 +596,12 @@ std::shared_ptr<Account> TensorStore::AccountOfSession(std::string_view peer,
     return account;
   }
   const std::shared_ptr<Account> within = owner.is_known ? AccountOf(peer, owner) : account_;
-  return std::make_shared<Account>("the session", "--tensor-bytes of a session",
-                                   options_.max_session_bytes, within);
+  auto account = std::make_shared<Account>("the session", "--tensor-bytes of a session",
+                                           options_.max_session_bytes, within);
+  if (owner.max_device_bytes == kNoLimit && options_.session_device_share < 1) {
+    account->SetOnDevices(std::make_shared<Account>("the session", "", 0, nullptr, kDevices));
+  }
+  return account;
 }
 
 absl::Status TensorStore::CheckPlaces(std::string_view peer) const {
@@ -606,10 +649,12 @@ absl::StatusOr<TensorStore::SessionUse> TensorStore::OpenSession(std::string_vie
     session = std::make_shared<Session>(made, new_key, std::string(peer), owner,
                                         AccountOfSession(peer, owner), clock_.NowNs());
     session->number = ++last_number_;
+    session->has_own_device_limit = owner.max_device_bytes < kNoLimit;
     sessions_.emplace(new_key, session);
     if (owner.has_one_session) keys_of_owners_.emplace(session->peer, new_key);
   } else if (session->is_all_of_owner) {
     session->rule = owner.rule;
+    session->has_own_device_limit = owner.max_device_bytes < kNoLimit;
     SetLimits(*session->account, owner);
   }
   SessionUse use = UseLocked(session);
@@ -741,7 +786,7 @@ void TensorStore::SetMaxNewBytes(int64_t bytes) {
     MutexLock lock(&mutex_);
     max_new_bytes_ = bytes;
   }
-  if (bytes < std::numeric_limits<int64_t>::max()) forms_.DropAll();
+  if (bytes < std::numeric_limits<int64_t>::max()) forms_->DropAll();
 }
 
 std::vector<TensorStore::OwnerLoad> TensorStore::LargestOwners() const {
@@ -868,7 +913,8 @@ std::shared_ptr<TensorBytes> TensorStore::FindContent(Session& session, const Te
   const auto found = session.contents.find(Session::ContentOf(spec, digest));
   if (found == session.contents.end()) return nullptr;
   std::shared_ptr<TensorBytes> bytes = found->second.lock();
-  const bool is_same = bytes != nullptr && bytes->bytes() == spec.bytes && bytes->digest == digest;
+  const bool is_same = bytes != nullptr && bytes->bytes() == spec.bytes &&
+                       bytes->digest == digest && !bytes->is_lost();
   return is_same ? bytes : nullptr;
 }
 
@@ -880,13 +926,22 @@ absl::StatusOr<TensorStore::Beginning> TensorStore::Begin(const SessionUse& sess
   RETURN_IF_ERROR(CheckDevice(device));
   ASSIGN_OR_RETURN(const RandomId id, RandomId::Make());
   Session& owner = *session.session_;
+  std::shared_ptr<TensorBytes> known;
+  if (digest) {
+    ASSIGN_OR_RETURN(known, FindKnown(owner, spec, *digest, keep.pinned));
+  }
+  // Products rely on checked indices, which are read in host memory.
+  const bool is_passed = known == nullptr && !spec.layout.is_sparse() &&
+                         spec.bytes > Upload::kWindowBytes &&
+                         LacksRoom(session, spec, keep, Upload::kOverheadBytes);
+  std::shared_ptr<DeviceCopies> passed_to = is_passed ? CopiesOn(std::string(device)) : nullptr;
   Beginning beginning;
   {
     Leftovers left;
     MutexLock lock(&mutex_);
-    RETURN_IF_ERROR(CheckRoom(owner, spec.bytes));
-    std::shared_ptr<TensorBytes> known = digest ? FindContent(owner, spec, *digest) : nullptr;
-    if (known != nullptr) {
+    RETURN_IF_ERROR(CheckRoom(owner, passed_to != nullptr ? Upload::kWindowBytes : spec.bytes));
+    // Unless it was written meanwhile.
+    if (known != nullptr && FindContent(owner, spec, *digest) == known) {
       known->are_shared = true;
       ASSIGN_OR_RETURN(TensorDraft draft,
                        MakeDraft(owner, std::move(spec), std::move(keep), std::move(known)));
@@ -899,8 +954,17 @@ absl::StatusOr<TensorStore::Beginning> TensorStore::Begin(const SessionUse& sess
     return beginning;
   }
   const int64_t lease_ns = std::min(LeaseOf(keep), absl::ToInt64Nanoseconds(options_.lease));
-  ASSIGN_OR_RETURN(TensorDraft draft, MakeDraft(owner, std::move(spec), std::move(keep), nullptr));
-  ASSIGN_OR_RETURN(Account::Charge overhead, owner.account->Take(Upload::kOverheadBytes));
+  int64_t overhead_bytes = Upload::kOverheadBytes;
+  std::shared_ptr<TensorBytes> bytes;
+  if (passed_to != nullptr) {
+    overhead_bytes += Upload::kWindowBytes;
+    ASSIGN_OR_RETURN(bytes,
+                     TensorBytes::AllocateUncharged(spec.bytes, *owner.account, background_));
+  }
+  ASSIGN_OR_RETURN(TensorDraft draft,
+                   MakeDraft(owner, std::move(spec), std::move(keep), std::move(bytes)));
+  owner.account->MakeRoom(overhead_bytes);
+  ASSIGN_OR_RETURN(Account::Charge overhead, owner.account->Take(overhead_bytes));
   beginning.upload = std::make_shared<Upload>(id, lease_ns, std::move(draft), std::move(overhead),
                                               digest, clock_.NowNs(), device);
   {
@@ -910,8 +974,36 @@ absl::StatusOr<TensorStore::Beginning> TensorStore::Begin(const SessionUse& sess
     pending = {.upload = beginning.upload, .number = ++last_number_};
     LookAt(beginning.upload->expires_ns(), owner, pending);
   }
+  // Afterwards: a failure, at once or later, erases the pending upload.
+  if (passed_to != nullptr) {
+    try {
+      PassTo(std::move(passed_to), session.session_, *beginning.upload);
+    } catch (const std::bad_alloc&) {
+      const absl::Status status =
+          absl::ResourceExhaustedError("upload: no memory for its window, try again later");
+      Complete(session.session_, beginning.upload, status);
+      return status;
+    }
+  }
   Advance(session.session_, beginning.upload, 0);  // An empty tensor is complete.
+  RETURN_IF_ERROR(beginning.upload->failure());    // The device is too small.
   return beginning;
+}
+
+absl::StatusOr<std::shared_ptr<TensorBytes>> TensorStore::FindKnown(Session& session,
+                                                                    const TensorSpec& spec,
+                                                                    const Sha256Digest& digest,
+                                                                    bool pinned) {
+  std::shared_ptr<TensorBytes> known;
+  {
+    MutexLock lock(&mutex_);
+    known = FindContent(session, spec, digest);
+  }
+  if (known == nullptr) return known;
+  const absl::Status kept = KeepOnHost(*known, pinned);
+  if (absl::IsFailedPrecondition(kept)) return nullptr;  // They are lost since.
+  RETURN_IF_ERROR(kept);
+  return known;
 }
 
 absl::StatusOr<std::shared_ptr<Upload>> TensorStore::Join(const SessionUse& session,
@@ -936,16 +1028,41 @@ void TensorStore::Leave(const std::shared_ptr<Upload>& upload, Upload::StreamId 
   upload->Detach(stream, clock_.NowNs());
 }
 
-absl::Status TensorStore::Write(const SessionUse& session, const std::shared_ptr<Upload>& upload,
-                                int64_t offset,
-                                absl::Span<const absl::Span<const std::byte>> pieces) {
+absl::StatusOr<bool> TensorStore::Write(const SessionUse& session,
+                                        const std::shared_ptr<Upload>& upload, int64_t offset,
+                                        absl::Span<const absl::Span<const std::byte>> pieces,
+                                        Upload::Waiter later, Upload::StreamId stream) {
   {
     MutexLock lock(&mutex_);
     RETURN_IF_ERROR(CheckMemory(0));  // Its memory was charged before, but is used only now.
   }
-  RETURN_IF_ERROR(upload->Write(offset, pieces, clock_.NowNs()));
-  Advance(session.session_, upload, kHashedByCaller);
-  return absl::OkStatus();
+  ASSIGN_OR_RETURN(const bool is_taken,
+                   upload->Write(offset, pieces, clock_.NowNs(), std::move(later), stream));
+  if (is_taken) Advance(session.session_, upload, kHashedByCaller);
+  return is_taken;
+}
+
+bool TensorStore::LacksRoom(const SessionUse& session, const TensorSpec& spec, const Keeping& keep,
+                            int64_t more_bytes) {
+  const bool may_be_lost = options_.host_copies == HostCopies::kNone ||
+                           (options_.host_copies == HostCopies::kPinned && !keep.pinned);
+  if (!may_be_lost) return false;
+  const int64_t bytes = After(spec.bytes, more_bytes + OverheadOf(spec));
+  session.account().MakeRoom(bytes);
+  return bytes > session.account().free();
+}
+
+void TensorStore::PassTo(std::shared_ptr<DeviceCopies> device,
+                         const std::shared_ptr<Session>& session, Upload& upload) {
+  upload.PassTo(std::move(device),
+                [this, owner = std::weak_ptr<Session>(session)](std::shared_ptr<Upload> passing) {
+                  background_->Run([this, owner, passing = std::move(passing)] {
+                    const std::shared_ptr<Session> here = owner.lock();
+                    if (here == nullptr) return;
+                    passing->Resume();
+                    Advance(here, passing, kHashedByBackground);
+                  });
+                });
 }
 
 void TensorStore::Advance(const std::shared_ptr<Session>& session,
@@ -963,15 +1080,21 @@ void TensorStore::Advance(const std::shared_ptr<Session>& session,
       return Complete(session, upload,
                       absl::DataLossError("sha256: got bytes with another hash, want those of the "
                                           "hash that was given: nothing is kept"));
+    case Upload::Progress::kFailed: return Complete(session, upload, upload->failure());
   }
 }
 
 void TensorStore::CatchUp(const std::shared_ptr<Session>& session,
                           const std::shared_ptr<Upload>& upload) {
-  background_->Run([this, session, upload] {
+  try {
+    background_->Run([this, session, upload] {
+      upload->EndCatchingUp();
+      Advance(session, upload, kHashedByBackground);
+    });
+  } catch (const std::bad_alloc&) {
     upload->EndCatchingUp();
-    Advance(session, upload, kHashedByBackground);
-  });
+    throw;
+  }
 }
 
 void TensorStore::CheckIndices(const std::shared_ptr<Session>& session,
@@ -987,6 +1110,7 @@ void TensorStore::CheckIndices(const std::shared_ptr<Session>& session,
 void TensorStore::Complete(const std::shared_ptr<Session>& session,
                            const std::shared_ptr<Upload>& upload, const absl::Status& verdict) {
   absl::StatusOr<TensorState> result = verdict.ok() ? Leftovers::NoSuchUpload() : verdict;
+  if (verdict.ok()) upload->EndPassing();
   {
     Leftovers left;
     MutexLock lock(&mutex_);
@@ -1031,26 +1155,38 @@ absl::Status TensorStore::CheckDevice(std::string_view device) {
   return absl::NotFoundError(GotWant("device", Shown(device), "one of ListDevices, or none"));
 }
 
+std::shared_ptr<DeviceCopies> TensorStore::CopiesOn(const std::string& device) {
+  MutexLock lock(&mutex_);
+  const auto found = devices_.find(device);
+  return found == devices_.end() ? nullptr : found->second.copies;
+}
+
 // Only if there is space; otherwise the first user brings it.
 void TensorStore::BringTo(const std::string& device, const std::shared_ptr<TensorBytes>& bytes) {
-  std::shared_ptr<DeviceCopies> copies;
-  {
-    MutexLock lock(&mutex_);
-    const auto found = devices_.find(device);
-    if (found != devices_.end()) copies = found->second.copies;
-  }
+  const std::shared_ptr<DeviceCopies> copies = CopiesOn(device);
   if (copies != nullptr) copies->Bring(bytes, [](const absl::StatusOr<DeviceCopies::Use>&) {});
 }
 
-void TensorStore::KeepOnHost(const TensorState& tensor) const {
+absl::Status TensorStore::KeepOnHost(TensorBytes& bytes, bool pinned) const {
   const bool is_kept = options_.host_copies == HostCopies::kAll ||
-                       (options_.host_copies == HostCopies::kPinned && tensor.pinned);
-  // If this fails, the next user of the bytes gets the error.
-  if (is_kept) tensor.tensor->bytes->BringToHost([](const absl::Status&) {});
+                       (options_.host_copies == HostCopies::kPinned && pinned);
+  if (!is_kept) return absl::OkStatus();
+  struct Result {
+    Mutex mutex;
+    absl::Status status ABSL_GUARDED_BY(mutex);
+  };
+  const auto result = std::make_shared<Result>();
+  bytes.BringToHost([result](const absl::Status& status) {
+    MutexLock lock(&result->mutex);
+    result->status = status;
+  });
+  MutexLock lock(&result->mutex);
+  return result->status;
 }
 
 absl::StatusOr<std::shared_ptr<TensorBytes>> TensorStore::Lend(const TensorUse& use,
                                                                int64_t bytes) const {
+  use.session_->account->MakeRoom(bytes);
   return TensorBytes::Allocate(bytes, *use.session_->account, background_);
 }
 

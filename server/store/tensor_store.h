@@ -100,7 +100,8 @@ struct Session {
   const bool is_of_known_owner;
   // The single session of an owner: its tensors are not deleted when nobody is connected.
   const bool is_all_of_owner;
-  std::string rule;  // Empty if owners are not known by name.
+  std::string rule;                   // Empty if owners are not known by name.
+  bool has_own_device_limit = false;  // That of the owner, instead of a share of all memory.
   const std::shared_ptr<Account> account;
   int64_t number = 0;        // Unique among sessions, tensors and uploads.
   int64_t used_ns;           // When its last use ended.
@@ -128,6 +129,8 @@ struct StoreOptions {
   int64_t max_sessions = 1000;
   int64_t max_bytes = int64_t{1} << 30;          // What all tensors may take.
   int64_t max_session_bytes = int64_t{1} << 29;  // What those of one session may take.
+  // The part of the devices' memory for tensors that those of one session may take; 1: no limit.
+  double session_device_share = 1;
   absl::Duration linger = absl::Seconds(30);
   // Pinned tensors outlive a night without their client, and not a client that never returns.
   absl::Duration pinned_linger = absl::Hours(24);
@@ -230,8 +233,12 @@ class TensorStore {
   // its own. Call before any other function.
   void AddDevice(std::string name, std::shared_ptr<DeviceCopies> copies)
       ABSL_LOCKS_EXCLUDED(mutex_);
-  // Copies a result left on a device to host memory, if the options say so.
-  void KeepOnHost(const TensorState& tensor) const;
+  // Copies a tensor that is on a device alone to host memory, if the options say so. Does not wait
+  // for the copy: returns the errors known at once, as if the host has no room; later ones are left
+  // to the next user of the bytes. Errors: those of PlacedBytes::BringToHost.
+  absl::Status KeepOnHost(const TensorState& tensor) const {
+    return KeepOnHost(*tensor.tensor->bytes, tensor.pinned);
+  }
 
   // Opens a session, or joins the token's session, or the single session of an owner. `peer`
   // identifies the caller for sharing places; for an owner, its name. The limits of a single
@@ -292,9 +299,11 @@ class TensorStore {
     std::optional<TensorState> tensor;
     std::shared_ptr<Upload> upload;
   };
-  // The complete tensor is brought to `device`, if given and if it has space. Errors:
-  // InvalidArgument for too long a name or a negative lease; NotFound for an unknown device;
-  // ResourceExhausted for a quota, or too many tensors; Unavailable once the store is closed.
+  // The complete tensor is brought to `device`, if given and if it has space. If the host has no
+  // room for it and the options allow it to be on a device alone, its bytes are passed to the
+  // device as they come, unless it is sparse. Errors: InvalidArgument for too long a name or a
+  // negative lease; NotFound for an unknown device; ResourceExhausted for a quota, or too many
+  // tensors; Unavailable once the store is closed.
   absl::StatusOr<Beginning> Begin(const SessionUse& session, TensorSpec spec, Keeping keep,
                                   const std::optional<Sha256Digest>& digest,
                                   std::string_view device = "") ABSL_LOCKS_EXCLUDED(mutex_);
@@ -304,10 +313,11 @@ class TensorStore {
   // See Upload::Attach and Detach.
   absl::StatusOr<Upload::StreamId> Attach(const std::shared_ptr<Upload>& upload);
   void Leave(const std::shared_ptr<Upload>& upload, Upload::StreamId stream);
-  // Errors: those of Upload::Write; ResourceExhausted if memory is short (the upload can be joined
-  // later).
-  absl::Status Write(const SessionUse& session, const std::shared_ptr<Upload>& upload,
-                     int64_t offset, absl::Span<const absl::Span<const std::byte>> pieces);
+  // Returns false and calls `later` as Upload::Write does. Errors: those of Upload::Write;
+  // ResourceExhausted if memory is short (the upload can be joined later).
+  absl::StatusOr<bool> Write(const SessionUse& session, const std::shared_ptr<Upload>& upload,
+                             int64_t offset, absl::Span<const absl::Span<const std::byte>> pieces,
+                             Upload::Waiter later = {}, Upload::StreamId stream = 0);
 
   // Uses a tensor. Errors: NotFound.
   absl::StatusOr<TensorUse> Find(const SessionUse& session, const TensorName& name)
@@ -326,13 +336,17 @@ class TensorStore {
   std::vector<TensorState> List(const SessionUse& session) ABSL_LOCKS_EXCLUDED(mutex_);
   absl::Status Delete(const SessionUse& session, const TensorName& name)
       ABSL_LOCKS_EXCLUDED(mutex_);
-  // Errors: NotFound; InvalidArgument a negative lease.
+  // Errors: NotFound; InvalidArgument a negative lease; those of KeepOnHost if it is to be pinned,
+  // and then nothing changes.
   absl::StatusOr<TensorState> KeepAlive(const SessionUse& session, const TensorName& name,
                                         std::optional<int64_t> lease_ns, std::optional<bool> pinned)
       ABSL_LOCKS_EXCLUDED(mutex_);
 
-  // Temporary memory, charged to the tensor's session. Errors: ResourceExhausted.
+  // Temporary memory, charged to the tensor's session, for which forms make room. Errors:
+  // ResourceExhausted.
   absl::StatusOr<std::shared_ptr<TensorBytes>> Lend(const TensorUse& use, int64_t bytes) const;
+  // Bytes that its session may take now without dropping forms.
+  int64_t FreeBytes(const TensorUse& use) const { return use.session_->account->free(); }
 
   // Call before a product reads tensors and writes `written`, if any (possibly one of them).
   // Ignores uses without a tensor. Errors: FailedPrecondition if other tensors share, or shared,
@@ -343,14 +357,16 @@ class TensorStore {
   void End(absl::Span<TensorUse* const> uses) ABSL_LOCKS_EXCLUDED(mutex_);
   // The kept form that a kernel derives from the tensor, if any.
   KeptForms::Use TakeForm(const TensorUse& use, const FormKey& key) ABSL_LOCKS_EXCLUDED(mutex_);
-  KeptForms& forms() { return forms_; }
+  KeptForms& forms() { return *forms_; }
   // Bytes that another tensor of the session may take now, including the space of forms.
   int64_t FreeBytes(const SessionUse& session) const;
   // The tensor's current state, even if it can no longer be found.
   TensorState StateOf(const TensorUse& use) ABSL_LOCKS_EXCLUDED(mutex_);
-  // Reserves memory for a new tensor. Errors: those of Begin.
-  absl::StatusOr<TensorDraft> MakeDraft(const SessionUse& session, TensorSpec spec, Keeping keep)
-      ABSL_LOCKS_EXCLUDED(mutex_);
+  // Reserves memory for a new tensor. `is_result`: if the host has no room for it, and it has at
+  // least HostMemory::kMappedBytes, it may be written on a device alone; its bytes are then not
+  // charged, and whoever writes them on the host calls TakeRoom before. Errors: those of Begin.
+  absl::StatusOr<TensorDraft> MakeDraft(const SessionUse& session, TensorSpec spec, Keeping keep,
+                                        bool is_result = false) ABSL_LOCKS_EXCLUDED(mutex_);
   // Publishes it to its session. Errors: Unavailable if the system has no random numbers.
   absl::StatusOr<TensorState> Publish(const SessionUse& session, TensorDraft draft)
       ABSL_LOCKS_EXCLUDED(mutex_);
@@ -427,6 +443,10 @@ class TensorStore {
   std::shared_ptr<Account> AccountOfSession(std::string_view peer, const SessionOwner& owner)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void SetLimits(Account& account, const SessionOwner& owner) const;
+  // Sets the session's limit on devices if that is a share of their memory, which is known once
+  // they have started.
+  void LimitShareOfDevices(Session& session) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  absl::Status KeepOnHost(TensorBytes& bytes, bool pinned) const;
   absl::Status CheckPlaces(std::string_view peer) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   SessionUse UseLocked(const std::shared_ptr<Session>& session)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
@@ -448,6 +468,11 @@ class TensorStore {
   std::shared_ptr<TensorBytes> FindContent(Session& session, const TensorSpec& spec,
                                            const Sha256Digest& digest)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // The bytes that the session has already, which another tensor may share, or null. Brings them to
+  // the host if the options want that tensor there. Errors: those of KeepOnHost.
+  absl::StatusOr<std::shared_ptr<TensorBytes>> FindKnown(Session& session, const TensorSpec& spec,
+                                                         const Sha256Digest& digest, bool pinned)
+      ABSL_LOCKS_EXCLUDED(mutex_);
   absl::StatusOr<TensorState> Publish(const std::shared_ptr<Session>& session, TensorDraft draft,
                                       Leftovers& left) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   TensorState StateOf(const TensorEntry& entry) const;
@@ -459,8 +484,16 @@ class TensorStore {
   void CheckIndices(const std::shared_ptr<Session>& session, const std::shared_ptr<Upload>& upload,
                     const std::shared_ptr<SparseCheck>& check);
   absl::Status CheckDevice(std::string_view device) ABSL_LOCKS_EXCLUDED(mutex_);
+  std::shared_ptr<DeviceCopies> CopiesOn(const std::string& device) ABSL_LOCKS_EXCLUDED(mutex_);
   void BringTo(const std::string& device, const std::shared_ptr<TensorBytes>& bytes)
       ABSL_LOCKS_EXCLUDED(mutex_);
+  // Whether the host has no room for a new tensor that may be on a device alone, even without
+  // forms. `more_bytes` are those that its maker needs besides.
+  bool LacksRoom(const SessionUse& session, const TensorSpec& spec, const Keeping& keep,
+                 int64_t more_bytes) ABSL_LOCKS_EXCLUDED(mutex_);
+  // Makes an upload pass its bytes to the device.
+  void PassTo(std::shared_ptr<DeviceCopies> device, const std::shared_ptr<Session>& session,
+              Upload& upload);
   // If the options say so, tensors on a device leave host memory: the store checks tensors that are
   // new, or were used since.
   void NoteMayLeave(const std::shared_ptr<Session>& session, TensorEntry& entry)
@@ -499,7 +532,7 @@ class TensorStore {
   int64_t last_number_ ABSL_GUARDED_BY(mutex_) = 0;  // The last number assigned.
   // Its thread uses the other members: the destructor stops it first.
   std::shared_ptr<ThreadPool> background_;
-  KeptForms forms_;
+  const std::shared_ptr<KeptForms> forms_;
 };
 
 }  // namespace gemmd

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cstring>
 #include <iterator>
+#include <new>
 #include <string>
 #include <utility>
 
@@ -22,16 +23,27 @@ std::vector<ByteRange> ByteRanges::Add(ByteRange range) {
   int64_t begin = range.offset;
   int64_t end = range.end();
   int64_t at = range.offset;
-  while (next != ends_.end() && next->first <= range.end()) {
+  for (; next != ends_.end() && next->first <= range.end(); ++next) {
     if (next->first > at) added.push_back({at, next->first - at});
     at = std::max(at, next->second);
     begin = std::min(begin, next->first);
     end = std::max(end, next->second);
-    next = ends_.erase(next);
   }
   if (at < range.end()) added.push_back({at, range.end() - at});
-  ends_.emplace(begin, end);
+  ends_[begin] = end;  // The last step that takes memory.
+  ends_.erase(std::next(ends_.find(begin)), ends_.upper_bound(end));
   return added;
+}
+
+void ByteRanges::Remove(ByteRange range) {
+  const auto from = std::prev(ends_.upper_bound(range.offset));
+  const int64_t begin = from->first;
+  if (range.end() < from->second) ends_.emplace(range.end(), from->second);
+  if (begin < range.offset) {
+    ends_.find(begin)->second = range.offset;
+  } else {
+    ends_.erase(begin);
+  }
 }
 
 bool ByteRanges::Touches(ByteRange range) const {
@@ -79,16 +91,21 @@ absl::StatusOr<bool> SparseCheck::Advance(int64_t max_bytes) {
 
 namespace {
 
+// Bytes that are read back from a device at a time: a read costs as much as a quarter of a
+// megabyte.
+constexpr int64_t kReadAtOnce = Upload::kWindowBytes / 2;
+
 // Copies the part `range` of pieces that begin at `offset` of the tensor.
 void Copy(absl::Span<const absl::Span<const std::byte>> pieces, int64_t offset,
-          const ByteRange& range, std::byte* tensor) {
+          const ByteRange& range, std::byte* to) {
   int64_t at = offset;
   for (const absl::Span<const std::byte> piece : pieces) {
     const int64_t end = at + static_cast<int64_t>(piece.size());
     const int64_t first = std::max(at, range.offset);
     const int64_t last = std::min(end, range.end());
     if (first < last) {
-      std::memcpy(tensor + first, piece.data() + (first - at), static_cast<size_t>(last - first));
+      std::memcpy(to + (first - range.offset), piece.data() + (first - at),
+                  static_cast<size_t>(last - first));
     }
     at = end;
   }
@@ -106,11 +123,13 @@ Upload::Upload(const RandomId& id, int64_t lease_ns, TensorDraft draft, Account:
       overhead_(std::move(overhead)),
       wanted_(digest),
       device_(device),
+      no_memory_(absl::ResourceExhaustedError("upload: no memory for its bytes, begin a new one")),
       draft_(std::move(draft)),
       used_ns_(now_ns) {}
 
-absl::Status Upload::Write(int64_t offset, absl::Span<const absl::Span<const std::byte>> pieces,
-                           int64_t now_ns) {
+absl::StatusOr<bool> Upload::Write(int64_t offset,
+                                   absl::Span<const absl::Span<const std::byte>> pieces,
+                                   int64_t now_ns, Waiter later, StreamId stream) {
   int64_t bytes = 0;
   for (const absl::Span<const std::byte> piece : pieces) {
     bytes += static_cast<int64_t>(piece.size());
@@ -119,22 +138,183 @@ absl::Status Upload::Write(int64_t offset, absl::Span<const absl::Span<const std
     return absl::InvalidArgumentError(Concat("chunk: got ", bytes, " bytes from ", offset,
                                              " on, want bytes of a tensor of ", size_));
   }
-  std::vector<ByteRange> claimed;
+  const ByteRange range = {offset, bytes};
+  Claim claim(*this);
+  std::shared_ptr<Chunk>& chunk = claim.chunk;
   {
     MutexLock lock(&mutex_);
     used_ns_ = now_ns;
-    const ByteRange range = {offset, bytes};
+    if (passed_to_ != nullptr) {
+      if (is_over()) return true;
+      const int64_t room = std::max(bytes, kMinChunkRoom);
+      if (!HasRoom(room)) {
+        if (stream != 0 && !listeners_.contains(stream)) return true;
+        waiting_.push_back({stream, std::move(later)});
+        return false;
+      }
+      // Allocated only if there is room, and before bytes are claimed: this may fail.
+      chunk = std::make_shared<Chunk>(Chunk{.offset = offset, .room = room});
+      chunk->bytes = std::make_shared_for_overwrite<std::byte[]>(static_cast<size_t>(bytes));
+    }
     if (claimed_.count() >= kMaxRanges && !claimed_.Touches(range)) {
       return absl::InvalidArgumentError(Concat("chunk: got bytes with more than ", kMaxRanges - 1,
                                                " gaps between them, want fewer"));
     }
-    claimed = claimed_.Add(range);
+    claim.parts = claimed_.Add(range);
+    if (claim.parts.empty()) return true;
+    if (chunk != nullptr) {
+      chunk->parts = claim.parts.size();
+      passing_bytes_ += chunk->room;
+    }
   }
-  if (claimed.empty()) return absl::OkStatus();
-  for (const ByteRange& range : claimed) Copy(pieces, offset, range, bytes_->host());
+  if (chunk != nullptr) {
+    Copy(pieces, offset, range, chunk->bytes.get());
+    for (; claim.next < claim.parts.size(); ++claim.next) Pass(chunk, claim.parts[claim.next]);
+    return true;
+  }
+  for (const ByteRange& part : claim.parts)
+    Copy(pieces, offset, part, bytes_->host() + part.offset);
   MutexLock lock(&mutex_);
-  for (const ByteRange& range : claimed) received_.Add(range);
-  return absl::OkStatus();
+  for (; claim.next < claim.parts.size(); ++claim.next) received_.Add(claim.parts[claim.next]);
+  return true;
+}
+
+void Upload::GiveBack(const Claim& claim) {
+  Chunk* const chunk = claim.chunk.get();
+  {
+    MutexLock lock(&mutex_);
+    if (chunk != nullptr) chunk->parts -= claim.parts.size() - claim.next;
+    if (chunk != nullptr && chunk->parts == 0) passing_bytes_ -= chunk->room;
+    try {
+      for (size_t i = claim.next; i < claim.parts.size(); ++i) claimed_.Remove(claim.parts[i]);
+    } catch (const std::bad_alloc&) {
+      failure_ = no_memory_;  // They can neither be received nor claimed again.
+    }
+  }
+  if (chunk == nullptr) return;
+  try {
+    on_progress_(shared_from_this());
+  } catch (const std::bad_alloc&) {  // Those who wait go on with the next progress.
+  }
+}
+
+void Upload::PassTo(std::shared_ptr<DeviceCopies> device, OnProgress on_progress) {
+  passed_to_ = std::move(device);
+  on_progress_ = std::move(on_progress);
+  if (wanted_) read_back_ = std::make_shared_for_overwrite<std::byte[]>(kReadAtOnce);
+  (void)bytes_->TakeWritingAtOnce(passed_to_.get());  // Nobody else has the bytes.
+  passed_to_->MakeNew(bytes_, [self = shared_from_this()](absl::StatusOr<DeviceCopies::Use> copy) {
+    self->EndPlacing(std::move(copy));
+  });
+}
+
+void Upload::EndPlacing(absl::StatusOr<DeviceCopies::Use> copy) {
+  if (copy.ok()) {
+    bytes_->BeginWriting(passed_to_.get());
+    copy_ = *std::move(copy);
+  }
+  {
+    MutexLock lock(&mutex_);
+    if (copy.ok()) {
+      is_placed_ = true;
+    } else {
+      FailPassing(copy.status());
+    }
+  }
+  on_progress_(shared_from_this());
+}
+
+// One chunk always has room, however large it is.
+bool Upload::HasRoom(int64_t room) const {
+  return is_placed_ && (passing_bytes_ == 0 || passing_bytes_ + room <= kWindowBytes / 2);
+}
+
+void Upload::Pass(const std::shared_ptr<Chunk>& chunk, const ByteRange& range) {
+  const absl::Span<const std::byte> bytes(chunk->bytes.get() + (range.offset - chunk->offset),
+                                          static_cast<size_t>(range.bytes));
+  DeviceMemory::Done done = [self = shared_from_this(), chunk, range](const absl::Status& status) {
+    self->EndPass(*chunk, range, status);
+  };
+  if (passed_to_->Write(copy_, range.offset, bytes, done)) return;
+  EndPass(*chunk, range, absl::UnavailableError("the server is stopping"));
+}
+
+void Upload::EndPass(Chunk& chunk, const ByteRange& range, const absl::Status& status) {
+  {
+    MutexLock lock(&mutex_);
+    status.ok() ? (void)received_.Add(range) : FailPassing(status);
+    if (--chunk.parts == 0) passing_bytes_ -= chunk.room;
+  }
+  on_progress_(shared_from_this());
+}
+
+void Upload::ReadBack(const ByteRange& range) {
+  try {
+    BeginReadingBack(range);
+  } catch (const std::bad_alloc&) {
+    EndReadingBack(range.bytes, no_memory_);
+  }
+}
+
+void Upload::BeginReadingBack(const ByteRange& range) {
+  const absl::Span<std::byte> to(read_back_.get(), static_cast<size_t>(range.bytes));
+  DeviceMemory::Done done = [self = shared_from_this(), range](const absl::Status& status) {
+    self->EndReadingBack(range.bytes, status);
+  };
+  if (passed_to_->Read(copy_.copy(), range.offset, to, done)) return;
+  EndReadingBack(range.bytes, absl::UnavailableError("the device has lost them"));
+}
+
+void Upload::EndReadingBack(int64_t bytes, const absl::Status& status) {
+  {
+    MutexLock lock(&mutex_);
+    if (status.ok()) {
+      read_back_bytes_ = bytes;
+    } else {
+      FailPassing(status);
+    }
+  }
+  on_progress_(shared_from_this());
+}
+
+void Upload::FailPassing(const absl::Status& status) {
+  if (!failure_.ok()) return;
+  failure_ = absl::IsResourceExhausted(status)
+                 ? status
+                 : absl::AbortedError(Concat(
+                       "upload: its bytes are passed to ", device_,
+                       ", which has lost them, begin a new one: ", std::string(status.message())));
+}
+
+void Upload::Resume() {
+  int64_t read_bytes = 0;
+  std::vector<Waiting> waiting;
+  {
+    MutexLock lock(&mutex_);
+    read_bytes = std::exchange(read_back_bytes_, 0);
+    waiting.swap(waiting_);
+  }
+  if (read_bytes > 0) {
+    hash_.Add({read_back_.get(), static_cast<size_t>(read_bytes)});
+    MutexLock lock(&mutex_);
+    is_hashing_ = false;
+    hashed_bytes_ += read_bytes;
+  }
+  for (Waiting& one : waiting) {
+    if (one.waiter) std::move(one.waiter)();
+  }
+}
+
+void Upload::EndPassing() {
+  if (passed_to_ == nullptr) return;
+  bytes_->EndWriting(passed_to_.get(), /*has_begun=*/true, /*is_ok=*/true);
+  copy_ = DeviceCopies::Use();
+}
+
+// Shares nothing with the upload: ThreadSanitizer does not see how Abseil counts references.
+absl::Status Upload::failure() const {
+  MutexLock lock(&mutex_);
+  return {failure_.code(), failure_.message()};
 }
 
 std::vector<ByteRange> Upload::Missing() const {
@@ -142,14 +322,24 @@ std::vector<ByteRange> Upload::Missing() const {
   return received_.Missing(size_);
 }
 
+bool Upload::HasAll() const {
+  MutexLock lock(&mutex_);
+  return is_over() || (passed_to_ != nullptr ? claimed_ : received_).Covers(size_);
+}
+
 Upload::Progress Upload::Advance(int64_t max_bytes) {
   // Small, so that a caller never waits long for another one's hashing.
   constexpr int64_t kHashedAtOnce = int64_t{256} << 10;
   while (true) {
-    absl::Span<const std::byte> next;
+    ByteRange next;
     {
       MutexLock lock(&mutex_);
-      if (is_hashing_ || is_complete_) return Progress::kWaiting;
+      if (is_complete_) return Progress::kWaiting;
+      if (!failure_.ok()) {
+        is_complete_ = true;
+        return Progress::kFailed;
+      }
+      if (is_hashing_) return Progress::kWaiting;
       const int64_t there = received_.PrefixBytes();
       if (!wanted_) hashed_bytes_ = there;
       if (hashed_bytes_ == there && there < size_) return Progress::kWaiting;
@@ -158,15 +348,20 @@ Upload::Progress Upload::Advance(int64_t max_bytes) {
         break;
       }
       if (max_bytes <= 0) return Progress::kBehind;
-      const int64_t count = std::min({there - hashed_bytes_, kHashedAtOnce, max_bytes});
-      next = {bytes_->host() + hashed_bytes_, static_cast<size_t>(count)};
+      next = {hashed_bytes_, passed_to_ != nullptr
+                                 ? std::min(there - hashed_bytes_, kReadAtOnce)
+                                 : std::min({there - hashed_bytes_, kHashedAtOnce, max_bytes})};
       is_hashing_ = true;
     }
-    hash_.Add(next);
-    max_bytes -= static_cast<int64_t>(next.size());
+    if (passed_to_ != nullptr) {
+      ReadBack(next);
+      return Progress::kWaiting;
+    }
+    hash_.Add({bytes_->host() + next.offset, static_cast<size_t>(next.bytes)});
+    max_bytes -= next.bytes;
     MutexLock lock(&mutex_);
     is_hashing_ = false;
-    hashed_bytes_ += static_cast<int64_t>(next.size());
+    hashed_bytes_ += next.bytes;
   }
   return !wanted_ || hash_.Finish() == *wanted_ ? Progress::kComplete : Progress::kMismatch;
 }
@@ -203,10 +398,15 @@ void Upload::Listen(StreamId stream, Listener listener) {
 }
 
 void Upload::Detach(StreamId stream, int64_t now_ns) {
-  // Destroyed after the lock is released: it may hold the last reference to a call.
+  // Destroyed after the lock is released: they may hold the last reference to a call.
   Listener listener;
+  std::vector<Waiting> waiting;
   MutexLock lock(&mutex_);
   used_ns_ = now_ns;
+  for (Waiting& one : waiting_) {
+    if (one.stream == stream) waiting.push_back(std::move(one));
+  }
+  std::erase_if(waiting_, [stream](const Waiting& one) { return one.stream == stream; });
   const auto found = listeners_.find(stream);
   if (found == listeners_.end()) return;
   listener = std::move(found->second);
@@ -215,14 +415,19 @@ void Upload::Detach(StreamId stream, int64_t now_ns) {
 
 void Upload::End(const absl::StatusOr<TensorState>& result) {
   absl::flat_hash_map<StreamId, Listener> listeners;
+  std::vector<Waiting> waiting;
   {
     MutexLock lock(&mutex_);
     if (result_) return;
     result_ = result;
     listeners.swap(listeners_);
+    waiting.swap(waiting_);
   }
   for (auto& [stream, listener] : listeners) {
     if (listener != nullptr) std::move(listener)(result);
+  }
+  for (Waiting& one : waiting) {
+    if (one.waiter) std::move(one.waiter)();
   }
 }
 

@@ -18,6 +18,7 @@
 #include "server/product/queue.h"
 #include "server/store/compression.h"
 #include "server/system/mutex.h"
+#include "server/system/one_at_a_time.h"
 #include "server/wire/calls.h"
 #include "server/wire/incoming.h"
 #include "server/wire/listing.h"
@@ -175,6 +176,10 @@ grpc::ServerWriteReactor<grpc::ByteBuffer>* StartSessionCall(const HandlerTiming
 // The bytes that one read fetches from a device. The fixed cost of a read is that of a quarter of a
 // megabyte.
 constexpr int64_t kWindowBytes = 4 * kMaxChunkBytes;
+// Fewer if the session has little room: a window takes this part of it, so that several downloads,
+// each of which has two windows at times, do not leave one without. As few as that at the least.
+constexpr int64_t kPartOfRoom = 8;
+constexpr int64_t kMinWindowBytes = kMaxChunkBytes / 16;
 
 // One Get call. The bytes of a tensor are sent as slices of its memory, one write after the other.
 // A cancelled call ends with the write that fails.
@@ -248,18 +253,20 @@ class GetReactor final : public grpc::ServerWriteReactor<grpc::ByteBuffer> {
   };
 
   // Copies the next bytes to host memory. If the tensor is only on a device, a request for all of
-  // it copies it as a whole, and the copy stays on the host. Otherwise one window at a time is
-  // copied, and no copy stays.
+  // it copies it as a whole if the host has room, and the copy stays on the host. Otherwise one
+  // window at a time is copied, and no copy stays.
   void Fetch() {
     const std::shared_ptr<TensorBytes>& bytes = tensor_->bytes;
-    const int64_t count = std::min(kWindowBytes, end_ - next_);
+    const int64_t part = std::max(store_.FreeBytes(tensor_) / kPartOfRoom, kMinWindowBytes);
+    const int64_t count = std::min({kWindowBytes, part, end_ - next_});
     if (is_whole_ || bytes->is_on_host()) return BringToHost();
     if (count == 0) {
       return EndFetching(
           {}, bytes->is_lost() ? absl::FailedPreconditionError("tensor lost") : absl::OkStatus());
     }
     absl::StatusOr<std::shared_ptr<TensorBytes>> lent = store_.Lend(tensor_, count);
-    // Host memory for the whole tensor is already there.
+    // If the host's memory for the whole tensor is charged already, no more is needed; otherwise
+    // this fails.
     if (!lent.ok()) return BringToHost();
     const absl::Span<std::byte> to((*lent)->host(), static_cast<size_t>(count));
     bytes->Read(next_, to, [this, to, owner = *std::move(lent)](const absl::Status& status) {
@@ -269,6 +276,7 @@ class GetReactor final : public grpc::ServerWriteReactor<grpc::ByteBuffer> {
 
   void BringToHost() {
     tensor_->bytes->BringToHost([this](const absl::Status& status) {
+      if (absl::IsResourceExhausted(status) && std::exchange(is_whole_, false)) return Fetch();
       const std::shared_ptr<TensorBytes>& bytes = tensor_->bytes;
       const absl::Span<const std::byte> all(bytes->host(), static_cast<size_t>(bytes->bytes()));
       EndFetching({.offset = 0, .bytes = all, .owner = bytes}, status);
@@ -324,8 +332,9 @@ grpc::ServerWriteReactor<grpc::ByteBuffer>* StartGetCall(const HandlerTiming& ti
 // One Put call: a stream that starts an upload, or joins one, and sends bytes of it.
 //
 // The state changes under the lock. What follows from it (read, write, finish) is decided under the
-// lock and done after its release. At most one read and one write are in progress. The call may
-// finish during a read, which gRPC then ends, because other streams may have completed the upload.
+// lock and done after its release, by one thread at a time. At most one read and one write are in
+// progress. The call may finish during a read, which gRPC then ends, because other streams may have
+// completed the upload.
 //
 // gRPC holds the reactor until OnDone, and so does the upload while this stream serves it.
 class PutReactor final : public grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer>,
@@ -357,21 +366,9 @@ class PutReactor final : public grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::
       if (end_) ok = false;
       if (!ok) reads_ended_ = true;
     }
-    if (ok) {
-      const absl::Status status =
-          OrNoMemory("put: no memory for the message, try again later", [&] { return Take(); });
-      request_.Clear();
-      if (!status.ok()) EndWith(status);
-    } else {
-      EndReading();
-    }
-    {
-      // Not earlier: otherwise the thread that ends a write could begin the next read into a
-      // request that is still in use.
-      MutexLock lock(&mutex_);
-      is_reading_ = false;
-    }
-    Advance();
+    if (ok) return TakeRead();
+    EndReading();
+    EndRead();
   }
 
   void OnWriteDone(bool ok) override {
@@ -408,20 +405,54 @@ class PutReactor final : public grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::
     UnreadAnswers::Room room;
   };
 
-  // Handles one request. Reads are sequential, so no other thread is in here.
-  absl::Status Take() {
+  // Handles the request that was read, at once or when the upload has room for it. The next request
+  // is read after that.
+  void TakeRead() {
+    bool is_taken = true;
+    const absl::Status status =
+        OrNoMemory("put: no memory for the message, try again later", [&]() -> absl::Status {
+          ASSIGN_OR_RETURN(is_taken, Take());
+          return absl::OkStatus();
+        });
+    // Another thread may already be here.
+    if (!is_taken) return;
+    request_.Clear();
+    if (!status.ok()) EndWith(status);
+    EndRead();
+  }
+
+  void EndRead() {
+    {
+      // Not earlier: otherwise the thread that ends a write could begin the next read into a
+      // request that is still in use.
+      MutexLock lock(&mutex_);
+      is_reading_ = false;
+    }
+    Advance();
+  }
+
+  // Handles one request. Reads are sequential, so no other thread is in here. If the upload has no
+  // room, returns false and calls TakeRead later.
+  absl::StatusOr<bool> Take() {
     ASSIGN_OR_RETURN(const PutMessage message, ReadPutRequest(request_));
     if (message.chunk) {
       if (upload_ == nullptr) {
         return absl::FailedPreconditionError("put: got a chunk first, want begin or join");
       }
-      return store_.Write(session_, upload_, message.chunk->offset, message.chunk->pieces);
+      return store_.Write(
+          session_, upload_, message.chunk->offset, message.chunk->pieces,
+          [self = shared_from_this()] { self->TakeRead(); }, stream_);
     }
     if (has_begun_) return absl::InvalidArgumentError("put: got no chunk, want one");
     has_begun_ = true;
-    switch (message.other.step_case()) {
-      case v1::PutRequest::kBegin: return Begin(message.other.begin());
-      case v1::PutRequest::kJoin: return Join(message.other.join());
+    RETURN_IF_ERROR(BeginOrJoin(message.other));
+    return true;
+  }
+
+  absl::Status BeginOrJoin(const v1::PutRequest& wire) {
+    switch (wire.step_case()) {
+      case v1::PutRequest::kBegin: return Begin(wire.begin());
+      case v1::PutRequest::kJoin: return Join(wire.join());
       default:
         return absl::FailedPreconditionError("put: got an empty first request, want begin or join");
     }
@@ -469,7 +500,7 @@ class PutReactor final : public grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::
   void EndReading() {
     if (!has_begun_) {
       EndWith(absl::FailedPreconditionError("put: got nothing, want begin or join"));
-    } else if (upload_ == nullptr || !upload_->Missing().empty()) {
+    } else if (upload_ == nullptr || !upload_->HasAll()) {
       EndWith(absl::OkStatus());
     }
   }
@@ -513,34 +544,50 @@ class PutReactor final : public grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::
     if (!end_) end_ = ToGrpcStatus(status);
   }
 
+  // What is handed to gRPC.
+  struct Step {
+    enum class Kind : uint8_t { kWrite, kRead, kFinish };
+    Kind kind = Kind::kWrite;
+    grpc::Status end = {};
+  };
+
+  std::optional<Step> NextStep() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    if (is_broken_) {
+      answers_.clear();
+      if (!end_) end_ = grpc::Status::CANCELLED;
+    }
+    if (!is_writing_ && !answers_.empty()) {
+      answer_ = std::move(answers_.front().bytes);
+      written_room_ = std::move(answers_.front().room);
+      answers_.pop_front();
+      is_writing_ = true;
+      return Step{.kind = Step::Kind::kWrite};
+    }
+    if (!end_ && !is_reading_ && !reads_ended_) {
+      is_reading_ = true;
+      return Step{.kind = Step::Kind::kRead};
+    }
+    if (!end_ || is_writing_ || std::exchange(is_finished_, true)) return std::nullopt;
+    return Step{.kind = Step::Kind::kFinish, .end = *end_};
+  }
+
+  void HandOver(const Step& step) {
+    switch (step.kind) {
+      case Step::Kind::kWrite:
+        sending_.Begin(static_cast<int64_t>(answer_.Length()));
+        StartWrite(&answer_);
+        break;
+      case Step::Kind::kRead: StartRead(&request_); break;
+      case Step::Kind::kFinish: Finish(step.end); break;
+    }
+  }
+
+  // Threads of the store come here, too. The call must not be finished, and so end, while one of
+  // them is about to start a read.
   void Advance() ABSL_LOCKS_EXCLUDED(mutex_) {
-    bool is_to_read = false;
-    bool is_to_write = false;
-    std::optional<grpc::Status> last;
-    {
-      MutexLock lock(&mutex_);
-      if (is_broken_) {
-        answers_.clear();
-        if (!end_) end_ = grpc::Status::CANCELLED;
-      }
-      if (!is_writing_ && !answers_.empty()) {
-        answer_ = std::move(answers_.front().bytes);
-        written_room_ = std::move(answers_.front().room);
-        answers_.pop_front();
-        is_to_write = is_writing_ = true;
-      }
-      if (!end_ && !is_reading_ && !reads_ended_) is_to_read = is_reading_ = true;
-      if (end_ && !is_writing_ && !is_finished_) {
-        is_finished_ = true;
-        last = *end_;
-      }
-    }
-    if (is_to_write) {
-      sending_.Begin(static_cast<int64_t>(answer_.Length()));
-      StartWrite(&answer_);
-    }
-    if (is_to_read) StartRead(&request_);
-    if (last) Finish(*last);
+    steps_.Run(
+        mutex_, [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return NextStep(); },
+        [this](const Step& step) { HandOver(step); });
   }
 
   TensorStore& store_;
@@ -557,6 +604,7 @@ class PutReactor final : public grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::
   Upload::StreamId stream_ = 0;
 
   Mutex mutex_;
+  OneAtATime steps_;
   Scales scales_ = Scales::kTold;
   grpc::ByteBuffer answer_;  // Being written; changed only while nothing is.
   UnreadAnswers::Room written_room_ ABSL_GUARDED_BY(mutex_);  // The room of the answer being

@@ -2,6 +2,8 @@
 """Tensors that only a GPU has, whose worker simulates it: parts that are read from there, and
 uploads that leave the host."""
 
+import concurrent.futures
+import hashlib
 import os
 import signal
 
@@ -11,7 +13,7 @@ import pytest
 from daemon import wait_until
 from gemmd.v1 import gemm_pb2, resident_pb2, tensors_pb2
 from metrics_page import scrape
-from tensors import Session, by_name
+from tensors import Session, by_name, bytes_spec, refusal
 
 DEADLINE_S = 60
 F16 = tensors_pb2.ELEMENT_TYPE_F16  # Whole numbers up to 2048 are exact.
@@ -62,6 +64,21 @@ def multiply(session, a, b, name, into=None):
         device="cuda:0",
     )
     session.multiply(request)
+
+
+def sum_of(name, rows=1, columns=1024, device="cpu"):
+    """A request for the sums of the first columns of a tensor of u8."""
+    u8 = tensors_pb2.ELEMENT_TYPE_U8
+    part = tensors_pb2.TensorPart(tensor=by_name(name), columns=columns)
+    return gemm_pb2.MultiplyRequest(
+        m=rows,
+        n=1,
+        k=columns,
+        a=tensors_pb2.Operand(type=u8, tensor=part),
+        b=tensors_pb2.Operand(type=u8, data=bytes([1]) * columns),
+        d=tensors_pb2.OutputSpec(type=tensors_pb2.ELEMENT_TYPE_S32),
+        device=device,
+    )
 
 
 def places(session, name):
@@ -130,12 +147,93 @@ def test_uploads_leave_the_host(gpu, session_of, is_timed, timed):
     assert places(session, "one") == {"cuda:0", "host"}
     assert session.list().session_bytes >= size
     with pytest.raises(grpc.RpcError) as raised:
-        session.get(by_name("two"))
+        session.multiply(sum_of("two"))
     assert raised.value.code() == grpc.StatusCode.RESOURCE_EXHAUSTED
     assert "quota" in raised.value.details()
+    assert session.get(by_name("two"))[1] == data, "a window at a time"
+    assert places(session, "two") == {"cuda:0"}, "the host has no room for all of it"
     kill_workers(daemon)
     wait_until(lambda: session.describe(by_name("two")).lost, DEADLINE_S, "it is lost")
     assert session.get(by_name("one"))[1] == data
+
+
+def test_a_tensor_larger_than_the_room_of_the_host(gpu, session_of):
+    """With --host-copies=none an upload to a GPU passes through a window: from two streams, of which one breaks, in any
+    order, with its hash. Products and downloads find it there; it is lost with the worker, and so is half an upload."""
+    size = 24 << 20
+    chunk = 1 << 20
+    daemon = gpu("--host-copies=none", "--tensor-bytes=9MiB:9MiB", "--gpu-memory-bytes=64MiB")
+    session = session_of(daemon)
+    data = os.urandom(size)
+    sha256 = hashlib.sha256(data).digest()
+
+    def send(stream, begin, end):
+        for offset in range(begin, end, chunk):
+            stream.chunk(offset, data[offset : min(end, offset + chunk)])
+
+    first = session.put_stream()
+    rows = 4
+    spec = resident_pb2.TensorSpec(
+        type=tensors_pb2.ELEMENT_TYPE_U8, rows=rows, columns=size // rows
+    )
+    upload = first.begin(spec, name="w", sha256=sha256, device="cuda:0").upload
+    send(first, size // 2, size)
+
+    def missing():
+        stream = session.put_stream()
+        state = stream.join(upload)
+        stream.break_off()
+        return sum(one.bytes for one in state.missing)
+
+    wait_until(lambda: missing() == size // 2, DEADLINE_S, "half of it is on the GPU")
+    first.break_off()
+    assert session.list().session_bytes < (8 << 20) + (256 << 10), "a window, and some overhead"
+    second = session.put_stream()
+    state = second.join(upload)
+    assert [(one.offset, one.bytes) for one in state.missing] == [(0, size // 2)]
+    send(second, 0, size // 2)
+    second.close()
+    told = second.tensor()
+    assert [place.device for place in told.places] == ["cuda:0"]
+    assert session.settled().session_bytes < 1 << 20
+    assert session.get(by_name("w"))[1] == data
+    assert session.get(by_name("w"), offset=chunk - 3, bytes=7)[1] == data[chunk - 3 : chunk + 4]
+
+    def part(number):
+        return session.get(by_name("w"), offset=number * size // 8, bytes=size // 8)[1]
+
+    with concurrent.futures.ThreadPoolExecutor(8) as pool:
+        assert b"".join(pool.map(part, range(8))) == data, "each has windows"
+    session.put(bytes(8 << 20), name="filler", hashed=False)
+    assert session.get(by_name("w"))[1] == data, "in windows as small as what is left of the room"
+    session.delete(by_name("filler"))
+    assert places(session, "w") == {"cuda:0"}
+    product = sum_of("w", rows=rows, device="cuda:0")
+    want = np.frombuffer(data, np.uint8).reshape(rows, -1)[:, :1024].sum(axis=1, dtype=np.int32)
+    assert session.multiply(product).d.data == want.tobytes()
+
+    third = session.put_stream()
+    upload = third.begin(bytes_spec(size), name="half", device="cuda:0").upload
+    send(third, 0, size // 2)
+    wait_until(lambda: missing() == size // 2, DEADLINE_S, "half of it is on the GPU")
+    kill_workers(daemon)
+    wait_until(lambda: session.describe(by_name("w")).lost, DEADLINE_S, "it is lost")
+    send(third, size // 2, size)
+    code, details = third.error()
+    assert code == grpc.StatusCode.ABORTED and "begin a new one" in details
+    with pytest.raises(grpc.RpcError) as raised:
+        session.get(by_name("w"))
+    assert raised.value.code() == grpc.StatusCode.FAILED_PRECONDITION
+
+    def answer():
+        """That of a product, once the worker is back."""
+        code, details = refusal(session.multiply, product)
+        return None if code == grpc.StatusCode.UNAVAILABLE else (code, details)
+
+    code, details = wait_until(answer, DEADLINE_S, "the worker is back")
+    assert code == grpc.StatusCode.FAILED_PRECONDITION and "tensor lost" in details
+    session.delete(by_name("w"))
+    assert session.settled().session_bytes == 0
 
 
 def test_results_take_no_room_of_the_host(gpu, session_of):
@@ -150,6 +248,11 @@ def test_results_take_no_room_of_the_host(gpu, session_of):
         multiply(session, a, ones, name)
         wait_until(lambda: session.list().session_bytes < 1 << 20, DEADLINE_S, "its room is free")
         assert places(session, name) == {"cuda:0"}
+    large = np.arange(1, 2 * rows + 1).reshape(2 * rows, 1)  # Its D is larger than all of it.
+    multiply(session, large, ones, "large")
+    assert places(session, "large") == {"cuda:0"}
+    assert session.get(by_name("large"))[1] == np.repeat(large, columns, axis=1).astype(np.float16).tobytes()
+    session.delete(by_name("large"))
     want = np.repeat(a.astype(np.float16), columns, axis=1)
     for name in ("one", "three"):
         _, row = session.get(by_name(name), offset=2 * columns, bytes=2 * columns)

@@ -38,6 +38,11 @@ TEST(MemorySharesTest, KeepWhatWasAskedFor) {
   EXPECT_EQ(shares.transport.memory_quota_bytes, 2);
   EXPECT_EQ(shares.tensors.max_bytes, 3);
   EXPECT_EQ(shares.tensors.max_session_bytes, 4);
+  EXPECT_GE(shares.tensors.session_device_share, 1);
+  options.tensors.max_bytes = 8;
+  EXPECT_EQ(WithMemoryShares(options).tensors.session_device_share, 0.5);
+  options.tensors.max_session_bytes = 0;
+  EXPECT_EQ(WithMemoryShares(options).tensors.session_device_share, 1) << "no limit unless asked";
 }
 
 TEST(MemorySharesTest, FitTheAddressesThatAreLeft) {

@@ -2,6 +2,7 @@
 #include "tests/server/device/fake_device_memory.h"
 
 #include <cstring>
+#include <new>
 #include <utility>
 
 #include "kernels/matrix/status.h"
@@ -33,6 +34,7 @@ uint64_t FakeDeviceMemory::generation() const {
 
 void FakeDeviceMemory::Add(Call call) {
   MutexLock lock(&mutex_);
+  if (std::exchange(throws_, false)) throw std::bad_alloc();
   ++counts_[call.function];
   if (call.function == held_from_) {
     held_from_.clear();
@@ -47,6 +49,7 @@ void FakeDeviceMemory::Allocate(int64_t bytes, AllocateDone done) {
   call.bytes = bytes;
   call.allocated = std::move(done);
   MutexLock lock(&mutex_);
+  if (std::exchange(throws_, false)) throw std::bad_alloc();
   ++counts_[call.function];
   // Whether there is room is decided at once, since the bytes are counted at once.
   const bool fits = bytes > 0 && bytes <= capacity_bytes_ &&
@@ -212,6 +215,11 @@ int FakeDeviceMemory::calls(const std::string& function) const {
 void FakeDeviceMemory::FailNext(const std::string& function, const absl::Status& status) {
   MutexLock lock(&mutex_);
   failures_[function] = status;
+}
+
+void FakeDeviceMemory::ThrowNext() {
+  MutexLock lock(&mutex_);
+  throws_ = true;
 }
 
 void FakeDeviceMemory::Lose(bool is_ready_again) {

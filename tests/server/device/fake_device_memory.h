@@ -49,6 +49,9 @@ class FakeDeviceMemory final : public DeviceMemory {
   void FailNext(const std::string& function, const absl::Status& status)
       ABSL_LOCKS_EXCLUDED(mutex_);
 
+  // The next Allocate, Write or Read throws std::bad_alloc, and is not served.
+  void ThrowNext() ABSL_LOCKS_EXCLUDED(mutex_);
+
   // As if the worker were replaced: all blocks are lost, and waiting calls fail. While the memory
   // is not ready, Allocate fails with Unavailable.
   void Lose(bool is_ready_again = true) ABSL_LOCKS_EXCLUDED(mutex_);
@@ -96,6 +99,7 @@ class FakeDeviceMemory final : public DeviceMemory {
   uint64_t generation_ ABSL_GUARDED_BY(mutex_) = 1;
   bool is_held_ ABSL_GUARDED_BY(mutex_) = false;
   std::string held_from_ ABSL_GUARDED_BY(mutex_);  // Empty: no function is held.
+  bool throws_ ABSL_GUARDED_BY(mutex_) = false;
   bool is_ready_ ABSL_GUARDED_BY(mutex_) = true;
   bool is_stopping_ ABSL_GUARDED_BY(mutex_) = false;
   std::thread thread_;

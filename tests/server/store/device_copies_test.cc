@@ -5,6 +5,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <cstdint>
 #include <cstring>
 #include <memory>
 #include <optional>
@@ -568,6 +570,50 @@ TEST_F(ResidentDeviceTest, OtherJobsPassThrough) {
   EXPECT_THAT(Wait(), IsOk());
   EXPECT_EQ(noting_->jobs().size(), 1);
   EXPECT_EQ(memory_.calls("Allocate"), 0);
+}
+
+// Bytes for which the host never has room.
+class StuckBytes final : public PlacedBytes {
+ public:
+  struct Asked {
+    std::vector<uintptr_t> frames;  // Where the stack was.
+  };
+  explicit StuckBytes(Asked& asked)
+      : PlacedBytes(HostMemory::Allocate(kBlockGranuleBytes).value()), asked_(asked) {}
+
+  absl::Status TakeRoom() override {
+    const char here = 0;
+    asked_.frames.push_back(reinterpret_cast<uintptr_t>(&here));
+    return absl::ResourceExhaustedError("no room");
+  }
+
+ private:
+  Asked& asked_;
+};
+
+// However many cannot leave the device, they are tried in a loop.
+TEST_F(DeviceCopiesTest, CopiesAreNotPassedOverWithinEachOther) {
+  constexpr int kCopies = 300;
+  FakeDeviceMemory memory(kCopies * kBlock);
+  const auto copies = std::make_shared<DeviceCopies>(memory, "fake:0");
+  StuckBytes::Asked asked;
+  std::vector<std::shared_ptr<StuckBytes>> all;
+  for (int i = 0; i < kCopies; ++i) {
+    all.push_back(std::make_shared<StuckBytes>(asked));
+    Brought brought;
+    copies->MakeNew(all.back(), brought.Take());
+    ASSERT_THAT(brought.Wait(), IsOk());
+    all.back()->TakeWriting(copies.get(), [] {});
+    all.back()->BeginWriting(copies.get());
+    all.back()->EndWriting(copies.get(), /*has_begun=*/true, /*is_ok=*/true);
+  }
+  Brought brought;
+  copies->Bring(Bytes("more"), brought.Take());
+  EXPECT_THAT(brought.Wait(), StatusIs(absl::StatusCode::kResourceExhausted, HasSubstr("no room")));
+  ASSERT_EQ(asked.frames.size(), kCopies);
+  const auto [low, high] = std::minmax_element(asked.frames.begin(), asked.frames.end());
+  EXPECT_EQ(*low, *high);
+  copies->Close();
 }
 
 }  // namespace

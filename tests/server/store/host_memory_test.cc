@@ -1,13 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <gtest/gtest.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <cstdint>
 #include <fstream>
+#include <memory>
 #include <sstream>
 #include <string>
 
+#include "server/crossing/shared_memory.h"
 #include "server/store/placed_bytes.h"
+#include "server/store/tensor.h"
+#include "tests/testing/sanitized.h"
 #include "tests/testing/units.h"
 
 namespace gemmd {
@@ -67,6 +72,22 @@ TEST(HostMemoryTest, LongMemoryIsGivenBackAtOnceAndWhole) {
   }
   EXPECT_EQ(FlagsOf(data).find(" hg "), std::string::npos);
   EXPECT_EQ(FlagsOf(data + kBytes - 1).find(" hg "), std::string::npos);
+}
+
+// What is not charged takes nothing of the memory that workers share.
+TEST(HostMemoryTest, PrivateMemoryIsNotShared) {
+  if (kIsSanitized) GTEST_SKIP() << "sanitizers leave too few addresses";
+  const auto is_right = [] {
+    if (!SharedMemory::OpenForProcess(/*has_tensors=*/true).ok()) return 2;
+    const auto account = std::make_shared<Account>("all", "--all", kMebi, nullptr);
+    const auto background = std::make_shared<ThreadPool>("background", 1);
+    const auto charged = TensorBytes::Allocate(kMebi, *account, background).value();
+    const auto uncharged = TensorBytes::AllocateUncharged(kMebi, *account, background).value();
+    SharedMemory* const shared = SharedMemory::OfProcess();
+    return shared->OffsetOf(charged->host()) && !shared->OffsetOf(uncharged->host()) ? 0 : 1;
+  };
+  // In another process, because it is for all of a process.
+  EXPECT_EXIT(_exit(is_right()), testing::ExitedWithCode(0), "");
 }
 
 }  // namespace

@@ -6,10 +6,12 @@
 
 #include <cstdint>
 #include <limits>
+#include <memory>
 #include <string>
 #include <utility>
 
 #include "server/store/tensor_store.h"
+#include "tests/server/device/fake_device_memory.h"
 #include "tests/testing/fake_clock.h"
 #include "tests/testing/status_matchers.h"
 #include "tests/testing/units.h"
@@ -200,6 +202,24 @@ TEST_F(OwnerTest, EverybodyHasHisPartOfDevices) {
                 StatusIs(kExhausted, HasSubstr("0 of 5242880 are used "
                                                "(device_tensor_bytes of --rules)")));
   }
+}
+
+TEST_F(OwnerTest, WhoHasNoPartByRulesHasAShareOfDevices) {
+  FakeDeviceMemory memory(8 * kMebi);
+  TensorStore limited({.session_device_share = 0.25}, clock_);
+  const auto copies = std::make_shared<DeviceCopies>(memory, "fake:0");
+  limited.AddDevice("fake:0", copies);
+  limited.AddDevice("cpu", nullptr);
+  for (SessionOwner owner : {SessionOwner{}, SessionOwner{.is_known = true}, kKnown}) {
+    EXPECT_THAT(TakeOfDevices(limited, owner, 2 * kMebi), IsOk());
+    EXPECT_THAT(TakeOfDevices(limited, owner, 2 * kMebi + 1),
+                StatusIs(absl::StatusCode::kResourceExhausted,
+                         HasSubstr("0 of 2097152 are used (--tensor-bytes of a session)")));
+    if (!owner.is_known) continue;
+    owner.max_device_bytes = 5 * kMebi;
+    EXPECT_THAT(TakeOfDevices(limited, owner, 5 * kMebi), IsOk());
+  }
+  copies->Close();
 }
 
 TEST_F(OwnerTest, RulesSayWhatAnOwnerMayTake) {

@@ -56,7 +56,12 @@ struct Product {
 
 class ResidentResultsTest : public testing::Test {
  protected:
-  static TensorSpec Spec(int64_t bytes = kResultBytes) {
+  explicit ResidentResultsTest(const StoreOptions& options = {},
+                               int64_t result_bytes = kResultBytes)
+      : result_bytes_(result_bytes), store_(options, clock_) {}
+
+  TensorSpec Spec() const { return Spec(result_bytes_); }
+  static TensorSpec Spec(int64_t bytes) {
     return MakeTensorSpec(TightLayout("spec", ElementType::kU8, Order::kRowMajor, 1, bytes).value(),
                           1, {})
         .value();
@@ -82,7 +87,7 @@ class ResidentResultsTest : public testing::Test {
     names.read[static_cast<size_t>(role)] = operand;
     if (is_in_place) names.written = d;
     EXPECT_THAT(tensors.Find(names), IsOk());
-    tensors.SetPart(role, 0, kResultBytes);
+    tensors.SetPart(role, 0, result_bytes_);
     keep.name = d;
     if (!is_in_place) {
       EXPECT_THAT(tensors.MakeNew(Spec(), keep), IsOk());
@@ -131,16 +136,97 @@ class ResidentResultsTest : public testing::Test {
                        static_cast<size_t>(use->bytes->bytes()));
   }
 
+  const int64_t result_bytes_;
   FakeClock clock_;
-  TensorStore store_{{}, clock_};
+  TensorStore store_;
   const TensorStore::SessionUse session_ = store_.OpenSession("", "a").value();
-  FakeDeviceMemory memory_{4 * kBlockGranuleBytes};
-  FakeDeviceMemory other_memory_{4 * kBlockGranuleBytes};
+  FakeDeviceMemory memory_{4 * BlockBytes(result_bytes_)};
+  FakeDeviceMemory other_memory_{4 * BlockBytes(result_bytes_)};
   Wrapped gpu_{"fake:0", &memory_, store_};
   Wrapped other_{"fake:1", &other_memory_, store_};
   Wrapped cpu_{"cpu", nullptr, store_};
   JobId last_id_ = 0;
 };
+
+class ScarceHostTest : public ResidentResultsTest {
+ protected:
+  static constexpr int64_t kBytes = HostMemory::kMappedBytes;
+  static constexpr int64_t kRoom = 8 * kBytes;
+
+  ScarceHostTest()
+      : ResidentResultsTest({.max_bytes = kRoom, .max_session_bytes = kRoom}, kBytes) {}
+
+  static std::string All(char digit) { return std::string(static_cast<size_t>(kBytes), digit); }
+  // Leaves this much of the room.
+  std::shared_ptr<gemmd::Upload> FillUpTo(int64_t left) {
+    filled_ = session_.account().free() - Upload::kOverheadBytes - TensorStore::kTensorBytes - left;
+    std::shared_ptr<gemmd::Upload> filling =
+        store_.Begin(session_, Spec(filled_), {.name = "filler"}, {})->upload;
+    EXPECT_EQ(session_.account().free(), left);
+    return filling;
+  }
+  void EndFilling(const std::shared_ptr<gemmd::Upload>& filling) {
+    const std::string zeros(static_cast<size_t>(filled_), '0');
+    EXPECT_THAT(store_.Write(session_, filling, 0, {PieceOf(zeros)}), IsOk());
+  }
+
+  int64_t filled_ = 0;
+};
+
+// D stays on a device for which the host has no room, unless it must not be lost with the device.
+TEST_F(ScarceHostTest, AResultForWhichTheHostHasNoRoomStaysOnTheDevice) {
+  ResidentResultsTest::Upload("a", All('0'));
+  constexpr int64_t kLeft = TensorStore::kTensorBytes + kBytes - 1;
+  std::shared_ptr<gemmd::Upload> filling = FillUpTo(2 * kLeft);
+  EXPECT_THAT(Multiply(gpu_, "a", "fits"), IsOk());
+  EXPECT_EQ(session_.account().free(), kLeft - 1) << "it is charged";
+  const auto is_refused =
+      StatusIs(absl::StatusCode::kResourceExhausted, HasSubstr("bytes of host memory"));
+  EXPECT_THAT(store_.MakeDraft(session_, Spec(), {.name = "", .pinned = true}, true), is_refused);
+  EXPECT_THAT(store_.MakeDraft(session_, Spec(kBytes - 1), {}, true), is_refused)
+      << "it would take memory at once";
+  const auto on_host = Begin(*cpu_.device, "a", "c");
+  EXPECT_THAT(End(*on_host), is_refused);
+  EXPECT_EQ(session_.account().free(), kLeft - 1);
+  EXPECT_THAT(Multiply(gpu_, "a", "b"), IsOk());
+  EXPECT_THAT(PlacesOf("b"), ElementsAre("fake:0"));
+  EXPECT_THAT(Multiply(gpu_, "b", "b"), IsOk());
+  EXPECT_THAT(Read("b"), HasSubstr("quota"));
+  EndFilling(filling);
+  filling = nullptr;  // Its overhead is free, but not enough.
+  EXPECT_THAT(store_.Delete(session_, "fits"), IsOk());
+  EXPECT_TRUE(Read("b") == All('2'));
+  EXPECT_THAT(PlacesOf("b"), ElementsAre("host", "fake:0"));
+}
+
+// Forms of other sessions are dropped first, for a result, and for what is read on the host.
+TEST_F(ScarceHostTest, FormsTakeNoRoomOfTensors) {
+  const TensorStore::SessionUse other = store_.OpenSession("", "b").value();
+  ASSERT_THAT(store_.Publish(other, store_.MakeDraft(other, Spec(10), {.name = "w"}).value()),
+              IsOk());
+  constexpr int64_t kTooLittle = 2 * kBytes / 3;
+  const auto keep_form = [&] {
+    const TensorStore::TensorUse use = store_.Find(other, "w").value();
+    FormKey key;
+    key.bytes = session_.account().free() - kTooLittle;
+    for (int i = 0; i < 2; ++i) {
+      const KeptForms::Use form = store_.TakeForm(use, key);
+      if (form.form != nullptr) store_.forms().End(form.form, true);
+    }
+    ASSERT_EQ(session_.account().free(), kTooLittle);
+  };
+  ResidentResultsTest::Upload("a", All('0'));
+  keep_form();
+  EXPECT_THAT(Multiply(gpu_, "a", "charged"), IsOk());
+  EXPECT_GE(store_.Describe(session_, "charged")->kept_bytes, kBytes);
+
+  EndFilling(FillUpTo(kTooLittle));
+  EXPECT_THAT(Multiply(gpu_, "a", "b"), IsOk());
+  EXPECT_LT(store_.Describe(session_, "b")->kept_bytes, kBytes);
+  ASSERT_THAT(store_.Delete(session_, "filler"), IsOk());
+  keep_form();
+  EXPECT_TRUE(Read("b") == All('1'));
+}
 
 // The session is dropped while its products run: one reads a tensor, one overwrites one, and one
 // makes a new tensor.

@@ -49,7 +49,7 @@ class TensorStoreTest : public testing::Test {
                      const std::string& text, int64_t offset = 0) {
     const absl::Span<const std::byte> bytes(reinterpret_cast<const std::byte*>(text.data()),
                                             text.size());
-    return store_.Write(session, upload, offset, {bytes});
+    return store_.Write(session, upload, offset, {bytes}).status();
   }
 
   absl::StatusOr<TensorState> Put(const SessionUse& session, const std::string& text,

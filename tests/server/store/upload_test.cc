@@ -51,7 +51,7 @@ class UploadTest : public testing::Test {
   }
 
   absl::Status Write(Upload& upload, int64_t offset, const std::string& text) {
-    return upload.Write(offset, {Bytes(text)}, 0);
+    return upload.Write(offset, {Bytes(text)}, 0).status();
   }
 
   std::string Text() const {
