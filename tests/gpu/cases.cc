@@ -254,7 +254,7 @@ Problem MakeProblem(const Kernel& kernel, const CaseSpec& spec, const Orders& or
 }
 
 // Blocks of one line, of a few, of those that kernels treat as one, and of all.
-BlockScale DrawBlocks(const Kernel& kernel, const CaseSpec& spec, RandomSource& random) {
+BlockScale DrawBlocks(const Kernel& kernel, RandomSource& random) {
   constexpr std::array kTypes = {FactorType::kF32, FactorType::kUe8m0, FactorType::kUe4m3};
   constexpr std::array<int64_t, 6> kLines = {1, 3, 64, 100, 128, 1 << 20};
   const int64_t promotion_k = kernel.recipe.promotion_k;
@@ -300,11 +300,11 @@ void AddFactors(const Kernel& kernel, const CaseSpec& spec, RandomSource& random
   Problem& problem = drawn.problem;
   if (which != 1) {
     problem.a_scale = ScaleKind::kBlocks;
-    problem.a_blocks = DrawBlocks(kernel, spec, random);
+    problem.a_blocks = DrawBlocks(kernel, random);
   }
   if (which != 0) {
     problem.b_scale = ScaleKind::kBlocks;
-    problem.b_blocks = DrawBlocks(kernel, spec, random);
+    problem.b_blocks = DrawBlocks(kernel, random);
   }
   drawn.a_factors = DrawFactors(problem.blocks_of_a(), spec.m, problem, random);
   drawn.b_factors = DrawFactors(problem.blocks_of_b(), spec.n, problem, random);

@@ -191,7 +191,9 @@ TEST_P(PromotionTest, MultipliesSumsByFactorsOfBlocks) {
   SCOPED_TRACE(random.trace());
   int products = 0;
   for (const Instruction& instruction : mma::kInstructions) {
-    if (!ScalesPromotedSums(instruction) || (instruction.n != 8 && instruction.n != 24)) continue;
+    if (!ScalesPromotedSums(instruction, kPromotionK) ||
+        (instruction.n != 8 && instruction.n != 24))
+      continue;
     SCOPED_TRACE(std::string(mma::NameOf(instruction).view()));
     for (const int64_t k : {int64_t{8}, int64_t{128}, int64_t{136}, 8 * random.Between(33, 100)}) {
       FamilyCase product = MakeCase(instruction, GetParam(), random.Between(1, 20),
