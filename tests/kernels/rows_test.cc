@@ -154,7 +154,6 @@ TEST_P(RowTest, EpilogueOnTopOfTheProduct) {
   SCOPED_TRACE(random_.trace());
   // Factors for rows of A may be combined with factors for blocks of B.
   const bool is_scaled = BitsOf(kernel_.a) == 8 && BitsOf(kernel_.b) == 8;
-  const bool takes_blocks = kernel_.recipe.block_scaling != BlockScaling::kNone;
   for (ElementType d_type : kAllElementTypes) {
     if (d_type == ElementType::kB1) continue;
     for (Order order : kOrders) {
@@ -172,7 +171,7 @@ TEST_P(RowTest, EpilogueOnTopOfTheProduct) {
       problem.activation = Activation::kSilu;
       if (is_scaled) {
         problem.a_scale = ScaleKind::kVector;
-        if (!takes_blocks) problem.b_scale = ScaleKind::kTensor;
+        if (!problem.has_block_scales()) problem.b_scale = ScaleKind::kTensor;
       }
       ExpectCorrect(problem, Pattern::kRamps);
       if (HasFatalFailure()) return;

@@ -134,11 +134,13 @@ TEST(GpuPanelsTest, OfFactorsOfBlocks) {
     rows.problem.a_scale = rows.problem.b_scale = ScaleKind::kBlocks;
     rows.problem.a_blocks = blocks;
     rows.problem.b_blocks = {.type = FactorType::kUe8m0, .lines = 2, .depth = 256};
-    rows.ExpectBitsOfOneLaunch(GpuPanels::Axis::kRows, count);
+    const bool is_whole = count == 1;
+    rows.ExpectBitsOfOneLaunch(is_whole ? GpuPanels::Axis::kBatch : GpuPanels::Axis::kRows, count);
     Case columns("wgmma.m64n8k32.f32.e4m3.e4m3_p128", 9, 4500, 150, 1, 2);
     columns.problem.b_scale = ScaleKind::kBlocks;
     columns.problem.b_blocks = blocks;
-    columns.ExpectBitsOfOneLaunch(GpuPanels::Axis::kColumns, count);
+    columns.ExpectBitsOfOneLaunch(is_whole ? GpuPanels::Axis::kBatch : GpuPanels::Axis::kColumns,
+                                  count);
   }
   Case batch("wgmma.m64n8k32.f32.e4m3.e4m3_p128", 3, 5, 140, 700, 2);
   batch.problem.a_scale = batch.problem.b_scale = ScaleKind::kBlocks;

@@ -58,7 +58,9 @@ absl::Status DelayedGpuRuntime::Launch(const Kernel& kernel, const GemmArgs& arg
                            .a_scale = args.a_scale,
                            .b_scale = args.b_scale,
                            .d = args.d,
-                           .workspace = args.workspace};
+                           .workspace = args.workspace,
+                           .a_factors = args.a_factors,
+                           .b_factors = args.b_factors};
     FakeGpuRuntime::Launch(kernel, kept).IgnoreError();
   });
   return absl::OkStatus();

@@ -164,7 +164,9 @@ absl::Status FakeGpuRuntime::Launch(const Kernel& kernel, const GemmArgs& args) 
       .a_scale = args.a_scale,
       .b_scale = args.b_scale,
       .d = args.d,
-      .workspace = absl::MakeSpan(static_cast<std::byte*>(memory), static_cast<size_t>(bytes))};
+      .workspace = absl::MakeSpan(static_cast<std::byte*>(memory), static_cast<size_t>(bytes)),
+      .a_factors = args.a_factors,
+      .b_factors = args.b_factors};
   return simulated->launch(simulated_args);
 }
 
