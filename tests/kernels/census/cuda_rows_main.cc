@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // cuda_rows: prints what the code of each row of kCudaRows is made of on a chip, also that for
-// operands across k: a line
+// operands across k and for factors of blocks: a line
 //   OPCODE DIVISOR MOVES MNEMONIC NAME TYPE
 // where TYPE is the row as a type (row_type.h), which its kernel is a template of, OPCODE is the
 // instruction of the tensor core, "none" where the row is emulated without one, and "absent" where
@@ -78,16 +78,21 @@ inline constexpr auto kRowsWithCode = CollectRows([](const auto& add) {
       row.across = across;
       if (across == Across::kNone || CanReadAcross(row)) add(row);
     }
+    row.across = Across::kNone;
+    if (ScalesPromotedSums(row.instruction, row.promotion_k)) add(WithFactors(row));
   }
 });
 
-std::string NameOf(CudaRow row) {
+std::string NameOf(const CudaRow& row) {
   static constexpr std::string_view kSuffixes[] = {"", "_across_a", "_across_b", "_across_ab"};
-  const auto across = static_cast<size_t>(row.across);
-  row.across = Across::kNone;
-  const auto* const base = std::find(kCudaRows.begin(), kCudaRows.end(), row);
+  const auto* const base = std::find_if(kCudaRows.begin(), kCudaRows.end(), [&row](CudaRow one) {
+    if (row.scales_sums) return WithFactors(one) == row;
+    one.across = row.across;
+    return one == row;
+  });
   const auto index = static_cast<size_t>(base - kCudaRows.begin());
-  return Concat(CudaKernels()[index].name, kSuffixes[across]);
+  return Concat(CudaKernels()[index].name,
+                row.scales_sums ? "_blocks" : kSuffixes[static_cast<size_t>(row.across)]);
 }
 
 template <size_t... kAt>
