@@ -8,6 +8,18 @@
 #include "kernels/matrix/text.h"
 
 namespace gemmd {
+namespace {
+
+const char* NameOf(Account::Memory memory) {
+  switch (memory) {
+    case Account::Memory::kHost: return "host memory";
+    case Account::Memory::kDevices: return "device memory";
+    case Account::Memory::kHostAddresses: return "host addresses";
+  }
+  return "";
+}
+
+}  // namespace
 
 Account::Charge::Charge(Charge&& other) noexcept
     : account_(std::move(other.account_)), bytes_(std::exchange(other.bytes_, 0)) {}
@@ -30,9 +42,8 @@ absl::Status Account::Add(int64_t bytes) {
   const int64_t free = std::max<int64_t>(0, limit_ - used_);
   if (bytes > free) {
     return absl::ResourceExhaustedError(Concat(
-        "quota: got ", bytes, memory_ == Memory::kHost ? " bytes of host" : " bytes of device",
-        " memory, want at most the ", free, " that are free of ", name_, ": ", used_, " of ",
-        limit_, " are used (", option_, ")"));
+        "quota: got ", bytes, " bytes of ", NameOf(memory_), ", want at most the ", free,
+        " that are free of ", name_, ": ", used_, " of ", limit_, " are used (", option_, ")"));
   }
   used_ += bytes;
   return absl::OkStatus();

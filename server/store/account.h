@@ -37,7 +37,8 @@ class Account : public std::enable_shared_from_this<Account> {
     int64_t bytes_ = 0;
   };
 
-  enum class Memory : uint8_t { kHost, kDevices };
+  // Host addresses are mapped, and have no memory before it is charged.
+  enum class Memory : uint8_t { kHost, kDevices, kHostAddresses };
 
   // `name` and `option` are for messages: "all sessions" and "--tensor-bytes". A null `within`: the
   // account for all tensors.

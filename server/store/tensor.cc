@@ -24,9 +24,11 @@ absl::Status WithName(const absl::Status& status, const Tensor& tensor) {
              ", which was on a device that is gone, want one that is uploaded or computed anew"));
 }
 
-TensorBytes::TensorBytes(HostMemory host, Account& account, Account::Charge charge)
+TensorBytes::TensorBytes(HostMemory host, Account& account, Account::Charge charge,
+                         Account::Charge addresses)
     : PlacedBytes(std::move(host)),
       account_(account.shared_from_this()),
+      addresses_(std::move(addresses)),
       charge_(std::move(charge)) {}
 
 TensorBytes::~TensorBytes() = default;
@@ -73,9 +75,11 @@ absl::StatusOr<std::shared_ptr<TensorBytes>> TensorBytes::Allocate(
 }
 
 absl::StatusOr<std::shared_ptr<TensorBytes>> TensorBytes::AllocateUncharged(
-    int64_t bytes, Account& account, const std::shared_ptr<ThreadPool>& background) {
+    int64_t bytes, Account& account, Account::Charge addresses,
+    const std::shared_ptr<ThreadPool>& background) {
   ASSIGN_OR_RETURN(HostMemory host, HostMemory::AllocatePrivate(bytes));
-  std::unique_ptr<TensorBytes> owned(new TensorBytes(std::move(host), account, Account::Charge()));
+  std::unique_ptr<TensorBytes> owned(
+      new TensorBytes(std::move(host), account, Account::Charge(), std::move(addresses)));
   return Share(std::move(owned), background, kFreedAtOnceBytes);
 }
 

@@ -61,9 +61,11 @@ class TensorBytes final : public PlacedBytes {
   // For at least HostMemory::kMappedBytes that are written on a device first: host memory is
   // charged once they are brought there, and has no pages before. Until then it costs addresses
   // only: it is never in SharedMemory, so that a worker that reads it on the host needs a copy for
-  // each launch. Errors: ResourceExhausted if the machine has no addresses left.
+  // each launch. `addresses` is kept as long as the bytes. Errors: ResourceExhausted if the
+  // machine has no addresses left.
   static absl::StatusOr<std::shared_ptr<TensorBytes>> AllocateUncharged(
-      int64_t bytes, Account& account, const std::shared_ptr<ThreadPool>& background);
+      int64_t bytes, Account& account, Account::Charge addresses,
+      const std::shared_ptr<ThreadPool>& background);
 
   int64_t charged_bytes() const ABSL_LOCKS_EXCLUDED(room_mutex_);
   // Makes room by Account::MakeRoom.
@@ -87,7 +89,8 @@ class TensorBytes final : public PlacedBytes {
   bool shall_leave_host = false;
 
  private:
-  TensorBytes(HostMemory host, Account& account, Account::Charge charge);
+  TensorBytes(HostMemory host, Account& account, Account::Charge charge,
+              Account::Charge addresses = {});
   static std::shared_ptr<TensorBytes> Share(std::unique_ptr<TensorBytes> bytes,
                                             const std::shared_ptr<ThreadPool>& background,
                                             int64_t freed_at_once_bytes);
@@ -97,6 +100,7 @@ class TensorBytes final : public PlacedBytes {
   void GiveRoomBack() override ABSL_LOCKS_EXCLUDED(room_mutex_);
 
   const std::shared_ptr<Account> account_;
+  const Account::Charge addresses_;
   mutable Mutex room_mutex_;
   Account::Charge charge_ ABSL_GUARDED_BY(room_mutex_);
 };

@@ -20,6 +20,9 @@
 namespace gemmd {
 namespace {
 
+// How often KeepAlive looks for the tensor that has a name, while others get the name.
+constexpr int kTriesToPin = 4;
+
 // How often the store checks for expired entries.
 constexpr absl::Duration kPause = absl::Milliseconds(250);
 
@@ -67,6 +70,10 @@ constexpr int64_t kHashedByBackground = int64_t{8} << 20;
 // Bytes of a sparse tensor whose indices are checked at a time, likewise.
 constexpr int64_t kCheckedByBackground = int64_t{16} << 20;
 
+// Uncharged bytes may take at most this many times the devices' memory for tensors in addresses of
+// the host: results and uploads that wait for a device have addresses already.
+constexpr int64_t kAddressesPerDeviceByte = 4;
+
 // What a tensor takes besides its bytes.
 int64_t OverheadOf(const TensorSpec& spec) {
   return TensorStore::kTensorBytes + static_cast<int64_t>(spec.scale.size() * sizeof(float));
@@ -108,6 +115,8 @@ TensorStore::TensorStore(const StoreOptions& options, const Clock& clock)
       clock_(clock),
       account_(
           std::make_shared<Account>("all sessions", "--tensor-bytes", options.max_bytes, nullptr)),
+      addresses_(std::make_shared<Account>("all sessions", "four times the memory of all devices",
+                                           0, nullptr, Account::Memory::kHostAddresses)),
       max_new_bytes_(std::numeric_limits<int64_t>::max()),
       background_(std::make_shared<ThreadPool>("gemmd-tensors", kPause, [this] { Expire(); })),
       forms_(std::make_shared<KeptForms>(background_)) {
@@ -393,8 +402,7 @@ absl::StatusOr<TensorDraft> TensorStore::MakeDraft(const SessionUse& session, Te
   Session& owner = *session.session_;
   std::shared_ptr<TensorBytes> bytes;
   if (!is_charged) {
-    ASSIGN_OR_RETURN(bytes,
-                     TensorBytes::AllocateUncharged(spec.bytes, *owner.account, background_));
+    ASSIGN_OR_RETURN(bytes, AllocateUncharged(spec.bytes, *owner.account, nullptr));
   }
   ASSIGN_OR_RETURN(TensorDraft draft,
                    MakeDraft(owner, std::move(spec), std::move(keep), std::move(bytes)));
@@ -440,17 +448,21 @@ absl::StatusOr<TensorState> TensorStore::KeepAlive(const SessionUse& session,
   Keeping keep;
   keep.lease_ns = lease_ns.value_or(0);
   RETURN_IF_ERROR(CheckKeeping(keep));
-  if (pinned.value_or(false)) {
-    ASSIGN_OR_RETURN(TensorState to_pin, Describe(session, name));
-    to_pin.pinned = true;
-    RETURN_IF_ERROR(KeepOnHost(to_pin));
-  }
+  const bool is_to_be_pinned = pinned.value_or(false);
   TensorState state;
-  {
+  for (int i = 0; i < kTriesToPin; ++i) {
+    TensorState to_pin;
+    if (is_to_be_pinned) {
+      ASSIGN_OR_RETURN(to_pin, Describe(session, name));
+      to_pin.pinned = true;
+      RETURN_IF_ERROR(KeepOnHost(to_pin));
+    }
     Leftovers left;
     MutexLock lock(&mutex_);
     TensorEntry* const entry = FindEntry(*session.session_, name, left);
     if (entry == nullptr) return NoSuchTensor();
+    // Another tensor may have got the name meanwhile.
+    if (is_to_be_pinned && entry->tensor != to_pin.tensor) continue;
     if (lease_ns) entry->lease_ns = LeaseOf(keep);
     if (pinned) entry->pinned = *pinned;
     entry->used_ns = clock_.NowNs();
@@ -459,8 +471,15 @@ absl::StatusOr<TensorState> TensorStore::KeepAlive(const SessionUse& session,
     LookAt(is_due_later ? kNever : After(entry->used_ns, entry->lease_ns), *session.session_,
            *entry);
     state = StateOf(*entry);
+    break;
   }
-  KeepOnHost(state).IgnoreError();
+  if (state.tensor == nullptr) {
+    return absl::AbortedError(
+        Concat("tensor: got a name that went to another tensor ", kTriesToPin,
+               " times while it was copied to the host, want a name that stays: try again"));
+  }
+  const absl::Status kept = KeepOnHost(state);
+  if (is_to_be_pinned) RETURN_IF_ERROR(kept);  // A product may have written it since.
   return state;
 }
 
@@ -958,8 +977,7 @@ absl::StatusOr<TensorStore::Beginning> TensorStore::Begin(const SessionUse& sess
   std::shared_ptr<TensorBytes> bytes;
   if (passed_to != nullptr) {
     overhead_bytes += Upload::kWindowBytes;
-    ASSIGN_OR_RETURN(bytes,
-                     TensorBytes::AllocateUncharged(spec.bytes, *owner.account, background_));
+    ASSIGN_OR_RETURN(bytes, AllocateUncharged(spec.bytes, *owner.account, passed_to.get()));
   }
   ASSIGN_OR_RETURN(TensorDraft draft,
                    MakeDraft(owner, std::move(spec), std::move(keep), std::move(bytes)));
@@ -1052,9 +1070,36 @@ bool TensorStore::LacksRoom(const SessionUse& session, const TensorSpec& spec, c
   return bytes > session.account().free();
 }
 
+absl::StatusOr<std::shared_ptr<TensorBytes>> TensorStore::AllocateUncharged(
+    int64_t bytes, Account& account, const DeviceCopies* device) {
+  int64_t largest = 0;
+  int64_t all = 0;
+  {
+    MutexLock lock(&mutex_);
+    for (const auto& [name, one] : devices_) {
+      const int64_t capacity = one.copies == nullptr ? 0 : one.copies->capacity_bytes();
+      if (device == nullptr || one.copies.get() == device) largest = std::max(largest, capacity);
+      all = After(all, capacity);
+    }
+  }
+  const Account* const quota = account.on_devices();
+  const int64_t most = quota == nullptr ? largest : std::min(largest, quota->limit());
+  // Before any mapping. The first comparison keeps the rounded size below 2^63.
+  if (bytes > most || BlockBytes(bytes) > most) {
+    return absl::ResourceExhaustedError(Concat(
+        "quota: got a tensor of ", bytes, " bytes, for which the host has no room, want at ",
+        "most the ", most, " of device memory that one tensor of ", account.name(), " may take"));
+  }
+  const bool is_limited = all <= kNoLimit / kAddressesPerDeviceByte;
+  addresses_->SetLimit(is_limited ? kAddressesPerDeviceByte * all : kNoLimit,
+                       "four times the memory of all devices");
+  ASSIGN_OR_RETURN(Account::Charge addresses, addresses_->Take(bytes));
+  return TensorBytes::AllocateUncharged(bytes, account, std::move(addresses), background_);
+}
+
 void TensorStore::PassTo(std::shared_ptr<DeviceCopies> device,
                          const std::shared_ptr<Session>& session, Upload& upload) {
-  upload.PassTo(std::move(device),
+  upload.PassTo(std::move(device), clock_,
                 [this, owner = std::weak_ptr<Session>(session)](std::shared_ptr<Upload> passing) {
                   background_->Run([this, owner, passing = std::move(passing)] {
                     const std::shared_ptr<Session> here = owner.lock();

@@ -336,8 +336,9 @@ class TensorStore {
   std::vector<TensorState> List(const SessionUse& session) ABSL_LOCKS_EXCLUDED(mutex_);
   absl::Status Delete(const SessionUse& session, const TensorName& name)
       ABSL_LOCKS_EXCLUDED(mutex_);
-  // Errors: NotFound; InvalidArgument a negative lease; those of KeepOnHost if it is to be pinned,
-  // and then nothing changes.
+  // Errors: NotFound; InvalidArgument a negative lease; Aborted if other tensors get the name again
+  // and again while it is to be pinned; those of KeepOnHost if it is to be pinned, and then nothing
+  // changes, unless a product has written it meanwhile.
   absl::StatusOr<TensorState> KeepAlive(const SessionUse& session, const TensorName& name,
                                         std::optional<int64_t> lease_ns, std::optional<bool> pinned)
       ABSL_LOCKS_EXCLUDED(mutex_);
@@ -363,8 +364,9 @@ class TensorStore {
   // The tensor's current state, even if it can no longer be found.
   TensorState StateOf(const TensorUse& use) ABSL_LOCKS_EXCLUDED(mutex_);
   // Reserves memory for a new tensor. `is_result`: if the host has no room for it, and it has at
-  // least HostMemory::kMappedBytes, it may be written on a device alone; its bytes are then not
-  // charged, and whoever writes them on the host calls TakeRoom before. Errors: those of Begin.
+  // least HostMemory::kMappedBytes, it may be written on a device alone if it fits there; its bytes
+  // are then not charged, and whoever writes them on the host calls TakeRoom before. Errors: those
+  // of Begin.
   absl::StatusOr<TensorDraft> MakeDraft(const SessionUse& session, TensorSpec spec, Keeping keep,
                                         bool is_result = false) ABSL_LOCKS_EXCLUDED(mutex_);
   // Publishes it to its session. Errors: Unavailable if the system has no random numbers.
@@ -491,6 +493,12 @@ class TensorStore {
   // forms. `more_bytes` are those that its maker needs besides.
   bool LacksRoom(const SessionUse& session, const TensorSpec& spec, const Keeping& keep,
                  int64_t more_bytes) ABSL_LOCKS_EXCLUDED(mutex_);
+  // Host addresses for bytes that are to be on the device alone; null: on any device. Errors:
+  // ResourceExhausted if the device can never hold them, the owner's limit on devices is lower, or
+  // such bytes of all sessions take too many addresses.
+  absl::StatusOr<std::shared_ptr<TensorBytes>> AllocateUncharged(int64_t bytes, Account& account,
+                                                                 const DeviceCopies* device)
+      ABSL_LOCKS_EXCLUDED(mutex_);
   // Makes an upload pass its bytes to the device.
   void PassTo(std::shared_ptr<DeviceCopies> device, const std::shared_ptr<Session>& session,
               Upload& upload);
@@ -510,6 +518,7 @@ class TensorStore {
   const StoreOptions options_;
   const Clock& clock_;
   const std::shared_ptr<Account> account_;
+  const std::shared_ptr<Account> addresses_;  // Of bytes allocated without a charge.
   mutable Mutex mutex_;
   // By the hash of the token, so that the time of a search reveals nothing about other tokens.
   absl::flat_hash_map<Sha256Digest, std::shared_ptr<Session>> sessions_ ABSL_GUARDED_BY(mutex_);

@@ -198,8 +198,10 @@ void Upload::GiveBack(const Claim& claim) {
   }
 }
 
-void Upload::PassTo(std::shared_ptr<DeviceCopies> device, OnProgress on_progress) {
+void Upload::PassTo(std::shared_ptr<DeviceCopies> device, const Clock& clock,
+                    OnProgress on_progress) {
   passed_to_ = std::move(device);
+  clock_ = &clock;
   on_progress_ = std::move(on_progress);
   if (wanted_) read_back_ = std::make_shared_for_overwrite<std::byte[]>(kReadAtOnce);
   (void)bytes_->TakeWritingAtOnce(passed_to_.get());  // Nobody else has the bytes.
@@ -215,13 +217,14 @@ void Upload::EndPlacing(absl::StatusOr<DeviceCopies::Use> copy) {
   }
   {
     MutexLock lock(&mutex_);
+    used_ns_ = clock_->NowNs();
     if (copy.ok()) {
       is_placed_ = true;
     } else {
       FailPassing(copy.status());
     }
   }
-  on_progress_(shared_from_this());
+  ReportProgress();
 }
 
 // One chunk always has room, however large it is.
@@ -242,10 +245,15 @@ void Upload::Pass(const std::shared_ptr<Chunk>& chunk, const ByteRange& range) {
 void Upload::EndPass(Chunk& chunk, const ByteRange& range, const absl::Status& status) {
   {
     MutexLock lock(&mutex_);
-    status.ok() ? (void)received_.Add(range) : FailPassing(status);
+    used_ns_ = clock_->NowNs();
     if (--chunk.parts == 0) passing_bytes_ -= chunk.room;
+    try {
+      status.ok() ? (void)received_.Add(range) : FailPassing(status);
+    } catch (const std::bad_alloc&) {
+      FailPassing(no_memory_);
+    }
   }
-  on_progress_(shared_from_this());
+  ReportProgress();
 }
 
 void Upload::ReadBack(const ByteRange& range) {
@@ -268,13 +276,27 @@ void Upload::BeginReadingBack(const ByteRange& range) {
 void Upload::EndReadingBack(int64_t bytes, const absl::Status& status) {
   {
     MutexLock lock(&mutex_);
+    used_ns_ = clock_->NowNs();
     if (status.ok()) {
       read_back_bytes_ = bytes;
     } else {
       FailPassing(status);
     }
   }
-  on_progress_(shared_from_this());
+  ReportProgress();
+}
+
+void Upload::ReportProgress() {
+  try {
+    return on_progress_(shared_from_this());
+  } catch (const std::bad_alloc&) {
+    MutexLock lock(&mutex_);
+    FailPassing(no_memory_);
+  }
+  try {
+    End(no_memory_);
+  } catch (const std::bad_alloc&) {  // Who was not told finds it ended.
+  }
 }
 
 void Upload::FailPassing(const absl::Status& status) {
@@ -339,7 +361,7 @@ Upload::Progress Upload::Advance(int64_t max_bytes) {
         is_complete_ = true;
         return Progress::kFailed;
       }
-      if (is_hashing_) return Progress::kWaiting;
+      if (result_ || is_hashing_) return Progress::kWaiting;
       const int64_t there = received_.PrefixBytes();
       if (!wanted_) hashed_bytes_ = there;
       if (hashed_bytes_ == there && there < size_) return Progress::kWaiting;

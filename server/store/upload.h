@@ -24,6 +24,7 @@
 #include "server/store/digest.h"
 #include "server/store/placed_bytes.h"
 #include "server/store/tensor.h"
+#include "server/system/clock.h"
 #include "server/system/mutex.h"
 
 namespace gemmd {
@@ -114,9 +115,10 @@ class Upload : public std::enable_shared_from_this<Upload> {
   // Passes the bytes on to a device, where the tensor begins to be allocated, instead of writing
   // them to host memory. Call once, before Write. `on_progress` is called from threads of the
   // device when Resume and Advance have something to do. A failure ends the upload: Aborted if
-  // bytes are lost, ResourceExhausted if the device has no space.
+  // bytes are lost, ResourceExhausted if the device has no space, or the host no memory. Borrows
+  // the clock: what the device does renews the lease.
   using OnProgress = std::function<void(std::shared_ptr<Upload>)>;
-  void PassTo(std::shared_ptr<DeviceCopies> device, OnProgress on_progress)
+  void PassTo(std::shared_ptr<DeviceCopies> device, const Clock& clock, OnProgress on_progress)
       ABSL_LOCKS_EXCLUDED(mutex_);
   // Continues what waited for the device. Threads: one at a time.
   void Resume() ABSL_LOCKS_EXCLUDED(mutex_);
@@ -143,7 +145,7 @@ class Upload : public std::enable_shared_from_this<Upload> {
   bool HasAll() const ABSL_LOCKS_EXCLUDED(mutex_);
 
   enum class Progress : uint8_t {
-    kWaiting,   // Waiting for bytes, or for another hashing thread.
+    kWaiting,   // Waiting for bytes, or for another hashing thread, or ended already.
     kBehind,    // There is more to hash: call Advance again.
     kComplete,  // Everything is received and hashed. Returned to one caller only.
     kMismatch,  // The same, but the hash is wrong.
@@ -167,7 +169,7 @@ class Upload : public std::enable_shared_from_this<Upload> {
   void End(const absl::StatusOr<TensorState>& result) ABSL_LOCKS_EXCLUDED(mutex_);
 
   bool HasExpired(int64_t now_ns) const { return now_ns - used_ns() >= lease_ns_; }
-  // When it expires if nothing more arrives.
+  // When it expires if nothing more happens.
   int64_t expires_ns() const { return used_ns() + lease_ns_; }
   bool has_streams() const ABSL_LOCKS_EXCLUDED(mutex_);
 
@@ -204,7 +206,7 @@ class Upload : public std::enable_shared_from_this<Upload> {
     Waiter waiter = {};
   };
 
-  // When data last arrived.
+  // When data last arrived, or the device last made progress.
   int64_t used_ns() const ABSL_LOCKS_EXCLUDED(mutex_);
 
   bool is_over() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return result_ || !failure_.ok(); }
@@ -219,6 +221,8 @@ class Upload : public std::enable_shared_from_this<Upload> {
   void EndReadingBack(int64_t bytes, const absl::Status& status) ABSL_LOCKS_EXCLUDED(mutex_);
   // The first failure counts.
   void FailPassing(const absl::Status& status) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Calls on_progress_. Without memory for that, ends the upload here: nobody else would.
+  void ReportProgress() ABSL_LOCKS_EXCLUDED(mutex_);
 
   const RandomId id_;
   const int64_t lease_ns_;  // Time from the last activity to expiry.
@@ -232,6 +236,7 @@ class Upload : public std::enable_shared_from_this<Upload> {
   TensorDraft draft_;
   // If the bytes are passed on: constant after PassTo.
   std::shared_ptr<DeviceCopies> passed_to_;
+  const Clock* clock_ = nullptr;
   OnProgress on_progress_;
   Buffer read_back_;        // For bytes to be hashed.
   DeviceCopies::Use copy_;  // Set before is_placed_, and released by EndPassing.

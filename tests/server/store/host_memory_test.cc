@@ -82,7 +82,7 @@ TEST(HostMemoryTest, PrivateMemoryIsNotShared) {
     const auto account = std::make_shared<Account>("all", "--all", kMebi, nullptr);
     const auto background = std::make_shared<ThreadPool>("background", 1);
     const auto charged = TensorBytes::Allocate(kMebi, *account, background).value();
-    const auto uncharged = TensorBytes::AllocateUncharged(kMebi, *account, background).value();
+    const auto uncharged = TensorBytes::AllocateUncharged(kMebi, *account, {}, background).value();
     SharedMemory* const shared = SharedMemory::OfProcess();
     return shared->OffsetOf(charged->host()) && !shared->OffsetOf(uncharged->host()) ? 0 : 1;
   };

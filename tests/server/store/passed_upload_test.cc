@@ -13,6 +13,7 @@
 #include <utility>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
 #include "server/store/tensor_store.h"
 #include "tests/server/device/fake_device_memory.h"
 #include "tests/testing/fake_clock.h"
@@ -607,6 +608,110 @@ TEST_F(PassedUploadTest, ASessionHasAShareOfTheDevices) {
   ASSERT_TRUE(Eventually([&] { return store_->used_bytes() < kMiB; }));
   session_ = store_->OpenSession("", "b").value();
   EXPECT_THAT(put("one"), IsOk()) << "another session has its own";
+}
+
+// What no device can hold is refused before it takes addresses, which all tensors share.
+TEST_F(PassedUploadTest, WhatNoDeviceHoldsTakesNoAddresses) {
+  const auto is_refused = [](int64_t most) {
+    return StatusIs(absl::StatusCode::kResourceExhausted,
+                    HasSubstr(absl::StrCat("want at most the ", most, " of device memory")));
+  };
+  constexpr int64_t kCapacity = 2 * kSize;
+  for (const int64_t bytes : {kCapacity + 1, int64_t{1} << 46, int64_t{1} << 58}) {
+    EXPECT_THAT(Begin(bytes), is_refused(kCapacity)) << bytes;
+    EXPECT_THAT(store_->MakeDraft(session_, Spec(bytes), {}, /*is_result=*/true),
+                is_refused(kCapacity))
+        << bytes;
+  }
+  EXPECT_EQ(store_->load().uploads, 0);
+  EXPECT_THAT(store_->MakeDraft(session_, Spec(kCapacity), {}, /*is_result=*/true), IsOk());
+  Start(HostCopies::kNone, kRoom, kCapacity + 255);
+  EXPECT_THAT(Begin(kCapacity + 1), is_refused(kCapacity + 255)) << "a block is larger";
+  Start(HostCopies::kNone, kRoom, kCapacity, 0.5);
+  EXPECT_THAT(Begin(kSize + 1), is_refused(kSize));
+  EXPECT_THAT(store_->MakeDraft(session_, Spec(kSize + 1), {}, /*is_result=*/true),
+              is_refused(kSize));
+}
+
+// All sessions together take addresses of at most four times the memory of all devices.
+TEST_F(PassedUploadTest, AddressesAreLimited) {
+  const auto make = [&](const TensorStore::SessionUse& session) {
+    return store_->MakeDraft(session, Spec(kSize), {}, /*is_result=*/true);
+  };
+  std::vector<TensorDraft> drafts;
+  for (int i = 0; i < 8; ++i) drafts.push_back(make(session_).value());
+  const TensorStore::SessionUse other = store_->OpenSession("", "b").value();
+  const auto is_refused =
+      StatusIs(absl::StatusCode::kResourceExhausted,
+               HasSubstr("quota: got 25165824 bytes of host addresses, want at most the 0 that are "
+                         "free of all sessions: 201326592 of 201326592 are used (four times the "
+                         "memory of all devices)"));
+  EXPECT_THAT(make(other), is_refused);
+  EXPECT_THAT(Begin(), is_refused);
+  EXPECT_EQ(store_->load().uploads, 0);
+  drafts.pop_back();
+  // Large mappings are given back in the background.
+  ASSERT_TRUE(Eventually([&] { return make(other).ok(); }));
+  ASSERT_TRUE(Eventually([&] { return Begin().ok(); }));
+  EXPECT_THAT(make(other), is_refused) << "the upload has them";
+}
+
+// Waiting for the device is not the client's silence.
+TEST_F(PassedUploadTest, ProgressOfTheDeviceRenewsItsLease) {
+  const std::string text = RandomBytes(kSize);
+  memory_->Hold(true);
+  const std::shared_ptr<Upload> upload = Begin(kSize, {.name = "w"}, HashOf(text))->upload;
+  const auto is_renewed = [&] {
+    clock_.Advance(upload->lease_ns() - 1);
+    store_->Expire();
+    memory_->Hold(false);
+    return Eventually([&] { return upload->expires_ns() == clock_.NowNs() + upload->lease_ns(); });
+  };
+  ASSERT_TRUE(Eventually([&] { return memory_->held() == 1; }));
+  EXPECT_TRUE(is_renewed()) << "it has a block";
+  memory_->HoldFrom("Write");
+  ASSERT_THAT(WriteAll(upload, text, kMiB, 2 * kMiB), IsOk());
+  ASSERT_TRUE(Eventually([&] { return memory_->held() == 1; }));
+  EXPECT_TRUE(is_renewed()) << "it has a chunk";
+  memory_->HoldFrom("Read");
+  ASSERT_THAT(WriteAll(upload, text, 0, kMiB), IsOk());
+  ASSERT_TRUE(Eventually([&] { return memory_->calls("Read") == 1; }));
+  EXPECT_TRUE(is_renewed()) << "it is hashed";
+  const auto end = EndOf(upload);
+  ASSERT_THAT(WriteAll(upload, text, 2 * kMiB, kSize), IsOk());
+  EXPECT_THAT(end->Wait(), IsOk());
+}
+
+TEST_F(PassedUploadTest, IsNotHashedAfterItsEnd) {
+  const std::string text = RandomBytes(kSize);
+  std::shared_ptr<Upload> upload = Begin(kSize, {.name = "w"}, HashOf(text))->upload;
+  ASSERT_THAT(WriteAll(upload, text, kMiB, kSize), IsOk());
+  ASSERT_TRUE(Eventually([&] { return upload->Missing().size() == 1; }));
+  memory_->HoldFrom("Read");
+  ASSERT_THAT(WriteAll(upload, text, 0, kMiB), IsOk());
+  ASSERT_TRUE(Eventually([&] { return memory_->calls("Read") == 1; }));
+  ASSERT_THAT(store_->DropSession(store_->ListSessions(1).sessions[0].id), IsOk());
+  upload = nullptr;
+  memory_->Hold(false);
+  ASSERT_TRUE(Eventually([&] { return memory_->blocks() == 0; }));
+  EXPECT_EQ(memory_->calls("Read"), 1);
+}
+
+// The device's threads end an upload for whose progress there is no memory.
+TEST_F(PassedUploadTest, ALackOfMemoryForItsProgressEndsIt) {
+  Told<bool> is_placed;
+  const auto upload = std::make_shared<Upload>(
+      RandomId::Make().value(), /*lease_ns=*/1, store_->MakeDraft(session_, Spec(kMiB), {}).value(),
+      Account::Charge(), std::nullopt, clock_.NowNs(), "fake:0");
+  upload->PassTo(copies_, clock_, [&](const std::shared_ptr<Upload>&) {
+    if (is_placed.is_there()) throw std::bad_alloc();
+    is_placed.Set(true);
+  });
+  const auto end = EndOf(upload);
+  is_placed.Wait();
+  EXPECT_THAT(upload->Write(0, {PieceOf("x")}, clock_.NowNs()), IsTaken(true));
+  EXPECT_THAT(end->Wait(), StatusIs(absl::StatusCode::kResourceExhausted, HasSubstr("no memory")));
+  EXPECT_EQ(upload->Advance(0), Upload::Progress::kFailed);
 }
 
 }  // namespace
