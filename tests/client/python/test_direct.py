@@ -159,6 +159,7 @@ class Peer:
         self._stays = stays
         self.connections = 0
         self.received = b""
+        self._peer = socket.socket()
         self._listener = socket.create_server(("127.0.0.1", 0))
         self.settings = Settings("127.0.0.1:%d" % self._listener.getsockname()[1], max_message_bytes=MIB)
         self._thread = threading.Thread(target=self._serve, daemon=True)
@@ -168,24 +169,36 @@ class Peer:
         return self
 
     def __exit__(self, *_):
-        self._listener.shutdown(socket.SHUT_RDWR)
+        # A call that has failed may have left its connection open.
+        for one in (self._listener, self._peer):
+            with contextlib.suppress(OSError):
+                one.shutdown(socket.SHUT_RDWR)
         self._listener.close()
         self._thread.join()
 
     def _serve(self):
         with contextlib.suppress(OSError):
             for answer in self._answers:
-                peer, _ = self._listener.accept()
-                self.connections += 1
-                with peer, contextlib.suppress(OSError):
-                    self.received = b""
-                    while not is_request(self.received):
-                        self.received += peer.recv(1 << 16)
-                    peer.sendall(answer)
-                    if not self._stays:
-                        peer.shutdown(socket.SHUT_WR)
-                    while data := peer.recv(1 << 16):
-                        self.received += data
+                while not self._answer(answer):
+                    pass
+
+    def _answer(self, answer):
+        """Whether a connection had a request. Clients of other tests may try a port that their server had before."""
+        self._peer, _ = self._listener.accept()
+        self.received = b""
+        with self._peer as peer, contextlib.suppress(OSError):
+            while not is_request(self.received):
+                data = peer.recv(1 << 16)
+                if not data:
+                    return False
+                self.received += data
+            self.connections += 1
+            peer.sendall(answer)
+            if not self._stays:
+                peer.shutdown(socket.SHUT_WR)
+            while data := peer.recv(1 << 16):
+                self.received += data
+        return is_request(self.received)
 
 
 def is_request(received):

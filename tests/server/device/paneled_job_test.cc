@@ -116,9 +116,10 @@ class AnyJob {
     layout.columns = columns;
     return layout;
   }
+  // Blocks of lines that fit any panel, or of all lines: others divide into fewer panels.
   static BlockScale AnyBlocks(RandomSource& random) {
     return {.type = static_cast<FactorType>(random.Between(0, 2)),
-            .lines = random.Flip() ? random.Between(1, 20) : random.Between(20, 200),
+            .lines = random.Flip() ? int64_t{1} << random.Between(0, 3) : 200,
             .depth = random.Flip() ? 128 : 256,
             .per_matrix = random.Flip()};
   }
