@@ -31,7 +31,7 @@ class TileWorker {
         unit_(instruction_, product.chip),
         a_tiles_(product),
         factor_tiles_(product),
-        sum_factors_(product),
+        promotion_factors_(product),
         a_(unit_.a_map().words()),
         b_(unit_.b_map().words()),
         c_(unit_.c_map().words()),
@@ -107,12 +107,13 @@ class TileWorker {
     const auto columns = static_cast<size_t>(instruction_.n);
     for (size_t i = 0; i < totals_.size(); ++i) {
       const auto sum = static_cast<uint32_t>(matrix_[i]);
-      if (!sum_factors_.are_used()) {
+      if (!promotion_factors_.are_used()) {
         totals_[i] = AddF32(totals_[i], sum);
         continue;
       }
-      const float factor = sum_factors_.OfRow(row + static_cast<int64_t>(i / columns), k) *
-                           sum_factors_.OfColumn(column + static_cast<int64_t>(i % columns), k);
+      const float factor =
+          promotion_factors_.OfRow(row + static_cast<int64_t>(i / columns), k) *
+          promotion_factors_.OfColumn(column + static_cast<int64_t>(i % columns), k);
       totals_[i] = AddScaledF32(sum, factor, totals_[i]);
     }
   }
@@ -135,7 +136,7 @@ class TileWorker {
   Unit unit_;
   const ATiles a_tiles_;
   FactorTiles factor_tiles_;
-  const SumFactors sum_factors_;
+  const PromotionFactors promotion_factors_;
   std::vector<uint32_t> a_;
   std::vector<uint32_t> b_;
   std::vector<uint32_t> c_;

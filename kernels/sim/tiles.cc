@@ -155,12 +155,12 @@ float FactorOfSum(const BlockScale* blocks, const std::byte* factors, int64_t ex
 
 }  // namespace
 
-float SumFactors::OfRow(int64_t row, int64_t k) const {
+float PromotionFactors::OfRow(int64_t row, int64_t k) const {
   const Problem& problem = product_.problem;
   return FactorOfSum(problem.blocks_of_a(), product_.a_factors, problem.m, row, k, problem.k);
 }
 
-float SumFactors::OfColumn(int64_t column, int64_t k) const {
+float PromotionFactors::OfColumn(int64_t column, int64_t k) const {
   const Problem& problem = product_.problem;
   return FactorOfSum(problem.blocks_of_b(), product_.b_factors, problem.n, column, k, problem.k);
 }

@@ -76,9 +76,9 @@ class FactorTiles {
 };
 
 // The block factors for promoted sums (BlockScaling::kPromotions). Borrows the product.
-class SumFactors {
+class PromotionFactors {
  public:
-  explicit SumFactors(const Product2D& product) : product_(product) {}
+  explicit PromotionFactors(const Product2D& product) : product_(product) {}
 
   bool are_used() const {
     return product_.instruction.scales == 0 && product_.problem.has_block_scales();

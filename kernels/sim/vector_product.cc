@@ -614,7 +614,7 @@ class VectorProduct {
   // Adds the sums from `k` on to the totals, and resets them.
   void Promote(int64_t k) {
     if constexpr (std::is_same_v<Form, FusedForm>) {
-      const SumFactors factors(product_);
+      const PromotionFactors factors(product_);
       column_factors_.resize(factors.are_used() ? static_cast<size_t>(shape_.columns) : 0);
       for (size_t i = 0; i < column_factors_.size(); ++i) {
         column_factors_[i] = factors.OfColumn(shape_.first_column + static_cast<int64_t>(i), k);

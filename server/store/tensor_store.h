@@ -365,8 +365,7 @@ class TensorStore {
   TensorState StateOf(const TensorUse& use) ABSL_LOCKS_EXCLUDED(mutex_);
   // Reserves memory for a new tensor. `is_result`: if the host has no room for it, and it has at
   // least HostMemory::kMappedBytes, it may be written on a device alone if it fits there; its bytes
-  // are then not charged, and whoever writes them on the host calls TakeRoom before. Errors: those
-  // of Begin.
+  // are then not charged, and a writer on the host calls TakeRoom first. Errors: those of Begin.
   absl::StatusOr<TensorDraft> MakeDraft(const SessionUse& session, TensorSpec spec, Keeping keep,
                                         bool is_result = false) ABSL_LOCKS_EXCLUDED(mutex_);
   // Publishes it to its session. Errors: Unavailable if the system has no random numbers.

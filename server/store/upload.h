@@ -44,7 +44,7 @@ class ByteRanges {
   // Adds the range and returns its new parts, in order. No effect if it throws.
   std::vector<ByteRange> Add(ByteRange range);
 
-  // Removes a range of which all bytes are in one existing range. No effect if it throws.
+  // Removes a range that lies within one existing range. No effect if it throws.
   void Remove(ByteRange range);
 
   // Whether the range overlaps or adjoins an existing range.
@@ -221,7 +221,8 @@ class Upload : public std::enable_shared_from_this<Upload> {
   void EndReadingBack(int64_t bytes, const absl::Status& status) ABSL_LOCKS_EXCLUDED(mutex_);
   // The first failure counts.
   void FailPassing(const absl::Status& status) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // Calls on_progress_. Without memory for that, ends the upload here: nobody else would.
+  // Calls on_progress_. If there is no memory for that, ends the upload, which would otherwise
+  // never end.
   void ReportProgress() ABSL_LOCKS_EXCLUDED(mutex_);
 
   const RandomId id_;

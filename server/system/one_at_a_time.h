@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Actions that several threads cause, of which one at a time runs, without a lock held.
+// Runs actions that several threads cause, one at a time and without a lock held.
 #pragma once
 
 #include <utility>

@@ -9,8 +9,8 @@
 
 namespace gemmd {
 
-// Plain bytes, of which zeros are a whole budget that nobody has used: gRPC stores that of a
-// connection. Threads: any.
+// Plain bytes, because gRPC stores the one of a connection. All zeros: a full bucket, unused so
+// far. Threads: any.
 struct TokenBucket {
   struct Rate {
     int64_t price_ns = 0;  // The time in which one more comes.
@@ -49,7 +49,7 @@ struct TokenBucket {
 
   // Whether anything was taken since Forgive.
   bool is_used() { return std::atomic_ref(whole_ns).load() != 0; }
-  // Makes a whole bucket one that nobody has used.
+  // Marks a full bucket as unused.
   void Forgive(int64_t now_ns) {
     int64_t paid_ns = std::atomic_ref(whole_ns).load();
     if (paid_ns <= now_ns) std::atomic_ref(whole_ns).compare_exchange_strong(paid_ns, 0);

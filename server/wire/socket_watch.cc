@@ -330,7 +330,7 @@ Decrypted* DecryptedOf(ssl_st* ssl) {
   return known;
 }
 
-// Whether gRPC may have the bytes, of which there are none where a record is not complete.
+// Whether gRPC may have the bytes. There are none if a record is incomplete.
 bool ReceivedWithin(ssl_st* ssl, SocketBytes bytes) {
   Decrypted* const decrypted = DecryptedOf(ssl);
   if (decrypted == nullptr) return true;

@@ -66,8 +66,8 @@ class SocketWatch {
   static constexpr int64_t kMinProgressBytes = int64_t{8} << 10;
 
   // Closes connections that hold back the rest of messages though they may send, those whose bytes
-  // wait for the peer at less than the rate, and those of which frames were too many. Call it at
-  // least once in kMaxLookNs. Threads: one at a time.
+  // wait for the peer at less than the rate, and those with too many frames. Call it at least once
+  // in kMaxLookNs. Threads: one at a time.
   void CloseSlow(const Limits& limits, int64_t now_ns);
 
   // How many connections were closed. Threads: any.

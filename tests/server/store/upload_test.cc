@@ -171,9 +171,9 @@ TEST_F(UploadTest, TellsThoseWhoServeItOnce) {
   upload->End(absl::InternalError("later"));
   EXPECT_EQ(told, 1);
   upload->Listen(late, listen);
-  EXPECT_EQ(told, 2) << "whoever listens later learns it at once";
+  EXPECT_EQ(told, 2) << "a later listener is told at once";
   upload->Listen(upload->Attach(0).value(), listen);
-  EXPECT_EQ(told, 3) << "whoever comes later learns it at once";
+  EXPECT_EQ(told, 3) << "a later stream is told at once";
 }
 
 // A stream takes its place before it listens: those that come at the same time are counted, too.
