@@ -431,6 +431,7 @@ HostDevice::HostDevice(const Target& target, int threads, bool poisons_freed,
     : info_(target.kind == DeviceKind::kSim ? DescribeSimulator(target.chip) : DescribeCpu()),
       shared_(program == nullptr ? nullptr : SharedMemory::OfProcess()),
       memory_(WarmMemory::kKeptBytes, poisons_freed, shared_) {
+  no_memory_to_join_ = absl::StrCat("job: no memory to join matrices on device ", info_.name);
   info_.kind = target.kind;
   info_.threads = threads > 0 ? threads : UsableProcessors();
   info_.memory_bytes = int64_t{sysconf(_SC_PHYS_PAGES)} * sysconf(_SC_PAGESIZE);
@@ -577,12 +578,10 @@ JobOutcome HostDevice::Execute(const Pending& pending) {
   TakenForms forms(job);
   absl::StatusOr<Job> placed = forms.Take(shared_, info_.threads, &abort_);
   Gathering gathering(memory_, info_.threads, shared_);
-  absl::StatusOr<GemmArgs> args =
-      OrNoMemory(absl::StrCat("job: no memory to join matrices on device ", info_.name),
-                 [&]() -> absl::StatusOr<GemmArgs> {
-                   RETURN_IF_ERROR(placed.status());
-                   return Prepare(*placed, gathering, outcome.d);
-                 });
+  absl::StatusOr<GemmArgs> args = OrNoMemory(no_memory_to_join_, [&]() -> absl::StatusOr<GemmArgs> {
+    RETURN_IF_ERROR(placed.status());
+    return Prepare(*placed, gathering, outcome.d);
+  });
   const int64_t ready_ns = clock_.NowNs();
   outcome.copy_in_ns = ready_ns - start_ns;
   outcome.status = args.status();

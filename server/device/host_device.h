@@ -156,7 +156,8 @@ class HostDevice final : public Device {
   // Constant after construction.
   const SteadyClock clock_;
   DeviceInfo info_;
-  SharedMemory* const shared_;  // Null if kernels run in this process.
+  std::string no_memory_to_join_;  // The message of an error.
+  SharedMemory* const shared_;     // Null if kernels run in this process.
   WarmMemory memory_;
   DeviceProfile profile_;
   absl::Status started_;

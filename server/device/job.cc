@@ -144,6 +144,11 @@ absl::Status JoinedJob::Concatenate(OperandRole role) {
   const bool is_in_blocks = (*members_.front())[role].block != 0;
   PieceList pieces;
   std::vector<PlacedPart> parts;
+  if (is_in_blocks) {
+    parts.reserve(members_.size());
+  } else {
+    pieces.reserve(members_.size());
+  }
   Source whole;
   for (const Job* const member : members_) {
     const Source& own = (*member)[role];

@@ -739,6 +739,7 @@ std::vector<Submission*> Scheduler::MatesOf(Joining joining, State& state,
     OverwrittenPlaces places;
     places.Add(first.job);
     int64_t bytes = JoinBytesOf(first.job, joining);
+    mates.reserve(std::min(list.size(), static_cast<size_t>(limits.max_jobs)));
     for (Submission* mate = list.first(); mate != nullptr; mate = list.After(*mate)) {
       if (static_cast<int64_t>(mates.size()) + 1 >= limits.max_jobs) break;
       bytes += JoinBytesOf(mate->job, joining);
@@ -760,7 +761,9 @@ void Scheduler::Join(Joining joining, State& state, Launch& launch) {
   std::vector<Submission*> mates = MatesOf(joining, state, *launch.members.front());
   // If the whole would take too long, half of them wait for the next turn.
   for (; !mates.empty(); mates.resize(mates.size() / 2)) {
-    std::vector<const Job*> jobs = {&launch.members.front()->job};
+    std::vector<const Job*> jobs;
+    jobs.reserve(mates.size() + 1);
+    jobs.push_back(&launch.members.front()->job);
     for (const Submission* const mate : mates) jobs.push_back(&mate->job);
     absl::StatusOr<std::unique_ptr<JoinedJob>> joined =
         JoinedJob::Of(joining, NewId(), std::move(jobs));
@@ -771,6 +774,7 @@ void Scheduler::Join(Joining joining, State& state, Launch& launch) {
     Correction* const correction = CorrectionOf(*state.device, *job.kernel, job.problem);
     const int64_t cost_ns = ExpectedNs(predicted_ns, correction);
     if (!CanRunAs(state, launch, mates, **joined, cost_ns)) continue;
+    launch.members.reserve(mates.size() + 1);
     for (Submission* const mate : mates) {
       state.queue.TakeAlso(*mate);
       LeaveQueue(state, *mate);

@@ -33,6 +33,7 @@
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
+#include "absl/container/btree_map.h"
 #include "absl/container/btree_set.h"
 #include "absl/container/flat_hash_map.h"
 #include "absl/container/inlined_vector.h"
@@ -89,7 +90,7 @@ class OverwrittenPlaces {
   bool Add(const Job& job);
 
  private:
-  std::map<const std::byte*, const std::byte*> ends_;  // By beginning.
+  absl::btree_map<const std::byte*, const std::byte*> ends_;  // By beginning.
 };
 
 struct Submission;

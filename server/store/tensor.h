@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
+#include "absl/container/inlined_vector.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "kernels/kernel.h"
@@ -139,7 +140,7 @@ struct TensorState {
   bool pinned = false;
   int64_t lease_ns = 0;
   int64_t expires_in_ns = 0;
-  std::vector<TensorPlace> places;
+  absl::InlinedVector<TensorPlace, 1> places;
   bool lost = false;
   int64_t products = 0;
 };

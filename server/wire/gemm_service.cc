@@ -37,7 +37,12 @@ struct Ended {
 };
 
 grpc::ByteBuffer AnswersOf(const std::vector<Ended>& products) {
-  JointAnswer message;
+  size_t copied_bytes = 0;
+  for (const Ended& ended : products) {
+    const size_t d_bytes = ended.product != nullptr ? ended.product->outcome.d.size() : 0;
+    if (d_bytes <= kCopiedBytes) copied_bytes += d_bytes;
+  }
+  JointAnswer message(products.size(), copied_bytes);
   for (const Ended& ended : products) {
     if (ended.product != nullptr) {
       message.Add(*ended.product);

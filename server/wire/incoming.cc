@@ -529,6 +529,7 @@ absl::Status JointRequest::Cut() {
       return absl::InvalidArgumentError(
           GotWant("requests", "more", Concat("at most ", kMaxJointRequests, " in one message")));
     }
+    if (products_.size() == 1) products_.reserve(kMaxJointRequests);
     products_.push_back({begin, begin + bytes});
     product_bytes += static_cast<int64_t>(EncodedFieldBytes(1, bytes));
   }

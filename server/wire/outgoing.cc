@@ -90,6 +90,9 @@ using Answer = v1::MultiplyStreamAnswer;
 
 constexpr int kAnswers = v1::MultiplyStreamResponse::kAnswersFieldNumber;
 
+// By how much the lengths of times, in varints, may differ between two answers.
+constexpr size_t kLongerHeadBytes = 16;
+
 void FreeMatrix(void* matrix) { delete static_cast<HeldBytes*>(matrix); }
 void FreeText(void* text) { delete static_cast<std::string*>(text); }
 
@@ -161,8 +164,10 @@ void JointAnswer::Add(Product& product) {
   const size_t answer_bytes = EncodedFieldBytes(Answer::kRequestIdFieldNumber, request_id.size()) +
                               EncodedFieldBytes(Answer::kResponseFieldNumber, response_bytes);
   const bool is_copied = d.size() <= kCopiedBytes;
-  if (copied_.empty()) {
-    copied_.reserve(EncodedFieldBytes(kAnswers, answer_bytes) - (is_copied ? 0 : d.size()));
+  // The other answers are as long as the first one, except for their D's and ids.
+  if (copied_.empty() && slices_.empty()) {
+    const size_t head_bytes = EncodedFieldBytes(kAnswers, answer_bytes) - d.size();
+    copied_.reserve(products_ * (head_bytes + kLongerHeadBytes) + copied_bytes_);
   }
   AppendFieldStart(kAnswers, answer_bytes, copied_);
   AppendFieldStart(Answer::kRequestIdFieldNumber, request_id.size(), copied_);

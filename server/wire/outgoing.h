@@ -10,8 +10,8 @@
 #include <cstddef>
 #include <cstdint>
 #include <string>
-#include <vector>
 
+#include "absl/container/inlined_vector.h"
 #include "absl/status/status.h"
 #include "gemmd/v1/gemm.pb.h"
 #include "server/device/held_bytes.h"
@@ -73,6 +73,10 @@ inline constexpr int64_t kMaxJointAnswerBytes = int64_t{1} << 20;
 // A MultiplyStreamResponse made of several answers.
 class JointAnswer {
  public:
+  // Expects this many products, with D's of `copied_bytes` bytes that are copied.
+  JointAnswer(size_t products, size_t copied_bytes)
+      : products_(products), copied_bytes_(copied_bytes) {}
+
   // See UnaryAnswer.
   void Add(Product& product);
 
@@ -86,11 +90,13 @@ class JointAnswer {
  private:
   void EndSlice();
 
+  const size_t products_;
+  const size_t copied_bytes_;
   // Of the last product; the next one reuses their memory.
   MessageOn<v1::MultiplyResponse, 1024> response_;
   v1::Matrix matrix_;
   std::string copied_;  // The bytes after the last slice.
-  std::vector<grpc::Slice> slices_;
+  absl::InlinedVector<grpc::Slice, 1> slices_;
 };
 
 }  // namespace gemmd

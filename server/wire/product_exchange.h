@@ -379,8 +379,8 @@ class ProductStream : public grpc::ServerBidiReactor<WireBytes, WireBytes>,
   // What must be done after a change of the state.
   struct Step {
     bool shall_read = false;
+    bool shall_write = false;
     bool shall_finish = false;
-    std::vector<Ended> to_write;
     std::vector<Ended> unwanted;  // Freed after the lock is released.
     grpc::Status status;
   };
@@ -405,18 +405,17 @@ class ProductStream : public grpc::ServerBidiReactor<WireBytes, WireBytes>,
            answers_.size() < kMaxWaitingAnswers;
   }
 
-  // Takes as many answers as one message holds.
-  std::vector<Ended> TakeAnswers() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
-    std::vector<Ended> taken;
-    taken.reserve(std::min(answers_.size(), max_joint_));
+  // Takes as many answers as one message holds. Nothing is being written.
+  void TakeAnswers() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    written_.reserve(std::min(answers_.size(), max_joint_));
     int64_t bytes = 0;
-    while (!answers_.empty() && taken.size() < max_joint_) {
+    while (!answers_.empty() && written_.size() < max_joint_) {
       bytes += answers_.front().bytes();
-      if (!taken.empty() && bytes > kMaxJointAnswerBytes) break;
-      taken.push_back(std::move(answers_.front()));
+      if (!written_.empty() && bytes > kMaxJointAnswerBytes) break;
+      written_.push_back(std::move(answers_.front()));
       answers_.pop_front();
     }
-    return taken;
+    being_written_ = written_.size();
   }
 
   void Decide(Step& next) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
@@ -425,8 +424,8 @@ class ProductStream : public grpc::ServerBidiReactor<WireBytes, WireBytes>,
       answers_.clear();
     }
     if (being_written_ == 0 && !answers_.empty()) {
-      next.to_write = TakeAnswers();
-      being_written_ = next.to_write.size();
+      TakeAnswers();
+      next.shall_write = true;
     }
     if (MayRead()) next.shall_read = is_reading_ = true;
     if (!is_reading_ && UnansweredRequests() == 0 && !finished_) {
@@ -436,14 +435,13 @@ class ProductStream : public grpc::ServerBidiReactor<WireBytes, WireBytes>,
   }
 
   void Do(Step next) ABSL_LOCKS_EXCLUDED(mutex_) {
-    if (!next.to_write.empty()) Write(std::move(next.to_write));
+    if (next.shall_write) Write();
     if (next.shall_read) StartRead(&incoming_);
     if (next.shall_finish) Finish(next.status);
   }
 
   // The bytes of the answers are counted until they have left.
-  void Write(std::vector<Ended> answers) {
-    written_ = std::move(answers);
+  void Write() {
     const absl::Status status = OrNoMemory("message: no memory for the answers", [&] {
       grpc::ByteBuffer message = MessageOf(written_);
       answer_.buffer.Swap(&message);  // Assignment would copy the list of slices.
@@ -478,7 +476,7 @@ class ProductStream : public grpc::ServerBidiReactor<WireBytes, WireBytes>,
   SendWatch::Call sending_;
   std::shared_ptr<ProductStream> self_;
 
-  // The message being written, and its answers. Used only by the writer.
+  // The message being written, and its answers. Used only by the writer, and to begin a write.
   WireBytes answer_;
   std::vector<Ended> written_;
 

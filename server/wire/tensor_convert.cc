@@ -407,7 +407,7 @@ void Fill(const TensorState& state, Scales scales, v1::TensorInfo& wire) {
   const Tensor& tensor = *state.tensor;
   const MatrixLayout& layout = tensor.spec.layout;
   const auto& handle = tensor.handle.bytes;
-  wire.mutable_handle()->assign(handle.begin(), handle.end());
+  wire.mutable_handle()->assign(reinterpret_cast<const char*>(handle.data()), handle.size());
   wire.set_name(tensor.name);
   v1::TensorSpec& spec = *wire.mutable_spec();
   spec.set_type(ToWire(layout.type));
