@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "server/wire/outgoing.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "proto/field_start.h"
@@ -164,10 +165,12 @@ void JointAnswer::Add(Product& product) {
   const size_t answer_bytes = EncodedFieldBytes(Answer::kRequestIdFieldNumber, request_id.size()) +
                               EncodedFieldBytes(Answer::kResponseFieldNumber, response_bytes);
   const bool is_copied = d.size() <= kCopiedBytes;
-  // The other answers are as long as the first one, except for their D's and ids.
   if (copied_.empty() && slices_.empty()) {
+    // The other answers are as long as the first one, except for their D's, or as long as counted.
     const size_t head_bytes = EncodedFieldBytes(kAnswers, answer_bytes) - d.size();
-    copied_.reserve(products_ * (head_bytes + kLongerHeadBytes) + copied_bytes_);
+    const size_t other_bytes =
+        std::min(head_bytes + kLongerHeadBytes, static_cast<size_t>(kAnswerOverheadBytes));
+    copied_.reserve(head_bytes + (products_ - 1) * other_bytes + copied_bytes_);
   }
   AppendFieldStart(kAnswers, answer_bytes, copied_);
   AppendFieldStart(Answer::kRequestIdFieldNumber, request_id.size(), copied_);
