@@ -7,39 +7,6 @@
 
 namespace gemmd {
 
-std::string_view NameOf(Handler handler) {
-  switch (handler) {
-    case Handler::kMultiply: return "Multiply";
-    case Handler::kMultiplyStream: return "MultiplyStream";
-    case Handler::kListKernels: return "ListKernels";
-    case Handler::kListDevices: return "ListDevices";
-    case Handler::kExplain: return "Explain";
-    case Handler::kGetServerInfo: return "GetServerInfo";
-    case Handler::kGetStatistics: return "GetStatistics";
-    case Handler::kListInstructions: return "ListInstructions";
-    case Handler::kDescribeFragment: return "DescribeFragment";
-    case Handler::kOpenSession: return "OpenSession";
-    case Handler::kPut: return "Put";
-    case Handler::kGet: return "Get";
-    case Handler::kList: return "List";
-    case Handler::kDescribe: return "Describe";
-    case Handler::kDelete: return "Delete";
-    case Handler::kKeepAlive: return "KeepAlive";
-    case Handler::kCompress: return "Compress";
-    case Handler::kModelInfer: return "ModelInfer";
-    case Handler::kModelStreamInfer: return "ModelStreamInfer";
-    case Handler::kKserve: return "GRPCInferenceService";
-    case Handler::kRestartDevice: return "RestartDevice";
-    case Handler::kListIncidents: return "ListIncidents";
-    case Handler::kGetIncidentProduct: return "GetIncidentProduct";
-    case Handler::kListSessions: return "ListSessions";
-    case Handler::kDropSession: return "DropSession";
-    case Handler::kReflection: return "ServerReflectionInfo";
-    case Handler::kHealth: return "Health";
-  }
-  return "";
-}
-
 int64_t HandlerTimer::CpuNs() {
   timespec now = {};
   clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now);

@@ -7,6 +7,7 @@
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
+#include <iterator>
 #include <optional>
 #include <string_view>
 
@@ -45,10 +46,44 @@ enum class Handler : uint8_t {
   kListSessions,
   kDropSession,
   kReflection,  // For each message of a stream.
-  kHealth       // Both methods of the service.
+  kHealth       // Both methods of the service; the last value.
 };
-inline constexpr size_t kHandlers = 27;
-std::string_view NameOf(Handler handler);  // The method's: "ListKernels".
+// The names of the methods, in the order of Handler.
+inline constexpr std::string_view kHandlerNames[] = {
+    "Multiply",
+    "MultiplyStream",
+    "ListKernels",
+    "ListDevices",
+    "Explain",
+    "GetServerInfo",
+    "GetStatistics",
+    "ListInstructions",
+    "DescribeFragment",
+    "OpenSession",
+    "Put",
+    "Get",
+    "List",
+    "Describe",
+    "Delete",
+    "KeepAlive",
+    "Compress",
+    "ModelInfer",
+    "ModelStreamInfer",
+    "GRPCInferenceService",
+    "RestartDevice",
+    "ListIncidents",
+    "GetIncidentProduct",
+    "ListSessions",
+    "DropSession",
+    "ServerReflectionInfo",
+    "Health",
+};
+inline constexpr size_t kHandlers = std::size(kHandlerNames);
+static_assert(static_cast<size_t>(Handler::kHealth) + 1 == kHandlers);
+constexpr std::string_view NameOf(Handler handler) {
+  return kHandlerNames[static_cast<size_t>(handler)];
+}
+static_assert(NameOf(Handler::kModelInfer) == "ModelInfer");
 
 class HandlerTimes {
  public:
