@@ -252,8 +252,9 @@ absl::Status ProcessLauncher::Launch(const LaunchTask& task) {
              !args.a_form.is_made);
   passed.Add(request.b_form, args.b_form.bytes, task.b_form_bytes, args.b_form.is_made,
              !args.b_form.is_made);
-  // D is read too, to preserve the bytes between its lines.
-  passed.Add(request.d, args.d, task.d_bytes, /*is_read=*/true, /*is_written=*/true);
+  // The bytes between the lines of D are preserved.
+  passed.Add(request.d, args.d, task.d_bytes, /*is_read=*/HasGaps(args.problem),
+             /*is_written=*/true);
   RETURN_IF_ERROR(passed.CopyIn());
   const absl::Duration most =
       std::max(absl::Nanoseconds(options_.watchdog_factor * static_cast<double>(task.predicted_ns)),

@@ -70,7 +70,7 @@ bool CopyPieces(const Source& source, std::byte* to, int threads,
 class Gathering {
  public:
   // Uses at most `threads` threads to copy. Borrows `memory`. With `shared`, matrices for a worker
-  // are put there, unless they are so small that they are copied for each launch.
+  // are put there, unless they are in one piece and so small that they are copied for each launch.
   Gathering(WarmMemory& memory, int threads, const SharedMemory* shared = nullptr)
       : memory_(memory), threads_(threads), shared_(shared) {}
 

@@ -126,6 +126,11 @@ void AppendBytes(const HeldBytes& d, std::string& to) {
 
 }  // namespace
 
+grpc::Slice SliceOf(std::string text) {
+  auto* const held = new std::string(std::move(text));
+  return grpc::Slice(held->data(), held->size(), FreeText, held);
+}
+
 grpc::Slice SliceOf(HeldBytes bytes) {
   auto* const held = new HeldBytes(std::move(bytes));
   return grpc::Slice(held->bytes().data(), held->size(), FreeMatrix, held);
@@ -134,10 +139,10 @@ grpc::Slice SliceOf(HeldBytes bytes) {
 grpc::ByteBuffer MessageOf(std::string head, HeldBytes d) {
   if (d.size() <= kCopiedBytes) {
     AppendBytes(d, head);
-    const grpc::Slice slice(head);
+    const grpc::Slice slice = SliceOf(std::move(head));
     return grpc::ByteBuffer(&slice, 1);
   }
-  const grpc::Slice slices[] = {grpc::Slice(head), SliceOf(std::move(d))};
+  const grpc::Slice slices[] = {SliceOf(std::move(head)), SliceOf(std::move(d))};
   return grpc::ByteBuffer(slices, 2);
 }
 
@@ -200,9 +205,7 @@ grpc::ByteBuffer JointAnswer::Take() {
 
 void JointAnswer::EndSlice() {
   if (copied_.empty()) return;
-  auto* const text = new std::string(std::move(copied_));
-  copied_.clear();
-  slices_.emplace_back(text->data(), text->size(), FreeText, text);
+  slices_.push_back(SliceOf(std::exchange(copied_, {})));
 }
 
 }  // namespace gemmd

@@ -64,6 +64,7 @@ inline constexpr size_t kCopiedBytes = size_t{16} << 10;
 
 // A slice of the bytes, without a copy.
 grpc::Slice SliceOf(HeldBytes bytes);
+grpc::Slice SliceOf(std::string text);
 
 // The limits of one message; a single answer may be longer. Many clients accept no message above 4
 // MiB.

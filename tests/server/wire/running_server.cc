@@ -60,10 +60,20 @@ RunningServer::RunningServer(TestDevice device, const ServerOptions& options) {
   } else {
     devices.push_back(std::make_unique<BorrowedHost>());
   }
+  Start(std::move(devices), options);
+  if (fake_ != nullptr) fake_->RunJobs(false);
+}
+
+RunningServer::RunningServer(std::vector<std::unique_ptr<Device>> devices,
+                             const ServerOptions& options) {
+  Start(std::move(devices), options);
+}
+
+void RunningServer::Start(std::vector<std::unique_ptr<Device>> devices,
+                          const ServerOptions& options) {
   absl::StatusOr<std::unique_ptr<Server>> server = Server::Start(options, std::move(devices));
   if (!server.ok()) ADD_FAILURE() << server.status();
   server_ = *std::move(server);
-  if (fake_ != nullptr) fake_->RunJobs(false);
   channel_ = NewChannel(server_->addresses()[0]);
   gemm_ = v1::Gemm::NewStub(channel_);
   registry_ = v1::Registry::NewStub(channel_);

@@ -7,6 +7,7 @@
 
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "absl/time/time.h"
 #include "gemmd/v1/gemm.grpc.pb.h"
@@ -26,6 +27,8 @@ ServerOptions TestServerOptions();
 class RunningServer {
  public:
   explicit RunningServer(TestDevice device, const ServerOptions& options = TestServerOptions());
+  explicit RunningServer(std::vector<std::unique_ptr<Device>> devices,
+                         const ServerOptions& options = TestServerOptions());
 
   Server& server() { return *server_; }
   FakeDevice& fake() { return *fake_; }  // Only with TestDevice::kFake.
@@ -37,6 +40,8 @@ class RunningServer {
   std::shared_ptr<grpc::Channel> channel() { return channel_; }
 
  private:
+  void Start(std::vector<std::unique_ptr<Device>> devices, const ServerOptions& options);
+
   FakeDevice* fake_ = nullptr;
   std::unique_ptr<Server> server_;
   std::shared_ptr<grpc::Channel> channel_;
