@@ -51,7 +51,7 @@ void MeasureWeights(const Targets& targets) {
              .seen = 1e3 * seconds[0],
              .measure = "NumPy in its own process",
              .by = 1e3 * seconds[1],
-             .wanted = 1.5,
+             .wanted = 1.3,
              .is_most = true};
   if (!targets.baseline_unix.empty()) {
     Client before = Connect(targets.baseline_unix);
