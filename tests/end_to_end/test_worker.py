@@ -3,6 +3,7 @@
 
 import os
 import pathlib
+import resource
 import signal
 import subprocess
 import threading
@@ -20,6 +21,7 @@ DEADLINE_S = 60
 SERVING = health_pb2.HealthCheckResponse.SERVING
 NOT_SERVING = health_pb2.HealthCheckResponse.NOT_SERVING
 UNAVAILABLE = grpc.StatusCode.UNAVAILABLE
+RESOURCE_EXHAUSTED = grpc.StatusCode.RESOURCE_EXHAUSTED
 
 
 @pytest.fixture
@@ -539,6 +541,30 @@ def test_a_lost_host_worker_costs_no_more_than_what_it_runs(daemons, signal_numb
         failed = [code for code in told if code != grpc.StatusCode.OK]
         assert len(failed) <= 3 and set(failed) <= {grpc.StatusCode.ABORTED}
     assert Client(daemon).health() == SERVING
+
+
+@pytest.mark.parametrize("device", ["cpu", "sim:sm_90"])
+def test_a_host_worker_without_memory_costs_no_more_than_its_products(daemons, client, is_sanitized, device):
+    """The worker gets no more addresses. It refuses what needs scratch memory; if the library dies without memory, the
+    next worker has enough."""
+    daemon = daemons.start(f"--devices={device}", "--lame-duck=1ms")
+    callers = [client(daemon) for _ in range(2)]
+    products = [f16_product(700), f16_product(96)]
+    [pid] = daemon.host_workers()
+    _, hard = resource.prlimit(pid, resource.RLIMIT_AS)
+    resource.prlimit(pid, resource.RLIMIT_AS, (1 << 20, hard))
+    codes = [caller.code_of(product=product) for product in products for caller in callers]
+    lost = codes.count(grpc.StatusCode.ABORTED)
+    assert lost <= 1 and set(codes) <= {grpc.StatusCode.OK, RESOURCE_EXHAUSTED, grpc.StatusCode.ABORTED}
+    # Some processors need no scratch memory, and a sanitizer's own memory may be the first that is missing.
+    if device != "cpu" and not is_sanitized:
+        assert codes[:2] == 2 * [RESOURCE_EXHAUSTED]
+    if lost == 0:
+        assert daemon.host_workers() == {pid}
+        resource.prlimit(pid, resource.RLIMIT_AS, (hard, hard))
+    for product in products:
+        callers[0].multiply(product=product)
+    assert callers[0].health() == SERVING
 
 
 def test_host_workers_are_confined_and_end_with_the_daemon(daemons):
