@@ -108,8 +108,7 @@ class Server::Services {
         tensors(MakeTensorService(parts)),
         admin(MakeAdminService(server.served_, parts, server.incidents_,
                                options.transport.max_message_bytes)),
-        health(MakeHealthService(server.health_, server.sends_, server.handler_times_,
-                                 server.clock_)) {
+        health(MakeHealthService(server.health_, parts)) {
     if (!options.speaks_kserve) return;
     kserve = MakeKserveService(parts, [&server] { return server.serving().ok(); });
   }

@@ -346,7 +346,7 @@ class KserveService final : public inference::GRPCInferenceService::Service {
   KserveService(const ServiceParts& parts, std::function<bool()> is_ready)
       : is_ready_(std::move(is_ready)),
         models_(parts.runner.tensors()),
-        unread_(kMaxUnreadBytes),
+        unread_(kMaxUnreadBytes, parts.gate),
         setting_{parts, models_, counts_} {
     AddProducts();
     AddServer();

@@ -14,6 +14,7 @@
 #include "kernels/matrix/status.h"
 #include "kernels/matrix/text.h"
 #include "server/product/admission.h"
+#include "server/wire/gate.h"
 
 namespace gemmd {
 
@@ -92,30 +93,49 @@ int SendWatch::EndSilent(absl::Duration timeout) {
 }
 
 UnreadAnswers::Room::Room(Room&& other) noexcept
-    : answers_(std::exchange(other.answers_, nullptr)), bytes_(other.bytes_) {}
+    : answers_(std::exchange(other.answers_, nullptr)),
+      caller_(other.caller_),
+      bytes_(other.bytes_) {}
 
 UnreadAnswers::Room& UnreadAnswers::Room::operator=(Room&& other) noexcept {
   std::swap(answers_, other.answers_);
+  std::swap(caller_, other.caller_);
   std::swap(bytes_, other.bytes_);
   return *this;
 }
 
 UnreadAnswers::Room::~Room() {
-  if (answers_ != nullptr) answers_->GiveBack(bytes_);
+  if (answers_ != nullptr) answers_->GiveBack(caller_, bytes_);
 }
 
-absl::StatusOr<UnreadAnswers::Room> UnreadAnswers::Hold(int64_t bytes) {
+absl::StatusOr<UnreadAnswers::Room> UnreadAnswers::Hold(int64_t bytes,
+                                                        grpc::CallbackServerContext& context) {
   if (bytes <= kUncountedBytes) return Room();
+  return HoldFor(gate_.FlowNameOf(context), bytes);
+}
+
+absl::StatusOr<UnreadAnswers::Room> UnreadAnswers::HoldFor(std::string_view caller, int64_t bytes) {
+  if (bytes <= kUncountedBytes) return Room();
+  const auto refuse = [bytes](int64_t free, std::string_view whose, int64_t held) {
+    return WithRetryAfterMs(
+        absl::ResourceExhaustedError(
+            GotWant("registry", Concat("an answer of ", bytes, " bytes"),
+                    Concat("at most ", free, " now: unread answers", whose, " hold ", held))),
+        kRetryAfterMs);
+  };
   MutexLock lock(&mutex_);
   const int64_t free = max_bytes_ - bytes_;
-  if (bytes > free) {
-    return WithRetryAfterMs(absl::ResourceExhaustedError(GotWant(
-                                "registry", Concat("an answer of ", bytes, " bytes"),
-                                Concat("at most ", free, " now: unread answers hold ", bytes_))),
-                            kRetryAfterMs);
+  if (bytes > free) return refuse(free, "", bytes_);
+  auto own = callers_.find(caller);
+  if (own != callers_.end()) {
+    const int64_t free_of_caller = std::max(max_bytes_ / 2 - own->second, int64_t{0});
+    if (bytes > free_of_caller) return refuse(free_of_caller, " of this caller", own->second);
+  } else {
+    own = callers_.emplace(caller, 0).first;
   }
+  own->second += bytes;
   bytes_ += bytes;
-  return Room(this, bytes);
+  return Room(this, own, bytes);
 }
 
 int64_t UnreadAnswers::bytes() const {
@@ -123,9 +143,11 @@ int64_t UnreadAnswers::bytes() const {
   return bytes_;
 }
 
-void UnreadAnswers::GiveBack(int64_t bytes) {
+void UnreadAnswers::GiveBack(Callers::iterator caller, int64_t bytes) {
   MutexLock lock(&mutex_);
   bytes_ -= bytes;
+  caller->second -= bytes;
+  if (caller->second == 0) callers_.erase(caller);
 }
 
 namespace {
@@ -138,12 +160,12 @@ void FreeText(void* text) { delete static_cast<std::string*>(text); }
 class Reactor final : public grpc::ServerUnaryReactor {
  public:
   Reactor(const HandlerTiming& timing, SendWatch& watch, grpc::CallbackServerContext& context)
-      : timing_(timing), sending_(watch, context) {}
+      : timing_(timing), context_(context), sending_(watch, context) {}
 
   absl::Status Take(UnreadAnswers& unread, absl::StatusOr<RegistryAnswer> answer,
                     grpc::ByteBuffer& response) {
     RETURN_IF_ERROR(answer.status());
-    ASSIGN_OR_RETURN(room_, unread.Hold(answer->own_bytes));
+    ASSIGN_OR_RETURN(room_, unread.Hold(answer->own_bytes, context_));
     response.Swap(&answer->bytes);
     sending_.Begin(static_cast<int64_t>(response.Length()));
     return absl::OkStatus();
@@ -155,6 +177,7 @@ class Reactor final : public grpc::ServerUnaryReactor {
 
  private:
   const HandlerTiming timing_;
+  grpc::CallbackServerContext& context_;
   SendWatch::Call sending_;
   UnreadAnswers::Room room_;
 };
@@ -186,7 +209,8 @@ grpc::ServerUnaryReactor* AnswerRegistryCall(
     SendWatch& watch, absl::FunctionRef<absl::StatusOr<RegistryAnswer>()> answer,
     grpc::ByteBuffer& response) {
   auto* const reactor = new Reactor(timing, watch, context);
-  const absl::Status status = reactor->Take(unread, OrNoMemory(kNoMemory, answer), response);
+  const absl::Status status =
+      OrNoMemory(kNoMemory, [&] { return reactor->Take(unread, answer(), response); });
   TellRetryAfter(status, context);
   reactor->Finish(ToGrpcStatus(status));
   return reactor;

@@ -13,6 +13,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -145,7 +146,13 @@ class SendWatch {
 // limit is separate from Admission's, so that callers who ask much about the server take no room
 // from products, and vice versa. Calls in progress need no limit of their own: their answers are
 // prepared, so there are at most as many as gRPC has threads.
+//
+// The answers of one caller may hold half of the room, so that others find some; a single answer
+// may hold more.
 class UnreadAnswers {
+  // By the name of the caller; only callers with answers.
+  using Callers = std::map<std::string, int64_t, std::less<>>;
+
  public:
   // An answer of at most this many bytes is not counted and never refused: the call itself takes
   // more.
@@ -161,26 +168,34 @@ class UnreadAnswers {
 
    private:
     friend class UnreadAnswers;
-    Room(UnreadAnswers* answers, int64_t bytes) : answers_(answers), bytes_(bytes) {}
+    Room(UnreadAnswers* answers, Callers::iterator caller, int64_t bytes)
+        : answers_(answers), caller_(caller), bytes_(bytes) {}
 
     UnreadAnswers* answers_ = nullptr;
+    Callers::iterator caller_;
     int64_t bytes_ = 0;
   };
 
-  explicit UnreadAnswers(int64_t max_bytes) : max_bytes_(max_bytes) {}
+  // Borrows the gate.
+  UnreadAnswers(int64_t max_bytes, const Gate& gate) : max_bytes_(max_bytes), gate_(gate) {}
 
-  // Errors: ResourceExhausted, to be tried again, if all answers together would hold too many
-  // bytes. Threads: any. Outlives the rooms.
-  absl::StatusOr<Room> Hold(int64_t bytes) ABSL_LOCKS_EXCLUDED(mutex_);
+  // Reserves room for an answer to the call. Errors: ResourceExhausted, to be tried again, if all
+  // answers together, or those of the call's caller, would hold too many bytes. Threads: any.
+  // Outlives the rooms.
+  absl::StatusOr<Room> Hold(int64_t bytes, grpc::CallbackServerContext& context)
+      ABSL_LOCKS_EXCLUDED(mutex_);
+  absl::StatusOr<Room> HoldFor(std::string_view caller, int64_t bytes) ABSL_LOCKS_EXCLUDED(mutex_);
 
   int64_t bytes() const ABSL_LOCKS_EXCLUDED(mutex_);
 
  private:
-  void GiveBack(int64_t bytes) ABSL_LOCKS_EXCLUDED(mutex_);
+  void GiveBack(Callers::iterator caller, int64_t bytes) ABSL_LOCKS_EXCLUDED(mutex_);
 
   const int64_t max_bytes_;
+  const Gate& gate_;
   mutable Mutex mutex_;
   int64_t bytes_ ABSL_GUARDED_BY(mutex_) = 0;
+  Callers callers_ ABSL_GUARDED_BY(mutex_);
 };
 
 // An answer, and how many of its bytes nothing else keeps.
@@ -211,7 +226,7 @@ class AnsweredService : public Base {
   using Context = grpc::CallbackServerContext;
 
   AnsweredService(const ServiceParts& parts, int64_t max_unread_bytes)
-      : parts_(parts), unread_(max_unread_bytes) {}
+      : parts_(parts), unread_(max_unread_bytes, parts.gate) {}
 
   // Answers the method that `handler` names with what `make` returns for its request. The request
   // is read only if `check` returns OK.

@@ -14,6 +14,7 @@
 #include "absl/status/status.h"
 #include "kernels/matrix/status.h"
 #include "kernels/matrix/text.h"
+#include "server/product/queue.h"
 #include "server/system/log.h"
 #include "server/wire/health_service.h"
 
@@ -169,6 +170,11 @@ std::string Gate::NameOfCaller(grpc::ServerContextBase& context) const {
   if (trust_ == nullptr) return "";
   const absl::StatusOr<Caller> caller = Identify(context);
   return caller.ok() ? (*caller)->name : "";
+}
+
+std::string Gate::FlowNameOf(grpc::ServerContextBase& context) const {
+  std::string name = NameOfCaller(context);
+  return name.empty() ? std::string(HostOf(PeerOf(context))) : name;
 }
 
 std::string Gate::PeerOf(grpc::ServerContextBase& context) const {

@@ -53,6 +53,10 @@ class Gate {
   // longer known. Threads: any.
   std::string NameOfCaller(grpc::ServerContextBase& context) const;
 
+  // The name by which the caller of an admitted call shares the server with others (FlowId): its
+  // identity, or the user or host of its connection. Threads: any.
+  std::string FlowNameOf(grpc::ServerContextBase& context) const;
+
   // The peer as gRPC names it, "ipv4:192.0.2.1:50123". Over a unix socket, gRPC's name is the path
   // that the peer itself chose, or none, so the user takes its place: "unix:uid:1000", or "unix:"
   // if the user is not known. Threads: any.

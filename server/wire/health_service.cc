@@ -240,8 +240,11 @@ using RawService = grpc::health::v1::Health::WithRawCallbackMethod_Check<
 
 class HealthService final : public RawService {
  public:
-  HealthService(Health& health, SendWatch& watch, HandlerTimes& times, const Clock& clock)
-      : health_(health), watch_(watch), timing_{times, clock, Handler::kHealth} {}
+  HealthService(Health& health, const ServiceParts& parts)
+      : health_(health),
+        watch_(parts.watch),
+        timing_{parts.times, parts.clock, Handler::kHealth},
+        unread_(0, parts.gate) {}
 
   grpc::ServerUnaryReactor* Check(grpc::CallbackServerContext* context,
                                   const grpc::ByteBuffer* request,
@@ -270,14 +273,13 @@ class HealthService final : public RawService {
   Health& health_;
   SendWatch& watch_;
   const HandlerTiming timing_;
-  UnreadAnswers unread_{0};  // All answers are too short to be counted.
+  UnreadAnswers unread_;  // All answers are too short to be counted.
 };
 
 }  // namespace
 
-std::unique_ptr<grpc::Service> MakeHealthService(Health& health, SendWatch& watch,
-                                                 HandlerTimes& times, const Clock& clock) {
-  return std::make_unique<HealthService>(health, watch, times, clock);
+std::unique_ptr<grpc::Service> MakeHealthService(Health& health, const ServiceParts& parts) {
+  return std::make_unique<HealthService>(health, parts);
 }
 
 }  // namespace gemmd

@@ -91,8 +91,7 @@ absl::Status CallSelf(const std::function<void(int descriptor)>& take, absl::Dur
 // Whether the call was made by CallSelf: its metadata have a mark that only this process knows.
 bool IsOwnCall(const grpc::ServerContextBase& context);
 
-// Borrows all arguments.
-std::unique_ptr<grpc::Service> MakeHealthService(Health& health, SendWatch& watch,
-                                                 HandlerTimes& times, const Clock& clock);
+// Borrows both.
+std::unique_ptr<grpc::Service> MakeHealthService(Health& health, const ServiceParts& parts);
 
 }  // namespace gemmd

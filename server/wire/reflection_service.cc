@@ -141,14 +141,15 @@ struct ReflectionSetting {
       : runner(parts.runner),
         gate(parts.gate),
         watch(parts.watch),
-        timing{parts.times, parts.clock, Handler::kReflection} {}
+        timing{parts.times, parts.clock, Handler::kReflection},
+        unread(kMaxUnreadReflectionBytes, parts.gate) {}
 
   std::vector<std::string> services;  // Set before the first call.
   const ProductRunner& runner;
   const Gate& gate;
   SendWatch& watch;
   HandlerTiming timing;
-  UnreadAnswers unread{kMaxUnreadReflectionBytes};
+  UnreadAnswers unread;
 };
 
 // Does one thing at a time: a read, the write of its answer, or the end.
@@ -197,7 +198,7 @@ class ReflectionReactor final : public grpc::ServerBidiReactor<grpc::ByteBuffer,
     ASSIGN_OR_RETURN(const ReflectionReply reply,
                      AnswerReflection(std::move(question), setting_.services));
     RegistryAnswer answer = AnswerOf(reply);
-    ASSIGN_OR_RETURN(room_, setting_.unread.Hold(answer.own_bytes));
+    ASSIGN_OR_RETURN(room_, setting_.unread.Hold(answer.own_bytes, context_));
     answer_ = std::move(answer.bytes);
     return absl::OkStatus();
   }

@@ -238,7 +238,7 @@ class GetReactor final : public grpc::ServerWriteReactor<grpc::ByteBuffer> {
     *response.mutable_tensor() = ToWire(store_.StateOf(tensor_));
     // The description includes all scale factors of the tensor.
     RegistryAnswer description = AnswerOf(response);
-    ASSIGN_OR_RETURN(description_room_, unread_.Hold(description.own_bytes));
+    ASSIGN_OR_RETURN(description_room_, unread_.Hold(description.own_bytes, context));
     answer_ = std::move(description.bytes);
     return absl::OkStatus();
   }
@@ -350,6 +350,7 @@ class PutReactor final : public grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::
   void Start(const Gate& gate, grpc::CallbackServerContext& context) {
     const HandlerTimer timer = timing_.Begin();
     self_ = shared_from_this();
+    caller_ = gate.FlowNameOf(context);
     absl::StatusOr<TensorStore::SessionUse> session = SessionOf(store_, gate, context);
     if (session.ok()) {
       session_ = *std::move(session);
@@ -531,7 +532,7 @@ class PutReactor final : public grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::
   // is already ending.
   absl::Status Queue(const v1::PutResponse& response, std::optional<grpc::Status> end) {
     RegistryAnswer answer = AnswerOf(response);
-    ASSIGN_OR_RETURN(UnreadAnswers::Room room, unread_.Hold(answer.own_bytes));
+    ASSIGN_OR_RETURN(UnreadAnswers::Room room, unread_.HoldFor(caller_, answer.own_bytes));
     MutexLock lock(&mutex_);
     if (end_) return absl::OkStatus();
     answers_.push_back({std::move(answer.bytes), std::move(room)});
@@ -595,6 +596,7 @@ class PutReactor final : public grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::
   const HandlerTiming timing_;
   SendWatch::Call sending_;
   std::shared_ptr<PutReactor> self_;
+  std::string caller_;
 
   // Used only by the reader.
   TensorStore::SessionUse session_;
@@ -633,7 +635,11 @@ class CompressReactor final : public grpc::ServerUnaryReactor {
  public:
   CompressReactor(const HandlerTiming& timing, UnreadAnswers& unread, SendWatch& watch,
                   grpc::CallbackServerContext& context, grpc::ByteBuffer& response)
-      : timing_(timing), unread_(unread), sending_(watch, context), response_(response) {}
+      : timing_(timing),
+        unread_(unread),
+        context_(context),
+        sending_(watch, context),
+        response_(response) {}
 
   void Start(TensorStore& store, const Gate& gate, Compressor& compressor,
              grpc::CallbackServerContext& context, const grpc::ByteBuffer& request) {
@@ -674,7 +680,7 @@ class CompressReactor final : public grpc::ServerUnaryReactor {
   }
 
   absl::Status Take(RegistryAnswer answer) {
-    ASSIGN_OR_RETURN(room_, unread_.Hold(answer.own_bytes));
+    ASSIGN_OR_RETURN(room_, unread_.Hold(answer.own_bytes, context_));
     response_.Swap(&answer.bytes);
     sending_.Begin(static_cast<int64_t>(response_.Length()));
     return absl::OkStatus();
@@ -682,6 +688,7 @@ class CompressReactor final : public grpc::ServerUnaryReactor {
 
   const HandlerTiming timing_;
   UnreadAnswers& unread_;
+  grpc::CallbackServerContext& context_;
   SendWatch::Call sending_;
   grpc::ByteBuffer& response_;
   UnreadAnswers::Room room_;

@@ -277,10 +277,10 @@ def ask(peer, bodies):
     return calls
 
 
-def refusal_of_a_question(daemon):
+def refusal_of_a_question(daemon, address=None):
     """None if it is answered."""
     question = registry_pb2.ExplainRequest(request=small_product(device="sim:sm_90"))
-    with grpc.insecure_channel(daemon.unix) as channel:
+    with grpc.insecure_channel(address or daemon.unix) as channel:
         try:
             registry_pb2_grpc.RegistryStub(channel).Explain(question, timeout=DEADLINE_S)
         except grpc.RpcError as error:
@@ -292,7 +292,7 @@ def refusal_of_a_question(daemon):
 @pytest.mark.resident_memory
 def test_unread_answers_take_bounded_memory(daemons, battery, is_timed):
     """Unread answers: above 32 MiB further ones are refused, except small ones and those that are
-    kept anyway. When their peers are gone there is room again."""
+    kept anyway. One host has half of that. When their peers are gone there is room again."""
     daemon = daemons.start("--lame-duck=1ms", *GEMMD_FLAGS, "--send-timeout=10m")
     bodies = unread_questions()
     with Bystander(daemon) as bystander:
@@ -300,8 +300,9 @@ def test_unread_answers_take_bounded_memory(daemons, battery, is_timed):
         with contextlib.ExitStack() as stack, grpc.insecure_channel(daemon.unix) as channel:
             registry = registry_pb2_grpc.RegistryStub(channel)
             calls, refused = 0, None
-            for _ in range(12):
-                calls += len(ask(stack.enter_context(Http2Peer(daemon.tcp)), bodies))
+            for i in range(12):
+                peer = Http2Peer(daemon.tcp, own_host=f"127.0.0.{i % 2 + 2}")
+                calls += len(ask(stack.enter_context(peer), bodies))
                 refused = refused or refusal_of_a_question(daemon)
                 if refused and not is_timed:
                     break
@@ -316,6 +317,18 @@ def test_unread_answers_take_bounded_memory(daemons, battery, is_timed):
             battery.timed("answers that nobody reads", most=most, seen=grown / MIB, unit="MiB")
         wait_until(lambda: refusal_of_a_question(daemon) is None, PATIENCE_S, "room for an answer")
         bystander.check_served()
+
+
+def test_unread_answers_of_one_host_leave_room_for_others(daemons, battery):
+    daemon = daemons.start("--lame-duck=1ms", *GEMMD_FLAGS, "--send-timeout=10m")
+    bodies = unread_questions()
+    with contextlib.ExitStack() as stack:
+        for _ in range(6):
+            ask(stack.enter_context(Http2Peer(daemon.tcp)), bodies)
+        refused = wait_until(lambda: refusal_of_a_question(daemon, daemon.tcp), PATIENCE_S, "no room for its host")
+        assert "unread answers of this caller hold" in refused.details()
+        served = refusal_of_a_question(daemon) is None
+    battery.holds("unread answers of one host: another is served", least=1, seen=served)
 
 
 def test_unread_answers_end(daemons, battery):

@@ -12,6 +12,7 @@
 #include "server/product/admission.h"
 #include "server/wire/calls.h"
 #include "server/wire/convert.h"
+#include "server/wire/gate.h"
 #include "server/wire/listing.h"
 #include "tests/testing/status_matchers.h"
 
@@ -20,6 +21,7 @@ namespace {
 
 using testing::HasSubstr;
 using testing::IsEmpty;
+using testing::Not;
 
 Listing ListingOf(const std::vector<std::string>& names) {
   std::vector<ListedItem> items;
@@ -81,24 +83,45 @@ TEST(FragmentCacheTest, KeepsWhatWasAskedForLast) {
 }
 
 TEST(UnreadAnswersTest, HoldsUpToItsBound) {
-  UnreadAnswers answers(100'000);
-  absl::StatusOr<UnreadAnswers::Room> first = answers.Hold(60'000);
+  const Gate gate(nullptr);
+  UnreadAnswers answers(100'000, gate);
+  absl::StatusOr<UnreadAnswers::Room> first = answers.HoldFor("one", 60'000);
   ASSERT_THAT(first.status(), IsOk());
-  const absl::Status refused = answers.Hold(40'001).status();
+  const absl::Status refused = answers.HoldFor("other", 40'001).status();
   EXPECT_THAT(refused, StatusIs(absl::StatusCode::kResourceExhausted,
                                 HasSubstr("an answer of 40001 bytes, want at most 40000 now")));
   EXPECT_EQ(RetryAfterMs(refused), 100);
-  EXPECT_THAT(answers.Hold(40'000).status(), IsOk());  // Returned at once.
+  EXPECT_THAT(answers.HoldFor("other", 40'000).status(), IsOk());  // Returned at once.
   UnreadAnswers::Room moved = *std::move(first);
   EXPECT_EQ(answers.bytes(), 60'000);
   moved = UnreadAnswers::Room();
   EXPECT_EQ(answers.bytes(), 0);
 }
 
+TEST(UnreadAnswersTest, ACallerHoldsAtMostHalf) {
+  const Gate gate(nullptr);
+  UnreadAnswers answers(100'000, gate);
+  absl::StatusOr<UnreadAnswers::Room> first = answers.HoldFor("one", 30'000);
+  ASSERT_THAT(first.status(), IsOk());
+  const absl::Status refused = answers.HoldFor("one", 20'001).status();
+  EXPECT_THAT(refused, StatusIs(absl::StatusCode::kResourceExhausted,
+                                HasSubstr("an answer of 20001 bytes, want at most 20000 now: "
+                                          "unread answers of this caller hold 30000")));
+  EXPECT_EQ(RetryAfterMs(refused), 100);
+  const absl::StatusOr<UnreadAnswers::Room> second = answers.HoldFor("one", 20'000);
+  EXPECT_THAT(second.status(), IsOk());
+  EXPECT_THAT(answers.HoldFor("one", 5'000).status(), Not(IsOk()));
+  EXPECT_THAT(answers.HoldFor("other", 50'000).status(), IsOk());
+  // What was read counts no more.
+  first = UnreadAnswers::Room();
+  EXPECT_THAT(answers.HoldFor("one", 30'000).status(), IsOk());
+}
+
 TEST(UnreadAnswersTest, SmallAnswersAreNeverRefused) {
-  UnreadAnswers answers(0);
-  EXPECT_THAT(answers.Hold(UnreadAnswers::kUncountedBytes).status(), IsOk());
-  EXPECT_THAT(answers.Hold(UnreadAnswers::kUncountedBytes + 1).status(),
+  const Gate gate(nullptr);
+  UnreadAnswers answers(0, gate);
+  EXPECT_THAT(answers.HoldFor("one", UnreadAnswers::kUncountedBytes).status(), IsOk());
+  EXPECT_THAT(answers.HoldFor("one", UnreadAnswers::kUncountedBytes + 1).status(),
               StatusIs(absl::StatusCode::kResourceExhausted));
 }
 
