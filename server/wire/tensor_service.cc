@@ -529,12 +529,13 @@ class PutReactor final : public grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::
   }
 
   // Queues an answer, with the end of the call after it if `end` is set. Does nothing if the call
-  // is already ending.
+  // is already ending: after its end the service may have gone, while a thread of the store that
+  // ends the upload still comes here.
   absl::Status Queue(const v1::PutResponse& response, std::optional<grpc::Status> end) {
     RegistryAnswer answer = AnswerOf(response);
-    ASSIGN_OR_RETURN(UnreadAnswers::Room room, unread_.HoldFor(caller_, answer.own_bytes));
     MutexLock lock(&mutex_);
     if (end_) return absl::OkStatus();
+    ASSIGN_OR_RETURN(UnreadAnswers::Room room, unread_.HoldFor(caller_, answer.own_bytes));
     answers_.push_back({std::move(answer.bytes), std::move(room)});
     end_ = std::move(end);
     return absl::OkStatus();
