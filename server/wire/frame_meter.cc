@@ -2,7 +2,13 @@
 #include "server/wire/frame_meter.h"
 
 #include <algorithm>
+#include <iterator>
+#include <optional>
+#include <string_view>
+#include <utility>
 #include <vector>
+
+#include "server/wire/gate.h"
 
 namespace gemmd {
 
@@ -22,7 +28,10 @@ enum FrameType : uint8_t {
 };
 constexpr uint8_t kEndStream = 1;
 constexpr uint8_t kAck = 1;
+constexpr uint8_t kEndHeaders = 4;
 constexpr uint8_t kPadded = 8;
+constexpr uint8_t kPriority = 0x20;
+constexpr size_t kPriorityBytes = 5;
 constexpr int kInitialWindowSize = 4;
 
 // A reader that is busy with a flood of resets comes to the socket more often than this.
@@ -30,6 +39,13 @@ constexpr int64_t kMinStallNs = 100'000'000;
 
 // The flags, which gRPC ignores here, and the length.
 constexpr int kMessageHeadBytes = 5;
+
+constexpr std::string_view kWithOperands[] = {
+    "/gemmd.v1.Gemm/",
+    "/gemmd.v1.Tensors/Put",
+    "/inference.GRPCInferenceService/ModelInfer",
+    "/inference.GRPCInferenceService/ModelStreamInfer",
+};
 
 uint32_t ReadBytes(std::span<const uint8_t> bytes) {
   uint32_t value = 0;
@@ -46,8 +62,18 @@ std::string_view NameOf(FrameFault fault) {
     case FrameFault::kLongHeaders: return "long headers";
     case FrameFault::kManyStreams: return "too many calls";
     case FrameFault::kManyResets: return "too many resets";
+    case FrameFault::kBadHeaders: return "headers that are not HPACK";
+    case FrameFault::kLongQuestions: return "long questions";
   }
   return "";
+}
+
+MessageKind MessageKindOf(std::string_view path) {
+  const auto begins_path = [path](std::string_view prefix) { return path.starts_with(prefix); };
+  if (std::any_of(std::begin(kWithOperands), std::end(kWithOperands), begins_path)) {
+    return MessageKind::kOperands;
+  }
+  return RequirementOf(path).is_open ? MessageKind::kOpenQuestion : MessageKind::kQuestion;
 }
 
 void FrameSplitter::ReadHead() {
@@ -97,6 +123,8 @@ void FrameMeter::Begin(const Frame& frame) {
     case kHeaders:
       header_bytes_ = frame.length;
       continuations_ = 0;
+      headers_.clear();
+      priority_bytes_ = (frame.flags & kPriority) != 0 ? kPriorityBytes : 0;
       // Others are trailers, or of calls that are over or that gRPC ignores.
       if (frame.stream % 2 == 0 || frame.stream <= last_stream_) break;
       last_stream_ = frame.stream;
@@ -117,6 +145,12 @@ void FrameMeter::Begin(const Frame& frame) {
 }
 
 void FrameMeter::Payload(const Frame& frame, std::span<const uint8_t> bytes) {
+  if (frame.type == kHeaders || frame.type == kContinuation) {
+    const size_t skipped = std::min(priority_bytes_, bytes.size());
+    priority_bytes_ -= skipped;
+    headers_.insert(headers_.end(), bytes.begin() + static_cast<ptrdiff_t>(skipped), bytes.end());
+    return;
+  }
   if (frame.type != kData) return;
   // A frame counts as its bytes come: its head alone neither brings anything nor fills a window.
   const auto count = static_cast<int64_t>(bytes.size());
@@ -135,10 +169,23 @@ void FrameMeter::End(const Frame& frame) {
       Find(FrameFault::kTinyFrames);
     }
   }
+  const bool is_of_headers = frame.type == kHeaders || frame.type == kContinuation;
+  if (is_of_headers && (frame.flags & kEndHeaders) != 0) EndHeaders(frame);
   const bool ends =
       (frame.type == kData || frame.type == kHeaders) && (frame.flags & kEndStream) != 0;
   const auto found = ends ? streams_.find(frame.stream) : streams_.end();
   if (found != streams_.end()) DropMessage(found->second);
+}
+
+// gRPC ignores the flag of padding here. Trailers have no path.
+void FrameMeter::EndHeaders(const Frame& frame) {
+  const std::optional<std::string_view> path = paths_.Read(headers_);
+  headers_.clear();
+  if (!path) return Find(FrameFault::kBadHeaders);
+  const auto found = path->empty() ? streams_.end() : streams_.find(frame.stream);
+  if (found != streams_.end() && found->second.bytes == 0) {
+    found->second.kind = MessageKindOf(*path);
+  }
 }
 
 void FrameMeter::Data(Stream& stream, std::span<const uint8_t> bytes) {
@@ -154,8 +201,10 @@ void FrameMeter::Data(Stream& stream, std::span<const uint8_t> bytes) {
     }
     bytes = bytes.subspan(count);
     debt_bytes_ -= stream.debt_bytes();
+    const int64_t before = stream.question_bytes();
     stream.bytes += static_cast<int64_t>(count);
     debt_bytes_ += stream.debt_bytes();
+    CountQuestion(stream.kind, stream.question_bytes() - before);
     unfinished_bytes_ += static_cast<int64_t>(count);
     if (stream.length_bytes == kMessageHeadBytes && stream.left == 0) EndMessage(stream);
   }
@@ -170,8 +219,35 @@ void FrameMeter::EndMessage(Stream& stream) {
 void FrameMeter::DropMessage(Stream& stream) {
   debt_bytes_ -= stream.debt_bytes();
   unfinished_bytes_ -= stream.bytes;
-  stream = {
-      .window = stream.window, .begun_ns = stream.begun_ns, .is_answered = stream.is_answered};
+  CountQuestion(stream.kind, -stream.question_bytes());
+  stream = {.window = stream.window,
+            .begun_ns = stream.begun_ns,
+            .is_answered = stream.is_answered,
+            .kind = stream.kind};
+}
+
+void FrameMeter::CountQuestion(MessageKind kind, int64_t bytes) {
+  if (bytes == 0 || fault_ != FrameFault::kNone) return;
+  own_questions_[static_cast<size_t>(kind)] += bytes;
+  if (!questions_->Add(kind, bytes) && bytes > 0) Find(FrameFault::kLongQuestions);
+}
+
+void FrameMeter::CountNoQuestions() {
+  for (size_t kind = 0; kind < kMessageKinds; ++kind) {
+    questions_->Add(static_cast<MessageKind>(kind), -std::exchange(own_questions_[kind], 0));
+  }
+}
+
+void FrameMeter::BindTo(std::shared_ptr<TokenBucket> resets,
+                        std::shared_ptr<QuestionBytes> questions, size_t max_calls) {
+  const std::array<int64_t, kMessageKinds> counted = own_questions_;
+  CountNoQuestions();
+  resets_ = std::move(resets);
+  questions_ = std::move(questions);
+  max_calls_ = max_calls;
+  for (size_t kind = 0; kind < kMessageKinds; ++kind) {
+    CountQuestion(static_cast<MessageKind>(kind), counted[kind]);
+  }
 }
 
 void FrameMeter::Forget(uint32_t stream) {

@@ -9,27 +9,70 @@
 #pragma once
 
 #include <array>
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <span>
 #include <string_view>
 #include <utility>
+#include <vector>
 
 #include "absl/container/flat_hash_map.h"
 #include "server/system/token_bucket.h"
+#include "server/wire/header_paths.h"
 
 namespace gemmd {
 
 // Why a connection is closed.
 enum class FrameFault {
   kNone,
-  kTinyFrames,   // Messages in DATA frames of a few bytes.
-  kLongHeaders,  // Headers of more bytes or CONTINUATION frames than any call has.
-  kManyStreams,  // More open calls than any limit of them.
-  kManyResets,   // Calls that end before they are answered, faster than gRPC forgets them.
+  kTinyFrames,     // Messages in DATA frames of a few bytes.
+  kLongHeaders,    // Headers of more bytes or CONTINUATION frames than any call has.
+  kManyStreams,    // More open calls than any limit of them.
+  kManyResets,     // Calls that end before they are answered, faster than gRPC forgets them.
+  kBadHeaders,     // Headers that are not HPACK.
+  kLongQuestions,  // Messages of methods without operands, for which there is no room.
 };
 std::string_view NameOf(FrameFault fault);
+
+// Which methods take operands, as far as bounds of what arrives go. Questions are messages of all
+// other methods.
+enum class MessageKind : uint8_t {
+  kOperands,
+  kQuestion,
+  kOpenQuestion,  // Of methods that anybody may call, such as health's.
+};
+inline constexpr size_t kMessageKinds = 3;
+MessageKind MessageKindOf(std::string_view path);
+
+// The bytes of questions that have begun to arrive, of one peer or of all. gRPC gathers a message
+// of any length before the daemon can refuse it. Open questions are counted apart, so that peers
+// who have shown no right to anything leave room to those who have. Threads: any.
+class QuestionBytes {
+ public:
+  // The bytes of one question that are not counted: almost all are shorter.
+  static constexpr int64_t kFreeBytes = 4096;
+  // What those of all peers may hold, and those of one.
+  static constexpr int64_t kMaxBytes = int64_t{64} << 20;
+  static constexpr int64_t kMaxBytesOfPeer = kMaxBytes / 2;
+
+  // Borrows `within`; null: none.
+  QuestionBytes(int64_t max_bytes, QuestionBytes* within)
+      : max_bytes_(max_bytes), within_(within) {}
+
+  // Counts more of this kind, or fewer if it is negative. Whether both bounds hold.
+  bool Add(MessageKind kind, int64_t bytes) {
+    const bool has_room = (bytes_[static_cast<size_t>(kind)] += bytes) <= max_bytes_;
+    return (within_ == nullptr || within_->Add(kind, bytes)) && has_room;
+  }
+  int64_t bytes(MessageKind kind) const { return bytes_[static_cast<size_t>(kind)]; }
+
+ private:
+  const int64_t max_bytes_;
+  QuestionBytes* const within_;
+  std::array<std::atomic<int64_t>, kMessageKinds> bytes_ = {};
+};
 
 // Cuts bytes into frames, whatever pieces they come in.
 class FrameSplitter {
@@ -72,7 +115,8 @@ class FrameSplitter {
   Frame frame_;
 };
 
-// Not safe for threads. No byte is copied, and only the heads of frames and messages are looked at.
+// Not safe for threads. Only headers are copied, and only they and the heads of frames and messages
+// are looked at.
 class FrameMeter {
  public:
   // A frame costs this much; bytes of its message pay for it. What is not paid for, and is not of a
@@ -101,9 +145,13 @@ class FrameMeter {
   static constexpr int64_t kRapidCost = 10;
   static constexpr int64_t kRapidNs = 10'000'000;
 
-  // At most `max_calls` may be open at once. `resets` is the peer's.
-  FrameMeter(std::shared_ptr<TokenBucket> resets, size_t max_calls)
-      : resets_(std::move(resets)), max_calls_(max_calls) {}
+  // At most `max_calls` may be open at once. `resets` and `questions` are the peer's.
+  FrameMeter(std::shared_ptr<TokenBucket> resets, std::shared_ptr<QuestionBytes> questions,
+             size_t max_calls)
+      : resets_(std::move(resets)), questions_(std::move(questions)), max_calls_(max_calls) {}
+  ~FrameMeter() { CountNoQuestions(); }
+  FrameMeter(const FrameMeter&) = delete;
+  FrameMeter& operator=(const FrameMeter&) = delete;
 
   // What the peer sent next. What it found first it gives ever after. What is read at once may have
   // come at any time since the last Receive, so no call that is reset has lived for less than that.
@@ -115,10 +163,8 @@ class FrameMeter {
   void Send(std::span<const uint8_t> bytes, int64_t now_ns);
 
   // From now on these count.
-  void BindTo(std::shared_ptr<TokenBucket> resets, size_t max_calls) {
-    resets_ = std::move(resets);
-    max_calls_ = max_calls;
-  }
+  void BindTo(std::shared_ptr<TokenBucket> resets, std::shared_ptr<QuestionBytes> questions,
+              size_t max_calls);
 
   FrameFault fault() const { return fault_; }
   // Of messages that have begun and not ended.
@@ -135,6 +181,8 @@ class FrameMeter {
     int64_t window = 0;
     int64_t begun_ns = 0;
     bool is_answered = false;  // Its answer has begun.
+    // Until its path is known, nothing is counted.
+    MessageKind kind = MessageKind::kOperands;
     // Of the message that has begun, the five bytes before it included.
     int64_t frames = 0;
     int64_t bytes = 0;
@@ -146,12 +194,17 @@ class FrameMeter {
       const int64_t debt = frames * kFrameBytes - bytes;
       return debt > 0 ? debt : 0;
     }
+    int64_t question_bytes() const {
+      const bool is_counted = kind != MessageKind::kOperands && bytes > QuestionBytes::kFreeBytes;
+      return is_counted ? bytes - QuestionBytes::kFreeBytes : 0;
+    }
   };
   using Streams = absl::flat_hash_map<uint32_t, Stream>;
 
   void Begin(const Frame& frame);
   void Payload(const Frame& frame, std::span<const uint8_t> bytes);
   void End(const Frame& frame);
+  void EndHeaders(const Frame& frame);
   void Data(Stream& stream, std::span<const uint8_t> bytes);
   void EndMessage(Stream& stream);
   void DropMessage(Stream& stream);
@@ -161,11 +214,17 @@ class FrameMeter {
   void SentPayload(const Frame& frame, std::span<const uint8_t> bytes);
   void SentSetting();
   void SentGoaway();
+  void CountQuestion(MessageKind kind, int64_t bytes);
+  void CountNoQuestions();
   void Find(FrameFault fault) {
-    if (fault_ == FrameFault::kNone) fault_ = fault;
+    if (fault_ != FrameFault::kNone) return;
+    fault_ = fault;
+    CountNoQuestions();
   }
 
   std::shared_ptr<TokenBucket> resets_;
+  std::shared_ptr<QuestionBytes> questions_;
+  std::array<int64_t, kMessageKinds> own_questions_ = {};  // Bytes counted there.
   TokenBucket own_resets_;
   size_t max_calls_;
   int64_t now_ns_ = 0;
@@ -182,7 +241,10 @@ class FrameMeter {
   int64_t debt_bytes_ = 0;  // Of all streams.
   int64_t spare_frames_ = 0;
   int64_t data_bytes_ = 0;
-  int64_t header_bytes_ = 0;  // Of the headers that are coming.
+  int64_t header_bytes_ = 0;   // Of the headers that are coming.
+  size_t priority_bytes_ = 0;  // Of their first frame, still to come.
+  std::vector<uint8_t> headers_;
+  HeaderPaths paths_;
   int continuations_ = 0;
 
   FrameSplitter sent_;

@@ -123,10 +123,13 @@ namespace {
 using grpc::health::v1::HealthCheckRequest;
 using grpc::health::v1::HealthCheckResponse;
 
+// The maximum bytes of a request.
+constexpr size_t kMaxHealthBytes = size_t{64} << 10;
+
 // Errors: as ReadRequest; InvalidArgument where the name is too long.
 absl::StatusOr<std::string> NameIn(const grpc::ByteBuffer& request) {
   HealthCheckRequest wire;
-  RETURN_IF_ERROR(ReadRequest(TakeRequest(request), wire));
+  RETURN_IF_ERROR(ReadRequest(TakeRequest(request), wire, kMaxHealthBytes));
   RETURN_IF_ERROR(CheckNameLength("service", wire.service()));
   // A copy: the message's own string may have the capacity of a longer text that preceded this one.
   return std::string(wire.service());

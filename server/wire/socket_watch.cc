@@ -52,8 +52,9 @@ void ForEachPart(const msghdr& message, size_t count, See see) {
 
 // The frames of one connection. gRPC reads and writes it on several threads.
 struct Frames {
-  Frames(std::shared_ptr<TokenBucket> resets, size_t max_calls)
-      : meter(std::move(resets), max_calls) {}
+  Frames(std::shared_ptr<TokenBucket> resets, std::shared_ptr<QuestionBytes> questions,
+         size_t max_calls)
+      : meter(std::move(resets), std::move(questions), max_calls) {}
 
   Mutex mutex;
   FrameMeter meter ABSL_GUARDED_BY(mutex);
@@ -103,6 +104,7 @@ struct SocketWatch::Connection {
   std::string name;
   Encryption encryption = Encryption::kNone;
   std::shared_ptr<TokenBucket> resets;
+  std::shared_ptr<QuestionBytes> questions;
   size_t max_calls = 0;
 
   std::atomic<int64_t> sent_bytes = 0;
@@ -218,23 +220,34 @@ Table& TheTable() {
   return *table;
 }
 
+// What all connections of a peer share.
+struct Budget {
+  TokenBucket resets;
+  QuestionBytes questions{QuestionBytes::kMaxBytesOfPeer, &OfAllPeers()};
+
+  static QuestionBytes& OfAllPeers() {
+    static auto* const all = new QuestionBytes(QuestionBytes::kMaxBytes, nullptr);
+    return *all;
+  }
+};
+
 // Those of peers that have connections, or had some until what they did is forgiven.
 class Budgets {
  public:
-  std::shared_ptr<TokenBucket> Of(const std::string& peer) {
+  std::shared_ptr<Budget> Of(const std::string& peer) {
     const int64_t now_ns = NowNs();
     MutexLock lock(&mutex_);
     const auto known = budgets_.find(peer);
     if (known != budgets_.end()) return known->second;
     absl::erase_if(budgets_, [now_ns](const auto& entry) {
-      return entry.second.use_count() == 1 && entry.second->IsWhole(now_ns);
+      return entry.second.use_count() == 1 && entry.second->resets.IsWhole(now_ns);
     });
-    return budgets_.emplace(peer, std::make_shared<TokenBucket>()).first->second;
+    return budgets_.emplace(peer, std::make_shared<Budget>()).first->second;
   }
 
  private:
   Mutex mutex_;
-  absl::flat_hash_map<std::string, std::shared_ptr<TokenBucket>> budgets_ ABSL_GUARDED_BY(mutex_);
+  absl::flat_hash_map<std::string, std::shared_ptr<Budget>> budgets_ ABSL_GUARDED_BY(mutex_);
 };
 
 Budgets& TheBudgets() {
@@ -308,8 +321,9 @@ void Sent(int descriptor, const msghdr& message, ssize_t outcome, int error) {
 struct Decrypted {
   // Until the connection is known it has a budget of its own, and any number of calls.
   static constexpr size_t kUnknownCalls = size_t{1} << 20;
-  const std::shared_ptr<Frames> frames =
-      std::make_shared<Frames>(std::make_shared<TokenBucket>(), kUnknownCalls);
+  const std::shared_ptr<Frames> frames = std::make_shared<Frames>(
+      std::make_shared<TokenBucket>(),
+      std::make_shared<QuestionBytes>(QuestionBytes::kMaxBytesOfPeer, nullptr), kUnknownCalls);
   std::shared_ptr<Connection> connection;
 };
 
@@ -338,7 +352,8 @@ bool ReceivedWithin(ssl_st* ssl, SocketBytes bytes) {
   if (connection != nullptr) {
     {
       MutexLock lock(&decrypted->frames->mutex);
-      decrypted->frames->meter.BindTo(connection->resets, connection->max_calls);
+      decrypted->frames->meter.BindTo(connection->resets, connection->questions,
+                                      connection->max_calls);
     }
     MutexLock lock(&connection->mutex);
     connection->frames = decrypted->frames;
@@ -482,11 +497,14 @@ void SocketWatch::Add(int descriptor, const std::string& peer, const std::string
   connection->name = name;
   connection->encryption = encryption;
   connection->max_calls = max_calls;
-  connection->resets = TheBudgets().Of(peer);
+  const std::shared_ptr<Budget> budget = TheBudgets().Of(peer);
+  connection->resets = {budget, &budget->resets};
+  connection->questions = {budget, &budget->questions};
   if (connection->cookie == 0) return WarnUnwatched("the system has no SO_COOKIE");
   if (encryption == Encryption::kNone) {
     MutexLock lock(&connection->mutex);
-    connection->frames = std::make_shared<Frames>(connection->resets, max_calls);
+    connection->frames =
+        std::make_shared<Frames>(connection->resets, connection->questions, max_calls);
   }
   TheTable().Add(connection);
 }
@@ -507,11 +525,11 @@ std::map<uint64_t, int64_t> SocketWatch::ReceivedBytes() const {
 
 void SocketWatch::CloseSlow(const Limits& limits, int64_t now_ns) {
   for (const std::shared_ptr<Connection>& connection : TheTable().All()) {
-    if (connection->is_closed) continue;
     if (CookieOf(connection->descriptor) != connection->cookie) {
       TheTable().Remove(*connection);
       continue;
     }
+    if (connection->is_closed) continue;
     const int64_t look_ns = Look(*connection, now_ns);
     const FrameFault fault = FaultOf(*connection);
     if (IsUnwatched(*connection)) WarnUnwatched("gRPC reads or writes by other functions");

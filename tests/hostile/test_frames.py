@@ -11,7 +11,7 @@ import hpack
 import metrics_page
 import pytest
 from bystander import Bystander
-from callers import Trust
+from callers import Trust, bearer
 from daemon import PATIENCE_S, wait_until
 from elements import ELEMENTS
 from gemmd.v1 import gemm_pb2
@@ -21,7 +21,11 @@ MIB = 1 << 20
 HEALTH = "/grpc.health.v1.Health/Check"
 SERVER_LIVE = "/inference.GRPCInferenceService/ServerLive"
 
+LIST_KERNELS = "/gemmd.v1.Registry/ListKernels"
+
 MAX_SPARE_FRAMES = 4096  # FrameMeter's.
+QUESTIONS_OF_PEER = 32 * MIB  # QuestionBytes'.
+RESOURCE_EXHAUSTED = 8
 CONTINUATION = 9
 FLAGS = ["--lame-duck=1ms", "--devices=cpu"]
 
@@ -121,6 +125,50 @@ def test_without_a_token(daemons, battery, tmp_path):
     battery.holds(
         "frames of a byte without a token", least=2, seen=closed(daemon, "frames"), unit="connections closed"
     )
+
+
+@pytest.mark.parametrize("kind", ["tcp", "tls"])
+@pytest.mark.parametrize("path", [HEALTH, SERVER_LIVE, LIST_KERNELS])
+def test_a_long_question(daemons, battery, tmp_path, kind, path):
+    """A message of a method without operands is refused once it is there; until then it holds no more than the
+    part of a peer."""
+    listener = Listener(daemons, kind, tmp_path)
+    with listener.peer() as peer:
+        stream = peer.start(path)
+        sent = peer.send(stream, message(bytes(QUESTIONS_OF_PEER + 16 * MIB), declared=400 * MIB))
+        wait_closed([peer])
+    attack = f"a question of 400 MiB to {path.rsplit('/')[-1]} over {kind}"
+    wait_until(lambda: closed(listener.daemon, "frames") == 1, PATIENCE_S, "closed")
+    battery.holds(attack, least=1, seen=closed(listener.daemon, "frames"), unit="connections closed")
+    # The sockets have some that nobody has read.
+    battery.holds(attack, most=QUESTIONS_OF_PEER / MIB + 12, seen=sent / MIB, unit="MiB sent")
+    assert reasons(listener.daemon) == {"long questions"}
+
+
+def test_long_questions_of_who_shows_no_right(daemons, battery, tmp_path):
+    """Health answers everybody, and what arrives for it takes no room from callers with a token."""
+    trust = Trust(tmp_path)
+    trust.write({"alice": {"may": ["registry"]}})
+    daemon = daemons.start("--devices=cpu", *trust.flags)
+    half = message(bytes(QUESTIONS_OF_PEER - MIB), declared=400 * MIB)
+    with contextlib.ExitStack() as stack:
+        peers = [stack.enter_context(Http2Peer(daemon.tcp, own_host=f"127.0.0.{n}")) for n in (2, 3, 4, 5)]
+        for peer in peers[:2]:
+            assert peer.send(peer.start(HEALTH), half) == len(half)
+        third, alice = peers[2:]
+        third.send(third.start(HEALTH), message(bytes(4 * MIB), declared=400 * MIB))
+        wait_closed([third])
+        assert not any(peer.closed for peer in peers[:2])
+        question = alice.start(LIST_KERNELS, bearer("alice"))
+        alice.send(question, message(bytes(8 * MIB)), end=True)
+        refused = alice.wait(question).status
+        short = alice.start(HEALTH)
+        alice.send(short, message(b""), end=True)
+        served = alice.wait(short).status
+    attack = "62 MiB of questions without a token"
+    battery.holds(attack, least=1, seen=closed(daemon, "frames"), unit="connections closed")
+    battery.holds(attack, most=0, seen=served, unit="the status of a short one")
+    battery.holds(attack, least=RESOURCE_EXHAUSTED, seen=refused, unit="the status of 8 MiB with a token")
 
 
 def test_whole_messages_in_frames_of_a_byte(daemons, battery):

@@ -155,10 +155,11 @@ def test_ends_of_uploads_that_nobody_reads(daemons, battery):
         bystander.check()
 
 
-def text_twice(number, last):
-    """A message of 1 MiB that contains its one text twice: the last one counts, and is short."""
+def text_twice(number, last, size=MIB):
+    """A message of 1 MiB, as most methods take it, that contains its one text twice: the last one counts, and is
+    short."""
     short = varint(number << 3 | 2) + varint(len(last)) + last
-    long = MIB - len(short) - 8
+    long = size - len(short) - 8
     return varint(number << 3 | 2) + varint(long) + b"x" * long + short
 
 
@@ -166,7 +167,8 @@ def number_of(message_type, name):
     return message_type.DESCRIPTOR.fields_by_name[name].number
 
 
-ABOUT_SERVER = text_twice(number_of(health_pb2.HealthCheckRequest, "service"), b"")
+# Health takes 64 KiB.
+ABOUT_SERVER = text_twice(number_of(health_pb2.HealthCheckRequest, "service"), b"", MIB // 16)
 
 LONG_REQUESTS = {
     "/gemmd.v1.Registry/ListKernels": (
@@ -196,7 +198,7 @@ def test_requests_of_calls_that_stay_open(daemons, battery, is_timed, path):
             calls = len(attack.calls)
             attack.send(LONG_REQUESTS[path])
             wait_until(bystander.is_served, 60, "others served")
-            name = f"{calls} requests of a MiB to {path}"
+            name = f"{calls} requests of {len(LONG_REQUESTS[path]) >> 10} KiB to {path}"
             hold_kept(battery, name, daemon, before, calls * CALL_BYTES + MALLOC_SLACK)
             wait_until(lambda: len(attack.ended()) == calls, 120, "all calls ended")
             battery.holds(name, least=calls, seen=len(attack.ended()), unit="calls ended")
@@ -216,8 +218,8 @@ LASTING = {
 
 @pytest.mark.parametrize("path", LASTING)
 def test_requests_of_calls_that_last(daemons, battery, is_timed, path):
-    """A session lasts as long as its call, and so does a watch of health. Nothing of a request of 1
-    MiB is kept meanwhile."""
+    """A session lasts as long as its call, and so does a watch of health. Nothing of the longest
+    request that each takes is kept meanwhile."""
     daemon = daemons.start(*FLAGS, "--max-sessions=1000")
     with Bystander(daemon) as bystander:
         before = daemon.rss_bytes()
@@ -227,7 +229,7 @@ def test_requests_of_calls_that_last(daemons, battery, is_timed, path):
             for peer, stream in calls:
                 peer.send(stream, message(LASTING[path]), end=True, limit_s=60)
             wait_until(lambda: [peer.receive(0.01) for peer in peers] and all(answered(calls)), 120, "opened")
-            name = f"{len(calls)} calls of {path}, asked for with a MiB each"
+            name = f"{len(calls)} calls of {path}, asked for with {len(LASTING[path]) >> 10} KiB each"
             hold_kept(battery, name, daemon, before, len(calls) * CALL_BYTES + MALLOC_SLACK)
             ended = sum(peer.is_over(stream) for peer, stream in calls)
             battery.holds(name, most=0, seen=ended, unit="calls ended")

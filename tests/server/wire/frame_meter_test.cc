@@ -6,6 +6,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cstdint>
 #include <memory>
 #include <span>
@@ -66,7 +67,13 @@ class FrameMeterTest : public testing::Test {
 
   int64_t now_ns_ = 1'000'000'000;
   std::shared_ptr<TokenBucket> resets_ = std::make_shared<TokenBucket>();
-  FrameMeter meter_{resets_, kMaxCalls};
+  QuestionBytes all_questions_{QuestionBytes::kMaxBytes, nullptr};
+  std::shared_ptr<QuestionBytes> questions_ = OfPeer();
+  FrameMeter meter_{resets_, questions_, kMaxCalls};
+
+  std::shared_ptr<QuestionBytes> OfPeer() {
+    return std::make_shared<QuestionBytes>(QuestionBytes::kMaxBytesOfPeer, &all_questions_);
+  }
 
   static std::span<const uint8_t> Span(std::string_view bytes) {
     return {reinterpret_cast<const uint8_t*>(bytes.data()), bytes.size()};
@@ -288,7 +295,7 @@ TEST_F(ResetTest, WhatIsReadAfterAPauseMayHaveLivedAsLong) {
 }
 
 TEST_F(ResetTest, TheFirstReadOfAConnectionCameAfterNoPause) {
-  FrameMeter meter(resets_, kMaxCalls);
+  FrameMeter meter(resets_, questions_, kMaxCalls);
   std::string calls = "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
   for (int i = 0; i <= kRapidCalls; ++i) {
     calls += Frame(kHeaders, kEndStream, stream_ += 2, "headers");
@@ -299,7 +306,7 @@ TEST_F(ResetTest, TheFirstReadOfAConnectionCameAfterNoPause) {
 
 TEST_F(ResetTest, ConnectionsOfAPeerShareTheBoundButNotTheBlame) {
   for (int64_t i = 0; i < kRapidCalls; ++i) ASSERT_EQ(Reset(0), FrameFault::kNone);
-  FrameMeter other(resets_, kMaxCalls);
+  FrameMeter other(resets_, questions_, kMaxCalls);
   other.Receive(Span("PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"), now_ns_);
   const int64_t own = FrameMeter::kResetsOfConnection / FrameMeter::kRapidCost;
   uint32_t stream = 1;
@@ -372,7 +379,7 @@ TEST_F(FrameMeterTest, PiecesOfAnyLengthAreTheSame) {
   }
   bytes += Frame(kData, 0, 3, Message(1000).substr(0, 777));
   for (const size_t piece : {1, 2, 3, 5, 8, 9, 10, 100, 1000}) {
-    FrameMeter meter(resets_, kMaxCalls);
+    FrameMeter meter(resets_, questions_, kMaxCalls);
     const std::string all = "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes;
     for (size_t at = 0; at < all.size(); at += piece) {
       const std::string_view part = std::string_view(all).substr(at, piece);
@@ -404,8 +411,127 @@ TEST_F(FrameMeterTest, PaddedFramesAreNotRead) {
   EXPECT_EQ(meter_.data_bytes(), 101);
 }
 
+constexpr uint8_t kEndHeaders = 4;
+constexpr uint8_t kPriority = 0x20;
+
+class QuestionTest : public FrameMeterTest {
+ protected:
+  // Headers whose only field is the path, not kept.
+  static std::string Path(std::string_view path) {
+    return std::string("\x04") + static_cast<char>(path.size()) + std::string(path);
+  }
+  // Begins a call and sends so many bytes of a message that is longer.
+  static std::string Question(std::string_view path, uint32_t stream, int64_t bytes) {
+    std::string frames = Frame(kHeaders, kEndHeaders, stream, Path(path));
+    frames += Frame(kData, 0, stream, Number(0, 1) + Number(1 << 30, 4));
+    for (int64_t left = bytes - 5; left > 0; left -= 16384) {
+      frames += Frame(kData, 0, stream, std::string(std::min<size_t>(left, 16384), 'x'));
+    }
+    return frames;
+  }
+  int64_t held(MessageKind kind) const { return all_questions_.bytes(kind); }
+
+  static constexpr char kHealth[] = "/grpc.health.v1.Health/Check";
+  static constexpr char kList[] = "/gemmd.v1.Registry/ListKernels";
+  static constexpr int64_t kFree = QuestionBytes::kFreeBytes;
+  static constexpr int64_t kOfPeer = QuestionBytes::kMaxBytesOfPeer;
+};
+
+TEST_F(QuestionTest, KindsFollowThePath) {
+  for (const char* const path :
+       {"/gemmd.v1.Gemm/Multiply", "/gemmd.v1.Gemm/MultiplyStream", "/gemmd.v1.Tensors/Put",
+        "/inference.GRPCInferenceService/ModelInfer",
+        "/inference.GRPCInferenceService/ModelStreamInfer"}) {
+    EXPECT_EQ(MessageKindOf(path), MessageKind::kOperands) << path;
+  }
+  for (const char* const path :
+       {kHealth, "/grpc.health.v1.Health/Watch", "/inference.GRPCInferenceService/ServerLive",
+        "/inference.GRPCInferenceService/ServerReady"}) {
+    EXPECT_EQ(MessageKindOf(path), MessageKind::kOpenQuestion) << path;
+  }
+  for (const char* const path :
+       {kList, "/gemmd.v1.Registry/Explain", "/gemmd.v1.Tensors/Get", "/gemmd.v1.Admin/X",
+        "/inference.GRPCInferenceService/ModelMetadata",
+        "/grpc.reflection.v1.ServerReflection/ServerReflectionInfo", "/", ""}) {
+    EXPECT_EQ(MessageKindOf(path), MessageKind::kQuestion) << path;
+  }
+}
+
+TEST_F(QuestionTest, ThoseOfAPeerHaveABound) {
+  EXPECT_EQ(Receive(Question(kList, 3, kFree + kOfPeer)), FrameFault::kNone);
+  EXPECT_EQ(held(MessageKind::kQuestion), kOfPeer);
+  EXPECT_EQ(Data("x", 0, 3), FrameFault::kLongQuestions);
+  EXPECT_EQ(held(MessageKind::kQuestion), 0);  // The connection is closed.
+}
+
+TEST_F(QuestionTest, OpenOnesAreCountedApart) {
+  ASSERT_EQ(Receive(Question(kHealth, 3, kFree + kOfPeer)), FrameFault::kNone);
+  ASSERT_EQ(Receive(Question(kList, 5, kFree + kOfPeer)), FrameFault::kNone);
+  FrameMeter other(resets_, OfPeer(), kMaxCalls);
+  other.Receive(Span("PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"), now_ns_);
+  EXPECT_EQ(other.Receive(Span(Question(kHealth, 1, kFree + kOfPeer)), now_ns_), FrameFault::kNone);
+  {
+    FrameMeter third(resets_, OfPeer(), kMaxCalls);
+    third.Receive(Span("PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"), now_ns_);
+    // Health has no room, short questions need none, and others have their own.
+    EXPECT_EQ(third.Receive(Span(Question(kHealth, 1, kFree)), now_ns_), FrameFault::kNone);
+    EXPECT_EQ(third.Receive(Span(Question(kList, 3, kFree + kOfPeer)), now_ns_), FrameFault::kNone);
+    EXPECT_EQ(held(MessageKind::kQuestion), 2 * kOfPeer);
+    EXPECT_EQ(third.Receive(Span(Question(kHealth, 5, kFree + 1)), now_ns_),
+              FrameFault::kLongQuestions);
+  }
+  EXPECT_EQ(held(MessageKind::kQuestion), kOfPeer);
+  EXPECT_EQ(held(MessageKind::kOpenQuestion), 2 * kOfPeer);
+}
+
+TEST_F(QuestionTest, OperandsAreNotCounted) {
+  EXPECT_EQ(Receive(Question("/gemmd.v1.Gemm/Multiply", 3, 2 * kOfPeer)), FrameFault::kNone);
+  EXPECT_EQ(held(MessageKind::kOperands), 0);
+}
+
+TEST_F(QuestionTest, TheyCountUntilTheyOrTheirCallsEnd) {
+  const auto begin = [&](uint32_t stream) {
+    ASSERT_EQ(Receive(Question(kList, stream, kFree + 1000)), FrameFault::kNone);
+    ASSERT_EQ(held(MessageKind::kQuestion), 1000);
+  };
+  begin(3);
+  Receive(Frame(kRstStream, 0, 3, Number(0, 4)));
+  EXPECT_EQ(held(MessageKind::kQuestion), 0);
+  begin(5);
+  Send(Frame(kHeaders, kEndStream, 5, "trailers"));
+  EXPECT_EQ(held(MessageKind::kQuestion), 0);
+  Receive(Frame(kHeaders, kEndHeaders, 7, Path(kList)));
+  for (int i = 0; i < 3; ++i) Data(Message(100'000), 0, 7);
+  EXPECT_EQ(held(MessageKind::kQuestion), 0);
+  begin(9);
+  const std::shared_ptr<QuestionBytes> later = OfPeer();
+  meter_.BindTo(resets_, later, kMaxCalls);
+  EXPECT_EQ(questions_->bytes(MessageKind::kQuestion), 0);
+  EXPECT_EQ(later->bytes(MessageKind::kQuestion), 1000);
+  EXPECT_EQ(held(MessageKind::kQuestion), 1000);
+}
+
+TEST_F(QuestionTest, PathsAreFoundInPiecesAndFromBefore) {
+  const std::string kept = std::string("\x44") + Path(kHealth).substr(1);
+  Receive(Frame(kHeaders, kPriority, 3, "prior" + kept.substr(0, 3)));
+  for (const char byte : Frame(kContinuation, kEndHeaders, 3, kept.substr(3))) {
+    Receive(std::string(1, byte));
+  }
+  Data(Number(0, 1) + Number(1 << 30, 4) + std::string(10'000, 'x'), 0, 3);
+  EXPECT_EQ(held(MessageKind::kOpenQuestion), 10'005 - kFree);
+  Receive(Frame(kHeaders, kEndHeaders, 5, "\xbe"));
+  Data(Number(0, 1) + Number(1 << 30, 4) + std::string(10'000, 'x'), 0, 5);
+  EXPECT_EQ(held(MessageKind::kOpenQuestion), 2 * (10'005 - kFree));
+  // Trailers of a call that is known.
+  Receive(Frame(kHeaders, kEndHeaders | kEndStream, 5, "\x83"));
+  EXPECT_EQ(held(MessageKind::kOpenQuestion), 10'005 - kFree);
+  EXPECT_EQ(Receive(Frame(kHeaders, kEndHeaders, 7, "\xbf")), FrameFault::kBadHeaders);
+  EXPECT_EQ(held(MessageKind::kOpenQuestion), 0);
+}
+
 TEST(FrameMeter, WhatIsNoHttp2HasNoFault) {
-  FrameMeter meter(std::make_shared<TokenBucket>(), 1);
+  FrameMeter meter(std::make_shared<TokenBucket>(),
+                   std::make_shared<QuestionBytes>(QuestionBytes::kMaxBytesOfPeer, nullptr), 1);
   const std::string text = "POST / HTTP/1.1\r\n\r\n" + std::string(1 << 20, '\1');
   EXPECT_EQ(meter.Receive({reinterpret_cast<const uint8_t*>(text.data()), text.size()}, 0),
             FrameFault::kNone);

@@ -77,9 +77,14 @@ TEST_F(HealthTest, QuestionsAreBounded) {
   grpc::Status status = Check(std::string(129, 'x'));
   EXPECT_EQ(status.error_code(), grpc::StatusCode::INVALID_ARGUMENT);
   EXPECT_EQ(status.error_message(), "service: got 129 bytes, want at most 128");
-  status = Check(std::string(size_t{1} << 20, 'x'));
-  EXPECT_EQ(status.error_code(), grpc::StatusCode::RESOURCE_EXHAUSTED);
-  EXPECT_EQ(status.error_message(), "request: got 1048580 bytes, want at most 1048576");
+  status = Check(std::string(65'532, 'x'));
+  EXPECT_EQ(status.error_message(), "service: got 65532 bytes, want at most 128");
+  for (const size_t bytes : {size_t{65'533}, size_t{1} << 20}) {
+    status = Check(std::string(bytes, 'x'));
+    EXPECT_EQ(status.error_code(), grpc::StatusCode::RESOURCE_EXHAUSTED);
+    EXPECT_EQ(status.error_message(),
+              "request: got " + std::to_string(bytes + 4) + " bytes, want at most 65536");
+  }
 }
 
 TEST_F(HealthTest, QuestionsOfWatchersAreBounded) {
