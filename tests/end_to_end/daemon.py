@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """One gemmd process: started in its own folder, observed through /proc, ended by its pid."""
 
+import contextlib
 import os
 import re
 import signal
@@ -187,6 +188,15 @@ class Daemon:
 
     def rss_bytes(self):
         return self._status("VmRSS") * 1024
+
+    def memory_bytes(self):
+        """What is resident of the daemon and its workers; what they share counts once."""
+        total = 0
+        for pid in (self.pid, *self.children()):
+            # A worker may end meanwhile.
+            with contextlib.suppress(OSError), open(f"/proc/{pid}/smaps_rollup") as file:
+                total += sum(int(line.split()[1]) for line in file if line.startswith("Pss:")) * 1024
+        return total
 
     def mapped_bytes(self):
         """Mapped addresses, as RLIMIT_AS counts them."""
