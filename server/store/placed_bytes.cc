@@ -116,12 +116,38 @@ void PlacedBytes::Tell(Answers answers) {
 
 void PlacedBytes::BringToHost(Done done) {
   Answers answers;
+  bool gives_back = false;
   {
     MutexLock lock(&mutex_);
     readers_.push_back({version_, std::move(done)});
     ServeReaders(answers);
+    gives_back = BeginGivingBack();
   }
+  if (gives_back) EndLeavingHost();
   Tell(std::move(answers));
+}
+
+absl::Status PlacedBytes::TakeRoomToRead() {
+  MutexLock lock(&mutex_);
+  return ChargeReading();
+}
+
+absl::Status PlacedBytes::ChargeReading() {
+  const bool had_room = has_room();
+  RETURN_IF_ERROR(TakeRoom());
+  is_charged_for_reading_ |= !had_room;
+  return absl::OkStatus();
+}
+
+// A writer may rely on the room. Nobody else accesses host memory: it had no room before.
+bool PlacedBytes::BeginGivingBack() {
+  if (is_on_host_) is_charged_for_reading_ = false;
+  const bool is_used = is_reading_ || !readers_.empty() || writers_ > 0;
+  if (!is_charged_for_reading_ || is_used) return false;
+  is_charged_for_reading_ = false;
+  is_reading_ = true;
+  read_version_ = version_;
+  return true;
 }
 
 // The current read may be older than the latest reader needs; and even if the host became current
@@ -129,7 +155,7 @@ void PlacedBytes::BringToHost(Done done) {
 void PlacedBytes::ServeReaders(Answers& answers) {
   if (is_reading_ || readers_.empty()) return;
   if (!is_on_host_ && IsCurrentOnDevice()) {
-    const absl::Status room = TakeRoom();
+    const absl::Status room = ChargeReading();
     if (!room.ok()) return AnswerReaders(room, answers);
     if (StartReading()) return;
   }
@@ -185,6 +211,7 @@ void PlacedBytes::ReadOnHost(int64_t offset, absl::Span<std::byte> to, Done done
 void PlacedBytes::EndReading(const absl::Status& status) {
   DropForms();
   Answers answers;
+  bool gives_back = false;
   {
     MutexLock lock(&mutex_);
     is_reading_ = false;
@@ -202,7 +229,9 @@ void PlacedBytes::EndReading(const absl::Status& status) {
       readers_.swap(later);
     }
     ServeReaders(answers);
+    gives_back = BeginGivingBack();
   }
+  if (gives_back) EndLeavingHost();
   Tell(std::move(answers));
 }
 
@@ -223,11 +252,14 @@ void PlacedBytes::EndLeavingHost() {
   // If the system refuses, the pages stay, and so does their charge.
   if (host_.Clear()) GiveRoomBack();
   Answers answers;
+  bool gives_back = false;
   {
     MutexLock lock(&mutex_);
     is_reading_ = false;
     ServeReaders(answers);
+    gives_back = BeginGivingBack();
   }
+  if (gives_back) EndLeavingHost();
   Tell(std::move(answers));
 }
 
@@ -275,6 +307,7 @@ void PlacedBytes::EndWriting(Place place, bool has_begun, bool is_ok) {
   Copies outdated;
   Answers answers;
   std::vector<Taken> granted;
+  bool gives_back = false;
   {
     MutexLock lock(&mutex_);
     --writers_;
@@ -289,7 +322,9 @@ void PlacedBytes::EndWriting(Place place, bool has_begun, bool is_ok) {
       ServeReaders(answers);
     }
     if (writers_ == 0) granted = GrantWriting();
+    gives_back = BeginGivingBack();
   }
+  if (gives_back) EndLeavingHost();
   Tell(std::move(answers));
   for (Taken& taken : granted) std::move(taken)();
 }
@@ -676,7 +711,7 @@ absl::Status DeviceCopies::MakeRoom(Making& making, std::shared_ptr<PlacedBytes>
     if (oldest == nullptr) return absl::OkStatus();
     const PlacedBytes::Leaving leaving = tensor->GiveUp(*this, *oldest);
     if (leaving == PlacedBytes::Leaving::kIsOnlyPlace) {
-      const absl::Status room = tensor->TakeRoom();
+      const absl::Status room = tensor->TakeRoomToRead();
       if (room.ok()) {
         to_write_back = std::move(tensor);
         return absl::OkStatus();

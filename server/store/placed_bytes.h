@@ -151,6 +151,8 @@ class PlacedBytes : public std::enable_shared_from_this<PlacedBytes> {
   // Charges the account for the bytes in host memory; no effect if already charged. Errors:
   // ResourceExhausted.
   virtual absl::Status TakeRoom() { return absl::OkStatus(); }
+  // The same for bytes that are then brought to the host: if that fails, the charge is given back.
+  absl::Status TakeRoomToRead() ABSL_LOCKS_EXCLUDED(mutex_);
 
  protected:
   explicit PlacedBytes(HostMemory host) : host_(std::move(host)) {}
@@ -160,6 +162,7 @@ class PlacedBytes : public std::enable_shared_from_this<PlacedBytes> {
   // readers are notified.
   virtual void DropForms() {}
   virtual void GiveRoomBack() {}
+  virtual bool has_room() const { return true; }
 
  private:
   using Copies = absl::flat_hash_map<const DeviceCopies*, std::shared_ptr<DeviceCopy>>;
@@ -190,6 +193,10 @@ class PlacedBytes : public std::enable_shared_from_this<PlacedBytes> {
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void ReadOnHost(int64_t offset, absl::Span<std::byte> to, Done done) ABSL_LOCKS_EXCLUDED(mutex_);
   void EndReading(const absl::Status& status) ABSL_LOCKS_EXCLUDED(mutex_);
+  absl::Status ChargeReading() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Whether the room that reads took is to be given back because they failed: then call
+  // EndLeavingHost.
+  bool BeginGivingBack() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   std::vector<Taken> GrantWriting() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   Copies TakeOthers(Place place) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void OutdateForms() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
@@ -205,6 +212,8 @@ class PlacedBytes : public std::enable_shared_from_this<PlacedBytes> {
   std::vector<Reader> readers_ ABSL_GUARDED_BY(mutex_);
   bool is_reading_ ABSL_GUARDED_BY(mutex_) = false;
   int64_t read_version_ ABSL_GUARDED_BY(mutex_) = 0;  // version_ when the read began.
+  // Whether host memory was charged only to read the bytes there, and they have not arrived.
+  bool is_charged_for_reading_ ABSL_GUARDED_BY(mutex_) = false;
 
   Place written_at_ ABSL_GUARDED_BY(mutex_) = nullptr;
   int writers_ ABSL_GUARDED_BY(mutex_) = 0;  // Writers that have the right.

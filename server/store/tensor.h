@@ -99,6 +99,7 @@ class TensorBytes final : public PlacedBytes {
   void DropForms() override ABSL_LOCKS_EXCLUDED(forms_mutex);
 
   void GiveRoomBack() override ABSL_LOCKS_EXCLUDED(room_mutex_);
+  bool has_room() const override { return charged_bytes() == bytes(); }
 
   const std::shared_ptr<Account> account_;
   const Account::Charge addresses_;

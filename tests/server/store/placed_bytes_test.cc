@@ -321,6 +321,36 @@ TEST_F(PlacedBytesTest, TheOnlyCopyIsWrittenBackBeforeItGoes) {
   EXPECT_EQ(first_->counts().evictions, 1);
 }
 
+TEST_F(PlacedBytesTest, ACopyToTheHostThatFailsIsNotCharged) {
+  const auto bytes = Bytes("text", kMapped);
+  ASSERT_THAT(Bring(*large_, bytes), IsOk());
+  const auto leave = [&] {
+    ASSERT_TRUE(bytes->BeginLeavingHost());
+    bytes->EndLeavingHost();
+    ASSERT_EQ(account_->used(), 0);
+  };
+  leave();
+  large_memory_.FailNext("Read", absl::InternalError("torn"));
+  EXPECT_THAT(BringToHost(*bytes), StatusIs(absl::StatusCode::kInternal));
+  EXPECT_EQ(account_->used(), 0);
+  EXPECT_THAT(BringToHost(*bytes), IsOk());
+  EXPECT_EQ(OnHost(*bytes, 4), "text");
+  EXPECT_EQ(account_->used(), kMapped);
+  // What was charged before stays so.
+  bytes->BeginWriting(large_.get());
+  bytes->EndWriting(large_.get(), true, true);
+  large_memory_.FailNext("Read", absl::InternalError("torn"));
+  EXPECT_THAT(BringToHost(*bytes), StatusIs(absl::StatusCode::kInternal));
+  EXPECT_EQ(account_->used(), kMapped);
+  leave();
+  // The room that an eviction takes.
+  ASSERT_THAT(bytes->TakeRoomToRead(), IsOk());
+  EXPECT_EQ(account_->used(), kMapped);
+  large_memory_.Lose();
+  EXPECT_THAT(BringToHost(*bytes), StatusIs(absl::StatusCode::kFailedPrecondition));
+  EXPECT_EQ(account_->used(), 0);
+}
+
 TEST_F(PlacedBytesTest, TheOnlyCopyStaysWhereItCannotBeWrittenBack) {
   const auto result = OnlyAtFirst("result");
   const auto large = Bytes("large", 2 * kBlock);
