@@ -244,10 +244,12 @@ absl::StatusOr<TensorDraft> TensorStore::MakeDraft(const Session& session, Tenso
 absl::StatusOr<TensorState> TensorStore::Publish(const std::shared_ptr<Session>& owner,
                                                  TensorDraft draft, Leftovers& left) {
   Session& session = *owner;
-  // Other drafts may have been published since this one was made.
+  // Other drafts may have been published since this one was made. Uploads have their places, and
+  // one that is complete has just left its own.
   const size_t replaced = session.names.contains(draft.keep.name) ? 1 : 0;
+  const size_t places = session.tensors.size() + session.uploads.size();
   const absl::Status room =
-      session.is_over ? SessionDropped() : CheckCount(session, session.tensors.size() - replaced);
+      session.is_over ? SessionDropped() : CheckCount(session, places - replaced);
   if (!room.ok()) {
     left.drafts.push_back(std::move(draft));
     return room;

@@ -574,6 +574,25 @@ TEST_F(TensorStoreTest, ASessionHasABoundedNumberOfTensorsThatAreMadeAtOnce) {
   EXPECT_EQ(store.List(session).size(), TensorStore::kMaxTensors);
 }
 
+// Results that end meanwhile take no place from an upload that was accepted.
+TEST_F(TensorStoreTest, AnUploadKeepsItsPlace) {
+  TensorStore store({.max_bytes = int64_t{1} << 40, .max_session_bytes = int64_t{1} << 40}, clock_);
+  const SessionUse session = store.OpenSession("", "a").value();
+  for (size_t i = 2; i < TensorStore::kMaxTensors; ++i) {
+    ASSERT_THAT(store.Begin(session, Row(0), {}, {}), IsOk());
+  }
+  TensorDraft first = store.MakeDraft(session, Row(0), {.name = "first"}).value();
+  TensorDraft second = store.MakeDraft(session, Row(0), {.name = "second"}).value();
+  const std::shared_ptr<Upload> upload =
+      store.Begin(session, Row(4), {.name = "upload"}, {}).value().upload;
+  EXPECT_THAT(store.Publish(session, std::move(first)), IsOk());
+  EXPECT_THAT(store.Publish(session, std::move(second)),
+              StatusIs(absl::StatusCode::kResourceExhausted, HasSubstr("want fewer than 4096")));
+  ASSERT_THAT(store.Write(session, upload, 0, {PieceOf("text")}), IsOk());
+  EXPECT_THAT(store.Describe(session, "upload"), IsOk());
+  EXPECT_EQ(store.List(session).size(), TensorStore::kMaxTensors);
+}
+
 TEST_F(TensorStoreTest, KnownBytesAreSharedWithinASession) {
   const SessionUse session = Open();
   const SessionUse other = Open();
