@@ -57,6 +57,10 @@ class Account : public std::enable_shared_from_this<Account> {
     return within_->on_devices();
   }
 
+  // The same for addresses of the host. Null: there are none.
+  void SetAddresses(std::shared_ptr<Account> account) { addresses_ = std::move(account); }
+  Account* addresses() const { return addresses_.get(); }
+
   // Sets how space is made; call before the first Take, of the account for all tensors.
   using MakesRoom = std::function<void(const Account&, int64_t bytes)>;
   void SetMakesRoom(MakesRoom makes_room) { makes_room_ = std::move(makes_room); }
@@ -84,6 +88,7 @@ class Account : public std::enable_shared_from_this<Account> {
   const Memory memory_;
   const std::shared_ptr<Account> within_;
   std::shared_ptr<Account> on_devices_;
+  std::shared_ptr<Account> addresses_;
   MakesRoom makes_room_;
   mutable Mutex mutex_;
   const char* option_ ABSL_GUARDED_BY(mutex_);

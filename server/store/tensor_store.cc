@@ -610,9 +610,11 @@ void TensorStore::LimitShareOfDevices(Session& session) {
 std::shared_ptr<Account> TensorStore::AccountOfSession(std::string_view peer,
                                                        const SessionOwner& owner) {
   constexpr auto kDevices = Account::Memory::kDevices;
+  constexpr auto kAddresses = Account::Memory::kHostAddresses;
   if (owner.has_one_session) {
     auto account = std::make_shared<Account>("the caller", "", 0, account_);
     account->SetOnDevices(std::make_shared<Account>("the caller", "", 0, nullptr, kDevices));
+    account->SetAddresses(std::make_shared<Account>("the caller", "", 0, addresses_, kAddresses));
     SetLimits(*account, owner);
     return account;
   }
@@ -622,6 +624,7 @@ std::shared_ptr<Account> TensorStore::AccountOfSession(std::string_view peer,
   if (owner.max_device_bytes == kNoLimit && options_.session_device_share < 1) {
     account->SetOnDevices(std::make_shared<Account>("the session", "", 0, nullptr, kDevices));
   }
+  account->SetAddresses(std::make_shared<Account>("the session", "", 0, addresses_, kAddresses));
   return account;
 }
 
@@ -1093,9 +1096,10 @@ absl::StatusOr<std::shared_ptr<TensorBytes>> TensorStore::AllocateUncharged(
         "most the ", most, " of device memory that one tensor of ", account.name(), " may take"));
   }
   const bool is_limited = all <= kNoLimit / kAddressesPerDeviceByte;
-  addresses_->SetLimit(is_limited ? kAddressesPerDeviceByte * all : kNoLimit,
-                       "four times the memory of all devices");
-  ASSIGN_OR_RETURN(Account::Charge addresses, addresses_->Take(bytes));
+  const int64_t limit = is_limited ? kAddressesPerDeviceByte * all : kNoLimit;
+  addresses_->SetLimit(limit, "four times the memory of all devices");
+  account.addresses()->SetLimit(limit / 2, "twice the memory of all devices");
+  ASSIGN_OR_RETURN(Account::Charge addresses, account.addresses()->Take(bytes));
   return TensorBytes::AllocateUncharged(bytes, account, std::move(addresses), background_);
 }
 
