@@ -2,9 +2,11 @@
 #include "kernels/default_recipe.h"
 
 #include <array>
+#include <optional>
 #include <tuple>
 #include <vector>
 
+#include "kernels/dequantize.h"
 #include "kernels/matrix/text.h"
 #include "kernels/mma/arithmetic.h"
 #include "kernels/mma/chip.h"
@@ -102,12 +104,19 @@ const Kernel* DefaultRecipe(mma::Chip chip, const Problem& problem) {
   const Target target = {.kind = DeviceKind::kSim, .chip = chip};
   const Kernel* best = nullptr;
   decltype(KeyOf(*best, problem, chip)) best_key;
-  for (const Kernel* const kernel : KernelsOf(problem.a.type, problem.b.type)) {
-    const auto key = KeyOf(*kernel, problem, chip);
-    if (best != nullptr && key >= best_key) continue;
-    if (!kernel->available(target).ok() || !kernel->supports(problem).ok()) continue;
-    best = kernel;
-    best_key = key;
+  const auto consider = [&](const std::vector<const Kernel*>& kernels) {
+    for (const Kernel* const kernel : kernels) {
+      const auto key = KeyOf(*kernel, problem, chip);
+      if (best != nullptr && key >= best_key) continue;
+      if (!kernel->available(target).ok() || !kernel->supports(problem).ok()) continue;
+      best = kernel;
+      best_key = key;
+    }
+  };
+  consider(KernelsOf(problem.a.type, problem.b.type));
+  if (best != nullptr) return best;
+  if (const std::optional<ElementType> type = DequantizedType(problem)) {
+    consider(KernelsOf(*type, *type));
   }
   return best;
 }

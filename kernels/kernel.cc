@@ -11,6 +11,7 @@
 
 #include "kernels/cpu/rows.h"
 #include "kernels/cuda/rows.h"
+#include "kernels/dequantize.h"
 #include "kernels/device_profile.h"
 #include "kernels/matrix/sparse24.h"
 #include "kernels/matrix/status.h"
@@ -65,6 +66,33 @@ absl::StatusOr<Problem> SampleCube(const Kernel& kernel, const Target& target) {
 
 absl::StatusOr<DerivedOperand> DeriveNothing(const Kernel&, const Problem&, mma::Operand) {
   return DerivedOperand();
+}
+
+absl::Status Kernel::supports(const Problem& problem) const {
+  return Dequantizes(*this, problem) ? SupportsDequantized(*this, problem)
+                                     : family->supports(*this, problem);
+}
+
+absl::StatusOr<int64_t> Kernel::workspace_bytes(const Problem& problem) const {
+  return Dequantizes(*this, problem) ? DequantizedWorkspaceBytes(*this, problem)
+                                     : family->workspace_bytes(*this, problem);
+}
+
+double Kernel::predicted_seconds(const Problem& problem, const DeviceProfile& profile,
+                                 double rate) const {
+  return Dequantizes(*this, problem) ? DequantizedSeconds(*this, problem, profile, rate)
+                                     : family->predicted_seconds(*this, problem, profile, rate);
+}
+
+absl::StatusOr<DerivedOperand> Kernel::derived(const Problem& problem, mma::Operand operand) const {
+  return Dequantizes(*this, problem) ? DequantizedOperand(*this, problem, operand)
+                                     : family->derived(*this, problem, operand);
+}
+
+absl::Status Kernel::launch(const GemmArgs& args) const {
+  const bool is_on_host = device_kind != DeviceKind::kCuda;
+  return is_on_host && Dequantizes(*this, args.problem) ? LaunchDequantized(*this, args)
+                                                        : family->launch(*this, args);
 }
 
 namespace {

@@ -182,20 +182,16 @@ struct Kernel {
   absl::Status available(const Target& target) const { return family->available(*this, target); }
 
   // OK if the kernel can run the (valid) problem; otherwise Unimplemented: field, got, want.
-  absl::Status supports(const Problem& problem) const { return family->supports(*this, problem); }
+  // For operands of other types that it dequantizes (dequantize.h), too, like all that follows.
+  absl::Status supports(const Problem& problem) const;
 
   // Bytes of scratch memory that a supported problem needs.
   // Errors: ResourceExhausted if they exceed 63 bits.
-  absl::StatusOr<int64_t> workspace_bytes(const Problem& problem) const {
-    return family->workspace_bytes(*this, problem);
-  }
+  absl::StatusOr<int64_t> workspace_bytes(const Problem& problem) const;
 
   // Seconds that a supported problem should take with its operands on the device, if this kernel
   // does `rate` operations a second when it is busy.
-  double predicted_seconds(const Problem& problem, const DeviceProfile& profile,
-                           double rate) const {
-    return family->predicted_seconds(*this, problem, profile, rate);
-  }
+  double predicted_seconds(const Problem& problem, const DeviceProfile& profile, double rate) const;
 
   // A problem whose time on the target shows the kernel's rate; its operands need no conversion.
   // Errors: Unimplemented if no such problem can be made.
@@ -205,16 +201,14 @@ struct Kernel {
 
   // The data that a launch of a supported problem derives from only A or only B, and its place in
   // the workspace. Resident tensors keep it between products.
-  absl::StatusOr<DerivedOperand> derived(const Problem& problem, mma::Operand operand) const {
-    return family->derived(*this, problem, operand);
-  }
+  absl::StatusOr<DerivedOperand> derived(const Problem& problem, mma::Operand operand) const;
 
   // Computes D. The problem is valid and supported, and args.target is one on which the kernel is
   // available. Blocks until D is written.
   // Errors: Cancelled if it was aborted; Internal if the library failed; FailedPrecondition for a
   // row of a GPU, which kernels/cuda/device/launch.h launches. Threads: any number of launches at
   // once; parallel inside, on the calling thread's OpenMP threads.
-  absl::Status launch(const GemmArgs& args) const { return family->launch(*this, args); }
+  absl::Status launch(const GemmArgs& args) const;
 };
 
 // Whether both compute with the same instruction, from operands of the same kind, and promote its

@@ -20,6 +20,19 @@ absl::Status Refuse(std::string_view field, std::string_view got, std::string_vi
 std::string_view NameOf(Order order) { return order == Order::kRowMajor ? "row" : "column"; }
 
 bool IsNarrowFloat(ElementType type) { return IsFloat(type) && BitsOf(type) <= 8; }
+bool IsHalf(ElementType type) { return type == ElementType::kF16 || type == ElementType::kBf16; }
+
+// Whether one operand is quantized, and the other one a 16-bit float (dequantize.h).
+bool IsDequantized(ElementType half, ElementType other) {
+  return IsHalf(half) && BitsOf(other) <= 8 && other != ElementType::kB1;
+}
+
+// Whether sums of such products may have f16.
+bool TakesF16Sums(ElementType a, ElementType b) {
+  if (IsDequantized(a, b)) return a == ElementType::kF16;
+  if (IsDequantized(b, a)) return b == ElementType::kF16;
+  return a == ElementType::kF16 || IsNarrowFloat(a);
+}
 
 // "bf16 row", or "bf16 2:4" for a sparse matrix; "e4m3 row scaled f32 1x128" with factors of
 // blocks.
@@ -103,7 +116,7 @@ absl::Status ValidateA(const Problem& problem) {
 absl::Status ValidateOperands(const Problem& problem) {
   ASSIGN_OR_RETURN(const ElementType usual, DefaultAccumulation(problem.a.type, problem.b.type));
   const ElementType got = problem.accumulation;
-  const bool takes_f16 = problem.a.type == ElementType::kF16 || IsNarrowFloat(problem.a.type);
+  const bool takes_f16 = TakesF16Sums(problem.a.type, problem.b.type);
   const bool takes_f64 = problem.a.type == ElementType::kF32;
   if (got != usual && !(got == ElementType::kF16 && takes_f16) &&
       !(got == ElementType::kF64 && takes_f64)) {
@@ -119,11 +132,12 @@ absl::Status ValidateOperands(const Problem& problem) {
 }
 
 absl::Status ValidateBlocks(std::string_view field, const BlockScale& blocks, ElementType type,
-                            int64_t extent, const Problem& problem) {
+                            ElementType other, int64_t extent, const Problem& problem) {
   const std::string name = Concat(field, ".blocks");
-  if (!TakesBlockScale(type)) {
+  if (!IsNarrowFloat(type) && !IsDequantized(other, type)) {
     return Refuse(name, Concat("factors for operands of type ", NameOf(type)),
-                  "none (only e4m3, e5m2, e3m2, e2m3 and e2m1 have factors of blocks)");
+                  "none (only e4m3, e5m2, e3m2, e2m3 and e2m1 have factors of blocks, and s8, u8, "
+                  "s4 and u4 times f16 or bf16)");
   }
   return FactorBytes(name, blocks, extent, problem.k, problem.batch).status();
 }
@@ -232,12 +246,14 @@ absl::Status Validate(const Problem& problem) {
   RETURN_IF_ERROR(ValidateExtent("batch", problem.batch));
   RETURN_IF_ERROR(ValidateOperands(problem));
   if (const BlockScale* const blocks = problem.blocks_of_a()) {
-    RETURN_IF_ERROR(ValidateBlocks("a.scale", *blocks, problem.a.type, problem.m, problem));
+    RETURN_IF_ERROR(
+        ValidateBlocks("a.scale", *blocks, problem.a.type, problem.b.type, problem.m, problem));
   } else {
     RETURN_IF_ERROR(ValidateScale("a.scale", problem.a_scale, problem.a.type));
   }
   if (const BlockScale* const blocks = problem.blocks_of_b()) {
-    RETURN_IF_ERROR(ValidateBlocks("b.scale", *blocks, problem.b.type, problem.n, problem));
+    RETURN_IF_ERROR(
+        ValidateBlocks("b.scale", *blocks, problem.b.type, problem.a.type, problem.n, problem));
   } else {
     RETURN_IF_ERROR(ValidateScale("b.scale", problem.b_scale, problem.b.type));
   }
@@ -264,11 +280,13 @@ absl::StatusOr<ElementType> DefaultAccumulation(ElementType a, ElementType b) {
   const bool are_small_floats = IsNarrowFloat(a) && IsNarrowFloat(b);
   const bool are_small_integers =
       IsInteger(a) && IsInteger(b) && BitsOf(a) == BitsOf(b) && a != ElementType::kB1;
+  if (IsDequantized(a, b) || IsDequantized(b, a)) return ElementType::kF32;
   if (a != b && !are_small_floats && !are_small_integers) {
-    std::string_view want = NameOf(a);
-    if (IsNarrowFloat(a)) want = "e4m3, e5m2, e3m2, e2m3 or e2m1";
-    if (a == ElementType::kS8 || a == ElementType::kU8) want = "s8 or u8";
-    if (a == ElementType::kS4 || a == ElementType::kU4) want = "s4 or u4";
+    std::string want(NameOf(a));
+    if (IsHalf(a)) want = Concat(NameOf(a), " or a type of 4 to 8 bits");
+    if (IsNarrowFloat(a)) want = "f16, bf16, e4m3, e5m2, e3m2, e2m3 or e2m1";
+    if (a == ElementType::kS8 || a == ElementType::kU8) want = "f16, bf16, s8 or u8";
+    if (a == ElementType::kS4 || a == ElementType::kU4) want = "f16, bf16, s4 or u4";
     return Refuse("b.type", NameOf(b), Concat(want, " with a.type ", NameOf(a)));
   }
   if (a == ElementType::kF64) return ElementType::kF64;

@@ -44,8 +44,8 @@ struct Problem {
   BlockScale a_blocks;  // Meaningless unless a_scale is kBlocks.
   BlockScale b_blocks;
   Activation activation = Activation::kNone;
-  // Whether A and B are resident, so that data derived from them (Kernel::derived) is computed only
-  // once. Affects predicted times, but no bits.
+  // Whether A and B, and their factors of blocks, are resident, so that data derived from them
+  // (Kernel::derived) is computed only once. Affects predicted times and forms, but no bits.
   bool a_stays = false;
   bool b_stays = false;
 
@@ -92,9 +92,9 @@ absl::Status Validate(const Problem& problem);
 
 // The accumulation type of a pair of operand types if the caller asks for none: f64 for f64, s32
 // for integers and bits, f32 otherwise.
-// Errors: InvalidArgument if no product of the pair is defined (a float with an integer, s32
-// operands, b1 with another type, two different floats unless both have at most 8 bits, two
-// different integers unless both have 8 or both have 4 bits).
+// Errors: InvalidArgument if no product of the pair is defined (s32 operands, b1 with another type,
+// other different types unless both are floats of at most 8 bits, or integers of 8 or of 4 bits, or
+// one has at most 8 bits and the other is f16 or bf16).
 absl::StatusOr<ElementType> DefaultAccumulation(ElementType a, ElementType b);
 
 // Classes of products for which a kernel behaves alike: its predictions err for the same reasons

@@ -4,10 +4,12 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <optional>
 #include <utility>
 
 #include "absl/strings/str_format.h"
 #include "kernels/default_recipe.h"
+#include "kernels/dequantize.h"
 #include "kernels/matrix/status.h"
 #include "kernels/matrix/text.h"
 
@@ -144,6 +146,13 @@ std::string NameSome(const std::vector<Candidate>& candidates) {
   return text;
 }
 
+// Whether the kernel multiplies the operands as they are, or once they are dequantized.
+bool IsOfTypes(const Kernel& kernel, const Problem& problem,
+               std::optional<ElementType> dequantized) {
+  return (kernel.a == problem.a.type && kernel.b == problem.b.type) ||
+         (dequantized == kernel.a && dequantized == kernel.b);
+}
+
 // How close a kernel is to a problem that it refuses.
 int Nearness(const Kernel& kernel, const Problem& problem) {
   return (kernel.a == problem.a.type ? 2 : 0) + (kernel.b == problem.b.type ? 2 : 0) +
@@ -225,7 +234,12 @@ Selection Select(absl::Span<const Kernel> catalog, const Problem& problem,
   }
   selection.candidates = Rank(std::move(selection.candidates));
   if (!selection.candidates.empty()) {
-    selection.recipe = DescribeRecipe(*selection.candidates.front().kernel, profile.target.chip);
+    const Kernel& best = *selection.candidates.front().kernel;
+    selection.recipe =
+        Concat(Dequantizes(best, problem)
+                   ? Concat("operands of at most 8 bits dequantized to ", NameOf(best.a), ": ")
+                   : "",
+               DescribeRecipe(best, profile.target.chip));
   }
   return selection;
 }
@@ -235,8 +249,9 @@ const Kernel* FindBest(absl::Span<const Kernel> catalog, const Problem& problem,
   std::vector<Candidate> candidates;
   const Target& target = profile.target;
   const Kernel* const model = ModelOf(problem, constraints, target);
+  const std::optional<ElementType> dequantized = DequantizedType(problem);
   for (const Kernel& kernel : catalog) {
-    if (kernel.a != problem.a.type || kernel.b != problem.b.type) continue;
+    if (!IsOfTypes(kernel, problem, dequantized)) continue;
     if (constraints.kernel != nullptr && !Answers(kernel, *constraints.kernel)) continue;
     if (model != nullptr && !GiveSameBits(kernel, *model, target.chip)) continue;
     if (!Admits(kernel, problem, constraints, target, nullptr).ok()) continue;

@@ -140,13 +140,21 @@ absl::Status CheckMemory(const Problem& problem, int64_t sets, int64_t other_byt
 
 namespace {
 
-// Factors of f32.
+// Normal variates, or codes of factors from 2^-4 to 2^4.
 absl::StatusOr<std::vector<std::byte>> RandomFactors(std::string_view field,
                                                      const BlockScale* blocks, int64_t extent,
                                                      const Problem& problem, uint64_t seed) {
   if (blocks == nullptr) return std::vector<std::byte>();
   ASSIGN_OR_RETURN(const int64_t bytes,
                    FactorBytes(field, *blocks, extent, problem.k, problem.batch));
+  if (blocks->type != FactorType::kF32) {
+    const bool is_ue8m0 = blocks->type == FactorType::kUe8m0;
+    std::mt19937_64 random(seed);
+    std::uniform_int_distribution<int> codes(is_ue8m0 ? 123 : 0x18, is_ue8m0 ? 131 : 0x58);
+    std::vector<std::byte> factors(static_cast<size_t>(bytes));
+    for (std::byte& factor : factors) factor = static_cast<std::byte>(codes(random));
+    return factors;
+  }
   ASSIGN_OR_RETURN(const MatrixLayout line,
                    TightLayout(field, ElementType::kF32, Order::kRowMajor, 1,
                                bytes / static_cast<int64_t>(sizeof(float))));

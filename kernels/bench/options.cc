@@ -189,6 +189,13 @@ void AddGpuOptions(CLI::App& app, Options& options) {
           "k, as in 1x128,128x128; or none. For types of 8 bits")
       ->capture_default_str();
   group
+      .add_option("--quantized", options.quantized,
+                  "Types of A and of B for rows of f16 and bf16, which dequantize them, with the "
+                  "type and blocks of their factors: none,s4:f32:1x128 for weights, "
+                  "e2m1:ue4m3:1x16,e2m1:ue4m3:1x16 for NVFP4; or none. Libraries multiply operands "
+                  "of the row's own types")
+      ->capture_default_str();
+  group
       .add_option("--alone", options.alone_seconds,
                   "Seconds for which each row and each library then runs alone on the GPU, to "
                   "measure its rate and energy at its own clock; 0 skips this")
@@ -233,6 +240,11 @@ absl::StatusOr<Output> ParseOutput(const Options& options) {
   Output output;
   RETURN_IF_ERROR(ParseEpilogue(options.epilogue, output));
   RETURN_IF_ERROR(ParseBlocks(options.blocks, output));
+  if (options.blocks != "none" && options.quantized != "none") {
+    return absl::InvalidArgumentError(
+        GotWant("--quantized", options.quantized, "none where --blocks is given"));
+  }
+  RETURN_IF_ERROR(ParseQuantized(options.quantized, output));
   if (options.output_type.empty()) return output;
   output.type = ElementTypeFromName(options.output_type);
   if (output.type) return output;

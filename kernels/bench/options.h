@@ -41,6 +41,7 @@ struct Options {
   std::string output_type;  // Empty: the rows' own.
   std::string epilogue = "none";
   std::string blocks = "none";
+  std::string quantized = "none";
   double alone_seconds = 0;
   int host_launches = 0;
   bool measures_errors = false;

@@ -156,8 +156,12 @@ std::string NameOf(const Output& output) {
   };
   if (output.has_bias) add("bias");
   if (output.activation != Activation::kNone) add(NameOf(output.activation));
-  if (output.a_blocks) add(Concat("blocks ", NameOf(*output.a_blocks)));
-  if (output.b_blocks) add(Concat("by ", NameOf(*output.b_blocks)));
+  if (output.a_blocks || output.b_blocks) {
+    const auto name_of = [](const std::optional<BlockScale>& blocks) {
+      return blocks ? gemmd::NameOf(*blocks) : "none";
+    };
+    add(Concat("blocks ", name_of(output.a_blocks), " by ", name_of(output.b_blocks)));
+  }
   return name;
 }
 
@@ -176,15 +180,67 @@ absl::Status ParseEpilogue(std::string_view text, Output& output) {
               "none, bias, or relu, gelu-erf, gelu-tanh or silu, alone or as in bias-relu"));
 }
 
+namespace {
+
+// "1x128".
+std::optional<BlockScale> ParseBlock(std::string_view text) {
+  const std::vector<std::string_view> extents = Split(text, 'x');
+  const auto lines = ParseExtent(extents.front());
+  const auto depth = ParseExtent(extents.back());
+  if (extents.size() != 2 || !lines || !depth) return std::nullopt;
+  return BlockScale{.lines = *lines, .depth = *depth};
+}
+
+struct QuantizedOperand {
+  std::optional<ElementType> type;
+  std::optional<BlockScale> blocks;
+};
+
+// "none", "s8" or "s4:f32:1x128".
+std::optional<QuantizedOperand> ParseQuantizedOperand(std::string_view text) {
+  if (text == "none") return QuantizedOperand{};
+  const std::vector<std::string_view> parts = Split(text, ':');
+  QuantizedOperand operand;
+  operand.type = ElementTypeFromName(parts.front());
+  if (!operand.type || (parts.size() != 1 && parts.size() != 3)) return std::nullopt;
+  if (parts.size() == 1) return operand;
+  operand.blocks = ParseBlock(parts[2]);
+  if (!operand.blocks) return std::nullopt;
+  for (const FactorType type : {FactorType::kF32, FactorType::kUe8m0, FactorType::kUe4m3}) {
+    if (gemmd::NameOf(type) != parts[1]) continue;
+    operand.blocks->type = type;
+    return operand;
+  }
+  return std::nullopt;
+}
+
+}  // namespace
+
+absl::Status ParseQuantized(std::string_view text, Output& output) {
+  if (text == "none") return absl::OkStatus();
+  const std::vector<std::string_view> parts = Split(text, ',');
+  const auto a = ParseQuantizedOperand(parts.front());
+  const auto b = ParseQuantizedOperand(parts.back());
+  if (parts.size() != 2 || !a || !b) {
+    return absl::InvalidArgumentError(
+        GotWant("--quantized", text,
+                "none, or for A and for B none, TYPE or TYPE:FACTOR:LINESxDEPTH, as in "
+                "none,s4:f32:1x128"));
+  }
+  output.a_type = a->type;
+  output.b_type = b->type;
+  output.a_blocks = a->blocks;
+  output.b_blocks = b->blocks;
+  return absl::OkStatus();
+}
+
 absl::Status ParseBlocks(std::string_view text, Output& output) {
   if (text == "none") return absl::OkStatus();
   std::vector<BlockScale> blocks;
   for (const std::string_view part : Split(text, ',')) {
-    const std::vector<std::string_view> extents = Split(part, 'x');
-    const auto lines = ParseExtent(extents.front());
-    const auto depth = ParseExtent(extents.back());
-    if (extents.size() != 2 || !lines || !depth) break;
-    blocks.push_back({.lines = *lines, .depth = *depth});
+    const std::optional<BlockScale> one = ParseBlock(part);
+    if (!one) break;
+    blocks.push_back(*one);
   }
   if (blocks.size() != 2) {
     return absl::InvalidArgumentError(
@@ -212,16 +268,20 @@ absl::StatusOr<Problem> MakeProblem(const Kernel& kernel, const Shape& shape, co
   problem.bias_axis = output.has_bias ? BiasAxis::kColumns : BiasAxis::kNone;
   problem.bias_type = d_type;
   problem.activation = output.activation;
-  if (output.a_blocks && output.b_blocks) {
-    problem.a_scale = problem.b_scale = ScaleKind::kBlocks;
+  if (output.a_blocks) {
+    problem.a_scale = ScaleKind::kBlocks;
     problem.a_blocks = *output.a_blocks;
+  }
+  if (output.b_blocks) {
+    problem.b_scale = ScaleKind::kBlocks;
     problem.b_blocks = *output.b_blocks;
   }
   if (instruction != nullptr && instruction->bit_count == mma::BitCount::kXor) {
     problem.bit_operation = BitOperation::kXor;
   }
   if (instruction == nullptr || !instruction->is_sparse()) {
-    ASSIGN_OR_RETURN(problem.a, DenseLayout("a", kernel.a, orders.a, shape.m, shape.k, offset));
+    ASSIGN_OR_RETURN(problem.a, DenseLayout("a", output.a_type.value_or(kernel.a), orders.a,
+                                            shape.m, shape.k, offset));
   } else if (shape.batch > 1) {
     return absl::UnimplementedError("batch: got several matrices, want one of a sparse A");
   } else if (orders.a == Order::kRowMajor) {
@@ -229,7 +289,8 @@ absl::StatusOr<Problem> MakeProblem(const Kernel& kernel, const Shape& shape, co
   } else {
     return absl::UnimplementedError("a.order: got column major, want row major of a sparse A");
   }
-  ASSIGN_OR_RETURN(problem.b, DenseLayout("b", kernel.b, orders.b, shape.k, shape.n, offset));
+  ASSIGN_OR_RETURN(problem.b, DenseLayout("b", output.b_type.value_or(kernel.b), orders.b, shape.k,
+                                          shape.n, offset));
   ASSIGN_OR_RETURN(problem.d, DenseLayout("d", d_type, orders.d, shape.m, shape.n, offset));
   RETURN_IF_ERROR(Validate(problem));
   RETURN_IF_ERROR(kernel.supports(problem));

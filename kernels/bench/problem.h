@@ -65,7 +65,10 @@ struct Output {
   std::optional<ElementType> type;  // Absent: the type of the row's instruction or accumulators.
   bool has_bias = false;            // One number for each column, of D's type.
   Activation activation = Activation::kNone;
-  // Factors of blocks of A and of B, f32; absent for none.
+  // Types of operands that rows of 16-bit floats dequantize; absent: the row's own.
+  std::optional<ElementType> a_type = std::nullopt;
+  std::optional<ElementType> b_type = std::nullopt;
+  // Factors of blocks of A and of B; absent for none.
   std::optional<BlockScale> a_blocks;
   std::optional<BlockScale> b_blocks;
 
@@ -82,6 +85,10 @@ absl::Status ParseEpilogue(std::string_view text, Output& output);
 // Sets the blocks of A and B that have factors, rows or columns by elements along k:
 // "1x128,128x128", or "none". Errors: InvalidArgument.
 absl::Status ParseBlocks(std::string_view text, Output& output);
+
+// Sets types and blocks of A and of B, each "none" or a type and perhaps its factors:
+// "none,s4:f32:1x128". Errors: InvalidArgument.
+absl::Status ParseQuantized(std::string_view text, Output& output);
 
 // `leading_dimension_offset` elements lie between the lines of every dense matrix.
 // Errors: InvalidArgument for sizes; Unimplemented if the row does not support the problem.

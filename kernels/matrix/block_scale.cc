@@ -60,8 +60,6 @@ absl::StatusOr<int64_t> FactorBytes(std::string_view field, const BlockScale& bl
               "less than 2^63 bytes of factors"));
 }
 
-bool TakesBlockScale(ElementType type) { return IsFloat(type) && BitsOf(type) <= 8; }
-
 int64_t EndOfPart(const BlockScale* a, const BlockScale* b, int64_t first, int64_t k) {
   return std::min(EndOfBlock(a, first, k), EndOfBlock(b, first, k));
 }

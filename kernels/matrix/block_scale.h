@@ -76,9 +76,6 @@ std::string NameOf(const BlockScale& blocks);
 absl::StatusOr<int64_t> FactorBytes(std::string_view field, const BlockScale& blocks,
                                     int64_t extent, int64_t k, int64_t batch);
 
-// Whether elements of a type may have block factors: floats of at most 8 bits.
-bool TakesBlockScale(ElementType type);
-
 // The end of the part of k that begins at `first`; within a part, both factors are constant. Null:
 // that operand has no factors.
 int64_t EndOfPart(const BlockScale* a, const BlockScale* b, int64_t first, int64_t k);

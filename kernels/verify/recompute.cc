@@ -7,10 +7,12 @@
 #include <cstdint>
 #include <cstring>
 #include <new>
+#include <utility>
 #include <vector>
 
 #include "absl/types/span.h"
 #include "kernels/default_recipe.h"
+#include "kernels/dequantize.h"
 #include "kernels/epilogue.h"
 #include "kernels/matrix/element.h"
 #include "kernels/matrix/sparse24.h"
@@ -245,6 +247,27 @@ absl::StatusOr<SmallProduct> Gather(const CheckedProduct& product, int64_t batch
   return small;
 }
 
+// Dequantizes the operands as the kernel does.
+absl::Status DequantizeSmall(const Kernel& kernel, SmallProduct& small) {
+  if (!Dequantizes(kernel, small.problem)) return absl::OkStatus();
+  ASSIGN_OR_RETURN(const Dequantization made, DequantizationOf(small.problem, kernel.a));
+  const auto dequantize = [&](mma::Operand operand, int64_t bytes,
+                              std::vector<std::byte>& factors, GatheredMatrix& matrix) {
+    if (bytes == 0) return;
+    std::vector<std::byte> values(static_cast<size_t>(bytes));
+    Dequantize(DequantizeJobOf(small.problem, made, operand, matrix.bytes.data(), factors.data(),
+                               values.data()),
+               nullptr);
+    matrix.bytes = std::move(values);
+  };
+  dequantize(mma::Operand::kA, made.a_bytes, small.a_factors, small.a);
+  dequantize(mma::Operand::kB, made.b_bytes, small.b_factors, small.b);
+  small.problem = made.problem;
+  small.a.layout = made.problem.a;
+  small.b.layout = made.problem.b;
+  return absl::OkStatus();
+}
+
 absl::Status Simulate(const Kernel& kernel, const CheckedProduct& product, SmallProduct& small) {
   const Target target = {.kind = DeviceKind::kSim, .chip = product.target.chip};
   ASSIGN_OR_RETURN(const int64_t bytes, kernel.workspace_bytes(small.problem));
@@ -441,6 +464,7 @@ void CompareBounds(const CheckedProduct& product, const SmallProduct& small,
 absl::Status CheckBlock(const CheckedProduct& product, int64_t batch, Indices rows, Indices columns,
                         CheckResult& result) {
   ASSIGN_OR_RETURN(SmallProduct small, Gather(product, batch, rows, columns));
+  RETURN_IF_ERROR(DequantizeSmall(product.kernel, small));
   Comparison comparison(product, batch, rows, columns, result);
   if (const Kernel* const simulated = SimulatedKernel(product.kernel)) {
     RETURN_IF_ERROR(Simulate(*simulated, product, small));

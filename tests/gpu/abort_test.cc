@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
+#include <optional>
 #include <string>
 #include <thread>
 #include <utility>
@@ -12,6 +13,7 @@
 #include "kernels/cuda/device/launch.h"
 #include "kernels/cuda/geometry.h"
 #include "kernels/cuda/rows.h"
+#include "kernels/cuda/weights.h"
 #include "kernels/kernel.h"
 #include "tests/gpu/cuda_runner.h"
 #include "tests/gpu/gpu_fixture.h"
@@ -115,6 +117,16 @@ Problem ProblemFor(const Kernel& kernel, int64_t m, int64_t n, int64_t k) {
   return problem;
 }
 
+// The product with weights of s4 on its longer side, if the row dequantizes them in registers.
+std::optional<Problem> WithWeights(const Kernel& kernel, Problem problem) {
+  const bool is_a = problem.m >= problem.n;
+  MatrixLayout& weights = is_a ? problem.a : problem.b;
+  weights = SpacedLayout(ElementType::kS4, weights.order, weights.rows, weights.columns,
+                         Spacing::kAligned);
+  const bool is_taken = WeightsMultiplicationOf(*CudaRowOf(kernel), problem).has_value();
+  return is_taken ? std::optional(problem) : std::nullopt;
+}
+
 class AbortOnGpuTest : public GpuTest {
  protected:
   void SetUp() override {
@@ -137,12 +149,22 @@ TEST_F(AbortOnGpuTest, EveryRowEndsAtItsFirstLook) {
   double slowest = 0;
   std::string slowest_name;
   int rows = 0;
+  struct Case {
+    const Kernel& kernel;
+    Problem problem;
+  };
+  std::vector<Case> cases;
   for (const Kernel& kernel : Catalog(DeviceKind::kCuda)) {
     if (!HasCode(kernel)) continue;
-    const CudaRow& row = *CudaRowOf(kernel);
-    const ZeroProduct product(
-        kernel, target_,
-        ProblemFor(kernel, 3, 5, int64_t{kLooks} * kTilesBetweenLooks * row.tile.k));
+    const int64_t k = int64_t{kLooks} * kTilesBetweenLooks * CudaRowOf(kernel)->tile.k;
+    const Problem problem = ProblemFor(kernel, 3, 5, k);
+    cases.push_back({kernel, problem});
+    if (const std::optional<Problem> other = WithWeights(kernel, problem)) {
+      cases.push_back({kernel, *other});
+    }
+  }
+  for (const auto& [kernel, problem] : cases) {
+    const ZeroProduct product(kernel, target_, problem);
     PinnedWord word;
     const auto time = [&](uint64_t value) {
       word.Set(value);
@@ -185,13 +207,21 @@ TEST_F(AbortOnGpuTest, AtAnyMoment) {
     if (is_new(*CudaRowOf(kernel))) kinds.push_back(&kernel);
   }
   EXPECT_GE(kinds.size(), 3u);
+  std::vector<std::pair<const Kernel*, Problem>> cases;
   for (const Kernel* const kernel : kinds) {
     const CudaRow& row = *CudaRowOf(*kernel);
     constexpr int kAcross = 17;
     const int64_t k = (2 * kTilesBetweenLooks + 500) * int64_t{row.tile.k};
-    const ZeroProduct product(
-        *kernel, target_,
-        ProblemFor(*kernel, kAcross * int64_t{row.tile.m}, kAcross * int64_t{row.tile.n}, k));
+    const Problem problem =
+        ProblemFor(*kernel, kAcross * int64_t{row.tile.m}, kAcross * int64_t{row.tile.n}, k);
+    cases.emplace_back(kernel, problem);
+    if (const std::optional<Problem> other = WithWeights(*kernel, problem)) {
+      cases.emplace_back(kernel, *other);
+    }
+  }
+  EXPECT_GT(cases.size(), kinds.size());  // The narrow row has weights.
+  for (const auto& [kernel, problem] : cases) {
+    const ZeroProduct product(*kernel, target_, problem);
     PinnedWord word;
     const Clock::time_point start = Clock::now();
     product.Launch(word.abort());

@@ -10,6 +10,7 @@
 #include "kernels/cuda/row.h"
 #include "kernels/cuda/rows.h"
 #include "kernels/cuda/warp_work.h"
+#include "kernels/cuda/weights.h"
 #include "kernels/matrix/sparse24.h"
 #include "kernels/matrix/text.h"
 #include "tests/gpu/epilogues.h"
@@ -127,6 +128,58 @@ void AddBlocks(const Kernel& kernel, const Tile& tile, bool is_quick,
   }
 }
 
+// Each type as A, as B and, if bf16 takes two of them, as both; a sparse A is never quantized.
+void AddDequantized(const Kernel& kernel, const Tile& tile, bool is_quick,
+                    std::vector<CaseSpec>& cases) {
+  const bool is_half = kernel.a == ElementType::kF16 || kernel.a == ElementType::kBf16;
+  if (!is_half || kernel.a != kernel.b) return;
+  const auto add = [&](std::optional<ElementType> a, std::optional<ElementType> b) {
+    const auto turn = static_cast<int64_t>(cases.size());
+    const int64_t shift = turn % 3 == 0 ? 0 : turn % 17;  // Whole lines, or any.
+    cases.push_back({Topic::kDequantized, tile.m / 2 + shift, tile.n / 2 + shift,
+                     tile.k + 16 + shift, FamilyAt(cases.size()), 1 + turn % 2, turn % 5 == 0,
+                     turn % 7 == 0, kernel.instruction->d, a, b});
+  };
+  size_t index = 0;
+  for (const ElementType type : kAllElementTypes) {
+    if (BitsOf(type) > 8 || type == ElementType::kB1) continue;
+    add(std::nullopt, type);
+    if (is_quick) return;
+    if (kernel.instruction->is_sparse()) continue;
+    add(type, std::nullopt);
+    constexpr std::array kFloats = {ElementType::kE4m3, ElementType::kE5m2, ElementType::kE2m1};
+    if (IsFloat(type) && kernel.a == ElementType::kBf16) add(type, kFloats[index++ % 3]);
+  }
+}
+
+// As A and as B, one chunk along k and more than the ring has stages, one block and several.
+void AddWeights(const Kernel& kernel, const Tile& tile, bool is_quick,
+                std::vector<CaseSpec>& cases) {
+  if (!IsNarrow(*CudaRowOf(kernel)) || kernel.a != kernel.b || BitsOf(kernel.a) != 16) return;
+  constexpr int64_t kLines = kWeightLines;
+  for (const int64_t chunks : {1, 2, 5, 27}) {
+    for (const int64_t lines : {kLines + 40, kLines, 3 * kLines - 1}) {
+      for (const int64_t others : {int64_t{1}, int64_t{tile.n}, 2 * tile.n + int64_t{3}}) {
+        const Family family = FamilyAt(cases.size());
+        const bool is_a = cases.size() % 2 == 0;
+        const ElementType d = cases.size() % 3 == 0 ? ElementType::kBf16 : ElementType::kF32;
+        CaseSpec spec = {Topic::kWeights,
+                         is_a ? lines : others,
+                         is_a ? others : lines,
+                         chunks * kWeightDepth,
+                         family,
+                         1,
+                         false,
+                         false,
+                         d};
+        (is_a ? spec.a : spec.b) = ElementType::kS4;
+        cases.push_back(spec);
+        if (is_quick) return;
+      }
+    }
+  }
+}
+
 std::vector<CaseSpec> QuickCases(const Kernel& kernel, const Tile& tile) {
   const ElementType d = kernel.instruction->d;
   const int64_t across = tile.m + 1;
@@ -144,6 +197,8 @@ std::vector<CaseSpec> QuickCases(const Kernel& kernel, const Tile& tile) {
     AddWholeOperands(kernel, tile, true, cases);
     AddBlocks(kernel, tile, true, cases);
   }
+  AddDequantized(kernel, tile, true, cases);
+  AddWeights(kernel, tile, true, cases);
   return cases;
 }
 
@@ -175,8 +230,8 @@ void MakeOperands(const Kernel& kernel, const CaseSpec& spec, RandomSource& rand
                   Operand& b) {
   // A kernel's own types need not be those that its instruction multiplies.
   mma::Instruction instruction = *kernel.instruction;
-  instruction.a = kernel.a;
-  instruction.b = kernel.b;
+  instruction.a = spec.a.value_or(kernel.a);
+  instruction.b = spec.b.value_or(kernel.b);
   for (int64_t i = 0; i < std::max<int64_t>(1, spec.batch); ++i) {
     FamilyCase made = MakeCase(instruction, spec.family, std::max<int64_t>(1, spec.m),
                                std::max<int64_t>(1, spec.n), std::max<int64_t>(1, spec.k), random);
@@ -246,15 +301,17 @@ Problem MakeProblem(const Kernel& kernel, const CaseSpec& spec, const Orders& or
     problem.a = TightSparseLayout("a", kernel.a, spec.m, spec.k).value();
     if (spec.shares_a) problem.a.batch_stride_bytes = 0;
   } else {
-    problem.a = LayoutOf(spec, kernel.a, orders.a, spec.m, spec.k, spec.shares_a, random);
+    problem.a =
+        LayoutOf(spec, spec.a.value_or(kernel.a), orders.a, spec.m, spec.k, spec.shares_a, random);
   }
-  problem.b = LayoutOf(spec, kernel.b, orders.b, spec.k, spec.n, spec.shares_b, random);
+  problem.b =
+      LayoutOf(spec, spec.b.value_or(kernel.b), orders.b, spec.k, spec.n, spec.shares_b, random);
   problem.d = LayoutOf(spec, spec.d, orders.d, spec.m, spec.n, false, random);
   return problem;
 }
 
 // Blocks of one line, of a few, of those that kernels treat as one, and of all.
-BlockScale DrawBlocks(const Kernel& kernel, RandomSource& random) {
+BlockScale DrawPromotedBlocks(const Kernel& kernel, RandomSource& random) {
   constexpr std::array kTypes = {FactorType::kF32, FactorType::kUe8m0, FactorType::kUe4m3};
   constexpr std::array<int64_t, 6> kLines = {1, 3, 64, 100, 128, 1 << 20};
   const int64_t promotion_k = kernel.recipe.promotion_k;
@@ -266,6 +323,21 @@ BlockScale DrawBlocks(const Kernel& kernel, RandomSource& random) {
   return {.type = any(kTypes),
           .lines = any(kLines),
           .depth = any(depths),
+          .per_matrix = random.Between(0, 1) == 1};
+}
+
+// Blocks of few and of many elements, in whole chunks or not.
+BlockScale DrawDequantizedBlocks(bool may_have_f32, bool has_chunks, RandomSource& random) {
+  constexpr std::array kTypes = {FactorType::kF32, FactorType::kUe8m0, FactorType::kUe4m3};
+  constexpr std::array<int64_t, 5> kLines = {1, 1, 3, 32, 1 << 20};
+  constexpr std::array<int64_t, 6> kDepths = {1, 7, 16, 32, 128, int64_t{1} << 40};
+  const auto any = [&random](const auto& all) {
+    return all[static_cast<size_t>(random.Between(0, static_cast<int64_t>(all.size()) - 1))];
+  };
+  constexpr std::array<int64_t, 4> kWholeChunks = {64, 64, 128, int64_t{1} << 40};
+  return {.type = may_have_f32 ? any(kTypes) : kTypes[static_cast<size_t>(random.Between(1, 2))],
+          .lines = any(kLines),
+          .depth = has_chunks ? any(kWholeChunks) : any(kDepths),
           .per_matrix = random.Between(0, 1) == 1};
 }
 
@@ -291,20 +363,31 @@ std::vector<std::byte> DrawFactors(const BlockScale* blocks, int64_t extent, con
   return factors;
 }
 
-// The factors of a case: of A, of B, or of both, the same for all of its products.
+// The factors of a case: of A, of B, or of both, the same for all of its products; of dequantized
+// operands perhaps of none.
 void AddFactors(const Kernel& kernel, const CaseSpec& spec, RandomSource& random,
                 std::vector<Product>& products) {
+  const bool are_weights = spec.topic == Topic::kWeights;
+  const bool is_dequantized = spec.topic == Topic::kDequantized || are_weights;
+  const bool may_have_f32 = !spec.a || !spec.b;
+  const auto has_blocks = [&](std::optional<ElementType> type) {
+    return type && random.Between(0, 3) != 0;
+  };
+  const auto draw = [&] {
+    return is_dequantized ? DrawDequantizedBlocks(may_have_f32, are_weights, random)
+                          : DrawPromotedBlocks(kernel, random);
+  };
   const int64_t which = random.Between(0, 3);
   Product drawn;
   drawn.problem = products.front().problem;
   Problem& problem = drawn.problem;
-  if (which != 1) {
+  if (is_dequantized ? has_blocks(spec.a) : which != 1) {
     problem.a_scale = ScaleKind::kBlocks;
-    problem.a_blocks = DrawBlocks(kernel, random);
+    problem.a_blocks = draw();
   }
-  if (which != 0) {
+  if (is_dequantized ? has_blocks(spec.b) : which != 0) {
     problem.b_scale = ScaleKind::kBlocks;
-    problem.b_blocks = DrawBlocks(kernel, random);
+    problem.b_blocks = draw();
   }
   drawn.a_factors = DrawFactors(problem.blocks_of_a(), spec.m, problem, random);
   drawn.b_factors = DrawFactors(problem.blocks_of_b(), spec.n, problem, random);
@@ -329,6 +412,8 @@ std::string_view NameOf(Topic topic) {
     case Topic::kLong: return "long k";
     case Topic::kOutputs: return "outputs";
     case Topic::kBlocks: return "blocks";
+    case Topic::kDequantized: return "dequantized";
+    case Topic::kWeights: return "weights";
     case Topic::kEpilogues: return "epilogues";
   }
   return "";
@@ -351,6 +436,8 @@ std::vector<CaseSpec> CasesOf(const Kernel& kernel, size_t round, bool is_quick)
     AddWholeOperands(kernel, tile, false, cases);
     AddBlocks(kernel, tile, false, cases);
   }
+  AddDequantized(kernel, tile, false, cases);
+  AddWeights(kernel, tile, false, cases);
   return cases;
 }
 
@@ -369,7 +456,10 @@ std::vector<Product> MakeProducts(const Kernel& kernel, const CaseSpec& spec, bo
     product.b = Place(b, product.problem.b, spec.batch, random);
     if (spec.topic == Topic::kEpilogues) AddEpilogue(epilogue, product, random);
   }
-  if (spec.topic == Topic::kBlocks) AddFactors(kernel, spec, random, products);
+  if (spec.topic == Topic::kBlocks || spec.topic == Topic::kDequantized ||
+      spec.topic == Topic::kWeights) {
+    AddFactors(kernel, spec, random, products);
+  }
   return products;
 }
 

@@ -5,6 +5,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -15,14 +16,16 @@
 namespace gemmd {
 
 enum class Topic {
-  kShapes,     // All m, n, k around the size of the tile; all orders of A, B and D.
-  kFamilies,   // Every family of operands, on a shape with partial tiles.
-  kOrders,     // Operands whose lines are whole chunks, so that kernels may read either order.
-  kBatches,    // Batches of 0, 2 and 3, with matrices shared or not.
-  kLong,       // A k so long that the kernel looks for an abort.
-  kOutputs,    // Every type of D, with nothing else done to the result.
-  kBlocks,     // Factors of blocks of many shapes, for rows that multiply by them.
-  kEpilogues,  // Every type of D, with C, bias, scales and activations drawn at random.
+  kShapes,       // All m, n, k around the size of the tile; all orders of A, B and D.
+  kFamilies,     // Every family of operands, on a shape with partial tiles.
+  kOrders,       // Operands whose lines are whole chunks, so that kernels may read either order.
+  kBatches,      // Batches of 0, 2 and 3, with matrices shared or not.
+  kLong,         // A k so long that the kernel looks for an abort.
+  kOutputs,      // Every type of D, with nothing else done to the result.
+  kBlocks,       // Factors of blocks of many shapes, for rows that multiply by them.
+  kDequantized,  // Operands of at most 8 bits, with factors or without, for rows of 16-bit floats.
+  kWeights,      // Weights of s4 that narrow rows dequantize in registers.
+  kEpilogues,    // Every type of D, with C, bias, scales and activations drawn at random.
 };
 std::string_view NameOf(Topic topic);
 
@@ -36,6 +39,9 @@ struct CaseSpec {
   bool shares_a = false;
   bool shares_b = false;
   ElementType d;  // Set where the topic concerns it.
+  // The types of operands if they are not the kernel's own.
+  std::optional<ElementType> a = std::nullopt;
+  std::optional<ElementType> b = std::nullopt;
 };
 
 // All cases of a row, or (quick) a handful, for tools that make kernels a hundred times slower. In

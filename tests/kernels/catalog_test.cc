@@ -6,6 +6,7 @@
 #include <set>
 #include <string>
 
+#include "kernels/dequantize.h"
 #include "kernels/kernel.h"
 #include "kernels/matrix/text.h"
 #include "kernels/mma/instructions.h"
@@ -110,8 +111,12 @@ TEST(CatalogTest, PlainProcessorsRunEveryPair) {
     for (ElementType b : kAllElementTypes) {
       if (!DefaultAccumulation(a, b).ok()) continue;
       bool runs = false;
+      Problem problem;
+      problem.a.type = a;
+      problem.b.type = b;
       for (const Kernel& kernel : Catalog()) {
-        runs |= kernel.a == a && kernel.b == b && kernel.available(plain).ok();
+        const bool is_of_types = (kernel.a == a && kernel.b == b) || Dequantizes(kernel, problem);
+        runs |= is_of_types && kernel.available(plain).ok();
       }
       EXPECT_TRUE(runs) << NameOf(a) << " " << NameOf(b);
     }

@@ -127,7 +127,7 @@ TEST(DefaultRecipeTest, IsThisOne) {
     ASSERT_NE(kernel, nullptr) << row.name;
     EXPECT_EQ(kernel->name, row.name) << TextOf(row.types, row.chip);
   }
-  EXPECT_EQ(DefaultRecipe(Chip::kSm80, ProblemOf({kE4m3, kE4m3, kF32}, 64, 64, 64)), nullptr);
+  EXPECT_EQ(DefaultRecipe(Chip::kSm75, ProblemOf({kE4m3, kE4m3, kF32}, 64, 64, 64)), nullptr);
   EXPECT_EQ(DefaultRecipe(Chip::kSm80, ProblemOf({kF32, kF32, kF32}, 64, 64, 64)), nullptr);
   EXPECT_EQ(DefaultRecipe(Chip::kSm90, ProblemOf({kF32, kF32, kF64}, 64, 64, 64)), nullptr);
 }

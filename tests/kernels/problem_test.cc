@@ -48,8 +48,8 @@ TEST(ProblemTest, TakesEveryPairThatHasAProduct) {
     }
   }
   // f64, f32, tf32, f16, bf16 and b1 with themselves, 25 pairs of floats of at most 8 bits, 4 of
-  // 8-bit integers and 4 of 4-bit ones.
-  EXPECT_EQ(taken, 6 + 25 + 4 + 4);
+  // 8-bit integers and 4 of 4-bit ones, and f16 or bf16 with any of these 9 types, on either side.
+  EXPECT_EQ(taken, 6 + 25 + 4 + 4 + 2 * 9 * 2);
 }
 
 TEST(ProblemTest, DefaultAccumulations) {
@@ -58,21 +58,25 @@ TEST(ProblemTest, DefaultAccumulations) {
   EXPECT_EQ(DefaultAccumulation(kE4m3, kE2m1).value(), kF32);
   EXPECT_EQ(DefaultAccumulation(kS8, kU8).value(), kS32);
   EXPECT_EQ(DefaultAccumulation(kB1, kB1).value(), kS32);
+  EXPECT_EQ(DefaultAccumulation(kF16, kS4).value(), kF32);
+  EXPECT_EQ(DefaultAccumulation(kU8, kBf16).value(), kF32);
 }
 
 TEST(ProblemTest, PairsWithoutAProduct) {
   const auto code = absl::StatusCode::kInvalidArgument;
   EXPECT_THAT(DefaultAccumulation(kF32, kS8),
               StatusIs(code, "b.type: got s8, want f32 with a.type f32"));
-  EXPECT_THAT(DefaultAccumulation(kF16, kBf16),
-              StatusIs(code, "b.type: got bf16, want f16 with a.type f16"));
   EXPECT_THAT(
-      DefaultAccumulation(kE4m3, kF16),
-      StatusIs(code, "b.type: got f16, want e4m3, e5m2, e3m2, e2m3 or e2m1 with a.type e4m3"));
+      DefaultAccumulation(kF16, kBf16),
+      StatusIs(code, "b.type: got bf16, want f16 or a type of 4 to 8 bits with a.type f16"));
+  EXPECT_THAT(
+      DefaultAccumulation(kE4m3, kF32),
+      StatusIs(code,
+               "b.type: got f32, want f16, bf16, e4m3, e5m2, e3m2, e2m3 or e2m1 with a.type e4m3"));
   EXPECT_THAT(DefaultAccumulation(kS8, kS4),
-              StatusIs(code, "b.type: got s4, want s8 or u8 with a.type s8"));
+              StatusIs(code, "b.type: got s4, want f16, bf16, s8 or u8 with a.type s8"));
   EXPECT_THAT(DefaultAccumulation(kU4, kB1),
-              StatusIs(code, "b.type: got b1, want s4 or u4 with a.type u4"));
+              StatusIs(code, "b.type: got b1, want f16, bf16, s4 or u4 with a.type u4"));
   EXPECT_THAT(
       DefaultAccumulation(kS32, kS32),
       StatusIs(code, "a.type: got s32, want a type of operands (s32 is for C, D and bias)"));

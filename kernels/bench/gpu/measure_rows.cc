@@ -12,6 +12,7 @@
 #include "kernels/bench/gpu/output_check.h"
 #include "kernels/bench/statistics.h"
 #include "kernels/default_recipe.h"
+#include "kernels/dequantize.h"
 #include "kernels/matrix/status.h"
 #include "kernels/matrix/text.h"
 
@@ -30,6 +31,8 @@ struct Rival {
 // Data shared by rows of one problem.
 struct Group {
   OperandSets operands;
+  // Operands of the row's own types for libraries, if the row dequantizes its operands.
+  std::optional<OperandSets> dequantized;
   std::optional<Rival> cublaslt;
   std::optional<Rival> cusparselt;
 };
@@ -70,7 +73,11 @@ absl::StatusOr<std::unique_ptr<Group>> MakeGroup(Device& device, const Kernel& k
   const auto refused = [&](const Library& library, const absl::Status& why) {
     observer.refused(kernel, library, why);
   };
-  const OperandSets& operands = group->operands;
+  if (Dequantizes(kernel, problem)) {
+    ASSIGN_OR_RETURN(Dequantization made, DequantizationOf(problem, kernel.a));
+    ASSIGN_OR_RETURN(group->dequantized, OperandSets::Make(device, made.problem, min_bytes));
+  }
+  const OperandSets& operands = group->dequantized ? *group->dequantized : group->operands;
   if (problem.a.is_sparse()) {
     group->cusparselt = TryLibrary(device, libraries.cusparselt, operands, alone_seconds, refused);
   } else {

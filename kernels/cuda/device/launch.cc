@@ -15,10 +15,12 @@
 #include "kernels/cuda/device/epilogue/exact_sums.h"
 #include "kernels/cuda/device/functions.h"
 #include "kernels/cuda/device/mma_parameters.h"
+#include "kernels/cuda/device/operands/dequantize.h"
 #include "kernels/cuda/device/operands/factors.h"
 #include "kernels/cuda/device/operands/metadata.h"
 #include "kernels/cuda/device/operands/pack.h"
 #include "kernels/cuda/device/operands/split.h"
+#include "kernels/cuda/device/operands/weights.h"
 #include "kernels/cuda/device/runtime.h"
 #include "kernels/cuda/device/tile_map.h"
 #include "kernels/cuda/geometry.h"
@@ -26,6 +28,7 @@
 #include "kernels/cuda/recent_problems.h"
 #include "kernels/cuda/row_table.h"
 #include "kernels/cuda/rows.h"
+#include "kernels/dequantize.h"
 #include "kernels/matrix/status.h"
 #include "kernels/matrix/text.h"
 #include "kernels/mma/chip.h"
@@ -514,8 +517,30 @@ absl::StatusOr<std::shared_ptr<const PreparedLaunch>> FindOrPrepare(const Kernel
   return prepared;
 }
 
+// Launches the kernel that multiplies packed weights in place of the row's own.
+absl::Status LaunchWeights(std::string_view name, const PreparedLaunch& prepared,
+                           const WeightsPlan& weights, const MmaParameters& product,
+                           int multiprocessors, CUstream_st* stream) {
+  ASSIGN_OR_RETURN(const WeightsKernel kernel, WeightsKernelOf(prepared.row()));
+  WeightsParameters parameters = {.product = product,
+                                  .weights = product.a.data,
+                                  .bytes_of_tile = weights.bytes_of_tile(),
+                                  .stages = static_cast<int>(weights.chunks / kWeightChunks)};
+  parameters.product.blocks =
+      std::min(product.tiles, std::max(1, multiprocessors) * kernel.blocks_of_multiprocessor);
+  cudaLaunchConfig_t config = {.gridDim = dim3(static_cast<unsigned>(parameters.product.blocks)),
+                               .blockDim = dim3(static_cast<unsigned>(kernel.threads)),
+                               .dynamicSmemBytes = static_cast<size_t>(kernel.shared_bytes),
+                               .stream = stream,
+                               .attrs = nullptr,
+                               .numAttrs = 0};
+  void* arguments[] = {&parameters};
+  return CudaStatus(cudaLaunchKernelExC(&config, kernel.function, arguments), name);
+}
+
+// If the multiplied A are packed weights, `weights` describes them.
 absl::Status LaunchPrepared(std::string_view name, const PreparedLaunch& prepared,
-                            const GemmArgs& args, CUstream_st* stream) {
+                            const GemmArgs& args, const WeightsPlan* weights, CUstream_st* stream) {
   const CudaRow& row = prepared.row();
   const CudaPlan& plan = prepared.plan;
   const int64_t of_forms = (args.a_form.bytes != nullptr ? plan.a_workspace_bytes : 0) +
@@ -538,11 +563,46 @@ absl::Status LaunchPrepared(std::string_view name, const PreparedLaunch& prepare
       RETURN_IF_ERROR(LayOutFactors(args.problem, plan.factors, args.a_factors, args.b_factors,
                                     places.factors, stream));
     }
-    RETURN_IF_ERROR(LaunchProduct(name, prepared, parameters, args.problem.batch, stream));
+    RETURN_IF_ERROR(weights != nullptr
+                        ? LaunchWeights(name, prepared, *weights, parameters,
+                                        args.target.multiprocessors, stream)
+                        : LaunchProduct(name, prepared, parameters, args.problem.batch, stream));
   }
   if (row.splits_f32) RETURN_IF_ERROR(LaunchExactSums(args, places.split, places.sums, stream));
   if (!plan.sums.are_kept) return absl::OkStatus();
   return LaunchEpilogueAlone(args, AccumulatorType(row), places.sums, stream);
+}
+
+// Makes what a product multiplies in place of an operand: its elements in 16 bits, or, if
+// `weights` are given, the packed weights.
+absl::Status MakeDequantized(const GemmArgs& args, const Dequantization& made,
+                             const WeightsPlan* weights, mma::Operand operand, std::byte* target,
+                             CUstream_st* stream) {
+  if (target == nullptr) return absl::OkStatus();
+  const bool is_a = operand == mma::Operand::kA;
+  const std::byte* const source = is_a ? args.a : args.b;
+  const std::byte* const factors = is_a ? args.a_factors : args.b_factors;
+  if (weights != nullptr) {
+    return PackWeights(args.problem, operand, *weights, source, factors, target, stream);
+  }
+  return DequantizeOnStream(DequantizeJobOf(args.problem, made, operand, source, factors, target),
+                            stream);
+}
+
+// Dequantizes the operands, or packs the weights, and multiplies them.
+absl::Status LaunchDequantizedOnStream(const Kernel& kernel, const GemmArgs& args,
+                                       CUstream_st* stream) {
+  const std::optional<WeightsMultiplication> weights =
+      WeightsMultiplicationOf(*CudaRowOf(kernel), args.problem);
+  const WeightsPlan* const plan = weights ? &weights->plan : nullptr;
+  ASSIGN_OR_RETURN(const Dequantization made, DequantizationBy(kernel, args.problem));
+  ASSIGN_OR_RETURN(const DequantizedProduct product, DequantizedProductOf(args, made));
+  RETURN_IF_ERROR(MakeDequantized(args, made, plan, mma::Operand::kA, product.a, stream));
+  RETURN_IF_ERROR(MakeDequantized(args, made, plan, mma::Operand::kB, product.b, stream));
+  if (plan == nullptr) return LaunchOnStream(kernel, *product.args, stream);
+  ASSIGN_OR_RETURN(const std::shared_ptr<const PreparedLaunch> prepared,
+                   FindOrPrepare(kernel, *product.args));
+  return LaunchPrepared(kernel.name, *prepared, ArgsOf(*prepared, *product.args), plan, stream);
 }
 
 }  // namespace
@@ -554,6 +614,7 @@ bool HasCode(const Kernel& kernel) {
 }
 
 absl::Status LaunchOnStream(const Kernel& kernel, const GemmArgs& args, CUstream_st* stream) {
+  if (Dequantizes(kernel, args.problem)) return LaunchDequantizedOnStream(kernel, args, stream);
   if (!args.problem.has_output() || !args.problem.has_product()) {
     const CudaRow& row = *CudaRowOf(kernel);
     RETURN_IF_ERROR(CodeOf(kernel.name, row).status());
@@ -562,7 +623,7 @@ absl::Status LaunchOnStream(const Kernel& kernel, const GemmArgs& args, CUstream
   }
   ASSIGN_OR_RETURN(const std::shared_ptr<const PreparedLaunch> prepared,
                    FindOrPrepare(kernel, args));
-  return LaunchPrepared(kernel.name, *prepared, ArgsOf(*prepared, args), stream);
+  return LaunchPrepared(kernel.name, *prepared, ArgsOf(*prepared, args), nullptr, stream);
 }
 
 }  // namespace gemmd

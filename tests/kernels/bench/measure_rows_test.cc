@@ -282,6 +282,25 @@ TEST(MeasureRowsTest, ChecksWhatFollowsTheProduct) {
   EXPECT_THAT(wrong.measurements[0].problem, HasSubstr("d[1][1]"));
 }
 
+// The row dequantizes its operands; the library multiplies 16-bit ones of the same shape.
+TEST(MeasureRowsTest, DequantizesOperands) {
+  Output output;
+  ASSERT_THAT(ParseQuantized("none,s4:f32:1x16", output), IsOk());
+  SimulatingDevice device;
+  FakeLibrary library;
+  const Outcome outcome =
+      MeasureOn(device, {&Large(), &Integer()}, {.cublaslt = &library}, {}, kShape, 0, output);
+  ASSERT_THAT(outcome.measurements, SizeIs(1));
+  const GpuMeasurement& m = outcome.measurements[0];
+  EXPECT_TRUE(m.is_right()) << m.problem;
+  EXPECT_EQ(m.types, "bf16 x s4 into f32");
+  EXPECT_EQ(m.output, "blocks none by f32 1x16");
+  EXPECT_TRUE(m.cublaslt.has_value());
+  ASSERT_THAT(library.prepared, SizeIs(1));
+  EXPECT_EQ(library.prepared[0].b.type, ElementType::kBf16);
+  EXPECT_FALSE(library.prepared[0].has_block_scales());
+}
+
 TEST(MeasureRowsTest, LeavesOutABatchOfSparseMatrices) {
   SimulatingDevice device;
   const Outcome outcome =
