@@ -722,6 +722,49 @@ void FillSpec(const MatrixView& matrix, int64_t matrices, v1::TensorSpec& spec) 
   spec.set_sparsity(matrix.sparsity);
   if (matrices != 1) spec.set_matrices(matrices);
   spec.mutable_scale()->mutable_values()->Add(matrix.scale.begin(), matrix.scale.end());
+  const BlockScaleView& view = matrix.blocks;
+  if (view.empty()) return;
+  FillBlocks(view, *spec.mutable_scale());
+  spec.mutable_scale()->mutable_blocks()->clear_factors();  // Bytes of the tensor.
+  spec.set_k_along_columns(view.k_along_columns);
+}
+
+// The number of bytes of the factors of a tensor's blocks.
+absl::StatusOr<int64_t> FactorBytes(const MatrixView& matrix, int64_t matrices) {
+  const BlockScaleView& view = matrix.blocks;
+  if (view.rows_per_block < 1 || view.k_per_block < 1) {
+    return absl::InvalidArgumentError(absl::StrCat("matrix.blocks: got blocks of ",
+                                                   view.rows_per_block, "x", view.k_per_block,
+                                                   ", want 1x1 or more"));
+  }
+  const auto blocks = [](int64_t extent, int64_t size) {
+    return extent / size + (extent % size != 0 ? 1 : 0);
+  };
+  int64_t bytes = 0;
+  const int64_t lines = view.k_along_columns ? matrix.columns : matrix.rows;
+  const int64_t k = view.k_along_columns ? matrix.rows : matrix.columns;
+  if (__builtin_mul_overflow(blocks(lines, view.rows_per_block), blocks(k, view.k_per_block),
+                             &bytes) ||
+      __builtin_mul_overflow(bytes, view.per_matrix ? matrices : 1, &bytes) ||
+      __builtin_mul_overflow(bytes, view.type == v1::kFactorF32 ? 4 : 1, &bytes)) {
+    return absl::InvalidArgumentError("matrix.blocks: got 2^63 bytes of factors or more");
+  }
+  if (static_cast<size_t>(bytes) == view.factors.size()) return bytes;
+  return absl::InvalidArgumentError(
+      absl::StrCat("matrix.blocks.factors: got ", view.factors.size(), " bytes, want ", bytes));
+}
+
+// What follows the caller's bytes in a tensor: the padding of the last line and, at a multiple of
+// 16 bytes, the factors of blocks.
+absl::StatusOr<std::vector<std::byte>> TailOf(const MatrixView& matrix, int64_t matrices,
+                                              int64_t bytes) {
+  constexpr int64_t kAlignment = 16;
+  std::vector<std::byte> tail(static_cast<size_t>(bytes) - matrix.data.size());
+  if (matrix.blocks.empty()) return tail;
+  RETURN_IF_ERROR(FactorBytes(matrix, matrices).status());
+  tail.resize(tail.size() + static_cast<size_t>((kAlignment - bytes % kAlignment) % kAlignment));
+  tail.insert(tail.end(), matrix.blocks.factors.begin(), matrix.blocks.factors.end());
+  return tail;
 }
 
 }  // namespace
@@ -747,14 +790,14 @@ absl::StatusOr<ResidentTensor> Client::Put(const MatrixView& matrix, const PutOp
   RETURN_IF_ERROR(
       CheckOperandBytes("matrix", "rows*columns", shape, static_cast<int64_t>(matrix.data.size())));
   const int64_t bytes = SizeOperand("matrix", shape)->full;
-  const std::vector<std::byte> padding(static_cast<size_t>(bytes) - matrix.data.size());
+  ASSIGN_OR_RETURN(const std::vector<std::byte> tail, TailOf(matrix, options.matrices, bytes));
 
   const SteadyTime deadline = entry + options.timeout.value_or(state_->timeout);
   ASSIGN_OR_RETURN(const auto session, state_->session->Open(deadline));
   // Memory of tensors deleted before must be free for this one.
   state_->session->AwaitDeletions(deadline);
   UploadPlan plan = {.begin = {},
-                     .source = {.data = matrix.data, .padding = padding},
+                     .source = {.data = matrix.data, .tail = tail},
                      .connections = options.connections,
                      .terms = {.progress = options.progress,
                                .timeout = options.timeout,

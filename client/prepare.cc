@@ -99,7 +99,8 @@ MatrixView OwnedMatrix::view() const {
     view.blocks = {.type = factor_type,
                    .rows_per_block = rows_per_block,
                    .k_per_block = k_per_block,
-                   .factors = std::as_bytes(std::span(factors))};
+                   .factors = std::as_bytes(std::span(factors)),
+                   .k_along_columns = !is_k_along_rows};
   }
   return view;
 }
@@ -228,6 +229,8 @@ double LargestInBlock(v1::ElementType type) {
     case v1::ELEMENT_TYPE_E3M2: return 28;
     case v1::ELEMENT_TYPE_E2M3: return 7.5;
     case v1::ELEMENT_TYPE_E2M1: return 6;
+    case v1::ELEMENT_TYPE_S8: return 127;
+    case v1::ELEMENT_TYPE_S4: return 7;
     default: return 0;
   }
 }
@@ -269,8 +272,8 @@ Factor FactorOf(v1::FactorType type, double magnitude, double largest) {
 absl::Status Check(std::span<const float> values, int64_t rows, int64_t columns,
                    v1::ElementType type, const BlockFormat& format) {
   if (LargestInBlock(type) == 0) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("type: got ", ElementTypeName(type), ", want e4m3, e5m2, e3m2, e2m3 or e2m1"));
+    return absl::InvalidArgumentError(absl::StrCat(
+        "type: got ", ElementTypeName(type), ", want e4m3, e5m2, e3m2, e2m3, e2m1, s8 or s4"));
   }
   if (format.type == v1::FACTOR_TYPE_UNSPECIFIED || !v1::FactorType_IsValid(format.type)) {
     return absl::InvalidArgumentError(absl::StrCat(
@@ -307,6 +310,7 @@ absl::StatusOr<OwnedMatrix> QuantizeBlocks(std::span<const float> values, int64_
   matrix.factor_type = format.type;
   matrix.rows_per_block = format.lines;
   matrix.k_per_block = format.depth;
+  matrix.is_k_along_rows = format.is_k_along_rows;
   // An empty matrix may have any number of lines, but has no blocks.
   if (values.empty()) return matrix;
   const bool is_along = format.is_k_along_rows;

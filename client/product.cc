@@ -49,6 +49,8 @@ absl::Status CheckSparsity(absl::string_view field, const MatrixView& view) {
       absl::StrCat(field, ".transpose: got true, want false where sparsity is 2:4"));
 }
 
+}  // namespace
+
 // Factors are small compared with the matrix and are always sent in the message.
 void FillBlocks(const BlockScaleView& view, v1::Scale& scale) {
   v1::BlockScale& blocks = *scale.mutable_blocks();
@@ -58,6 +60,8 @@ void FillBlocks(const BlockScaleView& view, v1::Scale& scale) {
   blocks.set_per_matrix(view.per_matrix);
   blocks.set_factors(view.factors.data(), view.factors.size());
 }
+
+namespace {
 
 void FillOperand(const MatrixView& view, bool with_data, v1::Operand& operand) {
   operand.set_type(view.type);

@@ -24,6 +24,9 @@
 
 namespace gemmd {
 
+// Sets the factors of blocks of an operand.
+void FillBlocks(const BlockScaleView& view, v1::Scale& scale);
+
 // Lends ranges of memory to gRPC, which returns them on its own threads, possibly after the end of
 // the call, because a transport may still write them. All must be returned before the memory is
 // freed.

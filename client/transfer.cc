@@ -319,7 +319,7 @@ void TransferWatch::Tell(int64_t bytes_done) const {
 
 std::span<const std::byte> UploadSource::From(int64_t offset, int64_t most) const {
   const size_t at = static_cast<size_t>(offset);
-  const auto piece = at < data.size() ? data.subspan(at) : padding.subspan(at - data.size());
+  const auto piece = at < data.size() ? data.subspan(at) : tail.subspan(at - data.size());
   return piece.first(std::min(piece.size(), static_cast<size_t>(most)));
 }
 

@@ -120,9 +120,9 @@ struct TransferTerms {
 // left it out.
 struct UploadSource {
   std::span<const std::byte> data;
-  std::span<const std::byte> padding;
+  std::span<const std::byte> tail;
 
-  int64_t bytes() const { return static_cast<int64_t>(data.size() + padding.size()); }
+  int64_t bytes() const { return static_cast<int64_t>(data.size() + tail.size()); }
 
   // At most `most` contiguous bytes from `offset` on.
   std::span<const std::byte> From(int64_t offset, int64_t most) const;

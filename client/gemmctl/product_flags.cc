@@ -201,9 +201,10 @@ absl::StatusOr<NpyArray> ReadOrDescribe(const std::string& path, v1::ElementType
 }
 
 // A random C of D's type, for random products with --beta but without --c.
-RandomOperand RandomC(const ProductFlags& flags, v1::ElementType a_type, int64_t batch) {
+RandomOperand RandomC(const ProductFlags& flags, v1::ElementType a_type, v1::ElementType b_type,
+                      int64_t batch) {
   const v1::ElementType accumulated =
-      TypeOf(flags.accumulation_type, DefaultAccumulationType(a_type));
+      TypeOf(flags.accumulation_type, DefaultAccumulationType(a_type, b_type));
   return {.type = TypeOf(flags.c_type, TypeOf(flags.output_type, accumulated)),
           .batch = batch,
           .rows = flags.random[0],
@@ -240,7 +241,7 @@ absl::Status MakeRandomOperands(const ProductFlags& flags, bool with_data, Opera
   operands.b = std::move(b_array);
   if (flags.beta == 0 || !flags.c_path.empty()) return absl::OkStatus();
   ASSIGN_OR_RETURN(operands.c,
-                   MakeRandomArray("c", RandomC(flags, a.type, operands.batch), with_data));
+                   MakeRandomArray("c", RandomC(flags, a.type, b.type, operands.batch), with_data));
   return absl::OkStatus();
 }
 

@@ -152,6 +152,20 @@ bool IsPlain(const v1::TensorSpec& spec) {
          !is_batch_of_columns;
 }
 
+// Bytes of the tensor's matrices, without the factors of blocks that follow them.
+absl::StatusOr<int64_t> BytesOfMatrices(const v1::TensorSpec& spec) {
+  const OperandShape shape = {.type = spec.type(),
+                              .order = spec.order(),
+                              .rows = spec.rows(),
+                              .columns = spec.columns(),
+                              .leading_dimension = spec.leading_dimension(),
+                              .batch_stride = {},
+                              .batch = spec.has_matrices() ? spec.matrices() : 1,
+                              .sparsity = spec.sparsity()};
+  ASSIGN_OR_RETURN(const OperandBytesRange size, SizeOperand("tensor", shape));
+  return size.full;
+}
+
 // Writes the bytes to the file as they arrive.
 absl::Status GetToFile(Client& client, const v1::TensorInfo& info, const std::string& path,
                        const GetOptions& options) {
@@ -185,7 +199,7 @@ std::string WithoutGaps(const v1::TensorSpec& spec, const std::string& bytes) {
 
 absl::StatusOr<NpyArray> GetArray(Client& client, const v1::TensorInfo& info,
                                   const GetOptions& options) {
-  std::string bytes(static_cast<size_t>(info.bytes()), '\0');
+  std::string bytes(static_cast<size_t>(options.bytes.value_or(info.bytes())), '\0');
   ASSIGN_OR_RETURN(const auto got, client.Get(TensorOfHandle(info.handle()),
                                               std::as_writable_bytes(std::span(bytes)), options));
   NpyArray array = ArrayOf(info.spec());
@@ -206,6 +220,9 @@ absl::Status GetTo(Client& client, const v1::TensorInfo& info, const GetFlags& f
   GetOptions options;
   options.connections = flags.connections;
   options.progress = [&](const TransferProgress& progress) { line.Show(progress); };
+  if (info.spec().scale().has_blocks()) {
+    ASSIGN_OR_RETURN(options.bytes, BytesOfMatrices(info.spec()));
+  }
   const bool is_stream = flags.path == "-" || OutputFile::IsStream(flags.path);
   if (!is_stream && IsPlain(info.spec())) {
     return GetToFile(client, info, flags.path, options);

@@ -26,6 +26,7 @@ struct OwnedMatrix {
   std::string data = {};  // Lines without gaps, packed as tensors.proto specifies.
   std::vector<float> scale = {};
   std::string factors = {};  // Block factors, described by the members below; empty: none.
+  bool is_k_along_rows = true;
   v1::FactorType factor_type = {};
   int64_t rows_per_block = 0;
   int64_t k_per_block = 0;
@@ -68,10 +69,11 @@ struct BlockFormat {
   bool is_k_along_rows = true;
 };
 
-// Converts `rows` x `columns` values to a float type of at most 8 bits, times one factor per block:
-// the smallest factor of its type that keeps the block's largest magnitude within the element
-// type's range (f32: the nearest). A block of zeros has the factor 1. OCP MX is {UE8M0, 1, 32};
-// NVFP4 is {UE4M3, 1, 16} with e2m1. Errors: InvalidArgument for another type, a wrong number of
+// Converts `rows` x `columns` values to a float type of at most 8 bits, s8 or s4, times one factor
+// per block: the smallest factor of its type that keeps the block's largest magnitude within the
+// element type's range (f32: the nearest), which is symmetric for integers (127, 7). A block of
+// zeros has the factor 1. OCP MX is {UE8M0, 1, 32}; NVFP4 is {UE4M3, 1, 16} with e2m1; s4 weights
+// in groups of 128 are {F32, 1, 128}, for products with f16 or bf16. Errors: InvalidArgument for another type, a wrong number of
 // values, blocks of less than one element, infinities or NaN.
 absl::StatusOr<OwnedMatrix> QuantizeBlocks(std::span<const float> values, int64_t rows,
                                            int64_t columns, v1::ElementType type,

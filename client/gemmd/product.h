@@ -32,6 +32,9 @@ struct BlockScaleView {
   // One line per block of rows; each line has one factor per block of k. No gaps.
   std::span<const std::byte> factors = {};
   bool per_matrix = false;  // Each matrix of the batch has its own factors.
+  // For Client::Put: k runs down the columns of the stored matrix, as in a B, instead of along its
+  // rows, as in an A or a B that is used transposed.
+  bool k_along_columns = false;
 
   bool empty() const { return type == v1::FactorType{}; }
 };
@@ -52,7 +55,8 @@ struct MatrixView {
   v1::Sparsity sparsity = v1::kDense;
   std::span<const float> scale = {};  // For A or B of an 8-bit type: 1 value, or one per row of
                                       // op(A) or column of op(B). Empty: none.
-  BlockScaleView blocks = {};         // For A or B of a float of at most 8 bits, without `scale`.
+  BlockScaleView blocks = {};  // For A or B of at most 8 bits, without `scale`; integers if the
+                               // other operand is f16 or bf16.
 };
 
 // A view of `rows` x `columns` elements in row-major order, or of a batch of such matrices without

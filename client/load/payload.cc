@@ -24,7 +24,7 @@ namespace {
 
 v1::ElementType AccumulationOf(const LoadProduct& product) {
   return product.accumulation_type == v1::ELEMENT_TYPE_UNSPECIFIED
-             ? DefaultAccumulationType(product.type)
+             ? DefaultAccumulationType(product.type, product.type)
              : product.accumulation_type;
 }
 

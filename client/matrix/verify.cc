@@ -263,13 +263,18 @@ double ScaleAt(const v1::Operand& operand, int64_t index) {
   return values.empty() ? 1.0 : values[values.size() == 1 ? 0 : static_cast<int>(index)];
 }
 
+bool IsHalf(v1::ElementType type) {
+  return type == v1::ELEMENT_TYPE_F16 || type == v1::ELEMENT_TYPE_BF16;
+}
+
 v1::ElementType OrElse(v1::ElementType type, v1::ElementType otherwise) {
   return type != v1::ELEMENT_TYPE_UNSPECIFIED ? type : otherwise;
 }
 
 }  // namespace
 
-v1::ElementType DefaultAccumulationType(v1::ElementType a) {
+v1::ElementType DefaultAccumulationType(v1::ElementType a, v1::ElementType b) {
+  if (IsHalf(b)) return v1::ELEMENT_TYPE_F32;  // An integer A is dequantized.
   switch (a) {
     case v1::ELEMENT_TYPE_F64: return v1::ELEMENT_TYPE_F64;
     case v1::ELEMENT_TYPE_S8:
@@ -289,8 +294,8 @@ Summation SummationOn(absl::string_view device) {
 Reference::Reference(const v1::MultiplyRequest& request, Summation summation)
     : request_(request),
       summation_(summation),
-      accumulation_type_(
-          OrElse(request.accumulation_type(), DefaultAccumulationType(request.a().type()))),
+      accumulation_type_(OrElse(request.accumulation_type(),
+                                DefaultAccumulationType(request.a().type(), request.b().type()))),
       reads_product_(request.k() > 0 && (!request.has_alpha() || request.alpha() != 0)),
       a_(request.a(), request.a().type(), request.m(), request.k()),
       b_(request.b(), request.b().type(), request.k(), request.n()),
@@ -302,6 +307,17 @@ Reference::Reference(const v1::MultiplyRequest& request, Summation summation)
   if (request.has_bias()) bias_.emplace(request.bias(), OrElse(request.bias().type(), output_type));
 }
 
+namespace {
+
+// An element times its factor. In a product with a 16-bit float it is rounded to f32, then to the
+// type of that.
+double Dequantized(v1::ElementType other, double element, double factor) {
+  const double value = element * factor;
+  return IsHalf(other) && factor != 1 ? RoundToElement(other, static_cast<float>(value)) : value;
+}
+
+}  // namespace
+
 std::vector<DotProduct> Reference::DotProducts(int64_t batch,
                                                const std::vector<int64_t>& rows) const {
   const bool is_bits = request_.a().type() == v1::ELEMENT_TYPE_B1;
@@ -312,11 +328,13 @@ std::vector<DotProduct> Reference::DotProducts(int64_t batch,
   for (int64_t k = 0; k < max_k; ++k) {
     for (size_t j = 0; j < n; ++j) {
       const auto column = static_cast<int64_t>(j);
-      b[j] = b_.At(batch, k, column) * b_factors_.At(batch, column, k);
+      b[j] = Dequantized(request_.a().type(), b_.At(batch, k, column),
+                         b_factors_.At(batch, column, k));
     }
     const bool is_b_plain = std::all_of(b.begin(), b.end(), IsPlain);
     for (size_t i = 0; i < rows.size(); ++i) {
-      const double a = a_.At(batch, rows[i], k) * a_factors_.At(batch, rows[i], k);
+      const double a = Dequantized(request_.b().type(), a_.At(batch, rows[i], k),
+                                   a_factors_.At(batch, rows[i], k));
       DotProduct* const line = dots.data() + i * n;
       if (is_bits) {
         for (size_t j = 0; j < n; ++j) AddBits(request_.bit_operation(), a, b[j], line[j]);
@@ -369,7 +387,9 @@ ReferenceElement Reference::Finish(const DotProduct& dot, int64_t batch, int64_t
   if (is_exact) {
     accumulated.value = Wrapped(dot.sum);
   } else if (reads_product_) {
-    const bool has_blocks = request_.a().scale().has_blocks() || request_.b().scale().has_blocks();
+    const bool is_dequantized = IsHalf(request_.a().type()) || IsHalf(request_.b().type());
+    const bool has_blocks =
+        !is_dequantized && (request_.a().scale().has_blocks() || request_.b().scale().has_blocks());
     const int64_t roundings = has_blocks ? 2 * request_.k() + 4 : request_.k();
     accumulated = Accumulated(dot, roundings, NarrowDepth(), PrecisionOf(accumulation_type_));
   }

@@ -101,7 +101,7 @@ enum class Summation {
 Summation SummationOn(absl::string_view device);
 
 // The accumulation type used if the request names none.
-v1::ElementType DefaultAccumulationType(v1::ElementType a);
+v1::ElementType DefaultAccumulationType(v1::ElementType a, v1::ElementType b);
 
 // The elements of D before their conversion to its type. Borrows the request.
 class Reference {

@@ -27,6 +27,11 @@ inline std::string_view NameOf(OperandRole role) {
   return kNames[static_cast<size_t>(role)];
 }
 
+// The role of the factors of A or B.
+constexpr OperandRole ScaleOf(OperandRole role) {
+  return role == OperandRole::kA ? OperandRole::kAScale : OperandRole::kBScale;
+}
+
 // The layout of A, B or C.
 template <typename AnyProblem>
 auto& LayoutOf(AnyProblem& problem, OperandRole role) {

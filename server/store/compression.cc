@@ -72,6 +72,9 @@ absl::StatusOr<CompressionPlan> PlanCompression(const TensorSpec& dense, const T
   CompressionPlan plan;
   plan.dense = layout;
   ASSIGN_OR_RETURN(plan.sparse, SparseLayoutOf("tensor", layout.type, layout.rows, layout.columns));
+  if (dense.blocks) {
+    return Refuse("tensor.scale.blocks", "factors of blocks", "none");
+  }
   const auto factors = static_cast<int64_t>(dense.scale.size());
   if (factors > 1 && factors != layout.rows) {
     return Refuse("tensor.scale.values", Concat(factors, " values"),

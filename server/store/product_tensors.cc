@@ -51,6 +51,12 @@ void ProductTensors::SetPart(OperandRole operand, int64_t offset, int64_t bytes)
   part.bytes = bytes;
 }
 
+void ProductTensors::SetFactors(OperandRole operand, int64_t offset, int64_t bytes) {
+  Part& part = At(operand);
+  part.factors_offset = offset;
+  part.factors_bytes = bytes;
+}
+
 Source ProductTensors::AddFactors(absl::Span<const float> factors) {
   Piece& piece = factors_[factors_count_++];
   piece = PieceOf(factors);
@@ -62,7 +68,7 @@ Source ProductTensors::AddFactors(absl::Span<const float> factors) {
 
 int64_t ProductTensors::resident_bytes() const {
   int64_t bytes = 0;
-  for (const Part& part : parts_) bytes += part.bytes;
+  for (const Part& part : parts_) bytes += part.bytes + part.factors_bytes;
   return bytes;
 }
 
@@ -99,8 +105,25 @@ Source ProductTensors::SourceOf(OperandRole operand) {
   return source;
 }
 
-Source ProductTensors::SourceIn(const DeviceCopies::Use& copy, const Part& part) {
-  return {.pieces = {}, .block = copy.block(), .offset = part.offset, .bytes = part.bytes};
+void ProductTensors::PointTo(const DeviceCopies::Use& copy, const Part& part, OperandRole role,
+                             Job& job) {
+  job[role] = {.pieces = {}, .block = copy.block(), .offset = part.offset, .bytes = part.bytes};
+  if (part.factors_bytes == 0) return;
+  job[ScaleOf(role)] = {.pieces = {},
+                        .block = copy.block(),
+                        .offset = part.factors_offset,
+                        .bytes = part.factors_bytes};
+}
+
+Source ProductTensors::SourceOfFactors(OperandRole operand) {
+  Part& part = At(operand);
+  part.factors =
+      Piece(part.use->bytes->host() + part.factors_offset, static_cast<size_t>(part.factors_bytes));
+  Source source;
+  source.pieces = absl::MakeConstSpan(&part.factors, 1);
+  source.bytes = part.factors_bytes;
+  source.is_resident = true;
+  return source;
 }
 
 absl::Status ProductTensors::Place(Job& job) {
@@ -108,7 +131,9 @@ absl::Status ProductTensors::Place(Job& job) {
                                                              &parts_[2].use};
   RETURN_IF_ERROR(store_.BeginProduct(uses, d_use_));
   for (const OperandRole role : kMatrixRoles) {
-    if (read(role) != nullptr) job[role] = SourceOf(role);
+    if (read(role) == nullptr) continue;
+    job[role] = SourceOf(role);
+    if (At(role).factors_bytes > 0) job[ScaleOf(role)] = SourceOfFactors(role);
   }
   if (written() != nullptr) job.d.memory = d_use_->bytes->host() + d_offset_;
   if (draft_) job.d = {.memory = draft_->bytes->host(), .is_new = true};
@@ -119,8 +144,11 @@ absl::Status ProductTensors::Place(Job& job) {
 }
 
 void ProductTensors::MarkStaying(Problem& problem) const {
-  problem.a_stays = read(OperandRole::kA) != nullptr && !problem.a.is_sparse();
-  problem.b_stays = read(OperandRole::kB) != nullptr;
+  const auto stays = [this](OperandRole role, const BlockScale* blocks) {
+    return read(role) != nullptr && (blocks == nullptr || read(role)->spec.blocks.has_value());
+  };
+  problem.a_stays = stays(OperandRole::kA, problem.blocks_of_a()) && !problem.a.is_sparse();
+  problem.b_stays = stays(OperandRole::kB, problem.blocks_of_b());
 }
 
 // A tensor that D overwrites is handled with D. If several products run as one, a matrix may be
@@ -142,17 +170,18 @@ void ProductTensors::Bring(DeviceCopies* copies, Job& job,
     MutexLock lock(&mutex_);
     to_bring_ = static_cast<int>(brought.size()) + 1;
   }
-  for (const OperandRole role : brought) BringPart(At(role), job[role]);
+  for (const OperandRole role : brought) BringPart(role);
   EndBringing(absl::OkStatus());
 }
 
-void ProductTensors::BringPart(Part& part, Source& source) {
+void ProductTensors::BringPart(OperandRole role) {
+  Part& part = At(role);
   if (bringing_.copies == nullptr) return BringPartToHost(part);
   bringing_.copies->Bring(part.use->bytes,
-                          [this, &part, &source](absl::StatusOr<DeviceCopies::Use> copy) {
+                          [this, role, &part](absl::StatusOr<DeviceCopies::Use> copy) {
                             if (!copy.ok()) return BringPartToHost(part);
                             part.copy = *std::move(copy);
-                            source = SourceIn(part.copy, part);
+                            PointTo(part.copy, part, role, *bringing_.job);
                             EndBringing(absl::OkStatus());
                           });
 }
@@ -213,7 +242,7 @@ void ProductTensors::PointToD(Job& job) {
   job.d = {.block = d_copy_.block(), .offset = d_offset_};
   for (const OperandRole role : kMatrixRoles) {
     const Part& part = At(role);
-    if (part.bytes > 0 && part.use.tensor() == d_use_.tensor()) job[role] = SourceIn(d_copy_, part);
+    if (part.bytes > 0 && part.use.tensor() == d_use_.tensor()) PointTo(d_copy_, part, role, job);
   }
 }
 
@@ -222,7 +251,7 @@ bool ProductTensors::TakeAtOnce(DeviceCopies* place, Job& job) {
   NoteEditions();
   for (const OperandRole role : kMatrixRoles) {
     if (!IsReadAlone(At(role), job[role])) continue;
-    if (TakePartAtOnce(place, At(role), job[role])) continue;
+    if (TakePartAtOnce(place, role, job)) continue;
     GiveBackTaken();
     return false;
   }
@@ -235,11 +264,12 @@ bool ProductTensors::TakeAtOnce(DeviceCopies* place, Job& job) {
   return true;
 }
 
-bool ProductTensors::TakePartAtOnce(DeviceCopies* place, Part& part, Source& source) {
+bool ProductTensors::TakePartAtOnce(DeviceCopies* place, OperandRole role, Job& job) {
+  Part& part = At(role);
   if (place == nullptr) return part.use->bytes->is_on_host();
   part.copy = place->TakeAtOnce(*part.use->bytes);
   if (part.copy.block() == 0) return false;
-  source = SourceIn(part.copy, part);
+  PointTo(part.copy, part, role, job);
   return true;
 }
 

@@ -55,6 +55,8 @@ class ProductTensors final : public FormKeeper {
 
   // Sets the offset and size of an operand's part, or the offset of D.
   void SetPart(OperandRole operand, int64_t offset, int64_t bytes);
+  // Sets the place of the factors of blocks in the operand's tensor.
+  void SetFactors(OperandRole operand, int64_t offset, int64_t bytes);
   // Adds the factors of an operand, a part of its tensor's factors.
   Source AddFactors(absl::Span<const float> factors);
   void SetPartOfD(int64_t offset) { d_offset_ = offset; }
@@ -121,6 +123,9 @@ class ProductTensors final : public FormKeeper {
     int64_t offset = 0;
     int64_t bytes = 0;
     std::array<Piece, 2> pieces;
+    int64_t factors_offset = 0;  // Of blocks, in the same tensor.
+    int64_t factors_bytes = 0;
+    Piece factors;
     PlacedBytes::Edition edition;  // The edition when the job set out.
     DeviceCopies::Use copy;
     KeptForms::Use form;
@@ -138,16 +143,17 @@ class ProductTensors final : public FormKeeper {
   Part& At(OperandRole operand) { return parts_[static_cast<size_t>(operand)]; }
   const Part& At(OperandRole operand) const { return parts_[static_cast<size_t>(operand)]; }
   Source SourceOf(OperandRole operand);
-  // The part within the block of its tensor's copy.
-  static Source SourceIn(const DeviceCopies::Use& copy, const Part& part);
+  Source SourceOfFactors(OperandRole operand);
+  // Makes the job read the part, and its factors of blocks, in the block of its tensor's copy.
+  static void PointTo(const DeviceCopies::Use& copy, const Part& part, OperandRole role, Job& job);
   // Whether the source is the unmodified part of a tensor that the product does not write.
   bool IsReadAlone(const Part& part, const Source& source) const;
   const std::shared_ptr<TensorBytes>& BytesOfD() const {
     return draft_ ? draft_->bytes : d_use_->bytes;
   }
-  void BringPart(Part& part, Source& source);
+  void BringPart(OperandRole role);
   void BringPartToHost(Part& part);
-  bool TakePartAtOnce(DeviceCopies* place, Part& part, Source& source);
+  bool TakePartAtOnce(DeviceCopies* place, OperandRole role, Job& job);
   bool TakeDAtOnce(DeviceCopies* place);
   // Makes the job read and write the tensor of D in its block.
   void PointToD(Job& job);

@@ -11,9 +11,29 @@
 namespace gemmd {
 
 absl::StatusOr<TensorSpec> MakeTensorSpec(const MatrixLayout& layout, int64_t matrices,
-                                          std::vector<float> scale) {
+                                          std::vector<float> scale,
+                                          std::optional<TensorBlocks> blocks) {
   ASSIGN_OR_RETURN(const ByteCount count, BytesOf("spec", layout, matrices));
-  return TensorSpec{layout, matrices, std::move(scale), count.full};
+  TensorSpec spec{.layout = layout,
+                  .matrices = matrices,
+                  .scale = std::move(scale),
+                  .blocks = blocks,
+                  .bytes = count.full};
+  if (!blocks) return spec;
+  constexpr int64_t kAlignment = 16;
+  const int64_t lines = blocks->is_k_along_columns ? layout.columns : layout.rows;
+  const int64_t k = blocks->is_k_along_columns ? layout.rows : layout.columns;
+  ASSIGN_OR_RETURN(const int64_t factors,
+                   FactorBytes("spec.scale.blocks", blocks->scale, lines, k, matrices));
+  const std::optional<int64_t> all =
+      (Checked(count.full) + Checked(kAlignment - 1) + Checked(factors)).value();
+  if (!all) {
+    return absl::InvalidArgumentError(
+        GotWant("spec.scale.blocks", "2^63 bytes or more together with the matrices", "less"));
+  }
+  spec.blocks->offset = (count.full + kAlignment - 1) / kAlignment * kAlignment;
+  spec.bytes = spec.blocks->offset + factors;
+  return spec;
 }
 
 absl::Status WithName(const absl::Status& status, const Tensor& tensor) {

@@ -15,6 +15,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "kernels/kernel.h"
+#include "kernels/matrix/block_scale.h"
 #include "kernels/problem.h"
 #include "server/store/account.h"
 #include "server/store/digest.h"
@@ -26,18 +27,29 @@ namespace gemmd {
 
 class KeptForm;
 
+// Factors of blocks that a tensor keeps, after its matrices.
+struct TensorBlocks {
+  BlockScale scale;
+  bool is_k_along_columns = false;  // Whether k runs down the columns, or along the rows.
+  int64_t offset = 0;               // Of the factors in the tensor's bytes, a multiple of 16.
+};
+
 // A matrix, or a batch of matrices of one shape without gaps in between.
 struct TensorSpec {
   MatrixLayout layout;  // The stored layout.
   int64_t matrices = 1;
   std::vector<float> scale;  // No factor, one, or one per row or column.
-  int64_t bytes = 0;         // Size of all matrices, with the padding of the last line.
+  std::optional<TensorBlocks> blocks;
+  int64_t bytes = 0;  // Size of all matrices, with the padding of the last line, and of the factors.
+
+  bool has_factors() const { return !scale.empty() || blocks.has_value(); }
 };
 
-// Completes the specification of a valid layout. Errors: InvalidArgument if the matrices take 2^63
-// bytes or more.
+// Completes the specification of a valid layout. Errors: InvalidArgument if the matrices, or these
+// and the factors, take 2^63 bytes or more, and for blocks of less than one element.
 absl::StatusOr<TensorSpec> MakeTensorSpec(const MatrixLayout& layout, int64_t matrices,
-                                          std::vector<float> scale);
+                                          std::vector<float> scale,
+                                          std::optional<TensorBlocks> blocks = std::nullopt);
 
 // How a tensor is kept.
 struct Keeping {

@@ -588,7 +588,7 @@ class TensorOperands {
     if (wire.leading_dimension() != 0) return LeftOut(field, "leading_dimension");
     if (wire.has_batch_stride()) return LeftOut(field, "batch_stride");
     if (wire.scale().values_size() > 0) return LeftOut(field, "scale.values");
-    if (wire.scale().has_blocks() && !tensor->spec.scale.empty()) {
+    if (wire.scale().has_blocks() && tensor->spec.has_factors()) {
       return LeftOut(field, "scale.blocks");
     }
     if (wire.sparsity() != v1::SPARSITY_NONE) return LeftOut(field, "sparsity");
@@ -614,7 +614,7 @@ class TensorOperands {
     const v1::Order order =
         stored.order == Order::kRowMajor ? v1::ORDER_ROW_MAJOR : v1::ORDER_COLUMN_MAJOR;
     RETURN_IF_ERROR(CheckType("d", wire.type(), *tensor));
-    if (stored.is_sparse() || !tensor->spec.scale.empty()) {
+    if (stored.is_sparse() || tensor->spec.has_factors()) {
       return absl::InvalidArgumentError(
           "d.tensor: got a tensor that is sparse or has factors, want one without");
     }
@@ -656,8 +656,9 @@ class TensorOperands {
 
   // The tensor's scale factors that the product needs.
   absl::Status CompleteScale(const Resident& resident, Problem& problem, Job& job) {
-    const std::vector<float>& scale = tensors_.read(resident.role)->spec.scale;
-    if (scale.empty()) return absl::OkStatus();
+    const TensorSpec& spec = tensors_.read(resident.role)->spec;
+    const std::vector<float>& scale = spec.scale;
+    if (!spec.has_factors()) return absl::OkStatus();
     if (resident.role == OperandRole::kC) {
       return absl::InvalidArgumentError(
           "c.tensor: got a tensor with factors, want one without: only A and B are scaled");
@@ -665,6 +666,17 @@ class TensorOperands {
     const bool is_a = resident.role == OperandRole::kA;
     Source& source = is_a ? job.a_scale : job.b_scale;
     ScaleKind& kind = is_a ? problem.a_scale : problem.b_scale;
+    if (spec.blocks) {
+      ASSIGN_OR_RETURN(
+          const BlocksOfPart of_part,
+          BlocksOf(resident.field(), resident.part, spec,
+                   /*is_k_along_columns=*/is_a == resident.wire->transpose(), problem.batch));
+      kind = ScaleKind::kBlocks;
+      (is_a ? problem.a_blocks : problem.b_blocks) = of_part.blocks;
+      tensors_.SetFactors(resident.role, of_part.offset_bytes,
+                          problem.has_product() ? of_part.bytes : 0);
+      return absl::OkStatus();
+    }
     ASSIGN_OR_RETURN(const absl::Span<const float> factors,
                      ScaleOfPart(resident.field(), resident.part, *tensors_.read(resident.role),
                                  /*by_row=*/is_a != resident.wire->transpose()));

@@ -118,6 +118,46 @@ absl::StatusOr<absl::Span<const float>> ScaleOfPart(std::string_view field,
                        static_cast<size_t>(by_row ? part.rows : part.columns));
 }
 
+absl::StatusOr<BlocksOfPart> BlocksOf(std::string_view field, const PartOfTensor& part,
+                                      const TensorSpec& spec, bool is_k_along_columns,
+                                      int64_t batch) {
+  const std::string name = Concat(field, ".tensor");
+  const TensorBlocks& kept = *spec.blocks;
+  if (kept.is_k_along_columns != is_k_along_columns) {
+    return absl::InvalidArgumentError(GotWant(
+        name, kept.is_k_along_columns ? "k along the tensor's rows" : "k down the tensor's columns",
+        Concat("it ", kept.is_k_along_columns ? "down its columns" : "along its rows",
+               ", as its factors have it (spec.k_along_columns); transpose is one of the two")));
+  }
+  const MatrixLayout& layout = spec.layout;
+  const int64_t lines = is_k_along_columns ? layout.columns : layout.rows;
+  const int64_t k = is_k_along_columns ? layout.rows : layout.columns;
+  const int64_t first_line = is_k_along_columns ? part.first_column : part.first_row;
+  const int64_t part_lines = is_k_along_columns ? part.columns : part.rows;
+  const int64_t part_k = is_k_along_columns ? part.rows : part.columns;
+  if (part_k != k) {
+    return absl::InvalidArgumentError(GotWant(name, Concat("a part of k, ", part_k),
+                                              Concat("all ", k, " of a tensor with factors")));
+  }
+  BlocksOfPart result;
+  result.blocks = kept.scale;
+  if (first_line % kept.scale.lines != 0) {
+    return absl::InvalidArgumentError(
+        GotWant(name, Concat("a part that begins at line ", first_line),
+                Concat("the beginning of a block, a multiple of ", kept.scale.lines)));
+  }
+  if (part.matrices == 1) result.blocks.per_matrix = false;
+  if (result.blocks.per_matrix && part_lines != lines) {
+    return absl::InvalidArgumentError(
+        GotWant(name, Concat(part_lines, " lines of ", part.matrices, " matrices"),
+                "one matrix, or all lines, where each matrix has factors of its own"));
+  }
+  ASSIGN_OR_RETURN(result.bytes, FactorBytes(name, result.blocks, part_lines, k, batch));
+  result.offset_bytes =
+      kept.offset + kept.scale.part_offset(part.first_matrix, first_line, lines, k);
+  return result;
+}
+
 namespace {
 
 using google::protobuf::internal::WireFormatLite;
@@ -293,12 +333,36 @@ absl::StatusOr<MatrixLayout> ParseSparse(const v1::TensorSpec& spec, ElementType
   return TightSparseLayout("spec", type, spec.rows(), spec.columns());
 }
 
-absl::Status CheckScale(const v1::TensorSpec& spec, ElementType type) {
-  if (spec.scale().has_blocks()) {
+absl::StatusOr<std::optional<TensorBlocks>> ParseTensorBlocks(const v1::TensorSpec& spec,
+                                                              ElementType type) {
+  if (!spec.scale().has_blocks()) {
+    if (!spec.k_along_columns()) return std::optional<TensorBlocks>();
     return absl::InvalidArgumentError(
-        "spec.scale.blocks: got factors of blocks, want none: products bring those along");
+        "spec.k_along_columns: got true, want false without scale.blocks");
   }
+  const v1::BlockScale& wire = spec.scale().blocks();
+  if (BitsOf(type) > 8 || type == ElementType::kB1) {
+    return absl::InvalidArgumentError(
+        GotWant("spec.scale.blocks", Concat("factors for elements of type ", NameOf(type)),
+                "none (only types of 4 to 8 bits have factors of blocks)"));
+  }
+  if (!wire.factors().empty()) {
+    return absl::InvalidArgumentError(GotWant("spec.scale.blocks.factors",
+                                              Concat(wire.factors().size(), " bytes"),
+                                              "none: the tensor's own bytes end with the factors"));
+  }
+  TensorBlocks blocks;
+  blocks.is_k_along_columns = spec.k_along_columns();
+  ASSIGN_OR_RETURN(blocks.scale, ParseBlocks("spec.scale.blocks", wire));
+  return std::optional(blocks);
+}
+
+absl::Status CheckScale(const v1::TensorSpec& spec, ElementType type) {
   const int64_t count = spec.scale().values_size();
+  if (count > 0 && spec.scale().has_blocks()) {
+    return absl::InvalidArgumentError(
+        Concat("spec.scale.values: got ", count, " values, want none beside blocks"));
+  }
   if (count == 0) return absl::OkStatus();
   if (BitsOf(type) != 8) {
     return absl::InvalidArgumentError(Concat("spec.scale.values: got ", count,
@@ -337,13 +401,14 @@ absl::StatusOr<TensorSpec> ParseTensorSpec(const v1::TensorSpec& spec) {
   }
   if (!v1::Sparsity_IsValid(spec.sparsity())) return UnknownValue("spec.sparsity", spec.sparsity());
   RETURN_IF_ERROR(CheckScale(spec, type));
+  ASSIGN_OR_RETURN(std::optional<TensorBlocks> blocks, ParseTensorBlocks(spec, type));
   const bool is_sparse = spec.sparsity() != v1::SPARSITY_NONE;
   ASSIGN_OR_RETURN(const MatrixLayout layout,
                    is_sparse ? ParseSparse(spec, type, order)
                              : ParseLayout("spec", type, order, spec.rows(), spec.columns(),
                                            {spec.leading_dimension(), std::nullopt}));
   const auto& scale = spec.scale().values();
-  return MakeTensorSpec(layout, matrices, std::vector<float>(scale.begin(), scale.end()));
+  return MakeTensorSpec(layout, matrices, std::vector<float>(scale.begin(), scale.end()), blocks);
 }
 
 absl::StatusOr<TensorName> ParseTensorRef(std::string_view field, const v1::TensorRef& ref) {
@@ -418,6 +483,9 @@ void Fill(const TensorState& state, Scales scales, v1::TensorInfo& wire) {
   spec.set_leading_dimension(layout.is_sparse() ? 0 : layout.leading_dimension);
   spec.set_matrices(tensor.spec.matrices);
   spec.clear_scale();
+  spec.set_k_along_columns(tensor.spec.blocks && tensor.spec.blocks->is_k_along_columns);
+  if (tensor.spec.blocks)
+    Fill(tensor.spec.blocks->scale, {}, *spec.mutable_scale()->mutable_blocks());
   if (scales == Scales::kTold) {
     spec.mutable_scale()->mutable_values()->Assign(tensor.spec.scale.begin(),
                                                    tensor.spec.scale.end());

@@ -62,6 +62,18 @@ absl::StatusOr<absl::Span<const float>> ScaleOfPart(std::string_view field,
                                                     const PartOfTensor& part, const Tensor& tensor,
                                                     bool by_row);
 
+// The blocks of a tensor that keeps factors of them, for a part that a product uses as A, or as B.
+struct BlocksOfPart {
+  BlockScale blocks;
+  int64_t offset_bytes = 0;  // Of the part's factors in the tensor.
+  int64_t bytes = 0;
+};
+// `batch` are the product's matrices. Errors: InvalidArgument if k runs along the other axis, or if
+// the part has not all of k, begins within a block, or has some lines of several matrices.
+absl::StatusOr<BlocksOfPart> BlocksOf(std::string_view field, const PartOfTensor& part,
+                                      const TensorSpec& spec, bool is_k_along_columns,
+                                      int64_t batch);
+
 // The maximum number of bytes in a chunk: to hash and copy it occupies a thread of gRPC's for a few
 // milliseconds.
 inline constexpr int64_t kMaxChunkBytes = int64_t{1} << 20;

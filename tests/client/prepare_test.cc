@@ -254,8 +254,8 @@ TEST(QuantizeBlocksTest, Refusals) {
     EXPECT_EQ(matrix.status().code(), absl::StatusCode::kInvalidArgument);
     return std::string(matrix.status().message());
   };
-  EXPECT_EQ(message(v1::ELEMENT_TYPE_S8, {}, four),
-            "type: got s8, want e4m3, e5m2, e3m2, e2m3 or e2m1");
+  EXPECT_EQ(message(v1::ELEMENT_TYPE_U8, {}, four),
+            "type: got u8, want e4m3, e5m2, e3m2, e2m3, e2m1, s8 or s4");
   EXPECT_EQ(message(v1::ELEMENT_TYPE_E4M3, {v1::FACTOR_TYPE_F32, 0, 4}, four),
             "format: got blocks of 0x4, want 1x1 or more");
   EXPECT_THAT(message(v1::ELEMENT_TYPE_E4M3, {v1::FACTOR_TYPE_UNSPECIFIED}, four),

@@ -119,7 +119,7 @@ std::string LoadReport::Verdict() const {
 
 std::string OperationUnit(const Mix& mix) {
   const bool has_integers = std::any_of(mix.begin(), mix.end(), [](const LoadProduct& product) {
-    return DefaultAccumulationType(product.type) == v1::ELEMENT_TYPE_S32;
+    return DefaultAccumulationType(product.type, product.type) == v1::ELEMENT_TYPE_S32;
   });
   const bool has_sparse = std::any_of(mix.begin(), mix.end(),
                                       [](const LoadProduct& product) { return product.is_sparse; });

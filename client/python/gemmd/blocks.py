@@ -23,7 +23,7 @@ _WIRE_DTYPES = {"f32": np.dtype("<f4"), "ue8m0": np.dtype(np.uint8), "ue4m3": np
 
 @dataclass(frozen=True)
 class BlockScale:
-    """Factors of the blocks of an operand whose elements are floats of at most 8 bits.
+    """Factors of the blocks of an operand whose elements have at most 8 bits: floats or, times f16 or bf16, integers.
 
     Each element stands for its value times the factor of its block. DeepGEMM uses blocks of 1 x 128 for A and 128 x 128
     for B with f32 factors; OCP MX uses 1 x 32 with ue8m0, NVFP4 1 x 16 with ue4m3.

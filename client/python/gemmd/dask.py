@@ -107,10 +107,11 @@ def _result_dtype(a: np.dtype, options: ProductOptions) -> np.dtype:
     return np.dtype(np.int32 if element.name in _INTEGERS else np.float32)
 
 
-def _wraps(a: np.ndarray, options: ProductOptions) -> bool:
+def _wraps(a: np.ndarray, b: np.ndarray, options: ProductOptions) -> bool:
     """Whether sums are integers, which wrap modulo 2^32; only the conversion to D saturates."""
     accumulation = options.get("accumulation_type")
-    return element_of(a.dtype, "a").name in _INTEGERS and accumulation in (None, "s32")
+    names = {element_of(a.dtype, "a").name, element_of(b.dtype, "b").name}
+    return names <= _INTEGERS and accumulation in (None, "s32")
 
 
 def _block(
@@ -123,7 +124,7 @@ def _block(
     """One block of D: adds its products along k in order, so that the same blocks always give the same bits."""
     pairs = list(zip(a_blocks, b_blocks, strict=True))
     is_sum = len(pairs) > 1
-    compute = _wrapping_sum if is_sum and _wraps(a_blocks[0], options) else _sum
+    compute = _wrapping_sum if is_sum and _wraps(a_blocks[0], b_blocks[0], options) else _sum
     return _daemons(os.getpid(), *daemons).run(lambda client: compute(client, pairs, cast(dict[str, Any], options)))
 
 

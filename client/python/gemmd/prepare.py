@@ -22,7 +22,15 @@ from gemmd.v1 import tensors_pb2
 
 # The value to which a factor scales the largest magnitude; s8 is symmetric.
 _LARGEST = {"e4m3": 448.0, "e5m2": 57344.0, "s8": 127.0, "u8": 255.0}
-_LARGEST_IN_BLOCKS = {"e4m3": 448.0, "e5m2": 57344.0, "e3m2": 28.0, "e2m3": 7.5, "e2m1": 6.0}
+_LARGEST_IN_BLOCKS = {
+    "e4m3": 448.0,
+    "e5m2": 57344.0,
+    "e3m2": 28.0,
+    "e2m3": 7.5,
+    "e2m1": 6.0,
+    "s8": 127.0,
+    "s4": 7.0,
+}
 
 
 @dataclass(frozen=True)
@@ -56,10 +64,12 @@ class QuantizedMatrix(StoredOperand):
     Attributes:
         array: the elements.
         scale: one factor, or one per row or column, or block factors.
+        k_axis: the axis of `array` along k, for block factors.
     """
 
     array: np.ndarray
     scale: np.ndarray | BlockScale
+    k_axis: int = 1
     has_scale = True
 
     @property
@@ -71,7 +81,7 @@ class QuantizedMatrix(StoredOperand):
     def T(self) -> QuantizedMatrix:
         """The transposed matrix: a B if this is an A. Factors belong to rows of A or columns of B, so they do not
         change."""
-        return QuantizedMatrix(self.array.T, self.scale)
+        return QuantizedMatrix(self.array.T, self.scale, 1 - self.k_axis)
 
     def as_operand(self, batch: int) -> tuple[tensors_pb2.Operand, memoryview | None]:
         """See `gemmd.operands.StoredOperand`."""
@@ -171,6 +181,8 @@ def _nearest(values: np.ndarray, element: Element) -> np.ndarray:
     conversion through float32 would round twice."""
     if element.name in ("s8", "u8"):
         return np.rint(values).astype(element.dtype)
+    if element.name == "s4":
+        return np.rint(values).astype(np.int8).astype(element.dtype)
     sign = element.bits - 1
     codes = np.arange(1 << sign, dtype=np.uint8).view(element.dtype).astype(np.float64)
     steps = codes[np.isfinite(codes)]
@@ -189,7 +201,7 @@ def _quantize_blocks(
     array: np.ndarray, element: Element, block: tuple[int, int], factors: str, along_rows: bool
 ) -> QuantizedMatrix:
     if element.name not in _LARGEST_IN_BLOCKS:
-        raise refusal("type", element.name, "e4m3, e5m2, e3m2, e2m3 or e2m1 with blocks")
+        raise refusal("type", element.name, "e4m3, e5m2, e3m2, e2m3, e2m1, s8 or s4 with blocks")
     try:
         lines_per_block, k_per_block = block
     except (TypeError, ValueError):
@@ -210,7 +222,7 @@ def _quantize_blocks(
     scaled = np.clip(lines / values[at[0]][:, at[1]], -largest, largest)
     elements = _nearest(scaled, element)
     scale = BlockScale(stored, rows=lines_per_block, k=k_per_block)
-    return QuantizedMatrix(elements if along_rows else elements.T, scale)
+    return QuantizedMatrix(elements if along_rows else elements.T, scale, 1 if along_rows else 0)
 
 
 def quantize(
@@ -227,8 +239,9 @@ def quantize(
     Each factor scales the largest magnitude that it covers to the largest value of the type (127 for s8). ``row`` is
     for A, ``column`` for B: the server scales rows of op(A) and columns of op(B).
 
-    With `block`, each block has a factor, and the type is a float of at most 8 bits: ``block=(1, 128)`` means one
-    factor per row and 128 elements along k. `k_axis` is the axis of the values along k: 1 for an A, and for a B stored
+    With `block`, each block has a factor, and the type is a float of at most 8 bits, ``s8`` or ``s4`` (whose largest
+    value is then 7); the integers are for products with f16 or bf16. ``block=(1, 128)`` means one factor per row and
+    128 elements along k. `k_axis` is the axis of the values along k: 1 for an A, and for a B stored
     as n x k and used as ``.T``; 0 for a B stored as k x n, whose columns then take the role of rows. `factors` is the
     type of the factors; ``ue8m0`` and ``ue4m3`` factors are the smallest that avoid saturation, if any does. OCP's MX
     is ``block=(1, 32), factors="ue8m0"``, NVFP4 is ``e2m1`` with ``block=(1, 16), factors="ue4m3"``.

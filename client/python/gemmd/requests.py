@@ -27,7 +27,7 @@ class PutOptions(KeepOptions, total=False):
     """Options of an upload; all are optional."""
 
     sparse: bool  #: Prunes and packs the array to 2:4, for use as A.
-    scale: Any  #: Factors of an 8-bit type: one, or one per row or column.
+    scale: Any  #: Factors of an 8-bit type: one, or one per row or column; or a `BlockScale` of rows along k.
     element_type: Any  #: For types without a dtype: ``tf32``.
     device: str  #: Copies the tensor there at once, not with the first product.
     sha256: bool  #: The server checks the bytes; none are sent if the session has them.

@@ -35,6 +35,7 @@ PIECE_BYTES = 16 << 20  # Bytes that one connection requests at a time.
 _MAX_FRUITLESS_TRIES = 5
 _LONGEST_PAUSE_S = 2.0
 LOOK_EVERY_S = 0.1
+_FACTORS_ALIGNMENT = 16  # Where factors of blocks begin after the elements.
 _CHUNK_TAG = resident_pb2.GetResponse.CHUNK_FIELD_NUMBER << 3 | 2
 _OFFSET_TAG = resident_pb2.GetChunk.OFFSET_FIELD_NUMBER << 3
 _BYTES_TAG = resident_pb2.GetChunk.DATA_FIELD_NUMBER << 3 | 2
@@ -66,6 +67,7 @@ class Upload:
         wants = {name: flag(name, options[name]) for name in ("sparse", "sha256") if options.get(name) is not None}
         if isinstance(array, QuantizedMatrix):
             no_effect(options, ["scale"], "an array that has factors")
+            spec.k_along_columns = isinstance(array.scale, BlockScale) and array.k_axis == 0
             array, scale = array.array, array.scale
         if isinstance(array, SparseMatrix):
             no_effect(options, ["sparse", "element_type"], "what pack24 has made")
@@ -86,8 +88,11 @@ class Upload:
         if matrices:
             spec.matrices = matrices[0]
         if isinstance(scale, BlockScale):
-            raise refusal("scale", "factors of blocks", "none: each product brings them along")
-        if scale is not None:
+            scale.fill(spec.scale.blocks)
+            gap = bytes(-data.nbytes % _FACTORS_ALIGNMENT)
+            data = memoryview(b"".join([data, gap, spec.scale.blocks.factors]))
+            spec.scale.blocks.ClearField("factors")
+        elif scale is not None:
             spec.scale.values.extend(scale_values(scale, "scale"))
         begin = resident_pb2.PutBegin(spec=spec, keep=keep_message(options))
         if options.get("device") is not None:

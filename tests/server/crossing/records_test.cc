@@ -299,8 +299,8 @@ TEST(RecordTest, JobsAreChecked) {
       },
       "a: got 1 matrices of 4611686018427387904x7 elements of type f16, want sizes in bytes below "
       "2^63");
-  refused([](JobRequest& job) { job.problem.a.type = ElementType::kS8; },
-          "b.type: got f16, want s8 or u8 with a.type s8");
+  refused([](JobRequest& job) { job.problem.a.type = ElementType::kF32; },
+          "b.type: got f16, want f32 with a.type f32");
 }
 
 // A valid product and a kernel of the catalogue, but one that does not support the product.

@@ -152,8 +152,7 @@ const std::vector<BlockRefusal>& BlockRefusals() {
          r.mutable_b()->set_type(v1::ELEMENT_TYPE_S8);
        },
        "a.scale.blocks: got factors for operands of type s8, want none (only e4m3, e5m2, e3m2, "
-       "e2m3 "
-       "and e2m1 have factors of blocks)"},
+       "e2m3 and e2m1 have factors of blocks, and s8, u8, s4 and u4 times f16 or bf16)"},
       {"OfC",
        [](Request& r) {
          r.set_beta(1);
