@@ -592,10 +592,13 @@ absl::Status MakeDequantized(const GemmArgs& args, const Dequantization& made,
 // Dequantizes the operands, or packs the weights, and multiplies them.
 absl::Status LaunchDequantizedOnStream(const Kernel& kernel, const GemmArgs& args,
                                        CUstream_st* stream) {
-  const std::optional<WeightsMultiplication> weights =
-      WeightsMultiplicationOf(*CudaRowOf(kernel), args.problem);
-  const WeightsPlan* const plan = weights ? &weights->plan : nullptr;
-  ASSIGN_OR_RETURN(const Dequantization made, DequantizationBy(kernel, args.problem));
+  const Problem& problem = args.problem;
+  ASSIGN_OR_RETURN(const Dequantization made, DequantizationBy(kernel, problem));
+  std::optional<WeightsPlan> weights;
+  if (made.packs_weights) {
+    weights = WeightsPlanOf(made.a_bytes > 0 ? problem.m : problem.n, problem.k);
+  }
+  const WeightsPlan* const plan = weights ? &*weights : nullptr;
   ASSIGN_OR_RETURN(const DequantizedProduct product, DequantizedProductOf(args, made));
   RETURN_IF_ERROR(MakeDequantized(args, made, plan, mma::Operand::kA, product.a, stream));
   RETURN_IF_ERROR(MakeDequantized(args, made, plan, mma::Operand::kB, product.b, stream));

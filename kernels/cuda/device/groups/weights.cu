@@ -3,12 +3,15 @@
 // Narrow rows of f16 and bf16 whose A are quantized weights.
 #include <algorithm>
 #include <array>
+#include <mutex>
+#include <set>
 #include <utility>
 
 #include "kernels/cuda/device/mainloop/group.cuh"
 #include "kernels/cuda/device/mainloop/weights_product.cuh"
 #include "kernels/cuda/device/runtime.h"
 #include "kernels/cuda/groups/wgmma.h"
+#include "kernels/matrix/status.h"
 
 namespace gemmd {
 namespace {
@@ -45,6 +48,23 @@ std::array<Entry, sizeof...(kAt)> MakeEntries(std::index_sequence<kAt...>) {
   return {EntryOf<kAt>()...};
 }
 
+// Kernels that use more than 48 KiB of shared memory must opt in, on each GPU once: asking CUDA
+// takes as long as a launch.
+absl::Status Admit(const WeightsKernel& kernel) {
+  static auto* const admitted = new std::set<std::pair<int, const void*>>();  // Never destroyed.
+  static std::mutex mutex;
+  int gpu = 0;
+  RETURN_IF_ERROR(CudaStatus(cudaGetDevice(&gpu), "GPU"));
+  const std::lock_guard lock(mutex);
+  if (admitted->contains({gpu, kernel.function})) return absl::OkStatus();
+  RETURN_IF_ERROR(
+      CudaStatus(cudaFuncSetAttribute(kernel.function, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                      kernel.shared_bytes),
+                 "weights"));
+  admitted->emplace(gpu, kernel.function);
+  return absl::OkStatus();
+}
+
 }  // namespace
 
 absl::StatusOr<WeightsKernel> WeightsKernelOf(const CudaRow& row) {
@@ -55,12 +75,7 @@ absl::StatusOr<WeightsKernel> WeightsKernelOf(const CudaRow& row) {
     return absl::FailedPreconditionError(
         "kernel: this build has no code of this row for weights of s4");
   }
-  // Kernels that use more than 48 KiB of shared memory must opt in.
-  const absl::Status status = CudaStatus(
-      cudaFuncSetAttribute(found->kernel.function, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                           found->kernel.shared_bytes),
-      "weights");
-  if (!status.ok()) return status;
+  RETURN_IF_ERROR(Admit(found->kernel));
   return found->kernel;
 }
 

@@ -1,9 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // The kernel of narrow warpgroup rows whose A are quantized weights (kernels/cuda/weights.h). One
-// thread fills a ring of stages; one warpgroup dequantizes A of a chunk into registers while the
-// tensor core multiplies the chunk before, with B from the stages. The sums of an element get the
-// instructions in ascending k, as in the row's own kernel.
+// thread fills a ring of stages; four warps dequantize A in registers and multiply it by B with
+// mma.sync.m16n8k16, whose sums are those of the row's own instruction (GiveSameBits). The sums of
+// an element get the instructions in ascending k.
+//
+// wgmma with A in registers gave the same bits at 0.94 of the rate: a warp dequantized nothing
+// while its products were under way.
 #pragma once
 
 #include <cstddef>
@@ -15,7 +18,6 @@
 #include "kernels/cuda/device/operands/weights.h"
 #include "kernels/cuda/device/ptx/copy_engine_ptx.cuh"
 #include "kernels/cuda/device/ptx/weights_ptx.cuh"
-#include "kernels/cuda/device/ptx/wgmma_ptx.cuh"
 
 namespace gemmd {
 
@@ -105,7 +107,7 @@ class WeightsBlock {
   static constexpr int kLook = kTilesBetweenLooks / kWeightChunks;
   using Codec = WeightCodec<kOf.instruction.a>;
   using Store = WarpgroupElements<Row>;
-  using Fragments = uint32_t[kSteps][4];
+  static constexpr int kLineBytes = 128;  // Of B.
 
   struct Cursor {
     int stage = 0;
@@ -148,7 +150,7 @@ class WeightsBlock {
         weights += kWeightChunks * kChunkBytes;
 #pragma unroll
         for (int chunk = 0; chunk < kWeightChunks; ++chunk) {
-          constexpr int kWordsOfLine = 128 / 4;
+          constexpr int kWordsOfLine = kLineBytes / 4;
           ptx::CopyTileAsync(stage + chunk * kBBytes, &product.b_map,
                              (step * kWeightChunks + chunk) * kWordsOfLine, column, 0, barrier);
         }
@@ -173,8 +175,7 @@ class WeightsBlock {
     for (int tile = ptx::BlockInGrid(); tile < product.tiles; tile += product.blocks) {
       const Place place = PlaceOfTile<Row>(product, tile);
       const typename Store::Ahead ahead = store.Prepare(place);
-      float sums[1][Store::kSums];
-      int released = 0;
+      float sums[1][Store::kSums] = {};
       bool has_stopped = false;
       for (int step = 0; step < parameters_.stages;) {
         has_stopped = HasStopped(at);
@@ -185,17 +186,13 @@ class WeightsBlock {
           const uint32_t stage = shared_ + at.stage * kStageBytes;
 #pragma unroll
           for (int chunk = 0; chunk < kWeightChunks; ++chunk) {
-            // Then all products but those of the chunk before are done.
-            ptx::WaitForProducts<1>();
-            if (step > 0 && chunk == kWeightChunks - 1) Release(released);
-            MultiplyChunk(stage, chunk, thread, step > 0 || chunk > 0, sums[0]);
+            MultiplyChunk(stage + chunk * kBBytes,
+                          stage + kWeightChunks * kBBytes + chunk * kChunkBytes, thread, sums[0]);
           }
-          released = at.stage;
+          Release(at.stage);
           at.Advance();
         }
       }
-      ptx::WaitForProducts<0>();
-      Release(released);
       if (has_stopped) break;
       store.Run(place, ahead, sums);
     }
@@ -209,31 +206,36 @@ class WeightsBlock {
     return ptx::LoadShared32(Stopped()) != 0;
   }
 
-  // Issues the products of a chunk, without waiting for them.
-  static __device__ __forceinline__ void MultiplyChunk(uint32_t stage, int chunk, int thread,
-                                                       bool adds, float (&sums)[Store::kSums]) {
-    Fragments a;
-    Dequantize(stage + kWeightChunks * kBBytes + chunk * kChunkBytes, thread, a);
+  // `b_tile` and `weights` are the chunk's in shared memory.
+  static __device__ __forceinline__ void MultiplyChunk(uint32_t b_tile, uint32_t weights,
+                                                       int thread, float (&sums)[Store::kSums]) {
+    uint32_t a[kSteps][4];
+    Dequantize(weights, thread, a);
+    // The lines of B whose 16 bytes this lane names for LoadMatrices: of two matrices along k, and
+    // of two of eight columns.
+    const int lane = thread % 32;
+    const uint32_t line = b_tile + (lane / 16 * 8 + lane % 8) * kLineBytes;
 #pragma unroll
     for (int i = 0; i < kSteps; ++i) {
+      const int bytes = (2 * i + lane / 8 % 2 ^ lane % 8) * 16;
 #pragma unroll
-      for (int word = 0; word < 4; ++word) ptx::DefineRegister(a[i][word]);
+      for (int j = 0; j < kOf.tile.n / 16; ++j) {
+        uint32_t b[4];
+        ptx::LoadMatrices(b, line + j * 16 * kLineBytes + bytes);
+        ptx::Multiply16x8x16<kOf.instruction.a>(sums + 8 * j, a[i], b[0], b[1]);
+        ptx::Multiply16x8x16<kOf.instruction.a>(sums + 8 * j + 4, a[i], b[2], b[3]);
+      }
     }
-    const uint64_t b = ptx::DescribeLines<128>(stage + chunk * kBBytes);
-    ptx::BeginProducts();
-#pragma unroll
-    for (int i = 0; i < kSteps; ++i) {
-      ptx::WgmmaOfRegisters<RowMnemonic<Row>>(sums, a[i], b + ptx::DescribedBytes(i * 32),
-                                              adds || i > 0);
-    }
-    ptx::CommitProducts();
   }
 
+  // All lanes have loaded what they multiply.
   __device__ void Release(int stage) const {
+    __syncwarp();
     if (ptx::IsElected()) ptx::Arrive(Empty(stage));
   }
 
-  static __device__ __forceinline__ void Dequantize(uint32_t chunk, int thread, Fragments& a) {
+  static __device__ __forceinline__ void Dequantize(uint32_t chunk, int thread,
+                                                    uint32_t (&a)[kSteps][4]) {
     const uint32_t line = chunk + (thread / 32 * 16 + thread % 32 / 4) * 4;
     const float factors[2] = {__uint_as_float(ptx::LoadShared32(line)),
                               __uint_as_float(ptx::LoadShared32(line + 8 * 4))};

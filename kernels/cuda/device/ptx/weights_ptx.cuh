@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Instructions that turn codes into 16-bit floats in registers, and wgmma with A in registers.
+// Instructions that turn codes into 16-bit floats in registers, and multiply these.
 //
-// Source: PTX ISA 9.0, sections 9.7.9.24 (cvt) and 9.7.15.5 (wgmma).
+// Source: PTX ISA 9.0, sections 9.7.9.24 (cvt) and 9.7.14 (mma).
 #pragma once
 
 #include <cstdint>
 
-#include "kernels/cuda/device/ptx/wgmma_ptx.cuh"
+#include "kernels/cuda/device/ptx/ptx.cuh"
 #include "kernels/mma/element_type.h"
 
 namespace gemmd::ptx {
@@ -18,9 +18,6 @@ __device__ inline void LoadShared128(uint32_t shared, uint32_t (&words)[4]) {
                : "r"(shared)
                : "memory");
 }
-
-// Keeps the compiler from computing the value after this.
-__device__ inline void DefineRegister(uint32_t& value) { asm volatile("" : "+r"(value)::"memory"); }
 
 // (word & mask) | others.
 __device__ inline uint32_t MergeBits(uint32_t word, uint32_t mask, uint32_t others) {
@@ -79,39 +76,23 @@ __device__ inline uint32_t MultiplyPairs(uint32_t x, uint32_t y) {
   }
   return product;
 }
-// Adds A times B to the sums, or makes the product the sums if `adds` is false: `a` is the thread's
-// fragment, which must not change before the products are done; `b` describes lines along k.
-// clang-format off
-#define GEMMD_8 "%0,%1,%2,%3,%4,%5,%6,%7"
-#define GEMMD_16 GEMMD_8 ",%8,%9,%10,%11,%12,%13,%14,%15"
-#define GEMMD_32 GEMMD_16 ",%16,%17,%18,%19,%20,%21,%22,%23,%24,%25,%26,%27,%28,%29,%30,%31"
-#define GEMMD_EIGHT(i) "+f"(sums[i]), "+f"(sums[i + 1]), "+f"(sums[i + 2]), "+f"(sums[i + 3]), \
-  "+f"(sums[i + 4]), "+f"(sums[i + 5]), "+f"(sums[i + 6]), "+f"(sums[i + 7])
-#define GEMMD_8_SUMS GEMMD_EIGHT(0)
-#define GEMMD_16_SUMS GEMMD_8_SUMS, GEMMD_EIGHT(8)
-#define GEMMD_32_SUMS GEMMD_16_SUMS, GEMMD_EIGHT(16), GEMMD_EIGHT(24)
-#define GEMMD_WGMMA_OF_REGISTERS(count, a0, a1, a2, a3, b_at, adds_at, name_at)                        \
-  template <typename Source>                                                                          \
-  __device__ inline void WgmmaOfRegisters(float (&sums)[count], const uint32_t (&a)[4], uint64_t b,    \
-                                          bool adds) {                                                 \
-    asm volatile("{\n.reg .pred adds;\nsetp.ne.b32 adds, %" #adds_at ", 0;\n%" #name_at " {" GEMMD_##count \
-                 "}, {%" #a0 ", %" #a1 ", %" #a2 ", %" #a3 "}, %" #b_at ", adds, 1, 1, 0;\n}"          \
-                 : GEMMD_##count##_SUMS                                                                \
-                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(static_cast<int>(adds)),    \
-                   "C"(Mnemonic<Source>::kText));                                                      \
+// Adds A times B to the four sums of a lane.
+template <ElementType kType>
+__device__ inline void Multiply16x8x16(float* sums, const uint32_t (&a)[4], uint32_t b0,
+                                       uint32_t b1) {
+  if constexpr (kType == ElementType::kF16) {
+    asm volatile(
+        "mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, "
+        "{%8, %9}, {%0, %1, %2, %3};"
+        : "+f"(sums[0]), "+f"(sums[1]), "+f"(sums[2]), "+f"(sums[3])
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+  } else {
+    asm volatile(
+        "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, "
+        "{%8, %9}, {%0, %1, %2, %3};"
+        : "+f"(sums[0]), "+f"(sums[1]), "+f"(sums[2]), "+f"(sums[3])
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
   }
-// clang-format on
-GEMMD_WGMMA_OF_REGISTERS(8, 8, 9, 10, 11, 12, 13, 14)
-GEMMD_WGMMA_OF_REGISTERS(16, 16, 17, 18, 19, 20, 21, 22)
-GEMMD_WGMMA_OF_REGISTERS(32, 32, 33, 34, 35, 36, 37, 38)
-
-#undef GEMMD_WGMMA_OF_REGISTERS
-#undef GEMMD_32_SUMS
-#undef GEMMD_16_SUMS
-#undef GEMMD_8_SUMS
-#undef GEMMD_EIGHT
-#undef GEMMD_32
-#undef GEMMD_16
-#undef GEMMD_8
+}
 
 }  // namespace gemmd::ptx
