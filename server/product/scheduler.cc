@@ -101,7 +101,14 @@ bool AddEpilogue(const Job& job, Key& key) {
   key.Add(problem.a_scale);
   key.Add(problem.b_scale);
   key.Add(problem.activation);
-  return AddVector(job.bias, key) && AddVector(job.a_scale, key) && AddVector(job.b_scale, key);
+  if (!AddVector(job.bias, key) || !AddVector(job.a_scale, key)) return false;
+  const BlockScale* const blocks = problem.blocks_of_b();
+  if (blocks == nullptr) return AddVector(job.b_scale, key);
+  key.Add(blocks->type);
+  key.Add(blocks->lines);
+  key.Add(blocks->depth);
+  AddPlace(job.b_scale, key);
+  return true;
 }
 
 // Whether the matrix has no gaps between its lines.
@@ -111,11 +118,14 @@ bool IsWhole(const MatrixLayout& layout) {
 }
 
 // Not sparse: operands' indices are checked for each job, and a wrong index must not fail other
-// jobs. Not a new tensor: it has no device memory yet. No block factors: they belong to the rows of
-// one product.
+// jobs. Not a new tensor: it has no device memory yet. No block factors but those of a resident B:
+// they belong to the rows of one product.
 bool CanJoin(const Job& job) {
   const Problem& problem = job.problem;
-  if (!problem.has_output() || !problem.has_product() || problem.has_block_scales()) return false;
+  if (!problem.has_output() || !problem.has_product()) return false;
+  const bool has_own_blocks = problem.blocks_of_a() != nullptr ||
+                              (problem.blocks_of_b() != nullptr && !job.b_scale.is_resident);
+  if (has_own_blocks) return false;
   if (problem.a.is_sparse() || job.d.block != 0 || job.d.is_new) return false;
   return job.d.memory == nullptr || IsWhole(problem.d);
 }
@@ -173,7 +183,9 @@ int64_t CopiedBytes(const Source& source) { return IsOnHost(source) ? source.byt
 JoinKeys JoinKeysOf(const Job& job) {
   if (!CanJoin(job)) return {};
   if (job.kernel->batch_invariant) {
-    return {.stacked = StackedKeyOf(job), .batched = BatchedKeyOf(job)};
+    // Each matrix of a batch would need its factors.
+    const bool may_be_batch = !job.problem.has_block_scales();
+    return {.stacked = StackedKeyOf(job), .batched = may_be_batch ? BatchedKeyOf(job) : JoinKey()};
   }
   if (!job.may_vary || !job.b.is_resident || !MayVaryJoined(*job.kernel)) return {};
   return {.stacked = StackedKeyOf(job), .batched = {}};

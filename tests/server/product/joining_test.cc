@@ -145,6 +145,57 @@ TEST(JoinKeysTest, EveryDifferenceCounts) {
   }
 }
 
+// Factors of blocks of a resident B are those of all products.
+TEST(JoinKeysTest, ProductsOfAResidentBWithFactorsAreStacked) {
+  RandomSource random;
+  SCOPED_TRACE(random.trace());
+  const Kernel& kernel = SimulatedKernel(kHalves);
+  const std::vector<std::byte> b = RandomBytes(random, 24 * 40);
+  std::vector<std::byte> factors(24 * 3);
+  for (std::byte& factor : factors) factor = static_cast<std::byte>(random.Between(120, 134));
+  SourcePieces pieces;
+  std::deque<JoinableProduct> products;
+  std::vector<const Job*> jobs;
+  for (const int64_t m : {1, 9, 4}) {
+    Job& job = products.emplace_back(random, kernel, Shape{.m = m, .n = 24, .k = 40}, &b).job;
+    job.problem.b = *TightLayout("b", ElementType::kE4m3, Order::kColumnMajor, 40, 24);
+    job.problem.b_scale = ScaleKind::kBlocks;
+    job.problem.b_blocks = {.type = FactorType::kUe8m0, .lines = 1, .depth = 16};
+    job.b_scale = pieces.Add(Piece(factors));
+    job.b.is_resident = job.b_scale.is_resident = true;
+    job.workspace_bytes = kernel.workspace_bytes(job.problem).value();
+    jobs.push_back(&job);
+  }
+  const JoinKeys first = JoinKeysOf(*jobs.front());
+  ASSERT_NE(first.stacked, JoinKey());
+  for (const Job* const job : jobs) {
+    EXPECT_EQ(JoinKeysOf(*job).stacked, first.stacked);
+    EXPECT_EQ(JoinKeysOf(*job).batched, JoinKey());
+  }
+  const absl::StatusOr<std::unique_ptr<JoinedJob>> joined =
+      JoinedJob::Of(Joining::kStacked, 1, jobs);
+  ASSERT_TRUE(joined.ok()) << joined.status();
+  ASSERT_TRUE((*joined)->Gather().ok());
+  std::vector<std::byte> alone;
+  for (const Job* const job : jobs) {
+    const std::vector<std::byte> d = ResultOf(*job, std::byte{0x5a});
+    alone.insert(alone.end(), d.begin(), d.end());
+  }
+  EXPECT_TRUE(ResultOf((*joined)->job(), std::byte{0xa5}) == alone);
+
+  Job other = *jobs.front();
+  other.b_scale.is_resident = false;  // They came with the product.
+  EXPECT_EQ(JoinKeysOf(other).stacked, JoinKey());
+  other = *jobs.front();
+  other.problem.b_blocks.lines = 2;
+  EXPECT_NE(JoinKeysOf(other).stacked, first.stacked);
+  const std::vector<std::byte> others = factors;
+  other = *jobs.front();
+  other.b_scale = pieces.Add(Piece(others));
+  other.b_scale.is_resident = true;
+  EXPECT_NE(JoinKeysOf(other).stacked, first.stacked);
+}
+
 // Products that could not run as one without other bits, other bytes or another product's error.
 TEST(JoinKeysTest, SomeRunAlone) {
   RandomSource random;
