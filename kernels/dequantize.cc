@@ -35,9 +35,13 @@ int64_t MatricesOf(const MatrixLayout& layout, const BlockScale* blocks, int64_t
 
 // Sets the layout to that of the dequantized operand, and returns its bytes.
 absl::StatusOr<int64_t> Widen(MatrixLayout& layout, ElementType to, const BlockScale* blocks,
-                              int64_t batch) {
+                              bool is_read, int64_t batch) {
   constexpr int64_t kMaxLength = INT64_MAX - kLineElements;
   const int64_t matrices = MatricesOf(layout, blocks, batch);
+  if (!is_read) {
+    layout.type = to;
+    return 0;
+  }
   if (layout.line_length() > kMaxLength) {
     return absl::ResourceExhaustedError("workspace: more than 2^63 bytes");
   }
@@ -113,17 +117,19 @@ bool Dequantizes(const Kernel& kernel, const Problem& problem) {
 absl::StatusOr<Dequantization> DequantizationOf(const Problem& problem, ElementType type) {
   Dequantization result{.problem = problem};
   Problem& made = result.problem;
+  const bool is_read = problem.has_output() && problem.has_product();
   if (IsNarrow(problem.a.type)) {
     made.a_stays = false;  // What is packed from a dequantized operand is not kept.
-    ASSIGN_OR_RETURN(result.a_bytes, Widen(made.a, type, problem.blocks_of_a(), problem.batch));
+    ASSIGN_OR_RETURN(result.a_bytes,
+                     Widen(made.a, type, problem.blocks_of_a(), is_read, problem.batch));
   }
   if (IsNarrow(problem.b.type)) {
     made.b_stays = false;
-    ASSIGN_OR_RETURN(result.b_bytes, Widen(made.b, type, problem.blocks_of_b(), problem.batch));
+    ASSIGN_OR_RETURN(result.b_bytes,
+                     Widen(made.b, type, problem.blocks_of_b(), is_read, problem.batch));
   }
   if (made.a_scale == ScaleKind::kBlocks) made.a_scale = ScaleKind::kNone;
   if (made.b_scale == ScaleKind::kBlocks) made.b_scale = ScaleKind::kNone;
-  if (!problem.has_output() || !problem.has_product()) result.a_bytes = result.b_bytes = 0;
   if (!(Checked(result.a_bytes) + Checked(result.b_bytes)).value()) {
     return absl::ResourceExhaustedError("workspace: more than 2^63 bytes");
   }
@@ -244,11 +250,15 @@ double DequantizedSeconds(const Kernel& kernel, const Problem& problem,
                           const DeviceProfile& profile, double rate) {
   const absl::StatusOr<Dequantization> made = DequantizationBy(kernel, problem);
   if (!made.ok()) return 0;
-  const auto of = [&](const MatrixLayout& given, int64_t bytes, bool stays) {
-    return stays ? 0 : SecondsOf(given, bytes, problem.batch, profile);
+  const auto of = [&](const MatrixLayout& given, int64_t bytes, const BlockScale* blocks,
+                      bool stays, bool factors_stay) {
+    const bool is_kept = stays && (blocks == nullptr || factors_stay);
+    return is_kept ? 0 : SecondsOf(given, bytes, problem.batch, profile);
   };
-  return of(problem.a, made->a_bytes, problem.a_stays) +
-         of(problem.b, made->b_bytes, problem.b_stays) +
+  return of(problem.a, made->a_bytes, problem.blocks_of_a(), problem.a_stays,
+            problem.a_factors_stay) +
+         of(problem.b, made->b_bytes, problem.blocks_of_b(), problem.b_stays,
+            problem.b_factors_stay) +
          (made->packs_weights ? PredictedWeightsSeconds(*CudaRowOf(kernel), problem, profile)
                               : kernel.predicted_seconds(made->problem, profile, rate));
 }
@@ -261,11 +271,17 @@ absl::StatusOr<DerivedOperand> DequantizedOperand(const Kernel& kernel, const Pr
   const bool is_a = operand == mma::Operand::kA;
   const int64_t bytes = is_a ? made.a_bytes : made.b_bytes;
   if (bytes > 0) {
+    // Packed weights have k along their lines, which run in another direction in A than in B.
     constexpr uint32_t kPacked = 256;
-    const uint32_t form = kForm | (made.packs_weights ? kPacked : static_cast<uint32_t>(kernel.a));
+    constexpr uint32_t kPackedOfB = 512;
+    const uint32_t form = kForm | (!made.packs_weights ? static_cast<uint32_t>(kernel.a)
+                                   : is_a              ? kPacked
+                                                       : kPackedOfB);
     // Factors that come with a product do not stay with the operand.
     const bool has_factors = (is_a ? problem.blocks_of_a() : problem.blocks_of_b()) != nullptr;
-    if (has_factors && !(is_a ? problem.a_stays : problem.b_stays)) return DerivedOperand();
+    if (has_factors && !(is_a ? problem.a_factors_stay : problem.b_factors_stay)) {
+      return DerivedOperand();
+    }
     return DerivedOperand{.offset = is_a ? 0 : made.a_bytes, .bytes = bytes, .form = form};
   }
   ASSIGN_OR_RETURN(DerivedOperand derived, kernel.derived(made.problem, operand));

@@ -6,9 +6,10 @@
 //
 // Each element becomes a 16-bit float before the product: its value times the factor of its block,
 // if it has one, rounded to f32 and then to the 16-bit type, to nearest even. So it is rounded as
-// in any library that dequantizes to that type, and not at all without a factor, or with one of 8
-// bits in range of bf16: an element has at most 4 significant bits there, and so has its factor.
-// The product has the recipe and the bits of that of the 16-bit floats.
+// in any library that dequantizes to that type. Elements without factors become 16-bit floats
+// exactly, and so do floats of at most 8 bits with factors of 8 bits in the normal range of bf16:
+// both have at most 4 significant bits. The product has the recipe and the bits of that of the
+// 16-bit floats.
 #pragma once
 
 #include <cstddef>
@@ -80,12 +81,6 @@ struct DequantizeJob {
 DequantizeJob DequantizeJobOf(const Problem& problem, const Dequantization& dequantization,
                               mma::Operand operand, const std::byte* source,
                               const std::byte* factors, std::byte* target);
-
-// The code of a dequantized element.
-template <ElementType kTo>
-constexpr uint16_t DequantizedCode(float element, float factor) {
-  return static_cast<uint16_t>(EncodeCode<kTo>(element * factor));
-}
 
 // Dequantizes on the host; less is written once the flag is set. Threads: parallel inside, on the
 // calling thread's OpenMP threads.

@@ -231,6 +231,7 @@ Problem Transposed(const Problem& problem) {
   std::swap(result.a_scale, result.b_scale);
   std::swap(result.a_blocks, result.b_blocks);
   std::swap(result.a_stays, result.b_stays);
+  std::swap(result.a_factors_stay, result.b_factors_stay);
   switch (problem.bias_axis) {
     case BiasAxis::kNone: break;
     case BiasAxis::kRows: result.bias_axis = BiasAxis::kColumns; break;

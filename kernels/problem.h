@@ -44,10 +44,13 @@ struct Problem {
   BlockScale a_blocks;  // Meaningless unless a_scale is kBlocks.
   BlockScale b_blocks;
   Activation activation = Activation::kNone;
-  // Whether A and B, and their factors of blocks, are resident, so that data derived from them
-  // (Kernel::derived) is computed only once. Affects predicted times and forms, but no bits.
+  // Whether A and B are resident, so that data derived from them (Kernel::derived) is computed only
+  // once. Affects predicted times, but no bits.
   bool a_stays = false;
   bool b_stays = false;
+  // Whether their factors of blocks are resident with them, so that data derived from both is kept.
+  bool a_factors_stay = false;
+  bool b_factors_stay = false;
 
   bool has_c() const { return beta != 0; }
   // Whether A and B are read at all.

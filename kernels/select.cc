@@ -155,7 +155,9 @@ bool IsOfTypes(const Kernel& kernel, const Problem& problem,
 
 // How close a kernel is to a problem that it refuses.
 int Nearness(const Kernel& kernel, const Problem& problem) {
-  return (kernel.a == problem.a.type ? 2 : 0) + (kernel.b == problem.b.type ? 2 : 0) +
+  const int of_dequantized = Dequantizes(kernel, problem) ? 4 : 0;
+  return std::max(of_dequantized,
+                  (kernel.a == problem.a.type ? 2 : 0) + (kernel.b == problem.b.type ? 2 : 0)) +
          (kernel.recipe.accumulation == problem.accumulation ? 1 : 0);
 }
 

@@ -223,7 +223,11 @@ std::string ShapeText(const v1::TensorSpec& spec) {
   return absl::StrCat(matrices == 1 ? "" : absl::StrCat(matrices, " of "), spec.rows(), " x ",
                       spec.columns(), " ", ElementTypeName(spec.type()),
                       spec.sparsity() == v1::SPARSITY_NONE ? "" : " 2:4",
-                      spec.order() == v1::ORDER_COLUMN_MAJOR ? ", columns" : "");
+                      spec.order() == v1::ORDER_COLUMN_MAJOR ? ", columns" : "",
+                      !spec.scale().has_blocks()
+                          ? ""
+                          : absl::StrCat(", blocks of ", spec.scale().blocks().rows_per_block(),
+                                         "x", spec.scale().blocks().k_per_block()));
 }
 
 std::string TensorTable(const v1::ListTensorsResponse& tensors) {

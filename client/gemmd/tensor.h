@@ -55,8 +55,9 @@ struct PutOptions {
   bool pinned = false;
   absl::Duration lease = {};
 
-  // Sha256Of all bytes of the tensor, 32 bytes. If the server already has these bytes, nothing is
-  // sent; otherwise the server checks what arrives (DataLoss). Empty: neither.
+  // Sha256Of all bytes of the tensor, 32 bytes, with its factors of blocks. If the server already
+  // has these bytes, nothing is sent; otherwise the server checks what arrives (DataLoss). Empty:
+  // neither.
   std::string sha256 = {};
 
   std::string device = {};  // Copies the tensor there at once. Empty: when a product needs it.

@@ -25,6 +25,15 @@ MatrixLayout LinesAlongK(MatrixLayout layout, mma::Operand operand, ElementType 
 
 }  // namespace
 
+WeightsPlan WeightsPlanOf(int64_t lines, int64_t k) {
+  WeightsPlan plan;
+  plan.lines = lines;
+  plan.tiles = lines / kWeightLines + (lines % kWeightLines != 0 ? 1 : 0);
+  const int64_t chunks = k / kWeightDepth;
+  plan.chunks = chunks + chunks % kWeightChunks;
+  return plan;
+}
+
 std::optional<WeightsMultiplication> WeightsMultiplicationOf(const CudaRow& row,
                                                              const Problem& problem) {
   const ElementType type = row.instruction.a;
@@ -41,14 +50,11 @@ std::optional<WeightsMultiplication> WeightsMultiplicationOf(const CudaRow& row,
 
   WeightsMultiplication made;
   made.weights = is_a ? mma::Operand::kA : mma::Operand::kB;
-  WeightsPlan& plan = made.plan;
-  plan.lines = is_a ? problem.m : problem.n;
-  plan.tiles = plan.lines / kWeightLines + (plan.lines % kWeightLines != 0 ? 1 : 0);
-  const int64_t chunks = problem.k / kWeightDepth;
-  plan.chunks = chunks + chunks % kWeightChunks;
+  const int64_t lines = is_a ? problem.m : problem.n;
   // So sizes in bytes, and those of the same lines in 16 bits, are far from 2^63.
   constexpr int64_t kMaxElements = int64_t{1} << 56;
-  if (problem.k > kMaxElements / std::max<int64_t>(plan.lines, 1)) return std::nullopt;
+  if (problem.k > kMaxElements / std::max<int64_t>(lines, 1)) return std::nullopt;
+  made.plan = WeightsPlanOf(lines, problem.k);
 
   Problem& dequantized = made.dequantized;
   dequantized = problem;

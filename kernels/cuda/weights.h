@@ -2,12 +2,12 @@
 //
 // Weights of s4 in narrow warpgroup rows: instead of dequantizing the operand with the longer side
 // in memory, the kernel brings its codes and factors to shared memory and dequantizes them in
-// registers, from which warpgroups multiply (device/mainloop/weights_product.cuh). So a product
-// with few rows reads few bytes. The bits are those of the dequantized product.
+// registers (device/mainloop/weights_product.cuh). So a product with few rows reads few bytes. The
+// bits are those of the dequantized product.
 //
 // For that, the weights are packed once into tiles of 64 lines by chunks of 64 elements along k,
 // the chunks of a tile one after the other: 64 factors, f32, one for each line (1 without factors,
-// or beyond the weights); then, for each thread of a warpgroup, 16 bytes with its 32 codes.
+// or beyond the weights); then, for each thread of four warps, 16 bytes with its 32 codes.
 #pragma once
 
 #include <cstdint>
@@ -34,7 +34,7 @@ inline constexpr int kWeightChunkBytes = kWeightFactorBytes + kWeightThreads * 1
 inline constexpr int kWeightCodes = 32;  // Of a thread, in a chunk.
 
 // Where code `index` of a thread's codes of a chunk lies in the tile's chunk: its line, and its
-// element along k. `thread` is a number in the warpgroup. A thread has 8 codes for each of four
+// element along k. `thread` is one of those 128. A thread has 8 codes for each of four
 // instructions, the fragment of an instruction of 16 bits; see PositionOfWeight for their order.
 struct WeightPosition {
   int line;
@@ -60,6 +60,8 @@ struct WeightsPlan {
   int64_t bytes_of_tile() const { return chunks * kWeightChunkBytes; }
   int64_t bytes() const { return tiles * bytes_of_tile(); }
 };
+
+WeightsPlan WeightsPlanOf(int64_t lines, int64_t k);
 
 // How a row multiplies a problem with weights in registers.
 struct WeightsMultiplication {

@@ -396,20 +396,20 @@ int64_t SumBytes(const Problem& problem) {
   return bytes;
 }
 
-double SumCost(const Problem& problem) {
+double SumCost(const Kernel& kernel, const Problem& problem) {
   const auto m = static_cast<double>(problem.m);
   const auto n = static_cast<double>(problem.n);
   const auto k = static_cast<double>(problem.k);
   // k n, m k and m n multiplications over m n k; those of floats once more for the columns.
   const double once = 1 / m + 1 / n + 1 / k;
-  return IsInteger(problem.a.type) ? once : 2 * once;
+  return kernel.recipe.accumulation == ElementType::kS32 ? once : 2 * once;
 }
 
 absl::StatusOr<CheckResult> CheckSums(const CheckedProduct& product, Draw& draw) {
   const Problem& problem = product.problem;
   CheckResult result;
   if (!problem.has_output()) return result;
-  result.cost = SumCost(problem);
+  result.cost = SumCost(product.kernel, problem);
   const bool is_integer = product.kernel.recipe.accumulation == ElementType::kS32;
   Suspects suspects(product, result);
   try {

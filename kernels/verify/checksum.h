@@ -32,7 +32,7 @@ absl::Status CanCheckSums(const Kernel& kernel, const Problem& problem);
 // Memory of CheckSums in addition to the product, and its operations relative to the product's if
 // nothing is suspicious.
 int64_t SumBytes(const Problem& problem);
-double SumCost(const Problem& problem);
+double SumCost(const Kernel& kernel, const Problem& problem);
 
 // Precondition: CanCheckSums. Errors: as Recompute.
 absl::StatusOr<CheckResult> CheckSums(const CheckedProduct& product, Draw& draw);

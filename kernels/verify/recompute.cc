@@ -251,8 +251,8 @@ absl::StatusOr<SmallProduct> Gather(const CheckedProduct& product, int64_t batch
 absl::Status DequantizeSmall(const Kernel& kernel, SmallProduct& small) {
   if (!Dequantizes(kernel, small.problem)) return absl::OkStatus();
   ASSIGN_OR_RETURN(const Dequantization made, DequantizationOf(small.problem, kernel.a));
-  const auto dequantize = [&](mma::Operand operand, int64_t bytes,
-                              std::vector<std::byte>& factors, GatheredMatrix& matrix) {
+  const auto dequantize = [&](mma::Operand operand, int64_t bytes, std::vector<std::byte>& factors,
+                              GatheredMatrix& matrix) {
     if (bytes == 0) return;
     std::vector<std::byte> values(static_cast<size_t>(bytes));
     Dequantize(DequantizeJobOf(small.problem, made, operand, matrix.bytes.data(), factors.data(),

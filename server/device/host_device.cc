@@ -400,9 +400,10 @@ class HostDevice::TakenForms {
     if (job_.forms == nullptr) return absl::OkStatus();
     const absl::StatusOr<DerivedOperand> derived = job_.kernel->derived(job_.problem, operand);
     if (!derived.ok()) return absl::OkStatus();
+    const int64_t matrices = layout.batch_stride_bytes == 0 ? 1 : job_.problem.batch;
     if (derived->bytes > 0) {
       taken.bytes = derived->bytes;
-      taken.form = job_.forms->TakeForm(source, layout, *derived);
+      taken.form = job_.forms->TakeForm(source, layout, matrices, *derived);
       if (taken.form.is_made) source = Source();  // Not used.
       return absl::OkStatus();
     }
@@ -410,7 +411,8 @@ class HostDevice::TakenForms {
                          source.pieces.size() != 1 || shared->OffsetOf(source.pieces[0].data());
     if (is_seen) return absl::OkStatus();
     taken.is_copy = true;
-    taken.form = job_.forms->TakeForm(source, layout, {.bytes = source.bytes, .form = kCopy});
+    taken.form =
+        job_.forms->TakeForm(source, layout, matrices, {.bytes = source.bytes, .form = kCopy});
     if (taken.form.bytes == nullptr) return absl::OkStatus();
     const auto is_aborted = [abort] { return IsSet(abort); };
     if (!taken.form.is_made && !CopyPieces(source, taken.form.bytes, threads, is_aborted)) {

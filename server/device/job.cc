@@ -88,6 +88,8 @@ absl::Status JoinedJob::Gather() {
     const bool is_there = role != OperandRole::kC || job_.problem.has_c();
     if (is_there && !IsOne(role)) RETURN_IF_ERROR(Concatenate(role));
   }
+  // Those of a resident B are where it is.
+  if (job_.problem.blocks_of_b() != nullptr) job_.b_scale = members_.front()->b_scale;
   job_.d = members_.front()->d;
   if (job_.d.is_given()) Scatter();
   return absl::OkStatus();
@@ -108,7 +110,8 @@ void JoinedJob::Stack() {
     layout->rows = problem.m;
     layout->batch_stride_bytes = problem.m * layout->line_stride_bytes();
   }
-  problem.a_stays = false;  // Operands assembled for one launch are not resident.
+  // Operands assembled for one launch are not resident.
+  problem.a_stays = problem.a_factors_stay = false;
 }
 
 void JoinedJob::Batch() {

@@ -136,10 +136,10 @@ struct Source {
 class FormKeeper {
  public:
   virtual ~FormKeeper() = default;
-  // Memory for the data that the job derives from a source with this layout; valid until EndForms.
-  // Without memory, the data is not kept. Call at most once for A and once for B. Threads: the
-  // device's.
-  virtual OperandForm TakeForm(const Source& source, const MatrixLayout& layout,
+  // Memory for the data that the job derives from a source of `matrices` with this layout; valid
+  // until EndForms. Without memory, the data is not kept. Call at most once for A and once for B.
+  // Threads: the device's.
+  virtual OperandForm TakeForm(const Source& source, const MatrixLayout& layout, int64_t matrices,
                                const DerivedOperand& derived) = 0;
   // Call after the launch; if `is_ok`, the forms were made. Threads: as TakeForm.
   virtual void EndForms(bool is_ok) = 0;

@@ -25,7 +25,13 @@ absl::Status NoSuchModel() {
 }  // namespace
 
 absl::Status CheckServes(const Model& model) {
-  if (model.b == nullptr || !model.b->spec.layout.is_sparse()) return absl::OkStatus();
+  if (model.b == nullptr) return absl::OkStatus();
+  if (model.b->spec.blocks) {
+    return absl::FailedPreconditionError(
+        GotWant("model", "a tensor with factors of blocks",
+                "one without: KServe's protocol has no A for it; multiply by gemmd.v1"));
+  }
+  if (!model.b->spec.layout.is_sparse()) return absl::OkStatus();
   return absl::FailedPreconditionError(
       GotWant("model", "a sparse tensor", "a dense one, since only A may be sparse"));
 }

@@ -266,8 +266,9 @@ std::unique_ptr<Submission> AnswerChecker::SubmissionFor(const Product& product,
   job.tensors = nullptr;
   job.forms = nullptr;
   job.d = Destination();
-  for (const OperandRole role : kMatrixRoles) job[role].is_resident = false;
+  for (const OperandRole role : kOperandRoles) job[role].is_resident = false;
   job.problem.a_stays = job.problem.b_stays = false;
+  job.problem.a_factors_stay = job.problem.b_factors_stay = false;
   job.workspace_bytes =
       std::max(job.workspace_bytes, place.kernel->workspace_bytes(job.problem).value_or(0));
   submission->bytes = product.bytes;

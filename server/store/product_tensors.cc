@@ -81,7 +81,7 @@ int64_t ProductTensors::BytesOn(std::string_view device) const {
     return use.tensor() != nullptr && use->bytes->is_on(device) ? bytes : 0;
   };
   int64_t bytes = 0;
-  for (const Part& part : parts_) bytes += bytes_of(part.use, part.bytes);
+  for (const Part& part : parts_) bytes += bytes_of(part.use, part.bytes + part.factors_bytes);
   if (written() != nullptr && !is_in_place()) bytes += bytes_of(d_use_, d_use_->spec.bytes);
   return bytes;
 }
@@ -144,11 +144,13 @@ absl::Status ProductTensors::Place(Job& job) {
 }
 
 void ProductTensors::MarkStaying(Problem& problem) const {
-  const auto stays = [this](OperandRole role, const BlockScale* blocks) {
-    return read(role) != nullptr && (blocks == nullptr || read(role)->spec.blocks.has_value());
+  const auto has_factors = [this](OperandRole role) {
+    return read(role) != nullptr && read(role)->spec.blocks.has_value();
   };
-  problem.a_stays = stays(OperandRole::kA, problem.blocks_of_a()) && !problem.a.is_sparse();
-  problem.b_stays = stays(OperandRole::kB, problem.blocks_of_b());
+  problem.a_stays = read(OperandRole::kA) != nullptr && !problem.a.is_sparse();
+  problem.b_stays = read(OperandRole::kB) != nullptr;
+  problem.a_factors_stay = has_factors(OperandRole::kA);
+  problem.b_factors_stay = has_factors(OperandRole::kB);
 }
 
 // A tensor that D overwrites is handled with D. If several products run as one, a matrix may be
@@ -364,13 +366,15 @@ bool ProductTensors::is_unchanged() const {
 }
 
 OperandForm ProductTensors::TakeForm(const Source& source, const MatrixLayout& layout,
-                                     const DerivedOperand& derived) {
+                                     int64_t matrices, const DerivedOperand& derived) {
   for (Part& part : parts_) {
     // A and B share a part if both are the same source.
     if (!IsReadAlone(part, source) || part.form.form != nullptr) continue;
-    part.form = store_.TakeForm(
-        part.use,
-        {.form = derived.form, .bytes = derived.bytes, .offset = part.offset, .layout = layout});
+    part.form = store_.TakeForm(part.use, {.form = derived.form,
+                                           .bytes = derived.bytes,
+                                           .offset = part.offset,
+                                           .layout = layout,
+                                           .matrices = matrices});
     if (part.form.form == nullptr) return {};
     return {part.form.form->data(), part.form.is_made};
   }

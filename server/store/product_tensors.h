@@ -105,7 +105,7 @@ class ProductTensors final : public FormKeeper {
   bool is_unchanged() const;
 
   // FormKeeper, for tensors that are only read.
-  OperandForm TakeForm(const Source& source, const MatrixLayout& layout,
+  OperandForm TakeForm(const Source& source, const MatrixLayout& layout, int64_t matrices,
                        const DerivedOperand& derived) override;
   void EndForms(bool is_ok) override;
   // For a job whose tensors the device has: memory for data that its kernel derives from A and B.

@@ -32,6 +32,8 @@ struct TensorBlocks {
   BlockScale scale;
   bool is_k_along_columns = false;  // Whether k runs down the columns, or along the rows.
   int64_t offset = 0;               // Of the factors in the tensor's bytes, a multiple of 16.
+
+  friend bool operator==(const TensorBlocks&, const TensorBlocks&) = default;
 };
 
 // A matrix, or a batch of matrices of one shape without gaps in between.
@@ -40,7 +42,8 @@ struct TensorSpec {
   int64_t matrices = 1;
   std::vector<float> scale;  // No factor, one, or one per row or column.
   std::optional<TensorBlocks> blocks;
-  int64_t bytes = 0;  // Size of all matrices, with the padding of the last line, and of the factors.
+  int64_t bytes =
+      0;  // Size of all matrices, with the padding of the last line, and of the factors.
 
   bool has_factors() const { return !scale.empty() || blocks.has_value(); }
 };

@@ -69,13 +69,29 @@ struct SessionOwner {
 
 // A session, which owns tensors. Non-constant members are guarded by the store's lock.
 struct Session {
-  // The key of shared bytes. Sparse tensors share bytes only if shape and type are equal too,
-  // because the validity of indices depends on them; these are 0 for dense tensors.
-  using Content = std::tuple<Sha256Digest, Sparsity, ElementType, int64_t, int64_t>;
+  // The key of shared bytes. Sparse tensors share bytes only if all else is equal too, because the
+  // validity of indices depends on that, and so do tensors with factors of blocks, because forms
+  // contain them.
+  struct Content {
+    Sha256Digest digest = {};
+    MatrixLayout layout;  // Empty for others.
+    int64_t matrices = 0;
+    std::optional<TensorBlocks> blocks;
+
+    friend bool operator==(const Content&, const Content&) = default;
+    template <typename Hash>
+    friend Hash AbslHashValue(Hash hash, const Content& content) {
+      return Hash::combine(std::move(hash), content.digest);
+    }
+  };
   static Content ContentOf(const TensorSpec& spec, const Sha256Digest& digest) {
-    const MatrixLayout& layout = spec.layout;
-    if (!layout.is_sparse()) return {digest, layout.sparsity, {}, 0, 0};
-    return {digest, layout.sparsity, layout.type, layout.rows, layout.columns};
+    Content content{.digest = digest, .layout = {}, .matrices = 0, .blocks = std::nullopt};
+    if (spec.layout.is_sparse() || spec.blocks) {
+      content.layout = spec.layout;
+      content.matrices = spec.matrices;
+      content.blocks = spec.blocks;
+    }
+    return content;
   }
   // `digest` is that of the token.
   static std::string IdOf(const Sha256Digest& digest);

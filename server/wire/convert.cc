@@ -674,7 +674,7 @@ class TensorOperands {
       kind = ScaleKind::kBlocks;
       (is_a ? problem.a_blocks : problem.b_blocks) = of_part.blocks;
       tensors_.SetFactors(resident.role, of_part.offset_bytes,
-                          problem.has_product() ? of_part.bytes : 0);
+                          problem.has_product() && problem.has_output() ? of_part.bytes : 0);
       return absl::OkStatus();
     }
     ASSIGN_OR_RETURN(const absl::Span<const float> factors,

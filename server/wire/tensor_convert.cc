@@ -346,6 +346,10 @@ absl::StatusOr<std::optional<TensorBlocks>> ParseTensorBlocks(const v1::TensorSp
         GotWant("spec.scale.blocks", Concat("factors for elements of type ", NameOf(type)),
                 "none (only types of 4 to 8 bits have factors of blocks)"));
   }
+  if (spec.sparsity() != v1::SPARSITY_NONE) {
+    return absl::InvalidArgumentError(
+        GotWant("spec.scale.blocks", "factors of a sparse tensor", "none"));
+  }
   if (!wire.factors().empty()) {
     return absl::InvalidArgumentError(GotWant("spec.scale.blocks.factors",
                                               Concat(wire.factors().size(), " bytes"),

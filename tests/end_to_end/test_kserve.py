@@ -167,6 +167,20 @@ def test_a_resident_tensor_is_a_model_of_its_owner_alone(client, channel, owner,
     status, words = refusal(lambda: client.infer("layer", [tensor("A", a[:, :5])], headers=headers))
     assert (status, words) == ("INVALID_ARGUMENT", "inputs[0].shape: got [3, 5], want K = 6, as of the model's B")
 
+    blocks = tensors_pb2.BlockScale(
+        type=tensors_pb2.FACTOR_TYPE_UE8M0, rows_per_block=1, k_per_block=8
+    )
+    spec = resident_pb2.TensorSpec(type=tensors_pb2.ELEMENT_TYPE_S8, rows=4, columns=8)
+    spec.scale.blocks.CopyFrom(blocks)
+    owner.put(bytes(32) + b"\x7f" * 4, spec=spec, name="quantized")
+    call = lambda: client.infer("quantized", [tensor("A", small(rng, np.float16, 3, 8))], headers=headers)
+    status, words = refusal(call)
+    assert status == "FAILED_PRECONDITION"
+    assert words.startswith("model: got a tensor with factors of blocks, want one without")
+    [listed] = client.get_model_repository_index(headers=headers).models[2:]
+    assert (listed.name, listed.state) == ("quantized", "UNAVAILABLE")
+    assert listed.reason == words
+
     with Session(channel) as other:
         for theirs in (dict(other.own_metadata), {"gemmd-session": "0" * 32}, None):
             refusals = {

@@ -96,15 +96,15 @@ def _daemons(_process: int, addresses: tuple[str, ...], options: tuple[tuple[str
     return _Daemons(addresses, cast(ClientOptions, dict(options)))
 
 
-def _result_dtype(a: np.dtype, options: ProductOptions) -> np.dtype:
+def _result_dtype(a: np.dtype, b: np.dtype, options: ProductOptions) -> np.dtype:
     """The dtype of D, as the server chooses it."""
     for name in ("out_type", "accumulation_type"):
         if options.get(name) is not None:
             return named_element(options[name], name).dtype
-    element = element_of(np.dtype(a), "a")
-    if element.name == "f64":
+    names = {element_of(np.dtype(a), "a").name, element_of(np.dtype(b), "b").name}
+    if "f64" in names:
         return np.dtype(np.float64)
-    return np.dtype(np.int32 if element.name in _INTEGERS else np.float32)
+    return np.dtype(np.int32 if names <= _INTEGERS else np.float32)
 
 
 def _wraps(a: np.ndarray, b: np.ndarray, options: ProductOptions) -> bool:
@@ -198,7 +198,7 @@ def matmul(
     if a.ndim != 2 or b.ndim != 2:
         raise refusal("a and b", f"{a.ndim} and {b.ndim} dimensions", "2 each")
     daemons = (tuple(addresses), tuple((name, _hashable(value)) for name, value in sorted((client_options or {}).items())))
-    dtype = _result_dtype(a.dtype, options)
+    dtype = _result_dtype(a.dtype, b.dtype, options)
     return da.blockwise(
         _block,
         "ij",

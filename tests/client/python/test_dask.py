@@ -90,6 +90,11 @@ def test_types_and_options(three, numbers):
             d = gemmd.dask.matmul(*blocks, addresses).compute()
             assert d.dtype == result
             assert np.array_equal(d, a @ b)
+        mixed = da.from_array(a.astype(np.int8), 4), da.from_array(b.astype(np.float16), (4, 8))
+        for first, second in (mixed, (mixed[1].T, mixed[0].T)):
+            d = gemmd.dask.matmul(first, second, addresses)
+            assert d.dtype == d.compute().dtype == np.float32
+            assert np.array_equal(d, first.compute().astype(float) @ second.compute().astype(float))
         blocks = da.from_array(a, 4), da.from_array(b, 4)
         d = gemmd.dask.matmul(*blocks, addresses, alpha=2, activation="relu", out_type="bf16")
         assert d.dtype == ml_dtypes.bfloat16

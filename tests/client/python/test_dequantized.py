@@ -136,3 +136,43 @@ def test_refusals(client, numbers):
         assert "s4 and u4 times f16 or bf16" in refusal(lambda: client.matmul(s8, resident.T))
     with pytest.raises(gemmd.InvalidArgument, match="types of 4 to 8 bits"):
         client.put(a, scale=gemmd.BlockScale(np.ones((M, 4), np.float32), rows=1, k=64))
+    sparse = gemmd.pack24(np.ones((4, 32), ml_dtypes.float8_e4m3fn), prune="smallest")
+    with pytest.raises(gemmd.InvalidArgument, match="factors of a sparse tensor"):
+        client.put(sparse, scale=gemmd.BlockScale(np.ones((4, 4), np.float32), rows=1, k=8))
+
+
+def test_forms_of_one_matrix_are_not_those_of_two(client, numbers):
+    """Small ones take the same room."""
+    a = np.broadcast_to(np.eye(8), (2, 8, 8)).astype(ml_dtypes.bfloat16)
+    weights = numbers.integers(-8, 8, (2, 8, 8)).astype(np.int8)
+    for first, second in [(0, None), (None, 0)]:
+        with client.put(weights) as resident:
+            for part in (first, second):
+                left, right = (a, resident) if part is None else (a[0], resident[part])
+                for _ in range(3):
+                    got = client.matmul(left, right, device="cpu")
+                    assert np.array_equal(got, weights if part is None else weights[part])
+
+
+@pytest.mark.parametrize("device", ["cpu", "sim:sm_90"])
+def test_the_same_bytes_with_other_factors(client, device):
+    """Tensors that share their bytes by hash share nothing that is derived from them with factors."""
+    a = np.eye(64).astype(ml_dtypes.bfloat16)
+    elements = np.ones((64, 64), np.int8)
+    codes = np.full((64, 1), 0x38, np.uint8)
+    for kind, factor in [("ue8m0", 2.0**-71), ("ue4m3", 1.0), ("ue8m0", 2.0**-71)]:
+        scale = gemmd.BlockScale(codes, rows=1, k=64, type=kind)
+        with client.put(elements, scale=scale, sha256=True, name=kind) as resident:
+            for _ in range(3):
+                assert (client.matmul(a, resident.T, device=device) == factor).all()
+            tall = np.concatenate([elements, codes.view(np.int8).reshape(1, 64)])
+            with client.put(tall, sha256=True) as plain:
+                for _ in range(3):
+                    assert (client.matmul(a, plain[:64].T, device=device) == 1).all()
+
+
+def test_nothing_to_multiply(client):
+    half = np.float16
+    assert client.matmul(np.ones((0, 8), half), np.ones((8, 3), np.int8)).shape == (0, 3)
+    assert (client.matmul(np.ones((2, 0), half), np.ones((0, 3), np.int8)) == 0).all()
+    assert (client.matmul(np.ones((2, 8), half), np.ones((8, 3), np.int8), alpha=0) == 0).all()

@@ -9,8 +9,10 @@
 #include <utility>
 
 #include "kernels/cuda/rows.h"
+#include "kernels/default_recipe.h"
 #include "kernels/device_profile.h"
 #include "kernels/kernel.h"
+#include "kernels/matrix/text.h"
 #include "kernels/mma/fragment.h"
 #include "tests/testing/status_matchers.h"
 
@@ -24,9 +26,14 @@ const Kernel& Narrow() {
 }
 const CudaRow& RowOf(const Kernel& kernel) { return *CudaRowOf(kernel); }
 
-// A thread has the fragment of A of mma.m16n8k16 for each of four instructions: that of a
-// warpgroup instruction for its warp.
+// A thread has the fragment of A of mma.m16n8k16 for each of four instructions, which give the
+// row's bits.
 TEST(WeightsTest, ThreadsHaveTheirFragments) {
+  for (const std::string_view type : {"f16.f16", "bf16.bf16"}) {
+    const Kernel& row = *FindKernel(Concat("wgmma.m64n16k16.f32.", type)).value();
+    const Kernel& kernel = *FindKernel(Concat("mma.m16n8k16.f32.", type, ".f32")).value();
+    EXPECT_TRUE(GiveSameBits(row, kernel, mma::Chip::kSm90)) << type;
+  }
   const mma::Instruction& instruction =
       *FindKernel("mma.m16n8k16.f32.bf16.bf16.f32").value()->instruction;
   std::set<std::pair<int, int>> all;
@@ -117,7 +124,9 @@ TEST(WeightsTest, PackedWeightsAreKept) {
   const int64_t bytes = WeightsMultiplicationOf(RowOf(Narrow()), problem)->plan.bytes();
   EXPECT_EQ(Narrow().workspace_bytes(problem).value(), (bytes + 255) / 256 * 256);
   EXPECT_EQ(Narrow().derived(problem, mma::Operand::kB)->bytes, 0);
-  problem.b_stays = true;
+  problem.b_stays = true;  // The factors come with the product.
+  EXPECT_EQ(Narrow().derived(problem, mma::Operand::kB)->bytes, 0);
+  problem.b_factors_stay = true;
   const DerivedOperand packed = Narrow().derived(problem, mma::Operand::kB).value();
   EXPECT_EQ(packed.offset, 0);
   EXPECT_EQ(packed.bytes, (bytes + 255) / 256 * 256);
@@ -126,12 +135,19 @@ TEST(WeightsTest, PackedWeightsAreKept) {
   const Kernel& wide = *FindKernel("wgmma.m64n256k16.f32.bf16.bf16_128x256x64_w8x1_s3").value();
   EXPECT_NE(wide.derived(problem, mma::Operand::kB)->form, packed.form);
 
+  // As A, the same tensor has k along its other axis.
+  Problem as_a = Transposed(problem);
+  as_a.a = TightLayout("a", kS4, Order::kColumnMajor, 200, 192).value();
+  const DerivedOperand packed_a = Narrow().derived(as_a, mma::Operand::kA).value();
+  EXPECT_EQ(packed_a.bytes, packed.bytes);
+  EXPECT_NE(packed_a.form, packed.form);
+
   DeviceProfile profile;
   profile.target = {.kind = DeviceKind::kCuda, .chip = mma::Chip::kSm90, .multiprocessors = 132};
   profile.memory_bytes_per_second = 4.3e12;
   const Problem large = [] {
     Problem made = Weighted(16, 28672, 8192);
-    made.b_stays = true;
+    made.b_stays = made.b_factors_stay = true;
     return made;
   }();
   const double seconds = Narrow().predicted_seconds(large, profile, 6e13);
