@@ -139,7 +139,8 @@ absl::Status PlacedBytes::ChargeReading() {
   return absl::OkStatus();
 }
 
-// A writer may rely on the room. Nobody else accesses host memory: it had no room before.
+// A writer may rely on the room. Nobody else accesses host memory: it had no room before, and no
+// read that used this room has succeeded.
 bool PlacedBytes::BeginGivingBack() {
   if (is_on_host_) is_charged_for_reading_ = false;
   const bool is_used = is_reading_ || !readers_.empty() || writers_ > 0;
@@ -215,6 +216,8 @@ void PlacedBytes::EndReading(const absl::Status& status) {
   {
     MutexLock lock(&mutex_);
     is_reading_ = false;
+    // Readers use host memory once they are told, even if it is outdated by then.
+    if (status.ok()) is_charged_for_reading_ = false;
     if (status.ok() && begun_ == 0 && version_ == read_version_) is_on_host_ = true;
     // Readers that came after a change need another read.
     if (!is_on_host_ && (status.ok() || IsCurrentOnDevice())) {

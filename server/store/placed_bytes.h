@@ -212,7 +212,7 @@ class PlacedBytes : public std::enable_shared_from_this<PlacedBytes> {
   std::vector<Reader> readers_ ABSL_GUARDED_BY(mutex_);
   bool is_reading_ ABSL_GUARDED_BY(mutex_) = false;
   int64_t read_version_ ABSL_GUARDED_BY(mutex_) = 0;  // version_ when the read began.
-  // Whether host memory was charged only to read the bytes there, and they have not arrived.
+  // Whether host memory was charged only to read the bytes there, and no read has succeeded since.
   bool is_charged_for_reading_ ABSL_GUARDED_BY(mutex_) = false;
 
   Place written_at_ ABSL_GUARDED_BY(mutex_) = nullptr;

@@ -351,6 +351,28 @@ TEST_F(PlacedBytesTest, ACopyToTheHostThatFailsIsNotCharged) {
   EXPECT_EQ(account_->used(), 0);
 }
 
+// Readers keep host memory after they are told, however late the products that outdate it end.
+TEST_F(PlacedBytesTest, HostMemoryThatWasReadStaysWhenItIsOutdated) {
+  for (const bool ends_before_read : {true, false}) {
+    const auto bytes = Bytes("text", kMapped);
+    ASSERT_THAT(Bring(*large_, bytes), IsOk());
+    ASSERT_TRUE(bytes->BeginLeavingHost());
+    bytes->EndLeavingHost();
+    ASSERT_EQ(account_->used(), 0);
+    large_memory_.Hold(true);
+    Later<absl::Status> read;
+    bytes->BringToHost([&](const absl::Status& status) { read.Set(status); });
+    const Use use = BeginAt(large_, bytes);
+    if (ends_before_read) bytes->EndWriting(large_.get(), true, true);
+    large_memory_.Hold(false);
+    ASSERT_THAT(read.Wait(), IsOk());
+    if (!ends_before_read) bytes->EndWriting(large_.get(), true, true);
+    EXPECT_FALSE(bytes->is_on_host());
+    EXPECT_EQ(OnHost(*bytes, 4), "text") << ends_before_read;
+    EXPECT_EQ(account_->used(), kMapped);
+  }
+}
+
 TEST_F(PlacedBytesTest, TheOnlyCopyStaysWhereItCannotBeWrittenBack) {
   const auto result = OnlyAtFirst("result");
   const auto large = Bytes("large", 2 * kBlock);
