@@ -11,6 +11,7 @@ namespace gemmd {
 namespace {
 
 constexpr std::string_view kPathName = ":path";
+constexpr std::string_view kBinarySuffix = "-bin";
 
 // RFC 7541, Appendix A. No value of these is the path of a method.
 constexpr std::string_view kStaticNames[] = {":authority",
@@ -146,6 +147,14 @@ std::optional<std::string> Decoded(std::span<const uint8_t> bytes) {
   return text;
 }
 
+// The bytes of a binary value without its encoding: either a zero precedes them, or they are in
+// base64.
+size_t BinaryBytes(std::string_view value) {
+  if (value.starts_with('\0')) return value.size() - 1;
+  const size_t digits = value.find_last_not_of('=') + 1;  // 0 if there are none.
+  return digits / 4 * 3 + digits % 4 * 3 / 4;
+}
+
 }  // namespace
 
 class HeaderPaths::Reader {
@@ -246,15 +255,18 @@ std::optional<HeaderPaths::Field> HeaderPaths::Literal(Reader& reader, size_t na
   if (name_index > 0) {
     const Field* const named = Find(name_index);
     if (named == nullptr) return std::nullopt;
-    field = {.is_path = named->is_path, .name_bytes = named->name_bytes};
+    field = {
+        .is_path = named->is_path, .is_binary = named->is_binary, .name_bytes = named->name_bytes};
   } else {
     const std::optional<std::string> name = reader.Text();
     if (!name) return std::nullopt;
-    field = {.is_path = *name == kPathName, .name_bytes = name->size()};
+    field = {.is_path = *name == kPathName,
+             .is_binary = name->ends_with(kBinarySuffix),
+             .name_bytes = name->size()};
   }
   const std::optional<std::string> value = reader.Text();
   if (!value) return std::nullopt;
-  field.value_bytes = value->size();
+  field.value_bytes = field.is_binary ? BinaryBytes(*value) : value->size();
   if (field.is_path) field.path = value->substr(0, kMaxPathBytes);
   return field;
 }

@@ -31,7 +31,10 @@ class HeaderPaths {
  private:
   struct Field {
     bool is_path = false;
+    bool is_binary = false;  // gRPC decodes the value.
     size_t name_bytes = 0;
+    // Decoded, as gRPC counts them. More would evict fields too early, and a peer that refers to
+    // them would be closed.
     size_t value_bytes = 0;
     std::string path = {};  // The value, if it is one.
   };

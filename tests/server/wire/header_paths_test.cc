@@ -86,6 +86,33 @@ TEST(HeaderPathsTest, TheTableForgetsTheOldestBySize) {
   EXPECT_EQ(Read(shrunk, "\xbe"), std::nullopt);
 }
 
+// gRPC's clients send a trace and a deadline with each call. The path stays in the table for as
+// long as it has room beside their sizes without base64, or without the zero before binary values.
+TEST(HeaderPathsTest, BinaryValuesCountDecoded) {
+  const std::string digits(38, 'A');  // 28 bytes.
+  for (const std::string& value : {digits, digits + "==", std::string(29, '\0')}) {
+    HeaderPaths paths;
+    EXPECT_EQ(Read(paths, std::string("\x44") + Text(kMultiply)), kMultiply);
+    size_t left = HeaderPaths::kMaxTableBytes - (5 + std::string_view(kMultiply).size() + 32);
+    size_t others = 0;
+    std::string trace = std::string("\x40") + Text("grpc-trace-bin");
+    for (; left >= 12 + 5 + 32 + 14 + 28 + 32; left -= 12 + 5 + 32 + 14 + 28 + 32) {
+      const std::string timeout = std::to_string(9999 - others) + "m";
+      EXPECT_EQ(Read(paths, std::string("\x40") + Text("grpc-timeout") + Text(timeout)), "");
+      EXPECT_EQ(Read(paths, trace + Text(value)), "");
+      trace = std::string("\x7f\0", 2);  // By its name, the last field but one.
+      others += 2;
+    }
+    ASSERT_GT(left, 32);
+    const std::string filler(left - 32, 'f');
+    EXPECT_EQ(Read(paths, std::string("\x40") + Text("") + Text(filler)), "");
+    const std::string oldest = std::string("\xff") + static_cast<char>(61 + others + 2 - 127);
+    EXPECT_EQ(Read(paths, oldest), kMultiply) << absl::BytesToHexString(value);
+    EXPECT_EQ(Read(paths, std::string("\x40") + Text("a") + Text("b")), "");
+    EXPECT_EQ(Read(paths, oldest), "") << "it had no room to spare";
+  }
+}
+
 TEST(HeaderPathsTest, LongPathsAreCutAndCountWhole) {
   HeaderPaths paths;
   const std::string path = "/" + std::string(200, 'p');
