@@ -126,7 +126,8 @@ constexpr Codes MakeCodes() {
 }
 constexpr Codes kCodes = MakeCodes();
 
-// Bits that are left over at the end are padding. Nullopt for the code of the end.
+// Nullopt for the code of the end, and for padding that is longer than seven bits or not all ones:
+// after such padding gRPC silently drops the other bytes that it has, so it sees other fields.
 std::optional<std::string> Decoded(std::span<const uint8_t> bytes) {
   std::string text;
   uint32_t code = 0;
@@ -144,6 +145,7 @@ std::optional<std::string> Decoded(std::span<const uint8_t> bytes) {
       bits = 0;
     }
   }
+  if (bits > 7 || code != (uint32_t{1} << bits) - 1) return std::nullopt;
   return text;
 }
 

@@ -130,6 +130,8 @@ TEST(HeaderPathsTest, BytesThatAreNoHeadersEndIt) {
       std::string("\x44\xff\xff\xff\xff\xff\xff\xff\x7f"),  // A length beyond all.
       std::string("\x3f\xff\x7f"),                          // A table of more than it may have.
       std::string("\x44\x84\xff\xff\xff\xff"),              // The code of the end.
+      std::string("\x78\x81\x00", 3),                       // Padded with zeros,
+      std::string("\x78\x82\x07\xff", 4),                   // and with more than seven bits.
   };
   for (const std::string& block : bad) {
     HeaderPaths paths;
