@@ -108,6 +108,7 @@ FrameFault FrameMeter::ReceiveMore(std::span<const uint8_t> bytes) {
 }
 
 void FrameMeter::Begin(const Frame& frame) {
+  if (fault_ != FrameFault::kNone) return;
   switch (frame.type) {
     case kData: {
       const auto found = streams_.find(frame.stream);
@@ -125,6 +126,8 @@ void FrameMeter::Begin(const Frame& frame) {
       continuations_ = 0;
       headers_.clear();
       priority_bytes_ = (frame.flags & kPriority) != 0 ? kPriorityBytes : 0;
+      // RFC 9113, 6.2. In a CONTINUATION frame gRPC reads only fields, and no rest of a priority.
+      if (frame.length < priority_bytes_) return Find(FrameFault::kBadHeaders);
       // Others are trailers, or of calls that are over or that gRPC ignores.
       if (frame.stream % 2 == 0 || frame.stream <= last_stream_) break;
       last_stream_ = frame.stream;
@@ -145,6 +148,7 @@ void FrameMeter::Begin(const Frame& frame) {
 }
 
 void FrameMeter::Payload(const Frame& frame, std::span<const uint8_t> bytes) {
+  if (fault_ != FrameFault::kNone) return;
   if (frame.type == kHeaders || frame.type == kContinuation) {
     const size_t skipped = std::min(priority_bytes_, bytes.size());
     priority_bytes_ -= skipped;
@@ -163,6 +167,7 @@ void FrameMeter::Payload(const Frame& frame, std::span<const uint8_t> bytes) {
 }
 
 void FrameMeter::End(const Frame& frame) {
+  if (fault_ != FrameFault::kNone) return;
   if (frame.type == kData) {
     if (debt_bytes_ > kMaxDebtBytes ||
         spare_frames_ > kMaxSpareFrames + data_bytes_ / kBytesPerSpareFrame) {

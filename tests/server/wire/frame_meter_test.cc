@@ -24,7 +24,9 @@ constexpr uint8_t kGoaway = 7;
 constexpr uint8_t kWindowUpdate = 8;
 constexpr uint8_t kContinuation = 9;
 constexpr uint8_t kEndStream = 1;
+constexpr uint8_t kEndHeaders = 4;
 constexpr uint8_t kPadded = 8;
+constexpr uint8_t kPriority = 0x20;
 
 std::string Number(uint64_t value, int bytes) {
   std::string text;
@@ -180,6 +182,21 @@ TEST_F(FrameMeterTest, HeadersHaveABoundOfFrames) {
     ASSERT_EQ(Receive(Frame(kContinuation, 0, 3, "")), FrameFault::kNone);
   }
   EXPECT_EQ(Receive(Frame(kContinuation, 0, 3, "")), FrameFault::kLongHeaders);
+}
+
+TEST_F(FrameMeterTest, NothingIsCountedAfterAFault) {
+  const std::string bad = Frame(kHeaders, kEndHeaders, 3, "\x80");
+  EXPECT_EQ(Receive(bad + Frame(kData, 0, 1, Message(100).substr(0, 50))), FrameFault::kBadHeaders);
+  EXPECT_EQ(meter_.data_bytes(), 0);
+  EXPECT_EQ(meter_.unfinished_bytes(), 0);
+}
+
+// gRPC reads only fields in the next frame.
+TEST_F(FrameMeterTest, APriorityIsWholeInItsFrame) {
+  Receive(Frame(kHeaders, kPriority, 3, "prior"));
+  EXPECT_EQ(Receive(Frame(kContinuation, kEndHeaders, 3, "\x83")), FrameFault::kNone);
+  Receive(Frame(kHeaders, kPriority, 5, "prio"));
+  EXPECT_EQ(Receive(Frame(kContinuation, kEndHeaders, 5, "r\x83")), FrameFault::kBadHeaders);
 }
 
 TEST_F(FrameMeterTest, OpenCallsHaveABound) {
@@ -410,9 +427,6 @@ TEST_F(FrameMeterTest, PaddedFramesAreNotRead) {
   EXPECT_EQ(meter_.unfinished_bytes(), 0);
   EXPECT_EQ(meter_.data_bytes(), 101);
 }
-
-constexpr uint8_t kEndHeaders = 4;
-constexpr uint8_t kPriority = 0x20;
 
 class QuestionTest : public FrameMeterTest {
  protected:
