@@ -233,26 +233,30 @@ void FrameMeter::DropMessage(Stream& stream) {
 
 void FrameMeter::CountQuestion(MessageKind kind, int64_t bytes) {
   if (bytes == 0 || fault_ != FrameFault::kNone) return;
+  if (bytes < 0) {
+    questions_->Count(kind, bytes);
+  } else if (!questions_->Add(kind, bytes)) {
+    return Find(FrameFault::kLongQuestions);
+  }
   own_questions_[static_cast<size_t>(kind)] += bytes;
-  if (!questions_->Add(kind, bytes) && bytes > 0) Find(FrameFault::kLongQuestions);
 }
 
 void FrameMeter::CountNoQuestions() {
   for (size_t kind = 0; kind < kMessageKinds; ++kind) {
-    questions_->Add(static_cast<MessageKind>(kind), -std::exchange(own_questions_[kind], 0));
+    questions_->Count(static_cast<MessageKind>(kind), -std::exchange(own_questions_[kind], 0));
   }
 }
 
 void FrameMeter::BindTo(std::shared_ptr<TokenBucket> resets,
                         std::shared_ptr<QuestionBytes> questions, size_t max_calls) {
-  const std::array<int64_t, kMessageKinds> counted = own_questions_;
-  CountNoQuestions();
   resets_ = std::move(resets);
-  questions_ = std::move(questions);
   max_calls_ = max_calls;
+  if (questions == questions_) return;
   for (size_t kind = 0; kind < kMessageKinds; ++kind) {
-    CountQuestion(static_cast<MessageKind>(kind), counted[kind]);
+    questions->Count(static_cast<MessageKind>(kind), own_questions_[kind]);
+    questions_->Count(static_cast<MessageKind>(kind), -own_questions_[kind]);
   }
+  questions_ = std::move(questions);
 }
 
 void FrameMeter::Forget(uint32_t stream) {

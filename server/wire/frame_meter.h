@@ -5,7 +5,8 @@
 // neither in its quota, and has no hook for frames. So the daemon counts them as they pass
 // (server/wire/socket_watch.h), and closes a connection whose frames cost more than they bring.
 //
-// What an honest client sends is far from each bound: DATA frames are of 16 KiB, or whole messages.
+// What an honest client sends is far from each bound of its own: DATA frames are of 16 KiB, or
+// whole messages. The bound of all peers' questions may be reached by others.
 #pragma once
 
 #include <array>
@@ -47,8 +48,8 @@ inline constexpr size_t kMessageKinds = 3;
 MessageKind MessageKindOf(std::string_view path);
 
 // The bytes of questions that have begun to arrive, of one peer or of all. gRPC gathers a message
-// of any length before the daemon can refuse it. Open questions are counted apart, so that peers
-// who have shown no right to anything leave room to those who have. Threads: any.
+// of any length before the daemon can refuse it. Open questions are counted apart, so that floods
+// of them leave room to the others; but any peer that may connect can begin both. Threads: any.
 class QuestionBytes {
  public:
   // The bytes of one question that are not counted: almost all are shorter.
@@ -61,10 +62,22 @@ class QuestionBytes {
   QuestionBytes(int64_t max_bytes, QuestionBytes* within)
       : max_bytes_(max_bytes), within_(within) {}
 
-  // Counts more of this kind, or fewer if it is negative. Whether both bounds hold.
+  // Counts more of this kind if both bounds then hold; otherwise returns false and counts nothing,
+  // so that nobody else is refused for it.
   bool Add(MessageKind kind, int64_t bytes) {
-    const bool has_room = (bytes_[static_cast<size_t>(kind)] += bytes) <= max_bytes_;
-    return (within_ == nullptr || within_->Add(kind, bytes)) && has_room;
+    std::atomic<int64_t>& own = bytes_[static_cast<size_t>(kind)];
+    int64_t before = own;
+    do {
+      if (bytes > max_bytes_ - before) return false;
+    } while (!own.compare_exchange_weak(before, before + bytes));
+    if (within_ == nullptr || within_->Add(kind, bytes)) return true;
+    own -= bytes;
+    return false;
+  }
+  // Counts more of this kind, or fewer if it is negative, whatever the bounds.
+  void Count(MessageKind kind, int64_t bytes) {
+    bytes_[static_cast<size_t>(kind)] += bytes;
+    if (within_ != nullptr) within_->Count(kind, bytes);
   }
   int64_t bytes(MessageKind kind) const { return bytes_[static_cast<size_t>(kind)]; }
 
@@ -162,7 +175,7 @@ class FrameMeter {
   // What was sent to the peer next.
   void Send(std::span<const uint8_t> bytes, int64_t now_ns);
 
-  // From now on these count.
+  // From now on these count. What has been counted is counted there, whatever the bounds.
   void BindTo(std::shared_ptr<TokenBucket> resets, std::shared_ptr<QuestionBytes> questions,
               size_t max_calls);
 

@@ -525,6 +525,36 @@ TEST_F(QuestionTest, TheyCountUntilTheyOrTheirCallsEnd) {
   EXPECT_EQ(held(MessageKind::kQuestion), 1000);
 }
 
+TEST(QuestionBytesTest, WhatIsRefusedIsNotCounted) {
+  constexpr MessageKind kKind = MessageKind::kQuestion;
+  QuestionBytes all(100, nullptr);
+  QuestionBytes one(60, &all);
+  QuestionBytes other(60, &all);
+  EXPECT_TRUE(one.Add(kKind, 60));
+  EXPECT_FALSE(one.Add(kKind, 1));
+  EXPECT_FALSE(other.Add(kKind, 41));
+  EXPECT_EQ(one.bytes(kKind), 60);
+  EXPECT_EQ(other.bytes(kKind), 0);
+  EXPECT_EQ(all.bytes(kKind), 60);
+  EXPECT_TRUE(other.Add(kKind, 40)) << "nobody else's refusal takes room";
+}
+
+// An encrypted connection is bound at each read, and other connections may have taken the room.
+TEST_F(QuestionTest, AConnectionIsNotClosedWhenItsPeerBecomesKnown) {
+  const std::shared_ptr<QuestionBytes> later = OfPeer();
+  later->Count(MessageKind::kQuestion, kOfPeer);
+  ASSERT_EQ(Receive(Question(kList, 3, kFree + 1000)), FrameFault::kNone);
+  for (int i = 0; i < 3; ++i) {
+    meter_.BindTo(resets_, later, kMaxCalls);
+    EXPECT_EQ(meter_.fault(), FrameFault::kNone);
+    EXPECT_EQ(questions_->bytes(MessageKind::kQuestion), 0);
+    EXPECT_EQ(later->bytes(MessageKind::kQuestion), kOfPeer + 1000);
+    EXPECT_EQ(held(MessageKind::kQuestion), kOfPeer + 1000);
+  }
+  EXPECT_EQ(Data("x", 0, 3), FrameFault::kLongQuestions);
+  EXPECT_EQ(later->bytes(MessageKind::kQuestion), kOfPeer);
+}
+
 TEST_F(QuestionTest, PathsAreFoundInPiecesAndFromBefore) {
   const std::string kept = std::string("\x44") + Path(kHealth).substr(1);
   Receive(Frame(kHeaders, kPriority, 3, "prior" + kept.substr(0, 3)));
