@@ -34,6 +34,9 @@ constexpr uint8_t kPriority = 0x20;
 constexpr size_t kPriorityBytes = 5;
 constexpr int kInitialWindowSize = 4;
 
+// Memory for headers that stays between calls: almost all are shorter.
+constexpr size_t kKeptHeaderBytes = size_t{8} << 10;
+
 // A reader that is busy with a flood of resets comes to the socket more often than this.
 constexpr int64_t kMinStallNs = 100'000'000;
 
@@ -186,6 +189,7 @@ void FrameMeter::End(const Frame& frame) {
 void FrameMeter::EndHeaders(const Frame& frame) {
   const std::optional<std::string_view> path = paths_.Read(headers_);
   headers_.clear();
+  if (headers_.capacity() > kKeptHeaderBytes) headers_.shrink_to_fit();
   if (!path) return Find(FrameFault::kBadHeaders);
   const auto found = path->empty() ? streams_.end() : streams_.find(frame.stream);
   if (found != streams_.end() && found->second.bytes == 0) {

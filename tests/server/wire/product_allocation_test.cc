@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The number of allocations that the server makes per product, those of gRPC's server included. The
-// peer is a plain socket, so that no client's allocations are counted.
+// The number of allocations that the server makes per product, those of gRPC's server included, and
+// for headers. The peer is a plain socket, so that no client's allocations are counted.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -19,6 +19,7 @@
 
 #include "gemmd/v1/resident.grpc.pb.h"
 #include "server/store/digest.h"
+#include "server/wire/frame_meter.h"
 #include "tests/server/wire/counted_allocations.h"
 #include "tests/server/wire/http2_peer.h"
 #include "tests/server/wire/running_server.h"
@@ -291,6 +292,30 @@ TEST(ProductAllocationTest, OfTheHashOfAToken) {
     fewest = std::min(fewest, allocations - before);
   }
   EXPECT_LE(fewest, 1);
+}
+
+// What counts the frames of a connection keeps its memory for headers only if they are short.
+TEST(FrameMeterAllocationTest, MemoryOfLongHeadersIsFreed) {
+  FrameMeter meter(std::make_shared<TokenBucket>(),
+                   std::make_shared<QuestionBytes>(QuestionBytes::kMaxBytesOfPeer, nullptr), 1);
+  const auto count = [&](std::string_view bytes) {
+    const int64_t before = allocations;
+    EXPECT_EQ(meter.Receive({reinterpret_cast<const uint8_t*>(bytes.data()), bytes.size()}, 0),
+              FrameFault::kNone);
+    return allocations - before;
+  };
+  // Trailers of no call, whose fields are in the static table.
+  const auto headers = [](uint32_t bytes) {
+    return BigEndian(bytes).substr(1) + std::string("\1\4", 2) + BigEndian(2) +
+           std::string(bytes, '\x83');
+  };
+  const std::string few = headers(4000);
+  const std::string many = headers(60'000);
+  count("PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n");
+  count(few);
+  EXPECT_EQ(count(few), 0);
+  count(many);
+  EXPECT_GT(count(many), 0);
 }
 
 }  // namespace
