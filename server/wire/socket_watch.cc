@@ -281,12 +281,14 @@ void Close(Connection& connection, CloseReason reason, std::string_view why) {
 }
 
 // What the thread read last from a watched socket that is encrypted: what it decrypts next is of
-// that, except for what came with the end of a handshake.
-thread_local std::shared_ptr<Connection> read_last;
+// that, except for what came with the end of a handshake. A thread that reads no more keeps no
+// connection.
+thread_local std::weak_ptr<Connection> read_last;
 
 // What was read last from another socket is not what this thread decrypts next.
 void ForgetOthers(int descriptor) {
-  if (read_last != nullptr && read_last->descriptor != descriptor) read_last = nullptr;
+  const std::shared_ptr<Connection> last = read_last.lock();
+  if (last != nullptr && last->descriptor != descriptor) read_last.reset();
 }
 
 // Whether gRPC may have the bytes.
@@ -348,7 +350,7 @@ Decrypted* DecryptedOf(ssl_st* ssl) {
 bool ReceivedWithin(ssl_st* ssl, SocketBytes bytes) {
   Decrypted* const decrypted = DecryptedOf(ssl);
   if (decrypted == nullptr) return true;
-  const std::shared_ptr<Connection> connection = std::exchange(read_last, nullptr);
+  const std::shared_ptr<Connection> connection = std::exchange(read_last, {}).lock();
   if (connection != nullptr) {
     {
       MutexLock lock(&decrypted->frames->mutex);
