@@ -73,8 +73,8 @@ struct BlockFormat {
 // per block: the smallest factor of its type that keeps the block's largest magnitude within the
 // element type's range (f32: the nearest), which is symmetric for integers (127, 7). A block of
 // zeros has the factor 1. OCP MX is {UE8M0, 1, 32}; NVFP4 is {UE4M3, 1, 16} with e2m1; s4 weights
-// in groups of 128 are {F32, 1, 128}, for products with f16 or bf16. Errors: InvalidArgument for another type, a wrong number of
-// values, blocks of less than one element, infinities or NaN.
+// in groups of 128 are {F32, 1, 128}, for products with f16 or bf16. Errors: InvalidArgument for
+// another type, a wrong number of values, blocks of less than one element, infinities or NaN.
 absl::StatusOr<OwnedMatrix> QuantizeBlocks(std::span<const float> values, int64_t rows,
                                            int64_t columns, v1::ElementType type,
                                            const BlockFormat& format);
