@@ -12,7 +12,7 @@ import grpc
 import numpy as np
 import pytest
 from daemon import wait_until
-from gemmd.v1 import gemm_pb2_grpc, registry_pb2, registry_pb2_grpc
+from gemmd.v1 import gemm_pb2_grpc, registry_pb2, registry_pb2_grpc, tensors_pb2
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from metrics_page import scrape
 from product import Product, check_bytes
@@ -200,12 +200,26 @@ def test_products_run_on_the_gpu_that_is_the_default(gpus, client, gemmctl):
     assert "fake GPU" in listed and "7 SMs, 1.98 GHz" in listed
 
 
+class InGroups(Product):
+    """A has factors of f32, all 1."""
+
+    def request(self):
+        request = super().request()
+        blocks = request.a.scale.blocks
+        blocks.type = tensors_pb2.FACTOR_TYPE_F32
+        blocks.rows_per_block, blocks.k_per_block = 1, self.a.shape[2]
+        blocks.factors = np.ones(self.a.shape[1], np.float32).tobytes()
+        return request
+
+
 def test_a_product_without_a_device_runs_on_the_first_that_has_a_kernel(gpus, client):
-    """No Hopper multiplies e2m3: such products must not fail because a GPU comes first."""
+    """No Hopper multiplies e2m3 with factors of f32: such products must not fail because a GPU comes first."""
     server = client(gpus(devices="cuda:0,cpu,sim:sm_90"))
     ones = np.ones((1, 8, 8))
-    narrow = Product(a=ones, b=ones, a_type="e2m3", b_type="e2m3")
+    narrow = InGroups(a=ones, b=ones, a_type="e2m3", b_type="e2m3")
     assert server.multiply(product=narrow).device == "cpu"
+    plain = Product(a=ones, b=ones, a_type="e2m3", b_type="e2m3")
+    assert server.multiply(product=plain).device == "cuda:0"
     f32 = Product(a=ones, b=ones, a_type="f32", b_type="f32")
     assert server.multiply(product=f32).device == "cuda:0"
     assert server.multiply().device == "cuda:0"
