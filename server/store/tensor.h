@@ -42,8 +42,7 @@ struct TensorSpec {
   int64_t matrices = 1;
   std::vector<float> scale;  // No factor, one, or one per row or column.
   std::optional<TensorBlocks> blocks;
-  int64_t bytes =
-      0;  // Size of all matrices, with the padding of the last line, and of the factors.
+  int64_t bytes = 0;  // Of all matrices, with the padding of the last line, and of the factors.
 
   bool has_factors() const { return !scale.empty() || blocks.has_value(); }
 };
