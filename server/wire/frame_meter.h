@@ -42,7 +42,7 @@ std::string_view NameOf(FrameFault fault);
 enum class MessageKind : uint8_t {
   kOperands,
   kQuestion,
-  kOpenQuestion,  // Of methods that anybody may call, such as health's.
+  kOpenQuestion,  // Of methods that need no token, such as health's.
 };
 inline constexpr size_t kMessageKinds = 3;
 MessageKind MessageKindOf(std::string_view path);
@@ -63,7 +63,7 @@ class QuestionBytes {
       : max_bytes_(max_bytes), within_(within) {}
 
   // Counts more of this kind if both bounds then hold; otherwise returns false and counts nothing,
-  // so that nobody else is refused for it.
+  // so that no other connection is refused because of it.
   bool Add(MessageKind kind, int64_t bytes) {
     std::atomic<int64_t>& own = bytes_[static_cast<size_t>(kind)];
     int64_t before = own;

@@ -36,7 +36,7 @@ void CountCopy(size_t bytes) {
 
 }  // namespace
 
-// The C library's own, under names that nobody replaces.
+// The C library's own, under names that the test does not replace.
 extern "C" void* __memcpy_chk(void* to, const void* from, size_t bytes, size_t room);
 extern "C" void* __memmove_chk(void* to, const void* from, size_t bytes, size_t room);
 extern "C" void* memcpy(void* to, const void* from, size_t bytes) noexcept {

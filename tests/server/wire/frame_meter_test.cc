@@ -536,7 +536,7 @@ TEST(QuestionBytesTest, WhatIsRefusedIsNotCounted) {
   EXPECT_EQ(one.bytes(kKind), 60);
   EXPECT_EQ(other.bytes(kKind), 0);
   EXPECT_EQ(all.bytes(kKind), 60);
-  EXPECT_TRUE(other.Add(kKind, 40)) << "nobody else's refusal takes room";
+  EXPECT_TRUE(other.Add(kKind, 40)) << "the refusal took no room";
 }
 
 // An encrypted connection is bound at each read, and other connections may have taken the room.

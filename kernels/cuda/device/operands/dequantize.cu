@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "kernels/cuda/device/grid.h"
 #include "kernels/cuda/device/operands/dequantize.h"
+#include "kernels/cuda/device/ptx/weights_ptx.cuh"
 #include "kernels/cuda/operands/pack_lines.h"
 #include "kernels/matrix/status.h"
 
@@ -46,17 +47,6 @@ __device__ float ElementAt(const Chunk& chunk, int index) {
 __device__ int64_t Divide(int64_t a, int64_t b) {
   const bool are_short = (a | b) >> 32 == 0;
   return are_short ? static_cast<uint32_t>(a) / static_cast<uint32_t>(b) : a / b;
-}
-
-template <ElementType kTo>
-__device__ uint32_t PairOf(float x0, float x1) {
-  uint32_t pair = 0;
-  if constexpr (kTo == ElementType::kF16) {
-    asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(pair) : "f"(x1), "f"(x0));
-  } else {
-    asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(pair) : "f"(x1), "f"(x0));
-  }
-  return pair;
 }
 
 // Multiplies by the factors of neighbouring elements of a line.
@@ -116,7 +106,7 @@ __global__ void __launch_bounds__(kBlockThreads)
         // Elements beyond the line are zeros whatever their factor is.
         const float x0 = e + 2 * i < left ? values[e + 2 * i] : 0;
         const float x1 = e + 2 * i + 1 < left ? values[e + 2 * i + 1] : 0;
-        words[i] = PairOf<kTo>(x0, x1);
+        words[i] = ptx::NarrowPair<kTo>(x0, x1);
       }
       StoreChunk(target + e * (BitsOf(kTo) / 8),
                  Chunk{Join(words[0], words[1]), Join(words[2], words[3])});
