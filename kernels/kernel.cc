@@ -107,6 +107,20 @@ std::vector<Kernel> Join(std::initializer_list<absl::Span<const Kernel>> familie
   return all;
 }
 
+// The kernels of one kind lie together.
+std::map<DeviceKind, absl::Span<const Kernel>> CatalogsOfKinds() {
+  std::map<DeviceKind, absl::Span<const Kernel>> catalogs;
+  const absl::Span<const Kernel> all = Catalog();
+  for (size_t first = 0; first < all.size();) {
+    const DeviceKind kind = all[first].device_kind;
+    size_t count = 1;
+    while (first + count < all.size() && all[first + count].device_kind == kind) ++count;
+    catalogs[kind] = all.subspan(first, count);
+    first += count;
+  }
+  return catalogs;
+}
+
 std::vector<std::string_view> NamesOf(absl::Span<const Kernel> kernels) {
   std::vector<std::string_view> names;
   names.reserve(kernels.size());
@@ -131,12 +145,10 @@ absl::Span<const Kernel> Catalog() {
 }
 
 absl::Span<const Kernel> Catalog(DeviceKind kind) {
-  // The kernels of one kind lie together.
-  const absl::Span<const Kernel> all = Catalog();
-  const auto is_of_kind = [kind](const Kernel& kernel) { return kernel.device_kind == kind; };
-  const auto first = std::find_if(all.begin(), all.end(), is_of_kind);
-  const auto last = std::find_if_not(first, all.end(), is_of_kind);
-  return all.subspan(static_cast<size_t>(first - all.begin()), static_cast<size_t>(last - first));
+  // Found once: there are a thousand kernels, and each product asks several times.
+  static const auto* const catalogs = new std::map(CatalogsOfKinds());  // Never destroyed.
+  const auto catalog = catalogs->find(kind);
+  return catalog == catalogs->end() ? absl::Span<const Kernel>() : catalog->second;
 }
 
 absl::StatusOr<const Kernel*> FindKernel(std::string_view name) {

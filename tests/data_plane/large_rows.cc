@@ -84,16 +84,21 @@ void MeasureFewRows(const Targets& targets, v1::Order order) {
   options.device = targets.device;
   options.into = std::as_writable_bytes(std::span(d));
   std::vector<double> seconds;
-  std::vector<double> above_kernel_us;
+  std::vector<Timing> timings;
   const double until = NowSeconds() + targets.seconds * 2;
   while (NowSeconds() < until) {
     Timing timing;
     seconds.push_back(SecondsOf(
         [&] { timing = Value(client.Multiply(View(rows, kRows, kSide), b, options)).timing(); }));
-    above_kernel_us.push_back(1e-3 * static_cast<double>(timing.total_ns - timing.compute_ns));
+    timings.push_back(timing);
   }
-  for (std::vector<double>* const seen : {&seconds, &above_kernel_us}) {
-    seen->erase(seen->begin(), seen->begin() + static_cast<std::ptrdiff_t>(seen->size() / 4));
+  // Without the first ones, which make the form of B.
+  const auto first = static_cast<std::ptrdiff_t>(timings.size() / 4);
+  seconds.erase(seconds.begin(), seconds.begin() + first);
+  timings.erase(timings.begin(), timings.begin() + first);
+  std::vector<double> above_kernel_us;
+  for (const Timing& timing : timings) {
+    above_kernel_us.push_back(1e-3 * static_cast<double>(timing.total_ns - timing.compute_ns));
   }
   const std::string what = std::string("16x8192x8192 bf16, B resident ") +
                            (order == v1::ORDER_COLUMN_MAJOR ? "column major" : "row major");
@@ -120,6 +125,7 @@ void MeasureFewRows(const Targets& targets, v1::Order order) {
          .by = 120,
          .wanted = 1,
          .is_most = true});
+  PrintStages(what, timings);
 }
 
 // Calls a second of several callers, each on its own connection.

@@ -24,6 +24,18 @@ Client Connect(const std::string& address) {
   return Value(Client::Create(address, options));
 }
 
+void PrintStages(const std::string& what, const std::vector<Timing>& products) {
+  const std::pair<const char*, int64_t Timing::*> stages[] = {
+      {"receive", &Timing::receive_ns},   {"queue", &Timing::queue_ns},
+      {"copy_in", &Timing::copy_in_ns},   {"compute", &Timing::compute_ns},
+      {"copy_out", &Timing::copy_out_ns}, {"send_prepare", &Timing::send_prepare_ns}};
+  for (const auto& [name, ns] : stages) {
+    std::vector<double> us;
+    for (const Timing& product : products) us.push_back(1e-3 * static_cast<double>(product.*ns));
+    Print({.what = what + ", " + name + " p50", .unit = "us", .seen = Median(us)});
+  }
+}
+
 std::vector<Bf16> RandomBf16(int64_t count, uint32_t seed) {
   std::minstd_rand random(seed);
   std::vector<Bf16> values(static_cast<size_t>(count));

@@ -63,6 +63,9 @@ T Value(absl::StatusOr<T> value) {
   return *std::move(value);
 }
 
+// Prints the median of each stage of these products as a row without a goal.
+void PrintStages(const std::string& what, const std::vector<Timing>& products);
+
 // Numbers between -1 and 1, determined by the seed.
 std::vector<Bf16> RandomBf16(int64_t count, uint32_t seed);
 

@@ -195,9 +195,12 @@ void MeasureAlone(const Targets& targets, const BareGrpc& bare, SmallProducts& p
   }
   Print(row);
   std::vector<double> total_us;
+  std::vector<Timing> timings;
   for (int i = 0; i < calls; ++i) {
-    const double us = 1e-3 * static_cast<double>(products.Chain().total_ns);
-    if (i >= kWarm) total_us.push_back(us);
+    const Timing timing = products.Chain();
+    if (i < kWarm) continue;
+    total_us.push_back(1e-3 * static_cast<double>(timing.total_ns));
+    timings.push_back(timing);
   }
   Print({.what = "64^3 bf16 resident, one caller, the server's time p50",
          .unit = "us",
@@ -206,6 +209,7 @@ void MeasureAlone(const Targets& targets, const BareGrpc& bare, SmallProducts& p
          .by = 35,
          .wanted = 1,
          .is_most = true});
+  PrintStages("64^3 bf16 resident, one caller", timings);
 }
 
 constexpr int kConnections[] = {1, 4};
