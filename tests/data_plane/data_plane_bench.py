@@ -30,7 +30,7 @@ def parse_arguments():
     parser.add_argument("--baseline", type=pathlib.Path, help="folder of an older gemmd")
     parser.add_argument("--device", default="cpu", help="for products in bf16 and tensors: cpu or cuda:0")
     parser.add_argument("--worker", help="worker of the GPU, in place of the daemon's own")
-    parser.add_argument("--rows", default="", help="inline,transfer,small,stacking,weights,large,python; a part of small alone is small.lists")
+    parser.add_argument("--rows", default="", help="inline,transfer,small,stacking,weights,cpu,large,python; a part of small alone is small.lists")
     parser.add_argument("--python-baseline", type=pathlib.Path, help="an older folder as client/python")
     parser.add_argument("--get-mib", type=int, default=1024, help="length of Get of the Python client")
     parser.add_argument("--transfer-mib", type=int, default=4096, help="length of Put and Get")
@@ -122,6 +122,7 @@ def main():
             f"--device={options.device}",
             f"--pid={now.pid}",
             f"--numpy={sys.executable} {HERE / 'numpy_product.py'}",
+            f"--library={sys.executable} {HERE / 'library_product.py'} {options.bin / 'gemmbench'}",
             f"--transfer-mib={options.transfer_mib}",
             f"--seconds={options.seconds}",
             f"--turns={options.turns}",

@@ -57,7 +57,7 @@ struct Group {
 constexpr auto kUsage =
     "usage: data_plane_bench --tcp=ADDRESS --unix=ADDRESS --alone=ADDRESS "
     "[--baseline-tcp=ADDRESS --baseline-unix=ADDRESS] [--device=NAME] [--pid=N] [--numpy=COMMAND] "
-    "[--transfer-mib=N] [--seconds=S] [--turns=N] [--rows=NAME,... | --answer]";
+    "[--library=COMMAND] [--transfer-mib=N] [--seconds=S] [--turns=N] [--rows=NAME,... | --answer]";
 
 int Main(const std::vector<std::string>& arguments) {
   const std::vector<Group> groups = {{"inline", MeasureInline},
@@ -69,6 +69,7 @@ int Main(const std::vector<std::string>& arguments) {
                                      {"small.alone", MeasureSmallAlone},
                                      {"stacking", MeasureStacking},
                                      {"weights", MeasureWeights},
+                                     {"cpu", MeasureCpu},
                                      {"large", MeasureLarge}};
   Targets targets;
   std::string rows;
@@ -80,6 +81,7 @@ int Main(const std::vector<std::string>& arguments) {
                                                      {"--baseline-unix", &targets.baseline_unix},
                                                      {"--device", &targets.device},
                                                      {"--numpy", &targets.numpy},
+                                                     {"--library", &targets.library},
                                                      {"--rows", &rows}};
   for (const std::string& argument : arguments) {
     const std::pair<std::string, std::string> option =
@@ -108,6 +110,7 @@ int Main(const std::vector<std::string>& arguments) {
           return group.name == name || group.name.starts_with(name + ".");
         });
     const bool is_possible = (group.name != "weights" || !targets.numpy.empty()) &&
+                             (group.name != "cpu" || !targets.library.empty()) &&
                              (group.name != "large" || targets.is_gpu());
     if (is_wanted && is_possible) group.measure(targets);
   }

@@ -24,7 +24,10 @@ struct Targets {
   std::string baseline_unix;
   std::string device = "cpu";
   int pid = 0;        // The process of the daemon at `tcp` and `unix_socket`; 0: not known.
-  std::string numpy;  // A command that answers each line with the seconds of a product.
+  // Commands that print the seconds of a product: of that of MeasureWeights by NumPy, and of 2048^3
+  // by the library of the kernel whose name is appended. Empty: not measured.
+  std::string numpy;
+  std::string library;
   int64_t transfer_mib = 4096;
   double seconds = 2;  // For one measurement.
   int turns = 5;
@@ -50,6 +53,8 @@ void MeasureSmallAlone(const Targets& targets);
 void MeasureStacking(const Targets& targets);
 // 8 x 384 times a resident (30522 x 384)^T in f32, beside NumPy in another process.
 void MeasureWeights(const Targets& targets);
+// 2048^3 in f32 on the CPU, all resident, beside its library in another process.
+void MeasureCpu(const Targets& targets);
 // On a GPU: 8192^3 with all matrices resident, 16x8192x8192 with B resident, and four callers of
 // 4096^3 with none.
 void MeasureLarge(const Targets& targets);

@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <span>
 
+#include "gemmd/v1/resident.pb.h"
 #include "tests/data_plane/bare_grpc.h"
 #include "tests/data_plane/rows.h"
 
