@@ -31,17 +31,22 @@ class ABSL_LOCKABLE Mutex {
   // while, with increasing pauses, because each try disturbs the holder.
   void Lock() ABSL_EXCLUSIVE_LOCK_FUNCTION() ABSL_NO_THREAD_SAFETY_ANALYSIS {
     for (int pauses = 1, tries = 0; tries < kTries; ++tries) {
-      if (mutex_.try_lock()) return;
+      if (mutex_.try_lock()) {
+        ++held_;
+        return;
+      }
       for (int i = 0; i < pauses; ++i) PauseProcessor();
       pauses = std::min(2 * pauses, kLongestPause);
     }
     mutex_.lock();
+    ++held_;
   }
 
   // Every waiter checks its condition again. Waiters are notified while the mutex is locked,
   // because a waiter may destroy the mutex as soon as it has locked it.
   void Unlock() ABSL_UNLOCK_FUNCTION() {
     changed_.notify_all();
+    --held_;
     mutex_.unlock();
   }
 
@@ -68,10 +73,14 @@ class ABSL_LOCKABLE Mutex {
     return result;
   }
 
+  // The number of these mutexes that the calling thread holds. For tests.
+  static int held() { return held_; }
+
  private:
   // A few microseconds in total.
   static constexpr int kTries = 12;
   static constexpr int kLongestPause = 16;
+  inline static thread_local int held_ = 0;
   std::mutex mutex_;
   std::condition_variable changed_;
 };

@@ -6,6 +6,8 @@
 #include <vector>
 
 #include "gemmd/v1/gemm.pb.h"
+#include "kserve/v2/inference.pb.h"
+#include "tests/data_plane/raw_calls.h"
 #include "tests/data_plane/rows.h"
 
 namespace gemmd {
@@ -98,6 +100,47 @@ void MeasureCpu(const Targets& targets) {
          .measure = "the library in its own process",
          .by = rate(seconds[1]),
          .wanted = 0.97});
+}
+
+// Triton batches what waits; gemmd joins it. Both get the same messages.
+void MeasureModel(const Targets& targets) {
+  constexpr int kCallers = 32;
+  constexpr int64_t kDepth = 384;
+  constexpr int64_t kWords = 30522;
+  const std::vector<float> row = RandomF32(kDepth, 1);
+  const std::vector<float> weights = RandomF32(kWords * kDepth, 2);
+  Client client = Connect(targets.tcp);
+  MatrixView b = View(weights, kDepth, kWords);
+  b.order = v1::ORDER_COLUMN_MAJOR;
+  PutOptions options;
+  options.name = "weights";
+  const ResidentTensor tensor = Value(client.Put(b, options));
+  inference::ModelInferRequest request;
+  request.set_model_name(options.name);
+  auto& input = *request.add_inputs();
+  input.set_name("A");
+  input.set_datatype("FP32");
+  input.add_shape(1);
+  input.add_shape(kDepth);
+  request.add_raw_input_contents(row.data(), row.size() * sizeof(float));
+  const std::string path = "/inference.GRPCInferenceService/ModelInfer";
+  RawCalls ours({.address = targets.tcp,
+                 .path = path,
+                 .requests = {Serialized(request)},
+                 .session = Value(client.OpenSession()).token},
+                kCallers);
+  RawCalls triton({.address = targets.triton, .path = path, .requests = {Serialized(request)}},
+                  kCallers);
+  const std::vector<double> rates =
+      InTurns({[&] { return ours.UnaryRate(kCallers, targets.seconds); },
+               [&] { return triton.UnaryRate(kCallers, targets.seconds); }},
+              targets.turns);
+  Print({.what = "1 x 384 times a resident 384 x 30522, f32 on the CPU, 32 callers, KServe",
+         .unit = "products/s",
+         .seen = rates[0],
+         .measure = "Triton with dynamic batching",
+         .by = rates[1],
+         .wanted = 1.3});
 }
 
 }  // namespace gemmd

@@ -8,10 +8,12 @@ without other work. It needs NumPy and, for the rows of the Python client, the p
 tests/end_to_end/requirements.txt and pyarrow."""
 
 import argparse
+import contextlib
 import datetime
 import json
 import os
 import pathlib
+import re
 import subprocess
 import sys
 import tempfile
@@ -30,8 +32,9 @@ def parse_arguments():
     parser.add_argument("--baseline", type=pathlib.Path, help="folder of an older gemmd")
     parser.add_argument("--device", default="cpu", help="for products in bf16 and tensors: cpu or cuda:0")
     parser.add_argument("--worker", help="worker of the GPU, in place of the daemon's own")
-    parser.add_argument("--rows", default="", help="inline,transfer,small,stacking,weights,cpu,large,python; a part of small alone is small.lists")
+    parser.add_argument("--rows", default="", help="inline,transfer,small,stacking,weights,cpu,triton,large,python; a part of small alone is small.lists")
     parser.add_argument("--python-baseline", type=pathlib.Path, help="an older folder as client/python")
+    parser.add_argument("--triton-python", help="Python with nvidia-pytriton, for the row beside Triton")
     parser.add_argument("--get-mib", type=int, default=1024, help="length of Get of the Python client")
     parser.add_argument("--transfer-mib", type=int, default=4096, help="length of Put and Get")
     parser.add_argument("--seconds", type=float, default=2, help="for one measurement")
@@ -93,6 +96,18 @@ def save(options, rows):
     options.report.write_text(json.dumps(report, indent=1) + "\n")
 
 
+@contextlib.contextmanager
+def triton(python):
+    """The address of Triton's gRPC service; see triton_server.py."""
+    command = [python, HERE / "triton_server.py"]
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.DEVNULL}
+    with subprocess.Popen(command, **pipes, text=True) as server:
+        # Triton writes to the same output.
+        lines = (line.strip() for line in server.stdout)
+        yield next(line for line in lines if re.fullmatch(r"127\.0\.0\.1:\d+", line))
+        server.stdin.close()
+
+
 def main():
     options = parse_arguments()
     devices = "cpu" if options.device == "cpu" else f"{options.device},cpu"
@@ -109,6 +124,7 @@ def main():
 
     command = [str(options.bench or options.bin / "data_plane_bench")]
     rows = []
+    stack = contextlib.ExitStack()
     try:
         now = start("now", options.bin, *tensors)
         alone = start("alone", options.bin, *tensors, "--batch=1")
@@ -123,6 +139,7 @@ def main():
             f"--pid={now.pid}",
             f"--numpy={sys.executable} {HERE / 'numpy_product.py'}",
             f"--library={sys.executable} {HERE / 'library_product.py'} {options.bin / 'gemmbench'}",
+            *([f"--triton={stack.enter_context(triton(options.triton_python))}"] if options.triton_python else []),
             f"--transfer-mib={options.transfer_mib}",
             f"--seconds={options.seconds}",
             f"--turns={options.turns}",
@@ -147,6 +164,7 @@ def main():
         for daemon in daemons:
             daemon.stop()
     finally:
+        stack.close()
         for daemon in daemons:
             daemon.kill()
     if options.report:

@@ -57,7 +57,8 @@ struct Group {
 constexpr auto kUsage =
     "usage: data_plane_bench --tcp=ADDRESS --unix=ADDRESS --alone=ADDRESS "
     "[--baseline-tcp=ADDRESS --baseline-unix=ADDRESS] [--device=NAME] [--pid=N] [--numpy=COMMAND] "
-    "[--library=COMMAND] [--transfer-mib=N] [--seconds=S] [--turns=N] [--rows=NAME,... | --answer]";
+    "[--library=COMMAND] [--triton=ADDRESS] [--transfer-mib=N] [--seconds=S] [--turns=N] "
+    "[--rows=NAME,... | --answer]";
 
 int Main(const std::vector<std::string>& arguments) {
   const std::vector<Group> groups = {{"inline", MeasureInline},
@@ -70,6 +71,7 @@ int Main(const std::vector<std::string>& arguments) {
                                      {"stacking", MeasureStacking},
                                      {"weights", MeasureWeights},
                                      {"cpu", MeasureCpu},
+                                     {"triton", MeasureModel},
                                      {"large", MeasureLarge}};
   Targets targets;
   std::string rows;
@@ -82,6 +84,7 @@ int Main(const std::vector<std::string>& arguments) {
                                                      {"--device", &targets.device},
                                                      {"--numpy", &targets.numpy},
                                                      {"--library", &targets.library},
+                                                     {"--triton", &targets.triton},
                                                      {"--rows", &rows}};
   for (const std::string& argument : arguments) {
     const std::pair<std::string, std::string> option =
@@ -111,6 +114,7 @@ int Main(const std::vector<std::string>& arguments) {
         });
     const bool is_possible = (group.name != "weights" || !targets.numpy.empty()) &&
                              (group.name != "cpu" || !targets.library.empty()) &&
+                             (group.name != "triton" || !targets.triton.empty()) &&
                              (group.name != "large" || targets.is_gpu());
     if (is_wanted && is_possible) group.measure(targets);
   }

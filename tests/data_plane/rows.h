@@ -23,11 +23,12 @@ struct Targets {
   std::string baseline_tcp;  // A daemon of an older commit, which may not support resident tensors.
   std::string baseline_unix;
   std::string device = "cpu";
-  int pid = 0;        // The process of the daemon at `tcp` and `unix_socket`; 0: not known.
+  int pid = 0;  // The process of the daemon at `tcp` and `unix_socket`; 0: not known.
   // Commands that print the seconds of a product: of that of MeasureWeights by NumPy, and of 2048^3
   // by the library of the kernel whose name is appended. Empty: not measured.
   std::string numpy;
   std::string library;
+  std::string triton;  // Where triton_server.py serves its model.
   int64_t transfer_mib = 4096;
   double seconds = 2;  // For one measurement.
   int turns = 5;
@@ -55,6 +56,8 @@ void MeasureStacking(const Targets& targets);
 void MeasureWeights(const Targets& targets);
 // 2048^3 in f32 on the CPU, all resident, beside its library in another process.
 void MeasureCpu(const Targets& targets);
+// 32 callers of a model with a resident B, beside Triton, in KServe's protocol.
+void MeasureModel(const Targets& targets);
 // On a GPU: 8192^3 with all matrices resident, 16x8192x8192 with B resident, and four callers of
 // 4096^3 with none.
 void MeasureLarge(const Targets& targets);
