@@ -102,11 +102,13 @@ void FairQueue::Enter(const FlowId& id, Job& job) {
     if (!waited) {
       flow->tag_ns = std::max(flow->tag_ns, flow->parent->virtual_ns);
       flow->turn = ++last_turn_;
-      if (flow->parent->spare.empty()) {
+      std::vector<Flow::Order::node_type>& spares = flow->parent->spares;
+      if (spares.empty()) {
         flow->parent->order.insert(flow);
       } else {
-        flow->parent->spare.value() = flow;
-        flow->parent->order.insert(std::move(flow->parent->spare));
+        spares.back().value() = flow;
+        flow->parent->order.insert(std::move(spares.back()));
+        spares.pop_back();
       }
     }
     waited = parent_waited;
@@ -127,7 +129,8 @@ void FairQueue::Leave(Job& job) {
   if (caller.inside > 0) return;
   // If nothing waits or runs, all debts are forgotten.
   for (auto& [key, within] : caller.flows) {
-    within.flows.clear();
+    if (within.flows.size() > kMaxKeptConnections) within.flows.clear();
+    for (auto& [connection, flow] : within.flows) flow.tag_ns = 0;
     within.tag_ns = within.virtual_ns = 0;
   }
 }
@@ -136,7 +139,7 @@ void FairQueue::Remove(Job& job) {
   if (!job.flow->waiting.Remove(job)) return;
   for (Flow* flow = job.flow; flow != &all_; flow = flow->parent) {
     flow->waiting_ns -= job.cost_ns;
-    if (!flow->waits()) flow->parent->spare = flow->parent->order.extract(flow);
+    if (!flow->waits()) flow->parent->spares.push_back(flow->parent->order.extract(flow));
   }
   all_.waiting_ns -= job.cost_ns;
 }

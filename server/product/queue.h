@@ -139,7 +139,7 @@ class FairQueue {
     using Order = std::set<Flow*, IsEarlier>;
     std::map<uint64_t, Flow> flows;
     Order order;
-    Order::node_type spare;  // Reused for the next child that waits.
+    std::vector<Order::node_type> spares;  // Reused for the next children that wait.
     size_t busy_flows = 0;
     int64_t virtual_ns = 0;
   };
@@ -194,6 +194,8 @@ class FairQueue {
   // had recently: of callers, and of connections whose caller has jobs.
   static constexpr size_t kMaxIdle = 1024;
   static constexpr size_t kMaxIdleConnections = 64;
+  // A caller without jobs keeps this many connections of each kind, for their next products.
+  static constexpr size_t kMaxKeptConnections = 4;
 
  private:
   // Caller, flow within it, connection.

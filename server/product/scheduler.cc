@@ -376,7 +376,7 @@ bool Scheduler::Queue(State& state, std::unique_ptr<Submission> job, bool is_pro
                       int64_t now_ns) {
   Submission& held = *job;
   held.job.id = held.id;
-  jobs_[held.id] = std::move(job);
+  jobs_.Add(std::move(job));
   held.submitted_ns = now_ns;
   held.is_promised = is_promised;
   const FlowId flow = held.flow_id();
@@ -388,7 +388,7 @@ bool Scheduler::Queue(State& state, std::unique_ptr<Submission> job, bool is_pro
   ++state.load.queued_requests;
   state.load.queued_bytes += held.bytes;
   if (held.deadline_ns == kNoDeadlineNs) return false;
-  deadlines_.emplace(held.deadline_ns, held.id);
+  deadlines_.Add(held);
   const bool is_earlier = held.deadline_ns < watched_ns_;
   if (is_earlier) watched_ns_ = held.deadline_ns;
   return is_earlier;
@@ -409,12 +409,9 @@ void Scheduler::LeaveQueue(State& state, Submission& held) {
 }
 
 std::unique_ptr<Submission> Scheduler::Take(Submission& held) {
-  if (held.deadline_ns != kNoDeadlineNs) deadlines_.erase({held.deadline_ns, held.id});
+  deadlines_.Remove(held);
   if (held.launch == nullptr) LeaveQueue(states_.at(held.device), held);
-  const auto position = jobs_.find(held.id);
-  std::unique_ptr<Submission> taken = std::move(position->second);
-  jobs_.erase(position);
-  return taken;
+  return jobs_.Take(held);
 }
 
 // Ends a job early: at once if it waits, through its device if it runs.
@@ -451,12 +448,11 @@ void Scheduler::Cancel(absl::Span<const JobId> ids) {
     MutexLock lock(&mutex_);
     const int64_t now_ns = clock_.NowNs();
     for (const JobId id : ids) {
-      const auto position = jobs_.find(id);
-      if (position == jobs_.end()) continue;
+      Submission* const held = jobs_.Find(id);
+      if (held == nullptr) continue;
       // gRPC cancels a call whose deadline has passed.
-      Submission& held = *position->second;
-      const bool is_late = held.deadline_ns <= now_ns;
-      End(held, is_late ? Expired() : Cancelled(), ended);
+      const bool is_late = held->deadline_ns <= now_ns;
+      End(*held, is_late ? Expired() : Cancelled(), ended);
     }
   }
   Finish(std::move(ended));
@@ -469,12 +465,12 @@ int64_t Scheduler::EndExpired() {
   {
     MutexLock lock(&mutex_);
     const int64_t now_ns = clock_.NowNs();
-    while (!deadlines_.empty() && deadlines_.begin()->first <= now_ns) {
-      Submission& held = *jobs_.at(deadlines_.begin()->second);
-      deadlines_.erase(deadlines_.begin());
-      End(held, Expired(), ended);
+    while (Submission* const held = deadlines_.first()) {
+      if (held->deadline_ns > now_ns) break;
+      deadlines_.Remove(*held);
+      End(*held, Expired(), ended);
     }
-    if (!deadlines_.empty()) next_ns = deadlines_.begin()->first;
+    if (deadlines_.first() != nullptr) next_ns = deadlines_.first()->deadline_ns;
     for (auto& [device, state] : states_) {
       if (state.held_until_ns <= now_ns) {
         state.held_until_ns = kNoDeadlineNs;
@@ -494,10 +490,11 @@ void Scheduler::Stop(const absl::Status& status) {
   {
     MutexLock lock(&mutex_);
     stopped_ = status;
-    std::vector<JobId> ids;
-    for (const auto& [id, held] : jobs_) ids.push_back(id);
-    std::sort(ids.begin(), ids.end());
-    for (const JobId id : ids) End(*jobs_.at(id), status, ended);
+    std::vector<Submission*> all;
+    jobs_.ForEach([&all](Submission& held) { all.push_back(&held); });
+    std::sort(all.begin(), all.end(),
+              [](const Submission* a, const Submission* b) { return a->id < b->id; });
+    for (Submission* const held : all) End(*held, status, ended);
   }
   Finish(std::move(ended));
 }

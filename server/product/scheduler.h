@@ -24,6 +24,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <limits>
 #include <map>
 #include <memory>
 #include <optional>
@@ -34,7 +35,6 @@
 
 #include "absl/base/thread_annotations.h"
 #include "absl/container/btree_map.h"
-#include "absl/container/btree_set.h"
 #include "absl/container/flat_hash_map.h"
 #include "absl/container/inlined_vector.h"
 #include "absl/functional/any_invocable.h"
@@ -44,6 +44,7 @@
 #include "server/device/job.h"
 #include "server/product/admission.h"
 #include "server/product/counts.h"
+#include "server/product/job_table.h"
 #include "server/product/prediction.h"
 #include "server/product/queue.h"
 #include "server/system/clock.h"
@@ -139,7 +140,9 @@ struct Submission : DeviceQueue::Job {
   int64_t submitted_ns = 0;
   Launch own_launch;
   Launch* launch = nullptr;  // Null while it waits.
-  absl::Status end;          // Why it is being aborted; OK if it is not.
+  Submission* next_of_slot = nullptr;
+  size_t deadline_place = std::numeric_limits<size_t>::max();  // Nowhere.
+  absl::Status end;  // Why it is being aborted; OK if it is not.
 
   // How it ended: as the device reports, or Cancelled, DeadlineExceeded, or the status of Stop. The
   // message says whether it had been launched. An aborted job has no result.
@@ -245,7 +248,6 @@ class Scheduler {
   DeviceLoad load(const Device& device) const ABSL_LOCKS_EXCLUDED(mutex_);
 
  private:
-  using Jobs = absl::flat_hash_map<JobId, std::unique_ptr<Submission>>;
   // Waiting jobs that have a key.
   template <JobLinks<Submission> Submission::*kLinks>
   using Waiting = absl::flat_hash_map<JoinKey, LinkedJobs<Submission, kLinks>>;
@@ -330,10 +332,10 @@ class Scheduler {
   std::map<const Device*, std::unique_ptr<Corrections>> corrections_;  // Constant.
   std::function<void()> deadline_listener_;
   mutable Mutex mutex_;
-  Jobs jobs_ ABSL_GUARDED_BY(mutex_);
+  JobTable<Submission, &Submission::next_of_slot> jobs_ ABSL_GUARDED_BY(mutex_);
   std::map<const Device*, State> states_ ABSL_GUARDED_BY(mutex_);
-  // Of jobs that have not been ended, in the order of time.
-  absl::btree_set<std::pair<int64_t, JobId>> deadlines_ ABSL_GUARDED_BY(mutex_);
+  // Jobs with deadlines that have not passed.
+  DeadlineHeap<Submission, &Submission::deadline_place> deadlines_ ABSL_GUARDED_BY(mutex_);
   int64_t watched_ns_ ABSL_GUARDED_BY(mutex_) = kNoDeadlineNs;  // The last result of EndExpired.
   absl::Status stopped_ ABSL_GUARDED_BY(mutex_);                // OK until Stop.
   std::atomic<JobId> last_id_ = 0;

@@ -11,7 +11,6 @@
 
 #include <algorithm>
 #include <cstddef>
-#include <deque>
 #include <iterator>
 #include <memory>
 #include <optional>
@@ -407,14 +406,14 @@ class ProductStream : public grpc::ServerBidiReactor<WireBytes, WireBytes>,
 
   // Takes as many answers as one message holds. Nothing is being written.
   void TakeAnswers() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
-    written_.reserve(std::min(answers_.size(), max_joint_));
     int64_t bytes = 0;
-    while (!answers_.empty() && written_.size() < max_joint_) {
-      bytes += answers_.front().bytes();
+    auto end = answers_.begin();
+    for (; end != answers_.end() && written_.size() < max_joint_; ++end) {
+      bytes += end->bytes();
       if (!written_.empty() && bytes > kMaxJointAnswerBytes) break;
-      written_.push_back(std::move(answers_.front()));
-      answers_.pop_front();
+      written_.push_back(std::move(*end));
     }
+    answers_.erase(answers_.begin(), end);
     being_written_ = written_.size();
   }
 
@@ -482,12 +481,12 @@ class ProductStream : public grpc::ServerBidiReactor<WireBytes, WireBytes>,
 
   Mutex mutex_;
   absl::flat_hash_set<JobId> running_ ABSL_GUARDED_BY(mutex_);
-  std::deque<Ended> answers_ ABSL_GUARDED_BY(mutex_);  // To be written.
-  size_t being_written_ ABSL_GUARDED_BY(mutex_) = 0;   // The number of answers being written.
-  bool is_reading_ ABSL_GUARDED_BY(mutex_) = false;    // True until the products of the message
-                                                       // read are started.
-  bool reads_ended_ ABSL_GUARDED_BY(mutex_) = false;   // Closed by the client, or refused.
-  bool broken_ ABSL_GUARDED_BY(mutex_) = false;        // Cancelled, or a write failed.
+  std::vector<Ended> answers_ ABSL_GUARDED_BY(mutex_);  // To be written.
+  size_t being_written_ ABSL_GUARDED_BY(mutex_) = 0;    // The number of answers being written.
+  bool is_reading_ ABSL_GUARDED_BY(mutex_) = false;     // True until the products of the message
+                                                        // read are started.
+  bool reads_ended_ ABSL_GUARDED_BY(mutex_) = false;    // Closed by the client, or refused.
+  bool broken_ ABSL_GUARDED_BY(mutex_) = false;         // Cancelled, or a write failed.
   absl::Status refused_ ABSL_GUARDED_BY(mutex_);  // Why the stream ends; OK while it may continue.
   bool finished_ ABSL_GUARDED_BY(mutex_) = false;
 };

@@ -146,7 +146,28 @@ TEST_F(ConnectionTurnsTest, CountsWhatIsInside) {
   EXPECT_EQ(queue_.InsideOf({"host", 1}).of_caller, 0);
   EXPECT_EQ(queue_.InsideOf({"host", 1}).of_connection, 0);
   EXPECT_EQ(queue_.callers(), 1U);  // Because of the time that it had.
-  EXPECT_EQ(queue_.connections(), 0U);
+  // The first job of each was alone on its connection.
+  EXPECT_EQ(queue_.connections(), 4U);
+}
+
+TEST_F(ConnectionTurnsTest, ACallerWithoutJobsKeepsFewConnections) {
+  constexpr size_t kKept = FairQueue::kMaxKeptConnections;
+  const auto run_all = [this](size_t connections) {
+    for (uint64_t i = 0; i < connections; ++i) Add(2, {"host", i}, 10);
+    while (!queue_.empty()) Run();
+    return queue_.connections();
+  };
+  EXPECT_EQ(run_all(kKept), 2 * kKept);
+  EXPECT_EQ(run_all(kKept + 1), 0U);
+}
+
+// The connections that a caller without jobs keeps are not charged for what they had.
+TEST_F(ConnectionTurnsTest, DebtsAreForgottenOnceACallerHasNoJobs) {
+  Add({"host", 1}, 1000);
+  Run();
+  Add({"host", 1}, 10);
+  Add({"host", 2}, 10);
+  EXPECT_EQ(Run(), Name("host", 1));  // It came first.
 }
 
 // A host that opens a connection for each product, while it always has some jobs inside.

@@ -6,14 +6,19 @@
 #include <atomic>
 #include <cstdint>
 
+#include "server/system/mutex.h"
+
 namespace gemmd {
 
-// By all threads except those that set `is_uncounted`.
+// By all threads except those that set `is_uncounted`; also those made while a Mutex is held.
 inline std::atomic<int64_t> allocations{0};
+inline std::atomic<int64_t> allocations_under_locks{0};
 inline thread_local bool is_uncounted = false;
 
 inline void CountAllocation() {
-  if (!is_uncounted) allocations.fetch_add(1, std::memory_order_relaxed);
+  if (is_uncounted) return;
+  allocations.fetch_add(1, std::memory_order_relaxed);
+  if (Mutex::held() > 0) allocations_under_locks.fetch_add(1, std::memory_order_relaxed);
 }
 
 }  // namespace gemmd
