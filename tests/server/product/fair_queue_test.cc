@@ -1,14 +1,20 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <arpa/inet.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <netinet/in.h>
 
 #include <algorithm>
+#include <array>
+#include <cstdint>
 #include <deque>
 #include <map>
+#include <set>
 #include <string>
 #include <vector>
 
 #include "server/product/queue.h"
+#include "tests/testing/random_source.h"
 
 namespace gemmd {
 namespace {
@@ -230,10 +236,42 @@ TEST_F(FairQueueTest, RemembersFewIdleFlows) {
 TEST(FlowTest, IsThePeersHostOrTheUserOfAUnixSocket) {
   EXPECT_EQ(HostOf("ipv4:192.0.2.1:50123"), "ipv4:192.0.2.1");
   EXPECT_EQ(HostOf("ipv4:192.0.2.1:1"), HostOf("ipv4:192.0.2.1:2"));
-  EXPECT_EQ(HostOf("ipv6:%5B2001:db8::1%5D:50123"), "ipv6:%5B2001:db8::1%5D");
   EXPECT_EQ(HostOf("unix:uid:1000"), "uid:1000");
   EXPECT_EQ(HostOf("unix:"), "unix");
   EXPECT_EQ(HostOf(""), "");
+}
+
+TEST(FlowTest, IsThePeersNetworkOfIpv6) {
+  EXPECT_EQ(HostOf("ipv6:%5B2001:db8:1:2:3:4:5:6%5D:50123"), "ipv6:%5B2001:db8:1:2");
+  EXPECT_EQ(HostOf("ipv6:[2001:db8:1:2::6]:50123"), "ipv6:[2001:db8:1:2");
+  EXPECT_EQ(HostOf("ipv6:%5B2001:db8::1%5D:50123"), "ipv6:%5B2001:db8::");
+  EXPECT_EQ(HostOf("ipv6:%5B2001::2:3:4:5:6%5D:50123"), "ipv6:%5B2001::2");
+  EXPECT_EQ(HostOf("ipv6:%5B::1%5D:50123"), "ipv6:%5B::");
+  EXPECT_EQ(HostOf("ipv6:%5Bfe80::1%25eth0%5D:50123"), "ipv6:%5Bfe80::");
+}
+
+// Whatever the system abbreviates.
+TEST(FlowTest, NetworksOfIpv6HaveNamesOfTheirOwn) {
+  RandomSource random;
+  std::map<std::string, std::string> networks;  // By their names.
+  std::map<std::string, std::set<std::string>> names;
+  for (int i = 0; i < 100'000; ++i) {
+    in6_addr address = {};
+    for (size_t group = 0; group < 8; ++group) {
+      // Mostly zeros.
+      if (random.Between(0, 2) == 0) {
+        address.s6_addr[2 * group + 1] = static_cast<uint8_t>(random.Between(0, 2));
+      }
+    }
+    std::array<char, INET6_ADDRSTRLEN> text = {};
+    ASSERT_NE(inet_ntop(AF_INET6, &address, text.data(), text.size()), nullptr);
+    const std::string peer = std::string("ipv6:%5B") + text.data() + "%5D:1";
+    const std::string network(reinterpret_cast<const char*>(address.s6_addr), 8);
+    const std::string name(HostOf(peer));
+    ASSERT_EQ(networks.emplace(name, network).first->second, network) << peer;
+    names[network].insert(name);
+    ASSERT_LE(names[network].size(), 3U) << peer;
+  }
 }
 
 }  // namespace
