@@ -115,6 +115,15 @@ struct SimulatedWork {
   std::array<double, kParts> parts = {};
 };
 
+// Seconds of a simulated f32 product beside those of its two f16 products
+// (kernels/matrix/split_float.h).
+struct SplitCosts {
+  double split = 0;  // An element of A or B as two f16.
+  double join = 0;   // An element of D.
+  double sum = 0;    // An exact sum, and each of its multiplications.
+  double add = 0;
+};
+
 struct SimulatorTimes {
   std::string engine;
   SimulatedWork seconds;  // The time that one of each takes.
@@ -132,6 +141,7 @@ struct HostCosts {
   CopyCosts copies;
   EpilogueCosts finish_f32;
   EpilogueCosts finish_f64;
+  SplitCosts splitting;
   std::vector<EngineTimes> engines;
   std::vector<SimulatorTimes> simulators;
 };

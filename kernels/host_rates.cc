@@ -25,6 +25,7 @@
 #include "kernels/mma/element_type.h"
 #include "kernels/select.h"
 #include "kernels/sim/prediction.h"
+#include "kernels/sim/product.h"
 
 namespace gemmd {
 namespace {
@@ -480,6 +481,22 @@ SimulatorTimes MeasureSimulator(std::string_view engine, Bench& bench, const Hos
   return {.engine = std::string(engine), .seconds = {FitCosts(works)}};
 }
 
+SplitCosts MeasureSplitting() {
+  constexpr int64_t kDepth = 16;  // Most exact sums are those of products too shallow to be split.
+  sim::SplitSample sample;
+  const auto seconds_of = [](const auto& work, int64_t elements) {
+    return FastestSeconds(work, kCostSeconds) / static_cast<double>(elements);
+  };
+  SplitCosts costs;
+  costs.split = seconds_of([&] { sample.Split(); }, sim::SplitSample::kSplit);
+  costs.join = seconds_of([&] { sample.Join(); }, sim::SplitSample::kJoined);
+  const double one = seconds_of([&] { sample.SumExactly(1); }, sim::SplitSample::kJoined);
+  const double many = seconds_of([&] { sample.SumExactly(kDepth); }, sim::SplitSample::kJoined);
+  costs.add = std::max(0.0, many - one) / (kDepth - 1);
+  costs.sum = std::max(0.0, one - costs.add);
+  return costs;
+}
+
 // Operations per second on one thread of the engine for block factors; 0 if it cannot be measured.
 EngineRate MeasureBlockRate(const Kernel& kernel, Bench& bench) {
   constexpr double kMaxSeconds = 2e-3;
@@ -533,6 +550,7 @@ DeviceProfile MeasureRates(const Target& target) {
   HostCosts costs = MeasureSharedCosts(target, threads);
   SetThreads(1);
   Bench bench = {.target = target};
+  if (target.kind == DeviceKind::kSim) costs.splitting = MeasureSplitting();
   const std::vector<const Kernel*> kernels = KernelsToMeasure(target);
   for (const Kernel* kernel : kernels) {
     if (target.kind == DeviceKind::kCpu) {
@@ -584,6 +602,7 @@ struct ProfileHead {
   CopyCosts copies;
   EpilogueCosts finish_f32;
   EpilogueCosts finish_f64;
+  SplitCosts splitting;
   double engines = 0;
   double simulators = 0;
   double rates = 0;
@@ -657,6 +676,7 @@ std::vector<double> NumbersOf(const DeviceProfile& profile) {
                      .copies = costs.copies,
                      .finish_f32 = costs.finish_f32,
                      .finish_f64 = costs.finish_f64,
+                     .splitting = costs.splitting,
                      .engines = static_cast<double>(costs.engines.size()),
                      .simulators = static_cast<double>(costs.simulators.size()),
                      .rates = static_cast<double>(profile.rates.size())},
@@ -690,6 +710,7 @@ absl::StatusOr<DeviceProfile> ProfileOf(const Target& target, absl::Span<const d
                      .copies = head.copies,
                      .finish_f32 = head.finish_f32,
                      .finish_f64 = head.finish_f64,
+                     .splitting = head.splitting,
                      .engines = std::vector<EngineTimes>(reader.Count(head.engines)),
                      .simulators = std::vector<SimulatorTimes>(reader.Count(head.simulators))};
   DeviceProfile profile = {.target = target,

@@ -134,16 +134,13 @@ Problem ProblemOf(const Kernel& kernel, int64_t m, int64_t n, int64_t k) {
 // Exact f64 sums take one multiplication after another.
 double SplittingSeconds(const Instruction& instruction, const Problem& problem,
                         const SimulatedWork& seconds, mma::Chip chip, const HostCosts& costs) {
-  constexpr double kSplitOverPacked = 12;  // Cost of splitting an element, relative to packing one.
-  constexpr double kJoinedOverPacked = 4;  // Cost of joining an element of D, relative to packing.
-  constexpr double kExactOverPacked = 1;   // Cost of an f64 multiplication, relative to packing.
-  const double packed = seconds.parts[SimulatedWork::kPacked];
   const auto m = static_cast<double>(problem.m);
   const auto n = static_cast<double>(problem.n);
   const auto k = static_cast<double>(problem.k);
   const double lines = static_cast<double>(costs.threads - 1) * costs.start_thread;
   if (!IsSplit(problem.k)) {
-    return lines + Shared(m * n * k * kExactOverPacked * packed, costs.threads, m);
+    const double element = costs.splitting.sum + k * costs.splitting.add;
+    return lines + Shared(m * n * element, costs.threads, m);
   }
   const auto of_depth = [&](int64_t depth) {
     Problem half = problem;
@@ -151,8 +148,8 @@ double SplittingSeconds(const Instruction& instruction, const Problem& problem,
     return MultiplyingSeconds(instruction, half, WorkOf(instruction, chip, half), seconds, costs);
   };
   return of_depth(problem.k) + of_depth(2 * problem.k) + 3 * lines +
-         Shared(((m + n) * k * kSplitOverPacked + m * n * kJoinedOverPacked) * packed,
-                costs.threads, m);
+         Shared((m + n) * k * costs.splitting.split + m * n * costs.splitting.join, costs.threads,
+                m);
 }
 
 }  // namespace

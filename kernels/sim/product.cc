@@ -7,6 +7,8 @@
 #include <bit>
 #include <cstring>
 #include <deque>
+#include <memory>
+#include <random>
 #include <vector>
 
 #include "kernels/matrix/split_float.h"
@@ -276,6 +278,13 @@ float ExactSum(const SplitOperand& a, int64_t row, const SplitOperand& b, int64_
   return static_cast<float>(sum);
 }
 
+float JoinedSum(const SplitOperand& a, int64_t row, const SplitOperand& b, int64_t column,
+                float main_sum, float cross_sum) {
+  const float sum = JoinSplitSums(main_sum, cross_sum);
+  if (NeedsExactSum(a.line(row), b.line(column), sum, a.k())) return ExactSum(a, row, b, column);
+  return ScaleBack(sum, a.line(row), b.line(column));
+}
+
 // A product of f16 of a depth.
 Problem HalfProblem(const Problem& problem, int64_t k) {
   Problem half;
@@ -352,13 +361,62 @@ void MultiplySplit(Path path, const Product2D& product, const AccumulatorMatrix&
   if (IsSet(product.abort)) return;
   for_each([&](int64_t row, int64_t column, int64_t line, int64_t i) {
     float& sum = sums[line * stride + i];
-    sum = JoinSplitSums(sum, cross_sums[line * length + i]);
-    if (NeedsExactSum(a.line(row), b.line(column), sum, problem.k)) {
-      sum = ExactSum(a, row, b, column);
-    } else {
-      sum = ScaleBack(sum, a.line(row), b.line(column));
-    }
+    sum = JoinedSum(a, row, b, column, sum, cross_sums[line * length + i]);
   });
+}
+
+struct SplitSample::Operands {
+  Operands() {
+    std::minstd_rand random;
+    std::normal_distribution<float> normal;
+    for (std::vector<float>* const values : {&a_values, &b_values}) {
+      for (float& value : *values) value = normal(random);
+    }
+  }
+
+  const MatrixLayout a_layout =
+      TightLayout("a", ElementType::kF32, Order::kRowMajor, kLines, kDepth).value();
+  const MatrixLayout b_layout =
+      TightLayout("b", ElementType::kF32, Order::kRowMajor, kDepth, kLines).value();
+  std::vector<float> a_values = std::vector<float>(kLines * kDepth);
+  std::vector<float> b_values = std::vector<float>(kDepth * kLines);
+  SplitOperand a{a_layout, reinterpret_cast<const std::byte*>(a_values.data()), true, nullptr};
+  SplitOperand b{b_layout, reinterpret_cast<const std::byte*>(b_values.data()), false, nullptr};
+  std::vector<uint16_t> high = std::vector<uint16_t>(kLines * kDepth);
+  std::vector<uint16_t> cross = std::vector<uint16_t>(2 * kLines * kDepth);
+  std::vector<float> sums = std::vector<float>(kJoined, 1.0F);
+};
+
+SplitSample::SplitSample() : operands_(std::make_unique<Operands>()) { Split(); }
+SplitSample::~SplitSample() = default;
+
+void SplitSample::Split() {
+  operands_->a.Split(operands_->high.data(), operands_->cross.data());
+  operands_->b.Split(operands_->high.data(), operands_->cross.data());
+}
+
+void SplitSample::Join() {
+  for (int64_t row = 0; row < kLines; ++row) {
+    for (int64_t column = 0; column < kLines; ++column) {
+      float& sum = operands_->sums[static_cast<size_t>(row * kLines + column)];
+      sum = 1 + 1e-9F * JoinedSum(operands_->a, row, operands_->b, column, sum, sum);
+    }
+  }
+}
+
+void SplitSample::SumExactly(int64_t depth) {
+  MatrixLayout a_layout = operands_->a_layout;
+  MatrixLayout b_layout = operands_->b_layout;
+  a_layout.columns = b_layout.rows = depth;
+  const auto* const a_data = reinterpret_cast<const std::byte*>(operands_->a_values.data());
+  const auto* const b_data = reinterpret_cast<const std::byte*>(operands_->b_values.data());
+  const SplitOperand a(a_layout, a_data, true, nullptr);
+  const SplitOperand b(b_layout, b_data, false, nullptr);
+  for (int64_t row = 0; row < kLines; ++row) {
+    for (int64_t column = 0; column < kLines; ++column) {
+      operands_->sums[static_cast<size_t>(row * kLines + column)] = ExactSum(a, row, b, column);
+    }
+  }
 }
 
 }  // namespace gemmd::sim

@@ -8,6 +8,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 
 #include "kernels/matrix/abort.h"
 #include "kernels/matrix/layout.h"
@@ -70,5 +71,30 @@ Checked SplitBytes(const Problem& problem);
 // is aligned to 4. Threads: as Multiply.
 void MultiplySplit(Path path, const Product2D& product, const AccumulatorMatrix& accumulators,
                    std::byte* memory);
+
+// What MultiplySplit does beside its two products, on normal data of its own, to be timed for
+// predictions. Threads: as Multiply.
+class SplitSample {
+ public:
+  SplitSample();
+  ~SplitSample();
+  SplitSample(const SplitSample&) = delete;
+  SplitSample& operator=(const SplitSample&) = delete;
+
+  // Splits kSplit elements, joins kJoined elements of D, or makes as many exact sums of this depth,
+  // at most kDepth.
+  void Split();
+  void Join();
+  void SumExactly(int64_t depth);
+
+  static constexpr int64_t kLines = 32;
+  static constexpr int64_t kDepth = 256;
+  static constexpr int64_t kSplit = 2 * kLines * kDepth;
+  static constexpr int64_t kJoined = kLines * kLines;
+
+ private:
+  struct Operands;
+  std::unique_ptr<Operands> operands_;
+};
 
 }  // namespace gemmd::sim
