@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "server/crossing/job_layout.h"
 
-#include "absl/container/flat_hash_map.h"
 #include "kernels/matrix/status.h"
 #include "kernels/matrix/text.h"
 
@@ -102,8 +101,11 @@ void BlockTurns::Leave(uint64_t user, const std::vector<BlockUse>& uses) {
   for (const BlockUse& use : uses) {
     const auto found = turns_.find(use.block);
     if (found == turns_.end()) continue;
-    std::erase_if(found->second, [user](const Turn& turn) { return turn.user == user; });
-    if (found->second.empty()) turns_.erase(found);
+    auto& turns = found->second;
+    turns.erase(std::remove_if(turns.begin(), turns.end(),
+                               [user](const Turn& turn) { return turn.user == user; }),
+                turns.end());
+    if (turns.empty()) turns_.erase(found);
   }
 }
 
@@ -113,12 +115,18 @@ int64_t CountParts(const JobPlaces& places) {
 
 std::vector<BlockUse> UsesOf(const JobPlaces& places, absl::Span<const PlacedPart> parts) {
   std::vector<BlockUse> uses;
-  absl::flat_hash_map<uint64_t, size_t> known;  // Positions in `uses`.
+  absl::flat_hash_map<uint64_t, size_t> known;  // Positions in `uses`, if there may be many.
+  const auto position_of = [&](uint64_t block) -> size_t {
+    if (!parts.empty()) return known.emplace(block, uses.size()).first->second;
+    const auto found = std::find_if(uses.begin(), uses.end(),
+                                    [block](const BlockUse& use) { return use.block == block; });
+    return static_cast<size_t>(found - uses.begin());
+  };
   const auto add = [&](uint64_t block, bool is_write) {
     if (block == 0) return;
-    const auto [place, is_new] = known.emplace(block, uses.size());
-    if (is_new) uses.push_back({.block = block});
-    if (is_write) uses[place->second].is_write = true;
+    const size_t position = position_of(block);
+    if (position == uses.size()) uses.push_back({.block = block});
+    if (is_write) uses[position].is_write = true;
   };
   add(places.d.block, /*is_write=*/true);
   for (const OperandRole role : kOperandRoles) add(places[role].block, /*is_write=*/false);

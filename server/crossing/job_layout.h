@@ -8,11 +8,11 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
-#include <deque>
-#include <map>
 #include <optional>
 #include <vector>
 
+#include "absl/container/flat_hash_map.h"
+#include "absl/container/inlined_vector.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
@@ -122,7 +122,8 @@ class BlockTurns {
     bool is_write = false;
   };
 
-  std::map<uint64_t, std::deque<Turn>> turns_;  // By block.
+  // By block, in the order of their coming. Few users share a block.
+  absl::flat_hash_map<uint64_t, absl::InlinedVector<Turn, 2>> turns_;
 };
 
 // Each block that a job uses, once. `parts` are those that the places refer to.

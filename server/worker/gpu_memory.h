@@ -7,9 +7,9 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
-#include <map>
 #include <vector>
 
+#include "absl/container/flat_hash_map.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "server/crossing/job_layout.h"
@@ -108,7 +108,7 @@ class BlockTable {
   int64_t& BytesOf(const Block& block) { return block.is_scratch ? scratch_bytes_ : tensor_bytes_; }
 
   GpuRuntime& runtime_;
-  std::map<uint64_t, Block> blocks_;
+  absl::flat_hash_map<uint64_t, Block> blocks_;
   int64_t tensor_bytes_ = 0;
   int64_t scratch_bytes_ = 0;
 };
