@@ -5,7 +5,6 @@
 #include <limits>
 #include <string_view>
 
-#include "absl/algorithm/container.h"
 #include "kernels/cpu/host.h"
 
 namespace gemmd {
@@ -66,8 +65,8 @@ void CheckQueue::Add(std::unique_ptr<Check> check) {
     if (!is_stopped_) {
       check->is_long = check->predicted_ns > kShortNs;
       lane = &LaneOf(check->is_long);
-      Check& added = **checks_.insert(checks_.end(), std::move(check));
-      added.place = std::prev(checks_.end());
+      Check& added = *check;
+      checks_.Add(std::move(check));
       lane->queue.Add({.caller = added.caller, .connection = added.connection}, added);
     }
   }
@@ -85,7 +84,7 @@ void CheckQueue::RunNext(Lane& lane) {
     MutexLock lock(&mutex_);
     const DeviceQueue::Choice choice = lane.queue.TakeNext(clock_.NowNs());
     for (DeviceQueue::Job* const job : choice.too_late) {
-      late.splice(late.end(), checks_, static_cast<Check*>(job)->place);
+      late.push_back(checks_.Take(static_cast<Check&>(*job)));
     }
     next = static_cast<Check*>(choice.next);
     if (next != nullptr) next->is_running = true;
@@ -96,23 +95,18 @@ void CheckQueue::RunNext(Lane& lane) {
   const int64_t begun_ns = clock_.NowNs();
   std::move(next->work)(absl::OkStatus(), &next->abort);
   const int64_t ran_ns = clock_.NowNs() - begun_ns;
-  Checks ended;
+  std::unique_ptr<Check> ended;  // Freed after the lock is released.
   MutexLock lock(&mutex_);
   lane.queue.End(*next, ran_ns);
-  ended.splice(ended.end(), checks_, next->place);
+  ended = checks_.Take(*next);
 }
 
-// Removes waiting checks from the queue and aborts running ones.
-template <typename IsMeant>
-void CheckQueue::End(const IsMeant& is_meant, Checks& dropped) {
-  for (auto place = checks_.begin(); place != checks_.end();) {
-    Check& check = **place++;
-    if (!is_meant(check)) continue;
-    check.abort = true;
-    if (check.is_running) continue;
-    LaneOf(check.is_long).queue.Remove(check);
-    dropped.splice(dropped.end(), checks_, check.place);
-  }
+// Removes a waiting check from the queue, or aborts a running one.
+void CheckQueue::End(Check& check, Checks& dropped) {
+  check.abort = true;
+  if (check.is_running) return;
+  LaneOf(check.is_long).queue.Remove(check);
+  dropped.push_back(checks_.Take(check));
 }
 
 void CheckQueue::Drop(Checks dropped, const absl::Status& why) {
@@ -123,8 +117,10 @@ void CheckQueue::Cancel(absl::Span<const JobId> ids) {
   Checks dropped;
   {
     MutexLock lock(&mutex_);
-    if (checks_.empty()) return;
-    End([&](const Check& check) { return absl::c_linear_search(ids, check.id); }, dropped);
+    for (const JobId id : ids) {
+      Check* const check = checks_.Find(id);
+      if (check != nullptr) End(*check, dropped);
+    }
   }
   Drop(std::move(dropped), absl::CancelledError());
 }
@@ -134,7 +130,9 @@ void CheckQueue::Stop() {
   {
     MutexLock lock(&mutex_);
     is_stopped_ = true;
-    End([](const Check&) { return true; }, dropped);
+    std::vector<Check*> all;
+    checks_.ForEach([&all](Check& check) { all.push_back(&check); });
+    for (Check* const check : all) End(*check, dropped);
   }
   Drop(std::move(dropped), absl::CancelledError());
 }

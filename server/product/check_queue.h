@@ -9,7 +9,6 @@
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
-#include <list>
 #include <memory>
 #include <string>
 #include <tuple>
@@ -22,6 +21,7 @@
 #include "absl/status/status.h"
 #include "absl/types/span.h"
 #include "kernels/matrix/abort.h"
+#include "server/product/job_table.h"
 #include "server/product/prediction.h"
 #include "server/product/queue.h"
 #include "server/system/clock.h"
@@ -85,7 +85,7 @@ class CheckQueue {
     bool is_long = false;
     bool is_running = false;
     std::atomic<bool> abort = false;
-    std::list<std::unique_ptr<Check>>::iterator place;
+    Check* next_of_slot = nullptr;
   };
 
   // Queues the check, whose id, predicted time, deadline, priority, share, flow and work are set.
@@ -98,7 +98,7 @@ class CheckQueue {
   void Stop() ABSL_LOCKS_EXCLUDED(mutex_);
 
  private:
-  using Checks = std::list<std::unique_ptr<Check>>;
+  using Checks = std::vector<std::unique_ptr<Check>>;
   struct Lane {
     Lane(const char* name, int count) : threads(name, count, ThreadPool::Start::kWithWork) {}
     DeviceQueue queue;
@@ -107,13 +107,12 @@ class CheckQueue {
 
   Lane& LaneOf(bool is_long) { return is_long ? long_ : short_; }
   void RunNext(Lane& lane) ABSL_LOCKS_EXCLUDED(mutex_);
-  template <typename IsMeant>
-  void End(const IsMeant& is_meant, Checks& dropped) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void End(Check& check, Checks& dropped) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   static void Drop(Checks dropped, const absl::Status& why);
 
   const Clock& clock_;
   Mutex mutex_;
-  Checks checks_ ABSL_GUARDED_BY(mutex_);
+  JobTable<Check, &Check::next_of_slot> checks_ ABSL_GUARDED_BY(mutex_);
   absl::btree_map<Claim::Flow, int64_t> claimed_ns_ ABSL_GUARDED_BY(mutex_);
   bool is_stopped_ ABSL_GUARDED_BY(mutex_) = false;
   // Their queues are guarded by the mutex. Their threads end before all other members are

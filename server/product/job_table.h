@@ -28,7 +28,7 @@ class JobTable {
     }
   }
 
-  // Its id is not in the table.
+  // Of several jobs with one id, Find gives the last.
   void Add(std::unique_ptr<Job> job) {
     Job*& first = SlotOf(job->id);
     (*job).*kNext = first;

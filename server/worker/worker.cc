@@ -10,11 +10,11 @@
 #include <chrono>
 #include <cstdio>
 #include <limits>
-#include <list>
 #include <memory>
 #include <random>
 #include <string_view>
 #include <utility>
+#include <vector>
 
 #include "absl/strings/numbers.h"
 #include "kernels/kernel.h"
@@ -73,7 +73,7 @@ class Worker {
   std::unique_ptr<BlockTable> blocks_;
   std::unique_ptr<DeviceArena> arena_;
   std::unique_ptr<RunContext> context_;
-  std::list<std::unique_ptr<Run>> runs_;  // In order of arrival.
+  std::vector<std::unique_ptr<Run>> runs_;  // In order of arrival.
   Clock::time_point last_progress_;
 };
 
