@@ -137,7 +137,7 @@ void FairQueue::Enter(const FlowId& id, Job& job) {
     if (!waited) {
       flow->tag_ns = std::max(flow->tag_ns, flow->parent->virtual_ns);
       flow->turn = ++last_turn_;
-      std::vector<Flow::Order::node_type>& spares = flow->parent->spares;
+      Flow::Spares& spares = flow->parent->spares;
       if (spares.empty()) {
         flow->parent->order.insert(flow);
       } else {
@@ -165,6 +165,7 @@ void FairQueue::Leave(Job& job) {
   // If nothing waits or runs, all debts are forgotten.
   for (auto& [key, within] : caller.flows) {
     if (within.flows.size() > kMaxKeptConnections) within.flows.clear();
+    if (within.spares.size() > kMaxKeptConnections) within.spares = Flow::Spares();
     for (auto& [connection, flow] : within.flows) flow.tag_ns = 0;
     within.tag_ns = within.virtual_ns = 0;
   }
@@ -267,6 +268,15 @@ size_t FairQueue::connections() const {
   size_t count = 0;
   for (const auto& [name, caller] : callers_) {
     for (const auto& [key, within] : caller.flows) count += within.flows.size();
+  }
+  return count;
+}
+
+size_t FairQueue::spares() const {
+  size_t count = all_.spares.size();
+  for (const auto& [name, caller] : callers_) {
+    count += caller.spares.size();
+    for (const auto& [key, within] : caller.flows) count += within.spares.size();
   }
   return count;
 }

@@ -142,7 +142,8 @@ class FairQueue {
     using Order = std::set<Flow*, IsEarlier>;
     std::map<uint64_t, Flow> flows;
     Order order;
-    std::vector<Order::node_type> spares;  // Reused for the next children that wait.
+    using Spares = std::vector<Order::node_type>;
+    Spares spares;  // Reused for the next children that wait.
     size_t busy_flows = 0;
     int64_t virtual_ns = 0;
   };
@@ -192,6 +193,7 @@ class FairQueue {
   // The flows in memory. A connection counts twice if it is in both flows of its caller.
   size_t callers() const { return callers_.size(); }
   size_t connections() const;
+  size_t spares() const;  // Places for flows that wait, kept for the next ones.
 
   // The maximum numbers of flows that are remembered without jobs, because of the time that they
   // had recently: of callers, and of connections whose caller has jobs.

@@ -159,6 +159,8 @@ TEST_F(ConnectionTurnsTest, ACallerWithoutJobsKeepsFewConnections) {
   };
   EXPECT_EQ(run_all(kKept), 2 * kKept);
   EXPECT_EQ(run_all(kKept + 1), 0U);
+  run_all(1000);
+  EXPECT_LE(queue_.spares(), 2 * kKept + 4);
 }
 
 // The connections that a caller without jobs keeps are not charged for what they had.
