@@ -13,25 +13,20 @@
 #include <cstdint>
 #include <type_traits>
 
+#include "kernels/cuda/device/ptx/ptx.cuh"
 #include "kernels/cuda/epilogue.h"
 #include "kernels/cuda/epilogue_tile.h"
 
 namespace gemmd {
 
-// Encodes two f32 as two f16 or bf16, the first in the low half; NaN becomes 0x7fff, as in Encode.
-__device__ __forceinline__ uint32_t EncodeF16Pair(float x0, float x1) {
-  uint32_t word;
-  asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(word) : "f"(x1), "f"(x0));
-  return word;
-}
-__device__ __forceinline__ uint32_t EncodeBf16Pair(float x0, float x1) {
-  uint32_t word;
-  asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(word) : "f"(x1), "f"(x0));
-  return word;
+// Two f32 as two f16 or bf16, the first in the low half; NaN becomes 0x7fff, as in Encode.
+__device__ __forceinline__ uint32_t NarrowPairTo(ElementType type, float x0, float x1) {
+  return type == ElementType::kF16 ? ptx::NarrowPair<ElementType::kF16>(x0, x1)
+                                   : ptx::NarrowPair<ElementType::kBf16>(x0, x1);
 }
 
-// The same for 8 bits: overflow becomes the largest finite number; NaN becomes 0x7f, or 0 in an
-// integer type.
+// Two f32 as two elements of 8 bits: overflow becomes the largest finite number; NaN becomes 0x7f,
+// or 0 in an integer type.
 template <ElementType kType>
 __device__ __forceinline__ uint16_t EncodeBytePair(float x0, float x1) {
   uint16_t pair;
@@ -53,10 +48,9 @@ __device__ __forceinline__ uint16_t EncodeBytePair(float x0, float x1) {
 struct DeviceEncoder {
   template <ElementType kType, typename T>
   static __device__ __forceinline__ uint64_t Encode(T value) {
-    if constexpr (std::is_same_v<T, float> && kType == ElementType::kF16) {
-      return EncodeF16Pair(value, 0);
-    } else if constexpr (std::is_same_v<T, float> && kType == ElementType::kBf16) {
-      return EncodeBf16Pair(value, 0);
+    constexpr bool kIsHalf = kType == ElementType::kF16 || kType == ElementType::kBf16;
+    if constexpr (std::is_same_v<T, float> && kIsHalf) {
+      return ptx::NarrowPair<kType>(value, 0);
     } else {
       return EncodeCode<kType>(value);
     }
@@ -119,8 +113,7 @@ __device__ __forceinline__ void StorePairOf(const EpilogueParameters& parameters
   if constexpr (kType == ElementType::kF32) {
     *reinterpret_cast<float2*>(target) = {x0, x1};
   } else {
-    *reinterpret_cast<uint32_t*>(target) =
-        kType == ElementType::kF16 ? EncodeF16Pair(x0, x1) : EncodeBf16Pair(x0, x1);
+    *reinterpret_cast<uint32_t*>(target) = NarrowPairTo(kType, x0, x1);
   }
 }
 template <ElementType kType>
@@ -152,8 +145,7 @@ __device__ __forceinline__ void StoreDirectly(const EpilogueParameters& paramete
       StorePair(parameters, batch_index, row, column, BitsWithOneNan(x0), BitsWithOneNan(x1));
       return;
     }
-    const uint32_t pair =
-        parameters.d.type == ElementType::kF16 ? EncodeF16Pair(x0, x1) : EncodeBf16Pair(x0, x1);
+    const uint32_t pair = NarrowPairTo(parameters.d.type, x0, x1);
     StorePair(parameters, batch_index, row, column, static_cast<uint16_t>(pair),
               static_cast<uint16_t>(pair >> 16));
   }

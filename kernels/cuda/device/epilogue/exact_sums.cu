@@ -112,8 +112,7 @@ __device__ void StoreSum(const EpilogueParameters& parameters, const SumsInMemor
   if (parameters.d.type == ElementType::kF32) {
     reinterpret_cast<uint32_t*>(line)[index] = BitsWithOneNan(x);
   } else {
-    const uint32_t code =
-        parameters.d.type == ElementType::kF16 ? EncodeF16Pair(x, 0) : EncodeBf16Pair(x, 0);
+    const uint32_t code = NarrowPairTo(parameters.d.type, x, 0);
     reinterpret_cast<uint16_t*>(line)[index] = static_cast<uint16_t>(code);
   }
 }

@@ -210,8 +210,7 @@ class WarpgroupStore {
   __device__ float Element(int32_t finished) const { return __int_as_float(finished); }
   template <ElementType kType>
   __device__ uint32_t Pair(Sum x0, Sum x1) const {
-    return kType == ElementType::kF16 ? EncodeF16Pair(Element(x0), Element(x1))
-                                      : EncodeBf16Pair(Element(x0), Element(x1));
+    return NarrowPairTo(kType, Element(x0), Element(x1));
   }
   template <ElementType kType>
   __device__ uint16_t BytePair(Sum x0, Sum x1) const {

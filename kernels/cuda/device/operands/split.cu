@@ -21,7 +21,9 @@ struct SplitJob {
 };
 
 struct DeviceF16 {
-  static __device__ __forceinline__ uint32_t Encode(float x) { return EncodeF16Pair(x, 0); }
+  static __device__ __forceinline__ uint32_t Encode(float x) {
+    return ptx::NarrowPair<ElementType::kF16>(x, 0);
+  }
   static __device__ __forceinline__ float Decode(uint32_t code) {
     float value;
     asm("cvt.f32.f16 %0, %1;" : "=f"(value) : "h"(static_cast<uint16_t>(code)));

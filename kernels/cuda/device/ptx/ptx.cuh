@@ -3,7 +3,7 @@
 // Instructions of PTX, and nothing else: registers in, registers out. The mnemonics of matrix
 // instructions come from the table (kernels/mma/ptx.h) by way of a constant operand.
 //
-// Source: PTX ISA 9.0, sections 9.7.9.25 (copies) and 9.7.14 (matrix instructions).
+// Source: PTX ISA 9.0, sections 9.7.9.24 (cvt), 9.7.9.25 (copies) and 9.7.14 (matrix instructions).
 #pragma once
 
 #include <cstddef>
@@ -11,6 +11,7 @@
 #include <utility>
 
 #include "kernels/mma/chip.h"
+#include "kernels/mma/element_type.h"
 #include "kernels/mma/ptx.h"
 
 namespace gemmd::ptx {
@@ -136,6 +137,19 @@ __device__ inline void LoadMatrices(uint32_t (&words)[4], uint32_t shared) {
                : "=r"(words[0]), "=r"(words[1]), "=r"(words[2]), "=r"(words[3])
                : "r"(shared)
                : "memory");
+}
+
+// Two f32 as f16 or bf16, the first in the low half; NaN becomes 0x7fff.
+template <ElementType kType>
+__device__ __forceinline__ uint32_t NarrowPair(float low, float high) {
+  static_assert(kType == ElementType::kF16 || kType == ElementType::kBf16);
+  uint32_t pair;
+  if constexpr (kType == ElementType::kF16) {
+    asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(pair) : "f"(high), "f"(low));
+  } else {
+    asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(pair) : "f"(high), "f"(low));
+  }
+  return pair;
 }
 
 __device__ inline uint32_t LoadShared32(uint32_t shared) {

@@ -27,16 +27,6 @@ __device__ inline uint32_t MergeBits(uint32_t word, uint32_t mask, uint32_t othe
 }
 
 // Pairs of f16 or bf16, the first in the low half.
-template <ElementType kType>
-__device__ inline uint32_t NarrowPair(float low, float high) {
-  uint32_t pair;
-  if constexpr (kType == ElementType::kF16) {
-    asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(pair) : "f"(high), "f"(low));
-  } else {
-    asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(pair) : "f"(high), "f"(low));
-  }
-  return pair;
-}
 __device__ inline float WidenHalf(uint16_t half) {
   float value;
   asm("cvt.f32.f16 %0, %1;" : "=f"(value) : "h"(half));
