@@ -152,6 +152,17 @@ std::optional<int64_t> PackedLineBytes(v1::ElementType type, int64_t count) {
   return LineBytes(type, count).value();
 }
 
+OperandShape ShapeOf(const v1::TensorSpec& spec) {
+  return {.type = spec.type(),
+          .order = spec.order(),
+          .rows = spec.rows(),
+          .columns = spec.columns(),
+          .leading_dimension = spec.leading_dimension(),
+          .batch_stride = {},
+          .batch = spec.has_matrices() ? spec.matrices() : 1,
+          .sparsity = spec.sparsity()};
+}
+
 absl::StatusOr<OperandBytesRange> SizeOperand(absl::string_view field, const OperandShape& shape) {
   RETURN_IF_ERROR(CheckShape(field, shape));
   if (shape.sparsity != v1::SPARSITY_NONE) return SizeSparse(field, shape);

@@ -11,6 +11,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
+#include "gemmd/v1/resident.pb.h"
 #include "gemmd/v1/tensors.pb.h"
 
 namespace gemmd {
@@ -49,6 +50,9 @@ struct OperandShape {
   int64_t batch = 1;
   v1::Sparsity sparsity = v1::SPARSITY_NONE;  // A sparse matrix is row major and has no strides.
 };
+
+// The matrices of a tensor, without the factors of blocks that follow them.
+OperandShape ShapeOf(const v1::TensorSpec& spec);
 
 // Bytes of all matrices: `least` ends after the last element, `full` pads the last line.
 struct OperandBytesRange {

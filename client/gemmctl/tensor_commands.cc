@@ -154,15 +154,7 @@ bool IsPlain(const v1::TensorSpec& spec) {
 
 // Bytes of the tensor's matrices, without the factors of blocks that follow them.
 absl::StatusOr<int64_t> BytesOfMatrices(const v1::TensorSpec& spec) {
-  const OperandShape shape = {.type = spec.type(),
-                              .order = spec.order(),
-                              .rows = spec.rows(),
-                              .columns = spec.columns(),
-                              .leading_dimension = spec.leading_dimension(),
-                              .batch_stride = {},
-                              .batch = spec.has_matrices() ? spec.matrices() : 1,
-                              .sparsity = spec.sparsity()};
-  ASSIGN_OR_RETURN(const OperandBytesRange size, SizeOperand("tensor", shape));
+  ASSIGN_OR_RETURN(const OperandBytesRange size, SizeOperand("tensor", ShapeOf(spec)));
   return size.full;
 }
 

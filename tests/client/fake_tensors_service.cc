@@ -228,16 +228,7 @@ grpc::Status FakeTensorsService::BeginOrJoin(const v1::PutRequest& request, std:
     if (uploads_.count(id) > 0) return grpc::Status::OK;
     return {grpc::StatusCode::NOT_FOUND, "upload: got an unknown id"};
   }
-  const v1::TensorSpec& spec = request.begin().spec();
-  const OperandShape shape = {.type = spec.type(),
-                              .order = spec.order(),
-                              .rows = spec.rows(),
-                              .columns = spec.columns(),
-                              .leading_dimension = spec.leading_dimension(),
-                              .batch_stride = {},
-                              .batch = spec.has_matrices() ? spec.matrices() : 1,
-                              .sparsity = spec.sparsity()};
-  const int64_t bytes = SizeOperand("spec", shape)->full;
+  const int64_t bytes = SizeOperand("spec", ShapeOf(request.begin().spec()))->full;
   begun_.push_back(request.begin());
   if (bytes > faults_.max_bytes) {
     return {grpc::StatusCode::RESOURCE_EXHAUSTED,
