@@ -115,8 +115,8 @@ struct SimulatedWork {
   std::array<double, kParts> parts = {};
 };
 
-// Seconds of a simulated f32 product beside those of its two f16 products
-// (kernels/matrix/split_float.h).
+// The costs of a simulated f32 product in addition to its two f16 products
+// (kernels/matrix/split_float.h), in seconds.
 struct SplitCosts {
   double split = 0;  // An element of A or B as two f16.
   double join = 0;   // An element of D.

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The jobs inside the scheduler by id, and by deadline. The jobs themselves are linked, so that
-// adding one allocates nothing while the scheduler's lock is held. No lock of their own.
+// Jobs by id, and by deadline, for whoever has a lock. The jobs themselves are linked, so that
+// adding one allocates nothing while the lock is held.
 #pragma once
 
 #include <cassert>
@@ -14,6 +14,9 @@
 #include "server/device/device.h"
 
 namespace gemmd {
+
+// DeadlineHeap's place of a job that is not in it.
+inline constexpr size_t kNowhere = std::numeric_limits<size_t>::max();
 
 // Owns jobs and finds them by their ids. `kNext` links the jobs of one slot.
 template <typename Job, Job* Job::*kNext>
@@ -73,9 +76,6 @@ class JobTable {
 template <typename Job, size_t Job::*kPlace>
 class DeadlineHeap {
  public:
-  // The place of a job that is not in the heap.
-  static constexpr size_t kNowhere = std::numeric_limits<size_t>::max();
-
   DeadlineHeap() { jobs_.reserve(kReserved); }
 
   // Null if there is none.

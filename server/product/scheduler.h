@@ -24,7 +24,6 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
-#include <limits>
 #include <map>
 #include <memory>
 #include <optional>
@@ -141,7 +140,7 @@ struct Submission : DeviceQueue::Job {
   Launch own_launch;
   Launch* launch = nullptr;  // Null while it waits.
   Submission* next_of_slot = nullptr;
-  size_t deadline_place = std::numeric_limits<size_t>::max();  // Nowhere.
+  size_t deadline_place = kNowhere;
   absl::Status end;  // Why it is being aborted; OK if it is not.
 
   // How it ended: as the device reports, or Cancelled, DeadlineExceeded, or the status of Stop. The

@@ -20,9 +20,8 @@ struct Numbered {
   JobId id = 0;
   int64_t deadline_ns = 0;
   Numbered* next = nullptr;
-  size_t place = DeadlineHeap<Numbered, &Numbered::place>::kNowhere;
+  size_t place = kNowhere;
 };
-using Heap = DeadlineHeap<Numbered, &Numbered::place>;
 
 TEST(JobTableTest, FindsWhatWasAddedUntilItIsTaken) {
   RandomSource random;
@@ -54,13 +53,13 @@ TEST(JobTableTest, FindsWhatWasAddedUntilItIsTaken) {
 TEST(DeadlineHeapTest, IsInTheOrderOfDeadlinesAndThenOfIds) {
   RandomSource random;
   std::vector<Numbered> jobs(1000);
-  Heap heap;
+  DeadlineHeap<Numbered, &Numbered::place> heap;
   std::set<std::pair<int64_t, JobId>> expected;
   EXPECT_EQ(heap.first(), nullptr);
   for (int i = 0; i < 100'000; ++i) {
     const auto any = static_cast<size_t>(random.Between(0, 999));
     Numbered& job = jobs[any];
-    if (job.place == Heap::kNowhere) {
+    if (job.place == kNowhere) {
       job.id = any;
       job.deadline_ns = random.Between(0, 99);
       heap.Add(job);
