@@ -43,19 +43,16 @@ void MeasureAllResident(const Targets& targets) {
   chain.product.device = targets.device;
   const ChainResult first = Value(client.Chain(a, b, chain));
   chain.into = first.tensor->view();
-  std::vector<double> total_us;
-  std::vector<double> kernel_us;
+  std::vector<Timing> timings;
   const double until = NowSeconds() + targets.seconds * 2;
   while (NowSeconds() < until) {
-    const Timing timing = TimingOf(*Value(client.Chain(a, b, chain)).response);
-    total_us.push_back(1e-3 * static_cast<double>(timing.total_ns));
-    kernel_us.push_back(1e-3 * static_cast<double>(timing.compute_ns));
+    timings.push_back(TimingOf(*Value(client.Chain(a, b, chain)).response));
   }
   Row row = {.what = "8192^3 bf16, all resident, the server's time",
              .unit = "us",
-             .seen = Median(total_us),
+             .seen = MedianUs(timings, [](const Timing& one) { return one.total_ns; }),
              .measure = "1.1 kernel + 100 us",
-             .by = 1.1 * Median(kernel_us) + 100,
+             .by = 1.1 * MedianUs(timings, [](const Timing& one) { return one.compute_ns; }) + 100,
              .wanted = 1,
              .is_most = true};
   if (!targets.baseline_unix.empty()) {
@@ -96,10 +93,6 @@ void MeasureFewRows(const Targets& targets, v1::Order order) {
   const auto first = static_cast<std::ptrdiff_t>(timings.size() / 4);
   seconds.erase(seconds.begin(), seconds.begin() + first);
   timings.erase(timings.begin(), timings.begin() + first);
-  std::vector<double> above_kernel_us;
-  for (const Timing& timing : timings) {
-    above_kernel_us.push_back(1e-3 * static_cast<double>(timing.total_ns - timing.compute_ns));
-  }
   const std::string what = std::string("16x8192x8192 bf16, B resident ") +
                            (order == v1::ORDER_COLUMN_MAJOR ? "column major" : "row major");
   Row row = {.what = what + ", round trip p50",
@@ -120,7 +113,7 @@ void MeasureFewRows(const Targets& targets, v1::Order order) {
   Print(row);
   Print({.what = what + ", the server's time above the kernel's p50",
          .unit = "us",
-         .seen = Median(above_kernel_us),
+         .seen = MedianUs(timings, [](const Timing& one) { return one.total_ns - one.compute_ns; }),
          .measure = "120 us",
          .by = 120,
          .wanted = 1,

@@ -30,9 +30,9 @@ void PrintStages(const std::string& what, const std::vector<Timing>& products) {
       {"copy_in", &Timing::copy_in_ns},   {"compute", &Timing::compute_ns},
       {"copy_out", &Timing::copy_out_ns}, {"send_prepare", &Timing::send_prepare_ns}};
   for (const auto& [name, ns] : stages) {
-    std::vector<double> us;
-    for (const Timing& product : products) us.push_back(1e-3 * static_cast<double>(product.*ns));
-    Print({.what = what + ", " + name + " p50", .unit = "us", .seen = Median(us)});
+    const auto of_stage = [stage = ns](const Timing& product) { return product.*stage; };
+    Print(
+        {.what = what + ", " + name + " p50", .unit = "us", .seen = MedianUs(products, of_stage)});
   }
 }
 

@@ -71,6 +71,14 @@ T Value(absl::StatusOr<T> value) {
   return *std::move(value);
 }
 
+// The median over products, in microseconds, of a time in nanoseconds.
+template <typename Ns>
+double MedianUs(const std::vector<Timing>& products, const Ns& ns) {
+  std::vector<double> us;
+  for (const Timing& product : products) us.push_back(1e-3 * static_cast<double>(ns(product)));
+  return Median(us);
+}
+
 // Prints the median of each stage of these products as a row without a goal.
 void PrintStages(const std::string& what, const std::vector<Timing>& products);
 
