@@ -417,6 +417,8 @@ TEST_F(PassedUploadTest, AnUploadThatFailsAtOnceIsGone) {
 TEST_F(PassedUploadTest, ALostTensorIsUploadedAgainWithItsHash) {
   const std::string text = RandomBytes(kSize);
   for (int i = 0; i < 2; ++i) {
+    // There is room for one window.
+    ASSERT_TRUE(Eventually([&] { return store_->used_bytes() < kMiB; }));
     const auto begun = Begin(kSize, {.name = "w"}, HashOf(text));
     ASSERT_THAT(begun, IsOk());
     ASSERT_NE(begun->upload, nullptr) << "complete without its bytes";
@@ -476,7 +478,9 @@ TEST_F(PassedUploadTest, WhatCannotBeWrittenBackIsPassedOver) {
     EXPECT_THAT(end->Wait(), IsOk());
     return store_->Describe(session_, name)->tensor;
   };
+  const auto has_no_window = [&] { return store_->used_bytes() < Upload::kWindowBytes; };
   const auto stays = put("stays", kSize);
+  ASSERT_TRUE(Eventually(has_no_window));
   const auto leaves = put("leaves", kMiB);
   Told<absl::Status> is_brought;
   copies_->Bring(leaves->bytes, [&](const absl::StatusOr<DeviceCopies::Use>& use) {
@@ -489,6 +493,7 @@ TEST_F(PassedUploadTest, WhatCannotBeWrittenBackIsPassedOver) {
   EXPECT_THAT(large->bytes->Devices(), ElementsAre("fake:0"));
   EXPECT_THAT(leaves->bytes->Devices(), IsEmpty());
   EXPECT_THAT(stays->bytes->Devices(), ElementsAre("fake:0"));
+  ASSERT_TRUE(Eventually(has_no_window));
   const absl::StatusOr<TensorStore::Beginning> third = Begin(kSize, {.name = "third"});
   if (third.ok()) {
     EXPECT_THAT(EndOf(third->upload)->Wait(), StatusIs(absl::StatusCode::kResourceExhausted));
