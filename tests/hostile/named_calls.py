@@ -9,6 +9,8 @@ from product import Product
 
 DEADLINE_S = 60
 LONGEST_NAME = 128
+# What the questions of one peer may hold: QuestionBytes'.
+QUESTIONS_OF_PEER = 32 << 20
 
 
 def refusal(call, request):

@@ -16,6 +16,7 @@ from daemon import PATIENCE_S, wait_until
 from elements import ELEMENTS
 from gemmd.v1 import gemm_pb2
 from http2_peer import MULTIPLY, MULTIPLY_STREAM, Http2Peer, joint_bytes, message
+from named_calls import QUESTIONS_OF_PEER
 
 MIB = 1 << 20
 HEALTH = "/grpc.health.v1.Health/Check"
@@ -24,7 +25,6 @@ SERVER_LIVE = "/inference.GRPCInferenceService/ServerLive"
 LIST_KERNELS = "/gemmd.v1.Registry/ListKernels"
 
 MAX_SPARE_FRAMES = 4096  # FrameMeter's.
-QUESTIONS_OF_PEER = 32 * MIB  # QuestionBytes'.
 RESOURCE_EXHAUSTED = 8
 CONTINUATION = 9
 FLAGS = ["--lame-duck=1ms", "--devices=cpu"]
