@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Jobs by id, and by deadline, for whoever has a lock. The jobs themselves are linked, so that
-// adding one allocates nothing while the lock is held.
+// Jobs by id and by deadline. Neither table locks; callers do. The jobs themselves are linked, so
+// that adding one allocates nothing while the caller's lock is held.
 #pragma once
 
 #include <cassert>

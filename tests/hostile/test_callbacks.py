@@ -60,8 +60,8 @@ ROUNDS = 10
 
 
 def test_long_patterns_stop_nobody(attacked, large, battery):
-    """Four patterns of 16 MiB once blocked every call for 70 s. Now the connection of so many would be
-    closed once they have arrived together, so these are as long as one peer's may be."""
+    """Four patterns of 16 MiB once blocked every call for 70 s. One peer's questions may hold half of
+    that now, or its connection is closed (test_frames.py), so these four hold exactly as much."""
     registry = registry_pb2_grpc.RegistryStub(large)
     health_request = health_pb2.HealthCheckRequest()
     with grpc.insecure_channel(attacked.daemon.unix) as channel:
