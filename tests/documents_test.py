@@ -55,6 +55,28 @@ def named_paths(text):
         yield word.strip("(),;").removesuffix("/")
 
 
+def script_paths(text):
+    """The sources in a shell script, as paths from the top, with their braces expanded."""
+    tops = "|".join(TOP_FOLDERS)
+    for word in re.findall(rf"(?<![\w$./}}\"-])(?:{tops})/[\w/{{}},.-]+", text):
+        path, _, suffix = word.rpartition(".")
+        if suffix in ("cc", "cu", "h", "proto", "py", "sh"):
+            yield from expanded(f"{path}.{suffix}")
+
+
+def expanded(path):
+    """The paths that the shell makes of one with braces."""
+    braces = re.search(r"\{([^{}]*)\}", path)
+    if not braces:
+        return [path]
+    parts = braces.group(1).split(",")
+    return [
+        whole
+        for part in parts
+        for whole in expanded(path[: braces.start()] + part + path[braces.end() :])
+    ]
+
+
 def additions(text):
     """The sections of CONTRIBUTING.md by title, each with the set of paths that it names."""
     sections = re.findall(r"^### (.+?)\n(.*?)(?=^###? |\Z)", text, re.MULTILINE | re.DOTALL)
@@ -154,6 +176,19 @@ class DocumentsTest(unittest.TestCase):
             with self.subTest(document=str(document.relative_to(ROOT))):
                 self.assertEqual(missing_paths(ROOT, document), [])
 
+    def test_what_scripts_name_is_there(self):
+        scripts = [
+            path
+            for top in TOP_FOLDERS
+            for path in (ROOT / top).rglob("*.sh")
+            if not path.name.endswith("_test.sh")  # They make files of their own.
+        ]
+        paths = {path: list(script_paths(path.read_text())) for path in scripts}
+        self.assertGreater(sum(len(found) for found in paths.values()), 20)
+        for script, found in paths.items():
+            with self.subTest(script=str(script.relative_to(ROOT))):
+                self.assertEqual([path for path in found if not is_there(ROOT, path)], [])
+
     def test_every_folder_is_named(self):
         self.assertEqual(unnamed_folders(ROOT), [])
 
@@ -196,6 +231,10 @@ class PlantedFaultsTest(unittest.TestCase):
         self.assertEqual(self.missing("```\nserver/gone.sh --all\n```"), ["server/gone.sh"])
         self.write("server/README.md", "`wire/gone.cc`")
         self.assertEqual(missing_paths(self.root, self.root / "server/README.md"), ["wire/gone.cc"])
+
+    def test_paths_in_scripts(self):
+        found = list(script_paths("run server/{a,wire/b}.cc tests/c.sh $x/tests/d.sh tests/e"))
+        self.assertEqual(found, ["server/a.cc", "server/wire/b.cc", "tests/c.sh"])
 
     def test_folders(self):
         self.document.write_text("words")

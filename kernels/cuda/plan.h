@@ -66,7 +66,8 @@ struct FactorPlan {
     int64_t lines = 0;     // Padded rows or columns.
     int64_t matrices = 0;  // 1: one matrix for all.
 
-    int64_t floats(int64_t promotions) const { return lines * promotions; }  // Of a matrix.
+    // Of a matrix, for so many promotions.
+    int64_t floats(int64_t count) const { return lines * count; }
   };
   int64_t promotion_k = 0;
   int64_t promotions = 0;

@@ -20,18 +20,18 @@ absl::StatusOr<TensorSpec> MakeTensorSpec(const MatrixLayout& layout, int64_t ma
                   .blocks = blocks,
                   .bytes = count.full};
   if (!blocks) return spec;
-  constexpr int64_t kAlignment = 16;
+  constexpr int64_t kFactorAlignment = 16;
   const int64_t lines = blocks->is_k_along_columns ? layout.columns : layout.rows;
   const int64_t k = blocks->is_k_along_columns ? layout.rows : layout.columns;
   ASSIGN_OR_RETURN(const int64_t factors,
                    FactorBytes("spec.scale.blocks", blocks->scale, lines, k, matrices));
   const std::optional<int64_t> all =
-      (Checked(count.full) + Checked(kAlignment - 1) + Checked(factors)).value();
+      (Checked(count.full) + Checked(kFactorAlignment - 1) + Checked(factors)).value();
   if (!all) {
     return absl::InvalidArgumentError(
         GotWant("spec.scale.blocks", "2^63 bytes or more together with the matrices", "less"));
   }
-  spec.blocks->offset = (count.full + kAlignment - 1) / kAlignment * kAlignment;
+  spec.blocks->offset = (count.full + kFactorAlignment - 1) / kFactorAlignment * kFactorAlignment;
   spec.bytes = spec.blocks->offset + factors;
   return spec;
 }

@@ -24,13 +24,13 @@ fi
 export program folder bound
 # The files that parse bytes of peers, of workers and of files.
 parsers=(
-  client/{chunk_message,product_answer}.cc client/load/{load_plan,mix,slo_objective}.cc
-  client/load/report/compare.cc client/matrix/{npy_header,safetensors_header}.cc kernels/problem.cc
+  client/{product,transfer}.cc client/load/{load_command_line,mix,slo_search}.cc
+  client/load/report/compare.cc client/matrix/{npy,safetensors}.cc kernels/problem.cc
   server/crossing/protocol.cc
-  server/kserve/{convert_infer,datatype,infer_message,models}.cc
+  server/kserve/{convert_infer,infer_message,models}.cc
   server/metrics/http.cc server/product/spans.cc
-  server/trust/{json_text,rules,trust,web_token}.cc
-  server/wire/{admin_service,convert,incoming,listing}.cc
+  server/trust/{json_text,trust,web_token}.cc
+  server/wire/{admin_service,convert,frame_meter,header_paths,incoming,listing}.cc
   server/wire/{reflection_service,tensor_convert}.cc
 )
 # An allocation whose size a peer claims must come back as an error, and not end the process. All

@@ -253,11 +253,11 @@ std::vector<std::string> LoadReport::Warnings() const {
   return warnings;
 }
 
-using Align = TextTable::Align;
-
 std::string RoundedTime(double ns) { return FormatNanoseconds(std::llround(ns)); }
 
 namespace {
+
+using Align = TextTable::Align;
 
 std::vector<std::string> SpreadRow(std::string name, const Histogram& histogram) {
   return {std::move(name), RoundedTime(histogram.MeanNs()),
