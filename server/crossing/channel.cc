@@ -31,6 +31,9 @@ absl::Status IsGone(std::string_view why) {
   return absl::UnavailableError(Concat("the other process is gone", why.empty() ? "" : ": ", why));
 }
 
+// Without a message it takes no memory.
+absl::Status NoRecord() { return absl::Status(absl::StatusCode::kNotFound, ""); }
+
 absl::Status IsTooLong(uint64_t bytes) {
   return absl::InvalidArgumentError(
       GotWant("record", Concat(bytes, " bytes"), Concat("at most ", sizeof(Packet::bytes))));
@@ -126,7 +129,7 @@ absl::Status Channel::TryReceive(Packet& packet) {
     // A wake-up, or the end: records sent earlier are in the ring.
     if (!absl::IsNotFound(taken)) return taken;
   }
-  return absl::NotFoundError("no record");
+  return NoRecord();
 }
 
 absl::Status Channel::TakeFromRing(uint64_t sent, Packet& packet) {
@@ -156,7 +159,7 @@ absl::Status Channel::TakeFromSocket(Packet& packet) {
   const bool is_empty = size < 0 && (errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR);
   if (is_empty) is_socket_ready_ = false;
   is_over_ |= size <= 0 && !is_empty;
-  return absl::NotFoundError("no record");
+  return NoRecord();
 }
 
 absl::Status Channel::Receive(Packet& packet, int64_t spin_ns, const timespec* limit) {

@@ -9,6 +9,7 @@
 #include <poll.h>
 #include <time.h>
 
+#include <array>
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
@@ -23,10 +24,15 @@
 
 namespace gemmd {
 
-// State that the front and a worker of the host share without exchanging records.
+// State that the front and a worker of the host share without exchanging records, by slot of the
+// request.
 struct LaunchControl {
-  std::atomic<uint64_t> started_id = 0;  // The last request that the worker started.
-  std::atomic<bool> is_aborted = false;  // Set by the front: the result is no longer needed.
+  // Written by the worker, before it looks whether the request was aborted: the last request of the
+  // slot that it started.
+  std::array<std::atomic<uint64_t>, kMaxInFlight> started_ids = {};
+  // Written by the front, before it looks whether the request has started: whether the result of
+  // the last one is no longer needed. If the front sees that it has not started, it never will.
+  std::array<std::atomic<bool>, kMaxInFlight> are_aborted = {};
 };
 
 // Threads: one sends and one receives at a time; both may close it, one after the other.

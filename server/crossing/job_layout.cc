@@ -78,13 +78,13 @@ int64_t AlignedRanges::Take(Checked bytes) {
   return begin;
 }
 
-void BlockTurns::Enter(uint64_t user, const std::vector<BlockUse>& uses, uint64_t group) {
+void BlockTurns::Enter(uint64_t user, const BlockUses& uses, uint64_t group) {
   for (const BlockUse& use : uses) {
     turns_[use.block].push_back({.user = user, .group = group, .is_write = use.is_write});
   }
 }
 
-bool BlockTurns::HasTurn(uint64_t user, const std::vector<BlockUse>& uses, uint64_t group) const {
+bool BlockTurns::HasTurn(uint64_t user, const BlockUses& uses, uint64_t group) const {
   return std::all_of(uses.begin(), uses.end(), [&](const BlockUse& use) {
     const auto found = turns_.find(use.block);
     if (found == turns_.end()) return true;
@@ -97,7 +97,7 @@ bool BlockTurns::HasTurn(uint64_t user, const std::vector<BlockUse>& uses, uint6
   });
 }
 
-void BlockTurns::Leave(uint64_t user, const std::vector<BlockUse>& uses) {
+void BlockTurns::Leave(uint64_t user, const BlockUses& uses) {
   for (const BlockUse& use : uses) {
     const auto found = turns_.find(use.block);
     if (found == turns_.end()) continue;
@@ -113,8 +113,8 @@ int64_t CountParts(const JobPlaces& places) {
   return places.a.parts + places.b.parts + places.c.parts + places.d.parts;
 }
 
-std::vector<BlockUse> UsesOf(const JobPlaces& places, absl::Span<const PlacedPart> parts) {
-  std::vector<BlockUse> uses;
+BlockUses UsesOf(const JobPlaces& places, absl::Span<const PlacedPart> parts) {
+  BlockUses uses;
   absl::flat_hash_map<uint64_t, size_t> known;  // Positions in `uses`, if there may be many.
   const auto position_of = [&](uint64_t block) -> size_t {
     if (!parts.empty()) return known.emplace(block, uses.size()).first->second;

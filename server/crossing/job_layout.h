@@ -100,6 +100,7 @@ struct BlockUse {
   uint64_t block = 0;
   bool is_write = false;
 };
+using BlockUses = absl::InlinedVector<BlockUse, 4>;
 
 // Total number of parts of all matrices.
 int64_t CountParts(const JobPlaces& places);
@@ -110,10 +111,10 @@ class BlockTurns {
  public:
   // Puts a user, with a unique number, behind earlier users. Users of the same group are not
   // ordered, unless the group is 0.
-  void Enter(uint64_t user, const std::vector<BlockUse>& uses, uint64_t group = 0);
+  void Enter(uint64_t user, const BlockUses& uses, uint64_t group = 0);
   // Whether the user may proceed, even if it has not entered.
-  bool HasTurn(uint64_t user, const std::vector<BlockUse>& uses, uint64_t group = 0) const;
-  void Leave(uint64_t user, const std::vector<BlockUse>& uses);
+  bool HasTurn(uint64_t user, const BlockUses& uses, uint64_t group = 0) const;
+  void Leave(uint64_t user, const BlockUses& uses);
 
  private:
   struct Turn {
@@ -127,7 +128,7 @@ class BlockTurns {
 };
 
 // Each block that a job uses, once. `parts` are those that the places refer to.
-std::vector<BlockUse> UsesOf(const JobPlaces& places, absl::Span<const PlacedPart> parts = {});
+BlockUses UsesOf(const JobPlaces& places, absl::Span<const PlacedPart> parts = {});
 
 // Staged matrices have their offset in the staging area, matrices in blocks the offset of their
 // place, and matrices in parts none.

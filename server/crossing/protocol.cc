@@ -139,6 +139,7 @@ absl::Status CheckLaunch(const LaunchRequest& request, size_t kernels, int64_t s
     return absl::InvalidArgumentError(
         GotWant("kernel", Concat("number ", request.kernel), Concat("less than ", kernels)));
   }
+  RETURN_IF_ERROR(CheckSlot(request.slot));
   const auto check = [shared_bytes](const SharedRange& range) {
     return CheckRange("shared memory", range.offset, range.bytes, shared_bytes);
   };

@@ -13,8 +13,8 @@
 //   either: closes the channel, and the worker ends
 //
 // The worker of a device of the host also sends Hello and answers a MeasureRequest. Then it gets
-// one LaunchRequest at a time, which it answers with a Result. Its matrices are in SharedMemory
-// (shared_memory.h).
+// LaunchRequests, which it runs one after the other, and answers each with a Result. Their matrices
+// are in SharedMemory (shared_memory.h).
 //
 // Each request has one of kMaxInFlight slots until it is answered. Requests that name the same
 // block run in the order in which they were sent; others can overtake, and answers come in any
@@ -48,7 +48,7 @@ inline constexpr int kWorkerStaging = 4;
 inline constexpr int kWorkerRings = 5;
 inline constexpr int kLastWorkerFile = kWorkerRings;
 
-inline constexpr uint32_t kWorkerProtocol = 12;
+inline constexpr uint32_t kWorkerProtocol = 13;
 
 enum class RecordKind : uint32_t {
   kHello = 1,
@@ -193,6 +193,7 @@ struct LaunchRequest {
   static constexpr RecordKind kKind = RecordKind::kLaunch;
   RecordHeader header = {.kind = kKind};
   uint64_t id = 0;      // Ascending from 1.
+  uint32_t slot = 0;    // Less than kMaxInFlight.
   uint32_t kernel = 0;  // Position in the catalogue of the worker's kind of device.
   uint32_t is_a_form_made = 0;
   uint32_t is_b_form_made = 0;
@@ -236,7 +237,7 @@ absl::Status CheckMemoryRequest(const MemoryRequest& request, int64_t staging_by
 // The same for a compression.
 absl::Status CheckCompressRequest(const CompressRequest& request, int64_t staging_bytes);
 
-// OK if the kernel exists and every range is within that many bytes of shared memory. Errors:
+// OK if kernel and slot exist and every range is within that many bytes of shared memory. Errors:
 // InvalidArgument.
 absl::Status CheckLaunch(const LaunchRequest& request, size_t kernels, int64_t shared_bytes);
 

@@ -15,7 +15,6 @@
 #include "kernels/mma/chip.h"
 #include "kernels/mma/instructions.h"
 #include "server/crossing/shared_memory.h"
-#include "server/device/host_device.h"
 #include "server/device/worker_device.h"
 #include "server/device/worker_process.h"
 
@@ -72,9 +71,14 @@ std::string Beside(std::string_view program) {
 }
 
 std::unique_ptr<Device> MakeHostDevice(const Target& target, const DeviceOptions& options) {
-  const WorkerProgram program = {.binary = Beside("gemmd-host-worker"),
-                                 .is_confined = options.is_worker_confined};
-  return std::make_unique<HostDevice>(target, options.cpu_threads, options.poisons_freed, &program);
+  WorkerDeviceOptions host =
+      WorkerDeviceOptions::OfHost(target, options.cpu_threads, *SharedMemory::OfProcess());
+  host.program = {.binary = Beside("gemmd-host-worker"), .is_confined = options.is_worker_confined};
+  host.poisons_freed = options.poisons_freed;
+  auto device = std::make_unique<WorkerDevice>(std::move(host));
+  // One after the other, because each measures the same processors. MakeDevices returns the error.
+  device->WaitUntilStarted().IgnoreError();
+  return device;
 }
 
 std::unique_ptr<Device> MakeCpu(std::string_view /*name*/, const DeviceOptions& options) {

@@ -52,8 +52,7 @@ bool HasGaps(const Job& job) {
   return HasGaps(job.problem) || job.d.line_stride(d) != d.line_stride_bytes();
 }
 
-void AppendLines(const Job& job, int64_t first, absl::Span<const std::byte> from,
-                 std::vector<CopiedBytes>& copies) {
+void AppendLines(const Job& job, int64_t first, absl::Span<const std::byte> from, Copies& copies) {
   const MatrixLayout& d = job.problem.d;
   const int64_t end = first + static_cast<int64_t>(from.size());
   const int64_t line_bytes = (d.line_length() * BitsOf(d.type) + 7) / 8;
@@ -138,10 +137,10 @@ std::vector<PlacedRange> JobErrand::InBlocks() const {
   return placed;
 }
 
-absl::Status JobErrand::CheckOperands() const { return gemmd::CheckOperands(job_, &is_aborted); }
+absl::Status JobErrand::Prepare() { return CheckOperands(job_, &is_aborted); }
 
-std::vector<CopiedBytes> JobErrand::CopiesIn() const {
-  std::vector<CopiedBytes> copies;
+Copies JobErrand::CopiesIn() const {
+  Copies copies;
   for (const OperandRole role : kOperandRoles) {
     const JobRange& range = layout_[role];
     if (!places_[role].is_staged() || range.bytes == 0) continue;
@@ -189,7 +188,7 @@ absl::Span<std::byte> JobErrand::staged_mark() const {
   return behind.first(std::min(behind.size(), ResultStamps::kBytes));
 }
 
-absl::Status JobErrand::PlaceResult(std::vector<CopiedBytes>& copies) {
+absl::Status JobErrand::PlaceResult(Copies& copies) {
   if (!layout_.is_d_staged()) return absl::OkStatus();
   const absl::Span<std::byte> d = out.bytes().first(static_cast<size_t>(layout_.d.bytes));
   if (!job_.d.parts.empty()) {

@@ -43,36 +43,40 @@ class Errand {
   Errand(const Errand&) = delete;
   Errand& operator=(const Errand&) = delete;
 
-  // Checks operand contents. Takes time linear in their size.
-  virtual absl::Status CheckOperands() const { return absl::OkStatus(); }
+  // What comes before the copies. Takes time linear in the size of the operands, whose contents it
+  // checks. Called once.
+  virtual absl::Status Prepare() { return absl::OkStatus(); }
   // The copies into the range `in`. Clears the rest immediately.
-  virtual std::vector<CopiedBytes> CopiesIn() const { return {}; }
+  virtual Copies CopiesIn() const { return {}; }
   virtual absl::Status Send(Channel& channel) const = 0;
   // The part of the range `out` that the worker must have written.
   virtual absl::Span<std::byte> written() const { return out.bytes(); }
   // Where the first mark is staged in the range `in`, for the worker to copy to the result.
   virtual absl::Span<std::byte> staged_mark() const { return {}; }
   // After a successful answer: the copies of the result. Errors: ResourceExhausted.
-  virtual absl::Status PlaceResult(std::vector<CopiedBytes>& /*copies*/) {
-    return absl::OkStatus();
-  }
+  virtual absl::Status PlaceResult(Copies& /*copies*/) { return absl::OkStatus(); }
   // Reports the end. Called once, after everything else.
   virtual void End(const absl::Status& status, const Times& times) = 0;
+  // Null if it is not a job.
+  virtual const Job* job() const { return nullptr; }
 
   // Whether copying (in, and of marks, see ResultStamps) takes less time than waking a thread.
-  bool is_small() const { return in_bytes <= kMaxCopied && out_bytes <= kMaxMarked; }
+  bool is_small() const {
+    return !prepares_itself && in_bytes <= kMaxCopied && out_bytes <= kMaxMarked;
+  }
   static constexpr int64_t kMaxCopied = int64_t{64} << 10;
   static constexpr int64_t kMaxMarked = int64_t{1} << 20;
 
   // Constant once given to the device.
   const Kind kind;
   JobId job_id = 0;
-  int64_t in_bytes = 0;  // Bytes in the staging area.
+  bool prepares_itself = false;  // Prepare takes memory and copies, so no lock may be held.
+  int64_t in_bytes = 0;          // Bytes that are copied: into the staging area, or by Prepare.
   int64_t out_bytes = 0;
   bool out_may_stay = false;  // The result may stay in the staging area until read.
   // The bytes of the first mark in `written` that remain if the worker did nothing.
   size_t marked_bytes = ResultStamps::kBytes;
-  std::vector<BlockUse> uses;
+  BlockUses uses;
   uint64_t group = 0;                   // Errands of one group (not 0) are unordered.
   int64_t predicted_ns = 0;             // For the watchdog.
   std::optional<absl::Status> verdict;  // Its end without the worker, if set.
@@ -86,7 +90,7 @@ class Errand {
   int64_t submitted_ns = 0;
   int64_t begun_ns = 0;
   int64_t sent_ns = 0;
-  int64_t abort_deadline_ns = 0;
+  int64_t aborted_ns = 0;
   bool is_ended = false;    // End was called, and the worker still has it.
   bool made_forms = false;  // The worker made the forms of A and B.
   Times times;
@@ -98,8 +102,7 @@ bool HasGaps(const Job& job);
 
 // Appends copies for the parts of D's lines within a range of D's bytes: the range is `from`, and
 // `first` bytes of D precede it. The job has memory for D.
-void AppendLines(const Job& job, int64_t first, absl::Span<const std::byte> from,
-                 std::vector<CopiedBytes>& copies);
+void AppendLines(const Job& job, int64_t first, absl::Span<const std::byte> from, Copies& copies);
 
 // A job as a request to a worker.
 class JobErrand final : public Errand {
@@ -108,15 +111,15 @@ class JobErrand final : public Errand {
   // that does not stay in the staging area.
   JobErrand(const Job& job, Device::Done done, WarmMemory& results);
 
-  absl::Status CheckOperands() const override;
-  std::vector<CopiedBytes> CopiesIn() const override;
+  absl::Status Prepare() override;
+  Copies CopiesIn() const override;
   absl::Status Send(Channel& channel) const override;
   absl::Span<std::byte> written() const override;
   absl::Span<std::byte> staged_mark() const override;
-  absl::Status PlaceResult(std::vector<CopiedBytes>& copies) override;
+  absl::Status PlaceResult(Copies& copies) override;
   void End(const absl::Status& status, const Times& times) override;
 
-  const Job& job() const { return job_; }
+  const Job* job() const override { return &job_; }
   // The layout of staged data.
   const JobLayout& layout() const { return layout_; }
   // The blocks of its matrices, with their ranges.
@@ -137,7 +140,7 @@ class JobErrand final : public Errand {
 };
 
 // Waiting errands. An errand that uses a block that an earlier one writes, or writes a block that
-// an earlier one uses, begins once the earlier one was sent; others may overtake. Takes no lock.
+// an earlier one uses, begins once the earlier one has left; others may overtake. Takes no lock.
 class ErrandQueue {
  public:
   // Adds a waiting errand, and enters its turns for its blocks.
@@ -147,7 +150,8 @@ class ErrandQueue {
   bool MayBegin(const Errand& errand) const { return is_empty() && HasTurn(errand); }
   // Enters the turns of an errand that does not wait.
   void Enter(const Errand& errand) { turns_.Enter(NumberOf(errand), errand.uses, errand.group); }
-  // Ends the turns of an errand that was sent, or never will be.
+  // Ends the turns of an errand. A GPU's worker keeps the order of what was sent, so it leaves
+  // then; a launch on the host leaves once it has ended, because others copy what it writes.
   void Leave(const Errand& errand) { turns_.Leave(NumberOf(errand), errand.uses); }
 
   // The result of reserving a slot and staging ranges for an errand.

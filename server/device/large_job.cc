@@ -423,7 +423,7 @@ void StreamedJob::ReadNext() {
 }
 
 void StreamedJob::Scatter(int64_t offset, absl::Span<const std::byte> slice) const {
-  std::vector<CopiedBytes> copies;
+  Copies copies;
   AppendLines(job_, offset, slice, copies);
   CopyAll(copies);
 }

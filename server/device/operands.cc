@@ -26,7 +26,7 @@ namespace {
 // Copies that several threads do together, in parts: some whole copies, or a range of a long one.
 class Copying {
  public:
-  Copying(std::vector<CopiedBytes> copies, size_t max_part_bytes) : copies_(std::move(copies)) {
+  Copying(Copies copies, size_t max_part_bytes) : copies_(std::move(copies)) {
     for (size_t i = 0; i < copies_.size(); ++i) Add(i, max_part_bytes);
   }
 
@@ -87,7 +87,7 @@ class Copying {
     }
   }
 
-  const std::vector<CopiedBytes> copies_;
+  const Copies copies_;
   std::vector<Part> parts_;
   std::atomic<size_t> next_ = 0;
   std::atomic<size_t> ended_ = 0;
@@ -110,7 +110,7 @@ void StartThreads(int count, const std::function<void()>& work, std::vector<std:
 
 }  // namespace
 
-void CopyAll(const std::vector<CopiedBytes>& copies) {
+void CopyAll(const Copies& copies) {
   for (const CopiedBytes& copy : copies) {
     if (copy.bytes > 0) std::memcpy(copy.to, copy.from, copy.bytes);
   }
@@ -118,8 +118,7 @@ void CopyAll(const std::vector<CopiedBytes>& copies) {
 
 int CopyThreads::DefaultThreads() { return std::clamp(UsableProcessors() / 4, 1, 4); }
 
-void CopyThreads::Copy(std::vector<CopiedBytes> copies, const std::atomic<bool>& is_aborted,
-                       Work done) {
+void CopyThreads::Copy(Copies copies, const std::atomic<bool>& is_aborted, Work done) {
   constexpr size_t kMaxPartBytes = size_t{2} << 20;  // Takes half a millisecond.
   struct Shared {
     Copying copying;
@@ -140,7 +139,7 @@ void CopyThreads::Copy(std::vector<CopiedBytes> copies, const std::atomic<bool>&
 bool CopyPieces(const Source& source, std::byte* to, int threads,
                 absl::FunctionRef<bool()> is_aborted) {
   constexpr size_t kMaxPartBytes = size_t{4} << 20;  // Takes about a millisecond.
-  std::vector<CopiedBytes> copies;
+  Copies copies;
   copies.reserve(source.pieces.size());
   for (size_t piece = 0; piece < source.pieces.size(); ++piece) {
     const Piece& bytes = source.pieces[piece];

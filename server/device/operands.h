@@ -10,6 +10,7 @@
 #include <utility>
 #include <vector>
 
+#include "absl/container/inlined_vector.h"
 #include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -32,8 +33,11 @@ struct CopiedBytes {
   size_t piece = 0;
 };
 
+// Few products have more.
+using Copies = absl::InlinedVector<CopiedBytes, 4>;
+
 // Copies on the calling thread.
-void CopyAll(const std::vector<CopiedBytes>& copies);
+void CopyAll(const Copies& copies);
 
 // Threads that copy large matrices together, because one does not saturate the host's memory
 // bandwidth.
@@ -50,7 +54,7 @@ class CopyThreads {
   void Run(Work work) { pool_.Run(std::move(work)); }
   // Copies until done or `is_aborted`; then calls `done` from one of the threads. Borrows the flag.
   // Calls are processed in order, each with all threads.
-  void Copy(std::vector<CopiedBytes> copies, const std::atomic<bool>& is_aborted, Work done);
+  void Copy(Copies copies, const std::atomic<bool>& is_aborted, Work done);
 
  private:
   ThreadPool pool_;

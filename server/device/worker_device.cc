@@ -7,8 +7,10 @@
 
 #include <algorithm>
 #include <iterator>
+#include <limits>
 #include <utility>
 
+#include "kernels/host_rates.h"
 #include "kernels/kernel.h"
 #include "kernels/matrix/status.h"
 #include "kernels/matrix/text.h"
@@ -16,13 +18,10 @@
 #include "server/device/device.h"
 #include "server/device/errand.h"
 #include "server/device/large_job.h"
+#include "server/system/log.h"
 
 namespace gemmd {
 namespace {
-
-// How long a worker may take to end an aborted job. A GPU should take less than 50 ms; the limit is
-// generous because replacing the worker loses all tensors on its GPU.
-constexpr int64_t kTimeToAbortNs = 1'000'000'000;
 
 // Copying this much takes no longer than waking a thread: the submitting thread copies operands,
 // and the device's thread results.
@@ -31,7 +30,7 @@ constexpr size_t kMaxCopiedHere = size_t{256} << 10;
 
 constexpr char kNotWritten[] = "the worker did not write the result that it told of";
 
-size_t BytesOf(const std::vector<CopiedBytes>& copies) {
+size_t BytesOf(const Copies& copies) {
   size_t bytes = 0;
   for (const CopiedBytes& copy : copies) bytes += copy.bytes;
   return bytes;
@@ -41,6 +40,8 @@ size_t BytesOf(const std::vector<CopiedBytes>& copies) {
 int64_t PanelBytes(int64_t bytes) { return bytes - bytes / 16; }
 
 constexpr absl::Duration kTimeToEnd = absl::Seconds(5);
+
+absl::Status Stopped() { return absl::UnavailableError("it was stopped"); }
 
 // Chunks in flight take at most a third of the part for jobs.
 int64_t ChunkBytes(int64_t staging_bytes) {
@@ -54,28 +55,72 @@ std::string VersionText(int32_t version) {
   return Concat(version / 1000, ".", version % 1000 / 10);
 }
 
-WorkerProcess::Options Supervised(const WorkerDeviceOptions& options) {
-  WorkerProcess::Options worker = {.device = Concat("cuda:", options.ordinal),
+DeviceInfo DescribeGpu(int ordinal) {
+  DeviceInfo info;
+  info.name = Concat("cuda:", ordinal);
+  info.kind = DeviceKind::kCuda;
+  return info;
+}
+
+// A host device's product takes less, unless the processors are busy.
+constexpr double kHostWatchdogFactor = 20;
+
+// After answers to longer jobs the device's thread does not spin: kernels may need the processor.
+constexpr int64_t kMaxNsToSpinAfter = 100'000;
+
+WorkerProcess::Options Supervised(const WorkerDeviceOptions& options, const DeviceInfo& info) {
+  WorkerProcess::Options worker = {.device = info.name,
                                    .program = options.program,
-                                   .catalog = CatalogFingerprint(),
+                                   .catalog = CatalogFingerprint(info.kind),
                                    .start_timeout = options.start_timeout,
                                    .restarts = options.restarts};
-  worker.program.device = std::to_string(options.ordinal);
-  worker.program.kind_arguments = {options.memory_limit_bytes, options.tensor_limit_bytes};
+  if (info.kind == DeviceKind::kCuda) {
+    worker.program.device = std::to_string(options.ordinal);
+    worker.program.kind_arguments = {options.memory_limit_bytes, options.tensor_limit_bytes};
+  } else {
+    worker.program.device = info.name;
+    worker.program.kind_arguments = {info.threads, options.poisons_freed ? 1 : 0};
+  }
   return worker;
+}
+
+std::unique_ptr<HostSide> HostSideOf(const WorkerDeviceOptions& options) {
+  if (options.target.kind == DeviceKind::kCuda) return nullptr;
+  return std::make_unique<HostSide>(options.target, options.threads, options.poisons_freed,
+                                    options.shared);
 }
 
 }  // namespace
 
+WorkerDeviceOptions WorkerDeviceOptions::OfHost(const Target& target, int threads,
+                                                SharedMemory& shared) {
+  WorkerDeviceOptions options;
+  options.target = target;
+  options.threads = threads;
+  options.shared = &shared;
+  options.copy_threads = 1;
+  options.watchdog_factor = kHostWatchdogFactor;
+  options.watchdog_min = absl::Minutes(1);
+  options.watchdog_max = absl::InfiniteDuration();
+  options.time_to_abort = absl::InfiniteDuration();
+  // No rest, and short pauses.
+  options.restarts = {.restarts = std::numeric_limits<int>::max(),
+                      .window_ns = 10'000'000'000,
+                      .longest_pause_ns = 1'000'000'000};
+  // A launch could still write to memory that its caller has back.
+  options.time_to_tell = WorkerProcess::kTimeToDie;
+  return options;
+}
+
 WorkerDevice::WorkerDevice(WorkerDeviceOptions options)
     : options_(std::move(options)),
+      host_(HostSideOf(options_)),
+      info_(is_host() ? host_->info : DescribeGpu(options_.ordinal)),
       memory_([this](Errands errands) { Give(std::move(errands)); },
               ChunkBytes(options_.staging_bytes)),
-      worker_(Supervised(options_), mutex_,
+      worker_(Supervised(options_, info_), mutex_,
               [this](int64_t until_ns) { return WaitForWorker(until_ns); }),
       copy_threads_(std::make_unique<CopyThreads>(options_.copy_threads)) {
-  info_.name = Concat("cuda:", options_.ordinal);
-  info_.kind = DeviceKind::kCuda;
   thread_ = std::thread([this] { Run(); });
 }
 
@@ -101,7 +146,7 @@ void WorkerDevice::Submit(const Job& job, Done done) {
   // Jobs in parts are small (JoinLimits), and small jobs are not divided.
   const bool is_in_parts =
       !job.d.parts.empty() || !job.a.parts.empty() || !job.b.parts.empty() || !job.c.parts.empty();
-  if (refused.ok() && !is_in_parts &&
+  if (refused.ok() && !is_in_parts && !is_host() &&
       (SubmitPaneled(job, done, refused) || SubmitStreamed(job, done))) {
     return;
   }
@@ -112,7 +157,7 @@ void WorkerDevice::Submit(const Job& job, Done done) {
   Errand* begun = nullptr;  // Its operands must still be copied.
   {
     MutexLock lock(&mutex_);
-    const bool may_begin = readiness_.ok() && !is_checking_ && !errand->verdict &&
+    const bool may_begin = is_up_ && !is_checking_ && !errand->verdict &&
                            errand->in_bytes <= kMaxCopiedIn &&
                            errand->out_bytes <= Errand::kMaxMarked && queue_.MayBegin(*errand) &&
                            TakeRoom(*errand) == ErrandQueue::Room::kTaken;
@@ -121,7 +166,7 @@ void WorkerDevice::Submit(const Job& job, Done done) {
       errand->begun_ns = submitted_ns;  // It did not wait.
       if (errand->is_small()) return BeginSmall(std::move(errand));
       begun = errand.get();
-      copied_[begun] = std::move(errand);
+      copied_[begun->slot] = std::move(errand);
     } else {
       queue_.Add(std::move(errand));
     }
@@ -150,8 +195,8 @@ void WorkerDevice::Abort(JobId id) {
     for (const std::unique_ptr<Errand>& sent : sent_) {
       if (sent == nullptr || sent->job_id != id) continue;
       sent->is_aborted = true;
-      sent->abort_deadline_ns = clock_.NowNs() + kTimeToAbortNs;
-      staging_->control().aborted_ids[sent->slot].store(sent->id, std::memory_order_relaxed);
+      sent->aborted_ns = clock_.NowNs();
+      TellAborted(*sent);
       if (WasStarted(*sent)) return;
     }
     for (const std::shared_ptr<StreamedJob>& stream : streams_) {
@@ -160,8 +205,8 @@ void WorkerDevice::Abort(JobId id) {
     for (const std::shared_ptr<StreamedJob>& stream : streams_waiting_) {
       if (stream->id() == id) stream->Abort();
     }
-    for (const auto& [errand, owner] : copied_) {
-      if (errand->job_id == id) errand->is_aborted = true;
+    for (const std::unique_ptr<Errand>& copied : copied_) {
+      if (copied != nullptr && copied->job_id == id) copied->is_aborted = true;
     }
     std::unique_ptr<Errand> waiting = queue_.TakeJob(id);
     if (waiting != nullptr) aborted_.push_back(std::move(waiting));
@@ -170,18 +215,23 @@ void WorkerDevice::Abort(JobId id) {
 }
 
 std::unique_ptr<Errand> WorkerDevice::MakeJobErrand(const Job& job, Done done) {
+  if (is_host()) return std::make_unique<LaunchErrand>(job, std::move(done), *host_);
   auto errand = std::make_unique<JobErrand>(job, std::move(done), results_);
   if (errand->verdict) return errand;
   absl::Status status = CheckStaged(errand->in_bytes + errand->out_bytes);
   for (const auto& [range, place] : errand->InBlocks()) {
     status.Update(memory_.ledger().Check(place.block, place.offset, range.bytes));
   }
-  if (status.ok() && errand->is_small()) status = errand->CheckOperands();
+  if (status.ok() && errand->is_small()) status = errand->Prepare();
   if (!status.ok()) errand->verdict = std::move(status);
   return errand;
 }
 
-void WorkerDevice::End(std::unique_ptr<Errand> errand, const absl::Status& status) const {
+void WorkerDevice::End(std::unique_ptr<Errand> errand, const absl::Status& status) {
+  if (is_host() && errand->id != 0) {
+    MutexLock lock(&mutex_);
+    queue_.Leave(*errand);
+  }
   if (!status.ok()) errand->times = {.wait_ns = clock_.NowNs() - errand->submitted_ns};
   // Freed first: the caller may need the space at once.
   errand->in = StagingRange();
@@ -233,8 +283,17 @@ void WorkerDevice::EndAborted() {
 }
 
 bool WorkerDevice::WasStarted(const Errand& errand) const {
+  if (is_host()) return worker_.channel().control().started_ids[errand.slot] == errand.id;
   const std::atomic<uint64_t>& started = staging_->control().started_ids[errand.slot];
   return started.load(std::memory_order_acquire) == errand.id;
+}
+
+void WorkerDevice::TellAborted(const Errand& errand) {
+  if (is_host()) {
+    worker_.channel().control().are_aborted[errand.slot] = true;
+  } else {
+    staging_->control().aborted_ids[errand.slot].store(errand.id, std::memory_order_relaxed);
+  }
 }
 
 // Whether no errand is in progress.
@@ -278,6 +337,7 @@ void WorkerDevice::SetReadiness(absl::Status new_readiness) {
     MutexLock state_lock(&mutex_);
     readiness_ = new_readiness;
     is_ready_ = new_readiness.ok();
+    is_up_ = new_readiness.ok();
   }
   if (listener_) listener_(new_readiness);
 }
@@ -304,8 +364,8 @@ ErrandQueue::Room WorkerDevice::TakeRoom(Errand& errand) {
   const bool is_job = errand.kind == Errand::Kind::kJob;
   int& under_way = is_job ? jobs_under_way_ : memory_under_way_;
   if (under_way >= (is_job ? kDepth : kMemoryErrands)) return ErrandQueue::Room::kNoSlot;
-  if (!staging_->Take(errand.in_bytes, errand.out_bytes, errand.out_may_stay, errand.in,
-                      errand.out)) {
+  if (!is_host() && !staging_->Take(errand.in_bytes, errand.out_bytes, errand.out_may_stay,
+                                    errand.in, errand.out)) {
     return ErrandQueue::Room::kNoStaging;
   }
   const auto slot = std::find(is_slot_taken_.begin(), is_slot_taken_.end(), false);
@@ -352,8 +412,8 @@ void WorkerDevice::Begin(std::unique_ptr<Errand> errand) {
 }
 
 // The copies into the staging area. They leave the marks, which are put before them.
-std::vector<CopiedBytes> WorkerDevice::CopiesIn(Errand& errand) const {
-  std::vector<CopiedBytes> copies = errand.CopiesIn();
+Copies WorkerDevice::CopiesIn(Errand& errand) const {
+  Copies copies = errand.CopiesIn();
   stamps_.Put(errand.staged_mark());
   stamps_.Put(errand.written());
   return copies;
@@ -369,10 +429,11 @@ void WorkerDevice::BeginLarge(std::unique_ptr<Errand> owner) {
   errand->begun_ns = clock_.NowNs();
   {
     MutexLock lock(&mutex_);
-    copied_[errand] = std::move(owner);
+    copied_[errand->slot] = std::move(owner);
   }
+  if (errand->prepares_itself && errand->in_bytes <= kMaxCopiedIn) return CopyHere(*errand);
   copy_threads_->Run([this, errand] {
-    absl::Status checked = errand->CheckOperands();
+    absl::Status checked = errand->Prepare();
     if (!checked.ok()) return OnCopiedIn(errand, checked);
     copy_threads_->Copy(CopiesIn(*errand), errand->is_aborted,
                         [this, errand] { OnCopiedIn(errand, absl::OkStatus()); });
@@ -381,7 +442,7 @@ void WorkerDevice::BeginLarge(std::unique_ptr<Errand> owner) {
 
 // It is in `copied_`.
 void WorkerDevice::CopyHere(Errand& errand) {
-  const absl::Status checked = errand.CheckOperands();
+  const absl::Status checked = errand.Prepare();
   if (checked.ok()) CopyAll(CopiesIn(errand));
   OnCopiedIn(&errand, checked);
 }
@@ -393,7 +454,7 @@ void WorkerDevice::OnCopiedIn(Errand* errand, const absl::Status& checked) {
   bool is_waited_for = true;
   {
     MutexLock lock(&mutex_);
-    ended = std::move(copied_.extract(errand).mapped());
+    ended = std::move(copied_[errand->slot]);
     if (errand->is_aborted) status = AbortedLaunch();
     if (errand->verdict) status = *errand->verdict;
     if (status.ok()) {
@@ -411,9 +472,30 @@ void WorkerDevice::OnCopiedIn(Errand* errand, const absl::Status& checked) {
 void WorkerDevice::Send(std::unique_ptr<Errand> errand) {
   errand->id = ++last_id_;
   errand->sent_ns = clock_.NowNs();
-  queue_.Leave(*errand);
-  errand->Send(worker_.channel()).IgnoreError();
+  if (!is_host()) {
+    queue_.Leave(*errand);
+    errand->Send(worker_.channel()).IgnoreError();
+  } else if (is_up_) {  // Otherwise the next worker gets it.
+    worker_.channel().control().are_aborted[errand->slot] = false;
+    errand->Send(worker_.channel()).IgnoreError();
+  }
   sent_[errand->slot] = std::move(errand);
+}
+
+// The next worker gets what the one before had not started.
+void WorkerDevice::SendAgain() {
+  MutexLock lock(&mutex_);
+  is_up_ = true;
+  Errands all;
+  for (std::unique_ptr<Errand>& sent : sent_) {
+    if (sent != nullptr) all.push_back(std::move(sent));
+  }
+  std::sort(all.begin(), all.end(), [](const auto& a, const auto& b) { return a->id < b->id; });
+  for (std::unique_ptr<Errand>& one : all) {
+    Errand& errand = *one;
+    Send(std::move(one));
+    if (errand.is_aborted) TellAborted(errand);
+  }
 }
 
 // Answers of the worker: plausibility, placement of results, and errands whose answer does not
@@ -454,7 +536,8 @@ absl::Status WorkerDevice::TakeAnswer(const Result& result) {
     FreeSlot(*errand);
   }
   last_answer_ns_ = clock_.NowNs();
-  spin_until_ns_ = last_answer_ns_ + options_.program.spin_ns;
+  const bool may_spin = !is_host() || errand->predicted_ns <= kMaxNsToSpinAfter;
+  spin_until_ns_ = may_spin ? last_answer_ns_ + options_.program.spin_ns : 0;
   Errand::Times& times = errand->times;
   const int64_t stages_ns = result.copy_in_ns + result.compute_ns + result.copy_out_ns;
   const int64_t idle_ns = last_answer_ns_ - errand->sent_ns - stages_ns;
@@ -486,7 +569,7 @@ absl::Status WorkerDevice::CheckTimes(const Errand& errand, const Result& result
 // Takes the result; a copy thread does so if it is large.
 void WorkerDevice::Finish(std::unique_ptr<Errand> errand, const absl::Status& answer) {
   absl::Status status = answer;
-  std::vector<CopiedBytes> copies;
+  Copies copies;
   const absl::Span<const std::byte> written = errand->written();
   if (errand->is_ended) status = AbortedLaunch();
   if (status.ok()) status = errand->PlaceResult(copies);
@@ -501,7 +584,7 @@ void WorkerDevice::Finish(std::unique_ptr<Errand> errand, const absl::Status& an
 }
 
 void WorkerDevice::FinishLarge(std::unique_ptr<Errand> errand, absl::Span<const std::byte> written,
-                               std::vector<CopiedBytes> copies) {
+                               Copies copies) {
   {
     MutexLock lock(&mutex_);
     ++finishing_;
@@ -524,7 +607,8 @@ void WorkerDevice::FinishLarge(std::unique_ptr<Errand> errand, absl::Span<const 
                           End(std::move(errand), absl::OkStatus());
                           MutexLock lock(&mutex_);
                           --finishing_;
-                          if (stopping_ || is_checking_) waker_->Wake();
+                          const bool is_waited_for = is_host() && !queue_.is_empty();
+                          if (stopping_ || is_checking_ || is_waited_for) waker_->Wake();
                         });
   });
 }
@@ -548,7 +632,8 @@ absl::Status WorkerDevice::CheckTime() {
     if (sent == nullptr) continue;
     if (oldest == nullptr || sent->id < oldest->id) oldest = sent.get();
     predicted_ns += sent->predicted_ns;
-    if (sent->is_aborted && WasStarted(*sent) && now_ns >= sent->abort_deadline_ns) {
+    const absl::Duration since_abort = absl::Nanoseconds(now_ns - sent->aborted_ns);
+    if (sent->is_aborted && WasStarted(*sent) && since_abort >= options_.time_to_abort) {
       return absl::DeadlineExceededError("the worker did not end an aborted product in time");
     }
   }
@@ -559,10 +644,11 @@ absl::Status WorkerDevice::CheckTime() {
   }
   const absl::Duration waited = absl::Nanoseconds(now_ns - oldest_since_ns_);
   if (waited < LongestRun(predicted_ns)) return absl::OkStatus();
-  const std::string_view limit =
+  const std::string limit =
       waited >= options_.watchdog_max
           ? ", the most that a product may take (five times --max-product-seconds)"
-          : ", ten times what was predicted or more";
+          : Concat(", ", static_cast<int>(options_.watchdog_factor),
+                   " times what was predicted or more");
   return absl::DeadlineExceededError(
       Concat("no answer within ", absl::FormatDuration(absl::Trunc(waited, absl::Milliseconds(1))),
              limit));
@@ -582,29 +668,34 @@ std::unique_ptr<const Job> WorkerDevice::OnlyStarted() const {
   // It may only have been slow to end; blaming it would let a caller get a kernel refused for
   // everybody.
   if (only->is_aborted) return nullptr;
-  return std::make_unique<const Job>(static_cast<const JobErrand&>(*only).job());
+  return std::make_unique<const Job>(*only->job());
 }
 
-// Answers the errands of a worker that has ended.
-void WorkerDevice::EndLost(std::string_view reason) {
+// Answers the errands of a worker that has ended. If `keeps_waiting`, those that it had not started
+// wait for the next one.
+void WorkerDevice::EndLost(std::string_view reason, bool keeps_waiting) {
   const absl::Status not_started = worker_.LostProduct(/*was_started=*/false, reason);
   const absl::Status started = worker_.LostProduct(/*was_started=*/true, reason);
-  Errands lost;
+  std::vector<std::pair<std::unique_ptr<Errand>, absl::Status>> lost;
+  const auto lose = [&](std::unique_ptr<Errand> errand) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    const absl::Status& status = WasStarted(*errand) ? started : not_started;
+    lost.emplace_back(std::move(errand), errand->is_aborted ? AbortedLaunch() : status);
+  };
   {
     MutexLock lock(&mutex_);
-    for (const auto& [errand, owner] : copied_) errand->verdict = not_started;
-    lost.swap(false_);
+    for (std::unique_ptr<Errand>& one : false_) lose(std::move(one));
+    false_.clear();
+    for (const std::unique_ptr<Errand>& copied : copied_) {
+      if (copied != nullptr && !keeps_waiting) copied->verdict = not_started;
+    }
     for (std::unique_ptr<Errand>& sent : sent_) {
       if (sent == nullptr) continue;
+      if (keeps_waiting && !sent->is_aborted && !WasStarted(*sent)) continue;
       FreeSlot(*sent);
-      lost.push_back(std::move(sent));
+      lose(std::move(sent));
     }
   }
-  for (std::unique_ptr<Errand>& one : lost) {
-    const absl::Status& status = WasStarted(*one) ? started : not_started;
-    const absl::Status answer = one->is_aborted ? AbortedLaunch() : status;
-    End(std::move(one), answer);
-  }
+  for (auto& [errand, status] : lost) End(std::move(errand), status);
 }
 
 // Jobs larger than the staging area, which go through it in parts, and jobs larger than the GPU's
@@ -622,6 +713,7 @@ absl::Status WorkerDevice::Fits(const Problem& problem, const JobPlaces& places,
 }
 
 absl::Status WorkerDevice::CheckSize(const Problem& problem) const {
+  if (is_host()) return absl::OkStatus();
   ASSIGN_OR_RETURN(const int64_t bytes, MemoryOf(problem, {}, nullptr));
   if (bytes <= info_.memory_limit_bytes) return absl::OkStatus();
   return Fits(problem, {}, nullptr, info_.memory_limit_bytes);
@@ -766,7 +858,7 @@ class WorkerDevice::Checked final : public Device {
     if (errand != nullptr) device_.End(std::move(errand), absl::InternalError("canary: no room"));
     while (!device_.IsIdle()) {
       const absl::Status status = device_.Step();
-      if (!status.ok()) device_.EndLost(std::string(status.message()));
+      if (!status.ok()) device_.EndLost(std::string(status.message()), /*keeps_waiting=*/false);
     }
   }
 
@@ -787,7 +879,14 @@ pid_t WorkerDevice::worker_pid() const {
 void WorkerDevice::Run() {
   constexpr size_t kLongestName = 15;
   pthread_setname_np(pthread_self(), Concat("gemmd-", info_.name).substr(0, kLongestName).c_str());
-  const absl::Status started = StartWorker();
+  absl::Status started = StartWorker();
+  if (absl::IsUnavailable(started) && worker_.pid() != 0) {
+    worker_.Kill();
+    const std::optional<std::string> end = worker_.AwaitEnd(options_.time_to_tell);
+    if (end) {
+      started = absl::UnavailableError(Concat(std::string(started.message()), " (", *end, ")"));
+    }
+  }
   SetReadiness(started.ok()
                    ? started
                    : absl::UnavailableError(Concat("device: ", info_.name, " did not start: ",
@@ -803,6 +902,7 @@ void WorkerDevice::Run() {
     is_alive = Restart(end);
   }
   EndWorker(is_alive ? kTimeToEnd : absl::ZeroDuration());
+  if (started.ok()) EndLost("stopping", /*keeps_waiting=*/false);
   while (!stopping()) {
     WaitForEvent(kNoDeadlineNs);
     RefuseWaiting();
@@ -813,7 +913,7 @@ void WorkerDevice::Run() {
 // Errors: why the worker is unusable. OK if the device stops and everything is done.
 absl::Status WorkerDevice::Serve() {
   while (true) {
-    if (TakeRestartRequest()) return absl::CancelledError("an operator wants another worker");
+    if (IsRestartDue()) return absl::CancelledError("an operator wants another worker");
     RETURN_IF_ERROR(CheckCanaryIfDue());
     BeginNext();
     if (stopping() && IsFinished()) return absl::OkStatus();
@@ -829,17 +929,20 @@ absl::Status WorkerDevice::Step() {
       if (!readiness().ok()) RefuseWaiting();
       break;
     case Event::kTime:
+      if (is_host() && !IsIdle() && worker_.IsStopped()) return Stopped();
       if (clock_.NowNs() - last_answer_ns_ > absl::ToInt64Nanoseconds(WarmMemory::kKeptFor)) {
-        results_.Cool();
+        is_host() ? host_->Cool() : results_.Cool();
       }
       break;
   }
   return CheckTime();
 }
 
-// Ends the worker, answers its errands and waiting ones, and starts another worker when allowed.
-// Returns false if the device stops before.
+// Ends the worker, answers its errands, and starts another worker when allowed. The errands that it
+// had not started, and those that wait, are answered too, unless the device is of the host and its
+// worker starts at the first try. Returns false if the device stops before.
 bool WorkerDevice::Restart(absl::Status reason) {
+  bool keeps_waiting = is_host();
   while (true) {
     const bool was_stopped = worker_.IsStopped();
     worker_.Kill();
@@ -852,49 +955,66 @@ bool WorkerDevice::Restart(absl::Status reason) {
     {
       MutexLock lock(&mutex_);
       is_checking_ = false;
+      is_up_ = false;
     }
-    SetReadiness(worker_.NotReady(why, pause));
+    const absl::Status not_ready = worker_.NotReady(why, pause);
+    if (keeps_waiting) {
+      spdlog::error("event=device_not_ready device={} reason={}", LogValue(info_.name),
+                    LogValue(std::string(not_ready.message())));
+    } else {
+      SetReadiness(not_ready);
+    }
     memory_.ledger().Lose();
     const std::unique_ptr<const Job> suspect =
         absl::IsCancelled(reason) || was_stopped ? nullptr : OnlyStarted();
-    EndLost(why);
-    RefuseWaiting();
+    // The socket closes if the worker exits on its own, or is killed by an external SIGKILL.
+    const auto blame = [&] {
+      const bool was_killed = absl::IsUnavailable(reason) && worker_.was_killed();
+      if (suspect != nullptr && !was_killed) AddLoss(*suspect->kernel, suspect->problem);
+    };
+    if (end) blame();  // Before its caller may try again.
+    EndLost(why, keeps_waiting);
+    if (!keeps_waiting) RefuseWaiting();
     // A worker that hangs in the driver may never die, and holds the GPU until then.
     while (!end && !worker_.AwaitEnd(WorkerProcess::kTimeToDie)) {
       SetReadiness(absl::UnavailableError(Concat(
           "device: ", info_.name, " is out of service: its worker could not be killed: ", why)));
       if (!Pause(worker_.policy().rest_ns())) return false;
     }
-    // The socket closes if the worker exits on its own, or is killed by an external SIGKILL.
-    const bool was_killed = absl::IsUnavailable(reason) && worker_.was_killed();
-    if (suspect != nullptr && !was_killed) AddLoss(*suspect->kernel, suspect->problem);
+    if (!end) blame();
     if (!Pause(pause.ns)) return false;
     TakeRestartRequest();  // This restart fulfils the request.
     reason = StartWorker();
-    if (reason.ok()) {
-      SetReadiness(absl::OkStatus());
-      return true;
-    }
+    if (reason.ok()) break;
+    keeps_waiting = false;
   }
+  if (is_host()) SendAgain();
+  if (keeps_waiting) {
+    spdlog::info("event=device_ready device={}", LogValue(info_.name));
+  } else {
+    SetReadiness(absl::OkStatus());
+  }
+  return true;
 }
 
 // Starts a worker. OK once it has opened its GPU and passed the canary.
 absl::Status WorkerDevice::StartWorker() {
   if (!waker_->is_open()) return absl::ResourceExhaustedError("no file descriptor is left");
-  if (staging_ == nullptr) {
+  if (staging_ == nullptr && !is_host()) {
     ASSIGN_OR_RETURN(std::shared_ptr<StagingArea> staging,
                      StagingArea::Create(options_.staging_bytes, waker_, options_.poisons_freed));
     MutexLock lock(&mutex_);
     staging_ = std::move(staging);
     condition_.staging_bytes = staging_->bytes();
   }
-  ASSIGN_OR_RETURN(const Hello hello, worker_.Start(staging_->descriptor()));
+  ASSIGN_OR_RETURN(const Hello hello,
+                   worker_.Start(is_host() ? host_->shared->descriptor() : staging_->descriptor()));
   if (!is_measured_) {
     RETURN_IF_ERROR(Describe(hello));
     RETURN_IF_ERROR(Measure());
   }
   is_measured_ = true;
-  return CheckCanary();
+  return is_host() ? absl::OkStatus() : CheckCanary();
 }
 
 absl::Status WorkerDevice::CheckCanary() {
@@ -909,6 +1029,7 @@ absl::Status WorkerDevice::CheckCanary() {
 // Once the canary is due, holds back errands, and runs the canary when nothing is in progress.
 // Errors: those of RunCanary; the worker is then unusable.
 absl::Status WorkerDevice::CheckCanaryIfDue() {
+  if (is_host()) return absl::OkStatus();
   if (clock_.NowNs() < next_canary_ns_) return absl::OkStatus();
   {
     MutexLock lock(&mutex_);
@@ -920,6 +1041,14 @@ absl::Status WorkerDevice::CheckCanaryIfDue() {
   MutexLock lock(&mutex_);
   is_checking_ = false;
   return canary;
+}
+
+// Whether to restart the worker now, as asked. On the host, errands under way end before.
+bool WorkerDevice::IsRestartDue() {
+  MutexLock lock(&mutex_);
+  if (!is_restart_asked_) return false;
+  is_checking_ = is_host() && jobs_under_way_ + finishing_ > 0;
+  return !is_checking_ && std::exchange(is_restart_asked_, false);
 }
 
 bool WorkerDevice::TakeRestartRequest() {
@@ -942,6 +1071,13 @@ absl::Status WorkerDevice::RestartWorker() {
 }
 
 absl::Status WorkerDevice::Describe(const Hello& hello) {
+  info_.is_confined = hello.is_confined != 0;
+  info_.confinement = hello.confinement.view();
+  info_.unconfined = hello.unconfined.view();
+  if (is_host()) {
+    profile_.target = host_->target;
+    return absl::OkStatus();
+  }
   bool is_known = false;
   for (const mma::Chip chip : mma::kAllChips) {
     if (mma::CapabilityOf(chip) != hello.capability) continue;
@@ -964,20 +1100,25 @@ absl::Status WorkerDevice::Describe(const Hello& hello) {
   info_.driver = VersionText(hello.driver_version);
   info_.runtime = VersionText(hello.runtime_version);
   info_.pci_bus_id = hello.pci_bus_id.view();
-  info_.is_confined = hello.is_confined != 0;
-  info_.confinement = hello.confinement.view();
-  info_.unconfined = hello.unconfined.view();
   return absl::OkStatus();
 }
 
 absl::Status WorkerDevice::Measure() {
+  constexpr size_t kMaxNumbers = size_t{1} << 16;
   RETURN_IF_ERROR(SendRecord(worker_.channel(), MeasureRequest()));
-  const absl::Span<const Kernel> kernels = Catalog(DeviceKind::kCuda);
+  const absl::Span<const Kernel> kernels = Catalog(info_.kind);
   GpuRates rates;
-  while (rates.kernel_rates.size() < kernels.size()) {
+  // A worker of the host says how many numbers its profile has.
+  size_t all = is_host() ? kMaxNumbers : kernels.size();
+  while (rates.kernel_rates.size() < all) {
     ASSIGN_OR_RETURN(const Packet packet, worker_.Receive(options_.start_timeout));
     ASSIGN_OR_RETURN(const RatesPart part, ParseRecord<RatesPart>(packet));
-    RETURN_IF_ERROR(AppendRates(part, kernels.size(), rates));
+    if (is_host() && rates.kernel_rates.empty()) all = std::min<size_t>(part.kernels, kMaxNumbers);
+    RETURN_IF_ERROR(AppendRates(part, all, rates));
+  }
+  if (is_host()) {
+    ASSIGN_OR_RETURN(profile_, ProfileOf(host_->target, rates.kernel_rates));
+    return absl::OkStatus();
   }
   profile_.kernel_rates = std::move(rates.kernel_rates);
   profile_.memory_bytes_per_second = rates.memory_bytes_per_second;
@@ -1006,6 +1147,7 @@ void WorkerDevice::EndWorker(absl::Duration patience) {
 absl::Status WorkerDevice::WaitForWorker(int64_t until_ns) {
   WaitForEvent(until_ns);
   if (!readiness().ok()) RefuseWaiting();
+  if (is_host() && !worker_.channel().HasNews() && worker_.IsStopped()) return Stopped();
   return stopping() ? absl::UnavailableError("stopping") : absl::OkStatus();
 }
 
@@ -1020,7 +1162,7 @@ bool WorkerDevice::Pause(int64_t pause_ns) {
     }
     if (is_over) return true;
     WaitForEvent(until_ns);
-    RefuseWaiting();
+    readiness().ok() ? EndAborted() : RefuseWaiting();
   }
   return false;
 }

@@ -1,18 +1,20 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// A GPU as a device, computed by a worker process. Requests to the worker are errands (errand.h),
-// many at once: while it computes one job, operands of the next are copied into the staging area,
-// and the previous result out of it. The device's own thread begins errands, takes answers and
-// watches timeouts; other threads copy large matrices, and the submitting thread sends jobs of up
-// to 512 KiB itself. A worker that exits, loses its GPU or does not answer in time is killed and
-// replaced; running jobs end with Aborted, waiting ones with Unavailable, and its blocks are lost.
-// After too many restarts, the device pauses before the next one.
+// A device computed by a worker process: a GPU, `cpu` or a simulator. Requests to the worker are
+// errands (errand.h), several at once: while it computes one job, operands of the next are copied
+// to where the worker reads them, and the previous result from where it wrote it. The device's own
+// thread begins errands, takes answers and watches timeouts; other threads copy large matrices, and
+// the submitting thread sends jobs of up to 512 KiB itself. A worker that exits, loses its GPU or
+// does not answer in time is killed and replaced. Running jobs end with Aborted.
+//
+// A GPU's other jobs then end with Unavailable, and its blocks are lost. After too many restarts it
+// pauses before the next one. A device of the host has no blocks: its other jobs wait for the next
+// worker, which starts within a second.
 #pragma once
 
 #include <array>
 #include <atomic>
 #include <deque>
-#include <map>
 #include <memory>
 #include <optional>
 #include <string>
@@ -28,6 +30,7 @@
 #include "server/device/errand.h"
 #include "server/device/held_bytes.h"
 #include "server/device/large_job.h"
+#include "server/device/launch_errand.h"
 #include "server/device/staging_area.h"
 #include "server/device/worker_memory.h"
 #include "server/device/worker_process.h"
@@ -39,27 +42,40 @@ namespace gemmd {
 
 struct WorkerDeviceOptions {
   WorkerProgram program;  // Without device and kind_arguments.
+  // Its kind and, of a simulator, its chip; a GPU tells its chip itself.
+  Target target = {.kind = DeviceKind::kCuda};
+  // Devices of the host only: HostSide's.
+  int threads = 0;
+  SharedMemory* shared = nullptr;
+
+  // GPUs only, as far as the limits of time.
   int ordinal = 0;
   int64_t memory_limit_bytes = 0;  // See WorkerOptions.
   int64_t tensor_limit_bytes = 0;  // See WorkerOptions.
   // The size of the staging area. Two thirds are for operands and results of running jobs; larger
   // jobs go through it in parts, and jobs larger than the GPU's memory in panels.
   int64_t staging_bytes = int64_t{768} << 20;
+  absl::Duration canary_timeout = absl::Seconds(10);
+  // The interval of canaries, which run between two jobs. A canary takes less than a millisecond,
+  // so one a minute costs nothing.
+  absl::Duration canary_interval = absl::Minutes(1);
+
   bool poisons_freed = false;  // Memory of the host: server/device/held_bytes.h.
   int copy_threads = CopyThreads::DefaultThreads();
-  absl::Duration start_timeout = absl::Seconds(60);  // Until the worker has opened its GPU.
-  absl::Duration canary_timeout = absl::Seconds(10);
+  absl::Duration start_timeout = absl::Seconds(60);  // Until the worker has opened its device.
   // A job may take this many times its predicted time, but at least watchdog_min, and at most
   // watchdog_max, so that an overlong prediction does not keep a dead worker.
   double watchdog_factor = 10;
   absl::Duration watchdog_min = absl::Seconds(2);
   absl::Duration watchdog_max = absl::Minutes(5);
+  // How long a worker may take to end an aborted job.
+  absl::Duration time_to_abort = absl::Seconds(1);
   RestartPolicy::Limits restarts;
   // Answers to the jobs of a lost worker wait this long for its exit status, to include it.
   absl::Duration time_to_tell = absl::Milliseconds(50);
-  // The interval of canaries, which run between two jobs. A canary takes less than a millisecond,
-  // so one a minute costs nothing.
-  absl::Duration canary_interval = absl::Minutes(1);
+
+  // Those of `cpu` or a simulator. Borrows `shared`.
+  static WorkerDeviceOptions OfHost(const Target& target, int threads, SharedMemory& shared);
 };
 
 class WorkerDevice final : public Device {
@@ -75,8 +91,8 @@ class WorkerDevice final : public Device {
   const DeviceInfo& info() const override { return info_; }
   const DeviceProfile& profile() const override { return profile_; }
   absl::Status CheckSize(const Problem& problem) const override;
-  int depth() const override { return kDepth; }
-  DeviceMemory* memory() override { return &memory_; }
+  int depth() const override { return is_host() ? kHostDepth : kDepth; }
+  DeviceMemory* memory() override { return is_host() ? nullptr : &memory_; }
   void Submit(const Job& job, Done done) override ABSL_LOCKS_EXCLUDED(mutex_);
   void Abort(JobId id) override ABSL_LOCKS_EXCLUDED(mutex_);
   absl::Status readiness() const override ABSL_LOCKS_EXCLUDED(mutex_);
@@ -95,7 +111,11 @@ class WorkerDevice final : public Device {
 
   // Max concurrent jobs at the worker, and max errands of blocks in addition.
   static constexpr int kDepth = 24;
+  // A worker of the host computes one job while it has the next.
+  static constexpr int kHostDepth = 2;
   static constexpr int kMemoryErrands = static_cast<int>(kMaxInFlight) - kDepth;
+
+  bool is_host() const { return host_ != nullptr; }
 
   // Large jobs.
   absl::Status CheckStaged(int64_t bytes) const;
@@ -116,15 +136,17 @@ class WorkerDevice final : public Device {
   void Begin(std::unique_ptr<Errand> errand) ABSL_LOCKS_EXCLUDED(mutex_);
   void BeginSmall(std::unique_ptr<Errand> errand) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void BeginLarge(std::unique_ptr<Errand> errand) ABSL_LOCKS_EXCLUDED(mutex_);
-  std::vector<CopiedBytes> CopiesIn(Errand& errand) const;
+  Copies CopiesIn(Errand& errand) const;
   void CopyHere(Errand& errand) ABSL_LOCKS_EXCLUDED(mutex_);
   void FreeSlot(const Errand& errand) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void OnCopiedIn(Errand* errand, const absl::Status& checked) ABSL_LOCKS_EXCLUDED(mutex_);
   void Send(std::unique_ptr<Errand> errand) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  void End(std::unique_ptr<Errand> errand, const absl::Status& status) const;
+  void End(std::unique_ptr<Errand> errand, const absl::Status& status) ABSL_LOCKS_EXCLUDED(mutex_);
   void RefuseWaiting() ABSL_LOCKS_EXCLUDED(mutex_);
   void EndAborted() ABSL_LOCKS_EXCLUDED(mutex_);
-  bool WasStarted(const Errand& errand) const;
+  bool WasStarted(const Errand& errand) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void TellAborted(const Errand& errand) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void SendAgain() ABSL_LOCKS_EXCLUDED(mutex_);
   bool IsIdle() const ABSL_LOCKS_EXCLUDED(mutex_);
   bool IsFinished() const ABSL_LOCKS_EXCLUDED(mutex_);
 
@@ -135,11 +157,11 @@ class WorkerDevice final : public Device {
   void Finish(std::unique_ptr<Errand> errand, const absl::Status& status)
       ABSL_LOCKS_EXCLUDED(mutex_);
   void FinishLarge(std::unique_ptr<Errand> errand, absl::Span<const std::byte> written,
-                   std::vector<CopiedBytes> copies) ABSL_LOCKS_EXCLUDED(mutex_);
+                   Copies copies) ABSL_LOCKS_EXCLUDED(mutex_);
   absl::Status CheckTime() ABSL_LOCKS_EXCLUDED(mutex_);
   absl::Duration LongestRun(int64_t predicted_ns) const;
   std::unique_ptr<const Job> OnlyStarted() const ABSL_LOCKS_EXCLUDED(mutex_);
-  void EndLost(std::string_view reason) ABSL_LOCKS_EXCLUDED(mutex_);
+  void EndLost(std::string_view reason, bool keeps_waiting) ABSL_LOCKS_EXCLUDED(mutex_);
 
   // Life cycle of workers.
   void Run() ABSL_LOCKS_EXCLUDED(mutex_);
@@ -151,6 +173,7 @@ class WorkerDevice final : public Device {
   absl::Status Measure() ABSL_LOCKS_EXCLUDED(mutex_);
   absl::Status CheckCanary() ABSL_LOCKS_EXCLUDED(mutex_);
   absl::Status CheckCanaryIfDue() ABSL_LOCKS_EXCLUDED(mutex_);
+  bool IsRestartDue() ABSL_LOCKS_EXCLUDED(mutex_);
   bool TakeRestartRequest() ABSL_LOCKS_EXCLUDED(mutex_);
   void EndWorker(absl::Duration patience) ABSL_LOCKS_EXCLUDED(mutex_);
 
@@ -166,6 +189,7 @@ class WorkerDevice final : public Device {
   const SteadyClock clock_;
   const ResultStamps stamps_;
   const std::shared_ptr<const Waker> waker_ = std::make_shared<Waker>();
+  const std::unique_ptr<HostSide> host_;  // Null for a GPU.
   DeviceInfo info_;
   DeviceProfile profile_;
   std::shared_ptr<StagingArea> staging_;
@@ -179,11 +203,11 @@ class WorkerDevice final : public Device {
   absl::Status readiness_ ABSL_GUARDED_BY(mutex_) = absl::UnavailableError("starting");
   std::atomic<bool> is_ready_ = false;  // Whether readiness is OK; read for each incoming product.
   std::optional<absl::Status> started_ ABSL_GUARDED_BY(mutex_);
+  bool is_up_ ABSL_GUARDED_BY(mutex_) = false;  // There is a worker that takes errands.
   ErrandQueue queue_ ABSL_GUARDED_BY(mutex_);
   Errands aborted_ ABSL_GUARDED_BY(mutex_);  // Aborted while waiting.
-  // Errands whose operands are being copied.
-  std::map<Errand*, std::unique_ptr<Errand>> copied_ ABSL_GUARDED_BY(mutex_);
-  // Errands at the worker; a slot is taken from the beginning of the copy on.
+  // By slot: errands whose operands are being copied, and those at the worker.
+  std::array<std::unique_ptr<Errand>, kMaxInFlight> copied_ ABSL_GUARDED_BY(mutex_);
   std::array<std::unique_ptr<Errand>, kMaxInFlight> sent_ ABSL_GUARDED_BY(mutex_);
   std::array<bool, kMaxInFlight> is_slot_taken_ ABSL_GUARDED_BY(mutex_) = {};
   int jobs_under_way_ ABSL_GUARDED_BY(mutex_) = 0;

@@ -147,8 +147,8 @@ class CopyErrand final : public Errand {
     group = reinterpret_cast<uintptr_t>(transfer_.get());
   }
 
-  std::vector<CopiedBytes> CopiesIn() const override {
-    std::vector<CopiedBytes> copies;
+  Copies CopiesIn() const override {
+    Copies copies;
     std::byte* at = in.bytes().data();
     for (const Piece& piece : pieces_) {
       copies.push_back({.to = at, .from = piece.data(), .bytes = piece.size()});
@@ -163,7 +163,7 @@ class CopyErrand final : public Errand {
     request.staged = pieces_.empty() ? out.offset() : in.offset();
     return SendRecord(channel, request);
   }
-  absl::Status PlaceResult(std::vector<CopiedBytes>& copies) override {
+  absl::Status PlaceResult(Copies& copies) override {
     if (!to_.empty()) {
       copies.push_back({.to = to_.data(), .from = out.bytes().data(), .bytes = to_.size()});
     }
@@ -245,7 +245,7 @@ class CompressErrand final : public Errand {
     return SendRecord(channel, request);
   }
   absl::Span<std::byte> written() const override { return out.bytes().first(sizeof(bad_)); }
-  absl::Status PlaceResult(std::vector<CopiedBytes>&) override {
+  absl::Status PlaceResult(Copies&) override {
     std::memcpy(&bad_, written().data(), sizeof(bad_));
     // The cleared value was not overwritten.
     if (bad_ == 0) return absl::InternalError("compress: the worker did not report a result");

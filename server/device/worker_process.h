@@ -150,6 +150,7 @@ class WorkerProcess {
 
   // Closing it asks the process to end.
   Channel& channel() { return channel_; }
+  const Channel& channel() const { return channel_; }
   pid_t pid() const { return pid_; }  // 0: none, or ended.
   // Whether SIGKILL ended it: from this process, an operator, or a system short of memory.
   bool was_killed() const { return was_killed_; }

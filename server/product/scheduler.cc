@@ -279,10 +279,12 @@ int64_t Scheduler::RestNs(const State& state, int64_t now_ns) {
 bool Scheduler::HasRoom(State& state, int64_t now_ns) const {
   if (state.queue.empty()) return false;
   if (state.running.empty()) return true;
-  if (static_cast<int>(state.running.size()) >= state.device->depth()) return false;
+  const int running = static_cast<int>(state.running.size());
+  const int depth = state.device->depth();
+  if (running >= depth) return false;
   const auto& next = static_cast<const Submission&>(state.queue.first());
   const bool can_join = !next.keys.stacked.empty() || !next.keys.batched.empty();
-  if (can_join && state.running.size() >= kEnoughRunning) return false;
+  if (can_join && running >= (depth < kEnoughRunning ? 1 : kEnoughRunning)) return false;
   const int64_t min_ns = std::min(state.light.MinOfOthers({.caller = next.caller}, now_ns),
                                   state.lone.MinOfOthers(next.flow_id(), now_ns));
   return RestNs(state, now_ns) <= std::clamp(min_ns, kMinAheadNs, kMaxAheadNs);

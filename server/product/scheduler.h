@@ -277,8 +277,9 @@ class Scheduler {
   static constexpr int64_t kMinAheadNs = 300'000;
   // With this many launches a device does all that it can at once: it copies in, computes and
   // copies out. Jobs that could be joined wait for more of them meanwhile, because a small launch
-  // costs the device's thread as much time as a large one.
-  static constexpr size_t kEnoughRunning = 3;
+  // costs the device's thread as much time as a large one. A device that takes fewer launches, as
+  // one of the host does, computes one after the other.
+  static constexpr int kEnoughRunning = 3;
 
   Verdict LetIn(const State& state, Submission& job, const FairQueue::Ahead& ahead,
                 Admission& admission, Asked& asked, int64_t now_ns) const

@@ -137,7 +137,7 @@ absl::StatusOr<std::byte*> BlockTable::Find(uint64_t block, int64_t offset, int6
   return found->second.memory + offset;
 }
 
-absl::Status BlockTable::Follow(Lanes& lanes, Lane lane, const std::vector<BlockUse>& uses) const {
+absl::Status BlockTable::Follow(Lanes& lanes, Lane lane, const BlockUses& uses) const {
   Points latest = {};
   for (const BlockUse& use : uses) {
     const auto found = blocks_.find(use.block);
@@ -154,7 +154,7 @@ absl::Status BlockTable::Follow(Lanes& lanes, Lane lane, const std::vector<Block
   return absl::OkStatus();
 }
 
-void BlockTable::SetUsedUntil(const LanePoint& point, const std::vector<BlockUse>& uses) {
+void BlockTable::SetUsedUntil(const LanePoint& point, const BlockUses& uses) {
   for (const BlockUse& use : uses) {
     const auto found = blocks_.find(use.block);
     if (found == blocks_.end()) continue;

@@ -86,9 +86,9 @@ class BlockTable {
   absl::StatusOr<std::byte*> Find(uint64_t block, int64_t offset, int64_t bytes) const;
 
   // Makes the lane wait for other lanes' uses of the blocks.
-  absl::Status Follow(Lanes& lanes, Lane lane, const std::vector<BlockUse>& uses) const;
+  absl::Status Follow(Lanes& lanes, Lane lane, const BlockUses& uses) const;
   // Marks the blocks as in use until the point.
-  void SetUsedUntil(const LanePoint& point, const std::vector<BlockUse>& uses);
+  void SetUsedUntil(const LanePoint& point, const BlockUses& uses);
   // Whether no lane uses the block.
   bool IsUnused(const Lanes& lanes, uint64_t block) const;
 

@@ -127,12 +127,14 @@ absl::Status HostWorker::Launch(const LaunchRequest& request, Result& result) {
   RETURN_IF_ERROR(
       CheckLaunch(request, kernels_.size(), static_cast<int64_t>(memory_.matrices().size())));
   LaunchControl& control = channel_.control();
-  control.started_id = request.id;
+  control.started_ids[request.slot] = request.id;
+  // The front may have given the matrices up already.
+  if (control.are_aborted[request.slot]) return AbortedLaunch();
   PerOperand<absl::Span<const std::byte>> operands;
   for (const OperandRole role : kOperandRoles) operands[role] = At(request.operands[role]);
   GemmArgs args =
       ArgsAt(request.problem, options_.target, operands, At(request.d).data(), /*workspace=*/{});
-  args.abort = &control.is_aborted;
+  args.abort = &control.are_aborted[request.slot];
   args.a_form = {.bytes = At(request.a_form).data(), .is_made = request.is_a_form_made != 0};
   args.b_form = {.bytes = At(request.b_form).data(), .is_made = request.is_b_form_made != 0};
   const auto start = Clock::now();

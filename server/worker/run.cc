@@ -59,12 +59,12 @@ int64_t MatrixGranule(const Problem& problem, Axis axis) {
 }
 
 // A block being allocated is not in use: nobody else knows its number.
-std::vector<BlockUse> UsesOf(const MemoryRequest& request) {
+BlockUses UsesOf(const MemoryRequest& request) {
   if (request.action == MemoryAction::kAllocate) return {};
   return {{.block = request.block, .is_write = request.action != MemoryAction::kRead}};
 }
 
-std::vector<BlockUse> UsesOf(const CompressTask& task) {
+BlockUses UsesOf(const CompressTask& task) {
   JobPlaces places;
   places.a.block = task.dense_block;
   places.b.block = task.mask_block;
@@ -101,7 +101,7 @@ int64_t RunContext::free_bytes() const {
   return memory_limit_bytes - arena.bytes() - blocks.tensor_bytes() - blocks.scratch_bytes();
 }
 
-Run::Run(RunContext& context, uint64_t id, uint32_t slot, std::vector<BlockUse> uses)
+Run::Run(RunContext& context, uint64_t id, uint32_t slot, BlockUses uses)
     : context_(context), id_(id), slot_(slot), uses_(std::move(uses)) {
   context_.turns.Enter(id_, uses_);
 }

@@ -50,7 +50,7 @@ inline constexpr int64_t kMaxAheadNs = 10'000'000;
 
 class Run {
  public:
-  Run(RunContext& context, uint64_t id, uint32_t slot, std::vector<BlockUse> uses);
+  Run(RunContext& context, uint64_t id, uint32_t slot, BlockUses uses);
   virtual ~Run();
   Run(const Run&) = delete;
   Run& operator=(const Run&) = delete;
@@ -78,7 +78,7 @@ class Run {
   virtual absl::Status FillTimes(Result& result) = 0;
 
   RunContext& context() const { return context_; }
-  const std::vector<BlockUse>& uses() const { return uses_; }
+  const BlockUses& uses() const { return uses_; }
   // The abort word that kernels check.
   AbortWord abort_word() const;
   // Tells the front that the request has started on the GPU.
@@ -100,7 +100,7 @@ class Run {
   RunContext& context_;
   const uint64_t id_;
   const uint32_t slot_;
-  const std::vector<BlockUse> uses_;
+  const BlockUses uses_;
   std::vector<LanePoint> points_;
   DeviceArena::Range range_;
   absl::Status outcome_;

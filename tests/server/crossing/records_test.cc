@@ -139,11 +139,11 @@ TEST_F(ChannelTest, WaitsNoLongerThanItsLimit) {
 }
 
 TEST_F(ChannelTest, ControlWordsLieBesideTheRings) {
-  front_.control().is_aborted = true;
-  EXPECT_TRUE(worker_.control().is_aborted);
-  worker_.control().started_id = 7;
+  front_.control().are_aborted[3] = true;
+  EXPECT_TRUE(worker_.control().are_aborted[3]);
+  worker_.control().started_ids[3] = 7;
   front_.Close();
-  EXPECT_EQ(front_.control().started_id, 7u) << "which request was lost with the worker";
+  EXPECT_EQ(front_.control().started_ids[3], 7u) << "which request was lost with the worker";
 }
 
 TEST_F(ChannelTest, WhatWasSentBeforeTheEndIsTaken) {
@@ -421,8 +421,8 @@ TEST(JobLayoutTest, FactorsOfBlocksHaveTheirBytes) {
 }
 
 TEST(BlockTurnsTest, WritersWaitForAllAndReadersForWriters) {
-  const std::vector<BlockUse> read = {{.block = 1}};
-  const std::vector<BlockUse> write = {{.block = 1, .is_write = true}};
+  const BlockUses read = {{.block = 1}};
+  const BlockUses write = {{.block = 1, .is_write = true}};
   BlockTurns turns;
   turns.Enter(1, read);
   turns.Enter(2, read);

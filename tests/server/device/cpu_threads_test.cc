@@ -7,19 +7,19 @@
 #include "absl/time/time.h"
 #include "kernels/cpu/host.h"
 #include "server/device/device.h"
-#include "server/device/host_device.h"
+#include "tests/server/device/local_device.h"
 
 namespace gemmd {
 namespace {
 
 TEST(CpuThreadsTest, TakesEveryAllowedCoreByDefault) {
-  HostDevice device(HostTarget(), 0);
+  LocalDevice device(HostTarget(), 0);
   EXPECT_GE(device.info().threads, 1);
   EXPECT_EQ(RunCanary(device, absl::Seconds(60)), absl::OkStatus());
 }
 
 TEST(CpuThreadsTest, IsRightWithMoreThreadsThanCores) {
-  HostDevice device(HostTarget(), 7);
+  LocalDevice device(HostTarget(), 7);
   EXPECT_EQ(device.info().threads, 7);
   EXPECT_EQ(RunCanary(device, absl::Seconds(60)), absl::OkStatus());
 }

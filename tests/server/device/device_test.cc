@@ -17,10 +17,10 @@
 
 #include "kernels/cpu/host.h"
 #include "kernels/kernel.h"
-#include "server/device/host_device.h"
 #include "server/device/operands.h"
 #include "server/system/clock.h"
 #include "tests/server/device/fake_device.h"
+#include "tests/server/device/local_device.h"
 #include "tests/server/device/shared_host.h"
 #include "tests/testing/patience.h"
 #include "tests/testing/status_matchers.h"
@@ -84,8 +84,8 @@ TEST(DeviceTrustTest, AKernelOfWhichTwoWorkersDiedIsRefusedForItsClass) {
   EXPECT_FALSE(trust.AddLoss(kernel, large));
 }
 
-TEST(HostDeviceTest, KnowsItselfAndItsRates) {
-  HostDevice& device = SharedHost();
+TEST(LocalDeviceTest, KnowsItselfAndItsRates) {
+  LocalDevice& device = SharedHost();
   EXPECT_EQ(device.info().name, "cpu");
   EXPECT_EQ(device.info().threads, 1);
   EXPECT_GT(device.info().memory_bytes, 0);
@@ -94,8 +94,8 @@ TEST(HostDeviceTest, KnowsItselfAndItsRates) {
   EXPECT_THAT(device.profile().rates, Each(Field(&EngineRate::operations_per_second, Gt(0))));
 }
 
-TEST(HostDeviceTest, RunsAJobAndTimesIt) {
-  HostDevice& device = SharedHost();
+TEST(LocalDeviceTest, RunsAJobAndTimesIt) {
+  LocalDevice& device = SharedHost();
   std::string d = "left over from before";
   const JobOutcome outcome = RunOn(device, TestJob(&d));
   EXPECT_TRUE(outcome.status.ok()) << outcome.status;
@@ -105,8 +105,8 @@ TEST(HostDeviceTest, RunsAJobAndTimesIt) {
   EXPECT_EQ(outcome.copy_out_ns, 0);
 }
 
-TEST(HostDeviceTest, RefusesIndicesThatDoNotIncrease) {
-  HostDevice& device = SharedHost();
+TEST(LocalDeviceTest, RefusesIndicesThatDoNotIncrease) {
+  LocalDevice& device = SharedHost();
   std::string d;
   Job job = TestJob(&d);
   job.problem.a = TightSparseLayout("a", ElementType::kF16, 4, 6).value();
@@ -161,8 +161,8 @@ TEST(CopyPiecesTest, PutsPiecesTogetherAndLetsGoOfEachOnce) {
   }
 }
 
-TEST(HostDeviceTest, TakesOperandsInPieces) {
-  HostDevice& device = SharedHost();
+TEST(LocalDeviceTest, TakesOperandsInPieces) {
+  LocalDevice& device = SharedHost();
   const std::vector<float> a = {1, 2, 3, 4};
   const std::vector<float> b = {5, 6, 7, 8};
   std::string d(16, '\0');
@@ -183,8 +183,8 @@ TEST(HostDeviceTest, TakesOperandsInPieces) {
 }
 
 // The kernel does not write gaps, and the memory belonged to another product before.
-TEST(HostDeviceTest, GapsOfAResultAreZero) {
-  HostDevice& device = SharedHost();
+TEST(LocalDeviceTest, GapsOfAResultAreZero) {
+  LocalDevice& device = SharedHost();
   const std::vector<float> ones(2048 * 2048, 1);
   SourcePieces pieces;
   std::string unused;
@@ -241,10 +241,10 @@ class SlowKernel {
 };
 
 // The second of two jobs waits while the first is computed.
-TEST(HostDeviceTest, TimesTheWaitAndTheComputingApart) {
+TEST(LocalDeviceTest, TimesTheWaitAndTheComputingApart) {
   const SteadyClock clock;
   const SlowKernel slow;
-  HostDevice& device = SharedHost();
+  LocalDevice& device = SharedHost();
   std::array<std::string, 2> d;
   std::array<std::promise<JobOutcome>, 2> ends;
   const int64_t start_ns = clock.NowNs();
@@ -268,7 +268,7 @@ TEST(HostDeviceTest, TimesTheWaitAndTheComputingApart) {
   EXPECT_LE(first.compute_ns + second.compute_ns, took_ns);
 }
 
-TEST(HostDeviceTest, GivesKernelsAlignedWorkspaceOfTheSizeAskedFor) {
+TEST(LocalDeviceTest, GivesKernelsAlignedWorkspaceOfTheSizeAskedFor) {
   static int64_t seen_bytes;
   static uintptr_t seen_address;
   Kernel kernel = TestKernel();
@@ -280,7 +280,7 @@ TEST(HostDeviceTest, GivesKernelsAlignedWorkspaceOfTheSizeAskedFor) {
     args.workspace.front() = args.workspace.back() = std::byte{1};
     return absl::OkStatus();
   };
-  HostDevice& device = SharedHost();
+  LocalDevice& device = SharedHost();
   std::string d;
   Job job = TestJob(&d);
   job.kernel = &kernel;
@@ -292,8 +292,8 @@ TEST(HostDeviceTest, GivesKernelsAlignedWorkspaceOfTheSizeAskedFor) {
   }
 }
 
-TEST(HostDeviceTest, WithoutMemoryIsResourceExhausted) {
-  HostDevice& device = SharedHost();
+TEST(LocalDeviceTest, WithoutMemoryIsResourceExhausted) {
+  LocalDevice& device = SharedHost();
   std::string d;
   Job job = TestJob(&d);
   job.workspace_bytes = int64_t{1} << 60;
@@ -302,25 +302,25 @@ TEST(HostDeviceTest, WithoutMemoryIsResourceExhausted) {
   EXPECT_TRUE(RunOn(device, job).status.ok());
 }
 
-TEST(HostDeviceTest, PassesOnTheKernelsStatus) {
+TEST(LocalDeviceTest, PassesOnTheKernelsStatus) {
   Kernel kernel = TestKernel();
   KernelFamily family = *kernel.family;
   kernel.family = &family;
   family.launch = [](const Kernel&, const GemmArgs&) {
     return absl::InternalError("the library failed");
   };
-  HostDevice& device = SharedHost();
+  LocalDevice& device = SharedHost();
   std::string d;
   Job job = TestJob(&d);
   job.kernel = &kernel;
   EXPECT_EQ(RunOn(device, job).status, absl::InternalError("the library failed"));
 }
 
-TEST(HostDeviceTest, FinishesItsJobsInOrderBeforeItGoes) {
+TEST(LocalDeviceTest, FinishesItsJobsInOrderBeforeItGoes) {
   std::vector<int> ended;
   std::vector<std::string> outputs(20);
   {
-    HostDevice device(HostTarget(), 1);
+    LocalDevice device(HostTarget(), 1);
     for (int i = 0; i < 20; ++i) {
       device.Submit(TestJob(&outputs[static_cast<size_t>(i)]),
                     [&ended, i](JobOutcome) { ended.push_back(i); });
@@ -348,12 +348,12 @@ class CorruptingDevice final : public Device {
 };
 
 TEST(CanaryTest, IsRightOnTheCpuDevice) {
-  HostDevice& device = SharedHost();
+  LocalDevice& device = SharedHost();
   EXPECT_EQ(RunCanary(device, kPatience), absl::OkStatus());
 }
 
 TEST(CanaryTest, FindsASingleWrongBit) {
-  HostDevice& device = SharedHost();
+  LocalDevice& device = SharedHost();
   CorruptingDevice corrupting(device);
   const absl::Status status = RunCanary(corrupting, kPatience);
   EXPECT_EQ(status.code(), absl::StatusCode::kDataLoss);

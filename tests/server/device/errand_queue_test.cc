@@ -13,8 +13,7 @@ using Kind = Errand::Kind;
 
 class NamedErrand final : public Errand {
  public:
-  NamedErrand(Kind of, int number, std::vector<BlockUse> with, uint64_t one_of)
-      : Errand(of), name(number) {
+  NamedErrand(Kind of, int number, BlockUses with, uint64_t one_of) : Errand(of), name(number) {
     uses = std::move(with);
     group = one_of;
     job_id = static_cast<JobId>(number);
@@ -26,7 +25,7 @@ class NamedErrand final : public Errand {
 
 class ErrandQueueTest : public testing::Test {
  protected:
-  void Add(Kind kind, int name, std::vector<BlockUse> uses = {}, uint64_t group = 0) {
+  void Add(Kind kind, int name, BlockUses uses = {}, uint64_t group = 0) {
     queue_.Add(std::make_unique<NamedErrand>(kind, name, std::move(uses), group));
   }
   // 0 if there is none.

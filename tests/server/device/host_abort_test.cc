@@ -56,7 +56,7 @@ class HostAbortTest : public ::testing::Test {
     slow_.d.memory = reinterpret_cast<std::byte*>(d_.data());
   }
 
-  HostDevice& device_ = SharedSimulator();
+  LocalDevice& device_ = SharedSimulator();
   const Kernel& kernel_;
   const std::vector<std::byte> operands_ = std::vector<std::byte>(4096);
   SourcePieces pieces_;

@@ -9,27 +9,27 @@
 #include <utility>
 
 #include "kernels/cpu/host.h"
-#include "server/device/host_device.h"
+#include "tests/server/device/local_device.h"
 #include "tests/testing/test_kernel.h"
 
 namespace gemmd {
 
 // `cpu`, on one thread.
-inline HostDevice& SharedHost() {
-  static HostDevice host(HostTarget(), 1);
+inline LocalDevice& SharedHost() {
+  static LocalDevice host(HostTarget(), 1);
   return host;
 }
 
 // `sim:sm_90`, on two threads.
-inline HostDevice& SharedSimulator() {
-  static HostDevice simulator({.kind = DeviceKind::kSim, .chip = mma::Chip::kSm90}, 2);
+inline LocalDevice& SharedSimulator() {
+  static LocalDevice simulator({.kind = DeviceKind::kSim, .chip = mma::Chip::kSm90}, 2);
   return simulator;
 }
 
 // A shared device, for code that destroys its devices.
 class BorrowedHost final : public Device {
  public:
-  explicit BorrowedHost(HostDevice& host = SharedHost()) : host_(host) {}
+  explicit BorrowedHost(LocalDevice& host = SharedHost()) : host_(host) {}
   // Finishes all submitted jobs, like the destructor of a device: jobs are done in order.
   ~BorrowedHost() override {
     std::latch ended(1);  // From the standard library, which ThreadSanitizer understands.
@@ -44,7 +44,7 @@ class BorrowedHost final : public Device {
   void Abort(JobId id) override { host_.Abort(id); }
 
  private:
-  HostDevice& host_;
+  LocalDevice& host_;
 };
 
 }  // namespace gemmd

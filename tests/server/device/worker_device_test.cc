@@ -124,7 +124,7 @@ TEST(WorkerDeviceTest, ManyAtOnceComeInOrder) {
 // Everything that a job can contain, compared with the simulator on the host.
 TEST(WorkerDeviceTest, PassesOnEveryOperand) {
   WorkerRig rig;
-  HostDevice& sim = SharedSimulator();
+  LocalDevice& sim = SharedSimulator();
   Job job;
   Problem& problem = job.problem;
   problem.m = 5;

@@ -3,9 +3,11 @@
 // The number of allocations that the server makes per product, those of gRPC's server included, and
 // for headers. The peer is a plain socket, so that no client's allocations are counted.
 #include <gtest/gtest.h>
+#include <sched.h>
 
 #include <algorithm>
 #include <array>
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <iostream>
@@ -18,11 +20,15 @@
 #include <vector>
 
 #include "gemmd/v1/resident.grpc.pb.h"
+#include "kernels/cpu/host.h"
+#include "server/crossing/shared_memory.h"
+#include "server/device/worker_device.h"
 #include "server/store/digest.h"
 #include "server/wire/frame_meter.h"
 #include "tests/server/wire/counted_allocations.h"
 #include "tests/server/wire/http2_peer.h"
 #include "tests/server/wire/running_server.h"
+#include "tests/server/worker/small_product.h"
 
 namespace gemmd {
 namespace {
@@ -302,6 +308,35 @@ TEST(ProductAllocationTest, OfAUnaryCall) {
   });
   EXPECT_LE(count.all, 24);
   EXPECT_EQ(count.under_locks, 0);
+}
+
+// What the real device adds, whose kernels run in a worker: what describes the launch, and D.
+TEST(ProductAllocationTest, OfALaunchOfAWorker) {
+  const std::unique_ptr<SharedMemory> shared = SharedMemory::Create(int64_t{1} << 26).value();
+  WorkerDeviceOptions options = WorkerDeviceOptions::OfHost(HostTarget(), 1, *shared);
+  options.program.binary = GEMMD_HOST_WORKER;
+  WorkerDevice device(std::move(options));
+  ASSERT_TRUE(device.WaitUntilStarted().ok());
+  SmallProduct product(4, 4, 4);
+  Job job = product.JobFor(device);
+  job.d.memory = nullptr;
+  std::atomic<int> ended = 0;
+  std::atomic<int> failed = 0;
+  const auto run = [&] {
+    const int before = ended;
+    device.Submit(job, [&ended, &failed](const JobOutcome& outcome) {
+      if (!outcome.status.ok()) ++failed;
+      ++ended;
+    });
+    while (ended == before) sched_yield();
+  };
+  for (int i = 0; i < kWarmUp; ++i) run();
+  const int64_t before = allocations;
+  const int64_t before_under_locks = allocations_under_locks;
+  for (int i = 0; i < kProducts; ++i) run();
+  EXPECT_LE(static_cast<double>(allocations - before) / kProducts, 2.1);
+  EXPECT_EQ(allocations_under_locks, before_under_locks);
+  EXPECT_EQ(failed, 0);
 }
 
 // Each call has a token. OpenSSL 3.0 allocates for the algorithm even if the context is reused.

@@ -11,7 +11,7 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "kernels/cpu/host.h"
-#include "server/device/host_device.h"
+#include "tests/server/device/local_device.h"
 #include "tests/server/device/shared_host.h"
 
 namespace gemmd {
@@ -54,9 +54,9 @@ RunningServer::RunningServer(TestDevice device, const ServerOptions& options) {
     devices.push_back(std::move(fake));
   } else if (device == TestDevice::kSim) {
     const Target target = {.kind = DeviceKind::kSim, .chip = mma::Chip::kSm90};
-    devices.push_back(std::make_unique<HostDevice>(target, 2));
+    devices.push_back(std::make_unique<LocalDevice>(target, 2));
   } else if (device == TestDevice::kOwnCpu) {
-    devices.push_back(std::make_unique<HostDevice>(HostTarget(), 1));
+    devices.push_back(std::make_unique<LocalDevice>(HostTarget(), 1));
   } else {
     devices.push_back(std::make_unique<BorrowedHost>());
   }
