@@ -24,7 +24,7 @@ fi
 export program folder bound
 # The files that parse bytes of peers, of workers and of files.
 parsers=(
-  client/{product,transfer}.cc client/load/{load_command_line,mix,slo_search}.cc
+  client/{product,transfer}.cc client/load/{load_session,mix,open_loop,slo_search}.cc
   client/load/report/compare.cc client/matrix/{npy,safetensors}.cc kernels/problem.cc
   server/crossing/protocol.cc
   server/kserve/{convert_infer,infer_message,models}.cc
