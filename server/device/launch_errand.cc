@@ -18,8 +18,8 @@ namespace {
 
 constexpr int64_t kScratchAlignment = 64;
 
-// Jobs read and write tensors in host memory, all of which count as one block: a job with a given D
-// takes turns with every other job of tensors.
+// All tensors in host memory count as one block: a job that writes memory of its caller's runs
+// before or after every other job that names tensors.
 constexpr uint64_t kTensors = 1;
 
 int64_t Aligned(int64_t bytes) {

@@ -62,8 +62,8 @@ void RunHttp(std::string_view input) {
   (void)CheckHttpAddress(input);
 }
 
-// Takes the next piece of an input: its length is in two bytes, big-endian, of which the highest
-// bit is of the piece.
+// Takes the next piece of an input. Two bytes, big-endian, come before each: a bit for any use, and
+// its length in the other fifteen.
 struct PieceOfInput {
   bool bit = false;
   std::span<const uint8_t> bytes;
