@@ -9,6 +9,7 @@
 #include <poll.h>
 #include <time.h>
 
+#include <algorithm>
 #include <array>
 #include <atomic>
 #include <cstddef>
@@ -33,6 +34,28 @@ struct LaunchControl {
   // Written by the front, before it looks whether the request has started: whether the result of
   // the last one is no longer needed. If the front sees that it has not started, it never will.
   std::array<std::atomic<bool>, kMaxInFlight> are_aborted = {};
+};
+
+// How long one side spins for the next record before it sleeps: waking it takes longer than a small
+// job. At least the base; where records come more slowly than that, but regularly, twice the time
+// between the last two.
+class SpinTime {
+ public:
+  explicit SpinTime(int64_t base_ns) : base_ns_(base_ns) {}
+
+  // A record came this long after this side had nothing more to do.
+  void Saw(int64_t gap_ns) { gap_ns_ = gap_ns; }
+
+  int64_t ns() const {
+    const int64_t most_ns = kMaxTimesBase * base_ns_;
+    return gap_ns_ <= most_ns / 2 ? std::max(base_ns_, 2 * gap_ns_) : base_ns_;
+  }
+
+  static constexpr int64_t kMaxTimesBase = 8;
+
+ private:
+  int64_t base_ns_ = 0;
+  int64_t gap_ns_ = 0;
 };
 
 // Threads: one sends and one receives at a time; both may close it, one after the other.

@@ -535,9 +535,9 @@ absl::Status WorkerDevice::TakeAnswer(const Result& result) {
     errand = std::move(*slot);
     FreeSlot(*errand);
   }
+  spin_.Saw(std::max(errand->submitted_ns - last_answer_ns_, int64_t{0}));
   last_answer_ns_ = clock_.NowNs();
-  const bool may_spin = !is_host() || errand->predicted_ns <= kMaxNsToSpinAfter;
-  spin_until_ns_ = may_spin ? last_answer_ns_ + options_.program.spin_ns : 0;
+  spin_until_ns_ = last_answer_ns_ + SpinAfter(*errand);
   Errand::Times& times = errand->times;
   const int64_t stages_ns = result.copy_in_ns + result.compute_ns + result.copy_out_ns;
   const int64_t idle_ns = last_answer_ns_ - errand->sent_ns - stages_ns;
@@ -548,6 +548,12 @@ absl::Status WorkerDevice::TakeAnswer(const Result& result) {
   errand->made_forms = result.made_forms != 0;
   Finish(std::move(errand), result.status.get());
   return absl::OkStatus();
+}
+
+// How long the thread spins for what comes next.
+int64_t WorkerDevice::SpinAfter(const Errand& errand) const {
+  if (!is_host()) return spin_.ns();
+  return errand.predicted_ns <= kMaxNsToSpinAfter ? options_.program.spin_ns : 0;
 }
 
 // Errors if the answer is implausible.

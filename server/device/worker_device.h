@@ -153,6 +153,7 @@ class WorkerDevice final : public Device {
   // Answers.
   absl::Status TakeResults() ABSL_LOCKS_EXCLUDED(mutex_);
   absl::Status TakeAnswer(const Result& result) ABSL_LOCKS_EXCLUDED(mutex_);
+  int64_t SpinAfter(const Errand& errand) const;
   absl::Status CheckTimes(const Errand& errand, const Result& result) const;
   void Finish(std::unique_ptr<Errand> errand, const absl::Status& status)
       ABSL_LOCKS_EXCLUDED(mutex_);
@@ -237,6 +238,7 @@ class WorkerDevice final : public Device {
   uint64_t oldest_id_ = 0;
   int64_t oldest_since_ns_ = 0;
   int64_t last_answer_ns_ = 0;
+  SpinTime spin_{options_.program.spin_ns};
   int64_t spin_until_ns_ = 0;
   int64_t next_canary_ns_ = 0;
 

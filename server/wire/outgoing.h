@@ -33,7 +33,17 @@ v1::Verification ToWire(const AnswerVerification& verification);
 
 // Answers on their way to gRPC. Long matrices are not copied: gRPC borrows the memory of a result
 // and releases it when the call ends.
-//
+
+// Later releases of Protobuf have one name for both, which 3.21 has for other types.
+template <typename Message>
+Message* MadeOn(google::protobuf::Arena& arena) {
+#if GOOGLE_PROTOBUF_VERSION < 5026000
+  return google::protobuf::Arena::CreateMessage<Message>(&arena);
+#else
+  return google::protobuf::Arena::Create<Message>(&arena);
+#endif
+}
+
 // A message whose memory is inside its owner. What does not fit into kBytes is allocated, and so is
 // what a thread other than its creator adds.
 template <typename Message, size_t kBytes>
@@ -50,7 +60,7 @@ class MessageOn {
  private:
   alignas(std::max_align_t) char bytes_[kBytes];
   google::protobuf::Arena arena_{bytes_, kBytes};
-  Message* const message_ = google::protobuf::Arena::CreateMessage<Message>(&arena_);
+  Message* const message_ = MadeOn<Message>(arena_);
 };
 
 // A message of all the bytes, `d` last.

@@ -75,6 +75,7 @@ class Worker {
   std::unique_ptr<RunContext> context_;
   std::vector<std::unique_ptr<Run>> runs_;  // In order of arrival.
   Clock::time_point last_progress_;
+  SpinTime spin_{options_.spin_ns};
 };
 
 absl::StatusOr<Hello> Worker::Open(int staging_file) {
@@ -130,7 +131,9 @@ absl::Status Worker::Start(int staging_file) {
 absl::Status Worker::Serve() {
   Packet packet;
   while (true) {
-    RETURN_IF_ERROR(channel_.Receive(packet, options_.spin_ns));
+    const Clock::time_point idle_since = Clock::now();
+    RETURN_IF_ERROR(channel_.Receive(packet, spin_.ns()));
+    spin_.Saw((Clock::now() - idle_since) / std::chrono::nanoseconds(1));
     RETURN_IF_ERROR(Take(packet));
     while (!runs_.empty()) {
       AdvanceAll();

@@ -54,6 +54,31 @@ JobRequest SomeJob() {
   return request;
 }
 
+TEST(SpinTimeTest, LastsAsLongAsRecordsComeRegularly) {
+  constexpr int64_t kBase = 1000;
+  SpinTime spin(kBase);
+  EXPECT_EQ(spin.ns(), kBase);
+  spin.Saw(100);
+  EXPECT_EQ(spin.ns(), kBase);
+  spin.Saw(3 * kBase);
+  EXPECT_EQ(spin.ns(), 6 * kBase);
+  spin.Saw(4 * kBase);
+  EXPECT_EQ(spin.ns(), 8 * kBase);
+  // Rarer ones are not waited for, and neither is the first one after a pause.
+  spin.Saw(4 * kBase + 1);
+  EXPECT_EQ(spin.ns(), kBase);
+  spin.Saw(std::numeric_limits<int64_t>::max());
+  EXPECT_EQ(spin.ns(), kBase);
+}
+
+TEST(SpinTimeTest, IsNothingWithFewProcessors) {
+  SpinTime spin(0);
+  spin.Saw(0);
+  EXPECT_EQ(spin.ns(), 0);
+  spin.Saw(1);
+  EXPECT_EQ(spin.ns(), 0);
+}
+
 class ChannelTest : public testing::Test {
  protected:
   ChannelTest() {
