@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Groups of rows. Each group has one source file (kernels/cuda/device/groups), so that their code
-// is compiled side by side. Every instruction belongs to exactly one group of rows that multiply
+// Groups of rows. The code of each group is compiled alone (kernels/cuda/device/CMakeLists.txt), so
+// that all are compiled side by side. Every instruction belongs to exactly one group of rows that multiply
 // its own types without promotion; some also have promoted rows and split-f32 rows.
 #pragma once
 
@@ -34,11 +34,10 @@ enum class CudaGroup : uint8_t {
   kWmmaOthers,         // wmma with every type but f16.
   kWgmmaF16,           // wgmma with f16 and bf16.
   kWgmmaFp8,           // wgmma with e4m3 and e5m2.
-  kWgmmaInt8,          // wgmma with s8 and u8.
+  kWgmmaInt8,          // wgmma with s8 and u8; of b1 there are no rows.
   kWgmmaTf32,          // wgmma with tf32.
   kWgmmaSparseFloats,  // wgmma.sp with f16, bf16 and tf32.
   kWgmmaSparseBytes,   // wgmma.sp with e4m3, e5m2, s8 and u8.
-  kWgmmaBits,          // wgmma with b1.
   kPromoted,           // All instructions with e4m3 and e5m2 whose sums are promoted.
   kSplit,              // wgmma with f16, for split f32.
 };
@@ -53,7 +52,6 @@ constexpr CudaGroup GroupOf(const mma::Instruction& instruction) {
   const bool is_sparse = instruction.is_sparse();
   if (instruction.is_warpgroup()) {
     if (is_sparse) return BitsOf(a) >= 16 ? kWgmmaSparseFloats : kWgmmaSparseBytes;
-    if (a == ElementType::kB1) return kWgmmaBits;
     if (IsInteger(a)) return kWgmmaInt8;
     if (a == ElementType::kTf32) return kWgmmaTf32;
     return BitsOf(a) == 16 ? kWgmmaF16 : kWgmmaFp8;

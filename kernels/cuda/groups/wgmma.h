@@ -29,7 +29,8 @@ template <>
 struct GroupTiles<CudaGroup::kWgmmaInt8> {
   static constexpr RowShapes Of(const mma::Instruction& instruction) {
     const bool is_usual = instruction.a == ElementType::kS8 && instruction.b == ElementType::kS8;
-    if (instruction.saturates || (!is_usual && instruction.n > 128)) return {};
+    const bool is_bits = instruction.a == ElementType::kB1;
+    if (is_bits || instruction.saturates || (!is_usual && instruction.n > 128)) return {};
     return WarpgroupTiles(instruction);
   }
 };
@@ -59,11 +60,6 @@ struct GroupTiles<CudaGroup::kWgmmaSparseBytes> {
     }
     return SparseWarpgroupTiles(instruction);
   }
-};
-
-template <>
-struct GroupTiles<CudaGroup::kWgmmaBits> {
-  static constexpr RowShapes Of(const mma::Instruction&) { return {}; }
 };
 
 }  // namespace gemmd
