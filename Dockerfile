@@ -16,11 +16,22 @@ ARG DEBIAN=docker.io/library/debian:12.12-slim
 ARG CUDA=nvcr.io/nvidia/cuda:13.0.1-devel-ubuntu24.04
 # What the programs run on: anything with glibc 2.36 or newer, a distroless base among them.
 ARG RUNTIME=docker.io/library/debian:12.12-slim
+# The gRPC of the programs: `debian`, or `source` for a newer one, which takes an hour on two processors.
+ARG GRPC=debian
 
-FROM ${DEBIAN} AS packages
+FROM ${DEBIAN} AS grpc-debian
 WORKDIR /src
 COPY deploy/install-packages.sh deploy/
 RUN deploy/install-packages.sh build && rm -rf /var/lib/apt/lists/*
+
+FROM grpc-debian AS grpc-source
+RUN apt-get update && apt-get install --yes --no-install-recommends git && rm -rf /var/lib/apt/lists/*
+COPY deploy/build-grpc.sh deploy/
+RUN --mount=type=cache,target=/root/.cache/ccache \
+    deploy/build-grpc.sh /opt/grpc && rm -rf /opt/grpc/build
+
+FROM grpc-${GRPC} AS packages
+ENV CMAKE_PREFIX_PATH=/opt/grpc
 COPY . .
 
 FROM packages AS configure-cpu

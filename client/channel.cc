@@ -491,6 +491,9 @@ int Milliseconds(absl::Duration duration) {
   return static_cast<int>(absl::ToInt64Milliseconds(duration));
 }
 
+// gRPC 1.75 does not make an attempt at all that is due within the same millisecond, and varies
+// each backoff by a fifth.
+constexpr double kMinBackoffSeconds = 0.002;
 // gRPC accepts backoffs of a few decades at most.
 constexpr absl::Duration kLongestBackoff = absl::Hours(365 * 24);
 
@@ -540,8 +543,8 @@ std::string ServiceConfigJson(absl::string_view address, const ClientOptions& op
     retries = absl::StrFormat(
         R"(,"retryPolicy":{"maxAttempts":%d,"initialBackoff":"%.3fs","maxBackoff":"%.3fs",)"
         R"("backoffMultiplier":2,"retryableStatusCodes":["UNAVAILABLE"%s]})",
-        options.max_attempts, std::max(0.001, absl::ToDoubleSeconds(initial)),
-        std::max(0.001, absl::ToDoubleSeconds(options.max_backoff)),
+        options.max_attempts, std::max(kMinBackoffSeconds, absl::ToDoubleSeconds(initial)),
+        std::max(kMinBackoffSeconds, absl::ToDoubleSeconds(options.max_backoff)),
         // gRPC's server answers CANCELLED to calls that arrive while it stops. gRPC does not retry
         // a call that the caller itself cancels.
         options.wait_for_ready ? R"(,"CANCELLED")" : "");
@@ -579,6 +582,8 @@ grpc::ChannelArguments ChannelArgumentsFor(absl::string_view address,
   // The number of pings without data is unlimited, or a long computation would go unwatched.
   arguments.SetInt(GRPC_ARG_KEEPALIVE_TIME_MS, Milliseconds(kKeepaliveTime));
   arguments.SetInt(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, Milliseconds(kKeepaliveTimeout));
+  // gRPC 1.75 heeds this one instead. It is not in gRPC's headers.
+  arguments.SetInt("grpc.http2.ping_timeout_ms", Milliseconds(kKeepaliveTimeout));
   arguments.SetInt(GRPC_ARG_KEEPALIVE_PERMIT_WITHOUT_CALLS, 0);
   arguments.SetInt(GRPC_ARG_HTTP2_MAX_PINGS_WITHOUT_DATA, 0);
 

@@ -8,6 +8,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <cstdint>
 #include <optional>
 #include <span>
 #include <system_error>
@@ -17,6 +18,7 @@
 #include "absl/strings/ascii.h"
 #include "absl/strings/escaping.h"
 #include "absl/strings/match.h"
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/strip.h"
@@ -187,12 +189,27 @@ ExitCode FailSession(const Console& console, const absl::Status& status) {
   return is_ours ? FailLocally(console, status) : FailCall(console, status);
 }
 
+namespace {
+
+// Two digits for each byte.
+std::string BytesOf(absl::string_view digits) {
+  std::string bytes;
+  for (size_t at = 0; at + 1 < digits.size(); at += 2) {
+    uint32_t byte = 0;
+    if (!absl::SimpleHexAtoi(digits.substr(at, 2), &byte)) return {};
+    bytes += static_cast<char>(byte);
+  }
+  return bytes;
+}
+
+}  // namespace
+
 TensorRef TensorNamed(const std::string& text) {
   const absl::string_view name = absl::StripPrefix(text, "@");
   const bool is_handle = name.size() == kHandleDigits &&
                          std::all_of(name.begin(), name.end(),
                                      [](unsigned char c) { return absl::ascii_isxdigit(c); });
-  return is_handle ? TensorOfHandle(absl::HexStringToBytes(name)) : NamedTensor(name);
+  return is_handle ? TensorOfHandle(BytesOf(name)) : NamedTensor(name);
 }
 
 namespace {

@@ -173,13 +173,13 @@ absl::StatusOr<std::string> DecodeContents(std::string_view field, std::string_v
   SliceStream stream(contents, SliceStream::After::kKeep);
   Contents parsed;
   if (!parsed.ParseFromZeroCopyStream(&stream)) return MalformedMessage();
-  const std::string& name = Contents::descriptor()->FindFieldByNumber(known->contents)->name();
+  const std::string_view name = Contents::descriptor()->FindFieldByNumber(known->contents)->name();
   const auto* const reflection = parsed.GetReflection();
   std::vector<const google::protobuf::FieldDescriptor*> present;
   reflection->ListFields(parsed, &present);
   std::string other = reflection->GetUnknownFields(parsed).empty() ? "" : "an unknown field";
   for (const auto* const one : present) {
-    if (one->number() != known->contents) other = one->name();
+    if (one->number() != known->contents) other = std::string(one->name());
   }
   if (!other.empty()) {
     return absl::InvalidArgumentError(

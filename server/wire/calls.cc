@@ -38,7 +38,9 @@ grpc::Status ToGrpcStatus(const absl::Status& status) {
 void TellRetryAfter(const absl::Status& status, grpc::CallbackServerContext& context) {
   const std::optional<int64_t> retry_after_ms = RetryAfterMs(status);
   if (retry_after_ms) {
-    context.AddTrailingMetadata(kPushbackKey, std::to_string(*retry_after_ms));
+    // Clients of gRPC 1.75 never make an attempt that is due at once.
+    context.AddTrailingMetadata(kPushbackKey,
+                                std::to_string(std::max(*retry_after_ms, int64_t{1})));
   }
 }
 

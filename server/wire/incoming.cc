@@ -155,10 +155,10 @@ constexpr int kRoomMadeFromBytes = 1 << 20;
 // Scale factors get their capacity, too. Otherwise a million of them would be copied each time that
 // the array doubles, which takes milliseconds.
 void MakeRoomForFactors(int bytes, Message& message) {
-  auto* const scale = google::protobuf::DynamicCastToGenerated<v1::Scale>(&message);
-  if (scale == nullptr) return;
+  if (message.GetDescriptor() != v1::Scale::descriptor()) return;
+  auto& scale = static_cast<v1::Scale&>(message);
   const int more = bytes / static_cast<int>(sizeof(float));
-  scale->mutable_values()->Reserve(scale->values_size() + more);
+  scale.mutable_values()->Reserve(scale.values_size() + more);
 }
 
 bool IsTypeOf(const FieldDescriptor& field, uint32_t tag) {

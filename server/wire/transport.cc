@@ -32,6 +32,13 @@
 
 #ifdef GEMMD_GRPC_HAS_LOG_FUNCTION
 #include <grpc/support/log.h>
+#else
+#include "absl/base/no_destructor.h"
+#include "absl/log/globals.h"
+#include "absl/log/initialize.h"
+#include "absl/log/log_entry.h"
+#include "absl/log/log_sink.h"
+#include "absl/log/log_sink_registry.h"
 #endif
 #ifdef GEMMD_PROTOBUF_HAS_LOG_HANDLER
 #include <google/protobuf/stubs/logging.h>
@@ -159,17 +166,37 @@ std::shared_ptr<grpc::ServerCredentials> Guarded(
   return credentials;
 }
 
+#if __has_include(<grpcpp/passive_listener.h>)
+GrpcListener::GrpcListener(std::shared_ptr<grpc::ServerCredentials> credentials,
+                           grpc::ServerBuilder& builder) {
+  builder.experimental().AddPassiveListener(std::move(credentials), listener_);
+}
+
+void GrpcListener::Give(int descriptor) const {
+  const absl::Status given = listener_->AcceptConnectedFd(descriptor);
+  if (!given.ok()) spdlog::debug("event=connection status={}", LogValue(given.ToString()));
+}
+#else
+GrpcListener::GrpcListener(std::shared_ptr<grpc::ServerCredentials> credentials,
+                           grpc::ServerBuilder& builder)
+    : listener_(builder.experimental().AddExternalConnectionAcceptor(
+          grpc::ServerBuilder::experimental_type::ExternalConnectionType::FROM_FD,
+          std::move(credentials))) {}
+
+void GrpcListener::Give(int descriptor) const {
+  grpc::experimental::ExternalConnectionAcceptor::NewConnectionParameters connection;
+  connection.fd = descriptor;
+  listener_->HandleNewConnection(&connection);
+}
+#endif
+
 void GrpcAcceptors::Add(ConnectionKind kind, std::shared_ptr<grpc::ServerCredentials> credentials,
                         grpc::ServerBuilder& builder) {
-  all_[kind] = builder.experimental().AddExternalConnectionAcceptor(
-      grpc::ServerBuilder::experimental_type::ExternalConnectionType::FROM_FD,
-      std::move(credentials));
+  all_.emplace(kind, GrpcListener(std::move(credentials), builder));
 }
 
 void GrpcAcceptors::Give(ConnectionKind kind, int descriptor) const {
-  grpc::experimental::ExternalConnectionAcceptor::NewConnectionParameters connection;
-  connection.fd = descriptor;
-  all_.at(kind)->HandleNewConnection(&connection);
+  all_.at(kind).Give(descriptor);
 }
 
 bool IsOperator(uid_t user, absl::Span<const gid_t> groups, uid_t own,
@@ -207,19 +234,17 @@ ConnectionUser UserOf(int descriptor, std::optional<gid_t> operators) {
 }
 
 void UserAcceptors::AddTo(grpc::ServerBuilder& builder) {
-  const auto add = [&](const ConnectionUser* user) {
-    return builder.experimental().AddExternalConnectionAcceptor(
-        grpc::ServerBuilder::experimental_type::ExternalConnectionType::FROM_FD,
-        GuardedPlainCredentials(gate_, user));
-  };
-  others_ = add(nullptr);
+  others_.emplace(GuardedPlainCredentials(gate_, nullptr), builder);
   other_operators_.user.is_operator = true;
-  other_operators_.acceptor = add(&other_operators_.user);
-  for (Place& place : places_) place.acceptor = add(&place.user);
+  const auto add = [&](Place& place) {
+    place.listener.emplace(GuardedPlainCredentials(gate_, &place.user), builder);
+  };
+  add(other_operators_);
+  for (Place& place : places_) add(place);
 }
 
-UserAcceptors::Acceptor& UserAcceptors::AcceptorOf(const ConnectionUser& user) {
-  Acceptor& others = user.is_operator ? *other_operators_.acceptor : *others_;
+const GrpcListener& UserAcceptors::ListenerOf(const ConnectionUser& user) {
+  const GrpcListener& others = user.is_operator ? *other_operators_.listener : *others_;
   if (user.name.empty() || !gate_.TellsApart(user.name)) return others;
   MutexLock lock(&mutex_);
   const std::pair key(user.name, user.is_operator);
@@ -229,13 +254,11 @@ UserAcceptors::Acceptor& UserAcceptors::AcceptorOf(const ConnectionUser& user) {
     known = places_of_users_.emplace(key, places_of_users_.size()).first;
     places_[known->second].user = user;
   }
-  return *places_[known->second].acceptor;
+  return *places_[known->second].listener;
 }
 
 void UserAcceptors::Give(int descriptor) {
-  Acceptor::NewConnectionParameters connection;
-  connection.fd = descriptor;
-  AcceptorOf(UserOf(descriptor, operators_)).HandleNewConnection(&connection);
+  ListenerOf(UserOf(descriptor, operators_)).Give(descriptor);
 }
 
 namespace {
@@ -324,6 +347,9 @@ absl::Status ConfigureTransport(const TransportOptions& options, const ReceiveQu
   RETURN_IF_ERROR(AddMilliseconds("keepalive-time", GRPC_ARG_KEEPALIVE_TIME_MS,
                                   options.keepalive_time, builder));
   RETURN_IF_ERROR(AddMilliseconds("keepalive-timeout", GRPC_ARG_KEEPALIVE_TIMEOUT_MS,
+                                  options.keepalive_timeout, builder));
+  // gRPC 1.75 heeds this one instead. It is not in gRPC's headers.
+  RETURN_IF_ERROR(AddMilliseconds("keepalive-timeout", "grpc.http2.ping_timeout_ms",
                                   options.keepalive_timeout, builder));
   RETURN_IF_ERROR(AddMilliseconds("min-ping-interval",
                                   GRPC_ARG_HTTP2_MIN_RECV_PING_INTERVAL_WITHOUT_DATA_MS,
@@ -432,7 +458,7 @@ absl::StatusOr<int64_t> RaiseOpenFileLimit() {
 namespace {
 
 // Log lines are cut, so that a peer cannot fill the log faster than it sends.
-[[maybe_unused]] constexpr size_t kLongestMessage = 1000;
+constexpr size_t kLongestMessage = 1000;
 
 #ifdef GEMMD_GRPC_HAS_LOG_FUNCTION
 spdlog::level::level_enum LevelOf(gpr_log_severity severity) {
@@ -453,6 +479,24 @@ void LogOfGrpc(gpr_log_func_args* line) {
   spdlog::log(level, "event=grpc source={}:{} message={}", LogValue(file), line->line,
               LogValue(message));
 }
+#else
+spdlog::level::level_enum LevelOf(absl::LogSeverity severity) {
+  // Peers cause some of these lines with each connection.
+  return severity == absl::LogSeverity::kInfo ? spdlog::level::debug : spdlog::level::warn;
+}
+
+// Of what uses Abseil's log, which is also Protobuf.
+class LogOfGrpc final : public absl::LogSink {
+ public:
+  void Send(const absl::LogEntry& line) override {
+    const spdlog::level::level_enum level = LevelOf(line.log_severity());
+    if (!spdlog::should_log(level)) return;
+    const bool is_protobuf = absl::StrContains(line.source_filename(), "google/protobuf/");
+    spdlog::log(level, "event={} source={}:{} message={}", is_protobuf ? "protobuf" : "grpc",
+                LogValue(line.source_basename()), line.source_line(),
+                LogValue(line.text_message().substr(0, kLongestMessage)));
+  }
+};
 #endif
 
 #ifdef GEMMD_PROTOBUF_HAS_LOG_HANDLER
@@ -473,6 +517,11 @@ void LogOfProtobuf(google::protobuf::LogLevel severity, const char* path, int li
 void RouteGrpcLog() {
 #ifdef GEMMD_GRPC_HAS_LOG_FUNCTION
   gpr_set_log_function(LogOfGrpc);
+#else
+  static absl::NoDestructor<LogOfGrpc> log;
+  absl::AddLogSink(log.get());
+  absl::SetStderrThreshold(absl::LogSeverityAtLeast::kFatal);
+  absl::InitializeLog();
 #endif
 }
 

@@ -45,8 +45,28 @@ std::shared_ptr<grpc::ServerCredentials> GuardedPlainCredentials(const Gate& gat
 std::shared_ptr<grpc::ServerCredentials> Guarded(
     std::shared_ptr<grpc::ServerCredentials> credentials, const Gate& gate);
 
+// Where gRPC takes connections that were accepted outside it, all with the same credentials.
+// Releases since 1.66 have a listener for that; their acceptor of earlier releases aborts the
+// process if a peer resets its connection before gRPC has it.
+class GrpcListener {
+ public:
+  // Before the server is built.
+  GrpcListener(std::shared_ptr<grpc::ServerCredentials> credentials, grpc::ServerBuilder& builder);
+
+  // Gives gRPC a connection, which owns the descriptor from then on. Threads: any, from the
+  // server's start to its end.
+  void Give(int descriptor) const;
+
+ private:
+#if __has_include(<grpcpp/passive_listener.h>)
+  std::unique_ptr<grpc::experimental::PassiveListener> listener_;
+#else
+  std::unique_ptr<grpc::experimental::ExternalConnectionAcceptor> listener_;
+#endif
+};
+
 // Hands connections that were accepted outside gRPC to it. What a peer must show is a property of
-// gRPC's acceptor, so there is one acceptor per kind of connection.
+// gRPC's listener, so there is one per kind of connection.
 class GrpcAcceptors {
  public:
   // Call it once per kind, before the server is built.
@@ -59,15 +79,15 @@ class GrpcAcceptors {
 
  private:
   // Constant once the server has started.
-  std::map<ConnectionKind, std::unique_ptr<grpc::experimental::ExternalConnectionAcceptor>> all_;
+  std::map<ConnectionKind, GrpcListener> all_;
 };
 
 // Hands connections of unix sockets to gRPC. gRPC does not report the user at the other end, but
-// each of its acceptors has its own credentials, so there is one acceptor per user. With rules,
-// only users that the rules name have their own.
+// each of its listeners has its own credentials, so there is one per user. With rules, only users
+// that the rules name have their own.
 class UserAcceptors {
  public:
-  // The maximum number of users with an acceptor of their own while the daemon runs. Further users
+  // The maximum number of users with a listener of their own while the daemon runs. Further users
   // share one, and are treated like users that no rule names.
   static constexpr size_t kMaxUsers = 64;
 
@@ -83,16 +103,15 @@ class UserAcceptors {
   void Give(int descriptor) ABSL_LOCKS_EXCLUDED(mutex_);
 
  private:
-  using Acceptor = grpc::experimental::ExternalConnectionAcceptor;
   struct Place {
     ConnectionUser user;
-    std::unique_ptr<Acceptor> acceptor;
+    std::optional<GrpcListener> listener;
   };
-  Acceptor& AcceptorOf(const ConnectionUser& user) ABSL_LOCKS_EXCLUDED(mutex_);
+  const GrpcListener& ListenerOf(const ConnectionUser& user) ABSL_LOCKS_EXCLUDED(mutex_);
 
   const Gate& gate_;
   const std::optional<gid_t> operators_;
-  std::unique_ptr<Acceptor> others_;
+  std::optional<GrpcListener> others_;
   // Operators are recognized even if other users came first and took all places.
   Place other_operators_;
   std::array<Place, kMaxUsers> places_;  // Places not in `places_of_users_` have no connections.

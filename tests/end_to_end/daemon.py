@@ -121,6 +121,11 @@ class Daemon:
     def unix(self):
         return next(a for a in self.addresses if a.startswith("unix:"))
 
+    def grpc_version(self):
+        """Of the gRPC that it is built with: (1, 51)."""
+        told = subprocess.run([self.command[0], "--version"], capture_output=True, text=True, check=True)
+        return tuple(int(part) for part in re.search(r"^gRPC (\d+)\.(\d+)", told.stdout, re.MULTILINE).groups())
+
     def stderr(self):
         return self.stderr_path.read_text(errors="backslashreplace")
 

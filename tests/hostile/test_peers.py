@@ -156,13 +156,16 @@ def test_strange_requests(attacked):
     good = message(large_product(8).request().SerializeToString())
     with Http2Peer(attacked.daemon.tcp) as peer:
 
-        def status(data, **keywords):
+        def answer(data, **keywords):
             stream = peer.start(**keywords)
             if data:
                 peer.send(stream, data, end=True)
             else:
                 peer.end(stream)
-            return peer.wait(stream, LIMIT_S).status
+            return peer.wait(stream, LIMIT_S)
+
+        def status(data, **keywords):
+            return answer(data, **keywords).status
 
         unreadable = (3,)  # INVALID_ARGUMENT, from the daemon itself.
         assert status(good) == 0
@@ -175,7 +178,9 @@ def test_strange_requests(attacked):
         assert status(message(b"", flags=7)) in unreadable
         assert status(message(b"")) == 3
         assert status(good + good) in (0, *unreadable)
-        assert status(good, headers=[("grpc-timeout", "nonsense")]) in (0, 3, 13)
+        # Later releases of gRPC reset such a stream.
+        odd = answer(good, headers=[("grpc-timeout", "nonsense")])
+        assert odd.status in (0, 3, 13) or odd.status is None and odd.reset is not None
         assert status(good, headers=[("x-many", "y" * 1000)] * 4) == 0
         assert not peer.closed
 
@@ -194,7 +199,9 @@ def test_peers_cannot_write_into_the_log(daemons, battery):
     assert "forged" not in {line["event"] for line in daemon.log()}
     complaints = daemon.events("grpc")
     assert {line["level"] for line in complaints} == {"warning"}
-    assert any(r"x\ntime=now" in line["message"] for line in complaints)
+    told = [line["message"] for line in complaints if "time=now" in line["message"]]
+    assert all(r"x\ntime=now" in message for message in told)
+    assert told or daemon.grpc_version() >= (1, 65), "later releases of gRPC do not tell such values"
     longest = max(len(line["message"]) for line in complaints)
     battery.holds("headers that gRPC complains of: a line of the log", most=4999, seen=longest, unit="characters")
 

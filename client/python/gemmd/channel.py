@@ -141,6 +141,7 @@ class Settings:
             ("grpc.max_reconnect_backoff_ms", 5000),
             ("grpc.keepalive_time_ms", int(self.keepalive_s * 1000)),
             ("grpc.keepalive_timeout_ms", 10000),
+            ("grpc.http2.ping_timeout_ms", 10000),  # gRPC 1.75 heeds this one instead.
             # The number of pings without data is unlimited, or a long computation would go unwatched.
             ("grpc.http2.max_pings_without_data", 0),
             # Random matrices do not compress, and a compressed answer could be a bomb.

@@ -59,7 +59,7 @@ std::map<std::string, std::string> FieldsOf(const google::protobuf::Message& mes
   const google::protobuf::Reflection& reflection = *message.GetReflection();
   for (int i = 0; i < descriptor.field_count(); ++i) {
     const FieldDescriptor* field = descriptor.field(i);
-    std::string& text = fields[field->name()];
+    std::string& text = fields[std::string(field->name())];
     if (field->is_repeated()) {
       for (int j = 0; j < reflection.FieldSize(message, field); ++j) text += "element ";
       continue;

@@ -13,6 +13,7 @@
 #include <string_view>
 
 #include "absl/strings/escaping.h"
+#include "absl/strings/numbers.h"
 
 namespace gemmd {
 namespace {
@@ -20,8 +21,14 @@ namespace {
 std::optional<std::string_view> Read(HeaderPaths& paths, std::string_view block) {
   return paths.Read({reinterpret_cast<const uint8_t*>(block.data()), block.size()});
 }
-std::optional<std::string_view> ReadHex(HeaderPaths& paths, const char* hex) {
-  return Read(paths, absl::HexStringToBytes(hex));
+std::optional<std::string_view> ReadHex(HeaderPaths& paths, std::string_view hex) {
+  std::string block;
+  for (; !hex.empty(); hex.remove_prefix(2)) {
+    uint32_t byte = 0;
+    EXPECT_TRUE(absl::SimpleHexAtoi(hex.substr(0, 2), &byte)) << hex;
+    block += static_cast<char>(byte);
+  }
+  return Read(paths, block);
 }
 
 std::string Text(std::string_view text) {

@@ -2,6 +2,7 @@
 //
 // The number of allocations that the server makes per product, those of gRPC's server included, and
 // for headers. The peer is a plain socket, so that no client's allocations are counted.
+#include <grpcpp/version_info.h>
 #include <gtest/gtest.h>
 #include <sched.h>
 
@@ -313,7 +314,8 @@ TEST(ProductAllocationTest, OfAUnaryCall) {
       ASSERT_FALSE(caller.ReadMessage().has_value());
     }
   });
-  EXPECT_LE(count.all, 24);
+  // With gRPC's own, of which 1.75 makes twice as many.
+  EXPECT_LE(count.all, GRPC_CPP_VERSION_MINOR < 56 ? 24 : 53);
   EXPECT_EQ(count.under_locks, 0);
 }
 
