@@ -368,7 +368,6 @@ absl::Status Run(Options options, const Logging& logging, const Auditing& auditi
   server->EnterLameDuck();
   const bool is_urgent = WaitForSignal(signals, options.lame_duck) != 0;
   const absl::Duration grace = is_urgent ? absl::ZeroDuration() : options.grace;
-  spdlog::info("event=drain grace={}", absl::FormatDuration(grace));
   manager.Tell("STATUS=Finishing accepted products");
   return end_watch.Drain(*server, grace);
 }

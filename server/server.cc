@@ -381,6 +381,8 @@ absl::Status Server::Drain(absl::Duration grace) {
   EnterLameDuck();
   admission_.Close();
   tensors_.Close();
+  // Whoever calls after this line is in the log is refused.
+  spdlog::info("event=drain grace={}", absl::FormatDuration(grace));
   const int64_t start_ns = clock_.NowNs();
   const bool finished = admission_.WaitUntilIdle(grace);
   const absl::Duration waited = absl::Nanoseconds(clock_.NowNs() - start_ns);

@@ -2,12 +2,14 @@
 """How the daemon shuts down: health turns first, work continues, accepted requests are answered,
 refused ones are safe to retry, and the exit code shows how it went."""
 
+import contextlib
 import queue
 import signal
 import threading
 import time
 
 import grpc
+import h2.settings
 import numpy as np
 import pytest
 from bystander import DEADLINE_S
@@ -22,9 +24,6 @@ from streams import answers_in, joint
 # Longer than any test: a second signal ends it.
 ENDLESS = "3h"
 UNAVAILABLE = grpc.StatusCode.UNAVAILABLE
-# gRPC 1.51 ends a call with CANCELLED if it arrives just as the server shuts down. Like all other
-# calls that are not in the daemon's log, it was not accepted.
-REFUSALS = {UNAVAILABLE, grpc.StatusCode.CANCELLED}
 NOT_SERVING = health_pb2.HealthCheckResponse.NOT_SERVING
 # On an idle machine, a daemon with nothing left to do ends within this time, which is less than the
 # 10 s that gRPC 1.51's shutdown can take.
@@ -98,29 +97,72 @@ def start_workers(daemon):
     return workers
 
 
+@contextlib.contextmanager
+def held_up(daemon):
+    """The daemon has computed a product whose answer is read only when the block ends; until then a drain
+    does not end."""
+    request = Product(a=np.ones((1, 64, 64)), b=np.ones((1, 64, 64))).request()
+    request.request_id = "held"
+    with open_with_closed_windows(daemon.tcp) as holder:
+        stream = holder.start()
+        holder.send(stream, message(request.SerializeToString()), end=True)
+        wait_until(
+            lambda: "held" in {line["id"] for line in daemon.events("request")},
+            DEADLINE_S,
+            "the answer that is not read",
+        )
+        yield
+        holder.connection.update_settings({h2.settings.SettingCodes.INITIAL_WINDOW_SIZE: 1 << 20})
+        holder.flush()
+        assert holder.wait(stream).status == 0
+
+
 AGAIN = [pytest.param(signal.SIGTERM, marks=pytest.mark.exhaustive, id=f"again{i}") for i in range(3)]
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, *AGAIN])
 def test_under_load(daemons, timed, number):
-    """No answer is lost, and refusals are safe to retry."""
-    daemon = daemons.start("--devices=cpu", "--lame-duck=100ms", "--grace=100s", "--log-level=debug")
+    """No answer is lost, and refusals are safe to retry: all are UNAVAILABLE, never CANCELLED. A peer holds up
+    the end of the drain until all are refused, so that it does not matter how fast the clients are."""
+    daemon = daemons.start(
+        "--devices=cpu", "--lame-duck=100ms", "--grace=100s", "--log-level=debug", "--send-timeout=100s"
+    )
     workers = start_workers(daemon)
-    signalled = time.monotonic()
-    daemon.signal(number)
+    with held_up(daemon):
+        signalled = time.monotonic()
+        daemon.signal(number)
+        for worker in workers:
+            worker.finish()
     code = daemon.wait()
     timed("the end of a daemon under load", most=END_S, seen=time.monotonic() - signalled, unit="s")
-    for worker in workers:
-        worker.finish()
 
     assert code == 0
     for worker in workers:
         assert isinstance(worker.failure, grpc.RpcError), worker.failure
-        assert worker.failure.code() in REFUSALS, worker.failure
-    answered = set().union(*(worker.answered for worker in workers))
+        assert worker.failure.code() == UNAVAILABLE, worker.failure
+    answered = set().union({"held"}, *(worker.answered for worker in workers))
     accepted = {line["id"]: line["status"] for line in daemon.events("request")}
     assert set(accepted.values()) == {"OK"}
     assert set(accepted) == answered, "each accepted request, and no other, is answered"
+
+
+def test_calls_after_the_drain_began(daemons):
+    """Once the log says so, on new connections and on old ones."""
+    daemon = daemons.start(
+        "--devices=cpu", "--lame-duck=1ms", "--grace=100s", "--log-level=debug", "--send-timeout=100s"
+    )
+    product = Product(a=np.ones((1, 4, 4)), b=np.ones((1, 4, 4)))
+    with held_up(daemon), contextlib.ExitStack() as stack:
+        old = [stack.enter_context(open_channel(address)) for address in daemon.addresses]
+        for channel in old:
+            check_bytes(gemm_pb2_grpc.GemmStub(channel).Multiply(product.request(), timeout=DEADLINE_S).d, product)
+        daemon.signal(signal.SIGTERM)
+        daemon.awaited_events("drain")
+        for channel in [*old, *(stack.enter_context(open_channel(address)) for address in daemon.addresses)]:
+            with pytest.raises(grpc.RpcError) as refused:
+                gemm_pb2_grpc.GemmStub(channel).Multiply(product.request(), timeout=DEADLINE_S)
+            assert (refused.value.code(), refused.value.details()) == (UNAVAILABLE, "the server is draining")
+    assert daemon.wait() == 0
 
 
 def test_streams_under_load(daemons):
