@@ -17,6 +17,7 @@ from elements import ELEMENTS
 from gemmd.v1 import gemm_pb2
 from http2_peer import MULTIPLY, MULTIPLY_STREAM, Http2Peer, joint_bytes, message
 from named_calls import QUESTIONS_OF_PEER
+from raw_peer import CONTINUATION, frame
 
 MIB = 1 << 20
 HEALTH = "/grpc.health.v1.Health/Check"
@@ -26,7 +27,6 @@ LIST_KERNELS = "/gemmd.v1.Registry/ListKernels"
 
 MAX_SPARE_FRAMES = 4096  # FrameMeter's.
 RESOURCE_EXHAUSTED = 8
-CONTINUATION = 9
 FLAGS = ["--lame-duck=1ms", "--devices=cpu"]
 
 
@@ -217,10 +217,6 @@ def endless_headers(encoder, name=b"x"):
     head = encoder.encode(fields)
     declared = hpack.hpack.encode_integer(1 << 30, 7)
     return head + b"\x40" + bytes([len(name)]) + name + bytes(declared)
-
-
-def frame(kind, flags, stream, payload):
-    return len(payload).to_bytes(3, "big") + bytes([kind, flags]) + stream.to_bytes(4, "big") + payload
 
 
 @pytest.mark.parametrize("part", [16384, 1024, 1, 0])
