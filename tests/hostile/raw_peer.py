@@ -15,6 +15,8 @@ MAX_WINDOW = (1 << 31) - 1
 END_STREAM = 1  # A flag, like those below.
 ACK = 1
 END_HEADERS = 4
+PADDED = 8
+WITH_PRIORITY = 32
 
 
 def frame(kind, flags, stream, payload):
@@ -37,6 +39,7 @@ class RawPeer:
         self._unread = b""
         self._headers = b""
         self._last = -1
+        self._unanswered_pings = 0
         # The windows are open, so that no answer waits for this peer.
         window = INITIAL_WINDOW_SIZE.to_bytes(2, "big") + word(MAX_WINDOW)
         self.send(PREFACE, frame(SETTINGS, 0, 0, window), frame(WINDOW_UPDATE, 0, 0, word(MAX_WINDOW - 65535)))
@@ -98,8 +101,11 @@ class RawPeer:
     def _take(self, kind, flags, answer, payload):
         if kind in (SETTINGS, PING) and not flags & ACK:
             self.send(frame(kind, ACK, 0, payload if kind == PING else b""))
+        elif kind == PING:
+            self._unanswered_pings -= 1
         elif kind == RST_STREAM:
-            answer.reset = int.from_bytes(payload, "big")
+            # After a whole answer, it only says that the daemon reads no more of the call.
+            answer.reset = None if answer.ended else int.from_bytes(payload, "big")
         elif kind == DATA:
             answer.data += payload
         elif kind in (HEADERS, CONTINUATION):
@@ -109,6 +115,15 @@ class RawPeer:
                 self._headers = b""
         if kind in (DATA, HEADERS) and flags & END_STREAM:
             answer.ended = True
+
+    def settle(self, limit_s=PATIENCE_S):
+        """Waits until the daemon has read all that was sent, or the connection is closed."""
+        self._unanswered_pings += 1
+        self.send(frame(PING, 0, 0, bytes(8)))
+        deadline = time.monotonic() + limit_s
+        while self._unanswered_pings and not self.closed:
+            assert time.monotonic() < deadline, f"no answer to a ping within {limit_s} s"
+            self.receive(0.1)
 
     def wait(self, stream, limit_s=PATIENCE_S):
         """The response on the stream once it is complete, or the connection closed."""

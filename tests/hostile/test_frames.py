@@ -12,12 +12,27 @@ import metrics_page
 import pytest
 from bystander import Bystander
 from callers import Trust, bearer
-from daemon import PATIENCE_S, wait_until
+from daemon import PATIENCE_S, last_value, wait_until
 from elements import ELEMENTS
 from gemmd.v1 import gemm_pb2
 from http2_peer import MULTIPLY, MULTIPLY_STREAM, Http2Peer, joint_bytes, message
 from named_calls import QUESTIONS_OF_PEER
-from raw_peer import CONTINUATION, frame
+from raw_peer import (
+    CONTINUATION,
+    DATA,
+    END_HEADERS,
+    END_STREAM,
+    HEADERS,
+    MAX_WINDOW,
+    PADDED,
+    PRIORITY,
+    RST_STREAM,
+    WINDOW_UPDATE,
+    WITH_PRIORITY,
+    RawPeer,
+    frame,
+    word,
+)
 
 MIB = 1 << 20
 HEALTH = "/grpc.health.v1.Health/Check"
@@ -85,6 +100,9 @@ class Listener:
 
     def peer(self):
         return Http2Peer(self._address, self._tls)
+
+    def raw_peer(self):
+        return RawPeer(self._address, self._tls)
 
 
 @pytest.fixture(params=["tcp", "unix", "tls"])
@@ -263,8 +281,6 @@ def test_headers_as_long_as_may_be(listener, battery):
     battery.holds(f"headers of up to 7,000 bytes over {listener.kind}: served", least=30, seen=served)
 
 
-HEADERS, RST_STREAM = 1, 3
-END_STREAM, END_HEADERS = 1, 4
 CANCEL = 8
 
 
@@ -296,6 +312,115 @@ def test_rapid_resets(listener, battery):
         battery.timed(attack, most=32, seen=(daemon.peak_rss_bytes() - before) / MIB, unit="MiB at the peak")
         battery.timed(attack, most=1, seen=cpu_s(daemon) - begun_s, unit="CPU seconds")
         bystander.check()
+
+
+def call_frames(path=MULTIPLY, flags=END_HEADERS, more=()):
+    """What begins a call."""
+    return lambda peer, stream: frame(HEADERS, flags, stream, peer.fields([path.encode()], more))
+
+
+def stream_frame(kind, flags, payload):
+    return lambda peer, stream: frame(kind, flags, stream, payload)
+
+
+def on_itself(stream):
+    """A priority (RFC 7540, 5.3.1)."""
+    return word(stream) + b"\x01"
+
+
+BEGUN = call_frames()
+ENDED = call_frames(flags=END_HEADERS | END_STREAM)
+MESSAGE = message(b"abc")
+# What a peer sends for each call, so that the daemon may have to reset it.
+RESET_BY_THE_DAEMON = {
+    "WINDOW_UPDATE of 0": [BEGUN, stream_frame(WINDOW_UPDATE, 0, word(0))],
+    "WINDOW_UPDATE beyond 2^31": [BEGUN, stream_frame(WINDOW_UPDATE, 0, word(MAX_WINDOW))],
+    "WINDOW_UPDATE of three bytes": [BEGUN, stream_frame(WINDOW_UPDATE, 0, b"abc")],
+    "PRIORITY on itself": [BEGUN, lambda peer, stream: frame(PRIORITY, 0, stream, on_itself(stream))],
+    "HEADERS with a priority on itself": [
+        lambda peer, stream: frame(
+            HEADERS,
+            END_HEADERS | WITH_PRIORITY,
+            stream,
+            on_itself(stream) + peer.fields([MULTIPLY.encode()]),
+        )
+    ],
+    "PRIORITY of three bytes": [BEGUN, stream_frame(PRIORITY, 0, b"abc")],
+    "RST_STREAM of three bytes": [BEGUN, stream_frame(RST_STREAM, 0, b"abc")],
+    "DATA after the end": [ENDED, stream_frame(DATA, 0, MESSAGE)],
+    "DATA after the end with DATA": [
+        BEGUN,
+        stream_frame(DATA, END_STREAM, MESSAGE),
+        stream_frame(DATA, END_STREAM, MESSAGE),
+    ],
+    "DATA with more padding than bytes": [BEGUN, stream_frame(DATA, PADDED, b"\xffabc")],
+    "DATA beyond the window": [BEGUN, *5 * [stream_frame(DATA, 0, message(bytes(16_000), declared=MIB))]],
+    "HEADERS after the end": [ENDED, BEGUN],
+    "HEADERS twice": [BEGUN, BEGUN],
+    "a content-length that is too small": [
+        call_frames(more=[(b"content-length", b"3")]),
+        stream_frame(DATA, END_STREAM, MESSAGE),
+    ],
+    "a content-length that is too large": [
+        call_frames(more=[(b"content-length", b"99")]),
+        stream_frame(DATA, END_STREAM, MESSAGE),
+    ],
+    "a content-length that is no number": [call_frames(flags=END_HEADERS | END_STREAM, more=[(b"content-length", b"x")])],
+    "a name in upper case": [call_frames(flags=END_HEADERS | END_STREAM, more=[(b"X-Name", b"y")])],
+    "a message with unknown flags": [BEGUN, stream_frame(DATA, END_STREAM, message(b"abc", flags=7))],
+    "a message that is too long": [BEGUN, stream_frame(DATA, 0, message(b"abc", declared=(1 << 31) - 1))],
+    "no method of HTTP": [
+        lambda peer, stream: frame(HEADERS, END_HEADERS, stream, peer.encoder.encode([(b":path", MULTIPLY.encode())]))
+    ],
+}
+MAX_CALLS = 100  # --max-concurrent-streams.
+RESETS_EACH_SECOND = 1_250  # And as many at once: FrameMeter's kResets and kResetsOfConnection, by kRapidCost.
+
+
+def flood_to_be_reset(peer, frames):
+    """Begins calls until the connection is closed, or until there were many, or some of which none was reset. The
+    pause for calls that stay open decides nothing but how many of them there are. Returns how many were begun,
+    and how many reset."""
+    calls = resets = 0
+
+    def ended(streams):
+        peer.receive(0)
+        return sum(peer.is_over(stream) for stream in streams)
+
+    while not peer.closed and calls < (4_000 if resets else 500):
+        streams = [peer.next_stream() for _ in range(MAX_CALLS // 4)]
+        peer.send(*(make(peer, stream) for stream in streams for make in frames))
+        calls += len(streams)
+        peer.settle()
+        last_value(lambda new=streams: ended(new), lambda count, new=streams: count == len(new), 0.3)
+        resets = sum(answer.reset is not None for answer in peer.answers.values())
+    return calls, resets
+
+
+def test_calls_that_the_daemon_must_reset(listener, battery):
+    """MadeYouReset (CVE-2025-8671): the peer resets nothing itself. Which of these gRPC answers with a reset depends on
+    its version; others it ignores, refuses, or closes the connection for. The daemon counts resets whoever sends
+    them. So there are at most as many as the peer and its connection may have, and at most 100 open calls."""
+    daemon = listener.daemon
+    unbounded = []
+    most_resets = 0
+    with Bystander(daemon) as bystander:
+        for way, frames in RESET_BY_THE_DAEMON.items():
+            began = time.monotonic()
+            with listener.raw_peer() as peer:
+                calls, resets = flood_to_be_reset(peer, frames)
+                granted = RESETS_EACH_SECOND * (1 + time.monotonic() - began) + MAX_CALLS
+                still_open = sum(not peer.is_over(stream) for stream in peer.answers)
+                print(f"{way}: {calls} calls, {resets} reset, {still_open} open, closed: {peer.closed}")
+                if resets > granted or still_open > MAX_CALLS:
+                    unbounded.append(way)
+                most_resets = max(most_resets, resets)
+            bystander.check()
+    attack = f"{len(RESET_BY_THE_DAEMON)} ways to have calls reset over {listener.kind}"
+    battery.holds(f"{attack}: without a bound {unbounded or ''}", most=0, seen=len(unbounded))
+    assert reasons(daemon) <= {"too many resets"}
+    battery.timed(attack, least=1, seen=closed(daemon, "frames"), unit="connections closed")
+    battery.timed(attack, most=2_500, seen=most_resets, unit="resets in one connection")
 
 
 def hold_half(peer, size):
