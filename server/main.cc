@@ -393,8 +393,10 @@ int Main(int argc, char** argv) {
   if (!parsed.options.server.trust.rules_file.empty()) sigaddset(&blocked, SIGHUP);
   pthread_sigmask(SIG_BLOCK, &blocked, nullptr);
 
-  // The reader of the log may go away; then writing fails, with no other effect.
+  // The reader of the log may go away, and files may reach `ulimit -f`; then writing fails, with no
+  // other effect.
   signal(SIGPIPE, SIG_IGN);
+  signal(SIGXFSZ, SIG_IGN);
 
   const Supervision supervision;
   const SteadyClock clock;

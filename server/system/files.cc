@@ -20,15 +20,17 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
+#include "server/system/log.h"
 #include "server/system/threads.h"
 
 namespace gemmd {
 
 namespace {
 
+std::string SystemError() { return std::error_code(errno, std::generic_category()).message(); }
+
 absl::Status CannotOpen(const std::string& path) {
-  return absl::InvalidArgumentError(absl::StrCat(
-      "cannot open ", path, ": ", std::error_code(errno, std::generic_category()).message()));
+  return absl::InvalidArgumentError(absl::StrCat("cannot open ", path, ": ", SystemError()));
 }
 
 }  // namespace
@@ -99,43 +101,55 @@ LineFile::~LineFile() = default;
 void LineFile::Add(absl::AnyInvocable<std::string() &&> make, int64_t count) {
   if (kept_.fetch_add(1) >= options_.max_kept) {
     --kept_;
-    lost_ += count;
-    return;
+    return Lose(count, "too many lines wait");
   }
   thread_->Run([this, make = std::move(make), count]() mutable {
     --kept_;
-    (Write(absl::StrCat(std::move(make)(), "\n")) ? written_ : lost_) += count;
+    const absl::Status status = Write(absl::StrCat(std::move(make)(), "\n"));
+    if (!status.ok()) return Lose(count, std::string(status.message()));
+    written_ += count;
+    is_losing_ = false;
   });
 }
 
+void LineFile::Lose(int64_t count, const std::string& reason) {
+  lost_ += count;
+  if (is_losing_.exchange(true)) return;
+  spdlog::warn("event=lines_lost file={} reason={}", LogValue(path_), LogValue(reason));
+}
+
 // Writes all of the line or nothing: programs that follow the file read line by line.
-bool LineFile::Write(const std::string& line) {
-  if (!MakeRoom(static_cast<int64_t>(line.size()))) return false;
+absl::Status LineFile::Write(const std::string& line) {
+  const absl::Status room = MakeRoom(static_cast<int64_t>(line.size()));
+  if (!room.ok()) return room;
   std::string_view left = line;
   while (!left.empty()) {
     const ssize_t written = write(file_.get(), left.data(), left.size());
     if (written < 0 && errno == EINTR) continue;
     if (written <= 0) {
       // For example, the disk is full. If this fails too, the next line ends the partial one.
+      const absl::Status status = absl::UnavailableError(SystemError());
       [[maybe_unused]] const int cut = ftruncate(file_.get(), bytes_);
-      return false;
+      return status;
     }
     left.remove_prefix(static_cast<size_t>(written));
   }
   bytes_ += static_cast<int64_t>(line.size());
-  return true;
+  return absl::OkStatus();
 }
 
 // Starts a new file if this one has no room.
-bool LineFile::MakeRoom(int64_t bytes) {
-  if (file_.is_open() && (bytes_ == 0 || bytes_ + bytes <= options_.max_bytes)) return true;
+absl::Status LineFile::MakeRoom(int64_t bytes) {
+  if (file_.is_open() && (bytes_ == 0 || bytes_ + bytes <= options_.max_bytes)) {
+    return absl::OkStatus();
+  }
   if (file_.is_open() && std::rename(path_.c_str(), absl::StrCat(path_, ".1").c_str()) != 0) {
-    return false;
+    return absl::UnavailableError(absl::StrCat("cannot be renamed: ", SystemError()));
   }
   absl::StatusOr<FileDescriptor> file = OpenToAppend(path_);
   file_ = file.ok() ? *std::move(file) : FileDescriptor();
   bytes_ = 0;
-  return file_.is_open();
+  return file.status();
 }
 
 namespace {

@@ -59,8 +59,9 @@ absl::StatusOr<FileDescriptor> OpenRegularFile(const std::string& path, int flag
 absl::StatusOr<std::string> ReadRegularFile(const std::string& path, size_t max_bytes);
 
 // A file of lines that another program follows. Adding a line never waits: the file's own thread
-// makes and writes the lines; lines without room are lost, and counted. A full file is renamed to
-// PATH.1, replacing the previous one.
+// makes and writes the lines; lines without room are lost, counted, and reported once in the log
+// (`lines_lost`) until one is written again. A full file is renamed to PATH.1, replacing the
+// previous one.
 class LineFile {
  public:
   struct Options {
@@ -88,8 +89,9 @@ class LineFile {
 
  private:
   LineFile(std::string path, const Options& options, FileDescriptor file, int64_t bytes);
-  bool Write(const std::string& line);
-  bool MakeRoom(int64_t bytes);
+  absl::Status Write(const std::string& line);
+  absl::Status MakeRoom(int64_t bytes);
+  void Lose(int64_t count, const std::string& reason);
 
   const std::string path_;
   const Options options_;
@@ -98,6 +100,7 @@ class LineFile {
   std::atomic<size_t> kept_ = 0;  // Lines that wait for the thread.
   std::atomic<int64_t> written_ = 0;
   std::atomic<int64_t> lost_ = 0;
+  std::atomic<bool> is_losing_ = false;
   const std::unique_ptr<ThreadPool> thread_;  // The last member: it writes what is left.
 };
 

@@ -23,6 +23,7 @@
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/escaping.h"
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "server/system/clock.h"
 
@@ -344,12 +345,15 @@ void LogSink::Keep(std::string line) {
 void LogSink::WriteKept() {
   // After Close there is no other thread.
   if (file_.may_stall() && !is_closed_) return;
-  while (!kept_.empty() && TakeWritten(file_.TryWrite(kept_.front()))) {
+  while (!kept_.empty()) {
+    EndCutLine();
+    if (!TakeWritten(file_.TryWrite(kept_.front()))) return;
   }
 }
 
 void LogSink::WriteApart() {
   while (!kept_.empty()) {
+    EndCutLine();
     // Other threads only add lines behind it.
     const std::string_view line = kept_.front();
     mutex_.Unlock();
@@ -358,6 +362,13 @@ void LogSink::WriteApart() {
     is_stalled_ = false;
     if (!TakeWritten(written)) return;
   }
+}
+
+// Lines begin with no line end of their own.
+void LogSink::EndCutLine() {
+  if (!std::exchange(is_cut_, false)) return;
+  kept_.front().insert(kept_.front().begin(), '\n');
+  ++kept_bytes_;
 }
 
 // `written` bytes of the first line were written. False if the file takes no more now.
@@ -370,9 +381,11 @@ bool LogSink::TakeWritten(std::optional<size_t> written) {
   std::string& line = kept_.front();
   kept_bytes_ -= *written;
   line.erase(0, *written);
-  if (!line.empty()) return true;
+  is_begun_ = !line.empty();
+  if (is_begun_) return true;
   kept_.pop_front();
   ++gone_;
+  if (!reports_.empty() && reports_.front().first == gone_) reports_.pop_front();
   return true;
 }
 
@@ -391,10 +404,8 @@ void LogSink::TellLost() {
   const int64_t untold = std::exchange(lost_untold_, 0);
   std::string line = OwnLine(absl::StrCat("event=log_lines_lost lines=", untold));
   Keep(std::move(line));
+  reports_.emplace_back(added_, untold);
   WriteKept();
-  if (lost_untold_ == 0) return;
-  lost_untold_ += untold - 1;  // The reporting line itself is lost, but is not one of them.
-  --lost_;
 }
 
 void LogSink::TellSuppressed(int64_t now_ns) {
@@ -405,9 +416,14 @@ void LogSink::TellSuppressed(int64_t now_ns) {
 }
 
 void LogSink::LoseKept() {
-  const auto lines = static_cast<int64_t>(kept_.size());
+  // A report is not one of the lost lines, and what it reports is still to be reported.
+  const auto lines = static_cast<int64_t>(kept_.size() - reports_.size());
   lost_ += lines;
   lost_untold_ += lines;
+  for (const auto& [number, reported] : reports_) lost_untold_ += reported;
+  reports_.clear();
+  is_cut_ = is_cut_ || std::exchange(is_begun_, false) ||
+            (!kept_.empty() && absl::StartsWith(kept_.front(), "\n"));
   kept_.clear();
   kept_bytes_ = 0;
   gone_ = added_;

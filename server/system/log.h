@@ -194,6 +194,7 @@ class LogSink final : public spdlog::sinks::sink {
   void WriteApart() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   bool TakeWritten(std::optional<size_t> written) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void AwaitWritten() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void EndCutLine() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void TellLost() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void TellSuppressed(int64_t now_ns) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void LoseKept() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
@@ -216,6 +217,10 @@ class LogSink final : public spdlog::sinks::sink {
   int64_t gone_ ABSL_GUARDED_BY(mutex_) = 0;   //   kept no more.
   bool is_stalled_ ABSL_GUARDED_BY(mutex_) = false;
   int64_t lost_untold_ ABSL_GUARDED_BY(mutex_) = 0;
+  // Kept lines that report lost ones: their number in `added_`, and how many lines each reports.
+  std::deque<std::pair<int64_t, int64_t>> reports_ ABSL_GUARDED_BY(mutex_);
+  bool is_begun_ ABSL_GUARDED_BY(mutex_) = false;  // A part of the first kept line is written.
+  bool is_cut_ ABSL_GUARDED_BY(mutex_) = false;    // The rest of the last written line is lost.
   bool is_closed_ ABSL_GUARDED_BY(mutex_) = false;
   int64_t end_ns_ ABSL_GUARDED_BY(mutex_) = kNoDeadlineNs;  // Latest end of the thread.
 

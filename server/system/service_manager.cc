@@ -98,9 +98,14 @@ bool WriteNew(const std::string& path, const std::string& text, struct stat& fac
   constexpr mode_t kReadableForOthers = 0644;
   const FileDescriptor file(
       open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, kReadableForOthers));
-  return file.is_open() &&
-         write(file.get(), text.data(), text.size()) == static_cast<ssize_t>(text.size()) &&
-         fstat(file.get(), &facts) == 0;
+  if (!file.is_open()) return false;
+  // A disk that becomes full takes a part, and gives the reason at the next attempt.
+  for (std::string_view left = text; !left.empty();) {
+    const ssize_t written = write(file.get(), left.data(), left.size());
+    if (written <= 0) return false;
+    left.remove_prefix(static_cast<size_t>(written));
+  }
+  return fstat(file.get(), &facts) == 0;
 }
 
 }  // namespace

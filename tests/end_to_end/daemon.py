@@ -57,9 +57,19 @@ def parse_log_line(line):
 class Daemon:
     """Started by the constructor; serves once `wait_until_ready` has returned. It listens on a free
     port and a unix socket, or on `listen`, or, if that is empty, where flags or files say. Its
-    environment is that of the test and `environment`."""
+    environment is that of the test and `environment`. Its log is in a file of its own, or in `stderr`."""
 
-    def __init__(self, binary, folder, *flags, listen=None, open_files=None, address_space=None, environment=None):
+    def __init__(
+        self,
+        binary,
+        folder,
+        *flags,
+        listen=None,
+        open_files=None,
+        address_space=None,
+        environment=None,
+        stderr=None,
+    ):
         folder.mkdir(parents=True, exist_ok=True)
         self.folder = folder
         self.socket_path = folder / "gemmd.sock"
@@ -88,12 +98,12 @@ class Daemon:
             # Started through a shell: code that runs in the child before the program does would
             # meet gRPC's threads there, which abort a child when they find their files closed.
             self.command = ["bash", "-c", " && ".join([*limits, 'exec "$@"']), "bash", *self.command]
-        with open(self.stderr_path, "wb") as stderr:
+        with open(self.stderr_path, "wb") as own:
             self.process = subprocess.Popen(
                 self.command,
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
-                stderr=stderr,
+                stderr=stderr or own,
                 env={**os.environ, **(environment or {})},
             )
         self.pid = self.process.pid

@@ -248,6 +248,36 @@ int LinesSeenAtOnce() {
   return seen;
 }
 
+// A disk that takes a part of a line, nothing for a while, and then all.
+TEST(LogToADiskTest, WhatAFullDiskLosesIsToldWhenItHasRoom) {
+  FakeClock clock;
+  std::string text;
+  std::atomic<int64_t> room = 100;
+  const auto write = [&](std::string_view line) -> std::optional<size_t> {
+    const auto taken =
+        static_cast<size_t>(std::min<int64_t>(room, static_cast<int64_t>(line.size())));
+    if (taken == 0) return std::nullopt;
+    room -= static_cast<int64_t>(taken);
+    text += line.substr(0, taken);
+    return taken;
+  };
+  const auto sink = std::make_shared<LogSink>(LogFile::Stalling(write), LogSink::Options(), clock);
+  spdlog::logger log("test", sink);
+  constexpr int kLines = 10;
+  for (int i = 0; i < kLines; ++i) log.info("event=line number={}", i);
+  EXPECT_TRUE(Eventually([&] { return sink->counts().lost == kLines - 1; }));
+  room = 1'000'000;
+  log.info("event=last");
+  sink->Close(kPatience);
+  const std::vector<std::string> lines = absl::StrSplit(text, '\n', absl::SkipEmpty());
+  ASSERT_EQ(lines.size(), 4) << text;
+  EXPECT_THAT(lines[0], EndsWith("event=line number=0"));
+  EXPECT_THAT(lines[1], ::testing::StartsWith("time="));  // The part for which there was room.
+  EXPECT_THAT(lines[2], EndsWith(absl::StrCat("event=log_lines_lost lines=", kLines - 1)));
+  EXPECT_THAT(lines[3], EndsWith("event=last"));
+  EXPECT_EQ(sink->counts().lost, kLines - 1);
+}
+
 TEST(LogToADiskTest, EveryLineIsWrittenOnce) { LinesSeenAtOnce(); }
 
 // All lines, except on a machine that has no time for the thread.

@@ -3,6 +3,8 @@
 // The file that exists while the daemon serves never replaces a file that is not the daemon's own.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <signal.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 
 #include <filesystem>
@@ -86,6 +88,24 @@ TEST(ReadyFileTest, RemovesOnlyWhatItWrote) {
     fs::rename(folder.Path("other"), path);
   }
   EXPECT_EQ(TextOf(path), "mine");
+}
+
+// A limit on the size of files stands for a disk without room.
+TEST(ReadyFileTest, LeavesNoPartOnAFullDisk) {
+  const ScratchFolder folder;
+  const std::string path = folder.Path("ready");
+  Put(path, "127.0.0.1:1\n");
+  signal(SIGXFSZ, SIG_IGN);
+  rlimit before = {};
+  ASSERT_EQ(getrlimit(RLIMIT_FSIZE, &before), 0);
+  const rlimit full = {.rlim_cur = 4, .rlim_max = before.rlim_max};
+  ASSERT_EQ(setrlimit(RLIMIT_FSIZE, &full), 0);
+  const absl::Status status = ReadyFile(path).Write({"127.0.0.1:2"});
+  ASSERT_EQ(setrlimit(RLIMIT_FSIZE, &before), 0);
+  EXPECT_THAT(status, StatusIs(absl::StatusCode::kUnavailable,
+                               HasSubstr("cannot write " + path + ": File too large")));
+  EXPECT_EQ(TextOf(path), "127.0.0.1:1\n");
+  EXPECT_EQ(std::distance(fs::directory_iterator(folder.Path("")), fs::directory_iterator()), 1);
 }
 
 TEST(ReadyFileTest, SaysWhyItCannotBeWritten) {
