@@ -51,14 +51,21 @@ double RootMeanSquare(const Problem& problem, const Bytes& d) {
   return std::sqrt(sum / static_cast<double>(problem.m * problem.n));
 }
 
+struct Change {
+  double size = 0;
+  double in_ulp = 0;  // Of the right element.
+};
+
 // The largest difference of two results; infinity if only one of them is a number.
-double LargestChange(const Problem& problem, const Bytes& d, const Bytes& flipped) {
-  double largest = 0;
+Change LargestChange(const Problem& problem, const Bytes& d, const Bytes& flipped) {
+  Change largest;
   for (int64_t row = 0; row < problem.m; ++row) {
     for (int64_t column = 0; column < problem.n; ++column) {
-      const double change =
-          std::fabs(ValueAt(problem, d, row, column) - ValueAt(problem, flipped, row, column));
-      largest = std::isnan(change) ? INFINITY : std::max(largest, change);
+      const double right = ValueAt(problem, d, row, column);
+      const double change = std::fabs(right - ValueAt(problem, flipped, row, column));
+      if (std::isnan(change)) return {.size = INFINITY, .in_ulp = INFINITY};
+      if (change <= largest.size) continue;
+      largest = {.size = change, .in_ulp = change / UlpAt(problem.d.type, right)};
     }
   }
   return largest;
@@ -115,14 +122,18 @@ class Flipper {
             .value();
     const bool is_found = result.end == verify::CheckEnd::kWrong;
     // The bound on the error of a right row's sum determines what this check finds.
-    const double change = LargestChange(product_.problem, d_, flipped);
+    const Change change = LargestChange(product_.problem, d_, flipped);
     figures.flips += 1;
     figures.found += is_found ? 1 : 0;
-    if (!(change <= 0.01 * scale_)) {
+    if (is_found) {
+      figures.least_found = std::min(figures.least_found, change.size);
+      figures.least_found_ulp = std::min(figures.least_found_ulp, change.in_ulp);
+    }
+    if (!(change.size <= 0.01 * scale_)) {
       ++figures.large;
       figures.large_found += is_found ? 1 : 0;
     }
-    if (!(change <= result.least_error)) {
+    if (!(change.size <= result.least_error)) {
       ++figures.above;
       figures.above_found += is_found ? 1 : 0;
     }
@@ -218,6 +229,14 @@ Problem SomeProblem(const Kernel& kernel, bool is_sparse, RandomSource& random) 
 }
 
 }  // namespace
+
+double UlpAt(ElementType type, double value) {
+  if (IsInteger(type)) return 1;
+  const auto code = Encode(type, std::fabs(value));
+  const double here = Decode(type, code);
+  const double above = Decode(type, code + 1);
+  return std::isfinite(above) ? above - here : here - Decode(type, code - 1);
+}
 
 std::string_view NameOf(FlipAt at) {
   switch (at) {

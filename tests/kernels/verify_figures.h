@@ -5,6 +5,7 @@
 #pragma once
 
 #include <cstdint>
+#include <limits>
 #include <string_view>
 
 #include "kernels/kernel.h"
@@ -27,7 +28,15 @@ struct FlipFigures {
   int64_t large_found = 0;
   int64_t above = 0;  // or by more than the documented limit of the check.
   int64_t above_found = 0;
+  // The smallest change that was found, of the element that changed most: as a number, and in units
+  // in the last place of D's type at the right value. Infinity if none was found.
+  double least_found = std::numeric_limits<double>::infinity();
+  double least_found_ulp = std::numeric_limits<double>::infinity();
 };
+
+// The distance of a finite value, rounded to the type, to the next larger magnitude, or at the end
+// of the type's range to the next smaller one. 1 for integers.
+double UlpAt(ElementType type, double value);
 
 struct FlippedShape {
   int64_t m = 40;

@@ -43,12 +43,13 @@ bool PrintSums(int64_t flips, RandomSource& random) {
       const double above = Share(figures.above_found, figures.above);
       std::printf("%s D %s, flip in %s: %" PRId64
                   " flips, found %.4f %%, above 1 %% of the rms "
-                  "%.4f %% of %" PRId64 ", above rounding %.4f %% of %" PRId64 "\n",
+                  "%.4f %% of %" PRId64 ", above rounding %.4f %% of %" PRId64
+                  ", smallest found %.3g (%.6g ulp)\n",
                   std::string(row.kernel).c_str(), std::string(NameOf(row.d)).c_str(),
                   std::string(NameOf(at)).c_str(), figures.flips,
                   100 * Share(figures.found, figures.flips),
                   100 * Share(figures.large_found, figures.large), figures.large, 100 * above,
-                  figures.above);
+                  figures.above, figures.least_found, figures.least_found_ulp);
       const bool is_exact = row.d == ElementType::kS32;
       if (!(above >= 0.999) || (is_exact && figures.found != figures.flips)) is_good = false;
     }

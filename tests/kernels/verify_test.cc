@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include <array>
+#include <cmath>
 #include <limits>
 #include <vector>
 
@@ -38,7 +39,20 @@ TEST(VerifyTest, FindsEachFlipOfIntegers) {
     const FlipFigures figures = CountFoundBySums(kernel, ElementType::kS32, at, 100, {}, random);
     EXPECT_GT(figures.flips, 70) << NameOf(at);
     EXPECT_EQ(figures.found, figures.flips) << NameOf(at);
+    EXPECT_GE(figures.least_found, 1) << NameOf(at);
+    EXPECT_EQ(figures.least_found_ulp, figures.least_found) << NameOf(at);
   }
+}
+
+TEST(VerifyTest, AnUlpIsTheDistanceToTheNextMagnitude) {
+  EXPECT_EQ(UlpAt(ElementType::kS32, -5), 1);
+  EXPECT_EQ(UlpAt(ElementType::kF64, -8), 0x1p-49);
+  EXPECT_EQ(UlpAt(ElementType::kF32, 1), 0x1p-23);
+  EXPECT_EQ(UlpAt(ElementType::kF32, 0), 0x1p-149);
+  EXPECT_EQ(UlpAt(ElementType::kF16, 1.5), 0x1p-10);
+  EXPECT_EQ(UlpAt(ElementType::kF16, 65504), 32);
+  EXPECT_EQ(UlpAt(ElementType::kBf16, 0.75), 0x1p-8);
+  EXPECT_EQ(UlpAt(ElementType::kE4m3, 448), 32);
 }
 
 TEST(VerifyTest, FindsWhatIsAboveRounding) {
@@ -53,6 +67,11 @@ TEST(VerifyTest, FindsWhatIsAboveRounding) {
     const FlipFigures figures =
         CountFoundBySums(KernelNamed(name), ElementType::kF32, FlipAt::kResult, 100, {}, random);
     EXPECT_EQ(figures.large_found, figures.large) << name;
+    // Half where a flip leads to the next smaller power of two, in which elements are twice as
+    // dense.
+    EXPECT_GE(figures.least_found_ulp, 0.5) << name;
+    EXPECT_TRUE(std::isfinite(figures.least_found_ulp)) << name;
+    EXPECT_GT(figures.least_found, 0) << name;
   }
 }
 
