@@ -100,10 +100,10 @@ class Authority(Pair):
             builder = builder.add_extension(x509.ExtendedKeyUsage([usage]), False)
         return Pair(self.folder, stem, key, builder.sign(self.key, hashes.SHA256()))
 
-    def revoke(self, path, *pairs):
-        """Writes the list of revoked certificates."""
+    def revoke(self, path, *pairs, next_update=DAY):
+        """Writes the list of revoked certificates; another is due at now + next_update."""
         builder = x509.CertificateRevocationListBuilder(
-            self.certificate.subject, now() - DAY, now() + DAY
+            self.certificate.subject, now() - DAY, now() + next_update
         )
         for pair in pairs:
             entry = x509.RevokedCertificateBuilder(pair.serial, now() - DAY / 24)
