@@ -15,6 +15,7 @@ import grpc
 from elements import ELEMENTS
 from gemmd.v1 import gemm_pb2, gemm_pb2_grpc
 from http2_peer import message, open_with_closed_windows
+from metrics_page import scrape
 
 MIB = 1 << 20
 # A daemon with this memory limit is short of memory once four such answers wait. It may have as
@@ -55,8 +56,8 @@ PATIENCE_S = 300
 
 
 class World:
-    """The daemon and its faults: workers die and stop, and connections take its descriptors; with
-    LIMIT_FLAGS, memory and addresses run short; with a `wall_clock`, the clock jumps. Runs for
+    """The daemon and its faults: workers die and stop, connections take its descriptors, and the
+    disk of its files is full; with LIMIT_FLAGS, memory and addresses run short; with a `wall_clock`, the clock jumps. Runs for
     `length_s`, and until each fault has occurred and the `tenants` have written and read `least`
     versions."""
 
@@ -69,7 +70,7 @@ class World:
         self.tenants = []
         self.wall_clock = wall_clock
         self.is_limited = is_limited
-        self.kinds = [self.kill, self.stop, self.stop, self.flood]
+        self.kinds = [self.kill, self.stop, self.stop, self.flood, self.fill_disk]
         if is_limited:
             self.kinds += [self.fill, self.wall_in]
         self.has_done_each = False
@@ -78,8 +79,11 @@ class World:
         self.failures = []
         self.refused_for_memory = 0
         self.refused_for_addresses = 0
+        self.lost_spans = 0
 
     def has_seen_all(self):
+        if not self.lost_spans:
+            return False
         refused = not self.is_limited or (self.refused_for_memory and self.refused_for_addresses)
         written, read = (sum(getattr(one, what) for one in self.tenants) for what in ("written", "read_ok"))
         return self.has_done_each and refused and min(written, read) >= self.least
@@ -149,6 +153,28 @@ class World:
                     self.check_zeros(one, count)
         finally:
             resource.prlimit(self.daemon.pid, resource.RLIMIT_AS, (hard, hard))
+
+    def fill_disk(self):
+        """For a moment none of its files may grow (RLIMIT_FSIZE), as on a full disk: products go on, and spans that
+        cannot be written are counted."""
+
+        def lost():
+            return scrape(self.daemon).value("gemmd_trace_spans_total", outcome="lost")
+
+        limits = resource.prlimit(self.daemon.pid, resource.RLIMIT_FSIZE)
+        before = lost()
+        resource.prlimit(self.daemon.pid, resource.RLIMIT_FSIZE, (1, limits[1]))
+        try:
+            with grpc.insecure_channel(self.daemon.tcp, ANY_LENGTH) as channel:
+                due = time.monotonic() + FILL_S
+                while lost() == before and not self.is_over() and time.monotonic() < due:
+                    # Other faults may still have their effects.
+                    with contextlib.suppress(grpc.RpcError):
+                        answer = gemm_pb2_grpc.GemmStub(channel).Multiply(zeros(1), timeout=120)
+                        assert answer.d.data == bytes(1)
+        finally:
+            resource.prlimit(self.daemon.pid, resource.RLIMIT_FSIZE, limits)
+        self.lost_spans += lost() - before
 
     def check_zeros(self, call, count):
         refused = call.exception()

@@ -260,12 +260,13 @@ class Model:
             f"--tensor-bytes={16 * SESSION_BYTES}:{SESSION_BYTES}",
             "--session-linger=1s",
             "--max-queued-requests=16",
+            f"--traces={request.getfixturevalue('tmp_path') / 'traces'}:1",
             *(LIMIT_FLAGS if self.is_limited else []),
             open_files=(160, 160),
             environment=self.clock.environment if self.clock else {},
         )
         self.least = 10 if is_sanitized else 100
-        self.written = self.read = self.refused = self.walled = 0
+        self.written = self.read = self.refused = self.walled = self.lost_spans = 0
 
     def run_round(self, length_s, tenants, seed):
         spec = resident_pb2.TensorSpec(type=tensors_pb2.ELEMENT_TYPE_F16, rows=SIZE, columns=SIZE)
@@ -273,6 +274,7 @@ class Model:
         written, read = run_round(world, tenants, seed)
         self.written, self.read = self.written + written, self.read + read
         self.refused, self.walled = self.refused + world.refused_for_memory, self.walled + world.refused_for_addresses
+        self.lost_spans += world.lost_spans
         wait_until_nothing_is_held(self.daemon)
 
     def hold(self, battery):
@@ -280,6 +282,7 @@ class Model:
         battery.timed("checks of life that failed", most=0, seen=len(failed))
         battery.holds("versions written while workers die", least=self.least, seen=self.written)
         battery.holds("versions read meanwhile", least=self.least, seen=self.read)
+        battery.holds("spans lost while the disk is full", least=1, seen=self.lost_spans)
         if self.is_limited:
             battery.holds("calls refused while memory is short", least=1, seen=self.refused)
             battery.holds("calls refused while addresses are short", least=1, seen=self.walled)
