@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Small requests for endless work. The client gives up, and the device is free at once."""
 
+import contextlib
 import os
 import re
 import signal
@@ -10,11 +11,15 @@ import grpc
 import metrics_page
 import numpy as np
 import pytest
+from callers import Trust, bearer
 from daemon import wait_until
 from elements import ELEMENTS
 from gemmd.v1 import gemm_pb2, gemm_pb2_grpc
 from lasting import lasting, long_work, predicted_s
 from product import Product, check_bytes
+from tensor_operands import operand as tensor_operand
+from tensor_operands import put_array
+from tensors import Session, by_name
 
 # In addition to the work's own 50 ms: two hops over loopback, a timer and threads that share two
 # cores.
@@ -287,3 +292,72 @@ def test_a_check_that_takes_too_long_is_refused(daemons, battery):
         assert answer.outcome == gemm_pb2.VERIFY_OUTCOME_NOT_VERIFIED, answer
         assert stub.Multiply(checked(24), timeout=LIMIT_S).verification.outcome == gemm_pb2.VERIFY_OUTCOME_PASSED
     battery.holds("a check of half a second where 0.2 are allowed: answered", most=0, seen=answer.elements_checked)
+
+
+LONG_CHECKS = 6
+FORGOTTEN_S = 3600  # A deadline that refuses nothing.
+
+
+@contextlib.contextmanager
+def long_checks(channel, credentials=()):
+    """Calls of 51 bytes, whose operands are resident: a product of a fraction of a second, whose check takes half a
+    minute. They are cancelled at the end."""
+    with Session(channel, credentials=credentials) as session:
+        put_array(session, np.zeros((1, 2048, 2048), np.float32), name="x")
+        x = tensor_operand(by_name("x"))
+        request = gemm_pb2.MultiplyRequest(m=2048, n=2048, k=2048, a=x, b=x, verify=WHOLE)
+        assert len(request.SerializeToString()) <= 51
+        calls = [
+            session.gemm.Multiply.future(request, timeout=FORGOTTEN_S, metadata=session.metadata)
+            for _ in range(LONG_CHECKS)
+        ]
+        try:
+            yield calls
+        finally:
+            for call in calls:
+                call.cancel()
+
+
+def hold_long_checks(battery, daemon, calls, attack, credentials=()):
+    """Others' small products are checked meanwhile; all is free once the callers have gone. Returns the refusals."""
+    with grpc.insecure_channel(daemon.tcp) as channel:
+        stub = gemm_pb2_grpc.GemmStub(channel)
+        answers = [stub.Multiply(checked(24), timeout=LIMIT_S, metadata=credentials) for _ in range(20)]
+    passed = sum(answer.verification.outcome == gemm_pb2.VERIFY_OUTCOME_PASSED for answer in answers)
+    battery.holds(f"{attack}, others' small products: checked", least=20, seen=passed)
+    answered = sum(call.done() and call.code() == grpc.StatusCode.OK for call in calls)
+    battery.holds(f"{attack}: answered before those", most=0, seen=answered)
+    refused = [call for call in calls if call.done()]
+    for call in calls:
+        call.cancel()
+    wait_until(
+        lambda: metrics_page.scrape(daemon).value("gemmd_admitted_requests") == 0, LIMIT_S, "the checks are given up"
+    )
+    checked_all = metrics_page.scrape(daemon).value("gemmd_verifications_total", mode="sampled", outcome="passed")
+    battery.holds(f"{attack}: checked to the end", most=0, seen=checked_all - len(answers))
+    return refused
+
+
+def test_small_requests_for_long_checks(daemons, battery):
+    """Checks are work like products: predicted, admitted and queued, in turns of callers, and given up with the call.
+    How many of them --max-backlog refuses depends on the machine."""
+    daemon = daemons.start("--devices=cpu", "--lame-duck=0s", "--metrics-listen=127.0.0.1:0")
+    with grpc.insecure_channel(daemon.tcp) as channel, long_checks(channel) as calls:
+        refused = hold_long_checks(battery, daemon, calls, "6 requests of 51 bytes for checks of half a minute")
+    assert {call.code() for call in refused} <= {grpc.StatusCode.RESOURCE_EXHAUSTED}
+
+
+def test_long_checks_of_a_caller_with_little_time(daemons, battery, tmp_path):
+    """The time of checks counts: the first overdraws the half second that the caller earns in a minute, and the others
+    are refused for it."""
+    trust = Trust(tmp_path)
+    rule = {"may": ["multiply", "tensors"], "priority": "low", "device_seconds_a_minute": 0.5}
+    trust.write({"greedy": rule, "other": {"may": ["multiply"]}})
+    daemon = daemons.start("--devices=cpu", "--max-backlog=1h", "--metrics-listen=127.0.0.1:0", *trust.flags)
+    attack = "6 such requests of a caller with half a device second a minute"
+    with grpc.insecure_channel(daemon.tcp) as channel, long_checks(channel, bearer("greedy")) as calls:
+        wait_until(lambda: sum(call.done() for call in calls) >= LONG_CHECKS - 1, LIMIT_S, "all but one are refused")
+        refused = hold_long_checks(battery, daemon, calls, attack, bearer("other"))
+    battery.holds(f"{attack}: refused", least=LONG_CHECKS - 1, seen=len(refused))
+    assert {call.code() for call in refused} == {grpc.StatusCode.RESOURCE_EXHAUSTED}
+    assert all("has used up its device time" in call.details() for call in refused), refused[0].details()
