@@ -142,17 +142,98 @@ void AsyncCall::Cancel() {
 
 namespace {
 
+SteadyTime DeadlineOf(const ClientState& state, const std::optional<absl::Duration>& timeout) {
+  return SteadyTime::Now() + timeout.value_or(state.timeout);
+}
+
+// Options with the time left until the caller's deadline.
+CallOptions Until(SteadyTime deadline, CallOptions options = {}) {
+  options.timeout = deadline - SteadyTime::Now();
+  return options;
+}
+
+// Runs one blocking call of a stub.
+template <typename Response, typename Call>
+absl::StatusOr<Response> Block(grpc::ClientContext& context, Call call) {
+  Response response;
+  const grpc::Status status = call(&response);
+  if (!status.ok()) return ToAbslStatus(status, context);
+  return response;
+}
+
+v1::TensorRef MessageOf(const TensorRef& ref) {
+  v1::TensorRef message;
+  if (ref.handle.empty()) {
+    message.set_name(ref.name);
+  } else {
+    message.set_handle(ref.handle);
+  }
+  return message;
+}
+
+// Runs `call(request, &token)`, which sets the session's token that it sends, with the current
+// handles of the tensors that the request names. Runs it again if the server refused it because it
+// has lost a restorable tensor, which is then put again.
+template <typename Response, typename Request, typename Call>
+absl::StatusOr<Response> CallWithTensors(ClientSession& session, Request& request,
+                                         SteadyTime deadline, Call call) {
+  SentTensors sent;
+  while (true) {
+    sent.uses = session.restorable().Translate(TensorRefsOf(request));
+    absl::StatusOr<Response> response = call(request, &sent.token);
+    if (response.ok()) return response;
+    RETURN_IF_ERROR(session.Restore(response.status(), sent, deadline));
+  }
+}
+
+// A new tensor has this name: the one that it has replaced must not be restored.
+void ForgetName(RestorableTensors& restorable, const std::string& name) {
+  if (!name.empty()) restorable.Forget(MessageOf(NamedTensor(name)));
+}
+
+// Uploads a tensor; in another session if the server does not know the client's any more.
+absl::StatusOr<v1::TensorInfo> UploadInSession(ClientSession& session, const UploadPlan& plan) {
+  const std::string token = session.token();
+  auto info = RunUpload(session, plan);
+  if (info.ok() || !IsSessionRefusal(info.status())) return info;
+  const SteadyTime deadline = plan.terms.timeout.has_value()
+                                  ? plan.terms.entry + *plan.terms.timeout
+                                  : SteadyTime::Now() + plan.terms.patience;
+  RETURN_IF_ERROR(session.Renew(token, deadline).status());
+  return RunUpload(session, plan);
+}
+
+// Writes the current handles of tensors into a request, and returns what sends it again; null if it
+// names no tensors.
+std::unique_ptr<ProductRetry> RetryOf(ClientSession& session, LentRequest& request,
+                                      std::string token, std::shared_ptr<grpc::Channel> channel,
+                                      SteadyTime deadline, const CallOptions& options) {
+  if (!NamesTensors(request.message)) return nullptr;
+  SentTensors sent = {.uses = session.Translate(request.message), .token = std::move(token)};
+  const bool is_restorable = !sent.uses.empty();
+  return std::make_unique<ProductRetry>(
+      ProductRetry{.owner = session.owner(),
+                   .channel = std::move(channel),
+                   .deadline = deadline,
+                   .traceparent = options.traceparent,
+                   .sent = std::move(sent),
+                   .request = is_restorable ? request : LentRequest()});
+}
+
 // `Matrix`: MatrixView or Operand.
 template <typename Matrix>
 PendingProduct StartProduct(ClientState& state, const Matrix& a, const Matrix& b,
                             const ProductOptions& product_options,
                             const CallOptions& call_options) {
   // The deadline counts from here.
-  auto call = std::make_unique<ProductCall>(state.Next().channel);
-  state.Prepare(call->context(), call_options);
+  const SteadyTime deadline = DeadlineOf(state, call_options.timeout);
+  const std::shared_ptr<grpc::Channel> channel = state.Next().channel;
+  auto call = std::make_unique<ProductCall>(channel);
+  std::string token = state.Prepare(call->context(), call_options);
   auto request = BuildLentRequest(a, b, product_options);
   if (!request.ok()) return PendingProduct(request.status());
-  call->Start(*std::move(request), product_options.into);
+  auto retry = RetryOf(*state.session, *request, std::move(token), channel, deadline, call_options);
+  call->Start(*std::move(request), product_options.into, std::move(retry));
   return PendingProduct(std::move(call));
 }
 
@@ -191,7 +272,10 @@ AsyncCall Client::MultiplyAsync(v1::MultiplyRequest request, MultiplyDone done,
 AsyncCall Client::MultiplyAsync(std::shared_ptr<const v1::MultiplyRequest> request,
                                 MultiplyDone done, const CallOptions& options) {
   auto call = std::make_shared<AsyncCallState>(state_->outstanding);
-  call->request = std::move(request);
+  auto current = state_->session->Translated(*request);
+  call->request = current.has_value()
+                      ? std::make_shared<const v1::MultiplyRequest>(*std::move(current))
+                      : std::move(request);
   call->done = std::move(done);
   state_->Prepare(call->context, options);
   state_->outstanding.Add(call);
@@ -335,30 +419,6 @@ absl::Status Client::WatchHealth(absl::string_view service,
   return is_wanted ? status : absl::OkStatus();
 }
 
-namespace {
-
-// Runs one blocking call of a stub.
-template <typename Response, typename Call>
-absl::StatusOr<Response> Block(grpc::ClientContext& context, Call call) {
-  Response response;
-  const grpc::Status status = call(&response);
-  if (!status.ok()) return ToAbslStatus(status, context);
-  return response;
-}
-
-}  // namespace
-
-void ClientState::Prepare(grpc::ClientContext& context, const CallOptions& options) const {
-  context.set_deadline(DeadlineAfter(options.timeout.value_or(timeout)));
-  // gRPC aborts the process if metadata contains invalid characters.
-  const bool can_be_sent = std::all_of(options.traceparent.begin(), options.traceparent.end(),
-                                       [](unsigned char c) { return c > ' ' && c <= '~'; });
-  if (!options.traceparent.empty() && can_be_sent) {
-    context.AddMetadata("traceparent", options.traceparent);
-  }
-  session->AddMetadata(context);
-}
-
 absl::StatusOr<Client> Client::Create(absl::string_view address, const ClientOptions& options) {
   ASSIGN_OR_RETURN(auto channels, MakeChannels(address, options));
   EndParkedClients();
@@ -398,11 +458,21 @@ void Client::Close() {
 
 absl::StatusOr<v1::MultiplyResponse> Client::Multiply(const v1::MultiplyRequest& request,
                                                       const CallOptions& options) {
-  grpc::ClientContext context;
-  state_->Prepare(context, options);
-  return Block<v1::MultiplyResponse>(context, [&](v1::MultiplyResponse* response) {
-    return state_->Next().gemm->Multiply(&context, request, response);
-  });
+  const SteadyTime deadline = DeadlineOf(*state_, options.timeout);
+  const auto multiply = [&](const v1::MultiplyRequest& sent, std::string* token) {
+    grpc::ClientContext context;
+    *token = state_->Prepare(context, Until(deadline, options));
+    return Block<v1::MultiplyResponse>(context, [&](v1::MultiplyResponse* response) {
+      return state_->Next().gemm->Multiply(&context, sent, response);
+    });
+  };
+  if (!NamesTensors(request)) {
+    std::string token;
+    return multiply(request, &token);
+  }
+  v1::MultiplyRequest current = request;
+  state_->session->Translate(current);
+  return CallWithTensors<v1::MultiplyResponse>(*state_->session, current, deadline, multiply);
 }
 
 absl::StatusOr<v1::ListKernelsResponse> Client::ListKernels(absl::string_view name_pattern,
@@ -544,16 +614,6 @@ TensorRef TensorOfHandle(absl::string_view handle) { return {.handle = std::stri
 
 namespace {
 
-v1::TensorRef MessageOf(const TensorRef& ref) {
-  v1::TensorRef message;
-  if (ref.handle.empty()) {
-    message.set_name(ref.name);
-  } else {
-    message.set_handle(ref.handle);
-  }
-  return message;
-}
-
 // The start, within the tensor, of a part of a range. The server reports a range that exceeds the
 // tensor. It cannot detect that a part exceeds the range that it was taken from, so such a part
 // gets a start that the server refuses.
@@ -651,17 +711,22 @@ int64_t ResidentTensor::bytes() const { return info_->bytes(); }
 ResidentTensor::~ResidentTensor() { DeleteFromServer(); }
 
 std::string ResidentTensor::Release() && {
+  const SessionUse use(owner_.lock());
   owner_.reset();
-  return info_->handle();
+  if (use.session() == nullptr) return info_->handle();
+  const std::string current = use.session()->restorable().Forget(MessageOf(ref()));
+  return current.empty() ? info_->handle() : current;
 }
 
 void ResidentTensor::DeleteFromServer() {
-  const auto owner = owner_.lock();
+  const SessionUse use(owner_.lock());
   owner_.reset();
-  if (owner == nullptr || info_->pinned()) return;
-  // Keeps the session alive meanwhile.
-  absl::MutexLock lock(&owner->mutex);
-  if (owner->session != nullptr) owner->session->DeleteSoon(info_->handle());
+  if (use.session() == nullptr) return;
+  if (info_->pinned()) {
+    use.session()->restorable().Forget(MessageOf(ref()));
+  } else {
+    use.session()->DeleteSoon(info_->handle());
+  }
 }
 
 Operand::Operand(const MatrixView& view) : matrix_(view) {}
@@ -670,27 +735,20 @@ Operand::Operand(const ResidentTensor& tensor) : tensor_(tensor.view()) {}
 
 namespace {
 
-SteadyTime DeadlineOf(const ClientState& state, const std::optional<absl::Duration>& timeout) {
-  return SteadyTime::Now() + timeout.value_or(state.timeout);
-}
-
-// Options with the time left until the caller's deadline.
-CallOptions Until(SteadyTime deadline, CallOptions options = {}) {
-  options.timeout = deadline - SteadyTime::Now();
-  return options;
-}
-
-// Runs a call that needs a session, opening one if there is none.
-template <typename Response, typename Call>
-absl::StatusOr<Response> CallTensors(ClientState& state, const CallOptions& options, Call call) {
+// Runs a call of the Tensors service that names tensors, opening a session if there is none.
+template <typename Response, typename Request, typename Call>
+absl::StatusOr<Response> CallTensors(ClientState& state, Request request,
+                                     const CallOptions& options, Call call) {
   const SteadyTime deadline = DeadlineOf(state, options.timeout);
   ASSIGN_OR_RETURN(const auto session, state.session->Open(deadline));
-  grpc::ClientContext context;
-  state.Prepare(context, Until(deadline, options));
-  Response response;
-  const grpc::Status status = call(*state.Next().tensors, &context, &response);
-  if (!status.ok()) return ToAbslStatus(status, context);
-  return response;
+  return CallWithTensors<Response>(*state.session, request, deadline,
+                                   [&](const Request& sent, std::string* token) {
+                                     grpc::ClientContext context;
+                                     *token = state.Prepare(context, Until(deadline, options));
+                                     return Block<Response>(context, [&](Response* response) {
+                                       return call(*state.Next().tensors, &context, sent, response);
+                                     });
+                                   });
 }
 
 void FillKeep(const KeepOptions& keep, v1::NewTensor& message) {
@@ -806,9 +864,19 @@ absl::StatusOr<ResidentTensor> Client::Put(const MatrixView& matrix, const PutOp
   FillSpec(matrix, options.matrices, *plan.begin.mutable_spec());
   FillKeep({.name = options.name, .pinned = options.pinned, .lease = options.lease},
            *plan.begin.mutable_keep());
-  plan.begin.set_sha256(options.sha256);
   plan.begin.set_device(options.device);
-  ASSIGN_OR_RETURN(auto info, RunUpload(*state_->session, std::move(plan)));
+  plan.begin.set_sha256(options.restorable && options.sha256.empty() ? HashOf(matrix.data, tail)
+                                                                     : options.sha256);
+  ASSIGN_OR_RETURN(auto info, UploadInSession(*state_->session, plan));
+  RestorableTensors& restorable = state_->session->restorable();
+  if (options.restorable) {
+    restorable.Add(info.handle(), {.begin = std::move(plan.begin),
+                                   .data = matrix.data,
+                                   .tail = tail,
+                                   .connections = options.connections});
+  } else {
+    ForgetName(restorable, options.name);
+  }
   return ResidentTensor(std::move(info), state_->session->owner());
 }
 
@@ -832,8 +900,13 @@ absl::StatusOr<TensorView> Client::Get(const TensorRef& tensor, std::span<std::b
     std::memcpy(into.data() + offset, piece.data(), piece.size());
     return absl::OkStatus();
   };
-  ASSIGN_OR_RETURN(const auto got,
-                   RunDownload(*state_->session, {.tensor = MessageOf(ref),
+  v1::TensorRef named = MessageOf(ref);
+  ASSIGN_OR_RETURN(
+      const auto got,
+      CallWithTensors<v1::TensorInfo>(
+          *state_->session, named, deadline, [&](const v1::TensorRef& sent, std::string* token) {
+            *token = state_->session->token();
+            return RunDownload(*state_->session, {.tensor = sent,
                                                   .offset = options.offset,
                                                   .bytes = bytes,
                                                   .is_rest = !options.bytes.has_value(),
@@ -842,7 +915,8 @@ absl::StatusOr<TensorView> Client::Get(const TensorRef& tensor, std::span<std::b
                                                   .terms = {.progress = options.progress,
                                                             .timeout = options.timeout,
                                                             .entry = entry,
-                                                            .patience = state_->timeout}}));
+                                                            .patience = state_->timeout}});
+          }));
   return ViewOf(got);
 }
 
@@ -876,27 +950,30 @@ absl::StatusOr<v1::ListTensorsResponse> Client::ListTensors(absl::string_view pa
                                                             const CallOptions& options) {
   v1::ListTensorsRequest request;
   request.set_pattern(std::string(pattern));
-  return CallTensors<v1::ListTensorsResponse>(*state_, options,
-                                              [&](auto& stub, auto* context, auto* response) {
-                                                return stub.List(context, request, response);
-                                              });
+  return CallTensors<v1::ListTensorsResponse>(
+      *state_, request, options, [](auto& stub, auto* context, const auto& sent, auto* response) {
+        return stub.List(context, sent, response);
+      });
 }
 
 absl::StatusOr<v1::TensorInfo> Client::Describe(const TensorRef& tensor,
                                                 const CallOptions& options) {
-  const v1::TensorRef request = MessageOf(tensor);
-  return CallTensors<v1::TensorInfo>(*state_, options,
-                                     [&](auto& stub, auto* context, auto* response) {
-                                       return stub.Describe(context, request, response);
-                                     });
+  return CallTensors<v1::TensorInfo>(
+      *state_, MessageOf(tensor), options,
+      [](auto& stub, auto* context, const auto& sent, auto* response) {
+        return stub.Describe(context, sent, response);
+      });
 }
 
 absl::Status Client::Delete(const TensorRef& tensor, const CallOptions& options) {
-  const v1::TensorRef request = MessageOf(tensor);
-  return CallTensors<v1::DeleteTensorResponse>(*state_, options,
-                                               [&](auto& stub, auto* context, auto* response) {
-                                                 return stub.Delete(context, request, response);
-                                               })
+  v1::TensorRef request = MessageOf(tensor);
+  const std::string current = state_->session->restorable().Forget(request);
+  if (request.has_handle() && !current.empty()) request.set_handle(current);
+  return CallTensors<v1::DeleteTensorResponse>(
+             *state_, request, options,
+             [](auto& stub, auto* context, const auto& sent, auto* response) {
+               return stub.Delete(context, sent, response);
+             })
       .status();
 }
 
@@ -907,10 +984,12 @@ absl::StatusOr<v1::TensorInfo> Client::KeepAlive(const TensorRef& tensor,
   *request.mutable_tensor() = MessageOf(tensor);
   if (keep.lease.has_value()) request.set_lease_ns(absl::ToInt64Nanoseconds(*keep.lease));
   if (keep.pinned.has_value()) request.set_pinned(*keep.pinned);
-  return CallTensors<v1::TensorInfo>(*state_, options,
-                                     [&](auto& stub, auto* context, auto* response) {
-                                       return stub.KeepAlive(context, request, response);
-                                     });
+  auto info = CallTensors<v1::TensorInfo>(
+      *state_, request, options, [](auto& stub, auto* context, const auto& sent, auto* response) {
+        return stub.KeepAlive(context, sent, response);
+      });
+  if (info.ok()) state_->session->restorable().SetKeep(*info);
+  return info;
 }
 
 absl::Status Client::KeepAlive(ResidentTensor& tensor, const KeepAliveOptions& keep,
@@ -929,11 +1008,12 @@ absl::StatusOr<ResidentTensor> Client::Compress(const TensorRef& tensor,
   FillKeep(compress.keep, *request.mutable_keep());
   if (compress.mask.has_value()) *request.mutable_mask() = MessageOf(*compress.mask);
   state_->session->AwaitDeletions(deadline);
-  ASSIGN_OR_RETURN(auto info,
-                   CallTensors<v1::TensorInfo>(*state_, Until(deadline, options),
-                                               [&](auto& stub, auto* context, auto* response) {
-                                                 return stub.Compress(context, request, response);
-                                               }));
+  ASSIGN_OR_RETURN(auto info, CallTensors<v1::TensorInfo>(
+                                  *state_, request, Until(deadline, options),
+                                  [](auto& stub, auto* context, const auto& sent, auto* response) {
+                                    return stub.Compress(context, sent, response);
+                                  }));
+  ForgetName(state_->session->restorable(), compress.keep.name);
   return ResidentTensor(std::move(info), state_->session->owner());
 }
 
@@ -946,9 +1026,11 @@ PendingChain Client::ChainAsync(const Operand& a, const Operand& b, const ChainO
   if (!session.ok()) return PendingChain(session.status());
   const bool is_new = !chain.into.has_value();
   if (is_new) state_->session->AwaitDeletions(deadline);
-  auto call = std::make_unique<ProductCall>(state_->Next().channel);
-  state_->Prepare(call->context(), Until(deadline, options));
-  call->Start(*std::move(request), {});
+  const std::shared_ptr<grpc::Channel> channel = state_->Next().channel;
+  auto call = std::make_unique<ProductCall>(channel);
+  std::string token = state_->Prepare(call->context(), Until(deadline, options));
+  auto retry = RetryOf(*state_->session, *request, std::move(token), channel, deadline, options);
+  call->Start(*std::move(request), {}, std::move(retry));
   return PendingChain(std::move(call), state_->session->owner(), is_new);
 }
 
@@ -980,7 +1062,7 @@ void PendingChain::Drop() {
 }
 
 void PendingChain::Cancel() {
-  if (call_ != nullptr) call_->context().TryCancel();
+  if (call_ != nullptr) call_->Cancel();
 }
 
 absl::StatusOr<ChainResult> PendingChain::Wait() {
@@ -997,6 +1079,9 @@ absl::StatusOr<ChainResult> PendingChain::Wait() {
     return absl::DataLossError("chain: got no tensor, want the one that D went into");
   }
   result.tensor = ResidentTensor(result.response->tensor(), owner_);
+  if (const SessionUse use(owner_.lock()); use.session() != nullptr) {
+    ForgetName(use.session()->restorable(), result.tensor->info().name());
+  }
   return result;
 }
 

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "client/channel.h"
 #include "grpcpp/support/client_callback.h"
@@ -33,7 +34,34 @@ bool MayReturn(const absl::Status& status) {
          !absl::IsInvalidArgument(status) && !absl::IsNotFound(status);
 }
 
+// The text of a refusal once the client's session, with its tensors, was lost.
+absl::Status WithAdvice(const absl::Status& refusal) {
+  return absl::Status(refusal.code(),
+                      absl::StrCat(refusal.message(),
+                                   "; the server has lost the session of this client, with its "
+                                   "tensors: put them again, or put them with "
+                                   "PutOptions::restorable, and the client does so by itself"));
+}
+
 }  // namespace
+
+SessionUse::SessionUse(std::shared_ptr<TensorOwner> owner) : owner_(std::move(owner)) {
+  if (owner_ == nullptr) return;
+  absl::MutexLock lock(&owner_->mutex);
+  session_ = owner_->session;
+  if (session_ != nullptr) ++owner_->users;
+}
+
+SessionUse::~SessionUse() {
+  if (session_ == nullptr) return;
+  absl::MutexLock lock(&owner_->mutex);
+  --owner_->users;
+}
+
+bool IsSessionRefusal(const absl::Status& status) {
+  return absl::IsUnauthenticated(status) &&
+         absl::StartsWith(status.message(), absl::StrCat(kSessionKey, ":"));
+}
 
 // One call that deletes a tensor. The call and its reference to the channel are destroyed before
 // the session forgets the call; connections.h says why.
@@ -70,13 +98,18 @@ ClientSession::ClientSession(std::string address, ClientOptions options,
 
 ClientSession::~ClientSession() {
   {
+    absl::MutexLock lock(&mutex_);
+    is_closing_ = true;  // Whoever waits for the session stops.
+  }
+  {
     absl::MutexLock lock(&owner_->mutex);
     owner_->session = nullptr;
+    const auto is_unused = [&] { return owner_->users == 0; };
+    owner_->mutex.Await(absl::Condition(&is_unused));
   }
   std::thread keeper;
   {
     absl::MutexLock lock(&mutex_);
-    is_closing_ = true;
     if (stream_ != nullptr) stream_->TryCancel();
     keeper.swap(keeper_);
     // Waits for requested deletions, except those that the server does not answer.
@@ -93,10 +126,21 @@ std::string ClientSession::token() const {
   return info_.token;
 }
 
-void ClientSession::AddMetadata(grpc::ClientContext& context) const {
+std::string ClientSession::AddMetadata(grpc::ClientContext& context) const {
   AddToken(context);
-  const std::string current = token();
+  std::string current = token();
   if (!current.empty()) context.AddMetadata(kSessionKey, current);
+  return current;
+}
+
+std::string ClientSession::Prepare(grpc::ClientContext& context, absl::Duration timeout,
+                                   const std::string& traceparent) const {
+  context.set_deadline(DeadlineAfter(timeout));
+  // gRPC aborts the process if metadata contains invalid characters.
+  const bool can_be_sent = std::all_of(traceparent.begin(), traceparent.end(),
+                                       [](unsigned char c) { return c > ' ' && c <= '~'; });
+  if (!traceparent.empty() && can_be_sent) context.AddMetadata("traceparent", traceparent);
+  return AddMetadata(context);
 }
 
 void ClientSession::AddToken(grpc::ClientContext& context) const {
@@ -135,12 +179,27 @@ absl::StatusOr<SessionInfo> ClientSession::Join(const std::string& token, Steady
   return AwaitOpen(deadline);
 }
 
+absl::StatusOr<SessionInfo> ClientSession::Renew(const std::string& refused, SteadyTime deadline) {
+  {
+    absl::MutexLock lock(&mutex_);
+    if (state_ == State::kOpen && info_.token == refused) {
+      // The server decides: its answer to the same token keeps the session or ends it.
+      state_ = State::kOpening;
+      is_doubted_ = true;
+      if (stream_ != nullptr) stream_->TryCancel();
+    }
+    if (state_ == State::kOpening) AwaitOpen(deadline).IgnoreError();
+  }
+  return Open(deadline);
+}
+
 absl::StatusOr<SessionInfo> ClientSession::AwaitOpen(SteadyTime deadline) {
   if (!mutex_.AwaitWithTimeout(absl::Condition(this, &ClientSession::HasOpened),
                                deadline - SteadyTime::Now())) {
     return absl::DeadlineExceededError(
         absl::StrCat("session: the server at ", address_, " did not open it in time"));
   }
+  if (is_closing_) return absl::CancelledError("session: the client ends");
   if (state_ == State::kFailed) return status_;
   return info_;
 }
@@ -149,6 +208,7 @@ void ClientSession::StartKeeper() {
   // The previous keeper has ended: setting the state is its last action.
   if (keeper_.joinable()) keeper_.join();
   state_ = State::kOpening;
+  is_doubted_ = false;
   keeper_ = std::thread([this] { Keep(); });
 }
 
@@ -168,11 +228,13 @@ void ClientSession::Keep() {
       if (status.ok()) status = absl::UnavailableError("session: the server has ended its stream");
       status_ = status;
       state_ = State::kFailed;
+      has_lost_one_ = has_lost_one_ || was_open;
       if (!was_joined_) info_.token.clear();
       return;
     }
-    mutex_.AwaitWithTimeout(absl::Condition(&is_closing_), pause);
+    mutex_.AwaitWithTimeout(absl::Condition(this, &ClientSession::IsHurried), pause);
     if (is_closing_) return;
+    is_doubted_ = false;
     pause = std::min(2 * pause, kLongestPause);
   }
 }
@@ -217,8 +279,78 @@ absl::StatusOr<std::vector<std::shared_ptr<grpc::Channel>>> ClientSession::Lanes
   return std::vector<std::shared_ptr<grpc::Channel>>(lanes_.begin(), lanes_.begin() + count);
 }
 
+absl::StatusOr<v1::TensorInfo> ClientSession::Describe(const v1::TensorRef& tensor,
+                                                       SteadyTime deadline) {
+  grpc::ClientContext context;
+  Prepare(context, deadline - SteadyTime::Now(), "");
+  v1::TensorInfo info;
+  const grpc::Status status = stub_->Describe(&context, tensor, &info);
+  if (!status.ok()) return ToAbslStatus(status, context);
+  return info;
+}
+
+std::vector<RestorableTensors::Use> ClientSession::Translate(v1::MultiplyRequest& request) {
+  if (HasTensorAsD(request)) {
+    restorable_.Overwrite(*request.mutable_d()->mutable_tensor()->mutable_tensor());
+  }
+  return restorable_.Translate(TensorRefsOf(request));
+}
+
+std::optional<v1::MultiplyRequest> ClientSession::Translated(const v1::MultiplyRequest& request) {
+  if (!NamesTensors(request) || restorable_.IsEmpty()) return std::nullopt;
+  v1::MultiplyRequest current = request;
+  Translate(current);
+  return current;
+}
+
+absl::Status ClientSession::Restore(const absl::Status& refusal, SentTensors& sent,
+                                    SteadyTime deadline) {
+  const bool is_session_lost = IsSessionRefusal(refusal);
+  if (!is_session_lost && !absl::IsNotFound(refusal)) return refusal;
+  if (sent.restorations_left-- == 0) return refusal;
+  if (sent.uses.empty()) {
+    absl::MutexLock lock(&mutex_);
+    return has_lost_one_ ? WithAdvice(refusal) : refusal;
+  }
+  const auto restore = [&]() -> absl::StatusOr<bool> {
+    if (is_session_lost) {
+      const auto renewed = Renew(sent.token, deadline);
+      // A session that was joined by its token is lost for good.
+      if (!renewed.ok() && !MayReturn(renewed.status())) return false;
+      if (!renewed.ok()) return renewed.status();
+    }
+    const auto describe = [&](const v1::TensorRef& ref) { return Describe(ref, deadline); };
+    const auto put = [&](const RestorableTensors::Source& source) {
+      const SteadyTime now = SteadyTime::Now();
+      return RunUpload(*this, {.begin = source.begin,
+                               .source = {.data = source.data, .tail = source.tail},
+                               .connections = source.connections,
+                               .terms = {.progress = {},
+                                         .timeout = deadline - now,
+                                         .entry = now,
+                                         .patience = options_.timeout}});
+    };
+    bool may_succeed = is_session_lost;
+    for (const RestorableTensors::Use& use : sent.uses) {
+      ASSIGN_OR_RETURN(const bool is_restored,
+                       restorable_.Restore(use, deadline, {.describe = describe, .put = put}));
+      may_succeed = may_succeed || is_restored;
+    }
+    return may_succeed;
+  };
+  const auto may_succeed = restore();
+  if (may_succeed.ok()) return *may_succeed ? absl::OkStatus() : refusal;
+  return absl::Status(
+      may_succeed.status().code(),
+      absl::StrCat(may_succeed.status().message(), "; this was to restore a tensor after ",
+                   absl::StatusCodeToString(refusal.code()), ": ", refusal.message()));
+}
+
 void ClientSession::DeleteSoon(const std::string& handle) {
-  auto deletion = std::make_unique<Deletion>(*this, handle);
+  v1::TensorRef ref;
+  ref.set_handle(handle);
+  const std::string current = restorable_.Forget(ref);
+  auto deletion = std::make_unique<Deletion>(*this, current.empty() ? handle : current);
   Deletion* const started = deletion.get();
   AddMetadata(started->context());
   {

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 #include <string>
 #include <thread>
 #include <vector>
@@ -14,6 +15,7 @@
 #include "absl/status/statusor.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
+#include "client/restorable_tensors.h"
 #include "client/transfer.h"
 #include "gemmd/client.h"
 #include "gemmd/tensor.h"
@@ -29,6 +31,33 @@ class ClientSession;
 struct TensorOwner {
   absl::Mutex mutex;
   ClientSession* session ABSL_GUARDED_BY(mutex) = nullptr;
+  int users ABSL_GUARDED_BY(mutex) = 0;  // The session's destructor waits for these.
+};
+
+// Keeps the session of a client from being destroyed.
+class SessionUse {
+ public:
+  explicit SessionUse(std::shared_ptr<TensorOwner> owner);
+  ~SessionUse();
+  SessionUse(const SessionUse&) = delete;
+  SessionUse& operator=(const SessionUse&) = delete;
+
+  ClientSession* session() const { return session_; }  // Null if the client is gone.
+
+ private:
+  const std::shared_ptr<TensorOwner> owner_;
+  ClientSession* session_ = nullptr;
+};
+
+// Whether the server refused a call because it does not know the session of its token. The call has
+// not begun.
+bool IsSessionRefusal(const absl::Status& status);
+
+// How a request that names tensors was sent.
+struct SentTensors {
+  std::vector<RestorableTensors::Use> uses = {};  // The restorable tensors that it names.
+  std::string token = {};                         // Of the session; empty: none.
+  int restorations_left = 4;  // A server may be restarted again while tensors are restored.
 };
 
 // Threads: any thread, except for construction and destruction.
@@ -49,18 +78,44 @@ class ClientSession {
   absl::StatusOr<SessionInfo> Join(const std::string& token, SteadyTime deadline)
       ABSL_LOCKS_EXCLUDED(mutex_);
 
+  // Opens another session if the server has refused a call with the token `refused`, and this is
+  // still the session's. Errors: those of Open.
+  absl::StatusOr<SessionInfo> Renew(const std::string& refused, SteadyTime deadline)
+      ABSL_LOCKS_EXCLUDED(mutex_);
+
   // Empty if there is no session.
   std::string token() const ABSL_LOCKS_EXCLUDED(mutex_);
 
-  // Adds the caller's identity and the session's token, if any, to a call.
-  void AddMetadata(grpc::ClientContext& context) const ABSL_LOCKS_EXCLUDED(mutex_);
+  // Adds the caller's identity and the session's token, if any, to a call. Returns that token.
+  std::string AddMetadata(grpc::ClientContext& context) const ABSL_LOCKS_EXCLUDED(mutex_);
+
+  // Gives a call its deadline and its metadata. Returns the session's token.
+  std::string Prepare(grpc::ClientContext& context, absl::Duration timeout,
+                      const std::string& traceparent) const ABSL_LOCKS_EXCLUDED(mutex_);
+
+  // The tensors that are put again once the server has lost them.
+  RestorableTensors& restorable() { return restorable_; }
+
+  // Writes current handles into a product, and returns the restorable tensors that it names. The
+  // tensor of its D is not restorable any more.
+  std::vector<RestorableTensors::Use> Translate(v1::MultiplyRequest& request);
+
+  // The same for a request that must not change. Absent if it is to be sent as it is.
+  std::optional<v1::MultiplyRequest> Translated(const v1::MultiplyRequest& request);
+
+  // Prepares to send a call again that the server refused: puts the restorable tensors that it
+  // names again if the server has lost them, in a new session if it has lost that. OK: send it
+  // again. Otherwise the status to return: `refusal`, with advice if its tensors went with their
+  // session; or, with the reason, that of what failed.
+  absl::Status Restore(const absl::Status& refusal, SentTensors& sent, SteadyTime deadline)
+      ABSL_LOCKS_EXCLUDED(mutex_);
 
   // Returns `count` connections used only for tensor transfers, so that products do not wait behind
   // them. Creates missing ones.
   absl::StatusOr<std::vector<std::shared_ptr<grpc::Channel>>> Lanes(int count)
       ABSL_LOCKS_EXCLUDED(mutex_);
 
-  // Deletes a tensor, without waiting for the answer.
+  // Deletes a tensor, without waiting for the answer. It is no longer restorable.
   void DeleteSoon(const std::string& handle) ABSL_LOCKS_EXCLUDED(mutex_);
 
   // Waits until the server has answered earlier deletions, so that their memory is free.
@@ -82,8 +137,13 @@ class ClientSession {
   absl::Status ServeOnce(bool* has_opened) ABSL_LOCKS_EXCLUDED(mutex_);
   absl::StatusOr<SessionInfo> AwaitOpen(SteadyTime deadline) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void EndDeletion(Deletion* deletion) ABSL_LOCKS_EXCLUDED(mutex_);
+  absl::StatusOr<v1::TensorInfo> Describe(const v1::TensorRef& tensor, SteadyTime deadline)
+      ABSL_LOCKS_EXCLUDED(mutex_);
   bool HasOpened() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
-    return state_ == State::kOpen || state_ == State::kFailed;
+    return state_ == State::kOpen || state_ == State::kFailed || is_closing_;
+  }
+  bool IsHurried() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    return is_closing_ || is_doubted_;
   }
   bool HasNoDeletions() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
     return deletions_.empty() && ending_deletions_ == 0;
@@ -96,6 +156,7 @@ class ClientSession {
   const std::unique_ptr<v1::Tensors::Stub> stub_;
   const std::shared_ptr<TensorOwner> owner_ = std::make_shared<TensorOwner>();
 
+  RestorableTensors restorable_;
   LaneChoice upload_lanes_;
   LaneChoice download_lanes_;
 
@@ -105,6 +166,8 @@ class ClientSession {
   bool was_joined_ ABSL_GUARDED_BY(mutex_) = false;  // Joined with a token from the user.
   absl::Status status_ ABSL_GUARDED_BY(mutex_);      // Why the session ended.
   bool is_closing_ ABSL_GUARDED_BY(mutex_) = false;
+  bool is_doubted_ ABSL_GUARDED_BY(mutex_) = false;    // Its token was refused: ask the server.
+  bool has_lost_one_ ABSL_GUARDED_BY(mutex_) = false;  // A session, with its tensors.
   grpc::ClientContext* stream_ ABSL_GUARDED_BY(mutex_) = nullptr;  // The open stream.
   std::thread keeper_ ABSL_GUARDED_BY(mutex_);
   std::vector<std::shared_ptr<grpc::Channel>> lanes_ ABSL_GUARDED_BY(mutex_);

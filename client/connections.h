@@ -10,6 +10,7 @@
 #include <atomic>
 #include <cstddef>
 #include <memory>
+#include <string>
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
@@ -78,8 +79,10 @@ struct ClientState {
     return connections[next.fetch_add(1, std::memory_order_relaxed) % connections.size()];
   }
 
-  // Gives a call its deadline and its metadata.
-  void Prepare(grpc::ClientContext& context, const CallOptions& options) const;
+  // Gives a call its deadline and its metadata. Returns the session's token.
+  std::string Prepare(grpc::ClientContext& context, const CallOptions& options) const {
+    return session->Prepare(context, options.timeout.value_or(timeout), options.traceparent);
+  }
 };
 
 // Keeps a client that was destroyed in one of its own callbacks, to be destroyed elsewhere.

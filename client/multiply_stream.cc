@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <deque>
 #include <iterator>
+#include <optional>
 #include <utility>
 #include <vector>
 
@@ -296,7 +297,8 @@ void MultiplyStream::Reactor::OnDone(const grpc::Status& status) {
   is_done_ = true;
 }
 
-MultiplyStream::MultiplyStream(std::unique_ptr<Reactor> reactor) : reactor_(std::move(reactor)) {}
+MultiplyStream::MultiplyStream(std::unique_ptr<Reactor> reactor, std::shared_ptr<TensorOwner> owner)
+    : reactor_(std::move(reactor)), owner_(std::move(owner)) {}
 
 absl::StatusOr<MultiplyResult> StreamAnswer::result() const {
   if (!response.ok()) return response.status();
@@ -309,7 +311,12 @@ MultiplyStream::~MultiplyStream() {
 }
 
 absl::Status MultiplyStream::Send(const v1::MultiplyRequest& request) {
-  return reactor_->Send(request);
+  std::optional<v1::MultiplyRequest> current;
+  if (NamesTensors(request)) {
+    const SessionUse use(owner_);
+    if (use.session() != nullptr) current = use.session()->Translated(request);
+  }
+  return reactor_->Send(current.has_value() ? *current : request);
 }
 absl::Status MultiplyStream::Send(const MatrixView& a, const MatrixView& b,
                                   const ProductOptions& options) {
@@ -323,8 +330,8 @@ void MultiplyStream::Cancel() { reactor_->Cancel(); }
 
 std::unique_ptr<MultiplyStream> Client::OpenMultiplyStream(const CallOptions& options) {
   const auto prepare = [&](grpc::ClientContext& context) { state_->Prepare(context, options); };
-  return std::unique_ptr<MultiplyStream>(
-      new MultiplyStream(MultiplyStream::Reactor::Start(state_->Next().channel, prepare)));
+  return std::unique_ptr<MultiplyStream>(new MultiplyStream(
+      MultiplyStream::Reactor::Start(state_->Next().channel, prepare), state_->session->owner()));
 }
 
 }  // namespace gemmd

@@ -13,6 +13,7 @@
 #include "google/protobuf/io/zero_copy_stream_impl_lite.h"
 #include "google/protobuf/wire_format_lite.h"
 #include "grpcpp/support/proto_buffer_reader.h"
+#include "kernels/matrix/status.h"
 #include "proto/field_start.h"
 
 namespace gemmd {
@@ -214,8 +215,10 @@ ProductCall::~ProductCall() {
   AwaitEnd().IgnoreError();
 }
 
-void ProductCall::Start(LentRequest request, std::span<std::byte> into) {
+void ProductCall::Start(LentRequest request, std::span<std::byte> into,
+                        std::unique_ptr<ProductRetry> retry) {
   into_ = into;
+  retry_ = std::move(retry);
   request_ = ToByteBuffer(std::move(request), lent_);
   is_started_ = true;
   stub_.UnaryCall(&context_, kMultiply, {}, &request_, &answer_, [this](grpc::Status status) {
@@ -231,13 +234,54 @@ absl::Status ProductCall::AwaitEnd() {
   return status_.ok() ? absl::OkStatus() : ToAbslStatus(status_, context_);
 }
 
+void ProductCall::Cancel() {
+  absl::MutexLock lock(&mutex_);
+  is_cancelled_ = true;
+  context_.TryCancel();
+  if (again_ != nullptr) again_->Cancel();
+}
+
+absl::StatusOr<ProductCall*> ProductCall::Again(const absl::Status& refusal) {
+  std::unique_ptr<ProductRetry> retry = std::move(retry_);
+  if (retry == nullptr) return refusal;
+  {
+    absl::MutexLock lock(&mutex_);
+    if (is_cancelled_) return refusal;
+  }
+  const SessionUse use(retry->owner);
+  ClientSession* const session = use.session();
+  if (session == nullptr) return refusal;
+  if (absl::Status ready = session->Restore(refusal, retry->sent, retry->deadline); !ready.ok()) {
+    return ready;
+  }
+  retry->sent.uses = session->Translate(retry->request.message);
+  auto again = std::make_unique<ProductCall>(retry->channel);
+  retry->sent.token =
+      session->Prepare(again->context(), retry->deadline - SteadyTime::Now(), retry->traceparent);
+  ProductCall* const started = again.get();
+  {
+    absl::MutexLock lock(&mutex_);
+    if (is_cancelled_) return absl::CancelledError("product: it was cancelled");
+    again_ = std::move(again);
+  }
+  LentRequest request = retry->request;
+  started->Start(std::move(request), into_, std::move(retry));
+  return started;
+}
+
 absl::StatusOr<MultiplyResult> ProductCall::Wait() {
-  if (absl::Status status = AwaitEnd(); !status.ok()) return status;
+  if (absl::Status status = AwaitEnd(); !status.ok()) {
+    ASSIGN_OR_RETURN(ProductCall* const again, Again(status));
+    return again->Wait();
+  }
   return ReadProductAnswer(answer_, into_);
 }
 
 absl::StatusOr<v1::MultiplyResponse> ProductCall::WaitForMessage() {
-  if (absl::Status status = AwaitEnd(); !status.ok()) return status;
+  if (absl::Status status = AwaitEnd(); !status.ok()) {
+    ASSIGN_OR_RETURN(ProductCall* const again, Again(status));
+    return again->WaitForMessage();
+  }
   v1::MultiplyResponse message;
   if (!grpc::SerializationTraits<v1::MultiplyResponse>::Deserialize(&answer_, &message).ok()) {
     return absl::DataLossError("answer: got bytes that are no MultiplyResponse");
@@ -261,7 +305,7 @@ absl::StatusOr<MultiplyResult> PendingProduct::Wait() {
 }
 
 void PendingProduct::Cancel() {
-  if (call_ != nullptr) call_->context().TryCancel();
+  if (call_ != nullptr) call_->Cancel();
 }
 
 namespace {

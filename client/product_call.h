@@ -9,10 +9,12 @@
 #include <memory>
 #include <optional>
 #include <span>
+#include <string>
 
 #include "absl/base/thread_annotations.h"
 #include "absl/status/statusor.h"
 #include "absl/synchronization/mutex.h"
+#include "client/client_session.h"
 #include "gemmd/product.h"
 #include "gemmd/tensor.h"
 #include "gemmd/v1/gemm.pb.h"
@@ -78,6 +80,16 @@ grpc::ByteBuffer ToByteBuffer(LentRequest request, LentBytes& lender);
 absl::StatusOr<MultiplyResult> ReadProductAnswer(grpc::ByteBuffer& answer,
                                                  std::span<std::byte> into);
 
+// What sends a product again that the server refused because it has lost a restorable tensor.
+struct ProductRetry {
+  std::shared_ptr<TensorOwner> owner;
+  std::shared_ptr<grpc::Channel> channel;
+  SteadyTime deadline;
+  std::string traceparent;
+  SentTensors sent;
+  LentRequest request;  // Without a message if `sent` names no restorable tensor.
+};
+
 // Destroy on a user's thread: the destructor waits until gRPC has returned the memory that it
 // reads.
 class ProductCall {
@@ -89,8 +101,13 @@ class ProductCall {
 
   grpc::ClientContext& context() { return context_; }
 
-  // Call once, before any other function except context().
-  void Start(LentRequest request, std::span<std::byte> into);
+  // Call once, before any other function except context(). With `retry`, the wait sends a refused
+  // product again.
+  void Start(LentRequest request, std::span<std::byte> into,
+             std::unique_ptr<ProductRetry> retry = nullptr);
+
+  // Any thread may call it, at any time.
+  void Cancel() ABSL_LOCKS_EXCLUDED(mutex_);
 
   absl::StatusOr<MultiplyResult> Wait() ABSL_LOCKS_EXCLUDED(mutex_);
   // The same if D stays on the server: returns the message without checking D.
@@ -98,6 +115,8 @@ class ProductCall {
 
  private:
   absl::Status AwaitEnd() ABSL_LOCKS_EXCLUDED(mutex_);
+  // Sends the product again if a restoration promises success. Errors: the status to return.
+  absl::StatusOr<ProductCall*> Again(const absl::Status& refusal) ABSL_LOCKS_EXCLUDED(mutex_);
   bool HasEnded() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return has_ended_; }
 
   LentBytes lent_;  // Destroyed last: the members below use its bytes.
@@ -107,8 +126,11 @@ class ProductCall {
   grpc::ByteBuffer answer_;
   std::span<std::byte> into_;
   bool is_started_ = false;
+  std::unique_ptr<ProductRetry> retry_;
 
   absl::Mutex mutex_;
+  bool is_cancelled_ ABSL_GUARDED_BY(mutex_) = false;
+  std::unique_ptr<ProductCall> again_ ABSL_GUARDED_BY(mutex_);
   bool has_ended_ ABSL_GUARDED_BY(mutex_) = false;
   grpc::Status status_ ABSL_GUARDED_BY(mutex_);
 };

@@ -10,7 +10,7 @@
 //
 // Every call has a deadline, counted from the start of the call. A call that fails with UNAVAILABLE
 // is retried with exponential backoff, or after the delay that the server asks for. No other
-// failure is retried.
+// failure is retried, except where the server has lost a tensor of PutOptions::restorable.
 #pragma once
 
 #include <cstdint>

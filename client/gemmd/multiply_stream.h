@@ -29,6 +29,8 @@
 
 namespace gemmd {
 
+struct TensorOwner;
+
 // The outcome of one product of a stream: the answer (never null) or an error.
 struct StreamAnswer {
   std::string request_id;
@@ -86,9 +88,10 @@ class MultiplyStream {
  private:
   friend class Client;
   class Reactor;
-  explicit MultiplyStream(std::unique_ptr<Reactor> reactor);
+  MultiplyStream(std::unique_ptr<Reactor> reactor, std::shared_ptr<TensorOwner> owner);
 
   std::unique_ptr<Reactor> reactor_;
+  std::shared_ptr<TensorOwner> owner_;  // Of the tensors that products name.
 };
 
 }  // namespace gemmd

@@ -60,6 +60,18 @@ struct PutOptions {
   // neither.
   std::string sha256 = {};
 
+  // Whether the client puts the tensor again, in a new session if need be, once the server has lost
+  // it: because it was restarted, or because the lease has ended. The first call that needs the
+  // tensor does so, within its own deadline, and is then sent again; handles and views that name
+  // the tensor stay valid. The bytes are hashed first (`sha256`, if it is not given), and are sent
+  // only if the session has no tensor with that hash. Memory of the view must stay valid and
+  // unchanged as long as the ResidentTensor lives and is not released. A product that writes into
+  // the tensor (ChainOptions::into) ends that: it cannot be restored afterwards. Restoring has the
+  // errors of Put, FailedPrecondition if the memory has changed, and NotFound if another tensor has
+  // its name meanwhile. Calls with callbacks and products of streams do not restore tensors,
+  // but use restored ones. A session that was joined by its token is not replaced.
+  bool restorable = false;
+
   std::string device = {};  // Copies the tensor there at once. Empty: when a product needs it.
 
   // Called on the caller's thread, about ten times a second and at the end of a successful
@@ -157,8 +169,8 @@ class ResidentTensor {
   ResidentTensor(ResidentTensor&& other) noexcept;
   ResidentTensor& operator=(
       ResidentTensor&& other) noexcept;  // Deletes the tensor previously held.
-  ~ResidentTensor();  // Does not wait for the server; the client's next Put, Chain or Compress
-                      // does.
+  ~ResidentTensor();  // Does not wait for the server, except for the end of a restoration in
+                      // progress; the client's next Put, Chain or Compress does.
 
   // As described by this client's last call.
   const v1::TensorInfo& info() const { return *info_; }
@@ -175,7 +187,7 @@ class ResidentTensor {
   TensorView Matrices(int64_t first, int64_t count) const { return view().Matrices(first, count); }
   TensorView Transposed() const { return view().Transposed(); }
 
-  // Leaves the tensor on the server, which keeps it for its lease, and returns its handle.
+  // Leaves the tensor on the server, which keeps it for its lease, and returns its current handle.
   std::string Release() &&;
 
  private:

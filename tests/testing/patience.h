@@ -25,11 +25,11 @@ inline constexpr absl::Duration kPatience = absl::Seconds(60);
 // millisecond, to leave the processors to the work.
 template <typename Condition>
 bool Eventually(Condition condition, absl::Duration limit = kPatience) {
-  using SteadyTime = std::chrono::steady_clock;
+  using Clock = std::chrono::steady_clock;
   constexpr std::chrono::milliseconds kTimeToLook(10);
-  const SteadyTime::time_point begin = SteadyTime::now();
+  const Clock::time_point begin = Clock::now();
   while (!condition()) {
-    const SteadyTime::duration passed = SteadyTime::now() - begin;
+    const Clock::duration passed = Clock::now() - begin;
     if (passed > absl::ToChronoNanoseconds(limit)) return false;
     if (passed < kTimeToLook) {
       sched_yield();
