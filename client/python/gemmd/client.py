@@ -6,6 +6,7 @@ from __future__ import annotations
 import threading
 import time
 from collections import deque
+from collections.abc import Callable
 from typing import Any, Self, Unpack
 
 import grpc
@@ -23,7 +24,7 @@ from gemmd.channel import (
 from gemmd.checks import metadata as checked_metadata
 from gemmd.checks import text
 from gemmd.direct import LONG_BYTES, Pool, Unusable, multiply
-from gemmd.errors import Error, check_names, from_rpc_error
+from gemmd.errors import DeadlineExceeded, Error, check_names, from_rpc_error
 from gemmd.memory import messages, results, teach_malloc
 from gemmd.methods import Method
 from gemmd.ownership import SYNC, Owner, check_process
@@ -39,7 +40,19 @@ from gemmd.requests import (
     explain_request,
     tensor_ref,
 )
-from gemmd.session import SESSION_KEY, Session
+from gemmd.restore import (
+    MAX_RESTORATIONS,
+    MIN_TIMEOUT_S,
+    Restorables,
+    Step,
+    Use,
+    failed,
+    is_session_refusal,
+    may_help,
+    restoration,
+    with_advice,
+)
+from gemmd.session import SESSION_KEY, Session, may_return
 from gemmd.stream import Stream
 from gemmd.transfer import Upload, lanes_for
 from gemmd.v1 import registry_pb2, resident_pb2, statistics_pb2, tensors_pb2
@@ -76,6 +89,7 @@ class Client:
             self._lanes[0], self._settings.session, self._settings.authorization
         )
         self._dropped: deque[bytes] = deque()  # Handles of tensors without references.
+        self._restorables = Restorables(threading.Lock)
 
     def close(self) -> None:
         """Closes the connections and ends calls in progress. The server deletes the session's tensors, except pinned
@@ -136,6 +150,8 @@ class Client:
         request.check_size(self._settings.max_message_bytes)
         info = self._call(methods.MULTIPLY, request, timeout).response.tensor
         is_owned = options.get("into") is None
+        if is_owned:
+            self._restorables.forget_name(info.name)
         return RemoteTensor(self, info, is_stack=len(request.shape) > 2, is_owned=is_owned)
 
     def put(
@@ -145,8 +161,15 @@ class Client:
         ``timeout`` limits the whole upload; None: no limit while bytes move."""
         self._open_session(timeout)
         plan = Upload.of(array, options)
-        patience = self._settings.timeout
-        info = moving.upload(self._lane, plan, self._metadata(), patience, timeout)
+        token = self._session.token
+        try:
+            info = self._upload(plan, timeout)
+        except Error as refusal:
+            if not is_session_refusal(refusal):
+                raise
+            self._session.renew(token, Deadline(self._settings.timeout if timeout is None else timeout))
+            info = self._upload(plan, timeout)
+        self._restorables.put(info, plan)
         return RemoteTensor(self, info, is_stack=plan.is_stack, is_owned=True)
 
     def tensor(self, which: str | bytes, *, timeout: float | None = None) -> RemoteTensor:
@@ -175,12 +198,14 @@ class Client:
         1 in ``mask``, a tensor of bits."""
         self._open_session(timeout)
         info = self._call(methods.COMPRESS, compress_request(tensor, mask, options), timeout)
+        self._restorables.forget_name(info.name)
         return RemoteTensor(self, info, is_stack=tensor.ndim > 2, is_owned=True)
 
     def stream(self, *, timeout: float | None = None) -> Stream:
         """A stream of products; ``timeout`` limits the whole stream, None: no limit. The stream may use tensors if the
         client had a session when the stream began."""
-        return Stream(self._lane(0), timeout, self._metadata(), self._settings.max_message_bytes)
+        limit = self._settings.max_message_bytes
+        return Stream(self._lane(0), timeout, self._metadata(), limit, self._restorables)
 
     def session(self, *, timeout: float | None = None) -> resident_pb2.OpenSessionResponse:
         """The client's session, opened if necessary: its token, with which another process joins it (``Client(address,
@@ -225,8 +250,9 @@ class Client:
                 break
         return opened
 
-    def _metadata(self) -> list[tuple[str, str]]:
-        token = self._session.token
+    def _metadata(self, token: str | None = None) -> list[tuple[str, str]]:
+        if token is None:
+            token = self._session.token
         return [*self._settings.call_metadata, *([(SESSION_KEY, token)] if token else [])]
 
     def _lane(self, number: int) -> grpc.Channel:
@@ -242,7 +268,72 @@ class Client:
         ref = tensors_pb2.TensorRef(handle=part.info.handle)
         lanes = lanes_for(span.count, connections)
         limit = self._settings.timeout if timeout is None else checked_timeout(timeout)
-        return part.array(moving.download(self._lane, self._direct, ref, span, lanes, self._metadata(), limit))
+
+        def download(ref: tensors_pb2.TensorRef, token: str) -> np.ndarray:
+            return moving.download(self._lane, self._direct, ref, span, lanes, self._metadata(token), limit)
+
+        return part.array(self._with_tensors(ref, Deadline(limit), download))
+
+    def _upload(self, plan: Upload, timeout: float | None) -> resident_pb2.TensorInfo:
+        return moving.upload(self._lane, plan, self._metadata(), self._settings.timeout, timeout)
+
+    def _with_tensors(self, request: Any, deadline: Deadline, call: Callable[[Any, str], Any]) -> Any:
+        """Runs `call(request, token)` with the current handles of the tensors that the request names. Runs it again if
+        the server refused it because it has lost a restorable tensor, which is then put again."""
+        restorations = 0
+        while True:
+            uses, token = self._restorables.translate(request), self._session.token
+            try:
+                return call(request, token)
+            except Error as refusal:
+                if not may_help(refusal) or restorations == MAX_RESTORATIONS:
+                    raise
+                if not uses and self._session.has_lost_one:
+                    raise with_advice(refusal) from None
+                try:
+                    if not uses or not self._restore(refusal, uses, token, deadline):
+                        raise refusal
+                except Error as error:
+                    raise (error if error is refusal else failed(error, refusal)) from None
+            restorations += 1
+
+    def _restore(self, refusal: Error, uses: list[Use], token: str, deadline: Deadline) -> bool:
+        """Puts tensors again that the server has lost. Returns whether the refused call may succeed now."""
+        may_succeed = is_session_refusal(refusal)
+        if may_succeed:
+            try:
+                self._session.renew(token, deadline)
+            except Error as error:
+                raise (error if may_return(error) else refusal) from None
+        for use in uses:
+            if not use.tensor.lock.acquire(timeout=deadline.left()):
+                raise DeadlineExceeded(f"{use.tensor.title}: another call restores it still")
+            try:
+                if not use.is_outdated and not use.tensor.is_gone:
+                    self._put_again(use, deadline)
+                may_succeed = may_succeed or use.is_outdated
+            finally:
+                use.tensor.lock.release()
+        return may_succeed
+
+    def _put_again(self, use: Use, deadline: Deadline) -> None:
+        steps = restoration(use.tensor)
+        step: Step = next(steps)
+        while True:
+            answer: resident_pb2.TensorInfo | Error
+            try:
+                if isinstance(step, Upload):
+                    answer = self._upload(step, max(deadline.left(), MIN_TIMEOUT_S))
+                else:
+                    answer = self._attempt(methods.DESCRIBE, step, deadline, self._metadata())
+            except Error as error:
+                answer = error
+            try:
+                step = steps.send(answer)
+            except StopIteration as end:
+                if end.value is not None and not self._restorables.note(use.tensor, end.value.handle):
+                    self._dropped.append(end.value.handle)
+                return
 
     def _connect(self) -> grpc.Channel:
         check_process(SYNC)
@@ -278,12 +369,24 @@ class Client:
         self._owner.check("client")
         deadline = Deadline(self._settings.timeout if timeout is None else timeout)
         metadata = checked_metadata("metadata", metadata)
+        if method is methods.DELETE:
+            request = self._restorables.forget(request)
+
+        def attempt(request: Any, token: str) -> Any:
+            return self._attempt(method, request, deadline, [*self._metadata(token), *metadata])
+
+        answer = self._with_tensors(request, deadline, attempt)
+        if method is methods.KEEP_ALIVE:
+            self._restorables.set_keep(answer)
+        return answer
+
+    def _attempt(self, method: Method, request: Any, deadline: Deadline, sent: Metadata) -> Any:
+        """One call, sent again only as its settings say."""
         call = self._calls.get(method.path)
         if call is None:
             call = self._lanes[0].unary_unary(*method)
             self._calls[method.path] = call
         while True:
-            sent = [*self._metadata(), *metadata]
             try:
                 if method is methods.MULTIPLY:
                     answer = self._multiply_direct(request, deadline, sent)

@@ -258,7 +258,10 @@ class OwnedTensor(TensorView):
         return tensors_pb2.TensorRef(handle=self.info.handle)
 
     def release(self) -> bytes:
-        """Leaves the tensor on the server for its lease, and returns its handle."""
+        """Leaves the tensor on the server for its lease, and returns its current handle."""
+        self._detach()
+        return self._client._restorables.current(self.info.handle)
+
+    def _detach(self) -> None:
         if self._finalizer is not None:
             self._finalizer.detach()
-        return self.info.handle

@@ -142,6 +142,10 @@ class Request:
         """Changes the id that the answer repeats."""
         self.message.request_id, self._pieces = request_id, None
 
+    def forget_pieces(self) -> None:
+        """The message has changed."""
+        self._pieces = None
+
     @property
     def nbytes(self) -> int:
         """The size of the serialized message."""

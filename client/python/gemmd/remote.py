@@ -49,7 +49,7 @@ class RemoteTensor(OwnedTensor, RemoteView):
     def delete(self) -> None:
         """Deletes it from the server; running products keep it until they end."""
         self._client._owner.check("tensor")
-        self.release()
+        self._detach()
         self._client._call(methods.DELETE, self.ref, None)
 
     def refresh(self) -> resident_pb2.TensorInfo:
@@ -60,7 +60,7 @@ class RemoteTensor(OwnedTensor, RemoteView):
         """Renews the lease, as every use does; optionally changes the lease (seconds) and pinning."""
         self._client._call(methods.KEEP_ALIVE, keep_alive_request(self.ref, lease, pinned), None)
         if pinned:
-            self.release()
+            self._detach()
 
     def __enter__(self) -> Self:
         return self

@@ -31,6 +31,7 @@ class PutOptions(KeepOptions, total=False):
     element_type: Any  #: For types without a dtype: ``tf32``.
     device: str  #: Copies the tensor there at once, not with the first product.
     sha256: bool  #: The server checks the bytes; none are sent if the session has them.
+    restorable: bool  #: Puts it again once the server has lost it; keeps the array, which must not change.
     connections: int  #: 1 to 16; 0, the default: one for up to 8 MiB and four for more.
 
 

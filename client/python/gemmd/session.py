@@ -44,6 +44,8 @@ class Session:
         self._thread: threading.Thread | None = None
         self._stream: grpc.Call | None = None
         self._is_closing = False
+        self._is_doubted = False  # Its token was refused: ask the server.
+        self.has_lost_one = False  # A session, with its tensors.
 
     def open(self, deadline: Deadline) -> resident_pb2.OpenSessionResponse:
         """The session as the server describes it. Blocks until it is open."""
@@ -60,6 +62,18 @@ class Session:
             if self._opened is None:
                 raise DeadlineExceeded("session: the server did not open it in time")
             return self._opened
+
+    def renew(self, refused: str, deadline: Deadline) -> resident_pb2.OpenSessionResponse:
+        """Opens another session if the server has refused a call with this token, and it is still the session's."""
+        with self._condition:
+            if self._opened is not None and self._token == refused:
+                # The server decides: its answer to the same token keeps the session or ends it.
+                self._opened, self._is_doubted = None, True
+                if self._stream is not None:
+                    self._stream.cancel()
+                self._condition.notify_all()
+            self._condition.wait_for(lambda: self._opened or self._error or not self._thread, deadline.left())
+        return self.open(deadline)
 
     @property
     def token(self) -> str:
@@ -84,11 +98,13 @@ class Session:
                 # If the first attempt fails, the waiting callers get the error. A session that was open is resumed.
                 if self._is_closing or not was_open or not may_return(error):
                     self._error, self._opened = error, None
+                    self.has_lost_one = self.has_lost_one or was_open
                     if not self._was_joined:
                         self._token = ""
                     self._condition.notify_all()
                     return
-                self._condition.wait_for(lambda: self._is_closing, pause)
+                self._condition.wait_for(lambda: self._is_closing or self._is_doubted, pause)
+                self._is_doubted = False
                 pause = min(2 * pause, LONGEST_PAUSE_S)
 
     def _serve(self) -> tuple[Error, bool]:

@@ -17,6 +17,7 @@ from gemmd.joint import HEAD_BYTES, MAX_UNANSWERED, Queue
 from gemmd.methods import MULTIPLY_STREAM
 from gemmd.ownership import Owner
 from gemmd.product import Product, ProductOptions, Request, build_request
+from gemmd.restore import Restorables
 
 
 class Stream:
@@ -33,9 +34,15 @@ class Stream:
     """
 
     def __init__(
-        self, channel: grpc.Channel, timeout: float | None, metadata: Metadata, max_bytes: int
+        self,
+        channel: grpc.Channel,
+        timeout: float | None,
+        metadata: Metadata,
+        max_bytes: int,
+        restorables: Restorables,
     ) -> None:
         self._max_bytes = max_bytes
+        self._restorables = restorables
         self._condition = threading.Condition()
         self._queue = Queue(max_bytes)
         self._owner = Owner(self)
@@ -51,6 +58,7 @@ class Stream:
         """Sends a product with the arguments of `gemmd.Client.multiply`. Blocks while 1024 products are unanswered."""
         self._owner.check("stream")
         request = build_request(a, b, options)
+        self._restorables.translate(request)
         request.check_size(self._max_bytes - HEAD_BYTES)
         future: Future[Product] = Future()
         future.set_running_or_notify_cancel()

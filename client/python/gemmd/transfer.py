@@ -54,6 +54,7 @@ class Upload:
     data: memoryview
     is_stack: bool
     lanes: int  # Number of connections.
+    is_restorable: bool = False
 
     @staticmethod
     def of(array: Any, options: PutOptions) -> Upload:
@@ -64,7 +65,8 @@ class Upload:
             options.get("scale"),
             options.get("element_type"),
         )
-        wants = {name: flag(name, options[name]) for name in ("sparse", "sha256") if options.get(name) is not None}
+        flags = [name for name in ("sparse", "sha256", "restorable") if options.get(name) is not None]
+        wants = {name: flag(name, options[name]) for name in flags}
         if isinstance(array, QuantizedMatrix):
             no_effect(options, ["scale"], "an array that has factors")
             spec.k_along_columns = isinstance(array.scale, BlockScale) and array.k_axis == 0
@@ -97,10 +99,11 @@ class Upload:
         begin = resident_pb2.PutBegin(spec=spec, keep=keep_message(options))
         if options.get("device") is not None:
             begin.device = text("device", options["device"])
-        if wants.get("sha256"):
+        is_restorable = wants.get("restorable", False)
+        if wants.get("sha256") or is_restorable:
             begin.sha256 = hashlib.sha256(data).digest()
         lanes = lanes_for(data.nbytes, options.get("connections", 0))
-        return Upload(begin, data, bool(matrices), lanes)
+        return Upload(begin, data, bool(matrices), lanes, is_restorable)
 
 
 class Chunks:

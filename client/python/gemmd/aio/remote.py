@@ -46,7 +46,7 @@ class RemoteTensor(OwnedTensor, RemoteView):
     async def delete(self) -> None:
         """Deletes it from the server."""
         self._client._owner.check("tensor")
-        self.release()
+        self._detach()
         await self._client._call(methods.DELETE, self.ref, None)
 
     async def refresh(self) -> resident_pb2.TensorInfo:
@@ -58,7 +58,7 @@ class RemoteTensor(OwnedTensor, RemoteView):
         request = keep_alive_request(self.ref, lease, pinned)
         await self._client._call(methods.KEEP_ALIVE, request, None)
         if pinned:
-            self.release()
+            self._detach()
 
     async def __aenter__(self) -> Self:
         return self

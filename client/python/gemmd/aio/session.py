@@ -9,8 +9,8 @@ from collections.abc import Callable
 
 import grpc
 
-from gemmd.channel import Metadata
-from gemmd.errors import DeadlineExceeded, Error, Unavailable, from_rpc_error
+from gemmd.channel import Deadline, Metadata
+from gemmd.errors import Cancelled, DeadlineExceeded, Error, Unavailable, from_rpc_error
 from gemmd.methods import OPEN_SESSION
 from gemmd.session import FIRST_PAUSE_S, LONGEST_PAUSE_S, SESSION_KEY, may_return
 from gemmd.v1 import resident_pb2
@@ -27,6 +27,9 @@ class Session:
         self._was_joined = bool(token)
         self._opened: asyncio.Future[resident_pb2.OpenSessionResponse] | None = None
         self._task: asyncio.Task[None] | None = None
+        self._stream: grpc.aio.UnaryStreamCall | None = None
+        self._doubt = asyncio.Event()  # Its token was refused: ask the server.
+        self.has_lost_one = False  # A session, with its tensors.
         self.token = token
 
     async def open(self, timeout: float) -> resident_pb2.OpenSessionResponse:
@@ -43,6 +46,18 @@ class Session:
                 raise
             raise DeadlineExceeded("session: the server did not open it in time") from None
 
+    async def renew(self, refused: str, deadline: Deadline) -> resident_pb2.OpenSessionResponse:
+        """As `gemmd.session.Session.renew`."""
+        opened = self._opened
+        if opened is not None and opened.done() and opened.exception() is None and self.token == refused:
+            self._opened = asyncio.get_running_loop().create_future()
+            self._doubt.set()
+            if self._stream is not None:
+                self._stream.cancel()
+        with contextlib.suppress(Error):
+            await self.open(deadline.left())
+        return await self.open(deadline.left())
+
     async def close(self) -> None:
         """Ends the stream."""
         if self._task is not None:
@@ -53,15 +68,19 @@ class Session:
             self._opened.exception()  # Possibly never retrieved otherwise.
 
     async def _keep(self) -> None:
+        self._doubt.clear()
         pause, was_open = FIRST_PAUSE_S, False
         while True:
             error, has_opened = await self._serve()
             if has_opened:
                 pause, was_open = FIRST_PAUSE_S, True
             if not was_open or not may_return(error):
+                self.has_lost_one = self.has_lost_one or was_open
                 self._fail(error)
                 return
-            await asyncio.sleep(pause)
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._doubt.wait(), pause)
+            self._doubt.clear()
             pause = min(2 * pause, LONGEST_PAUSE_S)
 
     async def _serve(self) -> tuple[Error, bool]:
@@ -69,13 +88,18 @@ class Session:
         metadata = (*self._metadata, *(((SESSION_KEY, self.token),) if self.token else ()))
         try:
             request = resident_pb2.OpenSessionRequest(token=self.token)
-            stream = self._lane(0).unary_stream(*OPEN_SESSION)(request, metadata=metadata)
-            async for opened in stream:
+            self._stream = self._lane(0).unary_stream(*OPEN_SESSION)(request, metadata=metadata)
+            async for opened in self._stream:
                 has_opened = True
                 self.token = opened.token
                 self._take(opened)
         except grpc.RpcError as error:
             return from_rpc_error(error), has_opened
+        except asyncio.CancelledError:
+            task = asyncio.current_task()
+            if task is None or task.cancelling() or not self._doubt.is_set():
+                raise
+            return Cancelled("session: its token was refused"), has_opened
         except Exception as failure:
             # An exception must not end this task silently: callers waiting for the session would wait until their
             # timeout.

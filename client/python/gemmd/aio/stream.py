@@ -14,6 +14,7 @@ from gemmd.joint import HEAD_BYTES, MAX_UNANSWERED, Queue
 from gemmd.methods import MULTIPLY_STREAM
 from gemmd.ownership import Owner
 from gemmd.product import Product, ProductOptions, build_request
+from gemmd.restore import Restorables
 
 
 class Stream:
@@ -27,9 +28,15 @@ class Stream:
     """
 
     def __init__(
-        self, channel: grpc.aio.Channel, timeout: float | None, metadata: Metadata, max_bytes: int
+        self,
+        channel: grpc.aio.Channel,
+        timeout: float | None,
+        metadata: Metadata,
+        max_bytes: int,
+        restorables: Restorables,
     ) -> None:
         self._max_bytes = max_bytes
+        self._restorables = restorables
         self._changed = asyncio.Condition()
         self._queue = Queue(max_bytes)
         self._owner = Owner(self)
@@ -47,6 +54,7 @@ class Stream:
         """As `gemmd.Stream.submit`; the future is to be awaited."""
         self._owner.check("stream")
         request = build_request(a, b, options)
+        self._restorables.translate(request)
         request.check_size(self._max_bytes - HEAD_BYTES)
         async with self._changed:
             await self._changed.wait_for(
