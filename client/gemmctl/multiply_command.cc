@@ -267,6 +267,7 @@ ExitCode RunMultiply(const GlobalFlags& global, const MultiplyFlags& flags,
     request->mutable_verify()->set_mode(check->mode);
     request->mutable_verify()->set_rate(check->rate);
   }
+  ForgetPut(global, flags.into, console);
   std::vector<CallTiming> calls;
   auto measured = Measure(*client, *request, flags, console, calls);
   if (!measured.ok()) {
@@ -274,6 +275,7 @@ ExitCode RunMultiply(const GlobalFlags& global, const MultiplyFlags& flags,
     return absl::IsDataLoss(measured.status()) ? ExitCode::kVerification : code;
   }
   if (flags.IsKept()) {
+    ForgetPut(global, flags.keep, console);
     Report(global, *request, *measured, true, calls, *costs, std::nullopt, console);
     return ExitCode::kOk;
   }

@@ -42,19 +42,6 @@ struct PutFlags {
   int connections = 0;
 };
 
-absl::StatusOr<MatrixView> ViewFile(const MappedNpy& npy, PutOptions& options) {
-  const std::vector<int64_t>& shape = npy.array().shape;
-  if (shape.size() != 2 && shape.size() != 3) {
-    return absl::InvalidArgumentError(absl::StrCat("FILE: got an array of ", shape.size(),
-                                                   " dimensions, want 2, or 3 for a batch"));
-  }
-  if (shape.size() == 3) options.matrices = shape[0];
-  MatrixView view =
-      PackedView(npy.array().type, npy.data(), shape[shape.size() - 2], shape[shape.size() - 1]);
-  view.order = npy.array().order;
-  return view;
-}
-
 absl::StatusOr<PutOptions> OptionsFor(const PutFlags& flags) {
   PutOptions options;
   options.name = flags.name;
@@ -69,13 +56,16 @@ absl::StatusOr<PutOptions> OptionsFor(const PutFlags& flags) {
 ExitCode RunPut(const GlobalFlags& global, const PutFlags& flags, const Console& console) {
   auto options = OptionsFor(flags);
   if (!options.ok()) return FailLocally(console, options.status());
+  const auto file = FactsOf(flags.path, flags.type);
   const auto npy = MappedNpy::Open(flags.path, TypeOf(flags.type));
   if (!npy.ok()) return FailLocally(console, npy.status());
   const auto view = ViewFile(*npy, *options);
   if (!view.ok()) return FailLocally(console, view.status());
-  auto client = ConnectSession(global, true, console);
+  auto client = ConnectSession(global, true, console, flags.name);
   if (!client.ok()) return FailSession(console, client.status());
-  if (flags.known) options->sha256 = Sha256Of(view->data);
+  const bool is_remembered = file.has_value() && options->pinned && !flags.name.empty();
+  const std::string sha256 = flags.known || is_remembered ? Sha256Of(view->data) : "";
+  if (flags.known) options->sha256 = sha256;
   absl::StatusOr<ResidentTensor> tensor = absl::UnknownError("");
   {
     ProgressLine line(console.err, absl::StrCat("put ", flags.path));
@@ -85,6 +75,12 @@ ExitCode RunPut(const GlobalFlags& global, const PutFlags& flags, const Console&
   if (!tensor.ok()) return FailCall(console, tensor.status());
   const v1::TensorInfo info = tensor->info();
   std::move(*tensor).Release();
+  options->sha256 = sha256;
+  if (is_remembered) {
+    RememberPut(global, *client, *file, info, *options, console);
+  } else {
+    ForgetPut(global, flags.name, console);
+  }
   console.Print(global.json ? JsonLine(TensorJson(info)) : TensorText(info));
   return ExitCode::kOk;
 }
@@ -296,10 +292,14 @@ constexpr char kRmHelp[] =
     "  gemmctl rm 0f3a5c6e7b8d9a0b1c2d3e4f5a6b7c8d     A handle, as `gemmctl ls` shows it\n\n";
 
 ExitCode RunRm(const GlobalFlags& global, const std::string& name, const Console& console) {
+  // First, so that a file that has changed stands in nobody's way.
+  const bool was_remembered = ForgetPut(global, name, console);
   auto client = ConnectSession(global, false, console);
   if (!client.ok()) return FailSession(console, client.status());
   const absl::Status status = client->Delete(TensorNamed(name));
-  return status.ok() ? ExitCode::kOk : FailCall(console, status);
+  // The server may have lost it.
+  const bool is_gone = absl::IsNotFound(status) && was_remembered;
+  return status.ok() || is_gone ? ExitCode::kOk : FailCall(console, status);
 }
 
 }  // namespace
@@ -343,6 +343,7 @@ ExitCode RunKeep(const GlobalFlags& global, const KeepFlags& flags, const Consol
   if (!client.ok()) return FailSession(console, client.status());
   const auto info = client->KeepAlive(TensorNamed(flags.name), *options);
   if (!info.ok()) return FailCall(console, info.status());
+  if (flags.unpin) ForgetPut(global, flags.name, console);
   console.Print(global.json ? JsonLine(TensorJson(*info)) : TensorText(*info));
   return ExitCode::kOk;
 }
@@ -393,6 +394,7 @@ ExitCode RunCompress(const GlobalFlags& global, const CompressFlags& flags,
   if (!tensor.ok()) return FailCall(console, tensor.status());
   const v1::TensorInfo info = tensor->info();
   std::move(*tensor).Release();
+  ForgetPut(global, flags.name, console);
   console.Print(global.json ? JsonLine(TensorJson(info)) : TensorText(info));
   return ExitCode::kOk;
 }

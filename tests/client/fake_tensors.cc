@@ -1,11 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tests/client/fake_tensors.h"
 
+#include <atomic>
 #include <chrono>
+#include <cstdint>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/mutex.h"
+#include "gemmd/v1/registry.grpc.pb.h"
 #include "tests/client/fake_tensors_service.h"
 
 namespace gemmd {
@@ -36,15 +39,30 @@ class FakeTensors::Gemm : public v1::Gemm::Service {
   std::vector<v1::MultiplyRequest> products;  // Under the lock of the tensors.
 };
 
+// Says when the server started.
+class FakeTensors::Registry : public v1::Registry::Service {
+ public:
+  grpc::Status GetStatistics(grpc::ServerContext* /*context*/,
+                             const v1::GetStatisticsRequest* /*request*/,
+                             v1::GetStatisticsResponse* response) override {
+    response->set_started_unix_ns(start);
+    return grpc::Status::OK;
+  }
+
+  std::atomic<int64_t> start = 1;
+};
+
 FakeTensors::FakeTensors(TensorFaults faults)
     : service_(std::make_unique<FakeTensorsService>(std::move(faults))),
-      gemm_(std::make_unique<Gemm>(*service_)) {
+      gemm_(std::make_unique<Gemm>(*service_)),
+      registry_(std::make_unique<Registry>()) {
   grpc::ServerBuilder builder;
   int port = 0;
   builder.AddListeningPort("127.0.0.1:0", grpc::InsecureServerCredentials(), &port);
   builder.SetMaxReceiveMessageSize(-1);
   builder.RegisterService(service_.get());
   builder.RegisterService(gemm_.get());
+  builder.RegisterService(registry_.get());
   server_ = builder.BuildAndStart();
   address_ = absl::StrCat("127.0.0.1:", port);
 }
@@ -57,6 +75,10 @@ FakeTensors::~FakeTensors() {
 
 const std::string& FakeTensors::address() const { return address_; }
 void FakeTensors::BreakSessions(bool forgets) { service_->BreakSessions(forgets); }
+void FakeTensors::Restart() {
+  ++registry_->start;
+  service_->BreakSessions(true);
+}
 int FakeTensors::sessions_opened() const {
   absl::MutexLock lock(&service_->mutex_);
   return service_->sessions_opened_;

@@ -29,6 +29,9 @@ class FakeTensors {
   // Ends the streams of sessions with UNAVAILABLE; their tokens stay valid unless `forgets`.
   void BreakSessions(bool forgets);
 
+  // Ends them as a restart does: the server has another start, too.
+  void Restart();
+
   int sessions_opened() const;  // Streams; a session that is opened again counts again.
   int puts() const;             // Streams.
   int chunks() const;           // Accepted chunks.
@@ -43,9 +46,11 @@ class FakeTensors {
 
  private:
   class Gemm;
+  class Registry;
 
   std::unique_ptr<FakeTensorsService> service_;
   std::unique_ptr<Gemm> gemm_;
+  std::unique_ptr<Registry> registry_;
   std::unique_ptr<grpc::Server> server_;
   std::string address_;
 };

@@ -29,7 +29,7 @@ grpc::ServerWriteReactor<v1::OpenSessionResponse>* FakeTensorsService::OpenSessi
   ++sessions_opened_;
   std::string token = request->token();
   const bool is_known = token.empty() || tokens_.count(token) > 0;
-  if (token.empty()) token = absl::StrCat("token", tokens_.size() + 1);
+  if (token.empty()) token = absl::StrCat("token", ++last_token_);
   if (is_known) tokens_.insert(token);
   grpc::Status status;
   if (!is_known) status = {grpc::StatusCode::UNAUTHENTICATED, "session: got an unknown token"};

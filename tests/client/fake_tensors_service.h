@@ -114,6 +114,7 @@ class FakeTensorsService final
   int offered_chunks_ ABSL_GUARDED_BY(mutex_) = 0;
   int sent_chunks_ ABSL_GUARDED_BY(mutex_) = 0;
   int last_tensor_ ABSL_GUARDED_BY(mutex_) = 0;
+  int last_token_ ABSL_GUARDED_BY(mutex_) = 0;
   std::set<std::string> tokens_ ABSL_GUARDED_BY(mutex_);
   std::map<std::string, RunningUpload> uploads_ ABSL_GUARDED_BY(mutex_);
   std::vector<std::unique_ptr<SessionStream>> streams_ ABSL_GUARDED_BY(mutex_);

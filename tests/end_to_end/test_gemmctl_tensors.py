@@ -5,10 +5,13 @@ import hashlib
 import json
 import os
 import pathlib
+import signal
 import subprocess
 
+import grpc
 import numpy as np
 import pytest
+from gemmd.v1 import registry_pb2_grpc, statistics_pb2
 
 LIMIT_S = 300
 
@@ -50,6 +53,57 @@ def test_a_large_file_goes_and_comes_back(ctl, tmp_path, rng):
     assert not list(tmp_path.glob("gone*"))
 
 
+def test_a_killed_daemon_gets_the_files_again(gemmctl, daemons, tmp_path, rng):
+    """The next command puts pinned tensors with names again, which a daemon at the same address has lost."""
+    listen = f"unix:{tmp_path}/gemmd.sock"
+    environment = {"XDG_RUNTIME_DIR": str(tmp_path), "GEMMD_ADDRESS": listen}
+    path = tmp_path / "w.npy"
+    w, x = random_matrix(rng, 64, 48), np.ones((2, 64))
+    np.save(path, w)
+    np.save(tmp_path / "x.npy", x)
+
+    def ctl(*arguments):
+        done = subprocess.run(
+            [gemmctl, *arguments], env=environment, capture_output=True, timeout=LIMIT_S, check=False, cwd=tmp_path
+        )
+        return done.returncode, done.stdout.decode(), done.stderr.decode()
+
+    def killed(daemon):
+        daemon.signal(signal.SIGKILL)
+        daemon.wait()
+        return daemons.start("--devices=cpu", listen=listen)
+
+    daemon = daemons.start("--devices=cpu", listen=listen)
+    for name in ("w", "same"):
+        code, _, err = ctl("put", "w.npy", "--name", name)
+        assert code == 0, err
+    daemon = killed(daemon)
+    code, _, err = ctl("multiply", "x.npy", "@w", "-o", "d.npy")
+    assert code == 0, err
+    assert f"the server has lost the session; putting w again from {path}" in err
+    want = np.frombuffer((tmp_path / "w.npy").read_bytes()[-w.nbytes :]).reshape(w.shape)
+    assert ctl("get", "w", "back.npy")[0] == 0
+    assert np.load(tmp_path / "back.npy").tobytes() == want.tobytes()
+    # The same bytes under another name are not sent.
+    with grpc.insecure_channel(listen) as channel:
+        tensors = registry_pb2_grpc.RegistryStub(channel).GetStatistics(statistics_pb2.GetStatisticsRequest()).tensors
+    assert (tensors.uploads_complete, tensors.uploads_known) == (1, 1)
+
+    # Other bytes in a file of the same size and time are found by their hash.
+    time_ns = path.stat().st_mtime_ns
+    np.save(path, -w)
+    os.utime(path, ns=(time_ns, time_ns))
+    killed(daemon)
+    code, _, err = ctl("ls")
+    assert code == 2 and f"{path} has changed" in err, err
+    # Each is given up by itself, or put as it is now.
+    code, _, err = ctl("rm", "same")
+    assert code == 2 and "w: " in err and "same: " not in err, err
+    assert ctl("put", path, "--name", "w")[0] == 0
+    code, out, err = ctl("ls")
+    assert code == 0 and "same" not in out, err
+
+
 def test_compress(ctl, tmp_path):
     # The large elements of each group are at its end.
     values = np.arange(1, 33, dtype=np.float16).reshape(4, 8)
@@ -88,7 +142,7 @@ def test_commands_share_a_session_without_a_login(gemmctl, daemon, tmp_path, rng
 def test_the_environment_names_a_session(ctl, tmp_path, rng):
     np.save(tmp_path / "w.npy", random_matrix(rng, 3, 4))
     assert ctl("put", tmp_path / "w.npy", "--name", "w")[0] == 0
-    (kept,) = (tmp_path / "gemmd").iterdir()
+    (kept,) = (tmp_path / "gemmd").glob("*.session")
     token = kept.read_text().strip()
     kept.unlink()
     code, _, err = ctl("ls")
@@ -102,7 +156,7 @@ def test_the_environment_names_a_session(ctl, tmp_path, rng):
 def test_an_operator_lists_and_drops_a_session(ctl, tmp_path, rng):
     np.save(tmp_path / "w.npy", random_matrix(rng, 300, 400))
     assert ctl("put", tmp_path / "w.npy", "--name", "left behind")[0] == 0
-    (kept,) = (tmp_path / "gemmd").iterdir()
+    (kept,) = (tmp_path / "gemmd").glob("*.session")
     token = kept.read_text().strip()
     session_id = hashlib.sha256(bytes.fromhex(token)).hexdigest()[:16]
     code, out, err = ctl("sessions", "--json")

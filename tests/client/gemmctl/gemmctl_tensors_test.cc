@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 #include <sys/stat.h>
 
+#include <chrono>
 #include <filesystem>
 #include <fstream>
 #include <sstream>
@@ -24,6 +25,7 @@ namespace gemmd {
 namespace {
 
 using testing::HasSubstr;
+using testing::Not;
 using testing::SizeIs;
 
 class GemmctlTensorsTest : public testing::Test {
@@ -50,9 +52,17 @@ class GemmctlTensorsTest : public testing::Test {
   std::vector<std::string> Sessions() const {
     std::vector<std::string> paths;
     for (const auto& entry : std::filesystem::directory_iterator(folder_.Path("gemmd"))) {
-      paths.push_back(entry.path());
+      if (entry.path().extension() != ".tensors") paths.push_back(entry.path());
     }
     return paths;
+  }
+
+  // The file that says what was put; empty if there is none.
+  std::string Kept() const {
+    for (const auto& entry : std::filesystem::directory_iterator(folder_.Path("gemmd"))) {
+      if (entry.path().extension() == ".tensors") return entry.path();
+    }
+    return "";
   }
 
   ScratchFolder folder_;
@@ -121,8 +131,110 @@ TEST_F(GemmctlTensorsTest, ASessionThatHasEndedIsForgotten) {
   server_.BreakSessions(true);
   EXPECT_THAT(Run({"ls"}).err, HasSubstr("session: got none"));
   EXPECT_THAT(Sessions(), SizeIs(0));
+  EXPECT_EQ(Kept(), "");
   EXPECT_EQ(Run({"put", a, "--name", "a"}).code, ExitCode::kOk);
   EXPECT_EQ(Run({"ls"}).code, ExitCode::kOk);
+}
+
+TEST_F(GemmctlTensorsTest, WhatWasPutIsPutAgainInANewSession) {
+  const std::string a = Random("a.npy", "2,3");
+  const std::string b = Random("b.npy", "4,4", "bf16");
+  ASSERT_EQ(Run({"put", a, "--name", "a"}).code, ExitCode::kOk);
+  ASSERT_EQ(Run({"put", b, "--name", "b", "--type", "bf16", "--device", "cpu"}).code,
+            ExitCode::kOk);
+  ASSERT_EQ(Run({"put", a, "--name", "leased", "--lease", "5m"}).code, ExitCode::kOk);
+  ASSERT_EQ(Run({"put", a}).code, ExitCode::kOk);
+  struct stat facts = {};
+  const auto kept = Kept();
+  ASSERT_EQ(stat(kept.c_str(), &facts), 0);
+  EXPECT_EQ(facts.st_mode & 0777, 0600u);
+  server_.Restart();
+
+  const Outcome list = Run({"ls"});
+  EXPECT_EQ(list.code, ExitCode::kOk);
+  EXPECT_THAT(list.err, HasSubstr("lost the session; putting a again from " + a + "\n"));
+  EXPECT_THAT(list.err, HasSubstr("putting b again from " + b + "\n"));
+  auto begun = server_.begun();
+  ASSERT_EQ(begun.size(), 6u);
+  for (size_t i : {0u, 1u}) {
+    v1::PutBegin again = begun[4 + i];
+    EXPECT_THAT(again.sha256(), SizeIs(32));
+    again.clear_sha256();
+    EXPECT_EQ(again.SerializeAsString(), begun[i].SerializeAsString());
+  }
+  // A file that gemmctl has not written says so.
+  const std::string puts = Contents(Kept());
+  for (const char* bad : {"{", "[]", "{\"session\": 1}",
+                          R"({"session": "", "server": 1, "tensors": {"a": {"path": 3}}})"}) {
+    std::ofstream(kept) << bad;
+    EXPECT_THAT(Run({"ls"}).err, HasSubstr(kept + ": got a file that gemmctl has not written"));
+  }
+  std::ofstream(kept) << puts;
+  // Once is enough.
+  EXPECT_EQ(Run({"ls"}).err, "");
+  EXPECT_EQ(server_.begun().size(), 6u);
+
+  // A newer time alone changes nothing.
+  std::filesystem::last_write_time(a, std::filesystem::last_write_time(a) + std::chrono::hours(1));
+  server_.Restart();
+  EXPECT_EQ(Run({"get", "a", folder_.Path("c.npy")}).code, ExitCode::kOk);
+  EXPECT_EQ(Contents(folder_.Path("c.npy")), Contents(a));
+}
+
+TEST_F(GemmctlTensorsTest, FilesThatHaveChangedAreNotPutAgain) {
+  const std::string a = Random("a.npy", "2,3");
+  const std::string before = Contents(a);
+  ASSERT_EQ(Run({"put", a, "--name", "a"}).code, ExitCode::kOk);
+  const auto fails = [&](const char* why) {
+    server_.Restart();
+    // Until the user decides.
+    for (int i = 0; i < 2; ++i) {
+      const Outcome list = Run({"ls"});
+      EXPECT_EQ(list.code, ExitCode::kUsage);
+      EXPECT_THAT(list.err, HasSubstr("a: " + a + " " + why));
+      EXPECT_THAT(list.err, HasSubstr("`gemmctl rm a` gives it up"));
+    }
+  };
+  std::ofstream(a) << before << "more";
+  fails("has changed");
+  std::string other = before;
+  other.back() ^= 1;
+  std::ofstream(a) << other;
+  fails("has changed");
+  std::ofstream(a) << before;
+  EXPECT_EQ(Run({"ls"}).code, ExitCode::kOk);
+  std::filesystem::remove(a);
+  fails("is missing");
+  EXPECT_EQ(Run({"rm", "a"}).code, ExitCode::kOk);
+  EXPECT_THAT(Kept(), "");
+}
+
+TEST_F(GemmctlTensorsTest, WhatWasRemovedReplacedOrUnpinnedIsNotPutAgain) {
+  const std::string a = Random("a.npy", "4,8");
+  const auto put = [&](const std::string& name) {
+    ASSERT_EQ(Run({"put", a, "--name", name}).code, ExitCode::kOk);
+    EXPECT_THAT(Contents(Kept()), HasSubstr("\"" + name + "\""));
+  };
+  const std::vector<std::vector<std::string>> commands = {
+      {"rm", "w"},
+      {"keep", "w", "--unpin"},
+      {"put", a, "--name", "w", "--lease", "5m"},
+      {"compress", "w", "--name", "w"},
+      {"multiply", a, Random("b.npy", "8,8"), "--into", "@w"},
+      {"multiply", a, folder_.Path("b.npy"), "--keep-result", "w"},
+  };
+  put("stays");
+  for (const std::vector<std::string>& command : commands) {
+    put("w");
+    const Outcome run = Run(command);
+    EXPECT_EQ(run.code, ExitCode::kOk) << run.err;
+    EXPECT_THAT(Contents(Kept()), Not(HasSubstr("\"w\""))) << command[0];
+    EXPECT_THAT(Contents(Kept()), HasSubstr("\"stays\""));
+  }
+  put("w");
+  const auto handle = nlohmann::json::parse(Run({"put", a, "--name", "w", "--json"}).out)["handle"];
+  EXPECT_EQ(Run({"rm", handle.get<std::string>()}).code, ExitCode::kOk);
+  EXPECT_THAT(Contents(Kept()), Not(HasSubstr("\"w\"")));
 }
 
 TEST_F(GemmctlTensorsTest, WithoutAFolderTheTokenIsTold) {
