@@ -249,6 +249,17 @@ absl::Status NotAsPut(const std::string& name, const std::string& path, const ch
       path, " --name ", name, "` puts it as it is now, `gemmctl rm ", name, "` gives it up"));
 }
 
+// Two digits for each byte.
+std::string BytesOf(absl::string_view digits) {
+  std::string bytes;
+  for (size_t at = 0; at + 1 < digits.size(); at += 2) {
+    uint32_t byte = 0;
+    if (!absl::SimpleHexAtoi(digits.substr(at, 2), &byte)) return {};
+    bytes += static_cast<char>(byte);
+  }
+  return bytes;
+}
+
 // Puts a remembered tensor again, and stores its new handle.
 absl::Status PutAgain(Client& client, const std::string& name, nlohmann::json& put) {
   const auto path = put["path"].get<std::string>();
@@ -259,7 +270,7 @@ absl::Status PutAgain(Client& client, const std::string& name, nlohmann::json& p
   const auto npy = MappedNpy::Open(path, type.value_or(v1::ELEMENT_TYPE_UNSPECIFIED));
   if (!npy.ok()) return npy.status();
   PutOptions options = {.name = name, .pinned = true, .device = put["device"].get<std::string>()};
-  options.sha256 = absl::HexStringToBytes(put["sha256"].get<std::string>());
+  options.sha256 = BytesOf(put["sha256"].get<std::string>());
   ASSIGN_OR_RETURN(const auto view, ViewFile(*npy, options));
   const bool is_same_time = facts->modified_ns == put["modified_ns"].get<int64_t>();
   if (!is_same_time && Sha256Of(view.data) != options.sha256) {
@@ -450,21 +461,6 @@ ExitCode FailSession(const Console& console, const absl::Status& status) {
                        absl::IsPermissionDenied(status) || absl::IsInternal(status);
   return is_ours ? FailLocally(console, status) : FailCall(console, status);
 }
-
-namespace {
-
-// Two digits for each byte.
-std::string BytesOf(absl::string_view digits) {
-  std::string bytes;
-  for (size_t at = 0; at + 1 < digits.size(); at += 2) {
-    uint32_t byte = 0;
-    if (!absl::SimpleHexAtoi(digits.substr(at, 2), &byte)) return {};
-    bytes += static_cast<char>(byte);
-  }
-  return bytes;
-}
-
-}  // namespace
 
 TensorRef TensorNamed(const std::string& text) {
   const absl::string_view name = absl::StripPrefix(text, "@");
