@@ -57,8 +57,8 @@ PATIENCE_S = 300
 
 class World:
     """The daemon and its faults: workers die and stop, connections take its descriptors, and the
-    disk of its files is full; with LIMIT_FLAGS, memory and addresses run short; with a `wall_clock`, the clock jumps. Runs for
-    `length_s`, and until each fault has occurred and the `tenants` have written and read `least`
+    disk of its files is full; with LIMIT_FLAGS, memory and addresses run short; with a `wall_clock`,
+    the clock jumps. Runs for `length_s`, and until each fault has occurred and the `tenants` have written and read `least`
     versions."""
 
     def __init__(self, daemon, spec, length_s, seed, least, wall_clock=None, is_limited=False):

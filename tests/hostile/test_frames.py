@@ -365,7 +365,9 @@ RESET_BY_THE_DAEMON = {
         call_frames(more=[(b"content-length", b"99")]),
         stream_frame(DATA, END_STREAM, MESSAGE),
     ],
-    "a content-length that is no number": [call_frames(flags=END_HEADERS | END_STREAM, more=[(b"content-length", b"x")])],
+    "a content-length that is no number": [
+        call_frames(flags=END_HEADERS | END_STREAM, more=[(b"content-length", b"x")]),
+    ],
     "a name in upper case": [call_frames(flags=END_HEADERS | END_STREAM, more=[(b"X-Name", b"y")])],
     "a message with unknown flags": [BEGUN, stream_frame(DATA, END_STREAM, message(b"abc", flags=7))],
     "a message that is too long": [BEGUN, stream_frame(DATA, 0, message(b"abc", declared=(1 << 31) - 1))],

@@ -179,6 +179,8 @@ def test_no_form_of_a_path_passes_the_rules(daemons, battery, tmp_path, kind):
         # The control: these are the handlers that would have run.
         for path in denied:
             owner.begin([path])
-        wait_until(
-            lambda: all(handled(daemon).get(name, 0) > after.get(name, 0) for name in names), PATIENCE_S, "the owner's calls counted"
-        )
+        def are_counted():
+            now = handled(daemon)
+            return all(now.get(name, 0) > after.get(name, 0) for name in names)
+
+        wait_until(are_counted, PATIENCE_S, "the owner's calls counted")
