@@ -466,9 +466,11 @@ absl::StatusOr<v1::MultiplyResponse> Client::Multiply(const v1::MultiplyRequest&
       return state_->Next().gemm->Multiply(&context, sent, response);
     });
   };
-  if (!NamesTensors(request)) {
-    std::string token;
-    return multiply(request, &token);
+  if (!NamesTensors(request) || state_->session->restorable().IsEmpty()) {
+    SentTensors sent;
+    auto response = multiply(request, &sent.token);
+    if (response.ok() || !NamesTensors(request)) return response;
+    return state_->session->Restore(response.status(), sent, deadline);
   }
   v1::MultiplyRequest current = request;
   state_->session->Translate(current);

@@ -38,8 +38,8 @@ bool MayReturn(const absl::Status& status) {
 absl::Status WithAdvice(const absl::Status& refusal) {
   return absl::Status(refusal.code(),
                       absl::StrCat(refusal.message(),
-                                   "; the server has lost the session of this client, with its "
-                                   "tensors: put them again, or put them with "
+                                   "; the server has lost an earlier session of this client, with "
+                                   "its tensors: put them again, or put them with "
                                    "PutOptions::restorable, and the client does so by itself"));
 }
 
@@ -310,7 +310,8 @@ absl::Status ClientSession::Restore(const absl::Status& refusal, SentTensors& se
   if (sent.restorations_left-- == 0) return refusal;
   if (sent.uses.empty()) {
     absl::MutexLock lock(&mutex_);
-    return has_lost_one_ ? WithAdvice(refusal) : refusal;
+    const bool is_of_tensor = is_session_lost || absl::StrContains(refusal.message(), "tensor");
+    return has_lost_one_ && is_of_tensor ? WithAdvice(refusal) : refusal;
   }
   const auto restore = [&]() -> absl::StatusOr<bool> {
     if (is_session_lost) {

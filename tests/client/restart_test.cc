@@ -37,6 +37,7 @@ namespace gemmd {
 namespace {
 
 using testing::HasSubstr;
+using testing::Not;
 
 // A daemon on a unix socket.
 class RestartedDaemon {
@@ -358,6 +359,12 @@ TEST_F(RestartTest, OtherTensorsAreLostAndTheErrorSaysWhatHelps) {
   EXPECT_THAT(client_->Multiply(a_view_, *w),
               StatusIs(absl::StatusCode::kNotFound, HasSubstr("PutOptions::restorable")));
   EXPECT_THAT(client_->Put(w_view_), IsOk());
+  // It does not help against other mistakes.
+  EXPECT_THAT(client_->Multiply(a_view_, *restorable, {.device = "none"}),
+              StatusIs(absl::StatusCode::kNotFound, Not(HasSubstr("restor"))));
+  const auto request = BuildRequest(a_view_, *w, {.device = "none"});
+  ASSERT_THAT(request, IsOk());
+  EXPECT_THAT(client_->Multiply(*request), StatusIs(absl::StatusCode::kNotFound));
 }
 
 TEST_F(RestartTest, WhatWasOverwrittenReplacedOrReleasedIsNotRestored) {

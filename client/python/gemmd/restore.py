@@ -24,7 +24,7 @@ MAX_RESTORATIONS = 4
 MIN_TIMEOUT_S = 0.001  # A transfer needs a timeout above 0.
 
 _ADVICE = (
-    "the server has lost the session of this client, with its tensors: put them again, or put them with "
+    "the server has lost an earlier session of this client, with its tensors: put them again, or put them with "
     "restorable=True, and the client does so by itself"
 )
 
@@ -70,7 +70,9 @@ def may_help(error: Error) -> bool:
 
 
 def with_advice(error: Error) -> Error:
-    """The error of a call whose tensors went with the client's session."""
+    """The error of a call whose tensors may have gone with an earlier session."""
+    if not is_session_refusal(error) and "tensor" not in error.message:
+        return error
     return error_of(error.code, f"{error.message}; {_ADVICE}")
 
 
