@@ -25,11 +25,11 @@ inline constexpr absl::Duration kPatience = absl::Seconds(60);
 // millisecond, to leave the processors to the work.
 template <typename Condition>
 bool Eventually(Condition condition, absl::Duration limit = kPatience) {
-  using Clock = std::chrono::steady_clock;
+  using Steady = std::chrono::steady_clock;
   constexpr std::chrono::milliseconds kTimeToLook(10);
-  const Clock::time_point begin = Clock::now();
+  const Steady::time_point begin = Steady::now();
   while (!condition()) {
-    const Clock::duration passed = Clock::now() - begin;
+    const Steady::duration passed = Steady::now() - begin;
     if (passed > absl::ToChronoNanoseconds(limit)) return false;
     if (passed < kTimeToLook) {
       sched_yield();

@@ -25,7 +25,7 @@ std::optional<std::string_view> ReadHex(HeaderPaths& paths, std::string_view hex
   std::string block;
   for (; !hex.empty(); hex.remove_prefix(2)) {
     uint32_t byte = 0;
-    EXPECT_TRUE(absl::SimpleHexAtoi(hex.substr(0, 2), &byte)) << hex;
+    EXPECT_TRUE(absl::SimpleHexAtoi(std::string(hex.substr(0, 2)), &byte)) << hex;
     block += static_cast<char>(byte);
   }
   return Read(paths, block);
