@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Groups of rows. The code of each group is compiled alone (kernels/cuda/device/CMakeLists.txt), so
-// that all are compiled side by side. Every instruction belongs to exactly one group of rows that multiply
-// its own types without promotion; some also have promoted rows and split-f32 rows.
+// that all are compiled side by side. Every instruction belongs to exactly one group of rows that
+// multiply its own types without promotion; some also have promoted rows and split-f32 rows.
 #pragma once
 
 #include <cstddef>
