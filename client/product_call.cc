@@ -235,10 +235,15 @@ absl::Status ProductCall::AwaitEnd() {
 }
 
 void ProductCall::Cancel() {
-  absl::MutexLock lock(&mutex_);
-  is_cancelled_ = true;
+  ProductCall* again = nullptr;
+  {
+    absl::MutexLock lock(&mutex_);
+    is_cancelled_ = true;
+    again = again_.get();
+  }
+  // Not under the lock, which the end of the call takes.
   context_.TryCancel();
-  if (again_ != nullptr) again_->Cancel();
+  if (again != nullptr) again->Cancel();
 }
 
 absl::StatusOr<ProductCall*> ProductCall::Again(const absl::Status& refusal) {

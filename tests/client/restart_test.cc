@@ -464,6 +464,34 @@ TEST(RestorableTest, ANameThatAnotherTensorHasIsNotTakenFromIt) {
   EXPECT_EQ(server.begun().size(), 2u);
 }
 
+// A product whose tensor is lost, and that something ends while the tensor is being restored.
+void EndDuringRestoration(
+    const std::function<void(std::optional<Client>& client, PendingProduct& product)>& end) {
+  FakeTensors server({.session_delay = absl::Milliseconds(200)});
+  auto made = Client::Create(server.address(), {.timeout = kPatience});
+  ASSERT_THAT(made, IsOk());
+  std::optional<Client> client = *std::move(made);
+  const std::vector<float> values = {1, 2, 3, 4};
+  const auto tensor = client->Put(View(values, 2, 2), {.restorable = true});
+  ASSERT_THAT(tensor, IsOk());
+  server.BreakSessions(true);
+  const size_t calls = server.times_left().size();
+  PendingProduct product = client->MultiplyAsync(View(values, 2, 2), *tensor);
+  std::thread waiting([&] { EXPECT_FALSE(product.Wait().ok()); });
+  EXPECT_TRUE(Eventually([&] { return server.times_left().size() > calls; }));
+  end(client, product);
+  waiting.join();
+  EXPECT_TRUE(server.products().empty());
+}
+
+TEST(RestorableTest, ACancelledProductIsNotSentAgain) {
+  EndDuringRestoration([](std::optional<Client>&, PendingProduct& product) { product.Cancel(); });
+}
+
+TEST(RestorableTest, AClientMayEndDuringARestoration) {
+  EndDuringRestoration([](std::optional<Client>& client, PendingProduct&) { client.reset(); });
+}
+
 TEST(RestorableTest, ASessionThatWasJoinedIsNotReplaced) {
   FakeTensors server;
   auto first = Client::Create(server.address());
