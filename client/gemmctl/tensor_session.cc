@@ -42,9 +42,11 @@ std::string PathOf(const GlobalFlags& flags, const char* kind) {
                       kind);
 }
 
-// The files that store the session's token, and what was put in that session.
+// The files that store the session's token, and what was put in that session; and the one that is
+// locked while the latter is read and replaced.
 std::string SessionPath(const GlobalFlags& flags) { return PathOf(flags, "session"); }
 std::string PutsPath(const GlobalFlags& flags) { return PathOf(flags, "tensors"); }
+std::string PutsLockPath(const GlobalFlags& flags) { return PathOf(flags, "lock"); }
 
 constexpr size_t kMaxTokenBytes = 256;
 constexpr size_t kMaxPutsBytes = size_t{16} << 20;
@@ -127,22 +129,30 @@ absl::StatusOr<bool> KeepToken(const GlobalFlags& flags, const std::string& toke
   return Failed(path, "write");
 }
 
-// A lock on the folder, which excludes other commands.
-class FolderLock {
+// A lock that excludes other commands.
+class CommandLock {
  public:
-  static absl::StatusOr<FolderLock> Take(const std::string& folder) {
-    FolderLock lock(open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC | O_NOFOLLOW));
-    if (lock.file_ < 0 || flock(lock.file_, LOCK_EX) != 0) return Failed(folder, "lock");
-    return lock;
+  // For who removes the token: on the folder.
+  static absl::StatusOr<CommandLock> OnToken(const GlobalFlags& flags) {
+    return Take(flags.session_folder, O_RDONLY | O_DIRECTORY);
   }
-  FolderLock(FolderLock&& other) noexcept : file_(std::exchange(other.file_, -1)) {}
-  FolderLock& operator=(FolderLock&&) = delete;
-  ~FolderLock() {
+  // For who changes what is remembered. The folder must exist.
+  static absl::StatusOr<CommandLock> OnPuts(const GlobalFlags& flags) {
+    return Take(PutsLockPath(flags), O_RDWR | O_CREAT);
+  }
+  CommandLock(CommandLock&& other) noexcept : file_(std::exchange(other.file_, -1)) {}
+  CommandLock& operator=(CommandLock&&) = delete;
+  ~CommandLock() {
     if (file_ >= 0) close(file_);
   }
 
  private:
-  explicit FolderLock(int file) : file_(file) {}
+  explicit CommandLock(int file) : file_(file) {}
+  static absl::StatusOr<CommandLock> Take(const std::string& path, int open_flags) {
+    CommandLock lock(open(path.c_str(), open_flags | O_CLOEXEC | O_NOFOLLOW, 0600));
+    if (lock.file_ < 0 || flock(lock.file_, LOCK_EX) != 0) return Failed(path, "lock");
+    return lock;
+  }
   int file_;
 };
 
@@ -150,7 +160,7 @@ class FolderLock {
 // Removal holds the lock on the folder. A file is created only if there is none, so the file read
 // under the lock is the file removed.
 absl::Status ForgetToken(const GlobalFlags& flags, const std::string& token) {
-  ASSIGN_OR_RETURN(const FolderLock lock, FolderLock::Take(flags.session_folder));
+  ASSIGN_OR_RETURN(const CommandLock lock, CommandLock::OnToken(flags));
   const std::string path = SessionPath(flags);
   const auto kept = ReadToken(path);
   absl::Status status = kept.status();
@@ -222,7 +232,7 @@ absl::StatusOr<nlohmann::json> ReadPuts(const GlobalFlags& flags) {
       absl::StrCat(path, ": got a file that gemmctl has not written; remove it"));
 }
 
-// Call it with the lock on the folder.
+// Call it with the lock on what was put.
 absl::Status WritePuts(const GlobalFlags& flags, const nlohmann::json& puts) {
   const std::string path = PutsPath(flags);
   if (puts["tensors"].empty()) {
@@ -299,7 +309,7 @@ absl::Status PutAllAgain(Client& client, const GlobalFlags& flags, const std::st
   if (puts.empty()) return absl::OkStatus();
   ASSIGN_OR_RETURN(const auto session, client.OpenSession());
   if (puts["session"] == session.token) return absl::OkStatus();
-  ASSIGN_OR_RETURN(const FolderLock lock, FolderLock::Take(flags.session_folder));
+  ASSIGN_OR_RETURN(const CommandLock lock, CommandLock::OnPuts(flags));
   ASSIGN_OR_RETURN(puts, ReadPuts(flags));
   if (puts.empty() || puts["session"] == session.token) return absl::OkStatus();
   const int64_t start = StartOf(client);
@@ -327,7 +337,7 @@ absl::StatusOr<bool> ShallOpen(const GlobalFlags& flags) {
   const int64_t start = StartOf(client);
   if (start == 0) return false;
   if (start != puts["server"]) return true;
-  ASSIGN_OR_RETURN(const FolderLock lock, FolderLock::Take(flags.session_folder));
+  ASSIGN_OR_RETURN(const CommandLock lock, CommandLock::OnPuts(flags));
   ASSIGN_OR_RETURN(auto current, ReadPuts(flags));
   if (current != puts) return false;
   current["tensors"].clear();
@@ -404,7 +414,7 @@ absl::Status Remember(const GlobalFlags& flags, Client& client, const PutFile& f
                       const v1::TensorInfo& tensor, const PutOptions& options) {
   if (!flags.session.empty() || PutsPath(flags).empty()) return absl::OkStatus();
   ASSIGN_OR_RETURN(const auto session, client.OpenSession());
-  ASSIGN_OR_RETURN(const FolderLock lock, FolderLock::Take(flags.session_folder));
+  ASSIGN_OR_RETURN(const CommandLock lock, CommandLock::OnPuts(flags));
   ASSIGN_OR_RETURN(auto puts, ReadPuts(flags));
   if (!puts.empty() && puts["session"] != session.token) puts["tensors"].clear();
   puts["session"] = session.token;
@@ -433,7 +443,7 @@ absl::StatusOr<bool> Forget(const GlobalFlags& flags, const std::string& tensor)
   };
   ASSIGN_OR_RETURN(auto puts, ReadPuts(flags));
   if (find(puts).empty()) return false;
-  ASSIGN_OR_RETURN(const FolderLock lock, FolderLock::Take(flags.session_folder));
+  ASSIGN_OR_RETURN(const CommandLock lock, CommandLock::OnPuts(flags));
   ASSIGN_OR_RETURN(puts, ReadPuts(flags));
   const std::string name = find(puts);
   if (name.empty()) return false;

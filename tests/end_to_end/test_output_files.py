@@ -226,4 +226,5 @@ def test_commands_at_once_after_a_session_has_ended(gemmctl, daemon, tmp_path, r
         assert put.wait(LIMIT_S) == 0, put.stderr.read()
     listed = subprocess.check_output([gemmctl, "ls", "--json"], env=environment, timeout=LIMIT_S)
     assert sorted(tensor["name"] for tensor in json.loads(listed)["tensors"]) == names
-    assert list(folder.iterdir()) == [kept]
+    # And what was put in it, with the lock on that.
+    assert sorted(folder.iterdir()) == sorted([kept, kept.with_suffix(".tensors"), kept.with_suffix(".lock")])

@@ -52,7 +52,7 @@ class GemmctlTensorsTest : public testing::Test {
   std::vector<std::string> Sessions() const {
     std::vector<std::string> paths;
     for (const auto& entry : std::filesystem::directory_iterator(folder_.Path("gemmd"))) {
-      if (entry.path().extension() != ".tensors") paths.push_back(entry.path());
+      if (entry.path().extension() == ".session") paths.push_back(entry.path());
     }
     return paths;
   }
