@@ -173,7 +173,8 @@ def test_no_form_of_a_path_passes_the_rules(daemons, battery, tmp_path, kind):
             if len(dict(forms(denied[0])).get(name, [b""])) > 1:  # What is open may be answered.
                 continue
             refusals = {PERMISSION_DENIED, UNIMPLEMENTED, None}
-            assert seen <= ({UNKNOWN} if name == "no path" else refusals), (name, seen)
+            # gRPC 1.51 answers a call without a path itself, later releases ask the gate.
+            assert seen <= ({UNKNOWN, PERMISSION_DENIED} if name == "no path" else refusals), (name, seen)
         assert statuses["as it is"] == statuses["in pieces"] == {PERMISSION_DENIED}
 
         # The control: these are the handlers that would have run.
