@@ -88,6 +88,8 @@ class CopiedBytesTest : public testing::TestWithParam<Place> {
     grpc::GenericStub stub(running_.channel());
     grpc::ClientContext context;
     AllowTime(context);
+    // On a busy machine, a connection once failed with an error that connect() does not have.
+    context.set_wait_for_ready(true);
     grpc::ByteBuffer response;
     std::promise<grpc::Status> ended;
     stub.UnaryCall(&context, "/gemmd.v1.Gemm/Multiply", {}, &request, &response,
