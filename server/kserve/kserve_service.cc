@@ -96,7 +96,8 @@ class InferExchange {
 
   // As ProductExchange::Start; the errors returned and those passed to `answer` use the terms of
   // KServe.
-  absl::Status Start(JobId id, grpc::ByteBuffer& request, Arrival arrival, Answer answer);
+  absl::Status Start(JobId id, grpc::ByteBuffer& request, Arrival arrival, Answer answer,
+                     Company* company = nullptr);
 
   std::string id() const { return product_.request_id(); }
   int64_t answer_bytes() const { return product_.answer_bytes(); }
@@ -168,14 +169,15 @@ class InferExchange::Request final : public ArrivedRequest {
 };
 
 absl::Status InferExchange::Start(JobId id, grpc::ByteBuffer& request, Arrival arrival,
-                                  Answer answer) {
+                                  Answer answer, Company* company) {
   const int64_t arrived_ns = arrival.arrived_ns;
   Request arrived(*this, request);
   const absl::Status status = product_.Start(
       setting_, id, arrived, std::move(arrival),
       [this, arrived_ns, answer = std::move(answer)](const absl::Status& end) mutable {
         std::move(answer)(End(end, arrived_ns));
-      });
+      },
+      company);
   return status.ok() ? status : End(status, arrived_ns);
 }
 
@@ -223,6 +225,15 @@ grpc::ByteBuffer InferExchange::TakeStreamedAnswer() {
   return MessageOf(std::move(head), std::move(d));
 }
 
+// A message that was read.
+struct AskedInfer {
+  WireBytes message;
+  absl::StatusOr<Arrival> arrival;
+  bool is_started = false;
+
+  size_t size() const { return is_started ? 0 : 1; }
+};
+
 // A message to write: the answer of a product, or a refusal, for which nothing else is kept.
 struct EndedInfer {
   std::shared_ptr<InferExchange> exchange;
@@ -232,7 +243,7 @@ struct EndedInfer {
 };
 
 // One ModelStreamInfer call: a message asks for one product, or answers one.
-class InferStreamReactor final : public ProductStream<EndedInfer> {
+class InferStreamReactor final : public ProductStream<AskedInfer, EndedInfer> {
  public:
   InferStreamReactor(const InferSetting& setting, grpc::CallbackServerContext& context)
       : ProductStream(setting, Handler::kModelStreamInfer, /*max_joint=*/1, context),
@@ -245,23 +256,24 @@ class InferStreamReactor final : public ProductStream<EndedInfer> {
                                       : std::move(answer.refusal);
   }
 
-  void StartProducts() override {
-    StartProduct();
-    CancelIfBroken();
-    EndReading();
+  absl::StatusOr<AskedInfer> ReadMessage(grpc::ByteBuffer& bytes, int64_t arrived_ns) override {
+    AskedInfer asked = {.message = {}, .arrival = ArrivalOfMessage(arrived_ns)};
+    asked.message.buffer.Swap(&bytes);
+    return asked;
   }
 
-  void StartProduct() {
+  void StartProduct(AskedInfer& asked, Company& company) override {
+    asked.is_started = true;
     const auto exchange = std::make_shared<InferExchange>(setting_);
     const JobId id = Enter();
-    absl::StatusOr<Arrival> arrival = ArrivalOfMessage();
-    if (!arrival.ok()) return Answer(id, exchange, arrival.status());
-    arrival->span = SpanOfProduct();
-    const absl::Status status =
-        exchange->Start(id, incoming_.buffer, *std::move(arrival),
-                        [this, self = shared_from_this(), id, exchange](const absl::Status& end) {
-                          Answer(id, exchange, end);
-                        });
+    if (!asked.arrival.ok()) return Answer(id, exchange, asked.arrival.status());
+    asked.arrival->span = SpanOfProduct();
+    const absl::Status status = exchange->Start(
+        id, asked.message.buffer, *std::move(asked.arrival),
+        [this, self = shared_from_this(), id, exchange](const absl::Status& end) {
+          Answer(id, exchange, end);
+        },
+        &company);
     if (!status.ok()) Answer(id, exchange, status);
   }
 

@@ -260,6 +260,14 @@ class AnsweredService : public Base {
 // If grpc::ByteBuffer itself were the message type, gRPC would keep it beside the one that it sends
 // until the call ends, and so keep every slice.
 struct WireBytes {
+  WireBytes() = default;
+  WireBytes(WireBytes&& other) noexcept { buffer.Swap(&other.buffer); }
+  WireBytes& operator=(WireBytes&& other) noexcept {
+    WireBytes taken(std::move(other));
+    buffer.Swap(&taken.buffer);
+    return *this;
+  }
+
   // Mutable to take the bytes of a message that gRPC passes as const.
   mutable grpc::ByteBuffer buffer;
 };

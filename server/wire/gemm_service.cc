@@ -1,10 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "server/wire/gemm_service.h"
 
-#include <grpc/support/time.h>
-#include <grpcpp/alarm.h>
-
-#include <algorithm>
 #include <memory>
 #include <optional>
 #include <string>
@@ -19,12 +15,13 @@ namespace gemmd {
 
 namespace {
 
-// The number of products of a message that are queued together. While the device works on them,
-// parsing continues.
-constexpr size_t kStartedTogether = 64;
+// A message that was read.
+struct Asked {
+  JointRequest products;
+  Arrival arrival;
 
-// The maximum time for which a message occupies one of gRPC's threads without a break.
-constexpr int64_t kMaxAtOnceNs = 1'000'000;
+  size_t size() const { return products.size(); }
+};
 
 // A product that has ended. Of a refused product, only its part of the answer is kept.
 struct Ended {
@@ -54,7 +51,7 @@ grpc::ByteBuffer AnswersOf(const std::vector<Ended>& products) {
 }
 
 // One Gemm.MultiplyStream call. A message may ask for many products, and may answer many.
-class MultiplyStreamReactor final : public ProductStream<Ended> {
+class MultiplyStreamReactor final : public ProductStream<Asked, Ended> {
  public:
   MultiplyStreamReactor(const ServiceParts& parts, grpc::CallbackServerContext& context)
       : ProductStream(parts, Handler::kMultiplyStream, kMaxJointAnswers, context) {}
@@ -62,87 +59,45 @@ class MultiplyStreamReactor final : public ProductStream<Ended> {
  private:
   grpc::ByteBuffer MessageOf(std::vector<Ended>& answers) override { return AnswersOf(answers); }
 
-  // Splits the message that was read into its products, and starts them.
-  void StartProducts() override {
-    if (absl::Status status = Cut(); !status.ok()) return End(std::move(status));
-    StartSome();
-  }
-
   // A caller that was allowed to begin the stream may have lost that right since.
-  absl::Status Cut() {
-    ASSIGN_OR_RETURN(arrival_, ArrivalOfMessage());
-    products_.emplace(incoming_.buffer);
-    RETURN_IF_ERROR(products_->Cut());
-    is_list_ = products_->size() > 1;
-    if (is_list_) FindSession();
-    return absl::OkStatus();
+  absl::StatusOr<Asked> ReadMessage(grpc::ByteBuffer& bytes, int64_t arrived_ns) override {
+    ASSIGN_OR_RETURN(Arrival arrival, ArrivalOfMessage(arrived_ns));
+    JointRequest products(bytes);
+    RETURN_IF_ERROR(products.Cut());
+    if (products.size() > 1) FindSession(arrival);
+    return Asked{std::move(products), std::move(arrival)};
   }
 
   // Looks the session up once for all products.
-  void FindSession() {
-    const bool has_token = !arrival_.session.empty();
-    if (!has_token && arrival_.caller != nullptr) {
-      gemmd::FindSession(parts_.runner.tensors(), arrival_);
+  void FindSession(Arrival& arrival) {
+    const bool has_token = !arrival.session.empty();
+    if (!has_token && arrival.caller != nullptr) {
+      gemmd::FindSession(parts_.runner.tensors(), arrival);
     }
-    if (arrival_.used_session != nullptr) arrival_.session.clear();
+    if (arrival.used_session != nullptr) arrival.session.clear();
   }
 
-  // Starts products for up to kMaxAtOnceNs, up to kStartedTogether at a time. The rest is started
-  // on another thread, so that other work waiting for this thread comes first.
-  void StartSome() {
-    const Deferral deferral;  // Sends the answers of refused products together.
-    const int64_t until_ns = parts_.clock.NowNs() + kMaxAtOnceNs;
-    while (products_->size() > 0) {
-      Company company;
-      if (is_list_) company.reserve(std::min(products_->size(), kStartedTogether));
-      bool is_over = false;
-      while (products_->size() > 0 && company.size() < kStartedTogether && !is_over) {
-        StartNext(is_list_ ? &company : nullptr);
-        is_over = parts_.clock.NowNs() >= until_ns;
-      }
-      parts_.runner.StartTogether(std::move(company));
-      CancelIfBroken();
-      if (is_over) break;
-    }
-    if (products_->size() > 0) {
-      // The alarm keeps its callback, so the callback must not own the reactor. The stream does not
-      // end before all products of the message are started.
-      alarm_.Set(gpr_now(GPR_CLOCK_MONOTONIC), [this](bool /*ok*/) {
-        const auto self = shared_from_this();
-        const HandlerTimer timer = timing_.Begin();
-        StartSome();
-      });
-      return;
-    }
-    End(absl::OkStatus());
-  }
-
-  void End(absl::Status refused) {
-    products_.reset();
-    arrival_.used_session.reset();
-    EndReading(std::move(refused));
-  }
-
-  void StartNext(Company* company) {
+  void StartProduct(Asked& asked, Company& company) override {
     auto product = std::make_unique<RequestedProduct>();
     product->id = Enter();
-    product->arrival = arrival_;
+    product->arrival = asked.arrival;
     product->arrival.span = SpanOfProduct();
     // Captures no more than fits into the function object without an allocation.
     product->answer = [self = std::static_pointer_cast<MultiplyStreamReactor>(shared_from_this())](
                           std::unique_ptr<Product> ended) {
       self->Answer(TakeEnded(std::move(ended)));
     };
-    if (absl::Status status = Begin(product, company); !status.ok()) {
+    if (absl::Status status = Begin(asked.products, product, company); !status.ok()) {
       product->outcome.status = std::move(status);
       Answer(std::move(product));
     }
   }
 
-  absl::Status Begin(std::unique_ptr<RequestedProduct>& product, Company* company) {
-    ASSIGN_OR_RETURN(Incoming incoming, products_->Take());
+  absl::Status Begin(JointRequest& products, std::unique_ptr<RequestedProduct>& product,
+                     Company& company) {
+    ASSIGN_OR_RETURN(Incoming incoming, products.Take());
     MultiplyMessage request(std::move(incoming));
-    return RequestedProduct::Start(parts_.runner, parts_.quota, request, product, company);
+    return RequestedProduct::Start(parts_.runner, parts_.quota, request, product, &company);
   }
 
   void Answer(std::unique_ptr<RequestedProduct> product) {
@@ -158,11 +113,6 @@ class MultiplyStreamReactor final : public ProductStream<Ended> {
     }
     ProductStream::Answer(id, std::move(ended));
   }
-
-  std::optional<JointRequest> products_;
-  bool is_list_ = false;  // Whether the message asks for several products.
-  Arrival arrival_;
-  grpc::Alarm alarm_;
 };
 
 // The indices of the methods, in the order of the service's declaration.

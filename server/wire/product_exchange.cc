@@ -104,13 +104,14 @@ std::unique_ptr<RequestedProduct> TakeEnded(std::unique_ptr<Product> ended) {
 }
 
 absl::Status ProductExchange::Start(const ServiceParts& parts, JobId id, ArrivedRequest& request,
-                                    Arrival arrival, Answer answer) {
+                                    Arrival arrival, Answer answer, Company* company) {
   auto product = std::make_unique<RequestedProduct>();
   product->id = id;
   product->arrival = std::move(arrival);
   product->answer = [this](std::unique_ptr<Product> ended) { End(TakeEnded(std::move(ended))); };
   answer_ = std::move(answer);
-  absl::Status status = RequestedProduct::Start(parts.runner, parts.quota, request, product);
+  absl::Status status =
+      RequestedProduct::Start(parts.runner, parts.quota, request, product, company);
   if (status.ok()) return status;
   answer_ = nullptr;
   product_ = std::move(product);

@@ -7,6 +7,8 @@
 // is made of them, and the result until the answer has left. A refused product keeps nothing.
 #pragma once
 
+#include <grpc/support/time.h>
+#include <grpcpp/alarm.h>
 #include <grpcpp/grpcpp.h>
 
 #include <algorithm>
@@ -41,6 +43,13 @@ namespace gemmd {
 // The maximum number of unanswered products on one stream. At the maximum, the server stops
 // reading.
 inline constexpr int kMaxStreamRequests = 1024;
+
+// The number of products of a stream that are queued together. While the device works on them,
+// parsing continues.
+inline constexpr size_t kStartedTogether = 64;
+
+// The maximum time for which a stream occupies one of gRPC's threads without a break.
+inline constexpr int64_t kMaxAtOnceNs = 2'000'000;
 
 // A request as it arrived, in either protocol.
 class ArrivedRequest {
@@ -110,7 +119,7 @@ class ProductExchange {
   // Like RequestedProduct::Start, with the arrival of the request, and the id by which the product
   // can be cancelled. The exchange lives until `answer` is called.
   absl::Status Start(const ServiceParts& parts, JobId id, ArrivedRequest& request, Arrival arrival,
-                     Answer answer);
+                     Answer answer, Company* company = nullptr);
 
   // The id of the request, as far as it could be read; empty before Start.
   std::string request_id() const {
@@ -237,17 +246,21 @@ class UnaryProduct final : public grpc::ServerUnaryReactor {
 };
 
 // A call with a stream of products, in either protocol. Products are answered as they finish.
-// `Ended` is what is kept of a finished product until its answer has left; its bytes() are those of
-// the answer.
+// `Message` is a message that was read; its size() is the number of its products that are not
+// started. `Ended` is what is kept of a finished product until its answer has left; its bytes() are
+// those of the answer.
 //
 // The state changes under the lock. What follows from it (read, write, finish) is decided under the
 // lock and done after its release. At most one read and one write are in progress, and the stream
 // is finished only when no read, no write and no product is in progress.
 //
+// Messages are read while the products of earlier ones are started, by one thread at a time and in
+// order. What arrives meanwhile is started together, like the products of one message.
+//
 // gRPC holds the reactor until OnDone, and so does the callback of every product in progress.
-template <typename Ended>
+template <typename Message, typename Ended>
 class ProductStream : public grpc::ServerBidiReactor<WireBytes, WireBytes>,
-                      public std::enable_shared_from_this<ProductStream<Ended>>,
+                      public std::enable_shared_from_this<ProductStream<Message, Ended>>,
                       public Deferred {
  public:
   // Starts reading. The reactor owns itself until OnDone.
@@ -259,13 +272,27 @@ class ProductStream : public grpc::ServerBidiReactor<WireBytes, WireBytes>,
 
   void OnReadDone(bool ok) override {
     const HandlerTimer timer = timing_.Begin();
-    bool is_wanted = false;
+    bool shall_start = false;
+    Step next;
+    const size_t bytes = ok ? incoming_.buffer.Length() : 0;
+    absl::StatusOr<Message> message =
+        ok ? ReadMessage(incoming_.buffer, parts_.clock.NowNs()) : absl::CancelledError();
     {
       MutexLock lock(&mutex_);
-      is_wanted = ok && !broken_;
-      if (!ok) reads_ended_ = true;
+      is_reading_ = false;
+      if (!ok || !message.ok()) reads_ended_ = true;
+      if (message.ok() && !broken_) {
+        unstarted_ += message->size();
+        arrived_bytes_ += bytes;
+        arrived_.push_back(*std::move(message));
+        shall_start = !std::exchange(is_starting_, true);
+      } else if (ok && !message.ok()) {
+        refused_ = std::move(message).status();
+      }
+      Decide(next);
     }
-    is_wanted ? StartProducts() : EndReading();
+    Do(std::move(next));
+    if (shall_start) StartArrived();
   }
 
   void OnWriteDone(bool ok) override {
@@ -304,15 +331,18 @@ class ProductStream : public grpc::ServerBidiReactor<WireBytes, WireBytes>,
         max_joint_(max_joint),
         sending_(parts.watch, context) {}
 
-  // Starts the products of the message that was read, each with an id from Enter, and then calls
-  // EndReading.
-  virtual void StartProducts() = 0;
+  // Takes a message out of its bytes. An error ends the stream, after the answers of what was asked
+  // before.
+  virtual absl::StatusOr<Message> ReadMessage(grpc::ByteBuffer& bytes, int64_t arrived_ns) = 0;
+  // Starts the next product of the message, with an id from Enter.
+  virtual void StartProduct(Message& message, Company& company) = 0;
   // The message of these answers. They are kept until the message has left.
   virtual grpc::ByteBuffer MessageOf(std::vector<Ended>& answers) = 0;
 
   JobId Enter() {
     const JobId id = parts_.runner.NewId();
     MutexLock lock(&mutex_);
+    --unstarted_;
     running_.insert(id);
     return id;
   }
@@ -331,25 +361,113 @@ class ProductStream : public grpc::ServerBidiReactor<WireBytes, WireBytes>,
     Do(std::move(next));
   }
 
-  absl::StatusOr<Arrival> ArrivalOfMessage() {
-    return ArrivalOf(context_, origin_, parts_.clock.NowNs(), parts_.gate, parts_.runner.tensors());
+  absl::StatusOr<Arrival> ArrivalOfMessage(int64_t arrived_ns) {
+    return ArrivalOf(context_, origin_, arrived_ns, parts_.gate, parts_.runner.tensors());
   }
   std::optional<TraceSpan> SpanOfProduct() const {
     return span_ ? std::optional<TraceSpan>(ChildOf(*span_)) : std::nullopt;
   }
 
-  // The products of the message that was read have been started. Nothing more is read if the client
-  // has broken the stream's rules.
-  void EndReading(absl::Status refused = absl::OkStatus()) {
+  const ServiceParts parts_;
+  const HandlerTiming timing_;
+
+ private:
+  // The maximum number of answers that wait to be written. A client that does not read them gets no
+  // more.
+  static constexpr size_t kMaxWaitingAnswers = 256;
+  // Once this many answers wait, they are sent without waiting for products that end with them, so
+  // that their callers can continue.
+  static constexpr size_t kSentTogether = 16;
+  // Once so many messages, or so many bytes of them, wait for their products to be started, no
+  // more are read.
+  static constexpr size_t kMaxArrived = 64;
+  static constexpr size_t kMaxArrivedBytes = size_t{16} << 10;
+
+  // What must be done after a change of the state.
+  struct Step {
+    bool shall_read = false;
+    bool shall_write = false;
+    bool shall_finish = false;
+    std::vector<Ended> unwanted;  // Freed after the lock is released.
+    grpc::Status status;
+  };
+
+  // Starts the products that have arrived. After kMaxAtOnceNs, what has been read is finished, and
+  // reading continues only then, so that other work waiting for this thread has its turn.
+  void StartArrived() {
+    const Deferral deferral;  // Sends the answers of refused products together.
+    const int64_t until_ns = parts_.clock.NowNs() + kMaxAtOnceNs;
+    while (StartSome()) {
+      const int64_t now_ns = parts_.clock.NowNs();
+      if (now_ns >= until_ns) {
+        MutexLock lock(&mutex_);
+        is_paused_ = true;
+      }
+      if (!current_ || now_ns < current_until_ns_) continue;
+      // The rest of a long message is started on another thread. The alarm keeps its callback, so
+      // the callback must not own the reactor. The stream does not end before all products that
+      // have arrived are started.
+      alarm_.Set(gpr_now(GPR_CLOCK_MONOTONIC), [this](bool /*ok*/) {
+        const auto self = this->shared_from_this();
+        const HandlerTimer timer = timing_.Begin();
+        current_until_ns_ = parts_.clock.NowNs() + kMaxAtOnceNs;
+        StartArrived();
+      });
+      return;
+    }
+  }
+
+  // Starts up to kStartedTogether products. Returns whether there are more.
+  bool StartSome() {
+    Company company;
+    while (company.size() < kStartedTogether && TakeMessage()) {
+      if (current_->size() > 1) {
+        company.reserve(std::min(company.size() + current_->size(), kStartedTogether));
+      }
+      StartProduct(*current_, company);
+      if (parts_.clock.NowNs() >= current_until_ns_) break;
+    }
+    parts_.runner.StartTogether(std::move(company));
+    CancelIfBroken();
+    if (TakeMessage()) return true;
+    Step next;
     {
       MutexLock lock(&mutex_);
-      is_reading_ = false;
-      if (!refused.ok()) {
-        refused_ = std::move(refused);
-        reads_ended_ = true;
+      if (!arrived_.empty()) return true;
+      is_starting_ = is_paused_ = false;
+      Decide(next);
+    }
+    Do(std::move(next));
+    return false;
+  }
+
+  // Makes the next message that has products the current one; returns false if there is none.
+  bool TakeMessage() {
+    while (!current_ || current_->size() == 0) {
+      current_.reset();
+      if (next_taken_ == taken_.size()) TakeArrived();
+      if (next_taken_ == taken_.size()) return false;
+      current_.emplace(std::move(taken_[next_taken_++]));
+      current_until_ns_ = parts_.clock.NowNs() + kMaxAtOnceNs;
+    }
+    return true;
+  }
+
+  // Takes all messages that have arrived; drops them if the stream is broken.
+  void TakeArrived() {
+    taken_.clear();
+    next_taken_ = 0;
+    bool is_broken = false;
+    {
+      MutexLock lock(&mutex_);
+      taken_.swap(arrived_);
+      arrived_bytes_ = 0;
+      is_broken = broken_;
+      if (is_broken) {
+        for (const Message& message : taken_) unstarted_ -= message.size();
       }
     }
-    Advance();
+    if (is_broken) taken_.clear();
   }
 
   // OnCancel may have come before some products were queued.
@@ -361,28 +479,6 @@ class ProductStream : public grpc::ServerBidiReactor<WireBytes, WireBytes>,
     }
     if (!jobs.empty()) parts_.runner.Cancel(jobs);
   }
-
-  const ServiceParts parts_;
-  const HandlerTiming timing_;
-  // The message being read, until its products are started. Used only by its reader.
-  WireBytes incoming_;
-
- private:
-  // The maximum number of answers that wait to be written. A client that does not read them gets no
-  // more.
-  static constexpr size_t kMaxWaitingAnswers = 256;
-  // Once this many answers wait, they are sent without waiting for products that end with them, so
-  // that their callers can continue.
-  static constexpr size_t kSentTogether = 16;
-
-  // What must be done after a change of the state.
-  struct Step {
-    bool shall_read = false;
-    bool shall_write = false;
-    bool shall_finish = false;
-    std::vector<Ended> unwanted;  // Freed after the lock is released.
-    grpc::Status status;
-  };
 
   // Stops reading and answering. `reason` is OK if the client has gone.
   void Break(absl::Status reason) {
@@ -396,12 +492,13 @@ class ProductStream : public grpc::ServerBidiReactor<WireBytes, WireBytes>,
   }
 
   size_t UnansweredRequests() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
-    return running_.size() + answers_.size() + being_written_;
+    return unstarted_ + running_.size() + answers_.size() + being_written_;
   }
 
   bool MayRead() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
-    return !is_reading_ && !reads_ended_ && !broken_ && UnansweredRequests() < kMaxStreamRequests &&
-           answers_.size() < kMaxWaitingAnswers;
+    return !is_reading_ && !is_paused_ && !reads_ended_ && !broken_ &&
+           arrived_.size() < kMaxArrived && arrived_bytes_ < kMaxArrivedBytes &&
+           UnansweredRequests() < kMaxStreamRequests && answers_.size() < kMaxWaitingAnswers;
   }
 
   // Takes as many answers as one message holds. Nothing is being written.
@@ -427,7 +524,7 @@ class ProductStream : public grpc::ServerBidiReactor<WireBytes, WireBytes>,
       next.shall_write = true;
     }
     if (MayRead()) next.shall_read = is_reading_ = true;
-    if (!is_reading_ && UnansweredRequests() == 0 && !finished_) {
+    if (!is_reading_ && !is_starting_ && UnansweredRequests() == 0 && !finished_) {
       next.shall_finish = finished_ = true;
       next.status = broken_ && refused_.ok() ? grpc::Status::CANCELLED : ToGrpcStatus(refused_);
     }
@@ -475,6 +572,15 @@ class ProductStream : public grpc::ServerBidiReactor<WireBytes, WireBytes>,
   SendWatch::Call sending_;
   std::shared_ptr<ProductStream> self_;
 
+  WireBytes incoming_;  // The message being read. Used only by its reader, and to begin a read.
+
+  // Messages whose products are being started. Used only by the thread that starts products.
+  std::vector<Message> taken_;
+  size_t next_taken_ = 0;
+  std::optional<Message> current_;
+  int64_t current_until_ns_ = 0;
+  grpc::Alarm alarm_;
+
   // The message being written, and its answers. Used only by the writer, and to begin a write.
   WireBytes answer_;
   std::vector<Ended> written_;
@@ -483,10 +589,15 @@ class ProductStream : public grpc::ServerBidiReactor<WireBytes, WireBytes>,
   absl::flat_hash_set<JobId> running_ ABSL_GUARDED_BY(mutex_);
   std::vector<Ended> answers_ ABSL_GUARDED_BY(mutex_);  // To be written.
   size_t being_written_ ABSL_GUARDED_BY(mutex_) = 0;    // The number of answers being written.
-  bool is_reading_ ABSL_GUARDED_BY(mutex_) = false;     // True until the products of the message
-                                                        // read are started.
-  bool reads_ended_ ABSL_GUARDED_BY(mutex_) = false;    // Closed by the client, or refused.
-  bool broken_ ABSL_GUARDED_BY(mutex_) = false;         // Cancelled, or a write failed.
+  bool is_reading_ ABSL_GUARDED_BY(mutex_) = false;
+  // Messages whose products are to be started, by the thread that set is_starting_.
+  std::vector<Message> arrived_ ABSL_GUARDED_BY(mutex_);
+  size_t arrived_bytes_ ABSL_GUARDED_BY(mutex_) = 0;
+  bool is_starting_ ABSL_GUARDED_BY(mutex_) = false;
+  bool is_paused_ ABSL_GUARDED_BY(mutex_) = false;    // Nothing is read until all are started.
+  size_t unstarted_ ABSL_GUARDED_BY(mutex_) = 0;      // Products of messages that were read.
+  bool reads_ended_ ABSL_GUARDED_BY(mutex_) = false;  // Closed by the client, or refused.
+  bool broken_ ABSL_GUARDED_BY(mutex_) = false;       // Cancelled, or a write failed.
   absl::Status refused_ ABSL_GUARDED_BY(mutex_);  // Why the stream ends; OK while it may continue.
   bool finished_ ABSL_GUARDED_BY(mutex_) = false;
 };

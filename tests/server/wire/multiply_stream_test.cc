@@ -62,6 +62,31 @@ TEST(MultiplyStreamTest, AnswersEveryRequestOnce) {
   EXPECT_EQ(answered.size(), static_cast<size_t>(kRequests));
 }
 
+// Messages are read by several threads while the products of earlier ones are started. The device
+// runs one product after another; each has its own shape, so that none run as one.
+TEST(MultiplyStreamTest, ProductsStartInTheOrderOfTheirMessages) {
+  constexpr int kRequests = 2000;
+  const auto request = [](int i) {
+    v1::MultiplyRequest product = IntegerRequest(i % 50 + 1, i / 50 + 1, 3);
+    product.set_request_id(absl::StrCat(i));
+    return product;
+  };
+  RunningServer running(TestDevice::kCpu);
+  grpc::ClientContext context;
+  AllowTime(context);
+  ClientStream stream(running.gemm(), &context);
+  std::thread writer([&] {
+    for (int i = 0; i < kRequests; ++i) ASSERT_TRUE(stream.Write(request(i)));
+    stream.WritesDone();
+  });
+  int next = 0;
+  v1::MultiplyStreamAnswer answer;
+  for (; stream.Read(&answer); ++next) EXPECT_EQ(answer.request_id(), absl::StrCat(next));
+  writer.join();
+  EXPECT_TRUE(stream.Finish().ok());
+  EXPECT_EQ(next, kRequests);
+}
+
 TEST(MultiplyStreamTest, ARefusedRequestDoesNotEndTheStream) {
   RunningServer running(TestDevice::kCpu);
   grpc::ClientContext context;
