@@ -104,7 +104,9 @@ ClientSession::~ClientSession() {
   {
     absl::MutexLock lock(&owner_->mutex);
     owner_->session = nullptr;
-    const auto is_unused = [&] { return owner_->users == 0; };
+    const auto is_unused = [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(owner_->mutex) {
+      return owner_->users == 0;
+    };
     owner_->mutex.Await(absl::Condition(&is_unused));
   }
   std::thread keeper;

@@ -74,8 +74,11 @@ class ArrivedRequest {
 std::string UnparsedId(Incoming& request, int number);
 
 // A product together with the request whose operands it borrows. One allocation holds both, and the
-// answer is made in it.
+// answer is made in it. Its memory is that of an earlier product, if one has ended.
 struct RequestedProduct final : Product {
+  static void* operator new(size_t bytes);
+  static void operator delete(void* memory);
+
   // Parses the request and starts its product, whose id, arrival and `answer` are set; or adds the
   // product to `company` if that is not null (ProductRunner::StartTogether). Borrows runner and
   // quota. If this returns OK, `answer` is called exactly once, perhaps before this returns.

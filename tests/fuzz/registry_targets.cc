@@ -27,8 +27,9 @@ bool IsSpecified(std::string_view pattern) {
     const std::string_view rest = pattern.substr(at + 1);
     if (rest.starts_with('=') || rest.starts_with('.')) return false;
     // A range within brackets that are never closed: fnmatch then matches nothing, not even the
-    // identical text.
-    if (rest.find(']') == rest.npos && rest.find('-') != rest.npos) return false;
+    // identical text. A bracket that comes first is one of the characters.
+    const size_t first = rest.starts_with('!') || rest.starts_with('^') ? 1 : 0;
+    if (rest.find(']', first + 1) == rest.npos && rest.find('-') != rest.npos) return false;
     if (!rest.starts_with(':')) continue;
     const std::string_view name = rest.substr(1, rest.find(":]", 1) - 1);
     if (std::find(std::begin(kClasses), std::end(kClasses), name) == std::end(kClasses)) {
