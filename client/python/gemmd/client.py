@@ -6,7 +6,6 @@ from __future__ import annotations
 import threading
 import time
 from collections import deque
-from collections.abc import Callable
 from typing import Any, Self, Unpack
 
 import grpc
@@ -21,10 +20,9 @@ from gemmd.channel import (
     checked_timeout,
     pause_before_retry,
 )
-from gemmd.checks import metadata as checked_metadata
 from gemmd.checks import text
 from gemmd.direct import LONG_BYTES, Pool, Unusable, multiply
-from gemmd.errors import DeadlineExceeded, Error, check_names, from_rpc_error
+from gemmd.errors import Error, check_names, from_rpc_error
 from gemmd.memory import messages, results, teach_malloc
 from gemmd.methods import Method
 from gemmd.ownership import SYNC, Owner, check_process
@@ -40,25 +38,14 @@ from gemmd.requests import (
     explain_request,
     tensor_ref,
 )
-from gemmd.restore import (
-    MAX_RESTORATIONS,
-    MIN_TIMEOUT_S,
-    Restorables,
-    Step,
-    Use,
-    failed,
-    is_session_refusal,
-    may_help,
-    restoration,
-    with_advice,
-)
-from gemmd.session import SESSION_KEY, Session, may_return
+from gemmd.restore import Restorables, RestoringClient, Steps
+from gemmd.session import Session
 from gemmd.stream import Stream
 from gemmd.transfer import Upload, lanes_for
 from gemmd.v1 import registry_pb2, resident_pb2, statistics_pb2, tensors_pb2
 
 
-class Client:
+class Client(RestoringClient):
     """Connections to one server, or to each of several equivalent servers.
 
     ::
@@ -88,7 +75,7 @@ class Client:
         self._session = Session(
             self._lanes[0], self._settings.session, self._settings.authorization
         )
-        self._dropped: deque[bytes] = deque()  # Handles of tensors without references.
+        self._dropped = deque()
         self._restorables = Restorables(threading.Lock)
 
     def close(self) -> None:
@@ -161,14 +148,7 @@ class Client:
         ``timeout`` limits the whole upload; None: no limit while bytes move."""
         self._open_session(timeout)
         plan = Upload.of(array, options)
-        token = self._session.token
-        try:
-            info = self._upload(plan, timeout)
-        except Error as refusal:
-            if not is_session_refusal(refusal):
-                raise
-            self._session.renew(token, Deadline(self._settings.timeout if timeout is None else timeout))
-            info = self._upload(plan, timeout)
+        info = self._run(self._steps_of_put(plan, timeout))
         self._restorables.put(info, plan)
         return RemoteTensor(self, info, is_stack=plan.is_stack, is_owned=True)
 
@@ -241,19 +221,13 @@ class Client:
     def _open_session(self, timeout: float | None) -> resident_pb2.OpenSessionResponse:
         """Also deletes tensors without references, to free their memory for the next one."""
         self._owner.check("client")
-        deadline = Deadline(self._settings.timeout if timeout is None else timeout)
-        opened = self._session.open(deadline)
+        opened = self._session.open(self._deadline(timeout))
         while self._dropped:
             try:
                 self._call(methods.DELETE, tensor_ref(self._dropped.popleft()), None)
             except (Error, IndexError):
                 break
         return opened
-
-    def _metadata(self, token: str | None = None) -> list[tuple[str, str]]:
-        if token is None:
-            token = self._session.token
-        return [*self._settings.call_metadata, *([(SESSION_KEY, token)] if token else [])]
 
     def _lane(self, number: int) -> grpc.Channel:
         """One connection of a transfer. The first also carries all other calls."""
@@ -272,68 +246,26 @@ class Client:
         def download(ref: tensors_pb2.TensorRef, token: str) -> np.ndarray:
             return moving.download(self._lane, self._direct, ref, span, lanes, self._metadata(token), limit)
 
-        return part.array(self._with_tensors(ref, Deadline(limit), download))
+        return part.array(self._run(self._steps_with_tensors(ref, Deadline(limit), download)))
 
     def _upload(self, plan: Upload, timeout: float | None) -> resident_pb2.TensorInfo:
         return moving.upload(self._lane, plan, self._metadata(), self._settings.timeout, timeout)
 
-    def _with_tensors(self, request: Any, deadline: Deadline, call: Callable[[Any, str], Any]) -> Any:
-        """Runs `call(request, token)` with the current handles of the tensors that the request names. Runs it again if
-        the server refused it because it has lost a restorable tensor, which is then put again."""
-        restorations = 0
-        while True:
-            uses, token = self._restorables.translate(request), self._session.token
-            try:
-                return call(request, token)
-            except Error as refusal:
-                if not may_help(refusal) or restorations == MAX_RESTORATIONS:
-                    raise
-                if not uses and self._session.has_lost_one:
-                    raise with_advice(refusal) from None
+    def _run(self, steps: Steps) -> Any:
+        try:
+            step = next(steps)
+            while True:
                 try:
-                    if not uses or not self._restore(refusal, uses, token, deadline):
-                        raise refusal
-                except Error as error:
-                    raise (error if error is refusal else failed(error, refusal)) from None
-            restorations += 1
-
-    def _restore(self, refusal: Error, uses: list[Use], token: str, deadline: Deadline) -> bool:
-        """Puts tensors again that the server has lost. Returns whether the refused call may succeed now."""
-        may_succeed = is_session_refusal(refusal)
-        if may_succeed:
-            try:
-                self._session.renew(token, deadline)
-            except Error as error:
-                raise (error if may_return(error) else refusal) from None
-        for use in uses:
-            if not use.tensor.lock.acquire(timeout=deadline.left()):
-                raise DeadlineExceeded(f"{use.tensor.title}: another call restores it still")
-            try:
-                if not use.is_outdated and not use.tensor.is_gone:
-                    self._put_again(use, deadline)
-                may_succeed = may_succeed or use.is_outdated
-            finally:
-                use.tensor.lock.release()
-        return may_succeed
-
-    def _put_again(self, use: Use, deadline: Deadline) -> None:
-        steps = restoration(use.tensor)
-        step: Step = next(steps)
-        while True:
-            answer: resident_pb2.TensorInfo | Error
-            try:
-                if isinstance(step, Upload):
-                    answer = self._upload(step, max(deadline.left(), MIN_TIMEOUT_S))
+                    answer = step()
+                except BaseException as error:
+                    step = steps.throw(error)
                 else:
-                    answer = self._attempt(methods.DESCRIBE, step, deadline, self._metadata())
-            except Error as error:
-                answer = error
-            try:
-                step = steps.send(answer)
-            except StopIteration as end:
-                if end.value is not None and not self._restorables.note(use.tensor, end.value.handle):
-                    self._dropped.append(end.value.handle)
-                return
+                    step = steps.send(answer)
+        except StopIteration as end:
+            return end.value
+
+    def _take(self, lock: threading.Lock, limit_s: float) -> bool:
+        return lock.acquire(timeout=limit_s)
 
     def _connect(self) -> grpc.Channel:
         check_process(SYNC)
@@ -367,18 +299,7 @@ class Client:
         self, method: Method, request: Any, timeout: float | None, metadata: Metadata = ()
     ) -> Any:
         self._owner.check("client")
-        deadline = Deadline(self._settings.timeout if timeout is None else timeout)
-        metadata = checked_metadata("metadata", metadata)
-        if method is methods.DELETE:
-            request = self._restorables.forget(request)
-
-        def attempt(request: Any, token: str) -> Any:
-            return self._attempt(method, request, deadline, [*self._metadata(token), *metadata])
-
-        answer = self._with_tensors(request, deadline, attempt)
-        if method is methods.KEEP_ALIVE:
-            self._restorables.set_keep(answer)
-        return answer
+        return self._run(self._steps_of_call(method, request, timeout, metadata))
 
     def _attempt(self, method: Method, request: Any, deadline: Deadline, sent: Metadata) -> Any:
         """One call, sent again only as its settings say."""

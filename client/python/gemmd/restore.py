@@ -9,13 +9,19 @@ from __future__ import annotations
 
 import hashlib
 import threading
+from collections import deque
 from collections.abc import Callable, Generator
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, TypeAlias
 
-from gemmd.errors import DataLoss, Error, FailedPrecondition, NotFound, Unauthenticated, error_of
+from gemmd import methods
+from gemmd.channel import Deadline, Metadata, Settings
+from gemmd.checks import metadata as checked_metadata
+from gemmd.errors import DataLoss, DeadlineExceeded, Error, FailedPrecondition, NotFound, Unauthenticated, error_of
+from gemmd.methods import Method
 from gemmd.product import Request
-from gemmd.session import SESSION_KEY
+from gemmd.session import SESSION_KEY, may_return
 from gemmd.transfer import Upload
 from gemmd.v1 import gemm_pb2, registry_pb2, resident_pb2, tensors_pb2
 
@@ -56,7 +62,8 @@ class Use:
         return len(self.tensor.handles) - 1 != self.times_restored
 
 
-Step: TypeAlias = "tensors_pb2.TensorRef | Upload"  # To describe, or to put.
+# Yields functions; is sent what each returns, or thrown what it raises. One client calls them, the other awaits them.
+Steps: TypeAlias = Generator[Callable[[], Any], Any, Any]
 
 
 def is_session_refusal(error: Error) -> bool:
@@ -199,33 +206,117 @@ def _refs_of(request: Any) -> list[tensors_pb2.TensorRef]:
     return []
 
 
-def restoration(
-    tensor: Restorable,
-) -> Generator[Step, resident_pb2.TensorInfo | Error, resident_pb2.TensorInfo | None]:
-    """The steps that put a tensor again if the server does not have it; each is answered by a description or an error.
-    Returns the description of the new tensor, None if there is none. Raises NotFound if another tensor has its name,
-    FailedPrecondition if the array has changed."""
-    known = yield tensors_pb2.TensorRef(handle=tensor.handles[-1])
-    if not isinstance(known, Error):
-        return None
-    if not isinstance(known, NotFound):
-        raise known
-    if name := tensor.upload.begin.keep.name:
+class RestoringClient:
+    """What both clients do alike: calls that are made again after lost tensors have been put again."""
+
+    _settings: Settings
+    _session: Any
+    _restorables: Restorables
+    _dropped: deque[bytes]  # Handles of tensors without references.
+    _upload: Callable[[Upload, float | None], Any]
+    _attempt: Callable[[Method, Any, Deadline, Metadata], Any]
+    _take: Callable[[Any, float], Any]  # Takes a lock within a time, and returns whether it has.
+
+    def _metadata(self, token: str | None = None) -> list[tuple[str, str]]:
+        if token is None:
+            token = self._session.token
+        return [*self._settings.call_metadata, *([(SESSION_KEY, token)] if token else [])]
+
+    def _deadline(self, timeout: float | None) -> Deadline:
+        return Deadline(self._settings.timeout if timeout is None else timeout)
+
+    def _steps_of_call(self, method: Method, request: Any, timeout: float | None, metadata: Metadata) -> Steps:
+        deadline = self._deadline(timeout)
+        metadata = checked_metadata("metadata", metadata)
+        if method is methods.DELETE:
+            request = self._restorables.forget(request)
+
+        def attempt(request: Any, token: str) -> Any:
+            return self._attempt(method, request, deadline, [*self._metadata(token), *metadata])
+
+        answer = yield from self._steps_with_tensors(request, deadline, attempt)
+        if method is methods.KEEP_ALIVE:
+            self._restorables.set_keep(answer)
+        return answer
+
+    def _steps_of_put(self, plan: Upload, timeout: float | None) -> Steps:
+        """Uploads, again in another session if the server has lost this one."""
+        token = self._session.token
+        try:
+            return (yield partial(self._upload, plan, timeout))
+        except Error as refusal:
+            if not is_session_refusal(refusal):
+                raise
+            yield partial(self._session.renew, token, self._deadline(timeout))
+            return (yield partial(self._upload, plan, timeout))
+
+    def _steps_with_tensors(self, request: Any, deadline: Deadline, call: Callable[[Any, str], Any]) -> Steps:
+        """Runs `call(request, token)` with the current handles of the tensors that the request names. Runs it again if
+        the server refused it because it has lost a restorable tensor, which is then put again."""
+        restorations = 0
+        while True:
+            uses, token = self._restorables.translate(request), self._session.token
+            try:
+                return (yield partial(call, request, token))
+            except Error as refusal:
+                if not may_help(refusal) or restorations == MAX_RESTORATIONS:
+                    raise
+                if not uses and self._session.has_lost_one:
+                    raise with_advice(refusal) from None
+                try:
+                    if not uses or not (yield from self._restore(refusal, uses, token, deadline)):
+                        raise refusal
+                except Error as error:
+                    raise (error if error is refusal else failed(error, refusal)) from None
+            restorations += 1
+
+    def _restore(self, refusal: Error, uses: list[Use], token: str, deadline: Deadline) -> Steps:
+        """Puts tensors again that the server has lost. Returns whether the refused call may succeed now."""
+        may_succeed = is_session_refusal(refusal)
+        if may_succeed:
+            try:
+                yield partial(self._session.renew, token, deadline)
+            except Error as error:
+                raise (error if may_return(error) else refusal) from None
+        for use in uses:
+            if not (yield partial(self._take, use.tensor.lock, deadline.left())):
+                raise DeadlineExceeded(f"{use.tensor.title}: another call restores it still")
+            try:
+                if not use.is_outdated and not use.tensor.is_gone:
+                    yield from self._put_again(use.tensor, deadline)
+                may_succeed = may_succeed or use.is_outdated
+            finally:
+                use.tensor.lock.release()
+        return may_succeed
+
+    def _put_again(self, tensor: Restorable, deadline: Deadline) -> Steps:
+        """Puts a tensor again if the server does not have it. Raises NotFound if another tensor has its name,
+        FailedPrecondition if the array has changed."""
+        if (yield from self._has(tensors_pb2.TensorRef(handle=tensor.handles[-1]), deadline)):
+            return
+        name = tensor.upload.begin.keep.name
         # A newer tensor must not be replaced by an older one.
-        other = yield tensors_pb2.TensorRef(name=name)
-        if not isinstance(other, Error):
+        if name and (yield from self._has(tensors_pb2.TensorRef(name=name), deadline)):
             raise NotFound(f"{tensor.title}: got another tensor of that name, want none: it was replaced")
-        if not isinstance(other, NotFound):
-            raise other
-    info = yield tensor.upload
-    if isinstance(info, DataLoss) and not has_its_hash(tensor.upload):
-        raise FailedPrecondition(
-            f"{tensor.title}: got other elements in its array than put did, want them unchanged as long as it is "
-            "restorable; it needs a new put"
-        )
-    if isinstance(info, Error):
-        raise info
-    return info
+        try:
+            info = yield partial(self._upload, tensor.upload, max(deadline.left(), MIN_TIMEOUT_S))
+        except DataLoss:
+            if has_its_hash(tensor.upload):
+                raise
+            raise FailedPrecondition(
+                f"{tensor.title}: got other elements in its array than put did, want them unchanged as long as it is "
+                "restorable; it needs a new put"
+            ) from None
+        if not self._restorables.note(tensor, info.handle):
+            self._dropped.append(info.handle)
+
+    def _has(self, ref: tensors_pb2.TensorRef, deadline: Deadline) -> Steps:
+        """Whether the server has a tensor."""
+        try:
+            yield partial(self._attempt, methods.DESCRIBE, ref, deadline, self._metadata())
+        except NotFound:
+            return False
+        return True
 
 
 def has_its_hash(upload: Upload) -> bool:

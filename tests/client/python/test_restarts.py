@@ -229,6 +229,24 @@ def test_a_joined_session_is_not_replaced(restarted, client, arrays):
             x @ tensor
 
 
+def test_a_put_is_repeated_in_another_session(client, arrays):
+    lost = client.session().token[::-1]
+    client._session._token = lost  # The server does not know it, as after a restart that no stream has noticed yet.
+    np.testing.assert_array_equal(client.put(arrays[0]).get(), arrays[0])
+    assert client.session().token != lost
+
+
+def test_asyncio_repeats_a_put_in_another_session(restarted, arrays):
+    async def run():
+        async with aio.Client(restarted.address, **SETTINGS) as client:
+            lost = (await client.session()).token[::-1]
+            client._session.token = lost
+            np.testing.assert_array_equal(await (await client.put(arrays[0])).get(), arrays[0])
+            assert (await client.session()).token != lost
+
+    asyncio.run(run())
+
+
 def test_asyncio(restarted, arrays):
     x, w = arrays
 

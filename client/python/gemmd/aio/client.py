@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Awaitable, Callable
 from typing import Any, Self, Unpack
 
 import grpc
@@ -24,9 +23,8 @@ from gemmd.channel import (
     checked_timeout,
     pause_before_retry,
 )
-from gemmd.checks import metadata as checked_metadata
 from gemmd.checks import text
-from gemmd.errors import DeadlineExceeded, Error, check_names, from_rpc_error
+from gemmd.errors import Error, check_names, from_rpc_error
 from gemmd.memory import messages, results, teach_malloc
 from gemmd.methods import Method
 from gemmd.ownership import ASYNC, Owner, check_process
@@ -41,24 +39,12 @@ from gemmd.requests import (
     explain_request,
     tensor_ref,
 )
-from gemmd.restore import (
-    MAX_RESTORATIONS,
-    MIN_TIMEOUT_S,
-    Restorables,
-    Step,
-    Use,
-    failed,
-    is_session_refusal,
-    may_help,
-    restoration,
-    with_advice,
-)
-from gemmd.session import SESSION_KEY, may_return
+from gemmd.restore import Restorables, RestoringClient, Steps
 from gemmd.transfer import Upload, lanes_for
 from gemmd.v1 import registry_pb2, resident_pb2, statistics_pb2, tensors_pb2
 
 
-class Client:
+class Client(RestoringClient):
     """As `gemmd.Client`; every call is awaited, on the event loop of the first call. The loop also packs and copies
     arrays: if that takes too long, make large uploads from a thread, with `gemmd.Client`.
     """
@@ -71,7 +57,7 @@ class Client:
         self._session = Session(
             self._lane, self._settings.session, self._settings.authorization
         )
-        self._dropped: deque[bytes] = deque()  # Handles of tensors without references.
+        self._dropped = deque()
         self._restorables = Restorables(asyncio.Lock)
 
     async def close(self) -> None:
@@ -136,15 +122,7 @@ class Client:
         """As `gemmd.Client.put`."""
         await self._open_session(timeout)
         plan = Upload.of(array, options)
-        token = self._session.token
-        try:
-            info = await self._upload(plan, timeout)
-        except Error as refusal:
-            if not is_session_refusal(refusal):
-                raise
-            deadline = Deadline(self._settings.timeout if timeout is None else timeout)
-            await self._session.renew(token, deadline)
-            info = await self._upload(plan, timeout)
+        info = await self._run(self._steps_of_put(plan, timeout))
         self._restorables.put(info, plan)
         return RemoteTensor(self, info, is_stack=plan.is_stack, is_owned=True)
 
@@ -228,11 +206,6 @@ class Client:
                 break
         return opened
 
-    def _metadata(self, token: str | None = None) -> list[tuple[str, str]]:
-        if token is None:
-            token = self._session.token
-        return [*self._settings.call_metadata, *([(SESSION_KEY, token)] if token else [])]
-
     def _lane(self, number: int) -> grpc.aio.Channel:
         """As in `gemmd.Client`; connections belong to the loop that creates them."""
         self._owner.check("client")
@@ -259,71 +232,30 @@ class Client:
         async def download(ref: tensors_pb2.TensorRef, token: str) -> np.ndarray:
             return await moving.download(self._lane, ref, span, lanes, self._metadata(token), limit)
 
-        return part.array(await self._with_tensors(ref, Deadline(limit), download))
+        return part.array(await self._run(self._steps_with_tensors(ref, Deadline(limit), download)))
 
     async def _upload(self, plan: Upload, timeout: float | None) -> resident_pb2.TensorInfo:
         patience = self._settings.timeout
         return await moving.upload(self._lane, plan, self._metadata(), patience, timeout)
 
-    async def _with_tensors(
-        self, request: Any, deadline: Deadline, call: Callable[[Any, str], Awaitable[Any]]
-    ) -> Any:
-        """As in `gemmd.Client`."""
-        restorations = 0
-        while True:
-            uses, token = self._restorables.translate(request), self._session.token
-            try:
-                return await call(request, token)
-            except Error as refusal:
-                if not may_help(refusal) or restorations == MAX_RESTORATIONS:
-                    raise
-                if not uses and self._session.has_lost_one:
-                    raise with_advice(refusal) from None
+    async def _run(self, steps: Steps) -> Any:
+        try:
+            step = next(steps)
+            while True:
                 try:
-                    if not uses or not await self._restore(refusal, uses, token, deadline):
-                        raise refusal
-                except Error as error:
-                    raise (error if error is refusal else failed(error, refusal)) from None
-            restorations += 1
-
-    async def _restore(self, refusal: Error, uses: list[Use], token: str, deadline: Deadline) -> bool:
-        may_succeed = is_session_refusal(refusal)
-        if may_succeed:
-            try:
-                await self._session.renew(token, deadline)
-            except Error as error:
-                raise (error if may_return(error) else refusal) from None
-        for use in uses:
-            try:
-                await asyncio.wait_for(use.tensor.lock.acquire(), deadline.left())
-            except TimeoutError:
-                raise DeadlineExceeded(f"{use.tensor.title}: another call restores it still") from None
-            try:
-                if not use.is_outdated and not use.tensor.is_gone:
-                    await self._put_again(use, deadline)
-                may_succeed = may_succeed or use.is_outdated
-            finally:
-                use.tensor.lock.release()
-        return may_succeed
-
-    async def _put_again(self, use: Use, deadline: Deadline) -> None:
-        steps = restoration(use.tensor)
-        step: Step = next(steps)
-        while True:
-            answer: resident_pb2.TensorInfo | Error
-            try:
-                if isinstance(step, Upload):
-                    answer = await self._upload(step, max(deadline.left(), MIN_TIMEOUT_S))
+                    answer = await step()
+                except BaseException as error:
+                    step = steps.throw(error)
                 else:
-                    answer = await self._attempt(methods.DESCRIBE, step, deadline, self._metadata())
-            except Error as error:
-                answer = error
-            try:
-                step = steps.send(answer)
-            except StopIteration as end:
-                if end.value is not None and not self._restorables.note(use.tensor, end.value.handle):
-                    self._dropped.append(end.value.handle)
-                return
+                    step = steps.send(answer)
+        except StopIteration as end:
+            return end.value
+
+    async def _take(self, lock: asyncio.Lock, limit_s: float) -> bool:
+        try:
+            return await asyncio.wait_for(lock.acquire(), limit_s)
+        except TimeoutError:
+            return False
 
     async def _answer(
         self, a: Any, b: Any, timeout: float | None, metadata: Metadata, options: ProductOptions
@@ -336,18 +268,7 @@ class Client:
     async def _call(
         self, method: Method, request: Any, timeout: float | None, metadata: Metadata = ()
     ) -> Any:
-        deadline = Deadline(self._settings.timeout if timeout is None else timeout)
-        metadata = checked_metadata("metadata", metadata)
-        if method is methods.DELETE:
-            request = self._restorables.forget(request)
-
-        async def attempt(request: Any, token: str) -> Any:
-            return await self._attempt(method, request, deadline, [*self._metadata(token), *metadata])
-
-        answer = await self._with_tensors(request, deadline, attempt)
-        if method is methods.KEEP_ALIVE:
-            self._restorables.set_keep(answer)
-        return answer
+        return await self._run(self._steps_of_call(method, request, timeout, metadata))
 
     async def _attempt(self, method: Method, request: Any, deadline: Deadline, sent: Metadata) -> Any:
         """As in `gemmd.Client`."""
