@@ -292,7 +292,7 @@ constexpr char kRmHelp[] =
     "  gemmctl rm 0f3a5c6e7b8d9a0b1c2d3e4f5a6b7c8d     A handle, as `gemmctl ls` shows it\n\n";
 
 ExitCode RunRm(const GlobalFlags& global, const std::string& name, const Console& console) {
-  // First, so that a file that has changed stands in nobody's way.
+  // Before the session is connected, which fails if a remembered file has changed.
   const bool was_remembered = ForgetPut(global, name, console);
   auto client = ConnectSession(global, false, console);
   if (!client.ok()) return FailSession(console, client.status());

@@ -380,9 +380,9 @@ RESETS_EACH_SECOND = 1_250  # And as many at once: FrameMeter's kResets and kRes
 
 
 def flood_to_be_reset(peer, frames):
-    """Begins calls until the connection is closed, or until there were many, or some of which none was reset. The
-    pause for calls that stay open decides nothing but how many of them there are. Returns how many were begun,
-    and how many reset."""
+    """Begins calls until the connection is closed, at most 4,000, or 500 if none of those is reset. How long it
+    waits for calls that stay open affects only the number of open calls. Returns how many calls were begun,
+    and how many of them were reset."""
     calls = resets = 0
 
     def ended(streams):

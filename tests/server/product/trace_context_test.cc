@@ -173,7 +173,7 @@ TEST(TraceContextTest, InvalidOrDoubleOnesChangeNothing) {
     for (int i = 0; count == 2 && i < 2; ++i) context.AddMetadata("traceparent", kValid);
     v1::MultiplyResponse response;
     EXPECT_TRUE(server.gemm().Multiply(&context, IntegerRequest(3, 4, 5), &response).ok());
-    // Later releases of gRPC tell of the last one alone.
+    // If a call has several, gRPC since 1.56 shows the daemon only the last.
     const bool is_told_of_one = count == 2 && GRPC_CPP_VERSION_MINOR >= 56;
     EXPECT_THAT(Returned(context), MatchesRegex(is_told_of_one ? kChild : "")) << count;
   }
