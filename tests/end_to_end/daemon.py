@@ -2,6 +2,7 @@
 """One gemmd process: started in its own folder, observed through /proc, ended by its pid."""
 
 import contextlib
+import functools
 import os
 import re
 import signal
@@ -54,6 +55,13 @@ def parse_log_line(line):
     return {key: quoted or bare for key, quoted, bare in pairs}
 
 
+@functools.cache
+def grpc_version_of(binary):
+    """Of the gRPC that a gemmd is built with: (1, 51)."""
+    told = subprocess.run([binary, "--version"], capture_output=True, text=True, check=True)
+    return tuple(int(part) for part in re.search(r"^gRPC (\d+)\.(\d+)", told.stdout, re.MULTILINE).groups())
+
+
 class Daemon:
     """Started by the constructor; serves once `wait_until_ready` has returned. It listens on a free
     port and a unix socket, or on `listen`, or, if that is empty, where flags or files say. Its
@@ -71,6 +79,7 @@ class Daemon:
         stderr=None,
     ):
         folder.mkdir(parents=True, exist_ok=True)
+        self.binary = binary
         self.folder = folder
         self.socket_path = folder / "gemmd.sock"
         self.ready_file = folder / "ready"
@@ -132,9 +141,7 @@ class Daemon:
         return next(a for a in self.addresses if a.startswith("unix:"))
 
     def grpc_version(self):
-        """Of the gRPC that it is built with: (1, 51)."""
-        told = subprocess.run([self.command[0], "--version"], capture_output=True, text=True, check=True)
-        return tuple(int(part) for part in re.search(r"^gRPC (\d+)\.(\d+)", told.stdout, re.MULTILINE).groups())
+        return grpc_version_of(self.binary)
 
     def stderr(self):
         return self.stderr_path.read_text(errors="backslashreplace")

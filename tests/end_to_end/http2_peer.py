@@ -72,21 +72,15 @@ class Answer:
         return None if text is None else int(text)
 
 
-class Http2Peer:
+class Peer:
+    """A connection and the answers that it got. Subclasses receive them."""
+
     def __init__(self, address, tls=None, own_host=""):
         self.socket = open_socket(address, own_host=own_host)
         if tls is not None:
             self.socket = tls.wrap_socket(self.socket)
-        config = h2.config.H2Configuration(
-            client_side=True, header_encoding="utf-8", validate_outbound_headers=False
-        )
-        self.connection = h2.connection.H2Connection(config)
-        self.connection.initiate_connection()
         self.answers = {}
         self.closed = False
-        self.goaway_codes = []
-        self._unread = b""
-        self.flush()
 
     def __enter__(self):
         return self
@@ -96,6 +90,31 @@ class Http2Peer:
 
     def close(self):
         self.socket.close()
+
+    def is_over(self, stream):
+        answer = self.answers[stream]
+        return self.closed or answer.ended or answer.reset is not None
+
+    def wait(self, stream, limit_s=PATIENCE_S):
+        """The response on the stream once it is complete, or the connection closed; fails if that takes too long."""
+        deadline = time.monotonic() + limit_s
+        while not self.is_over(stream):
+            assert time.monotonic() < deadline, f"no answer within {limit_s} s"
+            self.receive(0.1)
+        return self.answers[stream]
+
+
+class Http2Peer(Peer):
+    def __init__(self, address, tls=None, own_host=""):
+        super().__init__(address, tls, own_host)
+        config = h2.config.H2Configuration(
+            client_side=True, header_encoding="utf-8", validate_outbound_headers=False
+        )
+        self.connection = h2.connection.H2Connection(config)
+        self.connection.initiate_connection()
+        self.goaway_codes = []
+        self._unread = b""
+        self.flush()
 
     def flush(self):
         data = self.connection.data_to_send()
@@ -154,10 +173,6 @@ class Http2Peer:
             self.connection.reset_stream(stream)
             self.flush()
 
-    def is_over(self, stream):
-        answer = self.answers[stream]
-        return self.closed or answer.ended or answer.reset is not None
-
     def receive(self, limit_s):
         """Receives once, within the limit. Returns whether anything came."""
         readable, _, _ = select.select([self.socket], [], [], limit_s)
@@ -204,14 +219,6 @@ class Http2Peer:
             answer.ended = True
         elif isinstance(event, h2.events.StreamReset):
             answer.reset = event.error_code
-
-    def wait(self, stream, limit_s=PATIENCE_S):
-        """The response on the stream once it is complete; fails if that takes too long."""
-        deadline = time.monotonic() + limit_s
-        while not self.is_over(stream):
-            assert time.monotonic() < deadline, f"no answer within {limit_s} s"
-            self.receive(0.1)
-        return self.answers[stream]
 
 
 def open_with_closed_windows(address, own_host=""):

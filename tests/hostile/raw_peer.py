@@ -6,7 +6,7 @@ import time
 
 import hpack
 from daemon import PATIENCE_S
-from http2_peer import Answer, open_socket
+from http2_peer import Answer, Peer
 
 PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 DATA, HEADERS, PRIORITY, RST_STREAM, SETTINGS, PING, GOAWAY, WINDOW_UPDATE, CONTINUATION = 0, 1, 2, 3, 4, 6, 7, 8, 9
@@ -27,14 +27,10 @@ def word(value):
     return value.to_bytes(4, "big")
 
 
-class RawPeer:
+class RawPeer(Peer):
     def __init__(self, address, tls=None):
-        self.socket = open_socket(address)
-        if tls is not None:
-            self.socket = tls.wrap_socket(self.socket)
+        super().__init__(address, tls)
         self.encoder = hpack.Encoder()
-        self.answers = {}
-        self.closed = False
         self._decoder = hpack.Decoder()
         self._unread = b""
         self._headers = b""
@@ -43,12 +39,6 @@ class RawPeer:
         # The windows are open, so that no answer waits for this peer.
         window = INITIAL_WINDOW_SIZE.to_bytes(2, "big") + word(MAX_WINDOW)
         self.send(PREFACE, frame(SETTINGS, 0, 0, window), frame(WINDOW_UPDATE, 0, 0, word(MAX_WINDOW - 65535)))
-
-    def __enter__(self):
-        return self
-
-    def __exit__(self, *_):
-        self.socket.close()
 
     def next_stream(self):
         self._last += 2
@@ -75,10 +65,6 @@ class RawPeer:
             self.socket.sendall(b"".join(frames))
         except OSError:
             self.closed = True
-
-    def is_over(self, stream):
-        answer = self.answers[stream]
-        return self.closed or answer.ended or answer.reset is not None
 
     def receive(self, limit_s):
         """Receives once, within the limit. Returns whether anything came."""
@@ -124,11 +110,3 @@ class RawPeer:
         while self._unanswered_pings and not self.closed:
             assert time.monotonic() < deadline, f"no answer to a ping within {limit_s} s"
             self.receive(0.1)
-
-    def wait(self, stream, limit_s=PATIENCE_S):
-        """The response on the stream once it is complete, or the connection closed."""
-        deadline = time.monotonic() + limit_s
-        while not self.is_over(stream):
-            assert time.monotonic() < deadline, f"no answer within {limit_s} s"
-            self.receive(0.1)
-        return self.answers[stream]
