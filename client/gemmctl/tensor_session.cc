@@ -11,6 +11,7 @@
 #include <cstdint>
 #include <cstdio>
 #include <filesystem>
+#include <memory>
 #include <optional>
 #include <span>
 #include <system_error>
@@ -42,11 +43,9 @@ std::string PathOf(const GlobalFlags& flags, const char* kind) {
                       kind);
 }
 
-// The files that store the session's token, and what was put in that session; and the one that is
-// locked while the latter is read and replaced.
+// The files that store the session's token, and what was put in that session.
 std::string SessionPath(const GlobalFlags& flags) { return PathOf(flags, "session"); }
 std::string PutsPath(const GlobalFlags& flags) { return PathOf(flags, "tensors"); }
-std::string PutsLockPath(const GlobalFlags& flags) { return PathOf(flags, "lock"); }
 
 constexpr size_t kMaxTokenBytes = 256;
 constexpr size_t kMaxPutsBytes = size_t{16} << 20;
@@ -76,12 +75,14 @@ std::string HandleText(const v1::TensorInfo& tensor) {
   return absl::BytesToHexString(tensor.handle());
 }
 
-using KeptToken = std::optional<std::string>;
-
-// The contents of a private file; nullopt if there is none. Errors: if another user could have
-// written it, or it is longer.
-absl::StatusOr<std::optional<std::string>> ReadPrivateFile(const std::string& path,
+// The contents of a file in the token folder, up to one byte more than `max_bytes`; nullopt if
+// there is none. Errors: if another user could have written it.
+absl::StatusOr<std::optional<std::string>> ReadPrivateFile(const GlobalFlags& flags,
+                                                           const std::string& path,
                                                            size_t max_bytes) {
+  if (path.empty()) return std::nullopt;
+  ASSIGN_OR_RETURN(const auto has_folder, CheckFolder(flags.session_folder));
+  if (!has_folder) return std::nullopt;
   const int file = open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW);
   if (file < 0 && errno == ENOENT) return std::nullopt;
   if (file < 0) return Failed(path, "open");
@@ -99,9 +100,29 @@ absl::StatusOr<std::optional<std::string>> ReadPrivateFile(const std::string& pa
   return text;
 }
 
-// Empty if there is no such file. Errors: if another user could have written it.
-absl::StatusOr<KeptToken> ReadToken(const std::string& path) {
-  ASSIGN_OR_RETURN(const auto text, ReadPrivateFile(path, kMaxTokenBytes));
+// Writes a private file whole or not at all. Returns false if there is one already that it may not
+// replace.
+absl::StatusOr<bool> WritePrivateFile(const std::string& path, const std::string& text,
+                                      bool may_replace) {
+  const std::string fresh = absl::StrCat(path, ".", getpid());
+  const int file = open(fresh.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, 0600);
+  if (file < 0) return Failed(fresh, "open");
+  const bool is_whole = write(file, text.data(), text.size()) == static_cast<ssize_t>(text.size());
+  const bool is_written = close(file) == 0 && is_whole;
+  // Both are atomic, and link() fails if the file exists.
+  const auto put_in_place = may_replace ? rename : link;
+  const bool is_in_place = is_written && put_in_place(fresh.c_str(), path.c_str()) == 0;
+  const bool is_there = is_written && !may_replace && errno == EEXIST;
+  const absl::Status failed = Failed(path, "write");
+  if (!is_in_place || !may_replace) unlink(fresh.c_str());
+  if (is_in_place || is_there) return is_in_place;
+  return failed;
+}
+
+// The token stored for the address; nullopt if there is none. Errors: if another user could have
+// written it.
+absl::StatusOr<std::optional<std::string>> ReadToken(const GlobalFlags& flags) {
+  ASSIGN_OR_RETURN(const auto text, ReadPrivateFile(flags, SessionPath(flags), kMaxTokenBytes));
   if (!text.has_value()) return std::nullopt;
   return std::string(absl::StripAsciiWhitespace(*text));
 }
@@ -111,58 +132,30 @@ absl::StatusOr<bool> KeepToken(const GlobalFlags& flags, const std::string& toke
   const std::string& folder = flags.session_folder;
   if (mkdir(folder.c_str(), 0700) != 0 && errno != EEXIST) return Failed(folder, "mkdir");
   if (const auto is_ours = CheckFolder(folder); !is_ours.ok()) return is_ours.status();
-  const std::string path = SessionPath(flags);
-  const std::string fresh = absl::StrCat(path, ".", getpid());
-  const int file = open(fresh.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, 0600);
-  if (file < 0) return Failed(fresh, "open");
-  const std::string text = token + "\n";
-  const bool is_written =
-      write(file, text.data(), text.size()) == static_cast<ssize_t>(text.size());
-  const bool is_closed = close(file) == 0;
-  // link() is atomic and fails if the file exists.
-  const bool is_linked = is_written && is_closed && link(fresh.c_str(), path.c_str()) == 0;
-  const int error = errno;
-  unlink(fresh.c_str());
-  errno = error;
-  if (is_linked) return true;
-  if (is_written && is_closed && error == EEXIST) return false;
-  return Failed(path, "write");
+  return WritePrivateFile(SessionPath(flags), token + "\n", /*may_replace=*/false);
 }
 
-// A lock that excludes other commands.
-class CommandLock {
- public:
-  // For who removes the token: on the folder.
-  static absl::StatusOr<CommandLock> OnToken(const GlobalFlags& flags) {
-    return Take(flags.session_folder, O_RDONLY | O_DIRECTORY);
-  }
-  // For who changes what is remembered. The folder must exist.
-  static absl::StatusOr<CommandLock> OnPuts(const GlobalFlags& flags) {
-    return Take(PutsLockPath(flags), O_RDWR | O_CREAT);
-  }
-  CommandLock(CommandLock&& other) noexcept : file_(std::exchange(other.file_, -1)) {}
-  CommandLock& operator=(CommandLock&&) = delete;
-  ~CommandLock() {
-    if (file_ >= 0) close(file_);
-  }
+// A lock that excludes other commands until it is destroyed.
+absl::StatusOr<std::shared_ptr<void>> Lock(const std::string& path, int open_flags) {
+  const int file = open(path.c_str(), open_flags | O_CLOEXEC | O_NOFOLLOW, 0600);
+  if (file < 0) return Failed(path, "lock");
+  std::shared_ptr<void> lock(nullptr, [file](void*) { close(file); });
+  if (flock(file, LOCK_EX) != 0) return Failed(path, "lock");
+  return lock;
+}
 
- private:
-  explicit CommandLock(int file) : file_(file) {}
-  static absl::StatusOr<CommandLock> Take(const std::string& path, int open_flags) {
-    CommandLock lock(open(path.c_str(), open_flags | O_CLOEXEC | O_NOFOLLOW, 0600));
-    if (lock.file_ < 0 || flock(lock.file_, LOCK_EX) != 0) return Failed(path, "lock");
-    return lock;
-  }
-  int file_;
-};
+// For a command that changes what is remembered. The folder must exist.
+absl::StatusOr<std::shared_ptr<void>> LockPuts(const GlobalFlags& flags) {
+  return Lock(PathOf(flags, "lock"), O_RDWR | O_CREAT);
+}
 
 // Removes the file if it still holds this token, not one that another process has stored meanwhile.
 // Removal holds the lock on the folder. A file is created only if there is none, so the file read
 // under the lock is the file removed.
 absl::Status ForgetToken(const GlobalFlags& flags, const std::string& token) {
-  ASSIGN_OR_RETURN(const CommandLock lock, CommandLock::OnToken(flags));
+  ASSIGN_OR_RETURN(const auto lock, Lock(flags.session_folder, O_RDONLY | O_DIRECTORY));
   const std::string path = SessionPath(flags);
-  const auto kept = ReadToken(path);
+  const auto kept = ReadToken(flags);
   absl::Status status = kept.status();
   const bool is_same = kept.ok() && kept->has_value() && **kept == token;
   if (is_same && unlink(path.c_str()) != 0 && errno != ENOENT) status = Failed(path, "remove");
@@ -194,14 +187,6 @@ absl::StatusOr<std::optional<Client>> OpenNew(const GlobalFlags& flags, const Co
   return client;
 }
 
-// The token stored for the address; empty if there is none.
-absl::StatusOr<KeptToken> FindToken(const GlobalFlags& flags) {
-  const std::string path = SessionPath(flags);
-  if (path.empty()) return std::nullopt;
-  ASSIGN_OR_RETURN(const auto is_there, CheckFolder(flags.session_folder));
-  return is_there ? ReadToken(path) : KeptToken();
-}
-
 // What was put: {"session": TOKEN, "server": START, "tensors": {NAME: {"path": ...}}}; empty:
 // nothing. START is when the server started.
 bool ArePuts(const nlohmann::json& puts) {
@@ -221,10 +206,7 @@ bool ArePuts(const nlohmann::json& puts) {
 
 absl::StatusOr<nlohmann::json> ReadPuts(const GlobalFlags& flags) {
   const std::string path = PutsPath(flags);
-  if (path.empty()) return nlohmann::json::object();
-  ASSIGN_OR_RETURN(const auto is_there, CheckFolder(flags.session_folder));
-  if (!is_there) return nlohmann::json::object();
-  ASSIGN_OR_RETURN(const auto text, ReadPrivateFile(path, kMaxPutsBytes));
+  ASSIGN_OR_RETURN(const auto text, ReadPrivateFile(flags, path, kMaxPutsBytes));
   if (!text.has_value()) return nlohmann::json::object();
   nlohmann::json puts = nlohmann::json::parse(*text, nullptr, false);
   if (ArePuts(puts)) return puts;
@@ -238,19 +220,10 @@ absl::Status WritePuts(const GlobalFlags& flags, const nlohmann::json& puts) {
   if (puts["tensors"].empty()) {
     return unlink(path.c_str()) == 0 || errno == ENOENT ? absl::OkStatus() : Failed(path, "remove");
   }
-  const std::string fresh = absl::StrCat(path, ".", getpid());
-  const int file = open(fresh.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, 0600);
-  if (file < 0) return Failed(fresh, "open");
   // Bytes of a path that are no UTF-8 are replaced: that file will be missing.
   const std::string text =
       puts.dump(1, ' ', false, nlohmann::json::error_handler_t::replace) + "\n";
-  const bool is_written =
-      write(file, text.data(), text.size()) == static_cast<ssize_t>(text.size());
-  const bool is_closed = close(file) == 0;
-  if (is_written && is_closed && rename(fresh.c_str(), path.c_str()) == 0) return absl::OkStatus();
-  absl::Status status = Failed(path, "write");
-  unlink(fresh.c_str());
-  return status;
+  return WritePrivateFile(path, text, /*may_replace=*/true).status();
 }
 
 absl::Status NotAsPut(const std::string& name, const std::string& path, const char* what) {
@@ -309,7 +282,7 @@ absl::Status PutAllAgain(Client& client, const GlobalFlags& flags, const std::st
   if (puts.empty()) return absl::OkStatus();
   ASSIGN_OR_RETURN(const auto session, client.OpenSession());
   if (puts["session"] == session.token) return absl::OkStatus();
-  ASSIGN_OR_RETURN(const CommandLock lock, CommandLock::OnPuts(flags));
+  ASSIGN_OR_RETURN(const auto lock, LockPuts(flags));
   ASSIGN_OR_RETURN(puts, ReadPuts(flags));
   if (puts.empty() || puts["session"] == session.token) return absl::OkStatus();
   const int64_t start = StartOf(client);
@@ -337,7 +310,7 @@ absl::StatusOr<bool> ShallOpen(const GlobalFlags& flags) {
   const int64_t start = StartOf(client);
   if (start == 0) return false;
   if (start != puts["server"]) return true;
-  ASSIGN_OR_RETURN(const CommandLock lock, CommandLock::OnPuts(flags));
+  ASSIGN_OR_RETURN(const auto lock, LockPuts(flags));
   ASSIGN_OR_RETURN(auto current, ReadPuts(flags));
   if (current != puts) return false;
   current["tensors"].clear();
@@ -352,7 +325,7 @@ absl::StatusOr<Client> ConnectSession(const GlobalFlags& flags, bool may_open,
   if (!flags.session.empty()) return Join(flags, flags.session);
   // Repeats if another command has stored or removed a token meanwhile.
   while (true) {
-    ASSIGN_OR_RETURN(const auto token, FindToken(flags));
+    ASSIGN_OR_RETURN(const auto token, ReadToken(flags));
     if (!token.has_value()) {
       if (!may_open) {
         ASSIGN_OR_RETURN(may_open, ShallOpen(flags));
@@ -414,7 +387,7 @@ absl::Status Remember(const GlobalFlags& flags, Client& client, const PutFile& f
                       const v1::TensorInfo& tensor, const PutOptions& options) {
   if (!flags.session.empty() || PutsPath(flags).empty()) return absl::OkStatus();
   ASSIGN_OR_RETURN(const auto session, client.OpenSession());
-  ASSIGN_OR_RETURN(const CommandLock lock, CommandLock::OnPuts(flags));
+  ASSIGN_OR_RETURN(const auto lock, LockPuts(flags));
   ASSIGN_OR_RETURN(auto puts, ReadPuts(flags));
   if (!puts.empty() && puts["session"] != session.token) puts["tensors"].clear();
   puts["session"] = session.token;
@@ -443,7 +416,7 @@ absl::StatusOr<bool> Forget(const GlobalFlags& flags, const std::string& tensor)
   };
   ASSIGN_OR_RETURN(auto puts, ReadPuts(flags));
   if (find(puts).empty()) return false;
-  ASSIGN_OR_RETURN(const CommandLock lock, CommandLock::OnPuts(flags));
+  ASSIGN_OR_RETURN(const auto lock, LockPuts(flags));
   ASSIGN_OR_RETURN(puts, ReadPuts(flags));
   const std::string name = find(puts);
   if (name.empty()) return false;
@@ -496,8 +469,7 @@ std::string PlacesText(const v1::TensorInfo& tensor) {
   return places.empty() ? "-" : absl::StrJoin(places, " ");
 }
 
-}  // namespace
-
+// "256 x 512 bf16", "4 of 256 x 512 e4m3 2:4, columns".
 std::string ShapeText(const v1::TensorSpec& spec) {
   const int64_t matrices = spec.has_matrices() ? spec.matrices() : 1;
   return absl::StrCat(matrices == 1 ? "" : absl::StrCat(matrices, " of "), spec.rows(), " x ",
@@ -509,6 +481,8 @@ std::string ShapeText(const v1::TensorSpec& spec) {
                           : absl::StrCat(", blocks of ", spec.scale().blocks().rows_per_block(),
                                          "x", spec.scale().blocks().k_per_block()));
 }
+
+}  // namespace
 
 std::string TensorTable(const v1::ListTensorsResponse& tensors) {
   TextTable table({{"name"},

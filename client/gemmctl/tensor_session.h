@@ -68,9 +68,6 @@ ExitCode FailSession(const Console& console, const absl::Status& status);
 // "@weights", "weights", or a handle in 32 hexadecimal digits.
 TensorRef TensorNamed(const std::string& text);
 
-// "256 x 512 bf16", "4 of 256 x 512 e4m3 2:4, columns".
-std::string ShapeText(const v1::TensorSpec& spec);
-
 std::string TensorTable(const v1::ListTensorsResponse& tensors);
 
 // One tensor in a few lines.

@@ -19,17 +19,9 @@
 
 namespace CLI {
 class App;
+class Option;
 class ParseError;
 }  // namespace CLI
-
-namespace CLI {
-class App;
-class Option;
-}  // namespace CLI
-
-namespace CLI {
-class App;
-}
 
 namespace gemmd {
 
