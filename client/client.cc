@@ -152,11 +152,21 @@ CallOptions Until(SteadyTime deadline, CallOptions options = {}) {
   return options;
 }
 
-// Runs one blocking call of a stub.
-template <typename Response, typename Call>
-absl::StatusOr<Response> Block(grpc::ClientContext& context, Call call) {
+// A method of a stub.
+template <typename Stub, typename Request, typename Response>
+using Method = grpc::Status (Stub::*)(grpc::ClientContext*, const Request&, Response*);
+
+// Makes one blocking call over the next connection, with the given stub of it. Sets the session's
+// token that it sends.
+template <typename Stub, typename Request, typename Response>
+absl::StatusOr<Response> Call(ClientState& state, std::unique_ptr<Stub> Connection::*stub,
+                              Method<Stub, Request, Response> method, const Request& request,
+                              const CallOptions& options, std::string* token = nullptr) {
+  grpc::ClientContext context;
+  std::string sent = state.Prepare(context, options);
+  if (token != nullptr) *token = std::move(sent);
   Response response;
-  const grpc::Status status = call(&response);
+  const grpc::Status status = ((*(state.Next().*stub)).*method)(&context, request, &response);
   if (!status.ok()) return ToAbslStatus(status, context);
   return response;
 }
@@ -460,11 +470,8 @@ absl::StatusOr<v1::MultiplyResponse> Client::Multiply(const v1::MultiplyRequest&
                                                       const CallOptions& options) {
   const SteadyTime deadline = DeadlineOf(*state_, options.timeout);
   const auto multiply = [&](const v1::MultiplyRequest& sent, std::string* token) {
-    grpc::ClientContext context;
-    *token = state_->Prepare(context, Until(deadline, options));
-    return Block<v1::MultiplyResponse>(context, [&](v1::MultiplyResponse* response) {
-      return state_->Next().gemm->Multiply(&context, sent, response);
-    });
+    return Call(*state_, &Connection::gemm, &v1::Gemm::Stub::Multiply, sent,
+                Until(deadline, options), token);
   };
   if (!NamesTensors(request) || state_->session->restorable().IsEmpty()) {
     SentTensors sent;
@@ -479,42 +486,26 @@ absl::StatusOr<v1::MultiplyResponse> Client::Multiply(const v1::MultiplyRequest&
 
 absl::StatusOr<v1::ListKernelsResponse> Client::ListKernels(absl::string_view name_pattern,
                                                             const CallOptions& options) {
-  grpc::ClientContext context;
-  state_->Prepare(context, options);
   v1::ListKernelsRequest request;
   request.set_name_pattern(std::string(name_pattern));
-  return Block<v1::ListKernelsResponse>(context, [&](v1::ListKernelsResponse* response) {
-    return state_->Next().registry->ListKernels(&context, request, response);
-  });
+  return Call(*state_, &Connection::registry, &v1::Registry::Stub::ListKernels, request, options);
 }
 
 absl::StatusOr<v1::ListDevicesResponse> Client::ListDevices(const CallOptions& options) {
-  grpc::ClientContext context;
-  state_->Prepare(context, options);
-  return Block<v1::ListDevicesResponse>(context, [&](v1::ListDevicesResponse* response) {
-    return state_->Next().registry->ListDevices(&context, v1::ListDevicesRequest(), response);
-  });
+  return Call(*state_, &Connection::registry, &v1::Registry::Stub::ListDevices,
+              v1::ListDevicesRequest(), options);
 }
 
 absl::Status Client::RestartDevice(absl::string_view device, const CallOptions& options) {
   v1::RestartDeviceRequest request;
   request.set_device(std::string(device));
-  grpc::ClientContext context;
-  state_->Prepare(context, options);
-  return Block<v1::RestartDeviceResponse>(context,
-                                          [&](v1::RestartDeviceResponse* response) {
-                                            return state_->Next().admin->RestartDevice(
-                                                &context, request, response);
-                                          })
+  return Call(*state_, &Connection::admin, &v1::Admin::Stub::RestartDevice, request, options)
       .status();
 }
 
 absl::StatusOr<v1::ListIncidentsResponse> Client::ListIncidents(const CallOptions& options) {
-  grpc::ClientContext context;
-  state_->Prepare(context, options);
-  return Block<v1::ListIncidentsResponse>(context, [&](v1::ListIncidentsResponse* response) {
-    return state_->Next().admin->ListIncidents(&context, v1::ListIncidentsRequest(), response);
-  });
+  return Call(*state_, &Connection::admin, &v1::Admin::Stub::ListIncidents,
+              v1::ListIncidentsRequest(), options);
 }
 
 absl::StatusOr<v1::GetIncidentProductResponse> Client::GetIncidentProduct(
@@ -522,34 +513,21 @@ absl::StatusOr<v1::GetIncidentProductResponse> Client::GetIncidentProduct(
   v1::GetIncidentProductRequest request;
   request.set_id(id);
   request.set_without_operands(without_operands);
-  grpc::ClientContext context;
-  state_->Prepare(context, options);
-  return Block<v1::GetIncidentProductResponse>(
-      context, [&](v1::GetIncidentProductResponse* response) {
-        return state_->Next().admin->GetIncidentProduct(&context, request, response);
-      });
+  return Call(*state_, &Connection::admin, &v1::Admin::Stub::GetIncidentProduct, request, options);
 }
 
 absl::StatusOr<v1::ListSessionsResponse> Client::ListSessions(int64_t limit,
                                                               const CallOptions& options) {
   v1::ListSessionsRequest request;
   request.set_limit(limit);
-  grpc::ClientContext context;
-  state_->Prepare(context, options);
-  return Block<v1::ListSessionsResponse>(context, [&](v1::ListSessionsResponse* response) {
-    return state_->Next().admin->ListSessions(&context, request, response);
-  });
+  return Call(*state_, &Connection::admin, &v1::Admin::Stub::ListSessions, request, options);
 }
 
 absl::StatusOr<v1::DropSessionResponse> Client::DropSession(absl::string_view id,
                                                             const CallOptions& options) {
   v1::DropSessionRequest request;
   request.set_id(std::string(id));
-  grpc::ClientContext context;
-  state_->Prepare(context, options);
-  return Block<v1::DropSessionResponse>(context, [&](v1::DropSessionResponse* response) {
-    return state_->Next().admin->DropSession(&context, request, response);
-  });
+  return Call(*state_, &Connection::admin, &v1::Admin::Stub::DropSession, request, options);
 }
 
 absl::StatusOr<v1::ExplainResponse> Client::Explain(const v1::MultiplyRequest& request,
@@ -560,48 +538,32 @@ absl::StatusOr<v1::ExplainResponse> Client::Explain(const v1::MultiplyRequest& r
   if (copy.has_a()) copy.mutable_a()->clear_source();
   if (copy.has_b()) copy.mutable_b()->clear_source();
   if (copy.has_c()) copy.mutable_c()->clear_source();
-  grpc::ClientContext context;
-  state_->Prepare(context, options);
-  return Block<v1::ExplainResponse>(context, [&](v1::ExplainResponse* response) {
-    return state_->Next().registry->Explain(&context, explain, response);
-  });
+  return Call(*state_, &Connection::registry, &v1::Registry::Stub::Explain, explain, options);
 }
 
 absl::StatusOr<v1::GetServerInfoResponse> Client::GetServerInfo(const CallOptions& options) {
-  grpc::ClientContext context;
-  state_->Prepare(context, options);
-  return Block<v1::GetServerInfoResponse>(context, [&](v1::GetServerInfoResponse* response) {
-    return state_->Next().registry->GetServerInfo(&context, v1::GetServerInfoRequest(), response);
-  });
+  return Call(*state_, &Connection::registry, &v1::Registry::Stub::GetServerInfo,
+              v1::GetServerInfoRequest(), options);
 }
 
 absl::StatusOr<v1::GetStatisticsResponse> Client::GetStatistics(const CallOptions& options) {
-  grpc::ClientContext context;
-  state_->Prepare(context, options);
-  return Block<v1::GetStatisticsResponse>(context, [&](v1::GetStatisticsResponse* response) {
-    return state_->Next().registry->GetStatistics(&context, v1::GetStatisticsRequest(), response);
-  });
+  return Call(*state_, &Connection::registry, &v1::Registry::Stub::GetStatistics,
+              v1::GetStatisticsRequest(), options);
 }
 
 absl::StatusOr<v1::ListInstructionsResponse> Client::ListInstructions(
     absl::string_view chip, absl::string_view name_pattern, const CallOptions& options) {
-  grpc::ClientContext context;
-  state_->Prepare(context, options);
   v1::ListInstructionsRequest request;
   request.set_chip(std::string(chip));
   request.set_name_pattern(std::string(name_pattern));
-  return Block<v1::ListInstructionsResponse>(context, [&](v1::ListInstructionsResponse* response) {
-    return state_->Next().registry->ListInstructions(&context, request, response);
-  });
+  return Call(*state_, &Connection::registry, &v1::Registry::Stub::ListInstructions, request,
+              options);
 }
 
 absl::StatusOr<v1::DescribeFragmentResponse> Client::DescribeFragment(
     const v1::DescribeFragmentRequest& request, const CallOptions& options) {
-  grpc::ClientContext context;
-  state_->Prepare(context, options);
-  return Block<v1::DescribeFragmentResponse>(context, [&](v1::DescribeFragmentResponse* response) {
-    return state_->Next().registry->DescribeFragment(&context, request, response);
-  });
+  return Call(*state_, &Connection::registry, &v1::Registry::Stub::DescribeFragment, request,
+              options);
 }
 
 std::string Sha256Of(std::span<const std::byte> bytes) {
@@ -738,19 +700,16 @@ Operand::Operand(const ResidentTensor& tensor) : tensor_(tensor.view()) {}
 namespace {
 
 // Runs a call of the Tensors service that names tensors, opening a session if there is none.
-template <typename Response, typename Request, typename Call>
-absl::StatusOr<Response> CallTensors(ClientState& state, Request request,
-                                     const CallOptions& options, Call call) {
+template <typename Request, typename Response>
+absl::StatusOr<Response> CallTensors(ClientState& state,
+                                     Method<v1::Tensors::Stub, Request, Response> method,
+                                     Request request, const CallOptions& options) {
   const SteadyTime deadline = DeadlineOf(state, options.timeout);
   ASSIGN_OR_RETURN(const auto session, state.session->Open(deadline));
-  return CallWithTensors<Response>(*state.session, request, deadline,
-                                   [&](const Request& sent, std::string* token) {
-                                     grpc::ClientContext context;
-                                     *token = state.Prepare(context, Until(deadline, options));
-                                     return Block<Response>(context, [&](Response* response) {
-                                       return call(*state.Next().tensors, &context, sent, response);
-                                     });
-                                   });
+  return CallWithTensors<Response>(
+      *state.session, request, deadline, [&](const Request& sent, std::string* token) {
+        return Call(state, &Connection::tensors, method, sent, Until(deadline, options), token);
+      });
 }
 
 void FillKeep(const KeepOptions& keep, v1::NewTensor& message) {
@@ -952,31 +911,19 @@ absl::StatusOr<v1::ListTensorsResponse> Client::ListTensors(absl::string_view pa
                                                             const CallOptions& options) {
   v1::ListTensorsRequest request;
   request.set_pattern(std::string(pattern));
-  return CallTensors<v1::ListTensorsResponse>(
-      *state_, request, options, [](auto& stub, auto* context, const auto& sent, auto* response) {
-        return stub.List(context, sent, response);
-      });
+  return CallTensors(*state_, &v1::Tensors::Stub::List, request, options);
 }
 
 absl::StatusOr<v1::TensorInfo> Client::Describe(const TensorRef& tensor,
                                                 const CallOptions& options) {
-  return CallTensors<v1::TensorInfo>(
-      *state_, MessageOf(tensor), options,
-      [](auto& stub, auto* context, const auto& sent, auto* response) {
-        return stub.Describe(context, sent, response);
-      });
+  return CallTensors(*state_, &v1::Tensors::Stub::Describe, MessageOf(tensor), options);
 }
 
 absl::Status Client::Delete(const TensorRef& tensor, const CallOptions& options) {
   v1::TensorRef request = MessageOf(tensor);
   const std::string current = state_->session->restorable().Forget(request);
   if (request.has_handle() && !current.empty()) request.set_handle(current);
-  return CallTensors<v1::DeleteTensorResponse>(
-             *state_, request, options,
-             [](auto& stub, auto* context, const auto& sent, auto* response) {
-               return stub.Delete(context, sent, response);
-             })
-      .status();
+  return CallTensors(*state_, &v1::Tensors::Stub::Delete, request, options).status();
 }
 
 absl::StatusOr<v1::TensorInfo> Client::KeepAlive(const TensorRef& tensor,
@@ -986,10 +933,7 @@ absl::StatusOr<v1::TensorInfo> Client::KeepAlive(const TensorRef& tensor,
   *request.mutable_tensor() = MessageOf(tensor);
   if (keep.lease.has_value()) request.set_lease_ns(absl::ToInt64Nanoseconds(*keep.lease));
   if (keep.pinned.has_value()) request.set_pinned(*keep.pinned);
-  auto info = CallTensors<v1::TensorInfo>(
-      *state_, request, options, [](auto& stub, auto* context, const auto& sent, auto* response) {
-        return stub.KeepAlive(context, sent, response);
-      });
+  auto info = CallTensors(*state_, &v1::Tensors::Stub::KeepAlive, request, options);
   if (info.ok()) state_->session->restorable().SetKeep(*info);
   return info;
 }
@@ -1010,11 +954,8 @@ absl::StatusOr<ResidentTensor> Client::Compress(const TensorRef& tensor,
   FillKeep(compress.keep, *request.mutable_keep());
   if (compress.mask.has_value()) *request.mutable_mask() = MessageOf(*compress.mask);
   state_->session->AwaitDeletions(deadline);
-  ASSIGN_OR_RETURN(auto info, CallTensors<v1::TensorInfo>(
-                                  *state_, request, Until(deadline, options),
-                                  [](auto& stub, auto* context, const auto& sent, auto* response) {
-                                    return stub.Compress(context, sent, response);
-                                  }));
+  ASSIGN_OR_RETURN(auto info, CallTensors(*state_, &v1::Tensors::Stub::Compress, request,
+                                          Until(deadline, options)));
   ForgetName(state_->session->restorable(), compress.keep.name);
   return ResidentTensor(std::move(info), state_->session->owner());
 }
