@@ -17,8 +17,10 @@
 #include "grpcpp/client_context.h"
 #include "grpcpp/generic/generic_stub.h"
 #include "grpcpp/support/client_callback.h"
+#include "grpcpp/support/proto_buffer_reader.h"
 #include "kernels/matrix/status.h"
 #include "proto/deadline_after.h"
+#include "proto/field_start.h"
 
 namespace gemmd {
 namespace {
@@ -97,69 +99,7 @@ void LaneChoice::Tell(int64_t bytes, int lanes, absl::Duration took) {
 
 namespace {
 
-// Tags of the wire format: field << 3 | type; type 0 is a varint, 2 is length-prefixed bytes.
-constexpr uint8_t TagOf(int field, int type) { return static_cast<uint8_t>(field << 3 | type); }
-constexpr uint8_t kPutChunkTag = TagOf(v1::PutRequest::kChunkFieldNumber, 2);
-constexpr uint8_t kPutOffsetTag = TagOf(v1::PutChunk::kOffsetFieldNumber, 0);
-constexpr uint8_t kPutDataTag = TagOf(v1::PutChunk::kDataFieldNumber, 2);
-constexpr uint8_t kGetChunkTag = TagOf(v1::GetResponse::kChunkFieldNumber, 2);
-constexpr uint8_t kGetOffsetTag = TagOf(v1::GetChunk::kOffsetFieldNumber, 0);
-constexpr uint8_t kGetDataTag = TagOf(v1::GetChunk::kDataFieldNumber, 2);
-
-// Max bytes that protobuf reads for a length and for a varint.
-constexpr int kLengthBytes = 5;
-constexpr int kNumberBytes = 10;
-
-// Three tags and three varints of at most ten bytes.
-constexpr size_t kMaxHeaderBytes = 33;
-
-void AppendNumber(uint64_t value, std::string& to) {
-  for (; value >= 0x80; value >>= 7) to.push_back(static_cast<char>(value | 0x80));
-  to.push_back(static_cast<char>(value));
-}
-
-size_t NumberBytes(uint64_t value) {
-  size_t bytes = 1;
-  for (; value >= 0x80; value >>= 7) ++bytes;
-  return bytes;
-}
-
-std::string_view TextOf(const grpc::Slice& slice) {
-  return {reinterpret_cast<const char*>(slice.begin()), slice.size()};
-}
-
-// Reads the beginning of a message stored in slices.
-class HeaderReader {
- public:
-  explicit HeaderReader(const std::vector<grpc::Slice>& slices) {
-    for (const grpc::Slice& slice : slices) {
-      bytes_ += TextOf(slice).substr(0, kMaxHeaderBytes - bytes_.size());
-      if (bytes_.size() == kMaxHeaderBytes) break;
-    }
-  }
-
-  bool TakeTag(uint8_t tag) {
-    if (at_ >= bytes_.size() || static_cast<uint8_t>(bytes_[at_]) != tag) return false;
-    ++at_;
-    return true;
-  }
-
-  std::optional<uint64_t> TakeNumber(int max_bytes) {
-    uint64_t value = 0;
-    for (int shift = 0; shift < 7 * max_bytes && at_ < bytes_.size(); shift += 7) {
-      const uint8_t byte = static_cast<uint8_t>(bytes_[at_++]);
-      value |= static_cast<uint64_t>(byte & 0x7F) << shift;
-      if (byte < 0x80) return value;
-    }
-    return std::nullopt;
-  }
-
-  size_t taken() const { return at_; }
-
- private:
-  std::string bytes_;
-  size_t at_ = 0;
-};
+using google::protobuf::io::CodedInputStream;
 
 // The bytes after the first `skipped` ones.
 std::vector<grpc::Slice> Rest(std::vector<grpc::Slice> slices, size_t skipped) {
@@ -173,59 +113,54 @@ std::vector<grpc::Slice> Rest(std::vector<grpc::Slice> slices, size_t skipped) {
 }
 
 // Reads a chunk in the form that every known server writes: one field, whose last part is the data.
-std::optional<GetStep> ReadPlainChunk(const std::vector<grpc::Slice>& slices, size_t size) {
-  HeaderReader header(slices);
-  if (!header.TakeTag(kGetChunkTag)) return std::nullopt;
-  const auto inner = header.TakeNumber(kLengthBytes);
-  if (!inner.has_value() || *inner != size - header.taken()) return std::nullopt;
+std::optional<GetStep> ReadPlainChunk(grpc::ByteBuffer message) {
+  std::vector<grpc::Slice> slices;
+  if (!message.Dump(&slices).ok()) return std::nullopt;
+  grpc::ProtoBufferReader stream(&message);
+  CodedInputStream input(&stream);
+  const auto reads_size_of_rest = [&](int& bytes) {
+    return input.ReadVarintSizeAsInt(&bytes) &&
+           bytes == static_cast<int>(message.Length()) - input.CurrentPosition();
+  };
+  int bytes = 0;
   uint64_t offset = 0;
-  if (header.TakeTag(kGetOffsetTag)) {
-    const auto number = header.TakeNumber(kNumberBytes);
-    if (!number.has_value()) return std::nullopt;
-    offset = *number;
+  if (input.ReadTag() != DelimitedTag(v1::GetResponse::kChunkFieldNumber)) return std::nullopt;
+  if (!reads_size_of_rest(bytes)) return std::nullopt;
+  uint32_t tag = input.ReadTag();
+  if (tag == v1::GetChunk::kOffsetFieldNumber << 3 && input.ReadVarint64(&offset)) {
+    tag = input.ReadTag();
   }
-  if (!header.TakeTag(kGetDataTag)) return std::nullopt;
-  const auto bytes = header.TakeNumber(kLengthBytes);
-  if (!bytes.has_value() || *bytes != size - header.taken()) return std::nullopt;
-  GetStep step;
-  step.is_chunk = true;
-  step.offset = static_cast<int64_t>(offset);
-  step.bytes = static_cast<int64_t>(*bytes);
-  step.data = Rest(slices, header.taken());
+  if (tag != DelimitedTag(v1::GetChunk::kDataFieldNumber)) return std::nullopt;
+  if (!reads_size_of_rest(bytes)) return std::nullopt;
+  GetStep step = {
+      .is_chunk = true, .offset = static_cast<int64_t>(offset), .data = {}, .bytes = bytes};
+  const auto skipped = static_cast<size_t>(input.CurrentPosition());
+  // Protobuf's own parser refuses some longer encodings that this one accepts. A chunk of Put has
+  // as long a header.
+  if (skipped != PutChunkHeader(step.offset, bytes).size()) return std::nullopt;
+  step.data = Rest(std::move(slices), skipped);
   return step;
 }
 
 template <typename Message>
-absl::StatusOr<Message> Parse(const std::vector<grpc::Slice>& slices, absl::string_view name) {
-  std::string bytes;
-  for (const grpc::Slice& slice : slices) bytes += TextOf(slice);
+absl::StatusOr<Message> Parse(grpc::ByteBuffer bytes, absl::string_view name) {
   Message message;
-  if (message.ParseFromString(bytes)) return message;
-  return absl::DataLossError(std::string(name) +
-                             ": got bytes that are no such message, want an answer of gemmd");
-}
-
-absl::StatusOr<std::vector<grpc::Slice>> SlicesOf(const grpc::ByteBuffer& message) {
-  std::vector<grpc::Slice> slices;
-  if (message.Dump(&slices).ok()) return slices;
-  return absl::DataLossError("answer: got none, want an answer of gemmd");
+  if (grpc::SerializationTraits<Message>::Deserialize(&bytes, &message).ok()) return message;
+  return absl::DataLossError(
+      absl::StrCat(name, ": got bytes that are no such message, want an answer of gemmd"));
 }
 
 }  // namespace
 
 std::string PutChunkHeader(int64_t offset, int64_t bytes) {
-  const uint64_t data = static_cast<uint64_t>(bytes);
-  const uint64_t at = static_cast<uint64_t>(offset);
-  const size_t offset_bytes = offset == 0 ? 0 : 1 + NumberBytes(at);
-  std::string header(1, static_cast<char>(kPutChunkTag));
-  AppendNumber(offset_bytes + 1 + NumberBytes(data) + data, header);
-  if (offset != 0) {
-    header.push_back(static_cast<char>(kPutOffsetTag));
-    AppendNumber(at, header);
-  }
-  header.push_back(static_cast<char>(kPutDataTag));
-  AppendNumber(data, header);
-  return header;
+  v1::PutChunk without_data;
+  without_data.set_offset(offset);
+  std::string chunk = without_data.SerializeAsString();
+  AppendFieldStart(v1::PutChunk::kDataFieldNumber, static_cast<size_t>(bytes), chunk);
+  std::string header;
+  AppendFieldStart(v1::PutRequest::kChunkFieldNumber, chunk.size() + static_cast<size_t>(bytes),
+                   header);
+  return header + chunk;
 }
 
 grpc::ByteBuffer ToByteBuffer(const google::protobuf::MessageLite& message) {
@@ -234,10 +169,8 @@ grpc::ByteBuffer ToByteBuffer(const google::protobuf::MessageLite& message) {
 }
 
 absl::StatusOr<GetStep> ReadGetResponse(const grpc::ByteBuffer& message) {
-  ASSIGN_OR_RETURN(auto slices, SlicesOf(message));
-  auto chunk = ReadPlainChunk(slices, message.Length());
-  if (chunk.has_value()) return *std::move(chunk);
-  ASSIGN_OR_RETURN(auto response, Parse<v1::GetResponse>(slices, "get"));
+  if (auto chunk = ReadPlainChunk(message); chunk.has_value()) return *std::move(chunk);
+  ASSIGN_OR_RETURN(auto response, Parse<v1::GetResponse>(message, "get"));
   GetStep step;
   if (response.has_chunk()) {
     step.is_chunk = true;
@@ -253,8 +186,7 @@ absl::StatusOr<GetStep> ReadGetResponse(const grpc::ByteBuffer& message) {
 }
 
 absl::StatusOr<v1::PutResponse> ReadPutResponse(const grpc::ByteBuffer& message) {
-  ASSIGN_OR_RETURN(const auto slices, SlicesOf(message));
-  return Parse<v1::PutResponse>(slices, "put");
+  return Parse<v1::PutResponse>(message, "put");
 }
 
 namespace {

@@ -352,6 +352,33 @@ TEST(ChunkMessageTest, ReadsOtherOrdersOfFields) {
   EXPECT_EQ(DataOf(*step), "abc");
 }
 
+// A varint with `padding` more bytes than it needs.
+std::string Padded(uint8_t value, int padding) {
+  std::string bytes(static_cast<size_t>(padding) + 1, '\x80');
+  bytes.front() = static_cast<char>(padding > 0 ? value | 0x80 : value);
+  if (padding > 0) bytes.back() = '\0';
+  return bytes;
+}
+
+TEST(ChunkMessageTest, AgreesWithProtobufOnLongEncodings) {
+  for (int part = 0; part < 3; ++part) {
+    for (int padding = 0; padding < 12; ++padding) {
+      const auto number = [&](int of_part, uint8_t value) {
+        return Padded(value, part == of_part ? padding : 0);
+      };
+      const std::string inner = "\x08" + number(0, 5) + "\x12" + number(1, 3) + "abc";
+      const std::string message = "\x12" + number(2, static_cast<uint8_t>(inner.size())) + inner;
+      v1::GetResponse want;
+      const bool is_message = want.ParseFromString(message);
+      const auto step = ReadGetResponse(InPieces(message, 4));
+      ASSERT_EQ(step.ok(), is_message) << part << ", " << padding;
+      if (!is_message) continue;
+      EXPECT_EQ(step->offset, want.chunk().offset());
+      EXPECT_EQ(DataOf(*step), want.chunk().data());
+    }
+  }
+}
+
 TEST(ChunkMessageTest, RefusesWhatIsNoAnswer) {
   EXPECT_THAT(ReadGetResponse(InPieces("\x12\xff", 1)), StatusIs(absl::StatusCode::kDataLoss));
   EXPECT_THAT(ReadGetResponse(InPieces("\x12\x7f\x12\x7f"
