@@ -230,35 +230,28 @@ std::unique_ptr<ProductRetry> RetryOf(ClientSession& session, LentRequest& reque
                    .request = is_restorable ? request : LentRequest()});
 }
 
-// `Matrix`: MatrixView or Operand.
-template <typename Matrix>
-PendingProduct StartProduct(ClientState& state, const Matrix& a, const Matrix& b,
-                            const ProductOptions& product_options,
-                            const CallOptions& call_options) {
-  // The deadline counts from here.
-  const SteadyTime deadline = DeadlineOf(state, call_options.timeout);
-  const std::shared_ptr<grpc::Channel> channel = state.Next().channel;
-  auto call = std::make_unique<ProductCall>(channel);
-  std::string token = state.Prepare(call->context(), call_options);
-  auto request = BuildLentRequest(a, b, product_options);
-  if (!request.ok()) return PendingProduct(request.status());
-  auto retry = RetryOf(*state.session, *request, std::move(token), channel, deadline, call_options);
-  call->Start(*std::move(request), product_options.into, std::move(retry));
-  return PendingProduct(std::move(call));
-}
-
 }  // namespace
 
 PendingProduct Client::MultiplyAsync(const MatrixView& a, const MatrixView& b,
                                      const ProductOptions& product_options,
                                      const CallOptions& call_options) {
-  return StartProduct(*state_, a, b, product_options, call_options);
+  return MultiplyAsync(Operand(a), Operand(b), product_options, call_options);
 }
 
 PendingProduct Client::MultiplyAsync(const Operand& a, const Operand& b,
                                      const ProductOptions& product_options,
                                      const CallOptions& call_options) {
-  return StartProduct(*state_, a, b, product_options, call_options);
+  // The deadline counts from here.
+  const SteadyTime deadline = DeadlineOf(*state_, call_options.timeout);
+  const std::shared_ptr<grpc::Channel> channel = state_->Next().channel;
+  auto call = std::make_unique<ProductCall>(channel);
+  std::string token = state_->Prepare(call->context(), call_options);
+  auto request = BuildLentRequest(a, b, product_options);
+  if (!request.ok()) return PendingProduct(request.status());
+  auto retry =
+      RetryOf(*state_->session, *request, std::move(token), channel, deadline, call_options);
+  call->Start(*std::move(request), product_options.into, std::move(retry));
+  return PendingProduct(std::move(call));
 }
 
 absl::StatusOr<MultiplyResult> Client::Multiply(const MatrixView& a, const MatrixView& b,
@@ -798,14 +791,7 @@ absl::StatusOr<SessionInfo> Client::OpenSession(absl::string_view token,
 absl::StatusOr<ResidentTensor> Client::Put(const MatrixView& matrix, const PutOptions& options) {
   const SteadyTime entry = SteadyTime::Now();
   RETURN_IF_ERROR(CheckIsAsStored(matrix, options.matrices));
-  const OperandShape shape = {.type = matrix.type,
-                              .order = matrix.order,
-                              .rows = matrix.rows,
-                              .columns = matrix.columns,
-                              .leading_dimension = matrix.leading_dimension,
-                              .batch_stride = {},
-                              .batch = options.matrices,
-                              .sparsity = matrix.sparsity};
+  const OperandShape shape = ShapeOf(matrix, options.matrices);
   RETURN_IF_ERROR(
       CheckOperandBytes("matrix", "rows*columns", shape, static_cast<int64_t>(matrix.data.size())));
   const int64_t bytes = SizeOperand("matrix", shape)->full;

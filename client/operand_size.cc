@@ -163,6 +163,11 @@ OperandShape ShapeOf(const v1::TensorSpec& spec) {
           .sparsity = spec.sparsity()};
 }
 
+OperandShape ShapeOf(const MatrixView& view, int64_t batch) {
+  return {view.type,         view.order, view.rows,    view.columns, view.leading_dimension,
+          view.batch_stride, batch,      view.sparsity};
+}
+
 absl::StatusOr<OperandBytesRange> SizeOperand(absl::string_view field, const OperandShape& shape) {
   RETURN_IF_ERROR(CheckShape(field, shape));
   if (shape.sparsity != v1::SPARSITY_NONE) return SizeSparse(field, shape);

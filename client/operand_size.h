@@ -11,6 +11,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
+#include "gemmd/product.h"
 #include "gemmd/v1/resident.pb.h"
 #include "gemmd/v1/tensors.pb.h"
 
@@ -53,6 +54,9 @@ struct OperandShape {
 
 // The matrices of a tensor, without the factors of blocks that follow them.
 OperandShape ShapeOf(const v1::TensorSpec& spec);
+
+// The stored matrices of a view.
+OperandShape ShapeOf(const MatrixView& view, int64_t batch = 1);
 
 // Bytes of all matrices: `least` ends after the last element, `full` pads the last line.
 struct OperandBytesRange {

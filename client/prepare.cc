@@ -28,6 +28,14 @@ absl::Status CheckCount(std::span<const float> values, int64_t rows, int64_t col
       absl::StrCat("values: got ", values.size(), ", want ", rows, "x", columns));
 }
 
+// The shape of one dense matrix.
+OperandShape ShapeOfOne(const MatrixView& view) {
+  OperandShape shape = ShapeOf(view);
+  shape.batch_stride.reset();
+  shape.sparsity = v1::SPARSITY_NONE;
+  return shape;
+}
+
 // The nearest bf16 of a float: faster than the generic conversion through double.
 uint16_t Bf16Bits(float value) {
   uint32_t bits = 0;
@@ -47,46 +55,31 @@ absl::StatusOr<OwnedMatrix> EmptyMatrix(v1::ElementType type, int64_t rows, int6
   return matrix;
 }
 
-bool IsQuantized(v1::ElementType type) {
-  return type == v1::ELEMENT_TYPE_E4M3 || type == v1::ELEMENT_TYPE_E5M2 ||
-         type == v1::ELEMENT_TYPE_S8 || type == v1::ELEMENT_TYPE_U8;
-}
-
-// The value to which a factor scales the largest magnitude: the type's largest; 127 for s8, which
-// stays symmetric.
+// The value to which a factor scales the largest magnitude: the type's largest, which stays
+// symmetric for signed integers. 0 for a type without factors.
 double LargestScaled(v1::ElementType type) {
   switch (type) {
     case v1::ELEMENT_TYPE_E4M3: return 448;
     case v1::ELEMENT_TYPE_E5M2: return 57344;
+    case v1::ELEMENT_TYPE_E3M2: return 28;
+    case v1::ELEMENT_TYPE_E2M3: return 7.5;
+    case v1::ELEMENT_TYPE_E2M1: return 6;
     case v1::ELEMENT_TYPE_S8: return 127;
-    default: return 255;
+    case v1::ELEMENT_TYPE_U8: return 255;
+    case v1::ELEMENT_TYPE_S4: return 7;
+    default: return 0;
   }
 }
 
-size_t FactorOf(ScalePer per, int64_t row, int64_t column) {
-  if (per == ScalePer::kMatrix) return 0;
-  return static_cast<size_t>(per == ScalePer::kRow ? row : column);
-}
-
-// The largest magnitude that each factor covers.
-absl::StatusOr<std::vector<float>> Magnitudes(std::span<const float> values, int64_t rows,
-                                              int64_t columns, v1::ElementType type, ScalePer per) {
-  const int64_t count = per == ScalePer::kMatrix ? 1 : (per == ScalePer::kRow ? rows : columns);
-  std::vector<float> largest(static_cast<size_t>(count));
-  for (int64_t i = 0; i < rows; ++i) {
-    for (int64_t j = 0; j < columns; ++j) {
-      const float value = values[static_cast<size_t>(i * columns + j)];
-      const bool has_sign = type != v1::ELEMENT_TYPE_U8;
-      if (!std::isfinite(value) || (value < 0 && !has_sign)) {
-        return absl::InvalidArgumentError(absl::StrCat("values: got ", value, " at [", i, ", ", j,
-                                                       "], want a finite value",
-                                                       has_sign ? "" : " of at least 0"));
-      }
-      float& of_factor = largest[FactorOf(per, i, j)];
-      of_factor = std::max(of_factor, std::fabs(value));
-    }
+absl::Status CheckFinite(std::span<const float> values, int64_t columns, bool has_sign) {
+  for (size_t i = 0; i < values.size(); ++i) {
+    if (std::isfinite(values[i]) && (values[i] >= 0 || has_sign)) continue;
+    const auto at = static_cast<int64_t>(i);
+    return absl::InvalidArgumentError(absl::StrCat("values: got ", values[i], " at [", at / columns,
+                                                   ", ", at % columns, "], want a finite value",
+                                                   has_sign ? "" : " of at least 0"));
   }
-  return largest;
+  return absl::OkStatus();
 }
 
 }  // namespace
@@ -137,11 +130,7 @@ absl::StatusOr<std::vector<float>> Decode(const MatrixView& matrix) {
   if (matrix.sparsity != v1::SPARSITY_NONE) {
     return absl::InvalidArgumentError("matrix.sparsity: got 2:4, want none");
   }
-  const OperandShape shape = {.type = matrix.type,
-                              .order = matrix.order,
-                              .rows = matrix.rows,
-                              .columns = matrix.columns,
-                              .leading_dimension = matrix.leading_dimension};
+  const OperandShape shape = ShapeOfOne(matrix);
   const int64_t got = static_cast<int64_t>(matrix.data.size());
   RETURN_IF_ERROR(CheckOperandBytes("matrix", "rows*columns", shape, got));
   if (matrix.rows == 0 || matrix.columns == 0) return std::vector<float>();
@@ -161,42 +150,8 @@ absl::StatusOr<std::vector<float>> Decode(const MatrixView& matrix) {
   return values;
 }
 
-absl::StatusOr<OwnedMatrix> Quantize(std::span<const float> values, int64_t rows, int64_t columns,
-                                     v1::ElementType type, ScalePer per) {
-  if (!IsQuantized(type)) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("type: got ", ElementTypeName(type), ", want e4m3, e5m2, s8 or u8"));
-  }
-  RETURN_IF_ERROR(CheckCount(values, rows, columns));
-  ASSIGN_OR_RETURN(auto matrix, EmptyMatrix(type, rows, columns));
-  if (values.empty()) {
-    matrix.scale = {1.0f};
-    return matrix;
-  }
-  ASSIGN_OR_RETURN(auto largest, Magnitudes(values, rows, columns, type, per));
-  for (const float magnitude : largest) {
-    // Zeros, and magnitudes so small that their factor would be 0, use the factor 1.
-    const float factor = static_cast<float>(magnitude / LargestScaled(type));
-    matrix.scale.push_back(factor > 0 ? factor : 1.0f);
-  }
-  for (int64_t i = 0; i < rows; ++i) {
-    for (int64_t j = 0; j < columns; ++j) {
-      const size_t at = static_cast<size_t>(i * columns + j);
-      // In double, so that the largest magnitude does not round past s8's largest value.
-      const double scaled = std::clamp(values[at] / double{matrix.scale[FactorOf(per, i, j)]},
-                                       -LargestScaled(type), LargestScaled(type));
-      matrix.data[at] = static_cast<char>(ElementPattern(type, scaled));
-    }
-  }
-  return matrix;
-}
-
 absl::StatusOr<OwnedMatrix> Pack24(const MatrixView& dense, Prune prune) {
-  const OperandShape shape = {.type = dense.type,
-                              .order = dense.order,
-                              .rows = dense.rows,
-                              .columns = dense.columns,
-                              .leading_dimension = dense.leading_dimension};
+  const OperandShape shape = ShapeOfOne(dense);
   ASSIGN_OR_RETURN(const auto bytes, SizeOperand("dense", shape));
   const int64_t got = static_cast<int64_t>(dense.data.size());
   RETURN_IF_ERROR(CheckOperandBytes("dense", "rows*columns", shape, got));
@@ -220,20 +175,6 @@ absl::StatusOr<OwnedMatrix> Pack24(const MatrixView& dense, Prune prune) {
 }
 
 namespace {
-
-// 0 for a type without block factors.
-double LargestInBlock(v1::ElementType type) {
-  switch (type) {
-    case v1::ELEMENT_TYPE_E4M3: return 448;
-    case v1::ELEMENT_TYPE_E5M2: return 57344;
-    case v1::ELEMENT_TYPE_E3M2: return 28;
-    case v1::ELEMENT_TYPE_E2M3: return 7.5;
-    case v1::ELEMENT_TYPE_E2M1: return 6;
-    case v1::ELEMENT_TYPE_S8: return 127;
-    case v1::ELEMENT_TYPE_S4: return 7;
-    default: return 0;
-  }
-}
 
 struct Factor {
   double value;
@@ -269,9 +210,64 @@ Factor FactorOf(v1::FactorType type, double magnitude, double largest) {
   return {value, bytes};
 }
 
-absl::Status Check(std::span<const float> values, int64_t rows, int64_t columns,
-                   v1::ElementType type, const BlockFormat& format) {
-  if (LargestInBlock(type) == 0) {
+int64_t Blocks(int64_t extent, int64_t block) { return extent / block + (extent % block != 0); }
+
+// As QuantizeBlocks, for any type with factors.
+absl::StatusOr<OwnedMatrix> Scaled(std::span<const float> values, int64_t rows, int64_t columns,
+                                   v1::ElementType type, const BlockFormat& format) {
+  RETURN_IF_ERROR(CheckCount(values, rows, columns));
+  RETURN_IF_ERROR(CheckFinite(values, columns, type != v1::ELEMENT_TYPE_U8));
+  OwnedMatrix matrix = {.type = type, .rows = rows, .columns = columns};
+  matrix.factor_type = format.type;
+  matrix.rows_per_block = format.lines;
+  matrix.k_per_block = format.depth;
+  matrix.is_k_along_rows = format.is_k_along_rows;
+  // An empty matrix may have any number of lines, but has no blocks.
+  if (values.empty()) return matrix;
+  const bool is_along = format.is_k_along_rows;
+  const int64_t depth_blocks = Blocks(is_along ? columns : rows, format.depth);
+  const int64_t line_blocks = Blocks(is_along ? rows : columns, format.lines);
+  // The block of an element is the sum of those of its row and its column.
+  const auto block_of = [&](int64_t at, bool is_line) {
+    return at / (is_line ? format.lines : format.depth) * (is_line ? depth_blocks : 1);
+  };
+  std::vector<int64_t> block_of_column;
+  for (int64_t j = 0; j < columns; ++j) block_of_column.push_back(block_of(j, !is_along));
+  std::vector<double> largest(static_cast<size_t>(line_blocks * depth_blocks));
+  const auto for_each = [&](const auto& visit) {
+    for (int64_t i = 0, at = 0; i < rows; ++i) {
+      double* const of_row = largest.data() + block_of(i, is_along);
+      for (int64_t j = 0; j < columns; ++j, ++at) {
+        visit(i, j, double{values[static_cast<size_t>(at)]},
+              of_row[block_of_column[static_cast<size_t>(j)]]);
+      }
+    }
+  };
+  for_each([](int64_t, int64_t, double value, double& magnitude) {
+    magnitude = std::max(magnitude, std::fabs(value));
+  });
+  for (double& magnitude : largest) {
+    const Factor factor = FactorOf(format.type, magnitude, LargestScaled(type));
+    matrix.factors += factor.bytes;
+    magnitude = factor.value;
+  }
+  const int64_t line_bytes = *PackedLineBytes(type, columns);
+  matrix.data.resize(static_cast<size_t>(rows * line_bytes));
+  const double limit = LargestScaled(type);
+  for_each([&](int64_t row, int64_t column, double value, double factor) {
+    const double bounded = std::clamp(value / factor, -limit, limit);
+    StoreElement(type, ElementPattern(type, bounded), column,
+                 matrix.data.data() + row * line_bytes);
+  });
+  return matrix;
+}
+
+}  // namespace
+
+absl::StatusOr<OwnedMatrix> QuantizeBlocks(std::span<const float> values, int64_t rows,
+                                           int64_t columns, v1::ElementType type,
+                                           const BlockFormat& format) {
+  if (LargestScaled(type) == 0 || type == v1::ELEMENT_TYPE_U8) {
     return absl::InvalidArgumentError(absl::StrCat(
         "type: got ", ElementTypeName(type), ", want e4m3, e5m2, e3m2, e2m3, e2m1, s8 or s4"));
   }
@@ -283,66 +279,24 @@ absl::Status Check(std::span<const float> values, int64_t rows, int64_t columns,
     return absl::InvalidArgumentError(absl::StrCat("format: got blocks of ", format.lines, "x",
                                                    format.depth, ", want 1x1 or more"));
   }
-  int64_t want = 0;
-  const bool overflows = __builtin_mul_overflow(rows, columns, &want);
-  if (rows < 0 || columns < 0 || overflows || static_cast<size_t>(want) != values.size()) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("values: got ", values.size(), ", want ", rows, "x", columns));
-  }
-  for (size_t i = 0; i < values.size(); ++i) {
-    if (std::isfinite(values[i])) continue;
-    const auto at = static_cast<int64_t>(i);
-    return absl::InvalidArgumentError(absl::StrCat("values: got ", values[i], " at [", at / columns,
-                                                   ", ", at % columns, "], want a finite value"));
-  }
-  return absl::OkStatus();
+  return Scaled(values, rows, columns, type, format);
 }
 
-int64_t Blocks(int64_t extent, int64_t block) { return extent / block + (extent % block != 0); }
-
-}  // namespace
-
-absl::StatusOr<OwnedMatrix> QuantizeBlocks(std::span<const float> values, int64_t rows,
-                                           int64_t columns, v1::ElementType type,
-                                           const BlockFormat& format) {
-  RETURN_IF_ERROR(Check(values, rows, columns, type, format));
-  OwnedMatrix matrix = {.type = type, .rows = rows, .columns = columns};
-  matrix.factor_type = format.type;
-  matrix.rows_per_block = format.lines;
-  matrix.k_per_block = format.depth;
-  matrix.is_k_along_rows = format.is_k_along_rows;
-  // An empty matrix may have any number of lines, but has no blocks.
-  if (values.empty()) return matrix;
-  const bool is_along = format.is_k_along_rows;
-  const int64_t depth_blocks = Blocks(is_along ? columns : rows, format.depth);
-  const int64_t line_blocks = Blocks(is_along ? rows : columns, format.lines);
-  const auto block_of = [&](int64_t row, int64_t column) {
-    const int64_t line = is_along ? row : column;
-    const int64_t k = is_along ? column : row;
-    return static_cast<size_t>(line / format.lines * depth_blocks + k / format.depth);
-  };
-  std::vector<double> largest(static_cast<size_t>(line_blocks * depth_blocks));
-  for (int64_t i = 0; i < rows; ++i) {
-    for (int64_t j = 0; j < columns; ++j) {
-      double& magnitude = largest[block_of(i, j)];
-      magnitude =
-          std::max(magnitude, std::fabs(double{values[static_cast<size_t>(i * columns + j)]}));
-    }
+absl::StatusOr<OwnedMatrix> Quantize(std::span<const float> values, int64_t rows, int64_t columns,
+                                     v1::ElementType type, ScalePer per) {
+  if (LargestScaled(type) == 0 || ElementBits(type) != 8) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("type: got ", ElementTypeName(type), ", want e4m3, e5m2, s8 or u8"));
   }
-  for (double& magnitude : largest) {
-    const Factor factor = FactorOf(format.type, magnitude, LargestInBlock(type));
-    matrix.factors += factor.bytes;
-    magnitude = factor.value;
-  }
-  const int64_t line_bytes = *PackedLineBytes(type, columns);
-  matrix.data.resize(static_cast<size_t>(rows * line_bytes));
-  for (int64_t i = 0; i < rows; ++i) {
-    for (int64_t j = 0; j < columns; ++j) {
-      const double scaled = values[static_cast<size_t>(i * columns + j)] / largest[block_of(i, j)];
-      const double bounded = std::clamp(scaled, -LargestInBlock(type), LargestInBlock(type));
-      StoreElement(type, ElementPattern(type, bounded), j, matrix.data.data() + i * line_bytes);
-    }
-  }
+  // Blocks of as many rows and columns as a factor covers.
+  ASSIGN_OR_RETURN(auto blocks, Scaled(values, rows, columns, type,
+                                       {.type = v1::FACTOR_TYPE_F32,
+                                        .lines = per == ScalePer::kRow ? 1 : rows,
+                                        .depth = per == ScalePer::kColumn ? 1 : columns}));
+  OwnedMatrix matrix = {
+      .type = type, .rows = rows, .columns = columns, .data = std::move(blocks.data)};
+  matrix.scale.assign(values.empty() ? 1 : blocks.factors.size() / sizeof(float), 1.0f);
+  std::memcpy(matrix.scale.data(), blocks.factors.data(), blocks.factors.size());
   return matrix;
 }
 

@@ -16,11 +16,6 @@
 namespace gemmd {
 namespace {
 
-OperandShape ShapeOf(const MatrixView& view, v1::ElementType type, int64_t batch) {
-  return {type,  view.order,   view.rows, view.columns, view.leading_dimension, view.batch_stride,
-          batch, view.sparsity};
-}
-
 // An extent of op(X) from `view`, on which the operands must agree.
 struct Extent {
   absl::string_view name;  // "k"
@@ -35,6 +30,15 @@ absl::Status CheckExtent(absl::string_view field, absl::string_view what, int64_
   if (got == want.value) return absl::OkStatus();
   return absl::InvalidArgumentError(
       absl::StrCat(field, ": got ", got, " ", what, ", want ", want.name, " = ", want.value));
+}
+
+// `extents` spells op(X)'s shape, "mk" for A.
+absl::Status CheckBytes(absl::string_view field, absl::string_view extents, const MatrixView& view,
+                        const OperandShape& shape) {
+  const size_t first = view.transpose ? 1 : 0;
+  const std::string stored =
+      absl::StrCat(extents.substr(first, 1), "*", extents.substr(1 - first, 1));
+  return CheckOperandBytes(field, stored, shape, static_cast<int64_t>(view.data.size()));
 }
 
 // A sparse A has a fixed order; B and C cannot be sparse.
@@ -63,43 +67,37 @@ void FillBlocks(const BlockScaleView& view, v1::Scale& scale) {
 
 namespace {
 
-void FillOperand(const MatrixView& view, bool with_data, v1::Operand& operand) {
+void FillOperand(const MatrixView& view, v1::Operand& operand) {
   operand.set_type(view.type);
   operand.set_order(view.order);
   operand.set_leading_dimension(view.leading_dimension);
   if (view.batch_stride.has_value()) operand.set_batch_stride(*view.batch_stride);
   operand.set_transpose(view.transpose);
   operand.set_sparsity(view.sparsity);
-  if (with_data) operand.set_data(view.data.data(), view.data.size());
   if (!view.scale.empty())
     operand.mutable_scale()->mutable_values()->Add(view.scale.begin(), view.scale.end());
   if (!view.blocks.empty()) FillBlocks(view.blocks, *operand.mutable_scale());
 }
 
-// The purpose of a request: to compute with its bytes inside (kMultiply) or outside the message
-// (kLend), or to describe without bytes.
-enum class Purpose { kMultiply, kLend, kDescribe };
+// The shape of a C whose unspecified type is that of the output.
+OperandShape ShapeOfC(const MatrixView& c, const ProductOptions& options) {
+  OperandShape shape = ShapeOf(c, options.batch.value_or(1));
+  if (shape.type == v1::ELEMENT_TYPE_UNSPECIFIED) shape.type = options.output_type;
+  return shape;
+}
 
-// A, B or C of a request, checked. `extents` spells op(X)'s shape, "mk" for A. Operands that are
-// not read may lack their bytes.
+// A, B or C of a request, checked; its bytes too, if it has any. `extents` spells op(X)'s shape,
+// "mk" for A.
 absl::Status AddOperand(absl::string_view field, absl::string_view extents, const MatrixView& view,
-                        const OperandShape& shape, bool is_read, Purpose purpose,
-                        v1::Operand& operand) {
-  absl::Status status = CheckSparsity(field, view);
-  if (!status.ok()) return status;
-  const bool with_data = is_read || !view.data.empty();
-  const size_t first = view.transpose ? 1 : 0;
-  const std::string stored =
-      absl::StrCat(extents.substr(first, 1), "*", extents.substr(1 - first, 1));
-  status = with_data
-               ? CheckOperandBytes(field, stored, shape, static_cast<int64_t>(view.data.size()))
-               : SizeOperand(field, shape).status();
-  if (!status.ok()) return status;
-  FillOperand(view, with_data && purpose != Purpose::kLend, operand);
+                        const OperandShape& shape, v1::Operand& operand) {
+  RETURN_IF_ERROR(CheckSparsity(field, view));
+  RETURN_IF_ERROR(view.data.empty() ? SizeOperand(field, shape).status()
+                                    : CheckBytes(field, extents, view, shape));
+  FillOperand(view, operand);
   return absl::OkStatus();
 }
 
-absl::Status AddC(const ProductOptions& options, Purpose purpose, v1::MultiplyRequest& request) {
+absl::Status AddC(const ProductOptions& options, v1::MultiplyRequest& request) {
   if (!options.c.has_value()) {
     if (options.beta == 0) return absl::OkStatus();
     return absl::InvalidArgumentError(
@@ -111,19 +109,16 @@ absl::Status AddC(const ProductOptions& options, Purpose purpose, v1::MultiplyRe
   status.Update(CheckExtent("c", "columns of op(C)", UsedColumns(c), {"n", request.n()}));
   status.Update(CheckSparsity("c", c));
   if (!status.ok()) return status;
-  // A view of unspecified type has the output's type, whose default only the server derives.
-  if (c.type == v1::ELEMENT_TYPE_UNSPECIFIED &&
-      options.output_type == v1::ELEMENT_TYPE_UNSPECIFIED) {
-    FillOperand(c, purpose == Purpose::kMultiply, *request.mutable_c());
-    return absl::OkStatus();
+  // Only the server derives the default of the output's type.
+  const OperandShape shape = ShapeOfC(c, options);
+  if (shape.type != v1::ELEMENT_TYPE_UNSPECIFIED) {
+    return AddOperand("c", "mn", c, shape, *request.mutable_c());
   }
-  const v1::ElementType type =
-      c.type != v1::ELEMENT_TYPE_UNSPECIFIED ? c.type : options.output_type;
-  return AddOperand("c", "mn", c, ShapeOf(c, type, options.batch.value_or(1)),
-                    purpose != Purpose::kDescribe, purpose, *request.mutable_c());
+  FillOperand(c, *request.mutable_c());
+  return absl::OkStatus();
 }
 
-absl::Status AddBias(const ProductOptions& options, Purpose purpose, v1::MultiplyRequest& request) {
+absl::Status AddBias(const ProductOptions& options, v1::MultiplyRequest& request) {
   if (!options.bias.has_value()) return absl::OkStatus();
   const BiasView& bias = *options.bias;
   const bool along_rows = bias.axis == v1::BIAS_AXIS_ROWS;
@@ -139,9 +134,7 @@ absl::Status AddBias(const ProductOptions& options, Purpose purpose, v1::Multipl
   }
   request.mutable_bias()->set_type(bias.type);
   request.mutable_bias()->set_axis(bias.axis);
-  if (purpose != Purpose::kLend) {
-    request.mutable_bias()->set_data(bias.data.data(), bias.data.size());
-  }
+  request.mutable_bias()->set_data(bias.data.data(), bias.data.size());
   return absl::OkStatus();
 }
 
@@ -167,29 +160,6 @@ void FillChoices(const ProductOptions& options, v1::MultiplyRequest& request) {
   }
 }
 
-absl::StatusOr<v1::MultiplyRequest> MakeRequest(const MatrixView& a, const MatrixView& b,
-                                                const ProductOptions& options, Purpose purpose) {
-  v1::MultiplyRequest request;
-  request.set_m(UsedRows(a));
-  request.set_k(UsedColumns(a));
-  request.set_n(UsedColumns(b));
-  absl::Status status = CheckExtent("b", "rows of op(B)", UsedRows(b), {"k", request.k()});
-  if (!status.ok()) return status;
-  FillChoices(options, request);
-  const int64_t batch = options.batch.value_or(1);
-  const bool is_read = purpose != Purpose::kDescribe && request.k() > 0 && options.alpha != 0;
-  status =
-      AddOperand("a", "mk", a, ShapeOf(a, a.type, batch), is_read, purpose, *request.mutable_a());
-  if (status.ok()) {
-    status =
-        AddOperand("b", "kn", b, ShapeOf(b, b.type, batch), is_read, purpose, *request.mutable_b());
-  }
-  if (status.ok()) status = AddC(options, purpose, request);
-  if (status.ok()) status = AddBias(options, purpose, request);
-  if (!status.ok()) return status;
-  return request;
-}
-
 }  // namespace
 
 MatrixView PackedView(v1::ElementType type, std::span<const std::byte> data, int64_t rows,
@@ -202,26 +172,25 @@ MatrixView PackedView(v1::ElementType type, std::span<const std::byte> data, int
   return view;
 }
 
-absl::StatusOr<v1::MultiplyRequest> BuildRequest(const MatrixView& a, const MatrixView& b,
-                                                 const ProductOptions& options) {
-  return MakeRequest(a, b, options, Purpose::kMultiply);
-}
-
 absl::StatusOr<v1::MultiplyRequest> DescribeRequest(const MatrixView& a, const MatrixView& b,
                                                     const ProductOptions& options) {
-  return MakeRequest(a, b, options, Purpose::kDescribe);
+  v1::MultiplyRequest request;
+  request.set_m(UsedRows(a));
+  request.set_k(UsedColumns(a));
+  request.set_n(UsedColumns(b));
+  RETURN_IF_ERROR(CheckExtent("b", "rows of op(B)", UsedRows(b), {"k", request.k()}));
+  FillChoices(options, request);
+  const int64_t batch = options.batch.value_or(1);
+  RETURN_IF_ERROR(AddOperand("a", "mk", a, ShapeOf(a, batch), *request.mutable_a()));
+  RETURN_IF_ERROR(AddOperand("b", "kn", b, ShapeOf(b, batch), *request.mutable_b()));
+  RETURN_IF_ERROR(AddC(options, request));
+  RETURN_IF_ERROR(AddBias(options, request));
+  return request;
 }
 
-absl::StatusOr<LentRequest> BuildLentRequest(const MatrixView& a, const MatrixView& b,
-                                             const ProductOptions& options) {
-  ASSIGN_OR_RETURN(auto message, MakeRequest(a, b, options, Purpose::kLend));
-  LentRequest request = {.message = std::move(message)};
-  const bool is_read = request.message.k() > 0 && options.alpha != 0;
-  if (is_read || !a.data.empty()) request.a = a.data;
-  if (is_read || !b.data.empty()) request.b = b.data;
-  if (options.c.has_value()) request.c = options.c->data;
-  if (options.bias.has_value()) request.bias = options.bias->data;
-  return request;
+absl::StatusOr<v1::MultiplyRequest> BuildRequest(const MatrixView& a, const MatrixView& b,
+                                                 const ProductOptions& options) {
+  return BuildRequest(Operand(a), Operand(b), options);
 }
 
 namespace {
@@ -315,7 +284,7 @@ absl::Status MultiplyResult::CheckElements(v1::ElementType wanted, size_t alignm
 namespace {
 
 // A resident operand as a matrix without bytes, for checking shapes.
-MatrixView ShapeOf(const TensorView& tensor) {
+MatrixView MatrixOf(const TensorView& tensor) {
   MatrixView view;
   view.type = tensor.type;
   view.rows = tensor.rows;
@@ -327,8 +296,10 @@ MatrixView ShapeOf(const TensorView& tensor) {
   return view;
 }
 
-MatrixView ShapeOf(const Operand& operand) {
-  return operand.tensor() != nullptr ? ShapeOf(*operand.tensor()) : *operand.matrix();
+MatrixView MatrixOf(const Operand& operand) {
+  MatrixView view = operand.tensor() != nullptr ? MatrixOf(*operand.tensor()) : *operand.matrix();
+  view.data = {};
+  return view;
 }
 
 // Names the tensor instead of bytes. Type and layout come from the tensor; block factors come from
@@ -347,49 +318,46 @@ absl::Status CheckMatrices(absl::string_view field, const TensorView& tensor, in
                                                  " matrices, want batch = ", batch, " or 1"));
 }
 
-// An operand that is not resident needs its bytes.
-absl::Status CheckBytes(absl::string_view field, absl::string_view extents, const MatrixView& view,
-                        int64_t batch) {
-  return CheckOperandBytes(field, extents, ShapeOf(view, view.type, batch),
-                           static_cast<int64_t>(view.data.size()));
-}
-
-// Adds an operand to the message; returns its bytes if they are to be sent.
+// Adds an operand to the message; returns its bytes if they are to be sent. `shape` is that of the
+// operand if it is a matrix.
 absl::StatusOr<LentRequest::Bytes> Place(absl::string_view field, absl::string_view extents,
-                                         const Operand& operand, int64_t batch, bool is_read,
-                                         v1::Operand& message) {
+                                         const Operand& operand, const OperandShape& shape,
+                                         bool is_read, v1::Operand& message) {
   if (operand.tensor() == nullptr) {
     const MatrixView& view = *operand.matrix();
     if (!is_read && view.data.empty()) return std::nullopt;
-    RETURN_IF_ERROR(CheckBytes(field, extents, view, batch));
+    RETURN_IF_ERROR(CheckBytes(field, extents, view, shape));
     return view.data;
   }
-  RETURN_IF_ERROR(CheckMatrices(field, *operand.tensor(), batch));
+  RETURN_IF_ERROR(CheckMatrices(field, *operand.tensor(), shape.batch));
   NameTensor(*operand.tensor(), message);
   return std::nullopt;
 }
 
-// The shape of a C without its bytes.
-absl::StatusOr<std::optional<MatrixView>> ShapeOfC(const ProductOptions& options,
-                                                   const std::optional<TensorView>& c) {
+// A C without its bytes.
+absl::StatusOr<std::optional<MatrixView>> DescribedC(const ProductOptions& options,
+                                                     const std::optional<TensorView>& c) {
   if (!c.has_value() && !options.c.has_value()) return std::nullopt;
   if (c.has_value() && options.c.has_value()) {
     return absl::InvalidArgumentError("c: got a matrix and a tensor, want one of them");
   }
-  MatrixView shape = c.has_value() ? ShapeOf(*c) : *options.c;
+  MatrixView shape = c.has_value() ? MatrixOf(*c) : *options.c;
   shape.data = {};
   return shape;
 }
 
 absl::StatusOr<LentRequest::Bytes> PlaceC(const ProductOptions& options,
-                                          const std::optional<TensorView>& c, int64_t batch,
+                                          const std::optional<TensorView>& c,
                                           v1::MultiplyRequest& request) {
-  if (c.has_value()) return Place("c", "m*n", *c, batch, true, *request.mutable_c());
+  if (c.has_value()) {
+    const OperandShape shape = {.batch = options.batch.value_or(1)};
+    return Place("c", "mn", *c, shape, true, *request.mutable_c());
+  }
   if (!options.c.has_value()) return std::nullopt;
-  // Without a type only the server knows the type, and thus the length.
-  if (options.c->type == v1::ELEMENT_TYPE_UNSPECIFIED) return options.c->data;
-  return Place("c", options.c->transpose ? "n*m" : "m*n", *options.c, batch, true,
-               *request.mutable_c());
+  const OperandShape shape = ShapeOfC(*options.c, options);
+  // Without a type only the server knows the length.
+  if (shape.type == v1::ELEMENT_TYPE_UNSPECIFIED) return options.c->data;
+  return Place("c", "mn", *options.c, shape, true, *request.mutable_c());
 }
 
 // Copies the bytes into an operand of the message.
@@ -411,22 +379,18 @@ absl::StatusOr<LentRequest> BuildLentRequest(const Operand& a, const Operand& b,
                                              const ProductOptions& options,
                                              const std::optional<TensorView>& c) {
   ProductOptions described = options;
-  ASSIGN_OR_RETURN(described.c, ShapeOfC(options, c));
-  MatrixView a_shape = ShapeOf(a);
-  MatrixView b_shape = ShapeOf(b);
-  a_shape.data = b_shape.data = {};
-  ASSIGN_OR_RETURN(auto message, DescribeRequest(a_shape, b_shape, described));
-  LentRequest request = {.message = std::move(message)};
+  ASSIGN_OR_RETURN(described.c, DescribedC(options, c));
+  const MatrixView a_view = MatrixOf(a);
+  const MatrixView b_view = MatrixOf(b);
+  LentRequest request;
+  ASSIGN_OR_RETURN(request.message, DescribeRequest(a_view, b_view, described));
   const int64_t batch = options.batch.value_or(1);
   const bool is_read = request.message.k() > 0 && options.alpha != 0;
-  ASSIGN_OR_RETURN(auto a_bytes, Place("a", a_shape.transpose ? "k*m" : "m*k", a, batch, is_read,
-                                       *request.message.mutable_a()));
-  ASSIGN_OR_RETURN(auto b_bytes, Place("b", b_shape.transpose ? "n*k" : "k*n", b, batch, is_read,
-                                       *request.message.mutable_b()));
-  ASSIGN_OR_RETURN(auto c_bytes, PlaceC(options, c, batch, request.message));
-  request.a = a_bytes;
-  request.b = b_bytes;
-  request.c = c_bytes;
+  ASSIGN_OR_RETURN(request.a, Place("a", "mk", a, ShapeOf(a_view, batch), is_read,
+                                    *request.message.mutable_a()));
+  ASSIGN_OR_RETURN(request.b, Place("b", "kn", b, ShapeOf(b_view, batch), is_read,
+                                    *request.message.mutable_b()));
+  ASSIGN_OR_RETURN(request.c, PlaceC(options, c, request.message));
   return request;
 }
 

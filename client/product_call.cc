@@ -94,11 +94,6 @@ grpc::ByteBuffer ToByteBuffer(LentRequest request, LentBytes& lender) {
   if (operand(v1::MultiplyRequest::kAFieldNumber, request.a, message.a())) message.clear_a();
   if (operand(v1::MultiplyRequest::kBFieldNumber, request.b, message.b())) message.clear_b();
   if (operand(v1::MultiplyRequest::kCFieldNumber, request.c, message.c())) message.clear_c();
-  if (request.bias.has_value()) {
-    writer.AppendMatrix(v1::MultiplyRequest::kBiasFieldNumber, message.bias().SerializeAsString(),
-                        v1::Bias::kDataFieldNumber, *request.bias);
-    message.clear_bias();
-  }
   writer.Append(message.SerializeAsString());
   return writer.Finish();
 }

@@ -60,12 +60,9 @@ struct LentRequest {
   Bytes a = {};
   Bytes b = {};
   Bytes c = {};
-  Bytes bias = {};
 };
 
 // Borrows the views' memory. Errors: those of BuildRequest.
-absl::StatusOr<LentRequest> BuildLentRequest(const MatrixView& a, const MatrixView& b,
-                                             const ProductOptions& options);
 absl::StatusOr<LentRequest> BuildLentRequest(const Operand& a, const Operand& b,
                                              const ProductOptions& options,
                                              const std::optional<TensorView>& c = {});

@@ -207,11 +207,7 @@ int BestOf(const std::vector<LayerType>& types, double max_error) {
 }  // namespace
 
 absl::StatusOr<double> WeightError(const MatrixView& weights, v1::ElementType type) {
-  const OperandShape shape = {.type = weights.type,
-                              .order = weights.order,
-                              .rows = weights.rows,
-                              .columns = weights.columns};
-  RETURN_IF_ERROR(CheckOperandBytes("weights", "rows*columns", shape,
+  RETURN_IF_ERROR(CheckOperandBytes("weights", "rows*columns", ShapeOf(weights),
                                     static_cast<int64_t>(weights.data.size())));
   const int64_t line_bytes = PackedLineBytes(weights.type, weights.columns).value_or(0);
   if (weights.columns == 0) return 0;
