@@ -103,8 +103,10 @@ ClientMetric::Histogram SecondsOf(const Histogram& latency) {
   return seconds;
 }
 
+}  // namespace
+
 // The figures that scrapes read and the run writes.
-class Figures : public prometheus::Collectable {
+class LiveMetrics::Figures : public prometheus::Collectable {
  public:
   void BeginStep(absl::string_view name, bool is_open, double target) {
     absl::MutexLock lock(&mutex_);
@@ -167,54 +169,37 @@ class Figures : public prometheus::Collectable {
   double target_ ABSL_GUARDED_BY(mutex_) = 0;
 };
 
-}  // namespace
-
-class LiveMetrics::Server {
- public:
-  // A silent peer occupies one thread until the request times out. Throws as Exposer does.
-  explicit Server(const std::string& address)
-      : exposer_(std::vector<std::string>{"listening_ports", address, "num_threads", "4",
-                                          "request_timeout_ms", "5000"}) {
-    exposer_.RegisterCollectable(figures_);
-  }
-
-  Figures& figures() { return *figures_; }
-  int port() const { return exposer_.GetListeningPorts().front(); }
-
- private:
-  const std::shared_ptr<Figures> figures_ = std::make_shared<Figures>();
-  prometheus::Exposer exposer_;
-};
-
 absl::StatusOr<std::unique_ptr<LiveMetrics>> LiveMetrics::Serve(const std::string& address) {
   if (!IsEndpoint(address)) {
     return absl::InvalidArgumentError(
         absl::StrCat("--metrics-listen: got \"", address,
                      "\", want an IP address and a port: 127.0.0.1:9100, [::1]:9100"));
   }
-  std::unique_ptr<Server> server;
-  // The library throws if it cannot listen.
+  std::unique_ptr<LiveMetrics> metrics(new LiveMetrics());
+  // The library throws if it cannot listen. A silent peer occupies one thread until the request
+  // times out.
   try {
-    server = std::make_unique<Server>(address);
+    metrics->exposer_ = std::make_unique<prometheus::Exposer>(std::vector<std::string>{
+        "listening_ports", address, "num_threads", "4", "request_timeout_ms", "5000"});
   } catch (const std::exception&) {
     return absl::InvalidArgumentError(
         absl::StrCat("--metrics-listen: got ", address, ", want an address that is free"));
   }
-  std::unique_ptr<LiveMetrics> metrics(new LiveMetrics(std::move(server)));
-  metrics->address_ =
-      absl::StrCat(address.substr(0, address.rfind(':')), ":", metrics->server_->port());
+  metrics->exposer_->RegisterCollectable(metrics->figures_);
+  metrics->address_ = absl::StrCat(address.substr(0, address.rfind(':')), ":",
+                                   metrics->exposer_->GetListeningPorts().front());
   return metrics;
 }
 
-LiveMetrics::LiveMetrics(std::unique_ptr<Server> server) : server_(std::move(server)) {}
+LiveMetrics::LiveMetrics() : figures_(std::make_shared<Figures>()) {}
 LiveMetrics::~LiveMetrics() = default;
 
 void LiveMetrics::BeginStep(absl::string_view name, bool is_open, double target) {
-  server_->figures().BeginStep(name, is_open, target);
+  figures_->BeginStep(name, is_open, target);
 }
 
 void LiveMetrics::Add(const LoadInterval& interval, const IntervalTally& calls) {
-  server_->figures().Add(interval, calls);
+  figures_->Add(interval, calls);
 }
 
 }  // namespace gemmd

@@ -12,6 +12,10 @@
 #include "absl/strings/string_view.h"
 #include "client/load/recorder.h"
 
+namespace prometheus {
+class Exposer;
+}
+
 namespace gemmd {
 
 // "4.0 s  2,001.0/s  in flight 3  p50 310 us  p99 900 us  UNAVAILABLE 2". `calls_by_code`: since
@@ -52,10 +56,11 @@ class LiveMetrics {
   void Add(const LoadInterval& interval, const IntervalTally& calls);
 
  private:
-  class Server;
-  explicit LiveMetrics(std::unique_ptr<Server> server);
+  class Figures;
+  LiveMetrics();
 
-  std::unique_ptr<Server> server_;
+  std::shared_ptr<Figures> figures_;
+  std::unique_ptr<prometheus::Exposer> exposer_;
   std::string address_;
 };
 

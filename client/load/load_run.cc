@@ -24,47 +24,22 @@
 namespace gemmd {
 namespace {
 
-// Sends the calls of a load over streams: MultiplyStream puts waiting calls into one message.
-//
-// Each client has `streams_of_client` streams, each with a receiving thread. A stream that the
-// server has ended is reopened.
+// Delay before a stream is reopened, so that a server that ends streams at once is not flooded.
+constexpr absl::Duration kPause = absl::Milliseconds(100);
+
+// Sends calls of a load over a stream: MultiplyStream puts waiting calls into one message. A stream
+// that the server has ended is reopened. Senders hold `stream_mutex_` for reading while they use
+// the stream, so that no call enters an ended stream.
 class StreamCalls {
  public:
   using Done = absl::AnyInvocable<void(absl::StatusOr<v1::MultiplyResponse>) &&>;
 
-  // Borrows the clients.
-  StreamCalls(std::vector<Client>& clients, int streams_of_client);
-  // Waits for the end of all calls. Nothing is sent meanwhile.
-  ~StreamCalls();
-  StreamCalls(const StreamCalls&) = delete;
-  StreamCalls& operator=(const StreamCalls&) = delete;
-
-  // Sends a product over the next stream of a client. `done` is called exactly once, on a stream's
-  // thread, and may send further products. Blocks while the connection takes no more bytes.
-  void Send(size_t client, const v1::MultiplyRequest& request, Done done);
-
-  // Cancels all calls in progress. Nothing is sent afterwards.
-  void Cancel();
-
- private:
-  class Stream;
-
-  const size_t streams_of_client_;
-  std::vector<std::unique_ptr<Stream>> streams_;  // Ordered by client.
-  std::atomic<uint64_t> next_ = 0;
-};
-
-// Delay before a stream is reopened, so that a server that ends streams at once is not flooded.
-constexpr absl::Duration kPause = absl::Milliseconds(100);
-
-// A stream that is reopened when it ends. Senders hold `stream_mutex_` for reading while they use
-// the stream, so that no call enters an ended stream.
-class StreamCalls::Stream {
- public:
-  explicit Stream(Client& client)
+  // Borrows the client.
+  explicit StreamCalls(Client& client)
       : client_(client), stream_(Open()), receiver_([this] { Run(); }) {}
 
-  ~Stream() {
+  // Waits for the end of all calls. Nothing is sent meanwhile.
+  ~StreamCalls() {
     {
       absl::MutexLock lock(&mutex_);
       is_closing_ = true;
@@ -75,7 +50,11 @@ class StreamCalls::Stream {
     }
     receiver_.join();
   }
+  StreamCalls(const StreamCalls&) = delete;
+  StreamCalls& operator=(const StreamCalls&) = delete;
 
+  // `done` is called exactly once, on the stream's thread, and may send further products. Blocks
+  // while the connection takes no more bytes.
   void Send(const v1::MultiplyRequest& request, Done done) {
     v1::MultiplyRequest named = request;
     absl::ReaderMutexLock lock(&stream_mutex_);
@@ -90,6 +69,7 @@ class StreamCalls::Stream {
     unsent_.emplace_back(named.request_id(), sent);
   }
 
+  // Cancels all calls in progress. Nothing is sent afterwards.
   void Cancel() {
     {
       absl::MutexLock lock(&mutex_);
@@ -181,27 +161,6 @@ class StreamCalls::Stream {
   std::thread receiver_;
 };
 
-StreamCalls::StreamCalls(std::vector<Client>& clients, int streams_of_client)
-    : streams_of_client_(static_cast<size_t>(streams_of_client)) {
-  for (Client& client : clients) {
-    for (int i = 0; i < streams_of_client; ++i) {
-      streams_.push_back(std::make_unique<Stream>(client));
-    }
-  }
-}
-
-StreamCalls::~StreamCalls() = default;
-
-void StreamCalls::Send(size_t client, const v1::MultiplyRequest& request, Done done) {
-  const uint64_t turn = next_.fetch_add(1, std::memory_order_relaxed);
-  const size_t stream = client * streams_of_client_ + turn % streams_of_client_;
-  streams_[stream]->Send(request, std::move(done));
-}
-
-void StreamCalls::Cancel() {
-  for (const auto& stream : streams_) stream->Cancel();
-}
-
 constexpr int64_t kMillisecondNs = 1'000'000;
 constexpr int64_t kNever = std::numeric_limits<int64_t>::max();
 
@@ -227,7 +186,11 @@ class Run {
         progress_(progress),
         window_(WindowOf(step)),
         recorder_(window_.from_ns, window_.to_ns) {
-    if (targets.streams > 0) streams_.emplace(targets.clients, targets.streams);
+    for (Client& client : targets.clients) {
+      for (int i = 0; i < targets.streams; ++i) {
+        streams_.push_back(std::make_unique<StreamCalls>(client));
+      }
+    }
   }
 
   StepResult ToEnd() {
@@ -322,8 +285,10 @@ class Run {
     auto done = [this, call](absl::StatusOr<v1::MultiplyResponse> response) {
       OnAnswer(call, std::move(response));
     };
-    if (streams_) {
-      streams_->Send(client, *request, std::move(done));
+    if (!streams_.empty()) {
+      const auto of_client = static_cast<size_t>(targets_.streams);
+      const size_t turn = next_stream_.fetch_add(1, std::memory_order_relaxed) % of_client;
+      streams_[client * of_client + turn]->Send(*request, std::move(done));
     } else {
       targets_.clients[client].MultiplyAsync(request, std::move(done), {.timeout = step_.timeout});
     }
@@ -368,7 +333,7 @@ class Run {
 
   void WaitForAnswers() {
     if (!in_flight_.WaitForNone(kNever, 1, stop_)) {
-      if (streams_) streams_->Cancel();
+      for (const auto& stream : streams_) stream->Cancel();
       std::vector<Client> given_up;
       {
         absl::WriterMutexLock lock(&clients_mutex_);
@@ -378,7 +343,7 @@ class Run {
     }
     // A callback whose new call has already ended may still hold the lock.
     absl::WriterMutexLock lock(&clients_mutex_);
-    streams_.reset();
+    streams_.clear();
   }
 
   // Divides the finished calls into intervals.
@@ -459,7 +424,8 @@ class Run {
   // Held for reading by callbacks that send to the clients of `targets_`; GiveUp removes the
   // clients.
   absl::Mutex clients_mutex_;
-  std::optional<StreamCalls> streams_;  // Absent for unary calls.
+  std::vector<std::unique_ptr<StreamCalls>> streams_;  // By client. Empty for unary calls.
+  std::atomic<uint64_t> next_stream_ = 0;
 
   // Used by the sending thread until the end.
   int64_t due_until_ns_ = 0;  // When the next call would have been due, or the window's end.

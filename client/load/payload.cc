@@ -220,32 +220,26 @@ absl::Status CheckFingerprint(const Fingerprint& fingerprint, const v1::Matrix& 
   return absl::OkStatus();
 }
 
-// The bytes of the random operands: A row-major, B in its order.
-struct OperandBytes {
-  std::string a;
-  std::string b;
-};
-
-OperandBytes MakeBytes(const LoadProduct& product, const GivenOperands& given,
-                       const std::optional<IntegerRange>& range, uint64_t seed) {
+absl::StatusOr<v1::MultiplyRequest> MakeRequest(const LoadProduct& product,
+                                                const GivenOperands& given,
+                                                const std::optional<IntegerRange>& range,
+                                                uint64_t seed) {
+  // Random elements, whose lines are those of a row-major A, or those of B.
   const auto make = [&](int64_t length, int64_t count, uint64_t of_operand) {
     return range.has_value() ? IntegerLines(product.type, *range, length, count, of_operand)
                              : RandomLines(product.type, length, count, of_operand);
   };
   const bool has_columns = product.b_order == v1::ORDER_COLUMN_MAJOR;
-  const int64_t length = has_columns ? product.k : product.n;
-  const int64_t lines = has_columns ? product.n : product.k;
-  return {given.a.has_value() ? "" : make(product.k, product.batch * product.m, seed),
-          given.b.has_value() ? "" : make(length, product.batch * lines, seed + 1)};
-}
-
-absl::StatusOr<v1::MultiplyRequest> MakeRequest(const LoadProduct& product,
-                                                const GivenOperands& given,
-                                                const OperandBytes& bytes) {
+  const std::string a_made =
+      given.a.has_value() ? "" : make(product.k, product.batch * product.m, seed);
+  const std::string b_made =
+      given.b.has_value() ? ""
+                          : make(has_columns ? product.k : product.n,
+                                 product.batch * (has_columns ? product.n : product.k), seed + 1);
   const auto view = [&](const std::string& data, int64_t rows, int64_t columns) {
     return PackedView(product.type, std::as_bytes(std::span(data)), rows, columns);
   };
-  MatrixView a = view(given.a.has_value() ? given.a->data : bytes.a, product.m, product.k);
+  MatrixView a = view(given.a.has_value() ? given.a->data : a_made, product.m, product.k);
   if (given.a.has_value()) a.order = given.a->order;
   SparseOperand compressed;
   if (product.is_sparse) {
@@ -261,7 +255,7 @@ absl::StatusOr<v1::MultiplyRequest> MakeRequest(const LoadProduct& product,
   options.fast_accumulation = product.fast_accumulation;
   options.kernel = product.kernel;
   options.device = product.device;
-  MatrixView b = view(given.b.has_value() ? given.b->data : bytes.b, product.k, product.n);
+  MatrixView b = view(given.b.has_value() ? given.b->data : b_made, product.k, product.n);
   b.order = product.b_order;
   return BuildRequest(a, b, options);
 }
@@ -334,7 +328,7 @@ absl::StatusOr<Payload> MakePayload(const LoadProduct& product, OperandValues va
   const bool is_random = !given.a.has_value() && !given.b.has_value();
   const std::optional<IntegerRange> range =
       is_random && values == OperandValues::kIntegers ? ExactRange(product) : std::nullopt;
-  auto request = MakeRequest(product, given, MakeBytes(product, given, range, seed));
+  auto request = MakeRequest(product, given, range, seed);
   if (!request.ok()) return Prefixed(product.name, request.status());
   Payload payload;
   if (range.has_value()) payload.fingerprint = MakeFingerprint(*request, product.batch, seed + 2);
