@@ -2,9 +2,8 @@
 #include "client/gemmctl/doctor.h"
 
 #include <algorithm>
-#include <memory>
+#include <future>
 #include <numeric>
-#include <optional>
 #include <random>
 #include <utility>
 
@@ -13,7 +12,6 @@
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/strip.h"
-#include "absl/synchronization/mutex.h"
 #include "client/gemmctl/command.h"
 #include "client/gemmctl/product_report.h"
 #include "client/matrix/random_matrix.h"
@@ -43,8 +41,6 @@ absl::string_view CheckStateName(CheckState state) {
   }
   return "";
 }
-
-bool HasFailure(const std::vector<Check>& checks) { return Count(checks, CheckState::kFail) > 0; }
 
 namespace {
 
@@ -81,6 +77,13 @@ constexpr double kNear = 0.9;
 // The same time as in the alert for certificates.
 constexpr absl::Duration kSoon = absl::Hours(7 * 24);
 
+// The check with another outcome than ok.
+Check Judged(Check check, CheckState state, const char* advice) {
+  check.state = state;
+  check.advice = advice;
+  return check;
+}
+
 double ShareOf(int64_t part, int64_t whole) {
   return whole > 0 ? static_cast<double>(part) / static_cast<double>(whole) : 0;
 }
@@ -114,11 +117,9 @@ Check CheckLoad(const v1::GetStatisticsResponse& now) {
                                       FormatBytes(now.admitted_bytes()), " of ",
                                       FormatBytes(now.max_admitted_bytes()), " in flight")};
   if (requests <= kNear && bytes <= kNear) return check;
-  check.state = CheckState::kWarn;
-  check.advice =
-      "beyond the limit products are refused: add replicas, have fewer clients, or raise "
-      "--max-queued-requests or --max-queued-bytes";
-  return check;
+  return Judged(std::move(check), CheckState::kWarn,
+                "beyond the limit products are refused: add replicas, have fewer clients, or raise "
+                "--max-queued-requests or --max-queued-bytes");
 }
 
 Check CheckTensors(const v1::TensorStatistics& tensors) {
@@ -130,11 +131,10 @@ Check CheckTensors(const v1::TensorStatistics& tensors) {
                            FormatBytes(tensors.host_bytes()), " of ",
                            FormatBytes(tensors.max_host_bytes()), " (", Percent(share), ")")};
   if (share <= kNear) return check;
-  check.state = CheckState::kWarn;
-  check.advice =
+  return Judged(
+      std::move(check), CheckState::kWarn,
       "beyond the limit uploads are refused: raise --tensor-bytes, or have clients delete what "
-      "they no longer need (`gemmctl top` shows which sessions have the most)";
-  return check;
+      "they no longer need (`gemmctl top` shows which sessions have the most)");
 }
 
 Check CheckMemory(const v1::GetStatisticsResponse& now) {
@@ -146,11 +146,10 @@ Check CheckMemory(const v1::GetStatisticsResponse& now) {
                  .seen = absl::StrCat(FormatCount(refused),
                                       " products refused for lack of memory since the start")};
   if (refused == 0) return check;
-  check.state = CheckState::kWarn;
-  check.advice =
+  return Judged(
+      std::move(check), CheckState::kWarn,
       "the daemon is close to --memory-limit-bytes: give it more memory, or lower --tensor-bytes "
-      "or --max-queued-bytes";
-  return check;
+      "or --max-queued-bytes");
 }
 
 }  // namespace
@@ -212,9 +211,8 @@ Check CheckClock(int64_t server_unix_ns, absl::Time sent, absl::Time received) {
   constexpr absl::Duration kTooMuch = absl::Seconds(60);
   Check check = {.name = "clock", .seen = "the server does not report its time"};
   if (server_unix_ns == 0) {
-    check.state = CheckState::kWarn;
-    check.advice = "the daemon is older than this gemmctl: install the same version";
-    return check;
+    return Judged(std::move(check), CheckState::kWarn,
+                  "the daemon is older than this gemmctl: install the same version");
   }
   const absl::Time server = absl::FromUnixNanos(server_unix_ns);
   // The server read its clock at some time between these two.
@@ -268,11 +266,10 @@ Check CheckLatency(std::vector<int64_t> round_trips_ns) {
                                       FormatNanoseconds(spread.p99), " of ", calls,
                                       " consecutive health checks")};
   if (spread.p50 < kSlowNs) return check;
-  check.state = CheckState::kWarn;
-  check.advice =
+  return Judged(
+      std::move(check), CheckState::kWarn,
       "the network is slow, or the daemon's host has no free processor: compare with `gemmctl "
-      "doctor` on that host";
-  return check;
+      "doctor` on that host");
 }
 
 std::vector<Check> CheckStatistics(const v1::GetStatisticsResponse& statistics) {
@@ -304,9 +301,8 @@ Check CheckIncidents(const absl::StatusOr<v1::ListIncidentsResponse>& incidents)
   Check check = {.name = "incidents",
                  .seen = absl::StrCat(incidents->found(), " wrong answers since the start")};
   if (incidents->found() == 0) return check;
-  check.state = CheckState::kWarn;
-  check.advice = "`gemmctl incidents` shows devices, kernels and elements";
-  return check;
+  return Judged(std::move(check), CheckState::kWarn,
+                "`gemmctl incidents` shows devices, kernels and elements");
 }
 
 namespace {
@@ -335,15 +331,6 @@ v1::Operand OddIntegers(int64_t rows, int64_t columns, SplitMix& random) {
 struct Answer {
   absl::StatusOr<v1::MultiplyResponse> response = absl::UnknownError("");
   absl::Time end;
-};
-
-// Collects answers; shared with calls that outlive the wait.
-struct Answers {
-  absl::Mutex mutex;
-  std::vector<std::optional<Answer>> all ABSL_GUARDED_BY(mutex);
-  size_t missing ABSL_GUARDED_BY(mutex) = 0;
-
-  bool AreComplete() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex) { return missing == 0; }
 };
 
 Check Judge(const Canary& canary, const Answer& answer, absl::Duration took, Check check) {
@@ -410,6 +397,12 @@ std::string FaultOf(const Canary& canary, const v1::MultiplyResponse& answer) {
 
 namespace {
 
+// Options with the time left until `deadline`; if none is left, a tiny timeout, so that the call
+// fails.
+CallOptions Until(absl::Time deadline) {
+  return {.timeout = std::max(deadline - absl::Now(), absl::Milliseconds(1)), .traceparent = {}};
+}
+
 // Asks how each ready device would run the canary. Errors: the server's own.
 absl::StatusOr<std::vector<v1::ExplainResponse>> ExplainCanary(
     Client& client, const v1::ListDevicesResponse& devices, absl::Time deadline) {
@@ -418,9 +411,7 @@ absl::StatusOr<std::vector<v1::ExplainResponse>> ExplainCanary(
   for (const v1::Device& device : devices.devices()) {
     if (!device.ready()) continue;
     request.set_device(device.name());
-    ASSIGN_OR_RETURN(auto explanation,
-                     client.Explain(request, {.timeout = std::max(deadline - absl::Now(),
-                                                                  absl::Milliseconds(1))}));
+    ASSIGN_OR_RETURN(auto explanation, client.Explain(request, Until(deadline)));
     explanations.push_back(std::move(explanation));
   }
   return explanations;
@@ -432,15 +423,11 @@ std::vector<Check> CheckDevices(Client& client, const v1::ListDevicesResponse& d
                                 uint64_t seed, absl::Time deadline) {
   const Canary canary(seed);
   const absl::Time start = absl::Now();
-  auto answers = std::make_shared<Answers>();
+  const CallOptions options = Until(deadline);
   std::vector<Check> checks;
-  std::vector<AsyncCall> calls;
-  {
-    absl::MutexLock lock(&answers->mutex);
-    answers->all.resize(static_cast<size_t>(devices.devices_size()));
-  }
-  for (int i = 0; i < devices.devices_size(); ++i) {
-    const v1::Device& device = devices.devices(i);
+  std::vector<std::future<Answer>> answers;  // Without a call for a device that is not ready.
+  for (const v1::Device& device : devices.devices()) {
+    std::future<Answer>& answer = answers.emplace_back();
     Check& check = checks.emplace_back();
     check.name = absl::StrCat("canary ", device.name());
     if (!device.ready()) {
@@ -453,37 +440,21 @@ std::vector<Check> CheckDevices(Client& client, const v1::ListDevicesResponse& d
     }
     v1::MultiplyRequest request = canary.request;
     request.set_device(device.name());
-    {
-      absl::MutexLock lock(&answers->mutex);
-      ++answers->missing;
-    }
-    calls.push_back(client.MultiplyAsync(
-        std::move(request),
-        [answers, i](absl::StatusOr<v1::MultiplyResponse> response) {
-          absl::MutexLock lock(&answers->mutex);
-          answers->all[static_cast<size_t>(i)] = Answer{std::move(response), absl::Now()};
-          --answers->missing;
-        },
-        {.timeout = std::max(deadline - start, absl::Milliseconds(1)), .traceparent = {}}));
+    answer = std::async(std::launch::async, [&client, options, request = std::move(request)] {
+      auto response = client.Multiply(request, options);
+      return Answer{std::move(response), absl::Now()};
+    });
   }
-  absl::MutexLock lock(&answers->mutex);
   // Each call ends by its own deadline.
-  answers->mutex.Await(absl::Condition(&*answers, &Answers::AreComplete));
   for (size_t i = 0; i < checks.size(); ++i) {
-    if (!answers->all[i].has_value()) continue;
-    const Answer& answer = *answers->all[i];
+    if (!answers[i].valid()) continue;
+    const Answer answer = answers[i].get();
     checks[i] = Judge(canary, answer, answer.end - start, std::move(checks[i]));
   }
   return checks;
 }
 
 constexpr int kHealthChecks = 48;
-
-// Options with the time left until `deadline`; if none is left, a tiny timeout, so that the call
-// fails.
-CallOptions Until(absl::Time deadline) {
-  return {.timeout = std::max(deadline - absl::Now(), absl::Milliseconds(1)), .traceparent = {}};
-}
 
 // host:port of the first server that an address for gRPC names.
 std::string FirstServer(absl::string_view target) {
@@ -508,10 +479,9 @@ Check CheckHealthOf(Client& client, absl::Time deadline) {
   if (!status.ok()) return FailedCheck("health", status.status());
   Check check = {.name = "health", .seen = std::string(ServingStatusName(*status))};
   if (*status == ServingStatus::kServing) return check;
-  check.state = CheckState::kFail;
-  check.advice =
-      "load balancers send no calls here: the default device is not ready, or the daemon drains";
-  return check;
+  return Judged(
+      std::move(check), CheckState::kFail,
+      "load balancers send no calls here: the default device is not ready, or the daemon drains");
 }
 
 Check MeasureLatency(Client& client, absl::Time deadline) {
@@ -591,7 +561,7 @@ ExitCode RunDoctor(const GlobalFlags& global, const Console& console) {
   const auto checks = Examine(global, absl::Now() + limit);
   if (!checks.ok()) return FailLocally(console, checks.status());
   console.Print(global.json ? JsonLine(DoctorJson(*checks)) : DoctorText(*checks));
-  return HasFailure(*checks) ? ExitCode::kRefused : ExitCode::kOk;
+  return Count(*checks, CheckState::kFail) > 0 ? ExitCode::kRefused : ExitCode::kOk;
 }
 
 }  // namespace

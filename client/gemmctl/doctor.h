@@ -32,8 +32,6 @@ struct Check {
   std::string advice = {};  // What to do; empty if there is nothing to do.
 };
 
-bool HasFailure(const std::vector<Check>& checks);
-
 Check CheckPlainTransport(absl::string_view address);
 Check CheckTls(const absl::StatusOr<TlsPeer>& peer, absl::Time now);
 

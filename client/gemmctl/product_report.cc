@@ -31,10 +31,11 @@ namespace {
 
 using Align = TextTable::Align;
 
+// The stages in the order in which they happen; then total, overhead and round trip.
 struct StageRow {
   const char* name;
   int64_t (*ns)(const CallTiming& call);
-  bool has_rate;
+  bool has_rate;  // Whether operations per second are meaningful.
 };
 
 constexpr StageRow kStages[] = {
@@ -51,17 +52,13 @@ constexpr StageRow kStages[] = {
     {"round_trip", [](const CallTiming& call) { return call.round_trip_ns; }, true},
 };
 
-}  // namespace
-
-std::vector<StageTimes> StagesOf(const std::vector<CallTiming>& calls) {
-  std::vector<StageTimes> stages;
-  for (const StageRow& row : kStages) {
-    StageTimes stage = {row.name, {}, row.has_rate};
-    for (const CallTiming& call : calls) stage.ns.push_back(row.ns(call));
-    stages.push_back(std::move(stage));
-  }
-  return stages;
+Spread SpreadOf(const StageRow& stage, const std::vector<CallTiming>& calls) {
+  std::vector<int64_t> ns;
+  for (const CallTiming& call : calls) ns.push_back(stage.ns(call));
+  return gemmd::SpreadOf(std::move(ns));
 }
+
+}  // namespace
 
 std::string TimingTable(const std::vector<CallTiming>& calls, int64_t operations) {
   const bool is_one = calls.size() == 1;
@@ -74,8 +71,8 @@ std::string TimingTable(const std::vector<CallTiming>& calls, int64_t operations
   }
   columns.push_back({"rate", Align::kRight});
   TextTable table(std::move(columns));
-  for (const StageTimes& stage : StagesOf(calls)) {
-    const Spread spread = SpreadOf(stage.ns);
+  for (const StageRow& stage : kStages) {
+    const Spread spread = SpreadOf(stage, calls);
     std::vector<std::string> cells = {stage.name};
     if (!is_one) cells.push_back(FormatNanoseconds(spread.least));
     cells.push_back(FormatNanoseconds(spread.p50));
@@ -88,8 +85,8 @@ std::string TimingTable(const std::vector<CallTiming>& calls, int64_t operations
 
 nlohmann::ordered_json TimingJson(const std::vector<CallTiming>& calls) {
   nlohmann::ordered_json json = nlohmann::ordered_json::object();
-  for (const StageTimes& stage : StagesOf(calls)) {
-    const Spread spread = SpreadOf(stage.ns);
+  for (const StageRow& stage : kStages) {
+    const Spread spread = SpreadOf(stage, calls);
     json[stage.name] = {{"min_ns", spread.least}, {"p50_ns", spread.p50}, {"p99_ns", spread.p99}};
   }
   return json;

@@ -38,16 +38,6 @@ struct CallTiming {
   int64_t round_trip_ns = 0;
 };
 
-// A stage and its times, one per call.
-struct StageTimes {
-  std::string name;
-  std::vector<int64_t> ns;
-  bool has_rate = false;  // Whether operations per second are meaningful.
-};
-
-// The stages in the order in which they happen; then total, overhead (total - compute), round trip.
-std::vector<StageTimes> StagesOf(const std::vector<CallTiming>& calls);
-
 // A table: one time per stage for a single call, else min, p50 and p99; plus operations per second
 // at the p50 where meaningful.
 std::string TimingTable(const std::vector<CallTiming>& calls, int64_t operations);

@@ -31,6 +31,12 @@ constexpr char kPutHelp[] =
     "  gemmctl multiply A.npy @weights/layer3 -o D.npy\n"
     "  gemmctl put W.npy --name w --lease 5m --known  Nothing is sent if the server has it\n\n";
 
+ExitCode PrintTensor(const GlobalFlags& global, const v1::TensorInfo& tensor,
+                     const Console& console) {
+  console.Print(global.json ? JsonLine(TensorJson(tensor)) : TensorText(tensor));
+  return ExitCode::kOk;
+}
+
 struct PutFlags {
   std::string path;
   std::string name;
@@ -81,8 +87,7 @@ ExitCode RunPut(const GlobalFlags& global, const PutFlags& flags, const Console&
   } else {
     ForgetPut(global, flags.name, console);
   }
-  console.Print(global.json ? JsonLine(TensorJson(info)) : TensorText(info));
-  return ExitCode::kOk;
+  return PrintTensor(global, info, console);
 }
 
 }  // namespace
@@ -229,9 +234,7 @@ ExitCode RunGet(const GlobalFlags& global, const GetFlags& flags, const Console&
   if (const absl::Status status = GetTo(*client, *info, flags, console); !status.ok()) {
     return absl::IsInternal(status) ? FailLocally(console, status) : FailCall(console, status);
   }
-  const Console report = ReportBeside(flags.path, console);
-  report.Print(global.json ? JsonLine(TensorJson(*info)) : TensorText(*info));
-  return ExitCode::kOk;
+  return PrintTensor(global, *info, ReportBeside(flags.path, console));
 }
 
 }  // namespace
@@ -344,8 +347,7 @@ ExitCode RunKeep(const GlobalFlags& global, const KeepFlags& flags, const Consol
   const auto info = client->KeepAlive(TensorNamed(flags.name), *options);
   if (!info.ok()) return FailCall(console, info.status());
   if (flags.unpin) ForgetPut(global, flags.name, console);
-  console.Print(global.json ? JsonLine(TensorJson(*info)) : TensorText(*info));
-  return ExitCode::kOk;
+  return PrintTensor(global, *info, console);
 }
 
 }  // namespace
@@ -395,8 +397,7 @@ ExitCode RunCompress(const GlobalFlags& global, const CompressFlags& flags,
   const v1::TensorInfo info = tensor->info();
   std::move(*tensor).Release();
   ForgetPut(global, flags.name, console);
-  console.Print(global.json ? JsonLine(TensorJson(info)) : TensorText(info));
-  return ExitCode::kOk;
+  return PrintTensor(global, info, console);
 }
 
 }  // namespace

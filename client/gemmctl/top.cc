@@ -2,6 +2,7 @@
 #include "client/gemmctl/top.h"
 
 #include <algorithm>
+#include <array>
 #include <cstdio>
 #include <iterator>
 #include <memory>
@@ -582,22 +583,8 @@ bool MayAnswerLater(const absl::Status& status) {
   return absl::IsUnavailable(status) || absl::IsDeadlineExceeded(status);
 }
 
-TopSort SortNamed(const std::string& name) {
-  if (name == "busy") return TopSort::kBusy;
-  if (name == "products") return TopSort::kProducts;
-  if (name == "waiting") return TopSort::kWaiting;
-  return TopSort::kServer;
-}
-
-TopSort NextSort(TopSort sort) {
-  switch (sort) {
-    case TopSort::kServer: return TopSort::kBusy;
-    case TopSort::kBusy: return TopSort::kProducts;
-    case TopSort::kProducts: return TopSort::kWaiting;
-    case TopSort::kWaiting: break;
-  }
-  return TopSort::kServer;
-}
+// By TopSort.
+constexpr std::array<std::string_view, 4> kSorts = {"server", "busy", "products", "waiting"};
 
 // The state of a running `top`: answers, the view, and the options that keys change.
 class TopWatch {
@@ -609,7 +596,8 @@ class TopWatch {
         is_terminal_(!global.json && SizeOfTerminal(console.out).has_value()),
         is_live_(is_terminal_ && !flags.once) {
     options_.all = flags.all;
-    options_.sort = SortNamed(flags.sort);
+    options_.sort =
+        static_cast<TopSort>(std::find(kSorts.begin(), kSorts.end(), flags.sort) - kSorts.begin());
   }
 
   bool is_live() const { return is_live_; }
@@ -645,7 +633,10 @@ class TopWatch {
       case 'p': options_.sort = TopSort::kProducts; break;
       case 'w': options_.sort = TopSort::kWaiting; break;
       case 'n': options_.sort = TopSort::kServer; break;
-      case 's': options_.sort = NextSort(options_.sort); break;
+      case 's':
+        options_.sort =
+            static_cast<TopSort>((static_cast<size_t>(options_.sort) + 1) % kSorts.size());
+        break;
       default: return false;
     }
     return has_view_;
@@ -730,7 +721,7 @@ CommandRun AddTop(CLI::App& app) {
   AddFlag(app, "--all", flags->all, "Show idle simulators, too");
   AddChoice(app, "--sort", flags->sort,
             "Order of the devices: by this figure, largest first, or the server's order",
-            {"server", "busy", "products", "waiting"})
+            std::vector<std::string>(kSorts.begin(), kSorts.end()))
       .ShowDefault();
   return RunWith(std::move(flags), RunTop);
 }

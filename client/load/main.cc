@@ -5,7 +5,6 @@
 #include <unistd.h>
 
 #include <cstdio>
-#include <cstdlib>
 #include <string>
 #include <vector>
 
@@ -20,13 +19,6 @@ static_assert(gemmd::StopRequests::is_always_lock_free);
 
 void RequestStop(int /*signal*/) { stop_requests.fetch_add(1); }
 
-// The value of an environment variable; empty if unset.
-std::string Variable(const char* name) {
-  // NOLINTNEXTLINE(concurrency-mt-unsafe): there is only one thread yet.
-  const char* const value = std::getenv(name);
-  return value == nullptr ? "" : value;
-}
-
 }  // namespace
 
 int main(int argc, char** argv) {
@@ -39,13 +31,10 @@ int main(int argc, char** argv) {
   sigaction(SIGTERM, &action, nullptr);
   // Reports are written even when the reader of the live view or of the text has gone.
   signal(SIGPIPE, SIG_IGN);
-  const std::string address = Variable("GEMMD_ADDRESS");
   const std::vector<std::string> arguments(argv + 1, argv + argc);
   const gemmd::Console console = {stdin, stdout, stderr, "gemmload"};
   const gemmd::ExitCode code = gemmd::RunGemmload(
-      arguments, address.empty() ? "127.0.0.1:8470" : address, console, isatty(STDERR_FILENO) == 1,
-      stop_requests, gemmd::SecurityFlagsOfEnvironment(Variable));
-  const bool is_written = std::fflush(stdout) == 0 && std::ferror(stdout) == 0;
-  if (!is_written && code == gemmd::ExitCode::kOk) return static_cast<int>(gemmd::ExitCode::kUsage);
-  return static_cast<int>(code);
+      arguments, gemmd::Variable("GEMMD_ADDRESS", "127.0.0.1:8470"), console,
+      isatty(STDERR_FILENO) == 1, stop_requests, gemmd::SecurityFlagsOfEnvironment());
+  return static_cast<int>(gemmd::EndOutput(code));
 }

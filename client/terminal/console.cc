@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cstdlib>
 #include <nlohmann/json.hpp>
 #include <utility>
 
@@ -33,6 +34,17 @@ void Console::PrintError(const absl::Status& status) const {
                                ? absl::StrCat(JsonOf(code, status.message()), "\n")
                                : absl::StrCat(program, ": ", code, ": ", status.message(), "\n");
   std::fwrite(text.data(), 1, text.size(), err);
+}
+
+std::string Variable(const char* name, const char* otherwise) {
+  // NOLINTNEXTLINE(concurrency-mt-unsafe): there is only one thread yet.
+  const char* const value = std::getenv(name);
+  return value != nullptr && *value != '\0' ? value : otherwise;
+}
+
+ExitCode EndOutput(ExitCode code) {
+  const bool is_written = std::fflush(stdout) == 0 && std::ferror(stdout) == 0;
+  return is_written || code != ExitCode::kOk ? code : ExitCode::kUsage;
 }
 
 absl::Status Prefixed(absl::string_view prefix, const absl::Status& status) {

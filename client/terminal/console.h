@@ -45,6 +45,14 @@ struct Console {
   void PrintError(const absl::Status& status) const;
 };
 
+// The value of an environment variable, or `otherwise` if it is unset or empty. Call it while there
+// is only one thread.
+std::string Variable(const char* name, const char* otherwise = "");
+
+// The exit code of a program whose results on standard output are complete: `code`, or kUsage if
+// they could not be written, for example because the disk is full.
+ExitCode EndOutput(ExitCode code);
+
 // The status with "PREFIX: " before its message. OK stays OK.
 absl::Status Prefixed(absl::string_view prefix, const absl::Status& status);
 

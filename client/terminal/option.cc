@@ -15,6 +15,7 @@
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_replace.h"
 #include "absl/strings/str_split.h"
+#include "client/terminal/console.h"
 #include "gemmd/element_type.h"
 #include "kernels/matrix/text.h"
 #include "kernels/option/option.h"
@@ -307,12 +308,12 @@ void AddFile(CLI::App& app, const std::string& name, std::string& value, const s
 
 }  // namespace
 
-SecurityFlags SecurityFlagsOfEnvironment(const std::function<std::string(const char*)>& value_of) {
-  return {.tls = {.ca_file = value_of("GEMMD_TLS_CA"),
-                  .certificate_file = value_of("GEMMD_TLS_CERT"),
-                  .key_file = value_of("GEMMD_TLS_KEY"),
-                  .server_name = value_of("GEMMD_TLS_SERVER_NAME")},
-          .token_file = value_of("GEMMD_TOKEN_FILE")};
+SecurityFlags SecurityFlagsOfEnvironment() {
+  return {.tls = {.ca_file = Variable("GEMMD_TLS_CA"),
+                  .certificate_file = Variable("GEMMD_TLS_CERT"),
+                  .key_file = Variable("GEMMD_TLS_KEY"),
+                  .server_name = Variable("GEMMD_TLS_SERVER_NAME")},
+          .token_file = Variable("GEMMD_TOKEN_FILE")};
 }
 
 void AddSecurityFlags(CLI::App& app, SecurityFlags& flags) {

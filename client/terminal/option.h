@@ -123,8 +123,8 @@ struct SecurityFlags {
 };
 
 // Flags from the variables GEMMD_TLS_CA, GEMMD_TLS_CERT, GEMMD_TLS_KEY, GEMMD_TLS_SERVER_NAME and
-// GEMMD_TOKEN_FILE. `value_of` returns the value of a variable, empty if unset.
-SecurityFlags SecurityFlagsOfEnvironment(const std::function<std::string(const char*)>& value_of);
+// GEMMD_TOKEN_FILE.
+SecurityFlags SecurityFlagsOfEnvironment();
 
 // The current values are the defaults. `flags` must outlive the app.
 void AddSecurityFlags(CLI::App& app, SecurityFlags& flags);
