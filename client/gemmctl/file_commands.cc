@@ -451,11 +451,10 @@ absl::StatusOr<SafetensorsHeader> PlanFile(const MappedSafetensors& input,
 
 // Converts one tensor and appends its bytes to the file. Returns the tensor without its bytes.
 absl::StatusOr<ConvertedTensor> AddTensor(const SourceTensor& input,
-                                          const TensorConversion& conversion,
-                                          SafetensorsWriter& writer) {
+                                          const TensorConversion& conversion, OutputFile& file) {
   auto made = ConvertTensor(input, conversion);
   if (!made.ok()) return Prefixed(input.name, made.status());
-  RETURN_IF_ERROR(writer.Add(BytesFor(*made)));
+  RETURN_IF_ERROR(file.Write(BytesFor(*made)));
   made->array.data = std::string();
   return made;
 }
@@ -468,20 +467,20 @@ absl::StatusOr<std::vector<ConvertedTensor>> ConvertFile(const MappedSafetensors
                                                          const TensorConversion& conversion,
                                                          const std::string& path) {
   ASSIGN_OR_RETURN(const auto header, PlanFile(input, conversion));
-  SafetensorsWriter writer(path);
-  RETURN_IF_ERROR(writer.Begin(header));
+  OutputFile file;
+  RETURN_IF_ERROR(BeginSafetensors(path, header, file));
   std::vector<ConvertedTensor> reports;
   for (const SafetensorsEntry& entry : input.header().tensors) {
     if (!IsConverted(entry, conversion)) {
-      RETURN_IF_ERROR(writer.Add(input.BytesOf(entry)));
+      RETURN_IF_ERROR(file.Write(input.BytesOf(entry)));
       continue;
     }
     std::string own;
     ASSIGN_OR_RETURN(const auto tensor, TensorOf(input, entry, v1::ELEMENT_TYPE_UNSPECIFIED, own));
-    ASSIGN_OR_RETURN(auto report, AddTensor(tensor, conversion, writer));
+    ASSIGN_OR_RETURN(auto report, AddTensor(tensor, conversion, file));
     reports.push_back(std::move(report));
   }
-  RETURN_IF_ERROR(writer.End());
+  RETURN_IF_ERROR(file.Commit());
   return reports;
 }
 
@@ -491,10 +490,10 @@ absl::StatusOr<ConvertedTensor> ConvertToFile(const SourceTensor& input,
                                               const std::string& path) {
   SafetensorsHeader header;
   RETURN_IF_ERROR(Plan(input, conversion, header));
-  SafetensorsWriter writer(path);
-  RETURN_IF_ERROR(writer.Begin(header));
-  ASSIGN_OR_RETURN(auto report, AddTensor(input, conversion, writer));
-  RETURN_IF_ERROR(writer.End());
+  OutputFile file;
+  RETURN_IF_ERROR(BeginSafetensors(path, header, file));
+  ASSIGN_OR_RETURN(auto report, AddTensor(input, conversion, file));
+  RETURN_IF_ERROR(file.Commit());
   return report;
 }
 

@@ -36,12 +36,6 @@ struct FileCloser {
   void operator()(std::FILE* file) const { std::fclose(file); }
 };
 
-// The layout of an array of items: three extents and strides, in items.
-struct ItemLayout {
-  int64_t extents[3];
-  int64_t strides[3];
-};
-
 constexpr absl::string_view kMagic("\x93NUMPY", 6);
 
 // Reads the header from left to right. A function that fails sets `error_`; the first error is
@@ -360,14 +354,8 @@ absl::StatusOr<std::string> PackLines(v1::ElementType type, absl::string_view by
           absl::StrCat("npy element ", i, ": got byte ", static_cast<int>(byte),
                        ", want a value of type ", ElementTypeName(type)));
     }
-    const size_t bit = i % length * static_cast<size_t>(bits);
-    char* const target = &packed[i / length * line_bytes + bit / 8];
-    // An element of at most 6 bits spans at most two bytes of the same line.
-    const unsigned shifted = (byte & ((1u << bits) - 1)) << bit % 8;
-    target[0] = static_cast<char>(static_cast<uint8_t>(target[0]) | (shifted & 0xff));
-    if (shifted > 0xff) {
-      target[1] = static_cast<char>(static_cast<uint8_t>(target[1]) | shifted >> 8);
-    }
+    StoreElement(type, byte & ((1u << bits) - 1), static_cast<int64_t>(i % length),
+                 packed.data() + i / length * line_bytes);
   }
   return packed;
 }
@@ -381,13 +369,8 @@ std::string UnpackLines(v1::ElementType type, absl::string_view packed, int64_t 
   bytes.reserve(length * static_cast<size_t>(count));
   for (size_t line = 0; line < static_cast<size_t>(count); ++line) {
     const absl::string_view source = packed.substr(line * line_bytes, line_bytes);
-    for (size_t i = 0; i < length; ++i) {
-      const size_t bit = i * bits;
-      unsigned word = static_cast<uint8_t>(source[bit / 8]);
-      if (bit / 8 + 1 < source.size()) {
-        word |= static_cast<unsigned>(static_cast<uint8_t>(source[bit / 8 + 1])) << 8;
-      }
-      bytes.push_back(static_cast<char>(word >> bit % 8 & ((1u << bits) - 1)));
+    for (int64_t i = 0; i < line_length; ++i) {
+      bytes.push_back(static_cast<char>(LoadElement(type, source, i)));
     }
   }
   return bytes;
@@ -402,15 +385,16 @@ void SwapBytes(int item_bytes, std::string& items) {
     std::reverse(item, item + size);
 }
 
-// Copies items into C order (the last extent fastest, no gaps).
-std::string ToCOrder(absl::string_view items, int item_bytes, const ItemLayout& layout) {
+// Copies items into C order (the last extent fastest, no gaps). Extents and strides are in items.
+std::string ToCOrder(absl::string_view items, int item_bytes, const int64_t (&extents)[3],
+                     const int64_t (&strides)[3]) {
   std::string ordered(items.size(), '\0');
   const size_t bytes = static_cast<size_t>(item_bytes);
   char* target = ordered.data();
-  for (int64_t i = 0; i < layout.extents[0]; ++i) {
-    for (int64_t j = 0; j < layout.extents[1]; ++j) {
-      for (int64_t l = 0; l < layout.extents[2]; ++l, target += bytes) {
-        const int64_t index = i * layout.strides[0] + j * layout.strides[1] + l * layout.strides[2];
+  for (int64_t i = 0; i < extents[0]; ++i) {
+    for (int64_t j = 0; j < extents[1]; ++j) {
+      for (int64_t l = 0; l < extents[2]; ++l, target += bytes) {
+        const int64_t index = i * strides[0] + j * strides[1] + l * strides[2];
         std::memcpy(target, items.data() + static_cast<size_t>(index) * bytes, bytes);
       }
     }
@@ -497,7 +481,7 @@ void Arrange(const NpyHeader& header, std::string& items, NpyArray& array) {
   const int64_t rows = header.shape[1];
   const int64_t columns = header.shape[2];
   if (items.empty()) return;
-  items = ToCOrder(items, header.item_bytes, {{batch, rows, columns}, {1, batch, batch * rows}});
+  items = ToCOrder(items, header.item_bytes, {batch, rows, columns}, {1, batch, batch * rows});
 }
 
 // The content of a file of the array.
@@ -509,23 +493,18 @@ struct NpyText {
 
 // Borrows the array.
 void Print(const NpyArray& array, NpyText& text) {
-  NpyHeader header = NpyHeaderFor(array.type);
-  header.shape = array.shape;
-  const bool by_columns = array.order == v1::ORDER_COLUMN_MAJOR && array.shape.size() > 1;
-  const bool is_batch = array.shape.size() == 3;
-  header.fortran_order = by_columns && !is_batch;
-  text.header = PrintNpyHeader(header);
+  text.header = NpyBeginning(array);
   text.items = array.data;
   const auto [length, count] = LinesOf(array);
   if (ElementBits(array.type) < 8) {
     text.rewritten = UnpackLines(array.type, array.data, length, count);
     text.items = text.rewritten;
   }
-  if (by_columns && is_batch) {
+  if (array.order == v1::ORDER_COLUMN_MAJOR && array.shape.size() == 3) {
     const int64_t rows = array.shape[1];
     const int64_t columns = array.shape[2];
-    text.rewritten = ToCOrder(text.items, header.item_bytes,
-                              {{array.shape[0], rows, columns}, {rows * columns, 1, rows}});
+    text.rewritten = ToCOrder(text.items, NpyHeaderFor(array.type).item_bytes,
+                              {array.shape[0], rows, columns}, {rows * columns, 1, rows});
     text.items = text.rewritten;
   }
 }
@@ -609,34 +588,6 @@ absl::Status WriteNpyFile(const NpyArray& array, const std::string& path) {
   return status.ok() ? file.Commit() : status;
 }
 
-namespace {
-
-// A header, and its bytes with prefix and length.
-std::optional<std::pair<NpyHeader, size_t>> FindHeader(absl::string_view file) {
-  const size_t prefix = static_cast<size_t>(kNpyPrefixBytes);
-  if (file.size() < prefix) return std::nullopt;
-  const auto length_bytes = NpyLengthBytes(file.substr(0, prefix));
-  if (!length_bytes.ok()) return std::nullopt;
-  const size_t after = prefix + static_cast<size_t>(*length_bytes);
-  if (file.size() < after) return std::nullopt;
-  const auto bytes = NpyHeaderBytes(file.substr(prefix, after - prefix));
-  if (!bytes.ok() || file.size() - after < static_cast<size_t>(*bytes)) return std::nullopt;
-  auto header = ParseNpyHeader(file.substr(after, static_cast<size_t>(*bytes)));
-  if (!header.ok()) return std::nullopt;
-  return std::pair(*std::move(header), after + static_cast<size_t>(*bytes));
-}
-
-// Whether `got` is exactly the size of the header's elements.
-bool HasSize(const NpyHeader& header, size_t got) {
-  int64_t bytes = header.item_bytes;
-  for (const int64_t extent : header.shape) {
-    if (__builtin_mul_overflow(bytes, extent, &bytes)) return false;
-  }
-  return static_cast<size_t>(bytes) == got;
-}
-
-}  // namespace
-
 void FileUnmapper::operator()(std::byte* memory) const { munmap(memory, bytes); }
 
 std::span<const std::byte> MappedNpy::data() const {
@@ -644,38 +595,39 @@ std::span<const std::byte> MappedNpy::data() const {
   return std::span<const std::byte>(mapping_.get(), mapping_.get_deleter().bytes).subspan(first_);
 }
 
+MappedFile MapFile(int descriptor) {
+  struct stat facts = {};
+  if (fstat(descriptor, &facts) != 0 || !S_ISREG(facts.st_mode) || facts.st_size <= 0) {
+    return nullptr;
+  }
+  const size_t bytes = static_cast<size_t>(facts.st_size);
+  void* const memory = mmap(nullptr, bytes, PROT_READ, MAP_PRIVATE, descriptor, 0);
+  if (memory == MAP_FAILED) return nullptr;
+  return MappedFile(static_cast<std::byte*>(memory), FileUnmapper{bytes});
+}
+
 absl::StatusOr<MappedNpy> MappedNpy::Open(const std::string& path, v1::ElementType hint) {
   MappedNpy npy;
   ASSIGN_OR_RETURN(const auto file, OpenNpy(path));
-  const int descriptor = fileno(file.get());
-  struct stat facts = {};
-  if (fstat(descriptor, &facts) == 0 && S_ISREG(facts.st_mode) && facts.st_size > 0) {
-    const size_t bytes = static_cast<size_t>(facts.st_size);
-    void* const memory = mmap(nullptr, bytes, PROT_READ, MAP_PRIVATE, descriptor, 0);
-    if (memory != MAP_FAILED) {
-      npy.mapping_ = std::unique_ptr<std::byte, FileUnmapper>(static_cast<std::byte*>(memory),
-                                                              FileUnmapper{bytes});
-    }
-  }
+  npy.mapping_ = MapFile(fileno(file.get()));
   if (npy.mapping_ != nullptr) {
-    const absl::string_view text(reinterpret_cast<const char*>(npy.mapping_.get()),
-                                 static_cast<size_t>(facts.st_size));
-    const auto found = FindHeader(text);
-    const auto type =
-        found.has_value() ? TypeOfNpy(found->first, hint) : absl::InvalidArgumentError("no header");
-    const bool is_plain = type.ok() && ElementBits(*type) >= 8 && found->first.byte_order != '>' &&
-                          !found->first.shape.empty() &&
-                          !(found->first.fortran_order && found->first.shape.size() == 3) &&
-                          HasSize(found->first, text.size() - found->second);
+    const auto header = ReadHeader(file.get());
+    npy.first_ = static_cast<size_t>(ftello(file.get()));
+    const auto data_bytes = static_cast<int64_t>(npy.mapping_.get_deleter().bytes - npy.first_);
+    const auto type = header.ok() ? TypeOfNpy(*header, hint) : header.status();
+    const bool is_batch = header.ok() && header->shape.size() == 3;
+    const bool is_plain = type.ok() && ElementBits(*type) >= 8 && header->byte_order != '>' &&
+                          !(header->fortran_order && is_batch) &&
+                          DataBytes(*header).value_or(-1) == data_bytes;
     if (is_plain) {
       npy.array_.type = *type;
-      npy.array_.shape = found->first.shape;
-      const bool by_columns = found->first.fortran_order && found->first.shape.size() == 2;
+      npy.array_.shape = header->shape;
+      const bool by_columns = header->fortran_order && header->shape.size() == 2;
       npy.array_.order = by_columns ? v1::ORDER_COLUMN_MAJOR : v1::ORDER_ROW_MAJOR;
-      npy.first_ = found->second;
       return npy;
     }
     npy.mapping_ = nullptr;
+    std::rewind(file.get());
   }
   ASSIGN_OR_RETURN(npy.array_, ReadNpyFile(file.get(), path, hint));
   return npy;
@@ -684,7 +636,7 @@ absl::StatusOr<MappedNpy> MappedNpy::Open(const std::string& path, v1::ElementTy
 std::string NpyBeginning(const NpyArray& array) {
   NpyHeader header = NpyHeaderFor(array.type);
   header.shape = array.shape;
-  header.fortran_order = array.order == v1::ORDER_COLUMN_MAJOR;
+  header.fortran_order = array.order == v1::ORDER_COLUMN_MAJOR && array.shape.size() == 2;
   return PrintNpyHeader(header);
 }
 

@@ -97,6 +97,11 @@ struct FileUnmapper {
   void operator()(std::byte* memory) const;
 };
 
+using MappedFile = std::unique_ptr<std::byte, FileUnmapper>;
+
+// Maps a regular file that is not empty; null for any other, or if it cannot be mapped.
+MappedFile MapFile(int descriptor);
+
 // An array whose bytes are in the array or in a mapped file. Movable.
 class MappedNpy {
  public:
@@ -114,12 +119,11 @@ class MappedNpy {
 
  private:
   NpyArray array_;
-  std::unique_ptr<std::byte, FileUnmapper> mapping_;  // The whole file.
-  size_t first_ = 0;                                  // Where the elements begin.
+  MappedFile mapping_;  // The whole file.
+  size_t first_ = 0;    // Where the elements begin.
 };
 
-// The prefix and header of a file for the array. Precondition: elements of whole bytes, and no
-// column-major batch.
+// The prefix and header of a file for the array.
 std::string NpyBeginning(const NpyArray& array);
 
 }  // namespace gemmd

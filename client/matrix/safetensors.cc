@@ -2,8 +2,6 @@
 #include "client/matrix/safetensors.h"
 
 #include <fcntl.h>
-#include <sys/mman.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -389,26 +387,22 @@ absl::StatusOr<MappedSafetensors> MappedSafetensors::Open(const std::string& pat
   if (file < 0) {
     return absl::NotFoundError(absl::StrCat(path, ": cannot be read: ", Why(errno)));
   }
-  struct stat facts = {};
-  const bool is_file = fstat(file, &facts) == 0 && S_ISREG(facts.st_mode) && facts.st_size > 0;
-  const size_t bytes = is_file ? static_cast<size_t>(facts.st_size) : 0;
-  void* const memory = is_file ? mmap(nullptr, bytes, PROT_READ, MAP_PRIVATE, file, 0) : MAP_FAILED;
+  MappedSafetensors mapped;
+  mapped.mapping_ = MapFile(file);
   close(file);
-  if (memory == MAP_FAILED) {
+  if (mapped.mapping_ == nullptr) {
     return absl::InvalidArgumentError(
         absl::StrCat(path, ": got no file of tensors, want a .safetensors file that is not empty"));
   }
-  MappedSafetensors mapped;
-  mapped.mapping_ = std::unique_ptr<std::byte, FileUnmapper>(static_cast<std::byte*>(memory),
-                                                             FileUnmapper{bytes});
-  const absl::string_view text(static_cast<const char*>(memory), bytes);
-  const auto length =
-      SafetensorsHeaderBytes(text.substr(0, kSafetensorsLengthBytes), facts.st_size);
+  const absl::string_view text(reinterpret_cast<const char*>(mapped.mapping_.get()),
+                               mapped.mapping_.get_deleter().bytes);
+  const auto file_bytes = static_cast<int64_t>(text.size());
+  const auto length = SafetensorsHeaderBytes(text.substr(0, kSafetensorsLengthBytes), file_bytes);
   if (!length.ok()) return At(path, length.status());
   mapped.first_ = kSafetensorsLengthBytes + *length;
   auto header =
       ParseSafetensorsHeader(text.substr(kSafetensorsLengthBytes, static_cast<size_t>(*length)),
-                             facts.st_size - mapped.first_);
+                             file_bytes - mapped.first_);
   if (!header.ok()) return At(path, header.status());
   mapped.header_ = *std::move(header);
   return mapped;
@@ -426,10 +420,11 @@ const SafetensorsEntry* MappedSafetensors::Find(absl::string_view name) const {
   return nullptr;
 }
 
-absl::Status SafetensorsWriter::Begin(const SafetensorsHeader& header) {
+absl::Status BeginSafetensors(const std::string& path, const SafetensorsHeader& header,
+                              OutputFile& file) {
   // No size: a file that cannot be replaced must not be overwritten, because it may be the input.
-  const absl::Status status = file_.Open(path_, std::nullopt);
-  return status.ok() ? Add(PrintSafetensorsHeader(header)) : status;
+  RETURN_IF_ERROR(file.Open(path, std::nullopt));
+  return file.Write(PrintSafetensorsHeader(header));
 }
 
 }  // namespace gemmd

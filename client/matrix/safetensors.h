@@ -77,25 +77,14 @@ class MappedSafetensors {
 
  private:
   SafetensorsHeader header_;
-  std::unique_ptr<std::byte, FileUnmapper> mapping_;  // The whole file.
-  int64_t first_ = 0;                                 // Where the tensors begin.
+  MappedFile mapping_;  // The whole file.
+  int64_t first_ = 0;   // Where the tensors begin.
 };
 
-// Writes a file that replaces the old one when complete, even while the old one is being read.
-// Without End(), no new file remains.
-class SafetensorsWriter {
- public:
-  explicit SafetensorsWriter(std::string path) : path_(std::move(path)) {}
-
-  // Call first with the header, then add the bytes of every tensor in order. Errors: Internal, with
-  // the path, if writing fails.
-  absl::Status Begin(const SafetensorsHeader& header);
-  absl::Status Add(absl::string_view bytes) { return file_.Write(bytes); }
-  absl::Status End() { return file_.Commit(); }
-
- private:
-  const std::string path_;
-  OutputFile file_;
-};
+// Opens a file and writes its header. It replaces the old one once it is committed, even while the
+// old one is being read; the bytes of every tensor follow in order. Errors: Internal, with the
+// path, if writing fails.
+absl::Status BeginSafetensors(const std::string& path, const SafetensorsHeader& header,
+                              OutputFile& file);
 
 }  // namespace gemmd

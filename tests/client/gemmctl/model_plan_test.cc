@@ -103,10 +103,10 @@ std::string WriteModel(const ScratchFolder& folder, const std::vector<Tensor>& t
     header.tensors.push_back({tensor.name, tensor.type, tensor.shape, at, end});
     at = end;
   }
-  SafetensorsWriter writer(path);
-  EXPECT_THAT(writer.Begin(header), IsOk());
-  for (const Tensor& tensor : tensors) EXPECT_THAT(writer.Add(tensor.bytes), IsOk());
-  EXPECT_THAT(writer.End(), IsOk());
+  OutputFile file;
+  EXPECT_THAT(BeginSafetensors(path, header, file), IsOk());
+  for (const Tensor& tensor : tensors) EXPECT_THAT(file.Write(tensor.bytes), IsOk());
+  EXPECT_THAT(file.Commit(), IsOk());
   return path;
 }
 

@@ -193,12 +193,12 @@ TEST(SafetensorsTest, MapsWhatItWrites) {
   const auto header = ParseSafetensorsHeader(kTwoTensors, 16);
   const std::string path = folder.Path("two.safetensors");
   {
-    SafetensorsWriter writer(path);
-    ASSERT_THAT(writer.Begin(*header), IsOk());
-    ASSERT_THAT(writer.Add("abcdefghijkl"), IsOk());
-    ASSERT_THAT(writer.Add("mnop"), IsOk());
+    OutputFile file;
+    ASSERT_THAT(BeginSafetensors(path, *header, file), IsOk());
+    ASSERT_THAT(file.Write("abcdefghijkl"), IsOk());
+    ASSERT_THAT(file.Write("mnop"), IsOk());
     EXPECT_FALSE(std::ifstream(path).is_open());
-    ASSERT_THAT(writer.End(), IsOk());
+    ASSERT_THAT(file.Commit(), IsOk());
   }
   const auto file = MappedSafetensors::Open(path);
   ASSERT_THAT(file, IsOk());
@@ -212,15 +212,16 @@ TEST(SafetensorsTest, WhatIsNotEndedLeavesNothing) {
   const ScratchFolder folder;
   const std::string path = FileOf(folder.Path("old.safetensors"), "old");
   {
-    SafetensorsWriter writer(path);
-    ASSERT_THAT(writer.Begin({}), IsOk());
+    OutputFile file;
+    ASSERT_THAT(BeginSafetensors(path, {}, file), IsOk());
   }
   EXPECT_EQ(std::distance(std::filesystem::directory_iterator(folder.Path("")), {}), 1);
   std::string text;
   std::ifstream(path) >> text;
   EXPECT_EQ(text, "old");
-  SafetensorsWriter nowhere("/nowhere/x.safetensors");
-  EXPECT_THAT(nowhere.Begin({}).message(), HasSubstr("/nowhere/x.safetensors: cannot be written"));
+  OutputFile nowhere;
+  EXPECT_THAT(BeginSafetensors("/nowhere/x.safetensors", {}, nowhere).message(),
+              HasSubstr("/nowhere/x.safetensors: cannot be written"));
 }
 
 TEST(SafetensorsTest, NamesFilesThatAreNone) {
