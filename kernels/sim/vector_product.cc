@@ -42,9 +42,8 @@ struct PackingPlan {
   // Left shifts that give the products of fused sums their fraction bits.
   int a_shift = 0;
   int b_shift = 0;
-  // The places of an instruction's dense products in the order of the blocks; empty if that is the
-  // order of k.
-  std::vector<int> dense_order;
+  std::vector<int> order;     // The places of dense products in the order of the blocks.
+  bool is_reordered = false;  // Whether that is another one than that of k.
 };
 
 // Reads tiles through the registers: raw bits, row major.
@@ -81,64 +80,6 @@ struct ChunkShape {
   int64_t columns;
 };
 
-// A chunk for fused sums.
-struct FusedChunk {
-  std::vector<Term> a;  // rows x products.
-  std::vector<uint32_t> a_bits;
-  // The row of B for each element of A: rows x products if A is sparse, one line for all rows if
-  // `dense_order` is not empty, otherwise nothing.
-  std::vector<int32_t> a_rows;
-  std::vector<int32_t> b_significands;  // Panels x depth x kPanel.
-  std::vector<int32_t> b_exponents;
-  std::vector<uint32_t> b_bits;
-
-  void Resize(const PackingPlan& plan, const ChunkShape& shape);
-  // Packs one tile across the chunk; `row` or `column` is counted from the chunk's first one.
-  void PackA(const PackingPlan& plan, const ChunkShape& shape, int64_t row,
-             TileReader<uint32_t>& reader);
-  void PackB(const PackingPlan& plan, const ChunkShape& shape, int64_t column,
-             TileReader<uint32_t>& reader);
-};
-
-// A chunk for integers: pairs along k of 16-bit elements. A sparse A is expanded.
-struct IntegerChunk {
-  std::vector<int32_t> a;  // rows x pairs.
-  std::vector<int32_t> b;  // Panels x pairs x kPanel.
-
-  void Resize(const PackingPlan& plan, const ChunkShape& shape);
-  void PackA(const PackingPlan& plan, const ChunkShape& shape, int64_t row,
-             TileReader<uint32_t>& reader);
-  void PackB(const PackingPlan& plan, const ChunkShape& shape, int64_t column,
-             TileReader<uint32_t>& reader);
-};
-
-// A chunk for bits: words of 64 along k.
-struct BitChunk {
-  std::vector<uint64_t> a;  // rows x words.
-  std::vector<uint64_t> b;  // columns x words.
-
-  void Resize(const PackingPlan& plan, const ChunkShape& shape);
-  void PackA(const PackingPlan& plan, const ChunkShape& shape, int64_t row,
-             TileReader<uint32_t>& reader);
-  void PackB(const PackingPlan& plan, const ChunkShape& shape, int64_t column,
-             TileReader<uint32_t>& reader);
-};
-
-// A chunk for multiply-adds: f64, or f16 as f32.
-template <typename Float>
-struct FloatChunk {
-  using Word = std::conditional_t<sizeof(Float) == 8, uint64_t, uint32_t>;
-
-  std::vector<Float> a;  // rows x depth.
-  std::vector<Float> b;  // Panels x depth x kPanel.
-
-  void Resize(const PackingPlan& plan, const ChunkShape& shape);
-  void PackA(const PackingPlan& plan, const ChunkShape& shape, int64_t row,
-             TileReader<Word>& reader);
-  void PackB(const PackingPlan& plan, const ChunkShape& shape, int64_t column,
-             TileReader<Word>& reader);
-};
-
 using mma::Operand;
 
 // The format of operands in sums.
@@ -147,8 +88,8 @@ ElementType SummedType(const PackingPlan& plan, ElementType type) {
 }
 
 // The index of B's row `row` (from the chunk's start) in the panel of a column.
-int64_t PanelPlace(int64_t column, int64_t rows_of_chunk, int64_t row) {
-  return (column / kPanel * rows_of_chunk + row) * kPanel + column % kPanel;
+size_t PanelPlace(int64_t column, int64_t rows_of_chunk, int64_t row) {
+  return static_cast<size_t>((column / kPanel * rows_of_chunk + row) * kPanel + column % kPanel);
 }
 
 Term MakeTerm(const PackingPlan& plan, ElementType type, uint32_t bits, int shift) {
@@ -195,10 +136,11 @@ PackingPlan::PackingPlan(const mma::Instruction& of, mma::Chip chip)
   const int shift = arithmetic.fraction_bits - a_bits - b_bits;
   a_shift = std::min(kMaxFractionBits - a_bits, shift);
   b_shift = shift - a_shift;
-  if (arithmetic.order == mma::BlockOrder::kAscending || of.is_sparse()) return;
-  dense_order.resize(static_cast<size_t>(products));
-  std::iota(dense_order.begin(), dense_order.end(), 0);
-  std::stable_partition(dense_order.begin(), dense_order.end(),
+  order.resize(static_cast<size_t>(products));
+  std::iota(order.begin(), order.end(), 0);
+  is_reordered = arithmetic.order != mma::BlockOrder::kAscending && !of.is_sparse();
+  if (!is_reordered) return;
+  std::stable_partition(order.begin(), order.end(),
                         [&](int k) { return mma::BlockOf(arithmetic, k, k) == 0; });
 }
 
@@ -238,190 +180,10 @@ const Word* TileReader<Word>::ReadB(int64_t k, int64_t column) {
   return matrix_.data();
 }
 
-void FusedChunk::Resize(const PackingPlan& plan, const ChunkShape& shape) {
-  const int64_t products = shape.instructions * plan.products;
-  const int64_t depth = shape.instructions * plan.depth;
-  a.resize(Size(shape.rows, products));
-  a_bits.resize(a.size());
-  b_significands.resize(Size(shape.columns, depth));
-  b_exponents.resize(b_significands.size());
-  b_bits.resize(b_significands.size());
-  a_rows.clear();
-  if (plan.instruction.is_sparse()) a_rows.resize(a.size());
-  for (int64_t i = 0; i < shape.instructions; ++i) {
-    for (const int k : plan.dense_order) {
-      a_rows.push_back(static_cast<int32_t>(i * plan.depth + k));
-    }
-  }
-}
-
-void FusedChunk::PackA(const PackingPlan& plan, const ChunkShape& shape, int64_t row,
-                       TileReader<uint32_t>& reader) {
-  const bool is_sparse = plan.instruction.is_sparse();
-  const int64_t line = shape.instructions * plan.products;
-  std::vector<int> order(static_cast<size_t>(plan.products));
-  for (int64_t i = 0; i < shape.instructions; ++i) {
-    const uint32_t* tile = reader.ReadA(shape.first_row + row, shape.k + i * plan.depth);
-    for (int64_t r = 0; r < plan.tile_rows; ++r) {
-      const int* a_k = is_sparse ? reader.a_k() + r * plan.products : nullptr;
-      std::iota(order.begin(), order.end(), 0);
-      if (is_sparse && plan.arithmetic.order != mma::BlockOrder::kAscending) {
-        std::stable_partition(order.begin(), order.end(), [&](int place) {
-          return mma::BlockOf(plan.arithmetic, place, a_k[place]) == 0;
-        });
-      }
-      const std::vector<int>& places = plan.dense_order.empty() ? order : plan.dense_order;
-      auto at = static_cast<size_t>((row + r) * line + i * plan.products);
-      for (const int place : places) {
-        const uint32_t bits = tile[r * plan.products + place];
-        a[at] = MakeTerm(plan, plan.instruction.a, bits, plan.a_shift);
-        a_bits[at] = bits;
-        if (is_sparse) a_rows[at] = static_cast<int32_t>(i * plan.depth + a_k[place]);
-        ++at;
-      }
-    }
-  }
-}
-
-void FusedChunk::PackB(const PackingPlan& plan, const ChunkShape& shape, int64_t column,
-                       TileReader<uint32_t>& reader) {
-  const int n = plan.instruction.n;
-  const int64_t depth = shape.instructions * plan.depth;
-  for (int64_t i = 0; i < shape.instructions; ++i) {
-    const uint32_t* tile = reader.ReadB(shape.k + i * plan.depth, shape.first_column + column);
-    for (int64_t k = 0; k < plan.depth; ++k) {
-      for (int64_t j = 0; j < n; ++j) {
-        const uint32_t bits = tile[k * n + j];
-        const Term term = MakeTerm(plan, plan.instruction.b, bits, plan.b_shift);
-        const auto at = static_cast<size_t>(PanelPlace(column + j, depth, i * plan.depth + k));
-        b_significands[at] = term.significand;
-        b_exponents[at] = term.exponent;
-        b_bits[at] = bits;
-      }
-    }
-  }
-}
-
-void IntegerChunk::Resize(const PackingPlan& plan, const ChunkShape& shape) {
-  const int64_t pairs = shape.instructions * plan.depth / 2;
-  a.resize(Size(shape.rows, pairs));
-  b.resize(Size(shape.columns, pairs));
-}
-
-void IntegerChunk::PackA(const PackingPlan& plan, const ChunkShape& shape, int64_t row,
-                         TileReader<uint32_t>& reader) {
-  const bool is_sparse = plan.instruction.is_sparse();
-  const int64_t pairs = shape.instructions * plan.depth / 2;
-  for (int64_t i = 0; i < shape.instructions; ++i) {
-    const uint32_t* tile = reader.ReadA(shape.first_row + row, shape.k + i * plan.depth);
-    for (int64_t r = 0; r < plan.tile_rows; ++r) {
-      int32_t* line = &a[static_cast<size_t>((row + r) * pairs + i * plan.depth / 2)];
-      std::fill_n(line, plan.depth / 2, 0);
-      for (int64_t p = 0; p < plan.products; ++p) {
-        const int64_t place = r * plan.products + p;
-        const int64_t k = is_sparse ? reader.a_k()[place] : p;
-        const uint32_t half = InPair(plan.instruction.a, tile[place], k);
-        line[k / 2] = static_cast<int32_t>(static_cast<uint32_t>(line[k / 2]) | half);
-      }
-    }
-  }
-}
-
-void IntegerChunk::PackB(const PackingPlan& plan, const ChunkShape& shape, int64_t column,
-                         TileReader<uint32_t>& reader) {
-  const int n = plan.instruction.n;
-  const int64_t pairs = shape.instructions * plan.depth / 2;
-  for (int64_t i = 0; i < shape.instructions; ++i) {
-    const uint32_t* tile = reader.ReadB(shape.k + i * plan.depth, shape.first_column + column);
-    for (int64_t pair = 0; pair < plan.depth / 2; ++pair) {
-      for (int64_t j = 0; j < n; ++j) {
-        const uint32_t low = InPair(plan.instruction.b, tile[2 * pair * n + j], 0);
-        const uint32_t high = InPair(plan.instruction.b, tile[(2 * pair + 1) * n + j], 1);
-        b[static_cast<size_t>(PanelPlace(column + j, pairs, i * plan.depth / 2 + pair))] =
-            static_cast<int32_t>(low | high);
-      }
-    }
-  }
-}
-
-void BitChunk::Resize(const PackingPlan& plan, const ChunkShape& shape) {
-  const int64_t words = shape.instructions * plan.depth / 64;
-  a.assign(Size(shape.rows, words), 0);
-  b.assign(Size(shape.columns, words), 0);
-}
-
-void BitChunk::PackA(const PackingPlan& plan, const ChunkShape& shape, int64_t row,
-                     TileReader<uint32_t>& reader) {
-  const int64_t words = shape.instructions * plan.depth / 64;
-  for (int64_t i = 0; i < shape.instructions; ++i) {
-    const uint32_t* tile = reader.ReadA(shape.first_row + row, shape.k + i * plan.depth);
-    for (int64_t r = 0; r < plan.tile_rows; ++r) {
-      uint64_t* line = &a[static_cast<size_t>((row + r) * words + i * plan.depth / 64)];
-      for (int64_t k = 0; k < plan.depth; ++k) {
-        line[k / 64] |= uint64_t{tile[r * plan.depth + k]} << (k % 64);
-      }
-    }
-  }
-}
-
-void BitChunk::PackB(const PackingPlan& plan, const ChunkShape& shape, int64_t column,
-                     TileReader<uint32_t>& reader) {
-  const int n = plan.instruction.n;
-  const int64_t words = shape.instructions * plan.depth / 64;
-  for (int64_t i = 0; i < shape.instructions; ++i) {
-    const uint32_t* tile = reader.ReadB(shape.k + i * plan.depth, shape.first_column + column);
-    for (int64_t j = 0; j < n; ++j) {
-      uint64_t* line = &b[static_cast<size_t>((column + j) * words + i * plan.depth / 64)];
-      for (int64_t k = 0; k < plan.depth; ++k) {
-        line[k / 64] |= uint64_t{tile[k * n + j]} << (k % 64);
-      }
-    }
-  }
-}
-
-template <typename Float>
-void FloatChunk<Float>::Resize(const PackingPlan& plan, const ChunkShape& shape) {
-  const int64_t depth = shape.instructions * plan.depth;
-  a.resize(Size(shape.rows, depth));
-  b.resize(Size(shape.columns, depth));
-}
-
-double FloatOf(uint64_t bits) { return std::bit_cast<double>(bits); }
-float FloatOf(uint32_t bits) { return std::bit_cast<float>(F32FromF16(bits)); }
-
-template <typename Float>
-void FloatChunk<Float>::PackA(const PackingPlan& plan, const ChunkShape& shape, int64_t row,
-                              TileReader<Word>& reader) {
-  const int64_t depth = shape.instructions * plan.depth;
-  for (int64_t i = 0; i < shape.instructions; ++i) {
-    const Word* tile = reader.ReadA(shape.first_row + row, shape.k + i * plan.depth);
-    for (int64_t r = 0; r < plan.tile_rows; ++r) {
-      for (int64_t k = 0; k < plan.depth; ++k) {
-        a[static_cast<size_t>((row + r) * depth + i * plan.depth + k)] =
-            FloatOf(tile[r * plan.depth + k]);
-      }
-    }
-  }
-}
-
-template <typename Float>
-void FloatChunk<Float>::PackB(const PackingPlan& plan, const ChunkShape& shape, int64_t column,
-                              TileReader<Word>& reader) {
-  const int n = plan.instruction.n;
-  const int64_t depth = shape.instructions * plan.depth;
-  for (int64_t i = 0; i < shape.instructions; ++i) {
-    const Word* tile = reader.ReadB(shape.k + i * plan.depth, shape.first_column + column);
-    for (int64_t k = 0; k < plan.depth; ++k) {
-      for (int64_t j = 0; j < n; ++j) {
-        b[static_cast<size_t>(PanelPlace(column + j, depth, i * plan.depth + k))] =
-            FloatOf(tile[k * n + j]);
-      }
-    }
-  }
-}
-
-// The operand forms of the vector code: storage of sums, depth of chunks, and the work on a region
-// of the result.
+// The operand forms of the vector code: a chunk of packed operands, into which tiles are put as
+// they are read, one instruction's at a time; storage of sums; depth of chunks; and the work on a
+// region of the result. `row` and `column` are counted from the chunk's first ones. `a_k`: see
+// TileReader.
 
 // Elements along k that are packed at once: with 16 columns of 8 bytes each they fill half of a 64
 // KiB first-level cache. Bits need so little space that deeper chunks cost nothing.
@@ -434,115 +196,270 @@ struct Region {
   int64_t panel;
 };
 
+// Fused sums.
 struct FusedForm {
-  using Chunk = FusedChunk;
-  using Operand = uint32_t;
+  using Word = uint32_t;
   using Sum = uint32_t;
   static constexpr int64_t kDepth = kChunkDepth;
 
-  static void Run(const VectorCode& code, const PackingPlan& plan, const ChunkShape& shape,
-                  const Chunk& chunk, const Region& region, Sum* sums, int64_t stride) {
+  std::vector<Term> a;  // rows x products.
+  std::vector<uint32_t> a_bits;
+  // The row of B for each element of A: rows x products if A is sparse, one line for all rows if
+  // the plan is reordered, otherwise nothing.
+  std::vector<int32_t> a_rows;
+  std::vector<int32_t> b_significands;  // Panels x depth x kPanel.
+  std::vector<int32_t> b_exponents;
+  std::vector<uint32_t> b_bits;
+
+  void Resize(const PackingPlan& plan, const ChunkShape& shape) {
+    a.resize(Size(shape.rows, shape.instructions * plan.products));
+    a_bits.resize(a.size());
+    b_significands.resize(Size(shape.columns, shape.instructions * plan.depth));
+    b_exponents.resize(b_significands.size());
+    b_bits.resize(b_significands.size());
+    a_rows.clear();
+    if (plan.instruction.is_sparse()) a_rows.resize(a.size());
+    for (int64_t i = 0; plan.is_reordered && i < shape.instructions; ++i) {
+      for (const int k : plan.order) a_rows.push_back(static_cast<int32_t>(i * plan.depth + k));
+    }
+  }
+
+  void PackA(const PackingPlan& plan, const ChunkShape& shape, int64_t row, int64_t instruction,
+             const Word* tile, const int* a_k) {
+    const bool is_sparse = plan.instruction.is_sparse();
+    const bool is_sorted = is_sparse && plan.arithmetic.order != mma::BlockOrder::kAscending;
+    std::vector<int> sorted;
+    for (int64_t r = 0; r < plan.tile_rows; ++r) {
+      const int* const row_k = is_sparse ? a_k + r * plan.products : nullptr;
+      if (is_sorted) {
+        sorted = plan.order;
+        std::stable_partition(sorted.begin(), sorted.end(), [&](int place) {
+          return mma::BlockOf(plan.arithmetic, place, row_k[place]) == 0;
+        });
+      }
+      auto at = static_cast<size_t>(((row + r) * shape.instructions + instruction) * plan.products);
+      for (const int place : is_sorted ? sorted : plan.order) {
+        const uint32_t bits = tile[r * plan.products + place];
+        a[at] = MakeTerm(plan, plan.instruction.a, bits, plan.a_shift);
+        a_bits[at] = bits;
+        if (is_sparse) a_rows[at] = static_cast<int32_t>(instruction * plan.depth + row_k[place]);
+        ++at;
+      }
+    }
+  }
+
+  void PackB(const PackingPlan& plan, const ChunkShape& shape, int64_t column, int64_t instruction,
+             const Word* tile) {
+    for (int64_t k = 0; k < plan.depth; ++k) {
+      for (int64_t j = 0; j < plan.instruction.n; ++j) {
+        const uint32_t bits = *tile++;
+        const Term term = MakeTerm(plan, plan.instruction.b, bits, plan.b_shift);
+        const size_t at =
+            PanelPlace(column + j, shape.instructions * plan.depth, instruction * plan.depth + k);
+        b_significands[at] = term.significand;
+        b_exponents[at] = term.exponent;
+        b_bits[at] = bits;
+      }
+    }
+  }
+
+  void Run(const VectorCode& code, const PackingPlan& plan, const ChunkShape& shape,
+           const Region& region, Sum* sums, int64_t stride) const {
     const int64_t products = shape.instructions * plan.products;
     const int64_t panel = region.panel * shape.instructions * plan.depth * kPanel;
     for (int64_t row = region.row; row < region.row + region.rows; ++row) {
       const int32_t* rows = nullptr;
-      if (!chunk.a_rows.empty()) {
-        rows = chunk.a_rows.data() + (plan.instruction.is_sparse() ? row * products : 0);
+      if (!a_rows.empty()) {
+        rows = a_rows.data() + (plan.instruction.is_sparse() ? row * products : 0);
       }
       code.fused({.instruction = &plan.instruction,
                   .arithmetic = &plan.arithmetic,
                   .products = plan.products,
                   .depth = plan.depth,
                   .instructions = static_cast<int>(shape.instructions),
-                  .a = &chunk.a[static_cast<size_t>(row * products)],
-                  .a_bits = &chunk.a_bits[static_cast<size_t>(row * products)],
+                  .a = &a[static_cast<size_t>(row * products)],
+                  .a_bits = &a_bits[static_cast<size_t>(row * products)],
                   .a_rows = rows,
-                  .significands = &chunk.b_significands[static_cast<size_t>(panel)],
-                  .exponents = &chunk.b_exponents[static_cast<size_t>(panel)],
-                  .b_bits = &chunk.b_bits[static_cast<size_t>(panel)],
+                  .significands = &b_significands[static_cast<size_t>(panel)],
+                  .exponents = &b_exponents[static_cast<size_t>(panel)],
+                  .b_bits = &b_bits[static_cast<size_t>(panel)],
                   .sums = sums + row * stride + region.panel * kPanel});
     }
   }
 };
 
+// Integers: pairs along k of 16-bit elements. A sparse A is expanded.
 struct IntegerForm {
-  using Chunk = IntegerChunk;
-  using Operand = uint32_t;
+  using Word = uint32_t;
   using Sum = uint32_t;
   static constexpr int64_t kDepth = 2 * kChunkDepth;
 
-  static void Run(const VectorCode& code, const PackingPlan& plan, const ChunkShape& shape,
-                  const Chunk& chunk, const Region& region, Sum* sums, int64_t stride) {
+  std::vector<int32_t> a;  // rows x pairs.
+  std::vector<int32_t> b;  // Panels x pairs x kPanel.
+
+  void Resize(const PackingPlan& plan, const ChunkShape& shape) {
+    const int64_t pairs = shape.instructions * plan.depth / 2;
+    a.resize(Size(shape.rows, pairs));
+    b.resize(Size(shape.columns, pairs));
+  }
+
+  void PackA(const PackingPlan& plan, const ChunkShape& shape, int64_t row, int64_t instruction,
+             const Word* tile, const int* a_k) {
+    const int64_t pairs = plan.depth / 2;
+    for (int64_t r = 0; r < plan.tile_rows; ++r) {
+      int32_t* line =
+          &a[static_cast<size_t>(((row + r) * shape.instructions + instruction) * pairs)];
+      std::fill_n(line, pairs, 0);
+      for (int64_t p = 0; p < plan.products; ++p) {
+        const int64_t place = r * plan.products + p;
+        const int64_t k = plan.instruction.is_sparse() ? a_k[place] : p;
+        const uint32_t half = InPair(plan.instruction.a, tile[place], k);
+        line[k / 2] = static_cast<int32_t>(static_cast<uint32_t>(line[k / 2]) | half);
+      }
+    }
+  }
+
+  void PackB(const PackingPlan& plan, const ChunkShape& shape, int64_t column, int64_t instruction,
+             const Word* tile) {
+    const int n = plan.instruction.n;
+    const int64_t pairs = plan.depth / 2;
+    for (int64_t pair = 0; pair < pairs; ++pair) {
+      for (int64_t j = 0; j < n; ++j) {
+        const uint32_t low = InPair(plan.instruction.b, tile[2 * pair * n + j], 0);
+        const uint32_t high = InPair(plan.instruction.b, tile[(2 * pair + 1) * n + j], 1);
+        b[PanelPlace(column + j, shape.instructions * pairs, instruction * pairs + pair)] =
+            static_cast<int32_t>(low | high);
+      }
+    }
+  }
+
+  void Run(const VectorCode& code, const PackingPlan& plan, const ChunkShape& shape,
+           const Region& region, Sum* sums, int64_t stride) const {
     const int64_t pairs = shape.instructions * plan.depth / 2;
     for (int64_t row = region.row; row < region.row + region.rows; row += kIntegerRows) {
       code.integers({.pairs_per_instruction = plan.depth / 2,
                      .instructions = static_cast<int>(shape.instructions),
                      .saturates = plan.instruction.saturates,
-                     .a = &chunk.a[static_cast<size_t>(row * pairs)],
+                     .a = &a[static_cast<size_t>(row * pairs)],
                      .a_stride = pairs,
-                     .b = &chunk.b[static_cast<size_t>(region.panel * pairs * kPanel)],
+                     .b = &b[static_cast<size_t>(region.panel * pairs * kPanel)],
                      .sums = sums + row * stride + region.panel * kPanel,
                      .sums_stride = stride});
     }
   }
 };
 
+// Bits: words of 64 along k.
 struct BitForm {
-  using Chunk = BitChunk;
-  using Operand = uint32_t;
+  using Word = uint32_t;
   using Sum = uint32_t;
   static constexpr int64_t kDepth = kBitChunkDepth;
 
-  static void Run(const VectorCode& code, const PackingPlan& plan, const ChunkShape& shape,
-                  const Chunk& chunk, const Region& region, Sum* sums, int64_t stride) {
+  std::vector<uint64_t> a;  // rows x words.
+  std::vector<uint64_t> b;  // columns x words.
+
+  void Resize(const PackingPlan& plan, const ChunkShape& shape) {
+    const int64_t words = shape.instructions * plan.depth / 64;
+    a.assign(Size(shape.rows, words), 0);
+    b.assign(Size(shape.columns, words), 0);
+  }
+
+  // Sets the bits of one line and one instruction, `step` words of the tile apart.
+  static void Pack(const PackingPlan& plan, const ChunkShape& shape, int64_t line,
+                   int64_t instruction, const Word* tile, int64_t step,
+                   std::vector<uint64_t>& into) {
+    uint64_t* const words =
+        &into[static_cast<size_t>((line * shape.instructions + instruction) * (plan.depth / 64))];
+    for (int64_t k = 0; k < plan.depth; ++k) words[k / 64] |= uint64_t{tile[k * step]} << (k % 64);
+  }
+
+  void PackA(const PackingPlan& plan, const ChunkShape& shape, int64_t row, int64_t instruction,
+             const Word* tile, const int* /*a_k*/) {
+    for (int64_t r = 0; r < plan.tile_rows; ++r) {
+      Pack(plan, shape, row + r, instruction, tile + r * plan.depth, 1, a);
+    }
+  }
+
+  void PackB(const PackingPlan& plan, const ChunkShape& shape, int64_t column, int64_t instruction,
+             const Word* tile) {
+    const int n = plan.instruction.n;
+    for (int64_t j = 0; j < n; ++j) Pack(plan, shape, column + j, instruction, tile + j, n, b);
+  }
+
+  void Run(const VectorCode& code, const PackingPlan& plan, const ChunkShape& shape,
+           const Region& region, Sum* sums, int64_t stride) const {
     const int64_t words = shape.instructions * plan.depth / 64;
     for (int64_t row = region.row; row < region.row + region.rows; ++row) {
       code.bits({.words = static_cast<int>(words),
                  .is_xor = plan.instruction.bit_count == mma::BitCount::kXor,
-                 .a = &chunk.a[static_cast<size_t>(row * words)],
-                 .b = &chunk.b[static_cast<size_t>(region.panel * kPanel * words)],
+                 .a = &a[static_cast<size_t>(row * words)],
+                 .b = &b[static_cast<size_t>(region.panel * kPanel * words)],
                  .sums = sums + row * stride + region.panel * kPanel});
     }
   }
 };
 
-struct F64Form {
-  using Chunk = FloatChunk<double>;
-  using Operand = uint64_t;
-  using Sum = double;
+double FloatOf(uint64_t bits) { return std::bit_cast<double>(bits); }
+float FloatOf(uint32_t bits) { return std::bit_cast<float>(F32FromF16(bits)); }
+
+// Multiply-adds: f64, or f16 as f32.
+template <typename Float>
+struct FloatForm {
+  using Word = std::conditional_t<sizeof(Float) == 8, uint64_t, uint32_t>;
+  using Sum = std::conditional_t<sizeof(Float) == 8, double, uint32_t>;
   static constexpr int64_t kDepth = kChunkDepth;
 
-  static void Run(const VectorCode& code, const PackingPlan& plan, const ChunkShape& shape,
-                  const Chunk& chunk, const Region& region, Sum* sums, int64_t stride) {
-    const int64_t depth = shape.instructions * plan.depth;
-    for (int64_t row = region.row; row < region.row + region.rows; row += kF64Rows) {
-      code.f64({.rounding = plan.instruction.rounding,
-                .depth = static_cast<int>(depth),
-                .a = &chunk.a[static_cast<size_t>(row * depth)],
-                .a_stride = depth,
-                .b = &chunk.b[static_cast<size_t>(region.panel * depth * kPanel)],
-                .sums = sums + row * stride + region.panel * kPanel,
-                .sums_stride = stride});
+  std::vector<Float> a;  // rows x depth.
+  std::vector<Float> b;  // Panels x depth x kPanel.
+
+  void Resize(const PackingPlan& plan, const ChunkShape& shape) {
+    a.resize(Size(shape.rows, shape.instructions * plan.depth));
+    b.resize(Size(shape.columns, shape.instructions * plan.depth));
+  }
+
+  void PackA(const PackingPlan& plan, const ChunkShape& shape, int64_t row, int64_t instruction,
+             const Word* tile, const int* /*a_k*/) {
+    for (int64_t r = 0; r < plan.tile_rows; ++r) {
+      Float* const line =
+          &a[static_cast<size_t>(((row + r) * shape.instructions + instruction) * plan.depth)];
+      for (int64_t k = 0; k < plan.depth; ++k) line[k] = FloatOf(*tile++);
     }
   }
-};
 
-struct MultiplyAddForm {
-  using Chunk = FloatChunk<float>;
-  using Operand = uint32_t;
-  using Sum = uint32_t;
-  static constexpr int64_t kDepth = kChunkDepth;
+  void PackB(const PackingPlan& plan, const ChunkShape& shape, int64_t column, int64_t instruction,
+             const Word* tile) {
+    for (int64_t k = 0; k < plan.depth; ++k) {
+      for (int64_t j = 0; j < plan.instruction.n; ++j) {
+        b[PanelPlace(column + j, shape.instructions * plan.depth, instruction * plan.depth + k)] =
+            FloatOf(*tile++);
+      }
+    }
+  }
 
-  static void Run(const VectorCode& code, const PackingPlan& plan, const ChunkShape& shape,
-                  const Chunk& chunk, const Region& region, Sum* sums, int64_t stride) {
+  void Run(const VectorCode& code, const PackingPlan& plan, const ChunkShape& shape,
+           const Region& region, Sum* sums, int64_t stride) const {
     const int64_t depth = shape.instructions * plan.depth;
-    for (int64_t row = region.row; row < region.row + region.rows; ++row) {
-      code.multiply_adds({.c = plan.instruction.c,
-                          .d = plan.instruction.d,
-                          .instructions = static_cast<int>(shape.instructions),
-                          .a = &chunk.a[static_cast<size_t>(row * depth)],
-                          .b = &chunk.b[static_cast<size_t>(region.panel * depth * kPanel)],
-                          .sums = sums + row * stride + region.panel * kPanel});
+    const Float* const panel = &b[static_cast<size_t>(region.panel * depth * kPanel)];
+    constexpr int kRows = sizeof(Float) == 8 ? kF64Rows : 1;
+    for (int64_t row = region.row; row < region.row + region.rows; row += kRows) {
+      const Float* const line = &a[static_cast<size_t>(row * depth)];
+      Sum* const into = sums + row * stride + region.panel * kPanel;
+      if constexpr (sizeof(Float) == 8) {
+        code.f64({.rounding = plan.instruction.rounding,
+                  .depth = static_cast<int>(depth),
+                  .a = line,
+                  .a_stride = depth,
+                  .b = panel,
+                  .sums = into,
+                  .sums_stride = stride});
+      } else {
+        code.multiply_adds({.c = plan.instruction.c,
+                            .d = plan.instruction.d,
+                            .instructions = static_cast<int>(shape.instructions),
+                            .a = line,
+                            .b = panel,
+                            .sums = into});
+      }
     }
   }
 };
@@ -586,7 +503,7 @@ class VectorProduct {
 
  private:
   using Sum = typename Form::Sum;
-  using Reader = TileReader<typename Form::Operand>;
+  using Reader = TileReader<typename Form::Word>;
 
   // The smallest number of rows that is a multiple for both tiles and vector code.
   int64_t RowStep() const { return std::lcm(int64_t{plan_.tile_rows}, int64_t{kIntegerRows}); }
@@ -650,7 +567,7 @@ class VectorProduct {
   }
 
   void RunChunk() {
-    chunk_.Resize(plan_, shape_);
+    form_.Resize(plan_, shape_);
     const int64_t n = plan_.instruction.n;
     const int64_t panels = shape_.columns / kPanel;
     const int64_t tasks_down = DivideUp(shape_.rows, kTaskRows);
@@ -661,10 +578,15 @@ class VectorProduct {
     const int64_t tiles = row_tiles + shape_.columns / n;
     ParallelFor(threads, tiles, product_.abort, [&](int worker, int64_t tile) {
       Reader& reader = readers_[static_cast<size_t>(worker)];
-      if (tile < row_tiles) {
-        chunk_.PackA(plan_, shape_, tile * plan_.tile_rows, reader);
-      } else {
-        chunk_.PackB(plan_, shape_, (tile - row_tiles) * n, reader);
+      const int64_t row = tile * plan_.tile_rows;
+      const int64_t column = (tile - row_tiles) * n;
+      for (int64_t i = 0; i < shape_.instructions; ++i) {
+        const int64_t k = shape_.k + i * plan_.depth;
+        if (tile < row_tiles) {
+          form_.PackA(plan_, shape_, row, i, reader.ReadA(shape_.first_row + row, k), reader.a_k());
+        } else {
+          form_.PackB(plan_, shape_, column, i, reader.ReadB(k, shape_.first_column + column));
+        }
       }
     });
     ParallelFor(threads, tasks_down * tasks_along, product_.abort, [&](int, int64_t task) {
@@ -672,9 +594,8 @@ class VectorProduct {
       const int64_t first = task % tasks_along * kTaskPanels;
       for (int64_t panel = first; panel < std::min(first + kTaskPanels, panels); ++panel) {
         if (IsSet(product_.abort)) return;
-        Form::Run(code_, plan_, shape_, chunk_,
-                  {row, std::min(kTaskRows, shape_.rows - row), panel}, sums_.data(),
-                  shape_.columns);
+        form_.Run(code_, plan_, shape_, {row, std::min(kTaskRows, shape_.rows - row), panel},
+                  sums_.data(), shape_.columns);
       }
     });
   }
@@ -726,7 +647,7 @@ class VectorProduct {
   const PackingPlan plan_;
   const int64_t column_step_;
   ChunkShape shape_ = {};
-  typename Form::Chunk chunk_;
+  Form form_;
   std::vector<Sum> sums_;
   std::vector<uint32_t> totals_;  // With promotion; f32.
   std::vector<float> column_factors_;
@@ -757,8 +678,9 @@ void MultiplyVectors(const VectorCode& code, const Product2D& product,
     case mma::Algorithm::kFusedHalvesThenC: return Multiply<FusedForm>(code, product, accumulators);
     case mma::Algorithm::kScaledGroups: return;
     case mma::Algorithm::kMultiplyAdds:
-      return Multiply<MultiplyAddForm>(code, product, accumulators);
-    case mma::Algorithm::kMultiplyAddsF64: return Multiply<F64Form>(code, product, accumulators);
+      return Multiply<FloatForm<float>>(code, product, accumulators);
+    case mma::Algorithm::kMultiplyAddsF64:
+      return Multiply<FloatForm<double>>(code, product, accumulators);
     case mma::Algorithm::kIntegers: return Multiply<IntegerForm>(code, product, accumulators);
     case mma::Algorithm::kBitCounts: return Multiply<BitForm>(code, product, accumulators);
   }
