@@ -116,46 +116,6 @@ double Added(const Sample& sample, double seconds) {
   return std::max(0.0, sample.Seconds() - seconds) / kElements;
 }
 
-double MeasureC(ElementType type, ElementType c, Order order, double seconds) {
-  Sample sample(type, type);
-  sample.problem.beta = 0.5;
-  sample.problem.c = Layout(c, kLines, kLength, order);
-  sample.c = Ones(c, kLines * kLength);
-  return Added(sample, seconds);
-}
-
-double MeasureScales(ElementType type, double seconds) {
-  Sample sample(type, type);
-  sample.problem.a_scale = sample.problem.b_scale = ScaleKind::kVector;
-  sample.a_scale.assign(kLines, 1.0F);
-  sample.b_scale.assign(kLength, 1.0F);
-  return Added(sample, seconds);
-}
-
-double MeasureAlpha(ElementType type, double seconds) {
-  Sample sample(type, type);
-  sample.problem.alpha = 0.5;
-  return Added(sample, seconds);
-}
-
-double MeasureBias(ElementType type, double seconds) {
-  Sample sample(type, type);
-  sample.problem.bias_axis = BiasAxis::kColumns;
-  sample.problem.bias_type = type;
-  sample.bias = Ones(type, kLength);
-  return Added(sample, seconds);
-}
-
-double MeasureActivation(ElementType type, Activation activation, double seconds) {
-  Sample sample(type, type);
-  sample.problem.activation = activation;
-  // Half of the numbers are so large that their activation is the number itself or zero.
-  std::vector<float> values(kElements);
-  for (size_t i = 0; i < values.size(); ++i) values[i] = static_cast<float>(i * 7 % 33) - 16;
-  EncodeLine(type, values.data(), kElements, sample.accumulated.data());
-  return Added(sample, seconds);
-}
-
 // Measures the conversion of operands to the types that CPU rows compute in. These functions
 // measure the calling thread, which must have one thread (SetThreads), and take a few milliseconds.
 CopyCosts MeasureCopies() {
@@ -210,18 +170,44 @@ EpilogueCosts MeasureEpilogue(ElementType type) {
     costs.load[ElementType::kS32] = std::max(0.0, in_s32 - stored) / kElements;
     costs.load_integer_from_float = std::max(0.0, in_f64 - stored) / kElements;
   }
-  costs.scale = MeasureScales(type, base);
-  costs.alpha = MeasureAlpha(type, base);
-  costs.bias = MeasureBias(type, base);
-  costs.c = MeasureC(type, type, Order::kRowMajor, base);
-  costs.c_across = MeasureC(type, type, Order::kColumnMajor, base);
+  const auto added = [&](const auto& change) {
+    Sample sample(type, type);
+    change(sample);
+    return Added(sample, base);
+  };
+  costs.scale = added([](Sample& sample) {
+    sample.problem.a_scale = sample.problem.b_scale = ScaleKind::kVector;
+    sample.a_scale.assign(kLines, 1.0F);
+    sample.b_scale.assign(kLength, 1.0F);
+  });
+  costs.alpha = added([](Sample& sample) { sample.problem.alpha = 0.5; });
+  costs.bias = added([type](Sample& sample) {
+    sample.problem.bias_axis = BiasAxis::kColumns;
+    sample.problem.bias_type = type;
+    sample.bias = Ones(type, kLength);
+  });
+  const auto added_by_c = [&](ElementType c, Order order) {
+    return added([&](Sample& sample) {
+      sample.problem.beta = 0.5;
+      sample.problem.c = Layout(c, kLines, kLength, order);
+      sample.c = Ones(c, kLines * kLength);
+    });
+  };
+  costs.c = added_by_c(type, Order::kRowMajor);
+  costs.c_across = added_by_c(type, Order::kColumnMajor);
   for (const ElementType c : {ElementType::kF16, ElementType::kBf16, ElementType::kE4m3,
                               ElementType::kS8, ElementType::kS4}) {
-    costs.decode[c] = std::max(0.0, MeasureC(type, c, Order::kRowMajor, base) - costs.c);
+    costs.decode[c] = std::max(0.0, added_by_c(c, Order::kRowMajor) - costs.c);
   }
   for (const Activation activation :
        {Activation::kRelu, Activation::kGeluErf, Activation::kGeluTanh, Activation::kSilu}) {
-    costs.activation[static_cast<size_t>(activation)] = MeasureActivation(type, activation, base);
+    costs.activation[static_cast<size_t>(activation)] = added([&](Sample& sample) {
+      sample.problem.activation = activation;
+      // Half of the numbers are so large that their activation is the number itself or zero.
+      std::vector<float> values(kElements);
+      for (size_t i = 0; i < values.size(); ++i) values[i] = static_cast<float>(i * 7 % 33) - 16;
+      EncodeLine(type, values.data(), kElements, sample.accumulated.data());
+    });
   }
   return costs;
 }

@@ -162,28 +162,18 @@ DirectCall IntegerGemm(const Shape& s, Order b_order, bool a_is_unsigned) {
           run};
 }
 
-DirectCall CblasF32(const Shape& s, Order b_order) {
+// `gemm`: cblas_sgemm or cblas_dgemm, called `name`.
+template <typename Float, typename Gemm>
+DirectCall Cblas(std::string name, Gemm gemm, ElementType type, const Shape& s, Order b_order) {
   const bool is_row_major = b_order == Order::kRowMajor;
   const auto run = [=](const std::byte* a, const std::byte* b, std::byte* d) {
-    cblas_sgemm(CblasRowMajor, CblasNoTrans, is_row_major ? CblasNoTrans : CblasTrans,
-                static_cast<blasint>(s.m), static_cast<blasint>(s.n), static_cast<blasint>(s.k), 1,
-                As<float>(a), static_cast<blasint>(s.k), As<float>(b),
-                static_cast<blasint>(is_row_major ? s.n : s.k), 0, reinterpret_cast<float*>(d),
-                static_cast<blasint>(s.n));
+    gemm(CblasRowMajor, CblasNoTrans, is_row_major ? CblasNoTrans : CblasTrans,
+         static_cast<blasint>(s.m), static_cast<blasint>(s.n), static_cast<blasint>(s.k), 1,
+         As<Float>(a), static_cast<blasint>(s.k), As<Float>(b),
+         static_cast<blasint>(is_row_major ? s.n : s.k), 0, reinterpret_cast<Float*>(d),
+         static_cast<blasint>(s.n));
   };
-  return {"cblas_sgemm", ElementType::kF32, ElementType::kF32, ElementType::kF32, run};
-}
-
-DirectCall CblasF64(const Shape& s, Order b_order) {
-  const bool is_row_major = b_order == Order::kRowMajor;
-  const auto run = [=](const std::byte* a, const std::byte* b, std::byte* d) {
-    cblas_dgemm(CblasRowMajor, CblasNoTrans, is_row_major ? CblasNoTrans : CblasTrans,
-                static_cast<blasint>(s.m), static_cast<blasint>(s.n), static_cast<blasint>(s.k), 1,
-                As<double>(a), static_cast<blasint>(s.k), As<double>(b),
-                static_cast<blasint>(is_row_major ? s.n : s.k), 0, reinterpret_cast<double*>(d),
-                static_cast<blasint>(s.n));
-  };
-  return {"cblas_dgemm", ElementType::kF64, ElementType::kF64, ElementType::kF64, run};
+  return {std::move(name), type, type, type, run};
 }
 
 // Direct calls equivalent to an engine of the catalogue; the fastest counts. `a_is_unsigned`:
@@ -195,8 +185,12 @@ std::vector<DirectCall> DirectCalls(std::string_view engine, const Shape& shape,
   }
   if (engine == "onednn.bf16") return {MatMul(shape, b_order, ElementType::kBf16)};
   if (engine == "onednn.s8") return {IntegerGemm(shape, b_order, a_is_unsigned)};
-  if (engine == "openblas.f32") return {CblasF32(shape, b_order)};
-  if (engine == "openblas.f64") return {CblasF64(shape, b_order)};
+  if (engine == "openblas.f32") {
+    return {Cblas<float>("cblas_sgemm", cblas_sgemm, ElementType::kF32, shape, b_order)};
+  }
+  if (engine == "openblas.f64") {
+    return {Cblas<double>("cblas_dgemm", cblas_dgemm, ElementType::kF64, shape, b_order)};
+  }
   return {};
 }
 

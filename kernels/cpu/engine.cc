@@ -176,26 +176,20 @@ CBLAS_TRANSPOSE Transposition(const Factor& factor) {
 // Every extent was checked against Engine::max_extent.
 blasint Extent(int64_t value) { return static_cast<blasint>(value); }
 
+// `gemm`: cblas_sgemm or cblas_dgemm.
+template <typename Float, typename Gemm>
+absl::Status Multiply(Gemm gemm, const PlainProduct& p) {
+  const ParallelCall call;
+  gemm(CblasRowMajor, Transposition(p.x), Transposition(p.y), Extent(p.m), Extent(p.n), Extent(p.k),
+       1, reinterpret_cast<const Float*>(p.x.data), Extent(p.x.leading_dimension),
+       reinterpret_cast<const Float*>(p.y.data), Extent(p.y.leading_dimension), p.adds_to_d ? 1 : 0,
+       reinterpret_cast<Float*>(p.d), Extent(p.leading_dimension));
+  return absl::OkStatus();
+}
+
 }  // namespace
 
-absl::Status MultiplyOpenBlasF32(const PlainProduct& p) {
-  const ParallelCall call;
-  cblas_sgemm(CblasRowMajor, Transposition(p.x), Transposition(p.y), Extent(p.m), Extent(p.n),
-              Extent(p.k), 1, reinterpret_cast<const float*>(p.x.data),
-              Extent(p.x.leading_dimension), reinterpret_cast<const float*>(p.y.data),
-              Extent(p.y.leading_dimension), p.adds_to_d ? 1 : 0, reinterpret_cast<float*>(p.d),
-              Extent(p.leading_dimension));
-  return absl::OkStatus();
-}
-
-absl::Status MultiplyOpenBlasF64(const PlainProduct& p) {
-  const ParallelCall call;
-  cblas_dgemm(CblasRowMajor, Transposition(p.x), Transposition(p.y), Extent(p.m), Extent(p.n),
-              Extent(p.k), 1, reinterpret_cast<const double*>(p.x.data),
-              Extent(p.x.leading_dimension), reinterpret_cast<const double*>(p.y.data),
-              Extent(p.y.leading_dimension), p.adds_to_d ? 1 : 0, reinterpret_cast<double*>(p.d),
-              Extent(p.leading_dimension));
-  return absl::OkStatus();
-}
+absl::Status MultiplyOpenBlasF32(const PlainProduct& p) { return Multiply<float>(cblas_sgemm, p); }
+absl::Status MultiplyOpenBlasF64(const PlainProduct& p) { return Multiply<double>(cblas_dgemm, p); }
 
 }  // namespace gemmd

@@ -184,23 +184,6 @@ struct Report {
   std::array<char, 192> reason;
 };
 
-// An owned file descriptor.
-class PipeEnd {
- public:
-  explicit PipeEnd(int fd) : fd_(fd) {}
-  ~PipeEnd() { Close(); }
-  PipeEnd(const PipeEnd&) = delete;
-  PipeEnd& operator=(const PipeEnd&) = delete;
-  int get() const { return fd_; }
-  void Close() {
-    if (fd_ >= 0) close(fd_);
-    fd_ = -1;
-  }
-
- private:
-  int fd_;
-};
-
 constexpr int kNotChecked = 75;  // Exit code of the checking process: EX_TEMPFAIL.
 
 void Write(int pipe, Report::What what, size_t row, size_t shape, std::string_view reason) {
@@ -274,20 +257,20 @@ size_t CheckInProcess(absl::Span<const Kernel> kernels, size_t first, const Targ
                       int threads, std::vector<RowFault>& faults) {
   std::array<int, 2> ends = {-1, -1};
   if (pipe2(ends.data(), O_CLOEXEC) != 0) return kernels.size();
-  const PipeEnd reading(ends[0]);
-  PipeEnd writing(ends[1]);
+  const auto [reading, writing] = ends;
   const pid_t process = fork();
-  if (process < 0) return kernels.size();
-  if (process == 0) CheckAndExit(kernels, first, target, threads, writing.get());
-  writing.Close();
+  if (process == 0) CheckAndExit(kernels, first, target, threads, writing);
+  close(writing);
   std::optional<Report> last;
   bool is_late = false;
-  while (const std::optional<Report> report = Read(reading.get(), is_late)) {
+  while (const std::optional<Report> report = Read(reading, is_late)) {
     last = report;
     if (report->what != Report::What::kIsWrong) continue;
     faults.push_back({&kernels[report->row],
                       Concat(TextOf(kShapes[report->shape]), ": ", report->reason.data())});
   }
+  close(reading);
+  if (process < 0) return kernels.size();
   if (is_late) kill(process, SIGKILL);
   int how = 0;
   while (waitpid(process, &how, 0) < 0 && errno == EINTR) continue;
