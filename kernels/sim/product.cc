@@ -21,8 +21,6 @@
 namespace gemmd::sim {
 namespace {
 
-int64_t DivideUp(int64_t a, int64_t b) { return (a + b - 1) / b; }
-
 // One thread of the scalar path, on which every tile goes through registers and the plain unit: its
 // registers and scratch matrices.
 class TileWorker {
@@ -150,13 +148,6 @@ class TileWorker {
 };
 
 }  // namespace
-
-uint64_t ConvertSum(ElementType from, ElementType to, uint64_t bits) {
-  const auto word = static_cast<uint32_t>(bits);
-  if (from == ElementType::kF16 && to == ElementType::kF32) return F32FromF16(word);
-  if (from == ElementType::kF32 && to == ElementType::kF16) return F16FromF32(word);
-  return bits;
-}
 
 void StoreAccumulator(const AccumulatorMatrix& accumulators, int64_t row, int64_t column,
                       uint64_t bits) {

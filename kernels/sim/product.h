@@ -56,10 +56,6 @@ void Multiply(Path path, const Product2D& product, const AccumulatorMatrix& accu
 // The same as Multiply, with the plain unit, tile by tile through registers.
 void MultiplyScalar(const Product2D& product, const AccumulatorMatrix& accumulators);
 
-// The bits of a sum of one type as another: converts between f16 and f32; other types are
-// unchanged.
-uint64_t ConvertSum(ElementType from, ElementType to, uint64_t bits);
-
 void StoreAccumulator(const AccumulatorMatrix& accumulators, int64_t row, int64_t column,
                       uint64_t bits);
 

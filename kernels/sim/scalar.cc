@@ -12,29 +12,46 @@
 namespace gemmd::sim {
 namespace {
 
-constexpr int kF16Fraction = 10;
-constexpr int kF16MinExponent = -14;
-constexpr int kF16LargestExponent = 15;
+// The format of a sum.
+struct SumFormat {
+  int stored_bits;  // Fraction bits that survive.
+  int field_bits;   // Fraction bits of the format.
+  int min_exponent;
+  int largest_exponent;
+  uint32_t sign_bit;
+  uint32_t infinity;
+  bool to_nearest;
+};
 
-// Rounds a finite value to f16, to nearest even; the sign stays if the value vanishes.
-uint32_t RoundToF16(bool negative, uint64_t significand, int exponent_of_unit) {
-  const uint32_t sign = negative ? 0x8000 : 0;
-  if (significand == 0) return sign;
-  const int exponent = 63 - std::countl_zero(significand) + exponent_of_unit;
-  if (exponent > kF16LargestExponent) return sign | kInfinityF16;
-  const int dropped = std::max(exponent, kF16MinExponent) - kF16Fraction - exponent_of_unit;
+constexpr SumFormat kF16Sums = {10, 10, -14, 15, 0x8000, kInfinityF16, true};
+constexpr SumFormat kF32Sums = {23, 23, -126, 127, 0x80000000, kInfinityF32, false};
+
+// Rounds magnitude * 2^unit, once; the sign bit is 0.
+uint32_t RoundMagnitude(const SumFormat& format, uint64_t magnitude, int unit) {
+  if (magnitude == 0) return 0;
+  const int exponent = 63 - std::countl_zero(magnitude) + unit;
+  if (exponent > format.largest_exponent) return format.infinity;
+  const int dropped = std::max(exponent, format.min_exponent) - format.stored_bits - unit;
   uint64_t kept = 0;
   if (dropped <= 0) {
-    kept = significand << -dropped;
+    kept = magnitude << -dropped;
   } else if (dropped < 64) {
-    kept = significand >> dropped;
-    const uint64_t rest = significand - (kept << dropped);
+    kept = magnitude >> dropped;
+    const uint64_t rest = magnitude - (kept << dropped);
     const uint64_t half = uint64_t{1} << (dropped - 1);
-    if (rest > half || (rest == half && (kept & 1) != 0)) ++kept;
+    const bool is_up = rest > half || (rest == half && (kept & 1) != 0);
+    if (format.to_nearest && is_up) ++kept;
   }
-  // The leading one of `kept` adds itself to the exponent, and so does a carry out of the fraction.
-  const int biased = std::max(exponent, kF16MinExponent) - kF16MinExponent;
-  return sign | static_cast<uint32_t>((static_cast<uint64_t>(biased) << kF16Fraction) + kept);
+  kept <<= format.field_bits - format.stored_bits;
+  // The leading one of a normal `kept` adds itself to the exponent, as does a carry.
+  const int biased = std::max(exponent, format.min_exponent) - format.min_exponent;
+  return static_cast<uint32_t>((static_cast<uint64_t>(biased) << format.field_bits) + kept);
+}
+
+// Rounds a finite number to f16, to nearest even; the sign stays if the number vanishes.
+uint32_t RoundToF16(const Number& number) {
+  return (number.negative ? kF16Sums.sign_bit : 0) |
+         RoundMagnitude(kF16Sums, number.significand, number.exponent - number.fraction_bits);
 }
 
 }  // namespace
@@ -58,14 +75,21 @@ uint32_t F16FromF32(uint32_t bits) {
   if (number.kind == NumberClass::kInfinite) {
     return (number.negative ? 0x8000u : 0u) | kInfinityF16;
   }
-  return RoundToF16(number.negative, number.significand, number.exponent - number.fraction_bits);
+  return RoundToF16(number);
 }
 
 uint32_t F16FromFp8(ElementType type, uint32_t bits) {
   if (type == ElementType::kE5m2) return bits << 8;
   const Number number = Decode(type, bits);
   if (number.kind == NumberClass::kNan) return kNanF16;
-  return RoundToF16(number.negative, number.significand, number.exponent - number.fraction_bits);
+  return RoundToF16(number);
+}
+
+uint64_t ConvertSum(ElementType from, ElementType to, uint64_t bits) {
+  const auto word = static_cast<uint32_t>(bits);
+  if (from == ElementType::kF16 && to == ElementType::kF32) return F32FromF16(word);
+  if (from == ElementType::kF32 && to == ElementType::kF16) return F16FromF32(word);
+  return bits;
 }
 
 namespace {
@@ -130,48 +154,14 @@ int64_t CutToUnits(uint64_t magnitude, int exponent, int unit, bool negative) {
   return negative ? -static_cast<int64_t>(units) : static_cast<int64_t>(units);
 }
 
-// The format of a sum.
-struct SumFormat {
-  int stored_bits;  // Fraction bits that survive.
-  int field_bits;   // Fraction bits of the format.
-  int min_exponent;
-  int largest_exponent;
-  uint32_t sign_bit;
-  uint32_t infinity;
-  bool to_nearest;
-};
-
-SumFormat FormatOf(const mma::Arithmetic& arithmetic) {
-  if (arithmetic.sum == ElementType::kF16) {
-    return {arithmetic.stored_bits, 10, -14, 15, 0x8000, kInfinityF16, true};
-  }
-  return {arithmetic.stored_bits, 23, -126, 127, 0x80000000, kInfinityF32, false};
-}
-
 // Rounds the exact sum, in units of 2^unit, once. A result of zero is +0.
-uint32_t Round(const SumFormat& format, int64_t sum, int unit) {
-  if (sum == 0) return 0;
+uint32_t Round(const mma::Arithmetic& arithmetic, int64_t sum, int unit) {
+  SumFormat format = arithmetic.sum == ElementType::kF16 ? kF16Sums : kF32Sums;
+  format.stored_bits = arithmetic.stored_bits;
   const bool negative = sum < 0;
   const uint64_t magnitude = negative ? -static_cast<uint64_t>(sum) : static_cast<uint64_t>(sum);
-  const uint32_t sign = negative ? format.sign_bit : 0;
-  const int exponent = 63 - std::countl_zero(magnitude) + unit;
-  if (exponent > format.largest_exponent) return sign | format.infinity;
-  const int dropped = std::max(exponent, format.min_exponent) - format.stored_bits - unit;
-  uint64_t kept = 0;
-  if (dropped <= 0) {
-    kept = magnitude << -dropped;
-  } else if (dropped < 64) {
-    kept = magnitude >> dropped;
-    const uint64_t rest = magnitude - (kept << dropped);
-    const uint64_t half = uint64_t{1} << (dropped - 1);
-    const bool is_up = rest > half || (rest == half && (kept & 1) != 0);
-    if (format.to_nearest && is_up) ++kept;
-  }
-  if (kept == 0) return 0;
-  kept <<= format.field_bits - format.stored_bits;
-  // The leading one of a normal `kept` adds itself to the exponent, as does a carry.
-  const int biased = std::max(exponent, format.min_exponent) - format.min_exponent;
-  return sign + static_cast<uint32_t>((static_cast<uint64_t>(biased) << format.field_bits) + kept);
+  const uint32_t bits = RoundMagnitude(format, magnitude, unit);
+  return negative && bits != 0 ? bits | format.sign_bit : bits;
 }
 
 }  // namespace
@@ -197,7 +187,7 @@ uint32_t FusedSum(const mma::Arithmetic& arithmetic, std::span<const Product> pr
     sum += CutToUnits(magnitude, exponent, unit, product.a.negative != product.b.negative);
   }
   sum += CutToUnits(c.significand, c.exponent - c.fraction_bits, unit, c.negative);
-  return Round(FormatOf(arithmetic), sum, unit);
+  return Round(arithmetic, sum, unit);
 }
 
 uint32_t SumOfGroups(const mma::Arithmetic& arithmetic, std::span<const ScaledGroup> groups,
@@ -222,7 +212,7 @@ uint32_t SumOfGroups(const mma::Arithmetic& arithmetic, std::span<const ScaledGr
     const uint64_t magnitude = static_cast<uint64_t>(negative ? -group.sum : group.sum);
     sum += CutToUnits(magnitude, group.exponent - group.fraction_bits, unit, negative);
   }
-  return Round(FormatOf(arithmetic), sum, unit);
+  return Round(arithmetic, sum, unit);
 }
 
 uint32_t AddF32(uint32_t x, uint32_t y) {

@@ -83,6 +83,10 @@ inline constexpr uint32_t kInfinityF16 = 0x7c00;
 uint32_t F32FromF16(uint32_t bits);
 uint32_t F16FromF32(uint32_t bits);
 
+// The bits of a sum of one type as another: converts between f16 and f32; other types are
+// unchanged.
+uint64_t ConvertSum(ElementType from, ElementType to, uint64_t bits);
+
 // An e4m3 or e5m2 element as f16, which holds it exactly; an e4m3 subnormal becomes normal.
 uint32_t F16FromFp8(ElementType type, uint32_t bits);
 

@@ -15,6 +15,8 @@
 
 namespace gemmd::sim {
 
+inline int64_t DivideUp(int64_t a, int64_t b) { return (a + b - 1) / b; }
+
 // A rectangle of a matrix; it may reach beyond the matrix's edges.
 struct Tile {
   int64_t row;

@@ -17,15 +17,6 @@ int64_t IntegerOf(ElementType type, uint64_t bits) {
                                  : static_cast<int64_t>(shifted >> unused);
 }
 
-// Converts C to the format of the sums, and a sum to the format of D.
-uint32_t SumFromC(ElementType c, ElementType sum, uint64_t bits) {
-  const auto word = static_cast<uint32_t>(bits);
-  return c == ElementType::kF16 && sum == ElementType::kF32 ? F32FromF16(word) : word;
-}
-uint32_t DFromSum(ElementType sum, ElementType d, uint32_t bits) {
-  return sum == ElementType::kF32 && d == ElementType::kF16 ? F16FromF32(bits) : bits;
-}
-
 }  // namespace
 
 MatrixUnit::MatrixUnit(const mma::Instruction& instruction, mma::Chip chip)
@@ -96,7 +87,7 @@ void MatrixUnit::DecodeOperands(const View& view) {
 }
 
 uint64_t MatrixUnit::Element(const View& view, int row, int column, uint64_t c) {
-  const uint32_t addend = SumFromC(instruction_.c, arithmetic_.sum, c);
+  const auto addend = static_cast<uint32_t>(ConvertSum(instruction_.c, arithmetic_.sum, c));
   uint32_t sum = 0;
   switch (arithmetic_.algorithm) {
     case Algorithm::kFusedSums: sum = FusedChain(view, row, column, addend); break;
@@ -112,7 +103,7 @@ uint64_t MatrixUnit::Element(const View& view, int row, int column, uint64_t c) 
     case Algorithm::kBitCounts:
       return AddInteger(ExactSum(view, row, column), addend, instruction_.saturates);
   }
-  return DFromSum(arithmetic_.sum, instruction_.d, sum);
+  return ConvertSum(arithmetic_.sum, instruction_.d, sum);
 }
 
 Factor MatrixUnit::FactorAt(std::span<const uint8_t> factors, int index) const {

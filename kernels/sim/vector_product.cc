@@ -469,7 +469,6 @@ constexpr int64_t kSuperLines = 2048;
 constexpr int64_t kTaskRows = 64;  // A multiple of every tile's rows and of the codes' rows.
 constexpr int64_t kTaskPanels = 4;
 
-int64_t DivideUp(int64_t a, int64_t b) { return (a + b - 1) / b; }
 int64_t RoundUp(int64_t a, int64_t b) { return DivideUp(a, b) * b; }
 
 uint64_t BitsOfSum(uint32_t sum) { return sum; }
