@@ -274,36 +274,14 @@ absl::Status CheckIntegers(const CheckedProduct& product, const OneProduct& one,
   return absl::OkStatus();
 }
 
-// The factors of the epilogue for rows: alpha and A's scale, and the bias of each row.
-struct RowTerms {
-  double factor = 1;
-  double bias = 0;
-};
-
-RowTerms TermsOf(const OneProduct& product, int64_t row, double sum_of_factors,
-                 double columns_bias) {
-  const Problem& problem = product.problem;
-  RowTerms terms = {.factor = problem.alpha, .bias = columns_bias};
-  if (!product.a_scale.empty()) {
-    terms.factor *= product.a_scale[product.a_scale.size() == 1 ? 0 : static_cast<size_t>(row)];
-  }
-  if (problem.bias_axis == BiasAxis::kRows) {
-    terms.bias = Decode(problem.bias_type, LoadBits(problem.bias_type, product.bias.data(), row)) *
-                 sum_of_factors;
-  }
-  return terms;
+double BiasAt(const OneProduct& product, int64_t index) {
+  const ElementType type = product.problem.bias_type;
+  return Decode(type, LoadBits(type, product.bias.data(), index));
 }
 
-// sum of r_j bias_j, if the bias has one value per column.
-double ColumnsBias(const OneProduct& product, const std::vector<double>& factors) {
-  const Problem& problem = product.problem;
-  double sum = 0;
-  if (problem.bias_axis != BiasAxis::kColumns) return 0;
-  for (int64_t j = 0; j < problem.n; ++j) {
-    sum += Decode(problem.bias_type, LoadBits(problem.bias_type, product.bias.data(), j)) *
-           factors[static_cast<size_t>(j)];
-  }
-  return sum;
+// The scale of a line: its own, or that of all lines.
+double ScaleAt(absl::Span<const float> scales, size_t line) {
+  return scales.empty() ? 1 : scales[scales.size() == 1 ? 0 : line];
 }
 
 absl::Status CheckFloats(const CheckedProduct& product, const OneProduct& one, Draw& draw,
@@ -311,9 +289,7 @@ absl::Status CheckFloats(const CheckedProduct& product, const OneProduct& one, D
   const Problem& problem = one.problem;
   const std::vector<double> factors = DrawFactors(problem.n, draw);
   std::vector<double> scaled = factors;
-  for (size_t j = 0; j < scaled.size() && !one.b_scale.empty(); ++j) {
-    scaled[j] *= one.b_scale[one.b_scale.size() == 1 ? 0 : j];
-  }
+  for (size_t j = 0; j < scaled.size(); ++j) scaled[j] *= ScaleAt(one.b_scale, j);
   // B r and the squares of its terms; then those of A (B r).
   const LineSums b = SumsOf(problem.b, one.b, scaled, SquaresOf(scaled), product.abort);
   const LineSums want = SumsOf(problem.a, one.a, b.sums, b.squares, product.abort);
@@ -322,7 +298,10 @@ absl::Status CheckFloats(const CheckedProduct& product, const OneProduct& one, D
   if (problem.has_c()) c = SumsOf(problem.c, one.c, factors, SquaresOf(factors), product.abort);
   if (IsSet(product.abort)) return AbortedLaunch();
 
-  const double columns_bias = ColumnsBias(one, factors);
+  double columns_bias = 0;
+  for (int64_t j = 0; problem.bias_axis == BiasAxis::kColumns && j < problem.n; ++j) {
+    columns_bias += BiasAt(one, j) * factors[static_cast<size_t>(j)];
+  }
   const double sum_of_factors = std::accumulate(factors.begin(), factors.end(), 0.0);
   const double steps = static_cast<double>(problem.k + 4);
   // The sums of this check also round, once per term.
@@ -338,9 +317,11 @@ absl::Status CheckFloats(const CheckedProduct& product, const OneProduct& one, D
   const double quantum = std::ldexp(1.0, 1 - format.bias - format.fraction_bits);
   for (int64_t row = 0; row < problem.m; ++row) {
     const auto i = static_cast<size_t>(row);
-    const RowTerms terms = TermsOf(one, row, sum_of_factors, columns_bias);
-    double expected = terms.factor * want.sums[i] + terms.bias;
-    double magnitude = terms.factor * terms.factor * want.squares[i] + got.squares[i];
+    const double factor = problem.alpha * ScaleAt(one.a_scale, i);
+    const double bias =
+        problem.bias_axis == BiasAxis::kRows ? BiasAt(one, row) * sum_of_factors : columns_bias;
+    double expected = factor * want.sums[i] + bias;
+    double magnitude = factor * factor * want.squares[i] + got.squares[i];
     if (problem.has_c()) {
       expected += problem.beta * c.sums[i];
       magnitude += problem.beta * problem.beta * c.squares[i];

@@ -245,6 +245,26 @@ TEST(VerifyTest, CancellationIsComputedAgain) {
   EXPECT_NE(result.end, CheckEnd::kWrong);
 }
 
+// Wrong sums of a right product would not make it wrong, but each row would be computed again.
+TEST(VerifyTest, SumsExpectEachScaleAndBias) {
+  RandomSource random;
+  const Kernel& kernel = KernelNamed("mma.m16n8k32.f32.e4m3.e4m3.f32");
+  Problem problem = MakeProblem(kernel, 24, 20, 16, {});
+  problem.alpha = 0.75;
+  problem.a_scale = problem.b_scale = ScaleKind::kVector;
+  problem.bias_type = ElementType::kF32;
+  for (const BiasAxis axis : {BiasAxis::kRows, BiasAxis::kColumns}) {
+    problem.bias_axis = axis;
+    const Product product = FillCase(problem, Pattern::kRandom, random);
+    const std::vector<std::byte> d = Computed(kernel, product);
+    verify::Draw draw(random.Bits());
+    const CheckResult result =
+        verify::CheckSums(ProductToCheck(kernel, TargetOf(kernel), product, d), draw).value();
+    EXPECT_EQ(result.end, CheckEnd::kPassed);
+    EXPECT_EQ(result.suspicions, 0);
+  }
+}
+
 TEST(VerifyTest, SaysWhatSumsCannotCheck) {
   const Kernel& kernel = KernelNamed(kMmaF16);
   Problem problem = MakeProblem(kernel, 8, 8, 8, {});
