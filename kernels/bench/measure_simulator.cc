@@ -19,48 +19,28 @@ namespace {
 constexpr int64_t kCheckedRows = 2;
 constexpr int kMinSamples = 3;
 
-// One product, and memory for accumulators.
-class Product {
- public:
-  static absl::StatusOr<Product> Draw(const Kernel& kernel, mma::Chip chip,
-                                      const Problem& problem) {
-    RETURN_IF_ERROR(CheckMemory(problem, 1));
-    Product product(*kernel.instruction, chip, problem);
-    ASSIGN_OR_RETURN(product.operands_, DrawOperands(problem, 0));
-    return product;
-  }
+ElementType AccumulatorType(const Kernel& kernel) {
+  return kernel.instruction->d == ElementType::kF16 ? ElementType::kF32 : kernel.instruction->d;
+}
 
-  std::vector<std::byte> MakeAccumulators() const {
-    return std::vector<std::byte>(
-        static_cast<size_t>(problem_.m * problem_.n * BitsOf(Type()) / 8));
-  }
+std::vector<std::byte> MakeAccumulators(const Kernel& kernel, const Problem& problem) {
+  return std::vector<std::byte>(
+      static_cast<size_t>(problem.m * problem.n * BitsOf(AccumulatorType(kernel)) / 8));
+}
 
-  void Multiply(sim::Path path, std::vector<std::byte>& accumulators) const {
-    sim::Multiply(path,
-                  {.instruction = instruction_,
-                   .chip = chip_,
-                   .problem = problem_,
-                   .a = operands_.a.data(),
-                   .b = operands_.b.data()},
-                  {.data = accumulators.data(),
-                   .type = Type(),
-                   .order = Order::kRowMajor,
-                   .leading_dimension = problem_.n});
-  }
-
- private:
-  Product(const mma::Instruction& instruction, mma::Chip chip, const Problem& problem)
-      : instruction_(instruction), chip_(chip), problem_(problem) {}
-
-  ElementType Type() const {
-    return instruction_.d == ElementType::kF16 ? ElementType::kF32 : instruction_.d;
-  }
-
-  const mma::Instruction& instruction_;
-  const mma::Chip chip_;
-  const Problem problem_;
-  Operands operands_;
-};
+void Multiply(const Kernel& kernel, mma::Chip chip, sim::Path path, const Problem& problem,
+              const Operands& operands, std::vector<std::byte>& accumulators) {
+  sim::Multiply(path,
+                {.instruction = *kernel.instruction,
+                 .chip = chip,
+                 .problem = problem,
+                 .a = operands.a.data(),
+                 .b = operands.b.data()},
+                {.data = accumulators.data(),
+                 .type = AccumulatorType(kernel),
+                 .order = Order::kRowMajor,
+                 .leading_dimension = problem.n});
+}
 
 // Compares the first rows (or all, if few) with the scalar path.
 absl::StatusOr<std::string> Compare(const Kernel& kernel, mma::Chip chip, const Problem& problem,
@@ -68,11 +48,11 @@ absl::StatusOr<std::string> Compare(const Kernel& kernel, mma::Chip chip, const 
   Problem few = problem;
   few.m = std::min(problem.m, kCheckedRows);
   few.a.rows = few.d.rows = few.m;
-  ASSIGN_OR_RETURN(const Product product, Product::Draw(kernel, chip, few));
-  std::vector<std::byte> want = product.MakeAccumulators();
+  ASSIGN_OR_RETURN(const Operands operands, DrawOperands(few, 0));
+  std::vector<std::byte> want = MakeAccumulators(kernel, few);
   std::vector<std::byte> got = want;
-  product.Multiply(sim::Path::kScalar, want);
-  product.Multiply(path, got);
+  Multiply(kernel, chip, sim::Path::kScalar, few, operands, want);
+  Multiply(kernel, chip, path, few, operands, got);
   const auto differs = std::mismatch(want.begin(), want.end(), got.begin());
   if (differs.first == want.end()) return "ok";
   return Concat("byte ", differs.first - want.begin(), " differs from the scalar path");
@@ -103,14 +83,15 @@ absl::StatusOr<SimulatorMeasurement> MeasureOnSimulator(const Kernel& kernel, mm
   RETURN_IF_ERROR(kernel.available({.kind = DeviceKind::kSim, .chip = chip}));
   const Orders orders = {.a = Order::kRowMajor, .b = settings.b_order, .d = Order::kRowMajor};
   ASSIGN_OR_RETURN(const Problem problem, MakeProblem(kernel, shape, orders));
-  ASSIGN_OR_RETURN(const Product product, Product::Draw(kernel, chip, problem));
-  std::vector<std::byte> accumulators = product.MakeAccumulators();
+  RETURN_IF_ERROR(CheckMemory(problem, 1));
+  ASSIGN_OR_RETURN(const Operands operands, DrawOperands(problem, 0));
+  std::vector<std::byte> accumulators = MakeAccumulators(kernel, problem);
   std::vector<double> times;
   const auto start = std::chrono::steady_clock::now();
   std::chrono::duration<double> total{0};
   while (static_cast<int>(times.size()) < kMinSamples || total.count() < settings.seconds) {
     const auto before = std::chrono::steady_clock::now();
-    product.Multiply(path, accumulators);
+    Multiply(kernel, chip, path, problem, operands, accumulators);
     const auto after = std::chrono::steady_clock::now();
     times.push_back(std::chrono::duration<double>(after - before).count());
     total = after - start;

@@ -123,8 +123,7 @@ absl::StatusOr<std::vector<Orders>> ParseOrders(std::string_view text) {
   const std::vector<Orders> all = AllOrders();
   if (text == "all") return all;
   std::vector<Orders> chosen;
-  while (true) {
-    const std::string_view part = text.substr(0, text.find(','));
+  for (const std::string_view part : Split(text, ',')) {
     const auto found = std::find_if(
         all.begin(), all.end(), [part](const Orders& orders) { return NameOf(orders) == part; });
     if (found == all.end()) {
@@ -132,9 +131,8 @@ absl::StatusOr<std::vector<Orders>> ParseOrders(std::string_view text) {
           GotWant("--orders", part, "three letters r or c, for the orders of A, B and D, or all"));
     }
     if (std::find(chosen.begin(), chosen.end(), *found) == chosen.end()) chosen.push_back(*found);
-    if (part.size() == text.size()) return chosen;
-    text.remove_prefix(part.size() + 1);
   }
+  return chosen;
 }
 
 std::string_view NameOf(Activation activation) {
