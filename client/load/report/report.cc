@@ -472,9 +472,7 @@ namespace {
 
 using OrderedJson = nlohmann::ordered_json;
 
-enum class Detail { kPercentiles, kBuckets };
-
-OrderedJson HistogramJson(const Histogram& histogram, Detail detail) {
+OrderedJson HistogramJson(const Histogram& histogram) {
   OrderedJson json = {{"count", histogram.count()},
                       {"mean_ns", histogram.MeanNs()},
                       {"least_ns", histogram.min_ns()},
@@ -482,7 +480,11 @@ OrderedJson HistogramJson(const Histogram& histogram, Detail detail) {
   for (const ReportedPercentile& percentile : kPercentiles) {
     json[absl::StrCat(percentile.name, "_ns")] = histogram.ValueAt(percentile.fraction);
   }
-  if (detail == Detail::kPercentiles) return json;
+  return json;
+}
+
+OrderedJson WithBuckets(const Histogram& histogram) {
+  OrderedJson json = HistogramJson(histogram);
   OrderedJson& buckets = json["buckets"] = OrderedJson::array();
   for (const Histogram::Bucket& bucket : histogram.Buckets()) {
     buckets.push_back({bucket.value_ns, bucket.count});
@@ -513,7 +515,7 @@ OrderedJson IntervalJson(const LoadInterval& interval) {
 OrderedJson KernelJson(const KernelTally& kernel) {
   OrderedJson json = {{"kernel", kernel.kernel},
                       {"device", kernel.device},
-                      {"latency", HistogramJson(kernel.latency, Detail::kPercentiles)}};
+                      {"latency", HistogramJson(kernel.latency)}};
   for (size_t i = 0; i < kCallStages; ++i) {
     json["stage_means_ns"][kStageNames[i]] = kernel.StageMeanNs(i);
   }
@@ -574,18 +576,18 @@ OrderedJson StepJson(const LoadReport& report, const ReportStep& step) {
       {"bytes_per_s", tally.ok() > 0 ? static_cast<double>(tally.bytes) * result.rate /
                                            static_cast<double>(tally.ok())
                                      : 0},
-      {"latency", HistogramJson(tally.latency, Detail::kBuckets)},
-      {"service", HistogramJson(tally.service, Detail::kBuckets)},
-      {"blocked", HistogramJson(tally.blocked, Detail::kPercentiles)},
-      {"send_error", HistogramJson(tally.send_error, Detail::kPercentiles)},
-      {"failed_latency", HistogramJson(tally.failed_latency, Detail::kPercentiles)}};
+      {"latency", WithBuckets(tally.latency)},
+      {"service", WithBuckets(tally.service)},
+      {"blocked", HistogramJson(tally.blocked)},
+      {"send_error", HistogramJson(tally.send_error)},
+      {"failed_latency", HistogramJson(tally.failed_latency)}};
   for (size_t i = 0; i < kCallStages; ++i) {
-    json["stages"][kStageNames[i]] = HistogramJson(tally.stages[i], Detail::kPercentiles);
+    json["stages"][kStageNames[i]] = HistogramJson(tally.stages[i]);
   }
   json["products"] = OrderedJson::object();
   for (size_t i = 0; i < tally.latency_by_product.size(); ++i) {
     OrderedJson& product = json["products"][report.products[i]] =
-        HistogramJson(tally.latency_by_product[i], Detail::kPercentiles);
+        HistogramJson(tally.latency_by_product[i]);
     product["checked"] = step.CheckedOf(i);
   }
   json["kernels"] = OrderedJson::array();
