@@ -32,11 +32,30 @@
 namespace gemmd::bench {
 namespace {
 
+// Memory that starts on a page.
+using Pages = std::unique_ptr<std::byte, void (*)(void*)>;
+
+Pages PagesOf(int64_t bytes) {
+  constexpr int64_t kPage = 4096;
+  const int64_t rounded = std::max<int64_t>(1, (bytes + kPage - 1) / kPage) * kPage;
+  Pages pages(static_cast<std::byte*>(
+                  std::aligned_alloc(static_cast<size_t>(kPage), static_cast<size_t>(rounded))),
+              std::free);
+  if (pages == nullptr) throw std::bad_alloc();
+  return pages;
+}
+
+Pages PagesOf(const std::vector<std::byte>& bytes) {
+  Pages pages = PagesOf(static_cast<int64_t>(bytes.size()));
+  std::copy(bytes.begin(), bytes.end(), pages.get());
+  return pages;
+}
+
 // The matrices of one product, as the problem says.
-struct ProductBytes {
-  const std::byte* a;
-  const std::byte* b;
-  const std::byte* d;
+struct Matrices {
+  Pages a;
+  Pages b;
+  Pages d;
 };
 
 constexpr int kChecked = 1000;
@@ -47,28 +66,10 @@ double ValueAt(const MatrixLayout& layout, const std::byte* data, int64_t row, i
   return Decode(layout.type, LoadBits(layout.type, line, is_row_major ? column : row));
 }
 
-struct Sum {
-  double value = 0;
-  double magnitude = 0;
-  int64_t integer = 0;
-};
-
-Sum Reference(const Problem& problem, const ProductBytes& bytes, int64_t row, int64_t column) {
-  Sum sum;
-  for (int64_t p = 0; p < problem.k; ++p) {
-    const double a = ValueAt(problem.a, bytes.a, row, p);
-    const double b = ValueAt(problem.b, bytes.b, p, column);
-    sum.value += a * b;
-    sum.magnitude += std::fabs(a * b);
-    if (IsInteger(problem.a.type)) sum.integer += static_cast<int64_t>(a) * static_cast<int64_t>(b);
-  }
-  return sum;
-}
-
 // Checks a thousand random elements of D: they must be exact, or within the bound (2 k + 4) u sum
 // |a b| of the reference, where u is the accumulation type's unit roundoff. Returns "ok", or the
 // first wrong element.
-std::string CheckElements(const Kernel& kernel, const Problem& problem, const ProductBytes& bytes) {
+std::string CheckElements(const Kernel& kernel, const Problem& problem, const Matrices& matrices) {
   if (!problem.has_output() || !problem.has_product()) return "ok";
   std::mt19937_64 random(1);
   std::uniform_int_distribution<int64_t> any_row(0, problem.m - 1);
@@ -77,12 +78,21 @@ std::string CheckElements(const Kernel& kernel, const Problem& problem, const Pr
   for (int i = 0; i < kChecked; ++i) {
     const int64_t row = any_row(random);
     const int64_t column = any_column(random);
-    const Sum want = Reference(problem, bytes, row, column);
-    const double got = ValueAt(problem.d, bytes.d, row, column);
-    const double bound = static_cast<double>(2 * problem.k + 4) * unit * want.magnitude;
-    const bool is_right = kernel.recipe.exact
-                              ? static_cast<int32_t>(got) == static_cast<int32_t>(want.integer)
-                              : std::fabs(got - want.value) <= bound;
+    double want = 0;
+    double magnitude = 0;
+    int64_t integer = 0;
+    for (int64_t p = 0; p < problem.k; ++p) {
+      const double a = ValueAt(problem.a, matrices.a.get(), row, p);
+      const double b = ValueAt(problem.b, matrices.b.get(), p, column);
+      want += a * b;
+      magnitude += std::fabs(a * b);
+      if (kernel.recipe.exact) integer += static_cast<int64_t>(a) * static_cast<int64_t>(b);
+    }
+    const double got = ValueAt(problem.d, matrices.d.get(), row, column);
+    const bool is_right =
+        kernel.recipe.exact
+            ? static_cast<int32_t>(got) == static_cast<int32_t>(integer)
+            : std::fabs(got - want) <= static_cast<double>(2 * problem.k + 4) * unit * magnitude;
     if (!is_right) return Concat("wrong at row ", row, ", column ", column);
   }
   return "ok";
@@ -203,36 +213,6 @@ double SecondsSince(Clock::time_point start) {
   return std::chrono::duration<double>(Clock::now() - start).count();
 }
 
-// Memory that starts on a page.
-class PageBytes {
- public:
-  explicit PageBytes(int64_t bytes) {
-    constexpr int64_t kPage = 4096;
-    const int64_t rounded = std::max<int64_t>(1, (bytes + kPage - 1) / kPage) * kPage;
-    data_.reset(static_cast<std::byte*>(
-        std::aligned_alloc(static_cast<size_t>(kPage), static_cast<size_t>(rounded))));
-    if (data_ == nullptr) throw std::bad_alloc();
-  }
-  explicit PageBytes(const std::vector<std::byte>& bytes)
-      : PageBytes(static_cast<int64_t>(bytes.size())) {
-    std::copy(bytes.begin(), bytes.end(), data());
-  }
-  std::byte* data() const { return data_.get(); }
-
- private:
-  struct Free {
-    void operator()(std::byte* data) const { std::free(data); }
-  };
-  std::unique_ptr<std::byte, Free> data_;
-};
-
-// The matrices of one product.
-struct Matrices {
-  PageBytes a;
-  PageBytes b;
-  PageBytes d;
-};
-
 // A contender that takes turns with others. call(set) multiplies once.
 struct HostContender {
   std::string name;
@@ -267,13 +247,13 @@ GemmArgs MakeArgs(const Problem& problem, const Target& target, const Matrices& 
                   absl::Span<std::byte> workspace) {
   return {.problem = problem,
           .target = target,
-          .a = matrices.a.data(),
-          .b = matrices.b.data(),
+          .a = matrices.a.get(),
+          .b = matrices.b.get(),
           .c = nullptr,
           .bias = nullptr,
           .a_scale = {},
           .b_scale = {},
-          .d = matrices.d.data(),
+          .d = matrices.d.get(),
           .workspace = workspace};
 }
 
@@ -283,23 +263,16 @@ absl::StatusOr<std::vector<Matrices>> MakeSets(const Problem& problem,
   std::vector<Matrices> sets;
   for (int set = 0; set < kSets; ++set) {
     ASSIGN_OR_RETURN(const Operands operands, DrawOperands(problem, set));
-    sets.push_back({PageBytes(operands.a), PageBytes(operands.b), PageBytes(BytesOf(problem.d))});
+    sets.push_back({PagesOf(operands.a), PagesOf(operands.b), PagesOf(BytesOf(problem.d))});
   }
   return sets;
 }
 
-// A library call with separate operands, so that its time does not include widening.
-struct HostOpponent {
-  DirectCall call;
-  std::vector<Matrices> sets;
-};
-
-absl::StatusOr<std::vector<HostOpponent>> MakeOpponents(const Kernel& kernel,
-                                                        const Problem& problem,
-                                                        const Shape& shape) {
-  std::vector<HostOpponent> opponents;
+// Adds the library calls, with separate operands, so that their time does not include widening.
+absl::Status AddOpponents(const Kernel& kernel, const Problem& problem, const Shape& shape,
+                          std::vector<HostContender>& contenders) {
   const bool a_is_unsigned = kernel.recipe.a_compute == ElementType::kU8;
-  for (DirectCall& call : DirectCalls(kernel.engine, shape, problem.b.order, a_is_unsigned)) {
+  for (const DirectCall& call : DirectCalls(kernel.engine, shape, problem.b.order, a_is_unsigned)) {
     Problem direct;
     ASSIGN_OR_RETURN(direct.a, TightLayout("a", call.a, problem.a.order, shape.m, shape.k));
     ASSIGN_OR_RETURN(direct.b, TightLayout("b", call.b, problem.b.order, shape.k, shape.n));
@@ -308,9 +281,14 @@ absl::StatusOr<std::vector<HostOpponent>> MakeOpponents(const Kernel& kernel,
     direct.n = shape.n;
     direct.k = shape.k;
     ASSIGN_OR_RETURN(std::vector<Matrices> sets, MakeSets(direct));
-    opponents.push_back({std::move(call), std::move(sets)});
+    const auto run = [call,
+                      kept = std::make_shared<std::vector<Matrices>>(std::move(sets))](int set) {
+      const Matrices& matrices = (*kept)[static_cast<size_t>(set)];
+      call.run(matrices.a.get(), matrices.b.get(), matrices.d.get());
+    };
+    contenders.push_back({call.name, run});
   }
-  return opponents;
+  return absl::OkStatus();
 }
 
 }  // namespace
@@ -321,35 +299,26 @@ absl::StatusOr<CpuMeasurement> MeasureOnCpu(const Kernel& kernel, const Shape& s
   ASSIGN_OR_RETURN(const Problem problem, MakeProblem(kernel, shape, orders));
   ASSIGN_OR_RETURN(const int64_t workspace_bytes, kernel.workspace_bytes(problem));
   ASSIGN_OR_RETURN(const std::vector<Matrices> sets, MakeSets(problem, workspace_bytes));
-  const PageBytes workspace(workspace_bytes);
+  const Pages workspace = PagesOf(workspace_bytes);
   const auto launch = [&](int set) {
     const GemmArgs args = MakeArgs(problem, HostTarget(), sets[static_cast<size_t>(set)],
-                                   {workspace.data(), static_cast<size_t>(workspace_bytes)});
+                                   {workspace.get(), static_cast<size_t>(workspace_bytes)});
     return kernel.launch(args);
   };
   RETURN_IF_ERROR(launch(0));
 
   std::vector<HostContender> contenders;
   contenders.push_back({std::string(kernel.name), [&](int set) { launch(set).IgnoreError(); }});
-  ASSIGN_OR_RETURN(const std::vector<HostOpponent> opponents,
-                   MakeOpponents(kernel, problem, shape));
-  for (const HostOpponent& opponent : opponents) {
-    contenders.push_back({opponent.call.name, [&opponent](int set) {
-                            const Matrices& matrices = opponent.sets[static_cast<size_t>(set)];
-                            opponent.call.run(matrices.a.data(), matrices.b.data(),
-                                              matrices.d.data());
-                          }});
-  }
+  RETURN_IF_ERROR(AddOpponents(kernel, problem, shape, contenders));
   TakeTurns(contenders, settings);
 
   const HostContender& row = contenders[0];
-  const ProductBytes first = {sets[0].a.data(), sets[0].b.data(), sets[0].d.data()};
   CpuMeasurement result = {.kernel = row.name,
                            .shape = shape,
                            .seconds = Median(row.seconds),
                            .library = std::nullopt,
                            .samples = static_cast<int>(row.seconds.size()),
-                           .verdict = CheckElements(kernel, problem, first)};
+                           .verdict = CheckElements(kernel, problem, sets[0])};
   for (size_t i = 1; i < contenders.size(); ++i) {
     LibraryTime library = LibraryTimeOf(contenders[i].name, contenders[i].seconds, row.seconds);
     if (result.library && library.seconds >= result.library->seconds) continue;
