@@ -36,22 +36,22 @@ void MatrixUnit::Multiply(const OperandMatrices& operands, std::span<uint64_t> d
   const auto b_size = static_cast<size_t>(instruction_.k * instruction_.n);
   const auto c_size = static_cast<size_t>(instruction_.m * instruction_.n);
   for (size_t i = 0; i < static_cast<size_t>(instruction_.products()); ++i) {
-    const View view = {.a = operands.a.subspan(i * a_size, a_size),
-                       .b = operands.b.subspan(i * b_size, b_size),
-                       .c = operands.c.subspan(i * c_size, c_size),
-                       .a_factors = operands.a_factors,
-                       .b_factors = operands.b_factors};
-    MultiplyOne(view, operands.a_k, d.subspan(i * c_size, c_size));
+    const OperandMatrices view = {.a = operands.a.subspan(i * a_size, a_size),
+                                  .a_k = operands.a_k,
+                                  .b = operands.b.subspan(i * b_size, b_size),
+                                  .c = operands.c.subspan(i * c_size, c_size),
+                                  .a_factors = operands.a_factors,
+                                  .b_factors = operands.b_factors};
+    MultiplyOne(view, d.subspan(i * c_size, c_size));
   }
 }
 
-void MatrixUnit::MultiplyOne(const View& view, std::span<const int> sparse_k,
-                             std::span<uint64_t> d) {
+void MatrixUnit::MultiplyOne(const OperandMatrices& view, std::span<uint64_t> d) {
   if (is_fused_) DecodeOperands(view);
   const auto depth = static_cast<size_t>(depth_);
   for (int row = 0; row < instruction_.m; ++row) {
-    OrderProducts(sparse_k.empty() ? std::span<const int>(dense_k_)
-                                   : sparse_k.subspan(static_cast<size_t>(row) * depth, depth));
+    OrderProducts(view.a_k.empty() ? std::span<const int>(dense_k_)
+                                   : view.a_k.subspan(static_cast<size_t>(row) * depth, depth));
     for (int column = 0; column < instruction_.n; ++column) {
       const auto at = static_cast<size_t>(row * instruction_.n + column);
       d[at] = Element(view, row, column, view.c[at]);
@@ -68,7 +68,7 @@ void MatrixUnit::OrderProducts(std::span<const int> a_k) {
   });
 }
 
-void MatrixUnit::DecodeOperands(const View& view) {
+void MatrixUnit::DecodeOperands(const OperandMatrices& view) {
   const auto decode = [&](ElementType type, uint64_t bits) {
     const auto word = static_cast<uint32_t>(bits);
     return arithmetic_.widens_to_f16 ? Decode(ElementType::kF16, F16FromFp8(type, word))
@@ -86,7 +86,7 @@ void MatrixUnit::DecodeOperands(const View& view) {
   }
 }
 
-uint64_t MatrixUnit::Element(const View& view, int row, int column, uint64_t c) {
+uint64_t MatrixUnit::Element(const OperandMatrices& view, int row, int column, uint64_t c) {
   const auto addend = static_cast<uint32_t>(ConvertSum(instruction_.c, arithmetic_.sum, c));
   uint32_t sum = 0;
   switch (arithmetic_.algorithm) {
@@ -111,7 +111,7 @@ Factor MatrixUnit::FactorAt(std::span<const uint8_t> factors, int index) const {
   return DecodeFactor(instruction_.scale, factors[static_cast<size_t>(index)]);
 }
 
-uint32_t MatrixUnit::FusedChain(const View& view, int row, int column, uint32_t c) {
+uint32_t MatrixUnit::FusedChain(const OperandMatrices& view, int row, int column, uint32_t c) {
   const Number* a = &a_numbers_[static_cast<size_t>(row * depth_)];
   const Number* b = &b_numbers_[static_cast<size_t>(column * instruction_.k)];
   for (size_t i = 0; i < places_.size(); ++i) {
@@ -136,7 +136,7 @@ uint32_t MatrixUnit::FusedChain(const View& view, int row, int column, uint32_t 
 }
 
 // Adds groups of 16 elements along k, the finest granularity of factors.
-uint32_t MatrixUnit::ScaledGroups(const View& view, int row, int column, uint32_t c) {
+uint32_t MatrixUnit::ScaledGroups(const OperandMatrices& view, int row, int column, uint32_t c) {
   constexpr int kGroup = 16;
   constexpr int kMaxGroups = 8;
   std::array<ScaledGroup, kMaxGroups> groups = {};
@@ -164,7 +164,7 @@ uint32_t MatrixUnit::ScaledGroups(const View& view, int row, int column, uint32_
   return SumOfGroups(arithmetic_, groups, c);
 }
 
-uint32_t MatrixUnit::Fma(const View& view, int row, int column, uint32_t c) const {
+uint32_t MatrixUnit::Fma(const OperandMatrices& view, int row, int column, uint32_t c) const {
   std::array<uint32_t, 4> a;
   std::array<uint32_t, 4> b;
   for (int k = 0; k < 4; ++k) {
@@ -175,7 +175,7 @@ uint32_t MatrixUnit::Fma(const View& view, int row, int column, uint32_t c) cons
   return MultiplyAdds(arithmetic_.sum, a, b, c);
 }
 
-uint64_t MatrixUnit::FmaF64(const View& view, int row, int column, uint64_t c) const {
+uint64_t MatrixUnit::FmaF64(const OperandMatrices& view, int row, int column, uint64_t c) const {
   for (int k = 0; k < depth_; ++k) {
     c = MultiplyAddF64(view.a[static_cast<size_t>(row * depth_ + k)],
                        view.b[static_cast<size_t>(k * instruction_.n + column)], c);
@@ -183,7 +183,7 @@ uint64_t MatrixUnit::FmaF64(const View& view, int row, int column, uint64_t c) c
   return c;
 }
 
-int64_t MatrixUnit::ExactSum(const View& view, int row, int column) const {
+int64_t MatrixUnit::ExactSum(const OperandMatrices& view, int row, int column) const {
   int64_t sum = 0;
   for (int place = 0; place < depth_; ++place) {
     const int k = row_k_[static_cast<size_t>(place)];
@@ -264,9 +264,8 @@ void OperandMap::Scatter(const Word* matrix, std::span<uint32_t> registers) cons
   for (size_t i = 0; i < slots_.size(); ++i) {
     registers[slots_[i].word] |= (static_cast<uint32_t>(matrix[i]) & mask_) << slots_[i].shift;
   }
-  for (const Copy& copy : copies_) {
-    registers[copy.slot.word] |= (static_cast<uint32_t>(matrix[copy.element]) & mask_)
-                                 << copy.slot.shift;
+  for (const auto& [element, slot] : copies_) {
+    registers[slot.word] |= (static_cast<uint32_t>(matrix[element]) & mask_) << slot.shift;
   }
 }
 

@@ -8,6 +8,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <span>
+#include <utility>
 #include <vector>
 
 #include "kernels/mma/arithmetic.h"
@@ -42,24 +43,16 @@ class MatrixUnit {
   void Multiply(const OperandMatrices& operands, std::span<uint64_t> d);
 
  private:
-  // One of the independent products.
-  struct View {
-    std::span<const uint64_t> a;
-    std::span<const uint64_t> b;
-    std::span<const uint64_t> c;
-    std::span<const uint8_t> a_factors;
-    std::span<const uint8_t> b_factors;
-  };
-
-  void MultiplyOne(const View& view, std::span<const int> sparse_k, std::span<uint64_t> d);
+  // `view`: one of the independent products.
+  void MultiplyOne(const OperandMatrices& view, std::span<uint64_t> d);
   void OrderProducts(std::span<const int> a_k);
-  void DecodeOperands(const View& view);
-  uint64_t Element(const View& view, int row, int column, uint64_t c);
-  uint32_t FusedChain(const View& view, int row, int column, uint32_t c);
-  uint32_t ScaledGroups(const View& view, int row, int column, uint32_t c);
-  uint32_t Fma(const View& view, int row, int column, uint32_t c) const;
-  uint64_t FmaF64(const View& view, int row, int column, uint64_t c) const;
-  int64_t ExactSum(const View& view, int row, int column) const;
+  void DecodeOperands(const OperandMatrices& view);
+  uint64_t Element(const OperandMatrices& view, int row, int column, uint64_t c);
+  uint32_t FusedChain(const OperandMatrices& view, int row, int column, uint32_t c);
+  uint32_t ScaledGroups(const OperandMatrices& view, int row, int column, uint32_t c);
+  uint32_t Fma(const OperandMatrices& view, int row, int column, uint32_t c) const;
+  uint64_t FmaF64(const OperandMatrices& view, int row, int column, uint64_t c) const;
+  int64_t ExactSum(const OperandMatrices& view, int row, int column) const;
   Factor FactorAt(std::span<const uint8_t> factors, int index) const;
 
   const mma::Instruction instruction_;
@@ -105,17 +98,11 @@ class OperandMap {
     uint32_t shift;
   };
 
-  // A second place of an element.
-  struct Copy {
-    size_t element;
-    Slot slot;
-  };
-
   void MapFragment(const mma::Instruction& instruction, mma::Operand operand);
   void MapSharedMemory(const mma::Instruction& instruction);
 
-  std::vector<Slot> slots_;  // One for each element.
-  std::vector<Copy> copies_;
+  std::vector<Slot> slots_;                      // One for each element.
+  std::vector<std::pair<size_t, Slot>> copies_;  // Second places of elements.
   size_t words_ = 0;
   bool is_wide_;  // Whether elements take two words.
   uint32_t mask_;
