@@ -27,116 +27,6 @@
 namespace gemmd {
 namespace {
 
-// The planned work of a launch.
-struct CpuWork {
-  const Problem& problem;
-  std::string_view engine;
-  bool is_swapped;  // The engine computes B^T A^T.
-  // Y holds u8 values less 128; libraries then have no special path for a single line.
-  bool is_biased;
-  int64_t depth;                         // k passed to the engine.
-  std::optional<ElementType> a_widened;  // Target type; absent if the operand is used in place.
-  std::optional<ElementType> b_widened;
-  bool is_finished;     // Whether the epilogue runs.
-  ElementType stored;   // The accumulators' type in memory.
-  ElementType type;     // The type that they represent.
-  bool is_independent;  // Matrices of the batch need no workspace.
-};
-
-// Operands larger than this are read from memory each time.
-constexpr double kCachedBytes = 16.0 * 1024 * 1024;
-
-// The parts of one matrix's time on one thread.
-struct MatrixSeconds {
-  double preparing_a = 0;
-  double preparing_b = 0;
-  double multiplying = 0;
-  double finishing = 0;
-};
-
-const EngineTimes* Find(const HostCosts& costs, std::string_view engine) {
-  for (const EngineTimes& times : costs.engines) {
-    if (times.engine == engine) return &times;
-  }
-  return nullptr;
-}
-
-double Preparing(const HostCosts& costs, const MatrixLayout& operand,
-                 const std::optional<ElementType>& widened) {
-  const double expansion = operand.is_sparse() ? ExpansionSeconds(costs, operand) : 0;
-  return expansion + (widened ? WideningSeconds(costs, operand, *widened) : 0);
-}
-
-double BytesOfMatrix(const MatrixLayout& layout) {
-  return ElementsOf(layout, 1) * BitsOf(layout.type) / 8;
-}
-
-// The engine gets row-major factors X and Y, transposed if they are column major.
-double Multiplying(const CpuWork& work, const HostCosts& costs, const EngineTimes& times) {
-  const Problem& problem = work.problem;
-  const bool a_is_column_major = problem.a.order == Order::kColumnMajor;
-  const bool b_is_column_major = problem.b.order == Order::kColumnMajor;
-  const int64_t least = work.is_biased ? ExtentGrid::kExtents[1] : 1;
-  const int64_t m = std::max(problem.m, problem.n > 1 ? least : 1);
-  const int64_t n = std::max(problem.n, least);
-  const size_t x_is_transposed = work.is_swapped ? !b_is_column_major : a_is_column_major;
-  const size_t y_is_transposed = work.is_swapped ? !a_is_column_major : b_is_column_major;
-  const ExtentGrid& grid = times.grids[x_is_transposed][y_is_transposed];
-  double seconds =
-      work.is_swapped ? grid.Seconds(n, m, work.depth) : grid.Seconds(m, n, work.depth);
-  if (work.is_biased) {
-    const auto x_lines = static_cast<double>(work.is_swapped ? n : m);
-    seconds += x_lines * static_cast<double>(work.depth) * times.biased[x_is_transposed];
-  }
-  const double bytes = BytesOfMatrix(problem.a) + BytesOfMatrix(problem.b);
-  if (bytes > kCachedBytes && costs.memory_bytes_per_second > 0) {
-    seconds = std::max(seconds, bytes / costs.memory_bytes_per_second);
-  }
-  return seconds;
-}
-
-MatrixSeconds SecondsOfMatrix(const CpuWork& work, const HostCosts& costs,
-                              const EngineTimes& times) {
-  MatrixSeconds seconds;
-  const Problem& problem = work.problem;
-  if (problem.has_product()) {
-    seconds.preparing_a = Preparing(costs, problem.a, work.a_widened);
-    seconds.preparing_b = Preparing(costs, problem.b, work.b_widened);
-    seconds.multiplying = Multiplying(work, costs, times);
-  }
-  if (work.is_finished) {
-    seconds.finishing = EpilogueSeconds(costs, problem, work.stored, work.type);
-  }
-  return seconds;
-}
-
-// The number of times an operand is prepared.
-double Times(const MatrixLayout& operand, double batch) {
-  return operand.batch_stride_bytes == 0 ? std::min(batch, 1.0) : batch;
-}
-
-// Sums the times of the launch's work on each matrix of the batch: expanding A, widening,
-// multiplying, finishing. Threads share one matrix or the batch, as Launch does. Absent if the
-// engine was not measured.
-std::optional<double> PredictedSeconds(const CpuWork& work, const HostCosts& costs) {
-  const EngineTimes* const times = Find(costs, work.engine);
-  if (times == nullptr) return std::nullopt;
-  const Problem& problem = work.problem;
-  if (!problem.has_output()) return costs.launch;
-  const MatrixSeconds one = SecondsOfMatrix(work, costs, *times);
-  const auto batch = static_cast<double>(problem.batch);
-  const double all = Times(problem.a, batch) * one.preparing_a +
-                     Times(problem.b, batch) * one.preparing_b +
-                     batch * (one.multiplying + one.finishing);
-  // Threads share large matrices one at a time, and process small ones side by side.
-  const bool is_shared = !IsTooSmallToShare(problem, 1);
-  const bool is_side_by_side =
-      !is_shared && work.is_independent && !IsTooSmallToShare(problem, problem.batch);
-  if (costs.threads == 1 || (!is_shared && !is_side_by_side)) return costs.launch + all;
-  const double shares = is_shared ? batch : 1;
-  return costs.launch + shares * costs.share + all / costs.threads;
-}
-
 // Sums of products of integers of at most 8 bits, each below 2^16, are exact in f64 below 2^53.
 constexpr int64_t kMaxExactDepth = int64_t{1} << 37;
 // Sums of signs must fit s32, because the result is derived from half of the sum.
@@ -454,29 +344,81 @@ absl::StatusOr<DerivedOperand> Derived(const Kernel& kernel, const Problem& prob
                                             : 2)};
 }
 
-// The type to which an operand is widened.
-std::optional<ElementType> WidenedType(const OperandPlan& plan) {
-  return plan.widening ? std::optional(plan.layout.type) : std::nullopt;
+// Operands larger than this are read from memory each time.
+constexpr double kCachedBytes = 16.0 * 1024 * 1024;
+
+double Preparing(const HostCosts& costs, const OperandPlan& plan, const MatrixLayout& operand) {
+  const double expansion = operand.is_sparse() ? ExpansionSeconds(costs, operand) : 0;
+  return expansion + (plan.widening ? WideningSeconds(costs, operand, plan.layout.type) : 0);
 }
 
+double BytesOfMatrix(const MatrixLayout& layout) {
+  return ElementsOf(layout, 1) * BitsOf(layout.type) / 8;
+}
+
+// The engine gets row-major factors X and Y, transposed if they are column major.
+double Multiplying(const Problem& problem, const Plan& plan, const HostCosts& costs,
+                   const EngineTimes& times) {
+  const bool is_swapped = IsSwapped(problem);
+  // If Y holds u8 values less 128, libraries have no special path for a single line.
+  const bool is_biased = (is_swapped ? plan.a : plan.b).widening == Widening::kLess128;
+  const bool a_is_column_major = problem.a.order == Order::kColumnMajor;
+  const bool b_is_column_major = problem.b.order == Order::kColumnMajor;
+  const int64_t least = is_biased ? ExtentGrid::kExtents[1] : 1;
+  const int64_t m = std::max(problem.m, problem.n > 1 ? least : 1);
+  const int64_t n = std::max(problem.n, least);
+  const size_t x_is_transposed = is_swapped ? !b_is_column_major : a_is_column_major;
+  const size_t y_is_transposed = is_swapped ? !a_is_column_major : b_is_column_major;
+  const ExtentGrid& grid = times.grids[x_is_transposed][y_is_transposed];
+  double seconds = is_swapped ? grid.Seconds(n, m, plan.depth) : grid.Seconds(m, n, plan.depth);
+  if (is_biased) {
+    const auto x_lines = static_cast<double>(is_swapped ? n : m);
+    seconds += x_lines * static_cast<double>(plan.depth) * times.biased[x_is_transposed];
+  }
+  const double bytes = BytesOfMatrix(problem.a) + BytesOfMatrix(problem.b);
+  if (bytes > kCachedBytes && costs.memory_bytes_per_second > 0) {
+    seconds = std::max(seconds, bytes / costs.memory_bytes_per_second);
+  }
+  return seconds;
+}
+
+// The number of times an operand is prepared.
+double Times(const MatrixLayout& operand, double batch) {
+  return operand.batch_stride_bytes == 0 ? std::min(batch, 1.0) : batch;
+}
+
+// Sums the times of the launch's work on each matrix of the batch: expanding A, widening,
+// multiplying, finishing. Threads share one matrix or the batch, as Launch does. Absent if the
+// engine was not measured.
 std::optional<double> PredictedOnHost(const Kernel& kernel, const Problem& problem,
                                       const HostCosts& costs) {
   const CpuRow& row = RowOf(kernel);
   const absl::StatusOr<Plan> plan = MakePlan(row, problem);
-  if (!plan.ok()) return std::nullopt;
-  return PredictedSeconds(
-      {.problem = problem,
-       .engine = kernel.engine,
-       .is_swapped = IsSwapped(problem),
-       .is_biased = (IsSwapped(problem) ? plan->a : plan->b).widening == Widening::kLess128,
-       .depth = plan->depth,
-       .a_widened = WidenedType(plan->a),
-       .b_widened = WidenedType(plan->b),
-       .is_finished = !IsDone(row, *plan, problem),
-       .stored = row.engine->accumulator,
-       .type = row.accumulation,
-       .is_independent = plan->workspace_bytes == 0},
-      costs);
+  const auto times =
+      std::find_if(costs.engines.begin(), costs.engines.end(),
+                   [&](const EngineTimes& of) { return of.engine == kernel.engine; });
+  if (!plan.ok() || times == costs.engines.end()) return std::nullopt;
+  if (!problem.has_output()) return costs.launch;
+  const auto batch = static_cast<double>(problem.batch);
+  double preparing = 0;
+  double multiplying = 0;
+  if (problem.has_product()) {
+    preparing = Times(problem.a, batch) * Preparing(costs, plan->a, problem.a) +
+                Times(problem.b, batch) * Preparing(costs, plan->b, problem.b);
+    multiplying = Multiplying(problem, *plan, costs, *times);
+  }
+  const double finishing =
+      IsDone(row, *plan, problem)
+          ? 0
+          : EpilogueSeconds(costs, problem, row.engine->accumulator, row.accumulation);
+  const double all = preparing + batch * (multiplying + finishing);
+  // Threads share large matrices one at a time, and process small ones side by side.
+  const bool is_shared = !IsTooSmallToShare(problem, 1);
+  const bool is_side_by_side =
+      !is_shared && plan->workspace_bytes == 0 && !IsTooSmallToShare(problem, problem.batch);
+  if (costs.threads == 1 || (!is_shared && !is_side_by_side)) return costs.launch + all;
+  const double shares = is_shared ? batch : 1;
+  return costs.launch + shares * costs.share + all / costs.threads;
 }
 
 // If the host was not measured, assumes that a sparse A is expanded first.
