@@ -19,10 +19,6 @@ constexpr int64_t kWordBits = 64;
 // With fewer bytes, starting threads costs more than it saves.
 constexpr int64_t kParallelBytes = 256 * 1024;
 
-std::string GroupName(std::string_view field, int64_t row, int64_t group) {
-  return Concat(field, ": row ", row, ", group ", group);
-}
-
 // A bit in each bad group of a word of indices.
 //
 // 2:4 and 4:8: four bits hold two indices; a group is bad unless the second (high) is more than the
@@ -157,43 +153,14 @@ int KeepMarkedElements(const SparseJob& job, int64_t row, int64_t group,
   return marked.units;
 }
 
-// Error texts for a matrix that is not sparse, or not in the portable form; the same for host and
-// GPU checks.
-absl::Status RefuseIndices(std::string_view field, const SparseLayout& layout, int64_t row,
-                           int64_t group, uint64_t first, uint64_t last) {
-  const std::string place = GroupName(field, row, group);
-  if (layout.form.kept_units() == 1) {
-    return absl::InvalidArgumentError(GotWant(place, Concat("index ", first), "0 or 1"));
-  }
-  return absl::InvalidArgumentError(GotWant(
-      place, Concat(layout.form.unit == 2 ? "pair indices " : "indices ", first, ", ", last),
-      "increasing"));
-}
-
-absl::Status RefuseBeyond(std::string_view field, const SparseLayout& layout, int64_t row,
-                          int64_t column) {
-  return absl::InvalidArgumentError(GotWant(GroupName(field, row, layout.groups - 1),
-                                            Concat("a nonzero element at column ", column),
-                                            Concat("0 at columns from k = ", layout.columns)));
-}
-
-absl::Status RefuseNonzeros(std::string_view field, const SparseLayout& layout, int64_t row,
-                            int64_t group, int count) {
-  const std::string_view what = layout.form.unit == 2 ? " nonzero pairs" : " nonzero elements";
-  return absl::InvalidArgumentError(GotWant(GroupName(field, row, group), Concat(count, what),
-                                            Concat("at most ", layout.form.kept_units())));
-}
-
-// The parts of a BadGroup.
-struct Fault {
-  int64_t row;
-  int64_t group;
-  uint32_t detail;
-};
-
-Fault FaultOf(const SparseLayout& layout, BadGroup bad) {
+// Refuses a matrix that is not sparse, or not in the portable form, for its bad group; the same for
+// host and GPU checks.
+absl::Status Refuse(std::string_view field, const SparseLayout& layout, BadGroup bad,
+                    const std::string& got, const std::string& want) {
   const auto position = static_cast<int64_t>(bad >> 8);
-  return {position / layout.groups, position % layout.groups, static_cast<uint32_t>(bad & 0xff)};
+  const std::string place =
+      Concat(field, ": row ", position / layout.groups, ", group ", position % layout.groups);
+  return absl::InvalidArgumentError(GotWant(place, got, want));
 }
 
 }  // namespace
@@ -231,21 +198,27 @@ absl::StatusOr<SparseLayout> SparseLayoutOf(std::string_view field, ElementType 
 
 absl::Status PrunedRefusal(std::string_view field, const SparseLayout& layout, BadGroup bad) {
   if (bad == kNoBadGroup) return absl::OkStatus();
-  const Fault fault = FaultOf(layout, bad);
-  return RefuseNonzeros(field, layout, fault.row, fault.group, static_cast<int>(fault.detail));
+  const std::string_view what = layout.form.unit == 2 ? " nonzero pairs" : " nonzero elements";
+  return Refuse(field, layout, bad, Concat(static_cast<int>(bad & 0xff), what),
+                Concat("at most ", layout.form.kept_units()));
 }
 
 absl::Status CompressedRefusal(std::string_view field, const SparseLayout& layout, BadGroup bad) {
   if (bad == kNoBadGroup) return absl::OkStatus();
-  const Fault fault = FaultOf(layout, bad);
-  if ((fault.detail & kIsBeyond) != 0) {
-    const int64_t in_group = fault.detail & ~kIsBeyond;
-    return RefuseBeyond(field, layout, fault.row, fault.group * layout.form.group() + in_group);
+  const auto detail = static_cast<uint32_t>(bad & 0xff);
+  if ((detail & kIsBeyond) != 0) {
+    const int64_t column = (layout.groups - 1) * layout.form.group() + (detail & ~kIsBeyond);
+    return Refuse(field, layout, bad, Concat("a nonzero element at column ", column),
+                  Concat("0 at columns from k = ", layout.columns));
   }
-  const uint64_t first = fault.detail & 3;
-  const uint64_t second = fault.detail >> 2 & 3;
-  const uint64_t last = layout.form.kept_units() == 1 ? first : second;
-  return RefuseIndices(field, layout, fault.row, fault.group, first, last);
+  const uint64_t first = detail & 3;
+  if (layout.form.kept_units() == 1) {
+    return Refuse(field, layout, bad, Concat("index ", first), "0 or 1");
+  }
+  return Refuse(field, layout, bad,
+                Concat(layout.form.unit == 2 ? "pair indices " : "indices ", first, ", ",
+                       uint64_t{detail >> 2 & 3}),
+                "increasing");
 }
 
 absl::Status CheckCompressed(std::string_view field, const SparseLayout& layout,
