@@ -279,11 +279,6 @@ double BiasAt(const OneProduct& product, int64_t index) {
   return Decode(type, LoadBits(type, product.bias.data(), index));
 }
 
-// The scale of a line: its own, or that of all lines.
-double ScaleAt(absl::Span<const float> scales, size_t line) {
-  return scales.empty() ? 1 : scales[scales.size() == 1 ? 0 : line];
-}
-
 absl::Status CheckFloats(const CheckedProduct& product, const OneProduct& one, Draw& draw,
                          Suspects& suspects, CheckResult& result) {
   const Problem& problem = one.problem;

@@ -416,11 +416,6 @@ class Comparison {
   CheckResult& result_;
 };
 
-double ScaleAt(const std::vector<float>& scales, size_t index) {
-  if (scales.empty()) return 1;
-  return scales[scales.size() == 1 ? 0 : index];
-}
-
 void CompareBounds(const CheckedProduct& product, const SmallProduct& small,
                    Comparison& comparison) {
   const Problem& problem = small.problem;

@@ -84,6 +84,11 @@ GatheredMatrix GatherColumns(const MatrixLayout& layout, const std::byte* matrix
 // One element of a dense matrix.
 uint64_t BitsAt(const MatrixLayout& layout, const std::byte* matrix, int64_t row, int64_t column);
 
+// The scale of a line: its own, or that of all lines.
+inline double ScaleAt(absl::Span<const float> scales, size_t line) {
+  return scales.empty() ? 1 : scales[scales.size() == 1 ? 0 : line];
+}
+
 // Selected elements of a packed vector, unchanged.
 std::vector<std::byte> GatherVector(ElementType type, const std::byte* vector, Indices indices);
 
