@@ -25,10 +25,11 @@
 #include "server/store/tensor_store.h"
 #include "server/system/clock.h"
 #include "server/system/mutex.h"
+#include "server/system/recycled.h"
 
 namespace gemmd {
 
-class ProductTensors final : public FormKeeper {
+class ProductTensors final : public FormKeeper, public Recycled<ProductTensors> {
  public:
   // Token and owner as for TensorStore::Use. Errors: Unauthenticated. Borrows the store.
   static absl::StatusOr<std::unique_ptr<ProductTensors>> Make(TensorStore& store,

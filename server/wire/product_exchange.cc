@@ -3,8 +3,6 @@
 
 #include <grpc/support/time.h>
 
-#include <array>
-#include <cstddef>
 #include <iterator>
 #include <memory>
 #include <string>
@@ -34,50 +32,7 @@ int64_t DeadlineNs(gpr_timespec deadline, int64_t now_ns) {
   return left_ns < kNoDeadlineNs - now_ns ? now_ns + left_ns : kNoDeadlineNs;
 }
 
-// Memory of products that have ended. One thread begins a product and another one ends it, and
-// malloc is slow where what it frees comes from other threads.
-class FreeProducts {
- public:
-  // Null if there is none.
-  void* Take() ABSL_LOCKS_EXCLUDED(mutex_) {
-    MutexLock lock(&mutex_);
-    return count_ > 0 ? all_[--count_] : nullptr;
-  }
-
-  // False if there are enough.
-  bool Add(void* memory) ABSL_LOCKS_EXCLUDED(mutex_) {
-    MutexLock lock(&mutex_);
-    if (count_ == all_.size()) return false;
-    all_[count_++] = memory;
-    return true;
-  }
-
- private:
-  Mutex mutex_;
-  std::array<void*, 256> all_ ABSL_GUARDED_BY(mutex_);
-  size_t count_ ABSL_GUARDED_BY(mutex_) = 0;
-};
-
-FreeProducts& TheFreeProducts() {
-  static auto* const products = new FreeProducts();
-  return *products;
-}
-
 }  // namespace
-
-#if !defined(__SANITIZE_ADDRESS__)
-void* RequestedProduct::operator new(size_t bytes) {
-  void* const memory = TheFreeProducts().Take();
-  return memory != nullptr ? memory : ::operator new(bytes);
-}
-
-void RequestedProduct::operator delete(void* memory) {
-  if (!TheFreeProducts().Add(memory)) ::operator delete(memory);
-}
-#else  // To find what is used after its end.
-void* RequestedProduct::operator new(size_t bytes) { return ::operator new(bytes); }
-void RequestedProduct::operator delete(void* memory) { ::operator delete(memory); }
-#endif
 
 std::string UnparsedId(Incoming& request, int number) {
   const std::string beginning = request.ShortText(number, kMaxNameBytes + 1);

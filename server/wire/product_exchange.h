@@ -32,6 +32,7 @@
 #include "server/product/product_runner.h"
 #include "server/system/clock.h"
 #include "server/system/mutex.h"
+#include "server/system/recycled.h"
 #include "server/system/threads.h"
 #include "server/wire/calls.h"
 #include "server/wire/gate.h"
@@ -74,11 +75,8 @@ class ArrivedRequest {
 std::string UnparsedId(Incoming& request, int number);
 
 // A product together with the request whose operands it borrows. One allocation holds both, and the
-// answer is made in it. Its memory is that of an earlier product, if one has ended.
-struct RequestedProduct final : Product {
-  static void* operator new(size_t bytes);
-  static void operator delete(void* memory);
-
+// answer is made in it.
+struct RequestedProduct final : Product, Recycled<RequestedProduct> {
   // Parses the request and starts its product, whose id, arrival and `answer` are set; or adds the
   // product to `company` if that is not null (ProductRunner::StartTogether). Borrows runner and
   // quota. If this returns OK, `answer` is called exactly once, perhaps before this returns.

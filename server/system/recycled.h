@@ -1,0 +1,61 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Objects whose memory is that of earlier ones that have ended. One thread begins a product and
+// another one ends it, and malloc is slow where it frees what other threads have allocated.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <new>
+
+#include "absl/base/thread_annotations.h"
+#include "server/system/mutex.h"
+
+namespace gemmd {
+
+// The base of a final class T. Keeps the memory of up to 256 objects.
+template <typename T>
+class Recycled {
+ public:
+  static void* operator new(size_t bytes) {
+    void* const memory = Free().Take();
+    return memory != nullptr ? memory : ::operator new(bytes);
+  }
+  static void operator delete(void* memory) {
+    if (!Free().Add(memory)) ::operator delete(memory);
+  }
+
+ private:
+  class List {
+   public:
+    // Null if there is none.
+    void* Take() ABSL_LOCKS_EXCLUDED(mutex_) {
+      MutexLock lock(&mutex_);
+      return count_ > 0 ? all_[--count_] : nullptr;
+    }
+
+    // False if there are enough. Under AddressSanitizer none are kept, so that it finds what is
+    // used after its end.
+    bool Add(void* memory) ABSL_LOCKS_EXCLUDED(mutex_) {
+#if defined(__SANITIZE_ADDRESS__)
+      return false;
+#endif
+      MutexLock lock(&mutex_);
+      if (count_ == all_.size()) return false;
+      all_[count_++] = memory;
+      return true;
+    }
+
+   private:
+    Mutex mutex_;
+    std::array<void*, 256> all_ ABSL_GUARDED_BY(mutex_) = {};
+    size_t count_ ABSL_GUARDED_BY(mutex_) = 0;
+  };
+
+  static List& Free() {
+    static auto* const list = new List();
+    return *list;
+  }
+};
+
+}  // namespace gemmd
