@@ -179,8 +179,13 @@ void MeasureAlone(const Targets& targets, const BareGrpc& bare, SmallProducts& p
   const RawTarget echo = {.address = bare.address(),
                           .path = BareGrpc::AnswerPath(kAnswerWithoutD),
                           .requests = {request}};
+  const grpc::Slice nothing;
+  const RawTarget empty = {.address = targets.unix_socket,
+                           .path = "/grpc.health.v1.Health/Check",
+                           .requests = {grpc::ByteBuffer(&nothing, 1)}};
   const std::vector<double> micros =
-      InTurns({[&] { return p50(ours); }, [&] { return p50(echo); }}, targets.turns);
+      InTurns({[&] { return p50(ours); }, [&] { return p50(echo); }, [&] { return p50(empty); }},
+              targets.turns);
   Row row = {.what = "64^3 bf16 resident, one caller, round trip p50",
              .unit = "us",
              .seen = micros[0],
@@ -188,6 +193,10 @@ void MeasureAlone(const Targets& targets, const BareGrpc& bare, SmallProducts& p
              .by = micros[1],
              .wanted = 1.2,
              .is_most = true};
+  Row beside_empty = row;
+  beside_empty.measure = "an empty call of the daemon, one caller";
+  beside_empty.by = micros[2];
+  Print(beside_empty);
   if (!targets.baseline_unix.empty()) {
     row.baseline = p50({.address = targets.baseline_unix,
                         .path = kMultiplyPath,
