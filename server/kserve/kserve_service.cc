@@ -331,6 +331,10 @@ constexpr std::string_view kNoSharedMemory =
 constexpr std::string_view kNoSettings =
     "settings: got a call, want none: options of the command line set log and trace (gemmd --help)";
 
+std::string NameOf(Method method) {
+  return inference::ServerLiveRequest::descriptor()->file()->service(0)->method(method)->name();
+}
+
 struct Unsupported {
   Method method;
   std::string_view reason;
@@ -505,10 +509,13 @@ class KserveService final : public inference::GRPCInferenceService::Service {
   // Answers a method with the result of `make` for its parsed request.
   template <typename Request, typename Make>
   void Add(Method method, Make make) {
+    const int64_t max_bytes =
+        MaxRequestBytes(inference::GRPCInferenceService::service_full_name(), NameOf(method));
     AddAnswer(method,
-              [make](Context& context, const Bytes& request) -> absl::StatusOr<RegistryAnswer> {
+              [make, max_bytes](Context& context,
+                                const Bytes& request) -> absl::StatusOr<RegistryAnswer> {
                 Request wire;
-                RETURN_IF_ERROR(ReadRequest(request, wire));
+                RETURN_IF_ERROR(ReadRequest(request, wire, max_bytes));
                 return make(context, wire);
               });
   }

@@ -206,6 +206,10 @@ int MethodNumber(std::string_view service, std::string_view method) {
       ->index();
 }
 
+int64_t MaxRequestBytes(std::string_view service, std::string_view method) {
+  return RequestLimitOf(Concat("/", service, "/", method)).bytes;
+}
+
 grpc::ServerUnaryReactor* AnswerRegistryCall(
     const HandlerTiming& timing, grpc::CallbackServerContext& context, UnreadAnswers& unread,
     SendWatch& watch, absl::FunctionRef<absl::StatusOr<RegistryAnswer>()> answer,

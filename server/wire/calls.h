@@ -210,6 +210,9 @@ RegistryAnswer AnswerOf(const google::protobuf::MessageLite& message);
 // The index of a method in the declaration of its service.
 int MethodNumber(std::string_view service, std::string_view method);
 
+// RequestLimit::bytes of a method.
+int64_t MaxRequestBytes(std::string_view service, std::string_view method);
+
 // Answers a call, for example of the Registry, with what `answer` makes of the request's bytes.
 // gRPC's typed methods would read a request of any length before the service sees it, and would
 // serialize every answer anew. The reactor owns itself. The watch ends the call if its peer does
@@ -234,15 +237,16 @@ class AnsweredService : public Base {
   void Add(std::string_view service, Handler handler, Check check,
            absl::StatusOr<RegistryAnswer> (Service::*make)(Context&, Request&)) {
     using Bytes = grpc::ByteBuffer;
-    const auto answer = [this, handler, check, make](Context* context, const Bytes* request,
-                                                     Bytes* response) {
+    const int64_t max_bytes = MaxRequestBytes(service, NameOf(handler));
+    const auto answer = [this, handler, check, make, max_bytes](
+                            Context* context, const Bytes* request, Bytes* response) {
       const HandlerTiming timing{parts_.times, parts_.clock, handler};
       const HandlerTimer timer = timing.Begin();
       const Bytes bytes = TakeRequest(*request);
       const auto answer_to = [&]() -> absl::StatusOr<RegistryAnswer> {
         RETURN_IF_ERROR(check(*context));
         std::remove_const_t<Request> wire;
-        RETURN_IF_ERROR(ReadRequest(bytes, wire));
+        RETURN_IF_ERROR(ReadRequest(bytes, wire, max_bytes));
         return (static_cast<Service*>(this)->*make)(*context, wire);
       };
       return AnswerRegistryCall(timing, *context, unread_, parts_.watch, answer_to, *response);

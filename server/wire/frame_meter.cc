@@ -2,13 +2,10 @@
 #include "server/wire/frame_meter.h"
 
 #include <algorithm>
-#include <iterator>
 #include <optional>
 #include <string_view>
 #include <utility>
 #include <vector>
-
-#include "server/wire/gate.h"
 
 namespace gemmd {
 
@@ -43,13 +40,6 @@ constexpr int64_t kMinStallNs = 100'000'000;
 // The flags, which gRPC ignores here, and the length.
 constexpr int kMessageHeadBytes = 5;
 
-constexpr std::string_view kWithOperands[] = {
-    "/gemmd.v1.Gemm/",
-    "/gemmd.v1.Tensors/Put",
-    "/inference.GRPCInferenceService/ModelInfer",
-    "/inference.GRPCInferenceService/ModelStreamInfer",
-};
-
 uint32_t ReadBytes(std::span<const uint8_t> bytes) {
   uint32_t value = 0;
   for (const uint8_t byte : bytes) value = value << 8 | byte;
@@ -72,10 +62,7 @@ std::string_view NameOf(FrameFault fault) {
 }
 
 MessageKind MessageKindOf(std::string_view path) {
-  const auto begins_path = [path](std::string_view prefix) { return path.starts_with(prefix); };
-  if (std::any_of(std::begin(kWithOperands), std::end(kWithOperands), begins_path)) {
-    return MessageKind::kOperands;
-  }
+  if (RequestLimitOf(path).is_for_operands()) return MessageKind::kOperands;
   return RequirementOf(path).is_open ? MessageKind::kOpenQuestion : MessageKind::kQuestion;
 }
 
@@ -194,6 +181,7 @@ void FrameMeter::EndHeaders(const Frame& frame) {
   const auto found = path->empty() ? streams_.end() : streams_.find(frame.stream);
   if (found != streams_.end() && found->second.bytes == 0) {
     found->second.kind = MessageKindOf(*path);
+    found->second.max_declared = RequestLimitOf(*path).declared_bytes;
   }
 }
 
@@ -203,7 +191,10 @@ void FrameMeter::Data(Stream& stream, std::span<const uint8_t> bytes) {
     if (stream.length_bytes < kMessageHeadBytes) {
       // The first byte, which has the flags, is shifted out.
       stream.length = stream.length << 8 | bytes.front();
-      if (++stream.length_bytes == kMessageHeadBytes) stream.left = stream.length;
+      if (++stream.length_bytes == kMessageHeadBytes) {
+        stream.left = stream.length;
+        if (stream.length > stream.max_declared) return Find(FrameFault::kLongQuestions);
+      }
     } else {
       count = std::min<size_t>(stream.left, bytes.size());
       stream.left -= static_cast<uint32_t>(count);
@@ -232,7 +223,8 @@ void FrameMeter::DropMessage(Stream& stream) {
   stream = {.window = stream.window,
             .begun_ns = stream.begun_ns,
             .is_answered = stream.is_answered,
-            .kind = stream.kind};
+            .kind = stream.kind,
+            .max_declared = stream.max_declared};
 }
 
 void FrameMeter::CountQuestion(MessageKind kind, int64_t bytes) {

@@ -21,6 +21,7 @@
 
 #include "absl/container/flat_hash_map.h"
 #include "server/system/token_bucket.h"
+#include "server/wire/gate.h"
 #include "server/wire/header_paths.h"
 
 namespace gemmd {
@@ -33,7 +34,8 @@ enum class FrameFault {
   kManyStreams,    // More open calls than any limit of them.
   kManyResets,     // Calls that end before they are answered, faster than gRPC forgets them.
   kBadHeaders,     // Headers that are not HPACK.
-  kLongQuestions,  // Messages of methods without operands, for which there is no room.
+  kLongQuestions,  // Messages of methods without operands, for which there is no room, or longer
+                   // than the method may ever have (RequestLimit::declared_bytes).
 };
 std::string_view NameOf(FrameFault fault);
 
@@ -196,6 +198,7 @@ class FrameMeter {
     bool is_answered = false;  // Its answer has begun.
     // Until its path is known, nothing is counted.
     MessageKind kind = MessageKind::kOperands;
+    int64_t max_declared = RequestLimit::kUnlimited;
     // Of the message that has begun, the five bytes before it included.
     int64_t frames = 0;
     int64_t bytes = 0;

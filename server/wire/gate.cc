@@ -26,31 +26,57 @@ constexpr char kUserProperty[] = "gemmd_user";
 constexpr char kOperatorProperty[] = "gemmd_operator";     // Set only for operators.
 constexpr char kBadTokensProperty[] = "gemmd_bad_tokens";  // The bytes of a TokenBucket.
 
+// Names, patterns and handles, of which one request has at most a few, have 128 bytes each, and
+// unknown fields 1 KiB.
+constexpr RequestLimit kNames = {.bytes = int64_t{4} << 10};
+// The product, without its operands but with a factor for each row and column.
+constexpr RequestLimit kProduct = {.bytes = int64_t{1} << 20};
+// Names alone, which tools of others send. Of these methods health's may be called by anybody.
+constexpr int64_t kDeclaredForAll = int64_t{64} << 10;
+constexpr RequestLimit kTool = {.bytes = kDeclaredForAll, .declared_bytes = kDeclaredForAll};
+constexpr RequestLimit kProbe = {.bytes = kNames.bytes, .declared_bytes = kDeclaredForAll};
+constexpr RequestLimit kOperands;
+
 struct Service {
   std::string_view prefix;
   Requirement requirement;
+  RequestLimit limit;
 };
 
 // The first matching prefix decides.
 constexpr Service kServices[] = {
-    {"/gemmd.v1.Gemm/", {.role = Role::kMultiply}},
-    {"/gemmd.v1.Tensors/", {.role = Role::kTensors}},
-    {"/gemmd.v1.Registry/GetStatistics", {.role = Role::kStatistics}},
-    {"/gemmd.v1.Registry/", {.role = Role::kRegistry}},
-    {"/gemmd.v1.Admin/", {.role = Role::kAdminister}},
+    {"/gemmd.v1.Gemm/", {.role = Role::kMultiply}, kOperands},
+    {"/gemmd.v1.Tensors/Put", {.role = Role::kTensors}, kOperands},
+    {"/gemmd.v1.Tensors/", {.role = Role::kTensors}, kNames},
+    {"/gemmd.v1.Registry/GetStatistics", {.role = Role::kStatistics}, kNames},
+    {"/gemmd.v1.Registry/Explain", {.role = Role::kRegistry}, kProduct},
+    {"/gemmd.v1.Registry/", {.role = Role::kRegistry}, kNames},
+    {"/gemmd.v1.Admin/", {.role = Role::kAdminister}, kNames},
     // Open, like the health service: probes ask whether the server lives.
-    {"/inference.GRPCInferenceService/ServerLive", {.is_open = true, .role = std::nullopt}},
-    {"/inference.GRPCInferenceService/ServerReady", {.is_open = true, .role = std::nullopt}},
-    {"/inference.GRPCInferenceService/ServerMetadata", {.role = Role::kRegistry}},
-    {"/inference.GRPCInferenceService/ModelReady", {.role = Role::kRegistry}},
-    {"/inference.GRPCInferenceService/ModelMetadata", {.role = Role::kRegistry}},
-    {"/inference.GRPCInferenceService/ModelConfig", {.role = Role::kRegistry}},
-    {"/inference.GRPCInferenceService/RepositoryIndex", {.role = Role::kRegistry}},
-    {"/inference.GRPCInferenceService/ModelStatistics", {.role = Role::kStatistics}},
-    {"/inference.GRPCInferenceService/", {.role = Role::kMultiply}},
-    {"/grpc.reflection.", {.role = Role::kReflection}},
-    {"/grpc.health.v1.Health/", {.is_open = true, .role = std::nullopt}},
+    {"/inference.GRPCInferenceService/ServerLive", {.is_open = true, .role = std::nullopt}, kProbe},
+    {"/inference.GRPCInferenceService/ServerReady",
+     {.is_open = true, .role = std::nullopt},
+     kProbe},
+    {"/inference.GRPCInferenceService/ServerMetadata", {.role = Role::kRegistry}, kNames},
+    {"/inference.GRPCInferenceService/ModelReady", {.role = Role::kRegistry}, kNames},
+    {"/inference.GRPCInferenceService/ModelMetadata", {.role = Role::kRegistry}, kNames},
+    {"/inference.GRPCInferenceService/ModelConfig", {.role = Role::kRegistry}, kNames},
+    {"/inference.GRPCInferenceService/RepositoryIndex", {.role = Role::kRegistry}, kNames},
+    {"/inference.GRPCInferenceService/ModelStatistics", {.role = Role::kStatistics}, kNames},
+    {"/inference.GRPCInferenceService/ModelInfer", {.role = Role::kMultiply}, kOperands},
+    {"/inference.GRPCInferenceService/ModelStreamInfer", {.role = Role::kMultiply}, kOperands},
+    {"/inference.GRPCInferenceService/", {.role = Role::kMultiply}, kNames},
+    {"/grpc.reflection.", {.role = Role::kReflection}, kTool},
+    {"/grpc.health.v1.Health/", {.is_open = true, .role = std::nullopt}, kTool},
 };
+
+// Null if no service has it.
+const Service* FindService(std::string_view path) {
+  for (const Service& service : kServices) {
+    if (path.starts_with(service.prefix)) return &service;
+  }
+  return nullptr;
+}
 
 absl::Status Unknown() {
   return absl::UnauthenticatedError(
@@ -104,10 +130,13 @@ struct ReleaseConnection {
 }  // namespace
 
 Requirement RequirementOf(std::string_view path) {
-  for (const Service& service : kServices) {
-    if (path.starts_with(service.prefix)) return service.requirement;
-  }
-  return {};
+  const Service* const service = FindService(path);
+  return service == nullptr ? Requirement() : service->requirement;
+}
+
+RequestLimit RequestLimitOf(std::string_view path) {
+  const Service* const service = FindService(path);
+  return service == nullptr ? kNames : service->limit;
 }
 
 uint64_t ConnectionOf(grpc::CallbackServerContext& context) {

@@ -8,6 +8,7 @@
 #include <grpcpp/grpcpp.h>
 
 #include <cstdint>
+#include <limits>
 #include <memory>
 #include <optional>
 #include <string>
@@ -30,6 +31,20 @@ struct Requirement {
   std::optional<Role> role;
 };
 Requirement RequirementOf(std::string_view path);
+
+// What the messages that are sent to a method of the path may have: as much as any honest one.
+struct RequestLimit {
+  // A longer one is refused once it has arrived. For methods with operands only
+  // --max-message-bytes applies.
+  int64_t bytes = kUnlimited;
+  // The connection of one that declares more is closed at once: gRPC gathers all of a message
+  // before the daemon can refuse it.
+  int64_t declared_bytes = kUnlimited;
+
+  static constexpr int64_t kUnlimited = std::numeric_limits<int64_t>::max();
+  bool is_for_operands() const { return bytes == kUnlimited; }
+};
+RequestLimit RequestLimitOf(std::string_view path);
 
 class Gate {
  public:

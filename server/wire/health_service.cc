@@ -20,6 +20,7 @@
 #include "server/system/files.h"
 #include "server/system/mutex.h"
 #include "server/wire/calls.h"
+#include "server/wire/gate.h"
 #include "server/wire/incoming.h"
 
 namespace gemmd {
@@ -123,13 +124,11 @@ namespace {
 using grpc::health::v1::HealthCheckRequest;
 using grpc::health::v1::HealthCheckResponse;
 
-// The maximum bytes of a request.
-constexpr size_t kMaxHealthBytes = size_t{64} << 10;
-
 // Errors: as ReadRequest; InvalidArgument where the name is too long.
 absl::StatusOr<std::string> NameIn(const grpc::ByteBuffer& request) {
   HealthCheckRequest wire;
-  RETURN_IF_ERROR(ReadRequest(TakeRequest(request), wire, kMaxHealthBytes));
+  RETURN_IF_ERROR(
+      ReadRequest(TakeRequest(request), wire, RequestLimitOf("/grpc.health.v1.Health/").bytes));
   RETURN_IF_ERROR(CheckNameLength("service", wire.service()));
   // A copy: the message's own string may have the capacity of a longer text that preceded this one.
   return std::string(wire.service());

@@ -581,8 +581,8 @@ grpc::ByteBuffer TakeRequest(const grpc::ByteBuffer& request) {
 }
 
 absl::Status ReadRequest(const grpc::ByteBuffer& bytes, google::protobuf::Message& request,
-                         size_t max_bytes) {
-  if (bytes.Length() > max_bytes) {
+                         int64_t max_bytes) {
+  if (static_cast<int64_t>(bytes.Length()) > max_bytes) {
     return absl::ResourceExhaustedError(
         GotWant("request", Concat(bytes.Length(), " bytes"), Concat("at most ", max_bytes)));
   }

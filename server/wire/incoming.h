@@ -380,20 +380,16 @@ class JointRequest {
   size_t freed_ = 0;         // Slices before this one are freed.
 };
 
-// Reads a request without operands: bounded in size, and without unknown fields.
-//
-// The maximum size of such a request. Its longest text is a product without operands.
-inline constexpr size_t kMaxRequestBytes = size_t{1} << 20;
-
 // Takes the bytes out of the request that gRPC passes to a method. Otherwise they would stay for as
 // long as the call, and a client that does not read the answer, or that keeps a stream open, would
 // keep them in memory.
 grpc::ByteBuffer TakeRequest(const grpc::ByteBuffer& request);
 
-// Errors: ResourceExhausted, as from gRPC, for too many bytes, or if there is no memory to parse
-// them; InvalidArgument if the bytes are not such a message, or have more unknown fields than
-// Incoming allows.
+// Reads a request without operands, and without unknown fields. `max_bytes`: RequestLimit::bytes of
+// its method. Errors: ResourceExhausted, as from gRPC, for too many bytes, or if there is no memory
+// to parse them; InvalidArgument if the bytes are not such a message, or have more unknown fields
+// than Incoming allows.
 absl::Status ReadRequest(const grpc::ByteBuffer& bytes, google::protobuf::Message& request,
-                         size_t max_bytes = kMaxRequestBytes);
+                         int64_t max_bytes);
 
 }  // namespace gemmd

@@ -6,7 +6,6 @@
 
 #include <grpcpp/impl/server_builder_option.h>
 
-#include <cstddef>
 #include <memory>
 #include <string>
 #include <vector>
@@ -23,9 +22,6 @@ namespace gemmd {
 
 using ReflectionQuestion = grpc::reflection::v1::ServerReflectionRequest;
 using ReflectionReply = grpc::reflection::v1::ServerReflectionResponse;
-
-// The maximum size of one request. Its longest text is a name of kMaxNameBytes.
-inline constexpr size_t kMaxReflectionBytes = size_t{64} << 10;
 
 // Errors: InvalidArgument for a name that is too long. If something does not exist, the answer says
 // so.

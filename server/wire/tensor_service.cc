@@ -20,6 +20,7 @@
 #include "server/system/mutex.h"
 #include "server/system/one_at_a_time.h"
 #include "server/wire/calls.h"
+#include "server/wire/gate.h"
 #include "server/wire/incoming.h"
 #include "server/wire/listing.h"
 #include "server/wire/tensor_convert.h"
@@ -124,7 +125,8 @@ class SessionReactor final : public grpc::ServerWriteReactor<grpc::ByteBuffer>,
   absl::Status Open(TensorStore& store, const Gate& gate, grpc::CallbackServerContext& context,
                     const grpc::ByteBuffer& request) {
     v1::OpenSessionRequest wire;
-    RETURN_IF_ERROR(ReadRequest(TakeRequest(request), wire));
+    RETURN_IF_ERROR(ReadRequest(TakeRequest(request), wire,
+                                RequestLimitOf("/gemmd.v1.Tensors/OpenSession").bytes));
     ASSIGN_OR_RETURN(const Gate::Caller caller, gate.CallerOf(context, Role::kTensors));
     const std::string peer =
         caller != nullptr ? caller->name : std::string(HostOf(gate.PeerOf(context)));
@@ -225,7 +227,8 @@ class GetReactor final : public grpc::ServerWriteReactor<grpc::ByteBuffer> {
   absl::Status Find(const Gate& gate, grpc::CallbackServerContext& context,
                     const grpc::ByteBuffer& request) {
     v1::GetRequest wire;
-    RETURN_IF_ERROR(ReadRequest(TakeRequest(request), wire));
+    RETURN_IF_ERROR(
+        ReadRequest(TakeRequest(request), wire, RequestLimitOf("/gemmd.v1.Tensors/Get").bytes));
     ASSIGN_OR_RETURN(const TensorStore::SessionUse session, SessionOf(store_, gate, context));
     ASSIGN_OR_RETURN(const TensorName name, ParseTensorRef("tensor", wire.tensor()));
     ASSIGN_OR_RETURN(tensor_, store_.Find(session, name));
@@ -665,7 +668,8 @@ class CompressReactor final : public grpc::ServerUnaryReactor {
   absl::Status Begin(TensorStore& store, const Gate& gate, Compressor& compressor,
                      grpc::CallbackServerContext& context, const grpc::ByteBuffer& request) {
     v1::CompressRequest wire;
-    RETURN_IF_ERROR(ReadRequest(TakeRequest(request), wire));
+    RETURN_IF_ERROR(ReadRequest(TakeRequest(request), wire,
+                                RequestLimitOf("/gemmd.v1.Tensors/Compress").bytes));
     ASSIGN_OR_RETURN(TensorStore::SessionUse session, SessionOf(store, gate, context));
     ASSIGN_OR_RETURN(const Compressor::Request asked, ParseCompress(wire));
     ASSIGN_OR_RETURN(

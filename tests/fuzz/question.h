@@ -15,6 +15,9 @@
 
 namespace gemmd::fuzz {
 
+// No method without operands takes a longer one.
+inline constexpr int64_t kMaxBytes = int64_t{1} << 20;
+
 struct Question {
   const google::protobuf::Message* message;
   void (*run)(std::string_view bytes, Choices& choices);
@@ -36,12 +39,12 @@ Question QuestionOf() {
                 want.ParseFromArray(bytes.data(), static_cast<int>(bytes.size()));
             Request got;
             if (choices.OnceIn(1024)) {
-              const std::string longer(kMaxRequestBytes + 1, ' ');
-              Demand(absl::IsResourceExhausted(ReadRequest(Cut(longer, choices), got)),
+              const std::string longer(kMaxBytes + 1, ' ');
+              Demand(absl::IsResourceExhausted(ReadRequest(Cut(longer, choices), got, kMaxBytes)),
                      "a request of any length is read");
             }
             const grpc::ByteBuffer buffer = Cut(bytes, choices);
-            const absl::Status status = ReadRequest(TakeRequest(buffer), got);
+            const absl::Status status = ReadRequest(TakeRequest(buffer), got, kMaxBytes);
             Demand(buffer.Length() == 0, "the bytes of a request stay");
             if (IsAboutCountsOfFields(status)) return;
             Demand(status.ok() == is_message, "protobuf takes another request");

@@ -38,9 +38,14 @@ MIB = 1 << 20
 HEALTH = "/grpc.health.v1.Health/Check"
 SERVER_LIVE = "/inference.GRPCInferenceService/ServerLive"
 
+REFLECTION = "/grpc.reflection.v1.ServerReflection/ServerReflectionInfo"
 LIST_KERNELS = "/gemmd.v1.Registry/ListKernels"
+# What a message to one of these may declare.
+OF_TOOLS = {HEALTH: 64 << 10, SERVER_LIVE: 64 << 10, REFLECTION: 64 << 10}
+STREAMS = 100  # That a connection may have open.
 
 MAX_SPARE_FRAMES = 4096  # FrameMeter's.
+FREE_BYTES = 4096  # QuestionBytes'.
 RESOURCE_EXHAUSTED = 8
 FLAGS = ["--lame-duck=1ms", "--devices=cpu"]
 
@@ -120,7 +125,8 @@ def test_a_message_in_frames_of_a_byte(listener, battery, path):
             peers = [stack.enter_context(listener.peer()) for _ in range(4)]
             # The daemon reads no further than that; more may be on their way.
             for peer in peers:
-                send_tiny(peer, peer.start(path), message(bytes(60_000), declared=400 * MIB))
+                declared = OF_TOOLS.get(path, 400 * MIB)
+                send_tiny(peer, peer.start(path), message(bytes(60_000), declared=declared))
             wait_closed(peers)
         attack = f"a message of {path.rsplit('/')[-1]} in frames of a byte over {listener.kind}"
         wait_until(lambda: closed(daemon, "frames") == len(peers), PATIENCE_S, "all closed")
@@ -138,7 +144,7 @@ def test_without_a_token(daemons, battery, tmp_path):
     daemon = daemons.start("--devices=cpu", *trust.flags)
     for path in (HEALTH, SERVER_LIVE):
         with Http2Peer(daemon.tcp) as peer:
-            send_tiny(peer, peer.start(path), message(bytes(60_000), declared=400 * MIB))
+            send_tiny(peer, peer.start(path), message(bytes(60_000), declared=OF_TOOLS[path]))
             wait_closed([peer])
     battery.holds(
         "frames of a byte without a token", least=2, seen=closed(daemon, "frames"), unit="connections closed"
@@ -146,8 +152,7 @@ def test_without_a_token(daemons, battery, tmp_path):
 
 
 @pytest.mark.parametrize("kind", ["tcp", "tls"])
-@pytest.mark.parametrize("path", [HEALTH, SERVER_LIVE, LIST_KERNELS])
-def test_a_long_question(daemons, battery, tmp_path, kind, path):
+def test_a_long_question(daemons, battery, tmp_path, kind, path=LIST_KERNELS):
     """A message of a method without operands is refused once it is there; until then it holds no more than the
     part of a peer."""
     listener = Listener(daemons, kind, tmp_path)
@@ -163,20 +168,57 @@ def test_a_long_question(daemons, battery, tmp_path, kind, path):
     assert reasons(listener.daemon) == {"long questions"}
 
 
+@pytest.mark.parametrize("path", OF_TOOLS)
+def test_a_question_that_is_too_long_for_a_tool(listener, battery, path):
+    """Its head alone ends the connection, so nothing of it is gathered. The longest that may be sent is answered, or
+    refused with a status."""
+    longest = OF_TOOLS[path]
+    with Bystander(listener.daemon) as bystander:
+        with listener.peer() as honest, listener.peer() as peer:
+            stream = honest.start(path)
+            honest.send(stream, message(bytes(longest)), end=True)
+            answered = honest.wait(stream).status
+            head = message(b"", declared=longest + 1)
+            sent = peer.send(peer.start(path), head)
+            wait_closed([peer])
+            assert not honest.closed
+        attack = f"a message of {longest + 1} bytes to {path.rsplit('/')[-1]} over {listener.kind}"
+        battery.holds(attack, most=len(head), seen=sent, unit="bytes until its connection is closed")
+        assert answered is not None
+        wait_until(lambda: closed(listener.daemon, "frames") == 1, PATIENCE_S, "closed")
+        assert reasons(listener.daemon) == {"long questions"}
+        bystander.check()
+
+
+def hold_health(stack, daemon, host, size):
+    """Connections of the host with unfinished questions of so many bytes in all, each as long as any may be; less
+    where one is closed."""
+    peers = []
+    while size > 0:
+        peers.append(stack.enter_context(Http2Peer(daemon.tcp, own_host=host)))
+        for _ in range(STREAMS):
+            half = message(bytes(OF_TOOLS[HEALTH] - 1), declared=OF_TOOLS[HEALTH])
+            size -= peers[-1].send(peers[-1].start(HEALTH), half) - FREE_BYTES
+            if peers[-1].closed:
+                return peers
+            if size <= 0:
+                break
+    return peers
+
+
 def test_long_questions_of_who_shows_no_right(daemons, battery, tmp_path):
     """Health answers everybody, and what arrives for it takes no room from callers with a token."""
     trust = Trust(tmp_path)
     trust.write({"alice": {"may": ["registry"]}})
     daemon = daemons.start("--devices=cpu", *trust.flags)
-    half = message(bytes(QUESTIONS_OF_PEER - MIB), declared=400 * MIB)
     with contextlib.ExitStack() as stack:
-        peers = [stack.enter_context(Http2Peer(daemon.tcp, own_host=f"127.0.0.{n}")) for n in (2, 3, 4, 5)]
-        for peer in peers[:2]:
-            assert peer.send(peer.start(HEALTH), half) == len(half)
-        third, alice = peers[2:]
-        third.send(third.start(HEALTH), message(bytes(4 * MIB), declared=400 * MIB))
+        peers = []
+        for n in (2, 3):
+            peers += hold_health(stack, daemon, f"127.0.0.{n}", QUESTIONS_OF_PEER - MIB)
+        third = hold_health(stack, daemon, "127.0.0.4", 4 * MIB)[-1]
+        alice = stack.enter_context(Http2Peer(daemon.tcp, own_host="127.0.0.5"))
         wait_closed([third])
-        assert not any(peer.closed for peer in peers[:2])
+        assert not any(peer.closed for peer in peers)
         question = alice.start(LIST_KERNELS, bearer("alice"))
         alice.send(question, message(bytes(8 * MIB)), end=True)
         refused = alice.wait(question).status

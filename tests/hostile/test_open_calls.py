@@ -90,6 +90,7 @@ def scaled_spec():
 
 # Unread answers hold at most this much.
 UNREAD_BYTES = 32 * MIB
+INVALID_ARGUMENT = 3
 RESOURCE_EXHAUSTED = 8
 
 
@@ -155,8 +156,8 @@ def test_ends_of_uploads_that_nobody_reads(daemons, battery):
         bystander.check()
 
 
-def text_twice(number, last, size=MIB):
-    """A message of 1 MiB, as most methods take it, that contains its one text twice: the last one counts, and is
+def text_twice(number, last, size=4 << 10):
+    """A message of 4 KiB, as most methods take it, that contains its one text twice: the last one counts, and is
     short."""
     short = varint(number << 3 | 2) + varint(len(last)) + last
     long = size - len(short) - 8
@@ -168,7 +169,7 @@ def number_of(message_type, name):
 
 
 # Health takes 64 KiB.
-ABOUT_SERVER = text_twice(number_of(health_pb2.HealthCheckRequest, "service"), b"", MIB // 16)
+ABOUT_SERVER = text_twice(number_of(health_pb2.HealthCheckRequest, "service"), b"", 64 << 10)
 
 LONG_REQUESTS = {
     "/gemmd.v1.Registry/ListKernels": (
@@ -181,13 +182,13 @@ LONG_REQUESTS = {
     "/grpc.health.v1.Health/Watch": ABOUT_SERVER,
     "/inference.GRPCInferenceService/ModelReady": text_twice(1, b"gemm"),
     # It is not read.
-    "/inference.GRPCInferenceService/RepositoryModelLoad": text_twice(1, b"gemm"),
+    "/inference.GRPCInferenceService/RepositoryModelLoad": text_twice(1, b"gemm", MIB),
 }
 
 
 @pytest.mark.parametrize("path", LONG_REQUESTS)
 def test_requests_of_calls_that_stay_open(daemons, battery, is_timed, path):
-    """Each is 1 MiB, and its answer is small. Nothing of the request is kept, and a caller that
+    """Each is as long as its method takes, and its answer is small. Nothing of the request is kept, and a caller that
     does not read the answer loses the call."""
     connections, timeout_s = (CONNECTIONS, 3) if is_timed else (1, 1)
     daemon = daemons.start(*FLAGS, f"--send-timeout={timeout_s}s", "--max-sessions=1000")
@@ -324,21 +325,25 @@ def test_idle_reflection_streams(daemons, battery):
 
 
 def test_long_questions_to_reflection(daemons, battery):
-    """16 MiB of unknown groups, of which protobuf makes 16 times as much."""
+    """64 KiB of unknown groups, of which protobuf makes 16 times as much; and 16 MiB, of which nothing is read."""
     daemon = daemons.start(*FLAGS)
-    groups = (varint(1000 << 3 | 3) + varint(1000 << 3 | 4)) * (4 * MIB)
+    group = varint(1000 << 3 | 3) + varint(1000 << 3 | 4)
     with Bystander(daemon) as bystander:
         before = daemon.peak_rss_bytes()
         with Http2Peer(daemon.tcp) as peer:
             stream = peer.start(REFLECTION)
-            peer.send(stream, message(groups), end=True, limit_s=60)
+            peer.send(stream, message(group * ((64 << 10) // len(group))), end=True, limit_s=60)
             status = peer.wait(stream, 120).status
+        battery.holds("reflection: 64 KiB of unknown groups", most=INVALID_ARGUMENT, seen=status, unit="the status")
+        assert status == INVALID_ARGUMENT
+        with Http2Peer(daemon.tcp) as peer:
+            stream = peer.start(REFLECTION)
+            peer.send(stream, message(group * (4 * MIB)), end=True, limit_s=60)
+            peer.wait(stream, 120)
+            closed = peer.closed
         grown = daemon.peak_rss_bytes() - before
-        # The message as it arrives.
-        most = len(groups) + MALLOC_SLACK
-        battery.timed("reflection: 16 MiB of unknown groups", most=most / MIB, seen=grown / MIB, unit="MiB")
-        refused = status == RESOURCE_EXHAUSTED
-        battery.holds("reflection: 16 MiB of unknown groups", least=1, seen=refused, unit="refused")
+        battery.timed("reflection: 16 MiB of unknown groups", most=MALLOC_SLACK / MIB, seen=grown / MIB, unit="MiB")
+        battery.holds("reflection: 16 MiB of unknown groups", least=1, seen=closed, unit="connections closed")
         bystander.check()
 
 

@@ -8,6 +8,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <initializer_list>
 #include <memory>
 #include <span>
 #include <string>
@@ -65,7 +66,7 @@ class FrameMeterTest : public testing::Test {
     return fault;
   }
 
-  static constexpr size_t kMaxCalls = 500;
+  static constexpr size_t kMaxCalls = 1000;
 
   int64_t now_ns_ = 1'000'000'000;
   std::shared_ptr<TokenBucket> resets_ = std::make_shared<TokenBucket>();
@@ -434,21 +435,33 @@ class QuestionTest : public FrameMeterTest {
   static std::string Path(std::string_view path) {
     return std::string("\x04") + static_cast<char>(path.size()) + std::string(path);
   }
-  // Begins a call and sends so many bytes of a message that is longer.
-  static std::string Question(std::string_view path, uint32_t stream, int64_t bytes) {
+  // Begins a call and sends so many bytes of a message that is longer, the five before it included.
+  static std::string Question(std::string_view path, uint32_t stream, int64_t bytes,
+                              int64_t declared = 1 << 30) {
     std::string frames = Frame(kHeaders, kEndHeaders, stream, Path(path));
-    frames += Frame(kData, 0, stream, Number(0, 1) + Number(1 << 30, 4));
+    frames += Frame(kData, 0, stream, Number(0, 1) + Number(declared, 4));
     for (int64_t left = bytes - 5; left > 0; left -= 16384) {
       frames += Frame(kData, 0, stream, std::string(std::min<size_t>(left, 16384), 'x'));
+    }
+    return frames;
+  }
+  // Questions to health, as long as any that it takes, until so many bytes are counted.
+  static std::string HealthQuestions(uint32_t stream, int64_t counted) {
+    constexpr int64_t kEach = kMaxDeclared + 4 - kFree;
+    std::string frames;
+    for (; counted > 0; counted -= kEach, stream += 2) {
+      frames += Question(kHealth, stream, kFree + std::min(counted, kEach), kMaxDeclared);
     }
     return frames;
   }
   int64_t held(MessageKind kind) const { return all_questions_.bytes(kind); }
 
   static constexpr char kHealth[] = "/grpc.health.v1.Health/Check";
+  static constexpr char kReflection[] = "/grpc.reflection.v1.ServerReflection/ServerReflectionInfo";
   static constexpr char kList[] = "/gemmd.v1.Registry/ListKernels";
   static constexpr int64_t kFree = QuestionBytes::kFreeBytes;
   static constexpr int64_t kOfPeer = QuestionBytes::kMaxBytesOfPeer;
+  static constexpr int64_t kMaxDeclared = 64 << 10;
 };
 
 TEST_F(QuestionTest, KindsFollowThePath) {
@@ -471,6 +484,54 @@ TEST_F(QuestionTest, KindsFollowThePath) {
   }
 }
 
+TEST_F(QuestionTest, EachMethodTakesWhatItMayNeed) {
+  constexpr int64_t kAny = RequestLimit::kUnlimited;
+  struct Case {
+    const char* path;
+    int64_t bytes;
+    int64_t declared_bytes;
+  };
+  for (const auto& [path, bytes, declared_bytes] : std::initializer_list<Case>{
+           {"/gemmd.v1.Gemm/Multiply", kAny, kAny},
+           {"/gemmd.v1.Tensors/Put", kAny, kAny},
+           {"/inference.GRPCInferenceService/ModelInfer", kAny, kAny},
+           {"/gemmd.v1.Registry/Explain", 1 << 20, kAny},
+           {"/gemmd.v1.Registry/GetStatistics", 4096, kAny},
+           {kList, 4096, kAny},
+           {"/gemmd.v1.Tensors/OpenSession", 4096, kAny},
+           {"/gemmd.v1.Tensors/Compress", 4096, kAny},
+           {"/gemmd.v1.Admin/DropSession", 4096, kAny},
+           {"/inference.GRPCInferenceService/ModelMetadata", 4096, kAny},
+           {"/inference.GRPCInferenceService/TraceSetting", 4096, kAny},
+           {"/inference.GRPCInferenceService/ServerReady", 4096, kMaxDeclared},
+           {kHealth, kMaxDeclared, kMaxDeclared},
+           {kReflection, kMaxDeclared, kMaxDeclared},
+           {"/no.Such/Method", 4096, kAny}}) {
+    const RequestLimit limit = RequestLimitOf(path);
+    EXPECT_EQ(limit.bytes, bytes) << path;
+    EXPECT_EQ(limit.declared_bytes, declared_bytes) << path;
+  }
+}
+
+TEST_F(QuestionTest, WhatIsTooLongForAToolIsRefusedAtItsHead) {
+  const std::string head = Number(0, 1) + Number(kMaxDeclared + 1, 4);
+  for (const char* const path :
+       {kHealth, "/grpc.health.v1.Health/Watch", "/inference.GRPCInferenceService/ServerLive",
+        kReflection, "/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo"}) {
+    FrameMeter meter(resets_, OfPeer(), kMaxCalls);
+    const auto receive = [&](std::string_view bytes) { return meter.Receive(Span(bytes), 0); };
+    receive("PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n");
+    receive(Frame(kHeaders, kEndHeaders, 1, Path(path)));
+    // A whole message as long as the longest, and then another one.
+    EXPECT_EQ(receive(Frame(kData, 0, 1, Message(kMaxDeclared))), FrameFault::kNone) << path;
+    EXPECT_EQ(receive(Frame(kData, 0, 1, head.substr(0, 4))), FrameFault::kNone) << path;
+    EXPECT_EQ(receive(Frame(kData, 0, 1, head.substr(4))), FrameFault::kLongQuestions) << path;
+  }
+  // One to another method is refused with a status, once it is there.
+  Receive(Frame(kHeaders, kEndHeaders, 3, Path(kList)));
+  EXPECT_EQ(Data(Message(kMaxDeclared + 1), 0, 3), FrameFault::kNone);
+}
+
 TEST_F(QuestionTest, ThoseOfAPeerHaveABound) {
   EXPECT_EQ(Receive(Question(kList, 3, kFree + kOfPeer)), FrameFault::kNone);
   EXPECT_EQ(held(MessageKind::kQuestion), kOfPeer);
@@ -479,19 +540,20 @@ TEST_F(QuestionTest, ThoseOfAPeerHaveABound) {
 }
 
 TEST_F(QuestionTest, OpenOnesAreCountedApart) {
-  ASSERT_EQ(Receive(Question(kHealth, 3, kFree + kOfPeer)), FrameFault::kNone);
-  ASSERT_EQ(Receive(Question(kList, 5, kFree + kOfPeer)), FrameFault::kNone);
+  ASSERT_EQ(Receive(Question(kList, 3, kFree + kOfPeer)), FrameFault::kNone);
+  ASSERT_EQ(Receive(HealthQuestions(5, kOfPeer)), FrameFault::kNone);
   FrameMeter other(resets_, OfPeer(), kMaxCalls);
   other.Receive(Span("PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"), now_ns_);
-  EXPECT_EQ(other.Receive(Span(Question(kHealth, 1, kFree + kOfPeer)), now_ns_), FrameFault::kNone);
+  EXPECT_EQ(other.Receive(Span(HealthQuestions(1, kOfPeer)), now_ns_), FrameFault::kNone);
   {
     FrameMeter third(resets_, OfPeer(), kMaxCalls);
     third.Receive(Span("PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"), now_ns_);
     // Health has no room, short questions need none, and others have their own.
-    EXPECT_EQ(third.Receive(Span(Question(kHealth, 1, kFree)), now_ns_), FrameFault::kNone);
+    EXPECT_EQ(third.Receive(Span(Question(kHealth, 1, kFree, kMaxDeclared)), now_ns_),
+              FrameFault::kNone);
     EXPECT_EQ(third.Receive(Span(Question(kList, 3, kFree + kOfPeer)), now_ns_), FrameFault::kNone);
     EXPECT_EQ(held(MessageKind::kQuestion), 2 * kOfPeer);
-    EXPECT_EQ(third.Receive(Span(Question(kHealth, 5, kFree + 1)), now_ns_),
+    EXPECT_EQ(third.Receive(Span(Question(kHealth, 5, kFree + 1, kMaxDeclared)), now_ns_),
               FrameFault::kLongQuestions);
   }
   EXPECT_EQ(held(MessageKind::kQuestion), kOfPeer);
@@ -561,10 +623,10 @@ TEST_F(QuestionTest, PathsAreFoundInPiecesAndFromBefore) {
   for (const char byte : Frame(kContinuation, kEndHeaders, 3, kept.substr(3))) {
     Receive(std::string(1, byte));
   }
-  Data(Number(0, 1) + Number(1 << 30, 4) + std::string(10'000, 'x'), 0, 3);
+  Data(Number(0, 1) + Number(kMaxDeclared, 4) + std::string(10'000, 'x'), 0, 3);
   EXPECT_EQ(held(MessageKind::kOpenQuestion), 10'005 - kFree);
   Receive(Frame(kHeaders, kEndHeaders, 5, "\xbe"));
-  Data(Number(0, 1) + Number(1 << 30, 4) + std::string(10'000, 'x'), 0, 5);
+  Data(Number(0, 1) + Number(kMaxDeclared, 4) + std::string(10'000, 'x'), 0, 5);
   EXPECT_EQ(held(MessageKind::kOpenQuestion), 2 * (10'005 - kFree));
   // Trailers of a call that is known.
   Receive(Frame(kHeaders, kEndHeaders | kEndStream, 5, "\x83"));

@@ -228,7 +228,7 @@ TEST_F(RegistryTest, RefusesWhatItCannotRead) {
   request.set_name_pattern(std::string(size_t{1} << 20, '*'));
   status = CallRaw(running_.channel(), method, request.SerializeAsString(), &response);
   EXPECT_EQ(status.error_code(), grpc::StatusCode::RESOURCE_EXHAUSTED);
-  EXPECT_EQ(status.error_message(), "request: got 1048580 bytes, want at most 1048576");
+  EXPECT_EQ(status.error_message(), "request: got 1048580 bytes, want at most 4096");
   request.set_name_pattern(std::string(129, '*'));
   status = CallRaw(running_.channel(), method, request.SerializeAsString(), &response);
   EXPECT_EQ(status.error_code(), grpc::StatusCode::INVALID_ARGUMENT);
