@@ -69,7 +69,7 @@ std::vector<std::unique_ptr<ClientState>>& ParkedClients()
 void OutstandingCalls::Add(const std::shared_ptr<AsyncCallState>& call) {
   absl::MutexLock lock(&mutex_);
   calls_.emplace(call.get(), call);
-  if (is_closed_) call->context.TryCancel();
+  if (is_closed_) call->Cancel();
 }
 
 void OutstandingCalls::End(AsyncCallState* call, absl::StatusOr<v1::MultiplyResponse> result) {
@@ -97,7 +97,7 @@ bool OutstandingCalls::CancelAndWait() {
     for (const auto& [key, call] : calls_) calls.push_back(call);
   }
   // Not under the lock, which callbacks acquire.
-  for (const auto& call : calls) call->context.TryCancel();
+  for (const auto& call : calls) call->Cancel();
   calls.clear();
   if (running_callback_of == this) return false;
   absl::MutexLock lock(&mutex_);
@@ -130,14 +130,52 @@ void EndParkedClients() {
   }
 }
 
-void AsyncCallState::OnDone(const grpc::Status& status) {
-  auto result = status.ok() ? absl::StatusOr<v1::MultiplyResponse>(std::move(response))
-                            : ToAbslStatus(status, context);
-  outstanding.End(this, std::move(result));  // Destroys this.
+void AsyncCallState::Start(std::shared_ptr<const v1::MultiplyRequest> request) {
+  Attempt* attempt = nullptr;
+  {
+    absl::MutexLock lock(&mutex);
+    attempt = &attempts.emplace_back(*this, std::move(request));
+    sent.token =
+        client.session->Prepare(attempt->context, deadline - SteadyTime::Now(), traceparent);
+    if (is_cancelled) attempt->context.TryCancel();
+  }
+  client.Next().gemm->async()->Multiply(&attempt->context, attempt->request.get(),
+                                        &attempt->response, attempt);
+  attempt->StartCall();
+}
+
+void AsyncCallState::Attempt::OnDone(const grpc::Status& status) {
+  if (status.ok()) return call.client.outstanding.End(&call, std::move(response));
+  const absl::Status refusal = ToAbslStatus(status, context);
+  if (!IsLoss(refusal) || !NamesTensors(*request)) {
+    return call.client.outstanding.End(&call, refusal);  // Destroys this.
+  }
+  call.client.session->RunSoon(
+      [&state = call, refusal, sent = request] { state.SendAgain(refusal, *sent); });
+}
+
+void AsyncCallState::SendAgain(const absl::Status& refusal, const v1::MultiplyRequest& refused) {
+  absl::Status ready = absl::CancelledError("product: it was cancelled");
+  if (!IsCancelled()) ready = client.session->Restore(refusal, sent, deadline);
+  if (!ready.ok()) return client.outstanding.End(this, ready);
+  auto current = std::make_shared<v1::MultiplyRequest>(refused);
+  sent.uses = client.session->Translate(*current);
+  Start(std::move(current));
+}
+
+void AsyncCallState::Cancel() {
+  Attempt* attempt = nullptr;
+  {
+    absl::MutexLock lock(&mutex);
+    is_cancelled = true;
+    if (!attempts.empty()) attempt = &attempts.back();
+  }
+  // Not under the lock: gRPC may run reactions of other calls on this thread.
+  if (attempt != nullptr) attempt->context.TryCancel();
 }
 
 void AsyncCall::Cancel() {
-  if (const std::shared_ptr<AsyncCallState> state = state_.lock()) state->context.TryCancel();
+  if (const std::shared_ptr<AsyncCallState> state = state_.lock()) state->Cancel();
 }
 
 namespace {
@@ -203,31 +241,16 @@ void ForgetName(RestorableTensors& restorable, const std::string& name) {
 
 // Uploads a tensor; in another session if the server does not know the client's any more.
 absl::StatusOr<v1::TensorInfo> UploadInSession(ClientSession& session, const UploadPlan& plan) {
-  const std::string token = session.token();
-  auto info = RunUpload(session, plan);
-  if (info.ok() || !IsSessionRefusal(info.status())) return info;
   const SteadyTime deadline = plan.terms.timeout.has_value()
                                   ? plan.terms.entry + *plan.terms.timeout
                                   : SteadyTime::Now() + plan.terms.patience;
-  RETURN_IF_ERROR(session.Renew(token, deadline).status());
-  return RunUpload(session, plan);
-}
-
-// Writes the current handles of tensors into a request, and returns what sends it again; null if it
-// names no tensors.
-std::unique_ptr<ProductRetry> RetryOf(ClientSession& session, LentRequest& request,
-                                      std::string token, std::shared_ptr<grpc::Channel> channel,
-                                      SteadyTime deadline, const CallOptions& options) {
-  if (!NamesTensors(request.message)) return nullptr;
-  SentTensors sent = {.uses = session.Translate(request.message), .token = std::move(token)};
-  const bool is_restorable = !sent.uses.empty();
-  return std::make_unique<ProductRetry>(
-      ProductRetry{.owner = session.owner(),
-                   .channel = std::move(channel),
-                   .deadline = deadline,
-                   .traceparent = options.traceparent,
-                   .sent = std::move(sent),
-                   .request = is_restorable ? request : LentRequest()});
+  SentTensors sent = {.is_upload = true};
+  while (true) {
+    sent.token = session.token();
+    auto info = RunUpload(session, plan);
+    if (info.ok()) return info;
+    RETURN_IF_ERROR(session.Restore(info.status(), sent, deadline));
+  }
 }
 
 }  // namespace
@@ -248,8 +271,8 @@ PendingProduct Client::MultiplyAsync(const Operand& a, const Operand& b,
   std::string token = state_->Prepare(call->context(), call_options);
   auto request = BuildLentRequest(a, b, product_options);
   if (!request.ok()) return PendingProduct(request.status());
-  auto retry =
-      RetryOf(*state_->session, *request, std::move(token), channel, deadline, call_options);
+  auto retry = RetryOf(*state_->session, *request, std::move(token), channel, deadline,
+                       call_options.traceparent);
   call->Start(*std::move(request), product_options.into, std::move(retry));
   return PendingProduct(std::move(call));
 }
@@ -274,18 +297,15 @@ AsyncCall Client::MultiplyAsync(v1::MultiplyRequest request, MultiplyDone done,
 
 AsyncCall Client::MultiplyAsync(std::shared_ptr<const v1::MultiplyRequest> request,
                                 MultiplyDone done, const CallOptions& options) {
-  auto call = std::make_shared<AsyncCallState>(state_->outstanding);
-  auto current = state_->session->Translated(*request);
-  call->request = current.has_value()
-                      ? std::make_shared<const v1::MultiplyRequest>(*std::move(current))
-                      : std::move(request);
-  call->done = std::move(done);
-  state_->Prepare(call->context, options);
+  auto call = std::make_shared<AsyncCallState>(
+      *state_, std::move(done), DeadlineOf(*state_, options.timeout), options.traceparent);
+  if (auto current = state_->session->Translated(*request); current.has_value()) {
+    call->sent.uses = std::move(current->uses);
+    request = std::move(current->request);
+  }
   state_->outstanding.Add(call);
-  state_->Next().gemm->async()->Multiply(&call->context, call->request.get(), &call->response,
-                                         call.get());
   AsyncCall handle(call);
-  call->StartCall();
+  call->Start(std::move(request));
   return handle;
 }
 
@@ -451,6 +471,7 @@ Client::~Client() { Close(); }
 
 void Client::Close() {
   if (state_ == nullptr) return;
+  state_->session->BeginClosing();  // Calls that wait for another session end, too.
   if (state_->outstanding.CancelAndWait()) {
     state_ = nullptr;
     EndParkedClients();
@@ -958,7 +979,8 @@ PendingChain Client::ChainAsync(const Operand& a, const Operand& b, const ChainO
   const std::shared_ptr<grpc::Channel> channel = state_->Next().channel;
   auto call = std::make_unique<ProductCall>(channel);
   std::string token = state_->Prepare(call->context(), Until(deadline, options));
-  auto retry = RetryOf(*state_->session, *request, std::move(token), channel, deadline, options);
+  auto retry =
+      RetryOf(*state_->session, *request, std::move(token), channel, deadline, options.traceparent);
   call->Start(*std::move(request), {}, std::move(retry));
   return PendingChain(std::move(call), state_->session->owner(), is_new);
 }

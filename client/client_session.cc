@@ -63,6 +63,10 @@ bool IsSessionRefusal(const absl::Status& status) {
          absl::StartsWith(status.message(), absl::StrCat(kSessionKey, ":"));
 }
 
+bool IsLoss(const absl::Status& status) {
+  return IsSessionRefusal(status) || absl::IsNotFound(status);
+}
+
 // One call that deletes a tensor. The call and its reference to the channel are destroyed before
 // the session forgets the call; connections.h says why.
 class ClientSession::Deletion final : public grpc::ClientUnaryReactor {
@@ -96,11 +100,13 @@ ClientSession::ClientSession(std::string address, ClientOptions options,
   owner_->session = this;
 }
 
+void ClientSession::BeginClosing() {
+  absl::MutexLock lock(&mutex_);
+  is_closing_ = true;
+}
+
 ClientSession::~ClientSession() {
-  {
-    absl::MutexLock lock(&mutex_);
-    is_closing_ = true;  // Whoever waits for the session stops.
-  }
+  BeginClosing();
   {
     absl::MutexLock lock(&owner_->mutex);
     owner_->session = nullptr;
@@ -110,8 +116,11 @@ ClientSession::~ClientSession() {
     owner_->mutex.Await(absl::Condition(&is_unused));
   }
   std::thread keeper;
+  std::thread worker;
   {
     absl::MutexLock lock(&mutex_);
+    is_work_over_ = true;
+    worker.swap(worker_);
     if (stream_ != nullptr) stream_->TryCancel();
     keeper.swap(keeper_);
     // Waits for requested deletions, except those that the server does not answer.
@@ -121,6 +130,27 @@ ClientSession::~ClientSession() {
     mutex_.Await(absl::Condition(this, &ClientSession::HasNoDeletions));
   }
   if (keeper.joinable()) keeper.join();
+  if (worker.joinable()) worker.join();
+}
+
+void ClientSession::RunSoon(std::function<void()> work) {
+  absl::MutexLock lock(&mutex_);
+  work_.push_back(std::move(work));
+  if (!worker_.joinable()) worker_ = std::thread([this] { Work(); });
+}
+
+void ClientSession::Work() {
+  while (true) {
+    std::function<void()> work;
+    {
+      absl::MutexLock lock(&mutex_);
+      mutex_.Await(absl::Condition(this, &ClientSession::HasWork));
+      if (work_.empty()) return;
+      work = std::move(work_.front());
+      work_.pop_front();
+    }
+    work();
+  }
 }
 
 std::string ClientSession::token() const {
@@ -298,19 +328,19 @@ std::vector<RestorableTensors::Use> ClientSession::Translate(v1::MultiplyRequest
   return restorable_.Translate(TensorRefsOf(request));
 }
 
-std::optional<v1::MultiplyRequest> ClientSession::Translated(const v1::MultiplyRequest& request) {
+std::optional<ClientSession::TranslatedProduct> ClientSession::Translated(
+    const v1::MultiplyRequest& request) {
   if (!NamesTensors(request) || restorable_.IsEmpty()) return std::nullopt;
-  v1::MultiplyRequest current = request;
-  Translate(current);
-  return current;
+  auto current = std::make_shared<v1::MultiplyRequest>(request);
+  std::vector<RestorableTensors::Use> uses = Translate(*current);
+  return TranslatedProduct{.request = std::move(current), .uses = std::move(uses)};
 }
 
 absl::Status ClientSession::Restore(const absl::Status& refusal, SentTensors& sent,
                                     SteadyTime deadline) {
   const bool is_session_lost = IsSessionRefusal(refusal);
-  if (!is_session_lost && !absl::IsNotFound(refusal)) return refusal;
-  if (sent.restorations_left-- == 0) return refusal;
-  if (sent.uses.empty()) {
+  if (!IsLoss(refusal) || sent.restorations_left-- == 0) return refusal;
+  if (sent.uses.empty() && !sent.is_upload) {
     absl::MutexLock lock(&mutex_);
     const bool is_of_tensor = is_session_lost || absl::StrContains(refusal.message(), "tensor");
     return has_lost_one_ && is_of_tensor ? WithAdvice(refusal) : refusal;
@@ -345,7 +375,8 @@ absl::Status ClientSession::Restore(const absl::Status& refusal, SentTensors& se
   if (may_succeed.ok()) return *may_succeed ? absl::OkStatus() : refusal;
   return absl::Status(
       may_succeed.status().code(),
-      absl::StrCat(may_succeed.status().message(), "; this was to restore a tensor after ",
+      absl::StrCat(may_succeed.status().message(), "; this was to ",
+                   sent.is_upload ? "open another session" : "restore a tensor", " after ",
                    absl::StatusCodeToString(refusal.code()), ": ", refusal.message()));
 }
 

@@ -3,6 +3,8 @@
 // The session of one client: its token, the stream that keeps it open, and its background calls.
 #pragma once
 
+#include <deque>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -53,10 +55,14 @@ class SessionUse {
 // not begun.
 bool IsSessionRefusal(const absl::Status& status);
 
+// Whether a call was refused, before it began, for a reason that ClientSession::Restore may remove.
+bool IsLoss(const absl::Status& status);
+
 // How a request that names tensors was sent.
 struct SentTensors {
   std::vector<RestorableTensors::Use> uses = {};  // The restorable tensors that it names.
   std::string token = {};                         // Of the session; empty: none.
+  bool is_upload = false;     // It needs a session, and nothing that a lost one had.
   int restorations_left = 4;  // A server may be restarted again while tensors are restored.
 };
 
@@ -101,7 +107,11 @@ class ClientSession {
   std::vector<RestorableTensors::Use> Translate(v1::MultiplyRequest& request);
 
   // The same for a request that must not change. Absent if it is to be sent as it is.
-  std::optional<v1::MultiplyRequest> Translated(const v1::MultiplyRequest& request);
+  struct TranslatedProduct {
+    std::shared_ptr<const v1::MultiplyRequest> request;
+    std::vector<RestorableTensors::Use> uses;
+  };
+  std::optional<TranslatedProduct> Translated(const v1::MultiplyRequest& request);
 
   // Prepares to send a call again that the server refused: puts the restorable tensors that it
   // names again if the server has lost them, in a new session if it has lost that. OK: send it
@@ -109,6 +119,13 @@ class ClientSession {
   // session; or, with the reason, that of what failed.
   absl::Status Restore(const absl::Status& refusal, SentTensors& sent, SteadyTime deadline)
       ABSL_LOCKS_EXCLUDED(mutex_);
+
+  // Runs work that may block, such as Restore, on a thread of the session: all of it in turn. None
+  // may be left when the session is destroyed.
+  void RunSoon(std::function<void()> work) ABSL_LOCKS_EXCLUDED(mutex_);
+
+  // Ends waits for the session, as its destructor does.
+  void BeginClosing() ABSL_LOCKS_EXCLUDED(mutex_);
 
   // Returns `count` connections used only for tensor transfers, so that products do not wait behind
   // them. Creates missing ones.
@@ -136,6 +153,7 @@ class ClientSession {
   void Keep() ABSL_LOCKS_EXCLUDED(mutex_);
   absl::Status ServeOnce(bool* has_opened) ABSL_LOCKS_EXCLUDED(mutex_);
   absl::StatusOr<SessionInfo> AwaitOpen(SteadyTime deadline) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void Work() ABSL_LOCKS_EXCLUDED(mutex_);
   void EndDeletion(Deletion* deletion) ABSL_LOCKS_EXCLUDED(mutex_);
   absl::StatusOr<v1::TensorInfo> Describe(const v1::TensorRef& tensor, SteadyTime deadline)
       ABSL_LOCKS_EXCLUDED(mutex_);
@@ -144,6 +162,9 @@ class ClientSession {
   }
   bool IsHurried() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
     return is_closing_ || is_doubted_;
+  }
+  bool HasWork() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    return !work_.empty() || is_work_over_;
   }
   bool HasNoDeletions() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
     return deletions_.empty() && ending_deletions_ == 0;
@@ -173,6 +194,9 @@ class ClientSession {
   std::vector<std::shared_ptr<grpc::Channel>> lanes_ ABSL_GUARDED_BY(mutex_);
   absl::flat_hash_map<Deletion*, std::unique_ptr<Deletion>> deletions_ ABSL_GUARDED_BY(mutex_);
   int ending_deletions_ ABSL_GUARDED_BY(mutex_) = 0;
+  std::deque<std::function<void()>> work_ ABSL_GUARDED_BY(mutex_);
+  bool is_work_over_ ABSL_GUARDED_BY(mutex_) = false;
+  std::thread worker_ ABSL_GUARDED_BY(mutex_);
 };
 
 }  // namespace gemmd

@@ -9,6 +9,7 @@
 
 #include <atomic>
 #include <cstddef>
+#include <list>
 #include <memory>
 #include <string>
 #include <vector>
@@ -91,16 +92,42 @@ void ParkClient(std::unique_ptr<ClientState> client);
 // Destroys the parked clients whose calls are gone. Does nothing within a callback.
 void EndParkedClients();
 
-// One asynchronous Multiply.
-struct AsyncCallState final : public grpc::ClientUnaryReactor {
-  explicit AsyncCallState(OutstandingCalls& calls) : outstanding(calls) {}
-  void OnDone(const grpc::Status& status) override;
+// One asynchronous Multiply, and the calls that send it.
+struct AsyncCallState {
+  AsyncCallState(ClientState& owner, Client::MultiplyDone callback, SteadyTime until,
+                 std::string trace)
+      : client(owner), done(std::move(callback)), deadline(until), traceparent(std::move(trace)) {}
 
-  OutstandingCalls& outstanding;
-  grpc::ClientContext context;
-  std::shared_ptr<const v1::MultiplyRequest> request;
-  v1::MultiplyResponse response;
+  // One call. It runs the callback, unless the server has refused it because it has lost a tensor:
+  // that may be restored, which takes time and is done on a thread of the session.
+  struct Attempt final : public grpc::ClientUnaryReactor {
+    Attempt(AsyncCallState& state, std::shared_ptr<const v1::MultiplyRequest> message)
+        : call(state), request(std::move(message)) {}
+    void OnDone(const grpc::Status& status) override;
+
+    AsyncCallState& call;
+    grpc::ClientContext context;
+    const std::shared_ptr<const v1::MultiplyRequest> request;
+    v1::MultiplyResponse response;
+  };
+
+  void Start(std::shared_ptr<const v1::MultiplyRequest> request) ABSL_LOCKS_EXCLUDED(mutex);
+  void SendAgain(const absl::Status& refusal, const v1::MultiplyRequest& refused)
+      ABSL_LOCKS_EXCLUDED(mutex);
+  void Cancel() ABSL_LOCKS_EXCLUDED(mutex);
+  bool IsCancelled() ABSL_LOCKS_EXCLUDED(mutex) {
+    absl::MutexLock lock(&mutex);
+    return is_cancelled;
+  }
+
+  ClientState& client;
   Client::MultiplyDone done;
+  const SteadyTime deadline;
+  const std::string traceparent;
+  SentTensors sent;  // By the last attempt.
+  absl::Mutex mutex;
+  bool is_cancelled ABSL_GUARDED_BY(mutex) = false;
+  std::list<Attempt> attempts ABSL_GUARDED_BY(mutex);  // Kept: Cancel may be about to use one.
 };
 
 }  // namespace gemmd

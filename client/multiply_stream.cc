@@ -9,6 +9,8 @@
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
+#include "absl/container/flat_hash_map.h"
+#include "absl/container/flat_hash_set.h"
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
@@ -58,8 +60,9 @@ class MultiplyStream::Reactor
     : public grpc::ClientBidiReactor<grpc::ByteBuffer, v1::MultiplyStreamResponse> {
  public:
   static std::unique_ptr<Reactor> Start(const std::shared_ptr<grpc::Channel>& channel,
+                                        SteadyTime deadline, const std::string& traceparent,
                                         const std::function<void(grpc::ClientContext&)>& prepare) {
-    auto reactor = std::make_unique<Reactor>(channel);
+    auto reactor = std::make_unique<Reactor>(channel, deadline, traceparent);
     prepare(reactor->context_);
     reactor->stub_.PrepareBidiStreamingCall(&reactor->context_, kMultiplyStream, {}, reactor.get());
     reactor->AddHold();
@@ -68,13 +71,24 @@ class MultiplyStream::Reactor
     return reactor;
   }
 
-  explicit Reactor(const std::shared_ptr<grpc::Channel>& channel) : stub_(channel) {}
+  Reactor(std::shared_ptr<grpc::Channel> channel, SteadyTime deadline, std::string traceparent)
+      : channel_(std::move(channel)),
+        deadline_(deadline),
+        traceparent_(std::move(traceparent)),
+        stub_(channel_) {}
 
-  absl::Status Send(const v1::MultiplyRequest& request) ABSL_LOCKS_EXCLUDED(mutex_);
+  // A product that names restorable tensors is kept until its answer is received; null: none.
+  using Kept = std::shared_ptr<const v1::MultiplyRequest>;
+  absl::Status Send(const v1::MultiplyRequest& request, Kept kept) ABSL_LOCKS_EXCLUDED(mutex_);
   void CloseSending() ABSL_LOCKS_EXCLUDED(mutex_);
-  std::optional<StreamAnswer> Receive() ABSL_LOCKS_EXCLUDED(mutex_);
+  // With the product, if it was kept.
+  std::optional<StreamAnswer> Receive(Kept& kept) ABSL_LOCKS_EXCLUDED(mutex_);
+  // Sends a refused product as a call of its own, which restores its tensors.
+  absl::StatusOr<std::shared_ptr<v1::MultiplyResponse>> SendAlone(
+      const v1::MultiplyRequest& request, const std::shared_ptr<TensorOwner>& owner,
+      const absl::Status& refusal) ABSL_LOCKS_EXCLUDED(mutex_);
   absl::Status Finish() ABSL_LOCKS_EXCLUDED(mutex_);
-  void Cancel() { context_.TryCancel(); }
+  void Cancel() ABSL_LOCKS_EXCLUDED(mutex_);
 
   void OnReadDone(bool ok) override ABSL_LOCKS_EXCLUDED(mutex_);
   void OnWriteDone(bool ok) override { WriteEnded(ok); }
@@ -112,6 +126,11 @@ class MultiplyStream::Reactor
     return kept_bytes_ >= kMaxUnreceivedBytes && !is_finishing_;
   }
 
+  Kept TakeKept(const std::string& request_id) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+
+  const std::shared_ptr<grpc::Channel> channel_;
+  const SteadyTime deadline_;
+  const std::string traceparent_;
   Stub stub_;
   grpc::ClientContext context_;
   v1::MultiplyStreamResponse incoming_;  // Filled by the read in progress.
@@ -132,9 +151,13 @@ class MultiplyStream::Reactor
   int64_t kept_bytes_ ABSL_GUARDED_BY(mutex_) = 0;  // Bytes in `answers_`.
   absl::Status status_ ABSL_GUARDED_BY(mutex_);
   std::deque<StreamAnswer> answers_ ABSL_GUARDED_BY(mutex_);
+  // By request_id. Of several with one id none is sent again: nobody knows whose answer is whose.
+  absl::flat_hash_map<std::string, std::vector<Kept>> kept_ ABSL_GUARDED_BY(mutex_);
+  bool is_cancelled_ ABSL_GUARDED_BY(mutex_) = false;
+  absl::flat_hash_set<std::shared_ptr<ProductCall>> alone_ ABSL_GUARDED_BY(mutex_);
 };
 
-absl::Status MultiplyStream::Reactor::Send(const v1::MultiplyRequest& request) {
+absl::Status MultiplyStream::Reactor::Send(const v1::MultiplyRequest& request, Kept kept) {
   std::string part = RequestQueue::PartOf(request);
   Step step = Step::kNone;
   {
@@ -150,6 +173,7 @@ absl::Status MultiplyStream::Reactor::Send(const v1::MultiplyRequest& request) {
                        "the limit: call Receive first"));
     }
     ++unreceived_;
+    if (kept != nullptr) kept_[request.request_id()].push_back(std::move(kept));
     queue_.Add(std::move(part));
     step = NextStep();
   }
@@ -218,7 +242,58 @@ bool MultiplyStream::Reactor::EndsPause() {
   return !KeepsEnough() && std::exchange(is_paused_, false);
 }
 
-std::optional<StreamAnswer> MultiplyStream::Reactor::Receive() {
+MultiplyStream::Reactor::Kept MultiplyStream::Reactor::TakeKept(const std::string& request_id) {
+  const auto found = kept_.find(request_id);
+  if (found == kept_.end()) return nullptr;
+  std::vector<Kept>& products = found->second;
+  Kept kept = std::move(products.back());
+  if (products.size() == 1) {
+    kept_.erase(found);
+    return kept;
+  }
+  products.pop_back();
+  std::fill(products.begin(), products.end(), nullptr);
+  return nullptr;
+}
+
+absl::StatusOr<std::shared_ptr<v1::MultiplyResponse>> MultiplyStream::Reactor::SendAlone(
+    const v1::MultiplyRequest& request, const std::shared_ptr<TensorOwner>& owner,
+    const absl::Status& refusal) {
+  const auto call = std::make_shared<ProductCall>(channel_);
+  {
+    const SessionUse use(owner);
+    if (use.session() == nullptr) return refusal;
+    LentRequest lent = {.message = request};
+    std::string token =
+        use.session()->Prepare(call->context(), deadline_ - SteadyTime::Now(), traceparent_);
+    auto retry = RetryOf(*use.session(), lent, std::move(token), channel_, deadline_, traceparent_);
+    call->Start(std::move(lent), {}, std::move(retry));
+  }
+  {
+    absl::MutexLock lock(&mutex_);
+    if (is_cancelled_) return refusal;
+    alone_.insert(call);
+  }
+  auto response = call->WaitForMessage();
+  absl::MutexLock lock(&mutex_);
+  alone_.erase(call);
+  if (!response.ok()) return response.status();
+  return std::make_shared<v1::MultiplyResponse>(*std::move(response));
+}
+
+void MultiplyStream::Reactor::Cancel() {
+  std::vector<std::shared_ptr<ProductCall>> alone;
+  {
+    absl::MutexLock lock(&mutex_);
+    is_cancelled_ = true;
+    alone.assign(alone_.begin(), alone_.end());
+  }
+  // Not under the lock, which reactions take.
+  context_.TryCancel();
+  for (const auto& call : alone) call->Cancel();
+}
+
+std::optional<StreamAnswer> MultiplyStream::Reactor::Receive(Kept& kept) {
   std::optional<StreamAnswer> answer;
   bool read = false;
   {
@@ -230,6 +305,7 @@ std::optional<StreamAnswer> MultiplyStream::Reactor::Receive() {
     --unreceived_;
     ++received_;
     kept_bytes_ -= BytesOf(*answer);
+    kept = TakeKept(answer->request_id);
     read = EndsPause();
   }
   if (read) StartRead(&incoming_);
@@ -311,12 +387,13 @@ MultiplyStream::~MultiplyStream() {
 }
 
 absl::Status MultiplyStream::Send(const v1::MultiplyRequest& request) {
-  std::optional<v1::MultiplyRequest> current;
+  std::optional<ClientSession::TranslatedProduct> current;
   if (NamesTensors(request)) {
     const SessionUse use(owner_);
     if (use.session() != nullptr) current = use.session()->Translated(request);
   }
-  return reactor_->Send(current.has_value() ? *current : request);
+  if (!current.has_value()) return reactor_->Send(request, nullptr);
+  return reactor_->Send(*current->request, current->uses.empty() ? nullptr : current->request);
 }
 absl::Status MultiplyStream::Send(const MatrixView& a, const MatrixView& b,
                                   const ProductOptions& options) {
@@ -324,14 +401,24 @@ absl::Status MultiplyStream::Send(const MatrixView& a, const MatrixView& b,
   return request.ok() ? Send(*request) : request.status();
 }
 void MultiplyStream::CloseSending() { reactor_->CloseSending(); }
-std::optional<StreamAnswer> MultiplyStream::Receive() { return reactor_->Receive(); }
+std::optional<StreamAnswer> MultiplyStream::Receive() {
+  std::shared_ptr<const v1::MultiplyRequest> kept;
+  std::optional<StreamAnswer> answer = reactor_->Receive(kept);
+  if (kept != nullptr && IsLoss(answer->response.status())) {
+    answer->response = reactor_->SendAlone(*kept, owner_, answer->response.status());
+  }
+  return answer;
+}
 absl::Status MultiplyStream::Finish() { return reactor_->Finish(); }
 void MultiplyStream::Cancel() { reactor_->Cancel(); }
 
 std::unique_ptr<MultiplyStream> Client::OpenMultiplyStream(const CallOptions& options) {
   const auto prepare = [&](grpc::ClientContext& context) { state_->Prepare(context, options); };
   return std::unique_ptr<MultiplyStream>(new MultiplyStream(
-      MultiplyStream::Reactor::Start(state_->Next().channel, prepare), state_->session->owner()));
+      MultiplyStream::Reactor::Start(state_->Next().channel,
+                                     SteadyTime::Now() + options.timeout.value_or(state_->timeout),
+                                     options.traceparent, prepare),
+      state_->session->owner()));
 }
 
 }  // namespace gemmd

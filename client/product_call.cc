@@ -198,6 +198,21 @@ absl::StatusOr<MultiplyResult> ReadProductAnswer(grpc::ByteBuffer& answer,
   return MultiplyResult::FromParts(std::move(reader.response), reader.data, std::move(reader.own));
 }
 
+std::unique_ptr<ProductRetry> RetryOf(ClientSession& session, LentRequest& request,
+                                      std::string token, std::shared_ptr<grpc::Channel> channel,
+                                      SteadyTime deadline, const std::string& traceparent) {
+  if (!NamesTensors(request.message)) return nullptr;
+  SentTensors sent = {.uses = session.Translate(request.message), .token = std::move(token)};
+  const bool is_restorable = !sent.uses.empty();
+  return std::make_unique<ProductRetry>(
+      ProductRetry{.owner = session.owner(),
+                   .channel = std::move(channel),
+                   .deadline = deadline,
+                   .traceparent = traceparent,
+                   .sent = std::move(sent),
+                   .request = is_restorable ? request : LentRequest()});
+}
+
 namespace {
 
 constexpr char kMultiply[] = "/gemmd.v1.Gemm/Multiply";

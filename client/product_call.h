@@ -87,6 +87,12 @@ struct ProductRetry {
   LentRequest request;  // Without a message if `sent` names no restorable tensor.
 };
 
+// Writes the current handles of tensors into a request, and returns what sends it again; null if it
+// names no tensors. `token`: of the session, as it is sent.
+std::unique_ptr<ProductRetry> RetryOf(ClientSession& session, LentRequest& request,
+                                      std::string token, std::shared_ptr<grpc::Channel> channel,
+                                      SteadyTime deadline, const std::string& traceparent);
+
 // Destroy on a user's thread: the destructor waits until gRPC has returned the memory that it
 // reads.
 class ProductCall {

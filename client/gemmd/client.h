@@ -172,8 +172,9 @@ class Client {
   absl::StatusOr<v1::MultiplyResponse> Multiply(const v1::MultiplyRequest& request,
                                                 const CallOptions& options = {});
 
-  // Starts a product and returns. `done` runs once, on a gRPC thread, when the call has ended. It
-  // may start other calls and must not block.
+  // Starts a product and returns. `done` runs once when the call has ended, on a gRPC thread, or on
+  // a thread of the client after the server has lost a tensor. It may start other calls and must
+  // not block.
   using MultiplyDone = absl::AnyInvocable<void(absl::StatusOr<v1::MultiplyResponse>) &&>;
   AsyncCall MultiplyAsync(v1::MultiplyRequest request, MultiplyDone done,
                           const CallOptions& options = {});

@@ -74,7 +74,10 @@ class MultiplyStream {
   void CloseSending();
 
   // Returns the next answer, in order of arrival. Blocks until one arrives; nullopt at the end of
-  // the stream.
+  // the stream. If the server has refused a product because it has lost a tensor of
+  // PutOptions::restorable, puts the tensor again, sends the product as a call of its own, within
+  // the stream's deadline, and returns its answer. Such products need an id that no other one of
+  // the stream has, and are kept in memory until their answers are received.
   std::optional<StreamAnswer> Receive();
 
   // Closes sending, waits for the end of the stream and returns its status: OK if the server

@@ -68,8 +68,8 @@ struct PutOptions {
   // unchanged as long as the ResidentTensor lives and is not released. A product that writes into
   // the tensor (ChainOptions::into) ends that: it cannot be restored afterwards. Restoring has the
   // errors of Put, FailedPrecondition if the memory has changed, and NotFound if another tensor has
-  // its name meanwhile. Calls with callbacks and products of streams do not restore tensors,
-  // but use restored ones. A session that was joined by its token is not replaced.
+  // its name meanwhile. Products of calls with callbacks and of streams are sent again, too
+  // (MultiplyStream::Receive). A session that was joined by its token is not replaced.
   bool restorable = false;
 
   std::string device = {};  // Copies the tensor there at once. Empty: when a product needs it.

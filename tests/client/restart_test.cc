@@ -17,6 +17,7 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <string_view>
 #include <thread>
 #include <utility>
 #include <vector>
@@ -285,6 +286,87 @@ TEST_F(RestartTest, CallsInFlightSucceed) {
   EXPECT_EQ(Tensors().uploads_complete(), 1);
 }
 
+TEST_F(RestartTest, CallbacksRestoreTheirTensors) {
+  const auto w = client_->Put(w_view_, {.restorable = true});
+  ASSERT_THAT(w, IsOk());
+  const auto request = BuildRequest(a_view_, *w);
+  ASSERT_THAT(request, IsOk());
+  const std::string bytes(reinterpret_cast<const char*>(d_.data()), d_.size() * sizeof(float));
+  for (const auto& lose : {std::function<void()>(LoseAll), std::function<void()>(Restart)}) {
+    lose();
+    const int64_t before = Tensors().uploads_complete();
+    std::vector<std::promise<absl::StatusOr<v1::MultiplyResponse>>> done(16);
+    for (auto& one : done) {
+      client_->MultiplyAsync(*request, [&one](absl::StatusOr<v1::MultiplyResponse> response) {
+        one.set_value(std::move(response));
+      });
+    }
+    for (auto& one : done) {
+      const auto response = Awaited(one.get_future(), "a product");
+      ASSERT_THAT(response, IsOk());
+      EXPECT_EQ(response->d().data(), bytes);
+    }
+    EXPECT_EQ(Tensors().uploads_complete(), before + 1);
+  }
+}
+
+TEST_F(RestartTest, ProductsOfStreamsRestoreTheirTensors) {
+  const auto w = client_->Put(w_view_, {.restorable = true});
+  ASSERT_THAT(w, IsOk());
+  auto request = BuildRequest(a_view_, *w);
+  ASSERT_THAT(request, IsOk());
+  const std::string bytes(reinterpret_cast<const char*>(d_.data()), d_.size() * sizeof(float));
+  const auto receive = [&](MultiplyStream& stream) {
+    const auto answer = stream.Receive();
+    ASSERT_TRUE(answer.has_value());
+    ASSERT_THAT(answer->response, IsOk());
+    EXPECT_EQ((*answer->response)->request_id(), answer->request_id);
+    EXPECT_EQ((*answer->response)->d().data(), bytes);
+  };
+  const auto stream = client_->OpenMultiplyStream();
+  const int64_t before = Tensors().uploads_complete();
+  ASSERT_THAT(stream->Send(*request), IsOk());
+  receive(*stream);
+  // A stream that was open before, one that is opened afterwards, and one whose sending is closed.
+  for (int round = 0; round < 2; ++round) {
+    LoseAll();
+    const auto later = client_->OpenMultiplyStream();
+    for (MultiplyStream* const each : {&*stream, &*later}) {
+      for (const char* const id : {"x", "y", "z"}) {
+        request->set_request_id(id);
+        ASSERT_THAT(each->Send(*request), IsOk());
+      }
+      if (each == &*later) each->CloseSending();
+      for (int i = 0; i < 3; ++i) receive(*each);
+    }
+    EXPECT_THAT(later->Finish(), IsOk());
+  }
+  EXPECT_EQ(Tensors().uploads_complete(), before + 2);
+  EXPECT_THAT(stream->Finish(), IsOk());
+}
+
+TEST_F(RestartTest, AProductOfAStreamWhoseIdAnotherHasIsNotSentAgain) {
+  const auto w = client_->Put(w_view_, {.restorable = true});
+  ASSERT_THAT(w, IsOk());
+  auto request = BuildRequest(a_view_, *w);
+  ASSERT_THAT(request, IsOk());
+  LoseAll();
+  const auto stream = client_->OpenMultiplyStream();
+  for (const char* const id : {"same", "same", "other"}) {
+    request->set_request_id(id);
+    ASSERT_THAT(stream->Send(*request), IsOk());
+  }
+  stream->CloseSending();
+  int restored = 0;
+  for (int i = 0; i < 3; ++i) {
+    const auto answer = stream->Receive();
+    ASSERT_TRUE(answer.has_value());
+    EXPECT_EQ(answer->response.ok(), answer->request_id == "other");
+    restored += answer->response.ok() ? 1 : 0;
+  }
+  EXPECT_EQ(restored, 1);
+}
+
 TEST_F(RestartTest, CallbacksAndStreamsUseRestoredTensors) {
   const auto w = client_->Put(w_view_, {.restorable = true});
   ASSERT_THAT(w, IsOk());
@@ -334,9 +416,19 @@ TEST_F(RestartTest, ChangedMemoryIsAnError) {
   ASSERT_THAT(w, IsOk());
   LoseAll();
   source[5] += 1;
-  EXPECT_THAT(client_->Multiply(a_view_, *w),
-              StatusIs(absl::StatusCode::kFailedPrecondition,
-                       HasSubstr("restorable tensor w: got other bytes in its memory")));
+  const auto is_refused = StatusIs(absl::StatusCode::kFailedPrecondition,
+                                   HasSubstr("restorable tensor w: got other bytes in its memory"));
+  EXPECT_THAT(client_->Multiply(a_view_, *w), is_refused);
+  const auto request = BuildRequest(a_view_, *w);
+  ASSERT_THAT(request, IsOk());
+  std::promise<absl::StatusOr<v1::MultiplyResponse>> done;
+  client_->MultiplyAsync(*request, [&](absl::StatusOr<v1::MultiplyResponse> response) {
+    done.set_value(std::move(response));
+  });
+  EXPECT_THAT(Awaited(done.get_future(), "a product"), is_refused);
+  const auto stream = client_->OpenMultiplyStream();
+  ASSERT_THAT(stream->Send(*request), IsOk());
+  EXPECT_THAT(stream->Receive()->response, is_refused);
   source[5] -= 1;
   const auto product = client_->Multiply(a_view_, *w);
   ASSERT_THAT(product, IsOk());
@@ -482,6 +574,75 @@ void EndDuringRestoration(
   end(client, product);
   waiting.join();
   EXPECT_TRUE(server.products().empty());
+}
+
+// The same for a call with a callback, which runs once all the same.
+void EndDuringRestorationForACallback(
+    const std::function<void(std::optional<Client>& client, AsyncCall& call)>& end,
+    std::string_view text) {
+  FakeTensors server({.session_delay = absl::Milliseconds(200)});
+  auto made = Client::Create(server.address(), {.timeout = kPatience});
+  ASSERT_THAT(made, IsOk());
+  std::optional<Client> client = *std::move(made);
+  const std::vector<float> values = {1, 2, 3, 4};
+  const auto tensor = client->Put(View(values, 2, 2), {.restorable = true});
+  ASSERT_THAT(tensor, IsOk());
+  const auto request = BuildRequest(View(values, 2, 2), *tensor);
+  ASSERT_THAT(request, IsOk());
+  server.BreakSessions(true);
+  const int sessions = server.sessions_opened();
+  std::promise<absl::StatusOr<v1::MultiplyResponse>> done;
+  AsyncCall call = client->MultiplyAsync(
+      *request,
+      [&](absl::StatusOr<v1::MultiplyResponse> response) { done.set_value(std::move(response)); });
+  EXPECT_TRUE(Eventually([&] { return server.sessions_opened() > sessions; }));
+  end(client, call);
+  EXPECT_THAT(Awaited(done.get_future(), "the end"),
+              StatusIs(absl::StatusCode::kCancelled, HasSubstr(text)));
+  EXPECT_TRUE(server.products().empty());
+}
+
+TEST(RestorableTest, ACancelledCallIsNotSentAgain) {
+  EndDuringRestorationForACallback([](std::optional<Client>&, AsyncCall& call) { call.Cancel(); },
+                                   "");
+}
+
+TEST(RestorableTest, AClientMayEndDuringARestorationForACallback) {
+  EndDuringRestorationForACallback(
+      [](std::optional<Client>& client, AsyncCall&) { client.reset(); },
+      "session: the client ends");
+}
+
+// On a thread of gRPC after a restoration, on one of the client where there can be none.
+class CallbackTest : public testing::TestWithParam<bool> {};
+INSTANTIATE_TEST_SUITE_P(OwnAndJoinedSession, CallbackTest, testing::Bool());
+
+TEST_P(CallbackTest, MayDestroyTheClientAfterALoss) {
+  const bool is_joined = GetParam();
+  FakeTensors server;
+  auto first = Client::Create(server.address());
+  auto made = Client::Create(server.address(), {.timeout = kPatience});
+  ASSERT_THAT(first, IsOk());
+  ASSERT_THAT(made, IsOk());
+  std::optional<Client> client = *std::move(made);
+  if (is_joined) {
+    const auto session = first->OpenSession();
+    ASSERT_THAT(session, IsOk());
+    ASSERT_THAT(client->OpenSession(session->token), IsOk());
+  }
+  const std::vector<float> values = {1, 2, 3, 4};
+  auto tensor = client->Put(View(values, 2, 2), {.name = "w", .restorable = true});
+  ASSERT_THAT(tensor, IsOk());
+  const auto request = BuildRequest(View(values, 2, 2), *tensor);
+  ASSERT_THAT(request, IsOk());
+  server.BreakSessions(true);
+  std::promise<bool> done;
+  client->MultiplyAsync(*request, [&](const absl::StatusOr<v1::MultiplyResponse>& response) {
+    client.reset();
+    done.set_value(response.ok());
+  });
+  EXPECT_EQ(Awaited(done.get_future(), "the end"), !is_joined);
+  EXPECT_FALSE(client.has_value());
 }
 
 TEST(RestorableTest, ACancelledProductIsNotSentAgain) {
