@@ -64,7 +64,7 @@ RUN --mount=type=cache,target=/root/.cache/ccache \
 FROM ${DEBIAN} AS pick
 ARG SOURCE_DATE_EPOCH=0
 ENV SOURCE_DATE_EPOCH=${SOURCE_DATE_EPOCH}
-COPY deploy/bill-of-materials.sh deploy/pick-programs.sh /usr/local/bin/
+COPY deploy/bill-of-materials.sh deploy/exploitability.sh deploy/pick-programs.sh /usr/local/bin/
 
 FROM pick AS cpu-tree
 COPY --from=build-cpu /opt/gemmd /programs

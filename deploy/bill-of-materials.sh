@@ -193,6 +193,7 @@ mkdir -p "$documents"
 if [[ $1 == find ]]; then find_libraries >"$table"; fi
 [[ -r $table ]] || fail "$table: got none, want the table that 'find' makes where the tree is built"
 rm -f "$document"
+"$(dirname "$(readlink -f "$0")")/exploitability.sh" "$tree"  # Its document is in the bill.
 # The table's lines for the files that exist, and SHA-1, path and SHA-256 of each file.
 kept=$(while IFS=$'\t' read -r path package rest; do
   if [[ $path == inside && ($package != cuda-runtime || -e $tree/bin/gemmd-worker) || -f $tree/$path ]]; then

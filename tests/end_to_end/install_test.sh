@@ -63,6 +63,7 @@ beside=$(find "$tree" -name '*.so*' -not -path "$tree/lib/gemmd/*")
 [[ -z $beside ]] || fail "libraries outside of lib/gemmd: $beside"
 if [[ $kind == bundled ]]; then
   [[ -s $tree/share/doc/gemmd/sbom.spdx.json ]] || fail "no bill of materials was installed"
+  [[ -s $tree/share/doc/gemmd/vex.openvex.json ]] || fail "no OpenVEX document was installed"
   found=$(strangers "$tree")
   [[ -z $found ]] || fail "not in the tree: $found"
   # The check notices a missing library.
