@@ -24,13 +24,14 @@ import numpy as np
 import torch
 from torch.overrides import TorchFunctionMode
 
-from gemmd.checks import no_effect
+from gemmd.checks import flag, no_effect
 from gemmd.client import Client
 from gemmd.elements import named_element
 from gemmd.errors import NotFound, check_names, refusal
 from gemmd.prepare import quantize
 from gemmd.product import ProductOptions
 from gemmd.remote import RemoteTensor
+from gemmd.requests import PutOptions
 
 # PyTorch types that NumPy has only through ml_dtypes, with the integer type of the same width.
 _FOREIGN = {
@@ -109,16 +110,26 @@ class Offload(TorchFunctionMode):
     """
 
     def __init__(
-        self, client: Client, type: str | None, matmul_type: str | None, options: ProductOptions
+        self,
+        client: Client,
+        type: str | None,
+        matmul_type: str | None,
+        sparse: bool,
+        options: ProductOptions,
     ) -> None:
         super().__init__()
         _check_type("type", type, (*_TYPES, *_QUANTIZED))
         _check_type("matmul_type", matmul_type, tuple(_TYPES))
         if matmul_type is not None and type not in _QUANTIZED:
             raise refusal("matmul_type", repr(matmul_type), f"none beside type {type!r}")
+        if sparse and type in (*_QUANTIZED, "f64"):
+            raise refusal("sparse", "True", f"False beside type {type!r}")
         self.products = 0
         self._client = client
         self._type = type
+        self._is_sparse = sparse
+        # Whether other products read the weights that `linear` has uploaded.
+        self._shares_weights = type not in _QUANTIZED and not sparse
         self._plain_type = matmul_type if type in _QUANTIZED else type
         self._options = options
         self._weights = _Weights(self._upload)
@@ -156,6 +167,14 @@ class Offload(TorchFunctionMode):
         if weight.ndim != 2 or input.ndim == 0 or 0 in (*input.shape, *weight.shape):
             raise _OnlyForTorch
         rows = input.reshape(-1, input.shape[-1])
+        if self._prunes(input):
+            # Only A may be sparse, so this is the transposed product.
+            column = None if bias is None else bias.reshape(-1, 1)
+            operand = self._plain(rows).T
+            result = self._weights.use(
+                weight, lambda remote: self._run(remote, operand, input.dtype, column).T
+            )
+            return result.reshape(*input.shape[:-1], weight.shape[0])
         operand = self._convert(rows) if self._type in _QUANTIZED else self._plain(rows)
         result = self._weights.use(
             weight, lambda remote: self._run(operand, remote.T, input.dtype, bias)
@@ -169,7 +188,7 @@ class Offload(TorchFunctionMode):
         if 0 in (*input.shape, *other.shape):
             raise _OnlyForTorch
         is_weight = isinstance(other, torch.nn.Parameter) and other.ndim == 2
-        if is_weight and self._type not in _QUANTIZED:
+        if is_weight and self._shares_weights:
             return self._weights.use(
                 other, lambda remote: self._run(self._plain(input), remote, input.dtype)
             )
@@ -189,7 +208,7 @@ class Offload(TorchFunctionMode):
             raise _OnlyForTorch
         if 0 in (*mat1.shape, *mat2.shape) or mat1.dtype != mat2.dtype:
             raise _OnlyForTorch
-        is_weight = isinstance(mat2, torch.nn.Parameter) and self._type not in _QUANTIZED
+        is_weight = isinstance(mat2, torch.nn.Parameter) and self._shares_weights
         run = functools.partial(self._run, self._plain(mat1), dtype=mat1.dtype, bias=input)
         return self._weights.use(mat2, run) if is_weight else run(self._plain(mat2))
 
@@ -214,6 +233,10 @@ class Offload(TorchFunctionMode):
         """The operand in the requested type, or its own."""
         return to_array(tensor.to(_TYPES.get(self._plain_type or "", tensor.dtype)))
 
+    def _prunes(self, operand: torch.Tensor) -> bool:
+        """Whether `linear` multiplies weights in 2:4 form; f64 has none."""
+        return self._is_sparse and _TYPES.get(self._plain_type or "", operand.dtype) != torch.float64
+
     def _convert(self, matrix: torch.Tensor) -> Any:
         """An 8-bit operand with one factor per row."""
         return quantize(
@@ -223,9 +246,10 @@ class Offload(TorchFunctionMode):
     def _upload(self, weight: torch.Tensor) -> RemoteTensor:
         if self._type in _QUANTIZED:
             return self._client.put(self._convert(weight))
-        if self._plain_type == "tf32":
-            return self._client.put(self._plain(weight), element_type="tf32")
-        return self._client.put(self._plain(weight))
+        options = PutOptions(element_type="tf32") if self._plain_type == "tf32" else PutOptions()
+        if self._prunes(weight):
+            options["sparse"] = True
+        return self._client.put(self._plain(weight), **options)
 
 
 class _OnlyForTorch(Exception):
@@ -265,6 +289,7 @@ def offload(
     *,
     type: str | None = None,
     matmul_type: str | None = None,
+    sparse: bool = False,
     **options: Unpack[ProductOptions],
 ) -> Offload:
     """A context manager in which products run on the client's daemon.
@@ -275,10 +300,12 @@ def offload(
             ``s8`` for `linear` only, with one factor per row of inputs and weights. None: the tensors' type.
         matmul_type: with an 8-bit `type`, the type of operands of all other products: a chip without an f32 instruction
             needs ``tf32``, ``bf16`` or ``f16``. None: the tensors' type.
+        sparse: whether `linear` prunes its weights to 2:4 and multiplies them in that form: of each four along the inputs
+            it keeps the two of the largest magnitudes (of tf32 and f32: one of two). Not for 8-bit types and f64.
         options: options of every product: ``device``, ``kernel``, ``deterministic`` and so on.
 
     Results have the same type as in PyTorch.
     """
     check_names(options.keys(), ProductOptions.__annotations__.keys())
     no_effect(options, ["a_type", "b_type", "bias", "out", "out_type"], "offload, which takes PyTorch's own")
-    return Offload(client, type, matmul_type, options)
+    return Offload(client, type, matmul_type, flag("sparse", sparse), options)

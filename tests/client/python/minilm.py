@@ -8,14 +8,18 @@ prints the table of client/python/README.md."""
 
 import json
 import pathlib
+import statistics
 import struct
 import sys
+import time
+from copy import deepcopy
 
 import torch
 from torch import nn
 from torch.nn import functional
 
-TYPES = ("f64", "f32", "tf32", "f16", "bf16", "e4m3", "e5m2", "s8")
+SPARSE = "bf16 2:4"
+TYPES = ("f64", "f32", "tf32", "f16", "bf16", SPARSE, "e4m3", "e5m2", "s8")
 EIGHT_BITS = ("e4m3", "e5m2", "s8")
 DEVICES = ("cpu", "sim:sm_90")
 SENTENCES = (
@@ -134,6 +138,21 @@ class MiniLm(nn.Module):
         )
         self.requires_grad_(False)
 
+    def pruned(self):
+        """A model whose layers have 2 of 4 weights: of each four along the inputs the two whose magnitudes are the
+        largest in bf16, of equal ones the first."""
+        copy = deepcopy(self)
+        for module in copy.modules():
+            if isinstance(module, nn.Linear):
+                groups = module.weight.unflatten(-1, (-1, 4))
+                order = groups.bfloat16().float().abs().argsort(dim=-1, descending=True, stable=True)
+                module.weight.copy_(groups.scatter(-1, order[..., 2:], 0).flatten(-2))
+        return copy
+
+    def count(self, sentences):
+        """Their tokens."""
+        return sum(len(self._tokens.of(sentence)) for sentence in sentences)
+
     def forward(self, sentences):
         numbers = [torch.tensor(self._tokens.of(sentence)) for sentence in sentences]
         tokens = nn.utils.rnn.pad_sequence(numbers, batch_first=True, padding_value=0)
@@ -146,34 +165,52 @@ class MiniLm(nn.Module):
         return functional.normalize((x * kept).sum(1) / kept.sum(1), dim=-1)
 
 
-def cosines(client, model, type, device):
-    """The cosine of each sentence's vector with PyTorch's own in f32, and how many products gemmd
-    computed. Products of attention are in bf16 if layers have 8 bits."""
+def offload(client, type, device):
+    """Products of attention are in bf16 if layers have 8 bits."""
     import gemmd.torch
 
-    want = model(SENTENCES)
     attention = "bf16" if type in EIGHT_BITS else None
-    with gemmd.torch.offload(client, type=type, matmul_type=attention, device=device) as offload:
+    options = {"type": "bf16", "sparse": True} if type == SPARSE else {"type": type, "matmul_type": attention}
+    return gemmd.torch.offload(client, device=device, **options)
+
+
+def cosines(client, model, type, device):
+    """The cosine of each sentence's vector with PyTorch's own in f32, and how many products gemmd computed. Of 2:4
+    weights PyTorch has the same, pruned ones."""
+    want = (model.pruned() if type == SPARSE else model)(SENTENCES)
+    with offload(client, type, device) as products:
         got = model(SENTENCES)
-    return (got.double() * want.double()).sum(-1), offload.products
+    return (got.double() * want.double()).sum(-1), products.products
+
+
+def rates(client, model, rounds=5, times=8):
+    """Tokens a second on the CPU for each type, and for None those of PyTorch in f32 in this process: padding is not
+    counted. The medians of calls in turns, because other work on the machine varies."""
+    durations = {type: [] for type in (None, *TYPES)}
+    for _ in range(rounds):
+        for type, seen in durations.items():
+            with offload(client, type, "cpu") if type else torch.no_grad():
+                model(SENTENCES)  # Uploads the weights.
+                for _ in range(times):
+                    began = time.perf_counter()
+                    model(SENTENCES)
+                    seen.append(time.perf_counter() - began)
+    tokens = model.count(SENTENCES)
+    return {type: tokens / statistics.median(seen) for type, seen in durations.items()}
 
 
 def main(address):
     import gemmd
 
     model = MiniLm(model_folder())
-    print("| type of operands | " + " | ".join(f"`{device}`" for device in DEVICES) + " |")
-    print("| --- | " + " | ".join("---:" for _ in DEVICES) + " |")
+    print("| type of operands | " + " | ".join(f"`{device}`" for device in DEVICES) + " | tokens/s, `cpu` |")
+    print("| --- | " + " | ".join("---:" for _ in DEVICES) + " | ---: |")
     with gemmd.Client(address) as client:
+        found = rates(client, model)
+        print(f"| PyTorch itself, f32 | 1 | - | {found[None]:,.0f} |")
         for type in TYPES:
-            cells = []
-            for device in DEVICES:
-                try:
-                    found, _ = cosines(client, model, type, device)
-                    cells.append(f"{found.min():.6f}")
-                except gemmd.Unimplemented:
-                    cells.append("no such instruction")
-            print(f"| {type} | " + " | ".join(cells) + " |")
+            cells = [f"{cosines(client, model, type, device)[0].min():.6f}" for device in DEVICES]
+            print(f"| {type} | " + " | ".join(cells) + f" | {found[type]:,.0f} |")
 
 
 if __name__ == "__main__":

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-GEMMD_FLAGS = ["--devices=cpu,sim:sm_90"]
+GEMMD_FLAGS = ["--devices=cpu,sim:sm_90,sim:sm_80"]
 
 
 def integers(*shape, dtype=torch.float32):
@@ -126,7 +126,7 @@ def test_eight_bits(client, name, relative):
 
 @pytest.mark.parametrize("name", ["e4m3", "s8", "tf32"])
 def test_whole_models_on_a_chip_without_f32(client, name):
-    """sm_90 does not multiply f32: products between two activations get another type."""
+    """Products between two activations get another type. sm_80 does not multiply f32."""
     model, x = Attention(), integers(2, 5, 16)
     other = None if name == "tf32" else "tf32"
     with gemmd.torch.offload(client, type=name, matmul_type=other, device="sim:sm_90") as offload:
@@ -135,9 +135,59 @@ def test_whole_models_on_a_chip_without_f32(client, name):
     if name == "tf32":
         assert torch.equal(got, model(x))  # Small integers are tf32's too.
     assert got.dtype == torch.float32 and got.shape == (10, 4)
-    with gemmd.torch.offload(client, type="e4m3", device="sim:sm_90"):
+    with gemmd.torch.offload(client, device="sim:sm_80"):
         with pytest.raises(gemmd.Unimplemented):
             model(x)
+
+
+def pruned(weight, dtype):
+    """The weight in 2:4 form, as a dense tensor: of magnitudes that are equal in the type the first is kept."""
+    groups = weight.detach().to(dtype).unflatten(-1, (-1, 4))
+    order = groups.float().abs().argsort(dim=-1, descending=True, stable=True)
+    return groups.scatter(-1, order[..., 2:], 0).flatten(-2)
+
+
+def test_sparse_weights_that_are_already(client):
+    """A model whose weights lose nothing, in small integers: exact, and uploaded once."""
+    model, x = Attention(), integers(2, 5, 16)
+    for layer in (model.qkv, model.out):
+        layer.weight.data = pruned(layer.weight, torch.float32)
+    want = model(x).detach()
+    before = client.statistics().tensors.uploads_complete
+    with gemmd.torch.offload(client, type="bf16", sparse=True) as offload:
+        for _ in range(2):
+            assert torch.equal(model(x), want)
+    assert offload.products == 2 * 5
+    assert client.statistics().tensors.uploads_complete == before + 2
+
+
+@pytest.mark.parametrize("device", ["cpu", "sim:sm_90"])
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_sparse_weights_are_pruned(client, dtype, device):
+    """The product is that of the pruned weights, whatever a weight is used for beside it."""
+    layer, x = torch.nn.Linear(36, 24).to(dtype), integers(3, 5, 36, dtype=dtype)
+    weight = pruned(layer.weight, dtype).double()
+    want = x.double() @ weight.T + layer.bias.double()
+    # Rounded once in f32 per element of a row, and once to the type.
+    size = x.double().abs() @ weight.abs().T + layer.bias.double().abs()
+    bound = size * 40 * 2.0**-24 + want.abs() * torch.finfo(dtype).eps
+    with gemmd.torch.offload(client, sparse=True, device=device) as offload:
+        got = layer(x)
+        whole = layer.weight @ x[0].T
+    assert offload.products == 2
+    assert got.dtype == dtype and got.shape == want.shape
+    assert bool(((got.double() - want).abs() <= bound.detach()).all())
+    dense = layer.weight.double() @ x[0].T.double()
+    most = layer.weight.double().abs() @ x[0].T.double().abs() * 40 * 2.0**-24 + dense.abs() * torch.finfo(dtype).eps
+    assert bool(((whole.double() - dense).abs() <= most.detach()).all())
+
+
+def test_f64_has_no_sparse_form(client):
+    layer, x = torch.nn.Linear(8, 4).double(), integers(3, 8, dtype=torch.float64)
+    with gemmd.torch.offload(client, sparse=True) as offload:
+        got = layer(x)
+    assert offload.products == 1
+    assert bool(((got - layer(x)).abs() <= 1e-12).all())
 
 
 def test_tf32_is_that_of_the_daemon(client):
@@ -166,7 +216,13 @@ def test_what_stays_with_pytorch(client):
 def test_errors_are_told(client):
     with gemmd.torch.offload(client, kernel="no.such"), pytest.raises(gemmd.NotFound):
         torch.ones(2, 2) @ torch.ones(2, 2)
-    for wrong in ({"type": "f8"}, {"matmul_type": "bf16"}, {"type": "s8", "matmul_type": "s8"}):
+    for wrong in (
+        {"type": "f8"},
+        {"matmul_type": "bf16"},
+        {"type": "s8", "matmul_type": "s8"},
+        {"type": "s8", "sparse": True},
+        {"sparse": 2},
+    ):
         with pytest.raises(gemmd.InvalidArgument) as raised:
             gemmd.torch.offload(client, **wrong)
         assert raised.value.field == list(wrong)[-1]
