@@ -1,20 +1,23 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Triton with a model of NumPy: D is A of 1 x 384 times (30522 x 384)^T in f32, as "weights".
+"""Triton with two models of NumPy in f32: D is A of 1 x 384 times (30522 x 384)^T, as "weights", or A times B, as
+"gemm".
 
-Triton collects waiting requests in batches. Prints the address of its gRPC service, and ends when its standard input
+Triton collects waiting requests for "weights" in batches, and has an instance of "gemm" for each processor. Prints the address of its gRPC service, and ends when its standard input
 is closed. Needs nvidia-pytriton.
 """
 
+import os
 import socket
 import sys
 
 import numpy as np
 from pytriton.decorators import batch
 from pytriton.model_config import DynamicBatcher, ModelConfig, Tensor
-from pytriton.triton import Triton, TritonConfig
+from pytriton.triton import Triton, TritonConfig, TritonSecurityConfig
 
 DEPTH, WORDS = 384, 30522
 MAX_BATCH = 64
+ACCESS_TOKEN = "benchmark"
 
 
 def free_port():
@@ -30,6 +33,9 @@ def main():
     def multiply(A):
         return {"D": A @ weights.T}
 
+    def gemm(requests):
+        return [{"D": request["A"] @ request["B"]} for request in requests]
+
     grpc_port = free_port()
     config = TritonConfig(
         grpc_address="127.0.0.1",
@@ -38,13 +44,22 @@ def main():
         http_port=free_port(),
         allow_metrics=False,
     )
-    with Triton(config=config) as triton:
+    # perf_analyzer asks for statistics, which pytriton otherwise gives to nobody but itself.
+    security = TritonSecurityConfig(access_token=ACCESS_TOKEN)
+    with Triton(config=config, security_config=security) as triton:
         triton.bind(
             model_name="weights",
             infer_func=multiply,
             inputs=[Tensor(name="A", dtype=np.float32, shape=(DEPTH,))],
             outputs=[Tensor(name="D", dtype=np.float32, shape=(WORDS,))],
             config=ModelConfig(max_batch_size=MAX_BATCH, batcher=DynamicBatcher()),
+        )
+        triton.bind(
+            model_name="gemm",
+            infer_func=[gemm] * os.cpu_count(),
+            inputs=[Tensor(name=name, dtype=np.float32, shape=(-1, -1)) for name in "AB"],
+            outputs=[Tensor(name="D", dtype=np.float32, shape=(-1, -1))],
+            config=ModelConfig(batching=False),
         )
         triton.run()
         print(f"127.0.0.1:{grpc_port}", flush=True)
