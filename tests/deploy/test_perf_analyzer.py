@@ -81,7 +81,7 @@ def test_every_way_of_calling(perf_analyzer, daemon, tmp_path, options):
 
 
 def test_weights_of_a_caller_with_a_certificate_are_models(perf_analyzer, tree, tmp_path):
-    """It sends no metadata, so only the connection identifies the owner of the weights."""
+    """Where it names no session, the connection identifies the owner of the weights."""
     authority = certificates.Authority(tmp_path)
     server, client = authority.sign("server"), authority.sign("client", ["client.test"])
     rules = tmp_path / "rules.json"
@@ -111,6 +111,21 @@ def test_weights_of_a_caller_with_a_certificate_are_models(perf_analyzer, tree, 
     report = tmp_path / "report.csv"
     assert min(rate(perf_analyzer, address, report, *options, *shown)) > 0
     daemon.stop()
+
+
+@pytest.mark.parametrize("options", [(), ("--async", "--streaming")], ids=["unary", "streaming"])
+def test_weights_of_a_session_are_models(perf_analyzer, daemon, tmp_path, options):
+    """Its headers go with every call, as gRPC's metadata."""
+    spec = resident_pb2.TensorSpec(type=tensors_pb2.ELEMENT_TYPE_F32, rows=64, columns=16)
+    product = ("-m", "layer", "--shape", "A:32,64", *options)
+    with grpc.insecure_channel(daemon.tcp) as channel, Session(channel) as session:
+        session.put(bytes(4 * 64 * 16), spec=spec, name="layer")
+        ((key, token),) = session.metadata
+        report = tmp_path / "report.csv"
+        assert min(rate(perf_analyzer, daemon.tcp, report, *product, "-H", f"{key}:{token}")) > 0
+        refused = analyze(perf_analyzer, daemon.tcp, *product)
+    assert refused.returncode != 0
+    assert "model: got a name or version that there is not" in refused.stdout + refused.stderr
 
 
 def test_it_shows_why_a_product_is_refused(perf_analyzer, daemon):
