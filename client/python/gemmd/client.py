@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import functools
 import threading
 import time
 from collections import deque
@@ -185,7 +186,8 @@ class Client(RestoringClient):
         """A stream of products; ``timeout`` limits the whole stream, None: no limit. The stream may use tensors if the
         client had a session when the stream began."""
         limit = self._settings.max_message_bytes
-        return Stream(self._lane(0), timeout, self._metadata(), limit, self._restorables)
+        send_alone = functools.partial(self._call, methods.MULTIPLY)
+        return Stream(self._lane(0), timeout, self._metadata(), limit, self._restorables, send_alone)
 
     def session(self, *, timeout: float | None = None) -> resident_pb2.OpenSessionResponse:
         """The client's session, opened if necessary: its token, with which another process joins it (``Client(address,

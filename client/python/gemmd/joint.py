@@ -31,6 +31,7 @@ class Pending:
     request: Request
     future: AnyFuture
     own_id: str  # The caller's id; on the stream, a number replaces it.
+    is_restorable: bool  # Names tensors that the client can put again.
 
 
 class Queue:
@@ -50,11 +51,11 @@ class Queue:
     def has_waiting(self) -> bool:
         return bool(self._waiting)
 
-    def add(self, request: Request, future: AnyFuture) -> None:
+    def add(self, request: Request, future: AnyFuture, is_restorable: bool = False) -> None:
         own_id, number = request.message.request_id, str(self._count)
         request.set_request_id(number)
         self._count += 1
-        self._unanswered[number] = pending = Pending(request, future, own_id)
+        self._unanswered[number] = pending = Pending(request, future, own_id, is_restorable)
         self._waiting.append(pending)
 
     def take(self) -> list[Request]:
@@ -67,6 +68,11 @@ class Queue:
                 break
             taken.append(self._waiting.popleft().request)
         return taken
+
+    def restorable(self, number: str) -> Request | None:
+        """An unanswered product, if it names restorable tensors."""
+        pending = self._unanswered.get(number)
+        return pending.request if pending is not None and pending.is_restorable else None
 
     def answer(self, number: str, outcome: Answer | Error) -> None:
         """Gives a product's future its result."""

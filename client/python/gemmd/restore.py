@@ -76,6 +76,11 @@ def may_help(error: Error) -> bool:
     return isinstance(error, NotFound) or is_session_refusal(error)
 
 
+def lost(outcome: Any) -> bool:
+    """The same for the outcome of a product of a stream, which may be an answer."""
+    return isinstance(outcome, Error) and may_help(outcome)
+
+
 def with_advice(error: Error) -> Error:
     """The error of a call whose tensors may have gone with an earlier session."""
     if not is_session_refusal(error) and "tensor" not in error.message:

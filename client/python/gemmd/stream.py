@@ -5,19 +5,19 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Iterable, Iterator
-from concurrent.futures import Future
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, Self, Unpack
 
 import grpc
 
-from gemmd.channel import Metadata, checked_timeout
+from gemmd.channel import Deadline, Metadata, checked_timeout
 from gemmd.errors import Cancelled, Error, Unavailable, from_rpc_error
 from gemmd.joint import HEAD_BYTES, MAX_UNANSWERED, Queue
 from gemmd.methods import MULTIPLY_STREAM
 from gemmd.ownership import Owner
-from gemmd.product import Product, ProductOptions, Request, build_request
-from gemmd.restore import Restorables
+from gemmd.product import Answer, Product, ProductOptions, Request, build_request
+from gemmd.restore import MIN_TIMEOUT_S, Restorables, lost
 
 
 class Stream:
@@ -40,9 +40,13 @@ class Stream:
         metadata: Metadata,
         max_bytes: int,
         restorables: Restorables,
+        send_alone: Callable[[Request, float | None], Answer],
     ) -> None:
         self._max_bytes = max_bytes
         self._restorables = restorables
+        # Sends a product as a call of its own, which restores its tensors; on a thread, since it may take long.
+        self._send_alone = send_alone
+        self._alone = ThreadPoolExecutor(1, "gemmd-stream")
         self._condition = threading.Condition()
         self._queue = Queue(max_bytes)
         self._owner = Owner(self)
@@ -50,6 +54,7 @@ class Stream:
         self._error: Error | None = None
         call = channel.stream_stream(*MULTIPLY_STREAM)
         limit = None if timeout is None else checked_timeout(timeout)
+        self._deadline = None if limit is None else Deadline(limit)
         self._call = call(self._messages(), timeout=limit, metadata=metadata)
         self._reader = threading.Thread(target=self._read, daemon=True)
         self._reader.start()
@@ -58,7 +63,7 @@ class Stream:
         """Sends a product with the arguments of `gemmd.Client.multiply`. Blocks while 1024 products are unanswered."""
         self._owner.check("stream")
         request = build_request(a, b, options)
-        self._restorables.translate(request)
+        is_restorable = bool(self._restorables.translate(request))
         request.check_size(self._max_bytes - HEAD_BYTES)
         future: Future[Product] = Future()
         future.set_running_or_notify_cancel()
@@ -66,7 +71,7 @@ class Stream:
             self._condition.wait_for(lambda: len(self._queue) < MAX_UNANSWERED or self._is_closed)
             if self._is_closed:
                 raise self._error or Cancelled("stream: it is closed")
-            self._queue.add(request, future)
+            self._queue.add(request, future, is_restorable)
             self._condition.notify_all()
         return future
 
@@ -120,13 +125,30 @@ class Stream:
             for answers in self._call:
                 with self._condition:
                     for number, outcome in answers:
-                        self._queue.answer(number, outcome)
+                        request = self._queue.restorable(number) if lost(outcome) else None
+                        if request is not None:
+                            self._alone.submit(self._restore, number, request)
+                        else:
+                            self._queue.answer(number, outcome)
                     self._condition.notify_all()
         except grpc.RpcError as ended:
             error = from_rpc_error(ended)
+        # Products that are sent alone end in any case, but nobody waits for them once the stream has failed.
+        self._alone.shutdown(wait=error is None, cancel_futures=error is not None)
         if error is None and not (self._is_closed and len(self._queue) == 0):
             error = Unavailable("stream: the server ended it")
         self._close(error)
+
+    def _restore(self, number: str, request: Request) -> None:
+        outcome: Answer | Error
+        try:
+            left = None if self._deadline is None else max(self._deadline.left(), MIN_TIMEOUT_S)
+            outcome = self._send_alone(request, left)
+        except Error as error:
+            outcome = error
+        with self._condition:
+            self._queue.answer(number, outcome)
+            self._condition.notify_all()
 
     def _close(self, error: Error | None) -> None:
         with self._condition:

@@ -220,6 +220,62 @@ def test_streams_use_restored_tensors(restarted, client, arrays):
         np.testing.assert_array_equal(stream.submit(x, tensor).result().array, x @ w)
 
 
+def test_streams_restore_tensors(restarted, client, arrays):
+    """A stream that was open before, one that is opened afterwards, and one that sends no more."""
+    x, w = arrays
+    tensor = client.put(w, restorable=True)
+    with client.stream() as stream:
+        np.testing.assert_array_equal(stream.submit(x, tensor).result().array, x @ w)
+        for number in range(1, 3):
+            restarted.lose()
+            with client.stream(timeout=PATIENCE_S) as later:
+                futures = [each.submit(x, tensor, request_id=name) for each in (stream, later) for name in ("p", "p", "q")]
+            products = [future.result() for future in futures]
+            for product in products:
+                np.testing.assert_array_equal(product.array, x @ w)
+            assert [product.request_id for product in products] == 2 * ["p", "p", "q"]
+            assert uploads(client) == (number + 1, 0)
+        restarted.lose()
+        w[0, 0] += 1
+        with pytest.raises(gemmd.FailedPrecondition, match="restorable tensor"):
+            stream.submit(x, tensor).result()
+        w[0, 0] -= 1
+        tensor.refresh()
+        np.testing.assert_array_equal(stream.submit(x, tensor).result().array, x @ w)
+
+
+def test_a_stream_that_is_cancelled_restores_nothing_more(restarted, client, arrays):
+    x, w = arrays
+    tensor = client.put(w, restorable=True)
+    stream = client.stream()
+    assert stream.submit(x, tensor).result().array.shape == (3, 48)
+    restarted.lose()
+    future = stream.submit(x, tensor)
+    stream.cancel()
+    # It was refused and restored before that, or not.
+    assert future.exception() is None or isinstance(future.exception(), gemmd.Cancelled)
+
+
+def test_streams_of_asyncio_restore_tensors(restarted, arrays):
+    x, w = arrays
+
+    async def main():
+        async with asyncio.timeout(4 * PATIENCE_S), aio.Client(restarted.address, **SETTINGS) as client:
+            tensor = await client.put(w, restorable=True)
+            async with client.stream() as stream:
+                await (await stream.submit(x, tensor))
+                for lose in (restarted.lose, restarted.lose):
+                    await asyncio.to_thread(lose)
+                    async with client.stream() as later:
+                        futures = [await each.submit(x, tensor) for each in (stream, later) for _ in range(3)]
+                    for product in await asyncio.gather(*futures):
+                        np.testing.assert_array_equal(product.array, x @ w)
+            tensors = (await client.statistics()).tensors
+            assert (tensors.uploads_complete, tensors.uploads_known) == (3, 0)
+
+    asyncio.run(main())
+
+
 def test_a_joined_session_is_not_replaced(restarted, client, arrays):
     x, w = arrays
     with gemmd.Client(restarted.address, session=client.session().token, **SETTINGS) as joined:

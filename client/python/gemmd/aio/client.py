@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 from collections import deque
 from typing import Any, Self, Unpack
 
@@ -159,7 +160,8 @@ class Client(RestoringClient):
     def stream(self, *, timeout: float | None = None) -> Stream:
         """As `gemmd.Client.stream`."""
         limit = self._settings.max_message_bytes
-        return Stream(self._lane(0), timeout, self._metadata(), limit, self._restorables)
+        send_alone = functools.partial(self._call, methods.MULTIPLY)
+        return Stream(self._lane(0), timeout, self._metadata(), limit, self._restorables, send_alone)
 
     async def session(self, *, timeout: float | None = None) -> resident_pb2.OpenSessionResponse:
         """As `gemmd.Client.session`."""
