@@ -7,6 +7,8 @@
 #include <algorithm>
 #include <new>
 
+#include "absl/strings/escaping.h"
+
 namespace gemmd {
 namespace {
 
@@ -90,12 +92,7 @@ std::optional<RandomId> RandomId::FromHex(std::string_view digits) {
 std::string RandomId::ToBytes() const { return std::string(bytes.begin(), bytes.end()); }
 
 std::string RandomId::ToHex() const {
-  std::string digits;
-  for (const uint8_t byte : bytes) {
-    digits += kDigits[byte >> 4];
-    digits += kDigits[byte & 15];
-  }
-  return digits;
+  return absl::BytesToHexString({reinterpret_cast<const char*>(bytes.data()), bytes.size()});
 }
 
 }  // namespace gemmd

@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "absl/algorithm/container.h"
-#include "absl/strings/str_cat.h"
+#include "absl/strings/escaping.h"
 #include "kernels/matrix/status.h"
 #include "kernels/matrix/text.h"
 #include "server/store/digest.h"
@@ -82,9 +82,7 @@ int64_t OverheadOf(const TensorSpec& spec) {
 }  // namespace
 
 std::string Session::IdOf(const Sha256Digest& digest) {
-  std::string id;
-  for (size_t i = 0; i < 8; ++i) absl::StrAppend(&id, absl::Hex(digest[i], absl::kZeroPad2));
-  return id;
+  return absl::BytesToHexString({reinterpret_cast<const char*>(digest.data()), 8});
 }
 
 // Collects garbage and pending notifications of a change. They are processed once the store's lock

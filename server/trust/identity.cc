@@ -2,6 +2,7 @@
 #include "server/trust/identity.h"
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <nlohmann/json.hpp>
 #include <utility>
@@ -16,10 +17,11 @@ namespace {
 
 constexpr int64_t kMinuteNs = 60'000'000'000;
 
-}  // namespace
+// In the order of Role.
+constexpr std::array<std::string_view, kRoles> kRoleNames = {
+    "multiply", "tensors", "statistics", "registry", "reflection", "administer"};
 
-Meter::Entry::Entry(Entry&& other) noexcept
-    : meter_(std::move(other.meter_)), bytes_(other.bytes_), charged_ns_(other.charged_ns_) {}
+}  // namespace
 
 Meter::Entry& Meter::Entry::operator=(Entry&& other) noexcept {
   if (this == &other) return *this;
@@ -101,17 +103,7 @@ int64_t Meter::bytes() const {
   return bytes_;
 }
 
-std::string_view NameOf(Role role) {
-  switch (role) {
-    case Role::kMultiply: return "multiply";
-    case Role::kTensors: return "tensors";
-    case Role::kStatistics: return "statistics";
-    case Role::kRegistry: return "registry";
-    case Role::kReflection: return "reflection";
-    case Role::kAdminister: return "administer";
-  }
-  return "";
-}
+std::string_view NameOf(Role role) { return kRoleNames[static_cast<size_t>(role)]; }
 
 bool Grant::MayUse(std::string_view device) const {
   return devices.empty() || std::find(devices.begin(), devices.end(), device) != devices.end();
@@ -184,15 +176,14 @@ absl::Status ReadRoles(const std::string& field, const json& value, Roles& roles
       "a list of multiply, tensors, statistics, registry, reflection, administer";
   if (!value.is_array()) return BadRule(field, Shown(value), want);
   for (const json& name : value) {
-    bool is_known = false;
-    for (size_t i = 0; i < kRoles; ++i) {
-      const auto role = static_cast<Role>(i);
-      if (!name.is_string() || name.get_ref<const std::string&>() != NameOf(role)) continue;
-      if (roles.Has(role)) return BadRule(field, Shown(name), "each role once");
-      roles.Add(role);
-      is_known = true;
-    }
-    if (!is_known) return BadRule(field, Shown(name), want);
+    const auto* const known =
+        std::find_if(kRoleNames.begin(), kRoleNames.end(), [&name](std::string_view role) {
+          return name.is_string() && name.get_ref<const std::string&>() == role;
+        });
+    if (known == kRoleNames.end()) return BadRule(field, Shown(name), want);
+    const auto role = static_cast<Role>(known - kRoleNames.begin());
+    if (roles.Has(role)) return BadRule(field, Shown(name), "each role once");
+    roles.Add(role);
   }
   return absl::OkStatus();
 }

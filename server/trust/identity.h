@@ -35,7 +35,7 @@ class Meter : public std::enable_shared_from_this<Meter> {
   class Entry {
    public:
     Entry() = default;
-    Entry(Entry&& other) noexcept;
+    Entry(Entry&& other) noexcept = default;
     Entry& operator=(Entry&& other) noexcept;
     ~Entry() { Leave(); }
 

@@ -5,6 +5,7 @@
 #include <openssl/evp.h>
 
 #include <algorithm>
+#include <charconv>
 #include <limits>
 #include <memory>
 #include <new>
@@ -12,9 +13,11 @@
 #include <unordered_map>
 #include <utility>
 
+#include "absl/functional/function_ref.h"
 #include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/string_view.h"
 #include "kernels/matrix/status.h"
 #include "server/system/files.h"
 #include "server/trust/identity.h"
@@ -30,13 +33,6 @@ const EVP_MD* Algorithm() {
   static const std::unique_ptr<EVP_MD, openssl::Free> sha256(
       EVP_MD_fetch(nullptr, "SHA256", nullptr));
   return sha256.get();
-}
-
-int DigitOf(char c) {
-  if (!absl::ascii_isxdigit(static_cast<unsigned char>(c))) return -1;
-  return absl::ascii_isdigit(static_cast<unsigned char>(c))
-             ? c - '0'
-             : absl::ascii_tolower(static_cast<unsigned char>(c)) - 'a' + 10;
 }
 
 }  // namespace
@@ -55,10 +51,8 @@ std::optional<TextDigest> TextDigest::FromHex(std::string_view digits) {
   TextDigest digest;
   if (digits.size() != 2 * digest.bytes.size()) return std::nullopt;
   for (size_t i = 0; i < digest.bytes.size(); ++i) {
-    const int high = DigitOf(digits[2 * i]);
-    const int low = DigitOf(digits[2 * i + 1]);
-    if (high < 0 || low < 0) return std::nullopt;
-    digest.bytes[i] = static_cast<uint8_t>(high * 16 + low);
+    const char* const end = digits.data() + 2 * i + 2;
+    if (std::from_chars(end - 2, end, digest.bytes[i], 16).ptr != end) return std::nullopt;
   }
   return digest;
 }
@@ -75,13 +69,8 @@ absl::Status BadLine(int line, std::string_view got, std::string_view want) {
 }
 
 std::string_view Stripped(std::string_view text) {
-  while (!text.empty() && absl::ascii_isspace(static_cast<unsigned char>(text.front()))) {
-    text.remove_prefix(1);
-  }
-  while (!text.empty() && absl::ascii_isspace(static_cast<unsigned char>(text.back()))) {
-    text.remove_suffix(1);
-  }
-  return text;
+  const absl::string_view rest = absl::StripAsciiWhitespace({text.data(), text.size()});
+  return {rest.data(), rest.size()};
 }
 
 }  // namespace
@@ -127,8 +116,9 @@ constexpr size_t kMaxKnown = 4096;
 constexpr size_t kMaxTokenBytes = kMaxWebTokenBytes;
 
 template <typename Parsed>
-absl::StatusOr<Parsed> ReadAndParse(const char* option, const std::string& path,
-                                    absl::StatusOr<Parsed> (*parse)(std::string_view text)) {
+absl::StatusOr<Parsed> ReadAndParse(
+    const char* option, const std::string& path,
+    absl::FunctionRef<absl::StatusOr<Parsed>(std::string_view text)> parse) {
   const absl::StatusOr<std::string> text = ReadRegularFile(path, Parsed::kMaxBytes);
   if (!text.ok()) {
     return absl::InvalidArgumentError(
@@ -141,13 +131,10 @@ absl::StatusOr<Parsed> ReadAndParse(const char* option, const std::string& path,
 }
 
 absl::StatusOr<Rules> ReadRules(const std::string& path) {
-  if (absl::EndsWith(path, ".yaml") || absl::EndsWith(path, ".yml")) {
-    return ReadAndParse<Rules>("rules", path, [](std::string_view text) {
-      return Rules::Parse(text, Rules::Format::kYaml);
-    });
-  }
-  return ReadAndParse<Rules>("rules", path,
-                             [](std::string_view text) { return Rules::Parse(text); });
+  const bool is_yaml = path.ends_with(".yaml") || path.ends_with(".yml");
+  return ReadAndParse<Rules>("rules", path, [is_yaml](std::string_view text) {
+    return Rules::Parse(text, is_yaml ? Rules::Format::kYaml : Rules::Format::kJson);
+  });
 }
 
 absl::Status Unauthenticated(const char* why) { return absl::UnauthenticatedError(why); }
