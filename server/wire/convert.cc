@@ -20,6 +20,7 @@
 #include "kernels/mma/chip.h"
 #include "kernels/mma/fragment.h"
 #include "kernels/mma/instructions.h"
+#include "proto/field_start.h"
 #include "server/store/product_tensors.h"
 #include "server/wire/listing.h"
 #include "server/wire/tensor_convert.h"
@@ -813,7 +814,8 @@ class EntryWriter {
 
   void Write(const v1::FragmentEntry& entry) {
     entry.SerializeToString(&one_);
-    AppendField(v1::DescribeFragmentResponse::kEntriesFieldNumber, one_, answer_);
+    AppendFieldStart(v1::DescribeFragmentResponse::kEntriesFieldNumber, one_.size(), answer_);
+    answer_ += one_;
   }
 
  private:

@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "server/wire/listing.h"
 
-#include <google/protobuf/io/coded_stream.h>
-
 #include <array>
 #include <cctype>
 #include <cstddef>
@@ -10,6 +8,7 @@
 #include <optional>
 
 #include "kernels/matrix/status.h"
+#include "proto/field_start.h"
 
 namespace gemmd {
 
@@ -166,27 +165,11 @@ bool NamePattern::Matches(std::string_view name) const {
   return ((reached >> (parts_ - 1)) & 1) != 0;
 }
 
-namespace {
-
-constexpr uint32_t kLengthDelimited = 2;  // The wire type of strings, bytes and messages.
-
-}  // namespace
-
-void AppendField(int field, std::string_view message, std::string& bytes) {
-  using google::protobuf::io::CodedOutputStream;
-  constexpr size_t kLongestNumber = 5;
-  std::array<uint8_t, 2 * kLongestNumber> head = {};
-  uint8_t* end = CodedOutputStream::WriteVarint32ToArray(
-      (static_cast<uint32_t>(field) << 3) | kLengthDelimited, head.data());
-  end = CodedOutputStream::WriteVarint32ToArray(static_cast<uint32_t>(message.size()), end);
-  bytes.append(reinterpret_cast<const char*>(head.data()), static_cast<size_t>(end - head.data()));
-  bytes += message;
-}
-
 Listing::Listing(int field, const std::vector<ListedItem>& items) {
   std::string bytes;
   for (const ListedItem& item : items) {
-    AppendField(field, item.bytes, bytes);
+    AppendFieldStart(field, item.bytes.size(), bytes);
+    bytes += item.bytes;
     names_.push_back(item.name);
     ends_.push_back(bytes.size());
   }

@@ -74,7 +74,4 @@ class Listing {
   grpc::Slice bytes_;
 };
 
-// Appends a message field: tag, length and the message's bytes.
-void AppendField(int field, std::string_view message, std::string& bytes);
-
 }  // namespace gemmd

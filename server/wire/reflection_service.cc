@@ -136,18 +136,13 @@ namespace {
 constexpr int64_t kMaxUnreadReflectionBytes = int64_t{8} << 20;
 
 // State that all streams of the service share.
-struct ReflectionSetting {
+struct ReflectionSetting : ServiceParts {
   explicit ReflectionSetting(const ServiceParts& parts)
-      : runner(parts.runner),
-        gate(parts.gate),
-        watch(parts.watch),
-        timing{parts.times, parts.clock, Handler::kReflection},
-        unread(kMaxUnreadReflectionBytes, parts.gate) {}
+      : ServiceParts(parts),
+        timing{times, clock, Handler::kReflection},
+        unread(kMaxUnreadReflectionBytes, gate) {}
 
   std::vector<std::string> services;  // Set before the first call.
-  const ProductRunner& runner;
-  const Gate& gate;
-  SendWatch& watch;
   HandlerTiming timing;
   UnreadAnswers unread;
 };
