@@ -53,54 +53,21 @@ bool IsSignedBy(X509_CRL* list, const Certificate& authority) {
          X509_CRL_verify(list, X509_get0_pubkey(authority.get())) == 1;
 }
 
-std::vector<Certificate> ReadCertificates(const std::string& pem) {
-  const Bio reader = Reader(pem);
-  std::vector<Certificate> all;
-  while (Certificate next{PEM_read_bio_X509_AUX(reader.get(), nullptr, nullptr, nullptr)}) {
-    all.push_back(std::move(next));
-  }
+// A peer's own certificate, in PEM; null if it is none.
+Certificate ReadPeer(std::string_view certificate) {
+  Certificate peer(PEM_read_bio_X509(Reader(certificate).get(), nullptr, nullptr, nullptr));
   ERR_clear_error();
-  return all;
+  return peer;
 }
 
-}  // namespace
-
-struct Revocations::Lists {
-  std::vector<List> all;
-};
-
-absl::StatusOr<std::shared_ptr<const Revocations>> Revocations::Read(const std::string& lists,
-                                                                     const std::string& authorities,
-                                                                     const std::string& file) {
-  const auto bad = [&file](std::string_view want) {
-    ERR_clear_error();
-    return absl::InvalidArgumentError(GotWant("client-crl", file, want));
-  };
-  const std::vector<Certificate> signers = ReadCertificates(authorities);
-  auto read = std::make_unique<Lists>();
-  const Bio reader = Reader(lists);
-  while (List next{PEM_read_bio_X509_CRL(reader.get(), nullptr, nullptr, nullptr)}) {
-    const bool is_known =
-        std::any_of(signers.begin(), signers.end(),
-                    [&](const Certificate& signer) { return IsSignedBy(next.get(), signer); });
-    if (!is_known) return bad("lists that an authority of --client-ca has signed");
-    read->all.push_back(std::move(next));
-  }
-  if (!WasReadToTheEnd() || read->all.empty()) {
-    return bad("complete revocation lists in PEM");
-  }
-  return std::shared_ptr<const Revocations>(new Revocations(std::move(read)));
-}
-
-Revocations::Revocations(std::unique_ptr<Lists> lists) : lists_(std::move(lists)) {}
-Revocations::~Revocations() = default;
-
-absl::Status Revocations::Check(std::string_view certificate) const {
-  const Certificate peer(PEM_read_bio_X509(Reader(certificate).get(), nullptr, nullptr, nullptr));
-  ERR_clear_error();
+// Errors: Unauthenticated if a list of its authority has the certificate. Null lists: there are
+// none.
+absl::Status CheckRevocations(const Revocations* lists, std::string_view certificate) {
+  if (lists == nullptr) return absl::OkStatus();
+  const Certificate peer = ReadPeer(certificate);
   if (peer == nullptr) return absl::UnauthenticatedError("no certificate");
   const X509_NAME* const issuer = X509_get_issuer_name(peer.get());
-  for (const List& list : lists_->all) {
+  for (const List& list : *lists) {
     X509_REVOKED* entry = nullptr;
     if (X509_NAME_cmp(X509_CRL_get_issuer(list.get()), issuer) == 0 &&
         X509_CRL_get0_by_cert(list.get(), &entry, peer.get()) == 1) {
@@ -109,8 +76,6 @@ absl::Status Revocations::Check(std::string_view certificate) const {
   }
   return absl::OkStatus();
 }
-
-namespace {
 
 constexpr size_t kMaxBytes = size_t{1} << 20;
 
@@ -140,12 +105,29 @@ absl::StatusOr<std::vector<Certificate>> ReadChain(std::string_view option,
   while (Certificate next{PEM_read_bio_X509_AUX(reader.get(), nullptr, nullptr, nullptr)}) {
     chain.push_back(std::move(next));
   }
-  const unsigned long error = ERR_peek_last_error();
-  const bool is_end =
-      ERR_GET_LIB(error) == ERR_LIB_PEM && ERR_GET_REASON(error) == PEM_R_NO_START_LINE;
-  ERR_clear_error();
-  if (chain.empty() || !is_end) return Bad(option, file, "complete certificates in PEM");
+  if (!WasReadToTheEnd() || chain.empty()) return Bad(option, file, "complete certificates in PEM");
   return chain;
+}
+
+// Lists that one of the authorities has signed each.
+absl::StatusOr<std::shared_ptr<const Revocations>> ReadRevocations(
+    const std::string& bytes, const std::vector<Certificate>& authorities,
+    const std::string& file) {
+  auto lists = std::make_shared<Revocations>();
+  const Bio reader = Reader(bytes);
+  while (List next{PEM_read_bio_X509_CRL(reader.get(), nullptr, nullptr, nullptr)}) {
+    const bool is_known =
+        std::any_of(authorities.begin(), authorities.end(),
+                    [&](const Certificate& signer) { return IsSignedBy(next.get(), signer); });
+    if (!is_known) {
+      return Bad("client-crl", file, "lists that an authority of --client-ca has signed");
+    }
+    lists->push_back(std::move(next));
+  }
+  if (!WasReadToTheEnd() || lists->empty()) {
+    return Bad("client-crl", file, "complete revocation lists in PEM");
+  }
+  return lists;
 }
 
 // Prevents OpenSSL from asking for a passphrase at the terminal.
@@ -226,14 +208,14 @@ absl::StatusOr<KeyPair> CheckKeyPair(const CertificateBytes& bytes, const Certif
 absl::StatusOr<ClientTrust> CheckClientTrust(const CertificateBytes& bytes,
                                              const CertificateFiles& files) {
   ClientTrust checked;
+  std::vector<Certificate> authorities;
   if (!files.client_ca.empty()) {
-    ASSIGN_OR_RETURN(const std::vector<Certificate> authorities,
-                     ReadChain("client-ca", bytes.certificates, files.client_ca));
+    ASSIGN_OR_RETURN(authorities, ReadChain("client-ca", bytes.certificates, files.client_ca));
     checked.client_ca = PemOf(authorities, PEM_write_bio_X509_AUX);
   }
   if (!files.client_crl.empty()) {
     ASSIGN_OR_RETURN(checked.revocations,
-                     Revocations::Read(bytes.companion, bytes.certificates, files.client_crl));
+                     ReadRevocations(bytes.companion, authorities, files.client_crl));
   }
   return checked;
 }
@@ -275,9 +257,7 @@ void TakeNothingBelowTls13(Credentials& credentials) {
 // Whether a certificate, in PEM, is valid now. OpenSSL checks its dates only in a full handshake,
 // so a peer that resumes an earlier session could otherwise be served forever.
 absl::Status CheckDates(absl::string_view certificate) {
-  const openssl::Certificate peer(PEM_read_bio_X509(
-      openssl::Reader({certificate.data(), certificate.size()}).get(), nullptr, nullptr, nullptr));
-  ERR_clear_error();
+  const Certificate peer = ReadPeer({certificate.data(), certificate.size()});
   if (peer == nullptr) return absl::UnauthenticatedError("no certificate");
   // Both return 0 if the date is malformed.
   const bool has_begun = X509_cmp_current_time(X509_get0_notBefore(peer.get())) < 0;
@@ -420,7 +400,7 @@ absl::Status ServedCertificates::Show(const KeyPair& key_pair, const ClientTrust
     TlsContext::Options options = {.key_and_chain = key_pair.key_and_chain,
                                    .client_ca = clients.client_ca};
     options.check_client = [revocations = clients.revocations](std::string_view certificate) {
-      return revocations == nullptr ? absl::OkStatus() : revocations->Check(certificate);
+      return CheckRevocations(revocations.get(), certificate);
     };
     ASSIGN_OR_RETURN(for_certified, TlsContext::Make(options));
   }
@@ -448,8 +428,7 @@ absl::Status ServedCertificates::CheckClient(absl::string_view certificate) cons
     MutexLock lock(&mutex_);
     revocations = clients_.shown.revocations;
   }
-  if (revocations == nullptr) return absl::OkStatus();
-  return revocations->Check({certificate.data(), certificate.size()});
+  return CheckRevocations(revocations.get(), {certificate.data(), certificate.size()});
 }
 
 ServedCertificates::State ServedCertificates::state() const {

@@ -21,29 +21,13 @@
 #include "server/metrics/http.h"
 #include "server/system/files.h"
 #include "server/system/mutex.h"
+#include "server/trust/openssl_objects.h"
 
 namespace gemmd {
 
-// Certificates that their authority has revoked.
-class Revocations {
- public:
-  // Both are PEM: `lists` holds CRLs (X509 CRL), each signed by one of the authorities. Errors:
-  // InvalidArgument, naming --client-crl and the file.
-  static absl::StatusOr<std::shared_ptr<const Revocations>> Read(const std::string& lists,
-                                                                 const std::string& authorities,
-                                                                 const std::string& file);
-  ~Revocations();
-
-  // Checks that a peer's own certificate, in PEM, is on no list of its authority. A list applies
-  // until it is replaced, even if its successor is overdue. Threads: any. Errors: Unauthenticated.
-  absl::Status Check(std::string_view certificate) const;
-
- private:
-  struct Lists;
-  explicit Revocations(std::unique_ptr<Lists> lists);
-
-  const std::unique_ptr<Lists> lists_;
-};
+// Lists of certificates that their authority has revoked. A list applies until it is replaced, even
+// if its successor is overdue.
+using Revocations = std::vector<openssl::RevocationList>;
 
 // Paths of PEM files, as given by --tls-cert, --tls-key, --client-ca and --client-crl.
 struct CertificateFiles {
