@@ -192,13 +192,10 @@ DeviceCompression::DeviceCompression(std::shared_ptr<DeviceCopies> place,
 
 void DeviceCompression::Start() {
   Bring(tensors_.dense, task_.dense_block, dense_, [](DeviceCompression& self) {
-    self.tensors_.mask == nullptr ? self.BringResult() : self.BringMask();
+    if (self.tensors_.mask == nullptr) return self.BringResult();
+    self.Bring(self.tensors_.mask, self.task_.mask_block, self.mask_,
+               [](DeviceCompression& with_mask) { with_mask.BringResult(); });
   });
-}
-
-void DeviceCompression::BringMask() {
-  Bring(tensors_.mask, task_.mask_block, mask_,
-        [](DeviceCompression& self) { self.BringResult(); });
 }
 
 void DeviceCompression::Bring(const std::shared_ptr<PlacedBytes>& bytes, uint64_t& block,
@@ -254,22 +251,9 @@ void DeviceCompression::End(const absl::Status& status) {
   std::move(done_)(status);
 }
 
-class Compressor::Place {
- public:
-  Place(Compressor& compressor, const RandomId& session)
-      : compressor_(compressor), session_(session) {}
-  Place(const Place&) = delete;
-  Place& operator=(const Place&) = delete;
-  ~Place() { compressor_.GiveBackPlace(session_); }
-
- private:
-  Compressor& compressor_;
-  const RandomId session_;
-};
-
 // The resources of a task until it ends.
 struct Compressor::Task::Work {
-  std::unique_ptr<Place> place;
+  std::shared_ptr<void> place;  // Its deleter gives back the place among running compressions.
   TensorStore::SessionUse session;
   TensorStore::TensorUse tensor;
   TensorStore::TensorUse mask;
@@ -344,7 +328,8 @@ absl::StatusOr<std::weak_ptr<Compressor::Task>> Compressor::Begin(TensorStore::S
                    PlanCompression(dense.spec, mask == nullptr ? nullptr : &mask->spec));
   const CompressionPlan& plan = work->plan;
   RETURN_IF_ERROR(TakePlace(session.token()));
-  work->place = std::make_unique<Place>(*this, session.token());
+  work->place.reset(this,
+                    [token = session.token()](Compressor* self) { self->GiveBackPlace(token); });
   ASSIGN_OR_RETURN(work->draft, store_.MakeDraft(session, plan.result, request.keep));
   work->compression.emplace(plan, dense.bytes->host(),
                             mask == nullptr ? nullptr : mask->bytes->host(),

@@ -112,7 +112,6 @@ class DeviceCompression : public std::enable_shared_from_this<DeviceCompression>
   // Continues with `next` once the device has the bytes.
   void Bring(const std::shared_ptr<PlacedBytes>& bytes, uint64_t& block, DeviceCopies::Use& use,
              void (*next)(DeviceCompression& self));
-  void BringMask();
   void BringResult();
   void Step();
   void EndStep(const absl::StatusOr<BadGroup>& bad);
@@ -187,9 +186,6 @@ class Compressor {
                                             Done done) ABSL_LOCKS_EXCLUDED(mutex_);
 
  private:
-  // A slot for a running compression, released by the destructor.
-  class Place;
-
   absl::Status TakePlace(const RandomId& session) ABSL_LOCKS_EXCLUDED(mutex_);
   void GiveBackPlace(const RandomId& session) ABSL_LOCKS_EXCLUDED(mutex_);
   void Bring(const std::shared_ptr<Task>& task) ABSL_LOCKS_EXCLUDED(mutex_);

@@ -22,44 +22,33 @@ const EVP_MD* Algorithm() {
 
 }  // namespace
 
-struct Sha256::Context {
-  Context() : evp(EVP_MD_CTX_new()) {}
-  ~Context() { EVP_MD_CTX_free(evp); }
-  Context(const Context&) = delete;
-  Context& operator=(const Context&) = delete;
+Sha256::Sha256() : context_(EVP_MD_CTX_new(), EVP_MD_CTX_free) { Begin(); }
 
-  void Begin() {
-    const EVP_MD* const sha256 = Algorithm();
-    if (evp == nullptr || sha256 == nullptr || EVP_DigestInit_ex(evp, sha256, nullptr) != 1) {
-      throw std::bad_alloc();
-    }
+void Sha256::Begin() {
+  const EVP_MD* const sha256 = Algorithm();
+  if (context_ == nullptr || sha256 == nullptr ||
+      EVP_DigestInit_ex(context_.get(), sha256, nullptr) != 1) {
+    throw std::bad_alloc();
   }
-  // These cannot fail with an initialized context.
-  void Add(absl::Span<const std::byte> bytes) { EVP_DigestUpdate(evp, bytes.data(), bytes.size()); }
-  Sha256Digest Finish() {
-    Sha256Digest digest = {};
-    EVP_DigestFinal_ex(evp, digest.data(), nullptr);
-    return digest;
-  }
+}
 
-  EVP_MD_CTX* const evp;
-};
+// This and Finish cannot fail with an initialized context.
+void Sha256::Add(absl::Span<const std::byte> bytes) {
+  EVP_DigestUpdate(context_.get(), bytes.data(), bytes.size());
+}
 
-Sha256::Sha256() : context_(std::make_unique<Context>()) { context_->Begin(); }
-Sha256::~Sha256() = default;
-Sha256::Sha256(Sha256&&) noexcept = default;
-Sha256& Sha256::operator=(Sha256&&) noexcept = default;
-
-void Sha256::Add(absl::Span<const std::byte> bytes) { context_->Add(bytes); }
-
-Sha256Digest Sha256::Finish() { return context_->Finish(); }
+Sha256Digest Sha256::Finish() {
+  Sha256Digest digest = {};
+  EVP_DigestFinal_ex(context_.get(), digest.data(), nullptr);
+  return digest;
+}
 
 // Every call hashes a token, so each thread keeps a context.
 Sha256Digest Sha256::Of(absl::Span<const std::byte> bytes) {
-  thread_local Context context;
-  context.Begin();
-  context.Add(bytes);
-  return context.Finish();
+  thread_local Sha256 hash;
+  hash.Begin();
+  hash.Add(bytes);
+  return hash.Finish();
 }
 
 absl::StatusOr<RandomId> RandomId::Make() {

@@ -14,6 +14,8 @@
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
 
+struct evp_md_ctx_st;
+
 namespace gemmd {
 
 using Sha256Digest = std::array<uint8_t, 32>;
@@ -22,9 +24,6 @@ using Sha256Digest = std::array<uint8_t, 32>;
 class Sha256 {
  public:
   Sha256();
-  ~Sha256();
-  Sha256(Sha256&&) noexcept;
-  Sha256& operator=(Sha256&&) noexcept;
 
   void Add(absl::Span<const std::byte> bytes);
 
@@ -34,8 +33,9 @@ class Sha256 {
   static Sha256Digest Of(absl::Span<const std::byte> bytes);
 
  private:
-  struct Context;
-  std::unique_ptr<Context> context_;
+  void Begin();
+
+  std::unique_ptr<evp_md_ctx_st, void (*)(evp_md_ctx_st*)> context_;
 };
 
 // 128 unguessable bits: the token of a session, the handle of a tensor, the id of an upload.

@@ -441,9 +441,12 @@ namespace {
 // waiting, would delay the other members.
 class BroughtJobs {
  public:
-  // The job has members. `place` is null if the device reads host memory. Returns null, without any
-  // effect, if a tensor is not there, or others have the right to overwrite it elsewhere.
-  static std::unique_ptr<BroughtJobs> TakeAtOnce(DeviceCopies* place, const Job& job);
+  // `place` is null if the device reads host memory.
+  explicit BroughtJobs(DeviceCopies* place) : place_(place) {}
+
+  // The job has members. Returns false, without any effect, if a tensor is not there, or others
+  // have the right to overwrite it elsewhere. Call once, first.
+  bool TakeAtOnce(const Job& job);
 
   // The job for the device; borrows this object.
   Job TakeJob();
@@ -452,24 +455,12 @@ class BroughtJobs {
   void End(JobOutcome& outcome);
 
  private:
-  bool TakeAll(DeviceCopies* place, const Job& job);
-
-  DeviceCopies* place_ = nullptr;
+  DeviceCopies* const place_;
   std::vector<Job> members_;
   std::unique_ptr<JoinedJob> joined_;
 };
 
-std::unique_ptr<BroughtJobs> BroughtJobs::TakeAtOnce(DeviceCopies* place, const Job& job) {
-  auto brought = std::make_unique<BroughtJobs>();
-  brought->place_ = place;
-  if (!brought->TakeAll(place, job)) return nullptr;
-  for (const Job& member : brought->members_) {
-    if (member.tensors != nullptr) member.tensors->BeginTaken();
-  }
-  return brought;
-}
-
-bool BroughtJobs::TakeAll(DeviceCopies* place, const Job& job) {
+bool BroughtJobs::TakeAtOnce(const Job& job) {
   members_.reserve(job.members.size());
   const Job& first = *job.members.front();
   bool are_there = true;
@@ -481,7 +472,7 @@ bool BroughtJobs::TakeAll(DeviceCopies* place, const Job& job) {
         member[role] = members_.front()[role];
       }
     }
-    are_there = member.tensors == nullptr || member.tensors->TakeAtOnce(place, member);
+    are_there = member.tensors == nullptr || member.tensors->TakeAtOnce(place_, member);
     if (!are_there) break;
   }
   if (!are_there) {
@@ -490,12 +481,13 @@ bool BroughtJobs::TakeAll(DeviceCopies* place, const Job& job) {
     std::vector<const Job*> members;
     for (const Job& member : members_) members.push_back(&member);
     joined_ = JoinedJob::Of(job, std::move(members));
-    if (joined_->Gather().ok()) return true;
+    are_there = joined_->Gather().ok();
   }
   for (const Job& member : members_) {
-    if (member.tensors != nullptr) member.tensors->GiveBackTaken();
+    if (member.tensors == nullptr) continue;
+    are_there ? member.tensors->BeginTaken() : member.tensors->GiveBackTaken();
   }
-  return false;
+  return are_there;
 }
 
 // A shared operand is taken from the first member.
@@ -562,8 +554,8 @@ void ResidentDevice::SubmitJoined(const Job& job, Done done) {
       std::any_of(job.members.begin(), job.members.end(),
                   [](const Job* member) { return member->tensors != nullptr; });
   if (!has_tensors) return device_->Submit(job, std::move(done));
-  std::unique_ptr<BroughtJobs> brought = BroughtJobs::TakeAtOnce(copies_.get(), job);
-  if (brought == nullptr) return SubmitApart(job, std::move(done));
+  auto brought = std::make_unique<BroughtJobs>(copies_.get());
+  if (!brought->TakeAtOnce(job)) return SubmitApart(job, std::move(done));
   const Job all = brought->TakeJob();
   device_->Submit(
       all, [brought = std::move(brought), done = std::move(done)](JobOutcome outcome) mutable {

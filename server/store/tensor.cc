@@ -145,8 +145,7 @@ KeptForms::Use KeptForms::Take(const std::shared_ptr<TensorBytes>& tensor, Accou
     tensor->forms.push_back(form);
   }
   MutexLock lock(&mutex_);
-  const auto is_gone = [](const auto& other) { return other.expired(); };
-  forms_.erase(std::remove_if(forms_.begin(), forms_.end(), is_gone), forms_.end());
+  std::erase_if(forms_, [](const auto& other) { return other.expired(); });
   forms_.push_back(form);
   return {form, false};
 }
@@ -163,8 +162,7 @@ void KeptForms::Drop(const std::shared_ptr<KeptForm>& form) {
   const std::shared_ptr<TensorBytes> tensor = form->tensor_.lock();
   if (tensor == nullptr) return;
   MutexLock lock(&tensor->forms_mutex);
-  auto& forms = tensor->forms;
-  forms.erase(std::remove(forms.begin(), forms.end(), form), forms.end());
+  std::erase(tensor->forms, form);
 }
 
 std::vector<std::shared_ptr<KeptForm>> KeptForms::All() const {

@@ -257,20 +257,16 @@ void Upload::EndPass(Chunk& chunk, const ByteRange& range, const absl::Status& s
 }
 
 void Upload::ReadBack(const ByteRange& range) {
+  const absl::Span<std::byte> to(read_back_.get(), static_cast<size_t>(range.bytes));
   try {
-    BeginReadingBack(range);
+    DeviceMemory::Done done = [self = shared_from_this(), range](const absl::Status& status) {
+      self->EndReadingBack(range.bytes, status);
+    };
+    if (passed_to_->Read(copy_.copy(), range.offset, to, done)) return;
+    EndReadingBack(range.bytes, absl::UnavailableError("the device has lost them"));
   } catch (const std::bad_alloc&) {
     EndReadingBack(range.bytes, no_memory_);
   }
-}
-
-void Upload::BeginReadingBack(const ByteRange& range) {
-  const absl::Span<std::byte> to(read_back_.get(), static_cast<size_t>(range.bytes));
-  DeviceMemory::Done done = [self = shared_from_this(), range](const absl::Status& status) {
-    self->EndReadingBack(range.bytes, status);
-  };
-  if (passed_to_->Read(copy_.copy(), range.offset, to, done)) return;
-  EndReadingBack(range.bytes, absl::UnavailableError("the device has lost them"));
 }
 
 void Upload::EndReadingBack(int64_t bytes, const absl::Status& status) {

@@ -217,7 +217,6 @@ class Upload : public std::enable_shared_from_this<Upload> {
   void EndPass(Chunk& chunk, const ByteRange& range, const absl::Status& status)
       ABSL_LOCKS_EXCLUDED(mutex_);
   void ReadBack(const ByteRange& range);
-  void BeginReadingBack(const ByteRange& range);
   void EndReadingBack(int64_t bytes, const absl::Status& status) ABSL_LOCKS_EXCLUDED(mutex_);
   // The first failure counts.
   void FailPassing(const absl::Status& status) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
