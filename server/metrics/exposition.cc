@@ -15,23 +15,16 @@ namespace gemmd {
 
 namespace {
 
-prometheus::MetricType TypeOf(MetricType type) {
-  switch (type) {
-    case MetricType::kCounter: return prometheus::MetricType::Counter;
-    case MetricType::kGauge: return prometheus::MetricType::Gauge;
-    case MetricType::kHistogram: return prometheus::MetricType::Histogram;
-  }
-  return prometheus::MetricType::Untyped;
-}
+// By MetricType.
+struct KnownType {
+  prometheus::MetricType type;
+  std::string_view name;
+};
+constexpr KnownType kTypes[] = {{prometheus::MetricType::Counter, "counter"},
+                                {prometheus::MetricType::Gauge, "gauge"},
+                                {prometheus::MetricType::Histogram, "histogram"}};
 
-std::string_view NameOf(MetricType type) {
-  switch (type) {
-    case MetricType::kCounter: return "counter";
-    case MetricType::kGauge: return "gauge";
-    case MetricType::kHistogram: return "histogram";
-  }
-  return "";
-}
+const KnownType& Known(MetricType type) { return kTypes[static_cast<size_t>(type)]; }
 
 prometheus::ClientMetric::Histogram ToSeconds(const LatencyHistogram::Snapshot& histogram) {
   constexpr double kNsInSecond = 1e9;
@@ -72,7 +65,7 @@ void AddLines(std::string_view path, absl::Span<const Metric> metrics,
       if (!label.empty()) labels.push_back(Quoted(label));
     }
     lines.push_back(Concat("{\"path\":", Quoted(path), ",\"name\":", Quoted(metric.name),
-                           ",\"type\":", Quoted(NameOf(metric.type)),
+                           ",\"type\":", Quoted(Known(metric.type).name),
                            ",\"unit\":", Quoted(metric.unit), ",\"labels\":[",
                            absl::StrJoin(labels, ","), "],\"help\":", Quoted(metric.help), "}"));
   }
@@ -90,7 +83,7 @@ std::vector<prometheus::MetricFamily> Families(absl::Span<const Metric> metrics,
     prometheus::MetricFamily& family = families.emplace_back();
     family.name = metric.name;
     family.help = metric.help;
-    family.type = TypeOf(metric.type);
+    family.type = Known(metric.type).type;
     for (const Samples::Sample& sample : samples.all()) {
       family.metric.push_back(ToPrometheus(metric, sample));
     }

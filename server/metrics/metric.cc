@@ -731,25 +731,18 @@ constexpr Metric kTensorMetrics[] = {
      .collect = CollectCopies},
 };
 
-// A field of /proc/self/stat after the program's name, which may contain anything. Fields are
-// numbered as in proc(5); the first after the name is 3.
-std::optional<int64_t> StatField(int number) {
+// When the process started, in seconds since the machine's start. Source: proc(5): the program's
+// name may contain anything; the first field after it is the third.
+std::optional<double> StartSinceBoot() {
+  constexpr int kStartTime = 22;  // In ticks.
   std::ifstream file("/proc/self/stat");
   const std::string text((std::istreambuf_iterator<char>(file)), std::istreambuf_iterator<char>());
-  const size_t name_end = text.rfind(')');
-  if (name_end == std::string::npos) return std::nullopt;
-  std::istringstream fields(text.substr(name_end + 1));
-  std::string field;
-  for (int i = 3; i <= number; ++i) fields >> field;
-  std::istringstream digits(field);
-  int64_t value = 0;
-  if (!(digits >> value)) return std::nullopt;
-  return value;
-}
-
-std::optional<double> Ticks(std::optional<int64_t> ticks) {
-  if (!ticks) return std::nullopt;
-  return static_cast<double>(*ticks) / static_cast<double>(sysconf(_SC_CLK_TCK));
+  std::istringstream fields(text.substr(text.rfind(')') + 1));
+  std::string skipped;
+  for (int i = 3; i < kStartTime; ++i) fields >> skipped;
+  int64_t ticks = 0;
+  if (!(fields >> ticks)) return std::nullopt;
+  return static_cast<double>(ticks) / static_cast<double>(sysconf(_SC_CLK_TCK));
 }
 
 double Seconds(const timespec& time) {
@@ -764,8 +757,7 @@ std::optional<double> CpuSeconds() {
 
 // In seconds since 1970.
 std::optional<double> ComputeStartSeconds() {
-  constexpr int kStartTime = 22;  // In ticks since the machine's start.
-  const std::optional<double> start = Ticks(StatField(kStartTime));
+  const std::optional<double> start = StartSinceBoot();
   timespec wall = {};
   timespec since_boot = {};
   if (!start || clock_gettime(CLOCK_REALTIME, &wall) != 0 ||

@@ -18,9 +18,12 @@
 #include <string>
 #include <string_view>
 #include <thread>
+#include <vector>
 
+#include "absl/algorithm/container.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
 
 namespace gemmd {
 
@@ -189,16 +192,11 @@ MemoryGroups MemoryGroupsOfProcess(const std::string& path) {
   MemoryGroups groups;
   std::ifstream file(path);
   for (std::string line; std::getline(file, line);) {
-    const size_t number_end = line.find(':');
-    if (number_end == line.npos) continue;
-    const size_t controllers_end = line.find(':', number_end + 1);
-    if (controllers_end == line.npos) continue;
-    const std::string controllers =
-        absl::StrCat(",", line.substr(number_end + 1, controllers_end - number_end - 1), ",");
-    const std::string group = line.substr(controllers_end + 1);
-    if (!IsWithinAllGroups(group)) continue;
-    if (line.starts_with("0::")) groups.version2 = group;
-    if (controllers.find(",memory,") != controllers.npos) groups.version1 = group;
+    const std::vector<std::string> parts = absl::StrSplit(line, absl::MaxSplits(':', 2));
+    if (parts.size() != 3 || !IsWithinAllGroups(parts[2])) continue;
+    if (line.starts_with("0::")) groups.version2 = parts[2];
+    const std::vector<std::string> controllers = absl::StrSplit(parts[1], ',');
+    if (absl::c_linear_search(controllers, "memory")) groups.version1 = parts[2];
   }
   return groups;
 }
