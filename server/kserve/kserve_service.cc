@@ -62,12 +62,11 @@ void DescribeProduct(const v1::MultiplyResponse& product, ModelInferResponse& an
   parameters["device"].set_string_param(product.device());
   parameters["operations"].set_int64_param(product.operations());
   const v1::Timing& timing = product.timing();
-  const std::pair<const char*, int64_t> stages[] = {
-      {"receive_ns", timing.receive_ns()},   {"queue_ns", timing.queue_ns()},
-      {"copy_in_ns", timing.copy_in_ns()},   {"compute_ns", timing.compute_ns()},
-      {"copy_out_ns", timing.copy_out_ns()}, {"send_prepare_ns", timing.send_prepare_ns()},
-      {"total_ns", timing.total_ns()}};
-  for (const auto& [name, ns] : stages) parameters[name].set_int64_param(ns);
+  for (int i = 0; i < v1::Timing::descriptor()->field_count(); ++i) {
+    const auto* const stage = v1::Timing::descriptor()->field(i);
+    parameters[std::string(stage->name())].set_int64_param(
+        timing.GetReflection()->GetInt64(timing, stage));
+  }
   if (!product.has_verification()) return;
   const bool is_passed = product.verification().outcome() == v1::VERIFY_OUTCOME_PASSED;
   parameters["verification"].set_string_param(is_passed ? "passed" : "not_verified");
@@ -297,7 +296,8 @@ class InferStreamReactor final : public ProductStream<AskedInfer, EndedInfer> {
 // Max bytes of answers that clients have not read.
 constexpr int64_t kMaxUnreadBytes = int64_t{32} << 20;
 
-// The numbers of the methods in the order of the service's declaration.
+// The numbers of the methods in the order of the service's declaration; of those without support,
+// the first one of each kind, and the last one.
 enum Method : int {
   kServerLive,
   kServerReady,
@@ -310,14 +310,8 @@ enum Method : int {
   kModelStatistics,
   kRepositoryIndex,
   kRepositoryModelLoad,
-  kRepositoryModelUnload,
-  kSystemSharedMemoryStatus,
-  kSystemSharedMemoryRegister,
-  kSystemSharedMemoryUnregister,
-  kCudaSharedMemoryStatus,
-  kCudaSharedMemoryRegister,
-  kCudaSharedMemoryUnregister,
-  kTraceSetting,
+  kSystemSharedMemoryStatus = kRepositoryModelLoad + 2,
+  kTraceSetting = kSystemSharedMemoryStatus + 6,
   kLogSettings
 };
 
@@ -331,29 +325,17 @@ constexpr std::string_view kNoSharedMemory =
 constexpr std::string_view kNoSettings =
     "settings: got a call, want none: options of the command line set log and trace (gemmd --help)";
 
-std::string NameOf(Method method) {
+std::string NameOf(int method) {
   return inference::ServerLiveRequest::descriptor()->file()->service(0)->method(method)->name();
 }
 
-struct Unsupported {
-  Method method;
-  std::string_view reason;
-};
-constexpr Unsupported kUnsupported[] = {
-    {kRepositoryModelLoad, kNoLoading},
-    {kRepositoryModelUnload, kNoLoading},
-    {kSystemSharedMemoryStatus, kNoSharedMemory},
-    {kSystemSharedMemoryRegister, kNoSharedMemory},
-    {kSystemSharedMemoryUnregister, kNoSharedMemory},
-    {kCudaSharedMemoryStatus, kNoSharedMemory},
-    {kCudaSharedMemoryRegister, kNoSharedMemory},
-    {kCudaSharedMemoryUnregister, kNoSharedMemory},
-    {kTraceSetting, kNoSettings},
-    {kLogSettings, kNoSettings},
-};
+std::string_view ReasonOf(int unsupported_method) {
+  if (unsupported_method < kSystemSharedMemoryStatus) return kNoLoading;
+  return unsupported_method < kTraceSetting ? kNoSharedMemory : kNoSettings;
+}
 
 // Methods that operators and their probes need even if the server is short of memory.
-bool IsForOperators(Method method) {
+bool IsForOperators(int method) {
   return method == kServerLive || method == kServerReady || method == kModelStatistics;
 }
 
@@ -367,9 +349,9 @@ class KserveService final : public inference::GRPCInferenceService::Service {
     AddProducts();
     AddServer();
     AddModels();
-    for (const Unsupported& method : kUnsupported) {
-      AddAnswer(method.method,
-                [reason = method.reason](
+    for (int method = kRepositoryModelLoad; method <= kLogSettings; ++method) {
+      AddAnswer(method,
+                [reason = ReasonOf(method)](
                     auto& /*context*/, const auto& /*request*/) -> absl::StatusOr<RegistryAnswer> {
                   return absl::UnimplementedError(Concat(reason));
                 });
@@ -437,9 +419,7 @@ class KserveService final : public inference::GRPCInferenceService::Service {
 
   void AddModels() {
     Add<inference::ModelReadyRequest>(
-        kModelReady,
-        [this](Context& context,
-               const inference::ModelReadyRequest& wire) -> absl::StatusOr<RegistryAnswer> {
+        kModelReady, [this](Context& context, const auto& wire) -> absl::StatusOr<RegistryAnswer> {
           const absl::StatusOr<Model> model = Find(context, wire);
           if (!model.ok() && !absl::IsNotFound(model.status()) &&
               !absl::IsFailedPrecondition(model.status())) {
@@ -451,26 +431,21 @@ class KserveService final : public inference::GRPCInferenceService::Service {
         });
     Add<inference::ModelMetadataRequest>(
         kModelMetadata,
-        [this](Context& context,
-               const inference::ModelMetadataRequest& wire) -> absl::StatusOr<RegistryAnswer> {
+        [this](Context& context, const auto& wire) -> absl::StatusOr<RegistryAnswer> {
           ASSIGN_OR_RETURN(const Model model, Find(context, wire));
           return AnswerOf(MetadataOf(model));
         });
     Add<inference::ModelConfigRequest>(
-        kModelConfig,
-        [this](Context& context,
-               const inference::ModelConfigRequest& wire) -> absl::StatusOr<RegistryAnswer> {
+        kModelConfig, [this](Context& context, const auto& wire) -> absl::StatusOr<RegistryAnswer> {
           ASSIGN_OR_RETURN(const Model model, Find(context, wire));
           return AnswerOf(ConfigOf(model));
         });
     Add<inference::ModelStatisticsRequest>(
-        kModelStatistics, [this](Context& context, const inference::ModelStatisticsRequest& wire) {
-          return Statistics(context, wire);
-        });
+        kModelStatistics,
+        [this](Context& context, const auto& wire) { return Statistics(context, wire); });
     Add<inference::RepositoryIndexRequest>(
         kRepositoryIndex,
-        [this](Context& context,
-               const inference::RepositoryIndexRequest& wire) -> absl::StatusOr<RegistryAnswer> {
+        [this](Context& context, const auto& wire) -> absl::StatusOr<RegistryAnswer> {
           ASSIGN_OR_RETURN(const ModelUser user, UserOf(context, Role::kRegistry));
           return AnswerOf(IndexOf(models_.List(user), wire.ready()));
         });
@@ -508,7 +483,7 @@ class KserveService final : public inference::GRPCInferenceService::Service {
 
   // Answers a method with the result of `make` for its parsed request.
   template <typename Request, typename Make>
-  void Add(Method method, Make make) {
+  void Add(int method, Make make) {
     const int64_t max_bytes =
         MaxRequestBytes(inference::GRPCInferenceService::service_full_name(), NameOf(method));
     AddAnswer(method,
@@ -521,7 +496,7 @@ class KserveService final : public inference::GRPCInferenceService::Service {
   }
 
   template <typename Answer>
-  void AddAnswer(Method method, Answer answer) {
+  void AddAnswer(int method, Answer answer) {
     MarkMethodRawCallback(
         method,
         new grpc::internal::CallbackUnaryHandler<Bytes, Bytes>(

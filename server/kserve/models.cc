@@ -2,12 +2,10 @@
 #include "server/kserve/models.h"
 
 #include <algorithm>
-#include <map>
 #include <string>
 #include <utility>
 #include <vector>
 
-#include "absl/strings/str_join.h"
 #include "kernels/matrix/status.h"
 #include "kernels/matrix/text.h"
 #include "server/kserve/convert_infer.h"
@@ -114,59 +112,22 @@ using inference::ModelMetadataResponse;
 constexpr char kPlatform[] = "gemmd";
 constexpr int64_t kAny = -1;
 
-// One tensor of a model, for both metadata and configuration.
-struct DescribedTensor {
-  std::string_view name;
-  ElementType type = ElementType::kF32;
-  std::vector<int64_t> shape;
-  bool is_optional = false;
-};
-
-struct DescribedModel {
-  std::vector<DescribedTensor> inputs;
-  DescribedTensor d;
-};
-
-// The product takes any types, but metadata can name only one.
-DescribedModel DescribeGemm() {
-  constexpr ElementType kType = ElementType::kF32;
-  return {{{"A", kType, {kAny, kAny}},
-           {"B", kType, {kAny, kAny}},
-           {"C", kType, {kAny, kAny}, true},
-           {"BIAS", kType, {kAny}, true},
-           {"A_SCALE", kType, {kAny}, true},
-           {"B_SCALE", kType, {kAny}, true}},
-          {"D", kType, {kAny, kAny}}};
+// Writes an input or the output of a configuration.
+template <typename Tensor>
+void Fill(std::string_view name, ElementType type, const std::vector<int64_t>& shape,
+          Tensor& wire) {
+  wire.set_name(std::string(name));
+  wire.set_data_type(ConfigDatatypeOf(type));
+  wire.mutable_dims()->Assign(shape.begin(), shape.end());
 }
 
-DescribedModel DescribeTensor(const TensorSpec& spec) {
-  const MatrixLayout& b = spec.layout;
-  // For an A of the same type as B.
-  const ElementType d_type = DefaultAccumulation(b.type, b.type).value_or(ElementType::kF32);
-  DescribedModel model;
-  std::vector<int64_t> batch;
-  if (spec.matrices != 1) batch = {spec.matrices};
-  const auto shape = [&](int64_t rows, int64_t columns) {
-    std::vector<int64_t> all = batch;
-    all.insert(all.end(), {rows, columns});
-    return all;
-  };
-  model.inputs.push_back({"A", b.type, shape(kAny, RowExtent(b.type, b.rows))});
-  model.inputs.push_back({"C", d_type, shape(kAny, b.columns), true});
-  model.inputs.push_back({"BIAS", d_type, {b.columns}, true});
-  if (BitsOf(b.type) == 8) model.inputs.push_back({"A_SCALE", ElementType::kF32, {kAny}, true});
-  model.d = {"D", d_type, shape(kAny, b.columns)};
-  return model;
-}
-
-DescribedModel Describe(const Model& model) {
-  return model.b == nullptr ? DescribeGemm() : DescribeTensor(model.b->spec);
-}
-
-void Fill(const DescribedTensor& tensor, ModelMetadataResponse::TensorMetadata& wire) {
-  wire.set_name(std::string(tensor.name));
-  wire.set_datatype(std::string(DatatypeOf(tensor.type)));
-  wire.mutable_shape()->Assign(tensor.shape.begin(), tensor.shape.end());
+// Writes the same in metadata.
+template <typename Tensor>
+void Fill(const Tensor& configured, ModelMetadataResponse::TensorMetadata& wire) {
+  constexpr size_t kPrefixBytes = std::string_view("TYPE_").size();
+  wire.set_name(configured.name());
+  wire.set_datatype(inference::DataType_Name(configured.data_type()).substr(kPrefixBytes));
+  *wire.mutable_shape() = configured.dims();
 }
 
 void Fill(const DurationSum& sum, inference::StatisticDuration& wire) {
@@ -174,60 +135,67 @@ void Fill(const DurationSum& sum, inference::StatisticDuration& wire) {
   wire.set_ns(static_cast<uint64_t>(sum.ns));
 }
 
-// Properties that neither inputs nor outputs show, by name. Optional inputs are not in the lists of
-// inputs, which would make them required: metadata cannot mark them optional, and perf_analyzer
-// rejects an input of the configuration that is not in the metadata.
-std::map<std::string, std::string> PropertiesOf(const Model& model, const DescribedModel& told) {
-  std::vector<std::string> optional;
-  for (const DescribedTensor& input : told.inputs) {
-    if (input.is_optional) optional.emplace_back(input.name);
-  }
-  std::map<std::string, std::string> properties = {
-      {"optional_inputs", absl::StrJoin(optional, ",")}};
-  if (model.b != nullptr) properties.emplace("type", NameOf(model.b->spec.layout.type));
-  return properties;
+// The product takes any types, but metadata can name only one.
+void FillGemm(inference::ModelConfig& wire) {
+  const std::vector<int64_t> any = {kAny, kAny};
+  Fill("A", ElementType::kF32, any, *wire.add_input());
+  Fill("B", ElementType::kF32, any, *wire.add_input());
+  Fill("D", ElementType::kF32, any, *wire.add_output());
+}
+
+void FillTensor(const TensorSpec& spec, inference::ModelConfig& wire) {
+  const MatrixLayout& b = spec.layout;
+  // For an A of the same type as B.
+  const ElementType d_type = DefaultAccumulation(b.type, b.type).value_or(ElementType::kF32);
+  std::vector<int64_t> batch;
+  if (spec.matrices != 1) batch = {spec.matrices};
+  const auto shape = [&batch](int64_t columns) {
+    std::vector<int64_t> all = batch;
+    all.insert(all.end(), {kAny, columns});
+    return all;
+  };
+  Fill("A", b.type, shape(RowExtent(b.type, b.rows)), *wire.add_input());
+  Fill("D", d_type, shape(b.columns), *wire.add_output());
+}
+
+// Optional inputs are a property and not in the list of inputs, which would make them required:
+// metadata cannot mark them optional, and perf_analyzer rejects an input of the configuration that
+// is not in the metadata.
+std::string_view OptionalInputsOf(const Model& model) {
+  if (model.b == nullptr) return "C,BIAS,A_SCALE,B_SCALE";
+  return BitsOf(model.b->spec.layout.type) == 8 ? "C,BIAS,A_SCALE" : "C,BIAS";
 }
 
 }  // namespace
 
-ModelMetadataResponse MetadataOf(const Model& model) {
-  const DescribedModel described = Describe(model);
-  ModelMetadataResponse wire;
-  wire.set_name(model.name);
-  wire.add_versions(std::string(kModelVersion));
-  wire.set_platform(kPlatform);
-  for (const DescribedTensor& input : described.inputs) {
-    if (!input.is_optional) Fill(input, *wire.add_inputs());
-  }
-  Fill(described.d, *wire.add_outputs());
-  for (const auto& [name, value] : PropertiesOf(model, described)) {
-    (*wire.mutable_properties())[name] = value;
-  }
-  return wire;
-}
-
 inference::ModelConfigResponse ConfigOf(const Model& model) {
-  const DescribedModel described = Describe(model);
   inference::ModelConfigResponse response;
   inference::ModelConfig& wire = *response.mutable_config();
   wire.set_name(model.name);
   wire.set_platform(kPlatform);
   wire.set_backend(kPlatform);
-  for (const DescribedTensor& input : described.inputs) {
-    if (input.is_optional) continue;
-    inference::ModelInput& told = *wire.add_input();
-    told.set_name(std::string(input.name));
-    told.set_data_type(ConfigDatatypeOf(input.type));
-    told.mutable_dims()->Assign(input.shape.begin(), input.shape.end());
-  }
-  inference::ModelOutput& d = *wire.add_output();
-  d.set_name(std::string(described.d.name));
-  d.set_data_type(ConfigDatatypeOf(described.d.type));
-  d.mutable_dims()->Assign(described.d.shape.begin(), described.d.shape.end());
-  for (const auto& [name, value] : PropertiesOf(model, described)) {
-    (*wire.mutable_parameters())[name].set_string_value(value);
+  model.b == nullptr ? FillGemm(wire) : FillTensor(model.b->spec, wire);
+  auto& properties = *wire.mutable_parameters();
+  properties["optional_inputs"].set_string_value(std::string(OptionalInputsOf(model)));
+  if (model.b != nullptr) {
+    properties["type"].set_string_value(std::string(NameOf(model.b->spec.layout.type)));
   }
   return response;
+}
+
+ModelMetadataResponse MetadataOf(const Model& model) {
+  const inference::ModelConfigResponse response = ConfigOf(model);
+  const inference::ModelConfig& config = response.config();
+  ModelMetadataResponse wire;
+  wire.set_name(config.name());
+  wire.add_versions(std::string(kModelVersion));
+  wire.set_platform(config.platform());
+  for (const auto& input : config.input()) Fill(input, *wire.add_inputs());
+  Fill(config.output(0), *wire.add_outputs());
+  for (const auto& [name, value] : config.parameters()) {
+    (*wire.mutable_properties())[name] = value.string_value();
+  }
+  return wire;
 }
 
 inference::ModelStatistics StatisticsOf(const Model& model, const ModelTotals& totals) {
