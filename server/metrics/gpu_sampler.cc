@@ -19,11 +19,6 @@ struct Gpu {
   Nvml nvml;
 };
 
-struct TimedSample {
-  GpuSample sample;
-  int64_t read_ns = 0;
-};
-
 }  // namespace
 
 struct GpuSampler::State {
@@ -35,7 +30,7 @@ struct GpuSampler::State {
   const SteadyClock clock;
 
   Mutex mutex;
-  std::vector<std::optional<TimedSample>> samples ABSL_GUARDED_BY(mutex);
+  std::vector<std::optional<GpuSample>> samples ABSL_GUARDED_BY(mutex);
   std::vector<std::string> absences ABSL_GUARDED_BY(mutex);
   bool has_begun ABSL_GUARDED_BY(mutex) = false;  // The first round of readings is done.
   bool is_stopping ABSL_GUARDED_BY(mutex) = false;
@@ -67,13 +62,12 @@ void GpuSampler::State::Read(const Gpu& gpu) {
   const GpuReading reading = gpu.nvml.Read();
   const std::string uuid = gpu.nvml.uuid();
   MutexLock lock(&mutex);
-  std::optional<TimedSample>& place = samples[gpu.position];
-  if (!place) place.emplace();
-  place->read_ns = clock.NowNs();
-  GpuSample& sample = place->sample;
-  sample.uuid = uuid;
-  sample.reading = reading;
-  if (!sample.joules_at_start) sample.joules_at_start = reading.energy_joules;
+  std::optional<GpuSample>& sample = samples[gpu.position];
+  if (!sample) sample.emplace();
+  sample->read_ns = clock.NowNs();
+  sample->uuid = uuid;
+  sample->reading = reading;
+  if (!sample->joules_at_start) sample->joules_at_start = reading.energy_joules;
 }
 
 GpuSampler::GpuSampler(std::vector<std::string> pci_bus_ids, GpuSamplerOptions options)
@@ -131,11 +125,11 @@ void GpuSampler::Run(State& state) {
 
 std::optional<GpuSample> GpuSampler::sample(size_t position) const {
   MutexLock lock(&state_->mutex);
-  const std::optional<TimedSample>& latest = state_->samples[position];
+  const std::optional<GpuSample>& latest = state_->samples[position];
   if (!latest) return std::nullopt;
   const absl::Duration age = absl::Nanoseconds(state_->clock.NowNs() - latest->read_ns);
   if (age > state_->options.max_age) return std::nullopt;
-  return latest->sample;
+  return latest;
 }
 
 std::string GpuSampler::absence() const {

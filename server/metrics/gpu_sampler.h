@@ -19,7 +19,8 @@ namespace gemmd {
 struct GpuSample {
   std::string uuid;
   GpuReading reading;
-  std::optional<double> joules_at_start;  // From the first reading with an energy.
+  std::optional<double> joules_at_start = {};  // From the first reading with an energy.
+  int64_t read_ns = 0;                         // When it was read.
 };
 
 struct GpuSamplerOptions {

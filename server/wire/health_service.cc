@@ -41,7 +41,6 @@ void Health::SetReady(const std::string& name, bool is_ready) {
   const State state = is_ready ? State::kServing : State::kNotServing;
   Set(entries_[name], state);
   if (name != default_device_) return;
-  is_default_ready_ = is_ready;
   Set(entries_[""], state);
   Set(entries_[multiplying_], state);
 }
@@ -49,7 +48,7 @@ void Health::SetReady(const std::string& name, bool is_ready) {
 absl::Status Health::serving() const {
   MutexLock lock(&mutex_);
   if (is_lame_duck_) return absl::UnavailableError("the server is stopping");
-  if (is_default_ready_) return absl::OkStatus();
+  if (entries_.at("").state == State::kServing) return absl::OkStatus();
   return absl::UnavailableError("the default device, " + default_device_ + ", is not ready");
 }
 
@@ -136,11 +135,7 @@ absl::StatusOr<std::string> NameIn(const grpc::ByteBuffer& request) {
 
 RegistryAnswer AnswerFor(Health::State state) {
   HealthCheckResponse response;
-  switch (state) {
-    case Health::State::kServing: response.set_status(HealthCheckResponse::SERVING); break;
-    case Health::State::kNotServing: response.set_status(HealthCheckResponse::NOT_SERVING); break;
-    case Health::State::kUnknown: response.set_status(HealthCheckResponse::SERVICE_UNKNOWN); break;
-  }
+  response.set_status(static_cast<HealthCheckResponse::ServingStatus>(state));
   return AnswerOf(response);
 }
 

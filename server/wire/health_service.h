@@ -29,7 +29,8 @@ namespace gemmd {
 // healthy as the default device. Each device also has a state under its own name.
 class Health {
  public:
-  enum class State : uint8_t { kServing, kNotServing, kUnknown };
+  // The numbers are those of HealthCheckResponse.
+  enum class State : uint8_t { kServing = 1, kNotServing = 2, kUnknown = 3 };
 
   // Is told each change of a state. Called with Health's lock held.
   class Watcher {
@@ -75,7 +76,6 @@ class Health {
   mutable Mutex mutex_;
   std::map<std::string, Entry, std::less<>> entries_ ABSL_GUARDED_BY(mutex_);
   bool is_lame_duck_ ABSL_GUARDED_BY(mutex_) = false;
-  bool is_default_ready_ ABSL_GUARDED_BY(mutex_) = false;
 };
 
 // Checks the server from inside: makes a connection, hands its other end to the server through
