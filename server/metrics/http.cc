@@ -40,11 +40,14 @@ std::string_view WithoutPrefix(std::string_view address) {
   return address;
 }
 
+// The family and the port have the same place in all of them.
 struct Endpoint {
-  sockaddr_storage storage = {};
+  union {
+    sockaddr_in6 v6 = {};
+    sockaddr_in v4;
+    sockaddr any;
+  };
   socklen_t bytes = 0;
-
-  const sockaddr* address() const { return reinterpret_cast<const sockaddr*>(&storage); }
 };
 
 std::optional<Endpoint> ParseEndpoint(std::string_view address) {
@@ -54,23 +57,14 @@ std::optional<Endpoint> ParseEndpoint(std::string_view address) {
   std::string host(address.substr(0, colon));
   const std::optional<uint16_t> port = ParseDecimal<uint16_t>(address.substr(colon + 1));
   if (!port) return std::nullopt;
+  const bool is_v6 = host.size() > 2 && host.front() == '[' && host.back() == ']';
+  if (is_v6) host = host.substr(1, host.size() - 2);
   Endpoint endpoint;
-  if (host.size() > 2 && host.front() == '[' && host.back() == ']') {
-    sockaddr_in6 v6 = {};
-    v6.sin6_family = AF_INET6;
-    v6.sin6_port = htons(*port);
-    host = host.substr(1, host.size() - 2);
-    if (inet_pton(AF_INET6, host.c_str(), &v6.sin6_addr) != 1) return std::nullopt;
-    endpoint.bytes = sizeof(v6);
-    std::memcpy(&endpoint.storage, &v6, sizeof(v6));
-    return endpoint;
-  }
-  sockaddr_in v4 = {};
-  v4.sin_family = AF_INET;
-  v4.sin_port = htons(*port);
-  if (inet_pton(AF_INET, host.c_str(), &v4.sin_addr) != 1) return std::nullopt;
-  endpoint.bytes = sizeof(v4);
-  std::memcpy(&endpoint.storage, &v4, sizeof(v4));
+  endpoint.bytes = is_v6 ? sizeof(endpoint.v6) : sizeof(endpoint.v4);
+  endpoint.v6.sin6_family = is_v6 ? AF_INET6 : AF_INET;
+  endpoint.v6.sin6_port = htons(*port);
+  void* const binary = is_v6 ? static_cast<void*>(&endpoint.v6.sin6_addr) : &endpoint.v4.sin_addr;
+  if (inet_pton(endpoint.v6.sin6_family, host.c_str(), binary) != 1) return std::nullopt;
   return endpoint;
 }
 
@@ -92,13 +86,13 @@ absl::StatusOr<HttpSocket> ListenForHttp(std::string_view address, PlainHttpReac
   RETURN_IF_ERROR(CheckHttpAddress(address));
   const std::optional<Endpoint> endpoint = ParseEndpoint(address);
   if (HttpSecurityOf(address) == HttpSecurity::kNone && reach == PlainHttpReach::kLoopback &&
-      !IsLoopback(endpoint->address())) {
+      !IsLoopback(&endpoint->any)) {
     return absl::FailedPreconditionError(GotWant(
         "metrics-listen", address,
         "a loopback address, tls:ADDRESS or mtls:ADDRESS: anyone who can reach a plain address, or "
         "is on the path, can read the metrics; --insecure-allow-remote allows it"));
   }
-  FileDescriptor socket = ListenOn(endpoint->address(), endpoint->bytes);
+  FileDescriptor socket = ListenOn(&endpoint->any, endpoint->bytes);
   if (!socket.is_open()) {
     return absl::UnavailableError(
         Concat("metrics-listen: cannot listen on ", address, ": ",
@@ -109,6 +103,8 @@ absl::StatusOr<HttpSocket> ListenForHttp(std::string_view address, PlainHttpReac
 }
 
 namespace {
+
+bool MustWait() { return errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR; }
 
 class PlainStream final : public HttpStream {
  public:
@@ -129,8 +125,7 @@ class PlainStream final : public HttpStream {
  private:
   static Result ResultOf(ssize_t bytes) {
     if (bytes > 0) return {Progress::kMoved, static_cast<size_t>(bytes)};
-    const bool must_wait = bytes < 0 && (errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR);
-    return {must_wait ? Progress::kWaits : Progress::kOver};
+    return {bytes < 0 && MustWait() ? Progress::kWaits : Progress::kOver};
   }
 
   const int socket_;
@@ -235,25 +230,17 @@ Context NewContext() {
 
 }  // namespace
 
-struct TlsContext::State {
-  Context context;
-  ClientCheck check_client;  // OpenSSL's context points to it.
-};
-
 absl::StatusOr<std::shared_ptr<const TlsContext>> TlsContext::Make(const Options& options) {
-  auto state = std::make_unique<State>();
-  state->context = NewContext();
-  state->check_client = options.check_client;
-  if (state->context == nullptr) return Refused("tls-cert");
-  RETURN_IF_ERROR(Show(state->context.get(), options.key_and_chain));
+  std::shared_ptr<TlsContext> made(new TlsContext);
+  made->context_ = NewContext();
+  made->check_client_ = options.check_client;
+  if (made->context_ == nullptr) return Refused("tls-cert");
+  RETURN_IF_ERROR(Show(made->context_.get(), options.key_and_chain));
   if (!options.client_ca.empty()) {
-    RETURN_IF_ERROR(AskClients(state->context.get(), options.client_ca, state->check_client));
+    RETURN_IF_ERROR(AskClients(made->context_.get(), options.client_ca, made->check_client_));
   }
-  return std::shared_ptr<const TlsContext>(new TlsContext(std::move(state)));
+  return made;
 }
-
-TlsContext::TlsContext(std::unique_ptr<State> state) : state_(std::move(state)) {}
-TlsContext::~TlsContext() = default;
 
 namespace {
 
@@ -305,7 +292,7 @@ class TlsStream final : public HttpStream {
 }  // namespace
 
 std::unique_ptr<HttpStream> MakeTlsStream(std::shared_ptr<const TlsContext> context, int socket) {
-  Connection connection(SSL_new(context->state_->context.get()));
+  Connection connection(SSL_new(context->context_.get()));
   if (connection == nullptr || SSL_set_fd(connection.get(), socket) != 1) {
     ERR_clear_error();
     return nullptr;
@@ -388,8 +375,6 @@ namespace {
 constexpr int64_t kAcceptPauseNs = 100'000'000;
 
 using Progress = HttpStream::Progress;
-
-bool MustWait() { return errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR; }
 
 // Discards what the peer still sends. Returns whether more may come.
 bool Discard(int socket) {

@@ -22,6 +22,8 @@
 #include "server/system/clock.h"
 #include "server/system/files.h"
 
+struct ssl_ctx_st;
+
 namespace gemmd {
 
 // The security of the connections to an address.
@@ -67,9 +69,6 @@ class HttpStream {
     size_t bytes = 0;  // With kMoved.
   };
 
-  HttpStream() = default;
-  HttpStream(const HttpStream&) = delete;
-  HttpStream& operator=(const HttpStream&) = delete;
   virtual ~HttpStream() = default;
 
   virtual Result Receive(absl::Span<char> bytes) = 0;
@@ -106,16 +105,14 @@ class TlsContext {
   // message names --tls-cert or --client-ca but reveals nothing about a key.
   static absl::StatusOr<std::shared_ptr<const TlsContext>> Make(const Options& options);
 
-  ~TlsContext();
-
  private:
-  struct State;
   friend std::unique_ptr<HttpStream> MakeTlsStream(std::shared_ptr<const TlsContext> context,
                                                    int socket);
+  TlsContext() = default;
 
-  explicit TlsContext(std::unique_ptr<State> state);
-
-  const std::unique_ptr<State> state_;
+  std::shared_ptr<ssl_ctx_st> context_;
+  // OpenSSL's context points to it.
+  std::function<absl::Status(std::string_view certificate)> check_client_;
 };
 
 // Null if no memory is left. The thread that uses it must have blocked or ignored SIGPIPE.

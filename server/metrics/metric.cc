@@ -9,6 +9,7 @@
 #include <ctime>
 #include <filesystem>
 #include <fstream>
+#include <functional>
 #include <iterator>
 #include <sstream>
 #include <string>
@@ -81,18 +82,15 @@ void CollectVerifications(const Snapshot& now, Samples& samples) {
 }
 
 // A sum for each mode except none.
-template <double VerifyTotals::*kSum>
+template <auto kSum>
 void CollectOfModes(const Snapshot& now, Samples& samples) {
   for (size_t mode = 1; mode < kVerifyModes; ++mode) {
-    samples.Add({NameOf(static_cast<VerifyMode>(mode))}, now.verifications[mode].*kSum);
+    const VerifyTotals& totals = now.verifications[mode];
+    samples.Add({NameOf(static_cast<VerifyMode>(mode))}, std::invoke(kSum, totals));
   }
 }
 
-void CollectVerifySeconds(const Snapshot& now, Samples& samples) {
-  for (size_t mode = 1; mode < kVerifyModes; ++mode) {
-    samples.Add({NameOf(static_cast<VerifyMode>(mode))}, Seconds(now.verifications[mode].took_ns));
-  }
-}
+double TookSeconds(const VerifyTotals& totals) { return Seconds(totals.took_ns); }
 
 void CollectSpans(const Snapshot& now, Samples& samples) {
   samples.Add({"written"}, now.spans.written);
@@ -222,7 +220,7 @@ constexpr Metric kDaemonMetrics[] = {
      .labels = {"mode"},
      .unit = "seconds",
      .help = "Time from the end of a product to the end of the check of the answer",
-     .collect = CollectVerifySeconds},
+     .collect = CollectOfModes<TookSeconds>},
     {.name = "gemmd_verification_miss_probability_total",
      .type = MetricType::kCounter,
      .labels = {"mode"},
