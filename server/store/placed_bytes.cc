@@ -812,11 +812,7 @@ void DeviceCopies::Finish(const Making& making, const absl::Status& status) {
     }
   }
   for (size_t i = 0; i < waiters.size(); ++i) {
-    if (status.ok()) {
-      std::move(waiters[i])(std::move(uses[i]));
-    } else {
-      std::move(waiters[i])(status);
-    }
+    status.ok() ? std::move(waiters[i])(std::move(uses[i])) : std::move(waiters[i])(status);
   }
 }
 

@@ -511,7 +511,9 @@ TensorStore::Load TensorStore::load() const {
   for (const auto& [key, session] : sessions_) {
     load.tensors += static_cast<int64_t>(session->tensors.size());
     load.uploads += static_cast<int64_t>(session->uploads.size());
-    if (!session->rule.empty()) load.bytes_of_rules[session->rule] += session->account->used();
+    if (!session->owner.rule.empty()) {
+      load.bytes_of_rules[session->owner.rule] += session->account->used();
+    }
   }
   load.owners = LargestOwners();
   return load;
@@ -556,7 +558,7 @@ std::shared_ptr<Session> TensorStore::FindSession(const std::optional<Sha256Dige
 
 void TensorStore::Forget(Session& session) {
   LookAt(kNever, session);
-  if (session.is_all_of_owner) keys_of_owners_.erase(session.peer);
+  if (session.owner.has_one_session) keys_of_owners_.erase(session.peer);
   sessions_.erase(KeyOf(session.token));
 }
 
@@ -595,7 +597,7 @@ void TensorStore::SetLimits(Account& account, const SessionOwner& owner) const {
 }
 
 void TensorStore::LimitShareOfDevices(Session& session) {
-  if (session.has_own_device_limit || options_.session_device_share >= 1) return;
+  if (session.owner.max_device_bytes < kNoLimit || options_.session_device_share >= 1) return;
   int64_t bytes = 0;
   for (const auto& [name, device] : devices_) {
     if (device.copies != nullptr) bytes = After(bytes, device.copies->capacity_bytes());
@@ -607,22 +609,19 @@ void TensorStore::LimitShareOfDevices(Session& session) {
 
 std::shared_ptr<Account> TensorStore::AccountOfSession(std::string_view peer,
                                                        const SessionOwner& owner) {
-  constexpr auto kDevices = Account::Memory::kDevices;
-  constexpr auto kAddresses = Account::Memory::kHostAddresses;
-  if (owner.has_one_session) {
-    auto account = std::make_shared<Account>("the caller", "", 0, account_);
-    account->SetOnDevices(std::make_shared<Account>("the caller", "", 0, nullptr, kDevices));
-    account->SetAddresses(std::make_shared<Account>("the caller", "", 0, addresses_, kAddresses));
-    SetLimits(*account, owner);
-    return account;
+  const bool is_single = owner.has_one_session;
+  const char* const name = is_single ? "the caller" : "the session";
+  const auto make = [name](std::shared_ptr<Account> within, Account::Memory memory) {
+    return std::make_shared<Account>(name, "", 0, std::move(within), memory);
+  };
+  auto account =
+      std::make_shared<Account>(name, "--tensor-bytes of a session", options_.max_session_bytes,
+                                owner.is_known && !is_single ? AccountOf(peer, owner) : account_);
+  if (is_single || (owner.max_device_bytes == kNoLimit && options_.session_device_share < 1)) {
+    account->SetOnDevices(make(nullptr, Account::Memory::kDevices));
   }
-  const std::shared_ptr<Account> within = owner.is_known ? AccountOf(peer, owner) : account_;
-  auto account = std::make_shared<Account>("the session", "--tensor-bytes of a session",
-                                           options_.max_session_bytes, within);
-  if (owner.max_device_bytes == kNoLimit && options_.session_device_share < 1) {
-    account->SetOnDevices(std::make_shared<Account>("the session", "", 0, nullptr, kDevices));
-  }
-  account->SetAddresses(std::make_shared<Account>("the session", "", 0, addresses_, kAddresses));
+  account->SetAddresses(make(addresses_, Account::Memory::kHostAddresses));
+  if (is_single) SetLimits(*account, owner);
   return account;
 }
 
@@ -671,12 +670,11 @@ absl::StatusOr<TensorStore::SessionUse> TensorStore::OpenSession(std::string_vie
     session = std::make_shared<Session>(made, new_key, std::string(peer), owner,
                                         AccountOfSession(peer, owner), clock_.NowNs());
     session->number = ++last_number_;
-    session->has_own_device_limit = owner.max_device_bytes < kNoLimit;
     sessions_.emplace(new_key, session);
     if (owner.has_one_session) keys_of_owners_.emplace(session->peer, new_key);
-  } else if (session->is_all_of_owner) {
-    session->rule = owner.rule;
-    session->has_own_device_limit = owner.max_device_bytes < kNoLimit;
+  } else if (session->owner.has_one_session) {
+    session->owner.rule = owner.rule;
+    session->owner.max_device_bytes = owner.max_device_bytes;
     SetLimits(*session->account, owner);
   }
   SessionUse use = UseLocked(session);
@@ -708,7 +706,7 @@ bool TensorStore::IsIdle(const Session& session, int64_t now_ns) const {
 bool TensorStore::ExpireSession(Session& session, int64_t now_ns, Leftovers& left) {
   const int64_t ends_pinned_ns =
       After(session.used_ns, absl::ToInt64Nanoseconds(options_.pinned_linger));
-  if (!session.is_all_of_owner) {
+  if (!session.owner.has_one_session) {
     const auto stays = [&](bool is_pinned) { return is_pinned && now_ns < ends_pinned_ns; };
     std::vector<RandomId> expired;
     for (const auto& [handle, entry] : session.tensors) {
@@ -725,7 +723,7 @@ bool TensorStore::ExpireSession(Session& session, int64_t now_ns, Leftovers& lef
   if (session.is_over) {
     left.sessions.push_back(sessions_.at(KeyOf(session.token)));
     Forget(session);
-  } else if (!session.is_all_of_owner) {
+  } else if (!session.owner.has_one_session) {
     LookAt(ends_pinned_ns, session);
   }
   return session.is_over;
@@ -827,7 +825,7 @@ std::vector<TensorStore::OwnerLoad> TensorStore::LargestOwners() const {
     loads.push_back({.name = session->id,
                      .tensors = static_cast<int64_t>(session->tensors.size()),
                      .bytes = bytes,
-                     .caller = session->is_of_known_owner ? session->rule : session->peer});
+                     .caller = session->owner.is_known ? session->owner.rule : session->peer});
   }
   return loads;
 }

@@ -97,14 +97,12 @@ struct Session {
   static std::string IdOf(const Sha256Digest& digest);
 
   Session(const RandomId& session_token, const Sha256Digest& digest, std::string session_peer,
-          const SessionOwner& owner, std::shared_ptr<Account> session_account, int64_t now_ns)
+          SessionOwner session_owner, std::shared_ptr<Account> session_account, int64_t now_ns)
       : token(session_token),
         id(IdOf(digest)),
         opened_ns(now_ns),
         peer(std::move(session_peer)),
-        is_of_known_owner(owner.is_known),
-        is_all_of_owner(owner.has_one_session),
-        rule(owner.rule),
+        owner(std::move(session_owner)),
         account(std::move(session_account)),
         used_ns(now_ns) {}
 
@@ -113,11 +111,8 @@ struct Session {
   const std::string id;
   const int64_t opened_ns;
   const std::string peer;  // A host, or the name of a known owner.
-  const bool is_of_known_owner;
-  // The single session of an owner: its tensors are not deleted when nobody is connected.
-  const bool is_all_of_owner;
-  std::string rule;                   // Empty if owners are not known by name.
-  bool has_own_device_limit = false;  // That of the owner, instead of a share of all memory.
+  // The tensors of an owner's single session are not deleted when nobody is connected.
+  SessionOwner owner;
   const std::shared_ptr<Account> account;
   int64_t number = 0;        // Unique among sessions, tensors and uploads.
   int64_t used_ns;           // When its last use ended.

@@ -491,12 +491,6 @@ namespace {
 constexpr char kName[] = "audit";
 constexpr int64_t kSecondNs = 1'000'000'000;
 
-LogSink::Options JsonLines() {
-  LogSink::Options options;
-  options.format = LogFormat::kJson;
-  return options;
-}
-
 // Whether nothing was done for the caller. The status is the last field.
 bool IsRefusal(std::string_view pairs) {
   if (pairs.starts_with("event=call_refused ") || pairs.starts_with("event=product_refused ")) {
@@ -526,7 +520,7 @@ std::string WhoOf(const std::vector<LogField>& fields) {
 AuditSink::AuditSink(LogFile file, int64_t lines_per_second, const Clock& clock)
     : lines_per_second_(lines_per_second),
       clock_(clock),
-      sink_(std::move(file), JsonLines(), clock) {}
+      sink_(std::move(file), {.format = LogFormat::kJson, .repeats = {}}, clock) {}
 
 void AuditSink::log(const spdlog::details::log_msg& message) {
   const std::string_view pairs = View(message.payload);
