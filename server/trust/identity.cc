@@ -142,10 +142,10 @@ absl::Status BadRule(const std::string& field, const std::string& got, const std
   return absl::InvalidArgumentError(absl::StrCat("rules: ", field, ": got ", got, ", want ", want));
 }
 
-absl::Status Read(const std::string& field, const json& value, int64_t most, int64_t& result) {
-  const bool fits = value.is_number_integer() && value >= 1 && value <= most;
+absl::Status Read(const std::string& field, const json& value, int64_t& result) {
+  const bool fits = value.is_number_integer() && value >= 1 && value <= kMaxCount;
   if (!fits) {
-    return BadRule(field, Shown(value), absl::StrCat("an integer from 1 to ", most));
+    return BadRule(field, Shown(value), absl::StrCat("an integer from 1 to ", kMaxCount));
   }
   result = value.get<int64_t>();
   return absl::OkStatus();
@@ -204,14 +204,12 @@ absl::Status ReadDevices(const std::string& field, const json& value,
 absl::Status ReadMember(const std::string& field, const std::string& key, const json& value,
                         Grant& grant) {
   if (key == "may") return ReadRoles(field, value, grant.roles);
-  if (key == "requests") return Read(field, value, kMaxCount, grant.in_flight.requests);
-  if (key == "bytes") return Read(field, value, kMaxCount, grant.in_flight.bytes);
-  if (key == "tensor_bytes") return Read(field, value, kMaxCount, grant.tensor_bytes);
-  if (key == "device_tensor_bytes") {
-    return Read(field, value, kMaxCount, grant.device_tensor_bytes);
-  }
+  if (key == "requests") return Read(field, value, grant.in_flight.requests);
+  if (key == "bytes") return Read(field, value, grant.in_flight.bytes);
+  if (key == "tensor_bytes") return Read(field, value, grant.tensor_bytes);
+  if (key == "device_tensor_bytes") return Read(field, value, grant.device_tensor_bytes);
   if (key == "share") return ReadShare(field, value, grant.share);
-  if (key == "message_bytes") return Read(field, value, kMaxCount, grant.message_bytes);
+  if (key == "message_bytes") return Read(field, value, grant.message_bytes);
   if (key == "devices") return ReadDevices(field, value, grant.devices);
   if (key == "device_seconds_a_minute") {
     return ReadSeconds(field, value, grant.in_flight.device_ns_a_minute);

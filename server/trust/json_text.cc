@@ -11,6 +11,7 @@
 #include <utility>
 #include <vector>
 
+#include "absl/cleanup/cleanup.h"
 #include "absl/strings/str_cat.h"
 #include "kernels/matrix/status.h"
 
@@ -95,21 +96,6 @@ class Examiner final : public nlohmann::json_sax<json> {
   std::string problem_;
 };
 
-// One event of libyaml. Frees the event's memory.
-class Event {
- public:
-  Event() = default;
-  Event(const Event&) = delete;
-  Event& operator=(const Event&) = delete;
-  ~Event() { yaml_event_delete(&event_); }
-
-  yaml_event_t* get() { return &event_; }
-  const yaml_event_t* operator->() const { return &event_; }
-
- private:
-  yaml_event_t event_ = {};
-};
-
 // The value of an unquoted scalar.
 json ValueOf(std::string text) {
   json value = json::parse(text, nullptr, /*allow_exceptions=*/false);
@@ -133,13 +119,14 @@ class Reader {
   absl::StatusOr<json> Read() {
     bool is_over = false;
     while (!is_over) {
-      Event event;
-      if (yaml_parser_parse(&parser_, event.get()) != 1) {
+      yaml_event_t event = {};
+      const absl::Cleanup free_memory = [&event] { yaml_event_delete(&event); };
+      if (yaml_parser_parse(&parser_, &event) != 1) {
         const bool is_of_text = parser_.error == YAML_READER_ERROR;
         return Bad(is_of_text ? parser_.mark : parser_.problem_mark, "text that is not YAML",
                    "YAML");
       }
-      is_over = event->type == YAML_STREAM_END_EVENT;
+      is_over = event.type == YAML_STREAM_END_EVENT;
       RETURN_IF_ERROR(Take(event));
     }
     return std::move(document_);
@@ -159,19 +146,19 @@ class Reader {
                                                    ", want ", std::string(want)));
   }
 
-  absl::Status Take(const Event& event) {
-    switch (event->type) {
+  absl::Status Take(const yaml_event_t& event) {
+    switch (event.type) {
       case YAML_DOCUMENT_START_EVENT:
         if (++documents_ == 1) return absl::OkStatus();
-        return Bad(event->start_mark, "a second document", "one");
-      case YAML_ALIAS_EVENT: return Bad(event->start_mark, "an alias", "its value");
+        return Bad(event.start_mark, "a second document", "one");
+      case YAML_ALIAS_EVENT: return Bad(event.start_mark, "an alias", "its value");
       case YAML_SCALAR_EVENT: return TakeScalar(event);
       case YAML_SEQUENCE_START_EVENT:
-        return Begin(event, json::array(), event->data.sequence_start.anchor,
-                     event->data.sequence_start.tag);
+        return Begin(event, json::array(), event.data.sequence_start.anchor,
+                     event.data.sequence_start.tag);
       case YAML_MAPPING_START_EVENT:
-        return Begin(event, json::object(), event->data.mapping_start.anchor,
-                     event->data.mapping_start.tag);
+        return Begin(event, json::object(), event.data.mapping_start.anchor,
+                     event.data.mapping_start.tag);
       case YAML_SEQUENCE_END_EVENT:
       case YAML_MAPPING_END_EVENT: {
         json value = std::move(open_.back().value);
@@ -183,26 +170,26 @@ class Reader {
     }
   }
 
-  absl::Status CheckPlain(const Event& event, const unsigned char* anchor,
+  absl::Status CheckPlain(const yaml_event_t& event, const unsigned char* anchor,
                           const unsigned char* tag) const {
-    if (anchor != nullptr) return Bad(event->start_mark, "an anchor", "none");
-    if (tag != nullptr) return Bad(event->start_mark, "a tag", "none");
+    if (anchor != nullptr) return Bad(event.start_mark, "an anchor", "none");
+    if (tag != nullptr) return Bad(event.start_mark, "a tag", "none");
     return absl::OkStatus();
   }
 
-  absl::Status Begin(const Event& event, json value, const unsigned char* anchor,
+  absl::Status Begin(const yaml_event_t& event, json value, const unsigned char* anchor,
                      const unsigned char* tag) {
     RETURN_IF_ERROR(CheckPlain(event, anchor, tag));
-    if (AwaitsName()) return Bad(event->start_mark, "a name that is not a string", "text");
+    if (AwaitsName()) return Bad(event.start_mark, "a name that is not a string", "text");
     if (open_.size() >= kMaxDepth) {
-      return Bad(event->start_mark, absl::StrCat("more than ", kMaxDepth, " levels"), "fewer");
+      return Bad(event.start_mark, absl::StrCat("more than ", kMaxDepth, " levels"), "fewer");
     }
     open_.push_back({.value = std::move(value)});
     return absl::OkStatus();
   }
 
-  absl::Status TakeScalar(const Event& event) {
-    const auto& scalar = event->data.scalar;
+  absl::Status TakeScalar(const yaml_event_t& event) {
+    const auto& scalar = event.data.scalar;
     RETURN_IF_ERROR(CheckPlain(event, scalar.anchor, scalar.tag));
     std::string text(reinterpret_cast<const char*>(scalar.value), scalar.length);
     if (!AwaitsName()) {
@@ -212,7 +199,7 @@ class Reader {
     }
     Open& object = open_.back();
     if (object.value.contains(text)) {
-      return Bad(event->start_mark, absl::StrCat(text.substr(0, kMaxShownOfName), " twice"),
+      return Bad(event.start_mark, absl::StrCat(text.substr(0, kMaxShownOfName), " twice"),
                  "each name once");
     }
     object.name = std::move(text);

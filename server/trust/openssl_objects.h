@@ -4,10 +4,7 @@
 #pragma once
 
 #include <openssl/bio.h>
-#include <openssl/bn.h>
-#include <openssl/ecdsa.h>
 #include <openssl/evp.h>
-#include <openssl/param_build.h>
 #include <openssl/ssl.h>
 #include <openssl/x509.h>
 
@@ -16,27 +13,19 @@
 
 namespace gemmd::openssl {
 
-struct Free {
-  void operator()(BIGNUM* number) const { BN_free(number); }
-  void operator()(BIO* bio) const { BIO_free_all(bio); }
-  void operator()(ECDSA_SIG* signature) const { ECDSA_SIG_free(signature); }
-  void operator()(EVP_MD* digest) const { EVP_MD_free(digest); }
-  void operator()(EVP_MD_CTX* context) const { EVP_MD_CTX_free(context); }
-  void operator()(EVP_PKEY* key) const { EVP_PKEY_free(key); }
-  void operator()(EVP_PKEY_CTX* context) const { EVP_PKEY_CTX_free(context); }
-  void operator()(OSSL_PARAM* parameters) const { OSSL_PARAM_free(parameters); }
-  void operator()(OSSL_PARAM_BLD* builder) const { OSSL_PARAM_BLD_free(builder); }
-  void operator()(SSL* connection) const { SSL_free(connection); }
-  void operator()(SSL_CTX* context) const { SSL_CTX_free(context); }
-  void operator()(X509* certificate) const { X509_free(certificate); }
-  void operator()(X509_CRL* list) const { X509_CRL_free(list); }
+template <auto kFree>
+struct FreeBy {
+  template <typename Object>
+  void operator()(Object* object) const {
+    kFree(object);
+  }
 };
-using Bio = std::unique_ptr<BIO, Free>;
-using Key = std::unique_ptr<EVP_PKEY, Free>;
-using Connection = std::unique_ptr<SSL, Free>;
-using Context = std::unique_ptr<SSL_CTX, Free>;
-using Certificate = std::unique_ptr<X509, Free>;
-using RevocationList = std::unique_ptr<X509_CRL, Free>;
+using Bio = std::unique_ptr<BIO, FreeBy<BIO_free_all>>;
+using Key = std::unique_ptr<EVP_PKEY, FreeBy<EVP_PKEY_free>>;
+using Connection = std::unique_ptr<SSL, FreeBy<SSL_free>>;
+using Context = std::unique_ptr<SSL_CTX, FreeBy<SSL_CTX_free>>;
+using Certificate = std::unique_ptr<X509, FreeBy<X509_free>>;
+using RevocationList = std::unique_ptr<X509_CRL, FreeBy<X509_CRL_free>>;
 
 // Reads `bytes`, which must outlive the reader.
 inline Bio Reader(std::string_view bytes) {

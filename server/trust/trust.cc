@@ -30,7 +30,7 @@ namespace {
 
 // Looked up once, because the look-up takes longer than digesting a token.
 const EVP_MD* Algorithm() {
-  static const std::unique_ptr<EVP_MD, openssl::Free> sha256(
+  static const std::unique_ptr<EVP_MD, openssl::FreeBy<EVP_MD_free>> sha256(
       EVP_MD_fetch(nullptr, "SHA256", nullptr));
   return sha256.get();
 }
