@@ -43,13 +43,13 @@ constexpr size_t kCoordinateBytes =
 constexpr int kMinRsaBits = 2048;
 constexpr int kMaxRsaBits = 8192;
 
-using openssl::Free;
-using Number = std::unique_ptr<BIGNUM, Free>;
-using Builder = std::unique_ptr<OSSL_PARAM_BLD, Free>;
-using Parameters = std::unique_ptr<OSSL_PARAM, Free>;
-using KeyContext = std::unique_ptr<EVP_PKEY_CTX, Free>;
-using DigestContext = std::unique_ptr<EVP_MD_CTX, Free>;
-using EcSignature = std::unique_ptr<ECDSA_SIG, Free>;
+using openssl::FreeBy;
+using Number = std::unique_ptr<BIGNUM, FreeBy<BN_free>>;
+using Builder = std::unique_ptr<OSSL_PARAM_BLD, FreeBy<OSSL_PARAM_BLD_free>>;
+using Parameters = std::unique_ptr<OSSL_PARAM, FreeBy<OSSL_PARAM_free>>;
+using KeyContext = std::unique_ptr<EVP_PKEY_CTX, FreeBy<EVP_PKEY_CTX_free>>;
+using DigestContext = std::unique_ptr<EVP_MD_CTX, FreeBy<EVP_MD_CTX_free>>;
+using EcSignature = std::unique_ptr<ECDSA_SIG, FreeBy<ECDSA_SIG_free>>;
 
 const uint8_t* BytesOf(std::string_view text) {
   return reinterpret_cast<const uint8_t*>(text.data());
@@ -140,6 +140,58 @@ absl::Status BadSet(const std::string& got, const std::string& want) {
   return BadKey("jwt-keys: keys", got, want);
 }
 
+std::string TextIn(const json& key, const char* name) {
+  const auto member = key.find(name);
+  return member != key.end() && member->is_string() ? member->get<std::string>() : "";
+}
+
+std::optional<Signing> AlgorithmOf(const json& key) {
+  if (TextIn(key, "kty") == "RSA") return Signing::kRs256;
+  if (TextIn(key, "kty") == "EC" && TextIn(key, "crv") == "P-256") return Signing::kEs256;
+  if (TextIn(key, "kty") == "OKP" && TextIn(key, "crv") == "Ed25519") return Signing::kEdDsa;
+  return std::nullopt;
+}
+
+absl::StatusOr<std::string> BytesIn(const std::string& field, const json& key, const char* name) {
+  const std::optional<std::string> bytes = FromBase64Url(TextIn(key, name));
+  if (bytes && !bytes->empty()) return *bytes;
+  return BadKey(absl::StrCat(field, ".", name), "no base64url", "base64url without padding");
+}
+
+absl::StatusOr<openssl::Key> KeyIn(const std::string& field, const json& member,
+                                   Signing algorithm) {
+  openssl::Key key;
+  switch (algorithm) {
+    case Signing::kRs256: {
+      ASSIGN_OR_RETURN(const std::string n, BytesIn(field, member, "n"));
+      ASSIGN_OR_RETURN(const std::string e, BytesIn(field, member, "e"));
+      const Number modulus = NumberOf(n);
+      const Number exponent = NumberOf(e);
+      const int bits = modulus == nullptr ? 0 : BN_num_bits(modulus.get());
+      if (bits < kMinRsaBits || bits > kMaxRsaBits) {
+        return BadKey(field + ".n", absl::StrCat(bits, " bits"), "2048 to 8192");
+      }
+      if (IsExponent(exponent.get())) key = RsaKey(*modulus, *exponent);
+      break;
+    }
+    case Signing::kEs256: {
+      ASSIGN_OR_RETURN(const std::string x, BytesIn(field, member, "x"));
+      ASSIGN_OR_RETURN(const std::string y, BytesIn(field, member, "y"));
+      if (x.size() == kCoordinateBytes && y.size() == kCoordinateBytes) key = P256Key(x, y);
+      break;
+    }
+    case Signing::kEdDsa: {
+      ASSIGN_OR_RETURN(const std::string x, BytesIn(field, member, "x"));
+      if (x.size() == kCoordinateBytes) {
+        key.reset(EVP_PKEY_new_raw_public_key(EVP_PKEY_ED25519, nullptr, BytesOf(x), x.size()));
+      }
+      break;
+    }
+  }
+  if (key == nullptr) return BadKey(field, "numbers that are no key", "a public key");
+  return key;
+}
+
 }  // namespace
 
 std::optional<Signing> SigningOf(std::string_view algorithm) {
@@ -148,86 +200,6 @@ std::optional<Signing> SigningOf(std::string_view algorithm) {
   if (algorithm == "EdDSA") return Signing::kEdDsa;
   return std::nullopt;
 }
-
-// Reads one key of a set.
-class KeyReader {
- public:
-  KeyReader(std::string field, const json& key) : field_(std::move(field)), key_(key) {}
-
-  // nullopt if the key is of a kind, or for a use, that is not supported here.
-  absl::StatusOr<std::optional<SigningKeys::Key>> Read() const {
-    if (!key_.is_object()) return BadKey(field_, "no object", "a key");
-    // Anybody who can read the file of such a key could sign with it.
-    if (Text("kty") == "oct" || key_.contains("d") || key_.contains("k")) {
-      return BadKey(field_, "a private or symmetric key", "a public one");
-    }
-    const std::optional<Signing> algorithm = Algorithm();
-    if (!algorithm || (key_.contains("use") && Text("use") != "sig")) return std::nullopt;
-    if (key_.contains("alg") && SigningOf(Text("alg")) != algorithm) return std::nullopt;
-    SigningKeys::Key key = {.id = std::nullopt, .algorithm = *algorithm, .key = nullptr};
-    if (key_.contains("kid")) {
-      if (!key_["kid"].is_string()) return BadKey(field_ + ".kid", "no text", "text");
-      key.id = Text("kid");
-    }
-    ASSIGN_OR_RETURN(key.key, Make(*algorithm));
-    return key;
-  }
-
- private:
-  std::string Text(const char* name) const {
-    const auto member = key_.find(name);
-    return member != key_.end() && member->is_string() ? member->get<std::string>() : "";
-  }
-
-  std::optional<Signing> Algorithm() const {
-    if (Text("kty") == "RSA") return Signing::kRs256;
-    if (Text("kty") == "EC" && Text("crv") == "P-256") return Signing::kEs256;
-    if (Text("kty") == "OKP" && Text("crv") == "Ed25519") return Signing::kEdDsa;
-    return std::nullopt;
-  }
-
-  absl::StatusOr<std::string> Bytes(const char* name) const {
-    const std::optional<std::string> bytes = FromBase64Url(Text(name));
-    if (bytes && !bytes->empty()) return *bytes;
-    return BadKey(absl::StrCat(field_, ".", name), "no base64url", "base64url without padding");
-  }
-
-  absl::StatusOr<openssl::Key> Make(Signing algorithm) const {
-    openssl::Key key;
-    switch (algorithm) {
-      case Signing::kRs256: {
-        ASSIGN_OR_RETURN(const std::string n, Bytes("n"));
-        ASSIGN_OR_RETURN(const std::string e, Bytes("e"));
-        const Number modulus = NumberOf(n);
-        const Number exponent = NumberOf(e);
-        const int bits = modulus == nullptr ? 0 : BN_num_bits(modulus.get());
-        if (bits < kMinRsaBits || bits > kMaxRsaBits) {
-          return BadKey(field_ + ".n", absl::StrCat(bits, " bits"), "2048 to 8192");
-        }
-        if (IsExponent(exponent.get())) key = RsaKey(*modulus, *exponent);
-        break;
-      }
-      case Signing::kEs256: {
-        ASSIGN_OR_RETURN(const std::string x, Bytes("x"));
-        ASSIGN_OR_RETURN(const std::string y, Bytes("y"));
-        if (x.size() == kCoordinateBytes && y.size() == kCoordinateBytes) key = P256Key(x, y);
-        break;
-      }
-      case Signing::kEdDsa: {
-        ASSIGN_OR_RETURN(const std::string x, Bytes("x"));
-        if (x.size() == kCoordinateBytes) {
-          key.reset(EVP_PKEY_new_raw_public_key(EVP_PKEY_ED25519, nullptr, BytesOf(x), x.size()));
-        }
-        break;
-      }
-    }
-    if (key == nullptr) return BadKey(field_, "numbers that are no key", "a public key");
-    return key;
-  }
-
-  const std::string field_;
-  const json& key_;
-};
 
 absl::StatusOr<SigningKeys> SigningKeys::Parse(std::string_view text) {
   ASSIGN_OR_RETURN(const json document, ParseJson("jwt-keys", text, kMaxBytes));
@@ -249,15 +221,30 @@ absl::StatusOr<SigningKeys> SigningKeys::Parse(std::string_view text) {
 }
 
 absl::Status SigningKeys::Add(const std::string& field, const json& member) {
-  ASSIGN_OR_RETURN(std::optional<Key> key, KeyReader(field, member).Read());
-  if (!key) return absl::OkStatus();
+  if (!member.is_object()) return BadKey(field, "no object", "a key");
+  // Anybody who can read the file of such a key could sign with it.
+  if (TextIn(member, "kty") == "oct" || member.contains("d") || member.contains("k")) {
+    return BadKey(field, "a private or symmetric key", "a public one");
+  }
+  const std::optional<Signing> algorithm = AlgorithmOf(member);
+  // Keys of other kinds, and for other uses, are no error.
+  if (!algorithm || (member.contains("use") && TextIn(member, "use") != "sig") ||
+      (member.contains("alg") && SigningOf(TextIn(member, "alg")) != algorithm)) {
+    return absl::OkStatus();
+  }
+  Key key = {.id = std::nullopt, .algorithm = *algorithm, .key = nullptr};
+  if (member.contains("kid")) {
+    if (!member["kid"].is_string()) return BadKey(field + ".kid", "no text", "text");
+    key.id = TextIn(member, "kid");
+  }
+  ASSIGN_OR_RETURN(key.key, KeyIn(field, member, *algorithm));
   // Keys of other algorithms may have the same kid (RFC 7517, section 4.5).
   const bool is_second =
-      key->id && std::any_of(keys_.begin(), keys_.end(), [&key](const Key& other) {
-        return other.id == key->id && other.algorithm == key->algorithm;
+      key.id && std::any_of(keys_.begin(), keys_.end(), [&key](const Key& other) {
+        return other.id == key.id && other.algorithm == key.algorithm;
       });
   if (is_second) return BadKey(field + ".kid", "a kid that an earlier key has", "each kid once");
-  keys_.push_back(*std::move(key));
+  keys_.push_back(std::move(key));
   return absl::OkStatus();
 }
 

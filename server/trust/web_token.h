@@ -56,7 +56,6 @@ class SigningKeys {
     Signing algorithm;
     std::shared_ptr<evp_pkey_st> key;
   };
-  friend class KeyReader;
 
   // Errors: InvalidArgument for a key that must be skipped.
   absl::Status Add(const std::string& field, const nlohmann::json& member);
