@@ -415,8 +415,13 @@ def show(value):
 
 def data_plane_table(report, begins):
     """The rows whose names begin with `begins`."""
+
+    def compared(r):
+        # A stage stands beside nothing.
+        return [f"{r['measure']}: {show(r['by'])}", f"{r['ratio']:.2f}"] if r["measure"] else ["", ""]
+
     rows = [
-        [r["row"], f"{show(r['seen'])} {r['unit']}", f"{r['measure']}: {show(r['by'])}", f"{r['ratio']:.2f}"]
+        [r["row"], f"{show(r['seen'])} {r['unit']}", *compared(r)]
         for r in report["rows"]
         if r["row"].startswith(begins)
     ]

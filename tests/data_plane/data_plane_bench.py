@@ -56,8 +56,9 @@ def table_line(row):
     bound = "".join(f"{sign} {row[name]:g}" for name, sign in signs.items() if name in row)
     baseline = show(row["baseline"]) if "baseline" in row else ""
     seen = f"{show(row['seen'])} {row['unit']}"
-    beside = f"{row['measure']}: {show(row['by'])}"
-    return f"| {row['row']} | {seen} | {baseline} | {beside} | {row['ratio']:.2f} | {bound} | {row.get('verdict', '')} |"
+    # A stage stands beside nothing.
+    beside, ratio = (f"{row['measure']}: {show(row['by'])}", f"{row['ratio']:.2f}") if row["measure"] else ("", "")
+    return f"| {row['row']} | {seen} | {baseline} | {beside} | {ratio} | {bound} | {row.get('verdict', '')} |"
 
 
 def output(*command):
