@@ -343,7 +343,6 @@ class ProductStream : public grpc::ServerBidiReactor<WireBytes, WireBytes>,
   JobId Enter() {
     const JobId id = parts_.runner.NewId();
     MutexLock lock(&mutex_);
-    --unstarted_;
     running_.insert(id);
     return id;
   }
@@ -373,8 +372,8 @@ class ProductStream : public grpc::ServerBidiReactor<WireBytes, WireBytes>,
   const HandlerTiming timing_;
 
  private:
-  // The maximum number of answers that wait to be written. A client that does not read them gets no
-  // more.
+  // The maximum number of answers that wait to be written, and of products to be started, which may
+  // be refused at once. A client that does not read its answers gets no more.
   static constexpr size_t kMaxWaitingAnswers = 256;
   // Once this many answers wait, they are sent without waiting for products that end with them, so
   // that their callers can continue.
@@ -421,14 +420,20 @@ class ProductStream : public grpc::ServerBidiReactor<WireBytes, WireBytes>,
   // Starts up to kStartedTogether products. Returns whether there are more.
   bool StartSome() {
     Company company;
+    size_t started = 0;
     while (company.size() < kStartedTogether && TakeMessage()) {
       if (current_->size() > 1) {
         company.reserve(std::min(company.size() + current_->size(), kStartedTogether));
       }
       StartProduct(*current_, company);
+      ++started;
       if (parts_.clock.NowNs() >= current_until_ns_) break;
     }
     parts_.runner.StartTogether(std::move(company));
+    {
+      MutexLock lock(&mutex_);
+      unstarted_ -= started;
+    }
     CancelIfBroken();
     if (TakeMessage()) return true;
     Step next;
@@ -499,7 +504,8 @@ class ProductStream : public grpc::ServerBidiReactor<WireBytes, WireBytes>,
   bool MayRead() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
     return !is_reading_ && !is_paused_ && !reads_ended_ && !broken_ &&
            arrived_.size() < kMaxArrived && arrived_bytes_ < kMaxArrivedBytes &&
-           UnansweredRequests() < kMaxStreamRequests && answers_.size() < kMaxWaitingAnswers;
+           UnansweredRequests() < kMaxStreamRequests &&
+           answers_.size() + unstarted_ < kMaxWaitingAnswers;
   }
 
   // Takes as many answers as one message holds. Nothing is being written.
