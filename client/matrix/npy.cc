@@ -19,6 +19,7 @@
 #include "absl/strings/str_replace.h"
 #include "client/matrix/packed_matrix.h"
 #include "client/output_file.h"
+#include "gemmd/element_codec.h"
 #include "kernels/matrix/status.h"
 
 namespace gemmd {
