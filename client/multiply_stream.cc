@@ -151,7 +151,8 @@ class MultiplyStream::Reactor
   int64_t kept_bytes_ ABSL_GUARDED_BY(mutex_) = 0;  // Bytes in `answers_`.
   absl::Status status_ ABSL_GUARDED_BY(mutex_);
   std::deque<StreamAnswer> answers_ ABSL_GUARDED_BY(mutex_);
-  // By request_id. Of several with one id none is sent again: nobody knows whose answer is whose.
+  // By request_id. Products that share an id are not sent again, because their answers cannot be
+  // told apart.
   absl::flat_hash_map<std::string, std::vector<Kept>> kept_ ABSL_GUARDED_BY(mutex_);
   bool is_cancelled_ ABSL_GUARDED_BY(mutex_) = false;
   absl::flat_hash_set<std::shared_ptr<ProductCall>> alone_ ABSL_GUARDED_BY(mutex_);

@@ -192,8 +192,8 @@ absl::StatusOr<bool> RestorableTensors::Restore(const Use& use, SteadyTime deadl
   if (!info.ok()) return info.status();
   if (!info->has_value()) return false;
   tensor->handles.push_back((*info)->handle());
-  // If the tensor was forgotten during the restoration, whoever forgot it waits for the new handle,
-  // to delete it.
+  // If the tensor was forgotten during the restoration, the thread that forgot it waits for the new
+  // handle, to delete it.
   if (by_handle_.find(use.handle) != by_handle_.end()) {
     by_handle_[(*info)->handle()] = tensor;
   }

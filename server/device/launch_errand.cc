@@ -44,40 +44,6 @@ DeviceInfo Describe(const Target& target, int threads) {
   return info;
 }
 
-#if defined(__SANITIZE_ADDRESS__)
-constexpr size_t kMaxSpares = 0;  // It looks for uses of ended errands.
-#else
-constexpr size_t kMaxSpares = 16;
-#endif
-
-// Memory of ended errands.
-class Spares {
- public:
-  // Null if there is none.
-  void* Take() ABSL_LOCKS_EXCLUDED(mutex_) {
-    MutexLock lock(&mutex_);
-    return count_ == 0 ? nullptr : spares_[--count_];
-  }
-  // Returns false if there are enough.
-  bool Add(void* memory) ABSL_LOCKS_EXCLUDED(mutex_) {
-    MutexLock lock(&mutex_);
-    if (count_ == spares_.size()) return false;
-    spares_[count_++] = memory;
-    return true;
-  }
-
- private:
-  Mutex mutex_;
-  std::array<void*, kMaxSpares> spares_ ABSL_GUARDED_BY(mutex_) = {};
-  size_t count_ ABSL_GUARDED_BY(mutex_) = 0;
-};
-
-// Of the whole process, and never destroyed.
-Spares& AllSpares() {
-  static Spares* const spares = new Spares;
-  return *spares;
-}
-
 }  // namespace
 
 HostSide::HostSide(const Target& of, int threads, bool poisons_freed, SharedMemory* shared_memory)
@@ -185,15 +151,6 @@ LaunchErrand::LaunchErrand(const Job& job, Device::Done done, HostSide& host)
   if (has_tensors || job.d.is_given()) {
     uses = {{.block = kTensors, .is_write = job.d.is_given()}};
   }
-}
-
-void* LaunchErrand::operator new(size_t bytes) {
-  void* const spare = AllSpares().Take();
-  return spare != nullptr ? spare : ::operator new(bytes);
-}
-
-void LaunchErrand::operator delete(void* memory) {
-  if (!AllSpares().Add(memory)) ::operator delete(memory);
 }
 
 absl::Status LaunchErrand::Prepare() {

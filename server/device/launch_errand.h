@@ -26,6 +26,7 @@
 #include "server/device/held_bytes.h"
 #include "server/device/operands.h"
 #include "server/system/mutex.h"
+#include "server/system/recycled.h"
 
 namespace gemmd {
 
@@ -91,15 +92,11 @@ class TakenForms {
   Taken b_;
 };
 
-class LaunchErrand final : public Errand {
+class LaunchErrand final : public Errand, public Recycled<LaunchErrand> {
  public:
   // Borrows `host`.
   LaunchErrand(const Job& job, Device::Done done, HostSide& host);
   ~LaunchErrand() override { host_.GiveBack(std::move(scratch_)); }
-
-  // The memory of ended ones is used again.
-  static void* operator new(size_t bytes);
-  static void operator delete(void* memory);
 
   // Finds or makes the places of all matrices. Errors: InvalidArgument for invalid operands,
   // ResourceExhausted, Cancelled.

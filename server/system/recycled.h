@@ -13,7 +13,7 @@
 
 namespace gemmd {
 
-// The base of a final class T. Keeps the memory of up to 256 objects.
+// The base of a final class T.
 template <typename T>
 class Recycled {
  public:
@@ -26,6 +26,12 @@ class Recycled {
   }
 
  private:
+#if defined(__SANITIZE_ADDRESS__)
+  static constexpr size_t kMaxKept = 0;  // It looks for uses of ended objects.
+#else
+  static constexpr size_t kMaxKept = 256;
+#endif
+
   class List {
    public:
     // Null if there is none.
@@ -34,12 +40,8 @@ class Recycled {
       return count_ > 0 ? all_[--count_] : nullptr;
     }
 
-    // False if there are enough. Under AddressSanitizer none are kept, so that it finds what is
-    // used after its end.
+    // Returns false if there are enough.
     bool Add(void* memory) ABSL_LOCKS_EXCLUDED(mutex_) {
-#if defined(__SANITIZE_ADDRESS__)
-      return false;
-#endif
       MutexLock lock(&mutex_);
       if (count_ == all_.size()) return false;
       all_[count_++] = memory;
@@ -48,7 +50,7 @@ class Recycled {
 
    private:
     Mutex mutex_;
-    std::array<void*, 256> all_ ABSL_GUARDED_BY(mutex_) = {};
+    std::array<void*, kMaxKept> all_ ABSL_GUARDED_BY(mutex_) = {};
     size_t count_ ABSL_GUARDED_BY(mutex_) = 0;
   };
 

@@ -26,12 +26,12 @@ constexpr char kUserProperty[] = "gemmd_user";
 constexpr char kOperatorProperty[] = "gemmd_operator";     // Set only for operators.
 constexpr char kBadTokensProperty[] = "gemmd_bad_tokens";  // The bytes of a TokenBucket.
 
-// Names, patterns and handles, of which one request has at most a few, have 128 bytes each, and
-// unknown fields 1 KiB.
+// A request has at most a few names, patterns and handles, of 128 bytes each, and 1 KiB of unknown
+// fields.
 constexpr RequestLimit kNames = {.bytes = int64_t{4} << 10};
 // The product, without its operands but with a factor for each row and column.
 constexpr RequestLimit kProduct = {.bytes = int64_t{1} << 20};
-// Names alone, which tools of others send. Of these methods health's may be called by anybody.
+// For requests of names that other projects' tools send. Everybody may call health's methods.
 constexpr int64_t kDeclaredForAll = int64_t{64} << 10;
 constexpr RequestLimit kTool = {.bytes = kDeclaredForAll, .declared_bytes = kDeclaredForAll};
 constexpr RequestLimit kProbe = {.bytes = kNames.bytes, .declared_bytes = kDeclaredForAll};

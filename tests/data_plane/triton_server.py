@@ -44,7 +44,7 @@ def main():
         http_port=free_port(),
         allow_metrics=False,
     )
-    # perf_analyzer asks for statistics, which pytriton otherwise gives to nobody but itself.
+    # perf_analyzer asks for statistics, which pytriton otherwise keeps to itself.
     security = TritonSecurityConfig(access_token=ACCESS_TOKEN)
     with Triton(config=config, security_config=security) as triton:
         triton.bind(

@@ -89,7 +89,7 @@ def answers(daemon, methods, body):
 
 
 def bodies(text_bytes):
-    """A message for each path: of a text of which the last occurrence counts, and is short."""
+    """A message for each path, in which a text occurs several times: the last one counts, and is short."""
     short = varint(1 << 3 | 2) + b"\1x"
 
     def body(path):

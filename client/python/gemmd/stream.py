@@ -133,7 +133,7 @@ class Stream:
                     self._condition.notify_all()
         except grpc.RpcError as ended:
             error = from_rpc_error(ended)
-        # Products that are sent alone end in any case, but nobody waits for them once the stream has failed.
+        # Products that are sent alone end in any case, but are not waited for once the stream has failed.
         self._alone.shutdown(wait=error is None, cancel_futures=error is not None)
         if error is None and not (self._is_closed and len(self._queue) == 0):
             error = Unavailable("stream: the server ended it")
