@@ -207,7 +207,7 @@ int MethodNumber(std::string_view service, std::string_view method) {
 }
 
 int64_t MaxRequestBytes(std::string_view service, std::string_view method) {
-  return RequestLimitOf(Concat("/", service, "/", method)).bytes;
+  return RuleOf(Concat("/", service, "/", method)).max_bytes;
 }
 
 grpc::ServerUnaryReactor* AnswerRegistryCall(

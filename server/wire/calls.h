@@ -210,7 +210,7 @@ RegistryAnswer AnswerOf(const google::protobuf::MessageLite& message);
 // The index of a method in the declaration of its service.
 int MethodNumber(std::string_view service, std::string_view method);
 
-// RequestLimit::bytes of a method.
+// MethodRule::max_bytes of a method.
 int64_t MaxRequestBytes(std::string_view service, std::string_view method);
 
 // Answers a call, for example of the Registry, with what `answer` makes of the request's bytes.

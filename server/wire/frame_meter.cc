@@ -61,11 +61,6 @@ std::string_view NameOf(FrameFault fault) {
   return "";
 }
 
-MessageKind MessageKindOf(std::string_view path) {
-  if (RequestLimitOf(path).is_for_operands()) return MessageKind::kOperands;
-  return RequirementOf(path).is_open ? MessageKind::kOpenQuestion : MessageKind::kQuestion;
-}
-
 void FrameSplitter::ReadHead() {
   const std::span<const uint8_t> head(head_);
   frame_ = {.length = ReadBytes(head.first(3)),
@@ -180,8 +175,9 @@ void FrameMeter::EndHeaders(const Frame& frame) {
   if (!path) return Find(FrameFault::kBadHeaders);
   const auto found = path->empty() ? streams_.end() : streams_.find(frame.stream);
   if (found != streams_.end() && found->second.bytes == 0) {
-    found->second.kind = MessageKindOf(*path);
-    found->second.max_declared = RequestLimitOf(*path).declared_bytes;
+    const MethodRule& rule = RuleOf(*path);
+    found->second.kind = rule.kind;
+    found->second.max_declared = rule.max_declared_bytes;
   }
 }
 

@@ -35,19 +35,9 @@ enum class FrameFault {
   kManyResets,     // Calls that end before they are answered, faster than gRPC forgets them.
   kBadHeaders,     // Headers that are not HPACK.
   kLongQuestions,  // Messages of methods without operands, for which there is no room, or longer
-                   // than the method may ever have (RequestLimit::declared_bytes).
+                   // than the method may ever have (MethodRule::max_declared_bytes).
 };
 std::string_view NameOf(FrameFault fault);
-
-// Which methods take operands, as far as bounds of what arrives go. Questions are messages of all
-// other methods.
-enum class MessageKind : uint8_t {
-  kOperands,
-  kQuestion,
-  kOpenQuestion,  // Of methods that need no token, such as health's.
-};
-inline constexpr size_t kMessageKinds = 3;
-MessageKind MessageKindOf(std::string_view path);
 
 // The bytes of questions that have begun to arrive, of one peer or of all. gRPC gathers a message
 // of any length before the daemon can refuse it. Open questions are counted apart, so that floods
@@ -198,7 +188,7 @@ class FrameMeter {
     bool is_answered = false;  // Its answer has begun.
     // Until its path is known, nothing is counted.
     MessageKind kind = MessageKind::kOperands;
-    int64_t max_declared = RequestLimit::kUnlimited;
+    int64_t max_declared = MethodRule::kUnlimited;
     // Of the message that has begun, the five bytes before it included.
     int64_t frames = 0;
     int64_t bytes = 0;

@@ -5,6 +5,7 @@
 #include <grpcpp/support/server_interceptor.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <functional>
 #include <memory>
 #include <string>
@@ -26,57 +27,53 @@ constexpr char kUserProperty[] = "gemmd_user";
 constexpr char kOperatorProperty[] = "gemmd_operator";     // Set only for operators.
 constexpr char kBadTokensProperty[] = "gemmd_bad_tokens";  // The bytes of a TokenBucket.
 
-// A request has at most a few names, patterns and handles, of 128 bytes each, and 1 KiB of unknown
-// fields.
-constexpr RequestLimit kNames = {.bytes = int64_t{4} << 10};
-// The product, without its operands but with a factor for each row and column.
-constexpr RequestLimit kProduct = {.bytes = int64_t{1} << 20};
-// For requests of names that other projects' tools send. Everybody may call health's methods.
-constexpr int64_t kDeclaredForAll = int64_t{64} << 10;
-constexpr RequestLimit kTool = {.bytes = kDeclaredForAll, .declared_bytes = kDeclaredForAll};
-constexpr RequestLimit kProbe = {.bytes = kNames.bytes, .declared_bytes = kDeclaredForAll};
-constexpr RequestLimit kOperands;
-
-struct Service {
-  std::string_view prefix;
-  Requirement requirement;
-  RequestLimit limit;
-};
-
-// The first matching prefix decides.
-constexpr Service kServices[] = {
-    {"/gemmd.v1.Gemm/", {.role = Role::kMultiply}, kOperands},
-    {"/gemmd.v1.Tensors/Put", {.role = Role::kTensors}, kOperands},
-    {"/gemmd.v1.Tensors/", {.role = Role::kTensors}, kNames},
-    {"/gemmd.v1.Registry/GetStatistics", {.role = Role::kStatistics}, kNames},
-    {"/gemmd.v1.Registry/Explain", {.role = Role::kRegistry}, kProduct},
-    {"/gemmd.v1.Registry/", {.role = Role::kRegistry}, kNames},
-    {"/gemmd.v1.Admin/", {.role = Role::kAdminister}, kNames},
-    // Open, like the health service: probes ask whether the server lives.
-    {"/inference.GRPCInferenceService/ServerLive", {.is_open = true, .role = std::nullopt}, kProbe},
-    {"/inference.GRPCInferenceService/ServerReady",
-     {.is_open = true, .role = std::nullopt},
-     kProbe},
-    {"/inference.GRPCInferenceService/ServerMetadata", {.role = Role::kRegistry}, kNames},
-    {"/inference.GRPCInferenceService/ModelReady", {.role = Role::kRegistry}, kNames},
-    {"/inference.GRPCInferenceService/ModelMetadata", {.role = Role::kRegistry}, kNames},
-    {"/inference.GRPCInferenceService/ModelConfig", {.role = Role::kRegistry}, kNames},
-    {"/inference.GRPCInferenceService/RepositoryIndex", {.role = Role::kRegistry}, kNames},
-    {"/inference.GRPCInferenceService/ModelStatistics", {.role = Role::kStatistics}, kNames},
-    {"/inference.GRPCInferenceService/ModelInfer", {.role = Role::kMultiply}, kOperands},
-    {"/inference.GRPCInferenceService/ModelStreamInfer", {.role = Role::kMultiply}, kOperands},
-    {"/inference.GRPCInferenceService/", {.role = Role::kMultiply}, kNames},
-    {"/grpc.reflection.", {.role = Role::kReflection}, kTool},
-    {"/grpc.health.v1.Health/", {.is_open = true, .role = std::nullopt}, kTool},
-};
-
-// Null if no service has it.
-const Service* FindService(std::string_view path) {
-  for (const Service& service : kServices) {
-    if (path.starts_with(service.prefix)) return &service;
-  }
-  return nullptr;
+constexpr MethodRule OperandsOf(std::string_view prefix, Role role) {
+  return {.prefix = prefix,
+          .role = role,
+          .kind = MessageKind::kOperands,
+          .max_bytes = MethodRule::kUnlimited};
 }
+
+// For requests that other projects' tools send.
+constexpr int64_t kMaxOfTools = int64_t{64} << 10;
+
+// Open: whoever may connect may ask whether the server lives.
+constexpr MethodRule Probe(std::string_view prefix, int64_t max_bytes = MethodRule().max_bytes) {
+  return {.prefix = prefix,
+          .role = std::nullopt,
+          .kind = MessageKind::kOpenQuestion,
+          .max_bytes = max_bytes,
+          .max_declared_bytes = kMaxOfTools};
+}
+
+// The first whose prefix matches decides, and the last matches all paths.
+constexpr MethodRule kRules[] = {
+    OperandsOf("/gemmd.v1.Gemm/", Role::kMultiply),
+    OperandsOf("/gemmd.v1.Tensors/Put", Role::kTensors),
+    {"/gemmd.v1.Tensors/", Role::kTensors},
+    {"/gemmd.v1.Registry/GetStatistics", Role::kStatistics},
+    // The product, without its operands but with a factor for each row and column.
+    {.prefix = "/gemmd.v1.Registry/Explain", .role = Role::kRegistry, .max_bytes = 1 << 20},
+    {"/gemmd.v1.Registry/", Role::kRegistry},
+    {"/gemmd.v1.Admin/", Role::kAdminister},
+    Probe("/inference.GRPCInferenceService/ServerLive"),
+    Probe("/inference.GRPCInferenceService/ServerReady"),
+    {"/inference.GRPCInferenceService/ServerMetadata", Role::kRegistry},
+    {"/inference.GRPCInferenceService/ModelReady", Role::kRegistry},
+    {"/inference.GRPCInferenceService/ModelMetadata", Role::kRegistry},
+    {"/inference.GRPCInferenceService/ModelConfig", Role::kRegistry},
+    {"/inference.GRPCInferenceService/RepositoryIndex", Role::kRegistry},
+    {"/inference.GRPCInferenceService/ModelStatistics", Role::kStatistics},
+    OperandsOf("/inference.GRPCInferenceService/ModelInfer", Role::kMultiply),
+    OperandsOf("/inference.GRPCInferenceService/ModelStreamInfer", Role::kMultiply),
+    {"/inference.GRPCInferenceService/", Role::kMultiply},
+    {.prefix = "/grpc.reflection.",
+     .role = Role::kReflection,
+     .max_bytes = kMaxOfTools,
+     .max_declared_bytes = kMaxOfTools},
+    Probe("/grpc.health.v1.Health/", kMaxOfTools),
+    {},
+};
 
 absl::Status Unknown() {
   return absl::UnauthenticatedError(
@@ -129,14 +126,9 @@ struct ReleaseConnection {
 
 }  // namespace
 
-Requirement RequirementOf(std::string_view path) {
-  const Service* const service = FindService(path);
-  return service == nullptr ? Requirement() : service->requirement;
-}
-
-RequestLimit RequestLimitOf(std::string_view path) {
-  const Service* const service = FindService(path);
-  return service == nullptr ? kNames : service->limit;
+const MethodRule& RuleOf(std::string_view path) {
+  return *std::ranges::find_if(
+      kRules, [path](const MethodRule& rule) { return path.starts_with(rule.prefix); });
 }
 
 uint64_t ConnectionOf(grpc::CallbackServerContext& context) {
@@ -155,14 +147,14 @@ std::vector<std::string_view> NamesOf(const grpc_auth_context& connection) {
 
 absl::Status Gate::Admit(std::string_view path, const Evidence& evidence) const {
   if (trust_ == nullptr) return absl::OkStatus();
-  const Requirement requirement = RequirementOf(path);
-  if (requirement.is_open) return absl::OkStatus();
+  const MethodRule& rule = RuleOf(path);
+  if (rule.is_open()) return absl::OkStatus();
   const absl::StatusOr<Caller> caller = trust_->Identify(evidence);
   if (!caller.ok()) {
     Audit(path, evidence.user, std::string(caller.status().message()));
     return StatusForCaller(caller.status());
   }
-  if (requirement.role && (*caller)->grant.roles.Has(*requirement.role)) return absl::OkStatus();
+  if (rule.role && (*caller)->grant.roles.Has(*rule.role)) return absl::OkStatus();
   Audit(path, (*caller)->name, "the rules do not allow it");
   return Forbidden();
 }
@@ -312,8 +304,8 @@ class AuditedCalls final : public experimental::ServerInterceptorFactoryInterfac
   explicit AuditedCalls(const Gate& gate) : gate_(gate) {}
 
   experimental::Interceptor* CreateServerInterceptor(experimental::ServerRpcInfo* call) override {
-    const Requirement requirement = RequirementOf(call->method());
-    if (requirement.is_open || requirement.role == Role::kMultiply) return nullptr;
+    const MethodRule& rule = RuleOf(call->method());
+    if (rule.is_open() || rule.role == Role::kMultiply) return nullptr;
     if (IsOwnCall(*call->server_context())) return nullptr;
     return new AuditedCall(gate_, *call->server_context(), call->method());
   }

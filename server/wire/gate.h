@@ -23,28 +23,36 @@ struct grpc_auth_context;
 
 namespace gemmd {
 
-// The role that a call of the path, for example "/gemmd.v1.Gemm/Multiply", requires. None if
-// anybody may make the call, for example health. A path that no service has requires a role that
-// nobody has.
-struct Requirement {
-  bool is_open = false;
-  std::optional<Role> role;
+// What the messages of a method are, as far as bounds of what arrives go.
+enum class MessageKind : uint8_t {
+  kOperands,
+  kQuestion,      // Of a method without operands.
+  kOpenQuestion,  // Of one that anybody may call, such as health's.
 };
-Requirement RequirementOf(std::string_view path);
+inline constexpr size_t kMessageKinds = 3;
 
-// What the messages that are sent to a method of the path may have: as much as any honest one.
-struct RequestLimit {
-  // A longer one is refused once it has arrived. For methods with operands only
-  // --max-message-bytes applies.
-  int64_t bytes = kUnlimited;
-  // The connection of one that declares more is closed at once: gRPC gathers all of a message
-  // before the daemon can refuse it.
-  int64_t declared_bytes = kUnlimited;
-
+// Who may call a method, and how long the messages sent to it may be: as long as any honest one.
+struct MethodRule {
   static constexpr int64_t kUnlimited = std::numeric_limits<int64_t>::max();
-  bool is_for_operands() const { return bytes == kUnlimited; }
+
+  std::string_view prefix;  // Of the method's path, for example "/gemmd.v1.Gemm/Multiply".
+  // The role that a caller needs. Nobody has the role of a method that has none, unless the method
+  // is open.
+  std::optional<Role> role;
+  MessageKind kind = MessageKind::kQuestion;
+  // A longer message is refused once it has arrived. By default it has at most a few names,
+  // patterns and handles, of 128 bytes each, and 1 KiB of unknown fields. For methods with operands
+  // only --max-message-bytes applies.
+  int64_t max_bytes = int64_t{4} << 10;
+  // The connection of a message that declares more is closed at once: gRPC gathers all of a message
+  // before the daemon can refuse it.
+  int64_t max_declared_bytes = kUnlimited;
+
+  bool is_open() const { return kind == MessageKind::kOpenQuestion; }
 };
-RequestLimit RequestLimitOf(std::string_view path);
+
+// The rule of a path, which need not be that of any method.
+const MethodRule& RuleOf(std::string_view path);
 
 class Gate {
  public:

@@ -127,7 +127,7 @@ using grpc::health::v1::HealthCheckResponse;
 absl::StatusOr<std::string> NameIn(const grpc::ByteBuffer& request) {
   HealthCheckRequest wire;
   RETURN_IF_ERROR(
-      ReadRequest(TakeRequest(request), wire, RequestLimitOf("/grpc.health.v1.Health/").bytes));
+      ReadRequest(TakeRequest(request), wire, RuleOf("/grpc.health.v1.Health/").max_bytes));
   RETURN_IF_ERROR(CheckNameLength("service", wire.service()));
   // A copy: the message's own string may have the capacity of a longer text that preceded this one.
   return std::string(wire.service());

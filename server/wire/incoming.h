@@ -385,10 +385,10 @@ class JointRequest {
 // keep them in memory.
 grpc::ByteBuffer TakeRequest(const grpc::ByteBuffer& request);
 
-// Reads a request without operands, and without unknown fields. `max_bytes`: RequestLimit::bytes of
-// its method. Errors: ResourceExhausted, as from gRPC, for too many bytes, or if there is no memory
-// to parse them; InvalidArgument if the bytes are not such a message, or have more unknown fields
-// than Incoming allows.
+// Reads a request without operands, and without unknown fields. `max_bytes`: MethodRule::max_bytes
+// of its method. Errors: ResourceExhausted, as from gRPC, for too many bytes, or if there is no
+// memory to parse them; InvalidArgument if the bytes are not such a message, or have more unknown
+// fields than Incoming allows.
 absl::Status ReadRequest(const grpc::ByteBuffer& bytes, google::protobuf::Message& request,
                          int64_t max_bytes);
 

@@ -189,7 +189,7 @@ class ReflectionReactor final : public grpc::ServerBidiReactor<grpc::ByteBuffer,
     // A caller that was allowed to begin the stream may have lost that right since.
     RETURN_IF_ERROR(setting_.gate.CallerOf(context_, Role::kReflection).status());
     ReflectionQuestion question;
-    RETURN_IF_ERROR(ReadRequest(request_, question, RequestLimitOf("/grpc.reflection.").bytes));
+    RETURN_IF_ERROR(ReadRequest(request_, question, RuleOf("/grpc.reflection.").max_bytes));
     ASSIGN_OR_RETURN(const ReflectionReply reply,
                      AnswerReflection(std::move(question), setting_.services));
     RegistryAnswer answer = AnswerOf(reply);

@@ -125,8 +125,8 @@ class SessionReactor final : public grpc::ServerWriteReactor<grpc::ByteBuffer>,
   absl::Status Open(TensorStore& store, const Gate& gate, grpc::CallbackServerContext& context,
                     const grpc::ByteBuffer& request) {
     v1::OpenSessionRequest wire;
-    RETURN_IF_ERROR(ReadRequest(TakeRequest(request), wire,
-                                RequestLimitOf("/gemmd.v1.Tensors/OpenSession").bytes));
+    RETURN_IF_ERROR(
+        ReadRequest(TakeRequest(request), wire, RuleOf("/gemmd.v1.Tensors/OpenSession").max_bytes));
     ASSIGN_OR_RETURN(const Gate::Caller caller, gate.CallerOf(context, Role::kTensors));
     const std::string peer =
         caller != nullptr ? caller->name : std::string(HostOf(gate.PeerOf(context)));
@@ -228,7 +228,7 @@ class GetReactor final : public grpc::ServerWriteReactor<grpc::ByteBuffer> {
                     const grpc::ByteBuffer& request) {
     v1::GetRequest wire;
     RETURN_IF_ERROR(
-        ReadRequest(TakeRequest(request), wire, RequestLimitOf("/gemmd.v1.Tensors/Get").bytes));
+        ReadRequest(TakeRequest(request), wire, RuleOf("/gemmd.v1.Tensors/Get").max_bytes));
     ASSIGN_OR_RETURN(const TensorStore::SessionUse session, SessionOf(store_, gate, context));
     ASSIGN_OR_RETURN(const TensorName name, ParseTensorRef("tensor", wire.tensor()));
     ASSIGN_OR_RETURN(tensor_, store_.Find(session, name));
@@ -668,8 +668,8 @@ class CompressReactor final : public grpc::ServerUnaryReactor {
   absl::Status Begin(TensorStore& store, const Gate& gate, Compressor& compressor,
                      grpc::CallbackServerContext& context, const grpc::ByteBuffer& request) {
     v1::CompressRequest wire;
-    RETURN_IF_ERROR(ReadRequest(TakeRequest(request), wire,
-                                RequestLimitOf("/gemmd.v1.Tensors/Compress").bytes));
+    RETURN_IF_ERROR(
+        ReadRequest(TakeRequest(request), wire, RuleOf("/gemmd.v1.Tensors/Compress").max_bytes));
     ASSIGN_OR_RETURN(TensorStore::SessionUse session, SessionOf(store, gate, context));
     ASSIGN_OR_RETURN(const Compressor::Request asked, ParseCompress(wire));
     ASSIGN_OR_RETURN(

@@ -4,6 +4,7 @@
 import math
 from dataclasses import dataclass
 
+import grpc
 import numpy as np
 from elements import COLUMN_MAJOR, ELEMENTS
 from gemmd.v1 import tensors_pb2
@@ -59,10 +60,21 @@ def good_requests(rng):
     return requests
 
 
-def large_product():
-    """A small request with a result of 4 MB."""
-    a = np.zeros((1, 1000, 0))
-    return Product(a=a, b=a.transpose(0, 2, 1)).request()
+def one_for_each_status():
+    """A request of Multiply for each status that it may have: random damage makes some seldom."""
+    wide = np.zeros((1, 1000, 0))  # Its result has 4 MB.
+    ones = np.ones((1, 2, 2))
+    resident = Product(a=ones, b=ones).request()
+    resident.a.Clear()
+    resident.a.tensor.tensor.name = "a"
+    return {
+        grpc.StatusCode.OK: Product(a=ones, b=ones).request(),
+        grpc.StatusCode.INVALID_ARGUMENT: Product(a=wide, b=wide).request(),
+        grpc.StatusCode.NOT_FOUND: Product(a=ones, b=ones, kernel="nothing").request(),
+        grpc.StatusCode.UNIMPLEMENTED: Product(a=ones, b=ones, kernel="onednn.s8.s8.s32").request(),
+        grpc.StatusCode.RESOURCE_EXHAUSTED: Product(a=wide, b=wide.transpose(0, 2, 1)).request(),
+        grpc.StatusCode.UNAUTHENTICATED: resident,
+    }
 
 
 def spoil_field(rng, message):

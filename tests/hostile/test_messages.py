@@ -12,7 +12,7 @@ from google.protobuf.message import DecodeError
 from grpc_health.v1 import health_pb2
 from grpc_reflection.v1alpha import reflection_pb2
 from http2_peer import joint_bytes
-from mutation import BadRequest, bad_product, bad_small, good_requests, large_product
+from mutation import BadRequest, bad_product, bad_small, good_requests, one_for_each_status
 from streams import answers_in
 
 COUNT = 4000  # Damaged products; methods with smaller requests get a tenth of it.
@@ -83,12 +83,14 @@ def check_outcomes(battery, message_type, requests, outcomes):
 def test_multiply(attacked, channel, rng, battery):
     good = good_requests(rng)
     requests = [bad_product(rng, good) for _ in range(COUNT)]
-    # Random damage seldom makes a valid product that is too large.
-    requests.append(BadRequest(large_product().SerializeToString(), is_damaged=False))
+    sure = one_for_each_status()
+    assert set(sure) == PROPER
+    for request in sure.values():
+        requests.append(BadRequest(request.SerializeToString(), is_damaged=False))
     outcomes = list(send_all(channel, "/gemmd.v1.Gemm/Multiply", requests))
     counts = check_outcomes(battery, gemm_pb2.MultiplyRequest, requests, outcomes)
-    # The damage is varied enough that every kind of refusal occurs.
-    assert set(counts) == PROPER | {"unreadable"}
+    assert [code for code, _, _ in outcomes[COUNT:]] == list(sure)
+    assert counts["unreadable"] > 0
     for code, _, answer in outcomes:
         if code == OK:
             product = gemm_pb2.MultiplyResponse.FromString(answer)

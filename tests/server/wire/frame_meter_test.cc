@@ -469,23 +469,23 @@ TEST_F(QuestionTest, KindsFollowThePath) {
        {"/gemmd.v1.Gemm/Multiply", "/gemmd.v1.Gemm/MultiplyStream", "/gemmd.v1.Tensors/Put",
         "/inference.GRPCInferenceService/ModelInfer",
         "/inference.GRPCInferenceService/ModelStreamInfer"}) {
-    EXPECT_EQ(MessageKindOf(path), MessageKind::kOperands) << path;
+    EXPECT_EQ(RuleOf(path).kind, MessageKind::kOperands) << path;
   }
   for (const char* const path :
        {kHealth, "/grpc.health.v1.Health/Watch", "/inference.GRPCInferenceService/ServerLive",
         "/inference.GRPCInferenceService/ServerReady"}) {
-    EXPECT_EQ(MessageKindOf(path), MessageKind::kOpenQuestion) << path;
+    EXPECT_EQ(RuleOf(path).kind, MessageKind::kOpenQuestion) << path;
   }
   for (const char* const path :
        {kList, "/gemmd.v1.Registry/Explain", "/gemmd.v1.Tensors/Get", "/gemmd.v1.Admin/X",
         "/inference.GRPCInferenceService/ModelMetadata",
         "/grpc.reflection.v1.ServerReflection/ServerReflectionInfo", "/", ""}) {
-    EXPECT_EQ(MessageKindOf(path), MessageKind::kQuestion) << path;
+    EXPECT_EQ(RuleOf(path).kind, MessageKind::kQuestion) << path;
   }
 }
 
 TEST_F(QuestionTest, EachMethodTakesWhatItMayNeed) {
-  constexpr int64_t kAny = RequestLimit::kUnlimited;
+  constexpr int64_t kAny = MethodRule::kUnlimited;
   struct Case {
     const char* path;
     int64_t bytes;
@@ -507,9 +507,8 @@ TEST_F(QuestionTest, EachMethodTakesWhatItMayNeed) {
            {kHealth, kMaxDeclared, kMaxDeclared},
            {kReflection, kMaxDeclared, kMaxDeclared},
            {"/no.Such/Method", 4096, kAny}}) {
-    const RequestLimit limit = RequestLimitOf(path);
-    EXPECT_EQ(limit.bytes, bytes) << path;
-    EXPECT_EQ(limit.declared_bytes, declared_bytes) << path;
+    EXPECT_EQ(RuleOf(path).max_bytes, bytes) << path;
+    EXPECT_EQ(RuleOf(path).max_declared_bytes, declared_bytes) << path;
   }
 }
 
