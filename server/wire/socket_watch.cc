@@ -382,17 +382,21 @@ bool IsStalled(Connection& connection, absl::Duration timeout, int64_t look_ns) 
   const std::shared_ptr<Frames> frames = connection.TheFrames();
   if (frames == nullptr) return false;
   int64_t data_bytes = 0;
+  int64_t unfinished_bytes = 0;
   bool is_waited_for = false;
   {
     MutexLock lock(&frames->mutex);
     data_bytes = frames->meter.data_bytes();
-    is_waited_for = frames->meter.unfinished_bytes() > SocketWatch::kFreeUnfinishedBytes &&
-                    frames->meter.may_send();
+    unfinished_bytes = frames->meter.unfinished_bytes();
+    is_waited_for =
+        unfinished_bytes > SocketWatch::kFreeUnfinishedBytes && frames->meter.may_send();
   }
   int unread = 0;
   // What gRPC does not read, short of memory, is no fault of the peer's.
   const bool is_read = ioctl(connection.descriptor, FIONREAD, &unread) != 0 || unread == 0;
-  const bool has_progress = data_bytes - connection.data_bytes >= SocketWatch::kMinProgressBytes;
+  const bool has_progress =
+      data_bytes - connection.data_bytes >=
+      std::max(SocketWatch::kMinProgressBytes, unfinished_bytes / SocketWatch::kMinProgressPart);
   connection.stalled_ns += look_ns;
   if (!is_waited_for || !is_read || has_progress) {
     connection.data_bytes = data_bytes;

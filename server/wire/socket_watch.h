@@ -64,6 +64,9 @@ class SocketWatch {
   // Less in one timeout is no progress. It is little beside any network, less than one record of
   // TLS, and much beside pings.
   static constexpr int64_t kMinProgressBytes = int64_t{8} << 10;
+  // Nor is less than this part of the unfinished messages that a connection holds, so that holding
+  // much costs its peer much, and a message arrives within as many timeouts.
+  static constexpr int64_t kMinProgressPart = 32;
 
   // Closes connections that hold back the rest of messages though they may send, those whose bytes
   // wait for the peer at less than the rate, and those with too many frames. Call it at least once

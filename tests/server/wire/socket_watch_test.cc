@@ -98,11 +98,11 @@ class SocketWatchTest : public testing::Test {
   }
 
   // More than may wait for ever, of a message that is longer, with both windows open.
-  void HoldHalf() {
+  void HoldHalf(int frames = 5) {
     Receive("PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + Frame(4, 0, "") + Frame(1, 1, "headers"));
     Send(Frame(4, 0, "") + Frame(8, 0, Number(1 << 20, 4)) + Frame(8, 1, Number(1 << 20, 4)));
     Receive(Frame(0, 1, Number(0, 1) + Number(1 << 20, 4)));
-    for (int i = 0; i < 5; ++i) Receive(Frame(0, 1, std::string(16'384, 'x')));
+    for (int i = 0; i < frames; ++i) Receive(Frame(0, 1, std::string(16'384, 'x')));
   }
 
   // Sends until the socket takes no more.
@@ -162,6 +162,21 @@ TEST_F(SocketWatchTest, LessThanARecordOfTlsIsProgress) {
   LookTimes(30);
   EXPECT_TRUE(IsOpen());
   LookTimes(1);
+  EXPECT_TRUE(IsClosed(CloseReason::kStalled));
+}
+
+TEST_F(SocketWatchTest, WhoHoldsMuchMustSendMuch) {
+  HoldHalf(32);  // 512 KiB, of which 16 KiB must follow in each timeout.
+  Look();
+  for (int i = 0; i < 3; ++i) {
+    LookTimes(29);
+    Receive(Frame(0, 1, std::string(16'384, 'x')) + Frame(0, 1, std::string(2'048, 'x')));
+  }
+  Look();
+  LookTimes(29);
+  Receive(Frame(0, 1, std::string(8'192, 'x')));
+  EXPECT_TRUE(IsOpen());
+  Look();
   EXPECT_TRUE(IsClosed(CloseReason::kStalled));
 }
 
