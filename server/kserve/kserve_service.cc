@@ -239,6 +239,9 @@ struct EndedInfer {
   grpc::ByteBuffer refusal;
 
   int64_t bytes() const { return 0; }  // Each has its own message.
+  int64_t refusal_bytes() const {
+    return exchange != nullptr ? 0 : static_cast<int64_t>(sizeof(*this) + refusal.Length());
+  }
 };
 
 // One ModelStreamInfer call: a message asks for one product, or answers one.

@@ -31,6 +31,9 @@ struct Ended {
   int64_t bytes() const {
     return product != nullptr ? product->answer_bytes() : static_cast<int64_t>(refusal.size());
   }
+  int64_t refusal_bytes() const {
+    return product != nullptr ? 0 : static_cast<int64_t>(sizeof(*this) + refusal.size());
+  }
 };
 
 grpc::ByteBuffer AnswersOf(const std::vector<Ended>& products) {

@@ -249,7 +249,7 @@ class UnaryProduct final : public grpc::ServerUnaryReactor {
 // A call with a stream of products, in either protocol. Products are answered as they finish.
 // `Message` is a message that was read; its size() is the number of its products that are not
 // started. `Ended` is what is kept of a finished product until its answer has left; its bytes() are
-// those of the answer.
+// those of the answer, and its refusal_bytes() what a refusal keeps, which nothing else counts.
 //
 // The state changes under the lock. What follows from it (read, write, finish) is decided under the
 // lock and done after its release. At most one read and one write are in progress, and the stream
@@ -299,12 +299,7 @@ class ProductStream : public grpc::ServerBidiReactor<WireBytes, WireBytes>,
   void OnWriteDone(bool ok) override {
     const HandlerTimer timer = timing_.Begin();
     sending_.End();
-    written_.clear();
-    {
-      MutexLock lock(&mutex_);
-      being_written_ = 0;
-      if (!ok) broken_ = true;
-    }
+    DropWritten(ok);
     Advance();
   }
 
@@ -355,6 +350,7 @@ class ProductStream : public grpc::ServerBidiReactor<WireBytes, WireBytes>,
     {
       MutexLock lock(&mutex_);
       running_.erase(id);
+      refusal_bytes_ += ended.refusal_bytes();
       answers_.push_back(std::move(ended));
       if (!is_put_off || answers_.size() >= kSentTogether) Decide(next);
     }
@@ -382,12 +378,16 @@ class ProductStream : public grpc::ServerBidiReactor<WireBytes, WireBytes>,
   // more are read.
   static constexpr size_t kMaxArrived = 64;
   static constexpr size_t kMaxArrivedBytes = size_t{16} << 10;
+  // Once refusals of so many bytes wait to be read by the client, no product is started: refusing
+  // products that have no operands costs their sender less than keeping the refusals.
+  static constexpr int64_t kMaxRefusalBytes = int64_t{4} << 10;
 
   // What must be done after a change of the state.
   struct Step {
     bool shall_read = false;
     bool shall_write = false;
     bool shall_finish = false;
+    bool shall_start = false;
     std::vector<Ended> unwanted;  // Freed after the lock is released.
     grpc::Status status;
   };
@@ -397,6 +397,7 @@ class ProductStream : public grpc::ServerBidiReactor<WireBytes, WireBytes>,
   void StartArrived() {
     const Deferral deferral;  // Sends the answers of refused products together.
     const int64_t until_ns = parts_.clock.NowNs() + kMaxAtOnceNs;
+    current_until_ns_ = until_ns;
     while (StartSome()) {
       const int64_t now_ns = parts_.clock.NowNs();
       if (now_ns >= until_ns) {
@@ -410,18 +411,23 @@ class ProductStream : public grpc::ServerBidiReactor<WireBytes, WireBytes>,
       alarm_.Set(gpr_now(GPR_CLOCK_MONOTONIC), [this](bool /*ok*/) {
         const auto self = this->shared_from_this();
         const HandlerTimer timer = timing_.Begin();
-        current_until_ns_ = parts_.clock.NowNs() + kMaxAtOnceNs;
         StartArrived();
       });
       return;
     }
   }
 
-  // Starts up to kStartedTogether products. Returns whether there are more.
+  // Starts up to kStartedTogether products. Returns whether to start more: not if there are none,
+  // or if they wait for refusals to leave. Decide then has them started.
   bool StartSome() {
+    {
+      MutexLock lock(&mutex_);
+      is_waiting_ = MustWait();
+      if (is_waiting_) return false;
+    }
     Company company;
     size_t started = 0;
-    while (company.size() < kStartedTogether && TakeMessage()) {
+    while (started < kStartedTogether && TakeMessage()) {
       if (current_->size() > 1) {
         company.reserve(std::min(company.size() + current_->size(), kStartedTogether));
       }
@@ -497,12 +503,25 @@ class ProductStream : public grpc::ServerBidiReactor<WireBytes, WireBytes>,
     Advance();
   }
 
+  // Forgets the answers that were being written.
+  void DropWritten(bool is_ok) {
+    written_.clear();
+    MutexLock lock(&mutex_);
+    refusal_bytes_ -= std::exchange(written_refusal_bytes_, 0);
+    being_written_ = 0;
+    if (!is_ok) broken_ = true;
+  }
+
+  bool MustWait() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    return refusal_bytes_ >= kMaxRefusalBytes && !broken_;
+  }
+
   size_t UnansweredRequests() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
     return unstarted_ + running_.size() + answers_.size() + being_written_;
   }
 
   bool MayRead() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
-    return !is_reading_ && !is_paused_ && !reads_ended_ && !broken_ &&
+    return !is_reading_ && !is_paused_ && !is_waiting_ && !reads_ended_ && !broken_ &&
            arrived_.size() < kMaxArrived && arrived_bytes_ < kMaxArrivedBytes &&
            UnansweredRequests() < kMaxStreamRequests &&
            answers_.size() + unstarted_ < kMaxWaitingAnswers;
@@ -515,6 +534,7 @@ class ProductStream : public grpc::ServerBidiReactor<WireBytes, WireBytes>,
     for (; end != answers_.end() && written_.size() < max_joint_; ++end) {
       bytes += end->bytes();
       if (!written_.empty() && bytes > kMaxJointAnswerBytes) break;
+      written_refusal_bytes_ += end->refusal_bytes();
       written_.push_back(std::move(*end));
     }
     answers_.erase(answers_.begin(), end);
@@ -523,8 +543,13 @@ class ProductStream : public grpc::ServerBidiReactor<WireBytes, WireBytes>,
 
   void Decide(Step& next) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
     if (broken_) {
+      for (const Ended& ended : answers_) refusal_bytes_ -= ended.refusal_bytes();
       std::move(answers_.begin(), answers_.end(), std::back_inserter(next.unwanted));
       answers_.clear();
+    }
+    if (is_waiting_ && !MustWait()) {
+      is_waiting_ = false;
+      next.shall_start = true;
     }
     if (being_written_ == 0 && !answers_.empty()) {
       TakeAnswers();
@@ -541,6 +566,7 @@ class ProductStream : public grpc::ServerBidiReactor<WireBytes, WireBytes>,
     if (next.shall_write) Write();
     if (next.shall_read) StartRead(&incoming_);
     if (next.shall_finish) Finish(next.status);
+    if (next.shall_start) StartArrived();
   }
 
   // The bytes of the answers are counted until they have left.
@@ -551,11 +577,7 @@ class ProductStream : public grpc::ServerBidiReactor<WireBytes, WireBytes>,
       return absl::OkStatus();
     });
     if (!status.ok()) {
-      written_.clear();
-      {
-        MutexLock lock(&mutex_);
-        being_written_ = 0;
-      }
+      DropWritten(/*is_ok=*/false);
       return Break(status);
     }
     sending_.Begin(static_cast<int64_t>(answer_.buffer.Length()));
@@ -596,12 +618,15 @@ class ProductStream : public grpc::ServerBidiReactor<WireBytes, WireBytes>,
   absl::flat_hash_set<JobId> running_ ABSL_GUARDED_BY(mutex_);
   std::vector<Ended> answers_ ABSL_GUARDED_BY(mutex_);  // To be written.
   size_t being_written_ ABSL_GUARDED_BY(mutex_) = 0;    // The number of answers being written.
+  int64_t refusal_bytes_ ABSL_GUARDED_BY(mutex_) = 0;   // Of all of these,
+  int64_t written_refusal_bytes_ ABSL_GUARDED_BY(mutex_) = 0;  // and of those being written.
   bool is_reading_ ABSL_GUARDED_BY(mutex_) = false;
   // Messages whose products are to be started, by the thread that set is_starting_.
   std::vector<Message> arrived_ ABSL_GUARDED_BY(mutex_);
   size_t arrived_bytes_ ABSL_GUARDED_BY(mutex_) = 0;
   bool is_starting_ ABSL_GUARDED_BY(mutex_) = false;
   bool is_paused_ ABSL_GUARDED_BY(mutex_) = false;    // Nothing is read until all are started.
+  bool is_waiting_ ABSL_GUARDED_BY(mutex_) = false;   // No thread starts them: see MustWait.
   size_t unstarted_ ABSL_GUARDED_BY(mutex_) = 0;      // Products of messages that were read.
   bool reads_ended_ ABSL_GUARDED_BY(mutex_) = false;  // Closed by the client, or refused.
   bool broken_ ABSL_GUARDED_BY(mutex_) = false;       // Cancelled, or a write failed.

@@ -67,11 +67,14 @@ def one_for_each_status():
     resident = Product(a=ones, b=ones).request()
     resident.a.Clear()
     resident.a.tensor.tensor.name = "a"
+    foreign = Product(a=ones, b=ones, a_type="s8", b_type="s8", kernel="openblas.f32.f32.f32")
+    invalid = Product(a=ones, b=ones).request()
+    invalid.m = -1
     return {
         grpc.StatusCode.OK: Product(a=ones, b=ones).request(),
-        grpc.StatusCode.INVALID_ARGUMENT: Product(a=wide, b=wide).request(),
+        grpc.StatusCode.INVALID_ARGUMENT: invalid,
         grpc.StatusCode.NOT_FOUND: Product(a=ones, b=ones, kernel="nothing").request(),
-        grpc.StatusCode.UNIMPLEMENTED: Product(a=ones, b=ones, kernel="onednn.s8.s8.s32").request(),
+        grpc.StatusCode.UNIMPLEMENTED: foreign.request(),
         grpc.StatusCode.RESOURCE_EXHAUSTED: Product(a=wide, b=wide.transpose(0, 2, 1)).request(),
         grpc.StatusCode.UNAUTHENTICATED: resident,
     }

@@ -19,6 +19,7 @@ from http2_peer import (
     message,
     open_with_closed_windows,
 )
+from kserve.v2 import inference_pb2
 from product import Product
 from streams import answers_in, joint
 
@@ -30,6 +31,8 @@ GEMMD_FLAGS = [
     "--max-queued-bytes=64MiB",
 ]
 PRODUCTS = 256  # The most in one message.
+# On a stream whose answers nobody reads: 4 KiB of refusals, and 64 products started together.
+MOST_REFUSED = 96
 LONGEST_NAME = 128
 # A handler's clock also runs while its thread waits for a processor on a busy machine, so each
 # message is tried this often, and the smallest of the longest times counts.
@@ -103,8 +106,8 @@ def refusals(daemon):
 
 
 def test_refusals_that_nobody_reads_take_little(daemons, battery, is_timed):
-    """Refused products, in messages that are as full as possible: a stream is read until 256 of its
-    answers wait. In the timed run, two hundred thousand of them."""
+    """Refused products, in messages that are as full as possible: no more are refused while 4 KiB
+    of refusals wait. In the timed run, two hundred thousand of them."""
     daemon = daemons.start("--lame-duck=1ms", *GEMMD_FLAGS)
     body = message(joint_bytes(*[b"\x10\xff\xff\xff\xff\xff\xff\xff\xff\xff\x01"] * PRODUCTS))
     streams = 80 if is_timed else 10
@@ -115,34 +118,48 @@ def test_refusals_that_nobody_reads_take_little(daemons, battery, is_timed):
             for _ in range(10):
                 for call in calls:
                     peer.send(call, body, limit_s=0.2)
-            wait_until(lambda: refusals(daemon) - refused_before >= 2 * PRODUCTS * streams, PATIENCE_S, "as many read")
+            wait_until(lambda: refusals(daemon) - refused_before >= MOST_REFUSED // 3 * streams, PATIENCE_S, "as many read")
             wait_until(bystander.is_served, PATIENCE_S, "others served")
             kept = daemon.rss_bytes() - before
             refused = refusals(daemon) - refused_before
         attack = f"refusals on {streams} streams that nobody reads"
-        battery.holds(attack, most=3 * PRODUCTS, seen=refused / streams, unit="of 2560 on each")
-        # Each keeps up to three messages of refusals, of 120 bytes each, in addition to what a call
-        # takes.
-        most = streams * (3 * PRODUCTS * 256 + (64 << 10)) + 24 * MIB
+        battery.holds(attack, most=MOST_REFUSED, seen=refused / streams, unit="of 2560 on each")
+        # Each keeps its refusals, of 120 bytes each, in addition to what a call takes.
+        most = streams * (MOST_REFUSED * 256 + (64 << 10)) + 24 * MIB
         battery.timed(attack, most=most / MIB, seen=kept / MIB, unit="MiB")
         bystander.check()
 
 
-def test_a_stream_that_nobody_reads_is_read_no_further(daemons, battery):
-    """Twenty messages of refused products. At most 256 answers are in a message that cannot leave,
-    and 511 after it. Without that limit 1024 would wait."""
-    daemon = daemons.start("--lame-duck=1ms", "--send-timeout=10m", *GEMMD_FLAGS)
-    refused = gemm_pb2.MultiplyRequest(m=-1, request_id="i" * LONGEST_NAME).SerializeToString()
-    body = message(joint_bytes(*[refused] * PRODUCTS))
+def infer_refused():
+    """A message of KServe's stream that is refused."""
+    return message(inference_pb2.ModelInferRequest(model_name="none", id="i" * LONGEST_NAME).SerializeToString())
 
+
+def joint_refused():
+    refused = gemm_pb2.MultiplyRequest(m=-1, request_id="i" * LONGEST_NAME).SerializeToString()
+    return message(joint_bytes(*[refused] * PRODUCTS))
+
+
+@pytest.mark.parametrize(
+    "path,body,count",
+    [
+        (MULTIPLY_STREAM, joint_refused(), 20),
+        (MULTIPLY_STREAM, message(joint_bytes(b"\x08\xff")), 2000),
+        ("/inference.GRPCInferenceService/ModelStreamInfer", infer_refused(), 2000),
+    ],
+)
+def test_a_stream_that_nobody_reads_is_read_no_further(daemons, battery, path, body, count):
+    """Thousands of refused products: while 4 KiB of refusals wait, nothing is started, and what was
+    begun together until then is at most 64 products."""
+    daemon = daemons.start("--lame-duck=1ms", "--send-timeout=10m", *GEMMD_FLAGS)
     with open_with_closed_windows(daemon.tcp) as peer:
-        peer.send(peer.start(MULTIPLY_STREAM), 20 * body, limit_s=1)
-        wait_until(lambda: refusals(daemon) >= 2 * PRODUCTS, DEADLINE_S, "read until answers wait")
+        peer.send(peer.start(path), count * body, limit_s=1)
+        wait_until(lambda: refusals(daemon) >= MOST_REFUSED // 8, DEADLINE_S, "read until answers wait")
         seen, before = refusals(daemon), 0
-        while before < seen <= 3 * PRODUCTS:
+        while before < seen <= MOST_REFUSED:
             time.sleep(1)
             seen, before = refusals(daemon), seen
-        battery.holds("refused products that nobody reads", most=3 * PRODUCTS, seen=seen, unit="of 5120")
+        battery.holds(f"refused products that nobody reads, {len(body)} bytes each message", most=MOST_REFUSED, seen=seen)
 
 
 @pytest.mark.timed
