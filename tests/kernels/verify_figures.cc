@@ -228,6 +228,70 @@ Problem SomeProblem(const Kernel& kernel, bool is_sparse, RandomSource& random) 
   return problem;
 }
 
+// Codes of a type on both sides of each boundary between kinds of values.
+std::vector<uint64_t> Extremes(ElementType type) {
+  const int bits = BitsOf(type);
+  const uint64_t all = bits == 64 ? ~uint64_t{0} : (uint64_t{1} << bits) - 1;
+  std::vector<uint64_t> codes = {0, 1, 2, all, all - 1, all / 2, all / 2 + 1, all / 2 + 2};
+  if (IsInteger(type)) return codes;
+  codes.clear();
+  const uint64_t one = Encode(type, 1);
+  const uint64_t largest = Encode(type, std::numeric_limits<double>::max());
+  for (const uint64_t near : {uint64_t{0}, one, Encode(type, UlpAt(type, 0) * 0x1p10), largest}) {
+    for (const uint64_t code : {near - 1, near, near + 1}) {
+      codes.push_back(code & (all >> 1));
+      codes.push_back((code & (all >> 1)) | (all / 2 + 1));
+    }
+  }
+  return codes;
+}
+
+// Replaces elements, those of padding included, one in `one_in` of them.
+void Choose(ElementType type, bool is_extreme, int64_t one_in, Bytes& bytes, RandomSource& random) {
+  const std::vector<uint64_t> codes = Extremes(type);
+  const int64_t elements = static_cast<int64_t>(bytes.size()) * 8 / BitsOf(type);
+  for (int64_t i = 0; i < elements; ++i) {
+    if (random.Between(1, one_in) > 1) continue;
+    uint64_t code = random.Bits();
+    if (is_extreme) {
+      code = codes[static_cast<size_t>(random.Between(0, static_cast<int64_t>(codes.size()) - 1))];
+    }
+    // Infinities and NaN leave most sums without a verdict.
+    if (!std::isfinite(Decode(type, code)) && random.Between(0, 999) > 0) code = 0;
+    StoreBits(type, bytes.data(), i, code);
+  }
+}
+
+double ChosenFactor(RandomSource& random) {
+  constexpr double kFactors[] = {
+      0,     -0.0,     1,   -1,    0x1.000002p0, 0x1.fffffep-1, 3e38, -3.4e38, 1e300, 1e-300,
+      1e-45, -1.2e-38, 0.1, 65504, -0x1p-126,    0x1p-149,      448,  0x1p127, -7,    0x1p-1074};
+  return kFactors[random.Between(0, static_cast<int64_t>(std::size(kFactors)) - 1)];
+}
+
+float ChosenScale(RandomSource& random) {
+  constexpr double kMax = std::numeric_limits<float>::max();
+  return static_cast<float>(std::clamp(ChosenFactor(random), -kMax, kMax));
+}
+
+void ChooseOperands(bool is_sparse, Product& product, RandomSource& random) {
+  Problem& problem = product.problem;
+  const bool is_extreme = random.Flip();
+  const int64_t one_in = random.Flip() ? 1 : random.Between(2, 30);
+  if (!is_sparse) Choose(problem.a.type, is_extreme, one_in, product.a, random);
+  Choose(problem.b.type, is_extreme, one_in, product.b, random);
+  if (problem.has_c()) Choose(problem.c.type, is_extreme, one_in, product.c, random);
+  if (!product.bias.empty()) Choose(problem.bias_type, is_extreme, one_in, product.bias, random);
+  if (IsInteger(problem.a.type)) return;
+  if (random.Flip()) problem.alpha = ChosenFactor(random);
+  if (problem.has_c()) problem.beta = ChosenFactor(random);
+  for (std::vector<float>* const scales : {&product.a_scale, &product.b_scale}) {
+    for (float& scale : *scales) {
+      if (random.Flip()) scale = ChosenScale(random);
+    }
+  }
+}
+
 }  // namespace
 
 double UlpAt(ElementType type, double value) {
@@ -312,7 +376,7 @@ bool IsAsPredicted(const SampleFigures& figures) {
   return mean - below <= found && found <= mean + above;
 }
 
-CleanFigures CountRefused(int64_t products, RandomSource& random) {
+CleanFigures CountRefused(int64_t products, Operands operands, RandomSource& random) {
   std::vector<const Kernel*> kernels;
   for (const DeviceKind kind : {DeviceKind::kCpu, DeviceKind::kSim}) {
     for (const Kernel& kernel : Catalog(kind)) {
@@ -334,6 +398,7 @@ CleanFigures CountRefused(int64_t products, RandomSource& random) {
         is_usual ? Pattern::kRandom : kAllPatterns[static_cast<size_t>(random.Between(0, 7))];
     Product product = FillCase(problem, pattern, random);
     if (is_sparse) product = WithSparseA(product);
+    if (operands == Operands::kChosen) ChooseOperands(is_sparse, product, random);
     if (!kernel.supports(product.problem).ok()) continue;
     ++figures.products;
     if (is_sparse) ++figures.sparse;

@@ -69,6 +69,10 @@ SampleFigures CountFoundBySample(const Kernel& kernel, int64_t flips, double rat
 // probability below 1e-9 (the Chernoff bounds of both tails).
 bool IsAsPredicted(const SampleFigures& figures);
 
+// Operands as callers may choose them to have a right product refused: any bit patterns, or only
+// the smallest, the largest and those next to 1, with such factors.
+enum class Operands : uint8_t { kUsual, kChosen };
+
 // Right products of random shape, pattern and epilogue, some with a sparse A, that either check
 // does not pass. Products with infinities need not pass, but must not be called wrong.
 struct CleanFigures {
@@ -78,7 +82,7 @@ struct CleanFigures {
   int64_t suspicions = 0;
   int64_t not_verified = 0;
 };
-CleanFigures CountRefused(int64_t products, RandomSource& random);
+CleanFigures CountRefused(int64_t products, Operands operands, RandomSource& random);
 
 // A kernel of the catalogue by its name.
 const Kernel& KernelNamed(std::string_view name);

@@ -91,9 +91,12 @@ TEST(VerifyTest, SamplesAsItsFormulaPredicts) {
 
 TEST(VerifyTest, RefusesNothingThatIsRight) {
   RandomSource random;
-  const CleanFigures figures = CountRefused(100, random);
-  EXPECT_EQ(figures.refused, 0);
-  EXPECT_GT(figures.sparse, 0);
+  for (const Operands operands : {Operands::kUsual, Operands::kChosen}) {
+    const CleanFigures figures = CountRefused(200, operands, random);
+    EXPECT_EQ(figures.refused, 0);
+    EXPECT_GT(figures.sparse, 0);
+    EXPECT_LT(figures.not_verified, 200);  // Of up to two checks each.
+  }
 }
 
 // One bit of D, or of the values of A before the product: a whole sample finds each one that
