@@ -6,6 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "gemmd/element_type.h"
 #include "kernels/matrix/layout.h"
+#include "kernels/matrix/sparse24.h"
 #include "kernels/matrix/status.h"
 
 namespace gemmd {
@@ -18,9 +19,8 @@ absl::Status Refused(absl::string_view field, absl::string_view member, int64_t 
 
 // Bytes of `count` elements packed in one line.
 Checked LineBytes(v1::ElementType type, int64_t count) {
-  const int64_t bits = ElementBits(type);
-  // Eight elements take `bits` bytes: no intermediate value is much larger than the result.
-  return Checked(count / 8) * bits + (count % 8 * bits + 7) / 8;
+  const std::optional<ElementType> known = KnownType(type);
+  return known ? PackedBytes(*known, count) : 0;
 }
 
 // The number of lines and their length.
@@ -59,13 +59,14 @@ absl::StatusOr<int64_t> GivenMatrixStride(absl::string_view field, v1::ElementTy
   return *bits / 8;
 }
 
+absl::StatusOr<SparseLayout> SparseLayoutOf(absl::string_view field, const OperandShape& shape) {
+  return SparseLayoutOf(std::string_view(field.data(), field.size()), *KnownType(shape.type),
+                        shape.rows, shape.columns);
+}
+
 absl::Status CheckSparse(absl::string_view field, const OperandShape& shape) {
   constexpr absl::string_view kWhere = " where sparsity is 2:4";
-  if (!SparseGroupOf(shape.type)) {
-    return absl::InvalidArgumentError(
-        absl::StrCat(field, ".sparsity: got 2:4 of type ", ElementTypeName(shape.type),
-                     ", want none (b1, s32 and f64 have no sparse form)"));
-  }
+  if (!HasSparseForm(shape.type)) return SparseLayoutOf(field, shape).status();
   if (shape.order != v1::ORDER_ROW_MAJOR) {
     return absl::InvalidArgumentError(absl::StrCat(field, ".order: got column, want row", kWhere));
   }
@@ -85,10 +86,10 @@ std::string WantedBatch(const OperandShape& shape, const OperandBytesRange& byte
 
 std::string WantedBytes(absl::string_view extents, const OperandShape& shape,
                         const OperandBytesRange& bytes) {
-  if (const auto row = SparseRowOf(shape.type, shape.columns);
-      shape.sparsity != v1::SPARSITY_NONE && row.has_value()) {
-    return absl::StrCat(shape.rows, " lines of ", row->value_bytes, " bytes of values and ",
-                        row->index_bytes, " of indices", WantedBatch(shape, bytes), " = ",
+  if (shape.sparsity != v1::SPARSITY_NONE) {
+    const auto sparse = SparseLayoutOf("", shape);
+    return absl::StrCat(shape.rows, " lines of ", sparse->value_line_bytes, " bytes of values and ",
+                        sparse->index_line_bytes, " of indices", WantedBatch(shape, bytes), " = ",
                         bytes.full);
   }
   const auto [line_count, line_length] = LinesOf(shape);
@@ -112,40 +113,20 @@ absl::Status TooLarge(absl::string_view field, const OperandShape& shape) {
 
 absl::StatusOr<OperandBytesRange> SizeSparse(absl::string_view field, const OperandShape& shape) {
   RETURN_IF_ERROR(CheckSparse(field, shape));
-  const auto row = SparseRowOf(shape.type, shape.columns);
-  if (!row) return TooLarge(field, shape);
-  const Checked matrix = (Checked(row->value_bytes) + row->index_bytes) * shape.rows;
-  const Checked stride = shape.batch_stride.has_value() ? 0 : matrix;
-  const auto bytes = (shape.batch == 0 ? Checked(0) : stride * (shape.batch - 1) + matrix).value();
-  if (!matrix.value() || !bytes) return TooLarge(field, shape);
-  return OperandBytesRange{*bytes, *bytes, 0, *stride.value()};
+  const auto sparse = SparseLayoutOf(field, shape);
+  if (!sparse.ok()) return TooLarge(field, shape);
+  const int64_t stride = shape.batch_stride.has_value() ? 0 : sparse->bytes;
+  const Checked bytes =
+      shape.batch == 0 ? Checked(0) : Checked(stride) * (shape.batch - 1) + sparse->bytes;
+  if (!bytes.value()) return TooLarge(field, shape);
+  return OperandBytesRange{*bytes.value(), *bytes.value(), 0, stride};
 }
 
 }  // namespace
 
-std::optional<SparseGroup> SparseGroupOf(v1::ElementType type) {
-  switch (type) {
-    case v1::ELEMENT_TYPE_F32:
-    case v1::ELEMENT_TYPE_TF32: return SparseGroup{.unit = 1, .units = 2};
-    case v1::ELEMENT_TYPE_E2M1:
-    case v1::ELEMENT_TYPE_S4:
-    case v1::ELEMENT_TYPE_U4: return SparseGroup{.unit = 2, .units = 4};
-    default: break;
-  }
-  const int bits = ElementBits(type);
-  if (bits < 6 || bits > 16) return std::nullopt;
-  return SparseGroup{.unit = 1, .units = 4};
-}
-
-std::optional<SparseRow> SparseRowOf(v1::ElementType type, int64_t columns) {
-  const auto group = SparseGroupOf(type);
-  if (!group || !PackedLineBytes(type, columns)) return std::nullopt;
-  const int64_t groups = columns / group->elements() + (columns % group->elements() != 0 ? 1 : 0);
-  const int64_t groups_of_a_byte = 4 / group->kept_units();
-  const auto value_bytes = PackedLineBytes(type, groups * (group->elements() / 2));
-  if (!value_bytes) return std::nullopt;
-  const int64_t index_bytes = groups / groups_of_a_byte + (groups % groups_of_a_byte != 0 ? 1 : 0);
-  return SparseRow{*group, groups, *value_bytes, index_bytes};
+bool HasSparseForm(v1::ElementType type) {
+  const std::optional<ElementType> known = KnownType(type);
+  return known && SparseFormOf(*known);
 }
 
 std::optional<int64_t> PackedLineBytes(v1::ElementType type, int64_t count) {

@@ -14,31 +14,15 @@
 #include "gemmd/product.h"
 #include "gemmd/v1/resident.pb.h"
 #include "gemmd/v1/tensors.pb.h"
+#include "kernels/matrix/element.h"
 
 namespace gemmd {
 
-// A group of elements of which a sparse A keeps half; see Sparsity in tensors.proto.
-struct SparseGroup {
-  int unit;   // Elements kept or dropped together.
-  int units;  // Units per group.
+// The type's name in kernels/matrix; nullopt for the unspecified type and unknown values.
+std::optional<ElementType> KnownType(v1::ElementType type);
 
-  int kept_units() const { return units / 2; }
-  int elements() const { return unit * units; }
-};
-
-// Absent for types without a sparse form.
-std::optional<SparseGroup> SparseGroupOf(v1::ElementType type);
-
-// One row of a sparse matrix.
-struct SparseRow {
-  SparseGroup group;
-  int64_t groups = 0;
-  int64_t value_bytes = 0;
-  int64_t index_bytes = 0;
-};
-
-// Absent for types without a sparse form, or if the bytes of a dense row exceed 63 bits.
-std::optional<SparseRow> SparseRowOf(v1::ElementType type, int64_t columns);
+// Whether a sparse A can be of the type; see Sparsity in tensors.proto.
+bool HasSparseForm(v1::ElementType type);
 
 // The stored matrices of one operand.
 struct OperandShape {

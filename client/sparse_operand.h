@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Sparse operands: compressed from dense matrices for sending, and expanded to check a result.
-// Written only from Sparsity in proto/gemmd/v1/tensors.proto, without code of the server, like
-// element_codec.h.
 #pragma once
 
 #include <cstdint>

@@ -367,7 +367,7 @@ Canary::Canary(uint64_t seed) {
   request.mutable_d()->set_type(kType);
   std::vector<int64_t> rows(kM);
   std::iota(rows.begin(), rows.end(), 0);
-  for (const ReferenceElement& element : Reference(request).Rows(0, rows)) {
+  for (const BoundedElement& element : Reference(request).Rows(0, rows)) {
     want.push_back(ElementPattern(kType, element.value));
   }
 }

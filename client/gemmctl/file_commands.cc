@@ -121,7 +121,7 @@ absl::Status PackTensor(ConvertedTensor& tensor, Prune prune) {
       PackedView(array.type, std::as_bytes(std::span(array.data)), array.shape[0], array.shape[1]);
   auto packed = Pack24(dense, prune);
   if (!packed.ok()) {
-    const bool may_be_pruned = prune == Prune::kRefuse && SparseGroupOf(array.type).has_value();
+    const bool may_be_pruned = prune == Prune::kRefuse && HasSparseForm(array.type);
     return absl::Status(packed.status().code(),
                         absl::StrCat("--pack24: ", packed.status().message(),
                                      may_be_pruned ? " (--prune drops the smallest)" : ""));

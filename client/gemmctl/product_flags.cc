@@ -365,7 +365,7 @@ absl::Status MakeSparse(const ProductFlags& flags, bool with_data, int64_t batch
     const Pruning pruning = flags.prune ? Pruning::kByMagnitude : Pruning::kNone;
     auto made = CompressOperand("a", a, batch, pruning);
     if (!made.ok()) {
-      const bool may_be_pruned = SparseGroupOf(a.type).has_value();
+      const bool may_be_pruned = HasSparseForm(a.type);
       const absl::string_view advice = may_be_pruned ? " (--prune drops the smallest)" : "";
       return absl::Status(made.status().code(), absl::StrCat(made.status().message(), advice));
     }

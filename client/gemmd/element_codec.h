@@ -1,9 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Converts between values and bit patterns of matrix elements.
-//
-// Written from the definitions in proto/gemmd/v1/tensors.proto. It deliberately shares no code with
-// the server's conversions: a mistake in shared code would go unnoticed.
+// Converts between values and bit patterns of matrix elements, as proto/gemmd/v1/tensors.proto
+// defines them.
 #pragma once
 
 #include <cstdint>
@@ -18,8 +16,9 @@ namespace gemmd {
 double ElementValue(v1::ElementType type, uint64_t pattern);
 
 // The bit pattern of the element nearest to `value`, rounded as OutputSpec.type says: ties to even;
-// overflow becomes infinity (f32, tf32, f16, bf16) or the largest finite value; integers saturate,
-// and NaN becomes 0. In a float type that lacks NaN, NaN becomes the largest value.
+// overflow becomes infinity (f64, f32, tf32, f16, bf16) or the largest finite value; integers
+// saturate. NaN becomes the NaN of its sign whose other bits are all ones, the value of its sign
+// with the largest magnitude of a float type that lacks NaN, and 0 of an integer type.
 uint64_t ElementPattern(v1::ElementType type, double value);
 
 // Whether `value` exceeds the type's finite range by so much that it would not round to the largest
@@ -36,8 +35,7 @@ bool IsFloat(v1::ElementType type);
 // Whether a float type has a NaN; false for integers.
 bool HasNan(v1::ElementType type);
 
-// Reads and writes the bit pattern at `index` of a packed line. Before a write, those bits of
-// `line` must be zero.
+// Reads and writes the bit pattern at `index` of a packed line.
 uint64_t LoadElement(v1::ElementType type, absl::string_view line, int64_t index);
 void StoreElement(v1::ElementType type, uint64_t pattern, int64_t index, char* line);
 

@@ -3,14 +3,13 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstring>
 #include <limits>
 #include <numbers>
-#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
+#include "client/operand_size.h"
 #include "client/sparse_operand.h"
 #include "gemmd/element_codec.h"
 #include "gemmd/element_type.h"
@@ -60,53 +59,33 @@ namespace {
 
 constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
 
-int64_t Blocks(int64_t extent, int64_t block) {
-  return block < 1 ? 0 : extent / block + (extent % block != 0 ? 1 : 0);
+BlockScale BlocksOf(const v1::BlockScale& blocks) {
+  FactorType type = FactorType::kF32;
+  if (blocks.type() == v1::FACTOR_TYPE_UE8M0) type = FactorType::kUe8m0;
+  if (blocks.type() == v1::FACTOR_TYPE_UE4M3) type = FactorType::kUe4m3;
+  return {.type = type,
+          .lines = blocks.rows_per_block(),
+          .depth = blocks.k_per_block(),
+          .per_matrix = blocks.per_matrix()};
 }
-
-}  // namespace
-
-double Ue8m0Value(uint8_t code) { return code == 255 ? kNan : std::ldexp(1.0, code - 127); }
-
-namespace {
-
-double Ue4m3Value(uint8_t code) { return ElementValue(v1::ELEMENT_TYPE_E4M3, code & 0x7f); }
 
 }  // namespace
 
 BlockFactors::BlockFactors(const v1::BlockScale& blocks, int64_t lines, int64_t k)
-    : blocks_(blocks),
-      line_blocks_(Blocks(lines, blocks.rows_per_block())),
-      depth_blocks_(Blocks(k, blocks.k_per_block())) {
-  for (size_t code = 0; code < values_.size(); ++code) {
-    const auto byte = static_cast<uint8_t>(code);
-    values_[code] = blocks.type() == v1::FACTOR_TYPE_UE8M0 ? Ue8m0Value(byte) : Ue4m3Value(byte);
-  }
-}
+    : factors_(blocks.factors()),
+      has_factors_(blocks.type() != v1::FACTOR_TYPE_UNSPECIFIED),
+      blocks_(BlocksOf(blocks)),
+      lines_(lines),
+      k_(k) {}
 
 double BlockFactors::At(int64_t batch, int64_t line, int64_t k) const {
-  if (blocks_.type() == v1::FACTOR_TYPE_UNSPECIFIED) return 1;
-  if (line_blocks_ == 0 || depth_blocks_ == 0) return kNan;
-  const int64_t matrix = blocks_.per_matrix() ? batch * line_blocks_ * depth_blocks_ : 0;
-  const auto at = static_cast<size_t>(matrix + line / blocks_.rows_per_block() * depth_blocks_ +
-                                      k / blocks_.k_per_block());
-  const std::string& factors = blocks_.factors();
-  if (blocks_.type() != v1::FACTOR_TYPE_F32) {
-    return at < factors.size() ? values_[static_cast<uint8_t>(factors[at])] : kNan;
-  }
-  float value = 0;
-  if (factors.size() / sizeof(value) <= at) return kNan;
-  std::memcpy(&value, factors.data() + at * sizeof(value), sizeof(value));
-  return value;
+  if (!has_factors_) return 1;
+  if (blocks_.lines < 1 || blocks_.depth < 1) return kNan;
+  const auto at =
+      static_cast<size_t>(batch * blocks_.matrix_bytes(lines_, k_) + blocks_.offset(line, k, k_));
+  if (at + static_cast<size_t>(BytesOf(blocks_.type)) > factors_.size()) return kNan;
+  return DecodeFactor(blocks_.type, reinterpret_cast<const std::byte*>(factors_.data() + at));
 }
-
-// The terms of one element of A B.
-struct DotProduct {
-  double sum = 0;         // Sum of the finite products.
-  double magnitude = 0;   // Sum of their absolute values; infinite if one overflows f64.
-  double flushable = 0;   // The part of `magnitude` that has a factor below 2^-126.
-  double non_finite = 0;  // Sum of the infinite and NaN products; 0 if there are none.
-};
 
 namespace {
 
@@ -118,137 +97,34 @@ bool IsPlain(double value) {
   return std::isfinite(value) && !IsTiny(value) && std::fabs(value) < 0x1p500;
 }
 
-void AddAny(double a, double b, DotProduct& dot) {
-  const double product = a * b;
-  const bool has_tiny = IsTiny(a) || IsTiny(b);
-  if (std::isfinite(product)) {
-    dot.sum += product;
-    dot.magnitude += std::fabs(product);
-    if (has_tiny) dot.flushable += std::fabs(product);
-    return;
-  }
-  dot.non_finite += product;
-  // An overflow, or infinity times a value that may be flushed to zero: depends on the machine.
-  if (has_tiny || (std::isfinite(a) && std::isfinite(b))) {
-    dot.magnitude = std::numeric_limits<double>::infinity();
-  }
-}
-
 void AddBits(v1::BitOperation operation, double a, double b, DotProduct& dot) {
   dot.sum += operation == v1::BIT_OPERATION_XOR ? a + b - 2 * a * b : a * b;
 }
 
-constexpr double kF64Roundoff = 0x1p-53;
-constexpr double kNarrowRoundoff = 0x1p-12;
 constexpr int64_t kPromotionK = 128;
 
-// The properties of a type's arithmetic that bounds depend on.
-struct Precision {
-  double roundoff;  // Unit roundoff.
-  double tiny;  // Max absolute error of one operation near zero, where small results may be flushed
-                // to zero.
-  double largest;  // Largest finite value.
-};
-
-Precision PrecisionOf(v1::ElementType type) {
-  switch (type) {
-    case v1::ELEMENT_TYPE_F64:
-    case v1::ELEMENT_TYPE_S32: return {kF64Roundoff, 0x1p-1022, std::numeric_limits<double>::max()};
-    case v1::ELEMENT_TYPE_F16: return {0x1p-11, 0x1p-25, 65504};
-    default: return {0x1p-24, 0x1p-126, std::numeric_limits<float>::max()};
+Activation ActivationOf(v1::Activation activation) {
+  switch (activation) {
+    case v1::ACTIVATION_RELU: return Activation::kRelu;
+    case v1::ACTIVATION_GELU_ERF: return Activation::kGeluErf;
+    case v1::ACTIVATION_GELU_TANH: return Activation::kGeluTanh;
+    case v1::ACTIVATION_SILU: return Activation::kSilu;
+    default: return Activation::kNone;
   }
 }
 
-// Multiplies and adds with the epilogue's rounding, and maintains the error bound.
-class Epilogue {
- public:
-  Epilogue(const Precision& precision, ReferenceElement element)
-      : precision_(precision), element_(element) {}
-
-  const ReferenceElement& element() const { return element_; }
-
-  // Multiplies by a factor that may have been rounded `roundings` times.
-  void Multiply(double factor, int roundings) {
-    element_.value *= factor;
-    element_.error = element_.error * std::fabs(factor);
-    Round(roundings + 1);
-  }
-
-  // Adds factor * term, after both were rounded to the epilogue's type.
-  void AddProduct(double factor, double term) {
-    const double product = factor * term;
-    element_.value += product;
-    element_.error += 2 * roundoff() * std::fabs(product) + precision_.tiny;
-    Round(1);
-  }
-
-  void Apply(v1::Activation activation) {
-    double& x = element_.value;
-    switch (activation) {
-      case v1::ACTIVATION_RELU:
-        x = x < 0 ? 0 : x;  // NaN stays.
-        return;
-      case v1::ACTIVATION_GELU_ERF:
-        return ApplySmooth(x / 2 * (1 + std::erf(x / std::numbers::sqrt2)));
-      case v1::ACTIVATION_GELU_TANH: {
-        const double inner = std::sqrt(2 / std::numbers::pi) * (x + 0.044715 * x * x * x);
-        return ApplySmooth(x / 2 * (1 + std::tanh(inner)));
-      }
-      case v1::ACTIVATION_SILU: return ApplySmooth(x / (1 + std::exp(-x)));
-      default: return;
+double Activated(Activation activation, double x) {
+  switch (activation) {
+    case Activation::kNone: return x;
+    case Activation::kRelu: return x < 0 ? 0 : x;  // NaN stays.
+    case Activation::kGeluErf: return x / 2 * (1 + std::erf(x / std::numbers::sqrt2));
+    case Activation::kGeluTanh: {
+      const double inner = std::sqrt(2 / std::numbers::pi) * (x + 0.044715 * x * x * x);
+      return x / 2 * (1 + std::tanh(inner));
     }
+    case Activation::kSilu: return x / (1 + std::exp(-x));
   }
-
- private:
-  double roundoff() const { return precision_.roundoff + kF64Roundoff; }
-
-  void Round(int count) {
-    element_.error +=
-        count * roundoff() * (std::fabs(element_.value) + element_.error) + precision_.tiny;
-    CheckRange();
-  }
-
-  // The slopes of gelu and silu stay below 1.13; their evaluation loses a few roundings of x, most
-  // of it where 1 + erf(x) cancels.
-  void ApplySmooth(double result) {
-    constexpr double kSteepest = 1.13;
-    constexpr int kRoundings = 16;
-    const double x = element_.value;
-    if (x == -std::numeric_limits<double>::infinity()) element_.is_decidable = false;  // 0 or NaN.
-    element_.value = result;
-    if (!std::isfinite(x)) return;
-    element_.error =
-        kSteepest * element_.error + kRoundings * roundoff() * std::fabs(x) + precision_.tiny;
-  }
-
-  void CheckRange() {
-    const bool is_safe = std::fabs(element_.value) + element_.error < precision_.largest;
-    if (std::isfinite(element_.value) && !is_safe) element_.is_decidable = false;
-  }
-
-  Precision precision_;
-  ReferenceElement element_;
-};
-
-// The accumulator before the epilogue on a machine of `precision`, if it sums `narrow_depth`
-// products at a time with 13 fraction bits.
-ReferenceElement Accumulated(const DotProduct& dot, int64_t k, int64_t narrow_depth,
-                             const Precision& precision) {
-  const double count = static_cast<double>(k);
-  const double narrow = static_cast<double>(narrow_depth) * kNarrowRoundoff;
-  const double gamma =
-      count * precision.roundoff / (1 - count * precision.roundoff) + narrow / (1 - narrow);
-  const double f64_gamma = count * kF64Roundoff / (1 - count * kF64Roundoff);
-  ReferenceElement element;
-  element.is_decidable =
-      gamma >= 0 && narrow < 1 && dot.magnitude * (1 + gamma) < precision.largest;
-  if (dot.non_finite != 0 || std::isnan(dot.non_finite)) {
-    element.value = dot.non_finite;
-    return element;
-  }
-  element.value = dot.sum;
-  element.error = (gamma + f64_gamma) * dot.magnitude + dot.flushable + count * precision.tiny;
-  return element;
+  return x;
 }
 
 // An exact sum modulo 2^32, as a signed number. Sums of products of 8-bit numbers are far below
@@ -345,18 +221,17 @@ std::vector<DotProduct> Reference::DotProducts(int64_t batch,
           line[j].magnitude += std::fabs(product);
         }
       } else {
-        for (size_t j = 0; j < n; ++j) AddAny(a, b[j], line[j]);
+        for (size_t j = 0; j < n; ++j) AddProduct(a, b[j], line[j]);
       }
     }
   }
   return dots;
 }
 
-std::vector<ReferenceElement> Reference::Rows(int64_t batch,
-                                              const std::vector<int64_t>& rows) const {
+std::vector<BoundedElement> Reference::Rows(int64_t batch, const std::vector<int64_t>& rows) const {
   const int64_t n = request_.n();
   const std::vector<DotProduct> dots = DotProducts(batch, rows);
-  std::vector<ReferenceElement> elements;
+  std::vector<BoundedElement> elements;
   elements.reserve(dots.size());
   for (size_t i = 0; i < rows.size(); ++i) {
     for (int64_t j = 0; j < n; ++j) {
@@ -379,11 +254,11 @@ int64_t Reference::NarrowDepth() const {
   return may_be_all ? request_.k() : std::min(request_.k(), kPromotionK);
 }
 
-ReferenceElement Reference::Finish(const DotProduct& dot, int64_t batch, int64_t row,
-                                   int64_t column) const {
+BoundedElement Reference::Finish(const DotProduct& dot, int64_t batch, int64_t row,
+                                 int64_t column) const {
   const bool is_exact = accumulation_type_ == v1::ELEMENT_TYPE_S32;
   const bool is_wide = is_exact || accumulation_type_ == v1::ELEMENT_TYPE_F64;
-  ReferenceElement accumulated;
+  BoundedElement accumulated;
   if (is_exact) {
     accumulated.value = Wrapped(dot.sum);
   } else if (reads_product_) {
@@ -391,40 +266,25 @@ ReferenceElement Reference::Finish(const DotProduct& dot, int64_t batch, int64_t
     const bool has_blocks =
         !is_dequantized && (request_.a().scale().has_blocks() || request_.b().scale().has_blocks());
     const int64_t roundings = has_blocks ? 2 * request_.k() + 4 : request_.k();
-    accumulated = Accumulated(dot, roundings, NarrowDepth(), PrecisionOf(accumulation_type_));
+    accumulated =
+        AccumulatorOf(dot, KnownType(accumulation_type_).value(), roundings, NarrowDepth());
   }
-  const auto narrowed = [&](double scalar) {
-    return is_wide ? scalar : static_cast<float>(scalar);
-  };
-  Epilogue epilogue(PrecisionOf(is_wide ? v1::ELEMENT_TYPE_F64 : v1::ELEMENT_TYPE_F32),
-                    accumulated);
+  EpilogueBound epilogue(is_wide, accumulated);
   if (request_.a().scale().values_size() + request_.b().scale().values_size() > 0) {
-    epilogue.Multiply(ScaleAt(request_.a(), row) * ScaleAt(request_.b(), column), 1);
+    epilogue.Scale(ScaleAt(request_.a(), row), ScaleAt(request_.b(), column));
   }
-  if (request_.has_alpha()) epilogue.Multiply(narrowed(request_.alpha()), 0);
-  if (c_.has_value()) epilogue.AddProduct(narrowed(request_.beta()), c_->At(batch, row, column));
+  if (request_.has_alpha()) epilogue.Multiply(request_.alpha());
+  if (c_.has_value()) epilogue.AddTerm(request_.beta(), c_->At(batch, row, column));
   if (bias_.has_value()) {
     const bool along_rows = request_.bias().axis() == v1::BIAS_AXIS_ROWS;
-    epilogue.AddProduct(1, bias_->At(0, 0, along_rows ? row : column));
+    epilogue.AddTerm(1, bias_->At(0, 0, along_rows ? row : column));
   }
-  epilogue.Apply(request_.activation());
+  const Activation activation = ActivationOf(request_.activation());
+  epilogue.Activate(activation, Activated(activation, epilogue.element().value));
   return epilogue.element();
 }
 
 namespace {
-
-// The least and the largest value that a correct result may take, in D's type.
-std::pair<double, double> RangeOf(v1::ElementType type, double want, double error) {
-  // The sums round in f64; widening by one neighbour keeps the range safe. With error 0 they are
-  // exact.
-  double least = want - error;
-  double most = want + error;
-  if (!(error == 0)) {
-    least = std::nextafter(least, -std::numeric_limits<double>::infinity());
-    most = std::nextafter(most, std::numeric_limits<double>::infinity());
-  }
-  return {RoundToElement(type, least), RoundToElement(type, most)};
-}
 
 // The error of a correct element relative to its bound.
 double Share(const VerifiedElement& element) {
@@ -441,7 +301,7 @@ class Checker {
   }
 
   void CheckRows(int64_t batch, const std::vector<int64_t>& rows) {
-    const std::vector<ReferenceElement> elements = reference_.Rows(batch, rows);
+    const std::vector<BoundedElement> elements = reference_.Rows(batch, rows);
     for (size_t i = 0; i < elements.size(); ++i) {
       const int64_t column = static_cast<int64_t>(i) % d_.columns();
       const int64_t row = rows[i / static_cast<size_t>(d_.columns())];
@@ -452,7 +312,7 @@ class Checker {
   const Verification& result() const { return result_; }
 
  private:
-  void Check(const ReferenceElement& reference, VerifiedElement element) {
+  void Check(const BoundedElement& reference, VerifiedElement element) {
     // A type without NaN and infinity cannot represent NaN; the contract does not specify the
     // pattern.
     const bool hides_nan = std::isnan(reference.value) && !HasNan(d_.type()) && IsFloat(d_.type());
@@ -462,13 +322,14 @@ class Checker {
     }
     element.got = reader_.At(element.batch, element.row, element.column);
     element.want = reference.value;
-    const auto [least, most] = RangeOf(d_.type(), reference.value, reference.error);
     element.error = element.got == element.want ? 0 : std::fabs(element.got - element.want);
+    const ElementType type = KnownType(d_.type()).value();
     if (std::isfinite(element.want)) {
+      const auto [least, most] = ConversionsOf(type, reference);
       element.bound = std::max(most - element.want, element.want - least);
     }
     ++result_.checked;
-    const bool is_right = IsWithinBound(d_.type(), element.got, reference.value, reference.error);
+    const bool is_right = IsConversionOf(type, element.got, reference);
     const bool is_first = result_.checked == 1;
     if (!is_right) {
       if (result_.wrong++ == 0) result_.worst = element;
@@ -506,17 +367,6 @@ std::vector<int64_t> EvenRows(int64_t total, int64_t count) {
 }
 
 }  // namespace
-
-bool IsWithinBound(v1::ElementType type, double got, double want, double error) {
-  if (std::isnan(want)) return HasNan(type) ? std::isnan(got) : got == RoundToElement(type, want);
-  if (std::isinf(want)) {
-    // Finite terms do not affect an infinite or NaN result, so they add no error.
-    const double exact = RoundToElement(type, want);
-    return got == exact || (std::isnan(got) && std::isnan(exact));
-  }
-  const auto [least, most] = RangeOf(type, want, error);
-  return least <= got && got <= most;
-}
 
 absl::StatusOr<Verification> Verify(const v1::MultiplyRequest& request, const v1::Matrix& d,
                                     const VerifyBudget& budget, Summation summation) {

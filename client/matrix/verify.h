@@ -16,7 +16,6 @@
 // magnitudes, so that gamma(j, 2^-12) S covers a sum of j products.
 #pragma once
 
-#include <array>
 #include <cstdint>
 #include <memory>
 #include <optional>
@@ -28,6 +27,8 @@
 #include "gemmd/element_codec.h"
 #include "gemmd/v1/gemm.pb.h"
 #include "gemmd/v1/tensors.pb.h"
+#include "kernels/matrix/block_scale.h"
+#include "kernels/matrix/bound.h"
 
 namespace gemmd {
 
@@ -61,10 +62,6 @@ class MatrixReader {
   std::vector<double> values_;  // By pattern, for types of at most 16 bits.
 };
 
-// The value of a factor's code: 2^(code - 127) for UE8M0, or e4m3 without its sign for UE4M3; NaN
-// for 255 or 127.
-double Ue8m0Value(uint8_t code);
-
 // Borrows the message. Missing factors are NaN, so that no product with them is correct.
 class BlockFactors {
  public:
@@ -74,20 +71,11 @@ class BlockFactors {
   double At(int64_t batch, int64_t line, int64_t k) const;
 
  private:
-  const v1::BlockScale& blocks_;
-  int64_t line_blocks_ = 0;
-  int64_t depth_blocks_ = 0;
-  std::array<double, 256> values_ = {};  // By code.
-};
-
-struct DotProduct;
-
-// One element: the exact result lies within `error` of `value`.
-struct ReferenceElement {
-  double value = 0;
-  double error = 0;
-  bool is_decidable =
-      true;  // False if a partial sum may overflow in some orders of summation only.
+  const std::string& factors_;
+  bool has_factors_;
+  BlockScale blocks_;
+  int64_t lines_;
+  int64_t k_;
 };
 
 // How the device of an answer may have summed.
@@ -110,13 +98,13 @@ class Reference {
   explicit Reference(const v1::MultiplyRequest& request, Summation summation = Summation::kOfType);
 
   // n elements of each of the given rows of one matrix, row after row.
-  std::vector<ReferenceElement> Rows(int64_t batch, const std::vector<int64_t>& rows) const;
+  std::vector<BoundedElement> Rows(int64_t batch, const std::vector<int64_t>& rows) const;
 
  private:
   // The dot products of `rows` of op(A) with all n columns of op(B), row after row, with block
   // factors applied. For b1, uses the request's bit operation.
   std::vector<DotProduct> DotProducts(int64_t batch, const std::vector<int64_t>& rows) const;
-  ReferenceElement Finish(const DotProduct& dot, int64_t batch, int64_t row, int64_t column) const;
+  BoundedElement Finish(const DotProduct& dot, int64_t batch, int64_t row, int64_t column) const;
 
   // The number of elements of k that are summed with 13 fraction bits; 0: none.
   int64_t NarrowDepth() const;
@@ -162,11 +150,6 @@ struct Verification {
   // Whether nothing is wrong, and at least one element was compared (unless D is empty).
   bool passed() const { return wrong == 0 && (checked > 0 || total == 0); }
 };
-
-// Whether `got`, an element of type `type`, may be the conversion of a number within `error` of
-// `want`. NaN is correct only if `want` is NaN and the type has NaN; infinity only if the
-// conversion yields it.
-bool IsWithinBound(v1::ElementType type, double got, double want, double error);
 
 // Precondition: the request comes from BuildRequest with its bytes, and D from a MultiplyResult.
 // Errors: InvalidArgument if D's shape or type does not fit the request.

@@ -113,7 +113,7 @@ absl::StatusOr<PrunedOperand> RandomSparse(const MatrixLayout& layout, uint64_t 
     rows.dense_bytes = rows.rows * rows.dense_line_bytes;
     rows.bytes = rows.rows * (rows.value_line_bytes + rows.index_line_bytes);
     std::byte* const part = operand.dense.data() + first * rows.dense_line_bytes;
-    Prune(rows, part);
+    PruneByMagnitude(rows, part);
     std::vector<std::byte> compressed(static_cast<size_t>(rows.bytes));
     // Cannot fail: the rows have just been pruned.
     Compress("a", rows, part, compressed.data()).IgnoreError();

@@ -301,7 +301,7 @@ absl::Status Compress(std::string_view field, const SparseLayout& layout, const 
   return PrunedRefusal(field, layout, bad);
 }
 
-int64_t Prune(const SparseLayout& layout, std::byte* dense) {
+int64_t PruneByMagnitude(const SparseLayout& layout, std::byte* dense) {
   const SparseJob job = SparseJobOf(layout, dense, nullptr);
   return WithGroupForm(layout, [&]<typename Form>(Form) {
     int64_t cleared = 0;

@@ -161,7 +161,7 @@ absl::Status CompressedRefusal(std::string_view field, const SparseLayout& layou
 // Keeps the largest units of every group along k.
 //
 // Returns how many nonzero elements became zero.
-int64_t Prune(const SparseLayout& layout, std::byte* dense);
+int64_t PruneByMagnitude(const SparseLayout& layout, std::byte* dense);
 
 // Prunes so that the transposed matrix is sparse in the same form too, as training needs. Every
 // square tile of one group by one group keeps as many units in each column of units as in each row;

@@ -434,8 +434,8 @@ void CompareBounds(const CheckedProduct& product, const SmallProduct& small,
           AddProduct(x[p], y[p], dot);
         }
       }
-      EpilogueTerms terms = {.scale = ScaleAt(small.a_scale, row) * ScaleAt(small.b_scale, column),
-                             .has_scale = problem.has_scales()};
+      EpilogueTerms terms = {.a_scale = ScaleAt(small.a_scale, row),
+                             .b_scale = ScaleAt(small.b_scale, column)};
       if (problem.has_c()) {
         terms.c = Decode(problem.c.type, BitsAt(problem.c, small.c.bytes.data(), i, j));
       }

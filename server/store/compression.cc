@@ -136,7 +136,7 @@ absl::Status Compression::Compress(const Block& block, Scratch& scratch) const {
 absl::Status Compression::Prune(const Block& block, const SparseLayout& layout,
                                 Scratch& scratch) const {
   if (!plan_.mask) {
-    gemmd::Prune(layout, scratch.dense.data());
+    PruneByMagnitude(layout, scratch.dense.data());
     return absl::OkStatus();
   }
   CopyLines(mask_ + OffsetOf(*plan_.mask, matrix_, block.row, block.column),

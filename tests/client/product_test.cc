@@ -14,6 +14,7 @@
 
 #include "client/operand_size.h"
 #include "gemmd/v1/gemm.pb.h"
+#include "kernels/matrix/sparse24.h"
 #include "tests/testing/status_matchers.h"
 
 namespace gemmd {
@@ -188,9 +189,9 @@ TEST(BuildRequestTest, OnlyAMayBeSparse) {
 
 TEST(BuildRequestTest, SizesOfSparseRows) {
   const auto bytes = [](v1::ElementType type, int64_t columns) {
-    const auto row = SparseRowOf(type, columns);
-    return row ? std::pair(row->value_bytes, row->index_bytes)
-               : std::pair(int64_t{-1}, int64_t{-1});
+    const auto row = SparseLayoutOf("a", KnownType(type).value(), 1, columns);
+    return row.ok() ? std::pair(row->value_line_bytes, row->index_line_bytes)
+                    : std::pair(int64_t{-1}, int64_t{-1});
   };
   using Pair = std::pair<int64_t, int64_t>;
   EXPECT_EQ(bytes(v1::ELEMENT_TYPE_F16, 9), Pair(12, 2));

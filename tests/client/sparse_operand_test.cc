@@ -101,7 +101,7 @@ TEST(SparseOperandTest, EveryTypeComesBack) {
   int types = 0;
   for (int number = 1; number < v1::ElementType_ARRAYSIZE; ++number) {
     const auto type = static_cast<v1::ElementType>(number);
-    if (!SparseGroupOf(type)) continue;
+    if (!HasSparseForm(type)) continue;
     ++types;
     for (int64_t columns = 1; columns <= 19; ++columns) {
       SCOPED_TRACE(std::string(ElementTypeName(type)) + " " + std::to_string(columns));

@@ -165,7 +165,7 @@ TEST_P(FormsTest, SparseA) {
   for (const int64_t k : {16, 31}) {
     Product product = FillCase(MakeProblem(kernel_, 6, 10, k, {}), Pattern::kRandom, random_);
     const SparseLayout layout = SparseLayoutOf("a", kernel_.a, 6, k).value();
-    Prune(layout, product.a.data());
+    PruneByMagnitude(layout, product.a.data());
     std::vector<std::byte> compressed(static_cast<size_t>(layout.bytes));
     ASSERT_THAT(Compress("a", layout, product.a.data(), compressed.data()), IsOk());
     product.a = compressed;

@@ -253,7 +253,7 @@ Product WithSparseA(Product& dense) {
   sparse.a.assign(static_cast<size_t>(matrices * layout.bytes), std::byte{0});
   for (int64_t i = 0; i < matrices; ++i) {
     std::byte* const matrix = dense.a.data() + i * layout.dense_bytes;
-    Prune(layout, matrix);
+    PruneByMagnitude(layout, matrix);
     EXPECT_TRUE(Compress("a", layout, matrix, sparse.a.data() + i * layout.bytes).ok());
     // Compression does not keep the sign of zeros, which may show in a result.
     Expand(layout, sparse.a.data() + i * layout.bytes, matrix);

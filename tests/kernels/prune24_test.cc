@@ -216,10 +216,10 @@ TEST_P(PruneTest, KeepsTheLargestOfEachGroup) {
         const int64_t group = unit / form_.group_units;
         return (BestChoice(layout, dense, row, group) >> unit % form_.group_units & 1) != 0;
       });
-      EXPECT_EQ(Prune(layout, dense.data()), dropped);
+      EXPECT_EQ(PruneByMagnitude(layout, dense.data()), dropped);
       ASSERT_EQ(dense.bytes(), want.bytes()) << "k = " << columns;
       ASSERT_THAT(CheckPruned("a.data", layout, dense.data()), IsOk());
-      EXPECT_EQ(Prune(layout, dense.data()), 0);
+      EXPECT_EQ(PruneByMagnitude(layout, dense.data()), 0);
     }
   }
 }
@@ -255,7 +255,7 @@ TEST_P(PruneTest, KeepsTheLargestOfAnyBits) {
       const int64_t group = row * layout.groups + unit / form_.group_units;
       return (kept[static_cast<size_t>(group)] >> unit % form_.group_units & 1) != 0;
     });
-    EXPECT_EQ(Prune(layout, dense.data()), dropped);
+    EXPECT_EQ(PruneByMagnitude(layout, dense.data()), dropped);
     ASSERT_EQ(dense.bytes(), want.bytes()) << layout.rows << "x" << layout.columns;
   }
 }
@@ -282,8 +282,8 @@ TEST_P(PruneTest, BothWaysHoldsForTheTransposed) {
 }
 
 TEST_P(PruneTest, EmptyMatrices) {
-  EXPECT_EQ(Prune(LayoutFor(type_, 0, 8), nullptr), 0);
-  EXPECT_EQ(Prune(LayoutFor(type_, 8, 0), nullptr), 0);
+  EXPECT_EQ(PruneByMagnitude(LayoutFor(type_, 0, 8), nullptr), 0);
+  EXPECT_EQ(PruneByMagnitude(LayoutFor(type_, 8, 0), nullptr), 0);
   EXPECT_EQ(PruneBothWays(LayoutFor(type_, 0, 8), nullptr), 0);
   EXPECT_EQ(PruneBothWays(LayoutFor(type_, 8, 0), nullptr), 0);
 }
@@ -307,7 +307,7 @@ TEST(PruneSpecialsTest, NanThenInfinityThenNumbers) {
                                    kInfinity, -kNan, kNan, 3});
   const DenseBits want =
       RowOf(layout, {kInfinity, 0, kNan, 0, 65504, -kInfinity, 0, 0, 0, -kNan, kNan, 0});
-  EXPECT_EQ(Prune(layout, dense.data()), 6);
+  EXPECT_EQ(PruneByMagnitude(layout, dense.data()), 6);
   EXPECT_EQ(dense.bytes(), want.bytes());
 }
 
@@ -329,7 +329,7 @@ TEST(PruneSpecialsTest, InfinitiesHideNothingOfATile) {
 TEST(PruneSpecialsTest, SmallestIntegerIsTheLargestMagnitude) {
   const SparseLayout layout = LayoutFor(kS8, 1, 4);
   DenseBits dense = RowOf(layout, {127, 126, 127, -128});
-  EXPECT_EQ(Prune(layout, dense.data()), 2);
+  EXPECT_EQ(PruneByMagnitude(layout, dense.data()), 2);
   EXPECT_EQ(dense.bytes(), RowOf(layout, {127, 0, 0, -128}).bytes());
 }
 
@@ -337,7 +337,7 @@ TEST(PruneSpecialsTest, SmallestIntegerIsTheLargestMagnitude) {
 TEST(PruneSpecialsTest, NegativeZeros) {
   const SparseLayout layout = LayoutFor(kF32, 1, 4);
   DenseBits dense = RowOf(layout, {-0.0, -0.0, -0.0, 1});
-  EXPECT_EQ(Prune(layout, dense.data()), 0);
+  EXPECT_EQ(PruneByMagnitude(layout, dense.data()), 0);
   EXPECT_EQ(dense.bytes(), RowOf(layout, {-0.0, 0, 0, 1}).bytes());
 }
 

@@ -79,7 +79,7 @@ TEST(OneProgramTest, BothBoundAnElementAlike) {
     options.activation = static_cast<v1::Activation>(random.Between(0, 4));
     const auto request = BuildRequest(View(a, 1, k), View(b, k, 1), options);
     ASSERT_TRUE(request.ok()) << request.status();
-    const ReferenceElement want = Reference(*request).Rows(0, {0}).front();
+    const BoundedElement want = Reference(*request).Rows(0, {0}).front();
 
     Problem problem;
     problem.m = problem.n = 1;
@@ -88,10 +88,10 @@ TEST(OneProgramTest, BothBoundAnElementAlike) {
     problem.beta = options.beta;
     problem.bias_axis = BiasAxis::kRows;
     problem.activation = static_cast<Activation>(options.activation);
-    verify::DotProduct dot;
-    for (size_t l = 0; l < a.size(); ++l) verify::AddProduct(a[l], b[l], dot);
+    DotProduct dot;
+    for (size_t l = 0; l < a.size(); ++l) AddProduct(a[l], b[l], dot);
     const Recipe recipe = {ElementType::kF32, ElementType::kF32, ElementType::kF32, false, true};
-    const verify::BoundedElement got =
+    const BoundedElement got =
         verify::BoundOf(recipe, problem, dot, {.c = problem.has_c() ? c[0] : 0.0, .bias = bias[0]});
     EXPECT_EQ(got.is_decidable, want.is_decidable);
     if (!want.is_decidable) continue;

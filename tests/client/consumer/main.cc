@@ -14,8 +14,19 @@
 #include "gemmd/multiply_stream.h"
 #include "gemmd/prepare.h"
 #include "gemmd/storage_types.h"
+#include "kernels/matrix/element.h"
+#include "kernels/matrix/sparse24.h"
 
 namespace {
+
+// What is installed beside the library.
+int Convert() {
+  constexpr gemmd::ElementType kType = gemmd::ElementType::kBf16;
+  const auto layout = gemmd::SparseLayoutOf("a", kType, 3, 8);
+  const bool is_right = layout.ok() && layout->bytes == 3 * (8 + 1) &&
+                        gemmd::Decode(kType, gemmd::Encode(kType, 1.5)) == 1.5;
+  return is_right ? 0 : 1;
+}
 
 int Multiply(gemmd::Client& client) {
   const int m = 2, n = 2, k = 3;
@@ -110,6 +121,7 @@ int MultiplyWithTls(const char* address, const char* ca_file) {
 }  // namespace
 
 int main(int argc, char** argv) {
+  if (Convert() != 0) return 1;
   // Port 1 is reserved; nothing listens there.
   auto client =
       gemmd::Client::Create(argc > 1 ? argv[1] : "127.0.0.1:1", {.timeout = absl::Seconds(60)});

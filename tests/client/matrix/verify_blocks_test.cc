@@ -126,10 +126,10 @@ TEST(VerifyBlocksTest, MatricesOfABatchHaveTheirOwn) {
 }
 
 TEST(VerifyBlocksTest, CodesOfPowers) {
-  EXPECT_EQ(Ue8m0Value(0), 0x1p-127);
-  EXPECT_EQ(Ue8m0Value(127), 1);
-  EXPECT_EQ(Ue8m0Value(254), 0x1p127);
-  EXPECT_TRUE(std::isnan(Ue8m0Value(255)));
+  EXPECT_EQ(DecodeFactorCode(FactorType::kUe8m0, 0), 0x1p-127);
+  EXPECT_EQ(DecodeFactorCode(FactorType::kUe8m0, 127), 1);
+  EXPECT_EQ(DecodeFactorCode(FactorType::kUe8m0, 254), 0x1p127);
+  EXPECT_TRUE(std::isnan(DecodeFactorCode(FactorType::kUe8m0, 255)));
 }
 
 TEST(VerifyBlocksTest, TensorsAreSentWithThem) {

@@ -206,23 +206,25 @@ TEST(VerifyTest, RefusesAnotherShape) {
 }
 
 TEST(WithinBoundTest, IsTrueOnlyForTrue) {
-  EXPECT_TRUE(IsWithinBound(v1::ELEMENT_TYPE_F32, 1.5, 1.5, 0));
-  EXPECT_TRUE(IsWithinBound(v1::ELEMENT_TYPE_F32, 1.5, 1.25, 0.25));
-  EXPECT_FALSE(IsWithinBound(v1::ELEMENT_TYPE_F32, 1.5, 1.25, 0.2));
-  EXPECT_FALSE(IsWithinBound(v1::ELEMENT_TYPE_F32, kNan, 1.25, kInfinity));
-  EXPECT_FALSE(IsWithinBound(v1::ELEMENT_TYPE_F32, 1, kNan, kInfinity));
+  EXPECT_TRUE(IsConversionOf(ElementType::kF32, 1.5, {.value = 1.5, .error = 0}));
+  EXPECT_TRUE(IsConversionOf(ElementType::kF32, 1.5, {.value = 1.25, .error = 0.25}));
+  EXPECT_FALSE(IsConversionOf(ElementType::kF32, 1.5, {.value = 1.25, .error = 0.2}));
+  EXPECT_FALSE(IsConversionOf(ElementType::kF32, kNan, {.value = 1.25, .error = kInfinity}));
+  EXPECT_FALSE(IsConversionOf(ElementType::kF32, 1, {.value = kNan, .error = kInfinity}));
   // An infinite product stays infinite, however the epilogue rounds.
-  EXPECT_TRUE(IsWithinBound(v1::ELEMENT_TYPE_F32, -kInfinity, -kInfinity, kInfinity));
-  EXPECT_FALSE(IsWithinBound(v1::ELEMENT_TYPE_F32, kInfinity, -kInfinity, kInfinity));
-  EXPECT_FALSE(IsWithinBound(v1::ELEMENT_TYPE_F32, -1, -kInfinity, kInfinity));
-  EXPECT_TRUE(IsWithinBound(v1::ELEMENT_TYPE_F32, kNan, kNan, 0));
-  EXPECT_TRUE(IsWithinBound(v1::ELEMENT_TYPE_S8, 0, kNan, 0));
-  EXPECT_TRUE(IsWithinBound(v1::ELEMENT_TYPE_F16, kInfinity, 70000, 0));
-  EXPECT_FALSE(IsWithinBound(v1::ELEMENT_TYPE_F16, 65504, 70000, 0));
-  EXPECT_TRUE(IsWithinBound(v1::ELEMENT_TYPE_E4M3, 448, 70000, 0));
+  EXPECT_TRUE(
+      IsConversionOf(ElementType::kF32, -kInfinity, {.value = -kInfinity, .error = kInfinity}));
+  EXPECT_FALSE(
+      IsConversionOf(ElementType::kF32, kInfinity, {.value = -kInfinity, .error = kInfinity}));
+  EXPECT_FALSE(IsConversionOf(ElementType::kF32, -1, {.value = -kInfinity, .error = kInfinity}));
+  EXPECT_TRUE(IsConversionOf(ElementType::kF32, kNan, {.value = kNan, .error = 0}));
+  EXPECT_TRUE(IsConversionOf(ElementType::kS8, 0, {.value = kNan, .error = 0}));
+  EXPECT_TRUE(IsConversionOf(ElementType::kF16, kInfinity, {.value = 70000, .error = 0}));
+  EXPECT_FALSE(IsConversionOf(ElementType::kF16, 65504, {.value = 70000, .error = 0}));
+  EXPECT_TRUE(IsConversionOf(ElementType::kE4m3, 448, {.value = 70000, .error = 0}));
   // Half a unit in the last place, but not more.
-  EXPECT_TRUE(IsWithinBound(v1::ELEMENT_TYPE_BF16, 1, 1.00390625, 0));
-  EXPECT_FALSE(IsWithinBound(v1::ELEMENT_TYPE_BF16, 1, 1.0039063, 0));
+  EXPECT_TRUE(IsConversionOf(ElementType::kBf16, 1, {.value = 1.00390625, .error = 0}));
+  EXPECT_FALSE(IsConversionOf(ElementType::kBf16, 1, {.value = 1.0039063, .error = 0}));
 }
 
 }  // namespace

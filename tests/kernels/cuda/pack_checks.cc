@@ -145,7 +145,7 @@ std::vector<std::byte> RandomSparse(const Problem& problem, RandomSource& random
         if (random.Between(0, 3) != 0) dense.Set(row, column, RandomNonzero(layout.type, random));
       }
     }
-    Prune(layout, dense.data());
+    PruneByMagnitude(layout, dense.data());
     EXPECT_TRUE(Compress("a", layout, dense.data(), bytes.data() + matrix * layout.bytes).ok());
   }
   return bytes;

@@ -53,7 +53,7 @@ void ForLayouts(RandomSource& random, const Visit& visit) {
 
 SparseBytes PrunedDense(const SparseLayout& layout, RandomSource& random) {
   SparseBytes dense = RandomDense(layout, random);
-  Prune(layout, dense.data());
+  PruneByMagnitude(layout, dense.data());
   return dense;
 }
 
@@ -120,7 +120,7 @@ struct Views {
       if (has_mask) {
         EXPECT_FALSE(KeepMarked(layout, one_mask[i].data(), pruned.data()));
       } else {
-        Prune(layout, pruned.data());
+        PruneByMagnitude(layout, pruned.data());
       }
       EXPECT_TRUE(Compress("a.data", layout, pruned.data(), part.data()).ok());
       want.insert(want.end(), part.begin(), part.end());
@@ -175,7 +175,8 @@ void CheckPruning(const PruneFunctions& functions, RandomSource& random) {
     const SparseBytes dense = RandomDense(layout, random);
     SparseBytes want = dense;
     SparseBytes got = dense;
-    ASSERT_EQ(functions.prune(layout, got), Prune(layout, want.data())) << Describe(layout);
+    ASSERT_EQ(functions.prune(layout, got), PruneByMagnitude(layout, want.data()))
+        << Describe(layout);
     ASSERT_TRUE(got == want) << Describe(layout) << ", " << random.trace();
     want = dense;
     got = dense;

@@ -164,7 +164,7 @@ TEST_F(BlocksTest, HoldASparseMatrixOfAJobInParts) {
   const SparseLayout one = SparseLayoutOf("a", ElementType::kF16, 200, 40).value();
   std::string dense = product.a();
   std::string sparse(static_cast<size_t>(one.bytes), '\0');
-  Prune(one, reinterpret_cast<std::byte*>(dense.data()));
+  PruneByMagnitude(one, reinterpret_cast<std::byte*>(dense.data()));
   ASSERT_THAT(gemmd::Compress("a", one, reinterpret_cast<const std::byte*>(dense.data()),
                               reinterpret_cast<std::byte*>(sparse.data())),
               IsOk());

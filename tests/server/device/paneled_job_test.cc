@@ -135,7 +135,7 @@ class AnyJob {
     for (int64_t i = 0; i < problem_.batch; ++i) {
       std::string dense = AnyBytes(random, one.dense_bytes);
       std::string packed(static_cast<size_t>(one.bytes), '\0');
-      Prune(one, reinterpret_cast<std::byte*>(dense.data()));
+      PruneByMagnitude(one, reinterpret_cast<std::byte*>(dense.data()));
       EXPECT_THAT(Compress("a", one, reinterpret_cast<const std::byte*>(dense.data()),
                            reinterpret_cast<std::byte*>(packed.data())),
                   IsOk());

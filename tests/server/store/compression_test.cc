@@ -56,7 +56,7 @@ class CompressionTest : public testing::TestWithParam<ElementType> {
     for (int64_t matrix = 0; matrix < spec.matrices; ++matrix) {
       std::vector<std::byte> one = Tight(spec, dense, matrix);
       if (mask_spec == nullptr) {
-        Prune(layout, one.data());
+        PruneByMagnitude(layout, one.data());
       } else {
         EXPECT_FALSE(KeepMarked(layout, Tight(*mask_spec, mask, matrix).data(), one.data()));
       }
