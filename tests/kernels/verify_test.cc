@@ -198,6 +198,31 @@ TEST(VerifyTest, AnInfiniteSumIsHeldToItself) {
   EXPECT_EQ(nearest, 0xff80'0000);
 }
 
+// The epilogue multiplies two scales first, and their product may be smaller or larger than any
+// number of its type while the element is not.
+TEST(VerifyTest, ScalesMayLeaveTheRangeOfTheEpilogue) {
+  const Kernel& kernel = KernelNamed(kF32Library);
+  Problem problem = MakeProblem(kernel, 8, 8, 8, {});
+  problem.a_scale = problem.b_scale = ScaleKind::kVector;
+  verify::EpilogueTerms terms = {.a_scale = 0x1p-100, .b_scale = 0x1p-100};
+  DotProduct dot;
+  AddProduct(0x1p60, 0x1p60, dot);
+  const auto bound = [&] { return verify::BoundOf(kernel.recipe, problem, dot, terms); };
+  // 2^120 times a factor of 0 or 2^-200.
+  for (const double right : {0.0, 0x1p-80}) {
+    EXPECT_TRUE(bound().is_decidable);
+    EXPECT_TRUE(IsConversionOf(ElementType::kF32, right, bound())) << right;
+  }
+  EXPECT_FALSE(IsConversionOf(ElementType::kF32, 0x1p-5, bound()));
+  dot = {};
+  AddProduct(0x1p-60, 0x1p-60, dot);
+  terms = {.a_scale = 0x1p100, .b_scale = 0x1p100};
+  EXPECT_FALSE(bound().is_decidable);
+  terms = {.a_scale = 0x1p100, .b_scale = 0x1p20};
+  EXPECT_TRUE(bound().is_decidable);
+  EXPECT_FALSE(IsConversionOf(ElementType::kF32, std::numeric_limits<double>::infinity(), bound()));
+}
+
 TEST(VerifyTest, AnInfinityInTheResultAloneIsWrong) {
   RandomSource random;
   const Kernel& kernel = KernelNamed(kF32Library);
