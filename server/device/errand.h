@@ -49,7 +49,8 @@ class Errand {
   // The copies into the range `in`. Clears the rest immediately.
   virtual Copies CopiesIn() const { return {}; }
   virtual absl::Status Send(Channel& channel) const = 0;
-  // The part of the range `out` that the worker must have written.
+  // The bytes that the worker must have written: a part of the range `out` or, of a launch on the
+  // host, of other memory, once Prepare has placed it.
   virtual absl::Span<std::byte> written() const { return out.bytes(); }
   // Where the first mark is staged in the range `in`, for the worker to copy to the result.
   virtual absl::Span<std::byte> staged_mark() const { return {}; }
@@ -72,8 +73,8 @@ class Errand {
   JobId job_id = 0;
   bool prepares_itself = false;  // Prepare takes memory and copies, so no lock may be held.
   int64_t in_bytes = 0;          // Bytes that are copied: into the staging area, or by Prepare.
-  int64_t out_bytes = 0;
-  bool out_may_stay = false;  // The result may stay in the staging area until read.
+  int64_t out_bytes = 0;         // Bytes that the worker writes, as far as they get marks.
+  bool out_may_stay = false;     // The result may stay in the staging area until read.
   // The bytes of the first mark in `written` that remain if the worker did nothing.
   size_t marked_bytes = ResultStamps::kBytes;
   BlockUses uses;

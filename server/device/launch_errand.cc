@@ -26,6 +26,23 @@ int64_t Aligned(int64_t bytes) {
   return (bytes + kScratchAlignment - 1) / kScratchAlignment * kScratchAlignment;
 }
 
+// How much of D the worker must have written, counted from its beginning. D may be in another place
+// for the worker, with the same bytes.
+int64_t MarkedBytes(const Job& job, const SharedMemory* shared) {
+  if (shared == nullptr) return 0;
+  // A tensor that is overwritten in its place holds its owner's bytes, and C may be the same.
+  const Destination& d = job.d;
+  if (d.memory != nullptr && !d.is_new && shared->OffsetOf(d.memory)) return 0;
+  // A D with gaps begins with a line that has none.
+  const MatrixLayout& layout = job.problem.d;
+  if (HasGaps(job.problem)) {
+    return std::min(kMarkBytes, layout.line_length() * BitsOf(layout.type) / 8);
+  }
+  // Memory of this length is always new, so it holds nobody's bytes, and the worker's threads get
+  // its pages faster.
+  return job.d_bytes > WarmMemory::kKeptBytes ? kMarkBytes : job.d_bytes;
+}
+
 DeviceInfo Describe(const Target& target, int threads) {
   DeviceInfo info;
   info.name = "cpu";
@@ -148,6 +165,7 @@ LaunchErrand::LaunchErrand(const Job& job, Device::Done done, HostSide& host)
     if (!is_in_place) in_bytes += source.bytes;
   }
   if (job.problem.a.is_sparse()) in_bytes += job.a.bytes;  // Its indices are checked.
+  out_bytes = MarkedBytes(job, host.shared);
   if (has_tensors || job.d.is_given()) {
     uses = {{.block = kTensors, .is_write = job.d.is_given()}};
   }
@@ -177,6 +195,7 @@ absl::Status LaunchErrand::PlaceAll() {
   Add(request_.b_form, forms_.b().bytes, forms_.b_bytes(), forms_.b().is_made, !forms_.b().is_made);
   // The bytes between the lines of D are preserved.
   Add(request_.d, d_at_, job_.d_bytes, /*is_read=*/HasGaps(job_.problem), /*is_written=*/true);
+  written_ = {d_at_, static_cast<size_t>(out_bytes)};
   return CopyOutside();
 }
 
@@ -227,6 +246,7 @@ absl::Status LaunchErrand::CopyOutside() {
   for (const Outside& one : absl::MakeSpan(outside_).first(outside_count_)) {
     one.range->offset = *host_.shared->OffsetOf(at);
     if (one.is_read) std::memcpy(at, one.memory, static_cast<size_t>(one.range->bytes));
+    if (one.range == &request_.d) written_ = {at, static_cast<size_t>(out_bytes)};
     at += Aligned(one.range->bytes);
   }
   return absl::OkStatus();

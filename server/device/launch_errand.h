@@ -102,7 +102,7 @@ class LaunchErrand final : public Errand, public Recycled<LaunchErrand> {
   // ResourceExhausted, Cancelled.
   absl::Status Prepare() override;
   absl::Status Send(Channel& channel) const override;
-  absl::Span<std::byte> written() const override { return {}; }
+  absl::Span<std::byte> written() const override { return written_; }
   absl::Status PlaceResult(Copies& copies) override;
   void End(const absl::Status& status, const Times& times) override;
   const Job* job() const override { return &job_; }
@@ -132,8 +132,9 @@ class LaunchErrand final : public Errand, public Recycled<LaunchErrand> {
   TakenForms forms_;
   Gathering gathering_;
   PerOperand<Piece> operands_;
-  std::byte* d_at_ = nullptr;  // Where the kernel writes D,
-  HeldBytes d_;                // and its memory, unless it was given.
+  std::byte* d_at_ = nullptr;      // Where the kernel writes D,
+  HeldBytes d_;                    // and its memory, unless it was given.
+  absl::Span<std::byte> written_;  // The bytes of D that get marks, where the worker writes them.
   LaunchRequest request_;
   // Copies of the matrices outside shared memory.
   std::array<Outside, kMaxOutside> outside_;

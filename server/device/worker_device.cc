@@ -431,7 +431,8 @@ void WorkerDevice::BeginLarge(std::unique_ptr<Errand> owner) {
     MutexLock lock(&mutex_);
     copied_[errand->slot] = std::move(owner);
   }
-  if (errand->prepares_itself && errand->in_bytes <= kMaxCopiedIn) return CopyHere(*errand);
+  const bool is_short = errand->in_bytes <= kMaxCopiedIn && errand->out_bytes <= Errand::kMaxMarked;
+  if (errand->prepares_itself && is_short) return CopyHere(*errand);
   copy_threads_->Run([this, errand] {
     absl::Status checked = errand->Prepare();
     if (!checked.ok()) return OnCopiedIn(errand, checked);
@@ -527,13 +528,15 @@ absl::Status WorkerDevice::TakeAnswer(const Result& result) {
     }
     RETURN_IF_ERROR(CheckTimes(**slot, result));
     if (result.is_lost != 0) return result.status.get();
-    const bool is_looked_at_here =
-        result.status.get().ok() && (*slot)->out_bytes <= Errand::kMaxMarked;
-    if (is_looked_at_here && stamps_.AreLeft((*slot)->written(), (*slot)->marked_bytes)) {
-      return absl::InternalError(kNotWritten);
-    }
     errand = std::move(*slot);
     FreeSlot(*errand);
+  }
+  const bool is_looked_at_here =
+      result.status.get().ok() && errand->out_bytes <= Errand::kMaxMarked;
+  if (is_looked_at_here && stamps_.AreLeft(errand->written(), errand->marked_bytes)) {
+    MutexLock lock(&mutex_);
+    false_.push_back(std::move(errand));
+    return absl::InternalError(kNotWritten);
   }
   spin_.Saw(std::max(errand->submitted_ns - last_answer_ns_, int64_t{0}));
   last_answer_ns_ = clock_.NowNs();
@@ -660,17 +663,19 @@ absl::Status WorkerDevice::CheckTime() {
              limit));
 }
 
-// The only job that the worker had begun; null if it had begun several errands, or the job was
-// aborted.
+// The only job that the worker had begun and not ended rightly; null if there are several such
+// errands, or the job was aborted.
 std::unique_ptr<const Job> WorkerDevice::OnlyStarted() const {
   MutexLock lock(&mutex_);
   const Errand* only = nullptr;
-  for (const std::unique_ptr<Errand>& sent : sent_) {
-    if (sent == nullptr || !WasStarted(*sent)) continue;
-    if (only != nullptr) return nullptr;
-    only = sent.get();
+  for (const auto errands : {absl::MakeConstSpan(sent_), absl::MakeConstSpan(false_)}) {
+    for (const std::unique_ptr<Errand>& errand : errands) {
+      if (errand == nullptr || !WasStarted(*errand)) continue;
+      if (only != nullptr) return nullptr;
+      only = errand.get();
+    }
   }
-  if (only == nullptr || only->kind != Errand::Kind::kJob || !false_.empty()) return nullptr;
+  if (only == nullptr || only->kind != Errand::Kind::kJob) return nullptr;
   // It may only have been slow to end; blaming it would let a caller get a kernel refused for
   // everybody.
   if (only->is_aborted) return nullptr;

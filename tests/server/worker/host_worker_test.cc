@@ -5,10 +5,13 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <signal.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <array>
 #include <atomic>
+#include <cstdio>
+#include <cstdlib>
 #include <cstring>
 #include <fstream>
 #include <future>
@@ -575,6 +578,132 @@ TEST(HostWorkerTest, AnAbortHoldsForTheNextWorker) {
               StatusIs(absl::StatusCode::kCancelled));
   ExpectRightProduct(rig);
   EXPECT_EQ(rig.device().condition().worker_restarts, 1);
+}
+
+// A worker that answers OK without computing, which gives no caller the bytes that a result's
+// memory held before.
+class LyingHostWorkerTest : public testing::Test {
+ protected:
+  static void Lie(WorkerDeviceOptions& options) {
+    options.program.binary = GEMMD_LYING_HOST_WORKER;
+    options.poisons_freed = false;  // An earlier result stays in memory that is reused.
+  }
+
+  LyingHostWorkerTest() {
+    setenv("GEMMD_WORKER_SCRIPT", script_.c_str(), 1);  // NOLINT(concurrency-mt-unsafe)
+    rig_ = std::make_unique<HostRig>(DeviceKind::kCpu, Lie);
+    rig_->started();
+  }
+  ~LyingHostWorkerTest() override { std::remove(script_.c_str()); }
+
+  std::unique_ptr<Case> MakeFloats(int64_t m, int64_t n, int64_t padding = 0) {
+    const Kernel& row = RowOf(DeviceKind::kCpu, ElementType::kF32);
+    const Problem problem = MakeProblem(row, m, n, 8, {.padding = padding});
+    auto one = std::make_unique<Case>(row, FillCase(problem, Pattern::kRandom, random_));
+    one->job().d.memory = nullptr;  // Returned by the device.
+    return one;
+  }
+
+  // The next worker lies until it is replaced. When this returns, the device has given back the
+  // memory of what ended before.
+  void ReplaceWorker(const std::string& lie) {
+    const int64_t restarts = rig_->device().condition().worker_restarts;
+    std::ofstream(script_) << lie;
+    kill(rig_->device().worker_pid(), SIGKILL);
+    EXPECT_TRUE(
+        Eventually([&] { return rig_->device().condition().worker_restarts == restarts + 1; }));
+  }
+
+  // Runs the job with an honest worker, then again with one that does nothing. The second run would
+  // find the result of the first one.
+  void ExpectFoundOut(const Job& job, const std::string& lie = "done",
+                      absl::StatusCode code = absl::StatusCode::kUnavailable) {
+    const int64_t restarts = rig_->device().condition().worker_restarts;
+    ASSERT_THAT(rig_->Run(job).status, IsOk());
+    ReplaceWorker(lie);
+    EXPECT_THAT(rig_->Run(job).status,
+                StatusIs(code, HasSubstr("the worker did not write the result that it told of")));
+    EXPECT_THAT(rig_->Run(job).status, IsOk());
+    EXPECT_EQ(rig_->device().condition().worker_restarts, restarts + 2);
+  }
+
+  const std::string script_ = testing::TempDir() + "/gemmd-host-script-" + std::to_string(getpid());
+  RandomSource random_;
+  std::unique_ptr<HostRig> rig_;
+};
+
+TEST_F(LyingHostWorkerTest, IsNotBelievedOfASmallResult) {
+  ExpectFoundOut(MakeFloats(8, 8)->job());
+  ExpectFoundOut(MakeFloats(1, 3)->job());
+}
+
+TEST_F(LyingHostWorkerTest, IsNotBelievedOfAResultInSharedMemory) {
+  ExpectFoundOut(MakeFloats(200, 200)->job());
+}
+
+// A result this large is checked by the threads that copy.
+TEST_F(LyingHostWorkerTest, IsNotBelievedOfAMegabyte) {
+  ExpectFoundOut(MakeFloats(512, 520)->job());
+}
+
+TEST_F(LyingHostWorkerTest, IsNotBelievedOfAResultWithGaps) {
+  ExpectFoundOut(MakeFloats(20, 20, 8)->job());
+}
+
+TEST_F(LyingHostWorkerTest, IsNotBelievedOfATensorThatIsNotShared) {
+  const auto one = MakeFloats(200, 200);
+  one->job().d.memory = one->d().data();
+  ExpectFoundOut(one->job());
+}
+
+TEST_F(LyingHostWorkerTest, IsNotBelievedOfANewTensor) {
+  const auto one = MakeFloats(200, 200);
+  one->job().d = {.memory = rig_->Shared(one->d()), .is_new = true};
+  ExpectFoundOut(one->job());
+}
+
+TEST_F(LyingHostWorkerTest, IsNotBelievedOfPartsOfAResult) {
+  for (const int64_t edge : {20, 200}) {
+    const auto one = MakeFloats(edge, edge);
+    const int64_t half = one->job().d_bytes / 2;
+    const std::array<DestinationPart, 2> parts = {
+        {{.memory = one->d().data(), .bytes = half}, {.bytes = half}}};
+    one->job().d.parts = parts;
+    ExpectFoundOut(one->job());
+  }
+}
+
+// A tensor that is overwritten keeps its bytes, which may be those of C.
+TEST_F(LyingHostWorkerTest, ChangesNoTensorInSharedMemory) {
+  const auto one = MakeFloats(200, 200);
+  one->job().d.memory = rig_->Shared(one->d());
+  ASSERT_THAT(rig_->Run(one->job()).status, IsOk());
+  const std::vector<std::byte> before = one->Written();
+  ReplaceWorker("done");
+  EXPECT_THAT(rig_->Run(one->job()).status, IsOk());
+  EXPECT_EQ(one->Written(), before);
+}
+
+// A result of one number is shorter than a mark.
+TEST_F(LyingHostWorkerTest, GivesZerosInPlaceOfOneNumber) {
+  const auto one = MakeFloats(1, 1);
+  {
+    const JobOutcome before = rig_->Run(one->job());
+    ASSERT_THAT(before.status, IsOk());
+    ASSERT_THAT(before.d.bytes(), testing::Not(testing::Each(std::byte{0})));
+  }
+  ReplaceWorker("done");
+  const JobOutcome outcome = rig_->Run(one->job());
+  ASSERT_THAT(outcome.status, IsOk());
+  EXPECT_THAT(outcome.d.bytes(), testing::Each(std::byte{0}));
+}
+
+TEST_F(LyingHostWorkerTest, KernelThatDidNotWriteIsBlamed) {
+  for (const int64_t edge : {8, 520}) {
+    const auto one = MakeFloats(edge, edge);
+    ExpectFoundOut(one->job(), "started", absl::StatusCode::kAborted);
+    EXPECT_TRUE(WasBlamed(rig_->device(), one->job()));
+  }
 }
 
 TEST(HostWorkerTest, SaysWhyThereIsNoWorker) {
