@@ -89,14 +89,14 @@ Admission::Ticket::Ticket(Ticket&& other) noexcept
     : admission_(std::exchange(other.admission_, nullptr)),
       bytes_(std::exchange(other.bytes_, 0)),
       answer_bytes_(std::exchange(other.answer_bytes_, 0)),
-      caller_(std::exchange(other.caller_, nullptr)),
+      connection_(std::exchange(other.connection_, nullptr)),
       is_request_(std::exchange(other.is_request_, false)) {}
 
 Admission::Ticket& Admission::Ticket::operator=(Ticket&& other) noexcept {
   std::swap(admission_, other.admission_);
   std::swap(bytes_, other.bytes_);
   std::swap(answer_bytes_, other.answer_bytes_);
-  std::swap(caller_, other.caller_);
+  std::swap(connection_, other.connection_);
   std::swap(is_request_, other.is_request_);
   return *this;
 }
@@ -123,6 +123,17 @@ constexpr int64_t kShare = 7;
 // The number of requests that a caller with `own` admitted requests may still add to `free` places.
 int64_t PlacesLeft(int64_t own, int64_t free) {
   return std::max((kShare * free - own + kShare) / (kShare + 1), int64_t{0});
+}
+
+// The bytes that the answers of a connection, which hold `own`, may still add if its caller may add
+// `left`. They then hold at most kShare times what the caller may add after them.
+int64_t AnswerBytesLeft(int64_t own, int64_t left) {
+  return std::max(left - (left + own + kShare) / (kShare + 1), int64_t{0});
+}
+
+// The bytes that the answers of the caller may still add to those that they hold.
+int64_t AnswerBytesOfCaller(const Asked& asked, const Admission::Limits& limits) {
+  return limits.max_bytes / 2 - asked.own_answers.of_caller;
 }
 
 }  // namespace
@@ -160,31 +171,53 @@ Verdict Admission::CheckRoom(Asked& asked) {
   return Verdict::kIn;
 }
 
-Admission::Caller* Admission::Enter(std::string_view caller) {
-  if (caller.empty()) return nullptr;
-  auto found = callers_.find(caller);
-  if (found == callers_.end()) {
-    if (callers_.size() >= max_callers_) {
-      std::erase_if(callers_, [](const auto& named) { return named.second.tickets == 0; });
-      max_callers_ = 2 * callers_.size() + kIdleCallers;
-    }
-    found = callers_.emplace(caller, Caller()).first;
+// Refuses an answer if those of its caller would hold more than half of all bytes, unless it is the
+// only one, and one that would leave none of that half for the caller's other connections, unless
+// it is the only one of its connection.
+Verdict Admission::CheckAnswers(const Asked& asked) const {
+  const auto [of_caller, of_connection] = asked.own_answers;
+  if (asked.answer_bytes == 0 || of_caller == 0) return Verdict::kIn;
+  const int64_t left = AnswerBytesOfCaller(asked, limits_);
+  if (asked.answer_bytes > left) return Verdict::kCallerAnswers;
+  if (of_connection == 0 || asked.answer_bytes <= AnswerBytesLeft(of_connection, left)) {
+    return Verdict::kIn;
   }
-  ++found->second.tickets;
-  return &found->second;
+  return Verdict::kConnectionAnswers;
 }
 
-absl::StatusOr<Admission::Ticket> Admission::Hold(int64_t bytes, std::string_view caller) {
+template <typename Name, typename Named>
+template <typename Key>
+Named& Admission::Holders<Name, Named>::Find(const Key& name) {
+  const auto found = named_.find(name);
+  if (found != named_.end()) return found->second;
+  if (named_.size() >= max_) {
+    std::erase_if(named_, [](const auto& one) { return one.second.tickets == 0; });
+    max_ = 2 * named_.size() + kIdle;
+  }
+  return named_[Name(name)];
+}
+
+Admission::Connection* Admission::Enter(const FlowId& flow) {
+  if (flow.caller.empty()) return nullptr;
+  Caller& caller = callers_.Find(flow.caller);
+  ++caller.tickets;
+  Connection& connection = caller.connections.Find(flow.connection);
+  ++connection.tickets;
+  connection.caller = &caller;
+  return &connection;
+}
+
+absl::StatusOr<Admission::Ticket> Admission::Hold(int64_t bytes, const FlowId& flow) {
   Asked asked = {.more_bytes = bytes};
   Verdict verdict = Verdict::kIn;
   {
     MutexLock lock(&mutex_);
     verdict = CheckRoom(asked);
     if (verdict == Verdict::kIn) {
-      Caller* const known = Enter(caller);
+      Connection* const connection = Enter(flow);
       ++load_.tickets;
       load_.bytes += bytes;
-      return Ticket(this, bytes, known);
+      return Ticket(this, bytes, connection);
     }
   }
   return RefusalOf(verdict, asked, limits_).status;
@@ -205,18 +238,17 @@ Verdict Admission::Admit(Ticket& ticket, int64_t bytes, Asked& asked,
     }
   }
   if (verdict == Verdict::kIn) verdict = CheckRoom(asked);
-  Caller* const caller = ticket.caller_;
-  if (caller != nullptr && verdict == Verdict::kIn) {
-    asked.own_answer_bytes = caller->answer_bytes - ticket.answer_bytes_;
-    const int64_t free_bytes = limits_.max_bytes / 2 - asked.own_answer_bytes;
-    if (asked.own_answer_bytes > 0 && asked.answer_bytes > 0 && asked.answer_bytes > free_bytes) {
-      verdict = Verdict::kAnswerShare;
-    }
+  Connection* const connection = ticket.connection_;
+  if (connection != nullptr && verdict == Verdict::kIn) {
+    asked.own_answers = {.of_caller = connection->caller->answer_bytes - ticket.answer_bytes_,
+                         .of_connection = connection->answer_bytes - ticket.answer_bytes_};
+    verdict = CheckAnswers(asked);
   }
   if (verdict == Verdict::kIn) verdict = CheckTime(asked, limits_);
   if (verdict != Verdict::kIn) return verdict;
-  if (caller != nullptr) {
-    caller->answer_bytes = asked.own_answer_bytes + asked.answer_bytes;
+  if (connection != nullptr) {
+    connection->caller->answer_bytes = asked.own_answers.of_caller + asked.answer_bytes;
+    connection->answer_bytes = asked.own_answers.of_connection + asked.answer_bytes;
     ticket.answer_bytes_ = asked.answer_bytes;
   }
   if (ticket.admission_ == nullptr) {
@@ -242,9 +274,12 @@ void Admission::ReleaseTicket(const Ticket& ticket) {
   if (ticket.is_request_) --load_.requests;
   --load_.tickets;
   load_.bytes -= ticket.bytes_;
-  if (ticket.caller_ == nullptr) return;
-  --ticket.caller_->tickets;
-  ticket.caller_->answer_bytes -= ticket.answer_bytes_;
+  if (ticket.connection_ == nullptr) return;
+  for (Holder* const holder : {static_cast<Holder*>(ticket.connection_),
+                               static_cast<Holder*>(ticket.connection_->caller)}) {
+    --holder->tickets;
+    holder->answer_bytes -= ticket.answer_bytes_;
+  }
 }
 
 bool Admission::SetPressure(Pressure pressure) {
@@ -386,11 +421,21 @@ ProductRefusal RefusalOf(Verdict verdict, const Asked& asked, const Admission::L
                           " places are kept for others"),
                    asked.backlog_ns),
               RefusalReason::kShare};
-    case Verdict::kAnswerShare:
+    case Verdict::kConnectionAnswers: {
+      const int64_t own = asked.own_answers.of_connection;
+      const int64_t left = AnswerBytesOfCaller(asked, limits);
+      return {Busy(StrCat("queue: answers that the connection waits for or has not read yet hold ",
+                          own, " bytes, and this one needs ", asked.answer_bytes, ": ",
+                          left - AnswerBytesLeft(own, left), " of the ", left,
+                          " bytes left to its caller are kept for others of its connections"),
+                   asked.backlog_ns),
+              RefusalReason::kShare};
+    }
+    case Verdict::kCallerAnswers:
       return {Busy(StrCat("queue: answers that the caller waits for or has not read yet hold ",
-                          asked.own_answer_bytes, " bytes, and this one needs ", asked.answer_bytes,
-                          ": those of one caller may hold ", limits.max_bytes / 2,
-                          ", half of --max-queued-bytes"),
+                          asked.own_answers.of_caller, " bytes, and this one needs ",
+                          asked.answer_bytes, ": those of one caller may hold ",
+                          limits.max_bytes / 2, ", half of --max-queued-bytes"),
                    asked.backlog_ns),
               RefusalReason::kShare};
     case Verdict::kTooLong:

@@ -79,7 +79,8 @@ enum class Verdict : uint8_t {
   // The room left is reserved for others:
   kConnectionShare,
   kCallerShare,
-  kAnswerShare,
+  kConnectionAnswers,
+  kCallerAnswers,
   // It cannot finish in time:
   kTooLong,
   kTooLate,
@@ -103,11 +104,11 @@ struct Asked {
   int64_t answer_bytes = 0;  // Of D, if that is sent.
 
   // Set by Admission:
-  int64_t more_bytes = 0;        // In addition to those of its ticket.
-  int64_t own_answer_bytes = 0;  // Of all other answers of its caller.
+  int64_t more_bytes = 0;  // In addition to those of its ticket.
   int64_t free_bytes = 0;
   int64_t free_requests = 0;
-  FairQueue::Inside own = {};  // Requests of its caller and of its connection.
+  FairQueue::Inside own = {};          // Requests of its caller and of its connection.
+  FairQueue::Inside own_answers = {};  // Bytes of all other answers of both.
 };
 
 // Limits how much work the server takes on at once: the number of requests, the bytes of messages,
@@ -119,12 +120,33 @@ struct Asked {
 //
 // An answer that is not read holds its bytes for long, and so does one that is yet to be computed
 // for a caller who then does not read it. So the answers of one caller may hold half of all bytes;
-// a single answer may hold more.
+// a single answer may hold more. Several answers of one connection leave room for its caller's
+// other connections.
 class Admission {
-  // The tickets of one caller, and its answers from admission to the last byte sent.
-  struct Caller {
+  // The tickets of a caller or of one of its connections, and their answers from admission to the
+  // last byte sent.
+  struct Holder {
     int64_t tickets = 0;
     int64_t answer_bytes = 0;
+  };
+  // By name. Those without tickets stay for the next one, until there are many.
+  template <typename Name, typename Named>
+  class Holders {
+   public:
+    template <typename Key>
+    Named& Find(const Key& name);
+
+   private:
+    static constexpr size_t kIdle = 64;
+    std::map<Name, Named, std::less<>> named_;
+    size_t max_ = kIdle;
+  };
+  struct Caller;
+  struct Connection : Holder {
+    Caller* caller = nullptr;
+  };
+  struct Caller : Holder {
+    Holders<uint64_t, Connection> connections;
   };
 
  public:
@@ -170,23 +192,22 @@ class Admission {
 
    private:
     friend class Admission;
-    Ticket(Admission* admission, int64_t bytes, Caller* caller)
-        : admission_(admission), bytes_(bytes), caller_(caller) {}
+    Ticket(Admission* admission, int64_t bytes, Connection* connection)
+        : admission_(admission), bytes_(bytes), connection_(connection) {}
 
     Admission* admission_ = nullptr;
     int64_t bytes_ = 0;
     int64_t answer_bytes_ = 0;
-    Caller* caller_ = nullptr;  // Null if it is not known.
-    bool is_request_ = false;   // Counts as one of the requests.
+    Connection* connection_ = nullptr;  // Null if its caller is not known.
+    bool is_request_ = false;           // Counts as one of the requests.
   };
 
   explicit Admission(Limits limits) : limits_(limits) {}
 
-  // Holds the bytes of a message that has arrived and is not a request yet. `caller` (FlowId) may
-  // be empty if it is not known. Errors: Unavailable while closed; ResourceExhausted if there is no
-  // room. Threads: any. Outlives its tickets.
-  absl::StatusOr<Ticket> Hold(int64_t bytes, std::string_view caller = "")
-      ABSL_LOCKS_EXCLUDED(mutex_);
+  // Holds the bytes of a message that has arrived and is not a request yet. The caller of `flow`
+  // may be empty if it is not known. Errors: Unavailable while closed; ResourceExhausted if there
+  // is no room. Threads: any. Outlives its tickets.
+  absl::StatusOr<Ticket> Hold(int64_t bytes, const FlowId& flow = {}) ABSL_LOCKS_EXCLUDED(mutex_);
 
   // Counts the holder of the ticket, which may be empty, as a request if there is room for it and
   // it can finish in time. It then holds `bytes`, or what it held before if that is more. A refusal
@@ -222,17 +243,15 @@ class Admission {
  private:
   Verdict CheckShare(Asked& asked, absl::FunctionRef<FairQueue::Inside()> own) const;
   Verdict CheckRoom(Asked& asked) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  Caller* Enter(std::string_view caller) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  Verdict CheckAnswers(const Asked& asked) const;
+  Connection* Enter(const FlowId& flow) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void Release(bool is_request, int64_t bytes) ABSL_LOCKS_EXCLUDED(mutex_);
   void ReleaseTicket(const Ticket& ticket) ABSL_LOCKS_EXCLUDED(mutex_);
 
   const Limits limits_;
   mutable Mutex mutex_;
   Load load_ ABSL_GUARDED_BY(mutex_);
-  // By name. Those without tickets stay for the next one, until there are many.
-  std::map<std::string, Caller, std::less<>> callers_ ABSL_GUARDED_BY(mutex_);
-  size_t max_callers_ ABSL_GUARDED_BY(mutex_) = kIdleCallers;
-  static constexpr size_t kIdleCallers = 64;
+  Holders<std::string, Caller> callers_ ABSL_GUARDED_BY(mutex_);
   bool waits_no_more_ ABSL_GUARDED_BY(mutex_) = false;
 };
 

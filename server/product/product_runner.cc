@@ -102,7 +102,7 @@ absl::StatusOr<Admission::Ticket> ProductRunner::Hold(int64_t message_bytes,
     LogRefusal(arrival, status);
     return status;
   }
-  absl::StatusOr<Admission::Ticket> ticket = admission_.Hold(message_bytes, arrival.flow().caller);
+  absl::StatusOr<Admission::Ticket> ticket = admission_.Hold(message_bytes, arrival.flow());
   if (ticket.ok()) return ticket;
   CountRefusal(arrival);
   LogRefusal(arrival, ticket.status());

@@ -5,9 +5,11 @@
 #include <gtest/gtest.h>
 
 #include <atomic>
+#include <map>
 #include <string>
 #include <string_view>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "tests/testing/patience.h"
@@ -172,13 +174,18 @@ TEST(AdmissionTest, NeverPassesItsLimitsUnderContention) {
   EXPECT_EQ(admission.load().bytes, 0);
 }
 
-// The answers of one caller.
+// The answers of one caller and of its connections.
 class AnswerShareTest : public testing::Test {
  protected:
-  // Admits a request that takes the bytes of its answer, or refuses it.
+  // Admits a request that takes the bytes of its answer, or refuses it. Each is on a connection of
+  // its own.
   absl::StatusOr<Admission::Ticket> Ask(std::string_view caller, int64_t answer_bytes,
                                         int64_t other_bytes = 0) {
-    absl::StatusOr<Admission::Ticket> ticket = admission_.Hold(other_bytes, caller);
+    return AskOn({.caller = caller, .connection = ++last_connection_}, answer_bytes, other_bytes);
+  }
+  absl::StatusOr<Admission::Ticket> AskOn(const FlowId& flow, int64_t answer_bytes,
+                                          int64_t other_bytes = 0) {
+    absl::StatusOr<Admission::Ticket> ticket = admission_.Hold(other_bytes, flow);
     if (!ticket.ok()) return ticket.status();
     if (const absl::Status status = Admit(*ticket, answer_bytes, other_bytes); !status.ok()) {
       return status;
@@ -192,7 +199,21 @@ class AnswerShareTest : public testing::Test {
     return RefusalOf(verdict, asked, admission_.limits()).status;
   }
 
+  // Asks for answers of `bytes` bytes on the connection until one is refused, and returns their
+  // sum.
+  int64_t Fill(const FlowId& flow, int64_t bytes, absl::Status& refused) {
+    std::vector<Admission::Ticket>& tickets = filled_[{flow.caller, flow.connection}];
+    while (true) {
+      absl::StatusOr<Admission::Ticket> ticket = AskOn(flow, bytes);
+      refused = ticket.status();
+      if (!ticket.ok()) return static_cast<int64_t>(tickets.size()) * bytes;
+      tickets.push_back(*std::move(ticket));
+    }
+  }
+
   Admission admission_{{.max_requests = 1000, .max_bytes = 100}};
+  uint64_t last_connection_ = 1000;
+  std::map<std::pair<std::string_view, uint64_t>, std::vector<Admission::Ticket>> filled_;
 };
 
 TEST_F(AnswerShareTest, OneCallerHoldsHalfAndLeavesTheRestToOthers) {
@@ -246,6 +267,44 @@ TEST_F(AnswerShareTest, CallersWithoutAnswersAreForgottenAndOthersAreNot) {
   }
   EXPECT_TRUE(Ask("a", 5).ok());
   EXPECT_FALSE(Ask("a", 6).ok());
+}
+
+// As of places, a connection gets seven eighths of what the others of its caller have left.
+TEST_F(AnswerShareTest, OneConnectionLeavesRoomForOthersOfItsCaller) {
+  absl::Status refused;
+  EXPECT_EQ(Fill({"a", 1}, 1, refused), 43);  // Of 50.
+  EXPECT_THAT(refused,
+              StatusIs(absl::StatusCode::kResourceExhausted,
+                       "queue: answers that the connection waits for or has not read yet hold 43 "
+                       "bytes, and this one needs 1: 7 of the 7 bytes left to its caller are kept "
+                       "for others of its connections"));
+  EXPECT_TRUE(RetryAfterMs(refused).has_value());
+  EXPECT_EQ(Fill({"a", 2}, 1, refused), 6);
+  EXPECT_EQ(Fill({"a", 3}, 1, refused), 1);
+  EXPECT_THAT(refused, StatusIs(absl::StatusCode::kResourceExhausted, HasSubstr("the caller")));
+  EXPECT_EQ(Fill({"b", 1}, 1, refused), 43) << "another caller's connection of the same number";
+  filled_.erase({"a", 1});                    // It has read its answers.
+  EXPECT_EQ(Fill({"a", 2}, 1, refused), 42);  // Of 49.
+}
+
+// The first answer of a connection may take all that its caller has left.
+TEST_F(AnswerShareTest, ALargeAnswerIsAdmittedBesideThoseOfOtherConnections) {
+  const absl::StatusOr<Admission::Ticket> small = AskOn({"a", 1}, 5);
+  ASSERT_TRUE(small.ok());
+  EXPECT_TRUE(AskOn({"a", 2}, 45).ok());
+  EXPECT_FALSE(AskOn({"a", 2}, 46).ok());
+  EXPECT_FALSE(AskOn({"a", 1}, 39).ok());
+  EXPECT_TRUE(AskOn({"a", 1}, 38).ok());
+}
+
+TEST_F(AnswerShareTest, ConnectionsWithoutAnswersAreForgottenAndOthersAreNot) {
+  const absl::StatusOr<Admission::Ticket> held = AskOn({"a", 1}, 30);
+  ASSERT_TRUE(held.ok());
+  for (int i = 0; i < 1000; ++i) {
+    ASSERT_TRUE(Ask("a", 20).ok()) << i;
+  }
+  EXPECT_TRUE(AskOn({"a", 1}, 13).ok());
+  EXPECT_FALSE(AskOn({"a", 1}, 14).ok());
 }
 
 }  // namespace

@@ -545,6 +545,32 @@ TEST_F(ProductRunnerTest, OneConnectionDoesNotTakeAllPlacesOfItsCaller) {
   EXPECT_THAT(refused, StatusIs(absl::StatusCode::kResourceExhausted, HasSubstr("the caller has")));
 }
 
+TEST_F(ProductRunnerTest, AnswersOfOneConnectionDoNotTakeAllRoomOfItsCaller) {
+  constexpr int64_t kAnswers = 16;  // Of a megabyte, for one caller.
+  SetLimits({.admission = {.max_requests = 512, .max_bytes = 2 * kAnswers << 20}});
+  const auto take = [this](uint64_t connection, absl::Status& refused) {
+    int64_t taken = 0;
+    for (refused = absl::OkStatus(); refused.ok(); taken += refused.ok() ? 1 : 0) {
+      Arrival arrival;
+      arrival.peer_name = std::make_shared<const std::string>("unix:uid:1000");
+      arrival.connection = connection;
+      std::unique_ptr<Product> product = Request(512, 512, 8);
+      product->ticket = runner_->Hold(0, arrival).value();
+      refused = Start(std::move(product), arrival);
+    }
+    return taken;
+  };
+  absl::Status refused;
+  EXPECT_EQ(take(1, refused), kAnswers * 7 / 8);
+  EXPECT_THAT(refused, StatusIs(absl::StatusCode::kResourceExhausted,
+                                HasSubstr("answers that the connection waits for")));
+  EXPECT_EQ(stats_.refusals()[static_cast<size_t>(RefusalReason::kShare)], 1);
+  EXPECT_EQ(take(2, refused), 1);
+  EXPECT_EQ(take(3, refused), 1);
+  EXPECT_THAT(refused, StatusIs(absl::StatusCode::kResourceExhausted,
+                                HasSubstr("answers that the caller waits for")));
+}
+
 TEST_F(ProductRunnerTest, LowPriorityWaits) {
   SetLimits({});
   ASSERT_THAT(Start(Request(8, 8, 8)), IsOk());
