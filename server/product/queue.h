@@ -200,7 +200,7 @@ class FairQueue {
   static constexpr size_t kMaxIdle = 1024;
   static constexpr size_t kMaxIdleConnections = 64;
   // A caller without jobs keeps this many connections of each kind, for their next products.
-  static constexpr size_t kMaxKeptConnections = 4;
+  static constexpr size_t kMaxKeptConnections = 16;
 
  private:
   // Caller, flow within it, connection.

@@ -157,6 +157,7 @@ TEST_F(ConnectionTurnsTest, ACallerWithoutJobsKeepsFewConnections) {
     while (!queue_.empty()) Run();
     return queue_.connections();
   };
+  static_assert(kKept >= 16, "as many as a program with a connection for each thread may have");
   EXPECT_EQ(run_all(kKept), 2 * kKept);
   EXPECT_EQ(run_all(kKept + 1), 0U);
   run_all(1000);
