@@ -22,25 +22,24 @@ constexpr int64_t kLargeBytes = int64_t{1} << 20;
 
 }  // namespace
 
-void LocalLauncher::FreeDeleter::operator()(std::byte* memory) const { std::free(memory); }
+void Launcher::FreeDeleter::operator()(std::byte* memory) const { std::free(memory); }
 
-absl::Status LocalLauncher::Launch(const LaunchTask& task) {
-  RETURN_IF_ERROR(Reserve(task.workspace_bytes));
-  GemmArgs args = task.args;
+absl::Status Launcher::Launch(const Kernel& kernel, GemmArgs args, int64_t workspace_bytes) {
+  RETURN_IF_ERROR(Reserve(workspace_bytes));
   args.workspace = absl::MakeSpan(workspace_.get(), static_cast<size_t>(workspace_bytes_));
-  const absl::Status status = OrNoMemory("kernel: no memory for its scratch buffers",
-                                         [&] { return task.kernel.launch(args); });
+  const absl::Status status =
+      OrNoMemory("kernel: no memory for its scratch buffers", [&] { return kernel.launch(args); });
   if (workspace_bytes_ > kKeptWorkspaceBytes) Cool();
   if (poisons_freed_) Poison({workspace_.get(), static_cast<size_t>(workspace_bytes_)});
   return status;
 }
 
-void LocalLauncher::Cool() {
+void Launcher::Cool() {
   workspace_.reset();
   workspace_bytes_ = 0;
 }
 
-absl::Status LocalLauncher::Reserve(int64_t bytes) {
+absl::Status Launcher::Reserve(int64_t bytes) {
   if (bytes <= workspace_bytes_) return absl::OkStatus();
   Cool();
   void* memory = nullptr;

@@ -48,7 +48,7 @@ inline constexpr int kWorkerStaging = 4;
 inline constexpr int kWorkerRings = 5;
 inline constexpr int kLastWorkerFile = kWorkerRings;
 
-inline constexpr uint32_t kWorkerProtocol = 13;
+inline constexpr uint32_t kWorkerProtocol = 14;
 
 enum class RecordKind : uint32_t {
   kHello = 1,
@@ -162,9 +162,6 @@ struct MemoryRequest {
   uint32_t slot = 0;
   MemoryAction action = {};
   uint64_t block = 0;  // The front's number for it, never 0 and never reused.
-  // Only for kAllocate: the block is for a product that goes through GPU memory in parts, and
-  // counts as memory of jobs.
-  uint32_t is_scratch = 0;
   int64_t offset = 0;  // In the block.
   int64_t bytes = 0;   // Length of the new block, or of the copy.
   int64_t staged = 0;  // Source or destination in the staging area.

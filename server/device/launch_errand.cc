@@ -264,8 +264,7 @@ absl::Status LaunchErrand::RunHere(Launcher& launcher) const {
   args.abort = &is_aborted;
   args.a_form = forms_.a();
   args.b_form = forms_.b();
-  return launcher.Launch(
-      {.kernel = *job_.kernel, .args = args, .workspace_bytes = job_.workspace_bytes});
+  return launcher.Launch(*job_.kernel, args, job_.workspace_bytes);
 }
 
 absl::Status LaunchErrand::PlaceResult(Copies& copies) {

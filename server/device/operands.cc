@@ -192,15 +192,6 @@ absl::StatusOr<PerOperand<Piece>> Gathering::TakeAll(const Job& job, AbortFlag a
   return operands;
 }
 
-absl::StatusOr<GemmArgs> ArgsOf(const Job& job, const Target& target,
-                                absl::Span<std::byte> workspace, std::byte* d, AbortFlag abort,
-                                Gathering& gathering) {
-  ASSIGN_OR_RETURN(const PerOperand<Piece> operands, gathering.TakeAll(job, abort));
-  GemmArgs args = ArgsAt(job.problem, target, operands, d, workspace);
-  args.abort = abort;
-  return args;
-}
-
 absl::Status CheckOperands(const Problem& problem, const std::byte* a, AbortFlag abort) {
   const MatrixLayout& layout = problem.a;
   if (!layout.is_sparse() || a == nullptr) return absl::OkStatus();

@@ -94,12 +94,6 @@ class Gathering {
   std::vector<HeldBytes> copies_;
 };
 
-// The launch arguments of a job in host memory, whose D goes to `d`. They point to the job's
-// memory, or to `gathering`. Errors: those of Gathering.
-absl::StatusOr<GemmArgs> ArgsOf(const Job& job, const Target& target,
-                                absl::Span<std::byte> workspace, std::byte* d, AbortFlag abort,
-                                Gathering& gathering);
-
 // Checks operand contents. Takes time linear in their size, so the device's own thread does it, not
 // the gRPC thread of the request. Errors: InvalidArgument if a sparse A is not in the portable 2:4
 // form: "a.data: row 3, group 17: got indices 2, 2, want increasing". Once the flag is set, the

@@ -296,7 +296,6 @@ void WorkerMemory::AllocateAs(bool is_scratch, int64_t bytes, AllocateDone done)
   MemoryRequest request;
   request.action = MemoryAction::kAllocate;
   request.block = *block;
-  request.is_scratch = is_scratch ? 1 : 0;
   request.bytes = BlockBytes(bytes);
   auto errand = std::make_unique<BlockErrand>(request, std::move(end));
   errand->uses.push_back(kAnyMemory);

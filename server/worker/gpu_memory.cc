@@ -106,15 +106,14 @@ BlockTable::~BlockTable() {
   for (const auto& [number, block] : blocks_) runtime_.Free(block.memory);
 }
 
-absl::StatusOr<std::byte*> BlockTable::Add(uint64_t block, int64_t bytes, bool is_scratch) {
+absl::StatusOr<std::byte*> BlockTable::Add(uint64_t block, int64_t bytes) {
   if (blocks_.contains(block)) {
     return absl::InvalidArgumentError(GotWant("block", Concat(block, " again"), "a new number"));
   }
   Block added;
   added.bytes = bytes;
-  added.is_scratch = is_scratch;
   ASSIGN_OR_RETURN(added.memory, runtime_.Allocate(bytes));
-  BytesOf(added) += bytes;
+  bytes_ += bytes;
   std::byte* const memory = added.memory;
   blocks_[block] = std::move(added);
   return memory;
@@ -124,7 +123,7 @@ void BlockTable::Remove(uint64_t block) {
   const auto found = blocks_.find(block);
   if (found == blocks_.end()) return;
   runtime_.Free(found->second.memory);
-  BytesOf(found->second) -= found->second.bytes;
+  bytes_ -= found->second.bytes;
   blocks_.erase(found);
 }
 

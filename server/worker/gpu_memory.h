@@ -74,9 +74,9 @@ class BlockTable {
   BlockTable(const BlockTable&) = delete;
   BlockTable& operator=(const BlockTable&) = delete;
 
-  // Allocates memory for a block; `is_scratch`: it belongs to one product. Errors: InvalidArgument
-  // if the number is in use; those of the runtime.
-  absl::StatusOr<std::byte*> Add(uint64_t block, int64_t bytes, bool is_scratch);
+  // Allocates memory for a block. Errors: InvalidArgument if the number is in use; those of the
+  // runtime.
+  absl::StatusOr<std::byte*> Add(uint64_t block, int64_t bytes);
   // Frees a block that is no longer used.
   void Remove(uint64_t block);
 
@@ -92,25 +92,21 @@ class BlockTable {
   // Whether no lane uses the block.
   bool IsUnused(const Lanes& lanes, uint64_t block) const;
 
-  int64_t tensor_bytes() const { return tensor_bytes_; }
-  int64_t scratch_bytes() const { return scratch_bytes_; }
+  // The bytes of all blocks.
+  int64_t bytes() const { return bytes_; }
 
  private:
   using Points = std::array<uint64_t, kAllLanes.size()>;  // By lane.
   struct Block {
     std::byte* memory = nullptr;
     int64_t bytes = 0;
-    bool is_scratch = false;
     Points last_reads = {};
     Points last_writes = {};
   };
 
-  int64_t& BytesOf(const Block& block) { return block.is_scratch ? scratch_bytes_ : tensor_bytes_; }
-
   GpuRuntime& runtime_;
   absl::flat_hash_map<uint64_t, Block> blocks_;
-  int64_t tensor_bytes_ = 0;
-  int64_t scratch_bytes_ = 0;
+  int64_t bytes_ = 0;
 };
 
 // Operands of at most this total size are read by kernels directly from the staging area: starting

@@ -75,7 +75,7 @@ class HostWorker {
   const absl::Span<const Kernel> kernels_;
   Staging memory_;
   Confinement confinement_;
-  LocalLauncher launcher_;
+  Launcher launcher_;
 };
 
 absl::StatusOr<Hello> HostWorker::Open() {
@@ -138,9 +138,8 @@ absl::Status HostWorker::Launch(const LaunchRequest& request, Result& result) {
   args.a_form = {.bytes = At(request.a_form).data(), .is_made = request.is_a_form_made != 0};
   args.b_form = {.bytes = At(request.b_form).data(), .is_made = request.is_b_form_made != 0};
   const auto start = Clock::now();
-  const absl::Status status = launcher_.Launch({.kernel = kernels_[request.kernel],
-                                                .args = args,
-                                                .workspace_bytes = request.workspace_bytes});
+  const absl::Status status =
+      launcher_.Launch(kernels_[request.kernel], args, request.workspace_bytes);
   result.compute_ns = std::chrono::nanoseconds(Clock::now() - start).count();
   return status;
 }

@@ -98,7 +98,7 @@ std::byte* RunContext::Seen(const std::byte* staged) const {
 }
 
 int64_t RunContext::free_bytes() const {
-  return memory_limit_bytes - arena.bytes() - blocks.tensor_bytes() - blocks.scratch_bytes();
+  return memory_limit_bytes - arena.bytes() - blocks.bytes();
 }
 
 Run::Run(RunContext& context, uint64_t id, uint32_t slot, BlockUses uses)
@@ -270,18 +270,12 @@ absl::Status MemoryRun::Issue() {
 absl::Status MemoryRun::CheckRoom() {
   RunContext& context = this->context();
   const int64_t bytes = request_.bytes;
-  const bool is_tensor = request_.is_scratch == 0;
-  const int64_t tensors_left = context.tensor_limit_bytes - context.blocks.tensor_bytes();
   if (bytes > context.free_bytes()) context.arena.FreeIdle();
-  if (bytes <= context.free_bytes() && (!is_tensor || bytes <= tensors_left)) {
-    return absl::OkStatus();
-  }
+  if (bytes <= context.free_bytes()) return absl::OkStatus();
   if (!context.is_first) return absl::UnavailableError("device memory: in use by earlier requests");
-  return absl::ResourceExhaustedError(GotWant(
-      "device memory", Concat("a block of ", bytes, " bytes"),
-      Concat("at most ",
-             is_tensor ? std::min(tensors_left, context.free_bytes()) : context.free_bytes(),
-             ", which are free")));
+  return absl::ResourceExhaustedError(
+      GotWant("device memory", Concat("a block of ", bytes, " bytes"),
+              Concat("at most ", context.free_bytes(), ", which are free")));
 }
 
 absl::Status MemoryRun::Allocate() {
@@ -289,8 +283,7 @@ absl::Status MemoryRun::Allocate() {
   const absl::Status room = CheckRoom();
   if (absl::IsUnavailable(room)) return absl::OkStatus();
   RETURN_IF_ERROR(room);
-  absl::StatusOr<std::byte*> memory =
-      context.blocks.Add(request_.block, request_.bytes, request_.is_scratch != 0);
+  absl::StatusOr<std::byte*> memory = context.blocks.Add(request_.block, request_.bytes);
   if (absl::IsResourceExhausted(memory.status()) && !context.is_first) return absl::OkStatus();
   RETURN_IF_ERROR(memory.status());
   // Clears the previous owner's data.

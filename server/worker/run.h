@@ -28,7 +28,6 @@ struct RunContext {
   std::byte* const seen_staging;  // The staging area's address for kernels.
   const Target target;
   const int64_t memory_limit_bytes;
-  const int64_t tensor_limit_bytes;
 
   BlockTurns turns = {};  // Turns of the requests, from the start to LeaveTurns.
   // The request whose kernels are being launched, so that kernels of two requests do not

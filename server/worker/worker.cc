@@ -98,8 +98,7 @@ absl::StatusOr<Hello> Worker::Open(int staging_file) {
                                                         .staging = staging_,
                                                         .seen_staging = seen_staging,
                                                         .target = gpu_.target,
-                                                        .memory_limit_bytes = limit,
-                                                        .tensor_limit_bytes = tensor_limit});
+                                                        .memory_limit_bytes = limit});
   if (options_.is_confined) confinement_.LimitCalls();
   Hello hello;
   hello.catalog = CatalogFingerprint();

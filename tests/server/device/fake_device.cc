@@ -27,7 +27,8 @@ JobOutcome RunOnCallingThread(const Job& job) {
   }
   WarmMemory copies(0);
   Gathering gathering(copies, /*threads=*/1);
-  outcome.status = job.kernel->launch(ArgsOf(job, {}, workspace, d, nullptr, gathering).value());
+  outcome.status = job.kernel->launch(
+      ArgsAt(job.problem, {}, gathering.TakeAll(job, nullptr).value(), d, workspace));
   outcome.compute_ns = 1;
   return outcome;
 }

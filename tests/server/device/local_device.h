@@ -36,7 +36,7 @@ class LocalDevice final : public Device {
   const SteadyClock clock_;
   HostSide host_;
   DeviceProfile profile_;
-  LocalLauncher launcher_;
+  Launcher launcher_;
   Mutex mutex_;
   std::vector<std::unique_ptr<LaunchErrand>> waiting_ ABSL_GUARDED_BY(mutex_);
   LaunchErrand* running_ ABSL_GUARDED_BY(mutex_) = nullptr;

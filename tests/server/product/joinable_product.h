@@ -99,10 +99,10 @@ inline std::vector<std::byte> ResultOf(const Job& job, std::byte poison) {
   std::align(kAlignment, static_cast<size_t>(job.workspace_bytes), start, space);
   WarmMemory copies(0);
   Gathering gathering(copies, /*threads=*/1);
-  const absl::StatusOr<GemmArgs> args =
-      ArgsOf(job, SimulatedH100(), absl::MakeSpan(static_cast<std::byte*>(start), space), d.data(),
-             nullptr, gathering);
-  if (!args.ok() || !job.kernel->launch(*args).ok()) std::abort();
+  const GemmArgs args =
+      ArgsAt(job.problem, SimulatedH100(), gathering.TakeAll(job, nullptr).value(), d.data(),
+             absl::MakeSpan(static_cast<std::byte*>(start), space));
+  if (!job.kernel->launch(args).ok()) std::abort();
   return d;
 }
 

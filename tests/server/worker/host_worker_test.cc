@@ -132,7 +132,7 @@ class Case {
   std::vector<std::byte> LocalD() {
     std::vector<std::byte> d(d_.size(), kOnes);
     HostSide host(TargetOf(kernel_.device_kind), 1, /*poisons_freed=*/true, /*shared=*/nullptr);
-    LocalLauncher launcher(/*poisons_freed=*/true);
+    Launcher launcher(/*poisons_freed=*/true);
     Job here = job_;
     here.d.memory = d.data();
     here.forms = nullptr;
