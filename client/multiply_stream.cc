@@ -396,7 +396,7 @@ absl::Status MultiplyStream::Send(const v1::MultiplyRequest& request) {
   if (!current.has_value()) return reactor_->Send(request, nullptr);
   return reactor_->Send(*current->request, current->uses.empty() ? nullptr : current->request);
 }
-absl::Status MultiplyStream::Send(const MatrixView& a, const MatrixView& b,
+absl::Status MultiplyStream::Send(const Operand& a, const Operand& b,
                                   const ProductOptions& options) {
   const auto request = BuildRequest(a, b, options);
   return request.ok() ? Send(*request) : request.status();

@@ -25,11 +25,10 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "gemmd/product.h"
+#include "gemmd/tensor.h"
 #include "gemmd/wire_types.h"
 
 namespace gemmd {
-
-struct TensorOwner;
 
 // The outcome of one product of a stream: the answer (never null) or an error.
 struct StreamAnswer {
@@ -67,8 +66,8 @@ class MultiplyStream {
   // stream's own status, or Unavailable if the stream ended with OK.
   absl::Status Send(const v1::MultiplyRequest& request);
 
-  // The same for matrices in the caller's memory, which are copied. Ignores `into`.
-  absl::Status Send(const MatrixView& a, const MatrixView& b, const ProductOptions& options = {});
+  // The same for operands of any kind; matrices in the caller's memory are copied. Ignores `into`.
+  absl::Status Send(const Operand& a, const Operand& b, const ProductOptions& options = {});
 
   // Tells the server that no more products follow, once the queued ones are sent. May be repeated.
   void CloseSending();

@@ -310,6 +310,25 @@ TEST_F(RestartTest, CallbacksRestoreTheirTensors) {
   }
 }
 
+TEST_F(RestartTest, StreamsTakeOperandsOfAnyKind) {
+  const auto w = client_->Put(w_view_, {.restorable = true});
+  ASSERT_THAT(w, IsOk());
+  const std::string bytes(reinterpret_cast<const char*>(d_.data()), d_.size() * sizeof(float));
+  const auto stream = client_->OpenMultiplyStream();
+  const auto expect_product = [&](const absl::Status& sent) {
+    ASSERT_THAT(sent, IsOk());
+    const auto answer = stream->Receive();
+    ASSERT_TRUE(answer.has_value());
+    ASSERT_THAT(answer->response, IsOk());
+    EXPECT_EQ((*answer->response)->d().data(), bytes);
+  };
+  expect_product(stream->Send(a_view_, w_view_, {.request_id = "views"}));
+  expect_product(stream->Send(a_view_, *w, {.request_id = "tensor"}));
+  LoseAll();
+  expect_product(stream->Send(a_view_, *w, {.request_id = "restored"}));
+  EXPECT_THAT(stream->Finish(), IsOk());
+}
+
 TEST_F(RestartTest, ProductsOfStreamsRestoreTheirTensors) {
   const auto w = client_->Put(w_view_, {.restorable = true});
   ASSERT_THAT(w, IsOk());
