@@ -9,9 +9,11 @@
 #include <cstdlib>
 #include <iterator>
 #include <memory>
+#include <string_view>
 #include <type_traits>
 #include <utility>
 
+#include "absl/hash/hash.h"
 #include "kernels/kernel.h"
 #include "kernels/matrix/text.h"
 #include "kernels/select.h"
@@ -37,12 +39,12 @@ class Key {
     Append(reinterpret_cast<const char*>(&value), sizeof(value));
   }
   void Add(Piece bytes) { Append(reinterpret_cast<const char*>(bytes.data()), bytes.size()); }
-  JoinKey Take() { return std::move(bytes_); }
+  JoinKey Take() { return JoinKey(std::move(bytes_)); }
 
  private:
   void Append(const char* from, size_t count) { bytes_.insert(bytes_.end(), from, from + count); }
 
-  JoinKey bytes_;
+  JoinKey::Bytes bytes_;
 };
 
 // Joined jobs are assembled from pieces of host memory, or from tensors, which have such pieces
@@ -77,10 +79,11 @@ void AddLayout(const MatrixLayout& layout, Key& key) {
   key.Add(layout.columns);
 }
 
-// Which matrices are tensors. A device gathers those in its own memory; the others are gathered on
-// the host.
-Key KeyOfPlaces(const Job& job) {
+// The priority, and which matrices are tensors. A device gathers those in its own memory; the
+// others are gathered on the host.
+Key BeginKey(const Job& job, Priority priority) {
   Key key;
+  key.Add(priority);
   for (const OperandRole role : kMatrixRoles) key.Add(job[role].is_resident);
   key.Add(job.d.memory != nullptr);
   return key;
@@ -137,7 +140,7 @@ bool IsRows(const MatrixLayout& layout, int64_t bytes) {
          bytes == layout.rows * layout.line_stride_bytes();
 }
 
-JoinKey StackedKeyOf(const Job& job) {
+JoinKey StackedKeyOf(const Job& job, Priority priority) {
   const Problem& problem = job.problem;
   const bool is_stack = problem.batch == 1 && IsOnHost(job.a) && IsRows(problem.a, job.a.bytes) &&
                         IsRows(problem.d, job.d_bytes) && job.b.pieces.size() <= 1 &&
@@ -145,7 +148,7 @@ JoinKey StackedKeyOf(const Job& job) {
                         problem.bias_axis != BiasAxis::kRows &&
                         problem.a_scale != ScaleKind::kVector;
   if (!is_stack) return {};
-  Key key = KeyOfPlaces(job);
+  Key key = BeginKey(job, priority);
   AddForm(problem.a, key);
   AddLayout(problem.b, key);
   AddPlace(job.b, key);
@@ -163,9 +166,9 @@ bool AddBatched(const Source& source, const MatrixLayout& layout, int64_t batch,
   return batch == 1 || layout.batch_stride_bytes == 0;
 }
 
-JoinKey BatchedKeyOf(const Job& job) {
+JoinKey BatchedKeyOf(const Job& job, Priority priority) {
   const Problem& problem = job.problem;
-  Key key = KeyOfPlaces(job);
+  Key key = BeginKey(job, priority);
   key.Add(problem.m);
   AddLayout(problem.d, key);
   const bool is_batch = AddBatched(job.a, problem.a, problem.batch, key) &&
@@ -180,15 +183,19 @@ int64_t CopiedBytes(const Source& source) { return IsOnHost(source) ? source.byt
 
 }  // namespace
 
-JoinKeys JoinKeysOf(const Job& job) {
+JoinKey::JoinKey(Bytes bytes)
+    : hash_(absl::HashOf(std::string_view(bytes.data(), bytes.size()))), bytes_(std::move(bytes)) {}
+
+JoinKeys JoinKeysOf(const Job& job, Priority priority) {
   if (!CanJoin(job)) return {};
   if (job.kernel->batch_invariant) {
     // Each matrix of a batch would need its factors.
     const bool may_be_batch = !job.problem.has_block_scales();
-    return {.stacked = StackedKeyOf(job), .batched = may_be_batch ? BatchedKeyOf(job) : JoinKey()};
+    return {.stacked = StackedKeyOf(job, priority),
+            .batched = may_be_batch ? BatchedKeyOf(job, priority) : JoinKey()};
   }
   if (!job.may_vary || !job.b.is_resident || !MayVaryJoined(*job.kernel)) return {};
-  return {.stacked = StackedKeyOf(job), .batched = {}};
+  return {.stacked = StackedKeyOf(job, priority), .batched = {}};
 }
 
 bool MayVaryJoined(const Kernel& kernel) {
@@ -333,11 +340,11 @@ JobId Scheduler::Submit(std::unique_ptr<Submission> job) {
 
 std::vector<Scheduler::Refused> Scheduler::SubmitTogether(Company jobs, Admission* admission) {
   for (const std::unique_ptr<Submission>& job : jobs) {
-    job->keys = JoinKeysOf(job->job);
+    job->keys = JoinKeysOf(job->job, job->priority);
     if (job->id == 0) job->id = NewId();
   }
   std::vector<Refused> refused;
-  absl::InlinedVector<Device*, 2> due;
+  DueLaunches due;
   bool is_earlier = false;
   {
     MutexLock lock(&mutex_);
@@ -362,14 +369,15 @@ std::vector<Scheduler::Refused> Scheduler::SubmitTogether(Company jobs, Admissio
       if (Queue(state, std::move(job), ahead.waiting_ns == 0, now_ns)) is_earlier = true;
     }
     for (auto& [device, state] : states_) {
-      if (HasRoom(state, now_ns)) due.push_back(state.device);
+      if (!HasRoom(state, now_ns)) continue;
+      TakeNext(state, due.emplace_back(state.device, Next()).second);
     }
   }
   for (std::unique_ptr<Submission>& job : jobs) {
     if (job != nullptr) GiveBack(std::move(job));
   }
   if (is_earlier && deadline_listener_) deadline_listener_();
-  for (Device* const device : due) LaunchAll(*device);
+  for (auto& [device, next] : due) LaunchFrom(*device, std::move(next));
   return refused;
 }
 
@@ -385,8 +393,8 @@ bool Scheduler::Queue(State& state, std::unique_ptr<Submission> job, bool is_pro
   state.queue.Add(flow, held);
   state.light.Add({.caller = flow.caller}, held.predicted_ns, now_ns);
   if (held.is_lone) state.lone.Add(flow, held.predicted_ns, now_ns);
-  if (!held.keys.stacked.empty()) state.stacked[held.keys.stacked].Insert(held);
-  if (!held.keys.batched.empty()) state.batched[held.keys.batched].Insert(held);
+  state.stacked.Enter(held);
+  state.batched.Enter(held);
   ++state.load.queued_requests;
   state.load.queued_bytes += held.bytes;
   if (held.deadline_ns == kNoDeadlineNs) return false;
@@ -400,14 +408,8 @@ bool Scheduler::Queue(State& state, std::unique_ptr<Submission> job, bool is_pro
 void Scheduler::LeaveQueue(State& state, Submission& held) {
   --state.load.queued_requests;
   state.load.queued_bytes -= held.bytes;
-  const auto unlist = [&](auto& waiting, const JoinKey& key) {
-    const auto position = waiting.find(key);
-    if (position == waiting.end()) return;
-    position->second.Remove(held);
-    if (position->second.empty()) waiting.erase(position);
-  };
-  unlist(state.stacked, held.keys.stacked);
-  unlist(state.batched, held.keys.batched);
+  state.stacked.Leave(held);
+  state.batched.Leave(held);
 }
 
 std::unique_ptr<Submission> Scheduler::Take(Submission& held) {
@@ -462,7 +464,7 @@ void Scheduler::Cancel(absl::Span<const JobId> ids) {
 
 int64_t Scheduler::EndExpired() {
   Ended ended;
-  std::vector<Device*> due;
+  DueLaunches due;
   int64_t next_ns = kNoDeadlineNs;
   {
     MutexLock lock(&mutex_);
@@ -476,13 +478,13 @@ int64_t Scheduler::EndExpired() {
     for (auto& [device, state] : states_) {
       if (state.held_until_ns <= now_ns) {
         state.held_until_ns = kNoDeadlineNs;
-        due.push_back(state.device);
+        TakeNext(state, due.emplace_back(state.device, Next()).second);
       }
       next_ns = std::min(next_ns, state.held_until_ns);
     }
     watched_ns_ = next_ns;
   }
-  for (Device* const device : due) LaunchAll(*device);
+  for (auto& [device, next] : due) LaunchFrom(*device, std::move(next));
   Finish(std::move(ended));
   return next_ns;
 }
@@ -531,17 +533,18 @@ void Scheduler::OnDone(Launch& launch, JobOutcome outcome) {
   std::unique_ptr<JoinedJob> joined;
   EndedLaunch ended;
   Next next;
+  int64_t now_ns = 0;
+  int64_t ran_ns = 0;
   {
     MutexLock lock(&mutex_);
     State& state = states_.at(&device);
     std::erase(state.running, &launch);
-    const int64_t now_ns = clock_.NowNs();
+    now_ns = clock_.NowNs();
     // Overlapping time counts once.
-    const int64_t ran_ns = now_ns - std::max(launch.launched_ns, state.last_end_ns);
+    ran_ns = now_ns - std::max(launch.launched_ns, state.last_end_ns);
     state.last_end_ns = now_ns;
     if (launch.unwanted_ns.has_value()) state.aborts.Add(now_ns - *launch.unwanted_ns);
     joined = std::move(launch.joined);
-    Learn(launch, outcome, now_ns - ran_ns, now_ns);
     const auto count = static_cast<int64_t>(launch.members.size());
     ended.jobs.reserve(launch.members.size());
     for (Submission* const held : launch.members) {
@@ -555,6 +558,7 @@ void Scheduler::OnDone(Launch& launch, JobOutcome outcome) {
     state.load.completed_requests += count;
     TakeNext(state, next);
   }
+  Learn(launch, outcome, now_ns - ran_ns, now_ns);
   // The device gets its next job first, so that it does not wait while this job's answer is made.
   LaunchFrom(device, std::move(next));
   ended.outcome = std::move(outcome);
@@ -644,15 +648,6 @@ void ChooseKernel(const DeviceProfile& profile, KernelChoices& choices, JoinedJo
 
 }  // namespace
 
-void Scheduler::LaunchAll(Device& device) {
-  Next next;
-  {
-    MutexLock lock(&mutex_);
-    TakeNext(states_.at(&device), next);
-  }
-  LaunchFrom(device, std::move(next));
-}
-
 // Launches `next`, and then as many jobs as the device has room for.
 void Scheduler::LaunchFrom(Device& device, Next next) {
   while (true) {
@@ -722,12 +717,10 @@ bool Scheduler::IsHeldBack(State& state, int64_t now_ns) {
   state.held_until_ns = kNoDeadlineNs;
   if (joins_.window_ns == 0 || !state.running.empty() || state.queue.empty()) return false;
   const auto& next = static_cast<const Submission&>(state.queue.first());
-  const auto waiting = [](const auto& by_key, const JoinKey& key) {
-    const auto position = by_key.find(key);
-    return position == by_key.end() ? int64_t{0} : static_cast<int64_t>(position->second.size());
+  const auto size = [](const auto* list) {
+    return list == nullptr ? int64_t{0} : static_cast<int64_t>(list->size());
   };
-  const int64_t mates = std::max(waiting(state.stacked, next.keys.stacked),
-                                 waiting(state.batched, next.keys.batched));
+  const int64_t mates = std::max(size(state.stacked.Find(next)), size(state.batched.Find(next)));
   if (mates == 0 || mates >= joins_.limits.max_jobs) return false;
   int64_t until_ns = next.submitted_ns + joins_.window_ns;
   if (next.deadline_ns != kNoDeadlineNs) {
@@ -738,32 +731,28 @@ bool Scheduler::IsHeldBack(State& state, int64_t now_ns) {
   return true;
 }
 
-// The waiting jobs that can be joined with `first`, oldest first, within the limits.
+// The waiting jobs that can be joined with `first`, oldest first, within the limits. Visits no more
+// jobs than may be joined.
 std::vector<Submission*> Scheduler::MatesOf(Joining joining, State& state,
                                             const Submission& first) {
   std::vector<Submission*> mates;
-  const auto gather = [&](const auto& waiting, const JoinKey& key) {
-    const auto position = waiting.find(key);
-    if (position == waiting.end()) return;
-    const auto& list = position->second;
+  const auto gather = [&](const auto& waiting) {
+    const auto* const list = waiting.Find(first);
+    if (list == nullptr) return;
     const JoinLimits& limits = joins_.limits;
     OverwrittenPlaces places;
     places.Add(first.job);
     int64_t bytes = JoinBytesOf(first.job, joining);
-    mates.reserve(std::min(list.size(), static_cast<size_t>(limits.max_jobs)));
-    for (Submission* mate = list.first(); mate != nullptr; mate = list.After(*mate)) {
-      if (static_cast<int64_t>(mates.size()) + 1 >= limits.max_jobs) break;
+    mates.reserve(std::min(list->size(), static_cast<size_t>(limits.max_jobs)));
+    int64_t jobs = 1;
+    for (Submission* mate = list->first(); mate != nullptr; mate = list->After(*mate)) {
+      if (++jobs > limits.max_jobs) break;
       bytes += JoinBytesOf(mate->job, joining);
       if (bytes > limits.max_bytes) break;
-      if (mate->priority != first.priority) continue;
       if (places.Add(mate->job)) mates.push_back(mate);
     }
   };
-  if (joining == Joining::kStacked) {
-    gather(state.stacked, first.keys.stacked);
-  } else {
-    gather(state.batched, first.keys.batched);
-  }
+  joining == Joining::kStacked ? gather(state.stacked) : gather(state.batched);
   return mates;
 }
 

@@ -65,13 +65,27 @@ struct JoinLimits {
 };
 
 // What jobs that run as one must have in common: jobs with equal keys can run as one. Empty if a
-// job cannot run with others in this way. Keys without vectors fit in without an allocation.
-using JoinKey = absl::InlinedVector<char, 320>;
+// job cannot run with others in this way.
+class JoinKey {
+ public:
+  using Bytes = absl::InlinedVector<char, 320>;  // Without vectors, no allocation.
+
+  JoinKey() = default;
+  explicit JoinKey(Bytes bytes);
+
+  bool empty() const { return bytes_.empty(); }
+  uint64_t hash() const { return hash_; }
+  friend bool operator==(const JoinKey&, const JoinKey&) = default;
+
+ private:
+  uint64_t hash_ = 0;  // Of all bytes.
+  Bytes bytes_;
+};
 struct JoinKeys {
   JoinKey stacked;
   JoinKey batched;
 };
-JoinKeys JoinKeysOf(const Job& job);
+JoinKeys JoinKeysOf(const Job& job, Priority priority = Priority::kNormal);
 
 // Whether the bits of a D that may vary (Job::may_vary) depend on the jobs that are stacked with
 // it, if B is a tensor. True on `cpu`, for kernels whose bits depend on m. Reading a B once for
@@ -247,17 +261,46 @@ class Scheduler {
   DeviceLoad load(const Device& device) const ABSL_LOCKS_EXCLUDED(mutex_);
 
  private:
-  // Waiting jobs that have a key.
-  template <JobLinks<Submission> Submission::*kLinks>
-  using Waiting = absl::flat_hash_map<JoinKey, LinkedJobs<Submission, kLinks>>;
+  // Waiting jobs by their key of one kind. Compares and copies no whole keys but one for each job
+  // that comes.
+  template <JobLinks<Submission> Submission::*kLinks, JoinKey JoinKeys::*kKey>
+  class Waiting {
+   public:
+    using List = LinkedJobs<Submission, kLinks>;
+
+    // No effect on a job without a key. A job whose key has the hash of another waiting key does
+    // not enter, and runs alone.
+    void Enter(Submission& job) {
+      const JoinKey& key = job.keys.*kKey;
+      if (key.empty()) return;
+      List& list = lists_[key.hash()];
+      if (list.empty() || list.first()->keys.*kKey == key) list.Insert(job);
+    }
+    // No effect on a job that has not entered.
+    void Leave(Submission& job) {
+      const auto position = lists_.find((job.keys.*kKey).hash());
+      if (position == lists_.end() || !position->second.Remove(job)) return;
+      if (position->second.empty()) lists_.erase(position);
+    }
+    // The jobs that wait with the job's key; null if there are none.
+    const List* Find(const Submission& job) const {
+      const JoinKey& key = job.keys.*kKey;
+      const auto position = lists_.find(key.hash());
+      if (position == lists_.end() || position->second.first()->keys.*kKey != key) return nullptr;
+      return &position->second;
+    }
+
+   private:
+    absl::flat_hash_map<uint64_t, List> lists_;  // By hash.
+  };
   struct State {
     Device* device = nullptr;
     DeviceQueue queue;
     LightFlows light;              // The shortest products by caller,
     LightFlows lone;               // and by connection, of those that wait for each answer.
     std::vector<Launch*> running;  // In the order of their launches.
-    Waiting<&Submission::stacked> stacked;
-    Waiting<&Submission::batched> batched;
+    Waiting<&Submission::stacked, &JoinKeys::stacked> stacked;
+    Waiting<&Submission::batched, &JoinKeys::batched> batched;
     int64_t last_end_ns = 0;
     int64_t held_until_ns = kNoDeadlineNs;  // Until then the device stays idle, for jobs to join.
     DeviceLoad load;
@@ -292,7 +335,7 @@ class Scheduler {
     bool is_earlier = false;  // EndExpired must be called earlier than its last call returned.
     Ended ended;
   };
-  void LaunchAll(Device& device) ABSL_LOCKS_EXCLUDED(mutex_);
+  using DueLaunches = absl::InlinedVector<std::pair<Device*, Next>, 1>;
   void LaunchFrom(Device& device, Next next) ABSL_LOCKS_EXCLUDED(mutex_);
   void TakeNext(State& state, Next& next) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   Launch* TakeNext(State& state, Ended& ended) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);

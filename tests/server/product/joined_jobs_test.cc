@@ -435,6 +435,26 @@ TEST_F(JoinedJobsTest, LimitsHold) {
   EXPECT_EQ(answers_[4].joined, 2);
 }
 
+// Those whose results overlap are passed over, but not without end.
+TEST_F(JoinedJobsTest, NoMoreAreLookedAtThanMayBeJoined) {
+  for (const int64_t max_jobs : {4, 5}) {
+    answers_.clear();
+    Scheduler scheduler(devices_, clock_, {.limits = {.max_jobs = max_jobs}});
+    Submit(scheduler, Loner());
+    const auto d_bytes = static_cast<size_t>(Product().job.d_bytes);
+    std::vector<std::byte> d(3 * d_bytes);
+    for (const size_t at : {size_t{0}, size_t{4}, size_t{4}, size_t{8}, 2 * d_bytes}) {
+      JoinableProduct& product = Product();
+      product.job.d.memory = d.data() + at;
+      Submit(scheduler, product);
+    }
+    for (int i = 0; i < 6; ++i) {
+      if (device_.held() > 0) device_.CompleteNext();
+    }
+    EXPECT_EQ(answers_[1].joined, max_jobs == 5 ? 2 : 1);
+  }
+}
+
 TEST_F(JoinedJobsTest, AnIdleDeviceWaitsForTheWindow) {
   Scheduler scheduler(devices_, clock_, {.limits = {}, .window_ns = 2 * kMs});
   int wakes = 0;

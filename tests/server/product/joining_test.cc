@@ -121,6 +121,10 @@ TEST(JoinKeysTest, EveryDifferenceCounts) {
   const JoinKeys plain = keys_of([](JoinableProduct&) {});
   EXPECT_NE(plain.stacked, JoinKey());
   EXPECT_NE(plain.batched, JoinKey());
+  EXPECT_EQ(keys_of([](JoinableProduct&) {}).stacked.hash(), plain.stacked.hash());
+  JoinableProduct low(random, kernel, shape, &b);
+  EXPECT_NE(JoinKeysOf(low.job, Priority::kLow).stacked, plain.stacked);
+  EXPECT_NE(JoinKeysOf(low.job, Priority::kLow).batched, plain.batched);
   const std::vector<std::function<void(JoinableProduct&)>> changes = {
       [](JoinableProduct& one) { one.job.problem.alpha = 2; },
       [](JoinableProduct& one) { one.job.problem.activation = Activation::kRelu; },

@@ -132,6 +132,18 @@ TEST_F(SchedulerTest, TellsOfEarlierDeadlinesOnly) {
   scheduler_.Stop(absl::UnavailableError("over"));
 }
 
+// The listener is called after the scheduler's lock was released, and before the device is given
+// the job.
+TEST_F(SchedulerTest, TakesAJobForItsIdleDeviceAsItQueuesIt) {
+  std::vector<int64_t> waiting;
+  scheduler_.WatchDeadlines([&] { waiting.push_back(scheduler_.load(first_).queued_requests); });
+  Submit("a", first_, clock_.NowNs() + 50 * kMs);
+  Submit("b", first_, clock_.NowNs() + 40 * kMs);
+  EXPECT_THAT(waiting, ElementsAre(0, 1));
+  EXPECT_EQ(first_.submitted(), 1);
+  scheduler_.WatchDeadlines(nullptr);
+}
+
 TEST_F(SchedulerTest, NeverLaunchesAJobThatCameTooLate) {
   Submit("late", first_, clock_.NowNs() - 1);
   EXPECT_EQ(first_.submitted(), 0);

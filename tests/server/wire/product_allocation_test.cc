@@ -301,12 +301,12 @@ TEST(ProductAllocationTest, OfAListOfResidentProductsByHandles) {
   EXPECT_LE(CountOfResidentProducts(/*have_names=*/false).all, 5);
 }
 
-TEST(ProductAllocationTest, OfAUnaryCall) {
+Allocations CountOfCall(const v1::MultiplyRequest& request) {
   RunningServer running(TestDevice::kOwnCpu);
   PlainCaller caller(running.port(), "/gemmd.v1.Gemm/Multiply");
-  const std::string bytes = IntegerRequest(4, 4, 4).SerializeAsString();
+  const std::string bytes = request.SerializeAsString();
   constexpr int kCalls = 16;
-  const Allocations count = AllocationsPerProduct(kCalls, [&] {
+  return AllocationsPerProduct(kCalls, [&] {
     for (int i = 0; i < kCalls; ++i) {
       caller.StartCall();
       caller.SendMessage(bytes, /*is_last=*/true);
@@ -314,9 +314,22 @@ TEST(ProductAllocationTest, OfAUnaryCall) {
       ASSERT_FALSE(caller.ReadMessage().has_value());
     }
   });
+}
+
+TEST(ProductAllocationTest, OfAUnaryCall) {
+  const Allocations count = CountOfCall(IntegerRequest(4, 4, 4));
   // Includes gRPC's own allocations. Release 1.75 makes twice as many as 1.51.
   EXPECT_LE(count.all, GRPC_CPP_VERSION_MINOR < 56 ? 23 : 52);
   EXPECT_EQ(count.under_locks, 0);
+}
+
+// The key by which it could run with others has the bias, and allocates for it.
+TEST(ProductAllocationTest, OfAUnaryCallWithABias) {
+  constexpr int64_t kSize = 64;
+  v1::MultiplyRequest request = Bytes(kSize);
+  request.mutable_bias()->set_axis(v1::BIAS_AXIS_COLUMNS);
+  request.mutable_bias()->set_data(std::string(4 * kSize, '\1'));
+  EXPECT_EQ(CountOfCall(request).under_locks, 0);
 }
 
 // The real device, whose kernels run in a worker, allocates D alone.
