@@ -272,8 +272,9 @@ absl::StatusOr<OwnedMatrix> QuantizeBlocks(std::span<const float> values, int64_
         "type: got ", ElementTypeName(type), ", want e4m3, e5m2, e3m2, e2m3, e2m1, s8 or s4"));
   }
   if (format.type == v1::FACTOR_TYPE_UNSPECIFIED || !v1::FactorType_IsValid(format.type)) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "format.type: got ", static_cast<int>(format.type), ", want F32, UE8M0 or UE4M3"));
+    return absl::InvalidArgumentError(absl::StrCat("format.type: got unknown value ",
+                                                   static_cast<int>(format.type),
+                                                   ", want f32, ue8m0 or ue4m3"));
   }
   if (format.lines < 1 || format.depth < 1) {
     return absl::InvalidArgumentError(absl::StrCat("format: got blocks of ", format.lines, "x",

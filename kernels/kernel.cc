@@ -237,7 +237,7 @@ absl::Status SupportsInstruction(const Kernel& kernel, const Problem& problem) {
   if (instruction.bit_count == mma::BitCount::kNone) return absl::OkStatus();
   const bool is_xor = instruction.bit_count == mma::BitCount::kXor;
   if (is_xor == (problem.bit_operation == BitOperation::kXor)) return absl::OkStatus();
-  return Refuse("bit_operation", is_xor ? "AND" : "XOR", is_xor ? "XOR" : "AND");
+  return Refuse("bit_operation", is_xor ? "and" : "xor", is_xor ? "xor" : "and");
 }
 
 absl::Status AvailableOn(const mma::Instruction& instruction, mma::Chip chip) {

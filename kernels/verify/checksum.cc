@@ -127,7 +127,7 @@ double MagnitudeOf(ElementType type) {
 }
 
 absl::Status Refuse(std::string_view got, std::string_view want) {
-  return absl::UnimplementedError(Concat("verify.mode: got CHECKSUM with ", got, ", want ", want));
+  return absl::UnimplementedError(Concat("verify.mode: got checksum with ", got, ", want ", want));
 }
 
 // The max relative error of one addition. Tensor cores truncate, and some chips add floats of at
@@ -347,14 +347,14 @@ absl::Status CanCheckSums(const Kernel& kernel, const Problem& problem) {
   if (!problem.has_product()) return Refuse("no product", "k above 0 and alpha other than 0");
   if (problem.activation != Activation::kNone) return Refuse("an activation", "none");
   if (problem.has_block_scales()) {
-    return Refuse("factors of blocks", "none: SAMPLED and DUPLICATE check such products");
+    return Refuse("factors of blocks", "none: sampled and duplicate check such products");
   }
   if (kernel.recipe.accumulation == ElementType::kS32) {
     if (!kernel.recipe.exact) return Refuse("a kernel that saturates", "sums modulo 2^32");
     if (!problem.is_plain() || problem.d.type != ElementType::kS32) {
       return Refuse("integers and an epilogue", "a D of s32 that is the product alone");
     }
-    if (problem.bit_operation == BitOperation::kXor) return Refuse("XOR", "AND");
+    if (problem.bit_operation == BitOperation::kXor) return Refuse("xor", "and");
     return absl::OkStatus();
   }
   if (!IsFloat(problem.d.type) || BitsOf(problem.d.type) < 16) {

@@ -90,7 +90,7 @@ absl::StatusOr<VerifyNeeds> NeedsOf(const VerifyRule& rule, const Kernel& kernel
   if (rule.mode == VerifyMode::kDuplicate) {
     if (!kernel.deterministic) {
       return absl::UnimplementedError(
-          Concat("verify.mode: got DUPLICATE with ", kernel.name,
+          Concat("verify.mode: got duplicate with ", kernel.name,
                  ", want a kernel that gives the same bits every time"));
     }
     needs.bytes = BytesWritten(problem);

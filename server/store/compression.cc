@@ -27,7 +27,7 @@ absl::Status Refuse(std::string_view field, std::string_view got, std::string_vi
 absl::Status CheckDense(std::string_view field, const MatrixLayout& layout) {
   if (layout.is_sparse()) return Refuse(field, "a sparse tensor", "a dense one");
   if (layout.order == Order::kRowMajor) return absl::OkStatus();
-  return Refuse(Concat(field, ".order"), "COLUMN_MAJOR", "ROW_MAJOR");
+  return Refuse(Concat(field, ".order"), "column", "row");
 }
 
 absl::Status CheckMask(const TensorSpec& dense, const TensorSpec& mask) {

@@ -227,7 +227,7 @@ static_assert(static_cast<int>(FactorType::kUe4m3) + 1 == v1::FACTOR_TYPE_UE4M3)
 absl::StatusOr<BlockScale> ParseBlocks(std::string_view field, const v1::BlockScale& wire) {
   const std::string type_field = Concat(field, ".type");
   if (wire.type() == v1::FACTOR_TYPE_UNSPECIFIED) {
-    return absl::InvalidArgumentError(GotWant(type_field, "none", "F32, UE8M0 or UE4M3"));
+    return absl::InvalidArgumentError(GotWant(type_field, "none", "f32, ue8m0 or ue4m3"));
   }
   if (!v1::FactorType_IsValid(wire.type())) return UnknownValue(type_field, wire.type());
   return BlockScale{.type = static_cast<FactorType>(wire.type() - 1),
@@ -309,7 +309,7 @@ absl::Status ParseBias(const v1::Bias& bias, const HeldFields* held, Product& pr
   ASSIGN_OR_RETURN(problem.bias_type, ParseType("bias.type", bias.type(), problem.d.type));
   if (!v1::BiasAxis_IsValid(bias.axis())) return UnknownValue("bias.axis", bias.axis());
   if (bias.axis() == v1::BIAS_AXIS_UNSPECIFIED) {
-    return absl::InvalidArgumentError("bias.axis: got none, want ROWS or COLUMNS");
+    return absl::InvalidArgumentError("bias.axis: got none, want rows or columns");
   }
   problem.bias_axis = static_cast<BiasAxis>(bias.axis());
   if (held == nullptr) return absl::OkStatus();
@@ -447,7 +447,7 @@ absl::Status ParseVerify(const v1::Verify& verify, Product& product) {
   const double rate = verify.rate();
   const bool is_sampled = verify.mode() == v1::VERIFY_MODE_SAMPLED;
   if (rate != 0 && !is_sampled) {
-    return absl::InvalidArgumentError("verify.rate: got a rate, want none unless mode is SAMPLED");
+    return absl::InvalidArgumentError("verify.rate: got a rate, want none unless mode is sampled");
   }
   if (!(rate >= 0 && rate <= 1)) {
     return absl::InvalidArgumentError(
@@ -498,7 +498,8 @@ absl::Status CheckType(std::string_view field, v1::ElementType type, const Tenso
   const ElementType own = tensor.spec.layout.type;
   if (type == v1::ELEMENT_TYPE_UNSPECIFIED || type == ToWire(own)) return absl::OkStatus();
   if (!v1::ElementType_IsValid(type)) return UnknownValue(Concat(field, ".type"), type);
-  return absl::InvalidArgumentError(GotWant(Concat(field, ".type"), v1::ElementType_Name(type),
+  return absl::InvalidArgumentError(GotWant(Concat(field, ".type"),
+                                            NameOf(static_cast<ElementType>(type - 1)),
                                             Concat("that of the tensor, ", NameOf(own))));
 }
 
@@ -619,9 +620,9 @@ class TensorOperands {
       return absl::InvalidArgumentError(
           "d.tensor: got a tensor that is sparse or has factors, want one without");
     }
-    if (wire.order() != v1::ORDER_ROW_MAJOR && wire.order() != order) {
-      return absl::InvalidArgumentError(
-          "d.order: got COLUMN_MAJOR, want that of the tensor, ROW_MAJOR");
+    ASSIGN_OR_RETURN(const Order asked, ParseOrder("d.order", wire.order()));
+    if (asked == Order::kColumnMajor && stored.order == Order::kRowMajor) {
+      return absl::InvalidArgumentError(GotWant("d.order", "column", "that of the tensor, row"));
     }
     if (wire.leading_dimension() != 0 && wire.leading_dimension() != stored.leading_dimension) {
       return absl::InvalidArgumentError(

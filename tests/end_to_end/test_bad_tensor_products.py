@@ -48,7 +48,7 @@ def bad_products(session, rng):
     yield "scale", request, INVALID_ARGUMENT, "a.scale.values: got a value"
     request = good()
     request.a.type = tensors_pb2.ELEMENT_TYPE_F16
-    yield "type", request, INVALID_ARGUMENT, "a.type: got ELEMENT_TYPE_F16, want that of the tensor, f32"
+    yield "type", request, INVALID_ARGUMENT, "a.type: got f16, want that of the tensor, f32"
     for fields in ({"first_row": 5}, {"first_row": -1}, {"rows": 5}, {"rows": -1}, {"first_column": 7},
                    {"first_matrix": 2, "matrices": 1}, {"matrices": 3}, {"first_row": 1, "rows": (1 << 63) - 1}):
         request = good()
@@ -90,10 +90,13 @@ def bad_products(session, rng):
     yield "batch of D", request, INVALID_ARGUMENT, "d.tensor: got 1 matrices, want batch = 2"
     request = overwriting(square, rows=4, first_column=4)
     request.d.type = tensors_pb2.ELEMENT_TYPE_F16
-    yield "type of D", request, INVALID_ARGUMENT, "d.type: got ELEMENT_TYPE_F16"
+    yield "type of D", request, INVALID_ARGUMENT, "d.type: got f16"
     request = overwriting(square, rows=4, first_column=4)
     request.d.order = COLUMN_MAJOR
-    yield "order of D", request, INVALID_ARGUMENT, "d.order: got COLUMN_MAJOR"
+    yield "order of D", request, INVALID_ARGUMENT, "d.order: got column, want that of the tensor, row"
+    request = overwriting(square, rows=4, first_column=4)
+    request.d.order = 9
+    yield "unknown order of D", request, INVALID_ARGUMENT, "d.order: got unknown value 9"
     request = overwriting(square, rows=4, first_column=4)
     request.d.leading_dimension = 4
     yield "leading dimension of D", request, INVALID_ARGUMENT, "d.leading_dimension: got 4"

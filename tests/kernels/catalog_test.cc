@@ -11,6 +11,7 @@
 #include "kernels/matrix/text.h"
 #include "kernels/mma/instructions.h"
 #include "kernels/promotion.h"
+#include "tests/kernels/product_case.h"
 #include "tests/testing/status_matchers.h"
 
 namespace gemmd {
@@ -178,6 +179,16 @@ TEST(CatalogTest, RefusesDepthsAtWhichSumsWouldNotBeExact) {
   const Kernel& s8 = *FindKernel("onednn.s32.b1.b1.via_s8").value();
   EXPECT_THAT(s8.supports(problem), StatusIs(absl::StatusCode::kUnimplemented,
                                              "k: got 2147483648, want less than 2^31 for xor"));
+}
+
+TEST(CatalogTest, BitsAreCountedAsTheProductAsks) {
+  const Kernel& kernel = *FindKernel("mma.m16n8k256.s32.b1.b1.s32.xor.popc").value();
+  Problem problem = MakeProblem(kernel, 8, 8, 256, {});
+  problem.bit_operation = BitOperation::kXor;
+  EXPECT_THAT(kernel.supports(problem), IsOk());
+  problem.bit_operation = BitOperation::kAnd;
+  EXPECT_THAT(kernel.supports(problem),
+              StatusIs(absl::StatusCode::kUnimplemented, "bit_operation: got and, want xor"));
 }
 
 TEST(CatalogTest, WorkspacesThatLeave63Bits) {

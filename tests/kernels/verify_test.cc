@@ -300,7 +300,17 @@ TEST(VerifyTest, SaysWhatSumsCannotCheck) {
   EXPECT_TRUE(verify::CanCheckSums(kernel, problem).ok());
   problem.activation = Activation::kRelu;
   EXPECT_EQ(verify::CanCheckSums(kernel, problem).message(),
-            "verify.mode: got CHECKSUM with an activation, want none");
+            "verify.mode: got checksum with an activation, want none");
+  problem.activation = Activation::kNone;
+  problem.a_scale = ScaleKind::kBlocks;
+  EXPECT_EQ(verify::CanCheckSums(kernel, problem).message(),
+            "verify.mode: got checksum with factors of blocks, want none: sampled and duplicate "
+            "check such products");
+  const Kernel& bits = KernelNamed("mma.m16n8k256.s32.b1.b1.s32.xor.popc");
+  Problem counted = MakeProblem(bits, 8, 8, 256, {});
+  counted.bit_operation = BitOperation::kXor;
+  EXPECT_EQ(verify::CanCheckSums(bits, counted).message(),
+            "verify.mode: got checksum with xor, want and");
   const Kernel& integers = KernelNamed("mma.m16n8k32.s32.s8.s8.s32");
   Problem scaled = MakeProblem(integers, 8, 8, 8, {});
   scaled.alpha = 2;

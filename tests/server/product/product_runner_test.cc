@@ -18,6 +18,7 @@
 
 #include "kernels/cpu/host.h"
 #include "kernels/kernel.h"
+#include "kernels/matrix/text.h"
 #include "tests/testing/fake_clock.h"
 #include "tests/testing/status_matchers.h"
 
@@ -208,6 +209,14 @@ TEST_F(ProductRunnerTest, BitsVaryWhereNeitherTheRequestNorItsCheckNeedsThem) {
                                nullptr, std::move(twice));
   EXPECT_FALSE(checking.MayVary(*asks(false)));
   EXPECT_TRUE(checking.MayVary(*asks(false, VerifyMode::kNone)));
+  // Only a kernel with the same bits every time can be checked by a second product.
+  Kernel changing = *kernel;
+  changing.deterministic = false;
+  EXPECT_EQ(NeedsOf({.mode = VerifyMode::kDuplicate}, changing, Request(8, 8, 8)->job.problem)
+                .status()
+                .message(),
+            Concat("verify.mode: got duplicate with ", kernel->name,
+                   ", want a kernel that gives the same bits every time"));
   // With a limit of one, no product joins another.
   Scheduler alone(devices_, clock_, {.limits = {.max_jobs = 1}});
   const ProductRunner lone(served_, alone, *admission_, stats_, clock_, int64_t{1} << 40);

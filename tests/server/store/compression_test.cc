@@ -204,7 +204,7 @@ TEST(CompressionPlanTest, RefusesWhatHasNoSparseForm) {
   }
   TensorSpec columns = PaddedSpec(ElementType::kF16, 4, 4);
   columns.layout.order = Order::kColumnMajor;
-  EXPECT_EQ(refusal(columns), "tensor.order: got COLUMN_MAJOR, want ROW_MAJOR");
+  EXPECT_EQ(refusal(columns), "tensor.order: got column, want row");
   const TensorSpec sparse =
       MakeTensorSpec(TightSparseLayout("spec", ElementType::kF16, 4, 4).value(), 1, {}).value();
   EXPECT_EQ(refusal(sparse), "tensor: got a sparse tensor, want a dense one");
@@ -220,7 +220,7 @@ TEST(CompressionPlanTest, RefusesWhatHasNoSparseForm) {
             "mask: got 2 matrices of 4x7, want those of the tensor, 2 matrices of 4x8");
   TensorSpec mask_of_columns = PaddedSpec(ElementType::kB1, 4, 8, 0, 2);
   mask_of_columns.layout.order = Order::kColumnMajor;
-  EXPECT_EQ(refusal(dense, &mask_of_columns), "mask.order: got COLUMN_MAJOR, want ROW_MAJOR");
+  EXPECT_EQ(refusal(dense, &mask_of_columns), "mask.order: got column, want row");
 }
 
 TEST(CompressionPlanTest, CarriesFactorsOver) {

@@ -127,7 +127,7 @@ constexpr int64_t kMax = std::numeric_limits<int64_t>::max();
 const std::vector<BlockRefusal>& BlockRefusals() {
   static const std::vector<BlockRefusal> refusals = {
       {"NoType", [](Request& r) { BlocksOfA(r).clear_type(); },
-       "a.scale.blocks.type: got none, want F32, UE8M0 or UE4M3"},
+       "a.scale.blocks.type: got none, want f32, ue8m0 or ue4m3"},
       {"UnknownType", [](Request& r) { BlocksOfA(r).set_type(static_cast<v1::FactorType>(7)); },
        "a.scale.blocks.type: got unknown value 7"},
       {"NoRows", [](Request& r) { BlocksOfA(r).clear_rows_per_block(); },

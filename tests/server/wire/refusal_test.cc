@@ -92,7 +92,7 @@ std::vector<Refused> BadBytes() {
        },
        kInvalid, "bias.data: got 1 bytes, want m = 4 elements of 32 bits = 16"},
       {"BiasWithoutAxis", [](Request& r) { r.mutable_bias()->set_data("x"); }, kInvalid,
-       "bias.axis: got none, want ROWS or COLUMNS"},
+       "bias.axis: got none, want rows or columns"},
       {"LongRequestId", [](Request& r) { r.set_request_id(std::string(129, 'x')); }, kInvalid,
        "request_id: got 129 bytes, want at most 128"},
   };
@@ -175,6 +175,11 @@ std::vector<Refused> BadTypes() {
          r.mutable_c()->mutable_scale()->add_values(1);
        },
        kInvalid, "c.scale: got values, want none: only A and B are scaled"},
+      {"RateOfDuplicate",
+       [](Request& r) {
+         r.mutable_verify()->set_mode(v1::VERIFY_MODE_DUPLICATE), r.mutable_verify()->set_rate(0.5);
+       },
+       kInvalid, "verify.rate: got a rate, want none unless mode is sampled"},
       {"UnknownActivation", [](Request& r) { r.set_activation(static_cast<v1::Activation>(42)); },
        kInvalid, "activation: got unknown value 42"},
   };
