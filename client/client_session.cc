@@ -195,7 +195,7 @@ absl::StatusOr<SessionInfo> ClientSession::Open(SteadyTime deadline) {
 absl::StatusOr<SessionInfo> ClientSession::Join(const std::string& token, SteadyTime deadline) {
   if (!IsToken(token)) {
     return absl::InvalidArgumentError(
-        "token: got none or one with other characters than printable ones, want that of a session");
+        "token: got none, or one with unprintable characters, want that of a session");
   }
   absl::MutexLock lock(&mutex_);
   const bool has_another = !info_.token.empty() && info_.token != token;

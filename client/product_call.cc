@@ -325,7 +325,7 @@ void PendingProduct::Cancel() {
 
 namespace {
 
-void LetGo(void* text) { delete static_cast<std::string*>(text); }
+void Release(void* text) { delete static_cast<std::string*>(text); }
 
 }  // namespace
 
@@ -354,7 +354,7 @@ void RequestQueue::Add(std::string part) {
 grpc::ByteBuffer RequestQueue::Take() {
   auto* const text = new std::string(std::move(message_));
   Clear();
-  const grpc::Slice slice(text->data(), text->size(), LetGo, text);
+  const grpc::Slice slice(text->data(), text->size(), Release, text);
   return grpc::ByteBuffer(&slice, 1);
 }
 

@@ -293,7 +293,7 @@ class UploadRound {
 
   // Called by streams, under the lock.
   std::optional<Chunk> TakeChunk() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  bool ShallClose() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  bool ShouldClose() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   void OnAnswer(Stream& stream, absl::StatusOr<v1::PutResponse> answer) ABSL_LOCKS_EXCLUDED(mutex_);
   void OnStreamDone(const absl::Status& status) ABSL_LOCKS_EXCLUDED(mutex_);
@@ -313,12 +313,12 @@ class UploadRound {
   std::vector<std::unique_ptr<Stream>> streams_ ABSL_GUARDED_BY(mutex_);
   int open_ ABSL_GUARDED_BY(mutex_) = 0;
   std::optional<v1::PutState> state_ ABSL_GUARDED_BY(mutex_);
-  int next_range_ ABSL_GUARDED_BY(mutex_) =
-      0;  // The next byte to send: index of the range, and position in it.
+  // The next byte to send: the index of its range, and its position in the range.
+  int next_range_ ABSL_GUARDED_BY(mutex_) = 0;
   int64_t next_in_range_ ABSL_GUARDED_BY(mutex_) = 0;
   int64_t sent_ ABSL_GUARDED_BY(mutex_) = 0;
-  bool has_broken_ ABSL_GUARDED_BY(mutex_) =
-      false;  // A stream ended before the tensor was complete.
+  // Whether a stream has ended before the tensor was complete.
+  bool is_broken_ ABSL_GUARDED_BY(mutex_) = false;
   absl::Status status_ ABSL_GUARDED_BY(mutex_);
   std::optional<v1::TensorInfo> tensor_ ABSL_GUARDED_BY(mutex_);
 };
@@ -355,7 +355,7 @@ class UploadRound::Stream final
       absl::MutexLock lock(&round_.mutex_);
       if (is_writing_ || reading_ended_ || is_closed_ || !may_send_) return;
       const auto chunk = round_.TakeChunk();
-      closes = !chunk.has_value() && round_.ShallClose();
+      closes = !chunk.has_value() && round_.ShouldClose();
       if (!chunk.has_value() && !closes) return;
       is_writing_ = true;
       is_closed_ = closes;
@@ -506,7 +506,7 @@ std::optional<UploadRound::Chunk> UploadRound::TakeChunk() {
   return std::nullopt;
 }
 
-bool UploadRound::ShallClose() const { return has_broken_ || tensor_.has_value(); }
+bool UploadRound::ShouldClose() const { return is_broken_ || tensor_.has_value(); }
 
 void UploadRound::OnAnswer(Stream& stream, absl::StatusOr<v1::PutResponse> answer) {
   absl::Status wrong = answer.status();
@@ -545,7 +545,7 @@ void UploadRound::OnStreamDone(const absl::Status& status) {
   bool is_fatal = false;
   {
     absl::MutexLock lock(&mutex_);
-    if (!tensor_.has_value()) has_broken_ = true;
+    if (!tensor_.has_value()) is_broken_ = true;
     is_fatal = !status.ok() && !IsBrokenConnection(status);
     // The server's error takes precedence over a broken connection.
     if (status_.ok() || (IsBrokenConnection(status_) && is_fatal)) status_ = status;

@@ -46,7 +46,7 @@ Rate RateOf(const Kernel& kernel, const DeviceProfile& profile) {
 
 // Whether a request for `wanted` means this kernel: the kernel itself or, on another kind of
 // device, any kernel that computes with the same instruction.
-bool Answers(const Kernel& kernel, const Kernel& wanted) {
+bool IsEquivalent(const Kernel& kernel, const Kernel& wanted) {
   if (kernel.device_kind == wanted.device_kind) return kernel.name == wanted.name;
   return ShareInstruction(kernel, wanted);
 }
@@ -69,7 +69,7 @@ absl::Status Admits(const Kernel& kernel, const Problem& problem, const Constrai
   for (const DistrustedKernel& distrusted : constraints.distrusted) {
     if (distrusted.kernel == &kernel) return distrusted.why;
   }
-  if (constraints.kernel != nullptr && !Answers(kernel, *constraints.kernel)) {
+  if (constraints.kernel != nullptr && !IsEquivalent(kernel, *constraints.kernel)) {
     return absl::UnimplementedError(GotWant("kernel", kernel.name, constraints.kernel->name));
   }
   if (constraints.deterministic && !kernel.deterministic) {
@@ -180,7 +180,7 @@ std::string ExplainNearest(const std::vector<Refusal>& refusals, const Problem& 
 std::string ExplainWanted(const Kernel& wanted, const Problem& problem, const Target& target,
                           const std::vector<Refusal>& refusals) {
   for (const Refusal& refusal : refusals) {
-    if (!Answers(*refusal.kernel, wanted)) continue;
+    if (!IsEquivalent(*refusal.kernel, wanted)) continue;
     return Concat(refusal.kernel->name, ": ", refusal.reason);
   }
   return Concat(wanted.name, ": ",
@@ -188,7 +188,8 @@ std::string ExplainWanted(const Kernel& wanted, const Problem& problem, const Ta
 }
 
 int64_t ToNanoseconds(double seconds) {
-  constexpr double kLongest = 0x1p57;  // About four years; a few times that cannot overflow.
+  // About 4.5 years. The sum of a few such times does not overflow.
+  constexpr double kLongest = 0x1p57;
   const double ns = std::max(std::ceil(seconds * 1e9), 0.0);
   return ns < kLongest ? static_cast<int64_t>(ns) : static_cast<int64_t>(kLongest);
 }
@@ -254,7 +255,7 @@ const Kernel* FindBest(absl::Span<const Kernel> catalog, const Problem& problem,
   const std::optional<ElementType> dequantized = DequantizedType(problem);
   for (const Kernel& kernel : catalog) {
     if (!IsOfTypes(kernel, problem, dequantized)) continue;
-    if (constraints.kernel != nullptr && !Answers(kernel, *constraints.kernel)) continue;
+    if (constraints.kernel != nullptr && !IsEquivalent(kernel, *constraints.kernel)) continue;
     if (model != nullptr && !GiveSameBits(kernel, *model, target.chip)) continue;
     if (!Admits(kernel, problem, constraints, target, nullptr).ok()) continue;
     candidates.push_back({&kernel, PredictedNs(kernel, problem, profile), ""});

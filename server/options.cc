@@ -140,10 +140,10 @@ std::string ConfigPlaces::Of(std::string_view message) const {
   const Line* found = nullptr;
   for (const Line& line : lines_) {
     if (line.option != option) continue;
-    const bool is_told =
+    const bool names_value =
         !line.value.empty() && message.find("got " + line.value) != std::string_view::npos;
-    if (found == nullptr || is_told) found = &line;
-    if (is_told) break;
+    if (found == nullptr || names_value) found = &line;
+    if (names_value) break;
   }
   return found == nullptr ? "" : path_ + ":" + std::to_string(found->number) + ": ";
 }
@@ -472,14 +472,15 @@ void AddTensors(CLI::App& app, Options& options) {
       app, "--tensor-bytes", parse_bytes,
       "Host memory for the tensors of all sessions, uploads included. After a colon, host "
       "memory for those of one session, or of a caller without tensor_bytes in --rules: "
-      "4GiB:1GiB; without device_tensor_bytes there, the same part of GPU memory for tensors is "
-      "the most that they take of all GPUs. A tensor that does not fit is refused with "
+      "4GiB:1GiB. Unless --rules sets device_tensor_bytes, a session may take the same share of "
+      "the tensor memory of all GPUs. A tensor that does not fit is refused with "
       "RESOURCE_EXHAUSTED. 0 takes an eighth of --memory-limit-bytes, and for one session half "
       "of all. To keep more weights, raise this and lower --max-queued-bytes",
       "BYTES[:BYTES]", BytesText(tensors.max_bytes));
   AddCount(app, "--max-sessions", tensors.max_sessions,
            "Sessions open at once; one more is refused with RESOURCE_EXHAUSTED. One host or user "
-           "may have at most seven times as many as are still free, so that others can open one",
+           "may have at most seven sessions for each session that is still free, so that others "
+           "can open one",
            1, int64_t{1} << 20);
   AddDuration(app, "--session-linger", tensors.linger,
               "Delete a session's tensors this long after its last connection and call have "
@@ -494,9 +495,9 @@ void AddTensors(CLI::App& app, Options& options) {
          "--host-copies", set_copies,
          "Results in GPU memory that are also copied to host memory, in the background: those of "
          "pinned tensors, all, or none. With none, tensors of 1 MiB and more that are on a GPU "
-         "also give back their host memory, which then does not count in --tensor-bytes. With "
-         "none, and with pinned for tensors that are not, an upload to a GPU may be larger than "
-         "the room of the host. A tensor that only a GPU has is lost if the GPU's worker ends. "
+         "also give back their host memory, which then does not count in --tensor-bytes. Uploads "
+         "to a GPU whose tensors get no host copy may exceed the host's memory for tensors. A "
+         "tensor that only a GPU has is lost if the GPU's worker ends. "
          "With all, a tensor that products overwrite repeatedly is copied each time, which takes "
          "longer than computing it")
       ->check(CLI::IsMember({"pinned", "all", "none"}).description(""))

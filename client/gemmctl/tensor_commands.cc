@@ -166,12 +166,12 @@ absl::Status GetToFile(Client& client, const v1::TensorInfo& info, const std::st
   if (const absl::Status status = file.Open(path, std::nullopt); !status.ok()) {
     return absl::InternalError(status.message());  // Not a status from the server.
   }
-  const std::string beginning = NpyBeginning(ArrayOf(info.spec()));
+  const std::string header = NpyHeaderText(ArrayOf(info.spec()));
   const TensorSink sink = [&](int64_t offset, std::span<const std::byte> bytes) {
-    return file.WriteAt(offset + static_cast<int64_t>(beginning.size()),
+    return file.WriteAt(offset + static_cast<int64_t>(header.size()),
                         {reinterpret_cast<const char*>(bytes.data()), bytes.size()});
   };
-  absl::Status status = file.WriteAt(0, beginning);
+  absl::Status status = file.WriteAt(0, header);
   if (status.ok()) {
     status = client.Get(TensorOfHandle(info.handle()), sink, options).status();
   }

@@ -303,7 +303,7 @@ absl::Status PutAllAgain(Client& client, const GlobalFlags& flags, const std::st
 
 // Whether a command that opens no session needs one, for the files that it puts again. If the
 // session has ended without a restart, forgets them.
-absl::StatusOr<bool> ShallOpen(const GlobalFlags& flags) {
+absl::StatusOr<bool> NeedsSession(const GlobalFlags& flags) {
   ASSIGN_OR_RETURN(const auto puts, ReadPuts(flags));
   if (puts.empty()) return false;
   ASSIGN_OR_RETURN(auto client, Connect(flags));
@@ -328,7 +328,7 @@ absl::StatusOr<Client> ConnectSession(const GlobalFlags& flags, bool may_open,
     ASSIGN_OR_RETURN(const auto token, ReadToken(flags));
     if (!token.has_value()) {
       if (!may_open) {
-        ASSIGN_OR_RETURN(may_open, ShallOpen(flags));
+        ASSIGN_OR_RETURN(may_open, NeedsSession(flags));
         if (!may_open) break;
       }
       ASSIGN_OR_RETURN(auto opened, OpenNew(flags, console));

@@ -53,12 +53,12 @@ std::optional<PutFile> FactsOf(const std::string& path, const std::string& type)
 absl::StatusOr<MatrixView> ViewFile(const MappedNpy& npy, PutOptions& options);
 
 // Remembers a pinned tensor with a name beside the session's token, so that commands put it again
-// once the server has lost the session. Does nothing for a session given by its token. `options`
-// have the hash. Prints a warning if it fails.
+// once the server has lost the session. Does nothing for a session given by its token. The hash is
+// in `options`. Prints a warning if it fails.
 void RememberPut(const GlobalFlags& flags, Client& client, const PutFile& file,
                  const v1::TensorInfo& tensor, const PutOptions& options, const Console& console);
 
-// The tensor of this name or handle is not to be put again. Returns whether it was remembered.
+// Forgets the file of the tensor with this name or handle. Returns whether it was remembered.
 // Prints a warning if it fails.
 bool ForgetPut(const GlobalFlags& flags, const std::string& tensor, const Console& console);
 

@@ -316,7 +316,7 @@ absl::Status FetchResult(const Payload& payload, v1::MultiplyResponse& response)
 
 }  // namespace
 
-void Payload::LetGo(const v1::MultiplyResponse& response) const {
+void Payload::Release(const v1::MultiplyResponse& response) const {
   const auto slot = slots.find(response.tensor().handle());
   if (slot != slots.end()) slot->second->is_taken = false;
 }

@@ -83,7 +83,7 @@ struct Payload {
   }
 
   // Frees the slot of a result that will not be fetched. Any thread.
-  void LetGo(const v1::MultiplyResponse& response) const;
+  void Release(const v1::MultiplyResponse& response) const;
 
   // The next request to send. Any thread.
   const std::shared_ptr<const v1::MultiplyRequest>& RequestFor(size_t client) const {

@@ -30,7 +30,7 @@ struct SloObjective {
 // Errors: InvalidArgument for anything but a percentile and a time.
 absl::StatusOr<SloObjective> ParseSlo(absl::string_view text);
 
-// The min number of calls for which the percentile is not just the maximum.
+// The minimum number of calls for which the percentile is not just the maximum.
 int64_t LeastCalls(const SloObjective& objective);
 
 // The verdict of one window on a latency objective.
@@ -78,8 +78,8 @@ class RateBelief {
 
  private:
   int first_;  // The threshold of the first cell, in quarter steps.
-  std::vector<std::vector<double>>
-      cells_;  // Probabilities by threshold, for each glitch and spread.
+  // Probabilities by threshold, for each glitch and spread.
+  std::vector<std::vector<double>> cells_;
 };
 
 struct SloPlan {

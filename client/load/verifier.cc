@@ -69,7 +69,7 @@ void Verifier::Offer(size_t product, v1::MultiplyResponse response) {
   if (!queue_.empty() &&
       (queue_.size() >= kMaxWaiting || waiting_bytes_ + bytes > kMaxWaitingBytes)) {
     ++counts_.let_go;
-    payloads_[product].LetGo(response);
+    payloads_[product].Release(response);
     return;
   }
   waiting_bytes_ += bytes;
@@ -81,7 +81,7 @@ VerifierCounts Verifier::Finish(const StopRequests& stop) {
   while (!mutex_.AwaitWithTimeout(absl::Condition(this, &Verifier::IsIdle), kPatience)) {
     if (stop.load() < 2) continue;
     counts_.let_go += static_cast<int64_t>(queue_.size());
-    for (const Answer& answer : queue_) payloads_[answer.product].LetGo(answer.response);
+    for (const Answer& answer : queue_) payloads_[answer.product].Release(answer.response);
     queue_.clear();
     waiting_bytes_ = 0;
   }

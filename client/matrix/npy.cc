@@ -494,7 +494,7 @@ struct NpyText {
 
 // Borrows the array.
 void Print(const NpyArray& array, NpyText& text) {
-  text.header = NpyBeginning(array);
+  text.header = NpyHeaderText(array);
   text.items = array.data;
   const auto [length, count] = LinesOf(array);
   if (ElementBits(array.type) < 8) {
@@ -634,7 +634,7 @@ absl::StatusOr<MappedNpy> MappedNpy::Open(const std::string& path, v1::ElementTy
   return npy;
 }
 
-std::string NpyBeginning(const NpyArray& array) {
+std::string NpyHeaderText(const NpyArray& array) {
   NpyHeader header = NpyHeaderFor(array.type);
   header.shape = array.shape;
   header.fortran_order = array.order == v1::ORDER_COLUMN_MAJOR && array.shape.size() == 2;

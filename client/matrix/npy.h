@@ -124,6 +124,6 @@ class MappedNpy {
 };
 
 // The prefix and header of a file for the array.
-std::string NpyBeginning(const NpyArray& array);
+std::string NpyHeaderText(const NpyArray& array);
 
 }  // namespace gemmd

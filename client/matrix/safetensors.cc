@@ -106,7 +106,7 @@ class Reader : public nlohmann::json_sax<nlohmann::json> {
   }
 
   bool start_object(size_t) override {
-    if (SkipsFromHere()) return true;
+    if (EnterSkipped()) return true;
     if (place_ == Place::kStart) {
       place_ = Place::kTensors;
     } else if (place_ == Place::kTensors && key_ == kMetadataName) {
@@ -123,14 +123,14 @@ class Reader : public nlohmann::json_sax<nlohmann::json> {
   }
 
   bool end_object() override {
-    if (SkipsToHere()) return true;
+    if (LeaveSkipped()) return true;
     if (place_ == Place::kTensor && !EndTensor()) return false;
     place_ = place_ == Place::kTensors ? Place::kEnd : Place::kTensors;
     return true;
   }
 
   bool start_array(size_t) override {
-    if (SkipsFromHere()) return true;
+    if (EnterSkipped()) return true;
     if (place_ == Place::kTensor && key_ == "shape") {
       numbers_ = &header_.tensors.back().shape;
     } else if (place_ == Place::kTensor && key_ == "data_offsets") {
@@ -143,7 +143,7 @@ class Reader : public nlohmann::json_sax<nlohmann::json> {
   }
 
   bool end_array() override {
-    if (SkipsToHere()) return true;
+    if (LeaveSkipped()) return true;
     numbers_ = nullptr;
     place_ = Place::kTensor;
     return true;
@@ -180,12 +180,12 @@ class Reader : public nlohmann::json_sax<nlohmann::json> {
     if (skipped_depth_ > 0) return true;
     return std::exchange(is_skipped_, false);
   }
-  bool SkipsFromHere() {
+  bool EnterSkipped() {
     if (!Skips()) return false;
     ++skipped_depth_;
     return true;
   }
-  bool SkipsToHere() {
+  bool LeaveSkipped() {
     if (skipped_depth_ == 0) return false;
     --skipped_depth_;
     return true;

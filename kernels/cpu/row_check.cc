@@ -177,8 +177,8 @@ std::string TextOf(const Shape& shape) { return Concat(shape.m, " x ", shape.n, 
 // A message of the checking process on its pipe: before each shape, after a wrong row, and at the
 // end.
 struct Report {
-  enum class What : uint32_t { kBegins, kIsWrong, kEnd };
-  What what;
+  enum class Kind : uint32_t { kBegins, kIsWrong, kEnd };
+  Kind kind;
   uint32_t row;
   uint32_t shape;
   std::array<char, 192> reason;
@@ -186,8 +186,8 @@ struct Report {
 
 constexpr int kNotChecked = 75;  // Exit code of the checking process: EX_TEMPFAIL.
 
-void Write(int pipe, Report::What what, size_t row, size_t shape, std::string_view reason) {
-  Report report = {what, static_cast<uint32_t>(row), static_cast<uint32_t>(shape), {}};
+void Write(int pipe, Report::Kind kind, size_t row, size_t shape, std::string_view reason) {
+  Report report = {kind, static_cast<uint32_t>(row), static_cast<uint32_t>(shape), {}};
   std::copy_n(reason.begin(), std::min(reason.size(), report.reason.size() - 1),
               report.reason.begin());
   // Atomic, because it is shorter than PIPE_BUF. If the reader is gone, this process ends.
@@ -206,15 +206,15 @@ void Write(int pipe, Report::What what, size_t row, size_t shape, std::string_vi
     for (size_t row = first; row < kernels.size(); ++row) {
       if (!kernels[row].available(target).ok()) continue;
       for (size_t shape = 0; shape < std::size(kShapes); ++shape) {
-        Write(pipe, Report::What::kBegins, row, shape, "");
+        Write(pipe, Report::Kind::kBegins, row, shape, "");
         const absl::Status status = CheckShape(kernels[row], target, shape, products);
         if (status.ok() || SaysNothing(status)) continue;
         const std::string message(status.message());
-        Write(pipe, Report::What::kIsWrong, row, shape, message);
+        Write(pipe, Report::Kind::kIsWrong, row, shape, message);
         break;
       }
     }
-    Write(pipe, Report::What::kEnd, 0, 0, "");
+    Write(pipe, Report::Kind::kEnd, 0, 0, "");
   } catch (const std::exception&) {
     _exit(kNotChecked);
   }
@@ -265,7 +265,7 @@ size_t CheckInProcess(absl::Span<const Kernel> kernels, size_t first, const Targ
   bool is_late = false;
   while (const std::optional<Report> report = Read(reading, is_late)) {
     last = report;
-    if (report->what != Report::What::kIsWrong) continue;
+    if (report->kind != Report::Kind::kIsWrong) continue;
     faults.push_back({&kernels[report->row],
                       Concat(TextOf(kShapes[report->shape]), ": ", report->reason.data())});
   }
@@ -274,8 +274,8 @@ size_t CheckInProcess(absl::Span<const Kernel> kernels, size_t first, const Targ
   if (is_late) kill(process, SIGKILL);
   int how = 0;
   while (waitpid(process, &how, 0) < 0 && errno == EINTR) continue;
-  if (!last || last->what == Report::What::kEnd) return kernels.size();
-  if (last->what == Report::What::kBegins) {
+  if (!last || last->kind == Report::Kind::kEnd) return kernels.size();
+  if (last->kind == Report::Kind::kBegins) {
     const std::string reason = EndOf(how, is_late);
     if (reason.empty()) return kernels.size();
     faults.push_back({&kernels[last->row], Concat(TextOf(kShapes[last->shape]), ": ", reason)});

@@ -102,7 +102,7 @@ std::vector<double> SquaresOf(const std::vector<double>& values) {
   return squares;
 }
 
-// The same sums of integers or bits, exactly.
+// The sums of integers or bits, which are exact.
 std::vector<IntegerFactor> IntegerSums(const MatrixLayout& layout, const std::byte* matrix,
                                        const std::vector<IntegerFactor>& factors, AbortFlag abort) {
   std::vector<IntegerFactor> sums(static_cast<size_t>(layout.rows));
@@ -120,7 +120,7 @@ std::vector<IntegerFactor> IntegerSums(const MatrixLayout& layout, const std::by
 }
 
 // The greatest magnitude of an integer type.
-double MagnitudeOf(ElementType type) {
+double MaxMagnitude(ElementType type) {
   const ElementFacts facts = FactsOf(type);
   return facts.is_signed ? static_cast<double>(int64_t{1} << (facts.bits - 1))
                          : static_cast<double>((int64_t{1} << facts.bits) - 1);
@@ -132,7 +132,7 @@ absl::Status Refuse(std::string_view got, std::string_view want) {
 
 // The max relative error of one addition. Tensor cores truncate, and some chips add floats of at
 // most 8 bits with 13 bits.
-double UnitOf(const Kernel& kernel) {
+double UnitRoundoff(const Kernel& kernel) {
   switch (kernel.recipe.accumulation) {
     case ElementType::kF64: return 0x1p-53;
     case ElementType::kF16: return 0x1p-10;
@@ -142,7 +142,7 @@ double UnitOf(const Kernel& kernel) {
   return BitsOf(kernel.a) <= 8 ? 0x1p-13 : 0x1p-23;
 }
 
-double OutputUnitOf(ElementType type) {
+double OutputUnitRoundoff(ElementType type) {
   return std::ldexp(1.0, -1 - FactsOf(type).format.fraction_bits);
 }
 
@@ -264,7 +264,7 @@ absl::Status CheckIntegers(const CheckedProduct& product, const OneProduct& one,
   const std::vector<IntegerFactor> got = IntegerSums(problem.d, one.d, factors, product.abort);
   if (IsSet(product.abort)) return AbortedLaunch();
   // The range of a product, from the types.
-  const double most = MagnitudeOf(problem.a.type) * MagnitudeOf(problem.b.type);
+  const double most = MaxMagnitude(problem.a.type) * MaxMagnitude(problem.b.type);
   const bool is_below_32_bits = most * static_cast<double>(problem.k) < 0x1p31;
   for (size_t i = 0; i < want.size(); ++i) {
     const bool is_right =
@@ -301,8 +301,8 @@ absl::Status CheckFloats(const CheckedProduct& product, const OneProduct& one, D
   const double steps = static_cast<double>(problem.k + 4);
   // The sums of this check also round, once per term.
   const double own = 0x1p-53 * std::sqrt(static_cast<double>(problem.k + problem.n));
-  const double unit = UnitOf(product.kernel) * std::sqrt(steps) + own;
-  const double output = OutputUnitOf(problem.d.type);
+  const double unit = UnitRoundoff(product.kernel) * std::sqrt(steps) + own;
+  const double output = OutputUnitRoundoff(problem.d.type);
   const double epilogue =
       problem.is_plain()
           ? 0

@@ -151,8 +151,9 @@ class ErrandQueue {
   bool MayBegin(const Errand& errand) const { return is_empty() && HasTurn(errand); }
   // Enters the turns of an errand that does not wait.
   void Enter(const Errand& errand) { turns_.Enter(NumberOf(errand), errand.uses, errand.group); }
-  // Ends the turns of an errand. A GPU's worker keeps the order of what was sent, so it leaves
-  // then; a launch on the host leaves once it has ended, because others copy what it writes.
+  // Ends the turns of an errand. An errand of a GPU leaves when it is sent, because the worker
+  // keeps the order. A launch on the host leaves once it has ended, because others copy what it
+  // writes.
   void Leave(const Errand& errand) { turns_.Leave(NumberOf(errand), errand.uses); }
 
   // The result of reserving a slot and staging ranges for an errand.

@@ -30,10 +30,10 @@ class HeldBytes {
   HeldBytes& operator=(HeldBytes&& other) noexcept {
     std::swap(bytes_, other.bytes_);
     std::swap(release_, other.release_);
-    other.LetGo();
+    other.Free();
     return *this;
   }
-  ~HeldBytes() { LetGo(); }
+  ~HeldBytes() { Free(); }
 
   // Zeroed heap memory; nullopt if there is no memory.
   static std::optional<HeldBytes> Zeros(int64_t bytes);
@@ -42,7 +42,7 @@ class HeldBytes {
   size_t size() const { return bytes_.size(); }
 
  private:
-  void LetGo() {
+  void Free() {
     bytes_ = {};
     if (release_) std::exchange(release_, nullptr)();
   }

@@ -111,7 +111,7 @@ class PieceKeeper {
   virtual ~PieceKeeper() = default;
   // `count` pieces from `first` on have been copied and are no longer needed. Called at most once
   // for each piece. Threads: any.
-  virtual void LetGo(size_t first, size_t count) = 0;
+  virtual void Release(size_t first, size_t count) = 0;
 };
 
 // The location of a matrix that a job reads: in host memory, in consecutive pieces, or in a block

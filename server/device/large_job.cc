@@ -318,16 +318,16 @@ StreamedJob::StreamedJob(const Job& job, Device::Done done, int64_t bytes, Worke
 }
 
 void StreamedJob::Start() {
-  if (GoesOn(CheckOperands(job_, &is_aborted_))) PlaceNext();
+  if (ContinueOrEnd(CheckOperands(job_, &is_aborted_))) PlaceNext();
 }
 
-bool StreamedJob::GoesOn(const absl::Status& status) {
+bool StreamedJob::ContinueOrEnd(const absl::Status& status) {
   if (is_aborted_) {
     End(AbortedLaunch());
     return false;
   }
   if (status.ok()) return true;
-  // Its own blocks are lost only with the worker.
+  // The job's own blocks are lost only if the worker is.
   const bool is_lost = absl::IsFailedPrecondition(status);
   const std::string message(status.message());
   if (is_lost && ran_ns_ != 0) {
@@ -346,7 +346,7 @@ void StreamedJob::PlaceNext() {
   memory_.AllocateScratch(
       source.bytes, [self = shared_from_this(), &source](absl::StatusOr<DeviceBlock> block) {
         if (block.ok()) self->blocks_.push_back(*block);
-        if (!self->GoesOn(block.status())) return;
+        if (!self->ContinueOrEnd(block.status())) return;
         self->left_.assign(source.pieces.begin(), source.pieces.end());
         self->written_ = 0;
         source = {.pieces = {}, .block = *block, .offset = 0, .bytes = source.bytes};
@@ -364,7 +364,7 @@ void StreamedJob::WriteNext() {
   for (const Piece& piece : slice) written_ += static_cast<int64_t>(piece.size());
   memory_.Write(blocks_.back(), offset, std::move(slice),
                 [self = shared_from_this()](const absl::Status& status) {
-                  if (self->GoesOn(status)) self->WriteNext();
+                  if (self->ContinueOrEnd(status)) self->WriteNext();
                 });
 }
 
@@ -373,7 +373,7 @@ void StreamedJob::PlaceD() {
   memory_.AllocateScratch(job_.d_bytes,
                           [self = shared_from_this()](absl::StatusOr<DeviceBlock> block) {
                             if (block.ok()) self->blocks_.push_back(*block);
-                            if (!self->GoesOn(block.status())) return;
+                            if (!self->ContinueOrEnd(block.status())) return;
                             self->inner_.d = {.block = *block};
                             self->Run();
                           });
@@ -384,7 +384,7 @@ void StreamedJob::Run() {
   submit_(inner_, [self = shared_from_this(), begun_ns](JobOutcome outcome) {
     self->outcome_ = std::move(outcome);
     self->outcome_.copy_in_ns += begun_ns - self->submitted_ns_;
-    if (!self->GoesOn(self->outcome_.status)) return;
+    if (!self->ContinueOrEnd(self->outcome_.status)) return;
     self->ran_ns_ = self->clock_.NowNs();
     self->ReadD();
   });
@@ -416,7 +416,7 @@ void StreamedJob::ReadNext() {
   memory_.Read(
       blocks_.back(), offset, slice,
       [self = shared_from_this(), is_scattered, offset, slice](const absl::Status& status) {
-        if (!self->GoesOn(status)) return;
+        if (!self->ContinueOrEnd(status)) return;
         if (is_scattered) self->Scatter(offset, slice);
         self->ReadNext();
       });

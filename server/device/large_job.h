@@ -138,8 +138,8 @@ class StreamedJob : public std::enable_shared_from_this<StreamedJob> {
   // Copies a slice of D to its separate lines.
   void Scatter(int64_t offset, absl::Span<const std::byte> slice) const;
   void Finish();
-  // Returns whether to continue; otherwise the job has ended.
-  bool GoesOn(const absl::Status& status);
+  // Returns true if the status is OK and the job is not aborted; otherwise ends the job.
+  bool ContinueOrEnd(const absl::Status& status);
   void End(const absl::Status& status);
 
   const Job job_;

@@ -82,7 +82,7 @@ class Copying {
       if (copies[i].bytes > 0) std::memcpy(copies[i].to, copies[i].from, copies[i].bytes);
       PieceKeeper* const keeper = copies[i].keeper;
       if (i + 1 < copies.size() && copies[i + 1].keeper == keeper) continue;
-      if (keeper != nullptr) keeper->LetGo(copies[first].piece, i + 1 - first);
+      if (keeper != nullptr) keeper->Release(copies[first].piece, i + 1 - first);
       first = i + 1;
     }
   }

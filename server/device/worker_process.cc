@@ -177,9 +177,9 @@ std::optional<std::string> WorkerProcess::TryReap() {
 bool WorkerProcess::IsStopped() const {
   if (pid_ == 0) return false;
   siginfo_t how = {};
-  const bool is_told =
+  const bool is_known =
       waitid(P_PID, static_cast<id_t>(pid_), &how, WSTOPPED | WNOHANG | WNOWAIT) == 0;
-  return is_told && how.si_pid == pid_ && how.si_code == CLD_STOPPED;
+  return is_known && how.si_pid == pid_ && how.si_code == CLD_STOPPED;
 }
 
 absl::StatusOr<Hello> WorkerProcess::Start(int staging) {

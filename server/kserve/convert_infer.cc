@@ -314,7 +314,7 @@ absl::StatusOr<InferOptions> ReadOptions(const inference::ModelInferRequest& req
 constexpr std::array<std::string_view, kOperandRoles.size()> kNames = {
     "A", "B", "C", "BIAS", "A_SCALE", "B_SCALE"};
 
-// Fields of a product that are parameters here, under the same name or another one.
+// Fields of a product that are KServe parameters, under the same name or another one.
 constexpr std::pair<std::string_view, std::string_view> kParameters[] = {
     {"alpha", "alpha"},
     {"beta", "beta"},
@@ -369,7 +369,7 @@ std::string InferPlaces::FieldOf(OperandRole input) const {
   return place ? Concat("inputs[", *place, "]") : Concat("model.", InputNameOf(input));
 }
 
-// The name here of "a.data", "a.type" and so on.
+// The KServe name of "a.data", "a.type" and so on.
 std::string InferPlaces::NameOfOperand(OperandRole operand, std::optional<OperandRole> scale,
                                        std::string_view member) const {
   const std::optional<int> place = At(operand);

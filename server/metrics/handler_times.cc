@@ -40,7 +40,7 @@ HandlerTimes::Hold HandlerTimes::Take(int64_t since_ns) {
   return nullptr;
 }
 
-void HandlerTimes::LetGo(Hold hold) {
+void HandlerTimes::Release(Hold hold) {
   if (hold != nullptr) hold->store(0);
 }
 

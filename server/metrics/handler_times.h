@@ -109,7 +109,7 @@ class HandlerTimes {
   // it.
   using Hold = std::atomic<int64_t>*;
   Hold Take(int64_t since_ns);
-  static void LetGo(Hold hold);
+  static void Release(Hold hold);
   static constexpr size_t kMaxHolds = 256;
 
   // The start of the longest current hold; nullopt if there is none.
@@ -135,7 +135,7 @@ class HandlerTimer {
         cpu_since_ns_(CpuNs()),
         hold_(times.Take(since_ns)) {}
   ~HandlerTimer() {
-    HandlerTimes::LetGo(hold_);
+    HandlerTimes::Release(hold_);
     times_.Add(handler_, clock_.NowNs() - since_ns_, CpuNs() - cpu_since_ns_);
   }
   HandlerTimer(const HandlerTimer&) = delete;

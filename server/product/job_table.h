@@ -16,7 +16,7 @@
 namespace gemmd {
 
 // DeadlineHeap's place of a job that is not in it.
-inline constexpr size_t kNowhere = std::numeric_limits<size_t>::max();
+inline constexpr size_t kNotInHeap = std::numeric_limits<size_t>::max();
 
 // Owns jobs and finds them by their ids. `kNext` links the jobs of one slot.
 template <typename Job, Job* Job::*kNext>
@@ -83,7 +83,7 @@ class DeadlineHeap {
 
   // Allocates only if there have never been as many.
   void Add(Job& job) {
-    assert(job.*kPlace == kNowhere);
+    assert(job.*kPlace == kNotInHeap);
     jobs_.push_back(&job);
     Rise(jobs_.size() - 1, job);
   }
@@ -91,8 +91,8 @@ class DeadlineHeap {
   // No effect if it is not in the heap.
   void Remove(Job& job) {
     const size_t place = job.*kPlace;
-    if (place == kNowhere) return;
-    job.*kPlace = kNowhere;
+    if (place == kNotInHeap) return;
+    job.*kPlace = kNotInHeap;
     Job& last = *jobs_.back();
     jobs_.pop_back();
     if (&last == &job) return;

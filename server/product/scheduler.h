@@ -154,7 +154,7 @@ struct Submission : DeviceQueue::Job {
   Launch own_launch;
   Launch* launch = nullptr;  // Null while it waits.
   Submission* next_of_slot = nullptr;
-  size_t deadline_place = kNowhere;
+  size_t deadline_place = kNotInHeap;
   absl::Status end;  // Why it is being aborted; OK if it is not.
 
   // How it ended: as the device reports, or Cancelled, DeadlineExceeded, or the status of Stop. The

@@ -293,10 +293,10 @@ void ProductTensors::GiveBackTaken() {
   if (std::exchange(has_right_, false)) {
     BytesOfD()->EndWriting(d_place_, /*has_begun=*/false, /*is_ok=*/false);
   }
-  LetGoOfCopies();
+  ReleaseCopies();
 }
 
-void ProductTensors::LetGoOfCopies() {
+void ProductTensors::ReleaseCopies() {
   d_copy_ = DeviceCopies::Use();
   for (Part& part : parts_) part.copy = DeviceCopies::Use();
 }
@@ -309,7 +309,7 @@ absl::Status ProductTensors::EndJob(const absl::Status& status) {
   if (std::exchange(writes_d_, false)) {
     BytesOfD()->EndWriting(d_place_, /*has_begun=*/true, status.ok());
   }
-  LetGoOfCopies();
+  ReleaseCopies();
   if (!absl::IsFailedPrecondition(status)) return status;
   for (const TensorStore::TensorUse* const use :
        {&parts_[0].use, &parts_[1].use, &parts_[2].use, &d_use_}) {
@@ -555,7 +555,7 @@ void ResidentDevice::SubmitJoined(const Job& job, Done done) {
                   [](const Job* member) { return member->tensors != nullptr; });
   if (!has_tensors) return device_->Submit(job, std::move(done));
   auto brought = std::make_unique<BroughtJobs>(copies_.get());
-  if (!brought->TakeAtOnce(job)) return SubmitApart(job, std::move(done));
+  if (!brought->TakeAtOnce(job)) return SubmitSeparately(job, std::move(done));
   const Job all = brought->TakeJob();
   device_->Submit(
       all, [brought = std::move(brought), done = std::move(done)](JobOutcome outcome) mutable {
@@ -565,26 +565,26 @@ void ResidentDevice::SubmitJoined(const Job& job, Done done) {
 }
 
 // Submits each member separately, as if never joined.
-void ResidentDevice::SubmitApart(const Job& job, Done done) {
-  auto apart = std::make_shared<Apart>();
-  apart->left = job.members.size();
-  apart->outcome.members.resize(job.members.size());
-  apart->done = std::move(done);
+void ResidentDevice::SubmitSeparately(const Job& job, Done done) {
+  auto separate = std::make_shared<SeparateMembers>();
+  separate->left = job.members.size();
+  separate->outcome.members.resize(job.members.size());
+  separate->done = std::move(done);
   const std::vector<const Job*> members(job.members.begin(), job.members.end());
   {
     MutexLock lock(&mutex_);
-    std::vector<JobId>& ids = apart_[job.id];
+    std::vector<JobId>& ids = separate_[job.id];
     for (const Job* const member : members) ids.push_back(member->id);
   }
   for (size_t i = 0; i < members.size(); ++i) {
-    Submit(*members[i], [this, apart, i, id = job.id](JobOutcome outcome) {
-      apart->outcome.members[i] = std::move(outcome);
-      if (--apart->left > 0) return;
+    Submit(*members[i], [this, separate, i, id = job.id](JobOutcome outcome) {
+      separate->outcome.members[i] = std::move(outcome);
+      if (--separate->left > 0) return;
       {
         MutexLock lock(&mutex_);
-        apart_.erase(id);
+        separate_.erase(id);
       }
-      std::move(apart->done)(std::move(apart->outcome));
+      std::move(separate->done)(std::move(separate->outcome));
     });
   }
 }
@@ -629,7 +629,8 @@ void ResidentDevice::Abort(JobId id) {
   std::vector<JobId> members;
   {
     MutexLock lock(&mutex_);
-    if (const auto apart = apart_.find(id); apart != apart_.end()) members = apart->second;
+    if (const auto separate = separate_.find(id); separate != separate_.end())
+      members = separate->second;
     const auto found = on_their_way_.find(id);
     if (found != on_their_way_.end()) found->second = true;
   }

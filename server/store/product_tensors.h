@@ -158,7 +158,7 @@ class ProductTensors final : public FormKeeper, public Recycled<ProductTensors> 
   bool TakeDAtOnce(DeviceCopies* place);
   // Makes the job read and write the tensor of D in its block.
   void PointToD(Job& job);
-  void LetGoOfCopies();
+  void ReleaseCopies();
   void NoteEditions();
   void BeginWritingD();
   void EndBringing(const absl::Status& status) ABSL_LOCKS_EXCLUDED(mutex_);
@@ -223,14 +223,14 @@ class ResidentDevice final : public Device {
   };
 
   // Joined jobs that run separately.
-  struct Apart {
+  struct SeparateMembers {
     std::atomic<size_t> left = 0;
     JobOutcome outcome;  // Each job changes its own.
     Done done;
   };
 
   void SubmitJoined(const Job& job, Done done) ABSL_LOCKS_EXCLUDED(mutex_);
-  void SubmitApart(const Job& job, Done done) ABSL_LOCKS_EXCLUDED(mutex_);
+  void SubmitSeparately(const Job& job, Done done) ABSL_LOCKS_EXCLUDED(mutex_);
   void SubmitBrought(std::unique_ptr<Bringing> bringing, const absl::Status& status)
       ABSL_LOCKS_EXCLUDED(mutex_);
 
@@ -239,7 +239,7 @@ class ResidentDevice final : public Device {
   // Jobs that are being brought, and whether they were aborted.
   absl::flat_hash_map<JobId, bool> on_their_way_ ABSL_GUARDED_BY(mutex_);
   // Members that run separately, by the id of the joined job.
-  absl::flat_hash_map<JobId, std::vector<JobId>> apart_ ABSL_GUARDED_BY(mutex_);
+  absl::flat_hash_map<JobId, std::vector<JobId>> separate_ ABSL_GUARDED_BY(mutex_);
   bool is_stopping_ ABSL_GUARDED_BY(mutex_) = false;
   const std::shared_ptr<DeviceCopies> copies_;  // Null if the device has no memory of its own.
   std::unique_ptr<Device> device_;  // The last member, because its threads use the others.

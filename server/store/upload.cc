@@ -194,7 +194,7 @@ void Upload::GiveBack(const Claim& claim) {
   if (chunk == nullptr) return;
   try {
     on_progress_(shared_from_this());
-  } catch (const std::bad_alloc&) {  // Those who wait go on with the next progress.
+  } catch (const std::bad_alloc&) {  // Waiting calls continue with the next progress.
   }
 }
 

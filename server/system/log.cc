@@ -322,40 +322,40 @@ void LogSink::log(const spdlog::details::log_msg& message) {
   AwaitWritten();
 }
 
-// Writes, keeps or drops the line.
+// Writes, buffers or drops the line.
 void LogSink::Add(std::string line) {
-  WriteKept();
+  WriteBuffered();
   TellLost();
-  if (kept_bytes_ + line.size() > options_.max_kept_bytes) {
+  if (buffered_bytes_ + line.size() > options_.max_buffered_bytes) {
     ++lost_;
     ++lost_untold_;
     return;
   }
-  Keep(std::move(line));
-  WriteKept();
-  if (!kept_.empty()) Wake();
+  Buffer(std::move(line));
+  WriteBuffered();
+  if (!buffered_.empty()) Wake();
 }
 
-void LogSink::Keep(std::string line) {
-  kept_bytes_ += line.size();
-  kept_.push_back(std::move(line));
+void LogSink::Buffer(std::string line) {
+  buffered_bytes_ += line.size();
+  buffered_.push_back(std::move(line));
   ++added_;
 }
 
-void LogSink::WriteKept() {
+void LogSink::WriteBuffered() {
   // After Close there is no other thread.
   if (file_.may_stall() && !is_closed_) return;
-  while (!kept_.empty()) {
+  while (!buffered_.empty()) {
     EndCutLine();
-    if (!TakeWritten(file_.TryWrite(kept_.front()))) return;
+    if (!TakeWritten(file_.TryWrite(buffered_.front()))) return;
   }
 }
 
-void LogSink::WriteApart() {
-  while (!kept_.empty()) {
+void LogSink::WriteUnlocked() {
+  while (!buffered_.empty()) {
     EndCutLine();
     // Other threads only add lines behind it.
-    const std::string_view line = kept_.front();
+    const std::string_view line = buffered_.front();
     mutex_.Unlock();
     const std::optional<size_t> written = file_.TryWrite(line);
     mutex_.Lock();
@@ -364,48 +364,48 @@ void LogSink::WriteApart() {
   }
 }
 
-// Lines begin with no line end of their own.
+// Ends a line of which only a part was written.
 void LogSink::EndCutLine() {
   if (!std::exchange(is_cut_, false)) return;
-  kept_.front().insert(kept_.front().begin(), '\n');
-  ++kept_bytes_;
+  buffered_.front().insert(buffered_.front().begin(), '\n');
+  ++buffered_bytes_;
 }
 
 // `written` bytes of the first line were written. False if the file takes no more now.
 bool LogSink::TakeWritten(std::optional<size_t> written) {
   if (!written) {
-    LoseKept();
+    DropBuffered();
     return false;
   }
   if (*written == 0) return false;
-  std::string& line = kept_.front();
-  kept_bytes_ -= *written;
+  std::string& line = buffered_.front();
+  buffered_bytes_ -= *written;
   line.erase(0, *written);
   is_begun_ = !line.empty();
   if (is_begun_) return true;
-  kept_.pop_front();
-  ++gone_;
-  if (!reports_.empty() && reports_.front().first == gone_) reports_.pop_front();
+  buffered_.pop_front();
+  ++removed_;
+  if (!reports_.empty() && reports_.front().first == removed_) reports_.pop_front();
   return true;
 }
 
 void LogSink::AwaitWritten() {
   if (!file_.may_stall() || is_stalled_) return;
   const int64_t mine = added_;
-  const auto is_gone = [this, mine]()
-                           ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return gone_ >= mine; };
-  if (!mutex_.AwaitWithTimeout(is_gone, kLongestWait)) is_stalled_ = true;
+  const auto is_removed = [this, mine]()
+                              ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return removed_ >= mine; };
+  if (!mutex_.AwaitWithTimeout(is_removed, kLongestWait)) is_stalled_ = true;
 }
 
 // If lines were lost and half of the room is free again, inserts a line that reports them before
 // the next one. If it did not wait for half of the room, half of all lines would be such reports.
 void LogSink::TellLost() {
-  if (lost_untold_ == 0 || kept_bytes_ > options_.max_kept_bytes / 2) return;
+  if (lost_untold_ == 0 || buffered_bytes_ > options_.max_buffered_bytes / 2) return;
   const int64_t untold = std::exchange(lost_untold_, 0);
   std::string line = OwnLine(absl::StrCat("event=log_lines_lost lines=", untold));
-  Keep(std::move(line));
+  Buffer(std::move(line));
   reports_.emplace_back(added_, untold);
-  WriteKept();
+  WriteBuffered();
 }
 
 void LogSink::TellSuppressed(int64_t now_ns) {
@@ -415,18 +415,18 @@ void LogSink::TellSuppressed(int64_t now_ns) {
   }
 }
 
-void LogSink::LoseKept() {
+void LogSink::DropBuffered() {
   // A report is not one of the lost lines, and what it reports is still to be reported.
-  const auto lines = static_cast<int64_t>(kept_.size() - reports_.size());
+  const auto lines = static_cast<int64_t>(buffered_.size() - reports_.size());
   lost_ += lines;
   lost_untold_ += lines;
   for (const auto& [number, reported] : reports_) lost_untold_ += reported;
   reports_.clear();
   is_cut_ = is_cut_ || std::exchange(is_begun_, false) ||
-            (!kept_.empty() && absl::StartsWith(kept_.front(), "\n"));
-  kept_.clear();
-  kept_bytes_ = 0;
-  gone_ = added_;
+            (!buffered_.empty() && absl::StartsWith(buffered_.front(), "\n"));
+  buffered_.clear();
+  buffered_bytes_ = 0;
+  removed_ = added_;
 }
 
 std::string LogSink::OwnLine(const std::string& pairs) const {
@@ -441,12 +441,12 @@ void LogSink::Run() {
     const int64_t now_ns = clock_.NowNs();
     const bool is_ending = end_ns_ != kNoDeadlineNs;
     TellSuppressed(is_ending ? kNoDeadlineNs : now_ns);
-    file_.may_stall() ? WriteApart() : WriteKept();
+    file_.may_stall() ? WriteUnlocked() : WriteBuffered();
     TellLost();  // There may be no further line.
-    if (file_.may_stall()) WriteApart();
-    if (is_ending && (kept_.empty() || now_ns >= end_ns_)) break;
+    if (file_.may_stall()) WriteUnlocked();
+    if (is_ending && (buffered_.empty() || now_ns >= end_ns_)) break;
     const int64_t until_ns = std::min(repeats_.next_end_ns(), end_ns_);
-    const bool is_room_awaited = !kept_.empty();
+    const bool is_room_awaited = !buffered_.empty();
     mutex_.Unlock();
     Rest(until_ns, is_room_awaited);
     mutex_.Lock();
@@ -482,7 +482,7 @@ void LogSink::Close(absl::Duration patience) {
   Wake();
   thread_.join();
   MutexLock lock(&mutex_);
-  LoseKept();
+  DropBuffered();
   is_closed_ = true;
 }
 

@@ -161,7 +161,7 @@ class LogSink final : public spdlog::sinks::sink {
  public:
   struct Options {
     LogFormat format = LogFormat::kText;
-    size_t max_kept_bytes = size_t{1} << 20;
+    size_t max_buffered_bytes = size_t{1} << 20;
     RepeatLimit::Limits repeats;
   };
 
@@ -180,7 +180,7 @@ class LogSink final : public spdlog::sinks::sink {
   // Threads: any.
   void log(const spdlog::details::log_msg& message) override ABSL_LOCKS_EXCLUDED(mutex_);
 
-  // Lines are never buffered, and their format is that of FormatLine.
+  // No line waits for a flush, and the format of lines is that of FormatLine.
   void flush() override {}
   void set_pattern(const std::string& /*pattern*/) override {}
   void set_formatter(std::unique_ptr<spdlog::formatter> /*formatter*/) override {}
@@ -188,16 +188,16 @@ class LogSink final : public spdlog::sinks::sink {
  private:
   void Run() ABSL_LOCKS_EXCLUDED(mutex_);
   void Add(std::string line) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  void Keep(std::string line) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  void WriteKept() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void Buffer(std::string line) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void WriteBuffered() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // For the thread: releases the lock while it writes.
-  void WriteApart() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void WriteUnlocked() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   bool TakeWritten(std::optional<size_t> written) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void AwaitWritten() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void EndCutLine() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void TellLost() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void TellSuppressed(int64_t now_ns) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  void LoseKept() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void DropBuffered() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   std::string OwnLine(const std::string& pairs) const;
   void Wake() const;
   void Rest(int64_t until_ns, bool is_room_awaited) const;
@@ -211,15 +211,17 @@ class LogSink final : public spdlog::sinks::sink {
 
   Mutex mutex_;
   RepeatLimit repeats_ ABSL_GUARDED_BY(mutex_);
-  std::deque<std::string> kept_ ABSL_GUARDED_BY(mutex_);  // The first without its written part.
-  size_t kept_bytes_ ABSL_GUARDED_BY(mutex_) = 0;
-  int64_t added_ ABSL_GUARDED_BY(mutex_) = 0;  // Lines that were kept, and those of them that are
-  int64_t gone_ ABSL_GUARDED_BY(mutex_) = 0;   //   kept no more.
+  std::deque<std::string> buffered_ ABSL_GUARDED_BY(mutex_);  // The first without its written part.
+  size_t buffered_bytes_ ABSL_GUARDED_BY(mutex_) = 0;
+  // Lines that have been added to the buffer, and lines that have been removed from it.
+  int64_t added_ ABSL_GUARDED_BY(mutex_) = 0;
+  int64_t removed_ ABSL_GUARDED_BY(mutex_) = 0;
   bool is_stalled_ ABSL_GUARDED_BY(mutex_) = false;
   int64_t lost_untold_ ABSL_GUARDED_BY(mutex_) = 0;
-  // Kept lines that report lost ones: their number in `added_`, and how many lines each reports.
+  // Buffered lines that report lost ones: their number in `added_`, and how many lines each
+  // reports.
   std::deque<std::pair<int64_t, int64_t>> reports_ ABSL_GUARDED_BY(mutex_);
-  bool is_begun_ ABSL_GUARDED_BY(mutex_) = false;  // A part of the first kept line is written.
+  bool is_begun_ ABSL_GUARDED_BY(mutex_) = false;  // A part of the first line is written.
   bool is_cut_ ABSL_GUARDED_BY(mutex_) = false;    // The rest of the last written line is lost.
   bool is_closed_ ABSL_GUARDED_BY(mutex_) = false;
   int64_t end_ns_ ABSL_GUARDED_BY(mutex_) = kNoDeadlineNs;  // Latest end of the thread.

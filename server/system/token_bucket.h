@@ -16,7 +16,7 @@ struct TokenBucket {
     int64_t price_ns = 0;  // The time in which one more comes.
     int64_t max_ns = 0;    // The time in which an empty bucket fills.
   };
-  // So many at once, and as many in each second after that.
+  // `count` at once, and as many in each second after that.
   static constexpr Rate EachSecond(int64_t count) {
     return {.price_ns = 1'000'000'000 / count, .max_ns = 1'000'000'000 / count * count};
   }
@@ -27,7 +27,7 @@ struct TokenBucket {
   bool Has(int64_t cost, const Rate& rate, int64_t now_ns) {
     return After(std::atomic_ref(whole_ns).load(), cost, rate, now_ns) <= now_ns + rate.max_ns;
   }
-  // Takes `cost` if so much is left; otherwise nothing. Returns whether it did.
+  // Takes `cost` if that much is left, otherwise nothing. Returns whether it did.
   bool Take(int64_t cost, const Rate& rate, int64_t now_ns) {
     const std::atomic_ref whole(whole_ns);
     int64_t before_ns = whole.load();

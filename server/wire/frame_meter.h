@@ -140,11 +140,11 @@ class FrameMeter {
   static constexpr int64_t kMaxHeaderBytes = int64_t{64} << 10;
   static constexpr int kMaxContinuations = 32;
 
-  // What one peer may do with calls that end unanswered, because it resets them or makes the daemon
-  // do so. gRPC has 6 KiB of each until it comes to it, which no quota counts. So many calls at
-  // once, and in each second after that, and the part of them that each connection of a peer may
-  // have, whatever the others do. What a client's deadlines end has lived for longer than kRapidNs,
-  // and costs a tenth.
+  // The calls of one peer that may end unanswered at once, and in each second after that, because
+  // the peer resets them or makes the daemon reset them; and the calls of these that each of its
+  // connections may have, whatever the others do. gRPC holds 6 KiB of each until it handles the
+  // reset, which no quota counts. A call that a client's deadline ends has lived for longer than
+  // kRapidNs, and costs a tenth.
   static constexpr int64_t kResets = 10'000;
   static constexpr int64_t kResetsOfConnection = kResets / 4;
   static constexpr int64_t kRapidCost = 10;

@@ -73,13 +73,13 @@ class Disposal {
 
 }  // namespace
 
-void ReceivedSlices::LetGo(size_t first, size_t count) {
+void ReceivedSlices::Release(size_t first, size_t count) {
   if (!is_kept_elsewhere_) return Free(*this, first, count);
   std::fill_n(begin() + static_cast<ptrdiff_t>(first), count, grpc::Slice());
 }
 
 void ReceivedSlices::EraseBefore(size_t begin) {
-  LetGo(0, begin);
+  Release(0, begin);
   erase(this->begin(), this->begin() + static_cast<ptrdiff_t>(begin));
 }
 
@@ -94,7 +94,7 @@ void ReceivedSlices::Drop() noexcept {
     } catch (const std::bad_alloc&) {  // Then the caller's thread has to free the slices.
     }
   }
-  LetGo(0, size());
+  Release(0, size());
 }
 
 ReceiveQuota::ReceiveQuota(int64_t bytes) : bytes_(bytes), quota_("gemmd") {
@@ -119,12 +119,12 @@ HeldField::HeldField(ReceivedSlices slices, ReceiveQuota& quota)
   quota_.Stay(bytes_);
 }
 
-void HeldField::LetGo(size_t first, size_t count) {
+void HeldField::Release(size_t first, size_t count) {
   int64_t bytes = 0;
   for (size_t i = first; i < first + count; ++i) {
     bytes += static_cast<int64_t>(pieces_[i].size());
   }
-  slices_.LetGo(first, count);
+  slices_.Release(first, count);
   bytes_left_ -= bytes;
   quota_.Stay(-bytes);
 }
@@ -550,7 +550,7 @@ absl::StatusOr<Incoming> JointRequest::Take() {
 }
 
 ReceivedSlices JointRequest::SlicesOf(WireRange range) {
-  slices_.LetGo(freed_, slice_ - freed_);
+  slices_.Release(freed_, slice_ - freed_);
   freed_ = slice_;
   // Several products are short, and their bytes stay here until they are parsed. A single product
   // may be long, and its bytes are freed as it is parsed.
@@ -569,7 +569,7 @@ ReceivedSlices JointRequest::SlicesOf(WireRange range) {
     ++slice_;
     slice_begin_ = slice_end;
   }
-  if (is_alone) slices_.LetGo(0, slices_.size());
+  if (is_alone) slices_.Release(0, slices_.size());
   return slices;
 }
 

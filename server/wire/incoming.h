@@ -68,7 +68,7 @@ class ReceivedSlices : public SliceList {
   }
 
   // Frees `count` slices from `first` on and leaves them empty.
-  void LetGo(size_t first, size_t count);
+  void Release(size_t first, size_t count);
   // Removes the slices before `begin` from the list.
   void EraseBefore(size_t begin);
   void clear() { *this = ReceivedSlices(); }
@@ -114,7 +114,7 @@ class HeldField final : public PieceKeeper {
   const PieceList& pieces() const { return pieces_; }
   int64_t bytes() const { return bytes_; }
 
-  void LetGo(size_t first, size_t count) override;
+  void Release(size_t first, size_t count) override;
 
  private:
   ReceivedSlices slices_;
@@ -156,7 +156,7 @@ class SliceStream final : public google::protobuf::io::ZeroCopyInputStream {
     if (unread_ == 0) {
       const bool is_end = next_ == slices_.size();
       if (after_ == After::kFree && (is_end || next_ - freed_ >= kFreedTogether)) {
-        slices_.LetGo(freed_, next_ - freed_);
+        slices_.Release(freed_, next_ - freed_);
         freed_ = next_;
       }
       if (is_end) return false;

@@ -91,8 +91,8 @@ struct Frames {
 uint64_t CookieOf(int descriptor) {
   uint64_t cookie = 0;
   socklen_t bytes = sizeof(cookie);
-  const bool is_told = getsockopt(descriptor, SOL_SOCKET, SO_COOKIE, &cookie, &bytes) == 0;
-  return is_told ? cookie : 0;
+  const bool is_known = getsockopt(descriptor, SOL_SOCKET, SO_COOKIE, &cookie, &bytes) == 0;
+  return is_known ? cookie : 0;
 }
 
 }  // namespace

@@ -212,12 +212,12 @@ std::vector<gid_t> MoreGroupsOf(int descriptor) {
   std::vector<gid_t> groups(32);
   while (true) {
     auto bytes = static_cast<socklen_t>(groups.size() * sizeof(gid_t));
-    const bool is_told =
+    const bool is_known =
         getsockopt(descriptor, SOL_SOCKET, SO_PEERGROUPS, groups.data(), &bytes) == 0;
     const size_t count = bytes / sizeof(gid_t);
-    if (!is_told && (errno != ERANGE || count <= groups.size())) return {};
+    if (!is_known && (errno != ERANGE || count <= groups.size())) return {};
     groups.resize(count);
-    if (is_told) return groups;
+    if (is_known) return groups;
   }
 }
 

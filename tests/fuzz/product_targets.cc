@@ -89,10 +89,10 @@ void RestoreAll(v1::MultiplyRequest& request, const HeldFields& held) {
 }
 
 // Releases the operands one piece after the other, as a job does once it has read them.
-void LetGo(const Job& job) {
+void Release(const Job& job) {
   for (const Source* const source : {&job.a, &job.b, &job.c, &job.bias}) {
     if (source->keeper == nullptr) continue;
-    for (size_t i = 0; i < source->pieces.size(); ++i) source->keeper->LetGo(i, 1);
+    for (size_t i = 0; i < source->pieces.size(); ++i) source->keeper->Release(i, 1);
   }
 }
 
@@ -138,7 +138,7 @@ void CheckIncoming(Incoming incoming, std::string_view bytes, Choices& choices) 
   want.DiscardUnknownFields();
   RestoreAll(got, held);
   Demand(got.SerializeAsString() == want.SerializeAsString(), "protobuf parses another message");
-  if (is_parsed) LetGo(parsed.job);
+  if (is_parsed) Release(parsed.job);
 }
 
 // Makes data so long that it stays where it arrived.

@@ -74,7 +74,7 @@ def secret(field: str, value: Any) -> str:
     if not isinstance(value, str):
         raise refusal(field, f"a value of type {type(value).__name__}", "text")
     if not _is_ascii(value):
-        raise refusal(field, f"{len(value)} characters", "printable ones of ASCII")
+        raise refusal(field, f"{len(value)} characters", "printable ASCII characters")
     return value
 
 

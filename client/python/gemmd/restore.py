@@ -212,7 +212,7 @@ def _refs_of(request: Any) -> list[tensors_pb2.TensorRef]:
 
 
 class RestoringClient:
-    """What both clients do alike: calls that are made again after lost tensors have been put again."""
+    """The part shared by both clients: repeats calls after restoring lost tensors."""
 
     _settings: Settings
     _session: Any
@@ -266,7 +266,7 @@ class RestoringClient:
             except Error as refusal:
                 if not may_help(refusal) or restorations == MAX_RESTORATIONS:
                     raise
-                if not uses and self._session.has_lost_one:
+                if not uses and self._session.was_lost:
                     raise with_advice(refusal) from None
                 try:
                     if not uses or not (yield from self._restore(refusal, uses, token, deadline)):

@@ -37,7 +37,7 @@ def check_token(token: str, address: str, is_encrypted: bool, uses_proxy: bool) 
     """Raises InvalidArgument if the token is malformed, or if others could read it."""
     is_good = len(token) <= _MAX_TOKEN_CHARACTERS and all("!" <= c <= "~" for c in token)
     if not is_good:
-        want = f"at most {_MAX_TOKEN_CHARACTERS} printable ones of ASCII without spaces"
+        want = f"at most {_MAX_TOKEN_CHARACTERS} printable ASCII characters without spaces"
         raise refusal("token", f"{len(token)} characters", want)
     if not token or is_encrypted or is_unix(address):
         return

@@ -44,8 +44,8 @@ class Session:
         self._thread: threading.Thread | None = None
         self._stream: grpc.Call | None = None
         self._is_closing = False
-        self._is_doubted = False  # Its token was refused: ask the server.
-        self.has_lost_one = False  # A session, with its tensors.
+        self._should_check = False  # Whether to ask the server, which has refused the token.
+        self.was_lost = False  # Whether a session was lost, with its tensors.
 
     def open(self, deadline: Deadline) -> resident_pb2.OpenSessionResponse:
         """The session as the server describes it. Blocks until it is open."""
@@ -54,7 +54,7 @@ class Session:
                 # A new session replaces one that is gone. A joined session may exist again.
                 self._error = self._thread = None
             if self._thread is None and self._error is None:
-                self._thread = threading.Thread(target=self._keep, daemon=True)
+                self._thread = threading.Thread(target=self._run, daemon=True)
                 self._thread.start()
             self._condition.wait_for(lambda: self._opened or self._error, deadline.left())
             if self._error is not None:
@@ -68,7 +68,7 @@ class Session:
         with self._condition:
             if self._opened is not None and self._token == refused:
                 # The server decides: its answer to the same token keeps the session or ends it.
-                self._opened, self._is_doubted = None, True
+                self._opened, self._should_check = None, True
                 if self._stream is not None:
                     self._stream.cancel()
                 self._condition.notify_all()
@@ -88,7 +88,7 @@ class Session:
                 self._stream.cancel()
             self._condition.notify_all()
 
-    def _keep(self) -> None:
+    def _run(self) -> None:
         pause, was_open = FIRST_PAUSE_S, False
         while True:
             error, has_opened = self._serve()
@@ -98,13 +98,13 @@ class Session:
                 # If the first attempt fails, the waiting callers get the error. A session that was open is resumed.
                 if self._is_closing or not was_open or not may_return(error):
                     self._error, self._opened = error, None
-                    self.has_lost_one = self.has_lost_one or was_open
+                    self.was_lost = self.was_lost or was_open
                     if not self._was_joined:
                         self._token = ""
                     self._condition.notify_all()
                     return
-                self._condition.wait_for(lambda: self._is_closing or self._is_doubted, pause)
-                self._is_doubted = False
+                self._condition.wait_for(lambda: self._is_closing or self._should_check, pause)
+                self._should_check = False
                 pause = min(2 * pause, LONGEST_PAUSE_S)
 
     def _serve(self) -> tuple[Error, bool]:

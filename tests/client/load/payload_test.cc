@@ -406,7 +406,7 @@ TEST_F(OperandPlaceTest, OneCallAtATimeHasTheResultThatIsChecked) {
   // The server has computed nothing: the contents are zeros, which is wrong.
   EXPECT_THAT(CheckAnswer(payload, response), StatusIs(absl::StatusCode::kDataLoss));
   EXPECT_EQ(payload.TakeSlot(0), slot);
-  payload.LetGo(response);
+  payload.Release(response);
   EXPECT_EQ(payload.TakeSlot(0), slot);
   response.mutable_tensor()->set_handle("another");
   EXPECT_THAT(CheckAnswer(payload, response), StatusIs(absl::StatusCode::kDataLoss));

@@ -125,7 +125,7 @@ TEST(CopyPiecesTest, PutsPiecesTogetherAndLetsGoOfEachOnce) {
   class Keeper final : public PieceKeeper {
    public:
     explicit Keeper(size_t count) : let_go_(count) {}
-    void LetGo(size_t first, size_t count) override {
+    void Release(size_t first, size_t count) override {
       for (size_t i = first; i < first + count; ++i) ++let_go_[i];
     }
     int times(size_t i) const { return let_go_[i]; }

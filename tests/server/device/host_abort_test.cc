@@ -96,7 +96,7 @@ TEST_F(HostAbortTimed, FreesTheDeviceSoon) {
 // test opens the gate.
 class CopyGate final : public PieceKeeper {
  public:
-  void LetGo(size_t /*first*/, size_t count) override {
+  void Release(size_t /*first*/, size_t count) override {
     copied_ += static_cast<int64_t>(count);
     EXPECT_TRUE(open_.WaitForNotificationWithTimeout(kPatience));
   }

@@ -20,7 +20,7 @@ struct Numbered {
   JobId id = 0;
   int64_t deadline_ns = 0;
   Numbered* next = nullptr;
-  size_t place = kNowhere;
+  size_t place = kNotInHeap;
 };
 
 TEST(JobTableTest, FindsWhatWasAddedUntilItIsTaken) {
@@ -59,7 +59,7 @@ TEST(DeadlineHeapTest, IsInTheOrderOfDeadlinesAndThenOfIds) {
   for (int i = 0; i < 100'000; ++i) {
     const auto any = static_cast<size_t>(random.Between(0, 999));
     Numbered& job = jobs[any];
-    if (job.place == kNowhere) {
+    if (job.place == kNotInHeap) {
       job.id = any;
       job.deadline_ns = random.Between(0, 99);
       heap.Add(job);

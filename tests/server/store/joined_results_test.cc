@@ -60,7 +60,7 @@ class WatchedDevice final : public Device {
     holds_ = true;
   }
   // Ends the held jobs with the status, or passes them on.
-  void LetGo(const absl::Status& status = absl::OkStatus()) {
+  void Release(const absl::Status& status = absl::OkStatus()) {
     std::deque<std::pair<Job, Done>> held;
     {
       MutexLock lock(&mutex_);
@@ -345,7 +345,7 @@ TEST_P(JoinedResultsTest, AllAreToldOfAFailureAndCanBeRunAgain) {
     watched_->Hold();
     std::vector<Running> all = SubmitAll();
     EndWindow();
-    watched_->LetGo(status);
+    watched_->Release(status);
     for (Running& running : all) {
       const absl::Status told = Awaited(std::move(running.result), "a product")->outcome.status;
       EXPECT_THAT(running.tensors->Finish(false), IsOk());
@@ -369,7 +369,7 @@ TEST_P(JoinedResultsTest, ACancelledOneTakesNoOtherWithIt) {
   std::vector<Running> all = SubmitAll();
   EndWindow();
   scheduler_->Cancel(all[1].id);
-  watched_->LetGo();
+  watched_->Release();
   for (Running& running : all) EXPECT_EQ(End(running), 3);
   ExpectBitsOfAlone();
   // All of them, separately and together.
@@ -377,7 +377,7 @@ TEST_P(JoinedResultsTest, ACancelledOneTakesNoOtherWithIt) {
   std::vector<Running> none = SubmitAll();
   EndWindow();
   for (const Running& running : none) scheduler_->Cancel(running.id);
-  watched_->LetGo(AbortedLaunch());
+  watched_->Release(AbortedLaunch());
   for (Running& running : none) {
     const std::unique_ptr<Submission> result = Awaited(std::move(running.result), "a product");
     EXPECT_THAT(result->outcome.status,

@@ -94,7 +94,7 @@ TEST_P(LogSinkTest, LinesAreThereAtOnce) {
 }
 
 TEST_P(LogSinkTest, AReaderThatStandsStillHoldsUpNobody) {
-  Start({.max_kept_bytes = 10'000, .repeats = {}});
+  Start({.max_buffered_bytes = 10'000, .repeats = {}});
   for (int i = 0; i < kManyLines; ++i) log_->info("event=line number={}", i);
   const int64_t lost = sink_->counts().lost;
   EXPECT_GT(lost, 0);
@@ -113,7 +113,7 @@ TEST_P(LogSinkTest, AReaderThatStandsStillHoldsUpNobody) {
 }
 
 TEST_P(LogSinkTest, LostLinesAreToldThoughNoLineFollows) {
-  Start({.max_kept_bytes = 10'000, .repeats = {}});
+  Start({.max_buffered_bytes = 10'000, .repeats = {}});
   for (int i = 0; i < kManyLines; ++i) log_->info("event=line number={}", i);
   const std::string told = absl::StrCat("event=log_lines_lost lines=", sink_->counts().lost, "\n");
   std::string all;
@@ -140,7 +140,7 @@ TEST_P(LogSinkTest, TheEndDoesNotWaitForAReaderThatStandsStill) {
 }
 
 TEST_P(LogSinkTest, RepeatedFailuresAreCounted) {
-  Start({.max_kept_bytes = 10'000, .repeats = {.lines = 10, .window_ns = 1000, .kinds = 8}});
+  Start({.max_buffered_bytes = 10'000, .repeats = {.lines = 10, .window_ns = 1000, .kinds = 8}});
   std::string all;
   for (int i = 0; i < 5000; ++i) {
     log_->warn("event=request id={} reason=\"device: cuda:0 is lost\"", i);
@@ -158,7 +158,7 @@ TEST_P(LogSinkTest, RepeatedFailuresAreCounted) {
 
 TEST_P(LogSinkTest, TheEndTellsWhatWasLeftOut) {
   Start({.format = LogFormat::kJson,
-         .max_kept_bytes = 10'000,
+         .max_buffered_bytes = 10'000,
          .repeats = {.lines = 1, .window_ns = 1000, .kinds = 8}});
   for (int i = 0; i < 3; ++i) log_->error("event=request");
   sink_->Close(kPatience);
@@ -209,7 +209,7 @@ TEST(LogToADiskTest, ADiskThatStandsStillHoldsUpNobody) {
   const SteadyClock clock;
   Disk disk;
   const auto sink = std::make_shared<LogSink>(
-      disk.file(), LogSink::Options{.max_kept_bytes = 10'000, .repeats = {}}, clock);
+      disk.file(), LogSink::Options{.max_buffered_bytes = 10'000, .repeats = {}}, clock);
   spdlog::logger log("test", sink);
   constexpr int kLines = 10'000;
   for (int i = 0; i < kLines; ++i) log.info("event=line number={}", i);

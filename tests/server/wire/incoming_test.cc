@@ -322,9 +322,9 @@ TEST_F(IncomingTest, LetsGoOfPiecesOnceTheyAreCopied) {
   }
   HeldField field(std::move(slices), quota_);
   EXPECT_EQ(field.bytes(), 90);
-  field.LetGo(0, 2);
+  field.Release(0, 2);
   EXPECT_EQ(freed, 2);
-  field.LetGo(2, 1);
+  field.Release(2, 1);
   EXPECT_EQ(freed, 3);
 }
 

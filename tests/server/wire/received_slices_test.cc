@@ -42,9 +42,9 @@ class ReceivedSlicesTest : public testing::Test {
 TEST_F(ReceivedSlicesTest, ARangeIsFreedAndTheRestWithTheList) {
   {
     ReceivedSlices slices(Make());
-    slices.LetGo(3, 0);
+    slices.Release(3, 0);
     EXPECT_EQ(Freed(0, kCount), 0);
-    slices.LetGo(3, 17);
+    slices.Release(3, 17);
     EXPECT_EQ(Freed(0, 3), 0);
     EXPECT_EQ(Freed(3, 20), 1);
     EXPECT_EQ(Freed(20, kCount), 0);
@@ -105,7 +105,7 @@ TEST_F(ManySlicesTest, ALongListHoldsNobodyUp) {
 TEST_F(ManySlicesTest, WhatALongListHasNoMoreIsNotWaitedFor) {
   {
     ReceivedSlices slices(Make());
-    slices.LetGo(10, kMany - 20);
+    slices.Release(10, kMany - 20);
     EXPECT_EQ(freed_here_, kMany - 20);
   }
   EXPECT_EQ(freed_here_, kMany);

@@ -28,8 +28,8 @@ class Session:
         self._opened: asyncio.Future[resident_pb2.OpenSessionResponse] | None = None
         self._task: asyncio.Task[None] | None = None
         self._stream: grpc.aio.UnaryStreamCall | None = None
-        self._doubt = asyncio.Event()  # Its token was refused: ask the server.
-        self.has_lost_one = False  # A session, with its tensors.
+        self._should_check = asyncio.Event()  # Whether to ask the server, which has refused the token.
+        self.was_lost = False  # Whether a session was lost, with its tensors.
         self.token = token
 
     async def open(self, timeout: float) -> resident_pb2.OpenSessionResponse:
@@ -38,7 +38,7 @@ class Session:
         is_gone = isinstance(error, Error) and (not self._was_joined or may_return(error))
         if self._opened is None or is_gone:
             self._opened = asyncio.get_running_loop().create_future()
-            self._task = asyncio.create_task(self._keep())
+            self._task = asyncio.create_task(self._run())
         try:
             return await asyncio.wait_for(asyncio.shield(self._opened), timeout)
         except TimeoutError as late:
@@ -51,7 +51,7 @@ class Session:
         opened = self._opened
         if opened is not None and opened.done() and opened.exception() is None and self.token == refused:
             self._opened = asyncio.get_running_loop().create_future()
-            self._doubt.set()
+            self._should_check.set()
             if self._stream is not None:
                 self._stream.cancel()
         with contextlib.suppress(Error):
@@ -67,20 +67,20 @@ class Session:
         if self._opened is not None and self._opened.done():
             self._opened.exception()  # Possibly never retrieved otherwise.
 
-    async def _keep(self) -> None:
-        self._doubt.clear()
+    async def _run(self) -> None:
+        self._should_check.clear()
         pause, was_open = FIRST_PAUSE_S, False
         while True:
             error, has_opened = await self._serve()
             if has_opened:
                 pause, was_open = FIRST_PAUSE_S, True
             if not was_open or not may_return(error):
-                self.has_lost_one = self.has_lost_one or was_open
+                self.was_lost = self.was_lost or was_open
                 self._fail(error)
                 return
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._doubt.wait(), pause)
-            self._doubt.clear()
+                await asyncio.wait_for(self._should_check.wait(), pause)
+            self._should_check.clear()
             pause = min(2 * pause, LONGEST_PAUSE_S)
 
     async def _serve(self) -> tuple[Error, bool]:
@@ -97,7 +97,7 @@ class Session:
             return from_rpc_error(error), has_opened
         except asyncio.CancelledError:
             task = asyncio.current_task()
-            if task is None or task.cancelling() or not self._doubt.is_set():
+            if task is None or task.cancelling() or not self._should_check.is_set():
                 raise
             return Cancelled("session: its token was refused"), has_opened
         except Exception as failure:
