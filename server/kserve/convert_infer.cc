@@ -66,7 +66,6 @@ const Datatype& CarrierOf(ElementType type) {
 
 std::string_view DatatypeOf(ElementType type) { return CarrierOf(type).name; }
 inference::DataType ConfigDatatypeOf(ElementType type) { return CarrierOf(type).config; }
-bool IsToldByDatatype(ElementType type) { return CarrierOf(type).type == type; }
 
 int64_t RowExtent(ElementType type, int64_t elements) {
   const int bits = BitsOf(type);

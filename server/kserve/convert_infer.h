@@ -27,9 +27,6 @@ namespace gemmd {
 std::string_view DatatypeOf(ElementType type);
 inference::DataType ConfigDatatypeOf(ElementType type);
 
-// Whether the datatype alone determines the type.
-bool IsToldByDatatype(ElementType type);
-
 // The number of the datatype's values in a row of `elements` elements: the same number, or the
 // bytes of the row if elements are narrower than a byte.
 int64_t RowExtent(ElementType type, int64_t elements);

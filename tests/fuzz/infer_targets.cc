@@ -115,9 +115,8 @@ void RunInfer(std::string_view input) {
   // Every type name in an answer is also valid in a request.
   const ElementType d = parsed.job.problem.d.type;
   Demand(TypeOfWire(ToWire(d)) == d, "a type has another number");
-  const std::string name = IsToldByDatatype(d) ? "" : std::string(gemmd::NameOf(d));
-  const auto told = ParseInputType("d", DatatypeOf(d), name, std::nullopt);
-  Demand(told.ok() && *told == d, "a type is answered that cannot be asked for");
+  const auto named = ParseInputType("d", DatatypeOf(d), gemmd::NameOf(d), std::nullopt);
+  Demand(named.ok() && *named == d, "a type is answered that cannot be asked for");
 }
 
 }  // namespace
