@@ -13,11 +13,11 @@
 #include "kernels/cuda/rows.h"
 #include "kernels/dequantize.h"
 #include "kernels/device_profile.h"
+#include "kernels/matrix/nearest_names.h"
 #include "kernels/matrix/sparse24.h"
 #include "kernels/matrix/status.h"
 #include "kernels/matrix/text.h"
 #include "kernels/mma/chip.h"
-#include "kernels/nearest_names.h"
 #include "kernels/sim/rows.h"
 
 namespace gemmd {

@@ -24,7 +24,7 @@
 #include "absl/strings/str_replace.h"
 #include "absl/strings/str_split.h"
 #include "absl/strings/strip.h"
-#include "kernels/nearest_names.h"
+#include "kernels/matrix/nearest_names.h"
 #include "kernels/option/option.h"
 #include "kernels/option/resources.h"
 #include "server/device/devices.h"
@@ -60,9 +60,9 @@ std::string DidYouMean(const CLI::App& app, std::string_view name, const std::st
   for (const CLI::Option* option : app.get_options()) {
     for (const std::string& known : option->get_lnames()) names.push_back(known);
   }
-  const std::optional<size_t> similar = NameIndex(names).Similar(name);
+  const std::optional<std::string> similar = NameIndex(names).Similar(name);
   if (!similar) return "";
-  return ": did you mean " + prefix + std::string(names[*similar]) + "?";
+  return ": did you mean " + prefix + *similar + "?";
 }
 
 // Options of earlier versions and their replacements: operators upgrade with their old command

@@ -7,7 +7,9 @@
 #include <fstream>
 #include <iterator>
 #include <optional>
+#include <string_view>
 #include <utility>
+#include <vector>
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
@@ -17,6 +19,7 @@
 #include "absl/strings/str_split.h"
 #include "client/terminal/console.h"
 #include "gemmd/element_type.h"
+#include "kernels/matrix/nearest_names.h"
 #include "kernels/matrix/text.h"
 #include "kernels/option/option.h"
 
@@ -35,43 +38,6 @@ std::vector<std::string> TypeNames() {
 std::string TypeText(v1::ElementType type) { return std::string(ElementTypeName(type)); }
 
 namespace {
-
-// Max letters of a name to compare: the time is quadratic.
-constexpr size_t kMaxLetters = 64;
-
-size_t Distance(absl::string_view x, absl::string_view y) {
-  std::vector<std::vector<size_t>> edits(x.size() + 1, std::vector<size_t>(y.size() + 1));
-  for (size_t i = 0; i <= x.size(); ++i) {
-    for (size_t j = 0; j <= y.size(); ++j) {
-      if (i == 0 || j == 0) {
-        edits[i][j] = i + j;
-        continue;
-      }
-      const size_t replaced = edits[i - 1][j - 1] + (x[i - 1] == y[j - 1] ? 0 : 1);
-      edits[i][j] = std::min({edits[i - 1][j] + 1, edits[i][j - 1] + 1, replaced});
-      const bool is_swap =
-          i > 1 && j > 1 && x[i - 1] == y[j - 2] && x[i - 2] == y[j - 1] && x[i - 1] != y[j - 1];
-      if (is_swap) edits[i][j] = std::min(edits[i][j], edits[i - 2][j - 2] + 1);
-    }
-  }
-  return edits.back().back();
-}
-
-// The name most similar to `name`: the fewest letters to insert, delete, replace or swap with a
-// neighbour. Empty if none is similar.
-absl::string_view NearestName(absl::string_view name, absl::Span<const std::string> names) {
-  const absl::string_view beginning = name.substr(0, kMaxLetters);
-  size_t least = std::max<size_t>(2, beginning.size() / 3) + 1;
-  absl::string_view nearest;
-  for (const std::string& known : names) {
-    const size_t distance = Distance(beginning, absl::string_view(known).substr(0, kMaxLetters));
-    // A name with all letters replaced is not similar.
-    if (distance >= least || distance >= known.size()) continue;
-    least = distance;
-    nearest = known;
-  }
-  return nearest;
-}
 
 // The given command, or the program itself.
 const CLI::App& Given(const CLI::App& app) {
@@ -105,9 +71,10 @@ std::string PathOf(const CLI::App& program, const CLI::App& command) {
   return absl::StrCat(program.get_name(), " ", command.get_name());
 }
 
-std::string DidYouMean(absl::string_view name, absl::Span<const std::string> names) {
-  const absl::string_view nearest = NearestName(name, names);
-  return nearest.empty() ? "" : absl::StrCat(": did you mean ", nearest, "?");
+std::string DidYouMean(const std::string& name, const std::vector<std::string>& names) {
+  const std::vector<std::string_view> views(names.begin(), names.end());
+  const std::optional<std::string> similar = NameIndex(views).Similar(name);
+  return similar ? absl::StrCat(": did you mean ", *similar, "?") : "";
 }
 
 }  // namespace

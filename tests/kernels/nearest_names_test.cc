@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "kernels/nearest_names.h"
+#include "kernels/matrix/nearest_names.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -22,23 +22,34 @@ namespace {
 using testing::ElementsAre;
 
 // Cell by cell, according to the definition of the distance.
-int EditDistance(std::string_view from, std::string_view to) {
-  std::vector<int> row(to.size() + 1);
-  std::iota(row.begin(), row.end(), 0);
-  for (size_t i = 0; i < from.size(); ++i) {
-    int diagonal = row[0]++;
-    for (size_t j = 0; j < to.size(); ++j) {
-      const int replaced = diagonal + (from[i] == to[j] ? 0 : 1);
-      diagonal = row[j + 1];
-      row[j + 1] = std::min({replaced, row[j] + 1, row[j + 1] + 1});
+size_t EditDistance(std::string_view from, std::string_view to) {
+  std::vector<std::vector<size_t>> edits(from.size() + 1, std::vector<size_t>(to.size() + 1));
+  for (size_t i = 0; i <= from.size(); ++i) {
+    for (size_t j = 0; j <= to.size(); ++j) {
+      if (i == 0 || j == 0) {
+        edits[i][j] = i + j;
+        continue;
+      }
+      const size_t replaced = edits[i - 1][j - 1] + (from[i - 1] == to[j - 1] ? 0 : 1);
+      edits[i][j] = std::min({edits[i - 1][j] + 1, edits[i][j - 1] + 1, replaced});
+      const bool is_swap = i > 1 && j > 1 && from[i - 1] == to[j - 2] && from[i - 2] == to[j - 1];
+      if (is_swap) edits[i][j] = std::min(edits[i][j], edits[i - 2][j - 2] + 1);
     }
   }
-  return row.back();
+  return edits.back().back();
+}
+
+std::vector<size_t> NearestPositions(const NameIndex& index, std::string_view name, size_t count) {
+  std::vector<size_t> positions;
+  for (const NameIndex::Near& near : index.Nearest(name, count)) {
+    positions.push_back(near.position);
+  }
+  return positions;
 }
 
 std::vector<size_t> PlainlyNearest(const std::vector<std::string_view>& known,
                                    std::string_view name, size_t count) {
-  std::vector<std::pair<int, size_t>> all;
+  std::vector<std::pair<size_t, size_t>> all;
   for (size_t i = 0; i < known.size(); ++i) all.emplace_back(EditDistance(name, known[i]), i);
   std::sort(all.begin(), all.end());
   std::vector<size_t> nearest;
@@ -52,11 +63,12 @@ void ExpectPlainlyNearest(const std::vector<std::string_view>& known, int mistyp
   std::mt19937 random(20240611);
   for (int i = 0; i < mistyped; ++i) {
     const std::string name = Mistyped(std::string(known[random() % known.size()]), random);
-    EXPECT_EQ(index.Nearest(name, 3), PlainlyNearest(known, name, 3)) << name;
+    EXPECT_EQ(NearestPositions(index, name, 3), PlainlyNearest(known, name, 3)) << name;
   }
   for (const size_t size : sizes) {
     const std::string name(size, 'm');
-    EXPECT_EQ(index.Nearest(name, 3), PlainlyNearest(known, name.substr(0, kMaxNameBytes), 3))
+    EXPECT_EQ(NearestPositions(index, name, 3),
+              PlainlyNearest(known, name.substr(0, kMaxNameBytes), 3))
         << size;
   }
 }
@@ -106,7 +118,7 @@ TEST(NearestNamesTest, AgreesWithThePlainComputationOnNamesOfFewLetters) {
   const NameIndex index(known);
   for (int i = 0; i < 300; ++i) {
     const std::string name = some_name();
-    EXPECT_EQ(index.Nearest(name, 5), PlainlyNearest(known, name, 5)) << name;
+    EXPECT_EQ(NearestPositions(index, name, 5), PlainlyNearest(known, name, 5)) << name;
   }
 }
 
@@ -124,20 +136,23 @@ TEST(NearestNamesTest, FindsEveryNameAndNoOther) {
 TEST(NearestNamesTest, OnlyANameThatLooksLikeItIsSimilar) {
   const std::vector<std::string_view> known = {"grace", "listen", "ab", "max-queued-requests"};
   const NameIndex index(known);
-  EXPECT_EQ(index.Similar("grcae"), 0U);
-  EXPECT_EQ(index.Similar("listne"), 1U);
-  EXPECT_EQ(index.Similar("max-queue-request"), 3U);
+  EXPECT_EQ(index.Similar("grcae"), "grace");
+  EXPECT_EQ(index.Similar("listne"), "listen");
+  EXPECT_EQ(index.Similar("max-queue-request"), "max-queued-requests");
   EXPECT_EQ(index.Similar("grcea-x"), std::nullopt);  // Four of its seven bytes differ.
   EXPECT_EQ(index.Similar("xy"), std::nullopt);       // It has nothing in common with "ab".
   EXPECT_EQ(index.Similar(""), std::nullopt);
   EXPECT_EQ(NameIndex({}).Similar("grace"), std::nullopt);
+  // "ab" is as near, but shares nothing with it.
+  const std::vector<std::string_view> short_names = {"ab", "xyzw"};
+  EXPECT_EQ(NameIndex(short_names).Similar("xy"), "xyzw");
 }
 
 TEST(NearestNamesTest, KnowsFewerNamesThanAreAskedFor) {
-  EXPECT_THAT(NameIndex({}).Nearest("x", 3), ElementsAre());
+  EXPECT_THAT(NearestPositions(NameIndex({}), "x", 3), ElementsAre());
   const std::vector<std::string_view> known = {"sm_90", "sm_80"};
-  EXPECT_THAT(NameIndex(known).Nearest("sm_91", 3), ElementsAre(0, 1));
-  EXPECT_THAT(NameIndex(known).Nearest("sm_91", 0), ElementsAre());
+  EXPECT_THAT(NearestPositions(NameIndex(known), "sm_91", 3), ElementsAre(0, 1));
+  EXPECT_THAT(NearestPositions(NameIndex(known), "sm_91", 0), ElementsAre());
   EXPECT_THAT(NameIndex(known).Unknown("chip", "sm_91", "a chip"),
               StatusIs(absl::StatusCode::kNotFound,
                        "chip: got sm_91, want a chip (nearest: sm_90, sm_80)"));

@@ -9,7 +9,7 @@
 
 #include "kernels/cpu/host.h"
 #include "kernels/host_rates.h"
-#include "kernels/nearest_names.h"
+#include "kernels/matrix/nearest_names.h"
 #include "tests/kernels/mistyped_name.h"
 #include "tests/testing/timed.h"
 
