@@ -5,7 +5,8 @@
 #include <array>
 #include <cmath>
 #include <cstddef>
-#include <map>
+#include <numeric>
+#include <optional>
 #include <utility>
 
 #include "absl/status/status.h"
@@ -44,7 +45,7 @@ absl::StatusOr<SloObjective> ParseSlo(absl::string_view text) {
   return SloObjective{fraction, absl::ToInt64Nanoseconds(limit), std::string(text)};
 }
 
-int64_t LeastCalls(const SloObjective& objective) {
+int64_t MinCalls(const SloObjective& objective) {
   // Corrects rounding of the quotient; percentiles have fewer than twelve digits.
   return std::llround(std::ceil(1 / (1 - objective.fraction) * (1 - 1e-9)));
 }
@@ -96,8 +97,8 @@ std::string WhyFails(const SloObjective& objective, const StepResult& window) {
     return absl::StrCat(FormatNanoseconds(got_ns), " where ", FormatNanoseconds(objective.limit_ns),
                         " is allowed");
   }
-  if (tally.ok() < LeastCalls(objective)) {
-    return absl::StrCat("only ", tally.ok(), " calls, ", LeastCalls(objective), " are needed");
+  if (tally.ok() < MinCalls(objective)) {
+    return absl::StrCat("only ", tally.ok(), " calls, ", MinCalls(objective), " are needed");
   }
   const double limit_s = static_cast<double>(objective.limit_ns) * 1e-9;
   const double forgiven =
@@ -160,290 +161,164 @@ std::string WindowRule(const SloObjective& objective) {
       "no call fails or stays unsent, no answer is wrong, and all offered calls have ended except "
       "%.0f %% or those due within the allowed latency; a window that fails because of the client "
       "(over %.0f %% of its cores busy, or calls sent late) is discarded",
-      LeastCalls(objective), objective.text, 100 * kMaxShortfall, 100 * kMaxClientShare);
+      MinCalls(objective), objective.text, 100 * kMaxShortfall, 100 * kMaxClientShare);
 }
 
-constexpr int kCellsOfStep = 4;
-constexpr double kLucky = 0.02;
-constexpr double kGlitches[] = {0.02, 0.1, 0.25};
-// With 0.12, the share of windows that hold falls from 5/6 to 1/6 within a factor of 1.5 in rate.
-constexpr double kSpreads[] = {0.015, 0.05, 0.12};
-
-// At this distance in cells from the threshold, the outcome is certain even for the widest spread.
-constexpr int kFarCells = 640;
-
-// The probability that a window holds, for each glitch and spread, by the distance in cells of its
-// rate above the threshold. Index 0 is kFarCells below the threshold.
-std::vector<std::vector<double>> MakeChances() {
-  std::vector<std::vector<double>> chances;
-  for (const double glitch : kGlitches) {
-    for (const double spread : kSpreads) {
-      std::vector<double>& of_one = chances.emplace_back();
-      for (int above = -kFarCells; above <= kFarCells; ++above) {
-        const double ratio = above * std::log(RateBelief::kStep) / kCellsOfStep;
-        of_one.push_back(kLucky + (1 - kLucky - glitch) / (1 + std::exp(ratio / spread)));
-      }
-    }
-  }
-  return chances;
-}
-
-const std::vector<std::vector<double>>& Chances() {
-  static const auto& chances = *new std::vector<std::vector<double>>(MakeChances());
-  return chances;
-}
-
-}  // namespace
-
-RateBelief::RateBelief(int least, int most)
-    : first_(least * kCellsOfStep),
-      cells_(std::size(kGlitches) * std::size(kSpreads),
-             std::vector<double>(static_cast<size_t>((most - least) * kCellsOfStep + 1), 1.0)) {}
-
-void RateBelief::Add(int at, bool holds) {
-  double sum = 0;
-  for (size_t i = 0; i < cells_.size(); ++i) {
-    const std::vector<double>& chances = Chances()[i];
-    int above = at * kCellsOfStep - first_;
-    for (double& cell : cells_[i]) {
-      const int index = std::clamp(above--, -kFarCells, kFarCells) + kFarCells;
-      const double chance = chances[static_cast<size_t>(index)];
-      cell *= holds ? chance : 1 - chance;
-      sum += cell;
-    }
-  }
-  // Normalizes, so that many windows cannot cause underflow.
-  for (std::vector<double>& of_one : cells_) {
-    for (double& cell : of_one) cell /= sum;
-  }
-}
-
-double RateBelief::Quantile(double probability) const {
-  std::vector<double> below;  // Cumulative probability by threshold.
-  double sum = 0;
-  for (size_t i = 0; i < cells_[0].size(); ++i) {
-    for (const std::vector<double>& of_one : cells_) sum += of_one[i];
-    below.push_back(sum);
-  }
-  const auto it = std::lower_bound(below.begin(), below.end(), probability * sum);
-  const auto cell = std::min<std::ptrdiff_t>(it - below.begin(), std::ssize(below) - 1);
-  return static_cast<double>(first_ + cell) / kCellsOfStep;
-}
-
-namespace {
-
-constexpr double kStep = RateBelief::kStep;
-
-// Steps to a rate `ratio` times as high.
+// Rates are tried in steps of this ratio from the first rate.
+constexpr double kStep = 1.0225;
 int StepsTo(double ratio) {
   return static_cast<int>(std::lround(std::log(ratio) / std::log(kStep)));
 }
 
-// The largest moves of the search: up from a rate that held, down from a rate that failed.
+// The largest moves: up from a rate that holds, down from a rate that fails.
 const int kMaxUp = StepsTo(2);
 const int kMaxDown = StepsTo(4);
-// Distance from the interval of the final trials.
-const int kBeside = StepsTo(1.12);
-// Windows needed to conclude that no rate holds, or that every rate does.
-constexpr int kSettled = 3;
-// Consecutive discarded windows needed to conclude that the client is the limit.
+// Bisection ends at this distance of a rate that fails from one that holds. The ends of the
+// interval are further away: rates near the highest one hold by chance, and decisions there
+// contradict each other.
+constexpr int kNarrow = 2;
+constexpr int kBeside = 4;
+static_assert(kNarrow + 2 * kBeside == 10);  // kStep^10 = kSloWidth.
+
+// A rate is decided once the windows of one verdict lead by kLead; by kSureLead if the decision may
+// end the search, and by kContraryLead if it contradicts the bisection.
+constexpr int kLead = 2;
+constexpr int kSureLead = 3;
+constexpr int kContraryLead = 5;
+// Consecutive discarded windows that show that the client is the limit.
 constexpr int kSettledDiscards = 4;
 // Discarded windows, before any counted, needed to give up: the objective is finer than the
 // client's own precision, and at lower rates a window takes minutes.
-constexpr int kHopelessDiscards = 3 * kSettledDiscards;
-// Contradicting windows needed to discard earlier outcomes: for example, a busy machine is idle
-// again.
-constexpr int kContradictions = 2;
-// In the last windows, the interval may have its final width, because the rates beside it must be
-// tried too.
-constexpr int kLastWindows = 12;
+constexpr size_t kHopelessDiscards = 3 * kSettledDiscards;
 
 class Search {
  public:
   Search(const SloPlan& plan, const std::function<std::optional<SloWindow>(double rate)>& try_rate)
       : plan_(plan),
         try_rate_(try_rate),
-        least_(-StepsTo(std::max(1.0, plan.first_rate))),
-        most_(StepsTo(std::max(1.0, plan.last_rate / plan.first_rate))) {}
+        lowest_(-StepsTo(std::max(1.0, plan.first_rate))),
+        highest_(StepsTo(std::max(1.0, plan.last_rate / plan.first_rate)) + 1) {}
 
   SloAnswer ToEnd() {
-    using End = SloAnswer::End;
-    while (true) {
-      if (const auto end = Ending(); end.has_value()) return Answer(*end);
-      const int at = Next();
-      const std::optional<SloWindow> window = try_rate_(RateAt(at));
-      if (!window.has_value()) return Answer(End::kInterrupted);
-      answer_.windows.push_back(*window);
-      if (window->verdict == WindowVerdict::kHopeless) return Answer(End::kHopeless);
-      if (window->verdict == WindowVerdict::kDiscarded) {
-        if (++discards_[at] >= kSettledDiscards) ceiling_ = std::min(ceiling_, at);
-        const bool is_hopeless = outcomes_.empty() && answer_.windows.size() >= kHopelessDiscards;
-        if (is_hopeless) return Answer(End::kClientLimit);
-      } else {
-        Take(at, window->verdict == WindowVerdict::kHolds);
-      }
+    while (!end_.has_value()) {
+      IsNarrow() ? Confirm() : Bisect();
     }
+    return Answer();
   }
 
  private:
-  struct Outcome {
-    int at;
-    bool holds;
-  };
+  using End = SloAnswer::End;
+  enum class Decision { kHolds, kFails, kClientLimit };
 
   double RateAt(double at) const {
     return std::min(plan_.first_rate * std::pow(kStep, at), plan_.last_rate);
   }
 
-  // Initially, thresholds outside the tried rates are as likely as those within.
-  RateBelief NoBelief() const { return {least_ - 2 * kMaxDown, most_ + 2 * kMaxDown}; }
+  bool IsNarrow() const { return holds_ && fails_ && *fails_ - *holds_ <= kNarrow; }
 
-  int Count(int at, bool holds) const {
-    return static_cast<int>(std::count_if(outcomes_.begin(), outcomes_.end(), [&](Outcome one) {
-      return one.at == at && one.holds == holds;
-    }));
-  }
-
-  std::optional<int> HighestHeld() const {
-    std::optional<int> highest;
-    for (const Outcome& one : outcomes_) {
-      if (one.holds) highest = std::max(highest.value_or(one.at), one.at);
+  // Tries windows until those that hold lead by `to_hold`, or those that fail by `to_fail`; nullopt
+  // if the search ends. If `is_quick`, the first window suffices if it holds.
+  std::optional<Decision> Decide(int at, int to_hold, int to_fail, bool is_quick = false) {
+    int lead = 0;
+    int discards = 0;
+    for (bool is_first = true; static_cast<int>(answer_.windows.size()) < plan_.max_windows;) {
+      const std::optional<SloWindow> window = try_rate_(RateAt(at));
+      if (!window.has_value()) return Finish(End::kInterrupted);
+      answer_.windows.push_back(*window);
+      if (window->verdict == WindowVerdict::kHopeless) return Finish(End::kHopeless);
+      if (window->verdict == WindowVerdict::kDiscarded) {
+        const bool is_hopeless = !has_counted_ && answer_.windows.size() >= kHopelessDiscards;
+        if (is_hopeless) return Finish(End::kClientLimit);
+        if (++discards >= kSettledDiscards) return Decision::kClientLimit;
+        continue;
+      }
+      has_counted_ = true;
+      discards = 0;
+      lead += window->verdict == WindowVerdict::kHolds ? 1 : -1;
+      if (lead >= to_hold || (is_quick && is_first && lead > 0)) return Decision::kHolds;
+      if (lead <= -to_fail) return Decision::kFails;
+      is_first = false;
     }
-    return highest;
+    return Finish(IsNarrow() && !is_client_limit_ ? End::kFound : End::kTooNoisy);
   }
 
-  // A rate below those at which the client is the limit: halfway from a rate that held.
-  int BelowCeiling() const {
-    const auto highest = HighestHeld();
-    const int gap = highest.has_value() ? (ceiling_ - *highest) / 2 : kMaxDown;
-    return std::max(ceiling_ - std::max(gap, kBeside), least_);
-  }
-
-  // The highest rate to try now, not far above the highest that held.
-  int Top() const {
-    const auto highest = HighestHeld();
-    const int leap = highest.has_value() ? *highest + kMaxUp : 0;
-    return std::clamp(ceiling_ > most_ ? leap : std::min(leap, BelowCeiling()), least_, most_);
-  }
-
-  int Above() const { return static_cast<int>(std::ceil(high_)) + kBeside; }
-
-  // Whether the interval is narrow enough for the number of windows so far.
-  bool IsNarrow() const {
-    const int left = plan_.max_windows - static_cast<int>(answer_.windows.size());
-    const double width = left > kLastWindows ? plan_.width : plan_.width_at_last;
-    return std::pow(kStep, high_ - low_) <= width;
-  }
-
-  // Why the search is over; nullopt if it is not.
-  std::optional<SloAnswer::End> Ending() {
-    using End = SloAnswer::End;
-    low_ = belief_.Quantile((1 - kSloConfidence) / 2);
-    middle_ = belief_.Quantile(0.5);
-    high_ = belief_.Quantile((1 + kSloConfidence) / 2);
-    if (Count(most_, true) >= kSettled) return End::kEveryRate;
-    const int failed = Count(least_, false);
-    const auto held =
-        std::count_if(outcomes_.begin(), outcomes_.end(), [](Outcome one) { return one.holds; });
-    if (failed >= kSettled && held < failed) return End::kNoRate;
-    const int reached = BelowCeiling();
-    const bool is_reached = middle_ >= reached && Count(reached, true) >= kSettled;
-    if (ceiling_ <= least_ || (ceiling_ <= most_ && is_reached)) return End::kClientLimit;
-    // Rates that the client cannot send cannot be tried.
-    const bool is_confirmed = (fails_above_ || ceiling_ <= Above()) && holds_below_;
-    if (is_confirmed && IsNarrow()) return End::kFound;
-    if (static_cast<int>(answer_.windows.size()) < plan_.max_windows) return std::nullopt;
-    return End::kTooNoisy;
-  }
-
-  // The rate to try next. Once the interval is narrow, tries rates above and below it, in case the
-  // search was misled.
-  int Next() {
-    int at = static_cast<int>(std::lround(middle_));
-    probe_ = Probe::kNone;
-    if (IsNarrow() && !fails_above_ && Above() < ceiling_) {
-      probe_ = Probe::kAbove;
-      at = Above();
-    } else if (IsNarrow() && !holds_below_) {
-      probe_ = Probe::kBelow;
-      at = static_cast<int>(std::floor(low_)) - kBeside;
+  // Tries the rate in the middle, or one beyond the rates that are decided.
+  void Bisect() {
+    int at = 0;
+    if (holds_ && fails_) {
+      at = std::midpoint(*holds_, *fails_);
+    } else if (holds_) {
+      at = std::min(*holds_ + kMaxUp, highest_);
+    } else if (fails_) {
+      at = std::max(*fails_ - kMaxDown, lowest_);
     }
-    int bottom = 0;
-    for (const Outcome& one : outcomes_) bottom = std::min(bottom, one.at);
-    return std::min(std::max({at, bottom - kMaxDown, least_}), Top());
+    const bool is_limit = at == lowest_ || at == highest_;
+    const int lead = is_limit ? kSureLead : kLead;
+    Take(at, Decide(at, lead, lead, !fails_ && at != highest_));
   }
 
-  void Take(int at, bool holds) {
-    discards_.erase(at);
-    outcomes_.push_back({at, holds});
-    belief_.Add(at, holds);
-    if (probe_ == Probe::kNone) return;
-    const bool is_above = probe_ == Probe::kAbove;
-    bool& is_confirmed = is_above ? fails_above_ : holds_below_;
-    int& contradictions = is_above ? held_above_ : failed_below_;
-    if (holds != is_above) {
-      is_confirmed = true;
-      contradictions = 0;
-    } else if (++contradictions >= kContradictions) {
-      Forget(at, holds);
+  // Tries the ends of the interval again: the machine may have been busy, or idle, for a while.
+  void Confirm() {
+    const int above = *fails_ + kBeside;
+    if (!is_client_limit_ && above <= highest_) {
+      const auto decided = Decide(above, kContraryLead, kSureLead);
+      if (!decided || decided == Decision::kHolds) return Take(above, decided);
     }
+    const int below = std::max(*holds_ - kBeside, lowest_);
+    const auto decided = Decide(below, kSureLead, kContraryLead);
+    if (decided != Decision::kHolds) return Take(below, decided);
+    Finish(is_client_limit_ ? End::kClientLimit : End::kFound);
   }
 
-  // Drops outcomes that later ones contradict: failures at rates that now hold, or the reverse.
-  void Forget(int at, bool holds) {
-    std::erase_if(outcomes_, [&](Outcome one) {
-      return one.holds != holds && (holds ? one.at <= at : one.at >= at);
-    });
-    belief_ = NoBelief();
-    for (const Outcome& one : outcomes_) belief_.Add(one.at, one.holds);
-    fails_above_ = holds_below_ = false;
-    held_above_ = failed_below_ = 0;
-  }
-
-  SloAnswer Answer(SloAnswer::End end) {
-    using End = SloAnswer::End;
-    answer_.end = end;
-    for (const Outcome& one : outcomes_) {
-      if (Count(one.at, true) < std::max(1, Count(one.at, false))) continue;
-      answer_.rate = std::max(answer_.rate, RateAt(one.at));
+  // A decision discards those that it contradicts.
+  void Take(int at, std::optional<Decision> decided) {
+    if (!decided) return;
+    if (decided == Decision::kHolds) {
+      holds_ = at;
+      if (fails_ && *fails_ <= at) fails_.reset();
+    } else {
+      fails_ = at;
+      is_client_limit_ = decided == Decision::kClientLimit;
+      if (holds_ && *holds_ >= at) holds_.reset();
     }
-    if (end == End::kNoRate || end == End::kHopeless) answer_.rate = 0;
-    if (end == End::kFound) answer_.rate = RateAt(middle_);
-    if (end == End::kFound || (end == End::kTooNoisy && !outcomes_.empty())) {
-      answer_.low = RateAt(low_);
-      answer_.high = RateAt(high_);
+    if (holds_ == highest_) Finish(End::kEveryRate);
+    if (fails_ == lowest_) Finish(is_client_limit_ ? End::kClientLimit : End::kNoRate);
+  }
+
+  std::nullopt_t Finish(End end) {
+    end_ = end;
+    return std::nullopt;
+  }
+
+  SloAnswer Answer() {
+    answer_.end = *end_;
+    if (holds_ && end_ != End::kHopeless) answer_.rate = RateAt(*holds_);
+    if (end_ == End::kFound) answer_.rate = RateAt(0.5 * (*holds_ + *fails_));
+    if (end_ == End::kFound || (end_ == End::kTooNoisy && has_counted_)) {
+      answer_.low = RateAt(holds_.value_or(lowest_) - kBeside);
+      answer_.high = RateAt(fails_.value_or(highest_) + kBeside);
     }
     return answer_;
   }
 
-  enum class Probe { kNone, kAbove, kBelow };
-
   const SloPlan& plan_;
   const std::function<std::optional<SloWindow>(double rate)>& try_rate_;
-  const int least_;
-  const int most_;
+  const int lowest_;
+  const int highest_;
 
   SloAnswer answer_;
-  std::vector<Outcome> outcomes_;  // Outcomes of the windows that count.
-  RateBelief belief_ = NoBelief();
-  double low_ = 0;
-  double middle_ = 0;
-  double high_ = 0;
-  std::map<int, int>
-      discards_;  // Discarded windows by rate, since the last counted window at that rate.
-  int ceiling_ = most_ + 1;  // From this rate on, the client is the limit.
-  Probe probe_ = Probe::kNone;
-  bool fails_above_ = false;
-  bool holds_below_ = false;
-  int held_above_ = 0;
-  int failed_below_ = 0;
+  std::optional<End> end_;
+  std::optional<int> holds_;      // The highest rate that is known to hold.
+  std::optional<int> fails_;      // The lowest rate above it that is known to fail.
+  bool is_client_limit_ = false;  // Whether the client is the limit at `fails_`.
+  bool has_counted_ = false;      // Whether a window was not discarded.
 };
 
 }  // namespace
 
 double SloPlan::WindowAt(double rate, const SloObjective& objective) const {
   // Poisson arrivals fall short by five standard deviations once in three million times.
-  const double calls = static_cast<double>(LeastCalls(objective));
+  const double calls = static_cast<double>(MinCalls(objective));
   return std::max(window_s, (calls + 5 * std::sqrt(calls)) / rate);
 }
 
@@ -460,13 +335,13 @@ SloAnswer SearchRate(const SloPlan& plan,
 
 std::string SloRule(const SloObjective& objective, const SloPlan& plan) {
   return absl::StrFormat(
-      "%s; windows of %.3g s (longer where too few calls would be due) begin at %g/s and at most "
-      "double, and each next window uses the median of the rates that remain possible (QUEST: a "
-      "window that fails by chance costs further windows, not the result); the search ends when "
-      "the 95 %% interval is within a factor of %.2f, or of %.2f in the last %d windows, a rate "
-      "above it has failed again and one below it has held again, or after %d windows",
-      WindowRule(objective), plan.window_s, plan.first_rate, plan.width, plan.width_at_last,
-      kLastWindows, plan.max_windows);
+      "%s; windows of %.3g s (longer where too few calls would be due) begin at %g/s, and rates "
+      "double while windows hold; then the interval is bisected, and a lead of %d windows decides "
+      "each rate; the search ends when a rate above an interval of a factor of %.2f has failed "
+      "again and one below it has held again (the highest rate is in it with a probability of "
+      "%.0f %%), or after %d windows",
+      WindowRule(objective), plan.window_s, plan.first_rate, kLead, kSloWidth, 100 * kSloConfidence,
+      plan.max_windows);
 }
 
 }  // namespace gemmd

@@ -2,9 +2,10 @@
 //
 // The search for the highest rate that a server keeps up with under a latency objective.
 //
-// One window proves little: a stall of the machine makes a good rate fail. So the search keeps a
-// probability distribution of the highest rate (RateBelief) and tries its median next. It ends when
-// the distribution is narrow, and after that a rate above it failed and a rate below it held.
+// One window proves little: a stall of the machine makes a good rate fail. So the search doubles
+// the rate while windows hold, then bisects, and a majority of windows decides each rate. It ends
+// once a rate above the interval has failed again and a rate below it has held again: if the
+// machine was busy at first, the search goes on from there.
 #pragma once
 
 #include <cstdint>
@@ -31,7 +32,7 @@ struct SloObjective {
 absl::StatusOr<SloObjective> ParseSlo(absl::string_view text);
 
 // The minimum number of calls for which the percentile is not just the maximum.
-int64_t LeastCalls(const SloObjective& objective);
+int64_t MinCalls(const SloObjective& objective);
 
 // The verdict of one window on a latency objective.
 enum class WindowVerdict {
@@ -54,40 +55,10 @@ struct SloWindow {
 SloWindow JudgeWindow(const SloObjective& objective, double rate, const StepResult& window,
                       const VerifierCounts& verified);
 
-// The probability distribution of the highest rate that holds, given the outcomes of windows. Near
-// that rate a window holds by chance, less likely at higher rates; far below it, a window still
-// fails sometimes, because other work disturbed the machine; far above it, hardly any window holds.
-// So a window at rate r is modelled to hold with the probability
-//
-//   P(holds) = lucky + (1 - lucky - glitch) / (1 + (r / threshold)^(1 / spread))
-//
-// and the belief is the posterior of the threshold, over a grid of logarithms of rates times a few
-// values of the unknown `glitch` and `spread`. The method is QUEST (Watson and Pelli, 1983) with
-// the nuisance parameters of Kontsevich and Tyler (1999).
-class RateBelief {
- public:
-  // Rates are counted in steps of the ratio kStep from a rate that the caller chooses. Initially,
-  // the threshold is equally likely anywhere from `least` to `most`. Precondition: least < most.
-  static constexpr double kStep = 1.04;
-  RateBelief(int least, int most);
-
-  void Add(int at, bool holds);
-
-  // The quantile of the threshold, in steps.
-  double Quantile(double probability) const;
-
- private:
-  int first_;  // The threshold of the first cell, in quarter steps.
-  // Probabilities by threshold, for each glitch and spread.
-  std::vector<std::vector<double>> cells_;
-};
-
 struct SloPlan {
   double first_rate = 100;
   double last_rate = 10e6;  // The highest rate to try.
-  double width = 1.18;  // The search ends once the ratio of the interval's ends is at most this.
   int max_windows = 60;
-  double width_at_last = 1.25;  // The allowed ratio in the last windows.
   double window_s = 10.0 / 3;
 
   // The length of a window, so that enough calls are due for any arrivals.
@@ -95,6 +66,7 @@ struct SloPlan {
 };
 
 inline constexpr double kSloConfidence = 0.95;
+inline constexpr double kSloWidth = 1.25;  // The ratio of the ends of an interval that was found.
 
 struct SloAnswer {
   enum class End {
@@ -107,8 +79,8 @@ struct SloAnswer {
     kInterrupted,
   };
   End end = End::kInterrupted;
-  // If a rate was found: the rate at which an undisturbed window holds half the time. Otherwise the
-  // highest rate at which windows held at least as often as they failed; 0 if none.
+  // If a rate was found: the middle of the interval. Otherwise the highest rate that holds; 0 if
+  // there is none.
   double rate = 0;
   // The highest rate lies between these with the probability kSloConfidence; both 0 if unknown.
   double low = 0;

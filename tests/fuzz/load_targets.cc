@@ -180,7 +180,7 @@ void RunPlan(std::string_view input) {
     }
   }
   if (const auto slo = ParseSlo(Viewed(input.substr(0, input.find('\n')))); slo.ok()) {
-    Demand(slo->fraction > 0 && slo->fraction < 1 && slo->limit_ns >= 0 && LeastCalls(*slo) > 0,
+    Demand(slo->fraction > 0 && slo->fraction < 1 && slo->limit_ns >= 0 && MinCalls(*slo) > 0,
            "an objective is out of bounds");
   }
   CheckPlan(FlagsOf(input));

@@ -145,10 +145,10 @@ TEST(SloTest, ACallAtTheEdgeBreaksNothing) {
 }
 
 TEST(SloTest, APercentileNeedsCallsBeyondIt) {
-  EXPECT_EQ(LeastCalls(ParseSlo("p50=1ms").value()), 2);
-  EXPECT_EQ(LeastCalls(ParseSlo("p90=1ms").value()), 10);
-  EXPECT_EQ(LeastCalls(ParseSlo("p99=1ms").value()), 100);
-  EXPECT_EQ(LeastCalls(ParseSlo("p99.99=1ms").value()), 10000);
+  EXPECT_EQ(MinCalls(ParseSlo("p50=1ms").value()), 2);
+  EXPECT_EQ(MinCalls(ParseSlo("p90=1ms").value()), 10);
+  EXPECT_EQ(MinCalls(ParseSlo("p99=1ms").value()), 100);
+  EXPECT_EQ(MinCalls(ParseSlo("p99.99=1ms").value()), 10000);
   const SloObjective objective = ParseSlo("p99=20ms").value();
   const SloWindow few = Judge(objective, Window(99, [](int64_t) { return 1'000'000; }));
   EXPECT_EQ(few.verdict, WindowVerdict::kFails);
@@ -176,13 +176,13 @@ struct SimulatedServer {
   double glitches = 0;        // Share of the windows that another cause makes fail.
   double late_client = 0;     // Share of the windows in which the client is the limit.
   double client_limit = 1e9;  // The rate above which it always is.
-  int busy_windows = 0;       // The number of windows at the beginning that have a tenth of the
-                              // capacity.
+  int early_windows = 0;      // The windows at the beginning that have another capacity,
+  double early_share = 0.1;   // this share of it.
   int windows = 0;
 
   std::optional<SloWindow> operator()(double rate) {
-    const bool is_busy = windows++ < busy_windows;
-    const double load = rate / (is_busy ? highest / 10 : highest) * 0.75;
+    const bool is_early = windows++ < early_windows;
+    const double load = rate / (is_early ? highest * early_share : highest) * 0.75;
     const double p99 = load < 1 ? std::exp(noise * random.Normal()) / (1 - load) : 1e9;
     if (rate > client_limit || Unit(random) < late_client) {
       return SloWindow{rate, WindowVerdict::kDiscarded};
@@ -247,10 +247,9 @@ void CheckThatSearchesAgree(RandomSource random, int servers) {
     }
     apart += most > 1.15 * least;
   }
-  // Of 12,000 such searches on another machine, 11,646 found a rate, 11,480 intervals contained the
-  // truth, 55 rates were off by more than 15 %, the rates of 57 of 4,000 servers were further
-  // apart, and 3 searches wrongly reported that there is none (24 of 4,200 for 1.15 to 2 calls a
-  // second).
+  // Of 12,000 such searches on another machine, 11,886 found a rate, 11,750 intervals contained the
+  // truth, 29 rates were off by more than 15 %, the rates of 82 of 4,000 servers were further
+  // apart, and no search wrongly reported that there is none.
   EXPECT_GE(found, 0.9 * 3 * servers);
   EXPECT_GE(covered, 0.9 * found);
   EXPECT_LE(far_off, 0.065 * servers);
@@ -264,7 +263,7 @@ TEST(SloSearchExhaustive, SearchesOfABusyServerAgree) {
   CheckThatSearchesAgree(RandomSource(), 200);
 }
 
-// The last windows check the rates beside an interval that is narrow enough.
+// An interval that is narrow enough is an answer, even if the last windows do not decide its ends.
 void CheckNarrowIntervals(RandomSource random) {
   SCOPED_TRACE(random.trace());
   int found = 0;
@@ -273,14 +272,12 @@ void CheckNarrowIntervals(RandomSource random) {
   for (int i = 0; i < 60; ++i) {
     SimulatedServer server = BusyServer(random, 500);
     server.noise = 0.4;
-    const SloPlan plan;
-    const SloAnswer answer = Search(server, plan);
+    const SloAnswer answer = Search(server);
     found += answer.end == End::kFound;
     covered += answer.end == End::kFound && answer.low <= 500 && 500 <= answer.high;
-    narrow += answer.end == End::kTooNoisy && answer.high <= plan.width_at_last * answer.low;
+    narrow += answer.end == End::kTooNoisy && answer.high <= kSloWidth * answer.low;
   }
-  // Of 300 such searches, 273 found a rate, 255 intervals contained the truth, and 4 were
-  // inconclusive because the windows beside the interval contradicted it.
+  // Of 1,000 such searches, 952 found a rate, and 899 intervals contained the truth.
   EXPECT_GE(found, 45);
   EXPECT_GE(covered, 0.8 * found);
   EXPECT_LE(narrow, 6);
@@ -315,10 +312,22 @@ TEST(SloSearchTest, GoesUpAgainOnceTheMachineIsIdle) {
   RandomSource random;
   SCOPED_TRACE(random.trace());
   for (const int busy_windows : {1, 3, 5, 8, 10}) {
-    SimulatedServer server = {.random = random, .highest = 3200, .busy_windows = busy_windows};
+    SimulatedServer server = {.random = random, .highest = 3200, .early_windows = busy_windows};
     const SloAnswer answer = Search(server);
     ASSERT_EQ(answer.end, End::kFound) << busy_windows;
     EXPECT_NEAR(answer.rate / 3200, 1, 0.06) << busy_windows;
+  }
+}
+
+TEST(SloSearchTest, GoesDownAgainOnceTheMachineIsBusy) {
+  RandomSource random;
+  SCOPED_TRACE(random.trace());
+  for (const int idle_windows : {1, 3, 5, 8, 10}) {
+    SimulatedServer server = {
+        .random = random, .highest = 320, .early_windows = idle_windows, .early_share = 10};
+    const SloAnswer answer = Search(server);
+    ASSERT_EQ(answer.end, End::kFound) << idle_windows;
+    EXPECT_NEAR(answer.rate / 320, 1, 0.06) << idle_windows;
   }
 }
 
@@ -419,28 +428,6 @@ TEST(SloSearchTest, RatesDoubleAtMost) {
       return window;
     });
   }
-}
-
-TEST(RateBeliefTest, IsThePosteriorOfTheThreshold) {
-  RateBelief belief(-100, 100);
-  EXPECT_EQ(belief.Quantile(0.5), 0);
-  EXPECT_EQ(belief.Quantile(0), -100);
-  EXPECT_EQ(belief.Quantile(1), 100);
-  belief.Add(0, true);
-  // All rates above 0 and almost none below.
-  EXPECT_NEAR(belief.Quantile(0.5), 50, 3);
-  belief.Add(20, false);
-  EXPECT_GT(belief.Quantile(0.5), 0);
-  EXPECT_LT(belief.Quantile(0.5), 40);
-  const double width = belief.Quantile(0.975) - belief.Quantile(0.025);
-  for (int i = 0; i < 3; ++i) {
-    belief.Add(20, false);
-    belief.Add(0, true);
-  }
-  EXPECT_LT(belief.Quantile(0.975) - belief.Quantile(0.025), width / 2);
-  // No number of windows makes it underflow.
-  for (int i = 0; i < 5000; ++i) belief.Add(10, i % 2 == 0);
-  EXPECT_NEAR(belief.Quantile(0.5), 10, 1.5);
 }
 
 }  // namespace
