@@ -188,6 +188,10 @@ class Auditing {
     if (sink_ != nullptr) sink_->Close(patience);
   }
 
+  void Reopen() const {
+    if (sink_ != nullptr) sink_->Reopen();
+  }
+
   int64_t lost() const { return sink_ == nullptr ? 0 : sink_->lost(); }
 
  private:
@@ -350,17 +354,18 @@ absl::Status Run(Options options, const Logging& logging, const Auditing& auditi
   ASSIGN_OR_RETURN(const std::unique_ptr<Server> server,
                    Server::Start(options.server, std::move(devices)));
   RETURN_IF_ERROR(ready_file.Write(server->addresses()));
-  // Without rules, SIGHUP keeps its default meaning: the terminal has gone.
   sigset_t awaited = signals;
-  if (!options.server.trust.rules_file.empty()) sigaddset(&awaited, SIGHUP);
+  sigaddset(&awaited, SIGHUP);
   manager.Tell(
       absl::StrCat("READY=1\nSTATUS=Serving on ", absl::StrJoin(server->addresses(), ", ")));
   spdlog::info("event=serving");
 
-  int signal = SIGHUP;
-  while (signal == SIGHUP) {
+  int signal = 0;
+  while (true) {
     sigwait(&awaited, &signal);
-    if (signal == SIGHUP) server->ReloadRules();
+    if (signal != SIGHUP) break;
+    auditing.Reopen();
+    server->Reload();
   }
   spdlog::info("event=lame_duck signal={} duration={}", signal,
                absl::FormatDuration(options.lame_duck));
@@ -390,7 +395,7 @@ int Main(int argc, char** argv) {
   sigaddset(&signals, SIGTERM);
   sigaddset(&signals, SIGINT);
   sigset_t blocked = signals;
-  if (!parsed.options.server.trust.rules_file.empty()) sigaddset(&blocked, SIGHUP);
+  sigaddset(&blocked, SIGHUP);
   pthread_sigmask(SIG_BLOCK, &blocked, nullptr);
 
   // The reader of the log may go away, and files may reach `ulimit -f`; then writing fails, with no

@@ -729,14 +729,15 @@ void AddLogging(CLI::App& app, Options& options) {
           "OpenTelemetry collector's receiver otlpjsonfile follows. Products have spans if their "
           "callers send a sampled traceparent; after a colon, a share from 0 to 1 of the products "
           "without a traceparent has spans, too: FILE:0.01. At 64 MiB the file is renamed to "
-          "FILE.1",
+          "FILE.1; on SIGHUP it is opened again",
           "FILE[:SHARE]", "");
   app.add_option("--audit-log", options.audit_log,
                  "Append a line of JSON to this file, or to standard error, for each product, for "
                  "each other call that has ended and for each refused call: identity, peer, "
                  "method, problem, kernel, device, bytes and status, never operands or tokens. At "
-                 "most 1000 lines are written in a second for what was done, and as many for what "
-                 "was refused; the log counts the others")
+                 "most 1000 lines are written in a second for what was done, at most half of them "
+                 "for one caller, and as many for what was refused; other lines have the sums of "
+                 "the rest. On SIGHUP the file is opened again, so that it can be renamed before")
       ->type_name("FILE|stderr");
 }
 

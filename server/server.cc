@@ -318,8 +318,9 @@ void Server::Take(ConnectionKind kind, int descriptor) {
   }
 }
 
-void Server::ReloadRules() {
+void Server::Reload() {
   if (reload_ != nullptr) reload_->Ask();
+  if (spans_ != nullptr) spans_->Reopen();
 }
 
 void Server::ReadRulesAgain() {

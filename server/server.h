@@ -101,9 +101,10 @@ class Server {
   absl::Status Drain(absl::Duration grace);
   static constexpr absl::Duration kRefusing = absl::Milliseconds(200);
 
-  // Starts reading rules, tokens and keys again. If they are invalid, nothing changes. Both results
-  // are logged. Does not wait, because a file may be on a disk that does not respond. Threads: any.
-  void ReloadRules();
+  // Starts reading rules, tokens and keys again, and opening the file of --traces again, if there
+  // are any. If the rules are invalid, nothing changes. All results are logged. Does not wait,
+  // because a file may be on a disk that does not respond. Threads: any.
+  void Reload();
 
   // Ends the grace of a Drain, in progress or later. Threads: any.
   void EndGrace() { admission_.StopWaiting(); }

@@ -239,8 +239,8 @@ constexpr Metric kDaemonMetrics[] = {
      .collect = [](const Snapshot& now, Samples& s) { s.Add({}, now.log.lost); }},
     {.name = "gemmd_audit_lines_lost_total",
      .type = MetricType::kCounter,
-     .help = "Lines of the audit log that were lost: beyond 1000 in a second, or because "
-             "the file could not be written, as on a full disk",
+     .help = "Lines of the audit log that were lost because the file could not be written, as on "
+             "a full disk",
      .collect = [](const Snapshot& now, Samples& s) { s.Add({}, now.log.audit_lost); }},
     {.name = "gemmd_log_lines_suppressed_total",
      .type = MetricType::kCounter,

@@ -4,6 +4,7 @@
 #include <string>
 
 #include "kernels/matrix/text.h"
+#include "server/system/files.h"
 #include "server/system/log.h"
 
 namespace gemmd {
@@ -44,10 +45,12 @@ std::string NameOf(const Arrival& arrival) {
 void Audit(const Product& product) {
   const std::shared_ptr<spdlog::logger> log = AuditLog();
   if (log == nullptr) return;
+  const bool is_dropped = product.launch == nullptr && !product.outcome.status.ok();
   log->info(
-      "event=product identity={} peer={} method={} id={} problem={} kernel={} device={} bytes={} "
+      "event={} identity={} peer={} method={} id={} problem={} kernel={} device={} bytes={} "
       "status={}",
-      NameOf(product.arrival), LogValue(product.arrival.peer()), LogValue(product.arrival.method),
+      is_dropped ? "product_dropped" : "product", NameOf(product.arrival),
+      LogValue(product.arrival.peer()), LogValue(product.arrival.method),
       LogValue(product.arrival.request_id), LogValue(Describe(product.job.problem)),
       LogValue(product.kernel().name), LogValue(product.device_name()),
       BytesRead(product.job.problem) + BytesWritten(product.job.problem),

@@ -9,48 +9,6 @@ namespace gemmd {
 
 namespace {
 
-// The length of the part of an IPv6 address that stands for its first four groups.
-size_t NetworkLength(std::string_view address) {
-  constexpr size_t kGroups = 8;
-  constexpr size_t kOfNetwork = 4;
-  const auto groups_in = [](std::string_view text) -> size_t {
-    return text.empty() ? 0 : 1 + static_cast<size_t>(std::count(text.begin(), text.end(), ':'));
-  };
-  const auto end_of_groups = [](std::string_view text, size_t count) {
-    size_t end = text.find(':');
-    for (; count > 1 && end != std::string_view::npos; --count) end = text.find(':', end + 1);
-    return std::min(end, text.size());
-  };
-  const size_t zeros_at = address.find("::");
-  const size_t before = groups_in(address.substr(0, zeros_at));
-  if (zeros_at == std::string_view::npos || before >= kOfNetwork) {
-    return end_of_groups(address, kOfNetwork);
-  }
-  const size_t after_at = zeros_at + 2;
-  const std::string_view after = address.substr(after_at);
-  const size_t abbreviated = kGroups - std::min(kGroups, before + groups_in(after));
-  if (before + abbreviated >= kOfNetwork) return after_at;
-  return after_at + end_of_groups(after, kOfNetwork - before - abbreviated);
-}
-
-}  // namespace
-
-std::string_view HostOf(std::string_view peer) {
-  constexpr std::string_view kUnix = "unix:";
-  if (peer == kUnix) return "unix";
-  if (peer.starts_with(kUnix)) return peer.substr(kUnix.size());
-  const std::string_view host = peer.substr(0, peer.rfind(':'));
-  for (const auto& [begin, end] :
-       {std::pair<std::string_view, std::string_view>{"ipv6:%5B", "%5D"}, {"ipv6:[", "]"}}) {
-    if (!host.starts_with(begin)) continue;
-    const std::string_view address = host.substr(begin.size(), host.find(end) - begin.size());
-    return host.substr(0, begin.size() + NetworkLength(address));
-  }
-  return host;
-}
-
-namespace {
-
 using Flow = FairQueue::Flow;
 
 template <typename Key, typename Flows>

@@ -30,13 +30,6 @@ struct FlowId {
   uint64_t connection = 0;
 };
 
-// The part of a peer's name (Gate::PeerOf) that all its connections share: "ipv4:192.0.2.1" of
-// "ipv4:192.0.2.1:50123", and the user, "uid:1000", of "unix:uid:1000". Of an IPv6 address, the
-// first 64 bits, "ipv6:%5B2001:db8:1:2", because such a network usually belongs to one host. If the
-// text abbreviates zeros among these bits, a network may have up to three names, but no two
-// networks share one.
-std::string_view HostOf(std::string_view peer);
-
 // Products of low priority wait for those of normal priority.
 enum class Priority : uint8_t { kNormal, kLow };
 inline constexpr size_t kPriorities = 2;

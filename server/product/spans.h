@@ -64,6 +64,9 @@ class SpanExport {
   // Never waits. Threads: any.
   void Add(const Product& product);
 
+  // As LineFile::Reopen.
+  void Reopen() { file_->Reopen(); }
+
   // Counts of spans. Threads: any.
   LineFile::Counts counts() const { return file_->counts(); }
 

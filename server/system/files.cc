@@ -79,21 +79,24 @@ absl::StatusOr<FileDescriptor> OpenToAppend(const std::string& path) {
   return OpenRegularFile(path, O_WRONLY | O_CREAT | O_APPEND);
 }
 
+int64_t SizeOf(const FileDescriptor& file) {
+  return std::max<int64_t>(lseek(file.get(), 0, SEEK_END), 0);
+}
+
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<LineFile>> LineFile::Open(const std::string& path,
                                                          const Options& options) {
   absl::StatusOr<FileDescriptor> file = OpenToAppend(path);
   if (!file.ok()) return file.status();
-  const int64_t bytes = std::max<int64_t>(lseek(file->get(), 0, SEEK_END), 0);
-  return std::unique_ptr<LineFile>(new LineFile(path, options, *std::move(file), bytes));
+  return std::unique_ptr<LineFile>(new LineFile(path, options, *std::move(file)));
 }
 
-LineFile::LineFile(std::string path, const Options& options, FileDescriptor file, int64_t bytes)
+LineFile::LineFile(std::string path, const Options& options, FileDescriptor file)
     : path_(std::move(path)),
       options_(options),
       file_(std::move(file)),
-      bytes_(bytes),
+      bytes_(SizeOf(file_)),
       thread_(std::make_unique<ThreadPool>("gemmd-lines", 1)) {}
 
 LineFile::~LineFile() = default;
@@ -109,6 +112,20 @@ void LineFile::Add(absl::AnyInvocable<std::string() &&> make, int64_t count) {
     if (!status.ok()) return Lose(count, std::string(status.message()));
     written_ += count;
     is_losing_ = false;
+  });
+}
+
+void LineFile::Reopen() {
+  thread_->Run([this] {
+    absl::StatusOr<FileDescriptor> file = OpenToAppend(path_);
+    if (!file.ok()) {
+      spdlog::warn("event=file_kept file={} reason={}", LogValue(path_),
+                   LogValue(std::string(file.status().message())));
+      return;
+    }
+    file_ = *std::move(file);
+    bytes_ = SizeOf(file_);
+    spdlog::info("event=file_opened_again file={}", LogValue(path_));
   });
 }
 
@@ -180,6 +197,48 @@ bool IsLoopback(const sockaddr* address) {
   sockaddr_in6 v6 = {};
   std::memcpy(&v6, address, sizeof(v6));
   return IsLoopback(v6.sin6_addr);
+}
+
+namespace {
+
+// The length of the part of an IPv6 address that stands for its first four groups.
+size_t NetworkLength(std::string_view address) {
+  constexpr size_t kGroups = 8;
+  constexpr size_t kOfNetwork = 4;
+  const auto groups_in = [](std::string_view text) -> size_t {
+    return text.empty() ? 0 : 1 + static_cast<size_t>(std::count(text.begin(), text.end(), ':'));
+  };
+  const auto end_of_groups = [](std::string_view text, size_t count) {
+    size_t end = text.find(':');
+    for (; count > 1 && end != std::string_view::npos; --count) end = text.find(':', end + 1);
+    return std::min(end, text.size());
+  };
+  const size_t zeros_at = address.find("::");
+  const size_t before = groups_in(address.substr(0, zeros_at));
+  if (zeros_at == std::string_view::npos || before >= kOfNetwork) {
+    return end_of_groups(address, kOfNetwork);
+  }
+  const size_t after_at = zeros_at + 2;
+  const std::string_view after = address.substr(after_at);
+  const size_t abbreviated = kGroups - std::min(kGroups, before + groups_in(after));
+  if (before + abbreviated >= kOfNetwork) return after_at;
+  return after_at + end_of_groups(after, kOfNetwork - before - abbreviated);
+}
+
+}  // namespace
+
+std::string_view HostOf(std::string_view peer) {
+  constexpr std::string_view kUnix = "unix:";
+  if (peer == kUnix) return "unix";
+  if (peer.starts_with(kUnix)) return peer.substr(kUnix.size());
+  const std::string_view host = peer.substr(0, peer.rfind(':'));
+  for (const auto& [begin, end] :
+       {std::pair<std::string_view, std::string_view>{"ipv6:%5B", "%5D"}, {"ipv6:[", "]"}}) {
+    if (!host.starts_with(begin)) continue;
+    const std::string_view address = host.substr(begin.size(), host.find(end) - begin.size());
+    return host.substr(0, begin.size() + NetworkLength(address));
+  }
+  return host;
 }
 
 int PortOf(int socket) {

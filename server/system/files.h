@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// File descriptors, files named by a user, files of lines that other programs follow, and listening
-// sockets.
+// File descriptors, files named by a user, files of lines that other programs follow, listening
+// sockets, and names of hosts.
 #pragma once
 
 #include <sys/socket.h>
@@ -13,6 +13,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <utility>
 
 #include "absl/functional/any_invocable.h"
@@ -84,11 +85,15 @@ class LineFile {
   // runs on the file's thread, and must own its data. Threads: any.
   void Add(absl::AnyInvocable<std::string() &&> make, int64_t count);
 
+  // Opens the path again, after another program has renamed the file. Lines added later are written
+  // to the new file; if it cannot be opened, to the old one, as the log then says. Threads: any.
+  void Reopen();
+
   // Threads: any.
   Counts counts() const { return {.written = written_, .lost = lost_}; }
 
  private:
-  LineFile(std::string path, const Options& options, FileDescriptor file, int64_t bytes);
+  LineFile(std::string path, const Options& options, FileDescriptor file);
   absl::Status Write(const std::string& line);
   absl::Status MakeRoom(int64_t bytes);
   void Lose(int64_t count, const std::string& reason);
@@ -106,6 +111,13 @@ class LineFile {
 
 // Whether an IP address is reachable only from this machine: 127.0.0.0/8, also within IPv6, or ::1.
 bool IsLoopback(const sockaddr* address);
+
+// The part of a peer's name (Gate::PeerOf) that all its connections share: "ipv4:192.0.2.1" of
+// "ipv4:192.0.2.1:50123", and the user, "uid:1000", of "unix:uid:1000". Of an IPv6 address, the
+// first 64 bits, "ipv6:%5B2001:db8:1:2", because such a network usually belongs to one host. If the
+// text abbreviates zeros among these bits, a network may have up to three names, but no two
+// networks share one.
+std::string_view HostOf(std::string_view peer);
 
 // The port that a TCP socket is bound to.
 int PortOf(int socket);

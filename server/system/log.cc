@@ -26,6 +26,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "server/system/clock.h"
+#include "server/system/files.h"
 
 namespace gemmd {
 
@@ -212,8 +213,10 @@ absl::StatusOr<LogFile> LogFile::Open(const std::string& path) {
         "cannot open ", path, ": ", std::error_code(errno, std::generic_category()).message()));
   }
   const int descriptor = file.get();
-  return LogFile(descriptor, std::move(file),
+  LogFile opened(descriptor, std::move(file),
                  IsRegular(descriptor) ? Kind::kStalls : Kind::kNeverWaits);
+  opened.path_ = path;
+  return opened;
 }
 
 LogFile LogFile::Of(int descriptor) {
@@ -297,10 +300,10 @@ std::string_view View(spdlog::string_view_t text) { return {text.data(), text.si
 }  // namespace
 
 LogSink::LogSink(LogFile file, const Options& options, const Clock& clock)
-    : file_(std::move(file)),
-      options_(options),
+    : options_(options),
       clock_(clock),
       wake_(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)),
+      file_(std::move(file)),
       repeats_(options.repeats),
       thread_([this] { Run(); }) {}
 
@@ -356,12 +359,45 @@ void LogSink::WriteUnlocked() {
     EndCutLine();
     // Other threads only add lines behind it.
     const std::string_view line = buffered_.front();
+    const LogFile& file = file_;
     mutex_.Unlock();
-    const std::optional<size_t> written = file_.TryWrite(line);
+    const std::optional<size_t> written = file.TryWrite(line);
     mutex_.Lock();
     is_stalled_ = false;
     if (!TakeWritten(written)) return;
   }
+}
+
+void LogSink::Reopen() {
+  {
+    MutexLock lock(&mutex_);
+    if (file_.path().empty()) return;
+    is_renamed_ = true;
+  }
+  Wake();
+}
+
+void LogSink::OpenAgain() {
+  is_renamed_ = false;
+  const std::string path = file_.path();
+  mutex_.Unlock();
+  {
+    absl::StatusOr<LogFile> opened = LogFile::Open(path);
+    if (opened.ok()) {
+      spdlog::info("event=file_opened_again file={}", LogValue(path));
+      MutexLock lock(&mutex_);
+      // Meanwhile, another thread may have written a part of a line to the old file.
+      is_renamed_ = is_renamed_ || is_begun_;
+      if (!is_begun_) {
+        std::swap(file_, *opened);
+        is_cut_ = false;
+      }
+    } else {
+      spdlog::warn("event=file_kept file={} reason={}", LogValue(path),
+                   LogValue(std::string(opened.status().message())));
+    }
+  }  // Closes a file, which may take time.
+  mutex_.Lock();
 }
 
 // Ends a line of which only a part was written.
@@ -444,11 +480,12 @@ void LogSink::Run() {
     file_.may_stall() ? WriteUnlocked() : WriteBuffered();
     TellLost();  // There may be no further line.
     if (file_.may_stall()) WriteUnlocked();
+    if (is_renamed_ && !is_begun_) OpenAgain();
     if (is_ending && (buffered_.empty() || now_ns >= end_ns_)) break;
     const int64_t until_ns = std::min(repeats_.next_end_ns(), end_ns_);
-    const bool is_room_awaited = !buffered_.empty();
+    const int awaited_file = buffered_.empty() ? -1 : file_.descriptor();
     mutex_.Unlock();
-    Rest(until_ns, is_room_awaited);
+    Rest(until_ns, awaited_file);
     mutex_.Lock();
   }
   mutex_.Unlock();
@@ -461,11 +498,10 @@ void LogSink::Wake() const {
 }
 
 // Sleeps until the time, until the thread is woken, or until the file may take something.
-void LogSink::Rest(int64_t until_ns, bool is_room_awaited) const {
+void LogSink::Rest(int64_t until_ns, int awaited_file) const {
   // poll ignores a negative file descriptor.
-  pollfd files[] = {
-      {.fd = wake_.get(), .events = POLLIN, .revents = 0},
-      {.fd = is_room_awaited ? file_.descriptor() : -1, .events = POLLOUT, .revents = 0}};
+  pollfd files[] = {{.fd = wake_.get(), .events = POLLIN, .revents = 0},
+                    {.fd = awaited_file, .events = POLLOUT, .revents = 0}};
   const int64_t wait_ns = std::clamp(until_ns - clock_.NowNs(), int64_t{0}, kLongestRestNs);
   // Rounded up, so that the thread does not spin in the last millisecond.
   poll(files, std::size(files), static_cast<int>((wait_ns + 999'999) / 1'000'000));
@@ -491,12 +527,16 @@ namespace {
 constexpr char kName[] = "audit";
 constexpr int64_t kSecondNs = 1'000'000'000;
 
+// Of one peer, in a second.
+constexpr int64_t kMaxRefusals = 10;
+
 // Whether nothing was done for the caller. The status is the last field.
 bool IsRefusal(std::string_view pairs) {
-  if (pairs.starts_with("event=call_refused ") || pairs.starts_with("event=product_refused ")) {
-    return true;
-  }
-  if (pairs.starts_with("event=product ")) return false;  // It was admitted, and may have run.
+  constexpr std::string_view kRefused[] = {"event=call_refused", "event=product_refused",
+                                           "event=product_dropped"};
+  const std::string_view event = pairs.substr(0, pairs.find(' '));
+  if (std::ranges::find(kRefused, event) != std::end(kRefused)) return true;
+  if (event == "event=product") return false;  // It was launched, and may have run.
   constexpr std::string_view kStatus = " status=";
   const size_t at = pairs.rfind(kStatus);
   if (at == pairs.npos) return false;
@@ -508,71 +548,94 @@ bool IsRefusal(std::string_view pairs) {
          std::end(kRefusals);
 }
 
-// The host of the peer, or the user of a unix socket; if the line has neither, the identity.
-std::string WhoOf(const std::vector<LogField>& fields) {
-  const std::string_view peer = ValueOf(fields, "peer");
-  if (peer.empty()) return std::string(ValueOf(fields, "identity"));
-  return std::string(peer.starts_with("ip") ? peer.substr(0, peer.rfind(':')) : peer);
+// Refusals count for the peer's host or user, or for the identity if the line has no peer. Work
+// that was done counts for the identity, because a proxy may be the peer of many; otherwise for the
+// peer.
+std::string WhoOf(std::string_view pairs, bool is_refusal) {
+  const std::vector<LogField> fields = FieldsOf(pairs);
+  const std::string_view host = HostOf(ValueOf(fields, "peer"));
+  const std::string_view identity = ValueOf(fields, "identity");
+  if (is_refusal) return std::string(host.empty() ? identity : host);
+  return std::string(identity.empty() ? host : identity);
 }
 
 }  // namespace
 
+bool AuditSink::Budget::Admit(const std::string& who) {
+  const bool is_known = parts_.size() < kMaxParts || parts_.contains(who);
+  Part& part = parts_[is_known ? who : ""];
+  if (part.written >= std::min(of_one_, lines_ - written_)) {
+    ++part.summed;
+    return false;
+  }
+  ++part.written;
+  ++written_;
+  return true;
+}
+
+std::vector<std::pair<std::string, int64_t>> AuditSink::Budget::TakeSums() {
+  std::vector<std::pair<std::string, int64_t>> sums;
+  for (const auto& [who, part] : parts_) {
+    if (part.summed > 0) sums.emplace_back(who, part.summed);
+  }
+  parts_.clear();
+  written_ = 0;
+  return sums;
+}
+
 AuditSink::AuditSink(LogFile file, int64_t lines_per_second, const Clock& clock)
-    : lines_per_second_(lines_per_second),
-      clock_(clock),
-      sink_(std::move(file), {.format = LogFormat::kJson, .repeats = {}}, clock) {}
+    : clock_(clock),
+      sink_(std::move(file), {.format = LogFormat::kJson, .repeats = {}}, clock),
+      done_(lines_per_second, lines_per_second),
+      refused_(lines_per_second, kMaxRefusals) {}
 
 void AuditSink::log(const spdlog::details::log_msg& message) {
   const std::string_view pairs = View(message.payload);
   const bool is_refusal = IsRefusal(pairs);
-  const std::string who = is_refusal ? WhoOf(FieldsOf(pairs)) : "";
+  const std::string who = WhoOf(pairs, is_refusal);
   bool is_written = false;
-  int64_t untold = 0;
   int64_t lost_since = 0;
-  std::vector<RepeatLimit::Suppressed> sums;
+  std::vector<std::string> sums;
   {
     MutexLock lock(&mutex_);
     const int64_t now_ns = clock_.NowNs();
     if (now_ns >= second_ends_ns_) {
       second_ends_ns_ = now_ns + kSecondNs;
-      done_ = 0;
-      refused_ = 0;
-      sums = refusals_.TakeEnded(now_ns);
+      sums = TakeSums();
       const int64_t lost_by_now = lost();
       lost_since = lost_by_now - std::exchange(warned_of_, lost_by_now);
     }
-    const bool is_summed = is_refusal && !refusals_.Admit("refused", who, now_ns);
-    is_written = !is_summed && ++(is_refusal ? refused_ : done_) <= lines_per_second_;
-    if (is_written) {
-      untold = std::exchange(untold_, 0);
-    } else if (!is_summed) {
-      ++untold_;
-      ++left_out_;
-    }
+    is_written = (is_refusal ? refused_ : done_).Admit(who);
   }
   if (lost_since > 0) spdlog::warn("event=audit_lines_lost lines={}", lost_since);
-  TellSums(sums);
-  if (untold > 0) Tell(absl::StrCat("event=audit_lines_lost lines=", untold));
+  Tell(sums);
   if (is_written) sink_.log(message);
 }
 
-void AuditSink::Tell(const std::string& pairs) {
-  sink_.log(spdlog::details::log_msg(kName, spdlog::level::info, pairs));
+std::vector<std::string> AuditSink::TakeSums() {
+  std::vector<std::string> lines;
+  for (const auto& [caller, count] : done_.TakeSums()) {
+    lines.push_back(absl::StrCat("event=work_summed caller=", LogValue(caller), " lines=", count));
+  }
+  for (const auto& [peer, count] : refused_.TakeSums()) {
+    lines.push_back(absl::StrCat("event=refusals_summed peer=", LogValue(peer), " calls=", count));
+  }
+  return lines;
 }
 
-void AuditSink::TellSums(const std::vector<RepeatLimit::Suppressed>& sums) {
-  for (const RepeatLimit::Suppressed& sum : sums) {
-    Tell(absl::StrCat("event=refusals_summed peer=", LogValue(sum.reason), " calls=", sum.lines));
+void AuditSink::Tell(const std::vector<std::string>& lines) {
+  for (const std::string& line : lines) {
+    sink_.log(spdlog::details::log_msg(kName, spdlog::level::info, line));
   }
 }
 
 void AuditSink::Close(absl::Duration patience) {
-  std::vector<RepeatLimit::Suppressed> sums;
+  std::vector<std::string> sums;
   {
     MutexLock lock(&mutex_);
-    sums = refusals_.TakeEnded(kNoDeadlineNs);
+    sums = TakeSums();
   }
-  TellSums(sums);
+  Tell(sums);
   sink_.Close(patience);
 }
 

@@ -90,6 +90,9 @@ class LogFile {
 
   int descriptor() const { return descriptor_; }
 
+  // That of Open; otherwise empty.
+  const std::string& path() const { return path_; }
+
  private:
   enum class Kind { kNeverWaits, kSocket, kMayWait, kStalls };
 
@@ -100,6 +103,7 @@ class LogFile {
   FileDescriptor owned_;
   Kind kind_;
   Write write_;  // Null: `descriptor_` is written.
+  std::string path_;
 };
 
 // Limits repeated lines: the first few in each second are logged, then the number of the others.
@@ -146,7 +150,7 @@ class RepeatLimit {
 struct LogCounts {
   int64_t lost = 0;        // The reader was too slow or gone.
   int64_t suppressed = 0;  // They repeated too often.
-  int64_t audit_lost = 0;  // Lines of the audit log, for any reason.
+  int64_t audit_lost = 0;  // Lines of the audit log that could not be written.
 };
 
 // Logging never waits for the reader of the log: lines are written at once if possible, otherwise
@@ -174,6 +178,11 @@ class LogSink final : public spdlog::sinks::sink {
   // may be destroyed then.
   void Close(absl::Duration patience) ABSL_LOCKS_EXCLUDED(mutex_);
 
+  // Opens the path of the file again, if it has one, after another program has renamed the file.
+  // The sink's own thread does that as soon as it can, between two lines; if the path cannot be
+  // opened, the old file stays, as the process's log then says. Threads: any.
+  void Reopen() ABSL_LOCKS_EXCLUDED(mutex_);
+
   // Threads: any.
   LogCounts counts() const { return {.lost = lost_, .suppressed = suppressed_}; }
 
@@ -192,6 +201,7 @@ class LogSink final : public spdlog::sinks::sink {
   void WriteBuffered() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // For the thread: releases the lock while it writes.
   void WriteUnlocked() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void OpenAgain() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   bool TakeWritten(std::optional<size_t> written) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void AwaitWritten() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void EndCutLine() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
@@ -200,9 +210,8 @@ class LogSink final : public spdlog::sinks::sink {
   void DropBuffered() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   std::string OwnLine(const std::string& pairs) const;
   void Wake() const;
-  void Rest(int64_t until_ns, bool is_room_awaited) const;
+  void Rest(int64_t until_ns, int awaited_file) const;
 
-  const LogFile file_;
   const Options options_;
   const Clock& clock_;
   const FileDescriptor wake_;
@@ -210,6 +219,8 @@ class LogSink final : public spdlog::sinks::sink {
   std::atomic<int64_t> suppressed_ = 0;
 
   Mutex mutex_;
+  LogFile file_ ABSL_GUARDED_BY(mutex_);             // Replaced by the thread alone.
+  bool is_renamed_ ABSL_GUARDED_BY(mutex_) = false;  // Reopen was called.
   RepeatLimit repeats_ ABSL_GUARDED_BY(mutex_);
   std::deque<std::string> buffered_ ABSL_GUARDED_BY(mutex_);  // The first without its written part.
   size_t buffered_bytes_ ABSL_GUARDED_BY(mutex_) = 0;
@@ -233,10 +244,11 @@ class LogSink final : public spdlog::sinks::sink {
 // refused call. It contains no operands and no tokens.
 //
 // The sink limits the lines per second for work done, and separately, with the same limit, for
-// refusals, so that refusals never displace work done; the first line of the next second reports
-// how many were omitted. For the refusals of one peer, or of one identity if the peer is not known,
-// the first of each second are written, and a later line has the sum of the others. The daemon's
-// own log reports lines lost for any reason, such as a full disk, at most once a second.
+// refusals, so that refusals never displace work done. A caller, or the peer of refused calls, has
+// at most as many lines as are left in that second, so that one alone has half, and others find
+// room. Of the refusals of one peer, the first of each second are written. All other lines are
+// summed by caller or peer, and a line of the next second has the sum. The daemon's own log reports
+// lines that could not be written, as on a full disk, at most once a second.
 class AuditSink final : public spdlog::sinks::sink {
  public:
   // Borrows the clock.
@@ -244,8 +256,11 @@ class AuditSink final : public spdlog::sinks::sink {
 
   void Close(absl::Duration patience) ABSL_LOCKS_EXCLUDED(mutex_);
 
-  // Lines that were not written, for any reason. Threads: any.
-  int64_t lost() const { return left_out_ + sink_.counts().lost; }
+  // As LogSink::Reopen.
+  void Reopen() { sink_.Reopen(); }
+
+  // Lines that could not be written. Threads: any.
+  int64_t lost() const { return sink_.counts().lost; }
 
   void log(const spdlog::details::log_msg& message) override ABSL_LOCKS_EXCLUDED(mutex_);
   void flush() override {}
@@ -253,19 +268,42 @@ class AuditSink final : public spdlog::sinks::sink {
   void set_formatter(std::unique_ptr<spdlog::formatter> /*formatter*/) override {}
 
  private:
-  void Tell(const std::string& pairs);
-  void TellSums(const std::vector<RepeatLimit::Suppressed>& sums);
+  // The lines of a second, by who caused them. Not safe for threads.
+  class Budget {
+   public:
+    // `of_one`: at most so many lines of one caller or peer.
+    Budget(int64_t lines, int64_t of_one) : lines_(lines), of_one_(of_one) {}
 
-  const int64_t lines_per_second_;
+    // Whether to write another line of `who` in this second.
+    bool Admit(const std::string& who);
+
+    // Begins a second. Returns how many lines of whom were not written in the last.
+    std::vector<std::pair<std::string, int64_t>> TakeSums();
+
+   private:
+    struct Part {
+      int64_t written = 0;
+      int64_t summed = 0;
+    };
+    // Beyond so many callers or peers in a second, the others have one part together, of no name.
+    static constexpr size_t kMaxParts = 256;
+
+    const int64_t lines_;
+    const int64_t of_one_;
+    int64_t written_ = 0;
+    std::map<std::string, Part> parts_;
+  };
+
+  // The lines that sum up a second. Begins the next.
+  std::vector<std::string> TakeSums() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void Tell(const std::vector<std::string>& lines);
+
   const Clock& clock_;
   LogSink sink_;
-  std::atomic<int64_t> left_out_ = 0;
   Mutex mutex_;
   int64_t second_ends_ns_ ABSL_GUARDED_BY(mutex_) = 0;
-  int64_t done_ ABSL_GUARDED_BY(mutex_) = 0;     // Lines of this second.
-  int64_t refused_ ABSL_GUARDED_BY(mutex_) = 0;  // Likewise.
-  RepeatLimit refusals_ ABSL_GUARDED_BY(mutex_);
-  int64_t untold_ ABSL_GUARDED_BY(mutex_) = 0;
+  Budget done_ ABSL_GUARDED_BY(mutex_);
+  Budget refused_ ABSL_GUARDED_BY(mutex_);
   int64_t warned_of_ ABSL_GUARDED_BY(mutex_) = 0;  // The part of lost() that was reported.
 };
 

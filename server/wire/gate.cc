@@ -15,7 +15,7 @@
 #include "absl/status/status.h"
 #include "kernels/matrix/status.h"
 #include "kernels/matrix/text.h"
-#include "server/product/queue.h"
+#include "server/system/files.h"
 #include "server/system/log.h"
 #include "server/wire/health_service.h"
 

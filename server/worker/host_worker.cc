@@ -181,6 +181,7 @@ int EnterHostWorker(int argc, const char* const* argv) {
   options.target = *target;
   signal(SIGINT, SIG_IGN);
   signal(SIGTERM, SIG_IGN);
+  signal(SIGHUP, SIG_IGN);
   if (!DieWithParent(parent)) return 1;
   absl::StatusOr<Channel> channel = Channel::Open(FileDescriptor(kWorkerSocket), kWorkerRings);
   if (!channel.ok()) return 1;

@@ -386,6 +386,7 @@ int EnterWorker(int argc, const char* const* argv, GpuRuntime& runtime, MeasureG
   }
   signal(SIGINT, SIG_IGN);
   signal(SIGTERM, SIG_IGN);
+  signal(SIGHUP, SIG_IGN);
   if (!DieWithParent(parent)) return 1;
   options.measure = std::move(measure);
   // The driver opens its devices, shares memory in /dev/shm and names its threads.

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Files about callers: rules and tokens that are reloaded, and the audit log."""
+"""Files about callers: rules and tokens that are reloaded, and the audit log, which is opened again."""
 
 import json
 import os
@@ -95,6 +95,55 @@ def test_the_audit_log_names_the_method_of_each_product(daemons, tmp_path):
     ]
     (other,) = (line for line in lines if line["event"] == "call")
     assert (other["method"], other["identity"], other["status"]) == ("/gemmd.v1.Registry/ListDevices", "", "OK")
+
+
+def test_files_of_lines_are_opened_again_on_sighup(daemons, tmp_path):
+    """Also without rules, when there is nothing else to read."""
+    files = {"audit-log": tmp_path / "audit", "traces": tmp_path / "traces"}
+    daemon = daemons.start(
+        "--devices=cpu", "--lame-duck=1ms", f"--audit-log={files['audit-log']}", f"--traces={files['traces']}:1"
+    )
+
+    def count(path):
+        """The products in a file."""
+        return len(path.read_text().splitlines())
+
+    with grpc.insecure_channel(daemon.tcp) as channel:
+        assert multiply(channel, []).d
+        for path in files.values():
+            wait_until(lambda p=path: count(p) == 1, PATIENCE_S, f"a product in {path}")
+            path.rename(f"{path}.old")
+        assert multiply(channel, []).d
+        daemon.signal(signal.SIGHUP)
+        wait_until(lambda: len(daemon.events("file_opened_again")) == 2, PATIENCE_S, "both files opened again")
+        for _ in range(3):
+            assert multiply(channel, []).d
+        # If a file cannot be opened, its lines go where they went before.
+        for path in files.values():
+            path.rename(f"{path}.new")
+            path.mkdir()
+        daemon.signal(signal.SIGHUP)
+        wait_until(lambda: len(daemon.events("file_kept")) == 2, PATIENCE_S, "both files kept")
+        kept = [line["file"] for line in daemon.events("file_kept")]
+        assert sorted(kept) == sorted(map(str, files.values()))
+        assert multiply(channel, []).d
+    daemon.stop()
+    for path in files.values():
+        assert (count(path.with_suffix(".old")), count(path.with_suffix(".new"))) == (2, 4)
+
+
+def test_a_daemon_without_such_files_and_its_workers_survive_sighup(daemons):
+    """`systemctl kill --signal=SIGHUP` and a terminal that goes send it to all of them."""
+    daemon = daemons.start("--devices=cpu", "--lame-duck=1ms")
+    with grpc.insecure_channel(daemon.tcp) as channel:
+        assert multiply(channel, []).d
+        workers = daemon.host_workers()
+        assert workers
+        for pid in (daemon.pid, *workers):
+            os.kill(pid, signal.SIGHUP)
+        assert multiply(channel, []).d
+        assert daemon.host_workers() == workers
+    daemon.stop()
 
 
 def test_audit_lines_that_a_full_disk_loses_are_counted_and_told(daemons):

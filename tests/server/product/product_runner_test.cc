@@ -9,17 +9,23 @@
 
 #include <algorithm>
 #include <deque>
+#include <fstream>
 #include <functional>
 #include <memory>
+#include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
 #include "kernels/cpu/host.h"
 #include "kernels/kernel.h"
 #include "kernels/matrix/text.h"
+#include "server/system/log.h"
 #include "tests/testing/fake_clock.h"
+#include "tests/testing/patience.h"
+#include "tests/testing/scratch_folder.h"
 #include "tests/testing/status_matchers.h"
 
 namespace gemmd {
@@ -578,6 +584,33 @@ TEST_F(ProductRunnerTest, AnswersOfOneConnectionDoNotTakeAllRoomOfItsCaller) {
   EXPECT_EQ(take(3, refused), 1);
   EXPECT_THAT(refused, StatusIs(absl::StatusCode::kResourceExhausted,
                                 HasSubstr("answers that the caller waits for")));
+}
+
+// The audit log counts as refused what was not even launched, however it ended.
+TEST_F(ProductRunnerTest, WhatEndsBeforeItBeginsIsAuditedAsDropped) {
+  const ScratchFolder folder;
+  const std::string path = folder.Path("audit");
+  const auto sink = std::make_shared<AuditSink>(*LogFile::Open(path), 1000, clock_);
+  SetAuditLog(sink);
+  SetLimits({});
+  ASSERT_THAT(Start(Request(8, 8, 8)), IsOk());
+  scheduler_.Cancel({last_id_});
+  ASSERT_THAT(Start(Request(8, 8, 8)), IsOk());
+  scheduler_.Cancel({last_id_});
+  device_.End({.status = absl::CancelledError()});
+  ASSERT_THAT(Start(Request(8, 8, 8)), IsOk());
+  device_.End({});
+  SetAuditLog(nullptr);
+  sink->Close(kPatience);
+  std::vector<std::string> events;
+  std::ifstream file(path);
+  for (std::string text; std::getline(file, text);) {
+    const auto line = nlohmann::json::parse(text);
+    events.push_back(
+        absl::StrCat(line["event"].get<std::string>(), " ", line["status"].get<std::string>()));
+  }
+  EXPECT_THAT(events,
+              testing::ElementsAre("product_dropped CANCELLED", "product CANCELLED", "product OK"));
 }
 
 TEST_F(ProductRunnerTest, LowPriorityWaits) {

@@ -72,6 +72,41 @@ TEST_F(LineFileTest, IsRenamedWhereItIsFull) {
   EXPECT_THAT(Lines(path() + ".1"), ElementsAre("5555", "6666"));
 }
 
+TEST_F(LineFileTest, IsOpenedAgainAfterAnotherProgramHasRenamedIt) {
+  {
+    const auto file = Open({.max_bytes = 10});
+    Add(*file, "1111");
+    file->Reopen();  // The same file, with its size.
+    file->Add(
+        [this] {
+          std::filesystem::rename(path(), path() + ".old");
+          return "2222";
+        },
+        1);
+    file->Reopen();
+    for (const char* text : {"3333", "4444"}) Add(*file, text);
+  }
+  EXPECT_THAT(Lines(path() + ".old"), ElementsAre("1111", "2222"));
+  EXPECT_THAT(Lines(path()), ElementsAre("3333", "4444"));
+  EXPECT_FALSE(std::filesystem::exists(path() + ".1"));
+}
+
+TEST_F(LineFileTest, StaysWhereItIsIfItCannotBeOpenedAgain) {
+  {
+    const auto file = Open();
+    file->Add(
+        [this] {
+          std::filesystem::rename(path(), path() + ".old");
+          std::filesystem::create_directory(path());
+          return "1";
+        },
+        1);
+    file->Reopen();
+    Add(*file, "2");
+  }
+  EXPECT_THAT(Lines(path() + ".old"), ElementsAre("1", "2"));
+}
+
 TEST_F(LineFileTest, WhatHasNoRoomIsLostAndNobodyWaits) {
   Mutex mutex;
   bool may_go_on = false, is_begun = false;
