@@ -15,6 +15,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <map>
 #include <optional>
 #include <system_error>
 #include <utility>
@@ -451,23 +452,31 @@ void HttpListener::Run() {
 }
 
 void HttpListener::Accept() {
-  FileDescriptor accepted(
-      accept4(socket_.socket.get(), nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC));
+  sockaddr_storage address = {};
+  socklen_t bytes = sizeof(address);
+  FileDescriptor accepted(accept4(socket_.socket.get(), reinterpret_cast<sockaddr*>(&address),
+                                  &bytes, SOCK_NONBLOCK | SOCK_CLOEXEC));
   if (accepted.is_open()) {
     std::unique_ptr<HttpStream> stream = make_stream_(accepted.get());
     if (stream == nullptr) return;
     Connection& connection = connections_.emplace_back();
+    connection.peer = PeerOf(accepted.get(), address);
     connection.socket = std::move(accepted);
     connection.stream = std::move(stream);
     connection.deadline_ns = clock_.NowNs() + absl::ToInt64Nanoseconds(limits_.duration);
-    if (connections_.size() <= limits_.connections) return;
-    // Closes the oldest connection that is not being answered, so that silent peers do not delay
-    // others. If all are being answered, this is the new connection.
-    connections_.erase(std::find_if(connections_.begin(), connections_.end(),
-                                    [](const auto& c) { return c.stage != Stage::kAnswer; }));
+    if (connections_.size() > limits_.connections) CloseOne();
   } else if (!MustWait() && errno != ECONNABORTED) {
     accept_again_ns_ = clock_.NowNs() + kAcceptPauseNs;
   }
+}
+
+// Closes the oldest connection of the host that has most, whether or not it is being answered: a
+// host that asks and does not read, or connects again and again, only closes its own connections.
+void HttpListener::CloseOne() {
+  std::map<std::string_view, int> counts;
+  for (const Connection& connection : connections_) ++counts[connection.peer];
+  connections_.erase(std::ranges::max_element(
+      connections_, {}, [&](const Connection& connection) { return counts[connection.peer]; }));
 }
 
 bool HttpListener::Advance(Connection& connection) const {

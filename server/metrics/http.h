@@ -2,7 +2,8 @@
 //
 // The part of HTTP/1.1 that a scraper needs: GET and HEAD of a path, one request per connection,
 // plain or over TLS. A small server answers on its own thread. It handles a few connections at
-// once, each with a time limit, so that a silent or slow peer does not delay others.
+// once, each with a time limit, and shares them among hosts, so that a silent or slow peer does not
+// delay others.
 #pragma once
 
 #include <cstddef>
@@ -160,6 +161,7 @@ class HttpListener {
   enum class Stage { kRequest, kAnswer, kEnd };
   struct Connection {
     FileDescriptor socket;
+    std::string peer;  // As PeerOf names it.
     std::unique_ptr<HttpStream> stream;
     int64_t deadline_ns = 0;
     Stage stage = Stage::kRequest;
@@ -172,6 +174,7 @@ class HttpListener {
                HttpLimits limits, HttpStreamMaker make_stream);
   void Run();
   void Accept();
+  void CloseOne();
   // These return whether the connection continues.
   bool Advance(Connection& connection) const;
   bool Receive(Connection& connection) const;
@@ -187,7 +190,7 @@ class HttpListener {
   const HttpStreamMaker make_stream_;
 
   // Owned by the thread.
-  std::list<Connection> connections_;
+  std::list<Connection> connections_;  // The oldest first.
   int64_t accept_again_ns_ = 0;
 
   std::thread thread_;

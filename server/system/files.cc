@@ -9,6 +9,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <cerrno>
 #include <cstddef>
 #include <cstdio>
@@ -177,11 +178,13 @@ bool IsLoopback(const in_addr& address) {
   return ntohl(address.s_addr) >> kNetShift == kLoopbackNet;
 }
 
+// The offset of an IPv4 address inside an IPv6 address.
+constexpr size_t kMappedAt = 12;
+
 bool IsLoopback(const in6_addr& address) {
-  constexpr size_t kMapped = 12;  // Offset of an IPv4 address within an IPv6 address.
   if (!IN6_IS_ADDR_V4MAPPED(&address)) return IN6_IS_ADDR_LOOPBACK(&address);
   in_addr v4 = {};
-  std::memcpy(&v4, address.s6_addr + kMapped, sizeof(v4));
+  std::memcpy(&v4, address.s6_addr + kMappedAt, sizeof(v4));
   return IsLoopback(v4);
 }
 
@@ -197,6 +200,57 @@ bool IsLoopback(const sockaddr* address) {
   sockaddr_in6 v6 = {};
   std::memcpy(&v6, address, sizeof(v6));
   return IsLoopback(v6.sin6_addr);
+}
+
+namespace {
+
+std::string TextOf(int family, const void* address) {
+  std::array<char, INET6_ADDRSTRLEN> text = {};
+  const char* const written =
+      inet_ntop(family, address, text.data(), static_cast<socklen_t>(text.size()));
+  return written == nullptr ? "" : written;
+}
+
+}  // namespace
+
+std::string PeerOf(int descriptor, const sockaddr_storage& address) {
+  if (address.ss_family == AF_INET) {
+    sockaddr_in v4 = {};
+    std::memcpy(&v4, &address, sizeof(v4));
+    return TextOf(AF_INET, &v4.sin_addr);
+  }
+  if (address.ss_family == AF_INET6) {
+    sockaddr_in6 v6 = {};
+    std::memcpy(&v6, &address, sizeof(v6));
+    constexpr size_t kHost = 8;
+    if (IN6_IS_ADDR_V4MAPPED(&v6.sin6_addr)) {
+      return TextOf(AF_INET, v6.sin6_addr.s6_addr + kMappedAt);
+    }
+    std::memset(v6.sin6_addr.s6_addr + kHost, 0, kHost);
+    return absl::StrCat(TextOf(AF_INET6, &v6.sin6_addr), "/64");
+  }
+  ucred user = {};
+  socklen_t bytes = sizeof(user);
+  getsockopt(descriptor, SOL_SOCKET, SO_PEERCRED, &user, &bytes);
+  return absl::StrCat("user ", user.uid);
+}
+
+std::string GrpcNameOf(const sockaddr_storage& address) {
+  if (address.ss_family == AF_INET) {
+    sockaddr_in v4 = {};
+    std::memcpy(&v4, &address, sizeof(v4));
+    return absl::StrCat("ipv4:", TextOf(AF_INET, &v4.sin_addr), ":", ntohs(v4.sin_port));
+  }
+  if (address.ss_family != AF_INET6) return "";
+  sockaddr_in6 v6 = {};
+  std::memcpy(&v6, &address, sizeof(v6));
+  const int port = ntohs(v6.sin6_port);
+  if (IN6_IS_ADDR_V4MAPPED(&v6.sin6_addr)) {
+    return absl::StrCat("ipv4:", TextOf(AF_INET, v6.sin6_addr.s6_addr + kMappedAt), ":", port);
+  }
+  // gRPC percent-encodes the brackets, as in URIs. It also adds an address's scope, so a name with
+  // a scope never matches this one.
+  return absl::StrCat("ipv6:%5B", TextOf(AF_INET6, &v6.sin6_addr), "%5D:", port);
 }
 
 namespace {

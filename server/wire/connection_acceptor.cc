@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "server/wire/connection_acceptor.h"
 
-#include <arpa/inet.h>
 #include <fcntl.h>
 #include <netdb.h>
 #include <netinet/in.h>
@@ -15,7 +14,6 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <array>
 #include <cerrno>
 #include <cstddef>
 #include <cstdint>
@@ -311,20 +309,10 @@ namespace {
 // The pause before the next attempt if nothing can be accepted at all.
 constexpr int64_t kAcceptPauseNs = 50'000'000;
 
-// The offset of an IPv4 address inside an IPv6 address.
-constexpr size_t kMappedAt = 12;
-
 // The maximum number of connections accepted from one socket before the next socket's turn.
 constexpr int kAcceptedAtOnce = 64;
 
 FileDescriptor OpenSpare() { return FileDescriptor(open("/dev/null", O_RDONLY | O_CLOEXEC)); }
-
-std::string TextOf(int family, const void* address) {
-  std::array<char, INET6_ADDRSTRLEN> text = {};
-  const char* const written =
-      inet_ntop(family, address, text.data(), static_cast<socklen_t>(text.size()));
-  return written == nullptr ? "" : written;
-}
 
 void LogRefusal(const std::string& peer, std::string_view reason) {
   spdlog::warn("event=connection_refused reason={} peer={}", LogValue(reason), LogValue(peer));
@@ -339,46 +327,6 @@ void Prepare(int descriptor, absl::Duration unacknowledged) {
 }
 
 }  // namespace
-
-std::string PeerOf(int descriptor, const sockaddr_storage& address) {
-  if (address.ss_family == AF_INET) {
-    sockaddr_in v4 = {};
-    std::memcpy(&v4, &address, sizeof(v4));
-    return TextOf(AF_INET, &v4.sin_addr);
-  }
-  if (address.ss_family == AF_INET6) {
-    sockaddr_in6 v6 = {};
-    std::memcpy(&v6, &address, sizeof(v6));
-    constexpr size_t kHost = 8;
-    if (IN6_IS_ADDR_V4MAPPED(&v6.sin6_addr)) {
-      return TextOf(AF_INET, v6.sin6_addr.s6_addr + kMappedAt);
-    }
-    std::memset(v6.sin6_addr.s6_addr + kHost, 0, kHost);
-    return Concat(TextOf(AF_INET6, &v6.sin6_addr), "/64");
-  }
-  ucred user = {};
-  socklen_t bytes = sizeof(user);
-  getsockopt(descriptor, SOL_SOCKET, SO_PEERCRED, &user, &bytes);
-  return Concat("user ", user.uid);
-}
-
-std::string GrpcNameOf(const sockaddr_storage& address) {
-  if (address.ss_family == AF_INET) {
-    sockaddr_in v4 = {};
-    std::memcpy(&v4, &address, sizeof(v4));
-    return Concat("ipv4:", TextOf(AF_INET, &v4.sin_addr), ":", ntohs(v4.sin_port));
-  }
-  if (address.ss_family != AF_INET6) return "";
-  sockaddr_in6 v6 = {};
-  std::memcpy(&v6, &address, sizeof(v6));
-  const int port = ntohs(v6.sin6_port);
-  if (IN6_IS_ADDR_V4MAPPED(&v6.sin6_addr)) {
-    return Concat("ipv4:", TextOf(AF_INET, v6.sin6_addr.s6_addr + kMappedAt), ":", port);
-  }
-  // gRPC percent-encodes the brackets, as in URIs. It also adds an address's scope, so a name with
-  // a scope never matches this one.
-  return Concat("ipv6:%5B", TextOf(AF_INET6, &v6.sin6_addr), "%5D:", port);
-}
 
 absl::StatusOr<std::unique_ptr<ConnectionAcceptor>> ConnectionAcceptor::Start(
     std::vector<ListeningSocket> sockets, const ConnectionLimits& limits,

@@ -134,14 +134,6 @@ class ConnectionTable {
   int64_t sweep_again_ns_ = 0;
 };
 
-// The peer as the limit per peer sees it: the address without its port (for IPv6 the first 64 bits,
-// as one host may have all addresses below them), or the user over a unix socket.
-std::string PeerOf(int descriptor, const sockaddr_storage& address);
-
-// The peer's name in gRPC, for example "ipv4:127.0.0.1:4000". Empty over a unix socket, where all
-// peers have the same name.
-std::string GrpcNameOf(const sockaddr_storage& address);
-
 class ConnectionAcceptor {
  public:
   // Takes ownership of the descriptor. `kind` is that of the address that the peer connected to.

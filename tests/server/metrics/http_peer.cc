@@ -17,7 +17,7 @@ std::optional<Page> PageAt(std::string_view path) {
   return std::nullopt;
 }
 
-HttpPeerSocket::HttpPeerSocket(const std::string& address)
+HttpPeerSocket::HttpPeerSocket(const std::string& address, const char* from)
     : socket_(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)) {
   sockaddr_in to = {};
   to.sin_family = AF_INET;
@@ -25,6 +25,10 @@ HttpPeerSocket::HttpPeerSocket(const std::string& address)
   EXPECT_TRUE(absl::SimpleAtoi(address.substr(address.rfind(':') + 1), &port)) << address;
   to.sin_port = htons(static_cast<uint16_t>(port));
   to.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  sockaddr_in own = {};
+  own.sin_family = AF_INET;
+  EXPECT_EQ(inet_pton(AF_INET, from, &own.sin_addr), 1) << from;
+  EXPECT_EQ(bind(socket_.get(), reinterpret_cast<const sockaddr*>(&own), sizeof(own)), 0);
   const timeval limit = {.tv_sec = 60, .tv_usec = 0};
   setsockopt(socket_.get(), SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof(limit));
   is_connected_ = connect(socket_.get(), reinterpret_cast<const sockaddr*>(&to), sizeof(to)) == 0;

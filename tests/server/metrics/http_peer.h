@@ -23,7 +23,8 @@ std::optional<Page> PageAt(std::string_view path);
 // EAGAIN after a minute.
 class HttpPeerSocket {
  public:
-  explicit HttpPeerSocket(const std::string& address);
+  // `from` is the address of this end.
+  explicit HttpPeerSocket(const std::string& address, const char* from = "127.0.0.1");
 
   // False if nobody listens.
   bool is_connected() const { return is_connected_; }
