@@ -57,7 +57,7 @@ void CollectConnectionLimits(const Snapshot& now, Samples& samples) {
 
 void CollectRefusedConnections(const Snapshot& now, Samples& samples) {
   samples.Add({"connections"}, now.connections.refused_of_all);
-  samples.Add({"peer"}, now.connections.refused_of_peer);
+  samples.Add({"peer"}, now.connections.refused_of_peer + now.connections.refused_for_rate);
   samples.Add({"open_files"}, now.connections.refused_for_files);
 }
 
@@ -187,8 +187,10 @@ constexpr Metric kDaemonMetrics[] = {
     {.name = "gemmd_connections_refused_total",
      .type = MetricType::kCounter,
      .labels = {"reason"},
-     .help = "Connections closed at once: connections (--max-connections are open), peer (the peer "
-             "has half as many open), open_files (no file descriptor was left)",
+     .help =
+         "Connections closed at once: connections (--max-connections are open), peer (the peer "
+         "has half as many open, or has begun more than 1,000 in a second), open_files (no file "
+         "descriptor was left)",
      .collect = CollectRefusedConnections},
     {.name = "gemmd_connections_closed_total",
      .type = MetricType::kCounter,

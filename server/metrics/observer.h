@@ -34,6 +34,7 @@ struct ConnectionCounts {
   // Closed at once:
   int64_t refused_of_all = 0;     // The limit for all peers was reached.
   int64_t refused_of_peer = 0;    // The limit of its peer was reached.
+  int64_t refused_for_rate = 0;   // Its peer had begun too many just before.
   int64_t refused_for_files = 0;  // No file descriptor was left.
   // Closed later:
   int64_t closed_for_frames = 0;  // The frames cost more than they brought.

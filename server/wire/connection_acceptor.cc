@@ -368,6 +368,7 @@ ConnectionCounts ConnectionAcceptor::counts() {
   counts.accepted = accepted_;
   counts.refused_of_all = refused_of_all_;
   counts.refused_of_peer = refused_of_peer_;
+  counts.refused_for_rate = refused_for_rate_;
   counts.refused_for_files = refused_for_files_;
   counts.closed_for_frames = SocketWatch::Get().closed(CloseReason::kFrames);
   counts.closed_stalled = SocketWatch::Get().closed(CloseReason::kStalled);
@@ -445,6 +446,10 @@ bool ConnectionAcceptor::ShedOne(int listener) {
 void ConnectionAcceptor::Give(ConnectionKind kind, FileDescriptor accepted,
                               const sockaddr_storage& address) {
   const std::string peer = PeerOf(accepted.get(), address);
+  if (!SocketWatch::Get().Admit(peer, clock_.NowNs())) {
+    ++refused_for_rate_;
+    return LogRefusal(peer, "limit of new connections of one peer in a second reached");
+  }
   ConnectionTable::Verdict verdict;
   {
     MutexLock lock(&mutex_);

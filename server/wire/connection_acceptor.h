@@ -139,9 +139,10 @@ class ConnectionAcceptor {
   // Takes ownership of the descriptor. `kind` is that of the address that the peer connected to.
   using Take = std::function<void(ConnectionKind kind, int descriptor)>;
 
-  // Connections above a limit are closed at once. `take` is called from the acceptor's thread. The
-  // kernel closes a connection whose peer acknowledges nothing for `unacknowledged`. Borrows the
-  // clock. Errors: Unavailable if no file descriptor is left.
+  // Connections above a limit, or above a peer's rate (SocketWatch::Admit), are closed at once.
+  // `take` is called from the acceptor's thread. The kernel closes a connection whose peer
+  // acknowledges nothing for `unacknowledged`. Borrows the clock. Errors: Unavailable if no file
+  // descriptor is left.
   static absl::StatusOr<std::unique_ptr<ConnectionAcceptor>> Start(
       std::vector<ListeningSocket> sockets, const ConnectionLimits& limits,
       absl::Duration unacknowledged, Take take, const Clock& clock);
@@ -178,6 +179,7 @@ class ConnectionAcceptor {
   std::atomic<int64_t> accepted_ = 0;
   std::atomic<int64_t> refused_of_all_ = 0;
   std::atomic<int64_t> refused_of_peer_ = 0;
+  std::atomic<int64_t> refused_for_rate_ = 0;
   std::atomic<int64_t> refused_for_files_ = 0;
   Mutex mutex_;
   ConnectionTable table_ ABSL_GUARDED_BY(mutex_);

@@ -220,38 +220,13 @@ Table& TheTable() {
   return *table;
 }
 
-// What all connections of a peer share.
-struct Budget {
-  TokenBucket resets;
-  QuestionBytes questions{QuestionBytes::kMaxBytesOfPeer, &OfAllPeers()};
+QuestionBytes& QuestionsOfAllPeers() {
+  static auto* const all = new QuestionBytes(QuestionBytes::kMaxBytes, nullptr);
+  return *all;
+}
 
-  static QuestionBytes& OfAllPeers() {
-    static auto* const all = new QuestionBytes(QuestionBytes::kMaxBytes, nullptr);
-    return *all;
-  }
-};
-
-// Those of peers that have connections, or had some until what they did is forgiven.
-class Budgets {
- public:
-  std::shared_ptr<Budget> Of(const std::string& peer) {
-    const int64_t now_ns = NowNs();
-    MutexLock lock(&mutex_);
-    const auto known = budgets_.find(peer);
-    if (known != budgets_.end()) return known->second;
-    absl::erase_if(budgets_, [now_ns](const auto& entry) {
-      return entry.second.use_count() == 1 && entry.second->resets.IsWhole(now_ns);
-    });
-    return budgets_.emplace(peer, std::make_shared<Budget>()).first->second;
-  }
-
- private:
-  Mutex mutex_;
-  absl::flat_hash_map<std::string, std::shared_ptr<Budget>> budgets_ ABSL_GUARDED_BY(mutex_);
-};
-
-Budgets& TheBudgets() {
-  static Budgets* const budgets = new Budgets;
+PeerBudgets& TheBudgets() {
+  static auto* const budgets = new PeerBudgets;
   return *budgets;
 }
 
@@ -489,9 +464,44 @@ std::string_view NameOf(CloseReason reason) {
   return "";
 }
 
+std::shared_ptr<PeerBudget> PeerBudgets::Of(const std::string& peer, int64_t now_ns) {
+  MutexLock lock(&mutex_);
+  const auto known = budgets_.find(peer);
+  if (known != budgets_.end()) return known->second;
+  if (budgets_.size() >= forget_at_) {
+    examined_ += static_cast<int64_t>(budgets_.size());
+    absl::erase_if(budgets_, [now_ns](const auto& entry) {
+      return entry.second.use_count() == 1 && entry.second->accepts.IsWhole(now_ns) &&
+             entry.second->resets.IsWhole(now_ns);
+    });
+    forget_at_ = std::max(kMinForgetAt, 2 * budgets_.size());
+  }
+  std::shared_ptr<PeerBudget> made(
+      new PeerBudget{.accepts = {},
+                     .resets = {},
+                     .questions = {QuestionBytes::kMaxBytesOfPeer, &QuestionsOfAllPeers()}});
+  budgets_.emplace(peer, made);
+  return made;
+}
+
+size_t PeerBudgets::size() {
+  MutexLock lock(&mutex_);
+  return budgets_.size();
+}
+
+int64_t PeerBudgets::examined() {
+  MutexLock lock(&mutex_);
+  return examined_;
+}
+
 SocketWatch& SocketWatch::Get() {
   static SocketWatch watch;
   return watch;
+}
+
+bool SocketWatch::Admit(const std::string& peer, int64_t now_ns) {
+  constexpr TokenBucket::Rate kRate = TokenBucket::EachSecond(kMaxAccepts);
+  return TheBudgets().Of(peer, now_ns)->accepts.Take(1, kRate, now_ns);
 }
 
 void SocketWatch::Add(int descriptor, const std::string& peer, const std::string& name,
@@ -503,7 +513,7 @@ void SocketWatch::Add(int descriptor, const std::string& peer, const std::string
   connection->name = name;
   connection->encryption = encryption;
   connection->max_calls = max_calls;
-  const std::shared_ptr<Budget> budget = TheBudgets().Of(peer);
+  const std::shared_ptr<PeerBudget> budget = TheBudgets().Of(peer, NowNs());
   connection->resets = {budget, &budget->resets};
   connection->questions = {budget, &budget->questions};
   if (connection->cookie == 0) return WarnUnwatched("the system has no SO_COOKIE");

@@ -14,11 +14,16 @@
 #include <cstddef>
 #include <cstdint>
 #include <map>
+#include <memory>
 #include <optional>
 #include <string>
 #include <string_view>
 
+#include "absl/base/thread_annotations.h"
+#include "absl/container/flat_hash_map.h"
 #include "absl/time/time.h"
+#include "server/system/mutex.h"
+#include "server/system/token_bucket.h"
 #include "server/wire/frame_meter.h"
 
 namespace gemmd {
@@ -28,6 +33,34 @@ enum class CloseReason { kFrames, kStalled, kUnread };
 inline constexpr size_t kCloseReasons = 3;
 std::string_view NameOf(CloseReason reason);
 
+// What all connections of a peer share. Threads: any.
+struct PeerBudget {
+  TokenBucket accepts;
+  TokenBucket resets;
+  QuestionBytes questions;
+};
+
+// The budgets of peers that have connections, or had some until what they did is forgiven. Threads:
+// any.
+class PeerBudgets {
+ public:
+  // Those of no peer are forgotten whenever there are twice as many as the last time, so that this
+  // takes constant time on average, however many peers there are.
+  std::shared_ptr<PeerBudget> Of(const std::string& peer, int64_t now_ns);
+
+  // For tests: the budgets, and how often one was examined to be forgotten.
+  size_t size();
+  int64_t examined();
+
+ private:
+  static constexpr size_t kMinForgetAt = 64;
+
+  Mutex mutex_;
+  absl::flat_hash_map<std::string, std::shared_ptr<PeerBudget>> budgets_ ABSL_GUARDED_BY(mutex_);
+  size_t forget_at_ ABSL_GUARDED_BY(mutex_) = kMinForgetAt;
+  int64_t examined_ ABSL_GUARDED_BY(mutex_) = 0;
+};
+
 class SocketWatch {
  public:
   enum class Encryption { kNone, kTls };
@@ -35,6 +68,13 @@ class SocketWatch {
 
   // That of the process.
   static SocketWatch& Get();
+
+  // New connections of one peer at once, and in each second after that. One costs transport
+  // objects or the handshake of TLS, which takes about a millisecond of a processor.
+  static constexpr int64_t kMaxAccepts = 1000;
+  // Whether the peer has not begun too many connections to have another one now, which then
+  // counts. Threads: any.
+  bool Admit(const std::string& peer, int64_t now_ns);
 
   // From now on the connection is watched, until it ends; it may have so many open calls. All
   // connections of one `peer` share what they may reset. `name` is gRPC's name of the peer's end;

@@ -5,16 +5,21 @@
 #include <gtest/gtest.h>
 #include <netinet/in.h>
 #include <sys/socket.h>
+#include <sys/un.h>
 #include <unistd.h>
 
 #include <cstring>
+#include <memory>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "server/system/files.h"
 #include "server/wire/connection_acceptor.h"
+#include "server/wire/socket_watch.h"
 #include "tests/testing/fake_clock.h"
+#include "tests/testing/scratch_folder.h"
 
 namespace gemmd {
 namespace {
@@ -100,6 +105,86 @@ TEST(GrpcNameTest, IsThatOfGrpcOrNone) {
   sockaddr_storage unix_address = {};
   unix_address.ss_family = AF_UNIX;
   EXPECT_EQ(GrpcNameOf(unix_address), "");
+}
+
+// New connections by a clock that stands still, each closed as soon as it was taken or refused.
+class ConnectionRateTest : public testing::Test {
+ protected:
+  // The budgets are those of the process, so each test has a time of its own.
+  ConnectionRateTest() {
+    static int64_t begin_ns = 0;
+    clock_.Advance(begin_ns += 10'000'000'000);
+  }
+
+  void Start(const std::string& address) {
+    std::vector<ListeningSocket> sockets;
+    sockets.push_back(*ListeningSocket::Open(address));
+    address_ = sockets.front().address();
+    const auto take = [](ConnectionKind /*kind*/, int descriptor) { FileDescriptor{descriptor}; };
+    acceptor_ = *ConnectionAcceptor::Start(std::move(sockets), {.all = 1000, .of_peer = 1000},
+                                           absl::Seconds(10), take, clock_);
+  }
+
+  // Connects from an address and waits for the end of the connection.
+  void Connect(const char* from) {
+    const FileDescriptor peer(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+    sockaddr_in own = {};
+    own.sin_family = AF_INET;
+    ASSERT_EQ(inet_pton(AF_INET, from, &own.sin_addr), 1);
+    ASSERT_EQ(bind(peer.get(), reinterpret_cast<const sockaddr*>(&own), sizeof(own)), 0);
+    sockaddr_in to = own;
+    to.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    const std::string port = address_.substr(address_.rfind(':') + 1);
+    to.sin_port = htons(static_cast<uint16_t>(std::stoi(port)));
+    ASSERT_EQ(connect(peer.get(), reinterpret_cast<const sockaddr*>(&to), sizeof(to)), 0);
+    AwaitEnd(peer.get());
+  }
+  void ConnectToPath() {
+    const FileDescriptor peer(socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0));
+    sockaddr_un to = {};
+    to.sun_family = AF_UNIX;
+    address_.copy(to.sun_path, sizeof(to.sun_path) - 1, std::strlen("unix:"));
+    ASSERT_EQ(connect(peer.get(), reinterpret_cast<const sockaddr*>(&to), sizeof(to)), 0);
+    AwaitEnd(peer.get());
+  }
+
+  ConnectionCounts Counts() { return acceptor_->counts(); }
+
+  FakeClock clock_;
+  std::unique_ptr<ConnectionAcceptor> acceptor_;
+
+ private:
+  static void AwaitEnd(int peer) {
+    char byte = 0;
+    ASSERT_EQ(recv(peer, &byte, 1, 0), 0);
+  }
+
+  std::string address_;
+};
+
+constexpr int64_t kPriceNs = 1'000'000'000 / SocketWatch::kMaxAccepts;
+
+TEST_F(ConnectionRateTest, APeerBeginsAThousandAtOnceAndInEachSecond) {
+  Start("127.0.0.1:0");
+  for (int i = 0; i < SocketWatch::kMaxAccepts; ++i) Connect("127.77.0.1");
+  EXPECT_EQ(Counts().refused_for_rate, 0);
+  Connect("127.77.0.1");
+  EXPECT_EQ(Counts().refused_for_rate, 1);
+  EXPECT_EQ(Counts().accepted, SocketWatch::kMaxAccepts);
+  Connect("127.77.0.2");
+  EXPECT_EQ(Counts().accepted, SocketWatch::kMaxAccepts + 1);
+  clock_.Advance(2 * kPriceNs);
+  for (int i = 0; i < 3; ++i) Connect("127.77.0.1");
+  EXPECT_EQ(Counts().accepted, SocketWatch::kMaxAccepts + 3);
+  EXPECT_EQ(Counts().refused_for_rate, 2);
+}
+
+TEST_F(ConnectionRateTest, AUserOfAUnixSocketIsOnePeer) {
+  const ScratchFolder folder;
+  Start("unix:" + folder.Path("socket"));
+  for (int i = 0; i < SocketWatch::kMaxAccepts + 1; ++i) ConnectToPath();
+  EXPECT_EQ(Counts().accepted, SocketWatch::kMaxAccepts);
+  EXPECT_EQ(Counts().refused_for_rate, 1);
 }
 
 }  // namespace

@@ -12,10 +12,12 @@
 #include <sys/uio.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
 #include <cerrno>
 #include <cstdint>
 #include <map>
+#include <memory>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -255,6 +257,48 @@ TEST_F(SocketWatchTest, WithoutADescriptorItIsClosedLater) {
   EXPECT_TRUE(IsClosed(CloseReason::kFrames));
   char byte = 0;
   EXPECT_EQ(read(peer_.get(), &byte, 1), 0);
+}
+
+class PeerBudgetsTest : public testing::Test {
+ protected:
+  static std::string Name(int i) { return "peer " + std::to_string(i); }
+
+  PeerBudgets budgets_;
+};
+
+// Quadratic time would be that of 50 million.
+TEST_F(PeerBudgetsTest, TakeConstantTimeOnAverageHoweverManyPeersThereAre) {
+  constexpr int kPeers = 10'000;
+  std::vector<std::shared_ptr<PeerBudget>> held;
+  for (int i = 0; i < kPeers; ++i) held.push_back(budgets_.Of(Name(i), 1));
+  EXPECT_EQ(budgets_.size(), static_cast<size_t>(kPeers));
+  EXPECT_LE(budgets_.examined(), 2 * kPeers);
+  for (int i = 0; i < kPeers; ++i) EXPECT_EQ(budgets_.Of(Name(i), 1), held[static_cast<size_t>(i)]);
+  EXPECT_LE(budgets_.examined(), 2 * kPeers);
+}
+
+TEST_F(PeerBudgetsTest, AreForgottenOnceNobodyHasThem) {
+  constexpr int kPeers = 100'000;
+  size_t most = 0;
+  for (int i = 0; i < kPeers; ++i) {
+    budgets_.Of(Name(i), 1);
+    most = std::max(most, budgets_.size());
+  }
+  EXPECT_LE(most, 64u);
+  EXPECT_LE(budgets_.examined(), 2 * kPeers);
+}
+
+TEST_F(PeerBudgetsTest, AreKeptUntilWhatThePeerDidIsForgiven) {
+  constexpr TokenBucket::Rate kRate = TokenBucket::EachSecond(1);
+  constexpr int64_t kSecondNs = 1'000'000'000;
+  budgets_.Of("accepts", 1)->accepts.Charge(1, kRate, 1);
+  budgets_.Of("resets", 1)->resets.Charge(1, kRate, 1);
+  for (int i = 0; i < 1000; ++i) budgets_.Of(Name(i), kSecondNs);
+  EXPECT_TRUE(budgets_.Of("accepts", 1)->accepts.is_used());
+  EXPECT_TRUE(budgets_.Of("resets", 1)->resets.is_used());
+  for (int i = 0; i < 1000; ++i) budgets_.Of(Name(i), kSecondNs + 1);
+  EXPECT_FALSE(budgets_.Of("accepts", 1)->accepts.is_used());
+  EXPECT_FALSE(budgets_.Of("resets", 1)->resets.is_used());
 }
 
 // A connection over TCP, which the daemon's end has accepted.
