@@ -352,37 +352,48 @@ Function* Next(const char* name) {
   return reinterpret_cast<Function*>(dlsym(RTLD_NEXT, name));
 }
 
-// Whether a peer that may send more of a message has not for too long.
-bool IsStalled(Connection& connection, absl::Duration timeout, int64_t look_ns) {
-  const std::shared_ptr<Frames> frames = connection.TheFrames();
-  if (frames == nullptr) return false;
+// What a meter says at a look.
+struct Metered {
+  FrameFault fault = FrameFault::kNone;
   int64_t data_bytes = 0;
   int64_t unfinished_bytes = 0;
-  bool is_waited_for = false;
-  {
-    MutexLock lock(&frames->mutex);
-    data_bytes = frames->meter.data_bytes();
-    unfinished_bytes = frames->meter.unfinished_bytes();
-    is_waited_for =
-        unfinished_bytes > SocketWatch::kFreeUnfinishedBytes && frames->meter.may_send();
-  }
+  bool may_send = false;
+};
+
+Metered MeteredOn(Connection& connection) {
+  const std::shared_ptr<Frames> frames = connection.TheFrames();
+  if (frames == nullptr) return {};
+  MutexLock lock(&frames->mutex);
+  return {.fault = frames->meter.fault(),
+          .data_bytes = frames->meter.data_bytes(),
+          .unfinished_bytes = frames->meter.unfinished_bytes(),
+          .may_send = frames->meter.may_send()};
+}
+
+// What gRPC does not read, short of memory, is no fault of the peer's.
+bool IsRead(const Connection& connection) {
   int unread = 0;
-  // What gRPC does not read, short of memory, is no fault of the peer's.
-  const bool is_read = ioctl(connection.descriptor, FIONREAD, &unread) != 0 || unread == 0;
-  const bool has_progress =
-      data_bytes - connection.data_bytes >=
-      std::max(SocketWatch::kMinProgressBytes, unfinished_bytes / SocketWatch::kMinProgressPart);
+  return ioctl(connection.descriptor, FIONREAD, &unread) != 0 || unread == 0;
+}
+
+// Whether a peer that may send more of a message has not for too long.
+bool IsStalled(Connection& connection, const Metered& now, absl::Duration timeout,
+               int64_t look_ns) {
+  const bool is_waited_for =
+      now.unfinished_bytes > SocketWatch::kFreeUnfinishedBytes && now.may_send;
+  const bool has_progress = now.data_bytes - connection.data_bytes >=
+                            std::max(SocketWatch::kMinProgressBytes,
+                                     now.unfinished_bytes / SocketWatch::kMinProgressPart);
   connection.stalled_ns += look_ns;
-  if (!is_waited_for || !is_read || has_progress) {
-    connection.data_bytes = data_bytes;
+  if (!is_waited_for || has_progress || !IsRead(connection)) {
+    connection.data_bytes = now.data_bytes;
     connection.stalled_ns = 0;
   }
   return connection.stalled_ns >= absl::ToInt64Nanoseconds(timeout);
 }
 
-// Whether gRPC waits for the peer to read, not the peer for gRPC to write.
-bool IsBlocked(const Connection& connection) {
-  if (!connection.is_blocked) return false;
+// Whether gRPC, which has more, waits for the peer to read, not the peer for gRPC to write.
+bool HasNoRoom(const Connection& connection) {
   pollfd socket = {.fd = connection.descriptor, .events = POLLOUT, .revents = 0};
   return poll(&socket, 1, 0) == 0;
 }
@@ -398,16 +409,20 @@ int64_t TakenBytes(const Connection& connection) {
 
 // Whether bytes wait for a peer that takes none, or fewer than it must. What it owes grows by the
 // rate while they wait, and falls by what it takes and, in between, by the rate. It is nothing once
-// all that gRPC had is in the socket.
+// all that gRPC had is in the socket; what the peer takes from then on is seen when gRPC has more
+// again, and counts for the peer.
 bool IsUnread(Connection& connection, const SocketWatch::Limits& limits, int64_t look_ns) {
-  const bool has_more = connection.is_blocked;
-  const bool is_blocked = IsBlocked(connection);
+  if (!connection.is_blocked) {
+    connection.owed_bytes = 0;
+    connection.unread_ns = 0;
+    return false;
+  }
+  const bool is_blocked = HasNoRoom(connection);
   const int64_t all_taken = TakenBytes(connection);
   const auto rate = static_cast<double>(limits.min_bytes_per_second);
   const double due = rate * static_cast<double>(look_ns) / 1e9;
   const auto taken = static_cast<double>(std::max(all_taken - connection.looked_bytes, int64_t{0}));
   connection.owed_bytes = std::max(connection.owed_bytes + (is_blocked ? due : -due) - taken, 0.0);
-  if (!has_more) connection.owed_bytes = 0;
   connection.looked_bytes = all_taken;
   connection.unread_bytes = std::min(connection.unread_bytes, all_taken);
   connection.unread_ns += look_ns;
@@ -426,13 +441,6 @@ int64_t Look(Connection& connection, int64_t now_ns) {
   const int64_t look_ns = std::clamp(gap_ns, int64_t{0}, SocketWatch::kMaxLookNs);
   connection.age_ns += look_ns;
   return look_ns;
-}
-
-FrameFault FaultOf(Connection& connection) {
-  const std::shared_ptr<Frames> frames = connection.TheFrames();
-  if (frames == nullptr) return FrameFault::kNone;
-  MutexLock lock(&frames->mutex);
-  return frames->meter.fault();
 }
 
 // gRPC sends its settings as a connection begins, and a handshake has fewer bytes than this.
@@ -540,20 +548,26 @@ std::map<uint64_t, int64_t> SocketWatch::ReceivedBytes() const {
 }
 
 void SocketWatch::CloseSlow(const Limits& limits, int64_t now_ns) {
+  looks_ = (looks_ + 1) % kLooksToForgetAll;
   for (const std::shared_ptr<Connection>& connection : TheTable().All()) {
-    if (CookieOf(connection->descriptor) != connection->cookie) {
+    const Metered metered = MeteredOn(*connection);
+    const int64_t look_ns = Look(*connection, now_ns);
+    const bool is_unwatched = IsUnwatched(*connection);
+    const bool is_busy = connection->is_blocked || metered.unfinished_bytes > 0;
+    const bool is_due = connection->descriptor % kLooksToForgetAll == looks_;
+    // gRPC closes sockets without notice.
+    if ((is_busy || is_due || is_unwatched) &&
+        CookieOf(connection->descriptor) != connection->cookie) {
       TheTable().Remove(*connection);
       continue;
     }
     if (connection->is_closed) continue;
-    const int64_t look_ns = Look(*connection, now_ns);
-    const FrameFault fault = FaultOf(*connection);
-    if (IsUnwatched(*connection)) WarnUnwatched("gRPC reads or writes by other functions");
+    if (is_unwatched) WarnUnwatched("gRPC reads or writes by other functions");
     // Each look counts for both.
     const bool is_unread = IsUnread(*connection, limits, look_ns);
-    const bool is_stalled = IsStalled(*connection, limits.stall, look_ns);
-    if (fault != FrameFault::kNone) {
-      Close(*connection, CloseReason::kFrames, NameOf(fault));
+    const bool is_stalled = IsStalled(*connection, metered, limits.stall, look_ns);
+    if (metered.fault != FrameFault::kNone) {
+      Close(*connection, CloseReason::kFrames, NameOf(metered.fault));
     } else if (is_unread) {
       Close(*connection, CloseReason::kUnread, "reads too slowly what it is sent");
     } else if (is_stalled) {

@@ -4,9 +4,11 @@
 // gRPC: the process's recvmsg and sendmsg are those that the daemon puts in front.
 #include "server/wire/socket_watch.h"
 
+#include <dlfcn.h>
 #include <fcntl.h>
 #include <gtest/gtest.h>
 #include <netinet/in.h>
+#include <sys/ioctl.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/uio.h>
@@ -15,6 +17,7 @@
 #include <algorithm>
 #include <array>
 #include <cerrno>
+#include <cstdarg>
 #include <cstdint>
 #include <map>
 #include <memory>
@@ -26,6 +29,31 @@
 #include "server/system/files.h"
 #include "server/wire/connection_acceptor.h"
 #include "tests/testing/patience.h"
+
+namespace {
+
+thread_local int64_t system_calls = 0;
+
+}  // namespace
+
+// In place of those of the C library, which they call: these calls are counted.
+extern "C" int getsockopt(int descriptor, int level, int option, void* value,
+                          socklen_t* bytes) noexcept {
+  static const auto next = reinterpret_cast<decltype(&getsockopt)>(dlsym(RTLD_NEXT, "getsockopt"));
+  ++system_calls;
+  return next(descriptor, level, option, value, bytes);
+}
+
+// NOLINTNEXTLINE(google-runtime-int): as the C library declares it.
+extern "C" int ioctl(int descriptor, unsigned long request, ...) noexcept {
+  static const auto next = reinterpret_cast<decltype(&ioctl)>(dlsym(RTLD_NEXT, "ioctl"));
+  va_list rest;
+  va_start(rest, request);
+  void* const argument = va_arg(rest, void*);
+  va_end(rest);
+  ++system_calls;
+  return next(descriptor, request, argument);
+}
 
 namespace gemmd {
 namespace {
@@ -73,12 +101,13 @@ class SocketWatchTest : public testing::Test {
   }
 
   // The daemon's end sends, or the peer does and the daemon's end reads it.
-  ssize_t Send(std::string_view bytes) {
+  ssize_t Send(std::string_view bytes) { return Send(bytes, daemon_.get()); }
+  static ssize_t Send(std::string_view bytes, int descriptor) {
     iovec part = {.iov_base = const_cast<char*>(bytes.data()), .iov_len = bytes.size()};
     msghdr message = {};
     message.msg_iov = &part;
     message.msg_iovlen = 1;
-    return sendmsg(daemon_.get(), &message, MSG_NOSIGNAL);
+    return sendmsg(descriptor, &message, MSG_NOSIGNAL);
   }
   ssize_t Receive(std::string_view bytes) {
     ssize_t last = 0;
@@ -259,6 +288,62 @@ TEST_F(SocketWatchTest, WithoutADescriptorItIsClosedLater) {
   EXPECT_EQ(read(peer_.get(), &byte, 1), 0);
 }
 
+// Many connections would otherwise cost some hundred thousand system calls a second.
+TEST_F(SocketWatchTest, ConnectionsOnWhichNothingWaitsCostNoSystemCalls) {
+  constexpr int kMore = 100;
+  std::vector<FileDescriptor> open;
+  for (int i = 0; i < kMore; ++i) {
+    std::array<int, 2> pair = {-1, -1};
+    ASSERT_EQ(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, pair.data()), 0);
+    for (const int end : pair) open.emplace_back(end);
+    SocketWatch::Get().Add(pair[0], "peer of this test", "", 100, SocketWatch::Encryption::kNone);
+  }
+  // As gRPC sends its settings: otherwise it would seem to use other functions.
+  for (int i = 0; i < kMore; ++i) Send(Frame(4, 0, ""), open[static_cast<size_t>(2 * i)].get());
+  Send(Frame(4, 0, ""));
+  const auto calls_of_looks = [this] {
+    const int64_t before = system_calls;
+    LookTimes(SocketWatch::kLooksToForgetAll);
+    return system_calls - before;
+  };
+  calls_of_looks();  // Forgets what other tests left.
+  // One for each, to find those that have ended.
+  const auto idle = static_cast<int64_t>(SocketWatch::Get().ReceivedBytes().size());
+  EXPECT_GT(idle, kMore);
+  EXPECT_EQ(calls_of_looks(), idle);
+  Send(Frame(0, 1, "an answer that was taken"));
+  EXPECT_EQ(calls_of_looks(), idle);
+  // Each look asks whether it is the same connection, and whether gRPC has read what came.
+  constexpr int kOtherLooks = SocketWatch::kLooksToForgetAll - 1;
+  HoldHalf();
+  EXPECT_EQ(calls_of_looks(), idle + 2 * kOtherLooks);
+  for (int i = 0; i < 59; ++i) Receive(Frame(0, 1, std::string(16'384, 'x')));
+  EXPECT_EQ(calls_of_looks(), idle);
+  // And how much waits.
+  limits_.patience = limits_.timeout = absl::Hours(1);
+  Fill();
+  EXPECT_EQ(calls_of_looks(), idle + 2 * kOtherLooks + 1);
+}
+
+TEST_F(SocketWatchTest, AnIdleConnectionThatHasEndedIsForgottenWithinAFewLooks) {
+  Send(Frame(4, 0, ""));  // Otherwise it would seem that gRPC uses other functions.
+  LookTimes(SocketWatch::kLooksToForgetAll);
+  const size_t before = SocketWatch::Get().ReceivedBytes().size();
+  daemon_ = FileDescriptor();
+  LookTimes(SocketWatch::kLooksToForgetAll);
+  EXPECT_LT(SocketWatch::Get().ReceivedBytes().size(), before);
+}
+
+// What it holds of its peer's room must not be held any longer.
+TEST_F(SocketWatchTest, AnUnfinishedConnectionThatHasEndedIsForgottenAtOnce) {
+  HoldHalf();
+  LookTimes(SocketWatch::kLooksToForgetAll);
+  const size_t before = SocketWatch::Get().ReceivedBytes().size();
+  daemon_ = FileDescriptor();
+  Look();
+  EXPECT_EQ(SocketWatch::Get().ReceivedBytes().size(), before - 1);
+}
+
 class PeerBudgetsTest : public testing::Test {
  protected:
   static std::string Name(int i) { return "peer " + std::to_string(i); }
@@ -396,7 +481,8 @@ TEST_F(ProgressTest, ALaterConnectionHasTheName) {
   daemon_ = FileDescriptor();
   const SocketWatch::Limits none = {
       .stall = absl::Hours(1), .patience = absl::Hours(1), .timeout = absl::Hours(1)};
-  SocketWatch::Get().CloseSlow(none, 1);  // Which forgets the earlier one, and not the name.
+  // Which forgets the earlier one, and not the name.
+  for (int i = 0; i < SocketWatch::kLooksToForgetAll; ++i) SocketWatch::Get().CloseSlow(none, 1);
   EXPECT_EQ(Taken(), 7);
 }
 
