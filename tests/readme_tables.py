@@ -455,15 +455,15 @@ def report_tables(root):
     reports = sorted(folder.glob("*.json"))
     others = {ERRORS_REPORT, RECIPES_REPORT, CPU_REPORT, SIMULATOR_REPORT}
     found = {path.name: read_report(path) for path in reports if path.name not in others}
-    tables = {("kernels/bench/README.md", "gpu"): "\n".join(map(gpu_table, found.values()))}
+    tables = {("kernels/bench/reports/README.md", "gpu"): "\n".join(map(gpu_table, found.values()))}
     if HEADLINE_REPORT not in found:
         raise BadTable(f"kernels/bench/reports has no {HEADLINE_REPORT}")
     errors = json.loads((folder / ERRORS_REPORT).read_text())
     data_plane = json.loads((root / DATA_PLANE_REPORT).read_text())
-    tables["kernels/bench/README.md", "errors"] = errors_table(errors)
-    tables["kernels/bench/README.md", "recipes"] = recipes_table(read_report(folder / RECIPES_REPORT))
-    tables["kernels/bench/README.md", "cpu"] = cpu_table(read_host_report(folder / CPU_REPORT))
-    tables["kernels/bench/README.md", "simulator"] = simulator_table(read_host_report(folder / SIMULATOR_REPORT))
+    tables["kernels/bench/reports/README.md", "errors"] = errors_table(errors)
+    tables["kernels/bench/reports/README.md", "recipes"] = recipes_table(read_report(folder / RECIPES_REPORT))
+    tables["kernels/bench/reports/README.md", "cpu"] = cpu_table(read_host_report(folder / CPU_REPORT))
+    tables["kernels/bench/reports/README.md", "simulator"] = simulator_table(read_host_report(folder / SIMULATOR_REPORT))
     tables["server/README.md", "data_plane"] = data_plane_table(data_plane, ("inline", "64", "8192", "16x", "4096", "8 x"))
     tables["client/README.md", "transfer"] = data_plane_table(data_plane, ("Put", "Get"))
     tables["README.md", "headline"] = headline_table(found[HEADLINE_REPORT])

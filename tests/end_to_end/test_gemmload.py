@@ -179,6 +179,18 @@ def test_an_interrupted_search_says_so(gemmload, daemon, tmp_path, timed):
     assert load.returncode == (0 if held else 1), output + error
 
 
+@pytest.mark.timed
+def test_three_searches_find_the_same_rate(load, timed):
+    rates = []
+    for seed in ("1", "2", "3"):
+        objective = ["--slo", "p90=10ms", "--warmup", "300ms", "--duration", "3s", "--seed", seed]
+        code, text, report = load("--shape", "192,192,192", *objective)
+        assert code == 0, text
+        rates.append(report["slo"]["rate_per_s"])
+    print(rates)
+    timed("rates that three searches find", most=15, seen=100 * (max(rates) / min(rates) - 1), unit="% apart")
+
+
 def is_pending(pid, number):
     """Whether the process has yet to handle the signal."""
     with open(f"/proc/{pid}/status") as status:
