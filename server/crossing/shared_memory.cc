@@ -226,7 +226,7 @@ std::byte* SharedMemory::Take(int64_t bytes) {
 }
 
 void SharedMemory::GiveBack(std::byte* memory, int64_t bytes) {
-  Clear(memory, bytes);
+  if (!Clear(memory, bytes)) std::memset(memory, 0, static_cast<size_t>(bytes));
   MutexLock lock(&mutex_);
   ranges_.GiveBack(memory - staging_.matrices().data(), Pages(bytes));
 }

@@ -141,7 +141,8 @@ WarmMemory::WarmMemory(int64_t max_kept_bytes, bool poisons_freed, SharedMemory*
     : min_bytes_(shared != nullptr ? SharedMemory::kMinBytes : kMinBytes),
       kept_(std::make_shared<Kept>(max_kept_bytes, poisons_freed, shared)) {}
 
-std::optional<HeldBytes> WarmMemory::Take(int64_t bytes) {
+std::optional<HeldBytes> WarmMemory::Take(int64_t bytes, bool* is_new) {
+  if (is_new != nullptr) *is_new = false;
   const auto size = static_cast<size_t>(bytes);
   if (size == 0) return HeldBytes();
   if (bytes < min_bytes_) {
@@ -150,7 +151,10 @@ std::optional<HeldBytes> WarmMemory::Take(int64_t bytes) {
     return HeldBytes({memory, size}, [memory] { ::operator delete(memory); });
   }
   Mapping mapping = kept_->Find(size);
-  if (mapping.memory == nullptr) mapping = Map(size, kept_->shared);
+  if (mapping.memory == nullptr) {
+    mapping = Map(size, kept_->shared);
+    if (is_new != nullptr) *is_new = true;
+  }
   if (mapping.memory == nullptr) return std::nullopt;
   return HeldBytes({mapping.memory, size}, [kept = kept_, mapping] { kept->Return(mapping); });
 }

@@ -67,8 +67,9 @@ class WarmMemory {
   explicit WarmMemory(int64_t max_kept_bytes, bool poisons_freed = false,
                       SharedMemory* shared = nullptr);
 
-  // Uninitialized bytes; nullopt if there is no memory.
-  std::optional<HeldBytes> Take(int64_t bytes);
+  // Uninitialized bytes; nullopt if there is no memory. Sets `is_new` to whether the system has
+  // just given them, so that they are zeros that no process has touched.
+  std::optional<HeldBytes> Take(int64_t bytes, bool* is_new = nullptr);
 
   // Frees all unused memory, and memory returned later, until more is taken.
   void Cool();

@@ -38,9 +38,7 @@ int64_t MarkedBytes(const Job& job, const SharedMemory* shared) {
   if (HasGaps(job.problem)) {
     return std::min(kMarkBytes, layout.line_length() * BitsOf(layout.type) / 8);
   }
-  // Memory of this length is always new, so it holds nobody's bytes, and the worker's threads get
-  // its pages faster.
-  return job.d_bytes > WarmMemory::kKeptBytes ? kMarkBytes : job.d_bytes;
+  return job.d_bytes;
 }
 
 DeviceInfo Describe(const Target& target, int threads) {
@@ -71,7 +69,8 @@ HostSide::HostSide(const Target& of, int threads, bool poisons_freed, SharedMemo
       no_memory_to_join(Concat("job: no memory to join matrices on device ", info.name)),
       poisons_freed_(poisons_freed) {}
 
-std::optional<HeldBytes> HostSide::TakeScratch(int64_t bytes) {
+std::optional<HeldBytes> HostSide::TakeScratch(int64_t bytes, bool& is_new) {
+  is_new = false;
   {
     MutexLock lock(&mutex_);
     for (HeldBytes& spare : spares_) {
@@ -83,7 +82,7 @@ std::optional<HeldBytes> HostSide::TakeScratch(int64_t bytes) {
     }
   }
   // Shorter memory is not shared.
-  std::optional<HeldBytes> taken = memory.Take(std::max(bytes, SharedMemory::kMinBytes));
+  std::optional<HeldBytes> taken = memory.Take(std::max(bytes, SharedMemory::kMinBytes), &is_new);
   if (taken && shared->OffsetOf(taken->bytes().data())) return taken;
   return std::nullopt;
 }
@@ -195,7 +194,7 @@ absl::Status LaunchErrand::PlaceAll() {
   Add(request_.b_form, forms_.b().bytes, forms_.b_bytes(), forms_.b().is_made, !forms_.b().is_made);
   // The bytes between the lines of D are preserved.
   Add(request_.d, d_at_, job_.d_bytes, /*is_read=*/HasGaps(job_.problem), /*is_written=*/true);
-  written_ = {d_at_, static_cast<size_t>(out_bytes)};
+  SetWritten(d_at_, is_d_new_);
   return CopyOutside();
 }
 
@@ -209,8 +208,9 @@ absl::Status LaunchErrand::PlaceOutput() {
   d_at_ = d.memory;
   if (d_at_ != nullptr) return absl::OkStatus();
   // The kernel writes all of D except its gaps. Zeros from the system cost no writes.
-  std::optional<HeldBytes> memory =
-      HasGaps(job_.problem) ? HeldBytes::Zeros(job_.d_bytes) : host_.memory.Take(job_.d_bytes);
+  std::optional<HeldBytes> memory = HasGaps(job_.problem)
+                                        ? HeldBytes::Zeros(job_.d_bytes)
+                                        : host_.memory.Take(job_.d_bytes, &is_d_new_);
   if (!memory.has_value()) {
     return absl::ResourceExhaustedError(
         Concat("d: no memory for ", job_.d_bytes, " bytes on device ", host_.info.name));
@@ -234,9 +234,17 @@ void LaunchErrand::Add(SharedRange& range, const std::byte* memory, int64_t byte
   scratch_bytes_ += Aligned(bytes);
 }
 
+// Long memory that is new gets one mark: it holds nobody's bytes, and the kernel's threads get its
+// pages from the system faster than one thread that marks each of them.
+void LaunchErrand::SetWritten(std::byte* memory, bool is_new) {
+  if (is_new && out_bytes > kMaxMarked) out_bytes = kMarkBytes;
+  written_ = {memory, static_cast<size_t>(out_bytes)};
+}
+
 absl::Status LaunchErrand::CopyOutside() {
   if (outside_count_ == 0) return absl::OkStatus();
-  std::optional<HeldBytes> scratch = host_.TakeScratch(scratch_bytes_);
+  bool is_new = false;
+  std::optional<HeldBytes> scratch = host_.TakeScratch(scratch_bytes_, is_new);
   if (!scratch) {
     return absl::ResourceExhaustedError(
         Concat("job: no memory for ", scratch_bytes_, " bytes shared with the worker"));
@@ -246,7 +254,7 @@ absl::Status LaunchErrand::CopyOutside() {
   for (const Outside& one : absl::MakeSpan(outside_).first(outside_count_)) {
     one.range->offset = *host_.shared->OffsetOf(at);
     if (one.is_read) std::memcpy(at, one.memory, static_cast<size_t>(one.range->bytes));
-    if (one.range == &request_.d) written_ = {at, static_cast<size_t>(out_bytes)};
+    if (one.range == &request_.d) SetWritten(at, is_new);
     at += Aligned(one.range->bytes);
   }
   return absl::OkStatus();

@@ -39,7 +39,8 @@ class HostSide {
 
   // Shared memory for copies of the matrices of one launch; nullopt if there is none. After the
   // launch it is given back, and kept for another one.
-  std::optional<HeldBytes> TakeScratch(int64_t bytes) ABSL_LOCKS_EXCLUDED(mutex_);
+  // `is_new`: as WarmMemory::Take.
+  std::optional<HeldBytes> TakeScratch(int64_t bytes, bool& is_new) ABSL_LOCKS_EXCLUDED(mutex_);
   void GiveBack(HeldBytes scratch) ABSL_LOCKS_EXCLUDED(mutex_);
   // Frees all memory that is kept.
   void Cool() ABSL_LOCKS_EXCLUDED(mutex_);
@@ -124,6 +125,7 @@ class LaunchErrand final : public Errand, public Recycled<LaunchErrand> {
   absl::Status PlaceOutput();
   void Add(SharedRange& range, const std::byte* memory, int64_t bytes, bool is_read,
            bool is_written);
+  void SetWritten(std::byte* memory, bool is_new);
   absl::Status CopyOutside();
 
   const Job job_;
@@ -132,6 +134,7 @@ class LaunchErrand final : public Errand, public Recycled<LaunchErrand> {
   TakenForms forms_;
   Gathering gathering_;
   PerOperand<Piece> operands_;
+  bool is_d_new_ = false;          // WarmMemory::Take
   std::byte* d_at_ = nullptr;      // Where the kernel writes D,
   HeldBytes d_;                    // and its memory, unless it was given.
   absl::Span<std::byte> written_;  // The bytes of D that get marks, where the worker writes them.

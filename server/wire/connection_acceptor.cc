@@ -30,7 +30,6 @@
 #include "kernels/matrix/text.h"
 #include "server/system/files.h"
 #include "server/system/log.h"
-#include "server/wire/socket_watch.h"
 #include "server/wire/transport.h"
 
 namespace gemmd {
@@ -446,7 +445,9 @@ bool ConnectionAcceptor::ShedOne(int listener) {
 void ConnectionAcceptor::Give(ConnectionKind kind, FileDescriptor accepted,
                               const sockaddr_storage& address) {
   const std::string peer = PeerOf(accepted.get(), address);
-  if (!SocketWatch::Get().Admit(peer, clock_.NowNs())) {
+  constexpr TokenBucket::Rate kRate = TokenBucket::EachSecond(kMaxAccepts);
+  const int64_t now_ns = clock_.NowNs();
+  if (!budgets_.Of(peer, now_ns)->accepts.Take(1, kRate, now_ns)) {
     ++refused_for_rate_;
     return LogRefusal(peer, "limit of new connections of one peer in a second reached");
   }

@@ -27,6 +27,7 @@
 #include "server/system/clock.h"
 #include "server/system/files.h"
 #include "server/system/mutex.h"
+#include "server/wire/socket_watch.h"
 
 namespace gemmd {
 
@@ -139,7 +140,11 @@ class ConnectionAcceptor {
   // Takes ownership of the descriptor. `kind` is that of the address that the peer connected to.
   using Take = std::function<void(ConnectionKind kind, int descriptor)>;
 
-  // Connections above a limit, or above a peer's rate (SocketWatch::Admit), are closed at once.
+  // New connections of one peer at once, and in each second after that. One costs transport
+  // objects or the handshake of TLS, which takes about a millisecond of a processor.
+  static constexpr int64_t kMaxAccepts = 1000;
+
+  // Connections above a limit, or above a peer's rate, are closed at once.
   // `take` is called from the acceptor's thread. The kernel closes a connection whose peer
   // acknowledges nothing for `unacknowledged`. Borrows the clock. Errors: Unavailable if no file
   // descriptor is left.
@@ -175,6 +180,7 @@ class ConnectionAcceptor {
   // connection can be accepted and closed: otherwise its peer would wait and the thread would spin.
   FileDescriptor spare_;
   int64_t accept_again_ns_ = 0;
+  PeerBudgets budgets_;  // For `accepts` alone.
 
   std::atomic<int64_t> accepted_ = 0;
   std::atomic<int64_t> refused_of_all_ = 0;

@@ -507,11 +507,6 @@ SocketWatch& SocketWatch::Get() {
   return watch;
 }
 
-bool SocketWatch::Admit(const std::string& peer, int64_t now_ns) {
-  constexpr TokenBucket::Rate kRate = TokenBucket::EachSecond(kMaxAccepts);
-  return TheBudgets().Of(peer, now_ns)->accepts.Take(1, kRate, now_ns);
-}
-
 void SocketWatch::Add(int descriptor, const std::string& peer, const std::string& name,
                       size_t max_calls, Encryption encryption) {
   auto connection = std::make_shared<Connection>();

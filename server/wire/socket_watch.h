@@ -69,13 +69,6 @@ class SocketWatch {
   // That of the process.
   static SocketWatch& Get();
 
-  // New connections of one peer at once, and in each second after that. One costs transport
-  // objects or the handshake of TLS, which takes about a millisecond of a processor.
-  static constexpr int64_t kMaxAccepts = 1000;
-  // Whether the peer has not begun too many connections to have another one now, which then
-  // counts. Threads: any.
-  bool Admit(const std::string& peer, int64_t now_ns);
-
   // From now on the connection is watched, until it ends; it may have so many open calls. All
   // connections of one `peer` share what they may reset. `name` is gRPC's name of the peer's end;
   // empty if that end has no name of its own. Threads: any.

@@ -47,6 +47,19 @@ TEST(WarmMemoryTest, KeepsWhatNobodyUsesUpToItsBound) {
   EXPECT_EQ(memory.Take(0).value().size(), 0u);
 }
 
+TEST(WarmMemoryTest, TellsWhatTheSystemHasJustGiven) {
+  WarmMemory memory(20 * kMebi);
+  bool is_new = false;
+  { const HeldBytes first = memory.Take(8 * kMebi, &is_new).value(); }
+  EXPECT_TRUE(is_new);
+  { const HeldBytes again = memory.Take(8 * kMebi, &is_new).value(); }
+  EXPECT_FALSE(is_new);
+  is_new = true;
+  // Memory of malloc may have been used before.
+  { const HeldBytes small = memory.Take(1000, &is_new).value(); }
+  EXPECT_FALSE(is_new);
+}
+
 TEST(WarmMemoryTest, KeepsPoisonWhereThatIsWanted) {
   for (const bool poisons_freed : {false, true}) {
     WarmMemory memory(20 * kMebi, poisons_freed);

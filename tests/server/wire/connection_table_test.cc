@@ -17,7 +17,6 @@
 
 #include "server/system/files.h"
 #include "server/wire/connection_acceptor.h"
-#include "server/wire/socket_watch.h"
 #include "tests/testing/fake_clock.h"
 #include "tests/testing/scratch_folder.h"
 
@@ -110,12 +109,6 @@ TEST(GrpcNameTest, IsThatOfGrpcOrNone) {
 // New connections by a clock that stands still, each closed as soon as it was taken or refused.
 class ConnectionRateTest : public testing::Test {
  protected:
-  // The budgets are those of the process, so each test has a time of its own.
-  ConnectionRateTest() {
-    static int64_t begin_ns = 0;
-    clock_.Advance(begin_ns += 10'000'000'000);
-  }
-
   void Start(const std::string& address) {
     std::vector<ListeningSocket> sockets;
     sockets.push_back(*ListeningSocket::Open(address));
@@ -162,28 +155,28 @@ class ConnectionRateTest : public testing::Test {
   std::string address_;
 };
 
-constexpr int64_t kPriceNs = 1'000'000'000 / SocketWatch::kMaxAccepts;
+constexpr int64_t kPriceNs = 1'000'000'000 / ConnectionAcceptor::kMaxAccepts;
 
 TEST_F(ConnectionRateTest, APeerBeginsAThousandAtOnceAndInEachSecond) {
   Start("127.0.0.1:0");
-  for (int i = 0; i < SocketWatch::kMaxAccepts; ++i) Connect("127.77.0.1");
+  for (int i = 0; i < ConnectionAcceptor::kMaxAccepts; ++i) Connect("127.77.0.1");
   EXPECT_EQ(Counts().refused_for_rate, 0);
   Connect("127.77.0.1");
   EXPECT_EQ(Counts().refused_for_rate, 1);
-  EXPECT_EQ(Counts().accepted, SocketWatch::kMaxAccepts);
+  EXPECT_EQ(Counts().accepted, ConnectionAcceptor::kMaxAccepts);
   Connect("127.77.0.2");
-  EXPECT_EQ(Counts().accepted, SocketWatch::kMaxAccepts + 1);
+  EXPECT_EQ(Counts().accepted, ConnectionAcceptor::kMaxAccepts + 1);
   clock_.Advance(2 * kPriceNs);
   for (int i = 0; i < 3; ++i) Connect("127.77.0.1");
-  EXPECT_EQ(Counts().accepted, SocketWatch::kMaxAccepts + 3);
+  EXPECT_EQ(Counts().accepted, ConnectionAcceptor::kMaxAccepts + 3);
   EXPECT_EQ(Counts().refused_for_rate, 2);
 }
 
 TEST_F(ConnectionRateTest, AUserOfAUnixSocketIsOnePeer) {
   const ScratchFolder folder;
   Start("unix:" + folder.Path("socket"));
-  for (int i = 0; i < SocketWatch::kMaxAccepts + 1; ++i) ConnectToPath();
-  EXPECT_EQ(Counts().accepted, SocketWatch::kMaxAccepts);
+  for (int i = 0; i < ConnectionAcceptor::kMaxAccepts + 1; ++i) ConnectToPath();
+  EXPECT_EQ(Counts().accepted, ConnectionAcceptor::kMaxAccepts);
   EXPECT_EQ(Counts().refused_for_rate, 1);
 }
 
