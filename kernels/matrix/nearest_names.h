@@ -164,11 +164,12 @@ std::vector<NameIndex::Near> NameIndex::NearestWithin(std::string_view name, siz
     }
     counted = known.size();
     size_t column = std::min(computed, shared);
+    const auto place = position;  // Clang's lambdas cannot use parts of the entry.
     const auto may_be_near = [&] {
       const size_t left = common[counted] - common[column];
       const size_t distance = std::max(table[column].last, left) - left;
       return nearest.size() < count || distance < nearest.back().distance ||
-             (distance == nearest.back().distance && position < nearest.back().position);
+             (distance == nearest.back().distance && place < nearest.back().position);
     };
     for (; may_be_near() && column < known.size(); ++column) {
       table[column + 1] = next(table[column], known[column]);

@@ -359,9 +359,9 @@ void LogSink::WriteUnlocked() {
     EndCutLine();
     // Other threads only add lines behind it.
     const std::string_view line = buffered_.front();
-    const LogFile& file = file_;
+    const LogFile* const file = &file_;
     mutex_.Unlock();
-    const std::optional<size_t> written = file.TryWrite(line);
+    const std::optional<size_t> written = file->TryWrite(line);
     mutex_.Lock();
     is_stalled_ = false;
     if (!TakeWritten(written)) return;
