@@ -5,7 +5,7 @@
 // One window proves little: a stall of the machine makes a good rate fail. So the search doubles
 // the rate while windows hold, then bisects, and a majority of windows decides each rate. It ends
 // once a rate above the interval has failed again and a rate below it has held again: if the
-// machine was busy at first, the search goes on from there.
+// machine was busy at first, the search continues from there.
 #pragma once
 
 #include <cstdint>

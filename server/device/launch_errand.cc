@@ -234,8 +234,8 @@ void LaunchErrand::Add(SharedRange& range, const std::byte* memory, int64_t byte
   scratch_bytes_ += Aligned(bytes);
 }
 
-// Long memory that is new gets one mark: it holds nobody's bytes, and the kernel's threads get its
-// pages from the system faster than one thread that marks each of them.
+// New memory of more than kMaxMarked bytes gets one mark. It holds no caller's bytes, and its pages
+// come from the system faster if the kernel's threads touch them first.
 void LaunchErrand::SetWritten(std::byte* memory, bool is_new) {
   if (is_new && out_bytes > kMaxMarked) out_bytes = kMarkBytes;
   written_ = {memory, static_cast<size_t>(out_bytes)};

@@ -111,7 +111,7 @@ struct Session {
   const std::string id;
   const int64_t opened_ns;
   const std::string peer;  // A host, or the name of a known owner.
-  // The tensors of an owner's single session are not deleted when nobody is connected.
+  // An owner has a single session, whose tensors outlive its connections.
   SessionOwner owner;
   const std::shared_ptr<Account> account;
   int64_t number = 0;        // Unique among sessions, tensors and uploads.

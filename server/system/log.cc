@@ -400,7 +400,7 @@ void LogSink::OpenAgain() {
   mutex_.Lock();
 }
 
-// Ends a line of which only a part was written.
+// Ends a line that was only partly written.
 void LogSink::EndCutLine() {
   if (!std::exchange(is_cut_, false)) return;
   buffered_.front().insert(buffered_.front().begin(), '\n');

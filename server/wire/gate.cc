@@ -37,7 +37,7 @@ constexpr MethodRule OperandsOf(std::string_view prefix, Role role) {
 // For requests that other projects' tools send.
 constexpr int64_t kMaxOfTools = int64_t{64} << 10;
 
-// Open: whoever may connect may ask whether the server lives.
+// Probes need no token to ask whether the server is alive.
 constexpr MethodRule Probe(std::string_view prefix, int64_t max_bytes = MethodRule().max_bytes) {
   return {.prefix = prefix,
           .role = std::nullopt,

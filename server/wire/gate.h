@@ -27,7 +27,7 @@ namespace gemmd {
 enum class MessageKind : uint8_t {
   kOperands,
   kQuestion,      // Of a method without operands.
-  kOpenQuestion,  // Of one that anybody may call, such as health's.
+  kOpenQuestion,  // Of a method that needs no token, such as health's.
 };
 inline constexpr size_t kMessageKinds = 3;
 

@@ -211,7 +211,7 @@ def test_calls_of_a_session_that_is_dropped_end(daemons):
 
 
 def test_there_are_so_many_sessions(daemons):
-    """One host may have seven times as many as are free."""
+    """One host may have at most seven for each that is still free."""
     daemon = daemons.start("--devices=cpu", "--lame-duck=1ms", "--max-sessions=8", "--session-linger=100ms")
     with grpc.insecure_channel(daemon.tcp) as channel, grpc.insecure_channel(daemon.unix) as local:
         sessions = [Session(channel) for _ in range(7)]

@@ -31,7 +31,7 @@ GEMMD_FLAGS = [
     "--max-queued-bytes=64MiB",
 ]
 PRODUCTS = 256  # The most in one message.
-# On a stream whose answers nobody reads: 4 KiB of refusals, and 64 products started together.
+# At most so many on a stream whose client does not read: 4 KiB of refusals, then one batch of 64.
 MOST_REFUSED = 96
 LONGEST_NAME = 128
 # A handler's clock also runs while its thread waits for a processor on a busy machine, so each
@@ -159,7 +159,7 @@ def test_a_stream_that_nobody_reads_is_read_no_further(daemons, battery, path, b
         while before < seen <= MOST_REFUSED:
             time.sleep(1)
             seen, before = refusals(daemon), seen
-        battery.holds(f"refused products that nobody reads, {len(body)} bytes each message", most=MOST_REFUSED, seen=seen)
+        battery.holds(f"unread refusals of products in messages of {len(body)} bytes", most=MOST_REFUSED, seen=seen)
 
 
 @pytest.mark.timed

@@ -134,7 +134,7 @@ def answer_bytes(is_timed):
 
 
 def room_for_six(answer):
-    """The least of which a host may hold three on one connection: seven eighths of the host's half."""
+    """The smallest room in which one connection of each of two hosts may hold three answers."""
     return answer * 55 // 8
 
 

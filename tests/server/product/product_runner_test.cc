@@ -124,6 +124,20 @@ class ProductRunnerTest : public testing::Test {
     return runner_->Start(product, absl::OkStatus());
   }
 
+  // Starts square products of one user on a connection. Returns how many before one was refused.
+  int64_t StartUntilRefused(uint64_t connection, int64_t edge, absl::Status& refused) {
+    int64_t taken = 0;
+    for (refused = absl::OkStatus(); refused.ok(); taken += refused.ok() ? 1 : 0) {
+      Arrival arrival;
+      arrival.peer_name = std::make_shared<const std::string>("unix:uid:1000");
+      arrival.connection = connection;
+      std::unique_ptr<Product> product = Request(edge, edge, 8);
+      product->ticket = runner_->Hold(0, arrival).value();
+      refused = Start(std::move(product), arrival);
+    }
+    return taken;
+  }
+
   FakeClock clock_;
   HoldingDevice device_;
   const std::vector<ServedDevice> served_ = {{&device_, absl::OkStatus()}};
@@ -538,14 +552,7 @@ TEST_F(ProductRunnerTest, OneConnectionDoesNotTakeAllPlacesOfItsCaller) {
   constexpr int64_t kPlaces = 512;
   SetLimits({.admission = {.max_requests = kPlaces, .max_bytes = int64_t{1} << 40}});
   const auto take = [this](uint64_t connection, absl::Status& refused) {
-    int64_t taken = 0;
-    for (refused = absl::OkStatus(); refused.ok(); taken += refused.ok() ? 1 : 0) {
-      Arrival arrival;
-      arrival.peer_name = std::make_shared<const std::string>("unix:uid:1000");
-      arrival.connection = connection;
-      refused = Start(Request(8, 8, 8), arrival);
-    }
-    return taken;
+    return StartUntilRefused(connection, 8, refused);
   };
   absl::Status refused;
   EXPECT_EQ(take(1, refused), kPlaces * 7 / 8 * 7 / 8);
@@ -564,16 +571,7 @@ TEST_F(ProductRunnerTest, AnswersOfOneConnectionDoNotTakeAllRoomOfItsCaller) {
   constexpr int64_t kAnswers = 16;  // Of a megabyte, for one caller.
   SetLimits({.admission = {.max_requests = 512, .max_bytes = 2 * kAnswers << 20}});
   const auto take = [this](uint64_t connection, absl::Status& refused) {
-    int64_t taken = 0;
-    for (refused = absl::OkStatus(); refused.ok(); taken += refused.ok() ? 1 : 0) {
-      Arrival arrival;
-      arrival.peer_name = std::make_shared<const std::string>("unix:uid:1000");
-      arrival.connection = connection;
-      std::unique_ptr<Product> product = Request(512, 512, 8);
-      product->ticket = runner_->Hold(0, arrival).value();
-      refused = Start(std::move(product), arrival);
-    }
-    return taken;
+    return StartUntilRefused(connection, 512, refused);
   };
   absl::Status refused;
   EXPECT_EQ(take(1, refused), kAnswers * 7 / 8);

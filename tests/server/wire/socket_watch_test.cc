@@ -197,7 +197,7 @@ TEST_F(SocketWatchTest, LessThanARecordOfTlsIsProgress) {
 }
 
 TEST_F(SocketWatchTest, WhoHoldsMuchMustSendMuch) {
-  HoldHalf(32);  // 512 KiB, of which 16 KiB must follow in each timeout.
+  HoldHalf(32);  // 512 KiB, so each timeout must bring another 16 KiB.
   Look();
   for (int i = 0; i < 3; ++i) {
     LookTimes(29);
