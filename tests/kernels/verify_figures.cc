@@ -8,12 +8,14 @@
 #include <vector>
 
 #include "kernels/cpu/host.h"
+#include "kernels/epilogue.h"
 #include "kernels/kernel.h"
 #include "kernels/matrix/element.h"
 #include "kernels/matrix/sparse24.h"
 #include "kernels/verify/checksum.h"
 #include "kernels/verify/recompute.h"
 #include "kernels/verify/sampled.h"
+#include "tests/kernels/reference.h"
 
 namespace gemmd {
 namespace {
@@ -29,12 +31,6 @@ Bytes Run(const Kernel& kernel, const Product& product) {
     std::abort();
   }
   return *std::move(d);
-}
-
-void FlipBit(Bytes& bytes, RandomSource& random) {
-  const auto bit =
-      static_cast<size_t>(random.Between(0, static_cast<int64_t>(bytes.size()) * 8 - 1));
-  bytes[bit / 8] ^= static_cast<std::byte>(1u << bit % 8);
 }
 
 double ValueAt(const Problem& problem, const Bytes& d, int64_t row, int64_t column) {
@@ -71,92 +67,151 @@ Change LargestChange(const Problem& problem, const Bytes& d, const Bytes& flippe
   return largest;
 }
 
-Bytes Converted(const Problem& from, const Bytes& accumulators, const Problem& to) {
-  Bytes d(static_cast<size_t>(BytesWritten(to)));
-  const int64_t elements = from.m * from.n;
-  for (int64_t i = 0; i < elements; ++i) {
-    const double value = Decode(from.d.type, LoadBits(from.d.type, accumulators.data(), i));
-    StoreBits(to.d.type, d.data(), i, Encode(to.d.type, value));
-  }
-  return d;
+// A kernel of a library has no fragments; its faults are those of this instruction.
+const mma::Instruction& InstructionOf(const Kernel& kernel) {
+  if (kernel.instruction != nullptr) return *kernel.instruction;
+  static const Kernel& stand_in = KernelNamed("mma.m16n8k16.f32.f16.f16.f32");
+  return *stand_in.instruction;
 }
 
-// One product of random numbers and its flips.
-class Flipper {
+// The type of a kernel's accumulators in memory.
+ElementType SumTypeOf(const Kernel& kernel) {
+  const ElementType own = kernel.recipe.accumulation;
+  return own == ElementType::kF16 ? ElementType::kF32 : own;
+}
+
+void CountOne(const verify::CheckResult& result, bool is_above, Found& found) {
+  const bool is_found = result.end == verify::CheckEnd::kWrong;
+  ++found.faults;
+  found.found += is_found ? 1 : 0;
+  found.above += is_above ? 1 : 0;
+  found.above_found += is_above && is_found ? 1 : 0;
+}
+
+// One product of random numbers, into which faults are put.
+class FaultyProduct {
  public:
-  Flipper(const Kernel& kernel, ElementType d, const FlippedShape& shape, RandomSource& random)
-      : kernel_(kernel),
+  FaultyProduct(const FaultyCase& of, RandomSource& random)
+      : kernel_(KernelNamed(of.kernel)),
+        instruction_(InstructionOf(kernel_)),
         random_(random),
-        product_(RandomProduct(kernel, shape, random)),
-        accumulated_(product_.problem),
-        sums_(Run(kernel, product_)) {
-    product_.problem.d = TightLayout("d", d, Order::kRowMajor, shape.m, shape.n).value();
-    d_ = Converted(accumulated_, sums_, product_.problem);
+        product_(RandomProduct(of, random)),
+        dense_(product_) {
+    if (of.is_sparse) product_ = WithSparseA(dense_);
+    sums_problem_ = MakeProblem(kernel_, of.m, of.n, of.k, {});
+    sums_problem_.a = product_.problem.a;
+    sums_problem_.d = TightLayout("d", SumTypeOf(kernel_), Order::kRowMajor, of.m, of.n).value();
+    sums_ = SumsOf(product_);
+    d_ = Finished(sums_);
     scale_ = RootMeanSquare(product_.problem, d_);
+    can_sum_ = verify::CanCheckSums(kernel_, product_.problem).ok();
+    compares_bits_ = kernel_.instruction != nullptr || kernel_.recipe.exact;
+    if (!compares_bits_) bounds_ = MakeReference(dense_, kernel_.recipe).bound;
+    verify::Draw draw;
+    if (CheckSample(d_, 1, draw).end != verify::CheckEnd::kPassed) {
+      std::cerr << kernel_.name << ": a product without a fault is refused" << std::endl;
+      std::abort();
+    }
   }
 
-  Bytes Flipped(FlipAt at) {
-    if (at == FlipAt::kResult) {
+  void Count(FaultAt at, FaultKind kind, verify::Draw& draw, FaultFigures& figures) {
+    const Bytes d = WithFault(at, kind);
+    if (d == d_) return;
+    CountOne(CheckSample(d, 1, draw), compares_bits_ || IsAboveBounds(d), figures.whole);
+    CountOne(CheckSample(d, kPartRate, draw), false, figures.part);
+    if (can_sum_) CountSums(d, draw, figures);
+  }
+
+ private:
+  Bytes SumsOf(const Product& operands) const {
+    Product product;
+    product.problem = sums_problem_;
+    product.a = operands.a;
+    product.b = operands.b;
+    return Run(kernel_, product);
+  }
+
+  Bytes Finished(const Bytes& sums) const {
+    Bytes d(static_cast<size_t>(BytesWritten(product_.problem)));
+    const ElementType type = SumTypeOf(kernel_);
+    ApplyEpilogue(EpilogueArgs(product_, d.data()), 0,
+                  {.data = sums.data(),
+                   .stored = type,
+                   .leading_dimension = product_.problem.n,
+                   .type = type});
+    return d;
+  }
+
+  Bytes WithFault(FaultAt at, FaultKind kind) {
+    if (at == FaultAt::kResult) {
       Bytes d = d_;
-      FlipBit(d, random_);
+      Corrupt(kind, instruction_, mma::Operand::kD, {product_.problem.d, d.data()}, random_);
       return d;
     }
-    Bytes sums = sums_;
-    if (at == FlipAt::kAccumulator) {
-      FlipBit(sums, random_);
-    } else {
+    if (at == FaultAt::kOperand) {
       Product changed = product_;
-      changed.problem = accumulated_;
-      FlipOperand(changed);
-      sums = Run(kernel_, changed);
+      const bool is_b = mma::ElementsPerLane(instruction_, mma::Operand::kB) > 0 && random_.Flip();
+      const MatrixLayout& layout = is_b ? product_.problem.b : product_.problem.a;
+      Corrupt(kind, instruction_, is_b ? mma::Operand::kB : mma::Operand::kA,
+              {layout, (is_b ? changed.b : changed.a).data()}, random_);
+      return Finished(SumsOf(changed));
     }
-    return Converted(accumulated_, sums, product_.problem);
+    Bytes sums = sums_;
+    const ElementTable table(sums_problem_.d, sums.data());
+    if (kind == FaultKind::kStuckBit) {
+      StickAccumulator(instruction_, dense_.problem, dense_.a.data(), dense_.b.data(), table,
+                       random_);
+    } else {
+      Corrupt(kind, instruction_, mma::Operand::kD, table, random_);
+    }
+    return Finished(sums);
   }
 
-  void Count(FlipAt at, verify::Draw& draw, FlipFigures& figures) {
-    const Bytes flipped = Flipped(at);
-    if (flipped == d_) return;
-    const verify::CheckResult result =
-        verify::CheckSums(ProductToCheck(kernel_, TargetOf(kernel_), product_, SpanOf(flipped)),
-                          draw)
-            .value();
-    const bool is_found = result.end == verify::CheckEnd::kWrong;
+  verify::CheckedProduct Checked(const Bytes& d) const {
+    return ProductToCheck(kernel_, TargetOf(kernel_), product_, SpanOf(d));
+  }
+
+  verify::CheckResult CheckSample(const Bytes& d, double rate, verify::Draw& draw) const {
+    return verify::CheckSample(Checked(d), rate, draw).value();
+  }
+
+  bool IsAboveBounds(const Bytes& d) const {
+    const Problem& problem = product_.problem;
+    for (int64_t i = 0; i < problem.m * problem.n; ++i) {
+      const double change = ValueAt(problem, d, i / problem.n, i % problem.n) -
+                            ValueAt(problem, d_, i / problem.n, i % problem.n);
+      if (!(std::fabs(change) <= 2 * bounds_[static_cast<size_t>(i)])) return true;
+    }
+    return false;
+  }
+
+  void CountSums(const Bytes& d, verify::Draw& draw, FaultFigures& figures) const {
+    const verify::CheckResult result = verify::CheckSums(Checked(d), draw).value();
+    const Change change = LargestChange(product_.problem, d_, d);
     // The bound on the error of a right row's sum determines what this check finds.
-    const Change change = LargestChange(product_.problem, d_, flipped);
-    figures.flips += 1;
-    figures.found += is_found ? 1 : 0;
+    CountOne(result, !(change.size <= result.least_error), figures.sums);
+    const bool is_found = result.end == verify::CheckEnd::kWrong;
     if (is_found) {
       figures.least_found = std::min(figures.least_found, change.size);
       figures.least_found_ulp = std::min(figures.least_found_ulp, change.in_ulp);
     }
-    if (!(change.size <= 0.01 * scale_)) {
-      ++figures.large;
-      figures.large_found += is_found ? 1 : 0;
-    }
-    if (!(change.size <= result.least_error)) {
-      ++figures.above;
-      figures.above_found += is_found ? 1 : 0;
-    }
-  }
-
- private:
-  void FlipOperand(Product& product) {
-    const Problem& problem = product.problem;
-    if (!random_.Flip()) return FlipBit(product.b, random_);
-    if (!problem.a.is_sparse()) return FlipBit(product.a, random_);
-    const SparseLayout layout = SparseLayoutOf("a", problem.a.type, problem.m, problem.k).value();
-    const int64_t bit = random_.Between(0, layout.value_line_bytes * 8 - 1);
-    const int64_t byte = layout.values_offset(random_.Between(0, problem.m - 1)) + bit / 8;
-    product.a[static_cast<size_t>(byte)] ^= static_cast<std::byte>(1u << bit % 8);
+    if (change.size <= 0.01 * scale_) return;
+    ++figures.large;
+    figures.large_found += is_found ? 1 : 0;
   }
 
   const Kernel& kernel_;
+  const mma::Instruction& instruction_;
   RandomSource& random_;
   Product product_;
-  Problem accumulated_;
+  Product dense_;  // The same product with a dense A.
+  Problem sums_problem_;
   Bytes sums_;
   Bytes d_;
   double scale_ = 0;
+  bool can_sum_ = false;
+  bool compares_bits_ = false;
+  std::vector<double> bounds_;
 };
 
 bool PassesAll(const Kernel& kernel, const Product& product, verify::Draw& draw,
@@ -182,13 +237,11 @@ bool PassesAll(const Kernel& kernel, const Product& product, verify::Draw& draw,
 }
 
 ElementType SomeOutput(const Kernel& kernel, RandomSource& random) {
-  const ElementType own = kernel.recipe.accumulation == ElementType::kF16
-                              ? ElementType::kF32
-                              : kernel.recipe.accumulation;
-  if (own == ElementType::kS32 || random.Flip()) return own;
-  constexpr ElementType kTypes[] = {ElementType::kF64, ElementType::kF32, ElementType::kF16,
-                                    ElementType::kBf16, ElementType::kE4m3};
-  return kTypes[random.Between(0, 4)];
+  if (random.Flip()) return SumTypeOf(kernel);
+  constexpr ElementType kTypes[] = {ElementType::kF64,  ElementType::kF32,  ElementType::kF16,
+                                    ElementType::kBf16, ElementType::kE4m3, ElementType::kE5m2,
+                                    ElementType::kS8,   ElementType::kU8,   ElementType::kS32};
+  return kTypes[random.Between(0, 8)];
 }
 
 // Whether it takes an A in 2:4 form, and no other.
@@ -205,14 +258,14 @@ Problem SomeProblem(const Kernel& kernel, bool is_sparse, RandomSource& random) 
   Layouts layouts = {.a = order(), .b = order(), .c = order(), .d = order()};
   layouts.padding = random.Between(0, 1) * 8;
   layouts.batch = random.Between(1, 2);
-  Problem problem = MakeProblem(kernel, random.Between(1, 40), random.Between(1, 40),
-                                random.Between(1, 70), layouts);
+  Problem problem = MakeProblem(kernel, random.Between(1, 20), random.Between(1, 20),
+                                random.Between(1, 36), layouts);
   if (is_sparse) {
     problem.a = TightLayout("a", problem.a.type, Order::kRowMajor, problem.m, problem.k).value();
   }
   const ElementType d = SomeOutput(kernel, random);
   problem.d = MakeLayout(d, problem.d.order, problem.m, problem.n, layouts);
-  if (random.Flip() || IsInteger(problem.a.type)) return problem;
+  if (random.Flip()) return problem;
   problem.alpha = random.Normal();
   if (random.Flip()) {
     problem.beta = random.Normal();
@@ -224,7 +277,7 @@ Problem SomeProblem(const Kernel& kernel, bool is_sparse, RandomSource& random) 
   }
   if (random.Flip()) problem.a_scale = ScaleKind::kVector;
   if (random.Flip()) problem.b_scale = ScaleKind::kVector;
-  if (random.Between(0, 3) == 0) problem.activation = Activation::kSilu;
+  if (random.Between(0, 3) == 0) problem.activation = static_cast<Activation>(random.Between(1, 4));
   return problem;
 }
 
@@ -282,7 +335,6 @@ void ChooseOperands(bool is_sparse, Product& product, RandomSource& random) {
   Choose(problem.b.type, is_extreme, one_in, product.b, random);
   if (problem.has_c()) Choose(problem.c.type, is_extreme, one_in, product.c, random);
   if (!product.bias.empty()) Choose(problem.bias_type, is_extreme, one_in, product.bias, random);
-  if (IsInteger(problem.a.type)) return;
   if (random.Flip()) problem.alpha = ChosenFactor(random);
   if (problem.has_c()) problem.beta = ChosenFactor(random);
   for (std::vector<float>* const scales : {&product.a_scale, &product.b_scale}) {
@@ -302,15 +354,6 @@ double UlpAt(ElementType type, double value) {
   return std::isfinite(above) ? above - here : here - Decode(type, code - 1);
 }
 
-std::string_view NameOf(FlipAt at) {
-  switch (at) {
-    case FlipAt::kOperand: return "operand";
-    case FlipAt::kAccumulator: return "accumulator";
-    case FlipAt::kResult: return "D";
-  }
-  return "";
-}
-
 verify::CheckedProduct ProductToCheck(const Kernel& kernel, const Target& target,
                                       const Product& product, absl::Span<const std::byte> d) {
   return {.kernel = kernel,
@@ -328,20 +371,32 @@ verify::CheckedProduct ProductToCheck(const Kernel& kernel, const Target& target
           .b_factors = product.b_factors};
 }
 
-Product RandomProduct(const Kernel& kernel, const FlippedShape& shape, RandomSource& random) {
-  Product product =
-      FillCase(MakeProblem(kernel, shape.m, shape.n, shape.k, {}), Pattern::kRandom, random);
-  return shape.is_sparse ? WithSparseA(product) : product;
+Product RandomProduct(const FaultyCase& of, RandomSource& random) {
+  const Kernel& kernel = KernelNamed(of.kernel);
+  Problem problem = MakeProblem(kernel, of.m, of.n, of.k, {});
+  problem.d = TightLayout("d", of.d, Order::kRowMajor, of.m, of.n).value();
+  problem.activation = of.activation;
+  if (of.has_epilogue) {
+    // Integers are scaled to those of 8 bits.
+    problem.alpha = IsInteger(kernel.a) ? 0x1p-11 : 0.375;
+    problem.beta = -0.5;
+    problem.c = TightLayout("c", ElementType::kF32, Order::kRowMajor, of.m, of.n).value();
+    problem.bias_axis = BiasAxis::kColumns;
+    problem.bias_type = ElementType::kF32;
+  }
+  return FillCase(problem, Pattern::kRandom, random);
 }
 
-FlipFigures CountFoundBySums(const Kernel& kernel, ElementType d, FlipAt at, int64_t flips,
-                             const FlippedShape& shape, RandomSource& random) {
-  constexpr int64_t kFlipsOfOne = 100;
+FaultFigures CountFound(const FaultyCase& of, FaultAt at, FaultKind kind, int64_t faults,
+                        RandomSource& random) {
+  constexpr int64_t kFaultsOfOne = 50;
   verify::Draw draw(random.Bits());
-  FlipFigures figures;
-  for (int64_t left = flips; left > 0; left -= kFlipsOfOne) {
-    Flipper flipper(kernel, d, shape, random);
-    for (int64_t i = 0; i < std::min(left, kFlipsOfOne); ++i) flipper.Count(at, draw, figures);
+  FaultFigures figures;
+  for (int64_t left = faults; left > 0; left -= kFaultsOfOne) {
+    FaultyProduct product(of, random);
+    for (int64_t i = 0; i < std::min(left, kFaultsOfOne); ++i) {
+      product.Count(at, kind, draw, figures);
+    }
   }
   return figures;
 }
@@ -356,7 +411,8 @@ SampleFigures CountFoundBySample(const Kernel& kernel, int64_t flips, double rat
   figures.predicted = 1 - verify::PlanSample(problem, rate).miss_probability;
   for (int64_t i = 0; i < flips; ++i) {
     Bytes flipped = d;
-    FlipBit(flipped, random);
+    Corrupt(FaultKind::kOneBit, InstructionOf(kernel), mma::Operand::kD,
+            {problem.d, flipped.data()}, random);
     const verify::CheckResult result =
         verify::CheckSample(ProductToCheck(kernel, TargetOf(kernel), product, SpanOf(flipped)),
                             rate, draw)
@@ -418,10 +474,10 @@ const Kernel& KernelNamed(std::string_view name) {
 }
 
 Target TargetOf(const Kernel& kernel) {
-  if (kernel.device_kind != DeviceKind::kCpu) {
-    return {.kind = kernel.device_kind, .chip = mma::Chip::kSm90};
-  }
-  return HostTarget();
+  if (kernel.device_kind == DeviceKind::kCpu) return HostTarget();
+  const Target hopper = {.kind = kernel.device_kind, .chip = mma::Chip::kSm90};
+  if (kernel.available(hopper).ok()) return hopper;
+  return {.kind = kernel.device_kind, .chip = mma::Chip::kSm120};
 }
 
 }  // namespace gemmd

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// How many wrong answers checks find, and how many right ones they refuse: bits of products are
-// flipped, and each product is checked.
+// How many wrong answers checks find, and how many right ones they refuse: faults are put into
+// products, and each product is checked.
 #pragma once
 
 #include <cstdint>
@@ -10,52 +10,69 @@
 
 #include "kernels/kernel.h"
 #include "kernels/verify/recompute.h"
+#include "tests/kernels/faults.h"
 #include "tests/kernels/product_case.h"
 #include "tests/testing/random_source.h"
 
 namespace gemmd {
 
-// Where a bit is flipped: in an operand before the product, in an accumulator before it becomes an
-// element of D, or in D.
-enum class FlipAt : uint8_t { kOperand, kAccumulator, kResult };
-inline constexpr FlipAt kAllFlips[] = {FlipAt::kOperand, FlipAt::kAccumulator, FlipAt::kResult};
-std::string_view NameOf(FlipAt at);
+// A product to put faults into.
+struct FaultyCase {
+  std::string_view kernel;
+  ElementType d = ElementType::kF32;
+  int64_t m = 40;
+  int64_t n = 48;
+  int64_t k = 64;
+  bool is_sparse = false;     // A is in 2:4 form.
+  bool has_epilogue = false;  // Alpha, C and a bias.
+  Activation activation = Activation::kNone;
+};
 
-struct FlipFigures {
-  int64_t flips = 0;  // Flips that change D.
+// What one check finds.
+struct Found {
+  int64_t faults = 0;  // Faults that change D and that the check covers.
   int64_t found = 0;
-  int64_t large = 0;  // Flips that change an element by more than 1 % of the root mean square of D,
-  int64_t large_found = 0;
-  int64_t above = 0;  // or by more than the documented limit of the check.
+  int64_t above = 0;  // Those that change an element by more than rounding explains.
   int64_t above_found = 0;
-  // The smallest change that was found, of the element that changed most: as a number, and in units
-  // in the last place of D's type at the right value. Infinity if none was found.
+};
+
+struct FaultFigures {
+  // CheckSums; no faults if it does not check such products. Above rounding: by more than the
+  // documented limit of the check.
+  Found sums;
+  // CheckSample of all elements. Above rounding: any change if the check compares bits, otherwise a
+  // change by more than twice the error that a correct kernel may have.
+  Found whole;
+  Found part;  // CheckSample at kPartRate.
+  // Of `sums`: those that change an element by more than 1 % of the root mean square of D.
+  int64_t large = 0;
+  int64_t large_found = 0;
+  // The smallest change that `sums` found, of the element that changed most: as a number, and in
+  // units in the last place of D's type at the right value. Infinity if none was found.
   double least_found = std::numeric_limits<double>::infinity();
   double least_found_ulp = std::numeric_limits<double>::infinity();
 };
+inline constexpr double kPartRate = 1.0 / 64;
 
 // The distance of a finite value, rounded to the type, to the next larger magnitude, or at the end
 // of the type's range to the next smaller one. 1 for integers.
 double UlpAt(ElementType type, double value);
 
-struct FlippedShape {
-  int64_t m = 40;
-  int64_t n = 48;
-  int64_t k = 64;
-  bool is_sparse = false;  // A is in 2:4 form.
-};
-
 verify::CheckedProduct ProductToCheck(const Kernel& kernel, const Target& target,
                                       const Product& product, absl::Span<const std::byte> d);
 
 // A product of random numbers.
-Product RandomProduct(const Kernel& kernel, const FlippedShape& shape, RandomSource& random);
+Product RandomProduct(const FaultyCase& of, RandomSource& random);
 
-// Flips this many bits of products of random numbers, one at a time, and checks each with
-// CheckSums. In an operand in 2:4 form, only values are flipped, because changed indices might be
-// invalid. `d` is the type of D.
-FlipFigures CountFoundBySums(const Kernel& kernel, ElementType d, FlipAt at, int64_t flips,
-                             const FlippedShape& shape, RandomSource& random);
+// Whether there are such faults: no store of D has a register for the whole product.
+constexpr bool IsPossible(FaultAt at, FaultKind kind) {
+  return at != FaultAt::kResult || kind != FaultKind::kStuckBit;
+}
+
+// Puts this many faults into products of random numbers, one at a time, and checks each product. In
+// an operand in 2:4 form, only values change, because changed indices might be invalid.
+FaultFigures CountFound(const FaultyCase& of, FaultAt at, FaultKind kind, int64_t faults,
+                        RandomSource& random);
 
 // Flips of one bit of D, and how many CheckSample finds at a rate.
 struct SampleFigures {
@@ -86,6 +103,7 @@ CleanFigures CountRefused(int64_t products, Operands operands, RandomSource& ran
 
 // A kernel of the catalogue by its name.
 const Kernel& KernelNamed(std::string_view name);
+// The host, or a chip that has the kernel's instruction.
 Target TargetOf(const Kernel& kernel);
 
 }  // namespace gemmd

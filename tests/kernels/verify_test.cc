@@ -32,15 +32,44 @@ std::vector<std::byte> Computed(const Kernel& kernel, const Product& product) {
   return RunKernel(kernel, product, TargetOf(kernel)).value();
 }
 
-TEST(VerifyTest, FindsEachFlipOfIntegers) {
+// Every kind of fault in every place. A check of the whole D finds all faults of integers, and all
+// those above rounding.
+TEST(VerifyTest, FindsEachKindOfFault) {
+  constexpr FaultyCase kCases[] = {
+      {.kernel = "mma.m16n8k32.s32.s8.s8.s32", .d = ElementType::kS32},
+      {.kernel = kSparseS8, .d = ElementType::kS32, .is_sparse = true},
+      {.kernel = "mma.m16n8k32.s32.s8.s8.s32", .d = ElementType::kS8, .has_epilogue = true},
+      {.kernel = kMmaF16, .d = ElementType::kF32, .has_epilogue = true},
+      {.kernel = kMmaF16, .d = ElementType::kF16, .activation = Activation::kGeluTanh},
+      {.kernel = "mma.m16n8k32.f32.e4m3.e4m3.f32", .d = ElementType::kE4m3},
+      {.kernel = kF32Library, .d = ElementType::kF32},
+      {.kernel = kF32Library, .d = ElementType::kF32, .activation = Activation::kSilu}};
   RandomSource random;
-  const Kernel& kernel = KernelNamed("mma.m16n8k32.s32.s8.s8.s32");
-  for (const FlipAt at : kAllFlips) {
-    const FlipFigures figures = CountFoundBySums(kernel, ElementType::kS32, at, 100, {}, random);
-    EXPECT_GT(figures.flips, 70) << NameOf(at);
-    EXPECT_EQ(figures.found, figures.flips) << NameOf(at);
-    EXPECT_GE(figures.least_found, 1) << NameOf(at);
-    EXPECT_EQ(figures.least_found_ulp, figures.least_found) << NameOf(at);
+  SCOPED_TRACE(random.trace());
+  for (const FaultyCase& of : kCases) {
+    const bool is_summed = of.activation == Activation::kNone && BitsOf(of.d) > 8;
+    for (const FaultKind kind : kAllFaults) {
+      FaultFigures all;
+      for (const FaultAt at : kAllPlaces) {
+        if (!IsPossible(at, kind)) continue;
+        SCOPED_TRACE(std::string(of.kernel) + " D " + std::string(NameOf(of.d)) + ", " +
+                     std::string(NameOf(kind)) + " in " + std::string(NameOf(at)));
+        const FaultFigures figures = CountFound(of, at, kind, RandomSource::Cases(12), random);
+        EXPECT_EQ(figures.whole.above_found, figures.whole.above);
+        EXPECT_EQ(figures.sums.above_found, figures.sums.above);
+        EXPECT_EQ(figures.sums.faults, is_summed ? figures.whole.faults : 0);
+        if (IsInteger(of.d)) {
+          EXPECT_EQ(figures.whole.found, figures.whole.faults);
+          EXPECT_EQ(figures.sums.found, figures.sums.faults);
+        }
+        all.whole.above += figures.whole.above;
+        all.sums.above += figures.sums.above;
+      }
+      EXPECT_GT(all.whole.above, 5) << of.kernel << " " << NameOf(kind);
+      if (is_summed) {
+        EXPECT_GT(all.sums.above, 3) << of.kernel << " " << NameOf(kind);
+      }
+    }
   }
 }
 
@@ -55,17 +84,12 @@ TEST(VerifyTest, AnUlpIsTheDistanceToTheNextMagnitude) {
   EXPECT_EQ(UlpAt(ElementType::kE4m3, 448), 32);
 }
 
-TEST(VerifyTest, FindsWhatIsAboveRounding) {
+TEST(VerifyTest, SaysTheSmallestChangeThatSumsFound) {
   RandomSource random;
   for (const std::string_view name : {kMmaF16, kF32Library}) {
-    for (const FlipAt at : kAllFlips) {
-      const FlipFigures figures =
-          CountFoundBySums(KernelNamed(name), ElementType::kF32, at, 100, {}, random);
-      EXPECT_GT(figures.above, 10) << name << " " << NameOf(at);
-      EXPECT_EQ(figures.above_found, figures.above) << name << " " << NameOf(at);
-    }
-    const FlipFigures figures =
-        CountFoundBySums(KernelNamed(name), ElementType::kF32, FlipAt::kResult, 100, {}, random);
+    const FaultFigures figures =
+        CountFound({.kernel = name}, FaultAt::kResult, FaultKind::kOneBit, 100, random);
+    EXPECT_GT(figures.sums.above, 10) << name;
     EXPECT_EQ(figures.large_found, figures.large) << name;
     // Half where a flip leads to the next smaller power of two, in which elements are twice as
     // dense.
@@ -73,6 +97,12 @@ TEST(VerifyTest, FindsWhatIsAboveRounding) {
     EXPECT_TRUE(std::isfinite(figures.least_found_ulp)) << name;
     EXPECT_GT(figures.least_found, 0) << name;
   }
+  const FaultFigures integers =
+      CountFound({.kernel = "mma.m16n8k32.s32.s8.s8.s32", .d = ElementType::kS32}, FaultAt::kResult,
+                 FaultKind::kOneBit, 100, random);
+  EXPECT_GT(integers.sums.faults, 70);
+  EXPECT_GE(integers.least_found, 1);
+  EXPECT_EQ(integers.least_found_ulp, integers.least_found);
 }
 
 TEST(VerifyTest, SamplesAsItsFormulaPredicts) {
@@ -115,14 +145,16 @@ TEST(VerifyTest, FindsWhatIsWrongWhereAIsSparse) {
   for (const Row& row : kRows) {
     SCOPED_TRACE(std::string(row.kernel));
     const Kernel& kernel = KernelNamed(row.kernel);
-    const FlippedShape shape = {.m = 20, .n = 24, .k = 64, .is_sparse = true};
-    for (const FlipAt at : kAllFlips) {
-      const FlipFigures figures = CountFoundBySums(kernel, row.d, at, 60, shape, random);
-      EXPECT_EQ(figures.above_found, figures.above) << NameOf(at);
-      const int64_t least = row.d == ElementType::kS32 ? figures.flips : 0;
-      EXPECT_GE(figures.found, least) << NameOf(at);
+    const FaultyCase shape = {
+        .kernel = row.kernel, .d = row.d, .m = 20, .n = 24, .k = 64, .is_sparse = true};
+    for (const FaultAt at : kAllPlaces) {
+      const Found found = CountFound(shape, at, FaultKind::kOneBit, 60, random).sums;
+      EXPECT_EQ(found.above_found, found.above) << NameOf(at);
+      const int64_t least = row.d == ElementType::kS32 ? found.faults : 0;
+      EXPECT_GE(found.found, least) << NameOf(at);
     }
-    const Product product = RandomProduct(kernel, shape, random);
+    Product dense = RandomProduct(shape, random);
+    const Product product = WithSparseA(dense);
     const std::vector<std::byte> d = Computed(kernel, product);
     verify::Draw draw(random.Bits());
     for (int i = 0; i < 20; ++i) {
@@ -141,7 +173,7 @@ TEST(VerifyTest, FindsWhatIsWrongWhereAIsSparse) {
 TEST(VerifyTest, AWholeSampleFindsAnyFlipAndSaysWhere) {
   RandomSource random;
   const Kernel& kernel = KernelNamed(kMmaF16);
-  const Product product = RandomProduct(kernel, {.m = 17, .n = 19, .k = 33}, random);
+  const Product product = RandomProduct({.kernel = kMmaF16, .m = 17, .n = 19, .k = 33}, random);
   std::vector<std::byte> d = Computed(kernel, product);
   const uint64_t before = LoadBits(ElementType::kF32, d.data(), 5 * 19 + 7);
   d[(5 * 19 + 7) * 4] ^= std::byte{1};  // The last bit.
@@ -163,7 +195,7 @@ TEST(VerifyTest, AWholeSampleFindsAnyFlipAndSaysWhere) {
 TEST(VerifyTest, AGpusRowIsHeldAgainstTheSimulator) {
   RandomSource random;
   const Kernel& simulated = KernelNamed(kMmaF16);
-  const Product product = RandomProduct(simulated, {}, random);
+  const Product product = RandomProduct({.kernel = kMmaF16}, random);
   const std::vector<std::byte> d = Computed(simulated, product);
   for (const Kernel& kernel : Catalog(DeviceKind::kCuda)) {
     if (*kernel.instruction != *simulated.instruction) continue;
@@ -226,7 +258,7 @@ TEST(VerifyTest, ScalesMayLeaveTheRangeOfTheEpilogue) {
 TEST(VerifyTest, AnInfinityInTheResultAloneIsWrong) {
   RandomSource random;
   const Kernel& kernel = KernelNamed(kF32Library);
-  Product product = RandomProduct(kernel, {}, random);
+  Product product = RandomProduct({.kernel = kF32Library}, random);
   std::vector<std::byte> d = Computed(kernel, product);
   verify::Draw draw(random.Bits());
   StoreBits(ElementType::kF32, d.data(), 3, 0x7f80'0000);
@@ -237,7 +269,7 @@ TEST(VerifyTest, AnInfinityInTheResultAloneIsWrong) {
 TEST(VerifyTest, AnInfinityInAnOperandLeavesTheSumsUnverified) {
   RandomSource random;
   const Kernel& kernel = KernelNamed(kF32Library);
-  Product product = RandomProduct(kernel, {}, random);
+  Product product = RandomProduct({.kernel = kF32Library}, random);
   StoreBits(ElementType::kF32, product.b.data(), 3, 0x7f80'0000);
   const std::vector<std::byte> d = Computed(kernel, product);
   verify::Draw draw(random.Bits());
@@ -320,7 +352,7 @@ TEST(VerifyTest, SaysWhatSumsCannotCheck) {
 TEST(VerifyTest, DuplicatesAreComparedBitByBit) {
   RandomSource random;
   const Kernel& kernel = KernelNamed(kMmaF16);
-  const Product product = RandomProduct(kernel, {}, random);
+  const Product product = RandomProduct({.kernel = kMmaF16}, random);
   const std::vector<std::byte> d = Computed(kernel, product);
   std::vector<std::byte> again = d;
   EXPECT_EQ(verify::CompareResults(product.problem, d, again).end, CheckEnd::kPassed);
@@ -334,7 +366,7 @@ TEST(VerifyTest, DuplicatesAreComparedBitByBit) {
 TEST(VerifyTest, EndsWhenItIsAborted) {
   RandomSource random;
   const Kernel& kernel = KernelNamed(kF32Library);
-  const Product product = RandomProduct(kernel, {}, random);
+  const Product product = RandomProduct({.kernel = kF32Library}, random);
   const std::vector<std::byte> d = Computed(kernel, product);
   const std::atomic<bool> abort = true;
   verify::CheckedProduct checked = ProductToCheck(kernel, TargetOf(kernel), product, d);
