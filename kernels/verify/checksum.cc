@@ -2,6 +2,7 @@
 #include "kernels/verify/checksum.h"
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
@@ -29,12 +30,17 @@ struct LineSums {
   std::vector<double> squares;
 };
 
-// A number modulo 2^32 and modulo a prime.
+// A number modulo 2^32 and modulo a prime; or, where sums exceed 32 bits and so are known modulo
+// 2^32 alone, several numbers modulo 2^32.
 constexpr uint64_t kFieldPrime = (uint64_t{1} << 61) - 1;
+template <size_t kWords>
 struct IntegerFactor {
-  uint32_t word = 0;
+  std::array<uint32_t, kWords> words{};
   uint64_t field = 0;
 };
+constexpr size_t kWordsAtOnce = 8;
+// Errors of 2^31 in two elements of a row have the sum 0 modulo 2^32 with every second vector.
+constexpr int kPassesOfWords = 4;
 
 // Calls `take(line, values)` with the elements of each line as f64, until the flag is set.
 template <typename Take>
@@ -59,9 +65,13 @@ uint64_t FieldProduct(uint64_t a, uint64_t b) {
   return sum >= kFieldPrime ? sum - kFieldPrime : sum;
 }
 
-void AddTerm(double value, const IntegerFactor& factor, IntegerFactor& sum) {
+template <size_t kWords>
+void AddTerm(double value, const IntegerFactor<kWords>& factor, IntegerFactor<kWords>& sum) {
   const auto integer = static_cast<int64_t>(value);
-  sum.word += static_cast<uint32_t>(integer) * factor.word;
+  for (size_t i = 0; i < kWords; ++i) {
+    sum.words[i] += static_cast<uint32_t>(integer) * factor.words[i];
+  }
+  if constexpr (kWords > 1) return;
   const uint64_t field = sum.field + FieldProduct(FieldOf(integer) % kFieldPrime, factor.field);
   sum.field = field >= kFieldPrime ? field - kFieldPrime : field;
 }
@@ -103,9 +113,11 @@ std::vector<double> SquaresOf(const std::vector<double>& values) {
 }
 
 // The sums of integers or bits, which are exact.
-std::vector<IntegerFactor> IntegerSums(const MatrixLayout& layout, const std::byte* matrix,
-                                       const std::vector<IntegerFactor>& factors, AbortFlag abort) {
-  std::vector<IntegerFactor> sums(static_cast<size_t>(layout.rows));
+template <size_t kWords>
+std::vector<IntegerFactor<kWords>> IntegerSums(const MatrixLayout& layout, const std::byte* matrix,
+                                               const std::vector<IntegerFactor<kWords>>& factors,
+                                               AbortFlag abort) {
+  std::vector<IntegerFactor<kWords>> sums(static_cast<size_t>(layout.rows));
   const bool is_row_major = layout.order == Order::kRowMajor;
   ForEachLine(layout, matrix, abort, [&](size_t line, const std::vector<double>& values) {
     for (size_t i = 0; i < values.size(); ++i) {
@@ -251,25 +263,44 @@ class Suspects {
   bool is_nonfinite_ = false;
 };
 
+// Whether every sum of the problem fits 32 bits, by its types.
+bool IsBelow32Bits(const Problem& problem) {
+  const double most = MaxMagnitude(problem.a.type) * MaxMagnitude(problem.b.type);
+  return most * static_cast<double>(problem.k) < 0x1p31;
+}
+
+// Marks the rows whose sums are wrong.
+template <size_t kWords>
+void MarkWrongRows(const CheckedProduct& product, const OneProduct& one, Draw& draw,
+                   std::vector<bool>& is_wrong) {
+  const Problem& problem = one.problem;
+  std::vector<IntegerFactor<kWords>> factors(static_cast<size_t>(problem.n));
+  for (IntegerFactor<kWords>& factor : factors) {
+    for (uint32_t& word : factor.words) word = static_cast<uint32_t>(draw());
+    factor.words[0] |= 1;
+    factor.field = draw() % kFieldPrime;
+  }
+  const auto b = IntegerSums(problem.b, one.b, factors, product.abort);
+  const auto want = IntegerSums(problem.a, one.a, b, product.abort);
+  const auto got = IntegerSums(problem.d, one.d, factors, product.abort);
+  for (size_t i = 0; i < want.size(); ++i) {
+    if (want[i].words != got[i].words || want[i].field != got[i].field) is_wrong[i] = true;
+  }
+}
+
 absl::Status CheckIntegers(const CheckedProduct& product, const OneProduct& one, Draw& draw,
                            Suspects& suspects) {
-  const Problem& problem = one.problem;
-  const auto n = static_cast<size_t>(problem.n);
-  std::vector<IntegerFactor> factors(n);
-  for (IntegerFactor& factor : factors) {
-    factor = {.word = static_cast<uint32_t>(draw()) | 1, .field = draw() % kFieldPrime};
+  std::vector<bool> is_wrong(static_cast<size_t>(one.problem.m));
+  if (IsBelow32Bits(one.problem)) {
+    MarkWrongRows<1>(product, one, draw, is_wrong);
+  } else {
+    for (int pass = 0; pass < kPassesOfWords; ++pass) {
+      MarkWrongRows<kWordsAtOnce>(product, one, draw, is_wrong);
+    }
   }
-  const std::vector<IntegerFactor> b = IntegerSums(problem.b, one.b, factors, product.abort);
-  const std::vector<IntegerFactor> want = IntegerSums(problem.a, one.a, b, product.abort);
-  const std::vector<IntegerFactor> got = IntegerSums(problem.d, one.d, factors, product.abort);
   if (IsSet(product.abort)) return AbortedLaunch();
-  // The range of a product, from the types.
-  const double most = MaxMagnitude(problem.a.type) * MaxMagnitude(problem.b.type);
-  const bool is_below_32_bits = most * static_cast<double>(problem.k) < 0x1p31;
-  for (size_t i = 0; i < want.size(); ++i) {
-    const bool is_right =
-        want[i].word == got[i].word && (!is_below_32_bits || want[i].field == got[i].field);
-    if (!is_right) RETURN_IF_ERROR(suspects.Add(one, static_cast<int64_t>(i)));
+  for (size_t i = 0; i < is_wrong.size(); ++i) {
+    if (is_wrong[i]) RETURN_IF_ERROR(suspects.Add(one, static_cast<int64_t>(i)));
   }
   return absl::OkStatus();
 }
@@ -364,7 +395,7 @@ absl::Status CanCheckSums(const Kernel& kernel, const Problem& problem) {
 }
 
 int64_t SumBytes(const Problem& problem) {
-  int64_t bytes = 64 * (problem.m + problem.n + problem.k) + RecomputeBytes(problem, 1, problem.n);
+  int64_t bytes = 96 * (problem.m + problem.n + problem.k) + RecomputeBytes(problem, 1, problem.n);
   if (problem.a.is_sparse()) {
     const auto layout = SparseLayoutOf("a", problem.a.type, problem.m, problem.k);
     bytes += layout.ok() ? layout->dense_bytes : 0;
@@ -372,13 +403,17 @@ int64_t SumBytes(const Problem& problem) {
   return bytes;
 }
 
+int SumPasses(const Kernel& kernel, const Problem& problem) {
+  if (kernel.recipe.accumulation != ElementType::kS32) return 2;
+  return IsBelow32Bits(problem) ? 1 : kPassesOfWords;
+}
+
 double SumCost(const Kernel& kernel, const Problem& problem) {
   const auto m = static_cast<double>(problem.m);
   const auto n = static_cast<double>(problem.n);
   const auto k = static_cast<double>(problem.k);
-  // k n, m k and m n multiplications over m n k; those of floats once more for the columns.
-  const double once = 1 / m + 1 / n + 1 / k;
-  return kernel.recipe.accumulation == ElementType::kS32 ? once : 2 * once;
+  // k n, m k and m n multiplications over m n k.
+  return SumPasses(kernel, problem) * (1 / m + 1 / n + 1 / k);
 }
 
 absl::StatusOr<CheckResult> CheckSums(const CheckedProduct& product, Draw& draw) {

@@ -5,8 +5,9 @@
 // may cancel. Needs no matrix-matrix product.
 //
 // Integers: modulo 2^32 with odd numbers r, which finds any single wrong element of a row, and
-// modulo 2^61 - 1, which misses any other pattern with a probability of 2^-61. (The second check is
-// used only if no sum can exceed 32 bits.)
+// modulo 2^61 - 1, which misses any other pattern with a probability of 2^-61. If sums can exceed
+// 32 bits, 28 vectors of any numbers modulo 2^32 take the place of the second check, and the
+// probability is at most 2^-28.
 //
 // Floating point: the rounding errors of a row's elements do not depend on r, which has random
 // signs; so their sum has about the variance of independent errors, whatever the data is. A row
@@ -28,6 +29,10 @@ inline constexpr int64_t kMaxSuspicions = 8;
 
 // OK if the sums of the problem can be checked; otherwise Unimplemented: field, got, want.
 absl::Status CanCheckSums(const Kernel& kernel, const Problem& problem);
+
+// How often CheckSums reads each matrix: those of floats for their rows and their columns, those of
+// integers whose sums can exceed 32 bits once for every few vectors.
+int SumPasses(const Kernel& kernel, const Problem& problem);
 
 // Memory of CheckSums in addition to the product, and its operations relative to the product's if
 // nothing is suspicious.

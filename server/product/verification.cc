@@ -115,9 +115,9 @@ absl::StatusOr<VerifyNeeds> NeedsOf(const VerifyRule& rule, const Kernel& kernel
   } else {
     RETURN_IF_ERROR(verify::CanCheckSums(kernel, problem));
     needs.bytes = verify::SumBytes(problem);
-    // Sums of floats are taken over rows and over columns.
     const bool is_of_integers = kernel.recipe.accumulation == ElementType::kS32;
-    const double sum_ns = is_of_integers ? kIntegerSumNs : 2 * kFloatSumNs;
+    const double sum_ns =
+        verify::SumPasses(kernel, problem) * (is_of_integers ? kIntegerSumNs : kFloatSumNs);
     matrix_ns = (m * n + m * k + n * k) * sum_ns + kBlockNs;
   }
   // The operands in one piece each.

@@ -24,6 +24,8 @@ constexpr FaultyCase kCases[] = {
     {.kernel = "mma.m16n8k256.s32.b1.b1.s32.and.popc", .d = ElementType::kS32, .k = 512},
     {.kernel = "mma.sp.m16n8k64.s32.s8.s8.s32", .d = ElementType::kS32, .is_sparse = true},
     {.kernel = "openblas.s32.s4.u4.via_f64", .d = ElementType::kS32},
+    // Sums that may exceed 32 bits.
+    {.kernel = "openblas.s32.u8.u8.via_f64", .d = ElementType::kS32, .m = 16, .n = 16, .k = 33'056},
     {.kernel = "mma.m16n8k32.s32.s8.s8.s32", .d = ElementType::kS8, .has_epilogue = true},
     {.kernel = "mma.m16n8k32.s32.u8.u8.s32",
      .d = ElementType::kU8,
@@ -107,6 +109,7 @@ std::string Describe(const FaultyCase& of) {
   if (of.is_sparse) text += ", A 2:4";
   if (of.has_epilogue) text += ", alpha, C, bias";
   if (of.activation != Activation::kNone) text += ", activation";
+  if (of.k > 10'000) text += ", long k";
   return text;
 }
 

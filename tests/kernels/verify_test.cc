@@ -73,6 +73,35 @@ TEST(VerifyTest, FindsEachKindOfFault) {
   }
 }
 
+// Flips of the highest bit in two elements of a row add up to 0 modulo 2^32.
+TEST(VerifyTest, SumsBeyond32BitsFindEvenNumbersOfErrorsInARow) {
+  RandomSource random;
+  SCOPED_TRACE(random.trace());
+  constexpr FaultyCase kLong = {
+      .kernel = "openblas.s32.u8.u8.via_f64", .d = ElementType::kS32, .m = 4, .n = 4, .k = 33'056};
+  const Kernel& kernel = KernelNamed(kLong.kernel);
+  const Product product = RandomProduct(kLong, random);
+  EXPECT_EQ(verify::SumPasses(kernel, product.problem), 4);
+  EXPECT_EQ(verify::SumPasses(
+                kernel, RandomProduct({.kernel = kLong.kernel, .d = kLong.d}, random).problem),
+            1);
+  const std::vector<std::byte> d = Computed(kernel, product);
+  verify::Draw draw(random.Bits());
+  const auto check = [&](const std::vector<std::byte>& result) {
+    return verify::CheckSums(ProductToCheck(kernel, TargetOf(kernel), product, result), draw)
+        .value();
+  };
+  EXPECT_EQ(check(d).end, CheckEnd::kPassed);
+  for (int i = 0; i < 20; ++i) {
+    std::vector<std::byte> wrong = d;
+    for (const size_t element : {5, 7}) wrong[element * 4 + 3] ^= std::byte{0x80};
+    const CheckResult result = check(wrong);
+    ASSERT_EQ(result.end, CheckEnd::kWrong);
+    EXPECT_EQ(result.wrong->row, 1);
+    EXPECT_EQ(result.suspicions, 1);
+  }
+}
+
 TEST(VerifyTest, AnUlpIsTheDistanceToTheNextMagnitude) {
   EXPECT_EQ(UlpAt(ElementType::kS32, -5), 1);
   EXPECT_EQ(UlpAt(ElementType::kF64, -8), 0x1p-49);
