@@ -94,6 +94,9 @@ void EpilogueBound::Multiply(double alpha) {
 void EpilogueBound::AddTerm(double factor, double term) {
   const Precision precision = PrecisionOfEpilogue(is_wide_);
   const double product = Narrowed(factor) * term;
+  // The product may overflow where the element would not, or where the element is infinite.
+  const bool is_safe = std::fabs(product) < precision.largest;
+  if (std::isfinite(product) && !is_safe) element_.is_decidable = false;
   element_.value += product;
   element_.error += 2 * (precision.roundoff + kF64Roundoff) * std::fabs(product) + precision.tiny;
   Round(1);

@@ -284,6 +284,44 @@ TEST(VerifyTest, ScalesMayLeaveTheRangeOfTheEpilogue) {
   EXPECT_FALSE(IsConversionOf(ElementType::kF32, std::numeric_limits<double>::infinity(), bound()));
 }
 
+// Beta times C is rounded before it is added: it may be infinite while the element is not, and
+// together with an infinite sum it may be NaN.
+TEST(VerifyTest, TermsMayLeaveTheRangeOfTheEpilogue) {
+  const Kernel& kernel = KernelNamed(kF32Library);
+  Problem problem = MakeProblem(kernel, 8, 8, 8, {});
+  problem.beta = 0x1p127;
+  const auto is_decidable = [&](double sum, double c) {
+    DotProduct dot;
+    AddProduct(sum, 1, dot);
+    return verify::BoundOf(kernel.recipe, problem, dot, {.c = c}).is_decidable;
+  };
+  EXPECT_TRUE(is_decidable(-0x1p125, 1.5));
+  EXPECT_FALSE(is_decidable(-0x1p126, 2));
+  EXPECT_FALSE(is_decidable(-std::numeric_limits<double>::infinity(), 2));
+  EXPECT_TRUE(is_decidable(-std::numeric_limits<double>::infinity(), 1));
+  // A bias of f64, too.
+  problem.beta = 0;
+  problem.bias_axis = BiasAxis::kRows;
+  DotProduct dot;
+  AddProduct(1, 1, dot);
+  EXPECT_FALSE(verify::BoundOf(kernel.recipe, problem, dot, {.bias = 0x1p200}).is_decidable);
+
+  // A right product.
+  problem = MakeProblem(kernel, 1, 1, 1, {});
+  problem.beta = 0x1p127;
+  problem.c = TightLayout("c", ElementType::kF32, Order::kRowMajor, 1, 1).value();
+  RandomSource random;
+  Product product = FillCase(problem, Pattern::kRandom, random);
+  StoreBits(ElementType::kF32, product.a.data(), 0, Encode(ElementType::kF32, -0x1p126));
+  StoreBits(ElementType::kF32, product.b.data(), 0, Encode(ElementType::kF32, 1));
+  StoreBits(ElementType::kF32, product.c.data(), 0, Encode(ElementType::kF32, 2));
+  const std::vector<std::byte> d = Computed(kernel, product);
+  verify::Draw draw(random.Bits());
+  const CheckResult result =
+      verify::CheckSample(ProductToCheck(kernel, TargetOf(kernel), product, d), 1, draw).value();
+  EXPECT_EQ(result.end, CheckEnd::kNotVerified);
+}
+
 TEST(VerifyTest, AnInfinityInTheResultAloneIsWrong) {
   RandomSource random;
   const Kernel& kernel = KernelNamed(kF32Library);
