@@ -7,8 +7,9 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
-#include <new>
 #include <numeric>
+#include <optional>
+#include <utility>
 #include <vector>
 
 #include "kernels/matrix/abort.h"
@@ -42,16 +43,35 @@ constexpr size_t kWordsAtOnce = 8;
 // Errors of 2^31 in two elements of a row have the sum 0 modulo 2^32 with every second vector.
 constexpr int kPassesOfWords = 4;
 
-// Calls `take(line, values)` with the elements of each line as f64, until the flag is set.
-template <typename Take>
-void ForEachLine(const MatrixLayout& layout, const std::byte* matrix, AbortFlag abort, Take take) {
-  const int64_t length = layout.line_length();
-  std::vector<double> values(static_cast<size_t>(length));
-  for (int64_t line = 0; line < layout.lines() && !IsSet(abort); ++line) {
-    DecodeLine(layout.type, matrix + line * layout.line_stride_bytes(), length, values.data());
-    take(static_cast<size_t>(line), values);
+// Elements that a slice has time for.
+constexpr int64_t kSliceElements = int64_t{1} << 23;
+
+// Reads a matrix line by line, a part in each slice.
+class LineReader {
+ public:
+  // Calls `take(line, values)` with the elements of each next line as f64, until `left` elements
+  // were read, which it subtracts, or the flag is set. Returns whether the last line was read; the
+  // next call then begins with the first line again.
+  template <typename Take>
+  bool Continue(const MatrixLayout& layout, const std::byte* matrix, AbortFlag abort, int64_t& left,
+                const Take& take) {
+    constexpr int64_t kOfLine = 16;  // What else a line takes.
+    const int64_t length = layout.line_length();
+    values_.resize(static_cast<size_t>(length));
+    for (; next_ < layout.lines(); ++next_) {
+      if (left <= 0 || IsSet(abort)) return false;
+      DecodeLine(layout.type, matrix + next_ * layout.line_stride_bytes(), length, values_.data());
+      take(static_cast<size_t>(next_), values_);
+      left -= length + kOfLine;
+    }
+    next_ = 0;
+    return true;
   }
-}
+
+ private:
+  int64_t next_ = 0;
+  std::vector<double> values_;
+};
 
 uint64_t FieldOf(int64_t value) {
   return value >= 0 ? static_cast<uint64_t>(value) % kFieldPrime
@@ -76,14 +96,25 @@ void AddTerm(double value, const IntegerFactor<kWords>& factor, IntegerFactor<kW
   sum.field = field >= kFieldPrime ? field - kFieldPrime : field;
 }
 
-LineSums SumsOf(const MatrixLayout& layout, const std::byte* matrix,
-                const std::vector<double>& factors, const std::vector<double>& weights,
-                AbortFlag abort) {
-  LineSums result;
+// What each element of a row is multiplied by.
+struct Factors {
+  explicit Factors(std::vector<double> of) : values(std::move(of)) {
+    squares.reserve(values.size());
+    for (const double value : values) squares.push_back(value * value);
+  }
+
+  std::vector<double> values;
+  std::vector<double> squares;
+};
+
+// Returns whether the sums are complete.
+bool AddSums(const MatrixLayout& layout, const std::byte* matrix,
+             const std::vector<double>& factors, const std::vector<double>& weights,
+             AbortFlag abort, LineReader& reader, int64_t& left, LineSums& result) {
   result.sums.resize(static_cast<size_t>(layout.rows));
   result.squares.resize(static_cast<size_t>(layout.rows));
   const bool is_row_major = layout.order == Order::kRowMajor;
-  ForEachLine(layout, matrix, abort, [&](size_t line, const std::vector<double>& values) {
+  const auto add = [&](size_t line, const std::vector<double>& values) {
     if (is_row_major) {
       double sum = 0;
       double squares = 0;
@@ -101,25 +132,18 @@ LineSums SumsOf(const MatrixLayout& layout, const std::byte* matrix,
         result.squares[i] += values[i] * values[i] * weight;
       }
     }
-  });
-  return result;
+  };
+  return reader.Continue(layout, matrix, abort, left, add);
 }
 
-std::vector<double> SquaresOf(const std::vector<double>& values) {
-  std::vector<double> squares;
-  squares.reserve(values.size());
-  for (const double value : values) squares.push_back(value * value);
-  return squares;
-}
-
-// The sums of integers or bits, which are exact.
+// The sums of integers or bits, which are exact. Returns whether they are complete.
 template <size_t kWords>
-std::vector<IntegerFactor<kWords>> IntegerSums(const MatrixLayout& layout, const std::byte* matrix,
-                                               const std::vector<IntegerFactor<kWords>>& factors,
-                                               AbortFlag abort) {
-  std::vector<IntegerFactor<kWords>> sums(static_cast<size_t>(layout.rows));
+bool AddSums(const MatrixLayout& layout, const std::byte* matrix,
+             const std::vector<IntegerFactor<kWords>>& factors, AbortFlag abort, LineReader& reader,
+             int64_t& left, std::vector<IntegerFactor<kWords>>& sums) {
+  sums.resize(static_cast<size_t>(layout.rows));
   const bool is_row_major = layout.order == Order::kRowMajor;
-  ForEachLine(layout, matrix, abort, [&](size_t line, const std::vector<double>& values) {
+  const auto add = [&](size_t line, const std::vector<double>& values) {
     for (size_t i = 0; i < values.size(); ++i) {
       if (is_row_major) {
         AddTerm(values[i], factors[i], sums[line]);
@@ -127,8 +151,8 @@ std::vector<IntegerFactor<kWords>> IntegerSums(const MatrixLayout& layout, const
         AddTerm(values[i], factors[line], sums[i]);
       }
     }
-  });
-  return sums;
+  };
+  return reader.Continue(layout, matrix, abort, left, add);
 }
 
 // The greatest magnitude of an integer type.
@@ -213,54 +237,81 @@ OneProduct Turned(const OneProduct& one) {
   return turned;
 }
 
-// Computes suspicious rows again, and counts.
+// The rows, and columns if the product is transposed, whose sums are suspicious: counts them, and
+// computes the first ones again.
 class Suspects {
  public:
   Suspects(const CheckedProduct& product, CheckResult& result)
-      : product_(product),
-        result_(result),
-        rows_(static_cast<size_t>(product.problem.m)),
-        columns_(static_cast<size_t>(product.problem.n)) {
-    std::iota(rows_.begin(), rows_.end(), int64_t{0});
-    std::iota(columns_.begin(), columns_.end(), int64_t{0});
-  }
+      : product_(product), result_(result) {}
 
-  // A row of one matrix, or a column if the product is transposed.
-  absl::Status Add(const OneProduct& one, int64_t line) {
-    ++result_.suspicions;
-    if (result_.end == CheckEnd::kWrong) return absl::OkStatus();
-    if (result_.suspicions > kMaxSuspicions) {
+  void Add(const OneProduct& one, int64_t line) {
+    if (++result_.suspicions <= kMaxSuspicions) {
+      lines_.push_back({one.batch, line, one.is_transposed});
+    } else {
       is_undecided_ = true;
-      return absl::OkStatus();
     }
-    const int64_t before = result_.elements_checked;
-    const Indices lines = absl::MakeConstSpan(&line, 1);
-    RETURN_IF_ERROR(one.is_transposed ? Recompute(product_, one.batch, rows_, lines, result_)
-                                      : Recompute(product_, one.batch, lines, columns_, result_));
-    if (result_.elements_checked == before) is_nonfinite_ = true;
-    result_.cost += 1 / static_cast<double>(one.problem.m * one.problem.batch);
-    return absl::OkStatus();
   }
 
   void AddNonFinite() { is_nonfinite_ = true; }
 
-  // Completes the result after the last row.
-  void End() {
-    if (result_.end == CheckEnd::kWrong) return;
-    if (is_undecided_ || is_nonfinite_) {
+  // Computes lines again until one is wrong. Returns whether the check has ended. Errors: as
+  // Recompute.
+  absl::StatusOr<bool> Continue() {
+    int64_t left = Recomputation::SliceOf(product_.kernel);
+    for (; next_ < lines_.size() && result_.end != CheckEnd::kWrong; ++next_) {
+      const Line& line = lines_[next_];
+      if (!again_) Begin(line);
+      ASSIGN_OR_RETURN(const bool has_ended, again_->Continue(left, result_));
+      if (!has_ended) return false;
+      again_.reset();
+      if (result_.elements_checked == checked_before_) is_nonfinite_ = true;
+      const Problem& problem = product_.problem;
+      result_.cost +=
+          1 / static_cast<double>((line.is_column ? problem.n : problem.m) * problem.batch);
+    }
+    if (result_.end != CheckEnd::kWrong && (is_undecided_ || is_nonfinite_)) {
       result_.end = CheckEnd::kNotVerified;
       result_.reason = is_undecided_ ? "undecided" : "nonfinite";
       result_.miss_probability = 1;
     }
+    return true;
   }
 
  private:
+  struct Line {
+    int64_t batch = 0;
+    int64_t index = 0;
+    bool is_column = false;
+  };
+
+  void Begin(const Line& line) {
+    const Problem& problem = product_.problem;
+    std::vector<int64_t> all(static_cast<size_t>(line.is_column ? problem.m : problem.n));
+    std::iota(all.begin(), all.end(), int64_t{0});
+    std::vector<int64_t> one = {line.index};
+    if (line.is_column) std::swap(all, one);
+    again_.emplace(product_, line.batch, std::move(one), std::move(all));
+    checked_before_ = result_.elements_checked;
+  }
+
   const CheckedProduct& product_;
   CheckResult& result_;
-  std::vector<int64_t> rows_;
-  std::vector<int64_t> columns_;
+  std::vector<Line> lines_;
+  size_t next_ = 0;
+  std::optional<Recomputation> again_;  // Of the next line, once it has begun.
+  int64_t checked_before_ = 0;
   bool is_undecided_ = false;
   bool is_nonfinite_ = false;
+};
+
+// The sums of one matrix of the batch.
+class MatrixSums {
+ public:
+  virtual ~MatrixSums() = default;
+  // Returns whether the sums are complete.
+  virtual bool Continue(AbortFlag abort, int64_t& left) = 0;
+  // Compares complete sums.
+  virtual void Judge(Suspects& suspects, CheckResult& result) const = 0;
 };
 
 // Whether every sum of the problem fits 32 bits, by its types.
@@ -269,107 +320,224 @@ bool IsBelow32Bits(const Problem& problem) {
   return most * static_cast<double>(problem.k) < 0x1p31;
 }
 
-// Marks the rows whose sums are wrong.
 template <size_t kWords>
-void MarkWrongRows(const CheckedProduct& product, const OneProduct& one, Draw& draw,
-                   std::vector<bool>& is_wrong) {
-  const Problem& problem = one.problem;
-  std::vector<IntegerFactor<kWords>> factors(static_cast<size_t>(problem.n));
-  for (IntegerFactor<kWords>& factor : factors) {
-    for (uint32_t& word : factor.words) word = static_cast<uint32_t>(draw());
-    factor.words[0] |= 1;
-    factor.field = draw() % kFieldPrime;
-  }
-  const auto b = IntegerSums(problem.b, one.b, factors, product.abort);
-  const auto want = IntegerSums(problem.a, one.a, b, product.abort);
-  const auto got = IntegerSums(problem.d, one.d, factors, product.abort);
-  for (size_t i = 0; i < want.size(); ++i) {
-    if (want[i].words != got[i].words || want[i].field != got[i].field) is_wrong[i] = true;
-  }
-}
+class IntegerSums : public MatrixSums {
+ public:
+  IntegerSums(const OneProduct& one, int passes, Draw& draw)
+      : one_(one), passes_(passes), draw_(draw), is_wrong_(static_cast<size_t>(one.problem.m)) {}
 
-absl::Status CheckIntegers(const CheckedProduct& product, const OneProduct& one, Draw& draw,
-                           Suspects& suspects) {
-  std::vector<bool> is_wrong(static_cast<size_t>(one.problem.m));
-  if (IsBelow32Bits(one.problem)) {
-    MarkWrongRows<1>(product, one, draw, is_wrong);
-  } else {
-    for (int pass = 0; pass < kPassesOfWords; ++pass) {
-      MarkWrongRows<kWordsAtOnce>(product, one, draw, is_wrong);
+  bool Continue(AbortFlag abort, int64_t& left) override {
+    const Problem& problem = one_.problem;
+    for (; passes_ > 0; --passes_) {
+      if (factors_.empty()) DrawFactors();
+      if (stage_ == 0 && !AddSums(problem.b, one_.b, factors_, abort, reader_, left, b_)) {
+        return false;
+      }
+      stage_ = std::max(stage_, 1);
+      if (stage_ == 1 && !AddSums(problem.a, one_.a, b_, abort, reader_, left, want_)) {
+        return false;
+      }
+      stage_ = 2;
+      if (!AddSums(problem.d, one_.d, factors_, abort, reader_, left, got_)) return false;
+      for (size_t i = 0; i < want_.size(); ++i) {
+        if (want_[i].words != got_[i].words || want_[i].field != got_[i].field) is_wrong_[i] = true;
+      }
+      stage_ = 0;
+      for (std::vector<Factor>* const used : {&factors_, &b_, &want_, &got_}) used->clear();
+    }
+    return true;
+  }
+
+  void Judge(Suspects& suspects, CheckResult& /*result*/) const override {
+    for (size_t i = 0; i < is_wrong_.size(); ++i) {
+      if (is_wrong_[i]) suspects.Add(one_, static_cast<int64_t>(i));
     }
   }
-  if (IsSet(product.abort)) return AbortedLaunch();
-  for (size_t i = 0; i < is_wrong.size(); ++i) {
-    if (is_wrong[i]) RETURN_IF_ERROR(suspects.Add(one, static_cast<int64_t>(i)));
+
+ private:
+  using Factor = IntegerFactor<kWords>;
+
+  void DrawFactors() {
+    factors_.resize(static_cast<size_t>(one_.problem.n));
+    for (Factor& factor : factors_) {
+      for (uint32_t& word : factor.words) word = static_cast<uint32_t>(draw_());
+      factor.words[0] |= 1;
+      factor.field = draw_() % kFieldPrime;
+    }
   }
-  return absl::OkStatus();
-}
+
+  const OneProduct one_;
+  int passes_;
+  Draw& draw_;
+  int stage_ = 0;  // Whether the next sums are of B, A or D.
+  LineReader reader_;
+  std::vector<Factor> factors_;
+  std::vector<Factor> b_;
+  std::vector<Factor> want_;
+  std::vector<Factor> got_;
+  std::vector<bool> is_wrong_;
+};
 
 double BiasAt(const OneProduct& product, int64_t index) {
   const ElementType type = product.problem.bias_type;
   return Decode(type, LoadBits(type, product.bias.data(), index));
 }
 
-absl::Status CheckFloats(const CheckedProduct& product, const OneProduct& one, Draw& draw,
-                         Suspects& suspects, CheckResult& result) {
-  const Problem& problem = one.problem;
-  const std::vector<double> factors = DrawFactors(problem.n, draw);
-  std::vector<double> scaled = factors;
-  for (size_t j = 0; j < scaled.size(); ++j) scaled[j] *= ScaleAt(one.b_scale, j);
-  // B r and the squares of its terms; then those of A (B r).
-  const LineSums b = SumsOf(problem.b, one.b, scaled, SquaresOf(scaled), product.abort);
-  const LineSums want = SumsOf(problem.a, one.a, b.sums, b.squares, product.abort);
-  const LineSums got = SumsOf(problem.d, one.d, factors, SquaresOf(factors), product.abort);
-  LineSums c;
-  if (problem.has_c()) c = SumsOf(problem.c, one.c, factors, SquaresOf(factors), product.abort);
-  if (IsSet(product.abort)) return AbortedLaunch();
+std::vector<double> Scaled(std::vector<double> factors, absl::Span<const float> scales) {
+  for (size_t j = 0; j < factors.size(); ++j) factors[j] *= ScaleAt(scales, j);
+  return factors;
+}
 
+class FloatSums : public MatrixSums {
+ public:
+  FloatSums(const Kernel& kernel, const OneProduct& one, Draw& draw)
+      : kernel_(kernel),
+        one_(one),
+        factors_(DrawFactors(one.problem.n, draw)),
+        scaled_(Scaled(factors_.values, one.b_scale)) {}
+
+  // B r and the squares of its terms; then those of A (B r), of D r and of C r.
+  bool Continue(AbortFlag abort, int64_t& left) override {
+    const Problem& problem = one_.problem;
+    const auto add = [&](const MatrixLayout& layout, const std::byte* matrix,
+                         const std::vector<double>& values, const std::vector<double>& squares,
+                         LineSums& sums) {
+      const bool has_ended = AddSums(layout, matrix, values, squares, abort, reader_, left, sums);
+      if (has_ended) ++stage_;
+      return has_ended;
+    };
+    if (stage_ == 0 && !add(problem.b, one_.b, scaled_.values, scaled_.squares, b_)) return false;
+    if (stage_ == 1 && !add(problem.a, one_.a, b_.sums, b_.squares, want_)) return false;
+    if (stage_ == 2 && !add(problem.d, one_.d, factors_.values, factors_.squares, got_)) {
+      return false;
+    }
+    return !problem.has_c() || stage_ > 3 ||
+           add(problem.c, one_.c, factors_.values, factors_.squares, c_);
+  }
+
+  void Judge(Suspects& suspects, CheckResult& result) const override;
+
+ private:
+  const Kernel& kernel_;
+  const OneProduct one_;
+  const Factors factors_;
+  const Factors scaled_;
+  int stage_ = 0;
+  LineReader reader_;
+  LineSums b_;
+  LineSums want_;
+  LineSums got_;
+  LineSums c_;
+};
+
+void FloatSums::Judge(Suspects& suspects, CheckResult& result) const {
+  const Problem& problem = one_.problem;
   double columns_bias = 0;
   for (int64_t j = 0; problem.bias_axis == BiasAxis::kColumns && j < problem.n; ++j) {
-    columns_bias += BiasAt(one, j) * factors[static_cast<size_t>(j)];
+    columns_bias += BiasAt(one_, j) * factors_.values[static_cast<size_t>(j)];
   }
-  const double sum_of_factors = std::accumulate(factors.begin(), factors.end(), 0.0);
+  const double sum_of_factors =
+      std::accumulate(factors_.values.begin(), factors_.values.end(), 0.0);
   const double steps = static_cast<double>(problem.k + 4);
   // The sums of this check also round, once per term.
   const double own = 0x1p-53 * std::sqrt(static_cast<double>(problem.k + problem.n));
-  const double unit = UnitRoundoff(product.kernel) * std::sqrt(steps) + own;
+  const double unit = UnitRoundoff(kernel_) * std::sqrt(steps) + own;
   const double output = OutputUnitRoundoff(problem.d.type);
   const double epilogue =
-      problem.is_plain()
-          ? 0
-          : (product.kernel.recipe.accumulation == ElementType::kF64 ? 0x1p-52 : 0x1p-23);
+      problem.is_plain() ? 0
+                         : (kernel_.recipe.accumulation == ElementType::kF64 ? 0x1p-52 : 0x1p-23);
   // Rounding to a subnormal of D may lose this much of each element, however small it is.
   const FloatFormat format = FactsOf(problem.d.type).format;
   const double quantum = std::ldexp(1.0, 1 - format.bias - format.fraction_bits);
   for (int64_t row = 0; row < problem.m; ++row) {
     const auto i = static_cast<size_t>(row);
-    const double factor = problem.alpha * ScaleAt(one.a_scale, i);
+    const double factor = problem.alpha * ScaleAt(one_.a_scale, i);
     const double bias =
-        problem.bias_axis == BiasAxis::kRows ? BiasAt(one, row) * sum_of_factors : columns_bias;
-    double expected = factor * want.sums[i] + bias;
-    double magnitude = factor * factor * want.squares[i] + got.squares[i];
+        problem.bias_axis == BiasAxis::kRows ? BiasAt(one_, row) * sum_of_factors : columns_bias;
+    double expected = factor * want_.sums[i] + bias;
+    double magnitude = factor * factor * want_.squares[i] + got_.squares[i];
     if (problem.has_c()) {
-      expected += problem.beta * c.sums[i];
-      magnitude += problem.beta * problem.beta * c.squares[i];
+      expected += problem.beta * c_.sums[i];
+      magnitude += problem.beta * problem.beta * c_.squares[i];
     }
-    if (!std::isfinite(expected) || !std::isfinite(want.squares[i])) {
+    if (!std::isfinite(expected) || !std::isfinite(want_.squares[i])) {
       suspects.AddNonFinite();
       continue;
     }
     const double relative = unit * unit + epilogue * epilogue + 4 * own * own;
-    const double variance = relative * magnitude + output * output * got.squares[i] +
+    const double variance = relative * magnitude + output * output * got_.squares[i] +
                             4 * quantum * quantum * static_cast<double>(problem.n);
     const double bound = kDeviations * std::sqrt(variance);
     // A square of a wrong element may be infinite, and then no difference would be above it.
-    if (!std::isfinite(bound) || !(std::fabs(got.sums[i] - expected) <= bound)) {
-      RETURN_IF_ERROR(suspects.Add(one, row));
+    if (!std::isfinite(bound) || !(std::fabs(got_.sums[i] - expected) <= bound)) {
+      suspects.Add(one_, row);
       continue;
     }
     // A factor is at least 1, and rounding hides at most as much as the bound.
     result.least_error = std::max(result.least_error, 2 * bound);
   }
-  return absl::OkStatus();
 }
+
+class SumCheck : public SlicedCheck {
+ public:
+  SumCheck(const CheckedProduct& product, Draw& draw)
+      : product_(product), draw_(draw), suspects_(product_, result_) {
+    if (product.problem.has_output()) result_.cost = SumCost(product.kernel, product.problem);
+  }
+
+  absl::StatusOr<bool> Continue() override {
+    if (!product_.problem.has_output()) return true;
+    return OrNoMemory("verify: no memory for the sums of rows and columns",
+                      [this] { return ContinueSums(); });
+  }
+
+ private:
+  absl::StatusOr<bool> ContinueSums() {
+    const Problem& problem = product_.problem;
+    const bool is_integer = product_.kernel.recipe.accumulation == ElementType::kS32;
+    const int64_t steps = problem.batch * (is_integer ? 1 : 2);
+    int64_t left = kSliceElements;
+    for (; step_ < steps; ++step_) {
+      if (sums_ == nullptr) Begin(is_integer);
+      const bool has_ended = sums_->Continue(product_.abort, left);
+      if (IsSet(product_.abort)) return AbortedLaunch();
+      if (!has_ended) return false;
+      sums_->Judge(suspects_, result_);
+      sums_ = nullptr;
+    }
+    ASSIGN_OR_RETURN(const bool has_ended, suspects_.Continue());
+    if (has_ended) result_.elements_checked = problem.m * problem.n * problem.batch;
+    return has_ended;
+  }
+
+  // The sums of the next matrix: of its rows or, in every second step of floats, of its columns.
+  void Begin(bool is_integer) {
+    if (is_integer) {
+      const OneProduct one = TakeOne(product_, step_, expanded_);
+      const int passes = SumPasses(product_.kernel, product_.problem);
+      if (passes == 1) {
+        sums_ = std::make_unique<IntegerSums<1>>(one, passes, draw_);
+      } else {
+        sums_ = std::make_unique<IntegerSums<kWordsAtOnce>>(one, passes, draw_);
+      }
+      return;
+    }
+    if (step_ % 2 == 0) {
+      rows_ = TakeOne(product_, step_ / 2, expanded_);
+      sums_ = std::make_unique<FloatSums>(product_.kernel, rows_, draw_);
+    } else {
+      sums_ = std::make_unique<FloatSums>(product_.kernel, Turned(rows_), draw_);
+    }
+  }
+
+  const CheckedProduct product_;
+  Draw& draw_;
+  Suspects suspects_;
+  int64_t step_ = 0;
+  std::vector<std::byte> expanded_;  // A sparse A.
+  OneProduct rows_;
+  std::unique_ptr<MatrixSums> sums_;  // Of this step; null before it begins.
+};
 
 }  // namespace
 
@@ -416,31 +584,12 @@ double SumCost(const Kernel& kernel, const Problem& problem) {
   return SumPasses(kernel, problem) * (1 / m + 1 / n + 1 / k);
 }
 
+std::unique_ptr<SlicedCheck> StartSums(const CheckedProduct& product, Draw& draw) {
+  return std::make_unique<SumCheck>(product, draw);
+}
+
 absl::StatusOr<CheckResult> CheckSums(const CheckedProduct& product, Draw& draw) {
-  const Problem& problem = product.problem;
-  CheckResult result;
-  if (!problem.has_output()) return result;
-  result.cost = SumCost(product.kernel, problem);
-  const bool is_integer = product.kernel.recipe.accumulation == ElementType::kS32;
-  Suspects suspects(product, result);
-  try {
-    for (int64_t batch = 0; batch < problem.batch; ++batch) {
-      if (IsSet(product.abort)) return AbortedLaunch();
-      std::vector<std::byte> expanded;
-      const OneProduct one = TakeOne(product, batch, expanded);
-      if (is_integer) {
-        RETURN_IF_ERROR(CheckIntegers(product, one, draw, suspects));
-        continue;
-      }
-      RETURN_IF_ERROR(CheckFloats(product, one, draw, suspects, result));
-      RETURN_IF_ERROR(CheckFloats(product, Turned(one), draw, suspects, result));
-    }
-  } catch (const std::bad_alloc&) {
-    return absl::ResourceExhaustedError("verify: no memory for the sums of rows and columns");
-  }
-  suspects.End();
-  result.elements_checked = problem.m * problem.n * problem.batch;
-  return result;
+  return Complete(StartSums(product, draw));
 }
 
 CheckResult CompareResults(const Problem& problem, absl::Span<const std::byte> d,

@@ -17,6 +17,7 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 
 #include "absl/status/statusor.h"
 #include "kernels/verify/recompute.h"
@@ -39,7 +40,10 @@ int SumPasses(const Kernel& kernel, const Problem& problem);
 int64_t SumBytes(const Problem& problem);
 double SumCost(const Kernel& kernel, const Problem& problem);
 
-// Precondition: CanCheckSums. Errors: as Recompute.
+// Precondition: CanCheckSums. Borrows all arguments.
+std::unique_ptr<SlicedCheck> StartSums(const CheckedProduct& product, Draw& draw);
+
+// All slices. Errors: as Recompute.
 absl::StatusOr<CheckResult> CheckSums(const CheckedProduct& product, Draw& draw);
 
 // Compares two results of one product, bit by bit.

@@ -6,7 +6,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
-#include <new>
+#include <limits>
 #include <utility>
 #include <vector>
 
@@ -494,20 +494,53 @@ int64_t RecomputeBytes(const Problem& problem, int64_t rows, int64_t columns) {
   return kTiles + lines * 16 * problem.k + kMaxLines * kMaxLines * 32;
 }
 
+int64_t Recomputation::SliceOf(const Kernel& kernel) {
+  return int64_t{1} << (SimulatedKernel(kernel) != nullptr ? 26 : 23);
+}
+
+int64_t LinesAtOnce(const Kernel& kernel, int64_t k) {
+  const int64_t elements = Recomputation::SliceOf(kernel) / std::max<int64_t>(1, k);
+  const auto lines = static_cast<int64_t>(std::sqrt(static_cast<double>(elements)));
+  // Whole tiles of the simulator, if there are several.
+  return std::clamp<int64_t>(lines >= 64 ? lines / 64 * 64 : lines, 1, kMaxLines);
+}
+
+absl::StatusOr<bool> Recomputation::Continue(int64_t& left, CheckResult& result) {
+  constexpr int64_t kOfBlock = 4'096;  // What else a block takes.
+  const auto lines = static_cast<size_t>(LinesAtOnce(product_.kernel, product_.problem.k));
+  while (row_ < rows_.size() && column_ < columns_.size()) {
+    if (IsSet(product_.abort)) return AbortedLaunch();
+    if (left <= 0) return false;
+    const Indices rows = Indices(rows_).subspan(row_, lines);
+    const Indices columns = Indices(columns_).subspan(column_, lines);
+    const absl::Status status =
+        OrNoMemory("verify: no memory for the rows that are computed again",
+                   [&] { return CheckBlock(product_, batch_, rows, columns, result); });
+    RETURN_IF_ERROR(status);
+    left -= kOfBlock + static_cast<int64_t>(rows.size() * columns.size()) * product_.problem.k;
+    column_ += lines;
+    if (column_ < columns_.size()) continue;
+    column_ = 0;
+    row_ += lines;
+  }
+  if (IsSet(product_.abort)) return AbortedLaunch();
+  return true;
+}
+
 absl::Status Recompute(const CheckedProduct& product, int64_t batch, Indices rows, Indices columns,
                        CheckResult& result) {
-  try {
-    for (size_t i = 0; i < rows.size(); i += kMaxLines) {
-      for (size_t j = 0; j < columns.size(); j += kMaxLines) {
-        if (IsSet(product.abort)) return AbortedLaunch();
-        RETURN_IF_ERROR(CheckBlock(product, batch, rows.subspan(i, kMaxLines),
-                                   columns.subspan(j, kMaxLines), result));
-      }
-    }
-  } catch (const std::bad_alloc&) {
-    return absl::ResourceExhaustedError("verify: no memory for the rows that are computed again");
+  int64_t left = std::numeric_limits<int64_t>::max();
+  return Recomputation(product, batch, {rows.begin(), rows.end()}, {columns.begin(), columns.end()})
+      .Continue(left, result)
+      .status();
+}
+
+absl::StatusOr<CheckResult> Complete(std::unique_ptr<SlicedCheck> check) {
+  bool has_ended = false;
+  while (!has_ended) {
+    ASSIGN_OR_RETURN(has_ended, check->Continue());
   }
-  return IsSet(product.abort) ? AbortedLaunch() : absl::OkStatus();
+  return check->result();
 }
 
 }  // namespace gemmd::verify

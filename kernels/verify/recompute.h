@@ -9,12 +9,15 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <random>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "absl/types/span.h"
 #include "kernels/kernel.h"
 #include "kernels/matrix/abort.h"
@@ -68,6 +71,26 @@ struct CheckResult {
   int64_t suspicions = 0;  // For sums: rows and columns recomputed.
 };
 
+// A check in progress, which its thread may leave after each slice for a more urgent one. Borrows
+// what it was made of.
+class SlicedCheck {
+ public:
+  virtual ~SlicedCheck() = default;
+
+  // Does the next slice, which takes one thread about 0.1 s at most. Returns whether the check has
+  // ended. Errors, which end it too: as Recompute.
+  virtual absl::StatusOr<bool> Continue() = 0;
+
+  // Complete once the check has ended.
+  const CheckResult& result() const { return result_; }
+
+ protected:
+  CheckResult result_;
+};
+
+// Does all slices that are left.
+absl::StatusOr<CheckResult> Complete(std::unique_ptr<SlicedCheck> check);
+
 using Indices = absl::Span<const int64_t>;
 
 // Rows or columns of a matrix, copied to a matrix without gaps.
@@ -94,6 +117,8 @@ std::vector<std::byte> GatherVector(ElementType type, const std::byte* vector, I
 
 // The maximum numbers of rows and of columns that are recomputed at once.
 inline constexpr int64_t kMaxLines = 256;
+// The same for a kernel and a depth: as many as one slice has time for.
+int64_t LinesAtOnce(const Kernel& kernel, int64_t k);
 
 // OK if the kernel's elements can be recomputed; otherwise Unimplemented.
 absl::Status CanRecompute(const Kernel& kernel);
@@ -101,9 +126,32 @@ absl::Status CanRecompute(const Kernel& kernel);
 // Max additional memory of Recompute.
 int64_t RecomputeBytes(const Problem& problem, int64_t rows, int64_t columns);
 
-// Checks the elements of matrix `batch` where the rows and the columns cross, in blocks, and adds
-// the findings to `result`, except the cost. Errors: Cancelled if aborted; ResourceExhausted if
-// memory runs out.
+// Checks the elements of matrix `batch` where the rows and the columns cross, in blocks. Borrows
+// the product.
+class Recomputation {
+ public:
+  Recomputation(const CheckedProduct& product, int64_t batch, std::vector<int64_t> rows,
+                std::vector<int64_t> columns)
+      : product_(product), batch_(batch), rows_(std::move(rows)), columns_(std::move(columns)) {}
+
+  // Multiplications for half of a slice. A slice ends after the block that exceeds them.
+  static int64_t SliceOf(const Kernel& kernel);
+
+  // Checks blocks until `left` multiplications are done, which it subtracts, and adds the findings
+  // to `result`, except the cost. Returns whether no block is left. Errors: Cancelled if aborted;
+  // ResourceExhausted if memory runs out.
+  absl::StatusOr<bool> Continue(int64_t& left, CheckResult& result);
+
+ private:
+  const CheckedProduct& product_;
+  const int64_t batch_;
+  const std::vector<int64_t> rows_;
+  const std::vector<int64_t> columns_;
+  size_t row_ = 0;  // Of the next block.
+  size_t column_ = 0;
+};
+
+// All blocks of a Recomputation.
 absl::Status Recompute(const CheckedProduct& product, int64_t batch, Indices rows, Indices columns,
                        CheckResult& result);
 

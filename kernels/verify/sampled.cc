@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cmath>
 #include <numeric>
+#include <optional>
 #include <vector>
 
 #include "kernels/matrix/status.h"
@@ -52,6 +53,45 @@ std::vector<int64_t> DrawLines(int64_t extent, double share, Draw& draw) {
   return lines;
 }
 
+class SampleCheck : public SlicedCheck {
+ public:
+  SampleCheck(const CheckedProduct& product, double rate, Draw& draw)
+      : product_(product), share_(std::sqrt(rate)), draw_(draw) {
+    const SamplePlan plan = PlanSample(product.problem, rate);
+    result_.cost = plan.cost;
+    result_.miss_probability = plan.miss_probability;
+  }
+
+  absl::StatusOr<bool> Continue() override {
+    const Problem& problem = product_.problem;
+    if (!problem.has_output()) return true;
+    int64_t left = Recomputation::SliceOf(product_.kernel);
+    for (; batch_ < problem.batch; ++batch_) {
+      if (!matrix_) {
+        matrix_.emplace(product_, batch_, DrawLines(problem.m, share_, draw_),
+                        DrawLines(problem.n, share_, draw_));
+      }
+      ASSIGN_OR_RETURN(const bool has_ended, matrix_->Continue(left, result_));
+      if (!has_ended) return false;
+      matrix_.reset();
+    }
+    const bool is_all_skipped = result_.elements_checked == 0;
+    if (result_.end == CheckEnd::kPassed && is_all_skipped) {
+      result_.end = CheckEnd::kNotVerified;
+      result_.reason = "nonfinite";
+      result_.miss_probability = 1;
+    }
+    return true;
+  }
+
+ private:
+  const CheckedProduct product_;
+  const double share_;
+  Draw& draw_;
+  int64_t batch_ = 0;
+  std::optional<Recomputation> matrix_;
+};
+
 }  // namespace
 
 SamplePlan PlanSample(const Problem& problem, double rate) {
@@ -69,26 +109,12 @@ SamplePlan PlanSample(const Problem& problem, double rate) {
   return plan;
 }
 
+std::unique_ptr<SlicedCheck> StartSample(const CheckedProduct& product, double rate, Draw& draw) {
+  return std::make_unique<SampleCheck>(product, rate, draw);
+}
+
 absl::StatusOr<CheckResult> CheckSample(const CheckedProduct& product, double rate, Draw& draw) {
-  const Problem& problem = product.problem;
-  const SamplePlan plan = PlanSample(problem, rate);
-  CheckResult result;
-  result.cost = plan.cost;
-  result.miss_probability = plan.miss_probability;
-  if (!problem.has_output()) return result;
-  const double share = std::sqrt(rate);
-  for (int64_t batch = 0; batch < problem.batch; ++batch) {
-    const std::vector<int64_t> rows = DrawLines(problem.m, share, draw);
-    const std::vector<int64_t> columns = DrawLines(problem.n, share, draw);
-    RETURN_IF_ERROR(Recompute(product, batch, rows, columns, result));
-  }
-  const bool is_all_skipped = result.elements_checked == 0;
-  if (result.end == CheckEnd::kPassed && is_all_skipped) {
-    result.end = CheckEnd::kNotVerified;
-    result.reason = "nonfinite";
-    result.miss_probability = 1;
-  }
-  return result;
+  return Complete(StartSample(product, rate, draw));
 }
 
 }  // namespace gemmd::verify

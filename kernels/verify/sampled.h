@@ -7,6 +7,7 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 
 #include "absl/status/statusor.h"
 #include "kernels/verify/recompute.h"
@@ -26,7 +27,10 @@ struct SamplePlan {
 };
 SamplePlan PlanSample(const Problem& problem, double rate);
 
-// Errors: as Recompute.
+// Borrows all arguments.
+std::unique_ptr<SlicedCheck> StartSample(const CheckedProduct& product, double rate, Draw& draw);
+
+// All slices. Errors: as Recompute.
 absl::StatusOr<CheckResult> CheckSample(const CheckedProduct& product, double rate, Draw& draw);
 
 }  // namespace gemmd::verify

@@ -37,8 +37,8 @@ constexpr double kElementNs = 50;
 // Limited, so that sums of many cannot overflow however large the problem is.
 int64_t Nanoseconds(double ns) { return static_cast<int64_t>(std::min(ns, 0x1p56)); }
 
-double Blocks(int64_t lines) {
-  return std::ceil(static_cast<double>(lines) / static_cast<double>(verify::kMaxLines));
+double Blocks(int64_t lines, int64_t lines_at_once) {
+  return std::ceil(static_cast<double>(lines) / static_cast<double>(lines_at_once));
 }
 
 }  // namespace
@@ -109,9 +109,10 @@ absl::StatusOr<VerifyNeeds> NeedsOf(const VerifyRule& rule, const Kernel& kernel
     const double multiplication_ns = is_simulated          ? kSimulatedNs
                                      : kernel.recipe.exact ? kExactNs
                                                            : kBoundedNs;
+    const int64_t at_once = verify::LinesAtOnce(kernel, problem.k);
     const double elements = static_cast<double>(plan.rows) * static_cast<double>(plan.columns);
     matrix_ns = elements * (k * multiplication_ns + kElementNs) +
-                Blocks(plan.rows) * Blocks(plan.columns) * kBlockNs;
+                Blocks(plan.rows, at_once) * Blocks(plan.columns, at_once) * kBlockNs;
   } else {
     RETURN_IF_ERROR(verify::CanCheckSums(kernel, problem));
     needs.bytes = verify::SumBytes(problem);

@@ -443,6 +443,50 @@ TEST(VerifyTest, EndsWhenItIsAborted) {
   EXPECT_TRUE(absl::IsCancelled(verify::CheckSums(checked, draw).status()));
 }
 
+// How many slices a check of a right product has.
+int64_t SlicesOf(verify::SlicedCheck& check) {
+  int64_t slices = 1;
+  while (!check.Continue().value()) ++slices;
+  EXPECT_EQ(check.result().end, CheckEnd::kPassed);
+  return slices;
+}
+
+// However large a product is, a slice does at most twice the work that is planned for it.
+TEST(VerifyTest, SlicesOfLongChecksAreShort) {
+  RandomSource random;
+  verify::Draw draw(random.Bits());
+  struct Case {
+    FaultyCase of;
+    bool is_of_sums;
+    int64_t least;
+  };
+  const Case kCases[] = {
+      // 2^25 multiplications, 2^23 in half of a slice.
+      {{.kernel = kF32Library, .m = 64, .n = 64, .k = 8192}, false, 3},
+      {{.kernel = kMmaF16, .m = 40, .n = 48, .k = 64}, false, 1},
+      // 2^24 elements for the sums of rows and as many for those of columns, 2^23 in a slice.
+      {{.kernel = kF32Library, .m = 2048, .n = 2, .k = 8192}, true, 4},
+      {{.kernel = "openblas.s32.s8.s8.via_f64",
+        .d = ElementType::kS32,
+        .m = 2,
+        .n = 8192,
+        .k = 2048},
+       true,
+       2},
+      {{.kernel = kF32Library}, true, 1}};
+  for (const Case& c : kCases) {
+    SCOPED_TRACE(std::string(c.of.kernel) + (c.is_of_sums ? " sums" : " sample"));
+    const Kernel& kernel = KernelNamed(c.of.kernel);
+    const Product product = RandomProduct(c.of, random);
+    const std::vector<std::byte> d = Computed(kernel, product);
+    const verify::CheckedProduct checked = ProductToCheck(kernel, TargetOf(kernel), product, d);
+    const int64_t slices = SlicesOf(c.is_of_sums ? *verify::StartSums(checked, draw)
+                                                 : *verify::StartSample(checked, 1, draw));
+    EXPECT_GE(slices, c.least);
+    EXPECT_LE(slices, 3 * c.least);
+  }
+}
+
 // The default draws one element of each whole tile, and reports its miss probability.
 TEST(VerifyTest, PlansASample) {
   const Problem problem = MakeProblem(KernelNamed(kMmaF16), 4096, 4096, 4096, {});
