@@ -5,6 +5,7 @@
 #include <array>
 #include <cstring>
 #include <new>
+#include <optional>
 #include <random>
 #include <set>
 #include <utility>
@@ -69,20 +70,38 @@ verify::CheckedProduct CheckedProductOf(const Product& product, const PerOperand
           .b_factors = args.b_factors != nullptr ? operands.b_scale : Piece()};
 }
 
+constexpr std::string_view kNoMemory = "verify: no memory for the operands in one piece";
+
+// The operands of a job, each in one piece.
+class JoinedOperands {
+ public:
+  // Errors: ResourceExhausted; Cancelled if aborted while the pieces were joined.
+  absl::Status Join(const Job& job, AbortFlag abort) {
+    ASSIGN_OR_RETURN(pieces_, gathering_.TakeAll(job, abort));
+    return absl::OkStatus();
+  }
+
+  const PerOperand<Piece>& pieces() const { return pieces_; }
+
+ private:
+  WarmMemory memory_{0};
+  Gathering gathering_{memory_, /*threads=*/1};
+  PerOperand<Piece> pieces_;
+};
+
 // Calls `work` with the operands of a job, each in one piece, and returns its result. Errors:
 // ResourceExhausted; Cancelled if aborted while the pieces were joined.
 template <typename Work>
 auto WithOperands(const Job& job, AbortFlag abort, const Work& work)
     -> decltype(work(PerOperand<Piece>())) {
-  const auto gather = [&]() -> decltype(work(PerOperand<Piece>())) {
-    WarmMemory memory(0);
-    Gathering gathering(memory, /*threads=*/1);
-    const absl::StatusOr<PerOperand<Piece>> operands = gathering.TakeAll(job, abort);
-    if (absl::IsResourceExhausted(operands.status())) throw std::bad_alloc();
-    RETURN_IF_ERROR(operands.status());
-    return work(*operands);
+  const auto join = [&]() -> decltype(work(PerOperand<Piece>())) {
+    JoinedOperands operands;
+    const absl::Status joined = operands.Join(job, abort);
+    if (absl::IsResourceExhausted(joined)) throw std::bad_alloc();
+    RETURN_IF_ERROR(joined);
+    return work(operands.pieces());
   };
-  return OrNoMemory("verify: no memory for the operands in one piece", gather);
+  return OrNoMemory(kNoMemory, join);
 }
 
 // Whether another product has overwritten an operand or the result: then the result cannot be
@@ -167,38 +186,74 @@ void AnswerChecker::Post(std::unique_ptr<Product> product, Step step) {
   check->share = product->share;
   check->caller = product->caller;
   check->connection = product->connection;
-  check->work = [this, step, product = std::move(product)](const absl::Status& status,
-                                                           AbortFlag abort) mutable {
-    if (!status.ok()) return EndEarly(std::move(product), status);
-    (this->*step)(std::move(product), abort);
+  check->work = [this, step = std::move(step), product = std::move(product)](
+                    const absl::Status& status, AbortFlag abort) mutable {
+    if (status.ok()) return step(product, abort);
+    step = nullptr;  // It borrows the product.
+    EndEarly(std::move(product), status);
+    return true;
   };
   checks_.Add(std::move(check));
 }
 
+// Borrows the product, its operands in one piece, until the check has ended.
+class AnswerChecker::Verification {
+ public:
+  // Does the next slice. Returns the result once the check has ended. Errors, which end it too:
+  // ResourceExhausted; Cancelled if aborted.
+  absl::StatusOr<std::optional<verify::CheckResult>> Continue(const Product& product,
+                                                              AbortFlag abort) {
+    return OrNoMemory(kNoMemory, [&]() -> absl::StatusOr<std::optional<verify::CheckResult>> {
+      if (check_ == nullptr) RETURN_IF_ERROR(Begin(product, abort));
+      ASSIGN_OR_RETURN(const bool has_ended, check_->Continue());
+      if (!has_ended) return std::nullopt;
+      return check_->result();
+    });
+  }
+
+ private:
+  absl::Status Begin(const Product& product, AbortFlag abort) {
+    const absl::Status joined = operands_.Join(product.job, abort);
+    if (absl::IsResourceExhausted(joined)) throw std::bad_alloc();
+    RETURN_IF_ERROR(joined);
+    const verify::CheckedProduct checked = CheckedProductOf(product, operands_.pieces(), abort);
+    check_ = product.check.mode == VerifyMode::kSampled
+                 ? verify::StartSample(checked, product.check.rate, draw_)
+                 : verify::StartSums(checked, draw_);
+    return absl::OkStatus();
+  }
+
+  JoinedOperands operands_;
+  verify::Draw draw_{DrawOfThread()()};
+  std::unique_ptr<verify::SlicedCheck> check_;  // Null before the first slice.
+};
+
 void AnswerChecker::Begin(std::unique_ptr<Product> product) {
   if (product->check.mode == VerifyMode::kDuplicate) return ComputeOnceMore(std::move(product));
-  Post(std::move(product), &AnswerChecker::Verify);
+  auto check = [this, verification = std::make_unique<Verification>()](
+                   std::unique_ptr<Product>& verified, AbortFlag abort) mutable {
+    const int64_t begun_ns = clock_.NowNs();
+    const absl::StatusOr<std::optional<verify::CheckResult>> result =
+        verification->Continue(*verified, abort);
+    verified->check_ran_ns += clock_.NowNs() - begun_ns;
+    if (result.ok() && !result->has_value()) return false;
+    verification = nullptr;
+    if (result.ok()) {
+      EndVerified(std::move(verified), **result);
+    } else {
+      EndEarly(std::move(verified), result.status());
+    }
+    return true;
+  };
+  Post(std::move(product), std::move(check));
 }
 
-absl::StatusOr<verify::CheckResult> AnswerChecker::CheckOnce(const Product& product,
-                                                             verify::Draw& draw, AbortFlag abort) {
-  return WithOperands(product.job, abort, [&](const PerOperand<Piece>& operands) {
-    const verify::CheckedProduct checked = CheckedProductOf(product, operands, abort);
-    return product.check.mode == VerifyMode::kSampled
-               ? verify::CheckSample(checked, product.check.rate, draw)
-               : verify::CheckSums(checked, draw);
-  });
-}
-
-void AnswerChecker::Verify(std::unique_ptr<Product> product, AbortFlag abort) {
-  const int64_t begun_ns = clock_.NowNs();
-  const absl::StatusOr<verify::CheckResult> check = CheckOnce(*product, DrawOfThread(), abort);
-  product->check_ran_ns += clock_.NowNs() - begun_ns;
-  if (!check.ok()) return EndEarly(std::move(product), check.status());
+void AnswerChecker::EndVerified(std::unique_ptr<Product> product,
+                                const verify::CheckResult& check) {
   if (IsOverwritten(product->job)) return EndNotVerified(std::move(product), "overwritten");
-  if (check->end != verify::CheckEnd::kWrong) return EndOk(std::move(product), *check);
+  if (check.end != verify::CheckEnd::kWrong) return EndOk(std::move(product), check);
   const Place place = {product->served, &product->kernel()};
-  EndWrong(std::move(product), place, *check);
+  EndWrong(std::move(product), place, check);
 }
 
 // Ends a check early, because the caller cancelled or the deadline passed.
@@ -292,7 +347,10 @@ void AnswerChecker::ComputeOnceMore(std::unique_ptr<Product> product) {
     product->again_served = place.served;
     product->again_kernel = outcome.kernel != nullptr ? outcome.kernel : place.kernel;
     product->again = std::move(outcome.d);
-    Post(std::move(product), &AnswerChecker::Compare);
+    Post(std::move(product), [this](std::unique_ptr<Product>& compared, AbortFlag abort) {
+      Compare(std::move(compared), abort);
+      return true;
+    });
   };
   scheduler_.Submit(std::move(again));
 }

@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
+#include "absl/functional/any_invocable.h"
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
 #include "kernels/matrix/abort.h"
@@ -62,14 +63,15 @@ class AnswerChecker {
     const Kernel* kernel = nullptr;  // Null if there is no place.
   };
 
-  // A member function that does one step of a check.
-  using Step = void (AnswerChecker::*)(std::unique_ptr<Product>, AbortFlag);
+  // Does the next slice of a check, until it returns that the check has ended; then it has taken
+  // the product.
+  using Step = absl::AnyInvocable<bool(std::unique_ptr<Product>& product, AbortFlag abort)>;
 
   void Post(std::unique_ptr<Product> product, Step step);
   void Begin(std::unique_ptr<Product> product);
-  void Verify(std::unique_ptr<Product> product, AbortFlag abort);
-  static absl::StatusOr<verify::CheckResult> CheckOnce(const Product& product, verify::Draw& draw,
-                                                       AbortFlag abort);
+  // The check of a product against its operands.
+  class Verification;
+  void EndVerified(std::unique_ptr<Product> product, const verify::CheckResult& check);
   void ComputeOnceMore(std::unique_ptr<Product> product);
   void Compare(std::unique_ptr<Product> product, AbortFlag abort);
   // Whether the element is right in the first of two results that differ.

@@ -71,17 +71,27 @@ void CheckQueue::Add(std::unique_ptr<Check> check) {
     }
   }
   if (lane == nullptr) {
-    std::move(check->work)(absl::CancelledError(), nullptr);
+    check->work(absl::CancelledError(), nullptr);
     return;
   }
-  lane->threads.Run([this, lane] { RunNext(*lane); });
+  lane->threads.Run([this, lane] { Run(*lane); });
 }
 
-void CheckQueue::RunNext(Lane& lane) {
+CheckQueue::Check* CheckQueue::TakeNext(Lane& lane, Check* last, int64_t ran_ns) {
   Checks late;
   Check* next = nullptr;
   {
     MutexLock lock(&mutex_);
+    if (last != nullptr) {
+      if (last->abort) return last;  // It only has to end.
+      lane.queue.End(*last, ran_ns);
+      last->is_running = false;
+      // Its turn is over, but its deadline was promised: once it has passed, the check is
+      // cancelled.
+      last->predicted_ns = std::max<int64_t>(1, last->predicted_ns - ran_ns);
+      last->deadline_ns = kNoDeadlineNs;
+      lane.queue.Add({.caller = last->caller, .connection = last->connection}, *last);
+    }
     const DeviceQueue::Choice choice = lane.queue.TakeNext(clock_.NowNs());
     for (DeviceQueue::Job* const job : choice.too_late) {
       late.push_back(checks_.Take(static_cast<Check&>(*job)));
@@ -90,15 +100,25 @@ void CheckQueue::RunNext(Lane& lane) {
     if (next != nullptr) next->is_running = true;
   }
   Drop(std::move(late), absl::DeadlineExceededError("the check of D cannot be in time"));
-  if (next == nullptr) return;
+  return next;
+}
+
+void CheckQueue::Run(Lane& lane) {
   SetThreads(1);
-  const int64_t begun_ns = clock_.NowNs();
-  std::move(next->work)(absl::OkStatus(), &next->abort);
-  const int64_t ran_ns = clock_.NowNs() - begun_ns;
-  std::unique_ptr<Check> ended;  // Freed after the lock is released.
-  MutexLock lock(&mutex_);
-  lane.queue.End(*next, ran_ns);
-  ended = checks_.Take(*next);
+  Check* check = TakeNext(lane, nullptr, 0);
+  while (check != nullptr) {
+    const int64_t begun_ns = clock_.NowNs();
+    const bool has_ended = check->work(absl::OkStatus(), &check->abort);
+    const int64_t ran_ns = clock_.NowNs() - begun_ns;
+    if (has_ended) {
+      std::unique_ptr<Check> ended;  // Freed after the lock is released.
+      MutexLock lock(&mutex_);
+      lane.queue.End(*check, ran_ns);
+      ended = checks_.Take(*check);
+      return;
+    }
+    check = TakeNext(lane, check, ran_ns);
+  }
 }
 
 // Removes a waiting check from the queue, or aborts a running one.
@@ -110,7 +130,7 @@ void CheckQueue::End(Check& check, Checks& dropped) {
 }
 
 void CheckQueue::Drop(Checks dropped, const absl::Status& why) {
-  for (const std::unique_ptr<Check>& check : dropped) std::move(check->work)(why, nullptr);
+  for (const std::unique_ptr<Check>& check : dropped) check->work(why, nullptr);
 }
 
 void CheckQueue::Cancel(absl::Span<const JobId> ids) {

@@ -2,7 +2,8 @@
 //
 // Queues checks of answers for threads of the host. Checks are scheduled like products: in fair
 // turns of their callers, by priority and deadline (DeviceQueue). Each has a predicted time, which
-// counts when its product is admitted.
+// counts when its product is admitted. A check is done in slices, and after each slice its thread
+// continues with the check whose turn it is, so no check waits for the end of a long one.
 #pragma once
 
 #include <array>
@@ -74,9 +75,11 @@ class CheckQueue {
       ABSL_LOCKS_EXCLUDED(mutex_);
 
   struct Check : DeviceQueue::Job {
-    // Called once. Either with OK, from a thread of the queue, to do the check until the flag is
-    // set; or with Cancelled or DeadlineExceeded, if the check is never started.
-    using Work = absl::AnyInvocable<void(const absl::Status& status, AbortFlag abort) &&>;
+    // Called with OK, from a thread of the queue, to do the next slice of the check, about 0.1 s at
+    // most and less once the flag is set, until it returns that the check has ended; or with
+    // Cancelled or DeadlineExceeded, once, if the check ends between slices or never begins. Then
+    // the result is ignored.
+    using Work = absl::AnyInvocable<bool(const absl::Status& status, AbortFlag abort)>;
 
     std::string caller;
     Work work;
@@ -106,7 +109,10 @@ class CheckQueue {
   };
 
   Lane& LaneOf(bool is_long) { return is_long ? long_ : short_; }
-  void RunNext(Lane& lane) ABSL_LOCKS_EXCLUDED(mutex_);
+  // Runs slices until a check has ended or none is left.
+  void Run(Lane& lane) ABSL_LOCKS_EXCLUDED(mutex_);
+  // The next check. `last`, if not null, has just run for `ran_ns` and has not ended.
+  Check* TakeNext(Lane& lane, Check* last, int64_t ran_ns) ABSL_LOCKS_EXCLUDED(mutex_);
   void End(Check& check, Checks& dropped) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   static void Drop(Checks dropped, const absl::Status& why);
 

@@ -37,6 +37,7 @@ class CheckQueueTest : public ::testing::Test {
       absl::MutexLock lock(&mutex_);
       seen_.push_back(
           status.ok() ? name : name + " " + std::string(absl::StatusCodeToString(status.code())));
+      return true;
     };
     return check;
   }
@@ -47,6 +48,29 @@ class CheckQueueTest : public ::testing::Test {
     check->work = [this](const absl::Status&, AbortFlag) {
       begun_.Notify();
       end_.WaitForNotification();
+      return true;
+    };
+    return check;
+  }
+
+  // A check of some slices of kShortNs, which records its name for each of them. The first one
+  // waits for `go`, if there is one.
+  std::unique_ptr<CheckQueue::Check> Sliced(std::string name, std::string caller, int slices,
+                                            Priority priority = Priority::kNormal,
+                                            absl::Notification* go = nullptr) {
+    std::unique_ptr<CheckQueue::Check> check =
+        Named("", std::move(caller), slices * CheckQueue::kShortNs + 1, priority);
+    check->work = [this, name = std::move(name), left = slices, go](const absl::Status& status,
+                                                                    AbortFlag abort) mutable {
+      if (go != nullptr) {
+        begun_.Notify();
+        std::exchange(go, nullptr)->WaitForNotification();
+      }
+      clock_.Advance(CheckQueue::kShortNs);
+      const bool is_aborted = !status.ok() || IsSet(abort);
+      absl::MutexLock lock(&mutex_);
+      seen_.push_back(is_aborted ? name + " aborted" : name);
+      return --left == 0 || is_aborted;
     };
     return check;
   }
@@ -89,12 +113,83 @@ TEST_F(CheckQueueTest, CallersTakeTurnsAndLowPriorityComesLast) {
   EXPECT_THAT(WaitForSeen(5), ElementsAre("heavy", "light", "heavy", "heavy", "low"));
 }
 
+TEST_F(CheckQueueTest, ALongCheckGivesWayAfterASlice) {
+  queue_.Add(Sliced("low", "patient", 5, Priority::kLow, &end_));
+  begun_.WaitForNotification();
+  queue_.Add(Sliced("normal", "hasty", 3));
+  end_.Notify();
+  EXPECT_THAT(WaitForSeen(8),
+              ElementsAre("low", "normal", "normal", "normal", "low", "low", "low", "low"));
+}
+
+TEST_F(CheckQueueTest, LongChecksOfCallersTakeTurnsSliceBySlice) {
+  queue_.Add(Sliced("first", "first", 4, Priority::kNormal, &end_));
+  begun_.WaitForNotification();
+  std::unique_ptr<CheckQueue::Check> twice = Sliced("twice", "twice", 4);
+  twice->share = 2;
+  queue_.Add(std::move(twice));
+  end_.Notify();
+  EXPECT_THAT(WaitForSeen(8),
+              ElementsAre("first", "twice", "twice", "first", "twice", "twice", "first", "first"));
+}
+
+TEST_F(CheckQueueTest, ACheckThatGaveWayIsCancelledAtOnce) {
+  std::unique_ptr<CheckQueue::Check> low = Sliced("low", "patient", 100, Priority::kLow, &end_);
+  const JobId low_id = low->id;
+  queue_.Add(std::move(low));
+  begun_.WaitForNotification();
+  absl::Notification is_cancelled;
+  std::unique_ptr<CheckQueue::Check> normal = Named("", "hasty", kLong);
+  normal->work = [&](const absl::Status&, AbortFlag) {
+    queue_.Cancel({low_id});
+    is_cancelled.Notify();
+    return true;
+  };
+  queue_.Add(std::move(normal));
+  end_.Notify();
+  is_cancelled.WaitForNotification();
+  EXPECT_THAT(WaitForSeen(2), ElementsAre("low", "low aborted"));
+}
+
+TEST_F(CheckQueueTest, AnAbortedCheckEndsBeforeAnotherBegins) {
+  std::unique_ptr<CheckQueue::Check> running = Named("", "a", kLong, Priority::kLow);
+  running->work = [this](const absl::Status&, AbortFlag abort) {
+    if (!begun_.HasBeenNotified()) {
+      begun_.Notify();
+      end_.WaitForNotification();
+      return false;  // It does not look at its flag before the end of the slice.
+    }
+    absl::MutexLock lock(&mutex_);
+    seen_.push_back(IsSet(abort) ? "running aborted" : "running");
+    return true;
+  };
+  const JobId running_id = running->id;
+  queue_.Add(std::move(running));
+  begun_.WaitForNotification();
+  queue_.Add(Named("next", "b", kLong));
+  queue_.Cancel({running_id});
+  end_.Notify();
+  EXPECT_THAT(WaitForSeen(2), ElementsAre("running aborted", "next"));
+}
+
+// What a check has begun counts as done: its deadline was promised when it was admitted.
+TEST_F(CheckQueueTest, ACheckThatGaveWayIsNotTooLateForItsRest) {
+  std::unique_ptr<CheckQueue::Check> tight = Sliced("tight", "a", 3, Priority::kNormal, &end_);
+  tight->deadline_ns = clock_.NowNs() + 4 * CheckQueue::kShortNs;
+  queue_.Add(std::move(tight));
+  begun_.WaitForNotification();
+  queue_.Add(Sliced("other", "b", 3));
+  end_.Notify();
+  EXPECT_THAT(WaitForSeen(6), ElementsAre("tight", "other", "tight", "other", "tight", "other"));
+}
+
 TEST_F(CheckQueueTest, WhatWaitsIsCancelledAtOnceAndWhatRunsIsAborted) {
   std::unique_ptr<CheckQueue::Check> running = Named("", "a", kShort);
   running->work = [this](const absl::Status&, AbortFlag abort) {
     begun_.Notify();
     while (!IsSet(abort)) absl::SleepFor(absl::Milliseconds(1));
     aborted_.Notify();
+    return true;
   };
   const JobId running_id = running->id;
   queue_.Add(std::move(running));
