@@ -26,10 +26,10 @@ export program folder bound
 parsers=(
   client/{product,transfer}.cc client/load/{load_session,mix,open_loop,slo_search}.cc
   client/load/report/compare.cc client/matrix/{npy,safetensors}.cc kernels/problem.cc
-  server/crossing/protocol.cc
+  server/crossing/{channel,job_layout,protocol}.cc
   server/kserve/{convert_infer,infer_message,models}.cc
   server/metrics/http.cc server/product/spans.cc
-  server/trust/{json_text,trust,web_token}.cc
+  server/trust/{identity,json_text,trust,web_token}.cc
   server/wire/{admin_service,convert,frame_meter,header_paths,incoming,listing}.cc
   server/wire/{reflection_service,tensor_convert}.cc
 )

@@ -1,7 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Records between the daemon and a GPU's worker process, as either side receives them from a
-// channel: whatever is accepted lies within the staging area, by sizes in 128 bits.
+// Records between the daemon and a worker process, as either side receives them from a channel,
+// and the rings in which they lie, to which the other side can write anything: whatever is accepted
+// lies within the shared memory, by sizes in 128 bits.
+#include <algorithm>
+#include <array>
 #include <cstring>
 #include <string>
 #include <utility>
@@ -73,6 +76,20 @@ void TryCompression(const Packet& packet) {
   const Wide last = (Wide{task.matrices} - 1) * view.dense_matrix_stride_bytes +
                     (Wide{task.dense.rows} - 1) * view.dense_line_stride_bytes;
   Demand(last >= 0 && last < bytes->dense, "a compression leaves the tensor");
+}
+
+void TryLaunch(const Packet& packet) {
+  const size_t kernels = Catalog(DeviceKind::kCpu).size();
+  const auto launch = ParseRecord<LaunchRequest>(packet);
+  if (!launch.ok() || !CheckLaunch(*launch, kernels, kStagingBytes).ok()) return;
+  Demand(launch->kernel < kernels && launch->slot < kMaxInFlight,
+         "a launch has a kernel or a slot that there is not");
+  for (const OperandRole role : kOperandRoles) {
+    CheckWithin(launch->operands[role].offset, launch->operands[role].bytes);
+  }
+  for (const SharedRange& range : {launch->a_form, launch->b_form, launch->d}) {
+    CheckWithin(range.offset, range.bytes);
+  }
 }
 
 // The two ends of the channel between daemon and worker.
@@ -152,14 +169,11 @@ absl::StatusOr<Packet> Received(std::string_view input) {
   return packet;
 }
 
-void RunRecord(std::string_view input) {
-  if (input.empty()) return;  // Not a packet.
-  const absl::StatusOr<Packet> received = Received(input);
-  if (!received.ok()) return;
-  const Packet& packet = *received;
+void TryPacket(const Packet& packet) {
   const auto kind = KindOf(packet);
   if (kind.ok()) (void)RefuseRecord(packet, RecordKind::kJob, sizeof(JobRequest));
   TryJob(packet);
+  TryLaunch(packet);
   TryCompression(packet);
   TryAnswers(packet);
   if (const auto memory = ParseRecord<MemoryRequest>(packet);
@@ -170,6 +184,12 @@ void RunRecord(std::string_view input) {
     if (is_copy) CheckWithin(memory->staged, memory->bytes);
     Demand(memory->action != MemoryAction::kAllocate || memory->bytes > 0, "a block is empty");
   }
+}
+
+void RunRecord(std::string_view input) {
+  if (input.empty()) return;  // Not a packet.
+  const absl::StatusOr<Packet> received = Received(input);
+  if (received.ok()) TryPacket(*received);
 }
 
 // Sets some of the numbers after a record's header.
@@ -261,6 +281,11 @@ std::vector<std::string> RecordSeeds() {
     memory.bytes = 4096;
     seeds.push_back(StringOf(memory));
   }
+  LaunchRequest launch;
+  launch.id = 1;
+  launch.operands.a = {.offset = 4096, .bytes = 512};
+  launch.d = {.offset = 8192, .bytes = 512};
+  seeds.push_back(StringOf(launch));
   Result result;
   result.status.Set(absl::AbortedError("lost"));
   seeds.push_back(StringOf(result));
@@ -285,10 +310,191 @@ std::vector<std::string> RecordSeeds() {
   return seeds;
 }
 
+// One step of what happens to the rings: an input is a list of them.
+struct RingStep {
+  enum Action : uint8_t {
+    kStore,    // Any word of the shared memory.
+    kSetSent,  // Numbers of the ring to the side: how many records it has,
+    kSetReceived,
+    kSetAsleep,
+    kSetSize,  // and the length of the record in one slot.
+    kSend,     // A record, one word of which is another, from the other side.
+    kReceive,  // All records.
+    kWake,     // The side, through the socket.
+    kActions
+  };
+  uint8_t action = kStore;
+  uint8_t side = 0;  // 0: the worker, 1: the daemon.
+  uint16_t slot = 0;
+  uint32_t at = 0;  // A word of the memory or of the record.
+  uint64_t value = 0;
+};
+static_assert(sizeof(RingStep) == 16);
+
+constexpr std::array<uint8_t, 2> kSides = {0, 1};
+constexpr size_t kMaxSteps = 256;  // Each of which may send a record through the socket.
+
+// Where the words of a ring lie (server/crossing/channel.cc).
+constexpr size_t kReceivedAt = 64;
+constexpr size_t kAsleepAt = 72;
+constexpr size_t kSlotsAt = 128;
+constexpr size_t kSlotBytes = (sizeof(uint64_t) + sizeof(Packet::bytes) + 63) / 64 * 64;
+constexpr size_t kRingBytes = kSlotsAt + Channel::kSlots * kSlotBytes;
+
+// The seeds that fit a packet.
+const std::vector<std::string>& KnownRecords() {
+  static const std::vector<std::string>& records = *new std::vector<std::string>([] {
+    std::vector<std::string> all = RecordSeeds();
+    std::erase_if(all,
+                  [](const std::string& record) { return record.size() > sizeof(Packet::bytes); });
+    return all;
+  }());
+  return records;
+}
+
+// A channel whose memory anyone may change.
+class OpenRings {
+ public:
+  OpenRings() : memory_(Staging::Map(ends_.front.rings()).value()) {
+    const MeasureRequest any;
+    Demand(SendRecord(ends_.front, any).ok() && SendRecord(ends_.worker, any).ok(),
+           "a record is not sent");
+    Demand(Word(0) == 1 && Word(kRingBytes) == 1 && Word(kSlotsAt) == sizeof(any),
+           "the rings have another layout");
+  }
+
+  void Do(const RingStep& step) {
+    const size_t ring = step.side % 2 * kRingBytes;
+    Channel& side = step.side % 2 == 0 ? ends_.worker : ends_.front;
+    Channel& other = step.side % 2 == 0 ? ends_.front : ends_.worker;
+    switch (step.action % RingStep::kActions) {
+      case RingStep::kStore:
+        return Set(step.at % (memory_.matrices().size() / sizeof(uint64_t)) * sizeof(uint64_t),
+                   step.value);
+      case RingStep::kSetSent: return Set(ring, step.value);
+      case RingStep::kSetReceived: return Set(ring + kReceivedAt, step.value);
+      case RingStep::kSetAsleep: return Set(ring + kAsleepAt, step.value);
+      case RingStep::kSetSize:
+        return Set(ring + kSlotsAt + step.slot % Channel::kSlots * kSlotBytes, step.value);
+      case RingStep::kSend: return Send(other, step);
+      case RingStep::kReceive: return ReceiveAll(side);
+      case RingStep::kWake: {
+        (void)other.SendThroughSocket({reinterpret_cast<const std::byte*>(&step.value), 1});
+        constexpr timespec kNow = {};
+        return side.Sleep(&kNow);
+      }
+      default: return;
+    }
+  }
+
+ private:
+  uint64_t Word(size_t at) const {
+    uint64_t word = 0;
+    std::memcpy(&word, memory_.matrices().data() + at, sizeof(word));
+    return word;
+  }
+  void Set(size_t at, uint64_t value) {
+    std::memcpy(memory_.matrices().data() + at, &value, sizeof(value));
+  }
+
+  static void Send(Channel& from, const RingStep& step) {
+    std::string record = KnownRecords()[step.slot % KnownRecords().size()];
+    const size_t words = record.size() / sizeof(step.value);
+    std::memcpy(record.data() + step.at % words * sizeof(step.value), &step.value,
+                sizeof(step.value));
+    const absl::Status sent =
+        from.Send({reinterpret_cast<const std::byte*>(record.data()), record.size()});
+    Demand(sent.ok() || absl::IsUnavailable(sent), "a record is refused for another reason");
+  }
+
+  static void ReceiveAll(Channel& side) {
+    Packet packet;
+    for (size_t records = 0; side.TryReceive(packet).ok(); ++records) {
+      Demand(records < Channel::kSlots + kMaxSteps, "a ring has more records than slots");
+      Demand(packet.size <= packet.bytes.size(), "a record is longer than its packet");
+      TryPacket(packet);
+    }
+    (void)side.HasNews();
+  }
+
+  Ends ends_;
+  Staging memory_;
+};
+
+// Both sides take what is there at the end.
+void RunRing(std::string_view input) {
+  OpenRings rings;
+  const size_t steps = std::min(kMaxSteps, input.size() / sizeof(RingStep));
+  for (size_t i = 0; i < steps; ++i) {
+    RingStep step;
+    std::memcpy(&step, input.data() + i * sizeof(step), sizeof(step));
+    rings.Do(step);
+  }
+  for (const uint8_t side : kSides) rings.Do({.action = RingStep::kReceive, .side = side});
+}
+
+void ChangeRing(std::string& input, Choices& choices) {
+  const size_t steps = input.size() / sizeof(RingStep);
+  if (steps == 0 || choices.OnceIn(4)) {
+    RingStep step;
+    step.action = static_cast<uint8_t>(choices.Below(RingStep::kActions));
+    step.side = static_cast<uint8_t>(choices.Below(2));
+    step.slot = static_cast<uint16_t>(choices.Bits());
+    step.at = static_cast<uint32_t>(choices.Bits());
+    step.value = static_cast<uint64_t>(SomeNumber(choices));
+    input.insert(choices.Below(steps + 1) * sizeof(step), StringOf(step));
+    return;
+  }
+  const size_t at = choices.Below(steps) * sizeof(RingStep);
+  RingStep step;
+  std::memcpy(&step, input.data() + at, sizeof(step));
+  switch (choices.Below(5)) {
+    case 0: step.action = static_cast<uint8_t>(choices.Below(RingStep::kActions)); break;
+    case 1: step.side ^= 1; break;
+    case 2: step.slot = static_cast<uint16_t>(choices.Bits()); break;
+    case 3: step.at = static_cast<uint32_t>(choices.Below(64)); break;
+    default: step.value = static_cast<uint64_t>(SomeNumber(choices)); break;
+  }
+  std::memcpy(input.data() + at, &step, sizeof(step));
+}
+
+std::vector<std::string> RingSeeds() {
+  constexpr uint64_t kMany = ~uint64_t{0};
+  const auto steps = [](std::initializer_list<RingStep> all) {
+    std::string input;
+    for (const RingStep& step : all) input += StringOf(step);
+    return input;
+  };
+  std::vector<std::string> seeds = {
+      // More records than slots, none, and fewer than before.
+      steps({{.action = RingStep::kSetSent, .side = 1, .value = 66}}),
+      steps({{.action = RingStep::kSetSent, .value = kMany}, {.action = RingStep::kReceive}}),
+      steps({{.action = RingStep::kReceive, .side = 1}, {.action = RingStep::kSetSent, .side = 1}}),
+      // Records of no length and of any.
+      steps({{.action = RingStep::kSetSize, .value = 0}}),
+      steps({{.action = RingStep::kSetSize, .side = 1, .value = kMany}}),
+      steps({{.action = RingStep::kSetSize, .value = sizeof(Packet::bytes) + 1}}),
+      // The other side has taken more than was sent.
+      steps({{.action = RingStep::kSetReceived, .value = kMany}, {.action = RingStep::kSend}}),
+      steps({{.action = RingStep::kSetAsleep, .value = kMany},
+             {.action = RingStep::kSend},
+             {.action = RingStep::kWake},
+             {.action = RingStep::kWake, .side = 1, .value = 1}}),
+      steps({{.action = RingStep::kSetSent, .side = 1, .value = 65}})};
+  for (uint16_t record = 0; record < KnownRecords().size(); ++record) {
+    for (const uint8_t side : kSides) {
+      seeds.push_back(
+          steps({{.action = RingStep::kSend, .side = side, .slot = record, .at = 1, .value = 1}}));
+    }
+  }
+  return seeds;
+}
+
 }  // namespace
 
 std::vector<Target> RecordTargets() {
-  return {{.name = "record", .run = RunRecord, .seeds = RecordSeeds, .change = ChangeRecord}};
+  return {{.name = "record", .run = RunRecord, .seeds = RecordSeeds, .change = ChangeRecord},
+          {.name = "ring", .run = RunRing, .seeds = RingSeeds, .change = ChangeRing}};
 }
 
 }  // namespace gemmd::fuzz
