@@ -15,19 +15,19 @@
 namespace gemmd {
 namespace {
 
-constexpr int kBits = 10;  // Precision: 1024 buckets for each power of two.
-constexpr uint64_t kHalf = uint64_t{1} << kBits;
+constexpr int kPrecisionBits = 10;  // 1024 buckets for each power of two.
+constexpr uint64_t kHalf = uint64_t{1} << kPrecisionBits;
 
 size_t BucketOf(int64_t value_ns) {
   const uint64_t value = static_cast<uint64_t>(value_ns);
-  const int shift = std::max(0, static_cast<int>(std::bit_width(value)) - kBits - 1);
-  return static_cast<size_t>((static_cast<uint64_t>(shift) << kBits) + (value >> shift));
+  const int shift = std::max(0, static_cast<int>(std::bit_width(value)) - kPrecisionBits - 1);
+  return static_cast<size_t>((static_cast<uint64_t>(shift) << kPrecisionBits) + (value >> shift));
 }
 
 // The largest value of a bucket.
 int64_t LargestIn(size_t bucket) {
   if (bucket < 2 * kHalf) return static_cast<int64_t>(bucket);
-  const size_t shift = (bucket >> kBits) - 1;
+  const size_t shift = (bucket >> kPrecisionBits) - 1;
   const uint64_t leading = (bucket & (kHalf - 1)) + kHalf;
   return static_cast<int64_t>(((leading + 1) << shift) - 1);
 }

@@ -37,7 +37,7 @@ struct FileCloser {
   void operator()(std::FILE* file) const { std::fclose(file); }
 };
 
-constexpr absl::string_view kMagic("\x93NUMPY", 6);
+constexpr absl::string_view kNpyMagic("\x93NUMPY", 6);
 
 // Reads the header from left to right. A function that fails sets `error_`; the first error is
 // kept.
@@ -205,7 +205,7 @@ int64_t LittleEndian(absl::string_view bytes) {
 // The size of the length field after the prefix: 2 or 4.
 // Errors: InvalidArgument unless `prefix` is that of a known format.
 absl::StatusOr<int> NpyLengthBytes(absl::string_view prefix) {
-  if (prefix.size() != kNpyPrefixBytes || prefix.substr(0, kMagic.size()) != kMagic) {
+  if (prefix.size() != kNpyPrefixBytes || prefix.substr(0, kNpyMagic.size()) != kNpyMagic) {
     return absl::InvalidArgumentError(absl::StrCat("npy magic: got \"",
                                                    absl::CHexEscape(prefix.substr(0, 8)),
                                                    "\", want \"\\x93NUMPY\" and a version"));
@@ -246,7 +246,7 @@ std::string PrintNpyHeader(const NpyHeader& header) {
   const size_t unpadded = kNpyPrefixBytes + kLengthBytes + dict.size() + 1;
   dict.append((kAlignment - unpadded % kAlignment) % kAlignment, ' ');
   dict.push_back('\n');
-  std::string text(kMagic.data(), kMagic.size());
+  std::string text(kNpyMagic.data(), kNpyMagic.size());
   text.append({1, 0, static_cast<char>(dict.size() & 0xff), static_cast<char>(dict.size() >> 8)});
   return text + dict;
 }
