@@ -19,8 +19,8 @@
 #include "kernels/kernel.h"
 #include "server/device/operands.h"
 #include "server/system/clock.h"
-#include "tests/server/device/fake_device.h"
 #include "tests/server/device/local_device.h"
+#include "tests/server/device/scripted_device.h"
 #include "tests/server/device/shared_host.h"
 #include "tests/testing/patience.h"
 #include "tests/testing/status_matchers.h"
@@ -330,44 +330,32 @@ TEST(LocalDeviceTest, FinishesItsJobsInOrderBeforeItGoes) {
   EXPECT_TRUE(std::is_sorted(ended.begin(), ended.end()));
 }
 
-// Passes jobs to another device and flips one bit of each result.
-class CorruptingDevice final : public Device {
- public:
-  explicit CorruptingDevice(Device& inner) : inner_(inner) {}
-  const DeviceInfo& info() const override { return inner_.info(); }
-  const DeviceProfile& profile() const override { return inner_.profile(); }
-  void Submit(const Job& job, Done done) override {
-    inner_.Submit(job, [done = std::move(done)](JobOutcome outcome) mutable {
-      outcome.d.bytes().back() ^= std::byte{1};
-      std::move(done)(std::move(outcome));
-    });
-  }
-
- private:
-  Device& inner_;
-};
-
 TEST(CanaryTest, IsRightOnTheCpuDevice) {
   LocalDevice& device = SharedHost();
   EXPECT_EQ(RunCanary(device, kPatience), absl::OkStatus());
 }
 
 TEST(CanaryTest, FindsASingleWrongBit) {
-  LocalDevice& device = SharedHost();
-  CorruptingDevice corrupting(device);
+  ScriptedDevice corrupting(SharedHost());
+  corrupting.on_submit = [](const Job&, Device::Done& done) {
+    done = [done = std::move(done)](JobOutcome outcome) mutable {
+      outcome.d.bytes().back() ^= std::byte{1};
+      std::move(done)(std::move(outcome));
+    };
+  };
   const absl::Status status = RunCanary(corrupting, kPatience);
   EXPECT_EQ(status.code(), absl::StatusCode::kDataLoss);
   EXPECT_THAT(std::string(status.message()), HasSubstr("gave a wrong product"));
 }
 
 TEST(CanaryTest, GivesUpOnASilentDevice) {
-  FakeDevice device("silent", {.target = HostTarget(), .rates = {}});
+  ScriptedDevice device("silent", {.target = HostTarget(), .rates = {}});
   EXPECT_EQ(RunCanary(device, absl::Milliseconds(20)).code(), absl::StatusCode::kDeadlineExceeded);
   EXPECT_EQ(device.held(), 1);
 }
 
 TEST(CanaryTest, PassesOnTheDevicesOwnFailure) {
-  FakeDevice device("broken", {.target = HostTarget(), .rates = {}});
+  ScriptedDevice device("broken", {.target = HostTarget(), .rates = {}});
   std::thread breaker([&] {
     ASSERT_TRUE(device.WaitForHeld(1, kPatience));
     device.CompleteNext(absl::InternalError("on fire"));
@@ -376,8 +364,8 @@ TEST(CanaryTest, PassesOnTheDevicesOwnFailure) {
   breaker.join();
 }
 
-TEST(FakeDeviceTest, RunsJobsWhenToldTo) {
-  FakeDevice device("fake", {});
+TEST(ScriptedDeviceTest, RunsJobsWhenToldTo) {
+  ScriptedDevice device("fake", {});
   device.RunJobs(true);
   std::string d;
   EXPECT_TRUE(RunOn(device, TestJob(&d)).status.ok());

@@ -168,7 +168,7 @@ TEST(MetricsEndpointTest, AnAddressThatIsTakenIsAnErrorOfTheStart) {
   RunningServer first(TestDevice::kFake, WithMetrics());
   ServerOptions options = TestServerOptions();
   options.metrics_listen = first.server().metrics_address();
-  auto fake = std::make_unique<FakeDevice>("fake", first.fake().profile());
+  auto fake = std::make_unique<ScriptedDevice>("fake", first.fake().profile());
   fake->RunJobs(true);
   std::vector<std::unique_ptr<Device>> devices;
   devices.push_back(std::move(fake));
@@ -214,22 +214,6 @@ TEST(ProbesTest, FollowHealth) {
   EXPECT_THAT(Get(address, "/readyz"), HasSubstr("the server is stopping"));
 }
 
-// A device whose thread moved when the machine started, and not since.
-class StuckDevice final : public Device {
- public:
-  const DeviceInfo& info() const override { return host_.info(); }
-  const DeviceProfile& profile() const override { return host_.profile(); }
-  void Submit(const Job& job, Done done) override { host_.Submit(job, std::move(done)); }
-  DeviceCondition condition() const override {
-    DeviceCondition condition;
-    condition.thread_turn_ns = 1;
-    return condition;
-  }
-
- private:
-  BorrowedHost host_;
-};
-
 TEST(ProbesTest, SeeAThreadThatStandsStill) {
   ServerOptions options = TestServerOptions();
   options.metrics_listen = "127.0.0.1:0";
@@ -238,7 +222,10 @@ TEST(ProbesTest, SeeAThreadThatStandsStill) {
                         .longest_silence = absl::ZeroDuration(),
                         .on_alive = [&passed] { ++passed; }};
   std::vector<std::unique_ptr<Device>> devices;
-  devices.push_back(std::make_unique<StuckDevice>());
+  auto device = std::make_unique<ScriptedDevice>(SharedHost());
+  // Its thread moved when the machine started, and not since.
+  device->get_condition = [] { return DeviceCondition{.thread_turn_ns = 1}; };
+  devices.push_back(std::move(device));
   auto server = Server::Start(options, std::move(devices));
   ASSERT_TRUE(server.ok()) << server.status();
   const std::string address = (*server)->metrics_address();
@@ -252,38 +239,24 @@ TEST(ProbesTest, SeeAThreadThatStandsStill) {
   EXPECT_EQ(passed, 0);
 }
 
-// A device that blocks the thread which submits a job, once it is told to.
-class KeepingDevice final : public Device {
- public:
-  const DeviceInfo& info() const override { return host_.info(); }
-  const DeviceProfile& profile() const override { return host_.profile(); }
-  void Submit(const Job& job, Done done) override {
-    if (keeps_) released_.WaitForNotification();
-    host_.Submit(job, std::move(done));
-  }
-
-  void Keep() { keeps_ = true; }
-  void Release() { released_.Notify(); }
-
- private:
-  BorrowedHost host_;
-  std::atomic<bool> keeps_ = false;
-  absl::Notification released_;
-};
-
 TEST(ProbesTest, SeeAHandlerThatStandsStill) {
   ServerOptions options = TestServerOptions();
   options.metrics_listen = "127.0.0.1:0";
   options.life_check = {.interval = absl::Milliseconds(1),
                         .longest_silence = absl::ZeroDuration(),
                         .longest_turn = absl::Milliseconds(100)};
-  auto device = std::make_unique<KeepingDevice>();
-  KeepingDevice& keeping = *device;
+  auto device = std::make_unique<ScriptedDevice>(SharedHost());
+  std::atomic<bool> blocks = false;
+  absl::Notification released;
+  // It can block the thread that submits a job.
+  device->on_submit = [&](const Job&, Device::Done&) {
+    if (blocks) released.WaitForNotification();
+  };
   std::vector<std::unique_ptr<Device>> devices;
   devices.push_back(std::move(device));
   auto server = Server::Start(options, std::move(devices));
   ASSERT_TRUE(server.ok()) << server.status();
-  keeping.Keep();
+  blocks = true;
   std::thread caller([&] {
     const auto stub = v1::Gemm::NewStub(NewChannel((*server)->addresses()[0]));
     EXPECT_TRUE(MultiplySmall(*stub).ok());
@@ -294,7 +267,7 @@ TEST(ProbesTest, SeeAHandlerThatStandsStill) {
     return absl::StrContains(answer, "is stuck in a handler");
   })) << answer;
   EXPECT_THAT(answer, HasSubstr(" 503 "));
-  keeping.Release();
+  released.Notify();
   caller.join();
 }
 

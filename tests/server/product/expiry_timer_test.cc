@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "server/product/scheduler.h"
-#include "tests/server/device/fake_device.h"
+#include "tests/server/device/scripted_device.h"
 #include "tests/testing/patience.h"
 #include "tests/testing/test_kernel.h"
 #include "tests/testing/timed.h"
@@ -44,7 +44,7 @@ class ExpiryTimerTest : public ::testing::Test {
   }
 
   const SteadyClock clock_;
-  FakeDevice device_{"fake", {}};
+  ScriptedDevice device_{"fake", {}};
   std::vector<Device*> devices_ = {&device_};
   Scheduler scheduler_{devices_, clock_};
   ExpiryTimer timer_{scheduler_, clock_};

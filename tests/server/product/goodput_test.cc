@@ -49,7 +49,9 @@ struct Outcome {
 
 class Simulation {
  public:
-  explicit Simulation(const Load& load) : load_(load), random_(7) {}
+  explicit Simulation(const Load& load) : load_(load), random_(7) {
+    RunInTime(device_, clock_, end_ns_);
+  }
 
   Outcome Run() {
     const int64_t end_ns = clock_.NowNs() + static_cast<int64_t>(load_.seconds * kSecond);
@@ -57,11 +59,11 @@ class Simulation {
     int64_t arrival_ns = start_ns;
     int64_t expiry_ns = kNoDeadlineNs;
     while (true) {
-      const int64_t next_ns = std::min({arrival_ns, device_.end_ns(), expiry_ns});
+      const int64_t next_ns = std::min({arrival_ns, end_ns_, expiry_ns});
       if (next_ns >= end_ns) break;
       clock_.Advance(next_ns - clock_.NowNs());
-      if (next_ns == device_.end_ns()) {
-        device_.End();
+      if (next_ns == end_ns_) {
+        device_.CompleteNext();
       } else if (next_ns == arrival_ns) {
         Arrive();
         arrival_ns += static_cast<int64_t>(
@@ -129,7 +131,8 @@ class Simulation {
   Admission admission_{
       {.max_requests = int64_t{1} << 40, .max_bytes = 0, .max_backlog_ns = load_.max_backlog_ns}};
   FakeClock clock_;
-  TimedDevice device_{clock_, load_.depth};
+  int64_t end_ns_ = kNoDeadlineNs;  // Of the running product.
+  ScriptedDevice device_{"timed", {}, load_.depth};
   std::vector<Device*> devices_ = {&device_};
   Scheduler scheduler_{devices_, clock_};
   std::string d_;

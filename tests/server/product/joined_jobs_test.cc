@@ -13,7 +13,7 @@
 
 #include "server/product/scheduler.h"
 #include "server/system/threads.h"
-#include "tests/server/device/fake_device.h"
+#include "tests/server/device/scripted_device.h"
 #include "tests/server/product/joinable_product.h"
 #include "tests/testing/fake_clock.h"
 #include "tests/testing/units.h"
@@ -90,7 +90,7 @@ class JoinedJobsTest : public testing::Test {
   Company* company_ = nullptr;        // If not null, jobs to be submitted are collected there.
   Admission admission_{{.max_requests = 1000, .max_bytes = 1000}};
   FakeClock clock_;
-  FakeDevice device_{"device", Simulated()};
+  ScriptedDevice device_{"device", Simulated()};
   std::vector<Device*> devices_ = {&device_};
   Device* target_ = &device_;  // The device for the next job.
   Scheduler scheduler_{devices_, clock_};
@@ -236,7 +236,7 @@ TEST_F(JoinedJobsTest, AllThatComesToASchedulerThatHasStoppedIsToldSo) {
 
 // A small launch costs a device's thread as much as a large one.
 TEST_F(JoinedJobsTest, WhatCanJoinWaitsWhileItsDeviceHasEnough) {
-  FakeDevice deep("deep", Simulated(), /*depth=*/24);
+  ScriptedDevice deep("deep", Simulated(), /*depth=*/24);
   std::vector<Device*> devices = {&deep};
   Scheduler scheduler(devices, clock_);
   target_ = &deep;
@@ -336,7 +336,7 @@ TEST_F(JoinedJobsTest, TheWholeHasAKernelOfItsOwn) {
   DeviceProfile profile = Simulated();
   profile.kernel_rates.assign(Catalog(DeviceKind::kSim).size(), 1e6);
   profile.kernel_rates[wide.position] = 1e12;
-  FakeDevice device("device", profile);
+  ScriptedDevice device("device", profile);
   target_ = &device;
   const std::vector<Device*> devices = {&device};
   Scheduler scheduler(devices, clock_);

@@ -41,17 +41,18 @@ struct Served {
 
 class CallersSimulation {
  public:
-  explicit CallersSimulation(const Callers& callers) : callers_(callers) {}
+  explicit CallersSimulation(const Callers& callers) : callers_(callers) {
+    RunInTime(device_, clock_, end_ns_);
+  }
 
   Served Run() {
     int64_t call_ns = clock_.NowNs() + 100 * kMs;
     while (asked_ < kLightCalls || light_is_inside_) {
       FillUp();
-      const int64_t next_ns =
-          std::min(light_is_inside_ ? kNoDeadlineNs : call_ns, device_.end_ns());
+      const int64_t next_ns = std::min(light_is_inside_ ? kNoDeadlineNs : call_ns, end_ns_);
       clock_.Advance(next_ns - clock_.NowNs());
-      if (next_ns == device_.end_ns()) {
-        device_.End();
+      if (next_ns == end_ns_) {
+        device_.CompleteNext();
         if (!light_is_inside_ && call_ns < clock_.NowNs()) call_ns = clock_.NowNs() + PauseNs();
       } else {
         Call();
@@ -120,7 +121,8 @@ class CallersSimulation {
   const Callers callers_;
   Admission admission_{{.max_requests = int64_t{1} << 40, .max_bytes = 0}};
   FakeClock clock_;
-  TimedDevice device_{clock_, callers_.depth};
+  int64_t end_ns_ = kNoDeadlineNs;  // Of the running product.
+  ScriptedDevice device_{"timed", {}, callers_.depth};
   std::vector<Device*> devices_ = {&device_};
   Scheduler scheduler_{devices_, clock_};
   std::string d_;

@@ -12,7 +12,7 @@
 #include <vector>
 
 #include "kernels/kernel.h"
-#include "tests/server/device/fake_device.h"
+#include "tests/server/device/scripted_device.h"
 #include "tests/testing/units.h"
 
 namespace gemmd {
@@ -114,7 +114,7 @@ TEST_F(CorrectionTest, ProductsOfManyThreadsAreLearned) {
 }
 
 TEST(CorrectionsTest, KernelsAndShapesAreLearnedApart) {
-  const FakeDevice device("one", {});
+  const ScriptedDevice device("one", {});
   Corrections corrections(device);
   const Kernel& kernel = Catalog(DeviceKind::kCpu)[1];
   const Problem problem = ProblemOf(512, 512, 512);

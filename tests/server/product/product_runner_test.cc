@@ -23,6 +23,7 @@
 #include "kernels/kernel.h"
 #include "kernels/matrix/text.h"
 #include "server/system/log.h"
+#include "tests/server/device/scripted_device.h"
 #include "tests/testing/fake_clock.h"
 #include "tests/testing/patience.h"
 #include "tests/testing/scratch_folder.h"
@@ -34,47 +35,14 @@ namespace {
 using testing::AllOf;
 using testing::HasSubstr;
 
-// Holds every job until the test ends it and gives the time of each stage.
-class HoldingDevice final : public Device {
- public:
-  explicit HoldingDevice(const Target& target = HostTarget()) {
-    info_.name = "holding";
-    info_.kind = target.kind;
-    profile_.target = target;
-    for (const Kernel& kernel : Catalog(DeviceKind::kCpu)) {
-      profile_.rates.push_back({std::string(kernel.engine), 1e9});
-    }
+// All engines of the device are equally fast.
+DeviceProfile ProfileOf(const Target& target) {
+  DeviceProfile profile{.target = target, .rates = {}};
+  for (const Kernel& kernel : Catalog(DeviceKind::kCpu)) {
+    profile.rates.push_back({std::string(kernel.engine), 1e9});
   }
-
-  const DeviceInfo& info() const override { return info_; }
-  const DeviceProfile& profile() const override { return profile_; }
-  void Submit(const Job& job, Done done) override {
-    last_kernel = job.kernel;
-    last_may_vary = job.may_vary;
-    last_predicted = job.predicted;
-    held_.push_back(std::move(done));
-    if (on_submit) on_submit();
-  }
-  std::function<void()> on_submit;
-  const Kernel* last_kernel = nullptr;  // Of the latest job.
-  bool last_may_vary = false;
-  PredictedTime last_predicted;
-
-  // Ends the oldest job.
-  void End(JobOutcome outcome) {
-    Done done = std::move(held_.front());
-    held_.pop_front();
-    std::move(done)(std::move(outcome));
-  }
-  void EndAll() {
-    while (!held_.empty()) End({});
-  }
-
- private:
-  DeviceInfo info_;
-  DeviceProfile profile_;
-  std::deque<Done> held_;
-};
+  return profile;
+}
 
 // A product of f32 matrices.
 std::unique_ptr<Product> Request(int64_t m, int64_t n, int64_t k,
@@ -97,11 +65,19 @@ class ProductRunnerTest : public testing::Test {
     int64_t max_message_bytes = int64_t{1} << 40;
   };
 
+  void SetUp() override {
+    device_.on_submit = [this](const Job& job, const Device::Done&) { last_job_ = job; };
+    device_.IgnoreAborts();
+  }
   void TearDown() override { Finish(); }
+
+  void EndAll() {
+    while (device_.held() > 0) device_.CompleteNextWith({});
+  }
 
   // Ends everything that was started, and returns its tickets.
   void Finish() {
-    device_.EndAll();
+    EndAll();
     tickets_.clear();
   }
 
@@ -139,7 +115,8 @@ class ProductRunnerTest : public testing::Test {
   }
 
   FakeClock clock_;
-  HoldingDevice device_;
+  Job last_job_;  // Of the device.
+  ScriptedDevice device_{"holding", ProfileOf(HostTarget())};
   const std::vector<ServedDevice> served_ = {{&device_, absl::OkStatus()}};
   const std::vector<Device*> devices_ = {&device_};
   Scheduler scheduler_{devices_, clock_};
@@ -183,12 +160,13 @@ TEST_F(ProductRunnerTest, AKernelOfWhichWorkersDiedIsNotChosenForItsClass) {
   EXPECT_EQ(stats_.refusals()[static_cast<size_t>(RefusalReason::kInternal)], 0);
   EXPECT_NE(kernel_of(16384), nullptr) << "of another class";
   // Another device serves; if none does, the one that has a reason of this kind explains it best.
-  HoldingDevice other;
+  ScriptedDevice other("holding", ProfileOf(HostTarget()));
   const std::vector<ServedDevice> both = {{&device_, absl::OkStatus()}, {&other, absl::OkStatus()}};
   const ProductRunner runner(both, scheduler_, *admission_, stats_, clock_, int64_t{1} << 40);
   EXPECT_EQ(runner.FindPlace(*Request(8, 8, 8))->served, &both[1]);
   // This simulator has no kernel for f32.
-  HoldingDevice simulator({.kind = DeviceKind::kSim, .chip = mma::Chip::kSm80});
+  ScriptedDevice simulator("holding",
+                           ProfileOf({.kind = DeviceKind::kSim, .chip = mma::Chip::kSm80}));
   const std::vector<ServedDevice> swapped = {{&simulator, absl::OkStatus()},
                                              {&device_, absl::OkStatus()}};
   const ProductRunner asked(swapped, scheduler_, *admission_, stats_, clock_, int64_t{1} << 40);
@@ -204,8 +182,8 @@ TEST_F(ProductRunnerTest, BitsVaryWhereNeitherTheRequestNorItsCheckNeedsThem) {
     ask(*product);
     const bool is_said = runner_->MayVary(*product);
     EXPECT_EQ(Start(std::move(product)), absl::OkStatus());
-    EXPECT_EQ(device_.last_may_vary, is_said);
-    device_.EndAll();
+    EXPECT_EQ(last_job_.may_vary, is_said);
+    EndAll();
     return is_said;
   };
   const Kernel* const kernel = runner_->FindPlace(*Request(8, 8, 8))->kernel;
@@ -250,10 +228,10 @@ TEST_F(ProductRunnerTest, WhatWaitsAsItsKernelIsRefusedHasAnotherOne) {
   // The device refuses each kernel in turn, until none is left.
   int refused = 0;
   while (tickets_.empty()) {
-    const Kernel& kernel = *device_.last_kernel;
+    const Kernel& kernel = *last_job_.kernel;
     EXPECT_THAT(device_.trust().CheckLosses(kernel, problem, "holding"), IsOk()) << kernel.name;
     for (int i = 0; i < 2; ++i) device_.trust().AddLoss(kernel, problem);
-    device_.End({.status = device_.trust().CheckLosses(kernel, problem, "holding")});
+    device_.CompleteNextWith({.status = device_.trust().CheckLosses(kernel, problem, "holding")});
     ++refused;
   }
   EXPECT_GE(refused, 2);
@@ -262,7 +240,7 @@ TEST_F(ProductRunnerTest, WhatWaitsAsItsKernelIsRefusedHasAnotherOne) {
   // The loss of a tensor has the same code.
   device_.trust().ForgetLosses();
   ASSERT_THAT(Start(Request(8, 8, 8)), IsOk());
-  device_.End({.status = absl::FailedPreconditionError("tensor lost")});
+  device_.CompleteNextWith({.status = absl::FailedPreconditionError("tensor lost")});
   EXPECT_EQ(tickets_.size(), 2u);
   EXPECT_THAT(last_.status, StatusIs(absl::StatusCode::kFailedPrecondition, "tensor lost"));
 }
@@ -276,14 +254,15 @@ TEST_F(ProductRunnerTest, EachStageIsTimedByItself) {
   ASSERT_THAT(Start(Request(8, 8, 8), arrival), IsOk());
   ASSERT_THAT(Start(Request(8, 8, 16)), IsOk());  // It is launched before the second is answered.
   clock_.Advance(50);                             // In the queue.
-  device_.End({});       // The second product is launched, then the first one's answer is made.
+  device_.CompleteNextWith(
+      {});               // The second product is launched, then the first one's answer is made.
   clock_.Advance(1000);  // On the device.
-  device_.on_submit = [this] { clock_.Advance(19); };
-  device_.End({.status = absl::OkStatus(),
-               .wait_ns = 7,
-               .copy_in_ns = 11,
-               .compute_ns = 13,
-               .copy_out_ns = 17});
+  device_.on_submit = [this](const Job&, Device::Done&) { clock_.Advance(19); };
+  device_.CompleteNextWith({.status = absl::OkStatus(),
+                            .wait_ns = 7,
+                            .copy_in_ns = 11,
+                            .compute_ns = 13,
+                            .copy_out_ns = 17});
   ASSERT_THAT(last_.status, IsOk());
   EXPECT_EQ(last_.timing[Stage::kReceive], 3);
   EXPECT_EQ(last_.timing[Stage::kQueue], 50 + 7);
@@ -303,17 +282,17 @@ TEST_F(ProductRunnerTest, TheBacklogIsWhatProductsLikeThisOneTook) {
   const auto run = [&](int64_t compute_ns, int64_t overlap_ns = 0, bool is_cancelled = false) {
     for (int i = 0; i < 12; ++i) {
       ASSERT_THAT(Start(Request(1000, 1000, 1000)), IsOk());
-      EXPECT_EQ(static_cast<double>(device_.last_predicted.kernel_ns), kPredictedNs);
+      EXPECT_EQ(static_cast<double>(last_job_.predicted.kernel_ns), kPredictedNs);
       clock_.Advance(compute_ns - overlap_ns);
       if (is_cancelled) runner_->Cancel(last_id_);
       const absl::Status status = is_cancelled ? absl::CancelledError("aborted") : absl::OkStatus();
-      device_.End({.status = status, .compute_ns = compute_ns});
+      device_.CompleteNextWith({.status = status, .compute_ns = compute_ns});
     }
   };
   const auto backlog_ns = [&] {
     EXPECT_THAT(Start(Request(1000, 1000, 1000)), IsOk());
     const int64_t expected_ns = scheduler_.load(device_).backlog_ns;
-    device_.End({.status = absl::CancelledError("the test has its number")});
+    device_.CompleteNextWith({.status = absl::CancelledError("the test has its number")});
     return static_cast<double>(expected_ns);
   };
   EXPECT_NEAR(backlog_ns(), kPredictedNs, 1);
@@ -343,8 +322,8 @@ TEST_F(ProductRunnerTest, CountsForTheRuleOfTheCaller) {
   EXPECT_FALSE(Start(Request(8, 8, 8, ElementType::kB1), arrival).ok());  // and no such kernel.
   EXPECT_FALSE(runner_->Hold(int64_t{1} << 41, arrival).ok());
   EXPECT_EQ(identity->use->totals().answered, 0);
-  device_.End({.status = absl::OkStatus(), .compute_ns = 13});
-  device_.End({.status = absl::AbortedError("the device is gone")});
+  device_.CompleteNextWith({.status = absl::OkStatus(), .compute_ns = 13});
+  device_.CompleteNextWith({.status = absl::AbortedError("the device is gone")});
   const RuleUse::Totals totals = identity->use->totals();
   EXPECT_EQ(totals.answered, 1);
   EXPECT_EQ(totals.compute_ns, 13);
@@ -354,7 +333,7 @@ TEST_F(ProductRunnerTest, CountsForTheRuleOfTheCaller) {
   // Callers that are only known by their host are counted for no rule.
   tickets_.clear();
   ASSERT_THAT(Start(Request(8, 8, 8)), IsOk());
-  device_.End({.status = absl::OkStatus(), .compute_ns = 13});
+  device_.CompleteNextWith({.status = absl::OkStatus(), .compute_ns = 13});
   EXPECT_EQ(identity->use->totals().answered, 1);
 }
 
@@ -428,7 +407,7 @@ TEST_F(ProductRunnerTest, WhatWaitsCountsWithItsOperandsAndItsResult) {
   EXPECT_EQ(scheduler_.load(device_).queued_bytes, 0);
   ASSERT_THAT(Start(Request(30, 40, 50)), IsOk());
   EXPECT_EQ(scheduler_.load(device_).queued_bytes, (30 * 50 + 50 * 40 + 30 * 40) * 4);
-  device_.End({});
+  device_.CompleteNextWith({});
   EXPECT_EQ(scheduler_.load(device_).queued_bytes, 0);
 }
 
@@ -484,9 +463,9 @@ TEST_F(ProductRunnerTest, OneCallerDoesNotTakeAllPlaces) {
   Arrival light;
   light.peer_name = std::make_shared<const std::string>("ipv4:192.0.2.2:50000");
   EXPECT_THAT(Start(Request(8, 8, 8), light), IsOk());
-  device_.End({});  // The running product; the next turn is the newcomer's.
+  device_.CompleteNextWith({});  // The running product; the next turn is the newcomer's.
   last_ = {};
-  device_.End({});
+  device_.CompleteNextWith({});
   EXPECT_THAT(last_.status, IsOk());
   EXPECT_EQ(last_.caller, "ipv4:192.0.2.2");
   EXPECT_EQ(tickets_.size(), 2u);
@@ -542,8 +521,8 @@ TEST_F(ProductRunnerTest, UsersOfOneUnixSocketHavePlacesOfTheirOwn) {
                                 HasSubstr("the caller has 56 requests in progress")));
   EXPECT_THAT(start("unix:uid:1000", 10), StatusIs(absl::StatusCode::kResourceExhausted));
   EXPECT_THAT(start("unix:uid:1001", 11), IsOk());
-  device_.End({});  // The running product; the next turn is the other user's.
-  device_.End({});
+  device_.CompleteNextWith({});  // The running product; the next turn is the other user's.
+  device_.CompleteNextWith({});
   EXPECT_EQ(last_.caller, "uid:1001");
   EXPECT_EQ(tickets_.size(), 2u);
 }
@@ -595,9 +574,9 @@ TEST_F(ProductRunnerTest, WhatEndsBeforeItBeginsIsAuditedAsDropped) {
   scheduler_.Cancel({last_id_});
   ASSERT_THAT(Start(Request(8, 8, 8)), IsOk());
   scheduler_.Cancel({last_id_});
-  device_.End({.status = absl::CancelledError()});
+  device_.CompleteNextWith({.status = absl::CancelledError()});
   ASSERT_THAT(Start(Request(8, 8, 8)), IsOk());
-  device_.End({});
+  device_.CompleteNextWith({});
   SetAuditLog(nullptr);
   sink->Close(kPatience);
   std::vector<std::string> events;
@@ -618,10 +597,10 @@ TEST_F(ProductRunnerTest, LowPriorityWaits) {
   low->priority = Priority::kLow;
   ASSERT_THAT(Start(std::move(low)), IsOk());
   ASSERT_THAT(Start(Request(8, 8, 8)), IsOk());
-  device_.End({});
-  device_.End({});
+  device_.CompleteNextWith({});
+  device_.CompleteNextWith({});
   EXPECT_EQ(last_.problem.k, 8);
-  device_.End({});
+  device_.CompleteNextWith({});
   EXPECT_EQ(last_.problem.k, 16);
 }
 

@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "server/product/scheduler.h"
-#include "tests/server/device/fake_device.h"
+#include "tests/server/device/scripted_device.h"
 #include "tests/testing/fake_clock.h"
 #include "tests/testing/test_kernel.h"
 #include "tests/testing/units.h"
@@ -42,7 +42,7 @@ class SchedulerDepthTest : public ::testing::Test {
 
   FakeClock clock_;
   std::deque<std::string> outputs_;
-  FakeDevice device_{"deep", {}, /*depth=*/3};
+  ScriptedDevice device_{"deep", {}, /*depth=*/3};
   std::vector<Device*> devices_ = {&device_};
   Scheduler scheduler_{devices_, clock_};
   std::vector<std::string> ended_;

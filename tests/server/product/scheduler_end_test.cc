@@ -130,31 +130,11 @@ TEST_F(SchedulerTest, AResultThatIsThereBeforeTheAbortIsTheAnswer) {
 
 // A device that is told to abort a job while the job is being submitted does not know it yet.
 TEST(SchedulerAbortTest, AJobThatIsEndedOnItsWayToTheDeviceIsAborted) {
-  class Slow final : public Device {
-   public:
-    const DeviceInfo& info() const override { return info_; }
-    const DeviceProfile& profile() const override { return profile_; }
-    void Submit(const Job& job, Done done) override {
-      on_the_way(job.id);
-      id_ = job.id;
-      done_ = std::move(done);
-    }
-    void Abort(JobId id) override {
-      if (id != id_) return;
-      std::move(done_)({.status = absl::CancelledError("aborted")});
-    }
-    std::function<void(JobId)> on_the_way;
-
-   private:
-    DeviceInfo info_;
-    DeviceProfile profile_;
-    JobId id_ = 0;
-    Done done_;
-  } device;
+  ScriptedDevice device("slow", {});
   const FakeClock clock;
   std::vector<Device*> devices = {&device};
   Scheduler scheduler(devices, clock);
-  device.on_the_way = [&](JobId id) { scheduler.Cancel(id); };
+  device.on_submit = [&](const Job& job, Device::Done&) { scheduler.Cancel(job.id); };
   std::string d;
   absl::StatusCode code = absl::StatusCode::kOk;
   auto owned = std::make_unique<Submission>();
@@ -166,6 +146,7 @@ TEST(SchedulerAbortTest, AJobThatIsEndedOnItsWayToTheDeviceIsAborted) {
   };
   scheduler.Submit(std::move(owned));
   EXPECT_EQ(code, absl::StatusCode::kCancelled);
+  while (device.held() > 0) device.CompleteNext();  // Before the scheduler goes.
 }
 
 }  // namespace

@@ -13,7 +13,7 @@
 #include <vector>
 
 #include "server/product/scheduler.h"
-#include "tests/server/device/fake_device.h"
+#include "tests/server/device/scripted_device.h"
 #include "tests/testing/fake_clock.h"
 #include "tests/testing/test_kernel.h"
 
@@ -22,7 +22,7 @@ namespace gemmd {
 class SchedulerTest : public ::testing::Test {
  protected:
   // Queues a job. Its end is recorded under `name`.
-  JobId Submit(const std::string& name, FakeDevice& device, int64_t deadline_ns = kNoDeadlineNs,
+  JobId Submit(const std::string& name, ScriptedDevice& device, int64_t deadline_ns = kNoDeadlineNs,
                int64_t predicted_ns = 10) {
     auto owned = std::make_unique<Submission>();
     Submission& submission = *owned;
@@ -40,15 +40,15 @@ class SchedulerTest : public ::testing::Test {
 
   // Ends all jobs before the members that record their ends are destroyed, even if a test fails.
   void TearDown() override {
-    for (FakeDevice* const device : {&first_, &second_}) {
+    for (ScriptedDevice* const device : {&first_, &second_}) {
       while (device->held() > 0) device->CompleteNext();
     }
   }
 
   FakeClock clock_;
   std::deque<std::string> outputs_;
-  FakeDevice first_{"first", {}};
-  FakeDevice second_{"second", {}};
+  ScriptedDevice first_{"first", {}};
+  ScriptedDevice second_{"second", {}};
   std::vector<Device*> devices_ = {&first_, &second_};
   Scheduler scheduler_{devices_, clock_};
   std::vector<std::string> ended_;

@@ -201,7 +201,7 @@ TEST(SchedulerStressTest, EveryJobEndsOnce) {
   std::vector<Record> records(kThreads * kJobs);
   std::unique_ptr<Scheduler> scheduler;
   {
-    BorrowedHost device;
+    ScriptedDevice device(SharedHost());
     std::vector<Device*> devices = {&device};
     scheduler = std::make_unique<Scheduler>(devices, clock);
     std::vector<std::thread> threads;

@@ -13,7 +13,7 @@
 
 #include "server/product/product.h"
 #include "server/product/spans.h"
-#include "tests/server/device/fake_device.h"
+#include "tests/server/device/scripted_device.h"
 #include "tests/testing/patience.h"
 #include "tests/testing/scratch_folder.h"
 #include "tests/testing/status_matchers.h"
@@ -57,7 +57,7 @@ class SpanExportTest : public testing::Test {
   }
 
   const ScratchFolder folder_;
-  FakeDevice device_;
+  ScriptedDevice device_;
   const ServedDevice served_ = {&device_, absl::OkStatus()};
   Kernel kernel_;
   Product product_;

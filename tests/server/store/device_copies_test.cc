@@ -19,6 +19,7 @@
 #include "server/store/placed_bytes.h"
 #include "server/store/product_tensors.h"
 #include "tests/server/device/fake_device_memory.h"
+#include "tests/server/device/scripted_device.h"
 #include "tests/testing/fake_clock.h"
 #include "tests/testing/status_matchers.h"
 
@@ -439,42 +440,18 @@ TEST_F(DeviceCopiesTest, NothingTouchesTheMemoryOnceItIsClosed) {
   EXPECT_EQ(memory_.calls("Free"), 0);
 }
 
-// Ends each job as soon as it gets it, and records what it was given.
-class NotingDevice final : public Device {
- public:
-  explicit NotingDevice(DeviceMemory& memory) : memory_(memory) {
-    info_.name = "fake:0";
-    profile_.target = HostTarget();
-  }
-  const DeviceInfo& info() const override { return info_; }
-  const DeviceProfile& profile() const override { return profile_; }
-  DeviceMemory* memory() override { return &memory_; }
-  void Submit(const Job& job, Done done) override {
-    {
-      MutexLock lock(&mutex_);
-      jobs_.push_back(job);
-    }
-    std::move(done)(JobOutcome());
-  }
-  std::vector<Job> jobs() {
-    MutexLock lock(&mutex_);
-    return jobs_;
-  }
-
- private:
-  DeviceMemory& memory_;
-  DeviceInfo info_;
-  DeviceProfile profile_;
-  Mutex mutex_;
-  std::vector<Job> jobs_ ABSL_GUARDED_BY(mutex_);
-};
-
 class ResidentDeviceTest : public testing::Test {
  protected:
   ResidentDeviceTest() {
-    auto noting = std::make_unique<NotingDevice>(memory_);
-    noting_ = noting.get();
-    device_ = WithTensors(std::move(noting), store_);
+    auto device = std::make_unique<ScriptedDevice>(
+        "fake:0", DeviceProfile{.target = HostTarget(), .rates = {}});
+    device->tensor_memory = &memory_;
+    device->RunJobs(true);
+    device->compute = [this](const Job& job) {
+      jobs_.push_back(job);
+      return JobOutcome();
+    };
+    device_ = WithTensors(std::move(device), store_);
   }
 
   // A job whose A is a tensor of these bytes, starting at `offset`.
@@ -517,7 +494,7 @@ class ResidentDeviceTest : public testing::Test {
   FakeClock clock_;
   TensorStore store_{{}, clock_};
   FakeDeviceMemory memory_{1024};
-  NotingDevice* noting_ = nullptr;
+  std::vector<Job> jobs_;  // Of the device; read after one has ended.
   std::unique_ptr<ProductTensors> tensors_;
   std::unique_ptr<Device> device_;
   Mutex mutex_;
@@ -527,7 +504,7 @@ class ResidentDeviceTest : public testing::Test {
 TEST_F(ResidentDeviceTest, JobsReadTensorsInTheMemoryOfTheDevice) {
   device_->Submit(JobOf("0123456789", 3), TakeEnd());
   EXPECT_THAT(Wait(), IsOk());
-  const Source a = noting_->jobs().at(0).a;
+  const Source a = jobs_.at(0).a;
   EXPECT_EQ(a.offset, 3);
   EXPECT_EQ(a.bytes, 7);
   EXPECT_TRUE(a.pieces.empty());
@@ -542,14 +519,14 @@ TEST_F(ResidentDeviceTest, AMatrixOfSeveralProductsIsLeftAlone) {
   job.a.bytes = 20;
   device_->Submit(job, TakeEnd());
   EXPECT_THAT(Wait(), IsOk());
-  EXPECT_EQ(noting_->jobs().at(0).a.block, 0);
-  EXPECT_EQ(noting_->jobs().at(0).a.bytes, 20);
+  EXPECT_EQ(jobs_.at(0).a.block, 0);
+  EXPECT_EQ(jobs_.at(0).a.bytes, 20);
 }
 
 TEST_F(ResidentDeviceTest, WhatFindsNoRoomIsReadFromTheHost) {
   device_->Submit(JobOf(std::string(2000, 'x'), 0), TakeEnd());
   EXPECT_THAT(Wait(), IsOk());
-  const Source a = noting_->jobs().at(0).a;
+  const Source a = jobs_.at(0).a;
   EXPECT_EQ(a.block, 0);
   EXPECT_EQ(a.pieces.size(), 1);
 }
@@ -560,7 +537,7 @@ TEST_F(ResidentDeviceTest, AnAbortedJobIsNotGivenToTheDevice) {
   device_->Abort(7);
   memory_.Hold(false);
   EXPECT_THAT(Wait(), StatusIs(absl::StatusCode::kCancelled));
-  EXPECT_TRUE(noting_->jobs().empty());
+  EXPECT_TRUE(jobs_.empty());
 }
 
 TEST_F(ResidentDeviceTest, OtherJobsPassThrough) {
@@ -568,7 +545,7 @@ TEST_F(ResidentDeviceTest, OtherJobsPassThrough) {
   job.id = 1;
   device_->Submit(job, TakeEnd());
   EXPECT_THAT(Wait(), IsOk());
-  EXPECT_EQ(noting_->jobs().size(), 1);
+  EXPECT_EQ(jobs_.size(), 1);
   EXPECT_EQ(memory_.calls("Allocate"), 0);
 }
 

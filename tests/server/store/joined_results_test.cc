@@ -15,6 +15,7 @@
 #include "kernels/select.h"
 #include "server/product/scheduler.h"
 #include "server/store/product_tensors.h"
+#include "tests/server/device/scripted_device.h"
 #include "tests/server/device/shared_host.h"
 #include "tests/server/product/joinable_product.h"
 #include "tests/server/worker/worker_rig.h"
@@ -31,60 +32,6 @@ using Operand = OperandRole;
 using Shape = JoinableProduct::Shape;
 
 constexpr int64_t kWindowNs = 1'000'000;
-
-// Passes jobs on to a device and records them, or ends them itself.
-class WatchedDevice final : public Device {
- public:
-  explicit WatchedDevice(std::unique_ptr<Device> device) : device_(std::move(device)) {}
-  const DeviceInfo& info() const override { return device_->info(); }
-  const DeviceProfile& profile() const override { return device_->profile(); }
-  DeviceMemory* memory() override { return device_->memory(); }
-  void Submit(const Job& job, Done done) override {
-    MutexLock lock(&mutex_);
-    sizes_.push_back(job.members.size());
-    if (holds_) {
-      held_.emplace_back(job, std::move(done));
-    } else {
-      device_->Submit(job, std::move(done));
-    }
-  }
-  void Abort(JobId id) override { device_->Abort(id); }
-
-  // The numbers of members of the jobs so far; 0 for a job that is not joined.
-  std::vector<size_t> TakeSizes() {
-    MutexLock lock(&mutex_);
-    return std::exchange(sizes_, {});
-  }
-  void Hold() {
-    MutexLock lock(&mutex_);
-    holds_ = true;
-  }
-  // Ends the held jobs with the status, or passes them on.
-  void Release(const absl::Status& status = absl::OkStatus()) {
-    std::deque<std::pair<Job, Done>> held;
-    {
-      MutexLock lock(&mutex_);
-      holds_ = false;
-      held.swap(held_);
-    }
-    for (auto& [job, done] : held) {
-      if (status.ok()) {
-        device_->Submit(job, std::move(done));
-      } else {
-        JobOutcome outcome;
-        outcome.status = status;
-        std::move(done)(std::move(outcome));
-      }
-    }
-  }
-
- private:
-  Mutex mutex_;
-  bool holds_ ABSL_GUARDED_BY(mutex_) = false;
-  std::vector<size_t> sizes_ ABSL_GUARDED_BY(mutex_);
-  std::deque<std::pair<Job, Done>> held_ ABSL_GUARDED_BY(mutex_);
-  const std::unique_ptr<Device> device_;
-};
 
 std::unique_ptr<Device> MakeWorker() {
   auto device = std::make_unique<WorkerDevice>(QuickOptions());
@@ -112,14 +59,29 @@ class JoinedResultsTest : public testing::TestWithParam<DeviceKind> {
   };
 
   JoinedResultsTest() {
-    auto watched = std::make_unique<WatchedDevice>(
-        GetParam() == DeviceKind::kSim ? std::make_unique<BorrowedHost>(SharedSimulator())
+    auto watched = std::make_unique<ScriptedDevice>(
+        GetParam() == DeviceKind::kSim ? std::make_unique<ScriptedDevice>(SharedSimulator())
                                        : MakeWorker());
+    watched->on_submit = [this](const Job& job, const Device::Done&) {
+      MutexLock lock(&mutex_);
+      sizes_.push_back(job.members.size());
+    };
     watched_ = watched.get();
     device_ = WithTensors(std::move(watched), store_);
     devices_ = {device_.get()};
     scheduler_ = std::make_unique<Scheduler>(devices_, clock_,
                                              JoinRules{.limits = {}, .window_ns = kWindowNs});
+  }
+
+  // The numbers of members of the jobs so far; 0 for a job that is not joined.
+  std::vector<size_t> TakeSizes() {
+    MutexLock lock(&mutex_);
+    return std::exchange(sizes_, {});
+  }
+  // Ends the held jobs with the status, or passes them on.
+  void Release(const absl::Status& status = absl::OkStatus()) {
+    watched_->RunJobs(true);
+    while (watched_->held() > 0) watched_->CompleteNext(status);
   }
 
   void Upload(const std::string& name, const MatrixLayout& layout, const std::string& bytes) {
@@ -216,7 +178,7 @@ class JoinedResultsTest : public testing::TestWithParam<DeviceKind> {
       EndWindow();
       EXPECT_EQ(End(running), 1);
     }
-    EXPECT_THAT(watched_->TakeSizes(), Each(0));
+    EXPECT_THAT(TakeSizes(), Each(0));
   }
   void RunAllAsOne() {
     std::vector<Running> all = SubmitAll();
@@ -260,7 +222,9 @@ class JoinedResultsTest : public testing::TestWithParam<DeviceKind> {
   TensorStore store_{{}, clock_};
   const TensorStore::SessionUse session_ = store_.OpenSession("", "a").value();
   std::deque<Product> products_;
-  WatchedDevice* watched_ = nullptr;
+  Mutex mutex_;
+  std::vector<size_t> sizes_ ABSL_GUARDED_BY(mutex_);
+  ScriptedDevice* watched_ = nullptr;
   std::unique_ptr<Device> device_;
   std::vector<Device*> devices_;
   std::unique_ptr<Scheduler> scheduler_;
@@ -270,7 +234,7 @@ TEST_P(JoinedResultsTest, BatchedOnesHaveTheirOwnBits) {
   for (int i = 0; i < 5; ++i) Add({.m = 17, .n = 8, .k = 16});
   RunEachAlone();
   RunAllAsOne();
-  EXPECT_THAT(watched_->TakeSizes(), ElementsAre(5));
+  EXPECT_THAT(TakeSizes(), ElementsAre(5));
   ExpectBitsOfAlone();
   EXPECT_EQ(scheduler_->load(*device_).batched_requests, 5);
 }
@@ -282,7 +246,7 @@ TEST_P(JoinedResultsTest, StackedOnesHaveTheirOwnBits) {
   for (const int64_t m : {3, 1, 20}) Add({.m = m, .n = 8, .k = 16}, &first_of_b);
   RunEachAlone();
   RunAllAsOne();
-  EXPECT_THAT(watched_->TakeSizes(), ElementsAre(3));
+  EXPECT_THAT(TakeSizes(), ElementsAre(3));
   ExpectBitsOfAlone();
   EXPECT_EQ(scheduler_->load(*device_).stacked_requests, 3);
 }
@@ -292,14 +256,14 @@ TEST_P(JoinedResultsTest, ThoseInPlaceHaveTheirOwnBits) {
   for (int i = 0; i < 3; ++i) Add({.m = 5, .n = 8, .k = 16}, nullptr, nullptr, true);
   // The first run copies the tensors to the device; its results do not matter.
   RunAllAsOne();
-  watched_->TakeSizes();
+  TakeSizes();
   std::vector<std::string> once;
   for (const Product& product : products_) {
     EXPECT_TRUE(BytesIn(product.d) == Alone(product)) << product.name;
     once.push_back(BytesIn(product.d));
   }
   RunAllAsOne();
-  EXPECT_THAT(watched_->TakeSizes(), ElementsAre(3));
+  EXPECT_THAT(TakeSizes(), ElementsAre(3));
   std::vector<std::string> joined;
   for (const Product& product : products_) joined.push_back(BytesIn(product.d));
   // The same again, alone.
@@ -317,7 +281,7 @@ TEST_P(JoinedResultsTest, OfSeveralInOnePlaceTheLastIsLeft) {
   for (int i = 0; i < 3; ++i) Add({.m = 17, .n = 8, .k = 16}, nullptr, &first);
   RunEachAlone();
   RunAllAsOne();
-  EXPECT_THAT(watched_->TakeSizes(), ElementsAre(4));
+  EXPECT_THAT(TakeSizes(), ElementsAre(4));
   EXPECT_TRUE(BytesIn(first.d) == Alone(products_.back()));
 }
 
@@ -330,9 +294,9 @@ TEST_P(JoinedResultsTest, WhatIsElsewhereLetsEachRunApart) {
   d->bytes->TakeWriting(elsewhere, [] {});
   std::vector<Running> all = SubmitAll();
   EndWindow();
-  EXPECT_THAT(watched_->TakeSizes(), ElementsAre(0, 0));
+  EXPECT_THAT(TakeSizes(), ElementsAre(0, 0));
   d->bytes->EndWriting(elsewhere, /*has_begun=*/false, /*is_ok=*/false);
-  EXPECT_THAT(watched_->TakeSizes(), ElementsAre(0));
+  EXPECT_THAT(TakeSizes(), ElementsAre(0));
   for (Running& running : all) EXPECT_EQ(End(running), 3);
   ExpectBitsOfAlone();
 }
@@ -342,10 +306,10 @@ TEST_P(JoinedResultsTest, AllAreToldOfAFailureAndCanBeRunAgain) {
   RunEachAlone();
   for (const absl::Status& status :
        {absl::AbortedError("lost"), absl::FailedPreconditionError("tensor lost: block 1")}) {
-    watched_->Hold();
+    watched_->RunJobs(false);
     std::vector<Running> all = SubmitAll();
     EndWindow();
-    watched_->Release(status);
+    Release(status);
     for (Running& running : all) {
       const absl::Status told = Awaited(std::move(running.result), "a product")->outcome.status;
       EXPECT_THAT(running.tensors->Finish(false), IsOk());
@@ -356,28 +320,28 @@ TEST_P(JoinedResultsTest, AllAreToldOfAFailureAndCanBeRunAgain) {
       }
     }
   }
-  watched_->TakeSizes();
+  TakeSizes();
   RunAllAsOne();
-  EXPECT_THAT(watched_->TakeSizes(), ElementsAre(3));
+  EXPECT_THAT(TakeSizes(), ElementsAre(3));
   ExpectBitsOfAlone();
 }
 
 TEST_P(JoinedResultsTest, ACancelledOneTakesNoOtherWithIt) {
   for (int i = 0; i < 3; ++i) Add({.m = 17, .n = 8, .k = 16});
   RunEachAlone();
-  watched_->Hold();
+  watched_->RunJobs(false);
   std::vector<Running> all = SubmitAll();
   EndWindow();
   scheduler_->Cancel(all[1].id);
-  watched_->Release();
+  Release();
   for (Running& running : all) EXPECT_EQ(End(running), 3);
   ExpectBitsOfAlone();
   // All of them, separately and together.
-  watched_->Hold();
+  watched_->RunJobs(false);
   std::vector<Running> none = SubmitAll();
   EndWindow();
   for (const Running& running : none) scheduler_->Cancel(running.id);
-  watched_->Release(AbortedLaunch());
+  Release(AbortedLaunch());
   for (Running& running : none) {
     const std::unique_ptr<Submission> result = Awaited(std::move(running.result), "a product");
     EXPECT_THAT(result->outcome.status,

@@ -5,17 +5,20 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <cstring>
 #include <memory>
 #include <optional>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "kernels/cpu/host.h"
 #include "kernels/kernel.h"
 #include "server/store/product_tensors.h"
 #include "tests/server/device/fake_device_memory.h"
-#include "tests/server/store/adding_device.h"
+#include "tests/server/device/scripted_device.h"
 #include "tests/testing/fake_clock.h"
+#include "tests/testing/patience.h"
 #include "tests/testing/status_matchers.h"
 
 namespace gemmd {
@@ -28,14 +31,43 @@ using Operand = OperandRole;
 
 constexpr int64_t kResultBytes = 10;
 
-// A device of the test, and the jobs that it was given.
+// Adds one to each byte of A, or of C if there is one.
+JobOutcome AddOne(const Job& job, FakeDeviceMemory* memory) {
+  const Source& source = job.c.bytes > 0 ? job.c : job.a;
+  std::string bytes;
+  if (source.block != 0) {
+    bytes.assign(
+        reinterpret_cast<const char*>(memory->memory(source.block, source.offset, source.bytes)),
+        static_cast<size_t>(source.bytes));
+  }
+  for (const Piece& piece : source.pieces) {
+    bytes.append(reinterpret_cast<const char*>(piece.data()), piece.size());
+  }
+  for (char& byte : bytes) ++byte;
+  std::byte* const to =
+      job.d.block == 0 ? job.d.memory : memory->memory(job.d.block, job.d.offset, source.bytes);
+  std::memcpy(to, bytes.data(), bytes.size());
+  return {};
+}
+
+// A device of the test, whose jobs run when the test says so.
 struct Wrapped {
   Wrapped(const std::string& name, FakeDeviceMemory* memory, TensorStore& store) {
-    auto made = std::make_unique<AddingDevice>(name, memory);
-    adding = made.get();
+    auto made =
+        std::make_unique<ScriptedDevice>(name, DeviceProfile{.target = HostTarget(), .rates = {}});
+    made->tensor_memory = memory;
+    made->compute = [memory](const Job& job) { return AddOne(job, memory); };
+    scripted = made.get();
     device = WithTensors(std::move(made), store);
   }
-  AddingDevice* adding = nullptr;
+  void WaitForJob() const { EXPECT_TRUE(scripted->WaitForHeld(1, kPatience)); }
+  // Runs the next job, or ends it with the status.
+  void Run(const absl::Status& status = absl::OkStatus()) const {
+    WaitForJob();
+    scripted->CompleteNext(status);
+  }
+
+  ScriptedDevice* scripted = nullptr;
   std::unique_ptr<Device> device;
 };
 
@@ -110,7 +142,7 @@ class ResidentResultsTest : public testing::Test {
   absl::Status Multiply(Wrapped& wrapped, const std::string& operand, const std::string& d,
                         const Keeping& keep = {}) {
     const auto product = Begin(*wrapped.device, operand, d, keep);
-    wrapped.adding->Run();
+    wrapped.Run();
     return End(*product);
   }
 
@@ -241,8 +273,8 @@ TEST_F(ResidentResultsTest, ProductsOfADroppedSessionEnd) {
   ASSERT_THAT(dropped, IsOk());
   EXPECT_EQ(dropped->tensors, 2);
   EXPECT_GT(dropped->held_bytes, 0);
-  cpu_.adding->Run();
-  cpu_.adding->Run();
+  cpu_.Run();
+  cpu_.Run();
   EXPECT_THAT(End(*in_place), IsOk());
   EXPECT_EQ(std::string(reinterpret_cast<const char*>(y->bytes->host()), kResultBytes),
             "123456789:");
@@ -286,7 +318,7 @@ TEST_F(ResidentResultsTest, ACheckedProductIsBroughtToTheHostAndKnowsWhetherItIs
     return brought.Wait();
   };
   const auto product = Begin(*gpu_.device, "a", "b");
-  gpu_.adding->Run();
+  gpu_.Run();
   EXPECT_THAT(product->Wait(), IsOk());
   EXPECT_THAT(PlacesOf("a"), ElementsAre("fake:0"));
   EXPECT_THAT(bring(*product->tensors), IsOk());
@@ -299,7 +331,7 @@ TEST_F(ResidentResultsTest, ACheckedProductIsBroughtToTheHostAndKnowsWhetherItIs
   EXPECT_THAT(End(*product), IsOk());
   // D overwrites a tensor, and another product does so after it.
   const auto first = Begin(*gpu_.device, "b", "b");
-  gpu_.adding->Run();
+  gpu_.Run();
   EXPECT_THAT(first->Wait(), IsOk());
   EXPECT_THAT(bring(*first->tensors), IsOk());
   EXPECT_TRUE(first->tensors->is_unchanged());
@@ -309,8 +341,8 @@ TEST_F(ResidentResultsTest, ACheckedProductIsBroughtToTheHostAndKnowsWhetherItIs
   // A product that reads while another one writes may see either value.
   const auto writer = Begin(*gpu_.device, "b", "b");
   const auto reader = Begin(*gpu_.device, "b", "d");
-  gpu_.adding->Run();
-  gpu_.adding->Run();
+  gpu_.Run();
+  gpu_.Run();
   EXPECT_THAT(End(*writer), IsOk());
   EXPECT_THAT(reader->Wait(), IsOk());
   EXPECT_FALSE(reader->tensors->is_unchanged());
@@ -336,11 +368,11 @@ TEST_F(ResidentResultsTest, OtherDevicesReadAndOverwriteIt) {
 TEST_F(ResidentResultsTest, WhoOverwritesElsewhereWaits) {
   Upload("a", "0123456789");
   const auto first = Begin(*gpu_.device, "a", "a");
-  gpu_.adding->Next();
+  gpu_.WaitForJob();
   const auto second = Begin(*cpu_.device, "a", "a");
-  EXPECT_FALSE(cpu_.adding->has_job());
-  gpu_.adding->Run();
-  cpu_.adding->Run();
+  EXPECT_EQ(cpu_.scripted->held(), 0);
+  gpu_.Run();
+  cpu_.Run();
   EXPECT_THAT(End(*first), IsOk());
   EXPECT_THAT(End(*second), IsOk());
   EXPECT_EQ(Read("a"), "23456789:;");
@@ -351,7 +383,7 @@ TEST_F(ResidentResultsTest, AnAbortedProductLetsOthersWrite) {
   const auto first = Begin(*gpu_.device, "a", "a");
   const auto second = Begin(*cpu_.device, "a", "a");
   cpu_.device->Abort(last_id_);
-  gpu_.adding->Run();
+  gpu_.Run();
   EXPECT_THAT(End(*first), IsOk());
   EXPECT_THAT(End(*second), StatusIs(absl::StatusCode::kCancelled));
   EXPECT_THAT(Multiply(gpu_, "a", "a"), IsOk());
@@ -361,7 +393,7 @@ TEST_F(ResidentResultsTest, AnAbortedProductLetsOthersWrite) {
 TEST_F(ResidentResultsTest, AProductThatFailedLeavesNoNewTensor) {
   Upload("a", "0123456789");
   const auto product = Begin(*gpu_.device, "a", "b");
-  gpu_.adding->Run(absl::InternalError("bad"));
+  gpu_.Run(absl::InternalError("bad"));
   EXPECT_THAT(End(*product), StatusIs(absl::StatusCode::kInternal));
   EXPECT_THAT(store_.List(session_), SizeIs(1));
   // The device's thread has released it once it serves another call.
@@ -415,11 +447,11 @@ TEST_F(ResidentResultsTest, AProductIsToldWhatTheLossOfItsBlocksMeans) {
   EXPECT_THAT(Multiply(gpu_, "a", "b"), IsOk());
   const auto kept = Begin(*gpu_.device, "a", "c");
   const auto gone = Begin(*gpu_.device, "b", "d");
-  gpu_.adding->Next();
+  gpu_.WaitForJob();
   memory_.Lose();
   const absl::Status lost = absl::FailedPreconditionError("tensor lost: block 1");
-  gpu_.adding->Run(lost);
-  gpu_.adding->Run(lost);
+  gpu_.Run(lost);
+  gpu_.Run(lost);
   EXPECT_THAT(End(*kept), StatusIs(absl::StatusCode::kUnavailable, HasSubstr("try again")));
   EXPECT_THAT(End(*gone),
               StatusIs(absl::StatusCode::kFailedPrecondition, HasSubstr("tensor lost: got b,")));

@@ -137,7 +137,7 @@ TEST(DrainTest, DestructionStopsWithoutADrain) {
 
 std::vector<std::unique_ptr<Device>> OneCpu() {
   std::vector<std::unique_ptr<Device>> devices;
-  devices.push_back(std::make_unique<BorrowedHost>());
+  devices.push_back(std::make_unique<ScriptedDevice>(SharedHost()));
   return devices;
 }
 
@@ -155,18 +155,18 @@ TEST(StartTest, AnUnreadyDeviceIsNotServed) {
   ServerOptions options = TestServerOptions();
   options.canary_timeout = absl::Milliseconds(500);
   std::vector<std::unique_ptr<Device>> devices;
-  devices.push_back(
-      std::make_unique<FakeDevice>("silent", DeviceProfile{.target = HostTarget(), .rates = {}}));
+  devices.push_back(std::make_unique<ScriptedDevice>(
+      "silent", DeviceProfile{.target = HostTarget(), .rates = {}}));
   EXPECT_EQ(Server::Start(options, std::move(devices)).status().code(),
             absl::StatusCode::kUnavailable);
 
   devices.clear();
-  auto working =
-      std::make_unique<FakeDevice>("working", DeviceProfile{.target = HostTarget(), .rates = {}});
+  auto working = std::make_unique<ScriptedDevice>(
+      "working", DeviceProfile{.target = HostTarget(), .rates = {}});
   working->RunJobs(true);
   devices.push_back(std::move(working));
-  devices.push_back(
-      std::make_unique<FakeDevice>("silent", DeviceProfile{.target = HostTarget(), .rates = {}}));
+  devices.push_back(std::make_unique<ScriptedDevice>(
+      "silent", DeviceProfile{.target = HostTarget(), .rates = {}}));
   absl::StatusOr<std::unique_ptr<Server>> server = Server::Start(options, std::move(devices));
   ASSERT_TRUE(server.ok()) << server.status();
   const auto stub = v1::Gemm::NewStub(NewChannel((*server)->addresses()[0]));

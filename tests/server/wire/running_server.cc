@@ -47,8 +47,8 @@ ServerOptions TestServerOptions() {
 RunningServer::RunningServer(TestDevice device, const ServerOptions& options) {
   std::vector<std::unique_ptr<Device>> devices;
   if (device == TestDevice::kFake) {
-    auto fake =
-        std::make_unique<FakeDevice>("fake", DeviceProfile{.target = HostTarget(), .rates = {}});
+    auto fake = std::make_unique<ScriptedDevice>(
+        "fake", DeviceProfile{.target = HostTarget(), .rates = {}});
     fake_ = fake.get();
     fake_->RunJobs(true);  // For the canary.
     devices.push_back(std::move(fake));
@@ -58,7 +58,7 @@ RunningServer::RunningServer(TestDevice device, const ServerOptions& options) {
   } else if (device == TestDevice::kOwnCpu) {
     devices.push_back(std::make_unique<LocalDevice>(HostTarget(), 1));
   } else {
-    devices.push_back(std::make_unique<BorrowedHost>());
+    devices.push_back(std::make_unique<ScriptedDevice>(SharedHost()));
   }
   Start(std::move(devices), options);
   if (fake_ != nullptr) fake_->RunJobs(false);

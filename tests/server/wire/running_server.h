@@ -13,12 +13,12 @@
 #include "gemmd/v1/gemm.grpc.pb.h"
 #include "gemmd/v1/registry.grpc.pb.h"
 #include "server/server.h"
-#include "tests/server/device/fake_device.h"
+#include "tests/server/device/scripted_device.h"
 
 namespace gemmd {
 
-// The server's device: it computes on one thread, or as a simulator on two, or is a FakeDevice that
-// holds jobs. All servers with kCpu share one device.
+// The server's device: it computes on one thread, or as a simulator on two, or is a ScriptedDevice
+// that holds jobs. All servers with kCpu share one device.
 enum class TestDevice { kCpu, kOwnCpu, kSim, kFake };
 
 // Options with the daemon's defaults, but listening on free addresses.
@@ -31,7 +31,7 @@ class RunningServer {
                          const ServerOptions& options = TestServerOptions());
 
   Server& server() { return *server_; }
-  FakeDevice& fake() { return *fake_; }  // Only with TestDevice::kFake.
+  ScriptedDevice& fake() { return *fake_; }  // Only with TestDevice::kFake.
   v1::Gemm::Stub& gemm() { return *gemm_; }
   v1::Registry::Stub& registry() { return *registry_; }
   const std::string& tcp_address() const { return server_->addresses()[0]; }
@@ -42,7 +42,7 @@ class RunningServer {
  private:
   void Start(std::vector<std::unique_ptr<Device>> devices, const ServerOptions& options);
 
-  FakeDevice* fake_ = nullptr;
+  ScriptedDevice* fake_ = nullptr;
   std::unique_ptr<Server> server_;
   std::shared_ptr<grpc::Channel> channel_;
   std::unique_ptr<v1::Gemm::Stub> gemm_;

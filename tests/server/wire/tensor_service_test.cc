@@ -17,7 +17,7 @@
 #include "gemmd/v1/resident.grpc.pb.h"
 #include "server/product/product_runner.h"
 #include "server/wire/gate.h"
-#include "tests/server/device/fake_device.h"
+#include "tests/server/device/scripted_device.h"
 #include "tests/server/store/padded_spec.h"
 #include "tests/server/wire/running_server.h"
 #include "tests/testing/patience.h"
@@ -45,7 +45,7 @@ class TensorServiceTest : public testing::Test {
   }
 
   SteadyClock clock_;
-  FakeDevice device_{"fake", DeviceProfile{}};
+  ScriptedDevice device_{"fake", DeviceProfile{}};
   const std::vector<ServedDevice> served_ = {{&device_, absl::OkStatus()}};
   const std::vector<Device*> devices_ = {&device_};
   Scheduler scheduler_{devices_, clock_};

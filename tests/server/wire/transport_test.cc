@@ -40,7 +40,7 @@ RunningServer ServerWith(Change change) {
 
 std::vector<std::unique_ptr<Device>> OneCpu() {
   std::vector<std::unique_ptr<Device>> devices;
-  devices.push_back(std::make_unique<BorrowedHost>());
+  devices.push_back(std::make_unique<ScriptedDevice>(SharedHost()));
   return devices;
 }
 
