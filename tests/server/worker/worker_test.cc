@@ -15,6 +15,7 @@
 #include "kernels/kernel.h"
 #include "server/worker/gpu_memory.h"
 #include "tests/server/worker/fake_gpu_runtime.h"
+#include "tests/server/worker/hooked_runtime.h"
 #include "tests/server/worker/worker_fixture.h"
 #include "tests/testing/status_matchers.h"
 #include "tests/testing/units.h"
@@ -114,41 +115,33 @@ TEST_F(WorkerTest, KeepsWhatIsMadeOfAnOperand) {
               StatusIs(absl::StatusCode::kFailedPrecondition));
 }
 
-// Counts copies.
-class CopyCountingRuntime final : public FakeGpuRuntime {
- public:
-  absl::Status CopyIn(Lane lane, std::byte* to, absl::Span<const std::byte> from) override {
-    ++copies_in;
-    return FakeGpuRuntime::CopyIn(lane, to, from);
-  }
-  absl::Status CopyOut(Lane lane, absl::Span<std::byte> to, const std::byte* from) override {
-    ++copies_out;
-    if (lane != Lane::kCompute) ++other_lanes;
-    return FakeGpuRuntime::CopyOut(lane, to, from);
-  }
-
-  // Call them after the worker has answered.
-  std::atomic<int> copies_in = 0;
-  std::atomic<int> copies_out = 0;
-  std::atomic<int> other_lanes = 0;
-};
-
 class SmallJobTest : public WorkerTest {
  protected:
   GpuRuntime& runtime() override { return runtime_; }
   int64_t staging_bytes() const override { return 2 << 20; }
-  CopyCountingRuntime runtime_;
+
+  // Read them after the worker has answered.
+  std::atomic<int> copies_in_ = 0;
+  std::atomic<int> copies_out_ = 0;
+  std::atomic<int> other_lanes_ = 0;
+  HookedRuntime runtime_{fake_, [this](const GpuCall& call, const HookedRuntime::PassOn& pass_on) {
+                           const bool is_out = call.function == "CopyOut";
+                           if (call.function == "CopyIn") ++copies_in_;
+                           if (is_out) ++copies_out_;
+                           if (is_out && call.lane != Lane::kCompute) ++other_lanes_;
+                           return pass_on();
+                         }};
 };
 
 // A and D of f16 and f32 take six bytes per row, B 256.
 TEST_F(SmallJobTest, GoesThroughOneLaneWhereItIsAlone) {
   constexpr int64_t kMaxRows = ((1 << 20) - kJobAlignment) / 6 / kJobAlignment * kJobAlignment;
   EXPECT_THAT(StatusOfJob(JobOfRows(kMaxRows)), IsOk());
-  EXPECT_EQ(runtime_.copies_out, 1);
-  EXPECT_EQ(runtime_.other_lanes, 0);
+  EXPECT_EQ(copies_out_, 1);
+  EXPECT_EQ(other_lanes_, 0);
   EXPECT_THAT(StatusOfJob(JobOfRows(kMaxRows + kJobAlignment)), IsOk());
-  EXPECT_EQ(runtime_.copies_out, 2);
-  EXPECT_EQ(runtime_.other_lanes, 1);
+  EXPECT_EQ(copies_out_, 2);
+  EXPECT_EQ(other_lanes_, 1);
 }
 
 // Each size is the first or last of its kind: D too short for a whole mark; A, B and D in place;
@@ -175,10 +168,10 @@ TEST_F(SmallJobTest, IsComputedWhereItIsStaged) {
     };
     fill(layout.a, 0x3c00);  // 1
     fill(layout.b, 0x4200);  // 3
-    runtime_.copies_in = runtime_.copies_out = 0;
+    copies_in_ = copies_out_ = 0;
     ASSERT_THAT(StatusOfJob(request), IsOk());
-    EXPECT_EQ(runtime_.copies_in, one.copies_in);
-    EXPECT_EQ(runtime_.copies_out, one.copies_out);
+    EXPECT_EQ(copies_in_, one.copies_in);
+    EXPECT_EQ(copies_out_, one.copies_out);
     std::vector<float> d(static_cast<size_t>(one.rows));
     std::memcpy(d.data(), &staged[static_cast<size_t>(layout.d.offset)], d.size() * sizeof(float));
     EXPECT_THAT(d, testing::Each(3.0F));
@@ -230,40 +223,30 @@ TEST(RatesPartTest, OnlyTheNextOneIsTaken) {
   EXPECT_EQ(rates.kernel_rates.size(), 300U);
 }
 
-// A GPU that refuses to launch; counts later calls.
-class RefusingRuntime final : public FakeGpuRuntime {
- public:
-  absl::Status Launch(const Kernel&, const GemmArgs&) override {
-    waits_ = 0;
-    return absl::InternalError("no launch today");
-  }
-  absl::Status Wait() override {
-    ++waits_;
-    return absl::OkStatus();
-  }
-  // Since the last launch. Call it after the worker has answered.
-  int waits() const { return waits_; }
-
- private:
-  std::atomic<int> waits_ = 0;
-};
-
+// Its GPU refuses to launch.
 class FailedJobTest : public WorkerTest {
  protected:
   GpuRuntime& runtime() override { return runtime_; }
-  RefusingRuntime runtime_;
+
+  // Since the last launch. Read it after the worker has answered.
+  std::atomic<int> waits_ = 0;
+  HookedRuntime runtime_{fake_, [this](const GpuCall& call, const HookedRuntime::PassOn& pass_on) {
+                           if (call.function == "Wait") ++waits_;
+                           if (call.function != "Launch") return pass_on();
+                           waits_ = 0;
+                           return absl::InternalError("no launch today");
+                         }};
 };
 
 // Its copies may still be in progress, and the next job gets the same memory.
 TEST_F(FailedJobTest, TheGpuIsWaitedForBeforeTheAnswer) {
   EXPECT_THAT(StatusOfJob(JobOfRows(10)), StatusIs(absl::StatusCode::kInternal, "no launch today"));
-  EXPECT_EQ(runtime_.waits(), 1);
+  EXPECT_EQ(waits_, 1);
 }
 
 // Counts blocks and takes a fixed time for everything.
-class CountingRuntime final : public GpuRuntime {
+class CountingRuntime final : public FakeGpuRuntime {
  public:
-  absl::StatusOr<GpuDescription> Open(int) override { return GpuDescription(); }
   absl::StatusOr<std::byte*> RegisterStaging(absl::Span<std::byte> staging) override {
     return staging.data();
   }
@@ -280,10 +263,6 @@ class CountingRuntime final : public GpuRuntime {
   absl::Status CopyOut(Lane, absl::Span<std::byte>, const std::byte*) override {
     return absl::OkStatus();
   }
-  absl::Status CopyLines(Lane, const MemoryLines&) override { return absl::OkStatus(); }
-  absl::Status CopyParts(Lane, const CopiedPart*, int64_t, int64_t) override {
-    return absl::OkStatus();
-  }
   absl::Status Clear(Lane, std::byte*, int64_t) override { return absl::OkStatus(); }
   absl::Status Launch(const Kernel& kernel, const GemmArgs& args) override {
     if (kernel.instruction->is_sparse()) return absl::FailedPreconditionError("no code");
@@ -291,13 +270,7 @@ class CountingRuntime final : public GpuRuntime {
     last_operations = static_cast<double>(Operations(args.problem));
     return args.problem.has_product() ? Validate(args.problem) : absl::InternalError("nothing");
   }
-  absl::Status Compress(const CompressView&, BadGroup*) override { return absl::OkStatus(); }
-  absl::Status Mark(Lane, Moment) override { return absl::OkStatus(); }
-  absl::Status Follow(Lane, Moment) override { return absl::OkStatus(); }
-  absl::StatusOr<bool> IsReached(Moment) override { return true; }
-  absl::Status Wait() override { return absl::OkStatus(); }
   absl::StatusOr<int64_t> NanosecondsBetween(Moment, Moment) override { return 1000; }
-  bool IsLost() override { return false; }
 
   std::byte block = {};
   std::vector<int64_t> sizes;
