@@ -58,6 +58,7 @@ constexpr char kMore[] = "\nRun with --help for more information.\n";
 std::string DidYouMean(const CLI::App& app, std::string_view name, const std::string& prefix) {
   std::vector<std::string_view> names;
   for (const CLI::Option* option : app.get_options()) {
+    if (option->get_group().empty()) continue;  // It is hidden.
     for (const std::string& known : option->get_lnames()) names.push_back(known);
   }
   const std::optional<std::string> similar = NameIndex(names).Similar(name);
@@ -741,6 +742,14 @@ void AddLogging(CLI::App& app, Options& options) {
       ->type_name("FILE|stderr");
 }
 
+// Leaves out of --help and of the manual page what only tests of gemmd set: a worker without a GPU,
+// and times of silent connections, which tests shorten or prolong.
+void HideOptionsOfTests(CLI::App& app) {
+  for (const char* name : {"--handshake-timeout", "--keepalive-time", "--worker-binary"}) {
+    app.get_option(name)->group("");
+  }
+}
+
 // An empty value usually comes from an unset shell variable or an unfinished line. It must not be
 // treated as an absent option: without its rules, gemmd would serve everybody.
 void RefuseEmptyValues(const CLI::App& app) {
@@ -812,6 +821,7 @@ ParsedOptions ParseOptions(int argc, const char* const* argv) {
   AddConnections(app, parsed.options);
   AddShutdown(app, parsed.options);
   AddLogging(app, parsed.options);
+  HideOptionsOfTests(app);
   app.get_formatter()->column_width(40);
   app.failure_message(option::FailureText);
   try {

@@ -10,6 +10,9 @@
 #include <utility>
 #include <vector>
 
+#include "absl/strings/match.h"
+#include "absl/strings/str_split.h"
+
 namespace gemmd {
 namespace {
 
@@ -435,6 +438,16 @@ TEST(OptionsTest, HelpHasGroupsAndTeaches) {
         "--log-level debug|info|warning|error|off=info"}) {
     EXPECT_THAT(parsed.text, HasSubstr(text));
   }
+  // Each line of an option begins with two spaces and its name. Those of tests are not shown.
+  size_t options = 0;
+  for (const absl::string_view line : absl::StrSplit(parsed.text, '\n')) {
+    options += absl::StartsWith(line, "  --") ? 1 : 0;
+  }
+  EXPECT_EQ(options, 48u);
+  for (const char* hidden : {"--handshake-timeout", "--keepalive-time", "--worker-binary"}) {
+    EXPECT_THAT(parsed.text, Not(HasSubstr(hidden)));
+  }
+  EXPECT_THAT(Parse({"--worker-binari=w"}).text, Not(HasSubstr("--worker-binary")));
   EXPECT_THAT(Parse({"--version"}).text,
               MatchesRegex("gemmd [0-9.]+\ncommit [-0-9a-z]+\ngRPC [0-9.]+\nprotobuf [0-9.]+\n"));
 }
