@@ -510,10 +510,10 @@ absl::Status CheckBackoff(absl::string_view field, absl::Duration backoff) {
                                                  absl::FormatDuration(kLongestBackoff)));
 }
 
-absl::Status CheckRange(absl::string_view field, int64_t value, int64_t least, int64_t most) {
-  if (least <= value && value <= most) return absl::OkStatus();
+absl::Status CheckRange(absl::string_view field, int64_t value, int64_t min, int64_t max) {
+  if (min <= value && value <= max) return absl::OkStatus();
   return absl::InvalidArgumentError(
-      absl::StrCat(field, ": got ", value, ", want ", least, " to ", most));
+      absl::StrCat(field, ": got ", value, ", want ", min, " to ", max));
 }
 
 absl::Status CheckOptions(const ClientOptions& options) {

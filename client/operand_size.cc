@@ -100,8 +100,8 @@ std::string WantedBytes(absl::string_view extents, const OperandShape& shape,
   }
   std::string wanted = absl::StrCat(line_count, " lines of ", bytes.line_stride, " bytes",
                                     WantedBatch(shape, bytes), " = ", bytes.full);
-  if (bytes.least != bytes.full)
-    absl::StrAppend(&wanted, " (or ", bytes.least, " without the last padding)");
+  if (bytes.min != bytes.full)
+    absl::StrAppend(&wanted, " (or ", bytes.min, " without the last padding)");
   return wanted;
 }
 
@@ -162,19 +162,19 @@ absl::StatusOr<OperandBytesRange> SizeOperand(absl::string_view field, const Ope
   const bool is_empty = shape.rows == 0 || shape.columns == 0 || shape.batch == 0;
   const Checked before = is_empty ? 0 : matrix_stride * (shape.batch - 1);
   const Checked full = is_empty ? 0 : before + line_stride * line_count;
-  const Checked least =
+  const Checked min =
       is_empty ? 0 : before + line_stride * (line_count - 1) + LineBytes(shape.type, line_length);
-  if (!line_stride.value() || !matrix_stride.value() || !full.value() || !least.value()) {
+  if (!line_stride.value() || !matrix_stride.value() || !full.value() || !min.value()) {
     return TooLarge(field, shape);
   }
-  return OperandBytesRange{*least.value(), *full.value(), *line_stride.value(),
+  return OperandBytesRange{*min.value(), *full.value(), *line_stride.value(),
                            *matrix_stride.value()};
 }
 
 absl::Status CheckOperandBytes(absl::string_view field, absl::string_view extents,
                                const OperandShape& shape, int64_t got) {
   ASSIGN_OR_RETURN(const auto bytes, SizeOperand(field, shape));
-  if (bytes.least <= got && got <= bytes.full) return absl::OkStatus();
+  if (bytes.min <= got && got <= bytes.full) return absl::OkStatus();
   return absl::InvalidArgumentError(
       absl::StrCat(field, ".data: got ", got, " bytes, want ", WantedBytes(extents, shape, bytes)));
 }

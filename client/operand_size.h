@@ -42,9 +42,9 @@ OperandShape ShapeOf(const v1::TensorSpec& spec);
 // The stored matrices of a view.
 OperandShape ShapeOf(const MatrixView& view, int64_t batch = 1);
 
-// Bytes of all matrices: `least` ends after the last element, `full` pads the last line.
+// Bytes of all matrices: `min` ends after the last element, `full` pads the last line.
 struct OperandBytesRange {
-  int64_t least = 0;
+  int64_t min = 0;
   int64_t full = 0;
   int64_t line_stride = 0;    // From line to line.
   int64_t matrix_stride = 0;  // From matrix to matrix.

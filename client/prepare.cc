@@ -185,8 +185,8 @@ struct Factor {
 Factor PowerOfTwo(double ratio) {
   int exponent = 0;
   const double fraction = std::frexp(ratio, &exponent);
-  const int least = std::clamp(fraction == 0.5 ? exponent - 1 : exponent, -127, 127);
-  return {std::ldexp(1.0, least), std::string(1, static_cast<char>(least + 127))};
+  const int min_exponent = std::clamp(fraction == 0.5 ? exponent - 1 : exponent, -127, 127);
+  return {std::ldexp(1.0, min_exponent), std::string(1, static_cast<char>(min_exponent + 127))};
 }
 
 // The same for the codes of e4m3, of which 0x7e is the largest.

@@ -213,8 +213,8 @@ absl::Status CheckAnswer(const v1::Matrix& d, int64_t got) {
   int64_t before = 0;  // Bytes before the last matrix.
   const bool overflows = __builtin_mul_overflow(d.batch() - 1, d.batch_stride(), &before);
   const bool fits = is_empty ? got == 0
-                             : (d.batch() == 1 || d.batch_stride() >= bytes->least) && !overflows &&
-                                   before <= got && bytes->least <= got - before &&
+                             : (d.batch() == 1 || d.batch_stride() >= bytes->min) && !overflows &&
+                                   before <= got && bytes->min <= got - before &&
                                    got - before <= bytes->full;
   if (fits) return absl::OkStatus();
   return absl::DataLossError(absl::StrCat(

@@ -249,10 +249,10 @@ void TransferWatch::Tell(int64_t bytes_done) const {
       {.bytes_done = bytes_done, .bytes_total = total_, .elapsed = SteadyTime::Now() - start_});
 }
 
-std::span<const std::byte> UploadSource::From(int64_t offset, int64_t most) const {
+std::span<const std::byte> UploadSource::From(int64_t offset, int64_t max_bytes) const {
   const size_t at = static_cast<size_t>(offset);
   const auto piece = at < data.size() ? data.subspan(at) : tail.subspan(at - data.size());
-  return piece.first(std::min(piece.size(), static_cast<size_t>(most)));
+  return piece.first(std::min(piece.size(), static_cast<size_t>(max_bytes)));
 }
 
 namespace {
@@ -491,15 +491,15 @@ absl::Status UploadRound::status() const {
 std::optional<UploadRound::Chunk> UploadRound::TakeChunk() {
   if (!status_.ok() && !IsBrokenConnection(status_)) return std::nullopt;
   if (tensor_.has_value() || !state_.has_value()) return std::nullopt;
-  const int64_t most = state_->max_chunk_bytes() > 0
-                           ? std::min(kTransferChunkBytes, state_->max_chunk_bytes())
-                           : kTransferChunkBytes;
+  const int64_t max_bytes = state_->max_chunk_bytes() > 0
+                                ? std::min(kTransferChunkBytes, state_->max_chunk_bytes())
+                                : kTransferChunkBytes;
   for (; next_range_ < state_->missing_size(); ++next_range_, next_in_range_ = 0) {
     const v1::ByteRange& range = state_->missing(next_range_);
     const int64_t left = range.bytes() - next_in_range_;
     if (left <= 0) continue;
     const int64_t offset = range.offset() + next_in_range_;
-    const auto bytes = source_.From(offset, std::min(left, most));
+    const auto bytes = source_.From(offset, std::min(left, max_bytes));
     next_in_range_ += static_cast<int64_t>(bytes.size());
     return Chunk{offset, bytes};
   }

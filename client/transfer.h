@@ -124,8 +124,8 @@ struct UploadSource {
 
   int64_t bytes() const { return static_cast<int64_t>(data.size() + tail.size()); }
 
-  // At most `most` contiguous bytes from `offset` on.
-  std::span<const std::byte> From(int64_t offset, int64_t most) const;
+  // At most `max_bytes` contiguous bytes from `offset` on.
+  std::span<const std::byte> From(int64_t offset, int64_t max_bytes) const;
 };
 
 struct UploadPlan {

@@ -217,8 +217,8 @@ std::string FillOf(const DifferenceCell& cell, uint64_t max_ulps) {
 }
 
 int CellSize(const DifferenceMap& map) {
-  const int64_t most = std::max<int64_t>({1, map.down(), map.across()});
-  return static_cast<int>(std::clamp<int64_t>(kMapWidth / most, kMinCell, kMaxCell));
+  const int64_t max_extent = std::max<int64_t>({1, map.down(), map.across()});
+  return static_cast<int>(std::clamp<int64_t>(kMapWidth / max_extent, kMinCell, kMaxCell));
 }
 
 // The tooltip of a block.

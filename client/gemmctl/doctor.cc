@@ -218,17 +218,17 @@ Check CheckClock(int64_t server_unix_ns, absl::Time sent, absl::Time received) {
   // The server read its clock at some time between these two.
   const absl::Duration ahead = server - received;
   const absl::Duration behind = sent - server;
-  const absl::Duration least = std::max(ahead, behind);
-  if (least <= absl::ZeroDuration()) {
+  const absl::Duration min_difference = std::max(ahead, behind);
+  if (min_difference <= absl::ZeroDuration()) {
     check.seen = absl::StrCat("the server's is that of this machine, to ",
                               FormatNanoseconds(absl::ToInt64Nanoseconds(received - sent)));
     return check;
   }
   check.seen =
-      absl::StrCat("the server's is ", FormatNanoseconds(absl::ToInt64Nanoseconds(least)),
+      absl::StrCat("the server's is ", FormatNanoseconds(absl::ToInt64Nanoseconds(min_difference)),
                    ahead > behind ? " ahead of" : " behind", " that of this machine, or more");
-  if (least < kMuch) return check;
-  check.state = least < kTooMuch ? CheckState::kWarn : CheckState::kFail;
+  if (min_difference < kMuch) return check;
+  check.state = min_difference < kTooMuch ? CheckState::kWarn : CheckState::kFail;
   check.advice =
       "synchronize both clocks by NTP: the daemon uses its own clock for certificates, signed "
       "tokens, logs and spans";

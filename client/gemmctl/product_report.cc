@@ -74,7 +74,7 @@ std::string TimingTable(const std::vector<CallTiming>& calls, int64_t operations
   for (const StageRow& stage : kStages) {
     const Spread spread = SpreadOf(stage, calls);
     std::vector<std::string> cells = {stage.name};
-    if (!is_one) cells.push_back(FormatNanoseconds(spread.least));
+    if (!is_one) cells.push_back(FormatNanoseconds(spread.min));
     cells.push_back(FormatNanoseconds(spread.p50));
     if (!is_one) cells.push_back(FormatNanoseconds(spread.p99));
     if (stage.has_rate) cells.push_back(FormatOperationRate(operations, spread.p50));
@@ -87,7 +87,7 @@ nlohmann::ordered_json TimingJson(const std::vector<CallTiming>& calls) {
   nlohmann::ordered_json json = nlohmann::ordered_json::object();
   for (const StageRow& stage : kStages) {
     const Spread spread = SpreadOf(stage, calls);
-    json[stage.name] = {{"min_ns", spread.least}, {"p50_ns", spread.p50}, {"p99_ns", spread.p99}};
+    json[stage.name] = {{"min_ns", spread.min}, {"p50_ns", spread.p50}, {"p99_ns", spread.p99}};
   }
   return json;
 }

@@ -25,7 +25,7 @@ namespace gemmd {
 int64_t Percentile(std::vector<int64_t> values, double fraction);
 
 struct Spread {
-  int64_t least = 0;
+  int64_t min = 0;
   int64_t p50 = 0;
   int64_t p99 = 0;
 };

@@ -389,10 +389,10 @@ std::string JoinedText(const v1::GetStatisticsResponse& now, int columns) {
   for (const v1::DeviceStatistics& device : now.devices()) {
     if (device.stacked_products() + device.batched_products() == 0) continue;
     has_joined = true;
-    int most = device.launches_by_products_size();
-    while (most > 0 && device.launches_by_products(most - 1) == 0) --most;
-    const bool is_known = most > 0 && most < device.launches_by_products_size();
-    const std::string bound = is_known ? FormatCount(int64_t{1} << (most - 1)) : "more";
+    int max_products = device.launches_by_products_size();
+    while (max_products > 0 && device.launches_by_products(max_products - 1) == 0) --max_products;
+    const bool is_known = max_products > 0 && max_products < device.launches_by_products_size();
+    const std::string bound = is_known ? FormatCount(int64_t{1} << (max_products - 1)) : "more";
     table.AddRow({device.name(), FormatCount(device.launches()),
                   FormatCount(device.stacked_products()), FormatCount(device.batched_products()),
                   bound});

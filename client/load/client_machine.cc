@@ -65,13 +65,13 @@ std::string OwnGroup() {
 
 // The smallest quota of that group and its ancestors.
 double CoresOfGroups() {
-  double least = std::numeric_limits<double>::infinity();
+  double cores = std::numeric_limits<double>::infinity();
   std::string group = OwnGroup();
-  if (group.empty()) return least;
+  if (group.empty()) return cores;
   for (;; group.resize(group.rfind('/'))) {
     if (group == "/") group.clear();
-    least = std::min(least, CoresOfQuota(FirstLine("/sys/fs/cgroup" + group + "/cpu.max")));
-    if (group.find('/') == group.npos) return least;
+    cores = std::min(cores, CoresOfQuota(FirstLine("/sys/fs/cgroup" + group + "/cpu.max")));
+    if (group.find('/') == group.npos) return cores;
   }
 }
 

@@ -74,7 +74,7 @@ void AddProductOptions(CLI::App& app, LoadFlags& flags) {
           .TypeName("PATH")
           .Exclude(profile);
   const CommandOption shape = AddShape(app, "--shape", flags.shape, "One product: m,n,k or mxnxk",
-                                       {.min_extents = 3, .least = 1, .most = 2147483647})
+                                       {.min_extents = 3, .min = 1, .max = 2147483647})
                                   .TypeName("M,N,K")
                                   .Exclude(profile)
                                   .Exclude(mix);
@@ -177,7 +177,7 @@ void AddLoopOptions(CLI::App& app, LoadFlags& flags) {
       .TypeName("pN=TIME")
       .Exclude(concurrency)
       .Exclude(replay);
-  AddOption(app, "--most-in-flight", flags.max_in_flight,
+  AddOption(app, "--max-in-flight,--most-in-flight", flags.max_in_flight,
             "Open loop: max calls in flight; further calls wait, which is reported as blocked time",
             1, 1000000)
       .TypeName("N")
@@ -272,7 +272,7 @@ absl::Status CheckLoadFlags(const CLI::App& app, const LoadFlags& flags) {
         absl::StrCat("--operands: got files and ", flag, ", want one of them"));
   }
   const bool is_paced = app.count("--rate") > 0 || app.count("--slo") > 0;
-  for (const char* flag : {"--arrivals", "--most-in-flight"}) {
+  for (const char* flag : {"--arrivals", "--max-in-flight"}) {
     if (app.count(flag) == 0 || is_paced || app.count("--replay") > 0) continue;
     return absl::InvalidArgumentError(
         absl::StrCat(flag, ": got a closed loop, want an open one (--rate, --slo)"));

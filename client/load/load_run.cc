@@ -398,7 +398,7 @@ class Run {
                        Seconds(due_until_ns_ - window_.from_ns);
     }
     result.usable_cores = UsableCores();
-    result.max_in_flight = in_flight_.most();
+    result.max_in_flight = in_flight_.max_in_flight();
     result.was_interrupted = was_interrupted_;
     result.intervals = std::move(intervals_);
     absl::MutexLock lock(&mutex_);

@@ -27,11 +27,11 @@ namespace {
 
 // Parses seconds, or a time such as 500ms; at most a week.
 absl::StatusOr<int64_t> TimeOfFlag(absl::string_view flag, const std::string& text,
-                                   absl::Duration least) {
+                                   absl::Duration min) {
   const absl::Duration time = ParseTime(text).value_or(absl::InfiniteDuration());
-  if (time >= least && time <= absl::Hours(24 * 7)) return absl::ToInt64Nanoseconds(time);
+  if (time >= min && time <= absl::Hours(24 * 7)) return absl::ToInt64Nanoseconds(time);
   return absl::InvalidArgumentError(absl::StrCat(flag, ": got \"", text, "\", want ",
-                                                 absl::FormatDuration(least),
+                                                 absl::FormatDuration(min),
                                                  " to a week: seconds, or a time such as 500ms"));
 }
 

@@ -72,7 +72,7 @@ absl::Duration Patience(int64_t until_ns) {
 void InFlight::Enter() {
   absl::MutexLock lock(&mutex_);
   ++now_;
-  most_ = std::max(most_, now_);
+  max_ = std::max(max_, now_);
 }
 
 void InFlight::Leave() {
@@ -80,10 +80,11 @@ void InFlight::Leave() {
   --now_;
 }
 
-bool InFlight::WaitForRoom(int64_t most, int64_t until_ns, const StopRequests& stop) {
+bool InFlight::WaitForRoom(int64_t max_in_flight, int64_t until_ns, const StopRequests& stop) {
   absl::MutexLock lock(&mutex_);
-  if (now_ < most) return false;
-  const auto has_room = [&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return now_ < most; };
+  if (now_ < max_in_flight) return false;
+  const auto has_room = [&]()
+                            ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return now_ < max_in_flight; };
   while (stop.load() == 0 && SteadyNowNs() < until_ns &&
          !mutex_.AwaitWithTimeout(absl::Condition(&has_room), Patience(until_ns))) {
   }
@@ -104,9 +105,9 @@ int64_t InFlight::now() const {
   return now_;
 }
 
-int64_t InFlight::most() const {
+int64_t InFlight::max_in_flight() const {
   absl::MutexLock lock(&mutex_);
-  return most_;
+  return max_;
 }
 
 namespace {

@@ -69,21 +69,21 @@ class InFlight {
   // The run may be destroyed after this call.
   void Leave();
 
-  // Waits until fewer than `most` calls are in flight, until `until_ns`, or until a stop request.
-  // Returns whether it had to wait.
-  bool WaitForRoom(int64_t most, int64_t until_ns, const StopRequests& stop);
+  // Waits until fewer than `max_in_flight` calls are in flight, until `until_ns`, or until a stop
+  // request. Returns whether it had to wait.
+  bool WaitForRoom(int64_t max_in_flight, int64_t until_ns, const StopRequests& stop);
 
   // Waits until no call is in flight, until `until_ns`, or until there are more than `stops` stop
   // requests; returns false in the last two cases.
   bool WaitForNone(int64_t until_ns, int stops, const StopRequests& stop);
 
   int64_t now() const;
-  int64_t most() const;  // The max so far.
+  int64_t max_in_flight() const;  // The max so far.
 
  private:
   mutable absl::Mutex mutex_;
   int64_t now_ ABSL_GUARDED_BY(mutex_) = 0;
-  int64_t most_ ABSL_GUARDED_BY(mutex_) = 0;
+  int64_t max_ ABSL_GUARDED_BY(mutex_) = 0;
 };
 
 struct OpenLoop {

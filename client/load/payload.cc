@@ -88,10 +88,10 @@ absl::StatusOr<GivenOperands> ReadOperands(LoadProduct& product) {
 
 namespace {
 
-// The integers that an element type holds exactly: from `least` (negative or 0) to `most`.
+// The integers that an element type holds exactly: from `min` (negative or 0) to `max`.
 struct IntegerRange {
-  int64_t least;
-  int64_t most;
+  int64_t min;
+  int64_t max;
 };
 
 // A float with p significant bits holds all integers up to +-2^p, or fewer if its exponent range
@@ -137,10 +137,10 @@ std::optional<IntegerRange> ExactRange(const LoadProduct& product) {
     return std::nullopt;
   }
   const double max_squared = (ExactLimit(product) - 1) / static_cast<double>(product.k);
-  const int64_t most = static_cast<int64_t>(std::sqrt(max_squared));
-  if (most < 1) return std::nullopt;
+  const int64_t max = static_cast<int64_t>(std::sqrt(max_squared));
+  if (max < 1) return std::nullopt;
   const IntegerRange range = RangeOfType(product.type);
-  return IntegerRange{std::max(range.least, -most), std::min(range.most, most)};
+  return IntegerRange{std::max(range.min, -max), std::min(range.max, max)};
 }
 
 std::string IntegerLines(v1::ElementType type, IntegerRange range, int64_t length, int64_t count,
@@ -149,10 +149,10 @@ std::string IntegerLines(v1::ElementType type, IntegerRange range, int64_t lengt
       (static_cast<size_t>(length) * static_cast<size_t>(ElementBits(type)) + 7) / 8;
   std::string data(line_bytes * static_cast<size_t>(count), '\0');
   SplitMix random(seed);
-  const uint64_t values = static_cast<uint64_t>(range.most - range.least + 1);
+  const uint64_t values = static_cast<uint64_t>(range.max - range.min + 1);
   for (size_t line = 0; line < static_cast<size_t>(count); ++line) {
     for (int64_t i = 0; i < length; ++i) {
-      const int64_t value = range.least + static_cast<int64_t>(random.Next() % values);
+      const int64_t value = range.min + static_cast<int64_t>(random.Next() % values);
       StoreElement(type, ElementPattern(type, static_cast<double>(value)), i,
                    data.data() + line * line_bytes);
     }

@@ -214,8 +214,9 @@ std::string FailedCodesText(const CallsByCode& calls_by_code) {
                       CodesText(failed), ")");
 }
 
-std::vector<LoadInterval> Thinned(const std::vector<LoadInterval>& intervals, size_t most) {
-  const size_t group = (intervals.size() + most - 1) / most;
+std::vector<LoadInterval> Thinned(const std::vector<LoadInterval>& intervals,
+                                  size_t max_intervals) {
+  const size_t group = (intervals.size() + max_intervals - 1) / max_intervals;
   if (group <= 1) return intervals;
   std::vector<LoadInterval> thinned;
   for (size_t i = 0; i < intervals.size(); ++i) {

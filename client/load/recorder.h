@@ -170,9 +170,9 @@ struct LoadInterval {
   int64_t max_ns = 0;
 };
 
-// Merges neighbouring intervals to at most `most` (at least one): adds up calls and takes the worst
-// latencies, so that every stall remains visible.
-std::vector<LoadInterval> Thinned(const std::vector<LoadInterval>& intervals, size_t most);
+// Merges neighbouring intervals to at most `max_intervals` (at least one): adds up calls and takes
+// the worst latencies, so that every stall remains visible.
+std::vector<LoadInterval> Thinned(const std::vector<LoadInterval>& intervals, size_t max_intervals);
 
 // CPU utilization above which the client counts as the bottleneck.
 inline constexpr double kMaxClientShare = 0.8;

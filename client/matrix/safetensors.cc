@@ -325,12 +325,12 @@ absl::StatusOr<int64_t> SafetensorsHeaderBytes(absl::string_view length_field, i
   for (size_t i = length_field.size(); i > 0; --i) {
     length = length << 8 | static_cast<unsigned char>(length_field[i - 1]);
   }
-  const int64_t most = std::min(kMaxSafetensorsHeaderBytes,
-                                std::max<int64_t>(0, file_bytes - kSafetensorsLengthBytes));
-  if (length <= static_cast<uint64_t>(most)) return static_cast<int64_t>(length);
+  const int64_t max_length = std::min(kMaxSafetensorsHeaderBytes,
+                                      std::max<int64_t>(0, file_bytes - kSafetensorsLengthBytes));
+  if (length <= static_cast<uint64_t>(max_length)) return static_cast<int64_t>(length);
   return absl::InvalidArgumentError(absl::StrCat("safetensors header length: got ", length,
-                                                 " bytes, want at most ", most, ", of a file of ",
-                                                 file_bytes, " bytes"));
+                                                 " bytes, want at most ", max_length,
+                                                 ", of a file of ", file_bytes, " bytes"));
 }
 
 absl::StatusOr<SafetensorsHeader> ParseSafetensorsHeader(absl::string_view json,

@@ -325,8 +325,8 @@ class Checker {
     element.error = element.got == element.want ? 0 : std::fabs(element.got - element.want);
     const ElementType type = KnownType(d_.type()).value();
     if (std::isfinite(element.want)) {
-      const auto [least, most] = ConversionsOf(type, reference);
-      element.bound = std::max(most - element.want, element.want - least);
+      const auto [min, max] = ConversionsOf(type, reference);
+      element.bound = std::max(max - element.want, element.want - min);
     }
     ++result_.checked;
     const bool is_right = IsConversionOf(type, element.got, reference);

@@ -137,7 +137,7 @@ std::optional<std::vector<int64_t>> ShapeOf(const std::string& text, const Shape
   std::vector<int64_t> shape;
   for (const absl::string_view part : absl::StrSplit(text, absl::ByAnyChar(",x"))) {
     const auto extent = ParseDecimal<int64_t>({part.data(), part.size()});
-    if (!extent || *extent < rule.least || *extent > rule.most) return std::nullopt;
+    if (!extent || *extent < rule.min || *extent > rule.max) return std::nullopt;
     shape.push_back(*extent);
   }
   const bool is_right = rule.min_extents <= shape.size() && shape.size() <= rule.max_extents;
@@ -148,16 +148,16 @@ std::string TextOf(const ShapeRule& rule) {
   const std::string count = rule.min_extents == rule.max_extents
                                 ? absl::StrCat(rule.min_extents)
                                 : absl::StrCat(rule.min_extents, " to ", rule.max_extents);
-  const std::string most = rule.most == ShapeRule().most ? "on" : absl::StrCat("to ", rule.most);
-  return absl::StrCat(count, " whole numbers from ", rule.least, " ", most,
+  const std::string max = rule.max == ShapeRule().max ? "on" : absl::StrCat("to ", rule.max);
+  return absl::StrCat(count, " whole numbers from ", rule.min, " ", max,
                       " with commas or the letter x between them");
 }
 
 template <typename Number>
 CommandOption AddNumber(CLI::App& app, const std::string& name, Number& value,
-                        const std::string& help, Number least, Number most) {
-  return CommandOption(app.add_option(name, value, help)
-                           ->transform(option::NumberFrom(least, most).description("")));
+                        const std::string& help, Number min, Number max) {
+  return CommandOption(
+      app.add_option(name, value, help)->transform(option::NumberFrom(min, max).description("")));
 }
 
 }  // namespace
@@ -205,13 +205,13 @@ CommandOption AddOption(CLI::App& app, const std::string& name, std::string& val
 }
 
 CommandOption AddOption(CLI::App& app, const std::string& name, int& value, const std::string& help,
-                        int least, int most) {
-  return AddNumber(app, name, value, help, least, most);
+                        int min, int max) {
+  return AddNumber(app, name, value, help, min, max);
 }
 
 CommandOption AddOption(CLI::App& app, const std::string& name, int64_t& value,
-                        const std::string& help, int64_t least, int64_t most) {
-  return AddNumber(app, name, value, help, least, most);
+                        const std::string& help, int64_t min, int64_t max) {
+  return AddNumber(app, name, value, help, min, max);
 }
 
 CommandOption AddOption(CLI::App& app, const std::string& name, uint64_t& value,
@@ -220,8 +220,8 @@ CommandOption AddOption(CLI::App& app, const std::string& name, uint64_t& value,
 }
 
 CommandOption AddOption(CLI::App& app, const std::string& name, double& value,
-                        const std::string& help, double least, double most) {
-  return AddNumber(app, name, value, help, least, most);
+                        const std::string& help, double min, double max) {
+  return AddNumber(app, name, value, help, min, max);
 }
 
 CommandOption AddFlag(CLI::App& app, const std::string& name, bool& value,

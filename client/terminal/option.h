@@ -64,28 +64,28 @@ class CommandOption {
 };
 
 // Each adds an option that sets `value`, which must outlive the app. Numbers are decimal, from
-// `least` to `most`.
+// `min` to `max`.
 CommandOption AddOption(CLI::App& app, const std::string& name, std::string& value,
                         const std::string& help);
 CommandOption AddOption(CLI::App& app, const std::string& name, int& value, const std::string& help,
-                        int least, int most = std::numeric_limits<int>::max());
+                        int min, int max = std::numeric_limits<int>::max());
 CommandOption AddOption(CLI::App& app, const std::string& name, int64_t& value,
-                        const std::string& help, int64_t least,
-                        int64_t most = std::numeric_limits<int64_t>::max());
+                        const std::string& help, int64_t min,
+                        int64_t max = std::numeric_limits<int64_t>::max());
 CommandOption AddOption(CLI::App& app, const std::string& name, uint64_t& value,
                         const std::string& help);
 CommandOption AddOption(CLI::App& app, const std::string& name, double& value,
                         const std::string& help,
-                        double least = -std::numeric_limits<double>::infinity(),
-                        double most = std::numeric_limits<double>::infinity());
+                        double min = -std::numeric_limits<double>::infinity(),
+                        double max = std::numeric_limits<double>::infinity());
 CommandOption AddFlag(CLI::App& app, const std::string& name, bool& value, const std::string& help);
 
 // The number of extents of a shape, and their range.
 struct ShapeRule {
   size_t min_extents = 1;
   size_t max_extents = 3;
-  int64_t least = 0;
-  int64_t most = std::numeric_limits<int64_t>::max();
+  int64_t min = 0;
+  int64_t max = std::numeric_limits<int64_t>::max();
 };
 
 // Adds an option whose value is a shape: extents with commas or the letter x between them. It

@@ -133,8 +133,8 @@ int ColumnsOf(absl::string_view line) {
 
 std::string CutText(absl::string_view text, int columns, int lines) {
   const std::vector<absl::string_view> all = LinesOf(text);
-  const size_t most = static_cast<size_t>(std::max(1, lines));
-  const size_t shown = all.size() <= most ? all.size() : most - 1;
+  const size_t max = static_cast<size_t>(std::max(1, lines));
+  const size_t shown = all.size() <= max ? all.size() : max - 1;
   std::string cut;
   for (size_t i = 0; i < shown; ++i) absl::StrAppend(&cut, CutLine(all[i], columns), "\n");
   if (shown == all.size()) return cut;
@@ -162,13 +162,13 @@ std::string TextTable::Print(int columns) const {
   while (true) {
     const std::string text = PrintColumns(kept);
     if (columns == kAnyColumns) return text;
-    const auto least = std::max_element(kept.begin(), kept.end(), [this](size_t x, size_t y) {
+    const auto widest = std::max_element(kept.begin(), kept.end(), [this](size_t x, size_t y) {
       return columns_[x].rank < columns_[y].rank;
     });
-    if (WidestLine(text) <= columns || least == kept.end() || columns_[*least].rank == 0) {
+    if (WidestLine(text) <= columns || widest == kept.end() || columns_[*widest].rank == 0) {
       return CutText(text, columns, kAnyColumns);
     }
-    kept.erase(least);
+    kept.erase(widest);
   }
 }
 
@@ -176,12 +176,12 @@ std::string Sparkline(const std::deque<double>& values, size_t columns) {
   constexpr std::array<const char*, 9> kBars = {"_",      "\u2581", "\u2582", "\u2583", "\u2584",
                                                 "\u2585", "\u2586", "\u2587", "\u2588"};
   const size_t first = values.size() > columns ? values.size() - columns : 0;
-  double most = 0;
-  for (size_t i = first; i < values.size(); ++i) most = std::max(most, values[i]);
+  double max = 0;
+  for (size_t i = first; i < values.size(); ++i) max = std::max(max, values[i]);
   std::string line;
   for (size_t i = first; i < values.size(); ++i) {
     // Any nonzero value is visible.
-    const double bar = values[i] > 0 ? std::ceil(8 * values[i] / most) : 0;
+    const double bar = values[i] > 0 ? std::ceil(8 * values[i] / max) : 0;
     line += kBars[static_cast<size_t>(std::clamp(bar, 0.0, 8.0))];
   }
   return line;

@@ -364,9 +364,9 @@ double Multiplying(const Problem& problem, const Plan& plan, const HostCosts& co
   const bool is_biased = (is_swapped ? plan.a : plan.b).widening == Widening::kLess128;
   const bool a_is_column_major = problem.a.order == Order::kColumnMajor;
   const bool b_is_column_major = problem.b.order == Order::kColumnMajor;
-  const int64_t least = is_biased ? ExtentGrid::kExtents[1] : 1;
-  const int64_t m = std::max(problem.m, problem.n > 1 ? least : 1);
-  const int64_t n = std::max(problem.n, least);
+  const int64_t min_extent = is_biased ? ExtentGrid::kExtents[1] : 1;
+  const int64_t m = std::max(problem.m, problem.n > 1 ? min_extent : 1);
+  const int64_t n = std::max(problem.n, min_extent);
   const size_t x_is_transposed = is_swapped ? !b_is_column_major : a_is_column_major;
   const size_t y_is_transposed = is_swapped ? !a_is_column_major : b_is_column_major;
   const ExtentGrid& grid = times.grids[x_is_transposed][y_is_transposed];

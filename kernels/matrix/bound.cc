@@ -137,20 +137,20 @@ void EpilogueBound::Round(int count) {
 }
 
 std::pair<double, double> ConversionsOf(ElementType type, const BoundedElement& element) {
-  double least = element.value - element.error;
-  double most = element.value + element.error;
+  double min = element.value - element.error;
+  double max = element.value + element.error;
   if (!(element.error == 0)) {
     // The sums round in f64; widening by one neighbour keeps the range safe.
-    least = std::nextafter(least, -kInfinity);
-    most = std::nextafter(most, kInfinity);
+    min = std::nextafter(min, -kInfinity);
+    max = std::nextafter(max, kInfinity);
   }
-  return {Decode(type, Encode(type, least)), Decode(type, Encode(type, most))};
+  return {Decode(type, Encode(type, min)), Decode(type, Encode(type, max))};
 }
 
 bool IsConversionOf(ElementType type, double got, const BoundedElement& element) {
   if (std::isfinite(element.value)) {
-    const auto [least, most] = ConversionsOf(type, element);
-    return least <= got && got <= most;
+    const auto [min, max] = ConversionsOf(type, element);
+    return min <= got && got <= max;
   }
   // Finite terms do not affect an infinite or NaN result, so they add no error.
   const double want = Decode(type, Encode(type, element.value));

@@ -18,27 +18,27 @@ namespace gemmd::option {
 
 // "1 to 4096", "0 on"; empty for all numbers with a fraction.
 template <typename Number>
-std::string RangeText(Number least, Number most) {
+std::string RangeText(Number min, Number max) {
   const auto text_of = [](Number number) {
     std::array<char, 32> text = {};
     return std::string(text.data(),
                        std::to_chars(text.data(), text.data() + text.size(), number).ptr);
   };
   using Limits = std::numeric_limits<Number>;
-  if (!std::integral<Number> && most >= Limits::max()) {
-    return least > Limits::lowest() ? text_of(least) + " on" : "";
+  if (!std::integral<Number> && max >= Limits::max()) {
+    return min > Limits::lowest() ? text_of(min) + " on" : "";
   }
-  return text_of(least) + " to " + text_of(most);
+  return text_of(min) + " to " + text_of(max);
 }
 
-// For CLI::Option::transform, ahead of other checks: refuses all but decimal numbers from `least`
-// to `most`. The help of an option gives the range, unless its description is replaced.
+// For CLI::Option::transform, ahead of other checks: refuses all but decimal numbers from `min`
+// to `max`. The help of an option gives the range, unless its description is replaced.
 template <typename Number>
-CLI::Validator NumberFrom(Number least, Number most) {
-  const std::string range = RangeText(least, most);
-  const auto refuse = [least, most, range](std::string& text) -> std::string {
+CLI::Validator NumberFrom(Number min, Number max) {
+  const std::string range = RangeText(min, max);
+  const auto refuse = [min, max, range](std::string& text) -> std::string {
     const std::optional<Number> number = ParseDecimal<Number>(text);
-    if (!number || !(*number >= least && *number <= most)) {
+    if (!number || !(*number >= min && *number <= max)) {
       return "got " + (text.empty() ? "nothing" : text) + ", want a " +
              (std::integral<Number> ? "whole number" : "number") +
              (range.empty() ? "" : " from " + range);
@@ -68,9 +68,9 @@ inline std::string TextOf(const CLI::Error& error) {
     const size_t range = type.find(':', optional_part == type.npos ? 0 : optional_part + 2);
     return name + ": got nothing, want " + type.substr(0, range);
   }
-  const std::string most = ": At Most 1 required but received ";
-  if (rest.starts_with(most)) {
-    return name + ": got " + rest.substr(most.size()) + " values, want 1";
+  const std::string at_most = ": At Most 1 required but received ";
+  if (rest.starts_with(at_most)) {
+    return name + ": got " + rest.substr(at_most.size()) + " values, want 1";
   }
   return text;
 }

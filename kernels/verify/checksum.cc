@@ -316,8 +316,8 @@ class MatrixSums {
 
 // Whether every sum of the problem fits 32 bits, by its types.
 bool IsBelow32Bits(const Problem& problem) {
-  const double most = MaxMagnitude(problem.a.type) * MaxMagnitude(problem.b.type);
-  return most * static_cast<double>(problem.k) < 0x1p31;
+  const double max_product = MaxMagnitude(problem.a.type) * MaxMagnitude(problem.b.type);
+  return max_product * static_cast<double>(problem.k) < 0x1p31;
 }
 
 template <size_t kWords>

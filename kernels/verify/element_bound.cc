@@ -29,9 +29,9 @@ bool IsWithin(ElementType type, uint64_t bits, const BoundedElement& element, ui
   const double got = Decode(type, bits);
   double value = element.value;
   if (std::isfinite(value)) {
-    const auto [least, most] = ConversionsOf(type, element);
-    if (got > most) value = most;
-    if (got < least) value = least;
+    const auto [min, max] = ConversionsOf(type, element);
+    if (got > max) value = max;
+    if (got < min) value = min;
   }
   nearest = Encode(type, value);
   return IsConversionOf(type, got, element);

@@ -47,8 +47,8 @@ class SpinTime {
   void Saw(int64_t gap_ns) { gap_ns_ = gap_ns; }
 
   int64_t ns() const {
-    const int64_t most_ns = kMaxTimesBase * base_ns_;
-    return gap_ns_ <= most_ns / 2 ? std::max(base_ns_, 2 * gap_ns_) : base_ns_;
+    const int64_t max_ns = kMaxTimesBase * base_ns_;
+    return gap_ns_ <= max_ns / 2 ? std::max(base_ns_, 2 * gap_ns_) : base_ns_;
   }
 
   static constexpr int64_t kMaxTimesBase = 8;

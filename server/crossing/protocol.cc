@@ -172,11 +172,11 @@ absl::Status RefuseRecord(const Packet& packet, RecordKind want, size_t want_byt
 
 absl::Status AppendRates(const RatesPart& part, size_t kernels, GpuRates& rates) {
   const size_t first = rates.kernel_rates.size();
-  const size_t most = std::min(RatesPart::kMaxRates, kernels - first);
-  if (part.kernels != kernels || part.first != first || part.count == 0 || part.count > most) {
+  const size_t max_count = std::min(RatesPart::kMaxRates, kernels - first);
+  if (part.kernels != kernels || part.first != first || part.count == 0 || part.count > max_count) {
     return absl::InvalidArgumentError(
         GotWant("rates", Concat(part.count, " from ", part.first, " of ", part.kernels, " kernels"),
-                Concat("1 to ", most, " from ", first, " of ", kernels)));
+                Concat("1 to ", max_count, " from ", first, " of ", kernels)));
   }
   rates.kernel_rates.insert(rates.kernel_rates.end(), part.kernel_rates.begin(),
                             part.kernel_rates.begin() + part.count);

@@ -214,15 +214,15 @@ class PanelPlan::Search {
   absl::StatusOr<int64_t> BytesOf(const PanelPlan& plan) const {
     const int64_t across = PanelsAlong(plan.whole_.columns, plan.steps_.columns);
     const int64_t down = PanelsAlong(plan.whole_.rows, plan.steps_.rows);
-    int64_t most = 0;
+    int64_t max = 0;
     for (const int64_t index : {int64_t{0}, int64_t{1}, across, across * down, across - 1,
                                 across * (down - 1), across * down - 1, plan.count() - 1}) {
       if (index >= plan.count()) continue;
       const PanelProblem panel = ProblemOfPanel(problem_, places_, plan.at(index));
       ASSIGN_OR_RETURN(const int64_t bytes, MemoryOf(panel.problem, panel.places, kernel_));
-      most = std::max(most, bytes);
+      max = std::max(max, bytes);
     }
-    return most;
+    return max;
   }
 
   const Problem& problem_;

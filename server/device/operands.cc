@@ -169,8 +169,8 @@ absl::StatusOr<const std::byte*> Gathering::Take(const Source& source, size_t al
   const bool is_aligned = reinterpret_cast<uintptr_t>(first) % alignment == 0;
   if (source.pieces.size() == 1 && is_aligned && IsSeen(source)) return first;
   // Long enough to be shared, so that a launch does not copy it again.
-  const int64_t least_bytes = shared_ == nullptr ? 0 : SharedMemory::kMinBytes;
-  std::optional<HeldBytes> copy = memory_.Take(std::max(source.bytes, least_bytes));
+  const int64_t min_bytes = shared_ == nullptr ? 0 : SharedMemory::kMinBytes;
+  std::optional<HeldBytes> copy = memory_.Take(std::max(source.bytes, min_bytes));
   if (!copy.has_value()) {
     return absl::ResourceExhaustedError(
         Concat("job: no memory to join ", source.bytes, " bytes of parts of a matrix"));

@@ -732,10 +732,10 @@ absl::Status WorkerDevice::CheckSize(const Problem& problem) const {
 
 // Errors: ResourceExhausted if the staging area is too small.
 absl::Status WorkerDevice::CheckStaged(int64_t bytes) const {
-  const int64_t most = StagingArea::BytesForJobs(options_.staging_bytes);
-  if (bytes <= most) return absl::OkStatus();
+  const int64_t max_bytes = StagingArea::BytesForJobs(options_.staging_bytes);
+  if (bytes <= max_bytes) return absl::OkStatus();
   return absl::ResourceExhaustedError(Concat(
-      "device: ", info_.name, " takes at most ", most,
+      "device: ", info_.name, " takes at most ", max_bytes,
       " bytes of operands and result at once (two thirds of --gpu-staging-bytes), got ", bytes));
 }
 
@@ -832,8 +832,8 @@ void WorkerDevice::StartStreamed() {
     if (streams_waiting_.empty()) return;
     int64_t bytes = streams_waiting_.front()->bytes();
     for (const std::shared_ptr<StreamedJob>& one : streams_) bytes += one->bytes();
-    const int64_t most = info_.memory_limit_bytes - memory_.capacity_bytes();
-    if (!streams_.empty() && bytes > most) return;
+    const int64_t max_bytes = info_.memory_limit_bytes - memory_.capacity_bytes();
+    if (!streams_.empty() && bytes > max_bytes) return;
     next = std::move(streams_waiting_.front());
     streams_waiting_.pop_front();
     streams_.push_back(next);

@@ -116,8 +116,8 @@ Compression::Block Compression::NextBlock() const {
   if (line_bytes <= kStepBytes) {
     return {row_, std::min(sparse.rows - row_, kStepBytes / line_bytes), 0, sparse.columns};
   }
-  const int64_t most = kStepBytes * 8 / BitsOf(sparse.type) / kColumnGranule * kColumnGranule;
-  return {row_, 1, column_, std::min(sparse.columns - column_, most)};
+  const int64_t max = kStepBytes * 8 / BitsOf(sparse.type) / kColumnGranule * kColumnGranule;
+  return {row_, 1, column_, std::min(sparse.columns - column_, max)};
 }
 
 absl::Status Compression::Compress(const Block& block, Scratch& scratch) const {
@@ -300,11 +300,11 @@ absl::Status Compressor::TakePlace(const RandomId& session) {
     return absl::OkStatus();
   }
   const int count = is_own_full ? own : at_work_;
-  const int most = is_own_full ? kMaxOfSession : kMax;
+  const int max = is_own_full ? kMaxOfSession : kMax;
   if (own == 0) of_sessions_.erase(session);
   return absl::ResourceExhaustedError(Concat("compress: got ", count, " tensors at once",
                                              is_own_full ? " of the session" : "",
-                                             ", want at most ", most, ": try again later"));
+                                             ", want at most ", max, ": try again later"));
 }
 
 void Compressor::GiveBackPlace(const RandomId& session) {

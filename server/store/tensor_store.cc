@@ -754,9 +754,9 @@ void TensorStore::ExpireUpload(Session& session, const RandomId& id, int64_t now
   LookAt(upload->second.upload->expires_ns(), session, upload->second);
 }
 
-bool TensorStore::ExpireDue(int64_t now_ns, int most, Leftovers& left) {
-  for (; !due_.empty() && due_.begin()->first.first <= now_ns; --most) {
-    if (most == 0) return true;
+bool TensorStore::ExpireDue(int64_t now_ns, int max_expired, Leftovers& left) {
+  for (; !due_.empty() && due_.begin()->first.first <= now_ns; --max_expired) {
+    if (max_expired == 0) return true;
     const Due due = due_.extract(due_.begin()).mapped();
     Session& session = *due.session;
     ++looks_;
@@ -1084,12 +1084,12 @@ absl::StatusOr<std::shared_ptr<TensorBytes>> TensorStore::AllocateUncharged(
     }
   }
   const Account* const quota = account.on_devices();
-  const int64_t most = quota == nullptr ? largest : std::min(largest, quota->limit());
+  const int64_t max = quota == nullptr ? largest : std::min(largest, quota->limit());
   // Before any mapping. The first comparison keeps the rounded size below 2^63.
-  if (bytes > most || BlockBytes(bytes) > most) {
+  if (bytes > max || BlockBytes(bytes) > max) {
     return absl::ResourceExhaustedError(Concat(
         "quota: got a tensor of ", bytes, " bytes, for which the host has no room, want at ",
-        "most the ", most, " of device memory that one tensor of ", account.name(), " may take"));
+        "most the ", max, " of device memory that one tensor of ", account.name(), " may take"));
   }
   const bool is_limited = all <= kNoLimit / kAddressesPerDeviceByte;
   const int64_t limit = is_limited ? kAddressesPerDeviceByte * all : kNoLimit;

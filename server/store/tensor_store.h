@@ -427,8 +427,9 @@ class TensorStore {
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void LookAt(int64_t at_ns, Session& session, Session::PendingUpload& pending)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // Checks up to `most` due entries; returns true if more are due.
-  bool ExpireDue(int64_t now_ns, int most, Leftovers& left) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Checks up to `max_expired` due entries; returns true if more are due.
+  bool ExpireDue(int64_t now_ns, int max_expired, Leftovers& left)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void ExpireTensor(Session& session, const RandomId& handle, int64_t now_ns, Leftovers& left)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void ExpireUpload(Session& session, const RandomId& id, int64_t now_ns, Leftovers& left)

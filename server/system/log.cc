@@ -88,21 +88,21 @@ bool TakeField(std::string_view& pairs, std::vector<LogField>& fields) {
 // are invalid (RFC 3629).
 size_t CharacterLength(std::string_view text) {
   const auto byte = [&text](size_t i) { return static_cast<unsigned char>(text[i]); };
-  const auto follows = [&](size_t i, int least = 0x80, int most = 0xBF) {
-    return i < text.size() && byte(i) >= least && byte(i) <= most;
+  const auto follows = [&](size_t i, int min = 0x80, int max = 0xBF) {
+    return i < text.size() && byte(i) >= min && byte(i) <= max;
   };
   const unsigned char first = byte(0);
   if (first < 0x80) return 1;
   if (first >= 0xC2 && first <= 0xDF) return follows(1) ? 2 : 0;
   if (first >= 0xE0 && first <= 0xEF) {
-    const int least = first == 0xE0 ? 0xA0 : 0x80;
-    const int most = first == 0xED ? 0x9F : 0xBF;
-    return follows(1, least, most) && follows(2) ? 3 : 0;
+    const int min = first == 0xE0 ? 0xA0 : 0x80;
+    const int max = first == 0xED ? 0x9F : 0xBF;
+    return follows(1, min, max) && follows(2) ? 3 : 0;
   }
   if (first >= 0xF0 && first <= 0xF4) {
-    const int least = first == 0xF0 ? 0x90 : 0x80;
-    const int most = first == 0xF4 ? 0x8F : 0xBF;
-    return follows(1, least, most) && follows(2) && follows(3) ? 4 : 0;
+    const int min = first == 0xF0 ? 0x90 : 0x80;
+    const int max = first == 0xF4 ? 0x8F : 0xBF;
+    return follows(1, min, max) && follows(2) && follows(3) ? 4 : 0;
   }
   return 0;
 }

@@ -164,11 +164,11 @@ int64_t MemoryLimitInFile(const std::string& path) {
 // The lowest limit of a group and its parents, up to the folder of all groups. In a container the
 // path may be that of the host and missing; then the folder of all groups is that of the container.
 int64_t MinMemoryLimit(const std::string& all_groups, std::string group, const char* file) {
-  int64_t least = kNoMemoryLimit;
+  int64_t limit = kNoMemoryLimit;
   while (true) {
-    least = std::min(least, MemoryLimitInFile(absl::StrCat(all_groups, group, "/", file)));
+    limit = std::min(limit, MemoryLimitInFile(absl::StrCat(all_groups, group, "/", file)));
     const size_t slash = group.rfind('/');
-    if (slash == group.npos) return least;
+    if (slash == group.npos) return limit;
     group.resize(slash);
   }
 }
@@ -207,11 +207,11 @@ std::optional<int64_t> ControlGroupMemoryLimit(const std::string& root) {
   const std::filesystem::path folder(root);
   const MemoryGroups groups = MemoryGroupsOfProcess(folder / "proc/self/cgroup");
   const std::string all_groups = folder / "sys/fs/cgroup";
-  const int64_t least = std::min(MinMemoryLimit(all_groups, groups.version2, "memory.max"),
+  const int64_t limit = std::min(MinMemoryLimit(all_groups, groups.version2, "memory.max"),
                                  MinMemoryLimit(absl::StrCat(all_groups, "/memory"),
                                                 groups.version1, "memory.limit_in_bytes"));
-  if (least == kNoMemoryLimit) return std::nullopt;
-  return least;
+  if (limit == kNoMemoryLimit) return std::nullopt;
+  return limit;
 }
 
 int UsableProcessors() {

@@ -169,9 +169,9 @@ class HeaderPaths::Reader {
   // A number that begins in the lowest bits of the next byte.
   std::optional<size_t> Number(int prefix_bits) {
     if (bytes_.empty()) return std::nullopt;
-    const uint64_t most = (uint64_t{1} << prefix_bits) - 1;
-    uint64_t number = Take() & most;
-    if (number < most) return number;
+    const uint64_t max = (uint64_t{1} << prefix_bits) - 1;
+    uint64_t number = Take() & max;
+    if (number < max) return number;
     for (int shift = 0; shift < 32 && !bytes_.empty(); shift += 7) {
       const uint8_t byte = Take();
       number += uint64_t{byte & 0x7fu} << shift;

@@ -209,14 +209,14 @@ class SliceReader {
   }
 
  private:
-  // The next bytes in the current slice, at most `most`.
-  absl::Span<const std::byte> Take(size_t most) {
+  // The next bytes in the current slice, at most `max_bytes`.
+  absl::Span<const std::byte> Take(size_t max_bytes) {
     while (at_ == slices_[slice_].size()) {
       ++slice_;
       at_ = 0;
     }
     const grpc::Slice& slice = slices_[slice_];
-    const size_t count = std::min(most, slice.size() - at_);
+    const size_t count = std::min(max_bytes, slice.size() - at_);
     const auto* const data = reinterpret_cast<const std::byte*>(slice.begin()) + at_;
     at_ += count;
     left_ -= count;

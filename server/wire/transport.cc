@@ -414,12 +414,12 @@ absl::StatusOr<ConnectionLimits> ConnectionLimitsOf(const TransportOptions& opti
                                                     int64_t memory_limit_bytes) {
   constexpr int64_t kFilesOfDaemon = 32;
   constexpr int64_t kMaxByDefault = 32768;
-  const int64_t most = std::max(open_files - kFilesOfDaemon, int64_t{1});
-  if (options.max_connections > most) {
+  const int64_t max_connections = std::max(open_files - kFilesOfDaemon, int64_t{1});
+  if (options.max_connections > max_connections) {
     return absl::InvalidArgumentError(
         GotWant("max-connections", Concat(options.max_connections),
-                Concat("at most ", most, ", the limit of open files (", open_files, ") less ",
-                       kFilesOfDaemon, " for the daemon's own")));
+                Concat("at most ", max_connections, ", the limit of open files (", open_files,
+                       ") less ", kFilesOfDaemon, " for the daemon's own")));
   }
   ConnectionLimits limits = {.all = options.max_connections};
   if (limits.all == 0) {

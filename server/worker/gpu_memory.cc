@@ -66,12 +66,12 @@ absl::StatusOr<DeviceArena::Slab*> DeviceArena::AddSlab(int64_t bytes) {
   const int64_t rounded = ((bytes - 1) / kGranuleBytes + 1) * kGranuleBytes;
   if (rounded > limit_bytes_ - bytes_) FreeIdle();
   constexpr int64_t kAlignment = FreeRanges::kAlignment;
-  const int64_t least = ((bytes - 1) / kAlignment + 1) * kAlignment;
+  const int64_t min_size = ((bytes - 1) / kAlignment + 1) * kAlignment;
   const int64_t size = std::min(rounded, (limit_bytes_ - bytes_) / kAlignment * kAlignment);
   const absl::Status later = absl::UnavailableError("device memory: in use by other jobs");
-  if (size < least && !is_idle()) return later;
+  if (size < min_size && !is_idle()) return later;
   // The limit need not be a multiple of the alignment.
-  const int64_t wanted = std::max(size, least);
+  const int64_t wanted = std::max(size, min_size);
   absl::StatusOr<std::byte*> memory = runtime_.Allocate(wanted);
   if (absl::IsResourceExhausted(memory.status()) && !slabs_.empty()) {
     FreeIdle();

@@ -219,13 +219,13 @@ PanelProblem ProblemOfGpuPanel(const Problem& problem, const GpuPanels& panels, 
 absl::StatusOr<int64_t> WorkspaceOfPanels(const Kernel& kernel, const Problem& problem,
                                           const GpuPanels& panels) {
   if (panels.count() <= 1) return kernel.workspace_bytes(problem);
-  int64_t most = 0;
+  int64_t max = 0;
   for (const int64_t index : {int64_t{0}, panels.count() - 1}) {
     ASSIGN_OR_RETURN(const int64_t bytes,
                      kernel.workspace_bytes(ProblemOfGpuPanel(problem, panels, index).problem));
-    most = std::max(most, bytes);
+    max = std::max(max, bytes);
   }
-  return most;
+  return max;
 }
 
 GemmArgs PanelArgs(const GemmArgs& args, const PanelProblem& panel) {

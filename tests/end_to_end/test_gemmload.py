@@ -120,7 +120,7 @@ def test_a_stopped_daemon_shows_in_the_corrected_percentiles(gemmload, daemons, 
     daemon = daemons.start("--lame-duck=1ms")
     report = tmp_path / "report.json"
     command = [gemmload, "--address", daemon.unix, "--shape", "8,8,8", "--rate", "100"]
-    command += ["--duration", "3", "--warmup", "500ms", "--most-in-flight", "2", "--json", report]
+    command += ["--duration", "3", "--warmup", "500ms", "--max-in-flight", "2", "--json", report]
     load = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     # The line of the warm-up shows that the window has begun.
     assert any("warm-up" in line for line in load.stderr)
@@ -203,7 +203,7 @@ def test_a_stop_while_blocked_reports_the_stall(gemmload, daemons, tmp_path):
     report = tmp_path / "report.json"
     command = [gemmload, "--address", daemon.unix, "--shape", "8,8,8", "--rate", "100"]
     command += ["--duration", "1h", "--warmup", "300ms", "--interval", "100ms"]
-    command += ["--most-in-flight", "2", "--json", report]
+    command += ["--max-in-flight", "2", "--json", report]
     load = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     assert any(is_measured(line) for line in load.stderr)
     daemon.signal(signal.SIGSTOP)

@@ -161,7 +161,7 @@ def test_a_search_says_how_sure_it_is(gemmload, daemon, tmp_path):
     """On a busy machine an answer may be inconclusive, which the search then reports."""
     report = tmp_path / "report.json"
     command = [gemmload, "--address", daemon.unix, "--slo", "p90=100ms", "--shape", "8,8,8"]
-    command += ["--most-in-flight", "1", "--rate", "20", "--duration", "600ms", "--warmup", "0"]
+    command += ["--max-in-flight", "1", "--rate", "20", "--duration", "600ms", "--warmup", "0"]
     command += ["--verify", "0", "--quiet", "--json", report]
     done = subprocess.run(command, capture_output=True, timeout=600, text=True)
     slo = json.loads(report.read_text())["slo"]

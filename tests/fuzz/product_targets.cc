@@ -33,7 +33,7 @@ void CheckSize(const v1::Operand& operand, const MatrixLayout& layout, int64_t b
   const auto theirs =
       SizeOperand("x", ShapeOf(operand, ToWire(layout.type), layout.rows, layout.columns, batch));
   Demand(theirs.ok(), "the client refuses a matrix that the server takes");
-  Demand(theirs->least == ours->least && theirs->full == ours->full,
+  Demand(theirs->min == ours->least && theirs->full == ours->full,
          "client and server reckon different bytes");
 }
 

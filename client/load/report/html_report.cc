@@ -233,12 +233,12 @@ PlotAxis TimeAxis(std::string title, double min_ns, double max_ns) {
   return axis;
 }
 
-PlotAxis LinearAxis(std::string title, double most, const std::string& unit) {
-  const double wanted = std::max(most, 1e-9) / 5;
+PlotAxis LinearAxis(std::string title, double max, const std::string& unit) {
+  const double wanted = std::max(max, 1e-9) / 5;
   const double power = std::pow(10, std::floor(std::log10(wanted)));
   const double step = power * (wanted > 5 * power ? 10 : wanted > 2 * power ? 5 : 2);
   PlotAxis axis = {.title = std::move(title), .ticks = {}};
-  axis.to = step * std::ceil(std::max(most, 1e-9) / step);
+  axis.to = step * std::ceil(std::max(max, 1e-9) / step);
   for (double at = 0; at <= axis.to * 1.001; at += step) {
     axis.ticks.push_back({at, absl::StrFormat("%g%s", at, unit)});
   }
@@ -257,8 +257,8 @@ std::vector<LoadInterval> PlottedIntervals(const LoadReport& report, const Repor
 
 // The range of latencies over all steps.
 struct Range {
-  double least = 1e18;
-  double most = 1;
+  double min = 1e18;
+  double max = 1;
 };
 
 Range LatencyRange(const LoadReport& report) {
@@ -266,10 +266,10 @@ Range LatencyRange(const LoadReport& report) {
   for (const ReportStep& step : report.steps) {
     const Tally& tally = step.result.tally;
     if (tally.latency.count() == 0) continue;
-    range.least = std::min(range.least, static_cast<double>(tally.service.min_ns()));
-    range.most = std::max(range.most, static_cast<double>(tally.latency.max_ns()));
+    range.min = std::min(range.min, static_cast<double>(tally.service.min_ns()));
+    range.max = std::max(range.max, static_cast<double>(tally.latency.max_ns()));
   }
-  range.least = std::clamp(range.least, 1.0, range.most);
+  range.min = std::clamp(range.min, 1.0, range.max);
   return range;
 }
 
@@ -303,7 +303,7 @@ std::string PercentilePlot(const LoadReport& report) {
                                {1e3, "99.9"},
                                {1e4, "99.99"},
                                {1e5, "99.999"}}},
-               .y = TimeAxis("latency", range.least, range.most),
+               .y = TimeAxis("latency", range.min, range.max),
                .series = {}};
   int color = 0;
   for (const ReportStep& step : report.steps) {
@@ -339,8 +339,8 @@ std::string TimePlot(const LoadReport& report) {
       const double values[] = {static_cast<double>(interval.p50_ns),
                                static_cast<double>(interval.p99_ns),
                                static_cast<double>(interval.max_ns)};
-      range.least = std::min(range.least, values[0]);
-      range.most = std::max(range.most, values[2]);
+      range.min = std::min(range.min, values[0]);
+      range.max = std::max(range.max, values[2]);
       for (size_t i = 0; i < 3; ++i) {
         series[i].points.push_back(
             {x, values[i],
@@ -350,10 +350,10 @@ std::string TimePlot(const LoadReport& report) {
     }
     before_s += end_s;
   }
-  range.least = std::clamp(range.least, 1.0, range.most);
+  range.min = std::clamp(range.min, 1.0, range.max);
   return PlotSvg({.title = "Latency over time (from intended send)",
                   .x = LinearAxis("time of the answer after the warm-up", before_s, " s"),
-                  .y = TimeAxis("latency", range.least, range.most),
+                  .y = TimeAxis("latency", range.min, range.max),
                   .series = {std::begin(series), std::end(series)}});
 }
 
@@ -370,8 +370,8 @@ std::string RatePlot(const LoadReport& report) {
   const auto add = [&](double rate, int64_t p50_ns, int64_t p99_ns, const std::string& name) {
     max_rate = std::max(max_rate, rate);
     const double values[] = {static_cast<double>(p50_ns), static_cast<double>(p99_ns)};
-    range.least = std::min(range.least, values[0]);
-    range.most = std::max(range.most, values[1]);
+    range.min = std::min(range.min, values[0]);
+    range.max = std::max(range.max, values[1]);
     for (size_t i = 0; i < 2; ++i) {
       series[i].points.push_back(
           {rate, values[i],
@@ -395,11 +395,11 @@ std::string RatePlot(const LoadReport& report) {
     std::sort(one.points.begin(), one.points.end(),
               [](const PlotPoint& a, const PlotPoint& b) { return a.x < b.x; });
   }
-  range.least = std::clamp(range.least, 1.0, range.most);
+  range.min = std::clamp(range.min, 1.0, range.max);
   return PlotSvg({.title = is_one ? "Rate against latency (intervals of the run)"
                                   : "Rate against latency (steps)",
                   .x = LinearAxis("answers per second", max_rate, ""),
-                  .y = TimeAxis("latency", range.least, range.most),
+                  .y = TimeAxis("latency", range.min, range.max),
                   .series = {std::begin(series), std::end(series)}});
 }
 
@@ -415,7 +415,7 @@ std::string StagePlot(const LoadReport& report) {
                                     "rest of the server",
                                     "network, gRPC, client"};
   std::vector<std::vector<double>> bars;
-  double most = 0;
+  double max = 0;
   for (const ReportStep& step : report.steps) {
     const Tally& tally = step.result.tally;
     const auto mean = [&](size_t stage) { return tally.stages[stage].MeanNs(); };
@@ -424,7 +424,7 @@ std::string StagePlot(const LoadReport& report) {
     bars.push_back({tally.latency.MeanNs() - tally.service.MeanNs(), mean(kReceive) + mean(kQueue),
                     mean(kCopyIn), mean(kCompute), mean(kCopyOut), mean(kSendPrepare),
                     std::max(0.0, mean(kTotal) - staged), mean(kOutside)});
-    most = std::max(most, std::accumulate(bars.back().begin(), bars.back().end(), 0.0));
+    max = std::max(max, std::accumulate(bars.back().begin(), bars.back().end(), 0.0));
   }
   constexpr double kRow = 34;
   constexpr double kNames = 130;
@@ -436,7 +436,7 @@ std::string StagePlot(const LoadReport& report) {
     double x = kNames;
     for (size_t i = 0; i < bars[step].size(); ++i) {
       const double ns = bars[step][i];
-      const double width = most > 0 ? ns / most * (frame::kRight - kNames) : 0;
+      const double width = max > 0 ? ns / max * (frame::kRight - kNames) : 0;
       absl::StrAppendFormat(
           &svg,
           "<rect class=\"b%d\" x=\"%.1f\" y=\"%.1f\" width=\"%.1f\" height=\"24\"><title>%s</title>"

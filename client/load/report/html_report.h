@@ -25,7 +25,7 @@ struct PlotAxis {
 
 // Axes that cover the values, with ticks at round numbers.
 PlotAxis TimeAxis(std::string title, double min_ns, double max_ns);  // Logarithmic, in ns.
-PlotAxis LinearAxis(std::string title, double most, const std::string& unit);
+PlotAxis LinearAxis(std::string title, double max, const std::string& unit);
 
 // Plots the figures of the intervals, one step after the other.
 std::string TimePlot(const LoadReport& report);

@@ -144,8 +144,8 @@ bool FallsBehind(const StepResult& result) {
   // further behind shows half its backlog. A run no longer than the shortest latency leaves all
   // calls open.
   const double in_mean = 1.5 * result.rate * tally.latency.MeanNs() * 1e-9;
-  const double in_least = result.offered * static_cast<double>(tally.latency.min_ns()) * 1e-9;
-  return behind > 0.05 * offered && behind > in_mean && behind > in_least + 1;
+  const double in_min = result.offered * static_cast<double>(tally.latency.min_ns()) * 1e-9;
+  return behind > 0.05 * offered && behind > in_mean && behind > in_min + 1;
 }
 
 void WarnOfChecks(const ReportStep& step, std::vector<std::string>& warnings) {

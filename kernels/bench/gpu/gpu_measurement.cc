@@ -89,7 +89,7 @@ Entry EntryOf(const GpuMeasurement& m) {
           .fields = FieldsOf(m),
           .cells = {m.is_sparse ? m.kernel + " *" : m.kernel, NameOf(m.shape), layout,
                     TeraText(m.rate()), PercentText(m.spread), TextOf(m.kernel_seconds, rate_text),
-                    TextOf(m.ceiling, [&m](double most) { return PercentText(m.rate() / most); }),
+                    TextOf(m.ceiling, [&m](double max) { return PercentText(m.rate() / max); }),
                     TextOf(m.cublaslt, library_text), TextOf(m.cublaslt, RatioText),
                     TextOf(m.cusparselt, library_text), TextOf(m.cusparselt, RatioText),
                     Concat(m.sm_clock_mhz), alone_text(m.alone), energy_text(m.alone),

@@ -24,8 +24,8 @@ absl::Status ChooseTimes(Contender& contender, double sample_seconds) {
 bool HaveSettled(const std::vector<double>& samples, double tolerance) {
   constexpr int kLatest = 3;
   if (samples.size() < kLatest) return false;
-  const auto [least, most] = std::minmax_element(samples.end() - kLatest, samples.end());
-  return *most <= (1 + tolerance) * *least;
+  const auto [min, max] = std::minmax_element(samples.end() - kLatest, samples.end());
+  return *max <= (1 + tolerance) * *min;
 }
 
 absl::Status WarmUp(const Contender& contender, const TurnSettings& settings) {

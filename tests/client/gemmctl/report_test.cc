@@ -38,7 +38,7 @@ TEST(PercentileTest, IsAMeasuredValueByNearestRank) {
   EXPECT_EQ(Percentile(hundred, 0.99), 99);
   EXPECT_EQ(Percentile(hundred, 1), 100);
   const Spread spread = SpreadOf({30, 10, 20});
-  EXPECT_EQ(spread.least, 10);
+  EXPECT_EQ(spread.min, 10);
   EXPECT_EQ(spread.p50, 20);
   EXPECT_EQ(spread.p99, 30);
 }

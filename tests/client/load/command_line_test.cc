@@ -145,8 +145,9 @@ TEST(GemmloadTest, RefusesBadUsage) {
   refused({"--rate", "1,nan"}, "--rate: got nan, want a number");
   refused({"--rate", "1", "--ramp-to", "nan"}, "--ramp-to: got nan, want a number");
   refused({"--verify", "nan"}, "--verify: got nan, want a number");
-  refused({"--most-in-flight", "3"}, "--most-in-flight: got a closed loop");
-  refused({"--most-in-flight", "3", "--concurrency", "3"}, "--concurrency");
+  refused({"--max-in-flight", "3"}, "--max-in-flight: got a closed loop");
+  refused({"--most-in-flight", "3"}, "--max-in-flight: got a closed loop");  // Its earlier name.
+  refused({"--max-in-flight", "3", "--concurrency", "3"}, "--concurrency");
   refused({"--count", "0"}, "--count: got 0, want a whole number from 1 to 9007199254740992");
   for (const char* number : {"-1", "18446744073709551616", "0x10", "+1", "1.0", "one"}) {
     const std::string want = absl::StrCat(
@@ -197,7 +198,7 @@ TEST(GemmloadTest, AnAddressMayBeAList) {
 TEST(GemmloadTest, CallsNeverSentFailTheRun) {
   const DelayedServer server({.delay = absl::Milliseconds(100)});
   const LoadOutcome outcome =
-      RunLoadLine({"--shape", "8,8,8", "--rate", "1000", "--most-in-flight", "1", "--duration",
+      RunLoadLine({"--shape", "8,8,8", "--rate", "1000", "--max-in-flight", "1", "--duration",
                    "300ms", "--warmup", "0", "--verify", "0", "--quiet"},
                   server.address());
   EXPECT_EQ(outcome.code, ExitCode::kRefused);
@@ -275,7 +276,7 @@ TEST(GemmloadTimed, SearchesForTheRateThatHolds) {
   const DelayedServer server({.delay = absl::Milliseconds(50)});
   const ScratchFolder folder;
   const LoadOutcome outcome =
-      RunLoadLine({"--shape", "8,8,8", "--slo", "p50=200ms", "--rate", "8", "--most-in-flight", "1",
+      RunLoadLine({"--shape", "8,8,8", "--slo", "p50=200ms", "--rate", "8", "--max-in-flight", "1",
                    "--duration", "1500ms", "--warmup", "0", "--verify", "0", "--quiet", "--json",
                    folder.Path("r.json")},
                   server.address());
