@@ -145,7 +145,7 @@ bool HasGaps(const Problem& problem) {
 
 absl::StatusOr<JobLayout> LayOutJob(const Problem& problem, const JobPlaces& places) {
   AlignedRanges ranges;
-  const auto take = [&ranges](Checked bytes, const JobPlace& place) -> JobRange {
+  const auto take = [&ranges](Checked bytes, const JobPlace& place) -> ByteRange {
     return {place.is_staged() ? ranges.Take(bytes) : place.offset, bytes.value().value_or(0)};
   };
   JobLayout layout;
@@ -269,7 +269,7 @@ GemmArgs ArgsAt(const Problem& problem, const Target& target,
 
 GemmArgs ArgsAt(const Problem& problem, const Target& target, const JobLayout& layout,
                 std::byte* block, absl::Span<std::byte> workspace) {
-  const auto at = [block](const JobRange& range) -> absl::Span<std::byte> {
+  const auto at = [block](const ByteRange& range) -> absl::Span<std::byte> {
     if (range.bytes == 0) return {};
     return {block + range.offset, static_cast<size_t>(range.bytes)};
   };

@@ -45,11 +45,13 @@ class AlignedRanges {
   Checked end_;
 };
 
-struct JobRange {
+// Some bytes of memory or of a tensor. Where a matrix is expected, 0 bytes say that there is none.
+struct ByteRange {
   int64_t offset = 0;
-  int64_t bytes = 0;  // 0: no such matrix.
+  int64_t bytes = 0;
 
-  friend bool operator==(const JobRange&, const JobRange&) = default;
+  int64_t end() const { return offset + bytes; }
+  friend bool operator==(const ByteRange&, const ByteRange&) = default;
 };
 
 // Where a matrix is: in the staging area at its offset in the layout, in a block, or in consecutive
@@ -132,9 +134,9 @@ BlockUses UsesOf(const JobPlaces& places, absl::Span<const PlacedPart> parts = {
 
 // Staged matrices have their offset in the staging area, matrices in blocks the offset of their
 // place, and matrices in parts none.
-struct JobLayout : PerOperand<JobRange> {
-  JobRange d;
-  JobRange parts;           // The list of parts, which is also read.
+struct JobLayout : PerOperand<ByteRange> {
+  ByteRange d;
+  ByteRange parts;          // The list of parts, which is also read.
   int64_t input_bytes = 0;  // End of the staged inputs, and start of a staged D.
   int64_t end = 0;
   // A GPU kernel writes all bytes of D directly to the staging area.
@@ -174,7 +176,7 @@ JobMark MarkOf(const Problem& problem, const JobLayout& layout, const JobPlaces&
 
 // A range of the layout with its place; D is last.
 struct PlacedRange {
-  JobRange range;
+  ByteRange range;
   JobPlace place;
 };
 std::array<PlacedRange, kOperandRoles.size() + 1> RangesOf(const JobLayout& layout,

@@ -140,7 +140,7 @@ absl::Status CheckLaunch(const LaunchRequest& request, size_t kernels, int64_t s
         GotWant("kernel", Concat("number ", request.kernel), Concat("less than ", kernels)));
   }
   RETURN_IF_ERROR(CheckSlot(request.slot));
-  const auto check = [shared_bytes](const SharedRange& range) {
+  const auto check = [shared_bytes](const ByteRange& range) {
     return CheckRange("shared memory", range.offset, range.bytes, shared_bytes);
   };
   for (const OperandRole role : kOperandRoles) RETURN_IF_ERROR(check(request.operands[role]));

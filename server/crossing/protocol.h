@@ -179,13 +179,7 @@ struct CompressRequest {
       0;  // Where in the staging area the first bad group is reported (kernels/matrix/sparse24.h).
 };
 
-// Where a matrix of a launch is in the shared memory.
-struct SharedRange {
-  int64_t offset = 0;
-  int64_t bytes = 0;  // 0: no such matrix.
-};
-
-// A launch on the host. The ranges are those of GemmArgs.
+// A launch on the host. The ranges of the shared memory are those of GemmArgs.
 struct LaunchRequest {
   static constexpr RecordKind kKind = RecordKind::kLaunch;
   RecordHeader header = {.kind = kKind};
@@ -195,10 +189,10 @@ struct LaunchRequest {
   uint32_t is_a_form_made = 0;
   uint32_t is_b_form_made = 0;
   int64_t workspace_bytes = 0;
-  PerOperand<SharedRange> operands;
-  SharedRange a_form;
-  SharedRange b_form;
-  SharedRange d;
+  PerOperand<ByteRange> operands;
+  ByteRange a_form;
+  ByteRange b_form;
+  ByteRange d;
   Problem problem;
 };
 

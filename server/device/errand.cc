@@ -142,7 +142,7 @@ absl::Status JobErrand::Prepare() { return CheckOperands(job_, &is_aborted); }
 Copies JobErrand::CopiesIn() const {
   Copies copies;
   for (const OperandRole role : kOperandRoles) {
-    const JobRange& range = layout_[role];
+    const ByteRange& range = layout_[role];
     if (!places_[role].is_staged() || range.bytes == 0) continue;
     std::byte* to = in.bytes().data() + range.offset;
     const Source& source = job_[role];

@@ -222,7 +222,7 @@ absl::Status LaunchErrand::PlaceOutput() {
 
 // Adds a matrix to the request. If it is outside shared memory, it is copied there before the
 // launch if `is_read`, and back after it if `is_written`.
-void LaunchErrand::Add(SharedRange& range, const std::byte* memory, int64_t bytes, bool is_read,
+void LaunchErrand::Add(ByteRange& range, const std::byte* memory, int64_t bytes, bool is_read,
                        bool is_written) {
   if (memory == nullptr || bytes == 0) return;
   range.bytes = bytes;

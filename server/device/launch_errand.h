@@ -114,7 +114,7 @@ class LaunchErrand final : public Errand, public Recycled<LaunchErrand> {
  private:
   // A matrix outside shared memory: where it is, and whether the worker writes it.
   struct Outside {
-    SharedRange* range = nullptr;
+    ByteRange* range = nullptr;
     std::byte* memory = nullptr;
     bool is_read = false;
     bool is_written = false;
@@ -123,8 +123,7 @@ class LaunchErrand final : public Errand, public Recycled<LaunchErrand> {
 
   absl::Status PlaceAll();
   absl::Status PlaceOutput();
-  void Add(SharedRange& range, const std::byte* memory, int64_t bytes, bool is_read,
-           bool is_written);
+  void Add(ByteRange& range, const std::byte* memory, int64_t bytes, bool is_read, bool is_written);
   void SetWritten(std::byte* memory, bool is_new);
   absl::Status CopyOutside();
 

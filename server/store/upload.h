@@ -21,6 +21,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
+#include "server/crossing/job_layout.h"
 #include "server/store/digest.h"
 #include "server/store/placed_bytes.h"
 #include "server/store/tensor.h"
@@ -28,15 +29,6 @@
 #include "server/system/mutex.h"
 
 namespace gemmd {
-
-// Some bytes of a tensor.
-struct ByteRange {
-  int64_t offset = 0;
-  int64_t bytes = 0;
-
-  int64_t end() const { return offset + bytes; }
-  friend bool operator==(const ByteRange&, const ByteRange&) = default;
-};
 
 // The received bytes of a tensor, as ranges that neither touch nor overlap.
 class ByteRanges {

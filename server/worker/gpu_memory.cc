@@ -205,7 +205,7 @@ absl::Status JobMemory::Place(const JobRequest& request, const BlockTable& block
   workspace_begin_ = taken.Take(workspace_bytes_);
   copies_begin_ = taken.end().value_or(0);
   for (const OperandRole role : kOperandRoles) {
-    const JobRange& range = layout_[role];
+    const ByteRange& range = layout_[role];
     const JobPlace& place = request.places[role];
     Matrix& matrix = matrices_[role];
     matrix.bytes = range.bytes;

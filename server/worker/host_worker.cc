@@ -64,7 +64,7 @@ class HostWorker {
   absl::Status Launch(const LaunchRequest& request, Result& result);
 
   // The address of a matrix in this process; null if there is none.
-  absl::Span<std::byte> At(const SharedRange& range) const {
+  absl::Span<std::byte> At(const ByteRange& range) const {
     if (range.bytes == 0) return {};
     return memory_.matrices().subspan(static_cast<size_t>(range.offset),
                                       static_cast<size_t>(range.bytes));

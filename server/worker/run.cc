@@ -466,7 +466,7 @@ void JobRun::StagePartCopies() const {
   static_assert(sizeof(CopiedPart) == sizeof(PlacedPart));
   if (parts_.empty()) return;
   const std::vector<CopiedPart> copies = memory_.PartCopies(range());
-  const JobRange& list = memory_.layout().parts;
+  const ByteRange& list = memory_.layout().parts;
   std::memcpy(Staged(request_.staged_inputs + list.offset, list.bytes).data(), copies.data(),
               copies.size() * sizeof(CopiedPart));
 }

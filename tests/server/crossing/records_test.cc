@@ -377,7 +377,7 @@ TEST(RecordTest, EnumeratorsAreChecked) {
 
 TEST(CheckLaunchTest, EveryRangeLiesWithinTheSharedMemory) {
   constexpr int64_t kShared = 1000;
-  const auto check = [](SharedRange& (*of)(LaunchRequest & request, OperandRole role),
+  const auto check = [](ByteRange& (*of)(LaunchRequest & request, OperandRole role),
                         OperandRole role) {
     LaunchRequest request;
     of(request, role) = {.offset = 990, .bytes = 10};
@@ -490,12 +490,12 @@ TEST(JobLayoutTest, PutsInputsBeforeTheResultAndAlignsAll) {
   problem.bias_axis = BiasAxis::kColumns;
   problem.bias_type = ElementType::kF16;
   const JobLayout layout = LayOutJob(problem).value();
-  EXPECT_EQ(layout.a, (JobRange{0, 2 * 3 * 7 * 2}));
-  EXPECT_EQ(layout.b, (JobRange{256, 7 * 5 * 2}));
-  EXPECT_EQ(layout.c, (JobRange{512, 2 * 3 * 5 * 4}));
-  EXPECT_EQ(layout.bias, (JobRange{768, 5 * 2}));
-  EXPECT_EQ(layout.a_scale, (JobRange{1024, 0}));
-  EXPECT_EQ(layout.d, (JobRange{1024, 2 * 3 * 5 * 4}));
+  EXPECT_EQ(layout.a, (ByteRange{0, 2 * 3 * 7 * 2}));
+  EXPECT_EQ(layout.b, (ByteRange{256, 7 * 5 * 2}));
+  EXPECT_EQ(layout.c, (ByteRange{512, 2 * 3 * 5 * 4}));
+  EXPECT_EQ(layout.bias, (ByteRange{768, 5 * 2}));
+  EXPECT_EQ(layout.a_scale, (ByteRange{1024, 0}));
+  EXPECT_EQ(layout.d, (ByteRange{1024, 2 * 3 * 5 * 4}));
   EXPECT_EQ(layout.input_bytes, 1024);
   EXPECT_EQ(layout.end, 1280);
 }
@@ -505,7 +505,7 @@ TEST(JobLayoutTest, TakesNoPlaceForWhatIsNotRead) {
   problem.alpha = 0;
   const JobLayout layout = LayOutJob(problem).value();
   EXPECT_EQ(layout.input_bytes, 0);
-  EXPECT_EQ(layout.d, (JobRange{0, 3 * 5 * 4}));
+  EXPECT_EQ(layout.d, (ByteRange{0, 3 * 5 * 4}));
 }
 
 // Marks lie where the kernel writes, and nowhere else.

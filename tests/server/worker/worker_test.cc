@@ -161,7 +161,7 @@ TEST_F(SmallJobTest, IsComputedWhereItIsStaged) {
     const JobLayout layout = LayOutJob(request.problem).value();
     const absl::Span<std::byte> staged = staging_.matrices();
     std::fill(staged.begin(), staged.end(), std::byte{0});
-    const auto fill = [&](const JobRange& range, uint16_t value) {
+    const auto fill = [&](const ByteRange& range, uint16_t value) {
       for (int64_t at = range.offset; at < range.offset + range.bytes; at += sizeof(value)) {
         std::memcpy(&staged[static_cast<size_t>(at)], &value, sizeof(value));
       }
