@@ -248,7 +248,7 @@ struct EndedInfer {
 class InferStreamReactor final : public ProductStream<AskedInfer, EndedInfer> {
  public:
   InferStreamReactor(const InferSetting& setting, grpc::CallbackServerContext& context)
-      : ProductStream(setting, Handler::kModelStreamInfer, /*max_joint=*/1, context),
+      : ProductStream(setting, HandlerOf("ModelStreamInfer"), /*max_joint=*/1, context),
         setting_(setting) {}
 
  private:
@@ -384,8 +384,8 @@ class KserveService final : public inference::GRPCInferenceService::Service {
                                        WireBytes& response) {
     // gRPC calls this as soon as the last byte has arrived.
     const int64_t arrived_ns = setting_.clock.NowNs();
-    const HandlerTimer timer(setting_.times, setting_.clock, Handler::kModelInfer, arrived_ns);
-    auto* const call = new UnaryProduct<InferExchange>(setting_, Handler::kModelInfer, context,
+    const HandlerTimer timer(setting_.times, setting_.clock, HandlerOf("ModelInfer"), arrived_ns);
+    auto* const call = new UnaryProduct<InferExchange>(setting_, HandlerOf("ModelInfer"), context,
                                                        response, setting_);
     call->Start(
         ArrivalOf(context, OriginOf(context, "ModelInfer", setting_.gate, setting_.clock),
@@ -504,7 +504,8 @@ class KserveService final : public inference::GRPCInferenceService::Service {
         method,
         new grpc::internal::CallbackUnaryHandler<Bytes, Bytes>(
             [this, method, answer](Context* context, const Bytes* request, Bytes* response) {
-              const HandlerTiming timing{setting_.times, setting_.clock, Handler::kKserve};
+              const HandlerTiming timing{setting_.times, setting_.clock,
+                                         HandlerOf("GRPCInferenceService")};
               const HandlerTimer timer = timing.Begin();
               return AnswerRegistryCall(
                   timing, *context, unread_, setting_.watch,

@@ -18,37 +18,8 @@
 
 namespace gemmd {
 
-// The code that gRPC calls for a method, which holds a thread.
-enum class Handler : uint8_t {
-  kMultiply,
-  kMultiplyStream,  // For each message of a stream.
-  kListKernels,
-  kListDevices,
-  kExplain,
-  kGetServerInfo,
-  kGetStatistics,
-  kListInstructions,
-  kDescribeFragment,
-  kOpenSession,
-  kPut,  // For each message of a stream.
-  kGet,  // For each chunk.
-  kList,
-  kDescribe,
-  kDelete,
-  kKeepAlive,
-  kCompress,
-  kModelInfer,
-  kModelStreamInfer,  // For each message of a stream.
-  kKserve,            // All other methods of KServe's protocol.
-  kRestartDevice,
-  kListIncidents,
-  kGetIncidentProduct,
-  kListSessions,
-  kDropSession,
-  kReflection,  // For each message of a stream.
-  kHealth       // Both methods of the service; the last value.
-};
-// The names of the methods, in the order of Handler.
+// The names of the methods whose code gRPC calls, which holds a thread. That of a stream is called
+// for each message, that of Get for each chunk.
 inline constexpr std::string_view kHandlerNames[] = {
     "Multiply",
     "MultiplyStream",
@@ -69,21 +40,28 @@ inline constexpr std::string_view kHandlerNames[] = {
     "Compress",
     "ModelInfer",
     "ModelStreamInfer",
-    "GRPCInferenceService",
+    "GRPCInferenceService",  // All other methods of KServe's protocol.
     "RestartDevice",
     "ListIncidents",
     "GetIncidentProduct",
     "ListSessions",
     "DropSession",
     "ServerReflectionInfo",
-    "Health",
+    "Health",  // Both methods of the service.
 };
 inline constexpr size_t kHandlers = std::size(kHandlerNames);
-static_assert(static_cast<size_t>(Handler::kHealth) + 1 == kHandlers);
+
+// An index of kHandlerNames.
+enum class Handler : uint8_t {};
 constexpr std::string_view NameOf(Handler handler) {
   return kHandlerNames[static_cast<size_t>(handler)];
 }
-static_assert(NameOf(Handler::kModelInfer) == "ModelInfer");
+// A name that is not in the list does not compile.
+consteval Handler HandlerOf(std::string_view name) {
+  size_t i = 0;
+  while (kHandlerNames[i] != name) ++i;
+  return static_cast<Handler>(i);
+}
 
 class HandlerTimes {
  public:

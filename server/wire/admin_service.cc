@@ -229,11 +229,11 @@ class AdminService final : public AnsweredService<v1::Admin::Service> {
       return status.ok() ? parts_.runner.CheckQuestion() : status;
     };
     const std::string_view name = v1::Admin::service_full_name();
-    Add(name, Handler::kRestartDevice, may_change, &AdminService::RestartDevice);
-    Add(name, Handler::kListIncidents, may_look, &AdminService::ListIncidents);
-    Add(name, Handler::kGetIncidentProduct, may_take, &AdminService::GetIncidentProduct);
-    Add(name, Handler::kListSessions, may_look, &AdminService::ListSessions);
-    Add(name, Handler::kDropSession, may_change, &AdminService::DropSession);
+    Add(name, HandlerOf("RestartDevice"), may_change, &AdminService::RestartDevice);
+    Add(name, HandlerOf("ListIncidents"), may_look, &AdminService::ListIncidents);
+    Add(name, HandlerOf("GetIncidentProduct"), may_take, &AdminService::GetIncidentProduct);
+    Add(name, HandlerOf("ListSessions"), may_look, &AdminService::ListSessions);
+    Add(name, HandlerOf("DropSession"), may_change, &AdminService::DropSession);
   }
 
  private:

@@ -57,7 +57,7 @@ grpc::ByteBuffer AnswersOf(const std::vector<Ended>& products) {
 class MultiplyStreamReactor final : public ProductStream<Asked, Ended> {
  public:
   MultiplyStreamReactor(const ServiceParts& parts, grpc::CallbackServerContext& context)
-      : ProductStream(parts, Handler::kMultiplyStream, kMaxJointAnswers, context) {}
+      : ProductStream(parts, HandlerOf("MultiplyStream"), kMaxJointAnswers, context) {}
 
  private:
   grpc::ByteBuffer MessageOf(std::vector<Ended>& answers) override { return AnswersOf(answers); }
@@ -145,9 +145,9 @@ grpc::ServerUnaryReactor* GemmService::StartMultiply(grpc::CallbackServerContext
                                                      WireBytes& response) {
   // gRPC calls this as soon as the last byte has arrived.
   const int64_t arrived_ns = parts_.clock.NowNs();
-  const HandlerTimer timer(parts_.times, parts_.clock, Handler::kMultiply, arrived_ns);
+  const HandlerTimer timer(parts_.times, parts_.clock, HandlerOf("Multiply"), arrived_ns);
   auto* const call =
-      new UnaryProduct<ProductExchange>(parts_, Handler::kMultiply, context, response);
+      new UnaryProduct<ProductExchange>(parts_, HandlerOf("Multiply"), context, response);
   call->Start(
       ArrivalOf(context, OriginOf(context, "Multiply", parts_.gate, parts_.clock), arrived_ns,
                 parts_.gate, parts_.runner.tensors()),

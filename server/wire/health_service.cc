@@ -240,7 +240,7 @@ class HealthService final : public RawService {
   HealthService(Health& health, const ServiceParts& parts)
       : health_(health),
         watch_(parts.watch),
-        timing_{parts.times, parts.clock, Handler::kHealth},
+        timing_{parts.times, parts.clock, HandlerOf("Health")},
         unread_(0, parts.gate) {}
 
   grpc::ServerUnaryReactor* Check(grpc::CallbackServerContext* context,

@@ -139,7 +139,7 @@ constexpr int64_t kMaxUnreadReflectionBytes = int64_t{8} << 20;
 struct ReflectionSetting : ServiceParts {
   explicit ReflectionSetting(const ServiceParts& parts)
       : ServiceParts(parts),
-        timing{times, clock, Handler::kReflection},
+        timing{times, clock, HandlerOf("ServerReflectionInfo")},
         unread(kMaxUnreadReflectionBytes, gate) {}
 
   std::vector<std::string> services;  // Set before the first call.

@@ -292,13 +292,13 @@ class RegistryService final : public AnsweredService<v1::Registry::Service> {
     // Operators ask for these answers also when the server is short of memory.
     const auto always = [](Context&) { return absl::OkStatus(); };
     const std::string_view name = v1::Registry::service_full_name();
-    Add(name, Handler::kListKernels, has_memory, &RegistryService::ListKernels);
-    Add(name, Handler::kListInstructions, has_memory, &RegistryService::ListInstructions);
-    Add(name, Handler::kDescribeFragment, has_memory, &RegistryService::DescribeFragment);
-    Add(name, Handler::kExplain, has_memory, &RegistryService::Explain);
-    Add(name, Handler::kListDevices, always, &RegistryService::ListDevices);
-    Add(name, Handler::kGetServerInfo, always, &RegistryService::GetServerInfo);
-    Add(name, Handler::kGetStatistics, always, &RegistryService::GetStatistics);
+    Add(name, HandlerOf("ListKernels"), has_memory, &RegistryService::ListKernels);
+    Add(name, HandlerOf("ListInstructions"), has_memory, &RegistryService::ListInstructions);
+    Add(name, HandlerOf("DescribeFragment"), has_memory, &RegistryService::DescribeFragment);
+    Add(name, HandlerOf("Explain"), has_memory, &RegistryService::Explain);
+    Add(name, HandlerOf("ListDevices"), always, &RegistryService::ListDevices);
+    Add(name, HandlerOf("GetServerInfo"), always, &RegistryService::GetServerInfo);
+    Add(name, HandlerOf("GetStatistics"), always, &RegistryService::GetStatistics);
   }
 
  private:

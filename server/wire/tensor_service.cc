@@ -347,7 +347,7 @@ class PutReactor final : public grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::
              grpc::CallbackServerContext& context, const Clock& clock)
       : store_(store),
         unread_(unread),
-        timing_{times, clock, Handler::kPut},
+        timing_{times, clock, HandlerOf("Put")},
         sending_(watch, context) {}
 
   void Start(const Gate& gate, grpc::CallbackServerContext& context) {
@@ -730,16 +730,16 @@ class TensorService final : public AnsweredService<RawTensorCalls<v1::Tensors::S
     // meanwhile because a lease could not be renewed.
     const auto always = [](Context&) { return absl::OkStatus(); };
     const std::string_view name = v1::Tensors::service_full_name();
-    Add(name, Handler::kList, has_memory, &TensorService::List);
-    Add(name, Handler::kDescribe, has_memory, &TensorService::Describe);
-    Add(name, Handler::kDelete, always, &TensorService::Delete);
-    Add(name, Handler::kKeepAlive, always, &TensorService::KeepAlive);
+    Add(name, HandlerOf("List"), has_memory, &TensorService::List);
+    Add(name, HandlerOf("Describe"), has_memory, &TensorService::Describe);
+    Add(name, HandlerOf("Delete"), always, &TensorService::Delete);
+    Add(name, HandlerOf("KeepAlive"), always, &TensorService::KeepAlive);
   }
 
   grpc::ServerWriteReactor<grpc::ByteBuffer>* OpenSession(
       grpc::CallbackServerContext* context, const grpc::ByteBuffer* request) override {
     using Reactor = grpc::ServerWriteReactor<grpc::ByteBuffer>;
-    const HandlerTiming timing{parts_.times, parts_.clock, Handler::kOpenSession};
+    const HandlerTiming timing{parts_.times, parts_.clock, HandlerOf("OpenSession")};
     const HandlerTimer timer = timing.Begin();
     const absl::Status room = parts_.runner.CheckQuestion();
     if (!room.ok()) return RefuseCall<Reactor>(room);
@@ -758,7 +758,7 @@ class TensorService final : public AnsweredService<RawTensorCalls<v1::Tensors::S
   grpc::ServerWriteReactor<grpc::ByteBuffer>* Get(grpc::CallbackServerContext* context,
                                                   const grpc::ByteBuffer* request) override {
     using Reactor = grpc::ServerWriteReactor<grpc::ByteBuffer>;
-    const HandlerTiming timing{parts_.times, parts_.clock, Handler::kGet};
+    const HandlerTiming timing{parts_.times, parts_.clock, HandlerOf("Get")};
     const HandlerTimer timer = timing.Begin();
     const absl::Status room = parts_.runner.CheckQuestion();
     if (!room.ok()) return RefuseCall<Reactor>(room);
@@ -768,7 +768,7 @@ class TensorService final : public AnsweredService<RawTensorCalls<v1::Tensors::S
   grpc::ServerUnaryReactor* Compress(grpc::CallbackServerContext* context,
                                      const grpc::ByteBuffer* request,
                                      grpc::ByteBuffer* response) override {
-    const HandlerTiming timing{parts_.times, parts_.clock, Handler::kCompress};
+    const HandlerTiming timing{parts_.times, parts_.clock, HandlerOf("Compress")};
     const HandlerTimer timer = timing.Begin();
     const absl::Status room = parts_.runner.CheckQuestion();
     if (!room.ok()) return RefuseCall<grpc::ServerUnaryReactor>(room);

@@ -26,13 +26,13 @@ TEST(HandlerTimerTest, AddsTheTimeForWhichItWasThere) {
   } clock;
   HandlerTimes times;
   {
-    const HandlerTimer timer(times, clock, Handler::kExplain, 400);
-    const HandlerTimer later(times, clock, Handler::kGet, 500);
+    const HandlerTimer timer(times, clock, HandlerOf("Explain"), 400);
+    const HandlerTimer later(times, clock, HandlerOf("Get"), 500);
     EXPECT_EQ(times.oldest_hold_ns(), 400);
     clock.now_ns = 5'000'400;
   }
   EXPECT_EQ(times.oldest_hold_ns(), std::nullopt);
-  const LatencyHistogram::Snapshot explain = times.Read()[static_cast<size_t>(Handler::kExplain)];
+  const LatencyHistogram::Snapshot explain = times.Read()[static_cast<size_t>(HandlerOf("Explain"))];
   EXPECT_EQ(explain.count(), 1);
   EXPECT_EQ(explain.sum_ns, 5'000'000);
 }
@@ -44,8 +44,8 @@ TEST(HandlerTimerTest, AddsTheProcessorTimeOfItsThread) {
   const auto longest_ns = [&](Handler handler) {
     return times.ReadLongestCpu()[static_cast<size_t>(handler)].first_ns;
   };
-  const HandlerTiming waiting = {times, clock, Handler::kGet};
-  const HandlerTiming working = {times, clock, Handler::kPut};
+  const HandlerTiming waiting = {times, clock, HandlerOf("Get")};
+  const HandlerTiming working = {times, clock, HandlerOf("Put")};
   const auto cpu_ns = [] {
     timespec cpu = {};
     clock_gettime(CLOCK_THREAD_CPUTIME_ID, &cpu);
@@ -64,9 +64,9 @@ TEST(HandlerTimerTest, AddsTheProcessorTimeOfItsThread) {
     }
     waiting_thread_ns = cpu_ns() - begun_ns;
   }).join();
-  EXPECT_GE(longest_ns(Handler::kPut), 50'000'000);
-  EXPECT_LE(longest_ns(Handler::kGet), waiting_thread_ns);
-  EXPECT_GE(times.Read()[static_cast<size_t>(Handler::kGet)].sum_ns, 50'000'000);
+  EXPECT_GE(longest_ns(HandlerOf("Put")), 50'000'000);
+  EXPECT_LE(longest_ns(HandlerOf("Get")), waiting_thread_ns);
+  EXPECT_GE(times.Read()[static_cast<size_t>(HandlerOf("Get"))].sum_ns, 50'000'000);
 }
 
 // In any order, and for each method separately.
@@ -75,12 +75,12 @@ TEST(HandlerTimesTest, KnowTheTwoLongest) {
   HandlerTimes times;
   const auto longest_ns = [&] {
     const HandlerTimes::Longest longest =
-        times.ReadLongestCpu()[static_cast<size_t>(Handler::kPut)];
+        times.ReadLongestCpu()[static_cast<size_t>(HandlerOf("Put"))];
     return Pair(longest.first_ns, longest.second_ns);
   };
   const auto after = [&](int64_t cpu_ns) {
-    times.Add(Handler::kPut, 0, cpu_ns);
-    times.Add(Handler::kGet, 0, 1'000'000);
+    times.Add(HandlerOf("Put"), 0, cpu_ns);
+    times.Add(HandlerOf("Get"), 0, 1'000'000);
     return longest_ns();
   };
   EXPECT_EQ(longest_ns(), Pair(0, 0));
@@ -100,12 +100,12 @@ TEST(HandlerTimerTest, MayBeOneOfVeryMany) {
   {
     std::deque<HandlerTimer> timers;
     for (size_t i = 0; i < HandlerTimes::kMaxHolds + 10; ++i) {
-      timers.emplace_back(times, clock, Handler::kList, clock.NowNs());
+      timers.emplace_back(times, clock, HandlerOf("List"), clock.NowNs());
     }
     EXPECT_NE(times.oldest_hold_ns(), std::nullopt);
   }
   EXPECT_EQ(times.oldest_hold_ns(), std::nullopt);
-  EXPECT_EQ(times.Read()[static_cast<size_t>(Handler::kList)].count(),
+  EXPECT_EQ(times.Read()[static_cast<size_t>(HandlerOf("List"))].count(),
             HandlerTimes::kMaxHolds + 10);
 }
 

@@ -185,8 +185,8 @@ TEST_F(MetricValueTest, OfAdmission) {
 
 TEST_F(MetricValueTest, OfHandlers) {
   HandlerTimes times;
-  times.Add(Handler::kListKernels, 3'000'000, 2'000'000);
-  times.Add(Handler::kListKernels, 0, 1'000'000);
+  times.Add(HandlerOf("ListKernels"), 3'000'000, 2'000'000);
+  times.Add(HandlerOf("ListKernels"), 0, 1'000'000);
   snapshot_.handlers = times.Read();
   snapshot_.handlers_cpu = times.ReadLongestCpu();
   EXPECT_THAT(ValuesOf("gemmd_handler_longest_cpu_seconds", snapshot_),
